@@ -9,7 +9,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 )
 
-// checkSchema refuses types that this package does not carry, and schemas over its limits.
+// checkSchema rejects types that this package does not support, and schemas over its limits.
 func checkSchema(s *arrow.Schema) error {
 	fields := 0
 	var walk func(dt arrow.DataType, depth int) error
@@ -50,14 +50,14 @@ func checkSchema(s *arrow.Schema) error {
 	return nil
 }
 
-// bufferLayout is how the values of a type without children lie in its buffers.
+// bufferLayout describes how a type without children stores its values in buffers.
 type bufferLayout struct {
-	bits    int  // of a fixed width value; 0 for variable ones
-	offsets int  // bytes of an offset; 0 for fixed ones
+	bits    int  // width of a fixed-width value in bits; 0 for variable-width types
+	offsets int  // width of an offset in bytes; 0 for fixed-width types
 	text    bool // the values must be UTF-8
 }
 
-// layoutOf returns the layout of a type without children, and whether it is one that is carried.
+// layoutOf returns the layout of a type without children. It returns false if the type is not supported.
 func layoutOf(dt arrow.DataType) (bufferLayout, bool) {
 	switch dt.ID() {
 	case arrow.NULL:
@@ -84,7 +84,7 @@ func layoutOf(dt arrow.DataType) (bufferLayout, bool) {
 	}
 }
 
-// checkDecimal refuses a scale that Arrow's tables of powers do not reach.
+// checkDecimal rejects scales outside Arrow's tables of powers.
 func checkDecimal(t arrow.DecimalType) error {
 	limit := map[arrow.Type]int32{arrow.DECIMAL32: 9, arrow.DECIMAL64: 18, arrow.DECIMAL128: 38, arrow.DECIMAL256: 76}[t.ID()]
 	if p, s := t.GetPrecision(), t.GetScale(); p < 1 || p > limit || s < -limit || s > limit {
@@ -93,7 +93,7 @@ func checkDecimal(t arrow.DecimalType) error {
 	return nil
 }
 
-// checkBatch makes sure that nothing in a decoded batch refers to what is not there.
+// checkBatch checks that a decoded batch refers only to data that it contains.
 func checkBatch(rec arrow.RecordBatch) error {
 	if rec.NumRows() > MaxRows {
 		return tooLargeError("%d rows, the limit is %d", rec.NumRows(), MaxRows)
@@ -109,8 +109,8 @@ func checkBatch(rec arrow.RecordBatch) error {
 	return nil
 }
 
-// checkData checks an array as the reader made it, that is, at offset 0, and its children. dt is its type, or what an extension
-// stores.
+// checkData checks an array and its children. The array is as the reader made it, at offset 0. dt is its type, or the storage
+// type of an extension type.
 func checkData(d arrow.ArrayData, dt arrow.DataType) error {
 	n := d.Len()
 	if err := checkValidity(d, dt); err != nil {
@@ -152,7 +152,7 @@ func checkData(d arrow.ArrayData, dt arrow.DataType) error {
 	return nil
 }
 
-// checkValidity checks the bitmap of an array against the number of nulls that it announces.
+// checkValidity checks an array's validity bitmap against its declared null count.
 func checkValidity(d arrow.ArrayData, dt arrow.DataType) error {
 	if dt.ID() == arrow.NULL || d.NullN() == 0 {
 		return nil
@@ -169,7 +169,7 @@ func checkValidity(d arrow.ArrayData, dt arrow.DataType) error {
 
 var noBuffer = memory.NewBufferBytes(nil)
 
-// bufferOf returns a buffer of an array, an empty one when it is not there.
+// bufferOf returns the i-th buffer of an array, or an empty buffer if it is absent.
 func bufferOf(d arrow.ArrayData, i int) *memory.Buffer {
 	if b := d.Buffers(); i < len(b) && b[i] != nil {
 		return b[i]
@@ -177,7 +177,7 @@ func bufferOf(d arrow.ArrayData, i int) *memory.Buffer {
 	return noBuffer
 }
 
-// offsetAt returns the i-th offset of a buffer whose length was checked.
+// offsetAt returns the i-th offset of a buffer. The caller has checked the buffer's length.
 func offsetAt(b []byte, i, width int) int64 {
 	if width == 4 {
 		return int64(int32(binary.LittleEndian.Uint32(b[4*i:])))
@@ -185,8 +185,8 @@ func offsetAt(b []byte, i, width int) int64 {
 	return int64(binary.LittleEndian.Uint64(b[8*i:]))
 }
 
-// checkOffsets checks that n+1 offsets begin at or after 0, never go back, and end at or before limit. It returns the first and
-// the last.
+// checkOffsets checks that n+1 offsets start at 0 or above, never decrease, and end at limit or below. It returns the first and
+// the last offset.
 func checkOffsets(b []byte, n, width int, limit int64) (first, last int64, err error) {
 	if int64(len(b)) < (int64(n)+1)*int64(width) {
 		return 0, 0, invalidError("%d offsets in %d bytes", n+1, len(b))
@@ -211,7 +211,7 @@ func checkBytes(d arrow.ArrayData, l bufferLayout) error {
 	if err != nil || !l.text {
 		return err
 	}
-	// All values at once, which is many times faster than one by one; then each value must begin where a character does.
+	// Validating all values at once is many times faster than one by one. Each value must then start at a character boundary.
 	if !utf8.Valid(values[first:last]) {
 		return invalidError("text that is not UTF-8")
 	}
@@ -268,7 +268,7 @@ func checkDictionary(d arrow.ArrayData, t *arrow.DictionaryType) error {
 	valid := bufferOf(d, 0).Bytes()
 	limit := uint64(dict.Len())
 	for i := range d.Len() {
-		// A negative index becomes a number that is over every dictionary.
+		// A negative index becomes a number larger than the size of any dictionary.
 		var v uint64
 		switch width {
 		case 1:

@@ -1,30 +1,32 @@
-// Package columnar is where messages meet Apache Arrow: batches as bodies of frames, and row messages as batches.
+// Package columnar converts between messages and Apache Arrow: it stores batches in frame bodies and turns row messages into
+// batches.
 //
 // # Batches as frames
 //
-// A producer that has an Arrow record batch sends it as one frame (record.EncodingArrow). The frame's body is an Arrow IPC
-// stream with one batch: [EncodeIPC] writes it, [DecodeIPC] reads it without copying the columns. The reader trusts nothing. The
-// metadata of an IPC stream is a flatbuffer, which Arrow's own reader follows wherever it points; so its structure is checked
-// first (no cycles, no lengths beyond the bytes at hand, a bound on fields and nesting), and every offset and index of the
-// columns afterwards, so that what DecodeIPC returns can be used without a panic. A stream is refused as a whole or accepted.
+// A producer sends an Arrow record batch as one frame (record.EncodingArrow). The frame's body is an Arrow IPC stream with one
+// batch. [EncodeIPC] writes it; [DecodeIPC] reads it without copying the columns.
 //
-// Types that are accepted: null, boolean, integers, floats, decimals, dates, times, timestamps, durations, intervals, binary and
-// UTF-8 (also large and fixed size), lists (also large and fixed size), maps, structs, dictionaries of these, and extension types
-// over them. Unions, views and run-end encoding are refused with [ErrUnsupported], as are compressed bodies (a batcher compresses
-// the block that a frame is in), delta dictionaries and streams of the other byte order.
+// The reader does not trust its input. The metadata of an IPC stream is a flatbuffer, and Arrow's own reader follows its offsets
+// unchecked. So this package first checks the structure: no cycles, no lengths beyond the available bytes, bounded fields and
+// nesting. It then checks every offset and index of the columns. The result of DecodeIPC can be used without a panic. A stream is
+// accepted or rejected as a whole.
+//
+// Supported types: null, boolean, integers, floats, decimals, dates, times, timestamps, durations, intervals, binary and UTF-8
+// (also large and fixed size), lists (also large and fixed size), maps, structs, dictionaries of these, and extension types over
+// them. Unions, views and run-end encoding are rejected with [ErrUnsupported]. So are compressed bodies (a batcher compresses the
+// block that contains the frame), delta dictionaries and streams of the other byte order.
 //
 // # Messages as batches
 //
-// [FromFrames] turns the messages of a payload into one batch with fixed columns, see [Schema]. Attributes are not among them
-// so far.
+// [FromFrames] turns the messages of a payload into one batch with fixed columns, see [Schema]. Attributes are not included yet.
 //
 // # Memory
 //
-// Batches are reference counted by the rules of Arrow: what this package returns the caller releases. All memory is Go's, so
-// a batch that is never released is garbage collected all the same.
+// Batches are reference counted by Arrow's rules: the caller releases what this package returns. All memory is Go memory, so a
+// batch that is never released is still garbage collected.
 //
 // # Queries
 //
-// The packages below this one turn the messages of a category with a schema into typed columns, and evaluate SQL over them. docs/columnar.md
-// has the way of a query, and says which package does what.
+// The packages below this one turn the messages of a category with a schema into typed columns and evaluate SQL over them.
+// docs/columnar.md follows a query through them and says what each package does.
 package columnar

@@ -7,14 +7,14 @@ import (
 
 // Errors that callers branch on.
 var (
-	// ErrInvalid means that bytes are not an Arrow IPC stream of one batch, or contradict themselves. It is damage, or the work
-	// of a faulty writer: no retry helps.
+	// ErrInvalid means that the bytes are not an Arrow IPC stream of one batch, or are inconsistent. The cause is damage or a faulty
+	// writer; a retry does not help.
 	ErrInvalid = errors.New("columnar: invalid Arrow stream")
-	// ErrUnsupported means that a stream or a batch uses a part of Arrow that this package refuses.
+	// ErrUnsupported means that a stream or a batch uses an Arrow feature that this package rejects.
 	ErrUnsupported = errors.New("columnar: unsupported part of Arrow")
-	// ErrTooLarge means that a stream or a batch is over a limit of this package.
+	// ErrTooLarge means that a stream or a batch exceeds a limit of this package.
 	ErrTooLarge = errors.New("columnar: too large")
-	// ErrArrowFrame means that a payload holds a frame whose body is an Arrow batch, where row messages are wanted.
+	// ErrArrowFrame means that a payload contains a frame with an Arrow batch where row messages are required.
 	ErrArrowFrame = errors.New("columnar: the frame holds an Arrow batch, not messages")
 )
 

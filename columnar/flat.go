@@ -5,29 +5,29 @@ import (
 	"math"
 )
 
-// ipcMessage is one message of a stream: the flatbuffer and the buffers that it describes.
+// ipcMessage is one message of a stream: its flatbuffer and the buffers that the flatbuffer describes.
 type ipcMessage struct {
 	meta []byte
 	body []byte
 }
 
-// Kinds of message, numbers of the Arrow format (Message.fbs).
+// Message kinds: numbers of the Arrow format (Message.fbs).
 const (
 	headerSchema     = 1
 	headerDictionary = 2
 	headerBatch      = 3
 )
 
-// continuation begins every message since version 0.15 of the format; older streams are refused.
+// continuation starts every message since version 0.15 of the format. Older streams are rejected.
 const continuation = 0xFFFFFFFF
 
-// splitStream finds the messages of a stream and checks the structure of each: a schema, dictionaries, one batch, the end.
+// splitStream splits a stream into messages and checks the structure of each: a schema, dictionaries, one batch, the end.
 // (https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format)
 func splitStream(b []byte) ([]ipcMessage, error) {
 	var parts []ipcMessage
 	for done := false; ; {
 		if len(b) == 0 && done {
-			return parts, nil // a stream may also end without saying so
+			return parts, nil // a stream may also end without an end marker
 		}
 		if len(b) < 8 {
 			return nil, invalidError("the stream ends within a message")
@@ -74,8 +74,8 @@ func splitStream(b []byte) ([]ipcMessage, error) {
 	}
 }
 
-// checkMessage checks everything in a message's flatbuffer that Arrow's reader follows, copies or allocates by, and returns the
-// kind of message and the length of its body, which is at most available.
+// checkMessage checks everything in a message's flatbuffer that Arrow's reader follows, copies or uses as an allocation size. It
+// returns the message kind and the length of its body, which is at most available.
 func checkMessage(meta []byte, available int) (kind uint8, bodyLen int, err error) {
 	c := &flatChecker{b: meta, budget: 4*len(meta) + 4096}
 	root, ok := c.followOffset(0)
@@ -118,8 +118,8 @@ func checkMessage(meta []byte, available int) (kind uint8, bodyLen int, err erro
 	return kind, int(length), err
 }
 
-// flatChecker walks a flatbuffer. Tables are visited as often as they are referred to, so a budget bounds the walk, and with it
-// what a reader copies: buffers that share parts, or refer back to themselves (offsets wrap at 32 bits), run out of it.
+// flatChecker walks a flatbuffer. It visits a table once per reference, so a budget bounds the walk and with it the bytes that a
+// reader copies. Buffers that share parts or refer back to themselves (offsets wrap at 32 bits) exhaust the budget.
 type flatChecker struct {
 	b      []byte
 	budget int
@@ -127,11 +127,11 @@ type flatChecker struct {
 	over   bool
 }
 
-// flatTable is a table: where it begins, and its vtable.
+// flatTable is a table: its start position and its vtable.
 type flatTable struct {
 	pos    int
 	vtable []byte // 16 bits for each field, 0 = absent
-	size   int    // of the table's own bytes
+	size   int    // length of the table's own bytes
 }
 
 func (c *flatChecker) boundsError(what string) error {
@@ -141,7 +141,7 @@ func (c *flatChecker) boundsError(what string) error {
 	return invalidError("metadata: %s is outside of its bounds", what)
 }
 
-// spendBytes takes n bytes and a constant from the budget.
+// spendBytes takes n bytes and a constant from the budget. It returns false if the budget is exhausted.
 func (c *flatChecker) spendBytes(n int) bool {
 	c.budget -= n + 4
 	if c.budget < 0 {
@@ -150,13 +150,13 @@ func (c *flatChecker) spendBytes(n int) bool {
 	return !c.over
 }
 
-// followOffset follows the offset at pos.
+// followOffset returns the position that the offset at pos refers to.
 func (c *flatChecker) followOffset(pos int) (int, bool) {
 	if pos < 0 || pos > len(c.b)-4 {
 		return 0, false
 	}
 	off := int64(binary.LittleEndian.Uint32(c.b[pos:]))
-	// Forward only: that makes cycles impossible.
+	// Offsets only point forward, which rules out cycles.
 	if off < 4 || off > int64(len(c.b)-pos) {
 		return 0, false
 	}
@@ -179,7 +179,8 @@ func (c *flatChecker) readTable(pos int) (flatTable, bool) {
 	return flatTable{pos: pos, vtable: c.b[int(at)+4 : int(at)+n], size: size}, c.spendBytes(size)
 }
 
-// findSlot returns where field i of a table is, and whether it is there with that many bytes inside of the table.
+// findSlot returns the position of field i of a table, whether it is present, and whether it lies inside the table with width
+// bytes.
 func (c *flatChecker) findSlot(t flatTable, i, width int) (pos int, present, ok bool) {
 	if 2*i+2 > len(t.vtable) {
 		return 0, false, true
@@ -194,7 +195,8 @@ func (c *flatChecker) findSlot(t flatTable, i, width int) (pos int, present, ok 
 	return t.pos + off, true, true
 }
 
-// readScalar returns a number of 1, 2, 4 or 8 bytes; 0 when it is absent. One outside of its table is a number no check accepts.
+// readScalar returns a number of 1, 2, 4 or 8 bytes, or 0 if the field is absent. For a field outside its table it returns a
+// number that every check rejects.
 func (c *flatChecker) readScalar(t flatTable, i, width int) uint64 {
 	pos, present, ok := c.findSlot(t, i, width)
 	switch {
@@ -212,7 +214,7 @@ func (c *flatChecker) readScalar(t flatTable, i, width int) uint64 {
 	return binary.LittleEndian.Uint64(c.b[pos:])
 }
 
-// childTable follows field i to a table that must be there.
+// childTable follows field i to a table, which must be present.
 func (c *flatChecker) childTable(t flatTable, i int) (flatTable, bool) {
 	pos, present, ok := c.findSlot(t, i, 4)
 	if !ok || !present {
@@ -224,7 +226,7 @@ func (c *flatChecker) childTable(t flatTable, i int) (flatTable, bool) {
 	return c.readTable(pos)
 }
 
-// readVector follows field i to a vector of elements of width bytes. An absent one is empty.
+// readVector follows field i to a vector of elements of width bytes. An absent vector is empty.
 func (c *flatChecker) readVector(t flatTable, i, width int) (pos, n int, ok bool) {
 	pos, present, ok := c.findSlot(t, i, 4)
 	if !ok || !present {
@@ -241,13 +243,13 @@ func (c *flatChecker) readVector(t flatTable, i, width int) (pos, n int, ok bool
 	return pos, int(count), c.spendBytes(int(count) * width)
 }
 
-// checkString checks a string.
+// checkString checks the string of field i.
 func (c *flatChecker) checkString(t flatTable, i int) bool {
 	_, _, ok := c.readVector(t, i, 1)
 	return ok
 }
 
-// keyValues checks a vector of KeyValue tables.
+// keyValues checks the vector of KeyValue tables of field i.
 func (c *flatChecker) keyValues(t flatTable, i int) bool {
 	pos, n, ok := c.readVector(t, i, 4)
 	if !ok {
@@ -273,7 +275,7 @@ func (c *flatChecker) checkSchema(t flatTable) error {
 	return c.checkChildren(t, 1, MaxDepth)
 }
 
-// checkChildren checks a vector of fields and what is below them.
+// checkChildren checks a vector of fields and their descendants.
 func (c *flatChecker) checkChildren(t flatTable, slot, depth int) error {
 	pos, n, ok := c.readVector(t, slot, 4)
 	if !ok {
@@ -304,7 +306,7 @@ func (c *flatChecker) checkChildren(t flatTable, slot, depth int) error {
 	return nil
 }
 
-// Types of the Arrow format (Schema.fbs) that need a look.
+// Types of the Arrow format (Schema.fbs) that need checks of their own.
 const (
 	flatTimestamp     = 10
 	flatUnion         = 14
@@ -314,7 +316,7 @@ const (
 
 func (c *flatChecker) fieldType(f flatTable) error {
 	kind := c.readScalar(f, 2, 1)
-	// Beyond large lists: run-end encoding, views, and what later versions add.
+	// Types above large lists are run-end encoding, views and additions of later versions.
 	if kind == 0 || kind == flatUnion || kind > flatLargeList {
 		return unsupportedError("fields of type %d", kind)
 	}
@@ -343,7 +345,7 @@ func (c *flatChecker) fieldType(f flatTable) error {
 	return nil
 }
 
-// checkBatch checks the description of a batch, or of a dictionary's values, whose body has that many bytes.
+// checkBatch checks the description of a batch, or of a dictionary's values, with a body of bodyLen bytes.
 func (c *flatChecker) checkBatch(t flatTable, bodyLen int64) error {
 	if rows := int64(c.readScalar(t, 0, 8)); rows < 0 || rows > math.MaxInt32 {
 		return invalidError("a batch of %d rows", rows)

@@ -11,7 +11,7 @@ import (
 	"scribe/internal/format/record"
 )
 
-// Names of the columns of [Schema]. Those of the system begin with an underscore, which a category's own columns may not.
+// Names of the columns of [Schema]. Names of built-in columns begin with an underscore; a category's own columns must not.
 const (
 	ColumnTime      = "_time"
 	ColumnPersisted = "_persisted"
@@ -21,7 +21,7 @@ const (
 	ColumnPayload   = "payload"
 )
 
-// Positions of the columns in [Schema].
+// Indices of the columns in [Schema].
 const (
 	indexTime      = 0
 	indexPersisted = 1
@@ -32,11 +32,11 @@ const (
 	numColumns     = 6
 )
 
-// offsetBits is the part of an [Offset] that counts messages: more than fit a payload, which is at most 80 MiB and has at least
-// a byte a message.
+// offsetBits is the width of the message index in an [Offset]. It holds more messages than fit in a payload, which has at most 80
+// MiB and at least one byte per message.
 const offsetBits = 27
 
-// MaxOffsetLSN is the highest LSN that an [Offset] has room for.
+// MaxOffsetLSN is the highest LSN that fits in an [Offset].
 const MaxOffsetLSN record.LSN = 1<<(64-offsetBits) - 1
 
 var timestampType = &arrow.TimestampType{Unit: arrow.Microsecond, TimeZone: "UTC"}
@@ -60,8 +60,8 @@ var schema = arrow.NewSchema([]arrow.Field{
 //	payload     binary
 func Schema() *arrow.Schema { return schema }
 
-// Offset is the place of a message in its physical shard as one increasing number: the LSN of the pointer to its payload in the
-// upper 37 bits, the message's index in the payload in the lower 27. Where the LSN is not known it is taken as 0.
+// Offset returns the position of a message in its physical shard as one increasing number. The upper 37 bits hold the LSN of the
+// pointer to its payload; the lower 27 bits hold the message's index in the payload. An unknown LSN is passed as 0.
 func Offset(lsn record.LSN, index int) uint64 { return uint64(lsn)<<offsetBits | uint64(index) }
 
 // SplitOffset is the inverse of [Offset].
@@ -69,21 +69,22 @@ func SplitOffset(offset uint64) (lsn record.LSN, index int) {
 	return record.LSN(offset >> offsetBits), int(offset & (1<<offsetBits - 1))
 }
 
-// Meta is what the pointer to a payload says of it, and the payload does not. A reader that has only the payload (the read
-// proxy) leaves it zero: _shard and _persisted are null then, and _offset counts from 0.
+// Meta holds the properties of a payload that only its pointer knows. A reader that has only the payload (the read proxy) leaves
+// it zero: then _shard and _persisted are null, and _offset counts from 0.
 type Meta struct {
 	Shard     record.ShardID
 	LSN       record.LSN
 	Persisted int64 // Unix microseconds
-	// Index is the place in the payload of the first message of the frames, when these are a part of it: between Arrow frames.
+	// Index is the payload index of the first message of the frames. It is nonzero if the frames are only a part of the payload,
+	// between Arrow frames.
 	Index int
 }
 
-// FromFrames makes one batch of the messages of a payload: frames, one after the other. The batch shares no memory with payload;
-// the caller releases it.
+// FromFrames makes one batch of the messages of a payload, which is a sequence of frames. The batch shares no memory with
+// payload. The caller releases it.
 //
-// The errors are those of record.Decoder for damage, [ErrArrowFrame] when a frame holds a batch already, and [ErrTooLarge] for
-// more than [MaxRows] messages or an LSN over [MaxOffsetLSN].
+// Errors: those of record.Decoder for damage, [ErrArrowFrame] if a frame contains a batch, and [ErrTooLarge] for more than
+// [MaxRows] messages or an LSN over [MaxOffsetLSN].
 func FromFrames(payload []byte, meta Meta) (arrow.RecordBatch, error) {
 	rows, bytes := 0, 0
 	for f, err := range record.Split(payload) {
@@ -121,8 +122,8 @@ func FromFrames(payload []byte, meta Meta) (arrow.RecordBatch, error) {
 	return b.buildBatch(), nil
 }
 
-// batchBuilder fills the buffers of a batch whose number of rows is known. Arrow's builders take twice the time: they check
-// for room and for nulls at every value.
+// batchBuilder fills the buffers of a batch with a known number of rows. Arrow's builders take twice the time, because they check
+// for capacity and nulls at every value.
 type batchBuilder struct {
 	meta      Meta
 	rows      int
@@ -137,7 +138,7 @@ type batchBuilder struct {
 	shard     []byte
 }
 
-// binaryBuffers is the buffers of a binary column.
+// binaryBuffers holds the buffers of a binary column.
 type binaryBuffers struct {
 	offsets []byte
 	values  []byte
@@ -162,7 +163,7 @@ func newBatchBuilder(rows, bytes int, meta Meta) *batchBuilder {
 	return b
 }
 
-// constantColumn is a column of one value.
+// constantColumn returns the buffer of a column with one repeated value.
 func constantColumn(rows int, v uint64) []byte {
 	b := make([]byte, 8*rows)
 	for i := 0; v != 0 && i < len(b); i += 8 {

@@ -13,25 +13,25 @@ import (
 	"scribe/internal/format/record"
 )
 
-// Limits of a stream. EncodeIPC refuses to write what DecodeIPC refuses to read.
+// Limits of a stream. EncodeIPC does not write a stream that DecodeIPC would reject.
 const (
-	// MaxIPC bounds a stream in bytes: it must fit a frame.
+	// MaxIPC is the maximum length of a stream in bytes: it must fit in a frame.
 	MaxIPC = record.MaxFrameLen
-	// MaxRows bounds the rows of a batch. A frame takes fewer: record.MaxMessagesPerFrame.
+	// MaxRows is the maximum number of rows in a batch. A frame holds fewer: record.MaxMessagesPerFrame.
 	MaxRows = 4 << 20
-	// MaxFields bounds the fields of a schema, nested ones included.
+	// MaxFields is the maximum number of fields in a schema, including nested ones.
 	MaxFields = 4096
-	// MaxDepth bounds the nesting of fields.
+	// MaxDepth is the maximum nesting depth of fields.
 	MaxDepth = 32
-	// maxMetadata bounds the metadata of one message in bytes, and what a reader copies out of it.
+	// maxMetadata is the maximum length of one message's metadata in bytes. It also bounds the bytes that a reader copies out of it.
 	maxMetadata = 1 << 20
 )
 
-// alignment is what Arrow's layout promises for buffers, and what the columns' element types need.
+// alignment is the buffer alignment of Arrow's layout, which the columns' element types require.
 const alignment = 8
 
-// EncodeIPC appends rec to dst as an Arrow IPC stream: schema, dictionaries, the batch, end of stream. rec is not kept, and not
-// released. On an error ([ErrUnsupported], [ErrTooLarge], or what Arrow's writer says) dst is returned as it was.
+// EncodeIPC appends rec to dst as an Arrow IPC stream: schema, dictionaries, the batch, end of stream. It neither keeps nor
+// releases rec. On an error it returns dst unchanged; errors are [ErrUnsupported], [ErrTooLarge], or an error of Arrow's writer.
 func EncodeIPC(dst []byte, rec arrow.RecordBatch) (_ []byte, err error) {
 	if rec.NumRows() > MaxRows {
 		return dst, tooLargeError("%d rows, the limit is %d", rec.NumRows(), MaxRows)
@@ -55,7 +55,7 @@ func EncodeIPC(dst []byte, rec arrow.RecordBatch) (_ []byte, err error) {
 	return w.buf, nil
 }
 
-// appendWriter appends to a buffer up to a length.
+// appendWriter is an io.Writer that appends to a buffer up to a maximum length.
 type appendWriter struct {
 	buf   []byte
 	limit int
@@ -69,12 +69,12 @@ func (w *appendWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// DecodeIPC reads a stream of one batch, all of body. The columns point into body, which must not change while the batch or
-// anything made from it is in use; only when body does not begin at a multiple of 8 bytes in memory is it copied first. The
-// caller releases the batch.
+// DecodeIPC reads a stream of one batch, which must be all of body. The columns point into body, which must not change while the
+// batch or anything made from it is in use. DecodeIPC copies body only if it is not 8-byte aligned in memory. The caller releases
+// the batch.
 //
-// Errors are [ErrInvalid], [ErrUnsupported] and [ErrTooLarge]; no body makes it panic or take more memory than a small multiple
-// of the body's length.
+// Errors are [ErrInvalid], [ErrUnsupported] and [ErrTooLarge]. No body causes a panic or takes more memory than a small multiple
+// of its length.
 func DecodeIPC(body []byte) (_ arrow.RecordBatch, err error) {
 	if len(body) > MaxIPC {
 		return nil, tooLargeError("a stream of %d bytes, the limit is %d", len(body), MaxIPC)
@@ -86,7 +86,7 @@ func DecodeIPC(body []byte) (_ arrow.RecordBatch, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// The structure is known to be sound, but not all that Arrow's reader makes of it: types may contradict buffers.
+	// The structure was checked, but types may still contradict buffers in a way that makes Arrow's reader panic.
 	defer func() {
 		if v := recover(); v != nil {
 			err = invalidError("%v", v)
@@ -94,7 +94,7 @@ func DecodeIPC(body []byte) (_ arrow.RecordBatch, err error) {
 	}()
 	messages := &messageReader{parts: parts}
 	defer messages.Release()
-	// Swapping bytes would write to body.
+	// Byte swapping would write to body.
 	r, err := ipc.NewReaderFromMessageReader(messages, ipc.WithEnsureNativeEndian(false))
 	if err != nil {
 		return nil, invalidError("%v", err)
@@ -117,7 +117,8 @@ func DecodeIPC(body []byte) (_ arrow.RecordBatch, err error) {
 	return rec, nil
 }
 
-// messageReader hands the messages of a stream to Arrow's reader. The reader takes its reference over when it is released.
+// messageReader passes the messages of a stream to Arrow's reader. The reader takes over its reference and releases it when it is
+// itself released.
 type messageReader struct {
 	parts []ipcMessage
 	last  *ipc.Message
@@ -136,7 +137,7 @@ func (r *messageReader) Message() (*ipc.Message, error) {
 	return r.last, nil
 }
 
-// Retain implements ipc.MessageReader. The messages' memory is Go's, so references are not counted.
+// Retain implements ipc.MessageReader. It does nothing: the messages' memory is Go memory, so references are not counted.
 func (r *messageReader) Retain() {}
 
 // Release implements ipc.MessageReader.

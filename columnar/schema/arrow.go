@@ -6,8 +6,9 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 )
 
-// FromArrow makes a schema of version 1, of the format Arrow, from that of record batches: each column with the type that holds its values,
-// nullable as it says, or all nullable. A column whose values no type holds is an error that names it.
+// FromArrow makes a schema of version 1 and format Arrow from the schema of record batches. Each column gets the type that holds
+// its values. It is nullable if the Arrow field is, or always if nullable is set. If no type holds a column's values, the error
+// names the column.
 func FromArrow(a *arrow.Schema, nullable bool) (*Schema, error) {
 	s := &Schema{Version: 1, Format: Arrow, OnError: OnErrorNull}
 	if a.NumFields() > MaxTypes {
@@ -23,7 +24,7 @@ func FromArrow(a *arrow.Schema, nullable bool) (*Schema, error) {
 func arrowFields(fields []arrow.Field, nullable bool, within string, depth int) ([]Field, error) {
 	out := make([]Field, 0, len(fields))
 	taken := map[string]bool{}
-	for _, a := range fields { // those that need no other name have the first choice
+	for _, a := range fields { // names that need no change are assigned first
 		if columnName(a.Name, depth) == a.Name {
 			taken[a.Name] = true
 		}
@@ -44,7 +45,7 @@ func arrowFields(fields []arrow.Field, nullable bool, within string, depth int) 
 	return out, nil
 }
 
-// freeName takes a name that is not taken, and takes it.
+// freeName returns a name that is not yet taken and marks it as taken.
 func freeName(name string, taken map[string]bool) string {
 	free := name
 	for i := 2; taken[free]; i++ {

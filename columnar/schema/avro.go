@@ -6,7 +6,7 @@ import (
 	"scribe/columnar/avrotype"
 )
 
-// checkAvro reports what keeps the writer's schema of messages from being read, or messages from being read with it.
+// checkAvro returns an error if the writer's schema is invalid or messages can't be read with it.
 func checkAvro(text string) error {
 	t, err := avrotype.Parse(text)
 	if err == nil && t.Kind != avrotype.Record {

@@ -2,7 +2,8 @@ package schema
 
 import "sync"
 
-// Cache keeps the histories of categories, so that each is read once and every caller has the same schemas. It is safe for concurrent use.
+// Cache keeps the parsed histories of categories. Each is parsed once, and all callers share it. Cache is safe for concurrent
+// use.
 type Cache struct {
 	limit int
 	mu    struct {
@@ -17,14 +18,14 @@ type cachedHistory struct {
 	err     error
 }
 
-// NewCache returns a cache of at most so many categories' histories.
+// NewCache returns a cache of at most limit histories.
 func NewCache(limit int) *Cache {
 	c := &Cache{limit: max(1, limit)}
 	c.mu.entries = map[uint32]cachedHistory{}
 	return c
 }
 
-// History returns the history that a category has, by its id and the text that it has as its schema. It is shared, and not to be changed.
+// History returns the history of the category id with the schema text text. The history is shared and must not be changed.
 func (c *Cache) History(id uint32, text string) (*History, error) {
 	c.mu.Lock()
 	e, ok := c.mu.entries[id]
@@ -36,10 +37,10 @@ func (c *Cache) History(id uint32, text string) (*History, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e, ok := c.mu.entries[id]; ok && e.text == text {
-		return e.history, e.err // another was first
+		return e.history, e.err // another caller parsed it first
 	}
 	if _, ok := c.mu.entries[id]; !ok && len(c.mu.entries) >= c.limit {
-		for other := range c.mu.entries { // any: they are cheap to read again
+		for other := range c.mu.entries { // evict any entry: histories are cheap to parse again
 			delete(c.mu.entries, other)
 			break
 		}

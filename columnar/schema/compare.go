@@ -9,15 +9,15 @@ import (
 
 // Change is one difference between two schemas.
 type Change struct {
-	// Field is the column, or the part of one, by its new name; empty for the whole schema.
+	// Field is the new name of the changed column or nested field. It is empty for a change of the whole schema.
 	Field string
-	// Compatible says that what was read by the old schema is read the same by the new one.
+	// Compatible is true if data read by the old schema reads the same by the new one.
 	Compatible bool
-	// Text says what changes; Hint, which may be empty, how it could be had compatibly.
+	// Text describes the change. Hint says how to make it compatible; it may be empty.
 	Text, Hint string
 }
 
-// String is the change on one line.
+// String returns the change on one line.
 func (c Change) String() string {
 	text := c.Text
 	if c.Field != "" {
@@ -29,10 +29,10 @@ func (c Change) String() string {
 	return text
 }
 
-// Changes are the differences between two schemas.
+// Changes is the list of differences between two schemas.
 type Changes []Change
 
-// Compatible reports whether all changes are.
+// Compatible reports whether all changes are compatible.
 func (c Changes) Compatible() bool {
 	return !slices.ContainsFunc(c, func(c Change) bool { return !c.Compatible })
 }
@@ -42,7 +42,7 @@ func (c Changes) Incompatible() Changes {
 	return slices.DeleteFunc(slices.Clone(c), func(c Change) bool { return c.Compatible })
 }
 
-// String is the changes, one a line.
+// String returns the changes, one per line.
 func (c Changes) String() string {
 	lines := make([]string, len(c))
 	for i := range c {
@@ -51,19 +51,19 @@ func (c Changes) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// Same reports whether two schemas are the same but for their versions.
+// Same reports whether two schemas are equal apart from their versions.
 func Same(a, b *Schema) bool {
 	x, y := *a, *b
 	x.Version, y.Version = 0, 0
 	return bytes.Equal(x.Marshal(), y.Marshal())
 }
 
-// Compare says what changes from one schema to another, both of which are valid.
+// Compare returns the changes from one schema to another. Both must be valid.
 //
-// Compatible is: a field that is added and nullable, or has a default; a type that becomes wider (int32, int64, decimal with all digits;
-// an integer, float64; date, timestamp that reads the same texts); time formats that are added after the others; dictionary on or off;
-// what becomes nullable; another name or path, if the old paths are still read; descriptions, and the order of fields. Everything else
-// is not. A chain of compatible changes is a compatible change.
+// Compatible changes are: adding a field that is nullable or has a default; widening a type (int32 to int64 to a decimal with
+// enough digits; an integer to float64; date to a timestamp that reads the same texts); adding time formats after the existing
+// ones; turning dictionary on or off; making a type nullable; changing a name or path if the old paths are still read; changing
+// descriptions or the order of fields. All other changes are incompatible. A chain of compatible changes is a compatible change.
 func Compare(before, after *Schema) Changes {
 	c := &schemaComparer{}
 	c.compareOptions(before, after)
@@ -99,8 +99,8 @@ func (c *schemaComparer) compareOptions(before, after *Schema) {
 	}
 }
 
-// compareFields compares the fields of two schemas, or of two versions of a struct. A field goes on in the one that reads its first path: there
-// is one at most, since no two fields share a path.
+// compareFields compares the fields of two schemas, or of two versions of a struct. The new version of a field is the field that
+// reads the old one's first path. There is at most one, since no two fields share a path.
 func (c *schemaComparer) compareFields(before, after []Field, within string) {
 	owners := map[string]int{}
 	for i := range after {
@@ -108,7 +108,7 @@ func (c *schemaComparer) compareFields(before, after []Field, within string) {
 			owners[PathText(path)] = i
 		}
 	}
-	from := make(map[int]int, len(after)) // of a field that goes on, the one that it was
+	from := make(map[int]int, len(after)) // index of each surviving field: new to old
 	last, moved := -1, false
 	for i := range before {
 		old := &before[i]
@@ -182,7 +182,7 @@ func defaultText(f *Field) string {
 	return clipText(f.Default)
 }
 
-// notIn returns the first path of a that b does not have in a's order, nil if it has all.
+// notIn returns the first path of a that b lacks or has in another order. It returns nil if b has all paths in a's order.
 func notIn(a, b [][]string) []string {
 	at := 0
 	for _, path := range a {
@@ -248,7 +248,7 @@ func (c *schemaComparer) compareTypes(before, after *Type, name string) {
 	}
 }
 
-// isWider reports whether a number of one type is one of another, wider one.
+// isWider reports whether after is a number type that is wider than before.
 func isWider(before, after *Type) bool {
 	whole := int32(0) // digits before the point
 	switch before.Kind {
@@ -275,7 +275,7 @@ func isWider(before, after *Type) bool {
 	}
 }
 
-// compareLines checks that fields of lines without a header stay at their positions.
+// compareLines checks that the fields of CSV lines without a header keep their positions.
 func (c *schemaComparer) compareLines(before, after *Schema) {
 	if before.CSV == nil || after.CSV == nil || before.CSV.Header || after.CSV.Header {
 		return
@@ -292,7 +292,7 @@ func (c *schemaComparer) compareLines(before, after *Schema) {
 	}
 }
 
-// LineColumns returns the names of the columns of a line without a header: those that the schema names, or its fields'.
+// LineColumns returns the column names of a CSV line without a header: the schema's csv.columns, or its field names.
 func (s *Schema) LineColumns() []string {
 	if s.CSV != nil && len(s.CSV.Columns) > 0 {
 		return s.CSV.Columns
@@ -304,7 +304,7 @@ func (s *Schema) LineColumns() []string {
 	return names
 }
 
-// linePlaces returns the column of a line that each field is read from, -1 for none.
+// linePlaces returns the index of the CSV column that each field is read from, or -1.
 func (s *Schema) linePlaces() []int {
 	columns := map[string]int{}
 	for i, name := range s.LineColumns() {

@@ -4,8 +4,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// compareProtobuf compares two versions of the messages' type. Protobuf itself allows more (a number may be given up, or change to a type that is
-// written the same), which would make stored values read otherwise.
+// compareProtobuf compares two versions of the message type. Protobuf itself allows more changes, such as dropping a field number
+// or changing it to a type with the same encoding. Those would change how stored values are read.
 func (c *schemaComparer) compareProtobuf(before, after *ProtobufOptions) {
 	if before.Message != after.Message {
 		c.addChange("", false, "", "the protobuf message changes from %q to %q", clipText(before.Message), clipText(after.Message))
@@ -16,7 +16,7 @@ func (c *schemaComparer) compareProtobuf(before, after *ProtobufOptions) {
 	}
 	a, err := before.Descriptor()
 	if err != nil {
-		return // of a schema that was valid, it can't be
+		return // can't happen: the schema was valid
 	}
 	b, err := after.Descriptor()
 	if err != nil {

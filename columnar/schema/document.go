@@ -14,7 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// nodeKind is what a node of a document is.
+// nodeKind is the kind of a document node.
 type nodeKind uint8
 
 const (
@@ -26,19 +26,19 @@ const (
 	nodeObject
 )
 
-// docNode is a part of a YAML or JSON document, with its position.
+// docNode is a node of a YAML or JSON document, with its position.
 type docNode struct {
 	kind nodeKind
-	// text is a scalar as it was written, without the quotes.
+	// text is a scalar as written, without quotes.
 	text  string
 	items []*docNode
-	// keys are an object's, beside items.
+	// keys holds the keys of an object; items holds the values.
 	keys         []string
 	seen         map[string]bool
 	line, column int
 }
 
-// String says what the node is, for errors.
+// String returns a description of the node for errors.
 func (n *docNode) String() string {
 	switch n.kind {
 	case nodeText:
@@ -54,7 +54,7 @@ func (n *docNode) String() string {
 	}
 }
 
-// clipText bounds how much of a text goes into an error.
+// clipText shortens a text for use in an error.
 func clipText(s string) string {
 	const most = 60
 	if len(s) <= most {
@@ -94,13 +94,13 @@ func (n *docNode) appendJSON(dst []byte) []byte {
 	}
 }
 
-// Bounds of a document, beside its length.
+// Bounds of a document, in addition to its length.
 const (
 	maxNodes = 100_000
 	maxNest  = 64
 )
 
-// readDocument reads a text that is JSON if it can be, and else YAML.
+// readDocument parses a text as JSON if it is valid JSON, otherwise as YAML.
 func readDocument(text []byte) (*docNode, error) {
 	if len(text) > MaxText {
 		return nil, problemf("text too long: %d bytes, the limit is %d", len(text), MaxText)
@@ -108,7 +108,7 @@ func readDocument(text []byte) (*docNode, error) {
 	if !utf8.Valid(text) {
 		return nil, problemf("the text is not UTF-8")
 	}
-	// A node costs a hundred times its text: they are counted before any is made.
+	// A node takes a hundred times the memory of its text, so nodes are counted before any is made.
 	marks := 0
 	for _, c := range text {
 		switch c {
@@ -128,16 +128,16 @@ func readDocument(text []byte) (*docNode, error) {
 	return readYAML(text)
 }
 
-// jsonReader makes nodes of a JSON text that is valid.
+// jsonReader builds nodes from a valid JSON text.
 type jsonReader struct {
 	text  []byte
 	d     *json.Decoder
 	nodes int
-	// line is the line of the offset at; lineStart is where it begins.
+	// line is the line number of the offset at; lineStart is the offset of the line's first byte.
 	line, lineStart, at int
 }
 
-// valuePosition moves to where the next value begins.
+// valuePosition skips to the start of the next value and returns its position.
 func (r *jsonReader) valuePosition() (line, column int) {
 	to := int(r.d.InputOffset())
 	for to < len(r.text) && strings.IndexByte(" \t\r\n,:", r.text[to]) >= 0 {
@@ -286,7 +286,7 @@ func fromYAML(y *yaml.Node, depth int) (*docNode, error) {
 
 var jsonNumber = regexp.MustCompile(`^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?$`)
 
-// setScalar takes over a YAML scalar. What YAML takes for a number or a date and JSON does not write so is a text.
+// setScalar sets the node from a YAML scalar. A number or date in a form that JSON does not have becomes a text.
 func (n *docNode) setScalar(y *yaml.Node) error {
 	n.text = y.Value
 	switch tag := y.ShortTag(); tag {
@@ -301,12 +301,12 @@ func (n *docNode) setScalar(y *yaml.Node) error {
 		}
 	case "!!str", "!!timestamp":
 		if n.kind = nodeText; y.Style == 0 && jsonNumber.MatchString(y.Value) {
-			n.kind = nodeNumber // one that is too large for YAML's library
+			n.kind = nodeNumber // too large for the YAML library
 		}
 	default:
 		return n.problemf("the YAML tag %s is not supported", clipText(tag))
 	}
-	if !utf8.ValidString(n.text) { // an escape can make one
+	if !utf8.ValidString(n.text) { // an escape sequence can produce invalid UTF-8
 		return n.problemf("the text is not UTF-8")
 	}
 	return nil

@@ -5,17 +5,17 @@ import (
 	"strings"
 )
 
-// Problem is one thing that is wrong with a schema.
+// Problem is one problem of a schema.
 type Problem struct {
-	// Line and Column are where in the text, from 1; 0 when that is not known.
+	// Line and Column are the position in the text, from 1. They are 0 if the position is not known.
 	Line, Column int
-	// Where is the part of the schema: "format", or `field "request.method"`. Empty for all of it.
+	// Where is the affected part of the schema: "format", or `field "request.method"`. It is empty for the whole schema.
 	Where string
-	// Message says what is wrong; Hint, which may be empty, what may have been meant or what to do.
+	// Message describes the problem. Hint suggests a correction; it may be empty.
 	Message, Hint string
 }
 
-// String is the problem on one line.
+// String returns the problem on one line.
 func (p Problem) String() string {
 	var b strings.Builder
 	if p.Line > 0 {
@@ -35,13 +35,13 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// maxProblems is how many problems an error lists.
+// maxProblems is the maximum number of problems that an error lists.
 const maxProblems = 50
 
-// Error is everything that is wrong with a schema, or as much of it as is listed.
+// Error lists the problems of a schema, up to maxProblems.
 type Error struct {
 	Problems []Problem
-	// More is how many problems are not listed.
+	// More is the number of problems that are not listed.
 	More int
 }
 
@@ -65,7 +65,7 @@ func (e *Error) addProblem(p Problem) {
 	e.Problems = append(e.Problems, p)
 }
 
-// orNil returns the error, nil if nothing is wrong.
+// orNil returns the error, or nil if there are no problems.
 func (e *Error) orNil() error {
 	if len(e.Problems) == 0 {
 		return nil
@@ -73,12 +73,12 @@ func (e *Error) orNil() error {
 	return e
 }
 
-// problemf is an error about a whole text.
+// problemf returns an error about the whole text.
 func problemf(format string, args ...any) error {
 	return &Error{Problems: []Problem{{Message: fmt.Sprintf(format, args...)}}}
 }
 
-// problemf is an error about a node.
+// problemf returns an error about a node.
 func (n *docNode) problemf(format string, args ...any) error {
 	return &Error{Problems: []Problem{{Line: n.line, Column: n.column, Message: fmt.Sprintf(format, args...)}}}
 }

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// checkDefault checks the default of a field: what it says must be a value of the field's type, written as rows write it.
+// checkDefault checks the default of a field. It must be a value of the field's type, written as rows write it.
 func (v *schemaValidator) checkDefault(f *Field, where string) {
 	switch {
 	case f.Default == "":
@@ -35,7 +35,7 @@ func (v *schemaValidator) checkDefault(f *Field, where string) {
 	}
 }
 
-// checkValue says why a JSON value is none of a type.
+// checkValue returns an error if a JSON value does not fit a type.
 func checkValue(t *Type, value any) error {
 	if value == nil {
 		return nil
@@ -105,7 +105,7 @@ func checkNested(t *Type, value any) error {
 			}
 			return nil
 		case Struct:
-			return nil // what it has is looked up by the fields' paths, as in a row
+			return nil // its members are looked up by the fields' paths, as in a row
 		}
 	}
 	if t.Kind == List {
@@ -114,7 +114,7 @@ func checkNested(t *Type, value any) error {
 	return fmt.Errorf("want an object")
 }
 
-// checkNumber says why a number is none of an integer's or decimal's.
+// checkNumber returns an error if a number does not fit an integer or decimal type.
 func checkNumber(t *Type, text string) error {
 	if exponent := strings.IndexAny(text, "eE"); exponent >= 0 {
 		if e, err := strconv.Atoi(text[exponent+1:]); err != nil || e > 40 || e < -40 {
@@ -152,7 +152,7 @@ func checkNumber(t *Type, text string) error {
 
 func powerOfTen(n int32) *big.Int { return new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(n)), nil) }
 
-// formatList are the formats of a type, for errors.
+// formatList returns the formats of a type, for errors.
 func formatList(t *Type) string {
 	var names []string
 	for _, f := range t.TimeFormats() {

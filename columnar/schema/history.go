@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// inferText is what a category has instead of schemas when its first one is to be inferred from its messages.
+// inferText stands in place of schemas if a category's first schema is to be inferred from its messages.
 const inferText = "infer"
 
-// ErrIncompatible is the sentinel of [IncompatibleError].
+// ErrIncompatible is the sentinel that an [IncompatibleError] matches.
 var ErrIncompatible = errors.New("the schema is not compatible with the newest version")
 
 // IncompatibleError says why a schema can't follow the newest version.
 type IncompatibleError struct {
-	// Version is the newest one.
+	// Version is the number of the newest version.
 	Version uint32
-	// Changes are those that are not compatible.
+	// Changes are the incompatible changes.
 	Changes Changes
 }
 
@@ -27,20 +27,20 @@ func (e *IncompatibleError) Error() string {
 	return fmt.Sprintf("not compatible with version %d, stored messages would read differently:\n%s", e.Version, e.Changes)
 }
 
-// Is makes it an ErrIncompatible.
+// Is reports whether target is ErrIncompatible.
 func (e *IncompatibleError) Is(target error) bool { return target == ErrIncompatible }
 
-// History is all schemas that a category has had, as far as they are kept. Numbers of versions are never used again: neither after a
-// schema was removed, nor when the oldest versions were left out since all together were too long.
+// History holds all versions of a category's schema that are kept. Version numbers are never reused, neither after a schema was
+// removed nor after the oldest versions were dropped because the text became too long.
 //
-// A history that was read is not changed any more, except by who read it for that; it may be shared.
+// A parsed history is not changed, except by a caller that parsed it for that purpose. It may be shared.
 type History struct {
 	infer    bool
 	next     uint32
-	versions []*Schema // of increasing numbers
+	versions []*Schema // in increasing order of version numbers
 }
 
-// ParseHistory reads what a category has as its schema: nothing, the word infer, or all versions as [History.Marshal] writes them.
+// ParseHistory parses a category's schema text: an empty text, the word infer, or all versions as [History.Marshal] writes them.
 func ParseHistory(text string) (*History, error) {
 	switch text {
 	case "":
@@ -97,10 +97,10 @@ func ParseHistory(text string) (*History, error) {
 	return h, nil
 }
 
-// IsHistory reports whether a text is what [History.Marshal] wrote of versions, rather than one schema.
+// IsHistory reports whether a text was written by [History.Marshal] with versions, rather than being one schema.
 func IsHistory(text string) bool { return strings.HasPrefix(text, `{"next":`) }
 
-// Marshal returns the text that a category keeps.
+// Marshal returns the text that the category keeps.
 func (h *History) Marshal() string {
 	if len(h.versions) == 0 && h.next == 1 {
 		if h.infer {
@@ -115,10 +115,11 @@ func (h *History) Marshal() string {
 	return string(marshalJSON(d))
 }
 
-// Infer reports whether the first schema, or the next one after all were removed, is to be inferred from the category's messages.
+// Infer reports whether the next schema is to be inferred from the category's messages, because there is none or all were
+// removed.
 func (h *History) Infer() bool { return h.infer && len(h.versions) == 0 }
 
-// Latest returns the newest version, nil if there is none.
+// Latest returns the newest version, or nil if there is none.
 func (h *History) Latest() *Schema {
 	if len(h.versions) == 0 {
 		return nil
@@ -126,7 +127,7 @@ func (h *History) Latest() *Schema {
 	return h.versions[len(h.versions)-1]
 }
 
-// Current returns what a query of the category is bound to when it begins: the newest version, or [Opaque] if there is none.
+// Current returns the schema that a new query binds to: the newest version, or [Opaque] if there is none.
 func (h *History) Current() *Schema {
 	if s := h.Latest(); s != nil {
 		return s
@@ -134,7 +135,7 @@ func (h *History) Current() *Schema {
 	return Opaque()
 }
 
-// Version returns a version by its number, [Opaque] for 0, nil if it is not kept.
+// Version returns a version by its number. It returns [Opaque] for 0, and nil if the version is not kept.
 func (h *History) Version(n uint32) *Schema {
 	if n == 0 {
 		return Opaque()
@@ -147,16 +148,16 @@ func (h *History) Version(n uint32) *Schema {
 	return nil
 }
 
-// Versions returns the versions that are kept, the oldest first.
+// Versions returns the kept versions, oldest first.
 func (h *History) Versions() []*Schema { return h.versions }
 
-// Opaque is the schema of categories that have none, version 0: messages are bytes.
+// Opaque returns the schema of categories that have none. Its version is 0, and messages are bytes.
 func Opaque() *Schema { return opaqueSchema }
 
 var opaqueSchema = &Schema{}
 
-// Append makes a valid schema the newest version and gives it its number, unless it is the same as the newest one: then added is false.
-// A schema that is not compatible with the newest one is an *[IncompatibleError], unless force is set. The history takes s over.
+// Append makes a valid schema the newest version and assigns its number. If it equals the newest version, added is false. An
+// incompatible schema returns an *[IncompatibleError] unless force is set. The history takes ownership of s.
 func (h *History) Append(s *Schema, force bool) (added bool, changes Changes, err error) {
 	if err := s.Validate(); err != nil {
 		return false, nil, err
@@ -190,5 +191,6 @@ func (h *History) Append(s *Schema, force bool) (added bool, changes Changes, er
 	return true, changes, nil
 }
 
-// Clear removes all versions; infer says that the next one is to be inferred. Queries that run with one of them can't read on.
+// Clear removes all versions. If infer is set, the next one is to be inferred. Running queries that use a removed version can't
+// continue.
 func (h *History) Clear(infer bool) { h.versions, h.infer = nil, infer }

@@ -10,30 +10,30 @@ import (
 	"unicode/utf8"
 )
 
-// ErrNoRows says that samples had no row from which a schema could be inferred.
+// ErrNoRows means that the samples contain no readable row, so no schema can be inferred.
 var ErrNoRows = errors.New("no row could be read")
 
-// InferOptions bound and steer [Infer]. Start from [DefaultInferOptions].
+// InferOptions configures [Infer]. Start from [DefaultInferOptions].
 type InferOptions struct {
-	// MaxRows and MaxBytes are how much of the samples is read.
+	// MaxRows and MaxBytes bound how much of the samples is read.
 	MaxRows  int
 	MaxBytes int
-	// MinRows is how many rows must have a value before its column is declared to have one always.
+	// MinRows is the minimum number of rows before a column with a value in every row is declared not nullable.
 	MinRows int
-	// Nullable makes all columns nullable, whatever the samples have: a schema that nobody looks at should not refuse what comes later.
+	// Nullable makes all columns nullable, whatever the samples show. A schema that nobody reviews should not reject later rows.
 	Nullable bool
-	// OnError is taken over into the schema.
+	// OnError is copied into the schema.
 	OnError OnError
-	// CSV says how lines are cut. Without it that is found out from the first lines.
+	// CSV describes how lines are split. If it is nil, the first lines decide.
 	CSV *CSVOptions
 }
 
-// DefaultInferOptions returns the defaults: 10,000 rows of at most 8 MiB.
+// DefaultInferOptions returns the defaults: 10,000 rows and 8 MiB at most.
 func DefaultInferOptions() InferOptions {
 	return InferOptions{MaxRows: 10_000, MaxBytes: 8 << 20, MinRows: 100, OnError: OnErrorNull}
 }
 
-// Validate reports every option that is out of its range.
+// Validate reports every option that is out of range.
 func (o InferOptions) Validate() error {
 	var errs []error
 	between := func(name string, v, low, high int) {
@@ -50,12 +50,12 @@ func (o InferOptions) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Infer makes a schema of version 1 from sample messages of a format: JSON, NDJSON or CSV, or with "" JSON or NDJSON, whichever they are.
-// Samples are not kept. What can't be read of them is counted in the report; when that is all, the error is [ErrNoRows].
+// Infer makes a schema of version 1 from sample messages of a format: JSON, NDJSON or CSV. The format "" selects JSON or NDJSON
+// by the samples. Samples are not kept. The report counts what can't be read; if nothing can be read, the error is [ErrNoRows].
 //
-// Objects become structs, or maps where their keys look like data; numbers become as wide as what was seen; texts that all are instants
-// of known formats become timestamps or dates, and so do whole numbers whose name and size say so; few texts among many rows become a
-// dictionary. What was of several kinds becomes a string, which takes everything.
+// Objects become structs, or maps if their keys look like data. Numbers become as wide as the values seen. Texts that are all
+// instants of known formats become timestamps or dates, and so do whole numbers with a matching name and range. Texts with few
+// distinct values among many rows become a dictionary. Values of several kinds become a string, which accepts everything.
 func Infer(samples iter.Seq[[]byte], format Format, o InferOptions) (*Schema, Report, error) {
 	if err := o.Validate(); err != nil {
 		return nil, Report{}, err
@@ -92,14 +92,14 @@ func Infer(samples iter.Seq[[]byte], format Format, o InferOptions) (*Schema, Re
 	return s, c.report, s.Validate()
 }
 
-// sampleReader keeps samples within bounds, and what was seen in their rows.
+// sampleReader keeps samples within the bounds, and the observations of their rows.
 type sampleReader struct {
 	o       InferOptions
 	samples [][]byte
 	report  Report
 	root    *observation
 	nodes   int
-	// object numbers the objects that were read, so that a key that is there twice is found out.
+	// object numbers the objects read, so that duplicate keys are detected.
 	object uint64
 }
 
@@ -110,7 +110,7 @@ func (c *sampleReader) noRows() error {
 	return fmt.Errorf("schema: infer: %w: there are no messages", ErrNoRows)
 }
 
-// skipRow counts a row that is not read.
+// skipRow counts a row that can't be read, and records why.
 func (c *sampleReader) skipRow(format string, args ...any) {
 	const most = 5
 	c.report.Skipped++
@@ -127,7 +127,7 @@ func (c *sampleReader) readSamples(samples iter.Seq[[]byte]) {
 			return
 		}
 		if len(sample) > left {
-			// What has lines is of use when its end is missing.
+			// A truncated sample of lines is still usable.
 			end := bytes.LastIndexByte(sample[:left], '\n')
 			c.report.Cut = true
 			if end < 0 {
@@ -148,7 +148,7 @@ func (c *sampleReader) readSamples(samples iter.Seq[[]byte]) {
 
 var bom = []byte("\ufeff")
 
-// detectFormat says whether samples are JSON objects, or lines of them.
+// detectFormat reports whether samples are JSON objects, or lines of them.
 func detectFormat(samples [][]byte) (Format, error) {
 	const most = 100
 	whole, lines, tried := 0, 0, 0
@@ -177,7 +177,7 @@ func detectFormat(samples [][]byte) (Format, error) {
 	}
 }
 
-// readJSON reads the samples as JSON objects, or lines of them.
+// readJSON reads the samples as JSON objects, or as lines of them.
 func (c *sampleReader) readJSON(format Format) {
 	c.root = c.newNode()
 	for _, sample := range c.samples {
@@ -194,7 +194,7 @@ func (c *sampleReader) readJSON(format Format) {
 	}
 }
 
-// maxRowDepth is how deep a row of JSON may nest.
+// maxRowDepth is the maximum nesting depth of a JSON row.
 const maxRowDepth = 128
 
 func (c *sampleReader) readRow(row []byte) {
@@ -220,7 +220,7 @@ func (c *sampleReader) readRow(row []byte) {
 	}
 }
 
-// tooDeep looks at brackets alone.
+// tooDeep reports whether a row nests too deep, by counting brackets.
 func tooDeep(row []byte) bool {
 	depth, quoted := 0, false
 	for i := 0; i < len(row); i++ {
@@ -241,7 +241,7 @@ func tooDeep(row []byte) bool {
 	return false
 }
 
-// readValue reads the next value of a row that is valid. n may be nil: then it is passed over.
+// readValue reads the next value of a valid row. If n is nil, the value is skipped.
 func (c *sampleReader) readValue(d *json.Decoder, row []byte, n *observation, depth int) {
 	token, err := d.Token()
 	if err != nil {
@@ -259,7 +259,7 @@ func (c *sampleReader) readValue(d *json.Decoder, row []byte, n *observation, de
 	case json.Delim:
 		if depth >= maxShapeDepth {
 			n.addDeeper()
-			n = nil // what is in it is seen nowhere
+			n = nil // its content is not recorded
 		}
 		if t == '{' {
 			c.readMembers(d, row, n, depth)
@@ -284,7 +284,7 @@ func (c *sampleReader) readMembers(d *json.Decoder, row []byte, n *observation, 
 		}
 		var in *observation
 		if n != nil {
-			// Of equal keys the first counts.
+			// The first of duplicate keys counts.
 			if in = c.memberNode(n, key); in != nil && in != n.elem && in.object == object {
 				in = nil
 			}
@@ -297,7 +297,7 @@ func (c *sampleReader) readMembers(d *json.Decoder, row []byte, n *observation, 
 	_, _ = d.Token() // the bracket
 }
 
-// memberNode returns what is seen under a key of an object, nil if there is no room for more.
+// memberNode returns the observation for a key of an object, or nil if a limit is reached.
 func (c *sampleReader) memberNode(n *observation, key string) *observation {
 	if n.elem != nil {
 		return n.elem
@@ -338,7 +338,7 @@ func (c *sampleReader) readElements(d *json.Decoder, row []byte, n *observation,
 	_, _ = d.Token() // the bracket
 }
 
-// newNode returns a new node, nil when there are too many.
+// newNode returns a new node, or nil if the limit is reached.
 func (c *sampleReader) newNode() *observation {
 	if c.nodes >= maxNodesSeen {
 		return nil

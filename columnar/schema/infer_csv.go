@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// readCSV reads the samples as lines, and returns how they are cut.
+// readCSV reads the samples as lines and returns how lines are split.
 func (c *sampleReader) readCSV() *CSVOptions {
 	c.root = c.newNode()
 	o := &CSVOptions{Delimiter: ","}
@@ -26,7 +26,7 @@ func (c *sampleReader) readCSV() *CSVOptions {
 	for _, s := range c.samples {
 		messages = append(messages, c.readLines(bytes.TrimPrefix(s, bom), o.Delimiter))
 	}
-	first := 0 // lines of the first message that are no rows
+	first := 0 // lines at the start of the first message that are not rows
 	if !named {
 		first = findHeader(messages, o)
 	}
@@ -81,8 +81,8 @@ func (c *sampleReader) readLines(sample []byte, delimiter string) [][]string {
 	return lines
 }
 
-// findHeader finds out where the columns are named: in each message, in the first one alone, or nowhere. It returns how many lines at the
-// beginning of the first message are no rows.
+// findHeader detects where the columns are named: in each message, only in the first one, or nowhere. It returns the number of
+// lines at the start of the first message that are not rows.
 func findHeader(messages [][][]string, o *CSVOptions) int {
 	i := slices.IndexFunc(messages, func(lines [][]string) bool { return len(lines) > 0 })
 	if i < 0 {
@@ -110,7 +110,7 @@ func findHeader(messages [][][]string, o *CSVOptions) int {
 	}
 }
 
-// looksNamed reports whether the cells of a line are names of columns: texts, each another.
+// looksNamed reports whether the cells of a line look like column names: distinct texts.
 func looksNamed(cells []string) bool {
 	taken := map[string]bool{}
 	for _, cell := range cells {
@@ -123,7 +123,7 @@ func looksNamed(cells []string) bool {
 	return true
 }
 
-// noteLine notes a line.
+// noteLine records the cells of a line.
 func (c *sampleReader) noteLine(names, cells []string, null string) {
 	c.report.Rows++
 	c.root.rows++

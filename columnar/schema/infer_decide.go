@@ -8,13 +8,13 @@ import (
 	"unicode"
 )
 
-// typeChooser makes types of what was seen.
+// typeChooser derives types from observations.
 type typeChooser struct {
 	o      InferOptions
 	report *Report
 }
 
-// chooseColumns makes the fields of a schema.
+// chooseColumns returns the fields of the schema.
 func (d *typeChooser) chooseColumns(root *observation) []Field {
 	keys := root.keys
 	if root.dropped > 0 {
@@ -50,10 +50,10 @@ func countType(t *Type) int {
 	return n
 }
 
-// chooseFields makes fields of an object's members.
+// chooseFields returns the fields of an object's members.
 func (d *typeChooser) chooseFields(n *observation, keys []string, within string, depth int) []Field {
 	names := map[string]bool{}
-	for _, key := range keys { // those that need no other name have the first choice
+	for _, key := range keys { // names that need no change are assigned first
 		if columnName(key, depth) == key {
 			names[key] = true
 		}
@@ -77,7 +77,7 @@ func (d *typeChooser) chooseFields(n *observation, keys []string, within string,
 	return fields
 }
 
-// columnName is the name that a key gets.
+// columnName returns the column name for a key.
 func columnName(key string, depth int) string {
 	name := strings.Map(func(c rune) rune {
 		if unicode.IsControl(c) {
@@ -94,7 +94,7 @@ func columnName(key string, depth int) string {
 	return name
 }
 
-// chooseField decides on the type of a position, and reports it. full is its name with those that it is in.
+// chooseField chooses the type of a position and reports it. full is its name with the names of its parents.
 func (d *typeChooser) chooseField(n *observation, full, name string, absent int64, depth int) Type {
 	at := len(d.report.Fields)
 	d.report.Fields = append(d.report.Fields, FieldReport{})
@@ -109,7 +109,7 @@ func (d *typeChooser) chooseField(n *observation, full, name string, absent int6
 	return t
 }
 
-// chooseType decides on a type, and says what is worth saying of it.
+// chooseType chooses a type and returns notes about the choice.
 func (d *typeChooser) chooseType(n *observation, full, name string, depth int) (Type, []string) {
 	kinds := n.countKinds()
 	numbers := n.ints > 0 && n.floats > 0 && len(kinds) == 2
@@ -137,7 +137,7 @@ func (d *typeChooser) chooseType(n *observation, full, name string, depth int) (
 	}
 }
 
-// timeName matches names of instants.
+// timeName matches field names that suggest an instant.
 var timeName = regexp.MustCompile(`(?i:(?:^|[_.-])(?:ts|at|on|when|date|epoch|created|updated|modified)$|(?:time|timestamp|datetime)$|^(?:ts|time|date|epoch)[_.-])|[a-z](?:At|Date|Ts|TS|Ms)$`)
 
 func (d *typeChooser) chooseInteger(n *observation, name string) (Type, []string) {
@@ -178,7 +178,7 @@ func (d *typeChooser) chooseText(n *observation, full string) (Type, []string) {
 		}
 		return t, nil
 	}
-	// Few values of many; within lists and maps a dictionary saves little.
+	// Few distinct values among many. Within lists and maps a dictionary saves little.
 	few := n.texts >= 100 && !n.tooMany && int64(len(n.distinct)) <= n.texts/8
 	return Type{Kind: String, Dictionary: few && !strings.Contains(full, "[]") && !strings.Contains(full, "{}")}, nil
 }
@@ -217,10 +217,10 @@ func (d *typeChooser) chooseObject(n *observation, full, name string, depth int)
 	return Type{Kind: Struct, Fields: fields}, nil
 }
 
-// dataKey matches keys that are values: hosts, paths, addresses, numbers, ids.
+// dataKey matches keys that are data: hosts, paths, addresses, numbers, ids.
 var dataKey = regexp.MustCompile(`[.:/@ ,=]|^\d+$|^[0-9a-fA-F]*\d[0-9a-fA-F]{7,}$|^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-`)
 
-// whyMap says why the keys of an object are data rather than names of fields; empty if they are not.
+// whyMap returns why the keys of an object are data rather than field names. It returns an empty text if they are field names.
 func (d *typeChooser) whyMap(n *observation) string {
 	all := n.mergeMembers()
 	kinds := all.countKinds()
@@ -248,7 +248,7 @@ func (d *typeChooser) whyMap(n *observation) string {
 	return ""
 }
 
-// haveSameFields reports whether the members of an object have all the fields that any of them has.
+// haveSameFields reports whether all members of an object have the same fields.
 func (d *typeChooser) haveSameFields(n, all *observation) bool {
 	for _, key := range n.keys {
 		if in := n.fields[key]; in.objects > 0 && len(in.keys) != len(all.keys) {

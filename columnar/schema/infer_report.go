@@ -7,40 +7,41 @@ import (
 	"text/tabwriter"
 )
 
-// Report says what [Infer] saw.
+// Report describes the samples that [Infer] read.
 type Report struct {
-	// Messages, Rows and Bytes were read; Skipped rows could not be, Why says of the first ones why.
+	// Messages, Rows and Bytes count what was read. Skipped counts rows that could not be read; Why gives the reasons for the first
+	// of them.
 	Messages, Rows, Bytes, Skipped int64
 	Why                            []string
-	// Cut says that there was more than is read.
+	// Cut is true if the samples exceeded the bounds.
 	Cut bool
-	// Fields are the columns, each followed by what is in it.
+	// Fields lists the columns, each followed by its nested fields.
 	Fields []FieldReport
-	// Notes are about the whole schema.
+	// Notes apply to the whole schema.
 	Notes []string
 }
 
-// FieldReport says what was seen of one field.
+// FieldReport describes the values of one field.
 type FieldReport struct {
-	// Name is the field's with those that it is in: a.b, a[] for elements of a list, a{} for values of a map.
+	// Name is the field's full name: a.b, a[] for the elements of a list, a{} for the values of a map.
 	Name string
 	Type string
-	// Present values there were, nulls included; Absent is how often the object around had none.
+	// Present counts the values, including nulls. Absent counts the enclosing objects without the field.
 	Present, Nulls, Absent int64
 	Kinds                  []KindCount
-	// Distinct is how many different texts were seen; -1 for too many to count.
+	// Distinct is the number of distinct texts, or -1 if there were too many to count.
 	Distinct int
 	Example  string
 	Notes    []string
 }
 
-// KindCount is how many values of a kind there were: bool, integer, number, text, object, array.
+// KindCount is the number of values of one kind: bool, integer, number, text, object, array.
 type KindCount struct {
 	Kind  string `json:"kind"`
 	Count int64  `json:"count"`
 }
 
-// Print writes the report for people.
+// Print writes the report as readable text.
 func (r *Report) Print(w io.Writer) error {
 	fmt.Fprintf(w, "%d rows in %d messages of %d bytes", r.Rows, r.Messages, r.Bytes)
 	if r.Skipped > 0 {
@@ -68,7 +69,7 @@ func (r *Report) Print(w io.Writer) error {
 		}
 		typ := f.Type
 		if strings.ContainsAny(typ, "<") {
-			typ, _, _ = strings.Cut(typ, "<") // what is inside follows
+			typ, _, _ = strings.Cut(typ, "<") // the inner fields follow
 		}
 		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\n", f.Name, typ, f.Present, f.Nulls, f.Absent, distinct, f.Example, strings.Join(f.Notes, "; "))
 	}

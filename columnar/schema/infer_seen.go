@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// Bounds of what is remembered of samples.
+// Bounds of the observations.
 const (
 	maxNodesSeen   = 20_000
-	maxObjectKeys  = 1000 // of an object; beyond that its keys are data
+	maxObjectKeys  = 1000 // per object; beyond that its keys are data
 	maxShapeDepth  = MaxDepth - 1
 	maxDistinct    = 4096 // values of a dictionary
-	maxDistinctLen = 1024 // bytes of one
+	maxDistinctLen = 1024 // bytes per value
 	maxExample     = 60
 )
 
-// guesses are the layouts that texts are tried with, beside [RFC3339], in this order. Orders of day and month that can't be told apart
-// are not among them.
+// guesses are the layouts that texts are tried with after [RFC3339], in this order. Layouts whose order of day and month is
+// ambiguous are not included.
 var guesses = []TimeFormat{
 	RFC3339, DateOnly, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04:05Z0700", "2006-01-02 15:04:05 -0700",
 	"2006/01/02 15:04:05", "02/Jan/2006:15:04:05 -0700", time.RFC1123, time.RFC1123Z, time.ANSIC,
@@ -27,25 +27,25 @@ var guesses = []TimeFormat{
 
 var unixGuesses = []TimeFormat{UnixSeconds, UnixMillis, UnixMicros, UnixNanos}
 
-// observation is what samples have at one position. Its methods do nothing on nil.
+// observation records the sample values at one position. Its methods do nothing on nil.
 type observation struct {
-	rows                                   int64 // values, nulls included
+	rows                                   int64 // values, including nulls
 	nulls, bools, ints, floats, texts      int64
 	objects, arrays                        int64
-	negative, beyondInt, beyondUint, large bool // of whole numbers; large: more than 38 digits
+	negative, beyondInt, beyondUint, large bool // of whole numbers; large means more than 38 digits
 	unix                                   map[TimeFormat]int64
 	times                                  map[TimeFormat]int64
-	last                                   TimeFormat // that the last text was read by
+	last                                   TimeFormat // the format of the last text
 	distinct                               map[string]struct{}
-	tooMany                                bool // distinct texts to remember
+	tooMany                                bool // more distinct texts than are kept
 	example                                string
-	deep                                   bool // there are objects or arrays that are not looked into
+	deep                                   bool // there are objects or arrays below the depth limit
 
-	object  uint64 // the last object that it was a member of
+	object  uint64 // the last object that had it as a member
 	keys    []string
 	fields  map[string]*observation
-	dropped int64        // members that there was no room for
-	elem    *observation // of a folded object: all its members as one
+	dropped int64        // members beyond the limit
+	elem    *observation // of a folded object: all its members merged
 	item    *observation // elements of arrays
 }
 
@@ -63,7 +63,7 @@ func (n *observation) addBool() {
 	}
 }
 
-// addDeeper counts an object or array that is not looked into.
+// addDeeper counts an object or array whose content is not examined.
 func (n *observation) addDeeper() {
 	if n != nil {
 		n.rows++
@@ -105,7 +105,7 @@ func (n *observation) addNumber(text string) {
 	n.large = n.large || len(digits) > 38
 }
 
-// countUnix counts a whole number for the unix format in which it is between 2000 and 2100, of which there is one at most.
+// countUnix counts a whole number for the unix format in which it falls between 2000 and 2100. At most one format matches.
 func (n *observation) countUnix(v int64) {
 	const from, to = 946_684_800, 4_102_444_800
 	if v < from {
@@ -161,7 +161,7 @@ func (n *observation) rememberText(text string) {
 	n.distinct[text] = struct{}{}
 }
 
-// guessFormat returns the format of an instant, empty if it is none.
+// guessFormat returns the format of an instant, or an empty format if the text is not one.
 func guessFormat(text string, first TimeFormat) TimeFormat {
 	if len(text) < 8 || len(text) > 40 || !strings.ContainsAny(text, "0123456789") {
 		return ""
@@ -179,13 +179,13 @@ func guessFormat(text string, first TimeFormat) TimeFormat {
 	return ""
 }
 
-// foldMembers makes one of all members of an object, now and later.
+// foldMembers merges all members of an object into one observation, and so all later ones.
 func (n *observation) foldMembers() {
 	n.elem = n.mergeMembers()
 	n.fields = nil
 }
 
-// mergeMembers returns all members of an object as one.
+// mergeMembers returns all members of an object merged into one observation.
 func (n *observation) mergeMembers() *observation {
 	if n.elem != nil {
 		return n.elem
@@ -197,7 +197,7 @@ func (n *observation) mergeMembers() *observation {
 	return all
 }
 
-// mergeFrom adds what was seen elsewhere. It does not share anything with it.
+// mergeFrom adds the observations of o without sharing memory with it.
 func (n *observation) mergeFrom(o *observation) {
 	n.rows += o.rows
 	n.nulls += o.nulls
@@ -256,7 +256,7 @@ func addCounts(a, b map[TimeFormat]int64) map[TimeFormat]int64 {
 	return a
 }
 
-// countKinds returns how many values of which kind there are, nulls left out.
+// countKinds returns the number of values of each kind, without nulls.
 func (n *observation) countKinds() []KindCount {
 	all := []KindCount{
 		{"bool", n.bools}, {"integer", n.ints}, {"number", n.floats}, {"text", n.texts}, {"object", n.objects}, {"array", n.arrays},

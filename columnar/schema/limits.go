@@ -2,23 +2,23 @@ package schema
 
 // Bounds of a schema.
 const (
-	// MaxText is the longest text of a schema, and of all versions of a category together, in bytes.
+	// MaxText is the maximum length in bytes of a schema's text, and of all versions of a category together.
 	MaxText = 1 << 20
-	// MaxDepth is how deep types nest.
+	// MaxDepth is the maximum nesting depth of types.
 	MaxDepth = 12
-	// MaxTypes is how many types a schema has, all of those within lists, maps and structs counted; a map counts for three.
+	// MaxTypes is the maximum number of types in a schema, including those within lists, maps and structs. A map counts as three.
 	MaxTypes = 4000
-	// MaxName is the longest name of a column or a struct's field, in bytes.
+	// MaxName is the maximum length in bytes of the name of a column or nested field.
 	MaxName = 255
-	// MaxPath is how many steps a path has, MaxKey how many bytes a step.
+	// MaxPath is the maximum number of steps in a path, MaxKey the maximum length of a step in bytes.
 	MaxPath = 32
 	MaxKey  = 1024
-	// MaxAliases is how many aliases a field has, MaxFormats how many time formats a type.
+	// MaxAliases is the maximum number of aliases of a field, MaxFormats of time formats of a type.
 	MaxAliases = 32
 	MaxFormats = 16
-	// MaxDefault and MaxDoc are the longest default and description, in bytes.
+	// MaxDefault and MaxDoc are the maximum lengths in bytes of a default and a description.
 	MaxDefault = 64 << 10
 	MaxDoc     = 4096
-	// MaxVersions is how many versions of a category are kept.
+	// MaxVersions is the maximum number of versions of a category that are kept.
 	MaxVersions = 1000
 )

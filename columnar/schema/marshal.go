@@ -7,12 +7,12 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Marshal returns the schema as JSON on one line, always the same for the same schema. [Parse] reads it.
+// Marshal returns the schema as JSON on one line. The same schema always gives the same text. [Parse] reads it.
 func (s *Schema) Marshal() []byte { return marshalJSON(documentOf(s, false)) }
 
-// YAML returns the schema as a file that people edit. [Parse] reads it.
+// YAML returns the schema as an editable YAML file. [Parse] reads it.
 func (s *Schema) YAML() ([]byte, error) {
-	// YAML reads JSON; the nodes keep the order of the keys, and lose the style.
+	// The YAML library reads JSON: its nodes keep the order of the keys and drop the style.
 	var doc yaml.Node
 	if err := yaml.Unmarshal(marshalJSON(documentOf(s, true)), &doc); err != nil {
 		return nil, err
@@ -27,7 +27,7 @@ func (s *Schema) YAML() ([]byte, error) {
 	return b.Bytes(), e.Close()
 }
 
-// setStyle chooses how YAML is written: paths and small fields on one line, the rest in blocks, quotes only where they are needed.
+// setStyle sets the YAML style: paths and small fields on one line, the rest in blocks, quotes only where needed.
 func setStyle(n *yaml.Node, key string) {
 	n.Style &^= yaml.DoubleQuotedStyle
 	switch {
@@ -54,7 +54,7 @@ func setStyle(n *yaml.Node, key string) {
 	}
 }
 
-// smallField reports whether an object fits on a line.
+// smallField reports whether an object fits on one line.
 func smallField(n *yaml.Node) bool {
 	length := 0
 	for _, c := range n.Content {
@@ -65,7 +65,7 @@ func smallField(n *yaml.Node) bool {
 	return n.Kind == yaml.MappingNode && length < 100
 }
 
-// The documents that a schema is written as, with their keys in this order.
+// The documents that a schema is marshaled as. The order of fields is the order of keys.
 type (
 	historyDocument struct {
 		Next     uint32           `json:"next"`
@@ -103,16 +103,16 @@ type (
 	}
 )
 
-// marshalJSON writes texts and JSON that is valid on one line.
+// marshalJSON writes a document as JSON on one line.
 func marshalJSON(v any) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(v) // into memory: it can't fail
+	_ = e.Encode(v) // writing to memory can't fail
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
-// documentOf returns what a schema is written as. With expand, the fields of structs whose text would be a long line are written out.
+// documentOf returns the document of a schema. With expand, structs whose text would be a long line list their fields separately.
 func documentOf(s *Schema, expand bool) schemaDocument {
 	d := schemaDocument{
 		Version: s.Version, Format: s.Format, OnError: s.OnError, CSV: (*csvDocument)(s.CSV), Avro: s.Avro, Fields: fieldDocuments(s.Fields, expand),
@@ -132,7 +132,7 @@ func fieldDocuments(fields []Field, expand bool) []fieldDocument {
 			d.Nullable = new(bool)
 		}
 		const longLine = 80
-		// Where the fields of a struct have more than a type's text can say they are written out.
+		// Fields of a struct with more properties than a type's text can express are written out.
 		in := innermostType(&f.Type)
 		if in.Kind == Struct && (!plainFields(in.Fields) || expand && len(d.Type) > longLine) {
 			d.Type = f.Type.wrapText("struct")
@@ -142,7 +142,7 @@ func fieldDocuments(fields []Field, expand bool) []fieldDocument {
 	return docs
 }
 
-// wrapText returns the text of the lists and maps around what is innermost.
+// wrapText returns the text of the enclosing lists and maps around the text inside.
 func (t *Type) wrapText(inside string) string {
 	if t.Elem == nil {
 		return inside
@@ -150,7 +150,7 @@ func (t *Type) wrapText(inside string) string {
 	return t.Kind.String() + "<" + t.Elem.wrapText(inside) + ">"
 }
 
-// plainFields reports whether the text of a type says all of a struct's fields.
+// plainFields reports whether a type's text expresses all properties of a struct's fields.
 func plainFields(fields []Field) bool {
 	for i := range fields {
 		f := &fields[i]

@@ -9,11 +9,12 @@ import (
 	"scribe/columnar/near"
 )
 
-// Parse reads a schema from the text of a file, YAML or JSON, and checks it as [Schema.Validate] does. The version is 1 if the text names
-// none. Errors are of type *[Error] and name lines.
+// Parse parses a schema from the text of a YAML or JSON file and checks it as [Schema.Validate] does. The version defaults to 1.
+// Errors are of type *[Error] and have line numbers.
 func Parse(text []byte) (*Schema, error) { return ParseFile(text, nil) }
 
-// ParseFile is [Parse] of a file that may refer to others: the keys avro_file, and descriptors_file of protobuf, which load reads.
+// ParseFile is [Parse] for a file that may refer to others by the keys avro_file and, under protobuf, descriptors_file. load
+// reads them.
 func ParseFile(text []byte, load func(name string) ([]byte, error)) (*Schema, error) {
 	doc, err := readDocument(text)
 	if err != nil {
@@ -30,11 +31,11 @@ func ParseFile(text []byte, load func(name string) ([]byte, error)) (*Schema, er
 	return s, nil
 }
 
-// schemaReader makes a schema of a document. It collects what is wrong and goes on.
+// schemaReader builds a schema from a document. It collects problems and continues.
 type schemaReader struct {
 	errors Error
 	load   func(name string) ([]byte, error)
-	// positions are where the fields are written.
+	// positions maps fields to their nodes in the document.
 	positions map[*Field]*docNode
 	types     int
 }
@@ -43,7 +44,7 @@ func (r *schemaReader) failAt(n *docNode, where, hint, format string, args ...an
 	r.errors.addProblem(Problem{Line: n.line, Column: n.column, Where: where, Message: fmt.Sprintf(format, args...), Hint: hint})
 }
 
-// readObject calls fn with each key of an object that is in keys.
+// readObject calls fn for each key of an object that is in keys, and reports the others.
 func (r *schemaReader) readObject(n *docNode, where string, keys []string, fn func(key string, value *docNode)) {
 	if n.kind != nodeObject {
 		r.failAt(n, where, "", "got %v, want an object", n)
@@ -105,7 +106,7 @@ func (r *schemaReader) readSchema(doc *docNode) *Schema {
 		case "format":
 			s.Format = Format(r.readString(n, key))
 		case "on_error":
-			if n.kind != nodeNull { // YAML's null is the name null
+			if n.kind != nodeNull { // YAML's null is accepted as the name null
 				s.OnError = OnError(r.readString(n, key))
 			}
 		case "fields":
@@ -184,10 +185,10 @@ func (r *schemaReader) readProtobuf(n *docNode) *ProtobufOptions {
 	return o
 }
 
-// maxListed is how many fields one list may have: more are not looked at.
+// maxListed is the maximum number of fields read from one list. The rest is ignored.
 const maxListed = MaxTypes
 
-// readFields reads the fields of a schema, or of a struct; within is the column that the struct is in.
+// readFields reads the fields of a schema or a struct. within is the name of the enclosing column.
 func (r *schemaReader) readFields(n *docNode, within string) []Field {
 	items := r.readList(n, whereField(within, "", -1))
 	if len(items) > maxListed {
@@ -197,7 +198,7 @@ func (r *schemaReader) readFields(n *docNode, within string) []Field {
 	if len(items) == 0 {
 		return nil
 	}
-	fields := make([]Field, len(items)) // positions has their addresses
+	fields := make([]Field, len(items)) // allocated once: positions keeps the addresses of its elements
 	for i, item := range items {
 		r.positions[&fields[i]] = item
 		r.readField(item, &fields[i], within, i)
@@ -210,7 +211,7 @@ var fieldKeys = []string{"name", "type", "nullable", "path", "aliases", "default
 func (r *schemaReader) readField(n *docNode, f *Field, within string, index int) {
 	f.Nullable = true
 	if n.kind == nodeObject {
-		for i, key := range n.keys { // for the errors of the others
+		for i, key := range n.keys { // read the name first: errors of the other keys need it
 			if key == "name" && n.items[i].kind == nodeText {
 				f.Name = n.items[i].text
 			}
@@ -258,7 +259,7 @@ func (r *schemaReader) readField(n *docNode, f *Field, within string, index int)
 	r.readFieldType(f, where, typ, formats, inner, joinName(within, f.Name))
 }
 
-// readFieldType puts a type together from its text and what is written beside it.
+// readFieldType combines a type's text with the keys next to it.
 func (r *schemaReader) readFieldType(f *Field, where string, typ, formats, inner *docNode, name string) {
 	t, bare, err := parseType(r.readString(typ, where+": type"))
 	if err != nil {
@@ -272,7 +273,7 @@ func (r *schemaReader) readFieldType(f *Field, where string, typ, formats, inner
 		return
 	}
 	if r.types++; r.types > MaxTypes {
-		return // validate says so
+		return // Validate reports it
 	}
 	if formats != nil {
 		in := innermostType(t)
@@ -298,7 +299,7 @@ func (r *schemaReader) readFieldType(f *Field, where string, typ, formats, inner
 	f.Type = *t
 }
 
-// innermostType returns what is in lists and maps.
+// innermostType returns the type inside all enclosing lists and maps.
 func innermostType(t *Type) *Type {
 	for t.Elem != nil {
 		t = t.Elem
@@ -306,7 +307,7 @@ func innermostType(t *Type) *Type {
 	return t
 }
 
-// readPath reads a path, a text or a list of texts.
+// readPath reads a path: a text or a list of texts.
 func (r *schemaReader) readPath(n *docNode, where string) []string {
 	if n.kind == nodeList {
 		path := make([]string, 0, min(len(n.items), MaxPath+1))
@@ -322,7 +323,7 @@ func (r *schemaReader) readPath(n *docNode, where string) []string {
 	return path
 }
 
-// joinName is the name of a field within a column, for errors.
+// joinName returns the full name of a nested field, for errors.
 func joinName(within, name string) string {
 	if within == "" {
 		return name
@@ -330,7 +331,7 @@ func joinName(within, name string) string {
 	return within + "." + name
 }
 
-// whereField says which field an error is about.
+// whereField returns the field part of an error.
 func whereField(within, name string, index int) string {
 	switch {
 	case name != "":

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// PathText returns a path as schemas write it: its steps with dots between them, in double quotes where a step is not made of letters,
-// digits and underscores. [ParsePath] reads it.
+// PathText returns the text of a path: its steps separated by dots. A step with characters other than letters, digits and
+// underscores is in double quotes. [ParsePath] reads it.
 func PathText(path []string) string {
 	var b []byte
 	for i, step := range path {
@@ -20,7 +20,7 @@ func PathText(path []string) string {
 	return string(b)
 }
 
-// ParsePath reads the text of a path: steps between dots, which may be in double quotes. What is not in quotes is a step as it is written.
+// ParsePath parses the text of a path: steps separated by dots, optionally in double quotes. An unquoted step is taken literally.
 func ParsePath(text string) ([]string, error) {
 	p := &typeParser{text: text}
 	var path []string
@@ -54,7 +54,7 @@ func ParsePath(text string) ([]string, error) {
 	}
 }
 
-// Source returns where the field's value is looked for first: its path, or its name.
+// Source returns the first path at which the field's value is looked up: its path, or its name.
 func (f *Field) Source() []string {
 	if len(f.Path) > 0 {
 		return f.Path
@@ -62,12 +62,12 @@ func (f *Field) Source() []string {
 	return []string{f.Name}
 }
 
-// Sources returns all positions where the field's value is looked for, in their order.
+// Sources returns all paths at which the field's value is looked up, in order.
 func (f *Field) Sources() [][]string {
 	return append([][]string{f.Source()}, f.Aliases...)
 }
 
-// hasPrefix reports whether a path is another's beginning, or the same.
+// hasPrefix reports whether prefix is a prefix of path or equal to it.
 func hasPrefix(path, prefix []string) bool {
 	return len(path) >= len(prefix) && slices.Equal(path[:len(prefix)], prefix)
 }

@@ -1,30 +1,30 @@
 package schema
 
-// Format is how a category's messages are written.
+// Format is the format of a category's messages.
 type Format string
 
-// Formats of messages.
+// Message formats.
 const (
-	JSON     Format = "json"     // one JSON object a message
-	NDJSON   Format = "ndjson"   // JSON objects, one a line: a message is a batch of rows
+	JSON     Format = "json"     // one JSON object per message
+	NDJSON   Format = "ndjson"   // one JSON object per line: a message is a batch of rows
 	CSV      Format = "csv"      // lines of comma-separated values: a message is a batch of rows
-	Avro     Format = "avro"     // one Avro datum a message, of the writer's schema in Schema.Avro
-	Protobuf Format = "protobuf" // one protobuf message a message, of the descriptor set in Schema.Protobuf
+	Avro     Format = "avro"     // one Avro datum per message, with the writer's schema in Schema.Avro
+	Protobuf Format = "protobuf" // one protobuf message per message, with the descriptor set in Schema.Protobuf
 	Arrow    Format = "arrow"    // Arrow record batches, as frames: columns are matched by name
 )
 
-// OnError says what becomes of a row of which a value does not fit its column.
+// OnError selects what happens to a row with a value that does not fit its column.
 type OnError string
 
 const (
-	// OnErrorNull makes the value null; the column [ColumnError] says which values of the row did not fit and why. Of a row that can't be
-	// read at all every declared column is null.
+	// OnErrorNull makes the value null. The column [ColumnError] says which values of the row did not fit and why. In a row that
+	// can't be read at all, every declared column is null.
 	OnErrorNull OnError = "null"
-	// OnErrorReject leaves the row out of every answer, and counts it.
+	// OnErrorReject omits the row from all results, and counts it.
 	OnErrorReject OnError = "reject"
 )
 
-// Names of the columns that every category has beside its declared ones. Declared names don't begin with an underscore.
+// Names of the built-in columns of every category. Declared names must not begin with an underscore.
 const (
 	ColumnTime      = "_time"      // timestamp: the message's event time
 	ColumnPersisted = "_persisted" // timestamp: when its pointer was committed
@@ -33,48 +33,49 @@ const (
 	ColumnOffset    = "_offset"    // uint64: position in the shard, as columnar.Offset makes it
 	ColumnAttr      = "_attr"      // map<string>: the message's attributes; bytes that are not UTF-8 are replaced by U+FFFD
 	ColumnRest      = "_rest"      // string, null if empty: a JSON object of the undeclared top-level fields of a JSON row
-	ColumnError     = "_error"     // string, null if none: what of the row did not fit
-	ColumnPayload   = "payload"    // binary: the message's bytes; only of categories without a schema
+	ColumnError     = "_error"     // string, null if none: which values of the row did not fit, and why
+	ColumnPayload   = "payload"    // binary: the message's bytes; only in categories without a schema
 )
 
-// Schema is one version of how a category's messages become columns.
+// Schema is one version of the mapping from a category's messages to columns.
 type Schema struct {
-	// Version counts from 1; 0 is the schema of a category that has none: payload and the message's columns.
+	// Version counts from 1. Version 0 is the schema of a category that has none: payload and the message's columns.
 	Version uint32
 	Format  Format
 	OnError OnError
 	Fields  []Field
-	// CSV says how lines are cut; only with the format CSV.
+	// CSV describes how lines are split. Only with the format CSV.
 	CSV *CSVOptions
-	// Avro is the writer's schema, as JSON; only with the format Avro.
+	// Avro is the writer's schema as JSON. Only with the format Avro.
 	Avro string
-	// Protobuf names the message; only with the format Protobuf.
+	// Protobuf names the message type. Only with the format Protobuf.
 	Protobuf *ProtobufOptions
 }
 
-// CSVOptions says how a CSV line is cut. Fields of the schema stand for columns by Path[0], or by their position when there is no header.
+// CSVOptions describes how a CSV line is split. A schema field refers to a column by Path[0], or by position if there is no
+// header.
 type CSVOptions struct {
 	Delimiter string   // one character, default ","
 	Header    bool     // the first line of each message names the columns
-	Columns   []string // names of the columns when there is no header; default the names of the fields in their order
-	Null      string   // the text that is null; default the empty text without quotes
+	Columns   []string // column names if there is no header; default the field names in order
+	Null      string   // the text that means null; default the empty text without quotes
 }
 
-// ProtobufOptions names the type of a category's messages.
+// ProtobufOptions names the message type of a category.
 type ProtobufOptions struct {
 	Descriptors []byte // a serialised FileDescriptorSet
 	Message     string // full name of the message
 }
 
-// Column is a column that a query can name.
+// Column is a column that a query can refer to.
 type Column struct {
 	Name string
 	Type Type
-	// Field is the index in Schema.Fields, -1 for the columns that every category has.
+	// Field is the index in Schema.Fields, or -1 for a built-in column.
 	Field int
 }
 
-// Columns returns every column that a query can name: the declared ones in their order, then those that every category has.
+// Columns returns every column that a query can refer to: the declared ones in order, then the built-in ones.
 func (s *Schema) Columns() []Column {
 	columns := make([]Column, 0, len(s.Fields)+9)
 	for i := range s.Fields {

@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// Formats of instants that have a name. Every other format is a layout of the package time, such as "02/Jan/2006:15:04:05 -0700"; a layout
-// without a zone is in UTC, and a zone that is written as letters must be UTC, GMT or Z, since other letters say no offset.
+// Named formats of instants. Any other format is a layout of the package time, such as "02/Jan/2006:15:04:05 -0700". A layout
+// without a zone is in UTC. A zone written in letters must be UTC, GMT or Z, since other letters do not determine an offset.
 const (
-	// RFC3339 is 2006-01-02T15:04:05Z: T, t or a space between date and time, any number of digits of a fraction, and Z, z or an offset.
+	// RFC3339 is 2006-01-02T15:04:05Z: T, t or a space between date and time, any number of fraction digits, and Z, z or an offset.
 	RFC3339 TimeFormat = "rfc3339"
-	// UnixSeconds and the like count from 1970, with or without a fraction, but without an exponent. A number or a text.
+	// UnixSeconds and the following formats count from 1970, as a number or a text, with or without a fraction, without an exponent.
 	UnixSeconds TimeFormat = "unix_s"
 	UnixMillis  TimeFormat = "unix_ms"
 	UnixMicros  TimeFormat = "unix_us"
 	UnixNanos   TimeFormat = "unix_ns"
-	// DateOnly is the layout that dates have by default.
+	// DateOnly is the default layout of dates.
 	DateOnly TimeFormat = time.DateOnly
 )
 
 var timeFormatNames = []string{string(RFC3339), string(UnixSeconds), string(UnixMillis), string(UnixMicros), string(UnixNanos)}
 
-// TimeFormats returns the formats that values of the type are read by: those that it names, or the default of its kind.
+// TimeFormats returns the formats that values of the type are read with: its own, or the default of its kind.
 func (t *Type) TimeFormats() []TimeFormat {
 	switch {
 	case len(t.Formats) > 0:
@@ -38,8 +38,8 @@ func (t *Type) TimeFormats() []TimeFormat {
 	}
 }
 
-// Unix returns how many microseconds one of a unix format is (for UnixNanos 0, of which a microsecond has 1000), and whether the format
-// is one: only those read numbers.
+// Unix returns the microseconds per unit of a unix format, and whether f is a unix format. Only unix formats read numbers. For
+// UnixNanos it returns 0, since a microsecond has 1000 nanoseconds.
 func (f TimeFormat) Unix() (micros int64, ok bool) {
 	switch f {
 	case UnixSeconds:
@@ -55,8 +55,8 @@ func (f TimeFormat) Unix() (micros int64, ok bool) {
 	}
 }
 
-// Parse reads an instant, as microseconds since 1970. What is finer than that is cut off, towards the past. A number is given as it was
-// written. This is what the formats mean; who must be faster agrees with it.
+// Parse parses an instant and returns it in microseconds since 1970. Finer digits are rounded down, towards the past. A number is
+// passed as it was written. Parse defines what the formats mean; faster implementations must agree with it.
 func (f TimeFormat) Parse(text string) (micros int64, ok bool) {
 	if unit, unix := f.Unix(); unix {
 		return parseUnix(text, unit)
@@ -85,7 +85,7 @@ func (f TimeFormat) Parse(text string) (micros int64, ok bool) {
 	return t.UnixMicro(), true
 }
 
-// parseUnix reads a decimal number of units of so many microseconds; 0 is a nanosecond.
+// parseUnix parses a decimal number of units. unit is the number of microseconds per unit, or 0 for nanoseconds.
 func parseUnix(text string, unit int64) (int64, bool) {
 	digits, negative := strings.CutPrefix(text, "-")
 	whole, fraction, dotted := strings.Cut(digits, ".")
@@ -96,7 +96,7 @@ func parseUnix(text string, unit int64) (int64, bool) {
 	if err != nil || unit != 0 && units > math.MaxInt64/uint64(unit)-1 {
 		return 0, false
 	}
-	// What is below a microsecond only matters for rounding a time before 1970 down.
+	// Digits below a microsecond only matter for rounding down a time before 1970.
 	rest := strings.TrimRight(fraction, "0") != ""
 	var n int64
 	if unit == 0 {
@@ -131,7 +131,7 @@ func allDigits(s string) bool {
 	return s != ""
 }
 
-// checkFormat says what is wrong with a format of a kind, and what may have been meant.
+// checkFormat returns the problem of a format for a kind, with a suggestion. message is empty if there is none.
 func (f TimeFormat) checkFormat(kind Kind) (message, hint string) {
 	if slices.Contains(timeFormatNames, string(f)) {
 		return "", ""
@@ -145,7 +145,7 @@ func (f TimeFormat) checkFormat(kind Kind) (message, hint string) {
 	case strings.Contains(string(f), "%"):
 		return "the time format " + strconv.Quote(string(f)) + " is in the syntax of strftime", layouts
 	}
-	// A layout that says the day brings it back.
+	// A layout that contains the full date reproduces it.
 	at := time.Date(2021, 11, 23, 13, 14, 17, 0, time.UTC)
 	got, ok := f.Parse(at.Format(string(f)))
 	if back := time.UnixMicro(got).UTC(); !ok || back.Year() != at.Year() || back.YearDay() != at.YearDay() {

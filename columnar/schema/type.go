@@ -10,7 +10,7 @@ import (
 // Kind is a family of types.
 type Kind uint8
 
-// Kinds. Null and Interval are types of expressions, never of columns.
+// Kinds. Null and Interval occur only in expressions, never in columns.
 const (
 	Invalid   Kind = 0
 	Null      Kind = 1
@@ -30,41 +30,42 @@ const (
 	Map       Kind = 15
 )
 
-// Type is the type of a column or of an expression. Types are immutable once they are in use.
+// Type is the type of a column or an expression. A Type is immutable once it is in use.
 type Type struct {
 	Kind Kind
 	// Precision (1 to 38) and Scale (0 to Precision) of a Decimal, in decimal digits.
 	Precision, Scale int32
-	// Dictionary says that Arrow holds a String as codes of a dictionary. It is no other type to a query.
+	// Dictionary means that Arrow stores a String as dictionary codes. To a query it is the same type.
 	Dictionary bool
-	// Formats are the texts and numbers that are read as a Timestamp or a Date, tried in turn; none means the default of the kind.
+	// Formats are the time formats of a Timestamp or a Date, tried in order. None means the default of the kind.
 	Formats []TimeFormat
-	// Elem is the type of a List's elements or of a Map's values; a Map's keys are strings. Both may be null.
+	// Elem is the element type of a List, or the value type of a Map. A Map's keys are strings. Elements and values are nullable.
 	Elem *Type
-	// Fields are a Struct's, in their order.
+	// Fields are the fields of a Struct, in order.
 	Fields []Field
 }
 
-// TimeFormat is how an instant is written: one of the names rfc3339, unix_s, unix_ms, unix_us, unix_ns, or a layout of the package time.
-// [TimeFormat.Parse] is what they mean.
+// TimeFormat is how an instant is written: one of the names rfc3339, unix_s, unix_ms, unix_us, unix_ns, or a layout of the
+// package time. [TimeFormat.Parse] defines their meaning.
 type TimeFormat string
 
-// Field is a column, or a part of a Struct.
+// Field is a column, or a field of a Struct.
 type Field struct {
 	Name     string
 	Type     Type
 	Nullable bool
-	// Path is where a row has the value, from the outermost object inwards. Empty means Name at the top (of the struct that it is in).
+	// Path is the location of the value in a row, from the outermost object inwards. Empty means Name at the top level of the row or
+	// enclosing struct.
 	Path []string
-	// Aliases are other paths, looked at in turn where nothing is at Path: names that the field had in older versions.
+	// Aliases are alternative paths, tried in order if Path has no value, such as the field's names in older versions.
 	Aliases [][]string
-	// Default is the value, as JSON, of rows that have none; empty means null.
+	// Default is the value, as JSON, for rows without one. Empty means null.
 	Default string
-	// Doc is for people.
+	// Doc is a description for readers.
 	Doc string
 }
 
-// Equal reports whether two types are the same to a query: formats and dictionaries are not compared.
+// Equal reports whether two types are the same to a query. It ignores formats and dictionaries.
 func (t *Type) Equal(o *Type) bool {
 	if t.Kind != o.Kind || t.Precision != o.Precision || t.Scale != o.Scale || len(t.Fields) != len(o.Fields) || (t.Elem == nil) != (o.Elem == nil) {
 		return false
@@ -99,7 +100,7 @@ func (t *Type) String() string {
 	}
 }
 
-// String returns the name of the kind in schemas.
+// String returns the name that schemas use for the kind.
 func (k Kind) String() string {
 	switch k {
 	case Null:
@@ -139,8 +140,8 @@ func (k Kind) String() string {
 
 var instant = &arrow.TimestampType{Unit: arrow.Microsecond, TimeZone: "UTC"}
 
-// Arrow returns the Arrow type that holds values of the type: timestamps are timestamp[us, UTC], dates date32, decimals decimal128, a
-// dictionary has int32 codes, an interval is month_day_nano.
+// Arrow returns the Arrow type that holds values of the type. Timestamps are timestamp[us, UTC], dates are date32, decimals are
+// decimal128, dictionaries have int32 codes, intervals are month_day_nano.
 func (t *Type) Arrow() arrow.DataType {
 	switch t.Kind {
 	case Bool:

@@ -10,14 +10,14 @@ import (
 	"scribe/columnar/near"
 )
 
-// dictionaryName is how a schema writes a string that Arrow holds as codes of a dictionary.
+// dictionaryName is the type name of a string that Arrow stores as dictionary codes.
 const dictionaryName = "dictionary"
 
 var typeNames = []string{
 	"bool", "int32", "int64", "uint64", "float64", "decimal", "string", dictionaryName, "binary", "date", "timestamp", "list", "struct", "map",
 }
 
-// otherNames are names of types elsewhere, for hints.
+// otherNames maps type names of other systems to ours, for hints.
 var otherNames = map[string]string{
 	"boolean": "bool", "int": "int64", "integer": "int64", "bigint": "int64", "long": "int64", "int8": "int32", "int16": "int32", "short": "int32",
 	"smallint": "int32", "uint": "uint64", "uint8": "int32", "uint16": "int32", "uint32": "int64", "unsigned": "uint64", "float": "float64",
@@ -32,8 +32,8 @@ var scalars = map[string]Kind{
 	"date": Date, "timestamp": Timestamp,
 }
 
-// Text returns the type as a schema's text writes it, which [ParseType] reads: [Type.String] with dictionaries, time formats and what is
-// not null. Of the fields of a struct it has name, type and nullability; fields that have more are written out as those of a schema are.
+// Text returns the text of a type that [ParseType] reads: [Type.String] plus dictionaries, time formats and "not null". For
+// struct fields it includes name, type and nullability. Fields with more properties are written out like those of a schema.
 func (t *Type) Text() string { return string(t.appendText(nil)) }
 
 func (t *Type) appendText(dst []byte) []byte {
@@ -75,7 +75,7 @@ func (t *Type) appendText(dst []byte) []byte {
 	}
 }
 
-// appendName appends a name, in quotes if it is not made of letters, digits and underscores.
+// appendName appends a name. It quotes a name with characters other than letters, digits and underscores.
 func appendName(dst []byte, name string) []byte {
 	if plainName(name) {
 		return append(dst, name...)
@@ -92,9 +92,9 @@ func plainName(name string) bool {
 	return name != ""
 }
 
-// typeError says what is wrong with the text of a type.
+// typeError describes a problem in the text of a type.
 type typeError struct {
-	at            int // byte of the text
+	at            int // byte offset in the text
 	message, hint string
 }
 
@@ -107,9 +107,9 @@ func (e *typeError) Error() string {
 	return text
 }
 
-// ParseType reads the text of a type: a name (bool, int32, int64, uint64, float64, string, dictionary, binary, date, timestamp),
-// decimal(precision,scale), list<type>, map<type>, struct<name type, name type not null>, and for dates and timestamps their formats,
-// timestamp(unix_ms, '2006-01-02 15:04:05').
+// ParseType parses the text of a type: a name (bool, int32, int64, uint64, float64, string, dictionary, binary, date, timestamp),
+// decimal(precision,scale), list<type>, map<type>, struct<name type, name type not null>, and dates and timestamps with formats,
+// as in timestamp(unix_ms, '2006-01-02 15:04:05').
 func ParseType(text string) (Type, error) {
 	t, bare, err := parseType(text)
 	if err == nil && bare != nil {
@@ -121,7 +121,8 @@ func ParseType(text string) (Type, error) {
 	return *t, nil
 }
 
-// parseType reads a type that may have at its inside a struct without fields, which are written elsewhere; it returns that too.
+// parseType parses a type whose innermost type may be a struct without fields, which are then written elsewhere. It returns that
+// struct as bare.
 func parseType(text string) (t, bare *Type, err error) {
 	if len(text) > MaxText {
 		return nil, nil, &typeError{message: fmt.Sprintf("type too long: the limit is %d bytes", MaxText)}
@@ -144,7 +145,7 @@ type typeParser struct {
 	text  string
 	at    int
 	types int
-	// bare is the struct that was met without fields.
+	// bare is the struct without fields.
 	bare     *Type
 	bareAt   int
 	inStruct bool
@@ -160,7 +161,7 @@ func (p *typeParser) skipSpace() {
 	}
 }
 
-// acceptByte passes over a character if it comes next.
+// acceptByte skips the next character if it is c, and reports whether it was.
 func (p *typeParser) acceptByte(c byte) bool {
 	if p.skipSpace(); p.at < len(p.text) && p.text[p.at] == c {
 		p.at++
@@ -176,7 +177,7 @@ func (p *typeParser) expectByte(c byte, after string) error {
 	return nil
 }
 
-// parseWord passes over letters, digits and underscores.
+// parseWord reads letters, digits and underscores.
 func (p *typeParser) parseWord() string {
 	p.skipSpace()
 	begin := p.at
@@ -190,7 +191,7 @@ func (p *typeParser) parseWord() string {
 	return p.text[begin:p.at]
 }
 
-// parseQuoted passes over a text in quotes, which are doubled within it.
+// parseQuoted reads a quoted text. Quotes within it are doubled.
 func (p *typeParser) parseQuoted(quote byte) (string, error) {
 	if !p.acceptByte(quote) {
 		return "", nil

@@ -20,14 +20,14 @@ import (
 var (
 	formats  = []string{string(JSON), string(NDJSON), string(CSV), string(Avro), string(Protobuf), string(Arrow)}
 	onErrors = []string{string(OnErrorNull), string(OnErrorReject)}
-	// messageColumns are the names that begin with an underscore and mean something.
+	// messageColumns are the reserved names that begin with an underscore.
 	messageColumns = []string{ColumnTime, ColumnPersisted, ColumnKey, ColumnShard, ColumnOffset, ColumnAttr, ColumnRest, ColumnError}
 )
 
-// Validate reports everything that is wrong with the schema, as an *[Error].
+// Validate reports all problems of the schema, as an *[Error].
 //
-// Beside what a type or a name by itself must be: names are unique within the schema and within a struct, and no path or alias of a field
-// is another field's, or its beginning, so that each value of a row belongs to one column.
+// Besides checking each type and name, it checks that names are unique within the schema and within each struct, and that no path
+// or alias of a field equals or is a prefix of another field's. So each value of a row belongs to one column.
 func (s *Schema) Validate() error { return validateSchema(s, nil) }
 
 func validateSchema(s *Schema, places map[*Field]*docNode) error {
@@ -58,7 +58,7 @@ type schemaValidator struct {
 	types     int
 }
 
-// failField notes a problem of a field, or of the schema with nil.
+// failField records a problem of a field, or of the whole schema if f is nil.
 func (v *schemaValidator) failField(f *Field, where, hint, format string, args ...any) {
 	p := Problem{Where: where, Message: fmt.Sprintf(format, args...), Hint: hint}
 	if n := v.positions[f]; n != nil {
@@ -67,7 +67,7 @@ func (v *schemaValidator) failField(f *Field, where, hint, format string, args .
 	v.errors.addProblem(p)
 }
 
-// checkOptions checks what belongs to a format.
+// checkOptions checks the format-specific options.
 func (v *schemaValidator) checkOptions(s *Schema) {
 	beside := func(key string, has bool, format Format) bool {
 		if has && s.Format != format {
@@ -120,7 +120,7 @@ func (v *schemaValidator) checkCSV(o *CSVOptions) {
 	v.checkText(nil, "csv.null", "the text", o.Null, MaxName)
 }
 
-// Descriptor returns the type of the messages.
+// Descriptor returns the descriptor of the message type.
 func (o *ProtobufOptions) Descriptor() (protoreflect.MessageDescriptor, error) {
 	if len(o.Descriptors) == 0 {
 		return nil, fmt.Errorf("descriptors are missing: want a FileDescriptorSet, as made by protoc --include_imports --descriptor_set_out")
@@ -144,7 +144,7 @@ func (o *ProtobufOptions) Descriptor() (protoreflect.MessageDescriptor, error) {
 	return nil, fmt.Errorf("%s", text)
 }
 
-// messageNames are the messages at the top of files.
+// messageNames returns the names of the top-level messages of files.
 func messageNames(files *protoregistry.Files) []string {
 	var names []string
 	files.RangeFiles(func(f protoreflect.FileDescriptor) bool {
@@ -156,7 +156,7 @@ func messageNames(files *protoregistry.Files) []string {
 	return names
 }
 
-// checkText checks a text for its length and what it is made of.
+// checkText checks a text's length and characters.
 func (v *schemaValidator) checkText(f *Field, where, what, s string, limit int) {
 	switch {
 	case len(s) > limit:
@@ -168,7 +168,7 @@ func (v *schemaValidator) checkText(f *Field, where, what, s string, limit int) 
 	}
 }
 
-// checkFields checks the fields of a schema or of a struct.
+// checkFields checks the fields of a schema or a struct.
 func (v *schemaValidator) checkFields(fields []Field, within string, depth int) {
 	names := make(map[string]bool, len(fields))
 	for i := range fields {
@@ -195,7 +195,7 @@ func (v *schemaValidator) checkFields(fields []Field, within string, depth int) 
 	v.checkOverlaps(fields, within)
 }
 
-// checkPaths checks the paths of a field by themselves.
+// checkPaths checks the paths of one field.
 func (v *schemaValidator) checkPaths(f *Field, where string) {
 	if len(f.Aliases) > MaxAliases {
 		v.failField(f, where, "", "too many aliases: %d, the limit is %d", len(f.Aliases), MaxAliases)
@@ -221,13 +221,13 @@ func (v *schemaValidator) checkPaths(f *Field, where string) {
 	}
 }
 
-// fieldPath is a path and whose it is.
+// fieldPath is a path and the index of its field.
 type fieldPath struct {
 	path  []string
 	field int
 }
 
-// checkOverlaps finds paths that are others', or their beginning.
+// checkOverlaps reports paths that are equal to or a prefix of another path.
 func (v *schemaValidator) checkOverlaps(fields []Field, within string) {
 	var all []fieldPath
 	for i := range fields {
@@ -235,14 +235,14 @@ func (v *schemaValidator) checkOverlaps(fields []Field, within string) {
 			all = append(all, fieldPath{path, i})
 		}
 	}
-	// In this order a path stands directly before those that it is the beginning of.
+	// Sorting puts a path directly before the paths that it is a prefix of.
 	slices.SortStableFunc(all, func(a, b fieldPath) int { return slices.Compare(a.path, b.path) })
 	for i := 0; i+1 < len(all); i++ {
 		a, b := all[i], all[i+1]
 		if !hasPrefix(b.path, a.path) {
 			continue
 		}
-		all[i+1] = fieldPath{a.path, a.field} // it may be the beginning of what comes next, too
+		all[i+1] = fieldPath{a.path, a.field} // it may also be a prefix of the next path
 		f := &fields[b.field]
 		where := whereField(within, f.Name, b.field)
 		switch other := fields[a.field].Name; {
@@ -259,7 +259,6 @@ func (v *schemaValidator) checkOverlaps(fields []Field, within string) {
 	}
 }
 
-// checkType checks a type.
 func (v *schemaValidator) checkType(f *Field, t *Type, where, name string, depth int) {
 	if v.types++; v.types > MaxTypes {
 		return
@@ -294,7 +293,7 @@ func (v *schemaValidator) checkType(f *Field, t *Type, where, name string, depth
 			v.failField(f, where, "for example decimal(18,2)", "invalid type %s: want a precision of 1 to 38 and a scale of 0 to the precision", t)
 		}
 	case Map:
-		v.types += 2 // its keys, and the pairs
+		v.types += 2 // the keys and the entries
 		v.checkType(f, t.Elem, where, name, depth+1)
 	case List:
 		v.checkType(f, t.Elem, where, name, depth+1)
@@ -307,7 +306,7 @@ func (v *schemaValidator) checkType(f *Field, t *Type, where, name string, depth
 	}
 }
 
-// checkFlat checks fields of lines, which have no inside.
+// checkFlat checks the fields of a CSV schema, which has no nested values.
 func (v *schemaValidator) checkFlat(s *Schema) {
 	var columns []string
 	if s.CSV != nil {

@@ -11,17 +11,19 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// This file is the seam to package columns, which makes rows of payloads, or chooses messages among them.
+// This file is the seam to package columns, which evaluates payloads into rows, or selects messages in them.
 
-// Extension has a consumer make something else than messages of payloads. Its methods take internal types: package columns has the only one.
+// Extension makes a consumer produce something other than messages from payloads. Its methods take internal types: only package
+// columns implements it.
 type Extension interface {
 	// Validate reports every violation.
 	Validate() error
-	// Adjust changes the configuration that the options make.
+	// Adjust changes the configuration that results from the options.
 	Adjust(l *payload.Limits)
-	// Bind returns what is to be made of payloads, nil for nothing. It is called when the first iteration begins, and again after an error.
+	// Bind returns the evaluation of payloads, nil for none. It is called when the first iteration begins, and again after an
+	// error.
 	Bind(ctx context.Context, c *Consumer, now time.Time) (*payload.Evaluation, error)
-	// Filters reports whether it chooses messages: then only Records yields anything.
+	// Filters reports whether the extension selects messages: then only Records yields anything.
 	Filters() bool
 }
 
@@ -36,14 +38,14 @@ type SchemaService interface {
 	UpdateCategory(ctx context.Context, req *scribev1.UpdateCategoryRequest) (*scribev1.UpdateCategoryResponse, error)
 }
 
-// Control is the service that knows of categories; nil with services of the caller's alone.
+// Control returns the service for categories; nil if the caller supplied services without it.
 func (c *Consumer) Control() SchemaService { return c.control }
 
-// Category is the name of the category.
+// Category returns the name of the category.
 func (c *Consumer) Category() string { return c.category }
 
-// Fork returns a consumer of the same category that reads through the same connections, as patiently, and with at most 8 MiB ahead of its
-// loop: for a look at messages beside the consumer's own iteration. It is closed before the consumer is.
+// Fork returns a consumer of the same category with the same connections and retry limits, and a prefetch of at most 8 MiB. It
+// can look at messages beside the consumer's own iteration. Close it before the consumer.
 func (c *Consumer) Fork(opts ...Option) (*Consumer, error) {
 	return New("", c.category, append([]Option{
 		WithServices(c.streams, c.payloads), WithControl(c.control), WithPrefetchBytes(min(c.cfg.prefetchBytes, 8<<20)), WithRequestTimeout(c.cfg.requestTimeout),
@@ -51,7 +53,7 @@ func (c *Consumer) Fork(opts ...Option) (*Consumer, error) {
 	}, opts...)...)
 }
 
-// hasFilter reports whether messages are chosen.
+// hasFilter reports whether the extension selects messages.
 func (c *Consumer) hasFilter() bool { return c.cfg.extension != nil && c.cfg.extension.Filters() }
 
 // bindExtension binds the extension when the first iteration begins.
@@ -67,7 +69,7 @@ func (c *Consumer) bindExtension(ctx context.Context) (err error) {
 	return err
 }
 
-// Payloads has package columns deliver payloads whole. It is otherwise as [Consumer.Records]: refuse yields an error.
+// Payloads delivers whole payloads, for package columns. It is otherwise like [Consumer.Records]: refuse yields an error.
 func (c *Consumer) Payloads(ctx context.Context, refuse func(error) bool, deliver payload.Deliver) {
 	if c.hasFilter() {
 		refuse(ErrFiltered)
@@ -78,7 +80,7 @@ func (c *Consumer) Payloads(ctx context.Context, refuse func(error) bool, delive
 	})
 }
 
-// Payloads is as [Consumer.Payloads], of the member's buckets.
+// Payloads is like [Consumer.Payloads], for the member's buckets.
 func (g *Group) Payloads(ctx context.Context, refuse func(error) bool, deliver payload.Deliver) {
 	err := g.enterIteration()
 	if err == nil && g.c.hasFilter() {
@@ -97,7 +99,7 @@ func (g *Group) Payloads(ctx context.Context, refuse func(error) bool, deliver p
 	})
 }
 
-// filterMatches are the messages of a payload that a filter lets through, walked in their order. nil lets everything through.
+// filterMatches are the messages of a payload that pass a filter, walked in order. nil passes all messages.
 type filterMatches struct{ left []uint32 }
 
 func (it *streamItem) newMatches() *filterMatches {
@@ -107,7 +109,7 @@ func (it *streamItem) newMatches() *filterMatches {
 	return &filterMatches{it.Matches}
 }
 
-// matchesNone reports whether nothing of n messages from index on is let through.
+// matchesNone reports whether none of the n messages from index on passes the filter.
 func (l *filterMatches) matchesNone(index, n int) bool {
 	if l == nil {
 		return false
@@ -118,10 +120,10 @@ func (l *filterMatches) matchesNone(index, n int) bool {
 	return len(l.left) == 0 || int(l.left[0]) >= index+n
 }
 
-// matchesMessage reports whether a message is let through.
+// matchesMessage reports whether a message passes the filter.
 func (l *filterMatches) matchesMessage(index int) bool { return l == nil || !l.matchesNone(index, 1) }
 
-// Describe asks the control plane for the category, as long as the options allow.
+// Describe returns the category from the control plane. It retries within the options' retry limits.
 func (c *Consumer) Describe(ctx context.Context) (*scribev1.Category, error) {
 	doing := fmt.Sprintf("describing category %q", c.category)
 	if c.control == nil {

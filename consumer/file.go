@@ -12,13 +12,14 @@ import (
 	"scribe/internal/format/checkpoint"
 )
 
-// SaveCheckpoint replaces a file with the text of a checkpoint: it is written beside it, synced and renamed, so that the file holds the
-// one before or this one at any moment, also after a crash. Calls for the same file must not run at the same time.
+// SaveCheckpoint replaces a file with the text of a checkpoint. It writes a temporary file beside it, syncs and renames it, so
+// that the file always holds the previous checkpoint or this one, also after a crash. Calls for the same file must not run
+// concurrently.
 //
-// An application whose output has transactions keeps the text in them instead: then output and place can't come apart.
+// An application whose output has transactions stores the text in them instead: then output and position can't diverge.
 func SaveCheckpoint(file, text string) error {
 	if _, err := Checkpoint(text); err != nil {
-		return fmt.Errorf("save %s: %w", file, err) // what could not be read again does not replace what can
+		return fmt.Errorf("save %s: %w", file, err) // an unreadable text must not replace a readable one
 	}
 	if err := atomicfile.WriteBytes(file, []byte(text+"\n")); err != nil {
 		return fmt.Errorf("consumer: save a checkpoint: %w", err)
@@ -26,8 +27,8 @@ func SaveCheckpoint(file, text string) error {
 	return nil
 }
 
-// LoadCheckpoint returns where a file that [SaveCheckpoint] wrote says to begin; found is false when there is none. A file that was cut
-// or changed is an error that matches [ErrCheckpoint], never another place.
+// LoadCheckpoint returns the start position stored in a file that [SaveCheckpoint] wrote; found is false when the file does not
+// exist. A truncated or changed file yields an error that matches [ErrCheckpoint], never a wrong position.
 func LoadCheckpoint(file string) (start Start, found bool, err error) {
 	f, err := os.Open(file)
 	switch {

@@ -19,19 +19,22 @@ import (
 
 // Errors of groups that callers branch on, with [errors.Is].
 var (
-	// ErrFenced means that messages which this member was given are not its own any more: it was silent for too long, or held on to
-	// them for too long, or the group was reset. They were not committed, and come again elsewhere. The member goes on with what it has.
+	// ErrFenced means that messages yielded to this member no longer belong to it: its membership expired, it exceeded the revoke
+	// timeout, or the group was reset. They were not committed, and are delivered again elsewhere. The member continues with its
+	// other buckets.
 	ErrFenced = errors.New("consumer: messages were given to another member of the group")
 	// ErrGroupDeleted means that the group was deleted while this member was in it.
 	ErrGroupDeleted = errors.New("consumer: the group was deleted")
-	// ErrCategoryReplaced means that the category was deleted and made again: what the group knows is of another one. Reset the group.
+	// ErrCategoryReplaced means that the category was deleted and created again: the group's positions are of the old one. Reset
+	// the group.
 	ErrCategoryReplaced = errors.New("consumer: the category was deleted and made again: reset the group")
-	// ErrNotSupported means that there is nobody to coordinate the group.
+	// ErrNotSupported means that no service coordinates groups.
 	ErrNotSupported = errors.New("consumer: no service for groups: give one with WithGroupService")
 )
 
-// Group is a member of a consumer group: it reads a part of a category, and commits how far it is. The parts, buckets of pointers, follow
-// the members as they come and go. One iteration runs at a time; the other methods may be called from any goroutine meanwhile.
+// Group is a member of a consumer group: it reads a part of a category, and commits its positions. The parts are buckets of
+// pointers, which are reassigned as members join and leave. One iteration runs at a time; the other methods may be called
+// concurrently from any goroutine.
 type Group struct {
 	c    *Consumer
 	name string
@@ -42,35 +45,35 @@ type Group struct {
 	meter rateMeter // guarded by c.mu
 	// Guarded by c.mu.
 	share   *memberShare
-	changed chan struct{}    // closed when there is something new of what follows, or of share
-	reopen  func()           // ends the stream that runs, for one with other buckets
-	want    memberAssignment // what the coordinator has said last
-	granted []uint64         // of the buckets that are held or being given back: their generation
-	// releasing are buckets that are given back; taken is the generation that was taken in whole.
+	changed chan struct{}    // closed when share or a field below changes
+	reopen  func()           // ends the running stream, to open one for other buckets
+	want    memberAssignment // the coordinator's last assignment
+	granted []uint64         // generation of each bucket that is held or being given back
+	// releasing are buckets being given back; taken is the last generation that was taken in completely.
 	releasing bucket.Set
 	taken     uint64
-	fresh     bool  // buckets of want are not taken in yet
-	missed    bool  // something was taken away that was delivered and not committed
-	committed int64 // everything persisted before is committed, Unix microseconds; 0 = unknown
+	fresh     bool  // buckets of want are still to be taken in
+	missed    bool  // delivered messages were taken away before they were committed
+	committed int64 // everything persisted before it is committed, Unix microseconds; 0 = unknown
 	epoch     uint64
 	joined    bool
 	fatal     error
 
-	// born is when time begins for until, which is when the lease ends, in nanoseconds. It is looked at before every message: a process that
-	// was stopped for a while must notice before it goes on.
+	// until is when the lease ends, in nanoseconds since born. It is checked before every message: a process that was suspended
+	// must notice the end of its lease before it continues.
 	born  time.Time
 	until atomic.Int64
-	// held says that the iteration has the turn; it alone looks at it.
+	// held: the iteration has the turn. Only the iteration uses it.
 	held bool
-	// saving is taken by commits, and when buckets leave the set that a commit may be of.
+	// saving serializes commits, and guards against a commit while its buckets leave the committable set.
 	saving chan struct{}
-	// beat asks for a heartbeat, look for the worker. Of capacity 1.
+	// beat requests a heartbeat, look wakes the worker. Capacity 1.
 	beat, look chan struct{}
 
 	life memberLife
 }
 
-// memberLife is that of a membership. The mutex guards the first two.
+// memberLife is the life of a membership. The mutex guards started and closed.
 type memberLife struct {
 	sync.Mutex
 	started, closed bool
@@ -81,9 +84,9 @@ type memberLife struct {
 
 func (l *memberLife) beginLife() { l.ctx, l.cancel = context.WithCancelCause(context.Background()) }
 
-// NewGroup returns a member of a group that reads a category from the cell at a URL; "" stands for [DefaultServer]. The group is created
-// when its first member joins: [WithStart] says where it begins then, and means nothing later. It joins with the first iteration, or
-// with [Group.Join]. The error reports every option that is not valid.
+// NewGroup returns a member of a group that reads a category from the cell at a URL; "" means [DefaultServer]. The group is
+// created when its first member joins: only then [WithStart] says where it begins. The member joins with its first iteration, or
+// with [Group.Join]. The error reports every invalid option.
 func NewGroup(server, category, group string, opts ...Option) (*Group, error) {
 	defaults := option(func(c *options) { c.group = defaultGroupConfig() })
 	var invalid []error
@@ -120,18 +123,18 @@ func NewGroup(server, category, group string, opts ...Option) (*Group, error) {
 		return nil, ErrNotSupported
 	}
 	c.group = g
-	g.until.Store(math.MaxInt64) // there is nothing that others could have
+	g.until.Store(math.MaxInt64) // no buckets yet, so none can be lost
 	g.life.beginLife()
 	return g, nil
 }
 
-// Name is the group's, Member this member's.
+// Name returns the group's name.
 func (g *Group) Name() string { return g.name }
 
-// Member is the member's name in the group.
+// Member returns the member's name in the group.
 func (g *Group) Member() string { return g.cfg.member }
 
-// startMembership begins the membership.
+// startMembership starts the member's goroutines, once.
 func (g *Group) startMembership() error {
 	g.life.Lock()
 	defer g.life.Unlock()
@@ -150,7 +153,8 @@ func (g *Group) startMembership() error {
 	return nil
 }
 
-// Join begins the membership and waits until the member has its first buckets, or is known to get none for now.
+// Join starts the membership and waits until the member has its first buckets, or knows that it gets none for now. It returns the
+// error that ended the membership, or ctx's.
 func (g *Group) Join(ctx context.Context) error {
 	if err := g.startMembership(); err != nil {
 		return err
@@ -175,9 +179,9 @@ func (g *Group) Join(ctx context.Context) error {
 	}
 }
 
-// Records yields the messages of the member's buckets as [Consumer.Records] does. Buckets come and go between two messages, also in the
-// middle of a payload. After buckets came from another member, messages may be older than ones that were yielded before, whatever the window; the
-// messages of each logical shard stay in order where the group shares by shards.
+// Records yields the messages of the member's buckets as [Consumer.Records] does. Buckets change between two messages, also in
+// the middle of a payload. After buckets arrive from another member, messages may be older than previously yielded ones, whatever
+// the window. The messages of each logical shard stay in order if the group shares by shards.
 func (g *Group) Records(ctx context.Context) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		refuse := func(err error) bool { return yield(Record{}, err) }
@@ -198,7 +202,7 @@ func (g *Group) Records(ctx context.Context) iter.Seq2[Record, error] {
 	}
 }
 
-// enterIteration is before an iteration.
+// enterIteration prepares an iteration: it joins the group if necessary.
 func (g *Group) enterIteration() error {
 	if err := g.startMembership(); err != nil {
 		return err
@@ -208,8 +212,8 @@ func (g *Group) enterIteration() error {
 	return g.fatal
 }
 
-// goOn is between two messages of a payload: it lets the worker do what it wants to, and is false when the rest is not the member's any
-// more, or the iteration is over.
+// goOn runs between two messages of a payload. It lets the worker take its turn, and returns false when the rest of the payload
+// no longer belongs to the member, or the iteration is over.
 func (g *Group) goOn(ctx context.Context, it *streamItem) bool {
 	if !g.turn.stop.Load() && !g.leaseExpired() {
 		return true
@@ -218,7 +222,7 @@ func (g *Group) goOn(ctx context.Context, it *streamItem) bool {
 	return g.workTurn(ctx) == nil && g.c.stillTakes(it)
 }
 
-// restTurn gives the turn up: no message is being looked at.
+// restTurn gives up the turn: the loop is not handling a message.
 func (g *Group) restTurn() {
 	if g == nil || !g.held {
 		return
@@ -244,7 +248,7 @@ func (g *Group) workTurn(ctx context.Context) error {
 		}
 		g.turn.giveTurn()
 		g.c.cfg.logger.Warn("coordinator unreachable: pausing, since other members may take the buckets", "group", g.name)
-		g.turn.setBlocked(true) // until a heartbeat was answered
+		g.turn.setBlocked(true) // until a heartbeat is answered
 		wakeWaiter(g.beat)
 	}
 	g.held = true
@@ -254,37 +258,38 @@ func (g *Group) workTurn(ctx context.Context) error {
 	return nil
 }
 
-// extendLease notes that the member may take itself for one for so long from a time on.
+// extendLease sets the end of the member's lease: the given duration after from.
 func (g *Group) extendLease(from time.Time, lease time.Duration) {
 	g.until.Store(int64(from.Add(lease).Sub(g.born)))
 }
 
-// leaseExpired reports whether the lease is over: others may have the member's buckets.
+// leaseExpired reports whether the lease has ended: other members may own the member's buckets.
 func (g *Group) leaseExpired() bool { return int64(time.Since(g.born)) >= g.until.Load() }
 
-// hasSettled reports whether the member has all buckets that it is to have. The consumer's mutex is held.
+// hasSettled reports whether the member has exactly the buckets assigned to it. The consumer's mutex is held.
 func (g *Group) hasSettled() bool {
 	return g.joined && !g.fresh && g.want.pending == 0 && g.want.revoked.Empty()
 }
 
-// Commit makes what was yielded the group's: no member is given it again. The message that the loop looks at counts as yielded, so a
-// loop commits when it has dealt with it. It waits until that is durable, and tries again while servers are away, until ctx ends. ErrFenced
-// means that a part was not committed, since it is another member's by now; the rest was, unless there was nothing else.
+// Commit stores the positions of the yielded messages in the group: no member receives these messages again. The message that the
+// loop is handling counts as yielded, so commit after handling it. Commit returns when the positions are durable, and retries
+// while servers are unavailable, until ctx ends. ErrFenced means that a part was not committed, because another member owns it by
+// now; the rest was committed, unless there was nothing else.
 func (g *Group) Commit(ctx context.Context) error { return g.commitDelivered(ctx, true) }
 
-// Watermark is as [Consumer.Watermark], for the member's buckets.
+// Watermark is like [Consumer.Watermark], for the member's buckets.
 func (g *Group) Watermark() time.Time { return g.c.Watermark() }
 
-// Lag is as [Consumer.Lag].
+// Lag is like [Consumer.Lag].
 func (g *Group) Lag() time.Duration { return g.c.Lag() }
 
-// Buffered is as [Consumer.Buffered].
+// Buffered is like [Consumer.Buffered].
 func (g *Group) Buffered() int { return g.c.Buffered() }
 
-// Stats is as [Consumer.Stats].
+// Stats is like [Consumer.Stats].
 func (g *Group) Stats() Stats { return g.c.Stats() }
 
-// Assigned are the buckets that the member reads now, with the generation that they are of.
+// Assigned returns the buckets that the member reads now, with their generation.
 func (g *Group) Assigned() Rebalance {
 	g.c.mu.Lock()
 	defer g.c.mu.Unlock()
@@ -295,12 +300,12 @@ func (g *Group) Assigned() Rebalance {
 	return r
 }
 
-// leaveTimeout bounds what Close does for the others: they wait for the TTL when it is not enough.
+// leaveTimeout bounds the commit and the leave request in Close. If they fail, other members wait for the TTL.
 const leaveTimeout = 5 * time.Second
 
-// Close leaves the group: with auto-commit it commits what the loop has come back from, then the member's buckets go to others at once. An
-// iteration that runs yields [ErrClosed] at its next step. The error is of the last commit, or of leaving; the goroutines of the member
-// have ended in any case. Repeating it is harmless.
+// Close leaves the group. With auto-commit it first commits the messages that the loop has finished; then the member's buckets go
+// to others at once. A running iteration yields [ErrClosed] at its next step. The error is of the last commit, or of leaving; the
+// member's goroutines have ended in any case. Repeated calls are harmless.
 func (g *Group) Close() error {
 	g.life.Lock()
 	first := !g.life.closed
@@ -320,7 +325,7 @@ func (g *Group) Close() error {
 		defer cancel()
 		if g.cfg.autoCommit > 0 {
 			if err = g.commitDelivered(ctx, false); errors.Is(err, ErrFenced) {
-				err = nil // the others have it
+				err = nil // another member redelivers them
 			}
 		}
 		g.life.cancel(ErrClosed)
@@ -332,7 +337,7 @@ func (g *Group) Close() error {
 	return errors.Join(err, g.c.Close())
 }
 
-// leaveGroup ends the membership.
+// leaveGroup ends the membership at the coordinator.
 func (g *Group) leaveGroup(ctx context.Context) error {
 	g.c.mu.Lock()
 	epoch, joined := g.epoch, g.joined
@@ -348,7 +353,7 @@ func (g *Group) leaveGroup(ctx context.Context) error {
 	return nil
 }
 
-// commitDelivered stores what was delivered. looked says that the message which the loop looks at is part of it.
+// commitDelivered commits the delivered positions. looked includes the message that the loop is handling.
 func (g *Group) commitDelivered(ctx context.Context, looked bool) error {
 	select {
 	case g.saving <- struct{}{}:
@@ -381,13 +386,13 @@ func (g *Group) commitDelivered(ctx context.Context, looked bool) error {
 	defer c.mu.Unlock()
 	switch {
 	case err == nil:
-		if version == g.share.version { // else time has gone back to where new buckets are
+		if version == g.share.version { // otherwise time went back to the positions of new buckets
 			g.committed = max(g.committed, req.GetWatermark())
 		}
 		g.letGo(draining)
 		return fencedIf(missed)
 	case errors.Is(err, ErrFenced):
-		// What is left of it is for the next commit, once it is known what that is.
+		// The next commit covers what remains of it, once the remaining buckets are known.
 		g.share.putBack(positions)
 		wakeWaiter(g.beat)
 		return err
@@ -405,13 +410,13 @@ func fencedIf(missed bool) error {
 	return nil
 }
 
-// Parts of a commit, within what a request may hold.
+// Limits of one commit request.
 const (
 	commitShards = 10_000
 	commitAhead  = 100_000
 )
 
-// sendCommit sends a commit, in parts when it is large.
+// sendCommit sends a commit, split into several requests when it is large.
 func (g *Group) sendCommit(ctx context.Context, req *scribev1.CommitGroupRequest, positions []*scribev1.GroupShardPosition) error {
 	watermark := req.GetWatermark()
 	for len(positions) > 0 {

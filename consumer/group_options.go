@@ -20,7 +20,7 @@ const (
 	DefaultGroupBuckets  = 256
 )
 
-// GroupService coordinates groups: an RPC client, or in one process the control plane itself.
+// GroupService coordinates groups: an RPC client, or, in one process, the control plane itself.
 type GroupService interface {
 	JoinGroup(ctx context.Context, req *scribev1.JoinGroupRequest) (*scribev1.JoinGroupResponse, error)
 	HeartbeatGroup(ctx context.Context, req *scribev1.HeartbeatGroupRequest) (*scribev1.HeartbeatGroupResponse, error)
@@ -29,26 +29,28 @@ type GroupService interface {
 	LeaveGroup(ctx context.Context, req *scribev1.LeaveGroupRequest) (*scribev1.LeaveGroupResponse, error)
 }
 
-// Sharing is how the members of a group share a category. It is decided when the group is created.
+// Sharing is how the members of a group share a category. It is set when the group is created.
 type Sharing uint8
 
 const (
-	// ShareAuto is by logical shards when the category has more than one, or one order for all readers; else by pointers. It is the default.
+	// ShareAuto shares by logical shards when the category has more than one or is sequenced, else by pointers. It is the
+	// default.
 	ShareAuto Sharing = 0
-	// SharePointers gives each payload to any member. The number of shards bounds nothing; the order of messages holds within a payload.
+	// SharePointers gives each payload to any member. The number of shards does not limit the number of members; messages are
+	// ordered only within a payload.
 	SharePointers Sharing = 1
-	// ShareShards gives each logical shard to one member at a time: what was written to it, all messages of a key for example, stays
-	// together and in order.
+	// ShareShards gives each logical shard to one member at a time: the messages of a logical shard, for example all messages of
+	// a key, stay together and in order.
 	ShareShards Sharing = 2
 )
 
-// Rebalance is buckets that a member gets or gives up, see [WithOnAssigned] and [WithOnRevoked].
+// Rebalance is a set of buckets that a member gains or loses, see [WithOnAssigned] and [WithOnRevoked].
 type Rebalance struct {
-	// Generation is the group's.
+	// Generation is the group's generation.
 	Generation uint64
-	// Buckets are in order.
+	// Buckets are in increasing order.
 	Buckets []uint32
-	// Lost says that the buckets are gone already: nothing of them can be committed any more.
+	// Lost reports that the buckets are already gone: their messages can't be committed any more.
 	Lost bool
 }
 
@@ -83,7 +85,7 @@ func (c *options) validateGroup(check func(ok bool, format string, args ...any))
 	check(len(c.logicalShards) == 0, "WithLogicalShards: a group reads the whole category")
 }
 
-// memberName is unique to this process.
+// memberName returns a name that is unique to this process.
 func memberName() string {
 	host, err := os.Hostname()
 	if err != nil || host == "" {
@@ -94,53 +96,55 @@ func memberName() string {
 	return fmt.Sprintf("%s-%d-%s", strings.ToValidUTF8(host[:min(len(host), 200)], ""), os.Getpid(), hex.EncodeToString(b[:]))
 }
 
-// WithMember names the member; the default is unique. One that joins under the name of another replaces it and takes over its buckets at
-// once: with a name of its own for each replica, a program that crashed and was started again does not wait for its TTL to pass. No two
-// that run at the same time may have one name.
+// WithMember names the member; the default is unique. A member that joins under the name of another replaces it and takes over
+// its buckets at once. If each replica has a fixed name, a program that restarts after a crash does not wait for its TTL to
+// expire. Two members that run at the same time must not share a name.
 func WithMember(name string) Option { return option(func(c *options) { c.group.member = name }) }
 
-// WithMemberDescription says what the member is, for those who look at the group.
+// WithMemberDescription sets a description that the group's status shows.
 func WithMemberDescription(text string) Option {
 	return option(func(c *options) { c.group.description = text })
 }
 
-// WithGroupTTL sets after how much silence a member is taken for dead and its buckets go to others; the default is [DefaultGroupTTL]. A
-// member that can't reach the group for three quarters of it pauses, since it may be taken for dead.
+// WithGroupTTL sets the time without a heartbeat after which a member expires and its buckets go to others; the default is
+// [DefaultGroupTTL]. A member that can't reach the group for three quarters of it pauses, since it may have expired.
 func WithGroupTTL(d time.Duration) Option { return option(func(c *options) { c.group.ttl = d }) }
 
-// WithRevokeTimeout sets how long the member may take to give buckets back, and so how long it may look at one message while others
-// come or go, or leave messages uncommitted, until they are taken away from it; the default is [DefaultRevokeTimeout].
+// WithRevokeTimeout sets how long the member may take to give buckets back before they are taken away. It thus bounds, while
+// members join or leave, how long the loop may handle one message or leave messages uncommitted. The default is
+// [DefaultRevokeTimeout].
 func WithRevokeTimeout(d time.Duration) Option {
 	return option(func(c *options) { c.group.revokeTimeout = d })
 }
 
-// WithAutoCommit sets how often the member commits by itself: what the loop has come back from, never the message that it looks at. It also
-// does when it gives buckets back and when it is closed. The default is [DefaultAutoCommit]; 0 leaves it all to [Group.Commit].
+// WithAutoCommit sets how often the member commits by itself. It commits the messages that the loop has finished, never the one
+// that the loop is handling. It also commits when it gives buckets back and when it is closed. The default is
+// [DefaultAutoCommit]; 0 leaves all commits to [Group.Commit].
 func WithAutoCommit(every time.Duration) Option {
 	return option(func(c *options) { c.group.autoCommit = every })
 }
 
-// WithSharing says how a new group shares its category; the default is [ShareAuto]. A group that exists must share so.
+// WithSharing sets how a new group shares its category; the default is [ShareAuto]. An existing group must have the same sharing.
 func WithSharing(s Sharing) Option { return option(func(c *options) { c.group.sharing = s }) }
 
-// WithBuckets says in how many parts a new group divides its category, a power of two up to 1,024: so many members can have something to
-// do at most. The default is [DefaultGroupBuckets]. A group that exists must have so many.
+// WithBuckets sets the number of buckets into which a new group divides its category, a power of two up to 1,024. It bounds the
+// number of members that can have work. The default is [DefaultGroupBuckets]. An existing group must have the same number.
 func WithBuckets(n uint32) Option { return option(func(c *options) { c.group.buckets = n }) }
 
-// WithOnAssigned sets a function that is told of buckets before any message of them is yielded. It is not called while the loop looks at
-// a message.
+// WithOnAssigned sets a function that is called with new buckets before any of their messages is yielded. It is not called while
+// the loop handles a message.
 func WithOnAssigned(fn func(Rebalance)) Option {
 	return option(func(c *options) { c.group.onAssigned = fn })
 }
 
-// WithOnRevoked sets a function that is told of buckets which the member is about to give back: the moment to finish what was made of their
-// messages and to [Group.Commit]. What is not committed when it returns comes again, at another member. It is not called while the loop
-// looks at a message; no message of the buckets is yielded after it.
+// WithOnRevoked sets a function that is called with the buckets that the member is about to give back. Use it to finish work on
+// their messages and to [Group.Commit]. Messages that are uncommitted when it returns are delivered again, to another member. It
+// is not called while the loop handles a message; no message of the buckets is yielded after it.
 //
-// Without it, and without auto-commit, buckets are given back with the first Commit that covers what was yielded of them.
+// Without it, and without auto-commit, buckets are given back with the first Commit that covers their yielded messages.
 func WithOnRevoked(fn func(Rebalance)) Option {
 	return option(func(c *options) { c.group.onRevoked = fn })
 }
 
-// WithGroupService coordinates the group through this instead of a server's address.
+// WithGroupService sets the service that coordinates the group, instead of a server's address.
 func WithGroupService(s GroupService) Option { return option(func(c *options) { c.group.service = s }) }

@@ -2,8 +2,8 @@ package consumer
 
 import "time"
 
-// Watermark is the persisted time that the iteration has reached: with an ordering window, no later message is older than this
-// by more than the window. The zero Time means that it is not known yet.
+// Watermark returns the persisted time that the iteration has reached: with an ordering window, no later message is older than it
+// by more than the window. The zero Time means unknown.
 func (c *Consumer) Watermark() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -13,8 +13,8 @@ func (c *Consumer) Watermark() time.Time {
 	return time.UnixMicro(c.mu.watermark)
 }
 
-// Lag is how far the watermark is behind the clock; 0 when it is not known. A consumer that has everything lags by no more than
-// the heartbeat.
+// Lag returns how far the watermark lags the clock; 0 when it is unknown. A consumer that has received everything lags by at most
+// one heartbeat.
 func (c *Consumer) Lag() time.Duration {
 	w := c.Watermark()
 	if w.IsZero() {
@@ -23,7 +23,8 @@ func (c *Consumer) Lag() time.Duration {
 	return max(c.cfg.now().Sub(w), 0)
 }
 
-// Buffered is how many messages were announced by the stream and not yet yielded: 0 means that the next step waits for new ones.
+// Buffered returns how many messages the stream has announced and the iteration has not yielded. At 0 the next step waits for new
+// ones.
 func (c *Consumer) Buffered() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -36,19 +37,20 @@ func (c *Consumer) Buffered() int {
 
 // Backlog is what exists in the shards that a consumer reads and was not yielded.
 type Backlog struct {
-	// Known says that there is an iteration, and that a server has told; the other fields are 0 without it.
+	// Known reports that an iteration runs and that a server has sent its count; otherwise the other fields are 0.
 	Known bool
-	// Pointers is how many pointers there are to it; the server's part is as of its last message, a heartbeat old at most.
+	// Pointers is the number of pointers to the backlog. The server's part is as of its last message, at most one heartbeat old.
 	Pointers uint64
-	// Messages and Bytes (of decoded payload) are behind these pointers. Of those that were received they are counted. Of those that
-	// wait in the server only the number is known, and they are estimated by the average of the pointers that were received: Exact
-	// says that there are none. Before the first pointer was received there is nothing to estimate by: both are 0 then.
+	// Messages and Bytes (of decoded payload) are what these pointers cover. Received pointers are counted exactly. For pointers
+	// that are still in the server only the number is known: their messages and bytes are estimated by the average of the
+	// received pointers. Exact reports that there are no such pointers. Before the first pointer is received no estimate is
+	// possible, and both are 0.
 	Messages, Bytes uint64
 	Exact           bool
 }
 
-// Backlog returns how far the iteration that runs is behind the end of the category: with [Consumer.Lag], which says it in time, the
-// two numbers to watch.
+// Backlog returns the distance of the running iteration from the end of the category. Together with [Consumer.Lag], which
+// measures it in time, these are the numbers to monitor.
 func (c *Consumer) Backlog() Backlog {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -68,8 +70,8 @@ func (c *Consumer) Backlog() Backlog {
 	return b
 }
 
-// countUndelivered is what of the queue was not yielded: the payload that is being delivered is in it until it is done with. The mutex is
-// held.
+// countUndelivered counts the queued messages that were not yielded. The payload being delivered is in the queue until it is
+// finished. The mutex is held.
 func (c *Consumer) countUndelivered(q queueBacklog) (messages, bytes uint64) {
 	messages, bytes = uint64(q.messages), uint64(q.bytes)
 	if it := c.current; it != nil {

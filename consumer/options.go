@@ -29,40 +29,40 @@ const (
 	DefaultLongestBackoff = 5 * time.Second
 )
 
-// Unbounded is the window of a consumer that takes messages as they come, see [WithWindow].
+// Unbounded is the window of a consumer that accepts messages in any order, see [WithWindow].
 const Unbounded time.Duration = math.MaxInt64
 
-// StreamService merges the shards of a category into a stream of pointers: an RPC client, or in one process the role itself. recv
-// blocks for the consumer's next step until its context ends.
+// StreamService merges the shards of a category into a stream of pointers: an RPC client, or, in one process, the role itself.
+// recv blocks until the consumer's next step or until its context ends.
 type StreamService interface {
 	Stream(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) error
-	// Bounds tells what there is to read of shards.
+	// Bounds returns the readable range of shards.
 	Bounds(ctx context.Context, req *scribev1.BoundsRequest) (*scribev1.BoundsResponse, error)
 }
 
-// PayloadService serves the payloads that pointers stand for. Answers belong to the consumer.
+// PayloadService serves the payloads that pointers refer to. The consumer owns the answers.
 type PayloadService interface {
 	Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error)
 }
 
-// Start says where a consumer begins.
+// Start is where a consumer begins.
 type Start struct {
 	kind scribev1.StartAt
 	time time.Time
-	from *checkpoint.Checkpoint // instead of a kind
+	from *checkpoint.Checkpoint // set instead of kind
 }
 
-// Earliest begins with the oldest message that is readable.
+// Earliest begins with the oldest readable message.
 func Earliest() Start { return Start{kind: scribev1.StartAt_START_AT_EARLIEST} }
 
-// Latest begins with what is persisted after the first iteration began. It is the default.
+// Latest begins with messages persisted after the first iteration began. It is the default.
 func Latest() Start { return Start{kind: scribev1.StartAt_START_AT_LATEST} }
 
-// At begins with what was persisted at or after t.
+// At begins with messages persisted at or after t.
 func At(t time.Time) Start { return Start{kind: scribev1.StartAt_START_AT_TIME, time: t} }
 
-// Checkpoint continues where [Consumer.Checkpoint] returned the text: nothing is repeated and nothing skipped. Shards that
-// appeared since are read from their beginning. The error matches [ErrCheckpoint].
+// Checkpoint continues from a text that [Consumer.Checkpoint] returned: no message is repeated or skipped. Shards that appeared
+// since are read from their beginning. The error matches [ErrCheckpoint].
 func Checkpoint(text string) (Start, error) {
 	cp, err := checkpoint.Parse(text)
 	if err != nil {
@@ -71,17 +71,17 @@ func Checkpoint(text string) (Start, error) {
 	return Start{from: &cp}, nil
 }
 
-// Damage is what a consumer does when it meets damaged data.
+// Damage is the policy for damaged data.
 type Damage uint8
 
 const (
-	// DamageStop ends the iteration with a *[DamageError]. The position stays in front of the damage.
+	// DamageStop ends the iteration with a *[DamageError]. The position stays before the damage.
 	DamageStop Damage = 1
-	// DamageSkip tells of what is lost in a *[GapError] and goes on behind it.
+	// DamageSkip yields a *[GapError] for the lost messages and continues after it.
 	DamageSkip Damage = 2
 )
 
-// Option changes how a Consumer works.
+// Option configures a Consumer.
 type Option interface{ apply(*options) }
 
 type option func(*options)
@@ -90,7 +90,7 @@ func (o option) apply(c *options) { o(c) }
 
 type options struct {
 	start          Start
-	window         *time.Duration // nil = the category's
+	window         *time.Duration // nil = the category's window
 	logicalShards  []uint32       // none = all
 	prefetchBytes  int64
 	concurrency    int
@@ -111,10 +111,10 @@ type options struct {
 	payloads       PayloadService // may be nil, with streams
 	control        SchemaService  // may be nil
 	extension      Extension      // may be nil
-	until          time.Time      // an end; the zero Time: none
+	until          time.Time      // end time; the zero Time means none
 	onGap          func(*GapError)
 	onPause        func()      // may be nil
-	group          groupConfig // of members of a group
+	group          groupConfig // set for members of a group only
 }
 
 func defaultConfig() options {
@@ -181,9 +181,8 @@ func (c *options) validate(category string) error {
 // WithStart sets where the first iteration begins; the default is [Latest].
 func WithStart(s Start) Option { return option(func(c *options) { c.start = s }) }
 
-// WithWindow bounds how far out of order of persisted time messages are delivered, by merging the category's shards so far: 0 is
-// the strict order, [Unbounded] none. The default is what the category says. A shard that falls behind holds the others back by no
-// more than that.
+// WithWindow sets the ordering window, in persisted time, within which the category's shards are merged: 0 means strict order,
+// [Unbounded] no order. The default is the category's window. A lagging shard holds the others back by no more than the window.
 func WithWindow(d time.Duration) Option { return option(func(c *options) { c.window = &d }) }
 
 // WithLogicalShards reads only these logical shards; the default is all.
@@ -191,17 +190,16 @@ func WithLogicalShards(shards ...uint32) Option {
 	return option(func(c *options) { c.logicalShards = slices.Clone(shards) })
 }
 
-// WithPrefetchBytes bounds the memory of what is ahead of the loop, in whatever form it is: pointers that wait (an eighth at most), answers
-// while they arrive, and decompressed payloads, the one being delivered included. The default is [DefaultPrefetchBytes]. A payload that is
-// larger by itself is fetched when no other is held: at most 80 MiB. Decompression takes some 130 KiB for each fetch that runs
-// ([WithConcurrency]) beside it.
+// WithPrefetchBytes bounds the memory used ahead of the loop: queued pointers (at most an eighth), answers while they arrive, and
+// decompressed payloads, including the one being delivered. The default is [DefaultPrefetchBytes]. A payload that is larger than
+// the bound is fetched when no other is held: at most 80 MiB. Decompression uses an additional 130 KiB or so for each running
+// fetch ([WithConcurrency]).
 func WithPrefetchBytes(n int64) Option { return option(func(c *options) { c.prefetchBytes = n }) }
 
-// WithConcurrency sets how many fetches, with the decompression behind them, run at the same time; the default is
-// [DefaultConcurrency].
+// WithConcurrency sets the number of concurrent fetches, each including its decompression; the default is [DefaultConcurrency].
 func WithConcurrency(n int) Option { return option(func(c *options) { c.concurrency = n }) }
 
-// WithUntilEnd ends an iteration at the tails that the shards had when it began.
+// WithUntilEnd ends an iteration at the tails that the shards had when the iteration began.
 func WithUntilEnd() Option { return option(func(c *options) { c.untilEnd = true }) }
 
 // WithRequestTimeout bounds one fetch; the default is [DefaultRequestTimeout].
@@ -209,62 +207,64 @@ func WithRequestTimeout(d time.Duration) Option {
 	return option(func(c *options) { c.requestTimeout = d })
 }
 
-// WithHeartbeat sets how often the server says that it lives when there is nothing else to say; the default is
-// [DefaultHeartbeat]. A stream that is silent for ten times as long, and at least 10 s, is taken for broken.
+// WithHeartbeat sets how often the server sends a heartbeat when it has nothing else to send; the default is [DefaultHeartbeat].
+// A stream that is silent for ten heartbeats, and at least 10 s, is treated as broken.
 func WithHeartbeat(d time.Duration) Option { return option(func(c *options) { c.heartbeat = d }) }
 
-// WithRetryTimeout bounds how long servers may be unavailable at a stretch until the iteration ends with [ErrUnavailable]; 0,
-// the default, tries for ever.
+// WithRetryTimeout bounds how long servers may be continuously unavailable before the iteration ends with [ErrUnavailable]; 0,
+// the default, retries forever.
 func WithRetryTimeout(d time.Duration) Option { return option(func(c *options) { c.retryTimeout = d }) }
 
-// WithBackoff sets the pause before the first retry, which doubles with every failure, and the longest one. Pauses are jittered.
-// The defaults are [DefaultBackoff] and [DefaultLongestBackoff].
+// WithBackoff sets the pause before the first retry, which doubles with every failure, and the longest pause. Pauses are
+// jittered. The defaults are [DefaultBackoff] and [DefaultLongestBackoff].
 func WithBackoff(first, longest time.Duration) Option {
 	return option(func(c *options) { c.backoffMin, c.backoffMax = first, longest })
 }
 
-// WithDamage sets what happens with damaged data; the default is [DamageStop].
+// WithDamage sets the policy for damaged data; the default is [DamageStop].
 func WithDamage(d Damage) Option { return option(func(c *options) { c.damage = d }) }
 
-// WithName says who reads, for the servers' logs and status.
+// WithName names the consumer in the servers' logs and status.
 func WithName(name string) Option { return option(func(c *options) { c.name = name }) }
 
 // WithClock sets the clock that [Consumer.Lag] compares with; the default is [time.Now].
 func WithClock(now func() time.Time) Option { return option(func(c *options) { c.now = now }) }
 
-// WithRandom sets the source of jitter: numbers in [0, 1). It is called by several goroutines at the same time.
+// WithRandom sets the source of jitter: numbers in [0, 1). Several goroutines call it concurrently.
 func WithRandom(random func() float64) Option { return option(func(c *options) { c.random = random }) }
 
-// WithLogger sets where the consumer reports reconnects and retries; the default is nowhere.
+// WithLogger sets the logger for reconnects and retries; the default discards them.
 func WithLogger(l *slog.Logger) Option { return option(func(c *options) { c.logger = l }) }
 
-// WithHTTPClient sets the HTTP client, for TLS or authentication. It must speak HTTP/2 to the server, since streams go both ways;
-// the default speaks HTTP/2 for the stream and HTTP/1.1 for payloads, without TLS.
+// WithHTTPClient sets the HTTP client, for TLS or authentication. It must speak HTTP/2 to the server, since streams are
+// bidirectional. The default uses HTTP/2 for the stream and HTTP/1.1 for payloads, without TLS.
 func WithHTTPClient(hc *http.Client) Option { return option(func(c *options) { c.httpClient = hc }) }
 
-// WithReadProxy has payloads fetched through another address than the stream's: any process of the region in which the consumer runs,
-// whose read proxies keep what several consumers there read of another region's categories. The default is the consumer's server.
+// WithReadProxy fetches payloads through a different address than the stream's: any process in the consumer's region. The read
+// proxies of that region cache what several consumers there read of another region's categories. The default is the consumer's
+// server.
 func WithReadProxy(server string) Option { return option(func(c *options) { c.readProxy = server }) }
 
-// WithServices reads from these instead of a server's address: roles in the same process.
+// WithServices reads from these services, roles in the same process, instead of a server's address.
 func WithServices(streams StreamService, payloads PayloadService) Option {
 	return option(func(c *options) { c.streams, c.payloads = streams, payloads })
 }
 
-// WithControl asks this for categories and their schemas instead of a server's address: beside [WithServices], for queries and filters.
+// WithControl sets the service for categories and their schemas, instead of a server's address. Queries and filters need it
+// together with [WithServices].
 func WithControl(control SchemaService) Option {
 	return option(func(c *options) { c.control = control })
 }
 
-// WithOnGap sets a function that is told of every gap before the iteration yields it, by the goroutine that iterates.
+// WithOnGap sets a function that the iterating goroutine calls with every gap, before the iteration yields it.
 func WithOnGap(fn func(*GapError)) Option { return option(func(c *options) { c.onGap = fn }) }
 
-// WithOnPause sets a function that the goroutine that iterates calls when a stream was opened, and whenever all that is there has
-// been yielded, before it waits for more: at least at every heartbeat. It is the moment to hand on what was collected:
-// [Consumer.Checkpoint] is behind all that was yielded, and no message is being looked at.
+// WithOnPause sets a function that the iterating goroutine calls when a stream was opened, and whenever everything available has
+// been yielded, before it waits for more: at least at every heartbeat. Use it to hand on collected results: [Consumer.Checkpoint]
+// then covers everything that was yielded, and the loop is not handling a message.
 func WithOnPause(fn func()) Option { return option(func(c *options) { c.onPause = fn }) }
 
-// pause is how long to wait after that many failures in a row, the last of which may have brought a retry hint.
+// pause returns the backoff after a number of consecutive failures. The last error may carry a retry hint.
 func (c *options) pause(failures int, err error) time.Duration {
 	pauses := backoff.Backoff{Min: c.backoffMin, Max: c.backoffMax, Random: c.random}
 	return max(pauses.Pause(failures), retry.Classify(err).After)

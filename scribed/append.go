@@ -8,13 +8,13 @@ import (
 	"scribe/scribed/spool"
 )
 
-// partKind is what becomes of an entry that is appended to the spool.
+// partKind says what happens to an entry that is appended to the spool.
 type partKind uint8
 
 const (
-	stays  partKind = 1 // it is in the queue or on its way, and stays there
-	leaves partKind = 2 // it was taken out of the queue, and will be in the spool only
-	passes partKind = 3 // it never was in the queue
+	stays  partKind = 1 // it is in the queue or in flight, and stays there
+	leaves partKind = 2 // it was removed from the queue, and will be in the spool only
+	passes partKind = 3 // it was never in the queue
 )
 
 // appendPart is an entry in an append.
@@ -22,16 +22,16 @@ type appendPart struct {
 	l        *categoryQueue
 	e        *queueEntry
 	kind     partKind
-	from, to int // its records
+	from, to int // range of its records in the append
 }
 
-// spoolAppend is one append to the spool: entries of one or more queues, of each in order.
+// spoolAppend is one append to the spool: entries of one or more queues, in order within each queue.
 type spoolAppend struct {
 	parts   []appendPart
 	records []spool.Record
 	ids     []int32 // frame.index of each record
-	// prevs are the appends before it in its queues. It waits for them, so that the spool has each queue in order, and fails as they
-	// did if the queue is ordered: what was in front of it would stand behind it.
+	// prevs are the appends before it in its queues. It waits for them, so that the spool has each queue in order. If an earlier
+	// append of an ordered queue fails, it fails too: otherwise the entries of the failed append would stand after it.
 	prevs []earlierAppend
 	done  chan struct{}
 	err   error // set when done is closed
@@ -56,7 +56,6 @@ func (a *spoolAppend) follow(l *categoryQueue) {
 	l.appends++
 }
 
-// addEntry adds an entry to the append.
 func (a *spoolAppend) addEntry(l *categoryQueue, e *queueEntry, kind partKind) {
 	a.follow(l)
 	p := appendPart{l: l, e: e, kind: kind, from: len(a.records)}
@@ -77,7 +76,8 @@ func (a *spoolAppend) addEntry(l *categoryQueue, e *queueEntry, kind partKind) {
 	a.parts = append(a.parts, p)
 }
 
-// addMemoryOnly adds what of an ordered queue is in memory only: what comes to the spool later must not be in front of it there.
+// addMemoryOnly adds the entries of an ordered queue that are in memory only: entries that reach the spool later must not stand
+// before them there.
 func (a *spoolAppend) addMemoryOnly(l *categoryQueue) {
 	if !l.isOrdered() {
 		return
@@ -94,13 +94,13 @@ func (a *spoolAppend) addMemoryOnly(l *categoryQueue) {
 // appendEntry begins the append of an entry that is in the queue and stays there.
 func (q *sendQueue) appendEntry(e *queueEntry) *spoolAppend {
 	a, l := newAppending(), q.queues[e.category]
-	e.writing = true // along leaves it out
+	e.writing = true // addMemoryOnly skips it
 	a.addMemoryOnly(l)
 	a.addEntry(l, e, stays)
 	return a
 }
 
-// appendPassing begins the append of an entry that does not come into memory.
+// appendPassing begins the append of an entry that goes to the spool without entering memory.
 func (q *sendQueue) appendPassing(l *categoryQueue, e *queueEntry) *spoolAppend {
 	a := newAppending()
 	q.added++
@@ -113,12 +113,12 @@ func (q *sendQueue) appendPassing(l *categoryQueue, e *queueEntry) *spoolAppend 
 	return a
 }
 
-// maxSpill bounds one append that frees memory, in bytes. Larger entries go alone.
+// maxSpill bounds the bytes of one append that frees memory. Larger entries go alone.
 const maxSpill = 4 << 20
 
-// planSpill begins an append that takes entries out of memory: those that have been there for SpillAfter, those of any age while more
-// than SpillAbove is in use, the fullest queues first, and, when closing, those that cannot be sent now. It is nil when there is
-// nothing to do. Entries for which the spool turns out to be full come back.
+// planSpill begins an append that moves entries out of memory: those older than SpillAfter; entries of any age while more than
+// SpillAbove is in use, from the fullest queues first; and, when closing, those that cannot be sent now. It returns nil when
+// there are none. Entries return to the queue if the spool turns out to be full.
 func (q *sendQueue) planSpill(now time.Time, everything bool) *spoolAppend {
 	p := spillPlan{
 		now: now, a: newAppending(), limit: min(maxSpill, q.cfg.Spool.SegmentBytes/2), oldest: now.Add(-q.cfg.SpillAfter),
@@ -139,7 +139,7 @@ func (q *sendQueue) planSpill(now time.Time, everything bool) *spoolAppend {
 	return p.a
 }
 
-// spillCandidates returns the queues from which entries may leave the memory, the fullest first.
+// spillCandidates returns the queues that have entries to spill, the fullest first.
 func (q *sendQueue) spillCandidates() (queues []*categoryQueue) {
 	for _, c := range q.queues {
 		if len(c.entries) > 0 && !c.spilling {
@@ -152,17 +152,17 @@ func (q *sendQueue) spillCandidates() (queues []*categoryQueue) {
 	return queues
 }
 
-// spillPlan is an append of entries that leave the memory, while it is filled.
+// spillPlan is the state of planSpill while it fills an append.
 type spillPlan struct {
 	now         time.Time
 	a           *spoolAppend
 	size, limit int64 // bytes of the entries
 	need        int64 // bytes of memory above SpillAbove
 	oldest      time.Time
-	copied      bool // the entries are in the spool already, and only leave the memory
+	copied      bool // the entries are already in the spool, and only leave the memory
 }
 
-// chooseEntries returns the entries of a queue that leave, from its front. stuck entries leave at any age.
+// chooseEntries returns the entries that leave, from the front of the queue. Entries of a stuck queue leave at any age.
 func (p *spillPlan) chooseEntries(c *categoryQueue, stuck bool) (leaving []*queueEntry) {
 	for _, e := range c.entries {
 		if !e.canSpill() {
@@ -172,7 +172,7 @@ func (p *spillPlan) chooseEntries(c *categoryQueue, stuck bool) (leaving []*queu
 		mustLeave := stuck || p.need > 0 || e.since.Before(p.oldest)
 		fits := p.size == 0 || p.size+e.bytes <= p.limit
 		refused := !copied && p.now.Before(c.fullTill)
-		// What is in the spool already never fails to leave, so it does not go with what may.
+		// An entry that is already in the spool never fails to leave, so it is not mixed with entries that may.
 		sameKind := p.size == 0 || p.copied == copied
 		if !mustLeave || !fits || refused || !sameKind {
 			break
@@ -185,8 +185,8 @@ func (p *spillPlan) chooseEntries(c *categoryQueue, stuck bool) (leaving []*queu
 	return leaving
 }
 
-// moveToAppend moves entries from a queue to an append. In an ordered queue what is on its way comes with them, since it stood in
-// front.
+// moveToAppend moves entries from a queue to an append. In an ordered queue the entries in flight are appended too, since they
+// stood before them.
 func (q *sendQueue) moveToAppend(a *spoolAppend, c *categoryQueue, leaving []*queueEntry) {
 	if c.isOrdered() {
 		for _, e := range c.inFlight {
@@ -212,8 +212,9 @@ func (q *sendQueue) moveToAppend(a *spoolAppend, c *categoryQueue, leaving []*qu
 	}
 }
 
-// finishAppend is the event that an append has ended. refs are of its records, if it did not fail. Entries that are in the spool only
-// become part of the backlog; those for which it was full come back. The entries that passed are the caller's to answer.
+// finishAppend is the event that an append has ended. refs are those of its records, if it succeeded. Entries that are now in the
+// spool only become part of the backlog; entries that found the spool full return to the queue. The caller answers the entries
+// that passed.
 func (q *sendQueue) finishAppend(a *spoolAppend, refs []spool.Ref, now time.Time) {
 	leaving := make(map[*categoryQueue][]*queueEntry, 1)
 	for i := range a.parts {
@@ -252,7 +253,7 @@ func (q *sendQueue) finishAppend(a *spoolAppend, refs []spool.Ref, now time.Time
 	}
 }
 
-// waitFor lets what stands behind entries that left the memory be sent after them. Both are in the order of their numbers.
+// waitFor makes the remaining entries wait for those before them that left the memory. Both are in order of their numbers.
 func (c *categoryQueue) waitFor(gone []*queueEntry) {
 	at, next := spool.Position(0), 0
 	for _, e := range c.entries {
@@ -263,7 +264,7 @@ func (c *categoryQueue) waitFor(gone []*queueEntry) {
 	}
 }
 
-// assignRefs gives the frames of a part their references. Those that have an outcome by now are done.
+// assignRefs assigns references to the frames of a part. Records of frames that already have an outcome are marked done.
 func (q *sendQueue) assignRefs(p *appendPart, ids []int32, refs []spool.Ref) {
 	at := p.from
 	for i := range p.e.frames {
@@ -285,14 +286,14 @@ func (q *sendQueue) assignRefs(p *appendPart, ids []int32, refs []spool.Ref) {
 	q.setOwed(p.l, p.e, 0)
 }
 
-// setOwed accounts for what an entry in memory may have to take in the spool.
+// setOwed sets the bytes that an entry in memory may need in the spool.
 func (q *sendQueue) setOwed(l *categoryQueue, e *queueEntry, n int64) {
 	l.owed += n - e.owed
 	q.owed += n - e.owed
 	e.owed = n
 }
 
-// removeFromSpool takes a frame out of the spool.
+// removeFromSpool marks a frame's record done, if it has one.
 func (q *sendQueue) removeFromSpool(f *queuedFrame) {
 	if f.spooled {
 		q.spool.Done(f.ref)
@@ -300,7 +301,7 @@ func (q *sendQueue) removeFromSpool(f *queuedFrame) {
 	}
 }
 
-// leaveToBacklog leaves an entry to the spool.
+// leaveToBacklog makes an entry part of the backlog.
 func (q *sendQueue) leaveToBacklog(l *categoryQueue, e *queueEntry, kind partKind) {
 	sum := e.amount()
 	q.spool.Release(e.spoolRefs()...)

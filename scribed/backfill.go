@@ -8,16 +8,16 @@ import (
 	"scribe/scribed/spool"
 )
 
-// fillPlan is a request with backlog to be made: queues to claim from, in turn, until there are bytes enough.
+// fillPlan is a backfill request to be made: the queues to claim from, in turn, until it has enough bytes.
 type fillPlan struct {
 	queues   []*categoryQueue
-	wants    []int            // bytes to claim of each queue
+	wants    []int            // bytes to claim from each queue
 	upTo     []spool.Position // see categoryQueue.fillUpTo
-	reserved int64            // memory reserved for all of them, with what stands between frames in the spool
+	reserved int64            // memory reserved for all of them, gaps between frames in the spool included
 	retry    bool
 }
 
-// joinBacklog lists a queue that has backlog.
+// joinBacklog adds a queue to the list of queues with backlog.
 func (q *sendQueue) joinBacklog(l *categoryQueue) {
 	if !l.inBacklog {
 		l.inBacklog = true
@@ -25,7 +25,7 @@ func (q *sendQueue) joinBacklog(l *categoryQueue) {
 	}
 }
 
-// fillReady reports whether backlog could be sent now, if a request may run.
+// fillReady reports whether backlog could be sent now if a request slot is free.
 func (q *sendQueue) fillReady(now time.Time) bool {
 	if len(q.backlog) == 0 || q.closing && !q.draining || !q.draining && now.Before(q.pace.next) {
 		return false
@@ -37,16 +37,16 @@ func (q *sendQueue) mayFill(l *categoryQueue, now time.Time) bool {
 	return q.canFill(l, now) && (l.failures == 0 || q.mayRetry())
 }
 
-// liveWaits reports whether live traffic could be sent if a request may run.
+// liveWaits reports whether live traffic could be sent if a request slot is free.
 func (q *sendQueue) liveWaits(now time.Time) bool {
 	return slices.ContainsFunc(q.turn, func(l *categoryQueue) bool { return q.isDue(l, now) })
 }
 
-// maxFillQueues bounds the categories of one request with backlog.
+// maxFillQueues bounds the categories of one backfill request.
 const maxFillQueues = 256
 
-// nextFill returns the next request with backlog to make now; nil when there is none. Beside live traffic there is one at a time;
-// alone, backlog takes half of the requests, and while draining all.
+// nextFill returns the next backfill request to make now, or nil. Beside live traffic there is one at a time; without it,
+// backfill takes half of the requests, and all while draining.
 func (q *sendQueue) nextFill(now time.Time) *fillPlan {
 	if q.running >= q.cfg.MaxInFlight || now.Before(q.notBefore) || q.isUnavailable() && q.running > 0 || !q.fillReady(now) {
 		return nil
@@ -76,7 +76,8 @@ func (q *sendQueue) nextFill(now time.Time) *fillPlan {
 	return f
 }
 
-// divideFill gives each queue its part of a request of size bytes. A queue that has less leaves the rest to the others.
+// divideFill divides a request of size bytes among its queues. A queue with less backlog than its share leaves the rest to the
+// others.
 func (q *sendQueue) divideFill(f *fillPlan, size int64) {
 	f.wants, f.upTo = make([]int, len(f.queues)), make([]spool.Position, len(f.queues))
 	backlogs := make([]int64, len(f.queues))
@@ -101,10 +102,10 @@ func (q *sendQueue) divideFill(f *fillPlan, size int64) {
 	}
 }
 
-// bufferOf is the memory that the claim of a queue may use: if frames are small or scattered in the spool, it claims into more.
+// bufferOf is the memory that the claim of a queue may use. Small or scattered frames need more than their bytes.
 func (f *fillPlan) bufferOf(i int) int { return f.wants[i] + f.wants[i]/4 + 1<<10 }
 
-// chooseQueues takes the queues that have their turn, and moves them to the end of the list.
+// chooseQueues takes the queues whose turn it is, and moves them to the end of the list.
 func (q *sendQueue) chooseQueues(now time.Time) *fillPlan {
 	f := &fillPlan{}
 	rest := make([]*categoryQueue, 0, len(q.backlog))
@@ -114,7 +115,7 @@ func (q *sendQueue) chooseQueues(now time.Time) *fillPlan {
 		case full:
 			rest = append(rest, l)
 		case !l.filling && q.backlogOf(l).Frames == 0:
-			l.inBacklog = false // joins again when it has some
+			l.inBacklog = false // joins again when it has backlog
 			q.forgetIdle(l)
 		case !q.mayFill(l, now):
 			rest = append(rest, l)
@@ -143,10 +144,10 @@ func (q *sendQueue) chooseQueues(now time.Time) *fillPlan {
 	return f
 }
 
-// nextFillWake is when nextFill may have a request if nothing else happens before.
+// nextFillWake is when nextFill may have a request if no event comes first; zero = only an event can bring one.
 func (q *sendQueue) nextFillWake(now time.Time) (at time.Time) {
 	if len(q.backlog) == 0 || q.closing && !q.draining || q.filling > 0 && !q.draining {
-		return time.Time{} // the end of the one that runs is an event
+		return time.Time{} // the end of the running one is an event
 	}
 	base := laterOf(q.notBefore, now)
 	if !q.draining {
@@ -164,8 +165,8 @@ func (q *sendQueue) nextFillWake(now time.Time) (at time.Time) {
 	return at
 }
 
-// finishFill is the event that a request with backlog has ended, after its records were given back or are done: b is what it had, nil
-// when nothing could be claimed.
+// finishFill is the event that a backfill request has ended, after its records were released or marked done. b is the batch that
+// was sent, nil when nothing could be claimed.
 func (q *sendQueue) finishFill(now time.Time, f *fillPlan, b *upstreamBatch, held map[*categoryQueue]time.Duration) {
 	q.running--
 	q.filling--
@@ -192,8 +193,8 @@ func (q *sendQueue) finishFill(now time.Time, f *fillPlan, b *upstreamBatch, hel
 	}
 }
 
-// clearWaits is the event that nothing of a queue's backlog could be claimed up to a position, although there is some: it is damaged, or was
-// dropped. Nothing waits for it any more.
+// clearWaits is the event that a claim up to a position found nothing, although the queue has backlog: the records are damaged,
+// or were dropped. No entry waits for them any more.
 func (q *sendQueue) clearWaits(l *categoryQueue, upTo spool.Position, now time.Time) {
 	for _, e := range l.entries {
 		if e.after <= upTo {
@@ -203,7 +204,8 @@ func (q *sendQueue) clearWaits(l *categoryQueue, upTo spool.Position, now time.T
 	l.notBefore = now.Add(keeperInterval / 4)
 }
 
-// backfillEntry makes an entry of what was claimed of a queue. It is in no queue's memory: what is not taken stays in the spool.
+// backfillEntry makes an entry of claimed records. It is not charged to a queue's memory; frames that are not accepted stay in
+// the spool.
 func (q *sendQueue) backfillEntry(l *categoryQueue, claimed []spool.ClaimedRecord, sequenced []bool) *queueEntry {
 	e := &queueEntry{category: l.name, ack: ackSpooled, backfill: true, frames: make([]queuedFrame, len(claimed))}
 	for i := range claimed {

@@ -17,7 +17,8 @@ import (
 
 var errClosed = errors.New("scribed: closed before everything was forwarded")
 
-// LossError says what Close could not save: frames that nobody waits for, and that are neither forwarded nor in the spool.
+// LossError counts the frames that Close could not save: frames without a waiting caller that are neither forwarded nor in the
+// spool.
 type LossError struct {
 	Frames, Messages, Bytes int64
 	// Cause is why they could not be written to the spool; nil without a spool.
@@ -36,10 +37,10 @@ func (e *LossError) Error() string {
 // Unwrap returns the cause.
 func (e *LossError) Unwrap() error { return e.Cause }
 
-// Close refuses new requests and forwards what is in memory. When ctx ends first, whoever still waits is told, and what nobody waits
-// for is written to the spool; while the upstream is unavailable that happens at once. The spool is synced: what it holds is forwarded by
-// the next run. The error is a [LossError] if something could not be saved, which without a spool is whatever was not forwarded. Calling
-// it again waits for the first call, and returns its error.
+// Close refuses new requests and forwards the frames in memory. When ctx ends first, waiting callers get an error, and frames
+// without a waiting caller are written to the spool; while the upstream is unavailable, they are spilled at once. The spool is
+// synced, and the next run forwards its contents. The error is a [LossError] if frames could not be saved; without a spool these
+// are all that were not forwarded. Later calls wait for the first one, and return its error.
 func (s *Scribed) Close(ctx context.Context) error {
 	s.reportAtEnd(ctx)
 	return s.accepting.Close(ctx, func() error { return s.shutDown(ctx) })
@@ -58,7 +59,7 @@ func (s *Scribed) shutDown(ctx context.Context) error {
 	<-s.accepting.Idle()
 	close(s.stopKeeping)
 	s.keepers.Wait()
-	// The requests on their way end: their frames come back to the queue or have an outcome.
+	// The requests in flight end: their frames return to the queue or have an outcome.
 	s.tasks.Wait()
 	err := s.giveUp()
 	s.cancel(nil)
@@ -77,7 +78,7 @@ func (s *Scribed) closeSpool() error {
 	return errors.Join(err, s.spool.Close())
 }
 
-// giveUp ends what is left in memory: it goes to the spool, or, if somebody waits for it or there is no capacity, nowhere.
+// giveUp empties the memory: entries go to the spool, or fail if a caller waits for them or there is no capacity.
 func (s *Scribed) giveUp() error {
 	var cause error
 	if s.spool != nil {
@@ -105,8 +106,9 @@ func (s *Scribed) giveUp() error {
 	return &LossError{Frames: lost.Frames, Messages: lost.Messages, Bytes: lost.Bytes, Cause: cause}
 }
 
-// leaveToSpool leaves to the spool what it has of an entry that could not leave the memory as a whole. If somebody waits for it, it is taken
-// away there instead: he is told that it failed. The caller holds mu.
+// leaveToSpool moves the spooled frames of an entry to the backlog when the entry could not leave the memory as a whole. If a
+// caller waits for the entry, they are removed from the spool instead, since the caller is told that they failed. The caller
+// holds mu.
 func (s *Scribed) leaveToSpool(l *categoryQueue, e *queueEntry) {
 	q := &s.mu.queue
 	left := e.frames[:0]
@@ -127,7 +129,7 @@ func (s *Scribed) leaveToSpool(l *categoryQueue, e *queueEntry) {
 	e.frames = left
 }
 
-// spillAll writes everything to the spool that may be there.
+// spillAll spills every entry that may leave the memory.
 func (s *Scribed) spillAll() error {
 	for {
 		s.mu.Lock()
@@ -145,7 +147,7 @@ func (s *Scribed) spillAll() error {
 	}
 }
 
-// failEntry ends all frames of an entry that is given up. The caller holds mu.
+// failEntry gives all frames of an abandoned entry their outcome. The caller holds mu.
 func (s *Scribed) failEntry(e *queueEntry, reason scribev1.Reason) {
 	q := &s.mu.queue
 	sum := e.amount()
@@ -162,7 +164,7 @@ func (s *Scribed) failEntry(e *queueEntry, reason scribev1.Reason) {
 	e.sub.finishFrames(len(e.frames))
 }
 
-// lossReason is what the caller of an entry is told that is given up.
+// lossReason is the reason that the caller of an abandoned entry gets.
 func lossReason(e *queueEntry) scribev1.Reason {
 	if e.unsure {
 		return scribev1.Reason_REASON_UNKNOWN_OUTCOME
@@ -170,14 +172,14 @@ func lossReason(e *queueEntry) scribev1.Reason {
 	return scribev1.Reason_REASON_SHUTTING_DOWN
 }
 
-// Backlog is what of a category was not forwarded yet, in memory and in the spool.
+// Backlog counts the frames of a category, in memory and in the spool, that were not forwarded yet.
 type Backlog struct {
 	Category                string
 	Frames, Messages, Bytes int64
 }
 
-// Drain forwards everything that scribed holds, as fast as the upstream takes it, until nothing is left or ctx ends; it returns what
-// is left, the largest category first. It refuses nothing: what comes meanwhile is forwarded, too.
+// Drain forwards everything that scribed holds, at the rate that the upstream accepts, until nothing is left or ctx ends. It
+// returns what is left, the largest category first. New requests are still accepted and forwarded.
 func (s *Scribed) Drain(ctx context.Context) []Backlog {
 	s.countDrains(1)
 	defer s.countDrains(-1)
@@ -198,7 +200,7 @@ func (s *Scribed) Drain(ctx context.Context) []Backlog {
 	}
 }
 
-// drainInterval is how often Drain looks whether it is done.
+// drainInterval is how often Drain checks whether it is done.
 const drainInterval = 10 * time.Millisecond
 
 func (s *Scribed) countDrains(n int) {
@@ -209,7 +211,7 @@ func (s *Scribed) countDrains(n int) {
 	s.notifyChange()
 }
 
-// Backlogs returns what of each category was not forwarded yet, the largest first.
+// Backlogs returns each category's frames that were not forwarded yet, the largest category first.
 func (s *Scribed) Backlogs() []Backlog {
 	s.mu.Lock()
 	defer s.mu.Unlock()

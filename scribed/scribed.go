@@ -18,15 +18,15 @@ import (
 	"scribe/scribed/spool"
 )
 
-// Deps are what scribed works with. They outlive it.
+// Deps are the dependencies of scribed. They outlive it.
 type Deps struct {
-	// Upstream takes what scribed has accepted: a write proxy.
+	// Upstream is the write proxy that accepted frames are forwarded to.
 	Upstream rpc.WriteService
-	// Logger defaults to none.
+	// Logger receives the log; nil discards it.
 	Logger *slog.Logger
-	// Registerer gets the metrics; nil keeps none. Close unregisters them.
+	// Registerer receives the metrics; nil = none. Close unregisters them.
 	Registerer prometheus.Registerer
-	// Clock defaults to time.Now. Timers always run by package time.
+	// Clock defaults to time.Now. Timers always use package time.
 	Clock func() time.Time
 	// FS is the file system of the spool and the dead letters; nil = the real one.
 	FS vfs.FS
@@ -38,23 +38,24 @@ type Scribed struct {
 	deps    Deps
 	now     func() time.Time
 	metrics *agentMetrics
-	buffers buffers.Pool // of entries and of requests to the upstream
+	buffers buffers.Pool // for entries and for requests to the upstream
 
 	spool     *spool.Spool       // nil without one
 	dead      *deadletter.Folder // nil without one
 	throttled *throttledLog
 
-	// ctx ends when Close gives up.
+	// ctx is canceled when Close runs out of time.
 	ctx       context.Context //nolint:containedctx // entries outlive the requests that brought them
 	cancel    context.CancelCauseFunc
-	accepting lifecycle.Calls // of Write that have not got all of their frames in
-	// tasks are the loop's goroutine and one for each request to the upstream; keepers spill and expire.
+	accepting lifecycle.Calls // Write calls that have not yet accepted all of their frames
+	// tasks are the goroutine of sendLoop and one for each request to the upstream; keepers are those that spill, expire and
+	// report.
 	tasks, keepers sync.WaitGroup
 	stopKeeping    chan struct{}
-	reporting      chan struct{} // of capacity 1: taken by who sends reports
-	changed        chan struct{} // buffered: the loop must look at the queue
-	crowded        chan struct{} // buffered: the memory is to be emptied into the spool
-	drained        chan struct{} // closed when scribed is closed and nothing is left in memory, or Close has given up
+	reporting      chan struct{} // capacity 1: a semaphore for sending reports
+	changed        chan struct{} // buffered: the loop must examine the queue
+	crowded        chan struct{} // buffered: the memory must be spilled
+	drained        chan struct{} // closed when scribed is closing and the memory is empty, or when Close gives up
 
 	mu struct {
 		sync.Mutex
@@ -63,15 +64,16 @@ type Scribed struct {
 		idle   bool  // drained is closed
 		// loggedUnavailable: the log says that the upstream is unavailable, and not yet that it is available again.
 		loggedUnavailable bool
-		quietTill         time.Time // there was nothing to spill: the spiller is not woken before
-		oldest            time.Time // of all frames, some time ago; zero = none
-		draining          int       // calls of Drain that run
+		quietTill         time.Time // nothing could be spilled: the spiller is not woken before
+		oldest            time.Time // since when the oldest frame waits, as of the last upkeep; zero = no frames
+		draining          int       // running calls of Drain
 	}
 }
 
 var _ rpc.WriteService = (*Scribed)(nil)
 
-// New returns a running scribed.
+// New opens the spool and the dead letters, and starts the agent. It fails on an invalid configuration, and when a folder cannot
+// be opened or recovered.
 func New(cfg Config, deps Deps) (*Scribed, error) {
 	err := cfg.Validate()
 	if deps.Upstream == nil {
@@ -117,7 +119,7 @@ func New(cfg Config, deps Deps) (*Scribed, error) {
 	return s, nil
 }
 
-// openStorage opens the folders, takes over what the spool holds, and registers the metrics.
+// openStorage opens the folders, takes over the spool's backlog, and registers the metrics.
 func (s *Scribed) openStorage() (err error) {
 	if s.cfg.DeadLetter != nil {
 		if s.dead, err = deadletter.Open(*s.cfg.DeadLetter, s.deps.FS); err != nil {
@@ -140,9 +142,9 @@ func (s *Scribed) openStorage() (err error) {
 	return nil
 }
 
-// Admit charges a request's announced length before its body is read; it refuses with REASON_OVERLOADED and a hint, or with
-// REASON_TOO_LARGE. release is to be called once the request is answered. Bodies have a budget of their own, as large as that of
-// the frames: a body is read and then copied.
+// Admit charges a request's announced length before its body is read. It refuses with REASON_OVERLOADED and a retry hint, or with
+// REASON_TOO_LARGE. The caller calls release when the request is answered. Bodies have a budget of their own, as large as that of
+// the frames, because a body is read and then copied.
 func (s *Scribed) Admit(n int64) (release func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +169,7 @@ func errShutDown() error {
 	return rpc.Errorf(scribev1.Reason_REASON_SHUTTING_DOWN, "the agent is shutting down")
 }
 
-// notifyChange tells everybody that something changed, and looks whether a closed scribed is empty. The caller holds mu.
+// notifyChange wakes all who wait for a change, and closes drained when a closing scribed is empty. The caller holds mu.
 func (s *Scribed) notifyChange() {
 	q := &s.mu.queue
 	wake(s.changed)
@@ -181,7 +183,7 @@ func (s *Scribed) notifyChange() {
 	}
 }
 
-// wake leaves a word for somebody who looks anyway when one is there.
+// wake sends a wake-up unless one is already pending.
 func wake(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -189,7 +191,7 @@ func wake(c chan struct{}) {
 	}
 }
 
-// sendLoop sends what the queue says when it says so.
+// sendLoop starts requests when the queue has them due.
 func (s *Scribed) sendLoop() {
 	t := time.NewTimer(time.Hour)
 	defer t.Stop()
@@ -209,7 +211,7 @@ func (s *Scribed) sendLoop() {
 	}
 }
 
-// startRequests starts the requests that are due, and returns when to look again.
+// startRequests starts the requests that are due, and returns when to check again.
 func (s *Scribed) startRequests() (wake, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -229,17 +231,18 @@ func (s *Scribed) startRequests() (wake, now time.Time) {
 	return q.nextWake(now), now
 }
 
-// retryAfter is when a request that was refused should be tried again: when the next request to the upstream has been answered,
-// more or less. The caller holds mu.
+// retryAfter is the retry hint for a refused request: roughly when the next request to the upstream has been answered. The caller
+// holds mu.
 func (s *Scribed) retryAfter() time.Duration {
 	return max(s.mu.queue.notBefore.Sub(s.now()), 2*s.cfg.RetryBase)
 }
 
-// abandonCall ends the wait of a caller that gave up. What was never sent is taken back, so the error is a definite one if
-// that is all. It is nil when everything has an outcome. It returns when the caller's bytes are not used any more.
+// abandonCall ends the wait of a caller whose context ended. Entries that were never sent are removed; if the call has no others,
+// the error is a definite failure. It returns nil when every frame has an outcome. It returns only when the caller's bytes are no
+// longer used.
 func (s *Scribed) abandonCall(ctx context.Context, sub *pendingCall) error {
 	s.mu.Lock()
-	if sub.pending == 0 { // it was answered at the same moment
+	if sub.pending == 0 { // it was answered meanwhile
 		s.mu.Unlock()
 		return nil
 	}
@@ -260,7 +263,7 @@ func (s *Scribed) abandonCall(ctx context.Context, sub *pendingCall) error {
 			if e.mem == nil {
 				inUse = append(inUse, b.unused)
 				if b.wholeCall() == sub {
-					b.cancel() // it is all that the request has
+					b.cancel() // the request has nothing else
 				}
 			}
 			continue

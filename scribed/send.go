@@ -17,7 +17,7 @@ import (
 	"scribe/scribed/spool"
 )
 
-// sendLive makes one request with live traffic and deals with its answer.
+// sendLive makes one request with live traffic and handles its answer.
 func (s *Scribed) sendLive(ctx context.Context, b *upstreamBatch) {
 	results, info := s.callUpstream(ctx, b)
 	s.mu.Lock()
@@ -34,8 +34,8 @@ func (s *Scribed) sendLive(ctx context.Context, b *upstreamBatch) {
 	s.notifyChange()
 }
 
-// handleAnswer deals with the answer of a batch. The caller holds mu, which is given up while dead letters are written; queues stay busy. It
-// returns what is to wait, and for how long.
+// handleAnswer handles the answer of a batch. The caller holds mu, which is released while dead letters are written; the queues
+// stay busy. It returns the queues that must wait, and for how long.
 func (s *Scribed) handleAnswer(b *upstreamBatch, results []*scribev1.FrameResult, info *scribev1.ErrorInfo) map[*categoryQueue]time.Duration {
 	o := s.decideOutcome(b, results, info)
 	s.notifyChange()
@@ -48,7 +48,8 @@ func (s *Scribed) handleAnswer(b *upstreamBatch, results []*scribev1.FrameResult
 	return o.held
 }
 
-// abandonEntry ends what is left of an entry whose caller is gone: its bytes may not be used any more. The caller holds mu.
+// abandonEntry ends the frames that are left of an entry whose caller has returned: their bytes may not be used any more. The
+// caller holds mu.
 func (s *Scribed) abandonEntry(e *queueEntry) {
 	q := &s.mu.queue
 	sum := e.amount()
@@ -62,7 +63,7 @@ func (s *Scribed) abandonEntry(e *queueEntry) {
 	e.frames = nil
 }
 
-// sendBacklog claims backlog, makes one request with it, and deals with its answer.
+// sendBacklog claims backlog, makes one request with it, and handles its answer.
 func (s *Scribed) sendBacklog(ctx context.Context, f *fillPlan) {
 	start := s.now()
 	b := s.claimBacklog(f)
@@ -85,7 +86,7 @@ func (s *Scribed) sendBacklog(ctx context.Context, f *fillPlan) {
 	s.notifyChange()
 }
 
-// claimBacklog takes backlog of the queues of a fill; nil when there is none to be had.
+// claimBacklog claims backlog from the queues of a fill; it returns nil when none could be claimed.
 func (s *Scribed) claimBacklog(f *fillPlan) *upstreamBatch {
 	buf := s.buffers.Get(int(f.reserved))
 	free := buf.B
@@ -136,22 +137,22 @@ func (s *Scribed) claimBacklog(f *fillPlan) *upstreamBatch {
 	return b
 }
 
-// holdQueue lets a queue wait whose backlog can't be read.
+// holdQueue delays a queue whose backlog cannot be read.
 func (s *Scribed) holdQueue(l *categoryQueue) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l.notBefore = s.now().Add(s.cfg.RetryMax)
 }
 
-// callUpstream makes a request to the upstream. It returns a result for each frame, in the order of the entries' frames, or why there is
-// none. When it returns, no frame's bytes are used any more.
+// callUpstream makes a request to the upstream. It returns a result for each frame, in the order of the entries' frames, or the
+// error of the whole request. When it returns, no frame's bytes are used any more.
 func (s *Scribed) callUpstream(ctx context.Context, b *upstreamBatch) ([]*scribev1.FrameResult, *scribev1.ErrorInfo) {
 	frames, direct, release := s.joinFrames(b)
 	if !direct {
 		b.releaseCallers()
 	}
 	start := s.now()
-	if !b.backfill { // what was on a disk is checked again
+	if !b.backfill { // frames read from disk are checked again
 		ctx = rpc.WithChecked(ctx)
 	}
 	resp, err := s.deps.Upstream.Write(ctx, &scribev1.WriteRequest{Frames: frames, Ack: b.ack})
@@ -187,8 +188,8 @@ func (s *Scribed) callUpstream(ctx context.Context, b *upstreamBatch) ([]*scribe
 	return ordered, nil
 }
 
-// joinFrames returns the bytes of a batch. direct says that they are where the frames are: those of one entry that is whole, or a caller's
-// request that goes on as it came. Else they are a copy.
+// joinFrames returns the bytes of a batch. direct says that they are not a copy: they are the buffer of a single complete entry,
+// or a caller's request, forwarded as it came.
 func (s *Scribed) joinFrames(b *upstreamBatch) (frames []byte, direct bool, release func()) {
 	first := b.entries[0]
 	if sub := b.wholeCall(); sub != nil {
@@ -207,17 +208,17 @@ func (s *Scribed) joinFrames(b *upstreamBatch) (frames []byte, direct bool, rele
 	return buf.B, false, func() { s.buffers.Put(buf) }
 }
 
-// releaseCallers says that no caller's bytes are used any more.
+// releaseCallers signals that callers' bytes are no longer used.
 func (b *upstreamBatch) releaseCallers() {
 	if b.unused != nil {
 		close(b.unused)
 	}
 }
 
-// wholeCall returns the submission whose request the batch is, with all its frames; nil when it is something else.
+// wholeCall returns the call whose whole request, with all its frames, the batch is; nil if the batch is anything else.
 func (b *upstreamBatch) wholeCall() *pendingCall {
-	// An entry with memory of its own may be answered, and have no submission, at any time; the others are as they are until they
-	// are answered by this batch.
+	// An entry with its own buffer may be answered, and lose its call, at any time. The others do not change until this batch
+	// answers them.
 	first := b.entries[0]
 	if first.mem != nil || first.sub == nil || b.frames != len(first.sub.results) {
 		return nil
@@ -230,15 +231,15 @@ func (b *upstreamBatch) wholeCall() *pendingCall {
 	return first.sub
 }
 
-// answerOutcome is what an answer means.
+// answerOutcome is what follows from an answer.
 type answerOutcome struct {
 	held    map[*categoryQueue]time.Duration
 	letters []refusedFrame
-	// done are records of frames that have an outcome, release those that go back to the backlog.
+	// done are the records of frames that have an outcome, release those that return to the backlog.
 	done, release []spool.Ref
 }
 
-// decideOutcome deals with the answer of a batch. The caller holds mu.
+// decideOutcome processes the answer of a batch. The caller holds mu.
 func (s *Scribed) decideOutcome(b *upstreamBatch, results []*scribev1.FrameResult, info *scribev1.ErrorInfo) answerOutcome {
 	o := answerOutcome{held: make(map[*categoryQueue]time.Duration)}
 	if info != nil {
@@ -257,7 +258,7 @@ func (s *Scribed) decideOutcome(b *upstreamBatch, results []*scribev1.FrameResul
 	return o
 }
 
-// giveBack returns what is left of a request with backlog to the spool.
+// giveBack returns the frames that are left of a backfill request to the spool.
 func (s *Scribed) giveBack(b *upstreamBatch, o *answerOutcome) {
 	for i, e := range b.entries {
 		l := b.queues[i]
@@ -275,7 +276,7 @@ func (s *Scribed) giveBack(b *upstreamBatch, o *answerOutcome) {
 	}
 }
 
-// handleRefusal deals with a request that failed as a whole. The caller holds mu.
+// handleRefusal handles a request that failed as a whole. The caller holds mu.
 func (s *Scribed) handleRefusal(b *upstreamBatch, info *scribev1.ErrorInfo, o *answerOutcome) {
 	q := &s.mu.queue
 	now := s.now()
@@ -296,26 +297,26 @@ func (s *Scribed) handleRefusal(b *upstreamBatch, info *scribev1.ErrorInfo, o *a
 	for _, e := range b.entries {
 		s.endAttempt(e, o, func(f *queuedFrame) *scribev1.ErrorInfo {
 			if info.GetReason() == scribev1.Reason_REASON_UNSPECIFIED {
-				f.attempts = -1 // it says nothing about the frame
+				f.attempts = -1 // the error says nothing about the frame
 			}
 			return info
 		})
 		if len(e.frames) > 0 {
-			o.held[q.queues[e.category]] = 0 // it keeps its failures
+			o.held[q.queues[e.category]] = 0 // setHold then keeps its failures
 		}
 	}
 }
 
-// unavailableAfter is how long requests must fail until the log says that the upstream is unavailable.
+// unavailableAfter is how long requests must fail before the upstream is logged as unavailable.
 const unavailableAfter = time.Second
 
-// blamesContent reports whether an error of a whole request is about what is in it. Others, also those of unknown kind, are the upstream's
-// or something's in between, and go away.
+// blamesContent reports whether an error of a whole request is about its content. Other errors, including those of unknown kind,
+// are caused by the upstream or by something in between, and are transient.
 func blamesContent(info *scribev1.ErrorInfo) bool {
 	return info.GetReason() != scribev1.Reason_REASON_UNSPECIFIED && !retry.ClassOf(info.GetReason()).Retryable()
 }
 
-// isolateCause deals with an entry of a request that was refused for what is in it: one of its frames is the cause, and the others need not
+// isolateCause handles an entry of a request that was refused for its content: one frame is the cause, and the others need not
 // share its fate.
 func (s *Scribed) isolateCause(b *upstreamBatch, e *queueEntry, info *scribev1.ErrorInfo, o *answerOutcome) {
 	l := s.mu.queue.queues[e.category]
@@ -336,7 +337,7 @@ func (s *Scribed) isolateCause(b *upstreamBatch, e *queueEntry, info *scribev1.E
 	}
 }
 
-// bisectEntry makes two entries of one that is on its way: settled puts both back.
+// bisectEntry splits an entry in flight into two; finishLive returns both to the queue.
 func (s *Scribed) bisectEntry(b *upstreamBatch, e *queueEntry) {
 	half := len(e.frames) / 2
 	other := *e
@@ -356,7 +357,7 @@ func (s *Scribed) bisectEntry(b *upstreamBatch, e *queueEntry) {
 	b.entries = append(b.entries, &other)
 }
 
-// handleResults deals with the results of a batch. The caller holds mu.
+// handleResults handles the results of a batch. The caller holds mu.
 func (s *Scribed) handleResults(b *upstreamBatch, results []*scribev1.FrameResult, o *answerOutcome) {
 	q := &s.mu.queue
 	s.logRecovery()
@@ -380,7 +381,7 @@ func (s *Scribed) handleResults(b *upstreamBatch, results []*scribev1.FrameResul
 	}
 }
 
-// logRecovery says once that the upstream is available again.
+// logRecovery logs once that the upstream is available again.
 func (s *Scribed) logRecovery() {
 	if !s.mu.loggedUnavailable {
 		return
@@ -392,8 +393,8 @@ func (s *Scribed) logRecovery() {
 		slog.Int64("memory_bytes", q.counts.memory.Bytes), slog.Int64("spool_bytes", backlog.Bytes), slog.Int64("spool_messages", backlog.Messages))
 }
 
-// applyResults takes the results of an entry's frames: those with an outcome leave it, the others are to be sent again. It returns
-// the error with the longest hint among the latter.
+// applyResults applies the results of an entry's frames: frames with an outcome leave the entry, the others are sent again. It
+// returns the error with the longest retry hint among the latter.
 func (s *Scribed) applyResults(l *categoryQueue, e *queueEntry, results []*scribev1.FrameResult, o *answerOutcome) (worst *scribev1.ErrorInfo) {
 	next := 0
 	s.endAttempt(e, o, func(f *queuedFrame) *scribev1.ErrorInfo {
@@ -415,7 +416,7 @@ func (s *Scribed) applyResults(l *categoryQueue, e *queueEntry, results []*scrib
 	return worst
 }
 
-// isStored reports whether an error says that all messages of a frame are stored already.
+// isStored reports whether an error says that all messages of a frame are already stored.
 func isStored(f *queuedFrame, info *scribev1.ErrorInfo) bool {
 	if info.GetReason() != scribev1.Reason_REASON_DUPLICATE {
 		return false
@@ -432,8 +433,8 @@ func isStored(f *queuedFrame, info *scribev1.ErrorInfo) bool {
 	return true
 }
 
-// endAttempt ends an attempt to send an entry: result says what became of each frame, nil that it is with the upstream. Frames stay
-// in the entry if they are to be sent again.
+// endAttempt ends an attempt to send an entry. result returns the error of each frame, nil if the upstream accepted it. Frames
+// that are to be sent again stay in the entry.
 func (s *Scribed) endAttempt(e *queueEntry, o *answerOutcome, result func(*queuedFrame) *scribev1.ErrorInfo) {
 	left := e.frames[:0]
 	done := 0
@@ -446,7 +447,7 @@ func (s *Scribed) endAttempt(e *queueEntry, o *answerOutcome, result func(*queue
 		}
 		done++
 		if info != nil && s.failFrame(e, f, info, o) {
-			continue // it stays where it is until its letter is written
+			continue // it stays accounted until its letter is written
 		}
 		if info == nil {
 			s.mu.queue.counts.forwarded = s.mu.queue.counts.forwarded.Plus(f.amount())
@@ -461,7 +462,7 @@ func (s *Scribed) endAttempt(e *queueEntry, o *answerOutcome, result func(*queue
 	e.sub.finishFrames(done)
 }
 
-// maxAttempts is how often a frame is sent whose earlier messages the upstream misses: once if it is known that they will not come.
+// maxAttempts is how often a frame is sent when the upstream misses its earlier messages: once if they are known not to come.
 func (s *Scribed) maxAttempts(e *queueEntry, f *queuedFrame, info *scribev1.ErrorInfo) int {
 	switch {
 	case e.sub == nil && s.mu.queue.gaps.hasGap(e.category, f, s.now()):
@@ -472,7 +473,8 @@ func (s *Scribed) maxAttempts(e *queueEntry, f *queuedFrame, info *scribev1.Erro
 	return s.cfg.SequenceAttempts
 }
 
-// followsRefused reports whether a frame before it of the same sequence was refused: whoever waits for both must send them again.
+// followsRefused reports whether an earlier frame of the same sequence was refused: the caller that waits for both must send them
+// again.
 func (e *queueEntry) followsRefused(f *queuedFrame) bool {
 	if len(e.refused) == 0 {
 		return false
@@ -481,7 +483,7 @@ func (e *queueEntry) followsRefused(f *queuedFrame) bool {
 	return ok && slices.Contains(e.refused, key)
 }
 
-// leaveMemory accounts for a frame that has an outcome: it leaves the memory. What is in the spool only the spool counts.
+// leaveMemory removes a frame with an outcome from the memory's count. Backfill frames are counted by the spool only.
 func (q *sendQueue) leaveMemory(e *queueEntry, f *queuedFrame) {
 	if !e.backfill {
 		q.counts.memory = q.counts.memory.Minus(f.amount())
@@ -502,13 +504,13 @@ func (e *queueEntry) mayRetry(f *queuedFrame, info *scribev1.ErrorInfo, attempts
 	case !retry.ClassOf(info.GetReason()).Retryable():
 		return false
 	case unknown && e.awaitsUpstream() && !f.sequenced:
-		return false // it may be stored, and nothing would tell the second copy: the caller is there to decide
+		return false // it may be stored, and a second copy would not be detected: the waiting caller decides
 	default:
 		return true
 	}
 }
 
-// refusedFrame is a frame to be put into the dead letters.
+// refusedFrame is a frame to be written to the dead letters.
 type refusedFrame struct {
 	deadletter.Letter
 
@@ -517,8 +519,8 @@ type refusedFrame struct {
 	mem   *sharedBuffer
 }
 
-// failFrame counts a frame that will not be sent again, and tells whoever waits for it. If nobody does, it is put aside: then it returns
-// true, and it is counted when that is done.
+// failFrame counts a frame that will not be sent again, and tells its waiting caller. Without one, it adds the frame to the dead
+// letters, if there are any, and returns true; the frame is counted when the letter is written.
 func (s *Scribed) failFrame(e *queueEntry, f *queuedFrame, info *scribev1.ErrorInfo, o *answerOutcome) bool {
 	reason := rpc.ReasonLabel(info.GetReason())
 	if e.sub != nil {
@@ -548,7 +550,7 @@ func (s *Scribed) failFrame(e *queueEntry, f *queuedFrame, info *scribev1.ErrorI
 	return true
 }
 
-// countLetters is the event that dead letters were written: their frames are dropped now. The caller holds mu.
+// countLetters is the event that dead letters were written: their frames now count as dropped. The caller holds mu.
 func (s *Scribed) countLetters(dead []refusedFrame) {
 	q := &s.mu.queue
 	for i := range dead {
@@ -560,7 +562,6 @@ func (s *Scribed) countLetters(dead []refusedFrame) {
 	}
 }
 
-// writeLetters writes dead letters.
 func (s *Scribed) writeLetters(dead []refusedFrame) {
 	letters := make([]deadletter.Letter, len(dead))
 	for i := range dead {
@@ -572,7 +573,8 @@ func (s *Scribed) writeLetters(dead []refusedFrame) {
 	}
 }
 
-// retryPause is the pause after so many failures in a row: longer each time, jittered, and not shorter than the upstream asks for.
+// retryPause is the pause after a number of consecutive failures: growing, jittered, and not shorter than the upstream's retry
+// hint.
 func (s *Scribed) retryPause(failures int, info *scribev1.ErrorInfo) time.Duration {
 	pauses := backoff.Backoff{Min: s.cfg.RetryBase, Max: s.cfg.RetryMax}
 	hint := retry.Hint(info, retry.LongestHint)

@@ -12,70 +12,72 @@ import (
 	"scribe/scribed/spool"
 )
 
-// upstreamBatch is a request to the upstream: whole entries, each category's in order.
+// upstreamBatch is a request to the upstream: whole entries, in order within each category.
 type upstreamBatch struct {
 	entries []*queueEntry
 	queues  []*categoryQueue
 	ack     scribev1.AckLevel
 	bytes   int64
 	frames  int
-	// retry: it has queues that were refused before. round is sendQueue.round when it began.
+	// retry says that it has queues that were refused before. round is sendQueue.round when it began.
 	retry bool
 	round int
-	// backfill: the entries come from the spool; room is the memory that is reserved for them, buf what they are in.
+	// backfill says that the entries come from the spool; reserved is the memory reserved for them, buf their buffer.
 	backfill bool
 	reserved int64
 	buf      *sharedBuffer
 
 	cancel context.CancelFunc
-	// unused is closed when no caller's bytes are used any more.
+	// unused is closed when callers' bytes are no longer used.
 	unused chan struct{}
 }
 
-// sendQueue decides what is taken in, what is sent when, and what goes to the spool. It is a plain state machine: events and times go
-// in, batches and appends come out. What is in the spool it asks the spool, whose account is the only one. It does no I/O, starts nothing,
-// and reads no clock.
+// sendQueue decides which entries are accepted, what is sent when, and what goes to the spool. It is a plain state machine:
+// events and times go in, batches and appends come out. The spool keeps the only account of its contents, and the queue asks for
+// it. The queue does no I/O, starts no goroutines, and reads no clock.
 type sendQueue struct {
 	cfg      Config
 	spooling bool         // there is a spool
-	spool    *spool.Spool // asked for its account, and told of records whose fate is decided: nothing that may wait for the disk
-	capacity int64        // of the spool, in bytes, that are counted on
+	spool    *spool.Spool // asked for its account, and told of records that are done or released; no call that may wait for the disk
+	capacity int64        // bytes of the spool that are counted on
 	buffers  *buffers.Pool
 	counts   outcomeCounts
 	gaps     sequenceGaps
-	losses   *loss.Ledger // nil = nobody is told
+	losses   *loss.Ledger // nil = losses are not reported
 
 	used     int64 // bytes of memory charged
-	owed     int64 // bytes of what is in memory only, and may have to go to the spool
-	diskUsed int64 // by the spool's files, as it said last: more than it holds, since it gives files back whole, and later
-	// diskFullTill: the spool said that it is full although the account has room. It gives files back when it has time.
+	owed     int64 // bytes in memory only that may have to go to the spool
+	diskUsed int64 // bytes of the spool's files, as last reported: more than its records, since it frees whole files, and later
+	// diskFullTill is until when appends pause, after the spool reported that it is full although the account has capacity. The
+	// spool frees files asynchronously.
 	diskFullTill time.Time
 	queues       map[string]*categoryQueue
 	added        uint64 // entries
-	// turn holds every queue with entries that is not busy, in the order in which they get their turn.
+	// turn holds every queue with entries that is not busy, in the order of their turns.
 	turn []*categoryQueue
-	// backlog holds every queue with frames in the spool only; queues leave it when they are found without.
+	// backlog holds every queue with frames in the spool only; queues are removed when they are found to have none.
 	backlog []*categoryQueue
-	// running are requests on their way, filling those of them with backlog.
+	// running counts the requests in flight, filling those with backlog.
 	running, filling int
 	lastLive         bool // the newest request has live traffic
 	pace             backfillPacer
 	closing          bool
-	// draining: the backlog is forwarded as fast as it goes, also when closing.
+	// draining says that the backlog is forwarded as fast as possible, also when closing.
 	draining bool
 
-	// failures and notBefore hold everything back while the upstream is unavailable: since unavailableSince, one request at a time. Requests of one
-	// round that fail are one failure.
+	// failures and notBefore delay all requests while the upstream is unavailable, which it is since unavailableSince; one
+	// request is tried at a time. Failed requests of the same round count as one failure.
 	failures         int
 	notBefore        time.Time
 	unavailableSince time.Time
 	round            int
-	// retrying are requests on their way that have queues that were refused; one is free, more take a token each.
+	// retrying counts the requests in flight with queues that were refused before. The first is free, each further one takes a
+	// token.
 	retrying int
 	tokens   float64
 
-	blocked      map[*categoryQueue]struct{} // with calls that wait for capacity
-	freed        bool                        // there may be more room than when they looked
+	blocked      map[*categoryQueue]struct{} // queues with calls that wait for capacity
+	freed        bool                        // capacity may have been freed since the waiting calls last checked
 	blockedCalls int
 	blockedBytes int64
 }
@@ -93,7 +95,7 @@ func newQueue(cfg Config, pool *buffers.Pool) sendQueue {
 	return q
 }
 
-// queueOf returns the queue of a category, a new one if there is none. Who does not put anything into it calls forgetIdle.
+// queueOf returns the queue of a category, and creates it if needed. A caller that adds nothing to it calls forgetIdle.
 func (q *sendQueue) queueOf(category string) *categoryQueue {
 	l := q.queues[category]
 	if l == nil {
@@ -103,7 +105,7 @@ func (q *sendQueue) queueOf(category string) *categoryQueue {
 	return l
 }
 
-// forgetIdle ends a queue of which nothing is left.
+// forgetIdle removes an idle queue.
 func (q *sendQueue) forgetIdle(l *categoryQueue) {
 	if q.isIdle(l) {
 		q.leaveTurn(l)
@@ -114,13 +116,13 @@ func (q *sendQueue) forgetIdle(l *categoryQueue) {
 	}
 }
 
-// reserveMemory charges what an entry will take. add or release follows.
+// reserveMemory charges the memory of an entry. addEntry or releaseMemory follows.
 func (q *sendQueue) reserveMemory(e *queueEntry) {
 	q.used += e.charge
 	q.queueOf(e.category).bytes += e.charge
 }
 
-// releaseMemory gives back what an entry takes, and forgets the queue when nothing is left of it.
+// releaseMemory releases the charge of an entry, and removes the queue if it is idle.
 func (q *sendQueue) releaseMemory(e *queueEntry) {
 	q.used -= e.charge
 	q.freed = true
@@ -160,7 +162,7 @@ func (q *sendQueue) leaveTurn(l *categoryQueue) {
 	}
 }
 
-// releaseBuffer gives memory back that nobody uses any more.
+// releaseBuffer drops a reference to a buffer, and returns the buffer to the pool with the last one.
 func (q *sendQueue) releaseBuffer(m *sharedBuffer) {
 	if m == nil {
 		return
@@ -171,8 +173,8 @@ func (q *sendQueue) releaseBuffer(m *sharedBuffer) {
 	}
 }
 
-// removeEntry takes an entry out that nobody waits for any more, and reports whether it was there and not on its way. Its frames are
-// the caller's to count.
+// removeEntry removes an entry that no caller waits for any more, and reports whether it was in the queue and not in flight. The
+// caller counts its frames.
 func (q *sendQueue) removeEntry(e *queueEntry) bool {
 	l := q.queues[e.category]
 	if l == nil {
@@ -190,11 +192,11 @@ func (q *sendQueue) removeEntry(e *queueEntry) bool {
 	return true
 }
 
-// isUnavailable reports whether the upstream does not answer.
+// isUnavailable reports whether the upstream is unavailable.
 func (q *sendQueue) isUnavailable() bool { return q.failures > 0 }
 
-// liveSlots is how many requests may run when one with live traffic begins: one is kept for the backlog, if that has its turn. If
-// there is only one, they take turns.
+// liveSlots is how many requests may run when one with live traffic begins. One slot is kept for the backlog if it has its turn.
+// With a single slot, live traffic and backlog take turns.
 func (q *sendQueue) liveSlots(now time.Time) int {
 	n := q.cfg.MaxInFlight
 	if q.filling == 0 && (n > 1 || q.lastLive) && q.fillReady(now) {
@@ -203,7 +205,7 @@ func (q *sendQueue) liveSlots(now time.Time) int {
 	return n
 }
 
-// nextLive returns the next batch of live traffic to send now; nil when there is none.
+// nextLive returns the next batch of live traffic to send now, or nil.
 func (q *sendQueue) nextLive(now time.Time) *upstreamBatch {
 	if q.running >= q.liveSlots(now) || now.Before(q.notBefore) || q.isUnavailable() && q.running > 0 {
 		return nil
@@ -213,8 +215,8 @@ func (q *sendQueue) nextLive(now time.Time) *upstreamBatch {
 		return nil
 	}
 	b := &upstreamBatch{ack: q.upstreamLevel(q.turn[first].entries[0]), round: q.round}
-	// Lanes that are due get a share each, in turn; queues of another level wait for another batch. A queue that only lingers may
-	// come along.
+	// Queues that are due get a share each, in turn; queues of another level wait for another batch. A queue that is only
+	// lingering may come along.
 	quantum := max(q.cfg.BatchBytes/max(len(q.turn), 1), minQuantum)
 	order := slices.Concat(q.turn[first:], q.turn[:first])
 	q.turn = q.turn[:0:0]
@@ -228,7 +230,6 @@ func (q *sendQueue) nextLive(now time.Time) *upstreamBatch {
 	return b
 }
 
-// countStart counts a batch that is sent.
 func (q *sendQueue) countStart(b *upstreamBatch) {
 	q.running++
 	if !b.retry {
@@ -240,9 +241,9 @@ func (q *sendQueue) countStart(b *upstreamBatch) {
 	q.retrying++
 }
 
-// mayRetry reports whether a request may have queues that were refused before. Such a request can always be on its way, but only
-// one: more take tokens, of which five requests that succeed make one. So an upstream that refuses much gets little more than its
-// normal load.
+// mayRetry reports whether a request may have queues that were refused before. One such request is always allowed in flight;
+// further ones take tokens, of which five successful requests make one. So an upstream that refuses much gets little more than
+// its normal load.
 func (q *sendQueue) mayRetry() bool { return q.retrying == 0 || q.tokens >= 1 }
 
 const (
@@ -250,13 +251,13 @@ const (
 	maxTokens        = 10
 )
 
-// maySend reports whether a queue may send now, if it is due or not.
+// maySend reports whether a queue may send now, whether or not it is due.
 func (q *sendQueue) maySend(l *categoryQueue, now time.Time) bool {
 	return !now.Before(l.notBefore) && q.isEligible(l, l.entries[0]) && (l.failures == 0 || q.mayRetry())
 }
 
-// upstreamLevel is what the upstream is asked to wait for. With a spool frames are kept until they are committed, so that an outage
-// anywhere behind the agent is one that its callers do not notice; without one, none is passed on.
+// upstreamLevel is the acknowledgement level of requests to the upstream. With a spool, frames are kept until they are committed,
+// so that callers do not notice an outage anywhere after the agent. Without one, ACK_LEVEL_NONE is passed on.
 func (q *sendQueue) upstreamLevel(e *queueEntry) scribev1.AckLevel {
 	if e.ack == ackNone && !q.spooling {
 		return scribev1.AckLevel_ACK_LEVEL_NONE
@@ -264,15 +265,15 @@ func (q *sendQueue) upstreamLevel(e *queueEntry) scribev1.AckLevel {
 	return scribev1.AckLevel_ACK_LEVEL_COMMITTED
 }
 
-// isFull reports whether nothing may join the batch.
+// isFull reports whether the batch accepts no more entries.
 func (b *upstreamBatch) isFull(size int) bool {
 	return b.bytes >= int64(size) || len(b.entries) == 1 && b.entries[0].alone
 }
 
-// minQuantum is the least that a category may put into a batch at its turn, in bytes.
+// minQuantum is the least number of bytes that a category may put into a batch at its turn.
 const minQuantum = 64 << 10
 
-// moveEntries moves entries from a queue to a batch and reports whether there were any.
+// moveEntries moves entries from a queue to a batch, and reports whether it moved any.
 func (q *sendQueue) moveEntries(b *upstreamBatch, l *categoryQueue, quantum int) bool {
 	n, size := 0, int64(0)
 	for _, e := range l.entries {
@@ -312,7 +313,7 @@ func (q *sendQueue) isDue(l *categoryQueue, now time.Time) bool {
 	return q.closing || e.awaitsUpstream() || l.failures > 0 || l.bytes >= int64(q.cfg.BatchBytes) || !now.Before(e.since.Add(q.cfg.Linger))
 }
 
-// nextWake is when next or nextFill may have a batch if nothing else happens before; zero when only an event can bring one.
+// nextWake is when nextLive or nextFill may have a request if no event comes first; zero = only an event can bring one.
 func (q *sendQueue) nextWake(now time.Time) time.Time {
 	if q.running >= q.cfg.MaxInFlight || q.isUnavailable() && q.running > 0 {
 		return time.Time{}
@@ -327,7 +328,7 @@ func (q *sendQueue) nextWake(now time.Time) time.Time {
 		}
 		e := l.entries[0]
 		if !q.isEligible(l, e) || l.failures > 0 && !q.mayRetry() {
-			continue // until the backlog, or another retry, is answered
+			continue // until the backlog is forwarded, or another retry is answered
 		}
 		t := laterOf(laterOf(l.notBefore, q.notBefore), now)
 		if !q.isDue(l, t) {
@@ -345,7 +346,7 @@ func laterOf(a, b time.Time) time.Time {
 	return a
 }
 
-// earlierOf returns the earlier of two times of which zero is none.
+// earlierOf returns the earlier of two times; zero means no time.
 func earlierOf(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -353,8 +354,8 @@ func earlierOf(a, b time.Time) time.Time {
 	return a
 }
 
-// noteUnavailable is the event that a request failed as a whole and may succeed later; it returns which failure in a row that is.
-// Requests that ran beside one that failed are no failures of their own.
+// noteUnavailable is the event that a request failed as a whole and may succeed later. It returns the number of consecutive
+// failures. Requests that ran beside a failed one do not count as failures of their own.
 func (q *sendQueue) noteUnavailable(now time.Time, b *upstreamBatch) int {
 	if b.round == q.round || q.failures == 0 {
 		q.round++
@@ -374,8 +375,8 @@ func (q *sendQueue) noteAnswer(b *upstreamBatch) {
 	}
 }
 
-// finishLive is the event that a batch of live traffic is answered: entries that still have frames go back to the front of their
-// queues, in order; the others are released and returned. held are categories that are to wait.
+// finishLive is the event that a batch of live traffic was answered. Entries that still have frames return to the front of their
+// queues, in order; the others are released and returned. held maps the categories that must wait to their pauses.
 func (q *sendQueue) finishLive(now time.Time, b *upstreamBatch, held map[*categoryQueue]time.Duration) (done []*queueEntry) {
 	q.running--
 	if b.retry {
@@ -406,7 +407,7 @@ func (q *sendQueue) finishLive(now time.Time, b *upstreamBatch, held map[*catego
 	return done
 }
 
-// setHold lets a queue wait, or ends that.
+// setHold makes a queue wait if it is in held, and otherwise clears its failures.
 func (q *sendQueue) setHold(l *categoryQueue, now time.Time, held map[*categoryQueue]time.Duration) {
 	if d, ok := held[l]; ok {
 		l.notBefore = now.Add(d)

@@ -11,10 +11,10 @@ import (
 	"scribe/scribed/spool"
 )
 
-// spoolAttempts is how often an append or a sync is tried that fails: the spool goes on in another file.
+// spoolAttempts is how often a failing append or sync is tried: after a failure the spool continues in another file.
 const spoolAttempts = 3
 
-// runAppend carries an append out. Its entries are accounted for when it returns.
+// runAppend runs an append. When it returns, the queue has accounted for the entries.
 func (s *Scribed) runAppend(a *spoolAppend) error {
 	for _, prev := range a.prevs {
 		<-prev.a.done
@@ -44,7 +44,6 @@ func (s *Scribed) runAppend(a *spoolAppend) error {
 	return a.err
 }
 
-// endAppend accounts for an append that has ended.
 func (s *Scribed) endAppend(a *spoolAppend, refs []spool.Ref) {
 	used, _ := s.spool.Used()
 	s.mu.Lock()
@@ -54,10 +53,10 @@ func (s *Scribed) endAppend(a *spoolAppend, refs []spool.Ref) {
 	s.mu.Unlock()
 }
 
-// syncSpool returns when everything that was appended is on disk.
+// syncSpool makes everything durable that was appended before the call.
 func (s *Scribed) syncSpool(ctx context.Context) (err error) {
 	for range spoolAttempts {
-		// What a failed file had is written again to another one, and the next call waits for that.
+		// The contents of a failed file are rewritten to another one; the next Sync waits for that.
 		if err = s.spool.Sync(ctx); !errors.Is(err, spool.ErrFailed) {
 			return err
 		}
@@ -66,7 +65,7 @@ func (s *Scribed) syncSpool(ctx context.Context) (err error) {
 	return err
 }
 
-// dropBacklog takes the oldest frames of a category's backlog away.
+// dropBacklog drops the oldest frames of a category's backlog, see spool.Drop.
 func (s *Scribed) dropBacklog(category string, atLeast int64, olderThan time.Time, reason string) {
 	s.spool.Drop(category, atLeast, olderThan, reason)
 	s.mu.Lock()
@@ -75,8 +74,8 @@ func (s *Scribed) dropBacklog(category string, atLeast int64, olderThan time.Tim
 	s.notifyChange()
 }
 
-// readBacklog returns what is in the spool only, and counts what is gone since the last call: together they are one account. The caller
-// holds mu.
+// readBacklog returns the frames that are in the spool only, and counts those gone since the last call: the two are read
+// together, so the balance holds. The caller holds mu.
 func (s *Scribed) readBacklog() request.Amount {
 	if s.spool == nil {
 		return request.Amount{}
@@ -95,7 +94,7 @@ func (s *Scribed) readBacklog() request.Amount {
 	return amountOf(backlog)
 }
 
-// spillLoop writes to the spool what has been in memory for too long, or is in the way there.
+// spillLoop spills frames that have been in memory for too long, or that crowd it.
 func (s *Scribed) spillLoop() {
 	t := time.NewTicker(max(s.cfg.SpillAfter/4, time.Millisecond))
 	defer t.Stop()
@@ -111,7 +110,7 @@ func (s *Scribed) spillLoop() {
 	}
 }
 
-// spillOnce writes one part of what is to be spilled, and reports whether there was any that could be written.
+// spillOnce writes one append of what must be spilled, and reports whether it wrote any.
 func (s *Scribed) spillOnce(everything bool) bool {
 	s.mu.Lock()
 	a := s.mu.queue.planSpill(s.now(), everything)
@@ -122,10 +121,10 @@ func (s *Scribed) spillOnce(everything bool) bool {
 	return a != nil && s.runAppend(a) == nil
 }
 
-// crowdedPause is how long a full memory of which nothing can be spilled is left alone.
+// crowdedPause is how long the spiller waits when the memory is crowded and nothing can be spilled.
 const crowdedPause = 20 * time.Millisecond
 
-// upkeepLoop looks after what changes with time: ages, damage, and the gauges that are dear to compute.
+// upkeepLoop handles what changes with time: ages, damage, and gauges that are expensive to compute.
 func (s *Scribed) upkeepLoop() {
 	t := time.NewTicker(keeperInterval)
 	defer t.Stop()
@@ -148,7 +147,7 @@ func (s *Scribed) runUpkeep() {
 	}
 	s.mu.Lock()
 	s.mu.queue.diskUsed = used
-	s.mu.queue.freed = true // the spool gives files back when it has time
+	s.mu.queue.freed = true // the spool frees files asynchronously
 	s.readBacklog()
 	s.notifyChange()
 	s.mu.Unlock()
@@ -170,7 +169,7 @@ func (c *Config) hasMaxAge() bool {
 	return false
 }
 
-// dropExpired drops what is older than its category allows.
+// dropExpired drops frames older than their category's MaxAge.
 func (s *Scribed) dropExpired() {
 	now := s.now()
 	type limit struct {
@@ -196,7 +195,7 @@ func (s *Scribed) dropExpired() {
 	}
 }
 
-// giveUpEntries counts entries that were taken out of memory and are lost on purpose. The caller holds mu.
+// giveUpEntries counts entries that were removed from memory and are dropped on purpose. The caller holds mu.
 func (s *Scribed) giveUpEntries(entries []*queueEntry, reason string) {
 	for _, e := range entries {
 		sum := s.mu.queue.countLostFrames(e.category, reason, e.frames, s.now())
@@ -205,7 +204,7 @@ func (s *Scribed) giveUpEntries(entries []*queueEntry, reason string) {
 	}
 }
 
-// noteOldest finds out since when the oldest frame waits, for the gauge.
+// noteOldest updates the time of the oldest frame, for the gauge.
 func (s *Scribed) noteOldest() {
 	var oldest time.Time
 	for _, q := range s.spool.Queues() {
@@ -219,12 +218,12 @@ func (s *Scribed) noteOldest() {
 	}
 }
 
-// recoverBacklog takes over what the spool holds of the last run. What was found damaged had been taken over, too, and is dropped.
+// recoverBacklog takes over the spool's contents from the last run. Records found damaged count as recovered and as dropped.
 func (s *Scribed) recoverBacklog() {
 	q := &s.mu.queue
 	for _, held := range s.spool.Queues() {
 		l := q.queueOf(held.Category)
-		l.sequenced = true // nobody knows
+		l.sequenced = true // unknown; assume the worst
 		l.end = held.Last
 		q.joinBacklog(l)
 	}
@@ -239,7 +238,7 @@ func (s *Scribed) recoverBacklog() {
 	}
 }
 
-// refuse is the error of a write for which the spool has no capacity, or which it can't write.
+// spoolError is the error of a write that the spool has no capacity for, or cannot write.
 func (s *Scribed) spoolError(e *queueEntry, err error) error {
 	return retryHint(s.retryAfter(), scribev1.Reason_REASON_OVERLOADED, "%d bytes of category %s do not fit into the agent's spool: %w", e.bytes, e.category, err)
 }

@@ -12,16 +12,16 @@ import (
 	"scribe/scribed/spool"
 )
 
-// pendingCall is a request whose frames have no outcome yet.
+// pendingCall is a request with frames that have no outcome yet.
 type pendingCall struct {
-	data    []byte // the request's frames, the caller's
+	data    []byte // the request's frames; owned by the caller
 	results []*scribev1.FrameResult
-	entries []*queueEntry // of it that were put into the queue
+	entries []*queueEntry // its entries in the queue
 	pending int           // frames without an outcome; guarded by Scribed.mu
 	done    chan struct{}
 }
 
-// finishFrames tells a submission that n of its frames have an outcome. The caller holds Scribed.mu.
+// finishFrames notes that n of the call's frames have an outcome. The caller holds Scribed.mu.
 func (sub *pendingCall) finishFrames(n int) {
 	if sub == nil || n == 0 {
 		return
@@ -31,15 +31,16 @@ func (sub *pendingCall) finishFrames(n int) {
 	}
 }
 
-// Write implements rpc.WriteService. With ACK_LEVEL_NONE it answers when the frames are in memory or in the spool; with
-// ACK_LEVEL_SPOOLED when they are synced in the spool, or committed; with any other level when the upstream has committed them, or
-// they have failed. Without a spool, SPOOLED is answered when committed. Frames of a category that has no capacity meet what its rule
-// says; when all frames of a request are refused, so is the request. The request's bytes are not used after it returns.
+// Write implements rpc.WriteService. ACK_LEVEL_NONE is answered when the frames are in memory or in the spool; ACK_LEVEL_SPOOLED
+// when they are synced in the spool, or committed; any other level when the upstream has committed them, or they have failed.
+// Without a spool, SPOOLED is answered when the frames are committed. When a category has no capacity, its rule decides. If all
+// frames of a request are refused, so is the request. The request's bytes are not used after Write returns.
 func (s *Scribed) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
 	return s.write(ctx, req, false)
 }
 
-// write is Write. One that yields is refused where there is no capacity, whatever the rule: it neither waits nor takes the room of others.
+// write implements Write. A call that yields is refused when there is no capacity, whatever the rule: it neither waits nor takes
+// the capacity of others.
 func (s *Scribed) write(ctx context.Context, req *scribev1.WriteRequest, yields bool) (*scribev1.WriteResponse, error) {
 	data := req.GetFrames()
 	if int64(len(data)) > s.cfg.MaxRequestBytes {
@@ -51,7 +52,7 @@ func (s *Scribed) write(ctx context.Context, req *scribev1.WriteRequest, yields 
 	}
 	w := &writeCall{s: s, in: in, ack: s.levelOf(req.GetAck()), yields: yields}
 	if w.ack != ackNone {
-		w.sub = &pendingCall{data: data, results: in.results, done: make(chan struct{}), pending: 1} // 1 for accept
+		w.sub = &pendingCall{data: data, results: in.results, done: make(chan struct{}), pending: 1} // 1 for acceptEntries
 	}
 	if err := w.acceptEntries(ctx); err != nil {
 		return nil, err
@@ -79,9 +80,9 @@ func (s *Scribed) levelOf(ack scribev1.AckLevel) ackLevel {
 	}
 }
 
-// Publish implements rpc.WriteService: it encodes the messages into one frame, which then goes the way of Write.
+// Publish implements rpc.WriteService. It encodes the messages into one frame, and then acts as Write.
 func (s *Scribed) Publish(ctx context.Context, req *scribev1.PublishRequest) (*scribev1.PublishResponse, error) {
-	// The category's own limit is the write proxy's to enforce.
+	// The write proxy enforces the category's own limit.
 	frame, err := publish.Frame(req, publish.MaxBytes, s.now())
 	if err != nil {
 		return nil, err
@@ -93,22 +94,22 @@ func (s *Scribed) Publish(ctx context.Context, req *scribev1.PublishRequest) (*s
 	return publish.Response(req, resp.GetResults()[0])
 }
 
-// parsedRequest is a request taken apart by category.
+// parsedRequest is a request split by category.
 type parsedRequest struct {
 	results []*scribev1.FrameResult
-	entries []*queueEntry // one for each category, in the order of their first frames
+	entries []*queueEntry // one for each category, in order of their first frames
 }
 
-// maxBlock is how many results are made at once, so that one that is kept keeps few others.
+// maxBlock bounds the results that are allocated together, so that a retained result retains few others.
 const maxBlock = 64
 
-// splitRequest checks every frame of a request, but for the checksums that the caller has checked. A frame that is refused alone has its
-// error in results; when nobody knows where the next frame begins, the whole request is refused.
+// splitRequest checks every frame of a request, except the checksums, which the caller has checked. A frame that is refused alone
+// has its error in results. When the start of the next frame cannot be determined, the whole request is refused.
 func splitRequest(ctx context.Context, data []byte) (*parsedRequest, error) {
 	in := &parsedRequest{}
 	var last *queueEntry
 	byCategory := make(map[string]*queueEntry, 1)
-	var block []scribev1.FrameResult // results are made many at a time
+	var block []scribev1.FrameResult // results are allocated in blocks
 	frames := request.Walk(ctx, data)
 	for frames.Next() {
 		if len(block) == 0 {
@@ -134,20 +135,20 @@ func splitRequest(ctx context.Context, data []byte) (*parsedRequest, error) {
 	return in, frames.Fault()
 }
 
-// writeCall is a request on its way into the agent.
+// writeCall is a request that is being accepted.
 type writeCall struct {
 	s     *Scribed
 	in    *parsedRequest
 	ack   ackLevel
 	sub   *pendingCall // nil with ackNone
-	taken int          // entries that were accepted, or dropped as their rule says
-	first error        // of those that were refused
+	taken int          // entries that were accepted, or dropped by their rule
+	first error        // the first refusal
 	// yields: see Scribed.write.
 	yields bool
 }
 
-// acceptEntries brings the entries of a request to where they have room: into memory, to the spool, or nowhere. Those that wait for capacity
-// are tried again until they have it. It is an error when all were refused.
+// acceptEntries moves the entries of a request into memory or to the spool, or refuses them. Entries that wait for capacity are
+// retried until they have it. It returns an error when all entries were refused.
 func (w *writeCall) acceptEntries(ctx context.Context) error {
 	s := w.s
 	if !s.accepting.Enter() {
@@ -175,7 +176,7 @@ func (w *writeCall) acceptEntries(ctx context.Context) error {
 	return nil
 }
 
-// waitForCapacity returns when a call may have capacity, or must look why it has none.
+// waitForCapacity waits until capacity may be free, ctx ends, or the agent is closing.
 func (w *writeCall) waitForCapacity(ctx context.Context, at *waiter) {
 	select {
 	case <-at.ready:
@@ -184,16 +185,16 @@ func (w *writeCall) waitForCapacity(ctx context.Context, at *waiter) {
 	}
 }
 
-// placements is what a round decided, by where entries go.
+// placements are the decisions of one round of placeEntries.
 type placements struct {
 	memory []*queueEntry
-	disk   []*spoolAppend // one each
-	passed []*queueEntry  // those in disk
-	again  []*queueEntry  // those that wait, or for which something is dropped
+	disk   []*spoolAppend // one for each entry of passed
+	passed []*queueEntry  // the entries that are appended by disk
+	again  []*queueEntry  // entries to retry: they wait, or frames are dropped for them
 	drops  map[string]int64
 }
 
-// placeEntries places entries once, and returns those that are to be tried again.
+// placeEntries tries once to place each entry, and returns those to retry.
 func (w *writeCall) placeEntries(ctx context.Context, todo []*queueEntry) []*queueEntry {
 	s := w.s
 	p := &placements{}
@@ -226,7 +227,7 @@ func (w *writeCall) placeEntries(ctx context.Context, todo []*queueEntry) []*que
 	return p.again
 }
 
-// placeEntry decides about one entry. The caller holds Scribed.mu.
+// placeEntry decides where one entry goes. The caller holds Scribed.mu.
 func (w *writeCall) placeEntry(ctx context.Context, e *queueEntry, p *placements) {
 	s := w.s
 	q := &s.mu.queue
@@ -245,7 +246,7 @@ func (w *writeCall) placeEntry(ctx context.Context, e *queueEntry, p *placements
 		q.unblockCall(l, e)
 		w.taken++
 		p.memory = append(p.memory, e)
-	case where == onDisk: // it keeps its place among those that wait until it is written
+	case where == onDisk: // it stays in the waiting list until it is written
 		p.disk, p.passed = append(p.disk, q.appendPassing(l, e)), append(p.passed, e)
 	case where == tooLarge:
 		q.counts.refused++
@@ -257,7 +258,7 @@ func (w *writeCall) placeEntry(ctx context.Context, e *queueEntry, p *placements
 	}
 }
 
-// applyRule does what the rule of a category says about an entry for which there is no capacity.
+// applyRule applies the rule of a category to an entry for which there is no capacity.
 func (w *writeCall) applyRule(l *categoryQueue, e *queueEntry, p *placements) {
 	s := w.s
 	q := &s.mu.queue
@@ -292,17 +293,18 @@ func (w *writeCall) applyRule(l *categoryQueue, e *queueEntry, p *placements) {
 	w.refuseEntry(l, e, retryHint(s.retryAfter(), scribev1.Reason_REASON_OVERLOADED, "the agent has no capacity for %d bytes of category %s: try again later", e.bytes, e.category))
 }
 
-// fullPause is how long nothing is appended after the spool said that it is full.
+// fullPause is how long appends pause after the spool reported that it is full.
 const fullPause = 100 * time.Millisecond
 
 // maxDrops bounds how often older frames are dropped for one entry.
 const maxDrops = 4
 
-// dropForEntry drops the oldest frames of a category, or asks for it, and reports whether that may help. The caller holds Scribed.mu.
+// dropForEntry drops the oldest frames of a category in memory, or adds them to p.drops if they are in the spool, and reports
+// whether that may free capacity. The caller holds Scribed.mu.
 func (w *writeCall) dropForEntry(l *categoryQueue, e *queueEntry, p *placements) bool {
 	s := w.s
 	q := &s.mu.queue
-	if !q.spooling || e.ack == ackCommitted || q.backlogOf(l).Frames == 0 { // what is in the spool is older
+	if !q.spooling || e.ack == ackCommitted || q.backlogOf(l).Frames == 0 { // else the backlog is older and goes first
 		gone := q.takeOldest(l, e.charge)
 		s.giveUpEntries(gone, fullReason)
 		return len(gone) > 0
@@ -311,14 +313,14 @@ func (w *writeCall) dropForEntry(l *categoryQueue, e *queueEntry, p *placements)
 		p.drops = make(map[string]int64)
 	}
 	need := max(q.spoolExcess(l, e.onDisk()), e.onDisk())
-	if e.dropped > 0 { // the spool gives files back whole
+	if e.dropped > 0 { // the spool only frees whole files
 		need = max(need, s.cfg.Spool.SegmentBytes)
 	}
 	p.drops[l.name] += need
 	return true
 }
 
-// refuseEntry tells the caller that an entry was not taken. The caller holds Scribed.mu.
+// refuseEntry refuses an entry. The caller holds Scribed.mu.
 func (w *writeCall) refuseEntry(l *categoryQueue, e *queueEntry, err error) {
 	w.s.mu.queue.unblockCall(l, e)
 	w.s.mu.queue.forgetIdle(l)
@@ -335,13 +337,13 @@ func (w *writeCall) setRefused(e *queueEntry, err error) {
 	}
 }
 
-// enqueueEntries puts entries into the queue that have room in memory, and begins the appends of those that go to the spool besides.
+// enqueueEntries puts entries that fit into memory into their queues, and begins the appends of those that also go to the spool.
 func (w *writeCall) enqueueEntries(entries []*queueEntry) (live []*spoolAppend) {
 	s := w.s
 	if len(entries) == 0 {
 		return nil
 	}
-	if w.ack != ackCommitted { // else the bytes are the caller's as long as they are needed
+	if w.ack != ackCommitted { // else the frames stay in the caller's buffer
 		for _, e := range entries {
 			e.copyFrames(s.buffers.Get(int(e.bytes)))
 		}
@@ -373,7 +375,7 @@ func (w *writeCall) enqueueEntries(entries []*queueEntry) (live []*spoolAppend) 
 	return live
 }
 
-// finishPassed deals with the end of an append of an entry that did not come into memory.
+// finishPassed handles the end of an append of an entry that did not enter memory.
 func (w *writeCall) finishPassed(e *queueEntry, err error, p *placements) {
 	s := w.s
 	s.mu.Lock()
@@ -395,15 +397,15 @@ func (w *writeCall) finishPassed(e *queueEntry, err error, p *placements) {
 	w.refuseEntry(l, e, s.spoolError(e, err))
 }
 
-// awaitUpstream deals with a live entry that could not be written to the spool: its caller waits for the upstream instead, unless that is
-// away.
+// awaitUpstream handles an entry in memory that could not be written to the spool: its caller waits for the upstream instead, or
+// gets an error if the upstream is unavailable.
 func (w *writeCall) awaitUpstream(e *queueEntry, err error) {
 	s := w.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.notifyChange()
 	if e.sub == nil {
-		return // it has an outcome
+		return // it already has an outcome
 	}
 	q := &s.mu.queue
 	e.ack = ackCommitted
@@ -419,7 +421,8 @@ func (w *writeCall) awaitUpstream(e *queueEntry, err error) {
 	q.releaseBuffer(e.mem)
 }
 
-// finishSync answers what is in the spool, err is why it may not be on disk. What is in memory, too, is answered by the upstream then.
+// finishSync answers the entries that are in the spool; err says why they may not be durable. If the sync failed, the upstream
+// answers for those that are also in memory.
 func (w *writeCall) finishSync(err error, p *placements) {
 	s := w.s
 	s.mu.Lock()
@@ -429,7 +432,7 @@ func (w *writeCall) finishSync(err error, p *placements) {
 		switch {
 		case e.ack != ackSpooled || !e.isSpooled():
 		case err == nil:
-			w.sub.finishFrames(len(e.frames)) // their results say nothing, which is that they are taken
+			w.sub.finishFrames(len(e.frames)) // an empty result means success
 			e.sub = nil
 		default:
 			e.ack = ackCommitted

@@ -11,9 +11,9 @@ const (
 	MaxKeyPart = 200
 )
 
-// CheckKey reports whether key is valid: at most [MaxKey] bytes, parts of 1 to [MaxKeyPart] bytes between single slashes, each of
-// ASCII letters, digits, '.', '_' and '-', and beginning with a letter or a digit. So no part is hidden, "." or "..", and engines
-// may use names that begin with a dot for themselves. The error wraps [ErrInvalidKey].
+// CheckKey reports whether key is valid: at most [MaxKey] bytes, in parts of 1 to [MaxKeyPart] bytes between single slashes. A
+// part consists of ASCII letters, digits, '.', '_' and '-', and begins with a letter or a digit. So no part is hidden, "." or
+// "..", and engines may use names that begin with a dot for themselves. The error wraps [ErrInvalidKey].
 func CheckKey(key string) error {
 	if reason := checkKey(key, false); reason != "" {
 		return fmt.Errorf("%w %q: %s", ErrInvalidKey, excerpt(key), reason)
@@ -29,7 +29,7 @@ func CheckPrefix(prefix string) error {
 	return nil
 }
 
-// checkKey returns what is wrong with a key, or, when cut is set, with the beginning of one. It returns "" when nothing is.
+// checkKey returns the violation of a key, or, when cut is set, of the beginning of a key. It returns "" for a valid one.
 func checkKey(key string, cut bool) string {
 	if len(key) > MaxKey {
 		return fmt.Sprintf("%d bytes, the limit is %d", len(key), MaxKey)

@@ -5,8 +5,8 @@ import (
 	"iter"
 )
 
-// All yields the entries under a prefix by key, page after page: each page is of one moment, all of them together are not. It ends with an
-// error when a page can't be read.
+// All yields the entries under a prefix by key, page by page. Each page is of one revision; different pages may be of different
+// ones. It ends with an error when a page can't be read.
 func All(ctx context.Context, s Store, prefix string) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		for after := ""; ; {

@@ -11,7 +11,7 @@ var (
 	ErrNotFound = errors.New("kv: key not found")
 	// ErrConflict means that a condition of a transaction does not hold. It comes as *ConflictError.
 	ErrConflict = errors.New("kv: a key does not have the expected revision")
-	// ErrCompacted means that the changes asked for are no longer kept: read everything again. It comes as *CompactedError.
+	// ErrCompacted means that the requested changes are no longer kept: read everything again. It comes as *CompactedError.
 	ErrCompacted = errors.New("kv: changes are no longer kept")
 	// ErrInvalid means that the request is outside the limits of this package.
 	ErrInvalid = errors.New("kv: invalid request")
@@ -21,12 +21,12 @@ var (
 	ErrClosed = errors.New("kv: closed")
 )
 
-// ConflictError is an ErrConflict with every condition that does not hold.
+// ConflictError is an ErrConflict that lists every condition that does not hold.
 type ConflictError struct {
 	Conflicts []KeyConflict
 }
 
-// KeyConflict is a condition that does not hold. Revisions are 0 for a key that does not exist.
+// KeyConflict is a condition that does not hold. A revision is 0 for a key that does not exist.
 type KeyConflict struct {
 	Key      string
 	Expected uint64
@@ -56,11 +56,11 @@ func (e *ConflictError) On(key string) bool {
 	return false
 }
 
-// CompactedError is an ErrCompacted with what was asked for and what is kept.
+// CompactedError is an ErrCompacted with the requested and the available revisions.
 type CompactedError struct {
 	// After is the revision that the watch had reached.
 	After uint64
-	// Oldest is the revision after which changes are kept, Newest the store's.
+	// Oldest is the revision after which changes are kept, Newest the store's revision.
 	Oldest, Newest uint64
 }
 

@@ -2,8 +2,8 @@ package kv
 
 import "context"
 
-// Limits of every engine. They are within what etcd accepts as it is configured by default (requests of 1.5 MiB, 128 operations
-// a transaction), so that nothing written to one engine is refused by another.
+// Limits of every engine. They are within etcd's default limits (requests of 1.5 MiB, 128 operations a transaction), so that
+// another engine never refuses what one engine accepted.
 const (
 	// MaxKey is the largest key in bytes. Keys are not empty.
 	MaxKey = 512
@@ -11,16 +11,16 @@ const (
 	MaxValue = 1536<<10 - 128<<10
 	// MaxOps is how many operations a transaction may have.
 	MaxOps = 128
-	// MaxCommit is the largest transaction in bytes of keys and values. What is left to 1.5 MiB is for the envelope and for the
+	// MaxCommit is the largest transaction in bytes of keys and values. The rest of 1.5 MiB is for the envelope and for the
 	// conditions, which repeat the keys.
 	MaxCommit = MaxValue + 32<<10
-	// MaxRange and MaxRangeBytes bound an answer of Range. The bound in bytes does not count for the first entry.
+	// MaxRange and MaxRangeBytes bound an answer of Range. The first entry may exceed the bound in bytes.
 	MaxRange      = 10_000
 	MaxRangeBytes = 8 << 20
 )
 
 // Store is a strongly consistent key-value store. All methods are safe for concurrent use, and Get, Range and Commit are
-// linearizable: what one call has returned, every later call sees, and a crash does not take it back.
+// linearizable: every later call sees what an earlier call returned, also after a crash.
 //
 // Errors that callers branch on: ErrNotFound, ErrConflict (as *ConflictError), ErrCompacted (as *CompactedError), ErrInvalid,
 // ErrCorrupt, ErrClosed. They are definite. A Commit that fails with any other error has an unknown outcome: it may have been
@@ -32,20 +32,20 @@ type Store interface {
 	// Range returns entries by key, all of one revision. The values belong to the caller.
 	Range(ctx context.Context, r KeyRange) (RangePage, error)
 
-	// Commit applies operations in one transaction, all or none, and returns its revision when it is durable. Every condition
-	// is checked against the state before the transaction; when one does not hold, nothing changes and the error is a
-	// *ConflictError. No key may occur twice. A transaction that changes nothing, because it only checks or deletes what is not
-	// there, returns the store's revision. The engine does not keep the values' memory after it returns.
+	// Commit applies operations in one transaction, all or none, and returns its revision when it is durable. Every condition is
+	// checked against the state before the transaction; if one does not hold, nothing changes and the error is a *ConflictError.
+	// A key may occur only once. A transaction that changes nothing, because it only checks keys or deletes missing ones, returns
+	// the store's revision. The engine does not keep the values' memory after it returns.
 	Commit(ctx context.Context, ops ...Op) (revision uint64, err error)
 
 	// Watch calls fn, never concurrently, with the changes of keys that begin with prefix and have a revision above after, in
-	// order, first those that have happened, then new ones as they are committed. A slow fn holds back only its own watch. It
-	// ends when ctx does (with ctx's error), when fn returns an error (which is returned as it is), when the store closes
-	// (ErrClosed), or when changes that it still has to tell are no longer kept (ErrCompacted). Revisions above the store's
-	// own fail with ErrCompacted too: they are another store's.
+	// order: first past changes, then new ones as they are committed. A slow fn delays only its own watch. Watch returns when ctx
+	// ends (with ctx's error), when fn returns an error (which is returned as it is), when the store closes (ErrClosed), or when
+	// changes that it has not delivered are no longer kept (ErrCompacted). An after above the store's revision fails with
+	// ErrCompacted too: it comes from another store.
 	Watch(ctx context.Context, prefix string, after uint64, fn func(EventBatch) error) error
 
-	// Close ends watches, waits for running calls, and releases what the engine holds. It must not be called from a Watch's fn.
+	// Close ends watches, waits for running calls, and releases the store's resources. It must not be called from a Watch's fn.
 	Close() error
 }
 
@@ -53,15 +53,15 @@ type Store interface {
 type Entry struct {
 	Key   string
 	Value []byte
-	// Revision is the one of the transaction that wrote the entry last.
+	// Revision is the revision of the transaction that last wrote the entry.
 	Revision uint64
 }
 
 // KeyRange selects keys.
 type KeyRange struct {
-	// Prefix: only keys that begin so.
+	// Prefix selects keys that begin with it.
 	Prefix string
-	// After: only keys that sort after it, byte by byte.
+	// After selects keys that sort after it, byte by byte.
 	After string
 	// Limit is the largest number of entries; 0 and anything above MaxRange mean MaxRange.
 	Limit int
@@ -70,22 +70,22 @@ type KeyRange struct {
 // RangePage is an answer of Range.
 type RangePage struct {
 	Entries []Entry
-	// Revision is the store's when the page was read.
+	// Revision is the store's revision when the page was read.
 	Revision uint64
-	// More says that there are entries after the last one: ask again with its key as After. A page with More is never empty.
+	// More says that entries follow the last one: ask again with its key as After. A page with More is never empty.
 	More bool
 }
 
-// OpKind is what an operation does. Engines may send the numbers over a wire.
+// OpKind is the kind of an operation. Engines may send the numbers over a wire.
 type OpKind uint8
 
 // Kinds of operations.
 const (
 	// OpPut stores a value.
 	OpPut OpKind = 1
-	// OpDelete removes a key. It is no error if the key does not exist.
+	// OpDelete removes a key. A key that does not exist is not an error.
 	OpDelete OpKind = 2
-	// OpCheck changes nothing: it is there for its condition.
+	// OpCheck changes nothing; it carries a condition.
 	OpCheck OpKind = 3
 )
 
@@ -94,7 +94,7 @@ type Op struct {
 	Kind  OpKind
 	Key   string
 	Value []byte
-	// Conditional says that the key's revision must be Revision, where 0 means that the key must not exist.
+	// Conditional says that the key must have Revision, where 0 means that the key must not exist.
 	Conditional bool
 	Revision    uint64
 }
@@ -105,22 +105,23 @@ func Put(key string, value []byte) Op { return Op{Kind: OpPut, Key: key, Value: 
 // Delete removes key.
 func Delete(key string) Op { return Op{Kind: OpDelete, Key: key} }
 
-// Check makes a transaction depend on a key that it does not change: revision is the one that the key must have, 0 when it must
-// not exist.
+// Check makes a transaction depend on a key that it does not change. The key must have this revision; 0 means that it must not
+// exist.
 func Check(key string, revision uint64) Op { return Op{Kind: OpCheck, Key: key}.If(revision) }
 
-// If makes the operation, and with it the transaction, conditional: the key must have this revision, and must not exist for 0.
+// If makes the operation, and with it the transaction, conditional: the key must have this revision; 0 means that it must not
+// exist.
 func (o Op) If(revision uint64) Op {
 	o.Conditional, o.Revision = true, revision
 	return o
 }
 
-// EventBatch brings a watch forward.
+// EventBatch is the next events of a watch.
 type EventBatch struct {
-	// Events are changes in the order of their revisions, never none. Those of one transaction are never split over batches.
-	// They are shared between watches: fn may keep them, and must not change them.
+	// Events are changes in the order of their revisions, at least one. The events of one transaction are never split over
+	// batches. Watches share them: fn may keep them, and must not change them.
 	Events []KeyEvent
-	// Revision is how far the watch has come: every change up to it has been told. Watching again after it goes on here.
+	// Revision is the position of the watch: every change up to it was delivered. A new Watch after it continues here.
 	Revision uint64
 }
 
@@ -129,7 +130,7 @@ type KeyEvent struct {
 	Key string
 	// Value is nil for a deletion.
 	Value []byte
-	// Revision is the transaction's.
+	// Revision is the revision of the transaction.
 	Revision uint64
 	// Deleted says that the key was removed.
 	Deleted bool

@@ -10,13 +10,13 @@ import (
 const (
 	// MaxAnnotation is the largest annotation in bytes.
 	MaxAnnotation = 8 << 10
-	// MaxAnnotations and MaxAnnotateBytes bound one call of Annotate.
+	// MaxAnnotations is the largest number of annotations, and MaxAnnotateBytes the most data, in one call of Annotate.
 	MaxAnnotations   = 1_000
 	MaxAnnotateBytes = 4 << 20
 )
 
-// Annotation is what is kept beside a record: something that was learned of what the record refers to, which can be learned again. A
-// record has at most one of a kind.
+// Annotation is data kept beside a record that describes what the record refers to, and that can be derived again from it. A
+// record has at most one annotation of each kind.
 type Annotation struct {
 	Shard record.ShardID
 	LSN   record.LSN
@@ -25,7 +25,7 @@ type Annotation struct {
 	Data []byte
 }
 
-// AnnotationKind says what an annotation is. The numbers are persisted and never reused.
+// AnnotationKind is the kind of an annotation. The numbers are persisted and never reused.
 type AnnotationKind uint8
 
 // AnnotationZones is the zone map of the payload that the record points to (docs/format/zonemap.md).
@@ -56,8 +56,8 @@ func ValidateAnnotations(notes []Annotation) error {
 	return nil
 }
 
-// ValidateAnnotationRange checks the arguments of [Log.Annotations], and returns where the range ends for an answer and how many bytes
-// that may have.
+// ValidateAnnotationRange checks the arguments of [Log.Annotations]. It returns the end of the range and the byte limit that an
+// answer applies.
 func ValidateAnnotationRange(shard record.ShardID, from, to record.LSN, kind AnnotationKind, maxBytes int) (end record.LSN, limit int, err error) {
 	if err := ValidatePosition(shard, from); err != nil {
 		return 0, 0, err

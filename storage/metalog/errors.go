@@ -12,11 +12,12 @@ import (
 var (
 	// ErrFenced means that a newer epoch owns the shard.
 	ErrFenced = errors.New("metalog: a newer writer owns the shard")
-	// ErrSealed means that the shard takes no more records.
+	// ErrSealed means that the shard is sealed and accepts no more records.
 	ErrSealed = errors.New("metalog: the shard is sealed")
 	// ErrConflict means that the next LSN is not the one expected.
 	ErrConflict = errors.New("metalog: the next LSN is not the one expected")
-	// ErrSequence means that a producer's sequence does not continue what the shard knows. It comes as *SequenceError.
+	// ErrSequence means that a producer's sequence does not continue the shard's state of that producer. It comes as
+	// *SequenceError.
 	ErrSequence = errors.New("metalog: producer sequences do not continue")
 	// ErrStaleBlob means that the records refer to a blob that retention may have deleted.
 	ErrStaleBlob = errors.New("metalog: the blob is older than the retention boundary")
@@ -26,11 +27,11 @@ var (
 	ErrInvalid = errors.New("metalog: invalid request")
 	// ErrClosed means that the engine is closed.
 	ErrClosed = errors.New("metalog: closed")
-	// ErrCorrupt means that something stored does not match its checksum, or is missing. It comes as *CorruptError.
+	// ErrCorrupt means that stored data is missing or does not match its checksum. It comes as *CorruptError.
 	ErrCorrupt = errors.New("metalog: damaged record")
 )
 
-// TrimmedError is an ErrTrimmed with the position where reading can go on.
+// TrimmedError is an ErrTrimmed with the position where reading can continue.
 type TrimmedError struct {
 	Shard record.ShardID
 	LSN   record.LSN
@@ -45,14 +46,14 @@ func (e *TrimmedError) Error() string {
 // Unwrap makes errors.Is(err, ErrTrimmed) hold.
 func (e *TrimmedError) Unwrap() error { return ErrTrimmed }
 
-// SequenceKind is why a run of sequences was refused.
+// SequenceKind is the reason why a run of sequences was refused.
 type SequenceKind uint8
 
 // Kinds of refusal.
 const (
 	// SequenceDuplicate: the run's first sequence is below the next one expected.
 	SequenceDuplicate SequenceKind = 1
-	// SequenceGap: it is above.
+	// SequenceGap: the run's first sequence is above the next one expected.
 	SequenceGap SequenceKind = 2
 	// SequenceStaleEpoch: the producer has written with a newer epoch.
 	SequenceStaleEpoch SequenceKind = 3
@@ -62,13 +63,14 @@ const (
 type SequenceConflict struct {
 	Shard record.ShardID
 	Kind  SequenceKind
-	// Run is what was refused.
+	// Run is the refused run.
 	Run Sequence
-	// Known is what the shard knew when the transaction began: an earlier run of the transaction does not show in it.
+	// Known is the shard's state of the producer before the transaction. It does not include earlier runs of the same
+	// transaction.
 	Known ProducerState
 }
 
-// SequenceError is an ErrSequence with the conflicts of the transaction: all of them, but at most MaxConflicts.
+// SequenceError is an ErrSequence that lists the conflicts of the transaction, the first MaxConflicts of them at most.
 type SequenceError struct {
 	Conflicts []SequenceConflict
 }
@@ -86,7 +88,7 @@ func (e *SequenceError) Error() string {
 // Unwrap makes errors.Is(err, ErrSequence) hold.
 func (e *SequenceError) Unwrap() error { return ErrSequence }
 
-// Refusal is why one shard took no records.
+// Refusal is the reason why one shard refused its part of a call.
 type Refusal struct {
 	// Err is ErrSealed, ErrFenced or ErrConflict.
 	Err error
@@ -94,8 +96,8 @@ type Refusal struct {
 	State State
 }
 
-// RefusedError is an ErrSealed, ErrFenced or ErrConflict of an Append, or an ErrSealed of an Open, with every shard that refused its
-// part (at most MaxConflicts). It matches each error that it holds, so a caller can leave out those shards and repeat the rest.
+// RefusedError is an ErrSealed, ErrFenced or ErrConflict of an Append, or an ErrSealed of an Open, with every shard that refused
+// its part (at most MaxConflicts). It matches each error in it. A caller can leave out the listed shards and repeat the rest.
 type RefusedError struct {
 	Refusals []Refusal
 }
@@ -110,7 +112,7 @@ func (e *RefusedError) Error() string {
 		r.Err, r.State.Shard, r.State.Epoch, r.State.NextLSN, len(e.Refusals))
 }
 
-// Unwrap makes errors.Is hold for what the shards answered.
+// Unwrap makes errors.Is hold for each shard's error.
 func (e *RefusedError) Unwrap() []error {
 	var errs []error
 	for _, kind := range []error{ErrSealed, ErrFenced, ErrConflict} {
@@ -123,11 +125,11 @@ func (e *RefusedError) Unwrap() []error {
 
 // CorruptError is an ErrCorrupt with the position of the damage.
 type CorruptError struct {
-	// Shard whose record or state is damaged.
+	// Shard is the shard whose record or state is damaged.
 	Shard record.ShardID
-	// LSN of the damaged record; 0 when it is the shard's own state.
+	// LSN is the LSN of the damaged record; 0 when the shard's own state is damaged.
 	LSN record.LSN
-	// Detail is what is wrong, for people.
+	// Detail describes the damage to a person.
 	Detail string
 }
 

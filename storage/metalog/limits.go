@@ -8,8 +8,8 @@ import (
 	"scribe/internal/format/record"
 )
 
-// Validate reports whether a is within the limits of this package: a wrapped ErrInvalid that names the part, or nil. It does no
-// more than look at a.
+// Validate reports whether a is within the limits of this package. It returns a wrapped ErrInvalid that names the part, or nil.
+// It does not change a.
 func (a *Append) Validate() error {
 	if err := checkCount("shards in an append", len(a.Shards), MaxAppendShards); err != nil {
 		return err
@@ -107,7 +107,7 @@ func ValidatePosition(shard record.ShardID, from record.LSN) error {
 	return nil
 }
 
-// ReadLimits returns the limits that [Log.Read] uses for those it was given.
+// ReadLimits returns the limits that [Log.Read] applies for the given arguments.
 func ReadLimits(maxRecords, maxBytes int) (records, bytes int) {
 	if maxRecords <= 0 || maxRecords > MaxReadRecords {
 		maxRecords = MaxReadRecords
@@ -125,7 +125,7 @@ func checkCount(what string, n, limit int) error {
 	return nil
 }
 
-// checkDistinct reports the first shard that is there twice. Few shards, the usual case, cost no allocation.
+// checkDistinct reports the first shard that occurs twice. With few shards, the usual case, it does not allocate.
 func checkDistinct(n int, at func(int) record.ShardID) error {
 	const few = 16
 	if n <= few {

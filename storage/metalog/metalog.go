@@ -7,7 +7,7 @@ import (
 	"scribe/internal/format/record"
 )
 
-// Limits of every engine. They bound what one call may ask for, so that no request makes an engine spend unbounded memory.
+// Limits of every engine. They bound one call, so that no request makes an engine use unbounded memory.
 const (
 	// MaxRecord is the largest record in bytes.
 	MaxRecord = 64 << 10
@@ -15,10 +15,11 @@ const (
 	MaxAppend = 32 << 20
 	// MaxAppendShards is how many shards one transaction may touch.
 	MaxAppendShards = 100_000
-	// MaxAppendRecords and MaxAppendSequences are how many records and runs of sequences one transaction may hold.
+	// MaxAppendRecords and MaxAppendSequences bound the records and the runs of sequences in one transaction.
 	MaxAppendRecords   = 1_000_000
 	MaxAppendSequences = 1_000_000
-	// MaxConflicts is how many refused shards or runs an error of Append lists: the first ones, in the order of the transaction.
+	// MaxConflicts bounds the refused shards or runs that an error of Append lists: the first ones, in the order of the
+	// transaction.
 	MaxConflicts = 1_000
 	// MaxShards is how many shards Open, Tail, Seek and Subscribe take in one call.
 	MaxShards = 10_000
@@ -26,10 +27,10 @@ const (
 	MaxProducers = 10_000
 	// MaxOwner is the longest name of an owner in bytes.
 	MaxOwner = 255
-	// MaxReadRecords and MaxReadBytes bound an answer of Read; zero or more than that means that.
+	// MaxReadRecords and MaxReadBytes bound an answer of Read. Zero and larger values mean these limits.
 	MaxReadRecords = 10_000
 	MaxReadBytes   = 4 << 20
-	// DefaultHeartbeat and MinHeartbeat bound how often an idle subscription is told the watermark.
+	// DefaultHeartbeat is the interval at which an idle subscription gets the watermark, and MinHeartbeat the shortest one.
 	DefaultHeartbeat = time.Second
 	MinHeartbeat     = 10 * time.Millisecond
 )
@@ -42,100 +43,102 @@ const (
 // definite: the call changed nothing. An Append that fails with any other error, the end of its context included, has an unknown
 // outcome: it may have been applied.
 type Log interface {
-	// Open makes owner the writer of shards, creating those that do not exist. Each gets an epoch above all earlier ones;
-	// appends with an earlier epoch fail with ErrFenced from then on. A sealed shard keeps its epoch and comes back with Sealed
-	// set. States are in the order of shards. The call is durable when it returns. Where shards are of a category that was retired
-	// it opens none, and fails with ErrSealed (as *RefusedError, which names them).
+	// Open makes owner the writer of shards, and creates those that do not exist. Each shard gets an epoch above all earlier
+	// ones; appends with an earlier epoch fail with ErrFenced from then on. A sealed shard keeps its epoch and is returned with
+	// Sealed set. States are in the order of shards. The call is durable when it returns. If shards belong to a retired category,
+	// Open opens none and fails with ErrSealed (as *RefusedError, which names them).
 	Open(ctx context.Context, owner string, shards []record.ShardID) ([]State, error)
 
 	// Append adds records to several shards in one transaction, all or none, and returns when it is durable and visible. Results
-	// are in the order of a.Shards. The engine does not keep a's memory after it returns. Whatever is wrong is found in this
+	// are in the order of a.Shards. The engine does not keep a's memory after it returns. Violations are looked for in this
 	// order: limits (ErrInvalid), a.OldestBlob (ErrStaleBlob), shards (sealed before fenced before conflict; an epoch that is not
 	// the newest one of the shard is ErrFenced, also where the shard does not exist), sequences.
 	Append(ctx context.Context, a *Append) ([]Appended, error)
 
-	// Read returns records of a shard in order and without gaps from LSN from on: at most maxRecords and, but for the first
-	// record, maxBytes of data. It is empty at the tail, beyond it, and for a shard that does not exist. Positions below the
-	// first record fail with ErrTrimmed (as *TrimmedError), position 0 with ErrInvalid. A damaged record ends an answer, and fails
-	// the one that it would be the first of with ErrCorrupt (as *CorruptError). The entries' data belongs to the caller.
+	// Read returns records of a shard in order and without gaps, beginning with LSN from: at most maxRecords and, except for the
+	// first record, maxBytes of data. The answer is empty at the tail, beyond it, and for a shard that does not exist. Positions
+	// below the first record fail with ErrTrimmed (as *TrimmedError), position 0 with ErrInvalid. An answer ends before a damaged
+	// record; if that is its first record, the call fails with ErrCorrupt (as *CorruptError). The entries' data belongs to the
+	// caller.
 	Read(ctx context.Context, shard record.ShardID, from record.LSN, maxRecords, maxBytes int) ([]Entry, error)
 
-	// Tail returns the states of shards, in their order. One that does not exist has Epoch 0, FirstLSN 1 and NextLSN 1, and is Sealed
-	// if its category was retired: then it will never exist, or was erased.
+	// Tail returns the states of shards, in their order. A shard that does not exist has Epoch 0, FirstLSN 1 and NextLSN 1. It is
+	// Sealed if its category was retired: then it will never exist, or was erased.
 	Tail(ctx context.Context, shards []record.ShardID) ([]State, error)
 
-	// Subscribe follows shards, each at most once: fn is called, never concurrently, with the records from the positions on, with
-	// new ones as they commit (without polling), and with a watermark for each idle shard at once and then at every heartbeat
-	// (0 = DefaultHeartbeat; anything below MinHeartbeat means that). A slow fn holds back only its own subscription, whose
-	// memory stays bounded. Updates and all that they refer to are valid until fn returns, and are not to be changed. It ends
-	// when ctx does (with its error), when fn returns an error (which is returned as it is), or when the engine closes. A shard
-	// that does not exist yet is followed from when it appears.
+	// Subscribe follows shards, each at most once. It calls fn, never concurrently, with the records from the given positions on,
+	// with new records as they commit (without polling), and with a watermark for each idle shard at once and then at every
+	// heartbeat (0 means DefaultHeartbeat; values below MinHeartbeat mean MinHeartbeat). A slow fn delays only its own
+	// subscription, whose memory stays bounded. Updates and everything they refer to are valid until fn returns, and must not be
+	// changed. Subscribe returns when ctx ends (with its error), when fn returns an error (which is returned as it is), or when
+	// the engine closes. A shard that does not exist yet is followed as soon as it appears.
 	//
-	// Within one subscription a shard's tail never goes back, nor does its watermark. A shard that is erased ends, at the latest tail
-	// that this subscription told: to a subscriber it was trimmed up to there and sealed. Nobody knows the tail of a shard that was
-	// erased before, so that one ends at the subscriber's position. A reader that knows a later tail, from Tail or from an earlier
-	// subscription, treats the records between as trimmed; a Read of them is empty. A shard that never existed ends at the next heartbeat.
+	// Within one subscription neither a shard's tail nor its watermark goes back. An erased shard ends at the latest tail that
+	// this subscription reported: to a subscriber it was trimmed up to that tail and sealed. The tail of a shard that was erased
+	// before the subscription is unknown, so that shard ends at the subscriber's position. A reader that knows a later tail, from
+	// Tail or from an earlier subscription, treats the records between as trimmed; a Read of them is empty. A shard of a
+	// retired category that never existed ends at the next heartbeat.
 	Subscribe(ctx context.Context, from []Position, heartbeat time.Duration, fn func([]Update) error) error
 
-	// Seek returns, for each shard, the LSN of the first record persisted at or after t, and the tail when there is none.
+	// Seek returns, for each shard, the LSN of the first record persisted at or after t, or the tail if no such record exists.
 	Seek(ctx context.Context, shards []record.ShardID, t int64) ([]record.LSN, error)
 
-	// Trim removes records below before, which may be up to the tail; above that it is ErrInvalid. Repeating it, or trimming less
-	// than before, is harmless.
+	// Trim removes records below before. A value above the tail is ErrInvalid. Repeating it, or trimming to a lower LSN, has no
+	// effect.
 	Trim(ctx context.Context, shard record.ShardID, before record.LSN) error
 
-	// Seal ends a shard: no epoch can append any more. Repeating it is harmless. A shard that does not exist is ErrInvalid.
+	// Seal ends a shard: no epoch can append to it any more. Repeating it is harmless. A shard that does not exist is ErrInvalid.
 	Seal(ctx context.Context, shard record.ShardID) (State, error)
 
-	// Retire ends a category's id for ever: its shards are sealed, and from then on Open and Append of any shard of that id, also
-	// of one that never existed, fail with ErrSealed. What is stored can be read until it is trimmed. The call is durable when it
-	// returns; repeating it is harmless. It takes time in proportion to the category's shards.
+	// Retire ends a category's id for ever. Its shards are sealed, and from then on Open and Append of any shard of that id fail
+	// with ErrSealed, including shards that never existed. Stored records can be read until they are trimmed. The call is durable
+	// when it returns; repeating it is harmless. Its duration is proportional to the number of the category's shards.
 	Retire(ctx context.Context, category uint32) error
 
-	// Erase removes all that is left of a retired category: its shards with their records, and what they know of producers. What is not
-	// retired is ErrInvalid. The call is durable when it returns; repeating it is harmless.
+	// Erase removes everything left of a retired category: its shards with their records and producer states. A category that is
+	// not retired is ErrInvalid. The call is durable when it returns; repeating it is harmless.
 	Erase(ctx context.Context, category uint32) error
 
 	// Shards returns the shards of a category by id.
 	Shards(ctx context.Context, category uint32) ([]State, error)
 
-	// WatchShards calls fn, never concurrently, with the shards of a category, once even if there are none, then with those that
-	// appear. The slice is valid until fn returns. It ends as Subscribe does.
+	// WatchShards calls fn, never concurrently, first with the existing shards of a category, even if there are none, then with
+	// shards as they appear. The slice is valid until fn returns. WatchShards ends as Subscribe does.
 	WatchShards(ctx context.Context, category uint32, fn func([]record.ShardID) error) error
 
-	// Sequences returns what a shard knows of producers, in their order.
+	// Sequences returns a shard's states of producers, in the order of producers.
 	Sequences(ctx context.Context, shard record.ShardID, producers []uint64) ([]ProducerState, error)
 
 	// AdvanceBoundary raises the time below which blobs may be deleted: appends that refer to an older blob fail with
-	// ErrStaleBlob from then on. It returns the boundary, which never goes back; 0 only reads it.
+	// ErrStaleBlob from then on. It returns the boundary, which never goes back. A t of 0 only reads it.
 	AdvanceBoundary(ctx context.Context, t int64) (int64, error)
 
-	// Annotate keeps annotations beside records, each in place of the one before of its kind, and returns how many it kept: those of
-	// records that were trimmed, or do not exist, are left out. They can be read when it returns, and go with their records; a crash
-	// may lose them, and no reader may need them. The engine does not keep the memory of notes after it returns.
+	// Annotate keeps annotations beside records and returns how many it kept. Each replaces the record's earlier one of its kind;
+	// annotations of trimmed or missing records are skipped. They are readable when Annotate returns, and are removed with their
+	// records. A crash may lose them, and no reader may need them. The engine does not keep the memory of notes after it returns.
 	Annotate(ctx context.Context, notes []Annotation) (kept int, err error)
 
-	// Annotations returns the annotations of a kind beside the records of a shard from an LSN to below another, by LSN: of at most
-	// MaxReadRecords records and, but for the first, maxBytes of data (0, and anything above MaxReadBytes, means that). until is the LSN
-	// up to which the answer is complete. What is damaged is left out. Data belongs to the caller.
+	// Annotations returns the annotations of one kind beside the records [from, to) of a shard, by LSN: of at most MaxReadRecords
+	// records and, except for the first, maxBytes of data (0 and values above MaxReadBytes mean MaxReadBytes). The answer is
+	// complete for LSNs below until. Damaged annotations are left out. The data belongs to the caller.
 	Annotations(ctx context.Context, shard record.ShardID, from, to record.LSN, kind AnnotationKind, maxBytes int) (notes []Annotation, until record.LSN, err error)
 
-	// Close ends subscriptions with ErrClosed, waits for running calls, and releases what the engine holds. Repeating it is
+	// Close ends subscriptions with ErrClosed, waits for running calls, and releases the engine's resources. Repeating it is
 	// harmless.
 	Close() error
 }
 
-// State is what an engine knows of a shard.
+// State is the state of a shard.
 type State struct {
 	Shard record.ShardID
-	// FirstLSN is the oldest record's; NextLSN when there is none.
+	// FirstLSN is the LSN of the oldest record, or NextLSN if the shard has no records.
 	FirstLSN record.LSN
-	// NextLSN is what the next record will get.
+	// NextLSN is the LSN of the next record.
 	NextLSN record.LSN
-	// Epoch is the newest one; 0 for a shard that does not exist.
+	// Epoch is the newest epoch; 0 for a shard that does not exist.
 	Epoch  uint64
 	Sealed bool
-	// LastTime is the persisted time of the newest record ever appended; 0 when there was none.
+	// LastTime is the persisted time of the newest record ever appended; 0 if no record was appended.
 	LastTime int64
 	// Watermark: no later record will have a persisted time below it.
 	Watermark int64
@@ -145,28 +148,28 @@ type State struct {
 type Append struct {
 	// Shards, each at most once.
 	Shards []ShardAppend
-	// OldestBlob is the creation time of the oldest blob that the records refer to; 0 when they refer to none.
+	// OldestBlob is the creation time of the oldest blob that the records refer to; 0 if they refer to no blob.
 	OldestBlob int64
 }
 
 // ShardAppend adds records to one shard.
 type ShardAppend struct {
 	Shard record.ShardID
-	// Epoch is the one that Open returned.
+	// Epoch is the epoch that Open returned.
 	Epoch uint64
-	// ExpectLSN, when not 0, is what the first record must get, else the append fails with ErrConflict: so an append that was
-	// applied although its answer was lost is not stored twice when it is repeated.
+	// ExpectLSN, when not 0, is the LSN that the first record must get; otherwise the append fails with ErrConflict. With it, a
+	// retry of an append whose answer was lost does not store the records twice.
 	ExpectLSN record.LSN
 	// Records are stored in order.
 	Records [][]byte
-	// Sequences, when not empty, must continue what the shard knows of each producer: the run's first sequence must be the next
-	// one expected (any, for a producer or an epoch that is new), and the epoch not older than the newest one. Runs of one
-	// producer must be in order: each continues the ones before it that are not refused. Else the append fails with a
-	// *SequenceError and nothing changes.
+	// Sequences, when not empty, must continue the shard's state of each producer: the run's first sequence must be the next one
+	// expected (any, for a new producer or epoch), and the epoch must not be older than the newest one. Runs of one producer must
+	// be in order: each continues the earlier runs that are not refused. Otherwise the append fails with a *SequenceError and
+	// nothing changes.
 	Sequences []Sequence
 }
 
-// Sequence is a run of messages of one producer: [First, Last]. The largest uint64 is no sequence.
+// Sequence is a run of messages of one producer: [First, Last]. The largest uint64 is not a valid sequence.
 type Sequence struct {
 	Producer uint64
 	Epoch    uint32
@@ -174,7 +177,7 @@ type Sequence struct {
 	Last     uint64
 }
 
-// Appended says where a shard's records are: FirstLSN and the ones after it, all with the persisted time Time.
+// Appended is the location of a shard's appended records: LSNs from FirstLSN on, all with the persisted time Time.
 type Appended struct {
 	FirstLSN record.LSN
 	Time     int64
@@ -187,28 +190,29 @@ type Entry struct {
 	Data []byte
 }
 
-// Position is where a reader stands in a shard: the LSN of the next record to read.
+// Position is a reader's position in a shard: the LSN of the next record to read.
 type Position struct {
 	Shard record.ShardID
 	LSN   record.LSN
 }
 
-// Update brings a subscriber forward in one shard.
+// Update is the progress of one shard in a subscription.
 type Update struct {
 	Shard record.ShardID
-	// TrimmedTo, when not 0, says that records below it were trimmed before they could be sent: Entries begin there.
+	// TrimmedTo, when not 0, says that records below it were trimmed before they could be sent. Entries begin there.
 	TrimmedTo record.LSN
-	// Entries are new records in order; none in a heartbeat.
+	// Entries are new records in order. A heartbeat has no entries.
 	Entries []Entry
-	// NextLSN is the tail at that moment. It never goes back.
+	// NextLSN is the tail at the time of the update. It never goes back.
 	NextLSN record.LSN
 	// Watermark: no record after Entries will have a persisted time below it; 0 while Entries do not reach the tail.
 	Watermark int64
-	// Sealed says that nothing follows Entries, since the shard was sealed or erased. It is the shard's last update.
+	// Sealed says that no records follow Entries, because the shard was sealed or erased. It is the shard's last update.
 	Sealed bool
 }
 
-// ProducerState is a shard's memory of a producer: its newest epoch and the sequence expected next. Zero when not known.
+// ProducerState is a shard's state of a producer: its newest epoch and the sequence expected next. It is zero for an unknown
+// producer.
 type ProducerState struct {
 	Producer uint64
 	Epoch    uint32

@@ -3,8 +3,8 @@ package metalog
 // Known reports whether the shard has stored sequences of the producer.
 func (s ProducerState) Known() bool { return s.Next != 0 }
 
-// Continue decides whether run continues s. It returns the state after run and 0, or s itself and why run is refused. The run
-// must be valid: First ≤ Last < the largest uint64.
+// Continue decides whether run continues s. It returns the state after run and 0, or s itself and the reason for the refusal. The
+// run must be valid: First ≤ Last < the largest uint64.
 func (s ProducerState) Continue(run Sequence) (ProducerState, SequenceKind) {
 	if s.Known() {
 		switch {

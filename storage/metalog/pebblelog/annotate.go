@@ -21,13 +21,13 @@ func (e *Engine) Annotate(ctx context.Context, notes []metalog.Annotation) (int,
 	return o.kept, nil
 }
 
-// annotateOp keeps annotations. They are not in the batch that is synced: nobody waits for them to be durable.
+// annotateOp keeps annotations. They are not in the synced batch, because nobody waits until they are durable.
 type annotateOp struct {
 	notes []metalog.Annotation
 	kept  int
 }
 
-// pendingNote is an annotation that will be written, encoded.
+// pendingNote is an encoded annotation that will be written.
 type pendingNote struct {
 	sh    *shardEntry
 	lsn   record.LSN
@@ -54,7 +54,7 @@ func (o *annotateOp) stage(c *committer) error {
 	return nil
 }
 
-// writeNotes writes the annotations of the group, after its batch: what the group trimmed or erased is not brought back.
+// writeNotes writes the annotations of the group after its batch. It skips records that the group trimmed or erased.
 func (c *committer) writeNotes() error {
 	if len(c.notes) == 0 {
 		return nil
@@ -109,7 +109,7 @@ func (e *Engine) Annotations(
 		}
 		data, err := schema.Annotation(it.Key(), value)
 		if err != nil {
-			e.metrics.badAnnotations.Inc() // it is as if it was not there
+			e.metrics.badAnnotations.Inc() // a damaged annotation counts as missing
 			continue
 		}
 		if len(notes) > 0 && len(data) > maxBytes {

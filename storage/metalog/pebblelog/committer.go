@@ -15,37 +15,37 @@ import (
 )
 
 const (
-	// maxGroup is how many requests are queued, and how many share a commit. When the queue is full, callers wait.
+	// maxGroup bounds the queued requests, and the requests that share a commit. When the queue is full, callers wait.
 	maxGroup = 1024
-	// maxGroupBytes is how large a batch grows before it is committed, but for its last request.
+	// maxGroupBytes is the size at which a batch is committed; its last request may exceed it.
 	maxGroupBytes = 8 << 20
 )
 
-// commitRequest is a call that the committer decides. The queue holds requests, not what they carry: that stays the callers'.
+// commitRequest is a call that the committer decides. The queue holds requests only; their data stays in the callers' memory.
 type commitRequest struct {
 	op   stagedOp
 	err  error
 	done chan struct{} // closed when the outcome is durable
-	// claim says who may look at the op's memory.
+	// claim says who may read the op's memory.
 	claim atomic.Int32
 }
 
 // Values of request.claim.
 const (
 	claimQueued    = 0
-	claimStaged    = 1 // the committer looks at it, while it holds Engine.staging
-	claimWithdrawn = 2 // the caller gave up before the committer came to it: it has no effect
+	claimStaged    = 1 // the committer reads it, while it holds Engine.staging
+	claimWithdrawn = 2 // the caller withdrew it before the committer claimed it: it has no effect
 )
 
 func newRequest(o stagedOp) *commitRequest { return &commitRequest{op: o, done: make(chan struct{})} }
 
-// stagedOp is one kind of change. stage decides it against the present state, and either adds it to the batch or returns an error
-// without changing anything. What it returns to its caller counts once the batch is durable.
+// stagedOp is one kind of change. stage decides it against the current state, and either adds it to the batch or returns an error
+// without changing anything. The caller gets its result once the batch is durable.
 type stagedOp interface {
 	stage(c *committer) error
 }
 
-// submit has the committer carry out o and waits for the outcome.
+// submit has the committer execute o and waits for the outcome.
 func (e *Engine) submit(ctx context.Context, o stagedOp) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -72,8 +72,8 @@ func (e *Engine) submit(ctx context.Context, o stagedOp) error {
 	}
 }
 
-// withdraw takes back a request whose caller does not wait any longer: when it returns, the committer does not use the caller's
-// memory. It returns whether the request has no effect.
+// withdraw takes back a request whose caller stops waiting: after it returns, the committer does not use the caller's memory. It
+// reports whether the request has no effect.
 func (e *Engine) withdraw(r *commitRequest) bool {
 	if r.claim.CompareAndSwap(claimQueued, claimWithdrawn) {
 		return true
@@ -84,30 +84,30 @@ func (e *Engine) withdraw(r *commitRequest) bool {
 	return false
 }
 
-// committer is the goroutine that owns the tails of all logs. Its fields are its own.
+// committer is the goroutine that owns the tails of all logs. Only this goroutine uses its fields.
 type committer struct {
 	e *Engine
 
-	// The batch being built, and what belongs to it.
+	// The batch being built, and its state.
 	batch *pebble.Batch
 	now   int64 // time of its records
 	group []*commitRequest
 	dirty []*shardEntry
-	// producers are those that the batch changes.
+	// producers are the states of producers that the batch changes.
 	producers map[producerKey]schema.Producer
-	// overlay are those that the append being decided changes.
+	// overlay are the states of producers that the append being decided changes.
 	overlay map[producerKey]schema.Producer
 	tails   []*tailChunk
 	trims   []trimmedRange
-	// notes are annotations that are written after the batch, in noteBytes.
+	// notes are annotations to be written after the batch, of noteBytes in all.
 	notes     []pendingNote
 	noteBytes int
-	// boundary is the one after the batch.
+	// boundary is the boundary after the batch.
 	boundary int64
-	// retired are the categories that take no more records, those of the batch included.
+	// retired are the retired categories, including those that the batch retires.
 	retired categorySet
 
-	// known are producers as they are on disk, as far as remembered.
+	// known caches the states of producers on disk.
 	known *simplelru.LRU[producerKey, schema.Producer]
 
 	key, value []byte // scratch
@@ -128,7 +128,7 @@ func newCommitter(e *Engine) *committer {
 	}
 }
 
-// serveQueue serves the queue until the engine stops or fails. When the engine stops there are no callers left.
+// serveQueue serves the queue until the engine stops or fails. When the engine stops, no callers are left.
 func (c *committer) serveQueue() {
 	defer close(c.e.stopped)
 	for {
@@ -144,7 +144,7 @@ func (c *committer) serveQueue() {
 	}
 }
 
-// commitGroup carries out first and what else waits. An error means that nobody knows what is on disk.
+// commitGroup executes first and the other queued requests. After an error the content of the disk is unknown.
 func (c *committer) commitGroup(first *commitRequest) error {
 	c.batch = c.e.db.NewBatch()
 	bound, err := c.buildBatch(first)
@@ -168,7 +168,7 @@ func (c *committer) commitGroup(first *commitRequest) error {
 	return c.batch.Close()
 }
 
-// buildBatch takes requests as long as there are any, and returns the clock's bound that the batch writes.
+// buildBatch stages requests until the queue is empty or the batch full. It returns the clock's bound that the batch writes.
 func (c *committer) buildBatch(first *commitRequest) (bound int64, err error) {
 	e := c.e
 	e.staging.Lock()
@@ -199,7 +199,7 @@ func (c *committer) buildBatch(first *commitRequest) (bound int64, err error) {
 	return bound, err
 }
 
-// nextRequest returns a request that waits, nil when there is none or the batch is full.
+// nextRequest returns a queued request, or nil if there is none or the batch is full.
 func (c *committer) nextRequest() *commitRequest {
 	if len(c.group) >= maxGroup || c.batch.Len()+c.noteBytes >= maxGroupBytes {
 		return nil
@@ -212,8 +212,8 @@ func (c *committer) nextRequest() *commitRequest {
 	}
 }
 
-// publishBatch makes a durable batch visible. The order matters: states before the clock goes on (see clock), and both before the
-// callers are answered, who may read at once.
+// publishBatch makes a durable batch visible. The order matters: it publishes the states before the clock advances (see
+// watermarkClock), and both before the callers are answered, because they may read at once.
 func (c *committer) publishBatch(bound int64) {
 	e := c.e
 	e.tails.addChunks(c.tails)
@@ -245,13 +245,13 @@ func (c *committer) markDirty(sh *shardEntry) {
 	}
 }
 
-// zones is the kind of annotations that there are.
+// zones is the only kind of annotations.
 const zones = uint8(metalog.AnnotationZones)
 
-// removeTrimmed removes the records and the annotations of trims that are durable. It is not synced: what a crash leaves behind is below the shard's first
-// LSN, where nobody reads, and the shard's next trim removes it.
+// removeTrimmed removes the records and the annotations below durable trims. It is not synced: records that survive a crash are
+// below the shard's first LSN, where nobody reads, and the shard's next trim removes them.
 //
-// It comes after the trims were published, so a reader that misses a record finds that the shard begins later by now.
+// It runs after the trims were published, so a reader that misses a record finds the shard's new first LSN.
 func (c *committer) removeTrimmed() error {
 	if len(c.trims) == 0 {
 		return nil

@@ -2,30 +2,30 @@
 //
 // # Writing
 //
-// One goroutine, the committer, owns everything that changes. Calls that change something are queued; the committer takes what
-// waits, decides each in turn against the shards' states in memory, puts what it allows into one Pebble batch, syncs the batch
-// once, publishes the new states, answers the calls, and wakes subscribers. A single caller waits for one sync; many share one.
-// An answer, also a refusal, is given only after the batch that it was decided in is durable, because the refusal may rest on
-// what that batch holds.
+// One goroutine, the committer, owns all mutable state. Calls that change something are queued. The committer takes the queued
+// calls, decides each in turn against the shards' states in memory, puts the permitted changes into one Pebble batch, syncs the
+// batch once, publishes the new states, answers the calls, and wakes subscribers. A single caller waits for one sync; many share
+// one. Every answer, also a refusal, waits until the batch in which it was decided is durable, because a refusal may depend on
+// changes in that batch.
 //
-// Each shard has two states in memory: cur, which the committer alone reads and writes and which includes the batch being built,
+// Each shard has two states in memory: cur, which only the committer reads and writes and which includes the batch being built,
 // and pub, which is durable and which readers see. Pebble shows a batch to iterators before it is synced, so readers take the
-// bounds of a shard from pub, and never look beyond them.
+// bounds of a shard from pub, and never read beyond them.
 //
 // # Failing
 //
-// When a write to the write-ahead log or to Pebble's manifest fails, nobody knows what is on disk. The engine then fails as a
-// whole: running and later calls return an error, [Engine.Failed] is closed, nothing is acknowledged any more, and the folder
-// stays locked until the process ends. Opening the folder in a new process recovers what was acknowledged. See guard.go for why
-// the goroutine that met the error never returns.
+// After a failed write to the write-ahead log or to Pebble's manifest, the content of the disk is unknown. The engine then fails
+// as a whole: running and later calls return an error, [Engine.Failed] is closed, nothing is acknowledged any more, and the
+// folder stays locked until the process ends. Opening the folder in a new process recovers everything that was acknowledged.
+// guard.go explains why the goroutine that met the error never returns.
 //
 // # Clock
 //
-// Records and watermarks take their times from one clock that never goes back, also over restarts: clock.go says how a promise
-// made to readers is kept after a crash with a wall clock that went back.
+// Records and watermarks take their times from one clock that never goes back, also over restarts. clock.go explains how promises
+// to readers hold after a crash with a wall clock that was set back.
 //
 // # Locks
 //
-// In this order, any of them may be left out: life, staging, table.mu, watchers.mu, subscription.mu; tails.mu and clock.mu are
-// taken last and hold nothing else. None is held during disk I/O but staging, which covers reads of states that are not cached.
+// The lock order is: life, staging, table.mu, watchers.mu, subscription.mu; any may be skipped. tails.mu and clock.mu are leaves:
+// no other lock is taken while one is held. Only staging is held during disk I/O: it covers reads of states that are not cached.
 package pebblelog

@@ -21,7 +21,7 @@ import (
 	"scribe/storage/metalog/pebblelog/schema"
 )
 
-// pebbleFormat is the version of Pebble's own files. It is raised deliberately: an older build can't open a folder after that.
+// pebbleFormat is the version of Pebble's own files. Raise it deliberately: older builds can't open a folder of a newer version.
 const pebbleFormat = pebble.FormatTableFormatV6
 
 // Errors of Open that callers branch on.
@@ -45,8 +45,8 @@ type Engine struct {
 	table    shardTable
 	tails    tailCache
 	watchers watcherTable
-	boundary atomic.Int64 // as published
-	// retired is what the folder held when it was opened; the committer takes it over.
+	boundary atomic.Int64 // the published boundary
+	// retired are the retired categories found when the folder was opened; the committer takes them over.
 	retired categorySet
 
 	queue chan *commitRequest
@@ -54,8 +54,8 @@ type Engine struct {
 	staging sync.Mutex
 	// ticking is set while a request that moves the clock's bound is queued in the background.
 	ticking atomic.Bool
-	stop    chan struct{} // closed to end the committer
-	stopped chan struct{} // closed when it has ended
+	stop    chan struct{} // closed to stop the committer
+	stopped chan struct{} // closed when the committer has returned
 
 	calls lifecycle.Calls
 
@@ -68,9 +68,9 @@ type Engine struct {
 
 var _ metalog.Log = (*Engine)(nil)
 
-// Open opens the folder dir, which it creates when it does not exist. The folder belongs to one engine at a time.
+// Open opens the folder dir, and creates it if it does not exist. A folder belongs to one engine at a time.
 //
-// It fails with ErrLocked when another engine has the folder, and with ErrVersion when a newer build wrote it.
+// It fails with ErrLocked when another engine uses the folder, and with ErrVersion when a newer build wrote it.
 func Open(dir string, opts Options) (_ *Engine, err error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
@@ -122,22 +122,22 @@ func (e *Engine) openFolder() error {
 func (e *Engine) openDB(lock *pebble.Lock) (err error) {
 	defer func() { err = caught(recover(), err) }()
 	cache := pebble.NewCache(e.opts.CacheBytes)
-	defer cache.Unref() // the database holds it from here on
+	defer cache.Unref() // from here on the database holds a reference
 	o := pebbleOptions(&e.opts)
 	o.FS, o.Lock, o.Cache, o.Logger, o.EventListener = e.guard, lock, cache, pebbleLogger{e.opts.Logger, e.guard}, e.events()
 	e.db, err = pebble.Open(e.dir, o)
 	return err
 }
 
-// pebbleOptions are those of each folder of logs.
+// pebbleOptions returns the options that every folder of logs is opened with.
 func pebbleOptions(opts *Options) *pebble.Options {
 	o := &pebble.Options{
 		FS: opts.FS, FormatMajorVersion: pebbleFormat, MemTableSize: uint64(opts.MemTableBytes),
-		// With four memory tables, a flush that lags does not stop appends at once.
+		// With four memory tables, a slow flush does not stop appends at once.
 		MemTableStopWritesThreshold: 4, L0CompactionThreshold: 2, L0StopWritesThreshold: 1000,
 	}
 	for i := range o.Levels {
-		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10) // for shards and producers that are new
+		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10) // for lookups of new shards and producers
 	}
 	return o
 }
@@ -153,7 +153,7 @@ func (e *Engine) commitSynced(b *pebble.Batch) error {
 	return b.SyncWait()
 }
 
-// lockError says why a folder can't be locked in words that help.
+// lockError explains why a folder can't be locked.
 func lockError(dir string, err error) error {
 	switch {
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EROFS):
@@ -165,15 +165,15 @@ func lockError(dir string, err error) error {
 	}
 }
 
-// loadFolder checks the folder's format, and reads and writes what the engine needs to begin. It costs the same for any number of
-// shards and records, and little for each run of retired categories.
+// loadFolder checks the folder's format, and reads and writes the state that the engine starts with. Its cost does not depend on
+// the number of shards and records, and little on the number of runs of retired categories.
 func (e *Engine) loadFolder() error {
 	version, found, err := e.readNumber(schema.MetaFormat)
 	if err != nil {
 		return err
 	}
 	b := e.db.NewBatch()
-	defer func() { _ = b.Close() }() // nothing that matters is lost
+	defer func() { _ = b.Close() }() // an error here loses nothing
 	switch {
 	case !found:
 		if err := e.requireEmpty(); err != nil {
@@ -215,7 +215,7 @@ func (e *Engine) loadFolder() error {
 	return nil
 }
 
-// requireEmpty fails when there is anything in the folder's database.
+// requireEmpty fails when the folder's database has any key.
 func (e *Engine) requireEmpty() error {
 	it, err := e.db.NewIter(nil)
 	if err != nil {
@@ -255,10 +255,11 @@ func setNumber(b *pebble.Batch, m schema.Meta, v int64) {
 	_ = b.Set(key, schema.AppendNumber(nil, key, v), nil) // a batch without an index fails only when it is closed
 }
 
-// Failed is closed when the engine has failed and answers every call with an error: the process should end, and be started again.
+// Failed is closed when the engine has failed. It then answers every call with an error: the process should exit and be
+// restarted.
 func (e *Engine) Failed() <-chan struct{} { return e.failed }
 
-// Err returns why the engine failed; nil when it did not.
+// Err returns the error with which the engine failed, or nil.
 func (e *Engine) Err() error {
 	select {
 	case <-e.failed:
@@ -268,7 +269,7 @@ func (e *Engine) Err() error {
 	}
 }
 
-// closingError returns what a stream ends with when the engine closes: also a failed one is closed.
+// closingError returns the error with which streams end when the engine closes; an engine that failed reports its failure.
 func (e *Engine) closingError() error {
 	if err := e.Err(); err != nil {
 		return err
@@ -276,7 +277,7 @@ func (e *Engine) closingError() error {
 	return metalog.ErrClosed
 }
 
-// setFailed makes the engine refuse everything from now on.
+// setFailed makes the engine refuse all calls from now on.
 func (e *Engine) setFailed(err error) {
 	e.fatal.once.Do(func() {
 		e.fatal.err = err
@@ -285,12 +286,12 @@ func (e *Engine) setFailed(err error) {
 	})
 }
 
-// failedError is called after failed was closed.
+// failedError may be called only after failed was closed.
 func (e *Engine) failedError() error {
 	return fmt.Errorf("metalog: the engine on %s failed: restart the process: %w", e.dir, e.fatal.err)
 }
 
-// enterCall begins a call, which ends with calls.Leave.
+// enterCall admits a call. The caller ends it with calls.Leave.
 func (e *Engine) enterCall() error {
 	if !e.calls.Enter() {
 		return metalog.ErrClosed
@@ -302,7 +303,7 @@ func (e *Engine) enterCall() error {
 	return nil
 }
 
-// runOp is a call that the committer carries out, unless its arguments are invalid.
+// runOp has the committer execute an operation, unless its arguments are invalid.
 func (e *Engine) runOp(ctx context.Context, invalid error, o stagedOp) error {
 	if err := e.enterCall(); err != nil {
 		return err
@@ -320,7 +321,7 @@ func (e *Engine) Close() error {
 	return e.calls.Close(ctx, func() error { return errors.Join(e.calls.Wait(ctx), e.closeFolder()) })
 }
 
-// closeFolder ends the committer and gives the folder back, unless the engine failed: then Pebble can't be relied on to return.
+// closeFolder stops the committer and releases the folder. After a failure it does not, since Pebble's Close may never return.
 func (e *Engine) closeFolder() (err error) {
 	defer func() { err = caught(recover(), err) }()
 	e.metrics.set.Unregister()
@@ -340,13 +341,14 @@ func (e *Engine) closeFolder() (err error) {
 	return errors.Join(err, b.Close(), e.releaseFolder())
 }
 
-// releaseFolder closes what openFolder opened.
+// releaseFolder closes everything that openFolder opened.
 func (e *Engine) releaseFolder() (err error) {
 	defer func() { err = caught(recover(), err) }()
 	return errors.Join(e.db.Close(), e.lock.Close())
 }
 
-// publishedStates fills in the published states of shards and returns a watermark that holds for each: it is taken before them, see clock.
+// publishedStates fills in the published states of shards, and returns a watermark that holds for each. The watermark is taken
+// before the states; see watermarkClock.
 func (e *Engine) publishedStates(ctx context.Context, shards []record.ShardID, out []schema.State) (watermark int64, err error) {
 	watermark, err = e.currentWatermark(ctx)
 	if err != nil {
@@ -355,7 +357,7 @@ func (e *Engine) publishedStates(ctx context.Context, shards []record.ShardID, o
 	return watermark, e.table.states(shards, out)
 }
 
-// currentWatermark returns a time below which no record will be that is not published when it returns.
+// currentWatermark returns a time W: every record that is not published when it returns has a time of at least W.
 func (e *Engine) currentWatermark(ctx context.Context) (int64, error) {
 	for range 3 {
 		w, stale, extend := e.clock.watermark()
@@ -365,7 +367,7 @@ func (e *Engine) currentWatermark(ctx context.Context) (int64, error) {
 			}
 			return w, nil
 		}
-		// Nothing was committed for longer than a lease. Wait for the bound to move, rather than tell an old time.
+		// Nothing was committed for longer than a lease. Wait for the bound to move, instead of reporting an old time.
 		if err := e.submit(ctx, tickOp{}); err != nil {
 			if ctx.Err() != nil {
 				return 0, ctx.Err()
@@ -384,7 +386,7 @@ func (e *Engine) extendBound() {
 	}
 	select {
 	case e.queue <- newRequest(tickOp{}):
-	default: // what fills the queue moves the bound as well
+	default: // the requests that fill the queue move the bound as well
 		e.ticking.Store(false)
 	}
 }

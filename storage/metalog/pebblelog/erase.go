@@ -9,8 +9,8 @@ import (
 	"scribe/storage/metalog/pebblelog/schema"
 )
 
-// erasedState is the state of a shard that was erased: it does not exist, and never will. It stays in the table until the engine closes, so
-// that a reader that loaded the state of before does not put it there.
+// erasedState is the state of an erased shard: it does not exist, and never will. It stays in the table until the engine closes,
+// so that a reader that loaded an earlier state does not put that into the table.
 var erasedState = schema.State{First: record.FirstLSN, Next: record.FirstLSN, Sealed: true}
 
 // Erase implements metalog.Log.
@@ -20,8 +20,8 @@ func (e *Engine) Erase(ctx context.Context, category uint32) error {
 
 type eraseOp struct{ category uint32 }
 
-// stage removes everything under the category's keys. Whatever the batch being built has of them stands before that in the batch, but
-// for what is written at its end, which must not bring anything back: states of shards whose epoch is 0, and producers.
+// stage removes everything under the category's keys. Earlier writes of the batch being built stand before the deletion in the
+// batch. Its last writes come after, and must not bring anything back: states of shards whose epoch is 0, and producers.
 func (o *eraseOp) stage(c *committer) error {
 	if !c.retired.holds(o.category) {
 		return fmt.Errorf("%w: category %d was not retired: it can't be erased", metalog.ErrInvalid, o.category)

@@ -9,39 +9,39 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// guardFS keeps errors of Pebble's log and manifest from Pebble.
+// guardFS hides errors of Pebble's log and manifest from Pebble.
 //
-// Pebble has no answer to them: it ends the process, through Logger.Fatalf, through a panic, or (when the write-ahead log can't be
-// replaced) through the unlocking of a mutex that is not locked, which no recover stops. A role that shares its process with
-// others must not do that. So the guard reports the error to the engine, which then answers all calls with it, and never returns
-// to Pebble: the goroutine is parked, and with it whatever waits for it. Nothing is acknowledged after the error, because the
-// commit that met it never ends. The engine does not touch Pebble again, and its folder stays locked, since Pebble's other
-// goroutines may still write there: a restart of the process is the way out.
+// Pebble can't handle them: it ends the process, through Logger.Fatalf, through a panic, or (when the write-ahead log can't be
+// replaced) by unlocking a mutex that is not locked, which no recover stops. A role that shares its process with others must not
+// do that. So the guard reports the error to the engine, which then answers all calls with it, and never returns to Pebble: the
+// goroutine is parked, together with everything that waits for it. Nothing is acknowledged after the error, because the commit
+// that met it never ends. The engine does not touch Pebble again, and its folder stays locked, since Pebble's other goroutines
+// may still write there. The only remedy is to restart the process.
 //
-// Errors of tables (flushes and compactions) go to Pebble, which tries again, and at once: on a full disk it would do nothing else.
-// So they are returned a moment late.
+// Errors of tables (flushes and compactions) go to Pebble, which retries at once: on a full disk it would do nothing else. So the
+// guard delays these errors.
 type guardFS struct {
 	vfs.FS
-	// armed is false while the engine opens and closes, when Pebble returns errors to the caller.
+	// armed is false while the engine opens and closes: then Pebble returns errors to the caller.
 	armed   atomic.Bool
 	fail    func(error)
 	closing <-chan struct{} // ends pauses
 }
 
-// tablePause is how late an error of a table is returned.
+// tablePause is the delay of an error of a table.
 const tablePause = 50 * time.Millisecond
 
-// Categories under which Pebble writes what must not fail.
+// Categories of the files whose writes must not fail.
 const (
 	categoryWAL      vfs.DiskWriteCategory = "pebble-wal"
 	categoryManifest vfs.DiskWriteCategory = "pebble-manifest"
-	categoryMarker   vfs.DiskWriteCategory = vfs.WriteCategoryUnspecified // names the manifest that counts
+	categoryMarker   vfs.DiskWriteCategory = vfs.WriteCategoryUnspecified // names the current manifest
 )
 
 // Create implements vfs.FS.
 //
-// A marker makes a manifest count, and Pebble does not sync the folder between creating the one and the other: after a crash the
-// marker may be there without its manifest, and the folder could never be opened again. So the folder is synced first.
+// A marker makes a manifest current, and Pebble does not sync the folder between creating the manifest and the marker: after a
+// crash the marker may exist without its manifest, and the folder could never be opened again. So the folder is synced first.
 func (g *guardFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	if category == categoryMarker {
 		if err := g.syncFolder(g.PathDir(name)); err != nil {
@@ -58,7 +58,7 @@ func (g *guardFS) ReuseForWrite(oldname, newname string, category vfs.DiskWriteC
 	return g.file(f, newname, category, err)
 }
 
-// OpenDir implements vfs.FS. A folder that can't be synced makes a new log or manifest useless.
+// OpenDir implements vfs.FS. If the folder can't be synced, a new log or manifest is useless.
 func (g *guardFS) OpenDir(name string) (vfs.File, error) {
 	f, err := g.FS.OpenDir(name)
 	if err != nil {
@@ -91,7 +91,7 @@ func (g *guardFS) file(f vfs.File, name string, category vfs.DiskWriteCategory, 
 	return gf, nil
 }
 
-// check returns err. When it is one and the guard is armed, it returns late or not at all.
+// check returns err. While the guard is armed, it returns a non-nil err late or never.
 func (f *guardFile) check(what string, err error) error {
 	switch {
 	case err == nil || !f.g.armed.Load():

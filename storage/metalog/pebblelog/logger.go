@@ -7,13 +7,13 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// pebbleLogger passes on what Pebble logs.
+// pebbleLogger forwards Pebble's log messages.
 type pebbleLogger struct {
 	log *slog.Logger
 	g   *guardFS
 }
 
-// Infof implements pebble.Logger. What Pebble says of each flush and compaction is of interest to its developers.
+// Infof implements pebble.Logger. Pebble's messages about each flush and compaction interest only its developers.
 func (l pebbleLogger) Infof(format string, args ...any) {
 	l.log.Debug("pebble", "text", fmt.Sprintf(format, args...))
 }
@@ -23,8 +23,8 @@ func (l pebbleLogger) Errorf(format string, args ...any) {
 	l.log.Error("pebble error", "text", fmt.Sprintf(format, args...))
 }
 
-// Fatalf implements pebble.Logger, whose callers rely on it not returning. While the engine opens or closes the panic is turned
-// into an error; later there is nobody to catch it in Pebble's goroutines, so the goroutine is parked as in guardFS.
+// Fatalf implements pebble.Logger, whose callers rely on it not returning. While the engine opens or closes, the panic is turned
+// into an error. Later nobody can recover it in Pebble's goroutines, so the goroutine is parked as in guardFS.
 func (l pebbleLogger) Fatalf(format string, args ...any) {
 	err := fatalError{text: fmt.Sprintf(format, args...)}
 	for _, a := range args {
@@ -39,7 +39,7 @@ func (l pebbleLogger) Fatalf(format string, args ...any) {
 	panic(err)
 }
 
-// fatalError is what Fatalf makes of its arguments.
+// fatalError is the error that Fatalf makes of its arguments.
 type fatalError struct {
 	text  string
 	cause error
@@ -51,7 +51,7 @@ func (e fatalError) Error() string { return e.text }
 // Unwrap returns the error among the arguments.
 func (e fatalError) Unwrap() error { return e.cause }
 
-// caught turns what a deferred recover returned into an error, if it was a panic of Fatalf.
+// caught turns a value recovered from a panic of Fatalf into an error; for other values it returns err.
 func caught(p any, err error) error {
 	switch p := p.(type) {
 	case nil:
@@ -63,7 +63,7 @@ func caught(p any, err error) error {
 	}
 }
 
-// events tells the engine what Pebble does in the background.
+// events reports Pebble's background work to the engine.
 func (e *Engine) events() *pebble.EventListener {
 	return &pebble.EventListener{
 		BackgroundError: func(err error) {

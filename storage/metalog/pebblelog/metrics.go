@@ -11,7 +11,7 @@ import (
 	"scribe/storage/metalog"
 )
 
-// engineMetrics are what the engine counts. None of them is per shard or category.
+// engineMetrics are the engine's metrics. None of them is per shard or category.
 type engineMetrics struct {
 	appends       *prometheus.CounterVec // by outcome
 	appendedRecs  prometheus.Counter
@@ -24,7 +24,7 @@ type engineMetrics struct {
 	subscriptions prometheus.Gauge
 	background    prometheus.Counter
 	stalls        prometheus.Counter
-	// annotations were kept, badAnnotations damaged when they were read.
+	// annotations counts annotations kept, badAnnotations those found damaged by a read.
 	annotations, badAnnotations prometheus.Counter
 
 	set *metrics.Set
@@ -62,7 +62,7 @@ func newMetrics(e *Engine) *engineMetrics {
 	return m
 }
 
-// diskBytes asks Pebble, unless it must not be touched any more.
+// diskBytes returns Pebble's disk usage, unless the engine may not touch Pebble any more.
 func (e *Engine) diskBytes() float64 {
 	if e.enterCall() != nil {
 		return 0

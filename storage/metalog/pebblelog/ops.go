@@ -12,10 +12,10 @@ import (
 	"scribe/storage/metalog/pebblelog/schema"
 )
 
-// knownProducers is how many producers' states the committer remembers, about 150 bytes each.
+// knownProducers bounds the producer states that the committer caches, about 150 bytes each.
 const knownProducers = 1 << 16
 
-// tickOp does nothing: a batch that is built moves the clock's bound when that is due.
+// tickOp changes nothing: building its batch moves the clock's bound when that is due.
 type tickOp struct{}
 
 func (tickOp) stage(c *committer) error {
@@ -54,7 +54,7 @@ func (o *openOp) stage(c *committer) error {
 	return nil
 }
 
-// checkRetired refuses shards of categories that were retired.
+// checkRetired refuses shards of retired categories.
 func (o *openOp) checkRetired(c *committer) error {
 	var refusals []metalog.Refusal
 	for _, id := range o.shards {
@@ -94,7 +94,7 @@ func (o *appendOp) stage(c *committer) error {
 	if err := c.checkSequences(o.a, o.shards); err != nil {
 		return err
 	}
-	// Nothing can be refused any more.
+	// From here on nothing can be refused.
 	for i, sh := range o.shards {
 		o.out[i] = metalog.Appended{FirstLSN: c.appendRecords(sh, o.a.Shards[i].Records), Time: c.now}
 	}
@@ -102,7 +102,7 @@ func (o *appendOp) stage(c *committer) error {
 	return nil
 }
 
-// findShards finds the shards and checks that each takes records from this writer at this LSN.
+// findShards finds the shards and checks that each accepts records from this writer at this LSN.
 func (o *appendOp) findShards(c *committer) error {
 	var refusals []metalog.Refusal
 	for i := range o.a.Shards {
@@ -135,14 +135,14 @@ func (o *appendOp) findShards(c *committer) error {
 	return nil
 }
 
-// appendRecords adds records to a shard, in the batch and in the state after it.
+// appendRecords adds records to the batch and to the shard's state after it.
 func (c *committer) appendRecords(sh *shardEntry, records [][]byte) record.LSN {
 	first := sh.cur.Next
 	for i, data := range records {
 		op := c.batch.SetDeferred(schema.RecordKeyLen, schema.RecordOverhead+len(data))
 		schema.PutRecordKey(op.Key, sh.id, first+record.LSN(i))
 		schema.PutRecord(op.Value, op.Key, c.now, data)
-		_ = op.Finish() // fails only in batches that have an index
+		_ = op.Finish() // fails only in indexed batches
 	}
 	sh.cur.Next += record.LSN(len(records))
 	sh.cur.LastTime = c.now
@@ -219,7 +219,7 @@ func (o *boundaryOp) stage(c *committer) error {
 	return nil
 }
 
-// sequencesOp reads through the committer, which alone knows what is durable of them.
+// sequencesOp reads through the committer, the only owner of the durable producer states.
 type sequencesOp struct {
 	shard     record.ShardID
 	producers []uint64
@@ -229,7 +229,7 @@ type sequencesOp struct {
 func (o *sequencesOp) stage(c *committer) error {
 	clear(c.overlay)
 	if sh, err := c.e.table.getShard(o.shard); err != nil || sh == nil || sh.cur.Epoch == 0 {
-		// What Pebble still has of an erased shard is not to be remembered.
+		// Do not cache states that Pebble still has of an erased shard.
 		for i, p := range o.producers {
 			o.out[i] = metalog.ProducerState{Producer: p}
 		}
@@ -254,8 +254,8 @@ func (k producerKey) append(dst []byte) []byte {
 	return schema.AppendProducerKey(dst, k.shard, k.producer)
 }
 
-// checkSequences checks the runs of an append and leaves in c.overlay what they make of the producers. All conflicts are found, up to
-// their limit: a run that is refused changes nothing for those after it.
+// checkSequences checks the runs of an append and puts the resulting producer states into c.overlay. It collects all conflicts,
+// up to their limit: a refused run changes nothing for later runs.
 func (c *committer) checkSequences(a *metalog.Append, shards []*shardEntry) error {
 	clear(c.overlay)
 	var conflicts []metalog.SequenceConflict
@@ -284,7 +284,7 @@ func (c *committer) checkSequences(a *metalog.Append, shards []*shardEntry) erro
 	return nil
 }
 
-// producerState returns what is known of a producer, with the append being decided and without it.
+// producerState returns the state of a producer with and without the append being decided.
 func (c *committer) producerState(k producerKey) (now, before metalog.ProducerState, err error) {
 	p, ok := c.producers[k]
 	if !ok {
@@ -304,7 +304,7 @@ func (c *committer) producerState(k producerKey) (now, before metalog.ProducerSt
 	return before, before, nil
 }
 
-// loadProducer reads a producer's state; it is zero when there is none.
+// loadProducer reads a producer's state; it is zero for an unknown producer.
 func (c *committer) loadProducer(k producerKey) (p schema.Producer, err error) {
 	c.key = k.append(c.key[:0])
 	value, closer, err := c.e.db.Get(c.key)

@@ -11,25 +11,25 @@ import (
 	"scribe/internal/base/config"
 )
 
-// Options of an engine. The zero value is usable: every zero field has a default.
+// Options configure an engine. The zero value is usable: every zero field has a default.
 type Options struct {
 	// FS holds the folder; nil means the operating system's.
 	FS vfs.FS
-	// Logger gets what operators should know; nil drops it.
+	// Logger gets messages for operators; nil discards them.
 	Logger *slog.Logger
-	// Metrics gets the engine's metrics, and loses them when the engine closes; nil keeps none.
+	// Metrics gets the engine's metrics until the engine closes; nil keeps none.
 	Metrics prometheus.Registerer
-	// Clock returns Unix microseconds; nil means the system's clock. It may go back: the engine's times do not.
+	// Clock returns Unix microseconds; nil means the system's clock. It may go back; the engine's times do not.
 	Clock func() int64
-	// CacheBytes is the size of the cache of blocks read from disk; 0 means 64 MiB.
+	// CacheBytes is the size of the cache of disk blocks; 0 means 64 MiB.
 	CacheBytes int64 `min:"0B"`
-	// MemTableBytes is how much is written before it is moved from the write-ahead log into a table; up to four times as much is
-	// held in memory. 0 means 16 MiB.
+	// MemTableBytes is the size at which written data moves from the write-ahead log into a table. Memory holds up to four times
+	// as much. 0 means 16 MiB.
 	MemTableBytes int64 `zero:"off" min:"64KiB" max:"1GiB"`
-	// TailBytes bounds the memory for newest records of shards that are subscribed to; 0 means 16 MiB.
+	// TailBytes bounds the memory for the newest records of subscribed shards; 0 means 16 MiB.
 	TailBytes int64 `min:"0B"`
-	// ClockLease is how far ahead of the clock the bound is that a restart begins at. After a crash the clock may stand still for
-	// as long; an idle engine with subscribers writes twice in that time. 0 means 2 s.
+	// ClockLease is how far the persisted bound, at which a restart begins, is ahead of the clock. After a crash the clock may
+	// stand still for as long. An idle engine with subscribers writes twice in that time. 0 means 2 s.
 	ClockLease time.Duration `zero:"off" min:"1ms" max:"1m"`
 }
 

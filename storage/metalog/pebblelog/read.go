@@ -11,7 +11,7 @@ import (
 	"scribe/storage/metalog/pebblelog/schema"
 )
 
-// readBudget bounds what one answer holds. The first record always fits.
+// readBudget bounds the size of one answer. The first record always fits.
 type readBudget struct {
 	records, bytes int
 	taken          bool
@@ -31,16 +31,16 @@ func (b *readBudget) takeRecord(n int) bool {
 
 func (b *readBudget) spent() bool { return b.taken && (b.records <= 0 || b.bytes <= 0) }
 
-// recordReader reads records from Pebble as of one moment. It is for one goroutine, and must be closed.
+// recordReader reads records from one Pebble snapshot. It is for one goroutine, and must be closed.
 type recordReader struct {
 	db  *pebble.DB
 	it  *pebble.Iterator
 	key []byte
-	// buf is where entries' data goes.
+	// buf holds the data of entries.
 	buf []byte
 }
 
-// close ends the view of the moment; the next read has a new one.
+// close releases the snapshot; the next read takes a new one.
 func (r *recordReader) close() error {
 	if r.it == nil {
 		return nil
@@ -50,7 +50,7 @@ func (r *recordReader) close() error {
 	return err
 }
 
-// seekRecord goes to a record and returns its LSN; 0 when the shard has none from there on.
+// seekRecord goes to the first record from lsn on and returns its LSN, or 0 if the shard has no such record.
 func (r *recordReader) seekRecord(shard record.ShardID, lsn record.LSN) (record.LSN, error) {
 	if r.it == nil {
 		it, err := r.db.NewIter(nil)
@@ -69,7 +69,7 @@ func (r *recordReader) seekRecord(shard record.ShardID, lsn record.LSN) (record.
 	return schema.RecordKeyLSN(r.it.Key(), shard), nil
 }
 
-// currentRecord returns the record that the iterator is at. The data is valid until the iterator moves.
+// currentRecord returns the record at the iterator. The data is valid until the iterator moves.
 func (r *recordReader) currentRecord(shard record.ShardID, lsn record.LSN) (time int64, data []byte, err error) {
 	value, err := r.it.ValueAndErr()
 	if err == nil {
@@ -81,16 +81,16 @@ func (r *recordReader) currentRecord(shard record.ShardID, lsn record.LSN) (time
 	return time, data, nil
 }
 
-// errMissing means that a record is not there although it was published: it was trimmed meanwhile, or lost.
+// errMissing means that a published record does not exist: it was trimmed since, or lost.
 var errMissing = errors.New("missing")
 
-// readEntries appends the records from LSN from to below next as far as the budget allows, and up to one that can't be read: only
-// when that is the first does it fail, with errMissing when the record is not there. The data is in r.buf.
+// readEntries appends the records [from, next) as far as the budget allows, up to the first unreadable one. It fails only if the
+// very first record is unreadable: with errMissing when it does not exist. The data is in r.buf.
 func (r *recordReader) readEntries(dst []metalog.Entry, shard record.ShardID, from, next record.LSN, b *readBudget) ([]metalog.Entry, error) {
 	for lsn := from; lsn < next && !b.spent(); lsn++ {
 		time, data, err := r.readRecord(shard, lsn, lsn == from)
 		if err != nil {
-			if lsn > from { // the next call meets it again
+			if lsn > from { // the next call meets the error again
 				return dst, nil
 			}
 			return dst, err
@@ -99,13 +99,14 @@ func (r *recordReader) readEntries(dst []metalog.Entry, shard record.ShardID, fr
 			break
 		}
 		n := len(r.buf)
-		r.buf = append(r.buf, data...) // when it grows, the entries so far keep the old array
+		r.buf = append(r.buf, data...) // when it grows, earlier entries keep the old array
 		dst = append(dst, metalog.Entry{LSN: lsn, Time: time, Data: r.buf[n:len(r.buf):len(r.buf)]})
 	}
 	return dst, nil
 }
 
-// readRecord goes to a record, which is the next one unless seek is set, and returns it. The data is valid until the iterator moves.
+// readRecord goes to the record at lsn and returns it. Without seek, that must be the next record. The data is valid until the
+// iterator moves.
 func (r *recordReader) readRecord(shard record.ShardID, lsn record.LSN, seek bool) (time int64, data []byte, err error) {
 	var found record.LSN
 	if seek {
@@ -122,7 +123,7 @@ func (r *recordReader) readRecord(shard record.ShardID, lsn record.LSN, seek boo
 	return r.currentRecord(shard, lsn)
 }
 
-// nextRecord goes to the following record, which should have this LSN.
+// nextRecord goes to the following record, which should have LSN lsn.
 func (r *recordReader) nextRecord(shard record.ShardID, lsn record.LSN) (record.LSN, error) {
 	if !r.it.Next() {
 		if err := r.it.Error(); err != nil {
@@ -172,8 +173,8 @@ func (e *Engine) Read(ctx context.Context, shard record.ShardID, from record.LSN
 	}
 }
 
-// checkMissing decides about a record that was not there although it was within the state st: nil means that the shard was trimmed
-// since, so the caller should look again.
+// checkMissing explains a missing record that lies within the state st. It returns nil if the shard was trimmed since, so that
+// the caller should look again.
 func (e *Engine) checkMissing(shard record.ShardID, lsn record.LSN, st schema.State) error {
 	now, err := e.table.stateOf(shard)
 	if err != nil {
@@ -243,7 +244,7 @@ func (e *Engine) seekTime(shard record.ShardID, t int64) (record.LSN, error) {
 		if t > st.LastTime || st.First == st.Next {
 			return st.Next, nil
 		}
-		r := recordReader{db: e.db} // a view from after the state was read holds all of its records, unless they are trimmed
+		r := recordReader{db: e.db} // a snapshot from after the state was read holds all of its records, unless they are trimmed
 		lsn, err := r.bisectTime(shard, st, t)
 		if cerr := r.close(); err == nil {
 			err = cerr
@@ -257,7 +258,8 @@ func (e *Engine) seekTime(shard record.ShardID, t int64) (record.LSN, error) {
 	}
 }
 
-// bisectTime finds the first record of st at or after t: a shard's times never decrease. With an error it returns the LSN that it is about.
+// bisectTime finds the first record of st at or after t; a shard's times never decrease. With an error it returns the LSN of the
+// record that caused it.
 func (r *recordReader) bisectTime(shard record.ShardID, st schema.State, t int64) (record.LSN, error) {
 	low, high := st.First, st.Next
 	for low < high {
@@ -298,7 +300,7 @@ func (e *Engine) Shards(ctx context.Context, category uint32) ([]metalog.State, 
 	return existing, nil
 }
 
-// shardIDs returns the shards of a category that have a state in Pebble, in order: also those that are not published yet.
+// shardIDs returns the shards of a category that have a state in Pebble, in order, including unpublished ones.
 func (e *Engine) shardIDs(ctx context.Context, category uint32) (ids []record.ShardID, err error) {
 	it, err := e.db.NewIter(&pebble.IterOptions{
 		LowerBound: schema.AppendStateKey(nil, record.MakeShardID(category, 0, 0)),

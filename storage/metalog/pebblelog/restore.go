@@ -11,11 +11,11 @@ import (
 	"scribe/storage/metalog/pebblelog/schema"
 )
 
-// restoreBatch is how much a Restorer gathers before it writes, in bytes.
+// restoreBatch is how many bytes a Restorer gathers before it writes them.
 const restoreBatch = 4 << 20
 
-// Restorer writes a folder of logs whose content is known already: records keep their LSNs and times, shards their epochs. Nothing is
-// synced before Finish, which makes the folder one that Open takes: until then Open refuses it as something else's. It is used by one
+// Restorer writes a folder of logs with known content: records keep their LSNs and times, shards their epochs. Nothing is synced
+// before Finish, which makes the folder valid for Open; until then Open refuses it as a foreign folder. A Restorer is for one
 // goroutine.
 type Restorer struct {
 	dir     string
@@ -26,7 +26,7 @@ type Restorer struct {
 	value   []byte
 }
 
-// NewRestorer makes the folder dir, which must be empty or not exist. Of opts it uses FS and MemTableBytes.
+// NewRestorer makes the folder dir, which must be empty or not exist. It uses FS and MemTableBytes of opts.
 func NewRestorer(dir string, opts Options) (*Restorer, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func NewRestorer(dir string, opts Options) (*Restorer, error) {
 	}
 	o := pebbleOptions(&opts)
 	o.Logger = quietLogger{}
-	// What is not finished is begun again, so a log of what was written is of no use.
+	// An unfinished restore is started again, so a write-ahead log is of no use.
 	o.DisableWAL, o.ErrorIfExists = true, true
 	db, err := pebble.Open(dir, o)
 	if err != nil {
@@ -64,7 +64,7 @@ func (r *Restorer) Record(s record.ShardID, lsn record.LSN, time int64, data []b
 	return r.setValue()
 }
 
-// Producer says what a shard knows of a producer since its record at an LSN, which replaces what was said before.
+// Producer sets a shard's state of a producer as of the record at an LSN. It replaces an earlier call for the same producer.
 func (r *Restorer) Producer(s record.ShardID, p metalog.ProducerState, lsn record.LSN, time int64) error {
 	if !p.Known() || lsn < record.FirstLSN {
 		return fmt.Errorf("%w: shard %v: producer %d expects %d at LSN %d", metalog.ErrInvalid, s, p.Producer, p.Next, lsn)
@@ -74,7 +74,7 @@ func (r *Restorer) Producer(s record.ShardID, p metalog.ProducerState, lsn recor
 	return r.setValue()
 }
 
-// Shard adds the state of a shard; its watermark is not used. There must be a record at every LSN from FirstLSN to NextLSN - 1.
+// Shard adds the state of a shard; its watermark is not used. A record must exist at every LSN from FirstLSN to NextLSN - 1.
 func (r *Restorer) Shard(st metalog.State) error {
 	if st.FirstLSN < record.FirstLSN || st.NextLSN < st.FirstLSN || st.Epoch == 0 {
 		return fmt.Errorf("%w: shard %v from LSN %d to %d in epoch %d", metalog.ErrInvalid, st.Shard, st.FirstLSN, st.NextLSN, st.Epoch)
@@ -86,7 +86,7 @@ func (r *Restorer) Shard(st metalog.State) error {
 	return r.setValue()
 }
 
-// Retire makes a category one that takes no records any more.
+// Retire retires a category: it accepts no more records.
 func (r *Restorer) Retire(category uint32) {
 	if !r.retired.holds(category) {
 		r.retired.addCategory(category)
@@ -112,8 +112,8 @@ func (r *Restorer) writeBatch() error {
 	return err
 }
 
-// Finish makes everything durable and closes the folder. boundary is the time below which blobs may be deleted, clock the one that no
-// later record or watermark may be below; both in Unix microseconds.
+// Finish makes everything durable and closes the folder. boundary is the time below which blobs may be deleted. No later record
+// or watermark is below clock. Both are in Unix microseconds.
 func (r *Restorer) Finish(boundary, clock int64) (err error) {
 	defer func() { err = errors.Join(err, r.Close()) }()
 	for _, run := range r.retired {
@@ -130,7 +130,7 @@ func (r *Restorer) Finish(boundary, clock int64) (err error) {
 	if err := r.writeBatch(); err != nil {
 		return err
 	}
-	// Tables are synced when they are written. The version comes last: with it the folder is whole.
+	// Tables are synced when they are written. The version is written last: it marks the folder as complete.
 	if err := r.db.Flush(); err != nil {
 		return fmt.Errorf("metalog: write to %s: %w", r.dir, err)
 	}
@@ -144,7 +144,7 @@ func (r *Restorer) Finish(boundary, clock int64) (err error) {
 	return nil
 }
 
-// Close gives up what was not finished. Repeating it is harmless.
+// Close abandons an unfinished restore. Repeating it is harmless.
 func (r *Restorer) Close() error {
 	if r.db == nil {
 		return nil
@@ -154,7 +154,7 @@ func (r *Restorer) Close() error {
 	return err
 }
 
-// quietLogger drops what Pebble tells of its work. A fatal error of Pebble's own ends the process, as nothing written can be relied on.
+// quietLogger discards Pebble's messages. A fatal error of Pebble ends the process, since nothing written can be relied on.
 type quietLogger struct{}
 
 func (quietLogger) Infof(string, ...any)  {}

@@ -12,14 +12,14 @@ import (
 	"scribe/storage/metalog/pebblelog/schema"
 )
 
-// categorySet is a set of categories as runs of neighbours, in order. Categories get their ids one after another and few outlive all of
-// their neighbours, so the runs stay few.
+// categorySet is a set of categories as ordered runs of adjacent ids. Categories get their ids one after another and few outlive
+// all of their neighbours, so the runs stay few.
 type categorySet []categoryRun
 
-// categoryRun are the categories from first to last.
+// categoryRun is the categories from first to last, inclusive.
 type categoryRun struct{ first, last uint32 }
 
-// findRun returns the index of the first run that does not end before a category.
+// findRun returns the index of the first run that ends at or after category.
 func (r categorySet) findRun(category uint32) int {
 	i, _ := slices.BinarySearchFunc(r, category, func(run categoryRun, c uint32) int {
 		if run.last < c {
@@ -35,8 +35,8 @@ func (r categorySet) holds(category uint32) bool {
 	return i < len(r) && r[i].first <= category
 }
 
-// addCategory puts a category into the set, which does not have it. It returns the run that now holds it, and the run after it that became
-// a part of that one, if any.
+// addCategory adds a category, which must not be in the set. It returns the run that now has it, and the following run if that
+// was merged into it.
 func (r *categorySet) addCategory(category uint32) (now categoryRun, joined *categoryRun) {
 	i := r.findRun(category)
 	now = categoryRun{first: category, last: category}
@@ -79,8 +79,8 @@ func loadRetired(db *pebble.DB) (r categorySet, err error) {
 
 type retireOp struct{ category uint32 }
 
-// stage seals every shard of the category, so that readers see the end of them. Those that the batch being built creates are in
-// c.dirty, the others in Pebble.
+// stage seals every shard of the category, so that readers see its end. Shards that the batch being built creates are in c.dirty,
+// the others in Pebble.
 func (o *retireOp) stage(c *committer) error {
 	if c.retired.holds(o.category) {
 		return nil

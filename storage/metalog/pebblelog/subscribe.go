@@ -11,16 +11,16 @@ import (
 	"scribe/storage/metalog/pebblelog/schema"
 )
 
-// What one call of a subscriber's function gets at most, but for the first record of a round. It bounds what a subscription holds.
+// Bounds of one call of a subscriber's function, and so of a subscription's memory. The first record of a round may exceed them.
 const (
 	maxRoundUpdates = 1024
 	maxRoundRecords = 4096
 	maxRoundBytes   = 1 << 20
-	// keptBuffer is how much of its buffers a subscription keeps while it waits.
+	// keptBuffer bounds the buffers that an idle subscription keeps.
 	keptBuffer = 16 << 10
 )
 
-// watcherTable know who follows which shard.
+// watcherTable maps shards to the subscriptions that follow them.
 type watcherTable struct {
 	mu struct {
 		sync.RWMutex
@@ -28,7 +28,7 @@ type watcherTable struct {
 	}
 }
 
-// shardWatcher is a shard of a subscription.
+// shardWatcher is one shard of one subscription.
 type shardWatcher struct {
 	sub   *subscription
 	index int32
@@ -68,14 +68,14 @@ func (w *watcherTable) remove(sub *subscription, shards ...followedShard) {
 	}
 }
 
-// follows reports whether anyone follows the shard.
+// follows reports whether any subscription follows the shard.
 func (w *watcherTable) follows(id record.ShardID) bool {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	return len(w.mu.byShard[id]) > 0
 }
 
-// wakeAll tells the subscriptions of shards that there is something new.
+// wakeAll tells the subscriptions of shards that there are new records or states.
 func (w *watcherTable) wakeAll(shards []*shardEntry) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
@@ -89,24 +89,25 @@ func (w *watcherTable) wakeAll(shards []*shardEntry) {
 	}
 }
 
-// subscription follows shards on the goroutine of its caller. What is new in a shard is not queued for it: it is told that there
-// is something, once, and reads from its own position when it comes to it. So its memory does not depend on how slow it is.
+// subscription follows shards on the goroutine of its caller. New records are not queued for it. A subscription is notified once
+// that a shard has news, and reads from its own position when it gets to that shard. So its memory does not depend on how slow it
+// is.
 type subscription struct {
 	e      *Engine
 	fn     func([]metalog.Update) error
 	shards []followedShard
 
-	wake chan struct{} // has room for one
+	wake chan struct{} // has a buffer of one
 	mu   struct {
 		sync.Mutex
 		marked []int32 // shards with news, by index, each at most once
 		isIn   []bool  // by index
 	}
 
-	// ready are the shards to look at, in order; followedShard.queued says which.
+	// ready are the shards to look at, in order; followedShard.queued is set for each.
 	ready []int32
 
-	// Used again in every round.
+	// Reused in every round.
 	ids     []record.ShardID
 	states  []schema.State
 	updates []metalog.Update
@@ -114,14 +115,14 @@ type subscription struct {
 	buf     []byte
 }
 
-// followedShard is where a subscription stands in a shard.
+// followedShard is a subscription's position in a shard.
 type followedShard struct {
 	shard record.ShardID
 	next  record.LSN
-	// tail is the one that was told last.
+	// tail is the tail that was sent last.
 	tail record.LSN
-	// queued: it is in ready. due: an update is sent even when there is nothing new. told: the watermark was sent since the last
-	// heartbeat. more: it did not reach the tail. finished: the shard is sealed, and all was sent.
+	// queued: the shard is in ready. due: an update is sent even without news. told: the watermark was sent since the last
+	// heartbeat. more: the last update did not reach the tail. finished: the shard is sealed, and everything was sent.
 	queued, due, told, more, finished bool
 }
 
@@ -138,7 +139,7 @@ func (e *Engine) Subscribe(ctx context.Context, from []metalog.Position, heartbe
 	s := newSubscription(e, from, fn)
 	e.metrics.subscriptions.Inc()
 	defer e.metrics.subscriptions.Dec()
-	// Before the first look, so that nothing falls between the two.
+	// Registered before the first look, so that nothing is missed between the two.
 	e.watchers.add(s)
 	defer func() { e.watchers.remove(s, s.shards...) }()
 	return s.serve(ctx, heartbeat)
@@ -154,7 +155,7 @@ func newSubscription(e *Engine, from []metalog.Position, fn func([]metalog.Updat
 	return s
 }
 
-// markNews says that a shard has news. It never waits for the subscriber.
+// markNews marks a shard as having news. It never waits for the subscriber.
 func (s *subscription) markNews(i int32) {
 	s.mu.Lock()
 	if !s.mu.isIn[i] {
@@ -168,7 +169,7 @@ func (s *subscription) markNews(i int32) {
 	}
 }
 
-// collectMarked moves what was marked to ready.
+// collectMarked moves the marked shards to ready.
 func (s *subscription) collectMarked() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,7 +187,7 @@ func (s *subscription) queueShard(i int32) {
 	}
 }
 
-// markHeartbeat makes an update due in every shard that got none since the last beat.
+// markHeartbeat makes an update due in every shard that got none since the last heartbeat.
 func (s *subscription) markHeartbeat() {
 	for i := range s.shards {
 		if p := &s.shards[i]; !p.told && !p.finished {
@@ -198,7 +199,7 @@ func (s *subscription) markHeartbeat() {
 }
 
 func (s *subscription) serve(ctx context.Context, heartbeat time.Duration) error {
-	beats := time.NewTicker(heartbeat) // drops beats while fn is slow
+	beats := time.NewTicker(heartbeat) // drops heartbeats while fn is slow
 	defer beats.Stop()
 	for {
 		s.collectMarked()
@@ -233,7 +234,7 @@ func (s *subscription) serve(ctx context.Context, heartbeat time.Duration) error
 	}
 }
 
-// sendRound looks at the first shards of ready and sends what they have.
+// sendRound looks at the first shards of ready and sends their updates.
 func (s *subscription) sendRound(ctx context.Context) error {
 	defer s.resetBuffers()
 	now := s.ready[:min(len(s.ready), maxRoundUpdates)]
@@ -249,7 +250,7 @@ func (s *subscription) sendRound(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Shards that have more go to the end, so that a shard with a long past does not keep the others waiting.
+	// Shards with more records go to the end, so that a shard with a long backlog does not delay the others.
 	again := make([]int32, 0, 8)
 	for _, i := range now[:done] {
 		p := &s.shards[i]
@@ -268,8 +269,8 @@ func (s *subscription) sendRound(ctx context.Context) error {
 	return s.fn(s.updates)
 }
 
-// gatherUpdates makes the updates of shards, whose states are in s.states, until the budget of a round is spent. It returns how many it
-// looked at.
+// gatherUpdates makes the updates of shards, whose states are in s.states, until the budget of a round is spent. It returns the
+// number of shards that it processed.
 func (s *subscription) gatherUpdates(indexes []int32, w int64) (done int, err error) {
 	b := readBudget{records: maxRoundRecords, bytes: maxRoundBytes}
 	r := recordReader{db: s.e.db, buf: s.buf[:0]}
@@ -281,12 +282,12 @@ func (s *subscription) gatherUpdates(indexes []int32, w int64) (done int, err er
 	return done, errors.Join(err, r.close())
 }
 
-// makeUpdate makes the update of one shard, if there is anything to tell.
+// makeUpdate makes the update of one shard, if there is one to send.
 func (s *subscription) makeUpdate(p *followedShard, st schema.State, w int64, r *recordReader, b *readBudget) error {
 	u := metalog.Update{Shard: p.shard}
 	begin := len(s.entries)
 	for {
-		if st == erasedState { // there is no tail any more, but the one that was told must not go back
+		if st == erasedState { // an erased shard has no tail, but the tail that was sent must not go back
 			st.Next = max(p.next, p.tail)
 			st.First = st.Next
 		}
@@ -301,7 +302,7 @@ func (s *subscription) makeUpdate(p *followedShard, st schema.State, w int64, r 
 		if !errors.Is(err, errMissing) {
 			return err
 		}
-		// Trimmed since its state was read, or lost.
+		// The record was trimmed since the state was read, or lost.
 		if err := s.e.checkMissing(p.shard, p.next, st); err != nil {
 			return err
 		}
@@ -330,7 +331,7 @@ func (s *subscription) makeUpdate(p *followedShard, st schema.State, w int64, r 
 	return nil
 }
 
-// readShard appends the shard's records to s.entries: from memory if they are there, else from Pebble.
+// readShard appends the shard's records to s.entries: from the tail cache if they are there, else from Pebble.
 func (s *subscription) readShard(p *followedShard, next record.LSN, r *recordReader, b *readBudget) (err error) {
 	if p.next >= next {
 		return nil
@@ -343,7 +344,7 @@ func (s *subscription) readShard(p *followedShard, next record.LSN, r *recordRea
 	return err
 }
 
-// resetBuffers drops what the last round held.
+// resetBuffers releases the entries of the last round.
 func (s *subscription) resetBuffers() {
 	clear(s.updates)
 	clear(s.entries)

@@ -12,19 +12,19 @@ import (
 	"scribe/storage/metalog/pebblelog/schema"
 )
 
-// shardTable holds the states of shards that were used since the engine opened, about 150 bytes each. They are loaded when they are
-// first asked for, and stay.
+// shardTable holds the states of shards that were used since the engine opened, about 150 bytes each. States are loaded on first
+// use, and stay.
 //
-// A reader that loads a state from Pebble might see one that is committed but not synced yet. It does not use it then: the
-// committer puts every shard into the table before it commits anything about it, and what is in the table already wins.
+// A reader that loads a state from Pebble might see a state that is committed but not synced. It does not use that one: the
+// committer puts every shard into the table before it commits any change of it, and a state already in the table wins.
 type shardTable struct {
 	db *pebble.DB
 	mu struct {
 		sync.RWMutex
 		shards map[record.ShardID]*shardEntry
-		// watches are told of new shards under this lock, so that they neither miss nor repeat one; see watch.go.
+		// watches are notified of new shards under this lock, so that they neither miss nor repeat one; see watch.go.
 		watches map[uint32][]*categoryWatch
-		// retired are the categories that readers know to be.
+		// retired are the retired categories that readers see.
 		retired categorySet
 	}
 }
@@ -32,13 +32,13 @@ type shardTable struct {
 // shardEntry is a shard in memory.
 type shardEntry struct {
 	id record.ShardID
-	// pub is durable and visible; guarded by table.mu. Epoch 0: the shard does not exist yet.
+	// pub is durable and visible; guarded by table.mu. Epoch 0 means that the shard does not exist yet.
 	pub schema.State
-	// cur includes the batch being built. Only the committer uses it and what follows.
+	// cur includes the batch being built. Only the committer uses it and the fields below.
 	cur schema.State
 	// dirty says that the batch being built changes the state.
 	dirty bool
-	// swept says that no records below pub.First are left of a trim before the engine was opened.
+	// swept says that no records below pub.First are left over from trims before the engine was opened.
 	swept bool
 }
 
@@ -77,7 +77,7 @@ func (t *shardTable) stateOf(id record.ShardID) (schema.State, error) {
 		return schema.State{}, err
 	}
 	if !found {
-		if st, ok := t.cachedState(id); ok { // created meanwhile
+		if st, ok := t.cachedState(id); ok { // it was created in the meantime
 			return st, nil
 		}
 		return t.missingState(id), nil
@@ -88,7 +88,7 @@ func (t *shardTable) stateOf(id record.ShardID) (schema.State, error) {
 	return sh.pub, nil
 }
 
-// missingState is the state of a shard that does not exist: one of a retired category never will.
+// missingState returns the state of a shard that does not exist. A shard of a retired category never will.
 func (t *shardTable) missingState(id record.ShardID) schema.State {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -107,7 +107,7 @@ func (t *shardTable) cachedState(id record.ShardID) (schema.State, bool) {
 	return schema.State{}, false
 }
 
-// getShard returns a shard for the committer, nil when it does not exist.
+// getShard returns a shard for the committer, or nil if it does not exist.
 func (t *shardTable) getShard(id record.ShardID) (*shardEntry, error) {
 	t.mu.RLock()
 	sh := t.mu.shards[id]
@@ -122,10 +122,10 @@ func (t *shardTable) getShard(id record.ShardID) (*shardEntry, error) {
 	return t.addLoaded(id, loaded), nil
 }
 
-// createShard returns a shard for the committer that exists for readers once it is published.
+// createShard returns a new shard for the committer. Readers see it once it is published.
 func (t *shardTable) createShard(id record.ShardID) *shardEntry { return t.addLoaded(id, absentState) }
 
-// addLoaded puts a shard into the table, unless it is there.
+// addLoaded puts a shard into the table, unless the table has it.
 func (t *shardTable) addLoaded(id record.ShardID, st schema.State) *shardEntry {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -140,7 +140,7 @@ func (t *shardTable) addLoaded(id record.ShardID, st schema.State) *shardEntry {
 	return sh
 }
 
-// publishStates makes what the committer did visible.
+// publishStates makes the committer's changes visible.
 func (t *shardTable) publishStates(changed []*shardEntry, r categorySet) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -179,7 +179,7 @@ func (t *shardTable) loadState(id record.ShardID) (st schema.State, found bool, 
 	return st, true, nil
 }
 
-// readError says which record is damaged.
+// readError adds the damaged record to an error.
 func readError(id record.ShardID, lsn record.LSN, err error) error {
 	switch {
 	case errors.Is(err, schema.ErrCorrupt), errors.Is(err, pebble.ErrCorruption):

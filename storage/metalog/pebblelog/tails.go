@@ -8,30 +8,30 @@ import (
 	"scribe/storage/metalog"
 )
 
-// tailCache holds the newest records of shards that are subscribed to, so that a thousand subscribers of a shard do not each look
-// into Pebble for every commit. It is filled when a batch is published, and the oldest chunks go when it is over its limit. Chunks
-// never change, so entries may refer to their bytes.
+// tailCache holds the newest records of subscribed shards, so that a thousand subscribers of a shard do not each read from Pebble
+// after every commit. It is filled when a batch is published, and drops the oldest chunks above its limit. Chunks never change,
+// so entries may refer to their bytes.
 type tailCache struct {
 	limit int64
 	mu    struct {
 		sync.RWMutex
 		runs map[record.ShardID][]*tailChunk // without gaps, in order
-		fifo []*tailChunk                    // from head on: all, also those whose run was dropped; oldest first
+		fifo []*tailChunk                    // all chunks from head on, oldest first, also those whose run was dropped
 		head int
-		size int64 // of all in fifo
+		size int64 // of all chunks in fifo
 	}
 }
 
-// tailChunk is what one append added to a shard.
+// tailChunk is the data of one append to a shard.
 type tailChunk struct {
 	shard record.ShardID
 	first record.LSN
 	time  int64
 	data  []byte
-	ends  []uint32 // of the records in data
+	ends  []uint32 // ends of the records in data
 }
 
-// chunkOverhead is roughly what a chunk takes beside its records.
+// chunkOverhead is the approximate memory of a chunk beyond its records.
 const chunkOverhead = 160
 
 func newTailChunk(shard record.ShardID, first record.LSN, time int64, records [][]byte) *tailChunk {
@@ -60,7 +60,7 @@ func (c *tailChunk) entry(lsn record.LSN) metalog.Entry {
 	return metalog.Entry{LSN: lsn, Time: c.time, Data: c.data[from:c.ends[i]:c.ends[i]]}
 }
 
-// addChunks takes chunks in the order of their commits.
+// addChunks adds chunks, which must be in the order of their commits.
 func (t *tailCache) addChunks(chunks []*tailChunk) {
 	if len(chunks) == 0 {
 		return
@@ -73,7 +73,7 @@ func (t *tailCache) addChunks(chunks []*tailChunk) {
 	for _, c := range chunks {
 		run := t.mu.runs[c.shard]
 		if n := len(run); n > 0 && run[n-1].next() != c.first {
-			run = nil // nobody followed the shard in between
+			run = nil // nobody followed the shard in the meantime
 		}
 		t.mu.runs[c.shard] = append(run, c)
 		t.mu.fifo = append(t.mu.fifo, c)
@@ -99,8 +99,8 @@ func (t *tailCache) addChunks(chunks []*tailChunk) {
 	}
 }
 
-// readCached appends the shard's entries from LSN from to below next, as far as the budget allows. It reports false, and appends
-// nothing, when the record at from is not there.
+// readCached appends the shard's entries [from, next), as far as the budget allows. It returns false, and appends nothing, if the
+// record at from is not cached.
 func (t *tailCache) readCached(dst []metalog.Entry, shard record.ShardID, from, next record.LSN, b *readBudget) ([]metalog.Entry, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

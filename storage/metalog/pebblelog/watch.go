@@ -7,15 +7,15 @@ import (
 	"scribe/internal/format/record"
 )
 
-// categoryWatch collects the new shards of a category for one caller of WatchShards. A shard is created once, so what waits for a
-// slow caller is at most eight bytes for each shard there is.
+// categoryWatch collects the new shards of a category for one caller of WatchShards. A shard is created once, so the memory for a
+// slow caller is at most eight bytes for each existing shard.
 type categoryWatch struct {
-	wake chan struct{} // has room for one
-	// fresh was published since the caller last took it; guarded by table.mu.
+	wake chan struct{} // has a buffer of one
+	// fresh are the shards published since the caller last took it; guarded by table.mu.
 	fresh []record.ShardID
 }
 
-// addShard is called with table.mu held.
+// addShard requires table.mu.
 func (w *categoryWatch) addShard(id record.ShardID) {
 	w.fresh = append(w.fresh, id)
 	select {
@@ -24,7 +24,7 @@ func (w *categoryWatch) addShard(id record.ShardID) {
 	}
 }
 
-// addWatch begins to collect.
+// addWatch registers w for the new shards of category.
 func (t *shardTable) addWatch(category uint32, w *categoryWatch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -43,7 +43,7 @@ func (t *shardTable) removeWatch(category uint32, w *categoryWatch) {
 	}
 }
 
-// takeFresh returns what was collected.
+// takeFresh returns the collected shards.
 func (t *shardTable) takeFresh(w *categoryWatch) []record.ShardID {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -52,8 +52,8 @@ func (t *shardTable) takeFresh(w *categoryWatch) []record.ShardID {
 	return fresh
 }
 
-// existingShards returns those of ids that readers may see, and, in the same moment, empties the watch: what was created before is
-// among the former, what comes later will be in the latter.
+// existingShards returns the shards among ids that readers may see and, under the same lock, empties the watch: shards created
+// before are in the result, later ones will be in the watch.
 func (t *shardTable) existingShards(ids []record.ShardID, w *categoryWatch) []record.ShardID {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,7 +64,7 @@ func (t *shardTable) existingShards(ids []record.ShardID, w *categoryWatch) []re
 			continue
 		}
 		seen[id] = struct{}{}
-		// A shard that Pebble has and the table does not was not touched since the engine opened.
+		// A shard that is in Pebble but not in the table was not touched since the engine opened.
 		if sh := t.mu.shards[id]; sh == nil || sh.pub.Epoch != 0 {
 			out = append(out, id)
 		}

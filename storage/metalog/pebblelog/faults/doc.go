@@ -1,3 +1,3 @@
-// Package faults holds the tests of package pebblelog on disks that fail. An engine that failed leaves goroutines behind, on
-// purpose (see guard.go there), so these tests are apart from those that look for leaks.
+// Package faults holds the tests of package pebblelog on failing disks. An engine that failed leaks goroutines on purpose (see
+// its guard.go), so these tests are separate from those that look for leaks.
 package faults

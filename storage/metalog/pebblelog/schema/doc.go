@@ -2,8 +2,8 @@
 // and can be reviewed without the engine. docs/format/metalog.md is the byte-level reference.
 //
 // A key begins with one byte for its kind; the numbers in it are big-endian, so keys sort as their numbers do. Every value begins
-// with a CRC32C over the key and the rest of the value: a flipped byte, and a value under a key that is not its own, are damage
-// and come as [ErrCorrupt]. Numbers in values are little-endian.
+// with a CRC32C over the key and the rest of the value: a flipped byte, or a value under another key, is damage and is reported
+// as [ErrCorrupt]. Numbers in values are little-endian.
 //
 // Decoding never allocates and never panics, whatever the bytes.
 package schema

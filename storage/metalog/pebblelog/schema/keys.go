@@ -18,9 +18,9 @@ const (
 	KindState Kind = 0x02
 	// KindRecord: a record, under shard and LSN.
 	KindRecord Kind = 0x03
-	// KindProducer: what a shard knows of a producer, under shard and producer.
+	// KindProducer: a shard's state of a producer, under shard and producer.
 	KindProducer Kind = 0x04
-	// KindRetired: a run of categories that were retired, under the first of them.
+	// KindRetired: a run of retired categories, under the first of them.
 	KindRetired Kind = 0x05
 	// KindAnnotation: an annotation, under shard, its own kind and LSN.
 	KindAnnotation Kind = 0x06
@@ -33,7 +33,7 @@ type Meta byte
 const (
 	// MetaFormat: the version of this format, as a number.
 	MetaFormat Meta = 0x01
-	// MetaClock: the time below which the engine's clock never falls again, Unix microseconds.
+	// MetaClock: the time below which the engine's clock never falls, Unix microseconds.
 	MetaClock Meta = 0x02
 	// MetaBoundary: the creation time below which blobs may be deleted, Unix microseconds.
 	MetaBoundary Meta = 0x03
@@ -50,7 +50,7 @@ const (
 	AnnotationKeyLen = 1 + 8 + 1 + 8
 )
 
-// MetaKey is the key of m.
+// MetaKey returns the key of m.
 func MetaKey(m Meta) []byte { return []byte{byte(KindMeta), byte(m)} }
 
 // AppendStateKey appends the key of a shard's state.
@@ -66,7 +66,8 @@ func AppendStatesEnd(dst []byte, category uint32) []byte {
 	return AppendStateKey(dst, record.MakeShardID(category+1, 0, 0))
 }
 
-// CategoryBounds are the first possible key of a category's shards, of a kind that is under the shard, and the first key after them.
+// CategoryBounds returns the first possible key of a category's shards, of a kind whose keys begin with the shard, and the first
+// key after them.
 func CategoryBounds(kind Kind, category uint32) (low, high []byte) {
 	low = binary.BigEndian.AppendUint32([]byte{byte(kind)}, category)
 	if category == math.MaxUint32 {
@@ -75,7 +76,7 @@ func CategoryBounds(kind Kind, category uint32) (low, high []byte) {
 	return low, binary.BigEndian.AppendUint32([]byte{byte(kind)}, category+1)
 }
 
-// StateKeyShard returns the shard of a state's key.
+// StateKeyShard returns the shard in the key of a state.
 func StateKeyShard(key []byte) (record.ShardID, error) {
 	if len(key) != StateKeyLen || Kind(key[0]) != KindState {
 		return 0, corruptError("a key of %d bytes is no shard state's", len(key))
@@ -89,14 +90,14 @@ func AppendRecordKey(dst []byte, s record.ShardID, lsn record.LSN) []byte {
 	return binary.BigEndian.AppendUint64(dst, uint64(lsn))
 }
 
-// PutRecordKey is AppendRecordKey into RecordKeyLen bytes that are there already.
+// PutRecordKey is AppendRecordKey into an existing slice of RecordKeyLen bytes.
 func PutRecordKey(dst []byte, s record.ShardID, lsn record.LSN) {
 	dst[0] = byte(KindRecord)
 	binary.BigEndian.PutUint64(dst[1:], uint64(s))
 	binary.BigEndian.PutUint64(dst[9:], uint64(lsn))
 }
 
-// RecordKeyLSN returns the LSN of a record's key; 0, which no record has, when the key is not that of a record of s.
+// RecordKeyLSN returns the LSN in the key of a record of s. It returns 0, which no record has, for any other key.
 func RecordKeyLSN(key []byte, s record.ShardID) record.LSN {
 	if len(key) != RecordKeyLen || Kind(key[0]) != KindRecord || binary.BigEndian.Uint64(key[1:]) != uint64(s) {
 		return 0
@@ -104,23 +105,23 @@ func RecordKeyLSN(key []byte, s record.ShardID) record.LSN {
 	return record.LSN(binary.BigEndian.Uint64(key[9:]))
 }
 
-// AppendProducerKey appends the key of what a shard knows of a producer.
+// AppendProducerKey appends the key of a shard's state of a producer.
 func AppendProducerKey(dst []byte, s record.ShardID, producer uint64) []byte {
 	dst = binary.BigEndian.AppendUint64(append(dst, byte(KindProducer)), uint64(s))
 	return binary.BigEndian.AppendUint64(dst, producer)
 }
 
-// RetiredKey is the key of a run of retired categories that begins with first.
+// RetiredKey returns the key of the run of retired categories that begins with first.
 func RetiredKey(first uint32) []byte {
 	return binary.BigEndian.AppendUint32([]byte{byte(KindRetired)}, first)
 }
 
-// RetiredBounds are the first possible key of a run of retired categories, and the first key after all of them.
+// RetiredBounds returns the first possible key of a run of retired categories, and the first key after all of them.
 func RetiredBounds() (low, high []byte) {
 	return []byte{byte(KindRetired)}, []byte{byte(KindRetired) + 1}
 }
 
-// RetiredKeyFirst returns the first category of a run's key.
+// RetiredKeyFirst returns the first category of a run from its key.
 func RetiredKeyFirst(key []byte) (uint32, error) {
 	if len(key) != RetiredKeyLen || Kind(key[0]) != KindRetired {
 		return 0, corruptError("a key of %d bytes is not that of retired categories", len(key))
@@ -134,7 +135,7 @@ func AppendAnnotationKey(dst []byte, s record.ShardID, kind uint8, lsn record.LS
 	return binary.BigEndian.AppendUint64(append(dst, kind), uint64(lsn))
 }
 
-// AnnotationKeyLSN returns the LSN of an annotation's key; 0 when the key is not that of one of s and the kind.
+// AnnotationKeyLSN returns the LSN in the key of an annotation of s and kind; 0 for any other key.
 func AnnotationKeyLSN(key []byte, s record.ShardID, kind uint8) record.LSN {
 	if len(key) != AnnotationKeyLen || Kind(key[0]) != KindAnnotation || binary.BigEndian.Uint64(key[1:]) != uint64(s) || key[9] != kind {
 		return 0

@@ -9,8 +9,8 @@ import (
 	"scribe/internal/format/record"
 )
 
-// Version is the version of the format that this package writes. OldestVersion is the oldest one that it reads: version 2 added
-// retired categories, version 3 annotations, and nothing that was there before is written otherwise.
+// Version is the version of the format that this package writes. OldestVersion is the oldest version that it reads. Version 2
+// added retired categories, version 3 annotations; the encoding of everything else is unchanged.
 const (
 	Version       = 3
 	OldestVersion = 1
@@ -19,10 +19,10 @@ const (
 // ErrCorrupt means that a value does not match its checksum or its layout.
 var ErrCorrupt = errors.New("damaged value")
 
-// RecordOverhead is how many bytes longer a record's value is than its data.
+// RecordOverhead is the length in bytes of a record's value beyond its data.
 const RecordOverhead = 4 + 8
 
-// AnnotationOverhead is how many bytes longer an annotation's value is than its data.
+// AnnotationOverhead is the length in bytes of an annotation's value beyond its data.
 const AnnotationOverhead = 4
 
 // Lengths of values in bytes.
@@ -39,32 +39,32 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // State is the persisted state of a shard.
 type State struct {
-	// First is the oldest record's LSN, Next what the next one will get.
+	// First is the oldest record's LSN, Next that of the next record.
 	First, Next record.LSN
 	Epoch       uint64
-	// LastTime is the persisted time of the newest record ever appended, Unix microseconds; 0 when there was none.
+	// LastTime is the persisted time of the newest record ever appended, Unix microseconds; 0 if none was appended.
 	LastTime int64
 	Sealed   bool
 }
 
-// Producer is what a shard knows of a producer.
+// Producer is a shard's state of a producer.
 type Producer struct {
 	// Epoch is its newest epoch, Next the sequence expected next in it.
 	Epoch uint32
 	Next  uint64
-	// LSN and Time are those of the newest record that holds messages of the producer.
+	// LSN and Time are those of the newest record with messages of the producer.
 	LSN  record.LSN
 	Time int64
 }
 
-// PutRecord writes the value of a record into dst, which has RecordOverhead+len(data) bytes. key is the record's.
+// PutRecord writes the value of a record into dst, which has RecordOverhead+len(data) bytes. key is the record's key.
 func PutRecord(dst, key []byte, time int64, data []byte) {
 	binary.LittleEndian.PutUint64(dst[4:], uint64(time))
 	copy(dst[12:], data)
 	appendChecksum(dst, key)
 }
 
-// Record reads the value of a record. The data aliases value.
+// Record decodes the value of a record. The data aliases value.
 func Record(key, value []byte) (time int64, data []byte, err error) {
 	if err := verifyChecksum(key, value); err != nil {
 		return 0, nil, err
@@ -92,7 +92,7 @@ func AppendState(dst, key []byte, s State) []byte {
 	return dst
 }
 
-// DecodeState reads the value of a shard's state.
+// DecodeState decodes the value of a shard's state.
 func DecodeState(key, value []byte) (State, error) {
 	if err := verifyChecksum(key, value); err != nil {
 		return State{}, err
@@ -113,7 +113,7 @@ func DecodeState(key, value []byte) (State, error) {
 	return s, nil
 }
 
-// AppendProducer appends the value of what a shard knows of a producer.
+// AppendProducer appends the value of a shard's state of a producer.
 func AppendProducer(dst, key []byte, p Producer) []byte {
 	n := len(dst)
 	dst = append(dst, 0, 0, 0, 0)
@@ -125,7 +125,7 @@ func AppendProducer(dst, key []byte, p Producer) []byte {
 	return dst
 }
 
-// DecodeProducer reads the value of what a shard knows of a producer.
+// DecodeProducer decodes the value of a shard's state of a producer.
 func DecodeProducer(key, value []byte) (Producer, error) {
 	if err := verifyChecksum(key, value); err != nil {
 		return Producer{}, err
@@ -153,7 +153,7 @@ func AppendNumber(dst, key []byte, v int64) []byte {
 	return dst
 }
 
-// DecodeNumber reads the value of a Meta key.
+// DecodeNumber decodes the value of a Meta key.
 func DecodeNumber(key, value []byte) (int64, error) {
 	if err := verifyChecksum(key, value); err != nil {
 		return 0, err
@@ -164,7 +164,7 @@ func DecodeNumber(key, value []byte) (int64, error) {
 	return int64(binary.LittleEndian.Uint64(value[4:])), nil
 }
 
-// AppendRetired appends the value of a run of retired categories: the last of them.
+// AppendRetired appends the value of a run of retired categories: its last category.
 func AppendRetired(dst, key []byte, last uint32) []byte {
 	n := len(dst)
 	dst = binary.LittleEndian.AppendUint32(append(dst, 0, 0, 0, 0), last)
@@ -172,7 +172,7 @@ func AppendRetired(dst, key []byte, last uint32) []byte {
 	return dst
 }
 
-// DecodeRetired reads a run of retired categories: those from first to last.
+// DecodeRetired decodes a run of retired categories, from first to last inclusive.
 func DecodeRetired(key, value []byte) (first, last uint32, err error) {
 	if err := verifyChecksum(key, value); err != nil {
 		return 0, 0, err
@@ -197,7 +197,7 @@ func AppendAnnotation(dst, key, data []byte) []byte {
 	return dst
 }
 
-// Annotation reads the value of an annotation. The data aliases value.
+// Annotation decodes the value of an annotation. The data aliases value.
 func Annotation(key, value []byte) ([]byte, error) {
 	if err := verifyChecksum(key, value); err != nil {
 		return nil, err

@@ -4,28 +4,28 @@ import (
 	"time"
 )
 
-// backfillPacer says how fast the backlog is sent. Beside live traffic it is sent in smaller requests, one at a time, and after each the
-// backlog pauses for a multiple of the time that the request took. The multiple grows while live requests take clearly longer than
-// without backlog beside them, and shrinks while they do not. Alone, the backlog takes what the upstream gives.
+// backfillPacer paces the backfill. Beside live traffic, backfill requests are smaller and run one at a time, and after each one
+// backfill pauses for a multiple of the time that the request took. The multiple grows while live requests take clearly longer
+// than without backfill beside them, and shrinks otherwise. Without live traffic, backfill runs as fast as the upstream accepts.
 type backfillPacer struct {
-	limit int64     // bytes a second; 0 = none
-	next  time.Time // nothing is sent before
-	// calm and loaded are the recent durations of live requests without and with backlog beside them, in seconds; 0 = not known.
+	limit int64     // bytes a second; 0 = unlimited
+	next  time.Time // no backfill request is sent before
+	// calm and loaded are the smoothed durations of live requests without and with backfill beside them, in seconds; 0 = unknown.
 	calm, loaded float64
 	factor       float64
-	live         bool // live traffic was sent since the last request with backlog began
+	live         bool // live traffic was answered since the last backfill request ended
 }
 
 const (
 	smoothing  = 0.2 // weight of the newest duration
 	minFactor  = 0.5
 	maxFactor  = 16
-	tooSlow    = 1.5 // loaded over calm at which the backlog gives way
-	liveShare  = 4   // requests with backlog beside live traffic are that much smaller, and have at most that part of a second's limit
+	tooSlow    = 1.5 // ratio of loaded to calm above which backfill slows down
+	liveShare  = 4   // backfill requests beside live traffic are smaller by this factor; under a limit, a request has at most this fraction of a second's bytes
 	minPacedBy = time.Millisecond
 )
 
-// noteLive is the event that a live request was answered.
+// noteLive is the event that a live request was answered; beside says that backfill was running.
 func (p *backfillPacer) noteLive(took time.Duration, beside bool) {
 	avg := &p.calm
 	if beside {
@@ -38,7 +38,7 @@ func (p *backfillPacer) noteLive(took time.Duration, beside bool) {
 	p.live = true
 }
 
-// requestSize is how much of the backlog the next request should have.
+// requestSize is the size of the next backfill request in bytes.
 func (p *backfillPacer) requestSize(batch int, live bool) int {
 	if live || p.live {
 		batch /= liveShare
@@ -49,7 +49,7 @@ func (p *backfillPacer) requestSize(batch int, live bool) int {
 	return max(batch, 1)
 }
 
-// noteFill is the event that a request with n bytes of backlog, begun at start, was answered.
+// noteFill is the event that a backfill request of n bytes, begun at start, was answered.
 func (p *backfillPacer) noteFill(start, now time.Time, n int64, live bool) {
 	p.next = now
 	if live || p.live {

@@ -6,7 +6,7 @@ import (
 	"scribe/scribed/spool"
 )
 
-// fitsMemory reports whether a category may bring that much into memory now, and whether it ever may.
+// fitsMemory reports whether charge bytes of a category fit into memory now, and whether they ever could.
 func (q *sendQueue) fitsMemory(l *categoryQueue, charge int64) (now, ever bool) {
 	free := q.cfg.MemoryBytes - q.used - charge
 	alone := int64(float64(q.cfg.MemoryBytes) * q.cfg.Share / (1 + q.cfg.Share))
@@ -15,14 +15,15 @@ func (q *sendQueue) fitsMemory(l *categoryQueue, charge int64) (now, ever bool) 
 			return false, charge <= min(limit, alone)
 		}
 	}
-	// A category may hold a multiple of what is free afterwards. So the memory is never full, and a category that comes later
-	// finds room however much the others bring.
+	// A category may hold a multiple of the memory that is free afterwards. So the memory never fills up, and a category that
+	// comes later finds capacity however much the others bring.
 	return free >= 0 && float64(l.bytes+charge) <= q.cfg.Share*float64(free), charge <= alone
 }
 
-// spoolExcess reports how many bytes a category is over its limits when n more of it come that are or may have to go to the spool; 0 or
-// less = there is capacity. It is the rule of room again, and the category's own limit. What is in memory only and acknowledged is
-// counted as if it were in the spool, so that there is capacity for it when it has to leave, and when scribed ends.
+// spoolExcess reports by how many bytes a category exceeds its limits if n more bytes come that are, or may have to go, in the
+// spool; 0 or less = there is capacity. It applies the rule of fitsMemory to the spool, and the category's own limit.
+// Acknowledged frames in memory only are counted as if they were in the spool, so that there is capacity when they must leave the
+// memory, and when scribed closes.
 func (q *sendQueue) spoolExcess(l *categoryQueue, n int64) (over int64) {
 	its, all := q.spool.Held(l.name)
 	held := spoolCharge(its) + l.owed + n
@@ -38,19 +39,19 @@ func (q *sendQueue) spoolExcess(l *categoryQueue, n int64) (over int64) {
 	return over
 }
 
-// spoolCharge is what records in the spool count for.
+// spoolCharge is the charge of records in the spool.
 func spoolCharge(a spool.Amount) int64 { return a.Bytes + a.Records*recordOverhead }
 
-// filesFull reports whether the spool's files may have no capacity for n bytes more, whatever the account says: they hold what is
-// delivered until they are given back, and are not filled to the last byte.
+// filesFull reports whether the spool's files may have no capacity for n more bytes, whatever the account says: they keep
+// delivered records until their space is reclaimed, and are not filled to the last byte.
 func (q *sendQueue) filesFull(n int64, at time.Time) bool {
 	return at.Before(q.diskFullTill) || q.diskUsed+(q.owed+n)*3/2 > q.cfg.Spool.MaxBytes-spareBytes(q.cfg.Spool)
 }
 
-// spareBytes is what of a spool's files is not counted on: segments that are made ahead, or not filled.
+// spareBytes is the part of a spool's files that is not counted on: segments that are created ahead, or not filled.
 func spareBytes(c *spool.Config) int64 { return min(2*c.SegmentBytes, c.MaxBytes/4) }
 
-// everFitsSpool reports whether n bytes of a category could ever be in the spool.
+// everFitsSpool reports whether n bytes of a category could ever fit into the spool.
 func (q *sendQueue) everFitsSpool(l *categoryQueue, n int64) bool {
 	if limit := l.rule.MaxBytes; limit > 0 && n > limit {
 		return false
@@ -62,14 +63,14 @@ func (q *sendQueue) everFitsSpool(l *categoryQueue, n int64) bool {
 type destination uint8
 
 const (
-	inMemory destination = 1 // charged there
+	inMemory destination = 1 // memory is charged
 	onDisk   destination = 2 // to the spool only
-	nowhere  destination = 3 // nowhere; the queue's rule says what happens
-	tooLarge destination = 4 // nowhere, ever
+	nowhere  destination = 3 // no capacity now; the category's rule decides
+	tooLarge destination = 4 // never fits
 )
 
-// chooseDestination decides where a new entry goes, and charges what it takes. An ordered category with backlog continues on disk, except
-// for frames whose caller waits for the upstream: those wait in memory for their turn.
+// chooseDestination decides where a new entry goes, and charges its memory. An ordered category with backlog continues on disk,
+// except for frames whose caller waits for the upstream: those wait in memory for their turn.
 func (q *sendQueue) chooseDestination(l *categoryQueue, e *queueEntry, at time.Time) destination {
 	e.charge = chargeOf(len(e.frames), e.bytes)
 	if len(l.waiters) > 0 && l.waiters[0] != e.waiter {
@@ -99,8 +100,8 @@ func (q *sendQueue) chooseDestination(l *categoryQueue, e *queueEntry, at time.T
 	return tooLarge
 }
 
-// takeOldest takes entries out of a queue's memory, the oldest first, that nobody waits for and that are not in the spool, until need
-// bytes of charge are gone; it returns them.
+// takeOldest removes the oldest entries of a queue from memory that have no waiting caller and are not in the spool, until need
+// bytes of charge are freed; it returns them.
 func (q *sendQueue) takeOldest(l *categoryQueue, need int64) (gone []*queueEntry) {
 	for i := 0; i < len(l.entries) && need > 0; {
 		e := l.entries[i]
@@ -118,7 +119,7 @@ func (q *sendQueue) takeOldest(l *categoryQueue, need int64) (gone []*queueEntry
 	return gone
 }
 
-// takeExpired takes out of a queue's memory what was there before a time, that nobody waits for, and is not in the spool.
+// takeExpired removes entries from a queue's memory that are older than before, have no waiting caller, and are not in the spool.
 func (q *sendQueue) takeExpired(l *categoryQueue, before time.Time) (gone []*queueEntry) {
 	for i := 0; i < len(l.entries); {
 		e := l.entries[i]
@@ -138,7 +139,7 @@ func (q *sendQueue) takeExpired(l *categoryQueue, before time.Time) (gone []*que
 	return gone
 }
 
-// blockCall registers a call that waits for capacity in a queue, and reports false when too much waits already.
+// blockCall registers a call that waits for capacity in a queue, and returns false when too many calls or bytes wait already.
 func (q *sendQueue) blockCall(l *categoryQueue, e *queueEntry) bool {
 	if e.waiter != nil {
 		return true
@@ -158,7 +159,6 @@ func (q *sendQueue) blockCall(l *categoryQueue, e *queueEntry) bool {
 	return true
 }
 
-// unblockCall ends the wait of a call.
 func (q *sendQueue) unblockCall(l *categoryQueue, e *queueEntry) {
 	if e.waiter == nil {
 		return
@@ -172,14 +172,14 @@ func (q *sendQueue) unblockCall(l *categoryQueue, e *queueEntry) {
 	q.blockedCalls--
 	q.blockedBytes -= e.waiter.bytes
 	e.waiter = nil
-	q.freed = true // for the next one
+	q.freed = true // the next call may now have capacity
 	if len(l.waiters) == 0 {
 		delete(q.blocked, l)
 	}
 	q.forgetIdle(l)
 }
 
-// wakeBlocked lets the first call of each queue look again if there may be more room than before.
+// wakeBlocked wakes the first waiting call of each queue if capacity may have been freed.
 func (q *sendQueue) wakeBlocked() {
 	if !q.freed {
 		return
@@ -188,7 +188,7 @@ func (q *sendQueue) wakeBlocked() {
 	for l := range q.blocked {
 		select {
 		case l.waiters[0].ready <- struct{}{}:
-		default: // it will look anyway
+		default: // a wake-up is pending
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// countLoss counts frames that are dropped, of which only the sum is known. Of an unknown category nobody knows whom to tell.
+// countLoss counts dropped frames of which only the sum is known. Without a category there are no readers to report to.
 func (q *sendQueue) countLoss(category, reason string, sum request.Amount, now time.Time) {
 	q.counts.addDropped(reason, sum)
 	if q.losses != nil && category != "" {
@@ -21,7 +21,7 @@ func (q *sendQueue) countLoss(category, reason string, sum request.Amount, now t
 	}
 }
 
-// countLostFrames counts frames of a category that are dropped.
+// countLostFrames counts dropped frames of a category.
 func (q *sendQueue) countLostFrames(category, reason string, frames []queuedFrame, now time.Time) (sum request.Amount) {
 	for i := range frames {
 		f := &frames[i]
@@ -34,10 +34,10 @@ func (q *sendQueue) countLostFrames(category, reason string, frames []queuedFram
 	return sum
 }
 
-// reportLoop reports losses now and then.
+// reportLoop sends loss reports every ReportLosses.
 func (s *Scribed) reportLoop() {
 	ctx, cancel := context.WithCancel(s.ctx)
-	s.keepers.Go(func() { // Close does not wait for the upstream because of reports
+	s.keepers.Go(func() { // Close does not wait for reports to reach the upstream
 		<-s.accepting.Draining()
 		cancel()
 	})
@@ -54,14 +54,14 @@ func (s *Scribed) reportLoop() {
 }
 
 const (
-	// reportsAtOnce is how many categories are reported at a time.
+	// reportsAtOnce is how many categories are reported concurrently.
 	reportsAtOnce = 16
-	// reportTimeout bounds how long the report of one category may take until it is left for the next time.
+	// reportTimeout bounds the report of one category; after that it is left for the next round.
 	reportTimeout = 5 * time.Second
 )
 
-// sendDueReports sends the reports that there are to be made, each category's in one request. They wait for the upstream, here and not in
-// the spool: there they would be a part of what may be dropped. What is not taken is sent again the next time.
+// sendDueReports sends the pending reports, one request for each category. They wait for the upstream in memory, not in the
+// spool, where they would be part of what may be dropped. Reports that are not accepted are sent again in the next round.
 func (s *Scribed) sendDueReports(ctx context.Context, ack scribev1.AckLevel) {
 	select {
 	case s.reporting <- struct{}{}:
@@ -71,7 +71,7 @@ func (s *Scribed) sendDueReports(ctx context.Context, ack scribev1.AckLevel) {
 	}
 	s.mu.Lock()
 	todo := s.mu.queue.losses.Reports(s.now())
-	alone := s.mu.queue.isUnavailable() // then one finds out whether it still is
+	alone := s.mu.queue.isUnavailable() // then a single report probes whether it still is
 	s.mu.Unlock()
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -99,7 +99,7 @@ func (s *Scribed) sendDueReports(ctx context.Context, ack scribev1.AckLevel) {
 	}
 }
 
-// sendReports sends those of a category, and notes what became of them.
+// sendReports sends the reports of one category, and records which were accepted or refused.
 func (s *Scribed) sendReports(ctx context.Context, reports []*loss.Pending, ack scribev1.AckLevel) {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
@@ -118,7 +118,7 @@ func (s *Scribed) sendReports(ctx context.Context, reports []*loss.Pending, ack 
 		case ferr == nil:
 			done[r] = true
 		case !retry.Retryable(ferr) && rpc.ReasonOf(ferr) != scribev1.Reason_REASON_UNSPECIFIED:
-			done[r] = false // the category does not exist any more, for example
+			done[r] = false // for example, the category no longer exists
 			s.throttled.warn(s.ctx, "report "+r.Category, "loss report refused",
 				slog.String("category", r.Category), slog.Int64("messages", r.Messages), slog.Any("error", ferr))
 		}
@@ -128,10 +128,10 @@ func (s *Scribed) sendReports(ctx context.Context, reports []*loss.Pending, ack 
 	s.mu.queue.losses.Settle(done)
 }
 
-// lastReport is how long Close waits for the last reports.
+// lastReport bounds how long Close waits for the last reports.
 const lastReport = time.Second
 
-// reportAtEnd reports what was dropped since the last time, if that does not depend on an upstream that is unavailable.
+// reportAtEnd reports the remaining losses, unless that depends on an unavailable upstream.
 func (s *Scribed) reportAtEnd(ctx context.Context) {
 	s.mu.Lock()
 	l := s.mu.queue.losses

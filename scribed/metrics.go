@@ -16,16 +16,17 @@ func amountOf(a spool.Amount) request.Amount {
 	return request.Amount{Frames: a.Records, Bytes: a.Bytes, Messages: a.Messages}
 }
 
-// outcomeCounts says what became of the frames that were accepted. At all times
-// accepted + recovered = forwarded + failed + dropped + memory + the spool's backlog.
+// outcomeCounts counts accepted frames by their outcome. At all times accepted + recovered = forwarded + failed + dropped +
+// memory + the spool's backlog.
 type outcomeCounts struct {
 	accepted request.Amount
-	// recovered is what the spool held of an earlier run.
+	// recovered counts the frames that the spool held from an earlier run.
 	recovered request.Amount
 	forwarded request.Amount
-	// failed was not forwarded, and whoever waited for it was told; dropped was not forwarded, and nobody waited. By reason.
+	// failed and dropped count frames that were not forwarded, by reason: failed with a waiting caller, which was told; dropped
+	// without one.
 	failed, dropped map[string]request.Amount
-	// memory is what is in memory, also if it is in the spool besides.
+	// memory counts the frames in memory, also those that are in the spool as well.
 	memory request.Amount
 	// refused counts entries of requests that were not accepted for lack of capacity.
 	refused int64
@@ -39,7 +40,7 @@ func (c *outcomeCounts) addDropped(reason string, a request.Amount) {
 	c.dropped[reason] = c.dropped[reason].Plus(a)
 }
 
-// findImbalance is what is missing in the balance with what is in the spool only: always nothing.
+// findImbalance returns the difference in the balance, given the backlog; it is always zero.
 func (c *outcomeCounts) findImbalance(backlog request.Amount) request.Amount {
 	sum := c.accepted.Plus(c.recovered)
 	for _, a := range []request.Amount{c.forwarded, c.memory, backlog} {
@@ -54,14 +55,14 @@ func (c *outcomeCounts) findImbalance(backlog request.Amount) request.Amount {
 	return sum
 }
 
-// Labels of outcomes that are no reason of an RPC.
+// Labels of outcomes that are not RPC reasons.
 const (
-	abandonedReason = "abandoned" // the caller gave up before it was sent
+	abandonedReason = "abandoned" // the caller returned before it was sent
 	fullReason      = "full"      // dropped as the category's rule says
 	expiredReason   = "expired"   // older than the category's rule allows
 )
 
-// agentMetrics are those of one scribed. What counts frames is read together, so that the sums hold in every scrape.
+// agentMetrics are the metrics of one scribed. The frame counts are read together, so that the balance holds in every scrape.
 type agentMetrics struct {
 	set *metrics.Set
 
@@ -69,7 +70,7 @@ type agentMetrics struct {
 	seconds                                            prometheus.Histogram
 }
 
-// amountValues are a value for frames, bytes and messages.
+// amountValues are the metrics of frames, bytes and messages.
 type amountValues [3]metrics.Value
 
 func (v amountValues) send(send metrics.Send, a request.Amount, labels ...string) {

@@ -8,7 +8,7 @@ import (
 	"scribe/scribed/spool"
 )
 
-// ackLevel is what a caller waits for.
+// ackLevel is the acknowledgement level that a caller waits for.
 type ackLevel uint8
 
 const (
@@ -19,14 +19,14 @@ const (
 
 // queuedFrame is one frame in memory.
 type queuedFrame struct {
-	bytes     []byte // of the entry's memory, or the caller's
+	bytes     []byte // in the entry's buffer, or the caller's
 	ref       spool.Ref
 	messages  int32
-	index     int32 // in the caller's request; names the frame within its entry
-	attempts  int32 // that ended with a reason that may never end
+	index     int32 // index in the caller's request; identifies the frame within its entry
+	attempts  int32 // attempts that ended with a reason that may be permanent
 	sequenced bool
-	unsure    bool // an attempt ended with an unknown outcome: it may be stored whatever a later one says
-	spooled   bool // it is in the spool, as ref, claimed
+	unsure    bool // an attempt had an unknown outcome: the frame may be stored whatever a later attempt says
+	spooled   bool // it is in the spool, claimed, as ref
 }
 
 func (f *queuedFrame) amount() request.Amount {
@@ -36,48 +36,50 @@ func (f *queuedFrame) amount() request.Amount {
 // sharedBuffer is a pooled buffer that frames point into.
 type sharedBuffer struct {
 	buf *buffers.Buffer
-	// refs are entries, appends to the spool and dead letters that use it; the last gives it back. Guarded by Scribed.mu.
+	// refs counts the entries, spool appends and dead letters that use the buffer; the last one returns it. Guarded by
+	// Scribed.mu.
 	refs int
 }
 
-// queueEntry is what one request brought for one category: its frames in order. It is what moves through the queue.
+// queueEntry holds the frames of one category in one request, in order. It is the unit that moves through the queue.
 type queueEntry struct {
 	category string
-	frames   []queuedFrame // without an outcome
+	frames   []queuedFrame // those without an outcome
 	bytes    int64         // of frames
 	charge   int64
 	since    time.Time
 	ack      ackLevel
-	sub      *pendingCall // who waits for its frames; nil when nobody does, or not any more
-	// mem holds the frames' bytes, those that have an outcome included. nil: they are the caller's, who waits until none is used.
+	sub      *pendingCall // the call that waits for its frames; nil if none does, or no longer
+	// mem holds the frames' bytes, including frames that have an outcome. nil: the bytes are the caller's, which waits until they
+	// are no longer used.
 	mem *sharedBuffer
-	// batch is the request that it is on its way with; nil in the queue.
+	// batch is the request that the entry is in flight with; nil while it is in the queue.
 	batch  *upstreamBatch
-	number uint64 // in the order in which entries came
-	// after: what stands in the spool up to this position comes first, if the queue is ordered.
+	number uint64 // in order of arrival
+	// after: records in the spool up to this position go first, if the queue is ordered.
 	after spool.Position
-	// writing: its frames are being appended to the spool. They are sent nonetheless.
+	// writing says that its frames are being appended to the spool. They may be sent meanwhile.
 	writing bool
-	// unsure: an attempt ended with an unknown outcome, so the frames may be stored.
+	// unsure says that an attempt had an unknown outcome, so the frames may be stored.
 	unsure bool
-	// abandoned: whoever waited has given up while it was on its way. It is not sent again.
+	// abandoned says that its caller returned while the entry was in flight. It is not sent again.
 	abandoned bool
-	// refused are the sequences of which the upstream has refused a frame for good, and somebody waits.
+	// refused are the sequences of which the upstream refused a frame for good while a caller waits.
 	refused []producerSequence
-	// alone: a request that held it was refused as a whole, so it is sent alone to find out whether it was the cause.
+	// alone says that a request with this entry was refused as a whole. It is sent alone, to find out whether it was the cause.
 	alone bool
-	// backfill: its frames came from the spool, and go back there if they are not taken.
+	// backfill says that its frames came from the spool, and return there if they are not accepted.
 	backfill bool
-	// waiter is its place among the calls that wait for capacity; nil when it does not.
+	// waiter is its entry in the list of calls that wait for capacity; nil when it does not wait.
 	waiter *waiter
-	// owed is what it counts for in queue.owed.
+	// owed is its part of sendQueue.owed.
 	owed int64
-	// dropped is how often older frames were dropped to free capacity for it.
+	// dropped counts how often older frames were dropped to free capacity for it.
 	dropped int
 }
 
-// frameOverhead is what bookkeeping is charged for a frame, entryOverhead for an entry, recordOverhead for a frame in the spool, in
-// bytes.
+// frameOverhead, entryOverhead and recordOverhead are the bytes charged for the bookkeeping of a frame, of an entry, and of a
+// frame in the spool.
 const (
 	frameOverhead  = 100
 	entryOverhead  = 350
@@ -88,7 +90,7 @@ func chargeOf(frames int, bytes int64) int64 {
 	return bytes + int64(frames)*frameOverhead + entryOverhead
 }
 
-// countBytes is the bytes of the frames without an outcome.
+// countBytes sums the bytes of the frames without an outcome.
 func (e *queueEntry) countBytes() (n int64) {
 	for i := range e.frames {
 		n += int64(len(e.frames[i].bytes))
@@ -96,7 +98,7 @@ func (e *queueEntry) countBytes() (n int64) {
 	return n
 }
 
-// amount is what the entry holds.
+// amount sums the frames without an outcome.
 func (e *queueEntry) amount() (a request.Amount) {
 	for i := range e.frames {
 		a = a.Plus(e.frames[i].amount())
@@ -104,7 +106,7 @@ func (e *queueEntry) amount() (a request.Amount) {
 	return a
 }
 
-// onDisk is what its frames take in the spool.
+// onDisk is the space that its frames take in the spool.
 func (e *queueEntry) onDisk() int64 { return e.bytes + int64(len(e.frames))*recordOverhead }
 
 // isSpooled reports whether all its frames are in the spool.
@@ -117,14 +119,14 @@ func (e *queueEntry) isSpooled() bool {
 	return true
 }
 
-// canSpill reports whether the entry may leave the memory for the spool. What somebody waits for may not: a caller of spooled
-// has his entry written by himself, one of committed waits for the upstream.
+// canSpill reports whether the entry may leave the memory for the spool. Entries with a waiting caller may not: a caller of
+// SPOOLED writes its own entry, and one of COMMITTED waits for the upstream.
 func (e *queueEntry) canSpill() bool { return e.sub == nil && !e.writing && !e.abandoned }
 
-// awaitsUpstream reports whether somebody waits for the upstream's answer.
+// awaitsUpstream reports whether a caller waits for the upstream's answer.
 func (e *queueEntry) awaitsUpstream() bool { return e.sub != nil && e.ack == ackCommitted }
 
-// spoolRefs are where its frames are in the spool, of which all are there.
+// spoolRefs returns the references of its frames, all of which are in the spool.
 func (e *queueEntry) spoolRefs() []spool.Ref {
 	refs := make([]spool.Ref, len(e.frames))
 	for i := range e.frames {
@@ -133,7 +135,7 @@ func (e *queueEntry) spoolRefs() []spool.Ref {
 	return refs
 }
 
-// copyFrames copies the frames, which are the caller's, to mem.
+// copyFrames copies the frames from the caller's buffer to mem.
 func (e *queueEntry) copyFrames(mem *buffers.Buffer) {
 	e.mem = &sharedBuffer{buf: mem, refs: 1}
 	at := 0

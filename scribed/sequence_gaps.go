@@ -8,9 +8,9 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// sequenceGaps are producers of exactly_once categories that have lost a frame which was acknowledged: what they send from then on would be
-// refused by the upstream, for the gap, and they would never know, since they do not wait for it. So they are told at once, and go on
-// with a new epoch.
+// sequenceGaps remembers the sequences of exactly_once categories that lost an acknowledged frame. The upstream would refuse all
+// later frames for the gap, and producers that do not wait for it would never know. So the agent refuses their frames at once,
+// and they continue with a new epoch.
 type sequenceGaps struct {
 	since map[producerSequence]time.Time
 }
@@ -24,8 +24,8 @@ type producerSequence struct {
 }
 
 const (
-	maxGaps = 1024        // beyond that, an arbitrary one is forgotten
-	gapTime = time.Minute // then it is tried again whether the upstream still misses something
+	maxGaps = 1024        // beyond this, an arbitrary one is forgotten
+	gapTime = time.Minute // then the frames are tried again: the upstream may no longer miss any
 )
 
 // sequenceOf returns the sequence that a frame belongs to.
@@ -37,7 +37,7 @@ func sequenceOf(category string, f *queuedFrame) (producerSequence, bool) {
 	return producerSequence{category: category, shard: h.Shard, producer: h.Producer, epoch: h.Epoch}, err == nil
 }
 
-// noteLost is the event that a frame was given up because something before it is missing, or because its epoch is over.
+// noteLost is the event that a frame was given up because an earlier one is missing, or because its epoch is fenced.
 func (g *sequenceGaps) noteLost(category string, f *queuedFrame, r scribev1.Reason, now time.Time) {
 	if r != scribev1.Reason_REASON_OUT_OF_SEQUENCE && r != scribev1.Reason_REASON_STALE_PRODUCER {
 		return
@@ -75,7 +75,7 @@ func (g *sequenceGaps) hasGap(category string, f *queuedFrame, now time.Time) bo
 	return ok
 }
 
-// refuseGaps takes the frames out of an entry that belong to a sequence with a gap, and reports whether any are left. The caller
+// refuseGaps refuses the frames of an entry that belong to a sequence with a gap, and reports whether any are left. The caller
 // holds Scribed.mu.
 func (w *writeCall) refuseGaps(e *queueEntry) bool {
 	g := &w.s.mu.queue.gaps

@@ -12,7 +12,7 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// throttledLog writes to the log at a bounded rate: an outage, or a category that is full, is a line now and then, not one a request.
+// throttledLog writes to the log at a bounded rate: an outage, or a full category, is one line now and then, not one a request.
 type throttledLog struct {
 	log *slog.Logger
 	now func() time.Time
@@ -23,7 +23,7 @@ type throttledLog struct {
 	}
 }
 
-// throttledKind is what was said and left out of one kind.
+// throttledKind counts the lines of one kind that were suppressed.
 type throttledKind struct {
 	at   time.Time
 	left int
@@ -32,7 +32,7 @@ type throttledKind struct {
 
 const (
 	noteInterval = 10 * time.Second
-	maxKinds     = 1000 // beyond that all others share one
+	maxKinds     = 1000 // beyond this, all other kinds share one
 )
 
 func newNotes(log *slog.Logger, now func() time.Time) *throttledLog {
@@ -41,7 +41,8 @@ func newNotes(log *slog.Logger, now func() time.Time) *throttledLog {
 	return n
 }
 
-// admitLine reports whether a line of a kind may be written now, and what was left out since the last one, this included.
+// admitLine reports whether a line of a kind may be written now, and returns the number and sum of the lines suppressed since the
+// last one, this one included.
 func (n *throttledLog) admitLine(kind string, sum request.Amount) (left int, total request.Amount, ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -65,7 +66,7 @@ func (n *throttledLog) admitLine(kind string, sum request.Amount) (left int, tot
 	return 0, request.Amount{}, false
 }
 
-// warn writes a line of a kind.
+// warn logs a line of a kind as a warning, if its rate allows.
 func (n *throttledLog) warn(ctx context.Context, kind, text string, attrs ...slog.Attr) {
 	if left, _, ok := n.admitLine(kind, request.Amount{}); ok {
 		attrs = append(attrs, slog.Int("times", left))
@@ -73,7 +74,7 @@ func (n *throttledLog) warn(ctx context.Context, kind, text string, attrs ...slo
 	}
 }
 
-// warnDropped says that frames of a category were given up.
+// warnDropped logs that frames of a category were dropped.
 func (n *throttledLog) warnDropped(ctx context.Context, category, reason string, sum request.Amount) {
 	if _, total, ok := n.admitLine("dropped "+reason+" "+category, sum); ok {
 		n.log.LogAttrs(ctx, slog.LevelWarn, "frames dropped", slog.String("category", category), slog.String("reason", reason),
@@ -81,7 +82,7 @@ func (n *throttledLog) warnDropped(ctx context.Context, category, reason string,
 	}
 }
 
-// retryHint is rpc.RetryErrorf.
+// retryHint is rpc.RetryErrorf with a format that may contain %w.
 func retryHint(after time.Duration, r scribev1.Reason, format string, args ...any) error {
 	return rpc.RetryErrorf(r, after, "%s", fmt.Errorf(format, args...).Error())
 }

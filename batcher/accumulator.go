@@ -12,50 +12,51 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// What bookkeeping is charged for in bytes, beside the frames' own bytes: the structures of a flush, of its blob's footer and of the
-// answer. A span may be all there is of its payload, its shard and its category.
+// Charges for bookkeeping in bytes, in addition to the frames' own bytes: the structures of a flush, of its blob's footer and of
+// the answer. A span may be the only one of its payload, its shard and its category.
 const (
 	frameOverhead = 200
 	spanOverhead  = 1000
 )
 
-// overheadBytes is the charge for bookkeeping.
+// overheadBytes returns the charge for bookkeeping.
 func overheadBytes(spans, frames int) int64 {
 	return int64(spans)*spanOverhead + int64(frames)*frameOverhead
 }
 
-// classShare is Config.Share of a retention class, in multiples of that of a category.
+// classShare is the share of a retention class, as a multiple of Config.Share.
 const classShare = 2
 
-// accumulator decides what is gathered, when it is cut into a flush, and when a flush is written. It is a plain state machine:
-// events and times go in, and what to do comes out of ready. It does no I/O, starts nothing, and reads no clock.
+// accumulator decides which frames are admitted, how they are grouped into payloads, and when a flush is cut. It is a plain state
+// machine: methods take events and times, takeActions returns the actions for the driver. It does no I/O, starts no goroutine,
+// and reads no clock.
 type accumulator struct {
 	cfg    Config
 	memory *account.Account
 
 	tickets  uint64
 	requests uint64
-	last     *flush // cut last; kept for the order of claims
+	last     *flush // the flush cut last; kept for the order of claims
 	accounts map[uint32]*categoryAccount
 	batches  map[record.ShardID]*logBatch // frames that no flush has taken yet
 	queues   []*classQueue                // by class
 	stalled  map[record.ShardID]struct{}
-	parts    int // that are not done
-	detached int // of them, those that count for no flush in flight
+	parts    int // unfinished parts
+	detached int // those of them that do not count as in flight
 	closing  bool
-	// latency is the moving average of how long flushes take, lastEnd when the last one ended.
+	// latency is the moving average of the duration of flushes. lastEnd is the time when the last one ended.
 	latency time.Duration
 	lastEnd time.Time
 
 	actions actions
 }
 
-// actions is what the driver must do.
+// actions are the tasks of the driver.
 type actions struct {
-	compress []*block // give to the compressor
-	urge     []*block // of those, the ones that a flush waits for now
-	complete []*flush // cut, and all blocks are compressed
-	start    []*flush // begin to write, in this order
+	compress []*block // enqueue at the compressor
+	urge     []*block // prioritize at the compressor: a flush waits for them
+	complete []*flush // report that all blocks are compressed
+	start    []*flush // start writing, in this order
 }
 
 func newAccumulator(cfg Config) accumulator {
@@ -68,14 +69,14 @@ func newAccumulator(cfg Config) accumulator {
 	}
 }
 
-// takeActions returns what is to be done since the last call.
+// takeActions returns the actions added since the last call.
 func (a *accumulator) takeActions() actions {
 	jobs := a.actions
 	a.actions = actions{}
 	return jobs
 }
 
-// classQueueOf returns the class queue of a retention class. There are few.
+// classQueueOf returns the class queue of a retention class, and creates it if it is new. There are few classes.
 func (a *accumulator) classQueueOf(class uint32) *classQueue {
 	i, found := slices.BinarySearchFunc(a.queues, class, func(fl *classQueue, class uint32) int { return cmp.Compare(fl.class, class) })
 	if !found {
@@ -84,7 +85,7 @@ func (a *accumulator) classQueueOf(class uint32) *classQueue {
 	return a.queues[i]
 }
 
-// accountOf returns the category of a target.
+// accountOf returns the account of a target's category, and creates it if it is new.
 func (a *accumulator) accountOf(t logTarget) *categoryAccount {
 	id := t.shard.Category()
 	tn := a.accounts[id]
@@ -94,7 +95,7 @@ func (a *accumulator) accountOf(t logTarget) *categoryAccount {
 		tn.batches = tn.one[:0]
 		a.accounts[id] = tn
 	case tn.pending == 0 && tn.queue.class != t.class:
-		// All that waits of a category is in one class queue, so a flush never overtakes frames of the same shard.
+		// All pending frames of a category are in one class queue, so that flushes keep the order of the frames of a shard.
 		tn.queue.held -= tn.held
 		tn.queue = a.classQueueOf(t.class)
 		tn.queue.held += tn.held
@@ -102,7 +103,7 @@ func (a *accumulator) accountOf(t logTarget) *categoryAccount {
 	return tn
 }
 
-// chargeCategory is what a category holds more, or less.
+// chargeCategory adds n bytes to the charge of a category, or subtracts them if n is negative.
 func (a *accumulator) chargeCategory(t *categoryAccount, n int64) {
 	t.held += n
 	t.queue.held += n
@@ -111,8 +112,9 @@ func (a *accumulator) chargeCategory(t *categoryAccount, n int64) {
 	}
 }
 
-// admitCategories decides which categories of a request may bring their frames: all of a category's or none. What it charges them for is for
-// add, or for withdraw. Charges of the request as a whole are reserved before. It returns why one was refused, if any.
+// admitCategories decides which categories of a request are admitted. It admits all frames of a category or none, and charges the
+// admitted ones; addSpan or withdrawCharges must follow. The memory of the whole request was reserved before. It returns the
+// error of a refused category, if any.
 func (a *accumulator) admitCategories(now time.Time, in *parsedRequest) (last error) {
 	var asking []*categoryAccount
 	for i := range in.spans {
@@ -135,9 +137,9 @@ func (a *accumulator) admitCategories(now time.Time, in *parsedRequest) (last er
 	return last
 }
 
-// admitCategory decides about one category.
+// admitCategory admits one category, or sets its refusal.
 func (a *accumulator) admitCategory(now time.Time, t *categoryAccount) {
-	// A category may hold that much when nobody else holds anything.
+	// alone is the bound of a category when no other uses memory.
 	if alone := int64(float64(a.cfg.MemoryBytes) * a.cfg.Share / (1 + a.cfg.Share)); t.asked > alone {
 		t.refusal = rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE,
 			"the frames of the category take %d bytes of memory, which is more than the %d that one category may have: send less at once", t.asked, alone)
@@ -156,15 +158,15 @@ func (a *accumulator) admitCategory(now time.Time, t *categoryAccount) {
 		t.queue.held, a.memory.Used(), a.memory.Limit())
 }
 
-// withdrawCharges undoes admit.
+// withdrawCharges undoes the charges of admitCategories.
 func (a *accumulator) withdrawCharges(in *parsedRequest) {
 	for i := range in.spans {
 		a.chargeCategory(in.spans[i].account, -in.spans[i].memoryCharge())
 	}
 }
 
-// addSpan takes over a span that admitCategories has charged. The caller calls tick after the last span of a request, so that no flush is
-// cut in the middle of one. It must not be called after close.
+// addSpan adds a span that admitCategories has charged. The caller calls tick after the last span of a request, so that no flush
+// is cut in the middle of a request. It must not be called after close.
 func (a *accumulator) addSpan(now time.Time, t *categoryAccount, to logTarget, p frameSpan) {
 	g := a.batches[to.shard]
 	if g == nil {
@@ -209,7 +211,7 @@ func (a *accumulator) addSpan(now time.Time, t *categoryAccount, to logTarget, p
 	}
 }
 
-// chainSpan chains a span to the one before it in its log when both are of one request and may be stored apart.
+// chainSpan chains a span to the previous one in its log if both are of one request: they may be stored separately.
 func (a *accumulator) chainSpan(g *logBatch, p *frameSpan) {
 	p.request = a.requests
 	if len(g.payloads) == 0 {
@@ -226,14 +228,14 @@ func (a *accumulator) chainSpan(g *logBatch, p *frameSpan) {
 	p.chain = before.chain
 }
 
-// closePayload ends a payload and has it compressed before a flush takes it.
+// closePayload ends a payload, and queues it for compression before a flush takes it.
 func (a *accumulator) closePayload(pl *payload) {
 	pl.batch.open = nil
 	b := newBlock([]*payload{pl})
 	a.actions.compress = append(a.actions.compress, b)
 }
 
-// newBlock makes payloads one block.
+// newBlock returns a block of the payloads.
 func newBlock(payloads []*payload) *block {
 	b := &block{payloads: payloads}
 	for _, pl := range payloads {
@@ -243,7 +245,7 @@ func newBlock(payloads []*payload) *block {
 	return b
 }
 
-// blocksPacked is the event that a flush's small payloads are in so many blocks, which are about to be compressed.
+// blocksPacked is the event that a flush's small payloads were packed into blocks, which are queued for compression.
 func (a *accumulator) blocksPacked(f *flush, blocks int) {
 	f.uncompressed += blocks - 1
 	a.completeFlush(f)
@@ -255,7 +257,8 @@ func (a *accumulator) completeFlush(f *flush) {
 	}
 }
 
-// blockCompressed is the event that a block is compressed to that many bytes. freed is how much memory of raw frames became free.
+// blockCompressed is the event that a block was compressed to size bytes. freed is the memory of raw frames that became free, in
+// bytes.
 func (a *accumulator) blockCompressed(now time.Time, b *block, size int, freed int64) {
 	a.memory.Release(now, int64(b.raw)-int64(size)+freed)
 	left := int64(size)
@@ -282,7 +285,7 @@ func (a *accumulator) blockCompressed(now time.Time, b *block, size int, freed i
 	}
 }
 
-// partDivided is the event that batches of a part are written apart from now on. A flush that is no longer in flight is not again.
+// partDivided is the event that batches of p were moved to rest. A detached flush stays detached.
 func (a *accumulator) partDivided(p, rest *flushPart) {
 	a.parts++
 	rest.attached = p.attached
@@ -293,10 +296,10 @@ func (a *accumulator) partDivided(p, rest *flushPart) {
 	}
 }
 
-// maxDetached bounds the parts that may wait without counting as in flight.
+// maxDetached bounds the unfinished parts that do not count as in flight.
 const maxDetached = 256
 
-// detachPart is the event that a part waits for something that does not concern others: it no longer counts as in flight.
+// detachPart is the event that a part waits for a cause that does not affect other parts: it no longer counts as in flight.
 func (a *accumulator) detachPart(now time.Time, p *flushPart) {
 	if !p.attached || a.detached >= maxDetached {
 		return
@@ -307,7 +310,7 @@ func (a *accumulator) detachPart(now time.Time, p *flushPart) {
 	a.cutDue(now)
 }
 
-// releaseInFlight ends a part's count in its flush, which is no longer in flight with the last one.
+// releaseInFlight detaches a part from its flush. A flush without attached parts is no longer in flight.
 func (a *accumulator) releaseInFlight(f *flush) {
 	f.attached--
 	if f.attached > 0 {
@@ -318,8 +321,8 @@ func (a *accumulator) releaseInFlight(f *flush) {
 	fl.runningFlushes = slices.DeleteFunc(fl.runningFlushes, func(s runningFlush) bool { return s.flush == f })
 }
 
-// partFinished is the event that a part is done, took having passed since its flush was cut. freed are the compressed bytes that became
-// free with it.
+// partFinished is the event that a part is finished. took is the time since its flush was cut, freed its compressed bytes that
+// became free.
 func (a *accumulator) partFinished(now time.Time, p *flushPart, freed int64, took time.Duration) {
 	a.parts--
 	for _, g := range p.batches {
@@ -352,16 +355,16 @@ func (a *accumulator) tick(now time.Time) {
 	a.compressStalled(now)
 }
 
-// close cuts what is open. Nothing is added afterwards.
+// close cuts the remaining frames into flushes. No span may be added afterwards.
 func (a *accumulator) close(now time.Time) {
 	a.closing = true
 	a.cutDue(now)
 }
 
-// isEmpty reports whether nothing is held.
+// isEmpty reports whether there are no pending frames and no unfinished parts.
 func (a *accumulator) isEmpty() bool { return len(a.batches) == 0 && a.parts == 0 }
 
-// cutDue cuts the flushes that are due and may be written.
+// cutDue cuts the flushes that are due.
 func (a *accumulator) cutDue(now time.Time) {
 	for _, fl := range a.queues {
 		for {
@@ -374,7 +377,7 @@ func (a *accumulator) cutDue(now time.Time) {
 	}
 }
 
-// dueTrigger reports whether a flush is to be cut now, and why.
+// dueTrigger reports whether a flush is due now, and by which trigger.
 func (a *accumulator) dueTrigger(fl *classQueue, now time.Time) (flushTrigger, bool) {
 	switch {
 	case fl.pending.payloads == 0, fl.running >= a.cfg.MaxInFlight:
@@ -394,7 +397,7 @@ func (a *accumulator) dueTrigger(fl *classQueue, now time.Time) (flushTrigger, b
 	}
 }
 
-// floorEnd is the earliest time for a flush that is not full; zero when there is no such bound.
+// floorEnd returns the earliest time for a flush that is not full; zero if there is no bound.
 func (a *accumulator) floorEnd(fl *classQueue) time.Time {
 	if fl.lastCut.IsZero() {
 		return time.Time{}
@@ -402,7 +405,7 @@ func (a *accumulator) floorEnd(fl *classQueue) time.Time {
 	return fl.lastCut.Add(a.cfg.FlushFloor)
 }
 
-// nextTick is when tick is needed if nothing else happens before; zero when it is not.
+// nextTick returns the time at which tick must be called if no other event comes first; zero if no tick is needed.
 func (a *accumulator) nextTick() (at time.Time) {
 	sooner := func(t time.Time) {
 		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
@@ -411,7 +414,7 @@ func (a *accumulator) nextTick() (at time.Time) {
 	}
 	for _, fl := range a.queues {
 		if fl.pending.payloads == 0 || fl.running >= a.cfg.MaxInFlight {
-			continue // the end of a running flush comes first
+			continue // partFinished comes first
 		}
 		due, floor := fl.oldest.Add(a.cfg.MaxAge), a.floorEnd(fl)
 		if fl.waiters > 0 && fl.running < a.cfg.GroupCommit || due.Before(floor) {
@@ -419,7 +422,7 @@ func (a *accumulator) nextTick() (at time.Time) {
 		}
 		sooner(due)
 	}
-	if len(a.stalled) > 0 { // to begin with a map costs something
+	if len(a.stalled) > 0 { // ranging over a map has a cost even if it is empty
 		for s := range a.stalled {
 			if g := a.batches[s]; g != nil && g.open != nil {
 				sooner(g.open.since.Add(a.cfg.MaxAge))
@@ -429,7 +432,7 @@ func (a *accumulator) nextTick() (at time.Time) {
 	return at
 }
 
-// cutFlush makes a flush of what may be taken and has it written.
+// cutFlush cuts a flush of pending payloads, and adds the action to write it.
 func (a *accumulator) cutFlush(fl *classQueue, t flushTrigger, now time.Time) {
 	a.tickets++
 	f := newFlush(a.tickets, fl, a.last)
@@ -442,10 +445,10 @@ func (a *accumulator) cutFlush(fl *classQueue, t flushTrigger, now time.Time) {
 	a.actions.start = append(a.actions.start, f)
 }
 
-// latencyHalfLife is after how long half of how slow flushes were does not count any more.
+// latencyHalfLife is the half-life of the average latency while no flush ends.
 const latencyHalfLife = 5 * time.Second
 
-// currentLatency is how long a flush takes at present.
+// currentLatency returns an estimate of the current duration of a flush.
 func (a *accumulator) currentLatency(now time.Time) time.Duration {
 	idle := max(now.Sub(a.lastEnd), 0)
 	slow := time.Duration(float64(a.latency) * math.Exp2(-float64(idle)/float64(latencyHalfLife)))
@@ -455,8 +458,8 @@ func (a *accumulator) currentLatency(now time.Time) time.Duration {
 	return slow
 }
 
-// loadLevel is what a router should know: 0 idle, 1000 refusing. It grows with the memory that is used and with the time that flushes
-// take, of which a second counts for half.
+// loadLevel returns the load that routers compare: 0 idle, 1000 refusing. It grows with the used memory and with the latency of
+// flushes; a latency of one second alone is a load of 500.
 func (a *accumulator) loadLevel(now time.Time) uint32 {
 	slow := a.currentLatency(now)
 	late := float64(slow) / float64(slow+time.Second)

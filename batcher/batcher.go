@@ -23,12 +23,12 @@ import (
 	"scribe/storage/metalog"
 )
 
-// Blobs is what a batcher needs of the object store: a blob.Store.
+// Blobs is the batcher's view of the object store, a blob.Store.
 type Blobs interface {
 	Put(ctx context.Context, key string, parts ...[]byte) error
 }
 
-// Log is what a batcher needs of the metadata engine: a metalog.Log.
+// Log is the batcher's view of the metadata engine, a metalog.Log.
 type Log interface {
 	Open(ctx context.Context, owner string, shards []record.ShardID) ([]metalog.State, error)
 	Append(ctx context.Context, a *metalog.Append) ([]metalog.Appended, error)
@@ -36,20 +36,20 @@ type Log interface {
 	Sequences(ctx context.Context, shard record.ShardID, producers []uint64) ([]metalog.ProducerState, error)
 }
 
-// Deps are what a batcher works with. They outlive it.
+// Deps are the dependencies of a batcher. They outlive it.
 type Deps struct {
 	Blobs      Blobs
 	Log        Log
 	Categories request.Catalog
-	// Slot is the member's present writer slot, 0 while it has none.
+	// Slot returns the member's current writer slot; 0 while it has none.
 	Slot func() uint16
-	// Owner names this batcher to the metadata engine, for people: at most 255 bytes.
+	// Owner names this batcher in the metadata engine, for operators: at most 255 bytes.
 	Owner string
 	// Logger defaults to none.
 	Logger *slog.Logger
-	// Registerer gets the metrics; nil keeps none. Close unregisters them.
+	// Registerer registers the metrics, until Close; nil means no metrics.
 	Registerer prometheus.Registerer
-	// Clock defaults to time.Now. Timers always run by package time.
+	// Clock defaults to time.Now. Timers always use package time.
 	Clock func() time.Time
 }
 
@@ -90,16 +90,16 @@ type Batcher struct {
 	compressor   *compressor
 	categories   request.Categories
 	bodies       *budget.Budget
-	recycled     sync.Pool    // of *[]located: the memory of requests' spans
-	flushLatency atomic.Int64 // how long flushes take, in nanoseconds
+	recycled     sync.Pool    // of *[]routedSpan: the memory of requests' spans
+	flushLatency atomic.Int64 // average duration of a flush, in nanoseconds
 
-	// ctx ends when the context of Close does.
+	// ctx is canceled when the context of Close ends, or the shutdown is complete.
 	ctx    context.Context //nolint:containedctx // flushes outlive the requests that they serve
 	cancel context.CancelCauseFunc
-	calls  lifecycle.Calls // for Close alone
+	calls  lifecycle.Calls // used by Close only
 	// tasks are the timer's goroutine, one for each part that is written, and one for each call that opens logs.
 	tasks   sync.WaitGroup
-	rearm   chan struct{} // buffered: the next wake is earlier than the timer
+	rearm   chan struct{} // of capacity 1: the next tick is due before the timer fires
 	drained chan struct{} // closed when the batcher is closed and nothing is buffered
 	stop    chan struct{} // ends the timer's goroutine
 
@@ -115,7 +115,7 @@ type Batcher struct {
 
 var _ rpc.BatchService = (*Batcher)(nil)
 
-// New returns a running batcher.
+// New returns a running batcher. The error reports every violation of cfg and deps.
 func New(cfg Config, deps Deps) (*Batcher, error) {
 	if err := errors.Join(cfg.Validate(), deps.validate()); err != nil {
 		return nil, err
@@ -138,7 +138,7 @@ func New(cfg Config, deps Deps) (*Batcher, error) {
 	}
 	b.categories = request.Categories{
 		Catalog: deps.Categories, RetryAfter: cfg.RetryBase,
-		// A sealed log is that of a category that was deleted, and perhaps created again.
+		// A sealed log belongs to a category that was deleted, and perhaps created again.
 		IsStale: func(c *scribev1.Category, shard uint32) bool {
 			return b.sealedLogs.hasLog(logOf(c, shard, deps.Slot()))
 		},
@@ -163,11 +163,11 @@ func New(cfg Config, deps Deps) (*Batcher, error) {
 	return b, nil
 }
 
-// errClosed ends what is still under way when Close is out of time.
+// errClosed cancels unfinished flushes when the context of Close ends.
 var errClosed = errors.New("batcher: closed before everything was durable")
 
-// Close refuses new frames, writes what it holds, and releases what it has. When ctx ends first, what is still under way is given
-// up and the error says how much; its writers get errors. Calling it again waits for the first call.
+// Close refuses new frames, flushes the buffered ones, and releases all resources. If ctx ends first, it fails the unfinished
+// frames, whose writers get errors; the error of Close says how many they are. Repeated calls wait for the first one.
 func (b *Batcher) Close(ctx context.Context) error {
 	return b.calls.Close(ctx, func() error { return b.shutDown(ctx) })
 }
@@ -200,7 +200,7 @@ func (b *Batcher) shutDown(ctx context.Context) error {
 	return nil
 }
 
-// update changes what mu guards, and does what the accumulator then wants done.
+// update calls change under mu, then runs the actions of the accumulator without it.
 func (b *Batcher) update(change func(now time.Time)) {
 	b.mu.Lock()
 	change(b.now())
@@ -209,7 +209,7 @@ func (b *Batcher) update(change func(now time.Time)) {
 		b.mu.armed = wake
 		select {
 		case b.rearm <- struct{}{}:
-		default: // it will look anyway
+		default: // a signal is pending
 		}
 	}
 	if b.mu.closed && !b.mu.idle && b.mu.acc.isEmpty() {
@@ -220,7 +220,7 @@ func (b *Batcher) update(change func(now time.Time)) {
 	b.runActions(jobs)
 }
 
-// runActions does what the accumulator says.
+// runActions runs the actions of the accumulator.
 func (b *Batcher) runActions(jobs actions) {
 	if len(jobs.compress) > 0 {
 		b.compressor.enqueue(jobs.compress)
@@ -236,7 +236,7 @@ func (b *Batcher) runActions(jobs actions) {
 	}
 }
 
-// runTimer tells the accumulator of the time when it asked for that.
+// runTimer calls tick at the times that the accumulator asks for.
 func (b *Batcher) runTimer() {
 	t := time.NewTimer(time.Hour)
 	defer t.Stop()
@@ -260,7 +260,7 @@ func (b *Batcher) runTimer() {
 	}
 }
 
-// blockCompressed is the compressor's callback.
+// blockCompressed is the compressor's callback: it frees the raw frames of a block.
 func (b *Batcher) blockCompressed(blk *block) {
 	freed := b.arena.Free(blk.appendSegments(nil))
 	for _, pl := range blk.payloads {

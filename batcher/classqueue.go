@@ -6,22 +6,23 @@ import (
 	"scribe/internal/format/record"
 )
 
-// Limits of one flush beside its size. They keep a transaction within the limits of package metalog, a footer within those of
-// package layout even if every run of sequences is stored partly and cut in two, and a pointer within those of package pointer: a
-// run takes 33 bytes at most there.
+// Limits of one flush in addition to its size. They keep a transaction within the limits of package metalog, and a footer within
+// those of package layout, even if every run of sequences is partly stored and split in two. They also keep a pointer within the
+// limits of package pointer, where a run takes at most 33 bytes.
 const (
 	maxFlushPayloads = 20_000
 	maxFlushRuns     = 30_000
 	maxPayloadRuns   = 1024
 	// maxRawFactor bounds the raw bytes of a flush whose payloads compress very well, in multiples of FlushBytes.
 	maxRawFactor = 8
-	// maxTurns is how many turns fill a flush at most: a category puts in at least that share of it. It is what fresh ones get.
+	// maxTurns bounds the turns that fill a flush: in its turn, a category may add at least 1/maxTurns of the flush. Fresh
+	// categories may add no more.
 	maxTurns = 64
 )
 
-// flushVolume is what limits a flush, of a flush or of what waits for one.
+// flushVolume has the quantities that limit a flush, for a flush or for the pending payloads.
 type flushVolume struct {
-	size     int64 // what counts towards Config.FlushBytes
+	size     int64 // bytes that count towards Config.FlushBytes
 	raw      int64
 	payloads int
 	runs     int
@@ -38,51 +39,53 @@ func (v *flushVolume) countPayload(pl *payload, sign int64) {
 	v.runs += int(sign) * pl.runs
 }
 
-// classQueue is the frames of one retention class that wait for a flush, and its flushes in flight. Classes share the memory and the
-// compressors, and do not wait for each other.
+// classQueue has the pending frames of one retention class and its flushes in flight. Classes share the memory and the
+// compressors, but do not wait for each other.
 type classQueue struct {
 	class uint32
 	held  int64 // bytes charged for its categories
 
-	// fresh and turn hold the categories with frames that may be taken, in the order of their turns. One that had none before comes
-	// to fresh: it is served before those that want more than their share. So a category with little traffic does not wait for
-	// one with much.
+	// fresh and turn list the categories with frames that flushes may take, in the order of their turns. A category that had none
+	// before enters fresh, which is served before the categories that want more than their share. So a category with little
+	// traffic does not wait for one with heavy traffic.
 	fresh, turn []*categoryAccount
-	// pending is what may be taken, waiters how many of its spans have a waiting writer, oldest when its first frame came.
+	// pending is the volume that flushes may take. waiters counts its spans with a waiting writer. oldest is the arrival of its
+	// first frame.
 	pending flushVolume
 	waiters int
 	oldest  time.Time
 
 	running        int            // flushes that are being written
 	lastCut        time.Time      // zero before the first
-	runningFlushes []runningFlush // of those that are running, in order
+	runningFlushes []runningFlush // the running flushes, in the order of their start
 }
 
-// runningFlush is when a flush was.
+// runningFlush is a flush and the time it was cut.
 type runningFlush struct {
 	flush *flush
 	at    time.Time
 }
 
-// categoryAccount is a category that holds memory, or is about to.
+// categoryAccount accounts for the memory and the turns of one category.
 type categoryAccount struct {
 	category uint32
-	// queue is the class queue of the category's frames. It changes with the category's retention, once nothing is pending.
+	// queue is the class queue of the category's frames. It follows the category's retention, but changes only when no frames are
+	// pending.
 	queue *classQueue
-	held  int64 // bytes charged, see payload.charge
-	// pending counts the batches with frames that no flush has taken, batches are those that may be taken, in turn.
+	held  int64 // bytes charged, see payload.memoryCharge
+	// pending counts the batches with frames that no flush has taken. batches are those of them that flushes may take, in turn.
 	pending int
 	batches []*logBatch
-	credit  int64        // bytes that it may put into a flush
+	credit  int64        // bytes that it may add to a flush
 	listed  bool         // in fresh or turn of its queue
-	one     [1]*logBatch // the memory of batches while there is one
+	one     [1]*logBatch // the memory of batches while it has one element
 
-	// Of the request that is being admitted: what it brings, and why it may not.
+	// Of the request that is being admitted: the bytes that it asks for, and the error if it is refused.
 	asked   int64
 	refusal error
 }
 
-// listBatch lets flushes take a batch of the category.
+// listBatch makes a batch of the category available to flushes.
 func (fl *classQueue) listBatch(t *categoryAccount, g *logBatch) {
 	t.batches = append(t.batches, g)
 	if !t.listed {
@@ -91,7 +94,7 @@ func (fl *classQueue) listBatch(t *categoryAccount, g *logBatch) {
 	}
 }
 
-// countPayload adds a payload to what may be taken, or takes it away.
+// countPayload adds a payload to the pending volume, or removes it if sign is -1.
 func (fl *classQueue) countPayload(pl *payload, sign int) {
 	fl.pending.countPayload(pl, int64(sign))
 	fl.waiters += sign * pl.waiters
@@ -100,7 +103,7 @@ func (fl *classQueue) countPayload(pl *payload, sign int) {
 	}
 }
 
-// refreshOldest finds the oldest frame anew, after some were taken.
+// refreshOldest recomputes oldest, after payloads were removed.
 func (fl *classQueue) refreshOldest() {
 	fl.oldest = time.Time{}
 	if fl.pending.payloads == 0 {
@@ -117,8 +120,8 @@ func (fl *classQueue) refreshOldest() {
 	}
 }
 
-// nextTurn takes a category out whose turn it is, and gives it credit. Fresh ones come first, but when others wait they get no more than
-// half of a flush.
+// nextTurn removes the category whose turn it is from its list, and gives it credit. Fresh categories come first, but get at most
+// half of a flush while others wait.
 func (fl *classQueue) nextTurn(f *flush, cfg *Config, quantum int64) *categoryAccount {
 	list := &fl.turn
 	if len(fl.fresh) > 0 && (len(fl.turn) == 0 || f.size < cfg.FlushBytes/2) {
@@ -134,7 +137,7 @@ func (fl *classQueue) nextTurn(f *flush, cfg *Config, quantum int64) *categoryAc
 	return t
 }
 
-// longestRunning is how long the flush has been running that was started first.
+// longestRunning returns how long the oldest running flush has been running.
 func (fl *classQueue) longestRunning(now time.Time) time.Duration {
 	if len(fl.runningFlushes) == 0 {
 		return 0
@@ -142,7 +145,7 @@ func (fl *classQueue) longestRunning(now time.Time) time.Duration {
 	return now.Sub(fl.runningFlushes[0].at)
 }
 
-// takePending moves pending payloads to a flush: all of them, or as many as it holds, in fair shares of the categories.
+// takePending moves pending payloads to a flush: all of them, or if they exceed a flush, fair shares of the categories.
 func (a *accumulator) takePending(f *flush, fl *classQueue) {
 	if !fl.pending.isFull(&a.cfg) {
 		for _, list := range [][]*categoryAccount{fl.fresh, fl.turn} {
@@ -163,7 +166,7 @@ func (a *accumulator) takePending(f *flush, fl *classQueue) {
 	fl.refreshOldest()
 }
 
-// takeBatch gives a flush a whole batch.
+// takeBatch moves a whole batch to a flush.
 func (a *accumulator) takeBatch(f *flush, g *logBatch) {
 	for _, pl := range g.payloads {
 		a.movePayload(f, pl)
@@ -173,7 +176,7 @@ func (a *accumulator) takeBatch(f *flush, g *logBatch) {
 	a.dropBatch(g)
 }
 
-// takeFairShares fills a flush with fair shares.
+// takeFairShares fills a flush with fair shares of the categories.
 func (a *accumulator) takeFairShares(f *flush, fl *classQueue) {
 	quantum := a.cfg.FlushBytes / int64(min(len(fl.fresh)+len(fl.turn), maxTurns))
 	var taken []*logBatch
@@ -216,7 +219,7 @@ func (a *accumulator) takeFairShares(f *flush, fl *classQueue) {
 	}
 }
 
-// movePayload accounts for a payload that goes from its class queue to a flush.
+// movePayload accounts for a payload that moves from its class queue to a flush.
 func (a *accumulator) movePayload(f *flush, pl *payload) {
 	f.queue.countPayload(pl, -1)
 	f.countPayload(pl, 1)
@@ -242,8 +245,8 @@ func (a *accumulator) dropBatch(g *logBatch) {
 	g.account.pending--
 }
 
-// stallShard keeps a log's frames out of flushes until resumeShards: those before them make no progress. The waiting ones are
-// compressed, so that they do not hold chunks of memory that they share with others.
+// stallShard keeps a log's frames out of flushes until resumeShards, since earlier frames of the log are blocked. The pending
+// ones are compressed, so that they do not retain chunks of memory that they share with other frames.
 func (a *accumulator) stallShard(s record.ShardID) {
 	if _, ok := a.stalled[s]; ok {
 		return
@@ -273,7 +276,7 @@ func (a *accumulator) stallShard(s record.ShardID) {
 	t.queue.refreshOldest()
 }
 
-// unlistAccount takes a category out of the turns.
+// unlistAccount removes a category from the turns.
 func (fl *classQueue) unlistAccount(t *categoryAccount) {
 	t.listed = false
 	for _, list := range []*[]*categoryAccount{&fl.fresh, &fl.turn} {
@@ -286,7 +289,7 @@ func (fl *classQueue) unlistAccount(t *categoryAccount) {
 	}
 }
 
-// resumeShards ends a stall.
+// resumeShards ends the stall of shards.
 func (a *accumulator) resumeShards(now time.Time, shards []record.ShardID) {
 	for _, s := range shards {
 		delete(a.stalled, s)
@@ -305,7 +308,8 @@ func (a *accumulator) resumeShards(now time.Time, shards []record.ShardID) {
 	}
 }
 
-// compressStalled has frames of stalled logs compressed that have waited for Config.MaxAge: raw, they hold more memory than their own.
+// compressStalled queues frames of stalled logs for compression when they have waited for Config.MaxAge: raw frames retain more
+// memory than their own.
 func (a *accumulator) compressStalled(now time.Time) {
 	if len(a.stalled) == 0 {
 		return

@@ -15,8 +15,8 @@ import (
 	"scribe/storage/metalog"
 )
 
-// commitPart appends a part's pointers, all in one transaction. It is the part's turn in all its logs. It reports whether they were
-// appended; if not, the part has changed, or nothing is left of it.
+// commitPart appends a part's pointers in one transaction. The part must be at the head of all its queues. It reports whether
+// they were appended; if not, the part has changed or is empty.
 func (b *Batcher) commitPart(ctx context.Context, p *flushPart) (committed bool) {
 	p.dropChained(b.cfg.RetryMax)
 	b.dropDuplicates(ctx, p)
@@ -30,8 +30,8 @@ func (b *Batcher) commitPart(ctx context.Context, p *flushPart) (committed bool)
 	if p.isEmpty() {
 		return false
 	}
-	// unknownSince is when the first attempt ended with an unknown outcome; zero when none has. While it is set the transaction must not be
-	// changed: it may have been applied.
+	// unknownSince is the time of the first attempt with an unknown outcome; zero if there is none. While it is set, the
+	// transaction must not change: it may have been applied.
 	var unknownSince time.Time
 	for attempt := 1; ; attempt++ {
 		err := b.appendOnce(ctx, p)
@@ -41,8 +41,8 @@ func (b *Batcher) commitPart(ctx context.Context, p *flushPart) (committed bool)
 		if isDefinite(err) {
 			applied, rerr := false, error(nil)
 			if !unknownSince.IsZero() {
-				// An earlier attempt may have been applied: then this refusal is about the repetition. If it was not, it cannot be any
-				// more: what refuses the repetition refuses the original, should it still be on its way.
+				// An earlier attempt may have been applied; then this refusal concerns only the repetition. If it was not, it
+				// never will be: the cause that refuses the repetition also refuses the original, should it still arrive.
 				applied, rerr = b.wasApplied(ctx, p)
 			}
 			switch {
@@ -67,7 +67,7 @@ func (b *Batcher) commitPart(ctx context.Context, p *flushPart) (committed bool)
 	}
 }
 
-// isDefinite reports whether an append that failed with err has changed nothing.
+// isDefinite reports whether an append that failed with err was certainly not applied.
 func isDefinite(err error) bool {
 	for _, kind := range []error{
 		metalog.ErrFenced, metalog.ErrSealed, metalog.ErrConflict, metalog.ErrSequence, metalog.ErrStaleBlob,
@@ -80,9 +80,9 @@ func isDefinite(err error) bool {
 	return false
 }
 
-// failUnknown gives up a part that may have been appended.
+// failUnknown fails a part that may have been appended.
 func (b *Batcher) failUnknown(p *flushPart, attempts int, err error) {
-	// Opening the logs before they are used again ends what may still be on its way.
+	// Opening the logs again fences appends that may still arrive.
 	b.queues.Reopen(entries(p.liveBatches()))
 	p.unknown = true
 	p.failAll(&scribev1.ErrorInfo{
@@ -91,7 +91,7 @@ func (b *Batcher) failUnknown(p *flushPart, attempts int, err error) {
 	})
 }
 
-// newTransaction is what is appended.
+// newTransaction returns the transaction that appends the part's pointers.
 func (p *flushPart) newTransaction() *metalog.Append {
 	live := p.liveBatches()
 	total := 0
@@ -118,7 +118,7 @@ func (p *flushPart) newTransaction() *metalog.Append {
 	return a
 }
 
-// appendOnce makes one attempt.
+// appendOnce makes one attempt to append the part's pointers.
 func (b *Batcher) appendOnce(ctx context.Context, p *flushPart) error {
 	a := p.newTransaction()
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.LogTimeout)
@@ -135,7 +135,8 @@ func (b *Batcher) appendOnce(ctx context.Context, p *flushPart) error {
 	return err
 }
 
-// detachHung detaches a part whose append takes long, unless all appends do: others do not wait for it.
+// detachHung detaches a part whose append hangs, so that other flushes do not wait for it. While the whole engine hangs, it
+// checks again later.
 func (b *Batcher) detachHung(ctx context.Context, p *flushPart, since time.Time) {
 	switch {
 	case ctx.Err() != nil:
@@ -147,8 +148,8 @@ func (b *Batcher) detachHung(ctx context.Context, p *flushPart, since time.Time)
 	b.update(func(now time.Time) { b.mu.acc.detachPart(now, p) })
 }
 
-// wasApplied reports whether the present transaction was applied although its answer was lost: one of its records tells, since all
-// of them are there or none is.
+// wasApplied reports whether the current transaction was applied although its answer was lost. It reads one record: transactions
+// are atomic, so either all records are there or none.
 func (b *Batcher) wasApplied(ctx context.Context, p *flushPart) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.LogTimeout)
 	defer cancel()
@@ -161,7 +162,7 @@ func (b *Batcher) wasApplied(ctx context.Context, p *flushPart) (bool, error) {
 	return len(found) > 0 && bytes.Equal(found[0].Data, e.record), nil
 }
 
-// handleRefusal changes the part after a definite error, or gives it up.
+// handleRefusal changes the part after a definite failure, or fails it.
 func (b *Batcher) handleRefusal(ctx context.Context, p *flushPart, err error) {
 	b.metrics.appendFailures.WithLabelValues(refusalKind(err)).Inc()
 	b.deps.Logger.InfoContext(ctx, "metadata engine refused an append",
@@ -170,7 +171,7 @@ func (b *Batcher) handleRefusal(ctx context.Context, p *flushPart, err error) {
 	switch {
 	case errors.As(err, &sequences):
 		if !b.judgeConflicts(p, sequences) || len(sequences.Conflicts) < metalog.MaxConflicts {
-			p.refusals++ // else the list was cut off, and the next one will be shorter
+			p.refusals++ // otherwise the list was truncated, and the next one will be shorter
 		}
 	case errors.Is(err, metalog.ErrSealed), errors.Is(err, metalog.ErrFenced), errors.Is(err, metalog.ErrConflict):
 		b.reopenLogs(ctx, p, err)
@@ -190,7 +191,7 @@ func (b *Batcher) handleRefusal(ctx context.Context, p *flushPart, err error) {
 	}
 }
 
-// waitForEngine waits for an engine that reports to be closed, and did nothing: it may be about to start again.
+// waitForEngine waits for an engine that reports to be closed. It applied nothing, and may be restarting.
 func (b *Batcher) waitForEngine(ctx context.Context, p *flushPart, err error) {
 	now := b.now()
 	if p.closedSince.IsZero() {
@@ -202,8 +203,8 @@ func (b *Batcher) waitForEngine(ctx context.Context, p *flushPart, err error) {
 	}
 }
 
-// reopenLogs handles logs that refused an append: the sealed ones fail, the others are opened again, apart from those that did not
-// refuse.
+// reopenLogs handles logs that refused an append. It fails the batches of sealed logs, and divides off those of the others, whose
+// logs are opened again.
 func (b *Batcher) reopenLogs(ctx context.Context, p *flushPart, err error) {
 	why := make(map[record.ShardID]error)
 	if e := new(metalog.RefusedError); errors.As(err, &e) && len(e.Refusals) < metalog.MaxConflicts {
@@ -216,7 +217,7 @@ func (b *Batcher) reopenLogs(ctx context.Context, p *flushPart, err error) {
 		switch {
 		case errors.Is(why[g.shard], metalog.ErrSealed):
 			sealed = append(sealed, g)
-		case why[g.shard] != nil, len(why) == 0: // there may be more than those that are listed
+		case why[g.shard] != nil, len(why) == 0: // the list of refusals is incomplete or missing
 			taken = append(taken, g)
 		}
 	}
@@ -235,7 +236,7 @@ func (b *Batcher) reopenLogs(ctx context.Context, p *flushPart, err error) {
 	}
 }
 
-// logErrorInfo is the writers' error when the metadata engine has definitely not stored their pointers.
+// logErrorInfo returns the writers' error for a definite failure of the metadata engine.
 func (b *Batcher) logErrorInfo(ctx context.Context, err error) *scribev1.ErrorInfo {
 	fault := &scribev1.ErrorInfo{
 		Reason: scribev1.Reason_REASON_NO_BACKEND, Message: err.Error(), RetryAfter: durationpb.New(b.cfg.RetryMax),
@@ -253,7 +254,7 @@ func (b *Batcher) logErrorInfo(ctx context.Context, err error) *scribev1.ErrorIn
 	return fault
 }
 
-// refusalKind is the label of a definite error.
+// refusalKind returns the metrics label of a definite error.
 func refusalKind(err error) string {
 	switch {
 	case errors.Is(err, metalog.ErrSequence):

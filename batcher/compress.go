@@ -12,21 +12,21 @@ import (
 	"scribe/internal/format/pointer"
 )
 
-// maxScratch is how much memory a worker keeps between blocks. Larger blocks, of a single huge frame, are rare.
+// maxScratch bounds the memory that a worker keeps between blocks, in bytes. Larger blocks, of a single huge frame, are rare.
 const maxScratch = 8 << 20
 
-// compressor compresses blocks in a fixed number of workers, in the order in which they were given, but first those that a flush waits
-// for. Its queues are bounded by the memory budget of the frames that the blocks consist of.
+// compressor compresses blocks in a fixed number of workers. Blocks that a flush waits for come first; otherwise the order is
+// that of enqueue. The memory bound of the frames in the blocks also bounds its queues.
 type compressor struct {
 	pool *buffers.Pool
-	// done is told when a block's codec and stored bytes are set; from then on the spans' memory is not read.
+	// done is called when a block's codec and stored bytes are set. Afterwards the compressor does not read the spans' memory.
 	done    func(*block)
 	workers sync.WaitGroup
 	more    sync.Cond // on mu
 
 	mu struct {
 		sync.Mutex
-		// urgent goes before queue. A block that became urgent is in both.
+		// urgent is served before queue. A block that became urgent later is in both.
 		urgent, queue []*block
 		closed        bool
 	}
@@ -50,7 +50,6 @@ func newCompressor(workers int, pool *buffers.Pool, done func(*block)) (*compres
 	return c, nil
 }
 
-// enqueue queues blocks.
 func (c *compressor) enqueue(blocks []*block) {
 	c.mu.Lock()
 	for _, b := range blocks {
@@ -69,7 +68,7 @@ func (c *compressor) enqueue(blocks []*block) {
 	}
 }
 
-// prioritize puts blocks before others that were queued, or are about to be.
+// prioritize makes blocks urgent that are queued, or that will be.
 func (c *compressor) prioritize(blocks []*block) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,7 +80,7 @@ func (c *compressor) prioritize(blocks []*block) {
 	}
 }
 
-// close ends the workers once the queue is empty, and waits for them.
+// close stops the workers once the queues are empty, and waits for them.
 func (c *compressor) close() {
 	c.mu.Lock()
 	c.mu.closed = true
@@ -90,7 +89,7 @@ func (c *compressor) close() {
 	c.workers.Wait()
 }
 
-// nextBlock waits for a block. It returns nil when there will be none.
+// nextBlock waits for a block. It returns nil when the compressor is closed and its queues are empty.
 func (c *compressor) nextBlock() *block {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,7 +133,7 @@ func (c *compressor) compressBlocks(enc *zstd.Encoder) {
 		if len(scratch) >= len(src) {
 			b.codec, out = pointer.CodecNone, src
 		}
-		// The copy is as large as what is stored, while the scratch is as large as what was raw.
+		// The copy has the compressed size, the scratch buffer the raw size.
 		b.stored = c.pool.Get(len(out))
 		copy(b.stored.B, out)
 		if cap(scratch) > maxScratch {
@@ -147,7 +146,7 @@ func (c *compressor) compressBlocks(enc *zstd.Encoder) {
 	}
 }
 
-// appendSegments appends the memory of the block's frames.
+// appendSegments appends the memory segments of the block's frames.
 func (b *block) appendSegments(to []arena.Segment) []arena.Segment {
 	for _, pl := range b.payloads {
 		for i := range pl.spans {
@@ -157,7 +156,7 @@ func (b *block) appendSegments(to []arena.Segment) []arena.Segment {
 	return to
 }
 
-// gatherBytes appends the bytes of segments, size altogether, to dst.
+// gatherBytes appends the bytes of segments, size in total, to dst.
 func gatherBytes(dst []byte, segments []arena.Segment, size int) []byte {
 	dst = slices.Grow(dst, size)
 	for _, s := range segments {

@@ -11,11 +11,11 @@ import (
 	"scribe/storage/metalog"
 )
 
-// maxCachedProducers bounds the producers that are remembered, at about 60 bytes each. Beyond it some are forgotten.
+// maxCachedProducers bounds the cached producers, at about 60 bytes each. Random entries above it are evicted.
 const maxCachedProducers = 1 << 16
 
-// dedupCache is what the logs know of producers, as far as this batcher wrote it or was told, so that what was sent twice is
-// recognised before it is uploaded. It is never relied on for more than that: see Batcher.dropDuplicates. It is safe for concurrent use.
+// dedupCache caches the states of producers in logs, as this batcher wrote them or read them from the engine. It serves to
+// recognise duplicates before they are uploaded, and for nothing else: see Batcher.dropDuplicates. It is safe for concurrent use.
 type dedupCache struct {
 	mu struct {
 		sync.Mutex
@@ -28,14 +28,14 @@ type producerKey struct {
 	producer uint64
 }
 
-// cachedSequence counts as long as the log has the writer's epoch: while it has, nobody else has written.
+// cachedSequence is valid as long as the log has the epoch logEpoch: until then no other writer has appended to it.
 type cachedSequence struct {
 	logEpoch uint64
 	epoch    uint32
 	next     uint64
 }
 
-// add caches the states of a log's producers. logEpoch is the writer's.
+// add caches the states of a log's producers. logEpoch is the epoch of this writer in the log.
 func (c *dedupCache) add(s record.ShardID, logEpoch uint64, states ...metalog.ProducerState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -55,7 +55,7 @@ func (c *dedupCache) add(s record.ShardID, logEpoch uint64, states ...metalog.Pr
 	}
 }
 
-// addBatch caches the sequences of a batch that is appended.
+// addBatch caches the sequences of a committed batch.
 func (c *dedupCache) addBatch(g *logBatch) {
 	var states []metalog.ProducerState
 	for _, pl := range g.payloads {
@@ -68,7 +68,7 @@ func (c *dedupCache) addBatch(g *logBatch) {
 	c.add(g.shard, g.entry.Epoch, states...)
 }
 
-// statesOf returns what is cached of the producers of a batch.
+// statesOf returns the cached states of the producers of a batch; nil if there are none.
 func (c *dedupCache) statesOf(g *logBatch) map[uint64]metalog.ProducerState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,7 +89,7 @@ func (c *dedupCache) statesOf(g *logBatch) map[uint64]metalog.ProducerState {
 	return out
 }
 
-// eachSequenced calls fn with the frames whose sequences count.
+// eachSequenced calls fn with the sequenced frames that are neither failed nor dropped.
 func (g *logBatch) eachSequenced(fn func(*frame)) {
 	for _, pl := range g.payloads {
 		if pl.fault != nil {
@@ -105,9 +105,9 @@ func (g *logBatch) eachSequenced(fn func(*frame)) {
 	}
 }
 
-// dropDuplicates leaves out the frames of exactly_once categories that are known to be stored, so that a flush of duplicates is not uploaded
-// only to be refused. That they are stored stays true whatever others have written since. What looks like a gap or a stale epoch
-// may not: the engine is asked first, and when it does not answer the frames stay, for the append to decide.
+// dropDuplicates leaves out frames of exactly_once categories that are stored according to the cache, so that a flush of
+// duplicates is not uploaded only to be refused. A stored frame stays stored whatever others have written since. A gap or a stale
+// epoch may be outdated, so the engine is asked first; if it does not answer, the frames stay, and the append decides.
 func (b *Batcher) dropDuplicates(ctx context.Context, p *flushPart) {
 	for _, g := range p.batches {
 		if !g.exactlyOnce || g.pointerCount() == 0 {
@@ -133,7 +133,7 @@ func (b *Batcher) dropDuplicates(ctx context.Context, p *flushPart) {
 	}
 }
 
-// confirmRefused judges frames again by what the engine says of their producers now, which are sorted.
+// confirmRefused judges frames again by the engine's current states of their producers. producers is sorted.
 func (b *Batcher) confirmRefused(ctx context.Context, g *logBatch, known map[uint64]metalog.ProducerState, producers []uint64) (changed bool) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.LogTimeout)
 	defer cancel()

@@ -13,23 +13,23 @@ import (
 	"scribe/storage/metalog"
 )
 
-// frameOutcome is what has been decided about a frame.
+// frameOutcome is the decision about a frame.
 type frameOutcome uint8
 
 const (
-	// frameKept: the frame is part of what is stored.
+	// frameKept: the frame is stored with its part.
 	frameKept frameOutcome = 0
-	// frameStored: all its sequences were stored by an earlier flush. It is acknowledged as a duplicate whatever becomes of this one.
+	// frameStored: all its sequences were stored by an earlier flush. It is acknowledged as a duplicate even if this flush fails.
 	frameStored frameOutcome = 1
-	// frameRepeated: all its sequences are those of frames before it in this flush. It shares their fate.
+	// frameRepeated: earlier frames of this flush have all its sequences. It shares their outcome.
 	frameRepeated frameOutcome = 2
-	// frameRefused: its frame.fault says why.
+	// frameRefused: frame.fault has the reason.
 	frameRefused frameOutcome = 3
-	// frameDropped: a frame before it of the same request and shard was not stored. Its frame.fault says so.
+	// frameDropped: an earlier frame of the same request and shard was not stored. frame.fault says so.
 	frameDropped frameOutcome = 4
 )
 
-// frame is one frame in memory. Its bytes are in the memory of its span, after those of the frames before it.
+// frame describes one frame in memory. Its bytes follow those of the previous frame in the memory of its span.
 type frame struct {
 	size     uint32
 	messages uint32
@@ -41,10 +41,10 @@ type frame struct {
 	sequenced bool
 
 	outcome frameOutcome
-	fault   *scribev1.ErrorInfo // of a frame that is refused or dropped
+	fault   *scribev1.ErrorInfo // the reason, if the frame is refused or dropped
 }
 
-// lastSequence is the sequence of the frame's last message.
+// lastSequence returns the sequence of the frame's last message.
 func (f *frame) lastSequence() uint64 { return f.first + uint64(f.messages) - 1 }
 
 // continues reports whether f continues the sequences of before.
@@ -52,41 +52,41 @@ func (f *frame) continues(before *frame) bool {
 	return f.producer == before.producer && f.epoch == before.epoch && f.first == before.lastSequence()+1
 }
 
-// frameSpan is a run of frames of one request and one target, adjacent in memory. It is the unit in which frames are accumulated, so
-// that the cost of bookkeeping is one per run and not one per frame.
+// frameSpan is a run of frames of one request and one target, adjacent in memory. It is the unit of accumulation, so that
+// bookkeeping costs are per run and not per frame.
 type frameSpan struct {
-	sub    *waitingRequest // who waits for the outcome; nil when nobody does
+	sub    *waitingRequest // the request that waits for the outcome; nil if none does
 	index  int             // of the first frame in the request
 	frames []frame
 	mem    arena.Segment
 	bytes  int
 	runs   int // upper bound of the sequence runs in an exactly_once category; 0 in others
-	// request is the number of the request that the span is of. The accumulator sets it.
+	// request is the number of the span's request. The accumulator sets it.
 	request uint64
 	// chain is shared with the request's spans of the same log in other payloads; nil when there are none.
 	chain *requestChain
 }
 
-// requestChain makes the frames of one shard in one request a prefix of what they were: once some of them are not stored, later ones
+// requestChain ensures that the stored frames of one shard in one request are a prefix: once a frame is not stored, later ones
 // are not either.
 type requestChain struct {
 	broken atomic.Bool
 }
 
-// logTarget is where frames go.
+// logTarget is the destination of frames: a log, with the settings of its category.
 type logTarget struct {
 	shard    record.ShardID
 	category string
 	class    uint32
-	// exactlyOnce: sequences are checked and remembered by the metadata engine.
+	// exactlyOnce: the metadata engine checks and stores the sequences.
 	exactlyOnce bool
-	// bound: the logical shard has one log, whoever writes it.
+	// bound: the logical shard has one log, at writer slot 0.
 	bound bool
-	// settings are the category as it was looked up, for the footers of blobs; nil in tests. They do not change.
+	// settings is the category as it was looked up, for the footers of blobs; nil in tests. It is immutable.
 	settings *scribev1.Category
 }
 
-// logBatch is the payloads of one log: first those that wait for a flush, then one flush's part of them.
+// logBatch is the payloads of one log: either the pending ones, or those of one flush.
 type logBatch struct {
 	logTarget
 	payloads []*payload
@@ -95,28 +95,28 @@ type logBatch struct {
 	// Owned by the accumulator.
 
 	account *categoryAccount
-	// taken is where the flush that is being filled has the payloads; nil at all other times.
+	// taken is the log's batch in the flush that is being filled; nil at all other times.
 	taken *logBatch
-	// stalled: no flush takes the frames at present.
+	// stalled: flushes leave the frames out for now.
 	stalled bool
 
 	// Owned by the goroutine that writes the batch's part.
 
 	part  *flushPart
 	entry logqueue.Entry
-	// numbered is entry.Shifts as it was when the blob that is in the store was built.
+	// numbered is the value of entry.Shifts when positions were last assigned.
 	numbered uint64
 
-	// corrections are the conflicts that refused frames were answered with, after what the log knows of their producers once the
-	// batch is appended.
+	// corrections are the conflicts in the errors of refused frames. after has the states of their producers once the batch is
+	// appended.
 	corrections []*scribev1.SequenceConflict
 	after       map[uint64]metalog.ProducerState
 
-	// one is the memory of payloads while there is one, as there is in most batches of a flush with many categories.
+	// one is the memory of payloads while it has one element, as in most batches of a flush with many categories.
 	one [1]*payload
 }
 
-// payload is a run of frames of one physical shard that is compressed and read as a whole.
+// payload is a run of frames of one physical shard, the unit of reading.
 type payload struct {
 	batch    *logBatch
 	spans    []frameSpan
@@ -127,23 +127,24 @@ type payload struct {
 	runs     int
 	waiters  int // spans whose request waits for the commit
 
-	block  *block // set when it is compressed or about to be
+	block  *block // set once the payload is queued for compression
 	offset int    // in the raw block
 
 	// Owned by the accumulator all the time.
 
-	// overhead is the charge for bookkeeping, stored its share of the compressed block's bytes; -1 while it is not compressed.
+	// overhead is the charge for bookkeeping. stored is its share of the compressed block's bytes, -1 until the block is
+	// compressed.
 	overhead int64
 	stored   int64
 
-	// What follows belongs to the goroutine that writes the part.
+	// Owned by the goroutine that writes the part.
 
-	// ranges are what is stored of the payload: one, all of it, unless frames in it were refused.
+	// ranges are the stored parts of the payload: a single range, the whole payload, unless frames in it were refused.
 	ranges []pointerRange
-	// fault is why the payload as a whole was not stored.
+	// fault is the reason why no frame of the payload was stored.
 	fault *scribev1.ErrorInfo
 
-	// The memory of spans and pointer ranges while there is one.
+	// The memory of spans and ranges while each has one element.
 	oneSpan  [1]frameSpan
 	oneRange [1]pointerRange
 }
@@ -160,7 +161,7 @@ func newPayload(g *logBatch, since time.Time) *payload {
 	return pl
 }
 
-// flushSize is what counts towards Config.FlushBytes.
+// flushSize returns the bytes that count towards Config.FlushBytes.
 func (pl *payload) flushSize() int64 {
 	if pl.stored >= 0 {
 		return pl.stored
@@ -168,7 +169,7 @@ func (pl *payload) flushSize() int64 {
 	return int64(pl.bytes)
 }
 
-// memoryCharge is what the payload's category is charged for.
+// memoryCharge returns the bytes charged to the payload's category.
 func (pl *payload) memoryCharge() int64 {
 	if pl.stored >= 0 {
 		return pl.overhead + pl.stored
@@ -176,7 +177,7 @@ func (pl *payload) memoryCharge() int64 {
 	return pl.overhead + 2*int64(pl.bytes)
 }
 
-// pointerRange is a run of kept frames, adjacent in a block: what one pointer points to.
+// pointerRange is a run of kept frames, adjacent in a block: the range of one pointer.
 type pointerRange struct {
 	offset   int // in the raw block
 	length   int
@@ -191,13 +192,13 @@ type pointerRange struct {
 	record []byte // the encoded pointer, once the blob is built
 }
 
-// block is what is compressed as a whole: one large payload, or small ones side by side.
+// block is the unit of compression: one large payload, or several small ones.
 type block struct {
-	flush    *flush // nil until a flush takes it; the accumulator's
+	flush    *flush // nil until a flush takes it; owned by the accumulator
 	payloads []*payload
 	raw      int
 
-	// Owned by the compressor once it has the block: where it stands, and whether a flush waits for it.
+	// Owned by the compressor once the block is queued. urgent: a flush waits for the block.
 	state  blockState
 	urgent bool
 
@@ -209,7 +210,7 @@ type block struct {
 	parts atomic.Int32
 }
 
-// blockState is where a block stands in the compressor.
+// blockState is the state of a block in the compressor.
 type blockState uint8
 
 const (
@@ -218,7 +219,7 @@ const (
 	blockTaken  blockState = 2
 )
 
-// flushTrigger is why a flush was cut.
+// flushTrigger is the reason for cutting a flush.
 type flushTrigger uint8
 
 const (
@@ -233,35 +234,36 @@ func (t flushTrigger) String() string {
 	return [triggerCount]string{"size", "age", "commit", "close"}[t]
 }
 
-// flush is what is cut at once of the frames of one retention class: it becomes one blob and one transaction, unless it is divided
-// (see part). The accumulator fills it; then the goroutine that writes it owns it, but for what the comments say.
+// flush is a set of frames of one retention class, cut at once. It becomes one blob and one transaction, unless it is divided
+// (see flushPart). The accumulator fills it. Then the goroutine that writes it owns it, except for the fields marked otherwise.
 type flush struct {
 	ticket  uint64 // flushes are claimed in this order
 	queue   *classQueue
 	trigger flushTrigger
 	cutAt   time.Time
 
-	batches []*logBatch // by turn of their categories
-	blocks  []*block    // of payloads that were compressed, or about to be, when it was cut
+	batches []*logBatch // in the order of their categories' turns
+	blocks  []*block    // of payloads that were compressed, or queued for it, when the flush was cut
 	small   []*payload  // those that were not
 
 	flushVolume
-	oldest time.Time // when its first frame came
+	oldest time.Time // arrival of its first frame
 
 	// Owned by the accumulator all the time.
 
-	uncompressed int // blocks that are not compressed yet, and one until the small payloads are packed
+	uncompressed int // uncompressed blocks, plus one until the small payloads are packed
 	// attached counts the parts for which the flush counts as in flight.
 	attached int
 
-	// compressed is closed when all blocks are; claimed when the flush has its turns in the queues of its logs.
+	// compressed is closed when all blocks are compressed. claimed is closed when the flush has entered the queues of its logs.
 	compressed chan struct{}
 	claimed    chan struct{}
-	// afterClaim is claimed of the flush before. Only the channel is kept, so that the flush can be collected.
+	// afterClaim is the claimed channel of the previous flush. Only the channel is kept, so that the garbage collector can free
+	// that flush.
 	afterClaim <-chan struct{}
 }
 
-// closedChannel is a channel that is.
+// closedChannel is always closed.
 var closedChannel = func() <-chan struct{} {
 	c := make(chan struct{})
 	close(c)

@@ -15,34 +15,34 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// flushPart is what becomes durable in one blob and one transaction: a flush, or batches of one that were divided off because the others
-// could get on and these could not. The goroutine that writes it owns it, but for what the comments say.
+// flushPart becomes durable in one blob and one transaction: a flush, or log batches divided off from one because some logs were
+// blocked. The goroutine that writes it owns it, except for the fields marked otherwise.
 type flushPart struct {
 	logqueue.Part
 	flush   *flush
 	batches []*logBatch
 	shares  []blockShare
 
-	// id is the blob that is in the store; zero while there is none.
+	// id is the part's blob in the store; zero while there is none.
 	id   pointer.BlobID
 	size int64
 	// build is the blob's number among those of the batcher.
 	build uint64
-	// unknown: the outcome of its append is unknown, so the blob may not be an orphan.
+	// unknown: the outcome of the append is unknown, so the blob may have pointers.
 	unknown bool
-	// stale: what is in the store, if anything, does not describe the part as it would be appended now.
+	// stale: there is no blob, or the footer of the blob does not match the part as it would be appended now.
 	stale bool
-	// refusals counts the definite errors of appends that were not a matter of single logs.
+	// refusals counts the definite failures of appends that did not concern single logs.
 	refusals int
-	// closedSince is when the engine began to refuse to work at all; zero while it does not. closings counts its refusals.
+	// closedSince is the time of the first append that found the engine closed; zero if none did. closings counts such appends.
 	closedSince time.Time
 	closings    int
-	// stalls counts how often the part was found to have waited too long.
+	// stalls counts the times that the part has waited for the stall period.
 	stalls int
-	// tried: putting the blob ahead of the part's turn was tried.
+	// tried: the part has tried to put its blob ahead of its turn.
 	tried bool
 
-	// attached: it counts for its flush among those in flight. Guarded by Batcher.mu.
+	// attached: the part keeps its flush in the count of flushes in flight. Guarded by Batcher.mu.
 	attached bool
 }
 
@@ -60,7 +60,7 @@ func newFlushPart(f *flush, batches []*logBatch, now time.Time) *flushPart {
 	return p
 }
 
-// entries yields the queue entries of batches, up to date.
+// entries yields the queue entries of batches.
 func entries(batches []*logBatch) iter.Seq[*logqueue.Entry] {
 	return func(yield func(*logqueue.Entry) bool) {
 		for _, g := range batches {
@@ -71,7 +71,7 @@ func entries(batches []*logBatch) iter.Seq[*logqueue.Entry] {
 	}
 }
 
-// batchesIn returns the batches whose entries are in one of some states.
+// batchesIn returns the batches whose entry is in one of the states.
 func (p *flushPart) batchesIn(states ...logqueue.State) (found []*logBatch) {
 	for _, g := range p.batches {
 		if slices.Contains(states, g.entry.State) {
@@ -81,7 +81,7 @@ func (p *flushPart) batchesIn(states ...logqueue.State) (found []*logBatch) {
 	return found
 }
 
-// loadBlocks makes the flush's blocks the part's.
+// loadBlocks assigns all blocks of the flush to the part.
 func (p *flushPart) loadBlocks(f *flush) {
 	p.shares = make([]blockShare, len(f.blocks))
 	for i, b := range f.blocks {
@@ -95,7 +95,7 @@ func (p *flushPart) loadBlocks(f *flush) {
 	}
 }
 
-// fail gives up a payload.
+// failPayload fails the frames of a payload.
 func (p *flushPart) failPayload(pl *payload, fault *scribev1.ErrorInfo) {
 	if pl.fault != nil || len(pl.ranges) == 0 {
 		return
@@ -111,7 +111,7 @@ func (p *flushPart) failPayload(pl *payload, fault *scribev1.ErrorInfo) {
 	}
 }
 
-// failAll gives up what is left of the part.
+// failAll fails all remaining payloads of the part.
 func (p *flushPart) failAll(fault *scribev1.ErrorInfo) {
 	for _, g := range p.batches {
 		for _, pl := range g.payloads {
@@ -120,7 +120,7 @@ func (p *flushPart) failAll(fault *scribev1.ErrorInfo) {
 	}
 }
 
-// pointerCount is how many pointers the batch appends.
+// pointerCount returns the number of pointers that the batch appends.
 func (g *logBatch) pointerCount() int {
 	n := 0
 	for _, pl := range g.payloads {
@@ -129,7 +129,7 @@ func (g *logBatch) pointerCount() int {
 	return n
 }
 
-// liveBatches returns the batches of which something is left.
+// liveBatches returns the batches that still have pointers to append.
 func (p *flushPart) liveBatches() []*logBatch {
 	groups := make([]*logBatch, 0, len(p.batches))
 	for _, g := range p.batches {
@@ -140,7 +140,7 @@ func (p *flushPart) liveBatches() []*logBatch {
 	return groups
 }
 
-// isEmpty reports whether nothing is left.
+// isEmpty reports whether no pointers are left to append.
 func (p *flushPart) isEmpty() bool {
 	for _, g := range p.batches {
 		if g.pointerCount() > 0 {
@@ -150,7 +150,8 @@ func (p *flushPart) isEmpty() bool {
 	return true
 }
 
-// assignPositions gives every pointer range its epoch and LSN, counting from its batch's, and notes whether the blob says otherwise.
+// assignPositions sets the epoch and LSN of every pointer range, counting from those of its batch. It marks the part as stale if
+// the blob names other positions.
 func (p *flushPart) assignPositions() {
 	for _, g := range p.batches {
 		lsn := g.entry.LSN
@@ -190,7 +191,7 @@ func (b *Batcher) writeFlush(f *flush) {
 	b.writePart(b.ctx, p)
 }
 
-// packSmall puts a flush's small payloads into blocks and has them compressed.
+// packSmall packs a flush's small payloads into blocks, and queues these for compression.
 func (b *Batcher) packSmall(f *flush) {
 	blocks := packBlocks(f.small, b.cfg.BlockBytes)
 	for _, blk := range blocks {
@@ -203,23 +204,23 @@ func (b *Batcher) packSmall(f *flush) {
 	})
 }
 
-// partStep is what a part does next.
+// partStep is the next step of a part.
 type partStep uint8
 
 const (
 	stepWait   partStep = iota // until something changes
-	stepGiveUp                 // fail the batches of logs that were tried for too long
-	stepMove                   // take batches to the logs of the present writer slot
-	stepCommit                 // its turn has come in all logs
+	stepGiveUp                 // fail the batches of logs whose retry limits are reached
+	stepMove                   // move batches to the logs of the current writer slot
+	stepCommit                 // the part is at the head of all its queues
 	stepPut                    // put the blob ahead of its turn, at predicted positions
-	stepDivide                 // write what can't get on apart from the rest
+	stepDivide                 // divide off the batches whose logs are blocked
 )
 
 func (s partStep) String() string {
 	return [...]string{"wait", "give up logs", "move to the writer slot", "commit", "put ahead", "divide"}[s]
 }
 
-// nextStep decides what a part does next, after it was inspected. To wait it does so until the time returned at the latest.
+// nextStep decides the next step of a part from its queue status. For stepWait, the time returned is the latest end of the wait.
 func (p *flushPart) nextStep(st *logqueue.Status, now time.Time, stallAfter time.Duration) (partStep, time.Time) {
 	stall := p.Since.Add(time.Duration(p.stalls+1) * stallAfter)
 	switch {
@@ -244,7 +245,7 @@ func (p *flushPart) nextStep(st *logqueue.Status, now time.Time, stallAfter time
 	}
 }
 
-// writePart takes a part's steps until it is committed or nothing is left of it, and answers its writers.
+// writePart runs the steps of a part until it is committed or empty, and answers its writers.
 func (b *Batcher) writePart(ctx context.Context, p *flushPart) {
 	committed := false
 	for !committed && !p.isEmpty() {
@@ -285,8 +286,8 @@ func (b *Batcher) openWhileCompressing(ctx context.Context, p *flushPart, compre
 	b.metrics.observeStage(stageCompress, p.Since.Sub(p.flush.cutAt))
 }
 
-// waitForChange waits until something has changed that the part may be waiting for, or until a time when it is not zero. It reports whether
-// the channel was closed.
+// waitForChange waits for a wake-up of the part, for the channel to be closed, or until at unless that is zero. It reports
+// whether the channel was closed.
 func (b *Batcher) waitForChange(ctx context.Context, p *flushPart, at time.Time, closed <-chan struct{}) bool {
 	select {
 	case <-closed:
@@ -301,7 +302,7 @@ func (b *Batcher) waitForChange(ctx context.Context, p *flushPart, at time.Time,
 	}
 	end := ctx.Done()
 	if closed != nil {
-		end = nil // it will be, soon
+		end = nil // compression ends soon
 	}
 	select {
 	case <-closed:
@@ -313,14 +314,15 @@ func (b *Batcher) waitForChange(ctx context.Context, p *flushPart, at time.Time,
 	return false
 }
 
-// stallAfter is how long a part waits before what cannot get on is divided off: longer where flushes take long anyway, so that a
-// slow store does not get more blobs than a fast one.
+// stallAfter returns how long a part waits before its blocked batches are divided off. It is longer if flushes are slow, so that
+// a slow store does not get more blobs than a fast one.
 func (b *Batcher) stallAfter() time.Duration {
 	return max(b.cfg.StallAfter, 2*time.Duration(b.flushLatency.Load()))
 }
 
-// divideStalled lets the batches of a part go on that are ready, after it has waited for too long: new frames of the others' shards
-// gather until their queues have moved. What is left waits, and does not count as in flight when its logs alone are in trouble.
+// divideStalled divides a part that has waited too long, so that its ready batches can commit. New frames of the blocked shards
+// accumulate until their queues advance. The blocked batches continue to wait; they do not count as in flight if only their own
+// logs are in trouble.
 func (b *Batcher) divideStalled(ctx context.Context, p *flushPart, st *logqueue.Status) {
 	late := p.batchesIn(logqueue.Waiting, logqueue.Closed)
 	shards := b.queues.MarkStalled(entries(late))
@@ -341,12 +343,12 @@ func (b *Batcher) divideStalled(ctx context.Context, p *flushPart, st *logqueue.
 	}
 }
 
-// startPart has a part that was divided off written.
+// startPart starts writing a part that was divided off.
 func (b *Batcher) startPart(ctx context.Context, p *flushPart) {
 	b.tasks.Go(func() { b.writePart(ctx, p) })
 }
 
-// dividePart makes batches of a part a part of their own. The caller starts it, or finishes it.
+// dividePart moves batches of a part to a new part. The caller starts or finishes the new part.
 func (b *Batcher) dividePart(p *flushPart, batches []*logBatch) *flushPart {
 	rest := newFlushPart(p.flush, batches, b.now())
 	rest.refusals = p.refusals
@@ -381,7 +383,7 @@ func (b *Batcher) dividePart(p *flushPart, batches []*logBatch) *flushPart {
 	return rest
 }
 
-// failBatches fails batches of a part, each for its reason. The rest of the part goes on.
+// failBatches fails batches of a part, each with its error. The rest of the part is not affected.
 func (b *Batcher) failBatches(p *flushPart, groups []*logBatch, faults []*scribev1.ErrorInfo) {
 	failing := p
 	if len(groups) < len(p.batches) {
@@ -397,7 +399,7 @@ func (b *Batcher) failBatches(p *flushPart, groups []*logBatch, faults []*scribe
 	}
 }
 
-// giveUpLogs fails the batches whose logs were tried for too long.
+// giveUpLogs fails the batches of logs whose retry limits are reached.
 func (b *Batcher) giveUpLogs(ctx context.Context, p *flushPart) {
 	failed := p.batchesIn(logqueue.Failed)
 	faults := make([]*scribev1.ErrorInfo, len(failed))
@@ -408,7 +410,7 @@ func (b *Batcher) giveUpLogs(ctx context.Context, p *flushPart) {
 	b.failBatches(p, failed, faults)
 }
 
-// moveToSlot takes batches to the logs of the present writer slot: those of the former one are another writer's.
+// moveToSlot moves batches to the logs of the current writer slot. The former slot belongs to another writer.
 func (b *Batcher) moveToSlot(ctx context.Context, p *flushPart, slot uint16) {
 	batches := p.batchesIn(logqueue.WrongSlot)
 	if slot == 0 {
@@ -434,7 +436,7 @@ func (b *Batcher) moveToSlot(ctx context.Context, p *flushPart, slot uint16) {
 	}
 }
 
-// finishPart ends a part: what waits for it goes on, its memory becomes free, and its writers are answered.
+// finishPart ends a part: it advances the queues of its logs, frees its memory, and answers its writers.
 func (b *Batcher) finishPart(p *flushPart, committed bool) {
 	for _, g := range p.batches {
 		if g.entry.Pointers = g.pointerCount(); committed && g.exactlyOnce {
@@ -460,11 +462,11 @@ func (b *Batcher) finishPart(p *flushPart, committed bool) {
 		b.mu.acc.resumeShards(end, resumed)
 		b.flushLatency.Store(int64(b.mu.acc.latency))
 	})
-	// Writers go on after the memory is free and the counters are right.
+	// Wake the writers last, when the memory is free and the counters are up to date.
 	wakeWriters(p)
 }
 
-// releaseBlocks releases the blocks that no other part needs, and returns their bytes.
+// releaseBlocks releases the blocks that no other part uses, and returns their bytes.
 func (b *Batcher) releaseBlocks(p *flushPart) (freed int64) {
 	for _, c := range p.shares {
 		if c.block.parts.Add(-1) > 0 {

@@ -8,27 +8,27 @@ import (
 	"scribe/storage/blob/layout"
 )
 
-// buildHistory numbers the blobs that the batcher builds, and remembers what became of the newest ones. Each blob reports on those before it, so
-// that metadata can be rebuilt from blobs alone: a blob does not say by itself whether its pointers were appended. It is safe for
-// concurrent use and takes a few KB.
+// buildHistory numbers the blobs that the batcher builds, and keeps the states of the newest ones. A blob does not tell whether
+// its own pointers were appended; it reports the states of earlier blobs, so that metadata can be rebuilt from blobs alone. It is
+// safe for concurrent use and takes a few KB.
 type buildHistory struct {
 	run uint64
 	mu  struct {
 		sync.Mutex
-		last uint64 // the newest build; 0 when there is none
-		// states are those of the newest layout.MaxWindow builds, each at its number modulo that.
+		last uint64 // the newest build; 0 if there is none
+		// states are those of the newest layout.MaxWindow builds; the index is the build's number modulo layout.MaxWindow.
 		states [layout.MaxWindow]buildState
 	}
 }
 
-// buildState is what became of a build.
+// buildState is the state of a build.
 type buildState uint8
 
 const (
-	buildOpen      buildState = iota // it is on its way
+	buildOpen      buildState = iota // the outcome is pending
 	buildCommitted                   // its pointers were appended
 	buildVoid                        // they never will be
-	buildUnknown                     // nobody knows
+	buildUnknown                     // the outcome is unknown
 )
 
 func newBuildHistory() *buildHistory {
@@ -42,7 +42,7 @@ func newBuildHistory() *buildHistory {
 	return b
 }
 
-// beginBuild numbers a build and returns what it reports on those before it.
+// beginBuild numbers a build, and returns its report on earlier builds.
 func (b *buildHistory) beginBuild() layout.History {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -57,12 +57,12 @@ func (b *buildHistory) beginBuild() layout.History {
 	return h
 }
 
-// endBuild notes what became of a build.
+// endBuild sets the state of a build.
 func (b *buildHistory) endBuild(build uint64, f buildState) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if build == 0 || b.mu.last-build >= layout.MaxWindow {
-		return // it is not remembered any more
+		return // the build has left the window
 	}
 	b.mu.states[build%layout.MaxWindow] = f
 }

@@ -12,13 +12,14 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// maxTries is how often a payload is fetched whose bytes were damaged, maybe on the way.
+// maxTries bounds the fetches of a payload whose bytes arrive damaged, possibly in transit.
 const maxTries = 3
 
-// errUnanswered ends a request that is not answered in time.
+// errUnanswered cancels a request that is not answered in time.
 var errUnanswered = fmt.Errorf("consumer: the request was not answered in time: %w", discovery.ErrBroken)
 
-// startFetches starts fetches as long as there is something to fetch and room for it. It is called whenever one of the two may have come.
+// startFetches starts fetches while there are payloads to fetch and memory for them. It is called whenever either may have
+// changed.
 func (s *session) startFetches() {
 	for {
 		group := s.queue.nextFetch(s.c.cfg.concurrency)
@@ -33,7 +34,7 @@ func (s *session) startFetches() {
 	}
 }
 
-// fetchGroup brings the payloads of a group: each item is ready when it returns, or the session is over.
+// fetchGroup fetches the payloads of a group: when it returns, each item is ready or the session is over.
 func (s *session) fetchGroup(todo []*streamItem) {
 	if s.c.noViews.Load() {
 		for _, it := range todo {
@@ -52,7 +53,7 @@ func (s *session) fetchGroup(todo []*streamItem) {
 	}
 }
 
-// fetchAll brings payloads in one form, but for those of which no view is to be had.
+// fetchAll fetches payloads in one form, except those whose view is refused.
 func (s *session) fetchAll(todo []*streamItem) {
 	var (
 		failures int
@@ -101,8 +102,8 @@ func (s *session) fetchAll(todo []*streamItem) {
 	}
 }
 
-// fetchOnce makes one request and settles what it answered for. It returns the items that are to be asked for again, in order; of
-// those that had an error of their own, err says which. Items that are to be fetched raw instead are not among them.
+// fetchOnce makes one request and settles the items that it answers. It returns the items to request again, in order; err of an
+// item is its own error, if it had one. Items that are to be fetched raw instead are not among them.
 func (s *session) fetchOnce(todo []*streamItem) ([]*streamItem, error) {
 	req := &scribev1.FetchRequest{
 		Pointers: make([][]byte, len(todo)),
@@ -120,7 +121,7 @@ func (s *session) fetchOnce(todo []*streamItem) ([]*streamItem, error) {
 			req.Places = append(req.Places, &scribev1.PointerPlace{Shard: uint64(it.pos.shard), Lsn: uint64(it.LSN)})
 		}
 	}
-	// One that takes so long is taken for broken: the next try goes elsewhere, if there is another one.
+	// A request that takes too long counts as broken: the next try goes to another read proxy, if there is one.
 	ctx, cancel := context.WithTimeoutCause(s.ctx, s.c.cfg.requestTimeout, errUnanswered)
 	defer cancel()
 	res, err := s.c.payloads.Fetch(ctx, req)
@@ -134,18 +135,19 @@ func (s *session) fetchOnce(todo []*streamItem) ([]*streamItem, error) {
 	var again []*streamItem
 	for i, p := range payloads {
 		if s.ctx.Err() != nil {
-			return todo, context.Cause(s.ctx) // rows of a payload may take long, and nobody wants them any more
+			return todo, context.Cause(s.ctx) // rows of a payload may take long, and the session no longer needs them
 		}
 		s.c.stats.fetched.Add(uint64(len(p.GetData())))
 		if it := todo[i]; !s.settleAnswer(ctx, it, p) && it.plain == raw {
 			again = append(again, it)
 		}
-		payloads[i] = nil // free to go once it is decompressed
+		payloads[i] = nil // free for collection once it is decompressed
 	}
 	return append(again, todo[len(payloads):]...), nil
 }
 
-// settleAnswer makes an item ready from its answer, or is false when it is worth asking again: then the item's err says why.
+// settleAnswer makes an item ready from its answer. It is false when the item should be requested again: then the item's Err says
+// why.
 func (s *session) settleAnswer(ctx context.Context, it *streamItem, p *scribev1.Payload) bool {
 	at := it.place(s.c.category)
 	if info := p.GetError(); info != nil {
@@ -195,7 +197,7 @@ func (s *session) settleAnswer(ctx context.Context, it *streamItem, p *scribev1.
 	return true
 }
 
-// settleView is settle for an answer that is a view. One that is none, or that the server can't make, is asked for as it is stored.
+// settleView is settleAnswer for views. If the answer is not a view, or the server can't make one, the stored payload is fetched.
 func (s *session) settleView(it *streamItem, p *scribev1.Payload, at payloadPlace) bool {
 	err := checkCRC(p, at)
 	if err != nil {
@@ -215,19 +217,20 @@ func (s *session) settleView(it *streamItem, p *scribev1.Payload, at payloadPlac
 	return false
 }
 
-// wantsView reports whether an item is to be fetched as a view.
+// wantsView reports whether an item is fetched as a view.
 func (c *Consumer) wantsView(it *streamItem) bool {
 	return c.eval != nil && c.eval.View != nil && !it.plain
 }
 
-// skipOf is how many messages at the beginning of an item's payload were delivered before.
+// skipOf returns how many messages at the beginning of an item's payload were delivered before.
 func (c *Consumer) skipOf(it *streamItem) uint32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return it.deliveredCount()
 }
 
-// deliveredCount is how many messages at the beginning of the item's payload were delivered before. The consumer's mutex is held.
+// deliveredCount returns how many messages at the beginning of the item's payload were delivered before. The consumer's mutex is
+// held.
 func (it *streamItem) deliveredCount() uint32 {
 	if it.pos.lsn == it.LSN {
 		return it.pos.skip
@@ -235,7 +238,7 @@ func (it *streamItem) deliveredCount() uint32 {
 	return 0
 }
 
-// fetchPlain has an item fetched raw.
+// fetchPlain marks an item to be fetched raw.
 func (s *session) fetchPlain(it *streamItem, err error) {
 	if s.c.eval.Counts.ViewsRefused.Add(1) == 1 && !s.c.noViews.Load() { // of one, others follow
 		s.c.cfg.logger.Warn("no view of a payload: making its rows locally", "shard", it.pos.shard.String(), "lsn", uint64(it.LSN), "error", err)
@@ -243,7 +246,7 @@ func (s *session) fetchPlain(it *streamItem, err error) {
 	it.plain, it.refused, it.Err, it.tries = true, true, nil, 0
 }
 
-// memoryCost is what a fetched payload takes, or what was made of it.
+// memoryCost returns the memory of a fetched payload and of its evaluation result.
 func (it *streamItem) memoryCost() int64 {
 	n := it.ResultBytes
 	if it.buf != nil {
@@ -252,7 +255,7 @@ func (it *streamItem) memoryCost() int64 {
 	return n + int64(cap(it.Frames))
 }
 
-// markReady hands the item over to the one who iterates.
+// markReady hands the item over to the iteration.
 func (it *streamItem) markReady() {
 	it.raw = nil
 	close(it.ready)

@@ -14,14 +14,15 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// Two goroutines keep a membership. One speaks to the coordinator (live): it joins, sends heartbeats, notes what the member is to have, and
-// knows when its lease ends. The other (worker) brings the member there: it stops reading what is to be given back, commits it, and takes in
-// what is new. What touches messages it does while it has the turn, between two of them; so a heartbeat never waits for the caller.
+// Two goroutines keep a membership. The first speaks to the coordinator: it joins, sends heartbeats, records the assignment, and
+// tracks the lease. The second, the worker, applies the assignment: it stops reading buckets that are to be given back, commits
+// them, and takes in new ones. It does whatever affects messages while it has the turn, between two messages; so a heartbeat
+// never waits for the caller.
 
-// memberAssignment is what a coordinator says that a member has.
+// memberAssignment is the coordinator's assignment for a member.
 type memberAssignment struct {
 	generation uint64
-	grants     []uint64 // the generation of each bucket; 0 = not the member's
+	grants     []uint64 // generation of each bucket; 0 = not assigned to the member
 	revoked    bucket.Set
 	pending    uint32
 }
@@ -44,13 +45,13 @@ func parseAssignment(a *scribev1.GroupAssignment, buckets uint32) (memberAssignm
 	return out, nil
 }
 
-// announceChange wakes who waits for changes. The consumer's mutex is held.
+// announceChange wakes the goroutines that wait for changes. The consumer's mutex is held.
 func (g *Group) announceChange() {
 	close(g.changed)
 	g.changed = make(chan struct{})
 }
 
-// keepMembership keeps the membership until ctx ends, or there is no way on.
+// keepMembership keeps the membership until ctx ends or an error is permanent.
 func (g *Group) keepMembership(ctx context.Context) {
 	for failures := 0; ctx.Err() == nil; {
 		lease, err := g.joinGroup(ctx)
@@ -68,11 +69,11 @@ func (g *Group) keepMembership(ctx context.Context) {
 		failures++
 		pause := g.c.cfg.pause(failures, err)
 		g.c.cfg.logger.Warn("not a member of the group, joining again", "group", g.name, "pause", pause, "error", err)
-		_ = backoff.Sleep(ctx, pause) // the loop looks at ctx
+		_ = backoff.Sleep(ctx, pause) // the loop checks ctx
 	}
 }
 
-// endingError returns why a membership can't be had, nil when it may pass.
+// endingError returns the error that ends the membership, nil for a transient one.
 func (g *Group) endingError(err error) error {
 	switch rpc.ReasonOf(err) {
 	case scribev1.Reason_REASON_UNKNOWN_GROUP:
@@ -90,7 +91,7 @@ func (g *Group) endingError(err error) error {
 	return nil
 }
 
-// failGroup ends iterations, this one and later ones.
+// failGroup ends the running iteration and all later ones.
 func (g *Group) failGroup(err error) {
 	g.c.mu.Lock()
 	g.fatal = err
@@ -102,7 +103,7 @@ func (g *Group) failGroup(err error) {
 	}
 }
 
-// joinGroup makes a membership.
+// joinGroup joins the group.
 func (g *Group) joinGroup(ctx context.Context) (lease time.Duration, err error) {
 	req := &scribev1.JoinGroupRequest{
 		Group: g.name, Category: g.c.category, Member: g.cfg.member, Ttl: durationpb.New(g.cfg.ttl), RevokeTimeout: durationpb.New(g.cfg.revokeTimeout),
@@ -136,7 +137,7 @@ func (g *Group) joinGroup(ctx context.Context) (lease time.Duration, err error) 
 		before := g.share
 		g.share = newShare(scheme, res.GetCategoryId())
 		if before != nil {
-			g.share.version = before.version + 1 // what a stream was opened for before is not of this one
+			g.share.version = before.version + 1 // invalidates what streams opened before still bring
 		}
 		g.share.rewindToDelivered(g.c.cfg.untilEnd)
 		g.granted, g.releasing = make([]uint64, scheme.Buckets), bucket.NewSet(scheme.Buckets)
@@ -149,15 +150,15 @@ func (g *Group) joinGroup(ctx context.Context) (lease time.Duration, err error) 
 	return lease, nil
 }
 
-// setWanted notes what the member is to have. The consumer's mutex is held.
+// setWanted records a new assignment. The consumer's mutex is held.
 func (g *Group) setWanted(a memberAssignment) {
 	g.want = a
-	g.fresh = true // until the worker has looked
+	g.fresh = true // until the worker has applied it
 	g.announceChange()
 	wakeWaiter(g.look)
 }
 
-// sendHeartbeats sends heartbeats until the membership has ended.
+// sendHeartbeats sends heartbeats until the membership ends.
 func (g *Group) sendHeartbeats(ctx context.Context, lease time.Duration) error {
 	g.turn.setBlocked(false)
 	interval := lease / 5
@@ -197,24 +198,24 @@ func (g *Group) sendHeartbeats(ctx context.Context, lease time.Duration) error {
 	}
 }
 
-// awaitsBuckets reports whether others are to give the member something.
+// awaitsBuckets reports whether the member waits for buckets that others still have to give back.
 func (g *Group) awaitsBuckets() bool {
 	g.c.mu.Lock()
 	defer g.c.mu.Unlock()
 	return g.want.pending > 0
 }
 
-// sendHeartbeat sends one, and notes the answer.
+// sendHeartbeat sends a heartbeat and records the answer.
 func (g *Group) sendHeartbeat(ctx context.Context) error {
 	g.c.mu.Lock()
 	req := &scribev1.HeartbeatGroupRequest{Group: g.name, Member: g.cfg.member, Epoch: g.epoch, Generation: g.taken, Status: g.memberStatus(time.Now())}
 	if !g.releasing.Empty() {
 		req.Released = g.releasing.Clone()
-		// All that is given back was granted by then, be it taken in or not.
+		// All buckets given back were granted by then, whether they were taken in or not.
 		req.Generation = g.want.generation
 	}
 	if req.GetGeneration() != g.taken {
-		req.Status.Watermark = 0 // it would be taken to be of all buckets of that generation
+		req.Status.Watermark = 0 // it would count for all buckets of that generation
 	}
 	buckets := g.share.scheme.Buckets
 	g.c.mu.Unlock()
@@ -234,21 +235,21 @@ func (g *Group) sendHeartbeat(ctx context.Context) error {
 	return nil
 }
 
-// memberStatus is what the member says of itself. The consumer's mutex is held.
+// memberStatus returns the status that the member reports. The consumer's mutex is held.
 func (g *Group) memberStatus(now time.Time) *scribev1.GroupMemberStatus {
 	r := g.meter.readRates(now, g.c.stats.records.Load())
 	s := &scribev1.GroupMemberStatus{
 		Watermark: g.committed, BytesPerSecond: uint64(r.bytes), MessagesPerSecond: uint64(r.messages),
 		PointersPerKilosecond: uint64(r.pointers * 1000), BusyPermille: uint32(r.busy * 1000),
 	}
-	// Who has nothing that is not committed has come as far as the stream.
+	// A member without uncommitted messages has progressed as far as its stream.
 	if !g.fresh && g.share.isCommitted() && g.c.current == nil {
 		s.Watermark = max(s.GetWatermark(), g.c.mu.watermark)
 	}
 	return s
 }
 
-// noteExpelled notes that the membership has ended: nothing is the member's.
+// noteExpelled records the end of the membership: the member has no buckets.
 func (g *Group) noteExpelled() {
 	g.c.mu.Lock()
 	defer g.c.mu.Unlock()
@@ -258,7 +259,7 @@ func (g *Group) noteExpelled() {
 	g.setWanted(memberAssignment{grants: make([]uint64, g.share.scheme.Buckets), revoked: bucket.NewSet(g.share.scheme.Buckets)})
 }
 
-// runWorker brings the member to what it is to have, and commits now and then.
+// runWorker applies assignments, and commits periodically.
 func (g *Group) runWorker(ctx context.Context) {
 	var tick <-chan time.Time
 	if every := g.cfg.autoCommit; every > 0 {
@@ -283,7 +284,7 @@ func (g *Group) runWorker(ctx context.Context) {
 	}
 }
 
-// autoCommit is a commit of the member's own: of what the loop has come back from.
+// autoCommit commits the messages that the loop has finished.
 func (g *Group) autoCommit(ctx context.Context) {
 	if !g.betweenMessages(ctx, func() {
 		g.c.mu.Lock()
@@ -297,7 +298,7 @@ func (g *Group) autoCommit(ctx context.Context) {
 	}
 }
 
-// betweenMessages does something while no message is looked at.
+// betweenMessages runs fn while the loop is not handling a message.
 func (g *Group) betweenMessages(ctx context.Context, fn func()) bool {
 	g.turn.setWanted(true)
 	err := g.turn.takeTurn(ctx, true)
@@ -309,16 +310,16 @@ func (g *Group) betweenMessages(ctx context.Context, fn func()) bool {
 	return err == nil
 }
 
-// bucketChanges are what is between what a member has and what it is to have.
+// bucketChanges is the difference between the member's buckets and its assignment.
 type bucketChanges struct {
 	generation           uint64
 	grants               []uint64
 	lost, revoked, fresh bucket.Set
-	kept                 bucket.Set // that were to be given back, and are not any more
+	kept                 bucket.Set // were to be given back, and no longer are
 	nothing              bool
 }
 
-// compareBuckets finds out what is to be done. The consumer's mutex is held.
+// compareBuckets returns the changes to make. The consumer's mutex is held.
 func (g *Group) compareBuckets() bucketChanges {
 	n := g.share.scheme.Buckets
 	d := bucketChanges{
@@ -337,7 +338,7 @@ func (g *Group) compareBuckets() bucketChanges {
 		}
 		switch revoked := g.want.revoked.Has(b); {
 		case want == 0 || g.releasing.Has(b):
-		case have == 0 && revoked: // it is not begun
+		case have == 0 && revoked: // its reading has not begun
 			g.granted[b] = want
 			g.releasing.Add(b)
 			wakeWaiter(g.beat)
@@ -353,7 +354,7 @@ func (g *Group) compareBuckets() bucketChanges {
 	return d
 }
 
-// reconcileBuckets takes the steps from what the member has to what it is to have. It is false when it is to be tried again.
+// reconcileBuckets applies the assignment to the member's buckets. It is false when it has to be repeated.
 func (g *Group) reconcileBuckets(ctx context.Context) bool {
 	g.c.mu.Lock()
 	if g.share == nil {
@@ -385,16 +386,16 @@ func (g *Group) reconcileBuckets(ctx context.Context) bool {
 	return true
 }
 
-// noteTaken notes that a generation was taken in. The consumer's mutex is held.
+// noteTaken records that a generation was taken in. The consumer's mutex is held.
 func (g *Group) noteTaken(generation uint64) {
 	g.taken = generation
-	if g.want.generation == generation { // else the worker was woken for another one
+	if g.want.generation == generation { // otherwise the worker was woken for a newer one
 		g.fresh = false
 	}
 	g.announceChange()
 }
 
-// stopReading is what happens between two messages: buckets are not read from here on.
+// stopReading runs between two messages: from then on buckets are not read.
 func (g *Group) stopReading(d *bucketChanges) {
 	c := g.c
 	c.mu.Lock()
@@ -420,7 +421,7 @@ func (g *Group) stopReading(d *bucketChanges) {
 	g.reopenStream()
 }
 
-// reopenStream has the stream opened again, for the buckets that the member has now. The consumer's mutex is held.
+// reopenStream reopens the stream for the member's current buckets. The consumer's mutex is held.
 func (g *Group) reopenStream() {
 	if g.reopen != nil {
 		g.reopen()
@@ -428,18 +429,19 @@ func (g *Group) reopenStream() {
 	g.announceChange()
 }
 
-// releaseBuckets gives back what is not read any more, once it is committed as far as it is to be. It is false when ctx has ended.
+// releaseBuckets gives revoked buckets back once they are committed, or once the options require no further commit. It is false
+// when ctx has ended.
 func (g *Group) releaseBuckets(ctx context.Context, d *bucketChanges) bool {
 	if d.revoked.Empty() {
 		return true
 	}
 	if g.cfg.autoCommit > 0 {
-		// It goes on until it is done, or the buckets are taken away.
+		// The commit is retried until it succeeds or the buckets are taken away.
 		if err := g.commitDelivered(ctx, false); err != nil && !errors.Is(err, ErrFenced) {
 			g.c.cfg.logger.Warn("giving buckets back with uncommitted messages", "group", g.name, "error", err)
 		}
 	}
-	// No commit that may be of them is under way while they are given back.
+	// While buckets are given back, no commit that may contain them runs.
 	select {
 	case g.saving <- struct{}{}:
 	case <-ctx.Done():
@@ -470,7 +472,7 @@ func (g *Group) letGo(set bucket.Set) {
 	wakeWaiter(g.beat)
 }
 
-// takeIn takes in buckets that are new. It is false when that is to be tried again.
+// takeIn takes in new buckets. It is false when it has to be repeated.
 func (g *Group) takeIn(ctx context.Context, d *bucketChanges) bool {
 	g.c.mu.Lock()
 	req := &scribev1.GroupPositionsRequest{Group: g.name, Member: g.cfg.member, Epoch: g.epoch, Generation: d.generation, Buckets: d.fresh}
@@ -483,7 +485,7 @@ func (g *Group) takeIn(ctx context.Context, d *bucketChanges) bool {
 			return true
 		}
 		g.c.cfg.logger.Warn("reading the positions of assigned buckets failed", "group", g.name, "error", err)
-		wakeWaiter(g.beat) // they may not be its own any more
+		wakeWaiter(g.beat) // the membership may have changed
 		return false
 	}
 	ok := true
@@ -499,10 +501,10 @@ func (g *Group) takeIn(ctx context.Context, d *bucketChanges) bool {
 		for b := range d.fresh.Each() {
 			g.granted[b] = d.grants[b]
 		}
-		// Time goes back to where they are.
+		// Time goes back to the positions of the new buckets.
 		g.committed = min(g.committed, res.GetWatermark())
 		g.c.mu.watermark = min(g.c.mu.watermark, res.GetWatermark())
-		if g.share.owned.Len() == d.fresh.Len() { // there were none
+		if g.share.owned.Len() == d.fresh.Len() { // the member had none
 			g.committed, g.c.mu.watermark = res.GetWatermark(), res.GetWatermark()
 		}
 		g.noteTaken(d.generation)

@@ -6,13 +6,13 @@ import (
 	"scribe/internal/format/pointer"
 )
 
-// rateMeter measures what a member does, over the last minute or so: a plain state machine.
+// rateMeter measures a member's activity over the last minute or so: a plain state machine.
 type rateMeter struct {
-	bytes, pointers uint64 // decoded, since the beginning
+	bytes, pointers uint64 // decoded, in total
 	idle            time.Duration
-	waiting         time.Time // since when it waits; zero while it works
+	waiting         time.Time // since when the iteration waits; zero while it works
 
-	last    time.Time // when rates were brought up to date, with the counts of then
+	last    time.Time // when rates were last updated, with the counts at that time
 	was     meterSample
 	rates   memberRates
 	started bool
@@ -23,19 +23,18 @@ type meterSample struct {
 	idle                      time.Duration
 }
 
-// memberRates are by the second; busy is a part.
+// memberRates are per second; busy is a fraction.
 type memberRates struct{ bytes, pointers, messages, busy float64 }
 
-// startWaiting begins, waiting.
+// startWaiting starts the meter in the waiting state.
 func (m *rateMeter) startWaiting(now time.Time) { m.last, m.waiting = now, now }
 
-// countPayload counts a payload.
 func (m *rateMeter) countPayload(p *pointer.Pointer) {
 	m.bytes += uint64(p.Length)
 	m.pointers++
 }
 
-// noteWaiting and works tell what the iteration does.
+// noteWaiting records that the iteration waits for messages.
 func (m *rateMeter) noteWaiting(now time.Time) {
 	if m.waiting.IsZero() {
 		m.waiting = now
@@ -49,7 +48,7 @@ func (m *rateMeter) noteWorking(now time.Time) {
 	}
 }
 
-// memory is in how much time what was measured fades to a third.
+// memory is the time in which past measurements decay to a third.
 const memory = 30 * time.Second
 
 // readRates returns the rates, with messages counted elsewhere.

@@ -9,13 +9,13 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// This file is where the iteration of a consumer that is a member of a group differs from another's. The methods do for the latter what was
-// done there anyway.
+// This file has the steps in which an iteration of a group member differs from that of a plain consumer. For the latter the
+// methods do what a plain consumer does.
 
-// errReassigned ends a stream whose member has other buckets now: it is opened again for those.
+// errReassigned ends the stream of a member whose buckets have changed; it is reopened for the new ones.
 var errReassigned = errors.New("consumer: the member's buckets have changed")
 
-// shareLocked returns what the member of a group reads; nil when it has not joined yet. The mutex is held.
+// shareLocked returns the member's share; nil when the member has not joined yet. The mutex is held.
 func (c *Consumer) shareLocked() *memberShare {
 	if c.group == nil {
 		return nil
@@ -23,9 +23,9 @@ func (c *Consumer) shareLocked() *memberShare {
 	return c.group.share
 }
 
-// shareOfStream is shareLocked for what the stream that runs has brought. That is of no use, and would be taken for what it is not, when the
-// member's places are not those any more with which the stream was opened: messages of a stream that is told to end may still come, and a
-// bucket that was taken in meanwhile begins somewhere else. Then it fails with errReassigned. The mutex is held.
+// shareOfStream is shareLocked for messages of the running stream. It fails with errReassigned if the member's positions have
+// changed since the stream was opened. Such messages are useless and would be misinterpreted: a stream that was told to end may
+// still bring messages, while a bucket that was taken in meanwhile begins at another position. The mutex is held.
 func (s *session) shareOfStream() (*memberShare, error) {
 	sh := s.c.shareLocked()
 	if sh != nil && sh.version != s.version.Load() {
@@ -34,8 +34,8 @@ func (s *session) shareOfStream() (*memberShare, error) {
 	return sh, nil
 }
 
-// awaitBuckets waits until the member has buckets to read. It is false when the iteration is over: then its end is in the queue, unless the
-// session ended.
+// awaitBuckets waits until the member has buckets to read. It is false when the iteration is over: then itemEnd is in the queue,
+// unless the session ended.
 func (s *session) awaitBuckets() bool {
 	g := s.c.group
 	if g == nil {
@@ -62,7 +62,7 @@ func (s *session) awaitBuckets() bool {
 	}
 }
 
-// followBuckets has a change of the member's buckets end a stream.
+// followBuckets ends the stream when the member's buckets change.
 func (s *session) followBuckets(cancel context.CancelCauseFunc) (stop func()) {
 	g := s.c.group
 	if g == nil {
@@ -78,7 +78,7 @@ func (s *session) followBuckets(cancel context.CancelCauseFunc) (stop func()) {
 	}
 }
 
-// openShared takes the description of a member's stream. The mutex is held.
+// openShared handles StreamOpened of a member's stream. The mutex is held.
 func (conn *streamConnection) openShared(o *scribev1.StreamOpened, sh *memberShare) ([]*scribev1.StreamGap, error) {
 	if id := o.GetCategory().GetId(); id != 0 && id != sh.categoryID {
 		return nil, ErrCategoryReplaced
@@ -101,7 +101,7 @@ func (conn *streamConnection) openShared(o *scribev1.StreamOpened, sh *memberSha
 	return gaps, nil
 }
 
-// handleOpened takes the description of a stream.
+// handleOpened handles StreamOpened.
 func (conn *streamConnection) handleOpened(o *scribev1.StreamOpened) error {
 	c := conn.s.c
 	c.mu.Lock()
@@ -125,7 +125,7 @@ func (conn *streamConnection) handleOpened(o *scribev1.StreamOpened) error {
 	return err
 }
 
-// addShard takes a shard that joined the stream.
+// addShard handles a shard that joined the stream.
 func (s *session) addShard(v *scribev1.StreamShard) error {
 	s.c.mu.Lock()
 	sh, err := s.shareOfStream()
@@ -144,7 +144,7 @@ func (s *session) addShard(v *scribev1.StreamShard) error {
 	return s.queueGap(gap)
 }
 
-// placeOf takes the place of an entry, see shardPositions.receiveEntry. The mutex is held.
+// placeOf receives an entry and returns its position, see shardPositions.receiveEntry. The mutex is held.
 func (s *session) placeOf(shard record.ShardID, lsn record.LSN) (*shardPosition, bool, error) {
 	switch sh, err := s.shareOfStream(); {
 	case err != nil:
@@ -155,7 +155,7 @@ func (s *session) placeOf(shard record.ShardID, lsn record.LSN) (*shardPosition,
 	return s.c.mu.positions.receiveEntry(shard, lsn, s.bounded)
 }
 
-// queueSharedGap queues a hole in what a member of a group reads. done is false when there is no group.
+// queueSharedGap queues a gap in a group member's share. done is false when there is no group.
 func (s *session) queueSharedGap(g *scribev1.StreamGap) (done bool, err error) {
 	s.c.mu.Lock()
 	sh, err := s.shareOfStream()
@@ -174,7 +174,7 @@ func (s *session) queueSharedGap(g *scribev1.StreamGap) (done bool, err error) {
 	return true, nil
 }
 
-// isFinished reports whether everything that a bounded iteration is to bring was received. The mutex is held.
+// isFinished reports whether a bounded iteration has received everything up to its ends. The mutex is held.
 func (s *session) isFinished() bool {
 	if sh := s.c.shareLocked(); sh != nil {
 		return sh.undone == 0 && sh.version == s.version.Load() && s.c.group.hasSettled()
@@ -182,7 +182,7 @@ func (s *session) isFinished() bool {
 	return s.c.mu.positions.remaining == 0
 }
 
-// claimItem reports whether an item is to be delivered. One that is not is given back.
+// claimItem reports whether an item is to be delivered. The buffer of any other item is freed.
 func (s *session) claimItem(it *streamItem) bool {
 	c := s.c
 	c.mu.Lock()
@@ -198,14 +198,14 @@ func (s *session) claimItem(it *streamItem) bool {
 	return takes
 }
 
-// advanceLost takes the places of a gap in what a group's member reads further. The mutex is held.
+// advanceLost advances the other positions of a group member that a gap covers. The mutex is held.
 func advanceLost(it *streamItem) {
 	for _, p := range it.lost {
 		p.lsn, p.skip = record.LSN(it.gap.To), 0
 	}
 }
 
-// stillTakes reports whether what is left of a payload is the member's.
+// stillTakes reports whether the rest of a payload still belongs to the member.
 func (c *Consumer) stillTakes(it *streamItem) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

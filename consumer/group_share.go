@@ -11,41 +11,42 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// memberShare is what a member of a group reads, and where it is there: a plain state machine, in place of the positions of a consumer that
-// reads everything. The consumer's mutex guards it.
+// memberShare is a group member's part of a category with its positions: a plain state machine, instead of the shardPositions of
+// a consumer that reads everything. The consumer's mutex guards it.
 //
-// A place has two ends, as in positions: what was received from the stream, and what was delivered. Both are kept by bucket, since
-// buckets come from other members, who were somewhere else. In the long run all buckets of a shard are equally far, which takes one
-// number for each shard (bucket.Position); what is between the ends is kept by bucket, for as long as it is.
+// A position has two ends, as in shardPositions: received from the stream, and delivered. Both are kept per bucket, since buckets
+// come from other members, whose positions differed. In the long run all buckets of a shard have the same position, which takes
+// one number for each shard (bucket.Position). Positions whose two ends differ are kept per bucket, for as long as they do.
 type memberShare struct {
 	scheme     bucket.Scheme
 	categoryID uint32
-	// owned are the buckets that are read; draining those that are not read any more, and wait to be committed.
+	// owned are the buckets being read; draining are no longer read, and wait to be committed.
 	owned, draining bucket.Set
-	// version grows when places were added that the stream may not have passed: watermarks of before say nothing of them, and what a stream
-	// brings that was opened before is not what comes next of them.
+	// version grows when positions were added that the stream may already have passed. Earlier watermarks do not cover these
+	// positions, and the entries of a stream that was opened before do not continue them.
 	version uint64
 	shards  map[record.ShardID]*sharedShard
-	// active are the shards that have live places; unsaved those in which something was delivered that no commit covers yet, as far as
-	// was seen when commits were made.
+	// active are the shards with live positions. unsaved are the shards with deliveries that no commit covers, as of the last
+	// fold.
 	active, unsaved map[record.ShardID]struct{}
-	// bounded: the iteration ends where shards ended when it first saw them; undone is how many of these have something left.
+	// bounded: the iteration ends where the shards ended when it first saw them. undone counts the shards with something left to
+	// read.
 	bounded bool
 	undone  int
 
-	places bucket.Places // to work in
+	places bucket.Places // scratch space
 }
 
 // sharedShard is one physical shard.
 type sharedShard struct {
 	id record.ShardID
-	// at is where the buckets are that are owned or draining, but for live ones.
+	// at has the positions of the owned and draining buckets, except live ones.
 	at bucket.Position
-	// cursor is the LSN that the stream brings next, or later.
+	// cursor is the LSN that the stream brings next, or a lower bound of it.
 	cursor record.LSN
-	// live are the buckets in which something was received and not delivered, or delivered and not taken into at.
+	// live are the buckets with messages received and not delivered, or delivered and not folded into at.
 	live map[uint32]*shardPosition
-	// end is where a bounded iteration stops; 0 = not known, or not bounded. left says that it counts in undone.
+	// end is where a bounded iteration stops; 0 = unknown, or unbounded. left: the shard counts in undone.
 	end  record.LSN
 	left bool
 }
@@ -58,7 +59,7 @@ func newShare(scheme bucket.Scheme, categoryID uint32) *memberShare {
 	}
 }
 
-// findShard returns a shard, which it makes if it is new: then nothing of it was read.
+// findShard returns a shard. It adds an unknown one as unread.
 func (s *memberShare) findShard(id record.ShardID) *sharedShard {
 	sh := s.shards[id]
 	if sh == nil {
@@ -68,7 +69,7 @@ func (s *memberShare) findShard(id record.ShardID) *sharedShard {
 	return sh
 }
 
-// receivedOf is the LSN from which on a bucket's pointers are to come.
+// receivedOf returns the LSN from which on a bucket's pointers are still to be received.
 func (sh *sharedShard) receivedOf(b uint32) record.LSN {
 	if p := sh.live[b]; p != nil {
 		return p.received
@@ -76,7 +77,7 @@ func (sh *sharedShard) receivedOf(b uint32) record.LSN {
 	return sh.at.At(b).LSN
 }
 
-// makeLive makes a place live: something of the bucket is about to be received.
+// makeLive makes the position of a bucket live, before one of its pointers is received.
 func (s *memberShare) makeLive(sh *sharedShard, b uint32) *shardPosition {
 	p := sh.live[b]
 	if p == nil {
@@ -88,14 +89,14 @@ func (s *memberShare) makeLive(sh *sharedShard, b uint32) *shardPosition {
 	return p
 }
 
-// heldBuckets are the buckets whose places are known.
+// heldBuckets returns the buckets with known positions.
 func (s *memberShare) heldBuckets() bucket.Set {
 	set := s.owned.Clone()
 	set.AddAll(s.draining)
 	return set
 }
 
-// foldShard takes live places into at, and forgets those with nothing under way. It reports whether at says anything new.
+// foldShard folds live positions into at, and removes those whose two ends agree. It reports whether at has changed.
 func (s *memberShare) foldShard(sh *sharedShard, held bucket.Set) bool {
 	changed := false
 	s.places = s.scheme.Expand(&sh.at, s.places)
@@ -116,7 +117,7 @@ func (s *memberShare) foldShard(sh *sharedShard, held bucket.Set) bool {
 	return changed
 }
 
-// foldAll folds every shard, and notes which ones have news for a commit.
+// foldAll folds every shard, and marks the changed ones as unsaved.
 func (s *memberShare) foldAll() {
 	held := s.heldBuckets()
 	for id := range s.active {
@@ -126,13 +127,13 @@ func (s *memberShare) foldAll() {
 	}
 }
 
-// isCommitted reports whether all that was delivered is covered by commits.
+// isCommitted reports whether commits cover everything delivered.
 func (s *memberShare) isCommitted() bool {
 	s.foldAll()
 	return len(s.unsaved) == 0
 }
 
-// installBuckets takes buckets in, with their positions. Shards that these do not name are at their beginning.
+// installBuckets adds buckets with their positions. In shards without a position they begin at the first record.
 func (s *memberShare) installBuckets(set bucket.Set, positions []*scribev1.GroupShardPosition) error {
 	named := make(map[record.ShardID]bucket.Position, len(positions))
 	for _, p := range positions {
@@ -182,20 +183,20 @@ func (s *memberShare) parsePosition(p *scribev1.GroupShardPosition) (bucket.Posi
 	return pos, nil
 }
 
-// drainBuckets stops reading buckets. Their places stay until they are dropped.
+// drainBuckets stops reading buckets. Their positions stay until the buckets are dropped.
 func (s *memberShare) drainBuckets(set bucket.Set) {
 	s.draining.AddAll(set)
 	s.owned.RemoveAll(set)
 	s.countAllUndone()
 }
 
-// resumeBuckets reads draining buckets on, from where they were delivered.
+// resumeBuckets resumes reading draining buckets, from their delivered positions.
 func (s *memberShare) resumeBuckets(set bucket.Set) {
 	for id := range s.active {
 		sh := s.shards[id]
 		for b := range set.Each() {
 			if p := sh.live[b]; p != nil {
-				// What is queued of it is not delivered: it will come again, to another place.
+				// Its queued messages are not delivered: they are received again, under a new position.
 				sh.live[b] = p.asUndelivered()
 			}
 		}
@@ -205,7 +206,7 @@ func (s *memberShare) resumeBuckets(set bucket.Set) {
 	s.version++
 }
 
-// dropBuckets forgets buckets. It reports whether something was delivered of any that no commit covers, as far as that can be said.
+// dropBuckets removes buckets. It reports whether they have deliveries that no commit covers, as far as is known.
 func (s *memberShare) dropBuckets(set bucket.Set) (unsaved bool) {
 	s.foldAll()
 	unsaved = len(s.unsaved) > 0
@@ -229,7 +230,7 @@ func (s *memberShare) dropBuckets(set bucket.Set) (unsaved bool) {
 	return unsaved
 }
 
-// rewindToDelivered makes the stream begin again with what was not delivered, for a new iteration.
+// rewindToDelivered makes the stream of a new iteration repeat what was not delivered.
 func (s *memberShare) rewindToDelivered(bounded bool) {
 	s.bounded, s.undone = bounded, 0
 	for _, sh := range s.shards {
@@ -240,7 +241,7 @@ func (s *memberShare) rewindToDelivered(bounded bool) {
 	}
 }
 
-// fillStart fills in what a stream is opened with.
+// fillStart sets the buckets and positions of a StreamStart.
 func (s *memberShare) fillStart(start *scribev1.StreamStart) {
 	start.StartAt, start.StartTime = scribev1.StartAt_START_AT_EARLIEST, 0
 	start.Buckets = &scribev1.StreamBuckets{Sharing: uint32(s.scheme.Sharing), Buckets: s.scheme.Buckets, Set: s.owned.Clone()}
@@ -254,7 +255,7 @@ func (s *memberShare) fillStart(start *scribev1.StreamStart) {
 			s.places[b] = bucket.Place{LSN: p.received}
 		}
 		for b := range s.owned.Each() {
-			s.places[b].Skip = 0 // a pointer that is not done with is to come
+			s.places[b].Skip = 0 // the pointer is not finished: it has to come
 		}
 		pos := s.scheme.Compact(id, s.places, s.owned)
 		sh.cursor = pos.Low
@@ -262,7 +263,7 @@ func (s *memberShare) fillStart(start *scribev1.StreamStart) {
 	}
 }
 
-// joinShard takes a shard that a stream announces. The gap is what of it was removed before anybody of the group could read it.
+// joinShard adds a shard that a stream announces. The gap covers what was removed before any member of the group could read it.
 func (s *memberShare) joinShard(v *scribev1.StreamShard) (gap *scribev1.StreamGap, err error) {
 	id, lsn := record.ShardID(v.GetShard()), record.LSN(v.GetLsn())
 	known := s.shards[id] != nil
@@ -285,7 +286,8 @@ func (s *memberShare) joinShard(v *scribev1.StreamShard) (gap *scribev1.StreamGa
 	return gap, nil
 }
 
-// receiveEntry takes a pointer's place, as shardPositions.receiveEntry does: deliver says that it is new, and the member's.
+// receiveEntry advances the received end past a pointer, like shardPositions.receiveEntry: deliver reports whether the pointer is
+// new and belongs to the member.
 func (s *memberShare) receiveEntry(id record.ShardID, lsn record.LSN) (*shardPosition, bool, error) {
 	sh := s.shards[id]
 	if sh == nil {
@@ -305,21 +307,21 @@ func (s *memberShare) receiveEntry(id record.ShardID, lsn record.LSN) (*shardPos
 	return p, true, nil
 }
 
-// checkPassed checks that the stream may go on at an LSN: that nothing between was the member's, and to come.
+// checkPassed checks that the stream may continue at an LSN: that it skipped no pointer that the member still has to receive.
 func (s *memberShare) checkPassed(sh *sharedShard, to record.LSN) error {
 	for lsn := sh.cursor; lsn < to; lsn++ {
 		if b := s.scheme.Of(sh.id, lsn); s.owned.Has(b) && sh.receivedOf(b) <= lsn && (sh.end == 0 || lsn < sh.end) {
 			return fmt.Errorf("%w: shard %v goes from LSN %d to %d, and leaves out LSN %d", ErrProtocol, sh.id, sh.cursor, to, lsn)
 		}
 		if s.scheme.Sharing == bucket.Shards {
-			break // they are all in one bucket
+			break // all LSNs are in one bucket
 		}
 	}
 	return nil
 }
 
-// receiveGap takes a hole [from, to). It returns where it begins for the member, and the places that it takes further: none when nothing in it
-// is the member's.
+// receiveGap receives a gap [from, to). It returns the first LSN of the gap that concerns the member, and the positions that it
+// advances: none when the gap contains nothing of the member's.
 func (s *memberShare) receiveGap(g *scribev1.StreamGap) (from record.LSN, lost []*shardPosition, err error) {
 	id := record.ShardID(g.GetShard())
 	begin, to := record.LSN(g.GetFrom()), record.LSN(g.GetTo())
@@ -337,8 +339,8 @@ func (s *memberShare) receiveGap(g *scribev1.StreamGap) (from record.LSN, lost [
 	return from, lost, nil
 }
 
-// receiveSkip takes pointers [from, to) that were left out, since nothing of them is wanted. It returns the places that this takes further, and by how
-// many pointers.
+// receiveSkip receives pointers [from, to) that the stream left out because the filter excludes them. It returns the positions
+// that this advances, and the number of pointers.
 func (s *memberShare) receiveSkip(id record.ShardID, from, to record.LSN) (passed []*shardPosition, pointers uint64, err error) {
 	sh := s.shards[id]
 	switch {
@@ -354,8 +356,8 @@ func (s *memberShare) receiveSkip(id record.ShardID, from, to record.LSN) (passe
 	return passed, pointers, nil
 }
 
-// receiveRange has received what is in [begin, to). It returns the places of the buckets that have something in it which is to come, where the
-// first of that is, and how many pointers it is.
+// receiveRange marks [begin, to) as received. It returns the positions of the buckets with outstanding pointers in the range, the
+// first such pointer, and their number.
 func (s *memberShare) receiveRange(sh *sharedShard, begin, to record.LSN) (from record.LSN, places []*shardPosition, pointers uint64) {
 	sh.cursor = max(sh.cursor, to)
 	if sh.end > 0 {
@@ -373,7 +375,7 @@ func (s *memberShare) receiveRange(sh *sharedShard, begin, to record.LSN) (from 
 		p.received = to
 		places, pointers = append(places, p), pointers+s.scheme.Count(sh.id, b, next, to)
 	}
-	if uint64(max(to, begin)-begin) < uint64(s.scheme.Buckets) { // few of them have something in it
+	if uint64(max(to, begin)-begin) < uint64(s.scheme.Buckets) { // only few buckets have pointers in the range
 		for lsn := begin; lsn < to; lsn++ {
 			if b := s.scheme.Of(sh.id, lsn); s.owned.Has(b) {
 				take(b)
@@ -388,7 +390,7 @@ func (s *memberShare) receiveRange(sh *sharedShard, begin, to record.LSN) (from 
 	return from, places, pointers
 }
 
-// endShard takes the end of a shard: nothing more comes, whatever its end was thought to be.
+// endShard handles the end of a shard: nothing more comes, even if its end was thought to be later.
 func (s *memberShare) endShard(id record.ShardID) {
 	if sh := s.shards[id]; sh != nil && sh.end > 0 {
 		sh.end = min(sh.end, sh.cursor)
@@ -396,15 +398,15 @@ func (s *memberShare) endShard(id record.ShardID) {
 	}
 }
 
-// isLive reports whether a place is one that the member reads on from.
+// isLive reports whether a position is one from which the member reads on.
 func (s *memberShare) isLive(p *shardPosition) bool {
 	sh := s.shards[p.shard]
 	return sh != nil && s.owned.Has(p.bucket) && sh.live[p.bucket] == p
 }
 
-// claims reports whether an item of the queue is to be delivered: what was received of a bucket that was given back since is not. Of a gap, and
-// of what was left out, it keeps the places that the member reads on from: before one that was given back there may be a payload in the
-// queue, which was not delivered.
+// claims reports whether an item of the queue is to be delivered: not if its bucket was given back in the meantime. For gaps and
+// skips it keeps only the live positions: for a bucket that was given back, an undelivered payload may stand before the item in
+// the queue.
 func (s *memberShare) claims(it *streamItem) bool {
 	switch it.kind {
 	case itemPayload:
@@ -426,7 +428,7 @@ func (s *memberShare) claims(it *streamItem) bool {
 	}
 }
 
-// countUndone brings undone up to date with a shard: whether something of the member's is to come below its end.
+// countUndone updates undone for a shard: whether the member still has to receive something below its end.
 func (s *memberShare) countUndone(sh *sharedShard) {
 	if !s.bounded {
 		return
@@ -454,8 +456,8 @@ func (s *memberShare) countAllUndone() {
 	}
 }
 
-// unsavedPositions returns the positions that a commit is to bring, of the buckets that are held, and takes them off the list: put them
-// back when it fails.
+// unsavedPositions returns the positions of the held buckets for a commit, and clears the list of unsaved shards. Call putBack if
+// the commit fails.
 func (s *memberShare) unsavedPositions() ([]*scribev1.GroupShardPosition, bucket.Set) {
 	s.foldAll()
 	held := s.heldBuckets()
@@ -472,7 +474,7 @@ func (s *memberShare) unsavedPositions() ([]*scribev1.GroupShardPosition, bucket
 	return out, held
 }
 
-// putBack notes again that shards have news for a commit.
+// putBack marks shards as unsaved again.
 func (s *memberShare) putBack(positions []*scribev1.GroupShardPosition) {
 	if s.heldBuckets().Empty() {
 		return

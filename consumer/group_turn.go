@@ -6,16 +6,16 @@ import (
 	"sync/atomic"
 )
 
-// loopTurn keeps the caller's code, which looks at messages, apart from what changes hands behind it: the iteration has the turn but while it
-// waits for messages, and the member's worker takes it for a moment, between two messages.
+// loopTurn separates the caller's code, which handles messages, from changes of buckets. The iteration has the turn except while
+// it waits for messages; the member's worker takes the turn briefly, between two messages.
 type loopTurn struct {
-	// stop says that the iteration shall give the turn up: it looks at this after every message.
+	// stop asks the iteration to give up the turn; it is checked after every message.
 	stop atomic.Bool
 
 	mu struct {
 		sync.Mutex
 		taken bool
-		// wanted: the worker waits for it. blocked: the iteration may not have it.
+		// wanted: the worker waits for the turn. blocked: the iteration may not take it.
 		wanted, blocked bool
 		// changed is closed at every change.
 		changed chan struct{}
@@ -28,7 +28,7 @@ func newTurn() *loopTurn {
 	return t
 }
 
-// takeTurn waits for the turn. The worker goes first.
+// takeTurn waits for the turn. The worker has precedence.
 func (t *loopTurn) takeTurn(ctx context.Context, worker bool) error {
 	for {
 		t.mu.Lock()
@@ -47,13 +47,13 @@ func (t *loopTurn) takeTurn(ctx context.Context, worker bool) error {
 	}
 }
 
-// setWanted tells that the worker waits for the turn, or does not any more.
+// setWanted sets whether the worker waits for the turn.
 func (t *loopTurn) setWanted(yes bool) { t.changeTurn(func() { t.mu.wanted = yes }) }
 
-// setBlocked keeps the iteration from having the turn, or lets it have it.
+// setBlocked sets whether the iteration is kept from taking the turn.
 func (t *loopTurn) setBlocked(yes bool) { t.changeTurn(func() { t.mu.blocked = yes }) }
 
-// giveTurn gives the turn up.
+// giveTurn releases the turn.
 func (t *loopTurn) giveTurn() { t.changeTurn(func() { t.mu.taken = false }) }
 
 func (t *loopTurn) changeTurn(fn func()) {

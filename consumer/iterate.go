@@ -10,12 +10,12 @@ import (
 	"scribe/internal/format/record"
 )
 
-// Records yields the messages of the category, in the merged order, until the caller breaks the loop, ctx ends, or with
-// [WithUntilEnd] the end is reached. Only the last ends without an error.
+// Records yields the messages of the category, in merged order, until the caller breaks the loop, ctx ends, or with
+// [WithUntilEnd] the end is reached. Only the last of these ends it without an error.
 //
-// An error ends the iteration, but for a *[GapError], after which it goes on if the caller does. After any end, another iteration
-// continues after the last message that was yielded. The memory of a Record is valid until the next
-// step; that of the last one stays valid when the caller breaks the loop.
+// An error ends the iteration, except a *[GapError], after which it continues if the caller does. After any end, another
+// iteration continues after the last message that was yielded. The memory of a Record is valid until the next step; that of the
+// last one stays valid after the caller breaks the loop.
 func (c *Consumer) Records(ctx context.Context) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		refuse := func(err error) bool { return yield(Record{}, err) }
@@ -23,8 +23,8 @@ func (c *Consumer) Records(ctx context.Context) iter.Seq2[Record, error] {
 	}
 }
 
-// runIteration walks the queue of a new session. deliver yields what is in a payload, refuse an error; they are false when the caller
-// has left the loop.
+// runIteration walks the queue of a new session. deliver yields the messages of a payload, refuse an error; they return false
+// when the caller has left the loop.
 func (c *Consumer) runIteration(ctx context.Context, refuse func(error) bool, deliver func(*streamItem) bool) {
 	if err := c.bindExtension(ctx); err != nil {
 		refuse(iterationError(err))
@@ -87,13 +87,13 @@ func (c *Consumer) runIteration(ctx context.Context, refuse func(error) bool, de
 			return
 		}
 		s.queue.popItem()
-		if it.kind == itemPayload { // it made room
+		if it.kind == itemPayload { // it freed memory
 			s.startFetches()
 		}
 	}
 }
 
-// deliverPayload delivers one payload, or what is wrong with it; it is false when the iteration is over.
+// deliverPayload delivers one payload, or its error; it is false when the iteration is over.
 func (c *Consumer) deliverPayload(it *streamItem, refuse func(error) bool, deliver func(*streamItem) bool) bool {
 	switch {
 	case it.gap != nil:
@@ -118,10 +118,10 @@ func (c *Consumer) deliverPayload(it *streamItem, refuse func(error) bool, deliv
 	c.mu.Unlock()
 	c.stats.records.Add(delivered)
 	c.stats.payloads.Add(1)
-	if goOn && it.Err != nil { // found while it was delivered
+	if goOn && it.Err != nil { // found during delivery
 		goOn = c.handleDamage(it, it.Err, refuse)
 	}
-	// Who has left the loop may still look at what was yielded last.
+	// After leaving the loop, the caller may still use the last yielded messages.
 	if !goOn || it.Keep {
 		it.buf = nil
 	}
@@ -137,17 +137,17 @@ type recordDelivery struct {
 	refuse func(error) bool
 	match  *filterMatches
 
-	index, left   int // of messages: the next one, and how many are not delivered
-	frame, offset int // of the next frame: its number, and where it begins
+	index, left   int // messages: index of the next one, and number of undelivered ones
+	frame, offset int // number and offset of the next frame
 	decoder       record.Decoder
 	bytes         uint64 // yielded
-	// out is what is yielded, with all that does not change within a payload; at is its Time.
+	// out is the record to yield, with the fields that are constant within a payload; at is its Time.
 	out Record
 	at  int64
 }
 
-// deliverRecords yields the messages of a payload that were not delivered before. It is false when the caller has left the loop; what is
-// wrong with the payload is left in it.Err.
+// deliverRecords yields the messages of a payload that were not delivered before. It is false when the caller has left the loop.
+// It reports damage of the payload in it.Err.
 func (c *Consumer) deliverRecords(it *streamItem, yield func(Record, error) bool, refuse func(error) bool) bool {
 	d := recordDelivery{c: c, it: it, yield: yield, refuse: refuse, match: it.newMatches(), left: int(it.Left.Load()), out: it.newRecord()}
 	defer func() { c.stats.bytes.Add(d.bytes) }()
@@ -166,10 +166,10 @@ func (c *Consumer) deliverRecords(it *streamItem, yield func(Record, error) bool
 	return true
 }
 
-// skipFrame passes over a frame that was delivered before, or of which a filter lets nothing through.
+// skipFrame skips a frame that was delivered before, or that a filter excludes entirely.
 func (d *recordDelivery) skipFrame(h *record.Header) bool {
 	total, end := int(d.it.Messages), d.index+h.Count
-	if end > total-d.left { // else all of it was delivered before
+	if end > total-d.left { // otherwise all of it was delivered before
 		if payload.MayBeReport(h) || !d.match.matchesNone(d.index, h.Count) {
 			return false
 		}
@@ -186,7 +186,7 @@ func (d *recordDelivery) deliverFrame(h *record.Header) bool {
 		d.markBroken(err)
 		return true
 	}
-	// Locals, since this is what each message costs.
+	// Local variables, since this runs for each message.
 	var (
 		r         record.Record
 		out       = d.out
@@ -215,7 +215,7 @@ func (d *recordDelivery) deliverFrame(h *record.Header) bool {
 			continue
 		}
 		d.bytes += uint64(len(r.Payload))
-		if r.Time != at { // most messages have their frame's
+		if r.Time != at { // most messages have the time of their frame
 			at, out.Time = r.Time, time.UnixMicro(r.Time)
 		}
 		out.Payload, out.Key, out.Attributes, out.Index, out.Offset = r.Payload, r.Key, r.Attributes, index-1, it.offsetOf(index-1)
@@ -233,7 +233,7 @@ func (d *recordDelivery) deliverFrame(h *record.Header) bool {
 	return true
 }
 
-// markBroken leaves what is wrong with a frame in the payload's Err.
+// markBroken records a damaged frame in the payload's Err.
 func (d *recordDelivery) markBroken(err error) {
 	d.it.Err = d.it.place(d.c.category).damageError(fmt.Sprintf("frame %d", d.frame), int64(d.offset), err)
 }

@@ -8,9 +8,9 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// explainMissing deals with a payload whose object does not exist, although its pointer was sent: retention was faster than the fetch, or the
-// object is lost. Logs are trimmed before objects are deleted, so the log tells which. It fills in the item's gap or err; it is false
-// when that is not known yet, and it.Err says why.
+// explainMissing handles a payload whose object does not exist, although its pointer was sent: either retention was faster than
+// the fetch, or the object is lost. Logs are trimmed before objects are deleted, so the log's first LSN tells which. It sets the
+// item's gap or Err. It is false when the answer is not known yet; it.Err then says why.
 func (s *session) explainMissing(ctx context.Context, it *streamItem, why error) bool {
 	first, err := s.firstReadable(ctx, it)
 	switch {
@@ -28,19 +28,19 @@ func (s *session) explainMissing(ctx context.Context, it *streamItem, why error)
 	damage := it.place(s.c.category).damageError("object", -1, why)
 	damage.Missing = true
 	it.Err = damage
-	// A store whose answers are not all of the same age may have it the next time.
+	// A store with inconsistent answers may return the object at the next try.
 	it.tries++
 	return it.tries >= maxTries
 }
 
-// firstReadable returns a bound of what is left of an item's shard: what is below it was trimmed.
+// firstReadable returns a lower bound of the readable LSNs of an item's shard: records below it were trimmed.
 func (s *session) firstReadable(ctx context.Context, it *streamItem) (record.LSN, error) {
 	c := s.c
 	c.mu.Lock()
 	first := it.pos.trimmed
 	c.mu.Unlock()
 	if it.LSN < first {
-		return first, nil // it was asked for another payload already
+		return first, nil // known from an earlier request
 	}
 	first, err := s.askFirst(ctx, it)
 	if err != nil {
@@ -52,7 +52,7 @@ func (s *session) firstReadable(ctx context.Context, it *streamItem) (record.LSN
 	return it.pos.trimmed, nil
 }
 
-// askFirst asks where an item's shard begins.
+// askFirst asks the read stream service for the first LSN of an item's shard.
 func (s *session) askFirst(ctx context.Context, it *streamItem) (record.LSN, error) {
 	res, err := s.c.streams.Bounds(ctx, &scribev1.BoundsRequest{Category: s.c.category, Shards: []uint64{uint64(it.pos.shard)}})
 	if err != nil {
@@ -63,7 +63,7 @@ func (s *session) askFirst(ctx context.Context, it *streamItem) (record.LSN, err
 	}
 	b := res.GetShards()[0]
 	if b.GetSealed() && b.GetNextLsn() <= uint64(it.LSN) {
-		return it.LSN + 1, nil // erased with its category
+		return it.LSN + 1, nil // the shard was erased with its category
 	}
 	return record.LSN(b.GetFirstLsn()), nil
 }

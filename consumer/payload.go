@@ -11,26 +11,26 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// newDecoder decompresses payloads, several at a time, each to no more than the capacity that it is given. A consumer has its own:
-// it starts no goroutine, and takes memory when it is used.
+// newDecoder returns a decoder for concurrent use, which decompresses each payload to at most the capacity of its buffer. Each
+// consumer has its own: it starts no goroutine, and allocates memory when it is first used.
 func newDecoder(concurrency int) (*zstd.Decoder, error) {
 	return zstd.NewReader(nil,
 		zstd.WithDecoderConcurrency(concurrency),
 		zstd.WithDecoderMaxMemory(pointer.MaxBlockRaw),
 		zstd.WithDecodeAllCapLimit(true),
-		zstd.IgnoreChecksum(true)) // frames carry their own, from the producer
+		zstd.IgnoreChecksum(true)) // frames carry checksums from the producer
 }
 
-// pool has the memory of decoded payloads.
+// pool holds buffers for decoded payloads.
 var pool buffers.Pool
 
-// freeBuffer gives the memory of an item's payload back. Nothing may point into it any more.
+// freeBuffer returns the buffer of an item's payload to the pool. Nothing may refer to it any more.
 func (it *streamItem) freeBuffer() {
 	pool.Put(it.buf)
 	it.Frames, it.buf = nil, nil
 }
 
-// payloadPlace is where a payload belongs, for errors and checks.
+// payloadPlace identifies a payload in errors and checks.
 type payloadPlace struct {
 	category string
 	shard    record.ShardID
@@ -41,8 +41,8 @@ func (p payloadPlace) damageError(what string, offset int64, cause error) *Damag
 	return &DamageError{Category: p.category, Shard: p.shard, LSN: uint64(p.lsn), What: what, Offset: offset, Cause: cause}
 }
 
-// decodePayload checks and decompresses a payload. The frames are in the buffer, or in the answer itself when it was not compressed:
-// then the buffer is nil. transit says that the damage may have happened on the way, so that fetching it again may help.
+// decodePayload checks and decompresses a payload. The frames are in buf, or in the answer itself if it was not compressed: then
+// buf is nil. transit reports that the damage may have happened in transit, so that another fetch may help.
 func decodePayload(d *zstd.Decoder, p *scribev1.Payload, ptr *pointer.Pointer, at payloadPlace) (frames []byte, buf *buffers.Buffer, transit bool, err error) {
 	data := p.GetData()
 	if err := checkCRC(p, at); err != nil {
@@ -76,7 +76,7 @@ func decodePayload(d *zstd.Decoder, p *scribev1.Payload, ptr *pointer.Pointer, a
 	return frames, buf, false, nil
 }
 
-// checkCRC compares the checksum of an answer.
+// checkCRC checks the checksum of an answer.
 func checkCRC(p *scribev1.Payload, at payloadPlace) error {
 	if computed := record.CRC(p.GetData()); computed != p.GetCrc() {
 		return at.damageError("payload checksum", -1, fmt.Errorf("announced %#08x, computed %#08x", p.GetCrc(), computed))
@@ -84,8 +84,8 @@ func checkCRC(p *scribev1.Payload, at payloadPlace) error {
 	return nil
 }
 
-// checkFrames checks what can be without reading messages: that these are the pointer's frames, in whole, and of the category and
-// the logical shard that the stream said. The messages' checksums are compared when they are read.
+// checkFrames checks, without reading messages, that these are exactly the pointer's frames, of the category and the logical
+// shard that the stream announced. The checksums of messages are checked when they are read.
 func checkFrames(frames []byte, ptr *pointer.Pointer, at payloadPlace) error {
 	count, messages := uint32(0), uint64(0)
 	for f, err := range record.Split(frames) {

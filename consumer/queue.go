@@ -11,94 +11,95 @@ import (
 	"scribe/internal/format/record"
 )
 
-// itemKind is what an item is.
+// itemKind is the kind of a streamItem.
 type itemKind uint8
 
 const (
 	itemPayload   itemKind = 1
 	itemGap       itemKind = 2
 	itemWatermark itemKind = 3
-	itemEnd       itemKind = 4 // nothing follows; err says why, nil when everything was delivered
+	itemEnd       itemKind = 4 // end of the iteration; Err says why, nil when everything was delivered
 	itemOpened    itemKind = 5 // a stream was opened
 	itemPassed    itemKind = 6 // a pointer of a sequenced log whose payload is not wanted
 	itemSkipped   itemKind = 7 // pointers that the stream left out, since their payloads can't match
 )
 
-// streamItem is a step of the merged stream. Its maker fills it; of a payload, Frames, buf, gap and Err belong to the fetch until ready
-// is closed.
+// streamItem is one step of the merged stream. Its creator fills it. In a payload item, the fetching goroutine owns Frames, buf,
+// gap and Err until ready is closed.
 type streamItem struct {
 	kind itemKind
 	pos  *shardPosition
-	// Of the embedded payload, a gap and a passed pointer have an LSN, a watermark a time, and the end an error.
+	// Gaps and passed pointers use the embedded payload's LSN, watermarks its Time, and the end its Err.
 	payload.Payload
-	offset uint64 // of its first message, in a sequenced category
+	offset uint64 // number of its first message, in a sequenced category
 
-	// Of a payload. raw is the encoded pointer, given up once it is fetched.
+	// For payloads. raw is the encoded pointer, dropped after the fetch.
 	raw   []byte
 	ptr   pointer.Pointer
 	ready chan struct{}
 	buf   *buffers.Buffer
-	// cost is the memory that it is charged for in itemQueue.held: what fetching it may take, and once it is there what it takes.
+	// cost is the item's share of itemQueue.mu.held: an upper estimate of the fetch's memory, and after the fetch the memory in
+	// use.
 	cost  int64
-	tries int // answers whose bytes were damaged
+	tries int // number of answers whose bytes were damaged
 
-	// plain says that the payload is fetched as it is stored; refused, that it is so because no view of it was to be had.
+	// plain: fetch the payload as it is stored. refused: because no view of it is available.
 	plain, refused bool
-	// runs are the places behind pointers that were left out, of an itemSkipped.
+	// runs are the positions after the left-out pointers of an itemSkipped.
 	runs map[*shardPosition]record.LSN
 
 	gap *GapError
 
-	// In a group: the places that a gap takes further, and which buckets a watermark speaks of (memberShare.version).
+	// In a group: the other positions that a gap advances, and the memberShare.version that a watermark applies to.
 	lost    []*shardPosition
 	version uint64
 }
 
-// place is where the item is, for errors.
+// place identifies the item in errors.
 func (it *streamItem) place(category string) payloadPlace {
 	return payloadPlace{category, it.Source, it.SourceLSN}
 }
 
-// itemQueue holds what was received and not yet consumed, in the merged order. It is bounded by the credits that the stream was
-// given: what comes over them is refused.
+// itemQueue holds what was received and not yet consumed, in merged order. The stream's credits bound it: entries beyond them are
+// refused.
 //
-// One bound in bytes covers everything: a part of it the pointers that wait, at pointerCost each, the rest (room) the payloads, each
-// with what it takes at that moment. While it is fetched that is its compressed form and its decoded form; then what is left. A payload
-// that is larger than the room by itself is fetched when no other is held.
+// One bound in bytes covers everything: queued pointers, at pointerCost each, take a part of it, and payloads the rest (room). A
+// payload is charged for its compressed and its decoded form while it is fetched, and then for the memory that it keeps. A
+// payload that is larger than room is fetched when no other is held.
 type itemQueue struct {
-	// maxPointers and maxBytes are the credits in all: pointers, and bytes of their decoded payloads.
+	// maxPointers and maxBytes are the total credits: pointers, and bytes of their decoded payloads.
 	maxPointers int
 	maxBytes    int64
 	room        int64         // for payloads, in bytes of memory
-	news        chan struct{} // of capacity 1: the head changed, for the one who iterates
-	credits     chan struct{} // of capacity 1: there are credits to give back, for the stream
+	news        chan struct{} // capacity 1: wakes the iteration when the head has changed
+	credits     chan struct{} // capacity 1: wakes the stream when there are credits to return
 
 	mu struct {
 		sync.Mutex
 		items []*streamItem
-		head  int // in items, of the first one
-		next  int // in items, of the first payload that is not being fetched
-		// pointers and bytes wait to be consumed: credits that are in use.
+		head  int // index in items of the first one
+		next  int // index in items of the first payload that is not being fetched
+		// pointers and bytes are the credits in use: queued and not consumed.
 		pointers int
 		bytes    int64
-		// freePointers and freeBytes were consumed and not given back to the stream. A stream that was opened while more bytes
-		// were in use than there are credits begins with a debt: freeBytes is below 0 until that is paid.
+		// freePointers and freeBytes were consumed, and their credits not yet returned to the stream. A stream that is opened
+		// while the bytes in use exceed the credits begins with a debt: freeBytes is negative until it is paid.
 		freePointers int
 		freeBytes    int64
-		// fetching is the number of fetches under way, held what payloads that are fetched or being fetched are charged.
+		// fetching is the number of running fetches; held is the memory charged for payloads that are fetched or being fetched.
 		fetching int
 		held     int64
 		messages int64 // of payloads in items
-		// seenPointers, seenMessages and seenBytes count all that were received, behind how many pointers are known to wait in the
-		// server, and heard says that the server told.
+		// seenPointers, seenMessages and seenBytes count everything received. behind is the number of pointers known to be
+		// waiting in the server; heard: the server has sent it.
 		seenPointers, seenMessages, seenBytes uint64
 		behind                                uint64
 		heard                                 bool
 	}
 }
 
-// Pointers that wait take an eighth of the bound, and are maxQueued at most. pointerCost is what one takes: the item, its channel, and
-// the encoded pointer, of which the producers' sequences are not kept (session.queueEntry).
+// Queued pointers take an eighth of the bound, and are at most maxQueued. pointerCost is the memory of one: the item, its
+// channel, and the encoded pointer without the producers' sequences (session.queueEntry).
 const (
 	maxQueued   = 2048
 	minQueued   = 16
@@ -113,31 +114,31 @@ func newQueue(maxBytes int64) *itemQueue {
 	}
 }
 
-// fetchCost is the memory that a payload may take while it is fetched: the answer's, and the buffer that it is decompressed into. One that
-// is a whole block comes as it is stored; others are cut out of their block and come as they are.
+// fetchCost returns the memory that a payload may take during its fetch: the answer, and the buffer that it is decompressed into.
+// A payload that is a whole block arrives as it is stored; others are cut out of their block and arrive uncompressed.
 func fetchCost(p *pointer.Pointer) int64 {
 	whole := p.Offset == 0 && p.Length == p.BlockRawLen
 	if !whole || p.Codec == pointer.CodecNone {
 		return int64(p.Length)
 	}
-	return int64(p.BlockLen) + int64(p.Length)*5/4 // a pooled buffer is at most a quarter larger than what it holds
+	return int64(p.BlockLen) + int64(p.Length)*5/4 // a pooled buffer is at most a quarter larger than its content
 }
 
 func wakeWaiter(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // a signal is waiting: whoever takes it sees everything
+	default: // a signal is pending: its receiver sees every change
 	}
 }
 
-// isFull says that the stream has used up its credits for pointers.
+// isFull reports whether the stream has used up its credits for pointers.
 func (q *itemQueue) isFull() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.mu.pointers >= q.maxPointers
 }
 
-// pushItem appends an item; of payloads only while the queue is not full.
+// pushItem appends an item. Payloads may be pushed only while the queue is not full.
 func (q *itemQueue) pushItem(it *streamItem) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -146,31 +147,32 @@ func (q *itemQueue) pushItem(it *streamItem) {
 		q.mu.pointers++
 		q.mu.bytes += int64(it.ptr.Length)
 		q.mu.messages += int64(it.ptr.Messages)
-		q.mu.behind -= min(q.mu.behind, 1) // until the server tells again
+		q.mu.behind -= min(q.mu.behind, 1) // until the server sends a new count
 		q.mu.seenPointers++
 		q.mu.seenMessages += uint64(it.ptr.Messages)
 		q.mu.seenBytes += uint64(it.ptr.Length)
-	case itemPassed: // it took credits, which bound how many there are
+	case itemPassed: // takes credits, which bound the number of these
 		q.mu.pointers++
 		q.mu.bytes += int64(it.ptr.Length)
-	case itemSkipped: // they go without credits, and many may come
+	case itemSkipped: // takes no credits, and many may come
 		if n := len(q.mu.items); n-1 > q.mu.head && q.mu.items[n-1].kind == it.kind {
 			maps.Copy(q.mu.items[n-1].runs, it.runs)
 			return
 		}
 	case itemWatermark, itemOpened:
-		// One that nothing stands behind is replaced, so that heartbeats and attempts do not pile up.
+		// An item at the end of the queue is replaced by a newer one of its kind, so that heartbeats and attempts do not
+		// accumulate.
 		if n := len(q.mu.items); n > q.mu.head && q.mu.items[n-1].kind == it.kind {
 			q.mu.items[n-1] = it
 			return
 		}
-	default: // bounded by what is around them
+	default: // bounded by the items around them
 	}
 	q.mu.items = append(q.mu.items, it)
 	wakeWaiter(q.news)
 }
 
-// refundCredits gives back the credits of a pointer that is not queued.
+// refundCredits returns the credits of a pointer that is not queued.
 func (q *itemQueue) refundCredits(bytes int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -179,14 +181,14 @@ func (q *itemQueue) refundCredits(bytes int64) {
 	q.offerCredits()
 }
 
-// offerCredits wakes the stream when there are enough credits to be worth a message. The mutex is held.
+// offerCredits wakes the stream when enough credits are free to be worth a message. The mutex is held.
 func (q *itemQueue) offerCredits() {
 	if q.mu.freePointers >= q.maxPointers/8 || q.mu.freeBytes >= q.maxBytes/8 || q.mu.pointers == 0 && q.mu.freePointers > 0 {
 		wakeWaiter(q.credits)
 	}
 }
 
-// takeCredits returns the credits to give back, and whether there are any.
+// takeCredits returns the credits to give back to the stream, and whether there are any.
 func (q *itemQueue) takeCredits() (pointers int, bytes int64, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -195,8 +197,8 @@ func (q *itemQueue) takeCredits() (pointers int, bytes int64, ok bool) {
 	return pointers, bytes, pointers > 0 || bytes > 0
 }
 
-// initialCredits returns the credits that a new stream begins with: all that are not in use. What was to be given back to the stream
-// before is part of them.
+// initialCredits returns the credits of a new stream: all that are not in use, including those that were not yet returned to the
+// previous stream.
 func (q *itemQueue) initialCredits() (pointers int, bytes int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -215,7 +217,7 @@ func (q *itemQueue) peekItem() *streamItem {
 	return q.mu.items[q.mu.head]
 }
 
-// wouldWait reports whether wait would wait.
+// wouldWait reports whether waitItem would block.
 func (q *itemQueue) wouldWait() bool {
 	it := q.peekItem()
 	if it == nil || it.kind != itemPayload {
@@ -229,7 +231,7 @@ func (q *itemQueue) wouldWait() bool {
 	}
 }
 
-// waitItem returns the first item when it is complete.
+// waitItem returns the first item once it is complete.
 func (q *itemQueue) waitItem(ctx context.Context) (*streamItem, error) {
 	it := q.peekItem()
 	for ; it == nil; it = q.peekItem() {
@@ -250,7 +252,7 @@ func (q *itemQueue) waitItem(ctx context.Context) (*streamItem, error) {
 	}
 }
 
-// popItem removes the first item, which wait has returned.
+// popItem removes the first item, which waitItem has returned.
 func (q *itemQueue) popItem() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -276,14 +278,14 @@ func (q *itemQueue) popItem() {
 	}
 }
 
-// Limits of one fetch: what shares a request is answered together, so the parts of a long queue are fetched side by side. The
-// protocol allows 1,000 pointers.
+// Limits of one fetch. The payloads of a request are answered together, so a long queue is split into parts that are fetched
+// concurrently. The protocol allows 1,000 pointers.
 const (
 	fetchBytes    = 2 << 20
 	fetchPointers = 256
 )
 
-// nextFetch returns the next payloads to fetch together, in order, when there is room for them and a fetch may start.
+// nextFetch returns the next payloads to fetch together, in order, if there is memory for them and another fetch may start.
 func (q *itemQueue) nextFetch(concurrency int) []*streamItem {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -315,7 +317,7 @@ func (q *itemQueue) nextFetch(concurrency int) []*streamItem {
 	return group
 }
 
-// chargeItem changes what a payload is charged, once that is known.
+// chargeItem corrects the charge of a payload once its memory is known.
 func (q *itemQueue) chargeItem(it *streamItem, cost int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -323,21 +325,20 @@ func (q *itemQueue) chargeItem(it *streamItem, cost int64) {
 	it.cost = cost
 }
 
-// notePending takes how many pointers wait in the server.
+// notePending records the number of pointers waiting in the server.
 func (q *itemQueue) notePending(n uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.mu.behind, q.mu.heard = n, true
 }
 
-// endFetch ends a fetch.
 func (q *itemQueue) endFetch() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.mu.fetching--
 }
 
-// queueBacklog is what a queue knows of what is not consumed.
+// queueBacklog is a snapshot of what is received and not consumed, and of the server's count.
 type queueBacklog struct {
 	pointers        int
 	messages, bytes int64
@@ -347,7 +348,7 @@ type queueBacklog struct {
 	heard                                 bool
 }
 
-// readBacklog returns what is queued, and what is known of the rest.
+// readBacklog returns a snapshot of the backlog.
 func (q *itemQueue) readBacklog() queueBacklog {
 	q.mu.Lock()
 	defer q.mu.Unlock()

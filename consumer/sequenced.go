@@ -12,25 +12,25 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// ErrNotSequenced means that batches with identifiers were asked for of a category that is not sequenced.
+// ErrNotSequenced means that [Consumer.SequencedBatches] was called for a category that is not sequenced.
 var ErrNotSequenced = errors.New("consumer: the category is not sequenced")
 
-// DefaultSequencedBytes bounds the payloads of a batch that has no other bound of bytes.
+// DefaultSequencedBytes is the default of [BatchSize].Bytes.
 const DefaultSequencedBytes = 64 << 20
 
-// BatchSize says where the batches of [Consumer.SequencedBatches] end: as soon as one of these is reached. All of them depend on what is in
-// the category and on nothing else, so the same size cuts the same batches however often, and whenever, they are read. Zero is no bound, but
-// for Bytes; Messages, Pointers or Span must be set.
+// BatchSize sets where the batches of [Consumer.SequencedBatches] end: as soon as one of its bounds is reached. The bounds depend
+// only on the content of the category, so the same size always cuts the same batches, however often and whenever they are read.
+// Zero means no bound, except for Bytes; Messages, Pointers or Span must be set.
 type BatchSize struct {
-	// Messages is how many messages a batch has. Atomic batches of producers are not cut: a batch goes on to their end.
+	// Messages is the number of messages in a batch. Atomic batches of producers are not cut: a batch extends to their end.
 	Messages int
-	// Pointers is how many payloads a batch has, or the rest of the one that it begins in.
+	// Pointers is the number of payloads in a batch. The rest of the payload that a batch begins in counts as one.
 	Pointers int
-	// Bytes is how many bytes of messages (payloads and keys) a batch has at least when it is ended by them; the default is
-	// [DefaultSequencedBytes]. Together with the prefetch it bounds the memory of a consumer.
+	// Bytes ends a batch that has at least as many bytes of messages (payloads and keys); the default is [DefaultSequencedBytes].
+	// Together with the prefetch it bounds the memory of a consumer.
 	Bytes int64
-	// Span is how far apart in persisted time ([Record.Persisted]) the messages of a batch may be. A batch that is not full is yielded when it
-	// is certain that nothing more of its span will come, so this bounds how long messages wait.
+	// Span is the greatest distance in persisted time ([Record.Persisted]) between messages of a batch. A batch that is not full
+	// is yielded when no more messages of its span can come, so Span bounds how long messages wait.
 	Span time.Duration
 }
 
@@ -45,22 +45,24 @@ func (s BatchSize) validate() error {
 	return errors.Join(errs...)
 }
 
-// SequencedBatch is a row of messages of a sequenced category.
+// SequencedBatch is a run of messages of a sequenced category.
 type SequencedBatch struct {
-	// ID is the number of the first message ([Record.Offset]): it is unique, grows from batch to batch, and is the same whenever a batch
-	// is read from the same position. With the same [BatchSize] (and logical shards) the messages are the same, too.
+	// ID is the number of the first message ([Record.Offset]): it is unique, increases from batch to batch, and is the same
+	// whenever a batch is read from the same position. With the same [BatchSize] (and logical shards), the messages are the same,
+	// too.
 	ID uint64
-	// Records are the messages, in order. They and their memory are the caller's to keep, and must not be changed.
+	// Records are the messages, in order. The caller may keep them and their memory, but must not change them.
 	Records []Record
 }
 
-// SequencedBatches yields the messages of a sequenced category in batches with identifiers, so that who processes them can tell what was
-// processed before: read, process, write what came of it under [producer, identifier], keep the [Consumer.Checkpoint]. After a crash the batches
-// behind the last checkpoint come again, as they were, and what was written of them is recognised. Change the size only when everything that
-// was written is behind a checkpoint.
+// SequencedBatches yields the messages of a sequenced category in batches with identifiers, by which a program detects what it
+// has already processed: read, process, write the results under [producer, identifier], store the [Consumer.Checkpoint]. After a
+// crash the batches after the last checkpoint come again unchanged, and their results are recognized. Change the size only when a
+// checkpoint covers everything that was written.
 //
-// It is otherwise as [Consumer.Records], but that nothing is yielded which does not fill a batch: with [WithUntilEnd] the rest stays for the next
-// iteration, and with it the checkpoint. A gap ends the batch before it. Other categories fail with [ErrNotSequenced].
+// It is otherwise like [Consumer.Records], except that it yields only full batches: with [WithUntilEnd] the rest stays for the
+// next iteration, and the checkpoint stays before it. A gap ends the batch before it. Other categories fail with
+// [ErrNotSequenced].
 func (c *Consumer) SequencedBatches(ctx context.Context, size BatchSize) iter.Seq2[*SequencedBatch, error] {
 	return func(yield func(*SequencedBatch, error) bool) {
 		refuse := func(err error) bool { return yield(nil, err) }
@@ -99,7 +101,7 @@ func (c *Consumer) SequencedBatches(ctx context.Context, size BatchSize) iter.Se
 	}
 }
 
-// batchBuilder puts batches together.
+// batchBuilder builds batches.
 type batchBuilder struct {
 	c      *Consumer
 	size   BatchSize
@@ -110,14 +112,14 @@ type batchBuilder struct {
 	pointers int
 	bytes    int64
 	began    int64 // persisted time of the first message, Unix microseconds
-	// pos, lsn and skip are the place behind the last of the records. The consumer's own place is in front of the first one until they are
-	// yielded.
+	// pos, lsn and skip are the position after the last of the records. The consumer's own position stays before the first record
+	// until the batch is yielded.
 	pos  *shardPosition
 	lsn  record.LSN
 	skip uint32
 }
 
-// takeItem takes the next item of the queue; it is false when the iteration is over.
+// takeItem handles the next item of the queue; it is false when the iteration is over.
 func (b *batchBuilder) takeItem(it *streamItem) bool {
 	switch it.kind {
 	case itemPayload:
@@ -133,7 +135,7 @@ func (b *batchBuilder) takeItem(it *streamItem) bool {
 		b.c.mu.watermark = max(b.c.mu.watermark, it.Time)
 		b.c.mu.Unlock()
 		return !b.spanEnded(it.Time) || b.yieldBatch()
-	case itemSkipped: // only with a filter, which is refused
+	case itemSkipped: // only with a filter, which SequencedBatches refuses
 	case itemOpened:
 		if b.c.cfg.onPause != nil {
 			b.c.cfg.onPause()
@@ -147,12 +149,12 @@ func (b *batchBuilder) takeItem(it *streamItem) bool {
 	return true
 }
 
-// spanEnded reports whether what is persisted at a time is behind the batch's span.
+// spanEnded reports whether a persisted time is after the batch's span.
 func (b *batchBuilder) spanEnded(at int64) bool {
 	return len(b.records) > 0 && b.size.Span > 0 && at >= b.began+b.size.Span.Microseconds()
 }
 
-// yieldBatch yields the batch, if there is one.
+// yieldBatch yields the batch, unless it is empty.
 func (b *batchBuilder) yieldBatch() bool {
 	if len(b.records) == 0 {
 		return true
@@ -166,7 +168,7 @@ func (b *batchBuilder) yieldBatch() bool {
 	return b.yield(out, nil)
 }
 
-// addPayload takes a payload.
+// addPayload adds the messages of a payload.
 func (b *batchBuilder) addPayload(it *streamItem) bool {
 	switch {
 	case !sequenced.IsLog(it.pos.shard):
@@ -180,7 +182,7 @@ func (b *batchBuilder) addPayload(it *streamItem) bool {
 		return false
 	}
 	b.c.stats.payloads.Add(1)
-	it.Keep = true // batches point into it
+	it.Keep = true // batches refer to its memory
 	it.Left.Store(int64(it.Messages - min(b.c.skipOf(it), it.Messages)))
 	goOn := b.c.deliverRecords(it, func(r Record, _ error) bool { return b.addMessage(it, &r) }, func(gap error) bool { return b.tellLoss(it, gap) })
 	if goOn && it.Err != nil {
@@ -197,8 +199,8 @@ func (b *batchBuilder) addPayload(it *streamItem) bool {
 	return goOn
 }
 
-// handleDamage deals with a payload that can't be delivered, or not further. A batch that it would be in is yielded only if the damage is passed
-// over, else it stays to be read again.
+// handleDamage handles a payload that can't be delivered, or only in part. The batch that it would belong to is yielded only if
+// the damage is skipped; otherwise it is read again later.
 func (b *batchBuilder) handleDamage(it *streamItem) bool {
 	if b.c.cfg.damage == DamageSkip && errors.Is(it.Err, ErrDamaged) && !b.yieldBatch() {
 		return false
@@ -206,7 +208,7 @@ func (b *batchBuilder) handleDamage(it *streamItem) bool {
 	return b.c.handleDamage(it, it.Err, b.refuse)
 }
 
-// addMessage adds a message, and yields the batch if that fills it.
+// addMessage adds a message, and yields the batch if it is full.
 func (b *batchBuilder) addMessage(it *streamItem, r *Record) bool {
 	if len(b.records) == 0 {
 		b.began, b.pos = it.Time, it.pos
@@ -218,7 +220,7 @@ func (b *batchBuilder) addMessage(it *streamItem, r *Record) bool {
 	return !full || r.BatchLeft > 0 || b.yieldBatch()
 }
 
-// tellLoss yields what an upstream says of messages that it dropped: a gap, which ends the batch before it.
+// tellLoss yields the gap of a loss report, which ends the batch before it.
 func (b *batchBuilder) tellLoss(it *streamItem, gap error) bool {
 	if !b.yieldBatch() {
 		return false
@@ -229,7 +231,7 @@ func (b *batchBuilder) tellLoss(it *streamItem, gap error) bool {
 	return b.refuse(gap)
 }
 
-// placeAfter is the place behind so many messages of an item's payload.
+// placeAfter returns the position after a number of messages of an item's payload.
 func (it *streamItem) placeAfter(messages int) (record.LSN, uint32) {
 	if messages >= int(it.ptr.Messages) {
 		return it.LSN + 1, 0
@@ -237,7 +239,7 @@ func (it *streamItem) placeAfter(messages int) (record.LSN, uint32) {
 	return it.LSN, uint32(messages) //nolint:gosec // a payload's messages are counted in 32 bits
 }
 
-// newRecord is what all messages of the item's payload have.
+// newRecord returns a Record with the fields that all messages of the item's payload share.
 func (it *streamItem) newRecord() Record {
 	return Record{
 		Time: time.UnixMicro(0), Persisted: time.UnixMicro(it.Time),
@@ -245,7 +247,7 @@ func (it *streamItem) newRecord() Record {
 	}
 }
 
-// offsetOf is that of a message in a sequenced category.
+// offsetOf returns the number of a message in a sequenced category; 0 in others.
 func (it *streamItem) offsetOf(index int) uint64 {
 	if it.Source == it.pos.shard {
 		return 0
@@ -253,7 +255,7 @@ func (it *streamItem) offsetOf(index int) uint64 {
 	return it.offset + uint64(index) //nolint:gosec // not negative
 }
 
-// setSource takes where an entry of a category, in shard q, was written.
+// setSource sets where an entry of the category, in shard q, was written.
 func (it *streamItem) setSource(category string, q *shardPosition, e *scribev1.StreamEntry) {
 	it.Category, it.Shard = category, q.shard
 	if it.Source, it.SourceLSN = q.shard, it.LSN; sequenced.IsLog(q.shard) {
@@ -261,12 +263,12 @@ func (it *streamItem) setSource(category string, q *shardPosition, e *scribev1.S
 	}
 }
 
-// wantsSource reports whether the messages of a source are wanted.
+// wantsSource reports whether the consumer reads messages of a source.
 func (c *Consumer) wantsSource(source record.ShardID) bool {
 	return c.wanted == nil || c.wanted[uint32(source.Logical())]
 }
 
-// passItem moves the place behind an item of which nothing is delivered.
+// passItem moves the position after an item that is not delivered.
 func (c *Consumer) passItem(it *streamItem) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -19,8 +19,8 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// session is one iteration: the stream that brings pointers, the fetches that turn them into payloads, and the queue between them
-// and the one who iterates. All its goroutines end before stop returns.
+// session is one iteration: the stream of pointers, the fetches of their payloads, and the queue between them and the loop. All
+// its goroutines have ended when stopAndFree returns.
 type session struct {
 	c      *Consumer
 	ctx    context.Context //nolint:containedctx // the life of the session
@@ -29,19 +29,19 @@ type session struct {
 	work   sync.WaitGroup
 	mu     struct {
 		sync.Mutex
-		halted bool // no goroutine is started any more
+		halted bool // no more goroutines are started
 	}
 
-	bounded bool          // the ends are known, and there are some; of the stream's goroutine alone
-	past    bool          // everything before the end that a query asked for was received; of the stream's goroutine alone
-	window  int64         // the stream's, in microseconds: later messages may be older than the watermark by so much
-	version atomic.Uint64 // what the stream was opened for, see memberShare.version
+	bounded bool          // the ends are known, and exist; used only by the stream's goroutine
+	past    bool          // everything before the query's end time was received; used only by the stream's goroutine
+	window  int64         // the stream's window, microseconds: later messages may be older than the watermark by this much
+	version atomic.Uint64 // memberShare.version for which the stream was opened
 }
 
-// errDone ends a stream that has brought everything that was wanted.
+// errDone ends a stream after everything requested was received.
 var errDone = errors.New("consumer: everything was received")
 
-// errSilent ends a stream that says nothing any more; the next one is opened at another instance, if there is one.
+// errSilent ends a stream that sends nothing; the next one is opened at another instance, if there is one.
 var errSilent = fmt.Errorf("consumer: the stream fell silent: %w", discovery.ErrBroken)
 
 func (c *Consumer) newSession(ctx context.Context) *session {
@@ -51,7 +51,7 @@ func (c *Consumer) newSession(ctx context.Context) *session {
 	return s
 }
 
-// startGoroutine starts a goroutine of the session, unless that is over.
+// startGoroutine starts a goroutine of the session, unless the session has been halted.
 func (s *session) startGoroutine(fn func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +69,7 @@ func (s *session) haltWith(cause error) {
 	s.work.Wait()
 }
 
-// stopAndFree ends the session and gives back what it holds.
+// stopAndFree ends the session and frees its buffers.
 func (s *session) stopAndFree() {
 	s.haltWith(context.Canceled)
 	for it := s.queue.peekItem(); it != nil; it = s.queue.peekItem() {
@@ -80,7 +80,7 @@ func (s *session) stopAndFree() {
 	}
 }
 
-// keepStream keeps a stream open until the session ends, everything wanted was received, or going on is useless.
+// keepStream keeps a stream open until the session ends, everything requested was received, or an error is permanent.
 func (s *session) keepStream() {
 	var (
 		failures, broken int
@@ -117,13 +117,13 @@ func (s *session) keepStream() {
 	}
 }
 
-// maxBroken is how many streams in a row may contradict themselves before they bring anything.
+// maxBroken bounds the consecutive streams that violate the protocol before they bring anything.
 const maxBroken = 5
 
-// endingError turns the end of a stream into the end of the iteration, or returns nil when it is worth opening again.
+// endingError returns the error that ends the iteration after a stream has ended, or nil to reopen the stream.
 func (s *session) endingError(err error, since time.Time, broken int) error {
 	if err == nil {
-		return nil // evicted, or a server that closes in good order
+		return nil // evicted, or an orderly close by the server
 	}
 	if errors.Is(err, ErrCheckpoint) || errors.Is(err, ErrRefused) || broken >= maxBroken {
 		return err
@@ -142,11 +142,11 @@ func (s *session) endingError(err error, since time.Time, broken int) error {
 type streamConnection struct {
 	s      *session
 	opened bool
-	lived  bool        // it brought something, if only a sign of life
-	alive  *time.Timer // ends it when it is silent
+	lived  bool        // it brought a message, if only a heartbeat
+	alive  *time.Timer // ends a silent stream
 }
 
-// runStream opens one stream and reads it to its end. lived says that it brought something beside its description.
+// runStream opens one stream and reads it to its end. lived reports that it brought something beside StreamOpened.
 func (s *session) runStream() (lived bool, err error) {
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	defer cancel(nil)
@@ -183,7 +183,7 @@ func (s *session) runStream() (lived bool, err error) {
 	return conn.lived, err
 }
 
-// startRequest is the first step of a stream.
+// startRequest returns the first request of a stream.
 func (s *session) startRequest() *scribev1.StreamRequest {
 	c := s.c
 	pointers, bytes := s.queue.initialCredits()
@@ -211,13 +211,13 @@ func (s *session) startRequest() *scribev1.StreamRequest {
 		s.version.Store(sh.version)
 	} else if c.mu.positions.opened {
 		start.Resume = c.mu.positions.resumePositions(c.wantsLogical)
-		// A shard without a position came after all those that have one: it was not read at all.
+		// A shard without a position appeared after all those with one: none of it has been read.
 		start.StartAt, start.StartTime = scribev1.StartAt_START_AT_EARLIEST, 0
 	}
 	return &scribev1.StreamRequest{Step: &scribev1.StreamRequest_Start{Start: start}}
 }
 
-// nextCredits waits until there are credits to give back.
+// nextCredits waits until there are credits to return, and returns them.
 func (s *session) nextCredits(ctx context.Context) (*scribev1.StreamRequest, error) {
 	for {
 		select {
@@ -233,7 +233,7 @@ func (s *session) nextCredits(ctx context.Context) (*scribev1.StreamRequest, err
 	}
 }
 
-// takeMessage takes one message of the stream.
+// takeMessage handles one message of the stream.
 func (conn *streamConnection) takeMessage(m *scribev1.StreamResponse) error {
 	s := conn.s
 	if err := s.ctx.Err(); err != nil {
@@ -258,9 +258,9 @@ func (conn *streamConnection) takeMessage(m *scribev1.StreamResponse) error {
 		s.queue.notePending(step.Heartbeat.GetPending())
 		s.queueWatermark(step.Heartbeat.GetWatermark())
 	case *scribev1.StreamResponse_Evicted:
-		// The server ends the stream by itself. Our own positions are exact; its own are for readers that keep none.
+		// The server then ends the stream. Our own positions are exact; those it sends are for clients that keep none.
 		s.c.cfg.logger.Info("read stream evicted", "reason", step.Evicted.GetReason().String(), "message", step.Evicted.GetMessage())
-	default: // a newer server's: it goes without credits, so it brings no messages
+	default: // from a newer server: without credits, so it has no messages
 	}
 	if err != nil {
 		return err
@@ -279,7 +279,7 @@ func (conn *streamConnection) takeMessage(m *scribev1.StreamResponse) error {
 	return nil
 }
 
-// joinShards takes the description of the stream.
+// joinShards handles StreamOpened.
 func (conn *streamConnection) joinShards(o *scribev1.StreamOpened) error {
 	s, c := conn.s, conn.s.c
 	if conn.opened {
@@ -311,7 +311,7 @@ func (conn *streamConnection) joinShards(o *scribev1.StreamOpened) error {
 		}
 	}
 	if s.bounded {
-		// A shard that is gone brings nothing any more.
+		// A shard that no longer exists brings nothing more.
 		for id, q := range pos.shards {
 			if !there[id] {
 				pos.setEnd(q, 0)
@@ -325,7 +325,7 @@ func (conn *streamConnection) joinShards(o *scribev1.StreamOpened) error {
 	return nil
 }
 
-// endShard takes the end of a shard: whatever its end was thought to be, nothing more comes.
+// endShard handles the end of a shard: nothing more comes, even if its end was thought to be later.
 func (s *session) endShard(shard record.ShardID) error {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
@@ -341,7 +341,7 @@ func (s *session) endShard(shard record.ShardID) error {
 	return nil
 }
 
-// queueEntries queues pointers and sees to it that they are fetched.
+// queueEntries queues entries and starts their fetches.
 func (s *session) queueEntries(e *scribev1.StreamEntries) error {
 	var err error
 	skips := e.GetSkipped()
@@ -359,7 +359,7 @@ func (s *session) queueEntries(e *scribev1.StreamEntries) error {
 	for ; err == nil && len(skips) > 0; skips = skips[1:] {
 		err = s.queueSkip(skips[0])
 	}
-	s.startFetches() // whatever became of the rest
+	s.startFetches() // also for the entries before an error
 	if err == nil {
 		s.queue.notePending(e.GetPending())
 		s.queueWatermark(e.GetWatermark())
@@ -368,13 +368,13 @@ func (s *session) queueEntries(e *scribev1.StreamEntries) error {
 }
 
 func (s *session) queueEntry(e *scribev1.StreamEntry) error {
-	if s.queue.isFull() { // before its place counts as received
+	if s.queue.isFull() { // checked before its position counts as received
 		return fmt.Errorf("%w: it overruns its credits", ErrProtocol)
 	}
 	shard, lsn := record.ShardID(e.GetShard()), record.LSN(e.GetLsn())
 	it := &streamItem{kind: itemPayload, Payload: payload.Payload{LSN: lsn, Time: e.GetTime()}, raw: e.GetPointer(), ready: make(chan struct{})}
 	ptr, perr := pointer.Decode(it.raw)
-	if len(ptr.Sequences) > 0 { // up to pointer.MaxLen bytes that no reader has a use for
+	if len(ptr.Sequences) > 0 { // up to pointer.MaxLen bytes that readers do not need
 		ptr.Sequences = nil
 		it.raw = pointer.Append(nil, &ptr)
 	}
@@ -410,7 +410,7 @@ func (s *session) queueEntry(e *scribev1.StreamEntry) error {
 	return nil
 }
 
-// queueGap queues a hole.
+// queueGap queues a gap.
 func (s *session) queueGap(g *scribev1.StreamGap) error {
 	if done, err := s.queueSharedGap(g); done || err != nil {
 		return err
@@ -427,10 +427,10 @@ func (s *session) queueGap(g *scribev1.StreamGap) error {
 	return nil
 }
 
-// unwatched is how long after its end a bounded query of a category that nothing was ever written to waits for something.
+// unwatched is how long a bounded query of a category without shards waits after its end time.
 const unwatched = 2 * time.Second
 
-// queueWatermark queues how far the stream has come.
+// queueWatermark queues the stream's watermark.
 func (s *session) queueWatermark(at int64) {
 	if until := s.c.cfg.until; !until.IsZero() {
 		// A category without shards has no watermark.

@@ -7,7 +7,7 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// queueSkip queues a run of pointers whose payloads hold nothing of what is asked for.
+// queueSkip queues a run of pointers whose payloads can't match the filter.
 func (s *session) queueSkip(k *scribev1.StreamSkip) error {
 	c := s.c
 	c.mu.Lock()
@@ -28,8 +28,8 @@ func (s *session) queueSkip(k *scribev1.StreamSkip) error {
 	return nil
 }
 
-// passOver takes a run as received. It returns the places behind it, none when nothing of it was to come, and how many pointers that are. The
-// mutex is held.
+// passOver marks a run as received. It returns the positions after the run, none when the run contains nothing that was still to
+// come, and the number of pointers. The mutex is held.
 func (s *session) passOver(k *scribev1.StreamSkip) (runs map[*shardPosition]record.LSN, pointers uint64, err error) {
 	c := s.c
 	shard, from, to := record.ShardID(k.GetShard()), record.LSN(k.GetFrom()), record.LSN(k.GetTo())
@@ -62,7 +62,7 @@ func (s *session) passOver(k *scribev1.StreamSkip) (runs map[*shardPosition]reco
 	return map[*shardPosition]record.LSN{q: to}, pointers, nil
 }
 
-// moveAfterSkip moves behind pointers that were left out.
+// moveAfterSkip moves positions after pointers that were left out.
 func (c *Consumer) moveAfterSkip(it *streamItem) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,13 +71,13 @@ func (c *Consumer) moveAfterSkip(it *streamItem) {
 	}
 }
 
-// pastUntil reports whether a time is not before the end that was asked for: the shard's reading ends there. The mutex is held.
+// pastUntil reports whether a time is at or after the requested end: reading of the shard then ends. The mutex is held.
 func (c *Consumer) pastUntil(q *shardPosition, time int64) bool {
 	until := c.cfg.until
 	if until.IsZero() || time < until.UnixMicro() {
 		return false
 	}
-	if q.end > q.received { // a bounded iteration waits for no more of it
+	if q.end > q.received { // a bounded iteration waits for nothing more of it
 		c.mu.positions.setEnd(q, q.received)
 	}
 	return true

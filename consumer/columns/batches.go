@@ -18,9 +18,9 @@ type Reader interface {
 	Payloads(ctx context.Context, refuse func(error) bool, deliver payload.Deliver)
 }
 
-// Batches yields the messages of a consumer or of a group's member as Arrow record batches: those that producers wrote with their own columns,
-// and row messages of a payload together with the columns of columnar.Schema. It is otherwise as the reader's Records. A batch is
-// released at the next step of the iteration: Retain it to keep it.
+// Batches yields the messages of a consumer or a group member as Arrow record batches: batches that producers wrote with their
+// own columns, and the row messages of a payload with the columns of columnar.Schema. It is otherwise like the reader's Records.
+// A batch is released at the next step of the iteration: Retain it to keep it.
 func Batches(ctx context.Context, r Reader) iter.Seq2[arrow.RecordBatch, error] {
 	return func(yield func(arrow.RecordBatch, error) bool) {
 		r.Payloads(ctx, func(err error) bool { return yield(nil, err) }, func(p *payload.Payload, tell func(*loss.Report) bool, mayGoOn func() bool) bool {
@@ -29,13 +29,13 @@ func Batches(ctx context.Context, r Reader) iter.Seq2[arrow.RecordBatch, error] 
 	}
 }
 
-// deliverBatches yields the batches of a payload. Row frames that stand together make one batch.
+// deliverBatches yields the batches of a payload. Consecutive row frames make one batch.
 func deliverBatches(p *payload.Payload, tell func(*loss.Report) bool, yield func(arrow.RecordBatch) bool) bool {
 	var (
 		total = int(p.Messages)
 		index = 0 // of the first message of the next batch
 		begin = 0 // of its first frame
-		n     = 0 // frames before it
+		n     = 0 // number of its first frame
 	)
 	broken := func(err error) bool {
 		p.Err = damage(p, fmt.Sprintf("frame %d", n), int64(begin), err)
@@ -48,7 +48,7 @@ func deliverBatches(p *payload.Payload, tell func(*loss.Report) bool, yield func
 		}
 		left := int(p.Left.Load())
 		switch {
-		case index+r.rows <= total-left: // it was delivered before
+		case index+r.rows <= total-left: // delivered before
 		case r.report != nil:
 			p.Left.Store(int64(total - index - 1))
 			if !tell(r.report) {
@@ -80,7 +80,8 @@ func deliverBatches(p *payload.Payload, tell func(*loss.Report) bool, yield func
 	return true
 }
 
-// run is frames that make one batch: one Arrow frame, or row frames up to the next Arrow frame or report; or one report.
+// run is a sequence of frames that makes one batch: one Arrow frame, or row frames up to the next Arrow frame or report; or one
+// report.
 type run struct {
 	end, rows, frames int // bytes, messages and frames
 	arrow             bool
@@ -111,7 +112,7 @@ func nextRun(b []byte) (run, error) {
 	return r, nil
 }
 
-// decodeBatch decodes the frames of one batch, whose first message has an index in the payload.
+// decodeBatch decodes the frames of one batch. index is that of its first message in the payload.
 func decodeBatch(p *payload.Payload, frames []byte, index int, arrowFrame bool) (arrow.RecordBatch, error) {
 	if !arrowFrame {
 		return columnar.FromFrames(frames, columnar.Meta{Shard: p.Shard, LSN: p.LSN, Persisted: p.Time, Index: index})

@@ -21,7 +21,7 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// evaluation is what a query or a filter makes of payloads.
+// evaluation evaluates payloads for a query or a filter.
 type evaluation struct {
 	payload.Evaluation
 	finisher *finish.Finisher
@@ -29,46 +29,46 @@ type evaluation struct {
 	stats    evaluated
 }
 
-// newEvaluation returns the evaluation of a query, which makes rows.
+// newEvaluation returns the evaluation of a query, which produces rows.
 func newEvaluation(f *finish.Finisher, memory int64) *evaluation {
 	e := &evaluation{finisher: f, memory: memory}
 	e.FromView, e.FromFrames = e.fromView, e.fromFrames
 	return e
 }
 
-// evaluated counts what became of payloads.
+// evaluated counts the results of evaluations.
 type evaluated struct {
 	views, reused, exact, raw                                atomic.Uint64
 	rows, rowsKept, kept, rejected, badRows, badValues, errs atomic.Uint64
 }
 
-// codecS2 is the compression of views by package s2: a block (Payload.codec).
+// codecS2 is the codec of views that are one block of package s2 (Payload.codec).
 const codecS2 = 3
 
-// result is what a query makes of a payload. Who delivers it releases the rows.
+// result is a query's result for one payload. Its receiver releases the rows.
 type result struct {
 	rows *finish.Rows
-	lost []*loss.Report // among the messages
+	lost []*loss.Report // reports among the messages
 }
 
 func (r *result) attach(p *payload.Payload) {
 	p.Result, p.ResultBytes = r, util.TotalRecordSize(r.rows.Batch)+int64(4*cap(r.rows.Index))
 }
 
-// metaOf is what the stream said of a payload.
+// metaOf returns the stream's metadata of a payload.
 func metaOf(p *payload.Payload, skip uint32) finish.Meta {
 	return finish.Meta{Shard: p.Shard, LSN: p.LSN, Persisted: p.Time, Skip: skip}
 }
 
-// damage is the error of a payload that is not what was written.
+// damage returns the error for damaged payload data.
 func damage(p *payload.Payload, what string, offset int64, cause error) error {
 	return &consumer.DamageError{Category: p.Category, Shard: p.Source, LSN: uint64(p.SourceLSN), What: what, Offset: offset, Cause: cause}
 }
 
-// errNoView means that a server answered with something else than the view that it was asked for.
+// errNoView means that a server's answer is not the requested view.
 var errNoView = errors.New("consumer: the answer is not a view")
 
-// fromView makes the rows of an answer that is a view.
+// fromView makes rows from an answer that is a view.
 func (e *evaluation) fromView(p *payload.Payload, answer *scribev1.Payload, skip uint32, d *zstd.Decoder) error {
 	body, err := inflate(answer, d)
 	if err != nil {
@@ -86,7 +86,7 @@ func (e *evaluation) fromView(p *payload.Payload, answer *scribev1.Payload, skip
 	var lost []*loss.Report
 	for _, l := range v.GetLosses() {
 		if l.GetIndex() < skip {
-			continue // it was told before
+			continue // reported before
 		}
 		reports, _, err := findReports(l.GetFrame(), 0)
 		if err != nil {
@@ -111,7 +111,7 @@ func (e *evaluation) fromView(p *payload.Payload, answer *scribev1.Payload, skip
 	return nil
 }
 
-// inflate returns the bytes of a view, which the batch made of them may keep.
+// inflate returns the bytes of a view. A batch made from them may keep them.
 func inflate(p *scribev1.Payload, d *zstd.Decoder) ([]byte, error) {
 	data, n := p.GetData(), p.GetRawLength()
 	if n > columnar.MaxIPC {
@@ -143,7 +143,7 @@ func inflate(p *scribev1.Payload, d *zstd.Decoder) ([]byte, error) {
 	return body, nil
 }
 
-// fromFrames makes the rows of a payload, and gives up its frames: the rows share no memory with them.
+// fromFrames makes the rows of a payload and drops its frames: the rows share no memory with them.
 func (e *evaluation) fromFrames(p *payload.Payload, skip uint32) error {
 	rows, lost, err := e.evaluate(p, skip)
 	if err == nil {
@@ -153,7 +153,7 @@ func (e *evaluation) fromFrames(p *payload.Payload, skip uint32) error {
 	return err
 }
 
-// match chooses the messages that a filter lets through.
+// match selects the messages that pass a filter.
 func (e *evaluation) match(p *payload.Payload, skip uint32) error {
 	rows, _, err := e.evaluate(p, skip)
 	if err != nil {
@@ -165,7 +165,7 @@ func (e *evaluation) match(p *payload.Payload, skip uint32) error {
 	return nil
 }
 
-// evaluate makes the rows of a payload as it is stored, whose frames were checked.
+// evaluate makes the rows of a stored payload whose frames were checked.
 func (e *evaluation) evaluate(p *payload.Payload, skip uint32) (*finish.Rows, []*loss.Report, error) {
 	m := metaOf(p, skip)
 	lost, drop, err := findReports(p.Frames, skip)
@@ -187,7 +187,7 @@ func (e *evaluation) evaluate(p *payload.Payload, skip uint32) (*finish.Rows, []
 	return rows, lost, nil
 }
 
-// memoryLimit is an error of an evaluation as callers know it: a [LimitError], if it took too much memory.
+// memoryLimit returns an evaluation's error as callers see it: a [LimitError] if it exceeded the memory limit.
 func (e *evaluation) memoryLimit(err error) error {
 	limit := &LimitError{What: "memory", Limit: fmt.Sprint(e.memory), Cause: err}
 	switch {
@@ -201,7 +201,8 @@ func (e *evaluation) memoryLimit(err error) error {
 	return limit
 }
 
-// findReports returns the reports of losses in frames after the first messages, and which of all messages are reports.
+// findReports returns the loss reports in frames, except those in the first skip messages, and the indexes of all report
+// messages.
 func findReports(frames []byte, skip uint32) (lost []*loss.Report, index []uint32, err error) {
 	messages := uint32(0)
 	for f, err := range record.Split(frames) {

@@ -43,14 +43,14 @@ func (e *extension) Bind(ctx context.Context, c *consumer.Consumer, now time.Tim
 	}
 	v := newEvaluation(f, e.memory)
 	v.FromFrames = v.match
-	// A filter that is too long for a query's text is evaluated here alone.
+	// A filter that is too long for a query's text is evaluated only here.
 	if text := wireText(filterText(c.Category(), p.Text), filterText(c.Category(), e.filter)); len(text) <= MaxQueryText {
 		v.Query = &scribev1.Query{Text: text, SchemaVersion: s.Version, Now: now.UnixMicro()}
 	}
 	return &v.Evaluation, nil
 }
 
-// filterText is a filter as a query, which is how it travels.
+// filterText returns a filter as a query, its form in requests.
 func filterText(category, condition string) string {
 	return "SELECT " + schema.ColumnTime + ` FROM "` + category + `" WHERE ` + condition
 }

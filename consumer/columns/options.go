@@ -19,12 +19,12 @@ const (
 	MaxQueryText = 64 << 10
 )
 
-// extension is what the options of this package ask for of a consumer.
+// extension holds the settings of this package's options.
 type extension struct {
 	filter   string // a predicate; may be empty
 	follow   bool
-	until    time.Time // the zero Time: no end
-	now      time.Time // what now() stands for; the zero Time: when the query or the first iteration begins
+	until    time.Time // the zero Time means no end
+	now      time.Time // value of now(); the zero Time means when the query or the first iteration begins
 	local    bool
 	rowLimit int64         // -1 = none
 	maxRows  int64         // 0 = no bound
@@ -82,66 +82,68 @@ func (e *extension) Adjust(l *payload.Limits) {
 // Filters implements [consumer.Extension].
 func (e *extension) Filters() bool { return e.filter != "" }
 
-// groups are the limits of a query's groups: half of the memory, the other half is for payloads.
+// groups returns the limits of a query's groups: half of the memory. The other half is for payloads.
 func (e *extension) groups() aggregate.Limits { return aggregate.Limits{Bytes: e.memory / 2} }
 
-// WithFollow has a query go on with what is written after it began, until its context ends. The default is to end at the tails that the
-// shards had when it began.
+// WithFollow makes a query continue with messages written after it began, until its context ends. By default a query ends at the
+// tails that the shards had when it began.
 func WithFollow() consumer.Option { return option(func(e *extension) { e.follow = true }) }
 
-// WithUntil ends a query in front of what was persisted at or after t: rows whose _persisted is below t are in its answer. If t is yet to
-// come the query waits for it.
+// WithUntil ends a query before messages persisted at or after t: its answer has the rows whose _persisted is below t. If t is in
+// the future, the query waits for it.
 func WithUntil(t time.Time) consumer.Option { return option(func(e *extension) { e.until = t }) }
 
-// WithNow sets what now() stands for in a query or a filter; the default is the time at which it begins.
+// WithNow sets the value of now() in a query or a filter; the default is the time at which it begins.
 func WithNow(t time.Time) consumer.Option { return option(func(e *extension) { e.now = t }) }
 
-// WithLocal has rows made here, from payloads as they are stored, and asks read proxies for no views. The answer is the same; it costs the
-// network whole payloads, and this process the work.
+// WithLocal evaluates stored payloads in this process and requests no views from read proxies. The answer is the same, at the
+// cost of transferring whole payloads and of local CPU time.
 func WithLocal() consumer.Option { return option(func(e *extension) { e.local = true }) }
 
-// WithRowLimit ends an answer after n rows, as LIMIT does; the lower of the two holds.
+// WithRowLimit ends an answer after n rows, as LIMIT does; the lower of the two applies.
 func WithRowLimit(n int64) consumer.Option { return option(func(e *extension) { e.rowLimit = n }) }
 
-// WithMaxRows ends a query with a [LimitError] when its answer has more rows. (LIMIT in the query is the way to get the first ones.)
+// WithMaxRows ends a query with a [LimitError] when its answer has more than n rows. (To get only the first rows, use LIMIT.)
 func WithMaxRows(n int64) consumer.Option { return option(func(e *extension) { e.maxRows = n }) }
 
-// WithMaxBytes ends a query with a [LimitError] when its answer takes more bytes, as Arrow batches.
+// WithMaxBytes ends a query with a [LimitError] when its answer takes more than n bytes, as Arrow batches.
 func WithMaxBytes(n int64) consumer.Option { return option(func(e *extension) { e.maxBytes = n }) }
 
-// WithTimeLimit ends an iteration of a query with a [LimitError] after so long.
+// WithTimeLimit ends an iteration of a query with a [LimitError] after d.
 func WithTimeLimit(d time.Duration) consumer.Option {
 	return option(func(e *extension) { e.timeout = d })
 }
 
-// WithMaxMemory bounds what a query holds: half of it payloads and rows ahead of the loop, half of it groups, of which more end the query
-// with an error. The default is [DefaultQueryMemory]. A payload that is larger by itself is held alone: 80 MiB, and what its rows take.
+// WithMaxMemory bounds the memory of a query, in bytes: half for payloads and rows ahead of the loop, half for groups. A query
+// whose groups exceed their half ends with an error. The default is [DefaultQueryMemory]. A payload that is larger than its half
+// is held alone: up to 80 MiB, and the memory of its rows.
 func WithMaxMemory(n int64) consumer.Option { return option(func(e *extension) { e.memory = n }) }
 
-// Compression is how views come over the network.
+// Compression is the compression of views on the network.
 type Compression uint32
 
-// Compressions. None is best in one process or on one host, S2 costs little and Zstd is smallest.
+// Compressions. None is best in one process or on one host, S2 costs little CPU time, and Zstd is smallest.
 const (
 	CompressionNone Compression = 0
 	CompressionZstd Compression = 2
 	CompressionS2   Compression = codecS2
 )
 
-// WithCompression sets how views are to be compressed; the default is [CompressionNone].
+// WithCompression sets the compression of views; the default is [CompressionNone].
 func WithCompression(c Compression) consumer.Option {
 	return option(func(e *extension) { e.compress = uint32(c) })
 }
 
-// Where has [consumer.Consumer.Records] leave out messages for which a predicate is not true: what stands behind WHERE in a query, over the
-// columns of the category, for example
+// Where makes [consumer.Consumer.Records] leave out messages for which a predicate is not true. The predicate is written as after
+// WHERE in a query, over the columns of the category, for example
 //
 //	status >= 500 AND path LIKE '/api/%'
 //
-// It is evaluated like a query's: pointers to payloads that hold no such message are left out by the stream, as far as it knows. Of a
-// message that is a batch of rows one row is enough. A checkpoint stays exact to the message. The predicate is bound to the schema that the
-// category has when the first iteration begins; that one yields the error of a predicate that is wrong, a *sql.Error, if [consumer.New] did not
-// find it. Not for [Batches] and [consumer.Consumer.SequencedBatches], which fail with [consumer.ErrFiltered]: see [NewQuery].
+// It is evaluated like that of a query: the stream leaves out pointers to payloads that it knows to contain no match. A message
+// that is a batch of rows matches if one of its rows does. A checkpoint stays exact to the message. The predicate is bound to the
+// schema that the category has when the first iteration begins; an invalid predicate makes that iteration yield a *sql.Error, if
+// [consumer.New] did not report it. [Batches] and [consumer.Consumer.SequencedBatches] do not support it and fail with
+// [consumer.ErrFiltered]; use [NewQuery].
 func Where(predicate string) consumer.Option {
 	return option(func(e *extension) { e.filter = predicate })
 }
@@ -149,7 +151,7 @@ func Where(predicate string) consumer.Option {
 // ErrLimit matches every [LimitError].
 var ErrLimit = errors.New("consumer: a limit of the query was reached")
 
-// LimitError says which limit ended a query. It matches [ErrLimit].
+// LimitError reports which limit ended a query. It matches [ErrLimit].
 type LimitError struct {
 	What  string // rows, bytes, time or memory
 	Limit string // as it was set
@@ -157,7 +159,7 @@ type LimitError struct {
 	Cause error  // says more; it may be nil
 }
 
-// Error says which limit it was, and what to do.
+// Error names the limit and the remedy.
 func (e *LimitError) Error() string {
 	if e.Cause != nil {
 		return fmt.Sprintf("consumer: the query reached its limit of %s (%s): %v: %s", e.What, e.Limit, e.Cause, e.Hint)

@@ -22,14 +22,14 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// Query is a SELECT over a category, and where it is in it. One iteration runs at a time; the other methods may be called from any
-// goroutine meanwhile.
+// Query is a SELECT over a category, with its position. One iteration runs at a time; the other methods may be called
+// concurrently from any goroutine.
 type Query struct {
 	consumer *consumer.Consumer
 	options  *extension
 	plan     *plan.Plan
 	*evaluation
-	text  string // the query, canonical
+	text  string // the query's canonical text
 	began time.Time
 
 	mu struct {
@@ -37,17 +37,16 @@ type Query struct {
 		rows, bytes int64 // of the answer
 		groups      int
 		groupErrors int64
-		done        bool // LIMIT was reached, or a bounded query has answered
+		done        bool // LIMIT was reached, or a bounded query has ended
 	}
 }
 
-// NewQuery returns a query of the cell that a server is part of, for example [consumer.DefaultServer], which "" stands for. It asks the
-// control plane for the category and its schema, to whose newest version the query stays bound; nothing is read before the first
-// iteration. The errors are a *sql.Error for a mistake in the text, which it shows with the place, [consumer.ErrUnknownCategory], and all violations of
-// options.
+// NewQuery returns a query of the cell that a server belongs to; "" means [consumer.DefaultServer]. It gets the category and its
+// newest schema from the control plane, and stays bound to that version; it reads nothing before the first iteration. It returns
+// a *sql.Error for a mistake in the text, which shows the place; [consumer.ErrUnknownCategory]; and all violations of options.
 //
-// A query begins with the oldest message that is readable and ends at the tails that the shards have when its first iteration begins, unless
-// [consumer.WithStart], [WithUntil] and [WithFollow] say otherwise. It takes the options of a [consumer.Consumer], too.
+// A query begins with the oldest readable message and ends at the tails that the shards have when its first iteration begins,
+// unless [consumer.WithStart], [WithUntil] or [WithFollow] says otherwise. It also takes the options of a [consumer.Consumer].
 func NewQuery(ctx context.Context, server, text string, opts ...consumer.Option) (*Query, error) {
 	if len(text) > MaxQueryText {
 		return nil, fmt.Errorf("consumer: a query of %d bytes, the limit is %d", len(text), MaxQueryText)
@@ -73,7 +72,7 @@ func NewQuery(ctx context.Context, server, text string, opts ...consumer.Option)
 	return q, nil
 }
 
-// bind binds the query to the category as it is now.
+// bind binds the query to the current schema of the category.
 func (q *Query) bind(ctx context.Context, parsed *sql.Select, text string) error {
 	s, err := currentSchema(ctx, q.consumer)
 	if err != nil {
@@ -103,8 +102,8 @@ func (q *Query) bind(ctx context.Context, parsed *sql.Select, text string) error
 	return nil
 }
 
-// wireText is how a query travels: canonical, by which servers know that it is another's, if blanks do not make that longer than a query may be;
-// else as it was written.
+// wireText returns a query's text for requests: the canonical text, by which servers recognize equal queries, or the original
+// text if the canonical one exceeds the limit.
 func wireText(canonical, written string) string {
 	if len(canonical) > MaxQueryText {
 		return written
@@ -112,41 +111,43 @@ func wireText(canonical, written string) string {
 	return canonical
 }
 
-// transcoding are the limits of making rows here: the half of the memory that is for payloads.
+// transcoding returns the limits for making rows locally: the half of the memory that is for payloads.
 func (e *extension) transcoding() transcode.Limits {
 	return transcode.Limits{Bytes: min(e.memory/2, transcode.DefaultBytes)}
 }
 
-// Schema is the schema of the batches.
+// Schema returns the schema of the batches.
 func (q *Query) Schema() *arrow.Schema { return q.finisher.Schema() }
 
-// Category is the category that is read.
+// Category returns the name of the category that is read.
 func (q *Query) Category() string { return q.consumer.Category() }
 
-// Close releases what the query holds, see [consumer.Consumer.Close].
+// Close releases the query's resources, see [consumer.Consumer.Close].
 func (q *Query) Close() error { return q.consumer.Close() }
 
-// Checkpoint is the place behind the last batch or gap that was yielded, see [consumer.Consumer.Checkpoint]: behind a whole payload, and where LIMIT
-// cut one in front of the message of the next row. A query that begins there continues the answer, but for GROUP BY, whose groups are those
-// of the range that is read. No row is left out. Where a message has several rows, as in NDJSON and CSV, and LIMIT cut in the middle of one, its
-// first rows come again: a LIMIT that is not above the rows of a message does not get beyond it.
+// Checkpoint returns the position after the last batch or gap that was yielded, see [consumer.Consumer.Checkpoint]. It is after a
+// whole payload, or, where LIMIT cut one, before the message of the next row. A query that begins there continues the answer
+// without omitting a row; with GROUP BY its groups cover only the range that it reads. Where a message has several rows, as in
+// NDJSON and CSV, and LIMIT cut in the middle of one, the first rows of that message come again: a LIMIT that does not exceed the
+// rows of a message never gets past it.
 func (q *Query) Checkpoint() string { return q.consumer.Checkpoint() }
 
-// Watermark and Lag are those of [consumer.Consumer].
+// Watermark is like [consumer.Consumer.Watermark].
 func (q *Query) Watermark() time.Time { return q.consumer.Watermark() }
 
-// Lag is how far the query is behind the clock, see [consumer.Consumer.Lag].
+// Lag is like [consumer.Consumer.Lag].
 func (q *Query) Lag() time.Duration { return q.consumer.Lag() }
 
-// Backlog is what is still to be read, see [consumer.Consumer.Backlog].
+// Backlog is like [consumer.Consumer.Backlog].
 func (q *Query) Backlog() consumer.Backlog { return q.consumer.Backlog() }
 
-// Batches yields the answer as Arrow record batches with the columns of [Query.Schema], as they come: at most one for a payload, none where
-// a payload has no row, and with GROUP BY one at the end. Errors are as of [consumer.Consumer.Records]: after a *[consumer.GapError] the iteration goes on if the
-// caller does, any other ends it. When ctx ends, so do the requests that are under way.
+// Batches yields the answer as Arrow record batches with the columns of [Query.Schema], as they arrive: at most one for a
+// payload, none for a payload without matching rows, and with GROUP BY one at the end. Errors are as with
+// [consumer.Consumer.Records]: after a *[consumer.GapError] the iteration continues if the caller does; any other error ends it.
+// When ctx ends, running requests are canceled.
 //
-// A batch is released at the next step of the iteration: Retain it to keep it. After an end another iteration continues behind the last
-// batch; what a limit counts goes on.
+// A batch is released at the next step of the iteration: Retain it to keep it. After an iteration has ended, another one
+// continues after the last batch; the counts for limits carry over.
 func (q *Query) Batches(ctx context.Context) iter.Seq2[arrow.RecordBatch, error] {
 	return func(yield func(arrow.RecordBatch, error) bool) {
 		ctx, cancel := q.limited(ctx)
@@ -163,7 +164,7 @@ func (q *Query) Batches(ctx context.Context) iter.Seq2[arrow.RecordBatch, error]
 	}
 }
 
-// limited is ctx with the limit of time.
+// limited returns ctx with the query's time limit.
 func (q *Query) limited(ctx context.Context) (context.Context, context.CancelFunc) {
 	d := q.options.timeout
 	if d == 0 {
@@ -177,7 +178,7 @@ type answering struct {
 	query    *Query
 	yield    func(arrow.RecordBatch, error) bool
 	grouping *finish.Grouping // nil without
-	over     bool             // by an error, by LIMIT, or by the caller
+	over     bool             // ended by an error, by LIMIT, or by the caller
 }
 
 func (r *answering) iterate(ctx context.Context) {
@@ -218,7 +219,7 @@ func (r *answering) refuse(err error) bool {
 	return goOn
 }
 
-// deliver yields the rows of a payload, behind the losses that were reported among its messages.
+// deliver yields the rows of a payload, after the losses that were reported among its messages.
 func (r *answering) deliver(p *payload.Payload, tell func(*loss.Report) bool, _ func() bool) bool {
 	q, res := r.query, p.Result.(*result)
 	defer res.rows.Batch.Release()
@@ -250,7 +251,7 @@ func (r *answering) deliver(p *payload.Payload, tell func(*loss.Report) bool, _ 
 	return !r.over
 }
 
-// cut applies LIMIT: it returns the rows that are left to be yielded, how many messages of the payload are not done with, and whether these are the
+// cut applies LIMIT. It returns the rows to yield, the number of messages of the payload that remain, and whether these are the
 // last rows of the answer. The caller releases the batch.
 func (q *Query) cut(rows *finish.Rows, p *payload.Payload) (batch arrow.RecordBatch, left uint32, last bool) {
 	q.mu.Lock()
@@ -268,7 +269,7 @@ func (q *Query) cut(rows *finish.Rows, p *payload.Payload) (batch arrow.RecordBa
 	return rows.Batch.NewSlice(0, n), left, true
 }
 
-// count counts rows of the answer against its limits.
+// count counts rows of the answer and checks the limits.
 func (q *Query) count(batch arrow.RecordBatch) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -296,14 +297,14 @@ func (q *Query) finish() {
 	q.mu.done = true
 }
 
-// finished reports whether the answer is complete. LIMIT 0 is so from the beginning.
+// finished reports whether the answer is complete. With LIMIT 0 it is from the beginning.
 func (q *Query) finished() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.mu.done || q.limit() == 0
 }
 
-// limit is LIMIT, or the row limit of the options if that is lower; -1 without either.
+// limit returns LIMIT, or the row limit of the options if that is lower; -1 without either.
 func (q *Query) limit() int64 {
 	if n := q.options.rowLimit; n >= 0 && (q.plan.Limit < 0 || n < q.plan.Limit) {
 		return n

@@ -11,21 +11,22 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// ErrSchemaPending means that the schema of a category is yet to be inferred, and that it has no messages from which it could be.
+// ErrSchemaPending means that the schema of a category is still to be inferred, and that the category has no messages to infer it
+// from.
 var ErrSchemaPending = errors.New("the category's schema is to be inferred from its messages, which can't be done yet")
 
-// maxSchemaAttempts is how often a schema is inferred while others change the category meanwhile.
+// maxSchemaAttempts bounds the attempts to infer a schema while others change the category.
 const maxSchemaAttempts = 5
 
-// inferOptions are for schemas that nobody looks at before they are used: little is read, and nothing that comes later is refused for
-// what it lacks.
+// inferOptions returns options for schemas that nobody reviews before they are used: read little, and make columns nullable, so
+// that later messages are not rejected for missing values.
 func inferOptions() schema.InferOptions {
 	o := schema.DefaultInferOptions()
 	o.MaxRows, o.MaxBytes, o.Nullable = 5000, 4<<20, true
 	return o
 }
 
-// currentSchema is the newest schema of the category, which is inferred if it is to be and was not yet.
+// currentSchema returns the newest schema of the category. It infers the schema if that is pending.
 func currentSchema(ctx context.Context, c *consumer.Consumer) (*schema.Schema, error) {
 	category, err := c.Describe(ctx)
 	if err != nil {
@@ -38,13 +39,13 @@ func currentSchema(ctx context.Context, c *consumer.Consumer) (*schema.Schema, e
 	return h.Current(), nil
 }
 
-// EnsureSchema returns the schemas of the consumer's category, which the caller has read. When it was created for its first one to be
-// inferred, and has none yet, that is inferred from its first messages and stored, under the condition that nobody else has changed the
-// category: of many who do this at the same time one stores a schema, and all return it. The category that is returned is the one whose
-// schemas these are.
+// EnsureSchema returns the schemas of the consumer's category, which the caller has read. If the category was created with its
+// first schema to be inferred, and has none yet, EnsureSchema infers it from the first messages and stores it, on condition that
+// the category has not changed: of several concurrent callers one stores a schema, and all return it. It also returns the
+// category that has these schemas.
 //
-// The consumer does not move, and may be iterated meanwhile. If there are no messages, or none that can be read as JSON or Arrow batches, the
-// error is [ErrSchemaPending].
+// The consumer does not move, and may be iterated concurrently. If there are no messages, or none that can be read as JSON or
+// Arrow batches, the error is [ErrSchemaPending].
 func EnsureSchema(ctx context.Context, c *consumer.Consumer, categories consumer.SchemaService, category *scribev1.Category) (*schema.History, *scribev1.Category, error) {
 	name := category.GetName()
 	for range maxSchemaAttempts {
@@ -68,7 +69,7 @@ func EnsureSchema(ctx context.Context, c *consumer.Consumer, categories consumer
 			category = res.GetCategory()
 			continue
 		}
-		// Somebody else was first, or perhaps this was and the answer was lost: what there is now says.
+		// Another caller was first, or this one was and its answer was lost: the current category tells.
 		if reason := rpc.ReasonOf(err); reason == scribev1.Reason_REASON_CONFLICT || reason == scribev1.Reason_REASON_UNKNOWN_OUTCOME {
 			var now *scribev1.GetCategoryResponse
 			if now, err = categories.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: name}); err == nil {
@@ -81,8 +82,8 @@ func EnsureSchema(ctx context.Context, c *consumer.Consumer, categories consumer
 	return nil, nil, fmt.Errorf("consumer: store the inferred schema of category %q: others changed it %d times meanwhile: try again", name, maxSchemaAttempts)
 }
 
-// InferSchema infers a schema from the first messages of the consumer's category as [schema.Infer] does, and from Arrow batches as
-// [schema.FromArrow]: format "" takes whichever they are. What is stored is not changed, and the consumer does not move.
+// InferSchema infers a schema from the first messages of the consumer's category: with [schema.Infer], or from Arrow batches with
+// [schema.FromArrow]. Format "" detects which. It stores nothing, and the consumer does not move.
 func InferSchema(ctx context.Context, c *consumer.Consumer, format schema.Format, o schema.InferOptions) (*schema.Schema, schema.Report, error) {
 	own, err := c.Fork(consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd(), consumer.WithWindow(consumer.Unbounded), consumer.WithDamage(consumer.DamageSkip))
 	if err != nil {
@@ -103,7 +104,7 @@ func InferSchema(ctx context.Context, c *consumer.Consumer, format schema.Format
 	switch {
 	case errors.Is(failed, consumer.ErrColumnar) && (format == schema.Arrow || format == "" && errors.Is(err, schema.ErrNoRows)):
 		return arrowSchema(ctx, own, o, report)
-	case errors.Is(failed, consumer.ErrColumnar): // what is in front of the Arrow batch was enough, or there is nothing of the format
+	case errors.Is(failed, consumer.ErrColumnar): // the messages before the Arrow batch sufficed, or none has the format
 		return s, report, err
 	case failed != nil:
 		return nil, report, failed
@@ -111,7 +112,7 @@ func InferSchema(ctx context.Context, c *consumer.Consumer, format schema.Format
 	return s, report, err
 }
 
-// arrowSchema is the schema of the next batch.
+// arrowSchema returns the schema of the next batch.
 func arrowSchema(ctx context.Context, c *consumer.Consumer, o schema.InferOptions, report schema.Report) (*schema.Schema, schema.Report, error) {
 	for batch, err := range Batches(ctx, c) {
 		if errors.Is(err, consumer.ErrGap) {

@@ -10,27 +10,28 @@ import (
 	"scribe/internal/base/units"
 )
 
-// Stats is what became of what a query has read so far.
+// Stats counts what a query has read so far.
 type Stats struct {
-	// Pointers came; Skipped of them were left out by the stream, since what was learned of their payloads says that nothing in them matches:
-	// SkippedMessages and SkippedBytes (of decoded payload) were behind them.
+	// Pointers is the number of pointers read so far. The stream left out Skipped of them, since what it knows of their payloads
+	// excludes a match; they covered SkippedMessages and SkippedBytes (of decoded payload).
 	Pointers, Skipped, SkippedMessages, SkippedBytes uint64
-	// Payloads were fetched, Views of them came as rows that a read proxy had chosen: ExactViews with those of this query alone, ReusedViews
-	// made for somebody else before. The others were made into rows here; ViewsRefused of them, because no view was to be had.
+	// Payloads were fetched, Views of them as rows that a read proxy had selected: ExactViews contained only this query's rows,
+	// ReusedViews had been made for another query before. The other payloads were made into rows here; ViewsRefused of them
+	// because no view was available.
 	Payloads, Views, ExactViews, ReusedViews, ViewsRefused uint64
-	// FetchedBytes came over the network.
+	// FetchedBytes were received over the network.
 	FetchedBytes uint64
-	// RowsRead were in the payloads, RowsReceived of them came or were made here, RowsMatched are those for which WHERE is true, and RowsOut the
-	// rows of the answer.
+	// RowsRead were in the payloads. RowsReceived of them were received or made here, RowsMatched satisfy WHERE, and RowsOut are
+	// the rows of the answer.
 	RowsRead, RowsReceived, RowsMatched, RowsOut uint64
-	// BytesOut is what the answer takes as Arrow batches.
+	// BytesOut is the size of the answer as Arrow batches.
 	BytesOut uint64
-	// RowsRejected were left out because a value did not fit and the category rejects such rows. RowsBad could not be read, and ValuesBad did not fit
-	// their column: of what was looked at.
+	// RowsRejected were left out because a value did not fit and the category rejects such rows. RowsBad could not be read, and
+	// ValuesBad did not fit their column, among the rows and values that were evaluated.
 	RowsRejected, RowsBad, ValuesBad uint64
-	// Errors are values that could not be computed, and are null: a division by zero, a text that is no number.
+	// Errors are values that could not be computed, and are null: for example a division by zero, or a text that is not a number.
 	Errors uint64
-	// Groups is how many groups there are.
+	// Groups is the number of groups.
 	Groups uint64
 	// Gaps were yielded; Retries and Reconnects are as in [consumer.Stats].
 	Gaps, Retries, Reconnects uint64
@@ -54,27 +55,28 @@ func (q *Query) Stats() Stats {
 	return s
 }
 
-// Explanation is how a query is answered.
+// Explanation describes how a query is answered.
 type Explanation struct {
-	// Query is its canonical text, Category what it reads.
+	// Query is its canonical text, Category the category that it reads.
 	Query, Category string
 	// SchemaVersion is the version of the category's schema that it is bound to; 0 means that the category has none.
 	SchemaVersion uint32
-	// Reads are the columns that are read, with their types, Answers those of the answer.
+	// Reads are the columns that are read, with their types, Answers the columns of the answer.
 	Reads, Answers []string
-	// Pushed is the part of WHERE that read proxies and the stream are given, Here the terms that only the reader can evaluate. "" is none.
+	// Pushed is the part of WHERE that read proxies and the stream evaluate, Here the terms that only the reader can. "" means
+	// none.
 	Pushed, Here string
-	// Grouped says that rows are grouped here; Limit is -1 without one.
+	// Grouped: rows are grouped here. Limit is -1 without one.
 	Grouped bool
 	Limit   int64
-	// EarlyStop says that a row is given up as soon as it can't match.
+	// EarlyStop: evaluation of a row stops as soon as the row can't match.
 	EarlyStop bool
-	// Local says that no views are asked for.
+	// Local: no views are requested.
 	Local bool
 	Stats Stats
 }
 
-// Explain returns how the query is answered, with what became of it so far.
+// Explain returns how the query is answered, with its statistics so far.
 func (q *Query) Explain() Explanation {
 	p := q.plan
 	x := Explanation{

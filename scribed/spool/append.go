@@ -8,9 +8,9 @@ import (
 	"scribe/scribed/spool/layout"
 )
 
-// Append writes all records, in order, or none; they are not synced. claimed: they are the caller's to Done or Release; otherwise
-// they join the backlog. The error is ErrFull, ErrClosed, ErrFailed, or the file system's; after the last two the records may be
-// found after a crash although they are not held.
+// Append writes all records, in order, or none; it does not sync them. With claimed, the records are claimed by the caller, which
+// calls Done or Release for each; otherwise they join the backlog. The error is ErrFull, ErrClosed, ErrFailed, or one of the file
+// system. After the last two, the records may reappear after a crash although they are not held.
 //
 // Append waits for the disk while UnsyncedBytes are not synced.
 func (s *Spool) Append(recs []Record, claimed bool) ([]Ref, error) {
@@ -39,14 +39,14 @@ func (s *Spool) Append(recs []Record, claimed bool) ([]Ref, error) {
 	}
 }
 
-// errAgain: the segment failed meanwhile, another one is needed.
+// errAgain says that the segment failed meanwhile: the append continues in another one.
 var errAgain = errors.New("spool: segment is gone")
 
-// pendingAppend is an Append: its records with what can be worked out without a lock.
+// pendingAppend is an Append: its records, and what can be computed without a lock.
 type pendingAppend struct {
 	recs []Record
 	sums []uint32
-	// size is what the records take, footer at most what they add to the segment's footer.
+	// size is the space that the records take, footer the most that they add to the segment's footer.
 	size, footer int64
 }
 
@@ -75,17 +75,17 @@ func (s *Spool) prepareAppend(recs []Record) (*pendingAppend, error) {
 	return w, nil
 }
 
-// minSegment is how large a segment is that holds nothing else.
+// minSegment is the size of a segment that holds only these records.
 func (w *pendingAppend) minSegment() int64 {
 	return layout.SegmentHeaderLen + w.size + w.footer + layout.TrailerLen
 }
 
-// hasSpaceFor reports whether the records may be appended to a segment, so that its footer still finds room.
+// hasSpaceFor reports whether the records fit into a segment together with its footer.
 func (g *segmentFile) hasSpaceFor(w *pendingAppend) bool {
 	return g.end+w.size+g.footerBytes+w.footer+layout.TrailerLen <= g.capacity
 }
 
-// segmentFor returns the segment to append to, a new one if the records do not fit. The tail is held.
+// segmentFor returns the active segment, or a new one if the records do not fit. The tail is held.
 func (s *Spool) segmentFor(w *pendingAppend) (*segmentFile, error) {
 	s.mu.Lock()
 	if s.calls.Closed() {
@@ -99,7 +99,7 @@ func (s *Spool) segmentFor(w *pendingAppend) (*segmentFile, error) {
 	g := s.mu.spare
 	s.mu.spare = nil
 	if g != nil && !g.hasSpaceFor(w) {
-		s.discardSegment(g) // it can't be used later either: segments are in the order of their numbers
+		s.discardSegment(g) // it cannot be used later: segments are used in order of their numbers
 		g = nil
 	}
 	s.mu.Unlock()
@@ -113,7 +113,7 @@ func (s *Spool) segmentFor(w *pendingAppend) (*segmentFile, error) {
 	defer s.mu.Unlock()
 	s.endActive()
 	if spare := s.mu.spare; spare != nil && spare.id.First < g.id.First {
-		s.mu.spare = nil // it was made meanwhile
+		s.mu.spare = nil // it was created meanwhile
 		s.discardSegment(spare)
 	}
 	s.mu.active = g
@@ -121,7 +121,7 @@ func (s *Spool) segmentFor(w *pendingAppend) (*segmentFile, error) {
 	return g, nil
 }
 
-// endActive hands the segment that is appended to to the keeper. Tail and mutex are held.
+// endActive hands the active segment to the keeper for sealing. Tail and mutex are held.
 func (s *Spool) endActive() {
 	if g := s.mu.active; g != nil {
 		g.state, g.names, s.mu.active = sealing, nil, nil
@@ -129,12 +129,12 @@ func (s *Spool) endActive() {
 	}
 }
 
-// chunkBytes is the size of the pieces of memory for what is not synced.
+// chunkBytes is the size of the chunks of unsynced bytes.
 func (s *Spool) chunkBytes() int64 {
 	return max(4<<10, min(s.cfg.UnsyncedBytes/16, 1<<20))
 }
 
-// reserveChunk returns memory for the next bytes of a segment, once there is capacity for them. The tail is held.
+// reserveChunk returns memory for the next bytes of a segment, after waiting for capacity. The tail is held.
 func (s *Spool) reserveChunk(g *segmentFile, n int64) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +143,7 @@ func (s *Spool) reserveChunk(g *segmentFile, n int64) ([]byte, error) {
 		s.mu.Unlock()
 		wake(s.kickSync)
 		wake(s.kickKeeper)
-		<-changed // the syncer and the keeper end after Close has got the tail, so one of them comes
+		<-changed // Close takes the tail before it stops the syncer and the keeper, so one of them will broadcast
 		s.mu.Lock()
 		if s.mu.failures != failures {
 			return nil, ErrFailed
@@ -152,7 +152,8 @@ func (s *Spool) reserveChunk(g *segmentFile, n int64) ([]byte, error) {
 	if g.state != active {
 		return nil, errAgain
 	}
-	// Chunks that are on disk are used again. Only here, under the tail: a chunk may have bytes that are not entered yet.
+	// Chunks that are on disk are reused. This is done only here, under the tail: a chunk may have bytes that are not entered
+	// yet.
 	for len(g.chunks) > 0 && g.chunks[0].end() <= g.synced {
 		s.chunks.Put(g.chunks[0].mem)
 		g.chunks = g.chunks[1:]
@@ -167,7 +168,8 @@ func (s *Spool) reserveChunk(g *segmentFile, n int64) ([]byte, error) {
 	return mem.B[:n], nil
 }
 
-// writeRecords writes the records at the end of a segment and enters them. buf is the last chunk's memory for them. The tail is held.
+// writeRecords writes the records at the end of a segment and enters them in the book. buf is the last chunk's memory for them.
+// The tail is held.
 func (s *Spool) writeRecords(g *segmentFile, w *pendingAppend, buf []byte, claimed bool) ([]Ref, error) {
 	s.mu.Lock()
 	if g.state != active {
@@ -175,7 +177,7 @@ func (s *Spool) writeRecords(g *segmentFile, w *pendingAppend, buf []byte, claim
 		return nil, errAgain
 	}
 	durable := uint32(g.synced)
-	g.readers++ // a sync may fail while this is written, and then the keeper removes what nobody uses
+	g.readers++ // a sync may fail during the write, and then the keeper removes segments that are not pinned
 	s.mu.Unlock()
 	now := s.clock().UnixMicro()
 	refs := make([]Ref, len(w.recs))
@@ -205,7 +207,7 @@ func (s *Spool) writeRecords(g *segmentFile, w *pendingAppend, buf []byte, claim
 	defer s.mu.Unlock()
 	g.readers--
 	if g.state != active {
-		// A sync failed while this was written. The keeper may already rewrite what the segment had, without this.
+		// A sync failed during the write. The keeper may already be rewriting the segment's earlier records, without these.
 		wake(s.kickKeeper)
 		return nil, ErrFailed
 	}
@@ -243,8 +245,8 @@ func (w *pendingAppend) sumRecords() Amount {
 	return a
 }
 
-// endAfterFailedWrite is the end of a segment into which a write failed: what of it was written is overwritten, and the segment is sealed before
-// it. The tail is held.
+// endAfterFailedWrite ends a segment into which a write failed: the written bytes are zeroed, and the segment is sealed before
+// them. The tail is held.
 func (s *Spool) endAfterFailedWrite(g *segmentFile, written []byte, cause error) error {
 	clear(written)
 	var zeroErr error
@@ -253,7 +255,7 @@ func (s *Spool) endAfterFailedWrite(g *segmentFile, written []byte, cause error)
 	}
 	s.mu.Lock()
 	g.hasLeftovers = true
-	if s.mu.active == g { // and not failed meanwhile
+	if s.mu.active == g { // it has not failed meanwhile
 		s.endActive()
 	}
 	s.mu.Unlock()
@@ -269,7 +271,7 @@ func (s *Spool) endAfterFailedWrite(g *segmentFile, written []byte, cause error)
 	return fmt.Errorf("spool: append to %s: %w", g.path, cause)
 }
 
-// createSegment makes a segment that holds at least need bytes.
+// createSegment creates a segment that holds at least need bytes.
 func (s *Spool) createSegment(need int64) (*segmentFile, error) {
 	capacity := max(s.cfg.SegmentBytes, need)
 	s.mu.Lock()
@@ -321,12 +323,12 @@ func (s *Spool) createSegment(need int64) (*segmentFile, error) {
 	return nil, err
 }
 
-// rewriteHeadroom is what appends leave of MaxBytes for the rewriting of segments. The mutex is held.
+// rewriteHeadroom is the part of MaxBytes that appends leave free for rewriting segments. The mutex is held.
 func (s *Spool) rewriteHeadroom() int64 {
 	return max(0, s.cfg.SegmentBytes/2-s.mu.rewriting)
 }
 
-// createFile makes a segment's file. Everything but the records is durable before the first of them is written.
+// createFile creates a segment's file. Its name, space and header are durable before the first record is written.
 func (s *Spool) createFile(g *segmentFile) error {
 	f, err := s.fs.Create(g.path, diskCategory)
 	if err != nil {
@@ -349,7 +351,7 @@ func (s *Spool) createFile(g *segmentFile) error {
 	return nil
 }
 
-// discardSegment gives a segment to the keeper to be removed. The mutex is held.
+// discardSegment hands a segment to the keeper for removal. The mutex is held.
 func (s *Spool) discardSegment(g *segmentFile) {
 	g.gone = true
 	s.mu.trash = append(s.mu.trash, g)

@@ -5,12 +5,12 @@ import (
 	"io/fs"
 )
 
-// The ballast is a file that takes space on the disk and holds nothing. When the disk is full it is removed, so that sealing, the
-// state and rewriting find room while appends are refused; appends go on when it could be made again.
+// The ballast is a file that only reserves disk space. When the disk is full it is removed, so that sealing, saving the state and
+// rewriting have space while appends are refused. Appends resume once it could be created again.
 
 func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// outOfSpace is the event that the disk is full: the ballast goes, and no segment is begun until it is available again.
+// outOfSpace is the event that the disk is full: the ballast is removed, and no segment is created until there is space again.
 func (s *Spool) outOfSpace(cause error) {
 	s.ballasting.Lock()
 	defer s.ballasting.Unlock()
@@ -30,7 +30,7 @@ func (s *Spool) outOfSpace(cause error) {
 	wake(s.kickKeeper)
 }
 
-// restoreBallast makes the ballast again. If there is no capacity for it yet, that is no failure.
+// restoreBallast creates the ballast again. It is not an error if there is no space for it yet.
 func (s *Spool) restoreBallast() error {
 	s.ballasting.Lock()
 	defer s.ballasting.Unlock()
@@ -47,11 +47,11 @@ func (s *Spool) restoreBallast() error {
 	return nil
 }
 
-// makeBallast makes the ballast.
+// makeBallast creates the ballast, or removes one that the configuration no longer wants.
 func (s *Spool) makeBallast() error {
 	path := s.fs.PathJoin(s.cfg.Dir, ballastName)
 	if s.cfg.BallastBytes == 0 {
-		if err := s.fs.Remove(path); err != nil && !isNotExist(err) { // of another configuration
+		if err := s.fs.Remove(path); err != nil && !isNotExist(err) { // left from another configuration
 			return err
 		}
 		return nil

@@ -12,9 +12,10 @@ import (
 	"scribe/scribed/spool/layout"
 )
 
-// Claim takes the oldest records of the category's backlog up to a position, in order of append, about maxBytes of frames, and at least
-// one record if there is any. Their data is read into buf, of which the whole capacity is used, or into new memory if that is too small; both are
-// the caller's. Records that turn out damaged are counted as lost, and left out. On an error nothing is claimed.
+// Claim claims the oldest records of the category's backlog up to a position, inclusive, in order of append: about maxBytes of
+// frames, and at least one record if there is any. Their data is read into buf, whose whole capacity is used, or into new memory
+// if buf is too small; the caller owns both. Records found damaged are counted as lost, and left out. On an error nothing is
+// claimed.
 func (s *Spool) Claim(category string, maxBytes int, upTo Position, buf []byte) ([]ClaimedRecord, error) {
 	if !s.calls.Enter() {
 		return nil, ErrClosed
@@ -58,7 +59,7 @@ func refOf(e *layout.IndexEntry) Ref {
 	return Ref{Segment: uint64(e.Position.Segment()), Offset: e.Position.Offset(), Size: e.Size}
 }
 
-// pinSegments keeps the files of records until unpin. The mutex is held.
+// pinSegments pins the segments of records until unpinSegments. The mutex is held.
 func (s *Spool) pinSegments(picks []recordPick) []*segmentFile {
 	var pinned []*segmentFile
 	for i := range picks {
@@ -79,14 +80,14 @@ func (s *Spool) unpinSegments(pinned ...*segmentFile) {
 		}
 		if g.gone || g.held == 0 {
 			wake(s.kickKeeper)
-		} else if g.state == sealed && g.file != nil { // sealed while it was read
+		} else if g.state == sealed && g.file != nil { // it was sealed while it was read
 			_ = g.file.Close()
 			g.file = nil
 		}
 	}
 }
 
-// segmentReader reads a segment's file. Of a segment whose sync failed it gives what is not known to be on disk from memory.
+// segmentReader reads a segment's file. If a sync of the segment failed, bytes that may not be on disk are read from memory.
 type segmentReader struct {
 	s    *Spool
 	g    *segmentFile
@@ -124,7 +125,7 @@ func (r *segmentReader) ReadAt(p []byte, off int64) (int, error) {
 			continue
 		}
 		copy(p[from-off:to-off], c.buf[from-c.from:])
-		if from-off <= int64(n) && to-off > int64(n) { // it goes on where the file ended, or failed
+		if from-off <= int64(n) && to-off > int64(n) { // the chunk continues where the file ended, or failed
 			if n = int(to - off); n == len(p) {
 				err = nil
 			}
@@ -135,14 +136,14 @@ func (r *segmentReader) ReadAt(p []byte, off int64) (int, error) {
 
 func (r *segmentReader) close() {
 	if r.own {
-		_ = r.file.Close() // it was only read
+		_ = r.file.Close() // read only
 	}
 }
 
-// maxGap is how many bytes between two records are read along rather than read around.
+// maxGap is the largest gap between two records, in bytes, that is read along with them rather than skipped.
 const maxGap = 4 << 10
 
-// readGroup is a number of records that are read at once.
+// readGroup is a range of records that are read at once.
 type readGroup struct {
 	picks    []recordPick
 	from, to int64
@@ -163,7 +164,7 @@ func groupPicks(picks []recordPick) (out []readGroup, total int64) {
 	return out, total
 }
 
-// readRecords reads and checks claimed records. Those that are damaged become lost; an error is one of the file system.
+// readRecords reads and checks claimed records. Damaged ones are counted as lost; an error is one of the file system.
 func (s *Spool) readRecords(picks []recordPick, buf []byte) (out []ClaimedRecord, err error) {
 	parts, total := groupPicks(picks)
 	if buf = buf[:cap(buf)]; int64(len(buf)) < total {
@@ -190,7 +191,7 @@ func (s *Spool) readRecords(picks []recordPick, buf []byte) (out []ClaimedRecord
 		b := buf[: p.to-p.from : p.to-p.from]
 		buf = buf[len(b):]
 		if n, err := r.ReadAt(b, p.from); errors.Is(err, io.EOF) {
-			clear(b[n:]) // the file was cut: what is missing is damaged
+			clear(b[n:]) // the file was truncated: missing bytes are damage
 		} else if err != nil {
 			return nil, fmt.Errorf("read %d bytes at %d of %s: %w", len(b), p.from, g.path, err)
 		}
@@ -211,7 +212,7 @@ func (s *Spool) readRecords(picks []recordPick, buf []byte) (out []ClaimedRecord
 	return out, nil
 }
 
-// checkRecord checks that a record is the one of an entry, and returns its data.
+// checkRecord checks that raw is the record of an index entry, and returns its data.
 func checkRecord(name string, e *layout.IndexEntry, raw []byte) ([]byte, error) {
 	h, err := layout.ParseRecordHeader(raw)
 	if err != nil {
@@ -223,14 +224,14 @@ func checkRecord(name string, e *layout.IndexEntry, raw []byte) ([]byte, error) 
 	return h.Data(raw)
 }
 
-// damagedRecord is a record that cannot be read, and what was read instead.
+// damagedRecord is a record that cannot be read, and the bytes that were read instead.
 type damagedRecord struct {
 	recordPick
 	raw []byte
 	err error
 }
 
-// describeLoss describes the damage, without what the record was.
+// describeLoss describes the damage, and copies it to the quarantine. The caller sets the amounts of the record.
 func (s *Spool) describeLoss(d damagedRecord) DamageLoss {
 	l := DamageLoss{
 		Segment: uint64(d.entry.Position.Segment()), From: int64(d.entry.Offset), To: int64(d.entry.Offset) + int64(d.entry.Size), Records: 1,
@@ -240,7 +241,7 @@ func (s *Spool) describeLoss(d damagedRecord) DamageLoss {
 	return l
 }
 
-// loseRecord counts a claimed record as lost. It is finished: nobody will get it.
+// loseRecord counts a claimed record as lost, and finishes it, so that it is not given out again.
 func (s *Spool) loseRecord(d damagedRecord) {
 	l := s.describeLoss(d)
 	s.mu.Lock()
@@ -254,7 +255,7 @@ func (s *Spool) loseRecord(d damagedRecord) {
 	}
 }
 
-// loseHeld counts a record of a part as lost, whether it is claimed or not, unless it is finished.
+// loseHeld counts a record of a part as lost, whether or not it is claimed, unless it is finished.
 func (s *Spool) loseHeld(p *segmentPart, d damagedRecord) {
 	l := s.describeLoss(d)
 	at, a := d.entry.Position, amountOf(d.name, d.entry.Size, d.entry.Messages)
@@ -276,7 +277,7 @@ func (s *Spool) loseHeld(p *segmentPart, d damagedRecord) {
 	}
 }
 
-// countLoss counts a loss that was settled. The mutex is held.
+// countLoss counts a loss whose record is finished. The mutex is held.
 func (s *Spool) countLoss(l *DamageLoss, p *segmentPart, a Amount, count func(DamageLoss, Amount)) {
 	l.Messages, l.Bytes = a.Messages, a.Bytes
 	count(*l, a)
@@ -284,13 +285,13 @@ func (s *Spool) countLoss(l *DamageLoss, p *segmentPart, a Amount, count func(Da
 	s.markDirty()
 }
 
-// loadIndex reads the index of a part into the cache. A damaged one is rebuilt from the segment.
+// loadIndex reads the index of a part into the cache. A damaged index is rebuilt from the segment.
 func (s *Spool) loadIndex(p *segmentPart) error {
 	s.mu.Lock()
 	g := p.seg
 	if p.entries != nil || g.gone {
 		s.mu.Unlock()
-		return nil // somebody was faster, or it is another part's by now
+		return nil // another call loaded it, or the segment was replaced
 	}
 	g.readers++
 	s.mu.Unlock()
@@ -332,12 +333,12 @@ func (s *Spool) readIndex(p *segmentPart, g *segmentFile) ([]layout.IndexEntry, 
 	return s.rebuildIndex(p, g, r, err)
 }
 
-// knownFooter is what is known of the footer of a sealed segment.
+// knownFooter returns the known fields of a sealed segment's footer.
 func (g *segmentFile) knownFooter() layout.Footer {
 	return layout.Footer{SegmentID: g.id, DataEnd: g.end, Offset: g.footerAt}
 }
 
-// footerEntry is the part as it stands in the footer's table.
+// footerEntry returns the part's entry in the footer's table.
 func (p *segmentPart) footerEntry() layout.FooterCategory {
 	a := p.held
 	a.plus(p.finished)
@@ -347,7 +348,8 @@ func (p *segmentPart) footerEntry() layout.FooterCategory {
 	}
 }
 
-// rebuildIndex finds the records of a part by reading its segment. What the footer's table had and is not found is lost.
+// rebuildIndex finds the records of a part by scanning its segment. Records that the footer's table counts and the scan does not
+// find are lost.
 func (s *Spool) rebuildIndex(p *segmentPart, g *segmentFile, r io.ReaderAt, cause error) ([]layout.IndexEntry, error) {
 	s.logger.Error("damaged index: rebuilding it from the segment", "segment", g.path, "category", p.cat.name, "error", cause)
 	s.metrics.rebuilt.Inc()
@@ -371,7 +373,7 @@ func (s *Spool) rebuildIndex(p *segmentPart, g *segmentFile, r io.ReaderAt, caus
 	return entries, nil
 }
 
-// countMissing counts as lost what a part should have and is not among the entries that were found. The mutex is held.
+// countMissing counts as lost the records of a part that are not among the entries that were found. The mutex is held.
 func (s *Spool) countMissing(p *segmentPart, g *segmentFile, entries []layout.IndexEntry) (DamageLoss, bool) {
 	if g.gone {
 		return DamageLoss{}, false
@@ -387,7 +389,7 @@ func (s *Spool) countMissing(p *segmentPart, g *segmentFile, entries []layout.In
 			unfinished.plus(amountOf(p.cat.name, e.Size, e.Messages))
 		}
 	}
-	// Claimed records were found before, and are their claimants' to settle.
+	// Claimed records were found before; their claimants end them.
 	for pos, c := range s.mu.claims {
 		if c.part == p && !at[pos] {
 			unfinished.plus(amountOf(p.cat.name, c.size, c.messages))
@@ -409,7 +411,7 @@ func (s *Spool) countMissing(p *segmentPart, g *segmentFile, entries []layout.In
 	return l, true
 }
 
-// copyIndex returns the index of a part for the keeper, without putting it into the cache.
+// copyIndex returns the index of a part for the keeper, without caching it.
 func (s *Spool) copyIndex(p *segmentPart, g *segmentFile) ([]layout.IndexEntry, error) {
 	entries, err := s.readIndex(p, g)
 	return slices.Clip(entries), err

@@ -6,14 +6,14 @@ import (
 	"scribe/scribed/spool/layout"
 )
 
-// entryBytes is what an entry of an index takes in memory.
+// entryBytes is the memory of an index entry.
 const entryBytes = 32
 
-// indexCache bounds the memory of the indexes that can be read again from a footer: the least recently used go. The most recent one
-// stays, however large it is.
+// indexCache bounds the memory of the indexes that can be read again from a footer, by evicting the least recently used. The most
+// recently used one stays, however large it is.
 type indexCache struct {
 	limit, used int64
-	order       list.List // of *part, the most recent in front
+	order       list.List // of *segmentPart, the most recently used first
 }
 
 type cachedIndex struct {
@@ -21,7 +21,7 @@ type cachedIndex struct {
 	bytes   int64
 }
 
-// putIndex gives a part its index.
+// putIndex caches the index of a part.
 func (x *indexCache) putIndex(p *segmentPart, entries []layout.IndexEntry) {
 	x.dropIndex(p)
 	n := int64(len(entries)) * entryBytes
@@ -35,14 +35,14 @@ func (x *indexCache) putIndex(p *segmentPart, entries []layout.IndexEntry) {
 	}
 }
 
-// touchIndex makes a part's index the most recent one.
+// touchIndex marks a part's index as the most recently used.
 func (x *indexCache) touchIndex(p *segmentPart) {
 	if p.cached != nil {
 		x.order.MoveToFront(p.cached.element)
 	}
 }
 
-// dropIndex forgets a part's index. One that is not cached stays: there is no other copy.
+// dropIndex evicts a part's index. An index that is not cached stays: there is no other copy.
 func (x *indexCache) dropIndex(p *segmentPart) {
 	if p.cached == nil {
 		return

@@ -12,65 +12,66 @@ import (
 	"scribe/scribed/spool/layout"
 )
 
-// Report is what a spool's folder holds.
+// Report describes the contents of a spool's folder.
 type Report struct {
 	Dir string
-	// State is nil when there is no state, or none that is whole: everything is held then.
+	// State is nil when there is no valid state; then every record counts as held.
 	State    *StateReport
 	Segments []SegmentReport
-	// Categories has those with records in a segment, in order of name.
+	// Categories are those with records in a segment, in order of name.
 	Categories []CategoryReport
-	// Quarantined are the copies of damaged ranges, and their bytes.
+	// Quarantined is the number of copies of damaged ranges, QuarantinedBytes their size.
 	Quarantined      int
 	QuarantinedBytes int64
 	Ballast          bool
-	// Damage is everything that is not as it was written.
+	// Damage lists everything that is not as it was written.
 	Damage []Damage
 }
 
-// StateReport is what the state file says.
+// StateReport describes the state file.
 type StateReport struct {
 	Generation uint64
 	Saved      time.Time
 	Dropped    map[string]Amount
 }
 
-// SegmentReport is one file.
+// SegmentReport describes one segment file.
 type SegmentReport struct {
 	File string
-	// First and Last are the numbers of the segments whose records it has.
+	// First and Last are the numbers of the first and last segment whose records the file holds.
 	First, Last, Generation uint32
 	Bytes                   int64
-	// Sealed: it has a footer. Superseded: another file has its records, and it goes when the spool is opened.
+	// Sealed says that the file has a footer. Superseded says that another file holds its records; it is removed when the spool
+	// is opened.
 	Sealed, Superseded bool
 	Total, Held        Amount
 	Oldest, Newest     time.Time
-	// Tail is how many bytes behind the records, or between them, are not on record as synced. It is no damage: a spool that is in use
+	// Tail is how many bytes after or between the records are not known to have been synced. They are not damage: a spool in use
 	// has them, and so has one after a crash.
 	Tail int64
 }
 
-// CategoryReport is what there is of a category.
+// CategoryReport describes the records of a category.
 type CategoryReport struct {
 	Category string
 	Segments int
-	// Total is what stands in the files, Held what of it is neither done nor dropped.
+	// Total counts the records in the files, Held those that are neither done nor dropped.
 	Total, Held Amount
-	// Oldest and Newest are of held records, to a segment's resolution.
+	// Oldest and Newest are times of held records, to the resolution of a segment.
 	Oldest, Newest time.Time
 }
 
-// Damage is a place that is not as it was written.
+// Damage is a range of a file that is not as it was written.
 type Damage struct {
 	File     string
 	From, To int64
-	// Category is that of a record whose header is readable.
+	// Category is the category of a record whose header is readable.
 	Category string
 	Err      error
 }
 
-// Inspect reads a folder, and changes nothing. The spool may be in use; what changes meanwhile may be missing. verify reads every
-// record and checks its checksums, otherwise the footers tell. fsys nil is the real file system.
+// Inspect reads a folder without changing it. The spool may be in use; concurrent changes may be missing. With verify, it reads
+// every record and checks its checksums; otherwise it relies on the footers. fsys nil is the real file system.
 func Inspect(fsys vfs.FS, dir string, verify bool) (*Report, error) {
 	if fsys == nil {
 		fsys = vfs.Default
@@ -102,7 +103,7 @@ func (i *inspectionRun) inspectFiles(in *folderListing) error {
 		}
 	}
 	for _, id := range in.segments {
-		if err := i.inspectSegment(id); err != nil && !isNotExist(err) { // it was removed meanwhile
+		if err := i.inspectSegment(id); err != nil && !isNotExist(err) { // removed meanwhile
 			return err
 		}
 	}
@@ -153,7 +154,7 @@ func (i *inspectionRun) inspectSegment(id layout.SegmentID) error {
 	if err != nil {
 		return err
 	}
-	// A segment that was never rewritten may be without a footer since it is not sealed yet.
+	// A segment that was never rewritten may lack a footer because it is not sealed yet.
 	if l.footer == nil && (!errors.Is(l.footerErr, layout.ErrNoFooter) || id.Generation > 1) {
 		i.addDamage(id.Name(), layout.FileRange{From: l.end, To: l.size}, "", l.footerErr)
 	}

@@ -10,16 +10,16 @@ import (
 	"scribe/scribed/spool/layout"
 )
 
-// retryInterval is how long the keeper waits until it tries again what failed.
+// retryInterval is how long the keeper waits before it retries a failed task.
 const retryInterval = time.Second
 
-// keepLoop is the goroutine that seals, rewrites and removes segments, saves the state, and keeps the ballast and a spare segment.
-// It works when it is woken and when something is due; an idle spool has no timer.
+// keepLoop is the goroutine that seals, rewrites and removes segments, saves the state, and maintains the ballast and a spare
+// segment. It works when it is woken and when something is due; an idle spool has no timer.
 func (s *Spool) keepLoop() {
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
 	defer timer.Stop()
-	var retry time.Time // when what failed is tried again; zero = nothing failed
+	var retry time.Time // when failed tasks are retried; zero = nothing failed
 	for {
 		if now := time.Now(); !now.Before(retry) {
 			retry = time.Time{}
@@ -40,7 +40,7 @@ func (s *Spool) keepLoop() {
 	}
 }
 
-// nextWork is when the keeper has something to do without being woken; zero = never.
+// nextWork is when the keeper has work without being woken; zero = never.
 func (s *Spool) nextWork(retry time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,7 +54,7 @@ func (s *Spool) nextWork(retry time.Time) time.Time {
 	return at
 }
 
-// doHousekeeping does what is to do, and reports whether anything failed.
+// doHousekeeping runs all due tasks, and reports whether any failed.
 func (s *Spool) doHousekeeping(now time.Time) (failed bool) {
 	s.mu.Lock()
 	due := !s.mu.stateDirty.IsZero() && now.Sub(s.mu.stateDirty) >= s.cfg.StateInterval
@@ -81,13 +81,13 @@ func (s *Spool) doHousekeeping(now time.Time) (failed bool) {
 	return failed
 }
 
-// sealAll gives every segment that waits for its footer one, if its data is on disk.
+// sealAll seals every segment that waits for its footer and whose data is on disk.
 func (s *Spool) sealAll() error {
 	s.mu.Lock()
 	var ready []*segmentFile
 	for _, g := range s.mu.segments {
 		if g.held == 0 && g.firstUnsynced != 0 && g.state != active {
-			// Nothing in it is wanted any more, so nobody needs it on disk.
+			// All its records are finished, so it need not be synced.
 			s.mu.unsynced -= g.unsynced()
 			g.synced, g.firstUnsynced = g.end, 0
 			s.broadcastChange()
@@ -98,7 +98,7 @@ func (s *Spool) sealAll() error {
 		if g.firstUnsynced == 0 {
 			ready = append(ready, g)
 		} else {
-			wake(s.kickSync) // it wakes the keeper
+			wake(s.kickSync) // the syncer wakes the keeper
 		}
 	}
 	s.mu.Unlock()
@@ -112,7 +112,7 @@ func (s *Spool) sealAll() error {
 // sealSegment writes the footer of a segment whose data is on disk, and syncs it.
 func (s *Spool) sealSegment(g *segmentFile) error {
 	s.mu.Lock()
-	// What is all done goes without a footer.
+	// A segment without held records is removed without a footer.
 	empty := g.held == 0
 	f, parts := footerOf(g)
 	stained := g.hasLeftovers
@@ -141,15 +141,15 @@ func (s *Spool) sealSegment(g *segmentFile) error {
 		s.broadcastChange()
 		s.mu.Unlock()
 		s.logFailedSync(g, err)
-		return nil // it is the rescue's now
+		return nil // rewriteFailed handles it now
 	}
 	if t, ok := g.file.(interface{ Truncate(size int64) error }); ok {
-		_ = t.Truncate(size) // gives back what was preallocated; it costs space only if it fails
+		_ = t.Truncate(size) // frees the preallocated space; a failure only costs space
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g.footerAt, g.footerSum = f.Offset, f.Sum
-	s.mu.changes++ // the state's amounts are valid for a segment with this footer
+	s.mu.changes++ // the state must learn the sum of this footer
 	s.endSealing(g, size)
 	for i, p := range parts {
 		c := &f.Categories[i]
@@ -164,18 +164,18 @@ func (s *Spool) sealSegment(g *segmentFile) error {
 	return nil
 }
 
-// endSealing makes a segment a sealed one of size bytes. The mutex is held.
+// endSealing marks a segment as sealed, with a file of size bytes. The mutex is held.
 func (s *Spool) endSealing(g *segmentFile, size int64) {
 	g.state, g.names, g.chunks = sealed, nil, nil
 	s.mu.used += size - g.charge
 	g.charge = size
 	if g.readers == 0 && g.file != nil {
-		_ = g.file.Close() // it was synced
+		_ = g.file.Close() // already synced
 		g.file = nil
-	} // else it stays open until the segment is removed
+	} // else it stays open until it is unpinned or removed
 }
 
-// footerOf is the footer of a segment that is not appended to any more; parts are in its order. The mutex is held.
+// footerOf builds the footer of a segment that is no longer appended to; parts are in its order. The mutex is held.
 func footerOf(g *segmentFile) (f *layout.Footer, parts []*segmentPart) {
 	parts = slices.Clone(g.parts)
 	slices.SortFunc(parts, func(a, b *segmentPart) int { return strings.Compare(a.cat.name, b.cat.name) })
@@ -186,7 +186,7 @@ func footerOf(g *segmentFile) (f *layout.Footer, parts []*segmentPart) {
 	return f, parts
 }
 
-// footerOffset is where a footer goes that must be the end of the file, although there may be more than records in it.
+// footerOffset is the offset of a footer that must end the file, although the file may have bytes after its records.
 func (g *segmentFile) footerOffset() (int64, error) {
 	info, err := g.file.Stat()
 	if err != nil {
@@ -195,14 +195,15 @@ func (g *segmentFile) footerOffset() (int64, error) {
 	return layout.Padded(max(g.end, info.Size())), nil
 }
 
-// reclaimSegments removes segments in which nothing is held, and saves the state if it is due or if segments are to go. The state goes first:
-// it says that they were done, for the case that their removal does not outlive a crash, and that they are not missing if it does.
+// reclaimSegments removes segments without held records, and saves the state if it is due or if segments are to be removed. The
+// state is saved first: if a crash undoes the removal, it says that their records were done; if not, it says that the segments
+// are not missing.
 func (s *Spool) reclaimSegments(due bool) error {
 	s.mu.Lock()
 	done := func(g *segmentFile) bool {
 		return g.held == 0 && !g.busy && g.readers == 0 && (g.state == sealed || g.state == failed)
 	}
-	var goes []*segmentFile // and no other that is done meanwhile: the state would not say so
+	var goes []*segmentFile // not those that become empty later: the state would not say so
 	for _, g := range s.mu.segments {
 		if done(g) {
 			goes = append(goes, g)
@@ -233,8 +234,8 @@ func (s *Spool) reclaimSegments(due bool) error {
 	return s.removeTrash()
 }
 
-// removeTrash removes the files that nobody uses any more, in one goroutine at a time. What can't be removed is tried again later; it
-// counts until then.
+// removeTrash removes the files of discarded segments that are no longer pinned. Only one goroutine runs it at a time. A file
+// that cannot be removed is retried later, and stays charged until then.
 func (s *Spool) removeTrash() error {
 	s.mu.Lock()
 	var goes []*segmentFile
@@ -252,7 +253,7 @@ func (s *Spool) removeTrash() error {
 	gone := map[*segmentFile]bool{}
 	for _, g := range goes {
 		if g.file != nil {
-			_ = g.file.Close() // nothing in it is wanted
+			_ = g.file.Close() // no longer needed
 			g.file = nil
 		}
 		if err := s.fs.Remove(g.path); err != nil && !isNotExist(err) {
@@ -273,7 +274,7 @@ func (s *Spool) removeTrash() error {
 	return errors.Join(errs...)
 }
 
-// prepareSpare makes the next segment before it is needed. If that fails, an append tries, and says why it can't.
+// prepareSpare creates the next segment before it is needed. If that fails, an append creates it, and returns the error.
 func (s *Spool) prepareSpare() {
 	s.mu.Lock()
 	g := s.mu.active
@@ -288,7 +289,7 @@ func (s *Spool) prepareSpare() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// Numbers of segments are in the order in which they are used.
+	// Segments are used in order of their numbers.
 	if s.calls.Closed() || s.mu.next != g.id.First+1 {
 		s.discardSegment(g)
 		return

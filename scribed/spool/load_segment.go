@@ -16,12 +16,12 @@ type loadedSegment struct {
 	id   layout.SegmentID
 	path string
 	size int64
-	// footer is nil when there is none, or when it is damaged; footerErr says why.
+	// footer is nil when it is missing or damaged; footerErr says why.
 	footer    *layout.Footer
 	footerErr error
-	// categories are those of the footer, or what was found by reading the file, and then with their indexes.
+	// categories are those of the footer, or those found by scanning the file, which then include their indexes.
 	categories []loadedCategory
-	// end is where the records end. torn is how many bytes behind it, or between records, were never known to be on disk.
+	// end is where the records end. torn is how many bytes after it, or between records, were never known to be on disk.
 	end, torn int64
 	tail      bool
 	damage    []foundDamage
@@ -29,17 +29,17 @@ type loadedSegment struct {
 
 type loadedCategory struct {
 	layout.FooterCategory
-	entries []layout.IndexEntry // nil: they are in the footer
+	entries []layout.IndexEntry // nil: the index is in the footer
 }
 
-// foundDamage is a range that is not what was written and synced.
+// foundDamage is a range that differs from what was written and synced.
 type foundDamage struct {
 	layout.FileRange
 	record *layout.ScannedRecord // nil: its header is unreadable
 	err    error
 }
 
-// loadSegment reads the footer of a segment, or all of a segment that has none.
+// loadSegment reads the footer of a segment, or scans a segment without a valid footer.
 func loadSegment(fsys vfs.FS, dir string, id layout.SegmentID) (l *loadedSegment, err error) {
 	l = &loadedSegment{id: id, path: fsys.PathJoin(dir, id.Name())}
 	f, err := fsys.Open(l.path)
@@ -64,7 +64,7 @@ func loadSegment(fsys vfs.FS, dir string, id layout.SegmentID) (l *loadedSegment
 		return nil, fmt.Errorf("%s: %w", l.path, err)
 	}
 	l.footerErr = err
-	// A footer whose trailer is whole says where the records end, and that all of them were synced.
+	// A footer with a valid trailer says where the records end, and that all of them were synced.
 	size, durable := l.size, int64(0)
 	if footer != nil {
 		size, durable = footer.DataEnd, footer.DataEnd
@@ -75,8 +75,8 @@ func loadSegment(fsys vfs.FS, dir string, id layout.SegmentID) (l *loadedSegment
 	return l, nil
 }
 
-// scanRecords finds the records of a segment without a footer, and tells what is damaged from what was never written whole: a range is
-// damaged if the records behind it say that it was on disk before they were written.
+// scanRecords finds the records of a segment without a footer, and distinguishes damage from torn writes: a range is damaged if
+// later records say that it was on disk before they were written.
 func (l *loadedSegment) scanRecords(r salvageReader, size, durable int64) error {
 	entries := map[string][]layout.IndexEntry{}
 	var bad []layout.ScannedRecord
@@ -107,7 +107,7 @@ func (l *loadedSegment) scanRecords(r salvageReader, size, durable int64) error 
 	}
 	l.end, l.tail = scan.End, scan.Tail || l.size > size
 	if scan.Tail {
-		if size < l.size { // behind the records is the footer, so this was records
+		if size < l.size { // the footer follows the records, so this range held records
 			note(layout.FileRange{From: scan.End, To: size}, nil, fmt.Errorf("%w: no record's header", layout.ErrDamaged))
 		} else {
 			l.torn += size - scan.End
@@ -123,14 +123,14 @@ func (l *loadedSegment) scanRecords(r salvageReader, size, durable int64) error 
 	return nil
 }
 
-// finishedRecords is what the state says of a category in a segment.
+// finishedRecords are the records of a category in a segment that are finished according to the state.
 type finishedRecords struct {
 	spans  positionSet
 	amount Amount
 }
 
-// finishedIn works out what is done in a segment. index reads the index of a category; it is asked only when the amounts that the
-// state has are not those of this file: it was sealed, rewritten, or read anew, since the state was saved.
+// finishedIn determines the finished records of a segment. index reads the index of a category; it is called only when the
+// amounts in the state are not those of this file, because it was sealed, rewritten, or scanned since the state was saved.
 func (l *loadedSegment) finishedIn(st *layout.SpoolState, index func(c *loadedCategory) ([]layout.IndexEntry, error)) ([]finishedRecords, error) {
 	out := make([]finishedRecords, len(l.categories))
 	if st == nil {
@@ -176,7 +176,7 @@ func (l *loadedSegment) finishedIn(st *layout.SpoolState, index func(c *loadedCa
 	return out, nil
 }
 
-// readIndex reads the index of a category from the footer. A damaged one is worked out by reading the segment.
+// readIndex reads the index of a category from the footer. A damaged index is rebuilt by scanning the segment.
 func (l *loadedSegment) readIndex(fsys vfs.FS, c *loadedCategory) ([]layout.IndexEntry, error) {
 	f, err := fsys.Open(l.path)
 	if err != nil {
@@ -196,10 +196,10 @@ func (l *loadedSegment) readIndex(fsys vfs.FS, c *loadedCategory) ([]layout.Inde
 	return entries, err
 }
 
-// folderListing is what is in a spool's folder.
+// folderListing lists the files of a spool's folder.
 type folderListing struct {
 	segments   []layout.SegmentID // in order
-	superseded []layout.SegmentID // whose records are in others
+	superseded []layout.SegmentID // replaced by others
 	temporary  []string
 	state      bool
 	ballast    bool

@@ -6,7 +6,7 @@ import (
 	"scribe/internal/base/metrics"
 )
 
-// amountCounters are three counters.
+// amountCounters count records, messages and bytes.
 type amountCounters struct{ records, messages, bytes prometheus.Counter }
 
 func (c amountCounters) add(a Amount) {
@@ -15,7 +15,7 @@ func (c amountCounters) add(a Amount) {
 	c.bytes.Add(float64(max(0, a.Bytes)))
 }
 
-// spoolMetrics are those of one spool.
+// spoolMetrics are the metrics of one spool.
 type spoolMetrics struct {
 	set *metrics.Set
 

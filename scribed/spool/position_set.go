@@ -7,13 +7,14 @@ import (
 	"scribe/scribed/spool/layout"
 )
 
-// positionSet is a set of positions, as ranges in order that do not touch each other.
+// positionSet is a set of positions, as ordered ranges that do not touch each other.
 //
-// A record of a part stands for the range from behind the record before it (of the same category) up to itself. So the ranges of
-// neighbours touch, whatever other categories' records lie between them, and a category that is worked off in order is one range.
+// A record of a part is represented by the range from just after the previous record of its category up to itself. So the ranges
+// of neighbours touch, whatever other categories' records lie between them, and a category whose records are finished in order is
+// one range.
 type positionSet []layout.PositionRange
 
-// findRange returns the index of the first range that ends behind p.
+// findRange returns the index of the first range that ends after p.
 func (s positionSet) findRange(p layout.Position) int {
 	return sort.Search(len(s), func(i int) bool { return s[i].To > p })
 }
@@ -23,7 +24,6 @@ func (s positionSet) contains(p layout.Position) bool {
 	return i < len(s) && s[i].From <= p
 }
 
-// addRange puts a range into the set.
 func (s *positionSet) addRange(from, to layout.Position) {
 	if from >= to {
 		return
@@ -33,7 +33,7 @@ func (s *positionSet) addRange(from, to layout.Position) {
 		v[n-1].To = to
 		return
 	}
-	// All ranges that overlap or touch it become one.
+	// Ranges that overlap or touch it are merged.
 	i := sort.Search(len(v), func(i int) bool { return v[i].To >= from })
 	j := i
 	for j < len(v) && v[j].From <= to {
@@ -43,7 +43,6 @@ func (s *positionSet) addRange(from, to layout.Position) {
 	*s = slices.Replace(v, i, j, layout.PositionRange{From: from, To: to})
 }
 
-// removeRange takes a range out of the set.
 func (s *positionSet) removeRange(from, to layout.Position) {
 	if from >= to {
 		return
@@ -66,7 +65,7 @@ func (s *positionSet) removeRange(from, to layout.Position) {
 	*s = slices.Replace(v, i, j, rest[:n]...)
 }
 
-// eachGap calls fn with the ranges from first up to but not with end that are not in the set.
+// eachGap calls fn with the ranges of [first, end) that are not in the set.
 func (s positionSet) eachGap(first, end layout.Position, fn func(from, to layout.Position)) {
 	at := first
 	for _, r := range s[s.findRange(first):] {
@@ -83,7 +82,7 @@ func (s positionSet) eachGap(first, end layout.Position, fn func(from, to layout
 	}
 }
 
-// without returns the set without another one.
+// without returns the difference of two sets.
 func (s positionSet) without(other positionSet) positionSet {
 	out := slices.Clone(s)
 	for _, r := range other {
@@ -92,7 +91,6 @@ func (s positionSet) without(other positionSet) positionSet {
 	return out
 }
 
-// union returns what is in any of two sets.
 func (s positionSet) union(other positionSet) positionSet {
 	out := slices.Clone(s)
 	for _, r := range other {

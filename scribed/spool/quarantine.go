@@ -12,8 +12,8 @@ import (
 	"scribe/scribed/spool/layout"
 )
 
-// quarantineFolder is the folder of copies of damaged ranges, for people to look at. It holds limit bytes: of a longer range the beginning,
-// and the oldest files go.
+// quarantineFolder is the folder of copies of damaged ranges, for people to look at. It is bounded to limit bytes: longer ranges
+// are truncated, and the oldest files are removed.
 type quarantineFolder struct {
 	fs    vfs.FS
 	dir   string
@@ -21,7 +21,7 @@ type quarantineFolder struct {
 
 	mu struct {
 		sync.Mutex
-		files []quarantinedFile // the oldest first
+		files []quarantinedFile // oldest first
 		bytes int64
 	}
 }
@@ -33,7 +33,7 @@ type quarantinedFile struct {
 
 const quarantineSuffix = ".damaged"
 
-// openFolder finds what is there. A folder that cannot be read is one without files.
+// openFolder lists the files. A missing folder counts as empty.
 func (q *quarantineFolder) openFolder() error {
 	names, err := q.fs.List(q.dir)
 	if isNotExist(err) {
@@ -42,7 +42,7 @@ func (q *quarantineFolder) openFolder() error {
 	if err != nil {
 		return err
 	}
-	slices.Sort(names) // the time is in front
+	slices.Sort(names) // names begin with the time
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, name := range names {
@@ -58,7 +58,7 @@ func (q *quarantineFolder) openFolder() error {
 	return q.shrinkTo(q.limit)
 }
 
-// shrinkTo removes the oldest files until no more than limit bytes are left. The mutex is held.
+// shrinkTo removes the oldest files until at most limit bytes are left. The mutex is held.
 func (q *quarantineFolder) shrinkTo(limit int64) error {
 	for len(q.mu.files) > 0 && q.mu.bytes > limit {
 		if err := q.fs.Remove(q.fs.PathJoin(q.dir, q.mu.files[0].name)); err != nil && !isNotExist(err) {
@@ -113,7 +113,7 @@ func (q *quarantineFolder) usedBytes() int64 {
 	return q.mu.bytes
 }
 
-// keepDamaged copies a damaged range into the quarantine, and returns the file's path, "" if that failed.
+// keepDamaged copies a damaged range to the quarantine, and returns the file's path, "" if that failed.
 func (s *Spool) keepDamaged(segment uint64, r layout.FileRange, b []byte) string {
 	path, err := s.quarantine.addRange(s.clock().UnixMicro(), segment, r, b)
 	if err != nil {

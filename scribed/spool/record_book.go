@@ -8,33 +8,34 @@ import (
 	"scribe/scribed/spool/layout"
 )
 
-// recordBook is what the spool knows of its records: a plain state machine without I/O, time or locks. The spool's mutex guards it.
+// recordBook is the account of the spool's records: a plain state machine without I/O, time or locks. The spool's mutex guards
+// it.
 //
-// A record is in one of three states. It is available (in its part, not in taken), claimed (in taken and in claims) or finished (in
-// taken and in done). The sums of the parts, categories and segments are of those that are not finished.
+// A record is in one of three states: available (in its part, not in taken), claimed (in taken and in claims) or finished (in
+// taken and in done). The sums of parts, categories and segments count the records that are not finished.
 type recordBook struct {
 	categories map[string]*categoryRecords // those with held records
 	claims     map[layout.Position]recordClaim
-	// strays are claimed records that were found damaged: what becomes of them is decided when their claim ends.
+	// strays are claimed records that were found damaged: their outcome is decided when their claim ends.
 	strays  map[layout.Position]damagedClaim
 	stray   recordSums
 	sums    recordSums
-	dropped map[string]Amount // since the folder was made
+	dropped map[string]Amount // since the folder was created
 	gone    map[goneKey]Amount
-	// changes counts what the state file should learn of.
+	// changes counts the changes that the state file should record.
 	changes uint64
 	indexes indexCache
 }
 
-// categoryRecords is what is held of one.
+// categoryRecords are the held records of one category.
 type categoryRecords struct {
 	name  string
-	parts []*segmentPart // with held records, in order
+	parts []*segmentPart // parts with held records, in order
 	recordSums
 }
 
-// recordSums are of records that are held: all, those that nobody claimed, and those of which whoever appended them has a copy in memory.
-// held without cached is the backlog.
+// recordSums are sums of held records: all, the unclaimed ones, and those of which the appender has a copy in memory. held minus
+// cached is the backlog.
 type recordSums struct{ held, unclaimed, cached Amount }
 
 func (s *recordSums) plus(o recordSums) {
@@ -55,7 +56,7 @@ func (s *recordSums) backlog() Amount {
 	return a
 }
 
-// goneKey is of what, and why, records left the backlog that nobody had claimed.
+// goneKey says which category's unclaimed records left the backlog, and why.
 type goneKey struct{ category, reason string }
 
 // damagedClaim is a claimed record that is damaged.
@@ -65,38 +66,38 @@ type damagedClaim struct {
 	sums     recordSums
 }
 
-// segmentPart is what a segment has of a category.
+// segmentPart is the records of one category in one segment.
 type segmentPart struct {
 	cat *categoryRecords
 	seg *segmentFile
 
 	recordSums
-	// finished is what is done of what the segment's index has. held and finished make the whole index.
+	// finished sums the finished records of the segment's index. held and finished make up the whole index.
 	finished            Amount
 	firstTime, lastTime int64
 	first, last         layout.Position
-	// taken is what is not available: what is claimed, and done, which is a part of it.
+	// taken are the positions that are not available: claimed and done ones. done is a subset of it.
 	taken, done positionSet
 
-	// entries is the index, nil when it is not in memory. It is, and is not in the cache, while the segment has no footer.
+	// entries is the index; nil when it is not in memory. While the segment has no footer, it is in memory and not in the cache.
 	entries []layout.IndexEntry
 	cached  *cachedIndex
 	// Entries before cursor are not available.
 	cursor int
-	// Where the index is in the segment's footer.
+	// The location of the index in the segment's footer.
 	indexOffset, indexLen, indexCRC uint32
 }
 
-// recordClaim is a record that somebody works on.
+// recordClaim is a claimed record.
 type recordClaim struct {
 	part     *segmentPart
-	from     layout.Position // of the range that stands for the record, see spans
+	from     layout.Position // beginning of the range that represents the record, see positionSet
 	size     uint32
 	messages uint32
-	cached   bool // by who appended it, who has a copy in memory
+	cached   bool // claimed by its appender, which has a copy in memory
 }
 
-// sums is what a claimed record counts for.
+// sums returns what a claimed record adds to the sums.
 func (c *recordClaim) sums() recordSums {
 	s := recordSums{held: amountOf(c.part.cat.name, c.size, c.messages)}
 	if c.cached {
@@ -105,7 +106,7 @@ func (c *recordClaim) sums() recordSums {
 	return s
 }
 
-// recordPick is a record that is to be read.
+// recordPick is a record to be read.
 type recordPick struct {
 	seg   *segmentFile
 	name  string
@@ -131,17 +132,17 @@ func (a *Amount) minus(b Amount) {
 	a.Bytes -= b.Bytes
 }
 
-// amountOf is the amount of one record.
+// amountOf returns the amount of one record.
 func amountOf(name string, size, messages uint32) Amount {
 	return Amount{Records: 1, Messages: int64(messages), Bytes: int64(size) - layout.RecordSize(len(name), 0)}
 }
 
-// maxSpace is at most what records of that amount take in a file.
+// maxSpace is the most space that records of an amount take in a file.
 func maxSpace(name string, a Amount) int64 {
 	return a.Bytes + a.Records*(layout.RecordSize(len(name), 0)+layout.Align-1)
 }
 
-// categoryOf returns a category, made if it is not there.
+// categoryOf returns a category, and creates it if needed.
 func (b *recordBook) categoryOf(name string) *categoryRecords {
 	c := b.categories[name]
 	if c == nil {
@@ -151,7 +152,7 @@ func (b *recordBook) categoryOf(name string) *categoryRecords {
 	return c
 }
 
-// attachPart counts a part's held records, and puts it where it belongs in its category.
+// attachPart adds a part's held records to the sums, and inserts the part into its category in order.
 func (b *recordBook) attachPart(p *segmentPart) {
 	if p.held.Records == 0 {
 		return
@@ -166,7 +167,7 @@ func (b *recordBook) attachPart(p *segmentPart) {
 	p.seg.live += maxSpace(c.name, p.held)
 }
 
-// detachPart is the inverse of attach.
+// detachPart is the inverse of attachPart.
 func (b *recordBook) detachPart(p *segmentPart) {
 	if p.held.Records == 0 {
 		return
@@ -179,7 +180,7 @@ func (b *recordBook) detachPart(p *segmentPart) {
 	b.removePart(p)
 }
 
-// removePart takes a part with nothing to count out of its category.
+// removePart removes a part without held records from its category.
 func (b *recordBook) removePart(p *segmentPart) {
 	c := p.cat
 	if i := slices.Index(c.parts, p); i >= 0 {
@@ -190,7 +191,7 @@ func (b *recordBook) removePart(p *segmentPart) {
 	}
 }
 
-// addRecord enters a record that was written to the segment that is appended to.
+// addRecord enters a record that was written to the active segment.
 func (b *recordBook) addRecord(seg *segmentFile, name string, e layout.IndexEntry, claimed bool) {
 	p := seg.names[name]
 	if p == nil {
@@ -202,7 +203,7 @@ func (b *recordBook) addRecord(seg *segmentFile, name string, e layout.IndexEntr
 	if len(p.entries) > 0 {
 		from = p.last + 1
 	}
-	if p.held.Records == 0 { // new, or everything before is finished and the category may be another one by now
+	if p.held.Records == 0 { // the part is new, or all its records are finished and the category may have been replaced
 		p.cat = b.categoryOf(name)
 		p.cat.parts = append(p.cat.parts, p)
 	}
@@ -220,21 +221,21 @@ func (b *recordBook) addRecord(seg *segmentFile, name string, e layout.IndexEntr
 	b.addSums(p, recordSums{held: a, unclaimed: a})
 }
 
-// addSums adds to the sums of a part, its category and the whole.
+// addSums adds to the sums of a part, of its category, and of all categories.
 func (b *recordBook) addSums(p *segmentPart, s recordSums) {
 	p.plus(s)
 	p.cat.plus(s)
 	b.sums.plus(s)
 }
 
-// subtractSums is the inverse of count.
+// subtractSums is the inverse of addSums.
 func (b *recordBook) subtractSums(p *segmentPart, s recordSums) {
 	p.minus(s)
 	p.cat.minus(s)
 	b.sums.minus(s)
 }
 
-// isReached reports whether no unclaimed record of a category stands at or before a position.
+// isReached reports whether no unclaimed record of a category is at or before a position.
 func (b *recordBook) isReached(name string, upTo layout.Position) bool {
 	c := b.categories[name]
 	if c == nil {
@@ -249,13 +250,13 @@ func (b *recordBook) isReached(name string, upTo layout.Position) bool {
 	if p.entries != nil {
 		b.eachAvailable(p, func(_ int, e *layout.IndexEntry) bool { first = e.Position; return false })
 	} else if len(p.taken) > 0 && p.taken[0].From <= first {
-		first = p.taken[0].To // behind the record before the first unclaimed one
+		first = p.taken[0].To // after the record before the first unclaimed one
 	}
 	return first > upTo
 }
 
-// claimRecords takes records from the front of a category's backlog, up to a position, until they have maxBytes, and at least one. When the
-// index that comes next is not in memory it stops; need is then the part to load, if nothing was taken before.
+// claimRecords claims records from the front of a category's backlog, up to a position and to maxBytes, and at least one. It
+// stops at a part whose index is not in memory; need is that part if nothing was claimed before it.
 func (b *recordBook) claimRecords(name string, maxBytes int64, upTo layout.Position) (picks []recordPick, need *segmentPart) {
 	c := b.categories[name]
 	if c == nil {
@@ -297,7 +298,7 @@ func (b *recordBook) claimRecords(name string, maxBytes int64, upTo layout.Posit
 	return picks, nil
 }
 
-// rangeStart is where the range of the entry begins that stands for it.
+// rangeStart is the beginning of the range that represents an entry.
 func (p *segmentPart) rangeStart(i int) layout.Position {
 	if i == 0 {
 		return layout.At(p.seg.id.First, 0)
@@ -325,14 +326,14 @@ func (b *recordBook) eachAvailable(p *segmentPart, fn func(i int, e *layout.Inde
 	}
 }
 
-// claimOf returns the claim that a reference names.
+// claimOf returns the claim of a reference.
 func (b *recordBook) claimOf(ref Ref) (layout.Position, recordClaim, bool) {
 	at := ref.Position()
 	c, ok := b.claims[at]
 	return at, c, ok && c.size == ref.Size
 }
 
-// releaseClaim makes a claimed record available again. One that was found damaged meanwhile is gone.
+// releaseClaim makes a claimed record available again. A record found damaged meanwhile is gone.
 func (b *recordBook) releaseClaim(ref Ref) {
 	at, c, ok := b.claimOf(ref)
 	if !ok {
@@ -344,7 +345,7 @@ func (b *recordBook) releaseClaim(ref Ref) {
 	p := c.part
 	delete(b.claims, at)
 	p.taken.removeRange(c.from, at+1)
-	p.cursor = 0 // each skips what is taken by ranges
+	p.cursor = 0 // eachAvailable skips taken ranges
 	s := c.sums()
 	b.addSums(p, recordSums{unclaimed: s.held})
 	b.subtractSums(p, recordSums{cached: s.cached})
@@ -360,7 +361,7 @@ func (b *recordBook) endStray(ref Ref) (damagedClaim, bool) {
 	return x, ok
 }
 
-// loseClaim takes a claimed record away that is damaged. It counts as it did until its claim ends.
+// loseClaim finishes a claimed record that is damaged. In the backlog it counts as before until its claim ends.
 func (b *recordBook) loseClaim(at layout.Position, c recordClaim) Amount {
 	x := damagedClaim{category: c.part.cat.name, size: c.size, sums: c.sums()}
 	b.strays[at] = x
@@ -368,7 +369,7 @@ func (b *recordBook) loseClaim(at layout.Position, c recordClaim) Amount {
 	return b.finishClaim(at, c)
 }
 
-// noteGone counts what left the backlog for another reason than its claimant's word.
+// noteGone counts records that left the backlog other than by their claimant.
 func (b *recordBook) noteGone(category, reason string, a Amount) {
 	key := goneKey{category, reason}
 	sum := b.gone[key]
@@ -376,14 +377,14 @@ func (b *recordBook) noteGone(category, reason string, a Amount) {
 	b.gone[key] = sum
 }
 
-// backlog is what is in the spool only: held, and not copied in memory.
+// backlog sums the records that are in the spool only: held, without a copy in memory.
 func (b *recordBook) backlog() Amount {
 	a := b.sums.backlog()
 	a.plus(b.stray.backlog())
 	return a
 }
 
-// finishClaim makes a claimed record done, and returns what it was.
+// finishClaim marks a claimed record as done, and returns its amount.
 func (b *recordBook) finishClaim(at layout.Position, c recordClaim) Amount {
 	p := c.part
 	delete(b.claims, at)
@@ -393,7 +394,7 @@ func (b *recordBook) finishClaim(at layout.Position, c recordClaim) Amount {
 	return s.held
 }
 
-// finishRecords counts records as finished that were held.
+// finishRecords moves held records to the finished ones.
 func (b *recordBook) finishRecords(p *segmentPart, s recordSums) {
 	a := s.held
 	b.subtractSums(p, s)
@@ -406,8 +407,8 @@ func (b *recordBook) finishRecords(p *segmentPart, s recordSums) {
 	}
 }
 
-// dropRecords takes available records from the front until atLeast bytes are gone and none is older than olderThan. need is a part whose
-// index has to be loaded to go on.
+// dropRecords drops available records from the front until atLeast bytes are dropped and none is older than olderThan. need is a
+// part whose index must be loaded to continue.
 func (b *recordBook) dropRecords(name string, atLeast, olderThan int64, reason string) (sum Amount, need *segmentPart) {
 	c := b.categories[name]
 	if c == nil {
@@ -443,7 +444,7 @@ func (b *recordBook) dropRecords(name string, atLeast, olderThan int64, reason s
 	return sum, need
 }
 
-// dropPart takes everything that is available in a part. It needs no index: what is not taken is available.
+// dropPart drops all available records of a part. It needs no index: positions that are not taken are available.
 func (b *recordBook) dropPart(p *segmentPart) Amount {
 	a := p.unclaimed
 	first, end := layout.At(p.seg.id.First, 0), p.last+1
@@ -453,7 +454,7 @@ func (b *recordBook) dropPart(p *segmentPart) Amount {
 	return a
 }
 
-// dropSome takes available records of a part; more is false when it came to one that stays.
+// dropSome drops available records of a part; more is false when it reached a record that stays.
 func (b *recordBook) dropSome(p *segmentPart, atLeast, olderThan int64) (sum Amount, more bool) {
 	more = true
 	b.indexes.touchIndex(p)
@@ -474,13 +475,13 @@ func (b *recordBook) dropSome(p *segmentPart, atLeast, olderThan int64) (sum Amo
 	return sum, more
 }
 
-// describeQueue describes a category.
+// describeQueue returns the sums of a category.
 func (b *recordBook) describeQueue(name string) CategorySums {
 	q := CategorySums{Category: name}
 	if c := b.categories[name]; c != nil {
 		q.Held, q.Unclaimed, q.Backlog, q.Last = c.held, c.unclaimed, c.backlog(), c.parts[len(c.parts)-1].last
 		oldest := c.parts[0].firstTime
-		for _, p := range c.parts { // clocks go back; the first is the oldest but for that
+		for _, p := range c.parts { // clocks may go back; otherwise the first is the oldest
 			oldest = min(oldest, p.firstTime)
 		}
 		q.Oldest = time.UnixMicro(oldest)

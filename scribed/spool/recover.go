@@ -9,10 +9,10 @@ import (
 	"scribe/scribed/spool/layout"
 )
 
-// loadAtOnce is how many segments are read at the same time.
+// loadAtOnce is how many segments are loaded concurrently.
 const loadAtOnce = 8
 
-// recoverSegments makes the book from what is in the folder. It writes nothing but the state, and removes what is not needed.
+// recoverSegments builds the record book from the folder. It writes to no segment, and removes files that are not needed.
 func (s *Spool) recoverSegments() error {
 	in, err := readFolder(s.fs, s.cfg.Dir)
 	if err != nil {
@@ -54,7 +54,7 @@ func (s *Spool) recoverSegments() error {
 	return s.tidyFolder(in)
 }
 
-// readState returns nil if there is no state, or none that is whole.
+// readState returns nil if there is no valid state.
 func (s *Spool) readState(in *folderListing) (*layout.SpoolState, error) {
 	if !in.state {
 		if len(in.segments) > 0 {
@@ -88,7 +88,7 @@ func (s *Spool) loadAll(ids []layout.SegmentID) ([]*loadedSegment, error) {
 	return found, group.Wait()
 }
 
-// enterSegment enters what was found in a segment.
+// enterSegment enters a loaded segment.
 func (s *Spool) enterSegment(l *loadedSegment, st *layout.SpoolState) error {
 	g := &segmentFile{id: l.id, path: l.path, state: sealed, charge: l.size, capacity: l.size, end: l.end, synced: l.end}
 	s.mu.segments = append(s.mu.segments, g)
@@ -122,8 +122,8 @@ func (s *Spool) enterSegment(l *loadedSegment, st *layout.SpoolState) error {
 	return nil
 }
 
-// resumeSealing prepares a segment that was read: it goes the way of one that was full just now. It is synced, since what was read may be
-// nowhere but in memory, and gets a footer behind everything that is in the file.
+// resumeSealing makes a loaded segment without a footer follow the path of one that was just filled. It is synced, since the
+// bytes that were read may be in memory only, and gets a footer after everything in the file.
 func (s *Spool) resumeSealing(g *segmentFile, l *loadedSegment) (err error) {
 	if g.file, err = s.fs.OpenReadWrite(l.path, diskCategory); err != nil {
 		return err
@@ -151,7 +151,7 @@ func (s *Spool) loseRange(l *loadedSegment, d *foundDamage) error {
 	switch rec := d.record; {
 	case rec == nil:
 		a.Bytes = d.To - d.From
-	case rec.Category == "": // the file's header
+	case rec.Category == "": // damage of the file's header
 		loss.Records = 0
 	default:
 		a = amountOf(rec.Category, uint32(rec.Size()), rec.Messages)
@@ -162,7 +162,7 @@ func (s *Spool) loseRange(l *loadedSegment, d *foundDamage) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // read only
 	b := make([]byte, min(d.To-d.From, s.cfg.QuarantineBytes))
 	if _, err := (salvageReader{f}).ReadAt(b, d.From); err != nil {
 		return err
@@ -173,7 +173,7 @@ func (s *Spool) loseRange(l *loadedSegment, d *foundDamage) error {
 	return nil
 }
 
-// findMissing counts segments that the state knows with records in them, and that are not there.
+// findMissing counts segments that have held records according to the state, but no file.
 func (s *Spool) findMissing(in *folderListing, st *layout.SpoolState) {
 	for i := range st.Segments {
 		g := &st.Segments[i]
@@ -187,7 +187,7 @@ func (s *Spool) findMissing(in *folderListing, st *layout.SpoolState) {
 	}
 }
 
-// tidyFolder removes files that others replace, and makes what is to be there.
+// tidyFolder removes superseded files, and creates the ballast and the state if needed.
 func (s *Spool) tidyFolder(in *folderListing) error {
 	for _, id := range in.superseded {
 		path := s.fs.PathJoin(s.cfg.Dir, id.Name())

@@ -12,10 +12,10 @@ import (
 	"scribe/scribed/spool/layout"
 )
 
-// errNoRoom: MaxBytes has no capacity for a rewritten segment.
+// errNoRoom says that a rewritten segment does not fit under MaxBytes.
 var errNoRoom = errors.New("no space under MaxBytes to rewrite a segment")
 
-// rewriteFailed rewrites the segments that a sync failed for, so that what they hold is on disk after all.
+// rewriteFailed rewrites the segments whose sync failed, so that their held records become durable.
 func (s *Spool) rewriteFailed() error {
 	var errs []error
 	s.mu.Lock()
@@ -34,18 +34,18 @@ func (s *Spool) rewriteFailed() error {
 		}
 		errs = append(errs, err)
 		s.mu.Lock()
-		s.mu.failures++ // those who wait for it are told
+		s.mu.failures++ // waiting Sync calls return ErrFailed
 		s.broadcastChange()
 		s.mu.Unlock()
 	}
 	return errors.Join(errs...)
 }
 
-// Segments are rewritten when the spool is half full, or has very many of them: before, space that is done with goes when the rest of
-// its segment is done.
+// Segments are rewritten when the spool is half full, or has more than manySegments. Before that, the space of finished records
+// is reclaimed when the rest of their segment is finished.
 const manySegments = 256
 
-// rewriteSome rewrites the segments from which that gives back the most, and those with a damaged footer.
+// rewriteSome rewrites the segments whose rewriting frees the most space, and those with a damaged footer.
 func (s *Spool) rewriteSome() error {
 	for {
 		s.mu.Lock()
@@ -83,14 +83,14 @@ func (s *Spool) rewriteSome() error {
 }
 
 const (
-	// fewSegments is how many small neighbours are worth making one of, though that gives back little.
+	// fewSegments is how many small neighbours are merged even if that frees little space.
 	fewSegments = 8
-	// rewriteOverhead is a guess of what a rewritten segment takes besides its records.
+	// rewriteOverhead estimates the bytes of a rewritten segment besides its records.
 	rewriteOverhead = 1 << 10
 )
 
-// chooseNeighbours picks neighbours that become one segment: those from which the largest part is given back, at least half; or else many small
-// ones. They must be neighbours, since what replaces them stands for all numbers from the first to the last. from = to: none.
+// chooseNeighbours picks neighbours to merge into one segment: those that free the largest share, at least half, or else many
+// small ones. They must be neighbours, since the replacement covers all numbers from the first to the last. from = to: none.
 func chooseNeighbours(segments []*segmentFile, segmentBytes, free int64) (from, to int) {
 	best := 0.5
 	for i := range segments {
@@ -102,7 +102,7 @@ func chooseNeighbours(segments []*segmentFile, segmentBytes, free int64) (from, 
 				break
 			}
 			charge += g.charge
-			live += g.live + g.live/8 // and its part of the footer
+			live += g.live + g.live/8 // and its share of the footer
 			if g.charge < segmentBytes/fewSegments {
 				small++
 			}
@@ -120,16 +120,16 @@ func chooseNeighbours(segments []*segmentFile, segmentBytes, free int64) (from, 
 	return from, to
 }
 
-// rewriteSource is a part that is rewritten: what it had when that began.
+// rewriteSource is a part that is rewritten, as it was when the rewrite began.
 type rewriteSource struct {
 	part    *segmentPart
-	entries []layout.IndexEntry // that are to be kept
+	entries []layout.IndexEntry // entries to keep
 	done    positionSet
-	amount  Amount // that was finished
+	amount  Amount // finished by then
 }
 
-// rewriteSegments writes what is held of neighbours into one file of a higher generation, which replaces them: written, synced, renamed, and
-// the folder synced. Claims and references go on as they are. The segments were marked busy.
+// rewriteSegments writes the held records of neighbours to one file of a higher generation, which replaces them: it is written,
+// synced and renamed, and the folder is synced. Claims and references stay valid. The segments were marked busy.
 func (s *Spool) rewriteSegments(from []*segmentFile) (err error) {
 	defer func() {
 		s.mu.Lock()
@@ -166,7 +166,7 @@ func (s *Spool) rewriteSegments(from []*segmentFile) (err error) {
 	return nil
 }
 
-// collectSources collects what is held of segments.
+// collectSources collects the held records of segments.
 func (s *Spool) collectSources(from []*segmentFile) ([]*rewriteSource, error) {
 	var out []*rewriteSource
 	for _, g := range from {
@@ -198,21 +198,21 @@ func (s *Spool) collectSources(from []*segmentFile) ([]*rewriteSource, error) {
 	return out, nil
 }
 
-// segmentRewrite is a file that is about to replace others.
+// segmentRewrite is a file that will replace others.
 type segmentRewrite struct {
 	s       *Spool
 	id      layout.SegmentID
 	sources []*rewriteSource
 	charge  int64
-	kept    map[string][]layout.IndexEntry // by category, as they stand in the new file
+	kept    map[string][]layout.IndexEntry // by category, as they are in the new file
 	file    vfs.File
 	renamed bool
 	foot    *layout.Footer
 	out     []byte
-	end     int64 // of what was written and of out
+	end     int64 // end of the written bytes and of out
 }
 
-// reserveSpace takes room under MaxBytes for the whole file.
+// reserveSpace charges the whole file against MaxBytes.
 func (w *segmentRewrite) reserveSpace() error {
 	w.charge = layout.SegmentHeaderLen + layout.TrailerLen
 	for _, src := range w.sources {
@@ -238,11 +238,11 @@ func (w *segmentRewrite) tempPath() string {
 
 func (w *segmentRewrite) finalPath() string { return w.s.fs.PathJoin(w.s.cfg.Dir, w.id.Name()) }
 
-// giveUp removes what was written.
+// giveUp discards the file.
 func (w *segmentRewrite) giveUp() {
 	s := w.s
 	if w.file != nil {
-		_ = w.file.Close() // it is not wanted
+		_ = w.file.Close() // no longer needed
 	}
 	g := &segmentFile{id: w.id, path: w.tempPath(), charge: w.charge}
 	if w.renamed {
@@ -251,12 +251,12 @@ func (w *segmentRewrite) giveUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.rewriting -= w.charge
-	s.discardSegment(g) // it counts until it is removed
+	s.discardSegment(g) // charged until it is removed
 }
 
 const rewriteBuffer = 1 << 20
 
-// writeFile writes the file and gives it its name. It returns its length.
+// writeFile writes the file, renames it into place, and returns its length.
 func (w *segmentRewrite) writeFile(from []*segmentFile) (size int64, err error) {
 	s := w.s
 	if w.file, err = s.fs.Create(w.tempPath(), diskCategory); err != nil {
@@ -283,7 +283,7 @@ func (w *segmentRewrite) writeFile(from []*segmentFile) (size int64, err error) 
 		return 0, fmt.Errorf("sync: %w", err)
 	}
 	if t, ok := w.file.(interface{ Truncate(size int64) error }); ok {
-		_ = t.Truncate(w.end) // gives back what was preallocated too much
+		_ = t.Truncate(w.end) // frees the excess preallocated space
 	}
 	err = w.file.Close()
 	w.file = nil
@@ -295,7 +295,7 @@ func (w *segmentRewrite) writeFile(from []*segmentFile) (size int64, err error) 
 	}
 	w.renamed = true
 	if err := syncFolder(s.fs, s.cfg.Dir); err != nil {
-		// A crash may leave it under its name or not. The old files stay in use, and it goes.
+		// After a crash the new file may be there or not. The old files stay in use, and this one is removed.
 		return 0, fmt.Errorf("sync the folder: %w", err)
 	}
 	w.foot = f
@@ -315,7 +315,7 @@ func (w *segmentRewrite) flushBuffer() error {
 	return nil
 }
 
-// copySegment takes the records of a segment over, in their order.
+// copySegment copies the kept records of a segment, in order.
 func (w *segmentRewrite) copySegment(g *segmentFile) error {
 	var picks []recordPick
 	bySource := map[layout.Position]*rewriteSource{}
@@ -351,7 +351,7 @@ func (w *segmentRewrite) copySegment(g *segmentFile) error {
 	return nil
 }
 
-// copyRecords takes over records that are read at once.
+// copyRecords copies records that are read at once.
 func (w *segmentRewrite) copyRecords(r *segmentReader, picks []recordPick, buf []byte, sources map[layout.Position]*rewriteSource) ([]byte, error) {
 	first, last := &picks[0].entry, &picks[len(picks)-1].entry
 	from, n := int64(first.Offset), int64(last.Offset)+int64(last.Size)-int64(first.Offset)
@@ -367,7 +367,7 @@ func (w *segmentRewrite) copyRecords(r *segmentReader, picks []recordPick, buf [
 	for _, p := range picks {
 		raw := b[int64(p.entry.Offset)-from:][:p.entry.Size]
 		if _, err := checkRecord(p.name, &p.entry, raw); err != nil {
-			// It is finished, and not in the new file: as if it had been when this began.
+			// The record is finished and not in the new file, as if it had been finished when the rewrite began.
 			src := sources[p.entry.Position]
 			w.s.loseHeld(src.part, damagedRecord{recordPick: p, raw: raw, err: err})
 			src.done.addRange(p.entry.Position, p.entry.Position+1)
@@ -386,7 +386,7 @@ func (w *segmentRewrite) copyRecords(r *segmentReader, picks []recordPick, buf [
 	return buf, nil
 }
 
-// replaceSegments puts the new file in the place of the old ones.
+// replaceSegments replaces the old segments by the new file.
 func (w *segmentRewrite) replaceSegments(from []*segmentFile, size int64) {
 	s := w.s
 	g := &segmentFile{id: w.id, path: w.finalPath(), state: sealed, charge: size, capacity: size, end: w.foot.DataEnd, synced: w.foot.DataEnd, footerAt: w.foot.Offset, footerSum: w.foot.Sum}
@@ -405,7 +405,7 @@ func (w *segmentRewrite) replaceSegments(from []*segmentFile, size int64) {
 		old := src.part
 		p := merged[old.cat.name]
 		if p == nil {
-			continue // all of it was finished
+			continue // all its records were finished
 		}
 		successor[old] = p
 		p.plus(old.recordSums)
@@ -427,20 +427,20 @@ func (w *segmentRewrite) replaceSegments(from []*segmentFile, size int64) {
 			s.mu.indexes.dropIndex(p)
 		}
 		s.mu.unsynced -= old.unsynced()
-		old.firstUnsynced = 0 // the chunks stay for those who read it just now
+		old.firstUnsynced = 0 // concurrent readers may still use the chunks
 		s.discardSegment(old)
 	}
 	for _, p := range g.parts {
 		s.mu.attachPart(p)
 	}
 	s.mu.segments = slices.Replace(s.mu.segments, at, at+len(from), g)
-	s.mu.changes++ // the state's segments are not these any more
+	s.mu.changes++ // the state lists the old segments
 	s.broadcastChange()
 	s.metrics.rewritten.Inc()
 	s.metrics.rewrittenBytes.Add(float64(size))
 }
 
-// newPart is a part as a footer has it; nothing in it is held yet.
+// newPart returns a part as described by a footer, without held records.
 func newPart(c *categoryRecords, g *segmentFile, f *layout.FooterCategory) *segmentPart {
 	return &segmentPart{
 		cat: c, seg: g, firstTime: f.FirstTime, lastTime: f.LastTime, first: f.FirstPosition, last: f.LastPosition,

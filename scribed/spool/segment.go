@@ -15,17 +15,18 @@ import (
 type segmentState uint8
 
 const (
-	// active: it is appended to.
+	// active: the segment is appended to.
 	active segmentState = iota
-	// sealing: it is not appended to any more, and gets its footer when its data is synced.
+	// sealing: the segment is no longer appended to, and gets its footer when its data is synced.
 	sealing
-	// sealed: it does not change any more.
+	// sealed: the segment does not change any more.
 	sealed
-	// failed: a sync of it failed. It is never written or synced again, but can be read, and is rewritten as another file.
+	// failed: a sync of the segment failed. It is never written or synced again, but can be read, and is rewritten to another
+	// file.
 	failed
 )
 
-// String is the name that metrics and logs use.
+// String returns the name for metrics and logs.
 func (s segmentState) String() string {
 	switch s {
 	case active:
@@ -39,53 +40,54 @@ func (s segmentState) String() string {
 	}
 }
 
-// segmentFile is a file of the log. The spool's mutex guards what changes; file and end are also read under the tail's mutex alone,
-// under which they change while the segment is active.
+// segmentFile is a file of the log. The spool's mutex guards its mutable fields; file and end are also read under the tail's
+// mutex alone, which is held when they change while the segment is active.
 type segmentFile struct {
 	id    layout.SegmentID
 	path  string
 	state segmentState
 	// file is open while the segment is not sealed.
 	file vfs.File
-	// charge is what counts against MaxBytes.
+	// charge is the bytes that count against MaxBytes.
 	charge int64
-	// capacity: records and footer are to end before it.
+	// capacity is the offset before which records and footer must end.
 	capacity int64
 	// end is where the records end, footerAt where the footer begins.
 	end, footerAt int64
 	// footerSum is the footer's checksum; 0 while there is none.
 	footerSum uint32
-	// footerBytes is at most what the footer takes for what was appended.
+	// footerBytes is the most bytes that the footer takes for the records appended so far.
 	footerBytes int64
-	// hasLeftovers: a failed write may have left bytes behind end.
+	// hasLeftovers says that a failed write may have left bytes after end.
 	hasLeftovers bool
 
 	parts []*segmentPart
-	names map[string]*segmentPart // while active
-	// held counts records that are not finished, live is at most the bytes that they take.
+	names map[string]*segmentPart // only while active
+	// held counts the records that are not finished, live is the most bytes that they take.
 	held, live int64
 
-	// synced is the end of what is known to be on disk. chunks are copies of what is behind it.
+	// synced is the end of the bytes known to be on disk. chunks are copies of the bytes after it.
 	synced int64
 	chunks []unsyncedChunk
-	// firstUnsynced is a lower bound of the sequence number of the first Append behind synced; 0 when there is none. lastAppend is
-	// that of the last Append.
+	// firstUnsynced is a lower bound of the sequence number of the first Append after synced; 0 when everything is synced.
+	// lastAppend is the number of the last Append.
 	firstUnsynced, lastAppend uint64
 
-	// readers use the file or its name, who writes to it among them; whoever is the last of a gone segment lets the keeper remove it.
+	// readers counts the users of the file or its name, writers included. The keeper removes a gone segment once the last one has
+	// unpinned it.
 	readers int
 	gone    bool
-	// busy: it is being rewritten.
+	// busy says that the segment is being rewritten.
 	busy bool
-	// needsRewrite: its footer is damaged, so it should be rewritten.
+	// needsRewrite says that the footer is damaged, so the segment should be rewritten.
 	needsRewrite bool
 }
 
-// unsyncedChunk is a copy of a part of a segment that may not be on disk yet.
+// unsyncedChunk is a copy of a range of a segment that may not be on disk yet.
 type unsyncedChunk struct {
 	from int64
 	buf  []byte
-	mem  *buffers.Buffer // that buf is a part of
+	mem  *buffers.Buffer // the pooled buffer of buf
 }
 
 func (c *unsyncedChunk) end() int64 { return c.from + int64(len(c.buf)) }
@@ -98,7 +100,7 @@ func (g *segmentFile) unsynced() int64 {
 	return g.end - g.synced
 }
 
-// salvageReader reads what can be read: blocks of a bad disk read as zeros, which no checksum matches.
+// salvageReader reads around disk errors: unreadable blocks read as zeros, which no checksum matches.
 type salvageReader struct{ r io.ReaderAt }
 
 const salvageBlock = 4 << 10
@@ -130,7 +132,7 @@ func noSpace(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// cannotPreallocate reports whether an error says that the file system has no preallocation.
+// cannotPreallocate reports whether an error says that the file system does not support preallocation.
 func cannotPreallocate(err error) bool {
 	return errors.Is(err, syscall.EOPNOTSUPP) || errors.Is(err, syscall.ENOSYS) || errors.Is(err, errors.ErrUnsupported)
 }

@@ -18,11 +18,11 @@ import (
 	"scribe/internal/base/lifecycle"
 )
 
-// Spool is a durable queue of records for each of any number of categories, in one log of segments. It is safe for concurrent use.
+// Spool is a durable queue of records for any number of categories, in one log of segments. It is safe for concurrent use.
 //
-// A record is held until Done or Drop. While it is held it is either claimed, by whoever appended it or by Claim, or part of its
-// category's backlog. Claims are of this process: after a restart everything held is available againlog, so a record whose Done was not yet
-// saved is given out again.
+// A record is held until Done or Drop. While it is held, it is either claimed, by its appender or by Claim, or part of its
+// category's backlog. Claims belong to this process: after a restart every held record is available again, so a record whose Done
+// was not yet saved is given out again.
 type Spool struct {
 	cfg     Config
 	fs      vfs.FS
@@ -31,58 +31,60 @@ type Spool struct {
 	metrics *spoolMetrics
 	lock    io.Closer
 
-	// tail orders appends: it is held while one is written, and while the segment changes that is appended to.
+	// tail orders appends. It is held while an append is written and while the active segment changes.
 	tail struct{ sync.Mutex }
-	// chunks is the memory of what is not synced.
+	// chunks is the memory of unsynced bytes.
 	chunks buffers.Pool
 
-	// slots is the state file. The keeper uses it alone, Open and Close when it does not run.
+	// slots is the state file. Only the keeper uses it; Open and Close use it while the keeper is not running.
 	slots      stateSlots
 	quarantine quarantineFolder
 
-	// kickSync and kickKeeper wake their goroutines; armSync starts the syncer's timer. Each holds one wake-up, more are the same.
+	// kickSync and kickKeeper wake their goroutines; armSync starts the syncer's timer. Each holds one wake-up; further ones are
+	// merged into it.
 	kickSync, kickKeeper, armSync chan struct{}
 	stop                          chan struct{}
-	running                       sync.WaitGroup  // the goroutines
-	calls                         lifecycle.Calls // that read files
+	running                       sync.WaitGroup  // the syncer and the keeper
+	calls                         lifecycle.Calls // calls that read files
 
-	// ballasting is held while the ballast is made or removed, and by who says in mu that it was: mu may be taken under it.
+	// ballasting is held while the ballast is created or removed, and while mu.ballast and mu.diskFull are updated for it: mu may
+	// be taken under it.
 	ballasting sync.Mutex
 
 	mu struct {
 		sync.Mutex
 		recordBook
-		// segments are all files with records, in order. tail is the last of them while it is appended to, spare the next one.
+		// segments are all files with records, in order. active is the last of them while it is appended to, spare the next one.
 		segments    []*segmentFile
 		active      *segmentFile
 		spare       *segmentFile
 		next        uint32
-		trash       []*segmentFile // to be removed
+		trash       []*segmentFile // segments to be removed
 		used        int64          // charged for all files
-		rewriting   int64          // of used: charged for the file that is being rewritten
-		sequence    uint64         // of the last Append
+		rewriting   int64          // part of used: charged for the file that is being rewritten
+		sequence    uint64         // sequence number of the last Append
 		unsynced    int64          // bytes
-		failures    uint64         // failed syncs, and failed attempts to put that right
+		failures    uint64         // failed syncs, and failed attempts to repair them
 		changed     chan struct{}
 		diskFull    bool
 		ballast     bool
 		failed      error
 		losses      []DamageLoss
 		lost        Amount
-		stateSaved  uint64    // book.changes when the state was saved last
-		stateDirty  time.Time // since when there is something to save
+		stateSaved  uint64    // recordBook.changes when the state was last saved
+		stateDirty  time.Time // since when there are unsaved changes; zero = none
 		stateBroken bool
 	}
 }
 
-// maxLosses bounds what Losses keeps; of more, the oldest are left out.
+// maxLosses bounds the losses kept for Losses; beyond it, the oldest are discarded.
 const maxLosses = 1000
 
 const folderMode = 0o750
 
-// Open opens the spool of a folder, which is made if it is not there, and recovers what it holds. That takes time for the number of
-// segments, not for what is in them: it reads the state and the footers of sealed segments, and scans the one that was not sealed.
-// Damage is quarantined, counted, logged, and told by Losses.
+// Open opens the spool of a folder, which it creates if needed, and recovers its records. The time depends on the number of
+// segments, not on their content: Open reads the state and the footers of sealed segments, and scans the segment that was not
+// sealed. Damage is quarantined, counted, logged, and reported by Losses.
 func Open(cfg Config, deps Deps) (*Spool, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -116,7 +118,7 @@ func Open(cfg Config, deps Deps) (*Spool, error) {
 	return s, nil
 }
 
-// openFolder takes the folder and recovers it.
+// openFolder locks the folder and recovers it.
 func (s *Spool) openFolder() error {
 	if err := makeFolder(s.fs, s.cfg.Dir); err != nil {
 		return err
@@ -132,7 +134,7 @@ func (s *Spool) openFolder() error {
 	return s.recoverSegments()
 }
 
-// abandonOpen gives back what a failed Open took.
+// abandonOpen releases what a failed Open acquired.
 func (s *Spool) abandonOpen() error {
 	var errs []error
 	for _, g := range s.mu.segments {
@@ -147,7 +149,7 @@ func (s *Spool) abandonOpen() error {
 	return errors.Join(errs...)
 }
 
-// Names in the folder, beside those of segments.
+// Names in the folder, besides those of segments.
 const (
 	lockName       = "LOCK"
 	stateName      = "state"
@@ -156,7 +158,7 @@ const (
 	tempSuffix     = ".tmp"
 )
 
-// makeFolder makes a folder, with its parents, and syncs what it made into them.
+// makeFolder creates a folder and its parents, and syncs the folders that it changed.
 func makeFolder(fsys vfs.FS, dir string) error {
 	var made []string
 	for d := fsys.PathJoin(dir); ; {
@@ -183,7 +185,7 @@ func makeFolder(fsys vfs.FS, dir string) error {
 	return nil
 }
 
-// syncFolder makes names that were added to a folder, or removed from it, durable.
+// syncFolder makes additions and removals of names in a folder durable.
 func syncFolder(fsys vfs.FS, dir string) error {
 	f, err := fsys.OpenDir(dir)
 	if err != nil {
@@ -195,17 +197,17 @@ func syncFolder(fsys vfs.FS, dir string) error {
 func wake(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // it is on its way
+	default: // a wake-up is pending
 	}
 }
 
-// broadcastChange wakes all who wait for something to change. The mutex is held.
+// broadcastChange wakes all that wait for a change. The mutex is held.
 func (s *Spool) broadcastChange() {
 	close(s.mu.changed)
 	s.mu.changed = make(chan struct{})
 }
 
-// markDirty notes that there is state to save. The mutex is held.
+// markDirty notes that the state has unsaved changes. The mutex is held.
 func (s *Spool) markDirty() {
 	if s.mu.stateDirty.IsZero() && s.mu.changes != s.mu.stateSaved {
 		s.mu.stateDirty = time.Now()
@@ -213,8 +215,8 @@ func (s *Spool) markDirty() {
 	}
 }
 
-// Release gives claimed records to the backlog, in their place. Those that were found damaged meanwhile are gone. References that are
-// not claimed are ignored.
+// Release returns claimed records to the backlog, at their old positions. Records found damaged meanwhile are gone. References
+// that are not claimed are ignored.
 func (s *Spool) Release(refs ...Ref) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,12 +225,12 @@ func (s *Spool) Release(refs ...Ref) {
 	}
 }
 
-// Done says that claimed records are delivered; their space is reclaimed. It is saved to disk lazily. References that are not
-// claimed, such as those of records that were dropped or found damaged meanwhile, are ignored.
+// Done marks claimed records as delivered; their space is reclaimed. It is saved to disk lazily. References that are not claimed,
+// such as records that were dropped or found damaged meanwhile, are ignored.
 func (s *Spool) Done(refs ...Ref) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.calls.Closed() { // what was saved last must be what is true, or the counters of the two would differ
+	if s.calls.Closed() { // the saved state must stay the final one, or its counters and the caller's would differ
 		return
 	}
 	for _, ref := range refs {
@@ -242,16 +244,16 @@ func (s *Spool) Done(refs ...Ref) {
 	s.markDirty()
 }
 
-// offerReclaim tells the keeper if a segment has nothing left. The mutex is held.
+// offerReclaim wakes the keeper if a segment has no held records left. The mutex is held.
 func (s *Spool) offerReclaim(g *segmentFile) {
 	if g.held == 0 && g.state != active {
 		wake(s.kickKeeper)
 	}
 }
 
-// Drop takes the oldest unclaimed records of a category away until atLeast bytes of frames are gone and none is older than olderThan
-// (zero = no age limit), and returns what it took, which is Gone for that reason. It may have to read an index; if that fails it takes
-// less.
+// Drop drops the oldest unclaimed records of a category until at least atLeast bytes of frames are dropped and no record is older
+// than olderThan (zero = no age limit). It returns the amount dropped, which Account reports as gone for the reason. It may have
+// to read an index; if that fails, it drops less.
 func (s *Spool) Drop(category string, atLeast int64, olderThan time.Time, reason string) Amount {
 	var sum Amount
 	limit := int64(-1 << 63)
@@ -282,7 +284,7 @@ func (s *Spool) Drop(category string, atLeast int64, olderThan time.Time, reason
 	}
 }
 
-// Queues returns what is held of each category of which anything is, in no order.
+// Queues returns the amounts of each category with held records, in no particular order.
 func (s *Spool) Queues() []CategorySums {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -293,14 +295,14 @@ func (s *Spool) Queues() []CategorySums {
 	return out
 }
 
-// Queue returns what is held of a category.
+// Queue returns the amounts held of a category.
 func (s *Spool) Queue(category string) CategorySums {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.describeQueue(category)
 }
 
-// Held returns what is held of a category, and of all, copies of what is in memory included.
+// Held returns the amounts held of a category and of all categories, including copies of frames in memory.
 func (s *Spool) Held(category string) (its, all Amount) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -320,15 +322,15 @@ func (s *Spool) Backlog(category string) (a Amount) {
 	return a
 }
 
-// Reached reports whether no unclaimed record of a category stands at or before a position.
+// Reached reports whether all records of a category up to a position, inclusive, are claimed or finished.
 func (s *Spool) Reached(category string, upTo Position) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.isReached(category, upTo)
 }
 
-// Account returns the backlog of all categories, and what is gone since Open or since the last call: together they are the backlog of
-// then, with what was released since and without what was done.
+// Account returns the backlog of all categories, and the amounts gone since Open or the last call. Together they equal the
+// backlog of that time, plus the records released since, minus the records done since.
 func (s *Spool) Account() (backlog Amount, gone []GoneRecords) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -339,14 +341,14 @@ func (s *Spool) Account() (backlog Amount, gone []GoneRecords) {
 	return s.mu.backlog(), gone
 }
 
-// Used returns what the files count, what is preallocated included, and MaxBytes.
+// Used returns the bytes charged for the files, including preallocated space, and MaxBytes.
 func (s *Spool) Used() (bytes, limit int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.used, s.cfg.MaxBytes
 }
 
-// Losses returns what was found damaged since Open or since the last call: the last thousand of it.
+// Losses returns the damage found since Open or the last call, at most the last thousand ranges.
 func (s *Spool) Losses() []DamageLoss {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -355,30 +357,30 @@ func (s *Spool) Losses() []DamageLoss {
 	return out
 }
 
-// Lost sums what was found damaged since Open. Of a range without a readable header only the bytes are known, as they stand in the
-// file.
+// Lost sums the damage found since Open. Of a range without a readable header, only the bytes in the file are known.
 func (s *Spool) Lost() Amount {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.lost
 }
 
-// Dropped sums what Drop took of each category since the folder was made. A crash may forget the last calls, and then brings their
-// records back.
+// Dropped sums the amounts that Drop dropped of each category since the folder was created. A crash may lose the last calls, and
+// then restores their records.
 func (s *Spool) Dropped() map[string]Amount {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.mu.dropped)
 }
 
-// Failed says why nothing can be appended for another reason than space; nil otherwise, and again after a later try succeeded.
+// Failed returns why nothing can be appended, for a reason other than space. It is nil otherwise, and again after a later attempt
+// succeeds.
 func (s *Spool) Failed() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.failed
 }
 
-// addGone counts a loss of records that nobody had claimed. The mutex is held.
+// addGone counts a loss of unclaimed records. The mutex is held.
 func (s *Spool) addGone(l DamageLoss, a Amount) {
 	if l.Records > 0 {
 		s.mu.noteGone(l.Category, Damaged, Amount{Records: l.Records, Messages: l.Messages, Bytes: l.Bytes})
@@ -402,8 +404,8 @@ func (s *Spool) logLoss(l DamageLoss) {
 		"category", l.Category, "quarantine", l.QuarantineFile, "error", l.Err)
 }
 
-// Close refuses new appends and claims, syncs and seals, saves the state, and gives the folder back. Calls that are running are
-// waited for. After an error the folder is as after a crash.
+// Close refuses new appends and claims, syncs and seals the segments, saves the state, and unlocks the folder. It waits for
+// running calls. After an error the folder is as after a crash. A second call returns ErrClosed.
 func (s *Spool) Close() error {
 	s.tail.Lock()
 	s.mu.Lock()

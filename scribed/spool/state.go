@@ -11,22 +11,22 @@ import (
 	"scribe/scribed/spool/layout"
 )
 
-// stateSlots is the state file. A slot is written while the other one is whole, so that a crash leaves one.
+// stateSlots is the state file. A slot is written only while the other one is valid, so that one survives a crash.
 type stateSlots struct {
 	fs   vfs.FS
 	dir  string
 	slot int64
-	file vfs.File // nil: the next save makes the file anew
-	// generation is that of the slot written last.
+	file vfs.File // nil: the next save creates a new file
+	// generation is the generation of the slot written last.
 	generation uint64
 }
 
-// slotBytes is the length of a slot for a spool of that size: what does not fit is left out, see layout.AppendSlot.
+// slotBytes is the length of a slot for a spool of maxBytes. State that does not fit is left out, see layout.AppendSlot.
 func slotBytes(maxBytes int64) int64 { return max(layout.MinStateSlot, min(maxBytes/64, 4<<20)) }
 
 func (f *stateSlots) path() string { return f.fs.PathJoin(f.dir, stateName) }
 
-// readState reads the state file, and keeps it open if its slots are as long as wanted.
+// readState reads the state file, and keeps it open if its slots have the right length.
 func (f *stateSlots) readState() (*layout.StateFile, error) {
 	file, err := f.fs.OpenReadWrite(f.path(), diskCategory)
 	if err != nil {
@@ -46,7 +46,7 @@ func (f *stateSlots) readState() (*layout.StateFile, error) {
 	return st, nil
 }
 
-// saveState writes the state to the slot that does not hold the newest one. After a failed write or sync the file is made anew.
+// saveState writes the state to the slot that does not hold the newest one. After a failed write or sync the file is replaced.
 func (f *stateSlots) saveState(st *layout.SpoolState) (fitted bool, err error) {
 	st.Generation = f.generation + 1
 	b, fitted := layout.AppendSlot(nil, st, f.slot)
@@ -67,7 +67,7 @@ func (f *stateSlots) saveState(st *layout.SpoolState) (fitted bool, err error) {
 	return fitted, err
 }
 
-// createFile makes a new file with one slot, and puts it in the place of the old one.
+// createFile writes a new file with one slot, and replaces the old one with it.
 func (f *stateSlots) createFile(b []byte, at int64) error {
 	temp := f.path() + tempSuffix
 	file, err := f.fs.Create(temp, diskCategory)
@@ -85,7 +85,7 @@ func (f *stateSlots) createFile(b []byte, at int64) error {
 		_, err = file.WriteAt(b, at)
 	}
 	if err == nil {
-		// The file gets its whole length, so that both slots can be read.
+		// The file gets its full length, so that both slots can be read.
 		_, err = file.WriteAt([]byte{0}, layout.StateFileLen(f.slot)-1)
 	}
 	if err == nil {
@@ -113,7 +113,7 @@ func (f *stateSlots) close() error {
 	return err
 }
 
-// saveState writes what is done. Only one runs at a time.
+// saveState saves the state. Only one call runs at a time.
 func (s *Spool) saveState() error {
 	st, changes := s.collectState()
 	fitted, err := s.slots.saveState(st)
@@ -134,7 +134,6 @@ func (s *Spool) saveState() error {
 	return nil
 }
 
-// collectState collects the state.
 func (s *Spool) collectState() (*layout.SpoolState, uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,12 +150,12 @@ func (s *Spool) collectState() (*layout.SpoolState, uint64) {
 	for name, a := range s.mu.dropped {
 		st.Dropped = append(st.Dropped, layout.StateDropped{Category: name, Amount: layout.Amount(a)})
 	}
-	// What is largest is left out last.
+	// The largest amounts are left out last.
 	slices.SortFunc(st.Dropped, func(a, b layout.StateDropped) int { return int(b.Amount.Records - a.Amount.Records) })
 	return st, s.mu.changes
 }
 
-// checkState says what is wrong with the state that was read; nil is nothing.
+// checkState logs the damage of the state that was read.
 func (s *Spool) checkState(st *layout.StateFile) {
 	for _, err := range st.Damage {
 		s.logger.Error("damaged state file", "error", err)

@@ -8,15 +8,15 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// diskCategory tells Pebble's disk statistics whose writes these are.
+// diskCategory labels the spool's writes in Pebble's disk statistics.
 const diskCategory = vfs.DiskWriteCategory("scribe-spool")
 
-// Sync returns when everything that was appended before the call is on disk. Concurrent calls share one fsync (group commit). The
-// error is ErrFailed, ErrClosed, or ctx's.
+// Sync returns when everything appended before the call is on disk. Concurrent calls share one fsync (group commit). The error is
+// ErrFailed, ErrClosed, or that of ctx.
 //
-// When a sync fails, all who wait get ErrFailed, but for those whose records have reached the disk in another file by the time they
-// look. What was not synced is still held, and is written again to another file, from memory; until that is done Sync waits for it, and
-// fails with ErrFailed if it fails.
+// When a sync fails, all waiting calls return ErrFailed, except those whose records have reached the disk in another file by the
+// time they check. The unsynced records are still held, and are rewritten from memory to another file; until that is done, Sync
+// waits for it, and returns ErrFailed if it fails.
 func (s *Spool) Sync(ctx context.Context) error { return s.waitDurable(ctx, true) }
 
 func (s *Spool) waitDurable(ctx context.Context, open bool) error {
@@ -60,7 +60,7 @@ func (s *Spool) isDurable(sequence uint64) bool {
 	return true
 }
 
-// syncLoop is the goroutine that syncs segments: when somebody waits, and SyncInterval after an append that nobody waits for.
+// syncLoop is the goroutine that syncs segments: when a call waits, and otherwise SyncInterval after an append.
 func (s *Spool) syncLoop() {
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
@@ -84,20 +84,20 @@ func (s *Spool) syncLoop() {
 	}
 }
 
-// syncRound syncs what is appended by now.
+// syncRound syncs everything appended so far.
 func (s *Spool) syncRound() {
 	type target struct {
 		g    *segmentFile
 		file vfs.File
 		end  int64
-		// sequence is that of the last append before end.
+		// sequence is the number of the last append before end.
 		sequence uint64
 	}
 	var targets []target
 	s.mu.Lock()
 	for _, g := range s.mu.segments {
 		if g.firstUnsynced != 0 && g.state != failed {
-			g.readers++ // the keeper removes one in which nothing is held any more
+			g.readers++ // the keeper removes segments without held records
 			targets = append(targets, target{g, g.file, g.end, g.lastAppend})
 		}
 	}
@@ -125,11 +125,11 @@ func (s *Spool) syncRound() {
 	if len(targets) == 0 {
 		return
 	}
-	// A segment that waits for its footer, or that failed, is the keeper's.
+	// The keeper handles segments that wait for their footer, or that failed.
 	wake(s.kickKeeper)
 }
 
-// noteSynced notes how far a segment is on disk. The mutex is held.
+// noteSynced records how far a segment is on disk. The mutex is held.
 func (s *Spool) noteSynced(g *segmentFile, end int64, sequence uint64) {
 	s.mu.unsynced -= end - g.synced
 	g.synced = end
@@ -137,7 +137,7 @@ func (s *Spool) noteSynced(g *segmentFile, end int64, sequence uint64) {
 		g.firstUnsynced = sequence + 1
 		wake(s.armSync)
 	}
-	if g.state != active { // an active one's chunks are the tail's
+	if g.state != active { // the holder of the tail recycles the chunks of an active segment
 		for len(g.chunks) > 0 && g.chunks[0].end() <= end {
 			s.chunks.Put(g.chunks[0].mem)
 			g.chunks = g.chunks[1:]
@@ -145,8 +145,8 @@ func (s *Spool) noteSynced(g *segmentFile, end int64, sequence uint64) {
 	}
 }
 
-// failSegment gives a segment up after a failed sync: nobody knows what of it is on disk, and a second sync would say that all is well. It
-// keeps its chunks, from which the keeper writes what it holds to another file. The mutex is held.
+// failSegment abandons a segment after a failed sync: it is unknown which bytes are on disk, and a second sync would report
+// success. It keeps its chunks, from which the keeper rewrites its held records to another file. The mutex is held.
 func (s *Spool) failSegment(g *segmentFile) {
 	if s.mu.active == g {
 		s.mu.active = nil
@@ -157,7 +157,7 @@ func (s *Spool) failSegment(g *segmentFile) {
 	wake(s.kickKeeper)
 }
 
-// logFailedSync logs that a segment was given up. The mutex is not held.
+// logFailedSync logs that a segment was abandoned. The mutex is not held.
 func (s *Spool) logFailedSync(g *segmentFile, err error) {
 	s.logger.Error("sync failed: rewriting the segment's records to another file", "segment", g.path, "error", err)
 	if noSpace(err) {

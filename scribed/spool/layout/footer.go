@@ -8,18 +8,18 @@ import (
 )
 
 const (
-	// TrailerLen is the length of the trailer, which ends a sealed segment's file.
+	// TrailerLen is the length of the trailer, the end of a sealed segment's file.
 	TrailerLen   = 64
 	trailerMagic = "SPFT"
 	trailerEnd   = "SPFE"
-	// MaxEntryLen bounds what a record takes in the index.
+	// MaxEntryLen bounds the bytes of a record in the index.
 	MaxEntryLen = 35
-	// CategoryLen is what a category takes in the table beside its name.
+	// CategoryLen is the bytes of a category in the table, besides its name.
 	CategoryLen = 65
 )
 
-// IndexEntry says where a record is. The index of a segment has those of each category in order of position, which is the order of the
-// records in the file.
+// IndexEntry says where a record is. The index of a segment has the entries of each category in order of position, which is the
+// order of the records in the file.
 type IndexEntry struct {
 	Position Position
 	Time     int64
@@ -28,7 +28,7 @@ type IndexEntry struct {
 	Messages uint32
 }
 
-// FooterCategory is what a footer says of a category's records in the segment.
+// FooterCategory is a footer's summary of a category's records in the segment.
 type FooterCategory struct {
 	Name                  string
 	Records               uint32
@@ -40,17 +40,17 @@ type FooterCategory struct {
 	IndexCRC              uint32
 }
 
-// Footer is what ends a sealed segment, without the indexes.
+// Footer is the footer of a sealed segment, without the indexes.
 type Footer struct {
 	SegmentID
 	// DataEnd is where the records end, Offset where the footer begins.
 	DataEnd, Offset int64
-	// Sum is the trailer's checksum, which covers all of the footer by the checksums in it. It tells footers from each other.
+	// Sum is the trailer's checksum, which covers the whole footer through the checksums in it. It distinguishes footers.
 	Sum        uint32
 	Categories []FooterCategory
 }
 
-// NewCategory sums the entries of a category.
+// NewCategory summarises the entries of a category.
 func NewCategory(name string, entries []IndexEntry) FooterCategory {
 	c := FooterCategory{Name: name, Records: uint32(len(entries))}
 	for i := range entries {
@@ -65,8 +65,8 @@ func NewCategory(name string, entries []IndexEntry) FooterCategory {
 	return c
 }
 
-// AppendFooter appends the footer of a segment: indexes, table, trailer. f.Sum and the fields of the index in f.Categories are set; the entries are
-// those of each of f.Categories, in that order. The caller writes it at f.Offset, at the end of the file.
+// AppendFooter appends the footer of a segment: indexes, table, trailer. It sets f.Sum and the index fields of f.Categories.
+// entries returns the entries of f.Categories[i]. The caller writes the footer at f.Offset, as the end of the file.
 func AppendFooter(dst []byte, f *Footer, entries func(i int) []IndexEntry) []byte {
 	start := len(dst)
 	for i := range f.Categories {
@@ -124,11 +124,12 @@ func appendCategory(dst []byte, c *FooterCategory) []byte {
 	return binary.LittleEndian.AppendUint32(dst, c.IndexCRC)
 }
 
-// footerRead is how much of a file's end ReadFooter reads at first: it holds the table of most segments.
+// footerRead is how many bytes of a file's end ReadFooter reads first: they include the table of most segments.
 const footerRead = 4 << 10
 
-// ReadFooter reads the footer of a file of size bytes, without its indexes: it reads the trailer and the table of categories. The
-// error wraps ErrDamaged or ErrVersion, or is r's. If only the table is damaged the footer comes with the error, without categories.
+// ReadFooter reads the footer of a file of size bytes, that is the trailer and the table of categories, without the indexes. The
+// error wraps ErrDamaged or ErrVersion, or is that of r. If only the table is damaged, the footer is returned with the error,
+// without categories.
 func ReadFooter(r io.ReaderAt, size int64, id SegmentID) (*Footer, error) {
 	if size < SegmentHeaderLen+TrailerLen {
 		return nil, ErrNoFooter
@@ -236,7 +237,7 @@ func (f *Footer) parseTable(b []byte, count int, indexes int64) error {
 	return nil
 }
 
-// ReadIndex reads the index of a category of f. The error wraps ErrDamaged, or is r's.
+// ReadIndex reads the index of a category of f. The error wraps ErrDamaged, or is that of r.
 func ReadIndex(r io.ReaderAt, f *Footer, c *FooterCategory) ([]IndexEntry, error) {
 	b := make([]byte, c.IndexLen)
 	if err := readAt(r, b, f.Offset+int64(c.IndexOffset)); err != nil {

@@ -9,9 +9,9 @@ import (
 const (
 	// RecordHeaderLen is the length of a record's header; the category's name and the data follow it.
 	RecordHeaderLen = 48
-	// RecordMagic is what a reader looks for after damage. It is no text in UTF-8.
+	// RecordMagic is what a reader searches for after damage. It is not valid UTF-8.
 	RecordMagic = "\x8aSPR"
-	// Align is what a record's offset is a multiple of.
+	// Align is the alignment of a record's offset.
 	Align = 8
 	// MaxCategory bounds a category's name, in bytes.
 	MaxCategory = 255
@@ -19,44 +19,44 @@ const (
 	MaxData = 1 << 30
 )
 
-// Position names a record: the segment it was first written to, and its offset there.
+// Position identifies a record by the segment it was first written to, and its offset there.
 type Position uint64
 
-// At is the position of an offset in a segment.
+// At returns the position of an offset in a segment.
 func At(segment, offset uint32) Position { return Position(segment)<<32 | Position(offset) }
 
-// Segment is the number of the segment.
+// Segment returns the number of the segment.
 func (p Position) Segment() uint32 { return uint32(p >> 32) }
 
-// Offset is the offset in the segment.
+// Offset returns the offset in the segment.
 func (p Position) Offset() uint32 { return uint32(p) }
 
-// String is SEGMENT:OFFSET.
+// String returns SEGMENT:OFFSET.
 func (p Position) String() string { return fmt.Sprintf("%d:%d", p.Segment(), p.Offset()) }
 
-// RecordHeader is what stands in front of a record's data.
+// RecordHeader is the header of a record, before its data.
 type RecordHeader struct {
 	Category string
 	DataLen  uint32
 	Messages uint32
 	Position Position
-	// Time is when it was appended, in Unix microseconds.
+	// Time is the time of the append, in Unix microseconds.
 	Time int64
-	// Durable: all bytes of the segment before this offset were synced when the record was written.
+	// Durable is an offset: all bytes of the segment before it were synced when the record was written.
 	Durable uint32
 	DataCRC uint32
 }
 
-// Size is what the record takes without padding.
+// Size returns the length of the record without padding.
 func (h *RecordHeader) Size() int64 { return RecordSize(len(h.Category), int(h.DataLen)) }
 
-// RecordSize is the length of a record with its header and its category's name, without padding.
+// RecordSize returns the length of a record with its header and its category's name, without padding.
 func RecordSize(category, data int) int64 { return RecordHeaderLen + int64(category) + int64(data) }
 
-// Padded is the length with the padding behind it.
+// Padded returns the length including the padding.
 func Padded(size int64) int64 { return (size + Align - 1) &^ (Align - 1) }
 
-// AppendRecordHeader appends the header and the category's name. The data, and zeros up to a multiple of Align, are to follow.
+// AppendRecordHeader appends the header and the category's name. The data, and zeros up to a multiple of Align, must follow.
 func AppendRecordHeader(dst []byte, h *RecordHeader) []byte {
 	start := len(dst)
 	dst = append(dst, RecordMagic...)
@@ -77,7 +77,8 @@ func AppendRecordHeader(dst []byte, h *RecordHeader) []byte {
 	return dst
 }
 
-// ParseRecordHeader reads a header and the category's name from the beginning of b, and checks them. b may be longer.
+// ParseRecordHeader reads and checks a header and the category's name at the beginning of b, which may be longer. The error wraps
+// ErrDamaged.
 func ParseRecordHeader(b []byte) (RecordHeader, error) {
 	if len(b) < RecordHeaderLen {
 		return RecordHeader{}, fmt.Errorf("%w: %d bytes are too few for a record's header", ErrDamaged, len(b))
@@ -108,7 +109,7 @@ func ParseRecordHeader(b []byte) (RecordHeader, error) {
 	return h, nil
 }
 
-// Data checks the data of a whole record, which begins b, and returns it.
+// Data checks the data of a complete record at the beginning of b, and returns it. The error wraps ErrDamaged.
 func (h *RecordHeader) Data(b []byte) ([]byte, error) {
 	from, to := RecordHeaderLen+int64(len(h.Category)), h.Size()
 	if int64(len(b)) < to {

@@ -7,45 +7,44 @@ import (
 	"io"
 )
 
-// ScannedRecord is a record that Scan found by its header.
+// ScannedRecord is a record that ScanSegment found by its header.
 type ScannedRecord struct {
 	RecordHeader
 	Offset int64
-	// Err says what is wrong with the record's data; nil when it is whole.
+	// Err says what is wrong with the record's data; nil when it is valid.
 	Err error
 }
 
-// End is where the next record begins.
+// End returns the offset of the next record.
 func (s *ScannedRecord) End() int64 { return s.Offset + Padded(s.Size()) }
 
-// Entry is the record's entry in the index.
+// Entry returns the record's index entry.
 func (s *ScannedRecord) Entry() IndexEntry {
 	return IndexEntry{Position: s.Position, Time: s.Time, Offset: uint32(s.Offset), Size: uint32(s.Size()), Messages: s.Messages}
 }
 
-// FileRange is a part of a file: From and what is behind it, up to but not with To.
+// FileRange is the range [From, To) of a file, in bytes.
 type FileRange struct {
 	From, To int64
 }
 
-// SegmentScan is what ScanSegment found besides records.
+// SegmentScan is the result of ScanSegment, besides the records.
 type SegmentScan struct {
-	// HeaderErr says what is wrong with the file's header; nil when it is whole.
+	// HeaderErr says what is wrong with the file's header; nil when it is valid.
 	HeaderErr error
-	// Unreadable ranges have no record's header, and records behind them.
+	// Unreadable are ranges without a valid record header that are followed by records.
 	Unreadable []FileRange
-	// End is where the last record ends. What is behind it was not written whole, or is a footer.
+	// End is where the last record ends. Bytes after it were not written completely, or are a footer.
 	End int64
-	// Tail: there is something else than zeros behind End.
+	// Tail says that there are nonzero bytes after End.
 	Tail bool
-	// Durable is where the bytes end that are known to have been synced, by what the records say.
+	// Durable is the end of the bytes that were synced for sure, according to the records.
 	Durable int64
 }
 
-// ScanSegment reads the records of a file of size bytes from the first to the last, checks each, and calls fn with it. After damage
-// it goes on with the next header that checks. It never takes bytes for a record's that stand elsewhere than the record was written
-// (in files of the first generation), are of another segment, or would be out of order. The error is r's or fn's, or wraps
-// ErrVersion.
+// ScanSegment reads the records of a file of size bytes from first to last, checks each, and calls fn with it. After damage it
+// continues at the next valid header. It does not accept records at another offset than they were written to (in files of the
+// first generation), of other segments, or out of order. The error is that of r or fn, or wraps ErrVersion.
 func ScanSegment(r io.ReaderAt, size int64, id SegmentID, fn func(*ScannedRecord) error) (*SegmentScan, error) {
 	w := &readWindow{r: r, size: size}
 	s := &segmentScanner{w: w, id: id, out: &SegmentScan{End: min(SegmentHeaderLen, size)}, fn: fn}
@@ -78,7 +77,7 @@ func ScanSegment(r io.ReaderAt, size int64, id SegmentID, fn func(*ScannedRecord
 		at = rec.End()
 	}
 	if id.Generation > 1 {
-		s.out.Durable = size // rewritten files are synced before they get their name
+		s.out.Durable = size // rewritten files are synced before they are renamed
 	}
 	s.out.Tail, err = s.hasData(s.out.End)
 	return s.out, err
@@ -122,7 +121,7 @@ func (s *segmentScanner) emitRecord(rec *ScannedRecord) error {
 	return s.fn(rec)
 }
 
-// resync returns the offset of the next record behind an offset, or the file's size.
+// resync returns the offset of the next record after an offset, or the file's size.
 func (s *segmentScanner) resync(at int64) (int64, error) {
 	at += Align
 	for at < s.w.size {
@@ -148,7 +147,7 @@ func (s *segmentScanner) resync(at int64) (int64, error) {
 	return s.w.size, nil
 }
 
-// hasData reports whether there is a byte that is not 0 from an offset on.
+// hasData reports whether there is a nonzero byte at or after an offset.
 func (s *segmentScanner) hasData(from int64) (bool, error) {
 	for from < s.w.size {
 		b, err := s.w.bytesAt(from, windowLen)
@@ -165,7 +164,7 @@ func (s *segmentScanner) hasData(from int64) (bool, error) {
 
 const windowLen = 1 << 20
 
-// readWindow reads a file in large pieces.
+// readWindow reads a file in large chunks.
 type readWindow struct {
 	r    io.ReaderAt
 	size int64
@@ -173,7 +172,7 @@ type readWindow struct {
 	buf  []byte
 }
 
-// bytesAt returns n bytes at an offset, fewer at the file's end. They are good until the next call.
+// bytesAt returns n bytes at an offset, fewer at the end of the file. They are valid until the next call.
 func (w *readWindow) bytesAt(off, n int64) ([]byte, error) {
 	n = max(0, min(n, w.size-off))
 	if off < w.off || off+n > w.off+int64(len(w.buf)) {
@@ -189,7 +188,7 @@ func (w *readWindow) bytesAt(off, n int64) ([]byte, error) {
 				w.buf = w.buf[:0]
 				return nil, fmt.Errorf("read %d bytes at %d: %w", want, off, err)
 			}
-			n = min(n, int64(got)) // it was cut meanwhile
+			n = min(n, int64(got)) // the file was truncated meanwhile
 		}
 	}
 	b := w.buf[off-w.off:]

@@ -14,30 +14,30 @@ const (
 	segmentSuffix    = ".segment"
 )
 
-// SegmentID says which segments' records a file has: those of the positions in First to Last. Each rewriting gives the file a
-// higher generation, the first one is 1.
+// SegmentID says which segments' records a file holds: those with positions in First to Last. A new file has Generation 1, and
+// each rewrite gets a higher one.
 type SegmentID struct {
 	First, Last, Generation uint32
 }
 
-// Name is the file's name.
+// Name returns the file's name.
 func (id SegmentID) Name() string {
 	return fmt.Sprintf("%010d-%010d-%010d%s", id.First, id.Last, id.Generation, segmentSuffix)
 }
 
-// Covers reports whether the file replaces another one.
+// Covers reports whether the file supersedes another one.
 func (id SegmentID) Covers(other SegmentID) bool {
 	return id.First <= other.First && other.Last <= id.Last && id.Generation > other.Generation
 }
 
-// Contains reports whether a record of the position may be in the file.
+// Contains reports whether a record with the position may be in the file.
 func (id SegmentID) Contains(p Position) bool {
 	return p.Segment() >= id.First && p.Segment() <= id.Last
 }
 
 func (id SegmentID) valid() bool { return id.First > 0 && id.First <= id.Last && id.Generation > 0 }
 
-// ParseSegmentName is the inverse of Name. Names of other files are not segments.
+// ParseSegmentName is the inverse of Name. It returns false for names of other files.
 func ParseSegmentName(name string) (SegmentID, bool) {
 	parts := strings.Split(strings.TrimSuffix(name, segmentSuffix), "-")
 	if len(parts) != 3 {
@@ -55,7 +55,7 @@ func ParseSegmentName(name string) (SegmentID, bool) {
 	return id, id.valid() && id.Name() == name
 }
 
-// SegmentHeader begins a segment's file.
+// SegmentHeader is the header of a segment's file.
 type SegmentHeader struct {
 	SegmentID
 	// Created is in Unix microseconds.
@@ -76,7 +76,7 @@ func AppendSegmentHeader(dst []byte, h *SegmentHeader) []byte {
 	return binary.LittleEndian.AppendUint32(dst, Checksum(dst[start:]))
 }
 
-// ParseSegmentHeader reads the header of a file, whose name says id. The error wraps ErrDamaged or ErrVersion.
+// ParseSegmentHeader reads the header of a file whose name is that of id. The error wraps ErrDamaged or ErrVersion.
 func ParseSegmentHeader(b []byte, id SegmentID) (SegmentHeader, error) {
 	if len(b) < SegmentHeaderLen || string(b[:4]) != segmentMagic {
 		return SegmentHeader{}, fmt.Errorf("%w: no segment begins here", ErrDamaged)

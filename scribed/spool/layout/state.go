@@ -24,24 +24,24 @@ type Amount struct {
 	Records, Messages, Bytes int64
 }
 
-// PositionRange is a range of positions: From and those behind it, up to but not with To.
+// PositionRange is the range [From, To) of positions.
 type PositionRange struct {
 	From, To Position
 }
 
-// SpoolState is what the state file remembers.
+// SpoolState is the content of the state file.
 type SpoolState struct {
-	// Generation grows with each save: the slot with the higher one counts.
+	// Generation grows with each save: the slot with the higher one is valid.
 	Generation uint64
 	// Next is a number that no segment has had.
 	Next uint32
-	// Saved is when, in Unix microseconds.
+	// Saved is the time of the save, in Unix microseconds.
 	Saved    int64
 	Segments []StateSegment
 	Dropped  []StateDropped
 }
 
-// StateSegment is a segment that was there, and what is done in it.
+// StateSegment describes a segment at the time of the save, and its finished records.
 type StateSegment struct {
 	SegmentID
 	// Footer is the sum of the segment's footer; 0 when it had none.
@@ -51,21 +51,21 @@ type StateSegment struct {
 	Done []StateDone
 }
 
-// StateDone is what is done of a category in a segment. A record whose position is in one of the spans is. Amount is what they
-// sum up to, and holds for a segment with that footer only: a crash, damage, or rewriting changes what a segment has.
+// StateDone describes the finished records of a category in a segment: those with a position in one of the spans. Amount is their
+// sum. It is valid only for a segment with that footer, since a crash, damage, or a rewrite changes the records of a segment.
 type StateDone struct {
 	Category string
 	Amount   Amount
-	Spans    []PositionRange // in order, not touching each other
+	Spans    []PositionRange // in order; they do not touch
 }
 
-// StateDropped is what was ever dropped of a category.
+// StateDropped is the total amount dropped of a category.
 type StateDropped struct {
 	Category string
 	Amount   Amount
 }
 
-// StateFileLen is the length of a state file.
+// StateFileLen returns the length of a state file with slots of slot bytes.
 func StateFileLen(slot int64) int64 { return StateHeaderLen + 2*slot }
 
 // AppendStateHeader appends the header of a state file with slots of slot bytes.
@@ -78,9 +78,9 @@ func AppendStateHeader(dst []byte, slot int64) []byte {
 	return append(dst, make([]byte, StateHeaderLen-16)...)
 }
 
-// AppendSlot appends a slot with the state, at most limit bytes. What does not fit is left out: the spans of a category with most of
-// them first, which are given out again, then the drops. fitted is false when anything was left out. The caller writes it at
-// StateHeaderLen + (Generation % 2) * slot.
+// AppendSlot appends a slot with the state, at most limit bytes. State that does not fit is left out: first the spans of the
+// categories with the most of them, whose records are then given out again, then the drops. fitted is false when anything was
+// left out. The caller writes the slot at StateHeaderLen + (Generation % 2) * slot.
 func AppendSlot(dst []byte, s *SpoolState, limit int64) (out []byte, fitted bool) {
 	start := len(dst)
 	cut := s
@@ -93,7 +93,7 @@ func AppendSlot(dst []byte, s *SpoolState, limit int64) (out []byte, fitted bool
 	}
 }
 
-// withoutLargest leaves the larger half of the done spans out, or the drops when there are none, or the segments.
+// withoutLargest leaves out the larger half of the done spans, or half of the drops when there are none, or half of the segments.
 func (s *SpoolState) withoutLargest() *SpoolState {
 	out := *s
 	most := 0
@@ -169,17 +169,17 @@ func appendCounted(dst []byte, name string, a Amount) []byte {
 	return binary.AppendUvarint(dst, uint64(a.Bytes))
 }
 
-// StateFile is what ReadState finds.
+// StateFile is the result of ReadState.
 type StateFile struct {
 	// Slot is the length of a slot.
 	Slot int64
-	// State is the newer of the whole slots; nil when there is none.
+	// State is the newer of the valid slots; nil when there is none.
 	State *SpoolState
-	// Damage says what is wrong with a slot, or with the header; a slot that was never written is not damaged.
+	// Damage lists what is wrong with the header or a slot; a slot that was never written is not damaged.
 	Damage []error
 }
 
-// ReadState reads a state file. Damage is not an error, but a newer version is, and so is what r returns.
+// ReadState reads a state file. Damage is not an error; a newer version and errors of r are.
 func ReadState(r io.ReaderAt) (*StateFile, error) {
 	head := make([]byte, 16)
 	if err := readAt(r, head, 0); err != nil && !errors.Is(err, ErrDamaged) {
@@ -271,7 +271,7 @@ func ParseSlot(b []byte) (*SpoolState, error) {
 	return s, nil
 }
 
-// slotDecoder reads a slot's body. After the first fault everything is zero.
+// slotDecoder reads a slot's body. After the first fault, everything reads as zero.
 type slotDecoder struct {
 	b   []byte
 	bad bool
@@ -291,7 +291,7 @@ func (d *slotDecoder) readNumber(limit uint64) uint64 {
 	return v
 }
 
-// readCount reads how many things of at least size bytes follow.
+// readCount reads the number of the following elements, of at least size bytes each.
 func (d *slotDecoder) readCount(size int) int {
 	n := d.readNumber(MaxStateSlot)
 	if n > uint64(len(d.b)/size) {

@@ -16,15 +16,15 @@ import (
 	"scribe/storage/kv"
 )
 
-// maxAttempts is how often a change that names no revision is tried again after another one came first.
+// maxAttempts bounds the attempts of a change that names no revision and conflicts with other changes.
 const maxAttempts = 16
 
 // maxList is the largest page of ListCategories.
 const maxList = 10_000
 
-// CreateCategory implements rpc.ControlService. A category of the same name that was deleted must have been retired: a batcher that
-// does not know of the deletion looks the name of a frame up in its copy of the categories, finds the old id, and puts the frame into
-// the old logs. Were it answered after the create, it would be acknowledged and no reader of the new category would see it.
+// CreateCategory implements rpc.ControlService. A deleted category of the same name must have been retired: a batcher that does
+// not know of the deletion looks up the name of a frame in its copy of the categories, finds the old id, and puts the frame into
+// the old logs. If it answered after the create, the frame would be acknowledged and no reader of the new category would see it.
 func (c *ControlPlane) CreateCategory(ctx context.Context, req *scribev1.CreateCategoryRequest) (*scribev1.CreateCategoryResponse, error) {
 	if err := c.enterCall(); err != nil {
 		return nil, err
@@ -35,15 +35,15 @@ func (c *ControlPlane) CreateCategory(ctx context.Context, req *scribev1.CreateC
 	}
 	cat := proto.CloneOf(req.GetCategory())
 	what := fmt.Sprintf("create category %q", shorten(cat.GetName()))
-	cat.ProtoReflect().SetUnknown(nil) // what this program does not know it could not check either
+	cat.ProtoReflect().SetUnknown(nil) // this program can't check fields that it does not know
 	setDefaults(cat)
 	cat.Cache = cachePolicy(cat.GetCache())
 	if err := checkCategory(cat, nil, false, what); err != nil {
 		return nil, err
 	}
 	for range maxAttempts {
-		// Most creates of a category that exists come from programs that create what they use each time they start: do not
-		// spend a transaction and an id on them.
+		// Most creates of an existing category come from programs that create their categories at every start. Do not spend a
+		// transaction and an id on them.
 		existing, err := c.readCategory(ctx, cat.GetName())
 		if err == nil {
 			return existsAnswer(existing, req.GetIfNotExists())
@@ -65,8 +65,8 @@ func (c *ControlPlane) CreateCategory(ctx context.Context, req *scribev1.CreateC
 	return nil, errContended(what)
 }
 
-// insertCategory stores a new category and sets what is the server's in it. It fails with kv.ErrConflict when there is one of that name, or
-// one that is not retired yet, and otherwise with an error for the caller.
+// insertCategory stores a new category and sets the fields that the server owns. It fails with kv.ErrConflict when a category of
+// that name exists or is not retired yet, and otherwise with an error for the caller.
 func (c *ControlPlane) insertCategory(ctx context.Context, what string, cat *scribev1.Category) error {
 	if n := c.feed.countLive(); n >= c.cfg.MaxCategories {
 		return rpc.Errorf(scribev1.Reason_REASON_OVERLOADED, "%s: there are %d categories, which is the limit: delete some or raise it", what, n)
@@ -107,7 +107,7 @@ func errContended(what string) error {
 	return rpc.Errorf(scribev1.Reason_REASON_CONFLICT, "%s: it was changed concurrently %d times: try again", what, maxAttempts)
 }
 
-// existsAnswer answers the creation of a category that exists.
+// existsAnswer answers a create of an existing category.
 func existsAnswer(existing *scribev1.Category, ifNotExists bool) (*scribev1.CreateCategoryResponse, error) {
 	if !ifNotExists {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_CATEGORY_EXISTS,
@@ -116,7 +116,7 @@ func existsAnswer(existing *scribev1.Category, ifNotExists bool) (*scribev1.Crea
 	return &scribev1.CreateCategoryResponse{Category: existing}, nil
 }
 
-// readCategory reads a category from the store. It fails with kv.ErrNotFound when there is none.
+// readCategory reads a category from the store. It fails with kv.ErrNotFound if there is none.
 func (c *ControlPlane) readCategory(ctx context.Context, name string) (*scribev1.Category, error) {
 	e, err := c.deps.Store.Get(ctx, categoryKey(name))
 	if err != nil {
@@ -125,7 +125,7 @@ func (c *ControlPlane) readCategory(ctx context.Context, name string) (*scribev1
 	return c.decodeCounted(name, e.Value, e.Revision)
 }
 
-// decodeCounted is decodeCategory, and counts damage.
+// decodeCounted calls decodeCategory, and counts damage.
 func (c *ControlPlane) decodeCounted(name string, value []byte, revision uint64) (*scribev1.Category, error) {
 	cat, err := decodeCategory(name, value, revision)
 	if err != nil {
@@ -157,7 +157,7 @@ func checkName(what, name string) error {
 	return v.Err(what)
 }
 
-// shorten bounds how much of a name that may not be one goes into an error.
+// shorten bounds the length of a possibly invalid name in an error.
 func shorten(name string) string {
 	if len(name) <= record.MaxCategoryName {
 		return name
@@ -165,7 +165,7 @@ func shorten(name string) string {
 	return strings.ToValidUTF8(name[:64], "") + "..."
 }
 
-// lookupError is the error for a category that could not be read.
+// lookupError returns the error for a category that could not be read.
 func (c *ControlPlane) lookupError(what, name string, err error) error {
 	if !errors.Is(err, kv.ErrNotFound) {
 		return request.ReadError(what, err)
@@ -173,7 +173,7 @@ func (c *ControlPlane) lookupError(what, name string, err error) error {
 	return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "%s: it does not exist%s", what, c.suggestNames(name))
 }
 
-// suggestNames returns what may have been meant by a name, as the end of a message.
+// suggestNames returns names similar to name, as the end of a message.
 func (c *ControlPlane) suggestNames(name string) string {
 	if !c.suggestive.Allow() {
 		return ""
@@ -231,7 +231,7 @@ func (c *ControlPlane) ListCategories(ctx context.Context, req *scribev1.ListCat
 	return resp, nil
 }
 
-// UpdateCategory implements rpc.ControlService. Fields that the request sets to what they are change nothing.
+// UpdateCategory implements rpc.ControlService. Fields that the request sets to their current values change nothing.
 func (c *ControlPlane) UpdateCategory(ctx context.Context, req *scribev1.UpdateCategoryRequest) (*scribev1.UpdateCategoryResponse, error) {
 	if err := c.enterCall(); err != nil {
 		return nil, err
@@ -263,7 +263,7 @@ func (c *ControlPlane) UpdateCategory(ctx context.Context, req *scribev1.UpdateC
 	return &scribev1.UpdateCategoryResponse{Category: cat}, nil
 }
 
-// applyUpdate returns a category with the fields changed that the request sets.
+// applyUpdate returns a copy of the category with the fields that the request sets.
 func applyUpdate(before *scribev1.Category, req *scribev1.UpdateCategoryRequest) *scribev1.Category {
 	after := proto.CloneOf(before)
 	if req.Owner != nil {
@@ -305,7 +305,7 @@ func applyUpdate(before *scribev1.Category, req *scribev1.UpdateCategoryRequest)
 	return after
 }
 
-// cachePolicy is a policy as a category keeps it: what this program knows of it, and none when that says nothing.
+// cachePolicy returns a policy as a category keeps it: the fields that this program knows, or nil if they are all unset.
 func cachePolicy(p *scribev1.CachePolicy) *scribev1.CachePolicy {
 	known := &scribev1.CachePolicy{Memory: p.GetMemory(), Memcached: p.GetMemcached(), MemcachedAge: proto.CloneOf(p.GetMemcachedAge())}
 	if proto.Equal(known, &scribev1.CachePolicy{}) {
@@ -314,9 +314,9 @@ func cachePolicy(p *scribev1.CachePolicy) *scribev1.CachePolicy {
 	return known
 }
 
-// DeleteCategory implements rpc.ControlService. The transaction that deletes the category also notes that its logs are to be ended,
-// which begins at once and goes on until it is done, here or in the control plane that comes after. What is left in the logs is for
-// retention, which finds it in ListDropped.
+// DeleteCategory implements rpc.ControlService. The transaction that deletes the category also records that its logs must be
+// retired. The retirement begins at once and is retried until it succeeds, here or in the next control plane. Retention removes
+// what is left in the logs; it finds the category in ListDropped.
 func (c *ControlPlane) DeleteCategory(ctx context.Context, req *scribev1.DeleteCategoryRequest) (*scribev1.DeleteCategoryResponse, error) {
 	if err := c.enterCall(); err != nil {
 		return nil, err
@@ -332,7 +332,7 @@ func (c *ControlPlane) DeleteCategory(ctx context.Context, req *scribev1.DeleteC
 		return []kv.Op{
 			kv.Delete(categoryKey(t.name)).If(before.GetRevision()),
 			kv.Put(droppedKey(before.GetId()), value),
-			// There is none: while there is, no category of that name can be created.
+			// No such entry exists: while it does, no category of that name can be created.
 			kv.Put(retiringKey(t.name), value).If(0),
 		}, before, err
 	})
@@ -348,21 +348,21 @@ func (c *ControlPlane) DeleteCategory(ctx context.Context, req *scribev1.DeleteC
 	return &scribev1.DeleteCategoryResponse{}, nil
 }
 
-// categoryChange is a category that is to be changed.
+// categoryChange is the target of a change.
 type categoryChange struct {
 	change string // for metrics
 	what   string // for errors
 	name   string
-	// revision that the category must have; 0 for any.
+	// revision is the revision that the category must have; 0 for any.
 	revision uint64
 }
 
-// String says what is to be done.
+// String describes the change.
 func (t categoryChange) String() string { return fmt.Sprintf("%s %q", t.what, shorten(t.name)) }
 
-// changeCategory reads a category, has fn decide on operations conditional on its revision, and commits them; when another change came
-// first, it begins again unless the target names a revision. It returns the category that fn returned, with the revision that it
-// has now. No operations mean that there is nothing to do.
+// changeCategory reads a category, lets fn choose operations conditional on its revision, and commits them. On a conflict it
+// begins again, unless the target names a revision. It returns the category that fn returned, with its new revision. No
+// operations mean that nothing needs to change.
 func (c *ControlPlane) changeCategory(ctx context.Context, t categoryChange,
 	fn func(before *scribev1.Category) ([]kv.Op, *scribev1.Category, error),
 ) (*scribev1.Category, error) {

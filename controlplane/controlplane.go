@@ -28,17 +28,17 @@ type ControlPlane struct {
 	feed    *categoryFeed
 	members *memberDriver
 	pins    *pinTable
-	// retireSchedule is of the deleted categories that may not be retired yet.
+	// retireSchedule schedules the deleted categories that may not be retired yet.
 	retireSchedule *retireSchedule
-	// suggesting limits the search for names like one that does not exist, which looks at all of them: one at a time, and so
-	// many a second. Without it errors just suggest nothing.
+	// suggesting limits the search for similar names, which reads all of them: one search at a time, and a bounded rate. An error
+	// that gets no search has no suggestions.
 	suggesting chan struct{}
 	suggestive *rate.Limiter
 
-	// calls include watches, which end when it drains.
+	// calls includes watches, which end when it drains.
 	calls   lifecycle.Calls
 	watches atomic.Int64
-	// stopped ends the goroutines of this package.
+	// stopped is the context of the goroutines of this package.
 	stopped context.Context
 	stop    context.CancelFunc
 	workers sync.WaitGroup
@@ -46,7 +46,7 @@ type ControlPlane struct {
 
 var _ rpc.ControlService = (*ControlPlane)(nil)
 
-// New starts a control plane. It reads the slots of members, so the store must answer.
+// New starts a control plane. It reads the slots of members, so it needs a store that answers.
 func New(cfg Config, deps Deps) (*ControlPlane, error) {
 	if deps.Store == nil {
 		return nil, errors.Join(errors.New("controlplane: missing store"), cfg.Validate())
@@ -93,8 +93,8 @@ func New(cfg Config, deps Deps) (*ControlPlane, error) {
 	return c, nil
 }
 
-// Close refuses new calls, ends watches, waits for running calls until ctx ends, and releases what the control plane holds. The
-// members' leases stay: they are for the next control plane on the same store. Repeating it is harmless.
+// Close refuses new calls, ends watches, waits for running calls until ctx ends, and releases the control plane's resources. The
+// members' leases stay for the next control plane on the same store. Repeating it is harmless.
 func (c *ControlPlane) Close(ctx context.Context) error {
 	first := c.calls.Drain()
 	err := c.calls.Wait(ctx)
@@ -109,7 +109,7 @@ func (c *ControlPlane) Close(ctx context.Context) error {
 	return err
 }
 
-// enterCall admits a call, which ends with calls.Leave.
+// enterCall admits a call. The caller ends it with calls.Leave.
 func (c *ControlPlane) enterCall() error {
 	if !c.calls.Enter() {
 		return errClosing()
@@ -117,7 +117,7 @@ func (c *ControlPlane) enterCall() error {
 	return nil
 }
 
-// enterWatch admits a watch, which ends with leave.
+// enterWatch admits a watch. The caller ends it with leave.
 func (c *ControlPlane) enterWatch(kind string) (leave func(), err error) {
 	if err := c.enterCall(); err != nil {
 		return nil, err
@@ -141,7 +141,8 @@ func errClosing() error {
 	return rpc.Errorf(scribev1.Reason_REASON_SHUTTING_DOWN, "the control plane is shutting down")
 }
 
-// commitError gives a failed transaction its reason, and reports whether it is certain that nothing was changed.
+// commitError wraps the error of a failed transaction with its reason, and reports whether the transaction certainly changed
+// nothing.
 func commitError(what string, err error) (certain bool, wrapped error) {
 	switch {
 	case errors.Is(err, kv.ErrClosed), errors.Is(err, kv.ErrCorrupt), errors.Is(err, kv.ErrConflict), errors.Is(err, kv.ErrInvalid):

@@ -9,11 +9,10 @@ import (
 	"scribe/storage/kv"
 )
 
-// maxDropped is how many deleted categories one call lists or forgets.
+// maxDropped bounds the deleted categories that one call lists or forgets.
 const maxDropped = 1000
 
-// ListDropped implements rpc.ControlService: it returns categories that were deleted, which is what retention still has to remove from
-// the logs and the blobs.
+// ListDropped implements rpc.ControlService: it returns deleted categories whose logs and blobs retention still has to remove.
 func (c *ControlPlane) ListDropped(ctx context.Context, req *scribev1.ListDroppedRequest) (*scribev1.ListDroppedResponse, error) {
 	if err := c.enterCall(); err != nil {
 		return nil, err

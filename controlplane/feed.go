@@ -9,12 +9,12 @@ import (
 	"scribe/storage/kv"
 )
 
-// categoryFeed is what watches of categories read: the newest state of every category, in the order in which the states arrived. A
-// change moves its category to the end of the order. So a watch needs nothing but its position in it: it never lags by more than
-// the number of categories, and what was overwritten before it came by is not sent.
+// categoryFeed is the source of category watches: the newest state of every category, in the order in which the states arrived. A
+// change moves its category to the end of the order. So the only state of a watch is its position in the order: its backlog never
+// exceeds the number of categories, and states that were overwritten before it read them are not sent.
 //
-// A deletion is a state too, but only the newest maxDeletions of them are kept, and for a watch that has seen the category
-// missing one would be wrong: it starts over (see read).
+// A deletion is a state too, but only the newest maxDeletions of them are kept. A watch that has sent a category and missed its
+// deletion would be wrong: it starts over (see readStep).
 //
 // One goroutine changes a feed; any number read it.
 type categoryFeed struct {
@@ -23,21 +23,21 @@ type categoryFeed struct {
 	mu struct {
 		sync.RWMutex
 		items map[string]feedItem
-		// order has every item once with its sequence, ascending, and entries that later changes have outdated, which are
-		// recognised by a sequence that is not the item's.
+		// order has every item once with its sequence, ascending, and outdated entries of items that changed later. The sequence
+		// of an outdated entry differs from the item's.
 		order []feedEntry
 		seq   uint64
-		// deletions are the sequences of the deletions remembered, and of some that were overwritten; forgotten is the newest
-		// sequence of one that is not remembered.
+		// deletions are the sequences of the remembered deletions, and of some that were overwritten; forgotten is the newest
+		// sequence of a forgotten deletion.
 		deletions []feedEntry
 		forgotten uint64
 		// live counts items that are not deletions.
 		live int
-		// revision of the store up to which every change is in the feed.
+		// revision is the store's revision up to which every change is in the feed.
 		revision uint64
-		// loaded says that the feed has been complete once.
+		// loaded says that the feed was complete at least once.
 		loaded bool
-		// grown is closed, and replaced, with every change.
+		// grown is closed and replaced with every change.
 		grown chan struct{}
 	}
 }
@@ -46,7 +46,7 @@ type categoryFeed struct {
 type feedItem struct {
 	seq      uint64
 	revision uint64
-	value    []byte // encoded; nil when it was deleted
+	value    []byte // encoded; nil for a deletion
 }
 
 // feedEntry is a category in the order of changes.
@@ -62,8 +62,8 @@ func newFeed(maxDeletions int) *categoryFeed {
 	return f
 }
 
-// applyEvents takes changes from the store, whose keys are names of categories, and revision up to which nothing is missing once they
-// are in. Those that are not newer than what is known are left out, since reading and watching a store overlap.
+// applyEvents adds changes from the store, whose keys are names of categories. After it the feed is complete up to revision.
+// Changes that are not newer than the feed's are skipped, since reading and watching a store overlap.
 func (f *categoryFeed) applyEvents(events []kv.KeyEvent, revision uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -76,13 +76,13 @@ func (f *categoryFeed) applyEvents(events []kv.KeyEvent, revision uint64) {
 	f.wakeWatches()
 }
 
-// replaceAll takes the complete state of the store. What is not in it was deleted. The state was read in pages, the first one at
-// revision.
+// replaceAll takes the complete state of the store; categories that are not in it were deleted. The state was read in pages, the
+// first one at revision.
 func (f *categoryFeed) replaceAll(entries map[string]kv.Entry, revision uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if revision < f.mu.revision {
-		// The store was put back to an earlier state, and counts from there. Nothing that watches know can be compared.
+		// The store was restored to an earlier state, and counts from there. Nothing that watches sent can be compared.
 		clear(f.mu.items)
 		f.mu.order, f.mu.deletions, f.mu.live = nil, nil, 0
 		f.mu.seq++
@@ -152,7 +152,7 @@ func (f *categoryFeed) forgetDeletions() {
 	f.mu.deletions = append([]feedEntry(nil), f.mu.deletions[n:]...)
 }
 
-// compactOrder removes the entries that later changes have outdated. f.mu is held.
+// compactOrder removes the outdated entries. f.mu is held.
 func (f *categoryFeed) compactOrder() {
 	kept := make([]feedEntry, 0, len(f.mu.items)+len(f.mu.items)/4)
 	for _, p := range f.mu.order {
@@ -163,34 +163,34 @@ func (f *categoryFeed) compactOrder() {
 	f.mu.order = kept
 }
 
-// feedCursor is a watch's position in a feed. The zero cursor is one that has not started.
+// feedCursor is a watch's position in a feed. The zero cursor has not started.
 type feedCursor struct {
 	started bool
-	// seq: everything up to it was sent.
+	// seq is the sequence up to which everything was sent.
 	seq uint64
-	// began is the end of the order when the watch started over; deletions up to it are of no interest to it, since it had not
-	// been sent the categories.
+	// began is the end of the order when the watch started over. Deletions up to it are skipped, since the watch had not sent the
+	// categories.
 	began uint64
-	// synced says that the complete set has been sent.
+	// synced says that the complete set was sent.
 	synced bool
-	// revision that the watch has reached.
+	// revision is the revision that the watch has reached.
 	revision uint64
 }
 
-// feedStep is what a watch sends next.
+// feedStep is the next part that a watch sends.
 type feedStep struct {
-	// reset says that it starts over.
+	// reset says that the watch starts over.
 	reset   bool
 	updated []kv.Entry
 	deleted []string
-	// syncs says that the complete set has been sent with this step, for the first time since the reset.
+	// syncs says that this step completes the set, for the first time since the reset.
 	syncs bool
-	// grown, when not nil, announces more: the watch has come to the end of the order, or the feed is not loaded.
+	// grown, when not nil, announces more: the watch has reached the end of the order, or the feed is not loaded.
 	grown <-chan struct{}
 }
 
-// readStep returns what comes after a cursor, within the bounds, and moves it. It does nothing until the feed is loaded, but returns
-// the channel that announces it.
+// readStep returns the changes after a cursor, within the bounds, and advances the cursor. Until the feed is loaded it returns
+// only the channel that announces it.
 func (f *categoryFeed) readStep(c *feedCursor, maxItems, maxBytes int) feedStep {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -226,21 +226,21 @@ func (f *categoryFeed) readStep(c *feedCursor, maxItems, maxBytes int) feedStep 
 			s.deleted = append(s.deleted, p.name)
 		}
 	}
-	// Only here is the watch's knowledge that of one revision.
+	// Only at this point does the watch have the state of one revision.
 	s.syncs, s.grown = !c.synced, f.mu.grown
 	c.seq, c.synced, c.revision = f.mu.seq, true, f.mu.revision
 	return s
 }
 
-// countLive returns how many categories there are.
+// countLive returns the number of categories.
 func (f *categoryFeed) countLive() int {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return f.mu.live
 }
 
-// eachName calls fn with the names of all categories, in no order of use, some of them perhaps twice or not when they change
-// meanwhile. It does not hold the lock for long.
+// eachName calls fn with the names of all categories, in no particular order. Names that change during the call may be repeated
+// or missing. It does not hold the lock for long.
 func (f *categoryFeed) eachName(fn func(name string)) {
 	const chunk = 4096
 	var buf [chunk]string

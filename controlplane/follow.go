@@ -11,7 +11,7 @@ import (
 	"scribe/storage/kv"
 )
 
-// pauses between attempts to follow the store.
+// pauses are the pauses between attempts to follow the store.
 var pauses = backoff.Backoff{Min: 50 * time.Millisecond, Max: 5 * time.Second}
 
 // followStore keeps the feed equal to the store until the control plane stops.
@@ -37,7 +37,7 @@ func (c *ControlPlane) followStore() {
 	}
 }
 
-// followOnce reads all categories into the feed, calls synced, and then takes every change. It returns when that fails.
+// followOnce reads all categories into the feed, calls synced, and then applies every change until an error.
 func (c *ControlPlane) followOnce(ctx context.Context, synced func()) error {
 	c.metrics.resyncs.Inc()
 	entries := make(map[string]kv.Entry)
@@ -76,7 +76,7 @@ func (c *ControlPlane) followOnce(ctx context.Context, synced func()) error {
 	})
 }
 
-// isReadable reports whether a value is that of a category. One that is not must not take all the others with it.
+// isReadable reports whether a value decodes as a category. An unreadable value must not make all others unavailable.
 func (c *ControlPlane) isReadable(name string, value []byte) bool {
 	if _, err := c.decodeCounted(name, value, 0); err != nil {
 		c.logger.Error("ignoring damaged category", "category", name, "error", err)

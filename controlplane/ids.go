@@ -12,14 +12,14 @@ import (
 
 const maxID = math.MaxUint32
 
-// errNoIDs means that every id was used.
+// errNoIDs means that all ids are used.
 var errNoIDs = errors.New("all 4294967295 category ids are used: set up a new cell")
 
-// idAllocator hands out ids of categories. It takes them from the counter in the store in blocks, so that creating a category is one
-// transaction that no other create conflicts with.
+// idAllocator hands out ids of categories. It takes them from the counter in the store in blocks, so that creates do not conflict
+// with each other's transactions.
 //
-// The counter is above every id ever handed out. An id whose create has definitely failed is handed out again; one whose create
-// may have happened is not.
+// The counter is above every id ever handed out. An id whose create definitely failed is handed out again; an id whose create has
+// an unknown outcome is not.
 type idAllocator struct {
 	store kv.Store
 	block uint32
@@ -28,9 +28,9 @@ type idAllocator struct {
 
 	mu struct {
 		sync.Mutex
-		// Ids from next on and below end are ours. 64 bits, since end may be one more than the largest id.
+		// Ids in [next, end) belong to this process. They have 64 bits, since end may be one more than the largest id.
 		next, end uint64
-		// revision of the counter when we wrote it last; 0 if we have not.
+		// revision is the counter's revision after the last write of this process; 0 before the first.
 		revision uint64
 		returned []uint32
 	}
@@ -40,7 +40,7 @@ func newIDs(store kv.Store, block uint32) *idAllocator {
 	return &idAllocator{store: store, block: block, turn: make(chan struct{}, 1)}
 }
 
-// takeID returns an id that no category has had.
+// takeID returns an id that was never used for a category.
 func (g *idAllocator) takeID(ctx context.Context) (uint32, error) {
 	for {
 		if id, ok := g.takeOwn(); ok {
@@ -67,14 +67,14 @@ func (g *idAllocator) takeOwn() (uint32, bool) {
 	return uint32(g.mu.next - 1), true
 }
 
-// giveBack takes an id back that no category has got.
+// giveBack takes back an id that no category got.
 func (g *idAllocator) giveBack(id uint32) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.mu.returned = append(g.mu.returned, id)
 }
 
-// takeBlock takes a block, unless another call has.
+// takeBlock takes a block of ids, unless another call has done so.
 func (g *idAllocator) takeBlock(ctx context.Context) error {
 	select {
 	case g.turn <- struct{}{}:
@@ -111,7 +111,7 @@ func (g *idAllocator) takeBlock(ctx context.Context) error {
 	}
 }
 
-// readCounter reads the counter: the next id, and the counter's revision, 0 when there is none yet.
+// readCounter reads the counter: the next id, and the counter's revision, 0 if the counter does not exist.
 func (g *idAllocator) readCounter(ctx context.Context) (next, revision uint64, err error) {
 	e, err := g.store.Get(ctx, nextIDKey)
 	if errors.Is(err, kv.ErrNotFound) {
@@ -124,8 +124,8 @@ func (g *idAllocator) readCounter(ctx context.Context) (next, revision uint64, e
 	return next, e.Revision, err
 }
 
-// releaseBlock gives the unused end of the block back, so that a restart leaves out no ids. No other call may run. It fails without
-// harm when another control plane has taken a block since.
+// releaseBlock gives the unused end of the block back, so that a restart skips no ids. No other call may run. It fails without
+// harm if another control plane has taken a block since.
 func (g *idAllocator) releaseBlock(ctx context.Context) error {
 	g.mu.Lock()
 	next, end, revision := g.mu.next, g.mu.end, g.mu.revision

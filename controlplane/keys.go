@@ -29,15 +29,15 @@ func droppedKey(id uint32) string    { return fmt.Sprintf("%s%010d", droppedPref
 func retiringKey(name string) string { return retiringPrefix + name }
 func slotKey(slot uint32) string     { return fmt.Sprintf("%s%05d", slotPrefix, slot) }
 
-// encodeCategory returns the stored form of a category: the protobuf message without the revision, which the store keeps.
-// Fields that a newer program has written and this one does not know are kept.
+// encodeCategory returns the stored form of a category: the protobuf message without the revision, which the store keeps. Unknown
+// fields of newer programs are kept.
 func encodeCategory(c *scribev1.Category) ([]byte, error) {
 	stored := proto.CloneOf(c)
 	stored.Revision = 0
 	return proto.MarshalOptions{Deterministic: true}.Marshal(stored)
 }
 
-// decodeCategory returns a stored category.
+// decodeCategory decodes a stored category.
 func decodeCategory(name string, value []byte, revision uint64) (*scribev1.Category, error) {
 	c := new(scribev1.Category)
 	if err := proto.Unmarshal(value, c); err != nil {
@@ -50,7 +50,7 @@ func decodeCategory(name string, value []byte, revision uint64) (*scribev1.Categ
 	return c, nil
 }
 
-// decodeDropped returns a category that was deleted.
+// decodeDropped decodes a deleted category.
 func decodeDropped(key string, value []byte) (*scribev1.Category, error) {
 	c := new(scribev1.Category)
 	if err := proto.Unmarshal(value, c); err != nil {
@@ -62,7 +62,7 @@ func decodeDropped(key string, value []byte) (*scribev1.Category, error) {
 	return c, nil
 }
 
-// decodeRetiring returns a category that was deleted and whose logs may not have ended.
+// decodeRetiring decodes a deleted category whose logs may not be retired yet.
 func decodeRetiring(key string, value []byte) (*scribev1.Category, error) {
 	c := new(scribev1.Category)
 	if err := proto.Unmarshal(value, c); err != nil {
@@ -74,7 +74,7 @@ func decodeRetiring(key string, value []byte) (*scribev1.Category, error) {
 	return c, nil
 }
 
-// encodeNextID and decodeNextID are the counter of ids in decimal. It may be one more than the largest id.
+// encodeNextID returns the stored form of the counter of ids, in decimal. The counter may be one more than the largest id.
 func encodeNextID(next uint64) []byte { return strconv.AppendUint(nil, next, 10) }
 
 func decodeNextID(value []byte) (uint64, error) {
@@ -85,10 +85,10 @@ func decodeNextID(value []byte) (uint64, error) {
 	return next, nil
 }
 
-// slotVersion is the version of slotRecord. A newer one is refused.
+// slotVersion is the version of slotRecord. A newer version is refused.
 const slotVersion = 1
 
-// slotRecord is what is stored of a slot: who got it last. Times are Unix microseconds.
+// slotRecord is the stored form of a slot and its last holder. Times are Unix microseconds.
 type slotRecord struct {
 	Version  int     `json:"version"`
 	ID       string  `json:"id"`
@@ -97,7 +97,7 @@ type slotRecord struct {
 	Program  string  `json:"program,omitempty"`
 	JoinedAt int64   `json:"joined_at"`
 	TTL      int64   `json:"ttl_us"`
-	// ExpiredAt is when the lease ended; 0 when it lived when this was written.
+	// ExpiredAt is when the lease ended; 0 if it was live when this was written.
 	ExpiredAt int64 `json:"expired_at,omitempty"`
 }
 
@@ -112,7 +112,7 @@ func encodeSlot(m *scribev1.Member, ttl time.Duration, expiredAt int64) ([]byte,
 	return json.Marshal(r)
 }
 
-// decodeSlot returns the member that a key of slotPrefix is for, its TTL, and when its lease expired, 0 for never.
+// decodeSlot decodes the entry of a slot: the member, its TTL, and when its lease expired, 0 for never.
 func decodeSlot(key string, value []byte) (m *scribev1.Member, ttl time.Duration, expiredAt int64, err error) {
 	damaged := func(err error) (*scribev1.Member, time.Duration, int64, error) {
 		return nil, 0, 0, fmt.Errorf("%w: %s: %w", kv.ErrCorrupt, key, err)

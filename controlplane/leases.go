@@ -9,11 +9,11 @@ import (
 	"scribe/storage/kv"
 )
 
-// storeTimeout bounds how long the members wait for the store, since what they write is serialised.
+// storeTimeout bounds writes of the members to the store, since these writes are serialised.
 const storeTimeout = 10 * time.Second
 
-// restoreMembers reads what was written down of slots. Leases that lived then are taken to live for one more TTL, since the
-// members may have sent heartbeats until a moment ago and will go on; so nobody sees them go and come.
+// restoreMembers reads the stored slots. Leases that were live then get one more TTL, since their members may have sent
+// heartbeats until a moment ago and will continue; so watchers do not see them leave and join again.
 func (c *ControlPlane) restoreMembers() error {
 	ctx, cancel := context.WithTimeout(c.stopped, storeTimeout)
 	defer cancel()
@@ -24,7 +24,7 @@ func (c *ControlPlane) restoreMembers() error {
 		}
 		m, ttl, expiredAt, err := decodeSlot(e.Key, e.Value)
 		if err != nil {
-			// Its slot may be given to another. Epochs protect the logs.
+			// Its slot may be given to another member. Epochs protect the logs.
 			c.metrics.damaged.Inc()
 			c.logger.Error("ignoring damaged member: its slot is free", "key", e.Key, "error", err)
 			continue
@@ -34,7 +34,7 @@ func (c *ControlPlane) restoreMembers() error {
 		}
 		var usable time.Time
 		if expiredAt != 0 {
-			// By the wall clock, which may have been set since: never longer than if it had expired now.
+			// By the wall clock, which may have been set since: never longer than for a lease that expired now.
 			usable = now.Add(min(time.UnixMicro(expiredAt).Add(ttl).Sub(wall), ttl))
 		}
 		c.members.restoreMember(m, ttl, now, usable)
@@ -42,14 +42,14 @@ func (c *ControlPlane) restoreMembers() error {
 	return nil
 }
 
-// restoreMember is restore of the registry.
+// restoreMember calls the registry's restoreMember under the lock.
 func (m *memberDriver) restoreMember(member *scribev1.Member, ttl time.Duration, now, usable time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mu.registry.restoreMember(member, ttl, now, usable)
 }
 
-// watchLeases ends leases when their time has come, and passes on changed loads, with one timer for all.
+// watchLeases expires leases when they are due, and announces changed loads, with one timer for all.
 func (c *ControlPlane) watchLeases() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -81,7 +81,7 @@ func (c *ControlPlane) watchLeases() {
 	}
 }
 
-// expireLeases ends leases and tells the watches.
+// expireLeases expires leases and wakes the watches.
 func (m *memberDriver) expireLeases(now time.Time) ([]*memberLease, time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -92,7 +92,8 @@ func (m *memberDriver) expireLeases(now time.Time) ([]*memberLease, time.Time) {
 	return expired, next
 }
 
-// announceLoads tells the watches of changed loads, if it is time to: due says that it has, waiting that there are some.
+// announceLoads wakes the watches for changed loads, but not before from. due says that it woke them, waiting that changed loads
+// still wait.
 func (m *memberDriver) announceLoads(now, from time.Time) (due, waiting bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -103,8 +104,8 @@ func (m *memberDriver) announceLoads(now, from time.Time) (due, waiting bool) {
 	return true, false
 }
 
-// writeExpired notes that leases have ended, so that a control plane that starts later does not take the members for alive. When
-// it fails, that one will, for one TTL.
+// writeExpired stores that leases have expired, so that a later control plane does not take the members for alive. If the write
+// fails, that control plane will, for one TTL.
 func (c *ControlPlane) writeExpired(expired []*memberLease) {
 	if len(expired) == 0 {
 		return
@@ -123,7 +124,7 @@ func (c *ControlPlane) writeExpired(expired []*memberLease) {
 		n := min(len(expired), kv.MaxOps)
 		for _, l := range expired[:n] {
 			if !c.members.expiredHolder(l) {
-				continue // it has joined again since, which is written already
+				continue // it has joined again since, which is stored already
 			}
 			value, err := encodeSlot(l.member, l.ttl, wall)
 			if err != nil {
@@ -142,7 +143,7 @@ func (c *ControlPlane) writeExpired(expired []*memberLease) {
 	}
 }
 
-// expiredHolder reports whether a lease is over and its slot is still kept for its member.
+// expiredHolder reports whether a lease has expired and its slot is still kept for its member.
 func (m *memberDriver) expiredHolder(l *memberLease) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

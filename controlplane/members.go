@@ -17,22 +17,22 @@ import (
 	"scribe/storage/kv"
 )
 
-// memberDriver drives the registry: it serialises what is written down, wakes watches, and shares lists.
+// memberDriver drives the registry: it serialises writes to the store, wakes watches, and shares lists.
 type memberDriver struct {
-	// turn is held by the one call that reserves a slot and writes it down. What is written of a slot therefore has the order
-	// in which the registry changed.
+	// turn is held by the one call that reserves a slot and stores it. Writes about a slot therefore have the order in which the
+	// registry changed.
 	turn chan struct{}
-	// wake has the lease watcher look at the time again.
+	// wake tells the lease watcher to compare the deadlines with the time again.
 	wake chan struct{}
 
 	mu struct {
 		sync.Mutex
 		registry *memberRegistry
-		// shared is the newest list that watches are sent; nil when it has to be made again.
+		// shared is the newest list that watches send; nil when it has to be made again.
 		shared []*scribev1.Member
-		// changed is closed, and replaced, when watches have something to send.
+		// changed is closed and replaced when watches have something to send.
 		changed chan struct{}
-		// loads says that a load has changed since watches were woken.
+		// loads says that a load has changed since the watches were woken.
 		loads bool
 	}
 }
@@ -57,7 +57,7 @@ func (m *memberDriver) wakeWatches() {
 	m.mu.changed = make(chan struct{})
 }
 
-// watchList returns the newest list, which is shared, and what announces the next one.
+// watchList returns the newest list, which is shared, and the channel that announces the next one.
 func (m *memberDriver) watchList() ([]*scribev1.Member, <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -67,7 +67,7 @@ func (m *memberDriver) watchList() ([]*scribev1.Member, <-chan struct{}) {
 	return m.mu.shared, m.mu.changed
 }
 
-// listMembers returns copies of the members that offer a role, of all for none.
+// listMembers returns copies of the members that offer a role, or of all members if role is unspecified.
 func (m *memberDriver) listMembers(role scribev1.Role) []*scribev1.Member {
 	m.mu.Lock()
 	list := m.mu.registry.listMembers()
@@ -85,11 +85,10 @@ func cloneMembers(list []*scribev1.Member) []*scribev1.Member {
 	return out
 }
 
-// wakeLeaseWatcher wakes the lease watcher.
 func (m *memberDriver) wakeLeaseWatcher() {
 	select {
 	case m.wake <- struct{}{}:
-	default: // it is about to wake
+	default: // it already has a token
 	}
 }
 
@@ -118,7 +117,7 @@ func (c *ControlPlane) Join(ctx context.Context, req *scribev1.JoinRequest) (*sc
 	return &scribev1.JoinResponse{Member: proto.CloneOf(member), Ttl: durationpb.New(ttl)}, nil
 }
 
-// joinMember gives a member a slot, writes it down, and begins the lease. The member is the registry's from then on.
+// joinMember gives a member a slot, stores it, and begins the lease. From then on the registry owns member.
 func (c *ControlPlane) joinMember(ctx context.Context, what string, member *scribev1.Member, ttl time.Duration) error {
 	m := c.members
 	select {
@@ -202,7 +201,7 @@ func (c *ControlPlane) Leave(ctx context.Context, req *scribev1.LeaveRequest) (*
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	// The slot is free only once that is written down: else a restart could hand it to two.
+	// The slot becomes free only after the deletion is stored: otherwise a restart could give it to two members.
 	if _, err := c.deps.Store.Commit(ctx, kv.Delete(slotKey(slot))); err != nil {
 		_, err = commitError(fmt.Sprintf("leave of %q", shorten(req.GetId())), err)
 		return nil, err
@@ -240,7 +239,7 @@ func (c *ControlPlane) WatchMembers(ctx context.Context, req *scribev1.WatchMemb
 	defer done()
 	timer := time.NewTimer(heartbeat)
 	defer timer.Stop()
-	// wait ends with the first of the channels (nil = never), or after d.
+	// wait returns nil when changed is closed (nil = never) or after d, and an error when the control plane or ctx ends.
 	wait := func(d time.Duration, changed <-chan struct{}) error {
 		timer.Reset(d)
 		select {
@@ -261,14 +260,14 @@ func (c *ControlPlane) WatchMembers(ctx context.Context, req *scribev1.WatchMemb
 		if err := wait(c.cfg.MemberInterval, nil); err != nil {
 			return err
 		}
-		// The list is the heartbeat: sending it again says nothing new, and does no harm.
+		// The list is the heartbeat: sending an unchanged list does no harm.
 		if err := wait(max(heartbeat-c.cfg.MemberInterval, 0), changed); err != nil {
 			return err
 		}
 	}
 }
 
-// roleNames are roles as people name them.
+// roleNames returns the names of roles for messages.
 func roleNames(roles []scribev1.Role) []string {
 	names := make([]string, len(roles))
 	for i, r := range roles {

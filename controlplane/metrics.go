@@ -8,7 +8,7 @@ import (
 	"scribe/internal/base/metrics"
 )
 
-// roleMetrics count what the role does.
+// roleMetrics are the role's metrics.
 type roleMetrics struct {
 	watches  *prometheus.GaugeVec
 	changes  *prometheus.CounterVec
@@ -18,12 +18,12 @@ type roleMetrics struct {
 	joins    prometheus.Counter
 	leaves   prometheus.Counter
 	expiries prometheus.Counter
-	// retired and retireFailures are of deleted categories whose logs are ended.
+	// retired and retireFailures count retirements of deleted categories.
 	retired        prometheus.Counter
 	retireFailures prometheus.Counter
 }
 
-// gaugeSources are read when metrics are.
+// gaugeSources are called when the metrics are collected.
 type gaugeSources struct{ categories, members, retiring, pinHolders func() float64 }
 
 // Values of the labels "watch" and "change".

@@ -14,7 +14,7 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// Bounds of pins, as the protocol describes them. A holder that is over them gets an error and keeps what it held.
+// Bounds of pins, as the protocol describes them. A holder above them gets an error and keeps its earlier pins.
 const (
 	maxPins       = 10_000
 	maxPinsInAll  = 200_000
@@ -23,8 +23,8 @@ const (
 	defaultPinTTL = 30 * time.Second
 )
 
-// pinTable are what readers still need of categories that retention is about to take. They live in memory: holders repeat them, and who
-// lists them is told for how long they have been collected.
+// pinTable holds the pins: what readers still need of categories that retention is about to remove. Pins live in memory and
+// holders repeat them. ListPins says since when this process has collected them.
 type pinTable struct {
 	since time.Time
 	mu    struct {
@@ -45,7 +45,7 @@ func newPins(now time.Time) *pinTable {
 	return p
 }
 
-// replacePins replaces what a holder has; it reports false when there are too many of all of them.
+// replacePins replaces the pins of a holder. It returns false if all holders together would have too many.
 func (p *pinTable) replacePins(now time.Time, holder string, list []*scribev1.Pin, ttl time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,7 +87,7 @@ func (p *pinTable) earliestPins(now time.Time) []*scribev1.Pin {
 	return out
 }
 
-// expireHolders forgets holders that were silent for too long. The caller holds mu.
+// expireHolders removes holders whose pins have expired. The caller holds mu.
 func (p *pinTable) expireHolders(now time.Time) {
 	for name, h := range p.mu.holders {
 		if !now.Before(h.expires) {

@@ -10,14 +10,14 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// memberRegistry is who is a member, as a plain state machine: it takes requests and the time, and says what came of them. Times are
-// compared with each other only, so any clock that does not go back will do.
+// memberRegistry is the membership as a plain state machine: its methods take requests and the time, and return the results.
+// Times are only compared with each other, so any clock that does not go back will do.
 type memberRegistry struct {
 	slots  *slotTable
 	leases map[string]*memberLease
 }
 
-// memberLease is a live member.
+// memberLease is the lease of a live member.
 type memberLease struct {
 	member   *scribev1.Member
 	ttl      time.Duration
@@ -28,8 +28,8 @@ func newRegistry(maxSlot uint32) *memberRegistry {
 	return &memberRegistry{slots: newSlots(maxSlot), leases: make(map[string]*memberLease)}
 }
 
-// restoreMember puts back a member that was written down: one whose lease may still live, or one whose lease had expired and whose
-// slot others may get from usable on.
+// restoreMember restores a stored member: one whose lease may still be live, or one whose lease had expired and whose slot others
+// may get from usable on.
 func (r *memberRegistry) restoreMember(m *scribev1.Member, ttl time.Duration, now, usable time.Time) {
 	if _, ok := r.slots.byID[m.GetId()]; ok {
 		return // an id has one slot
@@ -42,8 +42,8 @@ func (r *memberRegistry) restoreMember(m *scribev1.Member, ttl time.Duration, no
 	r.leases[m.GetId()] = &memberLease{member: m, ttl: ttl, deadline: now.Add(ttl)}
 }
 
-// reserveSlot gives an id a slot before its lease begins, so that it can be written down first. When there is none it returns 0, and
-// when one may become free.
+// reserveSlot gives an id a slot before its lease begins, so that the slot can be stored first. If there is none it returns 0,
+// and the time when one may become free.
 func (r *memberRegistry) reserveSlot(id string, now time.Time) (slot uint32, free time.Time) {
 	slot, free = r.slots.takeSlot(id, now)
 	if slot == 0 {
@@ -56,21 +56,21 @@ func (r *memberRegistry) reserveSlot(id string, now time.Time) (slot uint32, fre
 	return slot, free
 }
 
-// abandonSlot ends a reservation whose outcome is not known: it may have been written down, so the slot is kept for the id for as
-// long as the lease would have been.
+// abandonSlot ends a reservation with an unknown outcome: it may be stored, so the slot is kept for the id for as long as the
+// lease would have been.
 func (r *memberRegistry) abandonSlot(id string, ttl time.Duration, now time.Time) {
 	if r.leases[id] == nil {
 		r.slots.expireSlot(id, now.Add(2*ttl))
 	}
 }
 
-// beginLease begins the lease of a member that has a slot, or replaces it.
+// beginLease begins or replaces the lease of a member that has a slot.
 func (r *memberRegistry) beginLease(m *scribev1.Member, ttl time.Duration, now time.Time) {
-	r.slots.takeSlot(m.GetId(), now) // the lease of before may have expired since the slot was reserved
+	r.slots.takeSlot(m.GetId(), now) // an earlier lease may have expired since the slot was reserved
 	r.leases[m.GetId()] = &memberLease{member: m, ttl: ttl, deadline: now.Add(ttl)}
 }
 
-// renewLease renews a lease. ok is false when there is none, changed tells that the load is another.
+// renewLease renews a lease. ok is false if there is none; changed says that the load changed.
 func (r *memberRegistry) renewLease(id string, load uint32, now time.Time) (changed, ok bool) {
 	l := r.leases[id]
 	if l == nil || !now.Before(l.deadline) {
@@ -79,20 +79,21 @@ func (r *memberRegistry) renewLease(id string, load uint32, now time.Time) (chan
 	l.deadline = now.Add(l.ttl)
 	changed = l.member.GetLoad() != load
 	if changed {
-		m := proto.CloneOf(l.member) // lists that were handed out share the old one
+		m := proto.CloneOf(l.member) // lists that were handed out share the old message
 		m.Load = load
 		l.member = m
 	}
 	return changed, true
 }
 
-// endLease ends a lease and frees the slot at once, also that of a lease that has expired. It returns the slot, 0 if there was none.
+// endLease ends a lease, live or expired, and frees the slot at once. It returns the slot, 0 if there was none.
 func (r *memberRegistry) endLease(id string) uint32 {
 	delete(r.leases, id)
 	return r.slots.freeSlot(id)
 }
 
-// expireLeases ends the leases whose time has come, and returns their members, by id, with when the next lease ends; zero for never.
+// expireLeases ends the leases that are due. It returns them ordered by member id, and when the next lease expires; zero for
+// never.
 func (r *memberRegistry) expireLeases(now time.Time) (expired []*memberLease, next time.Time) {
 	for id, l := range r.leases {
 		if now.Before(l.deadline) {
@@ -109,7 +110,7 @@ func (r *memberRegistry) expireLeases(now time.Time) (expired []*memberLease, ne
 	return expired, next
 }
 
-// listMembers returns the members by id. The slice is new, the members are shared and must not be changed.
+// listMembers returns the members by id. The slice is new; the members are shared and must not be changed.
 func (r *memberRegistry) listMembers() []*scribev1.Member {
 	list := make([]*scribev1.Member, 0, len(r.leases))
 	for _, l := range r.leases {

@@ -11,16 +11,16 @@ import (
 	"scribe/storage/kv"
 )
 
-// StoredCategories is what a control store says of categories.
+// StoredCategories are the categories in a control store.
 type StoredCategories struct {
 	Categories []*scribev1.Category
-	// Dropped are deleted categories that retention is not done with, and those that their logs may not have ended for.
+	// Dropped are deleted categories that retention has not finished, and those that may not be retired yet.
 	Dropped []*scribev1.Category
-	// NextID is above every id that was ever given out; 0 when none was.
+	// NextID is above every id ever given out; 0 if none was.
 	NextID uint64
 }
 
-// ReadState reads the categories of a control store that no control plane uses. What is damaged is an error.
+// ReadState reads the categories of a control store that no control plane uses. Damage is an error.
 func ReadState(ctx context.Context, store kv.Store) (StoredCategories, error) {
 	var s StoredCategories
 	err := forEach(ctx, store, categoryPrefix, func(e kv.Entry) error {
@@ -54,8 +54,8 @@ func ReadState(ctx context.Context, store kv.Store) (StoredCategories, error) {
 	return s, nil
 }
 
-// CopyRest copies what a control store holds beside the categories, consumer groups and writer slots among it, into another one that has
-// none of it.
+// CopyRest copies everything but the categories from one control store into another that has none of it: consumer groups and
+// writer slots, for example.
 func CopyRest(ctx context.Context, from, to kv.Store) error {
 	err := forEach(ctx, from, "", func(e kv.Entry) error {
 		for _, prefix := range []string{categoryPrefix, droppedPrefix, retiringPrefix, nextIDKey} {
@@ -84,7 +84,7 @@ func forEach(ctx context.Context, store kv.Store, prefix string, fn func(kv.Entr
 	return nil
 }
 
-// WriteState writes categories into a control store that holds none. A crash in between leaves a part of them; the counter of ids comes
+// WriteState writes categories into a control store without any. A crash leaves a part of them; the counter of ids is written
 // first, so no id is given out twice.
 func WriteState(ctx context.Context, store kv.Store, s StoredCategories) error {
 	if s.NextID == 0 || s.NextID > maxID+1 {

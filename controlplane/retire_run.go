@@ -31,7 +31,7 @@ func (c *ControlPlane) retireCategories() {
 	}
 }
 
-// retireDue does what is due, and returns when to look again.
+// retireDue executes the work that is due, and returns how long to wait for the next.
 func (c *ControlPlane) retireDue(ctx context.Context) time.Duration {
 	for ctx.Err() == nil {
 		t := c.retireSchedule.nextTurn(time.Now())
@@ -49,7 +49,7 @@ func (c *ControlPlane) retireDue(ctx context.Context) time.Duration {
 	return 0
 }
 
-// retirePage retires a page of what the store has.
+// retirePage retires one page of the store's entries.
 func (c *ControlPlane) retirePage(ctx context.Context, after string) {
 	if after == "" {
 		c.countRetiring(ctx)
@@ -87,7 +87,7 @@ func (c *ControlPlane) retirePage(ctx context.Context, after string) {
 	c.retireSchedule.notePage(time.Now(), last, page.More, done, failed)
 }
 
-// decodeRetiring reads an entry, and counts damage.
+// decodeRetiring decodes an entry, and counts damage.
 func (c *ControlPlane) decodeRetiring(e kv.Entry) (retiringCategory, error) {
 	cat, err := decodeRetiring(e.Key, e.Value)
 	if err != nil {
@@ -97,12 +97,12 @@ func (c *ControlPlane) decodeRetiring(e kv.Entry) (retiringCategory, error) {
 	return retiringCategory{name: cat.GetName(), id: cat.GetId(), revision: e.Revision}, nil
 }
 
-// countRetiring counts what is pending, unless that changes meanwhile.
+// countRetiring counts the pending entries. The count is dropped if they change meanwhile.
 func (c *ControlPlane) countRetiring(ctx context.Context) {
 	counted, n := c.retireSchedule.beginCount(), int64(0)
 	for _, err := range kv.All(ctx, c.deps.Store, retiringPrefix) {
 		if err != nil {
-			return // who reads the pass's first page says so
+			return // the reader of the pass's first page reports the error
 		}
 		n++
 	}
@@ -111,7 +111,7 @@ func (c *ControlPlane) countRetiring(ctx context.Context) {
 	}
 }
 
-// retireSome retires categories, several at a time, and says how many were and were not.
+// retireSome retires categories concurrently, and returns the numbers of successes and failures.
 func (c *ControlPlane) retireSome(ctx context.Context, list []retiringCategory) (done, failed int) {
 	var (
 		group     sync.WaitGroup
@@ -145,7 +145,7 @@ func (c *ControlPlane) retireSome(ctx context.Context, list []retiringCategory) 
 	return len(list) - failed, failed
 }
 
-// retireOne ends the logs of a category, and removes its entry once they have ended.
+// retireOne retires the logs of a category, then removes its entry.
 func (c *ControlPlane) retireOne(ctx context.Context, p retiringCategory) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.RetireTimeout)
 	defer cancel()
@@ -171,7 +171,7 @@ func (c *ControlPlane) retireOne(ctx context.Context, p retiringCategory) error 
 	return nil
 }
 
-// awaitRetired waits until the logs of a deleted category of that name have ended, but not for long.
+// awaitRetired waits until the deleted category of that name is retired, for a bounded time.
 func (c *ControlPlane) awaitRetired(ctx context.Context, what, name string) error {
 	timeout := time.NewTimer(c.cfg.CreatePatience)
 	defer timeout.Stop()

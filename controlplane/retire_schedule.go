@@ -7,61 +7,62 @@ import (
 	"time"
 )
 
-// Retirer ends the logs of deleted categories. The control plane needs no more of the metadata engine.
+// Retirer retires the logs of deleted categories: the part of the metadata engine that the control plane uses.
 type Retirer interface {
-	// Retire ends a category's id for ever: once it has returned nil, no log of that id takes a record any more, whoever writes and
-	// whatever crashes. Repeating it is harmless.
+	// Retire ends a category's id for ever: after it has returned nil, no log of that id accepts a record any more, from any
+	// writer and after any crash. Repeating it is harmless.
 	Retire(ctx context.Context, category uint32) error
 }
 
-// retiringCategory is a deleted category whose logs may still take records.
+// retiringCategory is a deleted category whose logs may still accept records.
 type retiringCategory struct {
 	name string
 	id   uint32
-	// revision of the entry in the store.
+	// revision is the revision of the entry in the store.
 	revision uint64
 }
 
 // Bounds of a retirement.
 const (
-	// maxAsked is how many categories may wait to be retired at once. What is beyond it waits for the next pass over the store.
+	// maxAsked bounds the categories that wait for an immediate retirement. Further ones wait for the next pass over the store.
 	maxAsked = 1024
-	// retirePage is how many are read from the store at a time, retireParallel how many are retired at a time.
+	// retirePage is the number of entries read from the store at a time, retireParallel the number of concurrent retirements.
 	retirePage     = 256
 	retireParallel = 8
 	// minRetirePause and maxRetirePause bound the time between a failure and the next pass.
 	minRetirePause = 100 * time.Millisecond
 	maxRetirePause = 30 * time.Second
-	// retireInterval is the time between passes when nothing fails. They find what another control plane has left behind.
+	// retireInterval is the time between passes when nothing fails. Passes find the entries that other control planes left.
 	retireInterval = time.Minute
 )
 
-// retireSchedule decides what is retired when. It does no I/O.
+// retireSchedule decides which categories are retired when. It does no I/O.
 //
-// What is pending is in the store. Passes go over it in pages, in the order of names; a page of which nothing could be retired ends
-// the pass, and the next one goes on after it: so an unavailable engine is not asked for everything, and categories that can't be
-// retired don't keep the others from it. What was deleted now, and what somebody wants to create again, does not wait for a pass.
+// Pending retirements are in the store. A pass goes over them in pages, in the order of names. A page without a single success
+// ends the pass, and the next pass continues after that page: so an unavailable engine does not get a request for every category,
+// and categories that can't be retired do not block the others. Categories that were just deleted, or that a create waits for, do
+// not wait for a pass.
 type retireSchedule struct {
-	// wake has a token when something was asked for.
+	// wake has a token after a request.
 	wake chan struct{}
 
 	mu struct {
 		sync.Mutex
-		// pending is how many entries there are. changing counts the transactions under way that change that, changes those that
-		// have ended.
+		// pending is the number of entries. changing counts the running transactions that change it, changes those that have
+		// ended.
 		pending  int64
 		changing int
 		changes  uint64
 
 		asked map[string]retiringCategory
-		// after is where the pass goes on; empty at its beginning.
+		// after is where the pass continues; empty at its beginning.
 		after string
 		next  time.Time
-		// failures counts turns with failures since the last pass without.
+		// failures counts turns with failures since the last pass without failures.
 		failures int
-		// dirty: something failed in the present pass.
+		// dirty: something failed in the current pass.
 		dirty bool
-		// settled is closed when an entry is removed, and replaced.
+		// settled is closed and replaced when an entry is removed.
 		settled chan struct{}
 	}
 }
@@ -73,7 +74,7 @@ func newRetireSchedule() *retireSchedule {
 	return r
 }
 
-// requestNow has a category retired now.
+// requestNow requests the immediate retirement of a category.
 func (r *retireSchedule) requestNow(c retiringCategory) {
 	r.mu.Lock()
 	if len(r.mu.asked) < maxAsked {
@@ -85,7 +86,7 @@ func (r *retireSchedule) requestNow(c retiringCategory) {
 	r.wakeDriver()
 }
 
-// requestScan has the store read now: there may be an entry that nobody could be told of.
+// requestScan requests a pass over the store now: it may have an entry that was never requested.
 func (r *retireSchedule) requestScan() {
 	r.mu.Lock()
 	r.mu.next = time.Time{}
@@ -100,7 +101,7 @@ func (r *retireSchedule) wakeDriver() {
 	}
 }
 
-// retireTurn is what is to be done: what was asked for, or else a page of the pass, or else nothing for some time.
+// retireTurn is the next work: the requested categories, else a page of the pass, else a wait.
 type retireTurn struct {
 	asked []retiringCategory
 	page  bool
@@ -108,7 +109,7 @@ type retireTurn struct {
 	wait  time.Duration
 }
 
-// nextTurn returns what is to be done at now.
+// nextTurn returns the work that is due at now.
 func (r *retireSchedule) nextTurn(now time.Time) (t retireTurn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,7 +130,7 @@ func (r *retireSchedule) nextTurn(now time.Time) (t retireTurn) {
 	return t
 }
 
-// noteRequested says what has become of what was asked for.
+// noteRequested records the results of requested retirements.
 func (r *retireSchedule) noteRequested(now time.Time, done, failed int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -137,11 +138,11 @@ func (r *retireSchedule) noteRequested(now time.Time, done, failed int) {
 	case failed > 0:
 		r.scheduleRetry(now)
 	case done > 0 && r.mu.failures > 0:
-		r.mu.next = now // the engine is there again
+		r.mu.next = now // the engine is available again
 	}
 }
 
-// notePage says what has become of a page, whose last entry is last. more tells that there are others.
+// notePage records the results of a page, whose last entry is last. more says that other entries follow.
 func (r *retireSchedule) notePage(now time.Time, last string, more bool, done, failed int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -163,7 +164,7 @@ func (r *retireSchedule) notePage(now time.Time, last string, more bool, done, f
 	}
 }
 
-// scheduleRetry has a pass begin after a pause that doubles, or earlier if it is due. The caller holds mu.
+// scheduleRetry schedules a pass after a pause that doubles, unless one is due earlier. The caller holds mu.
 func (r *retireSchedule) scheduleRetry(now time.Time) {
 	pause := min(minRetirePause<<min(r.mu.failures, 20), maxRetirePause)
 	r.mu.failures++
@@ -172,7 +173,7 @@ func (r *retireSchedule) scheduleRetry(now time.Time) {
 	}
 }
 
-// beginChange is called before a transaction that adds or removes an entry, and changed with the outcome.
+// beginChange is called before a transaction that adds or removes an entry, and endChange after it.
 func (r *retireSchedule) beginChange() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -187,15 +188,15 @@ func (r *retireSchedule) endChange(by int64) {
 	r.mu.pending += by
 }
 
-// countPending is how many entries there are, as far as this process knows.
+// countPending returns the number of entries that this process knows of.
 func (r *retireSchedule) countPending() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.mu.pending
 }
 
-// beginCount begins to count the entries; the function that it returns takes the result, and says whether it counts: not when entries
-// were added or removed meanwhile.
+// beginCount begins a count of the entries. The returned function takes the result and reports whether it is valid: it is not if
+// entries were added or removed during the count.
 func (r *retireSchedule) beginCount() func(n int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -211,7 +212,7 @@ func (r *retireSchedule) beginCount() func(n int64) bool {
 	}
 }
 
-// wakeWaiters wakes those who wait for entries to be removed.
+// wakeWaiters wakes the callers that wait for entries to be removed.
 func (r *retireSchedule) wakeWaiters() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

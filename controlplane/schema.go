@@ -11,8 +11,8 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// newSchema returns what a category is to keep as its schema: before is what it keeps, text what a request gives it. Versions are counted
-// here and nowhere else, in the transaction that is conditional on the category's revision.
+// newSchema returns the schema that a category keeps. before is its current one, text the request's. Only newSchema counts
+// versions, in the transaction that is conditional on the category's revision.
 func newSchema(before, text string, force bool) (string, error) {
 	if text == before {
 		return text, nil
@@ -46,7 +46,7 @@ func newSchema(before, text string, force bool) (string, error) {
 	return history.Marshal(), nil
 }
 
-// copiedSchema takes over all versions of another category.
+// copiedSchema copies all versions of another category.
 func copiedSchema(before, text string) (string, error) {
 	if before != "" && before != schemaInfer {
 		return "", errors.New("all versions together can only be given to a category that has had none: give one schema")
@@ -58,7 +58,7 @@ func copiedSchema(before, text string) (string, error) {
 	return history.Marshal(), nil
 }
 
-// addSchemaError adds what is wrong with a schema to the violations of a request.
+// addSchemaError adds the problems of a schema to the violations of a request.
 func addSchemaError(v *request.Violations, err error) {
 	if err == nil {
 		return
@@ -70,7 +70,7 @@ func addSchemaError(v *request.Violations, err error) {
 	v.Add("schema", "%s", text)
 }
 
-// categoryError is the error for the violations of a category, one of which may be of its schema: then what is wrong with that is attached.
+// categoryError returns the error for the violations of a category. The problems of an invalid schema are attached to it.
 func categoryError(what string, v request.Violations, schemaErr error) error {
 	err := v.Err(what)
 	if err == nil || schemaErr == nil {

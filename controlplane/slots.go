@@ -5,24 +5,24 @@ import (
 	"time"
 )
 
-// slotTable decides who gets which writer slot. It is a plain state machine.
+// slotTable assigns writer slots. It is a plain state machine.
 //
-// A slot is free, or it has a holder: the member id that got it last and may still be using it, or may come back for it. Free
-// slots are given out lowest first, so that a cell whose processes come and go in good order uses few, and has few logs. When
-// there is none, a holder whose time is over loses its slot, the one whose time was over first.
+// A slot is free, or it has a holder: the member id that got it last and may still use it, or may come back for it. Free slots
+// are given out lowest first, so that a cell whose processes leave properly uses few slots, and has few logs. If no slot is free,
+// an expired holder loses its slot, the one that expired first.
 type slotTable struct {
 	max uint32
-	// next is the lowest slot that was never given out; those given back are in free.
+	// next is the lowest slot that was never given out; freed slots are in free.
 	next    uint32
 	free    slotHeap
 	holders map[uint32]*slotHolder
 	byID    map[string]uint32
 }
 
-// slotHolder is who a slot is kept for.
+// slotHolder is the id that a slot is kept for.
 type slotHolder struct {
 	id string
-	// usable is when another id may get the slot; zero while the lease lives.
+	// usable is the time from which another id may get the slot; zero while the lease lives.
 	usable time.Time
 }
 
@@ -30,14 +30,14 @@ func newSlots(maxSlot uint32) *slotTable {
 	return &slotTable{max: maxSlot, next: 1, holders: make(map[uint32]*slotHolder), byID: make(map[string]uint32)}
 }
 
-// assignSlot gives a slot to an id at a restart, from what was written down. It must be called before take.
+// assignSlot restores the stored slot of an id at a restart. It must be called before takeSlot.
 func (s *slotTable) assignSlot(slot uint32, id string) {
 	s.holders[slot] = &slotHolder{id: id}
 	s.byID[id] = slot
 }
 
-// takeSlot gives id a slot, the one that it has if it has one, until expire or giveBack. When all are taken, it returns 0 and when
-// the next one may be taken; that is zero while all leases live.
+// takeSlot gives id a slot until expireSlot or freeSlot; an id that has a slot keeps it. When all are taken, it returns 0 and the
+// time when the next one may be taken, which is zero while all leases live.
 func (s *slotTable) takeSlot(id string, now time.Time) (uint32, time.Time) {
 	if slot, ok := s.byID[id]; ok {
 		s.holders[slot].usable = time.Time{}
@@ -50,10 +50,10 @@ func (s *slotTable) takeSlot(id string, now time.Time) (uint32, time.Time) {
 	return slot, wait
 }
 
-// findSlot returns a slot that nobody holds, making one if it must.
+// findSlot returns a slot without a holder, taking one from an expired holder if it must.
 func (s *slotTable) findSlot(now time.Time) (uint32, time.Time) {
 	for s.next <= s.max && s.holders[s.next] != nil {
-		s.next++ // was held at the restart
+		s.next++ // restored at the restart
 	}
 	if len(s.free) > 0 {
 		return heap.Pop(&s.free).(uint32), time.Time{}
@@ -62,7 +62,7 @@ func (s *slotTable) findSlot(now time.Time) (uint32, time.Time) {
 		s.next++
 		return s.next - 1, time.Time{}
 	}
-	// All slots have holders, which is rare enough to look at each.
+	// All slots have holders. This is rare, so a scan of all holders is good enough.
 	var slot uint32
 	var usable time.Time
 	for candidate, h := range s.holders {
@@ -78,14 +78,14 @@ func (s *slotTable) findSlot(now time.Time) (uint32, time.Time) {
 	return slot, time.Time{}
 }
 
-// expireSlot ends an id's lease: from usable on another id may get its slot.
+// expireSlot ends an id's lease: from usable on, another id may get its slot.
 func (s *slotTable) expireSlot(id string, usable time.Time) {
 	if slot, ok := s.byID[id]; ok {
 		s.holders[slot].usable = usable
 	}
 }
 
-// freeSlot frees an id's slot: the id does not use it any more. It returns 0 for an id without one.
+// freeSlot frees an id's slot, which the id does not use any more. It returns 0 for an id without one.
 func (s *slotTable) freeSlot(id string) uint32 {
 	slot, ok := s.byID[id]
 	if !ok {

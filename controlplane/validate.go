@@ -25,7 +25,7 @@ const (
 	maxSchema        = 1 << 20
 	schemaInfer      = "infer"
 	minCacheAge      = time.Second
-	maxCacheAge      = 30 * 24 * time.Hour // what memcached keeps for longer it takes for a date
+	maxCacheAge      = 30 * 24 * time.Hour // memcached reads larger values as a date
 
 	maxMemberID      = 255
 	maxMemberRoles   = 16
@@ -47,7 +47,7 @@ func checkCategoryName(v *request.Violations, field, name string) {
 	}
 }
 
-// setDefaults fills in what a new category leaves at zero.
+// setDefaults fills in the zero fields of a new category.
 func setDefaults(c *scribev1.Category) {
 	if r := c.GetRetention(); r.GetSeconds() == 0 && r.GetNanos() == 0 {
 		c.Retention = durationpb.New(defaultRetention)
@@ -66,8 +66,8 @@ func setDefaults(c *scribev1.Category) {
 	}
 }
 
-// checkCategory reports what is wrong with a category whose defaults are set, as the error of what is to be done. before is the one that it
-// replaces, nil for none. The schema of c, which is the text of one, becomes what a category keeps: all versions.
+// checkCategory returns the violations of a category whose defaults are set, as one error. what names the request. before is the
+// category that it replaces, or nil. It replaces c's schema, a request's text, by the form that a category keeps: all versions.
 func checkCategory(c, before *scribev1.Category, forceSchema bool, what string) error {
 	var v request.Violations
 	checkCategoryName(&v, "name", c.GetName())
@@ -104,7 +104,8 @@ func checkCategory(c, before *scribev1.Category, forceSchema bool, what string) 
 	return categoryError(what, v, schemaErr)
 }
 
-// checkRepeatable checks the order of a category. Checkpoints of readers name the logs that they read, which a sequenced category has others of.
+// checkRepeatable checks the order of a category. Whether it is sequenced can't change: checkpoints of readers name logs, and
+// a sequenced category has other logs.
 func checkRepeatable(v *request.Violations, field string, c, before *scribev1.Category) {
 	switch r := c.GetRepeatable(); r {
 	case scribev1.Repeatability_REPEATABILITY_UNSPECIFIED, scribev1.Repeatability_REPEATABILITY_NONE, scribev1.Repeatability_REPEATABILITY_BOUND,
@@ -117,7 +118,7 @@ func checkRepeatable(v *request.Violations, field string, c, before *scribev1.Ca
 	}
 }
 
-// checkQuotaMode checks what happens beyond a category's quota. Categories from before there were modes have none, which is block.
+// checkQuotaMode checks the mode of a category's quota. Categories older than the modes have none, which means block.
 func checkQuotaMode(v *request.Violations, field string, c *scribev1.Category) {
 	switch mode := c.GetQuotaMode(); mode {
 	case scribev1.QuotaMode_QUOTA_MODE_UNSPECIFIED, scribev1.QuotaMode_QUOTA_MODE_BLOCK, scribev1.QuotaMode_QUOTA_MODE_THROTTLE:
@@ -130,7 +131,7 @@ func checkQuotaMode(v *request.Violations, field string, c *scribev1.Category) {
 	}
 }
 
-// checkCachePolicy checks how read proxies are to cache a category.
+// checkCachePolicy checks how read proxies cache a category.
 func checkCachePolicy(v *request.Violations, p *scribev1.CachePolicy) {
 	const reused = scribev1.CacheMode_CACHE_MODE_REUSED
 	switch mode := p.GetMemory(); {
@@ -147,7 +148,7 @@ func checkCachePolicy(v *request.Violations, p *scribev1.CachePolicy) {
 	}
 }
 
-// checkMember reports what is wrong with a member.
+// checkMember returns the violations of a member.
 func checkMember(m *scribev1.Member) (v request.Violations) {
 	if m.GetId() == "" {
 		v.Add("id", "is empty")
@@ -157,7 +158,7 @@ func checkMember(m *scribev1.Member) (v request.Violations) {
 		v.Add("roles", "%d of them, want 1 to %d", len(m.GetRoles()), maxMemberRoles)
 	} else {
 		for i, role := range m.GetRoles() {
-			// A role that this program does not know is one of a newer program's: who watches for it knows it.
+			// Accept unknown roles of newer programs: their watchers know them.
 			if role <= scribev1.Role_ROLE_UNSPECIFIED {
 				v.Add("roles", "number %d is %d, which is not a role", i+1, role)
 			}
@@ -174,7 +175,7 @@ func checkMember(m *scribev1.Member) (v request.Violations) {
 	return v
 }
 
-// heartbeatOf returns how long a watch may be silent.
+// heartbeatOf returns the longest silence of a watch.
 func heartbeatOf(d *durationpb.Duration) (time.Duration, error) {
 	var v request.Violations
 	heartbeat := v.Duration("heartbeat", d, minHeartbeat, 24*time.Hour, defaultHeartbeat)

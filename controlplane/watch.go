@@ -60,7 +60,7 @@ func (c *ControlPlane) WatchCategories(ctx context.Context, req *scribev1.WatchC
 	}
 }
 
-// message makes a step into a message, nil when it says nothing new. Every message has its own copies of the categories.
+// message converts a step into a message, or nil if the step has no news. Every message has its own copies of the categories.
 func (c *ControlPlane) message(at feedCursor, s feedStep) *scribev1.WatchCategoriesResponse {
 	if !s.reset && !s.syncs && len(s.updated) == 0 && len(s.deleted) == 0 {
 		return nil

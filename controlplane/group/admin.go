@@ -22,7 +22,7 @@ import (
 	"scribe/storage/metalog"
 )
 
-// startAt is where a group is to begin.
+// startAt is where a group begins to read.
 type startAt struct {
 	at         scribev1.StartAt
 	time       int64
@@ -32,7 +32,7 @@ type startAt struct {
 // clockSkew is how far ahead of the coordinator's clock a start time may be.
 const clockSkew = time.Minute
 
-// validate refuses what says nothing, or two things.
+// validate refuses a start that names no position, or two.
 func (s startAt) validate(what string, now time.Time) error {
 	var v request.Violations
 	switch s.at {
@@ -53,8 +53,8 @@ func (s startAt) validate(what string, now time.Time) error {
 	return v.Err(what)
 }
 
-// resolveStart turns a start into a position for each physical shard that the category has now, and the times of the buckets there. Shards that
-// appear later are read from their first records.
+// resolveStart converts a start into a position for each physical shard that the category has now, and into the times of the
+// buckets there. Shards that appear later are read from their first records.
 func (c *Coordinator) resolveStart(ctx context.Context, what string, cat *scribev1.Category, scheme bucket.Scheme, s startAt) (positionMap, []int64, error) {
 	now := c.deps.Now()
 	if err := s.validate(what, now); err != nil {
@@ -97,7 +97,7 @@ func (c *Coordinator) resolveStart(ctx context.Context, what string, cat *scribe
 	return all, times, nil
 }
 
-// listLogs returns the logs of a category that its readers read: all, or of a sequenced one the sequenced log.
+// listLogs returns the logs that readers of a category read: all logs, or the sequenced log of a sequenced category.
 func (c *Coordinator) listLogs(ctx context.Context, what string, category uint32, isSequenced bool) ([]metalog.State, error) {
 	states, err := c.deps.Log.Shards(ctx, category)
 	if err != nil {
@@ -111,7 +111,7 @@ func (c *Coordinator) listLogs(ctx context.Context, what string, category uint32
 	}), nil
 }
 
-// seekTime finds the first records at or after a time.
+// seekTime finds the first records persisted at or after a time.
 func (c *Coordinator) seekTime(ctx context.Context, what string, states []metalog.State, t int64, all positionMap) error {
 	for part := range slices.Chunk(states, metalog.MaxShards) {
 		shards := make([]record.ShardID, len(part))
@@ -129,7 +129,7 @@ func (c *Coordinator) seekTime(ctx context.Context, what string, states []metalo
 	return nil
 }
 
-// fromCheckpoint takes the positions of a checkpoint. It returns the time that it stands for.
+// fromCheckpoint takes the positions of a checkpoint. It returns the checkpoint's time.
 func fromCheckpoint(what string, cat *scribev1.Category, scheme bucket.Scheme, text string, states []metalog.State, all positionMap) (int64, error) {
 	refuse := func(format string, args ...any) (int64, error) {
 		return 0, rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: checkpoint: %w", what, fmt.Errorf(format, args...))
@@ -147,7 +147,8 @@ func fromCheckpoint(what string, cat *scribev1.Category, scheme bucket.Scheme, t
 		p, ok := cp.Position(v.Shard)
 		switch {
 		case !ok:
-			// It appeared after the checkpoint, as for every reader. What was trimmed of it since was owed, so it is a gap.
+			// The shard appeared after the checkpoint, and is read from its beginning. Its trimmed records were not read, so they
+			// are a gap.
 			all[v.Shard] = bucket.Position{Low: record.FirstLSN}
 			continue
 		case p.LSN > v.NextLSN || p.LSN == v.NextLSN && p.Skip > 0:
@@ -257,7 +258,7 @@ func (c *Coordinator) resetGroup(ctx context.Context, what string, req *scribev1
 		}
 		cat := res.GetCategory()
 		if cat.GetId() != g.CategoryID {
-			// Its members read logs that are gone: they have to join again.
+			// The members read logs that no longer exist: they have to join again.
 			g.CategoryID, g.Useful = cat.GetId(), usefulIn(g.Scheme, cat)
 			for len(g.Members) > 0 {
 				g.RemoveMembers(g.Members[0].Epoch)
@@ -277,7 +278,7 @@ func (c *Coordinator) resetGroup(ctx context.Context, what string, req *scribev1
 	return nil, errContended(what)
 }
 
-// requireIdle refuses what needs a group without members.
+// requireIdle refuses an operation that requires a group without members.
 func requireIdle(what string, g *Group, force bool) error {
 	if force || len(g.Members) == 0 {
 		return nil
@@ -329,7 +330,7 @@ func (c *Coordinator) removeGroup(ctx context.Context, what string, req *scribev
 	return errContended(what)
 }
 
-// holdPins says what active groups need of categories that retention is about to take, or would have taken.
+// holdPins pins the records that active groups need of categories and that retention is about to remove, or would have removed.
 func (c *Coordinator) holdPins() {
 	c.mu.Lock()
 	names := make([]string, 0, len(c.mu.active))
@@ -352,7 +353,7 @@ func (c *Coordinator) holdPins() {
 			needs[category] = from
 		}
 	}
-	const most = 10_000 // of the protocol
+	const most = 10_000 // limit of the protocol
 	req := &scribev1.HoldPinsRequest{Holder: c.deps.Holder, Ttl: durationpb.New(3 * max(c.cfg.PinInterval, time.Second))}
 	for category, from := range needs {
 		if len(req.GetPins()) < most {
@@ -364,7 +365,8 @@ func (c *Coordinator) holdPins() {
 	}
 }
 
-// neededSince is the persisted time from which a group needs records that retention is about to take; 0 when there is no such danger.
+// neededSince returns the persisted time from which a group needs records that retention is about to remove; 0 if none are at
+// risk.
 func (c *Coordinator) neededSince(ctx context.Context, name string) (from int64, category uint32, err error) {
 	const what = "hold pins"
 	g, _, err := c.loadGroup(ctx, what, name)
@@ -374,7 +376,7 @@ func (c *Coordinator) neededSince(ctx context.Context, name string) (from int64,
 	e, err := c.deps.Store.Get(ctx, positionsOf(name, g.Positions)+timesKey)
 	if err != nil {
 		if errors.Is(err, kv.ErrNotFound) {
-			return 0, 0, nil // it was reset a moment ago
+			return 0, 0, nil // it was reset in the meantime
 		}
 		return 0, 0, request.ReadError(what, err)
 	}

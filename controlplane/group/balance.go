@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// balance decides whose each bucket shall be, so that the members' numbers of them differ by one at most and as few as possible go from
-// one to another; and makes those that nobody owns their targets'. The caller has raised the generation.
+// balance chooses the target of each bucket, so that the numbers of buckets per member differ by at most one and as few buckets
+// as possible move. Buckets without an owner go to their targets at once. The caller has raised the generation.
 func (g *Group) balance() {
 	if len(g.Members) == 0 {
 		clear(g.Buckets)
@@ -24,7 +24,7 @@ func (g *Group) balance() {
 
 // shareBuckets shares the buckets [from, to) among all members.
 func (g *Group) shareBuckets(from, to int) {
-	held := make(map[uint64][]int, len(g.Members)) // by member: the buckets that are, or shall be, its own
+	held := make(map[uint64][]int, len(g.Members)) // by member: the buckets whose target it is
 	alive := func(epoch uint64) bool { return g.Member(epoch) != nil }
 	var free []int
 	for i := from; i < to; i++ {
@@ -35,7 +35,7 @@ func (g *Group) shareBuckets(from, to int) {
 		switch {
 		case alive(b.Target):
 		case b.Owner != 0:
-			b.Target = b.Owner // who was to have it is gone
+			b.Target = b.Owner // the target is gone
 		default:
 			b.Target = 0
 			free = append(free, i)
@@ -49,7 +49,7 @@ func (g *Group) shareBuckets(from, to int) {
 		if over <= 0 {
 			continue
 		}
-		// First those that it does not have yet: they are on their way in any case.
+		// First give up the buckets that it does not own yet: they move in any case.
 		slices.SortFunc(buckets, func(a, b int) int {
 			return cmp.Or(boolOrder(g.Buckets[a].Owner == epoch, g.Buckets[b].Owner == epoch), cmp.Compare(mixBits(a), mixBits(b)))
 		})
@@ -57,7 +57,7 @@ func (g *Group) shareBuckets(from, to int) {
 		held[epoch] = buckets[over:]
 	}
 	slices.SortFunc(free, func(a, b int) int { return cmp.Compare(mixBits(a), mixBits(b)) })
-	free = slices.DeleteFunc(free, func(i int) bool { // stays where it is after all, if its share allows
+	free = slices.DeleteFunc(free, func(i int) bool { // a bucket stays with its owner, if the owner's share allows
 		owner := g.Buckets[i].Owner
 		if owner == 0 || len(held[owner]) >= quotas[owner] {
 			return false
@@ -75,7 +75,7 @@ func (g *Group) shareBuckets(from, to int) {
 	}
 }
 
-// fairShares says how many of n buckets each member shall have: those who have the most already get what is left over.
+// fairShares returns how many of n buckets each member gets. Members that hold the most get the remainder.
 func (g *Group) fairShares(n int, held map[uint64][]int) map[uint64]int {
 	order := make([]uint64, len(g.Members))
 	for i, m := range g.Members {
@@ -104,5 +104,5 @@ func boolOrder(a, b bool) int {
 	}
 }
 
-// mixBits orders buckets so that those which go together are not neighbours: what numbers have in common should not meet in one member.
+// mixBits scatters related buckets: those whose numbers have something in common should not meet in one member.
 func mixBits(bucket int) uint32 { return bits.Reverse32(uint32(bucket) * 0x9e3779b1) }

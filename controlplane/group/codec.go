@@ -30,10 +30,11 @@ func positionsOf(name string, set uint64) string {
 	return fmt.Sprintf("%s%016x/", positionsPrefix(name), set)
 }
 
-// chunks is how many values a group's positions are spread over, so that a commit writes little and none grows too large.
+// chunks is the number of values that a group's positions are spread over, so that a commit writes little and no value grows too
+// large.
 const chunks = 64
 
-// chunkOf is the chunk that a shard's position is in. The numbers are persisted: positions are found by them.
+// chunkOf returns the chunk of a shard's position. The numbers are persisted: they are how positions are found.
 func chunkOf(shard record.ShardID) uint32 {
 	return (uint32(shard.Logical())*31 + uint32(shard.Writer())) % chunks
 }
@@ -42,14 +43,14 @@ func chunkKey(name string, set uint64, chunk uint32) string {
 	return fmt.Sprintf("%s%02x", positionsOf(name, set), chunk)
 }
 
-// Version of what is stored. A newer one is refused.
+// storedVersion is the version of the stored form. A newer version is refused.
 const storedVersion = 1
 
-// Bounds of what is stored beside those of the protocol.
+// Bounds of the stored form beside those of the protocol.
 const (
-	// maxMembers is how many members a group may have. More than it has buckets wait for one to go.
+	// maxMembers bounds the members of a group. Members in excess of the buckets get none until another member leaves.
 	maxMembers = 1024
-	// maxName and maxDescription bound texts in bytes.
+	// maxName and maxDescription are limits of texts in bytes.
 	maxName        = 255
 	maxDescription = 255
 )
@@ -87,7 +88,7 @@ func encodeGroup(g *Group) ([]byte, error) {
 	return proto.MarshalOptions{Deterministic: true}.Marshal(s)
 }
 
-// decodeGroup returns a stored group.
+// decodeGroup decodes a stored group.
 func decodeGroup(name string, value []byte) (*Group, error) {
 	s := new(scribev1.StoredGroup)
 	if err := proto.Unmarshal(value, s); err != nil {
@@ -153,7 +154,7 @@ func (g *Group) decodeBuckets(s *scribev1.StoredGroup) error {
 	}
 	epoch := func(number uint32) uint64 { return g.Members[number-1].Epoch }
 	for i := range g.Buckets {
-		// Every method leaves each bucket with an owner and a target as long as there are members.
+		// Every method of Group leaves each bucket with an owner and a target as long as there are members.
 		if most := uint32(len(g.Members)); owners[i] == 0 || owners[i] > most || targets[i] == 0 || targets[i] > most || granted[i] > g.Generation {
 			return fmt.Errorf("bucket %d is owned by %d, to be by %d, since %d generations", i, owners[i], targets[i], granted[i])
 		}
@@ -162,7 +163,7 @@ func (g *Group) decodeBuckets(s *scribev1.StoredGroup) error {
 	return nil
 }
 
-// positionMap are those of one chunk, or of a whole group, by shard.
+// positionMap has the positions of one chunk, or of a whole group, by shard.
 type positionMap map[record.ShardID]bucket.Position
 
 // encodePositions returns the stored form of positions.
@@ -200,7 +201,7 @@ func (p positionMap) sortedShards() []record.ShardID {
 	return shards
 }
 
-// decodePositions adds stored positions of a group to p.
+// decodePositions decodes stored positions of a group into p.
 func decodePositions(g *Group, value []byte, p positionMap) error {
 	s := new(scribev1.StoredGroupPositions)
 	if err := proto.Unmarshal(value, s); err != nil {
@@ -255,7 +256,7 @@ func encodeTimes(times []int64) ([]byte, error) {
 	return proto.MarshalOptions{Deterministic: true}.Marshal(s)
 }
 
-// decodeTimes returns a time for each bucket of a group.
+// decodeTimes decodes a time for each bucket of a group.
 func decodeTimes(g *Group, value []byte) ([]int64, error) {
 	s := new(scribev1.StoredGroupTimes)
 	if err := proto.Unmarshal(value, s); err != nil {

@@ -30,19 +30,20 @@ const (
 	maxAhead       = 200_000 // buckets ahead in a commit
 )
 
-// Config is what a coordinator is made with. Start from DefaultConfig.
+// Config configures a coordinator. Start from DefaultConfig.
 type Config struct {
-	// MaxGroups is how many groups there may be; creating more is refused.
+	// MaxGroups bounds the number of groups; a create above it is refused.
 	MaxGroups int `default:"10000" min:"1" max:"1000000"`
-	// MaxShards is how many physical shards a category may have when a group begins to read it.
+	// MaxShards bounds the physical shards of a category when a group begins to read it.
 	MaxShards int `default:"100000" min:"1" max:"100000"`
-	// PinInterval is how often the coordinator says what active groups need of categories that retention is about to take.
+	// PinInterval is the interval at which the coordinator pins the records that active groups need and retention is about to
+	// remove.
 	PinInterval time.Duration `default:"10s" min:"1ms" max:"20s"`
-	// StoreTimeout bounds what the coordinator does with the store on its own.
+	// StoreTimeout bounds store operations that no request waits for.
 	StoreTimeout time.Duration `default:"10s" min:"1ms" max:"1h"`
-	// LogTimeout bounds a question to the metadata engine.
+	// LogTimeout bounds a request to the metadata engine.
 	LogTimeout time.Duration `default:"10s" min:"1ms" max:"1h"`
-	// TrafficWindow is over how much time the traffic of a category is measured, back from now.
+	// TrafficWindow is the period, up to now, over which the traffic of a category is measured.
 	TrafficWindow time.Duration `default:"5m" min:"1s" max:"1d"`
 }
 
@@ -54,19 +55,19 @@ func (c Config) Validate() error {
 	return config.Check("group", &c, nil).Err()
 }
 
-// CategoryControl is what a coordinator needs of the control plane.
+// CategoryControl is the part of the control plane that a coordinator uses.
 type CategoryControl interface {
 	GetCategory(ctx context.Context, req *scribev1.GetCategoryRequest) (*scribev1.GetCategoryResponse, error)
 	HoldPins(ctx context.Context, req *scribev1.HoldPinsRequest) (*scribev1.HoldPinsResponse, error)
 }
 
-// ShardLog is what a coordinator needs of the metadata engine: where groups begin, and what waits for them.
+// ShardLog is the part of the metadata engine that a coordinator uses: it finds start positions and measures the lag.
 type ShardLog interface {
 	Shards(ctx context.Context, category uint32) ([]metalog.State, error)
 	Seek(ctx context.Context, shards []record.ShardID, t int64) ([]record.LSN, error)
 }
 
-// Deps are what a coordinator works with. They outlive it.
+// Deps are the dependencies of a coordinator. They outlive it.
 type Deps struct {
 	// Store keeps the state.
 	Store kv.Store
@@ -74,13 +75,14 @@ type Deps struct {
 	Control CategoryControl
 	// Log is the metadata engine.
 	Log ShardLog
-	// Holder is under which name pins are held; no other process has the same.
+	// Holder is the name under which pins are held; no other process uses it.
 	Holder string
 	// Logger may be nil.
 	Logger *slog.Logger
 	// Registerer may be nil. Close unregisters.
 	Registerer prometheus.Registerer
-	// Now gives the times that are written down and compared with those of messages; nil means time.Now. Leases run by the monotonic clock.
+	// Now gives the times that are stored and compared with those of messages; nil means time.Now. Leases run by the monotonic
+	// clock.
 	Now func() time.Time
 }
 

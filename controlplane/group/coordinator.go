@@ -23,29 +23,29 @@ type Coordinator struct {
 	log     *slog.Logger
 	metrics *groupMetrics
 	seed    maphash.Seed
-	// turns are the semaphores that changes of a group take, by its name's hash.
+	// turns are the semaphores that serialise changes of a group, by the hash of its name.
 	turns [64]chan struct{}
 
 	calls   lifecycle.Calls
 	stopped context.Context
 	stop    context.CancelFunc
 	worker  sync.WaitGroup
-	// wake tells the sweep that a group is active that it may not know.
+	// wake tells the sweep about an active group that it may not know.
 	wake chan struct{}
 
 	mu struct {
 		sync.Mutex
-		// active are the groups that have, or may have, members.
+		// active has the groups that have, or may have, members.
 		active map[string]*activeGroup
 	}
 }
 
 var _ rpc.GroupService = (*Coordinator)(nil)
 
-// activeGroup is what the coordinator knows of a group with members. Coordinator.mu guards it.
+// activeGroup is the coordinator's state of a group with members. Coordinator.mu guards it.
 type activeGroup struct {
 	liveness *Liveness
-	// due is when it is to be looked at; resized when it was compared with its category.
+	// due is the time of the next check; resized that of the last comparison with its category.
 	due, resized time.Time
 	members      int
 }
@@ -76,8 +76,8 @@ func NewCoordinator(cfg Config, deps Deps) (*Coordinator, error) {
 	return c, nil
 }
 
-// Close refuses new calls, waits for those that run until ctx ends, and stops. Members stay members: another coordinator, or the next one
-// on the same store, goes on with them. Repeating it is harmless.
+// Close refuses new calls, waits for running calls until ctx ends, and stops. Memberships stay: another coordinator, or the next
+// one on the same store, takes them over. Repeating it is harmless.
 func (c *Coordinator) Close(ctx context.Context) error {
 	c.calls.Drain()
 	err := c.calls.Wait(ctx)
@@ -90,7 +90,7 @@ func (c *Coordinator) Close(ctx context.Context) error {
 	return err
 }
 
-// enterCall admits a call, which ends with calls.Leave.
+// enterCall admits a call. The caller ends it with calls.Leave.
 func (c *Coordinator) enterCall() error {
 	if !c.calls.Enter() {
 		return rpc.RetryErrorf(scribev1.Reason_REASON_SHUTTING_DOWN, time.Second, "the group coordinator is shutting down: use another one")
@@ -98,7 +98,7 @@ func (c *Coordinator) enterCall() error {
 	return nil
 }
 
-// takeTurn waits for the turn to change a group.
+// takeTurn waits for the turn to change a group. The caller ends the turn with done.
 func (c *Coordinator) takeTurn(ctx context.Context, name string) (done func(), err error) {
 	t := c.turns[maphash.String(c.seed, name)%uint64(len(c.turns))]
 	select {
@@ -109,7 +109,7 @@ func (c *Coordinator) takeTurn(ctx context.Context, name string) (done func(), e
 	}
 }
 
-// noteSpoke notes a sign of life of a member.
+// noteSpoke records a sign of life of a member.
 func (c *Coordinator) noteSpoke(g *Group, epoch uint64, status *MemberStatus) {
 	now := time.Now()
 	c.mu.Lock()
@@ -125,12 +125,12 @@ func (c *Coordinator) noteSpoke(g *Group, epoch uint64, status *MemberStatus) {
 	if fresh {
 		select {
 		case c.wake <- struct{}{}:
-		default: // it will look at all of them
+		default: // a token is there: the sweep will look at all groups
 		}
 	}
 }
 
-// storeBeat writes down that a member is alive, when others may not know it.
+// storeBeat stores that a member is alive, if other coordinators may not know it.
 func (c *Coordinator) storeBeat(ctx context.Context, what string, g *Group, epoch uint64) (*Group, error) {
 	began := time.Now()
 	c.mu.Lock()
@@ -160,8 +160,8 @@ func (c *Coordinator) storeBeat(ctx context.Context, what string, g *Group, epoc
 	return g, err
 }
 
-// noteHeard notes that somebody who says that it is a member is alive, before it is known whether that is so: a member must not be taken for
-// silent because the store does not answer.
+// noteHeard records a sign of life from a caller that claims to be a member, before the claim is checked: a member must not
+// expire because the store does not answer.
 func (c *Coordinator) noteHeard(name string, epoch uint64) {
 	now := time.Now()
 	c.mu.Lock()
@@ -180,7 +180,7 @@ func (c *Coordinator) countActive() (groups, members float64) {
 	return float64(len(c.mu.active)), members
 }
 
-// sweepGroups looks at the groups that have members: one goroutine for all of them.
+// sweepGroups checks the groups that have members, with one goroutine for all of them.
 func (c *Coordinator) sweepGroups() {
 	c.findActive()
 	timer := time.NewTimer(0)
@@ -205,7 +205,7 @@ func (c *Coordinator) sweepGroups() {
 	}
 }
 
-// findActive finds the groups that had members when the coordinator was started.
+// findActive finds the groups that had members when the coordinator started.
 func (c *Coordinator) findActive() {
 	for {
 		err := c.findActiveOnce()
@@ -242,7 +242,7 @@ func (c *Coordinator) findActiveOnce() error {
 	return nil
 }
 
-// dueAt returns the groups that are to be looked at.
+// dueAt returns the groups whose check is due.
 func (c *Coordinator) dueAt(now time.Time) (names []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -254,7 +254,7 @@ func (c *Coordinator) dueAt(now time.Time) (names []string) {
 	return names
 }
 
-// nextDue is when something is to be done.
+// nextDue returns when the next check is due.
 func (c *Coordinator) nextDue(at time.Time) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -266,7 +266,8 @@ func (c *Coordinator) nextDue(at time.Time) time.Time {
 	return at
 }
 
-// checkGroup checks one group: it removes members that expired, takes buckets from those that did not release them, and stores beats.
+// checkGroup checks one group: it removes members that expired, takes buckets from owners that did not release them, and stores
+// beats.
 func (c *Coordinator) checkGroup(name string) {
 	ctx, cancel := context.WithTimeout(c.stopped, c.cfg.StoreTimeout)
 	defer cancel()
@@ -330,10 +331,10 @@ func (c *Coordinator) checkGroup(name string) {
 	}
 }
 
-// resizeEvery is how often a group that shares by shards is compared with its category.
+// resizeEvery is the interval at which a group that shares by shards is compared with its category.
 const resizeEvery = 10 * time.Second
 
-// usefulBuckets is how many of a group's buckets can have messages now.
+// usefulBuckets returns how many of a group's buckets can have messages now.
 func (c *Coordinator) usefulBuckets(ctx context.Context, g *Group) uint32 {
 	now := time.Now()
 	c.mu.Lock()

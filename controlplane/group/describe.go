@@ -16,7 +16,7 @@ import (
 	"scribe/storage/metalog"
 )
 
-// DescribeGroup implements rpc.GroupService. A metadata engine that does not answer costs the lag, not the answer.
+// DescribeGroup implements rpc.GroupService. If the metadata engine does not answer, the response lacks only the lag.
 func (c *Coordinator) DescribeGroup(ctx context.Context, req *scribev1.DescribeGroupRequest) (*scribev1.DescribeGroupResponse, error) {
 	if err := c.enterCall(); err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ func (c *Coordinator) DescribeGroup(ctx context.Context, req *scribev1.DescribeG
 	return r.toResponse(req.GetBrief()), nil
 }
 
-// measureLag finds out what waits for a group and what is written to its category.
+// measureLag measures a group's lag and the traffic of its category.
 func (c *Coordinator) measureLag(ctx context.Context, what string, r *groupReport, all positionMap) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.LogTimeout)
 	defer cancel()
@@ -75,12 +75,12 @@ func (c *Coordinator) measureLag(ctx context.Context, what string, r *groupRepor
 	return nil
 }
 
-// groupReport is what is known of a group: free of I/O.
+// groupReport computes the description of a group, without I/O.
 type groupReport struct {
 	g          *Group
 	times      []int64
 	now        int64
-	left       []uint64 // pointers that wait, by bucket
+	left       []uint64 // pending pointers, by bucket
 	shards     []*scribev1.GroupShard
 	traffic    uint64 // pointers in 1000 s
 	measured   bool
@@ -92,7 +92,7 @@ func newReport(g *Group, times []int64, now int64) *groupReport {
 	return &groupReport{g: g, times: times, now: now, left: make([]uint64, len(g.Buckets)), most: int(max(g.Useful, 1))}
 }
 
-// countWaiting compares positions with the ends of shards.
+// countWaiting compares positions with the tails of shards.
 func (r *groupReport) countWaiting(states []metalog.State, all positionMap) {
 	slices.SortFunc(states, func(a, b metalog.State) int { return cmp.Compare(a.Shard, b.Shard) })
 	var scratch bucket.Places
@@ -101,7 +101,7 @@ func (r *groupReport) countWaiting(states []metalog.State, all positionMap) {
 		scratch = r.g.Scheme.Expand(&p, scratch)
 		sum := uint64(0)
 		for b, at := range scratch {
-			// What was trimmed does not wait any more.
+			// Trimmed records are not pending any more.
 			n := r.g.Scheme.Count(v.Shard, uint32(b), max(at.LSN, v.FirstLSN), v.NextLSN)
 			r.left[b] += n
 			sum += n
@@ -113,7 +113,7 @@ func (r *groupReport) countWaiting(states []metalog.State, all positionMap) {
 	r.measured = true
 }
 
-// lagOf is a number of pointers, of which the oldest was persisted at or after a time; 0 = not told.
+// lagOf returns the lag of a number of pointers, the oldest of which was persisted at or after since; 0 = unknown.
 func (r *groupReport) lagOf(pointers uint64, since int64) *scribev1.GroupLag {
 	l := &scribev1.GroupLag{Pointers: pointers, Bytes: pointers * r.g.PointerBytes}
 	if pointers > 0 && since > 0 {
@@ -188,7 +188,7 @@ func (r *groupReport) toResponse(brief bool) *scribev1.DescribeGroupResponse {
 	return res
 }
 
-// lagSum is pointers that wait, and the time of the oldest.
+// lagSum is a number of pending pointers, and the time of the oldest.
 type lagSum struct {
 	pointers uint64
 	since    int64

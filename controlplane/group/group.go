@@ -8,32 +8,32 @@ import (
 	"scribe/internal/format/bucket"
 )
 
-// Group is the state of a consumer group, but for its positions: a plain state machine. Every method that changes it leaves it
-// balanced. It has no clock: [Liveness] says which members expired.
+// Group is the state of a consumer group without its positions: a plain state machine. Every method that changes it leaves it
+// balanced. It has no clock: [Liveness] finds the members that expired.
 //
-// Each bucket has one owner at most. An owner that is to lose a bucket keeps it until it has given it back, or is removed; only then
-// does the bucket become its target's. So two members never own a bucket at a time, and the generation in which it became somebody's
-// tells a commit of before from one of now.
+// Each bucket has at most one owner. The owner of a revoked bucket keeps it until it releases it or is removed; only then does
+// the bucket go to its target. So two members never own a bucket at a time, and the generation in which a bucket was granted
+// tells commits of an earlier ownership from those of the current one.
 type Group struct {
 	Name       string
 	Category   string
 	CategoryID uint32
 	Scheme     bucket.Scheme
-	// Useful is how many buckets can have messages: those from it on are shared out too, but apart, so that each member gets its part of
-	// those that count.
+	// Useful is the number of buckets that can have messages. The buckets from Useful on are shared out separately, so that each
+	// member gets its part of the useful ones.
 	Useful uint32
-	// Generation grows with every change of who has what.
+	// Generation grows with every change of the assignment.
 	Generation uint64
-	// LastEpoch is the newest membership's.
+	// LastEpoch is the epoch of the newest membership.
 	LastEpoch uint64
-	// Positions names the set of positions that counts.
+	// Positions is the number of the current set of positions.
 	Positions uint64
 	Members   []Member // by epoch
 	Buckets   []BucketOwner
 	// CreatedAt and PositionedAt are Unix microseconds.
 	CreatedAt, PositionedAt int64
-	// PointerBytes and Capacity are averages of what members have read: decoded bytes of a pointer, and bytes a second that one member takes
-	// when it is busy all the time. 0 = unknown.
+	// PointerBytes and Capacity are averages over what members have read: decoded bytes of a pointer, and the bytes a second of
+	// one member that is busy all the time. 0 = unknown.
 	PointerBytes, Capacity uint64
 }
 
@@ -47,28 +47,29 @@ type Member struct {
 	JoinedAt      int64 // Unix microseconds
 	// Beat grows as long as the member lives.
 	Beat uint64
-	// Status is what the member said of itself.
+	// Status is the member's latest report.
 	Status MemberStatus
 }
 
-// MemberStatus is what a member says of itself.
+// MemberStatus is a member's report about itself.
 type MemberStatus struct {
-	// Generation is the one that the member knew. What it says of its buckets is of those that it had then.
+	// Generation is the newest one that the member knew. The report is about its buckets in that generation.
 	Generation uint64
-	// Watermark: it has committed all messages of its buckets persisted before, Unix microseconds; 0 = unknown.
+	// Watermark is the persisted time below which the member has committed all messages of its buckets, Unix microseconds; 0 =
+	// unknown.
 	Watermark int64
-	// Rates of the last minute or so.
+	// Rates over about the last minute.
 	BytesPerSecond, MessagesPerSecond, PointersPerKilosecond uint64
-	// BusyPermille is the part of its time in which the member had something to do.
+	// BusyPermille is the part of its time in which the member was busy.
 	BusyPermille uint32
 }
 
-// BucketOwner is who has a bucket. Members are named by their epochs; 0 is nobody.
+// BucketOwner is the assignment of a bucket. Members are named by their epochs; 0 is nobody.
 type BucketOwner struct {
 	Owner uint64
-	// Granted is the generation in which it became the owner's.
+	// Granted is the generation in which the owner got the bucket.
 	Granted uint64
-	// Target is who shall have it. While it is another one than the owner, the owner is to give it back.
+	// Target is the member that the bucket is assigned to. If it differs from the owner, the owner has to release the bucket.
 	Target uint64
 }
 
@@ -80,7 +81,7 @@ func New(name, category string, id uint32, scheme bucket.Scheme, useful uint32) 
 	}
 }
 
-// Member returns a membership, nil when there is none of that epoch.
+// Member returns the membership with an epoch, or nil if there is none.
 func (g *Group) Member(epoch uint64) *Member {
 	i, ok := slices.BinarySearchFunc(g.Members, epoch, func(m Member, e uint64) int {
 		switch {
@@ -98,7 +99,7 @@ func (g *Group) Member(epoch uint64) *Member {
 	return &g.Members[i]
 }
 
-// Named returns the membership of a name, nil when there is none.
+// Named returns the membership of a name, or nil if there is none.
 func (g *Group) Named(name string) *Member {
 	for i := range g.Members {
 		if g.Members[i].Name == name {
@@ -108,8 +109,8 @@ func (g *Group) Named(name string) *Member {
 	return nil
 }
 
-// Join makes m a member and returns its epoch. The membership of its name that there was ends, and its buckets become the new one's as
-// far as they are its share: a process that was started again goes on where it was.
+// Join makes m a member and returns its epoch. An earlier membership of the same name ends, and the new one gets its buckets as
+// far as its share allows: a restarted process continues with the buckets it had.
 func (g *Group) Join(m Member) uint64 {
 	g.LastEpoch++
 	m.Epoch = g.LastEpoch
@@ -133,12 +134,12 @@ func (g *Group) Join(m Member) uint64 {
 	return m.Epoch
 }
 
-// dropMember takes a membership off the list.
+// dropMember removes a membership from the list.
 func (g *Group) dropMember(epoch uint64) {
 	g.Members = slices.DeleteFunc(g.Members, func(m Member) bool { return m.Epoch == epoch })
 }
 
-// RemoveMembers ends memberships: what they own becomes the others'. It reports whether there was one.
+// RemoveMembers ends memberships and reassigns their buckets. It reports whether any of them existed.
 func (g *Group) RemoveMembers(epochs ...uint64) bool {
 	n := len(g.Members)
 	for _, e := range epochs {
@@ -152,8 +153,8 @@ func (g *Group) RemoveMembers(epochs ...uint64) bool {
 	return true
 }
 
-// Release takes back buckets that a member gives up, those of them that it owns in the generation that it knows. It reports whether
-// there were any. A bucket that the member should have kept comes back to it, in a new generation.
+// Release takes back buckets from a member: those in set that it owns since generation or earlier. It reports whether there were
+// any. A bucket whose target is the member is granted to it again, in a new generation.
 func (g *Group) Release(epoch, generation uint64, set bucket.Set) bool {
 	if g.Member(epoch) == nil {
 		return false
@@ -163,12 +164,12 @@ func (g *Group) Release(epoch, generation uint64, set bucket.Set) bool {
 	})
 }
 
-// TakeRevoked takes away the buckets that a member was to give back and did not. What it commits of them from now on is refused.
+// TakeRevoked takes away the revoked buckets that a member did not release. From now on its commits to them are refused.
 func (g *Group) TakeRevoked(epoch uint64) bool {
 	return g.freeBuckets(func(_ uint32, b *BucketOwner) bool { return b.Owner == epoch && b.Target != epoch })
 }
 
-// freeBuckets makes buckets nobody's, and then their targets'.
+// freeBuckets ends the ownership of buckets; they then go to their targets.
 func (g *Group) freeBuckets(which func(uint32, *BucketOwner) bool) bool {
 	found := false
 	for i := range g.Buckets {
@@ -183,7 +184,7 @@ func (g *Group) freeBuckets(which func(uint32, *BucketOwner) bool) bool {
 	return found
 }
 
-// SetUseful tells how many buckets can have messages.
+// SetUseful sets the number of buckets that can have messages.
 func (g *Group) SetUseful(useful uint32) bool {
 	useful = min(useful, g.Scheme.Buckets)
 	if g.Useful == useful {
@@ -195,7 +196,7 @@ func (g *Group) SetUseful(useful uint32) bool {
 	return true
 }
 
-// RegrantAll grants every bucket anew to who has it: positions were changed under their owners, and what these commit of before is refused.
+// RegrantAll grants every bucket to its owner anew: their positions were changed, so commits from before must be refused.
 func (g *Group) RegrantAll() {
 	g.Generation++
 	for i := range g.Buckets {
@@ -205,18 +206,18 @@ func (g *Group) RegrantAll() {
 	}
 }
 
-// Assignment is what a member has.
+// Assignment is the buckets of a member.
 type Assignment struct {
 	Generation uint64
-	// Grants are its buckets by the generation in which they became its own.
+	// Grants are its buckets by the generation in which they were granted.
 	Grants map[uint64]bucket.Set
-	// Revoked are those of them that it is to give back.
+	// Revoked are the buckets among them that it has to release.
 	Revoked bucket.Set
-	// Pending is how many more it will have once others have given them back.
+	// Pending is how many more buckets it gets once others have released them.
 	Pending int
 }
 
-// Assignment returns what a member has.
+// Assignment returns the buckets of a member.
 func (g *Group) Assignment(epoch uint64) Assignment {
 	a := Assignment{Generation: g.Generation, Grants: map[uint64]bucket.Set{}, Revoked: bucket.NewSet(g.Scheme.Buckets)}
 	for i, b := range g.Buckets {
@@ -238,7 +239,8 @@ func (g *Group) Assignment(epoch uint64) Assignment {
 	return a
 }
 
-// CheckOwner reports an error, with the first bucket that is not so, unless a member owns buckets since the generation that it names or earlier.
+// CheckOwner returns an error, which names the first offending bucket, unless a member owns all buckets of set since generation
+// or earlier.
 func (g *Group) CheckOwner(epoch, generation uint64, set bucket.Set) error {
 	for i := range set.Each() {
 		switch b := g.Buckets[i]; {
@@ -251,7 +253,7 @@ func (g *Group) CheckOwner(epoch, generation uint64, set bucket.Set) error {
 	return nil
 }
 
-// CountRevoking reports whether a member has buckets to give back, and how many.
+// CountRevoking returns how many buckets a member has to release.
 func (g *Group) CountRevoking(epoch uint64) int {
 	n := 0
 	for _, b := range g.Buckets {

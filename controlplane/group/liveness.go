@@ -4,40 +4,40 @@ import (
 	"time"
 )
 
-// Liveness is what one coordinator has seen of a group's members: a plain state machine that is told what happens and the time, by its own
-// clock. A member is silent when neither it has spoken to this coordinator nor another one has written down that it spoke there, for
-// as long as its TTL. So coordinators need no common clock, and one that begins gives every member a TTL.
+// Liveness is one coordinator's view of which members are alive: a plain state machine whose methods take events and the time of
+// its own clock. A member is silent when, for its TTL, it has neither spoken to this coordinator nor another coordinator has
+// stored a beat of it. So coordinators need no common clock, and a new coordinator gives every member a whole TTL.
 type Liveness struct {
 	members map[uint64]*memberSeen
-	// written is when this coordinator wrote beats down last.
+	// written is when this coordinator last stored beats.
 	written time.Time
 }
 
-// NoteKnown tells that a member may be alive, as far as can be said without its group: it is for when the store does not answer.
+// NoteKnown records that a member may be alive. It is for when the group can't be read because the store does not answer.
 func (w *Liveness) NoteKnown(epoch uint64, now time.Time) {
 	if s := w.members[epoch]; s != nil {
 		s.at = now
 	}
 }
 
-// memberSeen is what a coordinator has seen of a member.
+// memberSeen is a coordinator's view of a member.
 type memberSeen struct {
-	beat uint64 // as written down
+	beat uint64 // as stored
 	at   time.Time
-	// written is when the beat was written down, at the latest: others count from there on.
+	// written is when the beat was stored, at the latest: other coordinators count from there.
 	written time.Time
-	// spoken: it has spoken since its beat was written down, and said status.
+	// spoken says that the member has spoken since its beat was stored, and sent status.
 	spoken bool
 	status MemberStatus
-	// revoking: since then it has had buckets to give back, and left of them so many.
+	// revoking is since when it has had buckets to release, and left how many remain.
 	revoking time.Time
 	left     int
 }
 
-// NewLiveness returns a Liveness that has seen nothing.
+// NewLiveness returns a Liveness without members.
 func NewLiveness() *Liveness { return &Liveness{members: map[uint64]*memberSeen{}} }
 
-// NoteSpoke tells that a member has spoken.
+// NoteSpoke records that a member has spoken.
 func (w *Liveness) NoteSpoke(epoch uint64, now time.Time, status *MemberStatus) {
 	s := w.members[epoch]
 	if s == nil {
@@ -50,28 +50,28 @@ func (w *Liveness) NoteSpoke(epoch uint64, now time.Time, status *MemberStatus) 
 	}
 }
 
-// LivenessFindings is what is to be done with a group.
+// LivenessFindings are the actions that a group needs.
 type LivenessFindings struct {
-	// Silent members are to be removed.
+	// Silent members have to be removed.
 	Silent []uint64
-	// Overdue members have not given back buckets in time: those are to be taken away.
+	// Overdue members have not released revoked buckets in time; the buckets have to be taken away.
 	Overdue []uint64
-	// Write: beats are to be written down, see [Liveness.WriteBeats].
+	// Write says that beats have to be stored, see [Liveness.WriteBeats].
 	Write bool
 }
 
 const (
-	// beatPart: groups are looked at, and what their members said is written down, this many times in the shortest of their TTLs.
+	// beatPart is how many times in the shortest TTL of its members a group is checked, and the members' beats are stored.
 	beatPart = 5
-	// leasePart is for how many quarters of its TTL a member may take itself for one.
+	// leasePart is the number of quarters of its TTL for which a member may take its membership for valid.
 	leasePart = 3
 )
 
-// leaseOf is how long a member may take itself for one after it sent what was answered. A coordinator that it does not speak to may know
-// only of a beat that is a quarter of its TTL older, and counts a whole TTL from there on.
+// leaseOf returns how long a member may take its membership for valid, from when it sent the answered request. Another
+// coordinator may know only a beat that is a quarter of the TTL older, and counts a whole TTL from there.
 func leaseOf(ttl time.Duration) time.Duration { return ttl * leasePart / 4 }
 
-// checkInterval is how often a group must be looked at.
+// checkInterval returns the interval at which a group must be checked.
 func checkInterval(g *Group) time.Duration {
 	least := time.Minute
 	for i := range g.Members {
@@ -80,14 +80,14 @@ func checkInterval(g *Group) time.Duration {
 	return least / beatPart
 }
 
-// NeedsStore reports whether a member may not be answered before its beat was written down: others may know of none that is young enough for
-// the lease that the answer gives it.
+// NeedsStore reports whether a member's beat must be stored before the member is answered: other coordinators may not know a beat
+// that is young enough for the lease that the answer grants.
 func (w *Liveness) NeedsStore(m *Member, now time.Time) bool {
 	s := w.members[m.Epoch]
 	return s == nil || now.Sub(s.written) > m.TTL*23/100
 }
 
-// Check compares what was seen with the group as it is stored now.
+// Check compares this view with the group as it is stored now.
 func (w *Liveness) Check(g *Group, now time.Time) LivenessFindings {
 	var v LivenessFindings
 	for epoch := range w.members {
@@ -103,7 +103,7 @@ func (w *Liveness) Check(g *Group, now time.Time) LivenessFindings {
 			w.members[m.Epoch] = s
 		}
 		if s.beat != m.Beat {
-			s.beat, s.at = m.Beat, now // when another coordinator wrote that is not known, so written stays
+			s.beat, s.at = m.Beat, now // when another coordinator stored it is not known, so written stays
 		}
 		left := g.CountRevoking(m.Epoch)
 		if left == 0 || left != s.left {
@@ -124,7 +124,8 @@ func (w *Liveness) Check(g *Group, now time.Time) LivenessFindings {
 	return v
 }
 
-// WriteBeats writes into the group what members have said since that was stored last. It returns whose beats these are, for [Liveness.NoteStored].
+// WriteBeats updates the group with the members' signs of life since they were last stored. It returns the epochs of these
+// members, for [Liveness.NoteStored].
 func (w *Liveness) WriteBeats(g *Group) (epochs []uint64) {
 	for i := range g.Members {
 		m := &g.Members[i]
@@ -140,21 +141,21 @@ func (w *Liveness) WriteBeats(g *Group) (epochs []uint64) {
 	return epochs
 }
 
-// NoteStored tells that the beats of members are stored as they are in the group, and were not before now. One who has spoken since may be
-// written down again, for nothing.
+// NoteStored records that the beats of members are stored as they are in the group, and were not before now. The beat of a member
+// that has spoken since may be stored once more, which is harmless.
 func (w *Liveness) NoteStored(g *Group, epochs []uint64, now time.Time) {
 	w.written = now
 	for _, epoch := range epochs {
-		// The beat of anybody else may be another coordinator's news: that is for Look to find.
+		// The beat of any other member may come from another coordinator: Check finds that out.
 		if m, s := g.Member(epoch), w.members[epoch]; m != nil && s != nil {
 			s.beat, s.written, s.spoken = m.Beat, now, s.at.After(now)
 		}
 	}
 }
 
-// learnSpeed keeps what is known of the members' speed for when there are none.
+// learnSpeed keeps the members' speed for times when there are no members.
 func (g *Group) learnSpeed(s *MemberStatus) {
-	const least = 20 // of busy: below it a quotient says nothing
+	const least = 20 // of busy: below it the quotient is too inaccurate
 	if s.PointersPerKilosecond > 0 {
 		g.PointerBytes = movingAverage(g.PointerBytes, s.BytesPerSecond*1000/s.PointersPerKilosecond)
 	}
@@ -163,7 +164,7 @@ func (g *Group) learnSpeed(s *MemberStatus) {
 	}
 }
 
-// movingAverage moves an average an eighth of the way.
+// movingAverage moves an average an eighth of the way to now.
 func movingAverage(old, now uint64) uint64 {
 	if old == 0 {
 		return now

@@ -8,7 +8,7 @@ import (
 	"scribe/internal/base/metrics"
 )
 
-// groupMetrics count what the coordinator does.
+// groupMetrics are the coordinator's metrics.
 type groupMetrics struct {
 	set       *metrics.Set
 	joins     prometheus.Counter

@@ -18,7 +18,7 @@ import (
 	"scribe/storage/kv"
 )
 
-// checkName refuses what can't be a group's name.
+// checkName refuses invalid names of groups.
 func checkName(what, name string) error {
 	var v request.Violations
 	checkNameField(&v, "group", name)
@@ -81,7 +81,7 @@ func (c *Coordinator) JoinGroup(ctx context.Context, req *scribev1.JoinGroupRequ
 	}, nil
 }
 
-// newMember checks a request to join, as far as that needs no group.
+// newMember checks the parts of a request to join that do not depend on the group.
 func newMember(what string, req *scribev1.JoinGroupRequest) (Member, error) {
 	var v request.Violations
 	checkNameField(&v, "group", req.GetGroup())
@@ -104,7 +104,7 @@ func newMember(what string, req *scribev1.JoinGroupRequest) (Member, error) {
 	return m, v.Err(what)
 }
 
-// checkSuits refuses a request to join a group that is another one than the request describes.
+// checkSuits refuses a request to join a group that differs from the request's description.
 func checkSuits(what string, g *Group, req *scribev1.JoinGroupRequest, cat *scribev1.Category) error {
 	switch s := req.GetSharing(); {
 	case g.Category != req.GetCategory():
@@ -120,15 +120,16 @@ func checkSuits(what string, g *Group, req *scribev1.JoinGroupRequest, cat *scri
 	return nil
 }
 
-// usefulIn is how many buckets of a scheme can have messages of a category.
+// usefulIn returns how many buckets of a scheme can have messages of a category.
 func usefulIn(s bucket.Scheme, cat *scribev1.Category) uint32 {
-	if s.Sharing == bucket.Shards && !cat.IsSequenced() { // its one log is in whichever bucket
+	if s.Sharing == bucket.Shards && !cat.IsSequenced() { // its one log can be in any bucket
 		return min(cat.GetShards(), s.Buckets)
 	}
 	return s.Buckets
 }
 
-// createGroup makes a group, with a first member. It fails with kv.ErrConflict when there is one of that name by now.
+// createGroup creates a group with its first member. It fails with kv.ErrConflict if a group of that name has been created
+// meanwhile.
 func (c *Coordinator) createGroup(ctx context.Context, what string, req *scribev1.JoinGroupRequest, cat *scribev1.Category, join func(*Group) (bool, error)) (*Group, error) {
 	done, err := c.takeTurn(ctx, req.GetGroup())
 	if err != nil {
@@ -162,7 +163,7 @@ func (c *Coordinator) createGroup(ctx context.Context, what string, req *scribev
 	return g, nil
 }
 
-// checkLimit refuses a group over the limit.
+// checkLimit refuses a group above the limit.
 func (c *Coordinator) checkLimit(ctx context.Context, what string) error {
 	n := 0
 	for _, err := range kv.All(ctx, c.deps.Store, groupPrefix) {
@@ -186,7 +187,7 @@ func assignmentOf(g *Group, epoch uint64) *scribev1.GroupAssignment {
 	return out
 }
 
-// isMember says why there is no such member.
+// isMember returns an error with the reason if the member does not exist.
 func isMember(what string, g *Group, name string, epoch uint64) error {
 	if m := g.Member(epoch); m == nil || m.Name != name {
 		return rpc.Errorf(scribev1.Reason_REASON_LEASE_EXPIRED,
@@ -234,7 +235,7 @@ func (c *Coordinator) HeartbeatGroup(ctx context.Context, req *scribev1.Heartbea
 
 func statusOf(req *scribev1.HeartbeatGroupRequest) *MemberStatus {
 	s := req.GetStatus()
-	const most = 1 << 50 // a petabyte a second; what is computed from it does not overflow
+	const most = 1 << 50 // a petabyte a second; computations with it do not overflow
 	return &MemberStatus{
 		Generation: req.GetGeneration(), Watermark: max(s.GetWatermark(), 0),
 		BytesPerSecond: min(s.GetBytesPerSecond(), most), MessagesPerSecond: min(s.GetMessagesPerSecond(), most),
@@ -293,7 +294,7 @@ func wirePosition(shard record.ShardID, p *bucket.Position) *scribev1.GroupShard
 	return out
 }
 
-// checkOwned checks that buckets of a request are its member's, in the generation that this knows.
+// checkOwned checks that the buckets of a request belong to its member, in the generation that the member knows.
 func (c *Coordinator) checkOwned(what string, g *Group, member string, epoch, generation uint64, buckets []byte) (bucket.Set, error) {
 	set, err := bucket.Parse(buckets, g.Scheme.Buckets)
 	if err != nil {

@@ -7,23 +7,23 @@ import (
 	"scribe/internal/base/units"
 )
 
-// groupSizing is what the size of a group follows from. Rates are in decoded bytes a second; 0 = unknown, but for lag.
+// groupSizing is the input of the size of a group. Rates are in decoded bytes a second; 0 = unknown, except for lag.
 type groupSizing struct {
 	members  int
 	capacity uint64 // of one member that is busy all the time
-	traffic  uint64 // what is written
-	lag      uint64 // bytes that wait
+	traffic  uint64 // written to the category
+	lag      uint64 // pending bytes
 	most     int    // members that can have something to do
 }
 
-// A group is sized so that its members are busy for a part of their time, which leaves room for peaks and for the loss of one, and so that
-// it is through with what waits in a while.
+// A group is sized so that its members are busy for a part of their time, which leaves capacity for peaks and for the loss of a
+// member, and so that it works off its lag within a bounded time.
 const (
 	busyPart   = 0.7
 	drainAfter = 10 * time.Minute
 )
 
-// recommendMembers is how many members the group should have, 0 when that can't be said, and why.
+// recommendMembers returns how many members the group should have, or 0 if that is unknown, and the reason.
 func (n groupSizing) recommendMembers() (members int, why string) {
 	if n.capacity == 0 {
 		if n.members == 0 {

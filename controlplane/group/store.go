@@ -16,10 +16,10 @@ import (
 	"scribe/storage/kv"
 )
 
-// maxAttempts is how often a change is tried again after another one came first.
+// maxAttempts bounds the attempts of a change that conflicts with other changes.
 const maxAttempts = 16
 
-// commitError gives a failed transaction its reason.
+// commitError wraps the error of a failed transaction with its reason.
 func commitError(what string, err error) error {
 	switch {
 	case errors.Is(err, kv.ErrClosed), errors.Is(err, kv.ErrCorrupt):
@@ -39,7 +39,7 @@ func errUnknownGroup(what, name string) error {
 	return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_GROUP, "%s: there is no consumer group %q", what, name)
 }
 
-// loadGroup reads a group with its revision. Its errors are for the caller.
+// loadGroup reads a group with its revision. It returns errors for the caller.
 func (c *Coordinator) loadGroup(ctx context.Context, what, name string) (*Group, uint64, error) {
 	e, err := c.deps.Store.Get(ctx, groupKey(name))
 	if errors.Is(err, kv.ErrNotFound) {
@@ -55,7 +55,7 @@ func (c *Coordinator) loadGroup(ctx context.Context, what, name string) (*Group,
 	return g, e.Revision, nil
 }
 
-// decodeCounted is the function of that name, and counts damage.
+// decodeCounted calls decodeGroup, and counts damage.
 func (c *Coordinator) decodeCounted(name string, value []byte) (*Group, error) {
 	g, err := decodeGroup(name, value)
 	if err != nil {
@@ -64,8 +64,8 @@ func (c *Coordinator) decodeCounted(name string, value []byte) (*Group, error) {
 	return g, err
 }
 
-// changeGroup reads a group, has fn change it, and stores it if fn says that it did; when another change came first, it begins again. It returns
-// the group as it is stored.
+// changeGroup reads a group, lets fn change it, and stores it if fn returns true. It begins again when another change came first.
+// It returns the group as stored.
 func (c *Coordinator) changeGroup(ctx context.Context, what, name string, fn func(*Group) (bool, error)) (*Group, error) {
 	done, err := c.takeTurn(ctx, name)
 	if err != nil {
@@ -99,7 +99,7 @@ func (c *Coordinator) changeGroup(ctx context.Context, what, name string, fn fun
 	return nil, errContended(what)
 }
 
-// countMoves counts the buckets that were granted since a generation.
+// countMoves counts the buckets that were granted after a generation.
 func (c *Coordinator) countMoves(g *Group, since uint64) {
 	n := 0
 	for _, b := range g.Buckets {
@@ -110,7 +110,7 @@ func (c *Coordinator) countMoves(g *Group, since uint64) {
 	c.metrics.moved.Add(float64(n))
 }
 
-// readPositions reads all positions of a group, and how far its buckets have come in time.
+// readPositions reads all positions of a group, and the times of its buckets.
 func (c *Coordinator) readPositions(ctx context.Context, what string, g *Group) (positionMap, []int64, error) {
 	prefix := positionsOf(g.Name, g.Positions)
 	all, times := positionMap{}, make([]int64, len(g.Buckets))
@@ -128,7 +128,7 @@ func (c *Coordinator) readPositions(ctx context.Context, what string, g *Group) 
 			return nil, nil, request.ReadError(what, err)
 		}
 	}
-	// They may have been replaced meanwhile, and removed; what is missing would be taken for untouched.
+	// Positions may have been replaced and removed during the read; missing ones would be taken for untouched shards.
 	now, _, err := c.loadGroup(ctx, what, g.Name)
 	if err != nil {
 		return nil, nil, err
@@ -139,9 +139,9 @@ func (c *Coordinator) readPositions(ctx context.Context, what string, g *Group) 
 	return all, times, nil
 }
 
-// installPositions stores a group with new positions: first the positions, under a name of their own, then the group, on condition that they are
-// all there and that the group is as it was (revision 0: that there is none). It fails with kv.ErrConflict when it is not, else with an error
-// for the caller.
+// installPositions stores a group with new positions: first the positions, as a set of their own, then the group, on condition
+// that they are complete and that the group is unchanged (revision 0: that it does not exist). It fails with kv.ErrConflict if
+// the condition does not hold, else with an error for the caller.
 func (c *Coordinator) installPositions(ctx context.Context, what string, g *Group, revision uint64, all positionMap, times []int64) error {
 	old := g.Positions
 	for g.Positions == old || g.Positions == 0 {
@@ -188,8 +188,8 @@ func (c *Coordinator) installPositions(ctx context.Context, what string, g *Grou
 	return err
 }
 
-// removeOutdated removes positions of a name that do not count (any more): all sets but one. It may fail; what it leaves is removed the next time.
-// A set that another process is about to install is removed too: then the condition of its last transaction does not hold.
+// removeOutdated removes all sets of positions of a name but one. It may fail; a later call removes the rest. It also removes a
+// set that another process is about to install: the condition of that process's last transaction then fails.
 func (c *Coordinator) removeOutdated(ctx context.Context, name string, keep uint64) {
 	prefix, kept := positionsPrefix(name), positionsOf(name, keep)
 	var (
@@ -211,12 +211,12 @@ func (c *Coordinator) removeOutdated(ctx context.Context, name string, keep uint
 	}
 }
 
-// opWriter collects values for transactions.
+// opWriter collects operations for transactions.
 type opWriter struct{ ops []kv.Op }
 
 func (w *opWriter) put(key string, value []byte) { w.ops = append(w.ops, kv.Put(key, value)) }
 
-// splitOps divides the operations into transactions that have space for so many reserved operations.
+// splitOps divides the operations into transactions, each with room for a number of reserved operations.
 func (w *opWriter) splitOps(reserved int) [][]kv.Op {
 	var (
 		out   [][]kv.Op
@@ -237,7 +237,7 @@ func (w *opWriter) splitOps(reserved int) [][]kv.Op {
 	return out
 }
 
-// positionCommit is a commit that was found valid.
+// positionCommit is a validated commit.
 type positionCommit struct {
 	set       bucket.Set
 	shards    map[record.ShardID]*bucket.Position
@@ -247,7 +247,7 @@ type positionCommit struct {
 // errNothing says that a chunk needs no change.
 var errNothing = errors.New("nothing has moved")
 
-// advanceChunk moves one chunk forward, and returns what is to be stored.
+// advanceChunk moves the positions of one chunk forward, and returns its new value.
 func (k *positionCommit) advanceChunk(g *Group, value []byte, shards []record.ShardID, scratch *bucket.Places) ([]byte, error) {
 	at := positionMap{}
 	if value != nil {
@@ -280,8 +280,9 @@ func (k *positionCommit) advanceChunk(g *Group, value []byte, shards []record.Sh
 	return out, err
 }
 
-// storeCommit moves a group's positions forward, in as many transactions as it takes, each on condition that the group has not changed. It fails with kv.ErrConflict
-// when it has, or when another commit came first; what was stored by then is a part of this commit, and does no harm.
+// storeCommit moves a group's positions forward, in as many transactions as needed, each on condition that the group is
+// unchanged. It fails with kv.ErrConflict when the group has changed, or another commit came first. Parts stored before that are
+// harmless.
 func (c *Coordinator) storeCommit(ctx context.Context, g *Group, revision uint64, k *positionCommit) error {
 	byChunk := map[uint32][]record.ShardID{}
 	for shard := range k.shards {
@@ -364,8 +365,8 @@ func (c *Coordinator) storeTimes(g *Group, k *positionCommit, w *opWriter, read 
 	return nil
 }
 
-// timeOf is the time up to which a bucket is committed: what was stored with commits, or, when its owner has committed everything
-// since, what that says.
+// timeOf returns the time up to which a bucket is committed: the time stored with commits, or the owner's reported watermark, if
+// the owner has committed everything since.
 func (g *Group) timeOf(b int, times []int64) int64 {
 	t := times[b]
 	if m := g.Member(g.Buckets[b].Owner); m != nil && g.Buckets[b].Granted <= m.Status.Generation {

@@ -1,4 +1,4 @@
-// Package request checks the requests of the control plane's services, and gives failures of its store their reasons.
+// Package request checks the requests of the control plane's services, and classifies failures of its store.
 package request
 
 import (
@@ -17,10 +17,10 @@ import (
 	"scribe/storage/kv"
 )
 
-// Violations collects what is wrong with a request, so that one answer tells all of it.
+// Violations collects the violations of a request, so that one answer lists all of them.
 type Violations []string
 
-// Add notes what is wrong with a field.
+// Add adds a violation of a field.
 func (v *Violations) Add(field, format string, args ...any) {
 	*v = append(*v, field+": "+fmt.Sprintf(format, args...))
 }
@@ -28,7 +28,7 @@ func (v *Violations) Add(field, format string, args ...any) {
 // String joins the violations.
 func (v Violations) String() string { return strings.Join(v, "; ") }
 
-// Err returns the violations as one error, nil if there are none. what is what was to be done.
+// Err returns the violations as one error, or nil if there are none. what describes the request.
 func (v Violations) Err(what string) error {
 	if len(v) == 0 {
 		return nil
@@ -45,7 +45,7 @@ func (v *Violations) CheckDuration(field string, d *durationpb.Duration, least, 
 	}
 }
 
-// Duration returns a duration after checking it, and the default where it is not set.
+// Duration returns a duration after checking it, or the default if it is not set.
 func (v *Violations) Duration(field string, d *durationpb.Duration, least, most, unset time.Duration) time.Duration {
 	if d.GetSeconds() == 0 && d.GetNanos() == 0 {
 		return unset
@@ -64,7 +64,7 @@ func (v *Violations) CheckText(field, s string, limit int) {
 	}
 }
 
-// ReadError gives a failed read of the store its reason. what is what was tried.
+// ReadError wraps the error of a failed read of the store with its reason. what describes the read.
 func ReadError(what string, err error) error {
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):

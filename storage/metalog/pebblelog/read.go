@@ -31,7 +31,7 @@ func (b *readBudget) takeRecord(n int) bool {
 
 func (b *readBudget) spent() bool { return b.taken && (b.records <= 0 || b.bytes <= 0) }
 
-// recordReader reads records from one Pebble snapshot. It is for one goroutine, and must be closed.
+// recordReader reads records from one consistent view of Pebble. It is for one goroutine, and must be closed.
 type recordReader struct {
 	db  *pebble.DB
 	it  *pebble.Iterator
@@ -40,7 +40,7 @@ type recordReader struct {
 	buf []byte
 }
 
-// close releases the snapshot; the next read takes a new one.
+// close releases the view; the next read takes a new one.
 func (r *recordReader) close() error {
 	if r.it == nil {
 		return nil
@@ -244,7 +244,7 @@ func (e *Engine) seekTime(shard record.ShardID, t int64) (record.LSN, error) {
 		if t > st.LastTime || st.First == st.Next {
 			return st.Next, nil
 		}
-		r := recordReader{db: e.db} // a snapshot from after the state was read holds all of its records, unless they are trimmed
+		r := recordReader{db: e.db} // a view taken after the state was read holds all of its records, unless they are trimmed
 		lsn, err := r.bisectTime(shard, st, t)
 		if cerr := r.close(); err == nil {
 			err = cerr

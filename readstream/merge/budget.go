@@ -5,11 +5,11 @@ import (
 	"sync/atomic"
 )
 
-// Budget is bytes that several merges share. It is safe for concurrent use.
+// Budget is a number of bytes shared by several merges. It is safe for concurrent use.
 //
-// As long as there is plenty, a merge takes what it wants. When three quarters are taken the budget is pressed: then a merge takes no
-// more than its share, which is half of the budget divided by the merges, and [Merge.Shrink] gives back what is over that. So merges
-// whose streams stand still can't keep others from holding enough to be read in large steps.
+// While at most three quarters are in use, a merge takes what it wants. Above that the budget is pressed: a merge takes no more
+// than its share, half of the budget divided by the number of merges, and [Merge.Shrink] gives back what exceeds the share. So
+// merges of stalled streams can't keep others from reading in large steps.
 type Budget struct {
 	limit  int64
 	used   atomic.Int64
@@ -19,18 +19,18 @@ type Budget struct {
 // NewBudget returns a budget of limit bytes.
 func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
 
-// Used is how many bytes are taken.
+// Used returns the bytes in use.
 func (b *Budget) Used() int64 { return b.used.Load() }
 
-// Pressed reports whether merges are held to their shares.
+// Pressed reports whether merges are limited to their shares.
 func (b *Budget) Pressed() bool { return b.used.Load() > b.plentyBytes() }
 
-// plentyBytes is how much may be taken without regard to shares.
+// plentyBytes returns how much may be in use before shares apply.
 func (b *Budget) plentyBytes() int64 { return b.limit / 4 * 3 }
 
 func (b *Budget) shareBytes() int64 { return b.limit / 2 / max(b.merges.Load(), 1) }
 
-// takeBytes takes n bytes for a merge that has held, if they are left for it, or in any case when forced.
+// takeBytes takes n bytes for a merge that already holds held bytes, if they are available to it, or in any case when forced.
 func (b *Budget) takeBytes(n, held int, force bool) bool {
 	if b == nil {
 		return true
@@ -43,7 +43,7 @@ func (b *Budget) takeBytes(n, held int, force bool) bool {
 	return true
 }
 
-// roomFor is how much a merge that has held could take.
+// roomFor returns how many bytes a merge that holds held bytes could take.
 func (b *Budget) roomFor(held int) int {
 	if b == nil {
 		return math.MaxInt
@@ -70,8 +70,9 @@ func (b *Budget) removeMerge() {
 	}
 }
 
-// Shrink gives back what the merge holds beyond its share of the budget, the newest records of each shard first. They are read again when
-// it is their turn. It returns how many bytes were given back, and takes time in proportion to the shards and to these.
+// Shrink gives back what the merge holds beyond its share of the budget, the newest records of each shard first. They are read
+// again when it is their turn. It returns the number of bytes given back. Its time is proportional to the number of shards and of
+// these records.
 func (m *Merge) Shrink() int {
 	if m.opts.Budget == nil {
 		return 0
@@ -93,26 +94,26 @@ func (m *Merge) Shrink() int {
 	return before - m.used
 }
 
-// shrinkCursor drops the newest items of a cursor until its records take no more than quota.
+// shrinkCursor drops a cursor's newest items until its records take no more than quota bytes.
 func (m *Merge) shrinkCursor(c *shardCursor, quota int) {
-	c.tail = max(c.tail, c.next) // what is dropped exists
+	c.tail = max(c.tail, c.next) // dropped records still exist
 	for c.bytes > quota {
 		it := c.popLast()
 		switch it.Kind {
 		case Entry:
 			m.freeRecord(c, len(it.Data))
 			c.low = it.order
-		case Gap: // it will be met again
+		case Gap: // a later read meets it again
 		case End:
 			c.closing = false
 		}
 		c.next = it.LSN
-		// Of an entry at the front the time stays known.
+		// If the front entry is dropped, its time stays known.
 		c.stub = c.isEmpty() && it.Kind == Entry && c.want != wantFailed
 	}
 }
 
-// popLast takes the last item out of a queue that has one.
+// popLast removes the last item of a non-empty queue.
 func (c *shardCursor) popLast() orderedItem {
 	last := len(c.queue) - 1
 	it := c.queue[last]

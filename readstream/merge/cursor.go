@@ -6,7 +6,7 @@ import (
 	"scribe/internal/format/record"
 )
 
-// wantState is where a cursor stands with its reads.
+// wantState is the state of a cursor's reads.
 type wantState uint8
 
 const (
@@ -16,50 +16,50 @@ const (
 	wantFailed  wantState = 3 // in Merge.failed
 )
 
-// orderedItem is an Item with what it is ordered by: its time, or for gaps and ends, which wait for nothing, the least there is.
+// orderedItem is an Item with its sort key: the time of an entry, or the least value for gaps and ends, which never wait.
 type orderedItem struct {
 	Item
 	order int64
 }
 
-// shardCursor is a shard's place in the stream.
+// shardCursor is the stream's position in a shard.
 type shardCursor struct {
 	shard record.ShardID
-	// queue holds the items from head on; the next record to come has LSN next.
+	// queue holds the items from index first on; the next record to arrive has LSN next.
 	queue []orderedItem
 	first int
 	next  record.LSN
-	// low: no record from next on has a time below it. With stub, it is the very time of next.
+	// low: no record from next on has a time below it. With stub, it is exactly the time of next.
 	low int64
-	// tail: records below it exist. mark: those from it on have no time below it.
+	// tail: records below it exist. mark: no record from tail on has a time below it.
 	tail record.LSN
 	mark int64
 
 	bytes int    // of the entries in queue
-	owed  uint64 // records from its position up to the tail
+	owed  uint64 // number of records from its position to the tail
 
-	key   int64 // by which the heap orders it
+	key   int64 // sort key in its heap
 	home  *cursorHeap
 	index int // in home
 
 	want    wantState
-	ahead   uint8 // by how much a read may be larger than the first one, a power of two
-	force   bool  // the running or queued read is for a record that there is no room for
-	stub    bool  // the queue is empty, and of the next record only the time is known
-	known   bool  // tail is
+	ahead   uint8 // log2 of how much larger a read may be than the first one
+	force   bool  // the queued or running read is for a record that exceeds the limits
+	stub    bool  // the queue is empty, and only the time of the next record is known
+	known   bool  // tail is known
 	sealed  bool
-	closing bool // the end is in the queue
+	closing bool // an End is in the queue
 	ended   bool
 	active  bool // counted in Merge.active
 }
 
 func (c *shardCursor) isEmpty() bool { return c.first == len(c.queue) }
 
-// needsRead reports whether a read would bring something that is missing.
+// needsRead reports whether the cursor is empty although records exist.
 func (c *shardCursor) needsRead() bool { return !c.ended && c.isEmpty() && c.next < c.tail }
 
-// reachTail takes note that the cursor stands at the tail, if it does: then what holds from the tail on holds for it, and a sealed shard has
-// an end.
+// reachTail updates a cursor that stands at its tail: the tail's mark then bounds its next record, and a sealed shard gets its
+// End.
 func (c *shardCursor) reachTail() {
 	if c.ended || c.next < c.tail {
 		return
@@ -73,7 +73,7 @@ func (c *shardCursor) reachTail() {
 
 func (c *shardCursor) firstItem() *orderedItem { return &c.queue[c.first] }
 
-// position is the LSN of the first item, or of what comes next.
+// position returns the LSN of the first item, or of the next record.
 func (c *shardCursor) position() record.LSN {
 	if c.isEmpty() {
 		return c.next
@@ -90,8 +90,8 @@ func (c *shardCursor) pushItem(it orderedItem) {
 	c.queue = append(c.queue, it)
 }
 
-// keptQueue is how many items an empty queue may keep room for: shards that trickle do not allocate for each record, and
-// shards that are idle hold little.
+// keptQueue is the capacity that an empty queue may keep: slow shards do not allocate for each record, and idle shards hold
+// little.
 const keptQueue = 4
 
 func (c *shardCursor) popItem() Item {
@@ -106,7 +106,7 @@ func (c *shardCursor) popItem() Item {
 	return it
 }
 
-// pushGap appends a gap from next to to, or makes the one at the end of the queue longer.
+// pushGap appends a gap from next to to, or extends a gap at the end of the queue.
 func (c *shardCursor) pushGap(to record.LSN, cause Cause) {
 	if !c.isEmpty() {
 		if last := &c.queue[len(c.queue)-1]; last.Kind == Gap && last.Cause == cause && last.To == c.next {
@@ -118,7 +118,7 @@ func (c *shardCursor) pushGap(to record.LSN, cause Cause) {
 	c.next, c.stub = to, false
 }
 
-// isBefore reports whether c's key comes before other's in the order of the stream.
+// isBefore reports whether c precedes other in the order of the stream.
 func (c *shardCursor) isBefore(other *shardCursor) bool {
 	if c.key != other.key {
 		return c.key < other.key
@@ -126,7 +126,7 @@ func (c *shardCursor) isBefore(other *shardCursor) bool {
 	return c.shard < other.shard
 }
 
-// cursorHeap is a heap by (key, shard).
+// cursorHeap is a heap ordered by (key, shard).
 type cursorHeap []*shardCursor
 
 func (h cursorHeap) Len() int           { return len(h) }

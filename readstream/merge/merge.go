@@ -12,19 +12,19 @@ import (
 // Unbounded is the window of a merge that does not wait.
 const Unbounded int64 = math.MaxInt64
 
-// Options of a Merge.
+// Options are the options of a Merge.
 type Options struct {
-	// Window is how far apart in persisted time records may be handed out of order, in microseconds: 0 is a total order,
-	// [Unbounded] no promise.
+	// Window is how far records may be handed out of order, in microseconds of persisted time: 0 means a total order, [Unbounded]
+	// no promise.
 	Window int64
-	// Limit bounds the bytes of queued records, but for one that has to go next: it is taken in any case. There are two or three of these
-	// when an older one of another shard turns up before the first could go.
+	// Limit bounds the bytes of queued records. A record that has to go next is accepted in any case. Two or three such records
+	// may be queued when an older record of another shard appears before the first could go.
 	Limit int
-	// Budget, if not nil, bounds them together with those of other merges.
+	// Budget, if not nil, bounds the bytes of several merges together.
 	Budget *Budget
 }
 
-// Kind is what an Item is.
+// Kind is the kind of an Item.
 type Kind uint8
 
 // Kinds of Item.
@@ -33,11 +33,11 @@ const (
 	Entry Kind = 1
 	// Gap is a range of records that will not come.
 	Gap Kind = 2
-	// End says that the shard was sealed and all of it was handed out.
+	// End: the shard was sealed, and all its records were handed out.
 	End Kind = 3
 )
 
-// Cause is why there is a gap.
+// Cause is the cause of a gap.
 type Cause uint8
 
 // Causes of a gap.
@@ -48,35 +48,35 @@ const (
 	Corrupt Cause = 2
 )
 
-// Item is one step of a stream. The items of a shard continue each other: an entry's successor has the next LSN, a gap's the
+// Item is one step of a stream. The items of a shard are contiguous: an entry's successor has the next LSN, a gap's successor the
 // LSN To.
 type Item struct {
 	Kind  Kind
 	Cause Cause // of a gap
 	Shard record.ShardID
-	// LSN is the entry's, the first of the gap, or the one after the shard's last record.
+	// LSN is that of the entry, of the gap's first record, or, at an End, the one after the shard's last record.
 	LSN record.LSN
 	// To is the LSN after the gap.
 	To record.LSN
 	// Time is the entry's persisted time in Unix microseconds.
 	Time int64
-	// Data is the entry's record; the receiver's to keep.
+	// Data is the entry's record. The receiver may keep it.
 	Data []byte
 }
 
-// Status says what a merge needs.
+// Status is what a merge needs next.
 type Status uint8
 
-// Statuses.
+// Values of Status.
 const (
 	// Ready: there is an item.
 	Ready Status = 1
-	// Read: reads are wanted, see [Merge.Wants].
+	// Read: the merge needs reads, see [Merge.Wants].
 	Read Status = 2
-	// Look: a record is held back by what is not known of shards that have nothing at the moment, or that may have appeared. Look at
-	// the tails and for new shards, then call [Merge.Tail], [Merge.Floor] and [Merge.Looked] with what was found.
+	// Look: a record is held back because too little is known of idle shards, or of shards that may have appeared. Look at the
+	// tails and for new shards, then call [Merge.Tail], [Merge.Floor] and [Merge.Looked] with the results.
 	Look Status = 3
-	// Idle: nothing to do until there is news.
+	// Idle: nothing to do before the next update.
 	Idle Status = 4
 )
 
@@ -84,49 +84,49 @@ const (
 type Want struct {
 	Shard record.ShardID
 	LSN   record.LSN
-	// MaxBytes is how much there is room for; the first record is welcome in any case.
+	// MaxBytes bounds the read; its first record is accepted in any case.
 	MaxBytes int
 }
 
-// entryOverhead is counted for a queued record beside its data.
+// entryOverhead is the memory charged for a queued record in addition to its data.
 const entryOverhead = 96
 
-// Merge merges shards. See the package's comment.
+// Merge merges shards. See the package comment.
 type Merge struct {
 	opts    Options
 	cursors map[record.ShardID]*shardCursor
-	// ready holds the cursors that have an item or know the time of their next record; tails those that have nothing and are at
-	// their tail; behind those that have nothing although there is something, or whose tail is not known. Ended ones are in none.
+	// Each cursor that has not ended is in one heap. ready: it has an item, or the time of its next record is known. tails: it
+	// has no item and is at its tail. behind: it has no item although records exist, or its tail is unknown.
 	ready  cursorHeap
 	tails  cursorHeap
 	behind cursorHeap
-	// wants are cursors to be read, first in first out. Some may have got records in the meantime.
+	// wants are cursors to be read, in FIFO order. Some may have received records in the meantime.
 	wants  []*shardCursor
 	failed []*shardCursor
 
-	// begun are cursors whose next record was handed out in part before, see Begin.
+	// begun are cursors whose next record was partly handed out before, see Begin.
 	begun []*shardCursor
 
 	used    int    // bytes in queues
-	active  int    // cursors that share Limit
-	pending uint64 // records that exist and were not handed out, the sum of the cursors' owed
+	active  int    // number of cursors that share Limit
+	pending uint64 // existing records that were not handed out: the sum of the cursors' owed
 	ended   int
-	// floor: no cursor in tails brings a record below it, whatever its own low. It keeps what an idle shard costs a merge at
-	// nothing: one number goes on, not one for each shard.
+	// floor: no cursor in tails brings a record below it, whatever its own low. It makes idle shards free: a heartbeat advances
+	// one number instead of one per shard.
 	floor int64
-	// seen is the newest time or watermark that was heard of; horizon what it was when shards were last looked for.
+	// seen is the newest time or watermark received; horizon is the value of seen at the last look for shards.
 	seen    int64
 	horizon int64
 }
 
-// New returns a merge of no shards, which is part of its budget until Close.
+// New returns a merge without shards, which shares its budget until Close.
 func New(opts Options) *Merge {
 	opts.Budget.addMerge()
 	return &Merge{opts: opts, cursors: map[record.ShardID]*shardCursor{}}
 }
 
-// Add adds a shard to be handed out from LSN on. It does nothing for one that is there. Until its Tail is told it may bring anything;
-// the tail must be from after the last call of Floor.
+// Add adds a shard, beginning at LSN from. It does nothing for a shard that was already added. Until Tail is called for the
+// shard, it may bring any record; the tail must be newer than the last call of Floor.
 func (m *Merge) Add(shard record.ShardID, from record.LSN) {
 	if _, ok := m.cursors[shard]; ok {
 		return
@@ -136,16 +136,16 @@ func (m *Merge) Add(shard record.ShardID, from record.LSN) {
 	m.updateCursor(c)
 }
 
-// Begin tells that of the first record of a shard that was added a part was handed out, by an earlier merge: the rest comes before
-// anything else, so that what is one, such as an atomic batch, stays together.
+// Begin marks an added shard whose first record was partly handed out by an earlier merge. The rest of this record precedes all
+// else, so that what belongs together, such as an atomic batch, stays together.
 func (m *Merge) Begin(shard record.ShardID) {
 	if c := m.cursors[shard]; c != nil {
 		m.begun = append(m.begun, c)
 	}
 }
 
-// frontCursor is the cursor that is next: one that was begun, or the first by time. It is nil when there is none, or when the one that was
-// begun has nothing yet.
+// frontCursor returns the next cursor: a begun one, or the first by time. It returns nil when there is none, or when the begun
+// cursor has no item yet.
 func (m *Merge) frontCursor() *shardCursor {
 	for len(m.begun) > 0 {
 		c := m.begun[0]
@@ -166,14 +166,14 @@ func (m *Merge) frontCursor() *shardCursor {
 // Has reports whether a shard was added.
 func (m *Merge) Has(shard record.ShardID) bool { return m.cursors[shard] != nil }
 
-// Shards is the number of shards that have not ended.
+// Shards returns the number of shards that have not ended.
 func (m *Merge) Shards() int { return len(m.cursors) - m.ended }
 
-// Total is the number of shards that were added.
+// Total returns the number of shards that were added.
 func (m *Merge) Total() int { return len(m.cursors) }
 
-// Tail tells where a shard ends: records up to next exist, what comes from there on has no time below watermark (0 = unknown).
-// sealed says that nothing will come.
+// Tail updates the tail of a shard: records below next exist, and no record from next on has a time below watermark (0 =
+// unknown). sealed reports that no more records will come.
 func (m *Merge) Tail(shard record.ShardID, next record.LSN, watermark int64, sealed bool) {
 	if c := m.cursors[shard]; c != nil && !c.ended {
 		m.noteTail(c, next, watermark, sealed)
@@ -182,7 +182,7 @@ func (m *Merge) Tail(shard record.ShardID, next record.LSN, watermark int64, sea
 }
 
 func (m *Merge) noteTail(c *shardCursor, next record.LSN, watermark int64, sealed bool) {
-	// What holds for all records from a tail on holds for those from a later tail on: the two maxima go together.
+	// A bound for all records from a tail on also holds from any later tail on: so the two maxima belong together.
 	c.tail = max(c.tail, next)
 	c.mark = max(c.mark, watermark)
 	c.sealed = c.sealed || sealed
@@ -190,35 +190,35 @@ func (m *Merge) noteTail(c *shardCursor, next record.LSN, watermark int64, seale
 	m.seen = max(m.seen, watermark)
 }
 
-// Floor tells that no shard brings a record below t that is not below the tail told of it. It is for watermarks of many idle shards
-// at once, and costs the same however many they are.
+// Floor updates the floor: no shard brings a record below t at or after its reported tail. It covers the watermarks of many idle
+// shards at once, at a cost independent of their number.
 func (m *Merge) Floor(t int64) {
 	m.floor = max(m.floor, t)
 	m.seen = max(m.seen, t)
 }
 
-// Update takes an update of a subscription. Of its memory only the data of entries is kept, which nobody may change: several merges
+// Update applies an update of a subscription. The merge keeps only the data of entries, which nobody may change: several merges
 // may share it.
 func (m *Merge) Update(u *metalog.Update) {
 	c := m.cursors[u.Shard]
 	if c == nil || c.ended {
 		return
 	}
-	// Entries after TrimmedTo leave a hole, so the cursor will want a read and learn of the gap there.
+	// Entries after TrimmedTo leave a hole. The cursor then wants a read, which reports the gap.
 	m.queueEntries(c, u.Entries, false)
 	m.noteTail(c, u.NextLSN, u.Watermark, u.Sealed)
 	m.updateCursor(c)
 }
 
-// firstRead is the bytes that the first read of a shard brings at most, so that a stream has something to send soon; each further one may
-// bring twice as many, firstRead<<mostAhead in the end.
+// firstRead bounds the first read of a shard in bytes, so that a stream soon has something to send. Each further read may be
+// twice as large, up to firstRead<<mostAhead.
 const (
 	firstRead = 16 << 10
 	mostAhead = 8
 )
 
-// Wants appends at most limit wanted reads to dst. Each should be answered before the next call of Next, for what it brings may come
-// first; one that can't be is to be told with Late.
+// Wants appends at most limit wanted reads to dst. Answer each before the next call of Next, since its records may come first;
+// report a read that takes longer with Late.
 func (m *Merge) Wants(dst []Want, limit int) []Want {
 	for limit > 0 && len(m.wants) > 0 {
 		c := m.wants[0]
@@ -239,14 +239,14 @@ func (m *Merge) Wants(dst []Want, limit int) []Want {
 	return dst
 }
 
-// cancelWant takes back a want that was met by an update.
+// cancelWant cancels a want that an update has satisfied.
 func (m *Merge) cancelWant(c *shardCursor) {
 	c.want, c.force = wantNone, false
 	m.updateCursor(c)
 }
 
-// Loaded answers a want with what was read, whose data the merge keeps. Nothing, although there should be something, counts as
-// a failure, unless the shard is sealed: then it was erased with its category, and all up to its tail is a gap.
+// Loaded answers a want with the records read, whose data the merge keeps. An empty read although records should exist counts as
+// a failure, unless the shard is sealed: then it was erased with its category, and everything up to its tail is a gap.
 func (m *Merge) Loaded(shard record.ShardID, entries []metalog.Entry) {
 	c := m.cursors[shard]
 	if c == nil || c.ended {
@@ -257,7 +257,7 @@ func (m *Merge) Loaded(shard record.ShardID, entries []metalog.Entry) {
 	if len(entries) == 0 && c.sealed && c.needsRead() {
 		c.pushGap(c.tail, Trimmed)
 	}
-	// To learn the time of the next record is something, too, unless the record itself was wanted.
+	// Learning the time of the next record is progress, too, unless the record itself was wanted.
 	if gained := c.next != before || c.stub && !c.force; !gained && c.needsRead() {
 		m.failWant(c)
 	} else if c.want == wantRunning {
@@ -266,7 +266,7 @@ func (m *Merge) Loaded(shard record.ShardID, entries []metalog.Entry) {
 	m.updateCursor(c)
 }
 
-// Skip answers a want when the records from its LSN up to to can't be had.
+// Skip answers a want whose records, from its LSN up to to, can't be read.
 func (m *Merge) Skip(shard record.ShardID, to record.LSN, cause Cause) {
 	c := m.cursors[shard]
 	if c == nil || c.ended {
@@ -281,8 +281,8 @@ func (m *Merge) Skip(shard record.ShardID, to record.LSN, cause Cause) {
 	m.updateCursor(c)
 }
 
-// Late tells that a want takes long to answer. Until it is answered the shard keeps back what its window does not allow before
-// it, and nothing else.
+// Late reports that a want takes long to answer. Until it is answered the shard only holds back the records that the window does
+// not allow before its own.
 func (m *Merge) Late(shard record.ShardID) {
 	if c := m.cursors[shard]; c != nil && !c.ended && c.want == wantRunning && c.stub {
 		c.stub = false
@@ -290,7 +290,7 @@ func (m *Merge) Late(shard record.ShardID) {
 	}
 }
 
-// Fail answers a want when the read failed. The shard is not wanted again before Retry.
+// Fail answers a want whose read failed. The shard is not read again before Retry.
 func (m *Merge) Fail(shard record.ShardID) {
 	if c := m.cursors[shard]; c != nil && !c.ended {
 		m.failWant(c)
@@ -303,7 +303,7 @@ func (m *Merge) failWant(c *shardCursor) {
 	m.failed = append(m.failed, c)
 }
 
-// Retry wants the reads again that failed, and reports whether there are any.
+// Retry requests the failed reads again, and reports whether there are any.
 func (m *Merge) Retry() bool {
 	failed := m.failed
 	m.failed = nil
@@ -314,10 +314,10 @@ func (m *Merge) Retry() bool {
 	return len(failed) > 0
 }
 
-// Seen is the newest time or watermark that the merge was told. Take it before looking for shards.
+// Seen returns the newest time or watermark that the merge was told. Take it before looking for shards.
 func (m *Merge) Seen() int64 { return m.seen }
 
-// Looked tells that all shards were added which existed when the newest time or watermark known of any was t.
+// Looked reports that all shards were added that existed when the newest known time or watermark was t.
 func (m *Merge) Looked(t int64) { m.horizon = max(m.horizon, t) }
 
 // Peek returns the kind of the next item, or why there is none.
@@ -355,20 +355,20 @@ func (m *Merge) Peek() (Kind, Status) {
 	return Entry, Ready
 }
 
-// holdStatus says whether the window lets the head of c, an entry, go.
+// holdStatus returns Ready if the window lets the head of c, an entry, go.
 func (m *Merge) holdStatus(c *shardCursor) Status {
 	if m.opts.Window == Unbounded {
 		return Ready
 	}
 	if m.opts.Window == 0 {
-		// Every other shard's next record must come later in the order, also where times are equal.
+		// Every other shard's next record must come later in the order, also if the times are equal.
 		switch {
 		case len(m.behind) > 0 && !c.isBefore(m.behind[0]):
-			return Idle // a read of it failed
+			return Idle // its read failed
 		case len(m.tails) > 0 && m.floor <= c.key && !c.isBefore(m.tails[0]):
 			return Look
 		case m.horizon <= c.key:
-			return Look // a shard that appears may have a record of the same time
+			return Look // a new shard may have a record of the same time
 		}
 		return Ready
 	}
@@ -384,13 +384,13 @@ func (m *Merge) holdStatus(c *shardCursor) Status {
 	return Ready
 }
 
-// Head is the place of the next item, when the status is Ready.
+// Head returns the shard and LSN of the next item, when the status is Ready.
 func (m *Merge) Head() (record.ShardID, record.LSN) {
 	c := m.frontCursor()
 	return c.shard, c.firstItem().LSN
 }
 
-// Next returns the next item when the status is Ready, and takes it out.
+// Next removes and returns the next item when the status is Ready.
 func (m *Merge) Next() (Item, Status) {
 	if _, s := m.Peek(); s != Ready {
 		return Item{}, s
@@ -411,8 +411,8 @@ func (m *Merge) Next() (Item, Status) {
 	return it, Ready
 }
 
-// Low is a time such that no later entry will have one below it minus the window; 0 = unknown. Without a window it speaks only
-// of the shards that are known.
+// Low returns a lower bound: no later entry has a time below it minus the window; 0 = unknown. With an unbounded window it covers
+// only the known shards.
 func (m *Merge) Low() int64 {
 	low := Unbounded
 	if len(m.ready) > 0 {
@@ -430,7 +430,7 @@ func (m *Merge) Low() int64 {
 	return max(min(low, m.horizonReach()), 0)
 }
 
-// horizonReach is the latest time that Low may be while there may be shards that are not known.
+// horizonReach returns the upper bound of Low while unknown shards may exist.
 func (m *Merge) horizonReach() int64 {
 	if m.horizon > math.MaxInt64-m.opts.Window {
 		return math.MaxInt64
@@ -441,7 +441,7 @@ func (m *Merge) horizonReach() int64 {
 // Lagging reports whether a look for new shards would raise Low.
 func (m *Merge) Lagging() bool { return m.horizonReach() < m.seen && m.seen > m.horizon }
 
-// Positions yields each shard's next LSN to hand out, ended shards included, in no order.
+// Positions yields the next LSN of each shard, including ended ones, in no order.
 func (m *Merge) Positions() iter.Seq2[record.ShardID, record.LSN] {
 	return func(yield func(record.ShardID, record.LSN) bool) {
 		for shard, c := range m.cursors {
@@ -452,7 +452,7 @@ func (m *Merge) Positions() iter.Seq2[record.ShardID, record.LSN] {
 	}
 }
 
-// Held are the records of a shard that are queued, from one LSN up to another; none for one that was not added.
+// Held returns the range [from, to) of a shard's queued records; 0, 0 for a shard that was not added.
 func (m *Merge) Held(shard record.ShardID) (from, to record.LSN) {
 	if c := m.cursors[shard]; c != nil {
 		return c.position(), c.next
@@ -460,20 +460,21 @@ func (m *Merge) Held(shard record.ShardID) (from, to record.LSN) {
 	return 0, 0
 }
 
-// Pending is how many records exist, as far as is known, that were not handed out.
+// Pending returns the number of existing records, as far as known, that were not handed out.
 func (m *Merge) Pending() uint64 { return m.pending }
 
-// Buffered is the bytes in queues.
+// Buffered returns the bytes in queues.
 func (m *Merge) Buffered() int { return m.used }
 
-// Close gives the queues' bytes back to the budget, and its share. It is called once, and the merge is not used afterwards.
+// Close returns the queues' bytes and the merge's share to the budget. Call it once; the merge must not be used afterwards.
 func (m *Merge) Close() {
 	m.opts.Budget.freeBytes(m.used)
 	m.opts.Budget.removeMerge()
 	m.used = 0
 }
 
-// queueEntries takes the entries that continue a cursor's queue, as far as there is room. With force there is room for one in any case.
+// queueEntries queues the entries that continue a cursor's queue, while they fit. With force, the first one is accepted in any
+// case.
 func (m *Merge) queueEntries(c *shardCursor, entries []metalog.Entry, force bool) {
 	for i := range entries {
 		e := &entries[i]
@@ -482,19 +483,19 @@ func (m *Merge) queueEntries(c *shardCursor, entries []metalog.Entry, force bool
 			continue
 		}
 		if e.LSN > c.next {
-			return // a hole; a read will fill it
+			return // a hole, which a read will fill
 		}
-		// Times of a shard never decrease; if an engine breaks that, order by what was promised.
+		// Times of a shard never decrease. If an engine violates that, order by the promised bound.
 		c.low = max(c.low, e.Time)
 		size := len(e.Data) + entryOverhead
 		room := c.bytes == 0 || c.bytes+size <= m.cursorQuota()
 		if !force && (!room || m.used+size > m.opts.Limit) || !m.opts.Budget.takeBytes(size, m.used, force) {
-			// The time alone orders the cursor until there is room.
+			// The time alone orders the cursor until the record fits.
 			c.stub = c.isEmpty() && c.want != wantFailed
 			return
 		}
 		force = false
-		if c.queue == nil && i+1 < len(entries) { // grows once, by what is likely to fit
+		if c.queue == nil && i+1 < len(entries) { // grow once, to the number of entries likely to fit
 			c.queue = make([]orderedItem, 0, min(len(entries)-i, m.cursorQuota()/size+1))
 		}
 		c.pushItem(orderedItem{Item: Item{Kind: Entry, Shard: c.shard, LSN: e.LSN, Time: e.Time, Data: e.Data}, order: c.low})
@@ -512,10 +513,10 @@ func (m *Merge) freeRecord(c *shardCursor, data int) {
 	m.opts.Budget.freeBytes(size)
 }
 
-// cursorQuota is a cursor's part of the limit.
+// cursorQuota returns a cursor's share of the limit.
 func (m *Merge) cursorQuota() int { return m.opts.Limit / max(m.active, 1) }
 
-// updateCursor brings all that depends on a cursor up to date after any change to it.
+// updateCursor updates all derived state after a change of a cursor.
 func (m *Merge) updateCursor(c *shardCursor) {
 	c.reachTail()
 	if c.want == wantNone && c.needsRead() && !c.stub {
@@ -527,7 +528,7 @@ func (m *Merge) updateCursor(c *shardCursor) {
 	m.countActive(c)
 }
 
-// countPending brings the sum of what exists and was not handed out up to date with a cursor.
+// countPending updates pending after a change of a cursor.
 func (m *Merge) countPending(c *shardCursor) {
 	m.pending -= c.owed
 	c.owed = 0
@@ -537,7 +538,7 @@ func (m *Merge) countPending(c *shardCursor) {
 	m.pending += c.owed
 }
 
-// moveToHeap puts a cursor into the heap that it belongs to, where its key says; one that has ended into none.
+// moveToHeap moves a cursor to its heap, ordered by its key; an ended cursor is in no heap.
 func (m *Merge) moveToHeap(c *shardCursor) {
 	var home *cursorHeap
 	switch c.key = c.low; {
@@ -563,7 +564,7 @@ func (m *Merge) moveToHeap(c *shardCursor) {
 	}
 }
 
-// countActive counts a cursor among those that share the limit while it holds something or is to be read.
+// countActive counts the cursors that share the limit: those that hold items or are to be read.
 func (m *Merge) countActive(c *shardCursor) {
 	active := !c.ended && (!c.isEmpty() || c.stub || c.want != wantNone)
 	switch {

@@ -21,8 +21,8 @@ import (
 	"scribe/internal/format/record"
 )
 
-// ColumnIndex is the hidden column that batches of a read proxy have in place of the three that only a reader with the pointer knows: the
-// message's index in the payload, uint32. All rows of a message have the same.
+// ColumnIndex is a hidden column: the message's index in the payload, as uint32. Batches of a read proxy have it in place of the
+// three columns that only a reader with the pointer knows. All rows of a message have the same index.
 const ColumnIndex = rows.ColumnIndex
 
 // Default limits.
@@ -32,28 +32,28 @@ const (
 )
 
 type (
-	// Spec says what a batch is made of.
+	// Spec describes the batch to make.
 	Spec = rows.Spec
-	// Limits bound what a payload may cost.
+	// Limits bound the cost of a payload.
 	Limits = rows.Limits
-	// Stats says what became of the rows of a payload.
+	// Stats counts the rows of a payload by outcome.
 	Stats = rows.Stats
 )
 
-// Transcoder makes batches of payloads by one plan. It is immutable, and may be used by many goroutines at once.
+// Transcoder turns payloads into batches by one plan. It is immutable and safe for concurrent use.
 type Transcoder struct {
 	p       *rows.Plan
 	make    func() rows.FrameReader
 	workers sync.Pool // of *worker
 }
 
-// rowWorker is what one call of Transcode needs. Workers learn what rows look like, which is why they are used again.
+// rowWorker is the state of one call of Transcode. Workers are reused because they learn the shape of rows.
 type rowWorker struct {
 	rows   *rows.Writer
 	reader rows.FrameReader
 }
 
-// New compiles a plan. Errors are those of a spec that contradicts itself, or names what is not there.
+// New compiles a plan. It returns an error if the spec is inconsistent or names an unknown column.
 func New(spec Spec) (*Transcoder, error) {
 	p, err := rows.NewPlan(&spec, jsonrows.DefaultOf)
 	if err != nil {
@@ -69,7 +69,7 @@ func New(spec Spec) (*Transcoder, error) {
 	return t, nil
 }
 
-// readerOf returns what makes the readers of the schema's format.
+// readerOf returns the constructor of readers for the schema's format.
 func readerOf(p *rows.Plan) (func() rows.FrameReader, error) {
 	if p.Schema.Version == 0 {
 		return func() rows.FrameReader { return &rows.PerMessage{MessageReader: plainReader{}} }, nil
@@ -90,14 +90,14 @@ func readerOf(p *rows.Plan) (func() rows.FrameReader, error) {
 	}
 }
 
-// Schema is that of the batches: the columns of the Spec, in their order. Declared columns may have nulls whatever the schema says, since a
-// value that does not fit is null.
+// Schema returns the schema of the batches: the columns of the Spec, in order. Declared columns may contain nulls whatever the
+// category's schema says, since a value that does not fit is null.
 func (t *Transcoder) Schema() *arrow.Schema { return t.p.OutputSchema }
 
-// Transcode makes one batch of the rows of a payload, frames one after the other, for which the predicate is true. zones may be nil. The
-// batch shares no memory with payload; the caller releases it. The figures are also those of a payload that fails.
+// Transcode makes one batch of the payload's rows for which the predicate is true. payload is a sequence of frames. zones may be
+// nil. The batch shares no memory with payload; the caller releases it. Stats are also valid for a payload that fails.
 //
-// Errors are those of record for damaged frames, and columnar.ErrTooLarge for a payload that is over the limits of the Spec.
+// Errors are those of record for damaged frames, and columnar.ErrTooLarge for a payload over the limits of the Spec.
 func (t *Transcoder) Transcode(payload []byte, zones *zone.Builder) (arrow.RecordBatch, Stats, error) {
 	w, _ := t.workers.Get().(*rowWorker)
 	if w == nil {
@@ -123,14 +123,14 @@ func (t *Transcoder) Transcode(payload []byte, zones *zone.Builder) (arrow.Recor
 	return batch, stats, nil
 }
 
-// transcodeCall is one call of Transcode.
+// transcodeCall is the state of one call of Transcode.
 type transcodeCall struct {
 	p     *rows.Plan
 	w     *rowWorker
 	zones *zone.Builder
 	stats Stats
-	index uint32              // messages so far
-	parts []arrow.RecordBatch // of the output, in their order
+	index uint32              // messages read so far
+	parts []arrow.RecordBatch // of the output, in order
 }
 
 func (c *transcodeCall) releaseParts() {
@@ -139,7 +139,7 @@ func (c *transcodeCall) releaseParts() {
 	}
 }
 
-// readFrames makes a part of each run of frames of one encoding.
+// readFrames makes a part of each run of frames with the same encoding.
 func (c *transcodeCall) readFrames(payload []byte) error {
 	for f, err := range record.Split(payload) {
 		if err != nil {
@@ -163,7 +163,7 @@ func (c *transcodeCall) readFrames(payload []byte) error {
 	return c.flushRows()
 }
 
-// flushRows makes a part of the rows that were collected.
+// flushRows makes a part of the collected rows.
 func (c *transcodeCall) flushRows() error {
 	if c.w.rows.Len == 0 {
 		return c.w.rows.Err()
@@ -190,8 +190,8 @@ func (c *transcodeCall) arrowFrame(f record.Frame) error {
 	return c.addPart(batch, c.p.WholeFilter)
 }
 
-// arrowRows makes the inputs of a frame that is a batch. A frame that claims to be one and is not has rows that can't be read: it must not take
-// the payload's other frames with it.
+// arrowRows makes the inputs of a frame that is a batch. If the frame is not a valid batch, its rows are unreadable rows: it must
+// not fail the payload's other frames.
 func (c *transcodeCall) arrowRows(f record.Frame) (arrow.RecordBatch, error) {
 	rec, err := columnar.DecodeIPC(f.Body())
 	if err != nil {
@@ -204,7 +204,7 @@ func (c *transcodeCall) arrowRows(f record.Frame) (arrow.RecordBatch, error) {
 	return arrowrows.ReadBatch(c.p, rec, &f.Header, c.index, &c.stats)
 }
 
-// badRows makes the inputs of a frame none of whose rows can be read.
+// badRows makes the inputs of a frame in which no row can be read.
 func (c *transcodeCall) badRows(f record.Frame, why string) (arrow.RecordBatch, error) {
 	w, m := c.w.rows, record.Record{Time: f.BaseTime}
 	for i := range f.Count {
@@ -219,7 +219,7 @@ func (c *transcodeCall) badRows(f record.Frame, why string) (arrow.RecordBatch, 
 	return w.TakeBatch()
 }
 
-// addPart takes a batch of inputs over: what a filter (nil: all) keeps of it becomes a part.
+// addPart takes ownership of a batch of inputs and adds the rows that the filter keeps as a part. A nil filter keeps all rows.
 func (c *transcodeCall) addPart(batch arrow.RecordBatch, filter *vector.Filter) error {
 	defer batch.Release()
 	if c.zones != nil {
@@ -247,7 +247,7 @@ func (c *transcodeCall) addPart(batch arrow.RecordBatch, filter *vector.Filter) 
 	return nil
 }
 
-// assembleBatch makes one batch of the parts.
+// assembleBatch combines the parts into one batch.
 func (c *transcodeCall) assembleBatch() (arrow.RecordBatch, error) {
 	switch len(c.parts) {
 	case 0:
@@ -283,7 +283,7 @@ func (c *transcodeCall) assembleBatch() (arrow.RecordBatch, error) {
 	return array.NewRecordBatch(c.p.OutputSchema, columns, count), nil
 }
 
-// emptyBatch is the batch without rows.
+// emptyBatch returns a batch without rows.
 func (c *transcodeCall) emptyBatch() arrow.RecordBatch {
 	columns := make([]arrow.Array, len(c.p.OutputInputs))
 	for i, from := range c.p.OutputInputs {
@@ -296,7 +296,7 @@ func (c *transcodeCall) emptyBatch() arrow.RecordBatch {
 	return batch
 }
 
-// plainReader makes a row of every message, without a look into it: for categories without a schema.
+// plainReader makes one row per message without reading its content, for categories without a schema.
 type plainReader struct{}
 
 func (plainReader) ReadMessage(w *rows.Writer, _ []byte) {
@@ -304,7 +304,7 @@ func (plainReader) ReadMessage(w *rows.Writer, _ []byte) {
 	w.EndRow()
 }
 
-// noBatch makes an error row of every message: for categories whose messages are Arrow batches.
+// noBatch makes one error row per message, for categories whose messages are Arrow batches.
 type noBatch struct{}
 
 func (noBatch) ReadMessage(w *rows.Writer, _ []byte) {

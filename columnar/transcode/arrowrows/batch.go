@@ -10,7 +10,7 @@ import (
 	"scribe/internal/format/record"
 )
 
-// arrowBatch is a batch that is being read.
+// arrowBatch is the state of reading one batch.
 type arrowBatch struct {
 	p      *rows.Plan
 	rec    arrow.RecordBatch
@@ -19,18 +19,19 @@ type arrowBatch struct {
 	first  uint32 // index of the first row
 	st     *rows.Stats
 	memory rows.MemoryGuard
-	// faults are the rows in which something does not fit, with what _error says of them.
+	// faults maps rows with values that do not fit to their _error text.
 	faults map[int]*rowFault
 }
 
-// rowFault is what does not fit in a row.
+// rowFault describes the values of a row that do not fit.
 type rowFault struct {
 	count int
 	text  []byte
 }
 
-// ReadBatch makes the plan's inputs of a frame that is a batch, matched by name. What does not fit is treated as that of rows: null and
-// _error, or left out and counted where the category rejects. Row i has first+i as its _index. The caller releases what is returned.
+// ReadBatch makes the plan's inputs from a frame that is a batch, matching columns by name. A value that does not fit is handled
+// as in rows: it becomes null and an entry in _error, or its row is omitted and counted if the category rejects such rows. Row i
+// has _index first+i. The caller releases the result.
 func ReadBatch(p *rows.Plan, rec arrow.RecordBatch, h *record.Header, first uint32, st *rows.Stats) (arrow.RecordBatch, error) {
 	b := &arrowBatch{
 		p: p, rec: rec, rows: int(rec.NumRows()), base: h.BaseTime, first: first, st: st,
@@ -48,7 +49,7 @@ func ReadBatch(p *rows.Plan, rec arrow.RecordBatch, h *record.Header, first uint
 			}
 		}
 	}()
-	// What is declared comes first: it makes what _error says.
+	// Declared columns come first: they determine _error.
 	for i := range p.Inputs {
 		if f := p.Inputs[i].Field; f >= 0 {
 			a, err := b.makeDeclared(f, &p.Inputs[i], p.InputSchema.Field(i).Type)
@@ -107,10 +108,10 @@ func (b *arrowBatch) makeDeclared(field int, in *rows.Input, dt arrow.DataType) 
 	return c.MakeArray(dt), nil
 }
 
-// copyWhole returns a copy of a column that has the type it should have, nil if it hasn't.
+// copyWhole returns a copy of a column that already has the required type, otherwise nil.
 func (b *arrowBatch) copyWhole(field int, a arrow.Array, dt arrow.DataType) (arrow.Array, error) {
 	switch dt.ID() {
-	// That texts are UTF-8 was checked when the batch was decoded.
+	// UTF-8 was checked when the batch was decoded.
 	case arrow.BOOL, arrow.INT32, arrow.INT64, arrow.UINT64, arrow.FLOAT64, arrow.DATE32, arrow.BINARY, arrow.STRING, arrow.DECIMAL128, arrow.TIMESTAMP:
 	default:
 		return nil, nil
@@ -121,7 +122,7 @@ func (b *arrowBatch) copyWhole(field int, a arrow.Array, dt arrow.DataType) (arr
 	if !arrow.TypeEqual(a.DataType(), dt) || dt.ID() == arrow.DECIMAL128 && !fitDecimals(a.(*array.Decimal128)) {
 		return nil, nil
 	}
-	// One array is copied, too.
+	// Concatenate also copies a single array.
 	out, err := array.Concatenate([]arrow.Array{a}, memory.DefaultAllocator)
 	if err != nil {
 		return nil, rows.TooLarge("column %q of an Arrow frame: %v", b.p.Schema.Fields[field].Name, err)
@@ -139,13 +140,13 @@ func fitDecimals(a *array.Decimal128) bool {
 	return true
 }
 
-// arrowSource is a column in which the values of a field may be.
+// arrowSource is a column that may contain the values of a field.
 type arrowSource struct {
 	values arrow.Array
-	around []arrow.Array // the structs that it is in, from the outermost inwards
+	around []arrow.Array // the enclosing structs, outermost first
 }
 
-// findSources finds the columns of a field's paths.
+// findSources returns the columns at a field's paths.
 func (b *arrowBatch) findSources(field int) []arrowSource {
 	var out []arrowSource
 	for _, path := range b.p.Schema.Fields[field].Sources() {
@@ -179,7 +180,8 @@ func followPath(a arrow.Array, path []string) (arrowSource, bool) {
 
 func isNull(a arrow.Array, i int) bool { return a.IsNull(i) || a.DataType().ID() == arrow.NULL }
 
-// findValue returns the first column that has something at row i, nil if none has. In a field that is not nullable null is nothing.
+// findValue returns the first column with a value at row i, or nil if there is none. For a field that is not nullable, null does
+// not count as a value.
 func findValue(sources []arrowSource, i int, nullable bool) arrow.Array {
 next:
 	for _, s := range sources {
@@ -195,7 +197,7 @@ next:
 	return nil
 }
 
-// noteFault notes that the value of a field does not fit in row i.
+// noteFault records that the value of a field does not fit in row i.
 func (b *arrowBatch) noteFault(field, i int, why string) {
 	b.st.BadValues++
 	f := b.faults[i]
@@ -209,7 +211,7 @@ func (b *arrowBatch) noteFault(field, i int, why string) {
 	}
 }
 
-// makeCommon makes a column that every category has.
+// makeCommon makes a built-in column.
 func (b *arrowBatch) makeCommon(in *rows.Input, dt arrow.DataType) arrow.Array {
 	c := b.p.NewColumn(in)
 	for i := range b.rows {
@@ -233,7 +235,7 @@ func (b *arrowBatch) makeCommon(in *rows.Input, dt arrow.DataType) arrow.Array {
 	return c.MakeArray(dt)
 }
 
-// dropFaultyRows leaves out the rows that do not fit.
+// dropFaultyRows removes the rows that do not fit.
 func (b *arrowBatch) dropFaultyRows(batch arrow.RecordBatch) (arrow.RecordBatch, error) {
 	b.st.Rejected += int64(len(b.faults))
 	var runs [][2]int

@@ -1,3 +1,3 @@
-// Package arrowrows reads frames that are Arrow batches already, by columns: one that has the type it should have is copied as it
-// is, every other value by value.
+// Package arrowrows reads frames that are already Arrow batches, column by column. A column of the required type is copied as a
+// whole, any other one value by value.
 package arrowrows

@@ -10,12 +10,13 @@ import (
 	"scribe/columnar/transcode/rows"
 )
 
-// micros is how many microseconds a unit is, 0 for a nanosecond.
+// micros is the number of microseconds per unit. Nanoseconds are absent, so they map to 0.
 var micros = map[arrow.TimeUnit]int64{arrow.Second: 1_000_000, arrow.Millisecond: 1000, arrow.Microsecond: 1}
 
 const whyArrowType = "the column of the Arrow batch has a type that is not read"
 
-// appendValue appends value i, which is not null, of an Arrow column. It returns why it does not fit; c may then have parts of it.
+// appendValue appends value i of an Arrow column, which must not be null. It returns why the value does not fit; c may then
+// contain parts of it.
 func (b *arrowBatch) appendValue(c *column.Buffer, a arrow.Array, i int) (why string) {
 	switch a := a.(type) {
 	case *array.Boolean:
@@ -100,7 +101,7 @@ func (b *arrowBatch) appendTimed(c *column.Buffer, a arrow.Array, i int) (why st
 	}
 }
 
-// appendElement appends a value that may be null, of a list, a map or a struct.
+// appendElement appends an element of a list, map or struct, which may be null.
 func (b *arrowBatch) appendElement(c *column.Buffer, a arrow.Array, i int, nullable bool) (why string) {
 	if !isNull(a, i) {
 		return b.appendValue(c, a, i)
@@ -163,7 +164,7 @@ func (b *arrowBatch) appendStruct(c *column.Buffer, a *array.Struct, i int) (why
 	return ""
 }
 
-// appendField appends the value that a struct has of a field.
+// appendField appends a struct's value for a field.
 func (b *arrowBatch) appendField(f *schema.Field, child *column.Buffer, a *array.Struct, i int) (why string) {
 	for _, path := range f.Sources() {
 		s, ok := followPath(a, path)

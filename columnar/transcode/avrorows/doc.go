@@ -1,5 +1,5 @@
 // Package avrorows reads messages that are Avro data into rows.
 //
-// Data are walked, not decoded: each message is one datum of the writer's schema. A walk over all of it checks its structure and notes
-// where the values that are wanted begin; only these are made into columns.
+// Each message is one datum of the writer's schema. A datum is walked, not decoded: one walk over all of it checks its structure
+// and records where the required values begin. Only these are converted into columns.
 package avrorows

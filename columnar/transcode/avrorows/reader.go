@@ -24,26 +24,27 @@ func NewReader(p *rows.Plan) (func() rows.FrameReader, error) {
 	}, nil
 }
 
-// avroWalk is a walk over values of a type, compiled from what is wanted of them.
+// avroWalk is a compiled walk over values of a type. It finds the required parts of them.
 type avroWalk struct {
 	typ *avrotype.Type
-	// slots take the position of the value.
+	// slots receive the position of the value.
 	slots []int
-	// fields are those of a record in which something is wanted, in the order of the record.
+	// fields are the fields of a record that contain required values, in the record's order.
 	fields []avroStep
-	// branches are those of a union; nil where nothing is wanted.
+	// branches are the branches of a union; nil for those without required values.
 	branches []*avroWalk
-	// keys are those of a map in whose values something is wanted.
+	// keys are the keys of a map whose values contain required values.
 	keys map[string]*avroWalk
 }
 
-// avroStep is a field of a record: skipped, or walked.
+// avroStep is a field of a record, either skipped or walked.
 type avroStep struct {
 	skip *avrotype.Type
 	walk *avroWalk
 }
 
-// newAvroWalk compiles a walk over values of t, nil when nothing is wanted of them. found is told the types that slots may get.
+// newAvroWalk compiles a walk over values of t. It returns nil if none are required. found is called with each type that a slot
+// may get.
 func newAvroWalk(t *avrotype.Type, at *rows.Target, found func(slot int, t *avrotype.Type)) *avroWalk {
 	if at == nil {
 		return nil
@@ -62,7 +63,7 @@ func newAvroWalk(t *avrotype.Type, at *rows.Target, found func(slot int, t *avro
 			wanted = wanted || step.walk != nil
 		}
 	case avrotype.Union:
-		// The slots are the union's: it is what stands there, also when it is null.
+		// The slots belong to the union: they record its value even if it is null.
 		inside := &rows.Target{Children: at.Children}
 		for _, b := range t.Branches {
 			sub := newAvroWalk(b, inside, found)
@@ -86,7 +87,7 @@ func newAvroWalk(t *avrotype.Type, at *rows.Target, found func(slot int, t *avro
 	return w
 }
 
-// avroPosition is where a value begins, and what it is; typ is nil where there is none.
+// avroPosition is where a value begins, and its type; typ is nil if there is no value.
 type avroPosition struct {
 	typ *avrotype.Type
 	pos int
@@ -95,11 +96,11 @@ type avroPosition struct {
 // avroReader reads the data of messages.
 type avroReader struct {
 	row     *avroShape
-	indices []int // of the row's fields in the schema
+	indices []int // schema indices of the row's fields
 	data    []byte
-	// positions are those of the structs that are being read: each takes its part at the end.
+	// positions holds the positions of the structs being read, as a stack: each struct takes a part at the end.
 	positions []avroPosition
-	empty     int64 // elements without bytes in the value that is being made
+	empty     int64 // elements without bytes in the current value
 	memory    rows.MemoryGuard
 }
 
@@ -145,7 +146,7 @@ func (r *avroReader) takePositions(s *avroShape) []avroPosition {
 	return r.positions[base:]
 }
 
-// maxDepth bounds the nesting of a message.
+// maxDepth is the maximum nesting depth of a message.
 const maxDepth = 128
 
 const (
@@ -157,7 +158,8 @@ const (
 	whyNothing = "too many values that take no bytes"
 )
 
-// walkValue goes over a value that begins at pos, fills positions, and returns where it ends; or where and why it is damaged.
+// walkValue walks the value at pos, fills positions, and returns the value's end. On damage it returns the position and the
+// reason.
 func (r *avroReader) walkValue(n *avroWalk, places []avroPosition, pos, depth int) (end int, why string) {
 	if depth > maxDepth {
 		return pos, whyDeep
@@ -203,7 +205,7 @@ func (r *avroReader) walkValue(n *avroWalk, places []avroPosition, pos, depth in
 	return r.skipValue(n.typ, pos, depth)
 }
 
-// skipValue goes over a value and checks its structure alone.
+// skipValue skips a value, checking only its structure.
 func (r *avroReader) skipValue(t *avrotype.Type, pos, depth int) (end int, why string) {
 	if t.Constant {
 		if t.Least > len(r.data)-pos {
@@ -257,7 +259,8 @@ func (r *avroReader) skipArray(t *avrotype.Type, pos, depth int) (end int, why s
 	return r.walkBlocks(pos, t.Elem.Least, func(pos int) (int, string) { return r.skipValue(t.Elem, pos, depth+1) })
 }
 
-// walkBlocks calls element for each element of an array or a map, whose elements take at least so many bytes; just as many, if element is nil.
+// walkBlocks calls element for each element of an array or a map. An element takes at least least bytes, or exactly least if
+// element is nil.
 func (r *avroReader) walkBlocks(pos, least int, element func(pos int) (int, string)) (end int, why string) {
 	for {
 		at := pos
@@ -271,7 +274,7 @@ func (r *avroReader) walkBlocks(pos, least int, element func(pos int) (int, stri
 		}
 		stop := -1
 		if count < 0 {
-			if count == -count { // the smallest number has no opposite
+			if count == -count { // the smallest integer has no negation
 				return at, whyLength
 			}
 			count = -count
@@ -298,10 +301,11 @@ func (r *avroReader) walkBlocks(pos, least int, element func(pos int) (int, stri
 	}
 }
 
-// maxEmpty bounds the elements of a column's value that take no bytes: a message needs but a number to claim that there are many.
+// maxEmpty is the maximum number of elements without bytes in one value of a column. A message can claim any number of them at no
+// cost.
 const maxEmpty = 4096
 
-// walkBlock calls element for the elements of a block.
+// walkBlock calls element for the elements of one block.
 func (r *avroReader) walkBlock(pos, least int, count int64, element func(pos int) (int, string)) (end int, why string) {
 	if element == nil {
 		return pos + int(count)*least, ""
@@ -320,7 +324,7 @@ func (r *avroReader) walkBlock(pos, least int, count int64, element func(pos int
 	return pos, ""
 }
 
-// readBranch reads which branch of a union a value is of.
+// readBranch reads the branch number of a union value.
 func (r *avroReader) readBranch(t *avrotype.Type, pos int) (branch, next int, why string) {
 	n, next, why := r.readLong(pos)
 	if why != "" {
@@ -332,7 +336,7 @@ func (r *avroReader) readBranch(t *avrotype.Type, pos int) (branch, next int, wh
 	return int(n), next, ""
 }
 
-// readLong reads a number of at most ten bytes.
+// readLong reads a variable-length integer of at most ten bytes.
 func (r *avroReader) readLong(pos int) (v int64, next int, why string) {
 	var u uint64
 	for i := range 10 {
@@ -359,7 +363,7 @@ func (r *avroReader) readInt(pos int) (v int64, next int, why string) {
 	return v, next, why
 }
 
-// readBytes reads bytes, or a text, with its length.
+// readBytes reads a length-prefixed byte string or text.
 func (r *avroReader) readBytes(pos int) (v []byte, next int, why string) {
 	n, next, why := r.readLong(pos)
 	switch {

@@ -13,11 +13,11 @@ import (
 	"scribe/columnar/transcode/rows"
 )
 
-// avroShape is how the fields of a row, or of a struct, are found in values of an Avro type.
+// avroShape says how to find the fields of a row or struct in values of an Avro type.
 type avroShape struct {
 	walk   *avroWalk
 	fields []avroColumn
-	none   []avroPosition // as many empty positions as there are slots
+	none   []avroPosition // one empty position per slot
 }
 
 // avroColumn is a field of a shape.
@@ -27,7 +27,7 @@ type avroColumn struct {
 	nullable   bool
 }
 
-// avroDest is a type that values are made into, with the shapes of its structs by the Avro types that are found there.
+// avroDest is a column type that values are converted to, with the shapes of its structs by Avro type.
 type avroDest struct {
 	elem   *avroDest
 	shapes map[*avrotype.Type]*avroShape
@@ -81,8 +81,8 @@ func newAvroDest(t *schema.Type, from []*avrotype.Type) *avroDest {
 	return d
 }
 
-// findPosition returns where the field's value is: at its path, or at the first alias where something is. In a field that is not nullable null
-// is nothing.
+// findPosition returns the position of the field's value: at its path, or at the first alias with a value. For a field that is
+// not nullable, null does not count as a value.
 func (r *avroReader) findPosition(c *avroColumn, places []avroPosition) avroPosition {
 	for _, p := range places[c.first:c.end] {
 		if p.typ != nil && (c.nullable || !r.isNull(p)) {
@@ -92,7 +92,7 @@ func (r *avroReader) findPosition(c *avroColumn, places []avroPosition) avroPosi
 	return avroPosition{}
 }
 
-// isNull reports whether a value is null. The structure of the datum has been checked.
+// isNull reports whether a value is null. The caller has checked the datum's structure.
 func (r *avroReader) isNull(p avroPosition) bool {
 	if p.typ.Kind == avrotype.Union {
 		branch, _, why := r.readBranch(p.typ, p.pos)
@@ -101,7 +101,7 @@ func (r *avroReader) isNull(p avroPosition) bool {
 	return p.typ.Kind == avrotype.Null
 }
 
-// appendValue appends the value at pos, of a datum whose structure has been checked, to a column, and returns where it ends.
+// appendValue appends the value at pos to a column and returns its end. The caller has checked the datum's structure.
 func (r *avroReader) appendValue(d *avroDest, c *column.Buffer, t *avrotype.Type, pos int) (end int, why string) {
 	switch t.Kind {
 	case avrotype.Null:
@@ -187,7 +187,7 @@ func (r *avroReader) appendStruct(s *avroShape, c *column.Buffer, pos int) (end 
 	return end, ""
 }
 
-// appendScalar appends a value that holds no others.
+// appendScalar appends a value without elements.
 func (r *avroReader) appendScalar(c *column.Buffer, t *avrotype.Type, pos int) (end int, why string) {
 	switch t.Kind {
 	case avrotype.Boolean:
@@ -232,7 +232,7 @@ func (r *avroReader) appendScalar(c *column.Buffer, t *avrotype.Type, pos int) (
 	}
 }
 
-// putAvroInt appends an int or a long: what its logical type says, in columns of dates and instants.
+// putAvroInt appends an int or a long. In columns of dates and instants its logical type determines the unit.
 func putAvroInt(c *column.Buffer, t *avrotype.Type, v int64) (why string) {
 	if c.Type.Kind != schema.Timestamp && c.Type.Kind != schema.Date {
 		return column.PutInt(c, v)
@@ -250,10 +250,10 @@ func putAvroInt(c *column.Buffer, t *avrotype.Type, v int64) (why string) {
 	return column.PutInt(c, v)
 }
 
-// maxDecimalBytes is more than any decimal column has room for.
+// maxDecimalBytes is larger than any decimal column can hold.
 const maxDecimalBytes = 32
 
-// putAvroBytes appends bytes or a fixed: a number, where that is the logical type and the column is none of bytes.
+// putAvroBytes appends a bytes or fixed value. It is a number if that is its logical type and the column is not binary.
 func putAvroBytes(c *column.Buffer, t *avrotype.Type, v []byte) (why string) {
 	if t.Logical != "decimal" || c.Type.Kind == schema.Binary {
 		return column.PutBytes(c, v)

@@ -9,14 +9,14 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 )
 
-// keepBuffer is the size in bytes above which a column's buffer is not kept for the next batch.
+// keepBuffer is the size in bytes above which a column's buffer is not reused for the next batch.
 const keepBuffer = 8 << 20
 
-// copyBuffer makes a buffer of a slice's elements.
+// copyBuffer makes a buffer with a copy of a slice's elements.
 //
-// Columns grow in memory that is used again, and batches get a copy of the right size: that costs less than to grow fresh memory, caches keep
-// no slack, and who holds on to a text of a batch that was released, against Arrow's rules, holds garbage-collected memory and not
-// the next batch's.
+// Columns grow in reused memory, and batches get a copy of the exact size. That costs less than growing fresh memory, and caches
+// keep no slack. A caller that, against Arrow's rules, keeps a text of a released batch refers to garbage-collected memory, not
+// to the next batch's.
 func copyBuffer[T byte | int32 | int64 | float64 | decimal128.Num](s []T) *memory.Buffer {
 	if len(s) == 0 {
 		return memory.NewBufferBytes([]byte{})
@@ -25,7 +25,7 @@ func copyBuffer[T byte | int32 | int64 | float64 | decimal128.Num](s []T) *memor
 	return memory.NewBufferBytes(append([]byte(nil), b...))
 }
 
-// keepMemory is an empty slice in the same memory, unless that is too much to keep.
+// keepMemory returns an empty slice of the same memory, or nil if the memory is too large to keep.
 func keepMemory[T any](s []T) []T {
 	var element T
 	if cap(s)*int(unsafe.Sizeof(element)) > keepBuffer {
@@ -82,17 +82,17 @@ func (c *Buffer) makeData(dt arrow.DataType) *array.Data {
 		}
 		return out
 	default:
-		panic("transcode: a column of type " + dt.String()) // New refuses such schemas
+		panic("transcode: a column of type " + dt.String()) // NewPlan rejects such schemas
 	}
 }
 
-// nestData makes a list, or a map, of its elements.
+// nestData makes the data of a list or map from its elements.
 func (c *Buffer) nestData(dt arrow.DataType, valid *memory.Buffer, elements *array.Data) *array.Data {
 	defer elements.Release()
 	return array.NewData(dt, c.Len, []*memory.Buffer{valid, copyBuffer(c.offsets)}, []arrow.ArrayData{elements}, c.nulls, 0)
 }
 
-// makeEntries makes the structs of keys and values that a map's elements are.
+// makeEntries makes the key-value structs that are a map's elements.
 func (c *Buffer) makeEntries(t *arrow.MapType) *array.Data {
 	keys, values := c.Children[0].makeData(t.KeyType()), c.Children[1].makeData(t.ItemType())
 	defer keys.Release()

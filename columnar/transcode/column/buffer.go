@@ -10,14 +10,14 @@ import (
 	"scribe/columnar/transcode/jsonscan"
 )
 
-// Buffer is the buffers of a column that grows by a row at a time. Arrow's builders take twice the time: they check for room and for
-// nulls at every value. Of the slices only those of the column's kind are used.
+// Buffer holds the buffers of a column that grows one row at a time. Arrow's builders take twice the time, because they check for
+// capacity and nulls at every value. Only the slices for the column's kind are used.
 type Buffer struct {
 	Type     *schema.Type
-	Nullable bool // of the parts of structs: what stands below a null struct
-	Len      int  // values
+	Nullable bool // for struct fields: below a null struct the value is null if set, else empty
+	Len      int  // number of values
 	nulls    int
-	valid    []byte // a bit for each value; nil as long as there are no nulls
+	valid    []byte // one bit per value; nil while there are no nulls
 	spare    []byte // memory for valid
 
 	bits    []byte    // Bool
@@ -28,22 +28,22 @@ type Buffer struct {
 	offsets []int32 // String, Binary, List, Map: one more than values
 	values  []byte
 	dict    *textDictionary
-	// Children are the column of a List's elements, the keys and values of a Map, the fields of a Struct.
+	// Children are the element column of a List, the key and value columns of a Map, or the field columns of a Struct.
 	Children []*Buffer
 	// Times are the formats of a Timestamp or a Date.
 	Times []timeFormat
-	// AppendDefault appends the default of a struct's field; nil without one.
+	// AppendDefault appends the default of a struct's field; nil if it has none.
 	AppendDefault func(*Buffer)
-	// Memo is what the reader of a format has learned of a struct's values.
+	// Memo is state that a format's reader keeps about the values of a struct.
 	Memo any
-	// full is set when a value was left out because the column had no room for it: the batch is too large.
+	// full is set if a value was omitted because the column reached its maximum size: the batch is too large.
 	full bool
 }
 
-// Defaults returns what appends the default of a field, nil for none.
+// Defaults returns the function that appends a field's default, or nil if it has none.
 type Defaults func(*schema.Field) func(*Buffer)
 
-// NewBuffer returns an empty column of a type; defaults are asked for those of a struct's fields.
+// NewBuffer returns an empty column of a type. It calls defaults for the fields of structs.
 func NewBuffer(t *schema.Type, nullable bool, defaults Defaults) *Buffer {
 	c := &Buffer{Type: t, Nullable: nullable}
 	switch t.Kind {
@@ -89,7 +89,7 @@ func (c *Buffer) Reset() {
 	}
 }
 
-// validMemory is the memory of the bitmap of nulls, in use or not.
+// validMemory returns the memory of the validity bitmap, in use or spare.
 func (c *Buffer) validMemory() []byte {
 	if c.valid != nil {
 		return c.valid
@@ -97,7 +97,7 @@ func (c *Buffer) validMemory() []byte {
 	return c.spare
 }
 
-// countValue makes the last value, which has just been written, count as a value that is there.
+// countValue counts the value just written as valid.
 func (c *Buffer) countValue() {
 	if c.valid != nil {
 		c.setValid(1)
@@ -113,7 +113,7 @@ func (c *Buffer) setValid(bit byte) {
 	c.valid[c.Len>>3] |= bit << (c.Len & 7)
 }
 
-// countNull is ok for a null.
+// countNull counts the value just written as null.
 func (c *Buffer) countNull() {
 	if c.valid == nil {
 		c.valid = slices.Grow(c.spare[:0], c.Len/8+64)[:(c.Len+7)/8]
@@ -135,7 +135,7 @@ func (c *Buffer) AppendNull() {
 	c.countNull()
 }
 
-// appendEmpty appends what stands for nothing where there can't be a null.
+// appendEmpty appends an empty value where null is not allowed.
 func (c *Buffer) appendEmpty() {
 	if c.dict != nil {
 		c.AppendString(nil)
@@ -145,7 +145,7 @@ func (c *Buffer) appendEmpty() {
 	c.countValue()
 }
 
-// appendBlank writes the buffers of a value that is null or empty.
+// appendBlank writes the buffers of a null or empty value.
 func (c *Buffer) appendBlank() {
 	switch c.Type.Kind {
 	case schema.Bool:
@@ -184,7 +184,7 @@ func (c *Buffer) appendBit(v byte) {
 	c.bits[c.Len>>3] |= v << (c.Len & 7)
 }
 
-// AppendBool is for Bool.
+// AppendBool appends to a column of kind Bool.
 func (c *Buffer) AppendBool(v bool) {
 	var b byte
 	if v {
@@ -194,31 +194,31 @@ func (c *Buffer) AppendBool(v bool) {
 	c.countValue()
 }
 
-// AppendInt32 is for Int32 and Date.
+// AppendInt32 appends to a column of kind Int32 or Date.
 func (c *Buffer) AppendInt32(v int32) {
 	c.i32 = append(c.i32, v)
 	c.countValue()
 }
 
-// AppendInt64 is for Int64, Timestamp, and for the bits of a Uint64.
+// AppendInt64 appends to a column of kind Int64, Timestamp, or Uint64 (as its bits).
 func (c *Buffer) AppendInt64(v int64) {
 	c.i64 = append(c.i64, v)
 	c.countValue()
 }
 
-// AppendFloat64 is for Float64.
+// AppendFloat64 appends to a column of kind Float64.
 func (c *Buffer) AppendFloat64(v float64) {
 	c.f64 = append(c.f64, v)
 	c.countValue()
 }
 
-// AppendDecimal is for Decimal, in the scale of the type.
+// AppendDecimal appends to a column of kind Decimal, in the scale of the type.
 func (c *Buffer) AppendDecimal(v decimal128.Num) {
 	c.dec = append(c.dec, v)
 	c.countValue()
 }
 
-// AppendString is for String, with a dictionary or without, and for Binary. Text must be UTF-8.
+// AppendString appends to a column of kind String, with or without a dictionary, or Binary. Text must be UTF-8.
 func (c *Buffer) AppendString(v []byte) {
 	if c.dict != nil {
 		code, ok := c.dict.codeOf(v)
@@ -236,13 +236,13 @@ func (c *Buffer) AppendString(v []byte) {
 	c.countValue()
 }
 
-// Texts of up to short bytes are copied in steps of a fixed length, which is faster than to look at how long they are.
+// Texts of up to short bytes are copied in steps of a fixed length, which is faster than copying their exact length.
 const (
 	step  = 64
 	short = 2 * step
 )
 
-// copyStep copies in pieces that take no call: for longer ones the compiler fears that they overlap.
+// copyStep copies in pieces that compile without a call. For longer pieces the compiler must assume an overlap.
 func copyStep(to, from *[step]byte) {
 	*(*[16]byte)(to[:]) = [16]byte(from[:])
 	*(*[16]byte)(to[16:]) = [16]byte(from[16:])
@@ -250,7 +250,7 @@ func copyStep(to, from *[step]byte) {
 	*(*[16]byte)(to[48:]) = [16]byte(from[48:])
 }
 
-// AppendPart is appendString for b[at:end]. More bytes may be copied than the text has: the next text overwrites them.
+// AppendPart is AppendString for b[at:end]. It may copy more bytes than the text has; the next text overwrites them.
 func (c *Buffer) AppendPart(b []byte, at, end int) {
 	n, size := len(c.values), end-at
 	if c.dict != nil || size > short || at+short > len(b) || n+short > cap(c.values) || n > math.MaxInt32-short {
@@ -267,7 +267,7 @@ func (c *Buffer) AppendPart(b []byte, at, end int) {
 	c.countValue()
 }
 
-// AppendList ends a list, or a map, to whose children the elements were appended.
+// AppendList ends a list or map whose elements were appended to its children.
 func (c *Buffer) AppendList() {
 	n := c.Children[0].Len
 	if n > math.MaxInt32-1 {
@@ -278,10 +278,10 @@ func (c *Buffer) AppendList() {
 	c.countValue()
 }
 
-// AppendStruct ends a struct, to each of whose children a value was appended.
+// AppendStruct ends a struct. One value must have been appended to each child.
 func (c *Buffer) AppendStruct() { c.countValue() }
 
-// Truncate takes back all but the first n values, and whatever was appended to the children of one that was not ended.
+// Truncate removes all but the first n values, and any elements appended to the children of an unfinished value.
 func (c *Buffer) Truncate(n int) {
 	dropped := c.Len - n
 	if c.valid != nil && dropped > 0 {
@@ -306,7 +306,7 @@ func (c *Buffer) Truncate(n int) {
 		c.dec = c.dec[:n]
 	case schema.String, schema.Binary:
 		if c.dict != nil {
-			c.i32 = c.i32[:n] // a text that nobody refers to may stay in the dictionary
+			c.i32 = c.i32[:n] // an unused text may remain in the dictionary
 			return
 		}
 		c.offsets = c.offsets[:n+1]
@@ -332,7 +332,7 @@ func cutBits(b []byte, n int) []byte {
 	return b
 }
 
-// IsFull reports whether a value was left out for lack of room, here or below.
+// IsFull reports whether a value was omitted because this column or one below it reached its maximum size.
 func (c *Buffer) IsFull() bool {
 	if c.full {
 		return true
@@ -345,7 +345,7 @@ func (c *Buffer) IsFull() bool {
 	return false
 }
 
-// Bytes is the bytes that the column's buffers hold.
+// Bytes returns the total size of the column's buffers in bytes.
 func (c *Buffer) Bytes() int64 {
 	s := int64(len(c.valid)+len(c.bits)+4*len(c.i32)+8*len(c.i64)+8*len(c.f64)+16*len(c.dec)+4*len(c.offsets)) + int64(len(c.values))
 	if c.dict != nil {
@@ -357,7 +357,7 @@ func (c *Buffer) Bytes() int64 {
 	return s
 }
 
-// AppendAbsent appends what a struct's field has that has no value, and returns why it can't.
+// AppendAbsent appends the default or null for a struct field without a value. If the field has neither, it returns why.
 func (c *Buffer) AppendAbsent() (why string) {
 	switch {
 	case c.AppendDefault != nil:
@@ -370,15 +370,15 @@ func (c *Buffer) AppendAbsent() (why string) {
 	return ""
 }
 
-// Text is a value of a column of strings without a dictionary.
+// Text returns value i of a column of strings without a dictionary.
 func (c *Buffer) Text(i int) []byte { return c.values[c.offsets[i]:c.offsets[i+1]] }
 
-// AppendUnescaped appends a string of JSON with escapes to a column of texts.
+// AppendUnescaped appends a JSON string with escapes to a column of texts.
 func (c *Buffer) AppendUnescaped(raw []byte) jsonscan.Fault {
 	if c.dict != nil || len(raw) > math.MaxInt32-len(c.values) {
 		var memory []byte
 		if c.dict != nil {
-			memory = c.values[:0] // which a column with a dictionary has no other use for
+			memory = c.values[:0] // unused in a column with a dictionary
 		}
 		text, fault := jsonscan.AppendUnescaped(memory, raw)
 		if fault.OK() {
@@ -390,7 +390,7 @@ func (c *Buffer) AppendUnescaped(raw []byte) jsonscan.Fault {
 		return fault
 	}
 	n := len(c.values)
-	values, fault := jsonscan.AppendUnescaped(c.values, raw) // which is not longer than what it is made of
+	values, fault := jsonscan.AppendUnescaped(c.values, raw) // the result is not longer than raw
 	if !fault.OK() {
 		c.values = values[:n]
 		return fault
@@ -401,7 +401,8 @@ func (c *Buffer) AppendUnescaped(raw []byte) jsonscan.Fault {
 	return fault
 }
 
-// AppendWord appends what word returns.
+// AppendWord appends a value in the form that the JSON reader's slots hold: a number, a time, 0 or 1 for a bool, or the bits of a
+// float.
 func (c *Buffer) AppendWord(val int64) {
 	switch c.Type.Kind {
 	case schema.Bool:
@@ -415,10 +416,11 @@ func (c *Buffer) AppendWord(val int64) {
 	}
 }
 
-// HasNulls reports whether a value is null.
+// HasNulls reports whether any value is null.
 func (c *Buffer) HasNulls() bool { return c.nulls > 0 }
 
-// RepeatFirst returns what appends the column's first value to columns of the same type, nil for what is nested.
+// RepeatFirst returns a function that appends the column's first value to columns of the same type. It returns nil for nested
+// types.
 func (c *Buffer) RepeatFirst() func(*Buffer) {
 	switch c.Type.Kind {
 	case schema.Bool:

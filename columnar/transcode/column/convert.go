@@ -12,7 +12,7 @@ import (
 	"scribe/columnar/schema"
 )
 
-// Why a value does not fit its column. The texts stand in _error.
+// Reasons why a value does not fit its column. They appear in _error.
 const (
 	whyNotInteger    = "the number is not an integer"
 	WhyRange         = "the number is out of the type's range"
@@ -30,11 +30,11 @@ const (
 	WhyDateRange     = "the instant is outside the range of dates"
 )
 
-// asString looks at bytes as a string that is not kept.
+// asString returns b as a string without copying. The caller must not keep it.
 func asString(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// PutString appends a text, without quotes and escapes, to a column whose type texts are read as: strings, binaries (which take its bytes), dates and timestamps. It
-// returns why it does not fit, and has then appended nothing.
+// PutString appends a text, without quotes and escapes, to a column whose type accepts texts: strings, binaries (which take its
+// bytes), dates and timestamps. If the text does not fit, PutString appends nothing and returns why.
 func PutString(c *Buffer, text []byte) (why string) {
 	if c.Type.Kind == schema.String && !utf8.Valid(text) {
 		return WhyNotUTF8
@@ -42,7 +42,7 @@ func PutString(c *Buffer, text []byte) (why string) {
 	return PutUTF8(c, text)
 }
 
-// PutUTF8 is appendText for a text that is UTF-8.
+// PutUTF8 is PutString for a text that is known to be UTF-8.
 func PutUTF8(c *Buffer, text []byte) (why string) {
 	switch c.Type.Kind {
 	case schema.String, schema.Binary:
@@ -69,7 +69,7 @@ func PutUTF8(c *Buffer, text []byte) (why string) {
 	return ""
 }
 
-// WhyNot says what belongs where something else stands.
+// WhyNot returns the error text for a value of the wrong kind in a column of kind k.
 func WhyNot(k schema.Kind) string {
 	switch k {
 	case schema.Bool:
@@ -85,8 +85,8 @@ func WhyNot(k schema.Kind) string {
 	}
 }
 
-// PutNumber appends a number, in JSON's grammar, to a column whose type numbers are read as: all numbers, dates and timestamps with a unix format, and
-// strings, which take it as it is written.
+// PutNumber appends a number in JSON's grammar to a column whose type accepts numbers: all number types, dates and timestamps
+// with a unix format, and strings, which take it as written.
 func PutNumber(c *Buffer, text []byte) (why string) {
 	switch c.Type.Kind {
 	case schema.Int32, schema.Int64:
@@ -139,7 +139,7 @@ func PutNumber(c *Buffer, text []byte) (why string) {
 	return ""
 }
 
-// ParseSigned is the number of a text, if it is an integer of the kind: 1e3 and 1.0 are.
+// ParseSigned parses a number that must be an integer of the kind. Forms such as 1e3 and 1.0 are integers.
 func ParseSigned(k schema.Kind, text []byte) (v int64, why string) {
 	negative, mag, why := parseInteger(text)
 	if why != "" {
@@ -161,7 +161,7 @@ func ParseSigned(k schema.Kind, text []byte) (v int64, why string) {
 	return int64(mag), ""
 }
 
-// ParseUnsigned is the number of a text, if it is an integer that is not negative.
+// ParseUnsigned parses a number that must be a non-negative integer.
 func ParseUnsigned(text []byte) (v uint64, why string) {
 	negative, mag, why := parseInteger(text)
 	if why == "" && negative && mag != 0 {
@@ -170,7 +170,7 @@ func ParseUnsigned(text []byte) (v uint64, why string) {
 	return mag, why
 }
 
-// parseInteger reads a number in JSON's grammar as an integer of 64 bits and a sign.
+// parseInteger parses a number in JSON's grammar as a 64-bit magnitude and a sign.
 func parseInteger(text []byte) (negative bool, mag uint64, why string) {
 	d := digitsOf(text)
 	if !d.fitsScale(0) {
@@ -183,16 +183,16 @@ func parseInteger(text []byte) (negative bool, mag uint64, why string) {
 	return d.negative, lo, ""
 }
 
-// digitSpan is where a number in JSON's grammar has its significant digits.
+// digitSpan is the range of significant digits of a number in JSON's grammar.
 type digitSpan struct {
 	negative   bool
-	first, end int // in the text, with perhaps a point between; equal for zero
-	point      int // where the point is, or would be
+	first, end int // offsets in the text, possibly with a point between; equal for zero
+	point      int // offset of the point, or where it would be
 	exponent   int64
-	count      int // of digits from first to end
+	count      int // number of digits from first to end
 }
 
-// maxExponent is beyond what any type holds; larger exponents are taken as it.
+// maxExponent is beyond the range of every type. Larger exponents are clamped to it.
 const maxExponent = 1 << 30
 
 func digitsOf(text []byte) digitSpan {
@@ -254,7 +254,7 @@ func exponentOf(text []byte) int64 {
 	return e
 }
 
-// lowestPower is the power of ten of the last significant digit.
+// lowestPower returns the power of ten of the last significant digit.
 func (d *digitSpan) lowestPower() int64 {
 	if d.end <= d.point {
 		return int64(d.point-d.end) + d.exponent
@@ -262,12 +262,13 @@ func (d *digitSpan) lowestPower() int64 {
 	return int64(d.point-d.end+1) + d.exponent
 }
 
-// fitsScale reports whether the number has no digits beyond so many places after the point.
+// fitsScale reports whether the number has at most scale digits after the point.
 func (d *digitSpan) fitsScale(scale int32) bool {
 	return d.first == d.end || d.lowestPower() >= -int64(scale)
 }
 
-// scaleTo is the number without its sign times 10^scale, of which exact must hold; false when it has more than so many digits.
+// scaleTo returns the absolute value of the number times 10^scale, which must be an integer (see fitsScale). It returns false if
+// the result has more than most digits.
 func (d *digitSpan) scaleTo(text []byte, scale int32, most int64) (hi, lo uint64, ok bool) {
 	if d.first == d.end {
 		return 0, 0, true
@@ -287,14 +288,14 @@ func (d *digitSpan) scaleTo(text []byte, scale int32, most int64) (hi, lo uint64
 	return hi, lo, hi>>63 == 0
 }
 
-// timesTen is ten times a number, and a digit. At most 38 digits, which is within 128 bits, are put together this way.
+// timesTen returns ten times a 128-bit number plus a digit. Callers build at most 38 digits this way, which fit in 128 bits.
 func timesTen(hi, lo, digit uint64) (uint64, uint64) {
 	over, low := bits.Mul64(lo, 10)
 	low, carry := bits.Add64(low, digit, 0)
 	return hi*10 + over + carry, low
 }
 
-// exactDecimal is the number in a decimal type, if the type has room for all of its digits.
+// exactDecimal returns the number in a decimal type, if all its digits fit.
 func exactDecimal(t *schema.Type, text []byte) (v decimal128.Num, why string) {
 	d := digitsOf(text)
 	if !d.fitsScale(t.Scale) {
@@ -311,7 +312,7 @@ func exactDecimal(t *schema.Type, text []byte) (v decimal128.Num, why string) {
 	return v, ""
 }
 
-// PutWrittenBool appends a bool, where text is how it was written.
+// PutWrittenBool appends a bool. text is its written form.
 func PutWrittenBool(c *Buffer, v bool, text []byte) (why string) {
 	switch c.Type.Kind {
 	case schema.Bool:

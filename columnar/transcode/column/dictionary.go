@@ -9,15 +9,15 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 )
 
-// textDictionary gives each different text of a column a code, in the order of their first appearance.
+// textDictionary assigns a code to each distinct text of a column, in order of first appearance.
 type textDictionary struct {
-	seed    maphash.Seed // secret, so that nobody can choose texts that collide
+	seed    maphash.Seed // secret, so that an attacker can't choose colliding texts
 	offsets []int32
 	values  []byte
-	// table is open addressing over codes plus one, 0 for a free position; hashes are those of the codes.
+	// table is an open-addressing hash table of codes plus one; 0 is a free entry. hashes holds the hash of each code.
 	table  []int32
 	hashes []uint32
-	last   int32 // the code that was given last: rows in a row are often alike
+	last   int32 // the previous code: successive rows often have equal texts
 }
 
 const minDictionaryTable = 64
@@ -42,7 +42,7 @@ func (d *textDictionary) textOf(code int32) []byte {
 
 func (d *textDictionary) bytes() int64 { return int64(len(d.values) + 4*len(d.offsets)) }
 
-// codeOf returns the code of a text; false when there is no room for one.
+// codeOf returns the code of a text. It returns false if the dictionary can't take another text.
 func (d *textDictionary) codeOf(v []byte) (int32, bool) {
 	if d.last >= 0 && string(d.textOf(d.last)) == string(v) {
 		return d.last, true

@@ -9,7 +9,7 @@ import (
 
 const microsPerDay = 86_400_000_000
 
-// DayOf is the day of an instant, as an Arrow date; false when there is none.
+// DayOf returns the day of an instant as an Arrow date. It returns false if the day is out of range.
 func DayOf(micros int64) (int32, bool) {
 	days := micros / microsPerDay
 	if micros%microsPerDay < 0 {
@@ -18,12 +18,12 @@ func DayOf(micros int64) (int32, bool) {
 	return int32(days), days >= math.MinInt32 && days <= math.MaxInt32
 }
 
-// timeFormat is a format of times, with what is known of it beforehand.
+// timeFormat is a time format with its precomputed properties.
 type timeFormat struct {
 	schema.TimeFormat
-	parse func([]byte) (micros int64, ok bool) // nil: the format's own
-	unix  bool                                 // numbers are read, too
-	unit  int64                                // of a unix format, in microseconds; 0 is a nanosecond
+	parse func([]byte) (micros int64, ok bool) // nil: use the format's own Parse
+	unix  bool                                 // numbers are accepted, too
+	unit  int64                                // microseconds per unit of a unix format; 0 for nanoseconds
 }
 
 func timeFormats(t *schema.Type) []timeFormat {
@@ -42,7 +42,7 @@ func timeFormats(t *schema.Type) []timeFormat {
 	return formats
 }
 
-// ParseInstant reads a text or a number in some formats, which are tried in turn, as Unix microseconds.
+// ParseInstant parses a text or a number as Unix microseconds. It tries the formats in order.
 func ParseInstant(formats []timeFormat, text []byte, number bool) (micros int64, ok bool) {
 	for i := range formats {
 		f := &formats[i]
@@ -61,7 +61,7 @@ func ParseInstant(formats []timeFormat, text []byte, number bool) (micros int64,
 	return 0, false
 }
 
-// InstantOfInteger is instant for an integer of at most 18 digits.
+// InstantOfInteger is ParseInstant for an integer of at most 18 digits.
 func InstantOfInteger(formats []timeFormat, v int64) (micros int64, ok bool) {
 	for i := range formats {
 		f := &formats[i]
@@ -79,7 +79,7 @@ func InstantOfInteger(formats []timeFormat, v int64) (micros int64, ok bool) {
 	return 0, false
 }
 
-// readRFC3339 is schema.RFC3339.Parse, many times faster for what is written in the usual way.
+// readRFC3339 is schema.RFC3339.Parse, but many times faster for common forms.
 func readRFC3339(b []byte) (int64, bool) {
 	if len(b) < len("2006-01-02T15:04:05Z") {
 		return 0, false
@@ -138,9 +138,9 @@ func readPair(b []byte, most int64) (int64, bool) {
 
 var daysIn = [13]int64{0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31}
 
-// readDate reads a date, 2006-01-02, as days since 1970.
+// readDate parses a date, 2006-01-02, as days since 1970.
 func readDate(b []byte) (int64, bool) {
-	// Three of the ten bytes are looked at twice; the digits of the first eight are checked at once.
+	// The digits and dashes of the first eight bytes are checked at once.
 	w := binary.LittleEndian.Uint64(b)
 	const dashes, mask = 0x2D00002D00000000, 0xFF0000FF00000000
 	if w&mask != dashes {
@@ -159,7 +159,7 @@ func readDate(b []byte) (int64, bool) {
 	if day > daysIn[month] && (month != 2 || day != 29 || year%4 != 0 || year%100 == 0 && year%400 != 0) {
 		return 0, false
 	}
-	// Days from civil, with years that begin in March.
+	// The days-from-civil algorithm, with years that begin in March.
 	y, m := year, month-3
 	if month <= 2 {
 		y, m = year-1, month+9

@@ -15,7 +15,7 @@ import (
 	"scribe/columnar/value"
 )
 
-// Why a value of a binary format does not fit its column.
+// Reasons why a value of a binary format does not fit its column.
 const (
 	whyNaN      = "the number is not finite"
 	whyInstant  = "an instant does not belong here"
@@ -54,7 +54,7 @@ func PutUint(c *Buffer, v uint64) (why string) {
 	return PutNumber(c, strconv.AppendUint(buf[:0], v, 10))
 }
 
-// PutFloat appends a float; bits (32 or 64) is the size that it had, for its digits.
+// PutFloat appends a float. bits (32 or 64) is its original size, which determines its digits.
 func PutFloat(c *Buffer, v float64, bits int) (why string) {
 	if c.Type.Kind == schema.Float64 {
 		c.AppendFloat64(v)
@@ -71,7 +71,7 @@ func PutFloat(c *Buffer, v float64, bits int) (why string) {
 	return PutNumber(c, strconv.AppendFloat(buf[:0], v, 'g', -1, bits))
 }
 
-// nonFinite is PostgreSQL's text of the numbers that JSON has none for.
+// nonFinite returns PostgreSQL's text for numbers that JSON cannot express.
 func nonFinite(v float64) string {
 	switch {
 	case v > 0:
@@ -82,10 +82,10 @@ func nonFinite(v float64) string {
 	return "NaN"
 }
 
-// WhyNotListOf says why a list does not fit.
+// WhyNotListOf returns the error text for a list in the column.
 func WhyNotListOf(c *Buffer) string { return "a list does not belong here: " + WhyNot(c.Type.Kind) }
 
-// WhyNotObjectOf says why an object does not fit.
+// WhyNotObjectOf returns the error text for an object in the column.
 func WhyNotObjectOf(c *Buffer) string {
 	return "an object does not belong here: " + WhyNot(c.Type.Kind)
 }
@@ -96,7 +96,7 @@ func PutBool(c *Buffer, v bool) (why string) {
 	return PutWrittenBool(c, v, strconv.AppendBool(buf[:0], v))
 }
 
-// PutBytes appends bytes that are no text: a column of strings takes those that are UTF-8.
+// PutBytes appends bytes that are not a text. A column of strings accepts them if they are UTF-8.
 func PutBytes(c *Buffer, v []byte) (why string) {
 	switch c.Type.Kind {
 	case schema.Binary:
@@ -114,7 +114,7 @@ func PutBytes(c *Buffer, v []byte) (why string) {
 	return ""
 }
 
-// PutText appends a text. Unlike JSON's it may be a decimal, since some of these formats have no other way to write one.
+// PutText appends a text. Unlike a JSON text it may be a decimal, since some of these formats have no other form for one.
 func PutText(c *Buffer, v []byte) (why string) {
 	if c.Type.Kind != schema.Decimal {
 		return PutString(c, v)
@@ -150,7 +150,7 @@ func PutInstant(c *Buffer, micros int64) (why string) {
 	return ""
 }
 
-// PutInstantIn appends an instant in units of so many microseconds; 0 is a nanosecond.
+// PutInstantIn appends an instant in units of unit microseconds; 0 means nanoseconds.
 func PutInstantIn(c *Buffer, v, unit int64) (why string) {
 	switch {
 	case unit == 0:
@@ -192,12 +192,12 @@ func PutDecimal(c *Buffer, unscaled decimal128.Num, scale int32) (why string) {
 	return PutNumber(c, appendScaled(nil, unscaled.BigInt(), scale))
 }
 
-// PutBig is putDecimal for numbers of any length.
+// PutBig is PutDecimal for numbers of any length.
 func PutBig(c *Buffer, unscaled *big.Int, scale int32) (why string) {
 	return PutNumber(c, appendScaled(nil, unscaled, scale))
 }
 
-// appendScaled appends unscaled / 10^scale as a number of JSON's grammar.
+// appendScaled appends unscaled / 10^scale as a number in JSON's grammar.
 func appendScaled(dst []byte, unscaled *big.Int, scale int32) []byte {
 	const mostPlaces = 100
 	if scale <= 0 || scale > mostPlaces {

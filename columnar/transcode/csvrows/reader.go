@@ -13,21 +13,21 @@ import (
 	"scribe/columnar/value"
 )
 
-// csvPlan is what the readers of lines share.
+// csvPlan is the state shared by the readers of a plan.
 type csvPlan struct {
 	delimiter []byte
 	header    bool
 	null      string
 	fields    []int // the fields that are read
 	sources   [][]string
-	columns   csvColumns // of lines without a header
+	columns   csvColumns // for lines without a header
 }
 
-// csvColumns says which cells of a line are wanted.
+// csvColumns says which cells of a line are read.
 type csvColumns struct {
-	cells [][]int // of each of csvPlan.fields, the numbers of the cells at its path and aliases
-	width int     // of lines whose header has so many columns; 0 when lines may have any number of cells
-	most  int     // cells from here on are not wanted
+	cells [][]int // for each of csvPlan.fields, the indices of the cells at its path and aliases
+	width int     // number of columns in the header; 0 if lines may have any number of cells
+	most  int     // cells from this index on are not read
 	why   string
 }
 
@@ -66,7 +66,7 @@ func NewReader(p *rows.Plan) (func() rows.FrameReader, error) {
 	return func() rows.FrameReader { return &rows.PerMessage{MessageReader: &csvReader{c: c}} }, nil
 }
 
-// bindCells finds the cells of the fields in the columns of lines.
+// bindCells finds the cells of the fields among the columns of lines.
 func (l *csvColumns) bindCells(c *csvPlan, names map[string]int) {
 	l.cells, l.most = make([][]int, len(c.sources)), 0
 	for i, sources := range c.sources {
@@ -79,20 +79,20 @@ func (l *csvColumns) bindCells(c *csvPlan, names map[string]int) {
 	}
 }
 
-// csvCell is a cell of a line: where its text is, without quotes.
+// csvCell is a cell of a line: the range of its text, without quotes.
 type csvCell struct {
 	from, to int
 	quoted   bool
-	doubled  bool // quotes inside are written twice
+	doubled  bool // quotes inside are doubled
 }
 
 // csvReader reads messages that are lines.
 type csvReader struct {
 	c       *csvPlan
 	cells   []csvCell
-	header  []byte // that own was made of
+	header  []byte // the header that own was made from
 	own     csvColumns
-	most    int // own.most, which is another while a header is read
+	most    int // own.most, except while a header is read
 	scratch []byte
 }
 
@@ -124,10 +124,10 @@ func (r *csvReader) ReadMessage(w *rows.Writer, payload []byte) {
 	}
 }
 
-// maxHeader bounds a header in bytes and columns.
+// maxHeader is the maximum length of a header in bytes, and its maximum number of columns.
 const maxHeader = 1 << 20
 
-// readHeader reads the names of columns, which most messages have in common.
+// readHeader reads the column names, which are the same in most messages.
 func (r *csvReader) readHeader(b []byte) (*csvColumns, []byte) {
 	r.own.most = math.MaxInt
 	n, end, _, why := r.cutLine(b, r.own.most)
@@ -159,7 +159,7 @@ func (r *csvReader) readHeader(b []byte) (*csvColumns, []byte) {
 	return &r.own, rest
 }
 
-// readLine makes a row of the line at the beginning of b and returns what is after it.
+// readLine makes a row of the line at the beginning of b and returns the rest.
 func (r *csvReader) readLine(w *rows.Writer, columns *csvColumns, b []byte) (rest []byte) {
 	w.BeginRow()
 	defer w.EndRow()
@@ -185,7 +185,8 @@ func (r *csvReader) readLine(w *rows.Writer, columns *csvColumns, b []byte) (res
 	return rest
 }
 
-// appendField appends what the first of a field's cells says that has something. In a field that is not nullable null is nothing.
+// appendField appends the first of a field's cells that has a value. For a field that is not nullable, null does not count as a
+// value.
 func (r *csvReader) appendField(w *rows.Writer, field int, b []byte, cells []int, n int) {
 	for _, i := range cells {
 		if i >= n {
@@ -206,7 +207,7 @@ func (r *csvReader) appendField(w *rows.Writer, field int, b []byte, cells []int
 	}
 }
 
-// putCell appends a text: as JSON's string or number if it can be either, else in PostgreSQL's syntax of the type.
+// putCell appends a text: as a JSON string or number if possible, otherwise in PostgreSQL's syntax of the type.
 func putCell(c *column.Buffer, text []byte) (why string) {
 	kind := c.Type.Kind
 	switch kind {
@@ -248,7 +249,7 @@ func putCell(c *column.Buffer, text []byte) (why string) {
 	return putLoose(c, trimmed)
 }
 
-// plainInt reads an integer of at most 18 digits.
+// plainInt parses an integer of at most 18 digits.
 func plainInt(text []byte) (v int64, ok bool) {
 	digits := text
 	if len(digits) > 1 && digits[0] == '-' {
@@ -269,7 +270,7 @@ func plainInt(text []byte) (v int64, ok bool) {
 	return v, true
 }
 
-// putLoose appends a number that is not in JSON's grammar: +1, 007, .5, NaN.
+// putLoose appends a number outside JSON's grammar: +1, 007, .5, NaN.
 func putLoose(c *column.Buffer, text []byte) (why string) {
 	switch c.Type.Kind {
 	case schema.Int32:
@@ -325,8 +326,8 @@ func (r *csvReader) cellText(b []byte, c csvCell) []byte {
 	}
 }
 
-// cutLine cuts the line at the beginning of b into cells, of which the first most are put into r.cells. It returns how many there are, where the
-// next line begins, and, if this one can't be read, where and why.
+// cutLine cuts the line at the beginning of b into cells and stores the first most of them in r.cells. It returns the number of
+// cells and the start of the next line. If the line can't be read, it also returns where and why.
 func (r *csvReader) cutLine(b []byte, most int) (n, end, bad int, why string) {
 	r.cells = r.cells[:0]
 	end = len(b)
@@ -355,7 +356,7 @@ func (r *csvReader) cutLine(b []byte, most int) (n, end, bad int, why string) {
 	}
 }
 
-// trimEnd takes the end of a line off it.
+// trimEnd removes the line ending.
 func trimEnd(line []byte) []byte {
 	if n := len(line); n > 0 && line[n-1] == '\n' {
 		line = line[:n-1]
@@ -366,20 +367,20 @@ func trimEnd(line []byte) []byte {
 	return line
 }
 
-// cutQuoted is cut for lines with quotes, after which a line may end later than at its first line feed.
+// cutQuoted is cutLine for lines with quotes. Such a line may extend past its first line feed.
 func (r *csvReader) cutQuoted(b []byte, most int) (n, end, bad int, why string) {
-	at, feed := 0, -1 // where the next line feed is
+	at, feed := 0, -1 // position of the next line feed
 	for {
 		c := csvCell{from: at, to: at}
 		if at < len(b) && b[at] == '"' {
 			c.quoted, c.from = true, at+1
 			if c.to, c.doubled = closingQuote(b, at+1); c.to < 0 {
-				// Where the line should end can't be known, and rows must not be made of what is inside a cell.
+				// The end of the line is unknown, and the content of a cell must not become rows.
 				return n, len(b), at, fmt.Sprintf("a quote is not closed in the %d bytes to the end of the message", len(b)-at)
 			}
 			at = c.to + 1
 		} else {
-			if feed < at { // not known yet, or inside of quotes
+			if feed < at { // unknown, or inside quotes
 				if feed = bytes.IndexByte(b[at:], '\n') + at; feed < at {
 					feed = len(b)
 				}
@@ -417,7 +418,7 @@ func (r *csvReader) cutQuoted(b []byte, most int) (n, end, bad int, why string) 
 	}
 }
 
-// lineEnd returns where the line after the one that at is in begins.
+// lineEnd returns the start of the line after the one that contains at.
 func lineEnd(b []byte, at int) int {
 	if i := bytes.IndexByte(b[at:], '\n'); i >= 0 {
 		return at + i + 1
@@ -425,7 +426,7 @@ func lineEnd(b []byte, at int) int {
 	return len(b)
 }
 
-// closingQuote returns where the quote is that closes a cell whose text begins at from, -1 if there is none.
+// closingQuote returns the position of the quote that closes a cell whose text begins at from, or -1 if there is none.
 func closingQuote(b []byte, from int) (at int, doubled bool) {
 	for {
 		i := bytes.IndexByte(b[from:], '"')

@@ -15,11 +15,11 @@ import (
 	"scribe/columnar/transcode/rows"
 )
 
-// asString looks at bytes as a string that is not kept.
+// asString returns b as a string without copying. The caller must not keep it.
 func asString(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// findSlot returns the slot of a field's value; nil if there is none. Null is no value of a field that is not nullable, as long as another
-// source has one.
+// findSlot returns the slot of a field's value, or nil if there is none. For a field that is not nullable, null does not count as
+// a value while another source has one.
 func (r *jsonReader) findSlot(f *jsonField) *valueSlot {
 	if f.only >= 0 {
 		if s := &r.w.slots[f.only]; s.gen == r.w.gen {
@@ -41,7 +41,7 @@ func (r *jsonReader) findSlot(f *jsonField) *valueSlot {
 	return null
 }
 
-// isNull reports whether the column is null: because it is not there, or does not fit.
+// isNull reports whether the column is null, because its value is absent or does not fit.
 func (r *jsonReader) isNull(o columnOperand) bool {
 	if o.field < 0 {
 		return o.own == rows.CommonKey && !r.message.HasKey
@@ -57,7 +57,7 @@ func (r *jsonReader) isNull(o columnOperand) bool {
 	case hasWord(o.kind):
 		r.w.resolveSlot(c, s)
 	case s.kind != slotBad:
-		// What is nested, and decimals, only fit if they can be appended.
+		// Nested values and decimals fit only if they can be appended.
 		n := c.Len
 		if why, at := r.w.appendSlot(c, s); why != "" {
 			s.kind, s.at, s.why = slotBad, int32(at), why
@@ -67,7 +67,7 @@ func (r *jsonReader) isNull(o columnOperand) bool {
 	return s.kind == slotBad
 }
 
-// hasWord reports whether values of the kind fit slot.val.
+// hasWord reports whether values of the kind fit in slot.val.
 func hasWord(k schema.Kind) bool {
 	switch k {
 	case schema.Bool, schema.Int32, schema.Int64, schema.Uint64, schema.Float64, schema.Date, schema.Timestamp:
@@ -77,7 +77,7 @@ func hasWord(k schema.Kind) bool {
 	}
 }
 
-// resolveSlot turns a slot into slotValue, or slotBad. The column's type is one of hasWord.
+// resolveSlot turns a slot into slotValue or slotBad. The column's type must satisfy hasWord.
 func (w *rowWalker) resolveSlot(c *column.Buffer, s *valueSlot) {
 	switch s.kind {
 	case slotValue, slotBad:
@@ -92,7 +92,7 @@ func (w *rowWalker) resolveSlot(c *column.Buffer, s *valueSlot) {
 	s.kind, s.val = slotValue, val
 }
 
-// slotWord is the value of a slot: a number, an instant, a day, 1 for true, or the bits of a float.
+// slotWord returns the value of a slot as a word: a number, an instant, a day, 1 for true, or the bits of a float.
 func (w *rowWalker) slotWord(c *column.Buffer, s *valueSlot) (val int64, why string, at int) {
 	t := c.Type
 	at = int(s.at)
@@ -142,11 +142,11 @@ func (w *rowWalker) numberWord(c *column.Buffer, s *valueSlot) (val int64, why s
 		v, why := column.ParseUnsigned(text)
 		return int64(v), why
 	case schema.Float64:
-		if s.kind == slotInt && s.val != 0 && -1<<53 < s.val && s.val < 1<<53 { // -0 is none of these
+		if s.kind == slotInt && s.val != 0 && -1<<53 < s.val && s.val < 1<<53 { // excludes -0
 			return int64(math.Float64bits(float64(s.val))), ""
 		}
 		if s.kind == slotNumber && s.places > 0 && s.val != 0 {
-			// Both are exact, so the quotient is the float that is nearest.
+			// Both operands are exact, so the quotient is the nearest float.
 			return int64(math.Float64bits(float64(s.val) / tens[s.places])), ""
 		}
 		v, err := strconv.ParseFloat(asString(text), 64)
@@ -171,7 +171,7 @@ func (w *rowWalker) numberWord(c *column.Buffer, s *valueSlot) (val int64, why s
 	}
 }
 
-// tens are powers of ten.
+// tens holds the powers of ten.
 var tens = [16]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15}
 
 func timeWord(t *schema.Type, micros int64) (val int64, why string) {
@@ -185,7 +185,7 @@ func timeWord(t *schema.Type, micros int64) (val int64, why string) {
 	return int64(day), ""
 }
 
-// operandNumber, unsigned and float are the values of columns; false means null.
+// operandNumber, operandUnsigned and operandFloat return the value of a column; false means null.
 func (r *jsonReader) operandNumber(o columnOperand) (int64, bool) {
 	if o.field < 0 {
 		return r.message.Time, true
@@ -212,7 +212,7 @@ func (r *jsonReader) operandFloat(o columnOperand) (float64, bool) {
 	return math.Float64frombits(uint64(v)), ok
 }
 
-// operandText is the value of a column of strings or binaries, good until the next call; false means null.
+// operandText returns the value of a column of strings or binaries, valid until the next call; false means null.
 func (r *jsonReader) operandText(o columnOperand) ([]byte, bool) {
 	if o.field < 0 {
 		return r.message.Key, r.message.HasKey
@@ -241,13 +241,14 @@ func (r *jsonReader) operandText(o columnOperand) ([]byte, bool) {
 	}
 }
 
-// operandString is text for comparisons, which do not keep it.
+// operandString is operandText as a string, for comparisons that do not keep it.
 func (r *jsonReader) operandString(o columnOperand) (string, bool) {
 	b, ok := r.operandText(o)
 	return asString(b), ok
 }
 
-// likePredicate is LIKE with a pattern that has no _: a beginning, parts in their order, and an end. Without open the beginning is all.
+// likePredicate is LIKE with a pattern without _: a prefix, parts in order, and a suffix. If open is false, the whole text must
+// equal the prefix.
 type likePredicate struct {
 	o           columnOperand
 	first, last string

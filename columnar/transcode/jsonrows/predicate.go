@@ -11,14 +11,14 @@ import (
 	"scribe/columnar/transcode/rows"
 )
 
-// slotPredicate is a part of a condition that is decided on slots, with the meaning that package expr gives it.
+// slotPredicate is a part of a condition that is decided on slots, with the semantics of package expr.
 type slotPredicate interface {
 	decideRow(r *jsonReader) expr.Truths
 }
 
 // columnOperand is a column that a predicate compares.
 type columnOperand struct {
-	field int // in jsonPlan.fields, -1 for a column of the message
+	field int // in jsonPlan.fields, -1 for a built-in column
 	own   rows.CommonColumn
 	kind  schema.Kind
 }
@@ -26,10 +26,10 @@ type columnOperand struct {
 // predicatePusher turns expressions into predicates, as far as slots can decide them.
 type predicatePusher struct {
 	j      *jsonPlan
-	fields map[int]bool // that the expression names
+	fields map[int]bool // fields that the expression names
 }
 
-// pushExpr returns nil for what must be left to the batch.
+// pushExpr returns nil for an expression that must be evaluated on the batch.
 func (p *predicatePusher) pushExpr(e expr.Expr) slotPredicate {
 	switch e := e.(type) {
 	case *expr.Literal:
@@ -46,7 +46,7 @@ func (p *predicatePusher) pushExpr(e expr.Expr) slotPredicate {
 	return nil
 }
 
-// pushes are the operators that slots can decide, beside junctions, tests and comparisons.
+// pushes are the operators that slots can decide, besides junctions, tests and comparisons.
 var pushes = map[expr.Op]func(p *predicatePusher, e *expr.Call) slotPredicate{
 	expr.In: (*predicatePusher).pushIn, expr.Like: (*predicatePusher).pushLike, expr.StartsWith: (*predicatePusher).pushStartsWith,
 }
@@ -95,7 +95,7 @@ func (p *predicatePusher) pushStartsWith(e *expr.Call) slotPredicate {
 	return &likePredicate{o: o, first: text, open: true}
 }
 
-// operandOf returns the column that an expression is, perhaps in a wider type.
+// operandOf returns the column of an expression that is a column, possibly cast to a wider type.
 func (p *predicatePusher) operandOf(e expr.Expr) (columnOperand, bool) {
 	if c, ok := e.(*expr.Call); ok && c.Op == expr.Cast && c.T.Kind == schema.Int64 {
 		if a, ok := c.Args[0].(*expr.Column); ok && a.T.Kind == schema.Int32 {
@@ -118,7 +118,7 @@ func (p *predicatePusher) operandOf(e expr.Expr) (columnOperand, bool) {
 			continue
 		}
 		if p.j.p.Fields[f.field].AppendDefault != nil || f.parts != nil {
-			return columnOperand{}, false // what is not there is something all the same; structs are nobody's constants
+			return columnOperand{}, false // with a default an absent value is not null; structs are not compared with constants
 		}
 		p.fields[i] = true
 		return columnOperand{i, 0, c.T.Kind}, true
@@ -183,7 +183,7 @@ func textOf(l *expr.Literal) (string, bool) {
 	}
 }
 
-// numberOf is the constant as what jsonReader.number makes of a column of the kind.
+// numberOf returns the constant in the form that jsonReader.operandNumber returns for a column of the kind.
 func numberOf(k schema.Kind, l *expr.Literal) (int64, bool) {
 	switch v := l.Value.(type) {
 	case bool:
@@ -207,7 +207,7 @@ func numberOf(k schema.Kind, l *expr.Literal) (int64, bool) {
 func (p *predicatePusher) pushIn(e *expr.Call) slotPredicate {
 	o, ok := p.operandOf(e.Args[0])
 	if !ok || !isText(o.kind) && !hasWord(o.kind) {
-		return nil // what is neither can't be looked at as a number, not even when there are only nulls to compare with
+		return nil // other kinds can't be read as numbers, even if all constants are null
 	}
 	null := false
 	texts, numbers := map[string]struct{}{}, map[int64]struct{}{}
@@ -240,7 +240,7 @@ func (p *predicatePusher) pushIn(e *expr.Call) slotPredicate {
 	return &inPredicate[int64]{o, numbers, null, (*jsonReader).operandNumber}
 }
 
-// pushLike is for patterns without _ and with case.
+// pushLike handles case-sensitive patterns without _.
 func (p *predicatePusher) pushLike(e *expr.Call) slotPredicate {
 	pattern, ok := e.Detail.(*expr.Pattern)
 	if !ok || pattern.Fold || len(pattern.Parts) == 0 {
@@ -268,12 +268,12 @@ func (p *predicatePusher) pushLike(e *expr.Call) slotPredicate {
 	return m
 }
 
-// constantPredicate is a predicate that no row changes.
+// constantPredicate has the same result for every row.
 type constantPredicate expr.Truths
 
 func (c constantPredicate) decideRow(*jsonReader) expr.Truths { return expr.Truths(c) }
 
-// junctionPredicate is AND or OR; a term that decides it ends it.
+// junctionPredicate is AND or OR. It stops at the first term that decides it.
 type junctionPredicate struct {
 	decides expr.Truths
 	terms   []slotPredicate
@@ -298,7 +298,7 @@ type notPredicate struct{ a slotPredicate }
 
 func (n *notPredicate) decideRow(r *jsonReader) expr.Truths { return n.a.decideRow(r).Not() }
 
-// testPredicate is IS of a condition.
+// testPredicate is IS TRUE, IS FALSE or IS UNKNOWN of a condition, or its negation.
 type testPredicate struct {
 	a      slotPredicate
 	truths expr.Truths
@@ -308,7 +308,7 @@ func (t *testPredicate) decideRow(r *jsonReader) expr.Truths {
 	return t.a.decideRow(r).Among(t.truths)
 }
 
-// nullTest is IS NULL, or with not set IS NOT NULL.
+// nullTest is IS NULL, or IS NOT NULL if not is set.
 type nullTest struct {
 	o   columnOperand
 	not bool
@@ -318,7 +318,7 @@ func (n *nullTest) decideRow(r *jsonReader) expr.Truths {
 	return expr.TruthOf(r.isNull(n.o) != n.not)
 }
 
-// orderTruths are the values of a comparison for each order of its sides, and where the column is null.
+// orderTruths holds the results of a comparison for each order of its sides, and for a null column.
 type orderTruths struct{ less, equal, greater, null expr.Truths }
 
 func truthsOf(op *expr.Operator) orderTruths {
@@ -355,7 +355,7 @@ func (c *comparePredicate[T]) decideRow(r *jsonReader) expr.Truths {
 type inPredicate[T comparable] struct {
 	o      columnOperand
 	values map[T]struct{}
-	null   bool // there is a null among the values
+	null   bool // the values include null
 	get    func(*jsonReader, columnOperand) (T, bool)
 }
 

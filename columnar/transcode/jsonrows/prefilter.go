@@ -9,18 +9,19 @@ import (
 	"scribe/columnar/transcode/jsonscan"
 )
 
-// frameFilter is a search in the bytes of a frame: a row in which nothing is found can't make the predicate true.
+// frameFilter is a search in the bytes of a frame. A row without a match can't make the predicate true.
 //
-// That holds for a term at the top of an AND that is true only if a column has certain bytes in it. A row that has the value has these
-// bytes, too, unless they are written with escapes: \u is looked for as well, and the other escapes are for characters that a needle does not
-// have. An integer is written with its digits unless there is an exponent: a digit with an e after is looked for as well. Floats
-// have no such spelling (0.1 may be written 0.09999999999999999999), and neither do times. A column with a default has values without bytes.
+// It applies to a term of the top-level AND that is true only if a column has certain bytes. A row with that value also contains
+// these bytes, unless they are escaped. So \u is searched for as well; the other escapes stand for characters that needles do not
+// contain. An integer is written with its digits unless it has an exponent, so a digit followed by e is searched for as well.
+// Floats have no unique spelling (0.1 may be written 0.09999999999999999999), and neither do times. A column with a default has
+// values that are not in the bytes.
 type frameFilter struct {
 	needles  [][]byte
 	exponent bool
 }
 
-// Bounds of needles: shorter ones are everywhere, and more are slower than a walk.
+// Bounds of needles: shorter ones match everywhere, and more of them are slower than a walk.
 const (
 	minNeedle  = 2
 	maxNeedles = 4
@@ -28,7 +29,7 @@ const (
 
 var escapeU = []byte(`\u`)
 
-// prefilterOf returns the best search for a conjunction; nil if there is none.
+// prefilterOf returns the best search for a conjunction, or nil if there is none.
 func (j *jsonPlan) prefilterOf(conjuncts []expr.Expr) *frameFilter {
 	var best *frameFilter
 	score := 0
@@ -43,7 +44,7 @@ func (j *jsonPlan) prefilterOf(conjuncts []expr.Expr) *frameFilter {
 	return best
 }
 
-// needlesOf returns the search for one term, and how rare finds may be: the length of the shortest needle.
+// needlesOf returns the search for one term, and the length of its shortest needle as a measure of how rare matches are.
 func (j *jsonPlan) needlesOf(e expr.Expr) (p *frameFilter, score int) {
 	c, ok := e.(*expr.Call)
 	if !ok {
@@ -104,7 +105,7 @@ func (j *jsonPlan) needlesOf(e expr.Expr) (p *frameFilter, score int) {
 	return p, score
 }
 
-// needleOf is what a row that has the value has in it; nothing for what has no such text.
+// needleOf returns the text that every row with the value contains. It returns an empty text if there is none.
 func needleOf(l *expr.Literal) string {
 	switch v := l.Value.(type) {
 	case string:
@@ -122,7 +123,7 @@ func needleOf(l *expr.Literal) string {
 	}
 }
 
-// plainText is s if JSON writes it in one way only, but for \u.
+// plainText returns s if JSON writes it in only one way apart from \u, otherwise an empty text.
 func plainText(s string) string {
 	if strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r == '"' || r == '\\' || r == '/' || r == 0xFFFD }) {
 		return ""
@@ -130,7 +131,7 @@ func plainText(s string) string {
 	return s
 }
 
-// longestText is the longest piece of plain text that whatever matches the pattern has in it.
+// longestText returns the longest plain text that every match of the pattern contains.
 func longestText(p *expr.Pattern) string {
 	longest := ""
 	if p.Fold {
@@ -156,7 +157,7 @@ func longestText(p *expr.Pattern) string {
 	return longest
 }
 
-// frameSearch is a prefilter at work in one frame: where the next find of each needle is.
+// frameSearch is the state of a frameFilter in one frame: the next match of each needle.
 type frameSearch struct {
 	p    *frameFilter
 	next []int
@@ -171,7 +172,7 @@ func (s *frameSearch) reset(p *frameFilter) {
 	}
 }
 
-// findIn reports whether something is found that begins between at and limit. Calls go forward in b.
+// findIn reports whether there is a match that begins between at and limit. Calls must move forward in b.
 func (s *frameSearch) findIn(b []byte, at, limit int) bool {
 	for i, next := range s.next {
 		if next < at {

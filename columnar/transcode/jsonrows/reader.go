@@ -15,45 +15,46 @@ import (
 	"scribe/internal/format/record"
 )
 
-// NewReader compiles a plan for messages that are objects, or with lines set lines of objects.
+// NewReader compiles a plan for messages that are objects or, if lines is set, lines of objects.
 func NewReader(p *rows.Plan, lines bool) func() rows.FrameReader {
 	return newJSONPlan(p, lines).newReader
 }
 
-// jsonPlan is what the readers of JSON share.
+// jsonPlan is the state shared by the readers of a plan.
 type jsonPlan struct {
 	p     *rows.Plan
-	lines bool // a message has an object a line
+	lines bool // a message has one object per line
 	top   *keyNode
 	slots int
 	// fields are the declared fields that are read.
 	fields []jsonField
-	// Terms of the predicate that slots decide: those of declared fields, and those of the message alone. All must be true.
+	// Terms of the predicate that slots decide: those with declared fields, and those with only the message's own columns. All must
+	// be true.
 	terms    []predicateTerm
 	messages []slotPredicate
 	search   *frameFilter
 }
 
-// predicateTerm is a term at the top of an AND.
+// predicateTerm is a term of the top-level AND.
 type predicateTerm struct {
 	slotPredicate
 	fields []int // in jsonPlan.fields
 }
 
-// jsonField is a declared field: the slots of its sources.
+// jsonField is a declared field with the slots of its sources.
 type jsonField struct {
 	field   int
 	sources []int
-	only    int // the source, if there is one only, else -1
+	only    int // the source if there is only one, else -1
 	class   fieldClass
-	// nullable: null is a value, and hides other sources.
+	// nullable means that null is a value, which takes precedence over later sources.
 	nullable bool
-	// parts are those of a struct with one source, whose members have slots of their own: read once, where other nested values are stepped over
-	// first, and read when it is known that the row is wanted.
+	// parts are the fields of a struct with one source. Its members have slots of their own and are read once. Other nested values
+	// are first skipped, and read once the row is known to be needed.
 	parts []jsonField
 }
 
-// fieldClass picks out the fields that take the shortest way into their columns.
+// fieldClass selects the fields with a fast path into their columns.
 type fieldClass uint8
 
 const (
@@ -64,10 +65,10 @@ const (
 	floatField            // Float64
 	boolField             // Bool
 	timeField             // Timestamp
-	wordField             // the others of hasWord
+	wordField             // the other kinds of hasWord
 )
 
-// isWord reports whether values are of hasWord.
+// isWord reports whether the class's values satisfy hasWord.
 func (c fieldClass) isWord() bool { return c >= intField }
 
 func classOf(t *schema.Type) fieldClass {
@@ -105,7 +106,7 @@ func newJSONPlan(p *rows.Plan, lines bool) *jsonPlan {
 	return j
 }
 
-// addField makes the slots of a field that is looked for from n on.
+// addField makes the slots of a field that is looked up from n.
 func (t *slotTree) addField(n *keyNode, declared *schema.Field, i int) jsonField {
 	f := jsonField{field: i, class: classOf(&declared.Type), only: -1, nullable: declared.Nullable}
 	sources := declared.Sources()
@@ -116,7 +117,7 @@ func (t *slotTree) addField(n *keyNode, declared *schema.Field, i int) jsonField
 			return f
 		}
 		k.below = newNode()
-		below := k.below // n's children may move
+		below := k.below // n.children may be reallocated
 		for j := range declared.Type.Fields {
 			f.parts = append(f.parts, t.addField(below, &declared.Type.Fields[j], j))
 		}
@@ -131,7 +132,7 @@ func (t *slotTree) addField(n *keyNode, declared *schema.Field, i int) jsonField
 	return f
 }
 
-// pushDown takes the terms of the predicate that slots can decide; the plan keeps the others.
+// pushDown takes the predicate terms that slots can decide. The plan keeps the others.
 func (j *jsonPlan) pushDown() {
 	conjuncts := expr.Conjuncts(j.p.Where)
 	var rest []expr.Expr
@@ -150,8 +151,8 @@ func (j *jsonPlan) pushDown() {
 	j.p.Residual = rest
 }
 
-// addTerm adds a term, and lets each key tell of it after which it may be decided. That takes fields with one source: of others it is known
-// at the end of the row only which one counts.
+// addTerm adds a term and registers it with the keys after which it may be decided early. This requires fields with one source:
+// with several, the end of the row decides which one counts.
 func (j *jsonPlan) addTerm(t predicateTerm) {
 	i := len(j.terms)
 	j.terms = append(j.terms, t)
@@ -193,20 +194,20 @@ type jsonReader struct {
 	w       rowWalker
 	shape   *objectShape
 	decoder record.Decoder
-	message record.Record // the current one if the plan wantsMessage
+	message record.Record // the current message, if the plan has WantsMessage
 
 	rows          *rows.Writer
-	columns       []*column.Buffer // of the plan's fields
+	columns       []*column.Buffer // the columns of the plan's fields
 	frameBytes    []byte
-	base, covered int // the part of the frame whose index is made
+	base, covered int // the indexed range of the frame
 	search        frameSearch
-	// push says that the predicate is decided here, and rows that fail it are left out. decided is in which generation each term was found true,
-	// ruledOut that one was not; wanted that the message's terms are true.
+	// push is set if the predicate is decided here and failing rows are omitted. wanted is set if the message's own terms are true.
+	// decided holds, for each term, the generation of the row in which it was last found true.
 	push, wanted bool
 	decided      []uint32
 }
 
-// window is how much of a frame is indexed at once, if rows are shorter.
+// window is the number of bytes indexed at once, for rows shorter than that.
 const window = 32 << 10
 
 func (r *jsonReader) ReadFrame(out *rows.Writer, f record.Frame, first uint32) error {
@@ -217,7 +218,7 @@ func (r *jsonReader) ReadFrame(out *rows.Writer, f record.Frame, first uint32) e
 	for i := range r.j.fields {
 		f := &r.j.fields[i]
 		r.columns = append(r.columns, out.Declared[f.field])
-		// Where there is nothing to decide, values need not wait for the end of their row. If it is damaged, badRow takes them back.
+		// Without terms to decide, values are appended before the end of their row. If the row is damaged, badRow removes them.
 		if len(r.j.terms) == 0 {
 			r.atOnce(f, out.Declared[f.field], r.j.p.Fields[f.field].Nullable)
 		}
@@ -232,7 +233,7 @@ func (r *jsonReader) ReadFrame(out *rows.Writer, f record.Frame, first uint32) e
 		r.frameBytes, r.w.b = nil, nil
 		r.w.x.Release(keepIndex)
 	}()
-	var m record.Record // on the stack: its pointers change with each message, of which the collector would be told
+	var m record.Record // on the stack, to avoid write barriers: its pointers change with each message
 	for r.decoder.Next(&m) {
 		if r.j.p.WantsMessage {
 			r.message = m
@@ -252,7 +253,7 @@ func (r *jsonReader) ReadFrame(out *rows.Writer, f record.Frame, first uint32) e
 	return r.decoder.Err()
 }
 
-// atOnce lets the walk append usual values to the column of a field, and to those of its parts, which saves a second look at them.
+// atOnce lets the walk append common values directly to the column of a field and its parts, which avoids a second pass.
 func (r *jsonReader) atOnce(f *jsonField, c *column.Buffer, nullable bool) {
 	if f.only >= 0 && f.class != otherField {
 		s := &r.w.slots[f.only]
@@ -263,12 +264,12 @@ func (r *jsonReader) atOnce(f *jsonField, c *column.Buffer, nullable bool) {
 	}
 }
 
-// offsetOf returns where in the frame a part of it is.
+// offsetOf returns the offset of a part within the frame.
 func (r *jsonReader) offsetOf(part []byte) int {
 	return int(uintptr(unsafe.Pointer(unsafe.SliceData(part))) - uintptr(unsafe.Pointer(unsafe.SliceData(r.frameBytes))))
 }
 
-// readLines reads the lines of a message. Empty ones are no rows; a message of nothing else is a row that does not fit.
+// readLines reads the lines of a message. Empty lines are not rows. A message with only empty lines is a row that does not fit.
 func (r *jsonReader) readLines(out *rows.Writer, at, limit int) {
 	none := true
 	for at < limit {
@@ -289,7 +290,7 @@ func (r *jsonReader) readLines(out *rows.Writer, at, limit int) {
 	}
 }
 
-// readRow reads the row that stands in the frame from at to limit.
+// readRow reads the row in the frame from at to limit.
 func (r *jsonReader) readRow(out *rows.Writer, at, limit int) {
 	ahead := window
 	if r.push && !r.wanted {
@@ -301,7 +302,7 @@ func (r *jsonReader) readRow(out *rows.Writer, at, limit int) {
 			out.Stats.Rows++
 			return
 		}
-		ahead = 0 // finds are rare
+		ahead = 0 // matches are rare
 	}
 	if limit-at > r.j.p.Limits.RowBytes {
 		r.badRow(out, r.j.p.Limits.RowBytes, "longer than the limit of rows")
@@ -333,9 +334,9 @@ func (r *jsonReader) readRow(out *rows.Writer, at, limit int) {
 	}
 }
 
-// badRow makes a row that can't be read, if the predicate is true with nulls for all that it might have had.
+// badRow adds a row that can't be read, if the predicate is true with null for every column that the row might have had.
 func (r *jsonReader) badRow(out *rows.Writer, at int, why string) {
-	r.w.nextRow() // nothing of it counts
+	r.w.nextRow() // discard all slots
 	if r.push && !r.j.p.Rejects && !r.rowPasses() {
 		out.Stats.Rows++
 		out.Stats.BadRows++
@@ -346,7 +347,7 @@ func (r *jsonReader) badRow(out *rows.Writer, at int, why string) {
 	out.EndRow()
 }
 
-// messageWanted reports whether the message's own columns allow that a row of it passes.
+// messageWanted reports whether the message's own columns allow its rows to pass.
 func (r *jsonReader) messageWanted() bool {
 	for _, p := range r.j.messages {
 		if p.decideRow(r) != expr.True {
@@ -356,7 +357,7 @@ func (r *jsonReader) messageWanted() bool {
 	return true
 }
 
-// decideTerms decides terms of which the fields are known, and reports whether the row can still pass.
+// decideTerms decides terms whose fields are known. It reports whether the row can still pass.
 func (r *jsonReader) decideTerms(terms []int) bool {
 	if !r.push {
 		return true
@@ -373,7 +374,7 @@ func (r *jsonReader) decideTerms(terms []int) bool {
 	return true
 }
 
-// isKnown reports whether all fields of a term, which have one source each, were there.
+// isKnown reports whether all fields of a term, which have one source each, were found.
 func (r *jsonReader) isKnown(t *predicateTerm) bool {
 	for _, f := range t.fields {
 		if r.w.slots[r.j.fields[f].sources[0]].gen != r.w.gen {
@@ -383,7 +384,7 @@ func (r *jsonReader) isKnown(t *predicateTerm) bool {
 	return true
 }
 
-// rowPasses decides the terms that are open at the end of a row.
+// rowPasses decides the terms that are undecided at the end of a row.
 func (r *jsonReader) rowPasses() bool {
 	for i := range r.j.terms {
 		if r.decided[i] != r.w.gen && r.j.terms[i].decideRow(r) != expr.True {
@@ -393,7 +394,7 @@ func (r *jsonReader) rowPasses() bool {
 	return true
 }
 
-// invalidAt returns the position of the first byte that is no part of a character.
+// invalidAt returns the position of the first byte that is not valid UTF-8.
 func invalidAt(b []byte) int {
 	at := 0
 	for at < len(b) {
@@ -406,7 +407,7 @@ func invalidAt(b []byte) int {
 	return at
 }
 
-// emitRow makes columns of the slots of a row that begins at start.
+// emitRow appends the slots of a row that begins at start to the columns.
 func (r *jsonReader) emitRow(out *rows.Writer, start int) {
 	w := &r.w
 	for i := range r.j.fields {
@@ -434,7 +435,7 @@ func (r *jsonReader) emitRow(out *rows.Writer, start int) {
 	}
 }
 
-// emitOther is emit for what is not usual.
+// emitOther is emitRow for values without a fast path.
 func (r *jsonReader) emitOther(out *rows.Writer, f *jsonField, c *column.Buffer, s *valueSlot, start int) {
 	w := &r.w
 	if s.kind == slotNull {
@@ -467,7 +468,7 @@ func (r *jsonReader) emitOther(out *rows.Writer, f *jsonField, c *column.Buffer,
 	}
 }
 
-// emitStruct appends a struct of the slots of its parts. After a fault the column is in the middle of a value.
+// emitStruct appends a struct from the slots of its parts. After a fault the column contains an unfinished value.
 func (r *jsonReader) emitStruct(f *jsonField, c *column.Buffer, object *valueSlot) (fault jsonscan.Fault) {
 	for i := range f.parts {
 		part, child := &f.parts[i], c.Children[i]
@@ -505,7 +506,8 @@ func (r *jsonReader) emitStruct(f *jsonField, c *column.Buffer, object *valueSlo
 	return fault
 }
 
-// appendSlot appends the value of a slot to a column whose type is none of hasWord. It returns why, and where, it does not fit.
+// appendSlot appends the value of a slot to a column whose type does not satisfy hasWord. If it does not fit, appendSlot returns
+// why and where.
 func (w *rowWalker) appendSlot(c *column.Buffer, s *valueSlot) (why string, at int) {
 	switch s.kind {
 	case slotInt, slotNumber:

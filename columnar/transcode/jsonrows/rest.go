@@ -6,8 +6,8 @@ import (
 	"scribe/columnar/transcode/jsonscan"
 )
 
-// appendRest appends the undeclared members of a row as an object; nothing if there are none. Of members with equal keys the first is
-// taken. A value, or key, that is not JSON is put in as a string of its text, so that the object always is JSON.
+// appendRest appends the undeclared members of a row as an object, or nothing if there are none. The first of duplicate keys
+// counts. A value or key that is not valid JSON is added as a string of its text, so the object is always valid JSON.
 func (w *rowWalker) appendRest(dst []byte) []byte {
 	if len(w.rest) == 0 {
 		return dst
@@ -16,7 +16,7 @@ func (w *rowWalker) appendRest(dst []byte) []byte {
 	for _, m := range w.rest {
 		quote, _ := w.x.StringEnd(m.key+1, w.limit)
 		if quote < 0 {
-			continue // the walk has found the key, so it ends
+			continue // the walk has checked that the key ends
 		}
 		raw := w.b[m.key+1 : quote]
 		key, fault := jsonscan.AppendUnescaped(w.scratch[:0], raw)
@@ -49,7 +49,7 @@ func (w *rowWalker) appendRest(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-// appendQuoted appends text without control characters as a string of JSON.
+// appendQuoted appends text without control characters as a JSON string.
 func appendQuoted(dst, text []byte) []byte {
 	const hex = "0123456789abcdef"
 	dst = append(dst, '"')

@@ -8,39 +8,39 @@ import (
 	"scribe/columnar/transcode/jsonscan"
 )
 
-// keyNode is an object of which some keys matter: of rows, or of the values of a struct. Nodes do not change once they are made.
+// keyNode is an object with relevant keys: of rows, or of the values of a struct. Nodes are immutable once they are made.
 type keyNode struct {
 	children []keyChild
 	byKey    map[string]int32 // indices of children
-	slots    []int            // all slots at and below the node
+	slots    []int            // all slots at or below the node
 }
 
-// keyChild is a key that matters: a value, or an object on the way to values.
+// keyChild is a relevant key: a value, or an object on the path to values.
 type keyChild struct {
 	key string
-	// slot is where the position of the value is noted, -1 if it is an object on the way to values. An object whose members matter, on the way or the value
-	// of a struct, has a node of its own below.
+	// slot receives the position of the value. It is -1 for an object on the path to values. An object with relevant members, on the
+	// path or as the value of a struct, has a node of its own in below.
 	slot  int
 	below *keyNode
-	// field and alternative: which field the value is a source of, and which of the field's sources.
+	// field is the field that the value is a source of, and alternative the index of that source.
 	field, alternative int
-	// terms are those of the predicate that may be decided once the child was read.
+	// terms are the predicate terms that may be decided once the child was read.
 	terms []int
 }
 
-// slotTree makes nodes, and gives their slots numbers.
+// slotTree makes nodes and numbers their slots.
 type slotTree struct{ slots int }
 
 func newNode() *keyNode { return &keyNode{byKey: map[string]int32{}} }
 
-// addPath notes that a source of a field is at a path from n, and returns its slot. Schemas have no path that is the beginning of another; of
-// such a pair the one that was there first stays, and the other has the slot of a value that never is there.
+// addPath adds a source of a field at a path from n and returns its slot. In a valid schema no path is a prefix of another. Of
+// such a pair the first one stays, and the other gets a slot that is never filled.
 func (t *slotTree) addPath(n *keyNode, path []string, field, alternative int) (slot int) {
 	slot, _ = t.addSource(n, path, field, alternative)
 	return slot
 }
 
-// addSource is add, and returns the key; nil for a source that is never found.
+// addSource is addPath, but also returns the key, or nil for a source that is never found.
 func (t *slotTree) addSource(n *keyNode, path []string, field, alternative int) (slot int, k *keyChild) {
 	slot = t.slots
 	t.slots++
@@ -65,7 +65,7 @@ func (t *slotTree) addSource(n *keyNode, path []string, field, alternative int) 
 	return slot, k
 }
 
-// structNode is the node of the values of a struct.
+// structNode returns the node for the values of a struct.
 func structNode(typ *schema.Type) *keyNode {
 	var t slotTree
 	top := newNode()
@@ -77,29 +77,29 @@ func structNode(typ *schema.Type) *keyNode {
 	return top
 }
 
-// objectShape is what a worker has learned of the objects at a node: the keys that there are, wanted or not, and in which order they come.
+// objectShape is what a worker has learned about the objects at a node: their keys, relevant or not, and the order of the keys.
 type objectShape struct {
 	node    *keyNode
 	below   []*objectShape // by child; nil for those without a node
-	start   keyEntry       // stands for the beginning of an object
+	start   keyEntry       // stands for the start of an object
 	byKey   map[string]*keyEntry
-	slots   []valueSlot // of the walk; none for the values of structs, which have no slots
-	objects uint64      // that were walked so far
-	seen    uint64      // what objects was of the shape above when this one was last there
+	slots   []valueSlot // of the walk; nil for the values of structs, which have no slots
+	objects uint64      // number of objects walked
+	seen    uint64      // the objects count of the parent shape when this shape was last seen
 }
 
-// keyEntry is a key as it is written, and which came after it the last time.
+// keyEntry is a key as written, with the key that followed it last time.
 type keyEntry struct {
-	// The first sixteen bytes of the key with its quotes and the colon, and which of their bits count.
+	// The first sixteen bytes of the key with its quotes and colon, and the mask of the bits that count.
 	w0, m0, w1, m1 uint64
-	size           int        // the length of text; of the beginning more than any row has
-	slot           *valueSlot // of the child, nil without one
-	next           *keyEntry  // the beginning at first
-	child          int32      // of the node, -1 for a key that does not matter
-	text           string     // all of it
+	size           int        // the length of text; for the start, longer than any row
+	slot           *valueSlot // of the child; nil if it has none
+	next           *keyEntry  // initially the start
+	child          int32      // index in the node; -1 for an irrelevant key
+	text           string     // the whole key
 }
 
-// Bounds of what is learned: more keys are looked up every time.
+// Bounds of the learned keys. Keys beyond them are looked up every time.
 const (
 	maxLearned    = 512
 	maxLearnedKey = 128
@@ -116,7 +116,7 @@ func newShape(n *keyNode, slots []valueSlot) *objectShape {
 	return s
 }
 
-// learnKey adds a key without escapes. It returns nil if there is no room for it.
+// learnKey adds a key without escapes. It returns nil if a bound is reached.
 func (s *objectShape) learnKey(key []byte, child int32) *keyEntry {
 	if len(s.byKey) >= maxLearned || len(key) > maxLearnedKey {
 		return nil
@@ -139,7 +139,8 @@ func (s *objectShape) learnKey(key []byte, child int32) *keyEntry {
 	return e
 }
 
-// matchesAt reports whether the entry's text stands at at, where 16 bytes can be read, and ends before limit. The beginning never does.
+// matchesAt reports whether the entry's text is at position at and ends before limit. 16 bytes must be readable at at. The start
+// entry never matches.
 func (e *keyEntry) matchesAt(b []byte, at, limit int) bool {
 	w := b[at : at+16 : at+16]
 	return (binary.LittleEndian.Uint64(w)^e.w0)&e.m0|(binary.LittleEndian.Uint64(w[8:])^e.w1)&e.m1 == 0 && at+e.size < limit && (e.size <= 16 || e.matchesRest(b, at))
@@ -149,8 +150,9 @@ func (e *keyEntry) matchesRest(b []byte, at int) bool {
 	return string(b[at+16:at+len(e.text)]) == e.text[16:]
 }
 
-// readKey reads a key and its colon at at, where the key's quote must be. prev is the entry of the key before, or of the beginning. It returns the key's
-// entry, or prev for one that was not learned, the node's child, -1 if it does not matter, and the position of the value.
+// readKey reads a key and its colon at at, which must be the key's opening quote. prev is the entry of the previous key, or of
+// the start. It returns the key's entry, or prev for a key that was not learned; the index of the node's child, or -1 if the key
+// is irrelevant; and the position of the value.
 func (s *objectShape) readKey(w *rowWalker, at int, prev *keyEntry) (now *keyEntry, kid int32, value int) {
 	b, limit := w.b, w.limit
 	if at+16 <= len(b) {
@@ -169,7 +171,7 @@ func (s *objectShape) readKey(w *rowWalker, at int, prev *keyEntry) (now *keyEnt
 	return s.lookUp(w, at, prev)
 }
 
-// lookUp is key without a guess.
+// lookUp is readKey without a guess from prev.
 func (s *objectShape) lookUp(w *rowWalker, at int, prev *keyEntry) (now *keyEntry, kid int32, value int) {
 	b, limit := w.b, w.limit
 	if at >= limit || b[at] != '"' {
@@ -195,7 +197,7 @@ func (s *objectShape) lookUp(w *rowWalker, at int, prev *keyEntry) (now *keyEntr
 	if escaped {
 		unescaped, fault := jsonscan.AppendUnescaped(w.scratch[:0], raw)
 		if !fault.OK() {
-			return prev, -1, value // the key of no field
+			return prev, -1, value // not the key of a field
 		}
 		key, w.scratch = unescaped, unescaped
 	}

@@ -12,15 +12,15 @@ import (
 	"scribe/columnar/transcode/jsonscan"
 )
 
-// whyNotJSON is why a text can't be read as a value of JSON at all.
+// whyNotJSON is the reason for a text that is not a JSON value.
 const whyNotJSON = "the text is not a value of JSON"
 
 var walkers = sync.Pool{New: func() any { return new(rowWalker) }}
 
-// keepIndex is how many bytes' index a walker keeps for the next.
+// keepIndex is the number of bytes up to which a walker keeps the memory of its index for reuse.
 const keepIndex = 1 << 20
 
-// AppendValue appends a value of JSON, of any type. It returns why it does not fit, and has then appended nothing.
+// AppendValue appends a JSON value of any type. If it does not fit, AppendValue appends nothing and returns why.
 func AppendValue(c *column.Buffer, raw []byte) (why string) {
 	w := walkers.Get().(*rowWalker)
 	defer func() {
@@ -49,8 +49,8 @@ func AppendValue(c *column.Buffer, raw []byte) (why string) {
 	return ""
 }
 
-// appendValueAt appends the value at at, whose structure and encoding are known to be sound. It returns the position after it, or why it does not
-// fit: then the column is in the middle of a value, and must be cut back.
+// appendValueAt appends the value at at. The caller has checked its structure and encoding. It returns the position after the
+// value, or a fault if it does not fit. After a fault the column contains an unfinished value and must be truncated.
 func (w *rowWalker) appendValueAt(c *column.Buffer, at int) (end int, fault jsonscan.Fault) {
 	b := w.b
 	why := ""
@@ -102,7 +102,7 @@ func (w *rowWalker) appendValueAt(c *column.Buffer, at int) (end int, fault json
 	return end, jsonscan.Fault{}
 }
 
-// unescapeText resolves the escapes of a string. The result is good until the next call.
+// unescapeText resolves the escapes of a string. The result is valid until the next call.
 func (w *rowWalker) unescapeText(at, end int) ([]byte, jsonscan.Fault) {
 	text, fault := jsonscan.AppendUnescaped(w.scratch[:0], w.b[at:end])
 	if !fault.OK() {
@@ -122,20 +122,20 @@ func (w *rowWalker) unescapeInto(c *column.Buffer, at, end int) jsonscan.Fault {
 	return fault
 }
 
-// containerText appends an object or a list as its text, to a column of strings.
+// containerText appends the text of an object or list to a column of strings.
 func containerText(c *column.Buffer, raw []byte) (why string) {
 	switch {
 	case c.Type.Kind != schema.String:
 		return column.WhyNot(c.Type.Kind)
-	case !json.Valid(raw): // structure is sound, what stands in it may not be
+	case !json.Valid(raw): // the structure was checked, the content was not
 		return whyNotJSON
 	}
 	c.AppendString(raw)
 	return ""
 }
 
-// nextElement steps to the next element of a list or an object, from after its bracket, when first, or after an element. It returns -1 at the closing one,
-// after which end then is.
+// nextElement moves to the next element of a list or object. at is after the opening bracket if first is set, otherwise after an
+// element. At the closing bracket it returns -1 and the position after the bracket as end.
 func (w *rowWalker) nextElement(at int, first bool) (next, end int) {
 	at = jsonscan.SkipSpace(w.b, at, w.limit)
 	if at >= w.limit {
@@ -166,10 +166,10 @@ func (w *rowWalker) listInto(c *column.Buffer, at int) (end int, fault jsonscan.
 	}
 }
 
-// manyKeys is how many keys a map has for which it pays to remember them all.
+// manyKeys is the number of keys from which a map's keys are kept in a set.
 const manyKeys = 16
 
-// mapInto appends the members of an object; of those with equal keys the first.
+// mapInto appends the members of an object. The first of duplicate keys counts.
 func (w *rowWalker) mapInto(c *column.Buffer, at int) (end int, fault jsonscan.Fault) {
 	keys, values := c.Children[0], c.Children[1]
 	var known map[string]struct{}
@@ -214,7 +214,7 @@ func (w *rowWalker) mapInto(c *column.Buffer, at int) (end int, fault jsonscan.F
 	}
 }
 
-// hasKey reports whether a key is among those of a column from start on.
+// hasKey reports whether a key is in a column at index start or above.
 func hasKey(c *column.Buffer, key []byte, start int, known map[string]struct{}) bool {
 	if known != nil {
 		_, ok := known[string(key)]
@@ -228,25 +228,26 @@ func hasKey(c *column.Buffer, key []byte, start int, known map[string]struct{}) 
 	return false
 }
 
-// behindColon returns the position of the value after the colon that is next.
+// behindColon skips the next colon and returns the position of the value after it.
 func (w *rowWalker) behindColon(at int) int {
 	at = jsonscan.SkipSpace(w.b, at, w.limit)
 	return jsonscan.SkipSpace(w.b, at+1, w.limit)
 }
 
-// sourcePosition is where one of the sources of a struct's field is, until it is known which one counts.
+// sourcePosition is the position of the best source found so far for a struct's field.
 type sourcePosition struct {
-	source int // math.MaxInt: none was found
+	source int // math.MaxInt if none was found
 	at     int
-	astray bool // there is something on the way to it that is no object
-	// nulls are the sources of a field that is not nullable which have null: nothing. Their keys do not count again.
+	astray bool // a value on the path is not an object
+	// nulls are the sources with null, for a field that is not nullable. They do not count as values, and neither do later
+	// duplicates of their keys.
 	nulls []int
 }
 
-// structMemo is what was learned of the values of a column of structs.
+// structMemo is what was learned about the values of a column of structs.
 type structMemo struct {
 	shape *objectShape
-	found []sourcePosition // of the fields, where one has aliases
+	found []sourcePosition // by field; nil if no field has aliases
 }
 
 func newStructMemo(c *column.Buffer) *structMemo {
@@ -292,7 +293,7 @@ func (w *rowWalker) structInto(c *column.Buffer, at int) (end int, fault jsonsca
 	return end, fault
 }
 
-// appendMembers appends what an object has of the fields of a struct.
+// appendMembers appends an object's values for the fields of a struct.
 func (w *rowWalker) appendMembers(c *column.Buffer, memo *structMemo, s *objectShape, at int) (end int, fault jsonscan.Fault) {
 	s.objects++
 	number := s.objects
@@ -331,7 +332,7 @@ func (w *rowWalker) appendMembers(c *column.Buffer, memo *structMemo, s *objectS
 	}
 }
 
-// markAstray notes that nothing below a node can be found, since the value at at is not an object.
+// markAstray records that no field below a node can be found, since the value at at is not an object.
 func (m *structMemo) markAstray(c *column.Buffer, s *objectShape, at int) jsonscan.Fault {
 	for i := range s.node.children {
 		k := &s.node.children[i]
@@ -351,11 +352,12 @@ func (m *structMemo) markAstray(c *column.Buffer, s *objectShape, at int) jsonsc
 	return jsonscan.Fault{}
 }
 
-// takeField takes the value of a source of a struct's field: at once, if it has no other. Of a key that is there twice the first counts.
+// takeField handles the value of a source of a struct's field. It appends the value at once if the field has only one source. The
+// first of duplicate keys counts.
 func (w *rowWalker) takeField(c *column.Buffer, memo *structMemo, k *keyChild, at int) (end int, fault jsonscan.Fault) {
 	to := c.Children[k.field]
 	switch {
-	case to.Len > c.Len: // it has its value
+	case to.Len > c.Len: // already has its value
 	case len(c.Type.Fields[k.field].Aliases) == 0:
 		return w.appendField(to, at)
 	default:
@@ -367,7 +369,7 @@ func (w *rowWalker) takeField(c *column.Buffer, memo *structMemo, k *keyChild, a
 	return at, fault
 }
 
-// noteCandidate notes the value of one of a field's sources, if it goes before what was found.
+// noteCandidate records the value of one of a field's sources if it takes precedence over the one found so far.
 func (w *rowWalker) noteCandidate(found *sourcePosition, source, at int, nullable bool) {
 	if source >= found.source || slices.Contains(found.nulls, source) {
 		return
@@ -379,7 +381,7 @@ func (w *rowWalker) noteCandidate(found *sourcePosition, source, at int, nullabl
 	found.source, found.at, found.astray = source, at, false
 }
 
-// isNullAt reports whether null stands at a position, and where it ends.
+// isNullAt reports whether null is at a position, and where it ends.
 func (w *rowWalker) isNullAt(at int) (end int, null bool) {
 	end = jsonscan.ScalarEnd(w.b, at, w.limit)
 	return end, string(w.b[at:end]) == "null"
@@ -399,7 +401,8 @@ func (w *rowWalker) appendField(to *column.Buffer, at int) (end int, fault jsons
 	return w.appendValueAt(to, at)
 }
 
-// DefaultOf returns what appends a field's default; nil if there is none, or one that does not fit.
+// DefaultOf returns a function that appends a field's default. It returns nil if the field has no default, or one that does not
+// fit.
 func DefaultOf(f *schema.Field) func(*column.Buffer) {
 	if f.Default == "" {
 		return nil
@@ -415,7 +418,7 @@ func DefaultOf(f *schema.Field) func(*column.Buffer) {
 	return func(c *column.Buffer) { AppendValue(c, text) }
 }
 
-// scalarInto appends a value of JSON that has neither quotes nor brackets.
+// scalarInto appends a JSON value that has neither quotes nor brackets.
 func scalarInto(c *column.Buffer, text []byte) (why string) {
 	switch jsonscan.Scalar(text) {
 	case jsonscan.Null:
@@ -430,7 +433,7 @@ func scalarInto(c *column.Buffer, text []byte) (why string) {
 	}
 }
 
-// whyMalformed says what is wrong with a scalar.
+// whyMalformed returns the error text for a malformed scalar.
 func whyMalformed(text []byte) string {
 	if len(text) > 0 && (text[0]-'0' <= 9 || text[0] == '-' || text[0] == '+' || text[0] == '.') {
 		return jsonscan.BadNumber

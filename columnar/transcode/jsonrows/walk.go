@@ -5,7 +5,7 @@ import (
 	"scribe/columnar/transcode/jsonscan"
 )
 
-// slotKind says what a slot has found.
+// slotKind is the kind of value that a slot holds.
 type slotKind uint8
 
 const (
@@ -14,68 +14,69 @@ const (
 	slotFalse           // val is 0
 	slotInt             // an integer of at most 18 digits, in val; its text is from at to end
 	slotNumber          // a number from at to end
-	slotText            // between the quotes from at to end, without escapes
+	slotText            // a text between the quotes from at to end, without escapes
 	slotEscaped
-	slotContainer // brackets included
+	slotContainer // including the brackets
 	slotObject    // an object whose members have slots of their own
-	slotValue     // val is the value in the column's type, see walker.resolve
-	slotBad       // why it does not fit is in why
-	slotDone      // the value is in its column already
+	slotValue     // val is the value in the column's type, see resolveSlot
+	slotBad       // the value does not fit; why says why
+	slotDone      // the value is already in its column
 )
 
-// valueSlot is where in a row a value is. It counts only if gen is that of the row.
+// valueSlot is the position of a value in a row. It is valid only if gen is the row's generation.
 type valueSlot struct {
 	gen     uint32
 	kind    slotKind
-	places  uint8 // of a slotNumber that is val with so many digits after the point; 0 for others
+	places  uint8 // digits after the point, for a slotNumber whose digits are val; else 0
 	at, end int32
 	val     int64
 	why     string
-	// into is the column to which usual values of the class takes are appended at once, and nulls if it is nullable. These stay from row to row.
+	// into is the column that receives common values of class takes directly, and nulls if nullable is set. These fields stay the
+	// same for all rows.
 	into     *column.Buffer
-	takes    fieldClass // otherField for a slot that only notes what it finds
+	takes    fieldClass // otherField for a slot that only records positions
 	nullable bool
 }
 
-// rowWalker walks over rows of JSON, and fills slots. What it is given is text of which the index is known.
+// rowWalker walks over rows of JSON and fills slots. Its input is indexed text.
 type rowWalker struct {
-	b       []byte // may go on after the indexed part, which may be read and does not count
+	b       []byte // may extend past the indexed part; those bytes may be read but are ignored
 	x       jsonscan.Index
-	limit   int // where the row ends
+	limit   int // end of the row
 	slots   []valueSlot
 	gen     uint32
 	fault   jsonscan.Fault
 	scratch []byte
 
-	// decide is called with the terms of a child of the top node once it was read, and reports whether the rest of the row is needed. It is nil where there
-	// is nothing to decide.
+	// decide is called with the terms of a child of the top node after the child was read. It reports whether the rest of the row is
+	// needed. It is nil if there is nothing to decide.
 	decide   func(terms []int) bool
 	wantRest bool
-	rest     []restMember // undeclared members at the top, when they are wanted
+	rest     []restMember // undeclared top-level members, if wantRest is set
 }
 
 // restMember is a key and a value: the positions of the key's quote, of the value, and of its end.
 type restMember struct{ key, value, end int }
 
-// Results of a walk that are no positions.
+// Results of a walk other than positions.
 const (
 	failed  = -1
 	stopped = -2
 )
 
-// failAt notes why a row can't be read.
+// failAt records why a row can't be read.
 func (w *rowWalker) failAt(at int, why string) int {
 	w.fault = jsonscan.Fault{At: at, Why: why}
 	return failed
 }
 
-// failText notes why the string whose first byte is at at does not end.
+// failText records why the string whose first byte is at at is not closed.
 func (w *rowWalker) failText(at int) int {
 	w.fault = w.x.StringFault(at, w.limit)
 	return failed
 }
 
-// nextRow makes all slots empty.
+// nextRow empties all slots.
 func (w *rowWalker) nextRow() {
 	w.rest = w.rest[:0]
 	if w.gen++; w.gen == 0 {
@@ -84,7 +85,7 @@ func (w *rowWalker) nextRow() {
 	}
 }
 
-// walkRow walks over the row from at to limit, whose top has the shape s. The result is failed, stopped, or limit.
+// walkRow walks over the row from at to limit. s is the shape of its top-level object. The result is failed, stopped, or limit.
 func (w *rowWalker) walkRow(s *objectShape, at, limit int) int {
 	w.limit = limit
 	w.nextRow()
@@ -108,7 +109,7 @@ func (w *rowWalker) walkRow(s *objectShape, at, limit int) int {
 	return limit
 }
 
-// What is wrong with rows.
+// Reasons why a row can't be read.
 const (
 	whyEmpty    = "empty; an object belongs here"
 	whyNoObject = "not an object"
@@ -116,7 +117,8 @@ const (
 	whyPath     = "the path to the value leads into something that is not an object"
 )
 
-// walkObject walks over the members of an object, after its bracket, up to after the one that closes it. depth is how many objects and lists are open.
+// walkObject walks over the members of an object, from after its opening bracket to after its closing one. depth is the number of
+// open objects and lists.
 func (w *rowWalker) walkObject(s *objectShape, at, depth int, top bool) int {
 	b, limit := w.b, w.limit
 	s.objects++
@@ -131,7 +133,7 @@ func (w *rowWalker) walkObject(s *objectShape, at, depth int, top bool) int {
 		key := at
 		var kid int32
 		if e := prev.next; at+16 <= len(b) && e.matchesAt(b, at, limit) {
-			// The key is the one that came here the last time.
+			// The key is the same as last time.
 			prev, kid = e, e.child
 			if at += e.size; b[at] <= ' ' {
 				at = jsonscan.SkipSpace(b, at, limit)
@@ -173,7 +175,7 @@ func (w *rowWalker) walkObject(s *objectShape, at, depth int, top bool) int {
 	}
 }
 
-// walkMember walks over the value of a member whose key is at key.
+// walkMember walks over the value of the member whose key is at key.
 func (w *rowWalker) walkMember(s *objectShape, kid int32, key, value, depth int, top bool) int {
 	if kid < 0 {
 		end := w.skipValue(value, depth)
@@ -197,7 +199,7 @@ func (w *rowWalker) walkMember(s *objectShape, kid int32, key, value, depth int,
 	return w.walkObject(below, value+1, depth+1, false)
 }
 
-// skipValue returns the position after a value, of which only the structure matters.
+// skipValue returns the position after a value, checking only its structure.
 func (w *rowWalker) skipValue(at, depth int) int {
 	if at >= w.limit {
 		return w.failAt(at, jsonscan.WantValue)
@@ -223,7 +225,7 @@ func (w *rowWalker) skipValue(at, depth int) int {
 	return end
 }
 
-// walkLeaf walks over the value of a key that matters. Of a key that is there twice the first counts.
+// walkLeaf walks over the value of a relevant key. The first of duplicate keys counts.
 func (w *rowWalker) walkLeaf(i, at, depth int) int {
 	s := &w.slots[i]
 	if s.gen == w.gen {
@@ -233,7 +235,8 @@ func (w *rowWalker) walkLeaf(i, at, depth int) int {
 	return w.walkValue(s, at, depth)
 }
 
-// walkPath walks over what stands where an object is expected on the way to values. number is how many objects of the shape above were walked so far.
+// walkPath walks over a value where an object is expected on the path to values. number is the count of objects of the parent
+// shape walked so far.
 func (w *rowWalker) walkPath(s *objectShape, number uint64, at, depth int) int {
 	if s.seen == number {
 		return w.skipValue(at, depth)
@@ -255,7 +258,7 @@ func (w *rowWalker) walkPath(s *objectShape, number uint64, at, depth int) int {
 	return end
 }
 
-// walkValue notes a value, and returns the position after it.
+// walkValue records a value and returns the position after it.
 func (w *rowWalker) walkValue(s *valueSlot, at, depth int) int {
 	b, limit := w.b, w.limit
 	if at >= limit {
@@ -296,7 +299,7 @@ func (w *rowWalker) walkValue(s *valueSlot, at, depth int) int {
 		if v, places, end, ok := jsonscan.ShortDecimal(b, at, limit); ok {
 			if s.takes == floatField && v != 0 {
 				s.kind = slotDone
-				s.into.AppendFloat64(float64(v) / tens[places]) // both are exact, so the quotient is the float that is nearest
+				s.into.AppendFloat64(float64(v) / tens[places]) // both operands are exact, so the quotient is the nearest float
 				return end
 			}
 			s.kind, s.val, s.places, s.at, s.end = slotNumber, v, uint8(places), int32(at), int32(end)
@@ -319,7 +322,7 @@ func (w *rowWalker) walkValue(s *valueSlot, at, depth int) int {
 	return w.walkScalar(s, at)
 }
 
-// walkScalar is value for what has neither quotes nor brackets, and is no short number.
+// walkScalar is walkValue for a value that has neither quotes nor brackets and is not a short number.
 func (w *rowWalker) walkScalar(s *valueSlot, at int) int {
 	b := w.b
 	end := jsonscan.ScalarEnd(b, at, w.limit)
@@ -353,8 +356,9 @@ func (w *rowWalker) walkScalar(s *valueSlot, at int) int {
 	return end
 }
 
-// simpleList appends a list of texts without escapes, or of short integers, as its column has them, and returns the position after it. Of anything
-// else, sound or damaged, it appends nothing, and returns failed: Skip and listInto know what it is.
+// simpleList appends a list of texts without escapes, or of short integers, if the column holds such elements. It returns the
+// position after the list. For any other value, valid or damaged, it appends nothing and returns failed; the caller then uses
+// skipValue or listInto.
 func (w *rowWalker) simpleList(c *column.Buffer, at int) int {
 	b, limit, items := w.b, w.limit, c.Children[0]
 	start := items.Len
@@ -383,7 +387,8 @@ func (w *rowWalker) simpleList(c *column.Buffer, at int) int {
 	return failed
 }
 
-// simpleItem appends an element of a simple list, and returns the position after it; failed for one that is not simple.
+// simpleItem appends an element of a simple list and returns the position after it. It returns failed if the element is not
+// simple.
 func (w *rowWalker) simpleItem(items *column.Buffer, at int) int {
 	switch b := w.b; {
 	case at >= w.limit:

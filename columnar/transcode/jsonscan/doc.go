@@ -1,15 +1,16 @@
-// Package jsonscan has the parts of a JSON reader that look at every byte: an index of where strings and structure are, made 64
-// bytes at a time, and on top of it steps over strings, containers and numbers.
+// Package jsonscan contains the parts of a JSON reader that look at every byte: an index of strings and structure, built 64 bytes
+// at a time, and functions on top of it that skip strings, containers and numbers.
 //
 // # Index
 //
-// [Index.Reset] looks at each byte once and leaves, for each block of 64, one word a class of bytes: a [Block]. AVX2 does it where the machine has it; the
-// build tag purego, other machines, and [UsePortable] take the same index made eight bytes at a time. Nothing else depends on the machine, and no
-// byte outside of the slice is read.
+// [Index.Reset] reads each byte once. For each block of 64 bytes it produces a [Block]: one word per class of bytes. It uses AVX2
+// if the machine has it. With the build tag purego, on other machines, and under [UsePortable], the same index is built eight
+// bytes at a time. Nothing else depends on the machine, and no byte outside the slice is read.
 //
 // # Strictness
 //
-// What is checked where follows the rules of rows that do not fit (docs/columnar/transcoding.md). Structure is brackets, separators, strings that end and have no control
-// characters: [Index.StringEnd] and [Index.Skip] check it, and nothing else. What stands inside a value, the grammar of numbers ([Number]) and of escapes ([AppendUnescaped]),
-// matters to the one who wants the value. UTF-8 is checked by the caller; [Index.ASCII] says where there is nothing to check.
+// What is checked where follows the rules for rows that do not fit (docs/columnar/transcoding.md). Structure means brackets,
+// separators, and strings that end and contain no control characters; [Index.StringEnd] and [Index.Skip] check exactly that. The
+// content of a value, such as the grammar of numbers ([Scalar]) and of escapes ([AppendUnescaped]), is checked by the reader of
+// the value. The caller checks UTF-8; [Index.ASCII] says where no check is needed.
 package jsonscan

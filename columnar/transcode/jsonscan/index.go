@@ -5,26 +5,26 @@ import (
 	"math/bits"
 )
 
-// Block is what 64 bytes consist of: bit i stands for byte i.
+// Block classifies 64 bytes: bit i stands for byte i.
 type Block struct {
-	Special uint64 // where a string may end: quotes, backslashes, controls
+	Special uint64 // possible string ends: quotes, backslashes, controls
 	Back    uint64 // backslashes
 	Control uint64 // bytes below 0x20
 	Op      uint64 // { } [ ] : ,
 	Space   uint64 // space, tab, line feed, carriage return
-	High    uint64 // bytes from 0x80
+	High    uint64 // bytes 0x80 and above
 }
 
 // blockLen is the number of bytes of a Block.
 const blockLen = 64
 
-// Index is the index of a slice of bytes. The zero Index is one of no bytes. It is used again by Reset.
+// Index is the index of a slice of bytes. The zero Index covers no bytes. Reset reuses its memory.
 type Index struct {
 	b      []byte
 	blocks []Block
 }
 
-// Reset makes x the index of b, which it keeps.
+// Reset makes x the index of b. The index keeps a reference to b.
 func (x *Index) Reset(b []byte) {
 	n := (len(b) + blockLen - 1) / blockLen
 	if cap(x.blocks) < n {
@@ -49,7 +49,7 @@ func (x *Index) Reset(b []byte) {
 	}
 }
 
-// Release forgets the bytes, and the memory of an index of more than keep bytes.
+// Release drops the bytes, and also the memory of an index of more than keep bytes.
 func (x *Index) Release(keep int) {
 	x.b = nil
 	if cap(x.blocks) > keep/blockLen+1 {
@@ -58,7 +58,7 @@ func (x *Index) Release(keep int) {
 	x.blocks = x.blocks[:0]
 }
 
-// Bits of classes.
+// Bits of byte classes.
 const (
 	classSpecial = 1 << iota
 	classBack
@@ -91,8 +91,8 @@ var classes = func() (t [256]uint8) {
 	return t
 }()
 
-// indexPortable makes the blocks of as many times 64 bytes: the classes of eight bytes side by side in a word, of which each bit plane is then
-// drawn together by a multiplication.
+// indexPortable makes a Block of each 64 bytes. It computes the classes of eight bytes side by side in a word, then gathers each
+// bit plane by a multiplication.
 func indexPortable(blocks []Block, b []byte) {
 	const plane, gather = 0x0101010101010101, 0x0102040810204080
 	for i := range blocks {
@@ -134,8 +134,8 @@ func (x *Index) ASCII(at, end int) bool {
 	return high == 0
 }
 
-// special returns where quotes, backslashes and controls are in the 64 bytes from at on, wherever blocks begin: most strings end within them. At the
-// end of the index it knows of none.
+// special returns the quotes, backslashes and controls in the 64 bytes from at on, regardless of block boundaries: most strings
+// end within them. At the end of the index it returns 0.
 func (x *Index) special(at int) uint64 {
 	i, shift := uint(at)/blockLen, uint(at)%blockLen
 	if i+1 >= uint(len(x.blocks)) {
@@ -144,7 +144,7 @@ func (x *Index) special(at int) uint64 {
 	return x.blocks[i].Special>>shift | x.blocks[i+1].Special<<1<<(blockLen-1-shift)
 }
 
-// next returns the position of the first quote, backslash or control at or after at; len(b) if there is none.
+// next returns the position of the first quote, backslash or control at or after at, or len(b) if there is none.
 func (x *Index) next(at int) int {
 	if w := x.special(at); w != 0 {
 		return at + bits.TrailingZeros64(w)
@@ -152,7 +152,7 @@ func (x *Index) next(at int) int {
 	return x.far(at)
 }
 
-// far is next where special knows of none.
+// far continues next if special finds none.
 func (x *Index) far(at int) int {
 	i := at / blockLen
 	if i >= len(x.blocks) {
@@ -169,8 +169,9 @@ func (x *Index) far(at int) int {
 	return len(x.b)
 }
 
-// StringEnd returns the position of the quote that ends the string whose first byte, after its opening quote, is at at, and whether there is a
-// backslash in it. The quote must be before limit; if there is none, or a control character before it, quote is -1 and StringFault says what is wrong.
+// StringEnd returns the position of the quote that ends a string, and whether the string contains a backslash. at is the string's
+// first byte, after its opening quote. The quote must be before limit. If there is none, or a control character comes first,
+// quote is -1 and StringFault returns the reason.
 func (x *Index) StringEnd(at, limit int) (quote int, escaped bool) {
 	if w := x.special(at); w != 0 {
 		quote = at + bits.TrailingZeros64(w)
@@ -187,13 +188,13 @@ func (x *Index) StringEnd(at, limit int) (quote int, escaped bool) {
 	return quote, true
 }
 
-// StringFault is why StringEnd has returned -1.
+// StringFault returns why StringEnd has returned -1.
 func (x *Index) StringFault(at, limit int) Fault {
 	_, fault := x.stringEnd(x.next(at), limit)
 	return fault
 }
 
-// stringEnd goes on from the first position where a string may end.
+// stringEnd continues from the first position where a string may end.
 func (x *Index) stringEnd(at, limit int) (quote int, fault Fault) {
 	for ; at < limit; at = x.next(at + 2) {
 		switch c := x.b[at]; {
@@ -208,7 +209,7 @@ func (x *Index) stringEnd(at, limit int) (quote int, fault Fault) {
 	return -1, Fault{At: limit, Why: Unterminated}
 }
 
-// Fault is why a row, or a value, can't be read: where, and what. The zero Fault is none.
+// Fault says where and why a row or value can't be read. The zero Fault means success.
 type Fault struct {
 	At  int
 	Why string
@@ -217,7 +218,7 @@ type Fault struct {
 // OK reports whether there is no fault.
 func (f Fault) OK() bool { return f.Why == "" }
 
-// What is wrong with rows.
+// Reasons why a row can't be read.
 const (
 	Unterminated    = "a string does not end"
 	ControlInString = "a control character in a string; it must be escaped"

@@ -2,7 +2,7 @@
 
 package jsonscan
 
-// useAVX2 is false where there is no assembly.
+// useAVX2 is false on machines without the assembly.
 var useAVX2 = false
 
 func indexAVX2(*Block, *byte, int) {}

@@ -1,7 +1,7 @@
 package jsonscan
 
-// UsePortable makes everything run without assembly until the returned function is called, as it does on other machines. It is for tests that compare the
-// two, and may not be called while anything else of this package runs.
+// UsePortable disables the assembly until the returned function is called, as on other machines. It is for tests that compare
+// both versions, and must not be called while other code of this package runs.
 func UsePortable() (undo func()) {
 	was := useAVX2
 	useAVX2 = false

@@ -8,8 +8,8 @@ import (
 
 const lanes = 32
 
-// Search returns the first position of needle in b, -1 if there is none. It looks for the needle's first and last bytes at once: bytes.Index
-// slows down to a twentieth where the first byte is a common one.
+// Search returns the first position of needle in b, or -1 if there is none. It searches for the needle's first and last bytes
+// together: bytes.Index slows down to a twentieth if the first byte is common.
 func Search(b, needle []byte) int {
 	switch len(needle) {
 	case 0:
@@ -21,9 +21,9 @@ func Search(b, needle []byte) int {
 	}
 }
 
-// SearchPair is [Search] by two bytes of the needle, those at i and j, where i < j: the rarer they are in b, the better.
+// SearchPair is [Search] with the two bytes of the needle at i and j, where i < j. It is fastest if these bytes are rare in b.
 func SearchPair(b, needle []byte, i, j int) int {
-	n := len(b) - len(needle) + 1 // positions where a needle may begin
+	n := len(b) - len(needle) + 1 // possible start positions of the needle
 	if n <= 0 {
 		return -1
 	}
@@ -44,9 +44,9 @@ func SearchPair(b, needle []byte, i, j int) int {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
 	first, second := uint64(needle[i])*ones, uint64(needle[j])*ones
 	for ; at+8 <= n; at += 8 {
-		// Bytes are 0 where both are as in the needle.
+		// Bytes are 0 where both bytes match the needle's.
 		x := binary.LittleEndian.Uint64(b[at+i:]) ^ first | binary.LittleEndian.Uint64(b[at+j:]) ^ second
-		// The high bit of those that are 0, and maybe of some above the first.
+		// The high bits of the zero bytes, and possibly of some bytes above the first zero byte.
 		for found := (x - ones) &^ x & highs; found != 0; found &= found - 1 {
 			if p := at + bits.TrailingZeros64(found)/8; string(b[p:p+len(needle)]) == string(needle) {
 				return p
@@ -61,7 +61,7 @@ func SearchPair(b, needle []byte, i, j int) int {
 	return -1
 }
 
-// SearchExponent returns the position of the first decimal digit that an e or E follows, -1 if there is none.
+// SearchExponent returns the position of the first decimal digit directly followed by e or E, or -1 if there is none.
 func SearchExponent(b []byte) int {
 	n := len(b) - 1
 	if n <= 0 {

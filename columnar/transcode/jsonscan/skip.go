@@ -2,10 +2,10 @@ package jsonscan
 
 import "math/bits"
 
-// MaxDepth bounds how deep containers are nested, the row's own object included.
+// MaxDepth is the maximum nesting depth of containers, including the row's own object.
 const MaxDepth = 128
 
-// Kinds of token that a container consists of.
+// Kinds of token in a container.
 const (
 	tokOpenObject = iota
 	tokCloseObject
@@ -15,8 +15,8 @@ const (
 	tokComma
 	tokString
 	tokScalar
-	tokControl // where none may be
-	tokBack    // outside of a string
+	tokControl // an invalid control character
+	tokBack    // a backslash outside a string
 	numTokens
 )
 
@@ -32,7 +32,7 @@ var tokens = func() (t [256]uint8) {
 	return t
 }()
 
-// States of the walk through containers: what was seen last.
+// States of the walk through containers: the last token seen.
 const (
 	stArrayOpen  = iota // [
 	stArrayValue        // a value in an array
@@ -45,10 +45,10 @@ const (
 	numStates
 )
 
-// Results of a step that are no states.
+// Results of a step other than states.
 const (
-	stPush = 0x40 // an opening bracket, where a value may be
-	stPop  = 0x41 // a closing bracket, where it may be
+	stPush = 0x40 // an opening bracket where a value may be
+	stPop  = 0x41 // a closing bracket where one may be
 	stFail = 0x80
 )
 
@@ -74,13 +74,14 @@ var steps = func() (t [numStates][numTokens]uint8) {
 	return t
 }()
 
-// Skip returns the position after the container whose opening bracket is at at, within limit. depth is how many containers it stands in.
+// Skip returns the position after the container whose opening bracket is at at. The container must end within limit. depth is the
+// number of enclosing containers.
 func (x *Index) Skip(at, limit, depth int) (end int, fault Fault) {
 	var (
-		stack    [MaxDepth + 1]uint8 // the state after the container that was opened at that depth
-		inString uint64              // all ones while a string goes on into the next block
-		escape   uint64              // 1 when the next block's first byte is escaped
-		scalar   uint64              // 1 when a scalar goes on into the next block
+		stack    [MaxDepth + 1]uint8 // the state to return to, for each depth
+		inString uint64              // all ones while a string continues into the next block
+		escape   uint64              // 1 if the next block's first byte is escaped
+		scalar   uint64              // 1 if a scalar continues into the next block
 	)
 	level := depth
 	state := uint8(stObjectOpen)
@@ -151,7 +152,7 @@ func (x *Index) Skip(at, limit, depth int) (end int, fault Fault) {
 	return -1, Fault{At: limit, Why: Unclosed}
 }
 
-// wanted says what is wrong with a token in a state.
+// wanted returns the error text for a token that is not allowed in a state.
 func wanted(state, tok uint8, inString bool) string {
 	switch {
 	case tok == tokControl && inString:
@@ -183,16 +184,16 @@ func wanted(state, tok uint8, inString bool) string {
 
 const oddBits = 0xAAAAAAAAAAAAAAAA
 
-// escapedBy returns which bytes stand after a backslash that is itself not escaped. carry is 1 when the first byte does so because of the block
-// before, and is set for the next.
+// escapedBy returns the bytes that follow an unescaped backslash. carry is 1 if the first byte is escaped by the previous block;
+// escapedBy sets it for the next block.
 func escapedBy(back uint64, carry *uint64) uint64 {
 	if back == 0 {
 		escaped := *carry
 		*carry = 0
 		return escaped
 	}
-	// A run of backslashes escapes what follows it when its length is odd. Subtracting its start from the bits after it carries through the
-	// run, which tells the parity of the position where it ends.
+	// A run of backslashes escapes the byte after it if its length is odd. Subtracting the run's start from the bits after it
+	// carries through the run, which reveals the parity of its end position.
 	potential := back &^ *carry
 	ends := ((potential<<1 | oddBits) - potential) ^ oddBits
 	escaped := ends ^ (back | *carry)
@@ -200,7 +201,7 @@ func escapedBy(back uint64, carry *uint64) uint64 {
 	return escaped
 }
 
-// prefixXor sets each bit to whether an odd number of bits is set up to it.
+// prefixXor sets each bit to the parity of the bits up to and including it.
 func prefixXor(w uint64) uint64 {
 	w ^= w << 1
 	w ^= w << 2

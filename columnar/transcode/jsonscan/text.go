@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// What is wrong with values.
+// Reasons why a value can't be read.
 const (
 	BadEscape = "an escape that JSON does not have"
 	BadHex    = "\\u without four hexadecimal digits"
@@ -17,10 +17,10 @@ const (
 	BadWord   = "neither a value of JSON nor a text in quotes"
 )
 
-// AppendUnescaped appends the text that stands between the quotes of a string, with its escapes resolved. Half a surrogate pair alone becomes
-// U+FFFD, as in encoding/json. at of a fault is the position of the escape in raw, and dst is then undefined.
+// AppendUnescaped appends the text between the quotes of a string, with its escapes resolved. An unpaired surrogate becomes
+// U+FFFD, as in encoding/json. On a fault, At is the position of the escape in raw, and dst is undefined.
 func AppendUnescaped(dst, raw []byte) (_ []byte, fault Fault) {
-	// No escape is shorter than what it stands for.
+	// No escape is shorter than its character.
 	n := len(dst)
 	dst = slices.Grow(dst, len(raw))
 	out := dst[n : n+len(raw)]
@@ -63,10 +63,10 @@ func AppendUnescaped(dst, raw []byte) (_ []byte, fault Fault) {
 	return dst[:n+to], Fault{}
 }
 
-// escapes are what stands for the character after a backslash, 0 for what may not stand there.
+// escapes maps the character after a backslash to the character that it stands for; 0 is invalid.
 var escapes = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
-// hex4 is the number of an escape \uXXXX at the start of b, -1 if there is none.
+// hex4 returns the code of an escape \uXXXX at the start of b, or -1 if there is none.
 func hex4(b []byte) rune {
 	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
 		return -1
@@ -88,7 +88,7 @@ func hex4(b []byte) rune {
 	return r
 }
 
-// Kind is what a value without quotes and brackets is.
+// Kind is the kind of a value without quotes and brackets.
 type Kind uint8
 
 // Kinds.
@@ -97,11 +97,11 @@ const (
 	Null
 	True
 	False
-	Integer  // digits, perhaps with a sign
+	Integer  // digits, optionally with a sign
 	Fraction // a number with a fraction or an exponent
 )
 
-// Scalar says what a value without quotes and brackets is.
+// Scalar returns the kind of a value without quotes and brackets.
 func Scalar(b []byte) Kind {
 	if len(b) == 0 {
 		return Malformed
@@ -172,7 +172,8 @@ func countDigits(b []byte) int {
 	return len(b)
 }
 
-// ScalarEnd returns where a value without quotes and brackets ends that begins at at: the position of the first byte that can't be in one, or limit.
+// ScalarEnd returns the end of a value without quotes and brackets that begins at at: the position of the first byte that can't
+// be part of one, or limit.
 func ScalarEnd(b []byte, at, limit int) int {
 	for at < limit && !ends[b[at]] {
 		at++
@@ -187,7 +188,7 @@ var ends = func() (t [256]bool) {
 	return t
 }()
 
-// SkipSpace returns the position of the first byte at or after at that is no white space, or limit.
+// SkipSpace returns the position of the first byte at or after at that is not white space, or limit.
 func SkipSpace(b []byte, at, limit int) int {
 	for at < limit && classes[b[at]]&classSpace != 0 {
 		at++
@@ -195,12 +196,12 @@ func SkipSpace(b []byte, at, limit int) int {
 	return at
 }
 
-// digits reads the decimal digits at at: as a number, good for up to 18 of them, and where they end.
+// digits parses the decimal digits at at and returns their value, which is valid for up to 18 digits, and their end.
 func digits(b []byte, at, limit int) (v uint64, end int) {
 	for at+8 <= limit {
 		const zeros, overNine, highs = 0x3030303030303030, 0x7676767676767676, 0x8080808080808080
 		d := binary.LittleEndian.Uint64(b[at:]) ^ zeros
-		other := (d + overNine | d) & highs // in the first byte that is no digit, and maybe in some after it
+		other := (d + overNine | d) & highs // the first byte that is not a digit, and possibly some after it
 		if other == 0 {
 			v = 1e8*v + eightDigits(d)
 			at += 8
@@ -215,17 +216,17 @@ func digits(b []byte, at, limit int) (v uint64, end int) {
 	return v, at
 }
 
-// eightDigits is the number of eight digits, the first in the lowest byte.
+// eightDigits returns the number of eight digits, the first in the lowest byte.
 func eightDigits(d uint64) uint64 {
 	d = d*10 + d>>8
 	const pairs = 0x000000FF000000FF
 	return (d&pairs*(100+1_000_000<<32) + d>>16&pairs*(1+10_000<<32)) >> 32
 }
 
-// powers are those of ten.
+// powers holds the powers of ten.
 var powers = [16]uint64{1, 10, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15}
 
-// ShortInteger reads an integer of at most 18 digits that begins at at and ends, at end, where a value can; ok is false for whatever else is there.
+// ShortInteger parses an integer of at most 18 digits that begins at at and ends where a value may end. Otherwise ok is false.
 func ShortInteger(b []byte, at, limit int) (v int64, end int, ok bool) {
 	first := at
 	if b[at] == '-' {
@@ -242,8 +243,8 @@ func ShortInteger(b []byte, at, limit int) (v int64, end int, ok bool) {
 	return v, end, true
 }
 
-// ShortDecimal reads a number of at most 15 digits, of which some stand after a point, that begins at at and ends, at end, where a value can: v is the
-// number without the point, places how many digits are after it. ok is false for whatever else is there.
+// ShortDecimal parses a number of at most 15 digits, some of them after a point, that begins at at and ends where a value may
+// end. v is the number without the point; places is the number of digits after it. Otherwise ok is false.
 func ShortDecimal(b []byte, at, limit int) (v int64, places, end int, ok bool) {
 	first := at
 	if b[at] == '-' {

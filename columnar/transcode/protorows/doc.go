@@ -1,5 +1,5 @@
 // Package protorows reads protobuf messages into rows.
 //
-// Messages are walked, not decoded: one walk over the wire format of each notes where the fields that are wanted have their values; only
-// these are made into columns.
+// Messages are walked, not decoded: one walk over the wire format records where the required fields have their values. Only these
+// are converted into columns.
 package protorows

@@ -28,14 +28,14 @@ func NewReader(p *rows.Plan) (func() rows.FrameReader, error) {
 	}, nil
 }
 
-// protoShape is how the fields of a row, or of a struct, are found in messages of a type, or in maps.
+// protoShape says how to find the fields of a row or struct in messages of a type, or in maps.
 type protoShape struct {
-	walk   *protoWalk           // in a message; nil when nothing is there
-	keys   map[string]*protoKey // in a map
-	key    *protoType           // of a map
+	walk   *protoWalk           // for a message; nil if nothing is required
+	keys   map[string]*protoKey // for a map
+	key    *protoType           // key type of a map
 	fields []protoColumn
 	dests  []*protoDest    // by slot
-	none   []protoPosition // as many empty positions as there are slots
+	none   []protoPosition // one empty position per slot
 }
 
 // protoColumn is a field of a shape.
@@ -43,13 +43,13 @@ type protoColumn struct {
 	first, end int // its slots: the path, then the aliases
 }
 
-// protoDest is how a column is made of a field's values.
+// protoDest says how a field's values are converted into a column.
 type protoDest struct {
 	elem  *protoDest
 	shape *protoShape
 }
 
-// newProtoShape compiles a shape for messages of type m, or for values of a map.
+// newProtoShape compiles a shape for messages of type m, or for the values of a map.
 func newProtoShape(fields []schema.Field, m protoreflect.MessageDescriptor, of *protoType) *protoShape {
 	find := rows.NewLookup(fields)
 	s := &protoShape{none: make([]protoPosition, find.SlotCount()), dests: make([]*protoDest, find.SlotCount())}
@@ -102,32 +102,32 @@ func newProtoDest(t *schema.Type, from *protoType) *protoDest {
 	return d
 }
 
-// protoPosition is what the walk found for a slot: the values of a field, in their order.
+// protoPosition is the walk's result for a slot: the values of a field, in order.
 type protoPosition struct {
-	typ         *protoType // nil where nothing is
-	first, last int32      // in protoReader.found; first is -1 when the field is not there and has its zero value
-	// why is set when a message around the field is damaged, at pos.
+	typ         *protoType // nil if there are none
+	first, last int32      // in protoReader.found; first is -1 for an absent field with its zero value
+	// why is set if an enclosing message is damaged at pos.
 	why string
 	pos int
 }
 
-// protoValue is where a value is in the message, without its tag; of bytes and messages without their length.
+// protoValue is the range of a value in the message, without its tag and, for bytes and messages, without its length.
 type protoValue struct {
-	pos, end, next int32 // next is the next value of the same slot, -1 for none
+	pos, end, next int32 // next is the next value of the same slot, or -1
 	wire           protowire.Type
 }
 
 // protoReader reads messages.
 type protoReader struct {
 	row       *protoShape
-	indices   []int // of the row's fields in the schema
+	indices   []int // schema indices of the row's fields
 	data      []byte
-	positions []protoPosition // of the structs that are being read: each takes its part at the end
+	positions []protoPosition // a stack for the structs being read: each takes a part at the end
 	found     []protoValue
 	memory    rows.MemoryGuard
 }
 
-// keepFound is how many values a reader remembers the room of from message to message.
+// keepFound is the number of values up to which a reader keeps their memory between messages.
 const keepFound = 1 << 14
 
 func (r *protoReader) ReadMessage(w *rows.Writer, payload []byte) {
@@ -168,7 +168,7 @@ func (r *protoReader) takePositions(s *protoShape) []protoPosition {
 	return r.positions[base:]
 }
 
-// findSlot returns the slot in which the field's value is, -1 for none.
+// findSlot returns the slot with the field's value, or -1 if there is none.
 func (c *protoColumn) findSlot(places []protoPosition) int {
 	for s := c.first; s < c.end; s++ {
 		if places[s].typ != nil || places[s].why != "" {
@@ -180,7 +180,8 @@ func (c *protoColumn) findSlot(places []protoPosition) int {
 
 const whyWire = "the message is cut off, or not a protobuf message"
 
-// walkMessage goes over the fields of the message from pos to end, and notes what is wanted. It returns where and why the message is damaged.
+// walkMessage walks over the fields of the message from pos to end and records the required ones. On damage it returns where and
+// why.
 func (r *protoReader) walkMessage(n *protoWalk, places []protoPosition, pos, end int) (at int, why string) {
 	if n != nil {
 		for _, z := range n.zeros {
@@ -209,7 +210,7 @@ func (r *protoReader) walkMessage(n *protoWalk, places []protoPosition, pos, end
 	return end, ""
 }
 
-// noteField notes a value of a field that is wanted. A value in a wire type that the field doesn't have is none of the field, as everywhere in
+// noteField records a value of a required field. A value with a wire type other than the field's is ignored, as everywhere in
 // protobuf.
 func (r *protoReader) noteField(f *protoField, wire protowire.Type, number protowire.Number, places []protoPosition, pos, end int) {
 	packed := f.typ.list && wire == protowire.BytesType && f.wire != protowire.BytesType && f.wire != protowire.StartGroupType
@@ -232,7 +233,7 @@ func (r *protoReader) noteField(f *protoField, wire protowire.Type, number proto
 	}
 }
 
-// walkEntry notes what is wanted of an entry of a map. The last entry of a key counts.
+// walkEntry records the required values of a map entry. The last entry of a key counts.
 func (r *protoReader) walkEntry(t *protoType, keys map[string]*protoKey, places []protoPosition, pos, end int) (at int, why string) {
 	key, why := r.readKey(t, pos, end)
 	if why != "" {
@@ -240,7 +241,7 @@ func (r *protoReader) walkEntry(t *protoType, keys map[string]*protoKey, places 
 	}
 	k := keys[string(key)]
 	if k == nil {
-		// What is not wanted is checked like what is.
+		// Entries that are not required are still checked.
 		return r.walkMessage(nil, places, pos, end)
 	}
 	for _, s := range k.slots {
@@ -249,7 +250,7 @@ func (r *protoReader) walkEntry(t *protoType, keys map[string]*protoKey, places 
 	return r.walkMessage(k.walk, places, pos, end)
 }
 
-// contentOf returns where the bytes of a value are, without their length or the end of their group.
+// contentOf returns the range of a value's bytes, without their length or group end.
 func (r *protoReader) contentOf(wire protowire.Type, number protowire.Number, pos, end int) (int, int) {
 	switch wire {
 	case protowire.BytesType:
@@ -263,14 +264,15 @@ func (r *protoReader) contentOf(wire protowire.Type, number protowire.Number, po
 	}
 }
 
-// markDamaged says of all slots that a field may fill that they can't be read.
+// markDamaged marks all slots that a field may fill as damaged.
 func (f *protoField) markDamaged(places []protoPosition, at int, why string) {
 	for _, s := range f.all {
 		places[s].why, places[s].pos = why, at
 	}
 }
 
-// addValue adds a value to a position. Of a field with one scalar the last counts; messages that are there several times are one.
+// addValue adds a value to a position. For a single scalar the last value counts; repeated occurrences of a single message are
+// merged.
 func (r *protoReader) addValue(p *protoPosition, t *protoType, v protoValue) {
 	if p.first >= 0 && !t.list && t.kind == protoScalar {
 		r.found[p.first] = v
@@ -286,7 +288,7 @@ func (r *protoReader) addValue(p *protoPosition, t *protoType, v protoValue) {
 	p.last = at
 }
 
-// readKey returns the key of a map's entry, as text.
+// readKey returns the key of a map entry as text.
 func (r *protoReader) readKey(t *protoType, pos, end int) (key []byte, why string) {
 	var last protoValue
 	for pos < end {

@@ -9,12 +9,12 @@ import (
 	"scribe/columnar/transcode/rows"
 )
 
-// protoWalk is a walk over the fields of a message of a type, compiled from what is wanted of it.
+// protoWalk is a compiled walk over the fields of a message type. It finds the required parts.
 type protoWalk struct {
 	fields map[protowire.Number]*protoField
-	// small has the fields of low numbers, which is nearly all that there are.
+	// small holds the fields with low numbers, which are nearly all fields.
 	small [32]*protoField
-	// zeros are the slots of fields that can't be absent from a message: they have their type's zero value when they aren't there.
+	// zeros are the slots of fields that can't be absent: without a value they have their type's zero value.
 	zeros []protoSlot
 }
 
@@ -24,23 +24,23 @@ type protoSlot struct {
 	typ  *protoType
 }
 
-// protoField is a field of a message of which something is wanted.
+// protoField is a field of a message with required values.
 type protoField struct {
 	typ  *protoType
 	wire protowire.Type
-	// slots take the field's value.
+	// slots receive the field's value.
 	slots []int
-	// below is the walk over a message that the field has; every slot that it may fill is in all.
+	// below is the walk over the field's message value. all lists every slot that it may fill.
 	below *protoWalk
 	all   []int
-	// keys are those of a map in whose values something is wanted.
+	// keys are the keys of a map whose values contain required values.
 	keys map[string]*protoKey
 }
 
-// protoKey is a key of a map in whose value something is wanted: its walk goes over the entry, in which it sees the value.
+// protoKey is a map key whose value contains required values. Its walk covers the whole entry.
 type protoKey struct {
 	walk  *protoWalk
-	slots []int // that it may fill
+	slots []int // slots that it may fill
 }
 
 func newProtoKey(entry protoreflect.MessageDescriptor, at *rows.Target, found func(slot int, t *protoType)) *protoKey {
@@ -53,7 +53,7 @@ func newProtoKey(entry protoreflect.MessageDescriptor, at *rows.Target, found fu
 	return k
 }
 
-// protoKind groups the kinds of fields by how they become values.
+// protoKind groups field kinds by how they are converted.
 type protoKind uint8
 
 const (
@@ -72,7 +72,7 @@ type protoType struct {
 	list    bool
 	enum    map[protoreflect.EnumNumber]string
 	message protoreflect.MessageDescriptor
-	// key and value are those of a map; value is also what a wrapper holds.
+	// key and value are the types of a map. value is also the type inside a wrapper.
 	key, value *protoType
 }
 
@@ -88,7 +88,7 @@ func newProtoType(f protoreflect.FieldDescriptor) *protoType {
 		values := e.Values()
 		for i := range values.Len() {
 			v := values.Get(i)
-			if _, ok := t.enum[v.Number()]; !ok { // the first of several names
+			if _, ok := t.enum[v.Number()]; !ok { // the first of several names counts
 				t.enum[v.Number()] = string(v.Name())
 			}
 		}
@@ -111,7 +111,8 @@ func newProtoType(f protoreflect.FieldDescriptor) *protoType {
 	return t
 }
 
-// newProtoWalk compiles a walk over messages of type m, nil when nothing is wanted of them. found is told the types that slots may get.
+// newProtoWalk compiles a walk over messages of type m. It returns nil if none of their parts are required. found is called with
+// each type that a slot may get.
 func newProtoWalk(m protoreflect.MessageDescriptor, at *rows.Target, found func(slot int, t *protoType)) *protoWalk {
 	w := &protoWalk{fields: map[protowire.Number]*protoField{}}
 	for name, part := range at.Children {
@@ -158,7 +159,7 @@ func newProtoWalk(m protoreflect.MessageDescriptor, at *rows.Target, found func(
 	return w
 }
 
-// fieldNamed finds a field by the name that the descriptors give it, or by that which it has in JSON.
+// fieldNamed finds a field by its name in the descriptors, or by its JSON name.
 func fieldNamed(m protoreflect.MessageDescriptor, name string) protoreflect.FieldDescriptor {
 	if f := m.Fields().ByName(protoreflect.Name(name)); f != nil {
 		return f
@@ -166,7 +167,7 @@ func fieldNamed(m protoreflect.MessageDescriptor, name string) protoreflect.Fiel
 	return m.Fields().ByJSONName(name)
 }
 
-// fieldOf returns what is wanted of a field, nil for nothing.
+// fieldOf returns the field with number n, or nil if it is not required.
 func (w *protoWalk) fieldOf(n protowire.Number) *protoField {
 	if int(n) < len(w.small) {
 		return w.small[n]
@@ -174,7 +175,7 @@ func (w *protoWalk) fieldOf(n protowire.Number) *protoField {
 	return w.fields[n]
 }
 
-// wireOf is how a value of a kind is written when it is not packed.
+// wireOf returns the wire type of an unpacked value of a kind.
 func wireOf(k protoreflect.Kind) protowire.Type {
 	switch k {
 	case protoreflect.DoubleKind, protoreflect.Fixed64Kind, protoreflect.Sfixed64Kind:

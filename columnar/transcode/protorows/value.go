@@ -13,7 +13,7 @@ import (
 	"scribe/columnar/transcode/rows"
 )
 
-// appendValue appends what a position holds to a column; it returns where and why it does not fit.
+// appendValue appends the values of a position to a column. If they do not fit, it returns where and why.
 func (r *protoReader) appendValue(d *protoDest, c *column.Buffer, p *protoPosition) (at int, why string) {
 	if p.first >= 0 {
 		at = int(r.found[p.first].pos)
@@ -26,7 +26,7 @@ func (r *protoReader) appendValue(d *protoDest, c *column.Buffer, p *protoPositi
 		return r.appendMap(d, c, p, at)
 	case p.first < 0 && t.kind == protoScalar:
 		return at, r.appendScalar(c, t, protoValue{})
-	case p.first < 0: // the value of a map's entry: an empty message
+	case p.first < 0: // the value of a map entry: an empty message
 		r.addValue(p, t, protoValue{next: -1, wire: protowire.BytesType})
 		return at, r.appendSingle(d, c, t, p.first, true)
 	case t.kind == protoScalar:
@@ -79,7 +79,7 @@ func (r *protoReader) appendPacked(c *column.Buffer, t *protoType, v protoValue)
 	return 0, ""
 }
 
-// appendMap appends a map, to a column of maps or of structs.
+// appendMap appends a map to a column of maps or structs.
 func (r *protoReader) appendMap(d *protoDest, c *column.Buffer, p *protoPosition, at int) (int, string) {
 	if c.Type.Kind == schema.Struct {
 		return at, r.appendStruct(d.shape, c, p.first, true)
@@ -107,15 +107,16 @@ func (r *protoReader) appendMap(d *protoDest, c *column.Buffer, p *protoPosition
 	return at, ""
 }
 
-// Numbers of fields in messages that are known.
+// Field numbers of well-known messages.
 const (
-	mapValue     = 2 // of the entry of a map
+	mapValue     = 2 // of a map entry
 	wrapperValue = 1
 	seconds      = 1 // of Timestamp and Duration
 	nanos        = 2
 )
 
-// appendInside appends the field with a number of a message, its zero value if it is not there. It is for messages of few fields.
+// appendInside appends the field with the given number of a message, or its zero value if it is absent. It is for messages with
+// few fields.
 func (r *protoReader) appendInside(d *protoDest, c *column.Buffer, t *protoType, number protowire.Number, at int32) (why string) {
 	f := &protoField{typ: t, wire: wireOf(t.scalar), slots: []int{0}}
 	w := &protoWalk{zeros: []protoSlot{{typ: t}}}
@@ -129,7 +130,7 @@ func (r *protoReader) appendInside(d *protoDest, c *column.Buffer, t *protoType,
 	return why
 }
 
-// appendSingle appends one value of a field: the value at, and if it is a message that is not in a list, all that follow are parts of it.
+// appendSingle appends one value of a field. If merged is set, the value at at and all following ones are parts of one message.
 func (r *protoReader) appendSingle(d *protoDest, c *column.Buffer, t *protoType, at int32, merged bool) (why string) {
 	if c.Type.Kind == schema.Struct && t.message != nil {
 		return r.appendStruct(d.shape, c, at, merged)
@@ -187,7 +188,7 @@ func (r *protoReader) appendInstant(c *column.Buffer, t *protoType, at int32, me
 	return column.PutInstant(c, s*1_000_000+n/1000)
 }
 
-// putDuration appends a Duration: seconds, as a number; to columns of texts as JSON has it, like 1.5s.
+// putDuration appends a Duration: as a number of seconds, or in columns of texts as in JSON, such as 1.5s.
 func putDuration(c *column.Buffer, s, n int64) (why string) {
 	const most = 315_576_000_000 // seconds in 10000 years
 	if s < -most || s > most || n < -999_999_999 || n > 999_999_999 || s < 0 && n > 0 || s > 0 && n < 0 {
@@ -213,7 +214,8 @@ func putDuration(c *column.Buffer, s, n int64) (why string) {
 	return column.PutNumber(c, text)
 }
 
-// appendStruct appends a struct of the fields of a message, or of the values of a map: the value at, and those that follow if they are one.
+// appendStruct appends a struct of the fields of a message or the values of a map. If merged is set, the value at at and all
+// following ones are parts of one message.
 func (r *protoReader) appendStruct(s *protoShape, c *column.Buffer, at int32, merged bool) (why string) {
 	base := len(r.positions)
 	places := r.takePositions(s)
@@ -251,7 +253,7 @@ func (r *protoReader) appendStruct(s *protoShape, c *column.Buffer, at int32, me
 	return ""
 }
 
-// appendScalar appends a number, bool, text, bytes or enum; the zero value, if v is.
+// appendScalar appends a number, bool, text, bytes or enum, or the zero value if v is absent.
 func (r *protoReader) appendScalar(c *column.Buffer, t *protoType, v protoValue) (why string) {
 	var (
 		u    uint64
@@ -300,7 +302,7 @@ func (r *protoReader) appendScalar(c *column.Buffer, t *protoType, v protoValue)
 	}
 }
 
-// putEnum appends the name of a number of an enum, the number itself to columns that are no strings, or when it has no name.
+// putEnum appends the name of an enum number. It appends the number itself if it has no name or the column is not of strings.
 func putEnum(c *column.Buffer, t *protoType, n protoreflect.EnumNumber) (why string) {
 	name, ok := t.enum[n]
 	if !ok || c.Type.Kind != schema.String {

@@ -15,23 +15,23 @@ func (p *Plan) WantedFields() (fields []schema.Field, indices []int) {
 	return fields, indices
 }
 
-// Target is a position in a datum that some field is looked for at: the parts of a path that is not yet walked, as a tree of the paths of
-// several fields, so that one walk over a datum finds them all. Formats compile it against their own types.
+// Target is a position in a datum that leads to required values: a node in the tree of the fields' remaining path steps. One walk
+// over a datum finds all fields. Formats compile the tree against their own types.
 type Target struct {
-	// Slots are the positions whose path ends here.
+	// Slots are the slots whose path ends here.
 	Slots    []int
 	Children map[string]*Target
 }
 
-// Lookup is how the fields of a struct, or of a row, are found: each field has a slot for its path, and after it one for each of its
-// aliases; the first slot that the walk over the datum has filled is where the value is.
+// Lookup describes how the fields of a struct or row are found. Each field has a slot for its path, followed by one for each
+// alias. The first slot that the walk over the datum has filled holds the value.
 type Lookup struct {
 	fields    []schema.Field
-	FirstSlot []int // the slot of each field's path; one more than fields
+	FirstSlot []int // the slot of each field's path; one entry more than fields
 	Root      *Target
 }
 
-// NewLookup gives the paths of fields their slots.
+// NewLookup assigns slots to the paths of fields.
 func NewLookup(fields []schema.Field) *Lookup {
 	l := &Lookup{fields: fields, Root: &Target{}}
 	slots := 0
@@ -46,7 +46,7 @@ func NewLookup(fields []schema.Field) *Lookup {
 	return l
 }
 
-// SlotCount is how many slots there are.
+// SlotCount returns the number of slots.
 func (l *Lookup) SlotCount() int { return l.FirstSlot[len(l.fields)] }
 
 func (t *Target) addSlot(path []string, slot int) {
@@ -74,16 +74,18 @@ func (t *Target) EachSlot(yield func(slot int)) {
 	}
 }
 
-// MemoryGuard watches over the memory of lists and maps while they are made: an element of one byte may stand for a struct of a hundred columns.
+// MemoryGuard bounds the memory of lists and maps while they are built. An element of one byte may stand for a struct of a
+// hundred columns.
 type MemoryGuard struct {
-	Limit int64 // of bytes of a column
+	Limit int64 // maximum bytes of a column
 	count int
 }
 
-// WhyTooMuchMemory is why an element does not fit if HasMemory is false.
+// WhyTooMuchMemory is the reason for an element that does not fit because HasMemory returned false.
 const WhyTooMuchMemory = "the lists of this column take more memory than a batch may"
 
-// HasMemory reports whether one more element may be appended to c, a list or a map. It measures now and then.
+// HasMemory reports whether one more element may be appended to c, a list or a map. It measures the memory only from time to
+// time.
 func (r *MemoryGuard) HasMemory(c *column.Buffer) bool {
 	const often = 4096
 	if r.count++; r.count%often != 0 {

@@ -13,50 +13,50 @@ import (
 	"scribe/columnar/vector"
 )
 
-// Plan is what New makes of a Spec. It does not change afterwards.
+// Plan is a compiled Spec. It is immutable.
 type Plan struct {
 	Schema *schema.Schema
 	Limits Limits
-	// defaults is what columns are made with.
+	// defaults is passed to NewBuffer.
 	defaults column.Defaults
-	Rejects  bool // rows that do not fit are left out
-	// Some columns cost what others don't.
+	Rejects  bool // rows that do not fit are omitted
+	// Columns that are produced only if needed, because of their cost.
 	WantsError, WantsRest bool
-	WantsMessage          bool // its time, key, attributes or payload
+	WantsMessage          bool // the message's time, key, attributes or payload are needed
 	EarlyStop             bool
 
-	Inputs       []Input       // what is read of rows, in the order of Schema.Columns()
+	Inputs       []Input       // columns read from rows, in the order of Schema.Columns()
 	InputSchema  *arrow.Schema // of the inputs
-	common       []int         // inputs that are columns that every category has
-	Fields       []FieldPlan   // by schema.Fields
+	common       []int         // inputs that are built-in columns
+	Fields       []FieldPlan   // by index in schema.Fields
 	OutputSchema *arrow.Schema
-	OutputInputs []int // by column of the output, its input
-	ZoneInputs   []int // inputs that are reported to a zone builder
+	OutputInputs []int // the input of each output column
+	ZoneInputs   []int // inputs reported to a zone builder
 	Where        expr.Expr
-	// Residual are the terms of where that the reader of the format leaves to the batch; whole and rest are filters of where and of residual, nil without
-	// terms.
+	// Residual are the terms of Where that the format's reader leaves to the batch. WholeFilter and ResidualFilter are the filters
+	// of Where and Residual, nil without terms.
 	Residual                    []expr.Expr
 	WholeFilter, ResidualFilter *vector.Filter
 }
 
-// Input is a column that is read: because it is asked for, or the predicate needs it, or the zones, or the check of rows.
+// Input is a column that is read because the output, the predicate, the zones, or the check of rows needs it.
 type Input struct {
 	Name   string
 	Type   schema.Type
-	Field  int          // in the schema, -1 for the columns that every category has
-	Common CommonColumn // when field is -1
+	Field  int          // in the schema, -1 for a built-in column
+	Common CommonColumn // if Field is -1
 }
 
-// FieldPlan is what is known of a declared field.
+// FieldPlan holds the precomputed properties of a declared field.
 type FieldPlan struct {
 	Nullable      bool
-	AppendDefault func(*column.Buffer) // appends the default; nil without one
+	AppendDefault func(*column.Buffer) // appends the default; nil if there is none
 }
 
-// CommonColumn is a column that every category has.
+// CommonColumn is a built-in column of every category.
 type CommonColumn uint8
 
-// The columns that every category has.
+// The built-in columns.
 const (
 	CommonTime CommonColumn = iota
 	CommonKey
@@ -72,7 +72,7 @@ var commonColumns = map[string]CommonColumn{
 	schema.ColumnAttr: CommonAttr, schema.ColumnRest: CommonRest, schema.ColumnError: CommonError,
 }
 
-// NewPlan checks a spec; defaults reads the defaults of fields.
+// NewPlan checks and compiles a spec. It calls defaults to parse the defaults of fields.
 func NewPlan(spec *Spec, defaults column.Defaults) (*Plan, error) {
 	if spec.Schema == nil {
 		return nil, errors.New("transcode: a plan without a schema")
@@ -118,7 +118,7 @@ func (p *Plan) NewColumn(in *Input) *column.Buffer {
 	return column.NewBuffer(&in.Type, true, p.defaults)
 }
 
-// addInputs makes the inputs of the names of columns.
+// addInputs makes the inputs for the named columns.
 func (p *Plan) addInputs(needed map[string]bool) error {
 	columns := append(p.Schema.Columns(), schema.Column{Name: ColumnIndex, Type: schema.Type{Kind: schema.Int32}, Field: -1})
 	var fields []arrow.Field
@@ -156,7 +156,7 @@ func (p *Plan) addInputs(needed map[string]bool) error {
 	return nil
 }
 
-// checkType refuses the types that columns can't have.
+// checkType rejects types that columns can't have.
 func checkType(t *schema.Type) error {
 	switch t.Kind {
 	case schema.Bool, schema.Int32, schema.Int64, schema.Uint64, schema.Float64, schema.String, schema.Binary, schema.Date, schema.Timestamp:
@@ -197,7 +197,7 @@ func (p *Plan) addFields() {
 	}
 }
 
-// CompileFilters is called when the reader has taken what it decides itself.
+// CompileFilters compiles the filters. The reader calls it after it has taken the terms that it decides itself.
 func (p *Plan) CompileFilters() (err error) {
 	if p.Where == nil {
 		return nil

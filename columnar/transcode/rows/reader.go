@@ -6,20 +6,21 @@ import (
 	"scribe/internal/format/record"
 )
 
-// FrameReader makes rows of the frames of row messages. One is made for each worker of a plan; it is used by one goroutine at a time, and for one
-// payload after the other.
+// FrameReader makes rows from frames of row messages. Each worker of a plan has its own, used by one goroutine at a time, for one
+// payload after another.
 type FrameReader interface {
-	// ReadFrame appends the rows of a frame's messages to w; first is the index in the payload of the first message. An error ends the
-	// payload, and is for what no row can be blamed for: a damaged frame. The frame's bytes may not be kept.
+	// ReadFrame appends the rows of a frame's messages to w. first is the payload index of the first message. An error ends the
+	// payload; it is only for failures that no single row causes, such as a damaged frame. ReadFrame must not keep the frame's
+	// bytes.
 	ReadFrame(w *Writer, f record.Frame, first uint32) error
 }
 
-// MessageReader makes rows of one message. It is the interface for formats that look at messages one by one; perMessage makes a
-// frameReader of it.
+// MessageReader makes rows of one message. It is for formats that read messages one by one; PerMessage makes a FrameReader of it.
 //
-// For each row: w.begin(); then for each field of the schema of which w.column(i) is not nil at most one value is appended to that column, or
-// w.badValue(i, ...) called, which makes it null; or w.badRow(...), for a row that can't be read at all; then w.end(). Fields without a value take
-// their default. All rows of a message are between two calls of message. The message's bytes may not be kept.
+// For each row, ReadMessage calls w.BeginRow(). For each field for which w.Column(i) is not nil it then appends at most one value
+// to that column, or calls w.FailValue(i, ...), which makes it null. For a row that can't be read at all it calls w.FailRow(...).
+// Then it calls w.EndRow(). Fields without a value get their default. All rows are those of the message that the preceding
+// SetMessage call named. ReadMessage must not keep the message's bytes.
 type MessageReader interface {
 	ReadMessage(w *Writer, payload []byte)
 }
@@ -46,7 +47,7 @@ func (r *PerMessage) ReadFrame(w *Writer, f record.Frame, first uint32) error {
 	return r.decoder.Err()
 }
 
-// RowTooLong says why a message of n bytes is not read.
+// RowTooLong returns the reason why a message of n bytes is not read.
 func RowTooLong(n, limit int) string {
 	return fmt.Sprintf("the message has %d bytes, a row may have %d", n, limit)
 }

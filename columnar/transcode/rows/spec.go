@@ -10,33 +10,33 @@ import (
 	"scribe/columnar/schema"
 )
 
-// ColumnIndex is the hidden column that batches of a read proxy have in place of the three that only a reader with the pointer knows: the
-// message's index in the payload, uint32. All rows of a message have the same.
+// ColumnIndex is a hidden column: the message's index in the payload, as uint32. Batches of a read proxy have it in place of the
+// three columns that only a reader with the pointer knows. All rows of a message have the same index.
 const ColumnIndex = "_index"
 
-// Spec is what a batch shall be made of.
+// Spec describes the batch to make.
 type Spec struct {
 	Schema *schema.Schema
-	// Columns are the batch's columns, in their order: declared ones, those that every category has except those that only a pointer knows
-	// (_persisted, _shard, _offset), and [ColumnIndex]. There may be none: the batch then only counts rows.
+	// Columns are the batch's columns, in order. Allowed are declared columns, built-in columns except those that only a pointer
+	// knows (_persisted, _shard, _offset), and [ColumnIndex]. Without columns the batch only counts rows.
 	Columns []string
-	// Where keeps the rows for which it is true; nil keeps all. It may name every column that Columns may.
+	// Where keeps the rows for which it is true; nil keeps all. It may name any column that Columns may name.
 	Where expr.Expr
-	// EarlyStop allows that the rest of a row is not looked at once Where can't become true. It is for predicates that are not true when
-	// every declared column is null and that don't name _error or _rest, and for categories that reject.
+	// EarlyStop allows skipping the rest of a row once Where can't become true. It is valid for predicates that are not true if
+	// every declared column is null and that don't name _error or _rest, and for categories that reject rows.
 	EarlyStop bool
-	// Zones are the columns of which the values of all rows, kept or not, are reported to the builder that is given to Transcode.
+	// Zones are the columns whose values, in all rows, kept or not, are reported to the builder passed to Transcode.
 	Zones  []string
 	Limits Limits
 }
 
-// Limits bound what a payload may cost. The zero value of each means its default.
+// Limits bound the cost of a payload. A zero field means its default.
 type Limits struct {
-	// Rows of one batch, those included that are not kept. Default and maximum columnar.MaxRows.
+	// Rows is the maximum number of rows of one batch, including rows that are not kept. Default and maximum: columnar.MaxRows.
 	Rows int
-	// RowBytes is the length of a row above which it does not fit: it is an error row. Default 16 MiB.
+	// RowBytes is the maximum length of a row. A longer row does not fit: it is an error row. Default: 16 MiB.
 	RowBytes int
-	// Bytes bounds the buffers of one batch. Default 1 GiB. One column's values have at most 2 GiB whatever is set.
+	// Bytes is the maximum size of the buffers of one batch. Default: 1 GiB. One column's values have at most 2 GiB regardless.
 	Bytes int64
 }
 
@@ -46,7 +46,7 @@ const (
 	DefaultBytes    = 1 << 30
 )
 
-// withDefaults fills in what is not set.
+// withDefaults replaces zero fields by their defaults.
 func (l Limits) withDefaults() Limits {
 	if l.Rows == 0 {
 		l.Rows = columnar.MaxRows
@@ -74,20 +74,20 @@ func (l Limits) validate() error {
 	return errors.Join(errs...)
 }
 
-// Stats says what became of the rows of a payload.
+// Stats counts the rows of a payload by outcome.
 type Stats struct {
-	// Rows were there, Kept are in the batch, Rejected were left out because the category rejects rows that do not fit.
+	// Rows counts all rows, Kept those in the batch, Rejected those omitted because the category rejects rows that do not fit.
 	Rows, Kept, Rejected int64
-	// BadRows had a structure that could not be read. BadValues did not fit their column. Both count what was looked at: of a
-	// row that the predicate ruled out the rest is not.
+	// BadRows counts rows with unreadable structure, BadValues values that did not fit their column. Both count only what was read:
+	// the rest of a row that the predicate excluded is not.
 	BadRows, BadValues int64
-	// Errors are values that the predicate could not compute, and took as null.
+	// Errors counts values that the predicate could not compute and treated as null.
 	Errors int64
 	// Bytes is the length of the payload.
 	Bytes int64
 }
 
-// Add adds up the figures of several payloads.
+// Add adds the counts of another payload.
 func (s *Stats) Add(o Stats) {
 	s.Rows += o.Rows
 	s.Kept += o.Kept
@@ -98,7 +98,7 @@ func (s *Stats) Add(o Stats) {
 	s.Bytes += o.Bytes
 }
 
-// TooLarge is columnar.ErrTooLarge with what was too large.
+// TooLarge returns columnar.ErrTooLarge with a description.
 func TooLarge(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", columnar.ErrTooLarge, fmt.Sprintf(format, args...))
 }

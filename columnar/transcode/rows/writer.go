@@ -11,26 +11,26 @@ import (
 	"scribe/internal/format/record"
 )
 
-// Writer collects the rows of one batch: a column for each input of the plan. Readers fill the declared columns; the message's own
-// columns, defaults, _error, and the rejection of rows that do not fit are done here.
+// Writer collects the rows of one batch, with one column per input of the plan. Readers fill the declared columns. Writer handles
+// the message's own columns, defaults, _error, and the rejection of rows that do not fit.
 type Writer struct {
 	Plan *Plan
 	cols []*column.Buffer // by input
-	// Declared are those of fields, by the field's index; nil for a field that is not needed.
+	// Declared holds the columns by field index; nil for a field that is not needed.
 	Declared []*column.Buffer
-	Len      int // rows that are complete
+	Len      int // number of complete rows
 	Stats    Stats
 
 	message *record.Record
 	Index   uint32
 
-	// Of the row that is being made.
+	// State of the current row.
 	rowBad     bool
-	faultCount int    // things that did not fit
-	report     []byte // what they were, for _error
-	Rest       []byte // for _rest; nothing means null
+	faultCount int    // values that did not fit
+	report     []byte // their description, for _error
+	Rest       []byte // for _rest; empty means null
 
-	// KeepAll says that rows that the predicate rules out are wanted, too: the filter of the whole predicate follows.
+	// KeepAll keeps rows that the predicate excludes, because the filter of the whole predicate runs later.
 	KeepAll bool
 	failure error
 }
@@ -48,13 +48,13 @@ func NewWriter(p *Plan) *Writer {
 	return w
 }
 
-// SetMessage says which message the rows that follow belong to. It is kept until the next.
+// SetMessage sets the message that the following rows belong to. The writer keeps m until the next call.
 func (w *Writer) SetMessage(m *record.Record, index uint32) { w.message, w.Index = m, index }
 
-// Err is not nil when the batch has become too large: the payload can't be transcoded.
+// Err returns an error if the batch has become too large: the payload can't be transcoded.
 func (w *Writer) Err() error { return w.failure }
 
-// Column is that of a declared field; nil if it is not needed.
+// Column returns the column of a declared field, or nil if it is not needed.
 func (w *Writer) Column(field int) *column.Buffer { return w.Declared[field] }
 
 // BeginRow begins a row.
@@ -63,14 +63,14 @@ func (w *Writer) BeginRow() {
 	w.report, w.Rest = w.report[:0], w.Rest[:0]
 }
 
-// maxReported and maxReport bound what one _error says.
+// maxReported and maxReport bound the text of one _error.
 const (
 	MaxReported = 8
 	maxReport   = 1 << 10
 )
 
-// reportFault adds to what _error says: that at a byte of the row something does not fit. who is "row" or the name of a column, at is -1
-// where no byte can be named.
+// reportFault adds a fault at a byte of the row to _error. who is "row" or the name of a column. at is -1 if there is no
+// position.
 func (w *Writer) reportFault(who string, at int, why string) {
 	w.faultCount++
 	if !w.Plan.WantsError || w.faultCount > MaxReported || len(w.report) > maxReport {
@@ -79,7 +79,7 @@ func (w *Writer) reportFault(who string, at int, why string) {
 	w.report = AppendFault(w.report, who, at, why)
 }
 
-// AppendFault adds a fault to a text of _error.
+// AppendFault adds a fault to an _error text.
 func AppendFault(dst []byte, who string, at int, why string) []byte {
 	if len(dst) > 0 {
 		dst = append(dst, "; "...)
@@ -93,7 +93,7 @@ func AppendFault(dst []byte, who string, at int, why string) []byte {
 	return append(dst, why...)
 }
 
-// AppendMore ends a text of _error that has room for maxReported of so many faults.
+// AppendMore completes an _error text that lists only maxReported of all faults.
 func AppendMore(dst []byte, faults int) []byte {
 	if faults <= MaxReported {
 		return dst
@@ -103,8 +103,8 @@ func AppendMore(dst []byte, faults int) []byte {
 	return append(dst, " more"...)
 }
 
-// FailValue makes the value of a declared field null, since what stands at a byte of the row (-1: nowhere in it) does not fit. What was
-// appended to the column for this row is taken back.
+// FailValue makes the value of a declared field null because the value at byte at of the row (-1: no position) does not fit. It
+// removes what was appended to the column for this row.
 func (w *Writer) FailValue(field, at int, why string) {
 	c := w.Declared[field]
 	c.Truncate(w.Len)
@@ -127,7 +127,7 @@ func (w *Writer) FailRow(at int, why string) {
 	w.reportFault("row", at, why)
 }
 
-// EndRow ends the row: fields without a value take their default, and the columns that every category has are filled.
+// EndRow ends the row. Fields without a value get their default, and the built-in columns are filled.
 func (w *Writer) EndRow() {
 	for i, c := range w.Declared {
 		if c != nil && c.Len == w.Len {
@@ -137,7 +137,7 @@ func (w *Writer) EndRow() {
 	w.EndFullRow()
 }
 
-// EndFullRow is end for a row of which every field that is needed has a value.
+// EndFullRow is EndRow for a row in which every required field has a value.
 func (w *Writer) EndFullRow() {
 	w.Stats.Rows++
 	if w.faultCount > 0 && w.Plan.Rejects {
@@ -158,7 +158,7 @@ func (w *Writer) EndFullRow() {
 	}
 }
 
-// AppendMissing appends what a field has that no value was given for.
+// AppendMissing appends the default or null for a field without a value.
 func (w *Writer) AppendMissing(field int, c *column.Buffer) {
 	f := &w.Plan.Fields[field]
 	switch {
@@ -171,7 +171,7 @@ func (w *Writer) AppendMissing(field int, c *column.Buffer) {
 	}
 }
 
-// appendCommon appends to one of the columns that every category has.
+// appendCommon appends a value to a built-in column.
 func (w *Writer) appendCommon(kind CommonColumn, c *column.Buffer) {
 	switch kind {
 	case CommonTime:
@@ -212,7 +212,7 @@ func (w *Writer) appendAttributes(c *column.Buffer) {
 	c.AppendList()
 }
 
-// validText is b with whatever is not UTF-8 replaced.
+// validText returns b with invalid UTF-8 replaced.
 func validText(b []byte) []byte {
 	if utf8.Valid(b) {
 		return b
@@ -220,7 +220,7 @@ func validText(b []byte) []byte {
 	return appendValid(make([]byte, 0, len(b)+8), b)
 }
 
-// appendValid appends b with each byte that is no part of a character replaced by U+FFFD.
+// appendValid appends b with each invalid UTF-8 byte replaced by U+FFFD.
 func appendValid(dst, b []byte) []byte {
 	for len(b) > 0 {
 		r, n := utf8.DecodeRune(b)
@@ -230,7 +230,7 @@ func appendValid(dst, b []byte) []byte {
 	return dst
 }
 
-// checkLimits fails the batch when it is over a limit.
+// checkLimits fails the batch if it exceeds a limit.
 func (w *Writer) checkLimits() {
 	if w.Len > w.Plan.Limits.Rows {
 		w.failure = TooLarge("a payload of more than %d rows", w.Plan.Limits.Rows)
@@ -249,7 +249,7 @@ func (w *Writer) checkLimits() {
 	}
 }
 
-// TakeBatch makes a batch of the plan's inputs of the rows, and leaves none.
+// TakeBatch returns the rows as a batch of the plan's inputs and empties the writer.
 func (w *Writer) TakeBatch() (arrow.RecordBatch, error) {
 	if w.checkLimits(); w.failure != nil {
 		return nil, w.failure
@@ -267,7 +267,7 @@ func (w *Writer) TakeBatch() (arrow.RecordBatch, error) {
 	return batch, nil
 }
 
-// Reset forgets the rows of a payload that failed, and the figures.
+// Reset discards the rows of a failed payload, and the counts.
 func (w *Writer) Reset() {
 	for _, c := range w.cols {
 		c.Reset()

@@ -26,8 +26,8 @@ import (
 	"scribe/storage/metalog"
 )
 
-// consumerStream is one open stream. Its driver is the goroutine of the call, which alone sends, reads, and takes from the merge; what
-// is outside of mu belongs to it.
+// consumerStream is one open stream. Its driver is the goroutine of the call, which alone sends, starts reads, and takes from the
+// merge. The driver owns everything outside of mu.
 type consumerStream struct {
 	s    *Server
 	plan *streamPlan
@@ -35,27 +35,27 @@ type consumerStream struct {
 	log  *slog.Logger
 	send func(*scribev1.StreamResponse) error
 
-	// opening is StreamOpened until it is sent.
+	// opening is StreamOpened's list of shards until it is sent.
 	opening []*scribev1.StreamShard
-	// skips are positions within a payload that were given and not passed yet.
+	// skips are the requested positions within a payload that the stream has not passed yet.
 	skips map[record.ShardID]*scribev1.ShardPosition
-	// first are the states of the shards that the stream begins with, until it follows them.
+	// first are the states of the initial shards, until the stream follows them.
 	first []metalog.State
-	// member is the stream's part in its category's feed.
+	// member is the stream's membership in its category's feed.
 	member *feed.Member
 
-	// batch is what was taken and not sent, the first of it at taken; control an item that follows it.
+	// batch are the entries taken and not sent, the first of them at time taken; control is an item that follows them.
 	batch      []merge.Item
 	taken      time.Time
-	sources    []sequenced.Record // of a sequenced log: what the batch's items are
+	sources    []sequenced.Record // of a sequenced log: the decoded records of batch
 	batchBytes int
-	skipped    skippedRuns // what was left out between them
+	skipped    skippedRuns // left-out pointers between entries of batch
 	watermark  int64
-	pending    uint64 // records behind the batch
+	pending    uint64 // number of records after the batch
 	control    *merge.Item
 	wants      []merge.Want
-	// reading are the reads that run, late of them those that the stream does not wait for; results, with room for all, tells of those
-	// that have ended.
+	// reading are the running reads; late is the number of those that the stream does not wait for. results receives ended reads
+	// and has capacity for all of them.
 	reading map[*runningRead]struct{}
 	late    int
 	results chan readDone
@@ -63,37 +63,38 @@ type consumerStream struct {
 
 	silent       bool      // nothing was sent since the last tick
 	stalled      bool      // the stream waits for credits
-	resting      bool      // taking in shards failed; not again before the next tick
-	look         bool      // the merge holds something back until the tails were looked at
-	held         waitState // why the merge has nothing, when it has nothing
+	resting      bool      // joining shards failed: no retry before the next tick
+	look         bool      // the merge holds records back until the tails were looked at
+	held         waitState // why the merge has no item
 	standing     atomic.Uint32
 	sentPointers atomic.Uint64
-	shards       atomic.Int64 // that it follows
-	// since is when it was opened, measured what it had sent when its rate was measured last; guarded by the server's mutex.
+	shards       atomic.Int64 // number of shards that the stream follows
+	// since is when the stream was opened; measured is sentPointers at the last measurement of its rate. The server's mutex
+	// guards both.
 	since    time.Time
 	measured uint64
-	// failing tells since when calls of the engine fail for a shard; 0 stands for the category.
+	// failing is the time since when calls of the engine fail for a shard; key 0 is the category.
 	failing map[record.ShardID]time.Time
 
 	// merge is guarded by mu once the stream runs.
 	merge *merge.Merge
-	// sourced is the persisted time, in its source, of what was taken last of a sequenced log; 0 for others.
+	// sourced is the source's persisted time of the last entry taken from a sequenced log; 0 for other logs.
 	sourced atomic.Int64
 	mu      struct {
 		sync.Mutex
 		credits creditBalance
 		owed    sentRuns
-		// appeared are shards that the feed has told of; joining, that some are being taken in, and joined what was found of them.
-		// horizon is what the merge is told of looks when there are none.
+		// appeared are shards that the feed has reported; joining: a join is running; joined is its result. horizon is what the
+		// merge is told of looks when no shards are to be joined.
 		appeared []record.ShardID
 		joining  bool
 		joined   *joinedShards
 		horizon  int64
-		// left are records that will be left out, of those that the merge holds: some 150 bytes each.
+		// left are the queued records to be left out: about 150 bytes each.
 		left map[recordPlace]prunedPointer
-		// asking: the control plane is being asked for the category.
+		// asking: a question about the category to the control plane is running.
 		asking bool
-		// err ends the stream; evict sends it away.
+		// err ends the stream; evict evicts it.
 		err   error
 		evict *eviction
 		// closed: the merge is closed.
@@ -117,7 +118,7 @@ func newStream(s *Server, p *streamPlan, cat *scribev1.Category, send func(*scri
 	return st
 }
 
-// addShard gives the merge a shard.
+// addShard adds a shard to the merge.
 func (st *consumerStream) addShard(v metalog.State, from record.LSN) {
 	st.merge.Add(v.Shard, from)
 	st.merge.Tail(v.Shard, v.NextLSN, v.Watermark, v.Sealed)
@@ -127,15 +128,14 @@ func (st *consumerStream) addShard(v metalog.State, from record.LSN) {
 	st.opening = append(st.opening, &scribev1.StreamShard{Shard: uint64(v.Shard), Lsn: uint64(from), NextLsn: uint64(v.NextLSN)})
 }
 
-// wakeDriver wakes the driver.
 func (st *consumerStream) wakeDriver() {
 	select {
 	case st.wake <- struct{}{}:
-	default: // it will look at everything anyway
+	default: // a pending signal covers every change
 	}
 }
 
-// failStream ends the stream with an error, the first one.
+// failStream ends the stream with an error. The first error counts.
 func (st *consumerStream) failStream(err error) {
 	st.mu.Lock()
 	st.mu.err = cmp.Or(st.mu.err, err)
@@ -143,13 +143,13 @@ func (st *consumerStream) failStream(err error) {
 	st.wakeDriver()
 }
 
-// eviction is why a stream is sent away.
+// eviction is the reason for evicting a stream.
 type eviction struct {
 	reason  scribev1.Reason
 	message string
 }
 
-// sendAway makes the stream end with an eviction, for the first reason given.
+// sendAway requests an eviction of the stream. The first reason counts.
 func (st *consumerStream) sendAway(e eviction) {
 	st.mu.Lock()
 	if st.mu.evict == nil {
@@ -159,14 +159,14 @@ func (st *consumerStream) sendAway(e eviction) {
 	st.wakeDriver()
 }
 
-// addShards counts shards that the stream follows from now on, or follows no more. It returns how many all streams follow.
+// addShards adds n, which may be negative, to the number of shards that the stream follows. It returns the total of all streams.
 func (st *consumerStream) addShards(n int) int64 {
 	st.s.metrics.shards.Add(float64(n))
 	st.shards.Add(int64(n))
 	return st.s.cursors.Add(int64(n))
 }
 
-// closeStream gives back what a stream holds that does not run, or does no more.
+// closeStream releases the resources of a stream that never ran or has ended.
 func (st *consumerStream) closeStream() {
 	st.addShards(-int(st.shards.Load()))
 	st.mu.Lock()
@@ -186,7 +186,7 @@ func (st *consumerStream) runStream(ctx context.Context, recv func(context.Conte
 		}
 		st.closeStream()
 	}()
-	// The client may do with it as it likes; the view's own is shared.
+	// The client may change it, but the view's own is shared.
 	opened := &scribev1.StreamOpened{Category: proto.CloneOf(st.cat), Shards: st.opening}
 	if w := st.plan.window; st.plan.sequenced {
 		opened.Window = durationpb.New(0)
@@ -204,13 +204,13 @@ func (st *consumerStream) runStream(ctx context.Context, recv func(context.Conte
 	return st.driveStream(ctx)
 }
 
-// receiveCredits takes the client's credits.
+// receiveCredits receives the client's credits until the client closes its side.
 func (st *consumerStream) receiveCredits(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error)) {
 	for {
 		req, err := recv(ctx)
 		switch {
 		case errors.Is(err, io.EOF):
-			return // the client has nothing more to say; it still listens
+			return // the client has closed its side, but still receives
 		case err != nil:
 			if ctx.Err() == nil {
 				st.failStream(err)
@@ -228,18 +228,18 @@ func (st *consumerStream) receiveCredits(ctx context.Context, recv func(context.
 	}
 }
 
-// stopReason is why fill stopped.
+// stopReason is why fillBatch stopped.
 type stopReason uint8
 
 const (
-	stopFull    stopReason = 1 // the batch is
+	stopFull    stopReason = 1 // the batch is full
 	stopControl stopReason = 2 // control is set
 	stopCredits stopReason = 3
 	stopRead    stopReason = 4
 	stopIdle    stopReason = 5
 )
 
-// driveStream is the loop of the stream. Each turn takes what the merge has, and then does the one thing that it needs next.
+// driveStream is the loop of the stream. Each turn takes what the merge has, and then does the one most urgent thing.
 func (st *consumerStream) driveStream(ctx context.Context) error {
 	// Two ticks without a message make one heartbeat.
 	ticker := time.NewTicker(st.plan.heartbeat / 2)
@@ -256,7 +256,7 @@ func (st *consumerStream) driveStream(ctx context.Context) error {
 		default:
 		}
 		why, err := stopRead, error(nil)
-		if st.promptReads() == 0 { // else it is not known what comes first
+		if st.promptReads() == 0 { // otherwise a running read may bring what comes first
 			why, err = st.fillBatch()
 		}
 		if err != nil {
@@ -264,11 +264,11 @@ func (st *consumerStream) driveStream(ctx context.Context) error {
 		}
 		if st.look {
 			st.look = false
-			st.member.Look() // while what there is is sent
+			st.member.Look() // concurrently with sending the batch
 		}
 		switch {
 		case why == stopRead && st.mayRead() && !st.batchOverdue():
-			// The batch waits: it will be larger. Reads may bring nothing for it, one after another, so it does not wait for long.
+			// The batch waits, to become larger. Not for long: several reads in a row may bring nothing for it.
 			err = st.startReads(ctx)
 		case len(st.batch) > 0 || len(st.skipped.runs) > 0 || st.control != nil:
 			err = st.flushBatch()
@@ -281,15 +281,15 @@ func (st *consumerStream) driveStream(ctx context.Context) error {
 	}
 }
 
-// lingerLeft is how long the batch may wait yet.
+// lingerLeft returns how long the batch may still wait.
 func (st *consumerStream) lingerLeft() time.Duration {
 	return st.s.cfg.BatchLinger - time.Since(st.taken)
 }
 
-// batchOverdue reports whether there is a batch that has waited for long enough.
+// batchOverdue reports whether a batch has waited for BatchLinger.
 func (st *consumerStream) batchOverdue() bool { return len(st.batch) > 0 && st.lingerLeft() <= 0 }
 
-// checkEnd reports whether the stream is over.
+// checkEnd reports whether the stream is over. It also starts and finishes joins of shards.
 func (st *consumerStream) checkEnd(ctx context.Context) (done bool, _ error) {
 	st.mu.Lock()
 	err, evict := st.mu.err, st.mu.evict
@@ -319,7 +319,7 @@ func (st *consumerStream) checkEnd(ctx context.Context) (done bool, _ error) {
 	return false, nil
 }
 
-// waitForWork sleeps until there is something to do.
+// waitForWork waits for an event: a wake-up, a finished read, a tick, or the end.
 func (st *consumerStream) waitForWork(ctx context.Context, tick <-chan time.Time, why stopReason) error {
 	if starving := why == stopCredits; starving != st.stalled {
 		if st.stalled = starving; starving {
@@ -347,7 +347,7 @@ func (st *consumerStream) waitForWork(ctx context.Context, tick <-chan time.Time
 	return nil
 }
 
-// handleTick does what is done now and then.
+// handleTick runs the periodic checks, and sends a heartbeat if nothing else was sent.
 func (st *consumerStream) handleTick(ctx context.Context) error {
 	st.categoryExists(ctx)
 	st.resting = false
@@ -376,7 +376,7 @@ func (st *consumerStream) handleTick(ctx context.Context) error {
 	return st.sendNow(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Heartbeat{Heartbeat: beat}})
 }
 
-// fillBatch takes items from the merge into the batch, until something else is to be done.
+// fillBatch takes items from the merge into the batch, until the batch is full or something else has to be done.
 func (st *consumerStream) fillBatch() (stopReason, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -391,14 +391,14 @@ func (st *consumerStream) fillBatch() (stopReason, error) {
 			oldest = min(oldest, taken[i].Time)
 		}
 		if st.plan.sequenced {
-			oldest = st.sources[before].Time // they are in this order
+			oldest = st.sources[before].Time // entries are in the order of their sources' times
 		}
 		st.mu.owed.noteSent(len(taken), oldest)
 	}
 	return why, err
 }
 
-// takeItems is fill with the mutex held.
+// takeItems is fillBatch's loop. The mutex is held.
 func (st *consumerStream) takeItems() (stopReason, error) {
 	for st.control == nil {
 		kind, status := st.merge.Peek()
@@ -424,7 +424,7 @@ func (st *consumerStream) takeItems() (stopReason, error) {
 	return stopControl, nil
 }
 
-// standStill takes note of why the merge has no item.
+// standStill records why the merge has no item.
 func (st *consumerStream) standStill(status merge.Status) stopReason {
 	switch {
 	case status == merge.Read:
@@ -439,7 +439,8 @@ func (st *consumerStream) standStill(status merge.Status) stopReason {
 	return stopIdle
 }
 
-// takeItem takes the merge's next item: an entry into the batch, anything else as the control message behind it. The mutex is held.
+// takeItem takes the merge's next item: an entry goes into the batch, anything else becomes the control message after it. The
+// mutex is held.
 func (st *consumerStream) takeItem() error {
 	it, _ := st.merge.Next()
 	if len(st.skips) > 0 {
@@ -469,8 +470,8 @@ func (st *consumerStream) takeItem() error {
 	return nil
 }
 
-// passesOverNext takes the merge's next entry out, and reports that it did, if it is in buckets of others: it takes neither credits nor room. The
-// mutex is held.
+// passesOverNext drops the merge's next entry if it is in a bucket of another member, and reports whether it did. A dropped entry
+// takes no credits and no space in the batch. The mutex is held.
 func (st *consumerStream) passesOverNext() bool {
 	b := st.plan.buckets
 	if b == nil || b.Has(st.merge.Head()) {
@@ -484,7 +485,7 @@ func (st *consumerStream) passesOverNext() bool {
 	return true
 }
 
-// flushBatch sends the batch, and the control message that follows it.
+// flushBatch sends the batch, and then the control message.
 func (st *consumerStream) flushBatch() error {
 	if n := len(st.batch); n > 0 || len(st.skipped.runs) > 0 {
 		slab := make([]scribev1.StreamEntry, n)
@@ -536,7 +537,7 @@ func (st *consumerStream) sendNow(r *scribev1.StreamResponse) error {
 	return st.send(r)
 }
 
-// evictClient sends what was taken, and then the client away.
+// evictClient sends the batch, and then an eviction with all positions.
 func (st *consumerStream) evictClient(why eviction) error {
 	if err := st.flushBatch(); err != nil {
 		return err

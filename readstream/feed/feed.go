@@ -14,51 +14,51 @@ import (
 	"scribe/storage/metalog"
 )
 
-// Config of a Hub.
+// Config configures a Hub.
 type Config struct {
-	// Heartbeat is how often the engine tells the watermarks of idle shards.
+	// Heartbeat is how often the engine reports the watermarks of idle shards.
 	Heartbeat time.Duration
-	// LookPause is the least time between two looks at one category.
+	// LookPause is the minimum time between two looks at one category.
 	LookPause time.Duration
-	// LookEvery is the longest time without a look: that finds the shards which a watch that has silently died does not tell of. 0 = only
+	// LookEvery is the maximum time without a look, which finds the shards that a silently broken watch does not report. 0 = only
 	// looks that members ask for.
 	LookEvery time.Duration
-	// FailAfter is for how long a call of the engine may fail before members are told.
+	// FailAfter is how long a call of the engine may fail before members are told.
 	FailAfter time.Duration
 }
 
-// silentBeats and leastSilence are how many heartbeats, and how long at least, a subscription may miss before it is opened again.
+// silentBeats is the number of heartbeats, and leastSilence the minimum time, after which a silent subscription is opened again.
 const (
 	silentBeats  = 10
 	leastSilence = 5 * time.Second
 )
 
-// silence is how long a subscription may tell nothing.
+// silence returns how long a subscription may be silent.
 func (c *Config) silence() time.Duration { return max(silentBeats*c.Heartbeat, leastSilence) }
 
-// Deps are what a Hub works with.
+// Deps are the dependencies of a Hub.
 type Deps struct {
 	// Log is the metadata engine.
 	Log metalog.Log
-	// Logger is where trouble is told.
+	// Logger receives failures.
 	Logger *slog.Logger
-	// Failed, if not nil, is called with the name of each call of the engine that failed.
+	// Failed, if not nil, is called with the name of each failed call of the engine.
 	Failed func(call string)
 }
 
-// Stats are the hub's numbers of the moment, and Looks since it was made.
+// Stats are the hub's current numbers, except Looks, which counts since the hub was created.
 type Stats struct {
 	Categories    int
 	Subscriptions int64
 	Looks         int64
 }
 
-// Hub has the feeds of the categories that are followed. It is safe for concurrent use. It needs no closing: it holds nothing once all
-// members have left.
+// Hub holds the feeds of the followed categories. It is safe for concurrent use. It needs no Close: it holds no resources once
+// all members have left.
 type Hub struct {
 	cfg  Config
 	deps Deps
-	// subscriptions that run, looks that were made.
+	// Running subscriptions, and looks made.
 	subscriptions atomic.Int64
 	looks         atomic.Int64
 
@@ -75,27 +75,27 @@ func NewHub(cfg Config, deps Deps) *Hub {
 	return h
 }
 
-// Stats returns what the hub is doing.
+// Stats returns the hub's statistics.
 func (h *Hub) Stats() Stats {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return Stats{Categories: len(h.mu.feeds), Subscriptions: h.subscriptions.Load(), Looks: h.looks.Load()}
 }
 
-// Member is a listener's part in a feed. Its methods are called by one goroutine.
+// Member is a listener's membership in a feed. One goroutine calls its methods.
 type Member struct {
 	f        *categoryFeed
 	listener Listener
 
 	// Guarded by the feed's mutex.
 	shards  []record.ShardID
-	offered int   // how much of table.list was told
-	horizon int64 // what was told with it
+	offered int   // how much of table.list was reported
+	horizon int64 // the horizon reported with it
 	held    bool
-	batch   []metalog.Update // used by table.update
+	batch   []metalog.Update // scratch space of applyUpdates
 }
 
-// Join makes a listener a member of a category's feed. It is told nothing but of shards until it follows some.
+// Join makes a listener a member of a category's feed. Until it follows shards, it is only told which shards exist.
 func (h *Hub) Join(category uint32, l Listener) *Member {
 	h.mu.Lock()
 	f := h.mu.feeds[category]
@@ -112,16 +112,16 @@ func (h *Hub) Join(category uint32, l Listener) *Member {
 	return m
 }
 
-// Hold keeps floors from the member until its next Follow. It is called before the states are fetched that are given to that.
+// Hold withholds floors from the member until its next Follow. Call it before fetching the states for Follow.
 func (m *Member) Hold() {
 	m.f.mu.Lock()
 	defer m.f.mu.Unlock()
 	m.held = true
 }
 
-// Follow makes the member follow shards, each at most once, beside those that it follows already; the member knows their states.
-// Before it returns the member was told up to where they were told to others, which may be before or after these states; what is new from
-// there on follows.
+// Follow makes the member follow further shards, each at most once; states are the shards' states, as the member knows them.
+// Before it returns, the member is told the tails as other members know them, which may be older or newer than states; everything
+// new after these tails follows.
 func (m *Member) Follow(states []metalog.State) {
 	m.f.mu.Lock()
 	fresh := m.f.mu.table.followShards(m, states)
@@ -131,7 +131,7 @@ func (m *Member) Follow(states []metalog.State) {
 	}
 }
 
-// Look asks for a look at the category that begins after this call. What it brings is told to all members.
+// Look requests a look at the category that begins after this call. All members are told its results.
 func (m *Member) Look() {
 	m.f.mu.Lock()
 	m.f.mu.wanted = true
@@ -139,7 +139,8 @@ func (m *Member) Look() {
 	kick(m.f.look)
 }
 
-// Leave ends the membership. The listener is not called any more when it returns. The last member's waits until the feed has ended.
+// Leave ends the membership. When it returns, the listener is no longer called. The last member's Leave waits until the feed has
+// ended.
 func (m *Member) Leave() {
 	f := m.f
 	f.mu.Lock()
@@ -171,16 +172,16 @@ type categoryFeed struct {
 	running  sync.WaitGroup
 	members  int // guarded by hub.mu
 
-	// regroup and look have room for one.
+	// regroup and look have capacity 1.
 	regroup chan struct{}
 	look    chan struct{}
-	// groups are the subscriptions, of the goroutine that makes them alone.
+	// groups are the subscriptions; only the goroutine that creates them uses it.
 	groups []*tailGroup
 
 	mu struct {
 		sync.Mutex
 		table  *tailTable
-		wanted bool // a look
+		wanted bool // a look was requested
 	}
 }
 
@@ -200,21 +201,21 @@ func newFeed(h *Hub, category uint32) *categoryFeed {
 func kick(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // whoever takes it sees everything
+	default: // a pending signal covers every change
 	}
 }
 
-// Waits between attempts of a call that failed.
+// Pauses between attempts of a failed call.
 const (
 	firstBackoff = 50 * time.Millisecond
 	lastBackoff  = 2 * time.Second
 )
 
-// retryCall runs call until it succeeds or ctx ends, with growing waits between. Call says with alive that the engine has told something. One
-// that was told something, and ran for a while, was well before it failed: what counts begins anew. A closed engine ends it, too.
+// retryCall runs call until it succeeds, ctx ends or the engine is closed, with growing pauses between attempts. call invokes
+// alive when the engine has sent something. An attempt that was alive, and ran for a while, resets the count of failures.
 func (f *categoryFeed) retryCall(ctx context.Context, name string, call func(alive func()) error) {
 	pause := firstBackoff
-	var since time.Time // since when nothing was well, or when members were told
+	var since time.Time // since when every attempt failed, or when members were last told
 	for {
 		began, alive := time.Now(), false
 		err := call(func() { alive = true })
@@ -255,13 +256,13 @@ func (f *categoryFeed) failMembers(err error) {
 	f.mu.table.failMembers(err)
 }
 
-// Faults of calls that should go on.
+// Errors of calls that should not have ended.
 var (
 	errEnded  = errors.New("feed: the engine ended the call")
 	errSilent = errors.New("feed: the engine has told nothing for too long")
 )
 
-// watchShards hears of shards that appear.
+// watchShards watches for new shards.
 func (f *categoryFeed) watchShards() {
 	f.retryCall(f.ctx, "watch", func(alive func()) error {
 		err := f.hub.deps.Log.WatchShards(f.ctx, f.category, func(shards []record.ShardID) error {
@@ -278,14 +279,14 @@ func (f *categoryFeed) watchShards() {
 	})
 }
 
-// restPerLook is how many times as long as a look took the feed rests after it.
+// restPerLook is how long the feed rests after a look, in multiples of the look's duration.
 const restPerLook = 10
 
-// lookTimeout bounds a look. One that hangs keeps back everybody who waits for it.
+// lookTimeout bounds a look: one that hangs blocks every member that waits for it.
 const lookTimeout = 5 * time.Second
 
-// rest is how long a feed rests after a look that took so long, when it rested for last after the one before. It is never longer than a
-// heartbeat: a look that took long since the engine was away for a moment must not keep back those who wait for the next one.
+// rest returns how long a feed rests after a look of duration took, when it rested for last after the previous one. It never
+// exceeds a heartbeat: a look that took long because the engine was briefly unavailable must not delay the next one.
 func (c *Config) rest(last, took time.Duration, gained bool) time.Duration {
 	most := max(c.LookPause, c.Heartbeat)
 	if gained {
@@ -294,7 +295,7 @@ func (c *Config) rest(last, took time.Duration, gained bool) time.Duration {
 	return min(max(2*last, restPerLook*took), most)
 }
 
-// lookForShards makes the looks that members ask for, and one now and then.
+// lookForShards makes the requested looks and the periodic ones.
 func (f *categoryFeed) lookForShards() {
 	pause := f.hub.cfg.LookPause
 	var every <-chan time.Time

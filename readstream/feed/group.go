@@ -11,16 +11,16 @@ import (
 	"scribe/storage/metalog"
 )
 
-// tailGroup is shards that one subscription follows.
+// tailGroup is a set of shards that one subscription follows.
 type tailGroup struct {
 	tails  []*shardTail
 	cancel context.CancelFunc
 	done   sync.WaitGroup
-	// unfollowed is how many of its shards nobody follows any more; guarded by the feed's mutex.
+	// unfollowed counts its shards that no member follows any more; guarded by the feed's mutex.
 	unfollowed int
 }
 
-// keepSubscriptions sees to it that each followed shard is in a group.
+// keepSubscriptions keeps each followed shard in a group.
 func (f *categoryFeed) keepSubscriptions() {
 	defer func() {
 		for _, g := range f.groups {
@@ -41,7 +41,7 @@ func (f *categoryFeed) keepSubscriptions() {
 	}
 }
 
-// ungroupedTails returns the followed tails that are in no group and not at their end.
+// ungroupedTails returns the followed tails that are in no group and not sealed at their end.
 func (f *categoryFeed) ungroupedTails() []*shardTail {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -54,7 +54,7 @@ func (f *categoryFeed) ungroupedTails() []*shardTail {
 	return fresh
 }
 
-// shrinkGroups ends the groups that are mostly of shards that nobody follows. The rest of them are then in no group.
+// shrinkGroups ends the groups in which most shards are no longer followed. Their other shards are then in no group.
 func (f *categoryFeed) shrinkGroups() {
 	var ends []*tailGroup
 	f.mu.Lock()
@@ -71,8 +71,8 @@ func (f *categoryFeed) shrinkGroups() {
 	}
 }
 
-// endGroup ends a group. What its tails were told stays true, and the next subscription begins there; those that nobody follows are
-// forgotten.
+// endGroup ends a group. What members were told of its tails stays true, and the next subscription resumes there. Tails that no
+// member follows are dropped.
 func (f *categoryFeed) endGroup(g *tailGroup) {
 	g.cancel()
 	g.done.Wait()
@@ -83,8 +83,8 @@ func (f *categoryFeed) endGroup(g *tailGroup) {
 	}
 }
 
-// subscribeTails makes a group of tails that are in none. Groups that are not larger are taken into it, so there are few, and a shard
-// changes its group few times.
+// subscribeTails creates a group of tails that are in none. It absorbs the groups that are not larger, so there are few groups,
+// and a shard rarely changes its group.
 func (f *categoryFeed) subscribeTails(tails []*shardTail) {
 	g := &tailGroup{tails: slices.Clone(tails)}
 	for len(f.groups) > 0 {
@@ -115,7 +115,7 @@ func (f *categoryFeed) subscribeTails(tails []*shardTail) {
 	})
 }
 
-// followGroup subscribes to a group until all its shards are sealed. A subscription that misses its heartbeats has ended without a word.
+// followGroup subscribes to a group until all its shards are sealed. A subscription that misses its heartbeats counts as broken.
 func (f *categoryFeed) followGroup(ctx context.Context, g *tailGroup, alive func()) error {
 	f.mu.Lock()
 	from := make([]metalog.Position, 0, len(g.tails))
@@ -158,17 +158,17 @@ func (f *categoryFeed) followGroup(ctx context.Context, g *tailGroup, alive func
 	return err
 }
 
-// updateCopies are updates whose records may be kept. Each record has memory of its own, so that a member which keeps one for long keeps
-// nothing else.
+// updateCopies copies updates whose records may be kept. Each record has its own memory, so a member that keeps one for long
+// keeps nothing else alive.
 type updateCopies struct {
 	updates []metalog.Update
 	entries []metalog.Entry
 }
 
-// keptCopies is how much room is kept between updates.
+// keptCopies is the capacity kept between updates.
 const keptCopies = 64
 
-// copyUpdates returns copies that are valid until the next call, but for the data of their entries, which nobody changes.
+// copyUpdates returns copies that are valid until the next call, except for the data of their entries, which is never changed.
 func (c *updateCopies) copyUpdates(updates []metalog.Update) []metalog.Update {
 	n := 0
 	for i := range updates {

@@ -7,70 +7,70 @@ import (
 	"scribe/storage/metalog"
 )
 
-// Listener is told what happens to a category. Its methods are called one at a time, and must neither block nor call the feed.
+// Listener is told about changes in a category. Its methods are called one at a time, and must neither block nor call the feed.
 type Listener interface {
-	// Updates tells of followed shards, of each in its order. The slice is valid until the call returns; the data of entries may
-	// be kept, and belongs to nobody.
+	// Updates reports updates of followed shards, in order for each shard. The slice is valid until the call returns. The data of
+	// entries may be kept, and must not be changed.
 	Updates(updates []metalog.Update)
-	// Tail tells of a shard that is followed from now on: its records below next exist, what comes from there on will be told and
-	// has no time below mark.
+	// Tail reports the tail of a newly followed shard: its records below next exist. Later records will be reported, and have no
+	// time below mark.
 	Tail(shard record.ShardID, next record.LSN, mark int64, sealed bool)
-	// Floor tells that no followed shard brings a record below t that was not told.
+	// Floor reports that no followed shard brings an unreported record below t.
 	Floor(t int64)
-	// Shards tells of shards that exist and were not told of, followed or not. With them all are known that existed when the newest
-	// time known of any was horizon; 0 says nothing of that. The slice is not changed.
+	// Shards reports existing shards that were not reported before, followed or not. With them, all shards are known that existed
+	// when the newest known time was horizon; a horizon of 0 makes no such promise. The slice must not be changed.
 	Shards(fresh []record.ShardID, horizon int64)
-	// Fail tells that a call of the engine has failed for too long, or that it is closed.
+	// Fail reports that a call of the engine has failed for too long, or that the engine is closed.
 	Fail(err error)
 }
 
-// tailTable is what a feed knows: a plain state machine without I/O or locks.
+// tailTable is the state of a feed: a plain state machine without I/O or locks.
 type tailTable struct {
 	tails map[record.ShardID]*shardTail
-	// order holds the followed tails that are not sealed, the one with the least mark first.
+	// order holds the followed tails that are not sealed, ordered by mark.
 	order   tailHeap
 	members map[*Member]struct{}
 
-	known map[record.ShardID]struct{} // shards that exist
-	list  []record.ShardID            // the same, in the order in which they were heard of; only appended to
+	known map[record.ShardID]struct{} // existing shards
+	list  []record.ShardID            // the same shards in order of discovery; append-only
 
-	seen    int64 // newest time or watermark heard of
-	floor   int64 // newest floor told
+	seen    int64 // newest time or watermark received
+	floor   int64 // newest floor reported
 	horizon int64
 
-	touched []*Member // used again by every update
+	touched []*Member // scratch space of applyUpdates
 }
 
-// shardTail is where a shard ends, as its members were told.
+// shardTail is a shard's tail, as its members were told.
 type shardTail struct {
 	shard record.ShardID
-	// next: records below it are known to exist. mark: those from it on have no time below it.
+	// next: records below it are known to exist. mark: no record from next on has a time below it.
 	next record.LSN
 	mark int64
-	// sent is where a subscription goes on: up to next, or less while records are on their way.
+	// sent is where a subscription resumes: next, or less while records are in flight.
 	sent record.LSN
-	// A look may know more than was told: records from aheadNext on have no time below aheadMark.
+	// A look may know more than was reported: no record from aheadNext on has a time below aheadMark.
 	aheadNext record.LSN
 	aheadMark int64
 	sealed    bool
 
 	members []*Member
-	group   *tailGroup // the subscription that it belongs to
-	index   int        // in order; -1 when not there
+	group   *tailGroup // its subscription
+	index   int        // index in order; -1 when not in it
 }
 
 func newTable() *tailTable {
 	return &tailTable{tails: map[record.ShardID]*shardTail{}, members: map[*Member]struct{}{}, known: map[record.ShardID]struct{}{}}
 }
 
-// joinMember takes a member in, which is held until it follows something.
+// joinMember adds a member, whose floors are withheld until it follows shards.
 func (t *tailTable) joinMember(m *Member) {
 	m.held = true
 	t.members[m] = struct{}{}
 }
 
-// followShards makes a member a follower of shards, and tells it where they are. States may be old: they count for shards that nobody
-// followed. It reports whether a shard has no subscription yet.
+// followShards makes a member follow shards, and tells it their tails. states may be old: they are used only for shards that no
+// member followed. It reports whether a shard has no subscription yet.
 func (t *tailTable) followShards(m *Member, states []metalog.State) (fresh bool) {
 	m.held = false
 	for i := range states {
@@ -99,7 +99,7 @@ func (t *tailTable) followShards(m *Member, states []metalog.State) (fresh bool)
 	return fresh
 }
 
-// leaveMember takes a member out. It reports whether a subscription has lost a shard.
+// leaveMember removes a member. It reports whether a shard has lost its last follower.
 func (t *tailTable) leaveMember(m *Member) (lost bool) {
 	delete(t.members, m)
 	for _, shard := range m.shards {
@@ -128,7 +128,7 @@ func (t *tailTable) leaveMember(m *Member) (lost bool) {
 	return lost
 }
 
-// dropTail forgets a tail whose subscription has ended and that nobody follows.
+// dropTail removes a tail without a subscription and without followers.
 func (t *tailTable) dropTail(x *shardTail) {
 	x.group = nil
 	if len(x.members) == 0 {
@@ -136,7 +136,7 @@ func (t *tailTable) dropTail(x *shardTail) {
 	}
 }
 
-// placeTail puts a tail where it belongs in order after its mark or its members changed.
+// placeTail updates a tail's place in order after its mark or its members changed.
 func (t *tailTable) placeTail(x *shardTail) {
 	switch in := len(x.members) > 0 && !x.sealed; {
 	case in && x.index < 0:
@@ -148,7 +148,7 @@ func (t *tailTable) placeTail(x *shardTail) {
 	}
 }
 
-// applyUpdates takes what a subscription brought, whose entries' data members may keep.
+// applyUpdates applies updates of a subscription. Members may keep the data of the entries.
 func (t *tailTable) applyUpdates(updates []metalog.Update) {
 	for i := range updates {
 		u := &updates[i]
@@ -164,7 +164,7 @@ func (t *tailTable) applyUpdates(updates []metalog.Update) {
 		if n := len(u.Entries); n > 0 {
 			x.sent = max(x.sent, u.Entries[n-1].LSN+1)
 		}
-		if u.NextLSN >= x.next { // a subscription that was opened again may be behind what was told
+		if u.NextLSN >= x.next { // a reopened subscription may lag what was reported
 			x.next, x.mark = u.NextLSN, max(x.mark, u.Watermark)
 		}
 		if x.next >= x.aheadNext {
@@ -173,7 +173,7 @@ func (t *tailTable) applyUpdates(updates []metalog.Update) {
 		x.sealed = x.sealed || u.Sealed
 		t.placeTail(x)
 		if !news {
-			continue // an idle shard's heartbeat: its share is in the floor
+			continue // heartbeat of an idle shard: the floor covers it
 		}
 		for _, m := range x.members {
 			if len(m.batch) == 0 {
@@ -195,11 +195,11 @@ func (t *tailTable) applyUpdates(updates []metalog.Update) {
 	t.advanceFloor()
 }
 
-// keptBatch is how much room for updates a member keeps.
+// keptBatch is the capacity for updates that a member keeps.
 const keptBatch = 16
 
-// noteLooked takes the states of all shards, listed when the newest time heard of was seen. It reports whether that told anyone
-// anything.
+// noteLooked applies the states of all shards, listed when the newest known time was seen. It reports whether any member was told
+// something new.
 func (t *tailTable) noteLooked(states []metalog.State, seen int64) bool {
 	floor, horizon, shards := t.floor, t.horizon, len(t.list)
 	for i := range states {
@@ -218,7 +218,7 @@ func (t *tailTable) noteLooked(states []metalog.State, seen int64) bool {
 		}
 	}
 	for _, x := range t.order {
-		// A shard that does not exist yet brings nothing from before the look.
+		// A shard that does not exist yet brings no record older than the look.
 		if _, ok := t.known[x.shard]; !ok {
 			x.mark = max(x.mark, seen)
 		}
@@ -230,7 +230,7 @@ func (t *tailTable) noteLooked(states []metalog.State, seen int64) bool {
 	return t.floor > floor || t.horizon > horizon || len(t.list) > shards
 }
 
-// noteAppeared takes shards that the watch has told of.
+// noteAppeared applies shards that the watch has reported.
 func (t *tailTable) noteAppeared(shards []record.ShardID) {
 	for _, shard := range shards {
 		t.noteExists(shard)
@@ -260,7 +260,7 @@ func (t *tailTable) tellShards(m *Member) {
 	m.listener.Shards(fresh, t.horizon)
 }
 
-// leastMark is the floor that holds now; 0 = none.
+// leastMark returns the current floor; 0 = none.
 func (t *tailTable) leastMark() int64 {
 	if len(t.order) == 0 {
 		return 0
@@ -268,7 +268,7 @@ func (t *tailTable) leastMark() int64 {
 	return t.order[0].mark
 }
 
-// advanceFloor tells of a higher floor.
+// advanceFloor reports a higher floor to members.
 func (t *tailTable) advanceFloor() {
 	least := t.leastMark()
 	if least <= t.floor {
@@ -288,7 +288,7 @@ func (t *tailTable) failMembers(err error) {
 	}
 }
 
-// tailHeap is a heap by mark.
+// tailHeap is a heap ordered by mark.
 type tailHeap []*shardTail
 
 func (h tailHeap) Len() int           { return len(h) }

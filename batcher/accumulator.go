@@ -48,11 +48,11 @@ type accumulator struct {
 	latency time.Duration
 	lastEnd time.Time
 
-	actions actions
+	actions driverActions
 }
 
-// actions are the tasks of the driver.
-type actions struct {
+// driverActions are the tasks of the driver.
+type driverActions struct {
 	compress []*block // enqueue at the compressor
 	urge     []*block // prioritize at the compressor: a flush waits for them
 	complete []*flush // report that all blocks are compressed
@@ -70,9 +70,9 @@ func newAccumulator(cfg Config) accumulator {
 }
 
 // takeActions returns the actions added since the last call.
-func (a *accumulator) takeActions() actions {
+func (a *accumulator) takeActions() driverActions {
 	jobs := a.actions
-	a.actions = actions{}
+	a.actions = driverActions{}
 	return jobs
 }
 

@@ -87,7 +87,7 @@ type Batcher struct {
 	sealedLogs   sealedLogs
 	buffers      *buffers.Pool
 	arena        *arena.Arena
-	compressor   *compressor
+	compressor   *blockCompressor
 	categories   request.Categories
 	bodies       *budget.Budget
 	recycled     sync.Pool    // of *[]routedSpan: the memory of requests' spans
@@ -221,7 +221,7 @@ func (b *Batcher) update(change func(now time.Time)) {
 }
 
 // runActions runs the actions of the accumulator.
-func (b *Batcher) runActions(jobs actions) {
+func (b *Batcher) runActions(jobs driverActions) {
 	if len(jobs.compress) > 0 {
 		b.compressor.enqueue(jobs.compress)
 	}

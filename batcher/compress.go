@@ -15,9 +15,9 @@ import (
 // maxScratch bounds the memory that a worker keeps between blocks, in bytes. Larger blocks, of a single huge frame, are rare.
 const maxScratch = 8 << 20
 
-// compressor compresses blocks in a fixed number of workers. Blocks that a flush waits for come first; otherwise the order is
+// blockCompressor compresses blocks in a fixed number of workers. Blocks that a flush waits for come first; otherwise the order is
 // that of enqueue. The memory bound of the frames in the blocks also bounds its queues.
-type compressor struct {
+type blockCompressor struct {
 	pool *buffers.Pool
 	// done is called when a block's codec and stored bytes are set. Afterwards the compressor does not read the spans' memory.
 	done    func(*block)
@@ -32,8 +32,8 @@ type compressor struct {
 	}
 }
 
-func newCompressor(workers int, pool *buffers.Pool, done func(*block)) (*compressor, error) {
-	c := &compressor{pool: pool, done: done}
+func newCompressor(workers int, pool *buffers.Pool, done func(*block)) (*blockCompressor, error) {
+	c := &blockCompressor{pool: pool, done: done}
 	c.more.L = &c.mu
 	encoders := make([]*zstd.Encoder, workers)
 	for i := range encoders {
@@ -50,7 +50,7 @@ func newCompressor(workers int, pool *buffers.Pool, done func(*block)) (*compres
 	return c, nil
 }
 
-func (c *compressor) enqueue(blocks []*block) {
+func (c *blockCompressor) enqueue(blocks []*block) {
 	c.mu.Lock()
 	for _, b := range blocks {
 		b.state = blockQueued
@@ -69,7 +69,7 @@ func (c *compressor) enqueue(blocks []*block) {
 }
 
 // prioritize makes blocks urgent that are queued, or that will be.
-func (c *compressor) prioritize(blocks []*block) {
+func (c *blockCompressor) prioritize(blocks []*block) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, b := range blocks {
@@ -81,7 +81,7 @@ func (c *compressor) prioritize(blocks []*block) {
 }
 
 // close stops the workers once the queues are empty, and waits for them.
-func (c *compressor) close() {
+func (c *blockCompressor) close() {
 	c.mu.Lock()
 	c.mu.closed = true
 	c.mu.Unlock()
@@ -90,7 +90,7 @@ func (c *compressor) close() {
 }
 
 // nextBlock waits for a block. It returns nil when the compressor is closed and its queues are empty.
-func (c *compressor) nextBlock() *block {
+func (c *blockCompressor) nextBlock() *block {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
@@ -112,7 +112,7 @@ func (c *compressor) nextBlock() *block {
 	}
 }
 
-func (c *compressor) compressBlocks(enc *zstd.Encoder) {
+func (c *blockCompressor) compressBlocks(enc *zstd.Encoder) {
 	var (
 		scratch, gathered []byte
 		segments          []arena.Segment

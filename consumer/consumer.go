@@ -18,7 +18,7 @@ import (
 // Consumer reads a category. One iteration runs at a time. The other methods may be called concurrently from any goroutine.
 type Consumer struct {
 	category string
-	cfg      options
+	cfg      consumerOptions
 	streams  StreamService
 	payloads PayloadService
 	control  SchemaService // nil if the caller supplied services without it
@@ -38,7 +38,7 @@ type Consumer struct {
 		sync.Mutex
 		positions *shardPositions
 		watermark int64    // Unix microseconds; 0 = unknown
-		session   *session // of the running iteration
+		session   *iterationSession // of the running iteration
 		closed    bool
 	}
 
@@ -118,7 +118,7 @@ func (c *Consumer) wantsLogical(logical uint32) bool {
 	return c.wanted == nil || c.wanted[logical] || logical == uint32(sequenced.Logical)
 }
 
-func (c *Consumer) beginIteration(ctx context.Context) (*session, error) {
+func (c *Consumer) beginIteration(ctx context.Context) (*iterationSession, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -135,7 +135,7 @@ func (c *Consumer) beginIteration(ctx context.Context) (*session, error) {
 	return c.mu.session, nil
 }
 
-func (c *Consumer) endIteration(s *session) {
+func (c *Consumer) endIteration(s *iterationSession) {
 	s.stopAndFree()
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -29,7 +29,7 @@ type Extension interface {
 
 // WithExtension sets or changes the extension, which is nil before the first change.
 func WithExtension(change func(Extension) Extension) Option {
-	return option(func(c *options) { c.extension = change(c.extension) })
+	return optionFunc(func(c *consumerOptions) { c.extension = change(c.extension) })
 }
 
 // SchemaService reads and changes categories: an RPC client, or in one process the role itself.

@@ -20,7 +20,7 @@ var errUnanswered = fmt.Errorf("consumer: the request was not answered in time: 
 
 // startFetches starts fetches while there are payloads to fetch and memory for them. It is called whenever either may have
 // changed.
-func (s *session) startFetches() {
+func (s *iterationSession) startFetches() {
 	for {
 		group := s.queue.nextFetch(s.c.cfg.concurrency)
 		if group == nil {
@@ -35,7 +35,7 @@ func (s *session) startFetches() {
 }
 
 // fetchGroup fetches the payloads of a group: when it returns, each item is ready or the session is over.
-func (s *session) fetchGroup(todo []*streamItem) {
+func (s *iterationSession) fetchGroup(todo []*streamItem) {
 	if s.c.noViews.Load() {
 		for _, it := range todo {
 			it.plain = true
@@ -54,7 +54,7 @@ func (s *session) fetchGroup(todo []*streamItem) {
 }
 
 // fetchAll fetches payloads in one form, except those whose view is refused.
-func (s *session) fetchAll(todo []*streamItem) {
+func (s *iterationSession) fetchAll(todo []*streamItem) {
 	var (
 		failures int
 		since    = time.Now() // of the last progress
@@ -104,7 +104,7 @@ func (s *session) fetchAll(todo []*streamItem) {
 
 // fetchOnce makes one request and settles the items that it answers. It returns the items to request again, in order; err of an
 // item is its own error, if it had one. Items that are to be fetched raw instead are not among them.
-func (s *session) fetchOnce(todo []*streamItem) ([]*streamItem, error) {
+func (s *iterationSession) fetchOnce(todo []*streamItem) ([]*streamItem, error) {
 	req := &scribev1.FetchRequest{
 		Pointers: make([][]byte, len(todo)),
 		Encoding: scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW,
@@ -148,7 +148,7 @@ func (s *session) fetchOnce(todo []*streamItem) ([]*streamItem, error) {
 
 // settleAnswer makes an item ready from its answer. It is false when the item should be requested again: then the item's Err says
 // why.
-func (s *session) settleAnswer(ctx context.Context, it *streamItem, p *scribev1.Payload) bool {
+func (s *iterationSession) settleAnswer(ctx context.Context, it *streamItem, p *scribev1.Payload) bool {
 	at := it.place(s.c.category)
 	if info := p.GetError(); info != nil {
 		err := rpc.FromInfo(info)
@@ -198,7 +198,7 @@ func (s *session) settleAnswer(ctx context.Context, it *streamItem, p *scribev1.
 }
 
 // settleView is settleAnswer for views. If the answer is not a view, or the server can't make one, the stored payload is fetched.
-func (s *session) settleView(it *streamItem, p *scribev1.Payload, at payloadPlace) bool {
+func (s *iterationSession) settleView(it *streamItem, p *scribev1.Payload, at payloadPlace) bool {
 	err := checkCRC(p, at)
 	if err != nil {
 		if it.tries++; it.tries < maxTries {
@@ -239,7 +239,7 @@ func (it *streamItem) deliveredCount() uint32 {
 }
 
 // fetchPlain marks an item to be fetched raw.
-func (s *session) fetchPlain(it *streamItem, err error) {
+func (s *iterationSession) fetchPlain(it *streamItem, err error) {
 	if s.c.eval.Counts.ViewsRefused.Add(1) == 1 && !s.c.noViews.Load() { // of one, others follow
 		s.c.cfg.logger.Warn("no view of a payload: making its rows locally", "shard", it.pos.shard.String(), "lsn", uint64(it.LSN), "error", err)
 	}

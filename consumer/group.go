@@ -88,9 +88,9 @@ func (l *memberLife) beginLife() { l.ctx, l.cancel = context.WithCancelCause(con
 // created when its first member joins: only then [WithStart] says where it begins. The member joins with its first iteration, or
 // with [Group.Join]. The error reports every invalid option.
 func NewGroup(server, category, group string, opts ...Option) (*Group, error) {
-	defaults := option(func(c *options) { c.group = defaultGroupConfig() })
+	defaults := optionFunc(func(c *consumerOptions) { c.group = defaultGroupConfig() })
 	var invalid []error
-	validate := option(func(c *options) {
+	validate := optionFunc(func(c *consumerOptions) {
 		if err := record.ValidateName("group name", group); err != nil {
 			invalid = append(invalid, fmt.Errorf("consumer: %w", err))
 		}

@@ -26,7 +26,7 @@ func (c *Consumer) shareLocked() *memberShare {
 // shareOfStream is shareLocked for messages of the running stream. It fails with errReassigned if the member's positions have
 // changed since the stream was opened. Such messages are useless and would be misinterpreted: a stream that was told to end may
 // still bring messages, while a bucket that was taken in meanwhile begins at another position. The mutex is held.
-func (s *session) shareOfStream() (*memberShare, error) {
+func (s *iterationSession) shareOfStream() (*memberShare, error) {
 	sh := s.c.shareLocked()
 	if sh != nil && sh.version != s.version.Load() {
 		return nil, errReassigned
@@ -36,7 +36,7 @@ func (s *session) shareOfStream() (*memberShare, error) {
 
 // awaitBuckets waits until the member has buckets to read. It is false when the iteration is over: then itemEnd is in the queue,
 // unless the session ended.
-func (s *session) awaitBuckets() bool {
+func (s *iterationSession) awaitBuckets() bool {
 	g := s.c.group
 	if g == nil {
 		return true
@@ -63,7 +63,7 @@ func (s *session) awaitBuckets() bool {
 }
 
 // followBuckets ends the stream when the member's buckets change.
-func (s *session) followBuckets(cancel context.CancelCauseFunc) (stop func()) {
+func (s *iterationSession) followBuckets(cancel context.CancelCauseFunc) (stop func()) {
 	g := s.c.group
 	if g == nil {
 		return func() {}
@@ -126,7 +126,7 @@ func (conn *streamConnection) handleOpened(o *scribev1.StreamOpened) error {
 }
 
 // addShard handles a shard that joined the stream.
-func (s *session) addShard(v *scribev1.StreamShard) error {
+func (s *iterationSession) addShard(v *scribev1.StreamShard) error {
 	s.c.mu.Lock()
 	sh, err := s.shareOfStream()
 	if sh == nil {
@@ -145,7 +145,7 @@ func (s *session) addShard(v *scribev1.StreamShard) error {
 }
 
 // placeOf receives an entry and returns its position, see shardPositions.receiveEntry. The mutex is held.
-func (s *session) placeOf(shard record.ShardID, lsn record.LSN) (*shardPosition, bool, error) {
+func (s *iterationSession) placeOf(shard record.ShardID, lsn record.LSN) (*shardPosition, bool, error) {
 	switch sh, err := s.shareOfStream(); {
 	case err != nil:
 		return nil, false, err
@@ -156,7 +156,7 @@ func (s *session) placeOf(shard record.ShardID, lsn record.LSN) (*shardPosition,
 }
 
 // queueSharedGap queues a gap in a group member's share. done is false when there is no group.
-func (s *session) queueSharedGap(g *scribev1.StreamGap) (done bool, err error) {
+func (s *iterationSession) queueSharedGap(g *scribev1.StreamGap) (done bool, err error) {
 	s.c.mu.Lock()
 	sh, err := s.shareOfStream()
 	if sh == nil {
@@ -175,7 +175,7 @@ func (s *session) queueSharedGap(g *scribev1.StreamGap) (done bool, err error) {
 }
 
 // isFinished reports whether a bounded iteration has received everything up to its ends. The mutex is held.
-func (s *session) isFinished() bool {
+func (s *iterationSession) isFinished() bool {
 	if sh := s.c.shareLocked(); sh != nil {
 		return sh.undone == 0 && sh.version == s.version.Load() && s.c.group.hasSettled()
 	}
@@ -183,7 +183,7 @@ func (s *session) isFinished() bool {
 }
 
 // claimItem reports whether an item is to be delivered. The buffer of any other item is freed.
-func (s *session) claimItem(it *streamItem) bool {
+func (s *iterationSession) claimItem(it *streamItem) bool {
 	c := s.c
 	c.mu.Lock()
 	sh := c.shareLocked()

@@ -11,7 +11,7 @@ import (
 // explainMissing handles a payload whose object does not exist, although its pointer was sent: either retention was faster than
 // the fetch, or the object is lost. Logs are trimmed before objects are deleted, so the log's first LSN tells which. It sets the
 // item's gap or Err. It is false when the answer is not known yet; it.Err then says why.
-func (s *session) explainMissing(ctx context.Context, it *streamItem, why error) bool {
+func (s *iterationSession) explainMissing(ctx context.Context, it *streamItem, why error) bool {
 	first, err := s.firstReadable(ctx, it)
 	switch {
 	case err != nil:
@@ -34,7 +34,7 @@ func (s *session) explainMissing(ctx context.Context, it *streamItem, why error)
 }
 
 // firstReadable returns a lower bound of the readable LSNs of an item's shard: records below it were trimmed.
-func (s *session) firstReadable(ctx context.Context, it *streamItem) (record.LSN, error) {
+func (s *iterationSession) firstReadable(ctx context.Context, it *streamItem) (record.LSN, error) {
 	c := s.c
 	c.mu.Lock()
 	first := it.pos.trimmed
@@ -53,7 +53,7 @@ func (s *session) firstReadable(ctx context.Context, it *streamItem) (record.LSN
 }
 
 // askFirst asks the read stream service for the first LSN of an item's shard.
-func (s *session) askFirst(ctx context.Context, it *streamItem) (record.LSN, error) {
+func (s *iterationSession) askFirst(ctx context.Context, it *streamItem) (record.LSN, error) {
 	res, err := s.c.streams.Bounds(ctx, &scribev1.BoundsRequest{Category: s.c.category, Shards: []uint64{uint64(it.pos.shard)}})
 	if err != nil {
 		return 0, err

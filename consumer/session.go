@@ -19,9 +19,9 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// session is one iteration: the stream of pointers, the fetches of their payloads, and the queue between them and the loop. All
+// iterationSession is one iteration: the stream of pointers, the fetches of their payloads, and the queue between them and the loop. All
 // its goroutines have ended when stopAndFree returns.
-type session struct {
+type iterationSession struct {
 	c      *Consumer
 	ctx    context.Context //nolint:containedctx // the life of the session
 	cancel context.CancelCauseFunc
@@ -44,15 +44,15 @@ var errDone = errors.New("consumer: everything was received")
 // errSilent ends a stream that sends nothing; the next one is opened at another instance, if there is one.
 var errSilent = fmt.Errorf("consumer: the stream fell silent: %w", discovery.ErrBroken)
 
-func (c *Consumer) newSession(ctx context.Context) *session {
-	s := &session{c: c, queue: newQueue(c.cfg.prefetchBytes)}
+func (c *Consumer) newSession(ctx context.Context) *iterationSession {
+	s := &iterationSession{c: c, queue: newQueue(c.cfg.prefetchBytes)}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	s.startGoroutine(s.keepStream)
 	return s
 }
 
 // startGoroutine starts a goroutine of the session, unless the session has been halted.
-func (s *session) startGoroutine(fn func()) {
+func (s *iterationSession) startGoroutine(fn func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.mu.halted {
@@ -61,7 +61,7 @@ func (s *session) startGoroutine(fn func()) {
 }
 
 // haltWith ends the session's goroutines and waits for them.
-func (s *session) haltWith(cause error) {
+func (s *iterationSession) haltWith(cause error) {
 	s.cancel(cause)
 	s.mu.Lock()
 	s.mu.halted = true
@@ -70,7 +70,7 @@ func (s *session) haltWith(cause error) {
 }
 
 // stopAndFree ends the session and frees its buffers.
-func (s *session) stopAndFree() {
+func (s *iterationSession) stopAndFree() {
 	s.haltWith(context.Canceled)
 	for it := s.queue.peekItem(); it != nil; it = s.queue.peekItem() {
 		if !it.Keep {
@@ -81,7 +81,7 @@ func (s *session) stopAndFree() {
 }
 
 // keepStream keeps a stream open until the session ends, everything requested was received, or an error is permanent.
-func (s *session) keepStream() {
+func (s *iterationSession) keepStream() {
 	var (
 		failures, broken int
 		since            = time.Now() // of the last sign of life
@@ -121,7 +121,7 @@ func (s *session) keepStream() {
 const maxBroken = 5
 
 // endingError returns the error that ends the iteration after a stream has ended, or nil to reopen the stream.
-func (s *session) endingError(err error, since time.Time, broken int) error {
+func (s *iterationSession) endingError(err error, since time.Time, broken int) error {
 	if err == nil {
 		return nil // evicted, or an orderly close by the server
 	}
@@ -140,14 +140,14 @@ func (s *session) endingError(err error, since time.Time, broken int) error {
 
 // streamConnection is one stream of a session.
 type streamConnection struct {
-	s      *session
+	s      *iterationSession
 	opened bool
 	lived  bool        // it brought a message, if only a heartbeat
 	alive  *time.Timer // ends a silent stream
 }
 
 // runStream opens one stream and reads it to its end. lived reports that it brought something beside StreamOpened.
-func (s *session) runStream() (lived bool, err error) {
+func (s *iterationSession) runStream() (lived bool, err error) {
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	defer cancel(nil)
 	defer s.followBuckets(cancel)()
@@ -184,7 +184,7 @@ func (s *session) runStream() (lived bool, err error) {
 }
 
 // startRequest returns the first request of a stream.
-func (s *session) startRequest() *scribev1.StreamRequest {
+func (s *iterationSession) startRequest() *scribev1.StreamRequest {
 	c := s.c
 	pointers, bytes := s.queue.initialCredits()
 	start := &scribev1.StreamStart{
@@ -218,7 +218,7 @@ func (s *session) startRequest() *scribev1.StreamRequest {
 }
 
 // nextCredits waits until there are credits to return, and returns them.
-func (s *session) nextCredits(ctx context.Context) (*scribev1.StreamRequest, error) {
+func (s *iterationSession) nextCredits(ctx context.Context) (*scribev1.StreamRequest, error) {
 	for {
 		select {
 		case <-s.queue.credits:
@@ -326,7 +326,7 @@ func (conn *streamConnection) joinShards(o *scribev1.StreamOpened) error {
 }
 
 // endShard handles the end of a shard: nothing more comes, even if its end was thought to be later.
-func (s *session) endShard(shard record.ShardID) error {
+func (s *iterationSession) endShard(shard record.ShardID) error {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
 	sh, err := s.shareOfStream()
@@ -342,7 +342,7 @@ func (s *session) endShard(shard record.ShardID) error {
 }
 
 // queueEntries queues entries and starts their fetches.
-func (s *session) queueEntries(e *scribev1.StreamEntries) error {
+func (s *iterationSession) queueEntries(e *scribev1.StreamEntries) error {
 	var err error
 	skips := e.GetSkipped()
 	for i, entry := range e.GetEntries() {
@@ -367,7 +367,7 @@ func (s *session) queueEntries(e *scribev1.StreamEntries) error {
 	return err
 }
 
-func (s *session) queueEntry(e *scribev1.StreamEntry) error {
+func (s *iterationSession) queueEntry(e *scribev1.StreamEntry) error {
 	if s.queue.isFull() { // checked before its position counts as received
 		return fmt.Errorf("%w: it overruns its credits", ErrProtocol)
 	}
@@ -411,7 +411,7 @@ func (s *session) queueEntry(e *scribev1.StreamEntry) error {
 }
 
 // queueGap queues a gap.
-func (s *session) queueGap(g *scribev1.StreamGap) error {
+func (s *iterationSession) queueGap(g *scribev1.StreamGap) error {
 	if done, err := s.queueSharedGap(g); done || err != nil {
 		return err
 	}
@@ -431,7 +431,7 @@ func (s *session) queueGap(g *scribev1.StreamGap) error {
 const unwatched = 2 * time.Second
 
 // queueWatermark queues the stream's watermark.
-func (s *session) queueWatermark(at int64) {
+func (s *iterationSession) queueWatermark(at int64) {
 	if until := s.c.cfg.until; !until.IsZero() {
 		// A category without shards has no watermark.
 		s.past = at >= until.UnixMicro()+s.window || at == 0 && s.c.cfg.now().After(until.Add(unwatched))

@@ -8,7 +8,7 @@ import (
 )
 
 // queueSkip queues a run of pointers whose payloads can't match the filter.
-func (s *session) queueSkip(k *scribev1.StreamSkip) error {
+func (s *iterationSession) queueSkip(k *scribev1.StreamSkip) error {
 	c := s.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -30,7 +30,7 @@ func (s *session) queueSkip(k *scribev1.StreamSkip) error {
 
 // passOver marks a run as received. It returns the positions after the run, none when the run contains nothing that was still to
 // come, and the number of pointers. The mutex is held.
-func (s *session) passOver(k *scribev1.StreamSkip) (runs map[*shardPosition]record.LSN, pointers uint64, err error) {
+func (s *iterationSession) passOver(k *scribev1.StreamSkip) (runs map[*shardPosition]record.LSN, pointers uint64, err error) {
 	c := s.c
 	shard, from, to := record.ShardID(k.GetShard()), record.LSN(k.GetFrom()), record.LSN(k.GetTo())
 	sh, err := s.shareOfStream()

@@ -44,7 +44,7 @@ type answerItem struct {
 	position logPosition
 	encoded  []byte
 	view     *view.View[*viewTranscoder]
-	made     *block
+	made     *checkedBlock
 	reused   bool
 	encoding *viewBuild
 }
@@ -55,7 +55,7 @@ type blockJob struct {
 	p   *pointer.Pointer
 	// begin and end are what the items need of the decompressed block, in bytes.
 	begin, end uint64
-	block      *block
+	block      *checkedBlock
 	err        error
 	// sent: its memory is in the answer.
 	sent bool
@@ -134,8 +134,8 @@ func outputBytes(encoding scribev1.PayloadEncoding, p *pointer.Pointer, whole bo
 }
 
 // sentBlocks are the blocks whose memory is in the answer.
-func (a *fetchAnswer) sentBlocks() []*block {
-	var blocks []*block
+func (a *fetchAnswer) sentBlocks() []*checkedBlock {
+	var blocks []*checkedBlock
 	for i := range a.jobs {
 		if a.jobs[i].sent {
 			blocks = append(blocks, a.jobs[i].block)

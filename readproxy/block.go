@@ -60,8 +60,8 @@ func (k *blockKey) sharedKey() string {
 	return string(b)
 }
 
-// block is a block that was checked. It is immutable.
-type block struct {
+// checkedBlock is a block that was checked. It is immutable.
+type checkedBlock struct {
 	data []byte
 	// category is the first frame's; empty for a decompressed block, which has many.
 	category string
@@ -80,7 +80,7 @@ type block struct {
 // blockOverhead is counted for a block in the cache beside its data.
 const blockOverhead = 256
 
-func (b *block) bytes() int64 { return int64(len(b.data)) + 4*int64(len(b.sums)) + blockOverhead }
+func (b *checkedBlock) bytes() int64 { return int64(len(b.data)) + 4*int64(len(b.sums)) + blockOverhead }
 
 // pieceBytes is the piece of a decompressed block that has a checksum of its own: a payload of a few hundred bytes is cut out of a
 // block of a megabyte, and memory is to be looked at only where it is used.
@@ -96,7 +96,7 @@ func sumPieces(data []byte) []uint32 {
 
 // isIntact reports whether the memory of a block from begin to end is what it was when it was checked; of a stored block, all of it is
 // looked at.
-func (b *block) isIntact(k *blockKey, begin, end uint64) bool {
+func (b *checkedBlock) isIntact(k *blockKey, begin, end uint64) bool {
 	if !k.raw {
 		return record.CRC(b.data) == k.crc
 	}
@@ -123,13 +123,13 @@ func checkStored(p *pointer.Pointer, stored []byte) error {
 }
 
 // newBlock makes what is kept of stored bytes that are sound. They are the block's afterwards, unless it is a decompressed one.
-func newBlock(p *pointer.Pointer, stored []byte, raw bool) (*block, error) {
+func newBlock(p *pointer.Pointer, stored []byte, raw bool) (*checkedBlock, error) {
 	if !raw {
 		h, err := firstHeader(p, stored)
 		if err != nil {
 			return nil, err
 		}
-		return &block{data: stored, category: h.CategoryName()}, nil
+		return &checkedBlock{data: stored, category: h.CategoryName()}, nil
 	}
 	data := stored
 	if p.Codec != pointer.CodecNone {
@@ -138,7 +138,7 @@ func newBlock(p *pointer.Pointer, stored []byte, raw bool) (*block, error) {
 			return nil, err
 		}
 	}
-	return &block{data: data, sums: sumPieces(data)}, nil
+	return &checkedBlock{data: data, sums: sumPieces(data)}, nil
 }
 
 // headerRoom is what a frame's header and category name take at most.

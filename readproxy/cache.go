@@ -20,7 +20,7 @@ type blockCache struct {
 	provenLimit int64
 	mu          struct {
 		sync.Mutex
-		trial, proven           *simplelru.LRU[blockKey, *block]
+		trial, proven           *simplelru.LRU[blockKey, *checkedBlock]
 		given                   *simplelru.LRU[blockKey, struct{}]
 		trialBytes, provenBytes int64
 		evicted                 uint64
@@ -38,10 +38,10 @@ func newCache(limit int64) (*blockCache, error) {
 	c := &blockCache{limit: limit, provenLimit: int64(float64(limit) * provenShare)}
 	var err error
 	// The bounds are on bytes, which add and move keep.
-	if c.mu.trial, err = simplelru.NewLRU[blockKey, *block](math.MaxInt, nil); err != nil {
+	if c.mu.trial, err = simplelru.NewLRU[blockKey, *checkedBlock](math.MaxInt, nil); err != nil {
 		return nil, err
 	}
-	if c.mu.proven, err = simplelru.NewLRU[blockKey, *block](math.MaxInt, nil); err != nil {
+	if c.mu.proven, err = simplelru.NewLRU[blockKey, *checkedBlock](math.MaxInt, nil); err != nil {
 		return nil, err
 	}
 	c.mu.given, err = simplelru.NewLRU[blockKey, struct{}](rememberedKeys, nil)
@@ -49,7 +49,7 @@ func newCache(limit int64) (*blockCache, error) {
 }
 
 // getBlock returns a block, or nil. first says that it is the first time since it was added.
-func (c *blockCache) getBlock(k blockKey) (b *block, first bool) {
+func (c *blockCache) getBlock(k blockKey) (b *checkedBlock, first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if b, ok := c.mu.proven.Get(k); ok {
@@ -66,7 +66,7 @@ func (c *blockCache) getBlock(k blockKey) (b *block, first bool) {
 }
 
 // addProven puts a block that is in no part into the proven one. The mutex is held.
-func (c *blockCache) addProven(k blockKey, b *block) {
+func (c *blockCache) addProven(k blockKey, b *checkedBlock) {
 	if b.bytes() > c.provenLimit {
 		c.mu.trial.Add(k, b)
 		c.mu.trialBytes += b.bytes()
@@ -84,7 +84,7 @@ func (c *blockCache) addProven(k blockKey, b *block) {
 
 // addBlock keeps a block, unless it is larger than the whole cache; proven says that it is young, or that several asked for it already.
 // Others make room first, so the bound holds at any time.
-func (c *blockCache) addBlock(k blockKey, b *block, proven bool) {
+func (c *blockCache) addBlock(k blockKey, b *checkedBlock, proven bool) {
 	if b.bytes() > c.limit {
 		return
 	}
@@ -121,10 +121,10 @@ func (c *blockCache) removeBlock(k blockKey) {
 }
 
 // dropDamaged takes out a block that is damaged, unless another took its place.
-func (c *blockCache) dropDamaged(k blockKey, damaged *block) {
+func (c *blockCache) dropDamaged(k blockKey, damaged *checkedBlock) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, part := range []*simplelru.LRU[blockKey, *block]{c.mu.trial, c.mu.proven} {
+	for _, part := range []*simplelru.LRU[blockKey, *checkedBlock]{c.mu.trial, c.mu.proven} {
 		if b, ok := part.Peek(k); ok && b == damaged {
 			c.removeBlock(k)
 		}

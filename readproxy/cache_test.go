@@ -22,12 +22,12 @@ func TestCacheProperties(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		added := map[blockKey]*block{}
+		added := map[blockKey]*checkedBlock{}
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
 			k := testKey(rapid.IntRange(0, 30).Draw(t, "key"))
 			switch rapid.IntRange(0, 3).Draw(t, "what") {
 			case 0, 1:
-				b := &block{data: make([]byte, rapid.IntRange(0, 6000).Draw(t, "size")), sums: make([]uint32, rapid.IntRange(0, 3).Draw(t, "sums"))}
+				b := &checkedBlock{data: make([]byte, rapid.IntRange(0, 6000).Draw(t, "size")), sums: make([]uint32, rapid.IntRange(0, 3).Draw(t, "sums"))}
 				if b.bytes() <= c.limit {
 					added[k] = b
 				}
@@ -62,7 +62,7 @@ func TestCacheProperties(t *testing.T) {
 // A second look is told apart once: that is when a block has shown to be of use to more than one.
 func TestCacheTellsTheSecondLook(t *testing.T) {
 	c, _ := newCache(1 << 20)
-	b := &block{data: make([]byte, 100)}
+	b := &checkedBlock{data: make([]byte, 100)}
 	c.addBlock(testKey(1), b, false)
 	for i, want := range []bool{true, false, false} {
 		if got, first := c.getBlock(testKey(1)); got != b || first != want {
@@ -112,8 +112,8 @@ func TestReplayLeavesTheTail(t *testing.T) {
 		}
 		return float64(hits) / float64(asked)
 	}
-	b := &block{data: make([]byte, 1000)}
-	lru, _ := simplelru.NewLRU[blockKey, *block](blocks, nil)
+	b := &checkedBlock{data: make([]byte, 1000)}
+	lru, _ := simplelru.NewLRU[blockKey, *checkedBlock](blocks, nil)
 	plain := run(func(k blockKey) bool { _, ok := lru.Get(k); return ok }, func(k blockKey, _ bool) { lru.Add(k, b) })
 	for _, young := range []bool{true, false} {
 		c, _ := newCache(blocks * b.bytes())
@@ -128,7 +128,7 @@ func TestReplayLeavesTheTail(t *testing.T) {
 
 func TestSumsFindEveryFlip(t *testing.T) {
 	data := make([]byte, 3*pieceBytes+100)
-	b := &block{data: data, sums: sumPieces(data)}
+	b := &checkedBlock{data: data, sums: sumPieces(data)}
 	k := blockKey{raw: true}
 	rapid.Check(t, func(t *rapid.T) {
 		begin := rapid.Uint64Range(0, uint64(len(data)-1)).Draw(t, "begin")

@@ -28,7 +28,7 @@ type blockFetch struct {
 
 	done chan struct{}
 	// block and err are set when done is closed.
-	block *block
+	block *checkedBlock
 	err   error
 	// shared: others than the first wait for it. Guarded by flights.mu.
 	shared bool
@@ -96,7 +96,7 @@ func (s *Server) joinFetches(a *fetchAnswer) (joined []*blockFetch, own []bool) 
 }
 
 // cachedBlock returns a job's block out of memory, where it is looked at again: damage there must not go out, nor stay.
-func (s *Server) cachedBlock(a *fetchAnswer, j *blockJob) *block {
+func (s *Server) cachedBlock(a *fetchAnswer, j *blockJob) *checkedBlock {
 	b, again := s.cache.getBlock(j.key)
 	if b == nil {
 		return nil
@@ -165,7 +165,7 @@ func (s *Server) runFetches(fs []*blockFetch) {
 }
 
 // endFetch ends a flight with a block or an error.
-func (s *Server) endFetch(f *blockFetch, b *block, err error) (shared bool) {
+func (s *Server) endFetch(f *blockFetch, b *checkedBlock, err error) (shared bool) {
 	if err != nil {
 		err = s.withReason(&f.p, err)
 	}

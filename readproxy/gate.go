@@ -35,7 +35,7 @@ func newGate(s *Server) *admissionGate {
 
 		bodies: budget.New("requests that the read proxy reads", max(s.cfg.RequestBytes/bodyShare, leastBodies)),
 	}
-	g.sending.blocks = make(map[*block]int)
+	g.sending.blocks = make(map[*checkedBlock]int)
 	g.control.meter = admission.NewMeter(s.deps.CPUTime, s.cfg.NetworkBytesPerSecond)
 	g.control.controller = admission.NewController(s.cfg.Queue)
 	return g
@@ -84,12 +84,12 @@ func (s *Server) Admit(n int64) (release func(), err error) {
 // block that is in several answers counts once, since none has a copy.
 type sentAnswers struct {
 	mu     sync.Mutex
-	blocks map[*block]int // how many answers it is in
+	blocks map[*checkedBlock]int // how many answers it is in
 	bytes  int64
 }
 
 // addAnswer takes an answer's blocks and the bytes of its own, and returns the bytes that it takes beyond what others have already.
-func (o *sentAnswers) addAnswer(blocks []*block, own int64) int64 {
+func (o *sentAnswers) addAnswer(blocks []*checkedBlock, own int64) int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	n := own
@@ -103,7 +103,7 @@ func (o *sentAnswers) addAnswer(blocks []*block, own int64) int64 {
 }
 
 // removeAnswer takes it out again, and returns the bytes that nobody has any more.
-func (o *sentAnswers) removeAnswer(blocks []*block, own int64) int64 {
+func (o *sentAnswers) removeAnswer(blocks []*checkedBlock, own int64) int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	n := own

@@ -59,7 +59,7 @@ func TestDamageInMemory(t *testing.T) {
 		if round == 1 {
 			break
 		}
-		for _, part := range [][]*block{h.server.cache.mu.proven.Values(), h.server.cache.mu.trial.Values()} {
+		for _, part := range [][]*checkedBlock{h.server.cache.mu.proven.Values(), h.server.cache.mu.trial.Values()} {
 			for _, b := range part {
 				b.data[len(b.data)/2] ^= 1
 			}

@@ -32,7 +32,7 @@ import (
 type viewBuild struct {
 	built chan struct{}
 	// block and err are set when done is closed.
-	block *block
+	block *checkedBlock
 	err   error
 }
 
@@ -88,7 +88,7 @@ func (a *fetchAnswer) joinBuild(it *answerItem) (e *viewBuild, first bool) {
 }
 
 // endBuild ends an encoding. What was made is in the cache before it is in nobody's hands.
-func (a *fetchAnswer) endBuild(it *answerItem, b *block, err error) {
+func (a *fetchAnswer) endBuild(it *answerItem, b *checkedBlock, err error) {
 	key := viewKeyOf(&it.pointer, it.view.ID, a.asked.codec)
 	if err == nil && a.rule.Memory != KeepNever {
 		young := time.Now().UnixMicro()-it.pointer.Blob.Time() <= a.s.cfg.TailAge.Microseconds()
@@ -173,7 +173,7 @@ func (a *fetchAnswer) makeOwn(ctx context.Context, items []*answerItem) error {
 }
 
 // makeView makes the view of one item, when it is its turn.
-func (a *fetchAnswer) makeView(ctx context.Context, it *answerItem) (*block, error) {
+func (a *fetchAnswer) makeView(ctx context.Context, it *answerItem) (*checkedBlock, error) {
 	j, p := &a.jobs[it.job], &it.pointer
 	if j.err != nil {
 		return nil, a.asTrimmed(p, j.err)
@@ -229,7 +229,7 @@ func (a *fetchAnswer) makeView(ctx context.Context, it *answerItem) (*block, err
 }
 
 // transcodeView makes the block of a view out of a payload's frames.
-func (a *fetchAnswer) transcodeView(it *answerItem, frames []byte) (*block, error) {
+func (a *fetchAnswer) transcodeView(it *answerItem, frames []byte) (*checkedBlock, error) {
 	rows, losses, err := splitLosses(frames)
 	if err != nil {
 		return nil, err
@@ -298,8 +298,8 @@ var packers = sync.Pool{New: func() any {
 }}
 
 // newViewBlock makes what is kept of a view.
-func newViewBlock(data []byte, codec uint32, said *scribev1.PayloadView) *block {
-	b := &block{data: data, codec: codecPlain, rawLen: uint64(len(data)), view: said}
+func newViewBlock(data []byte, codec uint32, said *scribev1.PayloadView) *checkedBlock {
+	b := &checkedBlock{data: data, codec: codecPlain, rawLen: uint64(len(data)), view: said}
 	var packed []byte
 	switch codec {
 	case codecS2:

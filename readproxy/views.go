@@ -204,7 +204,7 @@ func (a *fetchAnswer) cachedView(it *answerItem, v *view.View[*viewTranscoder]) 
 }
 
 // keptView is what is in memory of an item in a view; nil when nothing sound is.
-func (a *fetchAnswer) keptView(it *answerItem, v *view.View[*viewTranscoder]) *block {
+func (a *fetchAnswer) keptView(it *answerItem, v *view.View[*viewTranscoder]) *checkedBlock {
 	key := viewKeyOf(&it.pointer, v.ID, a.asked.codec)
 	b, _ := a.s.cache.getBlock(key)
 	if b != nil && !b.isIntact(&key, 0, uint64(len(b.data))) {

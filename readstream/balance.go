@@ -94,7 +94,7 @@ func (s *Server) balanceStreams(ctx context.Context) {
 			continue
 		}
 		for _, away := range chooseEvictions(own, s.deps.Peers(), shares, s.cfg.MinStreamAge) {
-			away.st.sendAway(eviction{
+			away.st.sendAway(evictionNotice{
 				scribev1.Reason_REASON_OVERLOADED,
 				fmt.Sprintf("this server has a load of %.0f, others have less: the stream can go on at one of them", own),
 			})

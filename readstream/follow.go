@@ -159,7 +159,7 @@ func (st *consumerStream) admitShards(states []metalog.State) error {
 	st.opening = nil
 	st.member.Follow(fresh)
 	if all > int64(st.s.cfg.TotalShards) {
-		st.sendAway(eviction{
+		st.sendAway(evictionNotice{
 			scribev1.Reason_REASON_OVERLOADED,
 			fmt.Sprintf("the streams of this server follow %d shards, the limit is %d: others have appeared", all, st.s.cfg.TotalShards),
 		})
@@ -204,6 +204,6 @@ func (st *consumerStream) compareCategory(now *scribev1.Category) {
 	case now.GetId() != st.cat.GetId():
 		st.failStream(rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "category %q was deleted while the stream ran", st.plan.category))
 	case now.HasOneOrder() != st.cat.HasOneOrder():
-		st.sendAway(eviction{scribev1.Reason_REASON_SHUTTING_DOWN, "the category's order is another one from now on: open the stream again"})
+		st.sendAway(evictionNotice{scribev1.Reason_REASON_SHUTTING_DOWN, "the category's order is another one from now on: open the stream again"})
 	}
 }

@@ -175,7 +175,7 @@ func count(runs []*scribev1.StreamSkip) int {
 // evict0 sends all streams away, as a server that is busier than others does.
 func (s *Server) evict0() {
 	for _, st := range s.openStreams() {
-		st.sendAway(eviction{scribev1.Reason_REASON_OVERLOADED, "a test"})
+		st.sendAway(evictionNotice{scribev1.Reason_REASON_OVERLOADED, "a test"})
 	}
 }
 

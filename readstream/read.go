@@ -45,7 +45,7 @@ func (st *consumerStream) engineLost(err error) error {
 
 // engineClosed sends the client away: the engine of this process is closed with the process.
 func (st *consumerStream) engineClosed() {
-	st.sendAway(eviction{scribev1.Reason_REASON_SHUTTING_DOWN, "the metadata engine of this server is closed"})
+	st.sendAway(evictionNotice{scribev1.Reason_REASON_SHUTTING_DOWN, "the metadata engine of this server is closed"})
 }
 
 // runningRead is a read that runs. There may be two of a shard for a moment: the merge is told of the first one before the driver is.

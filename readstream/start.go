@@ -60,13 +60,13 @@ func (p *streamPlan) wantsShard(shard record.ShardID) bool {
 	return ok
 }
 
-// violations collects what is wrong with a request, and keeps what it says short.
-type violations struct {
+// requestViolations collects what is wrong with a request, and keeps what it says short.
+type requestViolations struct {
 	list []string
 	more int
 }
 
-func (f *violations) addViolation(format string, args ...any) {
+func (f *requestViolations) addViolation(format string, args ...any) {
 	const limit = 20
 	if len(f.list) < limit {
 		f.list = append(f.list, fmt.Sprintf(format, args...))
@@ -75,7 +75,7 @@ func (f *violations) addViolation(format string, args ...any) {
 	f.more++
 }
 
-func (f *violations) asError(reason scribev1.Reason, what string) error {
+func (f *requestViolations) asError(reason scribev1.Reason, what string) error {
 	if len(f.list) == 0 {
 		return nil
 	}
@@ -88,7 +88,7 @@ func (f *violations) asError(reason scribev1.Reason, what string) error {
 
 // newPlan checks a StreamStart as far as that needs no category. It reports every fault.
 func newPlan(req *scribev1.StreamStart, now time.Time) (*streamPlan, error) {
-	var f violations
+	var f requestViolations
 	p := &streamPlan{
 		category: req.GetCategory(), consumer: req.GetConsumer(), at: req.GetStartAt(), time: req.GetStartTime(), unsequenced: req.GetUnsequenced(),
 	}
@@ -147,7 +147,7 @@ func (p *streamPlan) windowIn(c *scribev1.Category) int64 {
 }
 
 // checkDuration checks a duration. A limit of 0 is none.
-func checkDuration(d *durationpb.Duration, what string, least, most time.Duration, f *violations) time.Duration {
+func checkDuration(d *durationpb.Duration, what string, least, most time.Duration, f *requestViolations) time.Duration {
 	if err := d.CheckValid(); err != nil {
 		f.addViolation("invalid %s: %v", what, err)
 		return least
@@ -166,7 +166,7 @@ func orUnlimited(d time.Duration) string {
 	return d.String()
 }
 
-func (p *streamPlan) setStart(req *scribev1.StreamStart, now time.Time, f *violations) {
+func (p *streamPlan) setStart(req *scribev1.StreamStart, now time.Time, f *requestViolations) {
 	switch p.at {
 	case scribev1.StartAt_START_AT_UNSPECIFIED:
 		p.at = scribev1.StartAt_START_AT_LATEST
@@ -191,7 +191,7 @@ func (p *streamPlan) setStart(req *scribev1.StreamStart, now time.Time, f *viola
 }
 
 // setBuckets takes the buckets that a member of a group reads.
-func (p *streamPlan) setBuckets(b *scribev1.StreamBuckets, f *violations) {
+func (p *streamPlan) setBuckets(b *scribev1.StreamBuckets, f *requestViolations) {
 	if b == nil {
 		return
 	}
@@ -208,7 +208,7 @@ func (p *streamPlan) setBuckets(b *scribev1.StreamBuckets, f *violations) {
 	p.buckets = &bucket.Filter{Scheme: scheme, Set: set}
 }
 
-func (p *streamPlan) setResume(req *scribev1.StreamStart, f *violations) {
+func (p *streamPlan) setResume(req *scribev1.StreamStart, f *requestViolations) {
 	positions := req.GetResume()
 	if len(positions) > maxResume {
 		f.addViolation("%d positions to resume at, the limit is %d", len(positions), maxResume)
@@ -229,7 +229,7 @@ func (p *streamPlan) setResume(req *scribev1.StreamStart, f *violations) {
 
 // checkCategory compares a plan with its category.
 func (p *streamPlan) checkCategory(c *scribev1.Category) error {
-	var unknown, foreign violations
+	var unknown, foreign requestViolations
 	for _, l := range p.logical {
 		if l >= c.GetShards() {
 			unknown.addViolation("%d", l)
@@ -362,7 +362,7 @@ func (st *consumerStream) addKnownShards(ctx context.Context, states []metalog.S
 	if err != nil {
 		return err
 	}
-	var beyond violations
+	var beyond requestViolations
 	for i, v := range states {
 		if from[i] > v.NextLSN {
 			beyond.addViolation("shard %v is to resume at LSN %d, its next one is %d", v.Shard, from[i], v.NextLSN)

@@ -96,7 +96,7 @@ type consumerStream struct {
 		asking bool
 		// err ends the stream; evict evicts it.
 		err   error
-		evict *eviction
+		evict *evictionNotice
 		// closed: the merge is closed.
 		closed bool
 	}
@@ -143,14 +143,14 @@ func (st *consumerStream) failStream(err error) {
 	st.wakeDriver()
 }
 
-// eviction is the reason for evicting a stream.
-type eviction struct {
+// evictionNotice is the reason for evicting a stream.
+type evictionNotice struct {
 	reason  scribev1.Reason
 	message string
 }
 
 // sendAway requests an eviction of the stream. The first reason counts.
-func (st *consumerStream) sendAway(e eviction) {
+func (st *consumerStream) sendAway(e evictionNotice) {
 	st.mu.Lock()
 	if st.mu.evict == nil {
 		st.mu.evict = &e
@@ -312,7 +312,7 @@ func (st *consumerStream) checkEnd(ctx context.Context) (done bool, _ error) {
 	case evict != nil:
 		return true, st.evictClient(*evict)
 	case st.s.evicting.Err() != nil:
-		return true, st.evictClient(eviction{scribev1.Reason_REASON_SHUTTING_DOWN, "the server is shutting down"})
+		return true, st.evictClient(evictionNotice{scribev1.Reason_REASON_SHUTTING_DOWN, "the server is shutting down"})
 	case joined != nil:
 		return false, st.finishJoin(ctx, joined)
 	}
@@ -352,7 +352,7 @@ func (st *consumerStream) handleTick(ctx context.Context) error {
 	st.categoryExists(ctx)
 	st.resting = false
 	if most := st.s.cfg.MaxStreamAge; most > 0 && st.s.clock().Sub(st.since) >= most {
-		st.sendAway(eviction{scribev1.Reason_REASON_OVERLOADED, fmt.Sprintf("the stream has run for %v: it can go on here or at another server", most)})
+		st.sendAway(evictionNotice{scribev1.Reason_REASON_OVERLOADED, fmt.Sprintf("the stream has run for %v: it can go on here or at another server", most)})
 		return nil
 	}
 	st.mu.Lock()
@@ -538,7 +538,7 @@ func (st *consumerStream) sendNow(r *scribev1.StreamResponse) error {
 }
 
 // evictClient sends the batch, and then an eviction with all positions.
-func (st *consumerStream) evictClient(why eviction) error {
+func (st *consumerStream) evictClient(why evictionNotice) error {
 	if err := st.flushBatch(); err != nil {
 		return err
 	}

@@ -59,19 +59,19 @@ func (q *sendQueue) everFitsSpool(l *categoryQueue, n int64) bool {
 	return float64(n) <= float64(q.capacity)*q.cfg.Share/(1+q.cfg.Share)
 }
 
-// destination is where an entry goes.
-type destination uint8
+// entryDestination is where an entry goes.
+type entryDestination uint8
 
 const (
-	inMemory destination = 1 // memory is charged
-	onDisk   destination = 2 // to the spool only
-	nowhere  destination = 3 // no capacity now; the category's rule decides
-	tooLarge destination = 4 // never fits
+	inMemory entryDestination = 1 // memory is charged
+	onDisk   entryDestination = 2 // to the spool only
+	nowhere  entryDestination = 3 // no capacity now; the category's rule decides
+	tooLarge entryDestination = 4 // never fits
 )
 
 // chooseDestination decides where a new entry goes, and charges its memory. An ordered category with backlog continues on disk,
 // except for frames whose caller waits for the upstream: those wait in memory for their turn.
-func (q *sendQueue) chooseDestination(l *categoryQueue, e *queueEntry, at time.Time) destination {
+func (q *sendQueue) chooseDestination(l *categoryQueue, e *queueEntry, at time.Time) entryDestination {
 	e.charge = chargeOf(len(e.frames), e.bytes)
 	if len(l.waiters) > 0 && l.waiters[0] != e.waiter {
 		return nowhere // others came first
@@ -151,7 +151,7 @@ func (q *sendQueue) blockCall(l *categoryQueue, e *queueEntry) bool {
 	if q.blockedCalls >= q.cfg.MaxBlocked || q.blockedBytes+e.bytes > q.cfg.MemoryBytes/2 || waiting+e.bytes > q.cfg.MemoryBytes/4 {
 		return false
 	}
-	e.waiter = &waiter{ready: make(chan struct{}, 1), bytes: e.bytes}
+	e.waiter = &capacityWaiter{ready: make(chan struct{}, 1), bytes: e.bytes}
 	l.waiters = append(l.waiters, e.waiter)
 	q.blocked[l] = struct{}{}
 	q.blockedCalls++

@@ -47,11 +47,11 @@ type categoryQueue struct {
 	// not check them.
 	sequenced, unordered bool
 
-	waiters []*waiter
+	waiters []*capacityWaiter
 }
 
-// waiter is a call that waits for capacity.
-type waiter struct {
+// capacityWaiter is a call that waits for capacity.
+type capacityWaiter struct {
 	ready chan struct{} // buffered: the call should try again
 	bytes int64
 }

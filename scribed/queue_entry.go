@@ -71,7 +71,7 @@ type queueEntry struct {
 	// backfill says that its frames came from the spool, and return there if they are not accepted.
 	backfill bool
 	// waiter is its entry in the list of calls that wait for capacity; nil when it does not wait.
-	waiter *waiter
+	waiter *capacityWaiter
 	// owed is its part of sendQueue.owed.
 	owed int64
 	// dropped counts how often older frames were dropped to free capacity for it.

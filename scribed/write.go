@@ -177,7 +177,7 @@ func (w *writeCall) acceptEntries(ctx context.Context) error {
 }
 
 // waitForCapacity waits until capacity may be free, ctx ends, or the agent is closing.
-func (w *writeCall) waitForCapacity(ctx context.Context, at *waiter) {
+func (w *writeCall) waitForCapacity(ctx context.Context, at *capacityWaiter) {
 	select {
 	case <-at.ready:
 	case <-ctx.Done():
@@ -185,8 +185,8 @@ func (w *writeCall) waitForCapacity(ctx context.Context, at *waiter) {
 	}
 }
 
-// placements are the decisions of one round of placeEntries.
-type placements struct {
+// roundPlacements are the decisions of one round of placeEntries.
+type roundPlacements struct {
 	memory []*queueEntry
 	disk   []*spoolAppend // one for each entry of passed
 	passed []*queueEntry  // the entries that are appended by disk
@@ -197,7 +197,7 @@ type placements struct {
 // placeEntries tries once to place each entry, and returns those to retry.
 func (w *writeCall) placeEntries(ctx context.Context, todo []*queueEntry) []*queueEntry {
 	s := w.s
-	p := &placements{}
+	p := &roundPlacements{}
 	s.mu.Lock()
 	for _, e := range todo {
 		w.placeEntry(ctx, e, p)
@@ -228,7 +228,7 @@ func (w *writeCall) placeEntries(ctx context.Context, todo []*queueEntry) []*que
 }
 
 // placeEntry decides where one entry goes. The caller holds Scribed.mu.
-func (w *writeCall) placeEntry(ctx context.Context, e *queueEntry, p *placements) {
+func (w *writeCall) placeEntry(ctx context.Context, e *queueEntry, p *roundPlacements) {
 	s := w.s
 	q := &s.mu.queue
 	if e.waiter == nil && !w.refuseGaps(e) {
@@ -259,7 +259,7 @@ func (w *writeCall) placeEntry(ctx context.Context, e *queueEntry, p *placements
 }
 
 // applyRule applies the rule of a category to an entry for which there is no capacity.
-func (w *writeCall) applyRule(l *categoryQueue, e *queueEntry, p *placements) {
+func (w *writeCall) applyRule(l *categoryQueue, e *queueEntry, p *roundPlacements) {
 	s := w.s
 	q := &s.mu.queue
 	rule := l.rule.WhenFull
@@ -301,7 +301,7 @@ const maxDrops = 4
 
 // dropForEntry drops the oldest frames of a category in memory, or adds them to p.drops if they are in the spool, and reports
 // whether that may free capacity. The caller holds Scribed.mu.
-func (w *writeCall) dropForEntry(l *categoryQueue, e *queueEntry, p *placements) bool {
+func (w *writeCall) dropForEntry(l *categoryQueue, e *queueEntry, p *roundPlacements) bool {
 	s := w.s
 	q := &s.mu.queue
 	if !q.spooling || e.ack == ackCommitted || q.backlogOf(l).Frames == 0 { // else the backlog is older and goes first
@@ -376,7 +376,7 @@ func (w *writeCall) enqueueEntries(entries []*queueEntry) (live []*spoolAppend) 
 }
 
 // finishPassed handles the end of an append of an entry that did not enter memory.
-func (w *writeCall) finishPassed(e *queueEntry, err error, p *placements) {
+func (w *writeCall) finishPassed(e *queueEntry, err error, p *roundPlacements) {
 	s := w.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -423,7 +423,7 @@ func (w *writeCall) awaitUpstream(e *queueEntry, err error) {
 
 // finishSync answers the entries that are in the spool; err says why they may not be durable. If the sync failed, the upstream
 // answers for those that are also in memory.
-func (w *writeCall) finishSync(err error, p *placements) {
+func (w *writeCall) finishSync(err error, p *roundPlacements) {
 	s := w.s
 	s.mu.Lock()
 	defer s.mu.Unlock()

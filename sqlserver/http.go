@@ -83,7 +83,7 @@ type httpAnswer struct {
 	chunks <-chan answerChunk
 	begun  bool // the status has been written
 	out    *timedWriter
-	packed compressor // nil without compression
+	packed answerCompressor // nil without compression
 	rows   export.Writer
 }
 

@@ -54,8 +54,8 @@ func (p *timedWriter) flushClient() error {
 // clearDeadline leaves the connection as the next request should find it. What is left of this one has a timeout still.
 func (p *timedWriter) clearDeadline() { _ = p.control.SetWriteDeadline(time.Time{}) }
 
-// compressor compresses an answer.
-type compressor interface {
+// answerCompressor compresses an answer.
+type answerCompressor interface {
 	io.WriteCloser
 	Flush() error
 }
@@ -64,7 +64,7 @@ type compressor interface {
 var encodings = []string{"zstd", "gzip"}
 
 // newCompressor returns a compressor: the fastest of its kind, since answers are made while they are read.
-func newCompressor(encoding string, w io.Writer) compressor {
+func newCompressor(encoding string, w io.Writer) answerCompressor {
 	if encoding == "gzip" {
 		z, _ := gzip.NewWriterLevel(w, gzip.BestSpeed) // the level is one that it has
 		return z

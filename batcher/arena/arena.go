@@ -8,8 +8,8 @@ import (
 	"scribe/internal/base/buffers"
 )
 
-// chunk is a buffer that several spans share.
-type chunk struct {
+// sharedChunk is a buffer that several spans share.
+type sharedChunk struct {
 	buf  *buffers.Buffer
 	used int
 	refs int // segments, and one while the arena fills it
@@ -18,7 +18,7 @@ type chunk struct {
 // Segment is a range of a chunk, or a borrowed buffer.
 type Segment struct {
 	Borrowed *Borrowed // nil: it is of the chunk
-	chunk    *chunk
+	chunk    *sharedChunk
 	off      int
 	len      int
 }
@@ -43,7 +43,7 @@ type Arena struct {
 
 	mu struct {
 		sync.Mutex
-		current *chunk
+		current *sharedChunk
 		size    int // of the next chunk
 	}
 }
@@ -68,7 +68,7 @@ func (a *Arena) IsLarge(n int) bool { return n > a.most/chunkShare }
 // Allocate returns memory for n bytes.
 func (a *Arena) Allocate(n int) Segment {
 	if a.IsLarge(n) {
-		return Segment{chunk: &chunk{buf: a.pool.Get(n), used: n, refs: 1}, len: n}
+		return Segment{chunk: &sharedChunk{buf: a.pool.Get(n), used: n, refs: 1}, len: n}
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -87,7 +87,7 @@ func (a *Arena) Allocate(n int) Segment {
 		}
 		size = min(size, a.most)
 		a.mu.size = min(2*size, a.most)
-		c = &chunk{buf: a.pool.Get(size), refs: 1}
+		c = &sharedChunk{buf: a.pool.Get(size), refs: 1}
 		a.mu.current = c
 	}
 	s := Segment{chunk: c, off: c.used, len: n}

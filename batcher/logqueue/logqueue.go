@@ -20,7 +20,7 @@ type Queues struct {
 
 	mu struct {
 		sync.Mutex
-		queues map[record.ShardID]*queue
+		queues map[record.ShardID]*logQueue
 		// engineAlive is when the engine last did something for us: what fails since then is not the engine as a whole.
 		engineAlive time.Time
 	}
@@ -38,13 +38,13 @@ type Limits struct {
 // New returns empty queues. backoff is how long to wait after so many failures in a row.
 func New(limits Limits, backoff func(failures int) time.Duration) *Queues {
 	q := &Queues{limits: limits, backoff: backoff}
-	q.mu.queues = make(map[record.ShardID]*queue)
+	q.mu.queues = make(map[record.ShardID]*logQueue)
 	return q
 }
 
-// queue is what the writer knows of one log, and who waits for it. Only the entry at the head may be appended, and only its part may
+// logQueue is what the writer knows of one log, and who waits for it. Only the entry at the head may be appended, and only its part may
 // have the log opened. Queues.mu guards all fields.
-type queue struct {
+type logQueue struct {
 	// open: epoch is the writer's, and no record but its own was appended since next was learnt.
 	open  bool
 	epoch uint64
@@ -123,7 +123,7 @@ type Entry struct {
 	Shifts     uint64
 
 	// Guarded by Queues.mu.
-	queue   *queue
+	queue   *logQueue
 	part    *Part
 	next    *Entry
 	claimed int
@@ -161,10 +161,10 @@ func (q *Queues) Claim(p *Part, entries iter.Seq[*Entry]) {
 }
 
 // queueOf returns a log's queue, a new one when the log is not known.
-func (q *Queues) queueOf(s record.ShardID) *queue {
+func (q *Queues) queueOf(s record.ShardID) *logQueue {
 	l := q.mu.queues[s]
 	if l == nil {
-		l = &queue{}
+		l = &logQueue{}
 		q.mu.queues[s] = l
 	}
 	return l
@@ -445,7 +445,7 @@ func (q *Queues) Reopen(entries iter.Seq[*Entry]) {
 	}
 }
 
-func (q *Queues) troubleOf(l *queue, now time.Time) *Trouble {
+func (q *Queues) troubleOf(l *logQueue, now time.Time) *Trouble {
 	if l.trouble == nil {
 		l.trouble = &Trouble{since: now}
 		q.troubled.Add(1)
@@ -453,7 +453,7 @@ func (q *Queues) troubleOf(l *queue, now time.Time) *Trouble {
 	return l.trouble
 }
 
-func (q *Queues) clearTrouble(l *queue) {
+func (q *Queues) clearTrouble(l *logQueue) {
 	if l.trouble != nil {
 		l.trouble = nil
 		q.troubled.Add(-1)
@@ -461,7 +461,7 @@ func (q *Queues) clearTrouble(l *queue) {
 }
 
 // wakeParts tells everyone in a log's queue that the log is open or is not.
-func (l *queue) wakeParts() {
+func (l *logQueue) wakeParts() {
 	for e := l.head; e != nil; e = e.next {
 		e.part.wakeUp()
 	}
@@ -504,7 +504,7 @@ func (q *Queues) Finish(entries iter.Seq[*Entry], committed bool, now time.Time)
 }
 
 // resume adds a log to those that are not stalled any more, if nothing waits for it.
-func (l *queue) resume(s record.ShardID, resumed []record.ShardID) []record.ShardID {
+func (l *logQueue) resume(s record.ShardID, resumed []record.ShardID) []record.ShardID {
 	if l.head != nil || !l.stalled {
 		return resumed
 	}

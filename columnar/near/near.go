@@ -21,11 +21,11 @@ type Finder struct {
 	folded []rune
 	// limit is the largest distance of a name that may have been meant.
 	limit int
-	found []candidate
+	found []nearCandidate
 }
 
-// candidate is a name and how far it is.
-type candidate struct {
+// nearCandidate is a name and how far it is.
+type nearCandidate struct {
 	name     string
 	distance int
 }
@@ -64,7 +64,7 @@ func (f *Finder) Offer(name string) {
 	}
 	var buf [maxName]rune
 	if d := editDistance(f.folded, foldRunes(buf[:0], name), f.limit); d <= f.limit {
-		f.found = append(f.found, candidate{name, d})
+		f.found = append(f.found, nearCandidate{name, d})
 	}
 	if len(f.found) > 4*maxNames {
 		f.keepNearest()
@@ -73,7 +73,7 @@ func (f *Finder) Offer(name string) {
 
 // keepNearest drops all but the nearest.
 func (f *Finder) keepNearest() {
-	slices.SortStableFunc(f.found, func(a, b candidate) int { return cmp.Compare(a.distance, b.distance) })
+	slices.SortStableFunc(f.found, func(a, b nearCandidate) int { return cmp.Compare(a.distance, b.distance) })
 	kept := f.found[:0]
 	for _, x := range f.found {
 		if len(kept) < maxNames && !slices.Contains(kept, x) {

@@ -46,15 +46,15 @@ func TestFinder(t *testing.T) {
 		word := rapid.StringOfN(rapid.SampledFrom([]rune("abÜ")), 1, 6, -1)
 		want, names := word.Draw(t, "want"), rapid.SliceOfN(word, 0, 60).Draw(t, "names")
 		f := NewFinder(want)
-		all := []candidate{}
+		all := []nearCandidate{}
 		for _, name := range names {
 			f.Offer(name)
-			x := candidate{name, editDistance([]rune(strings.ToLower(want)), []rune(strings.ToLower(name)), f.limit)}
+			x := nearCandidate{name, editDistance([]rune(strings.ToLower(want)), []rune(strings.ToLower(name)), f.limit)}
 			if name != want && x.distance <= f.limit && !slices.Contains(all, x) {
 				all = append(all, x)
 			}
 		}
-		slices.SortStableFunc(all, func(a, b candidate) int { return a.distance - b.distance })
+		slices.SortStableFunc(all, func(a, b nearCandidate) int { return a.distance - b.distance })
 		var nearest []string
 		for _, x := range all[:min(len(all), maxNames)] {
 			nearest = append(nearest, x.name)

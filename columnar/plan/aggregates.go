@@ -19,7 +19,7 @@ var aggregates = map[string]bool{
 const averageScale = 16
 
 // bindAggregate binds a call of an aggregate: it is a column of the groups.
-func (b *binder) bindAggregate(e *sql.Call) operand {
+func (b *queryBinder) bindAggregate(e *sql.Call) typedOperand {
 	if b.clause != "" {
 		hint := ""
 		if b.clause == "WHERE" {
@@ -55,11 +55,11 @@ func (b *binder) bindAggregate(e *sql.Call) operand {
 		b.grouped = map[*expr.Column]bool{}
 	}
 	b.grouped[c] = true
-	return operand{e: c, pos: e.At}
+	return typedOperand{e: c, pos: e.At}
 }
 
 // addAggregate adds an aggregate, unless it is there already, and returns its column.
-func (b *binder) addAggregate(a Aggregate) string {
+func (b *queryBinder) addAggregate(a Aggregate) string {
 	key := fmt.Sprint(a.Func, a.Distinct, a.Params, "\x00", expr.Key(a.Arg), "\x00", expr.Key(a.Filter))
 	i, ok := b.aggregateAt[key]
 	if !ok {
@@ -74,7 +74,7 @@ func (b *binder) addAggregate(a Aggregate) string {
 }
 
 // typeAggregate sets argument and type of an aggregate.
-func (b *binder) typeAggregate(c *functionCall, a *Aggregate) {
+func (b *queryBinder) typeAggregate(c *functionCall, a *Aggregate) {
 	want := 1
 	if c.Func == "approx_quantile" {
 		want = 2
@@ -127,14 +127,14 @@ func (b *binder) typeAggregate(c *functionCall, a *Aggregate) {
 }
 
 // plainDistinct refuses DISTINCT where it means nothing.
-func (b *binder) plainDistinct(c *functionCall, a *Aggregate, allowed bool) {
+func (b *queryBinder) plainDistinct(c *functionCall, a *Aggregate, allowed bool) {
 	if a.Distinct && !allowed {
 		panic(b.errorAt(c.At, "", "DISTINCT is not supported in %s()", c.Func))
 	}
 }
 
 // sumType sets the type of a sum or an average: PostgreSQL's, with the digits that a decimal has room for.
-func (b *binder) sumType(c *functionCall, a *Aggregate, t *schema.Type) {
+func (b *queryBinder) sumType(c *functionCall, a *Aggregate, t *schema.Type) {
 	switch {
 	case t.Kind == schema.Float64 || t.Kind == schema.Interval:
 		a.T = plainType(t)
@@ -151,7 +151,7 @@ func (b *binder) sumType(c *functionCall, a *Aggregate, t *schema.Type) {
 	}
 }
 
-func (b *binder) typeQuantile(c *functionCall, a *Aggregate, t *schema.Type) {
+func (b *queryBinder) typeQuantile(c *functionCall, a *Aggregate, t *schema.Type) {
 	if !isNumeric(t.Kind) {
 		panic(b.signatureError(c))
 	}

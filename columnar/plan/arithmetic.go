@@ -8,12 +8,12 @@ import (
 
 var operations = map[sql.BinaryOp]expr.Op{sql.Add: expr.Add, sql.Sub: expr.Sub, sql.Mul: expr.Mul, sql.Div: expr.Div, sql.Mod: expr.Mod}
 
-func (b *binder) bindArithmetic(e *sql.Binary, l, r operand) expr.Expr {
+func (b *queryBinder) bindArithmetic(e *sql.Binary, l, r typedOperand) expr.Expr {
 	return b.calculate(e.At, operations[e.Op], e.Op.String(), l, r)
 }
 
 // calculate is + - * / or % of numbers, instants and intervals.
-func (b *binder) calculate(pos int, op expr.Op, operator string, l, r operand) expr.Expr {
+func (b *queryBinder) calculate(pos int, op expr.Op, operator string, l, r typedOperand) expr.Expr {
 	l, r = b.settleSides(pos, op, l, r)
 	lt, rt := l.e.Type(), r.e.Type()
 	switch {
@@ -38,7 +38,7 @@ func (b *binder) calculate(pos int, op expr.Op, operator string, l, r operand) e
 }
 
 // settleSides gives text constants the type that the other side asks for.
-func (b *binder) settleSides(pos int, op expr.Op, l, r operand) (operand, operand) {
+func (b *queryBinder) settleSides(pos int, op expr.Op, l, r typedOperand) (typedOperand, typedOperand) {
 	switch {
 	case l.unknown && r.unknown:
 		panic(b.errorAt(pos, "Add a cast to one of them.", "operator is not unique: unknown %s unknown", operatorOf(op)))
@@ -84,7 +84,7 @@ func sideType(op expr.Op, other *schema.Type, left bool) (schema.Type, bool) {
 
 // calculateNumbers calculates with numbers. Integers of 32 and 64 bits stay integers, and with decimals everything but float64 is a decimal.
 // uint64 has no counterpart in PostgreSQL: sums and products are decimals, which are exact; quotients and remainders are integers.
-func (b *binder) calculateNumbers(op expr.Op, l, r operand) expr.Expr {
+func (b *queryBinder) calculateNumbers(op expr.Op, l, r typedOperand) expr.Expr {
 	lt, rt := l.e.Type(), r.e.Type()
 	if lt.Kind == schema.Float64 || rt.Kind == schema.Float64 {
 		return b.calculateAs(op, &typeFloat64, l, r)
@@ -107,7 +107,7 @@ func (b *binder) calculateNumbers(op expr.Op, l, r operand) expr.Expr {
 }
 
 // fitsUint reports whether an operand has the type uint64, or is a constant that may have it.
-func fitsUint(o operand) bool {
+func fitsUint(o typedOperand) bool {
 	if o.number != "" {
 		_, ok := numberAs(o.number, &typeUint64, false)
 		return ok
@@ -116,7 +116,7 @@ func fitsUint(o operand) bool {
 }
 
 // calculateAs converts both sides to a type, which the result has.
-func (b *binder) calculateAs(op expr.Op, t *schema.Type, l, r operand) expr.Expr {
+func (b *queryBinder) calculateAs(op expr.Op, t *schema.Type, l, r typedOperand) expr.Expr {
 	le := b.convertTo(l, t)
 	re := b.convertTo(r, t)
 	return b.makeCall(op, *t, nil, le, re)
@@ -126,7 +126,7 @@ func (b *binder) calculateAs(op expr.Op, t *schema.Type, l, r operand) expr.Expr
 const quotientScale = 16
 
 // calculateDecimals calculates with decimals. Sums and products have all their digits if there is room for 38.
-func (b *binder) calculateDecimals(op expr.Op, l, r operand) expr.Expr {
+func (b *queryBinder) calculateDecimals(op expr.Op, l, r typedOperand) expr.Expr {
 	lt, rt := b.decimalType(l), b.decimalType(r)
 	lw, rw := lt.Precision-lt.Scale, rt.Precision-rt.Scale
 	scale := max(lt.Scale, rt.Scale)
@@ -147,7 +147,7 @@ func (b *binder) calculateDecimals(op expr.Op, l, r operand) expr.Expr {
 }
 
 // decimalType is the decimal type of an operand; of a constant it has no more digits than that.
-func (b *binder) decimalType(o operand) schema.Type {
+func (b *queryBinder) decimalType(o typedOperand) schema.Type {
 	if o.number != "" {
 		if whole, scale, ok := countDigits(o.number); ok {
 			return schema.Type{Kind: schema.Decimal, Precision: max(1, whole+scale), Scale: scale}
@@ -157,7 +157,7 @@ func (b *binder) decimalType(o operand) schema.Type {
 }
 
 // calculateIntervals calculates with an interval on at least one side.
-func (b *binder) calculateIntervals(op expr.Op, l, r operand) (expr.Expr, bool) {
+func (b *queryBinder) calculateIntervals(op expr.Op, l, r typedOperand) (expr.Expr, bool) {
 	lt, rt := l.e.Type(), r.e.Type()
 	if op == expr.Mul && rt.Kind == schema.Interval {
 		l, r, lt, rt = r, l, rt, lt
@@ -178,7 +178,7 @@ func (b *binder) calculateIntervals(op expr.Op, l, r operand) (expr.Expr, bool) 
 }
 
 // calculateDates calculates with a date or an instant on at least one side, and no interval.
-func (b *binder) calculateDates(op expr.Op, l, r operand) (expr.Expr, bool) {
+func (b *queryBinder) calculateDates(op expr.Op, l, r typedOperand) (expr.Expr, bool) {
 	lt, rt := l.e.Type(), r.e.Type()
 	switch {
 	case op == expr.Add && lt.Kind == schema.Int32 && rt.Kind == schema.Date:

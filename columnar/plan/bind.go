@@ -10,8 +10,8 @@ import (
 	"scribe/columnar/sql"
 )
 
-// binder makes expressions of syntax trees. It is used for one query.
-type binder struct {
+// queryBinder makes expressions of syntax trees. It is used for one query.
+type queryBinder struct {
 	schema     *schema.Schema
 	columns    []schema.Column
 	byName     map[string]int // of many columns; nil until it is needed
@@ -38,27 +38,27 @@ type columnPosition struct {
 	pos    int
 }
 
-func newBinder(s *schema.Schema, o Options, errorf func(int, string, string, ...any) *sql.Error) *binder {
+func newBinder(s *schema.Schema, o Options, errorf func(int, string, string, ...any) *sql.Error) *queryBinder {
 	now := o.Now
 	if now.IsZero() {
 		now = time.Now()
 	}
-	return &binder{schema: s, columns: s.Columns(), now: now.UnixMicro(), errorf: errorf}
+	return &queryBinder{schema: s, columns: s.Columns(), now: now.UnixMicro(), errorf: errorf}
 }
 
-func (b *binder) errorAt(pos int, hint, format string, args ...any) error {
+func (b *queryBinder) errorAt(pos int, hint, format string, args ...any) error {
 	return b.errorf(pos, hint, format, args...)
 }
 
 // countNodes counts nodes.
-func (b *binder) countNodes(pos, n int) {
+func (b *queryBinder) countNodes(pos, n int) {
 	if b.nodes += n; b.nodes > MaxNodes {
 		panic(b.errorAt(pos, "Make it simpler, or run several queries.", "the query has more than %d nodes", MaxNodes))
 	}
 }
 
 // countAgain counts an expression that is used once more.
-func (b *binder) countAgain(o operand) {
+func (b *queryBinder) countAgain(o typedOperand) {
 	n := 0
 	var count func(e expr.Expr)
 	count = func(e expr.Expr) {
@@ -76,14 +76,14 @@ func (b *binder) countAgain(o operand) {
 }
 
 // bindCondition binds what has to be a bool.
-func (b *binder) bindCondition(e sql.Expr, clause string) expr.Expr {
+func (b *queryBinder) bindCondition(e sql.Expr, clause string) expr.Expr {
 	b.clause = clause
 	o := b.bind(e)
 	return b.boolOf(o, clause)
 }
 
 // boolOf converts an argument to bool, or says that it is none.
-func (b *binder) boolOf(o operand, of string) expr.Expr {
+func (b *queryBinder) boolOf(o typedOperand, of string) expr.Expr {
 	if o.unknown {
 		return b.convertTo(o, &typeBool)
 	}
@@ -94,7 +94,7 @@ func (b *binder) boolOf(o operand, of string) expr.Expr {
 }
 
 // bind makes an operand of any expression.
-func (b *binder) bind(e sql.Expr) operand {
+func (b *queryBinder) bind(e sql.Expr) typedOperand {
 	b.countNodes(e.Pos(), 1)
 	switch e := e.(type) {
 	case *sql.Name:
@@ -102,14 +102,14 @@ func (b *binder) bind(e sql.Expr) operand {
 	case *sql.Number:
 		return b.bindNumber(e.At, e.Text)
 	case *sql.String:
-		return operand{e: literal(&typeString, e.Value), pos: e.At, unknown: true}
+		return typedOperand{e: literal(&typeString, e.Value), pos: e.At, unknown: true}
 	case *sql.Null:
-		return operand{e: literal(&typeString, nil), pos: e.At, unknown: true}
+		return typedOperand{e: literal(&typeString, nil), pos: e.At, unknown: true}
 	case *sql.Bool:
-		return operand{e: literal(&typeBool, e.Value), pos: e.At}
+		return typedOperand{e: literal(&typeBool, e.Value), pos: e.At}
 	case *sql.Typed:
 		t := namedType(e.Type)
-		return b.readUnknown(operand{e: literal(&typeString, e.Value), pos: e.At, unknown: true}, &t)
+		return b.readUnknown(typedOperand{e: literal(&typeString, e.Value), pos: e.At, unknown: true}, &t)
 	case *sql.Cast:
 		return b.bindCast(e)
 	case *sql.Call:
@@ -125,7 +125,7 @@ func (b *binder) bind(e sql.Expr) operand {
 }
 
 // bindOperator makes an operand of an expression with an operator.
-func (b *binder) bindOperator(e sql.Expr) operand {
+func (b *queryBinder) bindOperator(e sql.Expr) typedOperand {
 	var r expr.Expr
 	switch e := e.(type) {
 	case *sql.Logic:
@@ -149,12 +149,12 @@ func (b *binder) bindOperator(e sql.Expr) operand {
 	default:
 		panic(b.errorAt(e.Pos(), "", "this expression is not supported"))
 	}
-	return operand{e: r, pos: e.Pos()}
+	return typedOperand{e: r, pos: e.Pos()}
 }
 
 // bindAll binds expressions in turn.
-func (b *binder) bindAll(list ...sql.Expr) []operand {
-	operands := make([]operand, len(list))
+func (b *queryBinder) bindAll(list ...sql.Expr) []typedOperand {
+	operands := make([]typedOperand, len(list))
 	for i, e := range list {
 		operands[i] = b.bind(e)
 	}
@@ -162,7 +162,7 @@ func (b *binder) bindAll(list ...sql.Expr) []operand {
 }
 
 // setQualifiers notes what may stand before a column's name: the alias, else the category's name, or its last part.
-func (b *binder) setQualifiers(f sql.From) {
+func (b *queryBinder) setQualifiers(f sql.From) {
 	if f.Alias != "" {
 		b.qualifiers = [][]string{{f.Alias}}
 		return
@@ -172,7 +172,7 @@ func (b *binder) setQualifiers(f sql.From) {
 }
 
 // bindName finds a column, and the fields after it.
-func (b *binder) bindName(e *sql.Name) operand {
+func (b *queryBinder) bindName(e *sql.Name) typedOperand {
 	if o, ok := b.bindPath(e, e.Parts); ok {
 		return o
 	}
@@ -197,12 +197,12 @@ func equalParts(a, b []string) bool {
 }
 
 // bindPath finds a column by the first of parts, and fields by the others.
-func (b *binder) bindPath(e *sql.Name, parts []string) (operand, bool) {
+func (b *queryBinder) bindPath(e *sql.Name, parts []string) (typedOperand, bool) {
 	i := b.findColumn(parts[0])
 	if i < 0 {
-		return operand{}, false
+		return typedOperand{}, false
 	}
-	o := operand{e: b.columnAt(i, e.At), pos: e.At}
+	o := typedOperand{e: b.columnAt(i, e.At), pos: e.At}
 	for _, name := range parts[1:] {
 		o = b.bindField(o, e.At, name)
 	}
@@ -210,7 +210,7 @@ func (b *binder) bindPath(e *sql.Name, parts []string) (operand, bool) {
 }
 
 // columnAt is a column at a place of the text.
-func (b *binder) columnAt(i, pos int) expr.Expr {
+func (b *queryBinder) columnAt(i, pos int) expr.Expr {
 	c := &expr.Column{Name: b.columns[i].Name, T: b.columns[i].Type}
 	b.positions = append(b.positions, columnPosition{c, pos})
 	return c
@@ -220,7 +220,7 @@ func (b *binder) columnAt(i, pos int) expr.Expr {
 const few = 32
 
 // findColumn returns the index of a column, -1 if there is none.
-func (b *binder) findColumn(name string) int {
+func (b *queryBinder) findColumn(name string) int {
 	if len(b.columns) > few && b.byName == nil {
 		b.byName = make(map[string]int, len(b.columns))
 		for i := range b.columns {
@@ -242,7 +242,7 @@ func (b *binder) findColumn(name string) int {
 }
 
 // columnError says that there is no such column, and which was meant.
-func (b *binder) columnError(e *sql.Name) error {
+func (b *queryBinder) columnError(e *sql.Name) error {
 	text := sql.Text(e)
 	if len(e.Parts) == 1 {
 		for _, it := range b.aliases {
@@ -278,7 +278,7 @@ func likelyNames(name string, names []string) []string {
 	return found
 }
 
-func (b *binder) columnNames() []string {
+func (b *queryBinder) columnNames() []string {
 	names := make([]string, 0, len(b.columns))
 	for i := range b.columns {
 		names = append(names, b.columns[i].Name)
@@ -289,7 +289,7 @@ func (b *binder) columnNames() []string {
 func quoteName(s string) string { return "\"" + strings.Trim(clipText(s), "\"") + "\"" }
 
 // bindField is a part of a struct.
-func (b *binder) bindField(x operand, pos int, name string) operand {
+func (b *queryBinder) bindField(x typedOperand, pos int, name string) typedOperand {
 	t := x.typ()
 	if t.Kind != schema.Struct {
 		hint := ""
@@ -300,7 +300,7 @@ func (b *binder) bindField(x operand, pos int, name string) operand {
 	}
 	for i := range t.Fields {
 		if t.Fields[i].Name == name {
-			return operand{e: b.makeCall(expr.StructField, t.Fields[i].Type, i, x.e), pos: x.pos}
+			return typedOperand{e: b.makeCall(expr.StructField, t.Fields[i].Type, i, x.e), pos: x.pos}
 		}
 	}
 	names := make([]string, 0, len(t.Fields))
@@ -315,19 +315,19 @@ func (b *binder) bindField(x operand, pos int, name string) operand {
 }
 
 // bindIndex is an element of a list or a value of a map.
-func (b *binder) bindIndex(e *sql.Index) operand {
+func (b *queryBinder) bindIndex(e *sql.Index) typedOperand {
 	both := b.bindAll(e.X, e.I)
 	x, i := both[0], both[1]
 	switch t := x.typ(); t.Kind {
 	case schema.List:
 		place := b.subscriptOf(i)
-		return operand{e: b.makeCall(expr.ListElement, *t.Elem, nil, x.e, place), pos: x.pos}
+		return typedOperand{e: b.makeCall(expr.ListElement, *t.Elem, nil, x.e, place), pos: x.pos}
 	case schema.Map:
 		key, ok := b.textOf(i)
 		if !ok {
 			panic(b.errorAt(i.pos, "", "keys of a map are text, not %s", typeName(i.typ())))
 		}
-		return operand{e: b.makeCall(expr.MapValue, *t.Elem, nil, x.e, key), pos: x.pos}
+		return typedOperand{e: b.makeCall(expr.MapValue, *t.Elem, nil, x.e, key), pos: x.pos}
 	default:
 		hint := ""
 		if t.Kind == schema.Struct {
@@ -338,7 +338,7 @@ func (b *binder) bindIndex(e *sql.Index) operand {
 }
 
 // subscriptOf is the place of an element: an integer.
-func (b *binder) subscriptOf(i operand) expr.Expr {
+func (b *queryBinder) subscriptOf(i typedOperand) expr.Expr {
 	if i.unknown {
 		return b.convertTo(i, &typeInt32)
 	}
@@ -349,7 +349,7 @@ func (b *binder) subscriptOf(i operand) expr.Expr {
 }
 
 // textOf converts an operand to text, if PostgreSQL does so by itself.
-func (b *binder) textOf(o operand) (expr.Expr, bool) {
+func (b *queryBinder) textOf(o typedOperand) (expr.Expr, bool) {
 	if o.unknown {
 		return b.convertTo(o, &typeString), true
 	}
@@ -357,12 +357,12 @@ func (b *binder) textOf(o operand) (expr.Expr, bool) {
 }
 
 // bindCast is a cast of the text.
-func (b *binder) bindCast(e *sql.Cast) operand {
+func (b *queryBinder) bindCast(e *sql.Cast) typedOperand {
 	x := b.bind(e.X)
 	return b.castTo(x, namedType(e.Type), e.At)
 }
 
-func (b *binder) castTo(x operand, t schema.Type, pos int) operand {
+func (b *queryBinder) castTo(x typedOperand, t schema.Type, pos int) typedOperand {
 	if x.unknown {
 		// The cast says what the text is: its digits beyond the scale are rounded, as a column's are.
 		o := b.readUnknown(x, &t)
@@ -372,7 +372,7 @@ func (b *binder) castTo(x operand, t schema.Type, pos int) operand {
 	from := x.e.Type()
 	if t.Kind == schema.Decimal && t.Precision == 0 {
 		if from.Kind == schema.Decimal {
-			return operand{e: x.e, pos: pos}
+			return typedOperand{e: x.e, pos: pos}
 		}
 		t = decimalOf(from)
 	}
@@ -390,5 +390,5 @@ func (b *binder) castTo(x operand, t schema.Type, pos int) operand {
 		}
 		panic(b.errorAt(pos, hint, "cannot cast type %s to %s", typeName(from), typeName(&t)))
 	}
-	return operand{e: b.convert(x, &t, false), pos: pos}
+	return typedOperand{e: b.convert(x, &t, false), pos: pos}
 }

@@ -88,7 +88,7 @@ func truthLiteral(t expr.Truths) *expr.Literal {
 }
 
 // makeCase is a CASE without the branches that constants rule out.
-func (b *binder) makeCase(t schema.Type, args []expr.Expr) expr.Expr {
+func (b *queryBinder) makeCase(t schema.Type, args []expr.Expr) expr.Expr {
 	kept := make([]expr.Expr, 0, len(args))
 	last := args[len(args)-1]
 	for i := 0; i+1 < len(args); i += 2 {
@@ -108,7 +108,7 @@ func (b *binder) makeCase(t schema.Type, args []expr.Expr) expr.Expr {
 }
 
 // makeCoalesce is COALESCE without what comes after a constant, and without nulls.
-func (b *binder) makeCoalesce(t schema.Type, args []expr.Expr) expr.Expr {
+func (b *queryBinder) makeCoalesce(t schema.Type, args []expr.Expr) expr.Expr {
 	kept := make([]expr.Expr, 0, len(args))
 	for _, a := range args {
 		l, constant := a.(*expr.Literal)
@@ -130,7 +130,7 @@ func (b *binder) makeCoalesce(t schema.Type, args []expr.Expr) expr.Expr {
 }
 
 // makeCall is an operation; of constants it is one, if its value can be known.
-func (b *binder) makeCall(op expr.Op, t schema.Type, detail any, args ...expr.Expr) expr.Expr {
+func (b *queryBinder) makeCall(op expr.Op, t schema.Type, detail any, args ...expr.Expr) expr.Expr {
 	c := &expr.Call{Op: op, Args: args, T: t, Detail: detail}
 	constants := 0
 	for _, a := range args {

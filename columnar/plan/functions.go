@@ -13,13 +13,13 @@ import (
 // functionCall is a function in the text, with its arguments.
 type functionCall struct {
 	*sql.Call
-	args []operand
+	args []typedOperand
 }
 
 // sqlFunction is a function that is computed row by row. least and most are its numbers of arguments, most -1 for any.
 type sqlFunction struct {
 	least, most int
-	bind        func(b *binder, c *functionCall) operand
+	bind        func(b *queryBinder, c *functionCall) typedOperand
 }
 
 // functions are the functions by their names: those of the table of operators (package expr), and those that are made of several.
@@ -70,7 +70,7 @@ func init() { //nolint:gochecknoinits // functions bind calls of functions: a li
 func functionOf(op expr.Op) sqlFunction {
 	info := op.Info()
 	least, most := info.Arity()
-	return sqlFunction{least, most, func(b *binder, c *functionCall) operand {
+	return sqlFunction{least, most, func(b *queryBinder, c *functionCall) typedOperand {
 		if check := argumentChecks[op]; check != nil {
 			check(b, c)
 		}
@@ -86,24 +86,24 @@ func functionOf(op expr.Op) sqlFunction {
 			}
 			args[i] = b.argAs(c, i, &schema.Type{Kind: kind})
 		}
-		return operand{e: b.makeCall(op, schema.Type{Kind: info.Result}, nil, args...)}
+		return typedOperand{e: b.makeCall(op, schema.Type{Kind: info.Result}, nil, args...)}
 	}}
 }
 
 // argumentChecks refuse arguments that a function of the table of operators never has a value for, or that need a hint.
-var argumentChecks = map[expr.Op]func(b *binder, c *functionCall){
-	expr.Substring: func(b *binder, c *functionCall) {
+var argumentChecks = map[expr.Op]func(b *queryBinder, c *functionCall){
+	expr.Substring: func(b *queryBinder, c *functionCall) {
 		if o := c.args[1]; o.unknown || o.e.Type().Kind == schema.String {
 			panic(b.errorAt(o.pos, "Places are integers.", "substring() with a regular expression is not supported"))
 		}
 	},
-	expr.SplitPart: func(b *binder, c *functionCall) {
+	expr.SplitPart: func(b *queryBinder, c *functionCall) {
 		if l, ok := b.argAs(c, 2, &typeInt32).(*expr.Literal); ok && l.Value == int32(0) {
 			panic(b.errorAt(c.args[2].pos, "", "field position must not be zero"))
 		}
 	},
 	expr.DateBin: checkStride,
-	expr.ToTimestamp: func(b *binder, c *functionCall) {
+	expr.ToTimestamp: func(b *queryBinder, c *functionCall) {
 		if o := c.args[0]; !o.unknown && o.e.Type().Kind == schema.String {
 			panic(b.errorAt(c.At, "Cast the text: x::timestamptz.", "function %s does not exist", c.signature()))
 		}
@@ -129,7 +129,7 @@ var instead = map[string]string{
 }
 
 // bindFunction binds a call.
-func (b *binder) bindFunction(e *sql.Call) operand {
+func (b *queryBinder) bindFunction(e *sql.Call) typedOperand {
 	if aggregates[e.Func] {
 		return b.bindAggregate(e)
 	}
@@ -172,7 +172,7 @@ func (c *functionCall) signature() string {
 }
 
 // signatureError says that a function does not take such arguments.
-func (b *binder) signatureError(c *functionCall) error {
+func (b *queryBinder) signatureError(c *functionCall) error {
 	hint := "No function matches the given name and argument types. You might need to add explicit type casts."
 	for i := range c.args {
 		if c.args[i].typ().Kind == schema.Binary {
@@ -182,7 +182,7 @@ func (b *binder) signatureError(c *functionCall) error {
 	return b.errorAt(c.At, hint, "function %s does not exist", c.signature())
 }
 
-func (b *binder) functionError(c *functionCall) error {
+func (b *queryBinder) functionError(c *functionCall) error {
 	hint, ok := instead[c.Func]
 	if !ok {
 		names := make([]string, 0, len(functions)+len(aggregates))
@@ -201,7 +201,7 @@ func (b *binder) functionError(c *functionCall) error {
 }
 
 // argAs converts the i-th argument, if PostgreSQL does so by itself.
-func (b *binder) argAs(c *functionCall, i int, t *schema.Type) expr.Expr {
+func (b *queryBinder) argAs(c *functionCall, i int, t *schema.Type) expr.Expr {
 	o := c.args[i]
 	if !o.unknown && !isImplicit(o.e.Type(), t) {
 		panic(b.signatureError(c))
@@ -210,7 +210,7 @@ func (b *binder) argAs(c *functionCall, i int, t *schema.Type) expr.Expr {
 }
 
 // textArgs converts all arguments to text.
-func (b *binder) textArgs(c *functionCall) []expr.Expr {
+func (b *queryBinder) textArgs(c *functionCall) []expr.Expr {
 	args := make([]expr.Expr, len(c.args))
 	for i := range c.args {
 		args[i] = b.argAs(c, i, &typeString)
@@ -219,7 +219,7 @@ func (b *binder) textArgs(c *functionCall) []expr.Expr {
 }
 
 // constantArg is the value of an argument that has to be a constant of a type.
-func (b *binder) constantArg(c *functionCall, i int, t *schema.Type) any {
+func (b *queryBinder) constantArg(c *functionCall, i int, t *schema.Type) any {
 	e := b.argAs(c, i, t)
 	l, ok := e.(*expr.Literal)
 	if !ok || l.Value == nil {
@@ -229,7 +229,7 @@ func (b *binder) constantArg(c *functionCall, i int, t *schema.Type) any {
 }
 
 // numberArg is the first argument as a number of floating or fixed point; integers become double precision, as in PostgreSQL.
-func (b *binder) numberArg(c *functionCall) expr.Expr {
+func (b *queryBinder) numberArg(c *functionCall) expr.Expr {
 	o := c.args[0]
 	if !o.unknown && o.e.Type().Kind == schema.Decimal {
 		return o.e
@@ -237,10 +237,10 @@ func (b *binder) numberArg(c *functionCall) expr.Expr {
 	return b.argAs(c, 0, &typeFloat64)
 }
 
-func bindAbs(b *binder, c *functionCall) operand {
+func bindAbs(b *queryBinder, c *functionCall) typedOperand {
 	o := c.args[0]
 	if o.unknown {
-		return operand{e: b.makeCall(expr.Abs, typeFloat64, nil, b.convertTo(o, &typeFloat64))}
+		return typedOperand{e: b.makeCall(expr.Abs, typeFloat64, nil, b.convertTo(o, &typeFloat64))}
 	}
 	t := o.e.Type()
 	switch {
@@ -249,10 +249,10 @@ func bindAbs(b *binder, c *functionCall) operand {
 	case !isNumeric(t.Kind):
 		panic(b.signatureError(c))
 	}
-	return operand{e: b.makeCall(expr.Abs, plainType(t), nil, o.e)}
+	return typedOperand{e: b.makeCall(expr.Abs, plainType(t), nil, o.e)}
 }
 
-func bindRounding(b *binder, c *functionCall) operand {
+func bindRounding(b *queryBinder, c *functionCall) typedOperand {
 	e := b.numberArg(c)
 	op := expr.Ceil
 	if c.Func == "floor" {
@@ -262,17 +262,17 @@ func bindRounding(b *binder, c *functionCall) operand {
 	if t.Kind == schema.Decimal {
 		t = decimal(t.Precision-t.Scale+1, 0, 0)
 	}
-	return operand{e: b.makeCall(op, t, nil, e)}
+	return typedOperand{e: b.makeCall(op, t, nil, e)}
 }
 
-func bindRound(b *binder, c *functionCall) operand {
+func bindRound(b *queryBinder, c *functionCall) typedOperand {
 	if len(c.args) == 1 {
 		e := b.numberArg(c)
 		t := plainType(e.Type())
 		if t.Kind == schema.Decimal {
 			t = decimal(t.Precision-t.Scale+1, 0, 0)
 		}
-		return operand{e: b.makeCall(expr.Round, t, nil, e)}
+		return typedOperand{e: b.makeCall(expr.Round, t, nil, e)}
 	}
 	o := c.args[0]
 	if !o.unknown && o.e.Type().Kind == schema.Float64 {
@@ -293,21 +293,21 @@ func bindRound(b *binder, c *functionCall) operand {
 	}
 	t = plainType(e.Type())
 	if n >= t.Scale {
-		return operand{e: e}
+		return typedOperand{e: e}
 	}
-	return operand{e: b.makeCall(expr.Round, decimal(t.Precision-t.Scale+1, n, n), nil, e)}
+	return typedOperand{e: b.makeCall(expr.Round, decimal(t.Precision-t.Scale+1, n, n), nil, e)}
 }
 
-func bindMod(b *binder, c *functionCall) operand {
+func bindMod(b *queryBinder, c *functionCall) typedOperand {
 	for i := range c.args {
 		if !c.args[i].unknown && (!isNumeric(c.args[i].typ().Kind) || c.args[i].typ().Kind == schema.Float64) {
 			panic(b.signatureError(c))
 		}
 	}
-	return operand{e: b.calculate(c.At, expr.Mod, "%", c.args[0], c.args[1])}
+	return typedOperand{e: b.calculate(c.At, expr.Mod, "%", c.args[0], c.args[1])}
 }
 
-func bindExtreme(b *binder, c *functionCall) operand {
+func bindExtreme(b *queryBinder, c *functionCall) typedOperand {
 	t, args := b.convertAlike(strings.ToUpper(c.Func), c.args)
 	if isNested(t.Kind) {
 		panic(b.signatureError(c))
@@ -317,17 +317,17 @@ func bindExtreme(b *binder, c *functionCall) operand {
 		op = expr.Least
 	}
 	if len(args) == 1 {
-		return operand{e: args[0]}
+		return typedOperand{e: args[0]}
 	}
-	return operand{e: b.makeCall(op, t, nil, args...)}
+	return typedOperand{e: b.makeCall(op, t, nil, args...)}
 }
 
-func bindCoalesce(b *binder, c *functionCall) operand {
+func bindCoalesce(b *queryBinder, c *functionCall) typedOperand {
 	t, args := b.convertAlike("COALESCE", c.args)
-	return operand{e: b.makeCoalesce(t, args)}
+	return typedOperand{e: b.makeCoalesce(t, args)}
 }
 
-func bindNullIf(b *binder, c *functionCall) operand {
+func bindNullIf(b *queryBinder, c *functionCall) typedOperand {
 	l, r := c.args[0], c.args[1]
 	equal := b.bindComparison(c.At, expr.Eq, "=", l, r)
 	if l.unknown {
@@ -339,18 +339,18 @@ func bindNullIf(b *binder, c *functionCall) operand {
 	}
 	// As in PostgreSQL an integer becomes what it is compared as, where that is no integer.
 	if t, _, ok := b.commonOf(false, l, r); ok && isInteger(l.e.Type().Kind) && !isInteger(t.Kind) {
-		return operand{e: b.makeCall(expr.NullIf, t, nil, b.convertTo(l, &t), b.convertTo(r, &t))}
+		return typedOperand{e: b.makeCall(expr.NullIf, t, nil, b.convertTo(l, &t), b.convertTo(r, &t))}
 	}
 	t := plainType(l.e.Type())
 	if c, ok := equal.(*expr.Call); ok && c.Op == expr.Eq && c.Args[0] == l.e {
-		return operand{e: b.makeCall(expr.NullIf, t, nil, c.Args...)}
+		return typedOperand{e: b.makeCall(expr.NullIf, t, nil, c.Args...)}
 	}
 	b.countAgain(l)
-	return operand{e: b.makeCase(t, []expr.Expr{equal, literal(&t, nil), l.e})}
+	return typedOperand{e: b.makeCase(t, []expr.Expr{equal, literal(&t, nil), l.e})}
 }
 
 // bindArrayLength: of an empty list it is null, as in PostgreSQL.
-func bindArrayLength(b *binder, c *functionCall) operand {
+func bindArrayLength(b *queryBinder, c *functionCall) typedOperand {
 	if c.args[0].typ().Kind != schema.List {
 		panic(b.signatureError(c))
 	}
@@ -358,5 +358,5 @@ func bindArrayLength(b *binder, c *functionCall) operand {
 	if v != int32(1) {
 		panic(b.errorAt(c.args[1].pos, "Take an element first: array_length(a[1], 1).", "lists have one dimension"))
 	}
-	return operand{e: b.makeCall(expr.NullIf, typeInt32, nil, b.makeCall(expr.ListLength, typeInt32, nil, c.args[0].e), literal(&typeInt32, int32(0)))}
+	return typedOperand{e: b.makeCall(expr.NullIf, typeInt32, nil, b.makeCall(expr.ListLength, typeInt32, nil, c.args[0].e), literal(&typeInt32, int32(0)))}
 }

@@ -8,26 +8,26 @@ import (
 	"scribe/columnar/schema"
 )
 
-func bindLength(b *binder, c *functionCall) operand {
+func bindLength(b *queryBinder, c *functionCall) typedOperand {
 	o := c.args[0]
 	if o.typ().Kind == schema.Binary && c.Func == "length" {
-		return operand{e: b.makeCall(expr.Length, typeInt32, nil, o.e)}
+		return typedOperand{e: b.makeCall(expr.Length, typeInt32, nil, o.e)}
 	}
 	e := b.argAs(c, 0, &typeString)
-	return operand{e: b.makeCall(expr.Length, typeInt32, nil, e)}
+	return typedOperand{e: b.makeCall(expr.Length, typeInt32, nil, e)}
 }
 
 // bindEnd is left() or right() with a constant number of characters; of a negative one all but so many.
-func bindEnd(b *binder, c *functionCall) operand {
+func bindEnd(b *queryBinder, c *functionCall) typedOperand {
 	text := b.argAs(c, 0, &typeString)
 	v := b.constantArg(c, 1, &typeInt32)
 	n := v.(int32)
 	number := func(n int32) expr.Expr { return literal(&typeInt32, n) }
-	cut := func(args ...expr.Expr) operand {
-		return operand{e: b.makeCall(expr.Substring, typeString, nil, append([]expr.Expr{text}, args...)...)}
+	cut := func(args ...expr.Expr) typedOperand {
+		return typedOperand{e: b.makeCall(expr.Substring, typeString, nil, append([]expr.Expr{text}, args...)...)}
 	}
 	length := b.makeCall(expr.Length, typeInt32, nil, text)
-	b.countAgain(operand{e: text, pos: c.At})
+	b.countAgain(typedOperand{e: text, pos: c.At})
 	n = max(n, -math.MaxInt32) // no text is longer
 	switch {
 	case c.Func == "left" && n >= 0:
@@ -43,22 +43,22 @@ func bindEnd(b *binder, c *functionCall) operand {
 }
 
 // bindPosition is position(what IN text).
-func bindPosition(b *binder, c *functionCall) operand {
+func bindPosition(b *queryBinder, c *functionCall) typedOperand {
 	args := b.textArgs(c)
-	return operand{e: b.makeCall(expr.Position, typeInt32, nil, args[1], args[0])}
+	return typedOperand{e: b.makeCall(expr.Position, typeInt32, nil, args[1], args[0])}
 }
 
-func bindTrim(b *binder, c *functionCall) operand {
+func bindTrim(b *queryBinder, c *functionCall) typedOperand {
 	args := b.textArgs(c)
 	if len(args) == 1 {
 		args = append(args, literal(&typeString, " "))
 	}
 	ends := map[string]string{"btrim": "both", "ltrim": "leading", "rtrim": "trailing"}[c.Func]
-	return operand{e: b.makeCall(expr.Trim, typeString, ends, args...)}
+	return typedOperand{e: b.makeCall(expr.Trim, typeString, ends, args...)}
 }
 
 // bindConcat takes any types; a bool is t or f, and nulls are left out.
-func bindConcat(b *binder, c *functionCall) operand {
+func bindConcat(b *queryBinder, c *functionCall) typedOperand {
 	args := make([]expr.Expr, len(c.args))
 	for i, o := range c.args {
 		switch t := o.typ(); {
@@ -72,20 +72,20 @@ func bindConcat(b *binder, c *functionCall) operand {
 			args[i] = b.convertTo(o, &typeString)
 		}
 	}
-	return operand{e: b.makeCall(expr.Concat, typeString, "skip", args...)}
+	return typedOperand{e: b.makeCall(expr.Concat, typeString, "skip", args...)}
 }
 
 // bindConvertFrom reads bytes as UTF-8, which a cast does, too.
-func bindConvertFrom(b *binder, c *functionCall) operand {
+func bindConvertFrom(b *queryBinder, c *functionCall) typedOperand {
 	e := b.argAs(c, 0, &typeBinary)
 	v := b.constantArg(c, 1, &typeString)
 	if n := strings.ToLower(v.(string)); n != "utf8" && n != "utf-8" {
 		panic(b.errorAt(c.args[1].pos, "The only encoding is UTF8.", "invalid source encoding name %q", clipText(n)))
 	}
-	return operand{e: b.castExpr(e, &typeString)}
+	return typedOperand{e: b.castExpr(e, &typeString)}
 }
 
-func bindRegexpLike(b *binder, c *functionCall) operand {
+func bindRegexpLike(b *queryBinder, c *functionCall) typedOperand {
 	fold := false
 	if len(c.args) == 3 {
 		v := b.constantArg(c, 2, &typeString)
@@ -96,5 +96,5 @@ func bindRegexpLike(b *binder, c *functionCall) operand {
 		c.args = c.args[:2]
 	}
 	args := b.textArgs(c)
-	return operand{e: b.makeMatch(args[0], operand{e: args[1], pos: c.args[1].pos}, fold)}
+	return typedOperand{e: b.makeMatch(args[0], typedOperand{e: args[1], pos: c.args[1].pos}, fold)}
 }

@@ -13,15 +13,15 @@ import (
 const microsPerDay = 24 * 3600 * 1_000_000
 
 // bindNow is the instant, or the day, at which the query began.
-func bindNow(b *binder, c *functionCall) operand {
+func bindNow(b *queryBinder, c *functionCall) typedOperand {
 	if c.Func == "current_date" {
 		days := b.now / microsPerDay
 		if b.now%microsPerDay < 0 {
 			days--
 		}
-		return operand{e: literal(&typeDate, arrow.Date32(days))} //nolint:gosec // microseconds of 64 bits are 29 bits of days
+		return typedOperand{e: literal(&typeDate, arrow.Date32(days))} //nolint:gosec // microseconds of 64 bits are 29 bits of days
 	}
-	return operand{e: literal(&typeTimestamp, arrow.Timestamp(b.now))}
+	return typedOperand{e: literal(&typeTimestamp, arrow.Timestamp(b.now))}
 }
 
 // timeFields are the parts of instants, by the names that PostgreSQL takes.
@@ -45,7 +45,7 @@ var fieldsWithout = map[schema.Kind]string{
 }
 
 // timeField is the name of a part, a constant argument.
-func (b *binder) timeField(c *functionCall, i int, of *schema.Type) string {
+func (b *queryBinder) timeField(c *functionCall, i int, of *schema.Type) string {
 	v := b.constantArg(c, i, &typeString)
 	name := strings.ToLower(v.(string))
 	field, ok := timeFields[name]
@@ -63,7 +63,7 @@ func (b *binder) timeField(c *functionCall, i int, of *schema.Type) string {
 	return field
 }
 
-func bindExtract(b *binder, c *functionCall) operand {
+func bindExtract(b *queryBinder, c *functionCall) typedOperand {
 	o := c.args[1]
 	t := o.typ()
 	if t.Kind != schema.Date && t.Kind != schema.Timestamp && t.Kind != schema.Interval {
@@ -81,10 +81,10 @@ func bindExtract(b *binder, c *functionCall) operand {
 	if strings.Contains(fieldsWithout[e.Type().Kind], " "+field+" ") {
 		panic(b.errorAt(c.args[0].pos, "", "unit %q not supported for type %s", field, typeName(t)))
 	}
-	return operand{e: b.makeCall(expr.Extract, typeFloat64, field, e)}
+	return typedOperand{e: b.makeCall(expr.Extract, typeFloat64, field, e)}
 }
 
-func bindDateTrunc(b *binder, c *functionCall) operand {
+func bindDateTrunc(b *queryBinder, c *functionCall) typedOperand {
 	if k := c.args[1].typ().Kind; k == schema.Interval {
 		panic(b.errorAt(c.At, "", "date_trunc() of an interval is not supported"))
 	}
@@ -96,11 +96,11 @@ func bindDateTrunc(b *binder, c *functionCall) operand {
 	case "microsecond", "millisecond":
 		unit += "s"
 	}
-	return operand{e: b.makeCall(expr.DateTrunc, typeTimestamp, unit, e)}
+	return typedOperand{e: b.makeCall(expr.DateTrunc, typeTimestamp, unit, e)}
 }
 
 // checkStride refuses bins of a length that is not constant or not positive.
-func checkStride(b *binder, c *functionCall) {
+func checkStride(b *queryBinder, c *functionCall) {
 	e := b.argAs(c, 0, &typeInterval)
 	l, ok := e.(*expr.Literal)
 	if !ok || l.Value == nil {

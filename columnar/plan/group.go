@@ -22,12 +22,12 @@ const (
 
 // selectItem is an element of the SELECT list.
 type selectItem struct {
-	operand
+	typedOperand
 	name string // empty: none that the text can use
 }
 
 // bindOutputs binds the SELECT list, and groups if there are any.
-func (b *binder) bindOutputs(p *Plan, q *sql.Select) {
+func (b *queryBinder) bindOutputs(p *Plan, q *sql.Select) {
 	b.clause = ""
 	unique := uniqueNames{}
 	var items []selectItem
@@ -42,7 +42,7 @@ func (b *binder) bindOutputs(p *Plan, q *sql.Select) {
 		if it.Star {
 			for i := range b.columns {
 				if c := &b.columns[i]; c.Field >= 0 || c.Name == schema.ColumnPayload {
-					add(selectItem{operand{e: b.columnAt(i, it.At), pos: it.At}, c.Name}, c.Name)
+					add(selectItem{typedOperand{e: b.columnAt(i, it.At), pos: it.At}, c.Name}, c.Name)
 				}
 			}
 			continue
@@ -59,7 +59,7 @@ func (b *binder) bindOutputs(p *Plan, q *sql.Select) {
 }
 
 // plainOrder refuses ORDER BY without groups.
-func (b *binder) plainOrder(q *sql.Select) {
+func (b *queryBinder) plainOrder(q *sql.Select) {
 	if len(q.OrderBy) == 0 {
 		return
 	}
@@ -68,7 +68,7 @@ func (b *binder) plainOrder(q *sql.Select) {
 }
 
 // bindGroup binds GROUP BY, HAVING and ORDER BY, and puts keys into the SELECT list.
-func (b *binder) bindGroup(p *Plan, q *sql.Select, items []selectItem) {
+func (b *queryBinder) bindGroup(p *Plan, q *sql.Select, items []selectItem) {
 	g := &Group{}
 	for _, e := range q.GroupBy {
 		key := b.bindKey(e, p, items)
@@ -106,7 +106,7 @@ func (b *binder) bindGroup(p *Plan, q *sql.Select, items []selectItem) {
 }
 
 // ordinalOf is the element of the SELECT list that an integer names, -1 if e is none.
-func (b *binder) ordinalOf(e sql.Expr, clause string, n int) int {
+func (b *queryBinder) ordinalOf(e sql.Expr, clause string, n int) int {
 	switch e := e.(type) {
 	case *sql.Number:
 		i, err := strconv.Atoi(e.Text)
@@ -121,7 +121,7 @@ func (b *binder) ordinalOf(e sql.Expr, clause string, n int) int {
 }
 
 // aliasOf is the element of the SELECT list with a name, -1 if there is none.
-func (b *binder) aliasOf(e sql.Expr, items []selectItem) int {
+func (b *queryBinder) aliasOf(e sql.Expr, items []selectItem) int {
 	n, ok := e.(*sql.Name)
 	if !ok || len(n.Parts) != 1 {
 		return -1
@@ -140,7 +140,7 @@ func (b *binder) aliasOf(e sql.Expr, items []selectItem) int {
 }
 
 // bindKey is an element of GROUP BY: the number of one of the SELECT list, a column, a name of the SELECT list, or an expression.
-func (b *binder) bindKey(e sql.Expr, p *Plan, items []selectItem) operand {
+func (b *queryBinder) bindKey(e sql.Expr, p *Plan, items []selectItem) typedOperand {
 	i := b.ordinalOf(e, "GROUP BY", len(p.Output))
 	if n, ok := e.(*sql.Name); ok && i < 0 && len(n.Parts) == 1 && b.findColumn(n.Parts[0]) < 0 {
 		i = b.aliasOf(e, items)
@@ -155,11 +155,11 @@ func (b *binder) bindKey(e sql.Expr, p *Plan, items []selectItem) operand {
 	if aggregate {
 		panic(b.errorAt(items[i].pos, "", "aggregate functions are not allowed in GROUP BY"))
 	}
-	return operand{e: items[i].e, pos: e.Pos()}
+	return typedOperand{e: items[i].e, pos: e.Pos()}
 }
 
 // orderKey is an element of ORDER BY: a number or a name of the SELECT list, or an expression over the columns.
-func (b *binder) orderKey(g *Group, e sql.Expr, p *Plan, items []selectItem) expr.Expr {
+func (b *queryBinder) orderKey(g *Group, e sql.Expr, p *Plan, items []selectItem) expr.Expr {
 	i := b.ordinalOf(e, "ORDER BY", len(p.Output))
 	if i < 0 {
 		i = b.aliasOf(e, items)
@@ -176,7 +176,7 @@ func (b *binder) orderKey(g *Group, e sql.Expr, p *Plan, items []selectItem) exp
 }
 
 // overGroups replaces what is a key by the key's column. What is left has to be of aggregates.
-func (b *binder) overGroups(g *Group, e expr.Expr) expr.Expr {
+func (b *queryBinder) overGroups(g *Group, e expr.Expr) expr.Expr {
 	if i := indexOf(g.Keys, e); i >= 0 {
 		return &expr.Column{Name: KeyName(i), T: plainType(e.Type())}
 	}
@@ -201,7 +201,7 @@ func (b *binder) overGroups(g *Group, e expr.Expr) expr.Expr {
 }
 
 // placeOf is where the text names a column.
-func (b *binder) placeOf(c *expr.Column) int {
+func (b *queryBinder) placeOf(c *expr.Column) int {
 	for _, p := range b.positions {
 		if p.column == c {
 			return p.pos

@@ -10,8 +10,8 @@ import (
 	"scribe/columnar/value"
 )
 
-// operand is a bound expression, with what is not decided about it yet.
-type operand struct {
+// typedOperand is a bound expression, with what is not decided about it yet.
+type typedOperand struct {
 	e   expr.Expr
 	pos int
 	// unknown: a text constant or NULL, which takes the type that its place asks for. It is a text until then.
@@ -21,7 +21,7 @@ type operand struct {
 }
 
 // typ returns the operand's type, null for an unknown one.
-func (o *operand) typ() *schema.Type {
+func (o *typedOperand) typ() *schema.Type {
 	if o.unknown {
 		return &typeNull
 	}
@@ -39,16 +39,20 @@ func isNull(e expr.Expr) bool {
 // isTrue reports whether an expression is the constant true.
 func isTrue(e expr.Expr) bool {
 	l, ok := e.(*expr.Literal)
-	return ok && l.Value == true
+	if !ok {
+		return false
+	}
+	value, isBool := l.Value.(bool)
+	return isBool && value
 }
 
 // bindNumber is the operand for a constant number.
-func (b *binder) bindNumber(pos int, text string) operand {
+func (b *queryBinder) bindNumber(pos int, text string) typedOperand {
 	t, v, err := naturalType(text)
 	if err != nil {
 		panic(b.errorAt(pos, "", "number %s is out of range", text))
 	}
-	return operand{e: literal(&t, v), pos: pos, number: text}
+	return typedOperand{e: literal(&t, v), pos: pos, number: text}
 }
 
 // naturalType returns the type that a constant number has where nothing else is asked for: int32, int64, decimal, and float64 for what has
@@ -136,21 +140,21 @@ func wholeText(text string, whole, scale int32) (string, bool) {
 }
 
 // readUnknown gives an unknown operand a type: its text is read as a value of it.
-func (b *binder) readUnknown(o operand, t *schema.Type) operand {
+func (b *queryBinder) readUnknown(o typedOperand, t *schema.Type) typedOperand {
 	l := o.e.(*expr.Literal)
 	if l.Value == nil {
-		return operand{e: literal(t, nil), pos: o.pos}
+		return typedOperand{e: literal(t, nil), pos: o.pos}
 	}
 	text := l.Value.(string)
 	if t.Kind == schema.Decimal && t.Precision == 0 {
 		n := strings.TrimSpace(text)
 		if nt, v, err := naturalType(n); err == nil && nt.Kind != schema.Float64 {
 			if nt.Kind == schema.Decimal {
-				return operand{e: literal(&nt, v), pos: o.pos}
+				return typedOperand{e: literal(&nt, v), pos: o.pos}
 			}
 			d := decimalOf(&nt)
 			if v, ok := numberAs(n, &d, false); ok {
-				return operand{e: literal(&d, v), pos: o.pos}
+				return typedOperand{e: literal(&d, v), pos: o.pos}
 			}
 		}
 		full := decimalOf(&typeString)
@@ -163,11 +167,11 @@ func (b *binder) readUnknown(o operand, t *schema.Type) operand {
 	case err != nil:
 		panic(b.errorAt(o.pos, inputHint(t), "invalid input syntax for type %s: %q", typeName(t), clipText(text)))
 	}
-	return operand{e: literal(t, v), pos: o.pos}
+	return typedOperand{e: literal(t, v), pos: o.pos}
 }
 
 // textIfUnknown makes a text of an unknown operand.
-func (b *binder) textIfUnknown(o operand) operand {
+func (b *queryBinder) textIfUnknown(o typedOperand) typedOperand {
 	if o.unknown {
 		return b.readUnknown(o, &typeString)
 	}
@@ -199,11 +203,11 @@ func clipText(s string) string {
 }
 
 // convertTo converts an operand to a type that it is known to convert to.
-func (b *binder) convertTo(o operand, t *schema.Type) expr.Expr {
+func (b *queryBinder) convertTo(o typedOperand, t *schema.Type) expr.Expr {
 	return b.convert(o, t, false)
 }
 
-func (b *binder) convert(o operand, t *schema.Type, loose bool) expr.Expr {
+func (b *queryBinder) convert(o typedOperand, t *schema.Type, loose bool) expr.Expr {
 	if o.unknown {
 		return b.readUnknown(o, t).e
 	}
@@ -216,7 +220,7 @@ func (b *binder) convert(o operand, t *schema.Type, loose bool) expr.Expr {
 }
 
 // castExpr converts an expression; nothing is done to one that has the type.
-func (b *binder) castExpr(e expr.Expr, t *schema.Type) expr.Expr {
+func (b *queryBinder) castExpr(e expr.Expr, t *schema.Type) expr.Expr {
 	if e.Type().Equal(t) {
 		return e
 	}
@@ -225,7 +229,7 @@ func (b *binder) castExpr(e expr.Expr, t *schema.Type) expr.Expr {
 
 // commonOf returns the type that operands have in common; at is one that does not fit the others. With loose, constants with a point may
 // be integers: in comparisons nothing is lost by that.
-func (b *binder) commonOf(loose bool, operands ...operand) (t schema.Type, at int, ok bool) {
+func (b *queryBinder) commonOf(loose bool, operands ...typedOperand) (t schema.Type, at int, ok bool) {
 	t = typeNull
 	for i := range operands {
 		if o := &operands[i]; !o.unknown && o.number == "" {
@@ -256,7 +260,7 @@ func (b *binder) commonOf(loose bool, operands ...operand) (t schema.Type, at in
 }
 
 // widenDecimal makes a decimal type such that text constants among operands are what they say: '1.555' is not rounded to the other side's scale.
-func (b *binder) widenDecimal(t schema.Type, operands []operand) schema.Type {
+func (b *queryBinder) widenDecimal(t schema.Type, operands []typedOperand) schema.Type {
 	for i := range operands {
 		l, ok := operands[i].e.(*expr.Literal)
 		if !ok || !operands[i].unknown || l.Value == nil {

@@ -10,7 +10,7 @@ import (
 
 const noOperator = "No operator matches the given types. You might need to add an explicit cast."
 
-func (b *binder) bindLogic(e *sql.Logic) expr.Expr {
+func (b *queryBinder) bindLogic(e *sql.Logic) expr.Expr {
 	name := "AND"
 	if e.Or {
 		name = "OR"
@@ -27,7 +27,7 @@ func (b *binder) bindLogic(e *sql.Logic) expr.Expr {
 	return conjunction(terms...)
 }
 
-func (b *binder) bindUnary(e *sql.Unary) operand {
+func (b *queryBinder) bindUnary(e *sql.Unary) typedOperand {
 	// A sign before a number is a part of it: -2147483648 is an integer.
 	if n, ok := e.X.(*sql.Number); ok && e.Op != sql.Not {
 		if e.Op == sql.Plus {
@@ -38,7 +38,7 @@ func (b *binder) bindUnary(e *sql.Unary) operand {
 	x := b.bind(e.X)
 	if e.Op == sql.Not {
 		c := b.boolOf(x, "NOT")
-		return operand{e: negation(c), pos: e.At}
+		return typedOperand{e: negation(c), pos: e.At}
 	}
 	sign := "-"
 	if e.Op == sql.Plus {
@@ -56,12 +56,12 @@ func (b *binder) bindUnary(e *sql.Unary) operand {
 		panic(b.errorAt(e.At, noOperator, "operator does not exist: %s %s", sign, typeName(&t)))
 	}
 	if e.Op == sql.Plus {
-		return operand{e: x.e, pos: e.At}
+		return typedOperand{e: x.e, pos: e.At}
 	}
-	return operand{e: b.makeCall(expr.Neg, t, nil, x.e), pos: e.At}
+	return typedOperand{e: b.makeCall(expr.Neg, t, nil, x.e), pos: e.At}
 }
 
-func (b *binder) bindBinary(e *sql.Binary) operand {
+func (b *queryBinder) bindBinary(e *sql.Binary) typedOperand {
 	l := b.bind(e.L)
 	r := b.bind(e.R)
 	var result expr.Expr
@@ -75,7 +75,7 @@ func (b *binder) bindBinary(e *sql.Binary) operand {
 	default:
 		result = b.bindArithmetic(e, l, r)
 	}
-	return operand{e: result, pos: e.At}
+	return typedOperand{e: result, pos: e.At}
 }
 
 // comparisons are the operations of the operators.
@@ -84,7 +84,7 @@ var comparisons = map[sql.BinaryOp]expr.Op{
 	sql.IsDistinct: expr.IsDistinct, sql.IsNotDistinct: expr.IsNotDistinct,
 }
 
-func (b *binder) mismatchError(pos int, operator string, l, r operand) error {
+func (b *queryBinder) mismatchError(pos int, operator string, l, r typedOperand) error {
 	hint := noOperator
 	switch lt, rt := l.typ(), r.typ(); {
 	case lt.Kind == schema.String && r.number != "":
@@ -98,7 +98,7 @@ func (b *binder) mismatchError(pos int, operator string, l, r operand) error {
 }
 
 // bindComparison is a comparison; both sides are converted to the type that they have in common.
-func (b *binder) bindComparison(pos int, op expr.Op, operator string, l, r operand) expr.Expr {
+func (b *queryBinder) bindComparison(pos int, op expr.Op, operator string, l, r typedOperand) expr.Expr {
 	t, _, ok := b.commonOf(true, l, r)
 	if !ok || isNested(t.Kind) {
 		panic(b.mismatchError(pos, operator, l, r))
@@ -120,7 +120,7 @@ func (b *binder) bindComparison(pos int, op expr.Op, operator string, l, r opera
 }
 
 // bindConcatenation is || of texts; one side may be of any type that has a text.
-func (b *binder) bindConcatenation(e *sql.Binary, l, r operand) expr.Expr {
+func (b *queryBinder) bindConcatenation(e *sql.Binary, l, r typedOperand) expr.Expr {
 	lt, rt := l.typ(), r.typ()
 	texts := l.unknown || r.unknown || lt.Kind == schema.String || rt.Kind == schema.String
 	if !texts || isNested(lt.Kind) || isNested(rt.Kind) {
@@ -142,10 +142,10 @@ func (b *binder) bindConcatenation(e *sql.Binary, l, r operand) expr.Expr {
 	return b.makeCall(expr.Concat, typeString, nil, args...)
 }
 
-func (b *binder) bindIn(e *sql.In) expr.Expr {
+func (b *queryBinder) bindIn(e *sql.In) expr.Expr {
 	x := b.bind(e.X)
 	items := b.bindAll(e.List...)
-	t, at, ok := b.commonOf(true, append([]operand{x}, items...)...)
+	t, at, ok := b.commonOf(true, append([]typedOperand{x}, items...)...)
 	if !ok || isNested(t.Kind) {
 		panic(b.mismatchError(e.At, "=", x, items[max(at-1, 0)]))
 	}
@@ -176,10 +176,10 @@ func (b *binder) bindIn(e *sql.In) expr.Expr {
 	return r
 }
 
-func (b *binder) bindBetween(e *sql.Between) expr.Expr {
+func (b *queryBinder) bindBetween(e *sql.Between) expr.Expr {
 	all := b.bindAll(e.X, e.Low, e.High)
 	x, low, high := all[0], all[1], all[2]
-	within := func(low, high operand) expr.Expr {
+	within := func(low, high typedOperand) expr.Expr {
 		b.countAgain(x)
 		ge := b.bindComparison(e.At, expr.Ge, ">=", x, low)
 		le := b.bindComparison(e.At, expr.Le, "<=", x, high)
@@ -199,7 +199,7 @@ func (b *binder) bindBetween(e *sql.Between) expr.Expr {
 	return r
 }
 
-func (b *binder) bindIs(e *sql.Is) expr.Expr {
+func (b *queryBinder) bindIs(e *sql.Is) expr.Expr {
 	x := b.bind(e.X)
 	if e.What == sql.IsNull {
 		if e.Not {
@@ -227,14 +227,14 @@ func (b *binder) bindIs(e *sql.Is) expr.Expr {
 }
 
 // makeTest is one of IS ...; of a constant it is one.
-func (b *binder) makeTest(op expr.Op, x expr.Expr) expr.Expr {
+func (b *queryBinder) makeTest(op expr.Op, x expr.Expr) expr.Expr {
 	if l, ok := x.(*expr.Literal); ok {
 		return truthLiteral(l.Truth().Among(op.Info().Tests))
 	}
 	return &expr.Call{Op: op, Args: []expr.Expr{x}, T: typeBool}
 }
 
-func (b *binder) bindAny(e *sql.Any) expr.Expr {
+func (b *queryBinder) bindAny(e *sql.Any) expr.Expr {
 	both := b.bindAll(e.X, e.List)
 	x, list := both[0], both[1]
 	lt := list.typ()
@@ -245,7 +245,7 @@ func (b *binder) bindAny(e *sql.Any) expr.Expr {
 		}
 		panic(b.errorAt(list.pos, hint, "op ANY (array) requires a list on the right side, not %s", typeName(lt)))
 	}
-	elem := operand{e: &expr.Column{T: *lt.Elem}, pos: list.pos}
+	elem := typedOperand{e: &expr.Column{T: *lt.Elem}, pos: list.pos}
 	t, _, ok := b.commonOf(true, x, elem)
 	if !ok || isNested(t.Kind) || !t.Equal(lt.Elem) {
 		hint := noOperator
@@ -258,13 +258,13 @@ func (b *binder) bindAny(e *sql.Any) expr.Expr {
 	return b.makeCall(expr.ListContains, typeBool, nil, xe, list.e)
 }
 
-func (b *binder) bindCase(e *sql.Case) operand {
-	var subject operand
+func (b *queryBinder) bindCase(e *sql.Case) typedOperand {
+	var subject typedOperand
 	if e.Operand != nil {
 		subject = b.bind(e.Operand)
 	}
 	conds := make([]expr.Expr, 0, len(e.Whens))
-	values := make([]operand, 0, len(e.Whens)+1)
+	values := make([]typedOperand, 0, len(e.Whens)+1)
 	for _, w := range e.Whens {
 		o := b.bind(w.Cond)
 		var cond expr.Expr
@@ -276,7 +276,7 @@ func (b *binder) bindCase(e *sql.Case) operand {
 		}
 		conds, values = append(conds, cond), append(values, b.bind(w.Then))
 	}
-	other := operand{e: literal(&typeString, nil), pos: e.At, unknown: true}
+	other := typedOperand{e: literal(&typeString, nil), pos: e.At, unknown: true}
 	if e.Else != nil {
 		other = b.bind(e.Else)
 	}
@@ -285,11 +285,11 @@ func (b *binder) bindCase(e *sql.Case) operand {
 	for i, c := range conds {
 		args = append(args, c, results[i])
 	}
-	return operand{e: b.makeCase(t, append(args, results[len(conds)])), pos: e.At}
+	return typedOperand{e: b.makeCase(t, append(args, results[len(conds)])), pos: e.At}
 }
 
 // convertAlike converts operands to the type that they have in common.
-func (b *binder) convertAlike(of string, operands []operand) (schema.Type, []expr.Expr) {
+func (b *queryBinder) convertAlike(of string, operands []typedOperand) (schema.Type, []expr.Expr) {
 	t, at, ok := b.commonOf(false, operands...)
 	if !ok {
 		first := &operands[0]

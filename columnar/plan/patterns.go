@@ -20,7 +20,7 @@ const (
 )
 
 // bindLike is [NOT] LIKE and ILIKE.
-func (b *binder) bindLike(e *sql.Like) expr.Expr {
+func (b *queryBinder) bindLike(e *sql.Like) expr.Expr {
 	both := b.bindAll(e.X, e.Pattern)
 	x, pattern := both[0], both[1]
 	name, op := "LIKE", expr.Like
@@ -61,7 +61,7 @@ func (b *binder) bindLike(e *sql.Like) expr.Expr {
 }
 
 // escapeOf is the character of ESCAPE, 0 for none. null says that it is the constant null.
-func (b *binder) escapeOf(e sql.Expr) (r rune, null bool) {
+func (b *queryBinder) escapeOf(e sql.Expr) (r rune, null bool) {
 	if e == nil {
 		return '\\', false
 	}
@@ -85,7 +85,7 @@ func (b *binder) escapeOf(e sql.Expr) (r rune, null bool) {
 }
 
 // bindMatch is ~, ~*, !~ and !~*.
-func (b *binder) bindMatch(e *sql.Binary, l, r operand) expr.Expr {
+func (b *queryBinder) bindMatch(e *sql.Binary, l, r typedOperand) expr.Expr {
 	x, textual := b.textOf(l)
 	pattern, ok := b.textOf(r)
 	if !textual || !ok {
@@ -95,7 +95,7 @@ func (b *binder) bindMatch(e *sql.Binary, l, r operand) expr.Expr {
 		}
 		panic(b.errorAt(e.At, hint, "operator does not exist: %s %s %s", typeName(l.typ()), e.Op, typeName(r.typ())))
 	}
-	result := b.makeMatch(x, operand{e: pattern, pos: r.pos}, e.Op == sql.MatchFold || e.Op == sql.NotMatchFold)
+	result := b.makeMatch(x, typedOperand{e: pattern, pos: r.pos}, e.Op == sql.MatchFold || e.Op == sql.NotMatchFold)
 	if e.Op == sql.NotMatch || e.Op == sql.NotMatchFold {
 		result = negation(result)
 	}
@@ -103,7 +103,7 @@ func (b *binder) bindMatch(e *sql.Binary, l, r operand) expr.Expr {
 }
 
 // makeMatch is whether a text has a match of a pattern. As in PostgreSQL a dot is any character, and ^ and $ are the text's ends.
-func (b *binder) makeMatch(x expr.Expr, pattern operand, fold bool) expr.Expr {
+func (b *queryBinder) makeMatch(x expr.Expr, pattern typedOperand, fold bool) expr.Expr {
 	flags := "(?s)"
 	if fold {
 		flags = "(?is)"
@@ -120,7 +120,7 @@ func (b *binder) makeMatch(x expr.Expr, pattern operand, fold bool) expr.Expr {
 }
 
 // compileRegexp makes the program of a regular expression, after its size is known to be bounded.
-func (b *binder) compileRegexp(pos int, flags, text string) *regexp.Regexp {
+func (b *queryBinder) compileRegexp(pos int, flags, text string) *regexp.Regexp {
 	if len(text) > MaxPattern {
 		panic(b.errorAt(pos, "", "the regular expression is %d bytes long, the limit is %d", len(text), MaxPattern))
 	}
@@ -142,7 +142,7 @@ func (b *binder) compileRegexp(pos int, flags, text string) *regexp.Regexp {
 	return re
 }
 
-func (b *binder) invalidExpression(pos int, flags, text string, err error) error {
+func (b *queryBinder) invalidExpression(pos int, flags, text string, err error) error {
 	reason := err.Error()
 	if e, ok := errors.AsType[*syntax.Error](err); ok {
 		reason = e.Code.String() + ": " + strings.TrimPrefix(e.Expr, flags)

@@ -138,7 +138,7 @@ func errorOf(thrown any) error {
 }
 
 // deriveRest works out what follows from the expressions.
-func (p *Plan) deriveRest(b *binder) {
+func (p *Plan) deriveRest(b *queryBinder) {
 	if isTrue(p.Where) {
 		p.Where = nil
 	}

@@ -97,7 +97,7 @@ type sampleReader struct {
 	o       InferOptions
 	samples [][]byte
 	report  Report
-	root    *observation
+	root    *seenValues
 	nodes   int
 	// object numbers the objects read, so that duplicate keys are detected.
 	object uint64
@@ -242,7 +242,7 @@ func tooDeep(row []byte) bool {
 }
 
 // readValue reads the next value of a valid row. If n is nil, the value is skipped.
-func (c *sampleReader) readValue(d *json.Decoder, row []byte, n *observation, depth int) {
+func (c *sampleReader) readValue(d *json.Decoder, row []byte, n *seenValues, depth int) {
 	token, err := d.Token()
 	if err != nil {
 		return
@@ -269,7 +269,7 @@ func (c *sampleReader) readValue(d *json.Decoder, row []byte, n *observation, de
 	}
 }
 
-func (c *sampleReader) readMembers(d *json.Decoder, row []byte, n *observation, depth int) {
+func (c *sampleReader) readMembers(d *json.Decoder, row []byte, n *seenValues, depth int) {
 	if n != nil {
 		n.rows++
 		n.objects++
@@ -282,7 +282,7 @@ func (c *sampleReader) readMembers(d *json.Decoder, row []byte, n *observation, 
 		if err != nil || !ok {
 			return
 		}
-		var in *observation
+		var in *seenValues
 		if n != nil {
 			// The first of duplicate keys counts.
 			if in = c.memberNode(n, key); in != nil && in != n.elem && in.object == object {
@@ -298,7 +298,7 @@ func (c *sampleReader) readMembers(d *json.Decoder, row []byte, n *observation, 
 }
 
 // memberNode returns the observation for a key of an object, or nil if a limit is reached.
-func (c *sampleReader) memberNode(n *observation, key string) *observation {
+func (c *sampleReader) memberNode(n *seenValues, key string) *seenValues {
 	if n.elem != nil {
 		return n.elem
 	}
@@ -315,15 +315,15 @@ func (c *sampleReader) memberNode(n *observation, key string) *observation {
 		return nil
 	}
 	if n.fields == nil {
-		n.fields = map[string]*observation{}
+		n.fields = map[string]*seenValues{}
 	}
 	n.fields[key] = in
 	n.keys = append(n.keys, key)
 	return in
 }
 
-func (c *sampleReader) readElements(d *json.Decoder, row []byte, n *observation, depth int) {
-	var in *observation
+func (c *sampleReader) readElements(d *json.Decoder, row []byte, n *seenValues, depth int) {
+	var in *seenValues
 	if n != nil {
 		n.rows++
 		n.arrays++
@@ -339,10 +339,10 @@ func (c *sampleReader) readElements(d *json.Decoder, row []byte, n *observation,
 }
 
 // newNode returns a new node, or nil if the limit is reached.
-func (c *sampleReader) newNode() *observation {
+func (c *sampleReader) newNode() *seenValues {
 	if c.nodes >= maxNodesSeen {
 		return nil
 	}
 	c.nodes++
-	return &observation{}
+	return &seenValues{}
 }

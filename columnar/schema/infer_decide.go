@@ -15,7 +15,7 @@ type typeChooser struct {
 }
 
 // chooseColumns returns the fields of the schema.
-func (d *typeChooser) chooseColumns(root *observation) []Field {
+func (d *typeChooser) chooseColumns(root *seenValues) []Field {
 	keys := root.keys
 	if root.dropped > 0 {
 		d.report.Notes = append(d.report.Notes, fmt.Sprintf("%d values have no column: too many fields", root.dropped))
@@ -51,7 +51,7 @@ func countType(t *Type) int {
 }
 
 // chooseFields returns the fields of an object's members.
-func (d *typeChooser) chooseFields(n *observation, keys []string, within string, depth int) []Field {
+func (d *typeChooser) chooseFields(n *seenValues, keys []string, within string, depth int) []Field {
 	names := map[string]bool{}
 	for _, key := range keys { // names that need no change are assigned first
 		if columnName(key, depth) == key {
@@ -95,7 +95,7 @@ func columnName(key string, depth int) string {
 }
 
 // chooseField chooses the type of a position and reports it. full is its name with the names of its parents.
-func (d *typeChooser) chooseField(n *observation, full, name string, absent int64, depth int) Type {
+func (d *typeChooser) chooseField(n *seenValues, full, name string, absent int64, depth int) Type {
 	at := len(d.report.Fields)
 	d.report.Fields = append(d.report.Fields, FieldReport{})
 	t, notes := d.chooseType(n, full, name, depth)
@@ -110,7 +110,7 @@ func (d *typeChooser) chooseField(n *observation, full, name string, absent int6
 }
 
 // chooseType chooses a type and returns notes about the choice.
-func (d *typeChooser) chooseType(n *observation, full, name string, depth int) (Type, []string) {
+func (d *typeChooser) chooseType(n *seenValues, full, name string, depth int) (Type, []string) {
 	kinds := n.countKinds()
 	numbers := n.ints > 0 && n.floats > 0 && len(kinds) == 2
 	switch {
@@ -140,7 +140,7 @@ func (d *typeChooser) chooseType(n *observation, full, name string, depth int) (
 // timeName matches field names that suggest an instant.
 var timeName = regexp.MustCompile(`(?i:(?:^|[_.-])(?:ts|at|on|when|date|epoch|created|updated|modified)$|(?:time|timestamp|datetime)$|^(?:ts|time|date|epoch)[_.-])|[a-z](?:At|Date|Ts|TS|Ms)$`)
 
-func (d *typeChooser) chooseInteger(n *observation, name string) (Type, []string) {
+func (d *typeChooser) chooseInteger(n *seenValues, name string) (Type, []string) {
 	for f, count := range n.unix {
 		if count == n.ints && timeName.MatchString(name) {
 			return Type{Kind: Timestamp, Formats: []TimeFormat{f}}, []string{"name and size are those of an instant"}
@@ -158,7 +158,7 @@ func (d *typeChooser) chooseInteger(n *observation, name string) (Type, []string
 	}
 }
 
-func (d *typeChooser) chooseText(n *observation, full string) (Type, []string) {
+func (d *typeChooser) chooseText(n *seenValues, full string) (Type, []string) {
 	var found int64
 	for _, count := range n.times {
 		found += count
@@ -183,7 +183,7 @@ func (d *typeChooser) chooseText(n *observation, full string) (Type, []string) {
 	return Type{Kind: String, Dictionary: few && !strings.Contains(full, "[]") && !strings.Contains(full, "{}")}, nil
 }
 
-func (d *typeChooser) chooseList(n *observation, full, name string, depth int) (Type, []string) {
+func (d *typeChooser) chooseList(n *seenValues, full, name string, depth int) (Type, []string) {
 	if n.item == nil || n.item.rows == 0 || depth+1 >= MaxDepth-1 {
 		if n.item != nil && n.item.rows > 0 || n.deep {
 			return Type{Kind: String}, []string{"nested too deep: kept as JSON"}
@@ -194,7 +194,7 @@ func (d *typeChooser) chooseList(n *observation, full, name string, depth int) (
 	return Type{Kind: List, Elem: &elem}, nil
 }
 
-func (d *typeChooser) chooseObject(n *observation, full, name string, depth int) (Type, []string) {
+func (d *typeChooser) chooseObject(n *seenValues, full, name string, depth int) (Type, []string) {
 	switch {
 	case n.deep || depth+1 >= MaxDepth-1 && len(n.keys) > 0:
 		return Type{Kind: String}, []string{"nested too deep: kept as JSON"}
@@ -221,7 +221,7 @@ func (d *typeChooser) chooseObject(n *observation, full, name string, depth int)
 var dataKey = regexp.MustCompile(`[.:/@ ,=]|^\d+$|^[0-9a-fA-F]*\d[0-9a-fA-F]{7,}$|^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-`)
 
 // whyMap returns why the keys of an object are data rather than field names. It returns an empty text if they are field names.
-func (d *typeChooser) whyMap(n *observation) string {
+func (d *typeChooser) whyMap(n *seenValues) string {
 	all := n.mergeMembers()
 	kinds := all.countKinds()
 	if len(kinds) > 1 && (len(kinds) != 2 || all.ints == 0 || all.floats == 0) {
@@ -249,7 +249,7 @@ func (d *typeChooser) whyMap(n *observation) string {
 }
 
 // haveSameFields reports whether all members of an object have the same fields.
-func (d *typeChooser) haveSameFields(n, all *observation) bool {
+func (d *typeChooser) haveSameFields(n, all *seenValues) bool {
 	for _, key := range n.keys {
 		if in := n.fields[key]; in.objects > 0 && len(in.keys) != len(all.keys) {
 			return false

@@ -27,8 +27,8 @@ var guesses = []TimeFormat{
 
 var unixGuesses = []TimeFormat{UnixSeconds, UnixMillis, UnixMicros, UnixNanos}
 
-// observation records the sample values at one position. Its methods do nothing on nil.
-type observation struct {
+// seenValues records the sample values at one position. Its methods do nothing on nil.
+type seenValues struct {
 	rows                                   int64 // values, including nulls
 	nulls, bools, ints, floats, texts      int64
 	objects, arrays                        int64
@@ -43,20 +43,20 @@ type observation struct {
 
 	object  uint64 // the last object that had it as a member
 	keys    []string
-	fields  map[string]*observation
+	fields  map[string]*seenValues
 	dropped int64        // members beyond the limit
-	elem    *observation // of a folded object: all its members merged
-	item    *observation // elements of arrays
+	elem    *seenValues // of a folded object: all its members merged
+	item    *seenValues // elements of arrays
 }
 
-func (n *observation) addNull() {
+func (n *seenValues) addNull() {
 	if n != nil {
 		n.rows++
 		n.nulls++
 	}
 }
 
-func (n *observation) addBool() {
+func (n *seenValues) addBool() {
 	if n != nil {
 		n.rows++
 		n.bools++
@@ -64,7 +64,7 @@ func (n *observation) addBool() {
 }
 
 // addDeeper counts an object or array whose content is not examined.
-func (n *observation) addDeeper() {
+func (n *seenValues) addDeeper() {
 	if n != nil {
 		n.rows++
 		n.objects++
@@ -72,7 +72,7 @@ func (n *observation) addDeeper() {
 	}
 }
 
-func (n *observation) noteExample(text string) {
+func (n *seenValues) noteExample(text string) {
 	if n.example == "" {
 		if n.example = text; len(text) > maxExample {
 			n.example = strings.ToValidUTF8(text[:maxExample], "") + "..."
@@ -80,7 +80,7 @@ func (n *observation) noteExample(text string) {
 	}
 }
 
-func (n *observation) addNumber(text string) {
+func (n *seenValues) addNumber(text string) {
 	if n == nil {
 		return
 	}
@@ -106,7 +106,7 @@ func (n *observation) addNumber(text string) {
 }
 
 // countUnix counts a whole number for the unix format in which it falls between 2000 and 2100. At most one format matches.
-func (n *observation) countUnix(v int64) {
+func (n *seenValues) countUnix(v int64) {
 	const from, to = 946_684_800, 4_102_444_800
 	if v < from {
 		return
@@ -127,7 +127,7 @@ func (n *observation) countUnix(v int64) {
 	}
 }
 
-func (n *observation) addText(text string) {
+func (n *seenValues) addText(text string) {
 	if n == nil {
 		return
 	}
@@ -144,7 +144,7 @@ func (n *observation) addText(text string) {
 	}
 }
 
-func (n *observation) rememberText(text string) {
+func (n *seenValues) rememberText(text string) {
 	if n.tooMany {
 		return
 	}
@@ -180,17 +180,17 @@ func guessFormat(text string, first TimeFormat) TimeFormat {
 }
 
 // foldMembers merges all members of an object into one observation, and so all later ones.
-func (n *observation) foldMembers() {
+func (n *seenValues) foldMembers() {
 	n.elem = n.mergeMembers()
 	n.fields = nil
 }
 
 // mergeMembers returns all members of an object merged into one observation.
-func (n *observation) mergeMembers() *observation {
+func (n *seenValues) mergeMembers() *seenValues {
 	if n.elem != nil {
 		return n.elem
 	}
-	all := &observation{}
+	all := &seenValues{}
 	for _, key := range n.keys {
 		all.mergeFrom(n.fields[key])
 	}
@@ -198,7 +198,7 @@ func (n *observation) mergeMembers() *observation {
 }
 
 // mergeFrom adds the observations of o without sharing memory with it.
-func (n *observation) mergeFrom(o *observation) {
+func (n *seenValues) mergeFrom(o *seenValues) {
 	n.rows += o.rows
 	n.nulls += o.nulls
 	n.bools += o.bools
@@ -220,7 +220,7 @@ func (n *observation) mergeFrom(o *observation) {
 	}
 	if o.item != nil {
 		if n.item == nil {
-			n.item = &observation{}
+			n.item = &seenValues{}
 		}
 		n.item.mergeFrom(o.item)
 	}
@@ -236,9 +236,9 @@ func (n *observation) mergeFrom(o *observation) {
 		in, ok := n.fields[key]
 		if !ok {
 			if n.fields == nil {
-				n.fields = map[string]*observation{}
+				n.fields = map[string]*seenValues{}
 			}
-			in = &observation{}
+			in = &seenValues{}
 			n.fields[key] = in
 			n.keys = append(n.keys, key)
 		}
@@ -257,7 +257,7 @@ func addCounts(a, b map[TimeFormat]int64) map[TimeFormat]int64 {
 }
 
 // countKinds returns the number of values of each kind, without nulls.
-func (n *observation) countKinds() []KindCount {
+func (n *seenValues) countKinds() []KindCount {
 	all := []KindCount{
 		{"bool", n.bools}, {"integer", n.ints}, {"number", n.floats}, {"text", n.texts}, {"object", n.objects}, {"array", n.arrays},
 	}

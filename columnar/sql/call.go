@@ -1,7 +1,7 @@
 package sql
 
 // parseCall reads a function with arguments in parentheses, and what may follow those.
-func (p *parser) parseCall() exprNode {
+func (p *queryParser) parseCall() exprNode {
 	t := p.token()
 	e := &Call{At: t.pos, Func: t.text}
 	if t.kind == quoted && (t.text == "extract" || t.text == "position") {
@@ -22,7 +22,7 @@ func (p *parser) parseCall() exprNode {
 }
 
 // parseAggregate reads what may stand after the arguments of one.
-func (p *parser) parseAggregate(e *Call, operands []exprNode) exprNode {
+func (p *queryParser) parseAggregate(e *Call, operands []exprNode) exprNode {
 	if p.isWord("within") && p.tokenAhead(1).text == "group" {
 		panic(p.errorHere("Use approx_quantile(x, 0.5).", "WITHIN GROUP is not supported"))
 	}
@@ -40,7 +40,7 @@ func (p *parser) parseAggregate(e *Call, operands []exprNode) exprNode {
 }
 
 // parseSpecial reads the functions that have words between their arguments.
-func (p *parser) parseSpecial() exprNode {
+func (p *queryParser) parseSpecial() exprNode {
 	t := p.token()
 	p.i += 2
 	switch t.text {
@@ -57,7 +57,7 @@ func (p *parser) parseSpecial() exprNode {
 	}
 }
 
-func (p *parser) parseExtract(t *token) exprNode {
+func (p *queryParser) parseExtract(t *queryToken) exprNode {
 	f := p.token()
 	if f.kind != word && f.kind != quoted && f.kind != str {
 		panic(p.syntaxError("expected a field, as in extract(hour FROM x)"))
@@ -68,14 +68,14 @@ func (p *parser) parseExtract(t *token) exprNode {
 }
 
 // parseLastArg reads the last argument of a call, and the closing parenthesis.
-func (p *parser) parseLastArg(e *Call, others ...exprNode) exprNode {
+func (p *queryParser) parseLastArg(e *Call, others ...exprNode) exprNode {
 	n := p.parseNested()
 	e.Args = append(e.Args, n.e)
 	p.expectSymbol(")")
 	return p.nodeOver(e, append(others, n)...)
 }
 
-func (p *parser) parsePosition(t *token) exprNode {
+func (p *queryParser) parsePosition(t *queryToken) exprNode {
 	p.enterLevel(t.pos)
 	defer p.leaveLevel()
 	what := p.parseBinary(precLike + 1)
@@ -88,7 +88,7 @@ func (p *parser) parsePosition(t *token) exprNode {
 }
 
 // parseSubstring reads its arguments with commas, or with FROM and FOR in any order.
-func (p *parser) parseSubstring(t *token) exprNode {
+func (p *queryParser) parseSubstring(t *queryToken) exprNode {
 	x := p.parseNested()
 	if p.acceptSymbol(",") {
 		args := append([]exprNode{x}, p.parseList()...)
@@ -115,7 +115,7 @@ func (p *parser) parseSubstring(t *token) exprNode {
 	}
 }
 
-func (p *parser) substringOf(t *token, x, from, length exprNode) exprNode {
+func (p *queryParser) substringOf(t *queryToken, x, from, length exprNode) exprNode {
 	if from.e == nil {
 		from = leafNode(&Number{At: t.pos, Text: "1"})
 	}
@@ -127,7 +127,7 @@ func (p *parser) substringOf(t *token, x, from, length exprNode) exprNode {
 }
 
 // parseTrim reads [LEADING | TRAILING | BOTH] [characters] FROM x, or x [, characters]. It is btrim, ltrim or rtrim.
-func (p *parser) parseTrim(t *token) exprNode {
+func (p *queryParser) parseTrim(t *queryToken) exprNode {
 	name := "btrim"
 	switch {
 	case p.acceptWord("leading"):

@@ -10,7 +10,7 @@ import (
 var simpleEscapes = map[byte]byte{'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
 // scanEscaped reads E'...'; the current byte is the quote.
-func (l *lexer) scanEscaped(from int) {
+func (l *queryLexer) scanEscaped(from int) {
 	l.pos++
 	var b strings.Builder
 	for {
@@ -38,7 +38,7 @@ func (l *lexer) scanEscaped(from int) {
 }
 
 // scanEscape reads what begins with a backslash.
-func (l *lexer) scanEscape(b *strings.Builder) {
+func (l *queryLexer) scanEscape(b *strings.Builder) {
 	from, c := l.pos, l.byteAt(1)
 	l.pos += 2
 	switch {

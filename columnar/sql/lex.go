@@ -18,7 +18,7 @@ const (
 	symbol           // an operator or punctuation
 )
 
-type token struct {
+type queryToken struct {
 	kind tokenKind
 	pos  int // of the first byte
 	end  int // after the last byte
@@ -61,14 +61,14 @@ var classes = func() (t [256]uint8) {
 	return t
 }()
 
-type lexer struct {
+type queryLexer struct {
 	text   string
 	pos    int
-	tokens []token
+	tokens []queryToken
 }
 
 // tokenize cuts a text. The last token is the end.
-func tokenize(text string) []token {
+func tokenize(text string) []queryToken {
 	if len(text) > MaxText {
 		panic(newError("", 0, "query text is "+strconv.Itoa(len(text))+" bytes long, the limit is "+strconv.Itoa(MaxText), ""))
 	}
@@ -86,7 +86,7 @@ func tokenize(text string) []token {
 	if i := strings.IndexByte(text, 0); i >= 0 {
 		panic(newError(text, i, "query text has a zero byte", ""))
 	}
-	l := lexer{text: text, tokens: make([]token, 0, 8+len(text)/4)}
+	l := queryLexer{text: text, tokens: make([]queryToken, 0, 8+len(text)/4)}
 	for {
 		l.skipBlanks()
 		if l.pos == len(text) {
@@ -97,16 +97,16 @@ func tokenize(text string) []token {
 	}
 }
 
-func (l *lexer) addToken(k tokenKind, from int, text string) {
-	l.tokens = append(l.tokens, token{kind: k, pos: from, end: l.pos, text: text})
+func (l *queryLexer) addToken(k tokenKind, from int, text string) {
+	l.tokens = append(l.tokens, queryToken{kind: k, pos: from, end: l.pos, text: text})
 }
 
-func (l *lexer) errorAt(pos int, message, hint string) *Error {
+func (l *queryLexer) errorAt(pos int, message, hint string) *Error {
 	return newError(l.text, pos, message, hint)
 }
 
 // byteAt returns the byte i after the current one, 0 after the end.
-func (l *lexer) byteAt(i int) byte {
+func (l *queryLexer) byteAt(i int) byte {
 	if l.pos+i < len(l.text) {
 		return l.text[l.pos+i]
 	}
@@ -114,7 +114,7 @@ func (l *lexer) byteAt(i int) byte {
 }
 
 // skipBlanks passes blanks and comments.
-func (l *lexer) skipBlanks() {
+func (l *queryLexer) skipBlanks() {
 	for l.pos < len(l.text) {
 		switch c := l.text[l.pos]; {
 		case classes[c]&classSpace != 0:
@@ -134,7 +134,7 @@ func (l *lexer) skipBlanks() {
 }
 
 // skipBlock passes a comment in slashes and asterisks; they nest.
-func (l *lexer) skipBlock() {
+func (l *queryLexer) skipBlock() {
 	from, depth := l.pos, 0
 	for l.pos < len(l.text) {
 		switch {
@@ -155,7 +155,7 @@ func (l *lexer) skipBlock() {
 }
 
 // scanToken reads a token that begins at the current byte.
-func (l *lexer) scanToken() {
+func (l *queryLexer) scanToken() {
 	from, c := l.pos, l.text[l.pos]
 	switch {
 	case (c == 'e' || c == 'E') && l.byteAt(1) == '\'':
@@ -192,7 +192,7 @@ func (l *lexer) scanToken() {
 }
 
 // isPrefixed reports whether a constant of bits, a national one or one with Unicode escapes begins here.
-func (l *lexer) isPrefixed(c byte) bool {
+func (l *queryLexer) isPrefixed(c byte) bool {
 	switch c {
 	case 'b', 'B', 'x', 'X', 'n', 'N':
 		return l.byteAt(1) == '\''
@@ -203,7 +203,7 @@ func (l *lexer) isPrefixed(c byte) bool {
 }
 
 // scanIdentifier reads one without quotes. Letters of ASCII become small.
-func (l *lexer) scanIdentifier() {
+func (l *queryLexer) scanIdentifier() {
 	from, upper := l.pos, uint8(0)
 	for l.pos < len(l.text) && classes[l.text[l.pos]]&classIdent != 0 {
 		upper |= classes[l.text[l.pos]]
@@ -227,7 +227,7 @@ func lowerASCII(s string) string {
 }
 
 // scanQuoted reads an identifier in quotes.
-func (l *lexer) scanQuoted() {
+func (l *queryLexer) scanQuoted() {
 	from := l.pos
 	text, ok := l.scanUntil('"')
 	switch {
@@ -240,7 +240,7 @@ func (l *lexer) scanQuoted() {
 }
 
 // scanUntil reads what is between the quotes that begin here; two of them stand for one.
-func (l *lexer) scanUntil(quote byte) (string, bool) {
+func (l *queryLexer) scanUntil(quote byte) (string, bool) {
 	l.pos++
 	from, double := l.pos, false
 	for {
@@ -263,7 +263,7 @@ func (l *lexer) scanUntil(quote byte) (string, bool) {
 }
 
 // scanString reads a text constant.
-func (l *lexer) scanString(from int) {
+func (l *queryLexer) scanString(from int) {
 	text, ok := l.scanUntil('\'')
 	if !ok {
 		panic(l.errorAt(from, "unterminated quoted string", ""))
@@ -272,7 +272,7 @@ func (l *lexer) scanString(from int) {
 }
 
 // scanDollar reads a text constant between $tag$ and $tag$.
-func (l *lexer) scanDollar() {
+func (l *queryLexer) scanDollar() {
 	from, i := l.pos, 1
 	for l.byteAt(i) != '$' && classes[l.byteAt(i)]&classIdent != 0 {
 		i++
@@ -292,7 +292,7 @@ func (l *lexer) scanDollar() {
 
 // scanOperator reads the longest operator. One of several characters ends in + or - only if it has a character that arithmetic and
 // comparisons have not, so that a=-1 needs no blank.
-func (l *lexer) scanOperator() {
+func (l *queryLexer) scanOperator() {
 	from, sign := l.pos, uint8(0)
 	for l.pos < len(l.text) {
 		c := l.text[l.pos]
@@ -315,7 +315,7 @@ func (l *lexer) scanOperator() {
 }
 
 // scanNumber reads a number: decimal with a point and an exponent, or an integer with 0x, 0o or 0b.
-func (l *lexer) scanNumber() {
+func (l *queryLexer) scanNumber() {
 	from := l.pos
 	if l.byteAt(0) == '0' {
 		switch l.byteAt(1) | 0x20 {
@@ -357,7 +357,7 @@ func (l *lexer) scanNumber() {
 }
 
 // scanDigits passes digits with single underscores between them, and reports whether those are so.
-func (l *lexer) scanDigits() bool {
+func (l *queryLexer) scanDigits() bool {
 	for {
 		for classes[l.byteAt(0)]&classDigit != 0 {
 			l.pos++
@@ -373,7 +373,7 @@ func (l *lexer) scanDigits() bool {
 }
 
 // scanBased reads an integer of another base. It is a number like those in decimal from here on.
-func (l *lexer) scanBased(from, base int) {
+func (l *queryLexer) scanBased(from, base int) {
 	l.pos += 2
 	for classes[l.byteAt(0)]&classIdent != 0 {
 		l.pos++

@@ -18,15 +18,15 @@ const (
 )
 
 // Parse reads a query. Errors are *[Error].
-func Parse(text string) (*Select, error) { return parseText(text, (*parser).parseQuery) }
+func Parse(text string) (*Select, error) { return parseText(text, (*queryParser).parseQuery) }
 
 // ParsePredicate reads a condition, what stands after WHERE. Errors are *[Error].
 func ParsePredicate(text string) (*Predicate, error) {
-	return parseText(text, (*parser).parsePredicate)
+	return parseText(text, (*queryParser).parsePredicate)
 }
 
 // parseText reads a text by a rule. The lexer and the rules panic with an *Error, which ends here.
-func parseText[T any](text string, rule func(p *parser) T) (tree T, err error) {
+func parseText[T any](text string, rule func(p *queryParser) T) (tree T, err error) {
 	defer func() {
 		switch e := recover().(type) {
 		case nil:
@@ -36,26 +36,26 @@ func parseText[T any](text string, rule func(p *parser) T) (tree T, err error) {
 			panic(e)
 		}
 	}()
-	return rule(&parser{text: text, tokens: tokenize(text)}), nil
+	return rule(&queryParser{text: text, tokens: tokenize(text)}), nil
 }
 
-type parser struct {
+type queryParser struct {
 	text   string
-	tokens []token
+	tokens []queryToken
 	i      int
 	depth  int
 }
 
-func (p *parser) token() *token { return &p.tokens[p.i] }
+func (p *queryParser) token() *queryToken { return &p.tokens[p.i] }
 
 // tokenAhead returns the token n after the current one, the end after the last.
-func (p *parser) tokenAhead(n int) *token { return &p.tokens[min(p.i+n, len(p.tokens)-1)] }
+func (p *queryParser) tokenAhead(n int) *queryToken { return &p.tokens[min(p.i+n, len(p.tokens)-1)] }
 
-func (p *parser) isWord(w string) bool   { t := p.token(); return t.kind == word && t.text == w }
-func (p *parser) isSymbol(s string) bool { t := p.token(); return t.kind == symbol && t.text == s }
+func (p *queryParser) isWord(w string) bool   { t := p.token(); return t.kind == word && t.text == w }
+func (p *queryParser) isSymbol(s string) bool { t := p.token(); return t.kind == symbol && t.text == s }
 
 // acceptWord passes a keyword if it is next.
-func (p *parser) acceptWord(w string) bool {
+func (p *queryParser) acceptWord(w string) bool {
 	if p.isWord(w) {
 		p.i++
 		return true
@@ -64,7 +64,7 @@ func (p *parser) acceptWord(w string) bool {
 }
 
 // acceptSymbol passes a symbol if it is next.
-func (p *parser) acceptSymbol(s string) bool {
+func (p *queryParser) acceptSymbol(s string) bool {
 	if p.isSymbol(s) {
 		p.i++
 		return true
@@ -72,20 +72,20 @@ func (p *parser) acceptSymbol(s string) bool {
 	return false
 }
 
-func (p *parser) expectWord(w string) {
+func (p *queryParser) expectWord(w string) {
 	if !p.acceptWord(w) {
 		panic(p.syntaxError("expected " + strings.ToUpper(w)))
 	}
 }
 
-func (p *parser) expectSymbol(s string) {
+func (p *queryParser) expectSymbol(s string) {
 	if !p.acceptSymbol(s) {
 		panic(p.syntaxError("expected \"" + s + "\""))
 	}
 }
 
 // syntaxError is the error that the current token fits nowhere.
-func (p *parser) syntaxError(hint string) *Error {
+func (p *queryParser) syntaxError(hint string) *Error {
 	t := p.token()
 	if t.kind == word && unsupported[t.text] != "" {
 		return p.errorHere(unsupported[t.text], strings.ToUpper(t.text)+" is not supported")
@@ -102,25 +102,25 @@ func (p *parser) syntaxError(hint string) *Error {
 	return newError(p.text, t.pos, "syntax error at or near \""+shortenText(p.text[t.pos:t.end])+"\"", hint)
 }
 
-func (p *parser) errorHere(hint, message string) *Error {
+func (p *queryParser) errorHere(hint, message string) *Error {
 	return p.errorAt(p.token().pos, hint, message)
 }
 
-func (p *parser) errorAt(pos int, hint, message string) *Error {
+func (p *queryParser) errorAt(pos int, hint, message string) *Error {
 	return newError(p.text, pos, message, hint)
 }
 
 // enterLevel counts a level of nesting; leave takes it back.
-func (p *parser) enterLevel(pos int) {
+func (p *queryParser) enterLevel(pos int) {
 	if p.depth++; p.depth > MaxDepth {
 		panic(p.errorAt(pos, "A long chain of ANDs, of ORs or of arguments is no nesting.", "expressions nest deeper than "+strconv.Itoa(MaxDepth)+" levels"))
 	}
 }
 
-func (p *parser) leaveLevel() { p.depth-- }
+func (p *queryParser) leaveLevel() { p.depth-- }
 
 // parsePredicate reads a whole text that is a condition.
-func (p *parser) parsePredicate() *Predicate {
+func (p *queryParser) parsePredicate() *Predicate {
 	if p.isWord("where") {
 		panic(p.errorHere("Leave out the word WHERE: a filter is the condition alone.", "a filter is a condition"))
 	}
@@ -130,7 +130,7 @@ func (p *parser) parsePredicate() *Predicate {
 }
 
 // parseQuery reads a whole text.
-func (p *parser) parseQuery() *Select {
+func (p *queryParser) parseQuery() *Select {
 	if p.token().kind == end {
 		panic(p.errorHere("A query is SELECT ... FROM category.", "the query is empty"))
 	}
@@ -150,7 +150,7 @@ func (p *parser) parseQuery() *Select {
 }
 
 // parseVerb passes SELECT, and says of other statements that there are none.
-func (p *parser) parseVerb() {
+func (p *queryParser) parseVerb() {
 	t := p.token()
 	if !p.acceptWord("select") {
 		switch {
@@ -181,7 +181,7 @@ var statements = map[string]bool{
 	"values": true, "table": true, "set": true, "show": true, "begin": true, "commit": true, "rollback": true, "declare": true, "call": true,
 }
 
-func (p *parser) parseItem() Item {
+func (p *queryParser) parseItem() Item {
 	t := p.token()
 	if p.acceptSymbol("*") {
 		return Item{At: t.pos, Star: true}
@@ -197,7 +197,7 @@ func (p *parser) parseItem() Item {
 }
 
 // parseAlias reads [AS] name, if there is one.
-func (p *parser) parseAlias() string {
+func (p *queryParser) parseAlias() string {
 	t := p.token()
 	if p.acceptWord("as") {
 		t = p.token()
@@ -215,7 +215,7 @@ func (p *parser) parseAlias() string {
 }
 
 // parseFrom reads FROM and the category.
-func (p *parser) parseFrom(q *Select) {
+func (p *queryParser) parseFrom(q *Select) {
 	if !p.acceptWord("from") {
 		if p.token().kind == end || p.isSymbol(";") {
 			panic(p.errorHere("Name a category: FROM category.", "the query has no FROM"))
@@ -238,7 +238,7 @@ func (p *parser) parseFrom(q *Select) {
 }
 
 // missingFrom is the hint for a query in which something else is where FROM should be.
-func (p *parser) missingFrom(q *Select) string {
+func (p *queryParser) missingFrom(q *Select) string {
 	if alias := q.Items[len(q.Items)-1].Alias; alias != "" {
 		if len(near.Names(alias, []string{"from"})) > 0 {
 			return "perhaps \"" + alias + "\" was meant to be FROM"
@@ -248,7 +248,7 @@ func (p *parser) missingFrom(q *Select) string {
 }
 
 // parseCategory reads identifiers with dots between them.
-func (p *parser) parseCategory() string {
+func (p *queryParser) parseCategory() string {
 	var parts []string
 	for more := true; more; more = p.acceptSymbol(".") {
 		t := p.token()
@@ -268,7 +268,7 @@ func (p *parser) parseCategory() string {
 }
 
 // nameError is the error that a name was expected; a reserved word needs quotes.
-func (p *parser) nameError(what string) *Error {
+func (p *queryParser) nameError(what string) *Error {
 	if t := p.token(); t.kind == word {
 		return p.syntaxError("\"" + t.text + "\" is a reserved word; as the name of a " + what + " it has to be in double quotes")
 	}
@@ -276,7 +276,7 @@ func (p *parser) nameError(what string) *Error {
 }
 
 // otherSources says of a second source that there is none.
-func (p *parser) otherSources() {
+func (p *queryParser) otherSources() {
 	t := p.token()
 	if p.isSymbol(",") {
 		panic(p.errorHere("A query is over one category.", "several categories in FROM are not supported"))
@@ -293,7 +293,7 @@ func (p *parser) otherSources() {
 }
 
 // parseGrouping reads GROUP BY and HAVING.
-func (p *parser) parseGrouping(q *Select) {
+func (p *queryParser) parseGrouping(q *Select) {
 	if p.acceptWord("group") {
 		p.expectWord("by")
 		if t := p.token(); t.kind == word && (t.text == "rollup" || t.text == "cube" || t.text == "grouping" || t.text == "distinct") {
@@ -309,7 +309,7 @@ func (p *parser) parseGrouping(q *Select) {
 }
 
 // parseOrdering reads ORDER BY and LIMIT.
-func (p *parser) parseOrdering(q *Select) {
+func (p *queryParser) parseOrdering(q *Select) {
 	if p.isWord("window") {
 		panic(p.errorHere("Windows of time are keys: GROUP BY date_bin('5 minutes', _time, '2000-01-01').", "WINDOW is not supported"))
 	}
@@ -324,7 +324,7 @@ func (p *parser) parseOrdering(q *Select) {
 	}
 }
 
-func (p *parser) parseOrder() Order {
+func (p *queryParser) parseOrder() Order {
 	o := Order{Expr: p.parseExpr()}
 	if p.isWord("using") {
 		panic(p.errorHere("Use ASC or DESC.", "ORDER BY ... USING is not supported"))
@@ -345,7 +345,7 @@ func (p *parser) parseOrder() Order {
 	return o
 }
 
-func (p *parser) parseLimit(q *Select) {
+func (p *queryParser) parseLimit(q *Select) {
 	t := p.token()
 	if p.acceptWord("all") || p.acceptWord("null") {
 		return
@@ -383,7 +383,7 @@ var unsupported = map[string]string{
 }
 
 // parseEnd passes the end of the text.
-func (p *parser) parseEnd() {
+func (p *queryParser) parseEnd() {
 	p.acceptSymbol(";")
 	t := p.token()
 	switch {

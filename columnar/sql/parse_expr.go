@@ -47,7 +47,7 @@ type exprNode struct {
 func leafNode(e Expr) exprNode { return exprNode{e, 1} }
 
 // nodeOver returns e as a node above others, which e has as its operands.
-func (p *parser) nodeOver(e Expr, operands ...exprNode) exprNode {
+func (p *queryParser) nodeOver(e Expr, operands ...exprNode) exprNode {
 	height := 0
 	for _, o := range operands {
 		height = max(height, o.height)
@@ -60,19 +60,19 @@ func (p *parser) nodeOver(e Expr, operands ...exprNode) exprNode {
 }
 
 // parseExpr reads an expression.
-func (p *parser) parseExpr() Expr {
+func (p *queryParser) parseExpr() Expr {
 	return p.parseNested().e
 }
 
 // parseNested reads an expression within another one.
-func (p *parser) parseNested() exprNode {
+func (p *queryParser) parseNested() exprNode {
 	p.enterLevel(p.token().pos)
 	defer p.leaveLevel()
 	return p.parseBinary(precOr)
 }
 
 // parseBinary reads an expression of operators that bind at least as much as prec.
-func (p *parser) parseBinary(prec int) exprNode {
+func (p *queryParser) parseBinary(prec int) exprNode {
 	left := p.parsePrefix(prec)
 	last := 0 // of an operator that does not associate
 	for {
@@ -110,7 +110,7 @@ func (p *parser) parseBinary(prec int) exprNode {
 }
 
 // infixPrecedence returns the precedence of the operator that a token begins, 0 for none.
-func (p *parser) infixPrecedence(t *token) int {
+func (p *queryParser) infixPrecedence(t *queryToken) int {
 	if t.kind == symbol {
 		return precedences[operators[t.text]]
 	}
@@ -138,7 +138,7 @@ func (p *parser) infixPrecedence(t *token) int {
 }
 
 // parseLogic reads the terms of an AND or OR. Terms that are one themselves, in parentheses, become terms of this one.
-func (p *parser) parseLogic(first exprNode, prec int) exprNode {
+func (p *queryParser) parseLogic(first exprNode, prec int) exprNode {
 	keyword, or := "and", prec == precOr
 	if or {
 		keyword = "or"
@@ -160,7 +160,7 @@ func (p *parser) parseLogic(first exprNode, prec int) exprNode {
 }
 
 // parseOperator reads an operator of symbols and its right operand.
-func (p *parser) parseOperator(left exprNode, t *token) exprNode {
+func (p *queryParser) parseOperator(left exprNode, t *queryToken) exprNode {
 	op := operators[t.text]
 	p.i++
 	if q := p.token(); q.kind == word && (q.text == "any" || q.text == "some" || q.text == "all") && p.tokenAhead(1).text == "(" {
@@ -171,7 +171,7 @@ func (p *parser) parseOperator(left exprNode, t *token) exprNode {
 }
 
 // parseAny reads = ANY (list); the current token is ANY.
-func (p *parser) parseAny(left exprNode, op BinaryOp, t *token) exprNode {
+func (p *queryParser) parseAny(left exprNode, op BinaryOp, t *queryToken) exprNode {
 	if p.isWord("all") || op != Eq {
 		panic(p.errorAt(t.pos, "Write x = ANY (list), NOT (x = ANY (list)), or x IN (...).", "only = ANY is supported"))
 	}
@@ -185,7 +185,7 @@ func (p *parser) parseAny(left exprNode, op BinaryOp, t *token) exprNode {
 }
 
 // parseIs reads IS and what follows, ISNULL and NOTNULL. distinct says that it was a comparison.
-func (p *parser) parseIs(left exprNode) (n exprNode, distinct bool) {
+func (p *queryParser) parseIs(left exprNode) (n exprNode, distinct bool) {
 	t := p.token()
 	p.i++
 	if t.text != "is" {
@@ -217,7 +217,7 @@ func (p *parser) parseIs(left exprNode) (n exprNode, distinct bool) {
 }
 
 // parseMembership reads [NOT] IN, BETWEEN, LIKE or ILIKE.
-func (p *parser) parseMembership(left exprNode) exprNode {
+func (p *queryParser) parseMembership(left exprNode) exprNode {
 	at := p.token().pos
 	not := p.acceptWord("not")
 	t := p.token()
@@ -240,7 +240,7 @@ func (p *parser) parseMembership(left exprNode) exprNode {
 	return p.nodeOver(e, left, pattern, escape)
 }
 
-func (p *parser) parseIn(left exprNode, at int, not bool) exprNode {
+func (p *queryParser) parseIn(left exprNode, at int, not bool) exprNode {
 	if !p.isSymbol("(") {
 		panic(p.syntaxError("IN takes a list in parentheses; of a list column write x = ANY (list)"))
 	}
@@ -259,7 +259,7 @@ func (p *parser) parseIn(left exprNode, at int, not bool) exprNode {
 	return p.nodeOver(&In{At: at, X: left.e, Not: not, List: exprsOf(list)}, append(list, left)...)
 }
 
-func (p *parser) parseBetween(left exprNode, at int, not bool) exprNode {
+func (p *queryParser) parseBetween(left exprNode, at int, not bool) exprNode {
 	e := &Between{At: at, X: left.e, Not: not, Symmetric: p.acceptWord("symmetric")}
 	if !e.Symmetric {
 		p.acceptWord("asymmetric")
@@ -272,7 +272,7 @@ func (p *parser) parseBetween(left exprNode, at int, not bool) exprNode {
 }
 
 // parsePrefix reads an operand with the operators before it.
-func (p *parser) parsePrefix(prec int) exprNode {
+func (p *queryParser) parsePrefix(prec int) exprNode {
 	from := p.i
 	for p.isWord("not") {
 		if prec > precNot {
@@ -291,7 +291,7 @@ func (p *parser) parsePrefix(prec int) exprNode {
 }
 
 // wrapOperand puts operators over an operand, the last one first.
-func (p *parser) wrapOperand(operators []token, operand exprNode) exprNode {
+func (p *queryParser) wrapOperand(operators []queryToken, operand exprNode) exprNode {
 	for _, t := range slices.Backward(operators) {
 		op := Not
 		switch t.text {
@@ -306,7 +306,7 @@ func (p *parser) wrapOperand(operators []token, operand exprNode) exprNode {
 }
 
 // parsePostfix reads an operand with what follows it: ::type, [index] and .field.
-func (p *parser) parsePostfix() exprNode {
+func (p *queryParser) parsePostfix() exprNode {
 	from := p.token()
 	n := p.parsePrimary()
 	_, name := n.e.(*Name)
@@ -339,7 +339,7 @@ func (p *parser) parsePostfix() exprNode {
 	}
 }
 
-func (p *parser) parseIndex(n exprNode) exprNode {
+func (p *queryParser) parseIndex(n exprNode) exprNode {
 	t := p.token()
 	p.i++
 	if p.isSymbol(":") {
@@ -354,7 +354,7 @@ func (p *parser) parseIndex(n exprNode) exprNode {
 }
 
 // operatorError is the error for a symbol that is an operator elsewhere.
-func (p *parser) operatorError() *Error {
+func (p *queryParser) operatorError() *Error {
 	t := p.token()
 	hint := ""
 	switch t.text {
@@ -379,7 +379,7 @@ func (p *parser) operatorError() *Error {
 }
 
 // parseList reads expressions with commas between them up to the closing parenthesis.
-func (p *parser) parseList() (list []exprNode) {
+func (p *queryParser) parseList() (list []exprNode) {
 	if p.acceptSymbol(")") {
 		return nil
 	}

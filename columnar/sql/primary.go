@@ -1,7 +1,7 @@
 package sql
 
 // parsePrimary reads an operand.
-func (p *parser) parsePrimary() exprNode {
+func (p *queryParser) parsePrimary() exprNode {
 	t := p.token()
 	switch t.kind {
 	case number:
@@ -27,7 +27,7 @@ func (p *parser) parsePrimary() exprNode {
 }
 
 // parseParentheses reads an expression in them.
-func (p *parser) parseParentheses() exprNode {
+func (p *queryParser) parseParentheses() exprNode {
 	at := p.token().pos
 	p.i++
 	if p.isWord("select") || p.isWord("with") || p.isWord("values") && p.tokenAhead(1).text == "(" {
@@ -42,7 +42,7 @@ func (p *parser) parseParentheses() exprNode {
 }
 
 // parseKeyword reads an operand that begins with a word.
-func (p *parser) parseKeyword() exprNode {
+func (p *queryParser) parseKeyword() exprNode {
 	t, next := p.token(), p.tokenAhead(1)
 	call := next.kind == symbol && next.text == "("
 	switch t.text {
@@ -96,7 +96,7 @@ func (p *parser) parseKeyword() exprNode {
 }
 
 // parseTyped reads a constant with its type before it, if there is one.
-func (p *parser) parseTyped() (exprNode, bool) {
+func (p *queryParser) parseTyped() (exprNode, bool) {
 	t, from := p.token(), p.i
 	if keywords[t.text].noColumn() || !p.typeBeforeText() {
 		return exprNode{}, false
@@ -120,7 +120,7 @@ func (p *parser) parseTyped() (exprNode, bool) {
 }
 
 // typeBeforeText reports whether the words from here on look like a type with a text constant after it, rather than a column or a function.
-func (p *parser) typeBeforeText() bool {
+func (p *queryParser) typeBeforeText() bool {
 	text := func(n int) bool { return p.tokenAhead(n).kind == str }
 	next := p.tokenAhead(1)
 	if next.kind == str {
@@ -146,7 +146,7 @@ func (p *parser) typeBeforeText() bool {
 var intervalUnits = map[string]bool{"year": true, "month": true, "day": true, "hour": true, "minute": true, "second": true}
 
 // parseName reads a column, with the fields after it.
-func (p *parser) parseName() exprNode {
+func (p *queryParser) parseName() exprNode {
 	t := p.token()
 	p.i++
 	e := &Name{At: t.pos, Parts: []string{t.text}}
@@ -170,7 +170,7 @@ func (p *parser) parseName() exprNode {
 	return leafNode(e)
 }
 
-func (p *parser) parseCase() exprNode {
+func (p *queryParser) parseCase() exprNode {
 	e := &Case{At: p.token().pos}
 	p.i++
 	var parts []exprNode
@@ -197,7 +197,7 @@ func (p *parser) parseCase() exprNode {
 }
 
 // parseCast reads CAST (x AS type).
-func (p *parser) parseCast() exprNode {
+func (p *queryParser) parseCast() exprNode {
 	t := p.token()
 	if t.text == "try_cast" {
 		panic(p.errorHere("CAST makes what does not fit null.", "TRY_CAST is not supported"))

@@ -36,7 +36,7 @@ func NamedType(name string) (Type, bool) {
 }
 
 // parseType reads the name of a type.
-func (p *parser) parseType() Type {
+func (p *queryParser) parseType() Type {
 	t := p.token()
 	if t.kind != word && t.kind != quoted {
 		panic(p.syntaxError("expected the name of a type"))
@@ -71,7 +71,7 @@ func (p *parser) parseType() Type {
 	return typ
 }
 
-func (p *parser) typeError(t *token) *Error {
+func (p *queryParser) typeError(t *queryToken) *Error {
 	if instead, ok := otherTypes[t.text]; ok {
 		return p.errorHere("Use "+instead+".", "type "+t.text+" is not supported")
 	}
@@ -85,7 +85,7 @@ func (p *parser) typeError(t *token) *Error {
 }
 
 // parseModifiers reads the numbers in parentheses after a type.
-func (p *parser) parseModifiers(t *token, typ Type) Type {
+func (p *queryParser) parseModifiers(t *queryToken, typ Type) Type {
 	at := p.token().pos
 	p.i++
 	var numbers []int

@@ -11,13 +11,13 @@ import (
 // arithNode is an operator of two values, arithNode with b nil of one.
 type arithNode struct {
 	t    *schema.Type
-	a, b node
+	a, b exprNode
 	// calc makes the values.
-	calc func(ev *evaluation, out, a, b *vec, live bitmap) (bad bitmap)
+	calc func(ev *programRun, out, a, b *columnVec, live bitmap) (bad bitmap)
 }
 
-func (n *arithNode) evalRows(ev *evaluation, sel bitmap) *vec {
-	var a, b *vec
+func (n *arithNode) evalRows(ev *programRun, sel bitmap) *columnVec {
+	var a, b *columnVec
 	if n.b == nil {
 		a = ev.evalArgs(sel, n.a)[0]
 		b = a
@@ -30,18 +30,18 @@ func (n *arithNode) evalRows(ev *evaluation, sel bitmap) *vec {
 }
 
 // sliceOf says where a kind's values are.
-type sliceOf[T fixedValue] func(*vec) *[]T
+type sliceOf[T fixedValue] func(*columnVec) *[]T
 
-func int32sOf(v *vec) *[]int32   { return &v.i32 }
-func int64sOf(v *vec) *[]int64   { return &v.i64 }
-func uint64sOf(v *vec) *[]uint64 { return &v.u64 }
-func floatsOf(v *vec) *[]float64 { return &v.f64 }
+func int32sOf(v *columnVec) *[]int32   { return &v.i32 }
+func int64sOf(v *columnVec) *[]int64   { return &v.i64 }
+func uint64sOf(v *columnVec) *[]uint64 { return &v.u64 }
+func floatsOf(v *columnVec) *[]float64 { return &v.f64 }
 
 // calcPairs makes an operator of a function of two values that says whether it had a result.
-func calcPairs[A, B, R fixedValue](la sliceOf[A], lb sliceOf[B], lr sliceOf[R], f func(A, B) (R, bool)) func(*evaluation, *vec, *vec, *vec, bitmap) bitmap {
-	return func(ev *evaluation, out, a, b *vec, live bitmap) (bad bitmap) {
+func calcPairs[A, B, R fixedValue](la sliceOf[A], lb sliceOf[B], lr sliceOf[R], f func(A, B) (R, bool)) func(*programRun, *columnVec, *columnVec, *columnVec, bitmap) bitmap {
+	return func(ev *programRun, out, a, b *columnVec, live bitmap) (bad bitmap) {
 		va, vb, ma, mb := *la(a), *lb(b), a.indexMask(), b.indexMask()
-		r := takeValues[R](ev.scratch, ev.rows)
+		r := takeValues[R](ev.scratchMemory, ev.rows)
 		if live != nil {
 			clear(r)
 		}
@@ -58,7 +58,7 @@ func calcPairs[A, B, R fixedValue](la sliceOf[A], lb sliceOf[B], lr sliceOf[R], 
 }
 
 // calcSingle is pairwise of one value.
-func calcSingle[A, R fixedValue](la sliceOf[A], lr sliceOf[R], f func(A) (R, bool)) func(*evaluation, *vec, *vec, *vec, bitmap) bitmap {
+func calcSingle[A, R fixedValue](la sliceOf[A], lr sliceOf[R], f func(A) (R, bool)) func(*programRun, *columnVec, *columnVec, *columnVec, bitmap) bitmap {
 	return calcPairs(la, la, lr, func(a, _ A) (R, bool) { return f(a) })
 }
 
@@ -168,7 +168,7 @@ func alwaysOK[A, R fixedValue](f func(A) R) func(A) (R, bool) {
 
 func keepValue[T fixedValue](a T) (T, bool) { return a, true }
 
-type calcFunc = func(*evaluation, *vec, *vec, *vec, bitmap) bitmap
+type calcFunc = func(*programRun, *columnVec, *columnVec, *columnVec, bitmap) bitmap
 
 // operatorForm is an operator on values of the kinds a and b, or of a alone, where b is Null; its result is of the kind t.
 type operatorForm struct {
@@ -220,7 +220,7 @@ func addForms[T fixedValue](to map[operatorForm]calcFunc, k schema.Kind, l slice
 }
 
 // compileCalculation compiles operators on numbers and times.
-func (o *callCompiler) compileCalculation() (node, error) {
+func (o *callCompiler) compileCalculation() (exprNode, error) {
 	n := &arithNode{t: &o.e.T, a: o.argNode(0)}
 	a, b := o.typeOf(0), o.typeOf(1)
 	if len(o.args) == 2 {

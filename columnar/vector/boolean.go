@@ -4,14 +4,14 @@ import "scribe/columnar/schema"
 
 // testNode makes a bool of each row's values; rows with a null argument are null.
 type testNode struct {
-	args []node
+	args []exprNode
 	// test returns the bool, and whether there is one.
-	test func(args []*vec, i int) (is, ok bool)
+	test func(args []*columnVec, i int) (is, ok bool)
 }
 
-func (n *testNode) evalRows(ev *evaluation, sel bitmap) *vec {
+func (n *testNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	args := ev.evalArgs(sel, n.args...)
-	out := &vec{kind: schema.Bool, rows: ev.rows, valid: ev.validRows(args...), bits: ev.zeros(ev.rows)}
+	out := &columnVec{kind: schema.Bool, rows: ev.rows, valid: ev.validRows(args...), bits: ev.zeros(ev.rows)}
 	var bad bitmap
 	for i := range eachRow(ev.liveRows(sel, args...), ev.rows) {
 		is, ok := n.test(args, i)

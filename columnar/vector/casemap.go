@@ -10,15 +10,15 @@ import (
 
 // letterNode changes the case of texts.
 type letterNode struct {
-	a     node
+	a     exprNode
 	upper bool
 }
 
-func newCaseNode(a node, upper bool) node { return &letterNode{a, upper} }
+func newCaseNode(a exprNode, upper bool) exprNode { return &letterNode{a, upper} }
 
-func (n *letterNode) evalRows(ev *evaluation, sel bitmap) *vec {
+func (n *letterNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	a := ev.evalArgs(sel, n.a)[0]
-	out := &vec{kind: schema.String, rows: ev.rows, valid: a.valid}
+	out := &columnVec{kind: schema.String, rows: ev.rows, valid: a.valid}
 	convert := appendLower
 	if n.upper {
 		convert = appendUpper
@@ -33,7 +33,7 @@ func (n *letterNode) evalRows(ev *evaluation, sel bitmap) *vec {
 			out.data = convert(make([]byte, 0, len(data)), data)
 			out.begin, out.end, out.dense = a.begin, a.end, true
 			if from > 0 {
-				out.begin, out.end = shiftOffsets(ev.scratch, a.begin, from), shiftOffsets(ev.scratch, a.end, from)
+				out.begin, out.end = shiftOffsets(ev.scratchMemory, a.begin, from), shiftOffsets(ev.scratchMemory, a.end, from)
 			}
 			return out
 		}
@@ -49,7 +49,7 @@ func (n *letterNode) evalRows(ev *evaluation, sel bitmap) *vec {
 	return out
 }
 
-func shiftOffsets(s *scratch, offsets []int32, by int32) []int32 {
+func shiftOffsets(s *scratchMemory, offsets []int32, by int32) []int32 {
 	out := takeValues[int32](s, len(offsets))
 	for i, v := range offsets {
 		out[i] = v - by

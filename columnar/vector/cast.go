@@ -15,7 +15,7 @@ import (
 )
 
 // newCast returns the node that converts a's values, of the type from.
-func newCast(a node, from, to *schema.Type) (node, error) {
+func newCast(a exprNode, from, to *schema.Type) (exprNode, error) {
 	if from.Kind == schema.Null {
 		return constantNode{constantNull(to.Kind, to.Scale)}, nil
 	}
@@ -27,7 +27,7 @@ func newCast(a node, from, to *schema.Type) (node, error) {
 	}
 	if to.Kind == schema.String {
 		if f := textWriter(from); f != nil {
-			return &textNode{t: to, args: []node{a}, strict: true, add: f}, nil
+			return &textNode{t: to, args: []exprNode{a}, strict: true, add: f}, nil
 		}
 	}
 	if from.Kind == schema.String || from.Kind == schema.Binary {
@@ -46,19 +46,19 @@ func newCast(a node, from, to *schema.Type) (node, error) {
 }
 
 // readerCast returns the cast from text.
-func readerCast(a node, from, to *schema.Type) node {
+func readerCast(a exprNode, from, to *schema.Type) exprNode {
 	if from.Kind == schema.Binary {
 		return nil
 	}
-	parse := func(c calcFunc) node { return &arithNode{t: to, a: a, calc: c} }
+	parse := func(c calcFunc) exprNode { return &arithNode{t: to, a: a, calc: c} }
 	switch to.Kind {
 	case schema.Bool:
-		return &testNode{args: []node{a}, test: func(args []*vec, i int) (bool, bool) {
+		return &testNode{args: []exprNode{a}, test: func(args []*columnVec, i int) (bool, bool) {
 			v, err := value.ParseBool(args[0].str(i))
 			return v, err == nil
 		}}
 	case schema.Binary:
-		return &textNode{t: to, args: []node{a}, strict: true, add: func(b *textBuilder, args []*vec, i int) bool {
+		return &textNode{t: to, args: []exprNode{a}, strict: true, add: func(b *textBuilder, args []*columnVec, i int) bool {
 			v, err := value.ParseBinary(args[0].str(i))
 			b.data = append(b.data, v...)
 			return err == nil
@@ -93,12 +93,12 @@ func readerCast(a node, from, to *schema.Type) node {
 	}
 }
 
-func intervalsOf(v *vec) *[]arrow.MonthDayNanoInterval { return &v.iv }
+func intervalsOf(v *columnVec) *[]arrow.MonthDayNanoInterval { return &v.iv }
 
 // parseCalc makes a cast of a parser.
 func parseCalc[R fixedValue](lr sliceOf[R], parse func([]byte) (R, error)) calcFunc {
-	return func(ev *evaluation, out, a, _ *vec, live bitmap) (bad bitmap) {
-		r := takeValues[R](ev.scratch, ev.rows)
+	return func(ev *programRun, out, a, _ *columnVec, live bitmap) (bad bitmap) {
+		r := takeValues[R](ev.scratchMemory, ev.rows)
 		if live != nil {
 			clear(r)
 		}
@@ -115,9 +115,9 @@ func parseCalc[R fixedValue](lr sliceOf[R], parse func([]byte) (R, error)) calcF
 }
 
 // textWriter returns what appends a value's text, nil if the type has none.
-func textWriter(t *schema.Type) func(b *textBuilder, args []*vec, i int) bool {
+func textWriter(t *schema.Type) func(b *textBuilder, args []*columnVec, i int) bool {
 	if t.Kind == schema.Binary {
-		return func(b *textBuilder, args []*vec, i int) bool {
+		return func(b *textBuilder, args []*columnVec, i int) bool {
 			s := args[0].str(i)
 			if !b.fitsBytes(len(s)) || !utf8.Valid(s) {
 				return false
@@ -130,53 +130,53 @@ func textWriter(t *schema.Type) func(b *textBuilder, args []*vec, i int) bool {
 	if f == nil {
 		return nil
 	}
-	return func(b *textBuilder, args []*vec, i int) bool {
+	return func(b *textBuilder, args []*columnVec, i int) bool {
 		b.data = f(b.data, args[0], i)
 		return true
 	}
 }
 
 // textPrinter returns what appends the text of a row that is not null.
-func textPrinter(t *schema.Type) func(dst []byte, v *vec, i int) []byte {
+func textPrinter(t *schema.Type) func(dst []byte, v *columnVec, i int) []byte {
 	switch t.Kind {
 	case schema.Bool:
-		return func(dst []byte, v *vec, i int) []byte { return value.AppendBool(dst, v.bits.get(i)) }
+		return func(dst []byte, v *columnVec, i int) []byte { return value.AppendBool(dst, v.bits.get(i)) }
 	case schema.Int32:
-		return func(dst []byte, v *vec, i int) []byte { return value.AppendInt(dst, int64(v.i32[i])) }
+		return func(dst []byte, v *columnVec, i int) []byte { return value.AppendInt(dst, int64(v.i32[i])) }
 	case schema.Int64:
-		return func(dst []byte, v *vec, i int) []byte { return value.AppendInt(dst, v.i64[i]) }
+		return func(dst []byte, v *columnVec, i int) []byte { return value.AppendInt(dst, v.i64[i]) }
 	case schema.Uint64:
-		return func(dst []byte, v *vec, i int) []byte { return value.AppendUint(dst, v.u64[i]) }
+		return func(dst []byte, v *columnVec, i int) []byte { return value.AppendUint(dst, v.u64[i]) }
 	case schema.Float64:
-		return func(dst []byte, v *vec, i int) []byte { return value.AppendFloat(dst, v.f64[i]) }
+		return func(dst []byte, v *columnVec, i int) []byte { return value.AppendFloat(dst, v.f64[i]) }
 	case schema.Decimal:
 		scale := t.Scale
-		return func(dst []byte, v *vec, i int) []byte { return value.AppendDecimal(dst, v.dec[i], scale) }
+		return func(dst []byte, v *columnVec, i int) []byte { return value.AppendDecimal(dst, v.dec[i], scale) }
 	case schema.Date:
-		return func(dst []byte, v *vec, i int) []byte { return value.AppendDate(dst, arrow.Date32(v.i32[i])) }
+		return func(dst []byte, v *columnVec, i int) []byte { return value.AppendDate(dst, arrow.Date32(v.i32[i])) }
 	case schema.Timestamp:
-		return func(dst []byte, v *vec, i int) []byte { return value.AppendTimestamp(dst, arrow.Timestamp(v.i64[i])) }
+		return func(dst []byte, v *columnVec, i int) []byte { return value.AppendTimestamp(dst, arrow.Timestamp(v.i64[i])) }
 	case schema.Interval:
-		return func(dst []byte, v *vec, i int) []byte { return value.AppendInterval(dst, v.iv[i]) }
+		return func(dst []byte, v *columnVec, i int) []byte { return value.AppendInterval(dst, v.iv[i]) }
 	case schema.String:
-		return func(dst []byte, v *vec, i int) []byte { return append(dst, v.str(i)...) }
+		return func(dst []byte, v *columnVec, i int) []byte { return append(dst, v.str(i)...) }
 	case schema.Binary:
-		return func(dst []byte, v *vec, i int) []byte { return value.AppendBinary(dst, v.str(i)) }
+		return func(dst []byte, v *columnVec, i int) []byte { return value.AppendBinary(dst, v.str(i)) }
 	default:
 		return nil
 	}
 }
 
 // boolCast: PostgreSQL has casts between bool and int4; those of the other integers are the same.
-func boolCast(a node, from, to *schema.Type) node {
+func boolCast(a exprNode, from, to *schema.Type) exprNode {
 	if to.Kind == schema.Bool {
 		switch from.Kind {
 		case schema.Int32:
-			return &testNode{args: []node{a}, test: func(args []*vec, i int) (bool, bool) { return args[0].i32[i] != 0, true }}
+			return &testNode{args: []exprNode{a}, test: func(args []*columnVec, i int) (bool, bool) { return args[0].i32[i] != 0, true }}
 		case schema.Int64:
-			return &testNode{args: []node{a}, test: func(args []*vec, i int) (bool, bool) { return args[0].i64[i] != 0, true }}
+			return &testNode{args: []exprNode{a}, test: func(args []*columnVec, i int) (bool, bool) { return args[0].i64[i] != 0, true }}
 		case schema.Uint64:
-			return &testNode{args: []node{a}, test: func(args []*vec, i int) (bool, bool) { return args[0].u64[i] != 0, true }}
+			return &testNode{args: []exprNode{a}, test: func(args []*columnVec, i int) (bool, bool) { return args[0].u64[i] != 0, true }}
 		default:
 			return nil
 		}
@@ -194,8 +194,8 @@ func boolCast(a node, from, to *schema.Type) node {
 }
 
 func fromBits[R orderedInt](lr sliceOf[R]) calcFunc {
-	return func(ev *evaluation, out, a, _ *vec, _ bitmap) bitmap {
-		r := takeValues[R](ev.scratch, ev.rows)
+	return func(ev *programRun, out, a, _ *columnVec, _ bitmap) bitmap {
+		r := takeValues[R](ev.scratchMemory, ev.rows)
 		for i := range r {
 			r[i] = R(a.bits[i/64] >> (i & 63) & 1)
 		}
@@ -297,7 +297,7 @@ func floatCast(to *schema.Type) calcFunc {
 	case schema.Uint64:
 		return calcSingle(floatsOf, uint64sOf, floatTo[uint64](0, 1<<64))
 	case schema.Decimal:
-		return func(ev *evaluation, out, a, b *vec, live bitmap) bitmap {
+		return func(ev *programRun, out, a, b *columnVec, live bitmap) bitmap {
 			var text [32]byte
 			return calcSingle(floatsOf, decimalsOf, func(f float64) (decimal128.Num, bool) {
 				// PostgreSQL takes 15 digits of a float.
@@ -331,7 +331,7 @@ func decimalCast(from, to *schema.Type) calcFunc {
 			return v.LowBits(), ok && v.HighBits() == 0
 		})
 	case schema.Float64:
-		return func(ev *evaluation, out, a, b *vec, live bitmap) bitmap {
+		return func(ev *programRun, out, a, b *columnVec, live bitmap) bitmap {
 			var text [64]byte
 			return calcSingle(decimalsOf, floatsOf, func(d decimal128.Num) (float64, bool) {
 				if v, ok := smallDecimal(d); ok && scale <= 22 && v <= 1<<53 && v >= -1<<53 {

@@ -19,10 +19,10 @@ import (
 type compareNode struct {
 	orders   expr.Orders
 	distinct bool
-	a, b     node
+	a, b     exprNode
 }
 
-func (n *compareNode) evalRows(ev *evaluation, sel bitmap) *vec {
+func (n *compareNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	args := ev.evalArgs(sel, n.a, n.b)
 	a, b := args[0], args[1]
 	// One order is computed, or the one that is left out.
@@ -30,7 +30,7 @@ func (n *compareNode) evalRows(ev *evaluation, sel bitmap) *vec {
 	if negate {
 		o = expr.AnyOrder &^ o
 	}
-	out := &vec{kind: schema.Bool, rows: ev.rows, valid: ev.validRows(a, b)}
+	out := &columnVec{kind: schema.Bool, rows: ev.rows, valid: ev.validRows(a, b)}
 	if a.isNullConstant() || b.isNullConstant() {
 		out.bits = ev.zeros(ev.rows)
 	} else {
@@ -52,7 +52,7 @@ func (n *compareNode) evalRows(ev *evaluation, sel bitmap) *vec {
 }
 
 // presentRows returns the rows that are not null, in memory of its own.
-func (ev *evaluation) presentRows(v *vec) bitmap {
+func (ev *programRun) presentRows(v *columnVec) bitmap {
 	switch {
 	case v.valid == nil || v.one && v.valid.get(0):
 		return ev.ones(ev.rows)
@@ -63,7 +63,7 @@ func (ev *evaluation) presentRows(v *vec) bitmap {
 }
 
 // compareRows returns the rows in which a and b, of which one at most is a constant, are in the order.
-func (ev *evaluation) compareRows(o expr.Orders, a, b *vec, sel bitmap) bitmap {
+func (ev *programRun) compareRows(o expr.Orders, a, b *columnVec, sel bitmap) bitmap {
 	if a.one {
 		a, b = b, a
 		if o != expr.Equal {
@@ -301,7 +301,7 @@ func compareAny[T fixedValue](out bitmap, o expr.Orders, a, b []T, one bool, cmp
 }
 
 // compareStrings sets the rows of live that are in the order.
-func compareStrings(out bitmap, o expr.Orders, a, b *vec, live bitmap) {
+func compareStrings(out bitmap, o expr.Orders, a, b *columnVec, live bitmap) {
 	n := a.rows
 	if o == expr.Equal {
 		if b.one {
@@ -325,18 +325,18 @@ func compareStrings(out bitmap, o expr.Orders, a, b *vec, live bitmap) {
 }
 
 // equalToString sets the rows of live that are the text.
-func equalToString(out bitmap, a *vec, c []byte, live bitmap) {
+func equalToString(out bitmap, a *columnVec, c []byte, live bitmap) {
 	matchBeginning(out, a, c, live, int32(len(c)))
 }
 
 // beginsWith sets the rows of live that begin with the text.
-func beginsWith(out bitmap, a *vec, c []byte, live bitmap) {
+func beginsWith(out bitmap, a *columnVec, c []byte, live bitmap) {
 	matchBeginning(out, a, c, live, math.MaxInt32)
 }
 
 // matchBeginning sets the rows of live that begin with a text and are at most so long. The lengths of all rows are compared first, without a
 // branch, then the first and the last eight bytes: also without one, which would be taken as if by chance, where many rows are left.
-func matchBeginning(out bitmap, a *vec, c []byte, live bitmap, longest int32) {
+func matchBeginning(out bitmap, a *columnVec, c []byte, live bitmap, longest int32) {
 	head, mask := firstBytes(c)
 	least, most := uint32(len(c)), uint32(longest)-uint32(len(c))
 	data := a.data

@@ -20,7 +20,7 @@ type compiler struct {
 
 // compiledNode is a node and what the compiler knows of it.
 type compiledNode struct {
-	node
+	exprNode
 	cost int // of a row, roughly; 1 is a comparison of numbers
 	// source is the only column that the expression reads, -1 if there are more, -2 if there is none.
 	source int
@@ -96,7 +96,7 @@ func holdsType(dt arrow.DataType, t *schema.Type) bool {
 }
 
 // constantVec returns a literal's value.
-func constantVec(l *expr.Literal) (*vec, error) {
+func constantVec(l *expr.Literal) (*columnVec, error) {
 	v := constantNull(l.T.Kind, l.T.Scale)
 	if l.Value == nil {
 		if l.T.Kind == schema.Bool {
@@ -163,7 +163,7 @@ func (c *compiler) compileCall(e *expr.Call) (compiledNode, error) {
 	}
 	for i := range args {
 		if out.source == manySources {
-			args[i].node = c.encodedNode(args[i])
+			args[i].exprNode = c.encodedNode(args[i])
 		}
 	}
 	o := callCompiler{compiler: c, e: e, args: args}
@@ -174,23 +174,23 @@ func (c *compiler) compileCall(e *expr.Call) (compiledNode, error) {
 	if n == nil {
 		return compiledNode{}, fmt.Errorf("vector: operator %s has no form for %s", e.Op, signatureOf(e))
 	}
-	out.node = n
+	out.exprNode = n
 	out.cost += e.Cost()
 	return out, nil
 }
 
 // encodedNode returns the node, evaluated by code if that can be less work.
-func (c *compiler) encodedNode(n compiledNode) node {
+func (c *compiler) encodedNode(n compiledNode) exprNode {
 	if n.source < 0 || c.columns[n.source].t.Kind != schema.String {
-		return n.node
+		return n.exprNode
 	}
-	if _, ok := n.node.(columnNode); ok {
-		return n.node
+	if _, ok := n.exprNode.(columnNode); ok {
+		return n.exprNode
 	}
 	if c.in.Field(c.columns[n.source].index).Type.ID() != arrow.DICTIONARY {
-		return n.node
+		return n.exprNode
 	}
-	return &byCode{n.source, n.node}
+	return &byCode{n.source, n.exprNode}
 }
 
 func signatureOf(e *expr.Call) string {

@@ -11,7 +11,7 @@ import (
 	"scribe/columnar/value"
 )
 
-func decimalsOf(v *vec) *[]decimal128.Num { return &v.dec }
+func decimalsOf(v *columnVec) *[]decimal128.Num { return &v.dec }
 
 // pow10 are the powers of ten that have 64 bits.
 var pow10 = func() (p [20]uint64) {
@@ -47,7 +47,7 @@ type decimalArithmetic struct {
 }
 
 func decimalCalc(op expr.Op, ta, tb, t *schema.Type) calcFunc {
-	return func(ev *evaluation, out, a, b *vec, live bitmap) bitmap {
+	return func(ev *programRun, out, a, b *columnVec, live bitmap) bitmap {
 		d := decimalArithmetic{op: op, sa: ta.Scale, sb: tb.Scale, precision: t.Precision, out: t.Scale}
 		return calcPairs(decimalsOf, decimalsOf, decimalsOf, d.calc)(ev, out, a, b, live)
 	}

@@ -6,11 +6,11 @@ import (
 	"scribe/columnar/schema"
 )
 
-// node is a compiled expression. Nodes are immutable.
-type node interface {
+// exprNode is a compiled expression. Nodes are immutable.
+type exprNode interface {
 	// evalRows returns the values of every row of the batch, or a constant. Only the rows of sel are wanted, all if it is nil: the others may
 	// have any value, and no error of theirs is counted. sel is not changed.
-	evalRows(ev *evaluation, sel bitmap) *vec
+	evalRows(ev *programRun, sel bitmap) *columnVec
 }
 
 // programColumn is one that a program reads.
@@ -20,27 +20,27 @@ type programColumn struct {
 	t     schema.Type
 }
 
-// evaluation is one evaluation of a program.
-type evaluation struct {
-	*scratch
+// programRun is one evaluation of a program.
+type programRun struct {
+	*scratchMemory
 	rows    int
 	columns []programColumn
 	batch   arrow.RecordBatch
-	loaded  []*vec // columns that were read, by their index in columns
+	loaded  []*columnVec // columns that were read, by their index in columns
 	errs    bitmap // rows with an error; nil if none has
 }
 
 // loadColumn returns the values of a column.
-func (ev *evaluation) loadColumn(i int) *vec {
+func (ev *programRun) loadColumn(i int) *columnVec {
 	if ev.loaded[i] == nil {
 		c := &ev.columns[i]
-		ev.loaded[i] = loadArray(ev.scratch, &c.t, ev.batch.Column(c.index))
+		ev.loaded[i] = loadArray(ev.scratchMemory, &c.t, ev.batch.Column(c.index))
 	}
 	return ev.loaded[i]
 }
 
 // noteErrors counts the errors of rows that are selected.
-func (ev *evaluation) noteErrors(bad, sel bitmap) {
+func (ev *programRun) noteErrors(bad, sel bitmap) {
 	if sel != nil {
 		bad = ev.copyOf(bad)
 		bad.and(sel)
@@ -55,7 +55,7 @@ func (ev *evaluation) noteErrors(bad, sel bitmap) {
 }
 
 // liveRows returns the rows of sel of which no argument is null; nil if that is every row.
-func (ev *evaluation) liveRows(sel bitmap, args ...*vec) bitmap {
+func (ev *programRun) liveRows(sel bitmap, args ...*columnVec) bitmap {
 	out, own := sel, false
 	for _, a := range args {
 		switch {
@@ -77,29 +77,29 @@ func (ev *evaluation) liveRows(sel bitmap, args ...*vec) bitmap {
 }
 
 // validRows returns the rows of which no argument is null.
-func (ev *evaluation) validRows(args ...*vec) bitmap { return ev.liveRows(nil, args...) }
+func (ev *programRun) validRows(args ...*columnVec) bitmap { return ev.liveRows(nil, args...) }
 
 // evalArgs evaluates the arguments of an operator, at least one of them to rows of its own.
-func (ev *evaluation) evalArgs(sel bitmap, nodes ...node) []*vec {
-	out := make([]*vec, len(nodes))
+func (ev *programRun) evalArgs(sel bitmap, nodes ...exprNode) []*columnVec {
+	out := make([]*columnVec, len(nodes))
 	constant := true
 	for i, n := range nodes {
 		out[i] = n.evalRows(ev, sel)
 		constant = constant && out[i].one
 	}
 	if constant && len(out) > 0 {
-		out[0] = spreadConstant(ev.scratch, out[0], ev.rows)
+		out[0] = spreadConstant(ev.scratchMemory, out[0], ev.rows)
 	}
 	return out
 }
 
 // newResult returns a vector for the values of an operator that was computed of args, null where one of these is.
-func (ev *evaluation) newResult(t *schema.Type, args ...*vec) *vec {
-	return &vec{kind: t.Kind, scale: t.Scale, rows: ev.rows, valid: ev.validRows(args...)}
+func (ev *programRun) newResult(t *schema.Type, args ...*columnVec) *columnVec {
+	return &columnVec{kind: t.Kind, scale: t.Scale, rows: ev.rows, valid: ev.validRows(args...)}
 }
 
 // markRow adds a row to a bitmap, which is nil before the first one.
-func (ev *evaluation) markRow(rows bitmap, i int) bitmap {
+func (ev *programRun) markRow(rows bitmap, i int) bitmap {
 	if rows == nil {
 		rows = ev.zeros(ev.rows)
 	}
@@ -108,7 +108,7 @@ func (ev *evaluation) markRow(rows bitmap, i int) bitmap {
 }
 
 // failRows makes rows null in which the operator failed, and counts them. bad is not used after.
-func (ev *evaluation) failRows(v *vec, bad, sel bitmap) *vec {
+func (ev *programRun) failRows(v *columnVec, bad, sel bitmap) *columnVec {
 	if bad == nil {
 		return v
 	}
@@ -127,14 +127,14 @@ func (ev *evaluation) failRows(v *vec, bad, sel bitmap) *vec {
 // columnNode reads a column.
 type columnNode struct{ index int }
 
-func (n columnNode) evalRows(ev *evaluation, _ bitmap) *vec { return ev.loadColumn(n.index) }
+func (n columnNode) evalRows(ev *programRun, _ bitmap) *columnVec { return ev.loadColumn(n.index) }
 
 // constantNode is a literal.
-type constantNode struct{ v *vec }
+type constantNode struct{ v *columnVec }
 
-func (n constantNode) evalRows(ev *evaluation, _ bitmap) *vec {
+func (n constantNode) evalRows(ev *programRun, _ bitmap) *columnVec {
 	if n.v.kind == schema.Bool {
-		out := &vec{kind: schema.Bool, rows: ev.rows}
+		out := &columnVec{kind: schema.Bool, rows: ev.rows}
 		switch {
 		case n.v.isNullConstant():
 			out.bits, out.valid = ev.zeros(ev.rows), ev.zeros(ev.rows)
@@ -150,7 +150,7 @@ func (n constantNode) evalRows(ev *evaluation, _ bitmap) *vec {
 
 // trueRows returns the rows of sel in which a bool is true, in memory that the caller may change. It is eval without the
 // difference between false and null, which allows to leave more rows out.
-func trueRows(ev *evaluation, n node, sel bitmap) bitmap {
+func trueRows(ev *programRun, n exprNode, sel bitmap) bitmap {
 	if n, ok := n.(*junctionNode); ok {
 		return n.trueRows(ev, sel)
 	}
@@ -168,39 +168,39 @@ func trueRows(ev *evaluation, n node, sel bitmap) bitmap {
 // byCode evaluates an expression of one column once for each value of the column's dictionary.
 type byCode struct {
 	column int
-	inner  node
+	inner  exprNode
 }
 
-func (n *byCode) evalRows(ev *evaluation, sel bitmap) *vec {
-	dict, ok := ev.batch.Column(ev.columns[n.column].index).(dictionary)
+func (n *byCode) evalRows(ev *programRun, sel bitmap) *columnVec {
+	dict, ok := ev.batch.Column(ev.columns[n.column].index).(dictionaryArray)
 	if !ok || dict.Dictionary().Len() >= ev.rows {
 		return n.inner.evalRows(ev, sel)
 	}
 	t := &ev.columns[n.column].t
-	values := loadArray(ev.scratch, t, dict.Dictionary())
+	values := loadArray(ev.scratchMemory, t, dict.Dictionary())
 	null := values.rows
 	if dict.NullN() > 0 || null == 0 {
 		// One more value stands for the rows that are null.
-		values = withNull(ev.scratch, values)
+		values = withNull(ev.scratchMemory, values)
 	}
-	sub := &evaluation{scratch: ev.scratch, rows: values.rows, columns: ev.columns, batch: ev.batch, loaded: make([]*vec, len(ev.columns))}
+	sub := &programRun{scratchMemory: ev.scratchMemory, rows: values.rows, columns: ev.columns, batch: ev.batch, loaded: make([]*columnVec, len(ev.columns))}
 	sub.loaded[n.column] = values
-	out := spreadConstant(ev.scratch, n.inner.evalRows(sub, nil), sub.rows)
-	codes := codesOf(ev.scratch, dict, int32(null))
+	out := spreadConstant(ev.scratchMemory, n.inner.evalRows(sub, nil), sub.rows)
+	codes := codesOf(ev.scratchMemory, dict, int32(null))
 	if sub.errs != nil {
-		ev.noteErrors(gatherBits(ev.scratch, sub.errs, codes), sel)
+		ev.noteErrors(gatherBits(ev.scratchMemory, sub.errs, codes), sel)
 	}
-	return gatherRows(ev.scratch, out, codes, nil)
+	return gatherRows(ev.scratchMemory, out, codes, nil)
 }
 
-// dictionary is what is needed of *array.Dictionary.
-type dictionary interface {
+// dictionaryArray is what is needed of *array.Dictionary.
+type dictionaryArray interface {
 	arrow.Array
 	Dictionary() arrow.Array
 }
 
 // codesOf returns the rows' codes, null's of those that are null.
-func codesOf(s *scratch, a arrow.Array, null int32) []int32 {
+func codesOf(s *scratchMemory, a arrow.Array, null int32) []int32 {
 	codes := fixedValues[int32](s, a.Data())
 	valid := loadValid(s, a)
 	if valid == nil {
@@ -217,9 +217,9 @@ func codesOf(s *scratch, a arrow.Array, null int32) []int32 {
 }
 
 // withNull returns v with a row more, which is null.
-func withNull(s *scratch, v *vec) *vec {
+func withNull(s *scratchMemory, v *columnVec) *columnVec {
 	n := v.rows + 1
-	out := &vec{kind: v.kind, rows: n, data: v.data, valid: s.ones(n)}
+	out := &columnVec{kind: v.kind, rows: n, data: v.data, valid: s.ones(n)}
 	if v.valid != nil {
 		copy(out.valid, v.valid)
 	}

@@ -18,12 +18,12 @@ type callCompiler struct {
 	args []compiledNode
 }
 
-func (o *callCompiler) argNode(i int) node { return o.args[i].node }
+func (o *callCompiler) argNode(i int) exprNode { return o.args[i].exprNode }
 
-func (o *callCompiler) argNodes() []node {
-	out := make([]node, len(o.args))
+func (o *callCompiler) argNodes() []exprNode {
+	out := make([]exprNode, len(o.args))
 	for i := range o.args {
-		out[i] = o.args[i].node
+		out[i] = o.args[i].exprNode
 	}
 	return out
 }
@@ -36,19 +36,19 @@ func (o *callCompiler) typeOf(i int) *schema.Type {
 	return &schema.Type{Kind: schema.Null}
 }
 
-// evaluator makes the node of a call whose arguments were checked (see expr.Call.Check), nil if it has no form for their types.
-type evaluator func(o *callCompiler) (node, error)
+// nodeMaker makes the node of a call whose arguments were checked (see expr.Call.Check), nil if it has no form for their types.
+type nodeMaker func(o *callCompiler) (exprNode, error)
 
 // evaluators are those of the operators; junctions, comparisons and tests follow from the operators' descriptions.
-var evaluators = [expr.Operators]evaluator{
-	expr.Not:      func(o *callCompiler) (node, error) { return notNode{o.argNode(0)}, nil },
+var evaluators = [expr.Operators]nodeMaker{
+	expr.Not:      func(o *callCompiler) (exprNode, error) { return notNode{o.argNode(0)}, nil },
 	expr.In:       (*callCompiler).compileIn,
 	expr.Like:     (*callCompiler).compileLike,
 	expr.ILike:    (*callCompiler).compileLike,
 	expr.Match:    (*callCompiler).compileMatch,
 	expr.Case:     (*callCompiler).compileCase,
-	expr.Coalesce: func(o *callCompiler) (node, error) { return &coalesceNode{&o.e.T, o.argNodes()}, o.sameResult() },
-	expr.NullIf:   func(o *callCompiler) (node, error) { return &nullIfNode{o.argNode(0), o.argNode(1)}, nil },
+	expr.Coalesce: func(o *callCompiler) (exprNode, error) { return &coalesceNode{&o.e.T, o.argNodes()}, o.sameResult() },
+	expr.NullIf:   func(o *callCompiler) (exprNode, error) { return &nullIfNode{o.argNode(0), o.argNode(1)}, nil },
 	expr.Greatest: compileExtreme(expr.Less),
 	expr.Least:    compileExtreme(expr.Greater),
 
@@ -63,41 +63,41 @@ var evaluators = [expr.Operators]evaluator{
 	expr.Ceil:        (*callCompiler).compileCalculation,
 	expr.Round:       (*callCompiler).compileCalculation,
 	expr.ToTimestamp: (*callCompiler).compileCalculation,
-	expr.Cast:        func(o *callCompiler) (node, error) { return newCast(o.argNode(0), o.typeOf(0), &o.e.T) },
+	expr.Cast:        func(o *callCompiler) (exprNode, error) { return newCast(o.argNode(0), o.typeOf(0), &o.e.T) },
 
-	expr.Concat: func(o *callCompiler) (node, error) {
+	expr.Concat: func(o *callCompiler) (exprNode, error) {
 		return &textNode{t: &o.e.T, args: o.argNodes(), strict: o.e.NullRule() == expr.NullIfAny, add: appendConcat}, nil
 	},
-	expr.Lower:     func(o *callCompiler) (node, error) { return newCaseNode(o.argNode(0), false), nil },
-	expr.Upper:     func(o *callCompiler) (node, error) { return newCaseNode(o.argNode(0), true), nil },
-	expr.Length:    func(o *callCompiler) (node, error) { return lengthNode{o.argNode(0)}, nil },
+	expr.Lower:     func(o *callCompiler) (exprNode, error) { return newCaseNode(o.argNode(0), false), nil },
+	expr.Upper:     func(o *callCompiler) (exprNode, error) { return newCaseNode(o.argNode(0), true), nil },
+	expr.Length:    func(o *callCompiler) (exprNode, error) { return lengthNode{o.argNode(0)}, nil },
 	expr.Substring: compileCut(cutSubstring),
 	expr.SplitPart: compileCut(cutPart),
 	expr.Trim:      (*callCompiler).compileTrim,
-	expr.Position: func(o *callCompiler) (node, error) {
+	expr.Position: func(o *callCompiler) (exprNode, error) {
 		return &arithNode{t: &o.e.T, a: o.argNode(0), b: o.argNode(1), calc: calcPosition}, nil
 	},
-	expr.StartsWith: func(o *callCompiler) (node, error) {
-		return &testNode{args: o.argNodes(), test: func(args []*vec, i int) (bool, bool) {
+	expr.StartsWith: func(o *callCompiler) (exprNode, error) {
+		return &testNode{args: o.argNodes(), test: func(args []*columnVec, i int) (bool, bool) {
 			return bytes.HasPrefix(strAt(args[0], i), strAt(args[1], i)), true
 		}}, nil
 	},
-	expr.Replace: func(o *callCompiler) (node, error) {
+	expr.Replace: func(o *callCompiler) (exprNode, error) {
 		return &textNode{t: &o.e.T, args: o.argNodes(), strict: true, add: appendReplace}, nil
 	},
 
 	expr.Extract:   (*callCompiler).compileCalendar,
 	expr.DateTrunc: (*callCompiler).compileCalendar,
-	expr.DateBin:   func(o *callCompiler) (node, error) { return &binNode{o.argNode(0), o.argNode(1), o.argNode(2)}, nil },
+	expr.DateBin:   func(o *callCompiler) (exprNode, error) { return &binNode{o.argNode(0), o.argNode(1), o.argNode(2)}, nil },
 
 	expr.StructField:  (*callCompiler).compileField,
 	expr.ListElement:  (*callCompiler).compileElement,
 	expr.MapValue:     (*callCompiler).compileMapValue,
-	expr.ListLength:   func(o *callCompiler) (node, error) { return listLengthNode{o.argNode(0)}, nil },
+	expr.ListLength:   func(o *callCompiler) (exprNode, error) { return listLengthNode{o.argNode(0)}, nil },
 	expr.ListContains: (*callCompiler).compileContains,
 }
 
-func (o *callCompiler) compileNode() (node, error) {
+func (o *callCompiler) compileNode() (exprNode, error) {
 	switch info := o.e.Op.Info(); {
 	case info.Decides != 0:
 		return o.compileJunction(info.Decides == expr.True), nil
@@ -113,12 +113,12 @@ func (o *callCompiler) compileNode() (node, error) {
 }
 
 // compileJunction orders the terms: which comes first does not change the answer.
-func (o *callCompiler) compileJunction(decides bool) node {
+func (o *callCompiler) compileJunction(decides bool) exprNode {
 	terms := slices.Clone(o.args)
 	slices.SortStableFunc(terms, func(a, b compiledNode) int { return a.cost - b.cost })
-	nodes := make([]node, len(terms))
+	nodes := make([]exprNode, len(terms))
 	for i := range terms {
-		nodes[i] = terms[i].node
+		nodes[i] = terms[i].exprNode
 	}
 	return &junctionNode{nodes, decides}
 }
@@ -132,16 +132,16 @@ func (o *callCompiler) sameResult() error {
 }
 
 // compileExtreme is the greatest or least of values: the one so far is in this order to one that takes its place.
-func compileExtreme(order expr.Orders) evaluator {
-	return func(o *callCompiler) (node, error) { return &extremeNode{&o.e.T, o.argNodes(), order}, o.sameResult() }
+func compileExtreme(order expr.Orders) nodeMaker {
+	return func(o *callCompiler) (exprNode, error) { return &extremeNode{&o.e.T, o.argNodes(), order}, o.sameResult() }
 }
 
 // compileCut is a piece of a text.
-func compileCut(cut func(s []byte, args []*vec, i int) (from, to int, ok bool)) evaluator {
-	return func(o *callCompiler) (node, error) { return &cutNode{&o.e.T, o.argNodes(), cut}, nil }
+func compileCut(cut func(s []byte, args []*columnVec, i int) (from, to int, ok bool)) nodeMaker {
+	return func(o *callCompiler) (exprNode, error) { return &cutNode{&o.e.T, o.argNodes(), cut}, nil }
 }
 
-func (o *callCompiler) compileTrim() (node, error) {
+func (o *callCompiler) compileTrim() (exprNode, error) {
 	switch where, _ := o.e.Detail.(string); where {
 	case "both", "leading", "trailing":
 		return &cutNode{&o.e.T, o.argNodes(), cutTrim(where)}, nil
@@ -150,8 +150,8 @@ func (o *callCompiler) compileTrim() (node, error) {
 	}
 }
 
-func (o *callCompiler) compileIn() (node, error) {
-	constants := make([]*vec, len(o.args)-1)
+func (o *callCompiler) compileIn() (exprNode, error) {
+	constants := make([]*columnVec, len(o.args)-1)
 	for i := range constants {
 		c, ok := o.argNode(i + 1).(constantNode)
 		if !ok {
@@ -162,7 +162,7 @@ func (o *callCompiler) compileIn() (node, error) {
 	return newInNode(o.argNode(0), constants), nil
 }
 
-func (o *callCompiler) compileCase() (node, error) {
+func (o *callCompiler) compileCase() (exprNode, error) {
 	if len(o.args)%2 == 0 {
 		return nil, fmt.Errorf("vector: CASE with %d arguments", len(o.args))
 	}
@@ -183,7 +183,7 @@ func (o *callCompiler) compileCase() (node, error) {
 	return n, nil
 }
 
-func (o *callCompiler) compileLike() (node, error) {
+func (o *callCompiler) compileLike() (exprNode, error) {
 	binary := o.typeOf(0).Kind == schema.Binary
 	a, fold := o.argNode(0), func(b []byte) []byte { return b }
 	if o.e.Op == expr.ILike && !binary {
@@ -200,12 +200,12 @@ func (o *callCompiler) compileLike() (node, error) {
 	if o.e.Op == expr.ILike && !binary {
 		pattern = newCaseNode(pattern, false)
 	}
-	return &testNode{args: []node{a, pattern}, test: func(args []*vec, i int) (bool, bool) {
+	return &testNode{args: []exprNode{a, pattern}, test: func(args []*columnVec, i int) (bool, bool) {
 		return matchesLike(strAt(args[0], i), strAt(args[1], i), binary)
 	}}, nil
 }
 
-func (o *callCompiler) compileMatch() (node, error) {
+func (o *callCompiler) compileMatch() (exprNode, error) {
 	if len(o.args) == 1 {
 		re, ok := o.e.Detail.(*regexp.Regexp)
 		if !ok {

@@ -11,10 +11,10 @@ import (
 
 // inNode looks values up in a set of constants.
 type inNode struct {
-	a    node
+	a    exprNode
 	null bool // one of the constants is
 	// few are the constants when they are so few that comparing with each is faster, else one of the sets is there.
-	few     []*vec
+	few     []*columnVec
 	words   *wordSet // integers, floats and times, as 64 bits
 	strings *stringSet
 	decs    map[decimal128.Num]struct{}
@@ -24,9 +24,9 @@ type inNode struct {
 // fewConstants is up to how many are compared one after the other.
 const fewConstants = 3
 
-func newInNode(a node, constants []*vec) *inNode {
+func newInNode(a exprNode, constants []*columnVec) *inNode {
 	n := &inNode{a: a}
-	var set []*vec
+	var set []*columnVec
 	for _, c := range constants {
 		if c.isNullConstant() {
 			n.null = true
@@ -68,9 +68,9 @@ func canonicalInterval(v arrow.MonthDayNanoInterval) value.Interval {
 	return i
 }
 
-func (n *inNode) evalRows(ev *evaluation, sel bitmap) *vec {
+func (n *inNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	a := ev.evalArgs(sel, n.a)[0]
-	out := &vec{kind: schema.Bool, rows: ev.rows, valid: a.valid, bits: ev.zeros(ev.rows)}
+	out := &columnVec{kind: schema.Bool, rows: ev.rows, valid: a.valid, bits: ev.zeros(ev.rows)}
 	switch {
 	case n.few != nil:
 		for _, c := range n.few {
@@ -113,7 +113,7 @@ type wordSet struct {
 // nearValues is how far the largest of a set of integers that becomes a bitmap is from the smallest.
 const nearValues = 4096
 
-func newWordSet(set []*vec) *wordSet {
+func newWordSet(set []*columnVec) *wordSet {
 	keys := make([]uint64, len(set))
 	for i, c := range set {
 		keys[i] = wordOf(c)
@@ -148,7 +148,7 @@ func newWordSet(set []*vec) *wordSet {
 }
 
 // wordOf is the same 64 bits for values that are equal.
-func wordOf(c *vec) uint64 {
+func wordOf(c *columnVec) uint64 {
 	switch c.kind {
 	case schema.Int32, schema.Date:
 		return uint64(int64(c.i32[0]))
@@ -198,7 +198,7 @@ func (s *wordSet) has(k uint64) bool {
 	}
 }
 
-func (s *wordSet) find(out bitmap, a *vec) {
+func (s *wordSet) find(out bitmap, a *columnVec) {
 	switch a.kind {
 	case schema.Int32, schema.Date:
 		for i, v := range a.i32 {
@@ -226,7 +226,7 @@ type stringSet struct {
 	set     map[string]struct{}
 }
 
-func newStringSet(set []*vec) *stringSet {
+func newStringSet(set []*columnVec) *stringSet {
 	s := &stringSet{set: make(map[string]struct{}, len(set))}
 	for _, c := range set {
 		text := c.str(0)
@@ -240,7 +240,7 @@ func newStringSet(set []*vec) *stringSet {
 	return s
 }
 
-func (s *stringSet) find(out bitmap, a *vec, live bitmap) {
+func (s *stringSet) find(out bitmap, a *columnVec, live bitmap) {
 	for i := range eachRow(live, a.rows) {
 		text := a.str(i)
 		if s.lengths>>min(len(text), 63)&1 == 0 {

@@ -10,7 +10,7 @@ import (
 
 // likeNode matches texts with a constant pattern. Case has been folded in both where it does not count.
 type likeNode struct {
-	a       node
+	a       exprNode
 	parts   []patternPart
 	binary  bool
 	between []byte // the text of a pattern %text%, nil of others
@@ -25,7 +25,7 @@ type patternPart struct {
 	short int // bytes that a match has at least
 }
 
-func newLikeNode(a node, p *expr.Pattern, binary bool, fold func([]byte) []byte) *likeNode {
+func newLikeNode(a exprNode, p *expr.Pattern, binary bool, fold func([]byte) []byte) *likeNode {
 	n := &likeNode{a: a, binary: binary}
 	for _, piece := range p.Parts {
 		n.parts = append(n.parts, newPart(piece, fold))
@@ -62,13 +62,13 @@ func newPart(piece expr.Part, fold func([]byte) []byte) patternPart {
 	return p
 }
 
-func (n *likeNode) evalRows(ev *evaluation, sel bitmap) *vec {
+func (n *likeNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	a := ev.evalArgs(sel, n.a)[0]
-	out := &vec{kind: schema.Bool, rows: ev.rows, valid: a.valid, bits: ev.zeros(ev.rows)}
+	out := &columnVec{kind: schema.Bool, rows: ev.rows, valid: a.valid, bits: ev.zeros(ev.rows)}
 	live := ev.liveRows(sel, a)
 	switch {
 	case len(n.parts) == 1 && n.parts[0].chars == nil:
-		compareStrings(out.bits, expr.Equal, a, &vec{rows: 1, one: true, begin: []int32{0}, end: []int32{int32(len(n.parts[0].text))}, data: n.parts[0].text}, live)
+		compareStrings(out.bits, expr.Equal, a, &columnVec{rows: 1, one: true, begin: []int32{0}, end: []int32{int32(len(n.parts[0].text))}, data: n.parts[0].text}, live)
 	case n.before != nil:
 		beginsWith(out.bits, a, n.before, live)
 	case n.between != nil:

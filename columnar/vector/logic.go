@@ -8,19 +8,19 @@ import (
 // junctionNode is AND, or with decides OR. Terms are evaluated from the cheapest to the dearest, later ones only in rows that earlier ones
 // have not decided.
 type junctionNode struct {
-	terms   []node
+	terms   []exprNode
 	decides bool // the value of a term that is the result's
 }
 
 // copySelected returns the rows of sel, in memory of its own.
-func (ev *evaluation) copySelected(sel bitmap) bitmap {
+func (ev *programRun) copySelected(sel bitmap) bitmap {
 	if sel != nil {
 		return ev.copyOf(sel)
 	}
 	return ev.ones(ev.rows)
 }
 
-func (n *junctionNode) evalRows(ev *evaluation, sel bitmap) *vec {
+func (n *junctionNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	open := ev.copySelected(sel) // rows that no term has decided so far
 	var null bitmap              // rows in which a term was null; nil if none
 	for _, t := range n.terms {
@@ -45,7 +45,7 @@ func (n *junctionNode) evalRows(ev *evaluation, sel bitmap) *vec {
 		open.andNot(decided)
 	}
 	// Rows that are not open have the value that decides, those that are have the other or are null.
-	out := &vec{kind: schema.Bool, rows: ev.rows, bits: open}
+	out := &columnVec{kind: schema.Bool, rows: ev.rows, bits: open}
 	if null != nil {
 		null.and(open)
 		null.not(ev.rows)
@@ -60,7 +60,7 @@ func (n *junctionNode) evalRows(ev *evaluation, sel bitmap) *vec {
 
 // trueRows returns the rows of sel that are true. A row of an AND in which a term is null can't become that; of an OR, the rows in which no
 // term was true so far are open, whether one was null or not.
-func (n *junctionNode) trueRows(ev *evaluation, sel bitmap) bitmap {
+func (n *junctionNode) trueRows(ev *programRun, sel bitmap) bitmap {
 	if !n.decides {
 		for i, t := range n.terms {
 			if i > 0 && (ev.err != nil || !sel.any()) {
@@ -82,11 +82,11 @@ func (n *junctionNode) trueRows(ev *evaluation, sel bitmap) bitmap {
 	return out
 }
 
-type notNode struct{ a node }
+type notNode struct{ a exprNode }
 
-func (n notNode) evalRows(ev *evaluation, sel bitmap) *vec {
+func (n notNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	a := n.a.evalRows(ev, sel)
-	out := &vec{kind: schema.Bool, rows: ev.rows, valid: a.valid, bits: ev.copyOf(a.bits)}
+	out := &columnVec{kind: schema.Bool, rows: ev.rows, valid: a.valid, bits: ev.copyOf(a.bits)}
 	out.bits.not(ev.rows)
 	return out
 }
@@ -94,12 +94,12 @@ func (n notNode) evalRows(ev *evaluation, sel bitmap) *vec {
 // truthNode is a test: whether a is one of the truths. Of what is no bool these are Null, or True and False.
 type truthNode struct {
 	truths expr.Truths
-	a      node
+	a      exprNode
 }
 
-func (n truthNode) evalRows(ev *evaluation, sel bitmap) *vec {
+func (n truthNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	a := ev.evalArgs(sel, n.a)[0]
-	out := &vec{kind: schema.Bool, rows: ev.rows, bits: ev.presentRows(a)}
+	out := &columnVec{kind: schema.Bool, rows: ev.rows, bits: ev.presentRows(a)}
 	truths, negate := n.truths, n.truths&expr.Null != 0
 	if negate {
 		truths = expr.AnyTruth &^ truths

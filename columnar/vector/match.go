@@ -9,14 +9,14 @@ import (
 
 // matchNode looks for a regular expression in texts.
 type matchNode struct {
-	a  node
+	a  exprNode
 	re *regexp.Regexp
 	// must is a text that every match has, empty if there is none; only says that this is all there is to it.
 	must []byte
 	only bool
 }
 
-func newMatchNode(a node, re *regexp.Regexp) *matchNode {
+func newMatchNode(a exprNode, re *regexp.Regexp) *matchNode {
 	n := &matchNode{a: a, re: re}
 	if tree, err := syntax.Parse(re.String(), syntax.Perl); err == nil {
 		must, only := requiredText(tree.Simplify())
@@ -66,9 +66,9 @@ func requiredText(re *syntax.Regexp) (text string, only bool) {
 	}
 }
 
-func (n *matchNode) evalRows(ev *evaluation, sel bitmap) *vec {
+func (n *matchNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	a := ev.evalArgs(sel, n.a)[0]
-	out := &vec{kind: schema.Bool, rows: ev.rows, valid: a.valid, bits: ev.zeros(ev.rows)}
+	out := &columnVec{kind: schema.Bool, rows: ev.rows, valid: a.valid, bits: ev.zeros(ev.rows)}
 	live := ev.liveRows(sel, a)
 	if len(n.must) > 0 {
 		candidates := ev.zeros(ev.rows)
@@ -95,13 +95,13 @@ const (
 )
 
 // dynamicMatchNode is a match with an expression that is no constant. One that is no regular expression, or too large, is an error of the row.
-type dynamicMatchNode struct{ a, b node }
+type dynamicMatchNode struct{ a, b exprNode }
 
-func (n *dynamicMatchNode) evalRows(ev *evaluation, sel bitmap) *vec {
+func (n *dynamicMatchNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	// Rows often have the expression of the row before.
 	last, known := "", false
 	var re *regexp.Regexp
-	test := &testNode{args: []node{n.a, n.b}, test: func(args []*vec, i int) (bool, bool) {
+	test := &testNode{args: []exprNode{n.a, n.b}, test: func(args []*columnVec, i int) (bool, bool) {
 		if text := strAt(args[1], i); !known || last != string(text) {
 			last, known = string(text), true
 			re = compileDynamic(last)

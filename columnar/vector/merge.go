@@ -15,10 +15,10 @@ import (
 // caseNode is CASE: values[i] where conditions[i] is the first that is true, else the last of values.
 type caseNode struct {
 	t                  *schema.Type
-	conditions, values []node
+	conditions, values []exprNode
 }
 
-func (n *caseNode) evalRows(ev *evaluation, sel bitmap) *vec {
+func (n *caseNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	rest := ev.copySelected(sel)
 	m := ev.newMerged(n.t)
 	for i, c := range n.conditions {
@@ -41,10 +41,10 @@ func (n *caseNode) evalRows(ev *evaluation, sel bitmap) *vec {
 // coalesceNode is the first value that is not null.
 type coalesceNode struct {
 	t      *schema.Type
-	values []node
+	values []exprNode
 }
 
-func (n *coalesceNode) evalRows(ev *evaluation, sel bitmap) *vec {
+func (n *coalesceNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	rest := ev.copySelected(sel)
 	m := ev.newMerged(n.t)
 	for _, a := range n.values {
@@ -63,11 +63,11 @@ func (n *coalesceNode) evalRows(ev *evaluation, sel bitmap) *vec {
 // extremeNode is the greatest or the least of values.
 type extremeNode struct {
 	t      *schema.Type
-	values []node
+	values []exprNode
 	order  expr.Orders // what the one so far is to the one that takes its place
 }
 
-func (n *extremeNode) evalRows(ev *evaluation, sel bitmap) *vec {
+func (n *extremeNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	m := ev.newMerged(n.t)
 	for i, a := range n.values {
 		v := a.evalRows(ev, sel)
@@ -90,13 +90,13 @@ func (n *extremeNode) evalRows(ev *evaluation, sel bitmap) *vec {
 
 // nullIfNode is a, or null where a equals b.
 type nullIfNode struct {
-	a, b node
+	a, b exprNode
 }
 
-func (n *nullIfNode) evalRows(ev *evaluation, sel bitmap) *vec {
+func (n *nullIfNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	args := ev.evalArgs(sel, n.a, n.b)
 	a := args[0]
-	out := *spreadConstant(ev.scratch, a, ev.rows)
+	out := *spreadConstant(ev.scratchMemory, a, ev.rows)
 	if a.isNullConstant() || args[1].isNullConstant() {
 		return &out
 	}
@@ -111,19 +111,19 @@ func (n *nullIfNode) evalRows(ev *evaluation, sel bitmap) *vec {
 
 // rowMerger is a vector that is put together of rows of others. Rows that nobody put are null.
 type rowMerger struct {
-	ev  *evaluation
+	ev  *programRun
 	t   *schema.Type
-	out *vec
+	out *columnVec
 	// Of lists, structs and maps: the vectors, and each row's place in them, one after the other.
 	parts  []arrow.Array
 	length int
 	places []int32
 }
 
-func (ev *evaluation) newMerged(t *schema.Type) *rowMerger {
+func (ev *programRun) newMerged(t *schema.Type) *rowMerger {
 	n := ev.rows
-	m := &rowMerger{ev: ev, t: t, out: &vec{kind: t.Kind, rows: n, scale: t.Scale, valid: ev.zeros(n)}}
-	s, v := ev.scratch, m.out
+	m := &rowMerger{ev: ev, t: t, out: &columnVec{kind: t.Kind, rows: n, scale: t.Scale, valid: ev.zeros(n)}}
+	s, v := ev.scratchMemory, m.out
 	switch t.Kind {
 	case schema.Bool:
 		v.bits = ev.zeros(n)
@@ -156,7 +156,7 @@ func zeroValues[T any](v []T) []T {
 }
 
 // putRows takes the rows of which from v.
-func (m *rowMerger) putRows(v *vec, which bitmap) {
+func (m *rowMerger) putRows(v *columnVec, which bitmap) {
 	present := which
 	if v.valid != nil {
 		present = m.ev.presentRows(v)
@@ -202,7 +202,7 @@ func putFixed[T fixedValue](out, values []T, at int, which bitmap) {
 }
 
 // putText leaves the bytes of the first vector where they are, and copies those of the others after them.
-func (m *rowMerger) putText(v *vec, which bitmap) {
+func (m *rowMerger) putText(v *columnVec, which bitmap) {
 	out := m.out
 	if len(out.data) == 0 {
 		out.data = slices.Clip(v.data)
@@ -239,7 +239,7 @@ func (m *rowMerger) putText(v *vec, which bitmap) {
 	}
 }
 
-func (m *rowMerger) finishMerge() *vec {
+func (m *rowMerger) finishMerge() *columnVec {
 	if m.places == nil {
 		return m.out
 	}

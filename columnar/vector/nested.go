@@ -10,12 +10,12 @@ import (
 
 // fieldNode takes a field of a struct.
 type fieldNode struct {
-	a     node
+	a     exprNode
 	index int
 	t     *schema.Type
 }
 
-func (n *fieldNode) evalRows(ev *evaluation, sel bitmap) *vec {
+func (n *fieldNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	a := ev.evalArgs(sel, n.a)[0]
 	if a.arr == nil {
 		return ev.allNull(n.t)
@@ -24,7 +24,7 @@ func (n *fieldNode) evalRows(ev *evaluation, sel bitmap) *vec {
 	if a.valid != nil && isNested(n.t) {
 		field = takeArray(field, identityRows(ev.rows), a.valid)
 	}
-	v := loadArray(ev.scratch, n.t, field)
+	v := loadArray(ev.scratchMemory, n.t, field)
 	v.valid = ev.liveRows(a.valid, v)
 	return v
 }
@@ -42,8 +42,8 @@ func identityRows(n int) []int32 {
 }
 
 // allNull returns rows that are all null.
-func (ev *evaluation) allNull(t *schema.Type) *vec {
-	return spreadConstant(ev.scratch, constantNull(t.Kind, t.Scale), ev.rows)
+func (ev *programRun) allNull(t *schema.Type) *columnVec {
+	return spreadConstant(ev.scratchMemory, constantNull(t.Kind, t.Scale), ev.rows)
 }
 
 // listElements are the values of lists or maps, with the place of each row's in them.
@@ -58,15 +58,15 @@ func elementsOf(a arrow.Array) listElements {
 
 // pickNode takes one of a list's elements, or one of a map's values.
 type pickNode struct {
-	a, b node
+	a, b exprNode
 	t    *schema.Type
 	// pick returns the places in the elements, and which rows have one.
-	pick func(ev *evaluation, e listElements, b *vec, live bitmap) (places []int32, found bitmap)
+	pick func(ev *programRun, e listElements, b *columnVec, live bitmap) (places []int32, found bitmap)
 	// of returns the values that the places are in.
 	of func(listElements) arrow.Array
 }
 
-func (n *pickNode) evalRows(ev *evaluation, sel bitmap) *vec {
+func (n *pickNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	args := ev.evalArgs(sel, n.a, n.b)
 	a := args[0]
 	if a.arr == nil {
@@ -74,11 +74,11 @@ func (n *pickNode) evalRows(ev *evaluation, sel bitmap) *vec {
 	}
 	e := elementsOf(a.arr)
 	places, found := n.pick(ev, e, args[1], ev.liveRows(sel, args...))
-	return gatherRows(ev.scratch, loadArray(ev.scratch, n.t, n.of(e)), places, found)
+	return gatherRows(ev.scratchMemory, loadArray(ev.scratchMemory, n.t, n.of(e)), places, found)
 }
 
-func pickElement(ev *evaluation, e listElements, b *vec, live bitmap) ([]int32, bitmap) {
-	places, found := takeValues[int32](ev.scratch, ev.rows), ev.zeros(ev.rows)
+func pickElement(ev *programRun, e listElements, b *columnVec, live bitmap) ([]int32, bitmap) {
+	places, found := takeValues[int32](ev.scratchMemory, ev.rows), ev.zeros(ev.rows)
 	at := b.indexMask()
 	for i := range eachRow(live, ev.rows) {
 		var nth int64
@@ -95,9 +95,9 @@ func pickElement(ev *evaluation, e listElements, b *vec, live bitmap) ([]int32, 
 	return places, found
 }
 
-func pickValue(ev *evaluation, e listElements, b *vec, live bitmap) ([]int32, bitmap) {
-	places, found := takeValues[int32](ev.scratch, ev.rows), ev.zeros(ev.rows)
-	keys := loadArray(ev.scratch, &schema.Type{Kind: schema.String}, e.values.(*array.Struct).Field(0))
+func pickValue(ev *programRun, e listElements, b *columnVec, live bitmap) ([]int32, bitmap) {
+	places, found := takeValues[int32](ev.scratchMemory, ev.rows), ev.zeros(ev.rows)
+	keys := loadArray(ev.scratchMemory, &schema.Type{Kind: schema.String}, e.values.(*array.Struct).Field(0))
 	at := b.indexMask()
 	for i := range eachRow(live, ev.rows) {
 		key := b.str(i & at)
@@ -113,14 +113,14 @@ func pickValue(ev *evaluation, e listElements, b *vec, live bitmap) ([]int32, bi
 }
 
 // listLengthNode counts a list's elements.
-type listLengthNode struct{ a node }
+type listLengthNode struct{ a exprNode }
 
-func (n listLengthNode) evalRows(ev *evaluation, sel bitmap) *vec {
+func (n listLengthNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	a := ev.evalArgs(sel, n.a)[0]
 	if a.arr == nil {
 		return ev.allNull(&schema.Type{Kind: schema.Int32})
 	}
-	out := &vec{kind: schema.Int32, rows: ev.rows, valid: a.valid, i32: takeValues[int32](ev.scratch, ev.rows)}
+	out := &columnVec{kind: schema.Int32, rows: ev.rows, valid: a.valid, i32: takeValues[int32](ev.scratchMemory, ev.rows)}
 	offsets := offsetsOf(a.arr.Data())
 	for i := range out.i32 {
 		out.i32[i] = offsets[i+1] - offsets[i]
@@ -130,37 +130,37 @@ func (n listLengthNode) evalRows(ev *evaluation, sel bitmap) *vec {
 
 // containsNode is a = ANY(b): true if an element is equal, else null if one or a is null, false of an empty list.
 type containsNode struct {
-	a, b node
+	a, b exprNode
 	t    *schema.Type // of the elements
 }
 
-func (n *containsNode) evalRows(ev *evaluation, sel bitmap) *vec {
+func (n *containsNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	args := ev.evalArgs(sel, n.a, n.b)
 	a, b := args[0], args[1]
 	if b.arr == nil {
 		return ev.allNull(&schema.Type{Kind: schema.Bool})
 	}
 	e := elementsOf(b.arr)
-	values := loadArray(ev.scratch, n.t, e.values)
+	values := loadArray(ev.scratchMemory, n.t, e.values)
 	// A comparison for each element.
 	if values.rows == 0 {
 		a = values
 	} else if !a.one {
-		rows := takeValues[int32](ev.scratch, values.rows)
+		rows := takeValues[int32](ev.scratchMemory, values.rows)
 		clear(rows)
 		for i := range ev.rows {
 			for p := e.offsets[i]; p < e.offsets[i+1]; p++ {
 				rows[p] = int32(i)
 			}
 		}
-		a = gatherRows(ev.scratch, a, rows, nil)
+		a = gatherRows(ev.scratchMemory, a, rows, nil)
 	}
-	sub := &evaluation{scratch: ev.scratch, rows: values.rows}
+	sub := &programRun{scratchMemory: ev.scratchMemory, rows: values.rows}
 	same, valid := sub.zeros(values.rows), sub.validRows(a, values)
 	if !a.isNullConstant() {
 		same = sub.compareRows(expr.Equal, values, a, nil)
 	}
-	out := &vec{kind: schema.Bool, rows: ev.rows, bits: ev.zeros(ev.rows), valid: ev.zeros(ev.rows)}
+	out := &columnVec{kind: schema.Bool, rows: ev.rows, bits: ev.zeros(ev.rows), valid: ev.zeros(ev.rows)}
 	for i := range eachRow(ev.liveRows(sel, b), ev.rows) {
 		known := true
 		for p := int(e.offsets[i]); p < int(e.offsets[i+1]); p++ {
@@ -179,7 +179,7 @@ func (n *containsNode) evalRows(ev *evaluation, sel bitmap) *vec {
 	return out
 }
 
-func (o *callCompiler) compileField() (node, error) {
+func (o *callCompiler) compileField() (exprNode, error) {
 	a, t := o.typeOf(0), &o.e.T
 	i, ok := o.e.Detail.(int)
 	if !ok || i < 0 || i >= len(a.Fields) || !a.Fields[i].Type.Equal(t) {
@@ -188,21 +188,21 @@ func (o *callCompiler) compileField() (node, error) {
 	return &fieldNode{o.argNode(0), i, t}, nil
 }
 
-func (o *callCompiler) compileElement() (node, error) {
+func (o *callCompiler) compileElement() (exprNode, error) {
 	if !o.typeOf(0).Elem.Equal(&o.e.T) {
 		return nil, nil
 	}
 	return &pickNode{o.argNode(0), o.argNode(1), &o.e.T, pickElement, func(e listElements) arrow.Array { return e.values }}, nil
 }
 
-func (o *callCompiler) compileMapValue() (node, error) {
+func (o *callCompiler) compileMapValue() (exprNode, error) {
 	if !o.typeOf(0).Elem.Equal(&o.e.T) {
 		return nil, nil
 	}
 	return &pickNode{o.argNode(0), o.argNode(1), &o.e.T, pickValue, func(e listElements) arrow.Array { return e.values.(*array.Struct).Field(1) }}, nil
 }
 
-func (o *callCompiler) compileContains() (node, error) {
+func (o *callCompiler) compileContains() (exprNode, error) {
 	if !o.typeOf(1).Elem.Equal(o.typeOf(0)) {
 		return nil, nil
 	}

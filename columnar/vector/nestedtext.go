@@ -10,16 +10,16 @@ import (
 
 // nestedTextNode writes lists, structs and maps.
 type nestedTextNode struct {
-	a node
+	a exprNode
 	t *schema.Type // of a
 }
 
-func (n *nestedTextNode) evalRows(ev *evaluation, sel bitmap) *vec {
+func (n *nestedTextNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	a := ev.evalArgs(sel, n.a)[0]
-	out := &vec{kind: schema.String, rows: ev.rows, valid: a.valid}
+	out := &columnVec{kind: schema.String, rows: ev.rows, valid: a.valid}
 	b := ev.newBuilder()
 	if a.arr != nil {
-		write := printNested(ev.scratch, n.t, a)
+		write := printNested(ev.scratchMemory, n.t, a)
 		for i := range eachRow(ev.liveRows(sel, a), ev.rows) {
 			b.data = write(b.data, i)
 			if !b.endRow(i) {
@@ -50,7 +50,7 @@ func isPrintable(t *schema.Type) bool {
 
 // printNested returns what appends the text of a row of v that is not null: of lists as PostgreSQL writes arrays, of structs as it writes
 // composite values, of maps as it writes those of its extension hstore.
-func printNested(s *scratch, t *schema.Type, v *vec) func(dst []byte, i int) []byte {
+func printNested(s *scratchMemory, t *schema.Type, v *columnVec) func(dst []byte, i int) []byte {
 	switch t.Kind {
 	case schema.List:
 		return printingList(s, t, v)
@@ -64,7 +64,7 @@ func printNested(s *scratch, t *schema.Type, v *vec) func(dst []byte, i int) []b
 	}
 }
 
-func printingList(s *scratch, t *schema.Type, v *vec) func(dst []byte, i int) []byte {
+func printingList(s *scratchMemory, t *schema.Type, v *columnVec) func(dst []byte, i int) []byte {
 	e := elementsOf(v.arr)
 	values := loadArray(s, t.Elem, e.values)
 	write := printNested(s, t.Elem, values)
@@ -94,8 +94,8 @@ func printingList(s *scratch, t *schema.Type, v *vec) func(dst []byte, i int) []
 	}
 }
 
-func printingStruct(s *scratch, t *schema.Type, v *vec) func(dst []byte, i int) []byte {
-	values := make([]*vec, len(t.Fields))
+func printingStruct(s *scratchMemory, t *schema.Type, v *columnVec) func(dst []byte, i int) []byte {
+	values := make([]*columnVec, len(t.Fields))
 	writes := make([]func([]byte, int) []byte, len(t.Fields))
 	for i := range t.Fields {
 		ft := &t.Fields[i].Type
@@ -121,7 +121,7 @@ func printingStruct(s *scratch, t *schema.Type, v *vec) func(dst []byte, i int) 
 	}
 }
 
-func printingMap(s *scratch, t *schema.Type, v *vec) func(dst []byte, i int) []byte {
+func printingMap(s *scratchMemory, t *schema.Type, v *columnVec) func(dst []byte, i int) []byte {
 	e := elementsOf(v.arr)
 	entries := e.values.(*array.Struct)
 	keys := loadArray(s, &schema.Type{Kind: schema.String}, entries.Field(0))

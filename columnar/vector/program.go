@@ -20,7 +20,7 @@ type Stats struct {
 
 // Program is an expression that was compiled for batches of one schema. It is immutable: any number of goroutines may evaluate it.
 type Program struct {
-	root    node
+	root    exprNode
 	columns []programColumn
 	t       schema.Type
 	arrow   arrow.DataType
@@ -44,7 +44,7 @@ func Compile(e expr.Expr, in *arrow.Schema) (*Program, error) {
 	if p.t.Kind == schema.String {
 		p.arrow = arrow.BinaryTypes.String
 	}
-	if col, ok := n.node.(columnNode); ok {
+	if col, ok := n.exprNode.(columnNode); ok {
 		p.bare = c.columns[col.index].index
 		p.arrow = in.Field(p.bare).Type
 	}
@@ -73,8 +73,8 @@ func (p *Program) Eval(batch arrow.RecordBatch, st *Stats) (arrow.Array, error) 
 		}
 	}()
 	size := 0
-	err := p.evalInPieces(batch, func(ev *evaluation, _ int) error {
-		v := spreadConstant(ev.scratch, p.root.evalRows(ev, nil), ev.rows)
+	err := p.evalInPieces(batch, func(ev *programRun, _ int) error {
+		v := spreadConstant(ev.scratchMemory, p.root.evalRows(ev, nil), ev.rows)
 		n := 0
 		if v.kind == schema.String || v.kind == schema.Binary {
 			n = v.exportedBytes()
@@ -101,7 +101,7 @@ func (p *Program) Eval(batch arrow.RecordBatch, st *Stats) (arrow.Array, error) 
 
 // evalInPieces has a batch evaluated: at once, or if that takes too much memory in pieces of fewer rows, one after the other. one evaluates a piece,
 // which begins at a row; when ev then has an error it may be evaluated again, and an error that one returns is the end.
-func (p *Program) evalInPieces(batch arrow.RecordBatch, one func(ev *evaluation, from int) error) error {
+func (p *Program) evalInPieces(batch arrow.RecordBatch, one func(ev *programRun, from int) error) error {
 	n, left := int(batch.NumRows()), p.budget.total
 	piece := n
 	for at := 0; ; {
@@ -128,14 +128,14 @@ func (p *Program) evalInPieces(batch arrow.RecordBatch, one func(ev *evaluation,
 }
 
 // evalHeavyRow evaluates a row that takes more memory than a piece may have, when it is its turn.
-func (p *Program) evalHeavyRow(batch arrow.RecordBatch, at, rows int, left *int, one func(ev *evaluation, from int) error) (fits bool, err error) {
+func (p *Program) evalHeavyRow(batch arrow.RecordBatch, at, rows int, left *int, one func(ev *programRun, from int) error) (fits bool, err error) {
 	heavy <- struct{}{}
 	defer func() { <-heavy }()
 	return p.evalPiece(batch, at, rows, p.budget.row, left, one)
 }
 
 // evalPiece evaluates some rows of a batch with at most so much memory, and of what is left for all; fits says that it was enough.
-func (p *Program) evalPiece(batch arrow.RecordBatch, at, rows, limit int, left *int, one func(ev *evaluation, from int) error) (fits bool, err error) {
+func (p *Program) evalPiece(batch arrow.RecordBatch, at, rows, limit int, left *int, one func(ev *programRun, from int) error) (fits bool, err error) {
 	part := batch
 	if rows < int(batch.NumRows()) {
 		part = batch.NewSlice(int64(at), int64(at+rows))
@@ -160,17 +160,17 @@ func (p *Program) checkBatch(batch arrow.RecordBatch) error {
 	return nil
 }
 
-func (p *Program) beginEval(batch arrow.RecordBatch, limit int) *evaluation {
-	return &evaluation{
-		scratch: newScratch(limit),
+func (p *Program) beginEval(batch arrow.RecordBatch, limit int) *programRun {
+	return &programRun{
+		scratchMemory: newScratch(limit),
 		rows:    int(batch.NumRows()),
 		columns: p.columns,
 		batch:   batch,
-		loaded:  make([]*vec, len(p.columns)),
+		loaded:  make([]*columnVec, len(p.columns)),
 	}
 }
 
-func (ev *evaluation) countErrors(st *Stats) {
+func (ev *programRun) countErrors(st *Stats) {
 	if st != nil && ev.errs != nil {
 		st.Errors += int64(ev.errs.count())
 	}
@@ -206,7 +206,7 @@ func (f *Filter) Select(batch arrow.RecordBatch, st *Stats) (*Selection, error) 
 		return nil, err
 	}
 	s := &Selection{rows: n, bits: make(bitmap, wordsFor(n))}
-	err := f.p.evalInPieces(batch, func(ev *evaluation, from int) error {
+	err := f.p.evalInPieces(batch, func(ev *programRun, from int) error {
 		is := trueRows(ev, f.p.root, nil)
 		if !ev.reserveBytes(0) {
 			return nil // the caller sees it

@@ -38,8 +38,8 @@ var defaultBudget = memoryBudget{piece: 16 << 20, row: 64 << 20, total: MaxMemor
 // heavy has a place for each row that is evaluated with more memory than a piece has.
 var heavy = make(chan struct{}, 2)
 
-// scratch is the memory of an evaluation, used again by the next one. It is taken in order and given back as a whole.
-type scratch struct {
+// scratchMemory is the memory of an evaluation, used again by the next one. It is taken in order and given back as a whole.
+type scratchMemory struct {
 	blocks [][]uint64
 	block  int // of blocks, from which memory is taken
 	used   int // words of that block
@@ -48,16 +48,16 @@ type scratch struct {
 	err    error
 }
 
-var scratches = sync.Pool{New: func() any { return new(scratch) }}
+var scratches = sync.Pool{New: func() any { return new(scratchMemory) }}
 
-func newScratch(limit int) *scratch {
-	s := scratches.Get().(*scratch)
+func newScratch(limit int) *scratchMemory {
+	s := scratches.Get().(*scratchMemory)
 	s.limit = limit
 	return s
 }
 
 // free gives the memory to the next evaluation. Nothing that lies in it may be used any more.
-func (s *scratch) free() {
+func (s *scratchMemory) free() {
 	kept := 0
 	for i, b := range s.blocks {
 		if kept += 8 * len(b); kept > keptMemory {
@@ -71,7 +71,7 @@ func (s *scratch) free() {
 }
 
 // reserveBytes accounts for memory beside the blocks; false, and an error is kept, if that is too much. Nothing may be allocated then.
-func (s *scratch) reserveBytes(bytes int) bool {
+func (s *scratchMemory) reserveBytes(bytes int) bool {
 	if s.err != nil || bytes > s.limit-s.taken {
 		s.failTooLarge()
 		return false
@@ -80,7 +80,7 @@ func (s *scratch) reserveBytes(bytes int) bool {
 	return true
 }
 
-func (s *scratch) failTooLarge() {
+func (s *scratchMemory) failTooLarge() {
 	if s.err == nil {
 		s.err = ErrTooLarge
 	}
@@ -92,7 +92,7 @@ func tooLarge(rows, limit int) error {
 }
 
 // takeWords returns memory with any content.
-func (s *scratch) takeWords(n int) []uint64 {
+func (s *scratchMemory) takeWords(n int) []uint64 {
 	s.taken += 8 * n
 	if s.taken > s.limit {
 		s.failTooLarge() // what is asked for is in proportion to the rows: the evaluation stops before the next operator
@@ -117,7 +117,7 @@ type fixedValue interface {
 }
 
 // takeValues returns n values with any content, in the scratch's memory.
-func takeValues[T fixedValue](s *scratch, n int) []T {
+func takeValues[T fixedValue](s *scratchMemory, n int) []T {
 	if n == 0 {
 		return []T{}
 	}
@@ -129,24 +129,24 @@ func takeValues[T fixedValue](s *scratch, n int) []T {
 }
 
 // bitmap returns a bitmap of n rows with any content.
-func (s *scratch) bitmap(n int) bitmap { return s.takeWords(wordsFor(n)) }
+func (s *scratchMemory) bitmap(n int) bitmap { return s.takeWords(wordsFor(n)) }
 
 // zeros returns a bitmap of n rows without any.
-func (s *scratch) zeros(n int) bitmap {
+func (s *scratchMemory) zeros(n int) bitmap {
 	b := s.bitmap(n)
 	clear(b)
 	return b
 }
 
 // ones returns a bitmap of all of n rows.
-func (s *scratch) ones(n int) bitmap {
+func (s *scratchMemory) ones(n int) bitmap {
 	b := s.bitmap(n)
 	b.fill(n)
 	return b
 }
 
 // copyOf returns a copy of b.
-func (s *scratch) copyOf(b bitmap) bitmap {
+func (s *scratchMemory) copyOf(b bitmap) bitmap {
 	c := bitmap(s.takeWords(len(b)))
 	copy(c, b)
 	return c

@@ -11,7 +11,7 @@ import (
 const sparse = 8
 
 // findContaining sets the rows of live that contain the text, which is not empty.
-func findContaining(out bitmap, a *vec, text []byte, live bitmap) {
+func findContaining(out bitmap, a *columnVec, text []byte, live bitmap) {
 	if a.rows == 0 {
 		return
 	}

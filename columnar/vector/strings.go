@@ -10,17 +10,17 @@ import (
 // cutNode is a piece of a text, which stays where it is.
 type cutNode struct {
 	t    *schema.Type
-	args []node
+	args []exprNode
 	// cut returns the piece of s, the text of row i of the first argument. Not ok is an error of the row.
-	cut func(s []byte, args []*vec, i int) (from, to int, ok bool)
+	cut func(s []byte, args []*columnVec, i int) (from, to int, ok bool)
 }
 
-func (n *cutNode) evalRows(ev *evaluation, sel bitmap) *vec {
+func (n *cutNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	args := ev.evalArgs(sel, n.args...)
 	a := args[0]
 	out := ev.newResult(n.t, args...)
 	out.data = a.data
-	out.begin, out.end = takeValues[int32](ev.scratch, ev.rows), takeValues[int32](ev.scratch, ev.rows)
+	out.begin, out.end = takeValues[int32](ev.scratchMemory, ev.rows), takeValues[int32](ev.scratchMemory, ev.rows)
 	live := ev.liveRows(sel, args...)
 	if live != nil {
 		clear(out.begin)
@@ -40,9 +40,9 @@ func (n *cutNode) evalRows(ev *evaluation, sel bitmap) *vec {
 }
 
 // int32At returns an argument's value in a row.
-func int32At(v *vec, i int) int { return int(v.i32[i&v.indexMask()]) }
+func int32At(v *columnVec, i int) int { return int(v.i32[i&v.indexMask()]) }
 
-func strAt(v *vec, i int) []byte { return v.str(i & v.indexMask()) }
+func strAt(v *columnVec, i int) []byte { return v.str(i & v.indexMask()) }
 
 // skipChars returns where s goes on after n characters; its end if it has not so many.
 func skipChars(s []byte, n int) (at int) {
@@ -57,7 +57,7 @@ func skipChars(s []byte, n int) (at int) {
 	return at
 }
 
-func cutSubstring(s []byte, args []*vec, i int) (from, to int, ok bool) {
+func cutSubstring(s []byte, args []*columnVec, i int) (from, to int, ok bool) {
 	first := int32At(args[1], i)
 	last := len(s) + 1 // characters, at most as many as bytes
 	if len(args) == 3 {
@@ -75,7 +75,7 @@ func cutSubstring(s []byte, args []*vec, i int) (from, to int, ok bool) {
 	return from, from + skipChars(s[from:], last-first), true
 }
 
-func cutPart(s []byte, args []*vec, i int) (from, to int, ok bool) {
+func cutPart(s []byte, args []*columnVec, i int) (from, to int, ok bool) {
 	by, n := strAt(args[1], i), int32At(args[2], i)
 	switch {
 	case n == 0:
@@ -104,8 +104,8 @@ func cutPart(s []byte, args []*vec, i int) (from, to int, ok bool) {
 }
 
 // cutTrim returns trim of the ends that where says.
-func cutTrim(where string) func(s []byte, args []*vec, i int) (from, to int, ok bool) {
-	return func(s []byte, args []*vec, i int) (from, to int, ok bool) {
+func cutTrim(where string) func(s []byte, args []*columnVec, i int) (from, to int, ok bool) {
+	return func(s []byte, args []*columnVec, i int) (from, to int, ok bool) {
 		set := strAt(args[1], i)
 		to = len(s)
 		if where != "trailing" {
@@ -140,11 +140,11 @@ func trimmedSize(s, set []byte, decode func([]byte) (rune, int)) int {
 }
 
 // lengthNode counts characters.
-type lengthNode struct{ a node }
+type lengthNode struct{ a exprNode }
 
-func (n lengthNode) evalRows(ev *evaluation, sel bitmap) *vec {
+func (n lengthNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	a := ev.evalArgs(sel, n.a)[0]
-	out := &vec{kind: schema.Int32, rows: ev.rows, valid: a.valid, i32: takeValues[int32](ev.scratch, ev.rows)}
+	out := &columnVec{kind: schema.Int32, rows: ev.rows, valid: a.valid, i32: takeValues[int32](ev.scratchMemory, ev.rows)}
 	if a.kind == schema.Binary || a.dense && ev.rows > 0 && isASCII(a.data[a.begin[0]:a.end[ev.rows-1]]) {
 		for i, e := range a.end {
 			out.i32[i] = e - a.begin[i]
@@ -162,8 +162,8 @@ func (n lengthNode) evalRows(ev *evaluation, sel bitmap) *vec {
 }
 
 // calcPosition is the function of that name.
-func calcPosition(ev *evaluation, out, a, b *vec, live bitmap) bitmap {
-	out.i32 = zeroValues(takeValues[int32](ev.scratch, ev.rows))
+func calcPosition(ev *programRun, out, a, b *columnVec, live bitmap) bitmap {
+	out.i32 = zeroValues(takeValues[int32](ev.scratchMemory, ev.rows))
 	for i := range eachRow(live, ev.rows) {
 		s := strAt(a, i)
 		if at := bytes.Index(s, strAt(b, i)); at >= 0 {
@@ -173,7 +173,7 @@ func calcPosition(ev *evaluation, out, a, b *vec, live bitmap) bitmap {
 	return nil
 }
 
-func appendConcat(b *textBuilder, args []*vec, i int) bool {
+func appendConcat(b *textBuilder, args []*columnVec, i int) bool {
 	total := 0
 	for _, a := range args {
 		if !a.isNull(i) {
@@ -191,7 +191,7 @@ func appendConcat(b *textBuilder, args []*vec, i int) bool {
 	return true
 }
 
-func appendReplace(b *textBuilder, args []*vec, i int) bool {
+func appendReplace(b *textBuilder, args []*columnVec, i int) bool {
 	s, old, by := strAt(args[0], i), strAt(args[1], i), strAt(args[2], i)
 	if len(old) == 0 {
 		if b.fitsBytes(len(s)) {

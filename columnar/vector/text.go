@@ -8,15 +8,15 @@ import (
 
 // textBuilder makes a vector of texts, row after row.
 type textBuilder struct {
-	ev   *evaluation
+	ev   *programRun
 	ends []int32 // one more than rows: ends[i+1] is where row i ends
 	data []byte
 	next int // row whose end is not set
 	told int // bytes of data that the scratch was told of
 }
 
-func (ev *evaluation) newBuilder() *textBuilder {
-	b := &textBuilder{ev: ev, ends: takeValues[int32](ev.scratch, ev.rows+1)}
+func (ev *programRun) newBuilder() *textBuilder {
+	b := &textBuilder{ev: ev, ends: takeValues[int32](ev.scratchMemory, ev.rows+1)}
 	b.ends[0] = 0
 	return b
 }
@@ -53,7 +53,7 @@ func (b *textBuilder) endRow(i int) bool {
 }
 
 // intoVec makes the rows those of v.
-func (b *textBuilder) intoVec(v *vec) {
+func (b *textBuilder) intoVec(v *columnVec) {
 	before := b.ends[b.next]
 	for ; b.next < b.ev.rows; b.next++ {
 		b.ends[b.next+1] = before
@@ -64,16 +64,16 @@ func (b *textBuilder) intoVec(v *vec) {
 // textNode makes a text of each row's values.
 type textNode struct {
 	t    *schema.Type
-	args []node
+	args []exprNode
 	// strict: rows with a null argument are null. Otherwise add is called for every row that is selected.
 	strict bool
 	// add appends row i's text. A row that failed is null. It must ask fits before it appends more than a few times what it was given.
-	add func(b *textBuilder, args []*vec, i int) bool
+	add func(b *textBuilder, args []*columnVec, i int) bool
 }
 
-func (n *textNode) evalRows(ev *evaluation, sel bitmap) *vec {
+func (n *textNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	args := ev.evalArgs(sel, n.args...)
-	out := &vec{kind: n.t.Kind, rows: ev.rows}
+	out := &columnVec{kind: n.t.Kind, rows: ev.rows}
 	live := sel
 	if n.strict {
 		out.valid, live = ev.validRows(args...), ev.liveRows(sel, args...)

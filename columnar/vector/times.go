@@ -158,7 +158,7 @@ func swapArgs[A, B, R any](f func(A, B) (R, bool)) func(B, A) (R, bool) {
 }
 
 // compileCalendar compiles extract and date_trunc.
-func (o *callCompiler) compileCalendar() (node, error) {
+func (o *callCompiler) compileCalendar() (exprNode, error) {
 	name, _ := o.e.Detail.(string)
 	var c calcFunc
 	switch a, field := o.typeOf(0).Kind, fields[name]; {
@@ -183,11 +183,11 @@ func (o *callCompiler) compileCalendar() (node, error) {
 }
 
 // binNode is date_bin.
-type binNode struct{ stride, t, origin node }
+type binNode struct{ stride, t, origin exprNode }
 
-func (n *binNode) evalRows(ev *evaluation, sel bitmap) *vec {
+func (n *binNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	args := ev.evalArgs(sel, n.stride, n.t, n.origin)
-	out := &vec{kind: schema.Timestamp, rows: ev.rows, valid: ev.validRows(args...), i64: zeroValues(takeValues[int64](ev.scratch, ev.rows))}
+	out := &columnVec{kind: schema.Timestamp, rows: ev.rows, valid: ev.validRows(args...), i64: zeroValues(takeValues[int64](ev.scratchMemory, ev.rows))}
 	var bad bitmap
 	stride, t, origin := args[0], args[1], args[2]
 	for i := range eachRow(ev.liveRows(sel, args...), ev.rows) {

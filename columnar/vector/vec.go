@@ -14,9 +14,9 @@ import (
 // decimalNum is a decimal's 128 bits.
 type decimalNum = decimal128.Num
 
-// vec is the values of an expression over a batch. Of its value slices those of its kind are set. They are never written to once the
+// columnVec is the values of an expression over a batch. Of its value slices those of its kind are set. They are never written to once the
 // vector is made: columns lie in a batch's memory, and vectors share slices. Values of rows that are null or not selected can be anything.
-type vec struct {
+type columnVec struct {
 	kind schema.Kind
 	rows int
 	// one: the slices have one value, which every row has. Never of bools.
@@ -44,7 +44,7 @@ type vec struct {
 }
 
 // indexMask returns what row numbers are and-ed with to index the slices.
-func (v *vec) indexMask() int {
+func (v *columnVec) indexMask() int {
 	if v.one {
 		return 0
 	}
@@ -52,18 +52,18 @@ func (v *vec) indexMask() int {
 }
 
 // isNull reports whether a row is.
-func (v *vec) isNull(i int) bool { return v.valid != nil && !v.valid.get(i&v.indexMask()) }
+func (v *columnVec) isNull(i int) bool { return v.valid != nil && !v.valid.get(i&v.indexMask()) }
 
 // isNullConstant reports whether the vector is the constant null.
-func (v *vec) isNullConstant() bool { return v.one && v.valid != nil && v.valid[0]&1 == 0 }
+func (v *columnVec) isNullConstant() bool { return v.one && v.valid != nil && v.valid[0]&1 == 0 }
 
 // str returns the bytes of a row.
-func (v *vec) str(i int) []byte { return v.data[v.begin[i]:v.end[i]] }
+func (v *columnVec) str(i int) []byte { return v.data[v.begin[i]:v.end[i]] }
 
 // loadArray returns an Arrow array's values, which stay where they are; only bitmaps are copied.
-func loadArray(s *scratch, t *schema.Type, a arrow.Array) *vec {
+func loadArray(s *scratchMemory, t *schema.Type, a arrow.Array) *columnVec {
 	n := a.Len()
-	v := &vec{kind: t.Kind, rows: n, scale: t.Scale}
+	v := &columnVec{kind: t.Kind, rows: n, scale: t.Scale}
 	d := a.Data()
 	v.valid = loadValid(s, a)
 	if n == 0 && t.Kind != schema.List && t.Kind != schema.Map && t.Kind != schema.Struct {
@@ -103,7 +103,7 @@ func loadArray(s *scratch, t *schema.Type, a arrow.Array) *vec {
 }
 
 // fixedValues are the fixed values of an array. Arrays without any value may lack the buffer.
-func fixedValues[T int32 | int64 | uint64 | float64](s *scratch, d arrow.ArrayData) []T {
+func fixedValues[T int32 | int64 | uint64 | float64](s *scratchMemory, d arrow.ArrayData) []T {
 	if v := arrow.GetValues[T](d, 1); len(v) == d.Len() {
 		return v
 	}
@@ -112,7 +112,7 @@ func fixedValues[T int32 | int64 | uint64 | float64](s *scratch, d arrow.ArrayDa
 	return v
 }
 
-func loadValid(s *scratch, a arrow.Array) bitmap {
+func loadValid(s *scratchMemory, a arrow.Array) bitmap {
 	if a.NullN() == 0 && a.DataType().ID() != arrow.NULL {
 		return nil
 	}
@@ -130,15 +130,15 @@ func loadValid(s *scratch, a arrow.Array) bitmap {
 }
 
 // loadDictionary returns the values of a dictionary's codes; their bytes stay in the dictionary.
-func loadDictionary(s *scratch, t *schema.Type, a *array.Dictionary) *vec {
+func loadDictionary(s *scratchMemory, t *schema.Type, a *array.Dictionary) *columnVec {
 	values := loadArray(s, t, a.Dictionary())
 	return gatherRows(s, values, fixedValues[int32](s, a.Data()), loadValid(s, a))
 }
 
 // gatherRows returns the rows of v that codes name; those that are not valid are null, whatever their codes.
-func gatherRows(s *scratch, v *vec, codes []int32, valid bitmap) *vec {
+func gatherRows(s *scratchMemory, v *columnVec, codes []int32, valid bitmap) *columnVec {
 	n := len(codes)
-	out := &vec{kind: v.kind, rows: n, scale: v.scale, valid: valid, data: v.data}
+	out := &columnVec{kind: v.kind, rows: n, scale: v.scale, valid: valid, data: v.data}
 	if v.arr != nil {
 		places := make([]int32, n)
 		for i, c := range codes {
@@ -194,7 +194,7 @@ func gatherRows(s *scratch, v *vec, codes []int32, valid bitmap) *vec {
 	return out
 }
 
-func gatherFixed[T fixedValue](s *scratch, values []T, codes []int32) []T {
+func gatherFixed[T fixedValue](s *scratchMemory, values []T, codes []int32) []T {
 	out := takeValues[T](s, len(codes))
 	for i, c := range codes {
 		out[i] = values[c]
@@ -202,7 +202,7 @@ func gatherFixed[T fixedValue](s *scratch, values []T, codes []int32) []T {
 	return out
 }
 
-func gatherBits(s *scratch, values bitmap, codes []int32) bitmap {
+func gatherBits(s *scratchMemory, values bitmap, codes []int32) bitmap {
 	out := s.bitmap(len(codes))
 	if len(values) == 1 {
 		table := values[0]
@@ -228,19 +228,19 @@ func gatherBits(s *scratch, values bitmap, codes []int32) bitmap {
 }
 
 // constantNull returns the constant null.
-func constantNull(kind schema.Kind, scale int32) *vec {
-	v := &vec{kind: kind, rows: 1, one: true, scale: scale, valid: bitmap{0}}
+func constantNull(kind schema.Kind, scale int32) *columnVec {
+	v := &columnVec{kind: kind, rows: 1, one: true, scale: scale, valid: bitmap{0}}
 	v.i32, v.i64, v.u64, v.f64 = []int32{0}, []int64{0}, []uint64{0}, []float64{0}
 	v.dec, v.iv, v.begin, v.end = []decimal128.Num{{}}, []arrow.MonthDayNanoInterval{{}}, []int32{0}, []int32{0}
 	return v
 }
 
 // spreadConstant returns v with n rows of its own if it is a constant.
-func spreadConstant(s *scratch, v *vec, n int) *vec {
+func spreadConstant(s *scratchMemory, v *columnVec, n int) *columnVec {
 	if !v.one {
 		return v
 	}
-	out := &vec{kind: v.kind, rows: n, scale: v.scale, data: v.data}
+	out := &columnVec{kind: v.kind, rows: n, scale: v.scale, data: v.data}
 	if v.valid != nil {
 		if v.valid.get(0) {
 			out.valid = s.ones(n)
@@ -270,7 +270,7 @@ func spreadConstant(s *scratch, v *vec, n int) *vec {
 	return out
 }
 
-func repeatValue[T fixedValue](s *scratch, v []T, n int) []T {
+func repeatValue[T fixedValue](s *scratchMemory, v []T, n int) []T {
 	out := takeValues[T](s, n)
 	for i := range out {
 		out[i] = v[0]
@@ -279,7 +279,7 @@ func repeatValue[T fixedValue](s *scratch, v []T, n int) []T {
 }
 
 // exportVec returns the values as an Arrow array with memory of its own.
-func exportVec(v *vec, t *schema.Type) arrow.Array {
+func exportVec(v *columnVec, t *schema.Type) arrow.Array {
 	dt, n := t.Arrow(), v.rows
 	if t.Kind == schema.String {
 		dt = arrow.BinaryTypes.String // computed texts are plain, whatever the column was that they come from
@@ -335,7 +335,7 @@ func exportFixed[T fixedValue](values []T) *memory.Buffer {
 }
 
 // exportStrings returns the rows one after the other. That they are not too long together was seen when the vector was made (see fits).
-func exportStrings(v *vec) ([]int32, []byte) {
+func exportStrings(v *columnVec) ([]int32, []byte) {
 	offsets := make([]int32, v.rows+1)
 	total := 0
 	for i := range v.rows {
@@ -357,7 +357,7 @@ func exportStrings(v *vec) ([]int32, []byte) {
 }
 
 // exportedBytes is how long the texts are together: rows may share them, so that it can be more than there is memory.
-func (v *vec) exportedBytes() (total int) {
+func (v *columnVec) exportedBytes() (total int) {
 	for i := range v.begin {
 		if !v.isNull(i) {
 			total += int(v.end[i] - v.begin[i])

@@ -142,7 +142,7 @@ func Decode(b []byte) (*Map, error) {
 	if body[0] != FormatVersion {
 		return nil, fmt.Errorf("%w: version %d, this build reads %d", ErrVersion, body[0], FormatVersion)
 	}
-	d := decoder{b: slices.Clone(body[1:])} // bounds and filters point into it
+	d := mapDecoder{b: slices.Clone(body[1:])} // bounds and filters point into it
 	m := &Map{}
 	version := d.readUvarint()
 	m.Rows = d.readUvarint()
@@ -165,13 +165,13 @@ func Decode(b []byte) (*Map, error) {
 	return m, nil
 }
 
-// decoder reads values off the front; bad says that one was not there.
-type decoder struct {
+// mapDecoder reads values off the front; bad says that one was not there.
+type mapDecoder struct {
 	b   []byte
 	bad bool
 }
 
-func (d *decoder) takeBytes(n int) []byte {
+func (d *mapDecoder) takeBytes(n int) []byte {
 	if d.bad || n > len(d.b) {
 		d.bad = true
 		return nil
@@ -181,21 +181,21 @@ func (d *decoder) takeBytes(n int) []byte {
 	return out
 }
 
-func (d *decoder) readByte() byte {
+func (d *mapDecoder) readByte() byte {
 	if b := d.takeBytes(1); b != nil {
 		return b[0]
 	}
 	return 0
 }
 
-func (d *decoder) readUint64() uint64 {
+func (d *mapDecoder) readUint64() uint64 {
 	if b := d.takeBytes(8); b != nil {
 		return binary.LittleEndian.Uint64(b)
 	}
 	return 0
 }
 
-func (d *decoder) readUvarint() uint64 {
+func (d *mapDecoder) readUvarint() uint64 {
 	v, n := binary.Uvarint(d.b)
 	if n <= 0 {
 		d.bad = true
@@ -205,7 +205,7 @@ func (d *decoder) readUvarint() uint64 {
 	return v
 }
 
-func (d *decoder) readVarint() int64 {
+func (d *mapDecoder) readVarint() int64 {
 	v, n := binary.Varint(d.b)
 	if n <= 0 {
 		d.bad = true
@@ -215,7 +215,7 @@ func (d *decoder) readVarint() int64 {
 	return v
 }
 
-func (d *decoder) readText(most int) []byte {
+func (d *mapDecoder) readText(most int) []byte {
 	n := d.readUvarint()
 	if n > uint64(most) { //nolint:gosec // a limit
 		d.bad = true
@@ -224,7 +224,7 @@ func (d *decoder) readText(most int) []byte {
 	return d.takeBytes(int(n)) //nolint:gosec // at most most
 }
 
-func (d *decoder) readColumn(rows uint64) (columnZone, bool) {
+func (d *mapDecoder) readColumn(rows uint64) (columnZone, bool) {
 	kind, known := codeKinds[d.readByte()]
 	flags := d.readByte()
 	c := columnZone{kind: kind, rows: rows, name: string(d.readText(maxName)), def: d.readUint64(), nulls: d.readUvarint()}
@@ -251,7 +251,7 @@ func (d *decoder) readColumn(rows uint64) (columnZone, bool) {
 	return c, !d.bad && ordered
 }
 
-func (d *decoder) readBound(kind schema.Kind) (v boundValue) {
+func (d *mapDecoder) readBound(kind schema.Kind) (v boundValue) {
 	switch kind {
 	case schema.Uint64:
 		v.u = d.readUint64()

@@ -12,14 +12,14 @@ func MayMatch(e expr.Expr, m *Map) bool {
 	if e == nil || m == nil {
 		return true
 	}
-	p := pruner{column: m.columnSpan}
+	p := zonePruner{column: m.columnSpan}
 	return p.truthsOf(e, 0)&expr.True != 0
 }
 
 // MayMatchNulls reports whether a condition may be true in a row whose columns are null but for those that known names, which may have any
 // value. False is a proof that it is not.
 func MayMatchNulls(e expr.Expr, known func(column string) bool) bool {
-	p := pruner{column: func(c *expr.Column) valueSpan {
+	p := zonePruner{column: func(c *expr.Column) valueSpan {
 		if known(c.Name) {
 			return anySpan
 		}
@@ -31,28 +31,28 @@ func MayMatchNulls(e expr.Expr, known func(column string) bool) bool {
 // maxDepth bounds how deep an expression is looked into: beyond it anything is possible.
 const maxDepth = 1000
 
-// pruner finds out what expressions may be. It says more than they may, never less.
-type pruner struct {
+// zonePruner finds out what expressions may be. It says more than they may, never less.
+type zonePruner struct {
 	column func(*expr.Column) valueSpan
 }
 
 // rules are the operators of which more is known than their descriptions say.
-var rules map[expr.Op]func(p *pruner, e *expr.Call, depth int) expr.Truths
+var rules map[expr.Op]func(p *zonePruner, e *expr.Call, depth int) expr.Truths
 
 func init() { //nolint:gochecknoinits // rules look into the arguments: a literal would be a cycle
-	rules = map[expr.Op]func(p *pruner, e *expr.Call, depth int) expr.Truths{
-		expr.Not:          func(p *pruner, e *expr.Call, depth int) expr.Truths { return p.truthsOf(e.Args[0], depth).Not() },
-		expr.In:           (*pruner).inTruths,
-		expr.Like:         (*pruner).likeTruths,
-		expr.StartsWith:   (*pruner).startsWithTruths,
-		expr.Case:         (*pruner).caseTruths,
-		expr.ListContains: func(p *pruner, e *expr.Call, depth int) expr.Truths { return nullWith(p.isNull(e.Args[1], depth)) },
-		expr.NullIf:       func(p *pruner, e *expr.Call, depth int) expr.Truths { return nullWith(p.isNull(e.Args[0], depth)) },
+	rules = map[expr.Op]func(p *zonePruner, e *expr.Call, depth int) expr.Truths{
+		expr.Not:          func(p *zonePruner, e *expr.Call, depth int) expr.Truths { return p.truthsOf(e.Args[0], depth).Not() },
+		expr.In:           (*zonePruner).inTruths,
+		expr.Like:         (*zonePruner).likeTruths,
+		expr.StartsWith:   (*zonePruner).startsWithTruths,
+		expr.Case:         (*zonePruner).caseTruths,
+		expr.ListContains: func(p *zonePruner, e *expr.Call, depth int) expr.Truths { return nullWith(p.isNull(e.Args[1], depth)) },
+		expr.NullIf:       func(p *zonePruner, e *expr.Call, depth int) expr.Truths { return nullWith(p.isNull(e.Args[0], depth)) },
 	}
 }
 
 // truthsOf returns the values that a condition may have. Of what is no bool, True stands for what is not null.
-func (p *pruner) truthsOf(e expr.Expr, depth int) expr.Truths {
+func (p *zonePruner) truthsOf(e expr.Expr, depth int) expr.Truths {
 	if depth > maxDepth {
 		return expr.AnyTruth
 	}
@@ -73,7 +73,7 @@ func (p *pruner) truthsOf(e expr.Expr, depth int) expr.Truths {
 }
 
 // callTruths returns the values that an operation may have, as what its operator's description says, see also rules.
-func (p *pruner) callTruths(e *expr.Call, depth int) expr.Truths {
+func (p *zonePruner) callTruths(e *expr.Call, depth int) expr.Truths {
 	op := e.Op.Info()
 	switch {
 	case rules[e.Op] != nil:
@@ -97,7 +97,7 @@ func (p *pruner) callTruths(e *expr.Call, depth int) expr.Truths {
 }
 
 // byNulls returns what follows of an operation from arguments that are null.
-func (p *pruner) byNulls(e *expr.Call, depth int) expr.Truths {
+func (p *zonePruner) byNulls(e *expr.Call, depth int) expr.Truths {
 	nulls := 0
 	for _, a := range e.Args {
 		if p.isNull(a, depth) {
@@ -123,7 +123,7 @@ func nullWith(met bool) expr.Truths {
 }
 
 // isNull reports whether an expression is certainly null.
-func (p *pruner) isNull(e expr.Expr, depth int) bool { return p.truthsOf(e, depth) == expr.Null }
+func (p *zonePruner) isNull(e expr.Expr, depth int) bool { return p.truthsOf(e, depth) == expr.Null }
 
 // compareSpans compares values of one type.
 func compareSpans(holds expr.Orders, a, b *valueSpan) expr.Truths {
@@ -150,7 +150,7 @@ func distinctSpans(holds expr.Orders, a, b *valueSpan) expr.Truths {
 }
 
 // inTruths is equality with one of several.
-func (p *pruner) inTruths(e *expr.Call, depth int) expr.Truths {
+func (p *zonePruner) inTruths(e *expr.Call, depth int) expr.Truths {
 	a := p.spanOf(e.Args[0], depth)
 	o := expr.False | a.nullTruth()
 	for _, item := range e.Args[1:] {
@@ -161,7 +161,7 @@ func (p *pruner) inTruths(e *expr.Call, depth int) expr.Truths {
 }
 
 // caseTruths is the union of the values that a CASE may come to.
-func (p *pruner) caseTruths(e *expr.Call, depth int) (o expr.Truths) {
+func (p *zonePruner) caseTruths(e *expr.Call, depth int) (o expr.Truths) {
 	for i := 0; i+1 < len(e.Args); i += 2 {
 		c := p.truthsOf(e.Args[i], depth)
 		if c&expr.True != 0 {
@@ -175,7 +175,7 @@ func (p *pruner) caseTruths(e *expr.Call, depth int) (o expr.Truths) {
 }
 
 // likeTruths is LIKE with a pattern that begins with literal text.
-func (p *pruner) likeTruths(e *expr.Call, depth int) expr.Truths {
+func (p *zonePruner) likeTruths(e *expr.Call, depth int) expr.Truths {
 	pattern, ok := e.Detail.(*expr.Pattern)
 	a := p.spanOf(e.Args[0], depth)
 	if !ok || pattern.Fold || len(pattern.Parts) == 0 || !a.isTextual() {
@@ -211,7 +211,7 @@ func openEnd(pattern *expr.Pattern, prefix []byte) bool {
 	return len(pattern.Parts) == 2 && len(prefix) == len(pattern.Parts[0].Text) && pattern.Parts[1].Text == ""
 }
 
-func (p *pruner) startsWithTruths(e *expr.Call, depth int) expr.Truths {
+func (p *zonePruner) startsWithTruths(e *expr.Call, depth int) expr.Truths {
 	a, b := p.spanOf(e.Args[0], depth), p.spanOf(e.Args[1], depth)
 	if !a.isTextual() || !b.one || b.empty {
 		return p.byNulls(e, depth)

@@ -68,7 +68,7 @@ func truthsSpan(t expr.Truths) valueSpan {
 }
 
 // spanOf returns the span of an expression.
-func (p *pruner) spanOf(e expr.Expr, depth int) valueSpan {
+func (p *zonePruner) spanOf(e expr.Expr, depth int) valueSpan {
 	if depth > maxDepth {
 		return anySpan
 	}

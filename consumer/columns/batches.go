@@ -80,24 +80,24 @@ func deliverBatches(p *payload.Payload, tell func(*loss.Report) bool, yield func
 	return true
 }
 
-// run is a sequence of frames that makes one batch: one Arrow frame, or row frames up to the next Arrow frame or report; or one
+// frameRun is a sequence of frames that makes one batch: one Arrow frame, or row frames up to the next Arrow frame or report; or one
 // report.
-type run struct {
+type frameRun struct {
 	end, rows, frames int // bytes, messages and frames
 	arrow             bool
 	report            *loss.Report
 }
 
 // nextRun measures the run at the start of b.
-func nextRun(b []byte) (run, error) {
-	var r run
+func nextRun(b []byte) (frameRun, error) {
+	var r frameRun
 	for f, err := range record.Split(b) {
 		if err != nil {
-			return run{}, err
+			return frameRun{}, err
 		}
 		report, err := payload.ParseReport(&f)
 		if err != nil {
-			return run{}, err
+			return frameRun{}, err
 		}
 		special := report != nil || f.Encoding == record.EncodingArrow
 		if special && r.frames > 0 {

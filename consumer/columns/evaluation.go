@@ -21,23 +21,23 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// evaluation evaluates payloads for a query or a filter.
-type evaluation struct {
+// payloadEvaluation evaluates payloads for a query or a filter.
+type payloadEvaluation struct {
 	payload.Evaluation
 	finisher *finish.Finisher
 	memory   int64 // the limit, for errors
-	stats    evaluated
+	stats    payloadCounts
 }
 
 // newEvaluation returns the evaluation of a query, which produces rows.
-func newEvaluation(f *finish.Finisher, memory int64) *evaluation {
-	e := &evaluation{finisher: f, memory: memory}
+func newEvaluation(f *finish.Finisher, memory int64) *payloadEvaluation {
+	e := &payloadEvaluation{finisher: f, memory: memory}
 	e.FromView, e.FromFrames = e.fromView, e.fromFrames
 	return e
 }
 
-// evaluated counts the results of evaluations.
-type evaluated struct {
+// payloadCounts counts the results of evaluations.
+type payloadCounts struct {
 	views, reused, exact, raw                                atomic.Uint64
 	rows, rowsKept, kept, rejected, badRows, badValues, errs atomic.Uint64
 }
@@ -45,13 +45,13 @@ type evaluated struct {
 // codecS2 is the codec of views that are one block of package s2 (Payload.codec).
 const codecS2 = 3
 
-// result is a query's result for one payload. Its receiver releases the rows.
-type result struct {
+// payloadResult is a query's result for one payload. Its receiver releases the rows.
+type payloadResult struct {
 	rows *finish.Rows
 	lost []*loss.Report // reports among the messages
 }
 
-func (r *result) attach(p *payload.Payload) {
+func (r *payloadResult) attach(p *payload.Payload) {
 	p.Result, p.ResultBytes = r, util.TotalRecordSize(r.rows.Batch)+int64(4*cap(r.rows.Index))
 }
 
@@ -69,7 +69,7 @@ func damage(p *payload.Payload, what string, offset int64, cause error) error {
 var errNoView = errors.New("consumer: the answer is not a view")
 
 // fromView makes rows from an answer that is a view.
-func (e *evaluation) fromView(p *payload.Payload, answer *scribev1.Payload, skip uint32, d *zstd.Decoder) error {
+func (e *payloadEvaluation) fromView(p *payload.Payload, answer *scribev1.Payload, skip uint32, d *zstd.Decoder) error {
 	body, err := inflate(answer, d)
 	if err != nil {
 		return err
@@ -98,7 +98,7 @@ func (e *evaluation) fromView(p *payload.Payload, answer *scribev1.Payload, skip
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNoView, err)
 	}
-	(&result{rows: rows, lost: lost}).attach(p)
+	(&payloadResult{rows: rows, lost: lost}).attach(p)
 	e.stats.add(&st)
 	e.stats.kept.Add(v.GetKept())
 	e.stats.views.Add(1)
@@ -144,17 +144,17 @@ func inflate(p *scribev1.Payload, d *zstd.Decoder) ([]byte, error) {
 }
 
 // fromFrames makes the rows of a payload and drops its frames: the rows share no memory with them.
-func (e *evaluation) fromFrames(p *payload.Payload, skip uint32) error {
+func (e *payloadEvaluation) fromFrames(p *payload.Payload, skip uint32) error {
 	rows, lost, err := e.evaluate(p, skip)
 	if err == nil {
-		(&result{rows: rows, lost: lost}).attach(p)
+		(&payloadResult{rows: rows, lost: lost}).attach(p)
 		p.Frames = nil
 	}
 	return err
 }
 
 // match selects the messages that pass a filter.
-func (e *evaluation) match(p *payload.Payload, skip uint32) error {
+func (e *payloadEvaluation) match(p *payload.Payload, skip uint32) error {
 	rows, _, err := e.evaluate(p, skip)
 	if err != nil {
 		return err
@@ -166,7 +166,7 @@ func (e *evaluation) match(p *payload.Payload, skip uint32) error {
 }
 
 // evaluate makes the rows of a stored payload whose frames were checked.
-func (e *evaluation) evaluate(p *payload.Payload, skip uint32) (*finish.Rows, []*loss.Report, error) {
+func (e *payloadEvaluation) evaluate(p *payload.Payload, skip uint32) (*finish.Rows, []*loss.Report, error) {
 	m := metaOf(p, skip)
 	lost, drop, err := findReports(p.Frames, skip)
 	if err != nil {
@@ -188,7 +188,7 @@ func (e *evaluation) evaluate(p *payload.Payload, skip uint32) (*finish.Rows, []
 }
 
 // memoryLimit returns an evaluation's error as callers see it: a [LimitError] if it exceeded the memory limit.
-func (e *evaluation) memoryLimit(err error) error {
+func (e *payloadEvaluation) memoryLimit(err error) error {
 	limit := &LimitError{What: "memory", Limit: fmt.Sprint(e.memory), Cause: err}
 	switch {
 	case errors.Is(err, vector.ErrTooLarge):
@@ -223,7 +223,7 @@ func findReports(frames []byte, skip uint32) (lost []*loss.Report, index []uint3
 	return lost, index, nil
 }
 
-func (e *evaluated) add(st *finish.Stats) {
+func (e *payloadCounts) add(st *finish.Stats) {
 	add := func(to *atomic.Uint64, n int64) { to.Add(uint64(max(n, 0))) } //nolint:gosec // not negative
 	add(&e.rows, st.Rows)
 	add(&e.rowsKept, st.Kept)

@@ -15,7 +15,7 @@ import (
 )
 
 // Bind implements [consumer.Extension].
-func (e *extension) Bind(ctx context.Context, c *consumer.Consumer, now time.Time) (*payload.Evaluation, error) {
+func (e *columnOptions) Bind(ctx context.Context, c *consumer.Consumer, now time.Time) (*payload.Evaluation, error) {
 	switch {
 	case e.query != nil:
 		return &e.query.Evaluation, nil

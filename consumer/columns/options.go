@@ -19,8 +19,8 @@ const (
 	MaxQueryText = 64 << 10
 )
 
-// extension holds the settings of this package's options.
-type extension struct {
+// columnOptions holds the settings of this package's options.
+type columnOptions struct {
 	filter   string // a predicate; may be empty
 	follow   bool
 	until    time.Time // the zero Time means no end
@@ -37,11 +37,11 @@ type extension struct {
 }
 
 // option returns an option that changes the extension of a consumer.
-func option(set func(*extension)) consumer.Option {
+func option(set func(*columnOptions)) consumer.Option {
 	return consumer.WithExtension(func(of consumer.Extension) consumer.Extension {
-		e, ok := of.(*extension)
+		e, ok := of.(*columnOptions)
 		if !ok {
-			e = &extension{memory: DefaultQueryMemory, rowLimit: -1}
+			e = &columnOptions{memory: DefaultQueryMemory, rowLimit: -1}
 		}
 		set(e)
 		return e
@@ -49,7 +49,7 @@ func option(set func(*extension)) consumer.Option {
 }
 
 // Validate implements [consumer.Extension].
-func (e *extension) Validate() error {
+func (e *columnOptions) Validate() error {
 	var errs []error
 	check := func(ok bool, format string, args ...any) {
 		if !ok {
@@ -71,7 +71,7 @@ func (e *extension) Validate() error {
 }
 
 // Adjust implements [consumer.Extension].
-func (e *extension) Adjust(l *payload.Limits) {
+func (e *columnOptions) Adjust(l *payload.Limits) {
 	l.Until = e.until
 	if e.query != nil {
 		l.UntilEnd = !e.follow && !e.until.After(e.query.began)
@@ -80,44 +80,44 @@ func (e *extension) Adjust(l *payload.Limits) {
 }
 
 // Filters implements [consumer.Extension].
-func (e *extension) Filters() bool { return e.filter != "" }
+func (e *columnOptions) Filters() bool { return e.filter != "" }
 
 // groups returns the limits of a query's groups: half of the memory. The other half is for payloads.
-func (e *extension) groups() aggregate.Limits { return aggregate.Limits{Bytes: e.memory / 2} }
+func (e *columnOptions) groups() aggregate.Limits { return aggregate.Limits{Bytes: e.memory / 2} }
 
 // WithFollow makes a query continue with messages written after it began, until its context ends. By default a query ends at the
 // tails that the shards had when it began.
-func WithFollow() consumer.Option { return option(func(e *extension) { e.follow = true }) }
+func WithFollow() consumer.Option { return option(func(e *columnOptions) { e.follow = true }) }
 
 // WithUntil ends a query before messages persisted at or after t: its answer has the rows whose _persisted is below t. If t is in
 // the future, the query waits for it.
-func WithUntil(t time.Time) consumer.Option { return option(func(e *extension) { e.until = t }) }
+func WithUntil(t time.Time) consumer.Option { return option(func(e *columnOptions) { e.until = t }) }
 
 // WithNow sets the value of now() in a query or a filter; the default is the time at which it begins.
-func WithNow(t time.Time) consumer.Option { return option(func(e *extension) { e.now = t }) }
+func WithNow(t time.Time) consumer.Option { return option(func(e *columnOptions) { e.now = t }) }
 
 // WithLocal evaluates stored payloads in this process and requests no views from read proxies. The answer is the same, at the
 // cost of transferring whole payloads and of local CPU time.
-func WithLocal() consumer.Option { return option(func(e *extension) { e.local = true }) }
+func WithLocal() consumer.Option { return option(func(e *columnOptions) { e.local = true }) }
 
 // WithRowLimit ends an answer after n rows, as LIMIT does; the lower of the two applies.
-func WithRowLimit(n int64) consumer.Option { return option(func(e *extension) { e.rowLimit = n }) }
+func WithRowLimit(n int64) consumer.Option { return option(func(e *columnOptions) { e.rowLimit = n }) }
 
 // WithMaxRows ends a query with a [LimitError] when its answer has more than n rows. (To get only the first rows, use LIMIT.)
-func WithMaxRows(n int64) consumer.Option { return option(func(e *extension) { e.maxRows = n }) }
+func WithMaxRows(n int64) consumer.Option { return option(func(e *columnOptions) { e.maxRows = n }) }
 
 // WithMaxBytes ends a query with a [LimitError] when its answer takes more than n bytes, as Arrow batches.
-func WithMaxBytes(n int64) consumer.Option { return option(func(e *extension) { e.maxBytes = n }) }
+func WithMaxBytes(n int64) consumer.Option { return option(func(e *columnOptions) { e.maxBytes = n }) }
 
 // WithTimeLimit ends an iteration of a query with a [LimitError] after d.
 func WithTimeLimit(d time.Duration) consumer.Option {
-	return option(func(e *extension) { e.timeout = d })
+	return option(func(e *columnOptions) { e.timeout = d })
 }
 
 // WithMaxMemory bounds the memory of a query, in bytes: half for payloads and rows ahead of the loop, half for groups. A query
 // whose groups exceed their half ends with an error. The default is [DefaultQueryMemory]. A payload that is larger than its half
 // is held alone: up to 80 MiB, and the memory of its rows.
-func WithMaxMemory(n int64) consumer.Option { return option(func(e *extension) { e.memory = n }) }
+func WithMaxMemory(n int64) consumer.Option { return option(func(e *columnOptions) { e.memory = n }) }
 
 // Compression is the compression of views on the network.
 type Compression uint32
@@ -131,7 +131,7 @@ const (
 
 // WithCompression sets the compression of views; the default is [CompressionNone].
 func WithCompression(c Compression) consumer.Option {
-	return option(func(e *extension) { e.compress = uint32(c) })
+	return option(func(e *columnOptions) { e.compress = uint32(c) })
 }
 
 // Where makes [consumer.Consumer.Records] leave out messages for which a predicate is not true. The predicate is written as after
@@ -145,7 +145,7 @@ func WithCompression(c Compression) consumer.Option {
 // [consumer.New] did not report it. [Batches] and [consumer.Consumer.SequencedBatches] do not support it and fail with
 // [consumer.ErrFiltered]; use [NewQuery].
 func Where(predicate string) consumer.Option {
-	return option(func(e *extension) { e.filter = predicate })
+	return option(func(e *columnOptions) { e.filter = predicate })
 }
 
 // ErrLimit matches every [LimitError].

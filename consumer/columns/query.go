@@ -26,9 +26,9 @@ import (
 // concurrently from any goroutine.
 type Query struct {
 	consumer *consumer.Consumer
-	options  *extension
+	options  *columnOptions
 	plan     *plan.Plan
-	*evaluation
+	*payloadEvaluation
 	text  string // the query's canonical text
 	began time.Time
 
@@ -57,7 +57,7 @@ func NewQuery(ctx context.Context, server, text string, opts ...consumer.Option)
 	}
 	q := &Query{began: time.Now()}
 	c, err := consumer.New(server, parsed.From.Category, slices.Concat([]consumer.Option{consumer.WithStart(consumer.Earliest())}, opts,
-		[]consumer.Option{option(func(e *extension) {
+		[]consumer.Option{option(func(e *columnOptions) {
 			if q.options, e.query = e, q; e.now.IsZero() {
 				e.now = q.began
 			}
@@ -94,7 +94,7 @@ func (q *Query) bind(ctx context.Context, parsed *sql.Select, text string) error
 	if err != nil {
 		return err
 	}
-	q.evaluation = newEvaluation(finisher, e.memory)
+	q.payloadEvaluation = newEvaluation(finisher, e.memory)
 	q.Query = &scribev1.Query{Text: wireText(q.plan.Text, text), SchemaVersion: s.Version, Now: e.now.UnixMicro()}
 	if !e.local {
 		q.View = &scribev1.View{Query: q.Query, Codec: e.compress}
@@ -112,7 +112,7 @@ func wireText(canonical, written string) string {
 }
 
 // transcoding returns the limits for making rows locally: the half of the memory that is for payloads.
-func (e *extension) transcoding() transcode.Limits {
+func (e *columnOptions) transcoding() transcode.Limits {
 	return transcode.Limits{Bytes: min(e.memory/2, transcode.DefaultBytes)}
 }
 
@@ -152,7 +152,7 @@ func (q *Query) Batches(ctx context.Context) iter.Seq2[arrow.RecordBatch, error]
 	return func(yield func(arrow.RecordBatch, error) bool) {
 		ctx, cancel := q.limited(ctx)
 		defer cancel()
-		r := answering{query: q, yield: yield}
+		r := queryIteration{query: q, yield: yield}
 		if q.plan.Group != nil {
 			var err error
 			if r.grouping, err = q.finisher.Grouping(q.options.groups()); err != nil {
@@ -173,15 +173,15 @@ func (q *Query) limited(ctx context.Context) (context.Context, context.CancelFun
 	return context.WithTimeoutCause(ctx, d, &LimitError{What: "time", Limit: d.String(), Hint: "narrow the range of time or the WHERE, or allow more"})
 }
 
-// answering is one iteration of a query.
-type answering struct {
+// queryIteration is one iteration of a query.
+type queryIteration struct {
 	query    *Query
 	yield    func(arrow.RecordBatch, error) bool
 	grouping *finish.Grouping // nil without
 	over     bool             // ended by an error, by LIMIT, or by the caller
 }
 
-func (r *answering) iterate(ctx context.Context) {
+func (r *queryIteration) iterate(ctx context.Context) {
 	q := r.query
 	if q.finished() {
 		return
@@ -213,15 +213,15 @@ func (r *answering) iterate(ctx context.Context) {
 }
 
 // refuse yields an error.
-func (r *answering) refuse(err error) bool {
+func (r *queryIteration) refuse(err error) bool {
 	goOn := r.yield(nil, err)
 	r.over = r.over || !goOn || !errors.Is(err, consumer.ErrGap)
 	return goOn
 }
 
 // deliver yields the rows of a payload, after the losses that were reported among its messages.
-func (r *answering) deliver(p *payload.Payload, tell func(*loss.Report) bool, _ func() bool) bool {
-	q, res := r.query, p.Result.(*result)
+func (r *queryIteration) deliver(p *payload.Payload, tell func(*loss.Report) bool, _ func() bool) bool {
+	q, res := r.query, p.Result.(*payloadResult)
 	defer res.rows.Batch.Release()
 	for _, report := range res.lost {
 		if !tell(report) {

@@ -97,8 +97,8 @@ func (r *Report) Err() error {
 	return errors.Join(errs...)
 }
 
-// checker is one run of Check. The history's mutex is held.
-type checker struct {
+// historyChecker is one run of Check. The history's mutex is held.
+type historyChecker struct {
 	c      *categoryHistory
 	r      *Reading
 	report *Report
@@ -111,7 +111,7 @@ type checker struct {
 func (h *History) Check(r *Reading, lasting Level) *Report {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	k := &checker{c: h.mu.categories[r.category], r: r, report: new(Report), count: map[*writtenMessage]int{}, persisted: map[*writtenMessage]int64{}}
+	k := &historyChecker{c: h.mu.categories[r.category], r: r, report: new(Report), count: map[*writtenMessage]int{}, persisted: map[*writtenMessage]int64{}}
 	messages := k.checkContents()
 	k.checkPositions()
 	k.checkStability()
@@ -126,11 +126,11 @@ func (h *History) Check(r *Reading, lasting Level) *Report {
 	return k.report
 }
 
-func (k *checker) addViolation(kind Kind, format string, args ...any) {
+func (k *historyChecker) addViolation(kind Kind, format string, args ...any) {
 	k.report.Violations = append(k.report.Violations, &Violation{Kind: kind, Text: k.r.category + ": " + fmt.Sprintf(format, args...)})
 }
 
-func (s *observation) describePosition() string {
+func (s *readMessage) describePosition() string {
 	if s.position.lsn == 0 {
 		return "a row"
 	}
@@ -138,7 +138,7 @@ func (s *observation) describePosition() string {
 }
 
 // checkContents looks at each message for itself, and returns what each of the reading's is; nil when it is none that was written.
-func (k *checker) checkContents() []*writtenMessage {
+func (k *historyChecker) checkContents() []*writtenMessage {
 	found := make([]*writtenMessage, len(k.r.seen))
 	k.report.Seen = len(k.r.seen)
 	for i := range k.r.seen {
@@ -172,7 +172,7 @@ func (k *checker) checkContents() []*writtenMessage {
 }
 
 // checkPositions must be dense in each physical shard, from the first LSN on.
-func (k *checker) checkPositions() {
+func (k *historyChecker) checkPositions() {
 	last := map[uint64]position{}
 	for i := range k.r.seen {
 		s := &k.r.seen[i]
@@ -189,7 +189,7 @@ func (k *checker) checkPositions() {
 }
 
 // checkStability compares with what was read before.
-func (k *checker) checkStability() {
+func (k *historyChecker) checkStability() {
 	now := make(map[position]messageDigest, len(k.r.seen))
 	for i := range k.r.seen {
 		s := &k.r.seen[i]
@@ -203,7 +203,7 @@ func (k *checker) checkStability() {
 	}
 	for p, before := range k.c.positions {
 		if _, ok := now[p]; !ok {
-			gone := observation{position: p}
+			gone := readMessage{position: p}
 			k.addViolation(Changed, "%s held %v, and is gone", gone.describePosition(), before.id)
 		}
 	}
@@ -211,7 +211,7 @@ func (k *checker) checkStability() {
 }
 
 // checkBatches must be whole and contiguous in the stream, each copy of them.
-func (k *checker) checkBatches(messages []*writtenMessage) {
+func (k *historyChecker) checkBatches(messages []*writtenMessage) {
 	var before *writtenMessage
 	for i, m := range messages {
 		open := before != nil && before.batch != 0 && before.batchIndex < before.batchSize-1
@@ -227,7 +227,7 @@ func (k *checker) checkBatches(messages []*writtenMessage) {
 }
 
 // checkEnds: the last batch is whole, where what was read goes to the end.
-func (k *checker) checkEnds(messages []*writtenMessage) {
+func (k *historyChecker) checkEnds(messages []*writtenMessage) {
 	if len(messages) == 0 {
 		return
 	}
@@ -244,7 +244,7 @@ type stream struct {
 }
 
 // checkWriterOrder: each writer's messages are in its order, the first copies of them.
-func (k *checker) checkWriterOrder(messages []*writtenMessage) {
+func (k *historyChecker) checkWriterOrder(messages []*writtenMessage) {
 	last := map[stream]*writtenMessage{}
 	told := map[*writtenMessage]bool{}
 	for i, m := range messages {
@@ -270,7 +270,7 @@ func (k *checker) checkWriterOrder(messages []*writtenMessage) {
 }
 
 // checkRealTimeOrder: who began after somebody else's message was committed is not persisted before it.
-func (k *checker) checkRealTimeOrder() {
+func (k *historyChecker) checkRealTimeOrder() {
 	committed := make([]*writtenMessage, 0, len(k.persisted))
 	invoked := make([]*writtenMessage, 0, len(k.persisted))
 	for m, persisted := range k.persisted {
@@ -301,7 +301,7 @@ func (k *checker) checkRealTimeOrder() {
 }
 
 // checkOutcomes compares what is there with what writers were told.
-func (k *checker) checkOutcomes(lasting Level) {
+func (k *historyChecker) checkOutcomes(lasting Level) {
 	for _, m := range k.sortMessages() {
 		k.report.Written++
 		failed := m.failed == m.attempts
@@ -335,7 +335,7 @@ func (k *checker) checkOutcomes(lasting Level) {
 }
 
 // sortMessages are the category's messages, so that what is found does not depend on a map's order.
-func (k *checker) sortMessages() []*writtenMessage {
+func (k *historyChecker) sortMessages() []*writtenMessage {
 	all := make([]*writtenMessage, 0, len(k.c.messages))
 	for _, m := range k.c.messages {
 		all = append(all, m)

@@ -208,12 +208,12 @@ func (a *Attempt) recordOutcome(i int, note func(m *writtenMessage, now int64)) 
 type Reading struct {
 	category string
 	began    int64
-	seen     []observation
+	seen     []readMessage
 	// part says that it does not go to the end.
 	part bool
 }
 
-type observation struct {
+type readMessage struct {
 	position  position
 	logical   uint32
 	persisted int64
@@ -232,7 +232,7 @@ func (h *History) Read(category string) *Reading {
 // Record notes the next message that was delivered. The payload is not kept. Persisted is in Unix microseconds.
 func (r *Reading) Record(payload []byte, logical uint32, shard, lsn uint64, index int, persisted int64) {
 	id, err := parseID(payload)
-	r.seen = append(r.seen, observation{
+	r.seen = append(r.seen, readMessage{
 		position: position{shard, lsn, index}, logical: logical, persisted: persisted, content: messageDigest{id, xxhash.Sum64(payload)}, err: err,
 	})
 }

@@ -35,7 +35,7 @@ type Trail struct {
 
 // trailStep is a message, or a gap.
 type trailStep struct {
-	observation
+	readMessage
 	gap *reportedGap
 }
 
@@ -73,7 +73,7 @@ func (t *Trail) Begun(now time.Time) {
 // Record notes the next message that was delivered. The payload is not kept. Persisted is in Unix microseconds.
 func (t *Trail) Record(payload []byte, logical uint32, shard, lsn uint64, index int, persisted int64) {
 	id, err := parseID(payload)
-	t.addStep(trailStep{observation: observation{
+	t.addStep(trailStep{readMessage: readMessage{
 		position: position{shard, lsn, index}, logical: logical, persisted: persisted, content: messageDigest{id, xxhash.Sum64(payload)}, err: err,
 	}})
 }
@@ -161,7 +161,7 @@ func (t *Trail) Reading() *Reading {
 	r := &Reading{category: t.category}
 	for i := range t.mu.steps {
 		if t.mu.steps[i].gap == nil {
-			r.seen = append(r.seen, t.mu.steps[i].observation)
+			r.seen = append(r.seen, t.mu.steps[i].readMessage)
 		}
 	}
 	return r
@@ -228,13 +228,13 @@ func (h *History) CheckTrail(t *Trail, whole *Reading) *Report {
 	defer h.mu.Unlock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	k := &checker{
+	k := &historyChecker{
 		c: h.mu.categories[t.category], r: &Reading{category: t.category + ", " + t.name}, report: new(Report),
 		count: map[*writtenMessage]int{}, persisted: map[*writtenMessage]int64{},
 	}
 	for _, s := range t.mu.steps {
 		if s.gap == nil {
-			k.r.seen = append(k.r.seen, s.observation)
+			k.r.seen = append(k.r.seen, s.readMessage)
 		}
 	}
 	messages := k.checkContents()
@@ -253,7 +253,7 @@ func (h *History) CheckTrail(t *Trail, whole *Reading) *Report {
 }
 
 // checkSteps: each continues the one before in its shard; the consumer was told of whatever is missing, and gaps are what they say.
-func (k *checker) checkSteps(t *Trail) {
+func (k *historyChecker) checkSteps(t *Trail) {
 	type at struct {
 		lsn  uint64 // the next one, or the one that index is in
 		next int    // messages of lsn that were delivered
@@ -301,11 +301,11 @@ func (k *checker) checkSteps(t *Trail) {
 }
 
 // checkWindow: no message is older than one before it by more than the consumer's window. In a strict one, those of a time come by shard and LSN.
-func (k *checker) checkWindow(window time.Duration) {
+func (k *historyChecker) checkWindow(window time.Duration) {
 	if window == Unbounded {
 		return
 	}
-	var newest *observation
+	var newest *readMessage
 	for i := range k.r.seen {
 		s := &k.r.seen[i]
 		if newest != nil && s.persisted < newest.persisted-window.Microseconds() {
@@ -323,7 +323,7 @@ func (k *checker) checkWindow(window time.Duration) {
 
 // checkAgreement compares the positions of a trail with those of everything that was ever there: it has them, or retention had a right to take them when
 // the consumer was told that they are gone.
-func (k *checker) checkAgreement(t *Trail, whole *Reading) {
+func (k *historyChecker) checkAgreement(t *Trail, whole *Reading) {
 	have := map[position]messageDigest{}
 	gaps := map[uint64][]*reportedGap{}
 	first := map[uint64]position{}
@@ -366,7 +366,7 @@ func (k *checker) checkAgreement(t *Trail, whole *Reading) {
 		}
 	}
 	for p, got := range have {
-		s := observation{position: p}
+		s := readMessage{position: p}
 		k.addViolation(Changed, "%s holds %v for this reader, and nothing for another", s.describePosition(), got.id)
 	}
 }

@@ -47,8 +47,7 @@ func (v *Violations) Add(field, format string, args ...any) {
 // Join adds what the Validate method of a part of the configuration returned. nil adds nothing.
 func (v *Violations) Join(field string, err error) {
 	for _, err := range Errors(err) {
-		var inner Violation
-		if errors.As(err, &inner) {
+		if inner, ok := errors.AsType[Violation](err); ok {
 			inner.Package, inner.Field = v.pkg, join(field, inner.Field)
 			err = inner
 		}
@@ -99,7 +98,7 @@ func (v *Violations) checkStruct(st reflect.Value, path string, bounds Bounds) {
 }
 
 func (v *Violations) checkSection(st reflect.Value, path string, bounds Bounds) {
-	if c, ok := st.Addr().Interface().(interface{ Validate() error }); ok {
+	if c, ok := reflect.TypeAssert[interface{ Validate() error }](st.Addr()); ok {
 		v.Join(path, c.Validate())
 	} else {
 		v.checkStruct(st, path, bounds)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -93,7 +94,7 @@ func (s *Setting) section() (reflect.Value, bool) {
 	if v.Kind() == reflect.Pointer && !v.IsNil() && s.tag.Get("yaml") != "" {
 		v = v.Elem()
 	}
-	_, isText := v.Addr().Interface().(encoding.TextUnmarshaler)
+	_, isText := reflect.TypeAssert[encoding.TextUnmarshaler](v.Addr())
 	return v, v.Kind() == reflect.Struct && !isText
 }
 
@@ -132,12 +133,10 @@ func (s Setting) Flag(command string) (name string, ok bool) {
 	if len(names) == 1 {
 		names = append(names, "up", "serve")
 	}
-	for _, c := range names[1:] {
-		if c == command {
-			return names[0], names[0] != ""
-		}
+	if !slices.Contains(names[1:], command) {
+		return "", false
 	}
-	return "", false
+	return names[0], names[0] != ""
 }
 
 // FlagName is its name on the command lines that have it; "" is none.
@@ -232,7 +231,7 @@ func (s *Setting) parse(v reflect.Value, text string) (err error) {
 		}
 		return err
 	}
-	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
+	if u, ok := reflect.TypeAssert[encoding.TextUnmarshaler](v.Addr()); ok {
 		return u.UnmarshalText([]byte(text))
 	}
 	var b units.Bytes

@@ -25,7 +25,7 @@ func Load(path string, c any, renamed map[string]string) error {
 	if len(doc.Content) == 0 {
 		return nil
 	}
-	d := decoder{renamed: renamed}
+	d := yamlDecoder{renamed: renamed}
 	d.decodeStruct(doc.Content[0], reflect.ValueOf(c).Elem(), "")
 	if len(d.errs) > 0 {
 		return fmt.Errorf("configuration %s:\n%w", path, errors.Join(d.errs...))
@@ -33,17 +33,17 @@ func Load(path string, c any, renamed map[string]string) error {
 	return nil
 }
 
-type decoder struct {
+type yamlDecoder struct {
 	renamed map[string]string
 	errs    []error
 }
 
-func (d *decoder) fail(n *yaml.Node, format string, args ...any) {
+func (d *yamlDecoder) fail(n *yaml.Node, format string, args ...any) {
 	d.errs = append(d.errs, fmt.Errorf("line %d: "+format, append([]any{n.Line}, args...)...))
 }
 
 // decodeStruct lays a mapping over a struct, which is at path in the file.
-func (d *decoder) decodeStruct(n *yaml.Node, st reflect.Value, path string) {
+func (d *yamlDecoder) decodeStruct(n *yaml.Node, st reflect.Value, path string) {
 	fields := map[string][]Setting{}
 	for s := range walk(st, "", "") {
 		if s.Name != "" && !strings.Contains(s.Name, "[") { // elements are decoded with their list
@@ -54,7 +54,7 @@ func (d *decoder) decodeStruct(n *yaml.Node, st reflect.Value, path string) {
 }
 
 // decodeSection reads the mapping below a name. fields have all that the struct knows.
-func (d *decoder) decodeSection(n *yaml.Node, fields map[string][]Setting, path, section string) {
+func (d *yamlDecoder) decodeSection(n *yaml.Node, fields map[string][]Setting, path, section string) {
 	n = resolve(n)
 	if n.ShortTag() == "!!null" {
 		return
@@ -88,7 +88,7 @@ func (d *decoder) decodeSection(n *yaml.Node, fields map[string][]Setting, path,
 }
 
 // decodeMerge reads what "<<" refers to. Fields that stand beside it are expected after it.
-func (d *decoder) decodeMerge(n *yaml.Node, fields map[string][]Setting, path, section string) {
+func (d *yamlDecoder) decodeMerge(n *yaml.Node, fields map[string][]Setting, path, section string) {
 	n = resolve(n)
 	if n.Kind != yaml.SequenceNode {
 		d.decodeSection(n, fields, path, section)
@@ -99,7 +99,7 @@ func (d *decoder) decodeMerge(n *yaml.Node, fields map[string][]Setting, path, s
 	}
 }
 
-func (d *decoder) decodeSetting(n *yaml.Node, s Setting, name string) {
+func (d *yamlDecoder) decodeSetting(n *yaml.Node, s Setting, name string) {
 	n = resolve(n)
 	t := s.value.Type()
 	switch {
@@ -123,7 +123,7 @@ func (d *decoder) decodeSetting(n *yaml.Node, s Setting, name string) {
 	}
 }
 
-func (d *decoder) decodeList(n *yaml.Node, s Setting, name string) {
+func (d *yamlDecoder) decodeList(n *yaml.Node, s Setting, name string) {
 	if n.Kind != yaml.SequenceNode {
 		d.fail(n, "%s: want a list", name)
 		return

@@ -18,8 +18,8 @@ import (
 	"scribe/producer"
 )
 
-// converter turns the records of one request into messages.
-type converter struct {
+// recordConverter turns the records of one request into messages.
+type recordConverter struct {
 	cfg *Config
 	// seen are the attributes that a message has already.
 	seen map[string]struct{}
@@ -36,7 +36,7 @@ type recordSource struct {
 }
 
 // newSource begins a source.
-func (c *converter) newSource(list []*commonv1.KeyValue) (s recordSource) {
+func (c *recordConverter) newSource(list []*commonv1.KeyValue) (s recordSource) {
 	for _, kv := range list {
 		switch kv.GetKey() {
 		case fieldService:
@@ -54,7 +54,7 @@ func (c *converter) newSource(list []*commonv1.KeyValue) (s recordSource) {
 }
 
 // setScope gives a source another scope.
-func (c *converter) setScope(s *recordSource, name string, list []*commonv1.KeyValue) {
+func (c *recordConverter) setScope(s *recordSource, name string, list []*commonv1.KeyValue) {
 	s.scope, s.scopeJSON, s.scopeCut = c.sharedAttributes("scope.", list, name), nil, false
 	if c.cfg.Format == formatJSON && (name != "" || len(list) > 0) {
 		var p jsonValues
@@ -64,13 +64,13 @@ func (c *converter) setScope(s *recordSource, name string, list []*commonv1.KeyV
 }
 
 // categoryField is a value as a field of a category; a name has no use for more of it.
-func (c *converter) categoryField(v *commonv1.AnyValue) string {
+func (c *recordConverter) categoryField(v *commonv1.AnyValue) string {
 	t, _ := c.textOf(v)
 	return string(t[:min(len(t), maxName)])
 }
 
 // sharedAttributes are the attributes of a source under their prefix; name is that of a scope.
-func (c *converter) sharedAttributes(prefix string, list []*commonv1.KeyValue, name string) attributeList {
+func (c *recordConverter) sharedAttributes(prefix string, list []*commonv1.KeyValue, name string) attributeList {
 	a := c.newAttributes()
 	a.addField(prefix+"name", name)
 	a.addAll(prefix, list)
@@ -78,7 +78,7 @@ func (c *converter) sharedAttributes(prefix string, list []*commonv1.KeyValue, n
 }
 
 // convertRecord turns a record into a message. cut says that something of it was left out. An error means that it is too large.
-func (c *converter) convertRecord(s *recordSource, r *logsv1.LogRecord) (m producer.Message, cut bool, err error) {
+func (c *recordConverter) convertRecord(s *recordSource, r *logsv1.LogRecord) (m producer.Message, cut bool, err error) {
 	if m.Payload, cut, err = c.encodePayload(s, r); err != nil {
 		return m, cut, err
 	}
@@ -102,7 +102,7 @@ func tooLong(limit units.Bytes) error {
 	return fmt.Errorf("a record has more than %v", limit)
 }
 
-func (c *converter) encodePayload(s *recordSource, r *logsv1.LogRecord) (b []byte, cut bool, err error) {
+func (c *recordConverter) encodePayload(s *recordSource, r *logsv1.LogRecord) (b []byte, cut bool, err error) {
 	switch c.cfg.Format {
 	case formatJSON:
 		// Before it is written out for every record of it.
@@ -152,7 +152,7 @@ func hexID(b []byte, size int) string {
 
 // attributeList gathers attributes within bounds, each name once: the first one counts.
 type attributeList struct {
-	convert *converter
+	convert *recordConverter
 	list    []producer.Attribute
 	cut     bool
 }
@@ -160,7 +160,7 @@ type attributeList struct {
 // maxName bounds an attribute's name in bytes.
 const maxName = 255
 
-func (c *converter) newAttributes() attributeList {
+func (c *recordConverter) newAttributes() attributeList {
 	if c.seen == nil {
 		c.seen = map[string]struct{}{}
 	}
@@ -227,7 +227,7 @@ func cutText(b []byte, n int) []byte {
 }
 
 // textOf is a value as a person writes it: a string as it is, bytes as they are, anything else as JSON.
-func (c *converter) textOf(v *commonv1.AnyValue) (b []byte, cut bool) {
+func (c *recordConverter) textOf(v *commonv1.AnyValue) (b []byte, cut bool) {
 	switch x := v.GetValue().(type) {
 	case nil:
 		return nil, false
@@ -241,7 +241,7 @@ func (c *converter) textOf(v *commonv1.AnyValue) (b []byte, cut bool) {
 }
 
 // encodeJSON writes JSON, with <, > and & as they are.
-func (c *converter) encodeJSON(v any) []byte {
+func (c *recordConverter) encodeJSON(v any) []byte {
 	c.buf.Reset()
 	enc := json.NewEncoder(&c.buf)
 	enc.SetEscapeHTML(false)

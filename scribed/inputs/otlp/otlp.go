@@ -106,7 +106,7 @@ func (i *Input) countRefused(status int) {
 func (i *Input) writeRecords(ctx context.Context, req *collectorv1.ExportLogsServiceRequest) (*collectorv1.ExportLogsServiceResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, i.cfg.Patience.Std())
 	defer cancel()
-	e := exportRequest{input: i, index: map[string]int{}, lost: map[string]int{}, convert: converter{cfg: &i.cfg}}
+	e := exportRequest{input: i, index: map[string]int{}, lost: map[string]int{}, convert: recordConverter{cfg: &i.cfg}}
 	if err := e.writeAll(ctx, req); err != nil {
 		i.countRefused(http.StatusServiceUnavailable)
 		return nil, err
@@ -128,7 +128,7 @@ func (i *Input) writeRecords(ctx context.Context, req *collectorv1.ExportLogsSer
 // exportRequest is a request's records on their way, by category, in order.
 type exportRequest struct {
 	input   *Input
-	convert converter
+	convert recordConverter
 	parts   []categoryBatch
 	index   map[string]int // of parts by category
 	size    int            // bytes of what is in parts

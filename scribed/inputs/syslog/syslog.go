@@ -84,13 +84,13 @@ func (i *Input) Run(ctx context.Context, agent *producer.Producer, open func()) 
 	return i.serveSockets(ctx, sockets)
 }
 
-// sockets are where messages come from; nil = not.
-type sockets struct {
+// openSockets are where messages come from; nil = not.
+type openSockets struct {
 	udp, unix net.PacketConn
 	tcp       net.Listener
 }
 
-func (s *sockets) close() {
+func (s *openSockets) close() {
 	for _, c := range []io.Closer{s.udp, s.unix, s.tcp} {
 		if c != nil {
 			_ = c.Close() // what was read is all there is
@@ -98,7 +98,7 @@ func (s *sockets) close() {
 	}
 }
 
-func (i *Input) openSockets(ctx context.Context) (s sockets, err error) {
+func (i *Input) openSockets(ctx context.Context) (s openSockets, err error) {
 	var lc net.ListenConfig
 	if i.cfg.UDP != "" {
 		c, uerr := lc.ListenPacket(ctx, "udp", i.cfg.UDP)
@@ -149,7 +149,7 @@ func (i *Input) enlargeBuffer(c net.PacketConn) {
 	}
 }
 
-func (i *Input) serveSockets(ctx context.Context, s sockets) error {
+func (i *Input) serveSockets(ctx context.Context, s openSockets) error {
 	var group sync.WaitGroup
 	errs := make([]error, 3)
 	// Closing the sockets is what ends those who read from them.

@@ -289,7 +289,7 @@ func (a *agent) Deliver(_ context.Context, category string, messages []producer.
 }
 
 // start runs an input on free ports.
-func start(t *testing.T, a *agent, adjust func(*Config)) (sockets, *Input, func()) {
+func start(t *testing.T, a *agent, adjust func(*Config)) (openSockets, *Input, func()) {
 	t.Helper()
 	cfg := DefaultConfig()
 	cfg.UDP, cfg.TCP.Address, cfg.Unix = "127.0.0.1:0", "127.0.0.1:0", filepath.Join(t.TempDir(), "log")

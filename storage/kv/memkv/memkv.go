@@ -30,16 +30,16 @@ type Store struct {
 }
 
 // HistoryOption changes a Store.
-type HistoryOption func(*history.HistoryLimits)
+type HistoryOption func(*history.Limits)
 
 // WithHistory sets how many changes are kept for watches; the default is 100,000.
 func WithHistory(events int) HistoryOption {
-	return func(l *history.HistoryLimits) { l.Events = events }
+	return func(l *history.Limits) { l.Events = events }
 }
 
 // New returns an empty store.
 func New(options ...HistoryOption) *Store {
-	limits := history.HistoryLimits{Events: 100_000, Bytes: 64 << 20}
+	limits := history.Limits{Events: 100_000, Bytes: 64 << 20}
 	for _, o := range options {
 		o(&limits)
 	}

@@ -77,7 +77,7 @@ func Open(cfg Config, deps Deps) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("pebblekv: open %s: %w", cfg.Dir, err), s.db.Close())
 	}
-	s.history = history.New(revision, history.HistoryLimits{Events: cfg.HistoryEvents, Bytes: cfg.HistoryBytes})
+	s.history = history.New(revision, history.Limits{Events: cfg.HistoryEvents, Bytes: cfg.HistoryBytes})
 	s.mu.view = &storeView{snapshot: s.db.NewSnapshot(), revision: revision, refs: 1}
 	go s.commitLoop(revision)
 	return s, nil

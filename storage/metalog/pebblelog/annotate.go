@@ -35,7 +35,7 @@ type pendingNote struct {
 	value []byte
 }
 
-func (o *annotateOp) stage(c *committer) error {
+func (o *annotateOp) stage(c *logCommitter) error {
 	for i := range o.notes {
 		n := &o.notes[i]
 		sh, err := c.e.table.getShard(n.Shard)
@@ -55,7 +55,7 @@ func (o *annotateOp) stage(c *committer) error {
 }
 
 // writeNotes writes the annotations of the group after its batch. It skips records that the group trimmed or erased.
-func (c *committer) writeNotes() error {
+func (c *logCommitter) writeNotes() error {
 	if len(c.notes) == 0 {
 		return nil
 	}

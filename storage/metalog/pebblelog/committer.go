@@ -42,7 +42,7 @@ func newRequest(o stagedOp) *commitRequest { return &commitRequest{op: o, done: 
 // stagedOp is one kind of change. stage decides it against the current state, and either adds it to the batch or returns an error
 // without changing anything. The caller gets its result once the batch is durable.
 type stagedOp interface {
-	stage(c *committer) error
+	stage(c *logCommitter) error
 }
 
 // submit has the committer execute o and waits for the outcome.
@@ -84,8 +84,8 @@ func (e *Engine) withdraw(r *commitRequest) bool {
 	return false
 }
 
-// committer is the goroutine that owns the tails of all logs. Only this goroutine uses its fields.
-type committer struct {
+// logCommitter is the goroutine that owns the tails of all logs. Only this goroutine uses its fields.
+type logCommitter struct {
 	e *Engine
 
 	// The batch being built, and its state.
@@ -113,12 +113,12 @@ type committer struct {
 	key, value []byte // scratch
 }
 
-func newCommitter(e *Engine) *committer {
+func newCommitter(e *Engine) *logCommitter {
 	known, err := simplelru.NewLRU[producerKey, schema.Producer](knownProducers, nil)
 	if err != nil {
 		panic(err) // the size is a positive constant
 	}
-	return &committer{
+	return &logCommitter{
 		e:         e,
 		producers: make(map[producerKey]schema.Producer),
 		overlay:   make(map[producerKey]schema.Producer),
@@ -129,7 +129,7 @@ func newCommitter(e *Engine) *committer {
 }
 
 // serveQueue serves the queue until the engine stops or fails. When the engine stops, no callers are left.
-func (c *committer) serveQueue() {
+func (c *logCommitter) serveQueue() {
 	defer close(c.e.stopped)
 	for {
 		select {
@@ -145,7 +145,7 @@ func (c *committer) serveQueue() {
 }
 
 // commitGroup executes first and the other queued requests. After an error the content of the disk is unknown.
-func (c *committer) commitGroup(first *commitRequest) error {
+func (c *logCommitter) commitGroup(first *commitRequest) error {
 	c.batch = c.e.db.NewBatch()
 	bound, err := c.buildBatch(first)
 	if err != nil {
@@ -169,7 +169,7 @@ func (c *committer) commitGroup(first *commitRequest) error {
 }
 
 // buildBatch stages requests until the queue is empty or the batch full. It returns the clock's bound that the batch writes.
-func (c *committer) buildBatch(first *commitRequest) (bound int64, err error) {
+func (c *logCommitter) buildBatch(first *commitRequest) (bound int64, err error) {
 	e := c.e
 	e.staging.Lock()
 	defer e.staging.Unlock()
@@ -200,7 +200,7 @@ func (c *committer) buildBatch(first *commitRequest) (bound int64, err error) {
 }
 
 // nextRequest returns a queued request, or nil if there is none or the batch is full.
-func (c *committer) nextRequest() *commitRequest {
+func (c *logCommitter) nextRequest() *commitRequest {
 	if len(c.group) >= maxGroup || c.batch.Len()+c.noteBytes >= maxGroupBytes {
 		return nil
 	}
@@ -214,7 +214,7 @@ func (c *committer) nextRequest() *commitRequest {
 
 // publishBatch makes a durable batch visible. The order matters: it publishes the states before the clock advances (see
 // watermarkClock), and both before the callers are answered, because they may read at once.
-func (c *committer) publishBatch(bound int64) {
+func (c *logCommitter) publishBatch(bound int64) {
 	e := c.e
 	e.tails.addChunks(c.tails)
 	e.table.publishStates(c.dirty, c.retired)
@@ -238,7 +238,7 @@ func (c *committer) publishBatch(bound int64) {
 }
 
 // markDirty marks a shard's state as changed by the batch.
-func (c *committer) markDirty(sh *shardEntry) {
+func (c *logCommitter) markDirty(sh *shardEntry) {
 	if !sh.dirty {
 		sh.dirty = true
 		c.dirty = append(c.dirty, sh)
@@ -252,7 +252,7 @@ const zones = uint8(metalog.AnnotationZones)
 // below the shard's first LSN, where nobody reads, and the shard's next trim removes them.
 //
 // It runs after the trims were published, so a reader that misses a record finds the shard's new first LSN.
-func (c *committer) removeTrimmed() error {
+func (c *logCommitter) removeTrimmed() error {
 	if len(c.trims) == 0 {
 		return nil
 	}

@@ -22,7 +22,7 @@ type eraseOp struct{ category uint32 }
 
 // stage removes everything under the category's keys. Earlier writes of the batch being built stand before the deletion in the
 // batch. Its last writes come after, and must not bring anything back: states of shards whose epoch is 0, and producers.
-func (o *eraseOp) stage(c *committer) error {
+func (o *eraseOp) stage(c *logCommitter) error {
 	if !c.retired.holds(o.category) {
 		return fmt.Errorf("%w: category %d was not retired: it can't be erased", metalog.ErrInvalid, o.category)
 	}

@@ -18,7 +18,7 @@ const knownProducers = 1 << 16
 // tickOp changes nothing: building its batch moves the clock's bound when that is due.
 type tickOp struct{}
 
-func (tickOp) stage(c *committer) error {
+func (tickOp) stage(c *logCommitter) error {
 	c.e.ticking.Store(false)
 	return nil
 }
@@ -28,7 +28,7 @@ type openOp struct {
 	out    []metalog.State
 }
 
-func (o *openOp) stage(c *committer) error {
+func (o *openOp) stage(c *logCommitter) error {
 	if err := o.checkRetired(c); err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func (o *openOp) stage(c *committer) error {
 }
 
 // checkRetired refuses shards of retired categories.
-func (o *openOp) checkRetired(c *committer) error {
+func (o *openOp) checkRetired(c *logCommitter) error {
 	var refusals []metalog.Refusal
 	for _, id := range o.shards {
 		if len(refusals) >= metalog.MaxConflicts || !c.retired.holds(id.Category()) {
@@ -84,7 +84,7 @@ type appendOp struct {
 	shards []*shardEntry
 }
 
-func (o *appendOp) stage(c *committer) error {
+func (o *appendOp) stage(c *logCommitter) error {
 	if o.a.OldestBlob != 0 && o.a.OldestBlob < c.boundary {
 		return fmt.Errorf("%w: the oldest blob is of %d, the boundary is %d", metalog.ErrStaleBlob, o.a.OldestBlob, c.boundary)
 	}
@@ -103,7 +103,7 @@ func (o *appendOp) stage(c *committer) error {
 }
 
 // findShards finds the shards and checks that each accepts records from this writer at this LSN.
-func (o *appendOp) findShards(c *committer) error {
+func (o *appendOp) findShards(c *logCommitter) error {
 	var refusals []metalog.Refusal
 	for i := range o.a.Shards {
 		s := &o.a.Shards[i]
@@ -136,7 +136,7 @@ func (o *appendOp) findShards(c *committer) error {
 }
 
 // appendRecords adds records to the batch and to the shard's state after it.
-func (c *committer) appendRecords(sh *shardEntry, records [][]byte) record.LSN {
+func (c *logCommitter) appendRecords(sh *shardEntry, records [][]byte) record.LSN {
 	first := sh.cur.Next
 	for i, data := range records {
 		op := c.batch.SetDeferred(schema.RecordKeyLen, schema.RecordOverhead+len(data))
@@ -163,7 +163,7 @@ type trimmedRange struct {
 	from, before record.LSN
 }
 
-func (o *trimOp) stage(c *committer) error {
+func (o *trimOp) stage(c *logCommitter) error {
 	sh, err := c.e.table.getShard(o.shard)
 	if err != nil {
 		return err
@@ -189,7 +189,7 @@ type sealOp struct {
 	out   metalog.State
 }
 
-func (o *sealOp) stage(c *committer) error {
+func (o *sealOp) stage(c *logCommitter) error {
 	sh, err := c.e.table.getShard(o.shard)
 	if err != nil {
 		return err
@@ -210,7 +210,7 @@ type boundaryOp struct {
 	out  int64
 }
 
-func (o *boundaryOp) stage(c *committer) error {
+func (o *boundaryOp) stage(c *logCommitter) error {
 	if o.time > c.boundary {
 		c.boundary = o.time
 		setNumber(c.batch, schema.MetaBoundary, o.time)
@@ -226,7 +226,7 @@ type sequencesOp struct {
 	out       []metalog.ProducerState
 }
 
-func (o *sequencesOp) stage(c *committer) error {
+func (o *sequencesOp) stage(c *logCommitter) error {
 	clear(c.overlay)
 	if sh, err := c.e.table.getShard(o.shard); err != nil || sh == nil || sh.cur.Epoch == 0 {
 		// Do not cache states that Pebble still has of an erased shard.
@@ -256,7 +256,7 @@ func (k producerKey) append(dst []byte) []byte {
 
 // checkSequences checks the runs of an append and puts the resulting producer states into c.overlay. It collects all conflicts,
 // up to their limit: a refused run changes nothing for later runs.
-func (c *committer) checkSequences(a *metalog.Append, shards []*shardEntry) error {
+func (c *logCommitter) checkSequences(a *metalog.Append, shards []*shardEntry) error {
 	clear(c.overlay)
 	var conflicts []metalog.SequenceConflict
 	for i := range a.Shards {
@@ -285,7 +285,7 @@ func (c *committer) checkSequences(a *metalog.Append, shards []*shardEntry) erro
 }
 
 // producerState returns the state of a producer with and without the append being decided.
-func (c *committer) producerState(k producerKey) (now, before metalog.ProducerState, err error) {
+func (c *logCommitter) producerState(k producerKey) (now, before metalog.ProducerState, err error) {
 	p, ok := c.producers[k]
 	if !ok {
 		p, ok = c.known.Get(k)
@@ -305,7 +305,7 @@ func (c *committer) producerState(k producerKey) (now, before metalog.ProducerSt
 }
 
 // loadProducer reads a producer's state; it is zero for an unknown producer.
-func (c *committer) loadProducer(k producerKey) (p schema.Producer, err error) {
+func (c *logCommitter) loadProducer(k producerKey) (p schema.Producer, err error) {
 	c.key = k.append(c.key[:0])
 	value, closer, err := c.e.db.Get(c.key)
 	if errors.Is(err, pebble.ErrNotFound) {

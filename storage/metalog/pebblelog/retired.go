@@ -81,7 +81,7 @@ type retireOp struct{ category uint32 }
 
 // stage seals every shard of the category, so that readers see its end. Shards that the batch being built creates are in c.dirty,
 // the others in Pebble.
-func (o *retireOp) stage(c *committer) error {
+func (o *retireOp) stage(c *logCommitter) error {
 	if c.retired.holds(o.category) {
 		return nil
 	}

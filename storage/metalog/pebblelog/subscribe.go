@@ -30,11 +30,11 @@ type watcherTable struct {
 
 // shardWatcher is one shard of one subscription.
 type shardWatcher struct {
-	sub   *subscription
+	sub   *shardSubscription
 	index int32
 }
 
-func (w *watcherTable) add(sub *subscription) {
+func (w *watcherTable) add(sub *shardSubscription) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.mu.byShard == nil {
@@ -46,7 +46,7 @@ func (w *watcherTable) add(sub *subscription) {
 	}
 }
 
-func (w *watcherTable) remove(sub *subscription, shards ...followedShard) {
+func (w *watcherTable) remove(sub *shardSubscription, shards ...followedShard) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i := range shards {
@@ -89,10 +89,10 @@ func (w *watcherTable) wakeAll(shards []*shardEntry) {
 	}
 }
 
-// subscription follows shards on the goroutine of its caller. New records are not queued for it. A subscription is notified once
+// shardSubscription follows shards on the goroutine of its caller. New records are not queued for it. A subscription is notified once
 // that a shard has news, and reads from its own position when it gets to that shard. So its memory does not depend on how slow it
 // is.
-type subscription struct {
+type shardSubscription struct {
 	e      *Engine
 	fn     func([]metalog.Update) error
 	shards []followedShard
@@ -145,8 +145,8 @@ func (e *Engine) Subscribe(ctx context.Context, from []metalog.Position, heartbe
 	return s.serve(ctx, heartbeat)
 }
 
-func newSubscription(e *Engine, from []metalog.Position, fn func([]metalog.Update) error) *subscription {
-	s := &subscription{e: e, fn: fn, shards: make([]followedShard, len(from)), ready: make([]int32, len(from)), wake: make(chan struct{}, 1)}
+func newSubscription(e *Engine, from []metalog.Position, fn func([]metalog.Update) error) *shardSubscription {
+	s := &shardSubscription{e: e, fn: fn, shards: make([]followedShard, len(from)), ready: make([]int32, len(from)), wake: make(chan struct{}, 1)}
 	s.mu.isIn = make([]bool, len(from))
 	for i, p := range from {
 		s.shards[i] = followedShard{shard: p.Shard, next: p.LSN, queued: true, due: true}
@@ -156,7 +156,7 @@ func newSubscription(e *Engine, from []metalog.Position, fn func([]metalog.Updat
 }
 
 // markNews marks a shard as having news. It never waits for the subscriber.
-func (s *subscription) markNews(i int32) {
+func (s *shardSubscription) markNews(i int32) {
 	s.mu.Lock()
 	if !s.mu.isIn[i] {
 		s.mu.isIn[i] = true
@@ -170,7 +170,7 @@ func (s *subscription) markNews(i int32) {
 }
 
 // collectMarked moves the marked shards to ready.
-func (s *subscription) collectMarked() {
+func (s *shardSubscription) collectMarked() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, i := range s.mu.marked {
@@ -180,7 +180,7 @@ func (s *subscription) collectMarked() {
 	s.mu.marked = s.mu.marked[:0]
 }
 
-func (s *subscription) queueShard(i int32) {
+func (s *shardSubscription) queueShard(i int32) {
 	if p := &s.shards[i]; !p.queued && !p.finished {
 		p.queued = true
 		s.ready = append(s.ready, i)
@@ -188,7 +188,7 @@ func (s *subscription) queueShard(i int32) {
 }
 
 // markHeartbeat makes an update due in every shard that got none since the last heartbeat.
-func (s *subscription) markHeartbeat() {
+func (s *shardSubscription) markHeartbeat() {
 	for i := range s.shards {
 		if p := &s.shards[i]; !p.told && !p.finished {
 			p.due = true
@@ -198,7 +198,7 @@ func (s *subscription) markHeartbeat() {
 	}
 }
 
-func (s *subscription) serve(ctx context.Context, heartbeat time.Duration) error {
+func (s *shardSubscription) serve(ctx context.Context, heartbeat time.Duration) error {
 	beats := time.NewTicker(heartbeat) // drops heartbeats while fn is slow
 	defer beats.Stop()
 	for {
@@ -235,7 +235,7 @@ func (s *subscription) serve(ctx context.Context, heartbeat time.Duration) error
 }
 
 // sendRound looks at the first shards of ready and sends their updates.
-func (s *subscription) sendRound(ctx context.Context) error {
+func (s *shardSubscription) sendRound(ctx context.Context) error {
 	defer s.resetBuffers()
 	now := s.ready[:min(len(s.ready), maxRoundUpdates)]
 	for _, i := range now {
@@ -271,7 +271,7 @@ func (s *subscription) sendRound(ctx context.Context) error {
 
 // gatherUpdates makes the updates of shards, whose states are in s.states, until the budget of a round is spent. It returns the
 // number of shards that it processed.
-func (s *subscription) gatherUpdates(indexes []int32, w int64) (done int, err error) {
+func (s *shardSubscription) gatherUpdates(indexes []int32, w int64) (done int, err error) {
 	b := readBudget{records: maxRoundRecords, bytes: maxRoundBytes}
 	r := recordReader{db: s.e.db, buf: s.buf[:0]}
 	for done < len(indexes) && !b.spent() && err == nil {
@@ -283,7 +283,7 @@ func (s *subscription) gatherUpdates(indexes []int32, w int64) (done int, err er
 }
 
 // makeUpdate makes the update of one shard, if there is one to send.
-func (s *subscription) makeUpdate(p *followedShard, st schema.State, w int64, r *recordReader, b *readBudget) error {
+func (s *shardSubscription) makeUpdate(p *followedShard, st schema.State, w int64, r *recordReader, b *readBudget) error {
 	u := metalog.Update{Shard: p.shard}
 	begin := len(s.entries)
 	for {
@@ -332,7 +332,7 @@ func (s *subscription) makeUpdate(p *followedShard, st schema.State, w int64, r 
 }
 
 // readShard appends the shard's records to s.entries: from the tail cache if they are there, else from Pebble.
-func (s *subscription) readShard(p *followedShard, next record.LSN, r *recordReader, b *readBudget) (err error) {
+func (s *shardSubscription) readShard(p *followedShard, next record.LSN, r *recordReader, b *readBudget) (err error) {
 	if p.next >= next {
 		return nil
 	}
@@ -345,7 +345,7 @@ func (s *subscription) readShard(p *followedShard, next record.LSN, r *recordRea
 }
 
 // resetBuffers releases the entries of the last round.
-func (s *subscription) resetBuffers() {
+func (s *shardSubscription) resetBuffers() {
 	clear(s.updates)
 	clear(s.entries)
 	s.ids, s.states, s.updates, s.entries = s.ids[:0], s.states[:0], s.updates[:0], s.entries[:0]

@@ -14,8 +14,8 @@ import (
 	"scribe/storage/kv"
 )
 
-// HistoryLimits bound a history. At least the newest transaction is kept.
-type HistoryLimits struct {
+// Limits bound a history. At least the newest transaction is kept.
+type Limits struct {
 	// Events is the largest number of changes kept.
 	Events int
 	// Bytes is the largest size of their keys and values.
@@ -30,7 +30,7 @@ const (
 
 // EventLog is the history of a store.
 type EventLog struct {
-	limits  HistoryLimits
+	limits  Limits
 	watches sync.WaitGroup
 
 	mu struct {
@@ -47,7 +47,7 @@ type EventLog struct {
 }
 
 // New returns the history of a store whose revision is newest; it knows nothing of what led there.
-func New(newest uint64, limits HistoryLimits) *EventLog {
+func New(newest uint64, limits Limits) *EventLog {
 	l := &EventLog{limits: limits}
 	l.mu.oldest, l.mu.newest = newest, newest
 	l.mu.grown = make(chan struct{})

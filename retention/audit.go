@@ -67,24 +67,24 @@ type AuditCategory struct {
 // Audit compares all pointers with all blobs, and tells fn what dangles. It only reads, and may run beside writers and a keeper. It holds
 // some 150 bytes for each blob that a pointer refers to.
 func Audit(ctx context.Context, log Log, blobs blob.Store, categories []AuditCategory, fn func(Finding) error) (AuditResult, error) {
-	a := &audit{ctx: ctx, log: log, blobs: blobs, fn: fn, refs: map[string]*reference{}}
+	a := &auditRun{ctx: ctx, log: log, blobs: blobs, fn: fn, refs: map[string]*blobReference{}}
 	var err error
 	if a.result.Boundary, err = log.AdvanceBoundary(ctx, 0); err != nil {
 		return a.result, fmt.Errorf("read the boundary: %w", err)
 	}
 	for _, c := range categories {
-		if err := a.category(c); err != nil {
+		if err := a.readCategory(c); err != nil {
 			return a.result, err
 		}
 	}
-	if err := a.list(); err != nil {
+	if err := a.checkBlobs(); err != nil {
 		return a.result, err
 	}
-	return a.result, a.missing()
+	return a.result, a.reportMissing()
 }
 
-// reference are the pointers to a blob.
-type reference struct {
+// blobReference are the pointers to a blob.
+type blobReference struct {
 	category string
 	shard    record.ShardID
 	lsn      record.LSN // the last one seen: it is trimmed last
@@ -92,17 +92,17 @@ type reference struct {
 	there    bool
 }
 
-type audit struct {
+type auditRun struct {
 	ctx    context.Context //nolint:containedctx // of one call of Audit
 	log    Log
 	blobs  blob.Store
 	fn     func(Finding) error
-	refs   map[string]*reference
+	refs   map[string]*blobReference
 	result AuditResult
 }
 
-// category reads the logs of a category.
-func (a *audit) category(c AuditCategory) error {
+// readCategory reads the logs of a category.
+func (a *auditRun) readCategory(c AuditCategory) error {
 	states, err := a.log.Shards(a.ctx, c.ID)
 	if err != nil {
 		return fmt.Errorf("list the logs of %s: %w", c.Name, err)
@@ -128,7 +128,7 @@ func (a *audit) category(c AuditCategory) error {
 				break // erased meanwhile
 			}
 			for i := range entries {
-				if err := a.pointer(c.Name, st.Shard, &entries[i]); err != nil {
+				if err := a.notePointer(c.Name, st.Shard, &entries[i]); err != nil {
 					return err
 				}
 			}
@@ -138,7 +138,7 @@ func (a *audit) category(c AuditCategory) error {
 	return nil
 }
 
-func (a *audit) pointer(category string, shard record.ShardID, e *metalog.Entry) error {
+func (a *auditRun) notePointer(category string, shard record.ShardID, e *metalog.Entry) error {
 	data, err := pointerIn(shard, e.Data)
 	if err == nil && data == nil {
 		return nil
@@ -153,7 +153,7 @@ func (a *audit) pointer(category string, shard record.ShardID, e *metalog.Entry)
 	}
 	r := a.refs[p.Key()]
 	if r == nil {
-		r = &reference{}
+		r = &blobReference{}
 		a.refs[p.Key()] = r
 	}
 	r.category, r.shard, r.lsn = category, shard, e.LSN
@@ -161,8 +161,8 @@ func (a *audit) pointer(category string, shard record.ShardID, e *metalog.Entry)
 	return nil
 }
 
-// list looks at each blob.
-func (a *audit) list() error {
+// checkBlobs looks at each blob.
+func (a *auditRun) checkBlobs() error {
 	for info, err := range a.blobs.List(a.ctx, pointer.KeyRoot) {
 		if err != nil {
 			return fmt.Errorf("list blobs: %w", err)
@@ -173,15 +173,15 @@ func (a *audit) list() error {
 			r.there = true
 			continue
 		}
-		if err := a.unreferred(info); err != nil {
+		if err := a.classifyUnreferenced(info); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// unreferred looks at a blob that no pointer seen refers to; since then it may have got one.
-func (a *audit) unreferred(info blob.Info) error {
+// classifyUnreferenced looks at a blob that no pointer seen refers to; since then it may have got one.
+func (a *auditRun) classifyUnreferenced(info blob.Info) error {
 	f := Finding{Key: info.Key, Size: info.Size}
 	footer, err := layout.ReadFooter(a.ctx, a.blobs, info.Key)
 	switch {
@@ -193,7 +193,7 @@ func (a *audit) unreferred(info blob.Info) error {
 	case err != nil:
 		return err
 	}
-	v, err := judge(a.ctx, a.log, func(context.Context) error { return nil }, footer, func(uint32) time.Duration { return 0 })
+	v, err := classifyBlob(a.ctx, a.log, func(context.Context) error { return nil }, footer, func(uint32) time.Duration { return 0 })
 	switch {
 	case err != nil:
 		return err
@@ -211,8 +211,8 @@ func (a *audit) unreferred(info blob.Info) error {
 	return a.fn(f)
 }
 
-// missing tells of pointers whose blobs are not there, unless they were trimmed meanwhile.
-func (a *audit) missing() error {
+// reportMissing tells of pointers whose blobs are not there, unless they were trimmed meanwhile.
+func (a *auditRun) reportMissing() error {
 	for key, r := range a.refs {
 		if r.there {
 			continue

@@ -25,7 +25,7 @@ func TestAudit(t *testing.T) {
 	w.write(3, 72, id)
 	l := w.mustLead("one")
 	defer l.close()
-	if _, err := l.logs.round(w.ctx); err != nil { // it trims, and deletes nothing
+	if _, err := l.logs.runRound(w.ctx); err != nil { // it trims, and deletes nothing
 		t.Fatal(err)
 	}
 	if _, err := w.log.AdvanceBoundary(w.ctx, w.clock.Now()-time.Hour.Microseconds()); err != nil {

@@ -16,22 +16,22 @@ const claimRoot = "collector/"
 // maxClaims bounds how many claims are read: a keeper leaves one or two.
 const maxClaims = 10_000
 
-// claim says that a cell's retention has deleted blobs older than the boundary from this store.
-type claim struct {
+// storeClaim says that a cell's retention has deleted blobs older than the boundary from this store.
+type storeClaim struct {
 	cell     string
 	boundary int64
 }
 
-func (c claim) key() string { return fmt.Sprintf("%s%s/%016d", claimRoot, c.cell, c.boundary) }
+func (c storeClaim) key() string { return fmt.Sprintf("%s%s/%016d", claimRoot, c.cell, c.boundary) }
 
 // parseClaim reads what key writes, and only that.
-func parseClaim(key string) (claim, error) {
+func parseClaim(key string) (storeClaim, error) {
 	rest, ok := strings.CutPrefix(key, claimRoot)
 	cell, digits, found := strings.Cut(rest, "/")
 	t, err := strconv.ParseInt(digits, 10, 64)
-	c := claim{cell, t}
+	c := storeClaim{cell, t}
 	if !ok || !found || err != nil || checkCell(cell) != nil || c.key() != key {
-		return claim{}, fmt.Errorf("retention: %.100q is not the key of a claim", key)
+		return storeClaim{}, fmt.Errorf("retention: %.100q is not the key of a claim", key)
 	}
 	return c, nil
 }
@@ -68,8 +68,8 @@ func (e *HaltedError) Error() string {
 		"with the claim's key to adopt: %s", e.Reason, e.Claim)
 }
 
-// judgeClaims decides whether a cell may collect, given the claims in the blob store and the boundary that its engine has.
-func judgeClaims(cell string, boundary int64, claims []claim, adopt string) error {
+// compareClaims decides whether a cell may collect, given the claims in the blob store and the boundary that its engine has.
+func compareClaims(cell string, boundary int64, claims []storeClaim, adopt string) error {
 	for _, c := range claims {
 		var reason string
 		switch {
@@ -89,17 +89,17 @@ func judgeClaims(cell string, boundary int64, claims []claim, adopt string) erro
 	return nil
 }
 
-// checkClaim fails with a HaltedError when this cell may not collect from the blob store.
-func (t *term) checkClaim(ctx context.Context, boundary int64) error {
-	claims, err := t.claims(ctx)
+// checkStoreClaims fails with a HaltedError when this cell may not collect from the blob store.
+func (t *leaseTerm) checkStoreClaims(ctx context.Context, boundary int64) error {
+	claims, err := t.listClaims(ctx)
 	if err != nil {
 		return err
 	}
-	return judgeClaims(t.cell(), boundary, claims, t.c.cfg.Adopt)
+	return compareClaims(t.cellName(), boundary, claims, t.c.cfg.Adopt)
 }
 
-func (t *term) claims(ctx context.Context) (claims []claim, err error) {
-	if err := t.c.store(ctx); err != nil {
+func (t *leaseTerm) listClaims(ctx context.Context) (claims []storeClaim, err error) {
+	if err := t.c.waitForStore(ctx); err != nil {
 		return nil, err
 	}
 	for info, err := range t.c.deps.Blobs.List(ctx, claimRoot) {
@@ -118,18 +118,18 @@ func (t *term) claims(ctx context.Context) (claims []claim, err error) {
 	return claims, nil
 }
 
-// claim notes the engine's boundary in the blob store, and then removes the claims of before. The engine is always ahead: a crash in
+// writeClaim notes the engine's boundary in the blob store, and then removes the claims of before. The engine is always ahead: a crash in
 // between does not look like a lost boundary.
-func (t *term) claim(ctx context.Context, boundary int64) error {
-	own := claim{t.cell(), boundary}
-	if err := t.c.store(ctx); err != nil {
+func (t *leaseTerm) writeClaim(ctx context.Context, boundary int64) error {
+	own := storeClaim{t.cellName(), boundary}
+	if err := t.c.waitForStore(ctx); err != nil {
 		return err
 	}
 	text := fmt.Sprintf("{\"cell\":%q,\"boundary\":%d,\"owner\":%q}\n", own.cell, own.boundary, t.c.deps.Owner)
 	if err := t.c.deps.Blobs.Put(ctx, own.key(), []byte(text)); err != nil && !errors.Is(err, blob.ErrExists) {
 		return fmt.Errorf("put claim: %w", err)
 	}
-	claims, err := t.claims(ctx)
+	claims, err := t.listClaims(ctx)
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func (t *term) claim(ctx context.Context, boundary int64) error {
 		if c == own || c.key() != t.c.cfg.Adopt && (c.cell != own.cell || c.boundary > own.boundary) {
 			continue
 		}
-		if err := t.c.store(ctx); err != nil {
+		if err := t.c.waitForStore(ctx); err != nil {
 			return err
 		}
 		if err := t.c.deps.Blobs.Delete(ctx, c.key()); err != nil {

@@ -84,7 +84,7 @@ func TestLifeOfBlobs(t *testing.T) {
 		if _, there := w.keys()[again.key]; !there {
 			t.Error("a new blob is gone")
 		}
-		claims, err := l.t.claims(w.ctx)
+		claims, err := l.t.listClaims(w.ctx)
 		if err != nil || len(claims) != 1 {
 			t.Errorf("claims: %v, %v", claims, err)
 		}
@@ -320,8 +320,8 @@ func TestClaims(t *testing.T) {
 	if _, there := w.keys()[orphan.key]; !there {
 		t.Error("a blob of an epoch that this engine never gave out was deleted")
 	}
-	claims, err := adopted.t.claims(w.ctx)
-	if err != nil || len(claims) != 1 || claims[0].cell != adopted.t.cell() {
+	claims, err := adopted.t.listClaims(w.ctx)
+	if err != nil || len(claims) != 1 || claims[0].cell != adopted.t.cellName() {
 		t.Errorf("claims: %v, %v", claims, err)
 	}
 
@@ -329,10 +329,10 @@ func TestClaims(t *testing.T) {
 	if _, err = w.lead(w.deps("one")); !errors.As(err, &halted) {
 		t.Errorf("the cell of before: %v", err)
 	}
-	if err := judgeClaims("x", 10, []claim{{"x", 11}}, ""); !errors.As(err, &halted) {
+	if err := compareClaims("x", 10, []storeClaim{{"x", 11}}, ""); !errors.As(err, &halted) {
 		t.Errorf("a boundary that went back: %v", err)
 	}
-	if err := judgeClaims("x", 10, []claim{{"x", 10}, {"x", 3}, {"y", 11}}, claim{"y", 11}.key()); err != nil {
+	if err := compareClaims("x", 10, []storeClaim{{"x", 10}, {"x", 3}, {"y", 11}}, storeClaim{"y", 11}.key()); err != nil {
 		t.Errorf("a claim that was adopted: %v", err)
 	}
 }

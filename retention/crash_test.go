@@ -177,7 +177,7 @@ func (s *simulation) retain(rt *rapid.T) {
 
 func (s *simulation) pin(rt *rapid.T) {
 	if id, ok := s.any(rt); ok {
-		s.cell.pin(id, rapid.SampledFrom([]int64{0, s.clock.Now() - hours(1), s.clock.Now() - hours(5)}).Draw(rt, "from"))
+		s.cell.pin(id, rapid.SampledFrom([]int64{0, s.clock.Now() - classLength(1), s.clock.Now() - classLength(5)}).Draw(rt, "from"))
 	}
 }
 

@@ -11,10 +11,10 @@ import (
 	"scribe/internal/format/pointer"
 )
 
-func sampleState() *state {
-	return &state{
+func sampleState() *keeperState {
+	return &keeperState{
 		Cell: "abcdefghijklmnop", Owner: "host-1", Cursors: map[uint32]int64{1: 5, 72: 1_750_000_000_000_000},
-		Rechecks: []recheck{{Class: 72, From: 1, To: 2, At: 3}}, SweptAt: 9, SweepClass: 4,
+		Rechecks: []recheckRange{{Class: 72, From: 1, To: 2, At: 3}}, SweptAt: 9, SweepClass: 4,
 	}
 }
 
@@ -43,7 +43,7 @@ func TestRechecksAreBounded(t *testing.T) {
 	s.Rechecks = nil
 	for i := range int64(10_000) {
 		for _, class := range pointer.RetentionClasses() {
-			s.recheck(recheck{Class: class, From: i, To: 1_750_000_000_000_000 + i, At: i})
+			s.addRecheck(recheckRange{Class: class, From: i, To: 1_750_000_000_000_000 + i, At: i})
 		}
 	}
 	if len(s.Rechecks) > maxRechecks {
@@ -80,7 +80,7 @@ func FuzzDecodeState(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if _, err := parseClaim(claim{s.Cell, 7}.key()); err != nil {
+		if _, err := parseClaim(storeClaim{s.Cell, 7}.key()); err != nil {
 			t.Fatalf("cell %q has no claims: %v", s.Cell, err)
 		}
 		again, err := s.encode()

@@ -25,9 +25,9 @@ type lease struct {
 	since time.Time
 }
 
-// look tells of the lease shard at now, and of what its last record says, nil if there is none. It returns whether to take over, or else when
+// checkTakeover tells of the lease shard at now, and of what its last record says, nil if there is none. It returns whether to take over, or else when
 // to look again.
-func (l *lease) look(now time.Time, owner string, st metalog.State, last *state) (take bool, wait time.Duration) {
+func (l *lease) checkTakeover(now time.Time, owner string, st metalog.State, last *keeperState) (take bool, wait time.Duration) {
 	if l.since.IsZero() || st.Epoch != l.epoch || st.NextLSN != l.next {
 		l.epoch, l.next, l.since = st.Epoch, st.NextLSN, now
 	}
@@ -42,8 +42,8 @@ func (l *lease) look(now time.Time, owner string, st metalog.State, last *state)
 	return left <= 0, min(max(left, time.Millisecond), l.ttl/3)
 }
 
-// term is the time in which a keeper leads.
-type term struct {
+// leaseTerm is the time in which a keeper leads.
+type leaseTerm struct {
 	c     *Keeper
 	epoch uint64
 	// ctx ends with the term. A step that had begun may end later, which does no harm.
@@ -52,21 +52,21 @@ type term struct {
 	saving sync.Mutex
 	mu     struct {
 		sync.Mutex
-		state *state
+		state *keeperState
 	}
 }
 
 // keptRecords is how many records of the lease shard are kept: for people who look at them.
 const keptRecords = 16
 
-// campaign waits until this keeper leads. It returns nil when ctx ends.
-func (c *Keeper) campaign(ctx context.Context) *term {
+// awaitLease waits until this keeper leads. It returns nil when ctx ends.
+func (c *Keeper) awaitLease(ctx context.Context) *leaseTerm {
 	l := lease{ttl: c.cfg.LeaseTTL}
 	for {
-		take, wait, err := c.look(ctx, &l)
+		take, wait, err := c.checkLease(ctx, &l)
 		if err == nil && take {
-			var t *term
-			if t, err = c.take(ctx); err == nil {
+			var t *leaseTerm
+			if t, err = c.takeLease(ctx); err == nil {
 				return t
 			}
 		}
@@ -74,7 +74,7 @@ func (c *Keeper) campaign(ctx context.Context) *term {
 			return nil
 		}
 		if err != nil {
-			c.trouble("lease", err)
+			c.reportFailure("lease", err)
 			wait = c.cfg.LeaseTTL / 3
 		}
 		if !c.sleep(ctx, wait) {
@@ -83,7 +83,7 @@ func (c *Keeper) campaign(ctx context.Context) *term {
 	}
 }
 
-func (c *Keeper) look(ctx context.Context, l *lease) (take bool, wait time.Duration, err error) {
+func (c *Keeper) checkLease(ctx context.Context, l *lease) (take bool, wait time.Duration, err error) {
 	st, err := c.leaseState(ctx)
 	if err != nil {
 		return false, 0, err
@@ -92,7 +92,7 @@ func (c *Keeper) look(ctx context.Context, l *lease) (take bool, wait time.Durat
 	if err != nil && !errors.Is(err, errState) {
 		return false, 0, err
 	}
-	take, wait = l.look(time.Now(), c.deps.Owner, st, last)
+	take, wait = l.checkTakeover(time.Now(), c.deps.Owner, st, last)
 	return take, wait, nil
 }
 
@@ -105,7 +105,7 @@ func (c *Keeper) leaseState(ctx context.Context) (metalog.State, error) {
 }
 
 // lastState returns the newest state in the lease shard, nil if there is none.
-func (c *Keeper) lastState(ctx context.Context, st metalog.State) (*state, error) {
+func (c *Keeper) lastState(ctx context.Context, st metalog.State) (*keeperState, error) {
 	if st.NextLSN == st.FirstLSN {
 		return nil, nil
 	}
@@ -116,8 +116,8 @@ func (c *Keeper) lastState(ctx context.Context, st metalog.State) (*state, error
 	return decodeState(entries[0].Data)
 }
 
-// take makes this keeper the leading one, with the state of the one before.
-func (c *Keeper) take(ctx context.Context) (*term, error) {
+// takeLease makes this keeper the leading one, with the state of the one before.
+func (c *Keeper) takeLease(ctx context.Context) (*leaseTerm, error) {
 	states, err := c.deps.Log.Open(ctx, c.deps.Owner, []record.ShardID{LeaseShard})
 	if err != nil {
 		return nil, fmt.Errorf("take the lease: %w", err)
@@ -133,35 +133,35 @@ func (c *Keeper) take(ctx context.Context) (*term, error) {
 		return nil, err
 	}
 	if s == nil {
-		s = &state{Cell: strings.ToLower(rand.Text()[:16])}
+		s = &keeperState{Cell: strings.ToLower(rand.Text()[:16])}
 	}
 	if s.Cursors == nil {
 		s.Cursors = map[uint32]int64{}
 	}
 	s.Owner, s.Released = c.deps.Owner, false
-	t := &term{c: c, epoch: states[0].Epoch}
+	t := &leaseTerm{c: c, epoch: states[0].Epoch}
 	t.mu.state = s
-	if err := t.save(ctx); err != nil {
+	if err := t.saveState(ctx); err != nil {
 		return nil, err
 	}
 	return t, nil
 }
 
-func (t *term) cell() string {
+func (t *leaseTerm) cellName() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.mu.state.Cell
 }
 
-// change changes the state. It is written with the next record.
-func (t *term) change(fn func(*state)) {
+// updateState changes the state. It is written with the next record.
+func (t *leaseTerm) updateState(fn func(*keeperState)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	fn(t.mu.state)
 }
 
-// save writes the state, which also keeps the lease. errLost means that somebody else leads.
-func (t *term) save(ctx context.Context) error {
+// saveState writes the state, which also keeps the lease. errLost means that somebody else leads.
+func (t *leaseTerm) saveState(ctx context.Context) error {
 	t.saving.Lock()
 	defer t.saving.Unlock()
 	t.mu.Lock()
@@ -185,9 +185,9 @@ func (t *term) save(ctx context.Context) error {
 	return nil
 }
 
-// keep renews the lease until ctx ends or it is lost, which it is, too, when it could not be renewed for two thirds of its length:
+// renewLease renews the lease until ctx ends or it is lost, which it is, too, when it could not be renewed for two thirds of its length:
 // others wait for all of it.
-func (t *term) keep(ctx context.Context) error {
+func (t *leaseTerm) renewLease(ctx context.Context) error {
 	ttl := t.c.cfg.LeaseTTL
 	kept, pause := time.Now(), ttl/3
 	for t.c.sleep(ctx, pause) {
@@ -197,7 +197,7 @@ func (t *term) keep(ctx context.Context) error {
 			return fmt.Errorf("%w: it could not be renewed in time", errLost)
 		}
 		attempt, cancel := context.WithTimeout(ctx, limit)
-		err := t.save(attempt)
+		err := t.saveState(attempt)
 		cancel()
 		switch {
 		case errors.Is(err, errLost):
@@ -205,17 +205,17 @@ func (t *term) keep(ctx context.Context) error {
 		case err == nil:
 			kept, pause = began, ttl/3
 		case ctx.Err() == nil:
-			t.c.trouble("lease", err)
+			t.c.reportFailure("lease", err)
 			pause = ttl / 10
 		}
 	}
 	return nil
 }
 
-// release lets another keeper take over at once.
-func (t *term) release(ctx context.Context) error {
-	t.change(func(s *state) { s.Released = true })
-	if err := t.save(ctx); err != nil && !errors.Is(err, errLost) {
+// releaseLease lets another keeper take over at once.
+func (t *leaseTerm) releaseLease(ctx context.Context) error {
+	t.updateState(func(s *keeperState) { s.Released = true })
+	if err := t.saveState(ctx); err != nil && !errors.Is(err, errLost) {
 		return fmt.Errorf("retention: release the lease: %w", err)
 	}
 	return nil

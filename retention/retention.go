@@ -44,7 +44,7 @@ func New(cfg Config, deps Deps) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	go c.run()
+	go c.runTerms()
 	return c, nil
 }
 
@@ -106,31 +106,31 @@ func (c *Keeper) Leads() bool {
 	return c.mu.leads
 }
 
-func (c *Keeper) status(leads bool, halted error) {
+func (c *Keeper) setStatus(leads bool, halted error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.leads, c.mu.halted = leads, halted
 }
 
-// run campaigns and leads, in turn.
-func (c *Keeper) run() {
+// runTerms campaigns and leads, in turn.
+func (c *Keeper) runTerms() {
 	defer close(c.ended)
 	for c.life.Err() == nil {
-		t := c.campaign(c.life)
+		t := c.awaitLease(c.life)
 		if t == nil {
 			return
 		}
-		c.log.Info("retention leads", "cell", t.cell(), "epoch", t.epoch)
-		c.status(true, nil)
-		err := t.lead(c.life)
-		c.status(false, nil)
+		c.log.Info("retention leads", "cell", t.cellName(), "epoch", t.epoch)
+		c.setStatus(true, nil)
+		err := t.leadTerm(c.life)
+		c.setStatus(false, nil)
 		if c.life.Err() == nil {
 			c.log.Warn("retention does not lead any more", "error", err)
 			continue
 		}
 		// What ended it must not keep the others waiting.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.life), c.cfg.LeaseTTL)
-		err = t.release(ctx)
+		err = t.releaseLease(ctx)
 		cancel()
 		c.mu.Lock()
 		c.mu.err = err
@@ -138,47 +138,47 @@ func (c *Keeper) run() {
 	}
 }
 
-// lead works until ctx ends or the lease is lost.
-func (t *term) lead(ctx context.Context) error {
+// leadTerm works until ctx ends or the lease is lost.
+func (t *leaseTerm) leadTerm(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	t.ctx = ctx
-	group.Go(func() error { return t.keep(ctx) })
-	group.Go(func() error { return t.work(ctx) })
+	group.Go(func() error { return t.renewLease(ctx) })
+	group.Go(func() error { return t.collectUntilLost(ctx) })
 	return group.Wait()
 }
 
-// work collects. An error of a store is met again in the next round. It ends when ctx does, and when the metadata engine turns out to have
+// collectUntilLost collects. An error of a store is met again in the next round. It ends when ctx does, and when the metadata engine turns out to have
 // lost what it knew.
-func (t *term) work(ctx context.Context) error {
-	boundary, ok := t.admitted(ctx)
+func (t *leaseTerm) collectUntilLost(ctx context.Context) error {
+	boundary, ok := t.awaitClaims(ctx)
 	if !ok {
 		return nil
 	}
-	logs, blobs := newTrimmer(t), newSweeper(t, boundary)
-	defer blobs.close()
+	logs, blobs := newLogTrimmer(t), newBlobSweeper(t, boundary)
+	defer blobs.stopListing()
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return t.c.loop(ctx, "logs", logs.round) })
-	group.Go(func() error { return t.c.loop(ctx, "blobs", blobs.round) })
+	group.Go(func() error { return t.c.repeatRounds(ctx, "logs", logs.runRound) })
+	group.Go(func() error { return t.c.repeatRounds(ctx, "blobs", blobs.runRound) })
 	return group.Wait()
 }
 
-// admitted waits until the claims in the blob store allow this cell to collect, and returns the engine's boundary. It reports false when
+// awaitClaims waits until the claims in the blob store allow this cell to collect, and returns the engine's boundary. It reports false when
 // ctx ended.
-func (t *term) admitted(ctx context.Context) (boundary int64, ok bool) {
+func (t *leaseTerm) awaitClaims(ctx context.Context) (boundary int64, ok bool) {
 	for {
 		boundary, err := t.c.deps.Log.AdvanceBoundary(ctx, 0)
 		if err == nil {
-			err = t.checkClaim(ctx, boundary)
+			err = t.checkStoreClaims(ctx, boundary)
 		}
 		if err == nil {
-			t.c.status(true, nil)
+			t.c.setStatus(true, nil)
 			return boundary, true
 		}
 		if halted, ok := errors.AsType[*HaltedError](err); ok {
-			t.c.status(true, halted)
+			t.c.setStatus(true, halted)
 		}
 		if ctx.Err() == nil {
-			t.c.trouble("claim", err)
+			t.c.reportFailure("claim", err)
 		}
 		if !t.c.sleep(ctx, time.Minute) {
 			return 0, false
@@ -186,8 +186,8 @@ func (t *term) admitted(ctx context.Context) (boundary int64, ok bool) {
 	}
 }
 
-// loop runs a round at every interval, and at once again as long as a round says that there is more to do.
-func (c *Keeper) loop(ctx context.Context, what string, round func(context.Context) (more bool, err error)) error {
+// repeatRounds runs a round at every interval, and at once again as long as a round says that there is more to do.
+func (c *Keeper) repeatRounds(ctx context.Context, what string, round func(context.Context) (more bool, err error)) error {
 	for {
 		more, err := round(ctx)
 		switch {
@@ -196,7 +196,7 @@ func (c *Keeper) loop(ctx context.Context, what string, round func(context.Conte
 		case errors.Is(err, errRestored):
 			return err
 		case err != nil:
-			c.trouble(what, err)
+			c.reportFailure(what, err)
 		}
 		if more && err == nil {
 			continue
@@ -207,8 +207,8 @@ func (c *Keeper) loop(ctx context.Context, what string, round func(context.Conte
 	}
 }
 
-// trouble tells of a failure that is tried again.
-func (c *Keeper) trouble(step string, err error) {
+// reportFailure tells of a failure that is tried again.
+func (c *Keeper) reportFailure(step string, err error) {
 	c.metrics.failures.WithLabelValues(step).Inc()
 	c.mu.Lock()
 	if c.mu.complaints[step] == nil {
@@ -238,8 +238,8 @@ func (c *Keeper) sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// store waits for its turn to make a request to the blob store, index to the metadata engine.
-func (c *Keeper) store(ctx context.Context) error { return c.storeN(ctx, 1) }
+// waitForStore waits for its turn to make a request to the blob store, index to the metadata engine.
+func (c *Keeper) waitForStore(ctx context.Context) error { return c.storeN(ctx, 1) }
 
 func (c *Keeper) storeN(ctx context.Context, n int) error {
 	c.metrics.requests.Add(float64(n))
@@ -251,15 +251,15 @@ func (c *Keeper) storeN(ctx context.Context, n int) error {
 	return ctx.Err()
 }
 
-func (c *Keeper) index(ctx context.Context) error {
+func (c *Keeper) waitForLog(ctx context.Context) error {
 	if err := c.records.Wait(ctx); err != nil {
 		return err
 	}
 	return ctx.Err()
 }
 
-// spend waits until so many bytes may be deleted. A blob that is larger than what a second allows is paid for in parts.
-func (c *Keeper) spend(ctx context.Context, n int64) error {
+// waitForDelete waits until so many bytes may be deleted. A blob that is larger than what a second allows is paid for in parts.
+func (c *Keeper) waitForDelete(ctx context.Context, n int64) error {
 	for n > 0 {
 		part := min(n, int64(c.bytes.Burst()))
 		if err := c.bytes.WaitN(ctx, int(part)); err != nil {
@@ -270,9 +270,9 @@ func (c *Keeper) spend(ctx context.Context, n int64) error {
 	return ctx.Err()
 }
 
-// now is the time that decides what has expired: the engine's, or the wall clock's when that is behind. A clock that is wrong alone
+// readTime is the time that decides what has expired: the engine's, or the wall clock's when that is behind. A clock that is wrong alone
 // takes nothing early.
-func (c *Keeper) now(ctx context.Context) (int64, error) {
+func (c *Keeper) readTime(ctx context.Context) (int64, error) {
 	st, err := c.leaseState(ctx)
 	if err != nil {
 		return 0, err

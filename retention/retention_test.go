@@ -119,10 +119,10 @@ func TestTerm(t *testing.T) {
 			}
 			return c
 		}
-		lead := func(c *Keeper) (*term, time.Duration) {
+		lead := func(c *Keeper) (*leaseTerm, time.Duration) {
 			t.Helper()
 			began := time.Now()
-			tm := c.campaign(t.Context())
+			tm := c.awaitLease(t.Context())
 			if tm == nil {
 				t.Fatal("nobody leads")
 			}
@@ -134,7 +134,7 @@ func TestTerm(t *testing.T) {
 		}
 		lost := make(chan error, 1)
 		ctx, cancel := context.WithCancel(t.Context())
-		go func() { lost <- one.keep(ctx) }()
+		go func() { lost <- one.renewLease(ctx) }()
 		<-time.After(time.Minute)
 		if n := log.records(); n < 11 || n > 14 {
 			t.Errorf("%d records in a minute", n)
@@ -147,13 +147,13 @@ func TestTerm(t *testing.T) {
 		if waited < 15*time.Second || waited > 20*time.Second {
 			t.Errorf("the second one waited for %v", waited)
 		}
-		if err := one.save(t.Context()); !errors.Is(err, errLost) {
+		if err := one.saveState(t.Context()); !errors.Is(err, errLost) {
 			t.Errorf("the first one saved its state: %v", err)
 		}
-		if two.cell() != one.cell() {
+		if two.cellName() != one.cellName() {
 			t.Error("the state was not taken over")
 		}
-		go func() { lost <- two.keep(t.Context()) }()
+		go func() { lost <- two.renewLease(t.Context()) }()
 		<-time.After(time.Minute)
 		log.leave(true)
 		began := time.Now()
@@ -161,7 +161,7 @@ func TestTerm(t *testing.T) {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 		log.leave(false)
-		if err := two.release(t.Context()); err != nil {
+		if err := two.releaseLease(t.Context()); err != nil {
 			t.Error(err)
 		}
 		three, waited := lead(collector("three"))
@@ -172,13 +172,13 @@ func TestTerm(t *testing.T) {
 		log.damage()
 		<-time.After(time.Second)
 		four, _ := lead(collector("four"))
-		if four.cell() == three.cell() {
+		if four.cellName() == three.cellName() {
 			t.Error("a damaged state was read")
 		}
 		// Until ctx ends, nobody else.
 		ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		if tm := collector("five").campaign(ctx); tm != nil {
+		if tm := collector("five").awaitLease(ctx); tm != nil {
 			t.Errorf("%v", tm)
 		}
 	})
@@ -187,7 +187,7 @@ func TestTerm(t *testing.T) {
 // TestHalted: a keeper that has no claim says so, and goes on by itself when there is none in its way any more.
 func TestHalted(t *testing.T) {
 	w := testWorld(t)
-	if err := w.blobs.Put(w.ctx, claim{"another", 5}.key(), []byte("x")); err != nil {
+	if err := w.blobs.Put(w.ctx, storeClaim{"another", 5}.key(), []byte("x")); err != nil {
 		t.Fatal(err)
 	}
 	r := prometheus.NewRegistry()

@@ -316,7 +316,7 @@ func TestOvertakenInTheMiddle(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.close()
-	if _, err := l.logs.round(w.ctx); err != nil || appended != 1 {
+	if _, err := l.logs.runRound(w.ctx); err != nil || appended != 1 {
 		t.Fatalf("%d appends, %v", appended, err)
 	}
 	o.rests()

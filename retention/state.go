@@ -21,8 +21,8 @@ const stateVersion = 1
 // maxRechecks bounds the state; what is over it is merged.
 const maxRechecks = 256
 
-// state is what a keeper leaves to the next one: docs/format/retention.md. Times are Unix microseconds.
-type state struct {
+// keeperState is what a keeper leaves to the next one: docs/format/retention.md. Times are Unix microseconds.
+type keeperState struct {
 	Version int `json:"version"`
 	// Cell is a random name of the pair of engine and blob store, made by the first keeper.
 	Cell string `json:"cell"`
@@ -32,14 +32,14 @@ type state struct {
 	// Cursors are, by class, the times of blob ids up to which everything was examined once, and what was dead is gone.
 	Cursors map[uint32]int64 `json:"cursors,omitempty"`
 	// Rechecks are blobs that are to be examined again, since what they hold may have expired earlier than they were taken to.
-	Rechecks []recheck `json:"rechecks,omitempty"`
+	Rechecks []recheckRange `json:"rechecks,omitempty"`
 	// SweptAt is when the last listing of everything ended, SweepClass the class where one that runs has come to; 0 for none.
 	SweptAt    int64  `json:"swept_at,omitempty"`
 	SweepClass uint32 `json:"sweep_class,omitempty"`
 }
 
-// recheck are the blobs of a class that were made from From to To, which were to be examined at At.
-type recheck struct {
+// recheckRange are the blobs of a class that were made from From to To, which were to be examined at At.
+type recheckRange struct {
 	Class uint32 `json:"class"`
 	From  int64  `json:"from"`
 	To    int64  `json:"to"`
@@ -50,7 +50,7 @@ type recheck struct {
 }
 
 // encode returns the record.
-func (s *state) encode() ([]byte, error) {
+func (s *keeperState) encode() ([]byte, error) {
 	s.Version = stateVersion
 	b, err := json.Marshal(s)
 	if err == nil && len(b) > metalog.MaxRecord {
@@ -63,8 +63,8 @@ func (s *state) encode() ([]byte, error) {
 var errState = errors.New("retention: damaged state")
 
 // decodeState reads a record. Its limits are those of a record; what it refuses is errState.
-func decodeState(b []byte) (*state, error) {
-	s := new(state)
+func decodeState(b []byte) (*keeperState, error) {
+	s := new(keeperState)
 	if err := json.Unmarshal(b, s); err != nil {
 		return nil, fmt.Errorf("%w: %w", errState, err)
 	}
@@ -89,14 +89,14 @@ func decodeState(b []byte) (*state, error) {
 	return s, nil
 }
 
-// recheck adds blobs to be examined again. Beyond maxRechecks, those of a class become one.
-func (s *state) recheck(r recheck) {
+// addRecheck adds blobs to be examined again. Beyond maxRechecks, those of a class become one.
+func (s *keeperState) addRecheck(r recheckRange) {
 	r.From, r.To, r.At = max(r.From, 0), max(r.To, r.From, 0), max(r.At, 0)
 	if len(s.Rechecks) < maxRechecks {
 		s.Rechecks = append(s.Rechecks, r)
 		return
 	}
-	byClass := map[uint32]recheck{}
+	byClass := map[uint32]recheckRange{}
 	for _, r := range append(s.Rechecks, r) {
 		if m, ok := byClass[r.Class]; ok {
 			r.From, r.To, r.At = min(r.From, m.From), max(r.To, m.To), max(r.At, m.At)
@@ -104,7 +104,7 @@ func (s *state) recheck(r recheck) {
 		r.taken, r.examined = false, 0
 		byClass[r.Class] = r
 	}
-	s.Rechecks = slices.SortedFunc(maps.Values(byClass), func(a, b recheck) int { return cmp.Compare(a.Class, b.Class) })
+	s.Rechecks = slices.SortedFunc(maps.Values(byClass), func(a, b recheckRange) int { return cmp.Compare(a.Class, b.Class) })
 	if len(s.Rechecks) > maxRechecks { // there are not that many classes
 		s.Rechecks = s.Rechecks[:maxRechecks]
 	}

@@ -16,13 +16,13 @@ import (
 	"scribe/storage/blob/layout"
 )
 
-// sweeper finds dead blobs and deletes them. It belongs to one goroutine; workers are its own.
-type sweeper struct {
-	t        *term
+// blobSweeper finds dead blobs and deletes them. It belongs to one goroutine; workers are its own.
+type blobSweeper struct {
+	t        *leaseTerm
 	c        *Keeper
 	boundary int64
-	schedule *schedule
-	dooms    *dooms
+	schedule *sliceSchedule
+	deletions    *deletionQueue
 	begun    bool
 	rounds   uint64
 	// listing is the sweep that runs, of the class listed; nil between them.
@@ -31,8 +31,8 @@ type sweeper struct {
 	listed  uint32
 }
 
-func newSweeper(t *term, boundary int64) *sweeper {
-	return &sweeper{t: t, c: t.c, boundary: boundary, schedule: newSchedule(t.c.cfg.Grace), dooms: newDooms(t.c.cfg.MaxDoomed)}
+func newBlobSweeper(t *leaseTerm, boundary int64) *blobSweeper {
+	return &blobSweeper{t: t, c: t.c, boundary: boundary, schedule: newSliceSchedule(t.c.cfg.Grace), deletions: newDeletionQueue(t.c.cfg.MaxDoomed)}
 }
 
 // noteRounds is after how many rounds the state and the metrics are brought up to date while there is more to do.
@@ -41,23 +41,23 @@ const noteRounds = 64
 // errRestored ends a round: the engine has lost what it knew. The claims decide what becomes of that.
 var errRestored = errors.New("retention: the metadata engine's boundary went back")
 
-// round does one thing of each kind that is due: it deletes, examines a slice, and lists a part of everything. So none of them keeps the
+// runRound does one thing of each kind that is due: it deletes, examines a slice, and lists a part of everything. So none of them keeps the
 // others waiting.
-func (r *sweeper) round(ctx context.Context) (more bool, err error) {
-	now, err := r.c.now(ctx)
+func (r *blobSweeper) runRound(ctx context.Context) (more bool, err error) {
+	now, err := r.c.readTime(ctx)
 	if err != nil {
 		return false, err
 	}
-	if err := r.advance(ctx, now); err != nil {
+	if err := r.advanceBoundary(ctx, now); err != nil {
 		return false, err
 	}
 	if !r.begun {
-		if err := r.begin(ctx); err != nil {
+		if err := r.beginClasses(ctx); err != nil {
 			return false, err
 		}
 	}
-	r.takeRechecks(now)
-	deleted, err := r.delete(ctx, now)
+	r.startRechecks(now)
+	deleted, err := r.deleteDue(ctx, now)
 	if err != nil {
 		return false, err
 	}
@@ -66,33 +66,33 @@ func (r *sweeper) round(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	if !examined {
-		r.settleRechecks(now)
+		r.finishRechecks(now)
 	}
-	listing, err := r.sweep(ctx, now)
+	listing, err := r.listNext(ctx, now)
 	more = deleted || examined || listing
 	if r.rounds++; !more || r.rounds%noteRounds == 0 {
-		r.note(now)
+		r.publishProgress(now)
 	}
 	return more, err
 }
 
-// note brings the state and the metrics up to date.
-func (r *sweeper) note(now int64) {
-	r.t.change(func(s *state) {
+// publishProgress brings the state and the metrics up to date.
+func (r *blobSweeper) publishProgress(now int64) {
+	r.t.updateState(func(s *keeperState) {
 		for class := range r.schedule.frontier {
-			s.Cursors[class] = r.schedule.cursor(class)
+			s.Cursors[class] = r.schedule.classCursor(class)
 		}
 	})
 	m := r.c.metrics
 	m.boundary.Set(lagSeconds(max(r.boundary, 1), now))
-	m.sliceLag.Set(time.Duration(r.schedule.lag(now) * int64(time.Microsecond)).Seconds())
-	m.doomed.Set(float64(len(r.dooms.keys)))
-	m.doomBytes.Set(float64(r.dooms.bytes))
+	m.sliceLag.Set(time.Duration(r.schedule.dueLag(now) * int64(time.Microsecond)).Seconds())
+	m.doomed.Set(float64(len(r.deletions.keys)))
+	m.doomBytes.Set(float64(r.deletions.bytes))
 }
 
-// advance moves the boundary when that is due, and has the slices examined that it has passed.
-func (r *sweeper) advance(ctx context.Context, now int64) error {
-	if err := r.c.index(ctx); err != nil {
+// advanceBoundary moves the boundary when that is due, and has the slices examined that it has passed.
+func (r *blobSweeper) advanceBoundary(ctx context.Context, now int64) error {
+	if err := r.c.waitForLog(ctx); err != nil {
 		return err
 	}
 	known, err := r.c.deps.Log.AdvanceBoundary(ctx, 0)
@@ -110,20 +110,20 @@ func (r *sweeper) advance(ctx context.Context, now int64) error {
 	if known, err = r.c.deps.Log.AdvanceBoundary(ctx, target); err != nil {
 		return fmt.Errorf("advance the boundary: %w", err)
 	}
-	if err := r.t.claim(ctx, known); err != nil {
+	if err := r.t.writeClaim(ctx, known); err != nil {
 		return err
 	}
 	r.boundary = known
 	if r.begun {
 		for class := range r.schedule.frontier {
-			r.schedule.advance(class, known)
+			r.schedule.advanceFrontier(class, known)
 		}
 	}
 	return nil
 }
 
-// begin finds out which slices there are: those from the oldest blob of a class on.
-func (r *sweeper) begin(ctx context.Context) error {
+// beginClasses finds out which slices there are: those from the oldest blob of a class on.
+func (r *blobSweeper) beginClasses(ctx context.Context) error {
 	if r.boundary == 0 {
 		return nil // nothing is old enough
 	}
@@ -134,9 +134,9 @@ func (r *sweeper) begin(ctx context.Context) error {
 		longest[class] = max(longest[class], retention)
 	}
 	cursors := map[uint32]int64{}
-	r.t.change(func(s *state) { maps.Copy(cursors, s.Cursors) })
+	r.t.updateState(func(s *keeperState) { maps.Copy(cursors, s.Cursors) })
 	for _, class := range pointer.RetentionClasses() {
-		oldest, err := r.oldest(ctx, class)
+		oldest, err := r.oldestBlob(ctx, class)
 		if err != nil {
 			return err
 		}
@@ -144,17 +144,17 @@ func (r *sweeper) begin(ctx context.Context) error {
 		if expected == 0 {
 			expected = time.Duration(class) * time.Hour
 		}
-		if !r.schedule.begin(class, oldest, cursors[class], r.boundary, expected) {
-			r.t.change(func(s *state) { s.SweptAt = 0 })
+		if !r.schedule.beginClass(class, oldest, cursors[class], r.boundary, expected) {
+			r.t.updateState(func(s *keeperState) { s.SweptAt = 0 })
 		}
 	}
 	r.begun = true
 	return nil
 }
 
-// oldest returns the time of a class's oldest blob, -1 when there is none.
-func (r *sweeper) oldest(ctx context.Context, class uint32) (int64, error) {
-	if err := r.c.store(ctx); err != nil {
+// oldestBlob returns the time of a class's oldest blob, -1 when there is none.
+func (r *blobSweeper) oldestBlob(ctx context.Context, class uint32) (int64, error) {
+	if err := r.c.waitForStore(ctx); err != nil {
 		return 0, err
 	}
 	for info, err := range r.c.deps.Blobs.List(ctx, classPrefix(class)) {
@@ -168,28 +168,28 @@ func (r *sweeper) oldest(ctx context.Context, class uint32) (int64, error) {
 	return -1, nil
 }
 
-// takeRechecks has blobs examined that may have expired earlier than they were taken to.
-func (r *sweeper) takeRechecks(now int64) {
+// startRechecks has blobs examined that may have expired earlier than they were taken to.
+func (r *blobSweeper) startRechecks(now int64) {
 	if !r.begun {
 		return
 	}
-	r.t.change(func(s *state) {
+	r.t.updateState(func(s *keeperState) {
 		for i := range s.Rechecks {
 			if k := &s.Rechecks[i]; !k.taken {
 				k.taken = true
-				r.schedule.again(k.Class, k.From, k.To, now)
+				r.schedule.examineAgain(k.Class, k.From, k.To, now)
 			}
 		}
 	})
 }
 
-// settleRechecks drops those whose blobs were examined, as nothing is due any more, and deleted.
-func (r *sweeper) settleRechecks(now int64) {
+// finishRechecks drops those whose blobs were examined, as nothing is due any more, and deleted.
+func (r *blobSweeper) finishRechecks(now int64) {
 	if !r.begun {
 		return
 	}
-	oldest, waiting := r.dooms.oldest()
-	r.t.change(func(s *state) {
+	oldest, waiting := r.deletions.oldestFound()
+	r.t.updateState(func(s *keeperState) {
 		kept := s.Rechecks[:0]
 		for _, k := range s.Rechecks {
 			switch {
@@ -206,36 +206,36 @@ func (r *sweeper) settleRechecks(now int64) {
 }
 
 // examineNext examines the slice that is due first; it reports false when none is.
-func (r *sweeper) examineNext(ctx context.Context, now int64) (bool, error) {
-	k, ok := r.schedule.next(now)
+func (r *blobSweeper) examineNext(ctx context.Context, now int64) (bool, error) {
+	k, ok := r.schedule.takeDue(now)
 	if !ok {
 		return false, nil
 	}
-	o, err := r.examine(ctx, k, now)
+	o, err := r.examineSlice(ctx, k, now)
 	if err != nil {
-		r.schedule.failed(k, now, r.c.cfg.Interval)
+		r.schedule.retryAfter(k, now, r.c.cfg.Interval)
 		return false, err
 	}
-	r.schedule.examined(k, o, now)
+	r.schedule.recordResult(k, o, now)
 	return true, nil
 }
 
-// examine decides about each blob of a slice.
-func (r *sweeper) examine(ctx context.Context, k slice, now int64) (outcome, error) {
-	if err := r.c.store(ctx); err != nil {
-		return outcome{}, err
+// examineSlice decides about each blob of a slice.
+func (r *blobSweeper) examineSlice(ctx context.Context, k timeSlice, now int64) (sliceResult, error) {
+	if err := r.c.waitForStore(ctx); err != nil {
+		return sliceResult{}, err
 	}
 	var mu sync.Mutex // guards o and dead while workers run
-	var o outcome
-	var dead []doom
+	var o sliceResult
+	var dead []deadBlob
 	workers, wctx := errgroup.WithContext(ctx)
 	workers.SetLimit(r.c.cfg.Workers)
 	listed := 0
 	var broken error
-	for info, err := range r.c.deps.Blobs.List(ctx, k.prefix()) {
+	for info, err := range r.c.deps.Blobs.List(ctx, k.keyPrefix()) {
 		if err == nil && wctx.Err() == nil {
 			if listed++; listed%1000 == 0 {
-				err = r.c.store(ctx)
+				err = r.c.waitForStore(ctx)
 			}
 		}
 		if err != nil || wctx.Err() != nil {
@@ -243,10 +243,10 @@ func (r *sweeper) examine(ctx context.Context, k slice, now int64) (outcome, err
 			break
 		}
 		workers.Go(func() error {
-			if r.dooms.has(info.Key) {
+			if r.deletions.hasKey(info.Key) {
 				return nil
 			}
-			v, err := r.look(wctx, info)
+			v, err := r.examineBlob(wctx, info)
 			if err != nil {
 				return err
 			}
@@ -256,10 +256,10 @@ func (r *sweeper) examine(ctx context.Context, k slice, now int64) (outcome, err
 			case v.gone:
 			case !v.dead:
 				r.stays(&o, v, now)
-			case r.dooms.room() <= len(dead):
+			case r.deletions.remainingCapacity() <= len(dead):
 				o.cut = true
 			default:
-				dead = append(dead, doom{key: info.Key, size: info.Size, slice: k, kind: v.kind})
+				dead = append(dead, deadBlob{key: info.Key, size: info.Size, slice: k, kind: v.kind})
 			}
 			return nil
 		})
@@ -270,26 +270,26 @@ func (r *sweeper) examine(ctx context.Context, k slice, now int64) (outcome, err
 	}
 	if len(dead) > 0 {
 		// A reader may have taken a pointer up to the moment that its blob was found dead, and a slice may take long.
-		found, terr := r.c.now(ctx)
+		found, terr := r.c.readTime(ctx)
 		if terr != nil {
-			return outcome{}, errors.Join(err, terr) // they are found again
+			return sliceResult{}, errors.Join(err, terr) // they are found again
 		}
 		for _, d := range dead {
 			d.found, d.notBefore = found, found+r.c.cfg.Linger.Microseconds()
-			r.dooms.add(d)
+			r.deletions.addBlob(d)
 		}
 		o.doomed = len(dead)
 	}
 	if err != nil {
 		// What was doomed stays so; the slice is examined again, and knows them.
-		r.schedule.doom(k, o.doomed)
-		return outcome{}, fmt.Errorf("examine %s: %w", k.prefix(), err)
+		r.schedule.recordDoomed(k, o.doomed)
+		return sliceResult{}, fmt.Errorf("examine %s: %w", k.keyPrefix(), err)
 	}
 	return o, nil
 }
 
 // stays adds the verdict about a blob that stays to the outcome of its slice.
-func (r *sweeper) stays(o *outcome, v verdict, now int64) {
+func (r *blobSweeper) stays(o *sliceResult, v blobStatus, now int64) {
 	if v.due == 0 {
 		v.due = now + r.c.cfg.SweepInterval.Microseconds()
 	}
@@ -299,31 +299,31 @@ func (r *sweeper) stays(o *outcome, v verdict, now int64) {
 	o.left++
 }
 
-// look decides about a blob. One that nobody can decide about is kept, and counted.
-func (r *sweeper) look(ctx context.Context, info blob.Info) (verdict, error) {
+// examineBlob decides about a blob. One that nobody can decide about is kept, and counted.
+func (r *blobSweeper) examineBlob(ctx context.Context, info blob.Info) (blobStatus, error) {
 	_, id, err := pointer.ParseKey(info.Key)
 	if err != nil || id.Time() >= r.boundary {
-		return verdict{}, nil //nolint:nilerr // not a blob of ours; or it may still be appended
+		return blobStatus{}, nil //nolint:nilerr // not a blob of ours; or it may still be appended
 	}
 	if err := r.c.storeN(ctx, 2); err != nil {
-		return verdict{}, err
+		return blobStatus{}, err
 	}
 	footer, err := layout.ReadFooter(ctx, r.c.deps.Blobs, info.Key)
 	reason := ""
 	switch {
 	case errors.Is(err, blob.ErrNotFound):
-		return verdict{gone: true}, nil
+		return blobStatus{gone: true}, nil
 	case errors.Is(err, layout.ErrDamaged):
 		reason = reasonDamaged
 	case errors.Is(err, layout.ErrVersion):
 		reason = reasonNewer
 	case err != nil:
-		return verdict{}, err
+		return blobStatus{}, err
 	}
-	var v verdict
+	var v blobStatus
 	if reason == "" {
-		if v, err = judge(ctx, r.c.deps.Log, r.c.index, footer, r.retention); err != nil {
-			return verdict{}, err
+		if v, err = classifyBlob(ctx, r.c.deps.Log, r.c.waitForLog, footer, r.categoryRetention); err != nil {
+			return blobStatus{}, err
 		}
 		r.c.metrics.examined.Inc()
 		if v.unknown {
@@ -337,8 +337,8 @@ func (r *sweeper) look(ctx context.Context, info blob.Info) (verdict, error) {
 	return v, nil
 }
 
-// retention is how long a category's records live, 0 when it is not known.
-func (r *sweeper) retention(category uint32) time.Duration {
+// categoryRetention is how long a category's records live, 0 when it is not known.
+func (r *blobSweeper) categoryRetention(category uint32) time.Duration {
 	cat, ok := r.c.deps.Categories.ByID(category)
 	if !ok {
 		return 0
@@ -349,9 +349,9 @@ func (r *sweeper) retention(category uint32) time.Duration {
 	return pointer.DefaultRetention
 }
 
-// delete deletes doomed blobs whose time has come, as many as there are workers. It reports whether there were any.
-func (r *sweeper) delete(ctx context.Context, now int64) (bool, error) {
-	batch := r.dooms.due(now, r.c.cfg.Workers)
+// deleteDue deletes doomed blobs whose time has come, as many as there are workers. It reports whether there were any.
+func (r *blobSweeper) deleteDue(ctx context.Context, now int64) (bool, error) {
+	batch := r.deletions.takeDue(now, r.c.cfg.Workers)
 	if len(batch) == 0 {
 		return false, nil
 	}
@@ -359,10 +359,10 @@ func (r *sweeper) delete(ctx context.Context, now int64) (bool, error) {
 	var workers errgroup.Group
 	for i, d := range batch {
 		workers.Go(func() error {
-			if err := r.c.store(ctx); err != nil {
+			if err := r.c.waitForStore(ctx); err != nil {
 				return err
 			}
-			if err := r.c.spend(ctx, d.size); err != nil {
+			if err := r.c.waitForDelete(ctx, d.size); err != nil {
 				return err
 			}
 			if err := r.c.deps.Blobs.Delete(ctx, d.key); err != nil {
@@ -375,11 +375,11 @@ func (r *sweeper) delete(ctx context.Context, now int64) (bool, error) {
 	err := workers.Wait()
 	for i, d := range batch {
 		if !gone[i] {
-			r.dooms.again(d)
+			r.deletions.retryLater(d)
 			continue
 		}
-		r.dooms.done(d)
-		r.schedule.deleted(d.slice)
+		r.deletions.removeDeleted(d)
+		r.schedule.recordDeleted(d.slice)
 		r.c.metrics.collected.WithLabelValues(d.kind).Inc()
 		r.c.metrics.freed.WithLabelValues(d.kind).Add(float64(d.size))
 	}
@@ -389,15 +389,15 @@ func (r *sweeper) delete(ctx context.Context, now int64) (bool, error) {
 // sweepPart is how many blobs a round lists of a sweep.
 const sweepPart = 1000
 
-// sweep lists a part of all blobs when that is due. It reports whether there is more.
-func (r *sweeper) sweep(ctx context.Context, now int64) (bool, error) {
+// listNext lists a part of all blobs when that is due. It reports whether there is more.
+func (r *blobSweeper) listNext(ctx context.Context, now int64) (bool, error) {
 	if !r.begun {
 		return false, nil
 	}
-	if r.listing == nil && !r.nextListing(ctx, now) {
+	if r.listing == nil && !r.startListing(ctx, now) {
 		return false, nil
 	}
-	if err := r.c.store(ctx); err != nil {
+	if err := r.c.waitForStore(ctx); err != nil {
 		return false, err
 	}
 	for range sweepPart {
@@ -410,7 +410,7 @@ func (r *sweeper) sweep(ctx context.Context, now int64) (bool, error) {
 		if !ok {
 			r.stop()
 			r.listing = nil
-			r.sweptClass(now)
+			r.finishClass(now)
 			return true, nil
 		}
 		class, id, err := pointer.ParseKey(info.Key)
@@ -418,30 +418,30 @@ func (r *sweeper) sweep(ctx context.Context, now int64) (bool, error) {
 			r.c.log.DebugContext(ctx, "an object among the blobs is none", "key", info.Key)
 			continue
 		}
-		r.schedule.found(class, id.Time(), now, info.Modified.UnixMicro()-id.Time() > r.c.cfg.Grace.Microseconds())
+		r.schedule.addListed(class, id.Time(), now, info.Modified.UnixMicro()-id.Time() > r.c.cfg.Grace.Microseconds())
 	}
 	return true, nil
 }
 
-// nextListing begins to list the next class of a sweep that runs or is due; it reports false when none is.
-func (r *sweeper) nextListing(ctx context.Context, now int64) bool {
+// startListing begins to list the next class of a sweep that runs or is due; it reports false when none is.
+func (r *blobSweeper) startListing(ctx context.Context, now int64) bool {
 	var class uint32
 	var last int64
-	r.t.change(func(s *state) { class, last = s.SweepClass, s.SweptAt })
+	r.t.updateState(func(s *keeperState) { class, last = s.SweepClass, s.SweptAt })
 	if class == 0 {
 		if last != 0 && now-last < r.c.cfg.SweepInterval.Microseconds() {
 			return false
 		}
 		class = pointer.RetentionClasses()[0]
-		r.t.change(func(s *state) { s.SweepClass = class })
+		r.t.updateState(func(s *keeperState) { s.SweepClass = class })
 	}
 	r.listed = class
 	r.listing, r.stop = iter.Pull2(r.c.deps.Blobs.List(ctx, classPrefix(class)))
 	return true
 }
 
-// sweptClass goes on to the next class, or ends the sweep.
-func (r *sweeper) sweptClass(now int64) {
+// finishClass goes on to the next class, or ends the sweep.
+func (r *blobSweeper) finishClass(now int64) {
 	next := uint32(0)
 	for _, class := range pointer.RetentionClasses() {
 		if class > r.listed {
@@ -449,7 +449,7 @@ func (r *sweeper) sweptClass(now int64) {
 			break
 		}
 	}
-	r.t.change(func(s *state) {
+	r.t.updateState(func(s *keeperState) {
 		if s.SweepClass = next; next == 0 {
 			s.SweptAt = now
 		}
@@ -459,8 +459,8 @@ func (r *sweeper) sweptClass(now int64) {
 	}
 }
 
-// close ends a listing.
-func (r *sweeper) close() {
+// stopListing ends a listing.
+func (r *blobSweeper) stopListing() {
 	if r.stop != nil {
 		r.stop()
 		r.listing = nil

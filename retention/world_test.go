@@ -361,9 +361,9 @@ func (w *world) clean() {
 type leader struct {
 	w     *world
 	c     *Keeper
-	t     *term
-	logs  *trimmer
-	blobs *sweeper
+	t     *leaseTerm
+	logs  *logTrimmer
+	blobs *blobSweeper
 }
 
 // lead has a keeper take the lease, whoever has it. It returns an error of the stores, for tests in which they fail.
@@ -372,18 +372,18 @@ func (w *world) lead(deps Deps) (*leader, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := c.take(w.ctx)
+	t, err := c.takeLease(w.ctx)
 	if err != nil {
 		return nil, err
 	}
 	boundary, err := deps.Log.AdvanceBoundary(w.ctx, 0)
 	if err == nil {
-		err = t.checkClaim(w.ctx, boundary)
+		err = t.checkStoreClaims(w.ctx, boundary)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return &leader{w: w, c: c, t: t, logs: newTrimmer(t), blobs: newSweeper(t, boundary)}, nil
+	return &leader{w: w, c: c, t: t, logs: newLogTrimmer(t), blobs: newBlobSweeper(t, boundary)}, nil
 }
 
 func (w *world) mustLead(owner string) *leader {
@@ -397,11 +397,11 @@ func (w *world) mustLead(owner string) *leader {
 
 // pass runs rounds until nothing is due, and saves the state.
 func (l *leader) pass() error {
-	if _, err := l.logs.round(l.w.ctx); err != nil {
+	if _, err := l.logs.runRound(l.w.ctx); err != nil {
 		return err
 	}
 	for {
-		more, err := l.blobs.round(l.w.ctx)
+		more, err := l.blobs.runRound(l.w.ctx)
 		if err != nil {
 			return err
 		}
@@ -409,7 +409,7 @@ func (l *leader) pass() error {
 			break
 		}
 	}
-	return l.t.save(l.w.ctx)
+	return l.t.saveState(l.w.ctx)
 }
 
 // run passes the time, in steps, with a pass after each.
@@ -426,7 +426,7 @@ func (l *leader) run(d, step time.Duration) {
 // close ends what it has under way. There may be none.
 func (l *leader) close() {
 	if l != nil {
-		l.blobs.close()
+		l.blobs.stopListing()
 	}
 }
 

@@ -4,20 +4,20 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// chosen is the member that is to sequence a category: the one with the highest rendezvous weight (Thaler and Ravishankar, 1996), so that
+// chooseMember is the member that is to sequence a category: the one with the highest rendezvous weight (Thaler and Ravishankar, 1996), so that
 // one that joins or leaves moves only its own share; "" when there is none. The order of members does not matter.
-func chosen(category uint32, members []string) string {
+func chooseMember(category uint32, members []string) string {
 	var best string
 	var most uint64
 	for _, m := range members {
-		if w := weight(category, m); best == "" || w > most || w == most && m < best {
+		if w := memberWeight(category, m); best == "" || w > most || w == most && m < best {
 			best, most = m, w
 		}
 	}
 	return best
 }
 
-func weight(category uint32, member string) uint64 {
+func memberWeight(category uint32, member string) uint64 {
 	h := (uint64(category)+1)*0x9e3779b97f4a7c15 ^ xxhash.Sum64String(member)
 	// The finalizer of SplitMix64 spreads what multiplication and xor leave in patterns.
 	h ^= h >> 30

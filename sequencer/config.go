@@ -62,13 +62,13 @@ type Log interface {
 	Trim(ctx context.Context, shard record.ShardID, before record.LSN) error
 }
 
-// Streams is what a sequencer needs of the read stream; see rpc.ReadStreamService.
-type Streams interface {
+// ReadStreams is what a sequencer needs of the read stream; see rpc.ReadStreamService.
+type ReadStreams interface {
 	Stream(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) error
 }
 
-// Categories is the view of categories.
-type Categories interface {
+// CategoryView is the view of categories.
+type CategoryView interface {
 	// All yields every category. They are not changed.
 	All() iter.Seq[*scribev1.Category]
 	// Revision changes when a category does.
@@ -78,8 +78,8 @@ type Categories interface {
 // Deps are what a sequencer works with. They outlive it.
 type Deps struct {
 	Log        Log
-	Streams    Streams
-	Categories Categories
+	Streams    ReadStreams
+	Categories CategoryView
 	// Members returns the ids of the live members of the cell that have the role, in any order. Only who is among them has categories.
 	Members func() []string
 	// ID is this process's among them, and its name as the owner of logs. At most metalog.MaxOwner bytes.

@@ -5,16 +5,16 @@ import (
 	"sync"
 )
 
-// inbox is between a stream and the one who appends. It holds what the stream's credits allow; gaps and what else goes without credits
+// stepInbox is between a stream and the one who appends. It holds what the stream's credits allow; gaps and what else goes without credits
 // makes the stream wait when there is no room.
-type inbox struct {
+type stepInbox struct {
 	limit int // of steps
 	// news, room and owed tell of changes; each has room for one.
 	news, room, owed chan struct{}
 
 	mu struct {
 		sync.Mutex
-		steps []step
+		steps []sourceStep
 		// taken says that the last steps that were taken are not appended yet.
 		taken bool
 		// pointers and bytes were appended, and can be given back to the stream as credits.
@@ -27,26 +27,26 @@ type inbox struct {
 	}
 }
 
-func newInbox(limit int) *inbox {
-	return &inbox{limit: limit, news: make(chan struct{}, 1), room: make(chan struct{}, 1), owed: make(chan struct{}, 1)}
+func newStepInbox(limit int) *stepInbox {
+	return &stepInbox{limit: limit, news: make(chan struct{}, 1), room: make(chan struct{}, 1), owed: make(chan struct{}, 1)}
 }
 
-func kick(c chan struct{}) {
+func sendSignal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default: // whoever takes it sees everything
 	}
 }
 
-// put adds steps. It waits while there are twice as many as the credits allow.
-func (b *inbox) put(ctx context.Context, watermark int64, steps ...step) error {
+// putSteps adds steps. It waits while there are twice as many as the credits allow.
+func (b *stepInbox) putSteps(ctx context.Context, watermark int64, steps ...sourceStep) error {
 	for {
 		b.mu.Lock()
 		if len(b.mu.steps) < 2*b.limit {
 			b.mu.steps = append(b.mu.steps, steps...)
 			b.mu.watermark = max(b.mu.watermark, watermark)
 			b.mu.Unlock()
-			kick(b.news)
+			sendSignal(b.news)
 			return nil
 		}
 		b.mu.Unlock()
@@ -58,16 +58,16 @@ func (b *inbox) put(ctx context.Context, watermark int64, steps ...step) error {
 	}
 }
 
-// end says that nothing more comes, and why.
-func (b *inbox) end(err error) {
+// endStream says that nothing more comes, and why.
+func (b *stepInbox) endStream(err error) {
 	b.mu.Lock()
 	b.mu.ended, b.mu.err = true, err
 	b.mu.Unlock()
-	kick(b.news)
+	sendSignal(b.news)
 }
 
-// take returns up to most steps as soon as there are some. done says that there are none and none will come; err is why.
-func (b *inbox) take(ctx context.Context, most int) (steps []step, done bool, err error) {
+// takeSteps returns up to most steps as soon as there are some. done says that there are none and none will come; err is why.
+func (b *stepInbox) takeSteps(ctx context.Context, most int) (steps []sourceStep, done bool, err error) {
 	for {
 		b.mu.Lock()
 		if n := min(len(b.mu.steps), most); n > 0 {
@@ -77,7 +77,7 @@ func (b *inbox) take(ctx context.Context, most int) (steps []step, done bool, er
 			}
 			b.mu.taken = true
 			b.mu.Unlock()
-			kick(b.room)
+			sendSignal(b.room)
 			return steps, false, nil
 		}
 		done, err = b.mu.ended, b.mu.err
@@ -93,15 +93,15 @@ func (b *inbox) take(ctx context.Context, most int) (steps []step, done bool, er
 	}
 }
 
-// mark takes a watermark: what is older was put.
-func (b *inbox) mark(watermark int64) {
+// advanceWatermark takes a watermark: what is older was put.
+func (b *stepInbox) advanceWatermark(watermark int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.mu.watermark = max(b.mu.watermark, watermark)
 }
 
-// reached is the watermark when all of what precedes it was appended; 0 else.
-func (b *inbox) reached() int64 {
+// appendedWatermark is the watermark when all of what precedes it was appended; 0 else.
+func (b *stepInbox) appendedWatermark() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.mu.steps) > 0 || b.mu.taken {
@@ -110,20 +110,20 @@ func (b *inbox) reached() int64 {
 	return b.mu.watermark
 }
 
-// appended says that what was taken last is committed: so many pointers, whose credits the stream gets back.
-func (b *inbox) appended(pointers int, bytes uint64) {
+// confirmAppend says that what was taken last is committed: so many pointers, whose credits the stream gets back.
+func (b *stepInbox) confirmAppend(pointers int, bytes uint64) {
 	b.mu.Lock()
 	b.mu.taken = false
 	b.mu.pointers += pointers
 	b.mu.bytes += bytes
 	b.mu.Unlock()
 	if pointers > 0 {
-		kick(b.owed)
+		sendSignal(b.owed)
 	}
 }
 
-// credits waits until there are credits for the stream.
-func (b *inbox) credits(ctx context.Context) (pointers int, bytes uint64, err error) {
+// takeCredits waits until there are credits for the stream.
+func (b *stepInbox) takeCredits(ctx context.Context) (pointers int, bytes uint64, err error) {
 	for {
 		b.mu.Lock()
 		pointers, bytes = b.mu.pointers, b.mu.bytes

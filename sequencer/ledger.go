@@ -14,10 +14,10 @@ import (
 )
 
 // errStream means that the read stream contradicts itself, or what was sequenced.
-var errStream = errors.New("sequencer: the read stream is not what it should be")
+var errStream = errors.New("sequencer: invalid read stream")
 
-// step is a pointer or a gap of a source, in the order of the stream.
-type step struct {
+// sourceStep is a pointer or a gap of a source, in the order of the stream.
+type sourceStep struct {
 	source record.ShardID
 	lsn    record.LSN
 	to     record.LSN // after a gap; 0 for a pointer
@@ -26,31 +26,31 @@ type step struct {
 	data   []byte
 }
 
-// next is the LSN of the source after the step.
-func (s *step) next() record.LSN {
+// nextLSN is the LSN of the source after the step.
+func (s *sourceStep) nextLSN() record.LSN {
 	if s.to != 0 {
 		return s.to
 	}
 	return s.lsn + 1
 }
 
-// reception checks that what a stream brings continues what came before, and turns it into steps. It does no I/O.
-type reception struct {
+// streamChecker checks that what a stream brings continues what came before, and turns it into steps. It does no I/O.
+type streamChecker struct {
 	// at are the LSNs that come next.
 	at map[record.ShardID]record.LSN
 }
 
-func newReception(s *sequenced.State) *reception { return &reception{at: maps.Clone(s.At)} }
+func newStreamChecker(s *sequenced.State) *streamChecker { return &streamChecker{at: maps.Clone(s.At)} }
 
-// join takes a shard that the stream announces. Everything from its first record on is owed: where the stream begins later, retention was
+// joinShard takes a shard that the stream announces. Everything from its first record on is owed: where the stream begins later, retention was
 // faster, and the step that is returned says so.
-func (r *reception) join(v *scribev1.StreamShard) (*step, error) {
+func (r *streamChecker) joinShard(v *scribev1.StreamShard) (*sourceStep, error) {
 	shard, lsn := record.ShardID(v.GetShard()), record.LSN(v.GetLsn())
 	switch at, known := r.at[shard]; {
 	case sequenced.Reserved(shard) || lsn < record.FirstLSN:
 		return nil, fmt.Errorf("%w: shard %v joins at LSN %d", errStream, shard, lsn)
 	case known && lsn != at:
-		return nil, fmt.Errorf("%w: shard %v joins at LSN %d, %d is next", errStream, shard, lsn, at)
+		return nil, fmt.Errorf("%w: shard %v joins at LSN %d, want %d", errStream, shard, lsn, at)
 	case known:
 		return nil, nil
 	}
@@ -58,38 +58,38 @@ func (r *reception) join(v *scribev1.StreamShard) (*step, error) {
 	if lsn == record.FirstLSN {
 		return nil, nil
 	}
-	return &step{source: shard, lsn: record.FirstLSN, to: lsn, cause: sequenced.CauseTrimmed}, nil
+	return &sourceStep{source: shard, lsn: record.FirstLSN, to: lsn, cause: sequenced.CauseTrimmed}, nil
 }
 
-// entry takes a pointer.
-func (r *reception) entry(e *scribev1.StreamEntry) (step, error) {
-	s := step{source: record.ShardID(e.GetShard()), lsn: record.LSN(e.GetLsn()), time: e.GetTime(), data: e.GetPointer()}
-	return s, r.take(&s)
+// checkEntry takes a pointer.
+func (r *streamChecker) checkEntry(e *scribev1.StreamEntry) (sourceStep, error) {
+	s := sourceStep{source: record.ShardID(e.GetShard()), lsn: record.LSN(e.GetLsn()), time: e.GetTime(), data: e.GetPointer()}
+	return s, r.advanceSource(&s)
 }
 
-// gap takes a hole.
-func (r *reception) gap(g *scribev1.StreamGap) (step, error) {
-	s := step{source: record.ShardID(g.GetShard()), lsn: record.LSN(g.GetFrom()), to: record.LSN(g.GetTo()), cause: sequenced.CauseDamaged}
+// checkGap takes a hole.
+func (r *streamChecker) checkGap(g *scribev1.StreamGap) (sourceStep, error) {
+	s := sourceStep{source: record.ShardID(g.GetShard()), lsn: record.LSN(g.GetFrom()), to: record.LSN(g.GetTo()), cause: sequenced.CauseDamaged}
 	if g.GetReason() == scribev1.Reason_REASON_TRIMMED {
 		s.cause = sequenced.CauseTrimmed
 	}
 	if s.to <= s.lsn {
-		return s, fmt.Errorf("%w: a gap in shard %v from LSN %d to %d", errStream, s.source, s.lsn, s.to)
+		return s, fmt.Errorf("%w: empty gap in shard %v from LSN %d to %d", errStream, s.source, s.lsn, s.to)
 	}
-	return s, r.take(&s)
+	return s, r.advanceSource(&s)
 }
 
-func (r *reception) take(s *step) error {
+func (r *streamChecker) advanceSource(s *sourceStep) error {
 	at, known := r.at[s.source]
 	if !known || s.lsn != at {
-		return fmt.Errorf("%w: shard %v goes on at LSN %d, %d is next (known: %v)", errStream, s.source, s.lsn, at, known)
+		return fmt.Errorf("%w: shard %v continues at LSN %d, want %d (known: %v)", errStream, s.source, s.lsn, at, known)
 	}
-	r.at[s.source] = s.next()
+	r.at[s.source] = s.nextLSN()
 	return nil
 }
 
-// ledger is what a term knows of the two logs of its category, and decides what is appended to them. It does no I/O.
-type ledger struct {
+// appendLedger is what a term knows of the two logs of its category, and decides what is appended to them. It does no I/O.
+type appendLedger struct {
 	category uint32
 	// logEpoch and positionsEpoch are those of the term, nextPosition the LSN that the log of positions gives out next.
 	logEpoch, positionsEpoch uint64
@@ -103,8 +103,8 @@ type ledger struct {
 	limit int
 }
 
-// batch is a transaction that was made of steps, and what is true once it is committed.
-type batch struct {
+// preparedAppend is a transaction that was made of steps, and what is true once it is committed.
+type preparedAppend struct {
 	append *metalog.Append
 	after  *sequenced.State
 	// trim, if not 0, is how far the log of positions can be trimmed then.
@@ -117,14 +117,14 @@ type batch struct {
 	nextPosition         record.LSN
 }
 
-// prepare makes a transaction of steps. It changes nothing.
-func (l *ledger) prepare(steps []step) (*batch, error) {
+// prepareAppend makes a transaction of steps. It changes nothing.
+func (l *appendLedger) prepareAppend(steps []sourceStep) (*preparedAppend, error) {
 	after := &sequenced.State{Next: l.state.Next, Offset: l.state.Offset, Horizon: l.state.Horizon, At: l.state.At}
-	b := &batch{after: after}
+	b := &preparedAppend{after: after}
 	touched := make(map[record.ShardID]record.LSN)
 	records := make([][]byte, 0, len(steps))
 	for i := range steps {
-		rec, err := b.record(after, &steps[i])
+		rec, err := b.makeRecord(after, &steps[i])
 		if err != nil {
 			return nil, err
 		}
@@ -134,7 +134,7 @@ func (l *ledger) prepare(steps []step) (*batch, error) {
 	}
 	// The positions of sources are changed in place, after the commit: there may be 100,000.
 	b.after.At = touched
-	changes := l.changes(b)
+	changes := l.changeRecords(b)
 	b.nextPosition = l.nextPosition + record.LSN(len(changes))
 	b.append = &metalog.Append{Shards: []metalog.ShardAppend{
 		{Shard: sequenced.Log(l.category), Epoch: l.logEpoch, ExpectLSN: l.state.Next, Records: records},
@@ -143,8 +143,8 @@ func (l *ledger) prepare(steps []step) (*batch, error) {
 	return b, nil
 }
 
-// changes returns the records for the log of positions.
-func (l *ledger) changes(b *batch) [][]byte {
+// changeRecords returns the records for the log of positions.
+func (l *appendLedger) changeRecords(b *preparedAppend) [][]byte {
 	touched := b.after.At
 	if l.whole > 0 && l.changed < max(l.limit, l.whole) {
 		sources := make(map[record.ShardID]struct{}, len(touched))
@@ -152,25 +152,25 @@ func (l *ledger) changes(b *batch) [][]byte {
 			sources[s] = struct{}{}
 		}
 		out := b.after.Changed(sources)
-		b.changed, b.whole = l.changed+size(out), l.whole
+		b.changed, b.whole = l.changed+recordBytes(out), l.whole
 		return out
 	}
 	all := &sequenced.State{Next: b.after.Next, Offset: b.after.Offset, Horizon: b.after.Horizon, At: maps.Clone(l.state.At)}
 	maps.Copy(all.At, touched)
 	out := all.Whole()
-	b.changed, b.whole, b.trim = 0, size(out), l.nextPosition
+	b.changed, b.whole, b.trim = 0, recordBytes(out), l.nextPosition
 	return out
 }
 
-func size(records [][]byte) (n int) {
+func recordBytes(records [][]byte) (n int) {
 	for _, r := range records {
 		n += len(r)
 	}
 	return n
 }
 
-// record makes the record of a step.
-func (b *batch) record(after *sequenced.State, s *step) (sequenced.Record, error) {
+// makeRecord makes the record of a step.
+func (b *preparedAppend) makeRecord(after *sequenced.State, s *sourceStep) (sequenced.Record, error) {
 	rec := sequenced.Record{Kind: sequenced.KindGap, Source: s.source, LSN: s.lsn, Offset: after.Offset, Horizon: after.Horizon, To: s.to, Cause: s.cause}
 	if s.to != 0 {
 		b.gaps++
@@ -196,15 +196,15 @@ func (b *batch) record(after *sequenced.State, s *step) (sequenced.Record, error
 	return rec, nil
 }
 
-// commit takes over what was appended.
-func (l *ledger) commit(b *batch) {
+// commitAppend takes over what was appended.
+func (l *appendLedger) commitAppend(b *preparedAppend) {
 	maps.Copy(l.state.At, b.after.At)
 	l.state.Next, l.state.Offset, l.state.Horizon = b.after.Next, b.after.Offset, b.after.Horizon
 	l.changed, l.whole, l.nextPosition = b.changed, b.whole, b.nextPosition
 }
 
-// resume are the positions that a stream is opened with.
-func (l *ledger) resume() []*scribev1.ShardPosition {
+// resumePositions are the positions that a stream is opened with.
+func (l *appendLedger) resumePositions() []*scribev1.ShardPosition {
 	out := make([]*scribev1.ShardPosition, 0, len(l.state.At))
 	for _, shard := range slices.Sorted(maps.Keys(l.state.At)) {
 		out = append(out, &scribev1.ShardPosition{Shard: uint64(shard), Lsn: uint64(l.state.At[shard])})

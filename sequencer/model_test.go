@@ -18,12 +18,12 @@ import (
 type model struct {
 	t        *rapid.T
 	sources  int
-	stream   []step // everything there is, in order
+	stream   []sourceStep // everything there is, in order
 	log      []sequenced.Record
 	changes  [][]byte
 	trimmed  int // records of the log of positions that are gone
-	ledger   *ledger
-	received *reception
+	ledger   *appendLedger
+	received *streamChecker
 	at       int // in the stream, of the reception
 }
 
@@ -42,15 +42,15 @@ func (m *model) restart() {
 		}
 		state = sequenced.NewState()
 	}
-	m.ledger = &ledger{category: testID, state: state, nextPosition: record.FirstLSN + record.LSN(len(m.changes)), limit: rapid.IntRange(1, 400).Draw(m.t, "limit")}
+	m.ledger = &appendLedger{category: testID, state: state, nextPosition: record.FirstLSN + record.LSN(len(m.changes)), limit: rapid.IntRange(1, 400).Draw(m.t, "limit")}
 	m.reopen()
 }
 
 // reopen is another stream: it begins where the ledger says.
 func (m *model) reopen() {
-	m.received = newReception(m.ledger.state)
+	m.received = newStreamChecker(m.ledger.state)
 	resume := map[record.ShardID]record.LSN{}
-	for _, p := range m.ledger.resume() {
+	for _, p := range m.ledger.resumePositions() {
 		resume[record.ShardID(p.GetShard())] = record.LSN(p.GetLsn())
 	}
 	// A strict stream is in one order: what is behind the positions is behind one place.
@@ -66,27 +66,27 @@ func (m *model) reopen() {
 	}
 	for i := range m.sources {
 		shard := sourceID(i, 1)
-		if step, err := m.received.join(&scribev1.StreamShard{Shard: uint64(shard), Lsn: uint64(max(resume[shard], record.FirstLSN))}); err != nil || step != nil {
+		if step, err := m.received.joinShard(&scribev1.StreamShard{Shard: uint64(shard), Lsn: uint64(max(resume[shard], record.FirstLSN))}); err != nil || step != nil {
 			m.t.Fatalf("%v, %v", step, err)
 		}
 	}
 }
 
 // receive takes the next steps of the stream.
-func (m *model) receive(n int) (steps []step) {
+func (m *model) receive(n int) (steps []sourceStep) {
 	for ; n > 0 && m.at < len(m.stream); n-- {
 		s := &m.stream[m.at]
 		m.at++
-		var got step
+		var got sourceStep
 		var err error
 		if s.to == 0 {
-			got, err = m.received.entry(&scribev1.StreamEntry{Shard: uint64(s.source), Lsn: uint64(s.lsn), Time: s.time, Pointer: s.data})
+			got, err = m.received.checkEntry(&scribev1.StreamEntry{Shard: uint64(s.source), Lsn: uint64(s.lsn), Time: s.time, Pointer: s.data})
 		} else {
 			reason := scribev1.Reason_REASON_TRIMMED
 			if s.cause == sequenced.CauseDamaged {
 				reason = scribev1.Reason_REASON_CORRUPT
 			}
-			got, err = m.received.gap(&scribev1.StreamGap{Shard: uint64(s.source), From: uint64(s.lsn), To: uint64(s.to), Reason: reason})
+			got, err = m.received.checkGap(&scribev1.StreamGap{Shard: uint64(s.source), From: uint64(s.lsn), To: uint64(s.to), Reason: reason})
 		}
 		if err != nil {
 			m.t.Fatal(err)
@@ -124,7 +124,7 @@ func (m *model) append() {
 		return
 	}
 	was := maps.Clone(m.ledger.state.At)
-	b, err := m.ledger.prepare(steps)
+	b, err := m.ledger.prepareAppend(steps)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func (m *model) append() {
 		m.restart()
 	default:
 		m.apply(b.append)
-		m.ledger.commit(b)
+		m.ledger.commitAppend(b)
 		if b.trim > 0 && rapid.Bool().Draw(m.t, "trim") {
 			m.trimmed = int(b.trim - record.FirstLSN)
 		}
@@ -153,7 +153,7 @@ func TestModel(t *testing.T) {
 		next := map[record.ShardID]record.LSN{}
 		for i := range rapid.IntRange(0, 120).Draw(t, "stream") {
 			shard := sourceID(rapid.IntRange(0, m.sources-1).Draw(t, "source"), 1)
-			s := step{source: shard, lsn: max(next[shard], record.FirstLSN), time: int64(1000 + i/3)}
+			s := sourceStep{source: shard, lsn: max(next[shard], record.FirstLSN), time: int64(1000 + i/3)}
 			if rapid.IntRange(0, 9).Draw(t, "gap") == 0 {
 				s.time, s.to = 0, s.lsn+record.LSN(rapid.IntRange(1, 5).Draw(t, "lost"))
 				s.cause = sequenced.Cause(rapid.IntRange(1, 2).Draw(t, "cause"))
@@ -163,7 +163,7 @@ func TestModel(t *testing.T) {
 					Messages: rapid.Uint32Range(1, 9).Draw(t, "messages"),
 				})
 			}
-			next[shard] = s.next()
+			next[shard] = s.nextLSN()
 			m.stream = append(m.stream, s)
 		}
 		m.restart()
@@ -180,7 +180,7 @@ func TestModel(t *testing.T) {
 		offset := uint64(0)
 		for i := range m.log {
 			rec, s := &m.log[i], &m.stream[i]
-			if rec.Source != s.source || rec.LSN != s.lsn || rec.Next() != s.next() || rec.Offset != offset || rec.Horizon < s.time {
+			if rec.Source != s.source || rec.LSN != s.lsn || rec.Next() != s.nextLSN() || rec.Offset != offset || rec.Horizon < s.time {
 				t.Fatalf("record %d is %+v, the stream has %+v (offset %d)", i, rec, s, offset)
 			}
 			if rec.Kind == sequenced.KindPointer {
@@ -248,29 +248,41 @@ func TestReceptionRefuses(t *testing.T) {
 	state := sequenced.NewState()
 	state.At[sourceID(0, 1)] = 5
 	shard := uint64(sourceID(0, 1))
-	for name, take := range map[string]func(*reception) error{
-		"joins elsewhere": func(r *reception) error { _, err := r.join(&scribev1.StreamShard{Shard: shard, Lsn: 4}); return err },
-		"joins nowhere": func(r *reception) error {
-			_, err := r.join(&scribev1.StreamShard{Shard: uint64(sourceID(1, 1))})
+	for name, take := range map[string]func(*streamChecker) error{
+		"joins elsewhere": func(r *streamChecker) error {
+			_, err := r.joinShard(&scribev1.StreamShard{Shard: shard, Lsn: 4})
 			return err
 		},
-		"reserved": func(r *reception) error {
-			_, err := r.join(&scribev1.StreamShard{Shard: uint64(sequenced.Log(testID)), Lsn: 1})
+		"joins nowhere": func(r *streamChecker) error {
+			_, err := r.joinShard(&scribev1.StreamShard{Shard: uint64(sourceID(1, 1))})
 			return err
 		},
-		"a repeat":   func(r *reception) error { _, err := r.entry(&scribev1.StreamEntry{Shard: shard, Lsn: 4}); return err },
-		"a hole":     func(r *reception) error { _, err := r.entry(&scribev1.StreamEntry{Shard: shard, Lsn: 6}); return err },
-		"a stranger": func(r *reception) error { _, err := r.entry(&scribev1.StreamEntry{Shard: 9, Lsn: 1}); return err },
-		"a gap elsewhere": func(r *reception) error {
-			_, err := r.gap(&scribev1.StreamGap{Shard: shard, From: 7, To: 8})
+		"reserved": func(r *streamChecker) error {
+			_, err := r.joinShard(&scribev1.StreamShard{Shard: uint64(sequenced.Log(testID)), Lsn: 1})
 			return err
 		},
-		"no gap": func(r *reception) error {
-			_, err := r.gap(&scribev1.StreamGap{Shard: shard, From: 5, To: 5})
+		"a repeat": func(r *streamChecker) error {
+			_, err := r.checkEntry(&scribev1.StreamEntry{Shard: shard, Lsn: 4})
+			return err
+		},
+		"a hole": func(r *streamChecker) error {
+			_, err := r.checkEntry(&scribev1.StreamEntry{Shard: shard, Lsn: 6})
+			return err
+		},
+		"a stranger": func(r *streamChecker) error {
+			_, err := r.checkEntry(&scribev1.StreamEntry{Shard: 9, Lsn: 1})
+			return err
+		},
+		"a gap elsewhere": func(r *streamChecker) error {
+			_, err := r.checkGap(&scribev1.StreamGap{Shard: shard, From: 7, To: 8})
+			return err
+		},
+		"no gap": func(r *streamChecker) error {
+			_, err := r.checkGap(&scribev1.StreamGap{Shard: shard, From: 5, To: 5})
 			return err
 		},
 	} {
-		if err := take(newReception(state)); err == nil {
+		if err := take(newStreamChecker(state)); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}

@@ -18,7 +18,7 @@ type Sequencer struct {
 	cfg     Config
 	deps    Deps
 	log     *slog.Logger
-	metrics *metrics
+	metrics *roleMetrics
 	// starts has a place for each category that may be taken over at the same time.
 	starts chan struct{}
 
@@ -28,7 +28,7 @@ type Sequencer struct {
 	mu struct {
 		sync.Mutex
 		// runs are the categories of this process, by id.
-		runs map[uint32]*run
+		runs map[uint32]*categoryRun
 	}
 }
 
@@ -44,14 +44,14 @@ func New(cfg Config, deps Deps) (*Sequencer, error) {
 		deps.Now = time.Now
 	}
 	s := &Sequencer{cfg: cfg, deps: deps, log: deps.Logger, starts: make(chan struct{}, cfg.Starts), ended: make(chan struct{})}
-	s.mu.runs = map[uint32]*run{}
+	s.mu.runs = map[uint32]*categoryRun{}
 	var err error
 	if s.metrics, err = newMetrics(deps.Registerer, s); err != nil {
 		return nil, err
 	}
 	var ctx context.Context
 	ctx, s.end = context.WithCancel(context.Background())
-	go s.work(ctx)
+	go s.runAssignments(ctx)
 	return s, nil
 }
 
@@ -60,23 +60,23 @@ func (s *Sequencer) Close(ctx context.Context) error {
 	s.end()
 	select {
 	case <-s.ended:
-		s.metrics.close()
+		s.metrics.Unregister()
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("sequencer: a step still runs: %w", context.Cause(ctx))
+		return fmt.Errorf("sequencer: close: a step is still running: %w", context.Cause(ctx))
 	}
 }
 
-// work keeps the categories of this process running.
-func (s *Sequencer) work(ctx context.Context) {
+// runAssignments keeps the categories of this process running.
+func (s *Sequencer) runAssignments(ctx context.Context) {
 	defer close(s.ended)
 	defer s.stopAll()
 	ticker := time.NewTicker(s.cfg.Interval)
 	defer ticker.Stop()
-	view := assignment{s: s}
+	view := categoryAssignment{s: s}
 	for {
-		if mine, changed := view.look(); changed {
-			s.reconcile(ctx, mine)
+		if mine, changed := view.findCategories(); changed {
+			s.reconcileRuns(ctx, mine)
 		}
 		select {
 		case <-ticker.C:
@@ -89,16 +89,16 @@ func (s *Sequencer) work(ctx context.Context) {
 // rescan is after how many looks everything is compared in any case.
 const rescan = 20
 
-// assignment decides which categories are this process's. It looks at all of them only when something has changed.
-type assignment struct {
+// categoryAssignment decides which categories are this process's. It looks at all of them only when something has changed.
+type categoryAssignment struct {
 	s        *Sequencer
 	members  []string
 	revision uint64
 	looks    int
 }
 
-// look returns the sequenced categories that are this process's, those with the lowest ids if there are too many, and whether they may have changed.
-func (a *assignment) look() (mine map[uint32]*scribev1.Category, changed bool) {
+// findCategories returns the sequenced categories that are this process's, those with the lowest ids if there are too many, and whether they may have changed.
+func (a *categoryAssignment) findCategories() (mine map[uint32]*scribev1.Category, changed bool) {
 	members, revision := slices.Clone(a.s.deps.Members()), a.s.deps.Categories.Revision()
 	slices.Sort(members)
 	a.looks++
@@ -108,7 +108,7 @@ func (a *assignment) look() (mine map[uint32]*scribev1.Category, changed bool) {
 	a.members, a.revision = members, revision
 	var found []*scribev1.Category
 	for cat := range a.s.deps.Categories.All() {
-		if cat.IsSequenced() && chosen(cat.GetId(), members) == a.s.deps.ID {
+		if cat.IsSequenced() && chooseMember(cat.GetId(), members) == a.s.deps.ID {
 			found = append(found, cat)
 		}
 	}
@@ -116,7 +116,7 @@ func (a *assignment) look() (mine map[uint32]*scribev1.Category, changed bool) {
 	over := max(len(found)-a.s.cfg.MaxCategories, 0)
 	a.s.metrics.refused.Set(float64(over))
 	if over > 0 {
-		a.s.log.Error("more categories than this process may sequence: start more sequencers", "over", over, "limit", a.s.cfg.MaxCategories)
+		a.s.log.Error("too many categories for this process: start more sequencers", "over", over, "limit", a.s.cfg.MaxCategories)
 	}
 	mine = make(map[uint32]*scribev1.Category, len(found))
 	for _, cat := range found[:len(found)-over] {
@@ -125,10 +125,10 @@ func (a *assignment) look() (mine map[uint32]*scribev1.Category, changed bool) {
 	return mine, true
 }
 
-// reconcile starts what is this process's and is not running, and ends what is not any more.
-func (s *Sequencer) reconcile(ctx context.Context, mine map[uint32]*scribev1.Category) {
+// reconcileRuns starts what is this process's and is not running, and ends what is not any more.
+func (s *Sequencer) reconcileRuns(ctx context.Context, mine map[uint32]*scribev1.Category) {
 	s.mu.Lock()
-	var gone []*run
+	var gone []*categoryRun
 	for id, r := range s.mu.runs {
 		if mine[id] == nil {
 			gone = append(gone, r)
@@ -141,23 +141,23 @@ func (s *Sequencer) reconcile(ctx context.Context, mine map[uint32]*scribev1.Cat
 	}
 	for _, r := range gone {
 		<-r.done
-		r.log.Info("the category is not this process's any more")
+		r.log.Info("category reassigned to another process")
 	}
 	for id, cat := range mine {
 		s.mu.Lock()
 		if s.mu.runs[id] == nil {
-			s.mu.runs[id] = s.start(ctx, cat)
+			s.mu.runs[id] = s.startRun(ctx, cat)
 		}
 		s.mu.Unlock()
 	}
 }
 
-// start makes a category run.
-func (s *Sequencer) start(ctx context.Context, cat *scribev1.Category) *run {
+// startRun makes a category run.
+func (s *Sequencer) startRun(ctx context.Context, cat *scribev1.Category) *categoryRun {
 	ctx, cancel := context.WithCancel(ctx)
-	r := &run{s: s, cat: cat, log: s.log.With(slog.String("category", cat.GetName())), cancel: cancel, done: make(chan struct{})}
+	r := &categoryRun{s: s, cat: cat, log: s.log.With(slog.String("category", cat.GetName())), cancel: cancel, done: make(chan struct{})}
 	r.reached.Store(s.deps.Now().UnixMicro())
-	go r.loop(ctx)
+	go r.runTerms(ctx)
 	return r
 }
 
@@ -165,7 +165,7 @@ func (s *Sequencer) start(ctx context.Context, cat *scribev1.Category) *run {
 func (s *Sequencer) stopAll() {
 	s.mu.Lock()
 	runs := s.mu.runs
-	s.mu.runs = map[uint32]*run{}
+	s.mu.runs = map[uint32]*categoryRun{}
 	s.mu.Unlock()
 	for _, r := range runs {
 		r.cancel()
@@ -175,13 +175,13 @@ func (s *Sequencer) stopAll() {
 	}
 }
 
-// status is what the sequencer is doing.
-type status struct {
+// roleStatus is what the sequencer is doing.
+type roleStatus struct {
 	categories, sequencing, failing int
 	lag                             time.Duration
 }
 
-func (s *Sequencer) status() (out status) {
+func (s *Sequencer) readStatus() (out roleStatus) {
 	now := s.deps.Now().UnixMicro()
 	s.mu.Lock()
 	defer s.mu.Unlock()

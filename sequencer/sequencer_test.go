@@ -203,7 +203,7 @@ func TestFencedWhileItAppends(t *testing.T) {
 	before := len(w.complete())
 	members.Store(&[]string{"b"})
 	close(paused.goOn)
-	for deadline := time.Now().Add(patience); a.status().categories > 0; <-time.After(time.Millisecond) {
+	for deadline := time.Now().Add(patience); a.readStatus().categories > 0; <-time.After(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the category is not given up")
 		}
@@ -291,14 +291,14 @@ func TestTakesOver(t *testing.T) {
 		t.Helper()
 		for deadline := time.Now().Add(patience); !ok(); <-time.After(time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatalf("%s: %d, %d, %d", what, all[0].status().categories, all[1].status().categories, all[2].status().categories)
+				t.Fatalf("%s: %d, %d, %d", what, all[0].readStatus().categories, all[1].readStatus().categories, all[2].readStatus().categories)
 			}
 		}
 	}
 	wait("all are there", func() bool {
 		sum := 0
 		for _, s := range all {
-			n := s.status().categories
+			n := s.readStatus().categories
 			if n < 5 {
 				return false
 			}
@@ -310,10 +310,10 @@ func TestTakesOver(t *testing.T) {
 	members = []string{"a", "b"}
 	mu.Unlock()
 	wait("c is not", func() bool {
-		return all[0].status().categories+all[1].status().categories == 61 && all[2].status().categories == 0
+		return all[0].readStatus().categories+all[1].readStatus().categories == 61 && all[2].readStatus().categories == 0
 	})
 	w.cats.remove(100)
-	wait("one was deleted", func() bool { return all[0].status().categories+all[1].status().categories == 60 })
+	wait("one was deleted", func() bool { return all[0].readStatus().categories+all[1].readStatus().categories == 60 })
 	for _, s := range all {
 		w.stop(s)
 	}
@@ -330,9 +330,9 @@ func TestTooMany(t *testing.T) {
 	cfg.MaxCategories = 4
 	nothing := streamsFunc(func(ctx ctxType, _ recvType, _ sendType) error { <-ctx.Done(); return ctx.Err() })
 	s := w.start(cfg, w.deps("a", w.engine, nothing))
-	for deadline := time.Now().Add(patience); s.status().categories != 4 || value(s.metrics.refused) != 2; <-time.After(time.Millisecond) {
+	for deadline := time.Now().Add(patience); s.readStatus().categories != 4 || value(s.metrics.refused) != 2; <-time.After(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%+v, %v refused", s.status(), value(s.metrics.refused))
+			t.Fatalf("%+v, %v refused", s.readStatus(), value(s.metrics.refused))
 		}
 	}
 	w.stop(s)
@@ -342,12 +342,12 @@ func TestChosen(t *testing.T) {
 	members := []string{"a", "b", "c", "d"}
 	counts := map[string]int{}
 	for id := range uint32(4000) {
-		m := chosen(id, members)
+		m := chooseMember(id, members)
 		counts[m]++
-		if again := chosen(id, []string{"d", "c", "b", "a"}); again != m {
+		if again := chooseMember(id, []string{"d", "c", "b", "a"}); again != m {
 			t.Fatalf("category %d is %s's or %s's", id, m, again)
 		}
-		if m != "d" && chosen(id, members[:3]) != m {
+		if m != "d" && chooseMember(id, members[:3]) != m {
 			t.Fatalf("category %d moves when another one leaves", id)
 		}
 	}
@@ -356,7 +356,7 @@ func TestChosen(t *testing.T) {
 			t.Errorf("%s has %d of 4000", m, n)
 		}
 	}
-	if chosen(1, nil) != "" {
+	if chooseMember(1, nil) != "" {
 		t.Error("nobody is somebody")
 	}
 }
@@ -388,8 +388,8 @@ func TestLostMetadata(t *testing.T) {
 			t.Fatal("nothing failed")
 		}
 	}
-	if s.status().failing != 1 {
-		t.Errorf("%+v", s.status())
+	if s.readStatus().failing != 1 {
+		t.Errorf("%+v", s.readStatus())
 	}
 	w.stop(s)
 }

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"scribe/internal/base/backoff"
 	"scribe/internal/cell/positions"
 	"scribe/internal/format/record"
 	"scribe/internal/format/sequenced"
@@ -18,13 +18,13 @@ import (
 )
 
 // errFenced ends a term: another sequencer has taken the category over.
-var errFenced = errors.New("sequencer: another one has taken the category over")
+var errFenced = errors.New("sequencer: fenced: another sequencer took over the category")
 
 // errLost says that the two logs do not belong together.
-var errLost = errors.New("sequencer: the sequenced log and the positions do not belong together: metadata was lost or restored in part")
+var errLost = errors.New("sequencer: sequenced log and positions do not match: metadata was lost or partly restored")
 
-// run is a category while it is this process's: term after term.
-type run struct {
+// categoryRun is a category while it is this process's: term after term.
+type categoryRun struct {
 	s      *Sequencer
 	cat    *scribev1.Category
 	log    *slog.Logger
@@ -36,19 +36,19 @@ type run struct {
 	sequencing, failing atomic.Bool
 }
 
-// term is the time in which this process alone appends to the logs of a category.
-type term struct {
-	r      *run
-	ledger *ledger
+// categoryTerm is the time in which this process alone appends to the logs of a category.
+type categoryTerm struct {
+	r      *categoryRun
+	ledger *appendLedger
 }
 
-// loop runs terms until ctx ends.
-func (r *run) loop(ctx context.Context) {
+// runTerms runs terms until ctx ends.
+func (r *categoryRun) runTerms(ctx context.Context) {
 	defer close(r.done)
 	failures := 0
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := r.once(ctx)
+		err := r.runTerm(ctx)
 		r.sequencing.Store(false)
 		if ctx.Err() != nil {
 			return
@@ -56,49 +56,49 @@ func (r *run) loop(ctx context.Context) {
 		if time.Since(began) > r.s.cfg.MaxBackoff {
 			failures = 0
 		}
-		pause := r.s.backoff(failures)
+		pause := r.s.retryPause(failures)
 		failures++
 		switch {
 		case errors.Is(err, errFenced):
 			r.s.metrics.fenced.Inc()
-			pause = max(pause, r.s.jitter(r.s.cfg.Contest))
-			r.log.Info("another sequencer has taken the category over", "pause", pause, "error", err)
+			pause = max(pause, backoff.Jitter(r.s.cfg.Contest, jitterShare))
+			r.log.Info("another sequencer took over the category", "pause", pause, "error", err)
 		default:
 			r.failing.Store(true)
-			r.s.metrics.failures.WithLabelValues(stepOf(err)).Inc()
-			r.log.Warn("sequencing failed, it is begun again from what was committed", "pause", pause, "error", err)
+			r.s.metrics.failures.WithLabelValues(failedStep(err)).Inc()
+			r.log.Warn("sequencing failed, retrying from the last commit", "pause", pause, "error", err)
 		}
-		if !sleep(ctx, pause) {
+		if backoff.Sleep(ctx, pause) != nil {
 			return
 		}
 	}
 }
 
-// failure is an error of a step of a term, for metrics.
-type failure struct {
+// termError is an error of a step of a term, for metrics.
+type termError struct {
 	step string
 	err  error
 }
 
-func (f *failure) Error() string { return f.step + ": " + f.err.Error() }
-func (f *failure) Unwrap() error { return f.err }
+func (f *termError) Error() string { return f.step + ": " + f.err.Error() }
+func (f *termError) Unwrap() error { return f.err }
 
-func stepOf(err error) string {
-	if f, ok := errors.AsType[*failure](err); ok {
+func failedStep(err error) string {
+	if f, ok := errors.AsType[*termError](err); ok {
 		return f.step
 	}
 	return stepStream
 }
 
-// once takes the category over and sequences it until something fails.
-func (r *run) once(ctx context.Context) error {
-	t, err := r.take(ctx)
+// runTerm takes the category over and sequences it until something fails.
+func (r *categoryRun) runTerm(ctx context.Context) error {
+	t, err := r.openTerm(ctx)
 	if err != nil {
 		return err
 	}
 	for failures := 0; ; failures++ {
 		began := time.Now()
-		err, lost := t.follow(ctx)
+		err, lost := t.followStream(ctx)
 		if lost || ctx.Err() != nil {
 			return err
 		}
@@ -106,20 +106,20 @@ func (r *run) once(ctx context.Context) error {
 		if time.Since(began) > r.s.cfg.MaxBackoff || err == nil {
 			failures = 0
 		}
-		pause := r.s.backoff(failures)
+		pause := r.s.retryPause(failures)
 		if err != nil {
 			r.failing.Store(true)
 			r.s.metrics.failures.WithLabelValues(stepStream).Inc()
-			r.log.Warn("the read stream ended, opening it again", "pause", pause, "error", err)
+			r.log.Warn("read stream ended, reopening it", "pause", pause, "error", err)
 		}
-		if !sleep(ctx, pause) {
+		if backoff.Sleep(ctx, pause) != nil {
 			return ctx.Err()
 		}
 	}
 }
 
-// take opens the logs, which ends every other term, and reads what was committed.
-func (r *run) take(ctx context.Context) (*term, error) {
+// openTerm opens the logs, which ends every other term, and reads what was committed.
+func (r *categoryRun) openTerm(ctx context.Context) (*categoryTerm, error) {
 	select {
 	case r.s.starts <- struct{}{}:
 		defer func() { <-r.s.starts }()
@@ -132,53 +132,53 @@ func (r *run) take(ctx context.Context) (*term, error) {
 	shards := []record.ShardID{sequenced.Log(id), sequenced.Positions(id)}
 	states, err := r.s.deps.Log.Open(ctx, r.s.deps.ID, shards)
 	if err != nil {
-		return nil, &failure{stepOpen, fmt.Errorf("open the sequenced log: %w", err)}
+		return nil, &termError{stepOpen, fmt.Errorf("open the sequenced log: %w", err)}
 	}
 	// From here on nobody else appends: what is read stays true.
 	state, err := positions.Read(ctx, r.s.deps.Log, id)
 	if err != nil {
-		return nil, &failure{stepOpen, err}
+		return nil, &termError{stepOpen, err}
 	}
 	if state.Next != states[0].NextLSN {
-		return nil, &failure{stepOpen, fmt.Errorf("%w: the log's next LSN is %d, the positions say %d", errLost, states[0].NextLSN, state.Next)}
+		return nil, &termError{stepOpen, fmt.Errorf("%w: the log's next LSN is %d, the positions' is %d", errLost, states[0].NextLSN, state.Next)}
 	}
 	r.s.metrics.terms.Inc()
-	r.log.Info("this process sequences the category", "epoch", states[0].Epoch, "next_lsn", uint64(state.Next), "offset", state.Offset, "sources", len(state.At))
-	return &term{r: r, ledger: &ledger{
+	r.log.Info("took over the category", "epoch", states[0].Epoch, "next_lsn", uint64(state.Next), "offset", state.Offset, "sources", len(state.At))
+	return &categoryTerm{r: r, ledger: &appendLedger{
 		category: id, logEpoch: states[0].Epoch, positionsEpoch: states[1].Epoch, nextPosition: states[1].NextLSN, state: state,
 		limit: r.s.cfg.ChangeBytes,
 	}}, nil
 }
 
-// follow sequences what one stream brings. lost says that the term is over; else the stream ended, and another one can go on.
-func (t *term) follow(ctx context.Context) (err error, lost bool) { //nolint:revive // an error that ends two things
+// followStream sequences what one stream brings. lost says that the term is over; else the stream ended, and another one can go on.
+func (t *categoryTerm) followStream(ctx context.Context) (err error, lost bool) { //nolint:revive // an error that ends two things
 	ctx, cancel := context.WithCancel(ctx)
 	var reading sync.WaitGroup
 	defer reading.Wait()
 	defer cancel()
-	in := newInbox(t.r.s.cfg.Pointers)
-	reading.Go(func() { in.end(t.read(ctx, in)) })
+	in := newStepInbox(t.r.s.cfg.Pointers)
+	reading.Go(func() { in.endStream(t.readStream(ctx, in)) })
 	t.r.sequencing.Store(true)
 	defer t.r.sequencing.Store(false)
 	for {
-		steps, done, err := in.take(ctx, t.r.s.cfg.AppendRecords)
+		steps, done, err := in.takeSteps(ctx, t.r.s.cfg.AppendRecords)
 		if done {
 			return err, false
 		}
-		b, err := t.append(ctx, steps)
+		b, err := t.appendSteps(ctx, steps)
 		if err != nil {
 			return err, true
 		}
-		in.appended(b.pointers, b.bytes)
-		t.r.progress(in)
+		in.confirmAppend(b.pointers, b.bytes)
+		t.r.recordProgress(in)
 	}
 }
 
-// append appends steps. After an error the term is over: what became of them is in the logs.
-func (t *term) append(ctx context.Context, steps []step) (*batch, error) {
-	b, err := t.ledger.prepare(steps)
+// appendSteps appends steps. After an error the term is over: what became of them is in the logs.
+func (t *categoryTerm) appendSteps(ctx context.Context, steps []sourceStep) (*preparedAppend, error) {
+	b, err := t.ledger.prepareAppend(steps)
 	if err != nil {
-		return nil, &failure{stepPointer, err}
+		return nil, &termError{stepPointer, err}
 	}
 	actx, cancel := context.WithTimeout(ctx, t.r.s.cfg.AppendTimeout)
 	defer cancel()
@@ -188,9 +188,9 @@ func (t *term) append(ctx context.Context, steps []step) (*batch, error) {
 	case errors.Is(err, metalog.ErrFenced):
 		return nil, fmt.Errorf("%w: %w", errFenced, err)
 	case err != nil:
-		return nil, &failure{stepAppend, fmt.Errorf("append %d records from LSN %d: %w", len(steps), t.ledger.state.Next, err)}
+		return nil, &termError{stepAppend, fmt.Errorf("append %d records from LSN %d: %w", len(steps), t.ledger.state.Next, err)}
 	}
-	t.ledger.commit(b)
+	t.ledger.commitAppend(b)
 	m := t.r.s.metrics
 	m.appendSeconds.Observe(time.Since(began).Seconds())
 	m.pointers.Add(float64(b.pointers))
@@ -198,49 +198,34 @@ func (t *term) append(ctx context.Context, steps []step) (*batch, error) {
 	m.gaps.Add(float64(b.gaps))
 	if b.late > 0 {
 		m.late.Add(float64(b.late))
-		t.r.log.Error("pointers were sequenced behind later ones", "pointers", b.late)
+		t.r.log.Error("pointers sequenced out of order of persisted time", "pointers", b.late)
 	}
 	if b.gaps > 0 {
-		t.r.log.Warn("there are gaps in what was sequenced", "gaps", b.gaps)
+		t.r.log.Warn("gaps sequenced: pointers were trimmed or damaged", "gaps", b.gaps)
 	}
 	t.r.reached.Store(max(t.r.reached.Load(), t.ledger.state.Horizon))
 	if b.trim > record.FirstLSN {
 		if err := t.r.s.deps.Log.Trim(ctx, sequenced.Positions(t.ledger.category), b.trim); err != nil && ctx.Err() == nil {
 			m.failures.WithLabelValues(stepTrim).Inc()
-			t.r.log.Warn("the log of positions could not be trimmed, the next one is", "error", err)
+			t.r.log.Warn("trimming the log of positions failed, the next trim retries", "error", err)
 		}
 	}
 	return b, nil
 }
 
-// progress takes note that all is well, and of how far everything was sequenced.
-func (r *run) progress(in *inbox) {
+// recordProgress takes note that all is well, and of how far everything was sequenced.
+func (r *categoryRun) recordProgress(in *stepInbox) {
 	r.failing.Store(false)
-	if at := in.reached(); at > r.reached.Load() {
+	if at := in.appendedWatermark(); at > r.reached.Load() {
 		r.reached.Store(at)
 	}
 }
 
-// backoff is the pause after so many failures in a row.
-func (s *Sequencer) backoff(failures int) time.Duration {
-	d := s.cfg.MaxBackoff
-	if failures < 32 && s.cfg.MinBackoff<<failures < d && s.cfg.MinBackoff<<failures > 0 {
-		d = s.cfg.MinBackoff << failures
-	}
-	return s.jitter(d)
+// retryPause is the jittered pause after so many failures in a row.
+func (s *Sequencer) retryPause(failures int) time.Duration {
+	pauses := backoff.Backoff{Min: s.cfg.MinBackoff, Max: s.cfg.MaxBackoff}
+	return backoff.Jitter(pauses.Mean(failures+1), jitterShare)
 }
 
-// jitter changes a pause by up to a fifth, so that those that failed together do not come back together.
-func (s *Sequencer) jitter(d time.Duration) time.Duration { return d - d/5 + rand.N(2*d/5+1) }
-
-// sleep waits; it reports false when ctx ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
-}
+// jitterShare spreads pauses, so that sequencers that failed together do not retry together.
+const jitterShare = 0.2

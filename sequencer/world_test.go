@@ -406,7 +406,7 @@ func eager() Config {
 	return cfg
 }
 
-func (w *world) deps(id string, log Log, s Streams) Deps {
+func (w *world) deps(id string, log Log, s ReadStreams) Deps {
 	return Deps{Log: log, Streams: s, Categories: w.cats, Members: func() []string { return []string{id} }, ID: id}
 }
 

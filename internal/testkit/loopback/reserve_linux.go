@@ -21,7 +21,7 @@ func Reserve() (addr string, release func(), err error) {
 	}
 	var once sync.Once
 	release = func() { once.Do(func() { _ = syscall.Close(fd) }) }
-	port, err := bind(fd)
+	port, err := bindPort(fd)
 	if err != nil {
 		release()
 		return "", nil, fmt.Errorf("loopback: %w", err)
@@ -29,8 +29,8 @@ func Reserve() (addr string, release func(), err error) {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), release, nil
 }
 
-// bind binds a socket to a free port.
-func bind(fd int) (port int, err error) {
+// bindPort binds a socket to a free port.
+func bindPort(fd int) (port int, err error) {
 	if err := syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
 		return 0, os.NewSyscallError("setsockopt", err)
 	}

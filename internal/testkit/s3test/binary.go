@@ -21,14 +21,14 @@ const (
 // Binary returns the path of the versitygw executable, and builds it if this machine does not have it yet.
 func Binary(tb testing.TB) string {
 	tb.Helper()
-	path, err := binary(tb.Context())
+	path, err := findBinary(tb.Context())
 	if err != nil {
 		tb.Fatalf("s3test: %v", err)
 	}
 	return path
 }
 
-func binary(ctx context.Context) (string, error) {
+func findBinary(ctx context.Context) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", fmt.Errorf("find the folder that keeps versitygw: %w", err)
@@ -51,12 +51,12 @@ func binary(ctx context.Context) (string, error) {
 	if isFile(path) {
 		return path, nil
 	}
-	return path, install(ctx, dir)
+	return path, installBinary(ctx, dir)
 }
 
-// install builds the server in a folder inside dir and moves the result to dir, so that a build that is interrupted never
+// installBinary builds the server in a folder inside dir and moves the result to dir, so that a build that is interrupted never
 // leaves half an executable under the final name. The caller holds the lock of dir.
-func install(ctx context.Context, dir string) error {
+func installBinary(ctx context.Context, dir string) error {
 	build, err := os.MkdirTemp(dir, "build-")
 	if err != nil {
 		return fmt.Errorf("make a folder to build versitygw in: %w", err)

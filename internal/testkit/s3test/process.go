@@ -11,8 +11,8 @@ import (
 
 var errExited = errors.New("the server ended by itself")
 
-// process is a child process whose output goes to a tailBuffer.
-type process struct {
+// serverProcess is a child process whose output goes to a tailBuffer.
+type serverProcess struct {
 	cmd *exec.Cmd
 	// exited is closed when the process has ended and been waited for; err may be read after that.
 	exited chan struct{}
@@ -21,14 +21,14 @@ type process struct {
 
 // startProcess runs a program in a process group of its own. On Linux the program also dies with the test binary, whatever
 // ended that one.
-func startProcess(program string, args, env []string, output *tailBuffer) (*process, error) {
+func startProcess(program string, args, env []string, output *tailBuffer) (*serverProcess, error) {
 	cmd := exec.Command(program, args...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout = output
 	cmd.Stderr = output
 	cmd.SysProcAttr = childAttributes()
 
-	p := &process{cmd: cmd, exited: make(chan struct{})}
+	p := &serverProcess{cmd: cmd, exited: make(chan struct{})}
 	started := make(chan error, 1)
 	go func() {
 		// The signal that a parent's death sends follows the thread that started the child, so that thread has to last as
@@ -48,8 +48,8 @@ func startProcess(program string, args, env []string, output *tailBuffer) (*proc
 	return p, nil
 }
 
-// kill ends the process with its children and returns when it is gone.
-func (p *process) kill() {
+// killProcess ends the process with its children and returns when it is gone.
+func (p *serverProcess) killProcess() {
 	select {
 	case <-p.exited:
 		// Its id may belong to another process by now.

@@ -40,7 +40,7 @@ type Server struct {
 	sidecar bool
 	log     tailBuffer
 	// proc is nil while the server is stopped.
-	proc *process
+	proc *serverProcess
 }
 
 // Start runs a server that lives until the end of the test. What the server logged goes to the log of a test that failed.
@@ -66,7 +66,7 @@ func Start(tb testing.TB) *Server {
 
 	for attempt := 1; ; attempt++ {
 		s.Endpoint = freeAddress(tb)
-		err := s.run()
+		err := s.startProcess()
 		if err == nil {
 			break
 		}
@@ -89,7 +89,7 @@ func (s *Server) Stop() {
 	if s.proc == nil {
 		return
 	}
-	s.proc.kill()
+	s.proc.killProcess()
 	s.proc = nil
 }
 
@@ -97,7 +97,7 @@ func (s *Server) Stop() {
 func (s *Server) Restart() {
 	s.tb.Helper()
 	s.Stop()
-	if err := s.run(); err != nil {
+	if err := s.startProcess(); err != nil {
 		s.tb.Fatalf("s3test: restart versitygw at %s: %v", s.Endpoint, err)
 	}
 }
@@ -114,14 +114,14 @@ func (s *Server) CreateBucket(name string) {
 // Client returns a new client with the server's credentials.
 func (s *Server) Client() *minio.Client {
 	s.tb.Helper()
-	client, err := s.client()
+	client, err := s.newClient()
 	if err != nil {
 		s.tb.Fatalf("s3test: make a client for %s: %v", s.Endpoint, err)
 	}
 	return client
 }
 
-func (s *Server) client() (*minio.Client, error) {
+func (s *Server) newClient() (*minio.Client, error) {
 	return minio.New(s.Endpoint, &minio.Options{
 		Creds:      credentials.NewStaticV4(s.AccessKey, s.SecretKey, ""),
 		Region:     s.Region,
@@ -131,8 +131,8 @@ func (s *Server) client() (*minio.Client, error) {
 	})
 }
 
-// run starts the process and returns when it answers, or with an error and no process.
-func (s *Server) run() error {
+// startProcess starts the process and returns when it answers, or with an error and no process.
+func (s *Server) startProcess() error {
 	objects, sidecar := filepath.Join(s.dir, "objects"), filepath.Join(s.dir, "sidecar")
 	for _, dir := range []string{objects, sidecar} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -143,25 +143,25 @@ func (s *Server) run() error {
 	if s.sidecar {
 		args = append(args, "--sidecar", sidecar)
 	}
-	proc, err := startProcess(s.binary, append(args, objects), s.env(), &s.log)
+	proc, err := startProcess(s.binary, append(args, objects), s.environVars(), &s.log)
 	if err != nil {
 		return err
 	}
 	if err := s.awaitReady(proc); err != nil {
-		proc.kill()
+		proc.killProcess()
 		return err
 	}
 	s.proc = proc
 	return nil
 }
 
-// env holds the credentials, which are no business of whoever lists the processes.
-func (s *Server) env() []string {
+// environVars holds the credentials, which are no business of whoever lists the processes.
+func (s *Server) environVars() []string {
 	return []string{"ROOT_ACCESS_KEY_ID=" + s.AccessKey, "ROOT_SECRET_ACCESS_KEY=" + s.SecretKey}
 }
 
-func (s *Server) awaitReady(proc *process) error {
-	client, err := s.client()
+func (s *Server) awaitReady(proc *serverProcess) error {
+	client, err := s.newClient()
 	if err != nil {
 		return fmt.Errorf("make a client: %w", err)
 	}

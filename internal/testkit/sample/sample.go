@@ -26,13 +26,13 @@ var nginxStatus []byte
 
 // The samples, decompressed once. Callers must not change them.
 var (
-	AccessLog   = sync.OnceValue(func() []byte { return decompress("apache_access.log", accessLog) })
-	AccessJSON  = sync.OnceValue(func() []byte { return decompress("access.jsonl", accessJSON) })
-	NginxStatus = sync.OnceValue(func() []byte { return decompress("nginx_status.jsonl", nginxStatus) })
+	AccessLog   = sync.OnceValue(func() []byte { return decompressSample("apache_access.log", accessLog) })
+	AccessJSON  = sync.OnceValue(func() []byte { return decompressSample("access.jsonl", accessJSON) })
+	NginxStatus = sync.OnceValue(func() []byte { return decompressSample("nginx_status.jsonl", nginxStatus) })
 )
 
-// decompress panics when the binary was built from damaged files: there is nothing that a caller could do.
-func decompress(name string, b []byte) []byte {
+// decompressSample panics when the binary was built from damaged files: there is nothing that a caller could do.
+func decompressSample(name string, b []byte) []byte {
 	dec, err := zstd.NewReader(nil)
 	if err != nil {
 		panic(fmt.Sprintf("sample %s: %v", name, err))

@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// schedule decides which slices are looked at when. It does no I/O. Times are the engine's, in Unix microseconds.
+// sliceSchedule decides which slices are looked at when. It does no I/O. Times are the engine's, in Unix microseconds.
 //
 // A slice is in it from when the boundary has passed its end until nothing is left of it. Some 60 bytes each; there are as many as its
 // class is long, divided by their length: 220 for a class of 4 hours, 7,400 for 90 days, 18,800 for ten years.
-type schedule struct {
+type sliceSchedule struct {
 	grace  time.Duration
-	slices map[slice]*sliceState
+	slices map[timeSlice]*sliceState
 	queue  dueQueue
 	// frontier is, for each class, the first slice that was not added yet.
-	frontier map[uint32]slice
+	frontier map[uint32]timeSlice
 	// open are the slices, by class, that were not done with for the first time.
-	open map[uint32]map[slice]struct{}
+	open map[uint32]map[timeSlice]struct{}
 }
 
 type sliceState struct {
@@ -28,50 +28,50 @@ type sliceState struct {
 	queued int64
 }
 
-func newSchedule(grace time.Duration) *schedule {
-	return &schedule{
-		grace: grace, slices: map[slice]*sliceState{}, frontier: map[uint32]slice{}, open: map[uint32]map[slice]struct{}{},
+func newSliceSchedule(grace time.Duration) *sliceSchedule {
+	return &sliceSchedule{
+		grace: grace, slices: map[timeSlice]*sliceState{}, frontier: map[uint32]timeSlice{}, open: map[uint32]map[timeSlice]struct{}{},
 	}
 }
 
-// begin takes up a class: its oldest blob is of the time oldest (none: -1), and up to cursor its slices were examined before. Those
+// beginClass takes up a class: its oldest blob is of the time oldest (none: -1), and up to cursor its slices were examined before. Those
 // are taken to expire after expected. It reports false when there are blobs so old that they are left to a listing of everything: the time
 // in an id is what a batcher's clock said.
-func (s *schedule) begin(class uint32, oldest, cursor, boundary int64, expected time.Duration) bool {
+func (s *sliceSchedule) beginClass(class uint32, oldest, cursor, boundary int64, expected time.Duration) bool {
 	digits := sliceDigits(class, s.grace)
-	s.open[class] = map[slice]struct{}{}
+	s.open[class] = map[timeSlice]struct{}{}
 	first := sliceOf(class, digits, boundary)
-	horizon := boundary - 4*hours(class) - hours(24)
+	horizon := boundary - 4*classLength(class) - classLength(24)
 	if oldest >= 0 && oldest < first.start() {
 		first = sliceOf(class, digits, max(oldest, horizon))
 	}
 	at := first
 	for ; at.end() <= min(cursor, boundary); at = at.next() {
-		s.put(at, at.end()+expected.Microseconds())
+		s.putDue(at, at.end()+expected.Microseconds())
 	}
 	s.frontier[class] = at
-	s.advance(class, boundary)
+	s.advanceFrontier(class, boundary)
 	return oldest < 0 || oldest >= horizon
 }
 
-// advance adds the slices that the boundary has passed.
-func (s *schedule) advance(class uint32, boundary int64) {
+// advanceFrontier adds the slices that the boundary has passed.
+func (s *sliceSchedule) advanceFrontier(class uint32, boundary int64) {
 	at := s.frontier[class]
 	for ; at.end() <= boundary; at = at.next() {
-		s.see(at, at.end())
+		s.putUnseen(at, at.end())
 	}
 	s.frontier[class] = at
 }
 
-// see has a slice examined completely before the cursor passes it.
-func (s *schedule) see(k slice, due int64) {
-	s.put(k, due)
+// putUnseen has a slice examined completely before the cursor passes it.
+func (s *sliceSchedule) putUnseen(k timeSlice, due int64) {
+	s.putDue(k, due)
 	s.slices[k].unseen = true
 	s.open[k.class][k] = struct{}{}
 }
 
-// put has a slice examined at due, or earlier if it was to be.
-func (s *schedule) put(k slice, due int64) {
+// putDue has a slice examined at due, or earlier if it was to be.
+func (s *sliceSchedule) putDue(k timeSlice, due int64) {
 	st := s.slices[k]
 	if st == nil {
 		st = &sliceState{}
@@ -83,8 +83,8 @@ func (s *schedule) put(k slice, due int64) {
 	heap.Push(&s.queue, dueSlice{due, k})
 }
 
-// next returns the slice that has been due for longest at now. It is not due again before examined was called.
-func (s *schedule) next(now int64) (slice, bool) {
+// takeDue returns the slice that has been due for longest at now. It is not due again before examined was called.
+func (s *sliceSchedule) takeDue(now int64) (timeSlice, bool) {
 	for len(s.queue) > 0 && s.queue[0].due <= now {
 		d, _ := heap.Pop(&s.queue).(dueSlice) // the queue holds nothing else
 		if st := s.slices[d.slice]; st != nil && st.queued == d.due {
@@ -92,19 +92,19 @@ func (s *schedule) next(now int64) (slice, bool) {
 			return d.slice, true
 		}
 	}
-	return slice{}, false
+	return timeSlice{}, false
 }
 
-// lag is for how long the slice that is due first has been due.
-func (s *schedule) lag(now int64) int64 {
+// dueLag is for how long the slice that is due first has been due.
+func (s *sliceSchedule) dueLag(now int64) int64 {
 	if len(s.queue) == 0 {
 		return 0
 	}
 	return max(0, now-s.queue[0].due)
 }
 
-// outcome is what was found in a slice.
-type outcome struct {
+// sliceResult is what was found in a slice.
+type sliceResult struct {
 	// doomed is how many blobs are to be deleted, left how many stay.
 	doomed, left int
 	// due is when the first of those that stay will have expired.
@@ -113,9 +113,9 @@ type outcome struct {
 	cut bool
 }
 
-// examined says what was found in a slice at now. It is not looked at again before 1/60 of its class has gone by, so that a class whose
+// recordResult says what was found in a slice at now. It is not looked at again before 1/60 of its class has gone by, so that a class whose
 // categories expire at different times is not read over and over.
-func (s *schedule) examined(k slice, o outcome, now int64) {
+func (s *sliceSchedule) recordResult(k timeSlice, o sliceResult, now int64) {
 	st := s.slices[k]
 	if st == nil {
 		return
@@ -124,40 +124,40 @@ func (s *schedule) examined(k slice, o outcome, now int64) {
 	switch {
 	case o.cut:
 		st.unseen = true
-		s.put(k, now+(10*time.Second).Microseconds())
+		s.putDue(k, now+(10*time.Second).Microseconds())
 		return
 	case o.left > 0:
-		s.put(k, max(o.due, now+hours(k.class)/60))
+		s.putDue(k, max(o.due, now+classLength(k.class)/60))
 	}
 	st.unseen, st.left = false, o.left > 0
-	s.settle(k, st)
+	s.dropFinished(k, st)
 }
 
-// failed says that a slice could not be examined: it is tried again.
-func (s *schedule) failed(k slice, now int64, pause time.Duration) {
+// retryAfter says that a slice could not be examined: it is tried again.
+func (s *sliceSchedule) retryAfter(k timeSlice, now int64, pause time.Duration) {
 	if s.slices[k] != nil {
-		s.put(k, now+pause.Microseconds())
+		s.putDue(k, now+pause.Microseconds())
 	}
 }
 
-// doom says that blobs of a slice wait to be deleted, though not all of it was examined.
-func (s *schedule) doom(k slice, n int) {
+// recordDoomed says that blobs of a slice wait to be deleted, though not all of it was examined.
+func (s *sliceSchedule) recordDoomed(k timeSlice, n int) {
 	if st := s.slices[k]; st != nil {
 		st.doomed += n
 		st.unseen = true
 	}
 }
 
-// deleted says that a doomed blob of a slice is gone.
-func (s *schedule) deleted(k slice) {
+// recordDeleted says that a doomed blob of a slice is gone.
+func (s *sliceSchedule) recordDeleted(k timeSlice) {
 	if st := s.slices[k]; st != nil {
 		st.doomed--
-		s.settle(k, st)
+		s.dropFinished(k, st)
 	}
 }
 
-// settle ends the first look at a slice when nothing of it waits to be deleted any more, and forgets slices of which nothing is left.
-func (s *schedule) settle(k slice, st *sliceState) {
+// dropFinished ends the first look at a slice when nothing of it waits to be deleted any more, and forgets slices of which nothing is left.
+func (s *sliceSchedule) dropFinished(k timeSlice, st *sliceState) {
 	if st.doomed > 0 || st.unseen {
 		return
 	}
@@ -167,29 +167,29 @@ func (s *schedule) settle(k slice, st *sliceState) {
 	}
 }
 
-// again has the slices of a class examined that hold blobs made from from to to.
-func (s *schedule) again(class uint32, from, to, now int64) {
+// examineAgain has the slices of a class examined that hold blobs made from from to to.
+func (s *sliceSchedule) examineAgain(class uint32, from, to, now int64) {
 	for k, st := range s.slices {
 		if k.class == class && k.end() > from && k.start() <= to && (st.queued == 0 || st.queued > now) {
-			s.put(k, now)
+			s.putDue(k, now)
 		}
 	}
 }
 
-// found tells of a blob in a listing of everything, made at t. late: it was stored long after that.
-func (s *schedule) found(class uint32, t, now int64, late bool) {
+// addListed tells of a blob in a listing of everything, made at t. late: it was stored long after that.
+func (s *sliceSchedule) addListed(class uint32, t, now int64, late bool) {
 	k := sliceOf(class, sliceDigits(class, s.grace), t)
 	f, known := s.frontier[class]
 	if !known || k.number >= f.number {
 		return // its time comes
 	}
 	if st := s.slices[k]; st == nil || late && st.queued > now {
-		s.see(k, now)
+		s.putUnseen(k, now)
 	}
 }
 
-// cursor is the time of a class up to which everything was examined once, and what was dead is gone.
-func (s *schedule) cursor(class uint32) int64 {
+// classCursor is the time of a class up to which everything was examined once, and what was dead is gone.
+func (s *sliceSchedule) classCursor(class uint32) int64 {
 	f, known := s.frontier[class]
 	if !known {
 		return 0
@@ -206,7 +206,7 @@ type dueQueue []dueSlice
 
 type dueSlice struct {
 	due   int64
-	slice slice
+	slice timeSlice
 }
 
 func (q dueQueue) Len() int           { return len(q) }

@@ -33,8 +33,8 @@ func TestSlices(t *testing.T) {
 				continue
 			}
 			key := pointer.Key(class, pointer.MakeBlobID(made, [10]byte{7}))
-			if strings.HasPrefix(key, k.prefix()) != in {
-				t.Fatalf("%s is in %s: %v, want %v", key, k.prefix(), !in, in)
+			if strings.HasPrefix(key, k.keyPrefix()) != in {
+				t.Fatalf("%s is in %s: %v, want %v", key, k.keyPrefix(), !in, in)
 			}
 		}
 	})
@@ -45,17 +45,17 @@ func TestSlices(t *testing.T) {
 func TestSchedule(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const class = 8
-		s := newSchedule(time.Hour)
+		s := newSliceSchedule(time.Hour)
 		digits := sliceDigits(class, time.Hour)
 		now := int64(1_750_000_000_000_000)
-		boundary := now - hours(1)
-		begin := sliceOf(class, digits, now-hours(rapid.Uint32Range(2, 20).Draw(t, "hours"))) // of few slices some are looked at again
-		s.begin(class, begin.start(), 0, boundary, 8*time.Hour)
-		left := map[slice]int{}   // blobs that the store has
-		doomed := map[slice]int{} // and that wait to be deleted
-		seen := map[slice]bool{}  // that were examined completely
-		done := map[slice]bool{}  // and of which, since then, nothing waited to be deleted for a moment; later looks hold no cursor back
-		looked := func(k slice) {
+		boundary := now - classLength(1)
+		begin := sliceOf(class, digits, now-classLength(rapid.Uint32Range(2, 20).Draw(t, "hours"))) // of few slices some are looked at again
+		s.beginClass(class, begin.start(), 0, boundary, 8*time.Hour)
+		left := map[timeSlice]int{}   // blobs that the store has
+		doomed := map[timeSlice]int{} // and that wait to be deleted
+		seen := map[timeSlice]bool{}  // that were examined completely
+		done := map[timeSlice]bool{}  // and of which, since then, nothing waited to be deleted for a moment; later looks hold no cursor back
+		looked := func(k timeSlice) {
 			if seen[k] && doomed[k] == 0 {
 				done[k] = true
 			}
@@ -66,51 +66,51 @@ func TestSchedule(t *testing.T) {
 		frontier := s.frontier[class]
 		t.Repeat(map[string]func(*rapid.T){
 			"": func(t *rapid.T) {
-				cursor := s.cursor(class)
+				cursor := s.classCursor(class)
 				for k := begin; k.end() <= cursor; k = k.next() {
 					if !done[k] {
-						t.Fatalf("the cursor passed %s: looked at %v, %d doomed", k.prefix(), seen[k], doomed[k])
+						t.Fatalf("the cursor passed %s: looked at %v, %d doomed", k.keyPrefix(), seen[k], doomed[k])
 					}
 				}
 				for k, n := range left {
 					if st := s.slices[k]; n > 0 && (st == nil || st.queued == 0) {
-						t.Fatalf("%s with %d blobs was forgotten", k.prefix(), n)
+						t.Fatalf("%s with %d blobs was forgotten", k.keyPrefix(), n)
 					}
 				}
 			},
 			"advance": func(t *rapid.T) {
-				now += rapid.Int64Range(0, hours(2)).Draw(t, "by")
-				boundary = now - hours(1)
-				s.advance(class, boundary)
+				now += rapid.Int64Range(0, classLength(2)).Draw(t, "by")
+				boundary = now - classLength(1)
+				s.advanceFrontier(class, boundary)
 				for ; frontier.end() <= boundary; frontier = frontier.next() {
 					left[frontier] = rapid.IntRange(0, 2).Draw(t, "blobs")
 				}
 			},
 			"examine": func(t *rapid.T) {
-				k, ok := s.next(now)
+				k, ok := s.takeDue(now)
 				if !ok {
 					return
 				}
 				if k.end() > boundary {
-					t.Fatalf("%s is examined before the boundary has passed it", k.prefix())
+					t.Fatalf("%s is examined before the boundary has passed it", k.keyPrefix())
 				}
 				if rapid.IntRange(0, 5).Draw(t, "fails") == 0 {
-					s.failed(k, now, time.Second)
+					s.retryAfter(k, now, time.Second)
 					return
 				}
-				o := outcome{doomed: rapid.IntRange(0, left[k]).Draw(t, "dead"), due: now + rapid.Int64Range(0, hours(9)).Draw(t, "due")}
+				o := sliceResult{doomed: rapid.IntRange(0, left[k]).Draw(t, "dead"), due: now + rapid.Int64Range(0, classLength(9)).Draw(t, "due")}
 				o.left = left[k] - o.doomed
 				o.cut = o.left > 0 && rapid.IntRange(0, 5).Draw(t, "cut") == 0
 				left[k] -= o.doomed
 				doomed[k] += o.doomed
-				s.examined(k, o, now)
+				s.recordResult(k, o, now)
 				if !o.cut {
 					seen[k] = true
 					looked(k)
-					if next, ok := s.next(now + hours(class)/60 - 1); ok && next == k {
+					if next, ok := s.takeDue(now + classLength(class)/60 - 1); ok && next == k {
 						t.Fatal("it is due again at once")
 					} else if ok {
-						s.failed(next, now, 0)
+						s.retryAfter(next, now, 0)
 					}
 				}
 			},
@@ -118,25 +118,25 @@ func TestSchedule(t *testing.T) {
 				for k := begin; k.end() <= boundary; k = k.next() {
 					if doomed[k] > 0 {
 						doomed[k]--
-						s.deleted(k)
+						s.recordDeleted(k)
 						looked(k)
 						return
 					}
 				}
 			},
-			"again": func(*rapid.T) { s.again(class, 0, now, now) },
+			"again": func(*rapid.T) { s.examineAgain(class, 0, now, now) },
 		})
 		// In the end, nothing is kept of slices without blobs.
 		for range 3 * len(left) {
-			now += hours(1)
-			for k, ok := s.next(now); ok; k, ok = s.next(now) {
+			now += classLength(1)
+			for k, ok := s.takeDue(now); ok; k, ok = s.takeDue(now) {
 				doomed[k] += left[k]
-				s.examined(k, outcome{doomed: left[k]}, now)
+				s.recordResult(k, sliceResult{doomed: left[k]}, now)
 				left[k] = 0
 			}
 			for k, n := range doomed {
 				for range n {
-					s.deleted(k)
+					s.recordDeleted(k)
 				}
 				delete(doomed, k)
 			}
@@ -150,21 +150,21 @@ func TestSchedule(t *testing.T) {
 
 // TestScheduleAfterRestart: what was examined before is due when it is expected to expire, the rest at once.
 func TestScheduleAfterRestart(t *testing.T) {
-	s := newSchedule(time.Hour)
+	s := newSliceSchedule(time.Hour)
 	now := int64(1_750_000_000_000_000)
-	cursor := now - hours(10)
-	s.begin(72, now-hours(80), cursor, now-hours(1), 71*time.Hour)
-	if got := s.cursor(72); got > cursor || got < cursor-hours(1) {
-		t.Errorf("the cursor is %d hours ago", (now-got)/hours(1))
+	cursor := now - classLength(10)
+	s.beginClass(72, now-classLength(80), cursor, now-classLength(1), 71*time.Hour)
+	if got := s.classCursor(72); got > cursor || got < cursor-classLength(1) {
+		t.Errorf("the cursor is %d hours ago", (now-got)/classLength(1))
 	}
 	due := 0
-	for k, ok := s.next(now); ok; k, ok = s.next(now) {
-		if k.end() > now-hours(71) && k.end() <= cursor {
-			t.Fatalf("a slice of %d hours ago is due", (now-k.start())/hours(1))
+	for k, ok := s.takeDue(now); ok; k, ok = s.takeDue(now) {
+		if k.end() > now-classLength(71) && k.end() <= cursor {
+			t.Fatalf("a slice of %d hours ago is due", (now-k.start())/classLength(1))
 		}
 		due++
 	}
-	if width := sliceOf(72, 7, 0).end(); due < int(hours(16)/width) {
+	if width := sliceOf(72, 7, 0).end(); due < int(classLength(16)/width) {
 		t.Errorf("%d slices are due", due)
 	}
 }
@@ -185,7 +185,7 @@ func TestHorizon(t *testing.T) {
 		{now - 50*hour, now - 8*hour, 24 * time.Hour, true, true}, // no longer than the retention
 		{now - 5*hour, now - 4*hour, 0, true, true},
 	} {
-		at, held, revoked := horizon(now, 4*time.Hour, tc.pin, tc.limit)
+		at, held, revoked := trimHorizon(now, 4*time.Hour, tc.pin, tc.limit)
 		if at != tc.want || held != tc.held || revoked != tc.revoked {
 			t.Errorf("pin %d h ago: %d h ago, %v, %v", (now-tc.pin)/hour, (now-at)/hour, held, revoked)
 		}
@@ -205,42 +205,42 @@ func TestTrimming(t *testing.T) {
 		}
 		return slices.Values(cats)
 	}
-	s := newTrimming(10 * time.Second)
-	s.sync(all(time.Hour, 4*time.Hour, 72*time.Hour), 1, now)
+	s := newTrimSchedule(10 * time.Second)
+	s.syncCategories(all(time.Hour, 4*time.Hour, 72*time.Hour), 1, now)
 	for range 3 {
-		if _, _, ok := s.next(now); !ok {
+		if _, _, ok := s.takeDue(now); !ok {
 			t.Fatal("a new category is not due")
 		}
 	}
-	if _, _, ok := s.next(now); ok {
+	if _, _, ok := s.takeDue(now); ok {
 		t.Fatal("one is due twice")
 	}
 	for i, tc := range []struct {
 		id        uint32
 		retention time.Duration
-		found     looked
+		found     trimResult
 		due       int64
 	}{
-		{1, time.Hour, looked{empty: true}, now + hour},
-		{2, 4 * time.Hour, looked{oldest: now - hour}, now + 3*hour},
-		{2, 4 * time.Hour, looked{oldest: now - 4*hour}, now + 4*hour/64},
-		{3, 72 * time.Hour, looked{}, now + hour/6},
-		{3, 72 * time.Hour, looked{empty: true}, now + 24*hour},
-		{1, time.Minute, looked{}, now + 10e6},
-		{1, time.Hour, looked{held: true, oldest: now}, now + 10e6},
+		{1, time.Hour, trimResult{empty: true}, now + hour},
+		{2, 4 * time.Hour, trimResult{oldest: now - hour}, now + 3*hour},
+		{2, 4 * time.Hour, trimResult{oldest: now - 4*hour}, now + 4*hour/64},
+		{3, 72 * time.Hour, trimResult{}, now + hour/6},
+		{3, 72 * time.Hour, trimResult{empty: true}, now + 24*hour},
+		{1, time.Minute, trimResult{}, now + 10e6},
+		{1, time.Hour, trimResult{held: true, oldest: now}, now + 10e6},
 	} {
-		if got := s.done(tc.id, tc.retention, tc.found, now); got != tc.due {
+		if got := s.recordResult(tc.id, tc.retention, tc.found, now); got != tc.due {
 			t.Errorf("%d: due in %v", i, time.Duration(got-now)*time.Microsecond)
 		}
 	}
-	s = newTrimming(10 * time.Second)
-	s.sync(all(time.Hour, 4*time.Hour), 1, now)
-	for id, _, ok := s.next(now); ok; id, _, ok = s.next(now) {
-		s.done(id, time.Hour, looked{empty: true}, now)
+	s = newTrimSchedule(10 * time.Second)
+	s.syncCategories(all(time.Hour, 4*time.Hour), 1, now)
+	for id, _, ok := s.takeDue(now); ok; id, _, ok = s.takeDue(now) {
+		s.recordResult(id, time.Hour, trimResult{empty: true}, now)
 	}
-	s.sync(all(0, 2*time.Hour, 9*time.Hour), 2, now+1)
+	s.syncCategories(all(0, 2*time.Hour, 9*time.Hour), 2, now+1)
 	var due []uint32
-	for id, st, ok := s.next(now + 1); ok; id, st, ok = s.next(now + 1) {
+	for id, st, ok := s.takeDue(now + 1); ok; id, st, ok = s.takeDue(now + 1) {
 		due = append(due, id)
 		if id == 2 && st.lowered != 4*time.Hour {
 			t.Errorf("lowered from %v", st.lowered)
@@ -256,11 +256,11 @@ func TestLease(t *testing.T) {
 	l := lease{ttl: 9 * time.Second}
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
 	st := metalog.State{Epoch: 3, NextLSN: 10}
-	other := &state{Owner: "other"}
+	other := &keeperState{Owner: "other"}
 	for _, tc := range []struct {
 		second int
 		next   uint64
-		last   *state
+		last   *keeperState
 		take   bool
 	}{
 		{0, 10, other, false},
@@ -269,16 +269,16 @@ func TestLease(t *testing.T) {
 		{16, 11, other, false},
 		{17, 11, other, true},
 		{17, 12, other, false},
-		{18, 13, &state{Owner: "other", Released: true}, true},
-		{18, 14, &state{Owner: "me"}, true},
+		{18, 13, &keeperState{Owner: "other", Released: true}, true},
+		{18, 14, &keeperState{Owner: "me"}, true},
 		{18, 15, nil, false},
 	} {
 		st.NextLSN = record.LSN(tc.next)
-		if take, wait := l.look(at(tc.second), "me", st, tc.last); take != tc.take || !take && (wait <= 0 || wait > 3*time.Second) {
+		if take, wait := l.checkTakeover(at(tc.second), "me", st, tc.last); take != tc.take || !take && (wait <= 0 || wait > 3*time.Second) {
 			t.Errorf("second %d, LSN %d: take %v, wait %v", tc.second, tc.next, take, wait)
 		}
 	}
-	if take, _ := l.look(at(18), "me", metalog.State{}, nil); !take {
+	if take, _ := l.checkTakeover(at(18), "me", metalog.State{}, nil); !take {
 		t.Error("nobody ever led, and it waits")
 	}
 }

@@ -15,27 +15,27 @@ import (
 const byteCredits = 64 << 30
 
 // errSilent ends a stream that says nothing any more.
-var errSilent = errors.New("sequencer: the stream fell silent")
+var errSilent = errors.New("sequencer: no message from the read stream within its timeout")
 
-// source is one stream of a term.
-type source struct {
-	t         *term
-	in        *inbox
-	reception *reception
-	opened    bool
-	alive     *time.Timer
+// sourceStream is one stream of a term.
+type sourceStream struct {
+	t       *categoryTerm
+	in      *stepInbox
+	checker *streamChecker
+	opened  bool
+	alive   *time.Timer
 }
 
-// read opens a stream from where the term stands and puts what it brings into the inbox, until it ends.
-func (t *term) read(ctx context.Context, in *inbox) error {
+// readStream opens a stream from where the term stands and puts what it brings into the inbox, until it ends.
+func (t *categoryTerm) readStream(ctx context.Context, in *stepInbox) error {
 	cfg := &t.r.s.cfg
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silence := max(10*cfg.Heartbeat, 10*time.Second)
-	s := &source{t: t, in: in, reception: newReception(t.ledger.state), alive: time.AfterFunc(silence, func() { cancel(errSilent) })}
+	s := &sourceStream{t: t, in: in, checker: newStreamChecker(t.ledger.state), alive: time.AfterFunc(silence, func() { cancel(errSilent) })}
 	defer s.alive.Stop()
 	start := &scribev1.StreamStart{
-		Category: t.r.cat.GetName(), StartAt: scribev1.StartAt_START_AT_EARLIEST, Resume: t.ledger.resume(), Unsequenced: true,
+		Category: t.r.cat.GetName(), StartAt: scribev1.StartAt_START_AT_EARLIEST, Resume: t.ledger.resumePositions(), Unsequenced: true,
 		Window: durationpb.New(0), Heartbeat: durationpb.New(cfg.Heartbeat), Consumer: "sequencer " + t.r.s.deps.ID,
 		Credits: &scribev1.StreamCredits{Pointers: uint32(cfg.Pointers), Bytes: byteCredits}, //nolint:gosec // bounded by Config.Validate
 	}
@@ -46,7 +46,7 @@ func (t *term) read(ctx context.Context, in *inbox) error {
 			first = false
 			return &scribev1.StreamRequest{Step: &scribev1.StreamRequest_Start{Start: start}}, nil
 		}
-		pointers, bytes, err := in.credits(rctx)
+		pointers, bytes, err := in.takeCredits(rctx)
 		if err != nil {
 			return nil, err
 		}
@@ -55,7 +55,7 @@ func (t *term) read(ctx context.Context, in *inbox) error {
 		}}, nil
 	}, func(m *scribev1.StreamResponse) error {
 		s.alive.Reset(silence)
-		return s.take(ctx, m)
+		return s.takeMessage(ctx, m)
 	})
 	if cause := context.Cause(ctx); errors.Is(cause, errSilent) {
 		err = cause
@@ -66,65 +66,65 @@ func (t *term) read(ctx context.Context, in *inbox) error {
 // maxConsumer is the longest name of a reader in bytes.
 const maxConsumer = 255
 
-// take takes one message of the stream.
-func (s *source) take(ctx context.Context, m *scribev1.StreamResponse) error {
+// takeMessage takes one message of the stream.
+func (s *sourceStream) takeMessage(ctx context.Context, m *scribev1.StreamResponse) error {
 	if m.GetOpened() == nil && !s.opened {
-		return fmt.Errorf("%w: its first message is %T", errStream, m.GetStep())
+		return fmt.Errorf("%w: first message is %T, want opened", errStream, m.GetStep())
 	}
 	switch m := m.GetStep().(type) {
 	case *scribev1.StreamResponse_Opened:
-		return s.open(ctx, m.Opened)
+		return s.checkOpened(ctx, m.Opened)
 	case *scribev1.StreamResponse_Entries:
-		steps := make([]step, 0, len(m.Entries.GetEntries()))
+		steps := make([]sourceStep, 0, len(m.Entries.GetEntries()))
 		for _, e := range m.Entries.GetEntries() {
-			st, err := s.reception.entry(e)
+			st, err := s.checker.checkEntry(e)
 			if err != nil {
 				return err
 			}
 			steps = append(steps, st)
 		}
-		return s.in.put(ctx, m.Entries.GetWatermark(), steps...)
+		return s.in.putSteps(ctx, m.Entries.GetWatermark(), steps...)
 	case *scribev1.StreamResponse_Gap:
-		st, err := s.reception.gap(m.Gap)
+		st, err := s.checker.checkGap(m.Gap)
 		if err != nil {
 			return err
 		}
-		return s.in.put(ctx, 0, st)
+		return s.in.putSteps(ctx, 0, st)
 	case *scribev1.StreamResponse_ShardAdded:
-		return s.join(ctx, m.ShardAdded)
+		return s.joinShard(ctx, m.ShardAdded)
 	case *scribev1.StreamResponse_Heartbeat:
-		s.in.mark(m.Heartbeat.GetWatermark())
-		s.t.r.progress(s.in)
+		s.in.advanceWatermark(m.Heartbeat.GetWatermark())
+		s.t.r.recordProgress(s.in)
 	case *scribev1.StreamResponse_Evicted:
-		s.t.r.log.Info("the stream was evicted, another one goes on", "reason", m.Evicted.GetReason().String(), "message", m.Evicted.GetMessage())
+		s.t.r.log.Info("read stream evicted, opening another one", "reason", m.Evicted.GetReason().String(), "message", m.Evicted.GetMessage())
 	default: // the end of a shard; what a newer server says goes without credits, so it brings no pointers
 	}
 	return nil
 }
 
-func (s *source) open(ctx context.Context, o *scribev1.StreamOpened) error {
+func (s *sourceStream) checkOpened(ctx context.Context, o *scribev1.StreamOpened) error {
 	if s.opened {
-		return fmt.Errorf("%w: it is opened twice", errStream)
+		return fmt.Errorf("%w: opened twice", errStream)
 	}
 	s.opened = true
 	if id := o.GetCategory().GetId(); id != s.t.r.cat.GetId() {
-		return fmt.Errorf("%w: the category has the id %d, not %d: it was deleted and made again", errStream, id, s.t.r.cat.GetId())
+		return fmt.Errorf("%w: category id %d, want %d: the category was deleted and created again", errStream, id, s.t.r.cat.GetId())
 	}
 	if w := o.GetWindow(); w == nil || w.AsDuration() != 0 {
-		return fmt.Errorf("%w: its window is %v, not 0", errStream, w)
+		return fmt.Errorf("%w: window %v, want 0", errStream, w)
 	}
 	for _, v := range o.GetShards() {
-		if err := s.join(ctx, v); err != nil {
+		if err := s.joinShard(ctx, v); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *source) join(ctx context.Context, v *scribev1.StreamShard) error {
-	st, err := s.reception.join(v)
+func (s *sourceStream) joinShard(ctx context.Context, v *scribev1.StreamShard) error {
+	st, err := s.checker.joinShard(v)
 	if err != nil || st == nil {
 		return err
 	}
-	return s.in.put(ctx, 0, *st)
+	return s.in.putSteps(ctx, 0, *st)
 }

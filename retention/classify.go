@@ -14,8 +14,8 @@ import (
 	"scribe/storage/metalog"
 )
 
-// verdict says what is known of a blob whose id is below the boundary.
-type verdict struct {
+// blobStatus says what is known of a blob whose id is below the boundary.
+type blobStatus struct {
 	// dead: no pointer refers to it, and none ever will. kind says what it was.
 	dead bool
 	kind string
@@ -27,17 +27,17 @@ type verdict struct {
 	due int64
 }
 
-// judge decides about the blob of a footer, whose id must be below the engine's boundary from before it is called. retention tells how
+// classifyBlob decides about the blob of a footer, whose id must be below the engine's boundary from before it is called. retention tells how
 // long a category's records live, 0 when that is not known.
 //
 // A place at or behind the log's tail will never get a pointer to this blob, since the engine refuses it. A place before the log's
 // beginning had one or not; it is gone. Between them, the record there tells.
-func judge(ctx context.Context, log Log, wait func(context.Context) error, f *layout.Footer, retention func(uint32) time.Duration) (verdict, error) {
+func classifyBlob(ctx context.Context, log Log, wait func(context.Context) error, f *layout.Footer, retention func(uint32) time.Duration) (blobStatus, error) {
 	states, err := shardStates(ctx, log, wait, f.Entries)
 	if err != nil {
-		return verdict{}, err
+		return blobStatus{}, err
 	}
-	v := verdict{kind: kindOrphan}
+	v := blobStatus{kind: kindOrphan}
 	var places []*layout.Entry
 	for i := range f.Entries {
 		e := &f.Entries[i]
@@ -45,7 +45,7 @@ func judge(ctx context.Context, log Log, wait func(context.Context) error, f *la
 		case st.Epoch == 0 && st.Sealed: // erased with its category
 			v.kind = kindExpired
 		case e.Epoch > st.Epoch:
-			return verdict{unknown: true}, nil
+			return blobStatus{unknown: true}, nil
 		case e.LSN < st.FirstLSN:
 			v.kind = kindExpired
 		case e.LSN < st.NextLSN:
@@ -58,19 +58,19 @@ func judge(ctx context.Context, log Log, wait func(context.Context) error, f *la
 	})
 	for _, e := range places {
 		if err := wait(ctx); err != nil {
-			return verdict{}, err
+			return blobStatus{}, err
 		}
-		t, err := refers(ctx, log, e, f.ID)
+		t, err := readReference(ctx, log, e, f.ID)
 		switch {
 		case errors.Is(err, metalog.ErrTrimmed):
 			v.kind = kindExpired
 		case err != nil:
-			return verdict{}, err
+			return blobStatus{}, err
 		case t < 0:
 		case t == 0:
-			return verdict{}, nil // alive, as far as anybody can tell
+			return blobStatus{}, nil // alive, as far as anybody can tell
 		default:
-			return verdict{due: t + max(retention(e.Shard.Category()), time.Minute).Microseconds()}, nil
+			return blobStatus{due: t + max(retention(e.Shard.Category()), time.Minute).Microseconds()}, nil
 		}
 	}
 	v.dead = true
@@ -102,9 +102,9 @@ func shardStates(ctx context.Context, log Log, wait func(context.Context) error,
 	return out, nil
 }
 
-// refers reports whether the record at an entry's place is a pointer to the blob: its persisted time if so, -1 if not, and 0 when it is
+// readReference reports whether the record at an entry's place is a pointer to the blob: its persisted time if so, -1 if not, and 0 when it is
 // there and can't be read.
-func refers(ctx context.Context, log Log, e *layout.Entry, id pointer.BlobID) (int64, error) {
+func readReference(ctx context.Context, log Log, e *layout.Entry, id pointer.BlobID) (int64, error) {
 	entries, err := log.Read(ctx, e.Shard, e.LSN, 1, 0)
 	switch {
 	case errors.Is(err, metalog.ErrCorrupt):

@@ -19,14 +19,14 @@ const pinSettle = 30 * time.Second
 // maxTrimFailures ends a round: the engine or the control plane is probably away.
 const maxTrimFailures = 5
 
-// maxOldest is up to how many logs of a category are asked for their oldest record to see when it is due again.
-const maxOldest = 64
+// maxOldestReads is up to how many logs of a category are asked for their oldest record to see when it is due again.
+const maxOldestReads = 64
 
-// trimmer trims logs, and ends those of deleted categories. It belongs to one goroutine.
-type trimmer struct {
-	t        *term
+// logTrimmer trims logs, and ends those of deleted categories. It belongs to one goroutine.
+type logTrimmer struct {
+	t        *leaseTerm
 	c        *Keeper
-	schedule *trimming
+	schedule *trimSchedule
 	rounds   uint64
 	pins     map[uint32]int64
 	held     map[uint32]bool
@@ -34,42 +34,42 @@ type trimmer struct {
 	fenced map[uint32]uint64
 }
 
-func newTrimmer(t *term) *trimmer {
-	return &trimmer{t: t, c: t.c, schedule: newTrimming(t.c.cfg.Interval), held: map[uint32]bool{}, fenced: map[uint32]uint64{}}
+func newLogTrimmer(t *leaseTerm) *logTrimmer {
+	return &logTrimmer{t: t, c: t.c, schedule: newTrimSchedule(t.c.cfg.Interval), held: map[uint32]bool{}, fenced: map[uint32]uint64{}}
 }
 
-// round trims what is due.
-func (r *trimmer) round(ctx context.Context) (more bool, err error) {
-	if err := r.dropped(ctx); err != nil {
+// runRound trims what is due.
+func (r *logTrimmer) runRound(ctx context.Context) (more bool, err error) {
+	if err := r.eraseDropped(ctx); err != nil {
 		return false, err
 	}
-	now, err := r.c.now(ctx)
+	now, err := r.c.readTime(ctx)
 	if err != nil {
 		return false, err
 	}
-	if complete, err := r.takePins(ctx); err != nil || !complete {
+	if complete, err := r.readPins(ctx); err != nil || !complete {
 		return false, err
 	}
 	r.rounds++
-	r.schedule.sync(r.c.deps.Categories.All(), r.rounds, now)
+	r.schedule.syncCategories(r.c.deps.Categories.All(), r.rounds, now)
 	r.c.metrics.trimLag.Set(lagSeconds(r.schedule.queue.oldest(), now))
 	var errs []error
 	for len(errs) < maxTrimFailures && ctx.Err() == nil {
-		id, st, ok := r.schedule.next(now)
+		id, st, ok := r.schedule.takeDue(now)
 		if !ok {
 			r.c.metrics.trimLag.Set(0)
 			break
 		}
-		if err := r.category(ctx, id, st, now); err != nil {
-			r.schedule.failed(id, now)
+		if err := r.trimCategory(ctx, id, st, now); err != nil {
+			r.schedule.retryLater(id, now)
 			errs = append(errs, fmt.Errorf("trim category %q: %w", st.name, err))
 		}
 	}
 	return false, errors.Join(errs...)
 }
 
-// takePins reads what readers hold. complete is false while pins may be missing since the control plane has just started.
-func (r *trimmer) takePins(ctx context.Context) (complete bool, err error) {
+// readPins reads what readers hold. complete is false while pins may be missing since the control plane has just started.
+func (r *logTrimmer) readPins(ctx context.Context) (complete bool, err error) {
 	res, err := r.c.deps.Control.ListPins(ctx, &scribev1.ListPinsRequest{})
 	if err != nil {
 		return false, fmt.Errorf("list the readers' pins: %w", err)
@@ -81,9 +81,9 @@ func (r *trimmer) takePins(ctx context.Context) (complete bool, err error) {
 	return res.GetAge().AsDuration() >= pinSettle, nil
 }
 
-// category trims one category.
-func (r *trimmer) category(ctx context.Context, id uint32, st *trimState, now int64) error {
-	if err := r.c.index(ctx); err != nil {
+// trimCategory trims one category.
+func (r *logTrimmer) trimCategory(ctx context.Context, id uint32, st *trimState, now int64) error {
+	if err := r.c.waitForLog(ctx); err != nil {
 		return err
 	}
 	res, err := r.c.deps.Control.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: st.name})
@@ -97,13 +97,13 @@ func (r *trimmer) category(ctx context.Context, id uint32, st *trimState, now in
 	if retention <= 0 {
 		retention = pointer.DefaultRetention
 	}
-	at, held, revoked := horizon(now, retention, r.pins[id], r.c.cfg.PinLimit)
-	r.hold(id, held)
-	var seq *sequencing
+	at, held, revoked := trimHorizon(now, retention, r.pins[id], r.c.cfg.PinLimit)
+	r.setHeld(id, held)
+	var seq *sequencedTrim
 	if res.GetCategory().IsSequenced() {
-		seq = &sequencing{r: r, category: id, at: at, least: now - retention.Microseconds() - min(r.c.cfg.PinLimit, retention).Microseconds()}
+		seq = &sequencedTrim{r: r, category: id, at: at, least: now - retention.Microseconds() - min(r.c.cfg.PinLimit, retention).Microseconds()}
 	}
-	found, trimmed, err := r.logs(ctx, id, at, seq)
+	found, trimmed, err := r.trimLogs(ctx, id, at, seq)
 	if err != nil {
 		return err
 	}
@@ -116,15 +116,15 @@ func (r *trimmer) category(ctx context.Context, id uint32, st *trimState, now in
 		lowered := st.lowered
 		st.lowered = 0
 		// What has expired now was packed for a longer time.
-		r.t.change(func(s *state) {
-			s.recheck(recheck{Class: pointer.RetentionClass(lowered), From: now - lowered.Microseconds() - hours(1), To: at, At: now})
+		r.t.updateState(func(s *keeperState) {
+			s.addRecheck(recheckRange{Class: pointer.RetentionClass(lowered), From: now - lowered.Microseconds() - classLength(1), To: at, At: now})
 		})
 	}
-	r.schedule.done(id, retention, found, now)
+	r.schedule.recordResult(id, retention, found, now)
 	return nil
 }
 
-func (r *trimmer) hold(id uint32, held bool) {
+func (r *logTrimmer) setHeld(id uint32, held bool) {
 	if held {
 		r.held[id] = true
 	} else {
@@ -133,10 +133,10 @@ func (r *trimmer) hold(id uint32, held bool) {
 	r.c.metrics.held.Set(float64(len(r.held)))
 }
 
-// logs trims the logs of a category below a persisted time, and returns how many pointers went. seq is nil where the category is not
+// trimLogs trims the logs of a category below a persisted time, and returns how many pointers went. seq is nil where the category is not
 // sequenced.
-func (r *trimmer) logs(ctx context.Context, id uint32, at int64, seq *sequencing) (found looked, trimmed uint64, err error) {
-	if err := r.c.index(ctx); err != nil {
+func (r *logTrimmer) trimLogs(ctx context.Context, id uint32, at int64, seq *sequencedTrim) (found trimResult, trimmed uint64, err error) {
+	if err := r.c.waitForLog(ctx); err != nil {
 		return found, 0, err
 	}
 	states, err := r.c.deps.Log.Shards(ctx, id)
@@ -144,7 +144,7 @@ func (r *trimmer) logs(ctx context.Context, id uint32, at int64, seq *sequencing
 		return found, 0, err
 	}
 	if seq != nil {
-		if states, err = seq.begin(ctx, states); err != nil {
+		if states, err = seq.beginTrim(ctx, states); err != nil {
 			return found, 0, err
 		}
 	}
@@ -158,15 +158,15 @@ func (r *trimmer) logs(ctx context.Context, id uint32, at int64, seq *sequencing
 	for len(filled) > 0 {
 		part := filled[:min(len(filled), metalog.MaxShards)]
 		filled = filled[len(part):]
-		n, gone, err := r.some(ctx, part, at, seq)
+		n, gone, err := r.trimBatch(ctx, part, at, seq)
 		if err != nil {
 			return found, trimmed, err
 		}
 		trimmed += n
 		left += len(part) - gone
 		for i := range part {
-			if left <= maxOldest && part[i].FirstLSN < part[i].NextLSN {
-				t, err := r.oldest(ctx, part[i])
+			if left <= maxOldestReads && part[i].FirstLSN < part[i].NextLSN {
+				t, err := r.oldestRecord(ctx, part[i])
 				if err != nil {
 					return found, trimmed, err
 				}
@@ -177,30 +177,30 @@ func (r *trimmer) logs(ctx context.Context, id uint32, at int64, seq *sequencing
 		}
 	}
 	if seq != nil {
-		if err := seq.settle(ctx); err != nil {
+		if err := seq.fenceOvertaken(ctx); err != nil {
 			return found, trimmed, err
 		}
 		found.held = seq.held
 	}
-	found.empty = left == 0 && !seq.filled()
-	if left > maxOldest {
+	found.empty = left == 0 && !seq.hasRecords()
+	if left > maxOldestReads {
 		found.oldest = 0
 	}
 	return found, trimmed, nil
 }
 
-// some trims logs below a persisted time, and updates their states.
-func (r *trimmer) some(ctx context.Context, states []metalog.State, at int64, seq *sequencing) (trimmed uint64, emptied int, err error) {
+// trimBatch trims logs below a persisted time, and updates their states.
+func (r *logTrimmer) trimBatch(ctx context.Context, states []metalog.State, at int64, seq *sequencedTrim) (trimmed uint64, emptied int, err error) {
 	ids := make([]record.ShardID, len(states))
 	for i := range states {
 		ids[i] = states[i].Shard
 	}
-	if err := r.c.index(ctx); err != nil {
+	if err := r.c.waitForLog(ctx); err != nil {
 		return 0, 0, err
 	}
 	lsns, err := r.c.deps.Log.Seek(ctx, ids, at)
 	if err == nil && seq != nil {
-		err = seq.hold(ctx, ids, lsns)
+		err = seq.holdSources(ctx, ids, lsns)
 	}
 	if err != nil {
 		return 0, 0, err
@@ -208,7 +208,7 @@ func (r *trimmer) some(ctx context.Context, states []metalog.State, at int64, se
 	for i := range states {
 		st := &states[i]
 		if lsns[i] > st.FirstLSN {
-			if err := r.c.index(ctx); err != nil {
+			if err := r.c.waitForLog(ctx); err != nil {
 				return trimmed, emptied, err
 			}
 			if err := r.c.deps.Log.Trim(ctx, st.Shard, lsns[i]); err != nil {
@@ -227,9 +227,9 @@ func (r *trimmer) some(ctx context.Context, states []metalog.State, at int64, se
 	return trimmed, emptied, nil
 }
 
-// oldest returns the persisted time of a log's oldest record; 0 when it can't be read.
-func (r *trimmer) oldest(ctx context.Context, st metalog.State) (int64, error) {
-	if err := r.c.index(ctx); err != nil {
+// oldestRecord returns the persisted time of a log's oldest record; 0 when it can't be read.
+func (r *logTrimmer) oldestRecord(ctx context.Context, st metalog.State) (int64, error) {
+	if err := r.c.waitForLog(ctx); err != nil {
 		return 0, err
 	}
 	entries, err := r.c.deps.Log.Read(ctx, st.Shard, st.FirstLSN, 1, 0)
@@ -239,8 +239,8 @@ func (r *trimmer) oldest(ctx context.Context, st metalog.State) (int64, error) {
 	return entries[0].Time, nil
 }
 
-// dropped ends the logs of deleted categories, has what they left among the blobs examined, and then forgets them.
-func (r *trimmer) dropped(ctx context.Context) error {
+// eraseDropped ends the logs of deleted categories, has what they left among the blobs examined, and then forgets them.
+func (r *logTrimmer) eraseDropped(ctx context.Context) error {
 	for after := uint32(0); ; {
 		res, err := r.c.deps.Control.ListDropped(ctx, &scribev1.ListDroppedRequest{After: after})
 		if err != nil {
@@ -251,7 +251,7 @@ func (r *trimmer) dropped(ctx context.Context) error {
 			r.c.metrics.dropped.Set(float64(len(cats)))
 		}
 		if len(cats) > 0 {
-			if err := r.erase(ctx, cats); err != nil {
+			if err := r.eraseCategories(ctx, cats); err != nil {
 				return err
 			}
 			after = cats[len(cats)-1].GetId()
@@ -263,11 +263,11 @@ func (r *trimmer) dropped(ctx context.Context) error {
 	}
 }
 
-// erase removes the logs of deleted categories.
-func (r *trimmer) erase(ctx context.Context, cats []*scribev1.Category) error {
+// eraseCategories removes the logs of deleted categories.
+func (r *logTrimmer) eraseCategories(ctx context.Context, cats []*scribev1.Category) error {
 	ids := make([]uint32, 0, len(cats))
 	for _, cat := range cats {
-		if err := r.c.index(ctx); err != nil {
+		if err := r.c.waitForLog(ctx); err != nil {
 			return err
 		}
 		// The control plane retires it, too; nothing may be appended from here on, whoever was first.
@@ -279,7 +279,7 @@ func (r *trimmer) erase(ctx context.Context, cats []*scribev1.Category) error {
 		}
 		ids = append(ids, cat.GetId())
 	}
-	now, err := r.c.now(ctx)
+	now, err := r.c.readTime(ctx)
 	if err != nil {
 		return err
 	}
@@ -290,13 +290,13 @@ func (r *trimmer) erase(ctx context.Context, cats []*scribev1.Category) error {
 			oldest[class] = cat.GetCreatedAt()
 		}
 	}
-	r.t.change(func(s *state) {
+	r.t.updateState(func(s *keeperState) {
 		for class, from := range oldest {
-			s.recheck(recheck{Class: class, From: max(from-hours(1), now-2*hours(class)), To: now, At: now})
+			s.addRecheck(recheckRange{Class: class, From: max(from-classLength(1), now-2*classLength(class)), To: now, At: now})
 		}
 	})
 	// First it is durable what remains to be done for them; then they are forgotten.
-	if err := r.t.save(ctx); err != nil {
+	if err := r.t.saveState(ctx); err != nil {
 		return err
 	}
 	if _, err := r.c.deps.Control.ForgetDropped(ctx, &scribev1.ForgetDroppedRequest{Ids: ids}); err != nil {

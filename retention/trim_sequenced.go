@@ -11,7 +11,7 @@ import (
 	"scribe/storage/metalog"
 )
 
-// sequencing is the trimming of a sequenced category. Blobs are kept for the records of the sources, which their footers name; the sequenced
+// sequencedTrim is the trimming of a sequenced category. Blobs are kept for the records of the sources, which their footers name; the sequenced
 // log only repeats their pointers. So a record of it has to go before the record that it was copied from:
 //
 //  1. How far the sources were sequenced is read.
@@ -21,8 +21,8 @@ import (
 // What was not sequenced is kept beyond the retention, as for a reader that is behind, up to the pin limit. What is trimmed then may be in the
 // hands of a sequencer that is about to append it. So the logs are opened, which fences it (4), and the sequenced log is trimmed once
 // more (5), of what it appended before that: it has expired by more than the limit.
-type sequencing struct {
-	r        *trimmer
+type sequencedTrim struct {
+	r        *logTrimmer
 	category uint32
 	at       int64
 	least    int64
@@ -34,8 +34,8 @@ type sequencing struct {
 	held, overtaken bool
 }
 
-// begin takes the logs that sequencers keep out of the states of a category, trims the sequenced one, and returns the others.
-func (s *sequencing) begin(ctx context.Context, states []metalog.State) ([]metalog.State, error) {
+// beginTrim takes the logs that sequencers keep out of the states of a category, trims the sequenced one, and returns the others.
+func (s *sequencedTrim) beginTrim(ctx context.Context, states []metalog.State) ([]metalog.State, error) {
 	sources := make([]metalog.State, 0, len(states))
 	s.log = metalog.State{Shard: sequenced.Log(s.category)}
 	for _, st := range states {
@@ -46,7 +46,7 @@ func (s *sequencing) begin(ctx context.Context, states []metalog.State) ([]metal
 			s.log = st
 		}
 	}
-	if err := s.r.c.index(ctx); err != nil {
+	if err := s.r.c.waitForLog(ctx); err != nil {
 		return nil, err
 	}
 	var err error
@@ -56,14 +56,14 @@ func (s *sequencing) begin(ctx context.Context, states []metalog.State) ([]metal
 	for _, st := range sources {
 		s.overtaken = s.overtaken || st.FirstLSN > s.state.Position(st.Shard)
 	}
-	return sources, s.trim(ctx)
+	return sources, s.trimLog(ctx)
 }
 
-// filled reports whether the sequenced log has records.
-func (s *sequencing) filled() bool { return s != nil && s.log.FirstLSN < s.log.NextLSN }
+// hasRecords reports whether the sequenced log has records.
+func (s *sequencedTrim) hasRecords() bool { return s != nil && s.log.FirstLSN < s.log.NextLSN }
 
-// trim trims the sequenced log of what expired in its source.
-func (s *sequencing) trim(ctx context.Context) error {
+// trimLog trims the sequenced log of what expired in its source.
+func (s *sequencedTrim) trimLog(ctx context.Context) error {
 	low, high := s.log.FirstLSN, s.log.NextLSN
 	if low >= high {
 		return nil
@@ -77,7 +77,7 @@ func (s *sequencing) trim(ctx context.Context) error {
 	low = max(low, lsns[0])
 	for low < high {
 		middle := low + (high-low)/2
-		expired, err := s.expired(ctx, middle)
+		expired, err := s.isExpired(ctx, middle)
 		if err != nil {
 			return err
 		}
@@ -90,7 +90,7 @@ func (s *sequencing) trim(ctx context.Context) error {
 	if low == s.log.FirstLSN {
 		return nil
 	}
-	if err := s.r.c.index(ctx); err != nil {
+	if err := s.r.c.waitForLog(ctx); err != nil {
 		return err
 	}
 	if err := s.r.c.deps.Log.Trim(ctx, shard, low); err != nil {
@@ -102,10 +102,10 @@ func (s *sequencing) trim(ctx context.Context) error {
 	return nil
 }
 
-// expired reports whether everything up to an LSN of the sequenced log has expired. Of a record that can't be read the one behind it tells.
-func (s *sequencing) expired(ctx context.Context, lsn record.LSN) (bool, error) {
+// isExpired reports whether everything up to an LSN of the sequenced log has expired. Of a record that can't be read the one behind it tells.
+func (s *sequencedTrim) isExpired(ctx context.Context, lsn record.LSN) (bool, error) {
 	for ; lsn < s.log.NextLSN; lsn++ {
-		if err := s.r.c.index(ctx); err != nil {
+		if err := s.r.c.waitForLog(ctx); err != nil {
 			return false, err
 		}
 		entries, err := s.r.c.deps.Log.Read(ctx, s.log.Shard, lsn, 1, 0)
@@ -129,8 +129,8 @@ func (s *sequencing) expired(ctx context.Context, lsn record.LSN) (bool, error) 
 	return false, nil
 }
 
-// hold lowers the LSNs up to which sources would be trimmed to what was sequenced, or to what is older than the limit.
-func (s *sequencing) hold(ctx context.Context, shards []record.ShardID, lsns []record.LSN) error {
+// holdSources lowers the LSNs up to which sources would be trimmed to what was sequenced, or to what is older than the limit.
+func (s *sequencedTrim) holdSources(ctx context.Context, shards []record.ShardID, lsns []record.LSN) error {
 	var behind []record.ShardID
 	var index []int
 	for i, shard := range shards {
@@ -142,7 +142,7 @@ func (s *sequencing) hold(ctx context.Context, shards []record.ShardID, lsns []r
 		return nil
 	}
 	s.held = true
-	if err := s.r.c.index(ctx); err != nil {
+	if err := s.r.c.waitForLog(ctx); err != nil {
 		return err
 	}
 	limits, err := s.r.c.deps.Log.Seek(ctx, behind, s.least)
@@ -157,9 +157,9 @@ func (s *sequencing) hold(ctx context.Context, shards []record.ShardID, lsns []r
 	return nil
 }
 
-// settle makes sure that no sequencer appends what was trimmed under it. It is repeated in each round until the sequencer has taken note of
+// fenceOvertaken makes sure that no sequencer appends what was trimmed under it. It is repeated in each round until the sequencer has taken note of
 // what is gone, so a keeper that ends in between leaves nothing undone.
-func (s *sequencing) settle(ctx context.Context) error {
+func (s *sequencedTrim) fenceOvertaken(ctx context.Context) error {
 	if !s.overtaken {
 		delete(s.r.fenced, s.category)
 		return nil
@@ -167,7 +167,7 @@ func (s *sequencing) settle(ctx context.Context) error {
 	if s.log.Epoch != 0 && s.log.Epoch == s.r.fenced[s.category] {
 		return nil
 	}
-	if err := s.r.c.index(ctx); err != nil {
+	if err := s.r.c.waitForLog(ctx); err != nil {
 		return err
 	}
 	states, err := s.r.c.deps.Log.Open(ctx, s.r.c.deps.Owner, []record.ShardID{sequenced.Log(s.category), sequenced.Positions(s.category)})
@@ -178,7 +178,7 @@ func (s *sequencing) settle(ctx context.Context) error {
 	s.r.c.metrics.overtaken.Inc()
 	s.r.c.log.WarnContext(ctx, "a category was not sequenced in time, and trimmed: is a sequencer running?", "category_id", s.category)
 	s.log = states[0]
-	return s.trim(ctx)
+	return s.trimLog(ctx)
 }
 
 // pointerIn returns the encoded pointer in a record of a category's log: the record itself, or of a sequenced log what it holds; nil for a

@@ -8,9 +8,9 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// trimming decides which category is looked at when. It does no I/O, and holds some 100 bytes a category. Times are the engine's, in Unix
+// trimSchedule decides which category is looked at when. It does no I/O, and holds some 100 bytes a category. Times are the engine's, in Unix
 // microseconds.
-type trimming struct {
+type trimSchedule struct {
 	interval   time.Duration
 	categories map[uint32]*trimState
 	queue      categoryQueue
@@ -27,12 +27,12 @@ type trimState struct {
 	lowered time.Duration
 }
 
-func newTrimming(interval time.Duration) *trimming {
-	return &trimming{interval: interval, categories: map[uint32]*trimState{}}
+func newTrimSchedule(interval time.Duration) *trimSchedule {
+	return &trimSchedule{interval: interval, categories: map[uint32]*trimState{}}
 }
 
-// sync takes over what categories there are. New ones, and those whose retention was lowered, are due at once.
-func (t *trimming) sync(all iter.Seq[*scribev1.Category], round uint64, now int64) {
+// syncCategories takes over what categories there are. New ones, and those whose retention was lowered, are due at once.
+func (t *trimSchedule) syncCategories(all iter.Seq[*scribev1.Category], round uint64, now int64) {
 	for cat := range all {
 		retention := cat.GetRetention().AsDuration()
 		st := t.categories[cat.GetId()]
@@ -40,10 +40,10 @@ func (t *trimming) sync(all iter.Seq[*scribev1.Category], round uint64, now int6
 		case st == nil:
 			st = &trimState{name: cat.GetName(), retention: retention}
 			t.categories[cat.GetId()] = st
-			t.put(cat.GetId(), st, now)
+			t.putDue(cat.GetId(), st, now)
 		case retention < st.retention:
 			st.lowered = max(st.lowered, st.retention)
-			t.put(cat.GetId(), st, now)
+			t.putDue(cat.GetId(), st, now)
 		}
 		st.retention, st.seen = retention, round
 	}
@@ -54,7 +54,7 @@ func (t *trimming) sync(all iter.Seq[*scribev1.Category], round uint64, now int6
 	}
 }
 
-func (t *trimming) put(id uint32, st *trimState, due int64) {
+func (t *trimSchedule) putDue(id uint32, st *trimState, due int64) {
 	if st.queued != 0 && st.queued <= due {
 		return
 	}
@@ -62,8 +62,8 @@ func (t *trimming) put(id uint32, st *trimState, due int64) {
 	heap.Push(&t.queue, dueCategory{due, id})
 }
 
-// next returns the category that has been due for longest at now. It is not due again before done was called.
-func (t *trimming) next(now int64) (uint32, *trimState, bool) {
+// takeDue returns the category that has been due for longest at now. It is not due again before done was called.
+func (t *trimSchedule) takeDue(now int64) (uint32, *trimState, bool) {
 	for len(t.queue) > 0 && t.queue[0].due <= now {
 		d, _ := heap.Pop(&t.queue).(dueCategory) // the queue holds nothing else
 		if st := t.categories[d.id]; st != nil && st.queued == d.due {
@@ -74,8 +74,8 @@ func (t *trimming) next(now int64) (uint32, *trimState, bool) {
 	return 0, nil, false
 }
 
-// looked is what a look at a category found.
-type looked struct {
+// trimResult is what a look at a category found.
+type trimResult struct {
 	// empty: nothing is left in its logs. oldest is the persisted time of the oldest record that is; 0 when that is not known.
 	empty  bool
 	oldest int64
@@ -91,9 +91,9 @@ const (
 	maxIdlePause = 24 * time.Hour
 )
 
-// done says what was found, and returns when the category is due again: when its oldest record expires, or, where that is not known, after
+// recordResult says what was found, and returns when the category is due again: when its oldest record expires, or, where that is not known, after
 // a small part of its retention.
-func (t *trimming) done(id uint32, retention time.Duration, l looked, now int64) int64 {
+func (t *trimSchedule) recordResult(id uint32, retention time.Duration, l trimResult, now int64) int64 {
 	soon := now + max(min(retention/64, maxTrimPause), t.interval).Microseconds()
 	due := soon
 	switch {
@@ -105,21 +105,21 @@ func (t *trimming) done(id uint32, retention time.Duration, l looked, now int64)
 		due = min(max(soon, l.oldest+retention.Microseconds()), now+maxIdlePause.Microseconds())
 	}
 	if st := t.categories[id]; st != nil {
-		t.put(id, st, max(due, now+1))
+		t.putDue(id, st, max(due, now+1))
 	}
 	return due
 }
 
-// failed has a category tried again.
-func (t *trimming) failed(id uint32, now int64) {
+// retryLater has a category tried again.
+func (t *trimSchedule) retryLater(id uint32, now int64) {
 	if st := t.categories[id]; st != nil {
-		t.put(id, st, now+max(t.interval, time.Second).Microseconds())
+		t.putDue(id, st, now+max(t.interval, time.Second).Microseconds())
 	}
 }
 
-// horizon returns the time below which a category's records are trimmed at now. pin is the time from which readers need them, 0 for none:
+// trimHorizon returns the time below which a category's records are trimmed at now. pin is the time from which readers need them, 0 for none:
 // it holds the horizon back, by limit and by the retention at most. held says that it does, revoked that it would by more.
-func horizon(now int64, retention time.Duration, pin int64, limit time.Duration) (at int64, held, revoked bool) {
+func trimHorizon(now int64, retention time.Duration, pin int64, limit time.Duration) (at int64, held, revoked bool) {
 	at = now - retention.Microseconds()
 	if pin == 0 || pin >= at {
 		return at, false, false

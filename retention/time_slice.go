@@ -7,8 +7,8 @@ import (
 	"scribe/internal/format/pointer"
 )
 
-// slice is a range of time of a class: the blobs whose ids have the same leading digits, which is what a store can list.
-type slice struct {
+// timeSlice is a range of time of a class: the blobs whose ids have the same leading digits, which is what a store can list.
+type timeSlice struct {
 	class uint32 // in hours
 	// digits is how many hexadecimal digits of the id they share, number is what these say.
 	digits uint8
@@ -39,21 +39,21 @@ func sliceDigits(class uint32, grace time.Duration) uint8 {
 func sliceShift(digits uint8) uint { return 4 * uint(idDigits-digits) }
 
 // sliceOf returns the slice of a blob made at t, Unix microseconds.
-func sliceOf(class uint32, digits uint8, t int64) slice {
-	return slice{class: class, digits: digits, number: uint64(max(t, 0)/1000) >> sliceShift(digits)}
+func sliceOf(class uint32, digits uint8, t int64) timeSlice {
+	return timeSlice{class: class, digits: digits, number: uint64(max(t, 0)/1000) >> sliceShift(digits)}
 }
 
 // start is the time of the first blob that may be in it, end of the first one behind it, in Unix microseconds.
-func (s slice) start() int64 { return int64(s.number<<sliceShift(s.digits)) * 1000 }
-func (s slice) end() int64   { return s.next().start() }
+func (s timeSlice) start() int64 { return int64(s.number<<sliceShift(s.digits)) * 1000 }
+func (s timeSlice) end() int64   { return s.next().start() }
 
-func (s slice) next() slice {
+func (s timeSlice) next() timeSlice {
 	s.number++
 	return s
 }
 
-// prefix is what the keys of its blobs begin with, and no others.
-func (s slice) prefix() string {
+// keyPrefix is what the keys of its blobs begin with, and no others.
+func (s timeSlice) keyPrefix() string {
 	digits := fmt.Sprintf("%0*x", int(s.digits), s.number)
 	if len(digits) > dashAfter {
 		digits = digits[:dashAfter] + "-" + digits[dashAfter:]
@@ -64,5 +64,5 @@ func (s slice) prefix() string {
 // classPrefix is what the keys of a class begin with.
 func classPrefix(class uint32) string { return fmt.Sprintf("%s%dh/", pointer.KeyRoot, class) }
 
-// hours is the length of a class in microseconds.
-func hours(class uint32) int64 { return (time.Duration(class) * time.Hour).Microseconds() }
+// classLength is the length of a class in microseconds.
+func classLength(class uint32) int64 { return (time.Duration(class) * time.Hour).Microseconds() }

@@ -1,0 +1,66 @@
+package retention
+
+// deadBlob is a dead blob that waits to be deleted. Times are Unix microseconds.
+type deadBlob struct {
+	key   string
+	size  int64
+	slice timeSlice
+	kind  string
+	// found is when it was found dead, notBefore when it may be deleted.
+	found, notBefore int64
+}
+
+// deletionQueue are dead blobs in the order in which they were found. When it is full, what else is dead is found again later. It is lost with
+// the process: then its slices, which the cursor has not passed, are examined again.
+type deletionQueue struct {
+	max   int
+	keys  map[string]struct{}
+	queue []deadBlob
+	bytes int64
+}
+
+func newDeletionQueue(most int) *deletionQueue { return &deletionQueue{max: most, keys: map[string]struct{}{}} }
+
+func (d *deletionQueue) hasKey(key string) bool {
+	_, ok := d.keys[key]
+	return ok
+}
+
+// remainingCapacity is how many more fit.
+func (d *deletionQueue) remainingCapacity() int { return d.max - len(d.keys) }
+
+// addBlob takes up a blob. There must be room.
+func (d *deletionQueue) addBlob(b deadBlob) {
+	d.keys[b.key] = struct{}{}
+	d.queue = append(d.queue, b)
+	d.bytes += b.size
+}
+
+// takeDue takes up to n blobs that may be deleted at now. Each must be given to done or again.
+func (d *deletionQueue) takeDue(now int64, n int) []deadBlob {
+	i := 0
+	for i < len(d.queue) && i < n && d.queue[i].notBefore <= now {
+		i++
+	}
+	batch := append([]deadBlob(nil), d.queue[:i]...)
+	d.queue = d.queue[i:]
+	return batch
+}
+
+func (d *deletionQueue) removeDeleted(b deadBlob) {
+	delete(d.keys, b.key)
+	d.bytes -= b.size
+}
+
+// retryLater has a blob that could not be deleted tried later.
+func (d *deletionQueue) retryLater(b deadBlob) { d.queue = append(d.queue, b) }
+
+// oldestFound returns when the blob was found that waits for longest.
+func (d *deletionQueue) oldestFound() (found int64, ok bool) {
+	for _, b := range d.queue {
+		if !ok || b.found < found {
+			found, ok = b.found, true
+		}
+	}
+	return found, ok
+}

@@ -31,7 +31,7 @@ func parseClaim(key string) (storeClaim, error) {
 	t, err := strconv.ParseInt(digits, 10, 64)
 	c := storeClaim{cell, t}
 	if !ok || !found || err != nil || checkCell(cell) != nil || c.key() != key {
-		return storeClaim{}, fmt.Errorf("retention: %.100q is not the key of a claim", key)
+		return storeClaim{}, fmt.Errorf("retention: invalid claim key %.100q", key)
 	}
 	return c, nil
 }
@@ -49,7 +49,7 @@ func ClaimBoundary(key string) (int64, bool) {
 // checkCell checks the name of a cell: a part of a key.
 func checkCell(cell string) error {
 	if len(cell) > 64 || strings.Contains(cell, "/") {
-		return errors.New("retention: not a cell's name")
+		return errors.New("retention: invalid cell name: want at most 64 bytes, no slash")
 	}
 	return blob.CheckKey(claimRoot + cell)
 }
@@ -64,8 +64,8 @@ type HaltedError struct {
 
 // Error says what to do.
 func (e *HaltedError) Error() string {
-	return fmt.Sprintf("retention: nothing is deleted: %s. If these logs and blobs belong together all the same, start retention "+
-		"with the claim's key to adopt: %s", e.Reason, e.Claim)
+	return fmt.Sprintf("retention: deletion is halted: %s. If these logs and blobs do belong together, restart retention "+
+		"with this claim to adopt: %s", e.Reason, e.Claim)
 }
 
 // compareClaims decides whether a cell may collect, given the claims in the blob store and the boundary that its engine has.
@@ -76,11 +76,11 @@ func compareClaims(cell string, boundary int64, claims []storeClaim, adopt strin
 		case c.key() == adopt:
 			continue
 		case c.cell != cell:
-			reason = fmt.Sprintf("the blob store was collected by the cell %s, this one is %s: two cells share a store, or the metadata logs "+
+			reason = fmt.Sprintf("the blob store has a claim of cell %s, this cell is %s: two cells share a store, or the metadata logs "+
 				"were replaced", c.cell, cell)
 		case c.boundary > boundary:
-			reason = fmt.Sprintf("the blob store was collected up to %d (Unix microseconds), the metadata engine knows of %d only: it was "+
-				"restored from a backup, and would take newer blobs for orphans", c.boundary, boundary)
+			reason = fmt.Sprintf("the blob store was collected up to %d (Unix microseconds), but the engine's boundary is %d: the metadata was "+
+				"restored from a backup, and newer blobs would look like orphans", c.boundary, boundary)
 		default:
 			continue
 		}
@@ -99,7 +99,7 @@ func (t *leaseTerm) checkStoreClaims(ctx context.Context, boundary int64) error 
 }
 
 func (t *leaseTerm) listClaims(ctx context.Context) (claims []storeClaim, err error) {
-	if err := t.c.waitForStore(ctx); err != nil {
+	if err := t.c.waitForStore(ctx, 1); err != nil {
 		return nil, err
 	}
 	for info, err := range t.c.deps.Blobs.List(ctx, claimRoot) {
@@ -108,11 +108,11 @@ func (t *leaseTerm) listClaims(ctx context.Context) (claims []storeClaim, err er
 		}
 		c, err := parseClaim(info.Key)
 		if err != nil {
-			t.c.log.WarnContext(ctx, "an object among the claims is none", "key", info.Key)
+			t.c.log.WarnContext(ctx, "ignoring object under the claim prefix: not a claim", "key", info.Key)
 			continue
 		}
 		if claims = append(claims, c); len(claims) > maxClaims {
-			return nil, fmt.Errorf("retention: over %d claims under %s: remove those of cells that are gone", maxClaims, claimRoot)
+			return nil, fmt.Errorf("retention: more than %d claims under %s: delete the claims of cells that no longer exist", maxClaims, claimRoot)
 		}
 	}
 	return claims, nil
@@ -122,7 +122,7 @@ func (t *leaseTerm) listClaims(ctx context.Context) (claims []storeClaim, err er
 // between does not look like a lost boundary.
 func (t *leaseTerm) writeClaim(ctx context.Context, boundary int64) error {
 	own := storeClaim{t.cellName(), boundary}
-	if err := t.c.waitForStore(ctx); err != nil {
+	if err := t.c.waitForStore(ctx, 1); err != nil {
 		return err
 	}
 	text := fmt.Sprintf("{\"cell\":%q,\"boundary\":%d,\"owner\":%q}\n", own.cell, own.boundary, t.c.deps.Owner)
@@ -137,7 +137,7 @@ func (t *leaseTerm) writeClaim(ctx context.Context, boundary int64) error {
 		if c == own || c.key() != t.c.cfg.Adopt && (c.cell != own.cell || c.boundary > own.boundary) {
 			continue
 		}
-		if err := t.c.waitForStore(ctx); err != nil {
+		if err := t.c.waitForStore(ctx, 1); err != nil {
 			return err
 		}
 		if err := t.c.deps.Blobs.Delete(ctx, c.key()); err != nil {

@@ -93,7 +93,7 @@ func shardStates(ctx context.Context, log Log, wait func(context.Context) error,
 		}
 		states, err := log.Tail(ctx, part)
 		if err != nil {
-			return nil, fmt.Errorf("look at the logs of a blob: %w", err)
+			return nil, fmt.Errorf("read the tails of a blob's logs: %w", err)
 		}
 		for _, st := range states {
 			out[st.Shard] = st

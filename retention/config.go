@@ -21,13 +21,13 @@ import (
 type Config struct {
 	// Grace is how old a blob must be before it may be looked at: a writer has that long from making a blob's id to appending its
 	// pointers. It is also how far a batcher's clock may be behind that of the metadata engine: what a slower one writes is refused.
-	Grace time.Duration `yaml:"grace" default:"1h" min:"0s" max:"30d" flag:"retention-grace" help:"least age of a blob that retention looks at: how long a batcher may take to commit it"`
+	Grace time.Duration `yaml:"grace" default:"1h" min:"0s" max:"30d" flag:"retention-grace" help:"least age of a blob before retention examines it: the time that a batcher has to commit it"`
 	// Linger is how long a blob stays after it was found dead, for readers that have a pointer to it still.
-	Linger time.Duration `yaml:"linger" default:"10m" min:"0s" max:"30d" flag:"retention-linger" help:"how long a blob stays after retention has removed the last pointer to it"`
+	Linger time.Duration `yaml:"linger" default:"10m" min:"0s" max:"30d" flag:"retention-linger" help:"how long a blob stays after it was found to have no references"`
 	// PinLimit is how far beyond a category's retention readers may hold back its trimming; never further than the retention itself.
-	PinLimit time.Duration `yaml:"pin_limit" default:"1h" min:"0s" max:"3650d" flag:"retention-pin-limit" help:"how far beyond a category's retention readers may hold it back"`
+	PinLimit time.Duration `yaml:"pin_limit" default:"1h" min:"0s" max:"3650d" flag:"retention-pin-limit" help:"how long readers may delay the trimming of a category beyond its retention"`
 	// Interval is the least time between two looks at a category and at what else is due. Waits are jittered by a fifth.
-	Interval time.Duration `yaml:"interval" default:"10s" min:"10ms" max:"1h" flag:"retention-interval" help:"least time between two looks at what retention has to remove"`
+	Interval time.Duration `yaml:"interval" default:"10s" min:"10ms" max:"1h" flag:"retention-interval" help:"least time between two checks of what is due for removal"`
 	// BoundaryStep is the least by which the boundary is advanced. Each step costs a small object in the blob store.
 	BoundaryStep time.Duration `default:"5m" min:"1ms" max:"1d"`
 	// SweepInterval is the time between two listings of all blobs.
@@ -47,7 +47,7 @@ type Config struct {
 
 	// Adopt is the key of a claim in the blob store that keeps this keeper from working, and that it may replace. See the package
 	// comment.
-	Adopt string `yaml:"adopt" flag:"retention-adopt" help:"claim in the blob store that retention may replace; its error names the claim"`
+	Adopt string `yaml:"adopt" flag:"retention-adopt" help:"key of a claim in the blob store that retention may replace; the error that halts retention names it"`
 }
 
 // DefaultConfig returns the defaults.
@@ -112,7 +112,7 @@ func (d *Deps) validate() error {
 		"Owner": d.Owner == "" || len(d.Owner) > metalog.MaxOwner,
 	} {
 		if missing {
-			errs = append(errs, fmt.Errorf("retention: Deps.%s is missing, or too long", name))
+			errs = append(errs, fmt.Errorf("retention: Deps.%s is missing or too long", name))
 		}
 	}
 	return errors.Join(errs...)

@@ -19,7 +19,9 @@ type deletionQueue struct {
 	bytes int64
 }
 
-func newDeletionQueue(most int) *deletionQueue { return &deletionQueue{max: most, keys: map[string]struct{}{}} }
+func newDeletionQueue(most int) *deletionQueue {
+	return &deletionQueue{max: most, keys: map[string]struct{}{}}
+}
 
 func (d *deletionQueue) hasKey(key string) bool {
 	_, ok := d.keys[key]

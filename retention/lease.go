@@ -9,12 +9,13 @@ import (
 	"sync"
 	"time"
 
+	"scribe/internal/base/backoff"
 	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
 
 // errLost ends a term: another keeper leads, or may.
-var errLost = errors.New("retention: the lease was lost")
+var errLost = errors.New("retention: lease lost")
 
 // lease decides when a keeper that waits may take over. It does no I/O; its times are the local clock's, so clocks need not agree.
 type lease struct {
@@ -77,7 +78,7 @@ func (c *Keeper) awaitLease(ctx context.Context) *leaseTerm {
 			c.reportFailure("lease", err)
 			wait = c.cfg.LeaseTTL / 3
 		}
-		if !c.sleep(ctx, wait) {
+		if backoff.Sleep(ctx, wait) != nil {
 			return nil
 		}
 	}
@@ -99,7 +100,7 @@ func (c *Keeper) checkLease(ctx context.Context, l *lease) (take bool, wait time
 func (c *Keeper) leaseState(ctx context.Context) (metalog.State, error) {
 	states, err := c.deps.Log.Tail(ctx, []record.ShardID{LeaseShard})
 	if err != nil {
-		return metalog.State{}, fmt.Errorf("look at the lease: %w", err)
+		return metalog.State{}, fmt.Errorf("read the lease: %w", err)
 	}
 	return states[0], nil
 }
@@ -111,7 +112,7 @@ func (c *Keeper) lastState(ctx context.Context, st metalog.State) (*keeperState,
 	}
 	entries, err := c.deps.Log.Read(ctx, LeaseShard, st.NextLSN-1, 1, 0)
 	if err != nil || len(entries) == 0 {
-		return nil, fmt.Errorf("read the state of the keeper before: %w", errors.Join(err, context.Cause(ctx)))
+		return nil, fmt.Errorf("read the previous keeper's state: %w", errors.Join(err, context.Cause(ctx)))
 	}
 	return decodeState(entries[0].Data)
 }
@@ -128,7 +129,7 @@ func (c *Keeper) takeLease(ctx context.Context) (*leaseTerm, error) {
 	case errors.Is(err, errState):
 		// It says how far the others have come, not what may be deleted: a new one costs another look at everything. Without the name
 		// of the cell its claim has to be adopted.
-		c.log.ErrorContext(ctx, "the state of the keeper before is damaged, a new one is made", "error", err)
+		c.log.ErrorContext(ctx, "previous keeper's state is damaged, starting with a new state", "error", err)
 	case err != nil:
 		return nil, err
 	}
@@ -179,7 +180,7 @@ func (t *leaseTerm) saveState(ctx context.Context) error {
 	}
 	if lsn := done[0].FirstLSN; lsn > keptRecords && lsn%keptRecords == 0 {
 		if err := t.c.deps.Log.Trim(ctx, LeaseShard, lsn-keptRecords+1); err != nil {
-			return fmt.Errorf("trim the states of before: %w", err)
+			return fmt.Errorf("trim old states: %w", err)
 		}
 	}
 	return nil
@@ -190,11 +191,11 @@ func (t *leaseTerm) saveState(ctx context.Context) error {
 func (t *leaseTerm) renewLease(ctx context.Context) error {
 	ttl := t.c.cfg.LeaseTTL
 	kept, pause := time.Now(), ttl/3
-	for t.c.sleep(ctx, pause) {
+	for backoff.Sleep(ctx, pause) == nil {
 		began := time.Now()
 		limit := time.Until(kept.Add(2 * ttl / 3))
 		if limit <= 0 {
-			return fmt.Errorf("%w: it could not be renewed in time", errLost)
+			return fmt.Errorf("%w: not renewed in time", errLost)
 		}
 		attempt, cancel := context.WithTimeout(ctx, limit)
 		err := t.saveState(attempt)

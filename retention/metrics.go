@@ -1,9 +1,9 @@
 package retention
 
 import (
-	"fmt"
-
 	"github.com/prometheus/client_golang/prometheus"
+
+	"scribe/internal/base/metrics"
 )
 
 // Values of the label "kind".
@@ -19,100 +19,51 @@ const (
 	reasonUnknown = "unknown"
 )
 
-type metrics struct {
-	registerer prometheus.Registerer
-	all        []prometheus.Collector
+type keeperMetrics struct {
+	*metrics.Set
 
-	boundary  prometheus.Gauge
-	sliceLag  prometheus.Gauge
-	trimLag   prometheus.Gauge
-	doomed    prometheus.Gauge
-	doomBytes prometheus.Gauge
-	held      prometheus.Gauge
-	dropped   prometheus.Gauge
-	trimmed   prometheus.Counter
-	trims     prometheus.Counter
-	revoked   prometheus.Counter
-	overtaken prometheus.Counter
-	erased    prometheus.Counter
-	examined  prometheus.Counter
-	sweeps    prometheus.Counter
-	requests  prometheus.Counter
-	collected *prometheus.CounterVec
-	freed     *prometheus.CounterVec
-	kept      *prometheus.CounterVec
-	failures  *prometheus.CounterVec
+	boundary, sliceLag, trimLag, doomed, doomBytes, held, dropped prometheus.Gauge
+
+	trimmed, trims, revoked, overtaken, erased, examined, sweeps, requests prometheus.Counter
+
+	collected, freed, kept, failures *prometheus.CounterVec
 }
 
-func newMetrics(r prometheus.Registerer, c *Keeper) (*metrics, error) {
-	m := &metrics{registerer: r}
-	gauge := func(name, help string) prometheus.Gauge {
-		g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "scribe_retention_" + name, Help: help})
-		m.all = append(m.all, g)
-		return g
-	}
-	counter := func(name, help string) prometheus.Counter {
-		g := prometheus.NewCounter(prometheus.CounterOpts{Name: "scribe_retention_" + name, Help: help})
-		m.all = append(m.all, g)
-		return g
-	}
-	labelled := func(name, help, label string, values ...string) *prometheus.CounterVec {
-		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "scribe_retention_" + name, Help: help}, []string{label})
-		for _, value := range values {
-			v.WithLabelValues(value)
-		}
-		m.all = append(m.all, v)
-		return v
-	}
+func newKeeperMetrics(r prometheus.Registerer, c *Keeper) (*keeperMetrics, error) {
+	set := metrics.NewSet("scribe_retention_")
 	flag := func(name, help string, on func() bool) {
-		m.all = append(m.all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "scribe_retention_" + name, Help: help}, func() float64 {
+		set.GaugeFunc(name, help, func() float64 {
 			if on() {
 				return 1
 			}
 			return 0
-		}))
+		})
 	}
-	flag("leads", "1: this process is the keeper that works.", c.Leads)
-	flag("halted", "1: this process leads, and collects nothing, since the blobs have another cell's claim or the metadata logs are older than they.",
+	flag("leads", "1: this process is the leading keeper.", c.Leads)
+	flag("halted", "1: this process leads but deletes nothing: the blob store has another cell's claim, or the metadata logs are older than the blobs.",
 		func() bool { return c.Halted() != nil })
-	m.boundary = gauge("boundary_age_seconds", "Age of the boundary: blobs that are younger are not looked at.")
-	m.sliceLag = gauge("blobs_lag_seconds", "For how long the blobs that are examined next have been due.")
-	m.trimLag = gauge("logs_lag_seconds", "For how long the category that is trimmed next has been due.")
-	m.doomed = gauge("doomed_blobs", "Dead blobs that wait to be deleted.")
-	m.doomBytes = gauge("doomed_bytes", "Bytes of dead blobs that wait to be deleted.")
-	m.held = gauge("held_categories", "Categories whose trimming readers hold back.")
-	m.dropped = gauge("dropped_categories", "Deleted categories of which something is left.")
-	m.trimmed = counter("trimmed_pointers_total", "Pointers that were trimmed.")
-	m.trims = counter("trims_total", "Logs that were trimmed.")
-	m.revoked = counter("revoked_pins_total", "Times that a category was trimmed although readers needed it still, since they held it back for too long.")
-	m.overtaken = counter("overtaken_categories_total", "Times that pointers were trimmed which their sequencer had not sequenced, since it was behind for too long.")
-	m.erased = counter("erased_categories_total", "Deleted categories whose logs were removed.")
-	m.examined = counter("examined_blobs_total", "Blobs of which it was decided whether they are dead.")
-	m.sweeps = counter("sweeps_total", "Times that all blobs were listed.")
-	m.requests = counter("store_requests_total", "Requests to the blob store, a listing of up to 1000 blobs being one.")
-	m.collected = labelled("collected_blobs_total", "Blobs that were deleted.", "kind", kindExpired, kindOrphan)
-	m.freed = labelled("collected_bytes_total", "Bytes of blobs that were deleted.", "kind", kindExpired, kindOrphan)
-	m.kept = labelled("kept_blobs_total", "Times that a blob was kept since nobody can say whether it is dead.", "reason", reasonDamaged, reasonNewer, reasonUnknown)
-	m.failures = labelled("failures_total", "Steps that failed and are tried again.", "step", "lease", "claim", "logs", "blobs")
-	if r == nil {
-		return m, nil
+	m := &keeperMetrics{
+		Set:       set,
+		boundary:  set.Gauge("boundary_age_seconds", "Age of the boundary: younger blobs are not examined."),
+		sliceLag:  set.Gauge("blobs_lag_seconds", "How long the next blobs to examine have been due."),
+		trimLag:   set.Gauge("logs_lag_seconds", "How long the next category to trim has been due."),
+		doomed:    set.Gauge("doomed_blobs", "Dead blobs that wait for their deletion."),
+		doomBytes: set.Gauge("doomed_bytes", "Bytes of dead blobs that wait for their deletion."),
+		held:      set.Gauge("held_categories", "Categories whose trimming readers delay."),
+		dropped:   set.Gauge("dropped_categories", "Deleted categories whose logs are not erased yet."),
+		trimmed:   set.Counter("trimmed_pointers_total", "Pointers trimmed."),
+		trims:     set.Counter("trims_total", "Trims of logs."),
+		revoked:   set.Counter("revoked_pins_total", "Trims of categories beyond a reader's pin, which had reached its limit."),
+		overtaken: set.Counter("overtaken_categories_total", "Times that a category was trimmed beyond its sequencer, which lagged too far."),
+		erased:    set.Counter("erased_categories_total", "Deleted categories whose logs were erased."),
+		examined:  set.Counter("examined_blobs_total", "Blobs examined for references."),
+		sweeps:    set.Counter("sweeps_total", "Completed listings of all blobs."),
+		requests:  set.Counter("store_requests_total", "Requests to the blob store; a listing of up to 1000 blobs is one."),
+		collected: set.CounterOf("collected_blobs_total", "Blobs deleted.", "kind", kindExpired, kindOrphan),
+		freed:     set.CounterOf("collected_bytes_total", "Bytes of deleted blobs.", "kind", kindExpired, kindOrphan),
+		kept: set.CounterOf("kept_blobs_total", "Times that a blob was kept because its references are unknown.", "reason",
+			reasonDamaged, reasonNewer, reasonUnknown),
+		failures: set.CounterOf("failures_total", "Steps that failed and are retried.", "step", "lease", "claim", "logs", "blobs"),
 	}
-	for i, x := range m.all {
-		if err := r.Register(x); err != nil {
-			m.all = m.all[:i]
-			m.close()
-			return nil, fmt.Errorf("retention: metrics: %w", err)
-		}
-	}
-	return m, nil
-}
-
-// close unregisters the metrics.
-func (m *metrics) close() {
-	if m.registerer == nil {
-		return
-	}
-	for _, x := range m.all {
-		m.registerer.Unregister(x)
-	}
+	return m, m.Register(r)
 }

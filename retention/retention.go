@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 
+	"scribe/internal/base/backoff"
 	"scribe/internal/base/logthrottle"
 )
 
@@ -20,9 +20,9 @@ type Keeper struct {
 	cfg     Config
 	deps    Deps
 	log     *slog.Logger
-	metrics *metrics
+	metrics *keeperMetrics
 
-	requests, records, bytes *rate.Limiter
+	storeRequests, logRequests, deleteBytes *rate.Limiter
 
 	life  context.Context //nolint:containedctx // of the role, which no call waits for
 	end   context.CancelFunc
@@ -33,8 +33,8 @@ type Keeper struct {
 		leads  bool
 		halted error
 		err    error // of the release
-		// complaints are by step. A step does not say that it works again: its next failure is told if the last one was a while ago.
-		complaints map[string]*logthrottle.Throttle
+		// throttles are by step. A step's recovery is not logged: its next failure is, if a minute has passed since the last warning.
+		throttles map[string]*logthrottle.Throttle
 	}
 }
 
@@ -65,12 +65,13 @@ func prepare(cfg Config, deps Deps) (*Keeper, error) {
 	}
 	c := &Keeper{
 		cfg: cfg, deps: deps, log: deps.Logger, ended: make(chan struct{}),
-		requests: rate.NewLimiter(rate.Limit(cfg.StoreRequests), max(1, int(cfg.StoreRequests/4))),
-		records:  rate.NewLimiter(rate.Limit(cfg.LogRequests), max(1, int(cfg.LogRequests/4))),
-		bytes:    rate.NewLimiter(limit, max(1, int(min(cfg.DeleteBytes, 1<<30)))),
+		storeRequests: rate.NewLimiter(rate.Limit(cfg.StoreRequests), max(1, int(cfg.StoreRequests/4))),
+		logRequests:   rate.NewLimiter(rate.Limit(cfg.LogRequests), max(1, int(cfg.LogRequests/4))),
+		deleteBytes:   rate.NewLimiter(limit, max(1, int(min(cfg.DeleteBytes, 1<<30)))),
 	}
+	c.mu.throttles = map[string]*logthrottle.Throttle{}
 	var err error
-	if c.metrics, err = newMetrics(deps.Registerer, c); err != nil {
+	if c.metrics, err = newKeeperMetrics(deps.Registerer, c); err != nil {
 		return nil, err
 	}
 	c.life, c.end = context.WithCancel(context.Background())
@@ -84,9 +85,9 @@ func (c *Keeper) Close(ctx context.Context) error {
 	select {
 	case <-c.ended:
 	case <-ctx.Done():
-		return fmt.Errorf("retention: a step still runs: %w", context.Cause(ctx))
+		return fmt.Errorf("retention: close: a step is still running: %w", context.Cause(ctx))
 	}
-	c.metrics.close()
+	c.metrics.Unregister()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.err
@@ -120,12 +121,12 @@ func (c *Keeper) runTerms() {
 		if t == nil {
 			return
 		}
-		c.log.Info("retention leads", "cell", t.cellName(), "epoch", t.epoch)
+		c.log.Info("retention is now leading", "cell", t.cellName(), "epoch", t.epoch)
 		c.setStatus(true, nil)
 		err := t.leadTerm(c.life)
 		c.setStatus(false, nil)
 		if c.life.Err() == nil {
-			c.log.Warn("retention does not lead any more", "error", err)
+			c.log.Warn("retention stopped leading", "error", err)
 			continue
 		}
 		// What ended it must not keep the others waiting.
@@ -180,7 +181,7 @@ func (t *leaseTerm) awaitClaims(ctx context.Context) (boundary int64, ok bool) {
 		if ctx.Err() == nil {
 			t.c.reportFailure("claim", err)
 		}
-		if !t.c.sleep(ctx, time.Minute) {
+		if backoff.Sleep(ctx, time.Minute) != nil {
 			return 0, false
 		}
 	}
@@ -201,7 +202,7 @@ func (c *Keeper) repeatRounds(ctx context.Context, what string, round func(conte
 		if more && err == nil {
 			continue
 		}
-		if !c.sleep(ctx, c.jitter(c.cfg.Interval)) {
+		if backoff.Sleep(ctx, backoff.Jitter(c.cfg.Interval, 0.2)) != nil {
 			return nil
 		}
 	}
@@ -211,40 +212,20 @@ func (c *Keeper) repeatRounds(ctx context.Context, what string, round func(conte
 func (c *Keeper) reportFailure(step string, err error) {
 	c.metrics.failures.WithLabelValues(step).Inc()
 	c.mu.Lock()
-	if c.mu.complaints[step] == nil {
-		if c.mu.complaints == nil {
-			c.mu.complaints = make(map[string]*logthrottle.Throttle)
-		}
-		c.mu.complaints[step] = new(logthrottle.Throttle)
-	}
 	defer c.mu.Unlock()
-	c.mu.complaints[step].Failed(c.life, c.log, "a step of the keeper failed, it is tried again", "step", step, "error", err)
-}
-
-// jitter changes a pause by up to a fifth, so that keepers, and loops of one, do not run in step.
-func (c *Keeper) jitter(d time.Duration) time.Duration {
-	return d - d/5 + rand.N(2*d/5+1)
-}
-
-// sleep waits; it reports false when ctx ended.
-func (c *Keeper) sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
+	throttle := c.mu.throttles[step]
+	if throttle == nil {
+		throttle = new(logthrottle.Throttle)
+		c.mu.throttles[step] = throttle
 	}
+	throttle.Failed(c.life, c.log, "retention step failed, retrying", "step", step, "error", err)
 }
 
 // waitForStore waits for its turn to make a request to the blob store, index to the metadata engine.
-func (c *Keeper) waitForStore(ctx context.Context) error { return c.storeN(ctx, 1) }
-
-func (c *Keeper) storeN(ctx context.Context, n int) error {
-	c.metrics.requests.Add(float64(n))
-	for range n {
-		if err := c.requests.Wait(ctx); err != nil {
+func (c *Keeper) waitForStore(ctx context.Context, requests int) error {
+	c.metrics.requests.Add(float64(requests))
+	for range requests {
+		if err := c.storeRequests.Wait(ctx); err != nil {
 			return err
 		}
 	}
@@ -252,7 +233,7 @@ func (c *Keeper) storeN(ctx context.Context, n int) error {
 }
 
 func (c *Keeper) waitForLog(ctx context.Context) error {
-	if err := c.records.Wait(ctx); err != nil {
+	if err := c.logRequests.Wait(ctx); err != nil {
 		return err
 	}
 	return ctx.Err()
@@ -261,8 +242,8 @@ func (c *Keeper) waitForLog(ctx context.Context) error {
 // waitForDelete waits until so many bytes may be deleted. A blob that is larger than what a second allows is paid for in parts.
 func (c *Keeper) waitForDelete(ctx context.Context, n int64) error {
 	for n > 0 {
-		part := min(n, int64(c.bytes.Burst()))
-		if err := c.bytes.WaitN(ctx, int(part)); err != nil {
+		part := min(n, int64(c.deleteBytes.Burst()))
+		if err := c.deleteBytes.WaitN(ctx, int(part)); err != nil {
 			return err
 		}
 		n -= part

@@ -1,9 +1,6 @@
 package retention
 
-import (
-	"container/heap"
-	"time"
-)
+import "time"
 
 // sliceSchedule decides which slices are looked at when. It does no I/O. Times are the engine's, in Unix microseconds.
 //
@@ -12,7 +9,7 @@ import (
 type sliceSchedule struct {
 	grace  time.Duration
 	slices map[timeSlice]*sliceState
-	queue  dueQueue
+	queue  dueQueue[timeSlice]
 	// frontier is, for each class, the first slice that was not added yet.
 	frontier map[uint32]timeSlice
 	// open are the slices, by class, that were not done with for the first time.
@@ -80,27 +77,21 @@ func (s *sliceSchedule) putDue(k timeSlice, due int64) {
 		return
 	}
 	st.queued = due
-	heap.Push(&s.queue, dueSlice{due, k})
+	s.queue.pushKey(due, k)
 }
 
 // takeDue returns the slice that has been due for longest at now. It is not due again before examined was called.
 func (s *sliceSchedule) takeDue(now int64) (timeSlice, bool) {
-	for len(s.queue) > 0 && s.queue[0].due <= now {
-		d, _ := heap.Pop(&s.queue).(dueSlice) // the queue holds nothing else
-		if st := s.slices[d.slice]; st != nil && st.queued == d.due {
+	for {
+		e, ok := s.queue.popDue(now)
+		if !ok {
+			return timeSlice{}, false
+		}
+		if st := s.slices[e.key]; st != nil && st.queued == e.due {
 			st.queued = 0
-			return d.slice, true
+			return e.key, true
 		}
 	}
-	return timeSlice{}, false
-}
-
-// dueLag is for how long the slice that is due first has been due.
-func (s *sliceSchedule) dueLag(now int64) int64 {
-	if len(s.queue) == 0 {
-		return 0
-	}
-	return max(0, now-s.queue[0].due)
 }
 
 // sliceResult is what was found in a slice.
@@ -111,6 +102,14 @@ type sliceResult struct {
 	due int64
 	// cut says that not all could be looked at: the slice is due again soon.
 	cut bool
+}
+
+// addKept counts a blob that is kept until due.
+func (r *sliceResult) addKept(due int64) {
+	if r.left == 0 || due < r.due {
+		r.due = due
+	}
+	r.left++
 }
 
 // recordResult says what was found in a slice at now. It is not looked at again before 1/60 of its class has gone by, so that a class whose
@@ -199,29 +198,4 @@ func (s *sliceSchedule) classCursor(class uint32) int64 {
 		at = min(at, k.start())
 	}
 	return at
-}
-
-// dueQueue is a heap of slices by due time.
-type dueQueue []dueSlice
-
-type dueSlice struct {
-	due   int64
-	slice timeSlice
-}
-
-func (q dueQueue) Len() int           { return len(q) }
-func (q dueQueue) Less(i, j int) bool { return q[i].due < q[j].due }
-func (q dueQueue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
-
-// Push implements heap.Interface.
-func (q *dueQueue) Push(x any) {
-	d, _ := x.(dueSlice) // nothing else is pushed
-	*q = append(*q, d)
-}
-
-// Pop implements heap.Interface.
-func (q *dueQueue) Pop() any {
-	last := (*q)[len(*q)-1]
-	*q = (*q)[:len(*q)-1]
-	return last
 }

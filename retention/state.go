@@ -54,7 +54,7 @@ func (s *keeperState) encode() ([]byte, error) {
 	s.Version = stateVersion
 	b, err := json.Marshal(s)
 	if err == nil && len(b) > metalog.MaxRecord {
-		err = fmt.Errorf("retention: the state has %d bytes, the limit is %d", len(b), metalog.MaxRecord)
+		err = fmt.Errorf("retention: state has %d bytes, the limit is %d", len(b), metalog.MaxRecord)
 	}
 	return b, err
 }
@@ -70,20 +70,20 @@ func decodeState(b []byte) (*keeperState, error) {
 	}
 	switch {
 	case s.Version < 1:
-		return nil, fmt.Errorf("%w: version %d was never written", errState, s.Version)
+		return nil, fmt.Errorf("%w: invalid version %d", errState, s.Version)
 	case s.Version > stateVersion:
-		return nil, fmt.Errorf("retention: the state has version %d, this build reads %d: use a newer build", s.Version, stateVersion)
+		return nil, fmt.Errorf("retention: state has version %d, this build reads up to %d: use a newer build", s.Version, stateVersion)
 	case checkCell(s.Cell) != nil || s.Owner == "" || len(s.Owner) > metalog.MaxOwner || len(s.Rechecks) > maxRechecks:
 		return nil, fmt.Errorf("%w: cell %.80q, owner %.80q, %d rechecks", errState, s.Cell, s.Owner, len(s.Rechecks))
 	}
 	for class, at := range s.Cursors {
 		if class == 0 || at < 0 {
-			return nil, fmt.Errorf("%w: class %d has the cursor %d", errState, class, at)
+			return nil, fmt.Errorf("%w: invalid cursor %d of class %d", errState, at, class)
 		}
 	}
 	for _, r := range s.Rechecks {
 		if r.Class == 0 || r.From < 0 || r.To < r.From || r.At < 0 {
-			return nil, fmt.Errorf("%w: recheck of class %d from %d to %d at %d", errState, r.Class, r.From, r.To, r.At)
+			return nil, fmt.Errorf("%w: invalid recheck of class %d from %d to %d at %d", errState, r.Class, r.From, r.To, r.At)
 		}
 	}
 	return s, nil

@@ -6,25 +6,23 @@ import (
 	"fmt"
 	"iter"
 	"maps"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"scribe/internal/format/pointer"
 	"scribe/storage/blob"
-	"scribe/storage/blob/layout"
 )
 
 // blobSweeper finds dead blobs and deletes them. It belongs to one goroutine; workers are its own.
 type blobSweeper struct {
-	t        *leaseTerm
-	c        *Keeper
-	boundary int64
-	schedule *sliceSchedule
-	deletions    *deletionQueue
-	begun    bool
-	rounds   uint64
+	t         *leaseTerm
+	c         *Keeper
+	boundary  int64
+	schedule  *sliceSchedule
+	deletions *deletionQueue
+	begun     bool
+	rounds    uint64
 	// listing is the sweep that runs, of the class listed; nil between them.
 	listing func() (blob.Info, error, bool)
 	stop    func()
@@ -39,7 +37,7 @@ func newBlobSweeper(t *leaseTerm, boundary int64) *blobSweeper {
 const noteRounds = 64
 
 // errRestored ends a round: the engine has lost what it knew. The claims decide what becomes of that.
-var errRestored = errors.New("retention: the metadata engine's boundary went back")
+var errRestored = errors.New("retention: the metadata engine's boundary moved backward")
 
 // runRound does one thing of each kind that is due: it deletes, examines a slice, and lists a part of everything. So none of them keeps the
 // others waiting.
@@ -85,7 +83,7 @@ func (r *blobSweeper) publishProgress(now int64) {
 	})
 	m := r.c.metrics
 	m.boundary.Set(lagSeconds(max(r.boundary, 1), now))
-	m.sliceLag.Set(time.Duration(r.schedule.dueLag(now) * int64(time.Microsecond)).Seconds())
+	m.sliceLag.Set(lagSeconds(r.schedule.queue.oldestDue(), now))
 	m.doomed.Set(float64(len(r.deletions.keys)))
 	m.doomBytes.Set(float64(r.deletions.bytes))
 }
@@ -154,7 +152,7 @@ func (r *blobSweeper) beginClasses(ctx context.Context) error {
 
 // oldestBlob returns the time of a class's oldest blob, -1 when there is none.
 func (r *blobSweeper) oldestBlob(ctx context.Context, class uint32) (int64, error) {
-	if err := r.c.waitForStore(ctx); err != nil {
+	if err := r.c.waitForStore(ctx, 1); err != nil {
 		return 0, err
 	}
 	for info, err := range r.c.deps.Blobs.List(ctx, classPrefix(class)) {
@@ -220,135 +218,6 @@ func (r *blobSweeper) examineNext(ctx context.Context, now int64) (bool, error) 
 	return true, nil
 }
 
-// examineSlice decides about each blob of a slice.
-func (r *blobSweeper) examineSlice(ctx context.Context, k timeSlice, now int64) (sliceResult, error) {
-	if err := r.c.waitForStore(ctx); err != nil {
-		return sliceResult{}, err
-	}
-	var mu sync.Mutex // guards o and dead while workers run
-	var o sliceResult
-	var dead []deadBlob
-	workers, wctx := errgroup.WithContext(ctx)
-	workers.SetLimit(r.c.cfg.Workers)
-	listed := 0
-	var broken error
-	for info, err := range r.c.deps.Blobs.List(ctx, k.keyPrefix()) {
-		if err == nil && wctx.Err() == nil {
-			if listed++; listed%1000 == 0 {
-				err = r.c.waitForStore(ctx)
-			}
-		}
-		if err != nil || wctx.Err() != nil {
-			broken = err
-			break
-		}
-		workers.Go(func() error {
-			if r.deletions.hasKey(info.Key) {
-				return nil
-			}
-			v, err := r.examineBlob(wctx, info)
-			if err != nil {
-				return err
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case v.gone:
-			case !v.dead:
-				r.stays(&o, v, now)
-			case r.deletions.remainingCapacity() <= len(dead):
-				o.cut = true
-			default:
-				dead = append(dead, deadBlob{key: info.Key, size: info.Size, slice: k, kind: v.kind})
-			}
-			return nil
-		})
-	}
-	err := workers.Wait()
-	if err == nil {
-		err = broken
-	}
-	if len(dead) > 0 {
-		// A reader may have taken a pointer up to the moment that its blob was found dead, and a slice may take long.
-		found, terr := r.c.readTime(ctx)
-		if terr != nil {
-			return sliceResult{}, errors.Join(err, terr) // they are found again
-		}
-		for _, d := range dead {
-			d.found, d.notBefore = found, found+r.c.cfg.Linger.Microseconds()
-			r.deletions.addBlob(d)
-		}
-		o.doomed = len(dead)
-	}
-	if err != nil {
-		// What was doomed stays so; the slice is examined again, and knows them.
-		r.schedule.recordDoomed(k, o.doomed)
-		return sliceResult{}, fmt.Errorf("examine %s: %w", k.keyPrefix(), err)
-	}
-	return o, nil
-}
-
-// stays adds the verdict about a blob that stays to the outcome of its slice.
-func (r *blobSweeper) stays(o *sliceResult, v blobStatus, now int64) {
-	if v.due == 0 {
-		v.due = now + r.c.cfg.SweepInterval.Microseconds()
-	}
-	if o.left == 0 || v.due < o.due {
-		o.due = v.due
-	}
-	o.left++
-}
-
-// examineBlob decides about a blob. One that nobody can decide about is kept, and counted.
-func (r *blobSweeper) examineBlob(ctx context.Context, info blob.Info) (blobStatus, error) {
-	_, id, err := pointer.ParseKey(info.Key)
-	if err != nil || id.Time() >= r.boundary {
-		return blobStatus{}, nil //nolint:nilerr // not a blob of ours; or it may still be appended
-	}
-	if err := r.c.storeN(ctx, 2); err != nil {
-		return blobStatus{}, err
-	}
-	footer, err := layout.ReadFooter(ctx, r.c.deps.Blobs, info.Key)
-	reason := ""
-	switch {
-	case errors.Is(err, blob.ErrNotFound):
-		return blobStatus{gone: true}, nil
-	case errors.Is(err, layout.ErrDamaged):
-		reason = reasonDamaged
-	case errors.Is(err, layout.ErrVersion):
-		reason = reasonNewer
-	case err != nil:
-		return blobStatus{}, err
-	}
-	var v blobStatus
-	if reason == "" {
-		if v, err = classifyBlob(ctx, r.c.deps.Log, r.c.waitForLog, footer, r.categoryRetention); err != nil {
-			return blobStatus{}, err
-		}
-		r.c.metrics.examined.Inc()
-		if v.unknown {
-			reason, err = reasonUnknown, errors.New("its writer had an epoch that the metadata engine never gave out: another cell's, or the engine was restored")
-		}
-	}
-	if reason != "" {
-		r.c.metrics.kept.WithLabelValues(reason).Inc()
-		r.c.log.WarnContext(ctx, "a blob is kept since nobody can say whether it is needed", "key", info.Key, "bytes", info.Size, "reason", reason, "error", err)
-	}
-	return v, nil
-}
-
-// categoryRetention is how long a category's records live, 0 when it is not known.
-func (r *blobSweeper) categoryRetention(category uint32) time.Duration {
-	cat, ok := r.c.deps.Categories.ByID(category)
-	if !ok {
-		return 0
-	}
-	if d := cat.GetRetention().AsDuration(); d > 0 {
-		return d
-	}
-	return pointer.DefaultRetention
-}
-
 // deleteDue deletes doomed blobs whose time has come, as many as there are workers. It reports whether there were any.
 func (r *blobSweeper) deleteDue(ctx context.Context, now int64) (bool, error) {
 	batch := r.deletions.takeDue(now, r.c.cfg.Workers)
@@ -359,14 +228,14 @@ func (r *blobSweeper) deleteDue(ctx context.Context, now int64) (bool, error) {
 	var workers errgroup.Group
 	for i, d := range batch {
 		workers.Go(func() error {
-			if err := r.c.waitForStore(ctx); err != nil {
+			if err := r.c.waitForStore(ctx, 1); err != nil {
 				return err
 			}
 			if err := r.c.waitForDelete(ctx, d.size); err != nil {
 				return err
 			}
 			if err := r.c.deps.Blobs.Delete(ctx, d.key); err != nil {
-				return fmt.Errorf("delete: %w", err)
+				return fmt.Errorf("delete dead blob: %w", err)
 			}
 			gone[i] = true
 			return nil
@@ -386,8 +255,8 @@ func (r *blobSweeper) deleteDue(ctx context.Context, now int64) (bool, error) {
 	return err == nil, err
 }
 
-// sweepPart is how many blobs a round lists of a sweep.
-const sweepPart = 1000
+// listPage is how many blobs one request lists, and how many of them a round takes.
+const listPage = 1000
 
 // listNext lists a part of all blobs when that is due. It reports whether there is more.
 func (r *blobSweeper) listNext(ctx context.Context, now int64) (bool, error) {
@@ -397,10 +266,10 @@ func (r *blobSweeper) listNext(ctx context.Context, now int64) (bool, error) {
 	if r.listing == nil && !r.startListing(ctx, now) {
 		return false, nil
 	}
-	if err := r.c.waitForStore(ctx); err != nil {
+	if err := r.c.waitForStore(ctx, 1); err != nil {
 		return false, err
 	}
-	for range sweepPart {
+	for range listPage {
 		info, err, ok := r.listing()
 		if err != nil {
 			r.stop()
@@ -415,7 +284,7 @@ func (r *blobSweeper) listNext(ctx context.Context, now int64) (bool, error) {
 		}
 		class, id, err := pointer.ParseKey(info.Key)
 		if err != nil {
-			r.c.log.DebugContext(ctx, "an object among the blobs is none", "key", info.Key)
+			r.c.log.DebugContext(ctx, "ignoring object under the blob prefix: not a blob", "key", info.Key)
 			continue
 		}
 		r.schedule.addListed(class, id.Time(), now, info.Modified.UnixMicro()-id.Time() > r.c.cfg.Grace.Microseconds())

@@ -52,7 +52,7 @@ func (r *logTrimmer) runRound(ctx context.Context) (more bool, err error) {
 	}
 	r.rounds++
 	r.schedule.syncCategories(r.c.deps.Categories.All(), r.rounds, now)
-	r.c.metrics.trimLag.Set(lagSeconds(r.schedule.queue.oldest(), now))
+	r.c.metrics.trimLag.Set(lagSeconds(r.schedule.queue.oldestDue(), now))
 	var errs []error
 	for len(errs) < maxTrimFailures && ctx.Err() == nil {
 		id, st, ok := r.schedule.takeDue(now)
@@ -110,7 +110,7 @@ func (r *logTrimmer) trimCategory(ctx context.Context, id uint32, st *trimState,
 	found.held = found.held || held
 	if revoked && trimmed > 0 {
 		r.c.metrics.revoked.Inc()
-		r.c.log.InfoContext(ctx, "readers held a category back for too long, it was trimmed under them", "category", st.name, "pointers", trimmed)
+		r.c.log.InfoContext(ctx, "category trimmed beyond its readers' pins: the pins reached their limit", "category", st.name, "pointers", trimmed)
 	}
 	if st.lowered > retention {
 		lowered := st.lowered
@@ -303,7 +303,7 @@ func (r *logTrimmer) eraseCategories(ctx context.Context, cats []*scribev1.Categ
 		return fmt.Errorf("forget deleted categories: %w", err)
 	}
 	r.c.metrics.erased.Add(float64(len(ids)))
-	r.c.log.InfoContext(ctx, "the logs of deleted categories were removed", "categories", len(ids))
+	r.c.log.InfoContext(ctx, "logs of deleted categories erased", "categories", len(ids))
 	return nil
 }
 

@@ -1,7 +1,6 @@
 package retention
 
 import (
-	"container/heap"
 	"iter"
 	"time"
 
@@ -13,7 +12,7 @@ import (
 type trimSchedule struct {
 	interval   time.Duration
 	categories map[uint32]*trimState
-	queue      categoryQueue
+	queue      dueQueue[uint32]
 }
 
 type trimState struct {
@@ -59,19 +58,21 @@ func (t *trimSchedule) putDue(id uint32, st *trimState, due int64) {
 		return
 	}
 	st.queued = due
-	heap.Push(&t.queue, dueCategory{due, id})
+	t.queue.pushKey(due, id)
 }
 
 // takeDue returns the category that has been due for longest at now. It is not due again before done was called.
 func (t *trimSchedule) takeDue(now int64) (uint32, *trimState, bool) {
-	for len(t.queue) > 0 && t.queue[0].due <= now {
-		d, _ := heap.Pop(&t.queue).(dueCategory) // the queue holds nothing else
-		if st := t.categories[d.id]; st != nil && st.queued == d.due {
+	for {
+		e, ok := t.queue.popDue(now)
+		if !ok {
+			return 0, nil, false
+		}
+		if st := t.categories[e.key]; st != nil && st.queued == e.due {
 			st.queued = 0
-			return d.id, st, true
+			return e.key, st, true
 		}
 	}
-	return 0, nil, false
 }
 
 // trimResult is what a look at a category found.
@@ -126,37 +127,4 @@ func trimHorizon(now int64, retention time.Duration, pin int64, limit time.Durat
 	}
 	least := at - min(limit, retention).Microseconds()
 	return max(pin, least), true, pin < least
-}
-
-// categoryQueue is a heap of categories by due time.
-type categoryQueue []dueCategory
-
-type dueCategory struct {
-	due int64
-	id  uint32
-}
-
-func (q categoryQueue) Len() int           { return len(q) }
-func (q categoryQueue) Less(i, j int) bool { return q[i].due < q[j].due }
-func (q categoryQueue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
-
-// Push implements heap.Interface.
-func (q *categoryQueue) Push(x any) {
-	d, _ := x.(dueCategory) // nothing else is pushed
-	*q = append(*q, d)
-}
-
-// Pop implements heap.Interface.
-func (q *categoryQueue) Pop() any {
-	last := (*q)[len(*q)-1]
-	*q = (*q)[:len(*q)-1]
-	return last
-}
-
-// oldest is the due time of the first entry, 0 for none.
-func (q categoryQueue) oldest() int64 {
-	if len(q) == 0 {
-		return 0
-	}
-	return q[0].due
 }

@@ -176,7 +176,7 @@ func (s *sequencedTrim) fenceOvertaken(ctx context.Context) error {
 	}
 	s.r.fenced[s.category] = states[0].Epoch
 	s.r.c.metrics.overtaken.Inc()
-	s.r.c.log.WarnContext(ctx, "a category was not sequenced in time, and trimmed: is a sequencer running?", "category_id", s.category)
+	s.r.c.log.WarnContext(ctx, "category trimmed beyond its sequencer: check that a sequencer is running", "category_id", s.category)
 	s.log = states[0]
 	return s.trimLog(ctx)
 }

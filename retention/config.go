@@ -17,36 +17,35 @@ import (
 	"scribe/storage/metalog"
 )
 
-// Config says when things are removed, and how fast. Start from [DefaultConfig].
+// Config sets when data is removed, and how fast. Start from [DefaultConfig].
 type Config struct {
-	// Grace is how old a blob must be before it may be looked at: a writer has that long from making a blob's id to appending its
-	// pointers. It is also how far a batcher's clock may be behind that of the metadata engine: what a slower one writes is refused.
+	// Grace is the least age of a blob before it is examined: a writer has that long from making a blob's id to appending its pointers.
+	// It also bounds how far a batcher's clock may lag behind the metadata engine's: appends of a batcher that lags more are refused.
 	Grace time.Duration `yaml:"grace" default:"1h" min:"0s" max:"30d" flag:"retention-grace" help:"least age of a blob before retention examines it: the time that a batcher has to commit it"`
-	// Linger is how long a blob stays after it was found dead, for readers that have a pointer to it still.
+	// Linger is how long a blob stays after it was found dead, for readers that still have a pointer to it.
 	Linger time.Duration `yaml:"linger" default:"10m" min:"0s" max:"30d" flag:"retention-linger" help:"how long a blob stays after it was found to have no references"`
-	// PinLimit is how far beyond a category's retention readers may hold back its trimming; never further than the retention itself.
+	// PinLimit bounds how long readers may delay trimming beyond a category's retention; the retention itself is a second bound.
 	PinLimit time.Duration `yaml:"pin_limit" default:"1h" min:"0s" max:"3650d" flag:"retention-pin-limit" help:"how long readers may delay the trimming of a category beyond its retention"`
-	// Interval is the least time between two looks at a category and at what else is due. Waits are jittered by a fifth.
+	// Interval is the least time between two checks of a category and of other due work. Waits are jittered by a fifth.
 	Interval time.Duration `yaml:"interval" default:"10s" min:"10ms" max:"1h" flag:"retention-interval" help:"least time between two checks of what is due for removal"`
-	// BoundaryStep is the least by which the boundary is advanced. Each step costs a small object in the blob store.
+	// BoundaryStep is the least advance of the boundary. Each advance costs a small object in the blob store.
 	BoundaryStep time.Duration `default:"5m" min:"1ms" max:"1d"`
 	// SweepInterval is the time between two listings of all blobs.
 	SweepInterval time.Duration `yaml:"sweep_interval" default:"1d" min:"1s" max:"3650d"`
-	// LeaseTTL is how long others wait when the leading keeper is silent.
+	// LeaseTTL is how long the other keepers wait for a silent leader before they take over.
 	LeaseTTL time.Duration `default:"15s" min:"100ms" max:"10m"`
 
 	// StoreRequests and LogRequests bound the requests a second to the blob store and to the metadata engine.
 	StoreRequests float64 `yaml:"store_requests" default:"100" min:">0"`
 	LogRequests   float64 `yaml:"log_requests" default:"500" min:">0"`
-	// DeleteBytes bounds the bytes of blobs that are deleted a second; 0 = no bound. Stores reclaim space in the background.
+	// DeleteBytes bounds the bytes of blobs deleted a second; 0 = no bound. Stores reclaim space in the background.
 	DeleteBytes int64 `yaml:"delete_bytes" default:"512MiB" min:"0B"`
-	// Workers is how many blobs are examined, and deleted, at a time. Each holds a footer: up to some 30 MiB for the largest blobs.
+	// Workers bounds the blobs that are examined, or deleted, at a time. Each worker holds a footer: up to some 30 MiB for the largest blobs.
 	Workers int `default:"8" min:"1" max:"1000"`
-	// MaxDoomed is how many dead blobs may wait for their Linger, some 150 bytes each. What does not fit is examined again later.
+	// MaxDoomed bounds the dead blobs that wait for their Linger, some 150 bytes each. Further ones are examined again later.
 	MaxDoomed int `default:"100000" min:"1" max:"10000000"`
 
-	// Adopt is the key of a claim in the blob store that keeps this keeper from working, and that it may replace. See the package
-	// comment.
+	// Adopt is the key of a claim that halts this keeper, and that it may replace. See [HaltedError].
 	Adopt string `yaml:"adopt" flag:"retention-adopt" help:"key of a claim in the blob store that retention may replace; the error that halts retention names it"`
 }
 
@@ -58,7 +57,7 @@ func (c *Config) Validate() error {
 	return config.Check("retention", c, nil).Err()
 }
 
-// Log is what a keeper needs of the metadata engine; see metalog.Log.
+// Log is the part of the metadata engine that a keeper uses; see metalog.Log.
 type Log interface {
 	Open(ctx context.Context, owner string, shards []record.ShardID) ([]metalog.State, error)
 	Append(ctx context.Context, a *metalog.Append) ([]metalog.Appended, error)
@@ -72,7 +71,7 @@ type Log interface {
 	AdvanceBoundary(ctx context.Context, t int64) (int64, error)
 }
 
-// Control is what a keeper needs of the control plane; see rpc.ControlService.
+// Control is the part of the control plane that a keeper uses; see rpc.ControlService.
 type Control interface {
 	GetCategory(ctx context.Context, req *scribev1.GetCategoryRequest) (*scribev1.GetCategoryResponse, error)
 	ListDropped(ctx context.Context, req *scribev1.ListDroppedRequest) (*scribev1.ListDroppedResponse, error)
@@ -80,21 +79,21 @@ type Control interface {
 	ListPins(ctx context.Context, req *scribev1.ListPinsRequest) (*scribev1.ListPinsResponse, error)
 }
 
-// Categories is the view of categories. It says which there are; what a trim rests on is asked of the control plane.
+// Categories is the local view of categories. It says which categories exist; a trim reads the retention from the control plane.
 type Categories interface {
-	// All yields every category. They are not changed.
+	// All yields every category. The keeper does not modify them.
 	All() iter.Seq[*scribev1.Category]
 	// ByID returns a category.
 	ByID(id uint32) (*scribev1.Category, bool)
 }
 
-// Deps are what a keeper works with. They outlive it.
+// Deps are the components that a keeper uses. They outlive it.
 type Deps struct {
 	Log        Log
 	Blobs      blob.Store
 	Control    Control
 	Categories Categories
-	// Owner names the process in the lease: a process that comes back under its name need not wait for its own lease to end. At most
+	// Owner names the process in the lease: a restarted process with the same name need not wait until its own lease expires. At most
 	// metalog.MaxOwner bytes.
 	Owner string
 	// Logger may be nil.

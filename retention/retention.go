@@ -24,7 +24,7 @@ type Keeper struct {
 
 	storeRequests, logRequests, deleteBytes *rate.Limiter
 
-	life  context.Context //nolint:containedctx // of the role, which no call waits for
+	life  context.Context //nolint:containedctx // the role's; no call waits for it
 	end   context.CancelFunc
 	ended chan struct{}
 
@@ -38,7 +38,7 @@ type Keeper struct {
 	}
 }
 
-// New starts a keeper, which campaigns for the lease and collects while it has it, until Close.
+// New starts a keeper, which waits for the lease and works while it holds it, until Close.
 func New(cfg Config, deps Deps) (*Keeper, error) {
 	c, err := prepare(cfg, deps)
 	if err != nil {
@@ -48,7 +48,7 @@ func New(cfg Config, deps Deps) (*Keeper, error) {
 	return c, nil
 }
 
-// prepare is New without starting anything.
+// prepare is New without starting the goroutine.
 func prepare(cfg Config, deps Deps) (*Keeper, error) {
 	if err := errors.Join(cfg.Validate(), deps.validate()); err != nil {
 		return nil, err
@@ -78,8 +78,8 @@ func prepare(cfg Config, deps Deps) (*Keeper, error) {
 	return c, nil
 }
 
-// Close ends the keeper, and gives the lease back so that another one need not wait for it. What it was doing is done by the next.
-// Repeating it is harmless.
+// Close stops the keeper and releases the lease, so that another keeper takes over at once and continues its work. Close may be
+// repeated. It fails when ctx ends first, or when the release failed.
 func (c *Keeper) Close(ctx context.Context) error {
 	c.end()
 	select {
@@ -93,14 +93,14 @@ func (c *Keeper) Close(ctx context.Context) error {
 	return c.mu.err
 }
 
-// Halted returns why the keeper, which leads, collects nothing, as a *HaltedError; nil when it does, or does not lead.
+// Halted returns a *HaltedError while the keeper leads but deletes nothing; else nil.
 func (c *Keeper) Halted() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.halted
 }
 
-// Leads reports whether this keeper is the one that works.
+// Leads reports whether this keeper is the leading one.
 func (c *Keeper) Leads() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,7 +113,7 @@ func (c *Keeper) setStatus(leads bool, halted error) {
 	c.mu.leads, c.mu.halted = leads, halted
 }
 
-// runTerms campaigns and leads, in turn.
+// runTerms waits for the lease and leads, in turn.
 func (c *Keeper) runTerms() {
 	defer close(c.ended)
 	for c.life.Err() == nil {
@@ -129,7 +129,7 @@ func (c *Keeper) runTerms() {
 			c.log.Warn("retention stopped leading", "error", err)
 			continue
 		}
-		// What ended it must not keep the others waiting.
+		// ctx has ended; the release gets a context of its own, so that the other keepers need not wait for the lease to expire.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.life), c.cfg.LeaseTTL)
 		err = t.releaseLease(ctx)
 		cancel()
@@ -139,7 +139,7 @@ func (c *Keeper) runTerms() {
 	}
 }
 
-// leadTerm works until ctx ends or the lease is lost.
+// leadTerm renews the lease and works until ctx ends or the lease is lost.
 func (t *leaseTerm) leadTerm(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	t.ctx = ctx
@@ -148,8 +148,8 @@ func (t *leaseTerm) leadTerm(ctx context.Context) error {
 	return group.Wait()
 }
 
-// collectUntilLost collects. An error of a store is met again in the next round. It ends when ctx does, and when the metadata engine turns out to have
-// lost what it knew.
+// collectUntilLost trims logs and deletes blobs until ctx ends, or until the metadata engine's boundary moves backward. Other errors are
+// retried in the next round.
 func (t *leaseTerm) collectUntilLost(ctx context.Context) error {
 	boundary, ok := t.awaitClaims(ctx)
 	if !ok {
@@ -163,8 +163,8 @@ func (t *leaseTerm) collectUntilLost(ctx context.Context) error {
 	return group.Wait()
 }
 
-// awaitClaims waits until the claims in the blob store allow this cell to collect, and returns the engine's boundary. It reports false when
-// ctx ended.
+// awaitClaims waits until the claims in the blob store allow this cell to delete blobs, and returns the engine's boundary. It reports
+// false when ctx ended.
 func (t *leaseTerm) awaitClaims(ctx context.Context) (boundary int64, ok bool) {
 	for {
 		boundary, err := t.c.deps.Log.AdvanceBoundary(ctx, 0)
@@ -187,13 +187,13 @@ func (t *leaseTerm) awaitClaims(ctx context.Context) (boundary int64, ok bool) {
 	}
 }
 
-// repeatRounds runs a round at every interval, and at once again as long as a round says that there is more to do.
+// repeatRounds runs a round at every interval, and again at once while rounds report more work.
 func (c *Keeper) repeatRounds(ctx context.Context, what string, round func(context.Context) (more bool, err error)) error {
 	for {
 		more, err := round(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // an orderly end
+			return nil //nolint:nilerr // ctx ended the round
 		case errors.Is(err, errRestored):
 			return err
 		case err != nil:
@@ -208,7 +208,7 @@ func (c *Keeper) repeatRounds(ctx context.Context, what string, round func(conte
 	}
 }
 
-// reportFailure tells of a failure that is tried again.
+// reportFailure counts and logs a failure that is retried.
 func (c *Keeper) reportFailure(step string, err error) {
 	c.metrics.failures.WithLabelValues(step).Inc()
 	c.mu.Lock()
@@ -221,7 +221,7 @@ func (c *Keeper) reportFailure(step string, err error) {
 	throttle.Failed(c.life, c.log, "retention step failed, retrying", "step", step, "error", err)
 }
 
-// waitForStore waits for its turn to make a request to the blob store, index to the metadata engine.
+// waitForStore waits until the rate limit admits so many requests to the blob store, waitForLog one to the metadata engine.
 func (c *Keeper) waitForStore(ctx context.Context, requests int) error {
 	c.metrics.requests.Add(float64(requests))
 	for range requests {
@@ -239,7 +239,7 @@ func (c *Keeper) waitForLog(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// waitForDelete waits until so many bytes may be deleted. A blob that is larger than what a second allows is paid for in parts.
+// waitForDelete waits until n bytes may be deleted. It takes a blob that is larger than the burst in parts.
 func (c *Keeper) waitForDelete(ctx context.Context, n int64) error {
 	for n > 0 {
 		part := min(n, int64(c.deleteBytes.Burst()))
@@ -251,8 +251,8 @@ func (c *Keeper) waitForDelete(ctx context.Context, n int64) error {
 	return ctx.Err()
 }
 
-// readTime is the time that decides what has expired: the engine's, or the wall clock's when that is behind. A clock that is wrong alone
-// takes nothing early.
+// readTime returns the time that decides what has expired, in Unix microseconds: the earlier of the engine's clock and the wall clock.
+// So one clock that is ahead deletes nothing early.
 func (c *Keeper) readTime(ctx context.Context) (int64, error) {
 	st, err := c.leaseState(ctx)
 	if err != nil {

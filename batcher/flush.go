@@ -120,7 +120,7 @@ type logBatch struct {
 type payload struct {
 	batch    *logBatch
 	spans    []frameSpan
-	since    time.Time // when its first frame came
+	since    time.Time // arrival of its first frame
 	bytes    int
 	frames   int
 	messages int

@@ -18,7 +18,7 @@ const (
 	stageTotal    = "total"    // from a flush's first frame to the answer of one of its parts
 )
 
-// batcherMetrics are those of one batcher.
+// batcherMetrics are the metrics of one batcher.
 type batcherMetrics struct {
 	set *metrics.Set
 
@@ -57,7 +57,8 @@ func newMetrics(b *Batcher) *batcherMetrics {
 	return m
 }
 
-// declareSnapshot declares what is read together, so that accepted = committed + duplicate + failed + buffered holds in every scrape.
+// declareSnapshot declares the values that are read together, so that accepted = committed + duplicate + failed + buffered holds
+// in every scrape.
 func declareSnapshot(set *metrics.Set, b *Batcher) {
 	var accepted, committed, duplicate, failed, buffered request.AmountMetrics
 	var overloaded, refused, memory, memoryPeak, memoryLimit, inFlight, detached, stalled, pending, load metrics.Value
@@ -99,7 +100,7 @@ func declareSnapshot(set *metrics.Set, b *Batcher) {
 	load = values.Gauge("load", "How busy the batcher tells that it is: 0 idle, 1000 refusing.")
 }
 
-// metricsSnapshot is what one look at a batcher finds.
+// metricsSnapshot has values read under one hold of Batcher.mu.
 type metricsSnapshot struct {
 	counts            frameCounts
 	used, peak        int64

@@ -12,8 +12,8 @@ import (
 	"scribe/storage/metalog"
 )
 
-// openChunks is in how many calls logs are opened at the same time that could not be opened before. One that cannot be opened fails
-// the others of its call, so it is found by and by.
+// openChunks is the number of concurrent calls among which logs are divided that failed to open before. One bad log fails the
+// others of its call; smaller calls isolate it over several attempts.
 const openChunks = 8
 
 // openLogs makes this batcher the writer of logs, in the background, and reports the outcome to the queues.
@@ -42,7 +42,7 @@ func (b *Batcher) openAll(ctx context.Context, shards []record.ShardID) {
 	}
 }
 
-// openSome opens logs in one call, and again without those that can never be opened.
+// openSome opens logs in one call, and repeats it without logs that can never be opened.
 func (b *Batcher) openSome(ctx context.Context, shards []record.ShardID) {
 	for len(shards) > 0 {
 		states, err := b.openOnce(ctx, shards)
@@ -64,7 +64,7 @@ func (b *Batcher) openSome(ctx context.Context, shards []record.ShardID) {
 	}
 }
 
-// logsOpened takes over the states of logs that were opened; some are sealed.
+// logsOpened passes the states of opened logs to the queues; some logs may be sealed.
 func (b *Batcher) logsOpened(states []metalog.State) {
 	usable := states[:0]
 	for _, s := range states {
@@ -78,8 +78,8 @@ func (b *Batcher) logsOpened(states []metalog.State) {
 	b.metrics.opens.Add(float64(len(usable)))
 }
 
-// logUnusable notes that a log takes no more records, or cannot be opened at all, before its writers are answered: they may send the frames
-// again at once.
+// logUnusable marks a log that accepts no records or can never be opened. This comes before its writers are answered, since they
+// may send the frames again at once.
 func (b *Batcher) logUnusable(s record.ShardID, why error) {
 	if errors.Is(why, metalog.ErrSealed) {
 		b.sealedLogs.addLog(s)
@@ -87,7 +87,7 @@ func (b *Batcher) logUnusable(s record.ShardID, why error) {
 	b.queues.Unusable(s, why, b.now())
 }
 
-// openRefusals are the logs that made opening fail and will do so again, and why.
+// openRefusals returns the logs that made the call fail and would do so again, with their errors.
 func openRefusals(err error, shards []record.ShardID) map[record.ShardID]error {
 	out := make(map[record.ShardID]error)
 	if e := new(metalog.RefusedError); errors.As(err, &e) {

@@ -7,19 +7,20 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// frameCounts says what became of the frames that were accepted. At all times accepted = committed + duplicate + failed + buffered.
+// frameCounts counts accepted frames by outcome. At all times accepted = committed + duplicate + failed + buffered.
 type frameCounts struct {
 	accepted  request.Amount
 	committed request.Amount
 	duplicate request.Amount
 	failed    map[scribev1.Reason]request.Amount
-	// overloaded counts requests that were refused for lack of memory; they were not accepted.
+	// overloaded counts requests refused for lack of memory; their frames were not accepted.
 	overloaded int64
-	// turned counts frames that were refused alone, for their category's share or their shard's trouble; they were not accepted.
+	// refusedShare and refusedTrouble count frames refused individually, for their category's share or because their log fails.
+	// They were not accepted.
 	refusedShare, refusedTrouble int64
 }
 
-// totalFailed is the sum over all reasons.
+// totalFailed returns the sum over all reasons.
 func (c *frameCounts) totalFailed() request.Amount {
 	var sum request.Amount
 	for _, a := range c.failed {
@@ -28,7 +29,7 @@ func (c *frameCounts) totalFailed() request.Amount {
 	return sum
 }
 
-// buffered is what has no outcome yet.
+// buffered returns the frames without an outcome.
 func (c *frameCounts) buffered() request.Amount {
 	return c.accepted.Minus(c.committed).Minus(c.duplicate).Minus(c.totalFailed())
 }
@@ -49,7 +50,7 @@ func (c *frameCounts) clone() frameCounts {
 	return out
 }
 
-// setResults sets the results of all frames of a part that is done, and counts them. The writers are not woken yet.
+// setResults sets the results of all frames of a finished part, and returns their counts. It does not wake the writers.
 func setResults(p *flushPart) *frameCounts {
 	out := &frameCounts{failed: make(map[scribev1.Reason]request.Amount)}
 	for _, g := range p.batches {
@@ -63,7 +64,8 @@ func setResults(p *flushPart) *frameCounts {
 	return out
 }
 
-// dropRepeats drops the frames that repeat others of the flush that were not stored, in another payload or of another request.
+// dropRepeats drops frames that repeat other frames of the flush, in another payload or of another request, if those were not
+// stored.
 func dropRepeats(g *logBatch) {
 	type place struct {
 		epoch uint32
@@ -72,7 +74,7 @@ func dropRepeats(g *logBatch) {
 	if !g.hasRepeats() {
 		return
 	}
-	reached := make(map[uint64]place) // by those that are stored, of each producer
+	reached := make(map[uint64]place) // the end of the stored sequences of each producer
 	fault := &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_NO_BACKEND, Message: "the frame that it repeats was not stored: send it again"}
 	for _, pl := range g.payloads {
 		for i := range pl.spans {
@@ -96,7 +98,7 @@ func dropRepeats(g *logBatch) {
 	}
 }
 
-// hasRepeats reports whether there are frames that repeat others of the flush.
+// hasRepeats reports whether the batch has frames that repeat others of the flush.
 func (g *logBatch) hasRepeats() bool {
 	for _, pl := range g.payloads {
 		for i := range pl.spans {
@@ -112,9 +114,9 @@ func (g *logBatch) hasRepeats() bool {
 
 func setPayloadResults(pl *payload, out *frameCounts) {
 	var (
-		next   int // the pointer range after the present one
+		next   int // index of the next pointer range
 		inside bool
-		result scribev1.FrameResult // written to when nobody waits
+		result scribev1.FrameResult // discarded; used if no writer waits
 	)
 	for i := range pl.spans {
 		p := &pl.spans[i]

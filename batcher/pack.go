@@ -5,15 +5,16 @@ import (
 	"slices"
 )
 
-// maxBlockFactor bounds a block that payloads of one category share, in multiples of Config.BlockBytes: the more of one category
-// a block holds the better it compresses, and the more a reader of one of its shards fetches in vain.
+// maxBlockFactor bounds a block that payloads of one category share, as a multiple of Config.BlockBytes. More data of one
+// category in a block compresses better, but a reader of one shard fetches more bytes that it does not need.
 const maxBlockFactor = 4
 
-// packBlocks puts payloads of one flush into blocks. Those of a category are neighbours, and blocks begin with a category where that does
-// not make them small: like is compressed with like. A payload of target bytes or more has a block of its own. It reorders payloads.
+// packBlocks packs payloads of one flush into blocks. To compress similar data together, it sorts payloads by category, and
+// begins a new block with a new category unless that makes blocks small. A payload of target bytes or more has a block of its
+// own. It reorders payloads.
 func packBlocks(payloads []*payload, target int) (blocks []*block) {
 	slices.SortStableFunc(payloads, func(x, y *payload) int { return cmp.Compare(x.batch.shard, y.batch.shard) })
-	from, raw := 0, 0 // the block that takes more
+	from, raw := 0, 0 // start and size of the open block
 	end := func(to int) {
 		if to > from {
 			blocks = append(blocks, newBlock(payloads[from:to:to]))

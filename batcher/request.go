@@ -17,36 +17,36 @@ import (
 // maxRequest bounds the frames of one request in bytes.
 const maxRequest = 64 << 20
 
-// waitingRequest is a request whose writer waits for the outcome of its spans.
+// waitingRequest is a request whose writer waits for the outcome.
 type waitingRequest struct {
 	results  []scribev1.FrameResult
 	pending  atomic.Int64 // spans without an outcome
 	done     chan struct{}
-	borrowed []*arena.Borrowed // of the request's memory
+	borrowed []*arena.Borrowed // buffers borrowed from the caller
 }
 
-// reclaimBuffers gives the request's memory back to its caller.
+// reclaimBuffers ends the use of the caller's memory.
 func (s *waitingRequest) reclaimBuffers(pool *buffers.Pool) {
 	for _, l := range s.borrowed {
 		l.Reclaim(pool)
 	}
 }
 
-// finishSpan notes that one of the spans has its results.
+// finishSpan counts a span whose results are set, and wakes the writer after the last one.
 func (s *waitingRequest) finishSpan() {
 	if s.pending.Add(-1) == 0 {
 		close(s.done)
 	}
 }
 
-// Submit implements rpc.BatchService. It answers when every frame is durable and visible or has failed, with ACK_LEVEL_NONE when
-// they are in memory. What the request as a whole is refused for is an error: too little memory (REASON_OVERLOADED with a hint),
-// bytes that are not frames, a closed batcher. The request's bytes are not used after it returns. When ctx ends first the
-// error has REASON_UNKNOWN_OUTCOME, and the frames are stored or not.
+// Submit implements rpc.BatchService. It returns when every frame is durable and readable or has failed; with ACK_LEVEL_NONE,
+// when the frames are in memory. It returns an error if the whole request is refused: for lack of memory (REASON_OVERLOADED with
+// a retry hint), for bytes that are not frames, or because the batcher is closed. The request's bytes are not used after it
+// returns. If ctx ends first, the error has REASON_UNKNOWN_OUTCOME, and the frames may be stored or not.
 //
-// The frames of one shard in one request are stored as a prefix: when one is not, for a reason that may pass, later ones are not
-// either, and their error is one to repeat. So a caller that sends what is left again, in order, keeps the order. A frame that is
-// refused for what it is (damaged, unknown shard, its own producer's sequences) holds nobody back.
+// The stored frames of one shard in one request are a prefix: if one fails for a transient reason, later ones fail too, with a
+// retryable error. So a caller that retries the failed frames in order keeps the order. A frame that is refused for a permanent
+// reason (damaged, unknown shard, its own producer's sequences) does not affect later ones.
 func (b *Batcher) Submit(ctx context.Context, req *scribev1.SubmitRequest) (*scribev1.SubmitResponse, error) {
 	data := req.GetFrames()
 	wait := req.GetAck() != scribev1.AckLevel_ACK_LEVEL_NONE
@@ -103,12 +103,12 @@ func (b *Batcher) Submit(ctx context.Context, req *scribev1.SubmitRequest) (*scr
 		resp.Load = b.Load()
 		return resp, nil
 	case <-ctx.Done():
-		// The flush goes on and writes to in.results, which nobody reads any more.
+		// The flush continues and writes to in.results, which are no longer read.
 		return nil, rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "frames are in memory but not durable yet: %w", context.Cause(ctx))
 	}
 }
 
-// acceptSpans hands the spans over, or releases them when the batcher has closed meanwhile.
+// acceptSpans passes the spans to the accumulator, or releases them if the batcher has closed meanwhile.
 func (b *Batcher) acceptSpans(in *parsedRequest) (load uint32, err error) {
 	b.update(func(now time.Time) {
 		if b.mu.closed {
@@ -133,7 +133,7 @@ func (b *Batcher) acceptSpans(in *parsedRequest) (load uint32, err error) {
 			segments = append(segments, p.mem)
 			charged += p.memoryCharge() - int64(p.bytes)
 		}
-		// Half of the bytes' charge is the memory's, which is freed by the chunk.
+		// Half of the charge for bytes belongs to the arena's chunks, and is released with these.
 		b.cancelReservation(charged + b.arena.Free(segments))
 	}
 	return load, err
@@ -143,9 +143,9 @@ func errShutDown() error {
 	return rpc.Errorf(scribev1.Reason_REASON_SHUTTING_DOWN, "the batcher is shutting down: send to another one")
 }
 
-// Admit charges a request's announced length before its body is read: it refuses with REASON_OVERLOADED and a hint when the body, or
-// its frames afterwards, do not fit now, and with REASON_TOO_LARGE when they never will. release is to be called once the request
-// is answered; calling it again is harmless.
+// Admit charges a request's announced length of n bytes before its body is read. It fails with REASON_OVERLOADED and a retry hint
+// if the body, or its frames afterwards, do not fit now, and with REASON_TOO_LARGE if they never will. The caller calls release
+// once the request is answered; repeated calls are harmless.
 func (b *Batcher) Admit(n int64) (release func(), err error) {
 	b.mu.Lock()
 	now := b.now()
@@ -153,7 +153,7 @@ func (b *Batcher) Admit(n int64) (release func(), err error) {
 	switch {
 	case b.mu.closed:
 		err = errShutDown()
-	case 2*n > free && 2*n <= b.mu.acc.memory.Limit(): // what never fits is refused with the reason for that
+	case 2*n > free && 2*n <= b.mu.acc.memory.Limit(): // a request that never fits is refused below, as too large
 		err = b.overloadedError(now, 2*n-free)
 	}
 	b.mu.Unlock()
@@ -163,15 +163,15 @@ func (b *Batcher) Admit(n int64) (release func(), err error) {
 	return b.bodies.Admit(n)
 }
 
-// Load is how busy the batcher is, for those who choose among several: 0 idle, 1000 refusing. It grows with the memory that is used
-// and with the time that flushes take.
+// Load returns the load of the batcher, by which routers choose among several: 0 idle, 1000 refusing. It grows with the used
+// memory and with the latency of flushes.
 func (b *Batcher) Load() uint32 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.mu.acc.loadLevel(b.now())
 }
 
-// reserveRequest charges n bytes of memory for a request with so many bytes of frames.
+// reserveRequest charges n bytes of memory for a request with size bytes of frames.
 func (b *Batcher) reserveRequest(n int64, size int) error {
 	if size > maxRequest {
 		return rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "the request has %d bytes of frames, the limit is %d: send less at once", size, maxRequest)
@@ -195,14 +195,14 @@ func (b *Batcher) tooLargeError(size int) error {
 		"the request has %d bytes of frames, more than the batcher's memory of %d takes at once: send less at once", size, b.cfg.MemoryBytes)
 }
 
-// overloadedError is the error of a request that finds the memory full, excess bytes of which would have to be free. The caller holds mu.
+// overloadedError returns the error of a request that lacks excess bytes of memory. The caller holds mu.
 func (b *Batcher) overloadedError(now time.Time, excess int64) error {
 	b.mu.counts.overloaded++
 	return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, b.mu.acc.memory.Hint(now, excess),
 		"the batcher holds %d bytes of at most %d: try again later", b.mu.acc.memory.Used(), b.cfg.MemoryBytes)
 }
 
-// refuseTroubled refuses the frames of logs that are in trouble while others are not.
+// refuseTroubled refuses the frames of logs that currently fail, so that they do not hold up other logs.
 func (b *Batcher) refuseTroubled(in *parsedRequest) {
 	if b.queues.Troubled() == 0 {
 		return
@@ -221,7 +221,7 @@ func (b *Batcher) refuseTroubled(in *parsedRequest) {
 			reason = scribev1.Reason_REASON_FENCED
 		}
 		err := rpc.RetryErrorf(reason, max(t.Retry.Sub(now), b.cfg.RetryBase), "shard %v takes no frames at present: %w", p.target.shard, t.Err)
-		// The trouble may end while the request is looked at, and all frames of a shard must get the same answer.
+		// The log may recover while the request is processed, but all frames of a shard must get the same answer.
 		if in.refusedShards == nil {
 			in.refusedShards = make(map[record.ShardID]error)
 		}
@@ -230,8 +230,8 @@ func (b *Batcher) refuseTroubled(in *parsedRequest) {
 	}, &in.refusedTrouble)
 }
 
-// admitParsed has the request charged for what is taken of it, and refuses what is beyond its category's share. charged is what was
-// reserved so far, and what is after it.
+// admitParsed charges the request for its accepted frames, and refuses frames beyond their category's share. On entry *charged is
+// the reserved memory; admitParsed updates it to the charge of the frames that are left.
 func (b *Batcher) admitParsed(in *parsedRequest, charged *int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -266,32 +266,32 @@ func (b *Batcher) cancelReservation(n int64) {
 	b.mu.acc.memory.Cancel(n)
 }
 
-// parsedRequest is a request taken apart.
+// parsedRequest is a request split into spans.
 type parsedRequest struct {
-	frames   []frame // those that are taken
+	frames   []frame // the accepted ones
 	results  []scribev1.FrameResult
 	spans    []routedSpan
-	bytes    int64 // of the frames that are taken
+	bytes    int64 // of the accepted frames
 	accepted request.Amount
-	// refusedShards are the shards that were refused, and why.
+	// refusedShards has the errors of refused shards.
 	refusedShards map[record.ShardID]error
-	// refusedTrouble and turnedShare count frames that were refused for their shard's trouble and their category's share.
+	// refusedTrouble counts frames refused because their log fails, refusedShare those refused for their category's share.
 	refusedTrouble, refusedShare int64
 }
 
-// routedSpan is a span and where it goes and comes from.
+// routedSpan is a span with its destination and its location in the request.
 type routedSpan struct {
 	frameSpan
 	target  logTarget
 	account *categoryAccount // the category's account, once the span is admitted
-	start   int              // in the request's bytes
-	from    int              // in parsed.frames
+	start   int              // offset in the request's bytes
+	from    int              // index of the first frame in parsedRequest.frames
 }
 
-// maxRecycled is how many spans' memory is kept for other requests.
+// maxRecycled bounds the capacity of span memory that is recycled.
 const maxRecycled = 4096
 
-// spanMemory returns memory for a request's spans.
+// spanMemory returns recycled memory for a request's spans; nil if there is none.
 func (b *Batcher) spanMemory() []routedSpan {
 	if p, ok := b.recycled.Get().(*[]routedSpan); ok {
 		return *p
@@ -299,7 +299,7 @@ func (b *Batcher) spanMemory() []routedSpan {
 	return nil
 }
 
-// recycleSpans gives it back: the spans were copied.
+// recycleSpans recycles the memory of a request's spans, which the accumulator has copied.
 func (b *Batcher) recycleSpans(in *parsedRequest) {
 	if in == nil || cap(in.spans) == 0 || cap(in.spans) > maxRecycled {
 		return
@@ -311,12 +311,12 @@ func (b *Batcher) recycleSpans(in *parsedRequest) {
 	b.recycled.Put(&all)
 }
 
-// memoryCharge is what a span takes of the memory: a byte counts twice until it is compressed.
+// memoryCharge returns the charge of a span: a byte counts twice until it is compressed.
 func (p *routedSpan) memoryCharge() int64 {
 	return 2*int64(p.bytes) + overheadBytes(1, len(p.frames))
 }
 
-// memoryCharge is what all spans take.
+// memoryCharge returns the charge of all spans.
 func (in *parsedRequest) memoryCharge() (sum int64) {
 	for i := range in.spans {
 		sum += in.spans[i].memoryCharge()
@@ -345,11 +345,11 @@ func (in *parsedRequest) refuseSpans(why func(*routedSpan) error, turned *int64)
 	in.spans = left
 }
 
-// maxSpanFrames bounds the frames of a span whose sequences count.
+// maxSpanFrames bounds the frames of a span in an exactly_once category.
 const maxSpanFrames = maxPayloadRuns
 
-// parseRequest checks every frame, but for the sums of those that the caller has checked, and puts runs of one target together. Frames
-// that are refused alone have their error in results.
+// parseRequest checks every frame, except checksums that the caller has verified, and groups runs of one target into spans.
+// Frames that are refused individually have their error in results.
 func (b *Batcher) parseRequest(ctx context.Context, data []byte) (*parsedRequest, error) {
 	var (
 		in       = &parsedRequest{spans: b.spanMemory()}
@@ -392,7 +392,7 @@ func (b *Batcher) parseRequest(ctx context.Context, data []byte) (*parsedRequest
 	return in, frames.Fault()
 }
 
-// assignFrames gives each span its frames, when they do not move in memory any more.
+// assignFrames sets the frames of each span, once in.frames no longer grows.
 func (in *parsedRequest) assignFrames() {
 	for i := range in.spans {
 		p := &in.spans[i]
@@ -413,14 +413,14 @@ func (in *parsedRequest) assignFrames() {
 	}
 }
 
-// logFinder finds the logs of a request's frames. It remembers the category of the last one: neighbours often have the same.
+// logFinder finds the logs of a request's frames. It caches the last category, since neighbouring frames often share it.
 type logFinder struct {
 	slot       uint16
 	retryAfter time.Duration
 	last       logTarget
 }
 
-// findLog returns where the frames of a category's logical shard go.
+// findLog returns the target of frames of a category's logical shard.
 func (l *logFinder) findLog(c *scribev1.Category, shard uint32) (logTarget, error) {
 	if l.last.settings != c {
 		l.last = logTarget{
@@ -439,7 +439,7 @@ func (l *logFinder) findLog(c *scribev1.Category, shard uint32) (logTarget, erro
 	return l.last, nil
 }
 
-// logOf is the log of a category's logical shard: that of the writer slot, or the only one.
+// logOf returns the log of a category's logical shard: that of the writer slot, or the shard's only log.
 func logOf(c *scribev1.Category, shard uint32, slot uint16) record.ShardID {
 	if c.OneLog() {
 		slot = 0

@@ -7,14 +7,14 @@ import (
 	"scribe/internal/format/record"
 )
 
-// maxSealed bounds the sealed logs that are remembered. A forgotten one costs an append that is refused.
+// maxSealed bounds the cached sealed logs. An evicted one costs a refused append.
 const maxSealed = 10_000
 
-// sealedLogs are logs that the engine has sealed, as those of a deleted category are. The local view may still know the category by the id
-// that they belong to, and not that it was deleted, or created again under the same name: so who sends frames for them has the control
-// plane asked. It is safe for concurrent use.
+// sealedLogs caches the logs that the engine has sealed, such as those of a deleted category. The local view of categories may
+// not yet know that the category was deleted, or created again under the same name with another id. So frames for a sealed log
+// make the resolver ask the control plane. It is safe for concurrent use.
 type sealedLogs struct {
-	n  atomic.Int32 // len(mu.shards): nearly always none
+	n  atomic.Int32 // len(mu.shards): nearly always 0
 	mu struct {
 		sync.Mutex
 		shards map[record.ShardID]struct{}

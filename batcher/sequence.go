@@ -14,17 +14,17 @@ import (
 	"scribe/storage/metalog"
 )
 
-// judgeFrames decides about the frames of a batch after the metadata engine has refused its sequences: known is what the log knew of
-// the producers in conflict. Frames of other producers stay as they are. It returns whether anything changed.
+// judgeFrames decides the outcomes of a batch's frames after the metadata engine has refused its sequences. known has the log's
+// states of the producers in conflict; frames of other producers do not change. It reports whether anything changed.
 //
-// A frame is stored or refused as a whole. Within one flush a producer's frames follow one another, so its state is carried from
-// frame to frame as the engine would.
+// A frame is stored or refused as a whole. Within one flush, a producer's frames follow one another, so its state advances from
+// frame to frame, as in the engine.
 func judgeFrames(g *logBatch, known map[uint64]metalog.ProducerState) (changed bool) {
 	now := maps.Clone(known)
 	g.corrections = g.corrections[:0]
 	for _, pl := range g.payloads {
 		if pl.fault != nil {
-			continue // it was given up, so its frames do not precede the others
+			continue // the payload failed, so its frames do not precede the others
 		}
 		for i := range pl.spans {
 			frames := pl.spans[i].frames
@@ -49,7 +49,7 @@ func judgeFrames(g *logBatch, known map[uint64]metalog.ProducerState) (changed b
 	return changed
 }
 
-// judgeConflicts leaves out the frames whose sequences the engine refused, and reports whether anything changed.
+// judgeConflicts removes the frames whose sequences the engine refused, and reports whether anything changed.
 func (b *Batcher) judgeConflicts(p *flushPart, err *metalog.SequenceError) (changed bool) {
 	known := make(map[record.ShardID]map[uint64]metalog.ProducerState)
 	for _, x := range err.Conflicts {
@@ -73,7 +73,7 @@ func (b *Batcher) judgeConflicts(p *flushPart, err *metalog.SequenceError) (chan
 	return changed
 }
 
-// rebuildRanges recomputes what is stored of a batch.
+// rebuildRanges recomputes the pointer ranges of a batch.
 func (p *flushPart) rebuildRanges(g *logBatch) {
 	for _, pl := range g.payloads {
 		pl.rebuildRanges()
@@ -81,8 +81,8 @@ func (p *flushPart) rebuildRanges(g *logBatch) {
 	p.stale = true
 }
 
-// correctConflicts brings the conflicts in the errors of refused frames up to date, now that the part is durable: until then only what was
-// stored before counts, since a producer that went on from there would lose frames that are not stored in the end.
+// correctConflicts updates the conflicts in the errors of refused frames, now that the part is durable. Until then they must name
+// the sequences that were stored before: if the part failed, a producer that continued after it would lose its frames.
 func (p *flushPart) correctConflicts() {
 	for _, g := range p.batches {
 		for _, c := range g.corrections {
@@ -93,7 +93,7 @@ func (p *flushPart) correctConflicts() {
 	}
 }
 
-// dropChained drops the frames after others of their request and log that were not stored.
+// dropChained drops frames that follow a frame of the same request and log that was not stored.
 func (p *flushPart) dropChained(retry time.Duration) {
 	for _, g := range p.batches {
 		changed := false
@@ -120,8 +120,8 @@ func (p *flushPart) dropChained(retry time.Duration) {
 	}
 }
 
-// judgeFrame decides about one frame of a producer whose state is s, and advances s. before is the state of the log itself,
-// without the frames of this flush.
+// judgeFrame decides the outcome of one frame of a producer with state s, and advances s. before is the producer's state in the
+// log, without the frames of this flush.
 func judgeFrame(shard record.ShardID, f *frame, s *metalog.ProducerState, before metalog.ProducerState) (frameOutcome, *scribev1.ErrorInfo) {
 	next, kind := s.Continue(metalog.Sequence{Producer: f.producer, Epoch: f.epoch, First: f.first, Last: f.lastSequence()})
 	switch {
@@ -135,7 +135,8 @@ func judgeFrame(shard record.ShardID, f *frame, s *metalog.ProducerState, before
 		return frameRefused, sequenceErrorInfo(shard, f, s, before, scribev1.Reason_REASON_OUT_OF_SEQUENCE, scribev1.Reason_REASON_OUT_OF_SEQUENCE,
 			"earlier messages have not arrived: send them first")
 	case f.lastSequence() >= s.Next:
-		// Repeating it can never succeed, so the reason must not be a retryable one; nor a duplicate, for some of it is not stored.
+		// A retry can never succeed, so the reason must not be retryable. It must not be a duplicate either, since some messages
+		// are not stored.
 		return frameRefused, sequenceErrorInfo(shard, f, s, before, scribev1.Reason_REASON_INVALID, scribev1.Reason_REASON_DUPLICATE,
 			"some of its messages are stored and some are not: repeat frames as they were sent first")
 	case f.epoch == before.Epoch && f.lastSequence() < before.Next:
@@ -145,7 +146,8 @@ func judgeFrame(shard record.ShardID, f *frame, s *metalog.ProducerState, before
 	}
 }
 
-// sequenceErrorInfo is the writer's error for a refused frame. It was judged by s, but what the writer may rely on is before.
+// sequenceErrorInfo returns the writer's error for a frame that was refused by state s. Its conflict names the state before,
+// which is durable.
 func sequenceErrorInfo(
 	shard record.ShardID, f *frame, s *metalog.ProducerState, before metalog.ProducerState, reason, kind scribev1.Reason, advice string,
 ) *scribev1.ErrorInfo {
@@ -159,8 +161,8 @@ func sequenceErrorInfo(
 	}
 }
 
-// rebuildRanges recomputes what is stored of a payload: runs of kept frames, adjacent in its block. Nothing is compressed again when
-// frames are refused; the others are pointed to where they are.
+// rebuildRanges recomputes the pointer ranges of a payload: runs of kept frames, adjacent in its block. The block is not
+// compressed again when frames are refused; pointers refer to the ranges of the others.
 func (pl *payload) rebuildRanges() {
 	pl.ranges = pl.ranges[:0]
 	if pl.fault != nil {

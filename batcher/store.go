@@ -17,13 +17,13 @@ import (
 	"scribe/storage/blob/layout"
 )
 
-// firstRange is the first pointer that the batch appends. There is one in a live batch.
+// firstRange returns the range of the first pointer that the batch appends. The batch must be live.
 func (g *logBatch) firstRange() *pointerRange {
 	i := slices.IndexFunc(g.payloads, func(pl *payload) bool { return len(pl.ranges) > 0 })
 	return &g.payloads[i].ranges[0]
 }
 
-// putBlob makes the part's blob durable as it must be. When that cannot be done, the part is given up.
+// putBlob builds the part's blob for the current positions and puts it, with retries. If that fails, it fails the part.
 func (b *Batcher) putBlob(ctx context.Context, p *flushPart) {
 	for attempt := 1; ; attempt++ {
 		b.orphanBlob(p)
@@ -42,7 +42,8 @@ func (b *Batcher) putBlob(ctx context.Context, p *flushPart) {
 	}
 }
 
-// orphanBlob counts a blob that nothing will point to, and has later blobs report it as void. Retention removes it.
+// orphanBlob counts the part's blob, if any, as an orphan: no pointer will refer to it. Later blobs report it as void, and
+// retention deletes it.
 func (b *Batcher) orphanBlob(p *flushPart) {
 	if p.id != (pointer.BlobID{}) {
 		b.metrics.orphans.Inc()
@@ -52,7 +53,7 @@ func (b *Batcher) orphanBlob(p *flushPart) {
 	}
 }
 
-// putErrorInfo is the writers' error when a blob could not be put. Nothing of it can become visible.
+// putErrorInfo returns the writers' error for a blob that could not be put. Its frames can never become readable.
 func (b *Batcher) putErrorInfo(ctx context.Context, err error, attempts int) *scribev1.ErrorInfo {
 	fault := &scribev1.ErrorInfo{
 		Reason:     scribev1.Reason_REASON_NO_BACKEND,
@@ -68,7 +69,7 @@ func (b *Batcher) putErrorInfo(ctx context.Context, err error, attempts int) *sc
 	return fault
 }
 
-// putOnce builds the blob under a new id and puts it. After a failure the store may hold it or not; it is counted as an orphan.
+// putOnce builds the blob under a new id and puts it. After a failure the store may have the blob or not; it counts as an orphan.
 func (b *Batcher) putOnce(ctx context.Context, p *flushPart) error {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.PutTimeout)
 	defer cancel()
@@ -93,17 +94,17 @@ func (b *Batcher) putOnce(ctx context.Context, p *flushPart) error {
 	return nil
 }
 
-// minRecords and maxRecords bound the memory that the pointers of a blob share, in bytes.
+// minRecords and maxRecords bound the chunks of memory for the encoded pointers of a blob, in bytes.
 const (
 	minRecords = 1 << 10
 	maxRecords = 64 << 10
 )
 
-// buildBlob lays the blob out and sets the pointer ranges' records.
+// buildBlob returns the parts of the blob, and sets the records of the pointer ranges.
 func buildBlob(p *flushPart, class uint32, id pointer.BlobID, region string, history layout.History) ([][]byte, error) {
 	lb := layout.NewBuilder(id, class, region, id.Time())
 	lb.SetHistory(history)
-	var records []byte // of many pointers: most are small
+	var records []byte // shared by many pointers, since most are small
 	for _, c := range p.shares {
 		index := -1
 		for _, pl := range c.payloads {
@@ -133,7 +134,8 @@ func buildBlob(p *flushPart, class uint32, id pointer.BlobID, region string, his
 	return lb.Finish()
 }
 
-// layoutSettings are those of the batch's category for a footer. The builder keeps those of the first payload of a category.
+// layoutSettings returns the settings of the batch's category for the footer; nil if they are unknown. The builder keeps the
+// settings of the first payload of each category.
 func (g *logBatch) layoutSettings() *layout.Settings {
 	c := g.settings
 	if c == nil {
@@ -150,7 +152,7 @@ func (b *Batcher) waitBackoff(ctx context.Context, attempt int) error {
 	return backoff.Sleep(ctx, b.backoffPause(attempt))
 }
 
-// backoffPause is how long to wait before another attempt.
+// backoffPause returns the jittered pause after a number of attempts.
 func (b *Batcher) backoffPause(attempt int) time.Duration {
 	return backoff.Jitter(backoff.Backoff{Min: b.cfg.RetryBase, Max: b.cfg.RetryMax}.Mean(attempt), 0.5)
 }

@@ -37,7 +37,7 @@ type Consumer struct {
 	mu struct {
 		sync.Mutex
 		positions *shardPositions
-		watermark int64    // Unix microseconds; 0 = unknown
+		watermark int64             // Unix microseconds; 0 = unknown
 		session   *iterationSession // of the running iteration
 		closed    bool
 	}

@@ -99,7 +99,9 @@ func memberName() string {
 // WithMember names the member; the default is unique. A member that joins under the name of another replaces it and takes over
 // its buckets at once. If each replica has a fixed name, a program that restarts after a crash does not wait for its TTL to
 // expire. Two members that run at the same time must not share a name.
-func WithMember(name string) Option { return optionFunc(func(c *consumerOptions) { c.group.member = name }) }
+func WithMember(name string) Option {
+	return optionFunc(func(c *consumerOptions) { c.group.member = name })
+}
 
 // WithMemberDescription sets a description that the group's status shows.
 func WithMemberDescription(text string) Option {
@@ -108,7 +110,9 @@ func WithMemberDescription(text string) Option {
 
 // WithGroupTTL sets the time without a heartbeat after which a member expires and its buckets go to others; the default is
 // [DefaultGroupTTL]. A member that can't reach the group for three quarters of it pauses, since it may have expired.
-func WithGroupTTL(d time.Duration) Option { return optionFunc(func(c *consumerOptions) { c.group.ttl = d }) }
+func WithGroupTTL(d time.Duration) Option {
+	return optionFunc(func(c *consumerOptions) { c.group.ttl = d })
+}
 
 // WithRevokeTimeout sets how long the member may take to give buckets back before they are taken away. It thus bounds, while
 // members join or leave, how long the loop may handle one message or leave messages uncommitted. The default is
@@ -125,11 +129,15 @@ func WithAutoCommit(every time.Duration) Option {
 }
 
 // WithSharing sets how a new group shares its category; the default is [ShareAuto]. An existing group must have the same sharing.
-func WithSharing(s Sharing) Option { return optionFunc(func(c *consumerOptions) { c.group.sharing = s }) }
+func WithSharing(s Sharing) Option {
+	return optionFunc(func(c *consumerOptions) { c.group.sharing = s })
+}
 
 // WithBuckets sets the number of buckets into which a new group divides its category, a power of two up to 1,024. It bounds the
 // number of members that can have work. The default is [DefaultGroupBuckets]. An existing group must have the same number.
-func WithBuckets(n uint32) Option { return optionFunc(func(c *consumerOptions) { c.group.buckets = n }) }
+func WithBuckets(n uint32) Option {
+	return optionFunc(func(c *consumerOptions) { c.group.buckets = n })
+}
 
 // WithOnAssigned sets a function that is called with new buckets before any of their messages is yielded. It is not called while
 // the loop handles a message.
@@ -147,4 +155,6 @@ func WithOnRevoked(fn func(Rebalance)) Option {
 }
 
 // WithGroupService sets the service that coordinates the group, instead of a server's address.
-func WithGroupService(s GroupService) Option { return optionFunc(func(c *consumerOptions) { c.group.service = s }) }
+func WithGroupService(s GroupService) Option {
+	return optionFunc(func(c *consumerOptions) { c.group.service = s })
+}

@@ -183,7 +183,9 @@ func WithStart(s Start) Option { return optionFunc(func(c *consumerOptions) { c.
 
 // WithWindow sets the ordering window, in persisted time, within which the category's shards are merged: 0 means strict order,
 // [Unbounded] no order. The default is the category's window. A lagging shard holds the others back by no more than the window.
-func WithWindow(d time.Duration) Option { return optionFunc(func(c *consumerOptions) { c.window = &d }) }
+func WithWindow(d time.Duration) Option {
+	return optionFunc(func(c *consumerOptions) { c.window = &d })
+}
 
 // WithLogicalShards reads only these logical shards; the default is all.
 func WithLogicalShards(shards ...uint32) Option {
@@ -194,7 +196,9 @@ func WithLogicalShards(shards ...uint32) Option {
 // decompressed payloads, including the one being delivered. The default is [DefaultPrefetchBytes]. A payload that is larger than
 // the bound is fetched when no other is held: at most 80 MiB. Decompression uses an additional 130 KiB or so for each running
 // fetch ([WithConcurrency]).
-func WithPrefetchBytes(n int64) Option { return optionFunc(func(c *consumerOptions) { c.prefetchBytes = n }) }
+func WithPrefetchBytes(n int64) Option {
+	return optionFunc(func(c *consumerOptions) { c.prefetchBytes = n })
+}
 
 // WithConcurrency sets the number of concurrent fetches, each including its decompression; the default is [DefaultConcurrency].
 func WithConcurrency(n int) Option { return optionFunc(func(c *consumerOptions) { c.concurrency = n }) }
@@ -209,11 +213,15 @@ func WithRequestTimeout(d time.Duration) Option {
 
 // WithHeartbeat sets how often the server sends a heartbeat when it has nothing else to send; the default is [DefaultHeartbeat].
 // A stream that is silent for ten heartbeats, and at least 10 s, is treated as broken.
-func WithHeartbeat(d time.Duration) Option { return optionFunc(func(c *consumerOptions) { c.heartbeat = d }) }
+func WithHeartbeat(d time.Duration) Option {
+	return optionFunc(func(c *consumerOptions) { c.heartbeat = d })
+}
 
 // WithRetryTimeout bounds how long servers may be continuously unavailable before the iteration ends with [ErrUnavailable]; 0,
 // the default, retries forever.
-func WithRetryTimeout(d time.Duration) Option { return optionFunc(func(c *consumerOptions) { c.retryTimeout = d }) }
+func WithRetryTimeout(d time.Duration) Option {
+	return optionFunc(func(c *consumerOptions) { c.retryTimeout = d })
+}
 
 // WithBackoff sets the pause before the first retry, which doubles with every failure, and the longest pause. Pauses are
 // jittered. The defaults are [DefaultBackoff] and [DefaultLongestBackoff].
@@ -228,22 +236,30 @@ func WithDamage(d Damage) Option { return optionFunc(func(c *consumerOptions) { 
 func WithName(name string) Option { return optionFunc(func(c *consumerOptions) { c.name = name }) }
 
 // WithClock sets the clock that [Consumer.Lag] compares with; the default is [time.Now].
-func WithClock(now func() time.Time) Option { return optionFunc(func(c *consumerOptions) { c.now = now }) }
+func WithClock(now func() time.Time) Option {
+	return optionFunc(func(c *consumerOptions) { c.now = now })
+}
 
 // WithRandom sets the source of jitter: numbers in [0, 1). Several goroutines call it concurrently.
-func WithRandom(random func() float64) Option { return optionFunc(func(c *consumerOptions) { c.random = random }) }
+func WithRandom(random func() float64) Option {
+	return optionFunc(func(c *consumerOptions) { c.random = random })
+}
 
 // WithLogger sets the logger for reconnects and retries; the default discards them.
 func WithLogger(l *slog.Logger) Option { return optionFunc(func(c *consumerOptions) { c.logger = l }) }
 
 // WithHTTPClient sets the HTTP client, for TLS or authentication. It must speak HTTP/2 to the server, since streams are
 // bidirectional. The default uses HTTP/2 for the stream and HTTP/1.1 for payloads, without TLS.
-func WithHTTPClient(hc *http.Client) Option { return optionFunc(func(c *consumerOptions) { c.httpClient = hc }) }
+func WithHTTPClient(hc *http.Client) Option {
+	return optionFunc(func(c *consumerOptions) { c.httpClient = hc })
+}
 
 // WithReadProxy fetches payloads through a different address than the stream's: any process in the consumer's region. The read
 // proxies of that region cache what several consumers there read of another region's categories. The default is the consumer's
 // server.
-func WithReadProxy(server string) Option { return optionFunc(func(c *consumerOptions) { c.readProxy = server }) }
+func WithReadProxy(server string) Option {
+	return optionFunc(func(c *consumerOptions) { c.readProxy = server })
+}
 
 // WithServices reads from these services, roles in the same process, instead of a server's address.
 func WithServices(streams StreamService, payloads PayloadService) Option {
@@ -257,7 +273,9 @@ func WithControl(control SchemaService) Option {
 }
 
 // WithOnGap sets a function that the iterating goroutine calls with every gap, before the iteration yields it.
-func WithOnGap(fn func(*GapError)) Option { return optionFunc(func(c *consumerOptions) { c.onGap = fn }) }
+func WithOnGap(fn func(*GapError)) Option {
+	return optionFunc(func(c *consumerOptions) { c.onGap = fn })
+}
 
 // WithOnPause sets a function that the iterating goroutine calls when a stream was opened, and whenever everything available has
 // been yielded, before it waits for more: at least at every heartbeat. Use it to hand on collected results: [Consumer.Checkpoint]

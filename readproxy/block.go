@@ -80,7 +80,9 @@ type checkedBlock struct {
 // blockOverhead is counted for a block in the cache beside its data.
 const blockOverhead = 256
 
-func (b *checkedBlock) bytes() int64 { return int64(len(b.data)) + 4*int64(len(b.sums)) + blockOverhead }
+func (b *checkedBlock) bytes() int64 {
+	return int64(len(b.data)) + 4*int64(len(b.sums)) + blockOverhead
+}
 
 // pieceBytes is the piece of a decompressed block that has a checksum of its own: a payload of a few hundred bytes is cut out of a
 // block of a megabyte, and memory is to be looked at only where it is used.

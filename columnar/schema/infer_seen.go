@@ -44,7 +44,7 @@ type seenValues struct {
 	object  uint64 // the last object that had it as a member
 	keys    []string
 	fields  map[string]*seenValues
-	dropped int64        // members beyond the limit
+	dropped int64       // members beyond the limit
 	elem    *seenValues // of a folded object: all its members merged
 	item    *seenValues // elements of arrays
 }

@@ -155,7 +155,9 @@ func textPrinter(t *schema.Type) func(dst []byte, v *columnVec, i int) []byte {
 	case schema.Date:
 		return func(dst []byte, v *columnVec, i int) []byte { return value.AppendDate(dst, arrow.Date32(v.i32[i])) }
 	case schema.Timestamp:
-		return func(dst []byte, v *columnVec, i int) []byte { return value.AppendTimestamp(dst, arrow.Timestamp(v.i64[i])) }
+		return func(dst []byte, v *columnVec, i int) []byte {
+			return value.AppendTimestamp(dst, arrow.Timestamp(v.i64[i]))
+		}
 	case schema.Interval:
 		return func(dst []byte, v *columnVec, i int) []byte { return value.AppendInterval(dst, v.iv[i]) }
 	case schema.String:

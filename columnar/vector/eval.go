@@ -27,7 +27,7 @@ type programRun struct {
 	columns []programColumn
 	batch   arrow.RecordBatch
 	loaded  []*columnVec // columns that were read, by their index in columns
-	errs    bitmap // rows with an error; nil if none has
+	errs    bitmap       // rows with an error; nil if none has
 }
 
 // loadColumn returns the values of a column.

@@ -88,7 +88,9 @@ var evaluators = [expr.Operators]nodeMaker{
 
 	expr.Extract:   (*callCompiler).compileCalendar,
 	expr.DateTrunc: (*callCompiler).compileCalendar,
-	expr.DateBin:   func(o *callCompiler) (exprNode, error) { return &binNode{o.argNode(0), o.argNode(1), o.argNode(2)}, nil },
+	expr.DateBin: func(o *callCompiler) (exprNode, error) {
+		return &binNode{o.argNode(0), o.argNode(1), o.argNode(2)}, nil
+	},
 
 	expr.StructField:  (*callCompiler).compileField,
 	expr.ListElement:  (*callCompiler).compileElement,
@@ -133,7 +135,9 @@ func (o *callCompiler) sameResult() error {
 
 // compileExtreme is the greatest or least of values: the one so far is in this order to one that takes its place.
 func compileExtreme(order expr.Orders) nodeMaker {
-	return func(o *callCompiler) (exprNode, error) { return &extremeNode{&o.e.T, o.argNodes(), order}, o.sameResult() }
+	return func(o *callCompiler) (exprNode, error) {
+		return &extremeNode{&o.e.T, o.argNodes(), order}, o.sameResult()
+	}
 }
 
 // compileCut is a piece of a text.

@@ -163,10 +163,10 @@ func (p *Program) checkBatch(batch arrow.RecordBatch) error {
 func (p *Program) beginEval(batch arrow.RecordBatch, limit int) *programRun {
 	return &programRun{
 		scratchMemory: newScratch(limit),
-		rows:    int(batch.NumRows()),
-		columns: p.columns,
-		batch:   batch,
-		loaded:  make([]*columnVec, len(p.columns)),
+		rows:          int(batch.NumRows()),
+		columns:       p.columns,
+		batch:         batch,
+		loaded:        make([]*columnVec, len(p.columns)),
 	}
 }
 

@@ -5,31 +5,31 @@ import (
 	"time"
 )
 
-// eventClock tells event times. Reading the system's takes longer than all else that is done with a small message, so under a stream of
-// messages it is read by the sending loop, once in a tick, and messages are given what it read last. At light load each message
-// reads it by itself. Event times are therefore right to a few milliseconds, or to how long the loop waits for a core.
+// eventClock provides event times. Reading the system's clock takes longer than all other work for a small message. So under load
+// the sending loop reads it once a tick, and messages get the last reading. At light load it is read for each message. Event
+// times are therefore accurate to a few milliseconds, or to the time that the loop waits for a core.
 type eventClock struct {
-	exact func() time.Time // a clock of the caller's; nil = the system's
+	exact func() time.Time // the caller's clock; nil = the system's
 	zero  time.Time
 	wake  func() // starts the ticks
 
-	coarse atomic.Pointer[time.Time] // what the loop read last; nil = it does not
-	last   atomic.Int64              // what a message read last, in ns since zero
-	quick  atomic.Int32              // readings in a row that were close together
-	ticks  int                       // that are left; the loop's own
+	coarse atomic.Pointer[time.Time] // the loop's last reading; nil while it does not tick
+	last   atomic.Int64              // the last reading for a message, in ns since zero
+	quick  atomic.Int32              // consecutive readings that were close together
+	ticks  int                       // remaining ticks; owned by the loop
 }
 
 const (
-	// clockTick is how often the loop reads the clock. Event times are cut to it.
+	// clockTick is the interval at which the loop reads the clock.
 	clockTick = time.Millisecond
-	// maxTicks is after how many ticks messages must show again that they come close together.
+	// maxTicks is the number of ticks after which messages must prove again that they arrive close together.
 	maxTicks = 16
-	// closeTogether is how far apart two readings may be to count, quickReadings how many of them start the ticks.
+	// closeTogether is the maximum distance of two readings that count as close together. quickReadings of them start the ticks.
 	closeTogether = 20 * time.Microsecond
 	quickReadings = 16
 )
 
-// readTime is the time of a message.
+// readTime returns the event time for a message that arrives now.
 func (k *eventClock) readTime() time.Time {
 	if t := k.coarse.Load(); t != nil {
 		return *t
@@ -47,7 +47,8 @@ func (k *eventClock) readTime() time.Time {
 	return now
 }
 
-// takeTick is called by the loop at each turn. It returns when the loop must take another one for the clock; the zero time when it need not.
+// takeTick is called in every iteration of the loop. It returns the time of the next tick, or the zero time if the clock does not
+// tick.
 func (k *eventClock) takeTick(now time.Time) time.Time {
 	if k.quick.Load() >= quickReadings {
 		k.quick.Store(0)

@@ -8,40 +8,40 @@ import (
 	"scribe/internal/format/record"
 )
 
-// outFrame is a batch of messages of one stream on its way. Its stripe's mutex guards it, but for the time of a request that carries
-// it: then it belongs to the sender of that request.
+// outFrame is a frame of one stream that is open, queued or in flight. Its stripe's mutex guards it. While a request carries it,
+// the sender of that request owns it.
 type outFrame struct {
-	builder record.Builder  // while open and until finished; rows only
-	buf     *buffers.Buffer // what the builder writes into
-	// capacity is that of buf: with frameOverhead it is taken from the memory bound.
+	builder record.Builder  // used until the frame is encoded; frames of rows only
+	buf     *buffers.Buffer // memory of the builder
+	// capacity is that of buf. Together with frameOverhead it is charged to the memory bound.
 	capacity int64
-	data     []byte // the encoded frame; nil until finished
+	data     []byte // the encoded frame; nil until encoded
 	length   int    // of the encoded frame, in bytes, once sealed
 	count    int    // messages in it, once sealed
-	// messages is how many were put into it, also those that cut removed; size is what they count, see Message.Size.
+	// messages counts the messages added to it, including those that cutStored removed. size is the sum of their Message.Size.
 	messages int
 	size     int64
 	ack      AckLevel
 	out      *Result
 	base     time.Time // event time of messages without one
-	taken    time.Time // when the first message was taken, by the real clock
+	taken    time.Time // when the frame was created, by the system's clock
 	next     *outFrame // in the stream's queue
 
-	// Numbers of the messages, see stream.number. A frame keeps them for all attempts unless it is certain that no attempt was
-	// and will be stored.
+	// Sequences of the messages, see shardStream. A frame keeps them for all attempts, unless no attempt can have been stored or
+	// be stored later.
 	numbered bool
 	epoch    uint32
 	first    uint64
 
 	attempts int
-	gaps     int   // how often it was refused as out of sequence though all before it was settled
+	gaps     int   // times it was refused as out of sequence although all earlier frames had outcomes
 	maybe    bool  // an attempt may have been stored
-	alone    bool  // shares no request: one that it was in was refused as a whole
-	last     error // what the last failed attempt said
-	lastWhy  error // the sentinel that goes with it
+	alone    bool  // sent in a request of its own, after a request that was refused as a whole
+	last     error // error of the last failed attempt
+	lastWhy  error // sentinel of that error
 }
 
-// frameOverhead is charged for a frame beside its buffer: the structs that go with it.
+// frameOverhead is charged for a frame in addition to its buffer, for its structs, in bytes.
 const frameOverhead = 512
 
 // hasSpace reports whether n more bytes of messages fit the buffer.
@@ -52,8 +52,8 @@ func (f *outFrame) setSequences(epoch uint32, first uint64) {
 	f.numbered, f.epoch, f.first = true, epoch, first
 }
 
-// finishEncoding encodes what is left to encode: sequences, counts and checksums. It touches nothing but the frame, so a sender does it
-// without a lock, once for every numbering.
+// finishEncoding completes the encoding: sequences, counts and checksums. It accesses only the frame, so that a sender can call
+// it without a lock, once for every numbering.
 func (f *outFrame) finishEncoding(producer uint64) error {
 	if f.data != nil {
 		return record.SetSequence(f.data, producer, f.epoch, f.first)
@@ -67,8 +67,9 @@ func (f *outFrame) finishEncoding(producer uint64) error {
 	return nil
 }
 
-// cutStored drops the first n messages of a finished frame of rows, which were stored already, and numbers the rest as before. It is
-// the one place where a frame is encoded twice: a producer that continues an earlier one rarely cuts its batches where that did.
+// cutStored removes the first n messages of an encoded frame of rows, which are stored already, and keeps the sequences of the
+// rest. Only here is a frame encoded twice: it happens when a producer continues an earlier one and divides the messages into
+// frames differently.
 func (f *outFrame) cutStored(n int) error {
 	var d record.Decoder
 	h, err := d.Reset(f.data)

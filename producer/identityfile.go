@@ -20,13 +20,13 @@ import (
 )
 
 var (
-	// ErrIdentityInUse means that another process, or another part of this one, has the identity's file open.
+	// ErrIdentityInUse means that the identity file is already open, in this process or another one.
 	ErrIdentityInUse = errors.New("producer: identity is in use")
-	// ErrIdentityDamaged means that the identity's file can't be read, or was written by a newer version.
+	// ErrIdentityDamaged means that the identity file is damaged, or was written by a newer version.
 	ErrIdentityDamaged = errors.New("producer: identity file is damaged")
 )
 
-// IdentityFile keeps an [Identity] in a file over restarts, together with the position in the source that goes with it:
+// IdentityFile stores an [Identity] together with the matching position in the source, across restarts:
 //
 //	f, err := producer.OpenIdentity("/var/lib/app/producer", producer.KeepEpochForReplay())
 //	...
@@ -39,8 +39,8 @@ var (
 //	err = p.Close(ctx)                         // nil: nothing is left
 //	err = f.Close(p.Identity(), source.Position())
 //
-// The file is locked while it is open, so that two processes of a host never share an identity. It is replaced as a whole: after a
-// crash it holds what was saved last. Its methods are safe for concurrent use.
+// The file is locked while it is open, so that two processes of a host never share an identity. It is replaced atomically: after
+// a crash it has the last saved state. Its methods are safe for concurrent use.
 type IdentityFile struct {
 	path string
 	lock *flock.Flock
@@ -53,27 +53,27 @@ type IdentityFile struct {
 	}
 }
 
-// IdentityOption changes how [OpenIdentity] works.
+// IdentityOption configures [OpenIdentity].
 type IdentityOption func(*identityConfig)
 
 type identityConfig struct{ replay bool }
 
-// KeepEpochForReplay is for programs that write again what followed the last Save: servers recognise messages only under the epoch
-// in which they were stored, so after a stop without [IdentityFile.Close] the epoch stays. Only the lock then shuts out an earlier
-// process that still runs: do not open a copy of the file elsewhere. After an orderly stop nothing is written again, and the epoch
-// is raised all the same.
+// KeepEpochForReplay keeps the epoch after a stop without [IdentityFile.Close]. It is for programs that replay the messages after
+// the last Save: servers recognise duplicates only in the epoch in which they were stored. Then only the lock excludes an earlier
+// process that still runs: do not open a copy of the file elsewhere. After an orderly stop there is no replay, and the epoch is
+// raised even with this option.
 func KeepEpochForReplay() IdentityOption { return func(c *identityConfig) { c.replay = true } }
 
-// OpenIdentity opens an identity's file, or makes one with a new identity; the folder must exist. Unless [KeepEpochForReplay] says
-// otherwise it raises all epochs, and syncs that before it returns: a producer that still runs with an earlier one, a zombie, is then
-// refused with [ErrStaleProducer] in every shard that the new one has written to. It fails with [ErrIdentityInUse] or
-// [ErrIdentityDamaged]; a damaged file is left as it is.
+// OpenIdentity opens an identity file, or creates one with a new identity; the folder must exist. Unless [KeepEpochForReplay]
+// applies, it raises all epochs and syncs the file before it returns. This fences producers that still run with an earlier epoch:
+// they fail with [ErrStaleProducer] in every shard that the new producer has written to. OpenIdentity fails with
+// [ErrIdentityInUse] or [ErrIdentityDamaged]; it does not change a damaged file.
 func OpenIdentity(path string, opts ...IdentityOption) (*IdentityFile, error) {
 	var cfg identityConfig
 	for _, o := range opts {
 		o(&cfg)
 	}
-	lock := flock.New(path + ".lock") // the file itself is replaced, and a lock with it
+	lock := flock.New(path + ".lock") // a lock on the file itself would be lost when it is replaced
 	switch locked, err := lock.TryLock(); {
 	case err != nil:
 		return nil, fmt.Errorf("producer: lock identity: %w", err)
@@ -107,7 +107,7 @@ func (f *IdentityFile) loadFile(replay bool) error {
 	return f.writeFile(id, position, false)
 }
 
-// raiseEpochs is the identity with every epoch newer than any before.
+// raiseEpochs returns the identity with a new epoch, above all earlier ones, for all shards.
 func (id Identity) raiseEpochs() (Identity, error) {
 	newest := id.Epoch
 	for _, q := range id.Sequences {
@@ -123,7 +123,7 @@ func (id Identity) raiseEpochs() (Identity, error) {
 	return out, nil
 }
 
-// Identity returns what is saved, for [WithIdentity].
+// Identity returns the saved identity, for [WithIdentity].
 func (f *IdentityFile) Identity() Identity {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -132,20 +132,21 @@ func (f *IdentityFile) Identity() Identity {
 	return id
 }
 
-// Position returns what was saved with the identity; nil when nothing was.
+// Position returns the position that was saved with the identity; nil if there is none.
 func (f *IdentityFile) Position() []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return bytes.Clone(f.mu.position)
 }
 
-// Save replaces what is saved, and syncs it. The position is that up to which the source is acknowledged in id: any bytes.
+// Save replaces the saved identity and position, and syncs the file. The position is any bytes; all messages of the source up to
+// it must be acknowledged in id.
 func (f *IdentityFile) Save(id Identity, position []byte) error {
 	return f.writeFile(id, position, false)
 }
 
-// Close saves id as that of an orderly stop, one after which nothing is written again, and releases the file. After a stop with
-// messages that were not delivered, give [Identity] and position of the last Save and call Release instead.
+// Close saves id and position as those of an orderly stop, after which nothing is replayed, and releases the file. If messages
+// were not delivered, call Release instead: the identity and position of the last Save then stay valid.
 func (f *IdentityFile) Close(id Identity, position []byte) error {
 	if err := f.writeFile(id, position, true); err != nil {
 		return err
@@ -153,7 +154,7 @@ func (f *IdentityFile) Close(id Identity, position []byte) error {
 	return f.Release()
 }
 
-// Release gives the file up as it is: what was saved last counts. Repeating it does nothing.
+// Release unlocks the file without saving: the last saved state stays valid. Repeated calls do nothing.
 func (f *IdentityFile) Release() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -189,7 +190,7 @@ func (f *IdentityFile) writeFile(id Identity, position []byte, clean bool) error
 //
 //	scribe-identity <version> <CRC32C of the object, 8 hex digits>
 //
-// Numbers of 64 bits are strings, as JSON's own are not exact.
+// 64-bit numbers are strings, since JSON numbers are not exact.
 const identityHeader = "scribe-identity 1 %08x\n"
 
 const identityHeaderLen = len("scribe-identity 1 00000000\n")
@@ -197,7 +198,7 @@ const identityHeaderLen = len("scribe-identity 1 00000000\n")
 type identityJSON struct {
 	ID        uint64         `json:"id,string"`
 	Epoch     uint32         `json:"epoch"`
-	Clean     bool           `json:"clean"` // nothing is written again
+	Clean     bool           `json:"clean"` // orderly stop: nothing is replayed
 	Position  []byte         `json:"position,omitempty"`
 	Sequences []sequenceJSON `json:"sequences,omitempty"`
 }

@@ -11,12 +11,12 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// lossReporter tells the readers of a category what was dropped of it: sums of Drops, as reports that go to the server beside everything else.
-// nil tells nothing.
+// lossReporter writes loss reports: sums of Drops that tell the readers of a category which messages were dropped. They are sent
+// in requests of their own. A nil reporter does nothing.
 type lossReporter struct {
 	core    *sharedCore
 	every   time.Duration
-	stopped chan struct{} // closed when the goroutine has ended
+	stopped chan struct{} // closed when reportLoop has returned
 
 	mu struct {
 		sync.Mutex
@@ -33,7 +33,7 @@ func newLossReporter(c *sharedCore, every time.Duration) *lossReporter {
 	return l
 }
 
-// noteDrop takes a drop. What may be stored is not told: it need not be lost.
+// noteDrop adds a drop to the next report. Drops with an unknown outcome are not reported, since the messages may be stored.
 func (l *lossReporter) noteDrop(d *Drop, now time.Time) {
 	if l == nil || d.Reason == DropUnknownOutcome {
 		return
@@ -44,7 +44,7 @@ func (l *lossReporter) noteDrop(d *Drop, now time.Time) {
 		loss.Amount{Bytes: d.Bytes, Messages: int64(d.Messages)}, now, now)
 }
 
-// reportLoop reports now and then until the producer closes.
+// reportLoop sends reports at each interval until the producer closes.
 func (l *lossReporter) reportLoop() {
 	defer close(l.stopped)
 	t := time.NewTicker(l.every)
@@ -59,7 +59,7 @@ func (l *lossReporter) reportLoop() {
 	}
 }
 
-// reportLast waits for the goroutine, and reports a last time as long as ctx allows.
+// reportLast waits for reportLoop and sends the last reports, until ctx ends.
 func (l *lossReporter) reportLast(ctx context.Context) {
 	if l == nil {
 		return
@@ -71,15 +71,15 @@ func (l *lossReporter) reportLast(ctx context.Context) {
 	}
 }
 
-// waitStopped returns when the goroutine has ended, which the end of the core's context brings about.
+// waitStopped waits until reportLoop has returned. The core's context must have been canceled.
 func (l *lossReporter) waitStopped() {
 	if l != nil {
 		<-l.stopped
 	}
 }
 
-// reportAll sends what there is to report, a request for each category. What is not taken is sent again the next time, as it is; after a
-// request that failed as a whole the rest waits, too.
+// reportAll sends the pending reports, in one request for each category. Reports that fail are sent again unchanged the next
+// time. After a request that failed as a whole, the remaining reports also wait.
 func (l *lossReporter) reportAll(ctx context.Context) {
 	l.mu.Lock()
 	todo := l.mu.ledger.Reports(l.core.clock.readTime())
@@ -91,7 +91,7 @@ func (l *lossReporter) reportAll(ctx context.Context) {
 	}
 }
 
-// sendReports sends the reports of a category; false when the server is not there for the moment.
+// sendReports sends the reports of a category. It returns false if the server is unavailable.
 func (l *lossReporter) sendReports(ctx context.Context, reports []*loss.Pending) bool {
 	ctx, cancel := context.WithTimeout(ctx, l.core.cfg.requestTimeout)
 	defer cancel()
@@ -110,7 +110,7 @@ func (l *lossReporter) sendReports(ctx context.Context, reports []*loss.Pending)
 		case ferr == nil:
 			done[r] = true
 		case !retry.Retryable(ferr) && rpc.ReasonOf(ferr) != scribev1.Reason_REASON_UNSPECIFIED:
-			done[r] = false // there is no such category, for example
+			done[r] = false // permanent failure, such as an unknown category
 		}
 	}
 	l.mu.Lock()

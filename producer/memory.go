@@ -7,12 +7,12 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// memoryBound is the byte bound of everything that is buffered.
+// memoryBound bounds the bytes of all frames together.
 type memoryBound struct {
 	total int64
 	used  atomic.Int64
-	// free serves waiters in order: while one waits nobody else gets memory. There is one waiter a blocked call at most, so callers
-	// bound their number.
+	// free serves waiters in order: while one waits, no other caller gets memory. A blocked call has at most one waiter, so
+	// callers bound their number.
 	free *semaphore.Weighted
 }
 
@@ -20,7 +20,7 @@ func newMemoryBound(total int64) *memoryBound {
 	return &memoryBound{total: total, free: semaphore.NewWeighted(total)}
 }
 
-// tryTake takes n bytes if they are free and nobody waits.
+// tryTake charges n bytes if they are free and there are no waiters.
 func (m *memoryBound) tryTake(n int64) bool {
 	ok := m.free.TryAcquire(n)
 	if ok {
@@ -29,7 +29,7 @@ func (m *memoryBound) tryTake(n int64) bool {
 	return ok
 }
 
-// takeWhenFree takes n bytes, at most the total, or fails when ctx ends.
+// takeWhenFree waits until n bytes are free and charges them. n is at most the total. It fails when ctx ends.
 func (m *memoryBound) takeWhenFree(ctx context.Context, n int64) error {
 	err := m.free.Acquire(ctx, n)
 	if err == nil {
@@ -38,20 +38,21 @@ func (m *memoryBound) takeWhenFree(ctx context.Context, n int64) error {
 	return err
 }
 
-// giveBack gives n bytes back.
+// giveBack releases n bytes.
 func (m *memoryBound) giveBack(n int64) {
 	m.used.Add(-n)
 	m.free.Release(n)
 }
 
-// smallestBuffer holds a header and a message or two: most categories see no more in a linger. Buffers of frames are of a few sizes,
-// each bufferGrowth times the one before, up to the size of a full batch. What is larger is made to measure.
+// smallestBuffer has space for a header and one or two messages: most categories get no more in a linger. Buffers of frames have
+// few sizes, each bufferGrowth times the previous one, up to the size of a full batch. Larger buffers have the size that is
+// needed.
 const (
 	smallestBuffer = 1 << 10
 	bufferGrowth   = 4
 )
 
-// bufferSize is the size of the smallest buffer of n bytes.
+// bufferSize returns the size of the smallest buffer for n bytes.
 func (c *sharedCore) bufferSize(n int) int64 {
 	if n > c.largestBuffer {
 		return (int64(n) + 4095) &^ 4095

@@ -15,13 +15,13 @@ import (
 //	scribe_producer_requests_total{result}       ok, error
 //	scribe_producer_ack_latency_seconds          from the first message of a frame to its acknowledgement
 //
-// No label has a category. A second producer of a process needs a registerer with a label of its own
-// ([prometheus.WrapRegistererWith]); [New] fails without.
+// No label has a category. A second producer in the same process needs a registerer with a distinguishing label
+// ([prometheus.WrapRegistererWith]); otherwise [New] fails.
 func WithRegisterer(r prometheus.Registerer) Option {
 	return optionFunc(func(c *producerConfig) { c.registerer = r })
 }
 
-// producerMetrics collects from the counters that the producer keeps anyway.
+// producerMetrics exports the producer's counters.
 type producerMetrics struct {
 	set      *metrics.Set
 	requests *prometheus.CounterVec
@@ -47,7 +47,7 @@ func newMetrics(stats func() Stats) *producerMetrics {
 		}
 		send(messages, float64(s.Refused), "refused")
 		for _, r := range dropReasons {
-			send(dropped, float64(s.Dropped[r]), string(r)) // also those at 0, so that the first is seen as an increase
+			send(dropped, float64(s.Dropped[r]), string(r)) // including 0, so that the first loss is seen as an increase
 		}
 		send(buffered, float64(s.BufferedBytes))
 		send(memory, float64(s.Memory))

@@ -12,38 +12,38 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// outRequest is one call of the service: frames of any streams, those of a stream together and in order.
+// outRequest is one call of the service. It has frames of any streams; those of one stream are adjacent and in order.
 type outRequest struct {
 	frames []*outFrame
 	runs   []streamRun
 	size   int // bytes of the frames
 	ack    AckLevel
 	alone  bool  // takes no other frame
-	limit  int   // of size, when there are several frames
-	copied int64 // bytes taken from the memory for copies; 0 when the frames are sent from where they are
+	limit  int   // bound of size if there are several frames
+	copied int64 // bytes charged for copies; 0 if the frames are sent without a copy
 }
 
-// maxRequest bounds a request of several frames, in bytes. Every one costs its servers a file, two syncs and a record of the log, so
-// when there is a backlog it should be large.
+// maxRequest bounds a request of several frames, in bytes. Each request costs its servers a file, two syncs and a log record, so
+// requests should be large when many frames wait.
 const maxRequest = 8 << 20
 
-// copyMemory is the memory of requests of several frames.
+// copyMemory is the memory for copies: a request of several frames copies them into one buffer.
 type copyMemory struct {
 	free atomic.Int64
 	pool buffers.Pool
 }
 
-// requestLimit is how large a request may be that is made now: half of what is left, so that one that finds a large backlog leaves some
-// for those beside it. One frame can always be sent, since it is not copied.
+// requestLimit returns the bound on the next request in bytes: half of the free memory, so that concurrent requests get a share
+// too. A single frame can always be sent, since it is not copied.
 func (m *copyMemory) requestLimit() int { return int(min(m.free.Load()/2, maxRequest)) }
 
-// streamRun is the part of a request that is one stream's: frames[from:to].
+// streamRun is the part of a request that belongs to one stream: frames[from:to].
 type streamRun struct {
 	s        *shardStream
 	from, to int
 }
 
-// finishedFrame is a frame whose fate is sealed, with what its outcome says.
+// finishedFrame is a frame with its final outcome.
 type finishedFrame struct {
 	s   *shardStream
 	f   *outFrame
@@ -51,8 +51,8 @@ type finishedFrame struct {
 	at  Position
 }
 
-// sendLoop sends what is due until the producer is stopped. It waits for nothing else than news and its own timers: requests run in
-// goroutines of their own, at most maxInFlight.
+// sendLoop sends due frames until the producer is stopped. It blocks only on the scheduler's signal and its timer: requests run
+// in goroutines of their own, at most maxInFlight.
 func (c *sharedCore) sendLoop() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -97,7 +97,7 @@ func (c *sharedCore) sendLoop() {
 	}
 }
 
-// expireLinger ends the linger of a frame, if it is still open.
+// expireLinger makes a frame due whose linger has ended, if it is still open.
 func (c *sharedCore) expireLinger(e schedule.Lingering[shardStream]) {
 	e.Stream.stripe.mu.Lock()
 	defer e.Stream.stripe.mu.Unlock()
@@ -107,11 +107,11 @@ func (c *sharedCore) expireLinger(e schedule.Lingering[shardStream]) {
 	}
 }
 
-// maxPassed bounds how many streams compose passes over because their next frame does not go with the request.
+// maxPassed bounds the streams that composeRequest skips because their next frame can't join the request.
 const maxPassed = 64
 
-// composeRequest fills a request with what streams have to send, in the order in which they became ready. It is nil when there is
-// nothing after all.
+// composeRequest fills a request with frames of the ready streams, in the order in which they became ready. It returns nil if
+// there are none.
 func (c *sharedCore) composeRequest(now time.Time) *outRequest {
 	req := c.requests.Get().(*outRequest)
 	var (
@@ -149,7 +149,7 @@ func (c *sharedCore) composeRequest(now time.Time) *outRequest {
 	return req
 }
 
-// dropLate gives up frames that have waited too long. The stripe's mutex is held.
+// dropLate fails frames whose delivery timeout has passed. The stripe's mutex is held.
 func (c *sharedCore) dropLate(s *shardStream, now time.Time, late []finishedFrame) []finishedFrame {
 	if c.cfg.deliveryTimeout == 0 {
 		return late
@@ -169,8 +169,7 @@ func (c *sharedCore) dropLate(s *shardStream, now time.Time, late []finishedFram
 	return late
 }
 
-// addFrames moves frames of s into the request and numbers them; it is false when none goes with the request. The stripe's mutex is
-// held.
+// addFrames moves frames of s into the request and numbers them. It reports whether any could join. The stripe's mutex is held.
 func (c *sharedCore) addFrames(s *shardStream, req *outRequest) bool {
 	from := len(req.frames)
 	for s.head != nil && c.mayJoin(s, req, len(req.frames)-from) {
@@ -191,7 +190,7 @@ func (c *sharedCore) addFrames(s *shardStream, req *outRequest) bool {
 	return true
 }
 
-// mayJoin reports whether the next frame of s may go with a request, whose last frames, as many as own, are of s, too.
+// mayJoin reports whether the next frame of s may join a request whose last own frames are also of s.
 func (c *sharedCore) mayJoin(s *shardStream, req *outRequest, own int) bool {
 	f := s.head
 	if len(req.frames) == 0 {
@@ -207,11 +206,11 @@ func (c *sharedCore) mayJoin(s *shardStream, req *outRequest, own int) bool {
 	if f.numbered {
 		epoch = f.epoch
 	}
-	// Frames that keep an older epoch are settled first, since a newer one would shut them out. For s.known see there.
+	// Frames with an older epoch must have an outcome first, since a newer epoch would fence them. For s.known see its comment.
 	return epoch == req.frames[len(req.frames)-1].epoch && epoch <= s.known && own != c.cfg.framesPerRequest
 }
 
-// sendRequest makes one attempt and settles it.
+// sendRequest makes one attempt and processes its outcome.
 func (c *sharedCore) sendRequest(req *outRequest) {
 	started := time.Now()
 	res, err := c.callService(req)
@@ -241,7 +240,7 @@ func (c *sharedCore) sendRequest(req *outRequest) {
 	c.requests.Put(req)
 }
 
-// callService encodes what is not yet encoded and calls the service.
+// callService finishes the encoding of the frames and calls the service.
 func (c *sharedCore) callService(req *outRequest) (*scribev1.WriteResponse, error) {
 	for _, f := range req.frames {
 		if err := f.finishEncoding(c.id); err != nil {
@@ -249,7 +248,7 @@ func (c *sharedCore) callService(req *outRequest) (*scribev1.WriteResponse, erro
 		}
 		f.attempts++
 	}
-	ctx, cancel := context.WithTimeout(rpc.WithChecked(c.ctx), c.cfg.requestTimeout) // finish has summed them
+	ctx, cancel := context.WithTimeout(rpc.WithChecked(c.ctx), c.cfg.requestTimeout) // finishEncoding has computed the checksums
 	defer cancel()
 	body := req.frames[0].data
 	switch {
@@ -262,7 +261,7 @@ func (c *sharedCore) callService(req *outRequest) (*scribev1.WriteResponse, erro
 		return c.pieces.WritePieces(ctx, req.ack.proto(), pieces...)
 	default:
 		buf := c.copies.pool.Get(req.size)
-		defer c.copies.pool.Put(buf) // a service is done with the bytes when it returns
+		defer c.copies.pool.Put(buf) // a service does not use the bytes after it returns
 		body = buf.B[:0]
 		for _, f := range req.frames {
 			body = append(body, f.data...)
@@ -271,16 +270,16 @@ func (c *sharedCore) callService(req *outRequest) (*scribev1.WriteResponse, erro
 	return c.service.Write(ctx, &scribev1.WriteRequest{Frames: body, Ack: req.ack.proto()})
 }
 
-// minPiece is how large the frames of a request must be on average to be sent from where they are: each costs a system call.
+// minPiece is the minimum average size of frames that are sent without a copy, in bytes: each piece costs a system call.
 const minPiece = 32 << 10
 
-// inPieces reports whether a request of several frames goes out without a copy.
+// inPieces reports whether a request of several frames is sent without a copy.
 func (c *sharedCore) inPieces(req *outRequest) bool {
 	return c.pieces != nil && req.size >= minPiece*len(req.frames)
 }
 
-// settleFrames decides the fate of one stream's frames after an attempt, and appends those that are done with to done. With an error
-// of the whole request, whole is what that means; else res has a result for each frame.
+// settleFrames decides the outcomes of one stream's frames after an attempt, and appends the finished ones to done. If the whole
+// request failed, whole is its outcome; otherwise res has a result for each frame.
 func (c *sharedCore) settleFrames(r streamRun, req *outRequest, res *scribev1.WriteResponse, whole attemptOutcome, done []finishedFrame) []finishedFrame {
 	s, frames := r.s, req.frames[r.from:r.to]
 	s.stripe.mu.Lock()
@@ -323,7 +322,8 @@ func (c *sharedCore) settleFrames(r streamRun, req *outRequest, res *scribev1.Wr
 	if progress || len(again) == 0 {
 		s.failures = 0
 	}
-	// After a failure of the whole request the gate holds back all streams; after one of its own, a stream waits alone.
+	// After a failure of the whole request, the gate delays all streams. After a failure of its own frames, only this stream
+	// waits.
 	if len(again) > 0 && whole.action == 0 {
 		s.failures++
 		s.parked = true
@@ -333,12 +333,12 @@ func (c *sharedCore) settleFrames(r streamRun, req *outRequest, res *scribev1.Wr
 	return done
 }
 
-// maxGaps is how often a frame may be refused as out of sequence, although everything before it was acknowledged, until the
-// server is believed: two flushes that overtook each other there look the same at first.
+// maxGaps is the number of times that a frame must be refused as out of sequence, although all earlier frames were acknowledged,
+// until the producer believes it. Two flushes on the server that overtake each other look the same at first.
 const maxGaps = 3
 
-// decideRetry turns an outcome into what is done, given what this producer knows. complete says that all frames before f in the request
-// are stored; later are those after it. The stripe's mutex is held.
+// decideRetry refines the outcome of f with the producer's own state. complete reports that all frames before f in the request
+// are stored; later are the frames after it. The stripe's mutex is held.
 func (c *sharedCore) decideRetry(s *shardStream, f *outFrame, v attemptOutcome, complete bool, later []*outFrame) attemptOutcome {
 	if v.action == acked || v.action == sampled || v.action == failed {
 		return v
@@ -349,7 +349,7 @@ func (c *sharedCore) decideRetry(s *shardStream, f *outFrame, v attemptOutcome, 
 	switch {
 	case v.action == isolate:
 		f.alone = true
-		f.attempts-- // it may not be the cause
+		f.attempts-- // another frame may be the cause
 		return v
 	case v.action == trim:
 		if err := f.cutStored(v.stored); err != nil {
@@ -358,7 +358,7 @@ func (c *sharedCore) decideRetry(s *shardStream, f *outFrame, v attemptOutcome, 
 		f.count -= v.stored
 		return v
 	case v.gap && !complete:
-		return v // what it misses is being sent again, or was given up
+		return v // the missing frames are being sent again, or have failed
 	case v.gap && !f.maybe:
 		if f.gaps++; f.gaps < maxGaps {
 			break
@@ -366,7 +366,7 @@ func (c *sharedCore) decideRetry(s *shardStream, f *outFrame, v attemptOutcome, 
 		if c.continued && f.ack != AckNone {
 			return attemptOutcome{action: failed, cause: ErrOutOfSequence, detail: v.detail}
 		}
-		// What was acknowledged is gone: below AckCommitted that may happen. The rest goes on under a new epoch.
+		// Acknowledged messages are lost, which is possible below AckCommitted. Continue with the rest under a new epoch.
 		c.cfg.logger.Warn("server misses acknowledged messages", "shard", s.shard.String(), "sequence", f.first, "error", v.detail)
 		s.renumberAfter(f, later)
 		f.numbered, f.gaps = false, 0
@@ -391,8 +391,8 @@ func (c *sharedCore) acknowledgeFrame(s *shardStream, f *outFrame, res *scribev1
 	}}
 }
 
-// leaveOut accounts for a frame that the server sampled out. Its sequences are spent: a server samples only where it does not look
-// for gaps. The stripe's mutex is held.
+// leaveOut accounts for a frame that the server sampled out. Its sequences are not reused: a server samples only in categories in
+// which it does not check for gaps. The stripe's mutex is held.
 func (c *sharedCore) leaveOut(s *shardStream, f *outFrame) finishedFrame {
 	s.acked = f.first + uint64(f.count)
 	n := &s.stripe.mu.count
@@ -401,8 +401,7 @@ func (c *sharedCore) leaveOut(s *shardStream, f *outFrame) finishedFrame {
 	return finishedFrame{s: s, f: f, at: Position{Sampled: true}}
 }
 
-// giveUp accounts for a frame that is lost to this producer; later are those after it in its request. The stripe's mutex is
-// held.
+// giveUp accounts for a frame that failed; later are the frames after it in its request. The stripe's mutex is held.
 func (c *sharedCore) giveUp(s *shardStream, f *outFrame, later []*outFrame, v attemptOutcome) finishedFrame {
 	if v.cause != ErrStaleProducer { //nolint:errorlint // a sentinel itself; who is shut out does not come back under a new epoch
 		s.renumberAfter(f, later)
@@ -427,7 +426,7 @@ func (c *sharedCore) giveUp(s *shardStream, f *outFrame, later []*outFrame, v at
 	}}
 }
 
-// concludeFrames tells whoever waits, and frees the frames. No lock is held.
+// concludeFrames reports the outcomes of frames to hooks and waiters, and frees the frames. No lock is held.
 func (c *sharedCore) concludeFrames(done []finishedFrame) {
 	for _, d := range done {
 		f := d.f
@@ -448,7 +447,7 @@ func (c *sharedCore) concludeFrames(done []finishedFrame) {
 				})
 			}
 		}
-		// Who waits finds the memory given back.
+		// Release the memory before the waiters wake.
 		out := f.out
 		out.err, out.at = d.err, d.at
 		c.recycleFrame(f)

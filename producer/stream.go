@@ -12,8 +12,8 @@ import (
 	"scribe/internal/format/record"
 )
 
-// MaxStreams is how many different (category, shard) a producer writes to. It remembers the sequences of each, in about 300
-// bytes, for as long as it lives.
+// MaxStreams bounds the (category, shard) pairs that a producer writes to. It keeps the sequences of each until it is closed, in
+// about 300 bytes.
 const MaxStreams = 1 << 20
 
 // Shard names a logical shard of a category.
@@ -22,65 +22,67 @@ type Shard struct {
 	Number   uint32
 }
 
-// String is "category/number".
+// String returns "category/number".
 func (s Shard) String() string { return fmt.Sprintf("%s/%d", s.Category, s.Number) }
 
-// stripes is the number of locks that streams share, so that producing to different categories rarely meets at one.
+// stripes is the number of locks that streams share, so that writers to different categories rarely contend.
 const stripes = 16
 
-// streamStripe holds some of the streams.
+// streamStripe holds the streams that share one mutex.
 type streamStripe struct {
 	mu struct {
 		sync.Mutex
 		streams map[Shard]*shardStream
 		scratch []record.Attribute // of the message being added
-		closed  bool               // takes no more messages
+		closed  bool               // no messages are accepted
 		count   messageCounts
 		_       [64]byte // keeps the next stripe's mutex off this one's cache line
 	}
 }
 
-// messageCounts are messages and their bytes since the start. What was accepted and is in neither of the others is buffered, so the sum
-// holds at all times.
+// messageCounts counts messages and their bytes since the start. Accepted messages in none of the other counts are buffered, so
+// the sum holds at all times.
 type messageCounts struct {
 	accepted, acceptedBytes uint64
 	acked, ackedBytes       uint64
 	sampled, sampledBytes   uint64
 	failed, failedBytes     uint64
-	// Of the failed ones, those that Close left.
+	// Of the failed ones, those that Close could not deliver.
 	unsent, unsentBytes, unsentUnknown uint64
 }
 
-// shardStream is one (category, shard): its messages are sent in the order in which they were taken. Its stripe's mutex guards it.
+// shardStream is the queue of one (category, shard): its messages are sent in the order in which they were accepted. Its stripe's
+// mutex guards it.
 type shardStream struct {
 	shard  Shard
 	stripe *streamStripe
 
-	open       *outFrame // takes messages; nil when none wait for company
-	head, tail *outFrame // sealed frames that no request carries, in order
-	bufferSize int64     // of the next frame: it follows the traffic
+	open       *outFrame // the frame that takes messages; nil if there is none
+	head, tail *outFrame // sealed frames that are not in flight, in order
+	bufferSize int64     // of the next frame; adapts to the traffic
 
-	// opens counts frames that were opened, to tell whether the open one is the one that a timer was set for.
+	// opens counts the opened frames. It tells whether the open frame is the one that a timer was set for.
 	opens uint64
-	// urgent says that the open frame is to be sent as soon as the stream may send.
+	// urgent: the open frame is due, and is sent as soon as the stream may send.
 	urgent bool
-	// inFlight says that a request carries frames of this stream. There is never a second one, which keeps the order, and makes
-	// numbering and renumbering frames safe.
+	// inFlight: a request carries frames of this stream. There is at most one such request, which keeps the order and makes it
+	// safe to number and renumber frames.
 	inFlight bool
 	flight   []*outFrame // those frames
-	// ready says that it is in the scheduler's queue, parked that it waits there for a time.
+	// ready: the stream is in the scheduler's queue. parked: it waits in the scheduler until a time.
 	ready, parked bool
 	failures      int // attempts in a row without progress
 
-	// Sequences: next is that of the next message to be numbered, acked follows the last acknowledged one. A frame is numbered
-	// when it is first sent, with the epoch at that time. After a numbered frame was given up, the numbers have a hole that a
-	// server would wait for; a new epoch may begin with any number, and shuts out late copies of what was given up.
+	// Sequences: next is the sequence of the next message to number; acked is the sequence after the last acknowledged message. A
+	// frame is numbered when it is first sent, with the epoch of that time. When a numbered frame fails, the sequences have a gap
+	// that a server would wait for. A new epoch may begin with any sequence, and fences late copies of the failed frame.
 	epoch uint32
 	next  uint64
 	acked uint64
-	// known is the newest epoch of which a frame was acknowledged. A server takes any first number in an epoch that it does not
-	// know: if two frames went out and it refused the first for lack of memory, the second would begin the epoch, and the first
-	// look like a repetition for ever. So an epoch's first frame goes without company of its own stream.
+	// known is the newest epoch with an acknowledged frame. A server accepts any first sequence in an epoch that it does not
+	// know. If a request had two frames of a new epoch and the server refused the first for lack of memory, the second would
+	// begin the epoch, and the first would look like a duplicate for ever. So the first frame of an epoch is the only one of its
+	// stream in its request.
 	known uint32
 }
 
@@ -90,7 +92,7 @@ func (c *sharedCore) stripeOf(category string, shard uint32) *streamStripe {
 	return &c.stripes[h>>32%stripes]
 }
 
-// streamOf returns the stream of a shard, and makes it when it is new. The stripe's mutex is held.
+// streamOf returns the stream of a shard, and creates it if it is new. The stripe's mutex is held.
 func (c *sharedCore) streamOf(st *streamStripe, category string, shard uint32) (*shardStream, error) {
 	if s, ok := st.mu.streams[Shard{category, shard}]; ok {
 		return s, nil
@@ -104,7 +106,7 @@ func (c *sharedCore) streamOf(st *streamStripe, category string, shard uint32) (
 	if len(st.mu.streams) >= MaxStreams/stripes*2 || c.streams.Add(1) > MaxStreams {
 		return nil, ErrTooManyStreams
 	}
-	id := Shard{strings.Clone(category), shard} // the caller's string may be a part of a large one
+	id := Shard{strings.Clone(category), shard} // the caller's string may be part of a large one
 	s := &shardStream{shard: id, stripe: st, epoch: c.epoch}
 	if q, ok := c.resume[id]; ok {
 		s.epoch, s.next, s.acked = q.Epoch, q.Next, q.Next
@@ -116,12 +118,13 @@ func (c *sharedCore) streamOf(st *streamStripe, category string, shard uint32) (
 	return s, nil
 }
 
-// stampAfter is how far the clock may be from a frame's base time until messages carry a time of their own.
-// Within a frame under load, which lasts for a few milliseconds, they are all alike: a time is three bytes or more beside a
-// message, which the compression of payloads pays for.
+// stampAfter is the distance of the clock from a frame's base time from which messages carry a time of their own. Under load a
+// frame is open for a few milliseconds, so none of its messages carries one: a time takes at least three bytes for each message
+// and makes payloads compress less well.
 const stampAfter = 5 * time.Millisecond
 
-// plainFrame returns the open frame if messages that come now need nothing but their payload in it; else nil. The stripe's mutex is held.
+// plainFrame returns the open frame if messages added now need only their payload in it; otherwise nil. The stripe's mutex is
+// held.
 func (s *shardStream) plainFrame(ack AckLevel, now time.Time) *outFrame {
 	f := s.open
 	if f == nil || f.ack != ack {
@@ -133,7 +136,7 @@ func (s *shardStream) plainFrame(ack AckLevel, now time.Time) *outFrame {
 	return f
 }
 
-// countTaken counts messages that the open frame took.
+// countTaken counts messages that were added to the open frame.
 func (s *shardStream) countTaken(f *outFrame, messages, bytes int) {
 	f.size += int64(bytes)
 	n := &s.stripe.mu.count
@@ -141,7 +144,8 @@ func (s *shardStream) countTaken(f *outFrame, messages, bytes int) {
 	n.acceptedBytes += uint64(bytes)
 }
 
-// addPayload is add for a message that is nothing but a payload, when the open frame takes it as it is. The stripe's mutex is held.
+// addPayload is the fast path of addMessage, for a message that has only a payload and fits the open frame. It reports whether it
+// added the message. The stripe's mutex is held.
 func (s *shardStream) addPayload(payload []byte, ack AckLevel, now time.Time) bool {
 	f := s.plainFrame(ack, now)
 	if f == nil || !f.hasSpace(len(payload)+encodedExtra) || f.builder.AppendPayload(payload) != nil {
@@ -151,10 +155,10 @@ func (s *shardStream) addPayload(payload []byte, ack AckLevel, now time.Time) bo
 	return true
 }
 
-// addMessage appends a message to the stream's open frame, and opens one when there is none or it is full. held is what a wait for
-// memory has taken; what is used of it is set to 0. The stripe's mutex is held.
+// addMessage appends a message to the stream's open frame, and opens one if there is none or it is full. *held is the memory that
+// a wait has charged; addMessage sets it to 0 if it uses it. The stripe's mutex is held.
 //
-// The error errNoMemory means that the message fits when memory becomes free.
+// The error errNoMemory means that the message fits once memory is free.
 func (c *sharedCore) addMessage(s *shardStream, m *record.Message, bound int, ack AckLevel, now time.Time, held *int64) (*Result, error) {
 	for range 2 {
 		f := s.open
@@ -173,8 +177,8 @@ func (c *sharedCore) addMessage(s *shardStream, m *record.Message, bound int, ac
 			c.openFrame(s, f)
 		}
 		if m.Time.IsZero() {
-			// Cut to stampAfter, so that messages that come close together differ by nothing from one another: that is a byte each,
-			// and always the same, where times to the microsecond are noise that the compression of payloads pays for.
+			// Truncated to stampAfter, so that messages that arrive close together have equal times. Equal times take one
+			// constant byte each; times in microseconds are noise that makes payloads compress less well.
 			if d := now.Sub(f.base).Truncate(stampAfter); d != 0 {
 				m.Time = f.base.Add(d)
 			}
@@ -191,13 +195,14 @@ func (c *sharedCore) addMessage(s *shardStream, m *record.Message, bound int, ac
 		case err != record.ErrFrameFull: //nolint:errorlint // a sentinel, returned as it is
 			return nil, fromRecord(err)
 		}
-		c.sealFrame(s, true) // the frame has as many messages as a frame may have
+		c.sealFrame(s, true) // the frame has the maximum number of messages
 		c.scheduleStream(s)
 	}
 	return nil, fmt.Errorf("%w: message does not fit an empty frame", ErrTooLarge)
 }
 
-// newFrame makes an empty frame with a buffer for n bytes of messages, and of the wanted size if memory allows. held is as in add.
+// newFrame returns an empty frame with a buffer for n bytes of messages, or of the wanted size if memory allows. held is as in
+// addMessage.
 func (c *sharedCore) newFrame(wanted int64, env *record.Envelope, n int, ack AckLevel, held *int64) (*outFrame, error) {
 	need := record.HeaderLen + len(env.Category) + n
 	size := c.bufferSize(need)
@@ -208,8 +213,8 @@ func (c *sharedCore) newFrame(wanted int64, env *record.Envelope, n int, ack Ack
 		c.memory.giveBack(*held - size - frameOverhead)
 		*held = 0
 	default:
-		// Traffic says how large a buffer is useful; a shortage of memory, how large it can be. What is left of it goes to few frames,
-		// each as large as it can be: many small ones would be a burden for everyone who waits.
+		// The traffic determines the useful size of a buffer, free memory the possible size. Scarce memory is given to few frames
+		// that are as large as possible: many small frames would slow down everyone.
 		least := size
 		for size = max(size, wanted); !c.memory.tryTake(size + frameOverhead); size = max(size/bufferGrowth, least) {
 			if size == least {
@@ -227,7 +232,7 @@ func (c *sharedCore) newFrame(wanted int64, env *record.Envelope, n int, ack Ack
 	return f, nil
 }
 
-// recycleFrame gives back what a frame holds. Nothing may refer to it any more.
+// recycleFrame releases a frame with its buffer and memory. There must be no other references to it.
 func (c *sharedCore) recycleFrame(f *outFrame) {
 	charge := f.capacity + frameOverhead
 	c.buffers.Put(f.buf)
@@ -236,7 +241,7 @@ func (c *sharedCore) recycleFrame(f *outFrame) {
 	c.memory.giveBack(charge)
 }
 
-// openFrame makes f the frame that takes messages, and sees to it that it is sent in time.
+// openFrame makes f the stream's open frame, and schedules the end of its linger.
 func (c *sharedCore) openFrame(s *shardStream, f *outFrame) {
 	s.open = f
 	s.opens++
@@ -248,7 +253,7 @@ func (c *sharedCore) openFrame(s *shardStream, f *outFrame) {
 	c.sched.AddLingering(s, s.opens, f.taken.Add(c.cfg.linger))
 }
 
-// sealFrame ends the open frame and queues it. full says that it was full: the next one gets more.
+// sealFrame seals the open frame and queues it. full reports that the frame was full: the next one gets a larger buffer.
 func (c *sharedCore) sealFrame(s *shardStream, full bool) {
 	f := s.open
 	s.open, s.urgent = nil, false
@@ -256,7 +261,7 @@ func (c *sharedCore) sealFrame(s *shardStream, full bool) {
 	f.messages = f.count
 	switch largest := int64(c.largestBuffer); {
 	case f.capacity > largest:
-	case full && f.capacity >= s.bufferSize: // a smaller one was for lack of memory
+	case full && f.capacity >= s.bufferSize: // a smaller buffer was due to lack of memory
 		s.bufferSize = min(f.capacity*bufferGrowth, largest)
 	case !full && int64(f.length) < s.bufferSize/bufferGrowth/2:
 		s.bufferSize = max(s.bufferSize/bufferGrowth, smallestBuffer)
@@ -285,7 +290,7 @@ func (s *shardStream) popFrame() *outFrame {
 	return f
 }
 
-// returnFrames puts frames that a request carried back in front of the queue, in their order.
+// returnFrames puts frames of a request back at the head of the queue, in their order.
 func (s *shardStream) returnFrames(frames []*outFrame) {
 	for _, f := range slices.Backward(frames) {
 		if f.next = s.head; s.head == nil {
@@ -295,7 +300,7 @@ func (s *shardStream) returnFrames(frames []*outFrame) {
 	}
 }
 
-// scheduleStream queues the stream for sending if it has something to send and may. The stripe's mutex is held.
+// scheduleStream queues the stream in the scheduler if it has something to send and may send. The stripe's mutex is held.
 func (c *sharedCore) scheduleStream(s *shardStream) {
 	if s.ready || s.inFlight || s.parked || s.head == nil && (s.open == nil || !s.urgent) {
 		return
@@ -304,8 +309,8 @@ func (c *sharedCore) scheduleStream(s *shardStream) {
 	c.sched.PushReady(s)
 }
 
-// renumberAfter is called when a frame is given up: if it had numbers, those after it need others. Frames that may have been stored
-// keep theirs, since under new ones they could be stored twice; those that follow have a newer epoch and wait for them.
+// renumberAfter is called when a frame fails: if it had sequences, later frames need new ones. Frames that may have been stored
+// keep theirs, since with new ones they could be stored twice; the frames that follow get a newer epoch and wait for them.
 func (s *shardStream) renumberAfter(f *outFrame, rest []*outFrame) {
 	if !f.numbered {
 		return
@@ -321,7 +326,7 @@ func (s *shardStream) renumberAfter(f *outFrame, rest []*outFrame) {
 	}
 }
 
-// clearSequences lets the frame have new numbers when it is sent again, if no attempt can have been stored under the old ones.
+// clearSequences makes the frame get new sequences when it is sent again, if no attempt can have been stored with the old ones.
 func (f *outFrame) clearSequences() {
 	if !f.maybe {
 		f.numbered = false

@@ -9,11 +9,11 @@ import (
 	"scribe/internal/format/record"
 )
 
-// errNoMemory says that memory is full for now. It does not leave the package.
+// errNoMemory means that the memory bound is used up for now. It is internal to the package.
 var errNoMemory = errors.New("producer: no memory is free")
 
-// Log takes a message for shard 0 of a category, and never waits: a message that can't be taken, or not delivered later, is
-// dropped, counted by reason ([Stats]) and told to the hook of [WithOnDrop].
+// Log writes a message to shard 0 of a category. It never waits: a message that is refused, or that fails later, is dropped,
+// counted by reason ([Stats]) and passed to the hook of [WithOnDrop].
 func (p *Producer) Log(category string, payload []byte) {
 	c := p.sharedCore
 	if len(payload) > c.maxMessage {
@@ -44,7 +44,7 @@ func (p *Producer) Log(category string, payload []byte) {
 	}
 }
 
-// LogMessage is Log for a message with more than a payload.
+// LogMessage is [Producer.Log] for a message with a key, a time, attributes or a shard.
 func (p *Producer) LogMessage(category string, m *Message) {
 	w := messageAdder{sharedCore: p.sharedCore, category: category, ack: p.ack, now: p.clock.readTime()}
 	if _, err := w.addWaiting(context.Background(), m); err != nil {
@@ -52,7 +52,7 @@ func (p *Producer) LogMessage(category string, m *Message) {
 	}
 }
 
-// WriteAsync takes a message and returns its pending result. It never waits: when the buffer is full, the result has failed with
+// WriteAsync accepts a message and returns its pending result. It never waits: if the buffer is full, the result has failed with
 // [ErrBufferFull].
 func (p *Producer) WriteAsync(category string, m *Message) *Result {
 	return p.writeAsync(context.Background(), category, m, false)
@@ -73,7 +73,7 @@ func (p *Producer) writeAsync(ctx context.Context, category string, m *Message, 
 	return r
 }
 
-// messageAdder is the adding of messages to one category by one call.
+// messageAdder adds the messages of one call to one category.
 type messageAdder struct {
 	*sharedCore
 	category string
@@ -83,7 +83,7 @@ type messageAdder struct {
 	s        *shardStream // of the message before; streams are never removed
 }
 
-// tooLarge says that a message can't be sent however much memory is free, nil when it can.
+// tooLarge returns an error if a message exceeds a limit that does not depend on free memory.
 func (w *messageAdder) tooLarge(m *Message) error {
 	if size := m.Size(); size > w.maxMessage {
 		return &MessageTooLargeError{Size: size, Limit: w.maxMessage}
@@ -94,7 +94,7 @@ func (w *messageAdder) tooLarge(m *Message) error {
 	return nil
 }
 
-// addWaiting adds a message.
+// addWaiting adds a message. With w.wait it waits for memory, otherwise it fails with ErrBufferFull.
 func (w *messageAdder) addWaiting(ctx context.Context, m *Message) (*Result, error) {
 	if err := w.tooLarge(m); err != nil {
 		return nil, err
@@ -132,15 +132,15 @@ func (w *messageAdder) addLocked(st *streamStripe, m *Message, bound int, held *
 	return w.appendMessage(st, m, bound, held)
 }
 
-// maxRun bounds the bytes that are copied in one hold of a stripe's mutex, which others wait for.
+// maxRun bounds the bytes that are copied during one hold of a stripe's mutex.
 const maxRun = 256 << 10
 
-// addRun adds messages of one shard as far as nothing stands in the way, and returns how many. It takes the mutex once: that, and
-// finding the stream, costs more than the copy of a small message.
+// addRun adds leading messages of one shard until one needs a wait or an error, and returns their number. It locks the mutex and
+// finds the stream once: for small messages that costs more than the copy.
 func (w *messageAdder) addRun(msgs []Message, b *Batch) int {
 	var (
 		st   = w.stripeOf(w.category, msgs[0].Shard)
-		held int64 // stays 0: nothing was waited for
+		held int64 // stays 0: no memory was reserved by a wait
 		size int
 	)
 	st.mu.Lock()
@@ -168,10 +168,11 @@ func (w *messageAdder) addRun(msgs []Message, b *Batch) int {
 	return len(msgs)
 }
 
-// addPayloads adds messages that are nothing but a payload, of the shard that was written to last, as far as they fit the open frame
-// and up to so many bytes. It returns how many, and their bytes. It is append for the usual case. The stripe's mutex is held.
+// addPayloads is the fast path of appendMessage: it adds leading messages that have only a payload, for the shard of the previous
+// message, while they fit the open frame and the limit of most bytes. It returns their number and bytes. The stripe's mutex is
+// held.
 func (w *messageAdder) addPayloads(st *streamStripe, msgs []Message, most int) (n, bytes int) {
-	if st.mu.closed || w.s == nil || w.s.shard.Number != msgs[0].Shard { // another shard may be of another stripe
+	if st.mu.closed || w.s == nil || w.s.shard.Number != msgs[0].Shard { // another shard may be in another stripe
 		return 0, 0
 	}
 	f := w.s.plainFrame(w.ack, w.now)
@@ -210,8 +211,8 @@ func (w *messageAdder) appendMessage(st *streamStripe, m *Message, bound int, he
 	return w.addMessage(w.s, &rm, bound, w.ack, w.now, held)
 }
 
-// waitForMemory waits until a buffer of n bytes can be had, and takes its bytes into held. Callers are served in order, so a large
-// message is not starved by small ones.
+// waitForMemory waits until memory for a buffer of n bytes is free, charges it and sets held to the charge. Callers are served in
+// order, so that small messages do not starve a large one.
 func (c *sharedCore) waitForMemory(ctx context.Context, n int, held *int64) error {
 	charge := c.bufferSize(n) + frameOverhead
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -230,19 +231,19 @@ func (c *sharedCore) waitForMemory(ctx context.Context, n int, held *int64) erro
 	return nil
 }
 
-// Write writes a batch and waits until every message is acknowledged or has failed: then the error is a *[BatchError] that names
-// the failed ones. They are sent at once, without lingering; other messages of their categories go with them. When the
-// buffer is full, Write waits for space.
+// Write writes a batch and waits until every message is acknowledged or has failed. Its error is a *[BatchError] that lists the
+// failed messages. The batch is sent without lingering, together with other buffered messages of its shards. If the buffer is
+// full, Write waits for space.
 //
-// When ctx ends, messages that were taken are still sent; their errors match [ErrUnknownOutcome].
+// If ctx ends first, the producer continues to send accepted messages; their errors match [ErrUnknownOutcome].
 func (p *Producer) Write(ctx context.Context, category string, msgs ...Message) error {
 	var b Batch
 	p.addBatch(ctx, &b, category, msgs, true)
 	return b.Wait(ctx)
 }
 
-// WriteBatchAsync takes a batch, like WriteAsyncContext each of its messages, for less: it is the way to write many small messages.
-// It waits for space in the buffer until ctx ends, and not for the outcome; messages linger for company.
+// WriteBatchAsync accepts a batch. It is equivalent to WriteAsyncContext for each message, but cheaper: use it for many small
+// messages. It waits for space in the buffer until ctx ends, but not for the outcome. Messages linger.
 func (p *Producer) WriteBatchAsync(ctx context.Context, category string, msgs ...Message) *Batch {
 	b := new(Batch)
 	p.addBatch(ctx, b, category, msgs, false)
@@ -271,7 +272,7 @@ func (p *Producer) addBatch(ctx context.Context, b *Batch, category string, msgs
 	}
 }
 
-// hurryStream sends what the stream has without lingering.
+// hurryStream makes the stream's open frame due.
 func (c *sharedCore) hurryStream(s *shardStream) {
 	if s == nil {
 		return
@@ -284,9 +285,8 @@ func (c *sharedCore) hurryStream(s *shardStream) {
 	}
 }
 
-// WriteAtomic writes a batch as one frame, which is stored and delivered contiguously or not at all, and waits for its
-// acknowledgement. All messages go to the shard that the call names; those of the messages are not looked at. A batch that does
-// not fit a frame, or this producer's memory, fails with a *[MessageTooLargeError].
+// WriteAtomic writes an atomic batch as one frame, and waits for its acknowledgement. All messages go to the shard of the call;
+// their Shard fields are ignored. A batch that does not fit a frame or the producer's memory fails with [ErrTooLarge].
 func (p *Producer) WriteAtomic(ctx context.Context, category string, shard uint32, msgs ...Message) error {
 	if len(msgs) == 0 {
 		return nil
@@ -321,20 +321,20 @@ func (p *Producer) WriteAtomic(ctx context.Context, category string, shard uint3
 	})
 }
 
-// frameContent is what a call fills a frame of its own with.
+// frameContent describes a frame that one call fills: an atomic batch or an Arrow frame.
 type frameContent struct {
 	category string
 	shard    uint32
 	ack      AckLevel
 	atomic   bool
-	bound    int // bytes of body, at most
+	bound    int // upper bound of the body in bytes
 	messages int
 	size     int64
-	// fill encodes the body. It sets the frame's length, and its data when it does not use the builder.
+	// fill encodes the body. It sets the frame's length, and also its data if it does not use the builder.
 	fill func(*outFrame, record.Envelope) error
 }
 
-// writeFrame builds the frame, queues it after what its stream has, and waits.
+// writeFrame builds a frame, queues it after the stream's other frames, and waits for its outcome.
 func (c *sharedCore) writeFrame(ctx context.Context, w frameContent) error {
 	r, err := c.addFrame(ctx, w)
 	if err != nil {
@@ -382,7 +382,7 @@ func (c *sharedCore) addFrame(ctx context.Context, w frameContent) (*Result, err
 	s.pushFrame(f)
 	st.mu.count.accepted += uint64(w.messages)
 	st.mu.count.acceptedBytes += uint64(w.size)
-	r := f.out // f is the sender's once it is scheduled and the mutex released
+	r := f.out // the sender owns f once it is scheduled and the mutex is unlocked
 	c.scheduleStream(s)
 	return r, nil
 }

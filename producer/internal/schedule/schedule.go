@@ -1,5 +1,5 @@
-// Package schedule decides what a producer sends when: it knows the streams that may send, the timers of those that will, and how many
-// requests run. It does no I/O and reads no clock; the producer's sending loop drives it.
+// Package schedule decides when a producer sends the frames of which stream. It keeps the ready streams, the deadlines of the
+// others, and the number of requests in flight. It does no I/O and reads no clock; the producer's sending loop drives it.
 package schedule
 
 import (
@@ -9,51 +9,53 @@ import (
 	"time"
 )
 
-// Scheduler schedules streams of type *S. Its mutex is taken under those of streams, and held for short steps only.
+// Scheduler schedules streams of type *S. Lock order: the mutexes of streams, then the scheduler's, which is held only briefly.
 type Scheduler[S any] struct {
 	wake chan struct{} // of capacity 1: something changed
 	mu   struct {
 		sync.Mutex
-		// ready[readied:] are streams that have something to send and may. A stream is in it once.
+		// ready[readied:] are the streams that have something to send and may send. A stream is in it at most once.
 		ready   []*S
 		readied int
-		// lingering[lingered:] are open frames by deadline. The linger is the same for all, so the order of opening is that of deadlines.
-		// An entry outlives its frame if that fills up before, so their number is bounded by what fits the memory in one linger.
+		// lingering[lingered:] are open frames by deadline. All have the same linger, so they are also in the order of opening.
+		// An entry stays when its frame fills up before the deadline, so the number of entries is bounded by the frames that can
+		// be filled in one linger.
 		lingering []Lingering[S]
 		lingered  int
-		parked    parkedHeap[S] // streams that wait after a failure
+		parked    parkedHeap[S] // streams that wait before a retry
 		pressure  bool          // memory is short: nothing lingers
 
 		inFlight int
-		// gate is when requests may be sent again after one failed as a whole; gateSet is when it was last moved.
+		// gate is the time before which no request starts, after one failed as a whole. gateSet is the time when gate was last
+		// moved.
 		gate, gateSet time.Time
-		failures      int // requests in a row that did
+		failures      int // consecutive requests that failed as a whole
 		stopped       bool
 	}
 }
 
-// Lingering is an open frame of a stream that waits for company.
+// Lingering is a stream's open frame that lingers.
 type Lingering[S any] struct {
 	Stream *S
-	Frame  uint64 // the frame's number among those of the stream
+	Frame  uint64 // number of the frame in its stream
 	at     time.Time
 }
 
 // New returns a scheduler without streams.
 func New[S any]() *Scheduler[S] { return &Scheduler[S]{wake: make(chan struct{}, 1)} }
 
-// Changed yields a value when the loop must look again.
+// Changed returns a channel that yields a value when the loop must run again.
 func (q *Scheduler[S]) Changed() <-chan struct{} { return q.wake }
 
-// SignalLoop makes the loop look again.
+// SignalLoop makes the loop run again.
 func (q *Scheduler[S]) SignalLoop() {
 	select {
 	case q.wake <- struct{}{}:
-	default: // a signal is waiting: whoever takes it sees everything
+	default: // a signal is pending, and its receiver will see all changes
 	}
 }
 
-// update changes the state and signals the loop.
+// update calls change under the mutex and signals the loop.
 func (q *Scheduler[S]) update(change func()) {
 	q.mu.Lock()
 	change()
@@ -66,7 +68,7 @@ func (q *Scheduler[S]) PushReady(s *S) {
 	q.update(func() { q.mu.ready = append(q.mu.ready, s) })
 }
 
-// PopReady returns the stream that has waited longest, or nil.
+// PopReady removes and returns the stream that has been ready longest; nil if there is none.
 func (q *Scheduler[S]) PopReady() (s *S) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -78,7 +80,7 @@ func (q *Scheduler[S]) PopReady() (s *S) {
 	return s
 }
 
-// ReturnReady puts streams that PopReady returned back in front, in their order.
+// ReturnReady puts streams that PopReady returned back at the head of the queue, in their order.
 func (q *Scheduler[S]) ReturnReady(streams []*S) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -90,7 +92,8 @@ func (q *Scheduler[S]) ReturnReady(streams []*S) {
 	}
 }
 
-// dropFront moves a queue to the start of its memory when most of it was taken. What is behind is cleared, since streams are the stripes'.
+// dropFront moves a queue to the start of its memory once most of it was taken, and clears the rest so that it does not retain
+// streams.
 func dropFront[E any](queue []E, taken int) (rest []E, left int) {
 	if taken <= len(queue)/2 {
 		return queue, taken
@@ -100,8 +103,8 @@ func dropFront[E any](queue []E, taken int) (rest []E, left int) {
 	return queue[:n], 0
 }
 
-// AddLingering makes TakeDue return a stream's open frame at a time, which is not before that of any earlier call (but for the moment
-// between the reading of the clock and the lock).
+// AddLingering makes TakeDue return a stream's open frame at a time. Times must not decrease from call to call, except by the
+// delay between reading the clock and locking the mutex.
 func (q *Scheduler[S]) AddLingering(s *S, frame uint64, at time.Time) {
 	q.mu.Lock()
 	q.mu.lingering = append(q.mu.lingering, Lingering[S]{s, frame, at})
@@ -112,10 +115,10 @@ func (q *Scheduler[S]) AddLingering(s *S, frame uint64, at time.Time) {
 	}
 }
 
-// EndLingering makes everything that lingers due.
+// EndLingering makes all lingering frames due.
 func (q *Scheduler[S]) EndLingering() { q.update(func() { q.mu.pressure = true }) }
 
-// TakeDue appends the entries whose linger has ended to dst.
+// TakeDue removes the entries whose linger has ended and appends them to dst.
 func (q *Scheduler[S]) TakeDue(now time.Time, dst []Lingering[S]) []Lingering[S] {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -131,12 +134,12 @@ func (q *Scheduler[S]) TakeDue(now time.Time, dst []Lingering[S]) []Lingering[S]
 	return dst
 }
 
-// Park makes Unpark return s from a time on.
+// Park makes Unpark return s once a time has come.
 func (q *Scheduler[S]) Park(s *S, until time.Time) {
 	q.update(func() { heap.Push(&q.mu.parked, parkedStream[S]{s, until}) })
 }
 
-// Unpark returns a parked stream whose time has come, or nil.
+// Unpark removes and returns a parked stream whose time has come; nil if there is none.
 func (q *Scheduler[S]) Unpark(now time.Time) *S {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -146,7 +149,7 @@ func (q *Scheduler[S]) Unpark(now time.Time) *S {
 	return heap.Pop(&q.mu.parked).(parkedStream[S]).stream
 }
 
-// StartRequest begins a request if one more may run, and there is something to send, and the gate is open.
+// StartRequest counts a new request and returns true, if fewer than limit run, a stream is ready, and the gate is open.
 func (q *Scheduler[S]) StartRequest(now time.Time, limit int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -157,11 +160,12 @@ func (q *Scheduler[S]) StartRequest(now time.Time, limit int) bool {
 	return true
 }
 
-// EndRequest ends it.
+// EndRequest ends a request that StartRequest began.
 func (q *Scheduler[S]) EndRequest() { q.update(func() { q.mu.inFlight-- }) }
 
-// ShutGate holds requests back after one that was started at a time failed as a whole; pause says for how long after that many failures.
-// Requests that were in flight when the gate was last moved add nothing: they failed for the same cause.
+// ShutGate delays further requests after one, begun at started, has failed as a whole. pause returns the delay for a number of
+// consecutive failures. A request that was in flight when the gate was last moved does not count as another failure, since it
+// failed for the same cause.
 func (q *Scheduler[S]) ShutGate(now, started time.Time, pause func(failures int) time.Duration) {
 	q.update(func() {
 		if !started.Before(q.mu.gateSet) {
@@ -174,14 +178,14 @@ func (q *Scheduler[S]) ShutGate(now, started time.Time, pause func(failures int)
 	})
 }
 
-// OpenGate lets requests pass after one was answered.
+// OpenGate ends the delay after a request was answered.
 func (q *Scheduler[S]) OpenGate() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.mu.failures, q.mu.gate = 0, time.Time{}
 }
 
-// NextWake is when the loop must look again by itself; the zero time when only a signal can bring news.
+// NextWake returns the time at which the loop must run again without a signal; the zero time if it need not.
 func (q *Scheduler[S]) NextWake(limit int) (at time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -202,7 +206,7 @@ func (q *Scheduler[S]) NextWake(limit int) (at time.Time) {
 	return at
 }
 
-// Stop makes StartRequest refuse, for good.
+// Stop makes StartRequest return false from now on.
 func (q *Scheduler[S]) Stop() { q.update(func() { q.mu.stopped = true }) }
 
 // IsStopped reports whether Stop was called.
@@ -217,7 +221,7 @@ type parkedStream[S any] struct {
 	until  time.Time
 }
 
-// parkedHeap is for container/heap, by time.
+// parkedHeap implements heap.Interface, ordered by time.
 type parkedHeap[S any] []parkedStream[S]
 
 func (p parkedHeap[S]) Len() int           { return len(p) }

@@ -14,23 +14,23 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// CategorySource is what a view needs of the control plane. rpc.ControlService has it.
+// CategorySource is the part of the control plane that a view uses. rpc.ControlService has it.
 type CategorySource interface {
 	WatchCategories(ctx context.Context, req *scribev1.WatchCategoriesRequest, send func(*scribev1.WatchCategoriesResponse) error) error
 	GetCategory(ctx context.Context, req *scribev1.GetCategoryRequest) (*scribev1.GetCategoryResponse, error)
 }
 
-// ViewConfig is what a view is made with. Start from DefaultViewConfig.
+// ViewConfig configures a view. Start from DefaultViewConfig.
 type ViewConfig struct {
 	watch.Config
-	// ResolveTimeout bounds one question of Resolve to the control plane.
+	// ResolveTimeout bounds one request of Resolve to the control plane.
 	ResolveTimeout time.Duration `default:"2s" min:">0s"`
-	// Within UnknownTTL the control plane is asked at most UnknownAsks times for one name that it does not know; UnknownNames
-	// is for how many names that is remembered.
+	// UnknownTTL is the period in which the control plane is asked at most UnknownAsks times for one unknown name; UnknownNames
+	// bounds the names for which this is remembered.
 	UnknownTTL   time.Duration `default:"1s" min:">0s"`
 	UnknownAsks  int           `default:"5" min:"1"`
 	UnknownNames int           `default:"4096" min:"1"`
-	// ResolveRate is how many questions a second are asked in all.
+	// ResolveRate bounds the requests a second of all names together.
 	ResolveRate int `default:"500" min:"1"`
 }
 
@@ -42,7 +42,7 @@ func (c ViewConfig) Validate() error {
 	return config.Check("catalog", &c, nil).Err()
 }
 
-// ViewDeps is what a view is given by the program.
+// ViewDeps are the dependencies of a view.
 type ViewDeps struct {
 	// Source is required.
 	Source CategorySource

@@ -8,16 +8,16 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// FileCopy is what a file of the last good state holds: the categories as a process knew them.
+// FileCopy is the content of a file of the last good state: the categories as a process last had them.
 type FileCopy struct {
-	// Revision: the copy has every change up to it.
+	// Revision is the revision up to which the copy has every change.
 	Revision uint64
-	// SavedAt is when it was written, in Unix microseconds, by the clock of who wrote it.
+	// SavedAt is when the file was written, in Unix microseconds, by its writer's clock.
 	SavedAt    int64
 	Categories []*scribev1.Category
 }
 
-// ReadCopy reads the file that a [View] keeps (Config.File): for those who have to set up lost categories again. A damaged file is an
+// ReadCopy reads the file that a [View] keeps (Config.File), so that lost categories can be set up again. A damaged file is an
 // error, and nothing of it is used.
 func ReadCopy(path string) (FileCopy, error) {
 	f, err := os.Open(path)

@@ -21,24 +21,24 @@ const (
 	fileVersion = 1
 	// fileHeader: magic 4, version 4, revision 8, saved at 8, count 4, reserved 4.
 	fileHeader = 32
-	// maxFileCategories and maxFileCategory bound what a header and a length may claim.
+	// maxFileCategories and maxFileCategory bound the count of a header and the length of an entry.
 	maxFileCategories = 16 << 20
 	maxFileCategory   = 3 << 19 // 1.5 MiB
 )
 
-// errDamaged means that a file is not one that a view has written whole.
+// errDamaged means that the file is not a complete file of a view.
 var errDamaged = errors.New("catalog: damaged file")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// catalogSnapshot is what a file holds.
+// catalogSnapshot is the content of a file.
 type catalogSnapshot struct {
 	revision   uint64
 	savedAt    int64 // Unix microseconds
 	categories []*scribev1.Category
 }
 
-// checksumStream passes on what is written or read, and sums it.
+// checksumStream passes bytes through and computes their checksum.
 type checksumStream struct {
 	sum uint32
 	w   io.Writer
@@ -160,7 +160,7 @@ func readCategory(r io.Reader, buf *[]byte) (*scribev1.Category, error) {
 	return c, nil
 }
 
-// readFull fills b. what is named in the error when the file ends before.
+// readFull fills b. what names the part in the error if the file ends early.
 func readFull(r io.Reader, b []byte, what string) error {
 	_, err := io.ReadFull(r, b)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -169,7 +169,7 @@ func readFull(r io.Reader, b []byte, what string) error {
 	return err
 }
 
-// decodeFile takes in what a file has.
+// decodeFile takes the categories of a file into the view.
 func (v *View) decodeFile(r io.Reader) (savedAt int64, err error) {
 	s, err := decodeSnapshot(r)
 	if err != nil {
@@ -186,7 +186,7 @@ func (v *View) decodeFile(r io.Reader) (savedAt int64, err error) {
 	return s.savedAt, nil
 }
 
-// encodeFile writes a file. What changes meanwhile may be in it or not; its revision is one that all of it has reached.
+// encodeFile writes a file. Concurrent changes may or may not be in it; all of it has reached its revision.
 func (v *View) encodeFile(w io.Writer) error {
 	s := catalogSnapshot{revision: v.Revision(), savedAt: time.Now().UnixMicro()}
 	s.categories = slices.AppendSeq(s.categories, v.All())

@@ -15,9 +15,9 @@ type categoryIndex struct {
 	count  atomic.Int64
 }
 
-// probeTable is a hash table with linear probing. A reader walks from a key's place to the first nil. Entries therefore never become
-// nil again: a removed one is replaced by removed, which belongs to no key. When a table gets too full, a new one is filled and
-// put in its place; readers of the old one find what was there when they began.
+// probeTable is a hash table with linear probing. A reader walks from a key's slot to the first nil. Entries therefore never
+// become nil again: a removed entry is replaced by removedEntry, which matches no key. When a table gets too full, a new one is
+// filled and replaces it; readers of the old one find the entries of when they began.
 type probeTable struct {
 	slots atomic.Pointer[[]tableSlot]
 	// used counts slots that are not nil. Only the writer uses it.
@@ -26,7 +26,7 @@ type probeTable struct {
 
 type tableSlot = atomic.Pointer[scribev1.Category]
 
-// removedEntry stands in the place of a category that is gone. Its empty name and id 0 are nobody's.
+// removedEntry replaces the entry of a removed category. No category has its empty name and id 0.
 var removedEntry = new(scribev1.Category)
 
 const minSlots = 16
@@ -40,7 +40,7 @@ func newIndex() *categoryIndex {
 	return x
 }
 
-// lookup returns the category of a name, nil if there is none.
+// lookup returns the category of a name, or nil if there is none.
 func (x *categoryIndex) lookup(name string) *scribev1.Category {
 	slots := *x.byName.slots.Load()
 	mask := uint64(len(slots) - 1)
@@ -70,12 +70,12 @@ func (x *categoryIndex) lookupBytes(name []byte) *scribev1.Category {
 	}
 }
 
-// hashName is the hash that both lookups use.
+// hashName returns the hash that both lookups use.
 func (x *categoryIndex) hashName(c *scribev1.Category) uint64 {
 	return maphash.String(x.seed, c.GetName())
 }
 
-// lookupID returns the category of an id, nil if there is none.
+// lookupID returns the category of an id, or nil if there is none.
 func (x *categoryIndex) lookupID(id uint32) *scribev1.Category {
 	slots := *x.byID.slots.Load()
 	mask := uint64(len(slots) - 1)
@@ -95,8 +95,8 @@ func hashID(id uint32) uint64 { return uint64(id) * 0x9e3779b97f4a7c15 >> 32 }
 
 func hashIDOf(c *scribev1.Category) uint64 { return hashID(c.GetId()) }
 
-// putCategory adds a category. It replaces the one of its name, which may have another id, and whatever had its id. Only one goroutine
-// may change an index at a time.
+// putCategory adds a category. It replaces the category of its name, which may have another id, and the category of its id. Only
+// one goroutine may change an index at a time.
 func (x *categoryIndex) putCategory(c *scribev1.Category) {
 	if other := x.lookupID(c.GetId()); other != nil && other.GetName() != c.GetName() {
 		x.removeName(other.GetName())
@@ -117,7 +117,7 @@ func (x *categoryIndex) putCategory(c *scribev1.Category) {
 	x.byName.replaceEntry(x.hashName(old), old, c)
 }
 
-// removeName removes the category of a name, and reports whether there was one.
+// removeName removes the category of a name, and reports whether it existed.
 func (x *categoryIndex) removeName(name string) bool {
 	c := x.lookup(name)
 	if c == nil {
@@ -129,7 +129,7 @@ func (x *categoryIndex) removeName(name string) bool {
 	return true
 }
 
-// replaceEntry puts another category, or removed, into the place of one that is in the table.
+// replaceEntry replaces an entry of the table by another category, or by removedEntry.
 func (t *probeTable) replaceEntry(hash uint64, old, c *scribev1.Category) {
 	slots := *t.slots.Load()
 	mask := uint64(len(slots) - 1)
@@ -175,7 +175,7 @@ func (t *probeTable) rebuildSlots(old []tableSlot, hash func(*scribev1.Category)
 	return slots
 }
 
-// storeFirstFree stores a category that is not in the table in its first free place, and reports whether that was nil before.
+// storeFirstFree stores a category that is not in the table in its first free slot, and reports whether that was nil before.
 func storeFirstFree(slots []tableSlot, hash uint64, c *scribev1.Category) bool {
 	mask := uint64(len(slots) - 1)
 	for i := hash & mask; ; i = (i + 1) & mask {
@@ -190,7 +190,7 @@ func storeFirstFree(slots []tableSlot, hash uint64, c *scribev1.Category) bool {
 	}
 }
 
-// eachCategory calls fn with every category until it returns false. Changes that happen meanwhile may be seen or not.
+// eachCategory calls fn with every category until it returns false. Concurrent changes may or may not be seen.
 func (x *categoryIndex) eachCategory(fn func(*scribev1.Category) bool) {
 	slots := *x.byName.slots.Load()
 	for i := range slots {

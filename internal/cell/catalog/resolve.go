@@ -11,25 +11,26 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// unknownName is what is remembered of a name that the control plane did not know, could not be asked about, or knew no more of
-// than the view does.
+// unknownName is the limiter of a name that the control plane did not know, could not be asked about, or had no newer state of
+// than the view.
 type unknownName struct {
-	// since is when the current TTL began; asks counts questions in it.
+	// since is when the current TTL began; asks counts requests in it.
 	since time.Time
 	asks  int
-	// err is the last answer; nil when the view has it.
+	// err is the last answer; nil when the view has the category.
 	err error
 }
 
-// errCurrent is why the control plane is not asked about a category that the view has: it was a moment ago, and knew no more.
+// errCurrent means that the control plane is not asked about a category in the view: it was asked a moment ago, and had nothing
+// newer.
 var errCurrent = errors.New("catalog: the view is current")
 
-// Resolve asks the control plane for a category: so one is found as soon as its create has returned, and what was changed in it as
-// soon as its update has. Who can do with what the view has calls Lookup first. One question at a time is asked for a name,
-// however many wait for the answer.
+// Resolve asks the control plane for a category. It finds a category as soon as its create has returned, and sees a change as
+// soon as its update has returned. Callers that can use the view's state call Lookup first. At most one request runs for a name,
+// however many callers wait for the answer.
 //
-// A category that does not exist is REASON_UNKNOWN_CATEGORY, with the control plane's suggestions. When too many questions
-// were asked the last answer is given again, or REASON_OVERLOADED. The category is shared and must not be changed.
+// A category that does not exist is REASON_UNKNOWN_CATEGORY, with the control plane's suggestions. Above the limits of requests,
+// Resolve repeats the last answer, or returns REASON_OVERLOADED. The category is shared and must not be changed.
 func (v *View) Resolve(ctx context.Context, name string) (*scribev1.Category, error) {
 	if err := record.ValidateCategory(name); err != nil {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "resolve category: %w", err)
@@ -53,11 +54,11 @@ func (v *View) Resolve(ctx context.Context, name string) (*scribev1.Category, er
 		c, _ := a.Val.(*scribev1.Category)
 		return c, a.Err
 	case <-ctx.Done():
-		return nil, ctx.Err() // the question goes on for others; it is bounded by ResolveTimeout, and Close waits for it
+		return nil, ctx.Err() // the request continues for other callers; ResolveTimeout bounds it, and Close waits for it
 	}
 }
 
-// mayAsk counts a question for a name, and returns an error when there were too many.
+// mayAsk counts a request for a name, and returns an error above the limits.
 func (v *View) mayAsk(name string) error {
 	now := time.Now()
 	v.mu.Lock()
@@ -80,9 +81,8 @@ func (v *View) mayAsk(name string) error {
 	return nil
 }
 
-// askControlPlane asks the control plane.
 func (v *View) askControlPlane(name string) (*scribev1.Category, error) {
-	// Not the caller's context: others may wait for the answer too.
+	// Not the caller's context: others may wait for the same answer.
 	ctx, cancel := context.WithTimeout(context.Background(), v.cfg.ResolveTimeout)
 	defer cancel()
 	resp, err := v.source.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: name})
@@ -105,7 +105,7 @@ func (v *View) askControlPlane(name string) (*scribev1.Category, error) {
 	return nil, err
 }
 
-// unreachableError makes the failure to ask one that callers try again: what there is of such a category is not known.
+// unreachableError makes a failed request retryable for callers: whether the category exists is unknown.
 func unreachableError(name string, err error) error {
 	switch rpc.ReasonOf(err) {
 	case scribev1.Reason_REASON_UNSPECIFIED, scribev1.Reason_REASON_UNKNOWN_OUTCOME:
@@ -116,7 +116,7 @@ func unreachableError(name string, err error) error {
 	}
 }
 
-// rememberFailure notes that a name could not be resolved.
+// rememberFailure records that a name could not be resolved.
 func (v *View) rememberFailure(name string, err error) {
 	now := time.Now()
 	v.mu.Lock()
@@ -128,7 +128,7 @@ func (v *View) rememberFailure(name string, err error) {
 	v.mu.unknown.Add(name, &unknownName{since: now, asks: 1, err: err})
 }
 
-// learnCategory puts a category into the view that the watch has not told of yet, or not in this revision.
+// learnCategory puts a category into the view that the watch has not delivered yet, or not in this revision.
 func (v *View) learnCategory(c *scribev1.Category) {
 	now := time.Now()
 	v.mu.Lock()
@@ -141,8 +141,8 @@ func (v *View) learnCategory(c *scribev1.Category) {
 		return
 	}
 	v.mu.unknown.Remove(c.GetName())
-	// The watch may have passed the category's creation, and its deletion, while the answer was on its way. And what is put
-	// here and never confirmed must be bounded: the answer is right without it.
+	// The watch may have passed the category's creation, and its deletion, while the answer was on its way. And unconfirmed
+	// categories must be bounded. The answer is correct even if the view does not keep it.
 	if (v.mu.synced && c.GetRevision() <= v.mu.revision) || len(v.mu.ahead) >= maxAhead {
 		return
 	}

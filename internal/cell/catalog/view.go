@@ -21,8 +21,8 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// View is a role's copy of the categories. Make it with New, keep it current with Run. Lookups may begin before Run: they find
-// what the file of the last good state had.
+// View is a role's copy of the categories. Make it with New, keep it current with Run. Lookups may begin before Run: they use the
+// file of the last good state.
 type View struct {
 	*watch.Loop[*scribev1.WatchCategoriesResponse]
 	cfg      ViewConfig
@@ -33,17 +33,18 @@ type View struct {
 	index   atomic.Pointer[categoryIndex]
 	flights singleflight.Group
 	limiter *rate.Limiter
-	// questions of Resolve that run.
+	// questions are the running requests of Resolve.
 	questions lifecycle.Calls
 
 	mu struct {
 		sync.Mutex
-		// revision that the watch has reached: while synced, what it does not have at or below it does not exist.
+		// revision is the revision that the watch has reached. While synced, a category at or below it that is not in the view
+		// does not exist.
 		revision uint64
 		synced   bool
-		// building is the set that the watch is sending after a reset; it takes the place of index when it is complete.
+		// building is the set that the watch is sending after a reset; it replaces index when it is complete.
 		building *categoryIndex
-		// ahead are categories that Resolve has put into the index and the watch has not confirmed, with when.
+		// ahead are categories that Resolve has put into the index and the watch has not confirmed yet.
 		ahead map[string]aheadOfWatch
 		// unknown remembers names that the control plane did not know.
 		unknown *lru.Cache[string, *unknownName]
@@ -62,7 +63,7 @@ const (
 	maxAheadAge = time.Minute
 )
 
-// New returns a view with what the file of the last good state has, if there is one that can be read.
+// New returns a view with the categories of the file of the last good state, if it exists and is readable.
 func New(cfg ViewConfig, deps ViewDeps) (*View, error) {
 	if deps.Source == nil {
 		return nil, errors.Join(errors.New("catalog: missing source"), cfg.Validate())
@@ -111,27 +112,27 @@ func (v *View) LookupBytes(name []byte) (*scribev1.Category, bool) {
 	return c, c != nil
 }
 
-// ByID returns a category by id, as Lookup does by name.
+// ByID returns a category by id. Otherwise it is like Lookup.
 func (v *View) ByID(id uint32) (*scribev1.Category, bool) {
 	c := v.index.Load().lookupID(id)
 	return c, c != nil
 }
 
-// All yields every category, in no order. Changes that happen meanwhile may be seen or not.
+// All yields every category, in no particular order. Concurrent changes may or may not be seen.
 func (v *View) All() iter.Seq[*scribev1.Category] { return v.index.Load().eachCategory }
 
-// Len returns how many categories there are.
+// Len returns the number of categories.
 func (v *View) Len() int { return int(v.index.Load().count.Load()) }
 
-// Revision returns the revision that the view has reached.
+// Revision returns the revision of the view.
 func (v *View) Revision() uint64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.mu.revision
 }
 
-// Close ends Run, writes the last good state, and waits for both and for questions of Resolve, until ctx ends. Lookups go on
-// working. Repeating it is harmless.
+// Close ends Run, writes the last good state, and waits for both and for requests of Resolve, until ctx ends. Lookups continue to
+// work. Repeating it is harmless.
 func (v *View) Close(ctx context.Context) error {
 	v.questions.Drain()
 	if err := v.Loop.Close(ctx); err != nil {
@@ -140,14 +141,15 @@ func (v *View) Close(ctx context.Context) error {
 	return v.questions.Wait(ctx)
 }
 
-// endWatch drops what an incomplete watch has sent.
+// endWatch drops the incomplete set of a watch that has ended.
 func (v *View) endWatch() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.mu.building, v.mu.synced = nil, false
 }
 
-// applyMessage takes a message of the watch, and reports whether it completes the set, and whether it changes anything.
+// applyMessage applies a message of the watch, and reports whether the set is complete with it, and whether the message changes
+// anything.
 func (v *View) applyMessage(msg *scribev1.WatchCategoriesResponse) (complete, changed bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -162,7 +164,7 @@ func (v *View) applyMessage(msg *scribev1.WatchCategoriesResponse) (complete, ch
 		v.putNewer(x, c)
 	}
 	for _, name := range msg.GetDeleted() {
-		// Whatever the index has of that name: if Resolve knows of a newer one, the watch will tell of it too.
+		// Remove it in any revision: if Resolve knows of a newer one, the watch will deliver that too.
 		x.removeName(name)
 		delete(v.mu.ahead, name)
 	}
@@ -184,7 +186,7 @@ func (v *View) applyMessage(msg *scribev1.WatchCategoriesResponse) (complete, ch
 	return complete, complete || len(msg.GetUpdated()) > 0 || len(msg.GetDeleted()) > 0
 }
 
-// putNewer adds a category that the control plane sent, unless a newer one is here. v.mu is held.
+// putNewer adds a category from the control plane, unless the index has a newer revision. v.mu is held.
 func (v *View) putNewer(x *categoryIndex, c *scribev1.Category) {
 	if err := record.ValidateCategory(c.GetName()); err != nil || c.GetId() == 0 {
 		v.logger.Error("ignoring category of the control plane: invalid name or id", "category", c.GetName(), "id", c.GetId(), "error", err)
@@ -195,11 +197,11 @@ func (v *View) putNewer(x *categoryIndex, c *scribev1.Category) {
 	}
 }
 
-// completeSet puts the set that the watch has sent in the place of what was known. v.mu is held.
+// completeSet replaces the index by the set that the watch has sent. v.mu is held.
 func (v *View) completeSet(revision uint64) {
 	x := v.mu.building
 	for name, a := range v.mu.ahead {
-		// What the set is too old to have. If it is gone by now, the watch says so.
+		// The set is too old to have it. If it is deleted by now, the watch will say so.
 		if a.category.GetRevision() > revision && time.Since(a.since) < maxAheadAge {
 			v.putNewer(x, a.category)
 		} else {

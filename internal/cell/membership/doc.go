@@ -1,17 +1,17 @@
-// Package membership is a process's part in the membership of a cell: Lease keeps the process's own place in it, and View is
-// its copy of who else is there.
+// Package membership is a process's side of the membership of a cell: Lease keeps the process a member, and View is its copy of
+// the members.
 //
 // # Without a control plane
 //
-// A View may keep its last list in a file, so that a process that starts while the control plane is unavailable knows whom to call
-// (docs/format/catalog.md describes the file). A process that can do its work without a writer slot gets its Lease by Keep, which does
-// not wait for the control plane; one that needs the slot by Join, which does.
+// A View may keep its last list in a file, so that a process that starts while the control plane is unavailable knows which
+// members to call (docs/format/catalog.md describes the file). A process that can work without a writer slot gets its Lease by
+// Keep, which does not wait for the control plane; a process that needs a slot uses Join, which does.
 //
 // # Losing a lease
 //
-// A lease that cannot be renewed is not a reason to stop. While the control plane is unavailable nobody gives the slot to another, and
-// after it comes back the member finds its slot again; writes must go on meanwhile. When the member was cut off from a control
-// plane that lives, its slot is kept for it for another TTL, and then may be given to another; from then on the epochs of logs
-// decide which of the two writes. So a batcher does its work whether or not the lease is Live, and takes up a new slot when
+// A lease that cannot be renewed is not a reason to stop. While the control plane is unavailable it can't give the slot to
+// another member, and when it is back the member gets its slot again; writes must continue meanwhile. When the member alone is
+// cut off from the control plane, its slot is kept for another TTL, and then may be given to another member. From then on the
+// epochs of logs decide which of the two can write. So a batcher works whether or not the lease is Live, and uses a new slot when
 // State.Slot changes.
 package membership

@@ -19,16 +19,16 @@ const (
 	fileVersion = 1
 	// fileHeader: magic 4, version 4, saved at 8, length 4.
 	fileHeader = 20
-	// maxFileBody bounds the list: 65,000 members of the longest fields would not fit, a cell's do.
+	// maxFileBody bounds the list. 65,000 members with the longest fields would exceed it; a real cell's members do not.
 	maxFileBody = 16 << 20
 )
 
-// errDamaged means that a file is not one that a view has written whole.
+// errDamaged means that the file is not a complete file of a view.
 var errDamaged = errors.New("membership: damaged file")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// encodeFile returns a file with the members, without their loads: those are of the moment.
+// encodeFile returns a file with the members, without their loads, which are momentary.
 func encodeFile(members []*scribev1.Member, savedAt int64) ([]byte, error) {
 	list := &scribev1.WatchMembersResponse{Members: stripLoads(members)}
 	b := make([]byte, 0, fileHeader+proto.Size(list)+4)
@@ -83,7 +83,7 @@ func decodeFile(b []byte) (members []*scribev1.Member, savedAt int64, err error)
 	return list.GetMembers(), int64(binary.LittleEndian.Uint64(b[8:])), nil //nolint:gosec // the same bits
 }
 
-// stripLoads returns copies of the members without what changes from moment to moment.
+// stripLoads returns copies of the members without momentary fields.
 func stripLoads(members []*scribev1.Member) []*scribev1.Member {
 	out := make([]*scribev1.Member, len(members))
 	for i, m := range members {
@@ -93,12 +93,12 @@ func stripLoads(members []*scribev1.Member) []*scribev1.Member {
 	return out
 }
 
-// sameIdentities reports whether two lists differ in loads at most.
+// sameIdentities reports whether two lists are equal except for loads.
 func sameIdentities(a, b []*scribev1.Member) bool {
 	return len(a) == len(b) && proto.Equal(&scribev1.WatchMembersResponse{Members: stripLoads(a)}, &scribev1.WatchMembersResponse{Members: stripLoads(b)})
 }
 
-// takeFile takes in what a file has.
+// takeFile takes the members of a file into the view.
 func (v *View) takeFile(r io.Reader) (savedAt int64, err error) {
 	b, err := io.ReadAll(io.LimitReader(r, fileHeader+maxFileBody+4+1))
 	if err != nil {

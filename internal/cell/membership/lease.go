@@ -17,18 +17,18 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// Registrar is what a lease needs of the control plane. rpc.ControlService has it.
+// Registrar is the part of the control plane that a lease uses. rpc.ControlService has it.
 type Registrar interface {
 	Join(ctx context.Context, req *scribev1.JoinRequest) (*scribev1.JoinResponse, error)
 	Heartbeat(ctx context.Context, req *scribev1.HeartbeatRequest) (*scribev1.HeartbeatResponse, error)
 	Leave(ctx context.Context, req *scribev1.LeaveRequest) (*scribev1.LeaveResponse, error)
 }
 
-// LeaseConfig is what a process joins with.
+// LeaseConfig configures the membership of a process.
 type LeaseConfig struct {
-	// Member is the process; slot, load and joined_at are set by Join.
+	// Member describes the process; Join sets slot, load and joined_at.
 	Member *scribev1.Member
-	// TTL is how long the lease lasts without a heartbeat; three are sent in the time. 0 = 10 seconds.
+	// TTL is how long the lease lasts without a heartbeat; three heartbeats are sent in each TTL. 0 means 10 seconds.
 	TTL time.Duration
 	// Load returns the process's load, 0 (idle) to 1000 (refusing). It is called before each heartbeat; nil means always idle.
 	Load func() uint32
@@ -38,22 +38,22 @@ type LeaseConfig struct {
 	Logger *slog.Logger
 }
 
-// LeaseState is what a process knows of its lease.
+// LeaseState is a process's view of its lease.
 type LeaseState struct {
-	// Slot is the writer slot that was granted last; 0 before the first time, with Keep only.
+	// Slot is the writer slot that was granted last; with Keep it is 0 before the first grant.
 	Slot uint32
-	// Live says that the lease is known to hold. See the package comment for what it means when it does not.
+	// Live says that the lease is known to be valid. The package comment explains what to do when it is not.
 	Live bool
-	// Member is as the control plane registered it last. It is shared and must not be changed.
+	// Member is the member as the control plane last registered it. It is shared and must not be changed.
 	Member *scribev1.Member
 }
 
 const defaultTTL = 10 * time.Second
 
-// pauses between attempts to join.
+// pauses are the pauses between attempts to join.
 var pauses = backoff.Backoff{Min: 50 * time.Millisecond, Max: 5 * time.Second}
 
-// Lease keeps a process a member. Make it with Join.
+// Lease keeps a process registered as a member. Make it with Join.
 type Lease struct {
 	control Registrar
 	cfg     LeaseConfig
@@ -66,12 +66,12 @@ type Lease struct {
 		state   LeaseState
 		changed chan struct{}
 	}
-	// ttl and deadline are those of the lease; only the goroutine behind it uses them.
+	// ttl and deadline are those of the lease; only the renewing goroutine uses them.
 	ttl      time.Duration
 	deadline time.Time
 }
 
-// Join makes the process a member, trying until ctx ends or the control plane refuses for good, and keeps it one until Close.
+// Join makes the process a member and keeps it one until Close. It retries until ctx ends or the control plane refuses for good.
 func Join(ctx context.Context, control Registrar, cfg LeaseConfig) (*Lease, error) {
 	l, err := newLease(control, cfg)
 	if err != nil {
@@ -85,7 +85,7 @@ func Join(ctx context.Context, control Registrar, cfg LeaseConfig) (*Lease, erro
 }
 
 // Keep is Join without waiting: it returns at once, and the process becomes a member when the control plane can be reached. It is
-// for those who can do their work without a slot.
+// for processes that can work without a slot.
 func Keep(control Registrar, cfg LeaseConfig) (*Lease, error) {
 	l, err := newLease(control, cfg)
 	if err != nil {
@@ -120,14 +120,14 @@ func newLease(control Registrar, cfg LeaseConfig) (*Lease, error) {
 	return l, nil
 }
 
-// startKeeping begins to keep the lease.
+// startKeeping starts the goroutine that renews the lease.
 func (l *Lease) startKeeping() {
 	run, stop := context.WithCancel(context.Background())
 	l.stop = stop
 	go l.keepRenewing(run)
 }
 
-// joinFirst joins for the first time, trying again after errors that retry allows, until ctx ends.
+// joinFirst joins for the first time, and retries errors for which retry is true, until ctx ends.
 func (l *Lease) joinFirst(ctx context.Context, retry func(error) bool) error {
 	var trouble logthrottle.Throttle
 	for failures := 1; ; failures++ {
@@ -186,7 +186,7 @@ func (l *Lease) Close(ctx context.Context) error {
 			return
 		}
 		if l.State().Slot == 0 {
-			return // it never was a member, as far as it knows
+			return // as far as the process knows, it never was a member
 		}
 		if _, err = l.control.Leave(ctx, &scribev1.LeaveRequest{Id: l.cfg.Member.GetId()}); err != nil {
 			err = fmt.Errorf("membership: leave as %q: %w", l.cfg.Member.GetId(), err)
@@ -198,7 +198,7 @@ func (l *Lease) Close(ctx context.Context) error {
 	return err
 }
 
-// keepRenewing keeps the lease until ctx ends.
+// keepRenewing renews the lease until ctx ends.
 func (l *Lease) keepRenewing(ctx context.Context) {
 	defer close(l.done)
 	if l.State().Slot == 0 && l.joinFirst(ctx, func(error) bool { return true }) != nil {
@@ -226,7 +226,7 @@ func (l *Lease) keepRenewing(ctx context.Context) {
 		failures++
 		wait = pauses.Pause(failures)
 		if l.State().Live {
-			// Several times before the lease ends, and once right after, when it is known to be lost.
+			// Retry several times before the lease ends, and once right after, when it is known to be lost.
 			wait = min(wait, l.ttl/6, max(0, time.Until(l.deadline))+time.Millisecond)
 		}
 	}
@@ -248,12 +248,12 @@ func (l *Lease) renewLease(ctx context.Context) error {
 		return err
 	}
 	if err == nil {
-		l.deadline = sent.Add(l.ttl) // the control plane counts from later
+		l.deadline = sent.Add(l.ttl) // the control plane counts from a later time
 	}
 	return err
 }
 
-// joinOnce joins, and takes up what was granted.
+// joinOnce joins once, and takes over the granted lease.
 func (l *Lease) joinOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, max(l.cfg.TTL, time.Second))
 	defer cancel()
@@ -274,7 +274,7 @@ func (l *Lease) joinOnce(ctx context.Context) error {
 	return nil
 }
 
-// markLost notes that the lease has ended, and reports whether it was live.
+// markLost records that the lease has ended, and reports whether it was live.
 func (l *Lease) markLost() bool {
 	s := l.State()
 	if !s.Live {
@@ -285,7 +285,7 @@ func (l *Lease) markLost() bool {
 	return true
 }
 
-// setState changes the state and tells who wants to know.
+// setState changes the state and notifies watchers.
 func (l *Lease) setState(s LeaseState) {
 	l.mu.Lock()
 	l.mu.state = s

@@ -17,12 +17,12 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// MemberSource is what a view needs of the control plane. rpc.ControlService has it.
+// MemberSource is the part of the control plane that a view uses. rpc.ControlService has it.
 type MemberSource interface {
 	WatchMembers(ctx context.Context, req *scribev1.WatchMembersRequest, send func(*scribev1.WatchMembersResponse) error) error
 }
 
-// ViewConfig is what a view is made with. Start from DefaultViewConfig.
+// ViewConfig configures a view. Start from DefaultViewConfig.
 type ViewConfig struct{ watch.Config }
 
 // DefaultViewConfig returns the defaults, without a file.
@@ -33,7 +33,7 @@ func (c ViewConfig) Validate() error {
 	return config.Check("membership", &c, nil).Err()
 }
 
-// ViewDeps is what a view is given by the program.
+// ViewDeps are the dependencies of a view.
 type ViewDeps struct {
 	// Source is required.
 	Source MemberSource
@@ -42,24 +42,24 @@ type ViewDeps struct {
 	Registerer prometheus.Registerer
 }
 
-// View is a process's copy of the membership, for routing. While the control plane is unavailable it keeps the last list: calls to
-// members that are gone fail.
+// View is a process's copy of the membership, for routing. While the control plane is unavailable it keeps the last list; calls
+// to members that have left fail.
 type View struct {
 	*watch.Loop[*scribev1.WatchMembersResponse]
 	list atomic.Pointer[memberList]
 }
 
-// memberList is one state of the membership. It is never changed.
+// memberList is one immutable state of the membership.
 type memberList struct {
 	all    []*scribev1.Member
 	byRole map[scribev1.Role][]*scribev1.Member
-	// last has, for roles that nobody offers, those who offered them in the newest list before that had any.
+	// last has, for each role that no member offers, its members in the newest earlier list that had any.
 	last map[scribev1.Role][]*scribev1.Member
-	// replaced is closed when another list has taken its place.
+	// replaced is closed when another list has replaced this one.
 	replaced chan struct{}
 }
 
-// newList returns the list of members that follows another one; nil for the first.
+// newList returns the list that follows before; before is nil for the first.
 func newList(members []*scribev1.Member, before *memberList) *memberList {
 	l := &memberList{all: members, byRole: make(map[scribev1.Role][]*scribev1.Member), replaced: make(chan struct{})}
 	for _, m := range members {
@@ -83,7 +83,7 @@ func newList(members []*scribev1.Member, before *memberList) *memberList {
 	return l
 }
 
-// NewView returns a view with the members of the file, if there is one that can be read, or none. Run keeps it current.
+// NewView returns a view with the members of the file, if it exists and is readable, or with none. Run keeps it current.
 func NewView(cfg ViewConfig, deps ViewDeps) (*View, error) {
 	if deps.Source == nil {
 		return nil, errors.Join(errors.New("membership: missing source"), cfg.Validate())
@@ -114,9 +114,9 @@ func (v *View) Members(role scribev1.Role) []*scribev1.Member {
 	return members
 }
 
-// Last is Members, but where nobody offers the role it returns those who did in the newest list that had any. A control plane that comes back after
-// the leases of its members, or without its store, names nobody until they join again, and they do their work meanwhile. It is for who loses
-// nothing by calling one that is gone.
+// Last is like Members, but if no member offers the role it returns the members of the newest earlier list that had any. A
+// control plane that restarts after the leases of its members have expired, or without its store, lists no members until they
+// join again, while they continue to work. It is for callers that lose nothing by calling a member that has left.
 func (v *View) Last(role scribev1.Role) []*scribev1.Member {
 	l := v.list.Load()
 	if members := l.byRole[role]; len(members) > 0 {
@@ -125,7 +125,7 @@ func (v *View) Last(role scribev1.Role) []*scribev1.Member {
 	return l.last[role]
 }
 
-// Watch is Members, with a channel that is closed when there is a newer list.
+// Watch is like Members, and also returns a channel that is closed when there is a newer list.
 func (v *View) Watch(role scribev1.Role) ([]*scribev1.Member, <-chan struct{}) {
 	l := v.list.Load()
 	if role == scribev1.Role_ROLE_UNSPECIFIED {
@@ -134,7 +134,7 @@ func (v *View) Watch(role scribev1.Role) ([]*scribev1.Member, <-chan struct{}) {
 	return l.byRole[role], l.replaced
 }
 
-// applyList takes a list, and wakes who waits for a change unless it equals the last one. The file is without loads.
+// applyList applies a list, and wakes its waiters unless it equals the last one. The file has no loads.
 func (v *View) applyList(msg *scribev1.WatchMembersResponse) (complete, changed bool) {
 	old, members := v.list.Load(), msg.GetMembers()
 	if slices.EqualFunc(old.all, members, func(a, b *scribev1.Member) bool { return proto.Equal(a, b) }) {

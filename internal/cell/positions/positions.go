@@ -1,4 +1,4 @@
-// Package positions reads from the metadata engine how far a category was sequenced; see package sequenced.
+// Package positions reads from the metadata engine up to where a category was sequenced; see package sequenced.
 package positions
 
 import (
@@ -11,16 +11,18 @@ import (
 	"scribe/storage/metalog"
 )
 
-// LogReader is what is needed of the metadata engine; see metalog.Log.
+// LogReader is the part of the metadata engine that Read uses; see metalog.Log.
 type LogReader interface {
 	Tail(ctx context.Context, shards []record.ShardID) ([]metalog.State, error)
 	Read(ctx context.Context, shard record.ShardID, from record.LSN, maxRecords, maxBytes int) ([]metalog.Entry, error)
 }
 
-// Read returns the state of a category's log of positions: how far its sources were sequenced, what the two logs were like before that was
-// read. A category of which nothing was sequenced has an empty state. It takes memory for the positions of the category's sources.
+// Read returns the state in a category's log of positions: up to where its sources were sequenced, and the state of the two logs
+// when they were read. A category that was never sequenced has an empty state. It takes memory for the positions of the
+// category's sources.
 //
-// Who has opened the logs reads what no other sequencer can change any more; for everybody else the answer is true of some moment after the call.
+// For a caller that has opened the logs, no other sequencer can change the result any more. For other callers it was current at
+// some moment after the call began.
 func Read(ctx context.Context, log LogReader, category uint32) (*sequenced.State, error) {
 	shard := sequenced.Positions(category)
 	for {

@@ -1,6 +1,6 @@
-// Package watch keeps a process's copy of something that the control plane owns current: it follows the control plane's watch, begins
-// it again with growing pauses when it ends or is silent, and keeps the last good state in a file, so that a process that starts while
-// the control plane is unavailable serves with what it knew. Packages catalog and membership have the two copies that there are.
+// Package watch keeps a process's copy of the control plane's state current. It follows the control plane's watch, restarts it
+// with growing pauses when it ends or is silent, and keeps the last good state in a file, so that a process that starts while the
+// control plane is unavailable serves with that state. Packages catalog and membership use it for their copies.
 package watch
 
 import (
@@ -26,23 +26,23 @@ import (
 	"scribe/internal/base/metrics"
 )
 
-// Config is how a copy is kept current. Start from DefaultConfig.
+// Config configures how a copy is kept current. Start from DefaultConfig.
 type Config struct {
-	// File keeps the last good state. Empty keeps none. Its folder must exist.
+	// File is the path of the file of the last good state. Empty means no file. Its folder must exist.
 	File string
 	// FileInterval is the shortest time between two writes of the file.
 	FileInterval time.Duration `default:"30s" min:">0s"`
-	// Heartbeat is the longest silence asked of the control plane. A watch that is silent for three times as long is taken for
-	// dead and begun again.
+	// Heartbeat is the longest silence requested from the control plane. A watch that is silent for three times as long counts as
+	// broken and is restarted.
 	Heartbeat time.Duration `default:"5s" min:"50ms"`
-	// MinBackoff and MaxBackoff bound the pause before a watch that ended is begun again: doubling, with jitter.
+	// MinBackoff and MaxBackoff bound the pause before a watch is restarted. The pause doubles, with jitter.
 	MinBackoff time.Duration `default:"50ms" min:">0s"`
 	MaxBackoff time.Duration `default:"5s" min:"MinBackoff"`
 }
 
-// WatchedCopy is what is watched: messages of type M change a copy of it.
+// WatchedCopy is a copy that messages of type M change.
 type WatchedCopy[M any] struct {
-	// Package has the copy; Plural names what it holds, as in "categories".
+	// Package is the name of the copy's package; Plural names the elements, as in "categories".
 	Package, Plural string
 	// Watch follows the control plane until ctx ends or receive fails.
 	Watch func(ctx context.Context, heartbeat *durationpb.Duration, receive func(M) error) error
@@ -50,9 +50,9 @@ type WatchedCopy[M any] struct {
 	Apply func(M) (complete, changed bool)
 	// Ended, if not nil, is called when a watch has ended.
 	Ended func()
-	// Count returns how many the copy holds.
+	// Count returns the number of elements in the copy.
 	Count func() int
-	// Decode takes what a file holds into the copy. It returns when the file was written, in Unix microseconds.
+	// Decode takes the content of a file into the copy. It returns when the file was written, in Unix microseconds.
 	Decode func(io.Reader) (savedAt int64, err error)
 	// Encode writes the copy as a file.
 	Encode func(io.Writer) error
@@ -61,7 +61,7 @@ type WatchedCopy[M any] struct {
 // ErrRunning means that Run was called twice.
 var ErrRunning = errors.New("the watch runs already, or has run")
 
-// errSilent is why a watch is given up on which the control plane sends nothing, not even a heartbeat.
+// errSilent means that the control plane sent nothing on a watch, not even a heartbeat.
 var errSilent = errors.New("the control plane is silent")
 
 // Loop keeps a copy current while it runs. It is safe for concurrent use.
@@ -80,13 +80,13 @@ type Loop[M any] struct {
 	dirty chan struct{}
 
 	began atomic.Bool
-	calls lifecycle.Calls // Run is one
+	calls lifecycle.Calls // includes Run
 	// throttle is used by Run and by the watch that it waits for.
 	throttle logthrottle.Throttle
 }
 
-// NewLoop returns a loop for a copy, which has taken in the state of the file, if there is one that can be read. logger and registerer
-// may be nil.
+// NewLoop returns a loop for a copy, and loads the file's state into the copy if the file exists and is readable. logger and
+// registerer may be nil.
 func NewLoop[M any](cfg Config, subject WatchedCopy[M], logger *slog.Logger, registerer prometheus.Registerer) (*Loop[M], error) {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
@@ -115,10 +115,10 @@ func (l *Loop[M]) registerMetrics(r prometheus.Registerer) error {
 	return set.Register(r)
 }
 
-// Ready is closed once the copy has been complete: as the control plane sent it, or as the file had it.
+// Ready is closed once the copy is complete, from the control plane or from the file.
 func (l *Loop[M]) Ready() <-chan struct{} { return l.ready }
 
-// InSync reports whether the control plane keeps the copy current. While it does not, the last good state serves.
+// InSync reports whether the control plane keeps the copy current. While it does not, the copy is the last good state.
 func (l *Loop[M]) InSync() bool { return l.synced.Load() }
 
 func (l *Loop[M]) setReady() { l.readyOnce.Do(func() { close(l.ready) }) }
@@ -164,13 +164,13 @@ func (l *Loop[M]) Run(ctx context.Context) error {
 	}
 }
 
-// Close ends Run, writes the last good state, and waits for both until ctx ends. The copy stays as it is. Repeating it is harmless.
+// Close ends Run, writes the last good state, and waits for both until ctx ends. The copy stays usable. Repeating it is harmless.
 func (l *Loop[M]) Close(ctx context.Context) error {
 	l.calls.Drain()
 	return l.calls.Wait(ctx)
 }
 
-// watchOnce runs one watch. It reports whether the copy was complete in it.
+// watchOnce runs one watch. It reports whether the watch completed the copy.
 func (l *Loop[M]) watchOnce(ctx context.Context) (synced bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -207,7 +207,7 @@ func (l *Loop[M]) watchOnce(ctx context.Context) (synced bool, err error) {
 	return synced, err
 }
 
-// loadFile takes the last good state from the file, if there is one. A damaged one is ignored.
+// loadFile loads the last good state from the file, if it exists. It ignores a damaged file.
 func (l *Loop[M]) loadFile() {
 	if l.cfg.File == "" {
 		return

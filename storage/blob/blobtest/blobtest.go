@@ -4,7 +4,7 @@
 //		blobtest.Run(t, func(t *testing.T) blob.Store { return memory.New() })
 //	}
 //
-// It holds what all engines promise. What only some do, such as surviving a crash, is tested beside the engine.
+// It tests the promises of all engines. Promises of some engines only, such as surviving a crash, are tested in their packages.
 package blobtest
 
 import (
@@ -121,7 +121,7 @@ func (s *storeSuite) expectList(prefix string, want ...string) {
 	}
 }
 
-// randomBytes returns n bytes that no compression or zero page can stand for.
+// randomBytes returns n bytes that can't be compressed or stored as a zero page.
 func randomBytes(n int, seed uint64) []byte {
 	b := make([]byte, n)
 	source := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8), 1})
@@ -232,7 +232,7 @@ func testFolder(_ *testing.T, s *storeSuite) {
 		}
 	}
 	s.expectList("", "a/b/c")
-	// Now the folders are empty. They are no blobs, and can be used again.
+	// The folders are now empty. They are not blobs, and can be used again.
 	if err := s.store.Delete(s.Context(), "a/b/c"); err != nil {
 		s.Fatal(err)
 	}
@@ -264,7 +264,7 @@ func testStat(_ *testing.T, s *storeSuite) {
 	if err != nil {
 		s.Fatal(err)
 	}
-	// The store's clock may be another one's, with a resolution of a second.
+	// The store may have a clock of its own, with a resolution of a second.
 	const slack = 5 * time.Second
 	if info.Modified.Before(before.Add(-slack)) || info.Modified.After(after.Add(slack)) {
 		s.Errorf("Modified %v is not between %v and %v", info.Modified, before, after)
@@ -304,7 +304,7 @@ func testLarge(_ *testing.T, s *storeSuite) {
 	data := randomBytes(20<<20, 1)
 	s.mustPut("large/one", data)
 	s.expectBlob("large/one", data)
-	// As a batcher does: a small header, blocks, a footer.
+	// Parts like a batcher's: a small header, blocks, a footer.
 	parts := [][]byte{data[:128]}
 	parts = append(parts, slices.Collect(slices.Chunk(data[128:19<<20], 2<<20))...)
 	parts = append(parts, data[19<<20:])

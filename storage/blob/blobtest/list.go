@@ -14,7 +14,7 @@ import (
 	"scribe/storage/blob"
 )
 
-// invalidKeys are keys that no store takes.
+// invalidKeys are keys that every store must refuse.
 func invalidKeys() []string {
 	return []string{
 		"", "/", "a/", "/a", "a//b", ".", "..", "a/.", "a/..", "../a", "a/../b", ".hidden", "a/.tmp", "-a", "_a", "a b", "a\\b", "a\x00", "ä",
@@ -24,7 +24,7 @@ func invalidKeys() []string {
 	}
 }
 
-// parallel bounds the calls of a test that run at the same time.
+// parallel bounds the concurrent calls of a test.
 const parallel = 8
 
 // putAll puts a blob of one byte under each key.
@@ -114,7 +114,7 @@ func testListStops(_ *testing.T, s *storeSuite) {
 	}
 }
 
-// testDeleteWhileListing does what retention does.
+// testDeleteWhileListing deletes during a listing, as retention does.
 func testDeleteWhileListing(_ *testing.T, s *storeSuite) {
 	keys := trickyKeys()
 	s.putAll(keys)

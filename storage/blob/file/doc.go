@@ -7,22 +7,22 @@
 //
 //  1. write the parts to a new file in .tmp, which is in the same file system;
 //  2. sync the file;
-//  3. link it to its final name, which fails if there is one: nothing is ever overwritten, and a reader sees all of it or nothing;
+//  3. link it to its final name, which fails if the name exists: nothing is ever overwritten, and a reader sees all of it or nothing;
 //  4. sync the folder of the final name;
 //  5. remove the name in .tmp.
 //
-// Folders that Put creates are synced into their parents before anything is linked into them. That a folder exists says nothing
-// about that: another Put may have made it a moment ago and not synced it yet. The store therefore remembers the folders that it
-// knows to be durable, and a Put into any other one syncs the chain itself.
+// Folders that Put creates are synced into their parents before anything is linked into them. An existing folder is not
+// necessarily durable: another Put may have created it a moment ago without syncing it yet. The store therefore remembers which
+// folders are durable, and a Put into any other folder syncs the chain itself.
 //
-// A step that fails makes Put fail. In particular a failed sync is final: what the kernel had in memory may be gone although the
-// next sync succeeds, so the file is removed and the caller begins anew under another key.
+// Put fails if any step fails. In particular, a failed sync is final: the kernel may have dropped the data although the next sync
+// succeeds, so the file is removed and the caller starts again under another key.
 //
-// What a crash leaves in .tmp is removed by [New]. That no two stores use a folder at the same time is the business of the
-// application, which locks its data folder.
+// [New] removes files that a crash left in .tmp. The application must prevent two stores from using a folder at the same time; it
+// locks its data folder.
 //
 // # File system
 //
-// The store does all its I/O through a vfs.FS of Pebble, which runs in the same process on the same disk: tests inject errors with
-// errorfs and drop what was not synced with vfs.NewCrashableMem, for both at once if they like. The default is the operating system's.
+// All I/O goes through a vfs.FS of Pebble, which runs in the same process on the same disk. Tests inject errors with errorfs and
+// drop unsynced data with vfs.NewCrashableMem, or both. The default is the operating system's file system.
 package file

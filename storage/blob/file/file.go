@@ -18,9 +18,9 @@ import (
 	"scribe/storage/blob/internal/gate"
 )
 
-// Options of a Store. The zero Options are the defaults.
+// Options configure a Store. The zero value has the defaults.
 type Options struct {
-	// FS is the file system; nil means that of the operating system.
+	// FS is the file system; nil means the operating system's.
 	FS vfs.FS
 }
 
@@ -31,13 +31,13 @@ type Store struct {
 	dir  string
 	tmp  string
 
-	// Names in .tmp: random per store, so that two stores that use one folder by mistake do not write to one file.
+	// Names in .tmp are random per store, so that two stores that use one folder by mistake do not write to one file.
 	nonce string
 	next  atomic.Uint64
 
 	mu struct {
 		sync.Mutex
-		// durable holds the folders below dir that were synced into their parents, up to dir. It is only a memory: forgetting one
+		// durable has the folders below dir that were synced into their parents, up to dir. It is a cache: dropping an entry
 		// costs a few syncs.
 		durable map[string]struct{}
 	}
@@ -48,12 +48,13 @@ var _ blob.Store = (*Store)(nil)
 const (
 	// tmpName is the folder of unfinished blobs. No key has a part that begins with a dot.
 	tmpName = ".tmp"
-	// maxDurable bounds the memory of durable folders. A store has one for each retention class.
+	// maxDurable bounds the cache of durable folders. A store has one for each retention class.
 	maxDurable = 4096
 	perm       = 0o755
 )
 
-// New opens the store in dir, which is created, with its parents, if it does not exist. Unfinished blobs of an earlier store are removed.
+// New opens the store in dir, and creates dir and its parents if they do not exist. It removes unfinished blobs of an earlier
+// store.
 func New(dir string, opts Options) (*Store, error) {
 	if dir == "" {
 		return nil, errors.New("file: open store: no folder given")
@@ -89,7 +90,7 @@ func (s *Store) openFolder() error {
 	return nil
 }
 
-// makeRoot creates dir and .tmp and syncs what was created into its parents.
+// makeRoot creates dir and .tmp and syncs the created folders into their parents.
 func (s *Store) makeRoot() error {
 	// From dir upwards to the first folder that exists.
 	var created []string
@@ -122,7 +123,7 @@ func (s *Store) makeRoot() error {
 	return nil
 }
 
-// ReadAt implements blob.Store. It opens the file for each call: that costs a few microseconds, and files that stay open would keep
+// ReadAt implements blob.Store. It opens the file for each call: that costs a few microseconds, and files left open would keep
 // the space of deleted blobs.
 func (s *Store) ReadAt(ctx context.Context, key string, dst []byte, off int64) error {
 	if err := s.gate.EnterKey(ctx, key); err != nil {
@@ -147,7 +148,7 @@ func (s *Store) readAt(path string, dst []byte, off int64) error {
 			return nil
 		}
 	}
-	// Nothing to read, or it failed: tell why.
+	// Nothing to read, or the read failed: find the error.
 	info, err := f.Stat()
 	switch {
 	case err != nil:
@@ -176,14 +177,15 @@ func (s *Store) Stat(ctx context.Context, key string) (blob.Info, error) {
 	return blob.Info{Key: key, Size: info.Size(), Modified: info.ModTime()}, nil
 }
 
-// Delete implements blob.Store. The folder is not synced: a blob that is back after a crash is deleted again by who listed it.
+// Delete implements blob.Store. It does not sync the folder: if a crash brings the blob back, retention lists and deletes it
+// again.
 func (s *Store) Delete(ctx context.Context, key string) error {
 	if err := s.gate.EnterKey(ctx, key); err != nil {
 		return fmt.Errorf("delete: %w", err)
 	}
 	defer s.gate.Leave()
 	path := s.filePath(key)
-	// Remove would take an empty folder, too.
+	// Remove would also remove an empty folder.
 	info, err := s.fs.Stat(path)
 	if err == nil {
 		if info.IsDir() {
@@ -207,18 +209,18 @@ func (s *Store) filePath(key string) string {
 	return s.fs.PathJoin(s.dir, s.fs.PathJoin(strings.Split(key, "/")...))
 }
 
-// notFound turns the errors of a path that is not there into blob.ErrNotFound.
+// notFound converts the errors of a missing path into blob.ErrNotFound.
 func notFound(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		if pe, ok := errors.AsType[*fs.PathError](err); ok {
-			err = fmt.Errorf("%s: %w", pe.Path, pe.Err) // what was done is said already
+			err = fmt.Errorf("%s: %w", pe.Path, pe.Err) // the operation is in the text already
 		}
 		return fmt.Errorf("%w: %w", blob.ErrNotFound, err)
 	}
 	return err
 }
 
-// noSpace turns the errors of a full disk or quota into blob.ErrNoSpace.
+// noSpace converts the errors of a full disk or quota into blob.ErrNoSpace.
 func noSpace(err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		return fmt.Errorf("%w: %w", blob.ErrNoSpace, err)

@@ -11,7 +11,7 @@ import (
 	"scribe/storage/blob"
 )
 
-// List implements blob.Store. It reads a folder whole, which takes about 100 bytes of memory for each blob in it, but looks at files
+// List implements blob.Store. It reads a whole folder, which takes about 100 bytes of memory for each blob in it, but stats files
 // only as they are yielded.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[blob.Info, error] {
 	return func(yield func(blob.Info, error) bool) {
@@ -21,7 +21,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[blob.Info, er
 	}
 }
 
-// errStopped means that the loop was left.
+// errStopped means that the caller left the loop.
 var errStopped = errors.New("stopped")
 
 func (s *Store) listKeys(ctx context.Context, prefix string, yield func(blob.Info, error) bool) error {
@@ -33,7 +33,7 @@ func (s *Store) listKeys(ctx context.Context, prefix string, yield func(blob.Inf
 	}
 	defer s.gate.Leave()
 	w := listWalk{ctx: ctx, store: s, yield: yield}
-	// The folder part of the prefix, with its slash, and what names in that folder begin with.
+	// The folder part of the prefix, with its slash, and the beginning of the names in that folder.
 	cut := strings.LastIndexByte(prefix, '/') + 1
 	if err := w.walkFolder(prefix[:cut], prefix[cut:]); err != nil {
 		return err
@@ -41,19 +41,19 @@ func (s *Store) listKeys(ctx context.Context, prefix string, yield func(blob.Inf
 	return ctx.Err()
 }
 
-// listWalk is a run of List.
+// listWalk is the state of one List.
 type listWalk struct {
 	ctx   context.Context
 	store *Store
 	yield func(blob.Info, error) bool
 }
 
-// walkFolder yields the blobs of a folder, and those below it, whose names begin with begin. base is the part of the key that leads into
-// the folder: empty or with a slash at the end.
+// walkFolder yields the blobs of a folder and its subfolders whose names begin with begin. base is the key's prefix for the
+// folder: empty or with a slash at the end.
 //
-// Keys are ordered by their bytes, and in a key the name of a folder is followed by a slash. '-' and '.' sort before it and
-// everything else that is allowed after it: below the folder "a", the keys "a/..." come after "a-1" and "a.b", but before "a0". So
-// a folder waits until the names that continue its own with one of the two have passed.
+// Keys are ordered by their bytes, and in a key the name of a folder is followed by a slash. Of the permitted characters only '-'
+// and '.' sort before the slash: for the folder "a", the keys "a/..." come after "a-1" and "a.b", but before "a0". So a folder
+// waits until all names that continue its own with one of the two have passed.
 func (w *listWalk) walkFolder(base, begin string) error {
 	path := w.store.dir
 	if base != "" {
@@ -61,7 +61,7 @@ func (w *listWalk) walkFolder(base, begin string) error {
 	}
 	names, err := w.store.fs.List(path)
 	if err = notFound(err); err != nil {
-		// The prefix leads nowhere, or through a file.
+		// The prefix names a missing folder, or a file in place of one.
 		if info, serr := w.store.fs.Stat(path); errors.Is(err, blob.ErrNotFound) || serr == nil && !info.IsDir() {
 			return nil
 		}
@@ -71,7 +71,7 @@ func (w *listWalk) walkFolder(base, begin string) error {
 	var waiting []string // each continues the one before
 	for _, name := range names {
 		if !strings.HasPrefix(name, begin) || blob.CheckKey(base+name) != nil {
-			continue // .tmp, or nothing of ours
+			continue // .tmp, or a foreign file
 		}
 		for len(waiting) > 0 && !precedesSlash(waiting[len(waiting)-1], name) {
 			if waiting, err = w.enterLast(base, waiting); err != nil {
@@ -94,12 +94,12 @@ func (w *listWalk) walkFolder(base, begin string) error {
 	return nil
 }
 
-// precedesSlash reports whether name comes before the keys below folder, although it is longer than the folder's name.
+// precedesSlash reports whether name, which is longer than the folder's name, comes before the keys below folder.
 func precedesSlash(folder, name string) bool {
 	return len(name) > len(folder) && strings.HasPrefix(name, folder) && name[len(folder)] < '/'
 }
 
-// enterLast walks the last one of the waiting folders and returns the others.
+// enterLast walks the last waiting folder and returns the others.
 func (w *listWalk) enterLast(base string, waiting []string) ([]string, error) {
 	last := len(waiting) - 1
 	return waiting[:last], w.walkFolder(base+waiting[last]+"/", "")

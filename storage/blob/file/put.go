@@ -13,7 +13,7 @@ import (
 	"scribe/storage/blob"
 )
 
-// category tells Pebble's disk statistics whose writes these are.
+// category labels these writes in Pebble's disk statistics.
 const category = vfs.DiskWriteCategory("scribe-blob")
 
 // Put implements blob.Store. See the package comment for the steps.
@@ -39,10 +39,10 @@ func (s *Store) putFile(ctx context.Context, path string, parts [][]byte) (err e
 	}
 	tmp := s.fs.PathJoin(s.tmp, s.nonce+"-"+strconv.FormatUint(s.next.Add(1), 10))
 	if err := s.writeFile(ctx, tmp, parts); err != nil {
-		_ = s.fs.Remove(tmp) // what can't be removed now goes when the store is opened again
+		_ = s.fs.Remove(tmp) // a leftover is removed when the store is opened again
 		return err
 	}
-	// Whatever happens, the name in .tmp is not needed any more. It need not be synced away.
+	// In any case the name in .tmp is not needed any more. Its removal need not be durable.
 	defer func() { _ = s.fs.Remove(tmp) }()
 
 	if err := ctx.Err(); err != nil {
@@ -52,11 +52,11 @@ func (s *Store) putFile(ctx context.Context, path string, parts [][]byte) (err e
 		if errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("%w: %w", blob.ErrExists, err)
 		}
-		s.forgetFolder(folder) // somebody may have removed it
+		s.forgetFolder(folder) // somebody may have removed the folder
 		return err
 	}
 	if err := s.syncDir(folder); err != nil {
-		// The blob is there, maybe not for long. Nothing refers to it and nothing will, so its space is freed if that is possible.
+		// The blob exists, maybe not for long. Nothing refers to it and nothing will, so free its space if possible.
 		_ = s.fs.Remove(path)
 		return fmt.Errorf("sync the folder: %w", err)
 	}
@@ -75,15 +75,15 @@ func (s *Store) writeFile(ctx context.Context, path string, parts [][]byte) erro
 			err = fmt.Errorf("sync: %w", serr)
 		}
 	}
-	// A file system may report a failed write as late as here.
+	// Some file systems report a failed write only here.
 	return errors.Join(err, f.Close())
 }
 
-// Parts of less than smallPart bytes are gathered: a blob of many small blocks would else cost a system call for each of them.
+// Parts of less than smallPart bytes are gathered: otherwise a blob of many small blocks would cost a system call for each.
 const (
 	smallPart  = 64 << 10
 	gatherSize = 256 << 10
-	// maxWrite is how much is written between two looks at the context.
+	// maxWrite is how many bytes are written between two checks of the context.
 	maxWrite = 4 << 20
 )
 
@@ -104,8 +104,8 @@ func writeParts(ctx context.Context, f vfs.File, parts [][]byte) error {
 		gathered = gathered[:0]
 		return err
 	}
-	// A file that is not the operating system's may change what it is given while it writes it (vfs.File), but parts belong to the
-	// caller: such a file is given copies only.
+	// A file of another FS may change the buffer while it writes it (vfs.File), but parts belong to the caller: such a file gets
+	// copies only.
 	copyAll := f.Fd() == vfs.InvalidFd
 
 	for _, part := range parts {
@@ -148,7 +148,7 @@ func writeAll(ctx context.Context, f vfs.File, b []byte) error {
 
 // makeDurable makes sure that folder exists and survives a crash.
 //
-// It must not take an existing folder for a durable one. That would lose a blob so: Put A creates the folder; Put B finds it, links
+// It must not assume that an existing folder is durable. That would lose a blob: Put A creates the folder; Put B finds it, links
 // its blob, syncs the folder and returns; the machine crashes before A has synced the folder into its parent.
 func (s *Store) makeDurable(folder string) error {
 	s.mu.Lock()

@@ -13,25 +13,25 @@ import (
 
 // Entry describes a payload of a blob.
 type Entry struct {
-	// Shard is the physical shard that the payload's pointer was appended to.
+	// Shard is the physical shard to which the payload's pointer was to be appended.
 	Shard record.ShardID
-	// Epoch is the writer's, LSN what the pointer was to get.
+	// Epoch is the writer's epoch, LSN the LSN that the pointer was to get.
 	Epoch uint64
 	LSN   record.LSN
-	// Start is the LSN at which the epoch began: everything below it was committed before, by writers of lower epochs; 0 when not known.
+	// Start is the first LSN of the epoch: everything below it was committed before, by writers of lower epochs; 0 if unknown.
 	Start record.LSN
-	// Predicted: the position counts on what was before it in the shard, and was not committed yet when the blob was built.
+	// Predicted says that LSN depends on earlier appends to the shard that were not committed when the blob was built.
 	Predicted bool
 	// Category is the name of the shard's category.
 	Category string
-	// Settings are the category's, nil when not known. The first entry of a category in a blob counts.
+	// Settings are the category's settings, nil if unknown. The first entry of a category in a blob counts.
 	Settings *Settings
-	// Pointer is the payload's. Its Blob, Class and Region are those of the blob.
+	// Pointer is the payload's pointer. Its Blob, Class and Region are those of the blob.
 	Pointer pointer.Pointer
 }
 
-// Builder assembles one blob. It is used by one goroutine at a time. What it is given wrongly makes [Builder.Finish] fail, so that
-// callers check one error; no pointer of such a blob may be used.
+// Builder assembles one blob. It is for one goroutine at a time. Invalid input makes [Builder.Finish] fail, so that callers check
+// one error; no pointer of such a blob may be used.
 type Builder struct {
 	blobIdentity
 	history History
@@ -39,19 +39,19 @@ type Builder struct {
 
 	blocks   []Block
 	stored   [][]byte
-	blockEnd uint64 // where the next block begins
+	blockEnd uint64 // offset of the next block
 
 	categories map[uint32]categoryIndex
 	positions  map[logPosition]struct{} // of the entries
 	entries    int
 
-	// The sections of the footer, but for the counts in front of them.
+	// The sections of the footer, without the counts in front of them.
 	blockSection    []byte
 	categorySection []byte
 	entrySection    []byte
 }
 
-// logPosition is where a pointer goes.
+// logPosition is the position of a pointer: log and LSN.
 type logPosition struct {
 	shard record.ShardID
 	lsn   record.LSN
@@ -65,7 +65,7 @@ type categoryIndex struct {
 // Block is a compressed block of a blob.
 type Block struct {
 	Codec pointer.Codec
-	// Offset is where the block begins in the blob, Len its stored and RawLen its decompressed length, in bytes.
+	// Offset is the block's offset in the blob, Len its stored and RawLen its decompressed length, in bytes.
 	Offset uint64
 	Len    uint32
 	RawLen uint32
@@ -73,8 +73,8 @@ type Block struct {
 	CRC uint32
 }
 
-// NewBuilder starts a blob. class is the retention class in hours; region is the one that owns the store, empty for the local one;
-// created is in Unix microseconds.
+// NewBuilder starts a blob. class is the retention class in hours; region is the region that owns the store, empty for the local
+// one; created is in Unix microseconds.
 func NewBuilder(id pointer.BlobID, class uint32, region string, created int64) *Builder {
 	b := &Builder{
 		blobIdentity: blobIdentity{id: id, class: class, region: region, created: created},
@@ -88,7 +88,7 @@ func NewBuilder(id pointer.BlobID, class uint32, region string, created int64) *
 	return b
 }
 
-// SetHistory adds what the writer knows of its earlier blobs. The exceptions are not to be changed until Finish has returned.
+// SetHistory sets the writer's history of its earlier blobs. The exceptions must not be changed until Finish has returned.
 func (b *Builder) SetHistory(h History) {
 	b.history = h
 	if err := h.validateHistory(); err != nil {
@@ -97,14 +97,14 @@ func (b *Builder) SetHistory(h History) {
 }
 
 func (b *Builder) addError(format string, args ...any) {
-	const limit = 20 // one mistake of the caller can show in each of 100,000 entries
+	const limit = 20 // one mistake of the caller can occur in each of 100,000 entries
 	if len(b.errs) < limit {
 		b.errs = append(b.errs, fmt.Errorf("%w %s: %s", ErrInvalid, b.id, fmt.Sprintf(format, args...)))
 	}
 }
 
-// AddBlock adds a block and returns its number, from 0. stored is the compressed block of rawLen bytes; it must not change until the
-// blob is put.
+// AddBlock adds a block and returns its number, from 0. stored is the compressed block of rawLen bytes; it must not change until
+// the Put of the blob has returned.
 func (b *Builder) AddBlock(codec pointer.Codec, stored []byte, rawLen int) (block int) {
 	block = len(b.blocks)
 	if block == MaxBlocks {
@@ -129,9 +129,9 @@ func (b *Builder) AddBlock(codec pointer.Codec, stored []byte, rawLen int) (bloc
 	return block
 }
 
-// AddPayload adds the payload at offset in the decompressed block, length bytes long. Of e.Pointer the caller sets Frames, Messages,
-// MinTime, MaxTime and Sequences; the rest is set here. It returns the complete pointer, which may be appended to e.Shard, at e.LSN
-// and nowhere else, when the blob is durable. Each position, shard and LSN, is used once.
+// AddPayload adds the payload of length bytes at offset in the decompressed block. The caller sets Frames, Messages, MinTime,
+// MaxTime and Sequences of e.Pointer; AddPayload sets the rest. It returns the complete pointer, which may be appended to
+// e.Shard, only at e.LSN, once the blob is durable. Each position (shard and LSN) is used once.
 func (b *Builder) AddPayload(block int, offset, length uint32, e Entry) pointer.Pointer {
 	p := e.Pointer
 	p.Blob, p.Class, p.Region = b.id, b.class, b.region
@@ -198,11 +198,11 @@ func (b *Builder) footerLen() int {
 	return n + field.UvarintLen(uint64(b.entries)) + len(b.entrySection)
 }
 
-// Size is how many bytes the blob would take if it ended here.
+// Size returns the length in bytes of the blob if it ended here.
 func (b *Builder) Size() int64 { return int64(b.blockEnd) + int64(b.footerLen()) + TrailerLen }
 
-// Finish returns the parts of the blob for one Put: header, blocks, and footer with trailer. The error tells of everything that
-// the builder was given wrongly and wraps [ErrInvalid]. The blocks are the slices that AddBlock was given.
+// Finish returns the parts of the blob for one Put: header, blocks, and footer with trailer. The error lists all invalid input of
+// the builder and wraps [ErrInvalid]. The blocks are the slices that AddBlock was given.
 func (b *Builder) Finish() ([][]byte, error) {
 	if b.entries == 0 {
 		b.addError("no payloads")

@@ -10,21 +10,21 @@ var (
 	ErrDamaged = errors.New("layout: damaged blob")
 	// ErrVersion matches every [VersionError].
 	ErrVersion = errors.New("layout: unsupported version")
-	// ErrInvalid is wrapped by the errors of a [Builder] that was given what the format does not allow.
+	// ErrInvalid is wrapped by the errors of a [Builder] whose input violates the format.
 	ErrInvalid = errors.New("layout: invalid blob")
 )
 
-// DamageError is a part of a blob that is not what a [Builder] wrote. It matches [ErrDamaged].
+// DamageError is a part of a blob that differs from what a [Builder] writes. It matches [ErrDamaged].
 type DamageError struct {
 	Key string
-	// What is the part, for example "trailer checksum", "block 3" or "payload 17".
+	// What names the part, for example "trailer checksum", "block 3" or "payload 17".
 	What string
-	// Offset is where the part begins, in bytes from the start of the blob; -1 when that is not known, because the blob is
-	// shorter than any.
+	// Offset is the offset of the part in bytes from the start of the blob; -1 if it is unknown, because the blob is shorter than
+	// any blob can be.
 	Offset int64
-	// Reason is what is wrong with it.
+	// Reason describes the damage.
 	Reason string
-	// Err is the cause, if there is one.
+	// Err is the cause, if any.
 	Err error
 }
 
@@ -50,7 +50,7 @@ type VersionError struct {
 	Supported uint8 // the newest that this build reads
 }
 
-// Error says which version was met and what to do.
+// Error names the version and a remedy.
 func (e *VersionError) Error() string {
 	return fmt.Sprintf("layout: blob %s: version %d is newer than version %d, the newest that this build reads: upgrade the reader",
 		e.Key, e.Version, e.Supported)

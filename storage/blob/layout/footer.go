@@ -11,20 +11,20 @@ import (
 
 // Footer describes a blob.
 type Footer struct {
-	// Version of the format that it was written in.
+	// Version is the format version of the blob.
 	Version uint8
 	ID      pointer.BlobID
 	// Class is the retention class in hours.
 	Class uint32
-	// Region owns the blob; empty for the local one.
+	// Region is the region that owns the blob; empty for the local one.
 	Region string
-	// Created is in Unix microseconds.
+	// Created is the creation time in Unix microseconds.
 	Created int64
-	// History is what the writer knew of its earlier blobs; zero in version 1.
+	// History is the writer's history of its earlier blobs; zero in version 1.
 	History History
-	// Blocks in the order in which they stand in the blob, back to back.
+	// Blocks are in the order of the blob, without gaps.
 	Blocks []Block
-	// Entries in the order in which they were added.
+	// Entries are in the order in which they were added.
 	Entries []Entry
 }
 
@@ -39,7 +39,8 @@ func footerPrefix(v blobIdentity, h *History) []byte {
 	return appendHistory(b, h)
 }
 
-// appendEntry appends what the footer says of a payload. Everything of the pointer that blob, block and category say already is left out.
+// appendEntry appends a payload's entry in the footer. It omits the parts of the pointer that follow from blob, block and
+// category.
 func appendEntry(dst []byte, category, block int, created int64, e *Entry, p *pointer.Pointer) []byte {
 	dst = binary.AppendUvarint(dst, uint64(category))
 	dst = binary.AppendUvarint(dst, uint64(e.Shard.Logical()))
@@ -57,7 +58,7 @@ func appendEntry(dst []byte, category, block int, created int64, e *Entry, p *po
 	dst = binary.AppendUvarint(dst, uint64(p.Length))
 	dst = binary.AppendUvarint(dst, uint64(p.Frames))
 	dst = binary.AppendUvarint(dst, uint64(p.Messages))
-	// Differences wrap at 64 bits, in both directions, so every pair of times has one.
+	// Differences wrap at 64 bits, when encoding and decoding, so every pair of times has one.
 	dst = binary.AppendVarint(dst, p.MinTime-created)
 	dst = binary.AppendUvarint(dst, uint64(p.MaxTime)-uint64(p.MinTime))
 	return pointer.AppendSequences(dst, p.Sequences)
@@ -66,15 +67,15 @@ func appendEntry(dst []byte, category, block int, created int64, e *Entry, p *po
 // flagPredicted says that an entry's position was predicted.
 const flagPredicted = 0x01
 
-// The least that a block, a category and an entry take in bytes, in any version.
+// The least sizes of a block, a category and an entry in bytes, in any version.
 const (
 	minBlockLen    = 1 + 2 + 4
 	minCategoryLen = 3
 	minEntryLen    = 13
 )
 
-// decodeFooter decodes a footer whose checksum is right, the one of a blob of a version whose blocks end at blockEnd. What it refuses was
-// written that way.
+// decodeFooter decodes a footer with a valid checksum, of a blob whose blocks end at blockEnd. Whatever it refuses was written
+// that way.
 func decodeFooter(version uint8, b []byte, blockEnd uint64) (*Footer, *partDamage) {
 	r := field.NewReader(b, 0)
 	f := &Footer{Version: version}
@@ -166,7 +167,7 @@ func (f *Footer) readEntries(r *field.Reader, version uint8, categories []shardC
 	positions := make(map[logPosition]struct{}, n)
 	for i := range f.Entries {
 		e := &f.Entries[i]
-		// Categories stand in the order of their first use: there is one table for a list of payloads.
+		// Categories are in the order of their first use: a list of payloads has exactly one table.
 		c := int(r.Uvarint("payload's category", uint64(max(0, min(used, len(categories)-1)))))
 		logical := uint16(r.Uvarint("logical shard", math.MaxUint16))
 		writer := uint16(r.Uvarint("writer slot", math.MaxUint16))
@@ -199,7 +200,7 @@ func (f *Footer) readEntries(r *field.Reader, version uint8, categories []shardC
 	}
 }
 
-// readPosition reads what version 2 says of an entry's position.
+// readPosition reads version 2's description of an entry's position.
 func readPosition(r *field.Reader, e *Entry) {
 	since := r.Uvarint("LSNs of the epoch", uint64(e.LSN))
 	e.Start = e.LSN - record.LSN(since)

@@ -8,15 +8,15 @@ import (
 	"scribe/internal/format/record"
 )
 
-// Version is the version that this build writes, and the newest that it reads. Version 2 added the writer's [History], the beginning of
-// each entry's epoch, whether its position was predicted, and the settings of categories.
+// Version is the version that this build writes, and the newest that it reads. Version 2 added the writer's [History], the first
+// LSN of each entry's epoch, whether its position was predicted, and the settings of categories.
 const Version = 2
 
-// Limits of the format. A reader refuses what is over them; a [Builder] never writes it.
+// Limits of the format. Readers refuse larger values; a [Builder] never writes them.
 const (
 	// MaxBlocks bounds the blocks of a blob.
 	MaxBlocks = 100_000
-	// MaxEntries bounds the payloads of a blob. It is what one transaction of package metalog may touch.
+	// MaxEntries bounds the payloads of a blob. It equals the limit of one transaction of package metalog.
 	MaxEntries = 100_000
 	// MaxFooter bounds the footer in bytes.
 	MaxFooter = 16 << 20
@@ -24,7 +24,7 @@ const (
 
 // Fixed parts.
 const (
-	// HeaderLen is the length of the header in bytes: where the first block begins.
+	// HeaderLen is the length of the header in bytes, and so the offset of the first block.
 	HeaderLen = 128
 	// TrailerLen is the length of the trailer in bytes.
 	TrailerLen = 32
@@ -58,7 +58,7 @@ const (
 	offTrailerMagic   = 24
 )
 
-// blobIdentity is what header and footer both say of the blob.
+// blobIdentity is the identity that header and footer share.
 type blobIdentity struct {
 	id      pointer.BlobID
 	class   uint32
@@ -66,7 +66,7 @@ type blobIdentity struct {
 	created int64
 }
 
-// partDamage is damage within a part, before it is known where in which blob the part lies.
+// partDamage is damage within a part, before the part's offset and blob are known.
 type partDamage struct {
 	what   string
 	offset int // from the start of the part
@@ -94,7 +94,7 @@ func encodeHeader(v blobIdentity) []byte {
 	return b
 }
 
-// decodeHeader checks and decodes the HeaderLen bytes of b. A version that is newer comes back with a zero identity.
+// decodeHeader checks and decodes the HeaderLen bytes of b. For a newer version it returns a zero identity.
 func decodeHeader(b []byte) (v blobIdentity, version uint8, _ *partDamage) {
 	if string(b[offMagic:offVersion]) != headerMagic {
 		return blobIdentity{}, 0, damagef("header magic", offMagic, "found %q, want %q", b[offMagic:offVersion], headerMagic)
@@ -150,7 +150,7 @@ func firstNonZero(b []byte) int {
 	return -1
 }
 
-// blobTrailer says where the footer is.
+// blobTrailer is the location of the footer.
 type blobTrailer struct {
 	footerOffset uint64
 	footerLen    uint32

@@ -9,18 +9,18 @@ import (
 	"scribe/internal/format/pointer/field"
 )
 
-// MaxWindow bounds how many earlier builds of a writer a blob tells of.
+// MaxWindow bounds how many earlier builds a history covers.
 const MaxWindow = 1024
 
-// History is what a writer knew of its earlier blobs when it built this one. It lets lost metadata be rebuilt: of a blob alone nobody can
-// tell whether its pointers were appended, but the blobs that its writer built later do.
+// History is what a writer knew of its earlier blobs when it built this one. It allows lost metadata to be rebuilt: a blob does
+// not show whether its own pointers were appended, but the blobs that its writer built later do.
 type History struct {
-	// Run is a random number of the writer's process, never 0; 0 says that there is no history.
+	// Run is a random number of the writer's process, never 0; 0 means that there is no history.
 	Run uint64
-	// Build is the blob's number among those of the run, from 1, in the order in which they were built.
+	// Build is the blob's number within the run, from 1, in the order in which blobs were built.
 	Build uint64
-	// Window is how many of the builds right before this one it tells of: at most [MaxWindow]. Each of them was committed, but for the
-	// exceptions.
+	// Window is how many builds right before this one the history covers: at most [MaxWindow]. All of them were committed, except
+	// Exceptions.
 	Window uint64
 	// Exceptions are the builds of the window that were not known to be committed, newest first.
 	Exceptions []Exception
@@ -29,11 +29,11 @@ type History struct {
 // Exception is a build that was not known to be committed.
 type Exception struct {
 	Build uint64
-	// Void: it never will be. Otherwise it was on its way, or its outcome is not known.
+	// Void says that the build will never be committed. Otherwise it was in progress, or its outcome is unknown.
 	Void bool
 }
 
-// Settings are what a blob says of a category, so that it can be set up again. Unknown ones are 0.
+// Settings are the settings of a category in a blob, so that the category can be set up again. Unknown ones are 0.
 type Settings struct {
 	Retention time.Duration // whole microseconds
 	Shards    uint32
@@ -42,7 +42,7 @@ type Settings struct {
 	Repeatable uint8
 }
 
-// validateHistory returns what is wrong with a history.
+// validateHistory returns the first violation of a history.
 func (h *History) validateHistory() error {
 	if h.Run == 0 {
 		if h.Build != 0 || h.Window != 0 || len(h.Exceptions) != 0 {
@@ -116,7 +116,7 @@ func appendSettings(dst []byte, s *Settings) []byte {
 	return append(dst, s.Delivery, s.Repeatable)
 }
 
-// maxRetention bounds the retention that a footer may name: what a time.Duration holds.
+// maxRetention bounds the retention in a footer: the limit of time.Duration.
 const maxRetention = math.MaxInt64 / 1000
 
 func readSettings(r *field.Reader) *Settings {

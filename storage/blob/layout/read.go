@@ -14,23 +14,24 @@ import (
 	"scribe/storage/blob"
 )
 
-// tailLen is how many bytes of the end of a blob are read at first, in the hope that the footer is in them.
+// tailLen is how many bytes from the end of a blob are read first. Usually they include the footer.
 const tailLen = 64 << 10
 
-// ReadFooter reads the description of the blob under key, one of [pointer.Key]. It reads from the end: two or three requests. The
+// ReadFooter reads the footer of the blob under key, one of [pointer.Key]. It reads from the end: two or three requests. The
 // errors are [DamageError], [VersionError], pointer.InvalidError for the key, and those of the store.
 func ReadFooter(ctx context.Context, store blob.Store, key string) (*Footer, error) {
 	f, _, err := readFooter(ctx, store, key, -1)
 	return f, err
 }
 
-// ReadFooterOf is [ReadFooter] of a blob whose size is known, as from a listing: mostly one request.
+// ReadFooterOf is [ReadFooter] of a blob whose size is known, as from a listing: usually one request.
 func ReadFooterOf(ctx context.Context, store blob.Store, info blob.Info) (*Footer, error) {
 	f, _, err := readFooter(ctx, store, info.Key, info.Size)
 	return f, err
 }
 
-// readFooter asks for the size when it is negative. It returns the size of the blob, too, and returns it also beside errors that came after it was known.
+// readFooter asks for the size if it is negative. It returns the blob's size too, also with errors that occur after the size is
+// known.
 func readFooter(ctx context.Context, store blob.Store, key string, size int64) (*Footer, int64, error) {
 	class, id, err := pointer.ParseKey(key)
 	if err != nil {
@@ -84,7 +85,7 @@ func readFooter(ctx context.Context, store blob.Store, key string, size int64) (
 	return f, size, nil
 }
 
-// cutFooter returns the footer out of the tail of the blob, or reads it when the tail does not reach back to it.
+// cutFooter cuts the footer out of the blob's tail, or reads it if the tail does not include all of it.
 func cutFooter(ctx context.Context, store blob.Store, key string, t blobTrailer, tail []byte) ([]byte, error) {
 	if need := int(t.footerLen) + TrailerLen; need <= len(tail) {
 		return tail[len(tail)-need : len(tail)-TrailerLen], nil
@@ -96,7 +97,7 @@ func cutFooter(ctx context.Context, store blob.Store, key string, t blobTrailer,
 	return footer, nil
 }
 
-// readAt turns a blob that is shorter than it should be into damage.
+// readAt reports a blob that is too short as damage.
 func readAt(ctx context.Context, store blob.Store, key string, dst []byte, off int64, what string) error {
 	err := store.ReadAt(ctx, key, dst, off)
 	if errors.Is(err, blob.ErrRange) {
@@ -108,7 +109,7 @@ func readAt(ctx context.Context, store blob.Store, key string, dst []byte, off i
 	return err
 }
 
-// ReadBlock reads the block that p points into, as stored, and checks it. The bytes are the caller's. The errors are [DamageError],
+// ReadBlock reads and checks the stored block that p points into. The caller owns the bytes. The errors are [DamageError],
 // pointer.InvalidError for a pointer outside the limits, and those of the store.
 func ReadBlock(ctx context.Context, store blob.Store, p *pointer.Pointer) (stored []byte, err error) {
 	if err := p.Validate(); err != nil {
@@ -128,19 +129,20 @@ func ReadBlock(ctx context.Context, store blob.Store, p *pointer.Pointer) (store
 	return stored, nil
 }
 
-// decoder is shared: DecodeAll takes as many callers at a time as there are processors, lets others wait, and keeps the memory of
-// its decoders. It starts no goroutine.
+// decoder is shared: DecodeAll serves as many callers at a time as there are processors, lets others wait, and keeps the memory
+// of its decoders. It starts no goroutine.
 var decoder = sync.OnceValues(func() (*zstd.Decoder, error) {
 	return zstd.NewReader(nil,
 		zstd.WithDecoderConcurrency(runtime.GOMAXPROCS(0)),
 		zstd.WithDecoderMaxMemory(pointer.MaxBlockRaw),
-		// Never more than the capacity that it is given: what a block claims to be is not to be trusted.
+		// Never more than the given capacity: the size that a block claims can't be trusted.
 		zstd.WithDecodeAllCapLimit(true),
 	)
 })
 
-// Decompress returns the rawLen bytes of the block, in the memory of dst (from its beginning) when its capacity suffices, else in new
-// memory; never in that of stored. A block that is shorter or longer is refused after rawLen bytes. The error matches [ErrDamaged].
+// Decompress returns the rawLen bytes of the block, in the memory of dst (from its beginning) if its capacity suffices, else in
+// new memory; never in that of stored. A block of another length is refused after at most rawLen bytes. The error matches
+// [ErrDamaged].
 func Decompress(dst []byte, codec pointer.Codec, stored []byte, rawLen int) ([]byte, error) {
 	if rawLen < 1 || rawLen > pointer.MaxBlockRaw {
 		return nil, fmt.Errorf("%w: raw length %d is not in 1..%d", ErrDamaged, rawLen, pointer.MaxBlockRaw)
@@ -173,7 +175,7 @@ func Decompress(dst []byte, codec pointer.Codec, stored []byte, rawLen int) ([]b
 	}
 }
 
-// Payload is the payload of p in its decompressed block; it points into block. The error is a [DamageError].
+// Payload returns the payload of p in its decompressed block; the result aliases block. The error is a [DamageError].
 func Payload(block []byte, p *pointer.Pointer) ([]byte, error) {
 	end := uint64(p.Offset) + uint64(p.Length)
 	if uint64(len(block)) != uint64(p.BlockRawLen) || end > uint64(len(block)) {

@@ -13,15 +13,15 @@ import (
 	"scribe/storage/blob"
 )
 
-// maxFindings bounds what Verify reports: one lost range shows in every payload of it.
+// maxFindings bounds Verify's findings: one lost range affects every payload in it.
 const maxFindings = 100
 
-// Verify reads the whole blob under key and checks all of it: header, footer and trailer, every block's checksum and decompression,
-// every frame of every payload with its checksums, and that the footer tells the truth about them: category, logical shard, counts,
-// times and sequences. Every byte of a blob is covered by a checksum, so no changed byte passes.
+// Verify reads the whole blob under key and checks all of it: header, footer and trailer, every block's checksum and
+// decompression, every frame of every payload with its checksums, and that the footer describes them correctly: category, logical
+// shard, counts, times and sequences. Every byte of a blob is covered by a checksum, so no changed byte passes.
 //
-// It returns nil or all damage (the first 100 findings), as joined [DamageError] values, or a [VersionError], or the first error of
-// the store. It holds one block at a time in memory.
+// It returns nil or all damage (the first 100 findings), as joined [DamageError] values, or a [VersionError], or the first error
+// of the store. It holds one block at a time in memory.
 func Verify(ctx context.Context, store blob.Store, key string) error {
 	v := blobVerifier{ctx: ctx, store: store, key: key}
 	if err := v.verifyBlob(); err != nil {
@@ -41,7 +41,7 @@ type blobVerifier struct {
 	more  int
 }
 
-// addDamage keeps a finding.
+// addDamage adds a finding.
 func (v *blobVerifier) addDamage(what string, offset int64, cause error, format string, args ...any) {
 	v.addError(&DamageError{Key: v.key, What: what, Offset: offset, Reason: fmt.Sprintf(format, args...), Err: cause})
 }
@@ -54,7 +54,7 @@ func (v *blobVerifier) addError(err *DamageError) {
 	v.found = append(v.found, err)
 }
 
-// addIfDamage keeps an error that is damage and returns any other one.
+// addIfDamage adds an error that is damage and returns any other.
 func (v *blobVerifier) addIfDamage(err error) error {
 	if d := (*DamageError)(nil); errors.As(err, &d) {
 		v.addError(d)
@@ -63,20 +63,20 @@ func (v *blobVerifier) addIfDamage(err error) error {
 	return err
 }
 
-// verifyBlob returns what keeps it from looking further.
+// verifyBlob returns an error that ends the verification.
 func (v *blobVerifier) verifyBlob() error {
 	footer, size, err := readFooter(v.ctx, v.store, v.key, -1)
 	if err := v.addIfDamage(err); err != nil {
 		return err
 	}
 	if size < HeaderLen+TrailerLen {
-		return nil // which was found already
+		return nil // the damage is among the findings
 	}
 	if err := v.verifyHeader(footer); err != nil {
 		return err
 	}
 	if footer == nil {
-		return nil // nobody knows where blocks are
+		return nil // the offsets of blocks are unknown
 	}
 	payloads := make(map[uint64][]int, len(footer.Blocks)) // by the offset of the block
 	for i := range footer.Entries {
@@ -87,7 +87,7 @@ func (v *blobVerifier) verifyBlob() error {
 	for i := range footer.Blocks {
 		b := &footer.Blocks[i]
 		if b.Len == 0 {
-			continue // which no payload refers to
+			continue // no payload refers to it
 		}
 		if raw, err = v.verifyBlock(footer, i, payloads[b.Offset], raw); err != nil {
 			return err
@@ -116,7 +116,7 @@ func (v *blobVerifier) verifyHeader(footer *Footer) error {
 	return nil
 }
 
-// verifyBlock checks a block and the payloads in it, which are numbers of entries. It returns its buffer for the next one.
+// verifyBlock checks a block and its payloads, given as indexes of entries. It returns its buffer for reuse.
 func (v *blobVerifier) verifyBlock(footer *Footer, number int, payloads []int, raw []byte) ([]byte, error) {
 	var (
 		b     = &footer.Blocks[number]
@@ -157,7 +157,7 @@ func (v *blobVerifier) verifyBlock(footer *Footer, number int, payloads []int, r
 	return out, nil
 }
 
-// payloadContents is what the frames of a payload say of it.
+// payloadContents is the description of a payload computed from its frames.
 type payloadContents struct {
 	frames, messages uint32
 	minTime, maxTime int64
@@ -176,7 +176,7 @@ func (v *blobVerifier) verifyPayload(number int, e *Entry, payload []byte) {
 		h, err := record.Check(payload[at:])
 		if err != nil {
 			report(at, err, "the frame is damaged")
-			return // where the next one begins is not known
+			return // the offset of the next frame is unknown
 		}
 		if string(h.Category) != e.Category {
 			report(at, nil, "category %q, but the payload is of %q", h.Category, e.Category)
@@ -201,7 +201,7 @@ func (v *blobVerifier) verifyPayload(number int, e *Entry, payload []byte) {
 	if got.minTime != p.MinTime || got.maxTime != p.MaxTime {
 		mismatch("times", [2]int64{got.minTime, got.maxTime}, [2]int64{p.MinTime, p.MaxTime})
 	}
-	// Only where sequences are checked, in exactly_once categories, do pointers carry them.
+	// Pointers have sequences only if sequences are checked, in exactly_once categories.
 	if a, b := mergeRuns(got.runs), mergeRuns(p.Sequences); len(b) > 0 && !slices.Equal(a, b) {
 		mismatch("sequences", a, b)
 	}
@@ -219,7 +219,7 @@ func (c *payloadContents) addFrame(h *record.Header) {
 	}
 }
 
-// mergeRuns returns runs in a form that does not depend on how they were cut: sorted, and those that touch or overlap as one.
+// mergeRuns normalizes runs, which may have been split anywhere: it sorts them and merges those that touch or overlap.
 func mergeRuns(runs []pointer.Sequence) []pointer.Sequence {
 	runs = slices.Clone(runs)
 	slices.SortFunc(runs, func(a, b pointer.Sequence) int {

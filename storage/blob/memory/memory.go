@@ -1,5 +1,5 @@
-// Package memory keeps blobs in memory: the store of tests and of a cell that need not survive its process. It is a real
-// implementation of blob.Store under the acceptance suite of package blobtest, but for durability.
+// Package memory keeps blobs in memory: the store of tests and of a cell that need not survive its process. It is a complete
+// implementation of blob.Store except for durability, and passes the acceptance suite of package blobtest.
 package memory
 
 import (
@@ -38,7 +38,7 @@ var _ blob.Store = (*Store)(nil)
 // New returns an empty store without a bound.
 func New() *Store { return NewLimited(0) }
 
-// NewLimited returns an empty store that takes at most maxBytes of blobs and then fails with blob.ErrNoSpace; 0 means no bound.
+// NewLimited returns an empty store that accepts at most maxBytes of blobs and then fails with blob.ErrNoSpace; 0 means no bound.
 func NewLimited(maxBytes int64) *Store {
 	s := &Store{max: maxBytes}
 	s.mu.blobs = map[string]storedObject{}
@@ -88,7 +88,7 @@ func (s *Store) Stat(ctx context.Context, key string) (blob.Info, error) {
 	return o.objectInfo(key), nil
 }
 
-// List implements blob.Store. It lists what is there when it begins.
+// List implements blob.Store. It lists the blobs that exist when it begins.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[blob.Info, error] {
 	return func(yield func(blob.Info, error) bool) {
 		if err := s.listKeys(ctx, prefix, yield); err != nil {
@@ -140,7 +140,7 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 	return nil
 }
 
-// Close implements blob.Store. The blobs are gone with it.
+// Close implements blob.Store. It drops the blobs.
 func (s *Store) Close() error {
 	s.gate.Close()
 	s.mu.Lock()
@@ -150,7 +150,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Bytes is the sum of the sizes of all blobs.
+// Bytes returns the sum of the sizes of all blobs.
 func (s *Store) Bytes() int64 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

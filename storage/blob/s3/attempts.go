@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// attemptTransport is the transport under minio-go. It bounds each attempt in time, and makes sure that nobody reads the body of a request
-// after the attempt has ended.
+// attemptTransport is the transport below minio-go. It bounds each attempt in time, and makes sure that the body of a request is
+// not read after the attempt has ended.
 //
-// http.RoundTripper may close the body in a goroutine of its own after RoundTrip has returned, and may read it until then. What would
-// be lost without this: attempt 1 breaks while its goroutine is about to read the body; minio-go rewinds the body, which all
-// attempts share, and attempt 2 begins to read; the goroutine of attempt 1 takes 32 KiB out of the middle. The store receives an
-// object of the wrong bytes, and of the right length if attempt 2 is served from what is left of the next rewind.
+// http.RoundTripper may close the body in a goroutine of its own after RoundTrip has returned, and may read it until then. The
+// interleaving that would corrupt an object: attempt 1 breaks while its goroutine is about to read the body; minio-go rewinds the
+// body, which all attempts share, and attempt 2 begins to read; the goroutine of attempt 1 takes 32 KiB out of the middle. The
+// store receives an object with wrong bytes, and with the right length if attempt 2 is served from the rest of the next rewind.
 type attemptTransport struct {
 	base    http.RoundTripper
 	timeout time.Duration
@@ -39,7 +39,7 @@ func (a *attemptTransport) RoundTrip(req *http.Request) (*http.Response, error) 
 		end()
 		return nil, err
 	}
-	// The attempt lasts until its answer was read: an answer may come before the request was sent.
+	// The attempt lasts until its answer was read: an answer may arrive before the request was sent completely.
 	resp.Body = &attemptBody{ReadCloser: resp.Body, end: end}
 	return resp, nil
 }
@@ -63,10 +63,10 @@ func (r *attemptBody) Close() error {
 	return err
 }
 
-// errAttemptEnded is what is left to read after the end.
+// errAttemptEnded is returned by reads after the end of the attempt.
 var errAttemptEnded = errors.New("s3: the attempt has ended")
 
-// bodyGuard is a body that can be taken away from who reads it. Reads are copies within memory, so that none is waited for long.
+// bodyGuard is a body whose reads can be stopped. Reads are copies within memory, so stopping them never waits long.
 type bodyGuard struct {
 	mu struct {
 		sync.Mutex
@@ -86,7 +86,7 @@ func (g *bodyGuard) Read(p []byte) (int, error) {
 
 func (g *bodyGuard) Close() error { return g.body.Close() }
 
-// stopReads returns when no Read runs, and none will.
+// stopReads waits for a running Read and makes later ones fail.
 func (g *bodyGuard) stopReads() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

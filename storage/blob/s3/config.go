@@ -26,42 +26,43 @@ const (
 	maxConnections    = 10_000
 )
 
-// Config says where the bucket is and how to talk to it.
+// Config describes the bucket and the access to it.
 type Config struct {
-	// Endpoint is host or host:port of the store, without a scheme.
+	// Endpoint is the host or host:port of the store, without a scheme.
 	Endpoint string
-	// Secure means TLS.
+	// Secure selects TLS.
 	Secure bool
-	// Region of the bucket. When it is empty the store is asked for it, which needs the permission to.
+	// Region is the region of the bucket. If it is empty the store is asked for it, which requires a permission.
 	Region string
-	// Bucket must exist.
+	// Bucket is the name of an existing bucket.
 	Bucket string
-	// Prefix, when not empty, is put in front of every key, with a slash between them, so that cells can share a bucket. It follows
-	// the rules of a key.
+	// Prefix, when not empty, is put in front of every key, with a slash between them, so that cells can share a bucket. It
+	// follows the rules of a key.
 	Prefix string
-	// PathStyle names the bucket in the path and not in the host name. It matters for the hosts of large clouds only; all others
-	// are talked to in that way anyhow.
+	// PathStyle puts the bucket into the path instead of the host name. It matters only for the hosts of large clouds; all other
+	// hosts are always addressed that way.
 	PathStyle bool
 
 	// AccessKey and SecretKey are the credentials, with SessionToken when they are temporary.
 	AccessKey    string
 	SecretKey    string
 	SessionToken string
-	// IAM takes the credentials from the role of the machine instead.
+	// IAM uses the credentials of the machine's role instead.
 	IAM bool
 
-	// UnconditionalPut is for stores that ignore the condition of a conditional write: Put looks whether the key exists, and then writes.
+	// UnconditionalPut is for stores that ignore the condition of a conditional write: Put checks whether the key exists, and
+	// then writes.
 	UnconditionalPut bool
 	// MaxAttempts bounds how often a request is sent, 1 to 20.
 	MaxAttempts int
-	// AttemptTimeout bounds each of them, from the first byte sent to the last one received, 100 ms to 1 h. The context of a call
-	// bounds all of them together.
+	// AttemptTimeout bounds each attempt, from the first byte sent to the last one received, 100 ms to 1 h. The context of a call
+	// bounds all attempts together.
 	AttemptTimeout time.Duration
 	// MaxConnections bounds the idle connections that are kept.
 	MaxConnections int
 
-	// Transport replaces the transport to the store, for private authorities or tests; nil means the default. It is used for
-	// HTTP/1.1 or 2 as it decides. Close closes its idle connections.
+	// Transport replaces the transport to the store, for private authorities or tests; nil means the default. It may use HTTP/1.1
+	// or 2. Close closes its idle connections.
 	Transport http.RoundTripper
 }
 
@@ -75,7 +76,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate reports everything that is wrong with c.
+// Validate reports every violation.
 func (c *Config) Validate() error {
 	var errs []error
 	refuse := func(field, format string, args ...any) {
@@ -121,7 +122,7 @@ func (c *Config) checkCredentials(refuse func(field, format string, args ...any)
 	}
 }
 
-// checkEndpoint returns what is wrong with an endpoint, or "".
+// checkEndpoint returns the violation of an endpoint, or "".
 func checkEndpoint(endpoint string) string {
 	switch {
 	case endpoint == "":

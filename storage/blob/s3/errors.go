@@ -14,15 +14,15 @@ import (
 	"scribe/storage/blob"
 )
 
-// ErrNoBucket means that the bucket does not exist. It is no blob.ErrNotFound: the blobs may well be where they were.
+// ErrNoBucket means that the bucket does not exist. It does not match blob.ErrNotFound: the blobs may still exist.
 var ErrNoBucket = errors.New("s3: the bucket does not exist")
 
-// mapError turns an error of minio-go into one that callers can branch on, and keeps it.
+// mapError wraps an error of minio-go with the sentinel that callers branch on.
 func mapError(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	// The caller's context, not the bound of an attempt.
+	// The caller's context ended, not that of an attempt.
 	if cause := ctx.Err(); cause != nil {
 		if errors.Is(err, cause) {
 			return err
@@ -35,7 +35,7 @@ func mapError(ctx context.Context, err error) error {
 	return err
 }
 
-// classifyError returns the sentinel that goes with err, nil when there is none.
+// classifyError returns the sentinel for err, or nil if there is none.
 func classifyError(err error) error {
 	if answer := (minio.ErrorResponse{}); errors.As(err, &answer) {
 		return classifyAnswer(&answer)
@@ -86,7 +86,7 @@ func classifyAnswer(answer *minio.ErrorResponse) error {
 	}
 }
 
-// answerCode is the code that the store answered with, "" when it did not.
+// answerCode returns the code of the store's answer, or "" if the store did not answer.
 func answerCode(err error) string {
 	if answer := (minio.ErrorResponse{}); errors.As(err, &answer) {
 		return answer.Code

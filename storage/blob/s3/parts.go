@@ -6,10 +6,10 @@ import (
 )
 
 // partsReader reads the concatenation of parts without copying them. It can be rewound for another attempt. It has no ReadAt on
-// purpose: minio-go would then put a reader of its own in front.
+// purpose: with one, minio-go would wrap it in a reader of its own.
 type partsReader struct {
 	parts [][]byte
-	part  int // the present one
+	part  int // the current one
 	pos   int // in it
 }
 
@@ -31,7 +31,7 @@ func (r *partsReader) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// Seek rewinds; other moves are refused.
+// Seek rewinds; it refuses other moves.
 func (r *partsReader) Seek(offset int64, whence int) (int64, error) {
 	if offset != 0 || whence != io.SeekStart {
 		return 0, errors.New("s3: parts can only be rewound")

@@ -34,16 +34,16 @@ type Store struct {
 	prefix      string // of the names of objects: empty, or with a slash at the end
 	maxAttempts int
 
-	// unconditional is set when the store can't refuse a key that exists.
+	// unconditional is set when the store can't refuse an existing key.
 	unconditional atomic.Bool
 }
 
 var _ blob.Store = (*Store)(nil)
 
-// markName is the metadata in which a Put recognises its own object.
+// markName is the metadata by which a Put recognises its own object.
 const markName = "Scribe-Put"
 
-// New returns a store for the bucket that cfg names. It does not talk to it; see [Store.Check].
+// New returns a store for the bucket that cfg names. It sends no request; see [Store.Check].
 func New(cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func New(cfg Config) (*Store, error) {
 		Region:       cfg.Region,
 		BucketLookup: lookup,
 		MaxRetries:   cfg.MaxAttempts, // minio-go counts attempts
-		// Checksums in headers need it; see put.
+		// Checksums in headers need it; see Put.
 		TrailingHeaders: true,
 	})
 	if err != nil {
@@ -97,7 +97,8 @@ func defaultTransport(cfg *Config) *http.Transport {
 	}
 }
 
-// Check reports whether the bucket can be reached with the credentials, for readiness and for a clear error at start.
+// Check reports whether the bucket can be reached with the credentials. It serves readiness checks and gives a clear error at
+// start.
 func (s *Store) Check(ctx context.Context) error {
 	if err := s.gate.Enter(); err != nil {
 		return fmt.Errorf("check bucket %s: %w", s.bucket, err)
@@ -117,7 +118,7 @@ func (s *Store) checkBucket(ctx context.Context) error {
 	return nil
 }
 
-// CreateBucket makes the bucket, unless it exists.
+// CreateBucket creates the bucket, unless it exists.
 func (s *Store) CreateBucket(ctx context.Context) error {
 	if err := s.gate.Enter(); err != nil {
 		return fmt.Errorf("create bucket %s: %w", s.bucket, err)
@@ -127,7 +128,7 @@ func (s *Store) CreateBucket(ctx context.Context) error {
 		return err
 	}
 	err := s.client.MakeBucket(ctx, s.bucket, minio.MakeBucketOptions{Region: s.region})
-	// Somebody else may have been faster.
+	// Another process may have created it first.
 	if code := answerCode(err); err != nil && code != minio.BucketAlreadyOwnedByYou && code != minio.BucketAlreadyExists {
 		return fmt.Errorf("create bucket %s: %w", s.bucket, mapError(ctx, err))
 	}
@@ -153,7 +154,7 @@ func (s *Store) putConditional(ctx context.Context, key string, parts [][]byte) 
 		switch code := answerCode(err); {
 		case code == minio.NotImplemented:
 			s.unconditional.Store(true)
-		// A conflict is another writer, or an earlier attempt of this one, that is not finished.
+		// A conflict means that another writer, or an earlier attempt of this one, has not finished.
 		case errors.Is(err, blob.ErrExists), code == minio.Conflict, code == "ConditionalRequestConflict":
 			return s.resolveConflict(ctx, key, mark, err)
 		default:
@@ -169,8 +170,8 @@ func (s *Store) putConditional(ctx context.Context, key string, parts [][]byte) 
 	return s.putObject(ctx, key, parts, mark, false)
 }
 
-// resolveConflict decides, after Put was refused because the key exists, whether the object is this Put's own: then an attempt succeeded whose
-// answer was lost.
+// resolveConflict decides, after Put was refused because the key exists, whether the object is this Put's own: then an earlier
+// attempt succeeded and its answer was lost.
 func (s *Store) resolveConflict(ctx context.Context, key, mark string, refused error) error {
 	info, err := s.client.StatObject(ctx, s.bucket, s.prefix+key, minio.StatObjectOptions{})
 	switch {
@@ -190,8 +191,8 @@ func (s *Store) putObject(ctx context.Context, key string, parts [][]byte, mark 
 	opts := minio.PutObjectOptions{
 		ContentType:      "application/octet-stream",
 		DisableMultipart: true,
-		// The checksum of the whole is known before the first byte is sent, so it goes into a header and the body stays as it is:
-		// neither signed nor framed in chunks, which would cost a SHA-256 and a copy.
+		// The checksum of the whole is known before the first byte is sent, so it goes into a header and the body stays
+		// unchanged: neither signed nor framed in chunks, which would cost a SHA-256 and a copy.
 		DisableContentSha256: true,
 		UserMetadata: map[string]string{
 			markName:                mark,
@@ -231,14 +232,14 @@ func (s *Store) readAt(ctx context.Context, key string, dst []byte, off int64) e
 	if off < 0 || off > math.MaxInt64-int64(len(dst)) {
 		return blob.ErrRange
 	}
-	if len(dst) == 0 { // which no range can ask for
+	if len(dst) == 0 { // no range can ask for it
 		info, err := s.statObject(ctx, key)
 		if err == nil && off > info.Size {
 			err = fmt.Errorf("%w of %d bytes", blob.ErrRange, info.Size)
 		}
 		return err
 	}
-	// minio-go repeats requests that fail, but not answers that break off.
+	// minio-go retries failed requests, but not answers that break off.
 	for attempt := 1; ; attempt++ {
 		n, err := s.readOnce(ctx, key, dst, off)
 		if err == nil {
@@ -254,7 +255,7 @@ func (s *Store) readAt(ctx context.Context, key string, dst []byte, off int64) e
 // errBroken means that an answer ended before it was complete.
 var errBroken = errors.New("s3: the answer broke off")
 
-// readOnce returns how many bytes it has read beside errBroken.
+// readOnce also returns the number of bytes read with errBroken.
 func (s *Store) readOnce(ctx context.Context, key string, dst []byte, off int64) (n int, err error) {
 	var opts minio.GetObjectOptions
 	if err := opts.SetRange(off, off+int64(len(dst))-1); err != nil {
@@ -297,7 +298,7 @@ func (s *Store) Stat(ctx context.Context, key string) (blob.Info, error) {
 func (s *Store) statObject(ctx context.Context, key string) (blob.Info, error) {
 	info, err := s.client.StatObject(ctx, s.bucket, s.prefix+key, minio.StatObjectOptions{})
 	if err = mapError(ctx, err); err != nil {
-		// An answer to HEAD has no body to tell a missing object from a missing bucket, and the difference matters.
+		// An answer to HEAD has no body that would tell a missing object from a missing bucket, and the difference matters.
 		if errors.Is(err, blob.ErrNotFound) {
 			if berr := s.checkBucket(ctx); berr != nil {
 				return blob.Info{}, berr
@@ -308,7 +309,7 @@ func (s *Store) statObject(ctx context.Context, key string) (blob.Info, error) {
 	return blob.Info{Key: key, Size: info.Size, Modified: info.LastModified}, nil
 }
 
-// List implements blob.Store. Objects whose names are no keys are passed over.
+// List implements blob.Store. It skips objects whose names are not valid keys.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[blob.Info, error] {
 	return func(yield func(blob.Info, error) bool) {
 		if err := s.listObjects(ctx, prefix, yield); err != nil {
@@ -317,7 +318,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[blob.Info, er
 	}
 }
 
-// listObjects returns nil when the loop was left.
+// listObjects returns nil if the caller left the loop.
 func (s *Store) listObjects(ctx context.Context, prefix string, yield func(blob.Info, error) bool) error {
 	if err := blob.CheckPrefix(prefix); err != nil {
 		return err
@@ -339,7 +340,7 @@ func (s *Store) listObjects(ctx context.Context, prefix string, yield func(blob.
 		if !ok || blob.CheckKey(key) != nil {
 			continue
 		}
-		// Callers stop at the first key that is too young for them: they rely on the order.
+		// Callers rely on the order: they stop at the first key that is too young for them.
 		if key <= last {
 			return fmt.Errorf("s3: the store lists %s after %s", key, last)
 		}
@@ -348,7 +349,7 @@ func (s *Store) listObjects(ctx context.Context, prefix string, yield func(blob.
 			return nil
 		}
 	}
-	// The iterator ends in silence when the context does.
+	// The iterator ends without an error when the context ends.
 	return ctx.Err()
 }
 

@@ -1,5 +1,5 @@
-// Package memkv keeps a kv.Store in memory. It is for tests and for processes that have nothing to keep: it starts no
-// goroutine, so it can live inside a testing/synctest bubble.
+// Package memkv keeps a kv.Store in memory. It is for tests and for processes without persistent state. It starts no goroutine,
+// so it can live inside a testing/synctest bubble.
 package memkv
 
 import (
@@ -21,7 +21,7 @@ type Store struct {
 	mu struct {
 		sync.Mutex
 		entries map[string]kv.Entry
-		// keys are those of entries, in order unless stale.
+		// keys are the keys of entries, in order unless stale.
 		keys     []string
 		stale    bool
 		revision uint64
@@ -29,7 +29,7 @@ type Store struct {
 	}
 }
 
-// HistoryOption changes a Store.
+// HistoryOption configures a Store.
 type HistoryOption func(*history.Limits)
 
 // WithHistory sets how many changes are kept for watches; the default is 100,000.
@@ -130,7 +130,7 @@ func (s *Store) Commit(ctx context.Context, ops ...kv.Op) (uint64, error) {
 	return s.mu.revision, nil
 }
 
-// applyOps carries out operations whose conditions hold. s.mu is held.
+// applyOps executes operations whose conditions hold. s.mu is held.
 func (s *Store) applyOps(ops []kv.Op) {
 	var events []kv.KeyEvent
 	revision := s.mu.revision + 1

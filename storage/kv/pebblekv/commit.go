@@ -11,18 +11,18 @@ import (
 	"scribe/storage/kv"
 )
 
-// A group is bounded so that its batch fits Pebble's buffers, and a transaction does not wait for too many others.
+// Bounds of a group, so that its batch fits Pebble's buffers, and a transaction does not wait for too many others.
 const (
 	maxGroup      = 256
 	maxGroupBytes = 2 << 20
 )
 
-// pendingCommit is a Commit on its way through the committer.
+// pendingCommit is a queued Commit.
 type pendingCommit struct {
 	ctx context.Context
-	// ops are the engine's own: the caller may be gone before they are committed.
+	// ops are the engine's own copies: the caller may have returned before they are committed.
 	ops []kv.Op
-	// done receives the outcome; its buffer lets the committer go on when nobody waits.
+	// done receives the outcome; its buffer lets the committer continue if the caller has returned.
 	done chan commitOutcome
 }
 
@@ -66,7 +66,7 @@ func (s *Store) Commit(ctx context.Context, ops ...kv.Op) (uint64, error) {
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	case <-s.done:
-		// The committer may have answered before it ended, or have ended before the transaction came into the queue.
+		// The committer may have answered before it returned, or have returned before the transaction was queued.
 		select {
 		case o = <-t.done:
 		default:
@@ -76,7 +76,7 @@ func (s *Store) Commit(ctx context.Context, ops ...kv.Op) (uint64, error) {
 	return o.revision, o.err
 }
 
-// commitLoop is the committer: the only goroutine that decides and writes. revision is the store's.
+// commitLoop is the committer: the only goroutine that decides and writes. revision is the store's revision.
 func (s *Store) commitLoop(revision uint64) {
 	defer close(s.done)
 	for {
@@ -89,7 +89,7 @@ func (s *Store) commitLoop(revision uint64) {
 	}
 }
 
-// gatherGroup takes the transactions that wait, within the bounds of a group.
+// gatherGroup takes queued transactions, within the bounds of a group.
 func (s *Store) gatherGroup(first *pendingCommit) []*pendingCommit {
 	group := []*pendingCommit{first}
 	for bytes := first.byteSize(); len(group) < maxGroup && bytes < maxGroupBytes; {
@@ -106,7 +106,7 @@ func (s *Store) gatherGroup(first *pendingCommit) []*pendingCommit {
 
 // commitGroup decides and commits transactions with one sync, answers them, and returns the store's new revision.
 //
-// A conflict is answered with the group too, after the sync: the revision that caused it may be one of the group.
+// Conflicts too are answered after the sync: the conflicting revision may belong to a transaction of the group.
 func (s *Store) commitGroup(group []*pendingCommit, revision uint64) uint64 {
 	batch := s.db.NewIndexedBatch()
 	outcomes := make([]commitOutcome, len(group))
@@ -155,8 +155,8 @@ func resultOf(err error) string {
 	}
 }
 
-// stageCommit checks a transaction against the store as the batch leaves it, and adds it to the batch. An error leaves the batch as
-// it was, but for one of the batch itself, which ends the store.
+// stageCommit checks a transaction against the store as the batch leaves it, and adds it to the batch. An error leaves the batch
+// unchanged, except for errors of the batch itself, after which the store fails.
 func (s *Store) stageCommit(batch *pebble.Batch, t *pendingCommit, revision uint64) ([]kv.KeyEvent, error) {
 	if err := t.ctx.Err(); err != nil {
 		return nil, err
@@ -215,8 +215,8 @@ func (s *Store) writeBatch(batch *pebble.Batch, revision uint64) error {
 	return nil
 }
 
-// publishView shows a durable state to reads and watches. The history comes first and both change under one lock: a watch that
-// begins after the revision of a read finds it in the history, and a read from within a watch sees what the watch was told.
+// publishView shows a durable state to reads and watches. The history is published first, and both under one lock: a watch that
+// begins after the revision of a read finds it in the history, and a read from within a watch sees the events of the watch.
 func (s *Store) publishView(revision uint64, events []kv.KeyEvent) {
 	v := &storeView{snapshot: s.db.NewSnapshot(), revision: revision, refs: 1}
 	s.mu.Lock()

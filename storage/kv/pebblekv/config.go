@@ -11,9 +11,9 @@ import (
 	"scribe/internal/base/metrics"
 )
 
-// Config is what a store is opened with. Start from DefaultConfig.
+// Config configures a store. Start from DefaultConfig.
 type Config struct {
-	// Dir is the folder, which is created. One process at a time may have it open.
+	// Dir is the folder, which is created if it does not exist. One process at a time may have it open.
 	Dir string `required:"a folder"`
 	// CacheBytes is the size of the block cache.
 	CacheBytes int64 `default:"8MiB" min:"1B"`
@@ -22,7 +22,7 @@ type Config struct {
 	// HistoryEvents and HistoryBytes bound the changes kept in memory for watches.
 	HistoryEvents int `default:"100000" min:"1"`
 	HistoryBytes  int `default:"32MiB" min:"1B"`
-	// MaxWaiting is how many transactions may wait to be committed; more wait outside, each in its caller.
+	// MaxWaiting bounds the queue of transactions; when it is full, callers wait.
 	MaxWaiting int `default:"256" min:"1"`
 }
 
@@ -38,15 +38,15 @@ func (c Config) Validate() error {
 	return config.Check("pebblekv", &c, nil).Err()
 }
 
-// Deps is what a store is given by the program. Nil fields get a default that does nothing, and the operating system's files.
+// Deps are the dependencies of a store. Nil fields default to no-ops, and FS to the operating system's files.
 type Deps struct {
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
-	// FS is the file system; tests crash and break it.
+	// FS is the file system; tests inject crashes and errors with it.
 	FS vfs.FS
 }
 
-// storeMetrics of a store.
+// storeMetrics are the metrics of a store.
 type storeMetrics struct {
 	commits   *prometheus.CounterVec
 	groupSize prometheus.Histogram

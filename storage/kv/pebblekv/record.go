@@ -8,7 +8,7 @@ import (
 	"scribe/storage/kv"
 )
 
-// The store's keys in Pebble: one byte says what it is.
+// The first byte of a key in Pebble is the kind of the entry.
 const (
 	spaceKey  = 'k' // then the key of kv.Store
 	spaceMeta = 'm' // then a name
@@ -35,8 +35,8 @@ var (
 	castagnoli = crc32.MakeTable(crc32.Castagnoli)
 )
 
-// appendValue appends the stored form of an entry. The checksum covers the key as well, so that a value cannot be taken for
-// another key's.
+// appendValue appends the stored form of an entry. The checksum covers the key as well, so that a value is not valid under
+// another key.
 func appendValue(dst []byte, key string, revision uint64, value []byte) []byte {
 	start := len(dst)
 	dst = append(dst, valueVersion, 0, 0, 0, 0, 0, 0, 0)
@@ -46,14 +46,14 @@ func appendValue(dst []byte, key string, revision uint64, value []byte) []byte {
 	return dst
 }
 
-// valueCRC covers the key and all of the stored value but the checksum itself.
+// valueCRC covers the key and the stored value without the checksum itself.
 func valueCRC(key string, stored []byte) uint32 {
 	crc := crc32.Checksum([]byte(key), castagnoli)
 	crc = crc32.Update(crc, castagnoli, stored[:offCRC])
 	return crc32.Update(crc, castagnoli, stored[offRevision:])
 }
 
-// parseValue returns what appendValue was given. The value is part of stored.
+// parseValue decodes a stored entry. The value aliases stored.
 func parseValue(key string, stored []byte) (revision uint64, value []byte, err error) {
 	damaged := func(format string, args ...any) (uint64, []byte, error) {
 		return 0, nil, fmt.Errorf("%w of key %q: %s", kv.ErrCorrupt, key, fmt.Sprintf(format, args...))

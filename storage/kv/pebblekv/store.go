@@ -25,14 +25,14 @@ type Store struct {
 
 	// queue holds transactions for the committer. It is bounded; when it is full callers wait.
 	queue chan *pendingCommit
-	// done is closed when the committer has ended, which it does when calls drain.
+	// done is closed when the committer has returned, which it does after calls have drained.
 	done chan struct{}
-	// broken is set by the first failed write, and for good.
+	// broken is set by the first failed write, and never reset.
 	broken atomic.Pointer[error]
 
 	mu struct {
 		sync.Mutex
-		// view is what reads see: nothing in it can be lost any more.
+		// view is the state that reads see; all of it is durable.
 		view *storeView
 	}
 	// calls are running reads and commits.
@@ -41,15 +41,15 @@ type Store struct {
 
 var _ kv.Store = (*Store)(nil)
 
-// storeView is a durable state of the store, shared by the reads that began while it was the newest one.
+// storeView is a durable state of the store, shared by the reads that began while it was the newest.
 type storeView struct {
 	snapshot *pebble.Snapshot
 	revision uint64
-	// refs counts the store's own reference and those of reads; Store.mu guards it.
+	// refs counts the references of the store and of reads; Store.mu guards it.
 	refs int
 }
 
-// Open opens the store in a folder, and creates it if there is none.
+// Open opens the store in a folder, and creates it if it does not exist.
 func Open(cfg Config, deps Deps) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func Open(cfg Config, deps Deps) (*Store, error) {
 	return s, nil
 }
 
-// pebbleOptions is for a store of some MB with rare writes.
+// pebbleOptions returns options for a store of some MB with rare writes.
 func (s *Store) pebbleOptions(cfg Config, fs vfs.FS) *pebble.Options {
 	log := pebbleLogger{s}
 	return &pebble.Options{
@@ -116,7 +116,7 @@ func (s *Store) loadRevision() (uint64, error) {
 	return 0, s.failedError()
 }
 
-// enterCall admits a call, which ends with s.calls.Leave.
+// enterCall admits a call. The caller ends it with calls.Leave.
 func (s *Store) enterCall(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -127,7 +127,7 @@ func (s *Store) enterCall(ctx context.Context) error {
 	return nil
 }
 
-// acquireView returns the newest durable state, for a call that was admitted. It is given back with release.
+// acquireView returns the newest durable state, for an admitted call. The caller returns it with releaseView.
 func (s *Store) acquireView() *storeView {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +135,7 @@ func (s *Store) acquireView() *storeView {
 	return s.mu.view
 }
 
-// releaseView gives up a reference to a view.
+// releaseView drops a reference to a view.
 func (s *Store) releaseView(v *storeView) {
 	s.mu.Lock()
 	v.refs--
@@ -248,7 +248,7 @@ func (s *Store) Close() error {
 		<-s.done
 		s.history.Close()
 		err := s.calls.Wait(ctx)
-		s.releaseView(s.mu.view) // nobody else is left who could replace it
+		s.releaseView(s.mu.view) // no other goroutine is left that could replace it
 		if err = errors.Join(err, s.db.Close()); err != nil {
 			return fmt.Errorf("pebblekv: close: %w", err)
 		}
@@ -256,13 +256,13 @@ func (s *Store) Close() error {
 	})
 }
 
-// storedKey is the key in Pebble of a key of the store.
+// storedKey returns the key in Pebble of a key of the store.
 func storedKey(key string) []byte {
 	b := make([]byte, 0, 2+len(key))
 	return append(append(b, spaceKey), key...)
 }
 
-// prefixEnd returns the first key that sorts after all that begin with prefix, which begins with spaceKey, so there is one.
+// prefixEnd returns the first key after all keys that begin with prefix. It exists, because prefix begins with spaceKey.
 func prefixEnd(prefix []byte) []byte {
 	b := append([]byte(nil), prefix...)
 	for i := len(b) - 1; ; i-- {
@@ -273,7 +273,7 @@ func prefixEnd(prefix []byte) []byte {
 	}
 }
 
-// corruptIfSo makes Pebble's findings of damage match kv.ErrCorrupt.
+// corruptIfSo makes Pebble's corruption errors match kv.ErrCorrupt.
 func corruptIfSo(err error) error {
 	if pebble.IsCorruptionError(err) && !errors.Is(err, kv.ErrCorrupt) {
 		return fmt.Errorf("%w: %w", kv.ErrCorrupt, err)
@@ -281,8 +281,8 @@ func corruptIfSo(err error) error {
 	return err
 }
 
-// Err returns why the store refuses transactions until it is opened again, nil while it takes them. A program that finds it set
-// is not ready, and should restart once the disk is well.
+// Err returns the error because of which the store refuses transactions until it is opened again, or nil while it accepts them. A
+// program with such an error is not ready, and should restart once the disk works again.
 func (s *Store) Err() error { return s.failedError() }
 
 // setFailed makes the store refuse transactions from now on.
@@ -292,7 +292,7 @@ func (s *Store) setFailed(err error) {
 	}
 }
 
-// failedError returns the error that fail was called with, nil if it was not.
+// failedError returns the error of setFailed, or nil.
 func (s *Store) failedError() error {
 	if err := s.broken.Load(); err != nil {
 		return fmt.Errorf("pebblekv: an earlier write failed with unknown outcome: restart the process: %w", *err)
@@ -300,23 +300,23 @@ func (s *Store) failedError() error {
 	return nil
 }
 
-// pebbleLogger passes on what Pebble says.
+// pebbleLogger forwards Pebble's log messages.
 type pebbleLogger struct{ s *Store }
 
-// Infof is for people who debug Pebble.
+// Infof logs messages that help to debug Pebble.
 func (l pebbleLogger) Infof(format string, args ...any) {
 	if l.s.logger.Enabled(context.Background(), slog.LevelDebug) {
 		l.s.logger.Debug("pebble", "text", fmt.Sprintf(format, args...))
 	}
 }
 
-// Errorf reports what Pebble could not do but goes on after.
+// Errorf logs errors that Pebble survives.
 func (l pebbleLogger) Errorf(format string, args ...any) {
 	l.s.logger.Error("pebble error", "error", fmt.Errorf(format, args...))
 }
 
-// Fatalf is called when a write to the log or the manifest failed. Pebble would have the process exit. It is enough that
-// nothing is acknowledged any more: the committer looks at broken before it publishes or answers anything.
+// Fatalf is called when a write to the log or the manifest failed. Pebble expects it to end the process. Here it is enough that
+// nothing is acknowledged any more: the committer checks broken before it publishes or answers anything.
 func (l pebbleLogger) Fatalf(format string, args ...any) {
 	l.s.setFailed(fmt.Errorf(format, args...))
 }

@@ -16,7 +16,7 @@ import (
 	"scribe/storage/metalog"
 )
 
-// engineClient is an engine behind a service.
+// engineClient is the client of an engine's service.
 type engineClient struct {
 	svc   rpc.MetalogService
 	life  context.Context //nolint:containedctx // ends with the client
@@ -24,9 +24,9 @@ type engineClient struct {
 	calls lifecycle.Calls
 }
 
-// NewClient returns the engine behind svc. Its Close ends what runs through this client; the engine goes on.
+// NewClient returns a metalog.Log that calls svc. Its Close ends this client's calls; the engine keeps running.
 //
-// It checks the limits of package metalog before it sends, and trusts no answer to be as long as the question was.
+// It checks the limits of package metalog before it sends a request, and the length of every answer.
 func NewClient(svc rpc.MetalogService) metalog.Log {
 	c := &engineClient{svc: svc}
 	c.life, c.end = context.WithCancel(context.Background())
@@ -55,7 +55,7 @@ func unaryCall[Req, Res any](
 	return res, fromRPC(err)
 }
 
-// convertAnswer converts an answer that has an element for each of the question. Where it has not, the outcome is unknown.
+// convertAnswer converts an answer that must have want elements. If it has another number, the outcome is unknown.
 func convertAnswer[From, To any](what string, in []From, want int, convert func(From) To) ([]To, error) {
 	if len(in) != want {
 		return nil, fmt.Errorf("metalog: the server answered with %d %s instead of %d", len(in), what, want)
@@ -208,10 +208,11 @@ func (c *engineClient) WatchShards(ctx context.Context, category uint32, fn func
 	})
 }
 
-// errEnded is a stream that the server ended without a reason.
+// errEnded means that the server ended the stream without a reason.
 var errEnded = errors.New("metalog: the server ended the stream")
 
-// followStream makes a call that runs until the context ends, the client closes, or the callback fails, and says which of them it was.
+// followStream makes a call that runs until the context ends, the client closes, or the callback fails, and returns the error for
+// that cause.
 func (c *engineClient) followStream(ctx context.Context, invalid error, run func(ctx context.Context, sent func(error) error) error) error {
 	if !c.calls.Enter() {
 		return metalog.ErrClosed

@@ -8,9 +8,9 @@ import (
 	"scribe/storage/metalog"
 )
 
-// The conversions share bytes of records: neither side changes them.
+// The conversions share the bytes of records: neither side changes them.
 
-// convertAll converts each element; nothing is nil.
+// convertAll converts each element. It returns nil for an empty slice.
 func convertAll[From, To any](in []From, convert func(From) To) []To {
 	if len(in) == 0 {
 		return nil
@@ -128,7 +128,7 @@ func updateFromProto(u *scribev1.ShardUpdate) metalog.Update {
 	}
 }
 
-// annotationKind makes kinds that no engine has the invalid one.
+// annotationKind converts a kind. Numbers out of range become the invalid kind.
 func annotationKind(kind uint32) metalog.AnnotationKind {
 	if kind > math.MaxUint8 {
 		return 0

@@ -12,8 +12,8 @@ import (
 	"scribe/storage/metalog"
 )
 
-// toRPC returns the error that a server answers for one of an engine. Those that are definite carry a MetalogFault; the others
-// are of unknown outcome, and contexts that ended are left to the transport.
+// toRPC converts an engine's error for the wire. Definite errors carry a MetalogFault; the others have an unknown outcome, and
+// errors of ended contexts are left to the transport.
 func toRPC(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -32,7 +32,7 @@ func toRPC(err error) error {
 	return out
 }
 
-// reasons of the sentinels, in the order in which they are looked for.
+// reasons maps the sentinels to reasons, in the order in which they are looked for.
 var reasons = []struct {
 	err    error
 	reason scribev1.Reason
@@ -48,7 +48,7 @@ var reasons = []struct {
 	{metalog.ErrClosed, scribev1.Reason_REASON_SHUTTING_DOWN},
 }
 
-// kinds of refused runs.
+// kinds maps the kinds of refused runs to reasons.
 var kinds = map[metalog.SequenceKind]scribev1.Reason{
 	metalog.SequenceDuplicate:  scribev1.Reason_REASON_DUPLICATE,
 	metalog.SequenceGap:        scribev1.Reason_REASON_OUT_OF_SEQUENCE,
@@ -73,7 +73,7 @@ func sentinelOf(reason scribev1.Reason) error {
 	return nil
 }
 
-// faultOf says what a definite error of an engine holds; nil for any other error.
+// faultOf describes a definite error of an engine; it returns nil for any other error.
 func faultOf(err error) (*scribev1.MetalogFault, []*scribev1.SequenceConflict) {
 	fault := &scribev1.MetalogFault{Reason: reasonOf(err)}
 	if fault.GetReason() == scribev1.Reason_REASON_UNSPECIFIED {
@@ -107,7 +107,7 @@ func faultOf(err error) (*scribev1.MetalogFault, []*scribev1.SequenceConflict) {
 	return fault, conflicts
 }
 
-// fromRPC returns the error of the engine behind an answer. Errors that are not one stay as they are.
+// fromRPC restores the engine's error from an answer. Other errors stay as they are.
 func fromRPC(err error) error {
 	ce := new(connect.Error)
 	if err == nil || !errors.As(err, &ce) {
@@ -127,7 +127,7 @@ func fromRPC(err error) error {
 	return err
 }
 
-// engineError rebuilds the error that faultOf described; nil for a reason that this build does not know.
+// engineError rebuilds the error that faultOf described, or returns nil for a reason that this build does not know.
 func engineError(fault *scribev1.MetalogFault) error {
 	shard, lsn := record.ShardID(fault.GetShard()), record.LSN(fault.GetLsn())
 	switch {
@@ -161,7 +161,7 @@ func engineError(fault *scribev1.MetalogFault) error {
 	return sentinelOf(fault.GetReason())
 }
 
-// servedError is an engine's error that came over RPC: it matches both, and reads as the engine wrote it.
+// servedError is an engine's error that came over RPC: it matches both errors, and has the engine's text.
 type servedError struct {
 	engine error
 	answer *connect.Error

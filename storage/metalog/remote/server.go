@@ -14,7 +14,7 @@ type engineServer struct {
 	log metalog.Log
 }
 
-// NewServer returns a service of log, which stays the caller's to close.
+// NewServer returns a service of log. The caller still owns log and closes it.
 func NewServer(log metalog.Log) rpc.MetalogService { return &engineServer{log: log} }
 
 // Open implements rpc.MetalogService.
@@ -33,7 +33,7 @@ func (s *engineServer) Append(ctx context.Context, req *scribev1.AppendRequest) 
 
 // Read implements rpc.MetalogService.
 func (s *engineServer) Read(ctx context.Context, req *scribev1.ReadRequest) (*scribev1.ReadResponse, error) {
-	// Before the conversion, which would make a large number negative where int has 32 bits.
+	// Bounded before the conversion, which would make a large number negative where int has 32 bits.
 	records := int(min(req.GetMaxRecords(), metalog.MaxReadRecords))
 	bytes := int(min(req.GetMaxBytes(), metalog.MaxReadBytes))
 	entries, err := s.log.Read(ctx, record.ShardID(req.GetShard()), record.LSN(req.GetFrom()), records, bytes)
@@ -56,7 +56,7 @@ func (s *engineServer) Subscribe(ctx context.Context, req *scribev1.SubscribeReq
 	})
 }
 
-// serveStream runs a call with a callback, and returns the callback's error as it is and the engine's as an RPC's.
+// serveStream runs a call with a callback. It returns the callback's error as it is, and the engine's as an RPC error.
 func serveStream(run func(sent func(error) error) error) error {
 	var broken error
 	err := run(func(err error) error {

@@ -1,4 +1,4 @@
-// Package gate lets the calls of a store run until it is closed, and Close wait for those that do.
+// Package gate admits the calls of a store until it is closed, and makes Close wait for the running ones.
 package gate
 
 import (
@@ -9,11 +9,11 @@ import (
 	"scribe/storage/blob"
 )
 
-// Gate counts running calls. The zero Gate is open. A call may enter again from within, as the body of a List loop does, while Close
-// waits: it is refused instead of deadlocked.
+// Gate counts running calls. The zero Gate is open. A call may enter again from within, as the body of a List loop does: while
+// Close waits, it is refused instead of deadlocked.
 type Gate struct{ calls lifecycle.Calls }
 
-// Enter begins a call. It fails with blob.ErrClosed after Close; else the caller must call Leave.
+// Enter begins a call. It fails with blob.ErrClosed after Close; otherwise the caller must call Leave.
 func (g *Gate) Enter() error {
 	if !g.calls.Enter() {
 		return blob.ErrClosed
@@ -21,7 +21,7 @@ func (g *Gate) Enter() error {
 	return nil
 }
 
-// EnterKey begins a call on a key, after it has checked key and ctx.
+// EnterKey checks key and ctx, and begins a call.
 func (g *Gate) EnterKey(ctx context.Context, key string) error {
 	if err := blob.CheckKey(key); err != nil {
 		return err
@@ -39,7 +39,7 @@ func (g *Gate) EnterKey(ctx context.Context, key string) error {
 // Leave ends a call.
 func (g *Gate) Leave() { g.calls.Leave() }
 
-// Close refuses further calls and waits for the running ones. Repeating it waits, too.
+// Close refuses further calls and waits for the running ones. A repeated Close waits too.
 func (g *Gate) Close() {
 	g.calls.Drain()
 	<-g.calls.Idle()

@@ -1,8 +1,8 @@
-// Package history keeps the newest changes of a store in memory and serves watches from them. Engines without a history of
-// their own share it.
+// Package history keeps the newest changes of a store in memory and serves watches from them. Engines without a history of their
+// own share it.
 //
-// A watch is a cursor into the one history, not a queue: a thousand slow watches cost a thousand cursors. One that falls
-// behind what is kept ends with kv.ErrCompacted.
+// A watch is a cursor into the one history, not a queue: a thousand slow watches cost a thousand cursors. A watch whose position
+// is older than the history ends with kv.ErrCompacted.
 package history
 
 import (
@@ -22,7 +22,7 @@ type Limits struct {
 	Bytes int
 }
 
-// Bounds of what one call of a watch's function is given, so that a watch that begins far behind does not hold all of it.
+// Bounds of one call of a watch's function, so that a watch with a long backlog does not hold all of it.
 const (
 	maxBatchEvents = 1024
 	maxBatchBytes  = 4 << 20
@@ -35,18 +35,18 @@ type EventLog struct {
 
 	mu struct {
 		sync.Mutex
-		// changes are in the order of revisions, and begin at a transaction's first.
+		// changes are in the order of revisions, and begin with the first change of a transaction.
 		changes []kv.KeyEvent
 		bytes   int
-		// oldest is the revision after which every change is in changes; newest is the store's.
+		// oldest is the revision after which every change is in changes; newest is the store's revision.
 		oldest, newest uint64
-		// grown is closed, and replaced, when changes are added, and closed when the history is.
+		// grown is closed and replaced when changes are added, and closed when the history is closed.
 		grown  chan struct{}
 		closed bool
 	}
 }
 
-// New returns the history of a store whose revision is newest; it knows nothing of what led there.
+// New returns an empty history of a store whose revision is newest.
 func New(newest uint64, limits Limits) *EventLog {
 	l := &EventLog{limits: limits}
 	l.mu.oldest, l.mu.newest = newest, newest
@@ -71,7 +71,7 @@ func (l *EventLog) Append(events []kv.KeyEvent) {
 	l.mu.grown = make(chan struct{})
 }
 
-// trimOldest forgets whole transactions from the oldest on until the limits hold. l.mu is held.
+// trimOldest drops whole transactions, oldest first, until the limits hold. l.mu is held.
 func (l *EventLog) trimOldest() {
 	c := l.mu.changes
 	drop := 0
@@ -82,7 +82,7 @@ func (l *EventLog) trimOldest() {
 		}
 		for c[end].Revision == revision {
 			l.mu.bytes -= size(c[end])
-			c[end] = kv.KeyEvent{} // the array lives on: do not let it hold the value
+			c[end] = kv.KeyEvent{} // the array stays alive: do not let it hold the value
 			end++
 		}
 		drop, l.mu.oldest = end, revision
@@ -92,7 +92,7 @@ func (l *EventLog) trimOldest() {
 
 func size(e kv.KeyEvent) int { return len(e.Key) + len(e.Value) }
 
-// Watch is Watch of kv.Store.
+// Watch implements the Watch of kv.Store.
 func (l *EventLog) Watch(ctx context.Context, prefix string, after uint64, fn func(kv.EventBatch) error) error {
 	l.mu.Lock()
 	if l.mu.closed {
@@ -127,7 +127,7 @@ func (l *EventLog) Watch(ctx context.Context, prefix string, after uint64, fn fu
 	}
 }
 
-// next returns changes after a revision, and, when these are all, the channel that announces more.
+// next returns changes after a revision. If they are the last ones, it also returns the channel that announces more.
 func (l *EventLog) next(prefix string, after uint64) (kv.EventBatch, <-chan struct{}, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

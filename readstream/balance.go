@@ -11,28 +11,28 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// maxLoad is the load of a server that can take no more.
+// maxLoad is the load of a server that is at its limits.
 const maxLoad = 1000
 
-// streamShare is what a stream adds to its server's load.
+// streamShare is a stream's contribution to its server's load.
 type streamShare struct {
 	st   *consumerStream
 	load float64 // of maxLoad
 	age  time.Duration
 }
 
-// Limits of rebalancing. A server is left alone when it is hardly loaded, or about as loaded as the others: what moving streams
-// costs their consumers must be worth it.
+// Limits of rebalancing. Moving streams costs their consumers something, so a server that is hardly loaded, or loaded about as
+// much as the others, keeps its streams.
 const (
-	idleLoad    = 50 // a server with less keeps what it has
-	evenMargin  = 50 // above the mean by less than this, or by less than evenPart of it, is even
+	idleLoad    = 50 // a server below this load keeps its streams
+	evenMargin  = 50 // a server above the mean by less than this, or by less than evenPart of it, is even
 	evenPart    = 0.25
-	evictedPart = 10 // one in so many streams is sent away at a time, at least one
+	evictedPart = 10 // at most one in this many streams is evicted at a time, but at least one
 )
 
-// chooseEvictions decides which streams a server with load own sends away, when the others have the loads of peers. Those move that a less
-// loaded server can take without becoming the more loaded one of the two, the largest first, until the server is even with the mean. It is
-// free of I/O; streams is changed.
+// chooseEvictions returns the streams that a server with load own evicts when other servers have the loads peers. It chooses
+// streams that a less loaded server can take without becoming the more loaded one of the two, the largest first, until the server
+// is even with the mean. It does no I/O; it changes streams.
 func chooseEvictions(own float64, peers []uint32, streams []streamShare, youngest time.Duration) []streamShare {
 	if len(peers) == 0 || own < idleLoad {
 		return nil
@@ -61,14 +61,14 @@ func chooseEvictions(own float64, peers []uint32, streams []streamShare, younges
 	return away
 }
 
-// loadOf is what streams, their shards and the pointers they send a second make of a server, of maxLoad.
+// loadOf returns the load, of maxLoad, of streams, the shards that they follow and the pointers that they send per second.
 func (c *Config) loadOf(streams, shards int64, rate float64) float64 {
 	return maxLoad * (float64(streams)/float64(c.MaxStreams) + float64(shards)/float64(c.TotalShards) + rate/float64(c.PointersPerSecond))
 }
 
-// Load is how busy the role is, 0 to 1000 (refusing): the sum of what its streams take of the streams, the shards and the pointers a
-// second that it may have. What a new stream will send shows seconds after it was opened; until then it counts like the average one, so that
-// others do not send all of theirs to a server that does not look as busy yet as it is about to be.
+// Load returns how busy the role is, 0 to 1000 (refusing): the sum of its used shares of the limits for streams, shards and
+// pointers per second. What a new stream sends shows only seconds after it was opened; until then it counts as an average one, so
+// that other servers do not evict all their streams toward a server whose load does not show yet.
 func (s *Server) Load() uint32 {
 	s.mu.Lock()
 	streams, rate := len(s.mu.open), s.mu.rate
@@ -79,8 +79,8 @@ func (s *Server) Load() uint32 {
 	return uint32(min(s.cfg.loadOf(int64(streams), s.cursors.Load(), rate), maxLoad))
 }
 
-// balanceStreams measures streams now and then, and sends some away when other servers are less loaded. The intervals vary by a fifth, so that servers do
-// not act together.
+// balanceStreams periodically measures streams, and evicts some when other servers are less loaded. The intervals are jittered by
+// a fifth, so that servers do not act together.
 func (s *Server) balanceStreams(ctx context.Context) {
 	last := s.clock()
 	for {
@@ -102,14 +102,15 @@ func (s *Server) balanceStreams(ctx context.Context) {
 	}
 }
 
-// measureLoad returns the server's load and what each stream adds to it.
+// measureLoad returns the server's load and each stream's contribution to it.
 func (s *Server) measureLoad(now time.Time, passed time.Duration) (own float64, shares []streamShare) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var rate float64
 	for st := range s.mu.open {
 		sent := st.sentPointers.Load()
-		// Of one that is younger than the last measurement: since it was opened, but what it sends at first is a burst.
+		// A stream younger than the last measurement is measured since it was opened, but over at least a second: at first it
+		// sends a burst.
 		r := float64(sent-st.measured) / max(min(passed, max(now.Sub(st.since), time.Second)).Seconds(), 1e-3)
 		st.measured = sent
 		rate += r

@@ -41,7 +41,7 @@ func (s *Server) Bounds(ctx context.Context, req *scribev1.BoundsRequest) (*scri
 	return res, nil
 }
 
-// foreignPositions says that positions are not a category's.
+// foreignPositions returns the message for positions of another category.
 func foreignPositions(category string, id uint32) string {
 	return fmt.Sprintf("category %q has the id %d, and these positions are of another one, or of one of that name that was deleted", category, id)
 }

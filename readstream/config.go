@@ -23,55 +23,55 @@ const (
 	maxHeartbeat    = time.Minute
 )
 
-// lateReads is how many times Config.Reads of reads may be late before a stream begins no other.
+// lateReads is how many late reads, in multiples of Config.Reads, a stream may have before it starts no more.
 const lateReads = 8
 
-// Config of the role.
+// Config configures the role.
 type Config struct {
-	// MaxStreams is how many streams may be open; more are refused with REASON_OVERLOADED.
+	// MaxStreams bounds the open streams; more are refused with REASON_OVERLOADED.
 	MaxStreams int `yaml:"max" default:"1000" min:"1" max:"1000000"`
-	// MaxShards is how many physical shards one stream may follow.
+	// MaxShards bounds the physical shards that one stream follows.
 	MaxShards int `default:"100000" min:"1" max:"maxResume"`
-	// StreamBytes bounds the records that one stream holds, TotalBytes those of all streams.
+	// StreamBytes bounds the queued records of one stream, TotalBytes those of all streams.
 	StreamBytes int `default:"8MiB" min:"64KiB" max:"1GiB"`
 	TotalBytes  int `yaml:"memory" default:"128MiB" min:"StreamBytes" max:"1TiB"`
-	// TotalShards is how many shards all streams together may follow, a shard counting for each stream: about 300 bytes each.
+	// TotalShards bounds the shards of all streams, counted once for each stream: about 300 bytes each.
 	TotalShards int `default:"1000000" min:"MaxShards" max:"100000000"`
-	// PointersPerSecond is what the server can send; it makes a rate comparable with the other limits when loads are compared.
+	// PointersPerSecond is the server's capacity; it makes the rate comparable with the other limits when loads are computed.
 	PointersPerSecond int `default:"500000" min:"1" max:"1000000000"`
-	// MaxStreamAge, if not 0, is how long a stream may run before it is sent away: what comes back is placed anew.
+	// MaxStreamAge, if not 0, is how long a stream may run before it is evicted, so that it is placed anew when it comes back.
 	MaxStreamAge time.Duration `yaml:"max_age" min:"0s" max:"365d"`
-	// BalanceEvery is how often the server compares its load with that of others and sends streams away, none that is younger than
+	// BalanceEvery is how often the server compares its load with that of others and evicts streams, but none younger than
 	// MinStreamAge.
 	BalanceEvery time.Duration `default:"15s" min:"1ms" max:"1h"`
 	MinStreamAge time.Duration `default:"2m" min:"0s" max:"1d"`
-	// BatchEntries and BatchBytes bound one StreamEntries message; BatchBytes may be overrun by one record.
+	// BatchEntries and BatchBytes bound one StreamEntries message; one record may exceed BatchBytes.
 	BatchEntries int `default:"512" min:"1" max:"100000"`
 	BatchBytes   int `default:"256KiB" min:"1B" max:"16MiB"`
-	// BatchLinger is how long a pointer that was taken may wait for others that are being read, so that they go out together.
+	// BatchLinger is how long a pointer may wait in the batch while reads are running, so that their pointers go out with it.
 	BatchLinger time.Duration `default:"5ms" min:"0s" max:"1m"`
-	// Reads is how many reads of the engine one stream makes at a time, those that are late not counted, of which there may be lateReads
-	// times as many.
+	// Reads bounds the concurrent reads of one stream, except late ones, of which there may be lateReads times as many.
 	Reads int `default:"8" min:"1" max:"1000"`
-	// ReadGrace is how long a stream waits for its reads before it goes on with what its window allows without them; ReadTimeout how
-	// long a read may take.
+	// ReadGrace is how long a stream waits for its reads before it continues without them as far as its window allows.
+	// ReadTimeout bounds one read.
 	ReadGrace   time.Duration `default:"250ms" min:"0s" max:"1m"`
 	ReadTimeout time.Duration `default:"5s" min:"1ms" max:"1h"`
-	// TailHeartbeat is how often the engine tells the watermarks of idle shards. LookPause is the least time between two looks at the
-	// tails of one category, which streams with a window ask for while they wait.
+	// TailHeartbeat is how often the engine reports the watermarks of idle shards. LookPause is the minimum time between two
+	// looks at the tails of one category, which waiting streams with a window request.
 	TailHeartbeat time.Duration `default:"1s" min:"10ms" max:"1h"`
 	LookPause     time.Duration `default:"5ms" min:"0s" max:"1m"`
-	// LookEvery is the longest time that a category which is read goes without a look for new shards, whatever the engine's watch says.
+	// LookEvery is the maximum time without a look for new shards in a category that is read, even if the engine's watch reports
+	// none.
 	LookEvery time.Duration `default:"15s" min:"1ms" max:"1h"`
-	// StartTimeout is how long a new stream may take to send its StreamStart.
+	// StartTimeout bounds the wait for a new stream's StreamStart.
 	StartTimeout time.Duration `default:"10s" min:"1ms" max:"1h"`
-	// SequencedWait is how long the opening of a stream of a sequenced category waits at most for what was acknowledged before to be
+	// SequencedWait bounds how long opening a stream of a sequenced category waits until previously acknowledged messages are
 	// sequenced.
 	SequencedWait time.Duration `default:"5s" min:"0s" max:"1m"`
-	// FailAfter is for how long the engine may fail a stream before the stream ends with REASON_NO_BACKEND, and how long a new one may
-	// take to find its category and its positions.
+	// FailAfter is how long the engine may fail a stream before the stream ends with REASON_NO_BACKEND, and how long a new stream
+	// may take to find its category and its positions.
 	FailAfter time.Duration `default:"30s" min:"1ms" max:"1d"`
-	// RetryAfter is the hint given with refusals.
+	// RetryAfter is the retry hint of refusals.
 	RetryAfter time.Duration `default:"1s" min:"0s" max:"1h"`
 }
 
@@ -80,31 +80,30 @@ func DefaultConfig() Config { return config.Defaults[Config]() }
 
 // Validate reports every violation.
 func (c *Config) Validate() error {
-	return config.Check("readstream", c, config.Bounds{"maxResume": maxResume}).Err() // a stream that is sent away can go on elsewhere
+	return config.Check("readstream", c, config.Bounds{"maxResume": maxResume}).Err() // an evicted stream can resume elsewhere
 }
 
-// Categories is the view of categories.
+// Categories is the local view of categories.
 type Categories interface {
-	// Lookup returns a category from the local view. It is not changed.
+	// Lookup returns a category from the local view. It must not be changed.
 	Lookup(name string) (*scribev1.Category, bool)
-	// Resolve asks the control plane. Its error has REASON_UNKNOWN_CATEGORY when there is none.
+	// Resolve asks the control plane. Its error has REASON_UNKNOWN_CATEGORY when the category does not exist.
 	Resolve(ctx context.Context, name string) (*scribev1.Category, error)
 }
 
-// Deps are what the role works with. They outlive it.
+// Deps are the role's dependencies. They outlive it.
 type Deps struct {
 	// Log is the metadata engine.
-	Log metalog.Log
-	// Categories is the view of categories.
+	Log        metalog.Log
 	Categories Categories
-	// Peers returns the loads, 0 to 1000, of the other live servers of the role. Nil, like none, means that there is nowhere to send
-	// streams to.
+	// Peers returns the loads, 0 to 1000, of the other live servers of the role. nil, or an empty result, means that no other
+	// server can take streams.
 	Peers func() []uint32
-	// Logger defaults to none.
+	// Logger may be nil: then nothing is logged.
 	Logger *slog.Logger
-	// Registerer gets the metrics; nil keeps none. Close unregisters them.
+	// Registerer registers the metrics; nil registers none. Close unregisters them.
 	Registerer prometheus.Registerer
-	// Clock defaults to time.Now. Timers always run by package time.
+	// Clock defaults to time.Now. Timers always use package time.
 	Clock func() time.Time
 }
 

@@ -6,7 +6,8 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// creditBalance are what a client allows to be sent. A pointer takes one and its payload's length in bytes; it may overdraw the bytes.
+// creditBalance is what a client allows the stream to send. A pointer costs one and its payload's length in bytes; the bytes may
+// be overdrawn.
 type creditBalance struct {
 	pointers int64
 	bytes    int64
@@ -14,7 +15,7 @@ type creditBalance struct {
 
 func (c *creditBalance) addCredits(v *scribev1.StreamCredits) {
 	c.pointers = min(c.pointers+int64(v.GetPointers()), maxCredits)
-	// Overdrawn bytes are at most a payload: the sum does not overflow.
+	// The overdraft is at most one payload, so the sum does not overflow.
 	c.bytes = min(c.bytes+int64(min(v.GetBytes(), math.MaxInt64/2)), maxByteCredits)
 }
 

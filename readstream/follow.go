@@ -15,7 +15,7 @@ import (
 	"scribe/storage/metalog"
 )
 
-// feedListener is what a feed tells a stream. It only takes notes: the driver acts on them.
+// feedListener receives a feed's notifications for a stream. It only records them: the driver acts on them.
 type feedListener struct{ *consumerStream }
 
 var _ feed.Listener = feedListener{}
@@ -43,7 +43,7 @@ func (l feedListener) Floor(t int64) {
 	l.mu.Lock()
 	l.merge.Floor(t)
 	l.mu.Unlock()
-	if l.plan.window != merge.Unbounded { // else nothing waits for it
+	if l.plan.window != merge.Unbounded { // otherwise nothing waits for it
 		l.wakeDriver()
 	}
 }
@@ -71,26 +71,26 @@ func (l feedListener) Fail(err error) {
 	l.failStream(l.engineLost(err))
 }
 
-// noteLooked tells the merge of a look once the shards that it found are in it. The mutex is held.
+// noteLooked tells the merge of a look once the shards that it found were added. The mutex is held.
 func (st *consumerStream) noteLooked() {
 	if len(st.mu.appeared) == 0 && !st.mu.joining {
 		st.merge.Looked(st.mu.horizon)
 	}
 }
 
-// joinedShards is what was found of shards that have appeared.
+// joinedShards are new shards with their states.
 type joinedShards struct {
 	shards []record.ShardID
 	states []metalog.State
 	err    error
 }
 
-// startJoin begins to take shards in that the feed has told of, from their first records on. The stream goes on meanwhile, as far as its
-// window allows without them.
+// startJoin starts adding the shards that the feed has reported, from their first records on. Meanwhile the stream continues as
+// far as its window allows without them.
 func (st *consumerStream) startJoin(ctx context.Context, shards []record.ShardID) {
 	slices.Sort(shards)
 	shards = slices.Compact(shards)
-	st.member.Hold() // so that what is fetched now is newer than any floor
+	st.member.Hold() // so that the tails fetched now are newer than any floor
 	st.running.Go(func() {
 		found := joinedShards{shards: shards}
 		for part := range slices.Chunk(shards, metalog.MaxShards) {
@@ -107,14 +107,14 @@ func (st *consumerStream) startJoin(ctx context.Context, shards []record.ShardID
 	})
 }
 
-// readTails asks where shards end.
+// readTails returns the states of shards.
 func (st *consumerStream) readTails(ctx context.Context, shards []record.ShardID) ([]metalog.State, error) {
 	ctx, cancel := context.WithTimeout(ctx, st.s.cfg.ReadTimeout)
 	defer cancel()
 	return st.s.deps.Log.Tail(ctx, shards)
 }
 
-// finishJoin takes in those of the shards that are not in the stream.
+// finishJoin adds those of the shards that are not in the stream.
 func (st *consumerStream) finishJoin(ctx context.Context, found *joinedShards) error {
 	if found.err != nil {
 		st.mu.Lock()
@@ -131,7 +131,7 @@ func (st *consumerStream) finishJoin(ctx context.Context, found *joinedShards) e
 	st.mu.joining = false
 	st.noteLooked()
 	st.mu.Unlock()
-	st.wakeDriver() // others may have appeared meanwhile
+	st.wakeDriver() // more may have appeared in the meantime
 	return nil
 }
 
@@ -167,17 +167,17 @@ func (st *consumerStream) admitShards(states []metalog.State) error {
 	return nil
 }
 
-// resolveTimeout bounds how long a question to the control plane takes.
+// resolveTimeout bounds a request to the control plane.
 const resolveTimeout = 5 * time.Second
 
-// categoryExists sees to it that the stream ends when its category was deleted, or deleted and created again, and is opened again when
-// its order is another one.
+// categoryExists ends the stream when its category was deleted, or deleted and created again, and evicts it when the category's
+// order has changed.
 func (st *consumerStream) categoryExists(ctx context.Context) {
 	if cat, ok := st.s.deps.Categories.Lookup(st.plan.category); ok && cat.GetId() == st.cat.GetId() {
 		st.compareCategory(cat)
 		return
 	}
-	// The local view may be behind what the control plane said of the name when the stream opened.
+	// The local view may lag what the control plane reported when the stream opened.
 	st.mu.Lock()
 	asking := st.mu.asking
 	st.mu.asking = true
@@ -191,14 +191,14 @@ func (st *consumerStream) categoryExists(ctx context.Context) {
 		cat, err := st.s.deps.Categories.Resolve(ctx, st.plan.category)
 		if err == nil || rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_CATEGORY {
 			st.compareCategory(cat)
-		} // else the control plane is away: nothing is known, so nothing has changed
+		} // otherwise the control plane is unavailable: assume no change
 		st.mu.Lock()
 		defer st.mu.Unlock()
 		st.mu.asking = false
 	})
 }
 
-// compareCategory compares the category with what has its name now, nil for nothing.
+// compareCategory compares the stream's category with the one that has its name now; nil = none.
 func (st *consumerStream) compareCategory(now *scribev1.Category) {
 	switch {
 	case now.GetId() != st.cat.GetId():

@@ -8,7 +8,7 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// metrics of the role; see metric names for what they count.
+// metrics are the role's metrics.
 type metrics struct {
 	registerer prometheus.Registerer
 	all        []prometheus.Collector
@@ -90,7 +90,7 @@ func newMetrics(r prometheus.Registerer, s *Server) (*metrics, error) {
 	return m, nil
 }
 
-// measured are the metrics that are looked up when they are asked for.
+// measured are the metrics that are computed when they are collected.
 func measured(s *Server) []prometheus.Collector {
 	gauge := func(name, help string, labels prometheus.Labels, value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -129,7 +129,7 @@ func (m *metrics) close() {
 	}
 }
 
-// label is a reason as the value of a label: "trimmed" for REASON_TRIMMED.
+// label returns a reason as a label value: "trimmed" for REASON_TRIMMED.
 func label(r scribev1.Reason) string { return reasonLabels[r] }
 
 var reasonLabels = func() map[scribev1.Reason]string {

@@ -2,9 +2,9 @@ package readstream
 
 import "math"
 
-// Needs returns, for each category that streams read, the persisted time from which they still need records, Unix microseconds: what has
-// not been handed out of the logs, and what was sent and whose credits the client has not given back. Streams of which neither is known
-// yet are left out.
+// Needs returns, for each category that streams read, the persisted time from which they still need records, in Unix
+// microseconds. Needed are records that were not handed out yet, and records that were sent but whose credits the client has not
+// returned. Streams for which neither is known yet are left out.
 func (s *Server) Needs() map[uint32]int64 {
 	needs := map[uint32]int64{}
 	for _, st := range s.openStreams() {
@@ -16,7 +16,7 @@ func (s *Server) Needs() map[uint32]int64 {
 	return needs
 }
 
-// neededSince is the persisted time from which the stream needs records; 0 when that is not known.
+// neededSince returns the persisted time from which the stream needs records; 0 when it is unknown.
 func (st *consumerStream) neededSince() int64 {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -28,7 +28,7 @@ func (st *consumerStream) neededSince() int64 {
 		from = min(from, low)
 	}
 	if sourced := st.sourced.Load(); sourced > 0 && st.merge.Pending() > 0 {
-		from = min(from, sourced) // a sequenced log is trimmed by the times of its sources, which are earlier
+		from = min(from, sourced) // a sequenced log is trimmed by its sources' times, which are earlier
 	}
 	if from == math.MaxInt64 {
 		return 0

@@ -2,24 +2,24 @@ package readstream
 
 import "math"
 
-// maxRuns bounds what is remembered of pointers that were sent.
+// maxRuns bounds the remembered runs of sent pointers.
 const maxRuns = 64
 
-// sentRuns remembers how old the pointers are that were sent and whose credits have not come back: the client may still be about to fetch
-// what they stand for. Credits given at the start, or beyond what was sent, give nothing back. It takes at most maxRuns runs: where there
-// are more, neighbours become one, of which the oldest time holds until the last of its credits is back.
+// sentRuns tracks the age of the pointers that were sent and whose credits have not come back: the client may still fetch their
+// payloads. Credits given at the start, or beyond what was sent, return nothing. It keeps at most maxRuns runs: beyond that it
+// merges neighbors, and the oldest time of a merged run holds until the last of its credits is back.
 type sentRuns struct {
 	runs           []sentRun // in the order of sending
 	sent, returned uint64
 }
 
-// sentRun is pointers that were sent one after another: those up to the end-th, and the least persisted time among them.
+// sentRun is a run of sent pointers, up to pointer number end, with their least persisted time.
 type sentRun struct {
 	end  uint64
 	time int64
 }
 
-// noteSent takes note of n pointers, none persisted before time.
+// noteSent records n sent pointers, none persisted before time.
 func (o *sentRuns) noteSent(n int, time int64) {
 	if len(o.runs) == maxRuns {
 		for i := range maxRuns / 2 {
@@ -32,7 +32,7 @@ func (o *sentRuns) noteSent(n int, time int64) {
 	o.runs = append(o.runs, sentRun{o.sent, time})
 }
 
-// noteReturned takes note of credits that the client has given.
+// noteReturned records credits that the client has given.
 func (o *sentRuns) noteReturned(n uint32) {
 	o.returned = min(o.returned+uint64(n), o.sent)
 	done := 0
@@ -42,7 +42,7 @@ func (o *sentRuns) noteReturned(n uint32) {
 	o.runs = o.runs[:copy(o.runs, o.runs[done:])]
 }
 
-// oldestTime is a time before which none of them was persisted; the largest when there are none.
+// oldestTime returns a lower bound of their persisted times; the largest value when there are none.
 func (o *sentRuns) oldestTime() int64 {
 	t := int64(math.MaxInt64)
 	for _, r := range o.runs {

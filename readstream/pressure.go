@@ -2,16 +2,16 @@ package readstream
 
 import "time"
 
-// waitState is what a stream is waiting for, as far as others may want to know.
+// waitState is what a stream is waiting for, for metrics and for relieveMemory.
 type waitState uint32
 
-// Standings. The names of those that are waits are values of a metric's label.
+// Standings. The names of the waiting ones are values of a metric's label.
 const (
 	runs          waitState = 0
-	waitsNews     waitState = 1 // there is nothing to send
+	waitsNews     waitState = 1 // nothing to send
 	waitsCredits  waitState = 2
-	waitsSend     waitState = 3 // the client, or the connection, does not take what is sent
-	waitsWindow   waitState = 4 // until the window lets something go
+	waitsSend     waitState = 3 // the client, or the connection, does not accept what is sent
+	waitsWindow   waitState = 4 // the window holds records back
 	waitsLog      waitState = 5 // a read is slow or has failed
 	lastStanding            = waitsLog
 	relievePause            = 100 * time.Millisecond
@@ -21,8 +21,8 @@ const (
 
 var standingLabels = [lastStanding + 1]string{"", "news", "credits", "send", "window", "log"}
 
-// relieveMemory makes room when streams hold so much that others can't read in large steps: streams give back what they hold beyond an equal
-// share, those first that their clients keep waiting. It is called by streams that read, and does something at most every relievePause.
+// relieveMemory frees memory when streams hold so much that others can't read in large steps: streams give back what they hold
+// beyond an equal share, first those whose clients are slow. Streams that read call it; it acts at most once every relievePause.
 func (s *Server) relieveMemory() {
 	if !s.budget.Pressed() {
 		return
@@ -44,7 +44,7 @@ func (s *Server) relieveMemory() {
 	}
 }
 
-// shrinkToShare gives back what the stream holds beyond its share, and returns how much that was.
+// shrinkToShare gives back what the stream holds beyond its share, and returns the number of bytes.
 func (st *consumerStream) shrinkToShare() int {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -58,7 +58,7 @@ func (st *consumerStream) shrinkToShare() int {
 	return returned
 }
 
-// openStreams are the open ones.
+// openStreams returns the open streams.
 func (s *Server) openStreams() []*consumerStream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +69,7 @@ func (s *Server) openStreams() []*consumerStream {
 	return streams
 }
 
-// countWaiting is how many streams have a standing.
+// countWaiting returns the number of streams in a wait state.
 func (s *Server) countWaiting(of waitState) float64 {
 	n := 0
 	for _, st := range s.openStreams() {
@@ -80,7 +80,7 @@ func (s *Server) countWaiting(of waitState) float64 {
 	return float64(n)
 }
 
-// measureLag is how many pointers streams have not sent, and how far the one that is furthest behind is.
+// measureLag returns the number of pointers that streams have not sent, and the lag of the stream that lags most.
 func (s *Server) measureLag() (pointers uint64, lag time.Duration) {
 	now := s.clock().UnixMicro()
 	for _, st := range s.openStreams() {

@@ -21,32 +21,34 @@ import (
 	"scribe/storage/metalog"
 )
 
-// pruneFilter is a stream's query, as far as it says which payloads can be left out.
+// pruneFilter is the part of a stream's query that decides which payloads can be left out.
 type pruneFilter struct {
 	where expr.Expr
 	defs  *zone.Definitions
-	// placed: where names what the place of a pointer says, so that pointers of which nothing was learned can be left out, too.
+	// placed: the filter uses columns given by a pointer's shard and time, so that pointers without a zone map can be left out,
+	// too.
 	placed bool
 }
 
-// recordPlace is a record's.
+// recordPlace identifies a record.
 type recordPlace struct {
 	shard record.ShardID
 	lsn   record.LSN
 }
 
-// prunedPointer is a pointer that will be left out when it is its turn: no row of its payload matches the filter.
+// prunedPointer is a pointer to be left out when it is its turn: no row of its payload matches the filter.
 type prunedPointer struct {
 	messages, bytes uint64
-	// Of a sequenced log: the number of the message behind the payload, and the pointer's persisted time in its source.
+	// Of a sequenced log: the number of the message after the payload, and the pointer's persisted time in its source.
 	next    uint64
 	sourced int64
 }
 
-// planBytes bounds the texts of queries that are kept bound.
+// planBytes bounds the texts of queries whose bound form is cached.
 const planBytes = 1 << 20
 
-// bindFilter binds the query of a start to the category's schema. The view of categories may be behind the schema that the client knows.
+// bindFilter binds a start's query to the category's schema. The local view of categories may lag the schema that the client
+// knows.
 func (s *Server) bindFilter(ctx context.Context, p *streamPlan, cat *scribev1.Category) error {
 	if p.query == nil {
 		return nil
@@ -69,17 +71,17 @@ func (s *Server) bindFilter(ctx context.Context, p *streamPlan, cat *scribev1.Ca
 	expr.Columns(f.where, func(c *expr.Column) {
 		f.placed = f.placed || c.Name == schema.ColumnPersisted || c.Name == schema.ColumnShard
 	})
-	f.placed = f.placed && !p.sequenced // readers of a sequenced log see the places of the sources
+	f.placed = f.placed && !p.sequenced // readers of a sequenced log see the shards and times of the sources
 	p.filter = f
 	return nil
 }
 
-// annotationsTimeout bounds a question for what was learned of payloads, where Config.ReadGrace is not longer: streams go on without it
+// annotationsTimeout bounds a request for annotations, unless Config.ReadGrace is longer: streams continue without annotations
 // rather than wait.
 const annotationsTimeout = time.Second
 
-// readAnnotations returns what is known of the payloads of records from an LSN on, and up to which it says all. It is only of use, so what fails is
-// counted, and nothing more: then it says of all that nothing is known.
+// readAnnotations returns the annotations of a shard's records from an LSN on, and the LSN below which they are complete.
+// Annotations are only an optimization: a failure is counted, and the result then says that nothing is known of any record.
 func (st *consumerStream) readAnnotations(ctx context.Context, shard record.ShardID, from, to record.LSN) (notes map[record.LSN][]byte, until record.LSN) {
 	ctx, cancel := context.WithTimeout(ctx, max(annotationsTimeout, st.s.cfg.ReadGrace))
 	defer cancel()
@@ -97,8 +99,8 @@ func (st *consumerStream) readAnnotations(ctx context.Context, shard record.Shar
 	return notes, until
 }
 
-// judgeEntries returns which of the records that were read can be left out. What was learned of them is held for an answer of the engine at a
-// time: that of many records may be larger than they are.
+// judgeEntries returns which of the records read can be left out. It holds annotations of one engine answer at a time: those of
+// many records may be larger than the records.
 func (st *consumerStream) judgeEntries(ctx context.Context, shard record.ShardID, entries []metalog.Entry) map[record.LSN]prunedPointer {
 	f := st.plan.filter
 	if f == nil || len(entries) == 0 {
@@ -114,7 +116,7 @@ func (st *consumerStream) judgeEntries(ctx context.Context, shard record.ShardID
 		}
 		note := notes[e.LSN]
 		if note == nil && !f.placed || st.plan.buckets != nil && !st.plan.buckets.Has(shard, e.LSN) {
-			continue // what is in buckets of others is passed over anyway
+			continue // records in buckets of other members are skipped anyway
 		}
 		l, encoded, ok := st.pointerOf(e)
 		if ok && !f.mayMatch(st, shard, e.Time, note, encoded) {
@@ -124,8 +126,8 @@ func (st *consumerStream) judgeEntries(ctx context.Context, shard record.ShardID
 	return out
 }
 
-// keepPruned keeps which records of a shard can be left out, of those that the merge holds: others were handed out while they were judged, or will be
-// read, and judged, again. The mutex is held.
+// keepPruned remembers which records of a shard can be left out, among those that the merge holds: others were handed out while
+// they were judged, or will be read and judged again. The mutex is held.
 func (st *consumerStream) keepPruned(shard record.ShardID, leave map[record.LSN]prunedPointer) {
 	if len(leave) == 0 {
 		return
@@ -141,7 +143,7 @@ func (st *consumerStream) keepPruned(shard record.ShardID, leave map[record.LSN]
 	}
 }
 
-// dropPruned drops what is kept of records that the merge has given back. The mutex is held.
+// dropPruned forgets records that the merge has given back. The mutex is held.
 func (st *consumerStream) dropPruned() {
 	maps.DeleteFunc(st.mu.left, func(at recordPlace, _ prunedPointer) bool {
 		_, to := st.merge.Held(at.shard)
@@ -149,7 +151,7 @@ func (st *consumerStream) dropPruned() {
 	})
 }
 
-// forgetPruned drops what was kept of records that the merge has handed out. The mutex is held.
+// forgetPruned forgets a record that the merge has handed out. The mutex is held.
 func (st *consumerStream) forgetPruned(it *merge.Item) {
 	switch {
 	case len(st.mu.left) == 0:
@@ -160,7 +162,7 @@ func (st *consumerStream) forgetPruned(it *merge.Item) {
 	}
 }
 
-// pointerOf reads the pointer of a record. What is none, or can't be read, is not left out: whoever comes to it says what is wrong.
+// pointerOf decodes the pointer of a record. If that fails the record is not left out: the next reader of it reports the error.
 func (st *consumerStream) pointerOf(e *metalog.Entry) (l prunedPointer, encoded []byte, ok bool) {
 	encoded = e.Data
 	if st.plan.sequenced {
@@ -179,7 +181,7 @@ func (st *consumerStream) pointerOf(e *metalog.Entry) (l prunedPointer, encoded 
 	return l, encoded, true
 }
 
-// mayMatch reports whether a row of the payload of a pointer may match.
+// mayMatch reports whether a row of a pointer's payload may match.
 func (f *pruneFilter) mayMatch(st *consumerStream, shard record.ShardID, time int64, note, encoded []byte) bool {
 	var m *zone.Map
 	if note != nil {
@@ -187,7 +189,7 @@ func (f *pruneFilter) mayMatch(st *consumerStream, shard record.ShardID, time in
 		switch {
 		case err == nil:
 			m = known.Under(f.defs)
-		case errors.Is(err, zone.ErrVersion): // of a newer build
+		case errors.Is(err, zone.ErrVersion): // written by a newer build
 		default:
 			st.s.metrics.badZones.Inc()
 		}
@@ -199,8 +201,8 @@ func (f *pruneFilter) mayMatch(st *consumerStream, shard record.ShardID, time in
 	return zone.MayMatch(f.where, m)
 }
 
-// prunesNext takes the merge's next entry out, and reports that it did, if it can be left out: it takes neither credits nor room, and the
-// client is told. The mutex is held.
+// prunesNext drops the merge's next entry if it can be left out, and reports whether it did. A dropped entry takes no credits and
+// no space in the batch, and the client is told. The mutex is held.
 func (st *consumerStream) prunesNext() bool {
 	if len(st.mu.left) == 0 {
 		return false
@@ -224,11 +226,11 @@ func (st *consumerStream) prunesNext() bool {
 	return true
 }
 
-// skippedRuns are runs of pointers that were left out and that the client was not told of. Between two entries there is at most one of a
-// shard: where the shard goes on is all that counts.
+// skippedRuns are runs of left-out pointers that the client was not told of yet. Between two entries there is at most one run per
+// shard: only the shard's next LSN matters.
 type skippedRuns struct {
 	runs []*scribev1.StreamSkip
-	// last are the runs of shards behind the newest entry, which is the after-th.
+	// last are the runs after the newest entry, by shard; after is that entry's number.
 	last  map[record.ShardID]*scribev1.StreamSkip
 	after int
 }
@@ -251,7 +253,7 @@ func (s *skippedRuns) addSkipped(shard record.ShardID, lsn record.LSN, time int6
 	run.Bytes += l.bytes
 }
 
-// takeRuns returns the runs, and forgets them.
+// takeRuns removes and returns the runs.
 func (s *skippedRuns) takeRuns() []*scribev1.StreamSkip {
 	runs := s.runs
 	s.runs, s.last = nil, nil

@@ -12,11 +12,11 @@ import (
 	"scribe/storage/metalog"
 )
 
-// wholeCategory stands in stream.failing for calls that are not about one shard.
+// wholeCategory is the key in consumerStream.failing for calls that are not about one shard.
 const wholeCategory record.ShardID = 0
 
-// handleFailure is what the driver makes of a failed call: it goes on, and tries again at the next tick, unless it has failed for too
-// long without a success between.
+// handleFailure handles a failed call of the engine: the stream continues, and retries at the next tick, unless calls have failed
+// for Config.FailAfter without a success.
 func (st *consumerStream) handleFailure(ctx context.Context, shard record.ShardID, call string, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -43,34 +43,35 @@ func (st *consumerStream) engineLost(err error) error {
 		"the metadata engine has failed for more than %v: %w", st.s.cfg.FailAfter, err)
 }
 
-// engineClosed sends the client away: the engine of this process is closed with the process.
+// engineClosed evicts the client: the engine of this process is closed when the process ends.
 func (st *consumerStream) engineClosed() {
 	st.sendAway(evictionNotice{scribev1.Reason_REASON_SHUTTING_DOWN, "the metadata engine of this server is closed"})
 }
 
-// runningRead is a read that runs. There may be two of a shard for a moment: the merge is told of the first one before the driver is.
+// runningRead is a running read. A shard may briefly have two: the merge is told of the first one's result before the driver is.
 type runningRead struct {
 	shard record.ShardID
 	since time.Time
 	late  bool
 }
 
-// readDone is a read that the merge was told of.
+// readDone is a read whose result the merge has received.
 type readDone struct {
 	*runningRead
 	err error
 }
 
-// promptReads is how many reads run that the stream waits for.
+// promptReads returns the number of running reads that the stream waits for.
 func (st *consumerStream) promptReads() int { return len(st.reading) - st.late }
 
-// mayRead reports whether there is a read to wait for, or a place for another one.
+// mayRead reports whether a read is running that the stream waits for, or another one may start.
 func (st *consumerStream) mayRead() bool {
 	return st.promptReads() > 0 || st.late < lateReads*st.s.cfg.Reads
 }
 
-// startReads begins the reads that the merge wants, some at a time, and waits until one has ended, since what it brings may come first. It does
-// not wait for long: a shard that does not answer keeps back what its window says, and nothing else. Nor does a batch that waits beside it.
+// startReads starts the reads that the merge wants, up to the limits, and waits until one has ended, since it may bring what
+// comes first. The wait is bounded by ReadGrace and by the batch's linger: a shard that does not answer holds back only what its
+// window covers.
 func (st *consumerStream) startReads(ctx context.Context) error {
 	st.s.relieveMemory()
 	st.mu.Lock()
@@ -86,7 +87,7 @@ func (st *consumerStream) startReads(ctx context.Context) error {
 		})
 	}
 	if st.promptReads() == 0 {
-		return nil // what was wanted has come in the meantime
+		return nil // updates have brought what was wanted
 	}
 	wait := st.graceLeft(time.Now())
 	if len(st.batch) > 0 {
@@ -107,7 +108,7 @@ func (st *consumerStream) startReads(ctx context.Context) error {
 	return nil
 }
 
-// graceLeft is how long the stream waits for the reads that run. Those that have run for long enough are late.
+// graceLeft returns how long the stream still waits for the running reads. It marks reads that exceed ReadGrace as late.
 func (st *consumerStream) graceLeft(now time.Time) time.Duration {
 	left := st.s.cfg.ReadGrace
 	for r := range st.reading {
@@ -127,7 +128,7 @@ func (st *consumerStream) graceLeft(now time.Time) time.Duration {
 	return left
 }
 
-// finishRead takes note of a read that has ended.
+// finishRead handles the end of a read.
 func (st *consumerStream) finishRead(ctx context.Context, done readDone) error {
 	if done.late {
 		st.late--
@@ -140,16 +141,16 @@ func (st *consumerStream) finishRead(ctx context.Context, done readDone) error {
 	return st.handleFailure(ctx, done.shard, "read", done.err)
 }
 
-// recordCost is what a small record takes in a queue, to keep a read of many small ones within its room.
+// recordCost is the memory of a small record in a queue. It keeps a read of many small records within its limit.
 const recordCost = 160
 
-// readOne does one read and tells the merge.
+// readOne makes one read and gives its result to the merge.
 func (st *consumerStream) readOne(ctx context.Context, w merge.Want) error {
 	st.s.metrics.reads.Inc()
 	entries, err := st.s.deps.Log.Read(ctx, w.Shard, w.LSN, w.MaxBytes/recordCost+1, w.MaxBytes)
 	at := damagedAt(err, w.LSN)
 	if at > w.LSN {
-		// The damage is behind good records, or the engine does not say where; then the first record alone tells.
+		// The damage is after good records, or the engine does not say where. Then reading the first record alone tells.
 		good := 1
 		if at > w.LSN && at != unknownPlace {
 			good = int(at - w.LSN)
@@ -185,15 +186,15 @@ func (st *consumerStream) readOne(ctx context.Context, w merge.Want) error {
 	return err
 }
 
-// Answers of damagedAt that are no LSN of a record.
+// Results of damagedAt that are not the LSN of a record.
 const (
-	// unknownPlace: some record is damaged.
+	// unknownPlace: a record is damaged, but it is not known which.
 	unknownPlace record.LSN = 1<<64 - 1
-	// noRecord: none is. The shard's own state may be.
+	// noRecord: no record is damaged. The shard's own state may be.
 	noRecord record.LSN = 0
 )
 
-// damagedAt returns which record the error of a read from an LSN says is damaged.
+// damagedAt returns the LSN of the record that a read's error reports as damaged.
 func damagedAt(err error, from record.LSN) record.LSN {
 	c := new(metalog.CorruptError)
 	switch {
@@ -205,7 +206,7 @@ func damagedAt(err error, from record.LSN) record.LSN {
 	return noRecord
 }
 
-// firstLSN is where a shard begins whose read failed with ErrTrimmed.
+// firstLSN returns the first LSN of a shard whose read failed with ErrTrimmed.
 func (st *consumerStream) firstLSN(ctx context.Context, shard record.ShardID, err error) (record.LSN, error) {
 	if t := new(metalog.TrimmedError); errors.As(err, &t) && t.First > 0 {
 		return t.First, nil

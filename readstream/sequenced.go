@@ -13,7 +13,7 @@ import (
 	"scribe/storage/metalog"
 )
 
-// listShards returns the logs that a stream can be of. A sequenced log may not be there yet: then it is followed from when it is.
+// listShards returns the logs that a stream may contain. A sequenced log may not exist yet: then it is followed once it does.
 func (s *Server) listShards(ctx context.Context, p *streamPlan, cat *scribev1.Category) ([]metalog.State, error) {
 	states, err := s.deps.Log.Shards(ctx, cat.GetId())
 	if err != nil || !p.sequenced {
@@ -25,9 +25,10 @@ func (s *Server) listShards(ctx context.Context, p *streamPlan, cat *scribev1.Ca
 	return s.deps.Log.Tail(ctx, []record.ShardID{sequenced.Log(cat.GetId())})
 }
 
-// awaitSequencer waits, for a while, until everything is sequenced that was acknowledged before a stream was asked for: who writes, and
-// then reads to the end or from the end, finds, or does not find, what was written. A sequencer that is far behind, or none, is not
-// waited for: such a stream ends, or begins, where the sequenced log does.
+// awaitSequencer waits, at most Config.SequencedWait, until all messages are sequenced that were acknowledged before the stream
+// was requested. So a client that writes and then reads to the end finds its messages, and one that then reads from the end does
+// not. It does not wait longer for a sequencer that lags or does not run: such a stream ends, or begins, where the sequenced log
+// does.
 func (s *Server) awaitSequencer(ctx context.Context, states []metalog.State) error {
 	deadline := time.Now().Add(s.cfg.SequencedWait)
 	for pause := time.Millisecond; ; pause *= 2 {
@@ -41,7 +42,7 @@ func (s *Server) awaitSequencer(ctx context.Context, states []metalog.State) err
 				var err error
 				if state, err = positions.Read(ctx, s.deps.Log, v.Shard.Category()); err != nil {
 					s.log.Warn("how far a category is sequenced can't be read", "category_id", v.Shard.Category(), "error", err)
-					return nil // its sequencer, which can't go on, says more; what is sequenced can be read
+					return nil // the failing sequencer reports details; what is sequenced can be read
 				}
 			}
 			done = done && state.Position(v.Shard) >= v.NextLSN
@@ -63,8 +64,8 @@ func (s *Server) awaitSequencer(ctx context.Context, states []metalog.State) err
 	}
 }
 
-// unwrapEntry returns the pointer that an entry holds. Of a sequenced log, it takes it out of its record, and makes the entry a gap where the
-// record is one.
+// unwrapEntry returns the pointer of an entry. In a sequenced log it extracts the pointer from the record, or turns the entry
+// into a gap if the record is one.
 func (st *consumerStream) unwrapEntry(it *merge.Item) (pointer.Pointer, error) {
 	if !st.plan.sequenced {
 		return pointer.Decode(it.Data)
@@ -89,7 +90,7 @@ func (st *consumerStream) unwrapEntry(it *merge.Item) (pointer.Pointer, error) {
 	return p, err
 }
 
-// addSources says of the entries of a sequenced log where they were written, and which messages they are.
+// addSources sets, on entries of a sequenced log, where they were written and their messages' numbers.
 func (st *consumerStream) addSources(entries []*scribev1.StreamEntry) {
 	for i := range st.sources {
 		rec := &st.sources[i]

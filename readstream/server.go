@@ -28,12 +28,12 @@ type Server struct {
 	budget  *merge.Budget
 	hub     *feed.Hub
 	plans   *queryplan.Cache
-	// cursors are the shards that streams follow, each stream counting its own.
+	// cursors counts the followed shards, once for each stream.
 	cursors atomic.Int64
-	// relieved is when streams gave back memory last.
+	// relieved is when streams last gave back memory.
 	relieved atomic.Int64
 
-	calls lifecycle.Calls // the streams that were admitted
+	calls lifecycle.Calls // the admitted streams
 
 	// evicting ends when Close begins, gone when streams must end without a notice.
 	evicting  context.Context
@@ -44,8 +44,8 @@ type Server struct {
 
 	mu struct {
 		sync.Mutex
-		// open are the streams that run; rate is how many pointers a second they sent when they were last measured, and measured how many they
-		// were then.
+		// open are the running streams; rate is the pointers per second that they sent at the last measurement, measured their
+		// number then.
 		open     map[*consumerStream]struct{}
 		rate     float64
 		measured int
@@ -88,9 +88,9 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return s, nil
 }
 
-// Close refuses new streams, sends every open one a notice with its positions, and waits until they have ended. When ctx ends
-// first, streams whose clients do not take the notice are abandoned: they end when their send returns, and the error says how
-// many they were. Repeating it is harmless.
+// Close refuses new streams, evicts every open one with its positions, and waits until they have ended. When ctx ends first,
+// streams whose clients do not accept the eviction are abandoned: they end when their send returns, and the error states their
+// number. Repeated calls are harmless.
 func (s *Server) Close(ctx context.Context) error {
 	first := s.calls.Drain()
 	s.evict()
@@ -145,7 +145,7 @@ func (s *Server) noteEnded(st *consumerStream, err error) {
 	case err == nil:
 		s.metrics.ended.WithLabelValues("evicted").Inc()
 	case reason == scribev1.Reason_REASON_UNSPECIFIED || reason == scribev1.Reason_REASON_UNKNOWN_OUTCOME:
-		// A transport that broke, or a client that went away: nothing of ours.
+		// The transport broke, or the client went away: not an error of this role.
 		s.metrics.ended.WithLabelValues("none").Inc()
 	default:
 		s.metrics.ended.WithLabelValues(label(reason)).Inc()
@@ -158,7 +158,7 @@ func (s *Server) noteEnded(st *consumerStream, err error) {
 }
 
 func (s *Server) admitStream() error {
-	s.mu.Lock() // so that no two take the last place
+	s.mu.Lock() // serializes the check of the limits with the admission
 	defer s.mu.Unlock()
 	switch {
 	case s.calls.Running() >= s.cfg.MaxStreams:
@@ -176,7 +176,7 @@ func (s *Server) releaseStream() {
 	s.calls.Leave()
 }
 
-// enlistStream makes a stream one of those that are balanced.
+// enlistStream adds a stream to those that are balanced.
 func (s *Server) enlistStream(st *consumerStream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,7 +198,7 @@ func (s *Server) closingError() error {
 func (s *Server) receiveStart(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error)) (*scribev1.StreamStart, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.StartTimeout)
 	defer cancel()
-	defer context.AfterFunc(s.evicting, cancel)() // a stream that has not begun does not hold up Close
+	defer context.AfterFunc(s.evicting, cancel)() // a stream that has not begun does not delay Close
 	req, err := recv(ctx)
 	switch {
 	case err == nil && req.GetStart() != nil:

@@ -22,10 +22,10 @@ import (
 	"scribe/storage/metalog"
 )
 
-// clockSkew is how far ahead of the server's clock a start time may be.
+// clockSkew is how far a start time may be ahead of the server's clock.
 const clockSkew = time.Minute
 
-// streamPlan is a StreamStart that was found valid.
+// streamPlan is a validated StreamStart.
 type streamPlan struct {
 	category  string
 	consumer  string
@@ -37,15 +37,15 @@ type streamPlan struct {
 	heartbeat time.Duration
 	credits   creditBalance
 	buckets   *bucket.Filter // nil = all
-	// query is what the reader filters by, nil = nothing; filter what of it leaves payloads out, once it is bound, nil = nothing.
+	// query is the reader's filter, nil = none; filter is its bound form for leaving out payloads, nil = none.
 	query  *scribev1.Query
 	filter *pruneFilter
-	// unsequenced asks for the sources of a sequenced category. sequenced says that the stream is one of a sequenced log; of find.
+	// unsequenced requests the sources of a sequenced category. sequenced: the stream reads the sequenced log; set by findShards.
 	unsequenced bool
 	sequenced   bool
 }
 
-// wantsShard reports whether a shard is in the stream.
+// wantsShard reports whether the stream reads a shard.
 func (p *streamPlan) wantsShard(shard record.ShardID) bool {
 	if p.buckets != nil && !p.buckets.HasSome(shard) {
 		return false
@@ -60,7 +60,7 @@ func (p *streamPlan) wantsShard(shard record.ShardID) bool {
 	return ok
 }
 
-// requestViolations collects what is wrong with a request, and keeps what it says short.
+// requestViolations collects the violations of a request, and keeps their text short.
 type requestViolations struct {
 	list []string
 	more int
@@ -86,7 +86,7 @@ func (f *requestViolations) asError(reason scribev1.Reason, what string) error {
 	return rpc.Errorf(reason, "%s: %s", what, text)
 }
 
-// newPlan checks a StreamStart as far as that needs no category. It reports every fault.
+// newPlan checks a StreamStart as far as possible without its category. It reports every violation.
 func newPlan(req *scribev1.StreamStart, now time.Time) (*streamPlan, error) {
 	var f requestViolations
 	p := &streamPlan{
@@ -127,16 +127,16 @@ func newPlan(req *scribev1.StreamStart, now time.Time) (*streamPlan, error) {
 	return p, f.asError(scribev1.Reason_REASON_INVALID, "start of a stream")
 }
 
-// noWindow says that the reader left the window to the category.
+// noWindow means that the reader uses the category's window.
 const noWindow = -1
 
-// windowIn is the window that holds in a category, in microseconds.
+// windowIn returns the window of a stream of a category, in microseconds.
 func (p *streamPlan) windowIn(c *scribev1.Category) int64 {
 	switch w := c.GetOrderingWindow(); {
 	case p.sequenced:
-		return merge.Unbounded // of one log, whose order is its own
+		return merge.Unbounded // one log, which has its own order
 	case c.HasOneOrder():
-		return 0 // the one order that does not depend on when what was read
+		return 0 // the only order that does not depend on what was read when
 	case p.window != noWindow:
 		return p.window
 	case w != nil:
@@ -146,7 +146,7 @@ func (p *streamPlan) windowIn(c *scribev1.Category) int64 {
 	}
 }
 
-// checkDuration checks a duration. A limit of 0 is none.
+// checkDuration checks a duration. A limit of 0 means none.
 func checkDuration(d *durationpb.Duration, what string, least, most time.Duration, f *requestViolations) time.Duration {
 	if err := d.CheckValid(); err != nil {
 		f.addViolation("invalid %s: %v", what, err)
@@ -190,7 +190,7 @@ func (p *streamPlan) setStart(req *scribev1.StreamStart, now time.Time, f *reque
 	}
 }
 
-// setBuckets takes the buckets that a member of a group reads.
+// setBuckets sets the buckets that a group member reads.
 func (p *streamPlan) setBuckets(b *scribev1.StreamBuckets, f *requestViolations) {
 	if b == nil {
 		return
@@ -227,7 +227,7 @@ func (p *streamPlan) setResume(req *scribev1.StreamStart, f *requestViolations) 
 	}
 }
 
-// checkCategory compares a plan with its category.
+// checkCategory checks a plan against its category.
 func (p *streamPlan) checkCategory(c *scribev1.Category) error {
 	var unknown, foreign requestViolations
 	for _, l := range p.logical {
@@ -249,7 +249,7 @@ func (p *streamPlan) checkCategory(c *scribev1.Category) error {
 	return foreign.asError(scribev1.Reason_REASON_INVALID, foreignPositions(p.category, c.GetId()))
 }
 
-// openStream receives the StreamStart and prepares the stream: all that can be refused is refused here.
+// openStream receives the StreamStart and prepares the stream. Every refusal happens here.
 func (s *Server) openStream(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) (*consumerStream, error) {
 	req, err := s.receiveStart(ctx, recv)
 	if err != nil {
@@ -269,7 +269,7 @@ func (s *Server) openStream(ctx context.Context, recv func(context.Context) (*sc
 	return st, err
 }
 
-// errOpening ends what takes too long while a stream opens.
+// errOpening cancels the opening of a stream that takes too long.
 var errOpening = errors.New("readstream: opening takes too long")
 
 func (s *Server) prepareStream(ctx context.Context, p *streamPlan, send func(*scribev1.StreamResponse) error) (*consumerStream, error) {
@@ -288,7 +288,7 @@ func (s *Server) prepareStream(ctx context.Context, p *streamPlan, send func(*sc
 	return st, nil
 }
 
-// findShards returns the category of a plan, and its shards.
+// findShards returns a plan's category and its shards.
 func (s *Server) findShards(ctx context.Context, p *streamPlan) (*scribev1.Category, []metalog.State, error) {
 	cat, err := s.findCategory(ctx, p.category)
 	if err != nil {
@@ -309,12 +309,13 @@ func (s *Server) findShards(ctx context.Context, p *streamPlan) (*scribev1.Categ
 		if asked || !slices.ContainsFunc(states, func(v metalog.State) bool { return v.Sealed }) {
 			return cat, states, nil
 		}
-		// Logs are sealed when their category is deleted. The view may not know it yet, nor what has been created under the name since.
+		// Logs are sealed when their category is deleted. The local view may not show that yet, nor a new category under the same
+		// name.
 		now, err := s.deps.Categories.Resolve(ctx, p.category)
 		if rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_CATEGORY {
 			return nil, nil, err
 		}
-		if err == nil { // else nothing is known, so nothing has changed
+		if err == nil { // otherwise nothing is known: assume no change
 			cat = now
 		}
 	}
@@ -327,7 +328,7 @@ func (s *Server) findCategory(ctx context.Context, name string) (*scribev1.Categ
 	return s.deps.Categories.Resolve(ctx, name)
 }
 
-// engineError is what a client is told when the engine fails while a stream opens.
+// engineError returns the client's error for a failure of the engine while a stream opens.
 func (s *Server) engineError(ctx context.Context, call string, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -336,14 +337,14 @@ func (s *Server) engineError(ctx context.Context, call string, err error) error 
 	return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.cfg.RetryAfter, "the metadata engine failed to list or to seek shards: %w", err)
 }
 
-// addKnownShards adds the shards that there are.
+// addKnownShards adds the existing shards.
 func (st *consumerStream) addKnownShards(ctx context.Context, states []metalog.State) error {
 	states = slices.DeleteFunc(slices.Clone(states), func(v metalog.State) bool { return !st.plan.wantsShard(v.Shard) })
 	known := make(map[record.ShardID]struct{}, len(states))
 	for _, v := range states {
 		known[v.Shard] = struct{}{}
 	}
-	// Shards of a checkpoint may have no log here any more, or not yet.
+	// Shards of a checkpoint may have no log here, either no longer or not yet.
 	for shard := range st.plan.resume {
 		if _, ok := known[shard]; !ok && st.plan.wantsShard(shard) {
 			states = append(states, metalog.State{Shard: shard, FirstLSN: record.FirstLSN, NextLSN: record.FirstLSN})
@@ -352,7 +353,7 @@ func (st *consumerStream) addKnownShards(ctx context.Context, states []metalog.S
 	if len(states) > st.s.cfg.MaxShards {
 		return tooManyShards(len(states), st.s.cfg.MaxShards)
 	}
-	// Counted before they are compared: streams that open at the same time know of each other.
+	// Count before comparing, so that streams that open concurrently see each other.
 	if total := st.addShards(len(states)); total > int64(st.s.cfg.TotalShards) {
 		return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, st.s.cfg.RetryAfter,
 			"the streams of this server would follow %d shards, the limit is %d: try again, or another server", total, st.s.cfg.TotalShards)
@@ -377,7 +378,7 @@ func tooManyShards(n, limit int) error {
 	return rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "the stream would follow %d shards, the limit is %d: ask for some of the logical shards", n, limit)
 }
 
-// startPositions returns where each shard begins.
+// startPositions returns the start position of each shard.
 func (st *consumerStream) startPositions(ctx context.Context, states []metalog.State) ([]record.LSN, error) {
 	from := make([]record.LSN, len(states))
 	var seek []record.ShardID
@@ -389,7 +390,8 @@ func (st *consumerStream) startPositions(ctx context.Context, states []metalog.S
 				st.skips[v.Shard] = r
 			}
 		case st.plan.at == scribev1.StartAt_START_AT_EARLIEST && len(st.plan.resume) > 0:
-			// It appeared after the other positions were taken. What was trimmed of it since was owed, so it is a gap.
+			// The shard appeared after the other positions were taken. The reader was owed what was trimmed of it since, so that
+			// is a gap.
 			from[i] = record.FirstLSN
 		case st.plan.at == scribev1.StartAt_START_AT_EARLIEST:
 			from[i] = v.FirstLSN

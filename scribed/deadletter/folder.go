@@ -16,17 +16,17 @@ import (
 	"scribe/internal/base/config"
 )
 
-// Config says where letters are kept and how many. Start from [DefaultConfig].
+// Config says where letters are kept, and bounds them. Start from [DefaultConfig].
 type Config struct {
-	// Dir is the folder; it is created.
+	// Dir is the folder; it is created if needed.
 	Dir string `required:"a folder"`
-	// MaxBytes bounds the files.
+	// MaxBytes bounds the total size of the files.
 	MaxBytes int64 `yaml:"dead_letters" default:"256MiB" min:"1B" max:"1024TiB"`
-	// MaxFiles bounds their number.
+	// MaxFiles bounds the number of files.
 	MaxFiles int `default:"10000" min:"1" max:"1048576"`
 }
 
-// DefaultConfig suits a host's agent. Dir is the caller's to fill in.
+// DefaultConfig returns a configuration for a host's agent. The caller sets Dir.
 func DefaultConfig() Config { return config.Defaults[Config]() }
 
 // Validate reports every violation.
@@ -34,26 +34,26 @@ func (c *Config) Validate() error {
 	return config.Check("deadletter", c, nil).Err()
 }
 
-// Totals say what a folder holds and what went through it since it was opened.
+// Totals are the contents of a folder and its activity since it was opened.
 type Totals struct {
-	// Files and Bytes are what it holds.
+	// Files and Bytes count the files in the folder.
 	Files int
 	Bytes int64
-	// Letters were put into it.
+	// Letters counts the letters put into it.
 	Letters int64
-	// RemovedFiles and RemovedBytes were taken away to free capacity.
+	// RemovedFiles and RemovedBytes count the files removed to free capacity.
 	RemovedFiles, RemovedBytes int64
 }
 
-// Folder keeps letters. It is safe for concurrent use, by one process.
+// Folder stores letters. It is safe for concurrent use, by one process.
 type Folder struct {
 	cfg Config
 	fs  vfs.FS
 
-	// writer is held by who changes the folder, also while it waits for the disk. mu is taken under it.
+	// writer is held while the folder changes, also during I/O. mu is taken under it.
 	writer struct {
 		sync.Mutex
-		files []letterFile // the oldest first
+		files []letterFile // oldest first
 		bytes int64
 		last  uint64 // number of the newest file
 	}
@@ -74,7 +74,7 @@ const (
 	digits    = 20
 )
 
-// Open opens a folder, and creates it if it is not there. fs nil = the real file system. What a crash left half written is removed.
+// Open opens a folder, and creates it if needed. fs nil = the real file system. Incomplete files left by a crash are removed.
 func Open(cfg Config, fs vfs.FS) (*Folder, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func Open(cfg Config, fs vfs.FS) (*Folder, error) {
 		}
 		number, ok := numberOf(name)
 		if !ok {
-			continue // somebody else's
+			continue // not a letter file
 		}
 		info, err := fs.Stat(path)
 		if err != nil {
@@ -115,7 +115,7 @@ func Open(cfg Config, fs vfs.FS) (*Folder, error) {
 	return f, nil
 }
 
-// makeFolder makes a folder that is not there, with those above it, durably.
+// makeFolder creates a missing folder and its parents, durably.
 func makeFolder(fs vfs.FS, dir string) error {
 	if _, err := fs.Stat(dir); err == nil {
 		return nil
@@ -141,7 +141,7 @@ func syncFolder(fs vfs.FS, dir string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// nameOf is the name of a file: its number, so that names in order are files in order of writing.
+// nameOf returns the name of a file: its number, so that names in order are files in order of writing.
 func nameOf(number uint64) string { return fmt.Sprintf("%0*d%s", digits, number, suffix) }
 
 func numberOf(name string) (uint64, bool) {
@@ -153,11 +153,11 @@ func numberOf(name string) (uint64, bool) {
 	return n, err == nil
 }
 
-// ErrTooLarge says that letters take more than the folder may hold.
+// ErrTooLarge says that letters need more bytes than the folder may hold.
 var ErrTooLarge = errors.New("deadletter: larger than the folder's bound")
 
-// Put keeps letters, in one file, and returns when they are on disk. The oldest files are removed to free capacity. Frames are used
-// only until it returns. No letters are no file.
+// Put writes letters to one file, and returns when they are on disk. The oldest files are removed to free capacity. Frames are
+// not used after it returns. Without letters it writes no file.
 func (f *Folder) Put(letters []Letter) error {
 	if len(letters) == 0 {
 		return nil
@@ -189,7 +189,7 @@ func (f *Folder) Put(letters []Letter) error {
 	return nil
 }
 
-// removeOldest removes the oldest files until n bytes more, and one file more, are within the bounds. The caller holds writer.
+// removeOldest removes the oldest files until n more bytes, and one more file, fit the bounds. The caller holds writer.
 func (f *Folder) removeOldest(n int64) error {
 	w := &f.writer
 	for len(w.files) > 0 && (len(w.files) >= f.cfg.MaxFiles || w.bytes+n > f.cfg.MaxBytes) {
@@ -202,12 +202,12 @@ func (f *Folder) removeOldest(n int64) error {
 		w.bytes -= oldest.size
 		if err == nil {
 			f.addTotals(Totals{RemovedFiles: 1, RemovedBytes: oldest.size})
-		} // else it was replayed
+		} // else it was replayed and removed
 	}
 	return nil
 }
 
-// addTotals adds to the totals. The caller holds writer, or is the only one.
+// addTotals adds to the totals. The caller holds writer, or no other goroutine uses the folder yet.
 func (f *Folder) addTotals(t Totals) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -217,7 +217,7 @@ func (f *Folder) addTotals(t Totals) {
 	f.mu.totals.RemovedBytes += t.RemovedBytes
 }
 
-// writeFile writes a file whole or not at all.
+// writeFile writes a file atomically and durably.
 func (f *Folder) writeFile(name string, b []byte) (err error) {
 	path := f.fs.PathJoin(f.cfg.Dir, name)
 	out, err := f.fs.Create(path+temporary, vfs.WriteCategoryUnspecified)
@@ -242,14 +242,14 @@ func (f *Folder) writeFile(name string, b []byte) (err error) {
 	return syncFolder(f.fs, f.cfg.Dir)
 }
 
-// Totals returns what the folder holds.
+// Totals returns the folder's contents and activity.
 func (f *Folder) Totals() Totals {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.mu.totals
 }
 
-// Names returns the files of a folder, the oldest first. fs nil = the real file system.
+// Names returns the files of a folder, oldest first. fs nil = the real file system.
 func Names(fs vfs.FS, dir string) ([]string, error) {
 	if fs == nil {
 		fs = vfs.Default
@@ -268,10 +268,10 @@ func Names(fs vfs.FS, dir string) ([]string, error) {
 	return names, nil
 }
 
-// maxFile bounds what Read reads, in bytes: the letters of a request to the upstream.
+// maxFile bounds the bytes of a file that Read accepts: the letters of a request to the upstream.
 const maxFile = 256 << 20
 
-// Read returns the letters of a file of a folder: see [Decode] for the errors.
+// Read returns the letters of a file of a folder; see [Decode] for the errors.
 func Read(fs vfs.FS, dir, name string) ([]Letter, error) {
 	if fs == nil {
 		fs = vfs.Default
@@ -280,7 +280,7 @@ func Read(fs vfs.FS, dir, name string) ([]Letter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("deadletter: %w", err)
 	}
-	defer func() { _ = in.Close() }() // it was only read
+	defer func() { _ = in.Close() }() // read only
 	b, err := io.ReadAll(io.LimitReader(in, maxFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("deadletter: read %s: %w", name, err)
@@ -295,7 +295,7 @@ func Read(fs vfs.FS, dir, name string) ([]Letter, error) {
 	return letters, nil
 }
 
-// Remove takes a file away, once its letters were replayed.
+// Remove removes a file whose letters were replayed.
 func Remove(fs vfs.FS, dir, name string) error {
 	if fs == nil {
 		fs = vfs.Default

@@ -12,19 +12,19 @@ import (
 
 // Letter is one frame that could not be delivered.
 type Letter struct {
-	// Time is when it was given up, to a microsecond.
+	// Time is when the agent gave the frame up, to a microsecond.
 	Time time.Time
-	// Category is the frame's; 1 to 255 bytes.
+	// Category is the frame's category; 1 to 255 bytes.
 	Category string
-	// Reason is the name of the reason, in lower case: "unknown_category"; 1 to 64 bytes.
+	// Reason is the name of the reason in lower case, such as "unknown_category"; 1 to 64 bytes.
 	Reason string
-	// Message is the text of the error, of which 4,096 bytes are kept.
+	// Message is the error's text; 4,096 bytes of it are kept.
 	Message string
 	// Frame is the frame as it was accepted; at most [record.MaxFrameLen] bytes.
 	Frame []byte
 }
 
-// Version is the format's version that is written, and the newest that is read.
+// Version is the format version that is written, and the newest that is read.
 const Version = 1
 
 // Limits of the format, in bytes.
@@ -43,19 +43,19 @@ const (
 var (
 	// ErrCorrupt says that bytes are not what was written.
 	ErrCorrupt = errors.New("deadletter: corrupt")
-	// ErrVersion says that a file is of a newer version than this build reads.
+	// ErrVersion says that a file has a newer version than this build reads.
 	ErrVersion = errors.New("deadletter: unknown version")
 )
 
-// appendFile begins a file.
+// appendFile appends a file's header.
 func appendFile(dst []byte) []byte { return append(append(dst, magic...), Version, 0, 0, 0) }
 
-// encodedLen is what a letter takes, in bytes.
+// encodedLen is the length of an encoded letter, in bytes.
 func (l *Letter) encodedLen() int {
 	return headerLen + len(l.Category) + len(l.Reason) + min(len(l.Message), maxMessage) + len(l.Frame)
 }
 
-// appendLetter adds a letter to a file.
+// appendLetter appends a letter to a file.
 func appendLetter(dst []byte, l *Letter) ([]byte, error) {
 	switch {
 	case len(l.Category) < 1 || len(l.Category) > maxCategory:
@@ -97,9 +97,9 @@ func Encode(letters []Letter) ([]byte, error) {
 	return dst, nil
 }
 
-// Decode returns the letters of a file. Their frames point into b. When a letter is damaged, those before it are returned with an
-// error that wraps [ErrCorrupt] and names the offset; so are the letters in front of a cut. It is [ErrVersion] when the file is of
-// a newer version.
+// Decode returns the letters of a file. Their frames point into b. If a letter is damaged or truncated, Decode returns those
+// before it with an error that wraps [ErrCorrupt] and names the offset. The error wraps [ErrVersion] if the file has a newer
+// version.
 func Decode(b []byte) ([]Letter, error) {
 	if len(b) < fileLen || string(b[:4]) != magic {
 		return nil, fmt.Errorf("%w: no dead letters begin with %q", ErrCorrupt, b[:min(len(b), 4)])

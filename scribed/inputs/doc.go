@@ -1,9 +1,10 @@
-// Package inputs is what the agent's sources of messages have in common: programs that do not use the producer library write to
-// files, speak syslog or OTLP, or post lines over HTTP, and each of its subpackages takes one of these.
+// Package inputs is the common part of the agent's inputs. Programs that do not use the producer library write to files, speak
+// syslog or OTLP, or post lines over HTTP; each subpackage accepts one of these.
 //
-// An [Input] runs until its context ends and writes what it reads to the agent, through the producer library. An input that can make its
-// source wait waits for the write; one that cannot, such as UDP, uses WriteAsync and counts what found no capacity. Which category a message
-// belongs to is a [Template]'s decision; [Names] bounds how many categories a stranger's text can bring about.
+// An [Input] runs until its context ends, and writes its messages to the agent through the producer library. An input that can
+// make its source wait waits for the write; one that cannot, such as UDP, uses WriteAsync and counts the messages without
+// capacity. A [CategoryTemplate] chooses the category of a message; a [CategoryLimit] bounds how many categories foreign text can
+// create.
 //
-// Counters are named scribe_inputs_..., with the input's configured name as label; what is dropped carries a reason.
+// Counters are named scribe_inputs_..., with the input's configured name as a label; dropped messages carry a reason.
 package inputs

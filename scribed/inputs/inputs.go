@@ -9,16 +9,16 @@ import (
 
 // Input is a source of messages that runs until its context ends.
 type Input interface {
-	// Name is the input's name in the configuration, metrics and logs.
+	// Name returns the input's name in the configuration, metrics and logs.
 	Name() string
-	// Run reads until ctx ends, and returns nil after it has delivered what it could and saved its position. It writes to agent, a
-	// producer whose writes return when the agent holds the messages as durably as it can. It calls open once, as soon as its source
-	// can reach it. An error means that the input cannot go on, and names its kind and itself; without a call of open before it, that
-	// it could not begin.
+	// Run reads until ctx ends, and returns nil after it has delivered what it could and saved its position. It writes to agent,
+	// a producer whose writes return when the agent holds the messages as durably as it can. It calls open once, as soon as its
+	// source can reach it. An error means that the input cannot continue, or cannot start if open was not called before; it names
+	// the input and its kind.
 	Run(ctx context.Context, agent *producer.Producer, open func()) error
 }
 
-// refusals are errors after which sending the same message again would not help.
+// refusals are the errors after which sending the same message again would not help.
 var refusals = []error{producer.ErrTooLarge, producer.ErrInvalid, producer.ErrUnknownCategory, producer.ErrUnknownShard, producer.ErrRefused}
 
 func isRefusal(err error) bool {
@@ -30,8 +30,8 @@ func isRefusal(err error) bool {
 	return false
 }
 
-// Refused reports whether the outcome of a write to the agent is final, and how many of its messages are lost for good, with how many
-// bytes. After an outcome that is not final the input writes the messages again.
+// Refused reports whether the outcome of a write to the agent is final, how many of its messages are lost for good, and their
+// bytes. After an outcome that is not final, the input writes the messages again.
 func Refused(messages []producer.Message, err error) (lost, size int, final bool) {
 	var batch *producer.BatchError
 	switch {

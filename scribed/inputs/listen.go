@@ -17,14 +17,15 @@ import (
 	"scribe/internal/base/config"
 )
 
-// ListenConfig says where an input over TCP or HTTP is reached, and by whom.
+// ListenConfig says where an input over TCP or HTTP listens, and who may write to it.
 type ListenConfig struct {
-	// Address is host:port; port 0 takes a free one. Whoever reaches it can write: loopback, unless there is a token or TLS.
+	// Address is host:port; port 0 picks a free one. Anyone who can reach it can write: use loopback unless there is a token or
+	// TLS.
 	Address string `yaml:"address"`
-	// TLSCert and TLSKey are PEM files; with them only TLS is spoken.
+	// TLSCert and TLSKey are PEM files; with them the input accepts only TLS.
 	TLSCert string `yaml:"tls_cert"`
 	TLSKey  string `yaml:"tls_key"`
-	// TokenFile holds a token that HTTP requests carry as "Authorization: Bearer TOKEN"; empty = everybody may.
+	// TokenFile holds a token that HTTP requests must carry as "Authorization: Bearer TOKEN"; empty = no token needed.
 	TokenFile string `yaml:"token_file"`
 }
 
@@ -43,7 +44,7 @@ func (l *ListenConfig) Validate() error {
 	return v.Err()
 }
 
-// Open listens, with TLS when that is configured.
+// Open listens on Address, with TLS if it is configured.
 func (l *ListenConfig) Open(ctx context.Context) (net.Listener, error) {
 	var lc net.ListenConfig
 	nl, err := lc.Listen(ctx, "tcp", l.Address)
@@ -57,8 +58,8 @@ func (l *ListenConfig) Open(ctx context.Context) (net.Listener, error) {
 	return tls.NewListener(nl, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}), nil
 }
 
-// NewPatientBody is the body of a request that must not stand still: a read that brings nothing for so long fails, so that a slow or
-// silent client gives back the place that its request holds.
+// NewPatientBody wraps a request body so that a read without progress for patience fails. So a slow or silent client frees its
+// request slot.
 func NewPatientBody(w http.ResponseWriter, body io.ReadCloser, patience time.Duration) io.ReadCloser {
 	return &patientBody{ReadCloser: body, control: http.NewResponseController(w), patience: patience}
 }
@@ -69,8 +70,8 @@ type patientBody struct {
 	patience time.Duration
 }
 
-// Read implements io.Reader. Outside of it there is no deadline: one that passes while the request is being answered would end it.
-// A ResponseWriter without deadlines, as in a test, waits for ever.
+// Read implements io.Reader. The deadline is set only during a read: one that passes while the request is being answered would
+// end it. A ResponseWriter without deadlines, as in a test, waits forever.
 func (p *patientBody) Read(b []byte) (int, error) {
 	_ = p.control.SetReadDeadline(time.Now().Add(p.patience))
 	n, err := p.ReadCloser.Read(b)
@@ -83,7 +84,7 @@ func (p *patientBody) Read(b []byte) (int, error) {
 // maxToken bounds a token file in bytes.
 const maxToken = 4096
 
-// RequireToken lets only requests through that carry the token.
+// RequireToken returns a handler that refuses requests without the token. It fails if the token file cannot be read.
 func (l *ListenConfig) RequireToken(next http.Handler) (http.Handler, error) {
 	if l.TokenFile == "" {
 		return next, nil
@@ -106,8 +107,8 @@ func (l *ListenConfig) RequireToken(next http.Handler) (http.Handler, error) {
 	}), nil
 }
 
-// Patience of HTTP inputs: for the head of a request, for the rest of a body that is not wanted, and at shutdown for those that are
-// being answered.
+// Timeouts of HTTP inputs: for the head of a request, for the rest of a body that is not read, and at shutdown for requests that
+// are being answered.
 const (
 	headTimeout = 10 * time.Second
 	restTimeout = time.Second
@@ -123,7 +124,7 @@ func boundRest(next http.Handler) http.Handler {
 	})
 }
 
-// ServeHTTP serves until ctx ends, then lets running requests end. It calls open when nothing keeps it from serving any more.
+// ServeHTTP serves until ctx ends, then lets running requests finish. It calls open once it is ready to serve.
 func (l *ListenConfig) ServeHTTP(ctx context.Context, nl net.Listener, h http.Handler, open func()) error {
 	guarded, err := l.RequireToken(h)
 	if err != nil {

@@ -9,31 +9,31 @@ import (
 	"scribe/producer"
 )
 
-// NetworkMetrics are the counters of one input over a network.
+// NetworkMetrics are the counters of one network input.
 type NetworkMetrics struct {
-	// Messages and Bytes that the agent has taken.
+	// Messages and Bytes count what the agent accepted.
 	Messages, Bytes prometheus.Counter
-	// Dropped messages, by reason; Refused requests or connections, by reason; Truncated messages.
+	// Dropped counts messages and Refused requests or connections, by reason; Truncated counts shortened messages.
 	Dropped, Refused *prometheus.CounterVec
 	Truncated        prometheus.Counter
-	// Stray messages went to the fallback category, since there are too many categories.
+	// Stray counts messages that went to the fallback category because there are too many categories.
 	Stray prometheus.Counter
 
 	set *metrics.Set
 }
 
-// Reasons of Metrics.Dropped and Metrics.Refused that several inputs have.
+// Reasons of NetworkMetrics.Dropped and NetworkMetrics.Refused that several inputs use.
 const (
-	DropRefused  = "refused" // the agent will never take it
-	DropFull     = "full"    // the agent has no capacity, and the source can't wait
-	DropInvalid  = "invalid" // it can't be read
+	DropRefused  = "refused" // the agent refuses it for good
+	DropFull     = "full"    // the agent has no capacity, and the source cannot wait
+	DropInvalid  = "invalid" // it cannot be parsed
 	DropTooLarge = "too_large"
 	RefuseBusy   = "busy"
-	// RefuseUnsupported is a content type or encoding that nobody here reads.
+	// RefuseUnsupported is the reason for a content type or encoding that the input does not support.
 	RefuseUnsupported = "unsupported"
 )
 
-// RefusalReason is the label of an HTTP status in Metrics.Refused.
+// RefusalReason returns the label of an HTTP status in NetworkMetrics.Refused.
 func RefusalReason(status int) string {
 	switch status {
 	case http.StatusTooManyRequests:
@@ -48,7 +48,7 @@ func RefusalReason(status int) string {
 	return DropInvalid
 }
 
-// NewNetworkMetrics registers the metrics of a kind of input under its name; nil keeps none.
+// NewNetworkMetrics registers the metrics of an input of a kind under its name; a nil reg registers nothing.
 func NewNetworkMetrics(kind, name string, reg prometheus.Registerer) (*NetworkMetrics, error) {
 	set := metrics.NewSet("scribe_inputs_" + kind + "_")
 	m := &NetworkMetrics{
@@ -63,7 +63,7 @@ func NewNetworkMetrics(kind, name string, reg prometheus.Registerer) (*NetworkMe
 	return m, RegisterInput(set, name, reg)
 }
 
-// RegisterInput registers the metrics of an input, with its name as label; nil keeps none.
+// RegisterInput registers the metrics of an input, with its name as a label; a nil reg registers nothing.
 func RegisterInput(set *metrics.Set, name string, reg prometheus.Registerer) error {
 	if reg == nil {
 		return nil
@@ -71,10 +71,10 @@ func RegisterInput(set *metrics.Set, name string, reg prometheus.Registerer) err
 	return set.Register(prometheus.WrapRegistererWith(prometheus.Labels{"input": name}, reg))
 }
 
-// Unregister takes the metrics out of the registry.
+// Unregister removes the metrics from the registry.
 func (m *NetworkMetrics) Unregister() { m.set.Unregister() }
 
-// CountTaken counts messages that the agent has taken: those of a delivery with a final outcome that were not refused by err.
+// CountTaken counts the messages that the agent accepted: those of a delivery with a final outcome that err does not refuse.
 func (m *NetworkMetrics) CountTaken(messages []producer.Message, err error) {
 	lost, size, _ := Refused(messages, err)
 	m.Messages.Add(float64(len(messages) - lost))

@@ -9,17 +9,19 @@ import (
 	"scribe/internal/format/record"
 )
 
-// CategoryTemplate is a category's name with fields in braces, such as "syslog.{facility}", which an input fills in for each message.
+// CategoryTemplate is a category name with fields in braces, such as "syslog.{facility}", which an input fills in for each
+// message.
 type CategoryTemplate struct {
-	parts []templatePart // text and fields in turn
+	parts []templatePart // text and fields alternate
 }
 
-// templatePart is a text, or a field when its name is set.
+// templatePart is a field if its name is set, else a text.
 type templatePart struct {
 	text, field string
 }
 
-// ParseCategoryTemplate reads a template that may have the fields named. Without any field it is the category itself.
+// ParseCategoryTemplate parses a template that may contain the given fields. A template without fields is a category name. It
+// fails on unknown fields, and when the result would not be a valid name.
 func ParseCategoryTemplate(text string, fields ...string) (CategoryTemplate, error) {
 	var t CategoryTemplate
 	rest := text
@@ -44,7 +46,7 @@ func ParseCategoryTemplate(text string, fields ...string) (CategoryTemplate, err
 		t.parts = append(t.parts, templatePart{field: name})
 		rest = behind
 	}
-	// What the fields become is made valid; the text around them must be.
+	// Field values are made valid; the text around them must be valid.
 	if err := record.ValidateCategory(t.Category(func(string) string { return "x" })); err != nil {
 		return CategoryTemplate{}, fmt.Errorf("%q: %w", text, err)
 	}
@@ -59,8 +61,8 @@ func (t CategoryTemplate) Fixed() (category string, ok bool) {
 	return "", false
 }
 
-// Category fills in the fields. The result is always a valid name: what does not belong into one becomes '_', an empty value
-// "none", and what is too long is cut.
+// Category fills in the fields. The result is always a valid name: invalid characters become '_', an empty value becomes "none",
+// and a long result is cut.
 func (t CategoryTemplate) Category(value func(field string) string) string {
 	if name, ok := t.Fixed(); ok {
 		return name
@@ -96,8 +98,8 @@ func isAlphanumeric(c byte) bool {
 
 func isNameByte(c byte) bool { return isAlphanumeric(c) || c == '.' || c == '_' || c == '-' }
 
-// CategoryLimit bounds how many categories one input makes of what others send: texts of strangers must not create categories without
-// limit. It is safe for concurrent use.
+// CategoryLimit bounds how many categories one input creates from foreign text, which must not create categories without limit.
+// It is safe for concurrent use.
 type CategoryLimit struct {
 	limit    int
 	fallback string
@@ -108,7 +110,7 @@ type CategoryLimit struct {
 	}
 }
 
-// NewCategoryLimit lets limit names through; what comes later than those goes to fallback.
+// NewCategoryLimit returns a limit that allows the first limit names; later ones go to fallback.
 func NewCategoryLimit(limit int, fallback string) *CategoryLimit {
 	n := &CategoryLimit{limit: limit, fallback: fallback}
 	n.mu.known = make(map[string]struct{})

@@ -9,20 +9,20 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// fileID tells files apart that exist at the same time. The number of a file that is gone can come back for another one, which is
-// why prints decide whether it still is the same file.
+// fileID distinguishes files that exist at the same time. The number of a removed file can be reused for another one, so
+// fingerprints decide whether it is still the same file.
 type fileID struct {
 	Device, Inode uint64
 }
 
-// fingerprint is a hash of some bytes of a file: Len bytes from Offset. Without bytes it matches everything.
+// fingerprint is a hash of Len bytes of a file from Offset. With Len 0 it matches every file.
 type fingerprint struct {
 	Offset int64  `json:"offset"`
 	Len    int64  `json:"len"`
 	Hash   uint64 `json:"hash"`
 }
 
-// takeFingerprint prints a range of a file. It fails with io.ErrUnexpectedEOF when the file ends before the range does.
+// takeFingerprint hashes a range of a file. It returns io.ErrUnexpectedEOF if the file ends before the range does.
 func takeFingerprint(f io.ReaderAt, offset, n int64, buf []byte) (fingerprint, error) {
 	p := fingerprint{Offset: offset, Len: n}
 	if n == 0 {
@@ -39,7 +39,7 @@ func takeFingerprint(f io.ReaderAt, offset, n int64, buf []byte) (fingerprint, e
 	return p, nil
 }
 
-// matches reports whether a file has the bytes that were printed.
+// matches reports whether a file has the hashed bytes.
 func (p fingerprint) matches(f io.ReaderAt, buf []byte) (bool, error) {
 	now, err := takeFingerprint(f, p.Offset, p.Len, buf)
 	if errors.Is(err, io.ErrUnexpectedEOF) {
@@ -48,8 +48,8 @@ func (p fingerprint) matches(f io.ReaderAt, buf []byte) (bool, error) {
 	return now == p, err
 }
 
-// fingerprints identify the content of a file as far as it has been read: some bytes from its beginning, and those before the position.
-// Together they keep two files apart that begin alike, and find a file again that was copied or that has a new number.
+// fingerprints identify the content of a file up to its position: some bytes from its beginning, and those before the position.
+// Together they distinguish files with the same beginning, and find a file again that was copied or has a new number.
 type fingerprints struct {
 	Head fingerprint `json:"head"`
 	Tail fingerprint `json:"tail"`
@@ -63,7 +63,7 @@ func (p fingerprints) matchFile(f io.ReaderAt, buf []byte) (bool, error) {
 	return p.Tail.matches(f, buf)
 }
 
-// fingerprinted takes the prints of a file that has been read up to a position.
+// fingerprinted takes the fingerprints of a file that has been read up to a position.
 func fingerprinted(f io.ReaderAt, position, n int64, buf []byte) (p fingerprints, err error) {
 	if p.Head, err = takeFingerprint(f, 0, min(position, n), buf); err != nil {
 		return p, err
@@ -73,7 +73,7 @@ func fingerprinted(f io.ReaderAt, position, n int64, buf []byte) (p fingerprints
 	return p, err
 }
 
-// openRegular opens a file without waiting for a writer of a pipe, and returns what it is; only files with content can be followed.
+// openRegular opens a regular file and returns its identity; it does not block on pipes without a writer.
 func openRegular(path string) (*os.File, fileID, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -86,7 +86,7 @@ func openRegular(path string) (*os.File, fileID, error) {
 	if err != nil {
 		return nil, fileID{}, err
 	}
-	// It may have become another file in between.
+	// It may have been replaced in between.
 	if info, err = f.Stat(); err != nil || !info.Mode().IsRegular() {
 		return nil, fileID{}, errors.Join(err, fmt.Errorf("%s is not a regular file any more", path), f.Close())
 	}

@@ -15,21 +15,21 @@ import (
 	"scribe/scribed/inputs"
 )
 
-// Deps are what a follower works with.
+// Deps are the dependencies of a follower.
 type Deps struct {
-	// StateDir is the folder of the file of positions, which is named after the input. It is created.
+	// StateDir is the folder of the file of positions, which is named after the input. It is created if needed.
 	StateDir string
 	// Host is the value of Config.HostAttribute.
 	Host string
-	// Logger defaults to none.
+	// Logger receives the log; nil discards it.
 	Logger *slog.Logger
-	// Registerer gets the metrics; nil keeps none. Run unregisters them at its end.
+	// Registerer receives the metrics; nil = none. Run unregisters them at its end.
 	Registerer prometheus.Registerer
 	// Clock defaults to time.Now.
 	Clock func() time.Time
 }
 
-// Follower is an inputs.Input. Only one goroutine uses it.
+// Follower is an inputs.Input. It is used by one goroutine only.
 type Follower struct {
 	cfg      Config
 	deps     Deps
@@ -40,18 +40,18 @@ type Follower struct {
 
 	agent   *producer.Producer
 	sources map[fileID]*followedFile
-	// first: nothing was ever followed, so files that are there begin where Config.Start says.
+	// first says that no file was ever followed, so existing files begin where Config.Start says.
 	first bool
-	full  bool // it was told that there are too many files
-	// opened counts open files: one more than Config.MaxOpen, and those that have lost their name.
+	full  bool // too many files were logged
+	// opened counts open files: up to one more than Config.MaxOpen, plus those without a matching name.
 	opened int
 
-	// dirty: the positions have changed since they were saved.
+	// dirty says that the positions have changed since they were saved.
 	dirty   bool
 	savedAt time.Time
-	// fresh: there is a file that the saved positions do not know.
+	// fresh says that there is a file without a saved position.
 	fresh bool
-	// began is when the Step began, by the clock: its drain may take longer than positions may be unsaved.
+	// began is when the Step began, by the clock: its reads may take longer than positions may stay unsaved.
 	began time.Time
 
 	buf, scratch []byte
@@ -60,7 +60,8 @@ type Follower struct {
 
 var _ inputs.Input = (*Follower)(nil)
 
-// New returns a follower with the positions of the last run.
+// New returns a follower with the positions of the last run. It fails on an invalid configuration, and when StateDir cannot be
+// created.
 func New(cfg Config, deps Deps) (*Follower, error) {
 	rules, err := cfg.compile()
 	if deps.StateDir == "" {
@@ -79,7 +80,7 @@ func New(cfg Config, deps Deps) (*Follower, error) {
 		cfg: cfg, deps: deps, rules: rules, log: deps.Logger.With("input", cfg.Name),
 		splitter: lineSplitter{maxLine: int(cfg.MaxLine), long: cfg.LongLines, multiline: rules.multiline},
 		sources:  map[fileID]*followedFile{},
-		// A line end behind the longest line must be seen, and "\r\n" has two bytes.
+		// The end of the longest line must be seen, and "\r\n" has two bytes.
 		buf:     make([]byte, max(int(cfg.Batch), int(cfg.MaxLine)+2)),
 		scratch: make([]byte, cfg.Fingerprint),
 	}
@@ -135,19 +136,19 @@ func (f *Follower) Run(ctx context.Context, agent *producer.Producer, open func(
 // saveInterval is how old saved positions may be. A crash repeats the lines of that time.
 const saveInterval = time.Second
 
-// Step looks at the files once and delivers what there is to read, until ctx ends.
+// Step scans the files once and delivers what there is to read, until ctx ends.
 func (f *Follower) Step(ctx context.Context, agent *producer.Producer, now time.Time) {
 	f.agent, f.began = agent, f.deps.Clock()
 	f.lookAtFiles(ctx, now)
 	if f.fresh {
 		f.fresh = false
-		f.savePositions(ctx) // before it is read: a file that is known is found again when it was renamed while nobody looked
+		f.savePositions(ctx) // before reading: a file with a saved position is found again if it was renamed while the input was down
 	}
 	f.readAll(ctx, now)
 	f.updateGauges(ctx, f.timeInStep(now))
 }
 
-// timeInStep is the time in the middle of a Step that began at now.
+// timeInStep returns the current time during a Step that began at now.
 func (f *Follower) timeInStep(now time.Time) time.Time { return now.Add(f.deps.Clock().Sub(f.began)) }
 
 // updateGauges updates the gauges, and saves the positions when they are due.
@@ -165,7 +166,7 @@ func (f *Follower) updateGauges(ctx context.Context, now time.Time) {
 	}
 }
 
-// savePositions saves the positions when they have changed.
+// savePositions saves the positions if they have changed.
 func (f *Follower) savePositions(ctx context.Context) {
 	if !f.dirty {
 		return
@@ -176,7 +177,7 @@ func (f *Follower) savePositions(ctx context.Context) {
 	}
 }
 
-// readAll reads all files, a buffer of each in turn, until nothing comes from any.
+// readAll reads all files in turn, a buffer from each, until none has more.
 func (f *Follower) readAll(ctx context.Context, now time.Time) {
 	for more := true; more; {
 		more = false
@@ -187,7 +188,7 @@ func (f *Follower) readAll(ctx context.Context, now time.Time) {
 			if s.pending() && f.readFile(ctx, s, now) && s.pending() {
 				more = true
 			}
-			// A backlog may take hours, and a crash must not repeat more than a moment of it.
+			// Reading a backlog may take hours, and a crash must repeat only a moment of it.
 			if at := f.timeInStep(now); at.Sub(f.savedAt) >= saveInterval {
 				f.updateGauges(ctx, at)
 			}
@@ -195,7 +196,7 @@ func (f *Follower) readAll(ctx context.Context, now time.Time) {
 	}
 }
 
-// Close saves the positions and closes the files. Another Step goes on.
+// Close saves the positions and closes the files. A later Step continues.
 func (f *Follower) Close() error {
 	for _, s := range f.sources {
 		f.closeFile(s)

@@ -8,26 +8,26 @@ import (
 	"scribe/producer"
 )
 
-// lineSplitter cuts messages out of the bytes at a file's position. It keeps nothing between two calls but what the file's position
-// keeps: what it does not consume is read again.
+// lineSplitter splits the bytes at a file's position into messages. It keeps no state between calls: bytes that it does not
+// consume are read again.
 type lineSplitter struct {
 	maxLine   int
 	long      string
 	multiline *regexp.Regexp
 }
 
-// cutLines is what a splitter found.
+// cutLines is the result of nextMessages.
 type cutLines struct {
 	messages []producer.Message
 	consumed int // bytes up to the next position
-	// skipping: the position is inside of a line whose rest is not wanted.
+	// skipping says that the position is inside a line whose rest is discarded.
 	skipping                  bool
-	split, truncated, dropped int // long lines, by what was done with them
+	split, truncated, dropped int // long lines, by how they were handled
 }
 
-// nextMessages cuts messages from b, which begins at the position. skipping says that b begins inside of a line whose rest is not wanted;
-// flush that nothing has followed b for long enough, so that a message of several lines is complete; last that nothing will ever
-// follow, so that even a line without its end is a message. The messages point into b and are appended to dst.
+// nextMessages splits b, which begins at the position, into messages. skipping says that b begins inside a line whose rest is
+// discarded; flush that no bytes have followed b for long enough, so that a multi-line message is complete; last that no bytes
+// will ever follow, so that even a line without an end is a message. The messages point into b and are appended to dst.
 func (s *lineSplitter) nextMessages(dst []producer.Message, b []byte, skipping, flush, last bool) cutLines {
 	c := cutLines{messages: dst, skipping: skipping}
 	for c.consumed < len(b) && len(c.messages) < maxMessages {
@@ -52,13 +52,13 @@ func (s *lineSplitter) nextMessages(dst []producer.Message, b []byte, skipping, 
 		case len(rest) > s.maxLine:
 			s.tooLong(&c, rest[:s.maxLine], 0)
 		default:
-			return c // the rest of it is still to come
+			return c // the rest is not written yet
 		}
 	}
 	return c
 }
 
-// messageEnd returns the length of the message that b begins with, its line end included, and whether it is complete.
+// messageEnd returns the length of the message at the beginning of b, including its line end, and whether it is complete.
 func (s *lineSplitter) messageEnd(b []byte, flush, last bool) (size int, complete bool) {
 	end := bytes.IndexByte(b, '\n')
 	if end < 0 {
@@ -68,7 +68,7 @@ func (s *lineSplitter) messageEnd(b []byte, flush, last bool) (size int, complet
 	if s.multiline == nil {
 		return at, true
 	}
-	// It goes on until a line begins another one.
+	// The message continues until a line begins another one.
 	for at < len(b) {
 		end = bytes.IndexByte(b[at:], '\n')
 		if end < 0 {
@@ -85,7 +85,7 @@ func (s *lineSplitter) messageEnd(b []byte, flush, last bool) (size int, complet
 	return at, flush || last
 }
 
-// tooLong deals with a message over the limit, of which text is the beginning; size is its length, 0 when that is not known yet.
+// tooLong handles a message over the limit. text is its beginning; size is its length, 0 if not known yet.
 func (s *lineSplitter) tooLong(c *cutLines, text []byte, size int) {
 	switch s.long {
 	case longSplit:
@@ -111,7 +111,7 @@ func (c *cutLines) addMessage(text []byte) {
 	c.messages = append(c.messages, producer.Message{Payload: text})
 }
 
-// trimLineEnd is a line without its end.
+// trimLineEnd returns a line without its end.
 func trimLineEnd(line []byte) []byte {
 	line = bytes.TrimSuffix(line, []byte{'\n'})
 	return bytes.TrimSuffix(line, []byte{'\r'})

@@ -7,11 +7,11 @@ import (
 	"scribe/scribed/inputs"
 )
 
-// followMetrics are those of one input, which its name tells from others.
+// followMetrics are the metrics of one input, labeled with its name.
 type followMetrics struct {
 	messages, bytes        prometheus.Counter
 	dropped                *prometheus.CounterVec // by reason
-	long                   *prometheus.CounterVec // by what was done
+	long                   *prometheus.CounterVec // by how they were handled
 	rotations, truncations prometheus.Counter
 	failures               prometheus.Counter
 	files, open, lag       prometheus.Gauge
@@ -21,8 +21,8 @@ type followMetrics struct {
 
 // Reasons of drops.
 const (
-	dropRefused = "refused"  // the agent will never take it
-	dropLong    = "too_long" // and long lines are dropped
+	dropRefused = "refused"  // the agent refuses it for good
+	dropLong    = "too_long" // and Config.LongLines is drop
 )
 
 func newMetrics(name string, reg prometheus.Registerer) (*followMetrics, error) {

@@ -12,7 +12,7 @@ import (
 	"scribe/internal/base/atomicfile"
 )
 
-// savedPosition is what is kept of a file across restarts. Times are Unix microseconds.
+// savedPosition is the state of a file that is kept across restarts. Times are Unix microseconds.
 type savedPosition struct {
 	File     fileID       `json:"file"`
 	Path     string       `json:"path"`
@@ -25,7 +25,7 @@ type savedPosition struct {
 // maxPositions bounds a file of positions in bytes.
 const maxPositions = 256 << 20
 
-// positionsHeader begins a file of positions, version 1. A CRC32C of the JSON that follows, in hexadecimal, ends the line.
+// positionsHeader begins a file of positions, version 1. The CRC32C of the following JSON, in hexadecimal, ends the line.
 const positionsHeader = "scribe follow positions 1 "
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -73,7 +73,8 @@ func (s *savedPosition) isValid() bool {
 // maxFingerprint is the largest Config.Fingerprint.
 const maxFingerprint = 64 << 10
 
-// loadPositions reads the positions, those before the last save when the newest are damaged. first says that there never were any.
+// loadPositions reads the positions, or those before the last save if the newest are damaged. first says that no positions were
+// ever saved.
 func loadPositions(path string) (list []savedPosition, first bool, damage error) {
 	var errs []error
 	missing := 0
@@ -104,7 +105,7 @@ func readBounded(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// previous is the ending of the positions before the last save.
+// previous is the suffix of the positions before the last save.
 const previous = ".previous"
 
 // savePositions replaces the positions: they are on disk when it returns, and a crash at any time leaves the old or the new ones.
@@ -113,7 +114,7 @@ func savePositions(path string, list []savedPosition) error {
 	if err != nil {
 		return err
 	}
-	// The old ones stay until the next time: what is damaged is then replaced by a little older.
+	// The old positions stay until the next save: they replace damaged newer ones.
 	if err := os.Rename(path, path+previous); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -24,7 +24,7 @@ type foundFile struct {
 	info os.FileInfo
 }
 
-// findFiles returns the files that there are, each once. What can't be looked at is told and left out.
+// findFiles returns the matching files, each once. Files that cannot be examined are logged and left out.
 func (f *Follower) findFiles(ctx context.Context) []foundFile {
 	var (
 		out   []foundFile
@@ -44,11 +44,11 @@ func (f *Follower) findFiles(ctx context.Context) []foundFile {
 			names[path] = struct{}{}
 			info, err := os.Stat(path)
 			if err != nil || !info.Mode().IsRegular() {
-				continue // gone in between, a folder, a dangling link
+				continue // removed meanwhile, a folder, or a dangling link
 			}
 			id := idOf(info)
 			if i, twice := known[id]; twice {
-				// Under several names it keeps the one that it has.
+				// A file with several names keeps its current one.
 				if s := f.sources[id]; s != nil && s.at == path {
 					out[i] = foundFile{path, id, info}
 				}
@@ -71,15 +71,15 @@ func (f *Follower) isExcluded(path string) bool {
 	return f.rules.pattern != nil && !f.rules.pattern.MatchString(path)
 }
 
-// earlierFile is what a file was before it was cut: where a copy of it is read on.
+// earlierFile is the state of a file before it was truncated: a copy of the file is read from its position.
 type earlierFile struct {
 	path     string
 	position int64
 	prints   fingerprints
 }
 
-// lookAtFiles brings the sources up to date with the file system, reads those that are known to their ends, and then takes up new files:
-// in this order, a copy of a file is found to be one, and read from where its original has been read to.
+// lookAtFiles updates the sources from the file system, reads the known ones to their ends, and then follows new files. In this
+// order, a copy is recognised as one, and is read from the position of its original.
 func (f *Follower) lookAtFiles(ctx context.Context, now time.Time) {
 	all := f.findFiles(ctx)
 	missing := maps.Clone(f.sources)
@@ -114,8 +114,8 @@ func (f *Follower) lookAtFiles(ctx context.Context, now time.Time) {
 	f.forgetGone(now)
 }
 
-// lookAgain looks at a source that is where the globs see it. When it was cut, or another file has its number, it begins anew, and
-// what it was is returned.
+// lookAgain examines a source at the path where the globs find it. If it was truncated, or another file has its number, it starts
+// anew, and its earlier state is returned.
 func (f *Follower) lookAgain(ctx context.Context, s *followedFile, info os.FileInfo, now time.Time) (was earlierFile, replaced bool) {
 	unchanged := info.Size() == s.size && info.ModTime().Equal(s.modified) && !s.seen.IsZero()
 	s.noteInfo(info, now)
@@ -125,7 +125,7 @@ func (f *Follower) lookAgain(ctx context.Context, s *followedFile, info os.FileI
 	same, err := f.hasSameContent(s)
 	if err != nil {
 		f.metrics.failures.Inc()
-		return earlierFile{}, false // the next look decides
+		return earlierFile{}, false // the next scan decides
 	}
 	if same {
 		return earlierFile{}, false
@@ -133,7 +133,7 @@ func (f *Follower) lookAgain(ctx context.Context, s *followedFile, info os.FileI
 	return f.startAnew(ctx, s), true
 }
 
-// startAnew begins a file anew that was cut or overwritten, and returns what it was.
+// startAnew restarts a file that was truncated or overwritten, and returns its earlier state.
 func (f *Follower) startAnew(ctx context.Context, s *followedFile) earlierFile {
 	f.metrics.truncations.Inc()
 	f.log.InfoContext(ctx, "file truncated or overwritten: reading it from its beginning", "path", s.path, "position", s.position, "size", s.size)
@@ -143,7 +143,7 @@ func (f *Follower) startAnew(ctx context.Context, s *followedFile) earlierFile {
 	return was
 }
 
-// hasSameContent reports whether the file still has what was read of it.
+// hasSameContent reports whether the file still has the bytes that were read from it.
 func (f *Follower) hasSameContent(s *followedFile) (bool, error) {
 	if s.position == 0 || s.size < s.position {
 		return s.position == 0, nil
@@ -154,7 +154,7 @@ func (f *Follower) hasSameContent(s *followedFile) (bool, error) {
 	return s.prints.matchFile(s.file, f.scratch)
 }
 
-// lookForMissing looks at sources that no glob matches any more: they were renamed or removed.
+// lookForMissing handles sources that no glob matches any more: they were renamed or removed.
 func (f *Follower) lookForMissing(ctx context.Context, missing map[fileID]*followedFile, now time.Time) {
 	folders := map[string][]*followedFile{}
 	for _, s := range missing {
@@ -165,7 +165,7 @@ func (f *Follower) lookForMissing(ctx context.Context, missing map[fileID]*follo
 		wasMatched := s.matched
 		s.matched = false
 		if s.file == nil {
-			if wasMatched || s.seen.IsZero() { // once, when it was lost
+			if wasMatched || s.seen.IsZero() { // once, when it is first missing
 				folders[filepath.Dir(s.path)] = append(folders[filepath.Dir(s.path)], s)
 			}
 			continue
@@ -185,14 +185,14 @@ func (f *Follower) lookForMissing(ctx context.Context, missing map[fileID]*follo
 	}
 }
 
-// maxSiblings bounds how many files of a folder are looked at for those that were renamed.
+// maxSiblings bounds how many files of a folder are searched for renamed ones.
 const maxSiblings = 100_000
 
-// findRenamed looks for lost sources among the files of their folder: rotated while nobody looked, under names that no glob matches.
+// findRenamed searches the folder of lost sources for them: they were rotated between scans, to names that no glob matches.
 func (f *Follower) findRenamed(ctx context.Context, folder string, lost []*followedFile, now time.Time) {
 	dir, err := os.Open(folder)
 	if err != nil {
-		return // gone as a whole
+		return // the folder is gone
 	}
 	entries, err := dir.ReadDir(maxSiblings)
 	_ = dir.Close()
@@ -212,7 +212,7 @@ func (f *Follower) findRenamed(ctx context.Context, folder string, lost []*follo
 			switch {
 			case err == nil && same:
 			case err == nil && maybeCopy(s.path, s.at):
-				f.startAnew(ctx, s) // cut, and renamed before that was seen
+				f.startAnew(ctx, s) // truncated, and renamed before that was seen
 			default: // another file has its number
 				s.at, s.size = "", s.position
 				f.closeFile(s)
@@ -225,7 +225,7 @@ func (f *Follower) findRenamed(ctx context.Context, folder string, lost []*follo
 	}
 }
 
-// followFile begins to follow a file: from where a file has been read that it is a copy of, or from its beginning, or its end.
+// followFile starts to follow a file: from the position of the file that it is a copy of, or from its beginning, or its end.
 func (f *Follower) followFile(ctx context.Context, x foundFile, cut []earlierFile, now time.Time) {
 	if f.cfg.IgnoreOlder > 0 && now.Sub(x.info.ModTime()) > f.cfg.IgnoreOlder.Std() {
 		return
@@ -282,7 +282,7 @@ func (f *Follower) findStart(s *followedFile, x foundFile, cut []earlierFile, no
 	return nil
 }
 
-// followedParts are the sources as they are.
+// followedParts returns the current state of the sources.
 func (f *Follower) followedParts() []earlierFile {
 	out := make([]earlierFile, 0, len(f.sources))
 	for _, s := range f.sources {
@@ -291,12 +291,13 @@ func (f *Follower) followedParts() []earlierFile {
 	return out
 }
 
-// maybeCopy reports whether a file may be a copy of another, by its name: in the same folder, and beginning with its name.
+// maybeCopy reports whether a file may be a copy of another by its name: it is in the same folder, and its name begins with the
+// other's stem.
 func maybeCopy(original, copied string) bool {
 	return filepath.Dir(original) == filepath.Dir(copied) && strings.HasPrefix(filepath.Base(copied), baseStem(original))
 }
 
-// setCategory gives a source its category and attributes.
+// setCategory sets the category and attributes of a source.
 func (f *Follower) setCategory(s *followedFile) {
 	values := map[string]string{"file": baseStem(s.path), "dir": filepath.Base(filepath.Dir(s.path))}
 	if p := f.rules.pattern; p != nil {
@@ -318,10 +319,10 @@ func (f *Follower) setCategory(s *followedFile) {
 	}
 }
 
-// rest is how long a file without a name that the globs match stays open after its last change: its writer may not have noticed.
+// rest is how long a file without a matching name stays open after its last change: its writer may not have noticed.
 const rest = time.Minute
 
-// forgetGone closes what need not be open, and forgets what is gone.
+// forgetGone closes files that need not be open, and forgets those that are gone.
 func (f *Follower) forgetGone(now time.Time) {
 	for id, s := range f.sources {
 		if s.matched {
@@ -330,7 +331,7 @@ func (f *Follower) forgetGone(now time.Time) {
 		if s.file != nil && !s.pending() && (s.removed || now.Sub(s.changed) >= rest) {
 			f.closeFile(s)
 		}
-		// The number of a file that was removed may be another file's from now on.
+		// The number of a removed file may be reused from now on.
 		if s.file == nil && (s.removed || now.Sub(s.seen) >= f.cfg.Forget.Std()) {
 			delete(f.sources, id)
 			f.dirty = true

@@ -17,34 +17,35 @@ import (
 // followedFile is a file that is followed.
 type followedFile struct {
 	id fileID
-	// path is where it was seen first: category and attributes come from it. at is where it is now, "" when it has no name that is
-	// known.
+	// path is where the file was first seen: category and attributes come from it. at is its current path, "" if it has no known
+	// name.
 	path, at string
 	category string
 	extra    []producer.Attribute
 
-	// position is where the next message begins: everything before it is delivered. prints are of what is before it.
+	// position is where the next message begins: everything before it is delivered. prints are the fingerprints up to it.
 	position int64
 	prints   fingerprints
-	// skipping: the position is inside of a line whose rest is not wanted.
+	// skipping says that the position is inside a line whose rest is discarded.
 	skipping bool
 
 	file *os.File // nil while it is closed
-	// size and modified are what the last look found, changed is when a look last found something else.
+	// size and modified are from the last scan, changed is when a scan last found a change.
 	size     int64
 	modified time.Time
 	changed  time.Time
-	// matched: the last look found it under a name that the globs match. Without one it is read to its end and then left.
+	// matched says that the last scan found it under a name that the globs match. Without one, it is read to its end and then
+	// left.
 	matched bool
-	removed bool // it has no name at all any more
+	removed bool // it has no name left
 	seen    time.Time
 
-	// failures in a row and when the next attempt may be.
+	// failures counts consecutive failures; notBefore is when the next attempt may be.
 	failures  int
 	notBefore time.Time
 }
 
-// noteInfo takes what a file system says of the file.
+// noteInfo updates the source from the file system's information.
 func (s *followedFile) noteInfo(info os.FileInfo, now time.Time) {
 	if info.Size() != s.size || !info.ModTime().Equal(s.modified) {
 		s.size, s.modified, s.changed = info.Size(), info.ModTime(), now
@@ -57,7 +58,7 @@ func (s *followedFile) positionEntry() savedPosition {
 	return savedPosition{File: s.id, Path: s.path, Position: s.position, Skipping: s.skipping, Prints: s.prints, Seen: s.seen.UnixMicro()}
 }
 
-// openFile opens a file where it is now. It fails when another file has taken its place, which the next look finds.
+// openFile opens a file at its current path. It fails if another file has taken its place, which the next scan finds.
 func (f *Follower) openFile(s *followedFile) error {
 	if s.file != nil {
 		return nil
@@ -79,25 +80,25 @@ func (f *Follower) openFile(s *followedFile) error {
 
 func (f *Follower) closeFile(s *followedFile) {
 	if s.file != nil {
-		_ = s.file.Close() // it was only read
+		_ = s.file.Close() // read only
 		s.file = nil
 		f.opened--
 	}
 }
 
-// pending reports whether there is something to read.
+// pending reports whether there are bytes to read.
 func (s *followedFile) pending() bool { return s.size > s.position }
 
-// deliverTimeout is how long one delivery may wait: other files are read when the agent has no capacity for this one's category.
+// deliverTimeout bounds one delivery: other files are read while the agent has no capacity for this file's category.
 const deliverTimeout = 30 * time.Second
 
-// readFile delivers the next messages of a file, at most a buffer of them, and reports whether it came further.
+// readFile delivers the next messages of a file, at most a buffer of them, and reports whether it made progress.
 func (f *Follower) readFile(ctx context.Context, s *followedFile, now time.Time) (progress bool) {
 	if now.Before(s.notBefore) {
 		return false
 	}
 	progress, err := f.readOnce(ctx, s, now)
-	if f.opened > f.cfg.MaxOpen && s.matched { // one that has lost its name would not be found again
+	if f.opened > f.cfg.MaxOpen && s.matched { // a file without a matching name would not be found again
 		f.closeFile(s)
 	}
 	if err == nil {
@@ -131,7 +132,7 @@ func (f *Follower) readOnce(ctx context.Context, s *followedFile, now time.Time)
 		return false, err
 	}
 	b := f.buf[:n]
-	// Silence ends a message of several lines, and the last line of a file that nobody will write to.
+	// Silence completes a multi-line message, and the last line of a file that is no longer written to.
 	quiet := n < len(f.buf) && now.Sub(s.changed) >= f.cfg.MultilineWait.Std()
 	last := quiet && !s.matched || s.removed && n < len(f.buf)
 	c := f.splitter.nextMessages(f.messages[:0], b, s.skipping, quiet, last)
@@ -149,7 +150,7 @@ func (f *Follower) readOnce(ctx context.Context, s *followedFile, now time.Time)
 	return true, f.updateFingerprints(s, b[:c.consumed])
 }
 
-// updateFingerprints takes the prints of a source whose last bytes before the position are read.
+// updateFingerprints updates the fingerprints of a source; read are the last bytes before its position.
 func (f *Follower) updateFingerprints(s *followedFile, read []byte) (err error) {
 	n := int64(f.cfg.Fingerprint)
 	if want := min(s.position, n); s.prints.Head.Len != want {
@@ -158,7 +159,7 @@ func (f *Follower) updateFingerprints(s *followedFile, read []byte) (err error) 
 		}
 	}
 	if int64(len(read)) >= n {
-		// From memory: the file may be cut at any time.
+		// Taken from memory: the file may be truncated at any time.
 		s.prints.Tail, err = takeFingerprint(strings.NewReader(string(read[int64(len(read))-n:])), 0, n, f.scratch)
 		s.prints.Tail.Offset = s.position - n
 		return err
@@ -168,16 +169,16 @@ func (f *Follower) updateFingerprints(s *followedFile, read []byte) (err error) 
 	return f.ignoreTruncation(s, err)
 }
 
-// ignoreTruncation turns the end of a file that was cut while it was read into nothing: the next look finds it out.
+// ignoreTruncation ignores the early end of a file that was truncated while it was read: the next scan finds it.
 func (f *Follower) ignoreTruncation(s *followedFile, err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		s.prints = fingerprints{Tail: fingerprint{Offset: s.position - 1, Len: 1}} // matches nothing that is there
+		s.prints = fingerprints{Tail: fingerprint{Offset: s.position - 1, Len: 1}} // matches no existing content
 		return nil
 	}
 	return err
 }
 
-// writeMessages gives messages to the agent.
+// writeMessages writes messages to the agent.
 func (f *Follower) writeMessages(ctx context.Context, s *followedFile, messages []producer.Message) error {
 	if len(messages) == 0 {
 		return nil
@@ -208,7 +209,7 @@ func (f *Follower) countLines(c cutLines) {
 	f.metrics.dropped.WithLabelValues(dropLong).Add(float64(c.dropped))
 }
 
-// baseStem is a file's base name without its extension.
+// baseStem returns a file's base name without its extension.
 func baseStem(path string) string {
 	base := filepath.Base(path)
 	return strings.TrimSuffix(base, filepath.Ext(base))

@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// idOf is the identity of a file that exists.
+// idOf returns the identity of an existing file.
 func idOf(info os.FileInfo) fileID {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -14,7 +14,7 @@ func idOf(info os.FileInfo) fileID {
 	return fileID{Device: uint64(uint32(st.Dev)), Inode: st.Ino}
 }
 
-// linkCount is the number of names that a file has: 0 when it was removed.
+// linkCount returns the number of names of a file: 0 when it was removed.
 func linkCount(info os.FileInfo) uint64 {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

@@ -1,4 +1,4 @@
-// Package inputstest is an agent for tests of inputs.
+// Package inputstest provides an agent for tests of inputs.
 package inputstest
 
 import (
@@ -12,7 +12,7 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// Deliver takes the messages of a frame. An error is that of the whole request, which is not sent again.
+// Deliver receives the messages of a frame. An error fails the whole request, which is not sent again.
 type Deliver func(ctx context.Context, category string, messages []producer.Message) error
 
 // NewProducer returns a producer that writes to deliver and ends with the test.
@@ -24,7 +24,7 @@ func NewProducer(tb testing.TB, deliver Deliver, options ...producer.Option) *pr
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() { _ = p.Close(context.WithoutCancel(tb.Context())) }) // what is left in it is not the point
+	tb.Cleanup(func() { _ = p.Close(context.WithoutCancel(tb.Context())) }) // its remaining messages do not matter
 	return p
 }
 

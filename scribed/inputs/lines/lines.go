@@ -23,22 +23,22 @@ import (
 	"scribe/scribed/inputs"
 )
 
-// Config bounds what is taken. Start from [DefaultConfig].
+// Config bounds the requests of the input. Start from [DefaultConfig].
 type Config struct {
-	// Name of the input, in metrics and logs.
+	// Name is the input's name in metrics and logs.
 	Name string `yaml:"name" default:"lines"`
-	// Listen is where the input is reached on an address of its own.
+	// Listen is the address of an input that does not share the agent's.
 	Listen inputs.ListenConfig `yaml:"listen" check:"off"`
 	// MaxBody bounds a body after decompression, MaxLine a line.
 	MaxBody units.Bytes `yaml:"max_body" default:"1GiB" min:"MaxLine"`
 	MaxLine units.Bytes `yaml:"max_line" default:"1MiB" min:"1B" max:"MaxMessageSize"`
-	// MaxRequests bounds requests at the same time; each takes a buffer of a little more than MaxLine.
+	// MaxRequests bounds concurrent requests; each takes a buffer of a little more than MaxLine.
 	MaxRequests int `yaml:"max_requests" default:"64" min:"1" max:"100000"`
-	// Patience is how long a request waits for capacity in the agent, and how long its body may stand still.
+	// Patience is how long a request waits for capacity in the agent, and how long its body may make no progress.
 	Patience units.Duration `yaml:"patience" default:"10s" min:">0"`
 }
 
-// DefaultConfig listens nowhere.
+// DefaultConfig returns a configuration without a listen address.
 func DefaultConfig() Config { return config.Defaults[Config]() }
 
 // Validate reports every violation of an input with an address of its own.
@@ -48,7 +48,7 @@ func (c *Config) Validate() error {
 	return v.Err()
 }
 
-// checkLimits checks what also holds for an input on the agent's address.
+// checkLimits checks the limits, which also apply to an input on the agent's address.
 func (c *Config) checkLimits() *config.Violations {
 	v := config.Check("lines "+c.Name, c, config.Bounds{"MaxMessageSize": record.DefaultMaxMessageSize})
 	if record.ValidateCategory(c.Name) != nil {
@@ -57,27 +57,27 @@ func (c *Config) checkLimits() *config.Violations {
 	return v
 }
 
-// Deps are what the input works with.
+// Deps are the dependencies of the input.
 type Deps struct {
-	// Logger defaults to none.
+	// Logger receives the log; nil discards it.
 	Logger *slog.Logger
-	// Registerer gets the metrics; nil keeps none.
+	// Registerer receives the metrics; nil = none.
 	Registerer prometheus.Registerer
 }
 
-// Pattern is where a [Handler] belongs in an http.ServeMux.
+// Pattern is the pattern of a [Handler] in an http.ServeMux.
 const Pattern = "POST /v1/lines/{category}"
 
-// Handler takes requests. It is safe for concurrent use.
+// Handler serves requests with lines. It is safe for concurrent use.
 type Handler struct {
 	cfg     Config
 	agent   *producer.Producer
 	metrics *inputs.NetworkMetrics
 	buffers buffers.Pool
-	running chan struct{} // a place for each request
+	running chan struct{} // a slot for each request
 }
 
-// NewHandler returns a handler that writes lines to the agent. Close it.
+// NewHandler returns a handler that writes lines to the agent. The caller closes it.
 func NewHandler(cfg Config, agent *producer.Producer, deps Deps) (*Handler, error) {
 	if err := cfg.checkLimits().Err(); err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func newHTTPError(status int, format string, args ...any) *httpError {
 	return &httpError{status, fmt.Errorf(format, args...)}
 }
 
-// retryAfter is when to try again, in seconds.
+// retryAfter is the retry hint, in seconds.
 const retryAfter = 1
 
 // ServeHTTP implements http.Handler.
@@ -126,7 +126,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(a) // the client went away
+	_ = json.NewEncoder(w).Encode(a) // the client is gone
 }
 
 func (h *Handler) serveRequest(w http.ResponseWriter, r *http.Request) (accepted int, fail *httpError) {
@@ -151,7 +151,7 @@ func (h *Handler) serveRequest(w http.ResponseWriter, r *http.Request) (accepted
 	return h.writeLines(r.Context(), category, body)
 }
 
-// decompress undoes a content encoding.
+// decompress decodes a content encoding.
 func decompress(r io.Reader, encoding string) (body io.Reader, closeBody func(), fail *httpError) {
 	switch encoding {
 	case "", "identity":
@@ -172,14 +172,14 @@ func decompress(r io.Reader, encoding string) (body io.Reader, closeBody func(),
 	return nil, nil, newHTTPError(http.StatusUnsupportedMediaType, "invalid Content-Encoding %q: want gzip, zstd or identity", encoding)
 }
 
-// writeLines reads a body in pieces and gives their lines to the agent.
+// writeLines reads a body in pieces and writes their lines to the agent.
 func (h *Handler) writeLines(ctx context.Context, category string, body io.Reader) (accepted int, fail *httpError) {
-	// Room for a line of the largest size with its end, in CRLF.
+	// Holds a line of the largest size with its end, as CRLF.
 	buf := h.buffers.Get(int(h.cfg.MaxLine) + 64<<10)
 	defer h.buffers.Put(buf)
 	var (
 		b        = buf.B
-		held     int // bytes of the line that has begun
+		held     int // bytes of the incomplete line
 		total    int64
 		messages []producer.Message
 	)
@@ -221,7 +221,7 @@ func (h *Handler) writeLines(ctx context.Context, category string, body io.Reade
 	return accepted, nil
 }
 
-// tooLong ends a request at a line over the limit, after what is before it is delivered.
+// tooLong ends a request at a line over the limit, after delivering the lines before it.
 func (h *Handler) tooLong(ctx context.Context, category string, before []producer.Message, accepted int) (int, *httpError) {
 	if fail := h.writeMessages(ctx, category, before); fail != nil {
 		return accepted, fail
@@ -237,7 +237,7 @@ func readError(err error) *httpError {
 	return newHTTPError(http.StatusBadRequest, "the body can't be read: %w", err)
 }
 
-// writeMessages gives messages to the agent.
+// writeMessages writes messages to the agent.
 func (h *Handler) writeMessages(ctx context.Context, category string, messages []producer.Message) *httpError {
 	if len(messages) == 0 {
 		return nil
@@ -263,7 +263,7 @@ type Input struct {
 
 var _ inputs.Input = (*Input)(nil)
 
-// New returns an input.
+// New returns an input. It fails on an invalid configuration.
 func New(cfg Config, deps Deps) (*Input, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err

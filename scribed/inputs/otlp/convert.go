@@ -18,24 +18,24 @@ import (
 	"scribe/producer"
 )
 
-// recordConverter turns the records of one request into messages.
+// recordConverter converts the records of one request to messages.
 type recordConverter struct {
 	cfg *Config
-	// seen are the attributes that a message has already.
+	// seen are the names of the attributes that a message already has.
 	seen map[string]struct{}
 	buf  bytes.Buffer
 }
 
-// recordSource is where records come from: what those of one scope share, converted once for all of them.
+// recordSource is the resource and scope of records, converted once for all records of a scope.
 type recordSource struct {
 	service, namespace string // fields of the category
 	resource, scope    attributeList
-	// As JSON, when the format is that; nil without any.
+	// As JSON, if that is the format; nil if there are none.
 	resourceJSON, scopeJSON json.RawMessage
 	resourceCut, scopeCut   bool
 }
 
-// newSource begins a source.
+// newSource returns the source of a resource.
 func (c *recordConverter) newSource(list []*commonv1.KeyValue) (s recordSource) {
 	for _, kv := range list {
 		switch kv.GetKey() {
@@ -53,7 +53,7 @@ func (c *recordConverter) newSource(list []*commonv1.KeyValue) (s recordSource) 
 	return s
 }
 
-// setScope gives a source another scope.
+// setScope sets the scope of a source.
 func (c *recordConverter) setScope(s *recordSource, name string, list []*commonv1.KeyValue) {
 	s.scope, s.scopeJSON, s.scopeCut = c.sharedAttributes("scope.", list, name), nil, false
 	if c.cfg.Format == formatJSON && (name != "" || len(list) > 0) {
@@ -63,13 +63,13 @@ func (c *recordConverter) setScope(s *recordSource, name string, list []*commonv
 	}
 }
 
-// categoryField is a value as a field of a category; a name has no use for more of it.
+// categoryField returns a value as a field of a category, no longer than a name can use.
 func (c *recordConverter) categoryField(v *commonv1.AnyValue) string {
 	t, _ := c.textOf(v)
 	return string(t[:min(len(t), maxName)])
 }
 
-// sharedAttributes are the attributes of a source under their prefix; name is that of a scope.
+// sharedAttributes converts the attributes of a resource or scope, with their prefix; name is that of a scope.
 func (c *recordConverter) sharedAttributes(prefix string, list []*commonv1.KeyValue, name string) attributeList {
 	a := c.newAttributes()
 	a.addField(prefix+"name", name)
@@ -77,7 +77,7 @@ func (c *recordConverter) sharedAttributes(prefix string, list []*commonv1.KeyVa
 	return a
 }
 
-// convertRecord turns a record into a message. cut says that something of it was left out. An error means that it is too large.
+// convertRecord converts a record to a message. cut says that part of it was left out. An error means that it is too large.
 func (c *recordConverter) convertRecord(s *recordSource, r *logsv1.LogRecord) (m producer.Message, cut bool, err error) {
 	if m.Payload, cut, err = c.encodePayload(s, r); err != nil {
 		return m, cut, err
@@ -105,7 +105,7 @@ func tooLong(limit units.Bytes) error {
 func (c *recordConverter) encodePayload(s *recordSource, r *logsv1.LogRecord) (b []byte, cut bool, err error) {
 	switch c.cfg.Format {
 	case formatJSON:
-		// Before it is written out for every record of it.
+		// Checked before the JSON is repeated for every record.
 		if limit := c.cfg.MaxRecord; int64(len(s.resourceJSON)+len(s.scopeJSON)) > int64(limit) {
 			return nil, false, tooLong(limit)
 		}
@@ -120,7 +120,7 @@ func (c *recordConverter) encodePayload(s *recordSource, r *logsv1.LogRecord) (b
 	return b, cut, nil
 }
 
-// eventTime is the record's, else when it was observed; zero without any that is possible.
+// eventTime returns the record's time, else its observed time; zero if neither is valid.
 func eventTime(r *logsv1.LogRecord) time.Time {
 	for _, nanos := range []uint64{r.GetTimeUnixNano(), r.GetObservedTimeUnixNano()} {
 		if nanos > 0 && nanos <= math.MaxInt64 {
@@ -130,7 +130,7 @@ func eventTime(r *logsv1.LogRecord) time.Time {
 	return time.Time{}
 }
 
-// severityOf is the text that the record brings, else the name of its number's range.
+// severityOf returns the record's severity text, else the name of its number's range.
 func severityOf(r *logsv1.LogRecord) string {
 	if s := r.GetSeverityText(); s != "" {
 		return s
@@ -142,7 +142,8 @@ func severityOf(r *logsv1.LogRecord) string {
 	return ""
 }
 
-// hexID is a trace's or span's in hexadecimal; "" when it is none: the specification takes an id of zeros or of another length for that.
+// hexID returns the id of a trace or span in hexadecimal; "" if it is invalid: the specification treats an id of zeros or of
+// another length as absent.
 func hexID(b []byte, size int) string {
 	if len(b) != size || !slices.ContainsFunc(b, func(x byte) bool { return x != 0 }) {
 		return ""
@@ -150,7 +151,7 @@ func hexID(b []byte, size int) string {
 	return hex.EncodeToString(b)
 }
 
-// attributeList gathers attributes within bounds, each name once: the first one counts.
+// attributeList collects attributes within bounds. Of several with one name, the first counts.
 type attributeList struct {
 	convert *recordConverter
 	list    []producer.Attribute
@@ -168,7 +169,7 @@ func (c *recordConverter) newAttributes() attributeList {
 	return attributeList{convert: c}
 }
 
-// addField adds one that is absent when it is empty.
+// addField adds an attribute unless its value is empty.
 func (a *attributeList) addField(name, value string) {
 	if value != "" {
 		a.addAttribute(name, []byte(value))
@@ -198,7 +199,7 @@ func (a *attributeList) addAll(prefix string, list []*commonv1.KeyValue) {
 		return
 	}
 	for _, kv := range list {
-		if len(a.list) >= a.convert.cfg.MaxAttributes { // the others' values need not be converted
+		if len(a.list) >= a.convert.cfg.MaxAttributes { // the remaining values need not be converted
 			a.cut = true
 			return
 		}
@@ -208,7 +209,7 @@ func (a *attributeList) addAll(prefix string, list []*commonv1.KeyValue) {
 	}
 }
 
-// addShared adds those of a source.
+// addShared adds the attributes of a source.
 func (a *attributeList) addShared(b *attributeList) {
 	for _, x := range b.list {
 		a.addAttribute(x.Name, x.Value)
@@ -216,7 +217,7 @@ func (a *attributeList) addShared(b *attributeList) {
 	a.cut = a.cut || b.cut
 }
 
-// cutText cuts to at most n bytes, and not inside of a character.
+// cutText cuts to at most n bytes, without splitting a character.
 func cutText(b []byte, n int) []byte {
 	for i := n; i > max(n-utf8.UTFMax, 0); i-- {
 		if utf8.RuneStart(b[i]) {
@@ -226,7 +227,7 @@ func cutText(b []byte, n int) []byte {
 	return b[:n]
 }
 
-// textOf is a value as a person writes it: a string as it is, bytes as they are, anything else as JSON.
+// textOf returns a value as text: a string or bytes as they are, anything else as JSON.
 func (c *recordConverter) textOf(v *commonv1.AnyValue) (b []byte, cut bool) {
 	switch x := v.GetValue().(type) {
 	case nil:
@@ -240,13 +241,13 @@ func (c *recordConverter) textOf(v *commonv1.AnyValue) (b []byte, cut bool) {
 	return c.encodeJSON(p.plainValue(v, maxDepth)), p.cut
 }
 
-// encodeJSON writes JSON, with <, > and & as they are.
+// encodeJSON encodes JSON, without escaping <, > and &.
 func (c *recordConverter) encodeJSON(v any) []byte {
 	c.buf.Reset()
 	enc := json.NewEncoder(&c.buf)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
-		return []byte(err.Error()) // nothing that plainer makes can fail
+		return []byte(err.Error()) // values from jsonValues always encode
 	}
 	return bytes.Clone(bytes.TrimSuffix(c.buf.Bytes(), []byte{'\n'}))
 }

@@ -15,17 +15,17 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// maxValues bounds the records, attributes and values of a request together. An empty one takes two bytes in a request and some
-// hundred in memory, so the size of a request does not bound what it decodes to.
+// maxValues bounds the records, attributes and values of a request together. An empty value takes two bytes in a request and some
+// hundred in memory, so the size of a request does not bound its decoded size.
 const maxValues = 1 << 20
 
-// maxNesting bounds how deep the messages of a request may stand in each other: a value in a list in a value takes three.
+// maxNesting bounds the nesting of the messages of a request: a value in a list in a value takes three levels.
 const maxNesting = 1000
 
 // errTooMany is the answer to a request with more than maxValues.
 var errTooMany = fmt.Errorf("the request has more than %d records, attributes and values: send less at once", maxValues)
 
-// decodeProtobuf reads a message after a look at what it would take.
+// decodeProtobuf decodes a message after checking its number of values.
 func decodeProtobuf(b []byte, m proto.Message) error {
 	if n := countValues(b, m.ProtoReflect().Descriptor(), maxNesting); n > maxValues {
 		return errTooMany
@@ -33,7 +33,7 @@ func decodeProtobuf(b []byte, m proto.Message) error {
 	return proto.UnmarshalOptions{RecursionLimit: maxNesting}.Unmarshal(b, m)
 }
 
-// countValues counts the messages in an encoded message. It stops where the encoding is broken, which decoding then reports.
+// countValues counts the messages in an encoded message. It stops at invalid encoding, which decoding then reports.
 func countValues(b []byte, md protoreflect.MessageDescriptor, depth int) (n int) {
 	for len(b) > 0 && depth > 0 {
 		num, kind, head := protowire.ConsumeTag(b)
@@ -55,7 +55,8 @@ func countValues(b []byte, md protoreflect.MessageDescriptor, depth int) (n int)
 	return n
 }
 
-// decodeJSON reads OTLP/JSON, which is protobuf's JSON but for trace and span ids: they are hexadecimal there, base64 here.
+// decodeJSON decodes OTLP/JSON, which is protobuf's JSON except for trace and span ids: they are hexadecimal in OTLP, base64 in
+// protobuf.
 func decodeJSON(b []byte, req *collectorv1.ExportLogsServiceRequest) error {
 	if bytes.Count(b, []byte{'{'}) > maxValues {
 		return errTooMany
@@ -84,8 +85,8 @@ const (
 	spanLen  = 8
 )
 
-// restoreID turns an id back whose hexadecimal digits were read as base64. All of them are digits of base64, too, and there are as
-// many as makes whole groups of four, so encoding what was decoded gives the text as it was.
+// restoreID restores an id whose hexadecimal digits were decoded as base64. All of them are base64 digits too, and their number
+// is a multiple of four, so encoding the bytes again yields the original text.
 func restoreID(field string, id []byte, size int) ([]byte, error) {
 	if len(id) == 0 {
 		return nil, nil
@@ -98,7 +99,7 @@ func restoreID(field string, id []byte, size int) ([]byte, error) {
 	return got, nil
 }
 
-// boundedCodec is gRPC's, with the bounds of this package.
+// boundedCodec is gRPC's codec with the bounds of this package.
 type boundedCodec struct{}
 
 var _ connect.Codec = boundedCodec{}

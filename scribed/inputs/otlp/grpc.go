@@ -15,10 +15,10 @@ import (
 	"scribe/scribed/inputs"
 )
 
-// grpcMethod is LogsService's only one.
+// grpcMethod is the only method of LogsService.
 const grpcMethod = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
 
-// serveGRPC is a handler of OTLP/gRPC alone: Connect's own protocol and gRPC-Web are no part of OTLP.
+// serveGRPC returns a handler of OTLP/gRPC only: Connect's own protocol and gRPC-Web are not part of OTLP.
 func (i *Input) serveGRPC() http.Handler {
 	var (
 		refusal = connect.NewErrorWriter()
@@ -33,7 +33,7 @@ func (i *Input) serveGRPC() http.Handler {
 		}
 		if !i.beginRequest() {
 			i.countRefused(http.StatusTooManyRequests)
-			_ = refusal.Write(w, r, unavailableError(errBusy)) // the client went away
+			_ = refusal.Write(w, r, unavailableError(errBusy)) // the client is gone
 			return
 		}
 		defer i.endRequest()
@@ -43,7 +43,7 @@ func (i *Input) serveGRPC() http.Handler {
 	})
 }
 
-// countRefusal counts what was refused before export was called. What export answers with is counted there.
+// countRefusal counts requests that were refused before export was called. export counts its own refusals.
 func (i *Input) countRefusal(answer http.Header) {
 	text := answer.Get(http.TrailerPrefix + "Grpc-Status")
 	if text == "" {
@@ -63,7 +63,7 @@ func (i *Input) countRefusal(answer http.Header) {
 	}
 }
 
-// export answers gRPC.
+// export handles a gRPC request.
 func (i *Input) export(ctx context.Context, req *collectorv1.ExportLogsServiceRequest) (*collectorv1.ExportLogsServiceResponse, error) {
 	resp, err := i.writeRecords(ctx, req)
 	if err != nil {
@@ -72,12 +72,12 @@ func (i *Input) export(ctx context.Context, req *collectorv1.ExportLogsServiceRe
 	return resp, nil
 }
 
-// unavailableError is an error after which exporters send the request again.
+// unavailableError returns an error after which exporters retry.
 func unavailableError(err error) error {
 	e := connect.NewError(connect.CodeUnavailable, err)
 	d, derr := connect.NewErrorDetail(&errdetails.RetryInfo{RetryDelay: durationpb.New(retryAfter)})
 	if derr != nil {
-		return errors.Join(err, derr) // a message that is known always has its detail
+		return errors.Join(err, derr) // a known message type always has its detail
 	}
 	e.AddDetail(d)
 	return e

@@ -34,7 +34,7 @@ func newHTTPError(status int, format string, args ...any) *httpError {
 	return &httpError{status, fmt.Errorf(format, args...)}
 }
 
-// serveHTTP answers OTLP/HTTP. Errors are a google.rpc.Status, as the specification wants; its message is all that clients show.
+// serveHTTP handles OTLP/HTTP. Errors are a google.rpc.Status, as the specification requires; clients show only its message.
 func (i *Input) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || kind != typeProtobuf && kind != typeJSON {
@@ -49,7 +49,7 @@ func (i *Input) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	writeAnswer(w, kind, http.StatusOK, resp)
 }
 
-// exportHTTP takes a place before it reads the body, so that MaxRequests bounds the memory of requests.
+// exportHTTP acquires a slot before it reads the body, so that MaxRequests bounds the memory of requests.
 func (i *Input) exportHTTP(w http.ResponseWriter, r *http.Request, kind string) (*collectorv1.ExportLogsServiceResponse, *httpError) {
 	if r.ContentLength > int64(i.cfg.MaxRequest) {
 		return nil, i.tooLarge()
@@ -84,7 +84,7 @@ func (i *Input) exportHTTP(w http.ResponseWriter, r *http.Request, kind string) 
 	return resp, nil
 }
 
-// readBody reads and decompresses a request's.
+// readBody reads and decompresses a request's body.
 func (i *Input) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *httpError) {
 	limit := int64(i.cfg.MaxRequest)
 	in := io.Reader(http.MaxBytesReader(w, inputs.NewPatientBody(w, r.Body, i.cfg.Patience.Std()), limit))
@@ -114,9 +114,9 @@ func (i *Input) tooLarge() *httpError {
 	return newHTTPError(http.StatusRequestEntityTooLarge, "the request has more than %v: send less at once", units.Bytes(i.cfg.MaxRequest))
 }
 
-// answerFailure counts a refusal and answers with it.
+// answerFailure counts a refusal and answers it.
 func (i *Input) answerFailure(w http.ResponseWriter, kind string, f *httpError) {
-	if f.status != http.StatusServiceUnavailable { // take has counted that
+	if f.status != http.StatusServiceUnavailable { // writeRecords has counted it
 		i.countRefused(f.status)
 	}
 	if f.status == http.StatusServiceUnavailable || f.status == http.StatusTooManyRequests {
@@ -135,5 +135,5 @@ func writeAnswer(w http.ResponseWriter, kind string, status int, m proto.Message
 	} else {
 		b, _ = proto.Marshal(m)
 	}
-	_, _ = w.Write(b) // the client went away
+	_, _ = w.Write(b) // the client is gone
 }

@@ -9,16 +9,16 @@ import (
 	logsv1 "go.opentelemetry.io/proto/otlp/logs/v1"
 )
 
-// maxDepth bounds how deep a value may be nested that becomes JSON; what is deeper becomes null.
+// maxDepth bounds the nesting of a value that is converted to JSON; deeper values become null.
 const maxDepth = 32
 
-// jsonValues turns values into what encoding/json writes.
+// jsonValues converts values to types that encoding/json writes.
 type jsonValues struct {
-	// cut says that something was left out: what was too deep, or had a key that was there already.
+	// cut says that something was left out: it was nested too deeply, or had a duplicate key.
 	cut bool
 }
 
-// plainValue is a value. Bytes become base64 in JSON, as OTLP/JSON wants it.
+// plainValue converts a value. Bytes become base64 in JSON, as OTLP/JSON requires.
 func (p *jsonValues) plainValue(v *commonv1.AnyValue, depth int) any {
 	if depth == 0 {
 		p.cut = p.cut || v.GetValue() != nil
@@ -47,7 +47,7 @@ func (p *jsonValues) plainValue(v *commonv1.AnyValue, depth int) any {
 	return nil
 }
 
-// plainNumber is a floating-point number; JSON has none for NaN and the infinities, which become texts.
+// plainNumber converts a floating-point number. NaN and the infinities, which JSON lacks, become texts.
 func plainNumber(f float64) any {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return strconv.FormatFloat(f, 'g', -1, 64)
@@ -67,7 +67,7 @@ func (p *jsonValues) plainObject(list []*commonv1.KeyValue, depth int) map[strin
 	return out
 }
 
-// plainRecord is a record with where it comes from, in the names of OTLP/JSON.
+// plainRecord converts a record with its source, in the names of OTLP/JSON.
 func (p *jsonValues) plainRecord(s *recordSource, r *logsv1.LogRecord) map[string]any {
 	out := map[string]any{"body": p.plainValue(r.GetBody(), maxDepth), "severity": severityOf(r)}
 	add := func(name string, v any, present bool) {

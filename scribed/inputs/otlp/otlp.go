@@ -15,11 +15,11 @@ import (
 	"scribe/scribed/inputs"
 )
 
-// Deps are what the input works with.
+// Deps are the dependencies of the input.
 type Deps struct {
-	// Logger defaults to none.
+	// Logger receives the log; nil discards it.
 	Logger *slog.Logger
-	// Registerer gets the metrics; nil keeps none.
+	// Registerer receives the metrics; nil = none.
 	Registerer prometheus.Registerer
 }
 
@@ -29,7 +29,7 @@ type Input struct {
 	deps     Deps
 	category inputs.CategoryTemplate
 	names    *inputs.CategoryLimit
-	running  chan struct{} // a place for each request
+	running  chan struct{} // a slot for each request
 
 	metrics *inputs.NetworkMetrics // while it runs
 	agent   *producer.Producer
@@ -37,7 +37,7 @@ type Input struct {
 
 var _ inputs.Input = (*Input)(nil)
 
-// New returns an input.
+// New returns an input. It fails on an invalid configuration.
 func New(cfg Config, deps Deps) (*Input, error) {
 	t, err := cfg.compile()
 	if err != nil {
@@ -79,13 +79,13 @@ func (i *Input) handler() http.Handler {
 	return mux
 }
 
-// retryAfter is when exporters should try again.
+// retryAfter is the retry hint for exporters.
 const retryAfter = time.Second
 
-// errBusy says that too many requests run.
+// errBusy says that too many requests are running.
 var errBusy = errors.New("too many requests at the same time: try again later")
 
-// beginRequest takes a place for a request, which leave gives back; false when there is none.
+// beginRequest acquires a slot for a request, and returns false when none is free.
 func (i *Input) beginRequest() bool {
 	select {
 	case i.running <- struct{}{}:
@@ -97,12 +97,12 @@ func (i *Input) beginRequest() bool {
 
 func (i *Input) endRequest() { <-i.running }
 
-// countRefused counts a request that was refused, by what OTLP/HTTP answers with.
+// countRefused counts a refused request by its OTLP/HTTP status.
 func (i *Input) countRefused(status int) {
 	i.metrics.Refused.WithLabelValues(inputs.RefusalReason(status)).Inc()
 }
 
-// writeRecords delivers a request's records and says which of them are lost; an error means that the request should be sent again.
+// writeRecords delivers a request's records and reports the lost ones; an error means that the request should be sent again.
 func (i *Input) writeRecords(ctx context.Context, req *collectorv1.ExportLogsServiceRequest) (*collectorv1.ExportLogsServiceResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, i.cfg.Patience.Std())
 	defer cancel()
@@ -113,7 +113,7 @@ func (i *Input) writeRecords(ctx context.Context, req *collectorv1.ExportLogsSer
 	}
 	resp := &collectorv1.ExportLogsServiceResponse{}
 	rejected := 0
-	// Only now: a request that is sent again would count them again.
+	// Counted only now: a request that is sent again would count them again.
 	for reason, n := range e.lost {
 		i.metrics.Dropped.WithLabelValues(reason).Add(float64(n))
 		rejected += n
@@ -125,14 +125,14 @@ func (i *Input) writeRecords(ctx context.Context, req *collectorv1.ExportLogsSer
 	return resp, nil
 }
 
-// exportRequest is a request's records on their way, by category, in order.
+// exportRequest is a request whose records are being delivered, by category, in order.
 type exportRequest struct {
 	input   *Input
 	convert recordConverter
 	parts   []categoryBatch
 	index   map[string]int // of parts by category
-	size    int            // bytes of what is in parts
-	// lost counts records by reason; why is the first one's.
+	size    int            // memory of the messages in parts
+	// lost counts records by reason; why is the first reason's error.
 	lost map[string]int
 	why  error
 }
@@ -142,8 +142,8 @@ type categoryBatch struct {
 	messages []producer.Message
 }
 
-// pieceBytes is how much of a request is converted before it is delivered. Every record becomes a message with the attributes of its
-// resource, so that a small request may become many bytes.
+// pieceBytes is how many bytes of a request are converted before they are delivered. Every record becomes a message with the
+// attributes of its resource, so a small request may become many bytes.
 const pieceBytes = 1 << 20
 
 func (e *exportRequest) writeAll(ctx context.Context, req *collectorv1.ExportLogsServiceRequest) error {
@@ -203,7 +203,7 @@ func (e *exportRequest) addMessage(category string, m producer.Message) {
 	e.size += sizeOf(&m)
 }
 
-// sizeOf is about what a message takes in memory, in bytes.
+// sizeOf estimates a message's memory in bytes.
 func sizeOf(m *producer.Message) int {
 	n := 128 + len(m.Payload)
 	for i := range m.Attributes {
@@ -219,7 +219,7 @@ func (e *exportRequest) countLost(reason string, n int, err error) {
 	}
 }
 
-// writeBatches gives the agent what is there.
+// writeBatches writes the collected messages to the agent.
 func (e *exportRequest) writeBatches(ctx context.Context) error {
 	for i := range e.parts {
 		p := &e.parts[i]

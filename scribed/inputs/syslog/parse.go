@@ -14,24 +14,25 @@ import (
 	"scribe/producer"
 )
 
-// messageParser turns syslog messages into messages. It is not safe for concurrent use: each connection has one.
+// messageParser converts syslog messages. It is not safe for concurrent use: each connection has one.
 type messageParser struct {
 	cfg      *Config
 	location *time.Location
 	now      func() time.Time
-	// host stands in for the one that local messages do not have.
+	// host is the host name of local messages, which carry none.
 	host         string
 	modern, bsd  gosyslog.Machine
 	local        bool
 	localScratch []byte
-	// attributes and values are what the messages since reset have: they are made many at a time.
+	// attributes and values hold those of all messages since reset; they are allocated in bulk.
 	attributes []producer.Attribute
 	values     []byte
 }
 
-// reset is called when what was parsed is not used any more. Until then messages share memory, but for what they are made of.
+// reset is called when the parsed messages are no longer used. Until then messages share the parser's memory, but not the bytes
+// that they were parsed from.
 func (p *messageParser) reset() {
-	clear(p.attributes) // they point to what the collector may have
+	clear(p.attributes) // the garbage collector may then free what they point to
 	p.attributes, p.values = p.attributes[:0], p.values[:0]
 }
 
@@ -43,7 +44,7 @@ func newParser(cfg *Config, location *time.Location, now func() time.Time, local
 	}
 }
 
-// messageFields are what a message says of itself.
+// messageFields are the fields of a syslog message.
 type messageFields struct {
 	Facility string            `json:"facility,omitempty"`
 	Severity string            `json:"severity,omitempty"`
@@ -60,7 +61,7 @@ type messageFields struct {
 // maxData bounds the structured data that become attributes.
 const maxData = 32
 
-// parseMessage reads one message. ok is false when it is to be dropped.
+// parseMessage parses one message. ok is false when it is to be dropped.
 func (p *messageParser) parseMessage(raw []byte) (m producer.Message, f messageFields, ok bool) {
 	raw = bytes.TrimRight(raw, "\n\r\x00")
 	f = p.parseFields(raw)
@@ -70,7 +71,7 @@ func (p *messageParser) parseMessage(raw []byte) (m producer.Message, f messageF
 	m.Payload = raw
 	switch {
 	case p.cfg.Format == formatJSON:
-		if text, err := json.Marshal(&f); err == nil { // strings and a time: it never fails
+		if text, err := json.Marshal(&f); err == nil { // strings and a time always encode
 			m.Payload = text
 		}
 	case p.cfg.Format == formatMessage && !f.unparsed:
@@ -109,7 +110,7 @@ func (p *messageParser) attributesOf(f *messageFields) []producer.Attribute {
 	return p.attributes[begin:len(p.attributes):len(p.attributes)]
 }
 
-// addData adds structured data in the order of their names.
+// addData adds structured data in order of their names.
 func (f *messageFields) addData(add func(name, value string)) {
 	if len(f.Data) == 0 {
 		return
@@ -191,10 +192,10 @@ func (p *messageParser) parse3164(raw []byte) (messageFields, bool) {
 	return f, true
 }
 
-// stampLen is the length of a time of RFC 3164, "Jan _2 15:04:05", with the space behind it.
+// stampLen is the length of a time of RFC 3164, "Jan _2 15:04:05", with the space after it.
 const stampLen = 16
 
-// addHost puts the host's name into a local message, which has none.
+// addHost inserts the host's name into a local message, which has none.
 func (p *messageParser) addHost(raw []byte) []byte {
 	i := bytes.IndexByte(raw[:min(len(raw), 6)], '>') + 1
 	if i == 0 || len(raw) < i+stampLen || raw[i+stampLen-1] != ' ' {
@@ -208,7 +209,7 @@ func (p *messageParser) addHost(raw []byte) []byte {
 	return b
 }
 
-// guessYear gives a time without one the year that brings it closest to now: around New Year that is not always this one.
+// guessYear returns a time without a year in the year that brings it closest to now: around New Year that may be another one.
 func (p *messageParser) guessYear(t time.Time) time.Time {
 	now := p.now().In(p.location)
 	best := time.Time{}

@@ -13,10 +13,10 @@ const (
 	maxMsgID  = 32
 )
 
-// parsePlain5424 reads a message of RFC 5424 that is as nearly all are: correct, and without structured data. Of any other it says false,
-// and the full parser, which takes several times as long, has the word. Where it says true both agree.
+// parsePlain5424 parses a message of RFC 5424 of the usual kind: valid, and without structured data. For others it returns false,
+// and the full parser, which takes several times as long, decides. Where it returns true, both agree.
 func parsePlain5424(raw []byte) (f messageFields, ok bool) {
-	text := string(raw) // the fields are parts of it
+	text := string(raw) // the fields are substrings of it
 	priority, rest, ok := plainPriority(text)
 	if !ok {
 		return f, false
@@ -55,7 +55,7 @@ func parsePlain5424(raw []byte) (f messageFields, ok bool) {
 	return f, true
 }
 
-// plainPriority reads "<N>", N from 0 to 191 without zeros in front.
+// plainPriority reads "<N>", N from 0 to 191 without leading zeros.
 func plainPriority(text string) (priority uint8, rest string, ok bool) {
 	if text == "" || text[0] != '<' {
 		return 0, "", false
@@ -70,7 +70,7 @@ func plainPriority(text string) (priority uint8, rest string, ok bool) {
 	return uint8(n), text[i+1:], true
 }
 
-// plainField reads a field of the header up to the space behind it; "-" stands for none.
+// plainField reads a field of the header up to the space after it; "-" means empty.
 func plainField(text string, most int) (field, rest string, ok bool) {
 	i := strings.IndexByte(text, ' ')
 	if i < 1 || i > most {
@@ -87,7 +87,7 @@ func plainField(text string, most int) (field, rest string, ok bool) {
 	return field, text[i+1:], true
 }
 
-// plainTime reads a time of RFC 3339 as RFC 5424 narrows it: upper case, at most microseconds. time.Parse alone lets more pass.
+// plainTime reads a time of RFC 3339 as restricted by RFC 5424: upper case, at most microseconds. time.Parse alone accepts more.
 func plainTime(stamp string) (t time.Time, ok bool) {
 	const seconds, zone = "0000-00-00T00:00:00", "+00:00"
 	if len(stamp) <= len(seconds) || !matchesDigits(stamp[:len(seconds)], seconds) {
@@ -108,7 +108,8 @@ func plainTime(stamp string) (t time.Time, ok bool) {
 	return t, err == nil
 }
 
-// matchesDigits reports whether text has a digit where pattern, which is as long, has one, and else what it has.
+// matchesDigits reports whether text, of the same length as pattern, has a digit wherever pattern has one, and is equal
+// elsewhere.
 func matchesDigits(text, pattern string) bool {
 	for i, c := range []byte(pattern) {
 		switch {

@@ -2,11 +2,11 @@ package syslog
 
 import "bytes"
 
-// streamFrames cuts the messages of a TCP stream out of the bytes that have arrived (RFC 6587): a message that begins with a digit is
-// counted, "LEN SP MSG", another ends with its line. Messages over limit are cut.
+// streamFrames splits the bytes of a TCP stream into messages (RFC 6587): a message that begins with a digit is counted, "LEN SP
+// MSG"; any other ends with its line. Messages over limit are cut.
 type streamFrames struct {
 	limit int
-	// skip is how many bytes of a counted message are still to be thrown away; toLine says to throw away up to the end of a line.
+	// skip is how many bytes of a counted message are still to be discarded; toLine says to discard up to the end of the line.
 	skip   int
 	toLine bool
 	// truncated counts messages that were cut.
@@ -16,8 +16,9 @@ type streamFrames struct {
 // maxDigits bounds the length of a counted message.
 const maxDigits = 9
 
-// nextMessage returns the first whole message of b and how many bytes it takes. Without a whole one, ok is false, and n bytes are done with
-// all the same. b must have room for a message of the limit and its length before it; end says that nothing follows.
+// nextMessage returns the first complete message of b and the number of bytes consumed. Without a complete one, ok is false, and
+// n bytes are consumed nevertheless. b must have space for a message of the limit with its length prefix; end says that no bytes
+// follow.
 func (f *streamFrames) nextMessage(b []byte, end bool) (message []byte, n int, ok bool) {
 	if f.skip > 0 {
 		n = min(f.skip, len(b))
@@ -40,7 +41,7 @@ func (f *streamFrames) nextMessage(b []byte, end bool) (message []byte, n int, o
 	return f.readLine(b, end)
 }
 
-// readCounted reads a message that says its length. counted is false when it does not after all.
+// readCounted reads a message with a length prefix. counted is false if it has none after all.
 func (f *streamFrames) readCounted(b []byte, end bool) (message []byte, n int, ok, counted bool) {
 	size, i := 0, 0
 	for ; i < len(b) && i < maxDigits && b[i] >= '0' && b[i] <= '9'; i++ {
@@ -48,7 +49,7 @@ func (f *streamFrames) readCounted(b []byte, end bool) (message []byte, n int, o
 	}
 	switch {
 	case i == len(b) && !end:
-		return nil, 0, false, true // its length is still to come
+		return nil, 0, false, true // its length is incomplete
 	case i == len(b) || b[i] != ' ':
 		return nil, 0, false, false
 	}
@@ -58,7 +59,7 @@ func (f *streamFrames) readCounted(b []byte, end bool) (message []byte, n int, o
 		if !end {
 			return nil, 0, false, true
 		}
-		whole = len(b) - i // the sender has broken off
+		whole = len(b) - i // the sender closed the connection
 	}
 	if size > whole {
 		f.truncated++

@@ -19,13 +19,13 @@ import (
 	"scribe/scribed/inputs"
 )
 
-// Deps are what the input works with.
+// Deps are the dependencies of the input.
 type Deps struct {
-	// Host is this one's name, for messages of the Unix socket, which have none.
+	// Host is this host's name, for messages of the Unix socket, which have none.
 	Host string
-	// Logger defaults to none.
+	// Logger receives the log; nil discards it.
 	Logger *slog.Logger
-	// Registerer gets the metrics; nil keeps none.
+	// Registerer receives the metrics; nil = none.
 	Registerer prometheus.Registerer
 	// Clock defaults to time.Now.
 	Clock func() time.Time
@@ -45,7 +45,7 @@ type Input struct {
 
 var _ inputs.Input = (*Input)(nil)
 
-// New returns an input.
+// New returns an input. It fails on an invalid configuration.
 func New(cfg Config, deps Deps) (*Input, error) {
 	r, err := cfg.compile()
 	if err != nil {
@@ -84,7 +84,7 @@ func (i *Input) Run(ctx context.Context, agent *producer.Producer, open func()) 
 	return i.serveSockets(ctx, sockets)
 }
 
-// openSockets are where messages come from; nil = not.
+// openSockets are the open sockets; nil = not used.
 type openSockets struct {
 	udp, unix net.PacketConn
 	tcp       net.Listener
@@ -93,7 +93,7 @@ type openSockets struct {
 func (s *openSockets) close() {
 	for _, c := range []io.Closer{s.udp, s.unix, s.tcp} {
 		if c != nil {
-			_ = c.Close() // what was read is all there is
+			_ = c.Close() // nothing more is read
 		}
 	}
 }
@@ -127,20 +127,21 @@ func (i *Input) openSockets(ctx context.Context) (s openSockets, err error) {
 	return s, nil
 }
 
-// listenUnix takes the path of a socket for datagrams. One that a run before left behind is replaced; one that somebody reads from is not.
+// listenUnix listens on a Unix datagram socket. A socket left over from an earlier run is replaced; one that another process
+// reads from is not.
 func listenUnix(ctx context.Context, path string) (net.PacketConn, error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
 		var d net.Dialer
 		if c, err := d.DialContext(ctx, "unixgram", path); err == nil {
 			return nil, errors.Join(fmt.Errorf("unix %s: another process reads from that socket", path), c.Close())
 		}
-		_ = os.Remove(path) // if that fails, so does what follows
+		_ = os.Remove(path) // if that fails, listening fails too
 	}
 	var lc net.ListenConfig
 	return lc.ListenPacket(ctx, "unixgram", path)
 }
 
-// enlargeBuffer asks for a larger receive buffer; the kernel may give less.
+// enlargeBuffer requests a larger receive buffer; the kernel may grant less.
 func (i *Input) enlargeBuffer(c net.PacketConn) {
 	if b, ok := c.(interface{ SetReadBuffer(int) error }); ok && i.cfg.ReceiveBuffer > 0 {
 		if err := b.SetReadBuffer(int(i.cfg.ReceiveBuffer)); err != nil {
@@ -152,7 +153,7 @@ func (i *Input) enlargeBuffer(c net.PacketConn) {
 func (i *Input) serveSockets(ctx context.Context, s openSockets) error {
 	var group sync.WaitGroup
 	errs := make([]error, 3)
-	// Closing the sockets is what ends those who read from them.
+	// Closing the sockets ends the goroutines that read from them.
 	stop := context.AfterFunc(ctx, s.close)
 	defer stop()
 	if s.udp != nil {
@@ -175,7 +176,7 @@ func (i *Input) serveSockets(ctx context.Context, s openSockets) error {
 // serveDatagrams reads a message from each datagram until the socket is closed.
 func (i *Input) serveDatagrams(ctx context.Context, c net.PacketConn, localHost string) error {
 	p := newParser(&i.cfg, i.rules.location, i.deps.Clock, localHost)
-	buf := make([]byte, int(i.cfg.MaxMessage)+1) // one more shows that it was cut
+	buf := make([]byte, int(i.cfg.MaxMessage)+1) // the extra byte shows that a message was cut
 	one := make([]producer.Message, 1)
 	agent := i.agent.WithCallAck(producer.AckNone)
 	for {
@@ -193,7 +194,7 @@ func (i *Input) serveDatagrams(ctx context.Context, c net.PacketConn, localHost 
 		if n == 0 {
 			continue
 		}
-		p.reset() // the one before was offered
+		p.reset() // the previous message was handed to the agent
 		m, f, ok := p.parseMessage(buf[:n])
 		if !ok {
 			i.metrics.Dropped.WithLabelValues(inputs.DropInvalid).Inc()
@@ -231,7 +232,7 @@ func (i *Input) categoryOf(f *messageFields) string {
 	return name
 }
 
-// acceptConnections takes connections until the listener is closed, and waits for them.
+// acceptConnections accepts connections until the listener is closed, and waits for them to end.
 func (i *Input) acceptConnections(ctx context.Context, l net.Listener) error {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -253,7 +254,7 @@ func (i *Input) acceptConnections(ctx context.Context, l net.Listener) error {
 		}
 		running.Go(func() {
 			defer func() { <-places }()
-			// A reader that waits is woken; what it has is delivered first.
+			// A waiting reader is woken; the messages it has are delivered first.
 			stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
 			defer stop()
 			i.serveConnection(ctx, c)
@@ -262,15 +263,15 @@ func (i *Input) acceptConnections(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// stopPatience is how long what was read may take to be delivered at the end.
+// stopPatience bounds the delivery of read messages at shutdown.
 const stopPatience = 5 * time.Second
 
-// serveConnection reads messages until the sender closes, is silent for too long, or ctx ends, and delivers what has arrived each time.
+// serveConnection reads messages until the sender closes, is silent for too long, or ctx ends, and delivers them after each read.
 func (i *Input) serveConnection(ctx context.Context, c net.Conn) {
 	var (
 		p   = newParser(&i.cfg, i.rules.location, i.deps.Clock, "")
 		cut = streamFrames{limit: int(i.cfg.MaxMessage)}
-		// Room for many usual messages. It grows to what the largest one takes with its length before it.
+		// Holds many usual messages. It grows up to the size of the largest one with its length prefix.
 		buf     = make([]byte, firstBuffer)
 		largest = int(i.cfg.MaxMessage) + 64<<10
 		held    int
@@ -286,7 +287,7 @@ func (i *Input) serveConnection(ctx context.Context, c net.Conn) {
 		if ctx.Err() == nil {
 			_ = c.SetReadDeadline(time.Now().Add(i.cfg.IdleTimeout.Std()))
 		}
-		if ctx.Err() != nil { // it may have ended before the deadline was set
+		if ctx.Err() != nil { // ctx may have ended before the deadline was set
 			_ = c.SetReadDeadline(time.Unix(1, 0))
 		}
 		n, err := c.Read(buf[held:])
@@ -318,16 +319,16 @@ func (i *Input) serveConnection(ctx context.Context, c net.Conn) {
 }
 
 const (
-	// firstBuffer is what a connection reads into at first. A busy one gets more, as long as all of them together stay below
-	// readAhead: what is read and not yet delivered takes about five times its size, in messages and frames.
+	// firstBuffer is the initial read buffer of a connection. A busy connection gets more, as long as all of them together stay
+	// below readAhead: bytes that are read and not yet delivered take about five times their size, in messages and frames.
 	firstBuffer = 16 << 10
 	readAhead   = 4 << 20
 )
 
-// maxBuffer is how much a connection may read at once.
+// maxBuffer is how many bytes a connection may read at once.
 func (i *Input) maxBuffer() int { return readAhead / int(max(i.open.Load(), 1)) }
 
-// messageBatch gathers what one read has brought, by category, in order.
+// messageBatch collects the messages of one read, by category, in order.
 type messageBatch struct {
 	input  *Input
 	parser *messageParser
@@ -353,7 +354,7 @@ func (b *messageBatch) addMessage(raw []byte) {
 		}
 	}
 	if len(b.parts) < cap(b.parts) {
-		b.parts = b.parts[:len(b.parts)+1] // with the memory of an earlier one
+		b.parts = b.parts[:len(b.parts)+1] // reuses the memory of an earlier one
 	} else {
 		b.parts = append(b.parts, categoryBatch{})
 	}
@@ -361,8 +362,8 @@ func (b *messageBatch) addMessage(raw []byte) {
 	p.category, p.messages = category, append(p.messages[:0], m)
 }
 
-// writeToAgent gives everything to the agent, as often as it takes, and reports whether to go on. At the end of ctx one more attempt has
-// some seconds.
+// writeToAgent writes all messages to the agent, retrying as needed, and reports whether to continue. When ctx ends, one more
+// attempt has some seconds.
 func (b *messageBatch) writeToAgent(ctx context.Context) bool {
 	i := b.input
 	for j := range b.parts {
@@ -388,7 +389,7 @@ func (b *messageBatch) writeToAgent(ctx context.Context) bool {
 				i.metrics.Dropped.WithLabelValues(inputs.DropFull).Add(float64(len(p.messages)))
 				return false
 			default:
-				_ = backoff.Sleep(ctx, retryPause) // the next attempt sees that ctx has ended
+				_ = backoff.Sleep(ctx, retryPause) // the next attempt notices the end of ctx
 			}
 		}
 	}
@@ -396,10 +397,10 @@ func (b *messageBatch) writeToAgent(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// keptParts bounds the categories whose memory a connection keeps from one read to the next.
+// keptParts bounds the categories whose memory a connection keeps between reads.
 const keptParts = 8
 
-// reset forgets what was delivered.
+// reset discards the delivered messages.
 func (b *messageBatch) reset() {
 	if len(b.parts) > keptParts {
 		b.parts = nil
@@ -408,5 +409,5 @@ func (b *messageBatch) reset() {
 	b.parser.reset()
 }
 
-// retryPause is between two attempts to deliver what the agent did not take.
+// retryPause is the pause between two attempts to deliver.
 const retryPause = 250 * time.Millisecond

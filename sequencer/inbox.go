@@ -5,24 +5,24 @@ import (
 	"sync"
 )
 
-// stepInbox is between a stream and the one who appends. It holds what the stream's credits allow; gaps and what else goes without credits
-// makes the stream wait when there is no room.
+// stepInbox is the queue between a stream and its appender. It holds what the stream's credits allow. Steps that take no credits,
+// such as gaps, make the stream wait when the inbox is full.
 type stepInbox struct {
-	limit int // of steps
-	// news, room and owed tell of changes; each has room for one.
+	limit int // number of steps
+	// news, room and owed signal changes; each has capacity 1.
 	news, room, owed chan struct{}
 
 	mu struct {
 		sync.Mutex
 		steps []sourceStep
-		// taken says that the last steps that were taken are not appended yet.
+		// taken: the steps taken last are not appended yet.
 		taken bool
-		// pointers and bytes were appended, and can be given back to the stream as credits.
+		// pointers and bytes were appended, and are to be returned to the stream as credits.
 		pointers int
 		bytes    uint64
 		ended    bool
 		err      error
-		// watermark is what the stream said last: everything older was put.
+		// watermark is the stream's last watermark: everything older is in the inbox or was taken.
 		watermark int64
 	}
 }
@@ -34,11 +34,11 @@ func newStepInbox(limit int) *stepInbox {
 func sendSignal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // whoever takes it sees everything
+	default: // a pending signal covers every change
 	}
 }
 
-// putSteps adds steps. It waits while there are twice as many as the credits allow.
+// putSteps adds steps. It waits while the inbox holds twice as many as the credits allow.
 func (b *stepInbox) putSteps(ctx context.Context, watermark int64, steps ...sourceStep) error {
 	for {
 		b.mu.Lock()
@@ -58,7 +58,7 @@ func (b *stepInbox) putSteps(ctx context.Context, watermark int64, steps ...sour
 	}
 }
 
-// endStream says that nothing more comes, and why.
+// endStream records the end of the stream, with its error.
 func (b *stepInbox) endStream(err error) {
 	b.mu.Lock()
 	b.mu.ended, b.mu.err = true, err
@@ -66,7 +66,8 @@ func (b *stepInbox) endStream(err error) {
 	sendSignal(b.news)
 }
 
-// takeSteps returns up to most steps as soon as there are some. done says that there are none and none will come; err is why.
+// takeSteps returns up to most steps as soon as there are any. done reports that there are none and no more will come; err then
+// says why.
 func (b *stepInbox) takeSteps(ctx context.Context, most int) (steps []sourceStep, done bool, err error) {
 	for {
 		b.mu.Lock()
@@ -93,14 +94,14 @@ func (b *stepInbox) takeSteps(ctx context.Context, most int) (steps []sourceStep
 	}
 }
 
-// advanceWatermark takes a watermark: what is older was put.
+// advanceWatermark records a watermark: everything older was put.
 func (b *stepInbox) advanceWatermark(watermark int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.mu.watermark = max(b.mu.watermark, watermark)
 }
 
-// appendedWatermark is the watermark when all of what precedes it was appended; 0 else.
+// appendedWatermark returns the watermark if everything before it was appended; 0 otherwise.
 func (b *stepInbox) appendedWatermark() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -110,7 +111,7 @@ func (b *stepInbox) appendedWatermark() int64 {
 	return b.mu.watermark
 }
 
-// confirmAppend says that what was taken last is committed: so many pointers, whose credits the stream gets back.
+// confirmAppend records that the steps taken last are committed: the stream gets back the credits of so many pointers and bytes.
 func (b *stepInbox) confirmAppend(pointers int, bytes uint64) {
 	b.mu.Lock()
 	b.mu.taken = false
@@ -122,7 +123,7 @@ func (b *stepInbox) confirmAppend(pointers int, bytes uint64) {
 	}
 }
 
-// takeCredits waits until there are credits for the stream.
+// takeCredits waits until there are credits for the stream, and returns them.
 func (b *stepInbox) takeCredits(ctx context.Context) (pointers int, bytes uint64, err error) {
 	for {
 		b.mu.Lock()

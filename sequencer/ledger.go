@@ -13,20 +13,20 @@ import (
 	"scribe/storage/metalog"
 )
 
-// errStream means that the read stream contradicts itself, or what was sequenced.
+// errStream means that the read stream contradicts itself, or the sequenced positions.
 var errStream = errors.New("sequencer: invalid read stream")
 
 // sourceStep is a pointer or a gap of a source, in the order of the stream.
 type sourceStep struct {
 	source record.ShardID
 	lsn    record.LSN
-	to     record.LSN // after a gap; 0 for a pointer
+	to     record.LSN // LSN after a gap; 0 for a pointer
 	cause  sequenced.Cause
-	time   int64 // persisted in the source
+	time   int64 // persisted time in the source
 	data   []byte
 }
 
-// nextLSN is the LSN of the source after the step.
+// nextLSN returns the source's LSN after the step.
 func (s *sourceStep) nextLSN() record.LSN {
 	if s.to != 0 {
 		return s.to
@@ -34,16 +34,16 @@ func (s *sourceStep) nextLSN() record.LSN {
 	return s.lsn + 1
 }
 
-// streamChecker checks that what a stream brings continues what came before, and turns it into steps. It does no I/O.
+// streamChecker checks that each message of a stream continues the previous ones, and converts it into steps. It does no I/O.
 type streamChecker struct {
-	// at are the LSNs that come next.
+	// at are the next LSNs of the sources.
 	at map[record.ShardID]record.LSN
 }
 
 func newStreamChecker(s *sequenced.State) *streamChecker { return &streamChecker{at: maps.Clone(s.At)} }
 
-// joinShard takes a shard that the stream announces. Everything from its first record on is owed: where the stream begins later, retention was
-// faster, and the step that is returned says so.
+// joinShard adds a shard that the stream announces. Everything from its first record on is owed: if the stream begins later,
+// retention was faster, and the returned step is the gap.
 func (r *streamChecker) joinShard(v *scribev1.StreamShard) (*sourceStep, error) {
 	shard, lsn := record.ShardID(v.GetShard()), record.LSN(v.GetLsn())
 	switch at, known := r.at[shard]; {
@@ -61,13 +61,13 @@ func (r *streamChecker) joinShard(v *scribev1.StreamShard) (*sourceStep, error) 
 	return &sourceStep{source: shard, lsn: record.FirstLSN, to: lsn, cause: sequenced.CauseTrimmed}, nil
 }
 
-// checkEntry takes a pointer.
+// checkEntry checks and converts a pointer.
 func (r *streamChecker) checkEntry(e *scribev1.StreamEntry) (sourceStep, error) {
 	s := sourceStep{source: record.ShardID(e.GetShard()), lsn: record.LSN(e.GetLsn()), time: e.GetTime(), data: e.GetPointer()}
 	return s, r.advanceSource(&s)
 }
 
-// checkGap takes a hole.
+// checkGap checks and converts a gap.
 func (r *streamChecker) checkGap(g *scribev1.StreamGap) (sourceStep, error) {
 	s := sourceStep{source: record.ShardID(g.GetShard()), lsn: record.LSN(g.GetFrom()), to: record.LSN(g.GetTo()), cause: sequenced.CauseDamaged}
 	if g.GetReason() == scribev1.Reason_REASON_TRIMMED {
@@ -88,36 +88,36 @@ func (r *streamChecker) advanceSource(s *sourceStep) error {
 	return nil
 }
 
-// appendLedger is what a term knows of the two logs of its category, and decides what is appended to them. It does no I/O.
+// appendLedger is a term's state of the two logs of its category, and decides what is appended to them. It does no I/O.
 type appendLedger struct {
 	category uint32
-	// logEpoch and positionsEpoch are those of the term, nextPosition the LSN that the log of positions gives out next.
+	// logEpoch and positionsEpoch are the term's epochs; nextPosition is the next LSN of the log of positions.
 	logEpoch, positionsEpoch uint64
 	nextPosition             record.LSN
-	// state is what was committed.
+	// state is the committed state.
 	state *sequenced.State
-	// changed is how many bytes of changes follow the newest whole state, and whole what that took. A whole state is due when it is as cheap as
-	// what would be read without it.
+	// changed is the number of bytes of changes since the newest whole state, whole the size of that state. A whole state is due
+	// when writing it costs no more than reading the changes that it replaces.
 	changed, whole int
-	// limit is the least number of bytes of changes between two whole states.
+	// limit is the minimum number of bytes of changes between two whole states.
 	limit int
 }
 
-// preparedAppend is a transaction that was made of steps, and what is true once it is committed.
+// preparedAppend is a transaction of steps, with the state that holds once it is committed.
 type preparedAppend struct {
 	append *metalog.Append
 	after  *sequenced.State
-	// trim, if not 0, is how far the log of positions can be trimmed then.
+	// trim, if not 0, is the LSN below which the log of positions can be trimmed after the commit.
 	trim record.LSN
-	// pointers, bytes (of payload), messages and gaps are what it sequences; late are pointers that were persisted before one that
-	// precedes them, which a strict stream never brings.
+	// pointers, bytes (of payload), messages and gaps count what it sequences. late counts pointers that were persisted before
+	// one of their predecessors, which a strict stream never brings.
 	pointers, gaps, late int
 	messages, bytes      uint64
 	changed, whole       int
 	nextPosition         record.LSN
 }
 
-// prepareAppend makes a transaction of steps. It changes nothing.
+// prepareAppend builds a transaction of steps. It changes nothing.
 func (l *appendLedger) prepareAppend(steps []sourceStep) (*preparedAppend, error) {
 	after := &sequenced.State{Next: l.state.Next, Offset: l.state.Offset, Horizon: l.state.Horizon, At: l.state.At}
 	b := &preparedAppend{after: after}
@@ -132,7 +132,7 @@ func (l *appendLedger) prepareAppend(steps []sourceStep) (*preparedAppend, error
 		touched[rec.Source] = rec.Next()
 		after.Next++
 	}
-	// The positions of sources are changed in place, after the commit: there may be 100,000.
+	// The positions of sources are changed in place after the commit: there may be 100,000.
 	b.after.At = touched
 	changes := l.changeRecords(b)
 	b.nextPosition = l.nextPosition + record.LSN(len(changes))
@@ -169,7 +169,7 @@ func recordBytes(records [][]byte) (n int) {
 	return n
 }
 
-// makeRecord makes the record of a step.
+// makeRecord returns the record of a step.
 func (b *preparedAppend) makeRecord(after *sequenced.State, s *sourceStep) (sequenced.Record, error) {
 	rec := sequenced.Record{Kind: sequenced.KindGap, Source: s.source, LSN: s.lsn, Offset: after.Offset, Horizon: after.Horizon, To: s.to, Cause: s.cause}
 	if s.to != 0 {
@@ -177,7 +177,7 @@ func (b *preparedAppend) makeRecord(after *sequenced.State, s *sourceStep) (sequ
 		return rec, nil
 	}
 	p, err := pointer.Decode(s.data)
-	if err != nil { // the stream has decoded it before
+	if err != nil { // does not happen: the stream has decoded it before
 		return rec, fmt.Errorf("shard %v, LSN %d: %w", s.source, s.lsn, err)
 	}
 	rec.Kind, rec.To, rec.Cause, rec.Time = sequenced.KindPointer, 0, 0, max(s.time, 0)
@@ -196,14 +196,14 @@ func (b *preparedAppend) makeRecord(after *sequenced.State, s *sourceStep) (sequ
 	return rec, nil
 }
 
-// commitAppend takes over what was appended.
+// commitAppend adopts the state of a committed append.
 func (l *appendLedger) commitAppend(b *preparedAppend) {
 	maps.Copy(l.state.At, b.after.At)
 	l.state.Next, l.state.Offset, l.state.Horizon = b.after.Next, b.after.Offset, b.after.Horizon
 	l.changed, l.whole, l.nextPosition = b.changed, b.whole, b.nextPosition
 }
 
-// resumePositions are the positions that a stream is opened with.
+// resumePositions returns the positions to open a stream with.
 func (l *appendLedger) resumePositions() []*scribev1.ShardPosition {
 	out := make([]*scribev1.ShardPosition, 0, len(l.state.At))
 	for _, shard := range slices.Sorted(maps.Keys(l.state.At)) {

@@ -19,7 +19,7 @@ type Sequencer struct {
 	deps    Deps
 	log     *slog.Logger
 	metrics *roleMetrics
-	// starts has a place for each category that may be taken over at the same time.
+	// starts limits concurrent takeovers.
 	starts chan struct{}
 
 	end   context.CancelFunc
@@ -27,12 +27,12 @@ type Sequencer struct {
 
 	mu struct {
 		sync.Mutex
-		// runs are the categories of this process, by id.
+		// runs are the running categories of this process, by id.
 		runs map[uint32]*categoryRun
 	}
 }
 
-// New starts a sequencer, which works until Close.
+// New starts a sequencer, which runs until Close.
 func New(cfg Config, deps Deps) (*Sequencer, error) {
 	if err := errors.Join(cfg.Validate(), deps.validate()); err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func New(cfg Config, deps Deps) (*Sequencer, error) {
 	return s, nil
 }
 
-// Close ends the sequencer. What it had not appended is sequenced by whoever comes next. Repeating it is harmless.
+// Close ends the sequencer. The next sequencer continues with what was not appended. Repeated calls are harmless.
 func (s *Sequencer) Close(ctx context.Context) error {
 	s.end()
 	select {
@@ -86,10 +86,10 @@ func (s *Sequencer) runAssignments(ctx context.Context) {
 	}
 }
 
-// rescan is after how many looks everything is compared in any case.
+// rescan is the number of checks after which all categories are compared again, even without a change.
 const rescan = 20
 
-// categoryAssignment decides which categories are this process's. It looks at all of them only when something has changed.
+// categoryAssignment decides which categories this process sequences. It scans all categories only after a change.
 type categoryAssignment struct {
 	s        *Sequencer
 	members  []string
@@ -97,7 +97,8 @@ type categoryAssignment struct {
 	looks    int
 }
 
-// findCategories returns the sequenced categories that are this process's, those with the lowest ids if there are too many, and whether they may have changed.
+// findCategories returns the sequenced categories of this process, those with the lowest ids if there are too many, and whether
+// they may have changed.
 func (a *categoryAssignment) findCategories() (mine map[uint32]*scribev1.Category, changed bool) {
 	members, revision := slices.Clone(a.s.deps.Members()), a.s.deps.Categories.Revision()
 	slices.Sort(members)
@@ -125,7 +126,7 @@ func (a *categoryAssignment) findCategories() (mine map[uint32]*scribev1.Categor
 	return mine, true
 }
 
-// reconcileRuns starts what is this process's and is not running, and ends what is not any more.
+// reconcileRuns starts this process's categories that are not running, and ends the runs of other categories.
 func (s *Sequencer) reconcileRuns(ctx context.Context, mine map[uint32]*scribev1.Category) {
 	s.mu.Lock()
 	var gone []*categoryRun
@@ -152,7 +153,7 @@ func (s *Sequencer) reconcileRuns(ctx context.Context, mine map[uint32]*scribev1
 	}
 }
 
-// startRun makes a category run.
+// startRun starts sequencing a category.
 func (s *Sequencer) startRun(ctx context.Context, cat *scribev1.Category) *categoryRun {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &categoryRun{s: s, cat: cat, log: s.log.With(slog.String("category", cat.GetName())), cancel: cancel, done: make(chan struct{})}
@@ -161,7 +162,7 @@ func (s *Sequencer) startRun(ctx context.Context, cat *scribev1.Category) *categ
 	return r
 }
 
-// stopAll ends every category.
+// stopAll ends every run.
 func (s *Sequencer) stopAll() {
 	s.mu.Lock()
 	runs := s.mu.runs
@@ -175,7 +176,7 @@ func (s *Sequencer) stopAll() {
 	}
 }
 
-// roleStatus is what the sequencer is doing.
+// roleStatus is the sequencer's status.
 type roleStatus struct {
 	categories, sequencing, failing int
 	lag                             time.Duration

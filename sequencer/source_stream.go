@@ -11,10 +11,10 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// byteCredits are what a stream begins with, and what it is capped at: a sequencer reads no payloads, so only pointers count.
+// byteCredits are a stream's initial byte credits, and their cap: a sequencer reads no payloads, so only pointers count.
 const byteCredits = 64 << 30
 
-// errSilent ends a stream that says nothing any more.
+// errSilent ends a silent stream.
 var errSilent = errors.New("sequencer: no message from the read stream within its timeout")
 
 // sourceStream is one stream of a term.
@@ -26,7 +26,7 @@ type sourceStream struct {
 	alive   *time.Timer
 }
 
-// readStream opens a stream from where the term stands and puts what it brings into the inbox, until it ends.
+// readStream opens a stream at the term's positions and puts what it brings into the inbox, until it ends.
 func (t *categoryTerm) readStream(ctx context.Context, in *stepInbox) error {
 	cfg := &t.r.s.cfg
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -63,10 +63,10 @@ func (t *categoryTerm) readStream(ctx context.Context, in *stepInbox) error {
 	return err
 }
 
-// maxConsumer is the longest name of a reader in bytes.
+// maxConsumer is the maximum length of a consumer's name in bytes.
 const maxConsumer = 255
 
-// takeMessage takes one message of the stream.
+// takeMessage handles one message of the stream.
 func (s *sourceStream) takeMessage(ctx context.Context, m *scribev1.StreamResponse) error {
 	if m.GetOpened() == nil && !s.opened {
 		return fmt.Errorf("%w: first message is %T, want opened", errStream, m.GetStep())
@@ -97,7 +97,7 @@ func (s *sourceStream) takeMessage(ctx context.Context, m *scribev1.StreamRespon
 		s.t.r.recordProgress(s.in)
 	case *scribev1.StreamResponse_Evicted:
 		s.t.r.log.Info("read stream evicted, opening another one", "reason", m.Evicted.GetReason().String(), "message", m.Evicted.GetMessage())
-	default: // the end of a shard; what a newer server says goes without credits, so it brings no pointers
+	default: // the end of a shard; messages of newer servers have no credits, so they bring no pointers
 	}
 	return nil
 }

@@ -20,10 +20,10 @@ import (
 // errFenced ends a term: another sequencer has taken the category over.
 var errFenced = errors.New("sequencer: fenced: another sequencer took over the category")
 
-// errLost says that the two logs do not belong together.
+// errLost means that the two logs do not match.
 var errLost = errors.New("sequencer: sequenced log and positions do not match: metadata was lost or partly restored")
 
-// categoryRun is a category while it is this process's: term after term.
+// categoryRun is a category while this process sequences it, term after term.
 type categoryRun struct {
 	s      *Sequencer
 	cat    *scribev1.Category
@@ -32,11 +32,11 @@ type categoryRun struct {
 	done   chan struct{}
 	// reached is the persisted time up to which everything was sequenced, or when the run began; Unix microseconds.
 	reached atomic.Int64
-	// sequencing says that a term has a stream, failing that the last try did not succeed.
+	// sequencing: a term has a stream. failing: the last attempt failed.
 	sequencing, failing atomic.Bool
 }
 
-// categoryTerm is the time in which this process alone appends to the logs of a category.
+// categoryTerm is a period in which only this process appends to the logs of a category.
 type categoryTerm struct {
 	r      *categoryRun
 	ledger *appendLedger
@@ -74,7 +74,7 @@ func (r *categoryRun) runTerms(ctx context.Context) {
 	}
 }
 
-// termError is an error of a step of a term, for metrics.
+// termError is an error of a term with the step that failed, for metrics.
 type termError struct {
 	step string
 	err  error
@@ -90,7 +90,7 @@ func failedStep(err error) string {
 	return stepStream
 }
 
-// runTerm takes the category over and sequences it until something fails.
+// runTerm takes over the category and sequences it until something fails.
 func (r *categoryRun) runTerm(ctx context.Context) error {
 	t, err := r.openTerm(ctx)
 	if err != nil {
@@ -102,7 +102,7 @@ func (r *categoryRun) runTerm(ctx context.Context) error {
 		if lost || ctx.Err() != nil {
 			return err
 		}
-		// The stream ended; the logs are still this one's.
+		// The stream ended; this term still owns the logs.
 		if time.Since(began) > r.s.cfg.MaxBackoff || err == nil {
 			failures = 0
 		}
@@ -118,7 +118,7 @@ func (r *categoryRun) runTerm(ctx context.Context) error {
 	}
 }
 
-// openTerm opens the logs, which ends every other term, and reads what was committed.
+// openTerm opens the logs, which ends every other term, and reads the committed state.
 func (r *categoryRun) openTerm(ctx context.Context) (*categoryTerm, error) {
 	select {
 	case r.s.starts <- struct{}{}:
@@ -134,7 +134,7 @@ func (r *categoryRun) openTerm(ctx context.Context) (*categoryTerm, error) {
 	if err != nil {
 		return nil, &termError{stepOpen, fmt.Errorf("open the sequenced log: %w", err)}
 	}
-	// From here on nobody else appends: what is read stays true.
+	// From here on no other process appends: what is read stays true.
 	state, err := positions.Read(ctx, r.s.deps.Log, id)
 	if err != nil {
 		return nil, &termError{stepOpen, err}
@@ -150,7 +150,8 @@ func (r *categoryRun) openTerm(ctx context.Context) (*categoryTerm, error) {
 	}}, nil
 }
 
-// followStream sequences what one stream brings. lost says that the term is over; else the stream ended, and another one can go on.
+// followStream sequences one stream. lost reports that the term is over; otherwise only the stream ended, and another one can
+// continue.
 func (t *categoryTerm) followStream(ctx context.Context) (err error, lost bool) { //nolint:revive // an error that ends two things
 	ctx, cancel := context.WithCancel(ctx)
 	var reading sync.WaitGroup
@@ -174,7 +175,7 @@ func (t *categoryTerm) followStream(ctx context.Context) (err error, lost bool) 
 	}
 }
 
-// appendSteps appends steps. After an error the term is over: what became of them is in the logs.
+// appendSteps appends steps. An error ends the term: the logs show whether the steps were appended.
 func (t *categoryTerm) appendSteps(ctx context.Context, steps []sourceStep) (*preparedAppend, error) {
 	b, err := t.ledger.prepareAppend(steps)
 	if err != nil {
@@ -213,7 +214,7 @@ func (t *categoryTerm) appendSteps(ctx context.Context, steps []sourceStep) (*pr
 	return b, nil
 }
 
-// recordProgress takes note that all is well, and of how far everything was sequenced.
+// recordProgress records success, and how far everything was sequenced.
 func (r *categoryRun) recordProgress(in *stepInbox) {
 	r.failing.Store(false)
 	if at := in.appendedWatermark(); at > r.reached.Load() {
@@ -221,7 +222,7 @@ func (r *categoryRun) recordProgress(in *stepInbox) {
 	}
 }
 
-// retryPause is the jittered pause after so many failures in a row.
+// retryPause returns the jittered pause after a number of consecutive failures.
 func (s *Sequencer) retryPause(failures int) time.Duration {
 	pauses := backoff.Backoff{Min: s.cfg.MinBackoff, Max: s.cfg.MaxBackoff}
 	return backoff.Jitter(pauses.Mean(failures+1), jitterShare)

@@ -7,53 +7,55 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// Config says what a write proxy takes and how it sends it on. Sizes are bytes. Start from [DefaultConfig].
+// Config bounds the requests that a write proxy accepts, and sets how it routes and retries frames. Sizes are in bytes. Start
+// from [DefaultConfig].
 type Config struct {
-	// MemoryBytes bounds requests in flight: half of it the bodies that [Proxy.Admit] admits before they are read, half of it the
-	// requests in Write and Publish with the copies made of them.
+	// MemoryBytes bounds requests in flight: half of it is for bodies that [Proxy.Admit] admits before they are read, the other
+	// half for requests in Write and Publish and for their copies.
 	MemoryBytes int64 `yaml:"/limits.write_memory" default:"256MiB" min:"1MiB" max:"1TiB" flag:"write-memory,up,serve,agent" help:"most bytes of write requests in flight"`
-	// MaxRequestBytes bounds the frames of one request.
+	// MaxRequestBytes bounds the bytes of frames in one request.
 	MaxRequestBytes int64 `default:"64MiB" min:"1B" max:"64MiB"`
-	// Timeout is the deadline of requests that come without one.
+	// Timeout bounds requests that arrive without a deadline.
 	Timeout time.Duration `default:"30s" min:"1ms" max:"1h"`
-	// HopMargin is what is kept back, at most, of a request's remaining time, so that the answer arrives before the caller gives
-	// up; a tenth of the remaining time if that is less.
+	// HopMargin is reserved from a request's remaining time, so that the answer arrives before the caller's deadline. At most a
+	// tenth of the remaining time is reserved.
 	HopMargin time.Duration `default:"250ms" min:"0s" max:"1h"`
 
-	// MinAttempt is the least that one attempt gets of a request's remaining time; it gets half of it otherwise, so that what a
-	// batcher does not answer can be sent to another. With one batcher an attempt gets all of it.
+	// MinAttempt is the minimum timeout of one attempt. The timeout is half of the request's remaining time if that is longer, so
+	// that frames can be sent to another batcher if one does not answer. With one batcher, an attempt gets all of the remaining
+	// time.
 	MinAttempt time.Duration `default:"5s" min:"1ms" max:"1h"`
-	// StallAfter is for how long a batcher that is asked may answer nothing before it is left alone, and probed with requests of no
-	// consequence until it answers.
+	// StallAfter is the time without any answer after which a batcher with outstanding requests counts as unavailable. It is then
+	// probed with empty requests until it answers.
 	StallAfter time.Duration `default:"3s" min:"1ms" max:"1h"`
 
-	// MicroShardBytes is how many bytes a second of one logical shard, in the whole cell, go to one batcher; of more, another
-	// batcher gets a part. Not in categories whose logical shards have one log each.
+	// MicroShardBytes is the traffic of one logical shard in the whole cell, in bytes a second, that one batcher gets. A shard
+	// with more traffic is divided among batchers, unless its category has one log for each logical shard.
 	MicroShardBytes int64 `default:"16MiB" min:"1KiB" max:"1TiB"`
-	// ThrottleShare is the share of the memory for requests in which those may wait that are over a quota; with 0 nobody
-	// waits, and throttle is block.
+	// ThrottleShare is the share of the memory for requests that throttled requests may use while they wait. With 0, requests
+	// never wait: throttle acts as block.
 	ThrottleShare float64 `default:"0.25" min:"0" max:"0.9"`
 
-	// Attempts is how often frames are sent to the batcher that they belong to.
+	// Attempts bounds the attempts to send frames to their own batcher.
 	Attempts int `default:"3" min:"1" max:"100"`
 	// Fallbacks is the number of batchers among which a frame's fallback is chosen, by a salted hash.
 	Fallbacks int `default:"3" min:"0" max:"1000"`
-	// FallbackAttempts is how many fallbacks are tried, one after another.
+	// FallbackAttempts bounds the fallbacks that are tried, one after another.
 	FallbackAttempts int `default:"2" min:"0" max:"100"`
-	// RetryBase and RetryMax are the least and the largest mean pause between attempts; pauses double and are jittered.
+	// RetryBase and RetryMax are the shortest and the longest mean pause between attempts. Pauses double and are jittered.
 	RetryBase time.Duration `default:"25ms" min:"1ms" max:"1h"`
 	RetryMax  time.Duration `default:"1s" min:"RetryBase" max:"1h"`
-	// RetryRatio is how many attempts beyond the first ones there may be for each request, on average: a failing backend must not
-	// be met with a multiple of the load.
+	// RetryRatio is the average number of retries that each request allows, so that a failing backend does not get a multiple of
+	// the load.
 	RetryRatio float64 `default:"0.5" min:"0" max:"100"`
 
 	// AutoCreate creates a category on the first write to it, from Template.
 	AutoCreate bool `yaml:"/auto_create" flag:"auto-create" help:"create a category on the first write to it"`
-	// Template holds the settings of categories that are created; its name is not used. Nil = the control plane's defaults.
+	// Template has the settings for created categories; its name is ignored. Nil means the control plane's defaults.
 	Template *scribev1.Category
 }
 
-// DefaultConfig refuses unknown categories.
+// DefaultConfig returns the defaults. They refuse unknown categories.
 func DefaultConfig() Config { return config.Defaults[Config]() }
 
 // Validate reports every violation.

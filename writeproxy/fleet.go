@@ -11,21 +11,21 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// assessInterval is how often, at most, the batchers' conditions are compared while requests come.
+// assessInterval is the minimum time between two assessments of the batchers' health.
 const assessInterval = 250 * time.Millisecond
 
-// batcherFleet is the batchers: their conditions, and the table of weights that follows from these. Requests drive it; it has no timer.
+// batcherFleet tracks the health of the batchers, and the table of weights derived from it. Requests drive it; it has no timer.
 type batcherFleet struct {
 	batchers func() []Batcher
 	now      func() time.Duration
 	stall    time.Duration
-	// probe asks a batcher whether it is there, in a goroutine of its own, and tells member.probed.
+	// probe sends a probe to a batcher in a goroutine of its own, and calls fleetMember.endProbe.
 	probe func(b *Batcher, m *fleetMember)
-	// changes counts weights that changed, trips batchers that were left alone.
+	// changes counts changes of weights, trips the times that a batcher became unavailable.
 	changes, trips atomic.Int64
 
 	latest atomic.Pointer[routeTable]
-	// stale says that a condition changed so much that a new table is due; next is when one is due anyway.
+	// stale: a batcher's health has changed so much that a new assessment is due. next is the time of the next regular one.
 	stale atomic.Bool
 	next  atomic.Int64
 
@@ -35,7 +35,7 @@ type batcherFleet struct {
 	}
 }
 
-// fleetMember is a batcher's condition. Its lock is a leaf.
+// fleetMember is the health of one batcher. Its lock is a leaf.
 type fleetMember struct {
 	fleet *batcherFleet
 	mu    struct {
@@ -44,7 +44,7 @@ type fleetMember struct {
 	}
 }
 
-// currentTable returns the newest one.
+// currentTable returns the newest table, after an assessment if one is due.
 func (f *batcherFleet) currentTable() *routeTable {
 	now := f.now()
 	snapshot := f.batchers()
@@ -56,13 +56,14 @@ func (f *batcherFleet) currentTable() *routeTable {
 	if !current {
 		f.mu.Lock()
 	} else if !f.mu.TryLock() {
-		return t // somebody else is at it
+		return t // another request assesses the batchers
 	}
 	defer f.mu.Unlock()
 	return f.assessMembers(now, snapshot)
 }
 
-// assessMembers weighs every batcher, has those probed that are due, and makes a table if anything changed. f.mu is held.
+// assessMembers updates the weight of every batcher, sends probes that are due, and returns a new table if anything changed. f.mu
+// is held.
 func (f *batcherFleet) assessMembers(now time.Duration, snapshot []Batcher) *routeTable {
 	f.stale.Store(false)
 	f.next.Store(int64(now + assessInterval))
@@ -100,7 +101,7 @@ func (f *batcherFleet) assessMembers(now time.Duration, snapshot []Batcher) *rou
 	return t
 }
 
-// medianLatency is the lower median of the batchers' latencies in seconds, 0 when none is known.
+// medianLatency returns the lower median of the batchers' latencies in seconds; 0 if none is known.
 func medianLatency(members []*fleetMember, now time.Duration) float64 {
 	known := make([]float64, 0, len(members))
 	for _, m := range members {
@@ -134,10 +135,10 @@ func (m *fleetMember) updateWeight(now time.Duration, advertised uint32, median 
 	return v.weight(), v.takeProbe(now)
 }
 
-// noLoad stands for an answer that says nothing of the batcher's load.
+// noLoad is the load of an answer without load information.
 const noLoad = -1
 
-// beginRequest notes a request to the batcher, and returns when that was.
+// beginRequest counts a request to the batcher, and returns its start time.
 func (m *fleetMember) beginRequest() time.Duration {
 	now := m.fleet.now()
 	m.mu.Lock()
@@ -146,7 +147,8 @@ func (m *fleetMember) beginRequest() time.Duration {
 	return now
 }
 
-// endRequest notes how a request ended that began at start. measured says that its time is comparable with that of others.
+// endRequest records the end of a request that began at start. measured reports that its latency is comparable with that of other
+// batchers.
 func (m *fleetMember) endRequest(start time.Duration, how callEnding, load int64, measured bool) {
 	now := m.fleet.now()
 	m.mu.Lock()
@@ -163,7 +165,7 @@ func (m *fleetMember) endRequest(start time.Duration, how callEnding, load int64
 	if v.open && !open {
 		m.fleet.trips.Add(1)
 	}
-	// How it compares with the others is looked at now and then; what it says of itself counts at once.
+	// The comparison with other batchers can wait for the next assessment; a batcher's own load counts at once.
 	if v.open != open || v.isPressed(now) {
 		m.fleet.stale.Store(true)
 	}
@@ -177,7 +179,7 @@ func (m *fleetMember) endProbe(ok bool) {
 	m.fleet.stale.Store(true)
 }
 
-// countDegraded reports how many batchers are left alone, and how many get less than their full share.
+// countDegraded returns the number of unavailable batchers (open), and of those with reduced weight (light).
 func (f *batcherFleet) countDegraded() (open, light int) {
 	t := f.latest.Load()
 	if t == nil {

@@ -46,17 +46,17 @@ const (
 	endLeaving
 	// endSilent: no answer within the time of the attempt.
 	endSilent
-	// endUnknown: the caller went away, or something else that tells nothing.
+	// endUnknown: the caller canceled it, or it ended in another way that tells nothing.
 	endUnknown
 )
 
-// batcherHealth is the condition of one batcher, as a plain state machine: it takes what happened and when, and yields a weight. Times are
-// since any fixed moment.
+// batcherHealth is the health of one batcher, as a plain state machine: methods take events and times, and yield a weight. Times
+// are relative to any fixed instant.
 //
-// A batcher that is not there, or answers nothing for a while although it is asked, is left alone (open, as a circuit breaker is):
-// it gets no weight, and probes of no consequence find out whether it is back. Any answer ends that.
+// The breaker of a batcher opens if the batcher cannot be reached, or does not answer for a while although it has outstanding
+// requests. While it is open, the weight is 0, and empty requests probe the batcher. Any answer closes the breaker.
 type batcherHealth struct {
-	stall time.Duration // for how long a batcher that is asked may say nothing
+	stall time.Duration // time without an answer after which the breaker opens
 
 	load   float64
 	loadAt time.Duration
@@ -67,14 +67,14 @@ type batcherHealth struct {
 	latencyAt time.Duration
 
 	outstanding int
-	// answered is when it last answered, or when it was asked with nothing outstanding.
+	// answered is the time of the last answer, or of the last request that began with none outstanding.
 	answered time.Duration
 	gone     int
 
 	open  bool
-	until time.Duration // it is probed from then on
+	until time.Duration // the time of the next probe
 	pause time.Duration
-	// probing: a probe is on its way.
+	// probing: a probe is in flight.
 	probing bool
 
 	level int
@@ -114,7 +114,7 @@ func (v *batcherHealth) noteAnswer(now time.Duration) {
 	v.open, v.pause = false, 0
 }
 
-// tripOpen leaves it alone for a while, longer each time.
+// tripOpen opens the breaker; failed probes lengthen the pause.
 func (v *batcherHealth) tripOpen(now time.Duration) {
 	if v.open {
 		return
@@ -124,7 +124,7 @@ func (v *batcherHealth) tripOpen(now time.Duration) {
 	v.until = now + v.pause
 }
 
-// tripStalled trips when requests have been waiting for too long without any answer.
+// tripStalled opens the breaker if outstanding requests have waited too long without any answer.
 func (v *batcherHealth) tripStalled(now time.Duration) {
 	if v.outstanding > 0 && now-v.answered >= v.stall {
 		v.tripOpen(now)

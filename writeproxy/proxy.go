@@ -20,27 +20,27 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// Creator is what creates categories: a part of rpc.ControlService.
+// Creator creates categories. It is a part of rpc.ControlService.
 type Creator interface {
 	CreateCategory(ctx context.Context, req *scribev1.CreateCategoryRequest) (*scribev1.CreateCategoryResponse, error)
 }
 
-// Deps are what a write proxy works with. They outlive it.
+// Deps are the dependencies of a write proxy. They outlive it.
 type Deps struct {
-	// Categories is the watched copy of the categories. What it returns is not changed.
+	// Categories is the watched copy of the categories. Returned categories are immutable.
 	Categories request.Catalog
 	// Creator is needed with Config.AutoCreate.
 	Creator Creator
-	// Batchers returns those that are known at present: an immutable snapshot, and the same one while nothing changes.
+	// Batchers returns an immutable snapshot of the known batchers. It returns the same slice while nothing changes.
 	Batchers func() []Batcher
-	// Proxies returns how many write proxies the cell has, this one included: they share each category's quota. Nil or less than
-	// 1 counts as one. It is called often.
+	// Proxies returns the number of write proxies in the cell, including this one: they share each category's quota. Nil or a
+	// number below 1 means one. It is called often.
 	Proxies func() int
 	// Logger defaults to none.
 	Logger *slog.Logger
-	// Registerer gets the metrics; nil keeps none. Close unregisters them.
+	// Registerer registers the metrics, until Close; nil means no metrics.
 	Registerer prometheus.Registerer
-	// Clock gives messages without a time theirs; it defaults to time.Now. Timers always run by package time.
+	// Clock provides the time of messages without one; it defaults to time.Now. Timers always use package time.
 	Clock func() time.Time
 }
 
@@ -51,25 +51,25 @@ type Proxy struct {
 	fleet   *batcherFleet
 	quotas  *quotaRegistry
 	traffic *shardTraffic
-	retries *backoff.Budget // of attempts beyond the first
+	retries *backoff.Budget // bounds retries
 	ledger  *frameLedger
 	metrics *proxyMetrics
-	// categories finds those of requests, and creates them if that is configured.
+	// categories finds the categories of requests, and creates them if configured.
 	categories *request.Categories
-	// bodies are requests that are admitted and being read, writes those in Write and Publish.
+	// bodies bounds admitted requests that are being read, writes those in Write and Publish.
 	bodies, writes *budget.Budget
 	creating       singleflight.Group
 	copies         buffers.Pool
 	started        time.Time
 
-	// ctx ends when Close gives up waiting.
+	// ctx is canceled when Close stops waiting for requests.
 	ctx    context.Context //nolint:containedctx // ends running requests from outside
 	cancel context.CancelCauseFunc
 	calls  lifecycle.Calls
 	probes sync.WaitGroup
 }
 
-// maxSavedRetries is how many attempts can be saved up: enough for a batcher's restart at light load.
+// maxSavedRetries bounds the retries that the budget accumulates: enough for a batcher's restart at light load.
 const maxSavedRetries = 100
 
 var _ rpc.WriteService = (*Proxy)(nil)
@@ -116,11 +116,11 @@ func New(cfg Config, deps Deps) (*Proxy, error) {
 	return p, nil
 }
 
-// now is the time of the state machines.
+// now returns the time of the state machines: the time since the start.
 func (p *Proxy) now() time.Duration { return time.Since(p.started) }
 
-// Admit charges a request's announced length before its body is read; it refuses with REASON_OVERLOADED and a hint, or with
-// REASON_TOO_LARGE. release is to be called once the request is answered.
+// Admit charges a request's announced length of n bytes before its body is read. It fails with REASON_OVERLOADED and a retry
+// hint, or with REASON_TOO_LARGE. The caller calls release once the request is answered.
 func (p *Proxy) Admit(n int64) (release func(), err error) {
 	if p.calls.Closed() {
 		return nil, errShutDown()
@@ -138,16 +138,15 @@ func errShutDown() error {
 
 var errClosed = errors.New("writeproxy: closed before the request was answered")
 
-// Close refuses new requests and waits for the running ones; what waits for a quota is refused. When ctx ends first, they are ended
-// with an unknown outcome and the error says how many they were. Calling it again waits for the first call, and
-// returns its error.
+// Close refuses new requests and those that wait for a quota, and waits for the running ones. If ctx ends first, it cancels them,
+// with an unknown outcome, and the error has their number. Repeated calls wait for the first one and return its error.
 func (p *Proxy) Close(ctx context.Context) error {
 	return p.calls.Close(ctx, func() error {
 		err := p.calls.Wait(ctx)
 		if err != nil {
 			err = fmt.Errorf("writeproxy: %d requests were ended before they were answered: %w", p.calls.Running(), err)
 			p.cancel(errClosed)
-			_ = p.calls.Wait(context.WithoutCancel(ctx)) // a batcher answers when its context ends
+			_ = p.calls.Wait(context.WithoutCancel(ctx)) // a batcher's call returns when its context ends
 		}
 		p.cancel(nil)
 		p.probes.Wait()
@@ -156,7 +155,8 @@ func (p *Proxy) Close(ctx context.Context) error {
 	})
 }
 
-// beginCall registers a running request and gives it a context that ends before the caller's, and with the proxy.
+// beginCall registers a running request. The context that it returns ends before the caller's deadline, and when Close cancels
+// requests.
 func (p *Proxy) beginCall(ctx context.Context) (_ context.Context, end func(), err error) {
 	if !p.calls.Enter() {
 		return nil, nil, errShutDown()

@@ -8,13 +8,13 @@ import (
 	"scribe/internal/transport/rpc"
 )
 
-// Batcher is one that frames can be sent to.
+// Batcher is a batcher that frames can be sent to.
 type Batcher struct {
-	// ID names it. Which frames it gets depends on it, so it should outlive a restart.
+	// ID names the batcher. Routing depends on it, so it should be the same after a restart.
 	ID string
-	// Load is how full it says it is: 0 idle, 1000 refusing. What it says when it answers counts more.
+	// Load is the batcher's advertised load: 0 idle, 1000 refusing. The load in its answers takes precedence.
 	Load uint32
-	// Service is the batcher itself, or a client. It answers a request without frames at once.
+	// Service is the batcher itself, or a client. It must answer requests without frames at once.
 	Service rpc.BatchService
 }
 

@@ -16,8 +16,8 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// deliverItems sends items and sets their results. Items of one key go to one batcher at a time, in their order, and only those that are
-// left are sent again: so none overtakes another of its key.
+// deliverItems sends items and sets their results. Items of one key go to one batcher at a time, in order, and only failed items
+// are sent again. So no item overtakes another of its key.
 func (c *writeCall) deliverItems(ctx context.Context, items []*frameItem) {
 	if len(items) == 0 {
 		return
@@ -30,7 +30,7 @@ func (c *writeCall) deliverItems(ctx context.Context, items []*frameItem) {
 	})
 }
 
-// assignMicroShards chooses the micro-shards. All items of a key in a request have the same one.
+// assignMicroShards sets the micro-shards of items. All items of a key in a request get the same one.
 func (c *writeCall) assignMicroShards(t *routeTable, items []*frameItem) {
 	if t.usable <= 1 {
 		return
@@ -56,11 +56,12 @@ type microShards struct {
 	traffic *shardTraffic
 	table   *routeTable
 	now     time.Duration
-	scale   float64        // by which the cell sees more of a shard than this proxy
-	chosen  map[uint64]int // of keys with several
+	scale   float64        // ratio of the cell's traffic to this proxy's
+	chosen  map[uint64]int // micro-shards of keys that have several
 }
 
-// chooseMicro returns the micro-shard of neighbours of a key, after the earlier items of the request.
+// chooseMicro returns the micro-shard for adjacent items of a key with size bytes. earlier are the preceding items of the
+// request.
 func (m *microShards) chooseMicro(earlier []*frameItem, key uint64, size int64) int {
 	weigh := func(micro int) float64 { return m.table.weights[m.table.homeOf(key, micro)] }
 	micro, split := m.traffic.microShard(m.now, key, size, m.table.usable, m.scale, weigh)
@@ -70,7 +71,7 @@ func (m *microShards) chooseMicro(earlier []*frameItem, key uint64, size int64) 
 	if !split {
 		return micro
 	}
-	// The shard may not have been split when the request's first items of the key were looked at.
+	// The shard may not have been split yet when the first items of the key got their micro-shard.
 	if at := slices.IndexFunc(earlier, func(it *frameItem) bool { return it.key == key }); at >= 0 {
 		micro = earlier[at].micro
 	}
@@ -81,15 +82,15 @@ func (m *microShards) chooseMicro(earlier []*frameItem, key uint64, size int64) 
 	return micro
 }
 
-// batcherPart is the items that go to one batcher, in order.
+// batcherPart is the items for one batcher, in order.
 type batcherPart struct {
-	at    int // in the table; below 0 when there is no batcher
+	at    int // index in the table; below 0 if there is no batcher
 	items []*frameItem
 }
 
-// divideByBatcher divides items by the batcher that choose returns for the first of neighbours of a key.
+// divideByBatcher divides items by batcher. It calls choose once for each run of adjacent items with the same key.
 func divideByBatcher(items []*frameItem, choose func(it *frameItem) int) (parts []batcherPart) {
-	n := 0 // the part of the item before
+	n := 0 // the part of the previous item
 	for i, it := range items {
 		if i == 0 || items[i-1].key != it.key {
 			at := choose(it)
@@ -103,7 +104,7 @@ func divideByBatcher(items []*frameItem, choose func(it *frameItem) int) (parts 
 	return parts
 }
 
-// sendParts calls send for every part, in parallel when there are several.
+// sendParts calls send for every part, in parallel if there are several.
 func sendParts(parts []batcherPart, send func(batcherPart)) {
 	if len(parts) == 1 {
 		send(parts[0])
@@ -116,7 +117,7 @@ func sendParts(parts []batcherPart, send func(batcherPart)) {
 	group.Wait()
 }
 
-// sendHome sends a part to its batcher, a few times, and returns what should go elsewhere, with the id of the batcher.
+// sendHome sends a part to its own batcher, with retries. It returns the items to send to fallbacks, and the id of the batcher.
 func (c *writeCall) sendHome(ctx context.Context, t *routeTable, p batcherPart) (home string, left []*frameItem) {
 	for attempt := 1; ; attempt++ {
 		silent := false
@@ -130,7 +131,7 @@ func (c *writeCall) sendHome(ctx context.Context, t *routeTable, p batcherPart) 
 			return home, nil
 		}
 		if p.at >= 0 && len(t.batchers) > 1 && c.p.cfg.Fallbacks > 0 && (silent || allUnavailable(left)) {
-			return home, left // waiting for one that is not there costs time, and another is as good
+			return home, left // waiting for an unavailable batcher costs time, and another one is as good
 		}
 		if attempt >= c.p.cfg.Attempts || c.pauseBefore(ctx, attempt, left) != nil {
 			if p.at < 0 {
@@ -142,14 +143,14 @@ func (c *writeCall) sendHome(ctx context.Context, t *routeTable, p batcherPart) 
 			return home, nil
 		}
 		if next := c.p.fleet.currentTable(); p.at < 0 || next != t {
-			// Batchers came, went or changed meanwhile. The part stays together, where it was if that is there: another request
-			// divides better.
+			// The fleet has changed. The part stays together, at the same batcher if possible; the next request is divided by the
+			// new table.
 			t, p.at = next, next.stayAt(home, p.items[0])
 		}
 	}
 }
 
-// stayAt returns the batcher that an item was sent to, or the one that it belongs to if that is not there any more.
+// stayAt returns the index of the batcher home, or of the item's own batcher if home is gone or unavailable.
 func (t *routeTable) stayAt(home string, it *frameItem) int {
 	at := slices.IndexFunc(t.batchers, func(b Batcher) bool { return b.ID == home })
 	if at >= 0 && t.weights[at] > 0 {
@@ -158,7 +159,7 @@ func (t *routeTable) stayAt(home string, it *frameItem) int {
 	return t.homeOf(it.key, it.micro)
 }
 
-// sendFallbacks sends what its own batcher did not take to others, one after another.
+// sendFallbacks sends items that their own batcher refused to fallbacks, one after another.
 func (c *writeCall) sendFallbacks(ctx context.Context, home string, left []*frameItem) {
 	for attempt := range c.p.cfg.FallbackAttempts {
 		if len(left) == 0 || ctx.Err() != nil {
@@ -176,7 +177,7 @@ func (c *writeCall) sendFallbacks(ctx context.Context, home string, left []*fram
 		parts := divideByBatcher(left, func(it *frameItem) int { return t.fallbackOf(it.key, home, c.p.cfg.Fallbacks, attempt) })
 		sendParts(parts, func(p batcherPart) {
 			if p.at < 0 {
-				return // there is no other: what the home said stands
+				return // there is no other batcher: the result of the home stays
 			}
 			c.p.metrics.fallbacks.Inc()
 			again, _ := c.submitPart(ctx, t, p)
@@ -188,16 +189,16 @@ func (c *writeCall) sendFallbacks(ctx context.Context, home string, left []*fram
 	}
 }
 
-// renewCategories asks for the categories again whose logs the batcher found sealed: one that was deleted and created again under its
-// name has other logs. It returns the items that may be sent, in order. What follows of the same category goes where the sealed ones go,
-// so that it does not overtake them on another way.
+// renewCategories resolves categories again whose logs the batcher found sealed: a category that was deleted and created again
+// under the same name has other logs. It returns the items that may be sent, in order. Later items of the same category get the
+// renewed category too, so that they do not overtake the items of sealed logs.
 func (c *writeCall) renewCategories(ctx context.Context, left []*frameItem) []*frameItem {
 	if !slices.ContainsFunc(left, (*frameItem).isSealed) {
 		return left
 	}
 	var (
 		out []*frameItem
-		old *scribev1.Category // the last one that was asked for
+		old *scribev1.Category // the category that was resolved last
 		now *scribev1.Category
 		err error
 	)
@@ -228,7 +229,7 @@ func (c *writeCall) renewCategories(ctx context.Context, left []*frameItem) []*f
 		case rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_CATEGORY:
 			it.refuseWith(fmt.Errorf("category %s: %w", old.GetName(), err))
 			continue
-		default: // nobody knows better: the batcher may
+		default: // the control plane does not answer: let the batcher decide
 		}
 		out = append(out, it)
 	}
@@ -239,15 +240,15 @@ func (it *frameItem) isSealed() bool {
 	return it.result.GetError().GetReason() == scribev1.Reason_REASON_SEALED
 }
 
-// allUnavailable reports whether the batcher did not take any of the items because it is not there.
+// allUnavailable reports whether all items failed because the batcher is unavailable.
 func allUnavailable(left []*frameItem) bool {
 	return !slices.ContainsFunc(left, func(it *frameItem) bool {
 		return retry.ClassOf(it.result.GetError().GetReason()) != retry.Unavailable
 	})
 }
 
-// pauseBefore waits before another attempt: as long as the batchers ask for, within bounds, and jittered. It fails when the request's
-// time is over first.
+// pauseBefore waits before another attempt, for the longest of the backoff and the retry hints (bounded by RetryMax), jittered.
+// It fails if the request's deadline comes first.
 func (c *writeCall) pauseBefore(ctx context.Context, attempt int, left []*frameItem) error {
 	mean := backoff.Backoff{Min: c.p.cfg.RetryBase, Max: c.p.cfg.RetryMax}.Mean(attempt)
 	for _, it := range left {
@@ -255,13 +256,13 @@ func (c *writeCall) pauseBefore(ctx context.Context, attempt int, left []*frameI
 	}
 	d := backoff.Jitter(mean, 0.5)
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d {
-		return context.DeadlineExceeded // the answer that is there is better than none
+		return context.DeadlineExceeded // the present errors are better than a timeout
 	}
 	return backoff.Sleep(ctx, d)
 }
 
-// submitPart sends a part to its batcher, sets results, and returns the items that may be sent again. silent says that it did not answer
-// in the time of an attempt.
+// submitPart sends a part to its batcher, sets the results, and returns the items that may be sent again. silent reports that the
+// batcher did not answer within the attempt's timeout.
 func (c *writeCall) submitPart(ctx context.Context, t *routeTable, p batcherPart) (left []*frameItem, silent bool) {
 	frames, release, err := c.joinFrames(p.items)
 	if err != nil {
@@ -291,7 +292,7 @@ func (c *writeCall) submitPart(ctx context.Context, t *routeTable, p batcherPart
 	return left, false
 }
 
-// attemptContext bounds the time of one attempt, if what is not answered in it may be sent to another batcher.
+// attemptContext bounds the time of one attempt, if its items may be sent to another batcher afterwards.
 func (c *writeCall) attemptContext(ctx context.Context, t *routeTable, items []*frameItem) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok || t.usable < 2 || slices.ContainsFunc(items, func(it *frameItem) bool { return !it.isRepeatable() }) {
@@ -301,7 +302,7 @@ func (c *writeCall) attemptContext(ctx context.Context, t *routeTable, items []*
 	return context.WithTimeout(ctx, min(left, max(left/2, c.p.cfg.MinAttempt)))
 }
 
-// endingOf says what the end of a request tells of the batcher.
+// endingOf returns what the end of a request tells about the batcher, and the batcher's load if it is known.
 func endingOf(ctx context.Context, resp *scribev1.SubmitResponse, err error) (how callEnding, load int64) {
 	if err == nil {
 		return endAnswered, int64(resp.GetLoad())
@@ -324,7 +325,7 @@ func endingOf(ctx context.Context, resp *scribev1.SubmitResponse, err error) (ho
 	}
 }
 
-// failItems sets the same error for all items and returns those that may be sent again.
+// failItems sets the same error for all items, and returns the items that may be sent again.
 func failItems(items []*frameItem, err error) (left []*frameItem) {
 	info := rpc.Info(err)
 	for _, it := range items {
@@ -335,7 +336,7 @@ func failItems(items []*frameItem, err error) (left []*frameItem) {
 	return left
 }
 
-// setResult takes a result and reports whether the item may be sent again.
+// setResult sets the result, and reports whether the item may be sent again.
 func (it *frameItem) setResult(r *scribev1.FrameResult) (again bool) {
 	it.result = r
 	it.unsure = it.unsure || r.GetError().GetReason() == scribev1.Reason_REASON_UNKNOWN_OUTCOME
@@ -343,8 +344,8 @@ func (it *frameItem) setResult(r *scribev1.FrameResult) (again bool) {
 	return !it.done
 }
 
-// isRepeatable reports whether a frame may be sent again whose outcome is unknown, and may be stored: at_least_once allows it twice;
-// exactly_once recognises it by its sequences, if it has any. best_effort is never sent again.
+// isRepeatable reports whether a frame with an unknown outcome may be sent again. at_least_once permits duplicates. exactly_once
+// recognises duplicates by their sequences, if the frame has any. best_effort frames are never sent again.
 func (it *frameItem) isRepeatable() bool {
 	switch it.category.GetDelivery() {
 	case scribev1.Delivery_DELIVERY_BEST_EFFORT:
@@ -370,8 +371,8 @@ func (it *frameItem) isRetryable(info *scribev1.ErrorInfo) bool {
 	}
 }
 
-// joinFrames returns the bytes of a part: a range of the request when its frames are neighbours there and go as they are, else a copy,
-// which is charged. Sample rates are written into the copy: the request's bytes are the caller's.
+// joinFrames returns the bytes of a part: a range of the request if its frames are adjacent there and unchanged, otherwise a
+// copy, which is charged. Sample rates are written into the copy, since the caller owns the request's bytes.
 func (c *writeCall) joinFrames(items []*frameItem) (frames []byte, release func(), err error) {
 	size, asTheyAre := 0, true
 	for _, it := range items {

@@ -17,8 +17,8 @@ const (
 	runBytes = 1 << 20
 )
 
-// shardRate is what is known of one (category, logical shard): how much is written, into how many micro-shards that is divided, and
-// whose turn it is. It is a plain state machine.
+// shardRate is the traffic of one (category, logical shard), with the number of its micro-shards and the turn among them. It is a
+// plain state machine.
 type shardRate struct {
 	quick, slow float64       // bytes a second
 	at          time.Duration // of what was counted last
@@ -65,7 +65,7 @@ const (
 	// maxTraffic bounds the shards of a stripe that are remembered: 65,536 in all, about 6 MB. What is not remembered has one
 	// micro-shard, as nearly all have; the busiest are kept.
 	maxTraffic = 1024
-	// idleTraffic is below how many bytes a second a shard is forgotten of which nothing came for idleTime.
+	// Shards without traffic for idleTime and with a slow average below idleTraffic, in bytes a second, are evicted.
 	idleTraffic = 1 << 10
 	idleTime    = 10 * time.Second
 )

@@ -11,10 +11,11 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// Write implements rpc.WriteService. It answers when every frame has reached the level that was asked for or has failed; a frame
-// that failed does not fail the others. ACK_LEVEL_NONE is answered when the batchers hold the frames in memory, anything else when
-// they are committed. What the request as a whole is refused for is an error: too large, no memory (with a hint), bytes that are
-// no frames, a proxy that is closed. The request's bytes are not used after it returns.
+// Write implements rpc.WriteService. It returns when every frame has reached the requested acknowledgement level or has failed; a
+// failed frame does not fail the others. With ACK_LEVEL_NONE it returns when batchers have the frames in memory, with all other
+// levels when the frames are committed. It returns an error if the whole request is refused: because it is too large, for lack of
+// memory (with a retry hint), for bytes that are not frames, or because the proxy is closed. The request's bytes are not used
+// after it returns.
 func (p *Proxy) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
 	items, err := p.writeFrames(ctx, req.GetFrames(), req.GetAck())
 	if err != nil {
@@ -61,7 +62,7 @@ func (p *Proxy) writeFrames(ctx context.Context, data []byte, ack scribev1.AckLe
 	account := p.ledger.pickStripe()
 	account.countReceived(items)
 	if ack != scribev1.AckLevel_ACK_LEVEL_NONE {
-		// Spooled is for a host's disk, which is not here: durable is more than was asked for.
+		// A write proxy has no spool, so spooled becomes committed, which is stronger.
 		ack = scribev1.AckLevel_ACK_LEVEL_COMMITTED
 	}
 	c := &writeCall{p: p, ack: ack, whole: data}
@@ -74,17 +75,17 @@ func (p *Proxy) writeFrames(ctx context.Context, data []byte, ack scribev1.AckLe
 	return items, nil
 }
 
-// writeCall is a request on its way.
+// writeCall is the state of one request.
 type writeCall struct {
 	p   *Proxy
 	ack scribev1.AckLevel
-	// whole is the request's bytes: frames that go to one batcher and are neighbours are sent from there.
+	// whole is the request's bytes. Adjacent frames for one batcher are sent from it without a copy.
 	whole []byte
-	// held: the request's bytes are charged to the memory of those who wait.
+	// held: the request's bytes are charged to the memory of throttled requests.
 	held bool
 }
 
-// sendItems sends the items that are not done and sets their results. Those that wait for a quota hold up nothing but the answer.
+// sendItems sends the items that are not done and sets their results. Items that wait for a quota delay only the answer.
 func (c *writeCall) sendItems(ctx context.Context, items []frameItem) {
 	now, waiting := c.applyQuotas(ctx, items)
 	var group sync.WaitGroup
@@ -95,7 +96,7 @@ func (c *writeCall) sendItems(ctx context.Context, items []frameItem) {
 	group.Wait()
 }
 
-// concludeResult keeps a definite failure from being told of a frame that an earlier attempt may have stored.
+// concludeResult turns a definite failure into an unknown outcome if an earlier attempt may have stored the frame.
 func (it *frameItem) concludeResult() {
 	if info := it.result.GetError(); info != nil && it.unsure {
 		it.result = &scribev1.FrameResult{Error: request.AsUnknown(info)}

@@ -13,48 +13,48 @@ import (
 	"scribe/storage/metalog"
 )
 
-// FindingKind says what an audit found.
+// FindingKind is the kind of a finding.
 type FindingKind string
 
 // Kinds of findings.
 const (
-	// FindingMissing: a pointer refers to a blob that is not there. This is damage: what it held is lost.
+	// FindingMissing: a pointer refers to a blob that does not exist. The blob's messages are lost.
 	FindingMissing FindingKind = "missing"
-	// FindingOrphan: a blob that no pointer refers to, or ever will. The keeper deletes it.
+	// FindingOrphan: no pointer refers to the blob, or ever will. The keeper deletes it.
 	FindingOrphan FindingKind = "orphan"
-	// FindingExpired: a blob all of whose pointers were trimmed. The keeper deletes it.
+	// FindingExpired: all pointers to the blob were trimmed. The keeper deletes it.
 	FindingExpired FindingKind = "expired"
-	// FindingYoung: a blob that no pointer refers to yet, which its writer may still commit.
+	// FindingYoung: no pointer refers to the blob yet, but its writer may still commit it.
 	FindingYoung FindingKind = "young"
-	// FindingUnknown: a blob written in an epoch that the metadata engine never gave out. The keeper keeps it.
+	// FindingUnknown: the blob's writer had an epoch that the metadata engine does not know. The keeper keeps it.
 	FindingUnknown FindingKind = "unknown"
-	// FindingDamaged: a blob that no pointer refers to and whose footer can't be read. The keeper keeps it.
+	// FindingDamaged: no pointer refers to the blob, and its footer can't be read. The keeper keeps it.
 	FindingDamaged FindingKind = "damaged"
-	// FindingPointer: a record that is no pointer, or can't be read.
+	// FindingPointer: a record is not a valid pointer, or can't be read.
 	FindingPointer FindingKind = "pointer"
 )
 
-// Finding is something that an audit found.
+// Finding is one inconsistency, or a blob without references.
 type Finding struct {
 	Kind FindingKind
-	// Key and Size (bytes) are the blob's; Size is 0 for one that is missing.
+	// Key and Size (bytes) are the blob's; Size is 0 for a missing blob.
 	Key  string
 	Size int64
-	// Category, Shard and LSN are the place of the first pointer to it, for the kinds missing and pointer.
+	// Category, Shard and LSN are the position of the last pointer to it, for the kinds missing and pointer.
 	Category string
 	Shard    record.ShardID
 	LSN      record.LSN
-	// Pointers is how many there are, for the kind missing.
+	// Pointers is the number of pointers to it, for the kind missing.
 	Pointers int
-	// Err says more.
+	// Err is the error of a read or decode, if any.
 	Err error
 }
 
-// AuditResult counts what an audit looked at.
+// AuditResult counts the audited blobs and pointers.
 type AuditResult struct {
 	Blobs, Pointers int
 	Bytes           int64
-	// Boundary is the engine's, in Unix microseconds: what is older can't be committed any more.
+	// Boundary is the engine's, in Unix microseconds: older blobs can't be committed any more.
 	Boundary int64
 }
 
@@ -64,8 +64,8 @@ type AuditCategory struct {
 	Name string
 }
 
-// Audit compares all pointers with all blobs, and tells fn what dangles. It only reads, and may run beside writers and a keeper. It holds
-// some 150 bytes for each blob that a pointer refers to.
+// Audit compares all pointers with all blobs, and calls fn for each finding. It only reads, and may run beside writers and a keeper. It
+// holds some 150 bytes for each blob that a pointer refers to. An error of fn ends it.
 func Audit(ctx context.Context, log Log, blobs blob.Store, categories []AuditCategory, fn func(Finding) error) (AuditResult, error) {
 	a := &auditRun{ctx: ctx, log: log, blobs: blobs, fn: fn, refs: map[string]*blobReference{}}
 	var err error
@@ -93,7 +93,7 @@ type blobReference struct {
 }
 
 type auditRun struct {
-	ctx    context.Context //nolint:containedctx // of one call of Audit
+	ctx    context.Context //nolint:containedctx // Audit's
 	log    Log
 	blobs  blob.Store
 	fn     func(Finding) error
@@ -161,7 +161,7 @@ func (a *auditRun) notePointer(category string, shard record.ShardID, e *metalog
 	return nil
 }
 
-// checkBlobs looks at each blob.
+// checkBlobs lists all blobs, and classifies those without references.
 func (a *auditRun) checkBlobs() error {
 	for info, err := range a.blobs.List(a.ctx, pointer.KeyRoot) {
 		if err != nil {
@@ -180,7 +180,7 @@ func (a *auditRun) checkBlobs() error {
 	return nil
 }
 
-// classifyUnreferenced looks at a blob that no pointer seen refers to; since then it may have got one.
+// classifyUnreferenced classifies a blob to which no pointer referred when the logs were read; it may have got one since.
 func (a *auditRun) classifyUnreferenced(info blob.Info) error {
 	f := Finding{Key: info.Key, Size: info.Size}
 	footer, err := layout.ReadFooter(a.ctx, a.blobs, info.Key)
@@ -193,17 +193,17 @@ func (a *auditRun) classifyUnreferenced(info blob.Info) error {
 	case err != nil:
 		return err
 	}
-	v, err := classifyBlob(a.ctx, a.log, func(context.Context) error { return nil }, footer, func(uint32) time.Duration { return 0 })
+	status, err := classifyBlob(a.ctx, a.log, func(context.Context) error { return nil }, footer, func(uint32) time.Duration { return 0 })
 	switch {
 	case err != nil:
 		return err
-	case v.unknown:
+	case status.unknown:
 		f.Kind = FindingUnknown
-	case !v.dead:
+	case !status.dead:
 		return nil
 	case footer.ID.Time() >= a.result.Boundary:
 		f.Kind = FindingYoung
-	case v.kind == kindExpired:
+	case status.kind == kindExpired:
 		f.Kind = FindingExpired
 	default:
 		f.Kind = FindingOrphan
@@ -211,13 +211,13 @@ func (a *auditRun) classifyUnreferenced(info blob.Info) error {
 	return a.fn(f)
 }
 
-// reportMissing tells of pointers whose blobs are not there, unless they were trimmed meanwhile.
+// reportMissing reports pointers whose blobs do not exist, unless the pointers were trimmed in the meantime.
 func (a *auditRun) reportMissing() error {
 	for key, r := range a.refs {
 		if r.there {
 			continue
 		}
-		// It may have been put after the listing had passed it, or trimmed and deleted before it came there.
+		// The blob may have been stored after the listing passed its key, or trimmed and deleted before the listing reached it.
 		_, err := a.blobs.Stat(a.ctx, key)
 		if err == nil {
 			continue

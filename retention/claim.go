@@ -10,10 +10,10 @@ import (
 	"scribe/storage/blob"
 )
 
-// claimRoot is where claims are kept in the blob store: collector/CELL/BOUNDARY, with the boundary as 16 digits of Unix microseconds.
+// claimRoot is the prefix of claims in the blob store: collector/CELL/BOUNDARY, with the boundary as 16 digits of Unix microseconds.
 const claimRoot = "collector/"
 
-// maxClaims bounds how many claims are read: a keeper leaves one or two.
+// maxClaims bounds the claims that are read: a keeper leaves one or two.
 const maxClaims = 10_000
 
 // storeClaim says that a cell's retention has deleted blobs older than the boundary from this store.
@@ -24,7 +24,7 @@ type storeClaim struct {
 
 func (c storeClaim) key() string { return fmt.Sprintf("%s%s/%016d", claimRoot, c.cell, c.boundary) }
 
-// parseClaim reads what key writes, and only that.
+// parseClaim parses a key that storeClaim.key returned, and rejects others.
 func parseClaim(key string) (storeClaim, error) {
 	rest, ok := strings.CutPrefix(key, claimRoot)
 	cell, digits, found := strings.Cut(rest, "/")
@@ -39,14 +39,14 @@ func parseClaim(key string) (storeClaim, error) {
 // ClaimRoot is the prefix of claims in the blob store.
 const ClaimRoot = claimRoot
 
-// ClaimBoundary is the boundary of the claim with that key, in Unix microseconds, if it is one: blobs older than it were deleted when
-// nothing referred to them.
+// ClaimBoundary returns the boundary of the claim with that key, in Unix microseconds; false if it is not a claim's key. Blobs older than
+// the boundary were deleted if no pointer referred to them.
 func ClaimBoundary(key string) (int64, bool) {
 	c, err := parseClaim(key)
 	return c.boundary, err == nil
 }
 
-// checkCell checks the name of a cell: a part of a key.
+// checkCell checks the name of a cell, which is a part of a key.
 func checkCell(cell string) error {
 	if len(cell) > 64 || strings.Contains(cell, "/") {
 		return errors.New("retention: invalid cell name: want at most 64 bytes, no slash")
@@ -54,21 +54,22 @@ func checkCell(cell string) error {
 	return blob.CheckKey(claimRoot + cell)
 }
 
-// HaltedError is why a keeper does not collect: the blob store has a claim that does not go with the metadata engine.
+// HaltedError says why a keeper deletes nothing: the blob store has a claim that does not match the metadata engine.
 type HaltedError struct {
 	// Claim is the key of the claim. Config.Adopt takes it.
 	Claim string
-	// Reason is what is wrong, for people.
+	// Reason describes the mismatch, for people.
 	Reason string
 }
 
-// Error says what to do.
+// Error returns the reason and the remedy.
 func (e *HaltedError) Error() string {
 	return fmt.Sprintf("retention: deletion is halted: %s. If these logs and blobs do belong together, restart retention "+
 		"with this claim to adopt: %s", e.Reason, e.Claim)
 }
 
-// compareClaims decides whether a cell may collect, given the claims in the blob store and the boundary that its engine has.
+// compareClaims fails with a HaltedError when a claim in the blob store is another cell's or is above the engine's boundary, unless it is
+// the one to adopt.
 func compareClaims(cell string, boundary int64, claims []storeClaim, adopt string) error {
 	for _, c := range claims {
 		var reason string
@@ -89,7 +90,7 @@ func compareClaims(cell string, boundary int64, claims []storeClaim, adopt strin
 	return nil
 }
 
-// checkStoreClaims fails with a HaltedError when this cell may not collect from the blob store.
+// checkStoreClaims fails with a HaltedError when this cell may not delete from the blob store.
 func (t *leaseTerm) checkStoreClaims(ctx context.Context, boundary int64) error {
 	claims, err := t.listClaims(ctx)
 	if err != nil {
@@ -118,8 +119,8 @@ func (t *leaseTerm) listClaims(ctx context.Context) (claims []storeClaim, err er
 	return claims, nil
 }
 
-// writeClaim notes the engine's boundary in the blob store, and then removes the claims of before. The engine is always ahead: a crash in
-// between does not look like a lost boundary.
+// writeClaim stores a claim with the engine's boundary, and then deletes older claims. The engine's boundary advances first, so that a
+// crash between the two does not look like a lost boundary.
 func (t *leaseTerm) writeClaim(ctx context.Context, boundary int64) error {
 	own := storeClaim{t.cellName(), boundary}
 	if err := t.c.waitForStore(ctx, 1); err != nil {

@@ -14,67 +14,69 @@ import (
 	"scribe/storage/metalog"
 )
 
-// blobStatus says what is known of a blob whose id is below the boundary.
+// blobStatus classifies a blob whose id is below the boundary. The zero value is a live blob with unknown expiry.
 type blobStatus struct {
-	// dead: no pointer refers to it, and none ever will. kind says what it was.
+	// dead: no pointer refers to it, and none ever will. kind is the reason: kindExpired or kindOrphan.
 	dead bool
 	kind string
-	// unknown: a writer's epoch is newer than what the engine has given out, so the engine does not know the blob's history.
+	// unknown: a writer's epoch is newer than the engine's epoch of its log, so the engine does not know the blob's history.
 	unknown bool
-	// gone: it was deleted meanwhile.
+	// gone: it was deleted in the meantime.
 	gone bool
-	// due is when the last pointer to it will have expired, Unix microseconds; 0 when that can't be said.
+	// due is when the last pointer to it will have expired, Unix microseconds; 0 when that is unknown.
 	due int64
 }
 
-// classifyBlob decides about the blob of a footer, whose id must be below the engine's boundary from before it is called. retention tells how
-// long a category's records live, 0 when that is not known.
+// classifyBlob classifies the blob of a footer. The blob's id must be below a boundary that the engine had before the call. retention
+// returns a category's retention, 0 when it is not known.
 //
-// A place at or behind the log's tail will never get a pointer to this blob, since the engine refuses it. A place before the log's
-// beginning had one or not; it is gone. Between them, the record there tells.
-func classifyBlob(ctx context.Context, log Log, wait func(context.Context) error, f *layout.Footer, retention func(uint32) time.Duration) (blobStatus, error) {
+// A position at or after the log's tail will never get a pointer to this blob: the engine refuses the append. The record at a position
+// before the log's first one was trimmed. Between them, the record at the position decides.
+func classifyBlob(
+	ctx context.Context, log Log, wait func(context.Context) error, f *layout.Footer, retention func(uint32) time.Duration,
+) (blobStatus, error) {
 	states, err := shardStates(ctx, log, wait, f.Entries)
 	if err != nil {
 		return blobStatus{}, err
 	}
-	v := blobStatus{kind: kindOrphan}
-	var places []*layout.Entry
+	status := blobStatus{kind: kindOrphan}
+	var positions []*layout.Entry
 	for i := range f.Entries {
 		e := &f.Entries[i]
 		switch st := states[e.Shard]; {
 		case st.Epoch == 0 && st.Sealed: // erased with its category
-			v.kind = kindExpired
+			status.kind = kindExpired
 		case e.Epoch > st.Epoch:
 			return blobStatus{unknown: true}, nil
 		case e.LSN < st.FirstLSN:
-			v.kind = kindExpired
+			status.kind = kindExpired
 		case e.LSN < st.NextLSN:
-			places = append(places, e)
+			positions = append(positions, e)
 		}
 	}
-	// Those that live longest first: one that is alive is enough, and that one says until when.
-	slices.SortStableFunc(places, func(a, b *layout.Entry) int {
+	// The longest retention first: one live pointer keeps the blob, and the first live one found gives the latest expiry.
+	slices.SortStableFunc(positions, func(a, b *layout.Entry) int {
 		return cmp.Compare(retention(b.Shard.Category()), retention(a.Shard.Category()))
 	})
-	for _, e := range places {
+	for _, e := range positions {
 		if err := wait(ctx); err != nil {
 			return blobStatus{}, err
 		}
 		t, err := readReference(ctx, log, e, f.ID)
 		switch {
 		case errors.Is(err, metalog.ErrTrimmed):
-			v.kind = kindExpired
+			status.kind = kindExpired
 		case err != nil:
 			return blobStatus{}, err
 		case t < 0:
 		case t == 0:
-			return blobStatus{}, nil // alive, as far as anybody can tell
+			return blobStatus{}, nil // its pointer can't be read: treat the blob as live
 		default:
 			return blobStatus{due: t + max(retention(e.Shard.Category()), time.Minute).Microseconds()}, nil
 		}
 	}
-	v.dead = true
-	return v, nil
+	status.dead = true
+	return status, nil
 }
 
 // shardStates returns the states of the entries' shards.
@@ -102,8 +104,8 @@ func shardStates(ctx context.Context, log Log, wait func(context.Context) error,
 	return out, nil
 }
 
-// readReference reports whether the record at an entry's place is a pointer to the blob: its persisted time if so, -1 if not, and 0 when it is
-// there and can't be read.
+// readReference reads the record at an entry's position. It returns the record's persisted time if it is a pointer to the blob, -1 if it is
+// not, and 0 if it can't be read.
 func readReference(ctx context.Context, log Log, e *layout.Entry, id pointer.BlobID) (int64, error) {
 	entries, err := log.Read(ctx, e.Shard, e.LSN, 1, 0)
 	switch {
@@ -112,7 +114,7 @@ func readReference(ctx context.Context, log Log, e *layout.Entry, id pointer.Blo
 	case err != nil:
 		return 0, fmt.Errorf("read the pointer at LSN %d of shard %v: %w", e.LSN, e.Shard, err)
 	case len(entries) == 0:
-		return -1, nil // the category was erased since its state was read
+		return -1, nil // the category was erased after its state was read
 	}
 	p, err := pointer.Decode(entries[0].Data)
 	switch {

@@ -119,45 +119,48 @@ func (r *blobSweeper) queueDead(ctx context.Context, dead []deadBlob) error {
 	return nil
 }
 
-// examineBlob decides about a blob. One that nobody can decide about is kept, and counted.
+// examineBlob classifies a blob. A blob whose references are unknown is kept and counted.
 func (r *blobSweeper) examineBlob(ctx context.Context, info blob.Info) (blobStatus, error) {
 	_, id, err := pointer.ParseKey(info.Key)
 	if err != nil || id.Time() >= r.boundary {
-		return blobStatus{}, nil //nolint:nilerr // not a blob of ours; or it may still be appended
+		return blobStatus{}, nil //nolint:nilerr // not a blob's key; or its pointers may still be appended
 	}
 	if err := r.c.waitForStore(ctx, 2); err != nil {
 		return blobStatus{}, err
 	}
 	footer, err := layout.ReadFooter(ctx, r.c.deps.Blobs, info.Key)
-	reason := ""
 	switch {
 	case errors.Is(err, blob.ErrNotFound):
 		return blobStatus{gone: true}, nil
 	case errors.Is(err, layout.ErrDamaged):
-		reason = reasonDamaged
+		return r.keepBlob(ctx, info, reasonDamaged, err), nil
 	case errors.Is(err, layout.ErrVersion):
-		reason = reasonNewer
+		return r.keepBlob(ctx, info, reasonNewer, err), nil
 	case err != nil:
 		return blobStatus{}, err
 	}
-	var v blobStatus
-	if reason == "" {
-		if v, err = classifyBlob(ctx, r.c.deps.Log, r.c.waitForLog, footer, r.categoryRetention); err != nil {
-			return blobStatus{}, err
-		}
-		r.c.metrics.examined.Inc()
-		if v.unknown {
-			reason, err = reasonUnknown, errors.New("its writer's epoch is unknown to the metadata engine: the blob is another cell's, or the engine was restored")
-		}
+	status, err := classifyBlob(ctx, r.c.deps.Log, r.c.waitForLog, footer, r.categoryRetention)
+	if err != nil {
+		return blobStatus{}, err
 	}
-	if reason != "" {
-		r.c.metrics.kept.WithLabelValues(reason).Inc()
-		r.c.log.WarnContext(ctx, "keeping a blob with unknown references", "key", info.Key, "bytes", info.Size, "reason", reason, "error", err)
+	r.c.metrics.examined.Inc()
+	if status.unknown {
+		return r.keepBlob(ctx, info, reasonUnknown, errUnknownEpoch), nil
 	}
-	return v, nil
+	return status, nil
 }
 
-// categoryRetention is how long a category's records live, 0 when it is not known.
+// errUnknownEpoch is why a blob is kept whose writer the engine does not know.
+var errUnknownEpoch = errors.New("its writer's epoch is unknown to the metadata engine: the blob is another cell's, or the engine was restored")
+
+// keepBlob counts and logs a blob whose references are unknown, and returns the status of a live blob.
+func (r *blobSweeper) keepBlob(ctx context.Context, info blob.Info, reason string, err error) blobStatus {
+	r.c.metrics.kept.WithLabelValues(reason).Inc()
+	r.c.log.WarnContext(ctx, "keeping a blob with unknown references", "key", info.Key, "bytes", info.Size, "reason", reason, "error", err)
+	return blobStatus{}
+}
+
+// categoryRetention returns a category's retention, 0 when the category is unknown.
 func (r *blobSweeper) categoryRetention(category uint32) time.Duration {
 	cat, ok := r.c.deps.Categories.ByID(category)
 	if !ok {

@@ -14,20 +14,20 @@ import (
 	"scribe/storage/metalog"
 )
 
-// errLost ends a term: another keeper leads, or may.
+// errLost ends a term: another keeper leads or may lead.
 var errLost = errors.New("retention: lease lost")
 
-// lease decides when a keeper that waits may take over. It does no I/O; its times are the local clock's, so clocks need not agree.
+// lease decides when a waiting keeper may take over. It does no I/O. Its times are the local clock's, so clocks need not agree.
 type lease struct {
 	ttl time.Duration
-	// epoch and next are what was seen last of the lease shard, since when nothing has changed.
+	// epoch and next are the lease shard's last known state, unchanged since then.
 	epoch uint64
 	next  record.LSN
 	since time.Time
 }
 
-// checkTakeover tells of the lease shard at now, and of what its last record says, nil if there is none. It returns whether to take over, or else when
-// to look again.
+// checkTakeover takes the state of the lease shard at now and its last record, nil for none. It returns whether to take over, or else the
+// wait before the next check.
 func (l *lease) checkTakeover(now time.Time, owner string, st metalog.State, last *keeperState) (take bool, wait time.Duration) {
 	if l.since.IsZero() || st.Epoch != l.epoch || st.NextLSN != l.next {
 		l.epoch, l.next, l.since = st.Epoch, st.NextLSN, now
@@ -36,19 +36,19 @@ func (l *lease) checkTakeover(now time.Time, owner string, st metalog.State, las
 	case st.Epoch == 0:
 		return true, 0
 	case last != nil && (last.Released || last.Owner == owner):
-		// An owner is a process that holds the lock of its data folder: the one before has ended.
+		// An owner holds the lock of its data folder: its former process has ended.
 		return true, 0
 	}
 	left := l.ttl - now.Sub(l.since)
 	return left <= 0, min(max(left, time.Millisecond), l.ttl/3)
 }
 
-// leaseTerm is the time in which a keeper leads.
+// leaseTerm is the time for which a keeper leads.
 type leaseTerm struct {
 	c     *Keeper
 	epoch uint64
-	// ctx ends with the term. A step that had begun may end later, which does no harm.
-	ctx context.Context //nolint:containedctx // it is the term's life, not a call's
+	// ctx ends with the term. A running step may end later, which is safe.
+	ctx context.Context //nolint:containedctx // the term's, not a call's
 
 	saving sync.Mutex
 	mu     struct {
@@ -57,10 +57,10 @@ type leaseTerm struct {
 	}
 }
 
-// keptRecords is how many records of the lease shard are kept: for people who look at them.
+// keptRecords is how many records of the lease shard are kept, for inspection.
 const keptRecords = 16
 
-// awaitLease waits until this keeper leads. It returns nil when ctx ends.
+// awaitLease waits until this keeper leads. It returns nil when ctx ends first.
 func (c *Keeper) awaitLease(ctx context.Context) *leaseTerm {
 	l := lease{ttl: c.cfg.LeaseTTL}
 	for {
@@ -117,18 +117,18 @@ func (c *Keeper) lastState(ctx context.Context, st metalog.State) (*keeperState,
 	return decodeState(entries[0].Data)
 }
 
-// takeLease makes this keeper the leading one, with the state of the one before.
+// takeLease makes this keeper the leader. It starts with the previous leader's state.
 func (c *Keeper) takeLease(ctx context.Context) (*leaseTerm, error) {
 	states, err := c.deps.Log.Open(ctx, c.deps.Owner, []record.ShardID{LeaseShard})
 	if err != nil {
 		return nil, fmt.Errorf("take the lease: %w", err)
 	}
-	// From here on nobody else appends with an older epoch: what is last stays last.
+	// Appends with older epochs fail from here on: the last record stays the last.
 	s, err := c.lastState(ctx, states[0])
 	switch {
 	case errors.Is(err, errState):
-		// It says how far the others have come, not what may be deleted: a new one costs another look at everything. Without the name
-		// of the cell its claim has to be adopted.
+		// The state holds progress and permits no deletion: a new one only costs another examination of everything. It has a new
+		// cell name, so the former cell's claim must be adopted.
 		c.log.ErrorContext(ctx, "previous keeper's state is damaged, starting with a new state", "error", err)
 	case err != nil:
 		return nil, err
@@ -154,14 +154,14 @@ func (t *leaseTerm) cellName() string {
 	return t.mu.state.Cell
 }
 
-// updateState changes the state. It is written with the next record.
+// updateState changes the state. The next saveState persists the change.
 func (t *leaseTerm) updateState(fn func(*keeperState)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	fn(t.mu.state)
 }
 
-// saveState writes the state, which also keeps the lease. errLost means that somebody else leads.
+// saveState appends the state, which also renews the lease. It fails with errLost when another keeper leads.
 func (t *leaseTerm) saveState(ctx context.Context) error {
 	t.saving.Lock()
 	defer t.saving.Unlock()
@@ -186,8 +186,8 @@ func (t *leaseTerm) saveState(ctx context.Context) error {
 	return nil
 }
 
-// renewLease renews the lease until ctx ends or it is lost, which it is, too, when it could not be renewed for two thirds of its length:
-// others wait for all of it.
+// renewLease renews the lease until ctx ends or the lease is lost. It counts as lost, too, when no renewal succeeded for two thirds of
+// LeaseTTL: the other keepers wait for all of it.
 func (t *leaseTerm) renewLease(ctx context.Context) error {
 	ttl := t.c.cfg.LeaseTTL
 	kept, pause := time.Now(), ttl/3
@@ -213,7 +213,7 @@ func (t *leaseTerm) renewLease(ctx context.Context) error {
 	return nil
 }
 
-// releaseLease lets another keeper take over at once.
+// releaseLease marks the lease as released, so that another keeper takes over at once.
 func (t *leaseTerm) releaseLease(ctx context.Context) error {
 	t.updateState(func(s *keeperState) { s.Released = true })
 	if err := t.saveState(ctx); err != nil && !errors.Is(err, errLost) {

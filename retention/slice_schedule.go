@@ -2,26 +2,26 @@ package retention
 
 import "time"
 
-// sliceSchedule decides which slices are looked at when. It does no I/O. Times are the engine's, in Unix microseconds.
+// sliceSchedule decides when each slice is examined. It does no I/O. Times are the engine's, in Unix microseconds.
 //
-// A slice is in it from when the boundary has passed its end until nothing is left of it. Some 60 bytes each; there are as many as its
-// class is long, divided by their length: 220 for a class of 4 hours, 7,400 for 90 days, 18,800 for ten years.
+// It holds a slice, in some 60 bytes, from when the boundary passes the slice's end until no blob of it is left. The number of slices is
+// the class's retention divided by their length: 220 for a class of 4 hours, 7,400 for 90 days, 18,800 for ten years.
 type sliceSchedule struct {
 	grace  time.Duration
 	slices map[timeSlice]*sliceState
 	queue  dueQueue[timeSlice]
-	// frontier is, for each class, the first slice that was not added yet.
+	// frontier is, for each class, the first slice that the boundary has not passed.
 	frontier map[uint32]timeSlice
-	// open are the slices, by class, that were not done with for the first time.
+	// open are the slices, by class, whose first examination and deletions have not finished. They hold the cursor back.
 	open map[uint32]map[timeSlice]struct{}
 }
 
 type sliceState struct {
-	// unseen says that it waits to be examined completely, left that blobs stayed when it was; doomed is how many of its blobs wait to be
-	// deleted.
+	// unseen: it waits for its first complete examination. left: that examination kept blobs. doomed is how many of its blobs wait for
+	// their deletion.
 	unseen, left bool
 	doomed       int
-	// queued is the due time of its entry in the queue that counts; older entries are skipped. 0: none.
+	// queued is the due time of its valid entry in the queue, 0 for none; other entries are skipped.
 	queued int64
 }
 
@@ -31,9 +31,9 @@ func newSliceSchedule(grace time.Duration) *sliceSchedule {
 	}
 }
 
-// beginClass takes up a class: its oldest blob is of the time oldest (none: -1), and up to cursor its slices were examined before. Those
-// are taken to expire after expected. It reports false when there are blobs so old that they are left to a listing of everything: the time
-// in an id is what a batcher's clock said.
+// beginClass adds the slices of a class from its oldest blob on; oldest is that blob's time, -1 for none. Slices up to cursor were examined
+// before, and become due when their blobs expire after expected. It reports false when there are blobs so old that only a listing of all
+// blobs covers them: the time in an id comes from a batcher's clock.
 func (s *sliceSchedule) beginClass(class uint32, oldest, cursor, boundary int64, expected time.Duration) bool {
 	digits := sliceDigits(class, s.grace)
 	s.open[class] = map[timeSlice]struct{}{}
@@ -51,7 +51,7 @@ func (s *sliceSchedule) beginClass(class uint32, oldest, cursor, boundary int64,
 	return oldest < 0 || oldest >= horizon
 }
 
-// advanceFrontier adds the slices that the boundary has passed.
+// advanceFrontier adds the slices of a class that the boundary has passed.
 func (s *sliceSchedule) advanceFrontier(class uint32, boundary int64) {
 	at := s.frontier[class]
 	for ; at.end() <= boundary; at = at.next() {
@@ -60,14 +60,14 @@ func (s *sliceSchedule) advanceFrontier(class uint32, boundary int64) {
 	s.frontier[class] = at
 }
 
-// putUnseen has a slice examined completely before the cursor passes it.
+// putUnseen schedules a complete examination of a slice; until then it holds the cursor back.
 func (s *sliceSchedule) putUnseen(k timeSlice, due int64) {
 	s.putDue(k, due)
 	s.slices[k].unseen = true
 	s.open[k.class][k] = struct{}{}
 }
 
-// putDue has a slice examined at due, or earlier if it was to be.
+// putDue schedules an examination at due, unless an earlier one is scheduled.
 func (s *sliceSchedule) putDue(k timeSlice, due int64) {
 	st := s.slices[k]
 	if st == nil {
@@ -80,7 +80,7 @@ func (s *sliceSchedule) putDue(k timeSlice, due int64) {
 	s.queue.pushKey(due, k)
 }
 
-// takeDue returns the slice that has been due for longest at now. It is not due again before examined was called.
+// takeDue removes the slice that has been due longest. It is not due again before recordResult or retryAfter.
 func (s *sliceSchedule) takeDue(now int64) (timeSlice, bool) {
 	for {
 		e, ok := s.queue.popDue(now)
@@ -94,13 +94,13 @@ func (s *sliceSchedule) takeDue(now int64) (timeSlice, bool) {
 	}
 }
 
-// sliceResult is what was found in a slice.
+// sliceResult is the result of an examination of a slice.
 type sliceResult struct {
-	// doomed is how many blobs are to be deleted, left how many stay.
+	// doomed is how many blobs will be deleted, left how many are kept.
 	doomed, left int
-	// due is when the first of those that stay will have expired.
+	// due is when the first of the kept blobs will have expired.
 	due int64
-	// cut says that not all could be looked at: the slice is due again soon.
+	// cut: the deletion queue was full. The slice is due again soon.
 	cut bool
 }
 
@@ -112,8 +112,8 @@ func (r *sliceResult) addKept(due int64) {
 	r.left++
 }
 
-// recordResult says what was found in a slice at now. It is not looked at again before 1/60 of its class has gone by, so that a class whose
-// categories expire at different times is not read over and over.
+// recordResult takes the result of an examination at now. The next examination is at least 1/60 of the class's retention later, so that a
+// class whose categories expire at different times is not read over and over.
 func (s *sliceSchedule) recordResult(k timeSlice, o sliceResult, now int64) {
 	st := s.slices[k]
 	if st == nil {
@@ -132,14 +132,14 @@ func (s *sliceSchedule) recordResult(k timeSlice, o sliceResult, now int64) {
 	s.dropFinished(k, st)
 }
 
-// retryAfter says that a slice could not be examined: it is tried again.
+// retryAfter schedules another examination of a slice after a failed one.
 func (s *sliceSchedule) retryAfter(k timeSlice, now int64, pause time.Duration) {
 	if s.slices[k] != nil {
 		s.putDue(k, now+pause.Microseconds())
 	}
 }
 
-// recordDoomed says that blobs of a slice wait to be deleted, though not all of it was examined.
+// recordDoomed counts n blobs that wait for their deletion after an incomplete examination.
 func (s *sliceSchedule) recordDoomed(k timeSlice, n int) {
 	if st := s.slices[k]; st != nil {
 		st.doomed += n
@@ -147,7 +147,7 @@ func (s *sliceSchedule) recordDoomed(k timeSlice, n int) {
 	}
 }
 
-// recordDeleted says that a doomed blob of a slice is gone.
+// recordDeleted counts the deletion of a doomed blob.
 func (s *sliceSchedule) recordDeleted(k timeSlice) {
 	if st := s.slices[k]; st != nil {
 		st.doomed--
@@ -155,7 +155,7 @@ func (s *sliceSchedule) recordDeleted(k timeSlice) {
 	}
 }
 
-// dropFinished ends the first look at a slice when nothing of it waits to be deleted any more, and forgets slices of which nothing is left.
+// dropFinished lets the cursor pass a slice that was examined and has no blobs left to delete. It forgets the slice if no blob was kept.
 func (s *sliceSchedule) dropFinished(k timeSlice, st *sliceState) {
 	if st.doomed > 0 || st.unseen {
 		return
@@ -166,7 +166,7 @@ func (s *sliceSchedule) dropFinished(k timeSlice, st *sliceState) {
 	}
 }
 
-// examineAgain has the slices of a class examined that hold blobs made from from to to.
+// examineAgain schedules the slices of a class that may hold blobs made between from and to.
 func (s *sliceSchedule) examineAgain(class uint32, from, to, now int64) {
 	for k, st := range s.slices {
 		if k.class == class && k.end() > from && k.start() <= to && (st.queued == 0 || st.queued > now) {
@@ -175,19 +175,20 @@ func (s *sliceSchedule) examineAgain(class uint32, from, to, now int64) {
 	}
 }
 
-// addListed tells of a blob in a listing of everything, made at t. late: it was stored long after that.
+// addListed takes a blob, made at t, from a listing of all blobs. It schedules the blob's slice if that is unknown, or if the blob was stored
+// late, long after t.
 func (s *sliceSchedule) addListed(class uint32, t, now int64, late bool) {
 	k := sliceOf(class, sliceDigits(class, s.grace), t)
 	f, known := s.frontier[class]
 	if !known || k.number >= f.number {
-		return // its time comes
+		return // advanceFrontier will add it
 	}
 	if st := s.slices[k]; st == nil || late && st.queued > now {
 		s.putUnseen(k, now)
 	}
 }
 
-// classCursor is the time of a class up to which everything was examined once, and what was dead is gone.
+// classCursor is a time: the older blobs of the class were all examined once, and the dead ones among them deleted.
 func (s *sliceSchedule) classCursor(class uint32) int64 {
 	f, known := s.frontier[class]
 	if !known {

@@ -12,44 +12,44 @@ import (
 	"scribe/storage/metalog"
 )
 
-// LeaseShard is the shard of the metadata engine that the leading keeper writes its state to. No category has the id 0.
+// LeaseShard is the shard of the metadata engine to which the leading keeper appends its state. No category has the id 0.
 var LeaseShard = record.MakeShardID(0, 0, 0)
 
-// stateVersion is the version that is written, and the newest that is read.
+// stateVersion is the version that is written, and the newest that can be read.
 const stateVersion = 1
 
-// maxRechecks bounds the state; what is over it is merged.
+// maxRechecks bounds the state: beyond it, rechecks are merged.
 const maxRechecks = 256
 
-// keeperState is what a keeper leaves to the next one: docs/format/retention.md. Times are Unix microseconds.
+// keeperState is the progress that a keeper hands over to its successor: docs/format/retention.md. Times are Unix microseconds.
 type keeperState struct {
 	Version int `json:"version"`
-	// Cell is a random name of the pair of engine and blob store, made by the first keeper.
+	// Cell is a random name for the pair of engine and blob store, made by the first keeper.
 	Cell string `json:"cell"`
-	// Owner leads, unless it has Released the lease.
+	// Owner leads, unless Released is set.
 	Owner    string `json:"owner"`
 	Released bool   `json:"released,omitempty"`
-	// Cursors are, by class, the times of blob ids up to which everything was examined once, and what was dead is gone.
+	// Cursors are, by class, blob id times: all older blobs were examined once, and the dead ones among them deleted.
 	Cursors map[uint32]int64 `json:"cursors,omitempty"`
-	// Rechecks are blobs that are to be examined again, since what they hold may have expired earlier than they were taken to.
+	// Rechecks are blobs to examine again, because their contents may have expired earlier than expected.
 	Rechecks []recheckRange `json:"rechecks,omitempty"`
-	// SweptAt is when the last listing of everything ended, SweepClass the class where one that runs has come to; 0 for none.
+	// SweptAt is when the last sweep, a listing of all blobs, ended. SweepClass is the class that a running sweep has reached; 0 for none.
 	SweptAt    int64  `json:"swept_at,omitempty"`
 	SweepClass uint32 `json:"sweep_class,omitempty"`
 }
 
-// recheckRange are the blobs of a class that were made from From to To, which were to be examined at At.
+// recheckRange is the blobs of a class that were made from From to To; they were due for examination at At.
 type recheckRange struct {
 	Class uint32 `json:"class"`
 	From  int64  `json:"from"`
 	To    int64  `json:"to"`
 	At    int64  `json:"at"`
-	// taken says that they were scheduled, examined is when all of them were examined; 0 before. Neither is persisted.
+	// taken is set once they are scheduled. examined is when all of them had been examined; 0 before. Neither is persisted.
 	taken    bool
 	examined int64
 }
 
-// encode returns the record.
+// encode returns the state as a record.
 func (s *keeperState) encode() ([]byte, error) {
 	s.Version = stateVersion
 	b, err := json.Marshal(s)
@@ -62,7 +62,7 @@ func (s *keeperState) encode() ([]byte, error) {
 // errState wraps the errors of decodeState.
 var errState = errors.New("retention: damaged state")
 
-// decodeState reads a record. Its limits are those of a record; what it refuses is errState.
+// decodeState decodes a record. It fails with errState for a damaged one, and with another error for one of a newer version.
 func decodeState(b []byte) (*keeperState, error) {
 	s := new(keeperState)
 	if err := json.Unmarshal(b, s); err != nil {
@@ -89,7 +89,7 @@ func decodeState(b []byte) (*keeperState, error) {
 	return s, nil
 }
 
-// addRecheck adds blobs to be examined again. Beyond maxRechecks, those of a class become one.
+// addRecheck adds blobs to examine again. Beyond maxRechecks, all rechecks of a class become one.
 func (s *keeperState) addRecheck(r recheckRange) {
 	r.From, r.To, r.At = max(r.From, 0), max(r.To, r.From, 0), max(r.At, 0)
 	if len(s.Rechecks) < maxRechecks {

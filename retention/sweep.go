@@ -14,7 +14,7 @@ import (
 	"scribe/storage/blob"
 )
 
-// blobSweeper finds dead blobs and deletes them. It belongs to one goroutine; workers are its own.
+// blobSweeper finds dead blobs and deletes them. One goroutine owns it; it starts its workers and waits for them.
 type blobSweeper struct {
 	t         *leaseTerm
 	c         *Keeper
@@ -23,7 +23,7 @@ type blobSweeper struct {
 	deletions *deletionQueue
 	begun     bool
 	rounds    uint64
-	// listing is the sweep that runs, of the class listed; nil between them.
+	// listing iterates over the class listed of the running sweep; nil between classes.
 	listing func() (blob.Info, error, bool)
 	stop    func()
 	listed  uint32
@@ -33,14 +33,14 @@ func newBlobSweeper(t *leaseTerm, boundary int64) *blobSweeper {
 	return &blobSweeper{t: t, c: t.c, boundary: boundary, schedule: newSliceSchedule(t.c.cfg.Grace), deletions: newDeletionQueue(t.c.cfg.MaxDoomed)}
 }
 
-// noteRounds is after how many rounds the state and the metrics are brought up to date while there is more to do.
+// noteRounds is the rounds between two updates of the state and the metrics while there is more work.
 const noteRounds = 64
 
-// errRestored ends a round: the engine has lost what it knew. The claims decide what becomes of that.
+// errRestored ends the work: the engine was restored from an older state. The next check of the claims decides whether work goes on.
 var errRestored = errors.New("retention: the metadata engine's boundary moved backward")
 
-// runRound does one thing of each kind that is due: it deletes, examines a slice, and lists a part of everything. So none of them keeps the
-// others waiting.
+// runRound does one step of each kind of work that is due: it deletes a batch, examines a slice, and lists a page of a sweep. So no kind
+// of work delays the others for long.
 func (r *blobSweeper) runRound(ctx context.Context) (more bool, err error) {
 	now, err := r.c.readTime(ctx)
 	if err != nil {
@@ -74,7 +74,7 @@ func (r *blobSweeper) runRound(ctx context.Context) (more bool, err error) {
 	return more, err
 }
 
-// publishProgress brings the state and the metrics up to date.
+// publishProgress updates the cursors of the state and the metrics.
 func (r *blobSweeper) publishProgress(now int64) {
 	r.t.updateState(func(s *keeperState) {
 		for class := range r.schedule.frontier {
@@ -88,7 +88,7 @@ func (r *blobSweeper) publishProgress(now int64) {
 	m.doomBytes.Set(float64(r.deletions.bytes))
 }
 
-// advanceBoundary moves the boundary when that is due, and has the slices examined that it has passed.
+// advanceBoundary advances the boundary when that is due, and schedules the slices that it has passed.
 func (r *blobSweeper) advanceBoundary(ctx context.Context, now int64) error {
 	if err := r.c.waitForLog(ctx); err != nil {
 		return err
@@ -120,10 +120,10 @@ func (r *blobSweeper) advanceBoundary(ctx context.Context, now int64) error {
 	return nil
 }
 
-// beginClasses finds out which slices there are: those from the oldest blob of a class on.
+// beginClasses schedules the slices of each class, from its oldest blob on.
 func (r *blobSweeper) beginClasses(ctx context.Context) error {
 	if r.boundary == 0 {
-		return nil // nothing is old enough
+		return nil // no blob is old enough
 	}
 	longest := map[uint32]time.Duration{}
 	for cat := range r.c.deps.Categories.All() {
@@ -150,7 +150,7 @@ func (r *blobSweeper) beginClasses(ctx context.Context) error {
 	return nil
 }
 
-// oldestBlob returns the time of a class's oldest blob, -1 when there is none.
+// oldestBlob returns the time of a class's oldest blob, -1 for none.
 func (r *blobSweeper) oldestBlob(ctx context.Context, class uint32) (int64, error) {
 	if err := r.c.waitForStore(ctx, 1); err != nil {
 		return 0, err
@@ -166,7 +166,7 @@ func (r *blobSweeper) oldestBlob(ctx context.Context, class uint32) (int64, erro
 	return -1, nil
 }
 
-// startRechecks has blobs examined that may have expired earlier than they were taken to.
+// startRechecks schedules the slices of new rechecks.
 func (r *blobSweeper) startRechecks(now int64) {
 	if !r.begun {
 		return
@@ -181,7 +181,8 @@ func (r *blobSweeper) startRechecks(now int64) {
 	})
 }
 
-// finishRechecks drops those whose blobs were examined, as nothing is due any more, and deleted.
+// finishRechecks drops rechecks whose blobs were examined and, if dead, deleted. It is called when no slice is due, so every slice of a
+// recheck was examined.
 func (r *blobSweeper) finishRechecks(now int64) {
 	if !r.begun {
 		return
@@ -203,7 +204,7 @@ func (r *blobSweeper) finishRechecks(now int64) {
 	})
 }
 
-// examineNext examines the slice that is due first; it reports false when none is.
+// examineNext examines the slice that has been due longest; it reports false when none is due.
 func (r *blobSweeper) examineNext(ctx context.Context, now int64) (bool, error) {
 	k, ok := r.schedule.takeDue(now)
 	if !ok {
@@ -218,7 +219,7 @@ func (r *blobSweeper) examineNext(ctx context.Context, now int64) (bool, error) 
 	return true, nil
 }
 
-// deleteDue deletes doomed blobs whose time has come, as many as there are workers. It reports whether there were any.
+// deleteDue deletes up to Config.Workers dead blobs that are due. It reports whether there were any and all were deleted.
 func (r *blobSweeper) deleteDue(ctx context.Context, now int64) (bool, error) {
 	batch := r.deletions.takeDue(now, r.c.cfg.Workers)
 	if len(batch) == 0 {
@@ -258,7 +259,7 @@ func (r *blobSweeper) deleteDue(ctx context.Context, now int64) (bool, error) {
 // listPage is how many blobs one request lists, and how many of them a round takes.
 const listPage = 1000
 
-// listNext lists a part of all blobs when that is due. It reports whether there is more.
+// listNext lists a page of the sweep that runs or is due. It reports whether there is more.
 func (r *blobSweeper) listNext(ctx context.Context, now int64) (bool, error) {
 	if !r.begun {
 		return false, nil
@@ -273,7 +274,7 @@ func (r *blobSweeper) listNext(ctx context.Context, now int64) (bool, error) {
 		info, err, ok := r.listing()
 		if err != nil {
 			r.stop()
-			r.listing = nil // the class begins again
+			r.listing = nil // the listing of the class begins again
 			return false, fmt.Errorf("list class %d: %w", r.listed, err)
 		}
 		if !ok {
@@ -292,7 +293,7 @@ func (r *blobSweeper) listNext(ctx context.Context, now int64) (bool, error) {
 	return true, nil
 }
 
-// startListing begins to list the next class of a sweep that runs or is due; it reports false when none is.
+// startListing starts to list the next class of a sweep that runs or is due; it reports false when none is.
 func (r *blobSweeper) startListing(ctx context.Context, now int64) bool {
 	var class uint32
 	var last int64
@@ -309,7 +310,7 @@ func (r *blobSweeper) startListing(ctx context.Context, now int64) bool {
 	return true
 }
 
-// finishClass goes on to the next class, or ends the sweep.
+// finishClass moves the sweep to the next class, or ends it.
 func (r *blobSweeper) finishClass(now int64) {
 	next := uint32(0)
 	for _, class := range pointer.RetentionClasses() {
@@ -328,7 +329,7 @@ func (r *blobSweeper) finishClass(now int64) {
 	}
 }
 
-// stopListing ends a listing.
+// stopListing ends a running listing.
 func (r *blobSweeper) stopListing() {
 	if r.stop != nil {
 		r.stop()

@@ -13,16 +13,16 @@ import (
 	"scribe/storage/metalog"
 )
 
-// pinSettle is how long pins must have been collected before they are believed to be complete: holders repeat them more often.
+// pinSettle is how long the control plane must have collected pins before they count as complete: readers renew them more often.
 const pinSettle = 30 * time.Second
 
-// maxTrimFailures ends a round: the engine or the control plane is probably away.
+// maxTrimFailures ends a round: the engine or the control plane is probably unavailable.
 const maxTrimFailures = 5
 
-// maxOldestReads is up to how many logs of a category are asked for their oldest record to see when it is due again.
+// maxOldestReads bounds the logs of a category whose oldest record is read to find out when the category is due again.
 const maxOldestReads = 64
 
-// logTrimmer trims logs, and ends those of deleted categories. It belongs to one goroutine.
+// logTrimmer trims logs, and erases those of deleted categories. One goroutine owns it.
 type logTrimmer struct {
 	t        *leaseTerm
 	c        *Keeper
@@ -30,7 +30,7 @@ type logTrimmer struct {
 	rounds   uint64
 	pins     map[uint32]int64
 	held     map[uint32]bool
-	// fenced are the epochs of sequenced logs that this keeper has opened: nobody else can append while they last.
+	// fenced are, by category, the epochs with which this keeper opened sequenced logs: no sequencer can append while an epoch is the log's.
 	fenced map[uint32]uint64
 }
 
@@ -38,7 +38,7 @@ func newLogTrimmer(t *leaseTerm) *logTrimmer {
 	return &logTrimmer{t: t, c: t.c, schedule: newTrimSchedule(t.c.cfg.Interval), held: map[uint32]bool{}, fenced: map[uint32]uint64{}}
 }
 
-// runRound trims what is due.
+// runRound erases deleted categories, and trims those that are due.
 func (r *logTrimmer) runRound(ctx context.Context) (more bool, err error) {
 	if err := r.eraseDropped(ctx); err != nil {
 		return false, err
@@ -68,7 +68,7 @@ func (r *logTrimmer) runRound(ctx context.Context) (more bool, err error) {
 	return false, errors.Join(errs...)
 }
 
-// readPins reads what readers hold. complete is false while pins may be missing since the control plane has just started.
+// readPins reads the readers' pins. complete is false while pins may be missing because the control plane has just started.
 func (r *logTrimmer) readPins(ctx context.Context) (complete bool, err error) {
 	res, err := r.c.deps.Control.ListPins(ctx, &scribev1.ListPinsRequest{})
 	if err != nil {
@@ -88,7 +88,7 @@ func (r *logTrimmer) trimCategory(ctx context.Context, id uint32, st *trimState,
 	}
 	res, err := r.c.deps.Control.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: st.name})
 	if rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_CATEGORY || err == nil && res.GetCategory().GetId() != id {
-		return nil // it was deleted: the list of deleted categories has it
+		return nil // it was deleted: eraseDropped handles it
 	}
 	if err != nil {
 		return err
@@ -115,7 +115,7 @@ func (r *logTrimmer) trimCategory(ctx context.Context, id uint32, st *trimState,
 	if st.lowered > retention {
 		lowered := st.lowered
 		st.lowered = 0
-		// What has expired now was packed for a longer time.
+		// Its blobs were stored in the class of the longer retention, and may be dead earlier than scheduled.
 		r.t.updateState(func(s *keeperState) {
 			s.addRecheck(recheckRange{Class: pointer.RetentionClass(lowered), From: now - lowered.Microseconds() - classLength(1), To: at, At: now})
 		})
@@ -133,8 +133,8 @@ func (r *logTrimmer) setHeld(id uint32, held bool) {
 	r.c.metrics.held.Set(float64(len(r.held)))
 }
 
-// trimLogs trims the logs of a category below a persisted time, and returns how many pointers went. seq is nil where the category is not
-// sequenced.
+// trimLogs trims the logs of a category below a persisted time, and returns how many pointers were trimmed. seq is nil for a category that
+// is not sequenced.
 func (r *logTrimmer) trimLogs(ctx context.Context, id uint32, at int64, seq *sequencedTrim) (found trimResult, trimmed uint64, err error) {
 	if err := r.c.waitForLog(ctx); err != nil {
 		return found, 0, err
@@ -189,7 +189,7 @@ func (r *logTrimmer) trimLogs(ctx context.Context, id uint32, at int64, seq *seq
 	return found, trimmed, nil
 }
 
-// trimBatch trims logs below a persisted time, and updates their states.
+// trimBatch trims up to metalog.MaxShards logs below a persisted time, and updates their states.
 func (r *logTrimmer) trimBatch(ctx context.Context, states []metalog.State, at int64, seq *sequencedTrim) (trimmed uint64, emptied int, err error) {
 	ids := make([]record.ShardID, len(states))
 	for i := range states {
@@ -234,12 +234,12 @@ func (r *logTrimmer) oldestRecord(ctx context.Context, st metalog.State) (int64,
 	}
 	entries, err := r.c.deps.Log.Read(ctx, st.Shard, st.FirstLSN, 1, 0)
 	if err != nil || len(entries) == 0 {
-		return 0, ctx.Err() // damage is trimmed like all else, when its time has come
+		return 0, ctx.Err() // a damaged record is trimmed like the others when it expires
 	}
 	return entries[0].Time, nil
 }
 
-// eraseDropped ends the logs of deleted categories, has what they left among the blobs examined, and then forgets them.
+// eraseDropped erases the logs of all deleted categories, a page of the control plane's list at a time.
 func (r *logTrimmer) eraseDropped(ctx context.Context) error {
 	for after := uint32(0); ; {
 		res, err := r.c.deps.Control.ListDropped(ctx, &scribev1.ListDroppedRequest{After: after})
@@ -263,14 +263,14 @@ func (r *logTrimmer) eraseDropped(ctx context.Context) error {
 	}
 }
 
-// eraseCategories removes the logs of deleted categories.
+// eraseCategories erases the logs of deleted categories, schedules their blobs, and then has the control plane forget them.
 func (r *logTrimmer) eraseCategories(ctx context.Context, cats []*scribev1.Category) error {
 	ids := make([]uint32, 0, len(cats))
 	for _, cat := range cats {
 		if err := r.c.waitForLog(ctx); err != nil {
 			return err
 		}
-		// The control plane retires it, too; nothing may be appended from here on, whoever was first.
+		// The control plane retires it, too. Whichever retires first, no append succeeds from here on.
 		if err := r.c.deps.Log.Retire(ctx, cat.GetId()); err != nil {
 			return fmt.Errorf("retire deleted category %q: %w", cat.GetName(), err)
 		}
@@ -295,7 +295,7 @@ func (r *logTrimmer) eraseCategories(ctx context.Context, cats []*scribev1.Categ
 			s.addRecheck(recheckRange{Class: class, From: max(from-classLength(1), now-2*classLength(class)), To: now, At: now})
 		}
 	})
-	// First it is durable what remains to be done for them; then they are forgotten.
+	// The rechecks must be durable before the control plane forgets the categories.
 	if err := r.t.saveState(ctx); err != nil {
 		return err
 	}
@@ -307,7 +307,7 @@ func (r *logTrimmer) eraseCategories(ctx context.Context, cats []*scribev1.Categ
 	return nil
 }
 
-// lagSeconds is for how long something has been due.
+// lagSeconds is how long something has been due; 0 for a due time of 0 or in the future.
 func lagSeconds(due, now int64) float64 {
 	if due == 0 || due > now {
 		return 0

@@ -7,7 +7,7 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// trimSchedule decides which category is looked at when. It does no I/O, and holds some 100 bytes a category. Times are the engine's, in Unix
+// trimSchedule decides when each category is trimmed. It does no I/O, and holds some 100 bytes a category. Times are the engine's, in Unix
 // microseconds.
 type trimSchedule struct {
 	interval   time.Duration
@@ -18,11 +18,11 @@ type trimSchedule struct {
 type trimState struct {
 	name      string
 	retention time.Duration
-	// queued is the due time of its entry in the queue that counts; 0: none.
+	// queued is the due time of its valid entry in the queue, 0 for none; other entries are skipped.
 	queued int64
-	// seen is the round in which the view had it.
+	// seen is the last round in which the view had it.
 	seen uint64
-	// lowered is the retention that it had before it was lowered, until it was trimmed by the new one.
+	// lowered is the former, longer retention until the category was trimmed by the new one; 0 for none.
 	lowered time.Duration
 }
 
@@ -30,7 +30,7 @@ func newTrimSchedule(interval time.Duration) *trimSchedule {
 	return &trimSchedule{interval: interval, categories: map[uint32]*trimState{}}
 }
 
-// syncCategories takes over what categories there are. New ones, and those whose retention was lowered, are due at once.
+// syncCategories takes the current categories. New ones, and those whose retention was lowered, are due at once.
 func (t *trimSchedule) syncCategories(all iter.Seq[*scribev1.Category], round uint64, now int64) {
 	for cat := range all {
 		retention := cat.GetRetention().AsDuration()
@@ -61,7 +61,7 @@ func (t *trimSchedule) putDue(id uint32, st *trimState, due int64) {
 	t.queue.pushKey(due, id)
 }
 
-// takeDue returns the category that has been due for longest at now. It is not due again before done was called.
+// takeDue removes the category that has been due longest. It is not due again before recordResult or retryLater.
 func (t *trimSchedule) takeDue(now int64) (uint32, *trimState, bool) {
 	for {
 		e, ok := t.queue.popDue(now)
@@ -75,25 +75,25 @@ func (t *trimSchedule) takeDue(now int64) (uint32, *trimState, bool) {
 	}
 }
 
-// trimResult is what a look at a category found.
+// trimResult is the state of a category after a trim.
 type trimResult struct {
-	// empty: nothing is left in its logs. oldest is the persisted time of the oldest record that is; 0 when that is not known.
+	// empty: its logs have no records. oldest is the persisted time of the oldest record, 0 when it is not known.
 	empty  bool
 	oldest int64
-	// held: pins keep what has expired.
+	// held: pins, or an unfinished sequencing, keep expired records.
 	held bool
 }
 
-// Bounds of the time between two looks at a category.
+// Bounds of the time between two trims of a category.
 const (
 	maxTrimPause = 10 * time.Minute
-	// maxIdlePause is for categories of which is known when their next record expires. It is how long a change would go unseen that the
-	// view of the categories missed.
+	// maxIdlePause is for categories whose next expiry is known. It bounds how long a change goes unnoticed that the view of categories
+	// missed.
 	maxIdlePause = 24 * time.Hour
 )
 
-// recordResult says what was found, and returns when the category is due again: when its oldest record expires, or, where that is not known, after
-// a small part of its retention.
+// recordResult takes the result of a trim, and returns when the category is due again: when its oldest record expires, or, where that is
+// not known, after a small part of its retention.
 func (t *trimSchedule) recordResult(id uint32, retention time.Duration, l trimResult, now int64) int64 {
 	soon := now + max(min(retention/64, maxTrimPause), t.interval).Microseconds()
 	due := soon
@@ -111,15 +111,15 @@ func (t *trimSchedule) recordResult(id uint32, retention time.Duration, l trimRe
 	return due
 }
 
-// retryLater has a category tried again.
+// retryLater schedules another trim of a category after a failed one.
 func (t *trimSchedule) retryLater(id uint32, now int64) {
 	if st := t.categories[id]; st != nil {
 		t.putDue(id, st, now+max(t.interval, time.Second).Microseconds())
 	}
 }
 
-// trimHorizon returns the time below which a category's records are trimmed at now. pin is the time from which readers need them, 0 for none:
-// it holds the horizon back, by limit and by the retention at most. held says that it does, revoked that it would by more.
+// trimHorizon returns the persisted time below which a category's records are trimmed. pin is the time from which readers need them, 0 for
+// none: it delays trimming, by at most limit and at most the retention. held: the pin delays it. revoked: the pin exceeds its limit.
 func trimHorizon(now int64, retention time.Duration, pin int64, limit time.Duration) (at int64, held, revoked bool) {
 	at = now - retention.Microseconds()
 	if pin == 0 || pin >= at {

@@ -11,16 +11,16 @@ import (
 	"scribe/storage/metalog"
 )
 
-// sequencedTrim is the trimming of a sequenced category. Blobs are kept for the records of the sources, which their footers name; the sequenced
-// log only repeats their pointers. So a record of it has to go before the record that it was copied from:
+// sequencedTrim trims a sequenced category. Records of the sources keep blobs, since footers name their positions; the sequenced log only
+// copies their pointers. So a copy must be trimmed before its source record:
 //
-//  1. How far the sources were sequenced is read.
-//  2. The sequenced log is trimmed, by the persisted times in the sources.
-//  3. The sources are trimmed, as far as they were sequenced at 1: what is trimmed of them was in the log at 2, and went.
+//  1. Read how far the sources were sequenced.
+//  2. Trim the sequenced log, by the persisted times in the sources.
+//  3. Trim the sources, at most as far as step 1 says: the copies of these records were in the sequenced log at step 2.
 //
-// What was not sequenced is kept beyond the retention, as for a reader that is behind, up to the pin limit. What is trimmed then may be in the
-// hands of a sequencer that is about to append it. So the logs are opened, which fences it (4), and the sequenced log is trimmed once
-// more (5), of what it appended before that: it has expired by more than the limit.
+// Unsequenced records are kept beyond the retention up to the pin limit, as for a slow reader. When they are trimmed then, a sequencer may
+// be about to append one of them. So step 4 opens the logs, which fences the sequencer, and step 5 trims the sequenced log once more:
+// what the sequencer appended before the fence has expired by more than the limit.
 type sequencedTrim struct {
 	r        *logTrimmer
 	category uint32
@@ -28,13 +28,13 @@ type sequencedTrim struct {
 	least    int64
 	// state is how far the sources were sequenced.
 	state *sequenced.State
-	// log is the state of the sequenced log; epoch 0 when there is none.
+	// log is the state of the sequenced log; epoch 0 if it does not exist.
 	log metalog.State
-	// held: what was not sequenced is kept beyond its time. overtaken: some of it is gone.
+	// held: unsequenced records are kept beyond the retention. overtaken: some unsequenced records were trimmed.
 	held, overtaken bool
 }
 
-// beginTrim takes the logs that sequencers keep out of the states of a category, trims the sequenced one, and returns the others.
+// beginTrim separates the sequencer's logs from the states of a category, trims the sequenced log, and returns the sources.
 func (s *sequencedTrim) beginTrim(ctx context.Context, states []metalog.State) ([]metalog.State, error) {
 	sources := make([]metalog.State, 0, len(states))
 	s.log = metalog.State{Shard: sequenced.Log(s.category)}
@@ -62,13 +62,13 @@ func (s *sequencedTrim) beginTrim(ctx context.Context, states []metalog.State) (
 // hasRecords reports whether the sequenced log has records.
 func (s *sequencedTrim) hasRecords() bool { return s != nil && s.log.FirstLSN < s.log.NextLSN }
 
-// trimLog trims the sequenced log of what expired in its source.
+// trimLog trims the records of the sequenced log that expired in their sources.
 func (s *sequencedTrim) trimLog(ctx context.Context) error {
 	low, high := s.log.FirstLSN, s.log.NextLSN
 	if low >= high {
 		return nil
 	}
-	// What was sequenced before the time was persisted before it. Horizons never decrease, so the rest is searched for the first one to keep.
+	// Records sequenced before the time were persisted before it. Horizons never decrease: a binary search finds the first record to keep.
 	shard := s.log.Shard
 	lsns, err := s.r.c.deps.Log.Seek(ctx, []record.ShardID{shard}, s.at)
 	if err != nil {
@@ -102,7 +102,7 @@ func (s *sequencedTrim) trimLog(ctx context.Context) error {
 	return nil
 }
 
-// isExpired reports whether everything up to an LSN of the sequenced log has expired. Of a record that can't be read the one behind it tells.
+// isExpired reports whether all records up to an LSN of the sequenced log have expired. For an unreadable record, the next one decides.
 func (s *sequencedTrim) isExpired(ctx context.Context, lsn record.LSN) (bool, error) {
 	for ; lsn < s.log.NextLSN; lsn++ {
 		if err := s.r.c.waitForLog(ctx); err != nil {
@@ -129,27 +129,27 @@ func (s *sequencedTrim) isExpired(ctx context.Context, lsn record.LSN) (bool, er
 	return false, nil
 }
 
-// holdSources lowers the LSNs up to which sources would be trimmed to what was sequenced, or to what is older than the limit.
+// holdSources lowers the LSNs below which sources are trimmed to the sequenced positions, or to the pin limit if that is further.
 func (s *sequencedTrim) holdSources(ctx context.Context, shards []record.ShardID, lsns []record.LSN) error {
-	var behind []record.ShardID
+	var unsequenced []record.ShardID
 	var index []int
 	for i, shard := range shards {
 		if lsns[i] > s.state.Position(shard) {
-			behind, index = append(behind, shard), append(index, i)
+			unsequenced, index = append(unsequenced, shard), append(index, i)
 		}
 	}
-	if len(behind) == 0 {
+	if len(unsequenced) == 0 {
 		return nil
 	}
 	s.held = true
 	if err := s.r.c.waitForLog(ctx); err != nil {
 		return err
 	}
-	limits, err := s.r.c.deps.Log.Seek(ctx, behind, s.least)
+	limits, err := s.r.c.deps.Log.Seek(ctx, unsequenced, s.least)
 	if err != nil {
 		return err
 	}
-	for i, shard := range behind {
+	for i, shard := range unsequenced {
 		at := s.state.Position(shard)
 		s.overtaken = s.overtaken || limits[i] > at
 		lsns[index[i]] = min(lsns[index[i]], max(limits[i], at))
@@ -157,8 +157,8 @@ func (s *sequencedTrim) holdSources(ctx context.Context, shards []record.ShardID
 	return nil
 }
 
-// fenceOvertaken makes sure that no sequencer appends what was trimmed under it. It is repeated in each round until the sequencer has taken note of
-// what is gone, so a keeper that ends in between leaves nothing undone.
+// fenceOvertaken ensures that no sequencer appends pointers to trimmed records. Each round repeats it until the sequencer's positions have
+// passed the trimmed records, so a keeper that ends in between leaves nothing undone.
 func (s *sequencedTrim) fenceOvertaken(ctx context.Context) error {
 	if !s.overtaken {
 		delete(s.r.fenced, s.category)
@@ -181,8 +181,8 @@ func (s *sequencedTrim) fenceOvertaken(ctx context.Context) error {
 	return s.trimLog(ctx)
 }
 
-// pointerIn returns the encoded pointer in a record of a category's log: the record itself, or of a sequenced log what it holds; nil for a
-// record that is there for something else.
+// pointerIn returns the encoded pointer in a record of a category's log: the record itself, or the pointer in a sequenced log's record; nil
+// for a record without a pointer.
 func pointerIn(shard record.ShardID, data []byte) ([]byte, error) {
 	switch {
 	case !sequenced.Reserved(shard):

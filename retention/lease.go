@@ -43,12 +43,10 @@ func (l *lease) checkTakeover(now time.Time, owner string, st metalog.State, las
 	return left <= 0, min(max(left, time.Millisecond), l.ttl/3)
 }
 
-// leaseTerm is the time for which a keeper leads.
+// leaseTerm is the time for which a keeper leads. A running step may end after it, which is safe.
 type leaseTerm struct {
 	c     *Keeper
 	epoch uint64
-	// ctx ends with the term. A running step may end later, which is safe.
-	ctx context.Context //nolint:containedctx // the term's, not a call's
 
 	saving sync.Mutex
 	mu     struct {

@@ -142,7 +142,6 @@ func (c *Keeper) runTerms() {
 // leadTerm renews the lease and works until ctx ends or the lease is lost.
 func (t *leaseTerm) leadTerm(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	t.ctx = ctx
 	group.Go(func() error { return t.renewLease(ctx) })
 	group.Go(func() error { return t.collectUntilLost(ctx) })
 	return group.Wait()

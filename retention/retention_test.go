@@ -16,7 +16,7 @@ import (
 	"scribe/storage/metalog"
 )
 
-func TestValidateReportsEveryFault(t *testing.T) {
+func TestValidateReportsEveryViolation(t *testing.T) {
 	_, err := New(Config{Grace: -1, DeleteBytes: -1}, Deps{Owner: strings.Repeat("x", 256)})
 	if err == nil {
 		t.Fatal("accepted")

@@ -7,7 +7,7 @@
 // ("sources"), merged strictly by persisted time. It appends what the stream brings, in order, to the sequenced log: pointers,
 // with their source LSN and the number of their first message, and gaps. While one append runs, the next one gathers.
 //
-//	read stream (strict, unsequenced) --> reception --> inbox --> ledger --> metalog.Append: sequenced log + positions
+//	read stream (strict, unsequenced) --> checker ----> inbox --> ledger --> metalog.Append: sequenced log + positions
 //	          ^                                           |                        |
 //	          '--------------- credits -------------------'<-----------------------'
 //

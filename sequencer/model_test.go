@@ -24,7 +24,7 @@ type model struct {
 	trimmed  int // records of the log of positions that are gone
 	ledger   *appendLedger
 	received *streamChecker
-	at       int // in the stream, of the reception
+	at       int // in the stream, of the stream checker
 }
 
 // restart is another sequencer: it knows what is in the logs.

@@ -1,2 +1,2 @@
-// Package avrotype reads Avro schemas into types that are ready for walking over values of them.
+// Package avrotype parses Avro schemas into types prepared for walking over values.
 package avrotype

@@ -8,7 +8,7 @@ import (
 	"github.com/twmb/avro"
 )
 
-// Kind is how Avro writes values.
+// Kind is the Avro encoding of a value.
 type Kind uint8
 
 // Kinds.
@@ -29,7 +29,7 @@ const (
 	Record
 )
 
-// Type is a type of the writer's schema, made ready for walking over values of it. Types refer to each other in circles.
+// Type is a type of the writer's schema, prepared for walking over values. Types may be recursive.
 type Type struct {
 	Kind     Kind
 	Name     string // of a record
@@ -40,7 +40,7 @@ type Type struct {
 	Elem     *Type   // of an array, a map
 	Branches []*Type // of a union
 	Fields   []Field // of a record
-	// Least is the fewest bytes that a value takes; constant says that all take just as many.
+	// Least is the minimum length of a value in bytes; constant means that all values have that length.
 	Least    int
 	Constant bool
 }
@@ -51,7 +51,7 @@ type Field struct {
 	Type *Type
 }
 
-// primitives are the types that have a name without a definition.
+// primitives maps the names of primitive types to kinds.
 var primitives = map[string]Kind{
 	"null": Null, "boolean": Boolean, "int": Int, "long": Long,
 	"float": Float, "double": Double, "bytes": Bytes, "string": String,
@@ -63,7 +63,7 @@ const (
 	maxDepth = 128
 )
 
-// Parse reads the writer's schema. What the library lets pass and no decoder could bear is refused too.
+// Parse parses the writer's schema. It also rejects schemas that the library accepts but no decoder could handle.
 func Parse(text string) (*Type, error) {
 	s, err := avro.Parse(text)
 	if err != nil {
@@ -74,7 +74,7 @@ func Parse(text string) (*Type, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The sizes of types that refer to each other are found in rounds, from endless and constant on.
+	// The sizes of recursive types are computed in rounds, starting from endless and constant.
 	for changed := true; changed; {
 		changed = false
 		for _, t := range b.all {
@@ -91,7 +91,7 @@ func Parse(text string) (*Type, error) {
 	return t, nil
 }
 
-// endless is the size of a value that has no end.
+// endless is the size of a value of infinite length.
 const endless = math.MaxInt32
 
 type typeBuilder struct {
@@ -162,7 +162,7 @@ func (b *typeBuilder) buildType(n *avro.SchemaNode, namespace string, depth int)
 	return t, err
 }
 
-// defineName makes t known by its full name, which has its namespace and a point before it even if that is empty. It returns the namespace.
+// defineName registers t under its full name: its namespace, which may be empty, a point, and its name. It returns the namespace.
 func (b *typeBuilder) defineName(n *avro.SchemaNode, t *Type) string {
 	namespace, name := n.Namespace, n.Name
 	if i := strings.LastIndexByte(name, '.'); i >= 0 {
@@ -172,7 +172,7 @@ func (b *typeBuilder) defineName(n *avro.SchemaNode, t *Type) string {
 	return namespace
 }
 
-// measureSize finds least and constant from what is known of the types below.
+// measureSize computes Least and constant from the types below.
 func (t *Type) measureSize() (least int, constant bool) {
 	switch t.Kind {
 	case Null:

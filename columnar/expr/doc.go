@@ -1,15 +1,16 @@
-// Package expr has the expressions of a query once they are bound to a schema: typed trees over named columns.
+// Package expr defines bound expressions: typed, immutable trees over named columns.
 //
-// Package plan makes them. Package vector evaluates them; the transcoders and the zone maps read them. Every conversion is an explicit
-// [Cast], so that whoever evaluates an operator compares like with like. Trees are immutable.
+// Package plan makes them, package vector evaluates them, and the transcoders and zone maps inspect them. Every conversion is an
+// explicit [Cast], so an operator's arguments always have matching types.
 //
-// [Operator] describes what all of them need to know of an operator or a function: its arguments, its result, its cost, what null
-// arguments do, and for which orders or truths it holds. The table in operators.go has an entry for each; a new function is an entry there
-// and an evaluator in evaluators.go of package vector. [Truths] is three-valued logic, for single values and for sets of possible ones.
+// [Operator] describes an operator or function for all of them: its arguments, result and cost, the effect of null arguments, and
+// the orders or truths for which it is true. Each has an entry in the table in operators.go. A new function needs an entry there
+// and an evaluator in evaluators.go of package vector. [Truths] is three-valued logic, for single values and for sets of possible
+// values.
 //
 // # Errors of rows
 //
-// What PostgreSQL refuses at run time (a division by zero, a number out of range, a text that is not a number) makes the value null here,
-// and is counted. An answer must not depend on which of two terms was evaluated first, and one row must not end a query that follows a
-// stream. Everything else is as in PostgreSQL, with the collation C.
+// Where PostgreSQL fails at run time (a division by zero, a number out of range, a text that is not a number), the value is null
+// here, and counted. A result must not depend on which of two terms is evaluated first, and one row must not end a query that
+// follows a stream. Everything else is as in PostgreSQL with the collation C.
 package expr

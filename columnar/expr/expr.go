@@ -4,12 +4,12 @@ import "scribe/columnar/schema"
 
 // Expr is a bound expression: *[Column], *[Literal] or *[Call].
 type Expr interface {
-	// Type is the type of the values.
+	// Type returns the type of the values.
 	Type() *schema.Type
 	expr()
 }
 
-// Column is the value of a column of the schema, by its name.
+// Column is a column of the schema, by name.
 type Column struct {
 	Name string
 	T    schema.Type
@@ -20,7 +20,7 @@ type Column struct {
 //	Bool bool, Int32 int32, Int64 int64, Uint64 uint64, Float64 float64, Decimal decimal128.Num (scaled by T.Scale),
 //	String string, Binary []byte, Date arrow.Date32, Timestamp arrow.Timestamp (microseconds), Interval arrow.MonthDayNanoInterval
 //
-// Literals of lists, structs and maps are not there; a list of constants is several literals.
+// Lists, structs and maps have no literals; a list of constants is several literals.
 type Literal struct {
 	T     schema.Type
 	Value any
@@ -31,24 +31,25 @@ type Call struct {
 	Op   Op
 	Args []Expr
 	T    schema.Type
-	// Detail is what is constant in the operation and no value; see the table of operators. A *regexp.Regexp, a *Pattern, a string or an int.
+	// Detail is the constant part of the operation that is not an argument, see the table of operators: a *regexp.Regexp, a
+	// *Pattern, a string or an int.
 	Detail any
 }
 
-// Type is the type of the column.
+// Type returns the type of the column.
 func (c *Column) Type() *schema.Type { return &c.T }
 
-// Type is the type of the constant.
+// Type returns the type of the constant.
 func (l *Literal) Type() *schema.Type { return &l.T }
 
-// Type is the type of the result.
+// Type returns the type of the result.
 func (c *Call) Type() *schema.Type { return &c.T }
 
 func (*Column) expr()  {}
 func (*Literal) expr() {}
 func (*Call) expr()    {}
 
-// Columns calls yield with each column that the expression names, as often as it does.
+// Columns calls yield for each occurrence of a column in the expression.
 func Columns(e Expr, yield func(*Column)) {
 	switch e := e.(type) {
 	case *Column:
@@ -60,7 +61,7 @@ func Columns(e Expr, yield func(*Column)) {
 	}
 }
 
-// Conjuncts returns the terms of an AND at the top of e, e itself if there is none; none for nil.
+// Conjuncts returns the terms of the top-level AND of e, or e itself if it is not an AND. It returns none for nil.
 func Conjuncts(e Expr) []Expr {
 	if e == nil {
 		return nil

@@ -5,33 +5,33 @@ import (
 	"strings"
 )
 
-// Pattern is a LIKE pattern, cut at its wildcards.
+// Pattern is a LIKE pattern, split at its wildcards.
 type Pattern struct {
-	// Text is the pattern as it was written, Escape its escape character, 0 for none.
+	// Text is the pattern as written. Escape is its escape character, or 0 for none.
 	Text   string
 	Escape rune
-	// Fold: case is ignored (ILIKE).
+	// Fold means that case is ignored (ILIKE).
 	Fold bool
-	// Parts are the literal texts between the %; within a part, '_' wildcards are in Any. The first part is at the beginning, the last at
-	// the end; a pattern without % has one part, and %% has three, of which the second is empty.
+	// Parts are the literal texts between the % wildcards; _ wildcards within a part are in its Any. The first part matches at the
+	// beginning, the last at the end. A pattern without % has one part; %% has three, of which the second is empty.
 	Parts []Part
 }
 
 // Part is a piece of a pattern without %.
 type Part struct {
-	// Text has one character for each of the piece; Any[i] says that its i-th character (not byte) stands for any.
+	// Text has one character per character of the piece. If Any[i] is set, its i-th character (not byte) matches any character.
 	Text string
-	Any  []bool // nil when none does
+	Any  []bool // nil if none is set
 }
 
-// ErrPattern says that a LIKE pattern can't be read.
+// ErrPattern means that a LIKE pattern is invalid.
 var ErrPattern = errors.New("LIKE pattern must not end with escape character")
 
-// ParsePattern cuts a LIKE pattern at its wildcards. Only a pattern that ends in its escape character can't be read.
+// ParsePattern splits a LIKE pattern at its wildcards. Only a pattern that ends in its escape character is invalid.
 func ParsePattern(text string, escape rune, fold bool) (*Pattern, error) {
 	p := &Pattern{Text: text, Escape: escape, Fold: fold, Parts: make([]Part, 0, 1+strings.Count(text, "%"))}
 	var piece strings.Builder
-	var wild []int // places of _ in the piece
+	var wild []int // positions of _ in the piece
 	count, escaped := 0, false
 	finish := func() {
 		part := Part{Text: piece.String()}

@@ -13,14 +13,14 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 )
 
-// Text returns an expression as SQL, for people: what was folded stands there folded, casts that the binder made are left out.
+// Text returns an expression as readable SQL. Folded constants appear folded; casts that the binder added are omitted.
 func Text(e Expr) string {
 	p := exprPrinter{}
 	p.printExpr(e, false)
 	return p.String()
 }
 
-// Key returns a text that only expressions share that are the same, types and constants included.
+// Key returns a text that is equal only for equal expressions, including types and constants.
 func Key(e Expr) string {
 	if e == nil {
 		return ""
@@ -32,11 +32,11 @@ func Key(e Expr) string {
 
 type exprPrinter struct {
 	strings.Builder
-	// exact: everything that makes a difference is written.
+	// exact writes everything that distinguishes expressions.
 	exact bool
 }
 
-// printExpr writes an expression, in parentheses when it stands in another one and is not of one piece.
+// printExpr writes an expression. If inner is set and it is not atomic, it is in parentheses.
 func (p *exprPrinter) printExpr(e Expr, inner bool) {
 	switch e := e.(type) {
 	case *Column:
@@ -51,7 +51,7 @@ func (p *exprPrinter) printExpr(e Expr, inner bool) {
 	}
 }
 
-// quoteName quotes a name that is not a plain one.
+// quoteName quotes a name unless it is plain.
 func quoteName(s string) string {
 	for i := range len(s) {
 		c := s[i]
@@ -89,7 +89,7 @@ func (p *exprPrinter) printLiteral(e *Literal) {
 	}
 }
 
-// printExact writes, where it counts, the number after a time that its text may not show whole.
+// printExact writes, in exact mode, the number after a time whose text may be incomplete.
 func (p *exprPrinter) printExact(v int64) {
 	if p.exact {
 		fmt.Fprintf(p, "#%d", v)

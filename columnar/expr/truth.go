@@ -1,7 +1,8 @@
 package expr
 
-// Truths is a set of the values of three-valued logic. A set of one is the value of a condition; a set of more says what a condition may
-// be where its value is not known. [Null] is UNKNOWN. Of what is no bool, True stands for every value that is not null.
+// Truths is a set of values of three-valued logic. A set of one is the value of a condition. A larger set holds the possible
+// values of a condition whose value is not known. [Null] is UNKNOWN. For an expression that is not a bool, True stands for any
+// value that is not null.
 type Truths uint8
 
 // The values of a condition.
@@ -21,7 +22,7 @@ func TruthOf(v bool) Truths {
 	return False
 }
 
-// Truth returns what a constant is as a condition.
+// Truth returns a constant's value as a condition.
 func (l *Literal) Truth() Truths {
 	switch l.Value {
 	case nil:
@@ -35,13 +36,14 @@ func (l *Literal) Truth() Truths {
 // Not returns NOT of the values.
 func (t Truths) Not() Truths { return t&Null | t&False<<1 | t&True>>1 }
 
-// Join returns what the junction of two conditions may be. One value decides it: False an AND, True an OR. Else it is null if a term is.
+// Join returns the possible values of the junction of two conditions. One value decides it: False an AND, True an OR. Otherwise
+// it is null if a term is null.
 func (t Truths) Join(o, decides Truths) Truths {
 	other := decides.Not()
 	return (t|o)&decides | t&o&other | t&Null&spreadTruths(o&^decides) | o&Null&spreadTruths(t&^decides)
 }
 
-// spreadTruths returns the whole set for one with a value, and the empty set for an empty one.
+// spreadTruths returns the full set for a non-empty set, and the empty set for an empty one.
 func spreadTruths(t Truths) Truths {
 	if t != 0 {
 		return AnyTruth
@@ -49,10 +51,10 @@ func spreadTruths(t Truths) Truths {
 	return 0
 }
 
-// Among returns whether the values are in a set, as IS does: true or false, never null.
+// Among reports whether the values are in a set, as IS does: true or false, never null.
 func (t Truths) Among(set Truths) Truths { return eitherTruth(t&set != 0, t&^set != 0) }
 
-// Orders is a set of the orders that a pair of values can have. A comparison is true for some of them: <= for Less and Equal.
+// Orders is a set of possible orders of a pair of values. A comparison is true for some of them: <= for Less and Equal.
 type Orders uint8
 
 // Orders of a pair: the first value is below, equal to or above the second.
@@ -64,10 +66,10 @@ const (
 	AnyOrder = Less | Equal | Greater
 )
 
-// OrderOf returns the order that a function like cmp.Compare found.
+// OrderOf returns the order for a result of a function like cmp.Compare.
 func OrderOf(compared int) Orders { return 1 << (compared + 1) }
 
-// Among returns whether the orders are in a set: true, false, or either.
+// Among reports whether the orders are in a set: true, false, or either.
 func (o Orders) Among(set Orders) Truths { return eitherTruth(o&set != 0, o&^set != 0) }
 
 func eitherTruth(yes, no bool) (t Truths) {

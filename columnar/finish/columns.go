@@ -9,20 +9,20 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 )
 
-// fixedColumn is a column of 64-bit values without nulls.
+// fixedColumn returns a column of 64-bit values without nulls.
 func fixedColumn(t arrow.DataType, values []uint64) arrow.Array {
 	data := array.NewData(t, len(values), []*memory.Buffer{nil, memory.NewBufferBytes(arrow.Uint64Traits.CastToBytes(values))}, nil, 0, 0)
 	defer data.Release()
 	return array.MakeFromData(data)
 }
 
-// repeatedValues is a column of one 64-bit value.
+// repeatedValues returns a column with one repeated 64-bit value.
 func repeatedValues(t arrow.DataType, n int, value uint64) arrow.Array {
 	return fixedColumn(t, slices.Repeat([]uint64{value}, n))
 }
 
-// cutBatch leaves out the rows of messages that were delivered before, or that are no rows, and returns the index of those that are left. The
-// rows of a payload are in the order of its messages. The caller releases the batch.
+// cutBatch removes the rows of messages that were delivered before or that are not rows. It returns the remaining rows and their
+// index. The rows of a payload are in the order of its messages. The caller releases the batch.
 func cutBatch(in arrow.RecordBatch, index []uint32, m Meta) (arrow.RecordBatch, []uint32, error) {
 	if !slices.IsSorted(index) {
 		return nil, nil, fmt.Errorf("%w: its rows are not in the order of the messages", ErrView)
@@ -32,7 +32,7 @@ func cutBatch(in arrow.RecordBatch, index []uint32, m Meta) (arrow.RecordBatch, 
 		in.Retain()
 		return in, index, nil
 	}
-	// What is left between the dropped messages.
+	// The ranges between the dropped messages.
 	var pieces []arrow.RecordBatch
 	var left []uint32
 	take := func(from, to int) {
@@ -82,7 +82,7 @@ func cutBatch(in arrow.RecordBatch, index []uint32, m Meta) (arrow.RecordBatch, 
 	return array.NewRecordBatch(in.Schema(), columns, int64(len(left))), left, nil
 }
 
-// conformBatch brings the columns of a batch to the types of a schema. The caller releases it.
+// conformBatch converts the columns of a batch to the types of a schema. The caller releases it.
 func conformBatch(batch arrow.RecordBatch, s *arrow.Schema) (arrow.RecordBatch, error) {
 	columns := make([]arrow.Array, s.NumFields())
 	defer func() {
@@ -101,8 +101,7 @@ func conformBatch(batch arrow.RecordBatch, s *arrow.Schema) (arrow.RecordBatch, 
 	return array.NewRecordBatch(s, columns, batch.NumRows()), nil
 }
 
-// conformedArray returns a column as a type that means the same to a query: texts may be plain or codes of a dictionary. The caller releases
-// it.
+// conformedArray converts a column to an equivalent type: texts may be plain or dictionary codes. The caller releases it.
 func conformedArray(a arrow.Array, t arrow.DataType) (arrow.Array, error) {
 	if sameColumns(a.DataType(), t) {
 		a.Retain()
@@ -121,8 +120,8 @@ func conformedArray(a arrow.Array, t arrow.DataType) (arrow.Array, error) {
 	return nil, fmt.Errorf("it is %s, not %s", a.DataType(), t)
 }
 
-// sameColumns compares types without what makes no difference to a value: whether the parts of nested ones may be null, and their names in
-// lists and maps.
+// sameColumns compares types, ignoring what does not affect values: the nullability of nested parts, and their names in lists and
+// maps.
 func sameColumns(a, b arrow.DataType) bool {
 	if a.ID() != b.ID() {
 		return false

@@ -16,33 +16,33 @@ import (
 	"scribe/internal/format/record"
 )
 
-// ErrView means that a batch is no view of the query: it lacks a column, or one has another type. It is the work of a server that
-// contradicts itself.
+// ErrView means that a batch is not a view of the query: it lacks a column, or a column has another type. The cause is an
+// inconsistent server.
 var ErrView = errors.New("finish: the batch is no view of the query")
 
-// Meta is what a reader knows of a payload that the payload does not say.
+// Meta holds the properties of a payload that only a reader knows.
 type Meta struct {
 	Shard     record.ShardID
 	LSN       record.LSN
 	Persisted int64 // Unix microseconds
-	// Skip leaves out the rows of the first messages, which were delivered before, Drop those of single messages that are no rows: reports
-	// of losses.
+	// Skip is the number of leading messages to omit because they were delivered before. Drop omits single messages that are not
+	// rows: loss reports.
 	Skip uint32
 	Drop []uint32
 }
 
-// Stats is what became of the rows of payloads.
+// Stats counts the rows of payloads by outcome.
 type Stats struct {
-	// Rows were in the payloads, Kept are in the answer (before GROUP BY and LIMIT), Rejected were left out because a value did not fit and
-	// the category rejects such rows.
+	// Rows counts all rows of the payloads, Kept those in the result (before GROUP BY and LIMIT), Rejected those omitted because a
+	// value did not fit and the category rejects such rows.
 	Rows, Kept, Rejected int64
-	// BadRows could not be read, BadValues did not fit their column: of what was looked at.
+	// BadRows counts unreadable rows, BadValues values that did not fit their column. Both count only what was read.
 	BadRows, BadValues int64
-	// Errors are values that could not be computed, and were taken as null.
+	// Errors counts values that could not be computed and were treated as null.
 	Errors int64
 }
 
-// Add adds up the figures of several payloads.
+// Add adds the counts of other payloads.
 func (s *Stats) Add(o Stats) {
 	s.Rows += o.Rows
 	s.Kept += o.Kept
@@ -52,19 +52,20 @@ func (s *Stats) Add(o Stats) {
 	s.Errors += o.Errors
 }
 
-// Finisher is a query, compiled for one version of its category's schema.
+// Finisher is a query compiled for one version of its category's schema.
 type Finisher struct {
 	plan       *plan.Plan
 	transcoder *transcode.Transcoder
-	// inputs are the plan's columns and then the messages' index, as every form of a payload is brought to.
+	// inputs are the plan's columns followed by the message index. Every form of a payload is converted to them.
 	inputs *arrow.Schema
-	// where is the whole predicate, rest what of it only a reader can evaluate; nil = nothing.
+	// where is the filter of the whole predicate, rest of the part that only a reader can evaluate; nil means no filter.
 	where, rest *vector.Filter
-	pushed, own expr.Expr // what where is of: what a read proxy can evaluate, and the rest
-	// kept are the columns of inputs that are needed once the rows are chosen, the last one the index; keptSchema is theirs.
+	pushed, own expr.Expr // the parts of the predicate: the one that a read proxy can evaluate, and the rest
+	// kept are the indices in inputs of the columns needed after the filter; the last one is the message index. keptSchema is their
+	// schema.
 	kept       []int
 	keptSchema *arrow.Schema
-	project    *vector.Projection // nil with GROUP BY, and of a predicate alone
+	project    *vector.Projection // nil with GROUP BY, and for a predicate alone
 	schema     *arrow.Schema
 }
 
@@ -100,7 +101,7 @@ func New(p *plan.Plan, limits transcode.Limits) (*Finisher, error) {
 
 var indexField = arrow.Field{Name: transcode.ColumnIndex, Type: arrow.PrimitiveTypes.Uint32}
 
-// ownExpr is the part of a predicate that only a reader can evaluate; nil if there is none.
+// ownExpr returns the part of a predicate that only a reader can evaluate, or nil if there is none.
 func ownExpr(where expr.Expr) expr.Expr {
 	var terms []expr.Expr
 	for _, term := range expr.Conjuncts(where) {
@@ -127,7 +128,7 @@ func filterRows(e expr.Expr, in *arrow.Schema) (*vector.Filter, error) {
 	return vector.CompileFilter(e, in)
 }
 
-// narrowBatch finds out which columns are needed after the predicate.
+// narrowBatch determines the columns needed after the predicate.
 func (f *Finisher) narrowBatch() {
 	needed := map[string]bool{transcode.ColumnIndex: true}
 	note := func(e expr.Expr) {
@@ -167,35 +168,36 @@ func (f *Finisher) compileOutputs() error {
 	}
 	f.schema = arrow.NewSchema(fields, nil)
 	if f.plan.Group != nil || len(outputs) == 0 {
-		return nil // the list is over the groups; a predicate has none
+		return nil // with groups the list is over them; a predicate has none
 	}
 	var err error
 	f.project, err = vector.Project(outputs, f.keptSchema)
 	return err
 }
 
-// Plan is the plan that was compiled.
+// Plan returns the compiled plan.
 func (f *Finisher) Plan() *plan.Plan { return f.plan }
 
-// Pushdown is the part of the predicate that a read proxy can evaluate, Rest the one that only a reader can; nil where there is none.
+// Pushdown returns the part of the predicate that a read proxy can evaluate, or nil if there is none.
 func (f *Finisher) Pushdown() expr.Expr { return f.pushed }
 
-// Rest is the part of the predicate that names what only a reader knows.
+// Rest returns the part of the predicate that only a reader can evaluate, or nil if there is none.
 func (f *Finisher) Rest() expr.Expr { return f.own }
 
-// Schema is the schema of the answer. Every column is nullable.
+// Schema returns the schema of the result. Every column is nullable.
 func (f *Finisher) Schema() *arrow.Schema { return f.schema }
 
-// Rows are the rows that a payload has for a query.
+// Rows are the rows of a payload that satisfy a query.
 type Rows struct {
-	// Batch has the outputs, or with GROUP BY what the groups are made of; of a predicate alone the index. The caller releases it.
+	// Batch has the output columns, or with GROUP BY the inputs of the groups. For a predicate alone it has only the index. The
+	// caller releases it.
 	Batch arrow.RecordBatch
-	// Index is the message of each row, in the payload, in increasing order.
+	// Index is the payload index of the message of each row, in increasing order.
 	Index []uint32
 }
 
-// Payload evaluates the query over a raw payload: frames, as record.Split takes them. The rows share no memory with it. Errors are those
-// of transcode.Transcoder.
+// Payload evaluates the query over a raw payload: frames, as record.Split takes them. The rows share no memory with it. Errors
+// are those of transcode.Transcoder.
 func (f *Finisher) Payload(frames []byte, m Meta, st *Stats) (*Rows, error) {
 	batch, ts, err := f.transcoder.Transcode(frames, nil)
 	if err != nil {
@@ -206,8 +208,9 @@ func (f *Finisher) Payload(frames []byte, m Meta, st *Stats) (*Rows, error) {
 	return f.finishRows(batch, f.rest, m, st)
 }
 
-// View evaluates the query over a view of a payload, of which exact says that its rows are those for which the predicate is true, but for
-// what only a reader can tell. The rows may share the memory of batch. The error matches [ErrView] when batch is not what was asked for.
+// View evaluates the query over a view of a payload. exact means that its rows are exactly those for which the predicate is true,
+// except for terms that only a reader can evaluate. The rows may share the memory of batch. The error matches [ErrView] if batch
+// is not the expected view.
 func (f *Finisher) View(batch arrow.RecordBatch, exact bool, m Meta, st *Stats) (*Rows, error) {
 	where := f.where
 	if exact {
@@ -216,7 +219,7 @@ func (f *Finisher) View(batch arrow.RecordBatch, exact bool, m Meta, st *Stats) 
 	return f.finishRows(batch, where, m, st)
 }
 
-// finishRows chooses the rows and makes the outputs.
+// finishRows selects the rows and computes the outputs.
 func (f *Finisher) finishRows(in arrow.RecordBatch, where *vector.Filter, m Meta, st *Stats) (*Rows, error) {
 	work, err := f.inputBatch(in, m)
 	if err != nil {
@@ -256,7 +259,7 @@ func (f *Finisher) finishRows(in arrow.RecordBatch, where *vector.Filter, m Meta
 	return rows, nil
 }
 
-// projectBatch makes the outputs of chosen rows.
+// projectBatch computes the outputs of selected rows.
 func (f *Finisher) projectBatch(work arrow.RecordBatch, vs *vector.Stats) (arrow.RecordBatch, error) {
 	out, err := f.project.Eval(work, vs)
 	if err != nil {
@@ -266,7 +269,7 @@ func (f *Finisher) projectBatch(work arrow.RecordBatch, vs *vector.Stats) (arrow
 	return conformBatch(out, f.schema)
 }
 
-// pickColumns returns some of a batch's columns.
+// pickColumns returns the given columns of a batch.
 func pickColumns(batch arrow.RecordBatch, columns []int, s *arrow.Schema) arrow.RecordBatch {
 	picked := make([]arrow.Array, len(columns))
 	for i, c := range columns {
@@ -275,8 +278,8 @@ func pickColumns(batch arrow.RecordBatch, columns []int, s *arrow.Schema) arrow.
 	return array.NewRecordBatch(s, picked, batch.NumRows())
 }
 
-// inputBatch brings a batch to the columns of f.inputs: what the pointer knows is added, what is not needed left out, and rows that were
-// delivered before are cut off.
+// inputBatch converts a batch to the columns of f.inputs. It adds the pointer's columns, drops unneeded columns, and removes rows
+// that were delivered before.
 func (f *Finisher) inputBatch(in arrow.RecordBatch, m Meta) (arrow.RecordBatch, error) {
 	at := in.Schema().FieldIndices(transcode.ColumnIndex)
 	if len(at) != 1 {
@@ -314,7 +317,7 @@ func (f *Finisher) inputBatch(in arrow.RecordBatch, m Meta) (arrow.RecordBatch, 
 	return array.NewRecordBatch(f.inputs, columns, in.NumRows()), nil
 }
 
-// pointerColumn makes a column of what the pointer knows; nil for any other.
+// pointerColumn returns a column with values of the pointer, or nil for any other column.
 func pointerColumn(name string, index []uint32, m Meta) arrow.Array {
 	switch name {
 	case schema.ColumnPersisted:

@@ -9,7 +9,7 @@ import (
 	"scribe/columnar/vector"
 )
 
-// Grouping is the groups of a query with GROUP BY, or with aggregates alone. One goroutine uses it at a time.
+// Grouping holds the groups of a query with GROUP BY or aggregates. It is not safe for concurrent use.
 type Grouping struct {
 	finisher   *Finisher
 	aggregator *aggregate.Aggregator
@@ -17,7 +17,7 @@ type Grouping struct {
 	errors     int64
 }
 
-// Grouping returns an empty one.
+// Grouping returns an empty Grouping.
 func (f *Finisher) Grouping(limits aggregate.Limits) (*Grouping, error) {
 	if f.plan.Group == nil {
 		return nil, errors.New("finish: the query has no groups")
@@ -37,11 +37,11 @@ func (f *Finisher) Grouping(limits aggregate.Limits) (*Grouping, error) {
 	return &Grouping{finisher: f, aggregator: a, project: project}, nil
 }
 
-// Add takes the rows of a payload, which it does not keep.
+// Add adds the rows of a payload. It does not keep them.
 func (g *Grouping) Add(rows *Rows) error { return g.aggregator.Add(rows.Batch) }
 
-// Result is the answer over what was added so far, in the order of ORDER BY, and else in that in which its groups were met. LIMIT is
-// yet to cut it. The caller releases it.
+// Result returns the result over the rows added so far, in the order of ORDER BY, or else in the order in which the groups first
+// appeared. LIMIT is not applied yet. The caller releases it.
 func (g *Grouping) Result() (arrow.RecordBatch, error) {
 	groups, err := g.aggregator.Result()
 	if err != nil {
@@ -58,11 +58,11 @@ func (g *Grouping) Result() (arrow.RecordBatch, error) {
 	return conformBatch(out, g.finisher.schema)
 }
 
-// Errors is how many values of groups could not be computed, and are null.
+// Errors returns the number of group values that could not be computed and are null.
 func (g *Grouping) Errors() int64 { return g.aggregator.Stats().Errors + g.errors }
 
-// Groups is how many groups there are, and Bytes the memory that they take.
+// Groups returns the number of groups.
 func (g *Grouping) Groups() int { return g.aggregator.Stats().Groups }
 
-// Bytes is the memory that the groups take.
+// Bytes returns the memory of the groups in bytes.
 func (g *Grouping) Bytes() int64 { return g.aggregator.Stats().Bytes }

@@ -1,3 +1,2 @@
-// Package near finds what may have been meant by a name that is not there, for the errors of schemas, of queries and of what categories
-// there are.
+// Package near suggests names similar to an unknown one, for errors about schemas, queries and categories.
 package near

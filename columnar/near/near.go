@@ -8,30 +8,30 @@ import (
 	"unicode/utf8"
 )
 
-// maxName bounds the work for a name, in characters; longer ones are not compared.
+// maxName is the maximum length in characters of a name to compare. Longer names are ignored.
 const maxName = 255
 
-// maxNames is how many names are suggested.
+// maxNames is the maximum number of suggestions.
 const maxNames = 3
 
-// Finder picks the names nearest to one that is not there, of any number of names that it is offered: its memory does not grow with them.
+// Finder picks the names nearest to an unknown name from any number of offered names. Its memory does not grow with their number.
 type Finder struct {
 	want string
-	// folded is want in lower case. It is empty if nothing is near want, whatever is offered.
+	// folded is want in lower case. It is empty if no name can be near want.
 	folded []rune
-	// limit is the largest distance of a name that may have been meant.
+	// limit is the maximum distance of a suggestion.
 	limit int
 	found []nearCandidate
 }
 
-// nearCandidate is a name and how far it is.
+// nearCandidate is a name and its distance.
 type nearCandidate struct {
 	name     string
 	distance int
 }
 
-// NewFinder returns a finder for a name. What is near is so by a letter more, less, wrong or swapped for a short name, by two or three for
-// a long one. Case does not count.
+// NewFinder returns a finder for a name. Near means one inserted, removed, changed or swapped letter for a short name, and two or
+// three for a long one. Case is ignored.
 func NewFinder(want string) *Finder {
 	f := &Finder{want: want, limit: 3}
 	n := utf8.RuneCountInString(want)
@@ -71,7 +71,7 @@ func (f *Finder) Offer(name string) {
 	}
 }
 
-// keepNearest drops all but the nearest.
+// keepNearest drops all but the nearest names.
 func (f *Finder) keepNearest() {
 	slices.SortStableFunc(f.found, func(a, b nearCandidate) int { return cmp.Compare(a.distance, b.distance) })
 	kept := f.found[:0]
@@ -83,8 +83,7 @@ func (f *Finder) keepNearest() {
 	f.found = kept
 }
 
-// Names returns the names that are nearest, the nearest first, at most three. Of those that are equally near the ones that were offered
-// first come first.
+// Names returns the nearest names, nearest first, at most three. Among equally near names, those offered first come first.
 func (f *Finder) Names() []string {
 	f.keepNearest()
 	var names []string
@@ -94,7 +93,7 @@ func (f *Finder) Names() []string {
 	return names
 }
 
-// Names returns those of have that a [Finder] for want picks.
+// Names returns the names among have that a [Finder] for want picks.
 func Names(want string, have []string) []string {
 	f := NewFinder(want)
 	for _, name := range have {
@@ -103,10 +102,10 @@ func Names(want string, have []string) []string {
 	return f.Names()
 }
 
-// Hint is the suggestion as a phrase: empty, or did you mean "a", "b" or "c"?
+// Hint returns the suggestion as a phrase: empty, or did you mean "a", "b" or "c"?
 func Hint(want string, have []string) string { return Phrase(Names(want, have)) }
 
-// Phrase is the suggestion of names as [Hint] gives it; empty if there are none.
+// Phrase returns the phrase that [Hint] makes for names, or an empty text if there are none.
 func Phrase(names []string) string {
 	if len(names) == 0 {
 		return ""
@@ -126,10 +125,10 @@ func Phrase(names []string) string {
 	return b.String() + "?"
 }
 
-// editDistance is the number of characters to insert, remove, replace or swap with their neighbour that make a into b (optimal string
-// alignment), or more than limit when it is more than that. Neither is longer than maxName.
+// editDistance returns the number of inserted, removed, replaced or swapped neighbouring characters that turn a into b (optimal
+// string alignment). If it exceeds limit, it returns some value above limit. Neither is longer than maxName.
 //
-// Only a band of the table around its diagonal is looked at: what is further from it than limit costs more than that.
+// Only a band around the table's diagonal is computed, because anything further than limit from it costs more than limit.
 func editDistance(a, b []rune, limit int) int {
 	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
 		a, b = a[1:], b[1:]

@@ -9,16 +9,16 @@ import (
 	"scribe/columnar/value"
 )
 
-// aggregates are the functions that are computed of groups.
+// aggregates are the functions that are computed per group.
 var aggregates = map[string]bool{
 	"count": true, "sum": true, "min": true, "max": true, "avg": true, "approx_count_distinct": true, "approx_quantile": true,
 	"bool_and": true, "bool_or": true, "every": true,
 }
 
-// averageScale is how many digits an average of integers has after the point.
+// averageScale is the scale of an average of integers.
 const averageScale = 16
 
-// bindAggregate binds a call of an aggregate: it is a column of the groups.
+// bindAggregate binds a call of an aggregate, which becomes a column of the groups.
 func (b *queryBinder) bindAggregate(e *sql.Call) typedOperand {
 	if b.clause != "" {
 		hint := ""
@@ -58,7 +58,7 @@ func (b *queryBinder) bindAggregate(e *sql.Call) typedOperand {
 	return typedOperand{e: c, pos: e.At}
 }
 
-// addAggregate adds an aggregate, unless it is there already, and returns its column.
+// addAggregate adds an aggregate unless it exists, and returns the name of its column.
 func (b *queryBinder) addAggregate(a Aggregate) string {
 	key := fmt.Sprint(a.Func, a.Distinct, a.Params, "\x00", expr.Key(a.Arg), "\x00", expr.Key(a.Filter))
 	i, ok := b.aggregateAt[key]
@@ -73,7 +73,7 @@ func (b *queryBinder) addAggregate(a Aggregate) string {
 	return AggregateName(i)
 }
 
-// typeAggregate sets argument and type of an aggregate.
+// typeAggregate sets the argument and type of an aggregate.
 func (b *queryBinder) typeAggregate(c *functionCall, a *Aggregate) {
 	want := 1
 	if c.Func == "approx_quantile" {
@@ -111,10 +111,10 @@ func (b *queryBinder) typeAggregate(c *functionCall, a *Aggregate) {
 		if isNested(t.Kind) || t.Kind == schema.Bool {
 			panic(b.signatureError(c))
 		}
-		a.T, a.Distinct = plainType(t), false // one of equal values is as good as another
+		a.T, a.Distinct = plainType(t), false // any of equal values will do
 	case "approx_quantile":
 		b.typeQuantile(c, a, t)
-	default: // bool_and, bool_or, every: false is below true
+	default: // bool_and, bool_or, every: false sorts below true
 		if t.Kind != schema.Bool {
 			panic(b.signatureError(c))
 		}
@@ -126,14 +126,14 @@ func (b *queryBinder) typeAggregate(c *functionCall, a *Aggregate) {
 	}
 }
 
-// plainDistinct refuses DISTINCT where it means nothing.
+// plainDistinct rejects DISTINCT where it has no meaning.
 func (b *queryBinder) plainDistinct(c *functionCall, a *Aggregate, allowed bool) {
 	if a.Distinct && !allowed {
 		panic(b.errorAt(c.At, "", "DISTINCT is not supported in %s()", c.Func))
 	}
 }
 
-// sumType sets the type of a sum or an average: PostgreSQL's, with the digits that a decimal has room for.
+// sumType sets the type of a sum or average as in PostgreSQL, within the digits that a decimal can hold.
 func (b *queryBinder) sumType(c *functionCall, a *Aggregate, t *schema.Type) {
 	switch {
 	case t.Kind == schema.Float64 || t.Kind == schema.Interval:

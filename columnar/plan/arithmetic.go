@@ -12,7 +12,7 @@ func (b *queryBinder) bindArithmetic(e *sql.Binary, l, r typedOperand) expr.Expr
 	return b.calculate(e.At, operations[e.Op], e.Op.String(), l, r)
 }
 
-// calculate is + - * / or % of numbers, instants and intervals.
+// calculate returns + - * / or % of numbers, instants and intervals.
 func (b *queryBinder) calculate(pos int, op expr.Op, operator string, l, r typedOperand) expr.Expr {
 	l, r = b.settleSides(pos, op, l, r)
 	lt, rt := l.e.Type(), r.e.Type()
@@ -37,7 +37,7 @@ func (b *queryBinder) calculate(pos int, op expr.Op, operator string, l, r typed
 	panic(b.errorAt(pos, hint, "operator does not exist: %s %s %s", typeName(lt), operator, typeName(rt)))
 }
 
-// settleSides gives text constants the type that the other side asks for.
+// settleSides gives text constants the type that the other side requires.
 func (b *queryBinder) settleSides(pos int, op expr.Op, l, r typedOperand) (typedOperand, typedOperand) {
 	switch {
 	case l.unknown && r.unknown:
@@ -67,7 +67,7 @@ func operatorOf(op expr.Op) string {
 	return ""
 }
 
-// sideType is the type of a text constant beside a side of another type: the same, if there is such an operator.
+// sideType returns the type of a text constant next to a side of another type. It is the same type if such an operator exists.
 func sideType(op expr.Op, other *schema.Type, left bool) (schema.Type, bool) {
 	switch {
 	case other.Kind == schema.Timestamp && op == expr.Add:
@@ -82,8 +82,9 @@ func sideType(op expr.Op, other *schema.Type, left bool) (schema.Type, bool) {
 	return plainType(other), true
 }
 
-// calculateNumbers calculates with numbers. Integers of 32 and 64 bits stay integers, and with decimals everything but float64 is a decimal.
-// uint64 has no counterpart in PostgreSQL: sums and products are decimals, which are exact; quotients and remainders are integers.
+// calculateNumbers returns arithmetic on numbers. Integers of 32 and 64 bits stay integers. With decimals, everything but float64
+// becomes a decimal. uint64 has no counterpart in PostgreSQL: its sums and products are decimals, which are exact; its quotients
+// and remainders are integers.
 func (b *queryBinder) calculateNumbers(op expr.Op, l, r typedOperand) expr.Expr {
 	lt, rt := l.e.Type(), r.e.Type()
 	if lt.Kind == schema.Float64 || rt.Kind == schema.Float64 {
@@ -106,7 +107,7 @@ func (b *queryBinder) calculateNumbers(op expr.Op, l, r typedOperand) expr.Expr 
 	return b.calculateDecimals(op, l, r)
 }
 
-// fitsUint reports whether an operand has the type uint64, or is a constant that may have it.
+// fitsUint reports whether an operand has the type uint64 or is a constant that may have it.
 func fitsUint(o typedOperand) bool {
 	if o.number != "" {
 		_, ok := numberAs(o.number, &typeUint64, false)
@@ -115,17 +116,17 @@ func fitsUint(o typedOperand) bool {
 	return o.e.Type().Kind == schema.Uint64
 }
 
-// calculateAs converts both sides to a type, which the result has.
+// calculateAs converts both sides to a type, which is also the result's.
 func (b *queryBinder) calculateAs(op expr.Op, t *schema.Type, l, r typedOperand) expr.Expr {
 	le := b.convertTo(l, t)
 	re := b.convertTo(r, t)
 	return b.makeCall(op, *t, nil, le, re)
 }
 
-// quotientScale is how many digits a quotient of decimals has after the point, at least.
+// quotientScale is the minimum scale of a quotient of decimals.
 const quotientScale = 16
 
-// calculateDecimals calculates with decimals. Sums and products have all their digits if there is room for 38.
+// calculateDecimals returns arithmetic on decimals. Sums and products keep all digits if they fit in 38.
 func (b *queryBinder) calculateDecimals(op expr.Op, l, r typedOperand) expr.Expr {
 	lt, rt := b.decimalType(l), b.decimalType(r)
 	lw, rw := lt.Precision-lt.Scale, rt.Precision-rt.Scale
@@ -146,7 +147,7 @@ func (b *queryBinder) calculateDecimals(op expr.Op, l, r typedOperand) expr.Expr
 	}
 }
 
-// decimalType is the decimal type of an operand; of a constant it has no more digits than that.
+// decimalType returns the decimal type of an operand. For a constant it has only the constant's digits.
 func (b *queryBinder) decimalType(o typedOperand) schema.Type {
 	if o.number != "" {
 		if whole, scale, ok := countDigits(o.number); ok {
@@ -156,7 +157,7 @@ func (b *queryBinder) decimalType(o typedOperand) schema.Type {
 	return decimalOf(o.e.Type())
 }
 
-// calculateIntervals calculates with an interval on at least one side.
+// calculateIntervals returns arithmetic with an interval on at least one side.
 func (b *queryBinder) calculateIntervals(op expr.Op, l, r typedOperand) (expr.Expr, bool) {
 	lt, rt := l.e.Type(), r.e.Type()
 	if op == expr.Mul && rt.Kind == schema.Interval {
@@ -177,7 +178,7 @@ func (b *queryBinder) calculateIntervals(op expr.Op, l, r typedOperand) (expr.Ex
 	return nil, false
 }
 
-// calculateDates calculates with a date or an instant on at least one side, and no interval.
+// calculateDates returns arithmetic with a date or an instant on at least one side, and no interval.
 func (b *queryBinder) calculateDates(op expr.Op, l, r typedOperand) (expr.Expr, bool) {
 	lt, rt := l.e.Type(), r.e.Type()
 	switch {

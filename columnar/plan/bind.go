@@ -10,29 +10,29 @@ import (
 	"scribe/columnar/sql"
 )
 
-// queryBinder makes expressions of syntax trees. It is used for one query.
+// queryBinder turns syntax trees into expressions, for one query.
 type queryBinder struct {
 	schema     *schema.Schema
 	columns    []schema.Column
-	byName     map[string]int // of many columns; nil until it is needed
+	byName     map[string]int // only for many columns; nil until needed
 	now        int64          // Unix microseconds
 	errorf     func(pos int, hint, format string, args ...any) *sql.Error
-	qualifiers [][]string // what may stand before a column's name
+	qualifiers [][]string // allowed before a column's name
 	aliases    []sql.Item // the SELECT list, for hints
 
-	nodes    int // made so far
-	programs int // of regular expressions, in instructions
+	nodes    int // nodes made so far
+	programs int // instructions of regular expressions
 
-	// clause is where aggregates are not allowed, empty where they are.
+	// clause is the name of a clause where aggregates are not allowed; otherwise empty.
 	clause     string
 	aggregates []Aggregate
-	// aggregateAt has the places of aggregates, by all that makes a difference.
+	// aggregateAt maps the key of each aggregate to its index. The key contains everything that distinguishes it.
 	aggregateAt map[string]int
 	grouped     map[*expr.Column]bool // columns that stand for aggregates
-	positions   []columnPosition      // of columns in the text
+	positions   []columnPosition      // positions of columns in the text
 }
 
-// columnPosition is where the text names a column.
+// columnPosition is the position of a column's name in the text.
 type columnPosition struct {
 	column *expr.Column
 	pos    int
@@ -50,14 +50,14 @@ func (b *queryBinder) errorAt(pos int, hint, format string, args ...any) error {
 	return b.errorf(pos, hint, format, args...)
 }
 
-// countNodes counts nodes.
+// countNodes counts nodes and fails above MaxNodes.
 func (b *queryBinder) countNodes(pos, n int) {
 	if b.nodes += n; b.nodes > MaxNodes {
 		panic(b.errorAt(pos, "Make it simpler, or run several queries.", "the query has more than %d nodes", MaxNodes))
 	}
 }
 
-// countAgain counts an expression that is used once more.
+// countAgain counts the nodes of an expression that is used once more.
 func (b *queryBinder) countAgain(o typedOperand) {
 	n := 0
 	var count func(e expr.Expr)
@@ -75,14 +75,14 @@ func (b *queryBinder) countAgain(o typedOperand) {
 	b.countNodes(o.pos, n)
 }
 
-// bindCondition binds what has to be a bool.
+// bindCondition binds an expression that must be a bool.
 func (b *queryBinder) bindCondition(e sql.Expr, clause string) expr.Expr {
 	b.clause = clause
 	o := b.bind(e)
 	return b.boolOf(o, clause)
 }
 
-// boolOf converts an argument to bool, or says that it is none.
+// boolOf converts an argument to bool, or fails if it is not one.
 func (b *queryBinder) boolOf(o typedOperand, of string) expr.Expr {
 	if o.unknown {
 		return b.convertTo(o, &typeBool)
@@ -93,7 +93,7 @@ func (b *queryBinder) boolOf(o typedOperand, of string) expr.Expr {
 	return o.e
 }
 
-// bind makes an operand of any expression.
+// bind binds any expression.
 func (b *queryBinder) bind(e sql.Expr) typedOperand {
 	b.countNodes(e.Pos(), 1)
 	switch e := e.(type) {
@@ -124,7 +124,7 @@ func (b *queryBinder) bind(e sql.Expr) typedOperand {
 	}
 }
 
-// bindOperator makes an operand of an expression with an operator.
+// bindOperator binds an expression with an operator.
 func (b *queryBinder) bindOperator(e sql.Expr) typedOperand {
 	var r expr.Expr
 	switch e := e.(type) {
@@ -152,7 +152,7 @@ func (b *queryBinder) bindOperator(e sql.Expr) typedOperand {
 	return typedOperand{e: r, pos: e.Pos()}
 }
 
-// bindAll binds expressions in turn.
+// bindAll binds expressions in order.
 func (b *queryBinder) bindAll(list ...sql.Expr) []typedOperand {
 	operands := make([]typedOperand, len(list))
 	for i, e := range list {
@@ -161,7 +161,7 @@ func (b *queryBinder) bindAll(list ...sql.Expr) []typedOperand {
 	return operands
 }
 
-// setQualifiers notes what may stand before a column's name: the alias, else the category's name, or its last part.
+// setQualifiers sets the names allowed before a column's name: the alias, otherwise the category's name or its last part.
 func (b *queryBinder) setQualifiers(f sql.From) {
 	if f.Alias != "" {
 		b.qualifiers = [][]string{{f.Alias}}
@@ -171,7 +171,7 @@ func (b *queryBinder) setQualifiers(f sql.From) {
 	b.qualifiers = [][]string{{f.Category}, parts, parts[len(parts)-1:]}
 }
 
-// bindName finds a column, and the fields after it.
+// bindName resolves a column and the fields after it.
 func (b *queryBinder) bindName(e *sql.Name) typedOperand {
 	if o, ok := b.bindPath(e, e.Parts); ok {
 		return o
@@ -196,7 +196,7 @@ func equalParts(a, b []string) bool {
 	return true
 }
 
-// bindPath finds a column by the first of parts, and fields by the others.
+// bindPath resolves a column by the first of parts, and fields by the others.
 func (b *queryBinder) bindPath(e *sql.Name, parts []string) (typedOperand, bool) {
 	i := b.findColumn(parts[0])
 	if i < 0 {
@@ -209,17 +209,17 @@ func (b *queryBinder) bindPath(e *sql.Name, parts []string) (typedOperand, bool)
 	return o, true
 }
 
-// columnAt is a column at a place of the text.
+// columnAt returns the i-th column, used at a position of the text.
 func (b *queryBinder) columnAt(i, pos int) expr.Expr {
 	c := &expr.Column{Name: b.columns[i].Name, T: b.columns[i].Type}
 	b.positions = append(b.positions, columnPosition{c, pos})
 	return c
 }
 
-// few is how many columns are looked through one by one.
+// few is the number of columns up to which a linear search is used.
 const few = 32
 
-// findColumn returns the index of a column, -1 if there is none.
+// findColumn returns the index of a column, or -1 if there is none.
 func (b *queryBinder) findColumn(name string) int {
 	if len(b.columns) > few && b.byName == nil {
 		b.byName = make(map[string]int, len(b.columns))
@@ -241,7 +241,7 @@ func (b *queryBinder) findColumn(name string) int {
 	return -1
 }
 
-// columnError says that there is no such column, and which was meant.
+// columnError returns the error for an unknown column, with suggestions.
 func (b *queryBinder) columnError(e *sql.Name) error {
 	text := sql.Text(e)
 	if len(e.Parts) == 1 {
@@ -269,7 +269,7 @@ func (b *queryBinder) columnError(e *sql.Name) error {
 	return b.errorAt(e.At, hint, "column %s does not exist", quoteName(text))
 }
 
-// likelyNames returns the names that may have been meant. One letter for another is none of them.
+// likelyNames returns suggestions for a name. Names below three bytes count only if they differ just in case.
 func likelyNames(name string, names []string) []string {
 	found := near.Names(name, names)
 	if len(found) > 0 && len(found[0]) < 3 && !strings.EqualFold(name, found[0]) {
@@ -288,7 +288,7 @@ func (b *queryBinder) columnNames() []string {
 
 func quoteName(s string) string { return "\"" + strings.Trim(clipText(s), "\"") + "\"" }
 
-// bindField is a part of a struct.
+// bindField binds the field of a struct.
 func (b *queryBinder) bindField(x typedOperand, pos int, name string) typedOperand {
 	t := x.typ()
 	if t.Kind != schema.Struct {
@@ -314,7 +314,7 @@ func (b *queryBinder) bindField(x typedOperand, pos int, name string) typedOpera
 	panic(b.errorAt(pos, hint, "field %s does not exist in the struct", quoteName(name)))
 }
 
-// bindIndex is an element of a list or a value of a map.
+// bindIndex binds an element of a list or a value of a map.
 func (b *queryBinder) bindIndex(e *sql.Index) typedOperand {
 	both := b.bindAll(e.X, e.I)
 	x, i := both[0], both[1]
@@ -337,7 +337,7 @@ func (b *queryBinder) bindIndex(e *sql.Index) typedOperand {
 	}
 }
 
-// subscriptOf is the place of an element: an integer.
+// subscriptOf returns the index of an element as an integer.
 func (b *queryBinder) subscriptOf(i typedOperand) expr.Expr {
 	if i.unknown {
 		return b.convertTo(i, &typeInt32)
@@ -348,7 +348,7 @@ func (b *queryBinder) subscriptOf(i typedOperand) expr.Expr {
 	panic(b.errorAt(i.pos, "", "places in a list are integers, not %s", typeName(i.typ())))
 }
 
-// textOf converts an operand to text, if PostgreSQL does so by itself.
+// textOf converts an operand to text, if PostgreSQL does so implicitly.
 func (b *queryBinder) textOf(o typedOperand) (expr.Expr, bool) {
 	if o.unknown {
 		return b.convertTo(o, &typeString), true
@@ -356,7 +356,7 @@ func (b *queryBinder) textOf(o typedOperand) (expr.Expr, bool) {
 	return o.e, o.e.Type().Kind == schema.String
 }
 
-// bindCast is a cast of the text.
+// bindCast binds an explicit cast.
 func (b *queryBinder) bindCast(e *sql.Cast) typedOperand {
 	x := b.bind(e.X)
 	return b.castTo(x, namedType(e.Type), e.At)
@@ -364,7 +364,7 @@ func (b *queryBinder) bindCast(e *sql.Cast) typedOperand {
 
 func (b *queryBinder) castTo(x typedOperand, t schema.Type, pos int) typedOperand {
 	if x.unknown {
-		// The cast says what the text is: its digits beyond the scale are rounded, as a column's are.
+		// The cast determines the type of the text: digits beyond the scale are rounded, as for a column.
 		o := b.readUnknown(x, &t)
 		o.pos = pos
 		return o

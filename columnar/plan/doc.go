@@ -1,16 +1,16 @@
-// Package plan gives the text of a query its meaning over one version of a category's schema: which column a name is, which type an
-// expression has, which conversions there are, and what whoever runs the query may do to save work.
+// Package plan binds a parsed query to one version of a category's schema. It resolves names to columns, determines types and
+// conversions, and derives what allows the runner of the query to save work.
 //
-// [Bind] makes a [Plan] of a parsed query. It follows PostgreSQL's rules for the types of constants, operators and functions; where
-// there are differences docs/columnar/sql.md says so. Conversions are calls of expr.Cast, constants are folded, and terms are brought to
-// few forms: a constant is right of a comparison, NOT is pushed into comparisons, AND and OR are flat. now() is a constant.
+// [Bind] makes a [Plan] of a parsed query. It follows PostgreSQL's rules for the types of constants, operators and functions;
+// docs/columnar/sql.md lists the differences. Conversions are calls of expr.Cast, and constants are folded. Terms are normalized:
+// a constant is on the right of a comparison, NOT is pushed into comparisons, AND and OR are flat. now() is a constant.
 //
 // # Bounds
 //
-// A plan has at most [MaxNodes] nodes, counted as a tree: what the text has once and the plan twice (the operand of BETWEEN) counts
-// twice. Regular expressions are bounded in length and in the size of their programs.
+// A plan has at most [MaxNodes] nodes, counted as a tree: an expression that the plan uses twice (the operand of BETWEEN) counts
+// twice. Regular expressions are bounded in length and in program size.
 //
 // # Determinism
 //
-// A query travels as canonical text, version of the schema and now; whoever has those makes the same plan.
+// A query is sent as its canonical text, the schema version and now. They determine the plan.
 package plan

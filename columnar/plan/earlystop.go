@@ -8,12 +8,13 @@ import (
 	"scribe/columnar/zone"
 )
 
-// stopsEarly reports whether a row can be given up as soon as the predicate is false on what is known of it.
+// stopsEarly reports whether a row can be dropped as soon as the predicate is false on the part read so far.
 //
-// What is not known yet may turn out to be damaged, and then every declared column of the row is null, but the message's own columns are
-// as they were. So it is to be shown that a predicate which is false on a part of the row is not true with nulls for all declared
-// columns. That holds if each term of ANDs and ORs names the message's columns only, or can't be true with those nulls: were the
-// predicate true then, it would be so through terms of the message's columns alone, whatever the row has, and could not have been false.
+// The rest of the row may turn out to be damaged. Then every declared column is null, while the message's own columns keep their
+// values. So a predicate that is false on a part of the row must not be true with nulls for all declared columns. This holds if
+// each term of ANDs and ORs names only the message's columns, or can't be true with those nulls. If the predicate were true with
+// those nulls, it would be true through terms of the message's columns alone, whatever else the row contains, and could not have
+// been false.
 func stopsEarly(e expr.Expr) bool {
 	if c, ok := e.(*expr.Call); ok && c.Op.Info().Decides != 0 {
 		return !slices.ContainsFunc(c.Args, func(a expr.Expr) bool { return !stopsEarly(a) })
@@ -26,7 +27,7 @@ func stopsEarly(e expr.Expr) bool {
 	return !reserved && (!declared || !zone.MayMatchNulls(e, ofMessage))
 }
 
-// ofMessage reports whether a column is known whatever is in the message's body.
+// ofMessage reports whether a column's value does not depend on the message's body.
 func ofMessage(name string) bool {
 	switch name {
 	case schema.ColumnTime, schema.ColumnPersisted, schema.ColumnKey, schema.ColumnShard, schema.ColumnOffset, schema.ColumnAttr:

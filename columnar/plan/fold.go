@@ -12,10 +12,10 @@ import (
 	"scribe/columnar/vector"
 )
 
-// conjunction is the AND of terms, without what follows from constants.
+// conjunction returns the AND of terms, simplified by constants.
 func conjunction(terms ...expr.Expr) expr.Expr { return junction(expr.And, terms) }
 
-// disjunction is the OR of terms.
+// disjunction returns the OR of terms, simplified by constants.
 func disjunction(terms ...expr.Expr) expr.Expr { return junction(expr.Or, terms) }
 
 // junction flattens terms and drops constants that do not decide it.
@@ -53,7 +53,7 @@ func junction(op expr.Op, terms []expr.Expr) expr.Expr {
 	return &expr.Call{Op: op, Args: flat, T: typeBool}
 }
 
-// negation is NOT of a bool.
+// negation returns NOT of a bool.
 func negation(e expr.Expr) expr.Expr {
 	switch e := e.(type) {
 	case *expr.Literal:
@@ -79,7 +79,7 @@ func negation(e expr.Expr) expr.Expr {
 	return &expr.Call{Op: expr.Not, Args: []expr.Expr{e}, T: typeBool}
 }
 
-// truthLiteral is a value of a condition as a constant.
+// truthLiteral returns the value of a condition as a constant.
 func truthLiteral(t expr.Truths) *expr.Literal {
 	if t == expr.Null {
 		return literal(&typeBool, nil)
@@ -87,7 +87,7 @@ func truthLiteral(t expr.Truths) *expr.Literal {
 	return literal(&typeBool, t == expr.True)
 }
 
-// makeCase is a CASE without the branches that constants rule out.
+// makeCase returns a CASE without the branches that constants exclude.
 func (b *queryBinder) makeCase(t schema.Type, args []expr.Expr) expr.Expr {
 	kept := make([]expr.Expr, 0, len(args))
 	last := args[len(args)-1]
@@ -107,7 +107,7 @@ func (b *queryBinder) makeCase(t schema.Type, args []expr.Expr) expr.Expr {
 	return &expr.Call{Op: expr.Case, Args: append(kept, last), T: t}
 }
 
-// makeCoalesce is COALESCE without what comes after a constant, and without nulls.
+// makeCoalesce returns COALESCE without nulls and without the arguments after a constant.
 func (b *queryBinder) makeCoalesce(t schema.Type, args []expr.Expr) expr.Expr {
 	kept := make([]expr.Expr, 0, len(args))
 	for _, a := range args {
@@ -129,7 +129,7 @@ func (b *queryBinder) makeCoalesce(t schema.Type, args []expr.Expr) expr.Expr {
 	return &expr.Call{Op: expr.Coalesce, Args: kept, T: t}
 }
 
-// makeCall is an operation; of constants it is one, if its value can be known.
+// makeCall returns a call. If its arguments are constants and its value can be computed, it returns a constant.
 func (b *queryBinder) makeCall(op expr.Op, t schema.Type, detail any, args ...expr.Expr) expr.Expr {
 	c := &expr.Call{Op: op, Args: args, T: t, Detail: detail}
 	constants := 0
@@ -148,7 +148,8 @@ func (b *queryBinder) makeCall(op expr.Op, t schema.Type, detail any, args ...ex
 	return c
 }
 
-// foldConstant is a call of constants as one, or the call itself if it has no value: what fails is counted for each row that there is.
+// foldConstant returns a call of constants as a constant. It returns the call itself if it has no value, so that the failure is
+// counted for each row.
 func foldConstant(c *expr.Call) expr.Expr {
 	if isCostly(c) || isNested(c.T.Kind) {
 		return c
@@ -172,8 +173,8 @@ func foldConstant(c *expr.Call) expr.Expr {
 	return c
 }
 
-// isCostly reports whether the value of a call of constants may take far more time or memory than the query's text. Who runs a query has
-// bounds on both.
+// isCostly reports whether a call of constants may take far more time or memory than the query's text. The runner of a query has
+// limits on both.
 func isCostly(c *expr.Call) bool {
 	l, ok := c.Args[0].(*expr.Literal)
 	if !ok {
@@ -188,7 +189,7 @@ var (
 	oneRow    = array.NewRecordBatch(noColumns, nil, 1)
 )
 
-// scalarOf is the first value of an array as a literal has it.
+// scalarOf returns the first value of an array in the form of a literal's value.
 func scalarOf(a arrow.Array) (any, bool) {
 	if a.IsNull(0) {
 		return nil, true

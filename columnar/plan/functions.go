@@ -10,19 +10,19 @@ import (
 	"scribe/columnar/sql"
 )
 
-// functionCall is a function in the text, with its arguments.
+// functionCall is a function call in the text, with its bound arguments.
 type functionCall struct {
 	*sql.Call
 	args []typedOperand
 }
 
-// sqlFunction is a function that is computed row by row. least and most are its numbers of arguments, most -1 for any.
+// sqlFunction is a function that is computed per row. least and most are its numbers of arguments; most is -1 for any number.
 type sqlFunction struct {
 	least, most int
 	bind        func(b *queryBinder, c *functionCall) typedOperand
 }
 
-// functions are the functions by their names: those of the table of operators (package expr), and those that are made of several.
+// functions maps names to functions: those in the table of operators (package expr), and those composed of several operators.
 var functions map[string]sqlFunction
 
 func init() { //nolint:gochecknoinits // functions bind calls of functions: a literal would be a cycle
@@ -66,7 +66,7 @@ func init() { //nolint:gochecknoinits // functions bind calls of functions: a li
 	}
 }
 
-// functionOf is the function that is an operation with the arguments of the text.
+// functionOf returns the function that applies an operator to its arguments.
 func functionOf(op expr.Op) sqlFunction {
 	info := op.Info()
 	least, most := info.Arity()
@@ -90,7 +90,7 @@ func functionOf(op expr.Op) sqlFunction {
 	}}
 }
 
-// argumentChecks refuse arguments that a function of the table of operators never has a value for, or that need a hint.
+// argumentChecks reject arguments for which a function in the table of operators never has a value, or that need a hint.
 var argumentChecks = map[expr.Op]func(b *queryBinder, c *functionCall){
 	expr.Substring: func(b *queryBinder, c *functionCall) {
 		if o := c.args[1]; o.unknown || o.e.Type().Kind == schema.String {
@@ -110,7 +110,7 @@ var argumentChecks = map[expr.Op]func(b *queryBinder, c *functionCall){
 	},
 }
 
-// instead says what to use for functions that PostgreSQL has.
+// instead maps unsupported PostgreSQL functions to an alternative.
 var instead = map[string]string{
 	"age": "Subtract the instants.", "to_char": "Cast to text.", "to_date": "Cast to date.", "to_number": "Cast to numeric.",
 	"concat_ws": "Use concat() or ||.", "format": "Use concat() or ||.", "regexp_match": "Use ~, split_part() or substring().",
@@ -128,7 +128,7 @@ var instead = map[string]string{
 	"row_number": "Order and number the answer where it is read.",
 }
 
-// bindFunction binds a call.
+// bindFunction binds a function call.
 func (b *queryBinder) bindFunction(e *sql.Call) typedOperand {
 	if aggregates[e.Func] {
 		return b.bindAggregate(e)
@@ -158,7 +158,7 @@ func (b *queryBinder) bindFunction(e *sql.Call) typedOperand {
 	return o
 }
 
-// signature is the function with the types of its arguments.
+// signature returns the function's name with the types of its arguments.
 func (c *functionCall) signature() string {
 	types := make([]string, 0, len(c.args))
 	for i := range c.args {
@@ -171,7 +171,7 @@ func (c *functionCall) signature() string {
 	return clipText(c.Func) + "(" + strings.Join(types, ", ") + ")"
 }
 
-// signatureError says that a function does not take such arguments.
+// signatureError returns the error for arguments that a function does not accept.
 func (b *queryBinder) signatureError(c *functionCall) error {
 	hint := "No function matches the given name and argument types. You might need to add explicit type casts."
 	for i := range c.args {
@@ -192,7 +192,7 @@ func (b *queryBinder) functionError(c *functionCall) error {
 		for n := range aggregates {
 			names = append(names, n)
 		}
-		sort.Strings(names) // of equally near ones always the same is named
+		sort.Strings(names) // deterministic among equally near names
 		if found := near.Names(c.Func, names); len(found) > 0 {
 			hint = "Perhaps you meant " + found[0] + "()."
 		}
@@ -200,7 +200,7 @@ func (b *queryBinder) functionError(c *functionCall) error {
 	return b.errorAt(c.At, hint, "function %s does not exist", c.signature())
 }
 
-// argAs converts the i-th argument, if PostgreSQL does so by itself.
+// argAs converts the i-th argument, if PostgreSQL does so implicitly.
 func (b *queryBinder) argAs(c *functionCall, i int, t *schema.Type) expr.Expr {
 	o := c.args[i]
 	if !o.unknown && !isImplicit(o.e.Type(), t) {
@@ -218,7 +218,7 @@ func (b *queryBinder) textArgs(c *functionCall) []expr.Expr {
 	return args
 }
 
-// constantArg is the value of an argument that has to be a constant of a type.
+// constantArg returns the value of an argument that must be a constant of a type.
 func (b *queryBinder) constantArg(c *functionCall, i int, t *schema.Type) any {
 	e := b.argAs(c, i, t)
 	l, ok := e.(*expr.Literal)
@@ -228,7 +228,7 @@ func (b *queryBinder) constantArg(c *functionCall, i int, t *schema.Type) any {
 	return l.Value
 }
 
-// numberArg is the first argument as a number of floating or fixed point; integers become double precision, as in PostgreSQL.
+// numberArg returns the first argument as a floating-point number or decimal. Integers become double precision, as in PostgreSQL.
 func (b *queryBinder) numberArg(c *functionCall) expr.Expr {
 	o := c.args[0]
 	if !o.unknown && o.e.Type().Kind == schema.Decimal {
@@ -337,7 +337,7 @@ func bindNullIf(b *queryBinder, c *functionCall) typedOperand {
 		}
 		l = b.readUnknown(l, &t)
 	}
-	// As in PostgreSQL an integer becomes what it is compared as, where that is no integer.
+	// As in PostgreSQL, an integer becomes the type that it is compared as, if that is not an integer.
 	if t, _, ok := b.commonOf(false, l, r); ok && isInteger(l.e.Type().Kind) && !isInteger(t.Kind) {
 		return typedOperand{e: b.makeCall(expr.NullIf, t, nil, b.convertTo(l, &t), b.convertTo(r, &t))}
 	}
@@ -349,7 +349,7 @@ func bindNullIf(b *queryBinder, c *functionCall) typedOperand {
 	return typedOperand{e: b.makeCase(t, []expr.Expr{equal, literal(&t, nil), l.e})}
 }
 
-// bindArrayLength: of an empty list it is null, as in PostgreSQL.
+// bindArrayLength binds array_length. For an empty list it is null, as in PostgreSQL.
 func bindArrayLength(b *queryBinder, c *functionCall) typedOperand {
 	if c.args[0].typ().Kind != schema.List {
 		panic(b.signatureError(c))

@@ -17,7 +17,7 @@ func bindLength(b *queryBinder, c *functionCall) typedOperand {
 	return typedOperand{e: b.makeCall(expr.Length, typeInt32, nil, e)}
 }
 
-// bindEnd is left() or right() with a constant number of characters; of a negative one all but so many.
+// bindEnd binds left() or right() with a constant number of characters. A negative number means all but that many.
 func bindEnd(b *queryBinder, c *functionCall) typedOperand {
 	text := b.argAs(c, 0, &typeString)
 	v := b.constantArg(c, 1, &typeInt32)
@@ -42,7 +42,7 @@ func bindEnd(b *queryBinder, c *functionCall) typedOperand {
 	}
 }
 
-// bindPosition is position(what IN text).
+// bindPosition binds position(what IN text).
 func bindPosition(b *queryBinder, c *functionCall) typedOperand {
 	args := b.textArgs(c)
 	return typedOperand{e: b.makeCall(expr.Position, typeInt32, nil, args[1], args[0])}
@@ -57,7 +57,7 @@ func bindTrim(b *queryBinder, c *functionCall) typedOperand {
 	return typedOperand{e: b.makeCall(expr.Trim, typeString, ends, args...)}
 }
 
-// bindConcat takes any types; a bool is t or f, and nulls are left out.
+// bindConcat binds concat(). It accepts any types, writes a bool as t or f, and skips nulls.
 func bindConcat(b *queryBinder, c *functionCall) typedOperand {
 	args := make([]expr.Expr, len(c.args))
 	for i, o := range c.args {
@@ -75,7 +75,7 @@ func bindConcat(b *queryBinder, c *functionCall) typedOperand {
 	return typedOperand{e: b.makeCall(expr.Concat, typeString, "skip", args...)}
 }
 
-// bindConvertFrom reads bytes as UTF-8, which a cast does, too.
+// bindConvertFrom binds convert_from, which reads bytes as UTF-8, like a cast.
 func bindConvertFrom(b *queryBinder, c *functionCall) typedOperand {
 	e := b.argAs(c, 0, &typeBinary)
 	v := b.constantArg(c, 1, &typeString)

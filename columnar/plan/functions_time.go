@@ -12,7 +12,7 @@ import (
 
 const microsPerDay = 24 * 3600 * 1_000_000
 
-// bindNow is the instant, or the day, at which the query began.
+// bindNow binds the instant or day at which the query began.
 func bindNow(b *queryBinder, c *functionCall) typedOperand {
 	if c.Func == "current_date" {
 		days := b.now / microsPerDay
@@ -24,7 +24,7 @@ func bindNow(b *queryBinder, c *functionCall) typedOperand {
 	return typedOperand{e: literal(&typeTimestamp, arrow.Timestamp(b.now))}
 }
 
-// timeFields are the parts of instants, by the names that PostgreSQL takes.
+// timeFields maps PostgreSQL's names to the fields of instants.
 var timeFields = map[string]string{
 	"microsecond": "microsecond", "microseconds": "microsecond", "us": "microsecond", "usec": "microsecond", "usecs": "microsecond",
 	"millisecond": "millisecond", "milliseconds": "millisecond", "ms": "millisecond", "msec": "millisecond", "msecs": "millisecond",
@@ -38,13 +38,13 @@ var timeFields = map[string]string{
 	"c": "century", "millennium": "millennium", "millennia": "millennium", "mil": "millennium", "mils": "millennium", "epoch": "epoch",
 }
 
-// fieldsWithout are the parts that values of a kind have not.
+// fieldsWithout are the fields that values of a kind lack.
 var fieldsWithout = map[schema.Kind]string{
 	schema.Date:     " microsecond millisecond second minute hour ",
 	schema.Interval: " dow isodow doy week isoyear ",
 }
 
-// timeField is the name of a part, a constant argument.
+// timeField returns the name of a field, which must be a constant argument.
 func (b *queryBinder) timeField(c *functionCall, i int, of *schema.Type) string {
 	v := b.constantArg(c, i, &typeString)
 	name := strings.ToLower(v.(string))
@@ -99,7 +99,7 @@ func bindDateTrunc(b *queryBinder, c *functionCall) typedOperand {
 	return typedOperand{e: b.makeCall(expr.DateTrunc, typeTimestamp, unit, e)}
 }
 
-// checkStride refuses bins of a length that is not constant or not positive.
+// checkStride rejects bins of a length that is not constant or not positive.
 func checkStride(b *queryBinder, c *functionCall) {
 	e := b.argAs(c, 0, &typeInterval)
 	l, ok := e.(*expr.Literal)

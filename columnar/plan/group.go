@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// MaxOutput is how many columns an answer has at most.
+	// MaxOutput is the maximum number of columns in a result.
 	MaxOutput = 10_000
-	// MaxKeys is how many keys groups have at most.
+	// MaxKeys is the maximum number of group keys.
 	MaxKeys = 100
-	// MaxAggregates is how many aggregates a query has at most.
+	// MaxAggregates is the maximum number of aggregates in a query.
 	MaxAggregates = 1000
 )
 
 // selectItem is an element of the SELECT list.
 type selectItem struct {
 	typedOperand
-	name string // empty: none that the text can use
+	name string // empty if the text can't refer to it
 }
 
 // bindOutputs binds the SELECT list, and groups if there are any.
@@ -58,7 +58,7 @@ func (b *queryBinder) bindOutputs(p *Plan, q *sql.Select) {
 	b.bindGroup(p, q, items)
 }
 
-// plainOrder refuses ORDER BY without groups.
+// plainOrder rejects ORDER BY without groups.
 func (b *queryBinder) plainOrder(q *sql.Select) {
 	if len(q.OrderBy) == 0 {
 		return
@@ -67,7 +67,7 @@ func (b *queryBinder) plainOrder(q *sql.Select) {
 		"ORDER BY is only supported with GROUP BY or aggregates"))
 }
 
-// bindGroup binds GROUP BY, HAVING and ORDER BY, and puts keys into the SELECT list.
+// bindGroup binds GROUP BY, HAVING and ORDER BY, and replaces keys in the SELECT list.
 func (b *queryBinder) bindGroup(p *Plan, q *sql.Select, items []selectItem) {
 	g := &Group{}
 	for _, e := range q.GroupBy {
@@ -105,7 +105,7 @@ func (b *queryBinder) bindGroup(p *Plan, q *sql.Select, items []selectItem) {
 	p.Group = g
 }
 
-// ordinalOf is the element of the SELECT list that an integer names, -1 if e is none.
+// ordinalOf returns the index of the SELECT element that an integer names, or -1 if e is not an integer.
 func (b *queryBinder) ordinalOf(e sql.Expr, clause string, n int) int {
 	switch e := e.(type) {
 	case *sql.Number:
@@ -120,7 +120,7 @@ func (b *queryBinder) ordinalOf(e sql.Expr, clause string, n int) int {
 	return -1
 }
 
-// aliasOf is the element of the SELECT list with a name, -1 if there is none.
+// aliasOf returns the index of the SELECT element with the name e, or -1 if there is none.
 func (b *queryBinder) aliasOf(e sql.Expr, items []selectItem) int {
 	n, ok := e.(*sql.Name)
 	if !ok || len(n.Parts) != 1 {
@@ -139,7 +139,7 @@ func (b *queryBinder) aliasOf(e sql.Expr, items []selectItem) int {
 	return found
 }
 
-// bindKey is an element of GROUP BY: the number of one of the SELECT list, a column, a name of the SELECT list, or an expression.
+// bindKey binds an element of GROUP BY: an ordinal of the SELECT list, a column, a name in the SELECT list, or an expression.
 func (b *queryBinder) bindKey(e sql.Expr, p *Plan, items []selectItem) typedOperand {
 	i := b.ordinalOf(e, "GROUP BY", len(p.Output))
 	if n, ok := e.(*sql.Name); ok && i < 0 && len(n.Parts) == 1 && b.findColumn(n.Parts[0]) < 0 {
@@ -158,7 +158,7 @@ func (b *queryBinder) bindKey(e sql.Expr, p *Plan, items []selectItem) typedOper
 	return typedOperand{e: items[i].e, pos: e.Pos()}
 }
 
-// orderKey is an element of ORDER BY: a number or a name of the SELECT list, or an expression over the columns.
+// orderKey binds an element of ORDER BY: an ordinal or name of the SELECT list, or an expression over the columns.
 func (b *queryBinder) orderKey(g *Group, e sql.Expr, p *Plan, items []selectItem) expr.Expr {
 	i := b.ordinalOf(e, "ORDER BY", len(p.Output))
 	if i < 0 {
@@ -175,7 +175,7 @@ func (b *queryBinder) orderKey(g *Group, e sql.Expr, p *Plan, items []selectItem
 	return r
 }
 
-// overGroups replaces what is a key by the key's column. What is left has to be of aggregates.
+// overGroups replaces keys by their columns. The remaining expression may only use aggregates.
 func (b *queryBinder) overGroups(g *Group, e expr.Expr) expr.Expr {
 	if i := indexOf(g.Keys, e); i >= 0 {
 		return &expr.Column{Name: KeyName(i), T: plainType(e.Type())}
@@ -200,7 +200,7 @@ func (b *queryBinder) overGroups(g *Group, e expr.Expr) expr.Expr {
 	return e
 }
 
-// placeOf is where the text names a column.
+// placeOf returns the position of a column's name in the text.
 func (b *queryBinder) placeOf(c *expr.Column) int {
 	for _, p := range b.positions {
 		if p.column == c {
@@ -210,7 +210,7 @@ func (b *queryBinder) placeOf(c *expr.Column) int {
 	return 0
 }
 
-// indexOf is the place of an expression among others, -1 if it is not there.
+// indexOf returns the index of an expression in a list, or -1 if it is not there.
 func indexOf(list []expr.Expr, e expr.Expr) int {
 	for i, o := range list {
 		if sameExpr(o, e) {
@@ -220,7 +220,7 @@ func indexOf(list []expr.Expr, e expr.Expr) int {
 	return -1
 }
 
-// sameExpr reports whether two expressions are written alike.
+// sameExpr reports whether two expressions have the same form.
 func sameExpr(a, b expr.Expr) bool {
 	if a == b {
 		return true

@@ -6,11 +6,11 @@ import (
 	"scribe/columnar/sql"
 )
 
-// uniqueNames gives out names that are unique: who has the answer (Arrow, data frames) finds columns by name. The number is the last that was
-// put after a name.
+// uniqueNames assigns unique names, because readers of the result (Arrow, data frames) look up columns by name. The value is the
+// last suffix number used for a name.
 type uniqueNames map[string]int
 
-// takeName returns a name, with _2, _3, ... after it if others have it.
+// takeName returns a name, with a suffix _2, _3, ... if it is taken.
 func (n uniqueNames) takeName(name string) string {
 	u := name
 	for n[u] > 0 {
@@ -21,7 +21,7 @@ func (n uniqueNames) takeName(name string) string {
 	return u
 }
 
-// itemName is the name of an element of the SELECT list: its alias, or what PostgreSQL takes; empty where that would be ?column?.
+// itemName returns the name of a SELECT element: its alias, or PostgreSQL's choice. It is empty where PostgreSQL uses ?column?.
 func itemName(it sql.Item) string {
 	if it.Alias != "" {
 		return it.Alias
@@ -30,7 +30,7 @@ func itemName(it sql.Item) string {
 	return name
 }
 
-// figureName is what PostgreSQL calls an expression; strong is a name that a cast does not replace.
+// figureName returns PostgreSQL's name for an expression. strong means that a cast does not replace the name.
 func figureName(e sql.Expr) (name string, strong bool) {
 	switch e := e.(type) {
 	case *sql.Name:
@@ -59,7 +59,7 @@ func figureName(e sql.Expr) (name string, strong bool) {
 	return "", false
 }
 
-// shortType is the name of a type as PostgreSQL names columns after it.
+// shortType returns the type name that PostgreSQL uses for columns.
 func shortType(t sql.Type) string {
 	switch t.Name {
 	case "boolean":

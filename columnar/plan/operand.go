@@ -10,17 +10,18 @@ import (
 	"scribe/columnar/value"
 )
 
-// typedOperand is a bound expression, with what is not decided about it yet.
+// typedOperand is a bound expression whose type may still be open.
 type typedOperand struct {
 	e   expr.Expr
 	pos int
-	// unknown: a text constant or NULL, which takes the type that its place asks for. It is a text until then.
+	// unknown marks a text constant or NULL, which takes the type that its context requires. Until then it is a text.
 	unknown bool
-	// number is a constant number as it is written, with its sign; it may become any type that has the value. Empty: no such constant.
+	// number is a constant number as written, with its sign. It may become any type that has the value. It is empty for other
+	// operands.
 	number string
 }
 
-// typ returns the operand's type, null for an unknown one.
+// typ returns the operand's type, or null for an unknown one.
 func (o *typedOperand) typ() *schema.Type {
 	if o.unknown {
 		return &typeNull
@@ -46,7 +47,7 @@ func isTrue(e expr.Expr) bool {
 	return isBool && value
 }
 
-// bindNumber is the operand for a constant number.
+// bindNumber returns the operand for a constant number.
 func (b *queryBinder) bindNumber(pos int, text string) typedOperand {
 	t, v, err := naturalType(text)
 	if err != nil {
@@ -55,8 +56,7 @@ func (b *queryBinder) bindNumber(pos int, text string) typedOperand {
 	return typedOperand{e: literal(&t, v), pos: pos, number: text}
 }
 
-// naturalType returns the type that a constant number has where nothing else is asked for: int32, int64, decimal, and float64 for what has
-// too many digits.
+// naturalType returns the default type of a constant number: int32, int64, decimal, or float64 if it has too many digits.
 func naturalType(text string) (schema.Type, any, error) {
 	if !strings.ContainsAny(text, ".eE") {
 		if v, err := value.ParseInt(text, 32); err == nil {
@@ -76,7 +76,7 @@ func naturalType(text string) (schema.Type, any, error) {
 	return typeFloat64, v, err
 }
 
-// countDigits counts the decimal digits of a number before the point and after it, and reports whether a decimal has room for them.
+// countDigits counts the decimal digits of a number before and after the point. It reports whether they fit in a decimal.
 func countDigits(text string) (whole, scale int32, ok bool) {
 	text = strings.TrimLeft(text, "+-")
 	mantissa, exponent := text, 0
@@ -96,7 +96,8 @@ func countDigits(text string) (whole, scale int32, ok bool) {
 	return int32(max(w, 0)), int32(max(s, 0)), true //nolint:gosec // at most 38
 }
 
-// numberAs returns a constant number as a value of a type, if it is exactly one. With loose a number with a point may be an integer.
+// numberAs returns a constant number as a value of a type, if the conversion is exact. With loose, a number with a point may be
+// an integer.
 func numberAs(text string, t *schema.Type, loose bool) (any, bool) {
 	switch t.Kind {
 	case schema.Int32, schema.Int64, schema.Uint64:
@@ -129,7 +130,7 @@ func numberAs(text string, t *schema.Type, loose bool) (any, bool) {
 	}
 }
 
-// wholeText writes a number that has no fraction as an integer.
+// wholeText returns a number without a fraction as the text of an integer.
 func wholeText(text string, whole, scale int32) (string, bool) {
 	v, err := value.ParseDecimal(text, max(1, whole+scale), scale)
 	if err != nil {
@@ -139,7 +140,7 @@ func wholeText(text string, whole, scale int32) (string, bool) {
 	return before, strings.Trim(after, "0") == ""
 }
 
-// readUnknown gives an unknown operand a type: its text is read as a value of it.
+// readUnknown gives an unknown operand a type and parses its text as a value of it.
 func (b *queryBinder) readUnknown(o typedOperand, t *schema.Type) typedOperand {
 	l := o.e.(*expr.Literal)
 	if l.Value == nil {
@@ -170,7 +171,7 @@ func (b *queryBinder) readUnknown(o typedOperand, t *schema.Type) typedOperand {
 	return typedOperand{e: literal(t, v), pos: o.pos}
 }
 
-// textIfUnknown makes a text of an unknown operand.
+// textIfUnknown turns an unknown operand into a text.
 func (b *queryBinder) textIfUnknown(o typedOperand) typedOperand {
 	if o.unknown {
 		return b.readUnknown(o, &typeString)
@@ -178,7 +179,7 @@ func (b *queryBinder) textIfUnknown(o typedOperand) typedOperand {
 	return o
 }
 
-// inputHint says what a constant of a type looks like.
+// inputHint returns an example of a constant of a type.
 func inputHint(t *schema.Type) string {
 	switch t.Kind {
 	case schema.Timestamp:
@@ -194,7 +195,7 @@ func inputHint(t *schema.Type) string {
 	}
 }
 
-// clipText cuts a text that a message quotes.
+// clipText shortens a text for quoting in a message.
 func clipText(s string) string {
 	if len(s) <= 64 {
 		return s
@@ -202,7 +203,7 @@ func clipText(s string) string {
 	return strings.ToValidUTF8(s[:60], "") + "..."
 }
 
-// convertTo converts an operand to a type that it is known to convert to.
+// convertTo converts an operand to a type. The caller has checked that the conversion exists.
 func (b *queryBinder) convertTo(o typedOperand, t *schema.Type) expr.Expr {
 	return b.convert(o, t, false)
 }
@@ -219,7 +220,7 @@ func (b *queryBinder) convert(o typedOperand, t *schema.Type, loose bool) expr.E
 	return b.castExpr(o.e, t)
 }
 
-// castExpr converts an expression; nothing is done to one that has the type.
+// castExpr casts an expression, unless it already has the type.
 func (b *queryBinder) castExpr(e expr.Expr, t *schema.Type) expr.Expr {
 	if e.Type().Equal(t) {
 		return e
@@ -227,8 +228,8 @@ func (b *queryBinder) castExpr(e expr.Expr, t *schema.Type) expr.Expr {
 	return b.makeCall(expr.Cast, plainType(t), nil, e)
 }
 
-// commonOf returns the type that operands have in common; at is one that does not fit the others. With loose, constants with a point may
-// be integers: in comparisons nothing is lost by that.
+// commonOf returns the common type of operands. at is the index of an operand that does not fit the others. With loose, constants
+// with a point may be integers, which loses nothing in comparisons.
 func (b *queryBinder) commonOf(loose bool, operands ...typedOperand) (t schema.Type, at int, ok bool) {
 	t = typeNull
 	for i := range operands {
@@ -259,7 +260,8 @@ func (b *queryBinder) commonOf(loose bool, operands ...typedOperand) (t schema.T
 	return t, 0, true
 }
 
-// widenDecimal makes a decimal type such that text constants among operands are what they say: '1.555' is not rounded to the other side's scale.
+// widenDecimal widens a decimal type so that text constants among operands keep their exact value: '1.555' is not rounded to the
+// other side's scale.
 func (b *queryBinder) widenDecimal(t schema.Type, operands []typedOperand) schema.Type {
 	for i := range operands {
 		l, ok := operands[i].e.(*expr.Literal)

@@ -28,7 +28,7 @@ func (b *queryBinder) bindLogic(e *sql.Logic) expr.Expr {
 }
 
 func (b *queryBinder) bindUnary(e *sql.Unary) typedOperand {
-	// A sign before a number is a part of it: -2147483648 is an integer.
+	// A sign before a number is part of it: -2147483648 is an integer.
 	if n, ok := e.X.(*sql.Number); ok && e.Op != sql.Not {
 		if e.Op == sql.Plus {
 			return b.bindNumber(e.At, n.Text)
@@ -78,7 +78,7 @@ func (b *queryBinder) bindBinary(e *sql.Binary) typedOperand {
 	return typedOperand{e: result, pos: e.At}
 }
 
-// comparisons are the operations of the operators.
+// comparisons maps comparison operators to operations.
 var comparisons = map[sql.BinaryOp]expr.Op{
 	sql.Eq: expr.Eq, sql.Ne: expr.Ne, sql.Lt: expr.Lt, sql.Le: expr.Le, sql.Gt: expr.Gt, sql.Ge: expr.Ge,
 	sql.IsDistinct: expr.IsDistinct, sql.IsNotDistinct: expr.IsNotDistinct,
@@ -97,7 +97,7 @@ func (b *queryBinder) mismatchError(pos int, operator string, l, r typedOperand)
 	return b.errorAt(pos, hint, "operator does not exist: %s %s %s", typeName(l.typ()), operator, typeName(r.typ()))
 }
 
-// bindComparison is a comparison; both sides are converted to the type that they have in common.
+// bindComparison binds a comparison. It converts both sides to their common type.
 func (b *queryBinder) bindComparison(pos int, op expr.Op, operator string, l, r typedOperand) expr.Expr {
 	t, _, ok := b.commonOf(true, l, r)
 	if !ok || isNested(t.Kind) {
@@ -119,7 +119,7 @@ func (b *queryBinder) bindComparison(pos int, op expr.Op, operator string, l, r 
 	return b.makeCall(op, typeBool, nil, le, re)
 }
 
-// bindConcatenation is || of texts; one side may be of any type that has a text.
+// bindConcatenation binds || of texts. One side may be of any type that can be written as text.
 func (b *queryBinder) bindConcatenation(e *sql.Binary, l, r typedOperand) expr.Expr {
 	lt, rt := l.typ(), r.typ()
 	texts := l.unknown || r.unknown || lt.Kind == schema.String || rt.Kind == schema.String
@@ -226,7 +226,7 @@ func (b *queryBinder) bindIs(e *sql.Is) expr.Expr {
 	return r
 }
 
-// makeTest is one of IS ...; of a constant it is one.
+// makeTest returns an IS test, or a constant if its operand is one.
 func (b *queryBinder) makeTest(op expr.Op, x expr.Expr) expr.Expr {
 	if l, ok := x.(*expr.Literal); ok {
 		return truthLiteral(l.Truth().Among(op.Info().Tests))
@@ -288,7 +288,7 @@ func (b *queryBinder) bindCase(e *sql.Case) typedOperand {
 	return typedOperand{e: b.makeCase(t, append(args, results[len(conds)])), pos: e.At}
 }
 
-// convertAlike converts operands to the type that they have in common.
+// convertAlike converts operands to their common type.
 func (b *queryBinder) convertAlike(of string, operands []typedOperand) (schema.Type, []expr.Expr) {
 	t, at, ok := b.commonOf(false, operands...)
 	if !ok {

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// MaxPattern is how long a regular expression is at most, in bytes.
+	// MaxPattern is the maximum length of a regular expression in bytes.
 	MaxPattern = 4096
-	// MaxProgram is how many instructions all regular expressions of a query have at most.
+	// MaxProgram is the maximum number of instructions of all regular expressions of a query.
 	MaxProgram = 20_000
 )
 
-// bindLike is [NOT] LIKE and ILIKE.
+// bindLike binds [NOT] LIKE and ILIKE.
 func (b *queryBinder) bindLike(e *sql.Like) expr.Expr {
 	both := b.bindAll(e.X, e.Pattern)
 	x, pattern := both[0], both[1]
@@ -60,7 +60,7 @@ func (b *queryBinder) bindLike(e *sql.Like) expr.Expr {
 	return r
 }
 
-// escapeOf is the character of ESCAPE, 0 for none. null says that it is the constant null.
+// escapeOf returns the ESCAPE character, or 0 for none. null reports that it is the constant null.
 func (b *queryBinder) escapeOf(e sql.Expr) (r rune, null bool) {
 	if e == nil {
 		return '\\', false
@@ -84,7 +84,7 @@ func (b *queryBinder) escapeOf(e sql.Expr) (r rune, null bool) {
 	return r, false
 }
 
-// bindMatch is ~, ~*, !~ and !~*.
+// bindMatch binds ~, ~*, !~ and !~*.
 func (b *queryBinder) bindMatch(e *sql.Binary, l, r typedOperand) expr.Expr {
 	x, textual := b.textOf(l)
 	pattern, ok := b.textOf(r)
@@ -102,7 +102,8 @@ func (b *queryBinder) bindMatch(e *sql.Binary, l, r typedOperand) expr.Expr {
 	return result
 }
 
-// makeMatch is whether a text has a match of a pattern. As in PostgreSQL a dot is any character, and ^ and $ are the text's ends.
+// makeMatch returns the test whether a text contains a match of a pattern. As in PostgreSQL, a dot matches any character, and ^
+// and $ are the ends of the text.
 func (b *queryBinder) makeMatch(x expr.Expr, pattern typedOperand, fold bool) expr.Expr {
 	flags := "(?s)"
 	if fold {
@@ -119,7 +120,7 @@ func (b *queryBinder) makeMatch(x expr.Expr, pattern typedOperand, fold bool) ex
 	return b.makeCall(expr.Match, typeBool, re, x)
 }
 
-// compileRegexp makes the program of a regular expression, after its size is known to be bounded.
+// compileRegexp compiles a regular expression after checking that its program size is bounded.
 func (b *queryBinder) compileRegexp(pos int, flags, text string) *regexp.Regexp {
 	if len(text) > MaxPattern {
 		panic(b.errorAt(pos, "", "the regular expression is %d bytes long, the limit is %d", len(text), MaxPattern))
@@ -150,7 +151,7 @@ func (b *queryBinder) invalidExpression(pos int, flags, text string, err error) 
 	return b.errorAt(pos, expressionHint(text), "invalid regular expression: %s", clipText(reason))
 }
 
-// expressionHint says what to write for what PostgreSQL has and RE2 has not.
+// expressionHint returns the alternative for a PostgreSQL feature that RE2 lacks.
 func expressionHint(text string) string {
 	for _, h := range []struct{ has, hint string }{
 		{`(?=`, "There is no look-ahead: use two expressions with AND."},
@@ -169,7 +170,7 @@ func expressionHint(text string) string {
 	return "The syntax is RE2's."
 }
 
-// countInstructions bounds the size of the program for a tree from above; it stops counting above MaxProgram.
+// countInstructions returns an upper bound of the program size for a tree. It stops counting above MaxProgram.
 func countInstructions(re *syntax.Regexp) int {
 	n := 2 + len(re.Rune)/8
 	if re.Op == syntax.OpLiteral {

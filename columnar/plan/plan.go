@@ -9,37 +9,38 @@ import (
 	"scribe/columnar/sql"
 )
 
-// MaxNodes is how many nodes the expressions of a plan have at most, counted as trees.
+// MaxNodes is the maximum number of expression nodes in a plan, counted as trees.
 const MaxNodes = 50_000
 
-// Options are what a plan depends on beside the text and the schema.
+// Options are the inputs of a plan other than the text and the schema.
 type Options struct {
-	// Now is what now() is; the time of the call if it is zero. Microseconds count.
+	// Now is the value of now(), in microseconds. Zero means the time of the call.
 	Now time.Time
 }
 
-// Plan is a query over one version of a schema. It is immutable, and shared by whoever runs the query.
+// Plan is a query over one version of a schema. It is immutable and may be shared.
 type Plan struct {
 	Schema   *schema.Schema
 	Category string
-	// Columns are the columns that the query needs, each once, in the order of Schema.Columns(). Of nested columns all is needed.
+	// Columns are the columns that the query needs, each once, in the order of Schema.Columns(). A nested column is needed as a
+	// whole.
 	Columns []schema.Column
-	// Where is what rows have to be, nil for all rows. A constant that is not true is the literal false.
+	// Where is the row filter; nil means all rows. A constant that is not true becomes the literal false.
 	Where expr.Expr
-	// Output are the columns of the answer; names are unique. With Group they are over its columns. A predicate has none.
+	// Output are the columns of the result, with unique names. With Group they refer to its columns. A predicate has none.
 	Output []Output
-	// Limit is how many rows the answer has at most, -1 for all.
+	// Limit is the maximum number of rows in the result, or -1 for all.
 	Limit int64
-	// Group says how rows become groups; nil without aggregation.
+	// Group is the aggregation; nil if there is none.
 	Group *Group
-	// EarlyStop says that a row may be given up as soon as Where is false on what is known of it: what is wrong with the rest of the row
+	// EarlyStop means that a row may be dropped as soon as Where is false on the part read so far: damage in the rest of the row
 	// can't make Where true. See docs/columnar/sql.md.
 	EarlyStop bool
 	// Text is the canonical text.
 	Text string
 }
 
-// Output is a column of the answer.
+// Output is a column of the result.
 type Output struct {
 	Name string
 	Expr expr.Expr
@@ -47,27 +48,27 @@ type Output struct {
 
 // Group is an aggregation. Its rows have the keys as columns $k0, $k1, ... and the aggregates as $a0, $a1, ...
 type Group struct {
-	// Keys are over the columns of the schema. Without keys there is one group, even of no rows.
+	// Keys are expressions over the columns of the schema. Without keys there is exactly one group, even for no rows.
 	Keys []expr.Expr
-	// Aggregates are computed of each group.
+	// Aggregates are computed per group.
 	Aggregates []Aggregate
-	// Having is over the columns of the group: what groups have to be, nil for all.
+	// Having filters groups, over the columns of the group; nil means all groups.
 	Having expr.Expr
-	// Order is the order of the answer, over the columns of the group; none is any order. Plan.Limit cuts after it.
+	// Order is the order of the result, over the columns of the group; empty means any order. Plan.Limit applies after it.
 	Order []Order
 }
 
-// Aggregate is a value computed of a group's rows.
+// Aggregate is a value computed from a group's rows.
 type Aggregate struct {
 	// Func is count, sum, min, max, avg, approx_count_distinct or approx_quantile.
 	Func string
-	// Arg is what is aggregated, over the columns of the schema; rows in which it is null do not count. nil is count(*).
+	// Arg is the argument, over the columns of the schema. Rows with a null argument do not count. nil means count(*).
 	Arg expr.Expr
-	// Filter is what rows have to be to count, nil for all.
+	// Filter selects the rows that count; nil means all.
 	Filter expr.Expr
-	// Distinct: equal values count once.
+	// Distinct means that equal values count once.
 	Distinct bool
-	// Params: of approx_quantile the share, from 0 to 1.
+	// Params holds parameters: for approx_quantile the quantile, from 0 to 1.
 	Params []float64
 	// T is the type of the result.
 	T schema.Type
@@ -80,10 +81,10 @@ type Order struct {
 	NullsFirst bool
 }
 
-// KeyName is the name of the column of the i-th key.
+// KeyName returns the name of the column of the i-th key.
 func KeyName(i int) string { return "$k" + strconv.Itoa(i) }
 
-// AggregateName is the name of the column of the i-th aggregate.
+// AggregateName returns the name of the column of the i-th aggregate.
 func AggregateName(i int) string { return "$a" + strconv.Itoa(i) }
 
 // Columns returns the columns of the groups: keys, then aggregates.
@@ -98,7 +99,7 @@ func (g *Group) Columns() []schema.Column {
 	return columns
 }
 
-// Bind gives a query its meaning over a schema. Errors are *[sql.Error].
+// Bind binds a query to a schema. Errors are of type *[sql.Error].
 func Bind(q *sql.Select, s *schema.Schema, o Options) (_ *Plan, err error) {
 	defer func() { err = errorOf(recover()) }()
 	b := newBinder(s, o, q.Errorf)
@@ -114,8 +115,8 @@ func Bind(q *sql.Select, s *schema.Schema, o Options) (_ *Plan, err error) {
 	return p, nil
 }
 
-// BindPredicate gives a condition its meaning over a schema. The plan has a Where and no Output; its Text is the condition's. Errors are
-// *[sql.Error].
+// BindPredicate binds a condition to a schema. The plan has a Where and no Output; its Text is the condition's. Errors are of
+// type *[sql.Error].
 func BindPredicate(q *sql.Predicate, s *schema.Schema, o Options) (_ *Plan, err error) {
 	defer func() { err = errorOf(recover()) }()
 	b := newBinder(s, o, q.Errorf)
@@ -125,7 +126,7 @@ func BindPredicate(q *sql.Predicate, s *schema.Schema, o Options) (_ *Plan, err 
 	return p, nil
 }
 
-// errorOf is what ended a panic as an error: the binder's functions throw an *sql.Error, as package sql's parser does.
+// errorOf returns the error of a recovered panic. Like package sql's parser, the binder's functions panic with an *sql.Error.
 func errorOf(thrown any) error {
 	switch e := thrown.(type) {
 	case nil:
@@ -137,7 +138,7 @@ func errorOf(thrown any) error {
 	}
 }
 
-// deriveRest works out what follows from the expressions.
+// deriveRest sets the fields of the plan that follow from its expressions.
 func (p *Plan) deriveRest(b *queryBinder) {
 	if isTrue(p.Where) {
 		p.Where = nil
@@ -182,13 +183,14 @@ func (p *Plan) neededColumns(all []schema.Column) []schema.Column {
 	return columns
 }
 
-// AtConsumer reports whether only a reader has the values of a column: they come from where a payload is, not from what is in it.
+// AtConsumer reports whether only a reader with the pointer knows a column: its value depends on the payload's position, not its
+// content.
 func AtConsumer(column string) bool {
 	return column == schema.ColumnPersisted || column == schema.ColumnShard || column == schema.ColumnOffset
 }
 
-// Pushdown returns the part of Where that can be evaluated where only payloads are known: the terms that name no column of [AtConsumer].
-// Every row of the answer satisfies it. nil if there is no such term.
+// Pushdown returns the part of Where that can be evaluated on payloads alone: the terms that name no column of [AtConsumer].
+// Every row of the result satisfies it. It is nil if there is no such term.
 func (p *Plan) Pushdown() expr.Expr {
 	var terms []expr.Expr
 	all := expr.Conjuncts(p.Where)

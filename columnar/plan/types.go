@@ -20,11 +20,11 @@ var (
 	typeInterval  = schema.Type{Kind: schema.Interval}
 )
 
-// freeScale is the scale of numeric without one where the value does not say it: converted from double precision and from texts.
+// freeScale is the scale of numeric without a given scale, if the value has none: when cast from double precision or text.
 const freeScale = 9
 
-// decimal returns a decimal type of so many digits before the point and after it, as far as there is room: at first for those before
-// it, but at least for keep after it.
+// decimal returns a decimal type with the given digits before and after the point. If they do not fit, the digits before the
+// point have priority, but at least keep digits remain after it.
 func decimal(whole, scale, keep int32) schema.Type {
 	if whole+scale > value.MaxPrecision {
 		scale = max(min(scale, keep), min(scale, value.MaxPrecision-whole))
@@ -32,7 +32,7 @@ func decimal(whole, scale, keep int32) schema.Type {
 	return schema.Type{Kind: schema.Decimal, Precision: max(1, min(whole+scale, value.MaxPrecision)), Scale: scale}
 }
 
-// decimalOf returns the decimal type that holds every value of a type of integers, or a decimal type itself.
+// decimalOf returns the decimal type that holds every value of an integer type, or a decimal type itself.
 func decimalOf(t *schema.Type) schema.Type {
 	switch t.Kind {
 	case schema.Int32:
@@ -52,19 +52,19 @@ func isNumeric(k schema.Kind) bool { return k >= schema.Int32 && k <= schema.Dec
 
 func isInteger(k schema.Kind) bool { return k >= schema.Int32 && k <= schema.Uint64 }
 
-// isNested reports whether values of the kind have parts.
+// isNested reports whether values of the kind have elements or fields.
 func isNested(k schema.Kind) bool {
 	return k == schema.List || k == schema.Struct || k == schema.Map
 }
 
-// plainType is the type without what says how it is stored.
+// plainType returns the type without its storage properties.
 func plainType(t *schema.Type) schema.Type {
 	return schema.Type{Kind: t.Kind, Precision: t.Precision, Scale: t.Scale, Elem: t.Elem, Fields: t.Fields}
 }
 
-// commonType returns the type that values of two types have in common, to which both sides of a comparison are cast: types are equal, both
-// numbers (int32, int64, decimal, float64 in that order; a uint64 with another type of integers is a decimal), or date and timestamp.
-// Nothing else is converted by itself.
+// commonType returns the common type of two types, to which both sides of a comparison are cast. It exists for equal types, for
+// numbers (int32, int64, decimal, float64 in that order; a uint64 with another integer type gives a decimal), and for date with
+// timestamp. Nothing else is converted implicitly.
 func commonType(a, b *schema.Type) (schema.Type, bool) {
 	switch {
 	case a.Kind == schema.Null:
@@ -84,20 +84,20 @@ func commonNumber(a, b *schema.Type) schema.Type {
 		return typeFloat64
 	}
 	if signed := a.Kind <= schema.Int64 && b.Kind <= schema.Int64; signed {
-		return typeInt64 // they are not equal
+		return typeInt64 // the types differ
 	}
 	da, db := decimalOf(a), decimalOf(b)
 	scale := max(da.Scale, db.Scale)
 	return decimal(max(da.Precision-da.Scale, db.Precision-db.Scale), scale, scale)
 }
 
-// isImplicit reports whether values of one type are taken for another without a cast in the text.
+// isImplicit reports whether a type converts to another without an explicit cast.
 func isImplicit(from, to *schema.Type) bool {
 	t, ok := commonType(from, to)
 	return ok && t.Kind == to.Kind
 }
 
-// typeName is what errors call a type: PostgreSQL's name, where it has one.
+// typeName returns the name of a type for errors: PostgreSQL's, if it has one.
 func typeName(t *schema.Type) string {
 	switch t.Kind {
 	case schema.Null:
@@ -127,7 +127,7 @@ func typeName(t *schema.Type) string {
 	}
 }
 
-// namedType returns the type that a text names. numeric without a scale takes its scale from what is cast.
+// namedType returns the type with a name. numeric without a scale takes its scale from the operand.
 func namedType(t sql.Type) schema.Type {
 	switch t.Name {
 	case "boolean":
@@ -178,7 +178,7 @@ func isCastable(from, to schema.Kind) bool {
 	}
 }
 
-// parseText reads a constant of a type from its text.
+// parseText parses a constant of a type from its text.
 func parseText(t *schema.Type, s string) (any, error) {
 	switch t.Kind {
 	case schema.Bool:

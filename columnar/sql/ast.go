@@ -4,17 +4,17 @@ package sql
 type Select struct {
 	Items   []Item
 	From    From
-	Where   Expr // nil: all
+	Where   Expr // nil means all rows
 	GroupBy []Expr
-	Having  Expr // nil: all
+	Having  Expr // nil means all groups
 	OrderBy []Order
-	Limit   int64 // -1: none
-	LimitAt int   // where the number is
+	Limit   int64 // -1 means no limit
+	LimitAt int   // position of the number
 
 	text string
 }
 
-// Predicate is a condition without a query around it.
+// Predicate is a condition without an enclosing query.
 type Predicate struct {
 	Where Expr
 
@@ -24,39 +24,39 @@ type Predicate struct {
 // Item is an element of the SELECT list.
 type Item struct {
 	At    int
-	Star  bool // *; Expr is nil
+	Star  bool // *; then Expr is nil
 	Expr  Expr
-	Alias string // empty: none
+	Alias string // empty if there is none
 }
 
-// From says what is read.
+// From names the source of a query.
 type From struct {
 	At int
-	// Category is the category's name; dotted identifiers are one name.
+	// Category is the category's name. Dotted identifiers are one name.
 	Category string
-	Alias    string // empty: none
+	Alias    string // empty if there is none
 }
 
 // Order is an element of ORDER BY.
 type Order struct {
 	Expr Expr
 	Desc bool
-	// Nulls says where nulls are; nulls are above everything else by default.
+	// Nulls says where nulls sort. By default they sort above all other values.
 	Nulls Nulls
 }
 
-// Nulls is where ORDER BY has nulls.
+// Nulls is the position of nulls in ORDER BY.
 type Nulls uint8
 
-// Places of nulls.
+// Positions of nulls.
 const (
 	NullsDefault Nulls = iota
 	NullsFirst
 	NullsLast
 )
 
-// Expr is an expression: one of the types below, as a pointer. Pos is the byte of the text that errors point at: the beginning of an
-// operand, the operator otherwise.
+// Expr is an expression: a pointer to one of the types below. Pos returns the byte offset for errors: the start of an operand,
+// otherwise the operator.
 type Expr interface{ Pos() int }
 
 type (
@@ -65,12 +65,12 @@ type (
 		At    int
 		Parts []string
 	}
-	// Number is a number without a sign, as it was written, without underscores.
+	// Number is a number without a sign, as written, without underscores.
 	Number struct {
 		At   int
 		Text string
 	}
-	// String is a text whose type its surroundings decide.
+	// String is a text constant whose type depends on its context.
 	String struct {
 		At    int
 		Value string
@@ -82,7 +82,7 @@ type (
 	}
 	// Null is NULL.
 	Null struct{ At int }
-	// Typed is a constant of a type: DATE '2024-02-03'.
+	// Typed is a constant with a type: DATE '2024-02-03'.
 	Typed struct {
 		At    int
 		Type  Type
@@ -126,7 +126,7 @@ type (
 		X         Expr
 		Not, Fold bool
 		Pattern   Expr
-		Escape    Expr // nil: the default
+		Escape    Expr // nil means the default
 	}
 	// Is is X IS [NOT] NULL, TRUE, FALSE or UNKNOWN.
 	Is struct {
@@ -140,12 +140,12 @@ type (
 		At      int
 		X, List Expr
 	}
-	// Case is a CASE, with Operand if that is compared with each When.
+	// Case is a CASE. If Operand is set, it is compared with each When.
 	Case struct {
 		At      int
-		Operand Expr // nil: the searched form
+		Operand Expr // nil for the searched form
 		Whens   []When
-		Else    Expr // nil: null
+		Else    Expr // nil means null
 	}
 	// Cast is CAST (X AS Type) or X::Type.
 	Cast struct {
@@ -153,15 +153,15 @@ type (
 		X    Expr
 		Type Type
 	}
-	// Call is a function's. Functions with a syntax of their own have their arguments in the order of that: extract (field, x), position
-	// (what, in), substring (x, from, for).
+	// Call is a function call. Functions with special syntax have their arguments in the order of that syntax: extract (field, x),
+	// position (what, in), substring (x, from, for).
 	Call struct {
 		At       int
 		Func     string
 		Star     bool // count(*)
 		Distinct bool
 		Args     []Expr
-		Filter   Expr // FILTER (WHERE ...); nil: none
+		Filter   Expr // FILTER (WHERE ...); nil if there is none
 	}
 	// Field is (X).Name.
 	Field struct {
@@ -179,29 +179,30 @@ type (
 // When is a branch of a CASE.
 type When struct{ Cond, Then Expr }
 
-// Type is a type's name in CAST.
+// Type is the name of a type in CAST.
 type Type struct {
 	At int
-	// Name is PostgreSQL's: boolean, integer, bigint, double precision, numeric, text, bytea, date, timestamptz, interval; and uint64.
+	// Name is the name in PostgreSQL: boolean, integer, bigint, double precision, numeric, text, bytea, date, timestamptz, interval;
+	// and uint64.
 	Name string
-	// Precision and Scale of numeric, -1 if there is none.
+	// Precision and Scale are those of numeric, or -1 if not given.
 	Precision, Scale int
 }
 
-// UnaryOp is an operator before its operand.
+// UnaryOp is a prefix operator.
 type UnaryOp uint8
 
-// Operators before their operand.
+// Prefix operators.
 const (
 	Not UnaryOp = iota + 1
 	Minus
 	Plus
 )
 
-// BinaryOp is an operator between its operands.
+// BinaryOp is an infix operator.
 type BinaryOp uint8
 
-// Operators between their operands.
+// Infix operators.
 const (
 	Eq BinaryOp = iota + 1
 	Ne
@@ -221,7 +222,7 @@ const (
 	Mul           // *
 	Div           // /
 	Mod           // %
-	operatorCount // of operators, plus one
+	operatorCount // number of operators plus one
 )
 
 var operatorTexts = [operatorCount]string{
@@ -229,13 +230,13 @@ var operatorTexts = [operatorCount]string{
 	Concat: "||", Match: "~", MatchFold: "~*", NotMatch: "!~", NotMatchFold: "!~*", Add: "+", Sub: "-", Mul: "*", Div: "/", Mod: "%",
 }
 
-// String returns the operator as it is written.
+// String returns the operator as written in SQL.
 func (o BinaryOp) String() string { return operatorTexts[o] }
 
-// IsWhat is what IS asks for.
+// IsWhat is the operand of IS.
 type IsWhat uint8
 
-// What IS asks for.
+// Operands of IS.
 const (
 	IsNull IsWhat = iota
 	IsTrue
@@ -245,59 +246,59 @@ const (
 
 var isTexts = [...]string{IsNull: "NULL", IsTrue: "TRUE", IsFalse: "FALSE", IsUnknown: "UNKNOWN"}
 
-// Pos returns where the expression is.
+// Pos returns the position of the expression.
 func (e *Name) Pos() int { return e.At }
 
-// Pos returns where the expression is.
+// Pos returns the position of the expression.
 func (e *Number) Pos() int { return e.At }
 
-// Pos returns where the expression is.
+// Pos returns the position of the expression.
 func (e *String) Pos() int { return e.At }
 
-// Pos returns where the expression is.
+// Pos returns the position of the expression.
 func (e *Bool) Pos() int { return e.At }
 
-// Pos returns where the expression is.
+// Pos returns the position of the expression.
 func (e *Null) Pos() int { return e.At }
 
-// Pos returns where the expression is.
+// Pos returns the position of the expression.
 func (e *Typed) Pos() int { return e.At }
 
-// Pos returns where the expression is.
+// Pos returns the position of the expression.
 func (e *Logic) Pos() int { return e.At }
 
-// Pos returns where the expression is.
+// Pos returns the position of the expression.
 func (e *Unary) Pos() int { return e.At }
 
-// Pos returns where the expression is.
+// Pos returns the position of the expression.
 func (e *Binary) Pos() int { return e.At }
 
-// Pos returns where the expression is.
+// Pos returns the position of the expression.
 func (e *In) Pos() int { return e.At }
 
-// Pos returns where the expression is.
+// Pos returns the position of the expression.
 func (e *Between) Pos() int { return e.At }
 
-// Pos returns where the expression is.
+// Pos returns the position of the expression.
 func (e *Like) Pos() int { return e.At }
 
-// Pos returns where the expression is.
+// Pos returns the position of the expression.
 func (e *Is) Pos() int { return e.At }
 
-// Pos returns where the expression is.
+// Pos returns the position of the expression.
 func (e *Any) Pos() int { return e.At }
 
-// Pos returns where the expression is.
+// Pos returns the position of the expression.
 func (e *Case) Pos() int { return e.At }
 
-// Pos returns where the expression is.
+// Pos returns the position of the expression.
 func (e *Cast) Pos() int { return e.At }
 
-// Pos returns where the expression is.
+// Pos returns the position of the expression.
 func (e *Call) Pos() int { return e.At }
 
-// Pos returns where the expression is.
+// Pos returns the position of the expression.
 func (e *Field) Pos() int { return e.At }
 
-// Pos returns where the expression is.
+// Pos returns the position of the expression.
 func (e *Index) Pos() int { return e.At }

@@ -1,6 +1,6 @@
 package sql
 
-// parseCall reads a function with arguments in parentheses, and what may follow those.
+// parseCall parses a function call with its arguments and the clauses after them.
 func (p *queryParser) parseCall() exprNode {
 	t := p.token()
 	e := &Call{At: t.pos, Func: t.text}
@@ -21,7 +21,7 @@ func (p *queryParser) parseCall() exprNode {
 	return p.parseAggregate(e, args)
 }
 
-// parseAggregate reads what may stand after the arguments of one.
+// parseAggregate parses the clauses that may follow the arguments of an aggregate.
 func (p *queryParser) parseAggregate(e *Call, operands []exprNode) exprNode {
 	if p.isWord("within") && p.tokenAhead(1).text == "group" {
 		panic(p.errorHere("Use approx_quantile(x, 0.5).", "WITHIN GROUP is not supported"))
@@ -39,7 +39,7 @@ func (p *queryParser) parseAggregate(e *Call, operands []exprNode) exprNode {
 	return p.nodeOver(e, operands...)
 }
 
-// parseSpecial reads the functions that have words between their arguments.
+// parseSpecial parses functions with keywords between their arguments.
 func (p *queryParser) parseSpecial() exprNode {
 	t := p.token()
 	p.i += 2
@@ -67,7 +67,7 @@ func (p *queryParser) parseExtract(t *queryToken) exprNode {
 	return p.parseLastArg(&Call{At: t.pos, Func: "extract", Args: []Expr{&String{At: f.pos, Value: f.text}}}, leafNode(nil))
 }
 
-// parseLastArg reads the last argument of a call, and the closing parenthesis.
+// parseLastArg parses the last argument of a call and the closing parenthesis.
 func (p *queryParser) parseLastArg(e *Call, others ...exprNode) exprNode {
 	n := p.parseNested()
 	e.Args = append(e.Args, n.e)
@@ -87,7 +87,7 @@ func (p *queryParser) parsePosition(t *queryToken) exprNode {
 	return p.nodeOver(&Call{At: t.pos, Func: "position", Args: []Expr{what.e, in.e}}, what, in)
 }
 
-// parseSubstring reads its arguments with commas, or with FROM and FOR in any order.
+// parseSubstring parses arguments with commas, or with FROM and FOR in any order.
 func (p *queryParser) parseSubstring(t *queryToken) exprNode {
 	x := p.parseNested()
 	if p.acceptSymbol(",") {
@@ -126,7 +126,7 @@ func (p *queryParser) substringOf(t *queryToken, x, from, length exprNode) exprN
 	return p.nodeOver(e, x, from, length)
 }
 
-// parseTrim reads [LEADING | TRAILING | BOTH] [characters] FROM x, or x [, characters]. It is btrim, ltrim or rtrim.
+// parseTrim parses [LEADING | TRAILING | BOTH] [characters] FROM x, or x [, characters]. The result is btrim, ltrim or rtrim.
 func (p *queryParser) parseTrim(t *queryToken) exprNode {
 	name := "btrim"
 	switch {

@@ -7,24 +7,24 @@ import (
 	"unicode/utf8"
 )
 
-// Error says what is wrong with a text, and where.
+// Error is an error in a query text, with its position.
 type Error struct {
-	// Pos is the byte of the text at which it is wrong, from 0.
+	// Pos is the byte offset of the error in the text, from 0.
 	Pos int
-	// Line and Column count from 1; columns are characters.
+	// Line and Column count from 1. Columns count characters.
 	Line, Column int
-	// Message is what is wrong, Hint what to do about it, empty if there is nothing to say.
+	// Message describes the error. Hint says what to do; it may be empty.
 	Message string
 	Hint    string
 
-	excerpt string // what is shown of the line
-	caret   int    // characters of the excerpt before the place
+	excerpt string // the displayed part of the line
+	caret   int    // characters of the excerpt before the error
 }
 
-// excerptLength is how many characters of a line an error shows.
+// excerptLength is the number of characters of a line that an error shows.
 const excerptLength = 120
 
-// newError returns an error at a byte of the text.
+// newError returns an error at a byte offset of the text.
 func newError(text string, pos int, message, hint string) *Error {
 	pos = min(max(pos, 0), len(text))
 	e := &Error{Pos: pos, Line: 1 + strings.Count(text[:pos], "\n"), Message: message, Hint: hint}
@@ -35,7 +35,7 @@ func newError(text string, pos int, message, hint string) *Error {
 	}
 	before := []rune(text[start:pos])
 	e.Column = 1 + len(before)
-	// A place far to the right is shown with what is around it.
+	// For a position far to the right, show its surroundings.
 	cut := ""
 	if len(before) > excerptLength/2 {
 		before = before[len(before)-excerptLength/2:]
@@ -57,7 +57,7 @@ func newError(text string, pos int, message, hint string) *Error {
 	return e
 }
 
-// Error returns the message, the line with a caret below the place, and the hint.
+// Error returns the message, the line with a caret under the error, and the hint.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.Message)
@@ -71,12 +71,12 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Errorf returns an error at a byte of the text that the query was parsed from.
+// Errorf returns an error at a byte offset of the query's text.
 func (q *Select) Errorf(pos int, hint, format string, args ...any) *Error {
 	return newError(q.text, pos, fmt.Sprintf(format, args...), hint)
 }
 
-// Errorf returns an error at a byte of the text that the predicate was parsed from.
+// Errorf returns an error at a byte offset of the predicate's text.
 func (p *Predicate) Errorf(pos int, hint, format string, args ...any) *Error {
 	return newError(p.text, pos, fmt.Sprintf(format, args...), hint)
 }

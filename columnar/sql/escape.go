@@ -6,10 +6,10 @@ import (
 	"unicode/utf8"
 )
 
-// simpleEscapes are the letters that stand for a control character after a backslash in E'...'.
+// simpleEscapes maps letters after a backslash in E'...' to control characters.
 var simpleEscapes = map[byte]byte{'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
-// scanEscaped reads E'...'; the current byte is the quote.
+// scanEscaped reads E'...'. The current byte is the quote.
 func (l *queryLexer) scanEscaped(from int) {
 	l.pos++
 	var b strings.Builder
@@ -37,7 +37,7 @@ func (l *queryLexer) scanEscaped(from int) {
 	}
 }
 
-// scanEscape reads what begins with a backslash.
+// scanEscape reads an escape sequence that begins with a backslash.
 func (l *queryLexer) scanEscape(b *strings.Builder) {
 	from, c := l.pos, l.byteAt(1)
 	l.pos += 2
@@ -47,7 +47,7 @@ func (l *queryLexer) scanEscape(b *strings.Builder) {
 		for n < 3 && l.byteAt(n-1) >= '0' && l.byteAt(n-1) <= '7' {
 			n++
 		}
-		v, _ := strconv.ParseUint(l.text[from+1:from+1+n], 8, 16) // digits, as checked
+		v, _ := strconv.ParseUint(l.text[from+1:from+1+n], 8, 16) // only digits, as checked
 		l.pos = from + 1 + n
 		b.WriteByte(byte(v))
 	case c == 'x' && isHex(l.byteAt(0)):
@@ -55,7 +55,7 @@ func (l *queryLexer) scanEscape(b *strings.Builder) {
 		if isHex(l.byteAt(1)) {
 			n = 2
 		}
-		v, _ := strconv.ParseUint(l.text[l.pos:l.pos+n], 16, 8) // digits, as checked
+		v, _ := strconv.ParseUint(l.text[l.pos:l.pos+n], 16, 8) // only digits, as checked
 		l.pos += n
 		b.WriteByte(byte(v))
 	case c == 'u', c == 'U':
@@ -67,7 +67,7 @@ func (l *queryLexer) scanEscape(b *strings.Builder) {
 			panic(l.errorAt(from, "invalid Unicode escape", "Unicode escapes are \\uXXXX or \\UXXXXXXXX."))
 		}
 		v, err := strconv.ParseUint(l.text[l.pos:l.pos+n], 16, 32)
-		if err != nil || !utf8.ValidRune(rune(v)) { // more than 31 bits are negative, and no rune either
+		if err != nil || !utf8.ValidRune(rune(v)) { // more than 31 bits become negative, which is not a valid rune either
 			panic(l.errorAt(from, "invalid Unicode escape", "Unicode escapes are \\uXXXX or \\UXXXXXXXX."))
 		}
 		l.pos += n

@@ -1,21 +1,21 @@
 package sql
 
-// keywordClass is what a word may be besides itself.
+// keywordClass restricts the use of a word as a name.
 type keywordClass uint8
 
 const (
-	notColumn keywordClass = 1 << 0 // no name of a column or category without quotes
-	notBare   keywordClass = 1 << 1 // no alias without AS
-	special   keywordClass = 1 << 2 // has a syntax of its own: quoted in canonical text to be safe
+	notColumn keywordClass = 1 << 0 // not a column or category name without quotes
+	notBare   keywordClass = 1 << 1 // not an alias without AS
+	special   keywordClass = 1 << 2 // has special syntax: quoted in canonical text to be safe
 )
 
 func (k keywordClass) noColumn() bool    { return k&notColumn != 0 }
 func (k keywordClass) noBareAlias() bool { return k&notBare != 0 }
 
-// keywords has PostgreSQL's reserved words, and those that have a syntax of their own.
+// keywords contains PostgreSQL's reserved words and the words with special syntax.
 var keywords = func() map[string]keywordClass {
 	m := map[string]keywordClass{}
-	// Reserved, or the name of a function or type only.
+	// Reserved, or only the name of a function or type.
 	for _, w := range []string{
 		"all", "analyse", "analyze", "and", "any", "array", "as", "asc", "asymmetric", "authorization", "binary", "both", "case", "cast",
 		"check", "collate", "collation", "column", "concurrently", "constraint", "create", "cross", "current_catalog", "current_date",
@@ -28,13 +28,13 @@ var keywords = func() map[string]keywordClass {
 	} {
 		m[w] = notColumn | notBare | special
 	}
-	// Names of columns, but no alias without AS: what may follow an expression.
+	// Allowed as column names, but not as aliases without AS, because they may follow an expression.
 	for _, w := range []string{
 		"between", "day", "escape", "filter", "hour", "minute", "month", "over", "second", "within", "without", "year", "at", "nulls",
 	} {
 		m[w] = notBare
 	}
-	// Names of columns with a syntax of their own.
+	// Column names with special syntax.
 	for _, w := range []string{
 		"between", "bigint", "bit", "boolean", "char", "character", "coalesce", "dec", "decimal", "double", "exists", "extract", "float", "greatest",
 		"grouping", "int", "integer", "interval", "least", "national", "nchar", "none", "nullif", "numeric", "overlay", "position", "precision",

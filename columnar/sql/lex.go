@@ -6,32 +6,32 @@ import (
 	"unicode/utf8"
 )
 
-// tokenKind is what a token is.
+// tokenKind is the kind of a token.
 type tokenKind uint8
 
 const (
 	end    tokenKind = iota
-	word             // an identifier or a keyword without quotes; text is in lower case
-	quoted           // an identifier in quotes; text is what they stand for
+	word             // an identifier or keyword without quotes; text is in lower case
+	quoted           // an identifier in quotes; text is its value
 	str              // a text constant; text is its value
-	number           // text is as it was written, without underscores
+	number           // text is the number as written, without underscores
 	symbol           // an operator or punctuation
 )
 
 type queryToken struct {
 	kind tokenKind
-	pos  int // of the first byte
-	end  int // after the last byte
+	pos  int // offset of the first byte
+	end  int // offset after the last byte
 	text string
 }
 
 const (
 	classSpace  = 1 << 0
-	classStart  = 1 << 1 // may begin an identifier
-	classIdent  = 1 << 2 // may follow in one
+	classStart  = 1 << 1 // may start an identifier
+	classIdent  = 1 << 2 // may continue an identifier
 	classDigit  = 1 << 3
-	classOp     = 1 << 4 // part of operators
-	classOpSign = 1 << 5 // lets an operator end in + or -
+	classOp     = 1 << 4 // part of an operator
+	classOpSign = 1 << 5 // allows an operator to end in + or -
 	classSelf   = 1 << 6 // a token by itself
 	classUpper  = 1 << 7
 )
@@ -67,7 +67,7 @@ type queryLexer struct {
 	tokens []queryToken
 }
 
-// tokenize cuts a text. The last token is the end.
+// tokenize splits a text into tokens. The last token marks the end.
 func tokenize(text string) []queryToken {
 	if len(text) > MaxText {
 		panic(newError("", 0, "query text is "+strconv.Itoa(len(text))+" bytes long, the limit is "+strconv.Itoa(MaxText), ""))
@@ -105,7 +105,7 @@ func (l *queryLexer) errorAt(pos int, message, hint string) *Error {
 	return newError(l.text, pos, message, hint)
 }
 
-// byteAt returns the byte i after the current one, 0 after the end.
+// byteAt returns the byte at offset i from the current one, or 0 after the end.
 func (l *queryLexer) byteAt(i int) byte {
 	if l.pos+i < len(l.text) {
 		return l.text[l.pos+i]
@@ -113,7 +113,7 @@ func (l *queryLexer) byteAt(i int) byte {
 	return 0
 }
 
-// skipBlanks passes blanks and comments.
+// skipBlanks skips blanks and comments.
 func (l *queryLexer) skipBlanks() {
 	for l.pos < len(l.text) {
 		switch c := l.text[l.pos]; {
@@ -133,7 +133,7 @@ func (l *queryLexer) skipBlanks() {
 	}
 }
 
-// skipBlock passes a comment in slashes and asterisks; they nest.
+// skipBlock skips a /* */ comment. Comments nest.
 func (l *queryLexer) skipBlock() {
 	from, depth := l.pos, 0
 	for l.pos < len(l.text) {
@@ -154,7 +154,7 @@ func (l *queryLexer) skipBlock() {
 	panic(l.errorAt(from, "unterminated /* comment", ""))
 }
 
-// scanToken reads a token that begins at the current byte.
+// scanToken reads the token at the current byte.
 func (l *queryLexer) scanToken() {
 	from, c := l.pos, l.text[l.pos]
 	switch {
@@ -191,7 +191,7 @@ func (l *queryLexer) scanToken() {
 	}
 }
 
-// isPrefixed reports whether a constant of bits, a national one or one with Unicode escapes begins here.
+// isPrefixed reports whether a bit string, a national string or a string with Unicode escapes starts here.
 func (l *queryLexer) isPrefixed(c byte) bool {
 	switch c {
 	case 'b', 'B', 'x', 'X', 'n', 'N':
@@ -202,7 +202,7 @@ func (l *queryLexer) isPrefixed(c byte) bool {
 	return false
 }
 
-// scanIdentifier reads one without quotes. Letters of ASCII become small.
+// scanIdentifier reads an identifier without quotes. ASCII letters become lower case.
 func (l *queryLexer) scanIdentifier() {
 	from, upper := l.pos, uint8(0)
 	for l.pos < len(l.text) && classes[l.text[l.pos]]&classIdent != 0 {
@@ -239,7 +239,7 @@ func (l *queryLexer) scanQuoted() {
 	l.addToken(quoted, from, text)
 }
 
-// scanUntil reads what is between the quotes that begin here; two of them stand for one.
+// scanUntil reads the text between the quotes that start here. A doubled quote stands for one.
 func (l *queryLexer) scanUntil(quote byte) (string, bool) {
 	l.pos++
 	from, double := l.pos, false
@@ -290,8 +290,8 @@ func (l *queryLexer) scanDollar() {
 	l.addToken(str, from, body[:n])
 }
 
-// scanOperator reads the longest operator. One of several characters ends in + or - only if it has a character that arithmetic and
-// comparisons have not, so that a=-1 needs no blank.
+// scanOperator reads the longest operator. An operator of several characters ends in + or - only if it contains a character that
+// arithmetic and comparison operators lack, so a=-1 needs no blank.
 func (l *queryLexer) scanOperator() {
 	from, sign := l.pos, uint8(0)
 	for l.pos < len(l.text) {
@@ -314,7 +314,7 @@ func (l *queryLexer) scanOperator() {
 	l.addToken(symbol, from, text)
 }
 
-// scanNumber reads a number: decimal with a point and an exponent, or an integer with 0x, 0o or 0b.
+// scanNumber reads a number: a decimal with point and exponent, or an integer with 0x, 0o or 0b.
 func (l *queryLexer) scanNumber() {
 	from := l.pos
 	if l.byteAt(0) == '0' {
@@ -356,7 +356,7 @@ func (l *queryLexer) scanNumber() {
 	l.addToken(number, from, strings.ReplaceAll(l.text[from:l.pos], "_", ""))
 }
 
-// scanDigits passes digits with single underscores between them, and reports whether those are so.
+// scanDigits skips digits with single underscores between them. It reports whether the underscores are valid.
 func (l *queryLexer) scanDigits() bool {
 	for {
 		for classes[l.byteAt(0)]&classDigit != 0 {
@@ -372,7 +372,7 @@ func (l *queryLexer) scanDigits() bool {
 	}
 }
 
-// scanBased reads an integer of another base. It is a number like those in decimal from here on.
+// scanBased reads an integer of another base and converts it to decimal.
 func (l *queryLexer) scanBased(from, base int) {
 	l.pos += 2
 	for classes[l.byteAt(0)]&classIdent != 0 {
@@ -385,7 +385,7 @@ func (l *queryLexer) scanBased(from, base int) {
 	l.addToken(number, from, strconv.FormatUint(v, 10))
 }
 
-// shortenText cuts a text that is quoted in a message.
+// shortenText shortens a text for quoting in a message.
 func shortenText(s string) string {
 	if len(s) <= 64 {
 		return s

@@ -7,25 +7,26 @@ import (
 	"scribe/columnar/near"
 )
 
-// Bounds of a text.
+// Bounds of a query text.
 const (
-	// MaxText is how long a text is at most, in bytes.
+	// MaxText is the maximum length of a text in bytes.
 	MaxText = 64 << 10
-	// MaxDepth is how deep expressions nest at most: parentheses, operands and chains of operators that associate to one side.
+	// MaxDepth is the maximum nesting depth of expressions: parentheses, operands and chains of operators that associate to one
+	// side.
 	MaxDepth = 100
-	// MaxList is how many elements an IN list has at most.
+	// MaxList is the maximum number of elements in an IN list.
 	MaxList = 10_000
 )
 
-// Parse reads a query. Errors are *[Error].
+// Parse parses a query. Errors are of type *[Error].
 func Parse(text string) (*Select, error) { return parseText(text, (*queryParser).parseQuery) }
 
-// ParsePredicate reads a condition, what stands after WHERE. Errors are *[Error].
+// ParsePredicate parses a condition, as after WHERE. Errors are of type *[Error].
 func ParsePredicate(text string) (*Predicate, error) {
 	return parseText(text, (*queryParser).parsePredicate)
 }
 
-// parseText reads a text by a rule. The lexer and the rules panic with an *Error, which ends here.
+// parseText parses a text by a grammar rule. The lexer and the rules panic with an *Error, which parseText recovers.
 func parseText[T any](text string, rule func(p *queryParser) T) (tree T, err error) {
 	defer func() {
 		switch e := recover().(type) {
@@ -48,13 +49,13 @@ type queryParser struct {
 
 func (p *queryParser) token() *queryToken { return &p.tokens[p.i] }
 
-// tokenAhead returns the token n after the current one, the end after the last.
+// tokenAhead returns the token n after the current one, or the end token.
 func (p *queryParser) tokenAhead(n int) *queryToken { return &p.tokens[min(p.i+n, len(p.tokens)-1)] }
 
 func (p *queryParser) isWord(w string) bool   { t := p.token(); return t.kind == word && t.text == w }
 func (p *queryParser) isSymbol(s string) bool { t := p.token(); return t.kind == symbol && t.text == s }
 
-// acceptWord passes a keyword if it is next.
+// acceptWord skips the next token if it is the keyword w.
 func (p *queryParser) acceptWord(w string) bool {
 	if p.isWord(w) {
 		p.i++
@@ -63,7 +64,7 @@ func (p *queryParser) acceptWord(w string) bool {
 	return false
 }
 
-// acceptSymbol passes a symbol if it is next.
+// acceptSymbol skips the next token if it is the symbol s.
 func (p *queryParser) acceptSymbol(s string) bool {
 	if p.isSymbol(s) {
 		p.i++
@@ -84,7 +85,7 @@ func (p *queryParser) expectSymbol(s string) {
 	}
 }
 
-// syntaxError is the error that the current token fits nowhere.
+// syntaxError returns the error for an unexpected current token.
 func (p *queryParser) syntaxError(hint string) *Error {
 	t := p.token()
 	if t.kind == word && unsupported[t.text] != "" {
@@ -110,7 +111,7 @@ func (p *queryParser) errorAt(pos int, hint, message string) *Error {
 	return newError(p.text, pos, message, hint)
 }
 
-// enterLevel counts a level of nesting; leave takes it back.
+// enterLevel enters a level of nesting; leaveLevel leaves it.
 func (p *queryParser) enterLevel(pos int) {
 	if p.depth++; p.depth > MaxDepth {
 		panic(p.errorAt(pos, "A long chain of ANDs, of ORs or of arguments is no nesting.", "expressions nest deeper than "+strconv.Itoa(MaxDepth)+" levels"))
@@ -119,7 +120,7 @@ func (p *queryParser) enterLevel(pos int) {
 
 func (p *queryParser) leaveLevel() { p.depth-- }
 
-// parsePredicate reads a whole text that is a condition.
+// parsePredicate parses a whole text as a condition.
 func (p *queryParser) parsePredicate() *Predicate {
 	if p.isWord("where") {
 		panic(p.errorHere("Leave out the word WHERE: a filter is the condition alone.", "a filter is a condition"))
@@ -129,7 +130,7 @@ func (p *queryParser) parsePredicate() *Predicate {
 	return &Predicate{Where: where, text: p.text}
 }
 
-// parseQuery reads a whole text.
+// parseQuery parses a whole text as a query.
 func (p *queryParser) parseQuery() *Select {
 	if p.token().kind == end {
 		panic(p.errorHere("A query is SELECT ... FROM category.", "the query is empty"))
@@ -149,7 +150,7 @@ func (p *queryParser) parseQuery() *Select {
 	return q
 }
 
-// parseVerb passes SELECT, and says of other statements that there are none.
+// parseVerb skips SELECT and rejects other statements.
 func (p *queryParser) parseVerb() {
 	t := p.token()
 	if !p.acceptWord("select") {
@@ -196,7 +197,7 @@ func (p *queryParser) parseItem() Item {
 	return Item{At: t.pos, Expr: e, Alias: p.parseAlias()}
 }
 
-// parseAlias reads [AS] name, if there is one.
+// parseAlias parses an optional [AS] name.
 func (p *queryParser) parseAlias() string {
 	t := p.token()
 	if p.acceptWord("as") {
@@ -214,7 +215,7 @@ func (p *queryParser) parseAlias() string {
 	return ""
 }
 
-// parseFrom reads FROM and the category.
+// parseFrom parses FROM and the category.
 func (p *queryParser) parseFrom(q *Select) {
 	if !p.acceptWord("from") {
 		if p.token().kind == end || p.isSymbol(";") {
@@ -237,7 +238,7 @@ func (p *queryParser) parseFrom(q *Select) {
 	p.otherSources()
 }
 
-// missingFrom is the hint for a query in which something else is where FROM should be.
+// missingFrom returns the hint for a query without FROM at its place.
 func (p *queryParser) missingFrom(q *Select) string {
 	if alias := q.Items[len(q.Items)-1].Alias; alias != "" {
 		if len(near.Names(alias, []string{"from"})) > 0 {
@@ -247,7 +248,7 @@ func (p *queryParser) missingFrom(q *Select) string {
 	return "expected FROM"
 }
 
-// parseCategory reads identifiers with dots between them.
+// parseCategory parses identifiers separated by dots.
 func (p *queryParser) parseCategory() string {
 	var parts []string
 	for more := true; more; more = p.acceptSymbol(".") {
@@ -267,7 +268,7 @@ func (p *queryParser) parseCategory() string {
 	return strings.Join(parts, ".")
 }
 
-// nameError is the error that a name was expected; a reserved word needs quotes.
+// nameError returns the error for a missing name. A reserved word needs quotes.
 func (p *queryParser) nameError(what string) *Error {
 	if t := p.token(); t.kind == word {
 		return p.syntaxError("\"" + t.text + "\" is a reserved word; as the name of a " + what + " it has to be in double quotes")
@@ -275,7 +276,7 @@ func (p *queryParser) nameError(what string) *Error {
 	return p.syntaxError("expected the name of a " + what)
 }
 
-// otherSources says of a second source that there is none.
+// otherSources rejects a second source.
 func (p *queryParser) otherSources() {
 	t := p.token()
 	if p.isSymbol(",") {
@@ -292,7 +293,7 @@ func (p *queryParser) otherSources() {
 	}
 }
 
-// parseGrouping reads GROUP BY and HAVING.
+// parseGrouping parses GROUP BY and HAVING.
 func (p *queryParser) parseGrouping(q *Select) {
 	if p.acceptWord("group") {
 		p.expectWord("by")
@@ -308,7 +309,7 @@ func (p *queryParser) parseGrouping(q *Select) {
 	}
 }
 
-// parseOrdering reads ORDER BY and LIMIT.
+// parseOrdering parses ORDER BY and LIMIT.
 func (p *queryParser) parseOrdering(q *Select) {
 	if p.isWord("window") {
 		panic(p.errorHere("Windows of time are keys: GROUP BY date_bin('5 minutes', _time, '2000-01-01').", "WINDOW is not supported"))
@@ -367,7 +368,7 @@ func (p *queryParser) parseLimit(q *Select) {
 	}
 }
 
-// unsupported are the words after a query that PostgreSQL has and this language has not, with what to do instead.
+// unsupported maps words after a query that PostgreSQL supports and this language does not to a hint.
 var unsupported = map[string]string{
 	"union":     "Run two queries.",
 	"intersect": "Run two queries.",
@@ -382,7 +383,7 @@ var unsupported = map[string]string{
 	"overlaps":  "Compare the ends.",
 }
 
-// parseEnd passes the end of the text.
+// parseEnd checks for the end of the text.
 func (p *queryParser) parseEnd() {
 	p.acceptSymbol(";")
 	t := p.token()

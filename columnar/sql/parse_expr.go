@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// Precedence of operators, from the one that binds least; PostgreSQL's.
+// Operator precedence as in PostgreSQL, lowest first.
 const (
 	precOr      = 1
 	precAnd     = 2
 	precNot     = 3
 	precIs      = 4
-	precCompare = 5 // does not associate
-	precLike    = 6 // IN, BETWEEN, LIKE, ILIKE; does not associate
+	precCompare = 5 // non-associative
+	precLike    = 6 // IN, BETWEEN, LIKE, ILIKE; non-associative
 	precOther   = 7 // || and regular expressions
 	precAdd     = 8
 	precMul     = 9
@@ -29,7 +29,7 @@ var precedences = [operatorCount]int{
 	Add: precAdd, Sub: precAdd, Mul: precMul, Div: precMul, Mod: precMul,
 }
 
-// operators are those that are symbols, by what is written.
+// operators maps symbols to operators.
 var operators = func() map[string]BinaryOp {
 	m := make(map[string]BinaryOp, operatorCount)
 	for op := Eq; op < operatorCount; op++ {
@@ -38,7 +38,7 @@ var operators = func() map[string]BinaryOp {
 	return m
 }()
 
-// exprNode is an expression while it is parsed, with the height of its tree: one for a leaf.
+// exprNode is a parsed expression with the height of its tree, which is one for a leaf.
 type exprNode struct {
 	e      Expr
 	height int
@@ -46,7 +46,7 @@ type exprNode struct {
 
 func leafNode(e Expr) exprNode { return exprNode{e, 1} }
 
-// nodeOver returns e as a node above others, which e has as its operands.
+// nodeOver returns e as the parent node of its operands.
 func (p *queryParser) nodeOver(e Expr, operands ...exprNode) exprNode {
 	height := 0
 	for _, o := range operands {
@@ -59,22 +59,22 @@ func (p *queryParser) nodeOver(e Expr, operands ...exprNode) exprNode {
 	return exprNode{e, height + 1}
 }
 
-// parseExpr reads an expression.
+// parseExpr parses an expression.
 func (p *queryParser) parseExpr() Expr {
 	return p.parseNested().e
 }
 
-// parseNested reads an expression within another one.
+// parseNested parses an expression within another one.
 func (p *queryParser) parseNested() exprNode {
 	p.enterLevel(p.token().pos)
 	defer p.leaveLevel()
 	return p.parseBinary(precOr)
 }
 
-// parseBinary reads an expression of operators that bind at least as much as prec.
+// parseBinary parses an expression of operators with precedence prec or higher.
 func (p *queryParser) parseBinary(prec int) exprNode {
 	left := p.parsePrefix(prec)
-	last := 0 // of an operator that does not associate
+	last := 0 // precedence of the last non-associative operator
 	for {
 		t := p.token()
 		found := p.infixPrecedence(t)
@@ -109,7 +109,7 @@ func (p *queryParser) parseBinary(prec int) exprNode {
 	}
 }
 
-// infixPrecedence returns the precedence of the operator that a token begins, 0 for none.
+// infixPrecedence returns the precedence of the operator that starts with a token, or 0 if there is none.
 func (p *queryParser) infixPrecedence(t *queryToken) int {
 	if t.kind == symbol {
 		return precedences[operators[t.text]]
@@ -137,7 +137,7 @@ func (p *queryParser) infixPrecedence(t *queryToken) int {
 	return 0
 }
 
-// parseLogic reads the terms of an AND or OR. Terms that are one themselves, in parentheses, become terms of this one.
+// parseLogic parses the terms of an AND or OR. Parenthesized terms with the same operator are merged into this one.
 func (p *queryParser) parseLogic(first exprNode, prec int) exprNode {
 	keyword, or := "and", prec == precOr
 	if or {
@@ -159,7 +159,7 @@ func (p *queryParser) parseLogic(first exprNode, prec int) exprNode {
 	return p.nodeOver(e, terms...)
 }
 
-// parseOperator reads an operator of symbols and its right operand.
+// parseOperator parses a symbolic operator and its right operand.
 func (p *queryParser) parseOperator(left exprNode, t *queryToken) exprNode {
 	op := operators[t.text]
 	p.i++
@@ -170,7 +170,7 @@ func (p *queryParser) parseOperator(left exprNode, t *queryToken) exprNode {
 	return p.nodeOver(&Binary{At: t.pos, Op: op, L: left.e, R: right.e}, left, right)
 }
 
-// parseAny reads = ANY (list); the current token is ANY.
+// parseAny parses = ANY (list). The current token is ANY.
 func (p *queryParser) parseAny(left exprNode, op BinaryOp, t *queryToken) exprNode {
 	if p.isWord("all") || op != Eq {
 		panic(p.errorAt(t.pos, "Write x = ANY (list), NOT (x = ANY (list)), or x IN (...).", "only = ANY is supported"))
@@ -184,7 +184,7 @@ func (p *queryParser) parseAny(left exprNode, op BinaryOp, t *queryToken) exprNo
 	return p.nodeOver(&Any{At: t.pos, X: left.e, List: list.e}, left, list)
 }
 
-// parseIs reads IS and what follows, ISNULL and NOTNULL. distinct says that it was a comparison.
+// parseIs parses IS and its operand, ISNULL and NOTNULL. distinct is true for IS [NOT] DISTINCT FROM, which is a comparison.
 func (p *queryParser) parseIs(left exprNode) (n exprNode, distinct bool) {
 	t := p.token()
 	p.i++
@@ -216,7 +216,7 @@ func (p *queryParser) parseIs(left exprNode) (n exprNode, distinct bool) {
 	return p.nodeOver(e, left), false
 }
 
-// parseMembership reads [NOT] IN, BETWEEN, LIKE or ILIKE.
+// parseMembership parses [NOT] IN, BETWEEN, LIKE or ILIKE.
 func (p *queryParser) parseMembership(left exprNode) exprNode {
 	at := p.token().pos
 	not := p.acceptWord("not")
@@ -271,7 +271,7 @@ func (p *queryParser) parseBetween(left exprNode, at int, not bool) exprNode {
 	return p.nodeOver(e, left, low, high)
 }
 
-// parsePrefix reads an operand with the operators before it.
+// parsePrefix parses an operand with its prefix operators.
 func (p *queryParser) parsePrefix(prec int) exprNode {
 	from := p.i
 	for p.isWord("not") {
@@ -290,7 +290,7 @@ func (p *queryParser) parsePrefix(prec int) exprNode {
 	return p.wrapOperand(operators, p.parsePostfix())
 }
 
-// wrapOperand puts operators over an operand, the last one first.
+// wrapOperand applies prefix operators to an operand, the last one first.
 func (p *queryParser) wrapOperand(operators []queryToken, operand exprNode) exprNode {
 	for _, t := range slices.Backward(operators) {
 		op := Not
@@ -305,12 +305,12 @@ func (p *queryParser) wrapOperand(operators []queryToken, operand exprNode) expr
 	return operand
 }
 
-// parsePostfix reads an operand with what follows it: ::type, [index] and .field.
+// parsePostfix parses an operand with its suffixes: ::type, [index] and .field.
 func (p *queryParser) parsePostfix() exprNode {
 	from := p.token()
 	n := p.parsePrimary()
 	_, name := n.e.(*Name)
-	element := name || from.kind == symbol && from.text == "(" // may have elements and fields
+	element := name || from.kind == symbol && from.text == "(" // may have subscripts and fields
 	for {
 		t := p.token()
 		if t.kind != symbol {
@@ -353,7 +353,7 @@ func (p *queryParser) parseIndex(n exprNode) exprNode {
 	return p.nodeOver(&Index{At: t.pos, X: n.e, I: i.e}, n, i)
 }
 
-// operatorError is the error for a symbol that is an operator elsewhere.
+// operatorError returns the error for a symbol that is an operator elsewhere.
 func (p *queryParser) operatorError() *Error {
 	t := p.token()
 	hint := ""
@@ -378,7 +378,7 @@ func (p *queryParser) operatorError() *Error {
 	return p.errorHere(hint, "operator \""+shortenText(t.text)+"\" is not supported")
 }
 
-// parseList reads expressions with commas between them up to the closing parenthesis.
+// parseList parses expressions separated by commas, up to the closing parenthesis.
 func (p *queryParser) parseList() (list []exprNode) {
 	if p.acceptSymbol(")") {
 		return nil
@@ -393,7 +393,7 @@ func (p *queryParser) parseList() (list []exprNode) {
 	return list
 }
 
-// exprsOf returns the expressions of nodes; nil of none.
+// exprsOf returns the expressions of nodes, or nil if there are none.
 func exprsOf(nodes []exprNode) (list []Expr) {
 	for _, n := range nodes {
 		list = append(list, n.e)
@@ -401,5 +401,5 @@ func exprsOf(nodes []exprNode) (list []Expr) {
 	return list
 }
 
-// upperASCII is a keyword as messages have it.
+// upperASCII returns a keyword in upper case, as messages show it.
 func upperASCII(w string) string { return strings.ToUpper(w) }

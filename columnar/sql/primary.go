@@ -1,6 +1,6 @@
 package sql
 
-// parsePrimary reads an operand.
+// parsePrimary parses an operand.
 func (p *queryParser) parsePrimary() exprNode {
 	t := p.token()
 	switch t.kind {
@@ -26,7 +26,7 @@ func (p *queryParser) parsePrimary() exprNode {
 	panic(p.syntaxError("expected an expression"))
 }
 
-// parseParentheses reads an expression in them.
+// parseParentheses parses an expression in parentheses.
 func (p *queryParser) parseParentheses() exprNode {
 	at := p.token().pos
 	p.i++
@@ -41,7 +41,7 @@ func (p *queryParser) parseParentheses() exprNode {
 	return n
 }
 
-// parseKeyword reads an operand that begins with a word.
+// parseKeyword parses an operand that begins with a word.
 func (p *queryParser) parseKeyword() exprNode {
 	t, next := p.token(), p.tokenAhead(1)
 	call := next.kind == symbol && next.text == "("
@@ -95,7 +95,7 @@ func (p *queryParser) parseKeyword() exprNode {
 	return p.parseName()
 }
 
-// parseTyped reads a constant with its type before it, if there is one.
+// parseTyped parses a constant preceded by its type. It returns false if there is none.
 func (p *queryParser) parseTyped() (exprNode, bool) {
 	t, from := p.token(), p.i
 	if keywords[t.text].noColumn() || !p.typeBeforeText() {
@@ -119,7 +119,7 @@ func (p *queryParser) parseTyped() (exprNode, bool) {
 	return leafNode(e), true
 }
 
-// typeBeforeText reports whether the words from here on look like a type with a text constant after it, rather than a column or a function.
+// typeBeforeText reports whether the next tokens are a type followed by a text constant, rather than a column or a function.
 func (p *queryParser) typeBeforeText() bool {
 	text := func(n int) bool { return p.tokenAhead(n).kind == str }
 	next := p.tokenAhead(1)
@@ -145,7 +145,7 @@ func (p *queryParser) typeBeforeText() bool {
 
 var intervalUnits = map[string]bool{"year": true, "month": true, "day": true, "hour": true, "minute": true, "second": true}
 
-// parseName reads a column, with the fields after it.
+// parseName parses a column name and the fields after it.
 func (p *queryParser) parseName() exprNode {
 	t := p.token()
 	p.i++
@@ -196,7 +196,7 @@ func (p *queryParser) parseCase() exprNode {
 	return p.nodeOver(e, parts...)
 }
 
-// parseCast reads CAST (x AS type).
+// parseCast parses CAST (x AS type).
 func (p *queryParser) parseCast() exprNode {
 	t := p.token()
 	if t.text == "try_cast" {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// String returns the canonical text of the query: Parse makes an equal tree of it.
+// String returns the canonical text of the query. Parse makes an equal tree from it.
 func (q *Select) String() string {
 	b := append(make([]byte, 0, len(q.text)+32), "SELECT "...)
 	for i, it := range q.Items {
@@ -97,7 +97,7 @@ func appendName(b []byte, name string) []byte {
 	return appendQuoted(b, name, '"')
 }
 
-// appendQuoted appends a text in quotes; those in it are doubled.
+// appendQuoted appends a text in quotes and doubles the quotes within it.
 func appendQuoted(b []byte, s string, quote byte) []byte {
 	b = append(b, quote)
 	for i := range len(s) {
@@ -119,7 +119,7 @@ func appendList(b []byte, list []Expr) []byte {
 	return b
 }
 
-// precedenceOf returns how much the outermost operator of an expression binds.
+// precedenceOf returns the precedence of an expression's outermost operator.
 func precedenceOf(e Expr) int {
 	switch e := e.(type) {
 	case *Logic:
@@ -147,7 +147,7 @@ func precedenceOf(e Expr) int {
 	}
 }
 
-// appendExpr appends an expression, in parentheses if its operator binds less than prec.
+// appendExpr appends an expression, in parentheses if its operator has lower precedence than prec.
 func appendExpr(b []byte, e Expr, prec int) []byte {
 	if precedenceOf(e) < prec {
 		return append(appendBare(append(b, '('), e), ')')
@@ -184,7 +184,7 @@ func appendBare(b []byte, e Expr) []byte {
 	}
 }
 
-// appendElement appends what [ or . stands after. A name takes a . for its own.
+// appendElement appends the operand of [ or . For a name, a following . would be part of the name.
 func appendElement(b []byte, e Expr, field bool) []byte {
 	_, name := e.(*Name)
 	switch e.(type) {
@@ -246,7 +246,7 @@ func appendOperator(b []byte, e Expr) []byte {
 	case *Is:
 		prec := precIs
 		if _, ok := e.X.(*Binary); ok {
-			prec++ // IS DISTINCT FROM does not associate
+			prec++ // IS DISTINCT FROM is non-associative
 		}
 		b = append(appendExpr(b, e.X, prec), " IS"...)
 		return append(append(appendNot(b, e.Not), ' '), isTexts[e.What]...)
@@ -281,7 +281,7 @@ func appendUnary(b []byte, e *Unary) []byte {
 	}
 	b = append(b, sign)
 	if _, ok := e.X.(*Unary); ok && precedenceOf(e.X) == precSign {
-		b = append(b, ' ') // -- is a comment
+		b = append(b, ' ') // -- would start a comment
 	}
 	return appendExpr(b, e.X, precSign)
 }
@@ -290,7 +290,7 @@ func appendBinary(b []byte, e *Binary) []byte {
 	prec := precedences[e.Op]
 	left := prec
 	if prec == precCompare {
-		left++ // does not associate
+		left++ // non-associative
 	}
 	if l, ok := e.L.(*Binary); ok && prec == precIs && precedences[l.Op] == precIs {
 		left++
@@ -315,7 +315,7 @@ func appendCase(b []byte, e *Case) []byte {
 	return append(b, " END"...)
 }
 
-// functionNames are keywords that are printed as names of functions without quotes.
+// functionNames are keywords that are printed without quotes as function names.
 var functionNames = map[string]bool{
 	"left": true, "right": true, "coalesce": true, "greatest": true, "least": true, "nullif": true, "substring": true, "date": true,
 }

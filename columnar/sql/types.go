@@ -7,7 +7,7 @@ import (
 	"scribe/columnar/near"
 )
 
-// typeNames are the names of types, as PostgreSQL's and those of schemas, with what they are here.
+// typeNames maps type names of PostgreSQL and of schemas to our types.
 var typeNames = map[string]string{
 	"bool": "boolean", "boolean": "boolean",
 	"int": "integer", "integer": "integer", "int4": "integer", "int32": "integer",
@@ -22,20 +22,20 @@ var typeNames = map[string]string{
 	"interval": "interval",
 }
 
-// otherTypes are types that PostgreSQL has, with what to use instead.
+// otherTypes maps unsupported PostgreSQL types to an alternative.
 var otherTypes = map[string]string{
 	"smallint": "integer", "int2": "integer", "real": "double precision", "float4": "double precision", "char": "text", "bpchar": "text",
 	"json": "text", "jsonb": "text", "uuid": "text", "time": "interval", "money": "numeric", "inet": "text", "name": "text", "bit": "integer",
 	"uint32": "bigint", "float32": "double precision",
 }
 
-// NamedType returns the type that a single word names.
+// NamedType returns the type for a single-word name. It returns false if there is none.
 func NamedType(name string) (Type, bool) {
 	n, ok := typeNames[name]
 	return Type{Name: n, Precision: -1, Scale: -1}, ok
 }
 
-// parseType reads the name of a type.
+// parseType parses the name of a type.
 func (p *queryParser) parseType() Type {
 	t := p.token()
 	if t.kind != word && t.kind != quoted {
@@ -84,7 +84,7 @@ func (p *queryParser) typeError(t *queryToken) *Error {
 	return p.errorHere(capitalize(hint), "type \""+shortenText(t.text)+"\" does not exist")
 }
 
-// parseModifiers reads the numbers in parentheses after a type.
+// parseModifiers parses the numbers in parentheses after a type.
 func (p *queryParser) parseModifiers(t *queryToken, typ Type) Type {
 	at := p.token().pos
 	p.i++
@@ -129,7 +129,7 @@ func (p *queryParser) parseModifiers(t *queryToken, typ Type) Type {
 	return typ
 }
 
-// String returns the type as it is written.
+// String returns the type as written in SQL.
 func (t Type) String() string {
 	if t.Precision < 0 {
 		return t.Name
@@ -137,7 +137,7 @@ func (t Type) String() string {
 	return t.Name + "(" + strings.Join([]string{strconv.Itoa(t.Precision), strconv.Itoa(t.Scale)}, ",") + ")"
 }
 
-// capitalize begins a hint with a capital letter.
+// capitalize makes the first letter of a hint upper case.
 func capitalize(hint string) string {
 	if hint == "" {
 		return ""

@@ -8,8 +8,8 @@ import (
 	"scribe/columnar/schema"
 )
 
-// A filter is a split-block Bloom filter as Parquet has it: blocks of eight 32-bit words. The high half of a value's hash chooses the
-// block, the low half, multiplied by a salt a word, one bit in each of the block's words.
+// bloomFilter is a split-block Bloom filter as in Parquet: blocks of eight 32-bit words. The high half of a value's hash selects
+// the block. The low half, multiplied by a different salt for each word, selects one bit in each word of the block.
 type bloomFilter []byte
 
 // blockLen is the length of a block in bytes.
@@ -17,13 +17,14 @@ const blockLen = 32
 
 var salts = [8]uint32{0x47b6137b, 0x44974d91, 0x8824ad5b, 0xa2b7289d, 0x705495c7, 0x2df1424b, 0x9efc4947, 0x5c6bfb31}
 
-// bitsPerValue makes some one in 500 of the values that are not in a filter look as if they were.
+// bitsPerValue gives a false-positive rate of about one in 500.
 const bitsPerValue = 14
 
-// maxDistinct is how many values a filter may have: with more the largest one says too little.
+// maxDistinct is the maximum number of values in a filter. With more, even the largest filter excludes too little.
 const maxDistinct = maxFilter * blockLen * 8 / 6
 
-// newFilter makes a filter of the hashes of distinct values, of at most so many blocks; nil when there would be too many in it.
+// newFilter makes a filter of at most blocks blocks from the hashes of distinct values. It returns nil if there are too many
+// values.
 func newFilter(hashes map[uint64]struct{}, blocks int) bloomFilter {
 	need := (len(hashes)*bitsPerValue + blockLen*8 - 1) / (blockLen * 8)
 	blocks = min(max(need, 1), blocks)
@@ -46,7 +47,7 @@ func (f bloomFilter) blockOf(h uint64) []byte {
 	return f[at*blockLen : (at+1)*blockLen]
 }
 
-// mayHave reports whether a value may be among the filter's.
+// mayHave reports whether a value may be in the filter.
 func (f bloomFilter) mayHave(h uint64) bool {
 	block := f.blockOf(h)
 	for i, salt := range salts {
@@ -57,7 +58,7 @@ func (f bloomFilter) mayHave(h uint64) bool {
 	return true
 }
 
-// hashText and hashNumber are the hashes of values in filters. All integers hash alike, whatever their width.
+// hashText and hashNumber hash values for filters. Integers of any width hash alike.
 func hashText(b []byte) uint64 { return xxhash.Sum64(b) }
 
 func hashNumber(v uint64) uint64 {
@@ -66,7 +67,7 @@ func hashNumber(v uint64) uint64 {
 	return xxhash.Sum64(b[:])
 }
 
-// hashValue is the hash of a value of a column that may have a filter.
+// hashValue returns the hash of a value of a column that may have a filter.
 func (c *columnZone) hashValue(v *boundValue) uint64 {
 	switch {
 	case c.textual:

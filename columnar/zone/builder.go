@@ -11,30 +11,30 @@ import (
 	"scribe/columnar/schema"
 )
 
-// Builder makes a map of the columns of a payload. It is for one goroutine.
+// Builder makes a map of the columns of a payload. It is not safe for concurrent use.
 type Builder struct {
 	defs    *Definitions
 	rows    uint64
 	columns []*columnBuilding
 }
 
-// columnBuilding is a column on its way.
+// columnBuilding is the state of a column under construction.
 type columnBuilding struct {
 	columnZone
-	seen   uint64 // rows of the arrays added
+	seen   uint64 // rows in the arrays added so far
 	hashes map[uint64]struct{}
-	many   bool // more distinct values than a filter takes
-	bad    bool // something that is no column of this type
+	many   bool // too many distinct values for a filter
+	bad    bool // an array did not have the column's type
 }
 
-// NewBuilder returns a builder for a payload that is read under the schema that defs is of.
+// NewBuilder returns a builder for a payload that is read under the schema of defs.
 func NewBuilder(defs *Definitions) *Builder { return &Builder{defs: defs} }
 
 // AddRows counts rows of the payload. A column is in the map only if its arrays have as many values as there are rows.
 func (b *Builder) AddRows(n int) { b.rows += uint64(max(n, 0)) }
 
-// AddArray adds the values of a column of all rows, or of the next of them: calls for one column add up. What has no zones (lists,
-// structs, columns that the schema does not have) is left out. The array is not kept.
+// AddArray adds the values of a column for all rows, or for the next rows: calls for one column add up. Columns without zones
+// (lists, structs, columns that are not in the schema) are ignored. The array is not kept.
 func (b *Builder) AddArray(name string, a arrow.Array) {
 	c := b.columnBuilder(name)
 	if c == nil || c.bad {
@@ -45,7 +45,7 @@ func (b *Builder) AddArray(name string, a arrow.Array) {
 	c.bad = !c.addArray(a)
 }
 
-// columnBuilder returns the column of a name, nil if it can't have zones.
+// columnBuilder returns the column with a name, or nil if it can't have zones.
 func (b *Builder) columnBuilder(name string) *columnBuilding {
 	for _, c := range b.columns {
 		if c.name == name {
@@ -64,7 +64,7 @@ func (b *Builder) columnBuilder(name string) *columnBuilding {
 	return c
 }
 
-// Map returns the map of what was added, nil if there is none.
+// Map returns the map of the added values, or nil if it is empty.
 func (b *Builder) Map() *Map {
 	m := &Map{Version: b.defs.version, Rows: b.rows}
 	for _, c := range b.columns {
@@ -86,7 +86,7 @@ func (b *Builder) Map() *Map {
 	return m
 }
 
-// cutBounds shortens the bounds of strings: the lower one down, the upper one up.
+// cutBounds truncates the bounds of strings: the lower one rounds down, the upper one up.
 func (c *columnZone) cutBounds() {
 	if !c.textual {
 		return
@@ -101,7 +101,7 @@ func (c *columnZone) cutBounds() {
 	c.low.s, c.high.s = bytes.Clone(c.low.s), bytes.Clone(c.high.s)
 }
 
-// successor returns the least text above all that begin with prefix; none is above a prefix of 0xff alone.
+// successor returns the least text above all texts with a prefix. There is none for a prefix of only 0xff bytes.
 func successor(prefix []byte) (_ []byte, ok bool) {
 	for i := len(prefix) - 1; i >= 0; i-- {
 		if prefix[i] != math.MaxUint8 {
@@ -113,7 +113,7 @@ func successor(prefix []byte) (_ []byte, ok bool) {
 	return nil, false
 }
 
-// widenBounds widens the bounds by a value.
+// widenBounds extends the bounds to include a value.
 func (c *columnBuilding) widenBounds(v *boundValue) {
 	if !c.hasLow || compareBounds(c.kind, v, &c.low) < 0 {
 		c.low, c.hasLow = *v, true
@@ -123,7 +123,7 @@ func (c *columnBuilding) widenBounds(v *boundValue) {
 	}
 }
 
-// noteHash puts a hash into the filter to be.
+// noteHash adds a hash to the future filter.
 func (c *columnBuilding) noteHash(h uint64) {
 	if c.many {
 		return
@@ -136,7 +136,7 @@ func (c *columnBuilding) noteHash(h uint64) {
 	}
 }
 
-// addArray takes the values of an array. It reports false for one that is not of the column's type.
+// addArray adds the values of an array. It returns false if the array does not have the column's type.
 func (c *columnBuilding) addArray(a arrow.Array) bool {
 	switch a := a.(type) {
 	case *array.Boolean:
@@ -177,7 +177,7 @@ func (c *columnBuilding) addArray(a arrow.Array) bool {
 	}
 }
 
-// addValues takes the values of an array that is of a kind.
+// addValues adds the values of an array of a kind.
 func (c *columnBuilding) addValues(a arrow.Array, kind schema.Kind, get func(i int, v *boundValue)) bool {
 	if c.kind != kind {
 		return false
@@ -196,7 +196,7 @@ func (c *columnBuilding) addValues(a arrow.Array, kind schema.Kind, get func(i i
 	return true
 }
 
-// addTexts takes strings, or binaries; get's bytes are not kept unless they are a bound.
+// addTexts adds strings or binaries. The bytes returned by get are copied only if they become a bound.
 func (c *columnBuilding) addTexts(a arrow.Array, kind schema.Kind, get func(i int) []byte) bool {
 	if c.kind != kind {
 		return false
@@ -221,10 +221,10 @@ func (c *columnBuilding) addText(b []byte) {
 	}
 }
 
-// bytesOf returns the bytes of a string that nobody changes.
+// bytesOf returns the bytes of a string without copying. They must not be changed.
 func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
 
-// addDictionary takes each value of a dictionary that is used.
+// addDictionary adds each value of a dictionary that is used.
 func (c *columnBuilding) addDictionary(a *array.Dictionary) bool {
 	values, ok := a.Dictionary().(*array.String)
 	if !ok || c.kind != schema.String {

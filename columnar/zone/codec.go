@@ -13,12 +13,12 @@ import (
 	"scribe/internal/format/record"
 )
 
-// FormatVersion is the version that this build writes, and the newest that it reads.
+// FormatVersion is the version that this build writes, and the newest one that it reads.
 const FormatVersion = 1
 
 // Errors of Decode.
 var (
-	// ErrInvalid means that bytes are no zone map, or came to harm.
+	// ErrInvalid means that the bytes are not a zone map, or are damaged.
 	ErrInvalid = errors.New("zone: not a zone map")
 	// ErrVersion means that a newer build wrote the map.
 	ErrVersion = errors.New("zone: the map has a newer format")
@@ -33,7 +33,7 @@ const (
 	allFlags    = flagLow | flagHigh | flagLowCut | flagHighCut
 )
 
-// Kinds as they are persisted: never changed, never used again for something else.
+// Persisted kind codes. They are never changed or reused.
 var kindCodes = map[schema.Kind]byte{
 	schema.Bool: 2, schema.Int32: 3, schema.Int64: 4, schema.Uint64: 5, schema.Float64: 6, schema.Decimal: 7, schema.String: 8,
 	schema.Binary: 9, schema.Date: 10, schema.Timestamp: 11,
@@ -47,7 +47,7 @@ var codeKinds = func() map[byte]schema.Kind {
 	return out
 }()
 
-// Append appends the encoded form of m, at most MaxLen bytes. What [Map.With] said is not in it.
+// Append appends the encoded form of m, at most MaxLen bytes. Columns added by [Map.With] are not included.
 func (m *Map) Append(dst []byte) []byte {
 	start := len(dst)
 	dst = append(dst, FormatVersion)
@@ -112,7 +112,7 @@ func appendBound(dst []byte, kind schema.Kind, v *boundValue) []byte {
 	}
 }
 
-// fitMaxLen makes the encoded map at most MaxLen bytes long: the largest filters go first, then the last columns.
+// fitMaxLen shrinks the encoded map to MaxLen bytes. It removes the largest filters first, then the last columns.
 func (m *Map) fitMaxLen() {
 	for len(m.Append(nil)) > MaxLen {
 		at := -1
@@ -129,7 +129,7 @@ func (m *Map) fitMaxLen() {
 	}
 }
 
-// Decode reads an encoded map, all of b, which it does not keep. Errors are [ErrInvalid] and [ErrVersion].
+// Decode decodes a map, which must be all of b. It does not keep b. Errors are [ErrInvalid] and [ErrVersion].
 func Decode(b []byte) (*Map, error) {
 	const crcLen = 4
 	if len(b) > MaxLen || len(b) < 1+crcLen {
@@ -165,7 +165,7 @@ func Decode(b []byte) (*Map, error) {
 	return m, nil
 }
 
-// mapDecoder reads values off the front; bad says that one was not there.
+// mapDecoder reads values from the front. bad is set if a value is missing.
 type mapDecoder struct {
 	b   []byte
 	bad bool

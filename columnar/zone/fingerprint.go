@@ -9,9 +9,9 @@ import (
 	"scribe/columnar/schema"
 )
 
-// Definitions are the columns of a schema, each with a fingerprint: a number that follows from everything that a column's values follow
-// from: the format of the messages, where the column is looked for, its type and how values become it, its default; and where rows that do
-// not fit are left out, all columns, for they say which rows there are. It is immutable.
+// Definitions are the columns of a schema, each with a fingerprint. The fingerprint is a hash of everything that determines the
+// column's values: the message format, the column's paths, its type with its conversions, and its default. If rows that do not
+// fit are omitted, it covers all columns, because they determine which rows exist. Definitions are immutable.
 type Definitions struct {
 	version uint32
 	columns map[string]columnDefinition
@@ -22,7 +22,7 @@ type columnDefinition struct {
 	fingerprint uint64
 }
 
-// Define returns the definitions of a schema. It is made once a version.
+// Define returns the definitions of a schema. It is called once per version.
 func Define(s *schema.Schema) *Definitions {
 	columns := s.Columns()
 	d := &Definitions{version: s.Version, columns: make(map[string]columnDefinition, len(columns))}
@@ -46,11 +46,11 @@ func Define(s *schema.Schema) *Definitions {
 			p.buf = append(p.buf, format.buf...)
 			p.writeField(&s.Fields[c.Field])
 		case c.Name == schema.ColumnRest || c.Name == schema.ColumnError:
-			p.buf = append(p.buf, all.buf...) // they depend on all others
+			p.buf = append(p.buf, all.buf...) // the row set depends on all columns
 		default:
-			p.writeType(&c.Type) // the message's own, which no schema changes
+			p.writeType(&c.Type) // a built-in column, which no schema changes
 			if s.CSV != nil && s.CSV.Header {
-				p.writeText("header") // of messages without lines there are no rows
+				p.writeText("header") // messages without lines have no rows
 			}
 		}
 		d.columns[c.Name] = columnDefinition{c.Type, xxhash.Sum64(p.buf)}
@@ -58,7 +58,7 @@ func Define(s *schema.Schema) *Definitions {
 	return d
 }
 
-// definitionPrinter writes definitions without ambiguity: every text and every list has its length in front.
+// definitionPrinter writes definitions unambiguously: every text and list is prefixed by its length.
 type definitionPrinter struct{ buf []byte }
 
 func (p *definitionPrinter) writeNumber(n int) { p.buf = binary.AppendVarint(p.buf, int64(n)) }
@@ -83,7 +83,7 @@ func (p *definitionPrinter) writeTexts(list []string) {
 	}
 }
 
-// writeFormat is what of a schema says how a row is cut.
+// writeFormat writes the parts of a schema that determine how a row is split.
 func (p *definitionPrinter) writeFormat(s *schema.Schema) {
 	p.writeText(string(s.Format))
 	p.writeFlag(s.CSV != nil)
@@ -93,7 +93,7 @@ func (p *definitionPrinter) writeFormat(s *schema.Schema) {
 		p.writeTexts(c.Columns)
 		p.writeText(c.Null)
 		if !c.Header && len(c.Columns) == 0 {
-			// The names of the fields, in their order, say which column is whose.
+			// The names of the fields, in order, determine the column of each cell.
 			p.writeNumber(len(s.Fields))
 			for i := range s.Fields {
 				p.writeText(s.Fields[i].Name)
@@ -120,7 +120,7 @@ func (p *definitionPrinter) writeField(f *schema.Field) {
 	p.writeText(f.Default)
 }
 
-// writeType leaves out whether Arrow holds a string in a dictionary: the values are the same.
+// writeType omits whether Arrow holds a string in a dictionary, since the values are the same.
 func (p *definitionPrinter) writeType(t *schema.Type) {
 	p.writeNumber(int(t.Kind))
 	p.writeNumber(int(t.Precision))

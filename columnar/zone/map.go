@@ -13,49 +13,49 @@ import (
 
 // Limits of a map.
 const (
-	// MaxLen bounds an encoded map in bytes.
+	// MaxLen is the maximum length of an encoded map in bytes.
 	MaxLen = 4 << 10
-	// MaxColumns bounds its columns.
+	// MaxColumns is the maximum number of its columns.
 	MaxColumns = 64
-	// maxName bounds the name of a column in bytes. Columns with longer ones are left out.
+	// maxName is the maximum length of a column's name in bytes. Columns with longer names are left out.
 	maxName = 128
-	// maxBound is how much of a string's minimum and maximum is kept, in bytes.
+	// maxBound is the maximum length of a string bound in bytes.
 	maxBound = 64
-	// maxFilter bounds a Bloom filter, in blocks of blockLen bytes.
+	// maxFilter is the maximum length of a Bloom filter in blocks of blockLen bytes.
 	maxFilter = 16
 )
 
 // Map is the zone map of a payload. It is immutable.
 type Map struct {
-	// Version is the version of the schema that the values were read under.
+	// Version is the schema version that the values were read under.
 	Version uint32
-	// Rows is how many rows the payload has.
+	// Rows is the number of rows of the payload.
 	Rows uint64
 	// columns are in the order in which they were added.
 	columns []columnZone
 }
 
-// columnZone is what is known of one column.
+// columnZone holds the bounds and counts of one column.
 type columnZone struct {
 	name string
 	kind schema.Kind
-	// scale is of decimals.
+	// scale is the scale of a decimal column.
 	scale int32
 	// def is the fingerprint of the column's definition.
 	def uint64
-	// nulls are the rows without a value.
+	// nulls is the number of rows without a value.
 	nulls uint64
-	// low and high are bounds of the values, where hasLow and hasHigh say so; they are values themselves unless cut.
+	// low and high are the bounds of the values if hasLow and hasHigh are set. They are values themselves unless truncated.
 	low, high         boundValue
 	hasLow, hasHigh   bool
 	lowCut, highCut   bool
 	filter            bloomFilter
-	rows              uint64 // the map's
-	synthetic         bool   // said by [Map.With], not encoded
-	integral, textual bool   // of the kind, see classify
+	rows              uint64 // the map's row count
+	synthetic         bool   // added by [Map.With], not encoded
+	integral, textual bool   // properties of the kind, see classifyKind
 }
 
-// boundValue is a value; the kind says which field holds it.
+// boundValue is a value. The kind determines the field that holds it.
 type boundValue struct {
 	i int64 // bool, int32, int64, date, timestamp
 	u uint64
@@ -64,7 +64,7 @@ type boundValue struct {
 	s []byte // string, binary
 }
 
-// classifyKind sets what follows from the kind, and reports whether columns of the kind have bounds.
+// classifyKind sets the fields derived from the kind. It reports whether columns of the kind have bounds.
 func (c *columnZone) classifyKind() bool {
 	switch c.kind {
 	case schema.Bool, schema.Date, schema.Timestamp, schema.Float64, schema.Decimal:
@@ -94,7 +94,7 @@ func compareBounds(kind schema.Kind, a, b *boundValue) int {
 	}
 }
 
-// compareFloats has NaN above all other numbers, and equal to itself.
+// compareFloats orders NaN above all other numbers and equal to itself.
 func compareFloats(a, b float64) int {
 	switch an, bn := math.IsNaN(a), math.IsNaN(b); {
 	case an && bn:
@@ -107,7 +107,7 @@ func compareFloats(a, b float64) int {
 	return cmp.Compare(a, b)
 }
 
-// findColumn returns a column by its name, nil if it is not in the map.
+// findColumn returns a column by its name, or nil if it is not in the map.
 func (m *Map) findColumn(name string) *columnZone {
 	for i := range m.columns {
 		if m.columns[i].name == name {
@@ -117,10 +117,11 @@ func (m *Map) findColumn(name string) *columnZone {
 	return nil
 }
 
-// Has reports whether the map knows something of a column.
+// Has reports whether the map has a column.
 func (m *Map) Has(name string) bool { return m.findColumn(name) != nil }
 
-// Under returns what of the map holds under a schema: the columns that it defines as the one that the map was made under.
+// Under returns the part of the map that is valid under a schema: the columns with the same definition as in the schema of the
+// map.
 func (m *Map) Under(defs *Definitions) *Map {
 	out := &Map{Version: defs.version, Rows: m.Rows, columns: make([]columnZone, 0, len(m.columns))}
 	for i := range m.columns {
@@ -132,8 +133,8 @@ func (m *Map) Under(defs *Definitions) *Map {
 	return out
 }
 
-// With returns the map with a column of which every row has the value that one of the literals of package expr stands for, as the pointer
-// says it: _persisted and _shard. A nil map is one that knows nothing else.
+// With returns the map with an added column that has the same value in every row, in the form of a literal of package expr. It is
+// for the columns of the pointer, _persisted and _shard. m may be nil.
 func (m *Map) With(name string, t schema.Type, value any) *Map {
 	out := &Map{}
 	if m != nil {
@@ -149,8 +150,8 @@ func (m *Map) With(name string, t schema.Type, value any) *Map {
 	return out
 }
 
-// Merge returns a map of the same payload that has the columns of m, and those of o that m does not have, as far as there is room. A map
-// of another number of rows is none of the payload, and is left out.
+// Merge returns a map of the same payload with the columns of m plus the columns of o that m lacks, up to the limits. If o has
+// another number of rows, it is not of the same payload and is ignored.
 func (m *Map) Merge(o *Map) *Map {
 	out := &Map{Version: m.Version, Rows: m.Rows, columns: slices.Clone(m.columns)}
 	if o.Rows == m.Rows {
@@ -164,7 +165,7 @@ func (m *Map) Merge(o *Map) *Map {
 	return out
 }
 
-// Lacks reports whether o has a column that m has not.
+// Lacks reports whether o has a column that m lacks.
 func (m *Map) Lacks(o *Map) bool {
 	for i := range o.columns {
 		if c := m.findColumn(o.columns[i].name); c == nil || c.def != o.columns[i].def {

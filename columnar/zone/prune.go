@@ -5,9 +5,9 @@ import (
 	"scribe/columnar/schema"
 )
 
-// MayMatch reports whether the condition e, nil for none, may be true in a row of the payload that m describes. False is a proof that it
-// is not. What m does not know may be anything; a nil m knows nothing. The columns of m must be those of the schema that e is bound to,
-// see [Map.Under].
+// MayMatch reports whether the condition e may be true in a row of the payload that m describes. A nil e matches every row. False
+// is a proof that no row matches. Columns that m lacks may have any value, and a nil m lacks all. The columns of m must be those
+// of the schema that e is bound to, see [Map.Under].
 func MayMatch(e expr.Expr, m *Map) bool {
 	if e == nil || m == nil {
 		return true
@@ -16,8 +16,8 @@ func MayMatch(e expr.Expr, m *Map) bool {
 	return p.truthsOf(e, 0)&expr.True != 0
 }
 
-// MayMatchNulls reports whether a condition may be true in a row whose columns are null but for those that known names, which may have any
-// value. False is a proof that it is not.
+// MayMatchNulls reports whether a condition may be true in a row in which all columns are null except those selected by known,
+// which may have any value. False is a proof that it is not.
 func MayMatchNulls(e expr.Expr, known func(column string) bool) bool {
 	p := zonePruner{column: func(c *expr.Column) valueSpan {
 		if known(c.Name) {
@@ -28,15 +28,16 @@ func MayMatchNulls(e expr.Expr, known func(column string) bool) bool {
 	return p.truthsOf(e, 0)&expr.True != 0
 }
 
-// maxDepth bounds how deep an expression is looked into: beyond it anything is possible.
+// maxDepth bounds the depth of examined expressions. Below it any value is possible.
 const maxDepth = 1000
 
-// zonePruner finds out what expressions may be. It says more than they may, never less.
+// zonePruner computes the possible values of expressions. Its results may include impossible values but never miss a possible
+// one.
 type zonePruner struct {
 	column func(*expr.Column) valueSpan
 }
 
-// rules are the operators of which more is known than their descriptions say.
+// rules are the operators with more precise rules than their descriptions give.
 var rules map[expr.Op]func(p *zonePruner, e *expr.Call, depth int) expr.Truths
 
 func init() { //nolint:gochecknoinits // rules look into the arguments: a literal would be a cycle
@@ -51,7 +52,8 @@ func init() { //nolint:gochecknoinits // rules look into the arguments: a litera
 	}
 }
 
-// truthsOf returns the values that a condition may have. Of what is no bool, True stands for what is not null.
+// truthsOf returns the possible values of a condition. For an expression that is not a bool, True stands for any value that is
+// not null.
 func (p *zonePruner) truthsOf(e expr.Expr, depth int) expr.Truths {
 	if depth > maxDepth {
 		return expr.AnyTruth
@@ -72,7 +74,7 @@ func (p *zonePruner) truthsOf(e expr.Expr, depth int) expr.Truths {
 	return expr.AnyTruth
 }
 
-// callTruths returns the values that an operation may have, as what its operator's description says, see also rules.
+// callTruths returns the possible values of a call, from the operator's description or its entry in rules.
 func (p *zonePruner) callTruths(e *expr.Call, depth int) expr.Truths {
 	op := e.Op.Info()
 	switch {
@@ -96,7 +98,7 @@ func (p *zonePruner) callTruths(e *expr.Call, depth int) expr.Truths {
 	return p.byNulls(e, depth)
 }
 
-// byNulls returns what follows of an operation from arguments that are null.
+// byNulls returns the possible values of a call, given only which arguments are certainly null.
 func (p *zonePruner) byNulls(e *expr.Call, depth int) expr.Truths {
 	nulls := 0
 	for _, a := range e.Args {
@@ -114,7 +116,7 @@ func (p *zonePruner) byNulls(e *expr.Call, depth int) expr.Truths {
 	}
 }
 
-// nullWith is what an operation may be that is null on a condition, which is met or not.
+// nullWith returns Null if the condition for a null result is met, otherwise any value.
 func nullWith(met bool) expr.Truths {
 	if met {
 		return expr.Null
@@ -137,7 +139,7 @@ func compareSpans(holds expr.Orders, a, b *valueSpan) expr.Truths {
 	return o | a.ordersWith(b).Among(holds)
 }
 
-// distinctSpans is the comparison for which nulls are values.
+// distinctSpans compares values where null counts as a value.
 func distinctSpans(holds expr.Orders, a, b *valueSpan) expr.Truths {
 	o := compareSpans(holds, a, b) &^ expr.Null
 	if a.canNull && b.canNull {
@@ -149,7 +151,7 @@ func distinctSpans(holds expr.Orders, a, b *valueSpan) expr.Truths {
 	return o
 }
 
-// inTruths is equality with one of several.
+// inTruths returns the possible values of IN.
 func (p *zonePruner) inTruths(e *expr.Call, depth int) expr.Truths {
 	a := p.spanOf(e.Args[0], depth)
 	o := expr.False | a.nullTruth()
@@ -160,7 +162,7 @@ func (p *zonePruner) inTruths(e *expr.Call, depth int) expr.Truths {
 	return o
 }
 
-// caseTruths is the union of the values that a CASE may come to.
+// caseTruths returns the union of the possible values of a CASE.
 func (p *zonePruner) caseTruths(e *expr.Call, depth int) (o expr.Truths) {
 	for i := 0; i+1 < len(e.Args); i += 2 {
 		c := p.truthsOf(e.Args[i], depth)
@@ -174,7 +176,7 @@ func (p *zonePruner) caseTruths(e *expr.Call, depth int) (o expr.Truths) {
 	return o | p.truthsOf(e.Args[len(e.Args)-1], depth)
 }
 
-// likeTruths is LIKE with a pattern that begins with literal text.
+// likeTruths returns the possible values of LIKE, for a pattern that begins with literal text.
 func (p *zonePruner) likeTruths(e *expr.Call, depth int) expr.Truths {
 	pattern, ok := e.Detail.(*expr.Pattern)
 	a := p.spanOf(e.Args[0], depth)
@@ -185,7 +187,7 @@ func (p *zonePruner) likeTruths(e *expr.Call, depth int) expr.Truths {
 	if !whole {
 		o := a.beginsTruths(prefix)
 		if !openEnd(pattern, prefix) && !a.empty {
-			o |= expr.False // what begins so may go on otherwise
+			o |= expr.False // the rest may not match
 		}
 		return o
 	}
@@ -193,7 +195,7 @@ func (p *zonePruner) likeTruths(e *expr.Call, depth int) expr.Truths {
 	return compareSpans(expr.Equal, &a, &point)
 }
 
-// literalPrefix is the text that a pattern begins with; whole says that there is nothing after it.
+// literalPrefix returns the literal text at the start of a pattern. whole reports whether that is the whole pattern.
 func literalPrefix(pattern *expr.Pattern) (prefix []byte, whole bool) {
 	first := pattern.Parts[0]
 	n := 0
@@ -206,7 +208,7 @@ func literalPrefix(pattern *expr.Pattern) (prefix []byte, whole bool) {
 	return []byte(first.Text), len(pattern.Parts) == 1
 }
 
-// openEnd reports whether a pattern is its literal prefix with anything after it.
+// openEnd reports whether a pattern is its literal prefix followed by anything.
 func openEnd(pattern *expr.Pattern, prefix []byte) bool {
 	return len(pattern.Parts) == 2 && len(prefix) == len(pattern.Parts[0].Text) && pattern.Parts[1].Text == ""
 }

@@ -11,18 +11,18 @@ import (
 	"scribe/columnar/schema"
 )
 
-// valueSpan is what is known of the values of an expression: all that are not null lie within the bounds.
+// valueSpan describes the possible values of an expression: all that are not null lie within the bounds.
 type valueSpan struct {
-	kind            schema.Kind // Invalid where nothing is known but whether values are null
+	kind            schema.Kind // Invalid if nothing but nullness is known
 	scale           int32
 	low, high       boundValue
 	hasLow, hasHigh bool
-	// empty: no value that is not null.
+	// empty means that there are only nulls.
 	empty   bool
 	canNull bool
-	// one: all values that are not null are the bounds, which are equal and not cut.
+	// one means that all values that are not null equal the bounds, which are equal and not truncated.
 	one bool
-	// column has the filter that the values are in, nil if there is none.
+	// column has the filter that contains the values; nil if there is none.
 	column *columnZone
 }
 
@@ -43,7 +43,7 @@ func (s *valueSpan) nullTruth() expr.Truths {
 
 func (s *valueSpan) isBounded() bool { return s.hasLow || s.hasHigh }
 
-// asTruths returns what the values may be as conditions. What is no bool is True.
+// asTruths returns the possible values as conditions. A value that is not a bool becomes True.
 func (s *valueSpan) asTruths() expr.Truths {
 	t := s.nullTruth()
 	switch {
@@ -62,7 +62,7 @@ func (s *valueSpan) asTruths() expr.Truths {
 	return t | expr.True
 }
 
-// truthsSpan is a span without bounds of what has such truths.
+// truthsSpan returns a span without bounds for possible truths.
 func truthsSpan(t expr.Truths) valueSpan {
 	return valueSpan{canNull: t&expr.Null != 0, empty: t&^expr.Null == 0}
 }
@@ -111,7 +111,7 @@ func scaleOf(t *schema.Type) int32 {
 	return 0
 }
 
-// boundOf is a literal's value as a bound.
+// boundOf returns a literal's value as a bound.
 func boundOf(t *schema.Type, value any) (b boundValue, ok bool) {
 	switch v := value.(type) {
 	case bool:
@@ -141,7 +141,7 @@ func boundOf(t *schema.Type, value any) (b boundValue, ok bool) {
 	return b, false
 }
 
-// columnSpan returns what the map says of a column.
+// columnSpan returns the span of a column in the map.
 func (m *Map) columnSpan(e *expr.Column) valueSpan {
 	c := m.findColumn(e.Name)
 	if c == nil || c.kind != e.T.Kind || c.scale != scaleOf(&e.T) {
@@ -155,7 +155,7 @@ func (m *Map) columnSpan(e *expr.Column) valueSpan {
 	return s
 }
 
-// ordersWith returns how a value of s may compare with one of o.
+// ordersWith returns the possible orders between a value of s and one of o.
 func (s *valueSpan) ordersWith(o *valueSpan) (orders expr.Orders) {
 	if !s.hasLow || !o.hasHigh || compareBounds(s.kind, &s.low, &o.high) < 0 {
 		orders |= expr.Less
@@ -171,17 +171,17 @@ func (s *valueSpan) ordersWith(o *valueSpan) (orders expr.Orders) {
 	return orders
 }
 
-// mayHold reports whether the value of o, if it is one, may be among those in the filter of s.
+// mayHold reports whether the value of o, if it is a single one, may be in the filter of s.
 func (s *valueSpan) mayHold(o *valueSpan) bool {
 	c := s.column
 	if c == nil || len(c.filter) == 0 || !o.one {
 		return true
 	}
-	v := o.low // where an int32 was widened it hashes as before
+	v := o.low // a widened int32 hashes as before
 	return c.filter.mayHave(c.hashValue(&v))
 }
 
-// beginsTruths is whether the values of s begin with a text.
+// beginsTruths returns whether the values of s may begin with a text.
 func (s *valueSpan) beginsTruths(prefix []byte) expr.Truths {
 	o := s.nullTruth()
 	switch {
@@ -193,7 +193,7 @@ func (s *valueSpan) beginsTruths(prefix []byte) expr.Truths {
 		return o | expr.TruthOf(bytes.HasPrefix(s.low.s, prefix))
 	}
 	o |= expr.False
-	// Those that do lie from the prefix on, and below what follows all of them.
+	// Texts with the prefix lie at or above the prefix, and below its successor.
 	end, bounded := successor(prefix)
 	under := s.hasHigh && bytes.Compare(s.high.s, prefix) < 0
 	over := bounded && s.hasLow && bytes.Compare(s.low.s, end) >= 0
@@ -203,13 +203,14 @@ func (s *valueSpan) beginsTruths(prefix []byte) expr.Truths {
 	return o
 }
 
-// castSpan is a cast that keeps the order of values and never fails within the bounds; others are not known.
+// castSpan returns the span after a cast that keeps the order of values and can't fail within the bounds. For other casts it
+// knows nothing.
 func castSpan(s valueSpan, to *schema.Type) valueSpan {
 	switch {
 	case s.kind == schema.Invalid && s.empty:
 		return s
 	case s.kind == schema.Invalid:
-		return anySpan // a cast may fail
+		return anySpan // the cast may fail
 	case s.kind == to.Kind && s.scale == scaleOf(to):
 		if !s.fitsType(to) {
 			return anySpan
@@ -228,7 +229,7 @@ func castSpan(s valueSpan, to *schema.Type) valueSpan {
 	case !s.hasLow || !s.hasHigh:
 		return anySpan
 	}
-	// Not one to one from here on: two values may become one, and a filter knows those of before.
+	// From here on the cast is not injective: two values may become one, but the filter contains the original values.
 	out.column = nil
 	switch {
 	case integral && to.Kind == schema.Float64:
@@ -255,7 +256,8 @@ func castSpan(s valueSpan, to *schema.Type) valueSpan {
 	return out
 }
 
-// fitsType reports whether a type of the same kind and scale has room for all values: decimals may have fewer digits, and what has more becomes null.
+// fitsType reports whether a type of the same kind and scale can hold all values. A decimal with too few digits turns larger
+// values into null.
 func (s *valueSpan) fitsType(to *schema.Type) bool {
 	if s.kind != schema.Decimal || s.empty || to.Precision >= schemaMaxPrecision {
 		return true
@@ -263,7 +265,7 @@ func (s *valueSpan) fitsType(to *schema.Type) bool {
 	return s.hasLow && s.hasHigh && to.Precision > 0 && s.low.d.FitsInPrecision(to.Precision) && s.high.d.FitsInPrecision(to.Precision)
 }
 
-// scaledDecimal is an integer as a decimal, if it fits.
+// scaledDecimal returns an integer as a decimal, if it fits.
 func scaledDecimal(v decimal128.Num, to *schema.Type) (decimal128.Num, bool) {
 	whole := to.Precision - to.Scale
 	if whole < 0 || whole < schemaMaxPrecision && !v.FitsInPrecision(whole) {
@@ -275,7 +277,7 @@ func scaledDecimal(v decimal128.Num, to *schema.Type) (decimal128.Num, bool) {
 const (
 	schemaMaxPrecision = 38
 	dayMicros          = 24 * 60 * 60 * 1_000_000
-	// maxDays is how many days a timestamp can be away from 1970.
+	// maxDays is the maximum distance of a timestamp from 1970 in days.
 	maxDays = math.MaxInt64 / dayMicros
 )
 
@@ -287,14 +289,14 @@ func floorDiv(a, b int64) int64 {
 	return q
 }
 
-// longest is how far date_trunc takes a timestamp back at most, in microseconds.
+// longest is the maximum distance by which date_trunc moves a timestamp back, in microseconds.
 var longest = map[string]int64{
 	"microseconds": 1, "milliseconds": 1_000, "second": 1_000_000, "minute": 60_000_000, "hour": 3600_000_000, "day": dayMicros,
 	"week": 7 * dayMicros, "month": 31 * dayMicros, "quarter": 92 * dayMicros, "year": 366 * dayMicros, "decade": 3653 * dayMicros,
 	"century": 36525 * dayMicros, "millennium": 365250 * dayMicros,
 }
 
-// truncateSpan is date_trunc: no value grows, and none shrinks by more than the unit.
+// truncateSpan returns the span after date_trunc: no value grows, and none shrinks by more than the unit.
 func truncateSpan(s valueSpan, unit string) valueSpan {
 	back, ok := longest[unit]
 	if s.kind != schema.Timestamp || !ok || s.empty || !s.hasLow || !s.hasHigh {

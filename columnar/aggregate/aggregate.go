@@ -13,7 +13,7 @@ import (
 	"scribe/columnar/vector"
 )
 
-// ErrLimit means that a query has more groups, or groups that take more memory, than [Limits] allow.
+// ErrLimit means that a query exceeds [Limits]: it has too many groups, or they take too much memory.
 var ErrLimit = errors.New("aggregate: limit reached")
 
 func tooManyGroups(limit int) error {
@@ -26,18 +26,18 @@ func tooManyBytes(bytes, limit int64, groups int) error {
 		"narrow the WHERE or the range of time, ask for fewer aggregates, or raise the limit of memory", ErrLimit, groups, bytes, limit)
 }
 
-// Limits bounds what an [Aggregator] holds. Zero means the default.
+// Limits bounds the memory of an [Aggregator]. Zero means the default.
 type Limits struct {
-	// Groups bounds the groups, and the different values of all groups together of a DISTINCT.
+	// Groups is the maximum number of groups, and of distinct values in all groups of a DISTINCT together.
 	Groups int
-	// Bytes bounds the memory of the groups. It is checked every few thousand rows.
+	// Bytes is the maximum memory of the groups in bytes. It is checked every few thousand rows.
 	Bytes int64
 }
 
-// DefaultLimits returns a million groups and 256 MiB.
+// DefaultLimits returns limits of a million groups and 256 MiB.
 func DefaultLimits() Limits { return Limits{Groups: 1 << 20, Bytes: 256 << 20} }
 
-// maxGroups leaves a number of a group for none, and keeps a result's columns of strings below 2^31 bytes together with maxBytes.
+// maxGroups keeps one group number free to mean none. Together with maxBytes it keeps a result's string columns below 2^31 bytes.
 const (
 	maxGroups = 1 << 30
 	maxBytes  = 1 << 40
@@ -57,17 +57,17 @@ func (l Limits) orDefault() (Limits, error) {
 	return l, nil
 }
 
-// Stats is what an [Aggregator] has seen and holds.
+// Stats counts what an [Aggregator] has read and holds.
 type Stats struct {
-	// Rows that were added.
+	// Rows is the number of rows added.
 	Rows int64
-	// Errors of expressions, and values of the last result that did not fit their type: both are null.
+	// Errors counts errors of expressions, and values of the last result that did not fit their type. Both are null.
 	Errors int64
 	Groups int
 	Bytes  int64
 }
 
-// Aggregator groups and aggregates rows. One goroutine at a time uses it.
+// Aggregator groups and aggregates rows. It is not safe for concurrent use.
 type Aggregator struct {
 	group  *plan.Group
 	limits Limits
@@ -76,39 +76,39 @@ type Aggregator struct {
 	order  []orderElement
 
 	inputs     []inputColumn
-	known      map[string]int // of expressions, by expr.Key, their place in inputs
-	keys       []int          // in inputs
+	known      map[string]int // maps an expression's expr.Key to its index in inputs
+	keys       []int          // indices in inputs
 	aggregates []groupAggregate
 	outputs    []outputPlan
 	table      *groupTable
 
 	rows   int64
 	vector vector.Stats // of rows
-	result vector.Stats // of the last result: also sums that did not fit
+	result vector.Stats // of the last result, including sums that did not fit
 	failed error
 
-	numbers []uint32 // of the groups of a piece's rows
+	numbers []uint32 // the groups of the rows of a piece
 }
 
-// inputColumn is an expression over the batches that keys and aggregates need, evaluated once for all of them.
+// inputColumn is an expression over the batches that keys and aggregates need. It is evaluated once for all of them.
 type inputColumn struct {
 	kind   schema.Kind
 	prog   *vector.Program
-	column arrow.Array  // of the batch at hand
-	values columnValues // of the piece at hand
+	column arrow.Array  // of the current batch
+	values columnValues // of the current piece
 }
 
-// groupAggregate is what is kept for one or more outputs.
+// groupAggregate is the state for one or more outputs.
 type groupAggregate struct {
 	family string
-	arg    int // in inputs, -1 for count(*)
-	filter int // in inputs, -1 without FILTER
+	arg    int // index in inputs, -1 for count(*)
+	filter int // index in inputs, -1 without FILTER
 	state  aggregateState
-	// seen numbers the pairs of group and value, of a DISTINCT; nil without.
+	// seen numbers the distinct pairs of group and value for DISTINCT; otherwise nil.
 	seen *groupTable
 
 	mask   []bool
-	pairs  columnValues // the groups, as a column of seen
+	pairs  columnValues // the groups as a column of seen
 	fresh  []bool
 	number []uint32
 	picked columnValues
@@ -121,8 +121,8 @@ type outputPlan struct {
 	plan      *plan.Aggregate
 }
 
-// New returns an Aggregator for g over batches of schema in, which have the columns that g's expressions name as package vector wants them.
-// What package plan has bound it accepts; limits may be zero.
+// New returns an Aggregator for g over batches of schema in. They must have the columns that g's expressions name, in the form
+// that package vector requires. It accepts every group that package plan has bound. limits may be zero.
 func New(g *plan.Group, in *arrow.Schema, limits Limits) (*Aggregator, error) {
 	limits, err := limits.orDefault()
 	if err != nil {
@@ -160,7 +160,7 @@ func New(g *plan.Group, in *arrow.Schema, limits Limits) (*Aggregator, error) {
 		return nil, err
 	}
 	if len(g.Keys) == 0 {
-		// The one group is there without a row.
+		// Without keys the single group exists even without rows.
 		if err := a.table.findRows(nil, 1, nil, make([]uint32, 1), nil); err != nil {
 			return nil, err
 		}
@@ -169,14 +169,14 @@ func New(g *plan.Group, in *arrow.Schema, limits Limits) (*Aggregator, error) {
 	return a, nil
 }
 
-// plainType is the type of a result's column: no dictionaries.
+// plainType returns the type of a result column, without dictionaries.
 func plainType(t *schema.Type) arrow.DataType {
 	p := *t
 	p.Dictionary = false
 	return p.Arrow()
 }
 
-// addInput returns the place of e in a.inputs.
+// addInput returns the index of e in a.inputs, adding it if necessary.
 func (a *Aggregator) addInput(e expr.Expr, in *arrow.Schema) (int, error) {
 	key := expr.Key(e)
 	if i, ok := a.known[key]; ok {
@@ -191,14 +191,15 @@ func (a *Aggregator) addInput(e expr.Expr, in *arrow.Schema) (int, error) {
 	return len(a.inputs) - 1, nil
 }
 
-// addAggregate returns the place in a.aggregates of what p needs. A sketch serves every quantile of it, a sum also the average.
+// addAggregate returns the index in a.aggregates of the state for p, adding it if necessary. One sketch serves all its quantiles,
+// and one sum also the average.
 func (a *Aggregator) addAggregate(p *plan.Aggregate, in *arrow.Schema) (int, error) {
 	n := groupAggregate{arg: -1, filter: -1}
 	var err error
 	kind := schema.Invalid
 	if p.Arg != nil {
 		kind = p.Arg.Type().Kind
-		// Of what is only counted nothing but the nulls are looked at.
+		// If values are only counted, only their nulls are read.
 		if _, ok := classOf(kind); !ok && (p.Func != "count" || p.Distinct) {
 			return 0, fmt.Errorf("an argument of type %s: aggregates take scalars", p.Arg.Type())
 		}
@@ -231,16 +232,16 @@ func (a *Aggregator) addAggregate(p *plan.Aggregate, in *arrow.Schema) (int, err
 // Schema returns the schema of the results.
 func (a *Aggregator) Schema() *arrow.Schema { return a.schema }
 
-// Stats returns what was seen so far.
+// Stats returns the current counts.
 func (a *Aggregator) Stats() Stats {
 	return Stats{Rows: a.rows, Errors: a.vector.Errors + a.result.Errors, Groups: a.table.len(), Bytes: a.heldBytes()}
 }
 
-// piece is how many rows are worked on at once: what is made of them stays in the processor's cache.
+// piece is the number of rows processed at once, so that intermediate values stay in the processor's cache.
 const piece = 4096
 
-// Add takes the rows of a batch, of the schema that New was told; it keeps nothing of it. After an error, [ErrLimit] most likely, a part of the
-// rows is in the groups: every later call returns the same error.
+// Add adds the rows of a batch, which must have the schema passed to New. It does not keep the batch. After an error, usually
+// [ErrLimit], some of the rows are in the groups, and every later call returns the same error.
 func (a *Aggregator) Add(b arrow.RecordBatch) error {
 	if a.failed == nil {
 		a.failed = a.addBatch(b)
@@ -291,7 +292,7 @@ func (a *Aggregator) checkBytes() error {
 	return nil
 }
 
-// releaseBatch lets go of the batch.
+// releaseBatch drops references to the batch.
 func (a *Aggregator) releaseBatch() {
 	for i := range a.inputs {
 		in := &a.inputs[i]
@@ -323,7 +324,7 @@ func (a *Aggregator) growStates() {
 	}
 }
 
-// findGroups puts the groups of the rows of a piece into a.numbers.
+// findGroups sets a.numbers to the groups of the rows of a piece.
 func (a *Aggregator) findGroups(lookup *dictionaryCodes, from, to int) error {
 	a.numbers = resizeSlice(a.numbers, to-from)
 	if len(a.keys) == 0 {
@@ -343,7 +344,7 @@ func (a *Aggregator) findGroups(lookup *dictionaryCodes, from, to int) error {
 // updateAggregate adds the rows of a piece to an aggregate.
 func (a *Aggregator) updateAggregate(g *groupAggregate) error {
 	n := len(a.numbers)
-	v := &g.pairs // count(*) looks at no value
+	v := &g.pairs // count(*) reads no value
 	masked := false
 	mask := func(valid []bool) {
 		if valid == nil {
@@ -393,7 +394,7 @@ func (a *Aggregator) updateAggregate(g *groupAggregate) error {
 	return nil
 }
 
-// maskFirsts leaves in the mask the rows whose value their group has not seen.
+// maskFirsts keeps in the mask only rows with a value that is new in their group.
 func (g *groupAggregate) maskFirsts(numbers []uint32, v *columnValues) error {
 	n := len(numbers)
 	g.pairs.class, g.pairs.n, g.pairs.lo = word, n, resizeSlice(g.pairs.lo, n)
@@ -408,8 +409,8 @@ func (g *groupAggregate) maskFirsts(numbers []uint32, v *columnValues) error {
 	return nil
 }
 
-// Merge adds the groups of o, an Aggregator of the same plan; o is not changed, and shares nothing with a. Groups that a has not seen come after
-// those that it has, in o's order.
+// Merge adds the groups of o, an Aggregator of the same plan. o is not changed and shares no memory with a. New groups follow the
+// existing ones, in o's order.
 func (a *Aggregator) Merge(o *Aggregator) error {
 	if a.failed != nil {
 		return a.failed

@@ -6,7 +6,7 @@ import (
 	"scribe/columnar/schema"
 )
 
-// dictionaryCodes is the numbers of the groups of a dictionary's codes, of a batch that is grouped by a column with a dictionary alone.
+// dictionaryCodes maps the codes of a dictionary to group numbers, for a batch whose only key is a dictionary column.
 type dictionaryCodes struct {
 	column  *array.Dictionary
 	values  columnValues // keeps the dictionary's texts
@@ -14,7 +14,7 @@ type dictionaryCodes struct {
 	null    uint32
 }
 
-// dictionaryOfKey returns the codes of the batch, nil if there are none.
+// dictionaryOfKey returns the codes of the batch, or nil if it is not grouped by a dictionary column alone.
 func (a *Aggregator) dictionaryOfKey() *dictionaryCodes {
 	if len(a.keys) != 1 {
 		return nil

@@ -5,19 +5,19 @@ import (
 	"math/bits"
 )
 
-// distinctCounter estimates how many different hashes it has seen: all of them are kept up to maxExact, in as many bytes as the registers of
-// a HyperLogLog take that stand for more. It depends on the set of hashes alone, not on their order.
+// distinctCounter estimates the number of distinct hashes. Up to maxExact it keeps all of them, in as many bytes as the
+// HyperLogLog registers that represent more. It depends only on the set of hashes, not on their order.
 type distinctCounter struct {
-	// set is an open hash table of hashes other than 0, until registers are there.
+	// set is an open-addressing hash table of nonzero hashes, until registers are used.
 	set       []uint64
 	n         int
-	zero      bool // the hash 0 was seen
+	zero      bool // the hash 0 was added
 	registers []uint8
 }
 
 const (
 	hllBits   = 14
-	registers = 1 << hllBits // a standard error of 1.04/sqrt(16384): 0.8 %
+	registers = 1 << hllBits // standard error: 1.04/sqrt(16384) = 0.8 %
 	maxSet    = registers / 8
 	maxExact  = maxSet * 3 / 4
 	minSet    = 8
@@ -55,7 +55,7 @@ func (d *distinctCounter) addHash(h uint64) {
 	d.spreadSet()
 }
 
-// insertHash puts h into an open hash table with a free slot, and reports whether it is new.
+// insertHash inserts h into an open-addressing hash table with a free slot, and reports whether it is new.
 func insertHash(set []uint64, h uint64) bool {
 	mask := uint64(len(set) - 1)
 	for at := h & mask; ; at = (at + 1) & mask {
@@ -69,7 +69,7 @@ func insertHash(set []uint64, h uint64) bool {
 	}
 }
 
-// spreadSet turns the set into registers.
+// spreadSet converts the set into registers.
 func (d *distinctCounter) spreadSet() {
 	set, zero := d.set, d.zero
 	*d = distinctCounter{registers: make([]uint8, registers)}
@@ -89,7 +89,7 @@ func (d *distinctCounter) registerHash(h uint64) {
 	d.registers[at] = max(d.registers[at], rank)
 }
 
-// mergeFrom adds what o has seen.
+// mergeFrom adds the hashes of o.
 func (d *distinctCounter) mergeFrom(o *distinctCounter) {
 	if o.registers == nil {
 		for _, h := range o.set {
@@ -110,8 +110,8 @@ func (d *distinctCounter) mergeFrom(o *distinctCounter) {
 	}
 }
 
-// estimateCount returns the estimate, which is exact while there are no registers. It is the improved raw estimator of O. Ertl, "New cardinality
-// estimation algorithms for HyperLogLog sketches" (2017), algorithm 6, which needs no table of corrections.
+// estimateCount returns the estimate, which is exact while there are no registers. It is the improved raw estimator of O. Ertl,
+// "New cardinality estimation algorithms for HyperLogLog sketches" (2017), algorithm 6, which needs no correction tables.
 func (d *distinctCounter) estimateCount() int64 {
 	if d.registers == nil {
 		n := int64(d.n)

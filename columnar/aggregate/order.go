@@ -21,7 +21,7 @@ type orderElement struct {
 	plan plan.Order
 }
 
-// compileResult compiles what is done with results.
+// compileResult compiles HAVING and ORDER BY.
 func (a *Aggregator) compileResult() (err error) {
 	g := a.group
 	if g.Having != nil {
@@ -43,7 +43,7 @@ func (a *Aggregator) compileResult() (err error) {
 	return nil
 }
 
-// keptGroups returns the groups of a result that HAVING keeps, in their order.
+// keptGroups returns the groups of a result that HAVING keeps, in order.
 func (a *Aggregator) keptGroups(batch arrow.RecordBatch) ([]int, error) {
 	places := make([]int, 0, batch.NumRows())
 	if a.having == nil {
@@ -67,10 +67,10 @@ func (a *Aggregator) keptGroups(batch arrow.RecordBatch) ([]int, error) {
 	return places, a.sortGroups(batch, places)
 }
 
-// sortGroups orders places. Groups that ORDER BY does not tell apart stay in the order of their first rows.
+// sortGroups sorts places. Groups that ORDER BY does not distinguish keep the order of their first rows.
 func (a *Aggregator) sortGroups(batch arrow.RecordBatch, places []int) error {
 	columns := make([]sortableColumn, len(a.order))
-	held := make([]arrow.Array, 0, len(a.order)) // texts point into them
+	held := make([]arrow.Array, 0, len(a.order)) // texts point into these arrays
 	defer func() {
 		for _, h := range held {
 			h.Release()
@@ -102,7 +102,7 @@ func (a *Aggregator) sortGroups(batch arrow.RecordBatch, places []int) error {
 	return nil
 }
 
-// sortableColumn is a column that rows are ordered by. Its words order as unsigned numbers do.
+// sortableColumn is a column that rows are sorted by. Its words sort as unsigned numbers.
 type sortableColumn struct {
 	orderElement
 	columnValues

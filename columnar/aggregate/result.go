@@ -15,7 +15,7 @@ import (
 	"scribe/columnar/vector"
 )
 
-// Families of aggregates: those of one share their state.
+// Families of aggregates. Those of one family share their state.
 const (
 	familyCount    = "count"
 	familySum      = "sum"
@@ -25,8 +25,8 @@ const (
 	familyQuantile = "approx_quantile"
 )
 
-// newState returns the state for p, whose argument is of kind (Invalid for count(*)). What it refuses package plan has refused before, with
-// a place in the text.
+// newState returns the state for p, whose argument is of kind (Invalid for count(*)). Package plan has already rejected what it
+// rejects, with a position in the text.
 func newState(p *plan.Aggregate, kind schema.Kind) (family string, s aggregateState, err error) {
 	refuse := func() (string, aggregateState, error) {
 		arg := "*"
@@ -71,7 +71,7 @@ func newState(p *plan.Aggregate, kind schema.Kind) (family string, s aggregateSt
 	return refuse()
 }
 
-// newSum returns the state of a sum or an average of values of a kind, nil if there is none with p's type.
+// newSum returns the state of a sum or average of values of a kind, or nil if there is none with p's type.
 func newSum(p *plan.Aggregate, kind schema.Kind) aggregateState {
 	switch kind {
 	case schema.Int32, schema.Int64, schema.Uint64, schema.Decimal:
@@ -97,7 +97,7 @@ func newSum(p *plan.Aggregate, kind schema.Kind) aggregateState {
 	return nil
 }
 
-// numberOf returns what makes numbers of a type float64s, nil for other types.
+// numberOf returns a function that converts numbers of a type to float64, or nil for other types.
 func numberOf(t *schema.Type) func(v *columnValues, i int) float64 {
 	switch t.Kind {
 	case schema.Int32, schema.Int64:
@@ -114,8 +114,8 @@ func numberOf(t *schema.Type) func(v *columnValues, i int) float64 {
 	}
 }
 
-// Result returns the groups so far, those that HAVING keeps, in the order of ORDER BY if there is one: see the package's documentation. It may be
-// called again after more rows. The caller releases the batch.
+// Result returns the current groups that HAVING keeps, in the order of ORDER BY if there is one; see the package comment. It may
+// be called again after more rows. The caller releases the batch.
 func (a *Aggregator) Result() (arrow.RecordBatch, error) {
 	if a.failed != nil {
 		return nil, a.failed
@@ -126,7 +126,7 @@ func (a *Aggregator) Result() (arrow.RecordBatch, error) {
 		return batch, err
 	}
 	defer batch.Release()
-	a.result = vector.Stats{} // what did not fit is counted of the groups that are left
+	a.result = vector.Stats{} // count overflows only of the remaining groups
 	places, err := a.keptGroups(batch)
 	if err != nil {
 		return nil, err
@@ -134,7 +134,7 @@ func (a *Aggregator) Result() (arrow.RecordBatch, error) {
 	return a.buildBatch(places)
 }
 
-// buildBatch makes a batch of groups, of all if places is nil.
+// buildBatch makes a batch of the groups at places, or of all groups if places is nil.
 func (a *Aggregator) buildBatch(places []int) (arrow.RecordBatch, error) {
 	if places == nil {
 		places = make([]int, a.table.len())
@@ -221,7 +221,7 @@ func appendWord(b array.Builder, w uint64) {
 	}
 }
 
-// outputColumn returns the column of an aggregate, and counts what does not fit.
+// outputColumn returns the column of an aggregate, and counts values that do not fit.
 func (a *Aggregator) outputColumn(o *outputPlan, places []int) (arrow.Array, error) {
 	g, p := &a.aggregates[o.aggregate], o.plan
 	b := array.NewBuilder(memory.DefaultAllocator, plainType(&p.T))
@@ -280,7 +280,7 @@ func (s *extremeState) appendTo(b array.Builder, places []int) {
 	}
 }
 
-// appendOverflow makes a value null that does not fit.
+// appendOverflow appends null for a value that does not fit.
 func (a *Aggregator) appendOverflow(b array.Builder) {
 	a.result.Errors++
 	b.AppendNull()
@@ -345,8 +345,8 @@ func (s *sumState) bigSum(i int) *big.Int {
 	return n.Lsh(n, 64).Or(n, new(big.Int).SetUint64(s.lo[i]))
 }
 
-// decimalSum returns sum i divided by divisor, with shift more digits after the point, rounded half away from zero as PostgreSQL does; false
-// when it has more digits than precision.
+// decimalSum returns sum i divided by divisor, with shift additional digits after the point, rounded half away from zero as in
+// PostgreSQL. It returns false if the result has more than precision digits.
 func (s *sumState) decimalSum(i int, precision, shift int32, divisor int64) (decimal128.Num, bool) {
 	if sign := uint64(int64(s.mid[i]) >> 63); divisor == 1 && shift == 0 && s.hi[i] == sign && s.mid[i] != signBit {
 		d := decimal128.New(int64(s.mid[i]), s.lo[i])
@@ -401,7 +401,7 @@ const (
 	secondsPerDay = 24 * 3600
 )
 
-// divideSpan is PostgreSQL's interval_div: what is left of months becomes days, what is left of days becomes time.
+// divideSpan is PostgreSQL's interval_div: the remainder of months becomes days, the remainder of days becomes time.
 func divideSpan(months, days, nanos int64, by float64) (int64, int64, int64) {
 	round := func(f float64) float64 { return math.RoundToEven(f*1e6) / 1e6 }
 	m, d := math.Trunc(float64(months)/by), math.Trunc(float64(days)/by)

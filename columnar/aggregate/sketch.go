@@ -5,23 +5,23 @@ import (
 	"slices"
 )
 
-// quantileSketch estimates quantiles of numbers with a bounded relative error: DDSketch (C. Masson, J. Rim, H. Lee, "DDSketch: a fast and
-// fully-mergeable quantile sketch with relative-error guarantees", 2019). Numbers are counted in bins whose bounds grow by gamma. It
-// depends on the multiset of numbers alone: where there would be more than maxBins, the lowest magnitudes share a bin, and the bins that
-// share it follow from the greatest magnitude of all.
+// quantileSketch estimates quantiles of numbers with a bounded relative error: DDSketch (C. Masson, J. Rim, H. Lee, "DDSketch: a
+// fast and fully-mergeable quantile sketch with relative-error guarantees", 2019). It counts numbers in bins whose bounds grow by
+// gamma. It depends only on the multiset of numbers: where there would be more than maxBins, the lowest magnitudes share a bin,
+// and the greatest magnitude of all determines which bins share.
 type quantileSketch struct {
 	positive, negative sketchBins
 	zeros              int64
-	// least and greatest are those of the numbers that are finite, if there are any.
+	// least and greatest are those of the finite numbers, if there are any.
 	least, greatest float64
-	// Infinities and NaN, which is above everything as in PostgreSQL.
+	// Counts of the infinities and of NaN, which is above everything as in PostgreSQL.
 	lowest, highest, nans int64
 }
 
-// accuracy is the relative error of an answer.
+// accuracy is the relative error of a result.
 const accuracy = 0.01
 
-// maxBins bounds the bins of a sign: 16 KiB, and gamma^2048 is 6 * 10^17.
+// maxBins is the maximum number of bins per sign: 16 KiB, and gamma^2048 is 6 * 10^17.
 const maxBins = 2048
 
 var (
@@ -29,7 +29,7 @@ var (
 	multiplier = 1 / math.Log(gamma)
 )
 
-// sketchBins counts bin numbers. counts[0] is that of the number first.
+// sketchBins counts numbers per bin. counts[0] is the count of the bin with number first.
 type sketchBins struct {
 	counts []int64
 	first  int
@@ -59,7 +59,7 @@ func (s *quantileSketch) addNumber(x float64) {
 	}
 }
 
-// noteRange takes note of the least and the greatest of some finite numbers, before they are counted.
+// noteRange updates the range with the least and greatest of some finite numbers, before they are counted.
 func (s *quantileSketch) noteRange(least, greatest float64) {
 	if s.finiteCount() == 0 {
 		s.least, s.greatest = least, greatest
@@ -70,12 +70,12 @@ func (s *quantileSketch) noteRange(least, greatest float64) {
 
 func (s *quantileSketch) finiteCount() int64 { return s.positive.total + s.negative.total + s.zeros }
 
-// binOf returns the number of the bin of a positive x: the i with gamma^(i-1) < x <= gamma^i.
+// binOf returns the bin number of a positive x: the i with gamma^(i-1) < x <= gamma^i.
 func binOf(x float64) int { return int(math.Ceil(math.Log(x) * multiplier)) }
 
-// middleOf returns a number that is off by at most the accuracy from every number of bin i.
+// middleOf returns a number that differs from every number of bin i by at most the accuracy.
 func middleOf(i int) float64 {
-	// The greatest bin's bound is beyond float64.
+	// The greatest bin's bound exceeds float64.
 	return min(2*math.Exp(float64(i)/multiplier-math.Log(gamma+1)), math.MaxFloat64)
 }
 
@@ -96,8 +96,8 @@ func (b *sketchBins) addToBin(i int, n int64) {
 	b.counts[i-b.first] += n
 }
 
-// moveRange makes the bins those from first to last, of which there are at most maxBins and which have the old last or the old first. What is
-// below them goes to the lowest.
+// moveRange makes the bins those from first to last. There are at most maxBins of them, and they include the old last or the old
+// first. Counts below them move to the lowest bin.
 func (b *sketchBins) moveRange(first, last int) {
 	if first == b.first && last < b.first+len(b.counts) {
 		return
@@ -108,7 +108,7 @@ func (b *sketchBins) moveRange(first, last int) {
 		clear(b.counts[old:])
 		return
 	}
-	// Room to grow on, on both sides alike.
+	// Leave capacity to grow, equally on both sides.
 	size := min(maxBins, last-first+1+(last-first+1)/2)
 	counts := make([]int64, last-first+1, max(size, 16))
 	for k, n := range b.counts {
@@ -120,7 +120,7 @@ func (b *sketchBins) moveRange(first, last int) {
 }
 
 func (b *sketchBins) mergeBins(o *sketchBins) {
-	// From the greatest on: what is low goes where it will stay.
+	// From the greatest down, so that the counts of low bins end where they stay.
 	for k, n := range slices.Backward(o.counts) {
 		if n != 0 {
 			b.addToBin(o.first+k, n)
@@ -144,10 +144,10 @@ func (s *quantileSketch) countNumbers() int64 {
 	return s.finiteCount() + s.lowest + s.highest + s.nans
 }
 
-// quantileAt returns the value of which a share q (0 to 1) of the numbers is not above: percentile_disc up to the accuracy, and never outside of
-// the numbers. There is one at least.
+// quantileAt returns the value that a share q (0 to 1) of the numbers does not exceed: percentile_disc up to the accuracy, and
+// always within the range of the numbers. There must be at least one number.
 func (s *quantileSketch) quantileAt(q float64) float64 {
-	rank := max(int64(math.Ceil(q*float64(s.countNumbers())))-1, 0) // of the number looked for, from 0
+	rank := max(int64(math.Ceil(q*float64(s.countNumbers())))-1, 0) // rank of the result, from 0
 	if rank -= s.lowest; rank < 0 {
 		return math.Inf(-1)
 	}
@@ -160,7 +160,7 @@ func (s *quantileSketch) quantileAt(q float64) float64 {
 	return math.NaN()
 }
 
-// finiteAt returns about the number of a rank among the finite ones. The first and the last are known.
+// finiteAt returns the approximate number at a rank among the finite ones. The first and the last are exact.
 func (s *quantileSketch) finiteAt(rank int64) float64 {
 	switch rank {
 	case 0:
@@ -177,7 +177,7 @@ func (s *quantileSketch) finiteAt(rank int64) float64 {
 	return min(max(x, s.least), s.greatest)
 }
 
-// magnitudeAt returns the magnitude of the number of a rank.
+// magnitudeAt returns the magnitude of the number at a rank.
 func (b *sketchBins) magnitudeAt(rank int64) float64 {
 	for k, n := range b.counts {
 		if rank -= n; rank < 0 {

@@ -11,13 +11,13 @@ import (
 	"scribe/columnar/schema"
 )
 
-// aggregateState is what one aggregate keeps of every group.
+// aggregateState is the state of one aggregate for all groups.
 type aggregateState interface {
-	// growTo makes room for n groups.
+	// growTo extends the state to n groups.
 	growTo(n int)
-	// addRows takes rows, all valid, with the groups that they are in.
+	// addRows adds rows, all valid, to their groups.
 	addRows(groups []uint32, v *columnValues)
-	// mergeState takes the groups of a state of the same kind; to[i] is what o's group i is here.
+	// mergeState adds the groups of a state of the same kind; to[i] is the number here of o's group i.
 	mergeState(o aggregateState, to []uint32)
 	heldBytes() int64
 }
@@ -57,7 +57,7 @@ func (s *countState) mergeState(o aggregateState, to []uint32) {
 
 func (s *countState) heldBytes() int64 { return 8 * int64(cap(s.n)) }
 
-// sumState adds integers and decimals in 192 bits, which 2^64 numbers of 128 bits do not fill.
+// sumState adds integers and decimals in 192 bits, which 2^64 numbers of 128 bits can't overflow.
 type sumState struct {
 	countState
 	lo, mid, hi []uint64
@@ -111,7 +111,7 @@ func (s *sumState) heldBytes() int64 {
 type floatState struct {
 	countState
 	sum []float64
-	// infinite says that an infinity or NaN was among the numbers, so that a sum which is infinite has not overflown.
+	// infinite means that the numbers included an infinity or NaN, so an infinite sum is not an overflow.
 	infinite []bool
 }
 
@@ -144,7 +144,7 @@ func (s *floatState) heldBytes() int64 {
 	return s.countState.heldBytes() + 8*int64(cap(s.sum)) + int64(cap(s.infinite))
 }
 
-// intervalState adds intervals, each part for itself as PostgreSQL does.
+// intervalState adds intervals, each part by itself as in PostgreSQL.
 type intervalState struct {
 	months, days, nanos sumState
 }
@@ -186,7 +186,8 @@ type extremeState struct {
 	class valueClass
 	most  bool
 	seen  []bool
-	// lo and hi are made so that they order as unsigned numbers do, and complemented for the greatest: the smallest is looked for.
+	// lo and hi are transformed so that they sort as unsigned numbers, and complemented for the greatest: so the smallest is always
+	// kept.
 	lo, hi []uint64
 	span   []arrow.MonthDayNanoInterval
 	text   [][]byte
@@ -261,12 +262,12 @@ func (s *extremeState) offerText(g uint32, b []byte) {
 
 const signBit = 1 << 63
 
-// orderWord makes a word order as unsigned numbers do; value undoes it.
+// orderWord transforms a word so that it sorts as an unsigned number does; value undoes it.
 func (s *extremeState) orderWord(w uint64) uint64 {
 	switch s.kind {
 	case schema.Uint64, schema.Bool:
 	case schema.Float64:
-		if w&signBit == 0 { // also NaN, which is above everything
+		if w&signBit == 0 { // includes NaN, which is above everything
 			w |= signBit
 		} else {
 			w = ^w
@@ -321,7 +322,7 @@ func (s *extremeState) heldBytes() int64 {
 	return int64(cap(s.seen)) + 8*int64(cap(s.lo)+cap(s.hi)) + 16*int64(cap(s.span)) + 24*int64(cap(s.text)) + s.texts
 }
 
-// distinctState estimates the number of different values.
+// distinctState estimates the number of distinct values.
 type distinctState struct {
 	d    []distinctCounter
 	held int64
@@ -329,7 +330,7 @@ type distinctState struct {
 
 func (s *distinctState) growTo(n int) { s.d = extendTo(s.d, n) }
 
-// The hash has no secret: one query has one answer.
+// The hash is not seeded, so that a query has one result.
 func (s *distinctState) addRows(groups []uint32, v *columnValues) {
 	for i, g := range groups {
 		var h uint64
@@ -348,7 +349,7 @@ func (s *distinctState) addRows(groups []uint32, v *columnValues) {
 	}
 }
 
-// scrambleWord makes a hash of a word: the last steps of MurmurHash3, which lose nothing.
+// scrambleWord hashes a word by the final steps of MurmurHash3, which are bijective.
 func scrambleWord(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x ^= x >> 33

@@ -9,22 +9,22 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 )
 
-// groupTable numbers the rows of some columns: rows with the same values have the same number, counted from 0 in the order of first sight. It is
-// an open hash table of numbers over the columns of the values that it has seen.
+// groupTable numbers the rows of some columns: rows with the same values have the same number, from 0 in order of first
+// appearance. It is an open-addressing hash table of numbers over the columns of the distinct values.
 type groupTable struct {
-	// slots hold a number plus one, 0 for none; their count is a power of two, at least a third more than numbers.
+	// slots hold a number plus one, or 0 if free. Their count is a power of two and at least a third more than the numbers.
 	slots  []uint32
-	hashes []uint64 // of each number
+	hashes []uint64 // by number
 	keys   []keyStore
 	limit  int
-	// Keys come from outside: without a secret somebody could choose ones that all meet in one slot.
+	// Keys are untrusted: without a secret seed an attacker could choose keys that all collide.
 	seed   maphash.Seed
 	secret uint64
 
 	scratch []uint64
 }
 
-// none is no number of a row.
+// none means that a row has no number.
 const none = ^uint32(0)
 
 const minSlots = 64
@@ -42,8 +42,9 @@ func newTable(classes []valueClass, limit int) *groupTable {
 
 func (t *groupTable) len() int { return len(t.hashes) }
 
-// findRows puts the number of each of n rows into dst. Rows that mask (nil: all) leaves out get none. fresh (or nil) says of each row whether it is
-// the first with its values. It returns ErrLimit, with rows left without a number, when there would be more numbers than allowed.
+// findRows sets dst to the number of each of n rows. Rows outside mask (nil: all rows) get none. fresh, if not nil, is set to
+// whether each row is the first with its values. If there would be more numbers than allowed, findRows returns ErrLimit and
+// leaves rows without a number.
 func (t *groupTable) findRows(columns []*columnValues, n int, mask []bool, dst []uint32, fresh []bool) error {
 	t.scratch = resizeSlice(t.scratch, n)
 	t.hashRows(columns, t.scratch)
@@ -56,7 +57,7 @@ func (t *groupTable) findRows(columns []*columnValues, n int, mask []bool, dst [
 			dst[i] = none
 			continue
 		}
-		// Rows come in runs: of one minute, of one status.
+		// Equal rows come in runs: of one minute, of one status.
 		if last != none && t.hashes[last] == h && t.equalRow(columns, i, last) {
 			dst[i] = last
 			continue
@@ -73,7 +74,7 @@ func (t *groupTable) findRows(columns []*columnValues, n int, mask []bool, dst [
 	return nil
 }
 
-// findOrAdd finds or adds row i; none when the table is full.
+// findOrAdd finds or adds row i. It returns none if the table is full.
 func (t *groupTable) findOrAdd(columns []*columnValues, i int, h uint64) (number uint32, added bool) {
 	mask := uint64(len(t.slots) - 1)
 	at := h & mask
@@ -110,7 +111,7 @@ func (t *groupTable) growSlots() {
 	}
 }
 
-// hashRows puts the hash of each row into dst.
+// hashRows sets dst to the hash of each row.
 func (t *groupTable) hashRows(columns []*columnValues, dst []uint64) {
 	for i := range dst {
 		dst[i] = t.secret
@@ -156,7 +157,7 @@ func (t *groupTable) heldBytes() int64 {
 	return n
 }
 
-// keyStore is a column of the values that a table has numbered.
+// keyStore is a column of the distinct values of a table.
 type keyStore struct {
 	class valueClass
 	nulls int
@@ -213,7 +214,7 @@ func (s *keyStore) textAt(n int) []byte {
 	return s.data[begin:s.ends[n]]
 }
 
-// loadRows puts the values of the numbers [from, to) into v, which then points into s.
+// loadRows sets v to the values of the numbers [from, to). v then points into s.
 func (s *keyStore) loadRows(v *columnValues, from, to int) {
 	*v = columnValues{class: s.class, n: to - from, valid: s.valid[from:to]}
 	switch s.class {

@@ -10,7 +10,8 @@ import (
 	scalar "scribe/columnar/value"
 )
 
-// valueClass is how values are held while they are grouped and aggregated; 0 is that of values which are no scalars, and are there or not.
+// valueClass is the representation of values while they are grouped and aggregated. 0 is for nested values, of which only
+// nullness is used.
 type valueClass uint8
 
 const (
@@ -19,7 +20,7 @@ const (
 	text                       // bytes
 )
 
-// classOf returns the class of the values of a type; false for types that are neither keys nor arguments.
+// classOf returns the class of the values of a kind. It returns false for kinds that are neither keys nor arguments.
 func classOf(k schema.Kind) (valueClass, bool) {
 	switch k {
 	case schema.Null, schema.Bool, schema.Int32, schema.Int64, schema.Uint64, schema.Float64, schema.Date, schema.Timestamp:
@@ -33,23 +34,24 @@ func classOf(k schema.Kind) (valueClass, bool) {
 	}
 }
 
-// columnValues is some rows of a column, made comparable: two values are equal by SQL exactly if their bits or bytes are. Of a word, integers are
-// sign-extended, floats have one zero and one NaN. Of a wide value, a decimal is its number; an interval its length in nanoseconds.
+// columnValues is a range of rows of a column in comparable form: two values are equal by SQL exactly if their bits or bytes are
+// equal. As words, integers are sign-extended, and floats have one zero and one NaN. As wide values, a decimal is its number, and
+// an interval its length in nanoseconds.
 type columnValues struct {
 	class valueClass
 	n     int
-	valid []bool // nil: every value is
+	valid []bool // nil if every value is valid
 	lo    []uint64
 	hi    []uint64
 	text  [][]byte
-	// spans are the intervals as they were written: equal ones may be written differently. Empty for other types.
+	// spans are the intervals as written: equal ones may be written differently. It is empty for other types.
 	spans []arrow.MonthDayNanoInterval
 
-	dict    *array.String // whose texts entries are
+	dict    *array.String // the dictionary whose texts are in entries
 	entries [][]byte
 }
 
-// loadRows takes the rows [from, to) of a column. The texts point into it.
+// loadRows loads the rows [from, to) of a column. The texts point into it.
 func (v *columnValues) loadRows(kind schema.Kind, a arrow.Array, from, to int) {
 	v.class, _ = classOf(kind)
 	v.n = to - from
@@ -78,7 +80,7 @@ func (v *columnValues) loadRows(kind schema.Kind, a arrow.Array, from, to int) {
 		v.text = resizeSlice(v.text, v.n)
 		v.loadText(a, from, to)
 	}
-	// After a null there may be anything in Arrow.
+	// The value of a null is arbitrary in Arrow.
 	for i, ok := range v.valid {
 		if !ok {
 			v.zeroRow(i)
@@ -166,7 +168,7 @@ func (v *columnValues) loadWide(a arrow.Array, from, to int) {
 
 const nanosPerDay = 24 * 3600 * 1_000_000_000
 
-// spanLength returns the length of an interval, in which a month has 30 days, in nanoseconds as a number of 128 bits.
+// spanLength returns the length of an interval in nanoseconds as a 128-bit number. A month has 30 days.
 func spanLength(s arrow.MonthDayNanoInterval) (lo, hi uint64) {
 	days := 30*int64(s.Months) + int64(s.Days) // below 2^37
 	high, low := mulSigned(days, nanosPerDay)
@@ -175,7 +177,7 @@ func spanLength(s arrow.MonthDayNanoInterval) (lo, hi uint64) {
 	return low, high
 }
 
-// mulSigned returns the 128 bits of a*b; b is positive.
+// mulSigned returns the 128 bits of a*b; b must be positive.
 func mulSigned(a int64, b uint64) (hi, lo uint64) {
 	hi, lo = bits.Mul64(uint64(a), b)
 	if a < 0 {
@@ -204,7 +206,7 @@ func (v *columnValues) loadText(a arrow.Array, from, to int) {
 	}
 }
 
-// dictionaryTexts returns the texts of a's dictionary, which all the rows of a batch share.
+// dictionaryTexts returns the texts of a's dictionary, which all rows of a batch share.
 func (v *columnValues) dictionaryTexts(a *array.Dictionary) [][]byte {
 	dict, ok := a.Dictionary().(*array.String)
 	if !ok || dict.Len() == 0 {
@@ -217,21 +219,21 @@ func (v *columnValues) dictionaryTexts(a *array.Dictionary) [][]byte {
 	return v.entries
 }
 
-// releaseBatch forgets what of a batch is held.
+// releaseBatch drops references to the batch.
 func (v *columnValues) releaseBatch() {
 	clear(v.text[:cap(v.text)])
 	clear(v.entries[:cap(v.entries)])
 	v.dict = nil
 }
 
-// cutTexts puts the texts between offsets, which count from base at the beginning of data, into dst.
+// cutTexts sets dst to the texts between offsets. The offset base corresponds to the beginning of data.
 func cutTexts(dst [][]byte, offsets []int32, data []byte, base int32) {
 	for i := range dst {
 		dst[i] = data[offsets[i]-base : offsets[i+1]-base]
 	}
 }
 
-// resizeSlice returns s with length n; the elements are what they happen to be.
+// resizeSlice returns s with length n. The elements are arbitrary.
 func resizeSlice[T any](s []T, n int) []T {
 	if cap(s) < n {
 		return make([]T, n)
@@ -239,7 +241,7 @@ func resizeSlice[T any](s []T, n int) []T {
 	return s[:n]
 }
 
-// pickRows puts the rows of v that mask names into dst; the caller names valid ones.
+// pickRows sets dst to the rows of v in mask, which must all be valid.
 func (v *columnValues) pickRows(dst *columnValues, mask []bool) {
 	dst.class, dst.n, dst.valid = v.class, 0, nil
 	for _, m := range mask {
@@ -251,7 +253,7 @@ func (v *columnValues) pickRows(dst *columnValues, mask []bool) {
 		pickMasked(dst.text, v.text, mask, v.class == text), pickMasked(dst.spans, v.spans, mask, len(v.spans) > 0)
 }
 
-// pickMasked appends to dst[:0] the elements of src that mask names, if there is something to pick.
+// pickMasked appends the elements of src in mask to dst[:0], if wanted.
 func pickMasked[T any](dst, src []T, mask []bool, wanted bool) []T {
 	dst = dst[:0]
 	if !wanted {

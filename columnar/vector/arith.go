@@ -8,11 +8,11 @@ import (
 	"scribe/columnar/schema"
 )
 
-// arithNode is an operator of two values, arithNode with b nil of one.
+// arithNode is an operator of two values, or of one if b is nil.
 type arithNode struct {
 	t    *schema.Type
 	a, b exprNode
-	// calc makes the values.
+	// calc computes the values.
 	calc func(ev *programRun, out, a, b *columnVec, live bitmap) (bad bitmap)
 }
 
@@ -29,7 +29,7 @@ func (n *arithNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	return ev.failRows(out, n.calc(ev, out, a, b, ev.liveRows(sel, a, b)), sel)
 }
 
-// sliceOf says where a kind's values are.
+// sliceOf returns the slice with a kind's values.
 type sliceOf[T fixedValue] func(*columnVec) *[]T
 
 func int32sOf(v *columnVec) *[]int32   { return &v.i32 }
@@ -37,7 +37,7 @@ func int64sOf(v *columnVec) *[]int64   { return &v.i64 }
 func uint64sOf(v *columnVec) *[]uint64 { return &v.u64 }
 func floatsOf(v *columnVec) *[]float64 { return &v.f64 }
 
-// calcPairs makes an operator of a function of two values that says whether it had a result.
+// calcPairs makes an operator from a function of two values that reports whether it has a result.
 func calcPairs[A, B, R fixedValue](la sliceOf[A], lb sliceOf[B], lr sliceOf[R], f func(A, B) (R, bool)) func(*programRun, *columnVec, *columnVec, *columnVec, bitmap) bitmap {
 	return func(ev *programRun, out, a, b *columnVec, live bitmap) (bad bitmap) {
 		va, vb, ma, mb := *la(a), *lb(b), a.indexMask(), b.indexMask()
@@ -57,7 +57,7 @@ func calcPairs[A, B, R fixedValue](la sliceOf[A], lb sliceOf[B], lr sliceOf[R], 
 	}
 }
 
-// calcSingle is pairwise of one value.
+// calcSingle is calcPairs for a function of one value.
 func calcSingle[A, R fixedValue](la sliceOf[A], lr sliceOf[R], f func(A) (R, bool)) func(*programRun, *columnVec, *columnVec, *columnVec, bitmap) bitmap {
 	return calcPairs(la, la, lr, func(a, _ A) (R, bool) { return f(a) })
 }
@@ -133,7 +133,7 @@ func divUnsigned(a, b uint64) (uint64, bool) {
 	return a / b, true
 }
 
-// finiteResult reports whether r may be the result of an operation on a and b: infinite only if one of these is.
+// finiteResult reports whether r is a valid result for a and b: it may be infinite only if one of them is.
 func finiteResult(r, a, b float64) bool {
 	return !math.IsInf(r, 0) || math.IsInf(a, 0) || math.IsInf(b, 0)
 }
@@ -170,7 +170,8 @@ func keepValue[T fixedValue](a T) (T, bool) { return a, true }
 
 type calcFunc = func(*programRun, *columnVec, *columnVec, *columnVec, bitmap) bitmap
 
-// operatorForm is an operator on values of the kinds a and b, or of a alone, where b is Null; its result is of the kind t.
+// operatorForm is an operator on values of the kinds a and b, with a result of the kind t. For an operator of one value b is
+// Null.
 type operatorForm struct {
 	op      expr.Op
 	a, b, t schema.Kind
@@ -181,7 +182,7 @@ type (
 	unaries[T fixedValue]  map[expr.Op]func(a T) (T, bool)
 )
 
-// forms are the operators on numbers and times but for those on decimals.
+// forms are the operators on numbers and times, except those on decimals.
 var forms = func() map[operatorForm]calcFunc {
 	f := timeForms()
 	addForms(f, schema.Int32, int32sOf, signedBinaries(mul32), signedUnaries[int32]())

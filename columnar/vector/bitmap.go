@@ -6,13 +6,13 @@ import (
 	"math/bits"
 )
 
-// bitmap has a bit for each row: bit i%64 of word i/64. The bits of the last word that stand for no row are 0.
+// bitmap has a bit for each row: bit i%64 of word i/64. Unused bits of the last word are 0.
 type bitmap []uint64
 
-// wordsFor returns how many words a bitmap of n rows has.
+// wordsFor returns the number of words in a bitmap of n rows.
 func wordsFor(n int) int { return (n + 63) / 64 }
 
-// tailBits returns the bits of the last word that stand for rows.
+// tailBits returns the mask of the used bits of the last word.
 func tailBits(n int) uint64 {
 	if n%64 == 0 {
 		return ^uint64(0)
@@ -52,7 +52,7 @@ func (b bitmap) fill(n int) {
 	}
 }
 
-// and keeps of b what o has.
+// and computes b AND o in place.
 func (b bitmap) and(o bitmap) {
 	o = o[:len(b)]
 	for i := range b {
@@ -60,7 +60,7 @@ func (b bitmap) and(o bitmap) {
 	}
 }
 
-// or adds what o has.
+// or computes b OR o in place.
 func (b bitmap) or(o bitmap) {
 	o = o[:len(b)]
 	for i := range b {
@@ -68,7 +68,7 @@ func (b bitmap) or(o bitmap) {
 	}
 }
 
-// andNot takes away what o has.
+// andNot clears the bits of b that are set in o.
 func (b bitmap) andNot(o bitmap) {
 	o = o[:len(b)]
 	for i := range b {
@@ -76,7 +76,7 @@ func (b bitmap) andNot(o bitmap) {
 	}
 }
 
-// not turns every row's bit around.
+// not inverts every row's bit.
 func (b bitmap) not(n int) {
 	for i := range b {
 		b[i] = ^b[i]
@@ -86,7 +86,7 @@ func (b bitmap) not(n int) {
 	}
 }
 
-// eachRow yields the rows of live, every one of n rows if live is nil.
+// eachRow yields the rows of live, or all of n rows if live is nil.
 func eachRow(live bitmap, n int) iter.Seq[int] {
 	if live == nil {
 		return func(yield func(int) bool) {
@@ -108,7 +108,7 @@ func eachRow(live bitmap, n int) iter.Seq[int] {
 	}
 }
 
-// load copies n bits of Arrow's, from bit off.
+// load copies n bits of an Arrow bitmap, from bit off on.
 func (b bitmap) load(src []byte, off, n int) {
 	if n == 0 {
 		return
@@ -133,7 +133,7 @@ func (b bitmap) load(src []byte, off, n int) {
 	b[len(b)-1] &= tailBits(n)
 }
 
-// bytes returns a copy as Arrow has it.
+// bytes returns a copy in Arrow's format.
 func (b bitmap) bytes() []byte {
 	out := make([]byte, 8*len(b))
 	for i, w := range b {

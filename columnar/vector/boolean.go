@@ -2,10 +2,10 @@ package vector
 
 import "scribe/columnar/schema"
 
-// testNode makes a bool of each row's values; rows with a null argument are null.
+// testNode computes a bool from each row's values. Rows with a null argument are null.
 type testNode struct {
 	args []exprNode
-	// test returns the bool, and whether there is one.
+	// test returns the bool. ok is false if there is none.
 	test func(args []*columnVec, i int) (is, ok bool)
 }
 

@@ -6,9 +6,9 @@ import (
 	"scribe/columnar/value"
 )
 
-// civilInstant is a timestamp cut into its parts.
+// civilInstant is a timestamp split into its parts.
 type civilInstant struct {
-	days, micros int64 // since 1970, and of the day
+	days, micros int64 // days since 1970, and microseconds of the day
 	year         int64 // 0 is 1 BC
 	month, day   int
 }
@@ -19,7 +19,7 @@ func instantOf(days, micros int64) civilInstant {
 	return i
 }
 
-// historicYear is the number that people give a year: there is no 0.
+// historicYear returns the conventional number of a year: there is no year 0.
 func historicYear(year int64) float64 {
 	if year <= 0 {
 		year--
@@ -27,10 +27,10 @@ func historicYear(year int64) float64 {
 	return float64(year)
 }
 
-// weekday is 0 on Monday.
+// weekday returns 0 for Monday.
 func (i civilInstant) weekday() int64 { return floorMod(i.days+3, 7) }
 
-// isoWeek returns the year that has most of the instant's week, and the week's number in it.
+// isoWeek returns the ISO year, which contains most of the instant's week, and the number of the week in it.
 func (i civilInstant) isoWeek() (year, week int64) {
 	thursday := i.days - i.weekday() + 3
 	year, _, _ = value.CivilOf(thursday)
@@ -39,7 +39,7 @@ func (i civilInstant) isoWeek() (year, week int64) {
 
 func floorMod(a, b int64) int64 { return a - floorDiv(a, b)*b }
 
-// yearGroup returns the decade, century or millennium of n years that a year is in; the first century begins with the year 1.
+// yearGroup returns the decade, century or millennium (n years) of a year. The first century begins with the year 1.
 func yearGroup(year, n int64) int64 {
 	if year > 0 {
 		return (year + n - 1) / n
@@ -54,7 +54,7 @@ func decadeOf(year int64) int64 {
 	return -((8 - (year - 1)) / 10)
 }
 
-// fields are what extract takes of dates and timestamps.
+// fields are the fields that extract takes of dates and timestamps.
 var fields = map[string]func(civilInstant) float64{
 	"year":        func(i civilInstant) float64 { return historicYear(i.year) },
 	"month":       func(i civilInstant) float64 { return float64(i.month) },
@@ -84,12 +84,12 @@ var fields = map[string]func(civilInstant) float64{
 
 func epochOf(i civilInstant) float64 {
 	if i.micros == 0 {
-		return float64(i.days * 86400) // dates reach further than timestamps
+		return float64(i.days * 86400) // the range of dates exceeds that of timestamps
 	}
 	return float64(i.days*value.Day+i.micros) / 1e6
 }
 
-// intervalFields are what extract takes of intervals.
+// intervalFields are the fields that extract takes of intervals.
 var intervalFields = map[string]func(arrow.MonthDayNanoInterval) float64{
 	"year":        monthsOf(func(m int64) int64 { return m / 12 }),
 	"month":       monthsOf(func(m int64) int64 { return m % 12 }),
@@ -105,7 +105,7 @@ var intervalFields = map[string]func(arrow.MonthDayNanoInterval) float64{
 	"microsecond": microsOf(func(m int64) float64 { return float64(m % value.Minute) }),
 	"epoch": func(a arrow.MonthDayNanoInterval) float64 {
 		v := value.IntervalOf(a)
-		// A year has 365.25 days, a month beside years 30.
+		// A year has 365.25 days; each remaining month has 30.
 		quarters := v.Months/12*1461 + v.Months%12*120 + v.Days*4
 		return (float64(quarters*21600)*1e6 + float64(v.Micros)) / 1e6
 	},
@@ -119,7 +119,7 @@ func microsOf(f func(int64) float64) func(arrow.MonthDayNanoInterval) float64 {
 	return func(v arrow.MonthDayNanoInterval) float64 { return f(value.IntervalOf(v).Micros) }
 }
 
-// truncations are what date_trunc makes of a timestamp.
+// truncations are the units of date_trunc for a timestamp.
 var truncations = map[string]func(civilInstant) (int64, bool){
 	"microseconds": truncDay(1),
 	"milliseconds": truncDay(value.Millisecond),

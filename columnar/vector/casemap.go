@@ -26,7 +26,7 @@ func (n *letterNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	if a.dense && ev.rows > 0 && (sel == nil || sel.count() >= ev.rows/sparse) {
 		from, to := a.begin[0], a.end[ev.rows-1]
 		if data := a.data[from:to]; isASCII(data) {
-			// No letter changes its length: the rows stay where they are.
+			// No letter changes its length, so the rows keep their offsets.
 			if !ev.reserveBytes(len(data)) {
 				return a
 			}
@@ -57,7 +57,7 @@ func shiftOffsets(s *scratchMemory, offsets []int32, by int32) []int32 {
 	return out
 }
 
-// isASCII reports whether every byte is.
+// isASCII reports whether every byte is ASCII.
 func isASCII(s []byte) bool {
 	for len(s) >= 32 {
 		if (binary.LittleEndian.Uint64(s)|binary.LittleEndian.Uint64(s[8:])|
@@ -79,7 +79,7 @@ const (
 	high8 = 0x8080808080808080
 )
 
-// flipCase changes the case of the ASCII letters from first to first+25 in eight bytes that are ASCII.
+// flipCase changes the case of the ASCII letters from first to first+25 in eight ASCII bytes.
 func flipCase(w uint64, first byte) uint64 {
 	atLeast := w + (0x80-uint64(first))*ones8  // high bit: at or above first
 	above := w + (0x80-uint64(first)-26)*ones8 // high bit: above the last
@@ -90,7 +90,8 @@ func appendLower(dst, s []byte) []byte { return appendCase(dst, s, 'A', unicode.
 
 func appendUpper(dst, s []byte) []byte { return appendCase(dst, s, 'a', unicode.ToUpper) }
 
-// appendCase appends s with the letters from first on, and what convert changes beyond ASCII, in the other case. What is no UTF-8 stays.
+// appendCase appends s with the case changed for the 26 letters from first on, and for other letters by convert. Invalid UTF-8 is
+// copied.
 func appendCase(dst, s []byte, first byte, convert func(rune) rune) []byte {
 	for len(s) > 0 {
 		if len(s) >= 8 {

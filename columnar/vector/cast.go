@@ -14,7 +14,7 @@ import (
 	"scribe/columnar/value"
 )
 
-// newCast returns the node that converts a's values, of the type from.
+// newCast returns the node that casts a's values from type from to type to.
 func newCast(a exprNode, from, to *schema.Type) (exprNode, error) {
 	if from.Kind == schema.Null {
 		return constantNode{constantNull(to.Kind, to.Scale)}, nil
@@ -95,7 +95,7 @@ func readerCast(a exprNode, from, to *schema.Type) exprNode {
 
 func intervalsOf(v *columnVec) *[]arrow.MonthDayNanoInterval { return &v.iv }
 
-// parseCalc makes a cast of a parser.
+// parseCalc makes a cast from a parser.
 func parseCalc[R fixedValue](lr sliceOf[R], parse func([]byte) (R, error)) calcFunc {
 	return func(ev *programRun, out, a, _ *columnVec, live bitmap) (bad bitmap) {
 		r := takeValues[R](ev.scratchMemory, ev.rows)
@@ -114,7 +114,7 @@ func parseCalc[R fixedValue](lr sliceOf[R], parse func([]byte) (R, error)) calcF
 	}
 }
 
-// textWriter returns what appends a value's text, nil if the type has none.
+// textWriter returns a function that appends a value's text, or nil if the type has none.
 func textWriter(t *schema.Type) func(b *textBuilder, args []*columnVec, i int) bool {
 	if t.Kind == schema.Binary {
 		return func(b *textBuilder, args []*columnVec, i int) bool {
@@ -136,7 +136,7 @@ func textWriter(t *schema.Type) func(b *textBuilder, args []*columnVec, i int) b
 	}
 }
 
-// textPrinter returns what appends the text of a row that is not null.
+// textPrinter returns a function that appends the text of a row that is not null.
 func textPrinter(t *schema.Type) func(dst []byte, v *columnVec, i int) []byte {
 	switch t.Kind {
 	case schema.Bool:
@@ -169,7 +169,7 @@ func textPrinter(t *schema.Type) func(dst []byte, v *columnVec, i int) []byte {
 	}
 }
 
-// boolCast: PostgreSQL has casts between bool and int4; those of the other integers are the same.
+// boolCast returns the cast between bool and an integer. PostgreSQL has it for int4; the other integers work the same way.
 func boolCast(a exprNode, from, to *schema.Type) exprNode {
 	if to.Kind == schema.Bool {
 		switch from.Kind {
@@ -211,8 +211,8 @@ func narrowInt[A, R orderedInt](a A) (R, bool) {
 	return r, A(r) == a && (r < 0) == (a < 0)
 }
 
-// floatTo rounds to a whole number, halves to even. low and high are the first floats outside of the type below and above; low is one
-// that is inside where the type's end is a float.
+// floatTo rounds to a whole number, half to even. low and high are the nearest floats outside the type's range, or low is inside
+// if the type's minimum is a float.
 func floatTo[R orderedInt](low, high float64) func(float64) (R, bool) {
 	return func(f float64) (R, bool) {
 		f = math.RoundToEven(f)
@@ -223,7 +223,7 @@ func floatTo[R orderedInt](low, high float64) func(float64) (R, bool) {
 	}
 }
 
-// numberCast returns the cast between numbers or times, nil if there is none.
+// numberCast returns the cast between numbers or times, or nil if there is none.
 func numberCast(from, to *schema.Type) calcFunc {
 	switch from.Kind {
 	case schema.Int32:
@@ -302,7 +302,7 @@ func floatCast(to *schema.Type) calcFunc {
 		return func(ev *programRun, out, a, b *columnVec, live bitmap) bitmap {
 			var text [32]byte
 			return calcSingle(floatsOf, decimalsOf, func(f float64) (decimal128.Num, bool) {
-				// PostgreSQL takes 15 digits of a float.
+				// PostgreSQL uses 15 digits of a float.
 				v, err := value.ParseDecimal(strconv.AppendFloat(text[:0], f, 'e', 14, 64), to.Precision, to.Scale)
 				return v, err == nil
 			})(ev, out, a, b, live)
@@ -337,7 +337,7 @@ func decimalCast(from, to *schema.Type) calcFunc {
 			var text [64]byte
 			return calcSingle(decimalsOf, floatsOf, func(d decimal128.Num) (float64, bool) {
 				if v, ok := smallDecimal(d); ok && scale <= 22 && v <= 1<<53 && v >= -1<<53 {
-					// Both are exact, so that the quotient is rounded once.
+					// Both operands are exact, so the quotient is rounded once.
 					return float64(v) / math.Pow10(int(scale)), true
 				}
 				v, err := value.ParseFloat(value.AppendDecimal(text[:0], d, scale))
@@ -351,7 +351,7 @@ func decimalCast(from, to *schema.Type) calcFunc {
 	}
 }
 
-// rescaleDecimal brings a decimal to a type's scale, rounded half away from zero.
+// rescaleDecimal converts a decimal to a type's scale, rounded half away from zero.
 func rescaleDecimal(v decimal128.Num, from int32, to *schema.Type) (decimal128.Num, bool) {
 	switch {
 	case from == to.Scale:

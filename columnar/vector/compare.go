@@ -14,8 +14,8 @@ import (
 	"scribe/columnar/value"
 )
 
-// compareNode compares two values of one type: it is true for some of their orders. With distinct it is an equality, or the opposite, for
-// which nulls are values.
+// compareNode compares two values of one type. It is true for some of their orders. With distinct it is an equality or inequality
+// that treats null as a value.
 type compareNode struct {
 	orders   expr.Orders
 	distinct bool
@@ -25,7 +25,7 @@ type compareNode struct {
 func (n *compareNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	args := ev.evalArgs(sel, n.a, n.b)
 	a, b := args[0], args[1]
-	// One order is computed, or the one that is left out.
+	// Only one order is computed: the one that is true, or the one that is not.
 	o, negate := n.orders, n.orders&(n.orders-1) != 0
 	if negate {
 		o = expr.AnyOrder &^ o
@@ -37,7 +37,7 @@ func (n *compareNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 		out.bits = ev.compareRows(o, a, b, sel)
 	}
 	if n.distinct && out.valid != nil {
-		// Equal: both not null and equal, or both null.
+		// Equal means both are not null and equal, or both are null.
 		out.bits.and(out.valid)
 		either := ev.presentRows(a)
 		either.or(ev.presentRows(b))
@@ -51,7 +51,7 @@ func (n *compareNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	return out
 }
 
-// presentRows returns the rows that are not null, in memory of its own.
+// presentRows returns the rows that are not null, in newly allocated memory.
 func (ev *programRun) presentRows(v *columnVec) bitmap {
 	switch {
 	case v.valid == nil || v.one && v.valid.get(0):
@@ -62,7 +62,7 @@ func (ev *programRun) presentRows(v *columnVec) bitmap {
 	return ev.copyOf(v.valid)
 }
 
-// compareRows returns the rows in which a and b, of which one at most is a constant, are in the order.
+// compareRows returns the rows in which a and b have an order. At most one of them is a constant.
 func (ev *programRun) compareRows(o expr.Orders, a, b *columnVec, sel bitmap) bitmap {
 	if a.one {
 		a, b = b, a
@@ -90,7 +90,7 @@ func (ev *programRun) compareRows(o expr.Orders, a, b *columnVec, sel bitmap) bi
 	case schema.Interval:
 		compareAny(out, o, a.iv, b.iv, b.one, compareIntervals)
 	default:
-		clear(out) // nulls
+		clear(out) // all rows are null
 	}
 	return out
 }
@@ -109,7 +109,7 @@ func bitOf(b bool) uint64 {
 
 type orderedInt interface{ int32 | int64 | uint64 }
 
-// compareOrdered compares with a constant, if one is true, or row by row.
+// compareOrdered compares row by row, or with a constant if one is true.
 func compareOrdered[T orderedInt](out bitmap, o expr.Orders, a, b []T, one bool) {
 	switch {
 	case one && o == expr.Equal:
@@ -127,7 +127,7 @@ func compareOrdered[T orderedInt](out bitmap, o expr.Orders, a, b []T, one bool)
 	}
 }
 
-// The loops below make a word of 64 rows at a time, eight of them without a branch between.
+// The loops below compute a word of 64 rows at a time, eight of them without a branch.
 
 func equalTo[T orderedInt | float64](out bitmap, a []T, c T) {
 	full := len(a) / 64
@@ -215,7 +215,7 @@ func lessRows[T orderedInt](out bitmap, a, b []T) {
 	}
 }
 
-// compareFloats: NaN is equal to NaN and above everything else.
+// compareFloats treats NaN as equal to NaN and above everything else.
 func compareFloats(out bitmap, o expr.Orders, a, b []float64, one bool) {
 	n := len(a)
 	switch {
@@ -235,7 +235,7 @@ func compareFloats(out bitmap, o expr.Orders, a, b []float64, one bool) {
 	case o == expr.Less:
 		lessThan(out, a, b[0])
 	default:
-		// Not below and not equal: that is so of NaN too.
+		// Not below and not equal: this includes NaN.
 		greaterThan(out, a, b[0])
 		for i, v := range a {
 			if v != v {
@@ -260,7 +260,7 @@ func compareFloat(a, b float64) int {
 		return 1
 	case a == b:
 		return 0
-	case a == a: // and b is NaN
+	case a == a: // so b is NaN
 		return -1
 	case b == b:
 		return 1
@@ -285,7 +285,7 @@ func compareBools(out bitmap, o expr.Orders, a, b bitmap, n int) {
 	}
 }
 
-// orderSign is what a function like cmp.Compare returns for an order.
+// orderSign returns the result of a function like cmp.Compare for an order.
 func orderSign(o expr.Orders) int { return bits.TrailingZeros8(uint8(o)) - 1 }
 
 func compareAny[T fixedValue](out bitmap, o expr.Orders, a, b []T, one bool, cmp func(a, b T) int) {
@@ -300,7 +300,7 @@ func compareAny[T fixedValue](out bitmap, o expr.Orders, a, b []T, one bool, cmp
 	}
 }
 
-// compareStrings sets the rows of live that are in the order.
+// compareStrings sets the rows of live that have the order.
 func compareStrings(out bitmap, o expr.Orders, a, b *columnVec, live bitmap) {
 	n := a.rows
 	if o == expr.Equal {
@@ -324,7 +324,7 @@ func compareStrings(out bitmap, o expr.Orders, a, b *columnVec, live bitmap) {
 	}
 }
 
-// equalToString sets the rows of live that are the text.
+// equalToString sets the rows of live that equal the text.
 func equalToString(out bitmap, a *columnVec, c []byte, live bitmap) {
 	matchBeginning(out, a, c, live, int32(len(c)))
 }
@@ -334,8 +334,9 @@ func beginsWith(out bitmap, a *columnVec, c []byte, live bitmap) {
 	matchBeginning(out, a, c, live, math.MaxInt32)
 }
 
-// matchBeginning sets the rows of live that begin with a text and are at most so long. The lengths of all rows are compared first, without a
-// branch, then the first and the last eight bytes: also without one, which would be taken as if by chance, where many rows are left.
+// matchBeginning sets the rows of live that begin with a text and are at most longest bytes long. It first compares the lengths
+// of all rows without a branch. If many rows remain, it also compares the first and last eight bytes without a branch, because a
+// branch would be unpredictable.
 func matchBeginning(out bitmap, a *columnVec, c []byte, live bitmap, longest int32) {
 	head, mask := firstBytes(c)
 	least, most := uint32(len(c)), uint32(longest)-uint32(len(c))
@@ -378,10 +379,10 @@ func sameAt(data []byte, begin []int32, want, mask uint64) (same uint64) {
 	return same
 }
 
-// manyLeft of 64 rows are more than are cheaper to compare one by one.
+// manyLeft is the number of remaining rows, out of 64, above which comparing them one by one is slower.
 const manyLeft = 8
 
-// firstBytes returns the first eight bytes of a text as a number, and which bits of it count.
+// firstBytes returns the first eight bytes of a text as a number, and the mask of the bits that count.
 func firstBytes(c []byte) (head, mask uint64) {
 	var first [8]byte
 	n := copy(first[:], c)

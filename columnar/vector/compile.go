@@ -11,18 +11,18 @@ import (
 	"scribe/columnar/schema"
 )
 
-// compiler makes nodes of expressions over the columns of a batch.
+// compiler turns expressions over the columns of a batch into nodes.
 type compiler struct {
 	in      *arrow.Schema
 	columns []programColumn
-	byName  map[string]int // in columns
+	byName  map[string]int // index in columns
 }
 
-// compiledNode is a node and what the compiler knows of it.
+// compiledNode is a node with its compile-time properties.
 type compiledNode struct {
 	exprNode
-	cost int // of a row, roughly; 1 is a comparison of numbers
-	// source is the only column that the expression reads, -1 if there are more, -2 if there is none.
+	cost int // approximate cost per row; 1 is a comparison of numbers
+	// source is the only column that the expression reads. It is -1 if there are several and -2 if there are none.
 	source int
 }
 
@@ -65,7 +65,7 @@ func (c *compiler) compileColumn(e *expr.Column) (int, error) {
 	return len(c.columns) - 1, nil
 }
 
-// holdsType reports whether an Arrow type is how values of t are kept: names of elements and what may be null do not matter.
+// holdsType reports whether an Arrow type stores values of t. It ignores element names and nullability.
 func holdsType(dt arrow.DataType, t *schema.Type) bool {
 	switch t.Kind {
 	case schema.String:
@@ -95,7 +95,7 @@ func holdsType(dt arrow.DataType, t *schema.Type) bool {
 	}
 }
 
-// constantVec returns a literal's value.
+// constantVec returns a literal's value as a vector.
 func constantVec(l *expr.Literal) (*columnVec, error) {
 	v := constantNull(l.T.Kind, l.T.Scale)
 	if l.Value == nil {
@@ -140,7 +140,7 @@ func constantVec(l *expr.Literal) (*columnVec, error) {
 	return v, nil
 }
 
-// compileCall compiles an operator. What reads nothing but one column with a dictionary is evaluated for the dictionary's values.
+// compileCall compiles an operator. An expression that reads only one dictionary column is evaluated on the dictionary's values.
 func (c *compiler) compileCall(e *expr.Call) (compiledNode, error) {
 	if err := e.Check(); err != nil {
 		return compiledNode{}, fmt.Errorf("vector: %w", err)
@@ -179,7 +179,7 @@ func (c *compiler) compileCall(e *expr.Call) (compiledNode, error) {
 	return out, nil
 }
 
-// encodedNode returns the node, evaluated by code if that can be less work.
+// encodedNode returns a node that evaluates by code, if that can be less work.
 func (c *compiler) encodedNode(n compiledNode) exprNode {
 	if n.source < 0 || c.columns[n.source].t.Kind != schema.String {
 		return n.exprNode

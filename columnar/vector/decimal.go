@@ -13,7 +13,7 @@ import (
 
 func decimalsOf(v *columnVec) *[]decimal128.Num { return &v.dec }
 
-// pow10 are the powers of ten that have 64 bits.
+// pow10 holds the powers of ten that fit in 64 bits.
 var pow10 = func() (p [20]uint64) {
 	p[0] = 1
 	for i := 1; i < len(p); i++ {
@@ -22,7 +22,7 @@ var pow10 = func() (p [20]uint64) {
 	return p
 }()
 
-// bigPow10 are the powers of ten up to what two decimals' scales and precisions need together.
+// bigPow10 holds the powers of ten up to the largest one needed for the scales and precisions of two decimals.
 var bigPow10 = func() (p [4*value.MaxPrecision + 1]*big.Int) {
 	v := big.NewInt(1)
 	for i := range p {
@@ -32,13 +32,13 @@ var bigPow10 = func() (p [4*value.MaxPrecision + 1]*big.Int) {
 	return p
 }()
 
-// smallDecimal returns a decimal as 64 bits if it fits with some to spare, so that sums of two do not wrap.
+// smallDecimal returns a decimal as 64 bits if it fits with enough margin that the sum of two does not overflow.
 func smallDecimal(v decimal128.Num) (int64, bool) {
 	lo := int64(v.LowBits())
 	return lo, v.HighBits() == lo>>63 && lo>>62 == lo>>63
 }
 
-// decimalArithmetic computes with decimals of scales that may differ. It has the numbers that the slow path works on.
+// decimalArithmetic computes with decimals of possibly different scales. It holds the big integers of the slow path.
 type decimalArithmetic struct {
 	op             expr.Op
 	sa, sb         int32 // scales of the arguments
@@ -53,7 +53,7 @@ func decimalCalc(op expr.Op, ta, tb, t *schema.Type) calcFunc {
 	}
 }
 
-// calc is exact where the result's scale allows it, else rounded half away from zero.
+// calc computes the result, exactly if its scale allows, otherwise rounded half away from zero.
 func (d *decimalArithmetic) calc(a, b decimal128.Num) (decimal128.Num, bool) {
 	if v, ok := d.calcFast(a, b); ok {
 		return v, value.FitsPrecision(v, d.precision)
@@ -94,7 +94,7 @@ func (d *decimalArithmetic) calc(a, b decimal128.Num) (decimal128.Num, bool) {
 	return d.rescaleResult(scale)
 }
 
-// calcSingle computes the operators of one value, which is x.
+// calcSingle computes operators of one value, which is x.
 func (d *decimalArithmetic) calcSingle(x *big.Int) (decimal128.Num, bool) {
 	d.q.Set(x)
 	switch d.op {
@@ -107,17 +107,17 @@ func (d *decimalArithmetic) calcSingle(x *big.Int) (decimal128.Num, bool) {
 		if d.op == expr.Ceil {
 			x.Neg(x)
 		}
-		d.h.Mod(x, unit) // not negative, so that this is the distance to the next whole below
+		d.h.Mod(x, unit) // not negative, so h is the distance down to the next whole number
 		d.q.Sub(x, &d.h)
 		if d.op == expr.Ceil {
 			d.q.Neg(&d.q)
 		}
-	default: // Round is done by rescale
+	default: // rescaleResult rounds for Round
 	}
 	return d.rescaleResult(d.sa)
 }
 
-// calcFast computes what 64 bits are enough for.
+// calcFast computes results for which 64 bits suffice.
 func (d *decimalArithmetic) calcFast(a, b decimal128.Num) (decimal128.Num, bool) {
 	x, ok := smallDecimal(a)
 	if !ok {
@@ -152,7 +152,7 @@ func (d *decimalArithmetic) calcFast(a, b decimal128.Num) (decimal128.Num, bool)
 	return decimal128.Num{}, false
 }
 
-// alignScales brings both to the larger scale.
+// alignScales converts both to the larger scale.
 func (d *decimalArithmetic) alignScales(x, y *big.Int) {
 	if d.sa < d.sb {
 		x.Mul(x, bigPow10[d.sb-d.sa])
@@ -161,7 +161,7 @@ func (d *decimalArithmetic) alignScales(x, y *big.Int) {
 	}
 }
 
-// divideRounded makes q of x/y, rounded half away from zero.
+// divideRounded sets q to x/y, rounded half away from zero.
 func (d *decimalArithmetic) divideRounded(x, y *big.Int) {
 	d.q.QuoRem(x, y, &d.r)
 	negative := x.Sign()*y.Sign() < 0
@@ -176,7 +176,7 @@ func (d *decimalArithmetic) divideRounded(x, y *big.Int) {
 	}
 }
 
-// rescaleResult brings q from a scale to the result's.
+// rescaleResult converts q from a scale to the result's scale.
 func (d *decimalArithmetic) rescaleResult(from int32) (decimal128.Num, bool) {
 	if from < d.out {
 		d.q.Mul(&d.q, bigPow10[d.out-from])
@@ -193,7 +193,7 @@ func (d *decimalArithmetic) rescaleResult(from int32) (decimal128.Num, bool) {
 
 var mask64 = new(big.Int).SetUint64(1<<64 - 1)
 
-// setDecimal sets z, with the help of tmp, without allocating once they have room.
+// setDecimal sets z, using tmp. It does not allocate once both have capacity.
 func setDecimal(z, tmp *big.Int, v decimal128.Num) *big.Int {
 	negative := v.Sign() < 0
 	if negative {
@@ -208,7 +208,7 @@ func setDecimal(z, tmp *big.Int, v decimal128.Num) *big.Int {
 	return z
 }
 
-// decimalOf returns z, which has at most 127 bits.
+// decimalOf returns z as a decimal. z has at most 127 bits.
 func decimalOf(z, tmp *big.Int) decimal128.Num {
 	tmp.Abs(z)
 	hi := tmp.Rsh(tmp, 64).Uint64()

@@ -8,26 +8,26 @@ import (
 
 // exprNode is a compiled expression. Nodes are immutable.
 type exprNode interface {
-	// evalRows returns the values of every row of the batch, or a constant. Only the rows of sel are wanted, all if it is nil: the others may
-	// have any value, and no error of theirs is counted. sel is not changed.
+	// evalRows returns the values of every row of the batch, or a constant. Only the rows of sel are required, or all if it is nil.
+	// Other rows may have any value, and their errors are not counted. sel is not changed.
 	evalRows(ev *programRun, sel bitmap) *columnVec
 }
 
-// programColumn is one that a program reads.
+// programColumn is a column that a program reads.
 type programColumn struct {
 	name  string
-	index int // in the batch
+	index int // index in the batch
 	t     schema.Type
 }
 
-// programRun is one evaluation of a program.
+// programRun is the state of one evaluation of a program.
 type programRun struct {
 	*scratchMemory
 	rows    int
 	columns []programColumn
 	batch   arrow.RecordBatch
-	loaded  []*columnVec // columns that were read, by their index in columns
-	errs    bitmap       // rows with an error; nil if none has
+	loaded  []*columnVec // columns read so far, by index in columns
+	errs    bitmap       // rows with an error; nil if there are none
 }
 
 // loadColumn returns the values of a column.
@@ -39,7 +39,7 @@ func (ev *programRun) loadColumn(i int) *columnVec {
 	return ev.loaded[i]
 }
 
-// noteErrors counts the errors of rows that are selected.
+// noteErrors counts the errors of selected rows.
 func (ev *programRun) noteErrors(bad, sel bitmap) {
 	if sel != nil {
 		bad = ev.copyOf(bad)
@@ -54,7 +54,7 @@ func (ev *programRun) noteErrors(bad, sel bitmap) {
 	ev.errs.or(bad)
 }
 
-// liveRows returns the rows of sel of which no argument is null; nil if that is every row.
+// liveRows returns the rows of sel in which no argument is null, or nil if that is every row.
 func (ev *programRun) liveRows(sel bitmap, args ...*columnVec) bitmap {
 	out, own := sel, false
 	for _, a := range args {
@@ -76,10 +76,10 @@ func (ev *programRun) liveRows(sel bitmap, args ...*columnVec) bitmap {
 	return out
 }
 
-// validRows returns the rows of which no argument is null.
+// validRows returns the rows in which no argument is null.
 func (ev *programRun) validRows(args ...*columnVec) bitmap { return ev.liveRows(nil, args...) }
 
-// evalArgs evaluates the arguments of an operator, at least one of them to rows of its own.
+// evalArgs evaluates the arguments of an operator, and expands at least one of them if all are constants.
 func (ev *programRun) evalArgs(sel bitmap, nodes ...exprNode) []*columnVec {
 	out := make([]*columnVec, len(nodes))
 	constant := true
@@ -93,12 +93,12 @@ func (ev *programRun) evalArgs(sel bitmap, nodes ...exprNode) []*columnVec {
 	return out
 }
 
-// newResult returns a vector for the values of an operator that was computed of args, null where one of these is.
+// newResult returns a vector for an operator's values, null where one of args is null.
 func (ev *programRun) newResult(t *schema.Type, args ...*columnVec) *columnVec {
 	return &columnVec{kind: t.Kind, scale: t.Scale, rows: ev.rows, valid: ev.validRows(args...)}
 }
 
-// markRow adds a row to a bitmap, which is nil before the first one.
+// markRow sets a row in a bitmap, which it allocates if it is nil.
 func (ev *programRun) markRow(rows bitmap, i int) bitmap {
 	if rows == nil {
 		rows = ev.zeros(ev.rows)
@@ -107,7 +107,7 @@ func (ev *programRun) markRow(rows bitmap, i int) bitmap {
 	return rows
 }
 
-// failRows makes rows null in which the operator failed, and counts them. bad is not used after.
+// failRows makes the rows in bad null and counts them as errors. bad must not be used afterwards.
 func (ev *programRun) failRows(v *columnVec, bad, sel bitmap) *columnVec {
 	if bad == nil {
 		return v
@@ -148,8 +148,8 @@ func (n constantNode) evalRows(ev *programRun, _ bitmap) *columnVec {
 	return n.v
 }
 
-// trueRows returns the rows of sel in which a bool is true, in memory that the caller may change. It is eval without the
-// difference between false and null, which allows to leave more rows out.
+// trueRows returns the rows of sel in which a bool is true, in memory that the caller may change. Unlike evalRows it does not
+// distinguish false from null, so it can skip more rows.
 func trueRows(ev *programRun, n exprNode, sel bitmap) bitmap {
 	if n, ok := n.(*junctionNode); ok {
 		return n.trueRows(ev, sel)
@@ -180,7 +180,7 @@ func (n *byCode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	values := loadArray(ev.scratchMemory, t, dict.Dictionary())
 	null := values.rows
 	if dict.NullN() > 0 || null == 0 {
-		// One more value stands for the rows that are null.
+		// One additional value stands for null rows.
 		values = withNull(ev.scratchMemory, values)
 	}
 	sub := &programRun{scratchMemory: ev.scratchMemory, rows: values.rows, columns: ev.columns, batch: ev.batch, loaded: make([]*columnVec, len(ev.columns))}
@@ -193,13 +193,13 @@ func (n *byCode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	return gatherRows(ev.scratchMemory, out, codes, nil)
 }
 
-// dictionaryArray is what is needed of *array.Dictionary.
+// dictionaryArray is the required subset of *array.Dictionary.
 type dictionaryArray interface {
 	arrow.Array
 	Dictionary() arrow.Array
 }
 
-// codesOf returns the rows' codes, null's of those that are null.
+// codesOf returns the rows' codes, with the code null for null rows.
 func codesOf(s *scratchMemory, a arrow.Array, null int32) []int32 {
 	codes := fixedValues[int32](s, a.Data())
 	valid := loadValid(s, a)
@@ -216,7 +216,7 @@ func codesOf(s *scratchMemory, a arrow.Array, null int32) []int32 {
 	return out
 }
 
-// withNull returns v with a row more, which is null.
+// withNull returns v with an additional null row.
 func withNull(s *scratchMemory, v *columnVec) *columnVec {
 	n := v.rows + 1
 	out := &columnVec{kind: v.kind, rows: n, data: v.data, valid: s.ones(n)}

@@ -11,7 +11,7 @@ import (
 	"scribe/columnar/schema"
 )
 
-// callCompiler is a call that is being compiled.
+// callCompiler is the state of compiling a call.
 type callCompiler struct {
 	*compiler
 	e    *expr.Call
@@ -28,7 +28,7 @@ func (o *callCompiler) argNodes() []exprNode {
 	return out
 }
 
-// typeOf returns an argument's type; that of null if there is no such argument.
+// typeOf returns an argument's type, or null's type if there is no such argument.
 func (o *callCompiler) typeOf(i int) *schema.Type {
 	if i < len(o.e.Args) {
 		return o.e.Args[i].Type()
@@ -36,10 +36,10 @@ func (o *callCompiler) typeOf(i int) *schema.Type {
 	return &schema.Type{Kind: schema.Null}
 }
 
-// nodeMaker makes the node of a call whose arguments were checked (see expr.Call.Check), nil if it has no form for their types.
+// nodeMaker makes the node of a call with checked arguments (see expr.Call.Check), or nil if it does not support their types.
 type nodeMaker func(o *callCompiler) (exprNode, error)
 
-// evaluators are those of the operators; junctions, comparisons and tests follow from the operators' descriptions.
+// evaluators holds the operators' evaluators. Those of junctions, comparisons and tests follow from the operators' descriptions.
 var evaluators = [expr.Operators]nodeMaker{
 	expr.Not:      func(o *callCompiler) (exprNode, error) { return notNode{o.argNode(0)}, nil },
 	expr.In:       (*callCompiler).compileIn,
@@ -114,7 +114,7 @@ func (o *callCompiler) compileNode() (exprNode, error) {
 	return nil, nil
 }
 
-// compileJunction orders the terms: which comes first does not change the answer.
+// compileJunction orders the terms by cost. The order does not change the result.
 func (o *callCompiler) compileJunction(decides bool) exprNode {
 	terms := slices.Clone(o.args)
 	slices.SortStableFunc(terms, func(a, b compiledNode) int { return a.cost - b.cost })
@@ -133,14 +133,14 @@ func (o *callCompiler) sameResult() error {
 	return nil
 }
 
-// compileExtreme is the greatest or least of values: the one so far is in this order to one that takes its place.
+// compileExtreme compiles the greatest or least of values. order is the order of the current extreme to a value that replaces it.
 func compileExtreme(order expr.Orders) nodeMaker {
 	return func(o *callCompiler) (exprNode, error) {
 		return &extremeNode{&o.e.T, o.argNodes(), order}, o.sameResult()
 	}
 }
 
-// compileCut is a piece of a text.
+// compileCut compiles an operator that returns a piece of a text.
 func compileCut(cut func(s []byte, args []*columnVec, i int) (from, to int, ok bool)) nodeMaker {
 	return func(o *callCompiler) (exprNode, error) { return &cutNode{&o.e.T, o.argNodes(), cut}, nil }
 }

@@ -9,11 +9,11 @@ import (
 	"scribe/columnar/value"
 )
 
-// inNode looks values up in a set of constants.
+// inNode looks up values in a set of constants.
 type inNode struct {
 	a    exprNode
-	null bool // one of the constants is
-	// few are the constants when they are so few that comparing with each is faster, else one of the sets is there.
+	null bool // one of the constants is null
+	// few holds the constants if there are so few that comparing with each is faster. Otherwise one of the sets is used.
 	few     []*columnVec
 	words   *wordSet // integers, floats and times, as 64 bits
 	strings *stringSet
@@ -21,7 +21,7 @@ type inNode struct {
 	ivs     map[value.Interval]struct{}
 }
 
-// fewConstants is up to how many are compared one after the other.
+// fewConstants is the number of constants up to which they are compared one by one.
 const fewConstants = 3
 
 func newInNode(a exprNode, constants []*columnVec) *inNode {
@@ -57,7 +57,7 @@ func newInNode(a exprNode, constants []*columnVec) *inNode {
 	return n
 }
 
-// canonicalInterval is the same for intervals that are equal.
+// canonicalInterval returns the same value for equal intervals.
 func canonicalInterval(v arrow.MonthDayNanoInterval) value.Interval {
 	i := value.IntervalOf(v)
 	i.Days += i.Months*30 + i.Micros/value.Day
@@ -95,22 +95,22 @@ func (n *inNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 		n.words.find(out.bits, a)
 	}
 	if n.null {
-		// What is not in the set may be equal to the null.
+		// A value that is not in the set may equal the null.
 		out.valid = ev.liveRows(out.bits, a)
 	}
 	return out
 }
 
-// wordSet is a hash table with open addressing, at most half full, or a bitmap where the values are near to each other.
+// wordSet is an open-addressing hash table, at most half full, or a bitmap if the values are close together.
 type wordSet struct {
-	low   uint64 // of the bitmap
+	low   uint64 // lowest value of the bitmap
 	near  bitmap
 	slots []uint64 // 0 is empty
 	shift uint8
 	zero  bool
 }
 
-// nearValues is how far the largest of a set of integers that becomes a bitmap is from the smallest.
+// nearValues is the maximum difference between the largest and smallest integer of a set stored as a bitmap.
 const nearValues = 4096
 
 func newWordSet(set []*columnVec) *wordSet {
@@ -120,7 +120,7 @@ func newWordSet(set []*columnVec) *wordSet {
 	}
 	low, high := keys[0], keys[0]
 	for _, k := range keys {
-		// As signed numbers: the difference is what counts, and wraps.
+		// Compared as signed numbers; only the difference counts, and it wraps.
 		if int64(k) < int64(low) {
 			low = k
 		}
@@ -147,7 +147,7 @@ func newWordSet(set []*columnVec) *wordSet {
 	return s
 }
 
-// wordOf is the same 64 bits for values that are equal.
+// wordOf returns the same 64 bits for equal values.
 func wordOf(c *columnVec) uint64 {
 	switch c.kind {
 	case schema.Int32, schema.Date:
@@ -219,7 +219,7 @@ func (s *wordSet) find(out bitmap, a *columnVec) {
 	}
 }
 
-// stringSet sorts out by length and last byte what can't be in the set before it looks the text up.
+// stringSet excludes texts by length and last byte before it looks them up.
 type stringSet struct {
 	lengths uint64 // bit min(length, 63)
 	last    [4]uint64

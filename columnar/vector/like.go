@@ -8,21 +8,21 @@ import (
 	"scribe/columnar/schema"
 )
 
-// likeNode matches texts with a constant pattern. Case has been folded in both where it does not count.
+// likeNode matches texts with a constant pattern. For case-insensitive matching, both have been case-folded.
 type likeNode struct {
 	a       exprNode
 	parts   []patternPart
 	binary  bool
-	between []byte // the text of a pattern %text%, nil of others
-	before  []byte // that of text%
+	between []byte // the text of a pattern %text%, nil for other patterns
+	before  []byte // the text of a pattern text%
 }
 
 // patternPart is a piece of a pattern without %.
 type patternPart struct {
-	text []byte // without wildcards
-	// chars are the characters when some of them stand for any, which are nil.
+	text []byte // set if there are no wildcards
+	// chars holds the characters if some are wildcards; a wildcard is nil.
 	chars [][]byte
-	short int // bytes that a match has at least
+	short int // minimum length of a match in bytes
 }
 
 func newLikeNode(a exprNode, p *expr.Pattern, binary bool, fold func([]byte) []byte) *likeNode {
@@ -83,7 +83,7 @@ func (n *likeNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	return out
 }
 
-// matchText reports whether the pattern matches the whole of s. A part in the middle is best matched as early as it can be.
+// matchText reports whether the pattern matches the whole of s. Matching a middle part as early as possible is optimal.
 func (n *likeNode) matchText(s []byte) bool {
 	first := &n.parts[0]
 	used, ok := first.matchBegin(s, n.binary)
@@ -102,7 +102,7 @@ func (n *likeNode) matchText(s []byte) bool {
 	return n.parts[len(n.parts)-1].matchEnd(s, n.binary)
 }
 
-// matchBegin reports whether s begins with the part, and how long that is.
+// matchBegin reports whether s begins with the part, and the length of the match.
 func (p *patternPart) matchBegin(s []byte, binary bool) (int, bool) {
 	if p.chars == nil {
 		return len(p.text), bytes.HasPrefix(s, p.text)
@@ -127,7 +127,7 @@ func (p *patternPart) matchBegin(s []byte, binary bool) (int, bool) {
 	return at, true
 }
 
-// findIn returns what is after the first place in s where the part is.
+// findIn returns the rest of s after the first match of the part.
 func (p *patternPart) findIn(s []byte, binary bool) ([]byte, bool) {
 	if p.chars == nil {
 		at := bytes.Index(s, p.text)
@@ -156,7 +156,7 @@ func (p *patternPart) matchEnd(s []byte, binary bool) bool {
 	if p.chars == nil {
 		return bytes.HasSuffix(s, p.text)
 	}
-	// It has so many characters: go back as many.
+	// The part has a fixed number of characters: step back that many.
 	at := len(s)
 	for range p.chars {
 		if at == 0 {
@@ -173,14 +173,14 @@ func (p *patternPart) matchEnd(s []byte, binary bool) bool {
 	return ok && at+used == len(s)
 }
 
-// matchesLike is LIKE with a pattern that is no constant, and the escape character \. It goes back to the last % only, which
-// is enough, so that the time is bounded by the product of the lengths. ok is false of a pattern that ends with the escape character.
+// matchesLike is LIKE with a pattern that is not a constant, and the escape character \. It backtracks only to the last %, which
+// is sufficient, so the time is bounded by the product of the lengths. ok is false if the pattern ends with the escape character.
 func matchesLike(s, p []byte, binary bool) (is, ok bool) {
 	if trailing := len(p) - len(bytes.TrimRight(p, `\`)); trailing%2 == 1 {
 		return false, false
 	}
 	i, j := 0, 0
-	back, again := -1, 0 // after the last %, and where in s it was tried
+	back, again := -1, 0 // position after the last %, and where in s it was tried
 	for i < len(s) {
 		if j < len(p) && p[j] == '%' {
 			j++
@@ -210,7 +210,7 @@ func matchesLike(s, p []byte, binary bool) (is, ok bool) {
 	return j == len(p), true
 }
 
-// likeChar matches the first character of a pattern that is no %, and returns how long it is in both.
+// likeChar matches the first character of a pattern, which is not %. It returns the lengths of the match in both.
 func likeChar(s, p []byte, binary bool) (step, width int, ok bool) {
 	if p[0] == '_' {
 		if binary {

@@ -5,14 +5,14 @@ import (
 	"scribe/columnar/schema"
 )
 
-// junctionNode is AND, or with decides OR. Terms are evaluated from the cheapest to the dearest, later ones only in rows that earlier ones
-// have not decided.
+// junctionNode is AND, or OR if decides is true. Terms are evaluated from cheapest to most expensive, later ones only for rows
+// that earlier ones have not decided.
 type junctionNode struct {
 	terms   []exprNode
-	decides bool // the value of a term that is the result's
+	decides bool // the term value that decides the result
 }
 
-// copySelected returns the rows of sel, in memory of its own.
+// copySelected returns the rows of sel, in newly allocated memory.
 func (ev *programRun) copySelected(sel bitmap) bitmap {
 	if sel != nil {
 		return ev.copyOf(sel)
@@ -21,7 +21,7 @@ func (ev *programRun) copySelected(sel bitmap) bitmap {
 }
 
 func (n *junctionNode) evalRows(ev *programRun, sel bitmap) *columnVec {
-	open := ev.copySelected(sel) // rows that no term has decided so far
+	open := ev.copySelected(sel) // rows that no term has decided yet
 	var null bitmap              // rows in which a term was null; nil if none
 	for _, t := range n.terms {
 		if ev.err != nil || !open.any() {
@@ -44,7 +44,7 @@ func (n *junctionNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 		}
 		open.andNot(decided)
 	}
-	// Rows that are not open have the value that decides, those that are have the other or are null.
+	// Rows that are not open have the deciding value. The others have the opposite value or are null.
 	out := &columnVec{kind: schema.Bool, rows: ev.rows, bits: open}
 	if null != nil {
 		null.and(open)
@@ -58,8 +58,8 @@ func (n *junctionNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	return out
 }
 
-// trueRows returns the rows of sel that are true. A row of an AND in which a term is null can't become that; of an OR, the rows in which no
-// term was true so far are open, whether one was null or not.
+// trueRows returns the rows of sel that are true. In an AND, a row with a null term can't become true. In an OR, a row remains
+// open until a term is true, whether a term was null or not.
 func (n *junctionNode) trueRows(ev *programRun, sel bitmap) bitmap {
 	if !n.decides {
 		for i, t := range n.terms {
@@ -91,7 +91,7 @@ func (n notNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	return out
 }
 
-// truthNode is a test: whether a is one of the truths. Of what is no bool these are Null, or True and False.
+// truthNode is a test: whether a is one of the truths. For a value that is not a bool, the truths are Null, or True and False.
 type truthNode struct {
 	truths expr.Truths
 	a      exprNode
@@ -109,7 +109,7 @@ func (n truthNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 		out.bits.and(a.bits)
 	case expr.False:
 		out.bits.andNot(a.bits)
-	default: // null or not is all that counts
+	default: // only nullness counts
 	}
 	if negate {
 		out.bits.not(ev.rows)

@@ -7,11 +7,11 @@ import (
 	"scribe/columnar/schema"
 )
 
-// matchNode looks for a regular expression in texts.
+// matchNode searches texts for a regular expression.
 type matchNode struct {
 	a  exprNode
 	re *regexp.Regexp
-	// must is a text that every match has, empty if there is none; only says that this is all there is to it.
+	// must is a text that every match contains; empty if there is none. only means that finding it is sufficient.
 	must []byte
 	only bool
 }
@@ -25,7 +25,8 @@ func newMatchNode(a exprNode, re *regexp.Regexp) *matchNode {
 	return n
 }
 
-// requiredText returns the longest text that is found in every match, and whether the expression matches where that text is and nowhere else.
+// requiredText returns the longest text that every match contains. only reports whether the expression matches exactly where that
+// text is.
 func requiredText(re *syntax.Regexp) (text string, only bool) {
 	switch re.Op {
 	case syntax.OpLiteral:
@@ -44,7 +45,7 @@ func requiredText(re *syntax.Regexp) (text string, only bool) {
 		}
 		return text, false
 	case syntax.OpConcat:
-		// Neighbours that are texts are one: the parser has joined them, but for those in groups.
+		// Adjacent texts form one text: the parser has joined them, except those in groups.
 		only = true
 		run := ""
 		for _, sub := range re.Sub {
@@ -88,17 +89,18 @@ func (n *matchNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 }
 
 const (
-	// maxDynamic is how long a regular expression may be that is no constant: each row may have one of its own to compile.
+	// maxDynamic is the maximum length of a regular expression that is not a constant: each row may have its own to compile.
 	maxDynamic = 256
-	// maxRepeats is how often such an expression may ask for repetitions of a part in numbers, multiplied where they are nested.
+	// maxRepeats is the maximum repetition count of such an expression, multiplied over nested repetitions.
 	maxRepeats = 1000
 )
 
-// dynamicMatchNode is a match with an expression that is no constant. One that is no regular expression, or too large, is an error of the row.
+// dynamicMatchNode is a match with an expression that is not a constant. An invalid or too large expression is an error of the
+// row.
 type dynamicMatchNode struct{ a, b exprNode }
 
 func (n *dynamicMatchNode) evalRows(ev *programRun, sel bitmap) *columnVec {
-	// Rows often have the expression of the row before.
+	// Rows often have the same expression as the previous row.
 	last, known := "", false
 	var re *regexp.Regexp
 	test := &testNode{args: []exprNode{n.a, n.b}, test: func(args []*columnVec, i int) (bool, bool) {
@@ -129,7 +131,7 @@ func compileDynamic(text string) *regexp.Regexp {
 	return re
 }
 
-// maxRepeat is how many times the part that is repeated most is there in the program.
+// maxRepeat returns how often the most repeated part appears in the program.
 func maxRepeat(re *syntax.Regexp) int {
 	most := 1
 	for _, sub := range re.Sub {

@@ -12,7 +12,7 @@ import (
 	"scribe/columnar/schema"
 )
 
-// caseNode is CASE: values[i] where conditions[i] is the first that is true, else the last of values.
+// caseNode is CASE: values[i] for the first true conditions[i], otherwise the last of values.
 type caseNode struct {
 	t                  *schema.Type
 	conditions, values []exprNode
@@ -64,7 +64,7 @@ func (n *coalesceNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 type extremeNode struct {
 	t      *schema.Type
 	values []exprNode
-	order  expr.Orders // what the one so far is to the one that takes its place
+	order  expr.Orders // order of the current extreme to a value that replaces it
 }
 
 func (n *extremeNode) evalRows(ev *programRun, sel bitmap) *columnVec {
@@ -109,12 +109,12 @@ func (n *nullIfNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	return &out
 }
 
-// rowMerger is a vector that is put together of rows of others. Rows that nobody put are null.
+// rowMerger builds a vector from rows of other vectors. Rows that are not put are null.
 type rowMerger struct {
 	ev  *programRun
 	t   *schema.Type
 	out *columnVec
-	// Of lists, structs and maps: the vectors, and each row's place in them, one after the other.
+	// For lists, structs and maps: the vectors, and the position of each row in their concatenation.
 	parts  []arrow.Array
 	length int
 	places []int32
@@ -155,7 +155,7 @@ func zeroValues[T any](v []T) []T {
 	return v
 }
 
-// putRows takes the rows of which from v.
+// putRows copies the rows in which from v.
 func (m *rowMerger) putRows(v *columnVec, which bitmap) {
 	present := which
 	if v.valid != nil {
@@ -201,7 +201,7 @@ func putFixed[T fixedValue](out, values []T, at int, which bitmap) {
 	}
 }
 
-// putText leaves the bytes of the first vector where they are, and copies those of the others after them.
+// putText keeps the bytes of the first vector in place and copies those of the others after them.
 func (m *rowMerger) putText(v *columnVec, which bitmap) {
 	out := m.out
 	if len(out.data) == 0 {

@@ -8,7 +8,7 @@ import (
 	"scribe/columnar/schema"
 )
 
-// fieldNode takes a field of a struct.
+// fieldNode reads a field of a struct.
 type fieldNode struct {
 	a     exprNode
 	index int
@@ -41,12 +41,12 @@ func identityRows(n int) []int32 {
 	return out
 }
 
-// allNull returns rows that are all null.
+// allNull returns a vector in which all rows are null.
 func (ev *programRun) allNull(t *schema.Type) *columnVec {
 	return spreadConstant(ev.scratchMemory, constantNull(t.Kind, t.Scale), ev.rows)
 }
 
-// listElements are the values of lists or maps, with the place of each row's in them.
+// listElements holds the values of lists or maps, with the range of each row's elements.
 type listElements struct {
 	offsets []int32
 	values  arrow.Array
@@ -56,13 +56,13 @@ func elementsOf(a arrow.Array) listElements {
 	return listElements{offsetsOf(a.Data()), array.MakeFromData(a.Data().Children()[0])}
 }
 
-// pickNode takes one of a list's elements, or one of a map's values.
+// pickNode reads one element of a list, or one value of a map.
 type pickNode struct {
 	a, b exprNode
 	t    *schema.Type
-	// pick returns the places in the elements, and which rows have one.
+	// pick returns the positions in the elements, and the rows that have one.
 	pick func(ev *programRun, e listElements, b *columnVec, live bitmap) (places []int32, found bitmap)
-	// of returns the values that the places are in.
+	// of returns the array that the positions refer to.
 	of func(listElements) arrow.Array
 }
 
@@ -128,10 +128,10 @@ func (n listLengthNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	return out
 }
 
-// containsNode is a = ANY(b): true if an element is equal, else null if one or a is null, false of an empty list.
+// containsNode is a = ANY(b): true if an element is equal, otherwise null if an element or a is null; false for an empty list.
 type containsNode struct {
 	a, b exprNode
-	t    *schema.Type // of the elements
+	t    *schema.Type // element type
 }
 
 func (n *containsNode) evalRows(ev *programRun, sel bitmap) *columnVec {
@@ -142,7 +142,7 @@ func (n *containsNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	}
 	e := elementsOf(b.arr)
 	values := loadArray(ev.scratchMemory, n.t, e.values)
-	// A comparison for each element.
+	// One comparison per element.
 	if values.rows == 0 {
 		a = values
 	} else if !a.one {

@@ -8,10 +8,10 @@ import (
 	"scribe/columnar/schema"
 )
 
-// nestedTextNode writes lists, structs and maps.
+// nestedTextNode writes lists, structs and maps as text.
 type nestedTextNode struct {
 	a exprNode
-	t *schema.Type // of a
+	t *schema.Type // type of a
 }
 
 func (n *nestedTextNode) evalRows(ev *programRun, sel bitmap) *columnVec {
@@ -48,8 +48,8 @@ func isPrintable(t *schema.Type) bool {
 	}
 }
 
-// printNested returns what appends the text of a row of v that is not null: of lists as PostgreSQL writes arrays, of structs as it writes
-// composite values, of maps as it writes those of its extension hstore.
+// printNested returns a function that appends the text of a row of v that is not null. It writes lists like PostgreSQL's arrays,
+// structs like its composite values, and maps like those of its extension hstore.
 func printNested(s *scratchMemory, t *schema.Type, v *columnVec) func(dst []byte, i int) []byte {
 	switch t.Kind {
 	case schema.List:
@@ -146,7 +146,7 @@ func printingMap(s *scratchMemory, t *schema.Type, v *columnVec) func(dst []byte
 	}
 }
 
-// quoteText puts the text from there on in quotes. What must be escaped in it is by the character, 0 for being doubled.
+// quoteText puts the text from offset from on in quotes. Special characters in it are escaped by escape, or doubled if it is 0.
 func quoteText(dst []byte, from int, escape byte) []byte {
 	extra := 2 + bytes.Count(dst[from:], []byte{'"'}) + bytes.Count(dst[from:], []byte{'\\'})
 	read := len(dst) - 1

@@ -12,24 +12,25 @@ import (
 	"scribe/columnar/schema"
 )
 
-// Stats counts what happened in evaluations. The zero value is ready; it is not safe for concurrent use.
+// Stats counts events of evaluations. The zero value is ready to use. It is not safe for concurrent use.
 type Stats struct {
-	// Errors are rows in which an operator had no result: a division by zero, a text that is no number, and so on. The value is null.
+	// Errors counts rows in which an operator had no result, such as a division by zero or a text that is not a number. Their value
+	// is null.
 	Errors int64
 }
 
-// Program is an expression that was compiled for batches of one schema. It is immutable: any number of goroutines may evaluate it.
+// Program is an expression compiled for batches of one schema. It is immutable and safe for concurrent use.
 type Program struct {
 	root    exprNode
 	columns []programColumn
 	t       schema.Type
 	arrow   arrow.DataType
-	bare    int // index of the batch's column if the expression is no more than that, else -1
+	bare    int // index of the batch's column if the expression is only that column, else -1
 	budget  memoryBudget
 }
 
-// Compile compiles an expression for batches that have the columns of in: those that the expression names, each with the type that it was
-// bound to. Texts may be dictionaries.
+// Compile compiles an expression for batches with the columns of in. They must contain the columns that the expression names,
+// each with the type that it was bound to. Texts may be dictionaries.
 func Compile(e expr.Expr, in *arrow.Schema) (*Program, error) {
 	if e == nil {
 		return nil, errors.New("vector: no expression")
@@ -51,12 +52,12 @@ func Compile(e expr.Expr, in *arrow.Schema) (*Program, error) {
 	return p, nil
 }
 
-// Type returns the Arrow type of what Eval returns: that of the batch's column for an expression that is only that, else that of the
-// expression's type, with texts plain.
+// Type returns the Arrow type of Eval's result. If the expression is only a column, it is the column's type in the batch;
+// otherwise it is the expression's type, with plain texts.
 func (p *Program) Type() arrow.DataType { return p.arrow }
 
-// Eval returns the expression's value for each row of a batch. The array shares memory with the batch at most where both are unchanged
-// columns; the caller releases it. st may be nil. The error is ErrTooLarge, or that the batch is not of the schema.
+// Eval returns the expression's value for each row of a batch. The array shares memory with the batch only if the result is an
+// unchanged column. The caller releases it. st may be nil. Errors are ErrTooLarge, or that the batch does not have the schema.
 func (p *Program) Eval(batch arrow.RecordBatch, st *Stats) (arrow.Array, error) {
 	if err := p.checkBatch(batch); err != nil {
 		return nil, err
@@ -80,7 +81,7 @@ func (p *Program) Eval(batch arrow.RecordBatch, st *Stats) (arrow.Array, error) 
 			n = v.exportedBytes()
 		}
 		if !ev.reserveBytes(n) {
-			return nil // the caller sees it
+			return nil // the caller checks ev's error
 		}
 		if size += n; size > maxOutput {
 			return tooLarge(int(batch.NumRows()), maxOutput)
@@ -99,8 +100,9 @@ func (p *Program) Eval(batch arrow.RecordBatch, st *Stats) (arrow.Array, error) 
 	return array.Concatenate(parts, memory.DefaultAllocator)
 }
 
-// evalInPieces has a batch evaluated: at once, or if that takes too much memory in pieces of fewer rows, one after the other. one evaluates a piece,
-// which begins at a row; when ev then has an error it may be evaluated again, and an error that one returns is the end.
+// evalInPieces evaluates a batch at once. If that takes too much memory, it evaluates pieces with fewer rows, one after the
+// other. one evaluates a piece that begins at row from. If ev has an error afterwards, the piece may be evaluated again. An error
+// returned by one ends the evaluation.
 func (p *Program) evalInPieces(batch arrow.RecordBatch, one func(ev *programRun, from int) error) error {
 	n, left := int(batch.NumRows()), p.budget.total
 	piece := n
@@ -127,14 +129,15 @@ func (p *Program) evalInPieces(batch arrow.RecordBatch, one func(ev *programRun,
 	}
 }
 
-// evalHeavyRow evaluates a row that takes more memory than a piece may have, when it is its turn.
+// evalHeavyRow evaluates a row that takes more memory than a piece may have, once it gets a slot in heavy.
 func (p *Program) evalHeavyRow(batch arrow.RecordBatch, at, rows int, left *int, one func(ev *programRun, from int) error) (fits bool, err error) {
 	heavy <- struct{}{}
 	defer func() { <-heavy }()
 	return p.evalPiece(batch, at, rows, p.budget.row, left, one)
 }
 
-// evalPiece evaluates some rows of a batch with at most so much memory, and of what is left for all; fits says that it was enough.
+// evalPiece evaluates some rows of a batch with at most limit bytes, and at most what is left for all pieces. fits reports
+// whether that was enough.
 func (p *Program) evalPiece(batch arrow.RecordBatch, at, rows, limit int, left *int, one func(ev *programRun, from int) error) (fits bool, err error) {
 	part := batch
 	if rows < int(batch.NumRows()) {
@@ -148,7 +151,7 @@ func (p *Program) evalPiece(batch arrow.RecordBatch, at, rows, limit int, left *
 	return ev.err == nil, err
 }
 
-// checkBatch compares a batch with the schema that the program was compiled for, as far as it reads columns.
+// checkBatch compares the columns that the program reads with the schema that it was compiled for.
 func (p *Program) checkBatch(batch arrow.RecordBatch) error {
 	for i := range p.columns {
 		c := &p.columns[i]
@@ -176,10 +179,10 @@ func (ev *programRun) countErrors(st *Stats) {
 	}
 }
 
-// Filter is a condition that was compiled for batches of one schema. It is immutable.
+// Filter is a condition compiled for batches of one schema. It is immutable.
 type Filter struct{ p *Program }
 
-// CompileFilter compiles a condition, like Compile. Without one (nil) every row is selected.
+// CompileFilter compiles a condition, like Compile. A nil condition selects every row.
 func CompileFilter(e expr.Expr, in *arrow.Schema) (*Filter, error) {
 	if e == nil {
 		return &Filter{}, nil
@@ -194,7 +197,7 @@ func CompileFilter(e expr.Expr, in *arrow.Schema) (*Filter, error) {
 	return &Filter{p}, nil
 }
 
-// Select returns the rows of a batch for which the condition is true: neither false nor null. Errors are as of Program.Eval.
+// Select returns the rows of a batch for which the condition is true: neither false nor null. Errors are those of Program.Eval.
 func (f *Filter) Select(batch arrow.RecordBatch, st *Stats) (*Selection, error) {
 	n := int(batch.NumRows())
 	if f.p == nil {
@@ -209,7 +212,7 @@ func (f *Filter) Select(batch arrow.RecordBatch, st *Stats) (*Selection, error) 
 	err := f.p.evalInPieces(batch, func(ev *programRun, from int) error {
 		is := trueRows(ev, f.p.root, nil)
 		if !ev.reserveBytes(0) {
-			return nil // the caller sees it
+			return nil // the caller checks ev's error
 		}
 		ev.countErrors(st)
 		if ev.rows == n {
@@ -234,19 +237,19 @@ type Selection struct {
 	bits        bitmap
 }
 
-// Count returns how many rows are selected, Rows of how many.
+// Count returns the number of selected rows.
 func (s *Selection) Count() int { return s.count }
 
-// Rows returns how many rows the batch has.
+// Rows returns the number of rows in the batch.
 func (s *Selection) Rows() int { return s.rows }
 
 // Has reports whether a row is selected.
 func (s *Selection) Has(i int) bool { return s.bits.get(i) }
 
-// Bits returns the selection as Arrow's bitmaps are: bit i%8 of byte i/8 is row i. The memory is the caller's.
+// Bits returns the selection as an Arrow bitmap: bit i%8 of byte i/8 is row i. The caller owns the memory.
 func (s *Selection) Bits() []byte { return s.bits.bytes() }
 
-// Limit leaves the first n of the selected rows, which may be fewer.
+// Limit keeps the first n selected rows, or all if there are fewer.
 func (s *Selection) Limit(n int) {
 	if n >= s.count {
 		return
@@ -269,8 +272,8 @@ func (s *Selection) selectedRows() []int32 {
 	return out
 }
 
-// Take returns the selected rows of the batch that the selection was made of, in their order. It is the batch itself, retained, if these
-// are all; else it shares no memory with it but dictionaries. The caller releases it.
+// Take returns the selected rows of the batch that the selection was made from, in order. If all rows are selected, it returns
+// the batch itself, retained; otherwise it shares no memory with the batch except dictionaries. The caller releases it.
 func (s *Selection) Take(batch arrow.RecordBatch) arrow.RecordBatch {
 	if s.count == s.rows {
 		batch.Retain()

@@ -9,19 +9,19 @@ import (
 	"scribe/columnar/expr"
 )
 
-// Output is a column of an answer.
+// Output is a column of a result.
 type Output struct {
 	Name string
 	Expr expr.Expr
 }
 
-// Projection makes the columns of an answer of a batch's. It is immutable.
+// Projection computes the columns of a result from those of a batch. It is immutable.
 type Projection struct {
 	programs []*Program
 	schema   *arrow.Schema
 }
 
-// Project compiles the columns of an answer, like Compile.
+// Project compiles the columns of a result, like Compile.
 func Project(outputs []Output, in *arrow.Schema) (*Projection, error) {
 	p := &Projection{programs: make([]*Program, len(outputs))}
 	fields := make([]arrow.Field, len(outputs))
@@ -40,7 +40,7 @@ func Project(outputs []Output, in *arrow.Schema) (*Projection, error) {
 // Schema returns the schema of the batches that Eval returns.
 func (p *Projection) Schema() *arrow.Schema { return p.schema }
 
-// Eval returns the answer's columns for each row of a batch, as Program.Eval does. The caller releases the batch.
+// Eval returns the result columns for each row of a batch, as Program.Eval does. The caller releases the batch.
 func (p *Projection) Eval(batch arrow.RecordBatch, st *Stats) (arrow.RecordBatch, error) {
 	columns := make([]arrow.Array, len(p.programs))
 	defer func() {

@@ -10,41 +10,42 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 )
 
-// ErrTooLarge says that the values of an expression over one batch take more memory than an evaluation may have.
+// ErrTooLarge means that the values of an expression over one batch take more memory than an evaluation may use.
 var ErrTooLarge = errors.New("vector: too large")
 
 const (
-	// MaxMemory is how many bytes the values of one expression over one batch may take: one like replace(a, ',', b) can make thousands of
-	// times of what it was given. It bounds what is made in all; at a time it is far less, see budget.
+	// MaxMemory is the maximum number of bytes for the values of one expression over one batch: an expression like replace(a, ',',
+	// b) can produce thousands of times its input. It bounds the total; the memory used at one time is far less, see memoryBudget.
 	MaxMemory = 1 << 30
-	// maxOutput is how many bytes the texts of one result may have.
+	// maxOutput is the maximum number of bytes for the texts of one result.
 	maxOutput = 512 << 20
-	// keptMemory is how many bytes an idle scratch keeps.
+	// keptMemory is the maximum number of bytes that an idle scratch keeps.
 	keptMemory = 16 << 20
-	// blockWords is how large blocks are; the first ones are smaller, since constants are evaluated as batches of one row.
+	// blockWords is the size of blocks. The first ones are smaller, since constants are evaluated as batches of one row.
 	blockWords = 32 << 10
 	firstWords = 64
 )
 
-// memoryBudget bounds an evaluation. A batch whose intermediate values are more than a piece may have is evaluated in pieces of fewer rows.
+// memoryBudget bounds an evaluation. A batch whose intermediate values exceed the limit of a piece is evaluated in pieces with
+// fewer rows.
 type memoryBudget struct {
-	piece int // of a piece
-	row   int // of a single row, few of which are evaluated at a time in the process
-	total int // of all pieces together
+	piece int // limit of a piece
+	row   int // limit of a single row; the process evaluates few of these at a time
+	total int // limit of all pieces together
 }
 
 var defaultBudget = memoryBudget{piece: 16 << 20, row: 64 << 20, total: MaxMemory}
 
-// heavy has a place for each row that is evaluated with more memory than a piece has.
+// heavy has a slot for each row that is evaluated with more memory than a piece has.
 var heavy = make(chan struct{}, 2)
 
-// scratchMemory is the memory of an evaluation, used again by the next one. It is taken in order and given back as a whole.
+// scratchMemory is the memory of an evaluation, reused by the next one. It is allocated in order and freed as a whole.
 type scratchMemory struct {
 	blocks [][]uint64
-	block  int // of blocks, from which memory is taken
-	used   int // words of that block
-	taken  int // bytes of all, with what grow was told of
-	limit  int // on taken
+	block  int // index of the block to allocate from
+	used   int // used words of that block
+	taken  int // total bytes, including those reported to reserveBytes
+	limit  int // bound for taken
 	err    error
 }
 
@@ -56,7 +57,7 @@ func newScratch(limit int) *scratchMemory {
 	return s
 }
 
-// free gives the memory to the next evaluation. Nothing that lies in it may be used any more.
+// free releases the memory for the next evaluation. Values in it must not be used afterwards.
 func (s *scratchMemory) free() {
 	kept := 0
 	for i, b := range s.blocks {
@@ -70,7 +71,8 @@ func (s *scratchMemory) free() {
 	scratches.Put(s)
 }
 
-// reserveBytes accounts for memory beside the blocks; false, and an error is kept, if that is too much. Nothing may be allocated then.
+// reserveBytes accounts for memory outside the blocks. If that exceeds the limit, it records an error and returns false; the
+// caller must not allocate then.
 func (s *scratchMemory) reserveBytes(bytes int) bool {
 	if s.err != nil || bytes > s.limit-s.taken {
 		s.failTooLarge()
@@ -86,16 +88,16 @@ func (s *scratchMemory) failTooLarge() {
 	}
 }
 
-// tooLarge is ErrTooLarge with how large a batch was that had to be given up.
+// tooLarge returns ErrTooLarge with the size of the batch.
 func tooLarge(rows, limit int) error {
 	return fmt.Errorf("%w: the values of the expression over %d rows take more than %d bytes", ErrTooLarge, rows, limit)
 }
 
-// takeWords returns memory with any content.
+// takeWords returns uninitialized memory.
 func (s *scratchMemory) takeWords(n int) []uint64 {
 	s.taken += 8 * n
 	if s.taken > s.limit {
-		s.failTooLarge() // what is asked for is in proportion to the rows: the evaluation stops before the next operator
+		s.failTooLarge() // n is proportional to the rows, so the evaluation can stop before the next operator
 	}
 	for s.block < len(s.blocks) {
 		if b := s.blocks[s.block]; s.used+n <= len(b) {
@@ -111,12 +113,12 @@ func (s *scratchMemory) takeWords(n int) []uint64 {
 	return s.blocks[s.block][:n:n]
 }
 
-// fixedValue are the values of constant size that a vector can have.
+// fixedValue are the fixed-size value types of a vector.
 type fixedValue interface {
 	int32 | int64 | uint64 | float64 | decimal128.Num | arrow.MonthDayNanoInterval
 }
 
-// takeValues returns n values with any content, in the scratch's memory.
+// takeValues returns n uninitialized values in scratch memory.
 func takeValues[T fixedValue](s *scratchMemory, n int) []T {
 	if n == 0 {
 		return []T{}
@@ -124,21 +126,21 @@ func takeValues[T fixedValue](s *scratchMemory, n int) []T {
 	var v T
 	size := int(unsafe.Sizeof(v))
 	w := s.takeWords((n*size + 7) / 8)
-	// Words are aligned to 8 bytes, which is enough for every type of fixed; none has pointers.
+	// Words are aligned to 8 bytes, which suffices for every fixedValue type. None contains pointers.
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(w))), n)
 }
 
-// bitmap returns a bitmap of n rows with any content.
+// bitmap returns an uninitialized bitmap of n rows.
 func (s *scratchMemory) bitmap(n int) bitmap { return s.takeWords(wordsFor(n)) }
 
-// zeros returns a bitmap of n rows without any.
+// zeros returns a bitmap of n rows with no bit set.
 func (s *scratchMemory) zeros(n int) bitmap {
 	b := s.bitmap(n)
 	clear(b)
 	return b
 }
 
-// ones returns a bitmap of all of n rows.
+// ones returns a bitmap with the bits of all n rows set.
 func (s *scratchMemory) ones(n int) bitmap {
 	b := s.bitmap(n)
 	b.fill(n)

@@ -6,11 +6,11 @@ import (
 	"scribe/columnar/transcode/jsonscan"
 )
 
-// sparse is how many of a column's rows are selected at most, as a fraction of all, for a search row by row to be faster than one through
+// sparse is the divisor of a column's rows: if at most one in sparse is selected, a search row by row is faster than one through
 // the whole column.
 const sparse = 8
 
-// findContaining sets the rows of live that contain the text, which is not empty.
+// findContaining sets the rows of live that contain a text, which must not be empty.
 func findContaining(out bitmap, a *columnVec, text []byte, live bitmap) {
 	if a.rows == 0 {
 		return
@@ -35,18 +35,18 @@ func findContaining(out bitmap, a *columnVec, text []byte, live bitmap) {
 		row = rowOf(a.end, row, int32(base+p))
 		end := int(a.end[row]) - base
 		if p+len(text) > end {
-			at = p + 1 // across the border of two rows
+			at = p + 1 // the match crosses a row boundary
 			continue
 		}
 		out.set(row)
-		at = end // the rest of the row does not matter
+		at = end // the rest of the row is irrelevant
 	}
 	if live != nil {
 		out.and(live)
 	}
 }
 
-// rowOf returns the first row from row on that ends after at: often one of the next, else the step doubles.
+// rowOf returns the first row, from row on, that ends after at. It is often one of the next rows; otherwise the step doubles.
 func rowOf(ends []int32, row int, at int32) int {
 	for range 4 {
 		if ends[row] > at {
@@ -70,19 +70,19 @@ func rowOf(ends []int32, row int, at int32) int {
 	return row
 }
 
-// textFinder looks for a text by its rarest bytes in a sample of the data.
+// textFinder searches for a text by its rarest bytes, as counted in a sample of the data.
 type textFinder struct {
 	text []byte
-	// rare is the place of the rarest byte in the text, first and second those of the rarest two.
+	// rare is the position of the rarest byte in the text; first and second are those of the two rarest.
 	rare, first, second int
-	// common: even the rarest is so common that it is better to look for two at once.
+	// common means that even the rarest byte is so common that searching for two at once is faster.
 	common bool
 }
 
 const (
-	// sampled bytes of the data are counted.
+	// sampled is the number of bytes of the data that are counted.
 	sampled = 2048
-	// commonAbove is how many of them a byte that is common has at least.
+	// commonAbove is the count in the sample from which a byte is common.
 	commonAbove = sampled / 128
 )
 
@@ -112,7 +112,7 @@ func newFinder(text, data []byte) textFinder {
 	return f
 }
 
-// next returns the first place from at on where the text is, -1 if there is none.
+// next returns the first position, from at on, where the text is found, or -1 if there is none.
 func (f *textFinder) next(data []byte, at int) int {
 	if f.common {
 		if p := jsonscan.SearchPair(data[at:], f.text, f.first, f.second); p >= 0 {

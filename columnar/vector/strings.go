@@ -7,11 +7,11 @@ import (
 	"scribe/columnar/schema"
 )
 
-// cutNode is a piece of a text, which stays where it is.
+// cutNode returns a piece of a text without copying it.
 type cutNode struct {
 	t    *schema.Type
 	args []exprNode
-	// cut returns the piece of s, the text of row i of the first argument. Not ok is an error of the row.
+	// cut returns the range of the piece in s, the text of row i of the first argument. If ok is false, the row has an error.
 	cut func(s []byte, args []*columnVec, i int) (from, to int, ok bool)
 }
 
@@ -44,7 +44,7 @@ func int32At(v *columnVec, i int) int { return int(v.i32[i&v.indexMask()]) }
 
 func strAt(v *columnVec, i int) []byte { return v.str(i & v.indexMask()) }
 
-// skipChars returns where s goes on after n characters; its end if it has not so many.
+// skipChars returns the offset after n characters of s, or its end if it has fewer.
 func skipChars(s []byte, n int) (at int) {
 	for ; at < len(s) && n > 0; n-- {
 		if s[at] < utf8.RuneSelf {
@@ -59,7 +59,7 @@ func skipChars(s []byte, n int) (at int) {
 
 func cutSubstring(s []byte, args []*columnVec, i int) (from, to int, ok bool) {
 	first := int32At(args[1], i)
-	last := len(s) + 1 // characters, at most as many as bytes
+	last := len(s) + 1 // in characters: a text has at most as many as bytes
 	if len(args) == 3 {
 		n := int32At(args[2], i)
 		if n < 0 {
@@ -103,7 +103,7 @@ func cutPart(s []byte, args []*columnVec, i int) (from, to int, ok bool) {
 	return from, len(s), true
 }
 
-// cutTrim returns trim of the ends that where says.
+// cutTrim returns the trim function for the ends given by where.
 func cutTrim(where string) func(s []byte, args []*columnVec, i int) (from, to int, ok bool) {
 	return func(s []byte, args []*columnVec, i int) (from, to int, ok bool) {
 		set := strAt(args[1], i)
@@ -130,7 +130,7 @@ func cutTrim(where string) func(s []byte, args []*columnVec, i int) (from, to in
 	}
 }
 
-// trimmedSize returns the length of the character at an end of s if it is one of the set, else 0.
+// trimmedSize returns the length of the character at an end of s if it is in the set, otherwise 0.
 func trimmedSize(s, set []byte, decode func([]byte) (rune, int)) int {
 	r, size := decode(s)
 	if bytes.ContainsRune(set, r) {
@@ -161,7 +161,7 @@ func (n lengthNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	return out
 }
 
-// calcPosition is the function of that name.
+// calcPosition computes position().
 func calcPosition(ev *programRun, out, a, b *columnVec, live bitmap) bitmap {
 	out.i32 = zeroValues(takeValues[int32](ev.scratchMemory, ev.rows))
 	for i := range eachRow(live, ev.rows) {

@@ -10,8 +10,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 )
 
-// takeArray returns the rows of a that places name, in their order, in memory of its own; a negative place is a null, and so is a row
-// of which valid, if there is one, has no bit. a has one of the types that columns have.
+// takeArray returns the rows of a at the given places, in that order, in newly allocated memory. A negative place gives null, and
+// so does a row whose bit in valid, if it is not nil, is not set. a has one of the column types.
 func takeArray(a arrow.Array, places []int32, valid bitmap) arrow.Array {
 	d := takeData(a.Data(), places, valid)
 	defer d.Release()
@@ -53,7 +53,7 @@ func takeData(d arrow.ArrayData, places []int32, valid bitmap) *array.Data {
 	case arrow.FixedWidthDataType:
 		buffers = append(buffers, takeFixed(d, places, t.Bytes()))
 	default:
-		// Nothing else comes out of a schema, and Compile has compared the columns with it.
+		// A schema produces no other types, and Compile has checked the columns.
 		panic(fmt.Sprintf("vector: rows of an unexpected type %s", t))
 	}
 	out := array.NewData(d.DataType(), n, buffers, children, nulls, 0)
@@ -105,7 +105,7 @@ func takeBits(d arrow.ArrayData, places []int32) *memory.Buffer {
 	return memory.NewBufferBytes(out.bytes())
 }
 
-// runLength returns how many of the first places follow one another, so that their values can be copied at once.
+// runLength returns the number of leading places that are consecutive, so that their values can be copied at once.
 func runLength(places []int32) int {
 	n := 1
 	for p := places[0]; p >= 0 && n < len(places) && places[n] == p+int32(n); {
@@ -125,7 +125,7 @@ func takeFixed(d arrow.ArrayData, places []int32, width int) *memory.Buffer {
 	}
 }
 
-// takeWidth copies values of one width, whatever they stand for.
+// takeWidth copies values of one width, regardless of their meaning.
 func takeWidth[T int32 | int64 | decimalNum](d arrow.ArrayData, places []int32) *memory.Buffer {
 	out := make([]T, len(places))
 	var v T
@@ -174,7 +174,7 @@ func takeStrings(d arrow.ArrayData, places []int32) (offsets, data *memory.Buffe
 	return exportFixed(ends), memory.NewBufferBytes(out)
 }
 
-// takeLists returns the lists' offsets, and the places of their elements in the child.
+// takeLists returns the lists' offsets and the places of their elements in the child.
 func takeLists(d arrow.ArrayData, places []int32) (*memory.Buffer, []int32) {
 	src := offsetsOf(d)
 	ends := make([]int32, len(places)+1)
@@ -196,7 +196,7 @@ func takeLists(d arrow.ArrayData, places []int32) (*memory.Buffer, []int32) {
 	return exportFixed(ends), inner
 }
 
-// concatArrays returns the arrays one after the other.
+// concatArrays concatenates arrays.
 func concatArrays(arrays []arrow.Array) (arrow.Array, error) {
 	if len(arrays) == 1 {
 		return arrays[0], nil

@@ -6,13 +6,13 @@ import (
 	"scribe/columnar/schema"
 )
 
-// textBuilder makes a vector of texts, row after row.
+// textBuilder builds a vector of texts, row by row.
 type textBuilder struct {
 	ev   *programRun
-	ends []int32 // one more than rows: ends[i+1] is where row i ends
+	ends []int32 // one entry more than rows: ends[i+1] is the end of row i
 	data []byte
-	next int // row whose end is not set
-	told int // bytes of data that the scratch was told of
+	next int // the next row whose end is not set
+	told int // bytes of data reported to the scratch
 }
 
 func (ev *programRun) newBuilder() *textBuilder {
@@ -21,14 +21,14 @@ func (ev *programRun) newBuilder() *textBuilder {
 	return b
 }
 
-// fitsBytes reports whether so many bytes more can be appended. If not the evaluation has failed.
+// fitsBytes reports whether n more bytes can be appended. If not, the evaluation has failed.
 func (b *textBuilder) fitsBytes(n int) bool {
 	if n > math.MaxInt32-len(b.data) {
 		b.ev.failTooLarge()
 		return false
 	}
 	if over := len(b.data) + n - b.told; over > 0 {
-		// In steps, so that the accounting costs nothing.
+		// Reserve in large steps, so that accounting costs nothing.
 		step := max(over, 1<<16)
 		if !b.ev.reserveBytes(step) {
 			return false
@@ -38,7 +38,8 @@ func (b *textBuilder) fitsBytes(n int) bool {
 	return true
 }
 
-// endRow ends a row: what was appended to data since the last one is its text, and rows in between are empty. False ends the evaluation.
+// endRow ends a row. Its text is what was appended to data since the previous row; skipped rows are empty. If it returns false,
+// the evaluation must end.
 func (b *textBuilder) endRow(i int) bool {
 	before := b.ends[b.next]
 	for ; b.next < i; b.next++ {
@@ -52,7 +53,7 @@ func (b *textBuilder) endRow(i int) bool {
 	return true
 }
 
-// intoVec makes the rows those of v.
+// intoVec moves the rows into v.
 func (b *textBuilder) intoVec(v *columnVec) {
 	before := b.ends[b.next]
 	for ; b.next < b.ev.rows; b.next++ {
@@ -61,13 +62,14 @@ func (b *textBuilder) intoVec(v *columnVec) {
 	v.begin, v.end, v.data, v.dense = b.ends[:b.ev.rows], b.ends[1:], b.data, true
 }
 
-// textNode makes a text of each row's values.
+// textNode makes a text from each row's values.
 type textNode struct {
 	t    *schema.Type
 	args []exprNode
-	// strict: rows with a null argument are null. Otherwise add is called for every row that is selected.
+	// strict means that rows with a null argument are null. Otherwise add is called for every selected row.
 	strict bool
-	// add appends row i's text. A row that failed is null. It must ask fits before it appends more than a few times what it was given.
+	// add appends row i's text. If it returns false, the row is null. It must call fitsBytes before it appends more than a few times
+	// the size of its input.
 	add func(b *textBuilder, args []*columnVec, i int) bool
 }
 

@@ -10,7 +10,7 @@ import (
 	"scribe/columnar/value"
 )
 
-// addInterval counts months, then days, then time on from t; a day that the month does not have is its last.
+// addInterval adds months, then days, then time to t. A day beyond the end of the month becomes its last day.
 func addInterval(t int64, a arrow.MonthDayNanoInterval) (int64, bool) {
 	v := value.IntervalOf(a)
 	if v.Months != 0 {
@@ -18,7 +18,7 @@ func addInterval(t int64, a arrow.MonthDayNanoInterval) (int64, bool) {
 		year, month, day := value.CivilOf(days)
 		m := year*12 + int64(month) - 1 + v.Months
 		year, month = floorDiv(m, 12), int(m-floorDiv(m, 12)*12)+1
-		// Years are so few that this can't wrap: months are 32 bits.
+		// This can't overflow: months have 32 bits, so the range of years is small.
 		days = value.DaysOf(year, int64(month), int64(min(day, value.DaysIn(year, month))))
 		var ok bool
 		if t, ok = mul64(days, value.Day); !ok {
@@ -28,7 +28,7 @@ func addInterval(t int64, a arrow.MonthDayNanoInterval) (int64, bool) {
 			return 0, false
 		}
 	}
-	t, ok := addSigned(t, v.Days*value.Day) // days are 32 bits
+	t, ok := addSigned(t, v.Days*value.Day) // days have 32 bits
 	if !ok {
 		return 0, false
 	}
@@ -62,7 +62,7 @@ func subDate(d, n int32) (int32, bool) {
 	return int32(s), s >= value.MinDays && s <= value.MaxDays
 }
 
-// subTimestamps is days of 24 hours and the rest.
+// subTimestamps returns the difference as days of 24 hours and the remaining time.
 func subTimestamps(a, b int64) (arrow.MonthDayNanoInterval, bool) {
 	d, ok := subSigned(a, b)
 	return arrow.MonthDayNanoInterval{Days: int32(d / value.Day), Nanoseconds: d % value.Day * 1000}, ok
@@ -75,7 +75,7 @@ func negInterval(a arrow.MonthDayNanoInterval) (arrow.MonthDayNanoInterval, bool
 
 func addIntervals(a, b arrow.MonthDayNanoInterval) (arrow.MonthDayNanoInterval, bool) {
 	v, w := value.IntervalOf(a), value.IntervalOf(b)
-	// Micros are a thousandth of 64 bits.
+	// Micros has a thousandth of the range of 64 bits.
 	return value.Interval{Months: v.Months + w.Months, Days: v.Days + w.Days, Micros: v.Micros + w.Micros}.Arrow()
 }
 
@@ -84,7 +84,7 @@ func subIntervals(a, b arrow.MonthDayNanoInterval) (arrow.MonthDayNanoInterval, 
 	return value.Interval{Months: v.Months - w.Months, Days: v.Days - w.Days, Micros: v.Micros - w.Micros}.Arrow()
 }
 
-// mulInterval and divInterval are as PostgreSQL's.
+// mulInterval and divInterval compute like PostgreSQL.
 func mulInterval(a arrow.MonthDayNanoInterval, f float64) (arrow.MonthDayNanoInterval, bool) {
 	v := value.IntervalOf(a)
 	return cascadeInterval(float64(v.Months)*f, float64(v.Days)*f, float64(v.Micros)*f)
@@ -98,7 +98,7 @@ func divInterval(a arrow.MonthDayNanoInterval, f float64) (arrow.MonthDayNanoInt
 	return cascadeInterval(float64(v.Months)/f, float64(v.Days)/f, float64(v.Micros)/f)
 }
 
-// cascadeInterval makes fractions of months days of 30 to a month, and those of days time.
+// cascadeInterval converts fractions of months into days, at 30 per month, and fractions of days into time.
 func cascadeInterval(months, days, micros float64) (arrow.MonthDayNanoInterval, bool) {
 	if !(math.Abs(months) <= math.MaxInt32 && math.Abs(days) <= math.MaxInt32) {
 		return arrow.MonthDayNanoInterval{}, false
@@ -121,7 +121,8 @@ func cascadeInterval(months, days, micros float64) (arrow.MonthDayNanoInterval, 
 	return out.Arrow()
 }
 
-// toTimestamp rounds seconds since 1970 to microseconds; as in PostgreSQL, whose times count from 2000, on the distance from there.
+// toTimestamp rounds seconds since 1970 to microseconds. As in PostgreSQL, whose times count from 2000, it rounds the distance
+// from there.
 func toTimestamp(f float64) (int64, bool) {
 	const since = 946684800
 	f = math.RoundToEven((f - since) * 1e6)
@@ -182,7 +183,7 @@ func (o *callCompiler) compileCalendar() (exprNode, error) {
 	return &arithNode{t: &o.e.T, a: o.argNode(0), calc: c}, nil
 }
 
-// binNode is date_bin.
+// binNode computes date_bin.
 type binNode struct{ stride, t, origin exprNode }
 
 func (n *binNode) evalRows(ev *programRun, sel bitmap) *columnVec {

@@ -14,14 +14,15 @@ import (
 // decimalNum is a decimal's 128 bits.
 type decimalNum = decimal128.Num
 
-// columnVec is the values of an expression over a batch. Of its value slices those of its kind are set. They are never written to once the
-// vector is made: columns lie in a batch's memory, and vectors share slices. Values of rows that are null or not selected can be anything.
+// columnVec is the values of an expression over a batch. Only the slices for its kind are set. They must not be written to once
+// the vector is complete, because columns use a batch's memory and vectors share slices. Values of null or unselected rows are
+// arbitrary.
 type columnVec struct {
 	kind schema.Kind
 	rows int
-	// one: the slices have one value, which every row has. Never of bools.
+	// one means that the slices hold a single value for all rows. It is never set for bools.
 	one bool
-	// valid are the rows that are not null; nil if none is. Of a constant it has one bit.
+	// valid is the set of rows that are not null; nil if no row is null. For a constant it has one bit.
 	valid bitmap
 
 	bits bitmap                       // Bool
@@ -34,16 +35,16 @@ type columnVec struct {
 	// String, Binary: row i is data[begin[i]:end[i]].
 	begin, end []int32
 	data       []byte
-	// dense: end[i] is begin[i+1], so that rows lie in data in their order and without gaps.
+	// dense means that end[i] equals begin[i+1]: the rows lie in data in order and without gaps.
 	dense bool
-	// List, Struct, Map: the values, with the same rows null as in valid. Nil if all are.
+	// List, Struct, Map: the values, with the same null rows as valid. Nil if all rows are null.
 	arr arrow.Array
 
-	// scale of a Decimal.
+	// scale is the scale of a Decimal.
 	scale int32
 }
 
-// indexMask returns what row numbers are and-ed with to index the slices.
+// indexMask returns the mask that is applied to row numbers to index the slices.
 func (v *columnVec) indexMask() int {
 	if v.one {
 		return 0
@@ -51,7 +52,7 @@ func (v *columnVec) indexMask() int {
 	return -1
 }
 
-// isNull reports whether a row is.
+// isNull reports whether a row is null.
 func (v *columnVec) isNull(i int) bool { return v.valid != nil && !v.valid.get(i&v.indexMask()) }
 
 // isNullConstant reports whether the vector is the constant null.
@@ -60,7 +61,7 @@ func (v *columnVec) isNullConstant() bool { return v.one && v.valid != nil && v.
 // str returns the bytes of a row.
 func (v *columnVec) str(i int) []byte { return v.data[v.begin[i]:v.end[i]] }
 
-// loadArray returns an Arrow array's values, which stay where they are; only bitmaps are copied.
+// loadArray returns an Arrow array's values without copying them; only bitmaps are copied.
 func loadArray(s *scratchMemory, t *schema.Type, a arrow.Array) *columnVec {
 	n := a.Len()
 	v := &columnVec{kind: t.Kind, rows: n, scale: t.Scale}
@@ -102,7 +103,7 @@ func loadArray(s *scratchMemory, t *schema.Type, a arrow.Array) *columnVec {
 	return v
 }
 
-// fixedValues are the fixed values of an array. Arrays without any value may lack the buffer.
+// fixedValues returns the fixed-size values of an array. An array in which all values are null may lack the buffer.
 func fixedValues[T int32 | int64 | uint64 | float64](s *scratchMemory, d arrow.ArrayData) []T {
 	if v := arrow.GetValues[T](d, 1); len(v) == d.Len() {
 		return v
@@ -129,13 +130,13 @@ func loadValid(s *scratchMemory, a arrow.Array) bitmap {
 	return valid
 }
 
-// loadDictionary returns the values of a dictionary's codes; their bytes stay in the dictionary.
+// loadDictionary returns the values of a dictionary's codes. Their bytes stay in the dictionary.
 func loadDictionary(s *scratchMemory, t *schema.Type, a *array.Dictionary) *columnVec {
 	values := loadArray(s, t, a.Dictionary())
 	return gatherRows(s, values, fixedValues[int32](s, a.Data()), loadValid(s, a))
 }
 
-// gatherRows returns the rows of v that codes name; those that are not valid are null, whatever their codes.
+// gatherRows returns the rows of v at the given codes. Rows that are not valid are null, whatever their codes.
 func gatherRows(s *scratchMemory, v *columnVec, codes []int32, valid bitmap) *columnVec {
 	n := len(codes)
 	out := &columnVec{kind: v.kind, rows: n, scale: v.scale, valid: valid, data: v.data}
@@ -151,10 +152,10 @@ func gatherRows(s *scratchMemory, v *columnVec, codes []int32, valid bitmap) *co
 		return out
 	}
 	if v.rows == 0 {
-		// Every code is of a null.
+		// The dictionary is empty, so every row is null.
 		return spreadConstant(s, constantNull(v.kind, v.scale), n)
 	}
-	// Codes of nulls may be anything.
+	// Codes of null rows are arbitrary.
 	if valid != nil {
 		safe := takeValues[int32](s, n)
 		for i, c := range codes {
@@ -235,7 +236,7 @@ func constantNull(kind schema.Kind, scale int32) *columnVec {
 	return v
 }
 
-// spreadConstant returns v with n rows of its own if it is a constant.
+// spreadConstant returns v, expanded to n rows if it is a constant.
 func spreadConstant(s *scratchMemory, v *columnVec, n int) *columnVec {
 	if !v.one {
 		return v
@@ -278,11 +279,11 @@ func repeatValue[T fixedValue](s *scratchMemory, v []T, n int) []T {
 	return out
 }
 
-// exportVec returns the values as an Arrow array with memory of its own.
+// exportVec returns the values as an Arrow array that owns its memory.
 func exportVec(v *columnVec, t *schema.Type) arrow.Array {
 	dt, n := t.Arrow(), v.rows
 	if t.Kind == schema.String {
-		dt = arrow.BinaryTypes.String // computed texts are plain, whatever the column was that they come from
+		dt = arrow.BinaryTypes.String // computed texts are plain, whatever the type of their source column
 	}
 	if t.Kind == schema.Null || n == 0 {
 		return array.MakeArrayOfNull(memory.DefaultAllocator, dt, n)
@@ -334,7 +335,7 @@ func exportFixed[T fixedValue](values []T) *memory.Buffer {
 	return memory.NewBufferBytes(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(out))), len(out)*int(unsafe.Sizeof(v))))
 }
 
-// exportStrings returns the rows one after the other. That they are not too long together was seen when the vector was made (see fits).
+// exportStrings returns the rows concatenated. Their total length was checked when the vector was made (see fitsBytes).
 func exportStrings(v *columnVec) ([]int32, []byte) {
 	offsets := make([]int32, v.rows+1)
 	total := 0
@@ -356,7 +357,7 @@ func exportStrings(v *columnVec) ([]int32, []byte) {
 	return offsets, data
 }
 
-// exportedBytes is how long the texts are together: rows may share them, so that it can be more than there is memory.
+// exportedBytes returns the total length of the texts. Rows may share memory, so it can exceed the memory that exists.
 func (v *columnVec) exportedBytes() (total int) {
 	for i := range v.begin {
 		if !v.isNull(i) {

@@ -7,9 +7,9 @@
 // ("sources"), merged strictly by persisted time. It appends what the stream brings, in order, to the sequenced log: pointers,
 // with their source LSN and the number of their first message, and gaps. While one append runs, the next one gathers.
 //
-//	read stream (strict, unsequenced) --> checker ----> inbox --> ledger --> metalog.Append: sequenced log + positions
-//	          ^                                           |                        |
-//	          '--------------- credits -------------------'<-----------------------'
+//	read stream (strict, unsequenced) --> streamChecker --> stepInbox --> appendLedger --> metalog.Append: sequenced log + positions
+//	          ^                                                 |                                |
+//	          '-------------------- credits --------------------'<-------------------------------'
 //
 // The same transaction appends to the log of positions how far each source was sequenced (internal/format/sequenced defines both
 // formats). So however a sequencer ends, the next one continues exactly after what was committed: no pointer is sequenced twice

@@ -15,14 +15,14 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 )
 
-// A category is a table of the catalog "" and its schema "": a query names it alone.
+// A category is a table of catalog "" and schema "": a query names only the table.
 const (
 	catalogName = ""
 	schemaName  = ""
 	tableType   = "TABLE"
 )
 
-// tablesABatch bounds how many tables are described at a time.
+// tablesABatch bounds the tables described in one batch.
 const tablesABatch = 500
 
 func newFlightSQL(g *Server) (*flightSQL, error) {
@@ -75,7 +75,7 @@ func (f *flightSQL) DoGetDBSchemas(_ context.Context, cmd flightsql.GetDBSchemas
 	})
 }
 
-// inCatalog reports whether filters let the only schema of the only catalog through.
+// inCatalog reports whether the filters match the only schema of the only catalog.
 func inCatalog(catalog, schemaPattern *string) bool {
 	return (catalog == nil || *catalog == catalogName) && (schemaPattern == nil || matchesLike(schemaName, *schemaPattern))
 }
@@ -140,7 +140,7 @@ func (f *flightSQL) DoGetTables(ctx context.Context, cmd flightsql.GetTables) (*
 	return s, out, nil
 }
 
-// rowBuilder builds a batch of texts and bytes.
+// rowBuilder builds a batch of text and byte columns.
 type rowBuilder struct{ b *array.RecordBuilder }
 
 func newRows(s *arrow.Schema) *rowBuilder {
@@ -163,7 +163,7 @@ func (r *rowBuilder) finishBatch() arrow.RecordBatch {
 	return r.b.NewRecordBatch()
 }
 
-// batchOf is an answer of one small batch.
+// batchOf returns an answer of one small batch.
 func batchOf(s *arrow.Schema, fill func(add func(...any))) (*arrow.Schema, <-chan flight.StreamChunk, error) {
 	r := newRows(s)
 	fill(r.addRow)
@@ -173,7 +173,7 @@ func batchOf(s *arrow.Schema, fill func(add func(...any))) (*arrow.Schema, <-cha
 	return s, out, nil
 }
 
-// matchesLike matches a pattern of SQL's LIKE without an escape character, as Flight SQL's filters are: % is any text, _ any character.
+// matchesLike matches a SQL LIKE pattern without an escape character, as in Flight SQL's filters: % is any text, _ any character.
 func matchesLike(text, pattern string) bool {
 	pattern = strings.NewReplacer("%", ".*", "_", ".").Replace(regexp.QuoteMeta(pattern))
 	re, err := regexp.Compile("(?s)^" + pattern + "$")

@@ -23,23 +23,23 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// rowSource is the answer to a query as it is read. One goroutine at a time uses it. Tests have answers of their own.
+// rowSource is the answer to a query while it is read. One goroutine at a time uses it. Tests supply their own.
 type rowSource interface {
-	// Schema is that of every batch.
+	// Schema returns the schema of every batch.
 	Schema() *arrow.Schema
 	// Next returns the next batch, which the caller releases, or io.EOF after the last one.
 	Next() (arrow.RecordBatch, error)
-	// Category is what is queried, Stats what was done up to now.
+	// Category returns the category that is queried, Stats the statistics so far.
 	Category() string
 	Stats() columns.Stats
-	// Close gives up what is left. It is called once, after the last Next.
+	// Close releases the rest of the answer. It is called once, after the last Next.
 	Close() error
 }
 
-// unavailableTimeout is how long servers may be unavailable until a query fails.
+// unavailableTimeout is how long servers may be unavailable before a query fails.
 const unavailableTimeout = 15 * time.Second
 
-// openQuery binds a query. Reading begins with the first Next, and ends when ctx does: one that is opened for its schema alone costs little.
+// openQuery binds a query. Reading begins with the first Next, and ends with ctx: opening a query only for its schema is cheap.
 func (g *Server) openQuery(ctx context.Context, req *Request) (rowSource, error) {
 	opts := []consumer.Option{
 		columns.WithMaxMemory(req.Memory), consumer.WithName("sqlserver"), consumer.WithLogger(g.log), consumer.WithRetryTimeout(unavailableTimeout),
@@ -71,7 +71,7 @@ func (g *Server) openQuery(ctx context.Context, req *Request) (rowSource, error)
 	return c, nil
 }
 
-// cellQuery is a query of the cell.
+// cellQuery is a query that reads from the cell.
 type cellQuery struct {
 	*columns.Query
 	log  *slog.Logger
@@ -79,7 +79,7 @@ type cellQuery struct {
 	stop func()
 }
 
-// Next implements rowSource. Gaps are counted, and passed over: the messages after them are not worse for it.
+// Next implements rowSource. Gaps are counted and skipped: the messages after them are valid.
 func (c *cellQuery) Next() (arrow.RecordBatch, error) {
 	for {
 		batch, err, more := c.next()
@@ -91,7 +91,7 @@ func (c *cellQuery) Next() (arrow.RecordBatch, error) {
 		case err != nil:
 			return nil, clientError(err)
 		default:
-			batch.Retain() // the iteration releases it at its next step
+			batch.Retain() // the iteration releases the batch at its next step
 			return batch, nil
 		}
 	}
@@ -103,13 +103,13 @@ func (c *cellQuery) Close() error {
 	return c.Query.Close()
 }
 
-// tableInfo is a category as a query sees it.
+// tableInfo is a category as a table.
 type tableInfo struct {
 	name   string
 	schema *arrow.Schema
 }
 
-// listTables returns what can be queried.
+// listTables returns the tables that can be queried.
 func (g *Server) listTables() ([]tableInfo, error) {
 	var tables []tableInfo
 	for c := range g.deps.Categories.All() {
@@ -122,7 +122,7 @@ func (g *Server) listTables() ([]tableInfo, error) {
 	return tables, nil
 }
 
-// arrowSchema has every column that a query can name.
+// arrowSchema returns every column that a query can name.
 func arrowSchema(s *schema.Schema) *arrow.Schema {
 	var fields []arrow.Field
 	for _, c := range s.Columns() {
@@ -131,7 +131,7 @@ func arrowSchema(s *schema.Schema) *arrow.Schema {
 	return arrow.NewSchema(fields, nil)
 }
 
-// unknownCategory is the error of a query of a category that does not exist.
+// unknownCategory returns the error for a query of a category that does not exist.
 func (g *Server) unknownCategory(text string) error {
 	parsed, err := sql.Parse(text)
 	if err != nil {
@@ -144,20 +144,20 @@ func (g *Server) unknownCategory(text string) error {
 	return &Error{Kind: KindUnknown, Message: fmt.Sprintf("there is no category %q", parsed.From.Category), Hint: near.Phrase(f.Names())}
 }
 
-// clientError is what a client is told of an error; one that nobody can do anything about stays as it is.
+// clientError returns an error as the client sees it. An internal error is returned unchanged.
 func clientError(err error) error {
 	if e, ok := errors.AsType[*sql.Error](err); ok {
 		caret := strings.TrimSuffix(strings.TrimPrefix(e.Error(), e.Message+"\n"), "\nHINT: "+e.Hint)
 		return &Error{Kind: KindInvalid, Message: e.Message, Line: e.Line, Column: e.Column, Position: e.Pos, Caret: caret, Hint: e.Hint}
 	}
-	message := strings.TrimPrefix(err.Error(), "consumer: ") // a client knows nothing of the package
+	message := strings.TrimPrefix(err.Error(), "consumer: ") // the package's name means nothing to a client
 	if e, ok := errors.AsType[*columns.LimitError](err); ok {
 		return &Error{Kind: KindLimit, Message: message, Hint: e.Hint}
 	}
 	switch {
 	case errors.Is(err, aggregate.ErrLimit):
 		return &Error{Kind: KindLimit, Message: message, Hint: "group by less, or narrow the range of time"}
-	case errors.Is(err, consumer.ErrUnknownCategory): // it was deleted on the way
+	case errors.Is(err, consumer.ErrUnknownCategory): // deleted in the meantime
 		return &Error{Kind: KindUnknown, Message: message}
 	case errors.Is(err, consumer.ErrUnavailable), retry.Retryable(err) && rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_OUTCOME:
 		return &Error{Kind: KindUnavailable, Message: message, RetryAfter: time.Second}

@@ -11,28 +11,28 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// MaxText is the longest query, in bytes.
+// MaxText bounds the text of a query, in bytes.
 const MaxText = 64 << 10
 
-// Config bounds what queries take. Start from [DefaultConfig].
+// Config bounds the resources of queries. Start from [DefaultConfig].
 type Config struct {
-	// MaxQueries is how many queries run at a time, MaxFollows how many of them may be ones that follow: those last. What is over it is
-	// refused, to be tried again.
+	// MaxQueries bounds the concurrent queries, MaxFollows those of them that follow. Excess queries are refused with a retry
+	// hint.
 	MaxQueries int `yaml:"max_queries" default:"32" min:"1" max:"100000" flag:"max-queries" help:"how many queries over the network run at a time"`
 	MaxFollows int `yaml:"max_follows" default:"24" min:"0" max:"MaxQueries"`
-	// QueryMemory is what a query may hold, in bytes: what it fetched and has not answered yet, groups, and windows.
+	// QueryMemory bounds the memory of a query, in bytes: fetched data that is not answered yet, groups, and windows.
 	QueryMemory int64 `yaml:"query_memory" default:"128MiB" min:"1MiB" max:"1TiB" flag:"query-memory" help:"most bytes that such a query holds"`
-	// MaxRows is the most rows of an answer; 0 = no bound. A query that follows has none.
+	// MaxRows bounds the rows of an answer; 0 = no bound. Following queries have no bound.
 	MaxRows int64 `yaml:"max_rows" default:"100000000" min:"0" max:"1152921504606846976"`
-	// MaxTime is how long a query runs, MaxFollowTime how long one that follows, which then ends as if there were no more; 0 = no bound.
-	// Clients can ask for less.
+	// MaxTime bounds the time of a query, MaxFollowTime that of a following one, whose answer then ends normally; 0 = no bound.
+	// Clients can request less.
 	MaxTime       time.Duration `yaml:"max_time" default:"10m" min:"0s" max:"365d" flag:"query-time" help:"how long such a query may run, if it does not follow; 0s = as long as it likes"`
 	MaxFollowTime time.Duration `yaml:"max_follow_time" min:"0s" max:"365d"`
-	// Heartbeat is the longest silence of an answer that follows, in formats that can say nothing: Arrow and JSON lines.
+	// Heartbeat bounds the silence of a following answer, in the formats with heartbeats: Arrow and JSON lines.
 	Heartbeat time.Duration `yaml:"heartbeat" default:"10s" min:"10ms" max:"1h"`
-	// StallTimeout is how long a client may take nothing of what is written to it.
+	// StallTimeout is how long a client may accept no data before its query ends.
 	StallTimeout time.Duration `yaml:"stall_timeout" default:"1m" min:"10ms" max:"1h"`
-	// DrainTimeout is how long Close lets queries that do not follow go on.
+	// DrainTimeout is how long Close lets queries run that do not follow.
 	DrainTimeout time.Duration `default:"5s" min:"0s" max:"1h"`
 }
 
@@ -44,15 +44,15 @@ func (c *Config) Validate() error {
 	return config.Check("sqlserver", c, nil).Err()
 }
 
-// Deps are what a server works with. They outlive it.
+// Deps are a server's dependencies. They outlive it.
 type Deps struct {
 	// Server is the address of the cell, see consumer.New.
 	Server string
-	// Categories are those of the cell.
+	// Categories lists the categories of the cell.
 	Categories interface {
 		All() iter.Seq[*scribev1.Category]
 	}
-	// Version is the program's, for Flight SQL's GetSqlInfo.
+	// Version is the program's version, for Flight SQL's GetSqlInfo.
 	Version string
 	// Logger may be nil.
 	Logger *slog.Logger

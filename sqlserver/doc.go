@@ -1,25 +1,25 @@
-// Package sqlserver is the role that answers SQL queries over the network: HTTP at /v1/query for whatever speaks HTTP, and Arrow Flight SQL
-// for clients that speak that. Each query is one of package columns, which reads the cell as any consumer does.
+// Package sqlserver is the role that answers SQL queries over the network: over HTTP at /v1/query, and over Arrow Flight SQL.
+// Each query is a query of package columns, which reads the cell like any consumer.
 //
 // # A query's life
 //
-// A request is checked, then admitted or refused ([Config.MaxQueries]), then bound. Mistakes of its text are told before
-// anything is answered. Then one goroutine takes batches from the result and another writes them, with nothing in between: a client that
-// reads slowly holds back the reading, and what the server has in memory of a query is the batch that is being written and the one that
-// is next. Large batches are written in slices.
+// A request is checked, then admitted or refused ([Config.MaxQueries]), then bound. Mistakes in its text are reported before the
+// answer begins. Then one goroutine takes batches from the result and another writes them, without a buffer between them: a slow
+// client slows the reading, and the server holds only the batch that is being written and the next one. Large batches are written
+// in slices.
 //
-// A query ends with its rows, at a bound of Config, when its client goes away (its context ends, and with it everything that is
-// read for it), when its client has read nothing for [Config.StallTimeout], or when the server closes.
+// A query ends with its last row, at a bound of Config, when its client goes away (which cancels its context and all its
+// requests), when its client has accepted nothing for [Config.StallTimeout], or when the server closes.
 //
-// # Whole or cut
+// # Complete or truncated answers
 //
-// No answer that is not whole may look as if it were. Over HTTP/1.1 the only sign of the end that every client heeds is that of the
-// transfer; Arrow's own end marker is optional, and CSV has none. So an answer that fails after its first byte is cut: the transfer is
-// aborted, which clients report (curl exits with 18, Python raises IncompleteRead). JSON lines say why in a last line before that. The
-// statistics are in trailers of what is whole. gRPC has a status at the end of each stream.
+// An incomplete answer must never look complete. Over HTTP/1.1 the only end marker that every client checks is that of the
+// transfer; Arrow's own end marker is optional, and CSV has none. So an answer that fails after its first byte is truncated: the
+// transfer is aborted, which clients report (curl exits with 18, Python raises IncompleteRead). JSON lines first state the error
+// in a last line. A complete answer has its statistics in trailers. gRPC has a status at the end of each stream.
 //
-// # What is not done
+// # Not included
 //
-// Nobody is asked who they are: as on the rest of the address, who can reach it may read (docs/operations.md). Queries are not
-// remembered: a Flight ticket is the query, so any server can answer it, at any time, and it is run anew.
+// There is no authentication: as on the rest of the address, everyone who can reach it may read (docs/operations.md). The server
+// stores no queries: a Flight ticket contains the query, so any server can answer it at any time, and runs it anew.
 package sqlserver

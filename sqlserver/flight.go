@@ -27,11 +27,11 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// maxFlightRequest bounds what a Flight client sends at a time: a query in a ticket.
+// maxFlightRequest bounds a message from a Flight client: a query in a ticket.
 const maxFlightRequest = 1 << 20
 
-// ServeFlight answers Flight SQL on l, which it takes over, until the server closes. It returns at once; failed yields the error of a
-// listener that stopped by itself.
+// ServeFlight answers Flight SQL on l, which it takes over, until the server closes. It returns immediately; failed receives the
+// error of a listener that stopped by itself.
 func (g *Server) ServeFlight(l net.Listener) (failed <-chan error, err error) {
 	sql, err := newFlightSQL(g)
 	if err != nil {
@@ -40,7 +40,7 @@ func (g *Server) ServeFlight(l net.Listener) (failed <-chan error, err error) {
 	s := grpc.NewServer(
 		grpc.MaxRecvMsgSize(maxFlightRequest), grpc.MaxConcurrentStreams(1000), grpc.ConnectionTimeout(10*time.Second),
 		grpc.UnaryInterceptor(g.guardUnary), grpc.StreamInterceptor(g.guardStream),
-		// A client that vanished without closing is noticed after Time + Timeout.
+		// A client that vanished without closing is detected after Time + Timeout.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 15 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	)
@@ -60,7 +60,7 @@ func (g *Server) ServeFlight(l net.Listener) (failed <-chan error, err error) {
 	return ended, nil
 }
 
-// readOnly refuses uploads before a byte of them is decoded.
+// readOnly refuses uploads before decoding any of them.
 type readOnly struct{ flight.FlightServer }
 
 // DoPut implements flight.FlightServer.
@@ -73,7 +73,7 @@ func (readOnly) DoExchange(flight.FlightService_DoExchangeServer) error {
 	return status.Error(codes.Unimplemented, "nothing can be exchanged: ask with GetFlightInfo and DoGet")
 }
 
-// guardUnary keeps a bug that one call meets from ending the process.
+// guardUnary turns a panic of a call into an error, so that it does not end the process.
 func (g *Server) guardUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (res any, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -88,8 +88,8 @@ func (g *Server) panicError(method string, v any) error {
 	return status.Errorf(codes.Internal, "%s failed with a bug; the server's log has the stack", method)
 }
 
-// guardStream ends a call whose client takes nothing of what is sent. A send that waits for the client ends only with its stream, and that with
-// the return of this function, so the handler runs beside it.
+// guardStream ends a call whose client accepts no data. A blocked send ends only with its stream, and the stream only when
+// guardStream returns, so the handler runs in another goroutine.
 func (g *Server) guardStream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	watched := &watchedStream{ServerStream: s, timeout: g.cfg.StallTimeout, stalled: make(chan struct{}, 1)}
 	done := make(chan error, 1)
@@ -129,10 +129,10 @@ type flightSQL struct {
 	g *Server
 }
 
-// ticketMagic begins the handles of queries; the digit is the version of the JSON behind it.
+// ticketMagic is the prefix of query handles; its digit is the version of the JSON after it.
 const ticketMagic = "SCRQ1"
 
-// queryTicket is a query as clients carry it around.
+// queryTicket is a query as clients hold it.
 type queryTicket struct {
 	ID      string `json:"id,omitempty"`
 	SQL     string `json:"sql"`
@@ -143,7 +143,7 @@ type queryTicket struct {
 	Timeout string `json:"timeout,omitempty"`
 }
 
-// newTicket is the ticket of a request. Times that were given as ages are fixed.
+// newTicket returns the ticket of a request. Times given as ages are converted to instants.
 func newTicket(r *Request) queryTicket {
 	t := queryTicket{SQL: r.SQL, From: r.From}
 	if !r.FromTime.IsZero() {
@@ -169,7 +169,7 @@ func (t queryTicket) encodeTicket() []byte {
 	return append([]byte(ticketMagic), text...)
 }
 
-// decodeTicket reads a handle, which may come from anywhere.
+// decodeTicket decodes a handle, which is untrusted.
 func decodeTicket(handle []byte, now time.Time) (queryTicket, *Request, error) {
 	var t queryTicket
 	text, ok := strings.CutPrefix(string(handle), ticketMagic)
@@ -186,10 +186,10 @@ func (t queryTicket) toRequest(now time.Time) (*Request, error) {
 	return r, r.setFields(func(name string) string { return values[name] }, now)
 }
 
-// headerPrefix begins the names of call headers that say what the text of a query can't.
+// headerPrefix is the prefix of call headers with settings that the text of a query can't express.
 const headerPrefix = "scribe-"
 
-// requestOf is the request of a statement: its text, and the call's headers.
+// requestOf returns the request of a statement: its text with the call's headers.
 func (f *flightSQL) requestOf(ctx context.Context, text string) (*Request, error) {
 	headers, _ := metadata.FromIncomingContext(ctx)
 	t := queryTicket{SQL: text}
@@ -208,7 +208,7 @@ func clientAddress(ctx context.Context) string {
 	return ""
 }
 
-// bindSchema binds a query to learn its columns.
+// bindSchema binds a query to get the schema of its answer.
 func (f *flightSQL) bindSchema(ctx context.Context, req *Request) (*arrow.Schema, error) {
 	q := &runningQuery{api: apiFlight, client: clientAddress(ctx), req: req, quiet: true}
 	if err := f.g.beginQuery(ctx, q); err != nil {
@@ -219,7 +219,7 @@ func (f *flightSQL) bindSchema(ctx context.Context, req *Request) (*arrow.Schema
 	return s, nil
 }
 
-// queryInfo is what GetFlightInfo answers for a query.
+// queryInfo returns the answer of GetFlightInfo for a query.
 func (f *flightSQL) queryInfo(ctx context.Context, req *Request, desc *flight.FlightDescriptor) (*flight.FlightInfo, error) {
 	s, err := f.bindSchema(ctx, req)
 	if err != nil {
@@ -234,7 +234,7 @@ func (f *flightSQL) queryInfo(ctx context.Context, req *Request, desc *flight.Fl
 	return flightInfo(s, bytes, desc), nil
 }
 
-// flightInfo is an answer of unknown length that is asked for at the same server.
+// flightInfo describes an answer of unknown length, available from the same server.
 func flightInfo(s *arrow.Schema, ticket []byte, desc *flight.FlightDescriptor) *flight.FlightInfo {
 	return &flight.FlightInfo{
 		Schema: flight.SerializeSchema(s, memory.DefaultAllocator), FlightDescriptor: desc, TotalRecords: -1, TotalBytes: -1,
@@ -273,7 +273,8 @@ func (f *flightSQL) DoGetStatement(ctx context.Context, t flightsql.StatementQue
 	return f.answerTicket(ctx, t.GetStatementHandle())
 }
 
-// CreatePreparedStatement implements flightsql.Server. A prepared statement is its text: the server keeps nothing of it.
+// CreatePreparedStatement implements flightsql.Server. The handle of a prepared statement contains its text: the server stores
+// nothing.
 func (f *flightSQL) CreatePreparedStatement(
 	ctx context.Context, cmd flightsql.ActionCreatePreparedStatementRequest,
 ) (res flightsql.ActionCreatePreparedStatementResult, err error) {
@@ -345,7 +346,7 @@ func (f *flightSQL) answerTicket(ctx context.Context, handle []byte) (*arrow.Sch
 	return q.source.Schema(), out, nil
 }
 
-// sendBatches hands on the whole answer.
+// sendBatches sends the whole answer.
 func (q *runningQuery) sendBatches(out chan<- flight.StreamChunk) error {
 	for {
 		batch, err := q.fetchSlice()
@@ -368,7 +369,8 @@ func (q *runningQuery) sendBatches(out chan<- flight.StreamChunk) error {
 	}
 }
 
-// CancelFlightInfo implements flightsql.Server: it ends the query that was asked for with the ticket of info, if it runs here.
+// CancelFlightInfo implements flightsql.Server: it cancels the query that was started with the ticket of info, if it runs on this
+// server.
 func (f *flightSQL) CancelFlightInfo(_ context.Context, req *flight.CancelFlightInfoRequest) (result flight.CancelFlightInfoResult, err error) {
 	result.Status = flight.CancelStatusNotCancellable
 	for _, e := range req.GetInfo().GetEndpoint() {
@@ -383,7 +385,7 @@ func (f *flightSQL) CancelFlightInfo(_ context.Context, req *flight.CancelFlight
 	return
 }
 
-// cancelTicket ends the query of a ticket, and reports whether it ran.
+// cancelTicket cancels the query of a ticket, and reports whether it was running.
 func (f *flightSQL) cancelTicket(t *flight.Ticket) (bool, error) {
 	cmd, err := flightsql.GetStatementQueryTicket(t)
 	if err != nil {
@@ -396,7 +398,7 @@ func (f *flightSQL) cancelTicket(t *flight.Ticket) (bool, error) {
 	return f.g.cancelQueries(of.ID), nil
 }
 
-// cancelQueries ends the queries of an id.
+// cancelQueries cancels the queries with an id.
 func (g *Server) cancelQueries(id string) (found bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -409,7 +411,7 @@ func (g *Server) cancelQueries(id string) (found bool) {
 	return found
 }
 
-// rpcError is an error as a gRPC status, whose message has everything that a person needs.
+// rpcError returns an error as a gRPC status whose message has all details for a person.
 func rpcError(err error) error {
 	e, ok := errors.AsType[*Error](err)
 	if !ok {

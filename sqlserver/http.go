@@ -18,10 +18,10 @@ import (
 	"scribe/columnar/export"
 )
 
-// Path is where queries are answered over HTTP.
+// Path is the HTTP path for queries.
 const Path = "/v1/query"
 
-// Trailers of an answer that is whole.
+// Trailers of a complete answer.
 const (
 	trailerRows     = "Scribe-Rows"
 	trailerRead     = "Scribe-Rows-Read"
@@ -33,8 +33,8 @@ const (
 	trailerSeconds  = "Scribe-Seconds"
 )
 
-// firstRowsTimeout is how long an answer waits for its first rows before it begins without them: as long as it has not begun, an error has a
-// status of its own.
+// firstRowsTimeout is how long an answer waits for its first rows before it begins without them. Before the answer begins, an
+// error can still have a status of its own.
 const firstRowsTimeout = 2 * time.Second
 
 // ServeHTTP answers a query; see docs/columnar/serving.md.
@@ -54,7 +54,7 @@ func (g *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a := &httpAnswer{q: q, asked: asked, w: w, chunks: chunks}
 	err = q.recoverPanic(a.writeAnswer)
 	q.cancel(nil)
-	for c := range chunks { // what the pump still has in its hand
+	for c := range chunks { // a chunk that the pump still holds
 		if c.batch != nil {
 			c.batch.Release()
 		}
@@ -75,19 +75,19 @@ func (g *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// httpAnswer is a response that is being written.
+// httpAnswer is a response while it is written.
 type httpAnswer struct {
 	q      *runningQuery
 	asked  *httpRequest
 	w      http.ResponseWriter
 	chunks <-chan answerChunk
-	begun  bool // the status has been written
+	begun  bool // the status was written
 	out    *timedWriter
 	packed answerCompressor // nil without compression
 	rows   export.Writer
 }
 
-// writeAnswer writes the whole answer. Its error says why it is not whole.
+// writeAnswer writes the whole answer. An error means that the answer is incomplete.
 func (a *httpAnswer) writeAnswer() error {
 	first := time.NewTimer(firstRowsTimeout)
 	defer first.Stop()
@@ -119,11 +119,11 @@ func (a *httpAnswer) writeAnswer() error {
 	return a.writeTrailers()
 }
 
-// failureOf is why there are no more rows, nil if there are or if the answer has come to its end.
+// failureOf returns why the rows ended early, nil if there are more or if the answer is complete.
 func (a *httpAnswer) failureOf(c answerChunk, got bool) error {
 	err := c.err
 	if !got {
-		err = a.q.endReason() // the pump leaves without a word when the query is ended
+		err = a.q.endReason() // the pump closes the channel without an error when the query is ended
 	}
 	if errors.Is(err, io.EOF) {
 		return nil
@@ -131,7 +131,7 @@ func (a *httpAnswer) failureOf(c answerChunk, got bool) error {
 	return err
 }
 
-// nextChunk waits for rows; a chunk without any is a heartbeat.
+// nextChunk waits for rows; a chunk without rows is a heartbeat.
 func (a *httpAnswer) nextChunk() (answerChunk, bool) {
 	var beat <-chan time.Time
 	if a.q.req.Follow {
@@ -147,7 +147,7 @@ func (a *httpAnswer) nextChunk() (answerChunk, bool) {
 	}
 }
 
-// writeHeader writes the status, and makes the writers.
+// writeHeader writes the status, and creates the writers.
 func (a *httpAnswer) writeHeader(first arrow.RecordBatch) error {
 	a.out = newTimedWriter(a.w, a.q.g.cfg.StallTimeout)
 	var to io.Writer = a.out
@@ -177,10 +177,10 @@ func (a *httpAnswer) writeHeader(first arrow.RecordBatch) error {
 	if first != nil {
 		return nil
 	}
-	return a.flushWriters() // the client learns that the query is good, and of CSV the names
+	return a.flushWriters() // the client learns that the query is valid, and CSV's column names
 }
 
-// writeSlice writes a slice, or without one a heartbeat.
+// writeSlice writes a slice, or a heartbeat if there is none.
 func (a *httpAnswer) writeSlice(batch arrow.RecordBatch) error {
 	if batch == nil {
 		return a.writeHeartbeat()
@@ -192,7 +192,7 @@ func (a *httpAnswer) writeSlice(batch arrow.RecordBatch) error {
 	return a.flushWriters()
 }
 
-// writeHeartbeat says that the query lives, where a format can say nothing: an empty batch, an empty line. CSV can't.
+// writeHeartbeat writes a heartbeat in formats that have one: an empty Arrow batch, an empty line. CSV has none.
 func (a *httpAnswer) writeHeartbeat() error {
 	switch a.asked.format {
 	case export.Arrow:
@@ -210,7 +210,7 @@ func (a *httpAnswer) writeHeartbeat() error {
 	return a.flushWriters()
 }
 
-// writeLine writes what is not a row. The rows before it were flushed.
+// writeLine writes a line that is not a row. The rows before it were flushed.
 func (a *httpAnswer) writeLine(text []byte) error {
 	var to io.Writer = a.out
 	if a.packed != nil {
@@ -236,7 +236,7 @@ func (a *httpAnswer) flushWriters() error {
 	return nil
 }
 
-// writeFailed is an error of writing: the client has gone, or reads nothing.
+// writeFailed returns the error for a failed write: the client has gone, or accepts no data.
 func (a *httpAnswer) writeFailed(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		a.out.stalled = true
@@ -245,7 +245,7 @@ func (a *httpAnswer) writeFailed(err error) error {
 	return errorf(KindCancelled, "write the answer: %v", err)
 }
 
-// writeLastError tells JSON lines why they end. Nothing can be done when that fails.
+// writeLastError writes the error as the last line of JSON lines. A failure to write it is ignored.
 func (a *httpAnswer) writeLastError(err error) {
 	if a.asked.format != export.JSONLines {
 		return
@@ -255,7 +255,7 @@ func (a *httpAnswer) writeLastError(err error) {
 	}
 }
 
-// writeTrailers writes the end, and the trailers.
+// writeTrailers writes the end of the answer and the trailers.
 func (a *httpAnswer) writeTrailers() error {
 	err := a.rows.Close()
 	if err == nil && a.packed != nil {
@@ -315,13 +315,13 @@ func newErrorBody(err error) errorBody {
 	return errorBody{Error: text}
 }
 
-// encode returns the body with a newline behind it, and with as few escapes as JSON allows: queries have quotes and comparisons.
+// encode returns the body with a final newline, with as few escapes as JSON allows: queries contain quotes and comparisons.
 func (b errorBody) encode(indent string) []byte {
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", indent)
-	_ = enc.Encode(b) // into memory, of texts and numbers
+	_ = enc.Encode(b) // texts and numbers into memory: can't fail
 	return out.Bytes()
 }
 
@@ -332,7 +332,7 @@ func kindOf(err error) Kind {
 	return KindInternal
 }
 
-// writeError answers with an error before anything else was written. One that has a status of its own is a *refusal.
+// writeError answers with an error before anything else was written. An error with a status of its own is a *statusError.
 func writeError(w http.ResponseWriter, err error) {
 	status := kinds[kindOf(err)].status
 	if r, ok := errors.AsType[*statusError](err); ok {
@@ -352,5 +352,5 @@ func writeError(w http.ResponseWriter, err error) {
 		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(after.Seconds()))))
 	}
 	w.WriteHeader(status)
-	_, _ = w.Write(newErrorBody(err).encode("  ")) // the client went away
+	_, _ = w.Write(newErrorBody(err).encode("  ")) // fails only if the client went away
 }

@@ -12,7 +12,7 @@ const (
 	apiFlight = "flight"
 )
 
-// resultOK is the value of the label "result" of a query that was answered whole; the others are words of kinds.
+// resultOK is the value of the label "result" for a complete answer; the other values are the words of kinds.
 const resultOK = "ok"
 
 type metrics struct {

@@ -9,7 +9,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// timedWriter writes to a client that must take something from time to time.
+// timedWriter writes to a client and fails if the client accepts no data for the timeout.
 type timedWriter struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
@@ -22,7 +22,7 @@ func newTimedWriter(w http.ResponseWriter, timeout time.Duration) *timedWriter {
 	return &timedWriter{w: w, control: http.NewResponseController(w), timeout: timeout}
 }
 
-// pieceBytes is what a client must take within the timeout.
+// pieceBytes is how much a client must accept within the timeout.
 const pieceBytes = 64 << 10
 
 // Write implements io.Writer.
@@ -51,7 +51,7 @@ func (p *timedWriter) flushClient() error {
 	return p.control.Flush()
 }
 
-// clearDeadline leaves the connection as the next request should find it. What is left of this one has a timeout still.
+// clearDeadline removes the deadline, for the next request on the connection. What remains of this answer still has a timeout.
 func (p *timedWriter) clearDeadline() { _ = p.control.SetWriteDeadline(time.Time{}) }
 
 // answerCompressor compresses an answer.
@@ -60,13 +60,13 @@ type answerCompressor interface {
 	Flush() error
 }
 
-// encodings are what answers can be compressed with, the better one first.
+// encodings are the supported compressions of answers, in order of preference.
 var encodings = []string{"zstd", "gzip"}
 
-// newCompressor returns a compressor: the fastest of its kind, since answers are made while they are read.
+// newCompressor returns a compressor at its fastest level, since answers are compressed while they are read.
 func newCompressor(encoding string, w io.Writer) answerCompressor {
 	if encoding == "gzip" {
-		z, _ := gzip.NewWriterLevel(w, gzip.BestSpeed) // the level is one that it has
+		z, _ := gzip.NewWriterLevel(w, gzip.BestSpeed) // the level is valid
 		return z
 	}
 	z, _ := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20)) // valid options

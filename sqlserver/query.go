@@ -16,34 +16,35 @@ import (
 )
 
 const (
-	// sliceBytes is about how much is written at a time, and what clients of Flight get in one message; the ones of ADBC take 16 MiB.
+	// sliceBytes is the approximate size of one write and of one Flight message; ADBC clients accept up to 16 MiB.
 	sliceBytes = 2 << 20
-	// sliceRows bounds it, too: text may be far larger than what it was made from.
+	// sliceRows also bounds a slice: its text may be far larger than the Arrow data.
 	sliceRows = 64 << 10
 )
 
-// runningQuery is one that has been asked. It is used by one goroutine at a time, but for cancel.
+// runningQuery is an admitted query. One goroutine at a time uses it, except for cancel.
 type runningQuery struct {
 	g      *Server
 	api    string
 	client string
 	req    *Request
-	id     string // by which a client may cancel it; may be empty
+	id     string // by which clients can cancel it; may be empty
 	began  time.Time
 	ctx    context.Context //nolint:containedctx // the query's life
 	cancel context.CancelCauseFunc
-	stop   context.CancelFunc // of the deadline
+	stop   context.CancelFunc // releases the deadline
 	source rowSource          // nil until it is bound
 
-	rest   arrow.RecordBatch // of the last batch, what was not handed out
+	rest   arrow.RecordBatch // the part of the last batch that was not handed out
 	offset int64
 	rows   int64 // handed out
-	handed int64 // about the bytes of the last slice
+	handed int64 // approximate bytes of the last slice
 	bytes  int64 // written, for the metrics
-	quiet  bool  // only its schema was wanted: it is not counted as an answer
+	quiet  bool  // only its schema was requested: not counted as an answer
 }
 
-// beginQuery admits a query and binds it. An error has been counted and logged; without one the caller calls end.
+// beginQuery admits a query and binds it. An error was already counted and logged; without an error the caller must call
+// endQuery.
 func (g *Server) beginQuery(ctx context.Context, q *runningQuery) error {
 	q.g, q.began = g, g.now()
 	limit := g.cfg.MaxTime
@@ -63,7 +64,7 @@ func (g *Server) beginQuery(ctx context.Context, q *runningQuery) error {
 	return err
 }
 
-// lowerBound is the lesser of two bounds of which 0 is none.
+// lowerBound returns the lower of two bounds, where 0 means no bound.
 func lowerBound(a, b time.Duration) time.Duration {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -91,7 +92,7 @@ func (q *runningQuery) bindQuery() error {
 	})
 }
 
-// recoverPanic turns a panic into an error: a bug that one query meets must not end the others.
+// recoverPanic turns a panic into an error: a bug in one query must not end the others.
 func (q *runningQuery) recoverPanic(fn func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -102,7 +103,7 @@ func (q *runningQuery) recoverPanic(fn func() error) (err error) {
 	return fn()
 }
 
-// clientFailure is what a client is told of an error: why the query ended, if it was ended.
+// clientFailure returns an error as the client sees it; if the query was ended, the reason for that.
 func (q *runningQuery) clientFailure(err error) error {
 	if q.ctx.Err() != nil {
 		return q.endReason()
@@ -114,7 +115,7 @@ func (q *runningQuery) clientFailure(err error) error {
 	return &Error{Kind: KindInternal, Message: err.Error()}
 }
 
-// endReason says why the query's context ended. One that follows has then answered all it was to.
+// endReason returns why the query's context ended. A following query that reached its time is complete: io.EOF.
 func (q *runningQuery) endReason() error {
 	switch cause := context.Cause(q.ctx); {
 	case errors.Is(cause, errTimeout) && q.req.Follow && q.source != nil:
@@ -175,7 +176,7 @@ func (q *runningQuery) takeSlice() (arrow.RecordBatch, error) {
 	return batch, nil
 }
 
-// nextSlice is how many rows of the batch are handed out next, and about how many bytes they have.
+// nextSlice returns how many rows of the batch to hand out next, and their approximate bytes.
 func (q *runningQuery) nextSlice() (n, bytes int64) {
 	rows, size := q.rest.NumRows(), util.TotalRecordSize(q.rest)
 	n = min(rows, sliceRows)
@@ -193,14 +194,14 @@ func (q *runningQuery) dropBatch() {
 	}
 }
 
-// answerChunk is what a pump hands on: a slice of the answer, or why there are no more.
+// answerChunk is a slice of the answer, or the error that ended it.
 type answerChunk struct {
 	batch arrow.RecordBatch
 	err   error
 }
 
-// startPump fetches in a goroutine of its own, so that a writer can wait for rows and for the time at once. The channel is closed after the
-// last chunk, or when the query is ended; then the query is the caller's again.
+// startPump fetches slices in a new goroutine, so that a writer can wait for rows and for a timer at once. The channel is closed
+// after the last chunk, or when the query is ended; then the caller owns the query again.
 func (q *runningQuery) startPump() <-chan answerChunk {
 	out := make(chan answerChunk)
 	go func() {
@@ -223,7 +224,7 @@ func (q *runningQuery) startPump() <-chan answerChunk {
 	return out
 }
 
-// endQuery gives back what the query has, and tells what came of it: nil or io.EOF is an answer that is whole.
+// endQuery releases the query, and counts and logs its result: nil or io.EOF means a complete answer.
 func (q *runningQuery) endQuery(err error) {
 	var stats columns.Stats
 	category := ""
@@ -254,7 +255,7 @@ func (q *runningQuery) endQuery(err error) {
 	if !q.req.Follow {
 		m.seconds.WithLabelValues(q.api).Observe(took.Seconds())
 	}
-	m.queries.WithLabelValues(q.api, result).Inc() // the last one: who sees the query counted sees all of it
+	m.queries.WithLabelValues(q.api, result).Inc() // last, so that an observer of this count sees the others
 	q.g.log.LogAttrs(context.Background(), slog.LevelInfo, "query", slog.String("api", q.api), slog.String("client", q.client),
 		slog.String("category", category), slog.String("result", result), slog.Duration("took", took), slog.Int64("rows", q.rows),
 		slog.Uint64("rows_read", stats.RowsRead), slog.Uint64("bytes_fetched", stats.FetchedBytes), slog.Uint64("pruned", stats.Skipped),

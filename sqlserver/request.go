@@ -19,14 +19,14 @@ import (
 	"scribe/internal/base/units"
 )
 
-// httpRequest is what an HTTP request asks for.
+// httpRequest is a parsed HTTP request.
 type httpRequest struct {
 	Request
 	format   export.Format
-	encoding string // of the content; empty = none
+	encoding string // content encoding; empty = none
 }
 
-// statusError is an error with a status that kinds have not.
+// statusError is an error with an HTTP status that no Kind has.
 type statusError struct {
 	status int
 	err    *Error
@@ -35,23 +35,23 @@ type statusError struct {
 // Error implements error.
 func (r *statusError) Error() string { return r.err.Error() }
 
-// Unwrap gives access to what the client is told.
+// Unwrap returns the error as the client sees it.
 func (r *statusError) Unwrap() error { return r.err }
 
 func newStatusError(status int, format string, args ...any) error {
 	return &statusError{status: status, err: errorf(KindInvalid, format, args...)}
 }
 
-// maxBody is the longest body: a query, every character of which JSON may write as six.
+// maxBody bounds a body: a query in which JSON may write every character as six.
 const maxBody = 6*MaxText + 4<<10
 
-// parameters are the names that a request may give values to, in its URL, a form or a JSON body.
+// parameters are the valid names in the URL, a form or a JSON body.
 var parameters = []string{"sql", "from", "to", "follow", "limit", "timeout", "format"}
 
-// bodyTimeout is how long a client may take to send its body.
+// bodyTimeout bounds the time in which a client sends its body.
 const bodyTimeout = 30 * time.Second
 
-// parseRequest reads a request, whose body it reads to the end.
+// parseRequest parses a request. It reads the body to its end.
 func parseRequest(w http.ResponseWriter, r *http.Request, now time.Time) (*httpRequest, error) {
 	if r.Method != http.MethodGet && r.Method != http.MethodPost {
 		w.Header().Set("Allow", "GET, POST")
@@ -82,9 +82,9 @@ func parseRequest(w http.ResponseWriter, r *http.Request, now time.Time) (*httpR
 	return a, nil
 }
 
-// readBody adds what a body says to the parameters of the URL.
+// readBody adds the body's values to the parameters of the URL.
 func readBody(w http.ResponseWriter, r *http.Request, values url.Values) error {
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)) // where there is none it takes as long as it takes
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)) // without support for deadlines there is no limit
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	if tooLong, ok := errors.AsType[*http.MaxBytesError](err); ok {
@@ -162,7 +162,7 @@ func formParameters(body []byte) (url.Values, error) {
 	return values, nil
 }
 
-// setParameters sets what parameters say.
+// setParameters sets the request's fields from its parameters.
 func (a *httpRequest) setParameters(values url.Values, now time.Time) error {
 	for name, v := range values {
 		if !slices.Contains(parameters, name) {
@@ -181,7 +181,7 @@ func (a *httpRequest) setParameters(values url.Values, now time.Time) error {
 	return a.setFields(values.Get, now)
 }
 
-// setFields sets a request from texts: those of an HTTP request's parameters, or of a call's headers.
+// setFields sets a request's fields from text: parameters of an HTTP request, or headers of a call.
 func (r *Request) setFields(get func(string) string, now time.Time) (err error) {
 	r.SQL = strings.TrimSpace(get("sql"))
 	if !utf8.ValidString(r.SQL) {
@@ -226,9 +226,9 @@ func (r *Request) setFields(get func(string) string, now time.Time) (err error) 
 	return nil
 }
 
-// parseTime reads an instant, or how long ago it was.
+// parseTime parses an instant, or an age.
 func parseTime(name, v string, now time.Time) (time.Time, error) {
-	// In a URL a plus that was not escaped is a space.
+	// In a URL an unescaped plus means a space.
 	if t, err := units.ParseTime(strings.ReplaceAll(v, " ", "+"), now); err == nil {
 		return t, nil
 	}
@@ -239,7 +239,7 @@ func parseTime(name, v string, now time.Time) (time.Time, error) {
 	return time.Time{}, errorf(KindInvalid, "invalid %s %q: want %sa time such as 2026-11-21T09:00:00Z, or an age such as 15m or 3d", name, v, more)
 }
 
-// acceptedFormat is the best that a client accepts; JSON lines if it does not say.
+// acceptedFormat returns the client's preferred format; JSON lines if it names none.
 func acceptedFormat(headers []string) (export.Format, error) {
 	media := map[string]export.Format{
 		"application/vnd.apache.arrow.stream": export.Arrow, "application/x-ndjson": export.JSONLines, "application/jsonl": export.JSONLines,
@@ -264,7 +264,7 @@ func acceptedFormat(headers []string) (export.Format, error) {
 	}
 }
 
-// acceptedEncoding is what an answer is compressed with; only what a client names.
+// acceptedEncoding returns the compression of the answer, one that the client names.
 func acceptedEncoding(headers []string) string {
 	best := ""
 	most := 0.0
@@ -282,7 +282,7 @@ func acceptedEncoding(headers []string) string {
 	return best
 }
 
-// acceptedEntries yields the entries of a header of RFC 9110, section 12.5, with their qualities, in their order.
+// acceptedEntries yields the entries of headers as in RFC 9110, section 12.5, with their qualities, in order.
 func acceptedEntries(headers []string) func(yield func(string, float64) bool) {
 	return func(yield func(string, float64) bool) {
 		for _, h := range headers {

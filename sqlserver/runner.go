@@ -8,47 +8,48 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// Request is a query and what goes with it.
+// Request is a query with its settings.
 type Request struct {
 	SQL string
-	// Reading begins at FromTime, a persisted time, or where From says: "earliest", "latest", or "" for the earliest message, and the latest for
-	// queries that follow. It ends at the persisted time To; zero = at what was there when the query began.
+	// Reading begins at the persisted time FromTime, or as From says: "earliest", "latest", or "", which means earliest, and
+	// latest for following queries. It ends at the persisted time To; the zero time means the end at the time when the query
+	// began.
 	From     string
 	FromTime time.Time
 	To       time.Time
-	// Follow goes on with what comes, until the client goes away.
+	// Follow continues with new messages, until the client goes away.
 	Follow bool
-	// Limit is the most rows that are wanted, beside the query's own LIMIT; -1 = no bound.
+	// Limit is the maximum number of rows, in addition to the query's own LIMIT; -1 = no bound.
 	Limit int64
-	// Timeout is how long it may run, if that is less than the server's bound; 0 = the server's.
+	// Timeout bounds the query's time, if it is lower than the server's bound; 0 = the server's bound.
 	Timeout time.Duration
-	// Memory is how many bytes the query may hold at a time. A single payload is read even if it is larger.
+	// Memory bounds the query's memory in bytes. A single payload is read even if it is larger.
 	Memory int64
 }
 
-// What Request.From may be.
+// Values of Request.From.
 const (
 	fromEarliest = "earliest"
 	fromLatest   = "latest"
 )
 
-// Kind says what has to be done about an error.
+// Kind is a class of errors, by what the client should do.
 type Kind uint8
 
 // Kinds of errors.
 const (
-	KindInternal    Kind = 0 // nobody knows
+	KindInternal    Kind = 0 // damaged data or a bug
 	KindInvalid     Kind = 1 // the query or its parameters are wrong
 	KindUnknown     Kind = 2 // the category does not exist
 	KindTooLarge    Kind = 3 // the request is too large
-	KindLimit       Kind = 4 // the answer goes beyond a bound
-	KindBusy        Kind = 5 // too many queries: later, or at another server
-	KindUnavailable Kind = 6 // what the query needs does not answer: later
+	KindLimit       Kind = 4 // the answer exceeds a bound
+	KindBusy        Kind = 5 // too many queries: retry later, or at another server
+	KindUnavailable Kind = 6 // a dependency is unavailable: retry later
 	KindTimeout     Kind = 7 // it took too long
 	KindCancelled   Kind = 8 // the client went away
 )
 
-// kinds says how each kind is told: its word in answers, logs and metrics, the status of HTTP and the code of gRPC.
+// kinds are the representations of each kind: its word in answers, logs and metrics, its HTTP status and its gRPC code.
 var kinds = [...]struct {
 	word   string
 	status int
@@ -62,27 +63,28 @@ var kinds = [...]struct {
 	KindBusy:        {"busy", http.StatusTooManyRequests, codes.ResourceExhausted},
 	KindUnavailable: {"unavailable", http.StatusServiceUnavailable, codes.Unavailable},
 	KindTimeout:     {"timeout", http.StatusGatewayTimeout, codes.DeadlineExceeded},
-	KindCancelled:   {"cancelled", http.StatusServiceUnavailable, codes.Canceled}, // nobody reads the status: the client went away
+	KindCancelled:   {"cancelled", http.StatusServiceUnavailable, codes.Canceled}, // the client went away and does not see the status
 }
 
-// String is the word for a kind.
+// String returns the kind's word.
 func (k Kind) String() string { return kinds[k].word }
 
-// Error is what a client is told.
+// Error is an error as clients see it.
 type Error struct {
 	Kind    Kind
 	Message string
-	// Line and Column, from 1, and Position, a byte from 0, are where in the query's text; Line is 0 when it is not about a place.
+	// Line and Column, from 1, and Position, a byte offset from 0, locate the error in the query's text; Line is 0 if the error
+	// has no location.
 	Line, Column, Position int
-	// Caret shows the place: the line of the text, and a line with a caret below it.
+	// Caret shows the location: the line of the text, and a line with a caret below it.
 	Caret string
-	// Hint says what may have been meant.
+	// Hint suggests a correction.
 	Hint string
-	// RetryAfter is when to try again; with KindBusy and KindUnavailable.
+	// RetryAfter is the retry hint of KindBusy and KindUnavailable.
 	RetryAfter time.Duration
 }
 
-// Error is the whole of it, over several lines when it shows a place.
+// Error returns all fields as text, in several lines if it has a location.
 func (e *Error) Error() string {
 	text := e.Message
 	if e.Caret != "" {

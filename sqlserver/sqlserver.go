@@ -22,8 +22,8 @@ type Server struct {
 	log     *slog.Logger
 	now     func() time.Time
 	metrics *metrics
-	calls   lifecycle.Calls // the queries that were admitted
-	// open and tables are openQuery and listTables, but in tests.
+	calls   lifecycle.Calls // the admitted queries
+	// open and tables are openQuery and listTables, except in tests.
 	open   func(ctx context.Context, req *Request) (rowSource, error)
 	tables func() ([]tableInfo, error)
 
@@ -36,7 +36,7 @@ type Server struct {
 	serving sync.WaitGroup // Flight servers
 }
 
-// Causes that end queries, beside their clients.
+// Causes that end queries, other than their clients.
 var (
 	errTimeout = errors.New("the query took longer than it may")
 	errClosing = errors.New("the server is shutting down")
@@ -72,13 +72,13 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return g, err
 }
 
-// Close refuses new queries, ends those that follow at once and the others after [Config.DrainTimeout] or when ctx ends, and waits for
-// them. It can be called again.
+// Close refuses new queries, ends following queries at once and the others after [Config.DrainTimeout] or when ctx ends, and
+// waits until all have ended. It can be called again.
 func (g *Server) Close(ctx context.Context) error {
 	return g.calls.Close(ctx, func() error {
 		g.cancelWhere(func(q *runningQuery) bool { return q.req.Follow })
 		draining, cancel := context.WithTimeout(ctx, g.cfg.DrainTimeout)
-		_ = g.calls.Wait(draining) // those that are left are ended next
+		_ = g.calls.Wait(draining) // the rest are ended below
 		cancel()
 		g.cancelWhere(func(*runningQuery) bool { return true })
 		g.mu.Lock()
@@ -106,13 +106,13 @@ func (g *Server) cancelWhere(which func(*runningQuery) bool) {
 	}
 }
 
-// admitQuery gives a query its slot, or says why it gets none.
+// admitQuery admits a query, or returns why it is refused.
 func (g *Server) admitQuery(q *runningQuery) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	later := func(k Kind, after time.Duration, format string, args ...any) error {
 		err := errorf(k, format, args...)
-		err.RetryAfter = after + rand.N(after) // those that were refused together do not come back together
+		err.RetryAfter = after + rand.N(after) // jittered, so that queries refused together do not return together
 		return err
 	}
 	switch {

@@ -548,7 +548,7 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 		if err := s.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if text := out.String(); strings.Count(text, "\n") != 2 || strings.Count(text, "is away") != 1 || strings.Count(text, "is back") != 1 {
+		if text := out.String(); strings.Count(text, "\n") != 2 || strings.Count(text, "upstream unavailable") != 1 || strings.Count(text, "upstream available again") != 1 {
 			t.Errorf("the log says\n%s", text)
 		}
 	})

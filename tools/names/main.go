@@ -124,8 +124,7 @@ func countWords(name string) int {
 	return words
 }
 
-func printShare(what string, declarations []declaration, types bool) {
-	all, short := 0, 0
+func countOneWordNames(declarations []declaration, types bool) (all, short int) {
 	for _, d := range declarations {
 		if d.isType != types {
 			continue
@@ -135,6 +134,11 @@ func printShare(what string, declarations []declaration, types bool) {
 			short++
 		}
 	}
+	return all, short
+}
+
+func printShare(what string, declarations []declaration, types bool) {
+	all, short := countOneWordNames(declarations, types)
 	fmt.Fprintf(os.Stdout, "%s whose name is one word: %d of %d (%.0f %%)\n", what, short, all, 100*float64(short)/float64(max(all, 1)))
 }
 

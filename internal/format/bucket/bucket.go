@@ -8,7 +8,7 @@ import (
 	"scribe/internal/format/record"
 )
 
-// Sharing is how a group shares a category. The numbers are persisted and never reused.
+// Sharing is how the members of a group share a category. The numbers are persisted and never reused.
 type Sharing uint8
 
 const (
@@ -18,7 +18,7 @@ const (
 	Shards Sharing = 2
 )
 
-// String is the name in lower case.
+// String returns the name in lower case.
 func (s Sharing) String() string {
 	switch s {
 	case Pointers:
@@ -33,14 +33,14 @@ func (s Sharing) String() string {
 // Max is the largest number of buckets.
 const Max = 1024
 
-// Scheme says which bucket a pointer is in.
+// Scheme assigns pointers to buckets.
 type Scheme struct {
 	Sharing Sharing
 	// Buckets is a power of two, at most Max.
 	Buckets uint32
 }
 
-// Validate reports what is wrong with the scheme.
+// Validate reports the scheme's violations.
 func (s Scheme) Validate() error {
 	if s.Sharing != Pointers && s.Sharing != Shards {
 		return fmt.Errorf("sharing %d is unknown", uint8(s.Sharing))
@@ -51,7 +51,7 @@ func (s Scheme) Validate() error {
 	return nil
 }
 
-// Of is the bucket of the pointer at an LSN.
+// Of returns the bucket of the pointer at an LSN.
 func (s Scheme) Of(shard record.ShardID, lsn record.LSN) uint32 {
 	if s.Sharing == Shards {
 		return s.wholeBucket(shard)
@@ -60,21 +60,22 @@ func (s Scheme) Of(shard record.ShardID, lsn record.LSN) uint32 {
 	return at ^ s.roundMask(shard, round)
 }
 
-// wholeBucket is the bucket of a shard whose pointers are all in one.
+// wholeBucket returns the bucket of a shard whose pointers are all in one bucket.
 func (s Scheme) wholeBucket(shard record.ShardID) uint32 {
 	return uint32(shard.Logical()) & (s.Buckets - 1)
 }
 
-// roundMask is by what the buckets are exchanged in a round: the pointers whose LSNs, divided by the number of buckets, give that round.
+// roundMask returns the mask that permutes the buckets in a round. A round is the pointers with the same LSN divided by the
+// number of buckets.
 func (s Scheme) roundMask(shard record.ShardID, round uint64) uint32 {
-	// The finalizer of splitmix64, over both.
+	// The finalizer of splitmix64, over shard and round.
 	x := uint64(shard)*0x9e3779b97f4a7c15 + round
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return uint32(x^x>>31) & (s.Buckets - 1)
 }
 
-// Next is the first LSN from from on that is in a bucket; false when the shard has none.
+// Next returns the first LSN from from on in a bucket, or false if the shard has none.
 func (s Scheme) Next(shard record.ShardID, bucket uint32, from record.LSN) (record.LSN, bool) {
 	if s.Sharing == Shards {
 		return from, s.wholeBucket(shard) == bucket
@@ -92,7 +93,7 @@ func (s Scheme) Next(shard record.ShardID, bucket uint32, from record.LSN) (reco
 	return record.LSN(round*n + uint64(bucket^s.roundMask(shard, round))), true
 }
 
-// Count is how many of the LSNs [from, to) are in a bucket.
+// Count returns how many of the LSNs [from, to) are in a bucket.
 func (s Scheme) Count(shard record.ShardID, bucket uint32, from, to record.LSN) uint64 {
 	if from >= to {
 		return 0
@@ -106,7 +107,7 @@ func (s Scheme) Count(shard record.ShardID, bucket uint32, from, to record.LSN) 
 	return s.countBelow(shard, bucket, to) - s.countBelow(shard, bucket, from)
 }
 
-// countBelow is how many LSNs below lsn, from 0 on, are in a bucket: one of each round that is over, and maybe that of the last.
+// countBelow returns how many LSNs in [0, lsn) are in a bucket: one of each complete round, and possibly one of the last round.
 func (s Scheme) countBelow(shard record.ShardID, bucket uint32, lsn record.LSN) uint64 {
 	n := uint64(s.Buckets)
 	round := uint64(lsn) / n
@@ -121,18 +122,18 @@ func (s Scheme) Covers(shard record.ShardID, bucket uint32) bool {
 	return s.Sharing != Shards || s.wholeBucket(shard) == bucket
 }
 
-// Filter is what a reader takes: the pointers in some buckets.
+// Filter selects the pointers in some buckets.
 type Filter struct {
 	Scheme Scheme
 	Set    Set
 }
 
-// Has reports whether the pointer at an LSN is taken.
+// Has reports whether the filter selects the pointer at an LSN.
 func (f *Filter) Has(shard record.ShardID, lsn record.LSN) bool {
 	return f.Set.Has(f.Scheme.Of(shard, lsn))
 }
 
-// HasSome reports whether any pointer of a shard may be taken.
+// HasSome reports whether the filter may select any pointer of a shard.
 func (f *Filter) HasSome(shard record.ShardID) bool {
 	if f.Scheme.Sharing == Shards {
 		return f.Set.Has(f.Scheme.wholeBucket(shard))

@@ -7,8 +7,8 @@ import (
 	"scribe/internal/format/record"
 )
 
-// Place is where a bucket's next message in a shard is: message number Skip of its first pointer from LSN on. With a Skip above 0
-// that is the pointer at LSN itself.
+// Place is the position of a bucket's next message in a shard: message number Skip of the bucket's first pointer from LSN on.
+// With a Skip above 0, that is the pointer at LSN itself.
 type Place struct {
 	LSN  record.LSN
 	Skip uint32
@@ -17,20 +17,20 @@ type Place struct {
 // Before reports whether p is before q.
 func (p Place) Before(q Place) bool { return p.LSN < q.LSN || p.LSN == q.LSN && p.Skip < q.Skip }
 
-// Ahead is a bucket that is further than others.
+// Ahead is a bucket that is ahead of the others.
 type Ahead struct {
 	Bucket uint32
 	Place
 }
 
-// Position is how far buckets have come in one shard: those in Ahead, by bucket, are there, all others at Low. The zero Position is the
-// beginning of the shard.
+// Position is the positions of buckets in one shard: buckets in Ahead have their own place, all others are at Low. The zero
+// Position is the beginning of the shard.
 type Position struct {
 	Low   record.LSN
 	Ahead []Ahead
 }
 
-// At is the place of a bucket.
+// At returns the place of a bucket.
 func (p *Position) At(bucket uint32) Place {
 	if i, ok := p.findAhead(bucket); ok {
 		return p.Ahead[i].Place
@@ -45,10 +45,10 @@ func (p *Position) findAhead(bucket uint32) (int, bool) {
 	return slices.BinarySearchFunc(p.Ahead, bucket, func(a Ahead, b uint32) int { return cmp.Compare(a.Bucket, b) })
 }
 
-// Places are the places of all buckets in one shard: room to work in, which is used again from shard to shard.
+// Places are the places of all buckets in one shard: a scratch buffer that is reused from shard to shard.
 type Places []Place
 
-// Expand fills dst, which it may replace, with the places of all buckets.
+// Expand fills dst with the places of all buckets. It may return another slice.
 func (s Scheme) Expand(p *Position, dst Places) Places {
 	dst = slices.Grow(dst[:0], int(s.Buckets))[:s.Buckets]
 	low := Place{LSN: max(p.Low, record.FirstLSN)}
@@ -61,8 +61,8 @@ func (s Scheme) Expand(p *Position, dst Places) Places {
 	return dst
 }
 
-// Compact returns the position that says of the buckets in of what places do. Of other buckets it says nothing. No LSN below its Low
-// that is in one of them is ahead of its bucket's place, and Low is at none that no place has come to.
+// Compact returns the position that represents the places of the buckets in of. Of other buckets it says nothing. Every pointer below
+// its Low that is in one of these buckets has been passed, and Low is at most the largest of their places.
 func (s Scheme) Compact(shard record.ShardID, places Places, of Set) Position {
 	if s.Sharing == Shards {
 		return s.compactWhole(shard, places, of)
@@ -102,7 +102,7 @@ func (s Scheme) Compact(shard record.ShardID, places Places, of Set) Position {
 	return p
 }
 
-// isAhead reports whether a bucket at a place has passed anything from low on.
+// isAhead reports whether a bucket at a place has passed any of its pointers from low on.
 func (s Scheme) isAhead(shard record.ShardID, bucket uint32, at Place, low record.LSN) bool {
 	if at.Skip > 0 {
 		return true

@@ -6,14 +6,14 @@ import (
 	"math/bits"
 )
 
-// Set is a set of buckets: a bit each, the lowest of the first byte first. The nil Set is empty and takes no members: make one with
-// [NewSet] or [Parse].
+// Set is a set of buckets: a bit each, the lowest bit of the first byte first. The nil Set is empty and can't take members: make
+// a set with [NewSet] or [Parse].
 type Set []byte
 
-// NewSet returns an empty set for so many buckets.
+// NewSet returns an empty set for a number of buckets.
 func NewSet(buckets uint32) Set { return make(Set, (buckets+7)/8) }
 
-// All returns the set of so many buckets.
+// All returns the set of all of a number of buckets.
 func All(buckets uint32) Set {
 	s := NewSet(buckets)
 	for b := range buckets {
@@ -22,7 +22,7 @@ func All(buckets uint32) Set {
 	return s
 }
 
-// Parse checks a set that came from elsewhere, and copies it. It may be shorter than it could be, and longer by zeros.
+// Parse checks and copies a set from an untrusted source. It may lack zeros at the end, or have additional ones.
 func Parse(b []byte, buckets uint32) (Set, error) {
 	s := NewSet(buckets)
 	copy(s, b)
@@ -40,17 +40,17 @@ func Parse(b []byte, buckets uint32) (Set, error) {
 // Has reports whether a bucket is in the set.
 func (s Set) Has(b uint32) bool { return int(b/8) < len(s) && s[b/8]&(1<<(b%8)) != 0 }
 
-// Add puts a bucket in.
+// Add adds a bucket.
 func (s Set) Add(b uint32) { s[b/8] |= 1 << (b % 8) }
 
-// Remove takes a bucket out.
+// Remove removes a bucket.
 func (s Set) Remove(b uint32) {
 	if int(b/8) < len(s) {
 		s[b/8] &^= 1 << (b % 8)
 	}
 }
 
-// AddAll puts all of another set in, which is for no more buckets.
+// AddAll adds all buckets of another set, which must not have more buckets.
 func (s Set) AddAll(o Set) {
 	for i, x := range o {
 		if x != 0 {
@@ -59,7 +59,7 @@ func (s Set) AddAll(o Set) {
 	}
 }
 
-// RemoveAll takes all of another set out.
+// RemoveAll removes all buckets of another set.
 func (s Set) RemoveAll(o Set) {
 	for i := range min(len(s), len(o)) {
 		s[i] &^= o[i]
@@ -69,7 +69,7 @@ func (s Set) RemoveAll(o Set) {
 // Clone returns a copy.
 func (s Set) Clone() Set { return append(Set(nil), s...) }
 
-// Empty reports whether nothing is in the set.
+// Empty reports whether the set is empty.
 func (s Set) Empty() bool {
 	for _, x := range s {
 		if x != 0 {
@@ -79,7 +79,7 @@ func (s Set) Empty() bool {
 	return true
 }
 
-// Len is how many buckets are in the set.
+// Len returns the number of buckets in the set.
 func (s Set) Len() int {
 	n := 0
 	for _, x := range s {

@@ -25,30 +25,30 @@ const (
 	MaxText = 4 << 20
 )
 
-// prefix is in front of every text; its number is the version.
+// prefix is the beginning of every text; its number is the version.
 const prefix = "scribe1."
 
 // encoding is strict, so that a text whose unused last bits were changed is refused too.
 var encoding = base64.RawURLEncoding.Strict()
 
-// Position is where a reader stands in a physical shard.
+// Position is a reader's position in a physical shard.
 type Position struct {
 	Shard record.ShardID
-	// LSN is of the pointer to read next; the first of a log is [record.FirstLSN].
+	// LSN is the LSN of the next pointer to read; the first of a log is [record.FirstLSN].
 	LSN record.LSN
-	// Skip is how many messages of that pointer's payload were already delivered.
+	// Skip is the number of messages of that pointer's payload that were already delivered.
 	Skip uint32
 }
 
 // Checkpoint is a position in a category.
 type Checkpoint struct {
-	// Category is the name, CategoryID the id: a category that was deleted and made anew has another id, and its positions mean
-	// something else.
+	// Category is the name, CategoryID the id. A category that was deleted and created again has another id, and its positions
+	// have another meaning.
 	Category   string
 	CategoryID uint32
 	// Positions are sorted by shard, each shard of the category at most once.
 	Positions []Position
-	// Watermark is the persisted time, in Unix microseconds, that the reader had reached; 0 when it is not known.
+	// Watermark is the persisted time, in Unix microseconds, that the reader had reached; 0 if unknown.
 	Watermark int64
 }
 
@@ -61,7 +61,7 @@ func (c Checkpoint) Position(shard record.ShardID) (Position, bool) {
 	return c.Positions[i], true
 }
 
-// Validate reports everything that keeps c from being parsed again, as joined [InvalidError] values.
+// Validate returns every violation that would make Parse refuse c, as joined [InvalidError] values.
 func (c Checkpoint) Validate() error {
 	var errs []error
 	refuse := func(what, format string, args ...any) {
@@ -86,7 +86,7 @@ func (c Checkpoint) Validate() error {
 	return errors.Join(errs...)
 }
 
-// String is the text of the checkpoint. It does not check c: see [Checkpoint.Validate].
+// String returns the text of the checkpoint. It does not check c: see [Checkpoint.Validate].
 func (c Checkpoint) String() string {
 	b := make([]byte, 0, len(prefix)+len(c.Category)+16*len(c.Positions)+32)
 	b = append(b, prefix...)
@@ -95,7 +95,7 @@ func (c Checkpoint) String() string {
 	b = append(b, c.Category...)
 	b = binary.AppendVarint(b, c.Watermark)
 	b = binary.AppendUvarint(b, uint64(len(c.Positions)))
-	// The distance from the shard before, and for the first one from the category's lowest id.
+	// The distance from the previous shard; for the first shard, from the category's lowest id.
 	previous := record.MakeShardID(c.CategoryID, 0, 0)
 	for _, p := range c.Positions {
 		b = binary.AppendUvarint(b, uint64(p.Shard)-uint64(previous))
@@ -108,8 +108,8 @@ func (c Checkpoint) String() string {
 	return prefix + encoding.EncodeToString(b[len(prefix):])
 }
 
-// Parse reads what [Checkpoint.String] wrote, and only that: white space around it is for the caller to remove. The errors are
-// [CorruptError] and [VersionError].
+// Parse parses exactly the output of [Checkpoint.String]: the caller removes white space around it. The errors are [CorruptError]
+// and [VersionError].
 func Parse(s string) (Checkpoint, error) {
 	body, err := openText(s)
 	if err != nil {
@@ -125,14 +125,14 @@ func Parse(s string) (Checkpoint, error) {
 	if e := r.Err(); e != nil {
 		return Checkpoint{}, &CorruptError{Reason: e.Error()}
 	}
-	// The checksum was right, so what is refused here was written that way.
+	// The checksum was valid, so whatever is refused here was written that way.
 	if err := c.Validate(); err != nil {
 		return Checkpoint{}, &CorruptError{Reason: err.Error()}
 	}
 	return c, nil
 }
 
-// openText checks everything around the fields and returns them.
+// openText checks everything around the encoded fields and returns the fields.
 func openText(s string) ([]byte, error) {
 	if len(s) > MaxText {
 		return nil, &CorruptError{Reason: fmt.Sprintf("%d bytes are over the limit of %d", len(s), MaxText)}
@@ -141,7 +141,7 @@ func openText(s string) ([]byte, error) {
 	if !ok {
 		return nil, badPrefix(s)
 	}
-	// The decoder of package base64 passes over line ends.
+	// The decoder of package base64 skips line ends.
 	if strings.ContainsAny(text, "\r\n") {
 		return nil, &CorruptError{Reason: "there is a line end in it"}
 	}
@@ -161,7 +161,7 @@ func openText(s string) ([]byte, error) {
 	return body, nil
 }
 
-// badPrefix tells a newer version from a text that is no checkpoint.
+// badPrefix tells a newer version from a text that is not a checkpoint.
 func badPrefix(s string) error {
 	rest, ok := strings.CutPrefix(s, "scribe")
 	number, _, dot := strings.Cut(rest, ".")
@@ -171,7 +171,7 @@ func badPrefix(s string) error {
 	return &CorruptError{Reason: fmt.Sprintf("it does not begin with %q", prefix)}
 }
 
-// minPositionLen is the least that a position takes in bytes.
+// minPositionLen is the least length of a position in bytes.
 const minPositionLen = 3
 
 func readPositions(r *field.Reader, category uint32) []Position {

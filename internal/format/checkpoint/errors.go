@@ -14,12 +14,12 @@ var (
 	ErrInvalid = errors.New("checkpoint: invalid")
 )
 
-// CorruptError is a text that [Checkpoint.String] did not write. It matches [ErrCorrupt].
+// CorruptError is a text that does not come from [Checkpoint.String]. It matches [ErrCorrupt].
 type CorruptError struct {
 	Reason string
 }
 
-// Error says what is wrong and what to do.
+// Error describes the damage and a remedy.
 func (e *CorruptError) Error() string {
 	return fmt.Sprintf("checkpoint: damaged or not a checkpoint: %s; use the text exactly as it was printed", e.Reason)
 }
@@ -29,10 +29,10 @@ func (e *CorruptError) Is(target error) bool { return target == ErrCorrupt }
 
 // VersionError is a checkpoint of another version. It matches [ErrVersion].
 type VersionError struct {
-	Version string // as it stands in the text
+	Version string // as it is in the text
 }
 
-// Error says which version was met and what to do.
+// Error names the version and a remedy.
 func (e *VersionError) Error() string {
 	return fmt.Sprintf("checkpoint: version %s is newer than version %d, the newest that this build reads: upgrade the reader",
 		e.Version, Version)
@@ -47,7 +47,7 @@ type InvalidError struct {
 	Reason string
 }
 
-// Error says what is refused, and why.
+// Error names the field and the reason.
 func (e *InvalidError) Error() string {
 	return fmt.Sprintf("checkpoint: invalid %s: %s", e.What, e.Reason)
 }

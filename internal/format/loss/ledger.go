@@ -6,36 +6,36 @@ import (
 	"time"
 )
 
-// MaxSums bounds what a [Ledger] keeps: sums, at about 200 bytes each, and reports that wait, at 700.
+// MaxSums bounds the sums (about 200 bytes each) and pending reports (700 bytes each) of a [Ledger].
 const MaxSums = 4096
 
-// Key is what losses are summed by.
+// Key identifies a sum of losses.
 type Key struct {
 	Category string
 	Shard    uint32
-	// AllShards says that the shard is not known: the report goes to shard 0.
+	// AllShards says that the shard is unknown: the report goes to shard 0.
 	AllShards bool
 	Reason    string
 }
 
-// Amount is how much was dropped.
+// Amount is the amount of dropped data.
 type Amount struct{ Frames, Bytes, Messages int64 }
 
-// Pending is a report that was made, and is to be sent until it is known to be stored. Its bytes stay as they are, so that one whose answer
-// was lost can be told from another.
+// Pending is a report that must be sent until it is known to be stored. Its bytes do not change, so that a copy that was stored
+// although its answer was lost can be recognized.
 type Pending struct {
 	Key
 	Messages int64
 	Frame    []byte
 }
 
-// Ledger sums what one reporter drops, and makes reports of it. It does no I/O and is not safe for concurrent use.
+// Ledger sums the losses of one reporter, and makes reports of them. It does no I/O and is not safe for concurrent use.
 type Ledger struct {
 	by, run string
 	number  uint64 // of the newest report
 	open    map[Key]*lossSum
 	made    []*Pending
-	// told counts reports that are stored, untold messages that no report will count.
+	// told counts stored reports, untold the messages that no report will count.
 	told, untold int64
 }
 
@@ -49,7 +49,7 @@ func NewLedger(by string) *Ledger {
 	return &Ledger{by: by, run: fmt.Sprintf("%016x", rand.Uint64()), open: make(map[Key]*lossSum)}
 }
 
-// Add notes that something was dropped between two times. What is over MaxSums is only counted.
+// Add adds a loss between two times. Losses above MaxSums are only counted.
 func (l *Ledger) Add(key Key, a Amount, since, until time.Time) {
 	if a.Messages <= 0 {
 		return
@@ -69,7 +69,7 @@ func (l *Ledger) Add(key Key, a Amount, since, until time.Time) {
 	s.until = until
 }
 
-// AddFrame notes that a frame was dropped whose bytes are at hand. If it is a report itself, what it says is noted.
+// AddFrame adds the loss of a frame. If the frame is a report itself, it adds the losses of the report.
 func (l *Ledger) AddFrame(category, reason string, frame []byte, messages int64, now time.Time) {
 	a := Amount{Frames: 1, Bytes: int64(len(frame)), Messages: messages}
 	shard, r, is, err := inFrame(frame)
@@ -84,14 +84,14 @@ func (l *Ledger) AddFrame(category, reason string, frame []byte, messages int64,
 	}
 }
 
-// Idle reports whether there is nothing to tell.
+// Idle reports whether there are no losses to report.
 func (l *Ledger) Idle() bool { return len(l.open)+len(l.made) == 0 }
 
-// Counts are the reports that are stored, and the messages of which nobody is told.
+// Counts returns the number of stored reports, and the number of messages that no report counts.
 func (l *Ledger) Counts() (told, untold int64) { return l.told, l.untold }
 
-// Reports makes reports of the sums, and returns those that are to be sent by category, older ones included. A sum of which an older
-// report waits goes on growing: while nothing is taken there is one report of each, not one for every time that it could not be sent.
+// Reports makes reports of the sums, and returns the pending reports by category, including older ones. While a report of a sum
+// is pending, further losses add to the next sum: an unavailable cell causes one report per sum, not one per failed attempt.
 func (l *Ledger) Reports(now time.Time) map[string][]*Pending {
 	waiting := make(map[Key]bool, len(l.made))
 	for _, p := range l.made {
@@ -109,7 +109,7 @@ func (l *Ledger) Reports(now time.Time) map[string][]*Pending {
 		}
 		f, err := AppendFrame(nil, key.Category, key.Shard, now.UnixMicro(), &r)
 		if err != nil {
-			l.untold += s.Messages // a name or a shard that is none: nothing of it can be stored
+			l.untold += s.Messages // the name or shard is invalid: nothing of it can be stored
 			continue
 		}
 		l.made = append(l.made, &Pending{Key: key, Messages: s.Messages, Frame: f})
@@ -121,7 +121,8 @@ func (l *Ledger) Reports(now time.Time) map[string][]*Pending {
 	return out
 }
 
-// Settle takes what became of reports: done are those that need not be sent again, by whether they are stored or refused for good.
+// Settle records the outcomes of reports. done has the reports that need not be sent again: true for stored, false for refused
+// for good.
 func (l *Ledger) Settle(done map[*Pending]bool) {
 	left := l.made[:0]
 	for _, p := range l.made {

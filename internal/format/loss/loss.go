@@ -17,7 +17,7 @@ const (
 	Version   = "1"
 )
 
-// Limits of the format. What is over them is no report.
+// Limits of the format. A message that exceeds them is not a report.
 const (
 	// MaxPayload bounds the JSON in bytes.
 	MaxPayload = 1024
@@ -25,41 +25,41 @@ const (
 	MaxText = 64
 )
 
-// Who reports.
+// Values of Report.By.
 const (
 	ByAgent    = "agent"
 	ByProducer = "producer"
 )
 
-// ErrInvalid is a report that is over a limit or says nothing.
+// ErrInvalid matches a report that exceeds a limit or is empty.
 var ErrInvalid = errors.New("loss: invalid report")
 
-// Report says what was dropped. (By, Run, Number) names it: one that was stored twice, since an answer was lost, can be recognized.
+// Report describes dropped messages. (By, Run, Number) identifies it, so that a report that was stored twice can be recognized.
 type Report struct {
-	// Reason is why, as in the reporter's metrics: for example "full", "expired" or "damaged".
+	// Reason is the reason as in the reporter's metrics, for example "full", "expired" or "damaged".
 	Reason string `json:"reason"`
-	// Messages, Frames and Bytes (of frames) were dropped. Messages is above 0.
+	// Messages, Frames and Bytes (of frames) are the numbers of what was dropped. Messages is above 0.
 	Messages uint64 `json:"messages"`
 	Frames   uint64 `json:"frames"`
 	Bytes    uint64 `json:"bytes"`
-	// Since and Until are when the first and the last of them were dropped, Unix microseconds by the reporter's clock.
+	// Since and Until are the times of the first and the last drop, Unix microseconds by the reporter's clock.
 	Since int64 `json:"since"`
 	Until int64 `json:"until"`
-	// AllShards says that they may be of any logical shard; else they are of the one that the report is in.
+	// AllShards says that the messages may be of any logical shard; otherwise they are of the report's own.
 	AllShards bool `json:"all_shards,omitempty"`
-	// By is what reports, [ByAgent] or [ByProducer]; Run is a random name of its run, and Number counts its reports.
+	// By is the kind of reporter, [ByAgent] or [ByProducer]; Run is a random name of its run, and Number counts its reports.
 	By     string `json:"by"`
 	Run    string `json:"run"`
 	Number uint64 `json:"number"`
 }
 
-// String says it in words.
+// String describes the report in words.
 func (r *Report) String() string {
 	return fmt.Sprintf("(%s: %s, %s to %s, report %s/%d)", r.By, r.Reason,
 		time.UnixMicro(r.Since).UTC().Format(time.RFC3339Nano), time.UnixMicro(r.Until).UTC().Format(time.RFC3339Nano), r.Run, r.Number)
 }
 
-// Validate reports what keeps r from being read again. It matches [ErrInvalid].
+// Validate returns the violation that would make Parse refuse r. It matches [ErrInvalid].
 func (r *Report) Validate() error {
 	switch {
 	case r.Messages == 0:
@@ -72,7 +72,7 @@ func (r *Report) Validate() error {
 	return nil
 }
 
-// AppendFrame appends the frame of a report of a (category, logical shard) to dst. Its event time is now, in Unix microseconds.
+// AppendFrame appends to dst the frame of a report for a (category, logical shard). Its event time is now, in Unix microseconds.
 func AppendFrame(dst []byte, category string, shard uint32, now int64, r *Report) ([]byte, error) {
 	if err := r.Validate(); err != nil {
 		return dst, err
@@ -95,8 +95,8 @@ func AppendFrame(dst []byte, category string, shard uint32, now int64, r *Report
 	return b.Finish()
 }
 
-// Parse returns the report in a message; false when the message is not one. The message must be the only one of its frame. It allocates
-// nothing for a message without the attribute.
+// Parse returns the report in a message, or false if the message is not one. The message must be the only one of its frame. It
+// does not allocate for a message without the attribute.
 func Parse(payload []byte, attributes record.Attributes) (Report, bool) {
 	if len(attributes) == 0 {
 		return Report{}, false
@@ -110,12 +110,12 @@ func Parse(payload []byte, attributes record.Attributes) (Report, bool) {
 		return Report{}, false
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return Report{}, false // there is more after it
+		return Report{}, false // more data follows
 	}
 	return r, true
 }
 
-// inFrame returns the logical shard of a frame, and the report that it holds if it is one.
+// inFrame returns the logical shard of a frame, and its report if it is one.
 func inFrame(b []byte) (shard uint32, r Report, is bool, err error) {
 	h, err := record.ParseHeader(b)
 	if err != nil || h.Count != 1 || h.Encoding != record.EncodingMessages || h.Len > 2*MaxPayload || len(b) < h.Len {

@@ -14,10 +14,10 @@ import (
 // big-endian, so ids sort by time, as bytes and as text; 74 bits are random, so ids are unique without coordination.
 type BlobID [16]byte
 
-// maxMillis is the latest time that an id can carry.
+// maxMillis is the latest time that fits an id.
 const maxMillis = 1<<48 - 1
 
-// NewBlobID returns a new id with the present time.
+// NewBlobID returns a new id with the current time.
 func NewBlobID() BlobID {
 	var entropy [10]byte
 	// crypto/rand.Read never fails: it ends the process when the system has no randomness.
@@ -25,8 +25,8 @@ func NewBlobID() BlobID {
 	return MakeBlobID(time.Now().UnixMicro(), entropy)
 }
 
-// MakeBlobID returns the id for a time in Unix microseconds, of which it keeps the milliseconds, and 74 of the 80 bits of
-// entropy. Times outside 1970 to 10889 are moved to the nearest one inside.
+// MakeBlobID returns the id for a time in Unix microseconds, truncated to milliseconds, and 74 of the 80 bits of entropy. Times
+// outside 1970 to 10889 become the nearest time inside.
 func MakeBlobID(micros int64, entropy [10]byte) BlobID {
 	ms := min(max(micros, 0)/1000, maxMillis)
 	var id BlobID
@@ -37,13 +37,13 @@ func MakeBlobID(micros int64, entropy [10]byte) BlobID {
 	return id
 }
 
-// Time is when the id was made, in Unix microseconds, cut to the millisecond.
+// Time returns when the id was made, in Unix microseconds, truncated to the millisecond.
 func (id BlobID) Time() int64 { return int64(binary.BigEndian.Uint64(id[:])>>16) * 1000 }
 
 // IsValid reports whether id is a UUID of version 7; the zero BlobID is not.
 func (id BlobID) IsValid() bool { return id[6]>>4 == 7 && id[8]>>6 == 2 }
 
-// String is the usual form of a UUID: 36 bytes, lower case.
+// String returns the usual form of a UUID: 36 bytes, lower case.
 func (id BlobID) String() string { return string(id.appendTo(make([]byte, 0, blobIDLen))) }
 
 // blobIDLen is the length of an id's text.
@@ -57,7 +57,7 @@ func (id BlobID) appendTo(dst []byte) []byte {
 	return hex.AppendEncode(append(dst, '-'), id[10:16])
 }
 
-// ParseBlobID reads what [BlobID.String] writes, and only that: one text for one id. The error is an [InvalidError].
+// ParseBlobID parses exactly the output of [BlobID.String]: an id has one text. The error is an [InvalidError].
 func ParseBlobID(text string) (BlobID, error) {
 	id, reason := parseBlobID(text)
 	if reason != "" {
@@ -66,7 +66,7 @@ func ParseBlobID(text string) (BlobID, error) {
 	return id, nil
 }
 
-// parseBlobID returns the id, or what is wrong with its text.
+// parseBlobID returns the id, or the defect of its text.
 func parseBlobID(text string) (BlobID, string) {
 	const form = "want a UUID of version 7 in lower case, for example 01890a5d-ac96-774b-bcce-b302099a8057"
 	var id BlobID
@@ -88,7 +88,7 @@ const KeyRoot = "blobs/"
 
 const keyMiddle = "h/"
 
-// Key is the key of the blob with that retention class (in hours) and id. Keys of a class sort by time.
+// Key returns the key of the blob with that retention class (in hours) and id. Keys of a class sort by time.
 func Key(class uint32, id BlobID) string {
 	dst := make([]byte, 0, len(KeyRoot)+10+len(keyMiddle)+blobIDLen)
 	dst = append(dst, KeyRoot...)
@@ -97,7 +97,7 @@ func Key(class uint32, id BlobID) string {
 	return string(id.appendTo(dst))
 }
 
-// ParseKey reads what [Key] writes, and only that. The error is an [InvalidError].
+// ParseKey parses exactly the output of [Key]. The error is an [InvalidError].
 func ParseKey(key string) (class uint32, id BlobID, err error) {
 	refuse := func(reason string) (uint32, BlobID, error) {
 		return 0, BlobID{}, &InvalidError{What: "blob key", Value: shortened(key), Reason: reason}

@@ -9,7 +9,8 @@ import (
 	"scribe/internal/format/record"
 )
 
-// Decode reads what [Append] wrote, all of b. The errors are [CorruptError] and [VersionError]. The pointer shares no memory with b.
+// Decode decodes all of b, the output of [Append]. The errors are [CorruptError] and [VersionError]. The pointer shares no memory
+// with b.
 func Decode(b []byte) (Pointer, error) {
 	if err := checkEnvelope(b); err != nil {
 		return Pointer{}, err
@@ -33,14 +34,14 @@ func Decode(b []byte) (Pointer, error) {
 	if e := r.Err(); e != nil {
 		return Pointer{}, &CorruptError{What: e.What, Offset: e.Offset, Reason: e.Reason}
 	}
-	// The checksum was right, so what is refused here was written that way, by a faulty writer.
+	// The checksum was valid, so whatever is refused here was written that way, by a faulty writer.
 	if what, reason := p.firstViolation(); what != "" {
 		return Pointer{}, &CorruptError{What: what, Offset: offCodec, Reason: reason}
 	}
 	return p, nil
 }
 
-// checkEnvelope checks what is the same in every version: the length, the checksum at the end, the version at the beginning.
+// checkEnvelope checks the parts that all versions share: the length, the checksum at the end, the version at the beginning.
 func checkEnvelope(b []byte) error {
 	switch {
 	case len(b) < 1+crcLen:
@@ -65,12 +66,12 @@ func checkEnvelope(b []byte) error {
 	return nil
 }
 
-// ReadLater takes a distance and returns the time that far after t. Package layout uses it, too.
+// ReadLater reads a distance and returns the time that far after t. Package layout uses it, too.
 func ReadLater(r *field.Reader, what string, t int64) int64 {
 	return int64(uint64(t) + r.Uvarint(what, uint64(math.MaxInt64)-uint64(t)))
 }
 
-// minSequenceLen is the least that a run takes in bytes.
+// minSequenceLen is the least length of a run in bytes.
 const minSequenceLen = 8 + 3
 
 // AppendSequences appends the encoded form of runs: their number and the runs.
@@ -86,7 +87,7 @@ func AppendSequences(dst []byte, runs []Sequence) []byte {
 	return dst
 }
 
-// ReadSequences takes what [AppendSequences] appended.
+// ReadSequences reads the output of [AppendSequences].
 func ReadSequences(r *field.Reader) []Sequence {
 	n := r.Count("sequences", MaxSequences, minSequenceLen)
 	if n == 0 {

@@ -16,11 +16,11 @@ var (
 
 // CorruptError is damage, or bytes that no writer of the format produces. It matches [ErrCorrupt].
 type CorruptError struct {
-	// What is the part that is wrong, for example "checksum" or "block length".
+	// What names the damaged part, for example "checksum" or "block length".
 	What string
-	// Reason is what is wrong with it.
+	// Reason describes the damage.
 	Reason string
-	// Offset is where that part begins, in bytes from the start of the encoded pointer.
+	// Offset is the offset of the part in bytes from the start of the encoded pointer.
 	Offset int
 }
 
@@ -38,7 +38,7 @@ type VersionError struct {
 	Supported uint8 // the newest that this build reads
 }
 
-// Error says which version was met and what to do.
+// Error names the version and a remedy.
 func (e *VersionError) Error() string {
 	return fmt.Sprintf("pointer: version %d is newer than version %d, the newest that this build reads: upgrade the reader",
 		e.Version, e.Supported)
@@ -54,7 +54,7 @@ type InvalidError struct {
 	Reason string
 }
 
-// Error says which value of what is refused, and why.
+// Error names the argument, its value, and the reason.
 func (e *InvalidError) Error() string {
 	return fmt.Sprintf("pointer: invalid %s %q: %s", e.What, e.Value, e.Reason)
 }

@@ -11,33 +11,33 @@ import (
 // Version is the version that this build writes, and the newest that it reads.
 const Version = 1
 
-// Limits of the format. A reader refuses what is over them; [Pointer.Validate] does so for a writer.
+// Limits of the format. A reader refuses larger values; [Pointer.Validate] refuses them for a writer.
 const (
 	// MaxLen bounds an encoded pointer in bytes.
 	MaxLen = 64 << 10
 	// MaxBlockRaw bounds a decompressed block in bytes.
 	MaxBlockRaw = 80 << 20
-	// MaxBlockLen bounds a stored block in bytes: the raw one and what a codec adds to bytes that it cannot compress.
+	// MaxBlockLen bounds a stored block in bytes: the raw block and the overhead of a codec for incompressible bytes.
 	MaxBlockLen = MaxBlockRaw + 64<<10
-	// MaxBlobLen bounds a blob in bytes. It is below what object stores take in one PUT.
+	// MaxBlobLen bounds a blob in bytes. It is below the limit of object stores for one PUT.
 	MaxBlobLen = 4 << 30
 	// MaxRegion bounds the name of a region in bytes.
 	MaxRegion = 64
-	// MaxSequences bounds the runs of one pointer. A pointer with that many may still be over MaxLen: see [Len].
+	// MaxSequences bounds the runs of one pointer. A pointer with that many may still exceed MaxLen: see [Len].
 	MaxSequences = 4096
 )
 
-// Codec says how a block is compressed. The numbers are persisted and never reused.
+// Codec is the compression of a block. The numbers are persisted and never reused.
 type Codec uint8
 
 const (
 	// CodecNone stores a block as it is.
 	CodecNone Codec = 1
-	// CodecZstd stores a block as zstd frames (RFC 8878) back to back, mostly one.
+	// CodecZstd stores a block as consecutive zstd frames (RFC 8878), mostly one.
 	CodecZstd Codec = 2
 )
 
-// String is the name of the codec in lower case.
+// String returns the name of the codec in lower case.
 func (c Codec) String() string {
 	switch c {
 	case CodecNone:
@@ -57,26 +57,26 @@ type Sequence struct {
 	Last     uint64
 }
 
-// Pointer says where a payload is and what is in it.
+// Pointer describes a payload: its location and a summary of its content.
 type Pointer struct {
 	// Blob, Class (retention class in hours) and Region name the blob. An empty Region is the local one.
 	Blob   BlobID
 	Class  uint32
 	Region string
 
-	// Codec, and where the compressed block begins in the blob, its stored length, its decompressed length and the CRC32C of
-	// its stored bytes. Lengths are in bytes.
+	// Codec is the compression of the block, BlockOffset its offset in the blob, BlockLen its stored and BlockRawLen its
+	// decompressed length, in bytes, and BlockCRC the CRC32C of its stored bytes.
 	Codec       Codec
 	BlockOffset uint64
 	BlockLen    uint32
 	BlockRawLen uint32
 	BlockCRC    uint32
 
-	// Offset and Length are the payload inside the decompressed block, in bytes.
+	// Offset and Length are the range of the payload in the decompressed block, in bytes.
 	Offset uint32
 	Length uint32
 
-	// Frames and Messages are the payload's.
+	// Frames and Messages are the payload's counts.
 	Frames   uint32
 	Messages uint32
 
@@ -84,12 +84,12 @@ type Pointer struct {
 	MinTime int64
 	MaxTime int64
 
-	// Sequences are the runs of the sequenced frames, in the order of the frames, neighbours merged; at most MaxSequences. They are
-	// there for the metadata engine to check, so only in categories that are delivered exactly once.
+	// Sequences are the runs of the sequenced frames, in the order of the frames, neighbours merged; at most MaxSequences. The
+	// metadata engine checks them, so only exactly_once categories have them.
 	Sequences []Sequence
 }
 
-// Key is the key of the blob: "blobs/<class>h/<id>".
+// Key returns the key of the blob: "blobs/<class>h/<id>".
 func (p *Pointer) Key() string { return Key(p.Class, p.Blob) }
 
 // Encoded form: version, codec, blob id, uvarints (signed times as zigzag), checksum over everything before it.
@@ -104,7 +104,7 @@ const (
 	minLen = offClass + 12 + 4 + crcLen
 )
 
-// Append appends the encoded form of p to dst. It does not check p: what [Pointer.Validate] refuses, [Decode] does not read.
+// Append appends the encoded form of p to dst. It does not validate p: [Decode] refuses invalid pointers.
 func Append(dst []byte, p *Pointer) []byte {
 	start := len(dst)
 	dst = append(dst, Version, byte(p.Codec))
@@ -126,7 +126,8 @@ func Append(dst []byte, p *Pointer) []byte {
 	return binary.LittleEndian.AppendUint32(dst, record.CRC(dst[start:]))
 }
 
-// Len is the length of the encoded form of p in bytes. A writer that collects many sequences looks here whether it fits.
+// Len returns the length of the encoded form of p in bytes. A writer that collects many sequences uses it to check whether p
+// fits.
 func Len(p *Pointer) int {
 	n := offClass + field.UvarintLen(uint64(p.Class)) + field.UvarintLen(uint64(len(p.Region))) + len(p.Region)
 	n += field.UvarintLen(p.BlockOffset) + field.UvarintLen(uint64(p.BlockLen)) + field.UvarintLen(uint64(p.BlockRawLen)) + 4
@@ -140,7 +141,8 @@ func Len(p *Pointer) int {
 	return n + crcLen
 }
 
-// SequenceLen is what a run adds to the encoded form in bytes; the count in front of the runs may grow by one byte beside it.
+// SequenceLen returns the length in bytes that a run adds to the encoded form. The count in front of the runs may grow by a byte
+// as well.
 func SequenceLen(s *Sequence) int {
 	return 8 + field.UvarintLen(uint64(s.Epoch)) + field.UvarintLen(s.First) + field.UvarintLen(s.Last-s.First)
 }

@@ -6,8 +6,8 @@ import (
 	"math"
 )
 
-// ValidateRegion reports whether name may name a region: empty for the local one, else at most [MaxRegion] letters, digits, '.',
-// '_' and '-' of ASCII, a letter or digit first. The error is an [InvalidError].
+// ValidateRegion reports whether name is a valid name of a region: empty for the local one, else at most [MaxRegion] ASCII
+// letters, digits, '.', '_' and '-', beginning with a letter or digit. The error is an [InvalidError].
 func ValidateRegion(name string) error {
 	if reason := checkRegion(name); reason != "" {
 		return &InvalidError{What: "region", Value: shortened(name), Reason: reason}
@@ -15,7 +15,7 @@ func ValidateRegion(name string) error {
 	return nil
 }
 
-// checkRegion returns what is wrong with the name of a region, or "".
+// checkRegion returns the violation of the name of a region, or "".
 func checkRegion[T string | []byte](name T) string {
 	if len(name) > MaxRegion {
 		return fmt.Sprintf("is %d bytes long, the limit is %d", len(name), MaxRegion)
@@ -30,7 +30,7 @@ func checkRegion[T string | []byte](name T) string {
 	return ""
 }
 
-// Validate reports everything that keeps p from being stored, as joined [InvalidError] values.
+// Validate returns every violation that makes p unfit to be stored, as joined [InvalidError] values.
 func (p *Pointer) Validate() error {
 	var errs []error
 	p.checkFields(func(what, reason string) {
@@ -45,7 +45,8 @@ func (p *Pointer) Validate() error {
 	return errors.Join(errs...)
 }
 
-// checkFields calls refuse for every rule that p breaks. Reasons are made only for what is refused: readers check every pointer.
+// checkFields calls refuse for every rule that p violates. It formats reasons only for violations, since readers check every
+// pointer.
 func (p *Pointer) checkFields(refuse func(what, reason string)) {
 	if !p.Blob.IsValid() {
 		refuse("blob id", fmt.Sprintf("%x is not a UUID of version 7", p.Blob[:]))
@@ -77,7 +78,7 @@ func (p *Pointer) checkFields(refuse func(what, reason string)) {
 	}
 }
 
-// firstViolation is the first rule that p breaks, "" when there is none.
+// firstViolation returns the first violation of p, or "".
 func (p *Pointer) firstViolation() (what, reason string) {
 	p.checkFields(func(w, r string) {
 		if what == "" {

@@ -5,34 +5,34 @@ import (
 	"slices"
 )
 
-// Builder appends messages to one frame at the end of a buffer. It allocates only when the buffer has to grow. The zero Builder is ready
-// for Reset; a Builder is used over and over, by one goroutine at a time.
+// Builder appends messages to one frame at the end of a buffer. It allocates only when the buffer has to grow. The zero Builder
+// is ready for Reset. A Builder is reusable, and for one goroutine at a time.
 //
 // From Reset to Finish the buffer belongs to the Builder.
 type Builder struct {
-	// MaxMessageSize bounds [Message.Size] in bytes. 0 means [DefaultMaxMessageSize]; what does not fit a frame is refused whatever it
-	// is. Set it before Reset.
+	// MaxMessageSize bounds [Message.Size] in bytes. 0 means [DefaultMaxMessageSize]. A message that does not fit a frame is
+	// always refused. Set it before Reset.
 	MaxMessageSize int
 
 	env   Envelope
-	buf   []byte // what the caller gave, then the frame so far; nil when none is begun
-	start int    // where in buf the frame begins
-	// end is the length that buf must not exceed; 0 when no frame is begun, so
-	// that the one comparison in AppendPayload finds that out too.
+	buf   []byte // the caller's buffer, then the frame so far; nil without a begun frame
+	start int    // offset of the frame in buf
+	// end is the length that buf must not exceed. It is 0 without a begun frame, so that one comparison in AppendPayload covers
+	// both.
 	end        int
 	maxMessage int
 	count      int
 	length     int // of the finished frame
-	summed     int // how much of buf the checksum of the body covers
+	summed     int // bytes of buf that the checksum of the body covers
 	sum        uint32
-	previous   int64 // event time that the next delta counts from
+	previous   int64 // event time that the next delta is relative to
 }
 
-// maxLead bounds the varint in front of a payload within a frame.
+// maxLead bounds the varint in front of a payload.
 const maxLead = 5
 
-// Reset begins a frame at the end of dst, and gives up a frame that was begun and not finished. The error is an [InvalidError] about env;
-// no frame is begun then.
+// Reset begins a frame at the end of dst, and abandons an unfinished frame. The error is an [InvalidError] about env; then no
+// frame is begun.
 func (b *Builder) Reset(dst []byte, env Envelope) error {
 	b.closeFrame()
 	b.count, b.length = 0, 0
@@ -56,32 +56,32 @@ func (b *Builder) Reset(dst []byte, env Envelope) error {
 	return nil
 }
 
-// sumStep is how much is appended between two updates of the body's checksum: bytes that are still in the cache are summed for a third of
-// what it costs when the frame is finished, and a frame of a few messages is summed at once.
+// sumStep is the number of appended bytes between two updates of the body's checksum. Summing bytes that are still in the cache
+// costs a third of summing them in Finish, and a frame of a few messages is summed at once.
 const sumStep = 16 << 10
 
-// sumUp brings the checksum up to what has been appended.
+// sumUp extends the checksum to all appended bytes.
 func (b *Builder) sumUp() {
 	b.sum = AddCRC(b.sum, b.buf[b.summed:])
 	b.summed = len(b.buf)
 }
 
-// closeFrame forgets the buffer, which is the caller's again.
+// closeFrame drops the buffer, which belongs to the caller again.
 func (b *Builder) closeFrame() {
 	b.buf, b.start, b.end, b.env.Category = nil, 0, 0, ""
 }
 
-// Append appends a copy of m. On an error the frame is as it was before: [ErrFrameFull] when m belongs in another frame,
-// [MessageTooLargeError] or [LimitError] when it fits in none, [InvalidError] when its time cannot be stored or the name of an attribute
-// is refused, [ErrNoFrame] before Reset.
+// Append appends a copy of m. On an error the frame is unchanged: [ErrFrameFull] if m belongs in another frame,
+// [MessageTooLargeError] or [LimitError] if it fits in none, [InvalidError] if its time cannot be stored or the name of an
+// attribute is refused, [ErrNoFrame] before Reset.
 func (b *Builder) Append(m *Message) error {
 	if m.Key == nil && len(m.Attributes) == 0 && m.Time.IsZero() {
 		return b.AppendPayload(m.Payload)
 	}
-	// First everything that can fail, then the bytes.
+	// All checks come before the first write.
 	var (
 		lead    = uint64(len(m.Payload)) << messageFlagBits
-		extra   int // bytes besides lead and payload
+		extra   int // bytes beside lead and payload
 		delta   uint64
 		micros  int64
 		section int
@@ -145,7 +145,8 @@ func (b *Builder) Append(m *Message) error {
 	return nil
 }
 
-// AppendPayload appends a message of a copy of p alone, without key, time or attributes. Errors are as of [Builder.Append].
+// AppendPayload appends a message with a copy of p as its payload, without key, time or attributes. It returns the errors of
+// [Builder.Append].
 func (b *Builder) AppendPayload(p []byte) error {
 	if len(p) > b.maxMessage || !b.checkFits(len(p)) {
 		return b.refuseMessage(len(p), len(p))
@@ -159,13 +160,13 @@ func (b *Builder) AppendPayload(p []byte) error {
 	return nil
 }
 
-// checkFits reports whether the frame has room for a message of n bytes and its
-// lead, counted at its longest: a frame may end a few bytes early.
+// checkFits reports whether the frame has room for a message of n bytes and its lead, counted with its largest length: a frame
+// may end a few bytes early.
 func (b *Builder) checkFits(n int) bool {
 	return len(b.buf)+maxLead+n <= b.end && b.count < MaxMessagesPerFrame
 }
 
-// refuseMessage says why a message of size bytes that takes n bytes of body beside its lead was not taken.
+// refuseMessage returns the error for a message of size bytes that takes n bytes of body beside its lead.
 func (b *Builder) refuseMessage(size, n int) error {
 	if b.buf == nil {
 		return ErrNoFrame
@@ -183,7 +184,7 @@ func (b *Builder) tooLarge(size int) error {
 	return &MessageTooLargeError{Size: size, Limit: min(b.maxMessage, MaxFrameLen-HeaderLen-len(b.env.Category)-maxLead)}
 }
 
-// sectionLen is the length in bytes of the section of attrs, without its own length in front.
+// sectionLen returns the length in bytes of the section of attrs, without the length in front of it.
 func sectionLen(attrs []Attribute) (int, error) {
 	if len(attrs) > MaxAttributes {
 		return 0, &LimitError{What: "attributes", Value: len(attrs), Limit: MaxAttributes}
@@ -200,10 +201,10 @@ func sectionLen(attrs []Attribute) (int, error) {
 	return n, nil
 }
 
-// Count is the number of messages in the frame, begun or finished last.
+// Count returns the number of messages in the current frame, or in the last finished one.
 func (b *Builder) Count() int { return b.count }
 
-// Len is the length in bytes of the frame so far, header and name included, or of the frame finished last.
+// Len returns the length in bytes of the current frame, header and name included, or of the last finished one.
 func (b *Builder) Len() int {
 	if b.buf == nil {
 		return b.length
@@ -211,16 +212,16 @@ func (b *Builder) Len() int {
 	return len(b.buf) - b.start
 }
 
-// SetSequence makes the frame sequenced, or changes its sequence: producers number messages when they seal a frame, not when they begin
-// it. It counts for the frame begun, and must come before Finish.
+// SetSequence makes the frame sequenced, or changes its sequence: producers number messages when they seal a frame, not when they
+// begin it. It affects the current frame, and must be called before Finish.
 func (b *Builder) SetSequence(producer uint64, epoch uint32, first uint64) {
 	b.env.Sequenced = true
 	b.env.Producer, b.env.Epoch, b.env.FirstSequence = producer, epoch, first
 }
 
-// Finish completes the frame and returns the buffer with it, which is the caller's again. On an error the buffer is returned without the
-// frame: [ErrEmptyFrame] when it has no message, [InvalidError] when sequence numbers would wrap, [ErrNoFrame] (and a nil buffer) before
-// Reset.
+// Finish completes the frame and returns the buffer with it; the buffer belongs to the caller again. On an error it returns the
+// buffer without the frame: [ErrEmptyFrame] if the frame has no message, [InvalidError] if sequence numbers would wrap,
+// [ErrNoFrame] (and a nil buffer) before Reset.
 func (b *Builder) Finish() ([]byte, error) {
 	if b.buf == nil {
 		return nil, ErrNoFrame
@@ -239,8 +240,8 @@ func (b *Builder) Finish() ([]byte, error) {
 	return buf, nil
 }
 
-// AppendArrowFrame appends to dst a frame whose body is a copy of body, an Arrow IPC stream that holds one record batch of that many
-// rows. The stream is not looked into. On an error ([InvalidError], [LimitError], [ErrEmptyFrame]) dst is returned as it was.
+// AppendArrowFrame appends to dst a frame with a copy of body, an Arrow IPC stream of one record batch of rows rows. It does not
+// parse the stream. On an error ([InvalidError], [LimitError], [ErrEmptyFrame]) it returns dst unchanged.
 func AppendArrowFrame(dst []byte, env Envelope, rows int, body []byte) ([]byte, error) {
 	if err := env.validateFields(); err != nil {
 		return dst, err

@@ -2,8 +2,8 @@ package record
 
 import "fmt"
 
-// Decoder yields the messages of a frame. The zero Decoder is ready for Reset; it is used over and over, by one goroutine at a time, and
-// allocates nothing unless it fails.
+// Decoder yields the messages of a frame. The zero Decoder is ready for Reset. A Decoder is reusable, for one goroutine at a
+// time, and allocates only if it fails.
 //
 //	h, err := d.Reset(frame)
 //	if err != nil {
@@ -20,13 +20,13 @@ type Decoder struct {
 	left     int
 	count    int
 	base     int64
-	previous int64 // event time that the next delta counts from
+	previous int64 // event time that the next delta is relative to
 	err      error
 }
 
-// Reset checks the whole frame at the start of b, both checksums, and begins with its first message. b may hold more after the frame. The
-// errors are those of [Check], and [ErrEncoding], with the header, when the body is not in [EncodingMessages]; [Decoder.Next] then yields
-// nothing.
+// Reset checks the whole frame at the start of b, including both checksums, and moves to its first message. b may hold more after
+// the frame. The errors are those of [Check], and [ErrEncoding], with the header, if the body is not in [EncodingMessages];
+// [Decoder.Next] then yields nothing.
 //
 // The frame's bytes must not change while the Decoder or a [Record] of it is in use.
 func (d *Decoder) Reset(b []byte) (Header, error) {
@@ -48,9 +48,9 @@ func (d *Decoder) Reset(b []byte) (Header, error) {
 }
 
 // Next decodes the next message into r and reports whether there was one. False means the end of the frame or an error: see
-// [Decoder.Err]. r is then left as it was.
+// [Decoder.Err]. r is then unchanged.
 //
-// A message is handed out only when all of it is well-formed, and the last only when nothing follows it.
+// A message is returned only if all of it is well-formed, and the last one only if nothing follows it.
 func (d *Decoder) Next(r *Record) bool {
 	if d.left == 0 {
 		return false
@@ -114,10 +114,10 @@ func (d *Decoder) Next(r *Record) bool {
 	return true
 }
 
-// Err is why Next ended: nil at the end of the frame, else what Reset returned or a [CorruptError] that names the message.
+// Err returns why Next ended: nil at the end of the frame, else the error of Reset or a [CorruptError] that names the message.
 func (d *Decoder) Err() error { return d.err }
 
-// What is wrong with a part of a message.
+// Defects of a part of a message.
 const (
 	badVarint = "varint does not end within the body or is over 64 bits"
 	overrun   = "does not end within the body"

@@ -17,24 +17,24 @@ var (
 	ErrTooLarge = errors.New("record: too large")
 	// ErrInvalid matches every [InvalidError].
 	ErrInvalid = errors.New("record: invalid argument")
-	// ErrFrameFull says that a message is within its limits but that this frame cannot take it. Finish the frame and append to another.
+	// ErrFrameFull means that a message is within its limits but does not fit this frame. Finish the frame and append to another.
 	ErrFrameFull = errors.New("record: frame is full")
-	// ErrEmptyFrame says that a frame was finished without a message.
+	// ErrEmptyFrame means that a frame was finished without a message.
 	ErrEmptyFrame = errors.New("record: frame without a message")
-	// ErrNoFrame says that a Builder was used outside Reset and Finish.
+	// ErrNoFrame means that a Builder was used outside Reset and Finish.
 	ErrNoFrame = errors.New("record: no frame begun")
-	// ErrEncoding says that a frame's body is not in the encoding that the call decodes: an Arrow body given to a [Decoder].
+	// ErrEncoding means that a frame's body is not in the encoding that the call decodes: an Arrow body given to a [Decoder].
 	ErrEncoding = errors.New("record: frame has another encoding")
 )
 
 // CorruptError is damage, or bytes that no writer of the format produces. It matches [ErrCorrupt].
 type CorruptError struct {
-	// What is the part that is wrong, for example "header checksum" or "message 3: key length". Messages count from 0.
+	// What names the damaged part, for example "header checksum" or "message 3: key length". Messages count from 0.
 	What string
-	// Reason is what is wrong with it. It may be empty.
+	// Reason describes the damage. It may be empty.
 	Reason string
-	// Offset is where that part begins, in bytes from the start of the frame,
-	// or, when the error comes from [Split], from the start of its buffer.
+	// Offset is the offset of the part in bytes from the start of the frame, or, in errors of [Split], from the start of its
+	// buffer.
 	Offset int64
 }
 
@@ -53,11 +53,11 @@ func (e *CorruptError) Is(target error) bool { return target == ErrCorrupt }
 type VersionError struct {
 	Version   uint8 // of the frame
 	Supported uint8 // the newest that this build reads
-	// Offset is where the frame begins, in bytes from the start of the buffer.
+	// Offset is the offset of the frame in bytes from the start of the buffer.
 	Offset int64
 }
 
-// Error says which version was met and what to do.
+// Error names the version and a remedy.
 func (e *VersionError) Error() string {
 	return fmt.Sprintf("record: frame version %d at byte %d is newer than version %d, the newest that this build reads: upgrade the reader",
 		e.Version, e.Offset, e.Supported)
@@ -66,17 +66,17 @@ func (e *VersionError) Error() string {
 // Is reports whether target is [ErrVersion].
 func (e *VersionError) Is(target error) bool { return target == ErrVersion }
 
-// TruncatedError is a buffer that ends before the frame does. It matches [ErrTruncated] and [io.ErrUnexpectedEOF]. Whether it is damage
-// is for the caller to say: a stream may merely not have read far enough.
+// TruncatedError is a buffer that ends before the frame does. It matches [ErrTruncated] and [io.ErrUnexpectedEOF]. The caller
+// decides whether it is damage: a stream may not have been read far enough.
 type TruncatedError struct {
 	What string // the part that is cut: "header", "category name" or "body"
 	Need int    // bytes of the frame needed to read that part
 	Have int    // bytes at hand
-	// Offset is where the frame begins, in bytes from the start of the buffer.
+	// Offset is the offset of the frame in bytes from the start of the buffer.
 	Offset int64
 }
 
-// Error says what is cut, and by how much.
+// Error names the truncated part and the missing bytes.
 func (e *TruncatedError) Error() string {
 	return fmt.Sprintf("record: truncated frame at byte %d: %s needs %d bytes, have %d", e.Offset, e.What, e.Need, e.Have)
 }
@@ -92,7 +92,7 @@ type MessageTooLargeError struct {
 	Limit int // bytes allowed
 }
 
-// Error says how large the message is and how large it may be.
+// Error gives the size of the message and the limit.
 func (e *MessageTooLargeError) Error() string {
 	return fmt.Sprintf("record: message of %d bytes is over the limit of %d bytes", e.Size, e.Limit)
 }
@@ -107,7 +107,7 @@ type LimitError struct {
 	Limit int
 }
 
-// Error says what is over which limit.
+// Error names the part and the limit.
 func (e *LimitError) Error() string {
 	return fmt.Sprintf("record: %d %s, the limit is %d", e.Value, e.What, e.Limit)
 }
@@ -122,7 +122,7 @@ type InvalidError struct {
 	Reason string
 }
 
-// Error says which value of what is refused, and why. It is passed on to who gave the value, who has not heard of this package.
+// Error names the argument, its value, and the reason. Users who do not know this package see it.
 func (e *InvalidError) Error() string {
 	return fmt.Sprintf("invalid %s %q: %s", e.What, e.Value, e.Reason)
 }

@@ -7,13 +7,13 @@ import (
 	"math"
 )
 
-// Limits of the format. A reader refuses what is over them; a writer never writes it.
+// Limits of the format. A reader refuses larger values; a writer never writes them.
 const (
 	// HeaderLen is the length of the fixed header in bytes. The category name follows it.
 	HeaderLen = 64
 	// MaxFrameLen bounds a frame in bytes: header, name and body.
 	MaxFrameLen = 64 << 20
-	// DefaultMaxMessageSize bounds [Message.Size] in bytes where nothing else is configured.
+	// DefaultMaxMessageSize is the default bound of [Message.Size] in bytes.
 	DefaultMaxMessageSize = 16 << 20
 	// MaxMessagesPerFrame bounds the messages, or rows, of one frame.
 	MaxMessagesPerFrame = 1 << 20
@@ -30,7 +30,7 @@ const (
 // Version is the version of the format that this build writes, and the newest that it reads.
 const Version = 1
 
-// Encoding says how a frame's body is laid out. The numbers are persisted and never reused.
+// Encoding is the layout of a frame's body. The numbers are persisted and never reused.
 type Encoding uint8
 
 const (
@@ -40,7 +40,7 @@ const (
 	EncodingArrow Encoding = 2
 )
 
-// String is the name of the encoding in lower case.
+// String returns the name of the encoding in lower case.
 func (e Encoding) String() string {
 	switch e {
 	case EncodingMessages:
@@ -110,13 +110,13 @@ const (
 	offHeaderCRC     = 60
 )
 
-// Envelope is what travels in the header beside the messages.
+// Envelope is the content of the header that a writer chooses.
 type Envelope struct {
-	// Category is checked by [ValidateCategory].
+	// Category is the name of the category, valid by [ValidateCategory].
 	Category string
 	// Shard is the logical shard, at most [MaxLogicalShard].
 	Shard uint32
-	// Atomic asks for contiguous storage and delivery, or none.
+	// Atomic requests contiguous storage and delivery, or none at all.
 	Atomic bool
 
 	// Producer, Epoch and FirstSequence count only when Sequenced is set and are written as 0 otherwise. FirstSequence is the sequence
@@ -126,9 +126,9 @@ type Envelope struct {
 	FirstSequence uint64
 	Sequenced     bool
 
-	// BaseTime is the event time, in Unix microseconds, of messages that carry none of their own.
+	// BaseTime is the event time, in Unix microseconds, of messages without a time of their own.
 	BaseTime int64
-	// SampleRate N says that one message in N was kept; 0 and 1 mean all.
+	// SampleRate N means that one message in N was kept; 0 and 1 mean all.
 	SampleRate uint32
 }
 
@@ -165,13 +165,13 @@ type Header struct {
 	FirstSequence uint64
 	// SampleRate is as stored: 0 and 1 both mean that all messages were kept.
 	SampleRate uint32
-	// BodyCRC is the stored checksum of the body. [ParseHeader] does not compare it with the body; [Check] does.
+	// BodyCRC is the stored checksum of the body. [ParseHeader] does not verify it; [Check] does.
 	BodyCRC uint32
-	// HeaderCRC is the stored checksum of header and name, compared with them.
+	// HeaderCRC is the stored checksum of header and name, verified by [ParseHeader].
 	HeaderCRC uint32
 }
 
-// CategoryName is a copy of the category's name.
+// CategoryName returns a copy of the category's name.
 func (h *Header) CategoryName() string { return string(h.Category) }
 
 // Atomic reports whether [FlagAtomic] is set.
@@ -180,16 +180,16 @@ func (h *Header) Atomic() bool { return h.Flags&FlagAtomic != 0 }
 // Sequenced reports whether [FlagSequenced] is set.
 func (h *Header) Sequenced() bool { return h.Flags&FlagSequenced != 0 }
 
-// NextSequence is the sequence number that follows the frame's last message. It means nothing unless [Header.Sequenced].
+// NextSequence returns the sequence number that follows the frame's last message. It has no meaning unless [Header.Sequenced].
 func (h *Header) NextSequence() uint64 { return h.FirstSequence + uint64(h.Count) }
 
-// BodyOffset is where the body begins, in bytes from the start of the frame.
+// BodyOffset returns the offset of the body in bytes from the start of the frame.
 func (h *Header) BodyOffset() int { return HeaderLen + len(h.Category) }
 
-// BodyLen is the length of the body in bytes.
+// BodyLen returns the length of the body in bytes.
 func (h *Header) BodyLen() int { return h.Len - h.BodyOffset() }
 
-// Envelope is the header as a writer gave it. It copies the category's name.
+// Envelope returns the header as a writer gave it. It copies the category's name.
 func (h *Header) Envelope() Envelope {
 	return Envelope{
 		Category:      h.CategoryName(),
@@ -204,16 +204,17 @@ func (h *Header) Envelope() Envelope {
 	}
 }
 
-// ParseHeader checks and decodes the header and the category name at the start of b. It does not read the body: b need not hold it. It
-// allocates nothing unless it fails.
+// ParseHeader checks and decodes the header and the category name at the start of b. It does not read the body, which need not be
+// in b. It allocates only if it fails.
 //
-// The errors are [CorruptError], [VersionError] and [TruncatedError]; a prefix of a good frame is always the last.
+// The errors are [CorruptError], [VersionError] and [TruncatedError]. For a prefix of a valid frame, the error is always a
+// TruncatedError.
 func ParseHeader(b []byte) (Header, error) {
-	// The magic is compared as far as it is there, so that something else than a frame is never taken for the beginning of one.
+	// As many bytes of the magic as b has are compared, so that other data is never taken for the beginning of a frame.
 	if n := min(len(b), len(magic)); string(b[:n]) != magic[:n] {
 		return Header{}, corruptFrame("magic", offMagic, "found %q, want %q", b[:n], magic)
 	}
-	// Of another version nothing but the place of the version byte is known, so this comes before length and checksum.
+	// In another version only the offset of the version byte is known, so this check comes before length and checksum.
 	if len(b) > offVersion {
 		switch v := b[offVersion]; {
 		case v == 0:
@@ -237,7 +238,7 @@ func ParseHeader(b []byte) (Header, error) {
 	return decodeHeader(fixed, name, stored)
 }
 
-// decodeHeader decodes a header whose checksum is right. What it refuses was written that way, by a faulty or hostile writer.
+// decodeHeader decodes a header with a valid checksum. Whatever it refuses was written that way, by a faulty or hostile writer.
 func decodeHeader(fixed, name []byte, crc uint32) (Header, error) {
 	var (
 		length = binary.LittleEndian.Uint32(fixed[offLen:])
@@ -269,7 +270,7 @@ func decodeHeader(fixed, name []byte, crc uint32) (Header, error) {
 		return Header{}, corruptFrame("frame length", offLen, "%d leaves no body after %d bytes of header and name", length, bodyOffset)
 	case count == 0 || count > MaxMessagesPerFrame:
 		return Header{}, corruptFrame("message count", offCount, "%d is not in 1..%d", count, MaxMessagesPerFrame)
-	// A message takes at least one byte. A row of Arrow may take none: a column of nulls has no buffers.
+	// A message takes at least one byte. An Arrow row may take none: a column of nulls has no buffers.
 	case h.Encoding == EncodingMessages && count > length-bodyOffset:
 		return Header{}, corruptFrame("message count", offCount, "%d messages do not fit a body of %d bytes", count, length-bodyOffset)
 	case h.Shard > MaxLogicalShard:
@@ -292,10 +293,10 @@ func corruptFrame(what string, offset int, format string, args ...any) *CorruptE
 	return &CorruptError{What: what, Offset: int64(offset), Reason: fmt.Sprintf(format, args...)}
 }
 
-// Check is [ParseHeader], and then that the whole frame is there and that its body has the checksum that the header states: what every
-// hop does with a frame that it takes over. b may hold more after the frame.
+// Check is [ParseHeader], and also checks that the whole frame is in b and that its body matches the header's checksum. Every hop
+// runs it on each frame that it takes over. b may hold more after the frame.
 //
-// Check does not decode messages. A body that was encoded wrongly and then summed passes it, and is refused by the [Decoder].
+// Check does not decode messages. A body that was encoded wrongly and then checksummed passes, and is refused by the [Decoder].
 func Check(b []byte) (Header, error) {
 	h, err := CheckHeader(b)
 	if err != nil {
@@ -307,7 +308,7 @@ func Check(b []byte) (Header, error) {
 	return h, nil
 }
 
-// CheckHeader is [Check] without the body's checksum: for a hop within the process that has checked the frame already.
+// CheckHeader is [Check] without the body's checksum, for a hop within a process that has already checked the frame.
 func CheckHeader(b []byte) (Header, error) {
 	h, err := ParseHeader(b)
 	if err != nil {
@@ -322,17 +323,17 @@ func CheckHeader(b []byte) (Header, error) {
 // Frame is one frame in a buffer that holds several.
 type Frame struct {
 	Header
-	// Bytes is the whole frame. It points into the buffer.
+	// Bytes is the whole frame. It aliases the buffer.
 	Bytes []byte
-	// Offset is where the frame begins in the buffer, in bytes.
+	// Offset is the offset of the frame in the buffer, in bytes.
 	Offset int
 }
 
-// Body is the frame's body. It points into the buffer.
+// Body returns the frame's body. It aliases the buffer.
 func (f Frame) Body() []byte { return f.Bytes[f.BodyOffset():] }
 
-// Split yields the frames that stand one after the other in b. Headers are checked, and that each frame is there in whole; bodies are not
-// (see [Check]). An error ends the sequence; the Frame beside it holds nothing but the Offset at which no good frame begins, and the
+// Split yields the consecutive frames in b. It checks headers, and that each frame is complete; it does not check bodies (see
+// [Check]). An error ends the sequence. The Frame yielded with it has only the Offset at which no valid frame begins, and the
 // error's own offset counts from the start of b. An empty b yields nothing.
 func Split(b []byte) iter.Seq2[Frame, error] {
 	return func(yield func(Frame, error) bool) {
@@ -351,8 +352,8 @@ func Split(b []byte) iter.Seq2[Frame, error] {
 	}
 }
 
-// SetSampleRate changes the sample rate of the frame at the start of b, in place, and the header checksum with it; the body and its
-// checksum stay. The header is checked first, so that damage is not signed over. b need not hold the body.
+// SetSampleRate changes the sample rate of the frame at the start of b, in place, together with the header checksum; the body and
+// its checksum stay. The header is checked first, so that damage does not get a valid checksum. b need not hold the body.
 func SetSampleRate(b []byte, rate uint32) error {
 	h, err := ParseHeader(b)
 	if err != nil {
@@ -363,7 +364,7 @@ func SetSampleRate(b []byte, rate uint32) error {
 	return nil
 }
 
-// frameHeader is what a writer knows when a frame is complete.
+// frameHeader is the content of a header when the frame is complete.
 type frameHeader struct {
 	encoding Encoding
 	count    int
@@ -371,8 +372,8 @@ type frameHeader struct {
 	bodyCRC  uint32
 }
 
-// writeHeader writes the header in front of a complete frame: HeaderLen bytes of any
-// content, the name, the body. The frame is within MaxFrameLen and env valid.
+// writeHeader writes the header in front of a complete frame: HeaderLen bytes of any content, the name, the body. The frame must
+// be within MaxFrameLen and env valid.
 func (w frameHeader) writeHeader(frame []byte) {
 	var (
 		nameEnd = HeaderLen + len(w.env.Category)
@@ -402,7 +403,7 @@ func (w frameHeader) writeHeader(frame []byte) {
 	binary.LittleEndian.PutUint32(frame[offHeaderCRC:], headerCRC(frame[:HeaderLen], frame[HeaderLen:nameEnd]))
 }
 
-// checkSequence refuses a first sequence after which count messages wrap.
+// checkSequence refuses a first sequence if count messages from it wrap.
 func checkSequence(env *Envelope, count int) error {
 	if env.Sequenced && env.FirstSequence > math.MaxUint64-uint64(count) {
 		return &InvalidError{

@@ -9,21 +9,21 @@ import (
 // writer slot (16 bits), from the high bits down, so ids sort by category, then logical shard.
 type ShardID uint64
 
-// MakeShardID puts a ShardID together.
+// MakeShardID returns the ShardID of its parts.
 func MakeShardID(category uint32, logical, writer uint16) ShardID {
 	return ShardID(category)<<32 | ShardID(logical)<<16 | ShardID(writer)
 }
 
-// Category is the id of the category.
+// Category returns the id of the category.
 func (s ShardID) Category() uint32 { return uint32(s >> 32) }
 
-// Logical is the logical shard within the category.
+// Logical returns the logical shard within the category.
 func (s ShardID) Logical() uint16 { return uint16(s >> 16) }
 
-// Writer is the writer slot within the logical shard.
+// Writer returns the writer slot within the logical shard.
 func (s ShardID) Writer() uint16 { return uint16(s) }
 
-// String is "category/logical/writer" in decimal, for example "7/0/1".
+// String returns "category/logical/writer" in decimal, for example "7/0/1".
 func (s ShardID) String() string {
 	b := make([]byte, 0, 22) // 10 + 1 + 5 + 1 + 5
 	b = strconv.AppendUint(b, uint64(s.Category()), 10)
@@ -34,8 +34,8 @@ func (s ShardID) String() string {
 	return string(b)
 }
 
-// ParseShardID reads what [ShardID.String] writes, and only that: one text for
-// one id, so that the text may serve as a key. The error is an [InvalidError].
+// ParseShardID parses exactly the output of [ShardID.String]: an id has one text, which can serve as a key. The error is an
+// [InvalidError].
 func ParseShardID(text string) (ShardID, error) {
 	refuse := func(reason string) (ShardID, error) {
 		return 0, &InvalidError{What: "shard id", Value: shortened(text), Reason: reason}

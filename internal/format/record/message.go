@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// Message is what a producer hands in. A [Builder] copies it: the slices belong to the caller again when Append returns.
+// Message is a message to append. A [Builder] copies it: the slices belong to the caller again when Append returns.
 type Message struct {
 	Payload []byte
-	// Key is absent when nil; an empty key that is not nil is present.
+	// Key is optional: nil means absent, an empty non-nil key is present.
 	Key []byte
-	// Time is the event time, kept to the microsecond below. The zero Time means none: readers then see the frame's base time.
+	// Time is the event time, truncated to the microsecond. The zero Time means none: readers then get the frame's base time.
 	Time time.Time
 	// Attributes are kept in order. Names may repeat.
 	Attributes []Attribute
@@ -24,7 +24,7 @@ type Attribute struct {
 	Value []byte
 }
 
-// Size is the size of the message in bytes that limits and quotas count: payload, key, and the names and values of the attributes.
+// Size returns the size of the message in bytes for limits and quotas: payload, key, and the names and values of the attributes.
 func (m *Message) Size() int {
 	n := len(m.Payload) + len(m.Key)
 	for i := range m.Attributes {
@@ -33,7 +33,7 @@ func (m *Message) Size() int {
 	return n
 }
 
-// What a message carries beside its payload: the low bits of its first varint. The bits are persisted.
+// Flags of a message's optional parts: the low bits of its first varint. The bits are persisted.
 const (
 	hasKey        = 1
 	hasTime       = 2
@@ -57,7 +57,7 @@ type Record struct {
 	Index int
 }
 
-// Size is [Message.Size] of the message that the record was.
+// Size returns [Message.Size] of the decoded message.
 func (r *Record) Size() int {
 	n := len(r.Payload) + len(r.Key)
 	for name, value := range r.Attributes.All() {
@@ -66,11 +66,11 @@ func (r *Record) Size() int {
 	return n
 }
 
-// Attributes is the attribute section of a message as it stands in a frame. A [Decoder] hands out only well-formed sections; of any other
-// bytes the methods see the attributes up to the damage. The nil section is empty.
+// Attributes is the encoded attribute section of a message in a frame. A [Decoder] returns only well-formed sections; in other
+// bytes the methods find the attributes in front of the damage. The nil section is empty.
 type Attributes []byte
 
-// All yields names and values in the order in which they were given. They point into the frame.
+// All yields names and values in their order in the message. They point into the frame.
 func (a Attributes) All() iter.Seq2[[]byte, []byte] {
 	return func(yield func(name, value []byte) bool) {
 		left, pos := a.readCount()
@@ -86,7 +86,7 @@ func (a Attributes) All() iter.Seq2[[]byte, []byte] {
 	}
 }
 
-// Get returns the value of the first attribute of that name. It allocates nothing; it looks at the attributes one by one.
+// Get returns the value of the first attribute with that name. It does not allocate; it scans the attributes.
 func (a Attributes) Get(name string) ([]byte, bool) {
 	left, pos := a.readCount()
 	for ; left > 0; left-- {
@@ -101,23 +101,23 @@ func (a Attributes) Get(name string) ([]byte, bool) {
 	return nil, false
 }
 
-// Len is the number of attributes that the section announces.
+// Len returns the number of attributes that the section announces.
 func (a Attributes) Len() int {
 	n, _ := a.readCount()
 	return n
 }
 
-// readCount returns the announced number of attributes, 0 when it cannot be right, and where the first begins.
+// readCount returns the announced number of attributes, or 0 if it is impossible, and the offset of the first.
 func (a Attributes) readCount() (count, pos int) {
 	n, pos := readUvarint(a, 0)
-	// An attribute takes two bytes at least: the lengths of name and value.
+	// An attribute takes at least two bytes: the lengths of name and value.
 	if pos < 0 || n > MaxAttributes || n > uint64(len(a)-pos)/2 {
 		return 0, -1
 	}
 	return int(n), pos
 }
 
-// readNext returns the attribute at pos, and where the one after it begins or -1.
+// readNext returns the attribute at pos, and the offset of the next one or -1.
 func (a Attributes) readNext(pos int) (name, value []byte, end int) {
 	if name, pos = readSized(a, pos); pos < 0 {
 		return nil, nil, -1
@@ -128,7 +128,7 @@ func (a Attributes) readNext(pos int) (name, value []byte, end int) {
 	return name, value, pos
 }
 
-// invalidReason returns what is wrong with a section, or "".
+// invalidReason returns the defect of a section, or "".
 func (a Attributes) invalidReason() string {
 	left, pos := a.readCount()
 	if pos < 0 {
@@ -145,8 +145,8 @@ func (a Attributes) invalidReason() string {
 	return ""
 }
 
-// readUvarint decodes at pos, and returns where the varint ends, or -1 when it does not end within b or is over 64 bits. One byte, the
-// common case, is decoded where it is called.
+// readUvarint decodes the varint at pos and returns its end, or -1 if it does not end within b or exceeds 64 bits. The common
+// case of one byte is inlined at the call.
 func readUvarint(b []byte, pos int) (uint64, int) {
 	if pos < len(b) && b[pos] < 0x80 {
 		return uint64(b[pos]), pos + 1
@@ -162,7 +162,7 @@ func uvarintLong(b []byte, pos int) (uint64, int) {
 	return v, pos + n
 }
 
-// readSized decodes a length and that many bytes at pos, and returns where they end, or -1.
+// readSized decodes a length and that many bytes at pos, and returns their end, or -1.
 func readSized(b []byte, pos int) ([]byte, int) {
 	n, pos := readUvarint(b, pos)
 	if pos < 0 || n > uint64(len(b)-pos) {
@@ -172,7 +172,7 @@ func readSized(b []byte, pos int) ([]byte, int) {
 	return b[pos:end:end], end
 }
 
-// uvarintLen is the number of bytes that [binary.AppendUvarint] appends.
+// uvarintLen returns the number of bytes that [binary.AppendUvarint] appends.
 func uvarintLen(v uint64) int {
 	n := 1
 	for ; v >= 0x80; v >>= 7 {
@@ -181,11 +181,12 @@ func uvarintLen(v uint64) int {
 	return n
 }
 
-// zigzag maps small deltas of either sign to small numbers. Deltas wrap at 64 bits, in both directions, so every pair of times has one.
+// zigzag maps small deltas of either sign to small numbers. Deltas wrap at 64 bits, when encoding and decoding, so every pair of
+// times has one.
 func zigzag(d int64) uint64   { return uint64(d)<<1 ^ uint64(d>>63) }
 func unzigzag(u uint64) int64 { return int64(u>>1) ^ -int64(u&1) }
 
-// unixMicro is [time.Time.UnixMicro], and whether the time is within its range (years -290307 to 294246).
+// unixMicro returns [time.Time.UnixMicro], and whether the time is within its range (years -290307 to 294246).
 func unixMicro(t time.Time) (int64, bool) {
 	const limit = math.MaxInt64 / 1_000_000
 	sec := t.Unix()

@@ -23,11 +23,12 @@ var nameClass = func() (t [256]uint8) {
 	return t
 }()
 
-// ValidateCategory reports whether name may name a category: a letter or digit of ASCII first, then letters, digits, '.', '_' and '-', at
-// most [MaxCategoryName] bytes. Such a name is safe as a file name and as a part of an object key. The error is an [InvalidError].
+// ValidateCategory reports whether name is a valid name of a category: an ASCII letter or digit, then letters, digits, '.', '_'
+// and '-', at most [MaxCategoryName] bytes. Such a name is safe as a file name and as a part of an object key. The error is an
+// [InvalidError].
 func ValidateCategory(name string) error { return ValidateName("category name", name) }
 
-// ValidateName is [ValidateCategory] for other names of the same form; what says of what, for the error: "group name".
+// ValidateName is [ValidateCategory] for other names of the same form; what names the kind in the error: "group name".
 func ValidateName(what, name string) error {
 	if reason := checkName(name); reason != "" {
 		return &InvalidError{What: what, Value: shortened(name), Reason: reason}
@@ -35,7 +36,7 @@ func ValidateName(what, name string) error {
 	return nil
 }
 
-// checkName returns what is wrong with a category name, or "".
+// checkName returns the violation of a category name, or "".
 func checkName[T string | []byte](name T) string {
 	switch {
 	case len(name) == 0:
@@ -53,8 +54,8 @@ func checkName[T string | []byte](name T) string {
 	return ""
 }
 
-// ValidateAttributeName reports whether a Builder takes name as the name of an attribute: any text but the empty one. It must be UTF-8
-// because names are strings in protobuf and JSON. The error is an [InvalidError].
+// ValidateAttributeName reports whether a Builder accepts name as the name of an attribute: any non-empty UTF-8 text. It must be
+// UTF-8 because names are strings in protobuf and JSON. The error is an [InvalidError].
 func ValidateAttributeName(name string) error {
 	switch {
 	case name == "":

@@ -6,10 +6,10 @@ import (
 	"math"
 )
 
-// SetSequence makes the frame at the start of b sequenced, or changes its sequence, in place, and the header checksum with it; the body
-// and its checksum stay. A producer numbers a frame when it is first sent, and anew when it is certain that it was not stored under the
-// old numbers. The header is checked first, so that damage is not signed over; [InvalidError] says that the numbers would wrap. b need
-// not hold the body.
+// SetSequence makes the frame at the start of b sequenced, or changes its sequence, in place, together with the header checksum;
+// the body and its checksum stay. A producer numbers a frame when it is first sent, and again once it is certain that the frame
+// was not stored under the old numbers. The header is checked first, so that damage does not get a valid checksum. [InvalidError]
+// means that the numbers would wrap. b need not hold the body.
 func SetSequence(b []byte, producer uint64, epoch uint32, first uint64) error {
 	h, err := ParseHeader(b)
 	if err != nil {

@@ -11,23 +11,23 @@ import (
 	"scribe/internal/format/record"
 )
 
-// Change is a record of the log of positions. Positions of a category that do not fit one record are in several, which are appended
+// Change is a record of the log of positions. If the positions do not fit one record, they are in several, which are appended
 // together.
 type Change struct {
-	// Whole says that these are all positions, not those that changed.
+	// Whole says that the change has all positions, not only the changed ones.
 	Whole bool
-	// Part of Parts, from 0.
+	// Part is the index of this part among Parts, from 0.
 	Part, Parts uint32
-	// Next is the LSN of the sequenced log that the next record gets, Offset the number of the next message, Horizon that of the last
-	// record.
+	// Next is the LSN that the next record of the sequenced log gets, Offset the number of the next message, Horizon the horizon
+	// of the last record.
 	Next    record.LSN
 	Offset  uint64
 	Horizon int64
-	// At are the LSNs that are sequenced next, by source; sorted, each source at most once.
+	// At are the LSNs to be sequenced next, by source; sorted, each source at most once.
 	At []Position
 }
 
-// Position is how far a source was sequenced: LSN is the first one that was not.
+// Position is the position of a source: LSN is the first one that was not sequenced.
 type Position struct {
 	Shard record.ShardID
 	LSN   record.LSN
@@ -36,14 +36,14 @@ type Position struct {
 // Flags of a change.
 const flagWhole = 1
 
-// maxParts bounds the records of one state: positions are bounded by what a read stream takes, 100,000.
+// maxParts bounds the records of one state. Positions are bounded by the limit of a read stream, 100,000.
 const maxParts = 1000
 
-// maxPosition bounds a position's encoded form; maxHead what stands around them.
+// maxPosition bounds a position's encoded form; maxHead the fields around the positions.
 const (
 	maxPosition = 10 + 10
 	maxHead     = 2 + 5 + 5 + 10 + 10 + 10 + 5 + crcLen
-	// perPart is how many positions a part has at most.
+	// perPart is the largest number of positions in a part.
 	perPart = (MaxLen - maxHead) / maxPosition
 )
 
@@ -71,7 +71,8 @@ func AppendChange(dst []byte, c *Change) []byte {
 	return binary.LittleEndian.AppendUint32(dst, record.CRC(dst[start:]))
 }
 
-// DecodeChange reads what [AppendChange] wrote, all of b, a record of the log of a category. The errors match [ErrCorrupt] and [ErrVersion].
+// DecodeChange decodes all of b, the output of [AppendChange], as a record of the log of a category. The errors match
+// [ErrCorrupt] and [ErrVersion].
 func DecodeChange(category uint32, b []byte) (Change, error) {
 	body, err := openRecord(b)
 	if err != nil {
@@ -121,27 +122,27 @@ func readPositions(r *field.Reader, category uint32, n int) []Position {
 	return out
 }
 
-// State is how far a category was sequenced.
+// State is the state of a category's sequencing.
 type State struct {
-	// Next is the LSN of the sequenced log that the next record gets.
+	// Next is the LSN that the next record of the sequenced log gets.
 	Next record.LSN
 	// Offset is the number of the next message.
 	Offset uint64
-	// Horizon is that of the last record.
+	// Horizon is the horizon of the last record.
 	Horizon int64
-	// At are the LSNs that are sequenced next, by source. A source that is not there is sequenced from its first LSN.
+	// At are the LSNs to be sequenced next, by source. A missing source is sequenced from its first LSN.
 	At map[record.ShardID]record.LSN
 }
 
-// NewState is that of a category of which nothing was sequenced.
+// NewState returns the state of a category of which nothing was sequenced.
 func NewState() *State { return &State{Next: record.FirstLSN, At: map[record.ShardID]record.LSN{}} }
 
-// Position is the LSN of a source that is sequenced next.
+// Position returns the LSN of a source to be sequenced next.
 func (s *State) Position(source record.ShardID) record.LSN {
 	return max(s.At[source], record.FirstLSN)
 }
 
-// Whole returns the records that say all of s.
+// Whole returns the records with all of s.
 func (s *State) Whole() [][]byte {
 	all := slices.SortedFunc(func(yield func(Position) bool) {
 		for shard, lsn := range s.At {
@@ -153,7 +154,7 @@ func (s *State) Whole() [][]byte {
 	return s.encodeState(true, all)
 }
 
-// Changed returns the records that say what of s changed, at these sources.
+// Changed returns the records with the changed positions of s, those of the given sources.
 func (s *State) Changed(sources map[record.ShardID]struct{}) [][]byte {
 	at := make([]Position, 0, len(sources))
 	for shard := range maps.Keys(sources) {
@@ -178,11 +179,11 @@ func (s *State) encodeState(whole bool, at []Position) [][]byte {
 	return out
 }
 
-// Reader puts a State together from the records of the log of positions, given in order.
+// Reader builds a State from the records of the log of positions, given in order.
 type Reader struct {
 	category uint32
 	state    *State
-	// open is a set of records of which parts are missing; part is the next one.
+	// open is an incomplete set of records; part is the index of the next one.
 	open *State
 	part uint32
 }
@@ -190,7 +191,7 @@ type Reader struct {
 // NewReader returns a reader for a category's log.
 func NewReader(category uint32) *Reader { return &Reader{category: category} }
 
-// Add takes the next record. The first one must begin a whole state: the log is trimmed to such records and nowhere else.
+// Add adds the next record. The first record must begin a whole state: the log is trimmed only to such records.
 func (r *Reader) Add(b []byte) error {
 	c, err := DecodeChange(r.category, b)
 	if err != nil {
@@ -219,7 +220,7 @@ func (r *Reader) Add(b []byte) error {
 	return nil
 }
 
-// State returns what was read; nil when there was no whole state, or one of which parts are missing.
+// State returns the state read; nil if there was no whole state, or parts are missing.
 func (r *Reader) State() *State {
 	if r.part != 0 {
 		return nil

@@ -16,13 +16,13 @@ func corruptRecord(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrCorrupt, fmt.Sprintf(format, args...))
 }
 
-// VersionError is a record of a newer version. It matches [ErrVersion]. It is no damage: a newer build reads it.
+// VersionError is a record of a newer version. It matches [ErrVersion]. It is not damage: a newer build reads it.
 type VersionError struct {
 	Version   uint8 // of the record
 	Supported uint8 // the newest that this build reads
 }
 
-// Error says which version was met and what to do.
+// Error names the version and a remedy.
 func (e *VersionError) Error() string {
 	return fmt.Sprintf("sequenced: version %d is newer than version %d, the newest that this build reads: upgrade it", e.Version, e.Supported)
 }

@@ -13,21 +13,21 @@ import (
 // Version is the version that this build writes, and the newest that it reads, of both kinds of record.
 const Version = 1
 
-// MaxLen bounds an encoded record of either log in bytes: what the metadata engine takes.
+// MaxLen bounds an encoded record of either log in bytes: the limit of the metadata engine.
 const MaxLen = 64 << 10
 
-// Kind is what a record of the sequenced log is. The numbers are persisted and never reused.
+// Kind is the kind of a record of the sequenced log. The numbers are persisted and never reused.
 type Kind uint8
 
 // Kinds.
 const (
 	// KindPointer is a pointer of a source.
 	KindPointer Kind = 1
-	// KindGap is a range of a source that could not be had.
+	// KindGap is an unreadable range of a source.
 	KindGap Kind = 2
 )
 
-// Cause is why there is a gap. The numbers are persisted and never reused.
+// Cause is the cause of a gap. The numbers are persisted and never reused.
 type Cause uint8
 
 // Causes.
@@ -41,8 +41,8 @@ const (
 // Record is a record of the sequenced log.
 type Record struct {
 	Kind Kind
-	// Source is the shard that was read, LSN the position of the pointer in it, or the first one of the gap. The category is not stored: it is
-	// that of the log.
+	// Source is the shard that was read, LSN the position of the pointer in it, or the first LSN of the gap. The category is not
+	// stored: it is the log's.
 	Source record.ShardID
 	LSN    record.LSN
 	// Offset is the number of the payload's first message, or of the message after the gap.
@@ -52,15 +52,15 @@ type Record struct {
 
 	// Time is the pointer's persisted time in its source; Unix microseconds.
 	Time int64
-	// Pointer is it in encoded form, without sequences, which were for the engine to check. After [Decode] it points into the record.
+	// Pointer is the encoded pointer, without sequences, which only the engine checks. After [Decode] it aliases the record.
 	Pointer []byte
 
-	// To is the LSN after the gap.
+	// To is the first LSN after the gap.
 	To    record.LSN
 	Cause Cause
 }
 
-// Next is the LSN of the source that is to be sequenced after the record.
+// Next returns the LSN of the source that is to be sequenced after the record.
 func (r *Record) Next() record.LSN {
 	if r.Kind == KindGap {
 		return r.To
@@ -75,13 +75,13 @@ const (
 	minLen     = 2 + crcLen
 )
 
-// maxFields bounds what a record of a pointer takes beside the pointer: version and kind, source, LSN, offset, horizon, time, checksum.
+// maxFields bounds the length of a record beside its pointer: version and kind, source, LSN, offset, horizon, time, checksum.
 const maxFields = 2 + 3 + 3 + 10 + 10 + 10 + 10 + crcLen
 
 // MaxPointer is the longest encoded pointer that fits a record.
 const MaxPointer = MaxLen - maxFields
 
-// Append appends the encoded form of r to dst. It does not check r: what is not within the rules, [Decode] does not read.
+// Append appends the encoded form of r to dst. It does not validate r: [Decode] refuses invalid records.
 func Append(dst []byte, r *Record) []byte {
 	start := len(dst)
 	dst = append(dst, Version, byte(r.Kind))
@@ -100,8 +100,8 @@ func Append(dst []byte, r *Record) []byte {
 	return binary.LittleEndian.AppendUint32(dst, record.CRC(dst[start:]))
 }
 
-// Decode reads what [Append] wrote, all of b, a record of the log of a category. The errors match [ErrCorrupt] and [ErrVersion]. It does not
-// look into the pointer.
+// Decode decodes all of b, the output of [Append], as a record of the log of a category. The errors match [ErrCorrupt] and
+// [ErrVersion]. It does not decode the pointer.
 func Decode(category uint32, b []byte) (Record, error) {
 	body, err := openRecord(b)
 	if err != nil {
@@ -146,8 +146,8 @@ func readSource(r *field.Reader, category uint32) record.ShardID {
 	return record.MakeShardID(category, logical, writer)
 }
 
-// openRecord checks what is the same in every version and in both logs: the length, the checksum at the end, the version at the beginning. It
-// returns everything in front of the checksum.
+// openRecord checks the parts that all versions and both logs share: the length, the checksum at the end, the version at the
+// beginning. It returns everything in front of the checksum.
 func openRecord(b []byte) ([]byte, error) {
 	if len(b) < minLen || len(b) > MaxLen {
 		return nil, corruptRecord("%d bytes, the limits are %d and %d", len(b), minLen, MaxLen)
@@ -165,8 +165,8 @@ func openRecord(b []byte) ([]byte, error) {
 	return body, nil
 }
 
-// Strip returns a pointer as it is kept in the sequenced log: in encoded form, without sequences. encoded is p's form; it is returned when
-// nothing has to be left out.
+// Strip returns the form of a pointer for the sequenced log: encoded, without sequences. encoded is p's encoded form; Strip
+// returns it if p has no sequences.
 func Strip(p *pointer.Pointer, encoded []byte) ([]byte, error) {
 	if len(p.Sequences) > 0 {
 		bare := *p

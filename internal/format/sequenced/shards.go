@@ -13,15 +13,15 @@ const (
 	slotPositions uint16 = 1
 )
 
-// Log is the shard of a category's sequenced log.
+// Log returns the shard of a category's sequenced log.
 func Log(category uint32) record.ShardID { return record.MakeShardID(category, Logical, slotLog) }
 
-// Positions is the shard of a category's log of positions.
+// Positions returns the shard of a category's log of positions.
 func Positions(category uint32) record.ShardID {
 	return record.MakeShardID(category, Logical, slotPositions)
 }
 
-// Reserved reports whether a shard is one of those that sequencers keep, not one that messages are written to.
+// Reserved reports whether a shard belongs to a sequencer, so that no messages are written to it.
 func Reserved(shard record.ShardID) bool { return shard.Logical() == Logical }
 
 // IsLog reports whether a shard is the sequenced log of its category.

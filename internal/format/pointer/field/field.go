@@ -1,8 +1,8 @@
-// Package field takes the fields of a persisted record apart: the decoders of pointers, checkpoints and blob footers are lists of
+// Package field decodes the fields of persisted records: the decoders of pointers, checkpoints and blob footers are sequences of
 // calls of one [Reader].
 //
-// Numbers are varints (as of encoding/binary) in their shortest form only, so that equal records are equal bytes, and every length
-// is compared with the bytes that are left before anything is allocated.
+// Numbers are varints (as of encoding/binary) in their shortest form only, so that equal records are equal bytes. Every length is
+// compared with the remaining bytes before anything is allocated.
 package field
 
 import (
@@ -12,18 +12,18 @@ import (
 	"math/bits"
 )
 
-// Reader takes fields from the front of a buffer. After the first error it yields zeros and keeps the error, so that callers check
-// once, and before they allocate by a count that they took.
+// Reader reads fields from the front of a buffer. After the first error it returns zeros and keeps the error. Callers check it
+// once, and in any case before they allocate by a count.
 type Reader struct {
 	b   []byte
 	pos int
 	err *Error
 }
 
-// Error is a field that is not what a writer writes.
+// Error is an invalid field.
 type Error struct {
 	What string // the field
-	// Offset is where it begins, in bytes from the start of the buffer.
+	// Offset is the offset of the field in bytes from the start of the buffer.
 	Offset int
 	Reason string
 }
@@ -34,30 +34,30 @@ func (e *Error) Error() string { return fmt.Sprintf("%s at byte %d: %s", e.What,
 // NewReader returns a Reader of b from pos on. It keeps b.
 func NewReader(b []byte, pos int) Reader { return Reader{b: b, pos: pos} }
 
-// Err is the first error, nil when there was none.
+// Err returns the first error, or nil.
 func (r *Reader) Err() *Error { return r.err }
 
-// Pos is where the next field begins, or the field of the first error.
+// Pos returns the offset of the next field, or of the field with the first error.
 func (r *Reader) Pos() int { return r.pos }
 
-// Left is the number of bytes that are left.
+// Left returns the number of remaining bytes.
 func (r *Reader) Left() int { return len(r.b) - r.pos }
 
-// Fail makes what, at the present offset, the first error, unless there is one.
+// Fail records an error of what at the current offset, unless there was one before.
 func (r *Reader) Fail(what, format string, args ...any) {
 	if r.err == nil {
 		r.err = &Error{What: what, Offset: r.pos, Reason: fmt.Sprintf(format, args...)}
 	}
 }
 
-// End fails unless all bytes were taken.
+// End fails unless all bytes were read.
 func (r *Reader) End() {
 	if r.err == nil && r.pos != len(r.b) {
 		r.Fail("end", "%d bytes follow the last field", len(r.b)-r.pos)
 	}
 }
 
-// Uvarint takes a number up to limit.
+// Uvarint reads a number up to limit.
 func (r *Reader) Uvarint(what string, limit uint64) uint64 {
 	if r.err != nil {
 		return 0
@@ -78,16 +78,16 @@ func (r *Reader) Uvarint(what string, limit uint64) uint64 {
 	return v
 }
 
-// Uint32 takes a number of up to 32 bits.
+// Uint32 reads a number of up to 32 bits.
 func (r *Reader) Uint32(what string) uint32 { return uint32(r.Uvarint(what, math.MaxUint32)) }
 
-// Varint takes a signed number (zigzag).
+// Varint reads a signed number (zigzag).
 func (r *Reader) Varint(what string) int64 {
 	u := r.Uvarint(what, math.MaxUint64)
 	return int64(u>>1) ^ -int64(u&1)
 }
 
-// Count takes the number of elements that follow, up to limit, each of which takes at least least bytes.
+// Count reads the number of elements that follow, up to limit. Each element takes at least least bytes.
 func (r *Reader) Count(what string, limit, least int) int {
 	at := r.pos
 	n := r.Uvarint(what, uint64(limit))
@@ -99,7 +99,7 @@ func (r *Reader) Count(what string, limit, least int) int {
 	return int(n)
 }
 
-// Take takes n bytes, which point into the buffer; nil after an error.
+// Take reads n bytes, which alias the buffer; nil after an error.
 func (r *Reader) Take(what string, n uint64) []byte {
 	if r.err != nil {
 		return nil
@@ -114,10 +114,10 @@ func (r *Reader) Take(what string, n uint64) []byte {
 	return v
 }
 
-// Sized takes a length of up to limit bytes and that many bytes.
+// Sized reads a length of up to limit bytes and that many bytes.
 func (r *Reader) Sized(what string, limit uint64) []byte { return r.Take(what, r.Uvarint(what, limit)) }
 
-// Fixed8 takes a byte.
+// Fixed8 reads a byte.
 func (r *Reader) Fixed8(what string) uint8 {
 	if b := r.Take(what, 1); b != nil {
 		return b[0]
@@ -125,7 +125,7 @@ func (r *Reader) Fixed8(what string) uint8 {
 	return 0
 }
 
-// Fixed32 takes 4 bytes, little-endian.
+// Fixed32 reads 4 bytes, little-endian.
 func (r *Reader) Fixed32(what string) uint32 {
 	if b := r.Take(what, 4); b != nil {
 		return binary.LittleEndian.Uint32(b)
@@ -133,7 +133,7 @@ func (r *Reader) Fixed32(what string) uint32 {
 	return 0
 }
 
-// Fixed64 takes 8 bytes, little-endian.
+// Fixed64 reads 8 bytes, little-endian.
 func (r *Reader) Fixed64(what string) uint64 {
 	if b := r.Take(what, 8); b != nil {
 		return binary.LittleEndian.Uint64(b)
@@ -141,8 +141,8 @@ func (r *Reader) Fixed64(what string) uint64 {
 	return 0
 }
 
-// UvarintLen is the number of bytes that [binary.AppendUvarint] appends.
+// UvarintLen returns the number of bytes that [binary.AppendUvarint] appends.
 func UvarintLen(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }
 
-// VarintLen is the number of bytes that [binary.AppendVarint] appends.
+// VarintLen returns the number of bytes that [binary.AppendVarint] appends.
 func VarintLen(v int64) int { return UvarintLen(uint64(v)<<1 ^ uint64(v>>63)) }

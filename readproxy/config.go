@@ -23,64 +23,66 @@ const (
 	maxAnswerBytes = 32 << 20
 )
 
-// LeastFetchBytes is what the largest block takes while it is fetched: as stored, and decompressed.
+// LeastFetchBytes is the memory for fetching the largest block, in bytes: stored and decompressed.
 const LeastFetchBytes = pointer.MaxBlockLen + pointer.MaxBlockRaw
 
-// maxTranscoded bounds the JSON or the Arrow of one payload: an answer must fit a message of the transport.
+// maxTranscoded bounds the JSON or Arrow encoding of one payload, in bytes: an answer must fit a message of the transport.
 const maxTranscoded = 64 << 20
 
-// Config of the role.
+// Config bounds a read proxy's memory and requests. Sizes are in bytes.
 type Config struct {
-	// Region is this server's, as pointers name it; empty where there is one.
+	// Region is the name of this server's region in pointers; empty if there is only one region.
 	Region string
 
-	// CacheBytes bounds the blocks that are kept in memory; 0 keeps none.
+	// CacheBytes bounds the cached blocks in memory; 0 disables the cache.
 	CacheBytes int64 `yaml:"/limits.read_cache" default:"256MiB" min:"0B" max:"1024TiB" flag:"read-cache" help:"most bytes that a read proxy caches"`
-	// TailAge is the age up to which a block is taken for one that several will read. Older ones have to be asked for twice before
-	// they are kept as long.
+	// TailAge is the age below which a block is assumed to have several readers. Older blocks get the same priority in the cache
+	// only when they are requested a second time.
 	TailAge time.Duration `yaml:"tail_age" default:"10m" min:"0s" max:"3650d"`
-	// FetchBytes bounds the blocks that are being fetched or wait for it.
+	// FetchBytes bounds the blocks that are being fetched or queued for it.
 	FetchBytes int64 `yaml:"/limits.read_memory" default:"256MiB" min:"LeastFetchBytes" max:"1024TiB" flag:"read-memory" help:"most bytes of requests with their answers in a read proxy, and of payloads that it fetches, each"`
-	// Fetches is how many requests to stores run at a time, and how many to peers.
+	// Fetches bounds the concurrent requests to stores, and separately those to peers.
 	Fetches int `yaml:"fetches" default:"64" min:"1" max:"100000"`
-	// FetchTimeout bounds the read of a block, and the time that it waits for its turn; beside it PeerTimeout a request to a peer.
+	// FetchTimeout bounds the read of a block, and its time in the queue. PeerTimeout bounds a request to a peer.
 	FetchTimeout time.Duration `yaml:"fetch_timeout" default:"30s" min:"1ms" max:"1h"`
 	PeerTimeout  time.Duration `yaml:"peer_timeout" default:"10s" min:"1ms" max:"1h"`
-	// CoalesceBytes is the longest range of a blob that is read at once for several blocks, CoalesceGap how many bytes between two of
-	// them may be read in vain. 0 reads each block by itself.
+	// CoalesceBytes bounds the range of a blob that one request reads for several blocks; 0 reads each block separately.
+	// CoalesceGap bounds the unneeded bytes between two of them.
 	CoalesceBytes int64 `yaml:"coalesce_bytes" default:"8MiB" min:"0B" max:"1GiB"`
 	CoalesceGap   int64 `yaml:"coalesce_gap" default:"256KiB" min:"0B" max:"1GiB"`
-	// ReadsPerSecond bounds the requests to stores, ReadBurst how many may have been saved up; 0 = no bound.
+	// ReadsPerSecond bounds the rate of requests to stores, 0 means no bound. ReadBurst is the size of its token bucket.
 	ReadsPerSecond float64 `yaml:"reads_per_second" min:"0" max:"1000000000000000"`
 	ReadBurst      int     `yaml:"read_burst" default:"1000" min:"1" max:"1073741824"`
 
-	// Memcached is the shared tier; nil = none.
+	// Memcached configures the shared tier; nil means none.
 	Memcached *memcached.Config `yaml:"memcached"`
-	// SharedAge is the age up to which blocks are kept in memcached and asked for there, unless a category or a rule says something else.
+	// SharedAge is the age up to which blocks are stored in memcached and looked up there, unless a category or a rule overrides
+	// it.
 	SharedAge time.Duration `yaml:"memcached.shared_age" default:"2h" min:"0s" max:"3650d"`
-	// FillBytes bounds the blocks that wait to be put into memcached.
+	// FillBytes bounds the blocks queued for memcached.
 	FillBytes int64 `yaml:"memcached.fill_bytes" default:"64MiB" min:"0B" max:"1024TiB"`
-	// Rules say for categories which tiers keep their blocks.
+	// Rules determine by category which tiers keep blocks.
 	Rules []Rule `yaml:"rules"`
 
-	// Views says how many views are made for the queries that run.
+	// Views bounds the views that are made for running queries.
 	Views view.Config `yaml:"views"`
 
-	// RequestBytes bounds what the requests being served need: the blocks, what is made of them, and the answers until they are sent. One
-	// that needs more than all is served alone. A quarter as much bounds requests as they are read.
+	// RequestBytes bounds the memory of requests in service: their blocks, the encoded payloads, and the answers until they are
+	// sent. A request that needs more than the bound is served alone. A quarter of it bounds requests while they are read.
 	RequestBytes int64 `yaml:"/limits.read_memory" default:"256MiB" min:"1MiB" max:"1024TiB" flag:"read-memory"`
 	// Queue bounds the requests queued or in service, and sets the utilisation to keep to.
 	Queue admission.ControllerConfig `yaml:",inline"`
-	// QueueTimeout is how long a request waits for others' bytes.
+	// QueueTimeout bounds how long a request waits for other requests to release memory.
 	QueueTimeout time.Duration `yaml:"queue_timeout" default:"2s" min:"1ms" max:"1h"`
-	// NetworkBytesPerSecond is what the host's network takes, for its utilisation; 0 = it is never the bottleneck.
+	// NetworkBytesPerSecond is the capacity of the host's network, from which its utilisation is computed; 0 means that the
+	// network is never the bottleneck.
 	NetworkBytesPerSecond float64 `yaml:"network_bytes_per_second" default:"0B" min:"0B" max:"1000TB"`
-	// RequestsPerSecond bounds requests, RequestBurst how many may come at once; 0 = no bound.
+	// RequestsPerSecond bounds the rate of requests, 0 means no bound. RequestBurst is the size of its token bucket.
 	RequestsPerSecond float64 `yaml:"requests_per_second" default:"20000" min:"0" max:"1000000000000000"`
 	RequestBurst      int     `yaml:"request_burst" default:"10000" min:"1" max:"1073741824"`
-	// AnswerBytes is where an answer is cut, at most 32 MiB.
+	// AnswerBytes bounds the payloads of an answer; at most 32 MiB.
 	AnswerBytes int `default:"32MiB" min:"1B" max:"maxAnswerBytes"`
-	// RetryAfter is the hint given with refusals, give or take a half of it.
+	// RetryAfter is the mean retry hint of refusals, jittered by half of it.
 	RetryAfter time.Duration `yaml:"retry_after" default:"200ms" min:"0s" max:"1h"`
 }
 
@@ -98,28 +100,28 @@ func (c *Config) Validate() error {
 
 // Categories is the view of categories.
 type Categories interface {
-	// Lookup returns a category from the local view. It is not changed.
+	// Lookup returns a category from the local view. The category is immutable.
 	Lookup(name string) (*scribev1.Category, bool)
 	// Resolve asks the control plane. Its error has REASON_UNKNOWN_CATEGORY when there is none.
 	Resolve(ctx context.Context, name string) (*scribev1.Category, error)
 }
 
-// Deps are what the role works with. They outlive it.
+// Deps are the dependencies of a server. They outlive it.
 type Deps struct {
 	// Blobs returns the store of a region, "" for this one, and an error for a region without one here.
 	Blobs func(region string) (blob.Store, error)
-	// Peers returns the read proxies of another region, and nil for a region without. Where both are known, the store is for what the
-	// peer does not deliver. Nil = none.
+	// Peers returns the read proxies of another region; nil for a region without any. If a region has both peers and a store, the
+	// store serves the blocks that the peers do not deliver. A nil function means no peers.
 	Peers func(region string) Peer
 	// Categories is the view of categories.
 	Categories Categories
-	// Annotations is where zone maps are kept beside pointers; nil = they are not learned.
+	// Annotations stores zone maps with their pointers; nil disables them.
 	Annotations Annotator
-	// CPUTime is what the process has used so far, for its utilisation; nil = what the system says.
+	// CPUTime returns the CPU time that the process has used, from which utilisation is computed; nil means the system's counter.
 	CPUTime func() time.Duration
 	// Logger defaults to none.
 	Logger *slog.Logger
-	// Registerer gets the metrics; nil keeps none. Close unregisters them.
+	// Registerer registers the metrics, until Close; nil means no metrics.
 	Registerer prometheus.Registerer
 }
 

@@ -1,4 +1,4 @@
-// Package readproxy is the role that gives consumers payloads by pointer, out of the blob stores, through caches. It serves
+// Package readproxy is the role that serves payloads by pointer to consumers, from the blob stores, through caches. It implements
 // rpc.ReadProxyService.
 //
 // Start reading with [Server.Fetch]. A request names pointers, a category and an encoding:
@@ -12,21 +12,21 @@
 //
 // Payloads that hold Arrow batches of producers are served RAW only.
 //
-// The answer holds payloads in the order of the request, up to Config.AnswerBytes and at least one; the client asks again for the rest. A
-// payload that can't be served has an error of its own. The request fails as a whole only if it is invalid, its category is unknown, or
-// the server is busy or shutting down.
+// The answer has payloads in the order of the request, up to Config.AnswerBytes, but at least one; the client requests the rest
+// again. A payload that can't be served has an error of its own. The request fails as a whole only if it is invalid, its category
+// is unknown, or the server is busy or shutting down.
 //
 // # Files
 //
-// A request passes gate.go (admission), answer.go (which blocks it needs, and the response), fetches.go (one fetch of a block for all who
-// ask) and the tiers from near to far: cache.go, memcachedtier.go, regions.go, storereader.go with readplan.go. policy.go says which tiers
-// keep a category's blocks. views.go, viewbuild.go and package view serve queries; zones.go records what was learned of a payload.
-// DESIGN.md says what is checked where, and what bounds what.
+// A request passes gate.go (admission), answer.go (which blocks it needs, and the response), fetches.go (one fetch of a block for
+// all who ask) and the tiers from near to far: cache.go, memcachedtier.go, regions.go, storereader.go with readplan.go. policy.go
+// says which tiers keep a category's blocks. views.go, viewbuild.go and package view serve queries; zones.go stores zone maps.
+// DESIGN.md lists the checks and bounds.
 //
 // # Ownership and locks
 //
-// Data in an answer may be the cache's memory: it must not be changed.
+// Data in an answer may be memory of the cache: it must not be changed.
 //
-// The order of locks: fetches.mu before cache.mu, the read plan's before the token bucket's. The views' own are taken alone. Nothing else
-// is called under a lock.
+// Lock order: fetches.mu before cache.mu, the read plan's lock before the token bucket's. The locks of views are leaves. Nothing
+// else is called under a lock.
 package readproxy

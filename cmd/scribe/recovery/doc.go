@@ -1,6 +1,6 @@
-// Package recovery builds lost metadata again from the footers of blobs: logs with their LSNs, epochs and pointers, what they know of
-// producers, and the categories. docs/format/blob.md says what footers hold and which rules tell committed pointers from others,
-// docs/adr/0030-recovery-from-footers.md why.
+// Package recovery rebuilds lost metadata from the footers of blobs: logs with their LSNs, epochs, pointers and producer states,
+// and the categories. docs/format/blob.md defines footers, and the rules that distinguish committed pointers from others;
+// docs/adr/0030-recovery-from-footers.md has the reasons.
 //
 // [Run] has three phases:
 //
@@ -10,14 +10,15 @@
 //
 // # Memory
 //
-// Nothing is held in proportion to blobs or records: they are sorted on disk, in the scratch folder, which takes about 100 bytes for each
-// payload. In memory are the caches and write buffers of two databases (at most 200 MB), one footer for each worker (mostly some 10 KB, at
-// the limit of the format about 60 MB), and about 300 bytes for each category and 16 for each epoch of the log that is looked at.
+// Memory use does not grow with blobs or records: they are sorted on disk, in the scratch folder, which takes about 100 bytes for
+// each payload. Memory has the caches and write buffers of two databases (at most 200 MB), one footer for each worker (usually
+// some 10 KB, at the limit of the format about 60 MB), about 300 bytes for each category, and 16 bytes for each epoch of the
+// current log.
 //
 // # Crashes
 //
-// The scratch database remembers which blobs were read. A scan that is begun again reads only the others; everything after the scan begins
-// anew. Blobs that are gone by then do not count.
+// The scratch database records which blobs were read. After a crash, the scan reads only the others; the later phases start
+// again. Blobs that were deleted meanwhile do not count.
 //
-// Goroutines: one that lists, one a worker, all of which end before [Run] returns.
+// Goroutines: one that lists blobs, and one for each worker. All end before [Run] returns.
 package recovery

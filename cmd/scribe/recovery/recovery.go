@@ -20,24 +20,25 @@ const EpochMargin = 1 << 20
 // IDMargin is how many ids of categories are left out above the highest that is known, for categories that left no trace.
 const IDMargin = 10_000
 
-// Config says what to recover and how.
+// Config configures a recovery.
 type Config struct {
-	// Scratch is the folder of the scratch database. It is made if need be, and used again after a crash.
+	// Scratch is the folder of the scratch database. It is created if necessary, and reused after a crash.
 	Scratch string
-	// Source names the store of blobs, so that a scratch database of another one is not used.
+	// Source names the store of blobs, so that a scratch database of another store is refused.
 	Source string
-	// Workers is how many footers are read at a time.
+	// Workers is the number of footers that are read concurrently.
 	Workers int
-	// MaxFill is how many missing records in a row are put into a log as lost. A longer gap makes the log begin after it.
+	// MaxFill bounds the consecutive missing records that are filled with placeholders. If a gap is longer, the log begins after
+	// it.
 	MaxFill uint64
-	// Catalog is what is known of categories; nil for nothing.
+	// Catalog is a copy of the categories; nil if there is none.
 	Catalog *Catalog
 }
 
-// DefaultConfig is complete but for the folder.
+// DefaultConfig returns the defaults. Scratch must be set.
 func DefaultConfig() Config { return Config{Workers: 16, MaxFill: 1_000_000} }
 
-// Validate reports every violation at once.
+// Validate reports every violation.
 func (c *Config) Validate() error {
 	var violations []error
 	if c.Scratch == "" {
@@ -52,17 +53,17 @@ func (c *Config) Validate() error {
 // Catalog is a copy of the categories from before the loss.
 type Catalog struct {
 	Categories []*scribev1.Category
-	// Dropped were deleted, but their logs not yet removed.
+	// Dropped are deleted categories whose logs were not yet removed.
 	Dropped []*scribev1.Category
-	// NextID is above every id given out when the copy was made; 0 when not known.
+	// NextID is above every id assigned when the copy was made; 0 if unknown.
 	NextID uint64
 	// SavedAt is when the copy was made, in Unix microseconds: categories that are older and not in it were deleted. With NextID it is not
 	// needed.
 	SavedAt int64
 }
 
-// Sink takes recovered logs. Records of a shard come in the order of LSNs, before the shard's state; shards come one after another. A nil Sink of
-// Run only counts.
+// Sink receives recovered logs. Records of a shard come in the order of LSNs, before the shard's state; shards come one after
+// another. A nil Sink of Run only counts.
 type Sink interface {
 	Record(s record.ShardID, lsn record.LSN, time int64, data []byte) error
 	Producer(s record.ShardID, p metalog.ProducerState, lsn record.LSN, time int64) error
@@ -70,7 +71,7 @@ type Sink interface {
 	Retire(category uint32)
 }
 
-// Deps are what recovery works with.
+// Deps are the dependencies of a recovery.
 type Deps struct {
 	Blobs blob.Store
 	// Logger defaults to none.
@@ -83,12 +84,12 @@ type Deps struct {
 	Found func(Finding) error
 }
 
-// FindingKind says what was found.
+// FindingKind is the kind of a finding.
 type FindingKind string
 
 // Kinds of findings.
 const (
-	// FindingDamaged: a blob's footer can't be read. What the blob holds is in no log, but in the blob.
+	// FindingDamaged: a blob's footer can't be read. The blob's messages are in no log, but may still be in the blob.
 	FindingDamaged FindingKind = "damaged"
 	// FindingNewer: a blob of a format that this build does not read.
 	FindingNewer FindingKind = "newer"
@@ -96,21 +97,21 @@ const (
 	FindingForeign FindingKind = "foreign"
 	// FindingVoid: a blob that was not committed: its pointers are in no log.
 	FindingVoid FindingKind = "void"
-	// FindingUncertain: a blob of which nothing tells whether it was committed. It is taken as committed.
+	// FindingUncertain: no footer tells whether the blob was committed. It is treated as committed.
 	FindingUncertain FindingKind = "uncertain"
-	// FindingConflict: two blobs that were committed by all that is known claim the same position.
+	// FindingConflict: two blobs claim the same position, and both appear to be committed.
 	FindingConflict FindingKind = "conflict"
-	// FindingContradiction: one footer says that a blob was committed, another one that it was not.
+	// FindingContradiction: footers disagree about whether a blob was committed.
 	FindingContradiction FindingKind = "contradiction"
-	// FindingGap: records of a log that no blob holds. They are lost.
+	// FindingGap: records of a log are in no blob. They are lost.
 	FindingGap FindingKind = "gap"
-	// FindingRestart: a log begins after a gap since what is before has expired, or the gap is too long to be filled.
+	// FindingRestart: a log begins after a gap, since the records before it have expired or the gap is too long to fill.
 	FindingRestart FindingKind = "restart"
 	// FindingCategory: something of a category had to be assumed.
 	FindingCategory FindingKind = "category"
 )
 
-// Finding is something that is wrong, or that the blobs leave open.
+// Finding is a defect, or a fact that the blobs do not determine.
 type Finding struct {
 	Kind FindingKind
 	// Key and Size are the blob's.
@@ -122,11 +123,11 @@ type Finding struct {
 	From, To record.LSN
 	// Reason is for people.
 	Reason string
-	// Contents is what a scan of a damaged blob found in it.
+	// Contents are the messages that a scan found in a damaged blob.
 	Contents []Contents
 }
 
-// Contents is what a damaged blob holds of a logical shard.
+// Contents summarises the messages of a logical shard in a damaged blob.
 type Contents struct {
 	Category string `json:"category"`
 	Shard    uint32 `json:"shard"`
@@ -134,7 +135,7 @@ type Contents struct {
 	Messages int    `json:"messages"`
 }
 
-// Report is what was recovered.
+// Report is the result of a recovery.
 type Report struct {
 	// Blobs are those with a footer that was read; Bytes is the size of all that were listed.
 	Blobs, Bytes int64
@@ -165,7 +166,7 @@ type Report struct {
 	NextID              uint64
 }
 
-// Whole reports whether everything was recovered that was there: nothing is damaged, lost or contradictory.
+// Whole reports whether the recovery is complete: nothing is damaged, lost or contradictory.
 func (r *Report) Whole() bool {
 	return r.Damaged == 0 && r.Newer == 0 && r.Lost == 0 && r.Conflicts == 0 && r.Contradictions == 0
 }
@@ -181,7 +182,7 @@ type recoveryRun struct {
 	sink    Sink
 }
 
-// Run recovers what the blobs of a store tell. The caller makes what the sink got durable, and the categories of the report.
+// Run recovers metadata from the blobs of a store. The caller makes the sink's logs and the categories of the report durable.
 func Run(ctx context.Context, cfg Config, deps Deps, sink Sink) (_ *Report, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err

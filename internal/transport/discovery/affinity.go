@@ -40,18 +40,18 @@ func orderByAffinity(key uint64, urls []string) {
 	}
 }
 
-// FetchStats count what was done to fetch payloads.
+// FetchStats counts the calls and requests for payloads.
 type FetchStats struct {
 	// Calls were made; Parts is into how many requests they were divided, by the homes of their blobs.
 	Calls, Parts uint64
 	// Repeats are requests that were made again: of them Waits at the same instance, after the time that it asked for, and the others at
 	// another one.
 	Repeats, Waits uint64
-	// Exhausted is how often one would have been repeated, had there been something left in the budget.
+	// Exhausted counts requests that were not repeated because the retry budget was empty.
 	Exhausted uint64
 }
 
-// FetchStats returns what the calls of ReadProxy have counted.
+// FetchStats returns the counters of ReadProxy's calls.
 func (c *Cell) FetchStats() FetchStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -262,7 +262,7 @@ func (s readProxyService) fetchPart(ctx context.Context, key *uint64, req *scrib
 	return nil, joinErrors(failed)
 }
 
-// busyBriefly reports whether an instance is busy, and says that it will not be for long.
+// busyBriefly reports whether an instance is overloaded and its retry hint is short.
 func busyBriefly(err error) (after time.Duration, ok bool) {
 	d := retry.Classify(err)
 	return d.After, d.Class == retry.Overloaded && d.After > 0 && d.After <= homePatience

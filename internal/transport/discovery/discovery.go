@@ -32,14 +32,14 @@ const (
 	recheckTimeout = time.Second
 	// maxSubstitutes is how many members are asked when the given address does not answer.
 	maxSubstitutes = 2
-	// passOver is how long an instance that failed is not asked while others are there.
+	// passOver is how long a failed instance is avoided while there are others.
 	passOver = 3 * time.Second
 	// maxTries bounds the instances that one call goes to.
 	maxTries = 3
 )
 
-// Cell is a client's view of a cell. It starts no goroutine: lists are refreshed by the calls that need them. It is safe for
-// concurrent use.
+// Cell is a client's view of a cell. It starts no goroutine: calls refresh the lists that they need. It is safe for concurrent
+// use.
 type Cell struct {
 	transport *rpc.Transport
 	server    string
@@ -75,7 +75,7 @@ type viewRefresh struct {
 	err  error
 }
 
-// New returns a view of the cell that server belongs to. Nothing is asked before the first call.
+// New returns a view of the cell that server belongs to. It sends no request before the first call.
 func New(t *rpc.Transport, server string) *Cell {
 	c := &Cell{transport: t, server: server, control: rpc.NewControlClient(t, server), retries: backoff.NewBudget(retryShare, maxRetries)}
 	c.mu.failed = make(map[roleInstance]time.Time)
@@ -128,12 +128,12 @@ func (c *Cell) chooseInstances(ctx context.Context, key *uint64, roles ...scribe
 	return instanceChoice{role, urls}, nil
 }
 
-// isFailing reports whether an instance is passed over. The mutex is held.
+// isFailing reports whether an instance is avoided. The mutex is held.
 func (c *Cell) isFailing(role scribev1.Role, url string) bool {
 	return c.mu.failed[roleInstance{role, url}].After(time.Now())
 }
 
-// wellFirst moves those that are passed over to the end. The mutex is held.
+// wellFirst moves avoided instances to the end. The mutex is held.
 func (c *Cell) wellFirst(role scribev1.Role, urls []string) []string {
 	slices.SortStableFunc(urls, func(a, b string) int {
 		switch x, y := c.isFailing(role, a), c.isFailing(role, b); {
@@ -179,7 +179,7 @@ func (c *Cell) chooseLighter(ctx context.Context, role scribev1.Role) (roleInsta
 // rotateURLs moves the first n to the end.
 func rotateURLs(urls []string, n int) { copy(urls, append(slices.Clone(urls[n:]), urls[:n]...)) }
 
-// reportOutcome remembers how an instance served.
+// reportOutcome records the outcome of a call at an instance.
 func (c *Cell) reportOutcome(in roleInstance, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,25 +1,25 @@
-// Package discovery finds the instances of a cell's services from the one address that a client is given, and spreads calls over
-// them.
+// Package discovery finds the instances of a cell's services, given one address, and spreads calls over them.
 //
-// The address may be that of `scribe up`, which offers everything, or of any process of a larger cell: each of them answers
-// ControlService, itself or by asking the control plane. A role that the given address offers itself is used there, since that is
-// the address which the client is known to reach; any other is looked up in the membership. Agents (scribed) are used only where
-// the given address is one, for its buffer is what the user wants then, and never those of other hosts. An address that does not
-// serve ControlService, such as a gateway that lets only writes through, is taken to offer whatever is asked for.
+// The address may be that of `scribe up`, which offers all roles, or of any process of a larger cell: each process serves
+// ControlService, itself or by asking the control plane. A role that the given address offers is used there, since the client is
+// known to reach that address. Other roles are looked up in the membership. An agent (scribed) is used only if the given address
+// is one, since the user then wants its spool; agents of other hosts are never used. An address that does not serve
+// ControlService, such as a proxy that admits only writes, is assumed to offer every role.
 //
-// Calls for payloads go to one instance a blob, its home, by rendezvous hashing, so that caches are not filled with copies; a request
-// for several blobs is split. When the home is busy and says that it will not be for long, it is asked once more; otherwise one of a
-// few fallbacks is asked, which a salted hash of the blob chooses: what overflows from one home is spread over all, but that of one
-// blob goes to the same instance, where it is soon in a cache, too. Other calls take turns. An instance that fails is passed over for a
-// while, and so is one whose caller ended a call because of it ([ErrBroken]): a deadline alone may be the caller's haste.
+// Each blob has a home, the instance that rendezvous hashing selects. Calls for its payloads go there, so that caches do not fill
+// with copies; a request for several blobs is split. If the home is overloaded and its retry hint is short, the call is repeated
+// there once. Otherwise it goes to one of a few fallbacks, chosen by a salted hash of the blob: the overflow of one home is
+// spread over all instances, but that of one blob goes to the same instance, which soon caches it too. Other calls rotate over
+// the instances. An instance that fails is avoided for a while, and so is one whose caller ended a call because of it
+// ([ErrBroken]). An expired deadline alone does not count, since the caller may have set it too short.
 //
-// # When something is down
+// # Failures
 //
-// What is known is used until something newer is known: calls do not wait for the control plane, but for the first one, and one
-// at a time that asks whether the list is still right. When the given address does not answer, members that it named are asked
-// in its place, so that a cell outlives the process by which it was found.
+// The last known list of instances is used until a newer one arrives. Calls do not wait for the control plane, except for the
+// first call, and for one call at a time that refreshes the list. If the given address does not answer, members that it named
+// before are asked in its place, so that a client does not depend on that one process.
 //
-// A call is repeated at another instance when the first one refused it, or could not be reached. One whose outcome is unknown is
-// repeated only when it changes nothing. Repeats of calls for payloads are bounded over all calls: each call adds a part of a repeat to
-// a budget, and each repeat takes one, so that a cell whose read proxies are all busy does not get several times the requests.
+// A call is repeated at another instance if the first one refused it or could not be reached. A call with an unknown outcome is
+// repeated only if it changes nothing. A retry budget bounds repeated calls for payloads: each call adds a fraction of a retry,
+// and each retry takes one, so that overloaded read proxies do not get a multiple of the requests.
 package discovery

@@ -7,7 +7,7 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// Metalog returns the served metadata logs of the cell, for tools that look into them.
+// Metalog returns a client of the cell's served metadata logs, for tools that inspect them.
 func (c *Cell) Metalog(ctx context.Context) (rpc.MetalogService, error) {
 	ch, err := c.chooseInstances(ctx, nil, scribev1.Role_ROLE_METALOG)
 	if err != nil {

@@ -12,14 +12,14 @@ import (
 )
 
 // Write returns a WriteService over the cell's write proxies, or the host's agent when that is the given address. It does not
-// repeat a request whose outcome is unknown: that is the producer's decision.
+// repeat a request with an unknown outcome: the producer decides.
 func (c *Cell) Write() rpc.WriteService { return writeService{c} }
 
-// ReadStream returns a ReadStreamService over the cell's instances; a stream that breaks is not reopened here.
+// ReadStream returns a ReadStreamService over the cell's instances. It does not reopen a broken stream.
 func (c *Cell) ReadStream() rpc.ReadStreamService { return readStreamService{c} }
 
-// ReadProxy returns a ReadProxyService over the cell's instances. Each pointer goes to the instance that is its blob's home, so that
-// the cache there holds what other consumers ask for; a request with pointers of several homes is split.
+// ReadProxy returns a ReadProxyService over the cell's instances. Each pointer goes to the home of its blob, whose cache serves
+// all consumers. A request with pointers of several homes is split.
 func (c *Cell) ReadProxy() rpc.ReadProxyService { return readProxyService{c} }
 
 // writers are who takes writes: an agent when the given address is one.
@@ -53,12 +53,13 @@ var readStreams = []scribev1.Role{scribev1.Role_ROLE_READSTREAM}
 
 type readStreamService struct{ c *Cell }
 
-// ErrBroken is the cause with which a caller ends the context of a call whose instance it can't rely on, because it does not answer
-// or contradicts itself: the instance is passed over for a while.
+// ErrBroken is the cause with which a caller cancels the context of a call if the instance does not answer or contradicts itself.
+// The instance is then avoided for a while.
 var ErrBroken = errors.New("discovery: the instance is broken")
 
-// Stream implements rpc.ReadStreamService. There is one try: the caller's steps were taken by then. An instance that sends a stream
-// away because others have less to do is not asked for a while, nor is one that was lost or that the caller found broken (ErrBroken).
+// Stream implements rpc.ReadStreamService. There is no retry, since the caller's steps are consumed. An instance is avoided for a
+// while if it evicts a stream because others have less load, if the connection breaks, or if the caller reports it as broken
+// (ErrBroken).
 func (s readStreamService) Stream(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) error {
 	in, err := s.c.chooseLighter(ctx, scribev1.Role_ROLE_READSTREAM)
 	if err != nil {
@@ -89,7 +90,7 @@ func (s readStreamService) Bounds(ctx context.Context, req *scribev1.BoundsReque
 	})
 }
 
-// Group returns a GroupService over the cell's control planes. What may have been carried out is not repeated elsewhere.
+// Group returns a GroupService over the cell's control planes. It does not repeat a call with an unknown outcome.
 func (c *Cell) Group() rpc.GroupService { return groupService{c} }
 
 type groupService struct{ c *Cell }
@@ -153,7 +154,7 @@ func (s groupService) DeleteGroup(ctx context.Context, req *scribev1.DeleteGroup
 	return askGroup(ctx, s, req, rpc.GroupService.DeleteGroup)
 }
 
-// try calls one instance after the other until one answers. Errors that another instance would give as well end it.
+// try calls one instance after another until one answers, or one fails with an error that other instances would return too.
 func try[T any](ctx context.Context, c *Cell, elsewhere func(error) bool, roles []scribev1.Role, call func(roleInstance) (T, error)) (T, error) {
 	var zero T
 	ch, err := c.chooseInstances(ctx, nil, roles...)

@@ -7,10 +7,10 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// cellView is what is known of a cell. It does not change once it is made; the zero view knows nothing.
+// cellView is the known membership of a cell. It is immutable; the zero view is empty.
 type cellView struct {
 	roles   map[scribev1.Role][]string // base URLs, each once
-	spare   map[scribev1.Role][]string // members that offer a role beside the given address, which is used first
+	spare   map[scribev1.Role][]string // members that offer a role in addition to the given address, which is used first
 	loads   map[string]uint32          // of members, by base URL
 	members map[string]string          // base URLs by member id
 }
@@ -83,7 +83,7 @@ func (v cellView) has(in roleInstance) bool {
 	return slices.Contains(v.roles[in.role], in.url) || slices.Contains(v.spare[in.role], in.url)
 }
 
-// first returns the first of roles that somebody offers.
+// first returns the first of roles that any member offers.
 func (v cellView) first(roles []scribev1.Role) (scribev1.Role, bool) {
 	for _, r := range roles {
 		if len(v.roles[r]) > 0 {
@@ -98,7 +98,7 @@ func (v cellView) knows(st *scribev1.GetStatusResponse) bool {
 	return slices.ContainsFunc(st.GetMembers(), func(m *scribev1.Member) bool { _, ok := v.members[m.GetId()]; return ok })
 }
 
-// substitutes are members to ask in place of server, a few at random.
+// substitutes returns a few random members to ask in place of server.
 func (v cellView) substitutes(server string) []string {
 	urls := make([]string, 0, len(v.members))
 	for _, url := range v.members {

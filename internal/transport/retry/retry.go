@@ -1,4 +1,4 @@
-// Package retry says what to do about an error of a call: one classification for everyone who tries again.
+// Package retry classifies the errors of calls for all roles and clients that retry.
 //
 //	d := retry.Classify(err)
 //	if !d.Class.Retryable() {
@@ -6,11 +6,11 @@
 //	}
 //	pause := max(pauses.Pause(failures), d.After)
 //
-// A caller that has the error of a part of an answer uses [ClassOf] with its reason and [Hint], which make no error of it. How long to
-// pause without a hint, and how often to try, is of package base/backoff.
+// A caller with an error info inside an answer uses [ClassOf] with its reason, and [Hint]; these do not need an error. Package
+// base/backoff has pauses without a hint, and retry budgets.
 //
-// The class says whether the same request may succeed later. Whether it may be repeated although an earlier attempt may have been
-// carried out, which is [UnknownOutcome] or [Decision.Unknown], only the caller knows: it depends on what the category promises.
+// The class tells whether the same request may succeed later. Only the caller knows whether a request with an unknown outcome
+// ([UnknownOutcome] or [Decision.Unknown]) may be repeated: it depends on the delivery of the category.
 package retry
 
 import (
@@ -25,26 +25,26 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// Class is what an error says of the request that it ended.
+// Class is the error class of a failed request.
 type Class uint8
 
-// The classes. From Unavailable on, the same request may succeed later.
+// Error classes. From Unavailable on, the same request may succeed later.
 const (
-	// None is no error.
+	// None: there is no error.
 	None Class = iota
-	// Invalid: the request itself is wrong, or may not be made, now and later, here and elsewhere.
+	// Invalid: the request is invalid or not permitted, at any time and at any server.
 	Invalid
-	// Refused: the state of what the request is about forbids it. The same request does not succeed by being repeated.
+	// Refused: the state of the request's object forbids it. A retry does not succeed.
 	Refused
-	// Unexplained: the server failed in a way that it has no reason for, such as a bug.
+	// Unexplained: the server failed without a known reason, for example because of a bug.
 	Unexplained
-	// Unavailable: the server is not there, or about to go. Another one may serve the request at once.
+	// Unavailable: the server cannot be reached, or is shutting down. Another one may serve the request at once.
 	Unavailable
-	// Overloaded: the server has no capacity, or a quota is used up, for as long as the hint says.
+	// Overloaded: the server has no capacity, or a quota is used up. The retry hint tells for how long.
 	Overloaded
-	// Passing: the state of what the request is about forbids it for the moment.
+	// Passing: the state of the request's object forbids it for now.
 	Passing
-	// UnknownOutcome: there is no answer, and the request may have been carried out.
+	// UnknownOutcome: there is no answer, and the request may have been executed.
 	UnknownOutcome
 )
 
@@ -79,11 +79,11 @@ var classes = map[scribev1.Reason]Class{
 	scribev1.Reason_REASON_SHUTTING_DOWN:   Unavailable,
 	scribev1.Reason_REASON_OVERLOADED:      Overloaded,
 	scribev1.Reason_REASON_FENCED:          Passing, // the new owner of the log answers the next attempt
-	scribev1.Reason_REASON_OUT_OF_SEQUENCE: Passing, // what comes before it is on its way
+	scribev1.Reason_REASON_OUT_OF_SEQUENCE: Passing, // earlier messages have yet to arrive
 	scribev1.Reason_REASON_UNKNOWN_OUTCOME: UnknownOutcome,
 }
 
-// ClassOf returns the class of a reason. One that a newer server has, and this program does not know, is Unexplained.
+// ClassOf returns the class of a reason. An unknown reason, of a newer server, is Unexplained.
 func ClassOf(r scribev1.Reason) Class {
 	if c, ok := classes[r]; ok {
 		return c
@@ -94,7 +94,7 @@ func ClassOf(r scribev1.Reason) Class {
 // Retryable reports whether the class of the error's reason is retryable.
 func Retryable(err error) bool { return err != nil && ClassOf(rpc.ReasonOf(err)).Retryable() }
 
-// Hint returns the server's word on when to try again, at most longest; 0 when there is none.
+// Hint returns the server's retry hint, at most longest; 0 if there is none.
 func Hint(info *scribev1.ErrorInfo, longest time.Duration) time.Duration {
 	return min(max(info.GetRetryAfter().AsDuration(), 0), longest)
 }
@@ -102,21 +102,21 @@ func Hint(info *scribev1.ErrorInfo, longest time.Duration) time.Duration {
 // LongestHint bounds the hint in a Decision.
 const LongestHint = time.Minute
 
-// Decision is what to do about an error of a whole request.
+// Decision is the classification of an error of a whole request.
 type Decision struct {
 	Class Class
-	// Unknown says that the request may have been carried out all the same.
+	// Unknown reports that the request may have been executed.
 	Unknown bool
-	// Reason is the server's, or the one that goes best with what a transport said.
+	// Reason is the server's reason, or the best match for an error of the transport.
 	Reason scribev1.Reason
-	// After is the retry hint, 0 when there is none.
+	// After is the retry hint; 0 if there is none.
 	After time.Duration
-	// Info is what a server attached; nil when the error was made on the way, by a transport or something in between, and says
-	// nothing of what the server did.
+	// Info is the error info of the server. It is nil if the transport or an intermediary made the error, which then tells
+	// nothing about the server.
 	Info *scribev1.ErrorInfo
 }
 
-// Classify says what to do about an error of a call; nil is None.
+// Classify classifies the error of a call; the class of nil is None.
 func Classify(err error) Decision {
 	if err == nil {
 		return Decision{}

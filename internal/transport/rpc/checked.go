@@ -8,21 +8,23 @@ import (
 
 type checkedKey struct{}
 
-// WithChecked says that whoever calls has checked the frames of the request with record.Check, or has encoded them, and that their
-// bytes have not left the process since. A role that is called directly then need not sum the bodies again: the headers, which it
-// has to read anyway, and that the frames are whole, it checks as ever. Nothing of it goes over a transport, which may damage bytes:
-// the server of another process sums large frames while they arrive, and says so; the role there sums the others.
+// WithChecked marks a context: the caller has checked the frames of the request with record.Check, or has encoded them, and their
+// bytes have not left the process since. A role that is called directly then does not verify the checksums of bodies again. It
+// still checks the headers, which it must read anyway, and that the frames are complete. The mark does not pass a transport,
+// which may damage bytes: the server of another process verifies large frames while they arrive, and sets the mark itself; the
+// role there verifies the others.
 //
-// A role that passes frames on says so when it was told so or has checked them itself. One that kept them on a disk in between says
-// it only for what it checked when it read them back.
+// A role that forwards frames sets the mark if its own context has it or it has checked the frames itself. A role that stored
+// them on a disk in between sets it only for frames that it checked when it read them back.
 func WithChecked(ctx context.Context) context.Context {
 	return context.WithValue(ctx, checkedKey{}, true)
 }
 
-// Checked reports whether the caller said [WithChecked].
+// Checked reports whether the context has the mark of [WithChecked].
 func Checked(ctx context.Context) bool { return ctx.Value(checkedKey{}) != nil }
 
-// CheckerOf returns what a role checks the frames of a request with: record.Check, unless the caller said [WithChecked].
+// CheckerOf returns the function with which a role checks the frames of a request: record.Check, or a check without body
+// checksums if the context has the mark of [WithChecked].
 func CheckerOf(ctx context.Context) func([]byte) (record.Header, error) {
 	if Checked(ctx) {
 		return record.CheckHeader

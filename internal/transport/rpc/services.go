@@ -7,19 +7,19 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// WriteService takes messages: scribed and the write proxy.
+// WriteService accepts messages. scribed and the write proxy implement it.
 type WriteService interface {
 	Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error)
 	Publish(ctx context.Context, req *scribev1.PublishRequest) (*scribev1.PublishResponse, error)
 }
 
-// PieceWriter is a WriteService that takes the frames of a request from where they are: in pieces of memory, whose bytes one after
-// another are what WriteRequest.Frames would be. They are not used after it returns.
+// PieceWriter is a WriteService that accepts the frames of a request in pieces of memory, without a copy. The concatenated pieces
+// are what WriteRequest.Frames would be. They are not used after it returns.
 type PieceWriter interface {
 	WritePieces(ctx context.Context, ack scribev1.AckLevel, frames ...[]byte) (*scribev1.WriteResponse, error)
 }
 
-// WritePieces writes frames that lie in pieces: as they are to a [PieceWriter], else as a copy.
+// WritePieces writes frames that are in pieces: without a copy if the service is a [PieceWriter], otherwise concatenated.
 func WritePieces(ctx context.Context, s WriteService, ack scribev1.AckLevel, frames ...[]byte) (*scribev1.WriteResponse, error) {
 	if w, ok := s.(PieceWriter); ok {
 		return w.WritePieces(ctx, ack, frames...)
@@ -27,14 +27,14 @@ func WritePieces(ctx context.Context, s WriteService, ack scribev1.AckLevel, fra
 	return s.Write(ctx, &scribev1.WriteRequest{Frames: slices.Concat(frames...), Ack: ack})
 }
 
-// BatchService takes admitted frames: the batcher.
+// BatchService accepts admitted frames. The batcher implements it.
 type BatchService interface {
 	Submit(ctx context.Context, req *scribev1.SubmitRequest) (*scribev1.SubmitResponse, error)
 }
 
 // ReadStreamService merges shards into a stream of pointers.
 type ReadStreamService interface {
-	// Bounds tells what there is to read of shards.
+	// Bounds returns the readable range of shards.
 	Bounds(ctx context.Context, req *scribev1.BoundsRequest) (*scribev1.BoundsResponse, error)
 	// Stream runs one stream until ctx ends, recv or send fails, or the server evicts it (nil after the notice). recv blocks
 	// for the client's next step until the context given to it ends; it fails with io.EOF when the client sends no more, which
@@ -48,7 +48,7 @@ type ReadProxyService interface {
 	Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error)
 }
 
-// ViewService tells what a read proxy does for queries.
+// ViewService reports the views that a read proxy makes for queries.
 type ViewService interface {
 	Views(ctx context.Context, req *scribev1.ViewsRequest) (*scribev1.ViewsResponse, error)
 }

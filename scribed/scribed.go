@@ -62,7 +62,7 @@ type Scribed struct {
 		queue  sendQueue
 		bodies int64 // bytes admitted by Admit
 		idle   bool  // drained is closed
-		// loggedUnavailable: the log says that the upstream is unavailable, and not yet that it is available again.
+		// loggedUnavailable says that the log reports the upstream as unavailable, and not yet as available again.
 		loggedUnavailable bool
 		quietTill         time.Time // nothing could be spilled: the spiller is not woken before
 		oldest            time.Time // since when the oldest frame waits, as of the last upkeep; zero = no frames

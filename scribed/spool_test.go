@@ -172,7 +172,7 @@ func TestStrictKeepsOrder(t *testing.T) {
 		c.start(cfg)
 		write(10, none, 10*time.Millisecond)
 		var group sync.WaitGroup
-		group.Go(func() { c.mustWrite(committed, fmt.Sprintf("strict/%d", n)) }) // waits behind the backlog
+		group.Go(func() { c.mustWrite(committed, fmt.Sprintf("strict/%d", n)) }) // waits for the backlog
 		synctest.Wait()
 		n++
 		c.up.replies(nil)

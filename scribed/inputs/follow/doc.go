@@ -11,22 +11,23 @@
 //
 // A file is identified by device and number, and by fingerprints: hashes of its first bytes and of those before the position. So
 //
-//   - a renamed file is read to its end under its old category, even if it was renamed while the agent was down and no glob matches
-//     the new name: its folder is searched;
+//   - a renamed file is read to its end under its old category, even if it was renamed while the agent was down and no glob
+//     matches the new name: its folder is searched;
 //   - a new file under the old name is read from its beginning, whatever number it has;
-//   - a file that was truncated (copytruncate), or overwritten in place, is read from its beginning again, and its copy, if a glob
-//     matches it, from the original's position. A copy is recognised if the position was past Fingerprint bytes and its name begins
-//     with the original's.
+//   - a file that was truncated (copytruncate), or overwritten in place, is read from its beginning again, and its copy, if a
+//     glob matches it, from the original's position. A copy is recognised if the position was past Fingerprint bytes and its name
+//     begins with the original's.
 //
 // # Where lines are lost
 //
-//   - copytruncate loses the lines written between the copy and the truncation and, if no glob matches the copy, the lines not read
-//     before the truncation. Rotation by renaming loses nothing.
-//   - The unread lines of a file are lost if it is removed while the agent is down, or before it was opened, or if it is renamed before
-//     it was ever seen, to a name that no glob matches. Globs that also match the rotated names lose nothing.
-//   - If a file is truncated and, between two scans, grows beyond the position with the same bytes before it, that is not noticed.
-//   - If a file is removed and created again while the agent is down, with the same number and beginning with the very bytes that were
-//     read, it is taken for the old one.
+//   - copytruncate loses the lines written between the copy and the truncation and, if no glob matches the copy, the lines not
+//     read before the truncation. Rotation by renaming loses nothing.
+//   - The unread lines of a file are lost if it is removed while the agent is down, or before it was opened, or if it is renamed
+//     before it was ever seen, to a name that no glob matches. Globs that also match the rotated names lose nothing.
+//   - If a file is truncated and, between two scans, grows beyond the position with the same bytes before it, that is not
+//     noticed.
+//   - If a file is removed and created again while the agent is down, with the same number and beginning with the very bytes that
+//     were read, it is taken for the old one.
 //   - Lines over max_line are split, truncated or dropped, and counted.
 //   - Lines that the agent refuses for good are counted as dropped.
 //

@@ -16,13 +16,13 @@
 //
 // # What is lost
 //
-//   - Records over max_record are rejected, and so are records that the agent refuses for good: the answer's partial_success counts and
-//     explains them, and exporters do not retry them.
+//   - Records over max_record are rejected, and so are records that the agent refuses for good: the answer's partial_success
+//     counts and explains them, and exporters do not retry them.
 //   - The first max_attributes attributes of a message are kept, and values over max_value are cut. In a value that becomes JSON,
-//     values nested deeper than 32 levels become null, and the first of several with one key is kept. Such messages are counted as
-//     truncated.
-//   - Requests that would fail again are refused and counted: over max_request or over 1,048,576 records, attributes and
-//     values together (413, RESOURCE_EXHAUSTED or INVALID_ARGUMENT), malformed (400, INVALID_ARGUMENT), of another content type or
+//     values nested deeper than 32 levels become null, and the first of several with one key is kept. Such messages are counted
+//     as truncated.
+//   - Requests that would fail again are refused and counted: over max_request or over 1,048,576 records, attributes and values
+//     together (413, RESOURCE_EXHAUSTED or INVALID_ARGUMENT), malformed (400, INVALID_ARGUMENT), of another content type or
 //     encoding than gzip (415, UNIMPLEMENTED).
 //   - Metrics and traces are not accepted: 404, or UNIMPLEMENTED.
 package otlp

@@ -9,9 +9,11 @@
 // # What is lost
 //
 //   - UDP and Unix datagrams cannot wait: messages without capacity in the agent are dropped (reason full), and the kernel drops
-//     datagrams that arrive faster than they are read, which netstat -su shows and receive_buffer reduces. TCP waits: the input stops reading.
+//     datagrams that arrive faster than they are read, which netstat -su shows and receive_buffer reduces. TCP waits: the input
+//     stops reading.
 //   - Messages over max_message are cut, and counted as truncated.
-//   - A message that matches neither RFC is kept raw with the attribute "unparsed", or dropped (reason invalid) with `unparsed: drop`.
+//   - A message that matches neither RFC is kept raw with the attribute "unparsed", or dropped (reason invalid) with `unparsed:
+//     drop`.
 //   - Messages that the agent refuses for good are dropped (reason refused).
 //   - A TCP sender gets no acknowledgement: syslog has none. A crash of the agent loses the messages that it had read and not yet
 //     stored, some milliseconds.

@@ -24,8 +24,7 @@
 //     read before the truncation. Rotation by renaming loses nothing.
 //   - The unread lines of a file are lost if it is removed while the agent is down, or before it was opened, or if it is renamed
 //     before it was ever seen, to a name that no glob matches. Globs that also match the rotated names lose nothing.
-//   - If a file is truncated and, between two scans, grows beyond the position with the same bytes before it, that is not
-//     noticed.
+//   - A truncation is not noticed if the file grows beyond the position before the next scan, with the same bytes before it.
 //   - If a file is removed and created again while the agent is down, with the same number and beginning with the very bytes that
 //     were read, it is taken for the old one.
 //   - Lines over max_line are split, truncated or dropped, and counted.

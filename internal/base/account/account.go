@@ -1,6 +1,6 @@
-// Package account is a bound on bytes: what is charged, what is free, and how soon more will be, from how fast bytes were released
-// lately. [Account] is a plain state machine for owners with a mutex and a clock of their own; internal/role/budget makes of it the
-// admission of requests, with errors that say when to try again.
+// Package account bounds bytes. It tracks charged and free bytes, and predicts from the recent release rate when more will be
+// free. [Account] is a plain state machine for owners with a mutex and a clock of their own; internal/role/budget uses it to
+// admit requests, with errors that carry a retry hint.
 package account
 
 import (
@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// interval is the least time between two measurements: shorter ones see single requests.
+	// interval is the minimum time between two measurements: shorter ones would measure single requests.
 	interval = 50 * time.Millisecond
-	// memory is how far back the speed looks: the time constant of its average.
+	// memory is the time constant of the average speed.
 	memory = time.Second
 
-	// UnknownHint is given before anything is known of the speed: about as long as a commit takes.
+	// UnknownHint is the hint before the first measurement: about the duration of a commit.
 	UnknownHint = 50 * time.Millisecond
-	// MinHint is the shortest hint: shorter ones are not worth a pause.
+	// MinHint is the shortest hint: shorter pauses are not worthwhile.
 	MinHint = 5 * time.Millisecond
-	// MaxHint is the longest: what is stuck now may go on at any time.
+	// MaxHint is the longest hint: a stall may end at any time.
 	MaxHint = 5 * time.Second
 )
 
@@ -26,10 +26,10 @@ const (
 type Account struct {
 	limit, used, peak int64
 
-	// The speed at which bytes are released is an average that forgets exponentially, over the times in which some were charged.
+	// The release rate is an exponential moving average over the times in which bytes were charged.
 	measured bool
 	speed    float64   // bytes a second
-	since    time.Time // of the measurement that runs
+	since    time.Time // start of the current measurement
 	released int64     // since then
 }
 
@@ -45,16 +45,16 @@ func (a *Account) Used() int64 { return a.used }
 // Free returns the bytes that can be charged now.
 func (a *Account) Free() int64 { return a.limit - a.used }
 
-// Peak returns the most bytes that were ever charged at once.
+// Peak returns the maximum of charged bytes so far.
 func (a *Account) Peak() int64 { return a.peak }
 
-// Charge charges n bytes, and reports whether they fit. What does not fit changes nothing.
+// Charge charges n bytes, and reports whether they fit. If they do not fit, it changes nothing.
 func (a *Account) Charge(now time.Time, n int64) bool {
 	if n > a.limit-a.used {
 		return false
 	}
 	if a.used == 0 {
-		// Nothing was charged, so nothing could be released: that time says nothing of the speed.
+		// While nothing was charged, nothing could be released: exclude that time from the measurement.
 		a.since, a.released = now, 0
 	}
 	a.used += n
@@ -62,17 +62,17 @@ func (a *Account) Charge(now time.Time, n int64) bool {
 	return true
 }
 
-// Cancel undoes a charge of n bytes of which nothing came. It does not count as speed.
+// Cancel undoes a charge of n bytes that were not used. It does not count towards the release rate.
 func (a *Account) Cancel(n int64) { a.used -= n }
 
-// Release gives n charged bytes back.
+// Release releases n charged bytes.
 func (a *Account) Release(now time.Time, n int64) {
 	a.used -= n
 	a.released += n
 	a.measureSpeed(now)
 }
 
-// measureSpeed takes what was released into the average, when it is time.
+// measureSpeed adds the released bytes to the average, once interval has passed.
 func (a *Account) measureSpeed(now time.Time) {
 	took := now.Sub(a.since)
 	if took < interval {
@@ -87,7 +87,7 @@ func (a *Account) measureSpeed(now time.Time) {
 	a.since, a.released = now, 0
 }
 
-// Hint returns when excess more bytes will be free than are now, at the present speed.
+// Hint returns the time until excess more bytes are free, at the current release rate.
 func (a *Account) Hint(now time.Time, excess int64) time.Duration {
 	a.measureSpeed(now)
 	switch excess = max(excess, 1); {
@@ -100,11 +100,11 @@ func (a *Account) Hint(now time.Time, excess int64) time.Duration {
 	}
 }
 
-// WithinShare reports whether someone who holds so much may hold n bytes more, which are charged already, at a share. excess is what
-// would have to become free before.
+// WithinShare reports whether a holder of held bytes may hold n more, which are already charged, with the given share. excess is
+// the number of bytes that would have to become free first.
 //
-// Everyone may hold a multiple, share, of what is free. So the account is never full, and who comes later finds space however much
-// the others bring.
+// Each holder may hold share times the free bytes. So the account is never full, and later holders find space whatever the others
+// hold.
 func (a *Account) WithinShare(held, n int64, share float64) (ok bool, excess int64) {
 	over := float64(held+n) - share*float64(a.Free())
 	return over <= 0, int64(over / (1 + share))

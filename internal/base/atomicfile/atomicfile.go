@@ -1,5 +1,5 @@
-// Package atomicfile replaces small files as a whole: whoever reads one, also after a crash or a loss of power, finds what it was or what
-// it is, and what it is once Write has returned.
+// Package atomicfile replaces small files atomically: a reader, even after a crash or a power failure, finds the old content or
+// the new content, and the new one once Write has returned.
 package atomicfile
 
 import (
@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// Write replaces the file with what write writes: it is written beside it, synced, renamed, and the folder is synced. Only the owner
-// may read it. When it fails the file is what it was, unless the error is of the folder's sync: then it may be either. Calls for the
-// same file must not run at the same time.
+// Write replaces the content of a file with the output of write. It writes and syncs a temporary file in the same folder, renames
+// it, and syncs the folder. Only the owner may read the file. If Write fails, the file is unchanged, unless the sync of the
+// folder failed: then it has the old or the new content. Calls for the same file must not be concurrent.
 func Write(name string, write func(io.Writer) error) (err error) {
 	temp := name + ".tmp"
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -45,8 +45,8 @@ func WriteBytes(name string, b []byte) error {
 	})
 }
 
-// KeepSaved calls save after each token in dirty, at most once in every, and a last time when ctx ends if there is a token. It returns when
-// ctx has ended. It is for copies of what changes often, and may be a little old.
+// KeepSaved calls save after each token in dirty, at most once in each interval, and a last time when ctx ends if a token is
+// pending. It returns when ctx has ended. It is for saved copies of state that changes often, which may lag a little.
 func KeepSaved(ctx context.Context, dirty <-chan struct{}, every time.Duration, save func()) {
 	for {
 		select {
@@ -69,7 +69,7 @@ func KeepSaved(ctx context.Context, dirty <-chan struct{}, every time.Duration, 
 	}
 }
 
-// SyncFolder makes what was created, renamed or removed in a folder durable.
+// SyncFolder makes the creation, renaming and removal of files in a folder durable.
 func SyncFolder(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

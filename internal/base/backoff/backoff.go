@@ -1,5 +1,5 @@
-// Package backoff bounds how fast and how often something is tried again. It knows nothing of errors: package transport/retry says
-// which of them are worth another try, and after which hint.
+// Package backoff bounds the rate and the number of retries. It does not classify errors: package transport/retry tells which
+// errors are retryable, and their retry hints.
 //
 //	pauses := backoff.Backoff{Min: 100 * time.Millisecond, Max: 10 * time.Second}
 //	for failures := 1; ; failures++ {
@@ -22,11 +22,11 @@ import (
 // Backoff is a pause that doubles with each failure in a row, from Min to Max.
 type Backoff struct {
 	Min, Max time.Duration
-	// Random draws the jitter, from 0 to 1; nil is a good source.
+	// Random draws the jitter, from 0 to 1; nil means math/rand/v2.
 	Random func() float64
 }
 
-// Mean returns the pause after so many failures in a row, without jitter.
+// Mean returns the pause after a number of consecutive failures, without jitter.
 func (b Backoff) Mean(failures int) time.Duration {
 	if d := b.Min << max(failures-1, 0); failures <= 32 && d > 0 && d>>max(failures-1, 0) == b.Min {
 		return min(d, b.Max)
@@ -34,8 +34,8 @@ func (b Backoff) Mean(failures int) time.Duration {
 	return b.Max
 }
 
-// Pause returns the pause after so many failures in a row, jittered over its upper half, so that those that failed together do not
-// come back together.
+// Pause returns the pause after a number of consecutive failures, jittered over its upper half, so that callers that failed
+// together do not retry together.
 func (b Backoff) Pause(failures int) time.Duration {
 	random := b.Random
 	if random == nil {
@@ -50,7 +50,7 @@ func Jitter(d time.Duration, share float64) time.Duration {
 	return time.Duration(float64(d) * (1 + share*(2*rand.Float64()-1)))
 }
 
-// Sleep waits for d. It fails with the cause of ctx when that ends first.
+// Sleep waits for d. It fails with the cause of ctx if that ends first.
 func Sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -62,8 +62,8 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Budget bounds retries by a share of the requests: each request earns a part of a retry, each retry takes a whole one. So a server
-// that fails for everyone gets little more than the load that it would have anyway. It is safe for concurrent use.
+// Budget bounds retries to a share of the requests: each request earns a fraction of a retry, each retry takes a whole one. So a
+// failing server gets little more than its normal load. It is safe for concurrent use.
 type Budget struct {
 	share, most int64        // in millionths of a retry
 	saved       atomic.Int64 // in millionths of a retry
@@ -71,8 +71,8 @@ type Budget struct {
 
 const retry = 1_000_000
 
-// NewBudget returns a full budget: share is what a request earns, most is how many retries can be saved. Without a share there are
-// no retries at all.
+// NewBudget returns a full budget. A request earns share of a retry, and at most most retries accumulate. If share is 0, there
+// are no retries.
 func NewBudget(share float64, most int) *Budget {
 	b := &Budget{share: int64(share * retry), most: int64(most) * retry}
 	if share > 0 {
@@ -91,7 +91,7 @@ func (b *Budget) Earn() {
 	}
 }
 
-// TakeRetry takes a retry, if there is one.
+// TakeRetry takes a retry, and reports whether there was one.
 func (b *Budget) TakeRetry() bool {
 	for {
 		saved := b.saved.Load()

@@ -1,5 +1,5 @@
-// Package buffers is a pool of byte buffers of all sizes, for roles that hold bytes for a while and account for them by length: at
-// most a fifth of a buffer is unused, and one that is used again is warm and need not be cleared.
+// Package buffers pools byte buffers of all sizes, for roles that keep bytes for a while and account for them by length. At most
+// a fifth of a buffer is unused. A reused buffer is warm in the caches and need not be cleared.
 package buffers
 
 import (
@@ -9,7 +9,7 @@ import (
 
 // Buffer is memory from a pool.
 type Buffer struct {
-	// B has the length that was asked for, and may have more capacity. It may be resliced, but not replaced.
+	// B has the requested length, and may have more capacity. It may be resliced, but not replaced.
 	B     []byte
 	class int
 }
@@ -21,8 +21,7 @@ const (
 	classes = 4*(maxBits-minBits) + 1
 )
 
-// Pool is a pool of buffers. The zero Pool is ready, and safe for concurrent use. Buffers that nobody takes are left to the garbage
-// collector.
+// Pool is a pool of buffers. The zero Pool is ready, and safe for concurrent use. The garbage collector frees unused buffers.
 type Pool struct {
 	classes [classes]sync.Pool
 }
@@ -56,7 +55,7 @@ func (p *Pool) Get(n int) *Buffer {
 	return &Buffer{B: make([]byte, n, sizeOf(class)), class: class}
 }
 
-// Put gives a buffer back; nil is nothing. Nobody may use it or its bytes afterwards.
+// Put returns a buffer to the pool; nil does nothing. The buffer and its bytes must not be used afterwards.
 func (p *Pool) Put(b *Buffer) {
 	if b != nil && b.class >= 0 {
 		b.B = b.B[:0]

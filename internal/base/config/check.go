@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Violation is what is wrong with one field of a configuration.
+// Violation is an error in one field of a configuration.
 type Violation struct {
 	// Package is the one that the configuration belongs to. Field is the path of the Go field: "Rules[0].MaxAge".
 	Package, Field string
@@ -20,16 +20,17 @@ type Violation struct {
 // Error implements error.
 func (v Violation) Error() string { return v.Package + ": " + v.Field + ": " + v.Text }
 
-// Bounds are values that min and max tags name and that are not fields: constants of Go, and what follows from several fields.
+// Bounds are named values for min and max tags that are not fields: Go constants, and values derived from several fields.
 type Bounds map[string]int64
 
-// Violations collects what is wrong with a configuration.
+// Violations collects the violations of a configuration.
 type Violations struct {
 	pkg  string
 	errs []error
 }
 
-// Check returns every violation of the tags in the struct that c points to. A struct in it is asked itself when it has a Validate method.
+// Check returns every violation of the tags in the struct that c points to. For a nested struct with a Validate method, it calls
+// that method instead.
 func Check(pkg string, c any, bounds Bounds) *Violations {
 	v := &Violations{pkg: pkg}
 	v.checkStruct(reflect.ValueOf(c).Elem(), "", bounds)
@@ -39,12 +40,12 @@ func Check(pkg string, c any, bounds Bounds) *Violations {
 // Err returns all of them, joined; nil if there are none.
 func (v *Violations) Err() error { return errors.Join(v.errs...) }
 
-// Add says what is wrong with a field.
+// Add adds a violation of a field.
 func (v *Violations) Add(field, format string, args ...any) {
 	v.errs = append(v.errs, Violation{Package: v.pkg, Field: field, Text: fmt.Errorf(format, args...).Error()})
 }
 
-// Join adds what the Validate method of a part of the configuration returned. nil adds nothing.
+// Join adds the error of the Validate method of a nested configuration. nil adds nothing.
 func (v *Violations) Join(field string, err error) {
 	for _, err := range Errors(err) {
 		if inner, ok := errors.AsType[Violation](err); ok {

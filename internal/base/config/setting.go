@@ -43,7 +43,7 @@ func setDefaults(v reflect.Value) {
 	}
 }
 
-// Settings yields the fields of the struct that c points to and of the structs in it, also of those in lists and behind pointers.
+// Settings yields the fields of the struct that c points to, and of nested structs, including those in lists and behind pointers.
 func Settings(c any) iter.Seq[Setting] { return walk(reflect.ValueOf(c).Elem(), "", "") }
 
 // unnamed is the YAML name of a struct that has none: only absolute names count in it.
@@ -127,7 +127,7 @@ func childName(parent, name string) string {
 	return join(parent, name)
 }
 
-// Flag returns the setting's name on the command line of a command; ok = it has one there.
+// Flag returns the setting's flag for a command. ok reports whether it has one.
 func (s Setting) Flag(command string) (name string, ok bool) {
 	names := strings.Split(s.tag.Get("flag"), ",")
 	if len(names) == 1 {
@@ -139,25 +139,25 @@ func (s Setting) Flag(command string) (name string, ok bool) {
 	return names[0], names[0] != ""
 }
 
-// FlagName is its name on the command lines that have it; "" is none.
+// FlagName returns the setting's flag name; "" if it has none.
 func (s Setting) FlagName() string {
 	name, _, _ := strings.Cut(s.tag.Get("flag"), ",")
 	return name
 }
 
-// Help is the text of its flag.
+// Help returns the help text of the flag.
 func (s Setting) Help() string { return s.tag.Get("help") }
 
-// Copy gives it the value of another of its type.
+// Copy sets the setting to the value of another setting of the same type.
 func (s Setting) Copy(from Setting) { s.value.Set(from.value) }
 
-// Set reads its value.
+// Set parses text and sets the value.
 func (s Setting) Set(text string) error { return s.setText(text) }
 
-// String writes its value as Set reads it.
+// String formats the value so that Set can parse it.
 func (s Setting) String() string { return s.text(s.value) }
 
-// Type names its values in help texts.
+// Type returns the name of the value's type for help texts.
 func (s Setting) Type() string {
 	t := s.value.Type()
 	if t.Kind() == reflect.Pointer {

@@ -20,7 +20,7 @@
 //		})
 //	}
 //
-// Goroutines that must notice that the component closes select on [Calls.Draining]. A component that refuses new calls before it
+// Goroutines that must stop when the component closes select on [Calls.Draining]. A component that refuses new calls before it
 // closes calls [Calls.Drain] first.
 package lifecycle
 
@@ -30,7 +30,7 @@ import (
 	"sync/atomic"
 )
 
-// Calls counts the calls that run. It is safe for concurrent use. It must not be copied.
+// Calls counts the running calls. It is safe for concurrent use. It must not be copied.
 type Calls struct {
 	// state is twice the number of running calls, and odd once the drain has begun. So a call that enters and the beginning of the drain
 	// are ordered by one number: a call either sees the odd bit and is refused, or the drain waits for it.
@@ -38,13 +38,13 @@ type Calls struct {
 
 	mu struct {
 		sync.Mutex
-		draining, idle, closed chan struct{} // made when first needed
-		idled, closing         bool          // idle is closed; somebody runs Close
+		draining, idle, closed chan struct{} // made on first use
+		idled, closing         bool          // idle is closed; a call of Close has begun
 		err                    error         // of Close; set before closed is closed
 	}
 }
 
-// Enter admits a call, which ends with Leave. It is false once the drain has begun.
+// Enter admits a call, which must end with Leave. It returns false once the drain has begun.
 func (c *Calls) Enter() bool {
 	if c.state.Add(2)&1 == 1 {
 		c.Leave()
@@ -79,7 +79,8 @@ func (c *Calls) Drain() (first bool) {
 	return true
 }
 
-// announceIdle is called when no call ran after the drain had begun. A call that is refused may make it run again.
+// announceIdle closes idle. It is called when no call runs after the drain has begun. A refused call may cause another call of
+// it.
 func (c *Calls) announceIdle() {
 	idle := c.Idle()
 	c.mu.Lock()

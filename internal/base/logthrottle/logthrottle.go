@@ -1,6 +1,6 @@
-// Package logthrottle says when a failure that comes again and again is worth a line in the log. Loops that wait for a server that is
-// unavailable try again every few seconds, for hours if need be: the first failure is news, and so is, once a minute, that it goes on.
-// The others would only push what matters out of the log. That it works again is news, too.
+// Package logthrottle limits log lines about repeated failures. Loops that wait for an unavailable server retry every few
+// seconds, possibly for hours. A [Throttle] logs the first failure and then one warning a minute; the other failures are logged
+// at debug level. It also logs the recovery.
 package logthrottle
 
 import (
@@ -9,17 +9,18 @@ import (
 	"time"
 )
 
-// Every is the time between two warnings about a failure that goes on.
+// Every is the time between two warnings about a continuing failure.
 const Every = time.Minute
 
-// Throttle is about one thing that is tried again and again. The zero value is ready. One goroutine at a time uses it.
+// Throttle limits the log lines of one retry loop. The zero value is ready. It is not safe for concurrent use.
 type Throttle struct {
 	failures int       // in a row
 	since    time.Time // of the first of them
 	lastWarn time.Time
 }
 
-// Failed logs a failure: as a warning if it is the first one in a row, or the last warning is old enough, else for those who debug.
+// Failed logs a failure: as a warning if it is the first in a row or the last warning is at least Every ago, otherwise at debug
+// level.
 func (t *Throttle) Failed(ctx context.Context, log *slog.Logger, msg string, args ...any) {
 	now, level := time.Now(), slog.LevelDebug
 	if t.failures == 0 {
@@ -32,7 +33,7 @@ func (t *Throttle) Failed(ctx context.Context, log *slog.Logger, msg string, arg
 	log.Log(ctx, level, msg, args...) //nolint:sloglint // the caller's message
 }
 
-// Recovered ends a row of failures, if there is one: it logs msg, how many failures there were, and for how long.
+// Recovered ends a row of failures, if any: it logs msg with their number and duration.
 func (t *Throttle) Recovered(ctx context.Context, log *slog.Logger, msg string, args ...any) {
 	if t.failures == 0 {
 		return

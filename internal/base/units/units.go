@@ -1,5 +1,5 @@
-// Package units holds the quantities that people write in configuration and on the command line: durations with days, and sizes
-// in bytes with binary and decimal suffixes. Both are types, so that a number without its unit can't be taken for another.
+// Package units has the quantities of configuration and of the command line: durations with days, and sizes in bytes with binary
+// and decimal suffixes. Both are types, so that quantities of different units are not confused.
 package units
 
 import (
@@ -105,8 +105,8 @@ func (d *Duration) Type() string { return "duration" }
 // Bytes is a size in bytes: "64MiB", "10MB", "512k", "1048576".
 type Bytes int64
 
-// sizes are the suffixes with their factors: the largest first, a suffix that is the end of others after these. A lone letter is binary, as
-// in most tools of operators.
+// sizes are the suffixes with their factors, the largest first. A suffix that ends other suffixes comes after them. A single
+// letter is binary, as in most operators' tools.
 var sizes = []struct {
 	suffix string
 	factor int64

@@ -1,6 +1,6 @@
-// Package budget bounds the bytes that a role buffers for others. A request charges its bytes before they are read or copied, and is
-// refused at once when they do not fit: nothing waits. A refusal says when to try again, from how fast bytes were released lately, so
-// that callers come back when there is likely to be space, neither sooner nor much later.
+// Package budget bounds the bytes that a role buffers for its callers. A request charges its bytes before they are read or
+// copied. If they do not fit, it is refused at once; it never waits. The refusal has a retry hint, derived from the recent
+// release rate, so that callers return when space is likely to be free.
 package budget
 
 import (
@@ -22,7 +22,7 @@ type Budget struct {
 	}
 }
 
-// New returns a budget of limit bytes. what names those who share it, for errors: "requests that the write proxy reads".
+// New returns a budget of limit bytes. what names its users in errors, for example "requests that the write proxy reads".
 func New(what string, limit int64) *Budget {
 	b := &Budget{what: what, limit: limit}
 	b.mu.account = account.New(limit)
@@ -39,8 +39,8 @@ func (b *Budget) Used() int64 {
 	return b.mu.account.Used()
 }
 
-// Admit charges n bytes and returns how to release them; calling that again is harmless. It refuses with REASON_OVERLOADED and a
-// retry hint when they do not fit now, and with REASON_TOO_LARGE when they never will.
+// Admit charges n bytes and returns a function that releases them; repeated calls of it are harmless. It fails with
+// REASON_OVERLOADED and a retry hint if they do not fit now, and with REASON_TOO_LARGE if they never will.
 func (b *Budget) Admit(n int64) (release func(), err error) {
 	if err := b.Charge(n); err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (b *Budget) Charge(n int64) error {
 		"%s take %d bytes, at most %d: try again later", b.what, b.mu.account.Used(), b.limit)
 }
 
-// Release gives n charged bytes back.
+// Release releases n charged bytes.
 func (b *Budget) Release(n int64) {
 	now := time.Now()
 	b.mu.Lock()

@@ -1,5 +1,5 @@
-// Package request takes the requests of writers apart: frames of any categories, one after another. The agent, the write proxy and the
-// batcher each do that, and the rules are the same:
+// Package request splits the requests of writers into frames and finds their categories. The agent, the write proxy and the
+// batcher share it:
 //
 //	resolver := categories.NewResolver() // a Categories that lives as long as the role
 //	for frames := request.Walk(ctx, data); frames.Next(); {
@@ -12,10 +12,10 @@
 //		return nil, err // the request as a whole is refused
 //	}
 //
-// [Frames] tells a damaged frame, which is refused alone, from bytes after which nobody knows where the next frame begins. [Resolver]
-// looks a category up once for neighbours, keeps one category for all frames of a name where their order counts, and keeps the rule of
-// prefixes: after a frame that is refused for a reason that may pass, no other frame of its shard is taken. [Amount] counts what
-// frames hold. Nothing here is done for a message, and nothing is allocated for a frame.
+// [Frames] distinguishes a damaged frame, which is refused individually, from damage that hides the start of the next frame.
+// [Resolver] looks a category up once for adjacent frames, and uses one category for all frames of a name where their order
+// matters. It also keeps stored frames a prefix: after a frame is refused for a transient reason, later frames of its shard are
+// refused too. [Amount] counts frames, bytes and messages. No work is done per message, and no memory is allocated per frame.
 package request
 
 import (
@@ -29,11 +29,11 @@ import (
 
 // Frames walks the frames of a request.
 type Frames struct {
-	// Frame is the current frame, which points into the request. When Err is set only its Bytes and Offset are of use.
+	// Frame is the current frame. Its bytes are those of the request. If Err is set, only Bytes and Offset are valid.
 	record.Frame
-	// Index is its number in the request, from 0.
+	// Index is the frame's index in the request, from 0.
 	Index int
-	// Err is why the frame is refused alone, with REASON_CORRUPT: its body is damaged.
+	// Err is the frame's own error, with REASON_CORRUPT, if its body is damaged.
 	Err error
 
 	data  []byte
@@ -42,17 +42,17 @@ type Frames struct {
 	fault error
 }
 
-// Walk walks the frames of data and checks each, but for the checksums of the bodies when the caller said [rpc.WithChecked].
+// Walk walks the frames of data and checks each. It skips the checksums of bodies if ctx has the mark of [rpc.WithChecked].
 func Walk(ctx context.Context, data []byte) Frames {
 	return Frames{Index: -1, data: data, check: rpc.CheckerOf(ctx)}
 }
 
-// WalkHeaders walks the frames of data without a look at the bodies.
+// WalkHeaders walks the frames of data and checks only their headers.
 func WalkHeaders(data []byte) Frames {
 	return Frames{Index: -1, data: data, check: record.CheckHeader}
 }
 
-// Next goes to the next frame. It is false after the last one, and where nobody knows where the next one begins: see Fault.
+// Next advances to the next frame. It returns false after the last one, and when the start of the next one is unknown: see Fault.
 func (f *Frames) Next() bool {
 	if f.next >= len(f.data) {
 		return false
@@ -88,10 +88,10 @@ func (f *Frames) refuseFrame(rest []byte) (size int) {
 	return 0
 }
 
-// Fault is why the whole request is refused, after Next was false; nil when every frame was walked.
+// Fault returns the error of the whole request, after Next returned false; nil if every frame was walked.
 func (f *Frames) Fault() error { return f.fault }
 
-// AsUnknown returns what is told of a frame that failed in the end, when an earlier attempt may have stored it: an unknown outcome.
+// AsUnknown returns the error of a failed frame that an earlier attempt may have stored: an unknown outcome.
 func AsUnknown(info *scribev1.ErrorInfo) *scribev1.ErrorInfo {
 	if info.GetReason() == scribev1.Reason_REASON_UNKNOWN_OUTCOME {
 		return info

@@ -47,7 +47,7 @@ func Errorf(r scribev1.Reason, format string, args ...any) error {
 	return InfoError(&scribev1.ErrorInfo{Reason: r}, fmt.Errorf(format, args...))
 }
 
-// RetryErrorf is Errorf with a hint when to try again.
+// RetryErrorf is Errorf with a retry hint.
 func RetryErrorf(r scribev1.Reason, after time.Duration, format string, args ...any) error {
 	return InfoError(&scribev1.ErrorInfo{Reason: r, RetryAfter: durationpb.New(after)}, fmt.Errorf(format, args...))
 }

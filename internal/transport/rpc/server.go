@@ -17,7 +17,7 @@ import (
 // what surrounds them.
 const MaxMessageBytes = 68 << 20
 
-// Services are what one process serves; those that are nil it does not.
+// Services are the services of one process; nil ones are not served.
 type Services struct {
 	Write      WriteService
 	Batch      BatchService
@@ -34,7 +34,7 @@ type Services struct {
 	AdmitBatch func(n int64) (release func(), err error)
 	// AdmitFetch is the same for ReadProxyService.
 	AdmitFetch func(n int64) (release func(), err error)
-	// Logger gets panics of handlers.
+	// Logger logs panics of handlers.
 	Logger *slog.Logger
 }
 

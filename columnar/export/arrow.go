@@ -34,7 +34,7 @@ func (w *streamWriter) Write(batch arrow.RecordBatch) (err error) {
 	return w.ipc.Write(batch)
 }
 
-// Flush implements Writer. The first one hands out the schema, so that a reader of a stream without rows yet can begin.
+// Flush implements Writer. The first call writes the schema, so that a reader can begin before there are rows.
 func (w *streamWriter) Flush() (err error) {
 	defer recoverError(&err)
 	if err := w.body.writeSchema(); err != nil {
@@ -52,12 +52,12 @@ func (w *streamWriter) Close() (err error) {
 	return w.out.flushBuffer()
 }
 
-// streamBody takes the messages of a stream, the schema before it comes if it is wanted.
+// streamBody writes the messages of a stream. writeSchema may write the schema earlier than the IPC writer sends it.
 type streamBody struct {
 	out    *bufferedWriter
 	schema *arrow.Schema
 	begun  bool // the schema was written
-	came   bool // and came
+	came   bool // and the IPC writer has sent it, too
 }
 
 func (b *streamBody) writeSchema() error {
@@ -74,7 +74,7 @@ func (b *streamBody) writeSchema() error {
 // Start implements ipc.PayloadWriter.
 func (b *streamBody) Start() error { return nil }
 
-// WritePayload implements ipc.PayloadWriter. The first one is the schema.
+// WritePayload implements ipc.PayloadWriter. The first payload is the schema.
 func (b *streamBody) WritePayload(p ipc.Payload) error {
 	if !b.came {
 		b.came = true
@@ -90,24 +90,24 @@ func (b *streamBody) Close() error {
 	return err
 }
 
-// endOfStream is the continuation and a length of 0.
+// endOfStream is the continuation marker and a length of 0.
 var endOfStream = [8]byte{0xFF, 0xFF, 0xFF, 0xFF}
 
-// recoverError makes an error of a panic of Arrow's writers. It is deferred.
+// recoverError converts a panic of Arrow's writers into an error. It must be deferred.
 func recoverError(err *error) {
 	if v := recover(); v != nil { //nolint:revive // it is called by defer alone
 		*err = fmt.Errorf("encode a batch: %v", v)
 	}
 }
 
-// parquetFile writes a Parquet file, which is readable only once it is closed.
+// parquetFile writes a Parquet file, which is readable only after Close.
 type parquetFile struct {
 	schema *arrow.Schema // without dictionaries
 	file   *pqarrow.FileWriter
-	group  int64 // bytes of batches in the row group
+	group  int64 // bytes of batches in the current row group
 }
 
-// groupBytes is about how large a row group becomes, and the memory that it takes.
+// groupBytes is the approximate size of a row group, and of the memory that it takes.
 const groupBytes = 64 << 20
 
 func newParquet(w io.Writer, s *arrow.Schema) (*parquetFile, error) {
@@ -129,10 +129,10 @@ func newParquet(w io.Writer, s *arrow.Schema) (*parquetFile, error) {
 	return p, nil
 }
 
-// notClosed hides that a writer can be closed: it belongs to the caller.
+// notClosed hides a writer's Close method, because the caller owns the writer.
 type notClosed struct{ io.Writer }
 
-// unfitType names a type inside t that Parquet has no form for.
+// unfitType returns the name of a type inside t that Parquet can't represent.
 func unfitType(t arrow.DataType) string {
 	switch t := t.(type) {
 	case *arrow.MonthDayNanoIntervalType:
@@ -173,7 +173,7 @@ func (w *parquetFile) Write(batch arrow.RecordBatch) (err error) {
 	return w.file.WriteBuffered(plain)
 }
 
-// Flush implements Writer. What is in a row group stays until that is complete.
+// Flush implements Writer. It does nothing: a row group is written only when it is complete.
 func (w *parquetFile) Flush() error { return nil }
 
 // Close implements Writer.
@@ -182,7 +182,7 @@ func (w *parquetFile) Close() (err error) {
 	return w.file.Close()
 }
 
-// withoutDictionary is a type without the dictionary, which Parquet makes by itself.
+// withoutDictionary returns a type without its dictionary. Parquet makes dictionaries by itself.
 func withoutDictionary(t arrow.DataType) arrow.DataType {
 	if d, ok := t.(*arrow.DictionaryType); ok {
 		return d.ValueType
@@ -190,7 +190,7 @@ func withoutDictionary(t arrow.DataType) arrow.DataType {
 	return t
 }
 
-// decodedArray is an array without its dictionary. The caller releases it.
+// decodedArray returns an array without its dictionary. The caller releases it.
 func decodedArray(a arrow.Array) arrow.Array {
 	d, ok := a.(*array.Dictionary)
 	if !ok {

@@ -1,5 +1,4 @@
-// Package export writes the answer of a query for those who asked: a table for people, JSON lines, CSV, an Arrow IPC stream, a Parquet
-// file.
+// Package export writes the result of a query as an aligned table, JSON lines, CSV, an Arrow IPC stream or a Parquet file.
 //
 //	w, err := export.New(export.JSONLines, out, schema)
 //	for batch := range batches {
@@ -7,18 +6,19 @@
 //	}
 //	err = w.Close()
 //
-// # How values are written
+// # Values
 //
-// The text formats write every value so that nothing of it is lost: integers and decimals with all their digits, floats with as many as
-// tell them from their neighbours, instants as RFC 3339 in UTC to the microsecond, dates as 2026-11-21, intervals as PostgreSQL writes
-// them. Bytes are text where they are UTF-8, and else \x and their digits in base 16. Lists, structs and maps are JSON, in the cells of a
-// table and of CSV, too; of equal keys of a map the last counts, as in a query.
+// The text formats write every value without loss. Integers and decimals have all their digits, and floats have the digits that
+// distinguish them from their neighbours. Instants are RFC 3339 in UTC to the microsecond, dates are 2026-11-21, and intervals
+// are as PostgreSQL writes them. Bytes are text if they are UTF-8, otherwise \x and hexadecimal digits. Lists, structs and maps
+// are JSON, also in the cells of a table and of CSV. The last of equal keys of a map counts, as in a query.
 //
-// A null is null in JSON, NULL in a table and an empty field in CSV, where an empty text is "". JSON has no NaN and no infinities: they are
-// strings, "NaN", "Infinity" and "-Infinity". A table shows control characters as escapes, so that no message can command a terminal.
+// A null is null in JSON, NULL in a table and an empty field in CSV, where an empty text is "". JSON has no NaN and no
+// infinities: they are the strings "NaN", "Infinity" and "-Infinity". A table shows control characters as escapes, so that
+// messages can't control a terminal.
 //
 // # Memory
 //
-// A writer keeps no batch. The text formats and Arrow hold some 64 KiB, a table up to a thousand rows, which it needs to align its columns,
-// and Parquet a row group of at most 64 MiB; a batch that is larger by itself comes on top.
+// A writer keeps no batch. The text formats and Arrow buffer about 64 KiB. A table buffers up to a thousand rows to align its
+// columns. Parquet buffers a row group of at most 64 MiB. A single larger batch adds to that.
 package export

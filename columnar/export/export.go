@@ -8,22 +8,22 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 )
 
-// Format is how an answer is written.
+// Format is the format of a result.
 type Format string
 
 // Formats.
 const (
 	Table     Format = "table"   // aligned columns under their names and types
-	JSONLines Format = "jsonl"   // a JSON object a row, one a line
+	JSONLines Format = "jsonl"   // one JSON object per row, one per line
 	CSV       Format = "csv"     // RFC 4180, with the names in the first line
 	Arrow     Format = "arrow"   // an Arrow IPC stream
 	Parquet   Format = "parquet" // a Parquet file
 )
 
-// Formats returns all of them.
+// Formats returns all formats.
 func Formats() []Format { return []Format{Table, JSONLines, CSV, Arrow, Parquet} }
 
-// ParseFormat returns the format of a name.
+// ParseFormat returns the format with a name.
 func ParseFormat(name string) (Format, error) {
 	names := make([]string, 0, len(Formats()))
 	for _, f := range Formats() {
@@ -35,10 +35,10 @@ func ParseFormat(name string) (Format, error) {
 	return "", fmt.Errorf("invalid format %q: want one of %s", name, strings.Join(names, ", "))
 }
 
-// Binary says that a format is no text: not for a terminal.
+// Binary reports whether a format is binary and thus unfit for a terminal.
 func (f Format) Binary() bool { return f == Arrow || f == Parquet }
 
-// ContentType is the media type of a format.
+// ContentType returns the media type of a format.
 func (f Format) ContentType() string {
 	switch f {
 	case JSONLines:
@@ -54,18 +54,20 @@ func (f Format) ContentType() string {
 	}
 }
 
-// Writer writes an answer. Its methods are called by one goroutine. After an error nothing more may be written.
+// Writer writes a result. It is not safe for concurrent use. After an error it must not be used further.
 type Writer interface {
-	// Write adds the rows of a batch, which it does not keep. The batch has the schema of the writer.
+	// Write writes the rows of a batch, which must have the writer's schema. It does not keep the batch.
 	Write(arrow.RecordBatch) error
-	// Flush hands everything that was written to the writer below, as far as the format allows: a row group of a Parquet file stays.
+	// Flush passes buffered data to the underlying writer, as far as the format allows: an incomplete row group of a Parquet file
+	// stays.
 	Flush() error
-	// Close writes what belongs at the end, and flushes. It does not close the writer below. An answer without a single row is whole, too:
-	// it has its schema.
+	// Close writes the end of the format and flushes. It does not close the underlying writer. A result without rows is complete,
+	// too: it has its schema.
 	Close() error
 }
 
-// New returns a writer to w of rows of a schema. The error says which column a format has no form for.
+// New returns a Writer to w for rows of a schema. It returns an error that names the first column that the format can't
+// represent.
 func New(f Format, w io.Writer, s *arrow.Schema) (Writer, error) {
 	out := &bufferedWriter{w: w}
 	switch f {
@@ -85,16 +87,16 @@ func New(f Format, w io.Writer, s *arrow.Schema) (Writer, error) {
 	}
 }
 
-// bufferSize is how much is collected before it is handed on.
+// bufferSize is the number of buffered bytes above which they are written.
 const bufferSize = 64 << 10
 
-// bufferedWriter collects small writes. buf may be appended to directly; full says when it is time to flush.
+// bufferedWriter collects small writes. Callers may append to buf directly and then call flushIfFull.
 type bufferedWriter struct {
 	w   io.Writer
 	buf []byte
 }
 
-// Write implements io.Writer. What is large by itself is not copied.
+// Write implements io.Writer. It does not copy large writes.
 func (b *bufferedWriter) Write(p []byte) (int, error) {
 	if len(p) >= bufferSize {
 		if err := b.flushBuffer(); err != nil {
@@ -106,7 +108,7 @@ func (b *bufferedWriter) Write(p []byte) (int, error) {
 	return len(p), b.flushIfFull()
 }
 
-// flushIfFull flushes when enough was collected.
+// flushIfFull flushes if the buffer is full.
 func (b *bufferedWriter) flushIfFull() error {
 	if len(b.buf) < bufferSize {
 		return nil
@@ -120,7 +122,7 @@ func (b *bufferedWriter) flushBuffer() error {
 	}
 	_, err := b.w.Write(b.buf)
 	if b.buf = b.buf[:0]; cap(b.buf) > 16*bufferSize {
-		b.buf = nil // a large value should not stay
+		b.buf = nil // don't keep the memory of a large value
 	}
 	return err
 }

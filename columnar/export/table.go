@@ -11,27 +11,27 @@ import (
 )
 
 const (
-	// tableRows is how many rows are looked at to find the widths of the columns: the next ones keep or widen them.
+	// tableRows is the number of buffered rows that determine the column widths. Later rows keep or widen them.
 	tableRows = 1000
-	// tableBytes bounds what they take.
+	// tableBytes is the maximum number of bytes of these rows.
 	tableBytes = 4 << 20
-	// widest is how far a column is filled up with spaces: a longer text runs over and moves the rest of its row alone.
+	// widest is the maximum width to which a column is padded. A longer text shifts only the rest of its own row.
 	widest = 80
 )
 
-// tableWriter writes aligned columns: numbers to the right, all else to the left.
+// tableWriter writes aligned columns: numbers to the right, all others to the left.
 type tableWriter struct {
 	out    *bufferedWriter
 	schema *arrow.Schema
-	headed bool        // the names were printed
-	cells  []tableCell // of rows that wait, one row after the other
-	text   []byte      // of those
+	headed bool        // the header was printed
+	cells  []tableCell // of buffered rows, one row after the other
+	text   []byte      // the text of cells
 	widths []int
 	right  []bool
-	rows   int // that wait
+	rows   int // number of buffered rows
 }
 
-// tableCell is a value that waits: where its text ends, and how many columns of a terminal it takes.
+// tableCell is a buffered value: the end of its text, and its width in terminal columns.
 type tableCell struct{ end, width int }
 
 func newTable(out *bufferedWriter, s *arrow.Schema) *tableWriter {
@@ -82,7 +82,7 @@ func (t *tableWriter) Write(batch arrow.RecordBatch) error {
 	return nil
 }
 
-// printRows writes the rows that wait.
+// printRows writes the buffered rows.
 func (t *tableWriter) printRows() error {
 	t.printHead()
 	begin := 0
@@ -122,7 +122,7 @@ func (t *tableWriter) printHead() {
 	}
 }
 
-// printCell writes a cell of a column. No line ends in spaces.
+// printCell writes a cell of a column. It writes no spaces at the end of a line.
 func (t *tableWriter) printCell(column int, text []byte, n int) {
 	last := column == len(t.widths)-1
 	spaces := max(t.widths[column]-n, 0)
@@ -160,7 +160,7 @@ func (t *tableWriter) Close() error { return t.Flush() }
 
 func escapeText(text string) []byte { return appendVisible(nil, []byte(text)) }
 
-// appendVisible appends text with its control characters, and those that change the direction of what follows, as escapes.
+// appendVisible appends text with control characters, and characters that change the text direction, as escapes.
 func appendVisible(dst, text []byte) []byte {
 	const digits = "0123456789abcdef"
 	for len(text) > 0 {
@@ -184,7 +184,7 @@ func appendVisible(dst, text []byte) []byte {
 	return dst
 }
 
-// displayWidth is how many columns of a terminal a text takes.
+// displayWidth returns the width of a text in terminal columns.
 func displayWidth(text []byte) int {
 	n := 0
 	for len(text) > 0 {

@@ -8,7 +8,7 @@ import (
 	"scribe/columnar/value"
 )
 
-// jsonLines writes an object a row.
+// jsonLines writes one object per row.
 type jsonLines struct {
 	out   *bufferedWriter
 	names [][]byte // encoded, with the colon
@@ -50,7 +50,7 @@ func (w *jsonLines) Flush() error { return w.out.flushBuffer() }
 // Close implements Writer.
 func (w *jsonLines) Close() error { return w.out.flushBuffer() }
 
-// csvWriter writes lines of RFC 4180.
+// csvWriter writes lines of CSV (RFC 4180).
 type csvWriter struct{ out *bufferedWriter }
 
 // newline ends a line of CSV (RFC 4180, section 2).
@@ -96,7 +96,7 @@ func (w *csvWriter) Write(batch arrow.RecordBatch) error {
 	return nil
 }
 
-// appendField quotes a field where it must be, and the empty text, which else would be null.
+// appendField appends a field. It quotes fields that need it, and the empty text, which would otherwise be null.
 func appendField(dst, field []byte) []byte {
 	if len(field) > 0 && !bytes.ContainsAny(field, "\",\r\n") {
 		return append(dst, field...)

@@ -13,10 +13,10 @@ import (
 	"scribe/columnar/value"
 )
 
-// valueAppender appends a value of an array that is not null.
+// valueAppender appends the value of a row, which must not be null.
 type valueAppender func(dst []byte, row int) []byte
 
-// textAppender is what appends the values of an array as texts. quoted says that they are strings in JSON.
+// textAppender returns a function that appends the values of an array as texts. quoted reports whether they are strings in JSON.
 func textAppender(a arrow.Array) (text valueAppender, quoted bool) {
 	if text := numberAppender(a); text != nil {
 		return text, false
@@ -51,7 +51,7 @@ func textAppender(a arrow.Array) (text valueAppender, quoted bool) {
 	}
 }
 
-// numberAppender is plain of what JSON writes without quotes, nil for anything else.
+// numberAppender returns a function that appends values that JSON writes without quotes, or nil for other types.
 func numberAppender(a arrow.Array) valueAppender {
 	switch a := a.(type) {
 	case *array.Boolean:
@@ -84,7 +84,7 @@ func numberAppender(a arrow.Array) valueAppender {
 	}
 }
 
-// jsonValue is what appends the values of an array as JSON, null where they are null.
+// jsonValue returns a function that appends the values of an array as JSON, including null.
 func jsonValue(a arrow.Array) valueAppender {
 	text, quoted := textAppender(a)
 	_, float := a.(interface{ Value(int) float64 })
@@ -112,7 +112,7 @@ func jsonValue(a arrow.Array) valueAppender {
 	}
 }
 
-// isNull sees through a dictionary, which may hold a null.
+// isNull reports whether a value is null. It also looks into a dictionary, which may contain a null.
 func isNull(a arrow.Array, i int) bool {
 	if a.IsNull(i) {
 		return true
@@ -127,7 +127,7 @@ func isNull(a arrow.Array, i int) bool {
 	}
 }
 
-// nestedAppender appends lists, structs and maps as JSON.
+// nestedAppender returns a function that appends lists, structs and maps as JSON.
 func nestedAppender(a arrow.Array) valueAppender {
 	switch a := a.(type) {
 	case *array.Map:
@@ -169,7 +169,7 @@ func nestedAppender(a arrow.Array) valueAppender {
 	}
 }
 
-// mapValue appends the entries of a map; of equal keys the last.
+// mapValue returns a function that appends the entries of a map. The last of equal keys counts.
 func mapValue(a *array.Map, key, item valueAppender) valueAppender {
 	return func(dst []byte, i int) []byte {
 		from, to := a.ValueOffsets(i)
@@ -194,7 +194,7 @@ func mapValue(a *array.Map, key, item valueAppender) valueAppender {
 	}
 }
 
-// appendBytes appends bytes as text when they are, else in base 16.
+// appendBytes appends bytes as text if they are UTF-8, otherwise in hexadecimal.
 func appendBytes(dst, b []byte) []byte {
 	if utf8.Valid(b) {
 		return append(dst, b...)
@@ -202,7 +202,7 @@ func appendBytes(dst, b []byte) []byte {
 	return hex.AppendEncode(append(dst, `\x`...), b)
 }
 
-// appendFloat writes a number as encoding/json does.
+// appendFloat appends a number in the form of encoding/json.
 func appendFloat(dst []byte, f float64, bits int) []byte {
 	switch {
 	case math.IsNaN(f):

@@ -2,8 +2,8 @@ package value
 
 import "encoding/hex"
 
-// ParseBinary reads \x and pairs of hexadecimal digits, with white space between pairs, or bytes as they are, in which \\ is a backslash
-// and \ with three octal digits any byte.
+// ParseBinary parses \x and pairs of hexadecimal digits, with optional white space between pairs; or raw bytes, in which \\ is a
+// backslash and \ with three octal digits is a byte.
 func ParseBinary[T text](s T) ([]byte, error) {
 	if len(s) >= 2 && s[0] == '\\' && s[1] == 'x' {
 		return parseHex(s[2:])
@@ -48,7 +48,7 @@ func parseHex[T text](s T) ([]byte, error) {
 	return out, nil
 }
 
-// hexDigit is a hexadecimal digit's value, above 15 of what is none.
+// hexDigit returns the value of a hexadecimal digit, or a value above 15 for another character.
 func hexDigit(c byte) byte {
 	switch {
 	case isDigit(c):
@@ -59,5 +59,5 @@ func hexDigit(c byte) byte {
 	return 0xff
 }
 
-// AppendBinary writes \x and hexadecimal digits.
+// AppendBinary appends \x and hexadecimal digits.
 func AppendBinary(dst, v []byte) []byte { return hex.AppendEncode(append(dst, `\x`...), v) }

@@ -1,10 +1,10 @@
-// Package value is how single values are written: PostgreSQL's input and output syntax, for the constants of queries, casts from and to
-// text, and answers that people read.
+// Package value parses and formats single values in PostgreSQL's syntax, for constants in queries, casts from and to text, and
+// readable results.
 //
-// Append functions write what PostgreSQL prints with its default settings and the time zone UTC; Parse functions read that and what else
-// PostgreSQL reads of the type, with these exceptions: times are read in their ISO forms (see [ParseTimestamp]), infinity is no time and
-// no decimal, NaN is no decimal, and floats have no hexadecimal form. A timestamp is an instant (PostgreSQL's timestamptz): a text without
-// an offset is UTC.
+// Append functions write PostgreSQL's output with its default settings and the time zone UTC. Parse functions read that and
+// PostgreSQL's other input forms, with these exceptions: times are read only in ISO forms (see [ParseTimestamp]), times and
+// decimals have no infinity, decimals have no NaN, and floats have no hexadecimal form. A timestamp is an instant (PostgreSQL's
+// timestamptz): a text without an offset is in UTC.
 //
-// Every Parse function takes a text of any length in time linear to it, and never panics.
+// Every Parse function accepts a text of any length, takes time linear in its length, and never panics.
 package value

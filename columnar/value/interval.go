@@ -8,25 +8,25 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 )
 
-// Interval is months, days and microseconds, each with a sign of its own. Arrow's has nanoseconds, which [Interval.Arrow] and [IntervalOf]
-// convert: what is below a microsecond is cut off.
+// Interval is months, days and microseconds, each with its own sign. Arrow's interval has nanoseconds; [Interval.Arrow] and
+// [IntervalOf] convert. Digits below a microsecond are truncated.
 type Interval struct {
 	Months, Days int64
 	Micros       int64
 }
 
-// IntervalOf returns what Arrow's value stands for.
+// IntervalOf converts an Arrow interval.
 func IntervalOf(v arrow.MonthDayNanoInterval) Interval {
 	return Interval{int64(v.Months), int64(v.Days), v.Nanoseconds / 1000}
 }
 
-// Arrow returns the value as Arrow has it, false if a part is out of its range: the time may be up to 292 years.
+// Arrow converts to an Arrow interval. It returns false if a part is out of range: the time is at most 292 years.
 func (v Interval) Arrow() (arrow.MonthDayNanoInterval, bool) {
 	out := arrow.MonthDayNanoInterval{Months: int32(v.Months), Days: int32(v.Days), Nanoseconds: v.Micros * 1000}
 	return out, int64(out.Months) == v.Months && int64(out.Days) == v.Days && out.Nanoseconds/1000 == v.Micros
 }
 
-// Compare orders intervals as PostgreSQL does: a month is 30 days, a day 24 hours.
+// Compare orders intervals as PostgreSQL does: a month has 30 days, a day 24 hours.
 func (v Interval) Compare(o Interval) int {
 	hi, lo := v.inMicros()
 	ohi, olo := o.inMicros()
@@ -39,7 +39,7 @@ func (v Interval) Compare(o Interval) int {
 	return 1
 }
 
-// inMicros is the length in microseconds, in 128 bits.
+// inMicros returns the length in microseconds as a 128-bit number.
 func (v Interval) inMicros() (hi int64, lo uint64) {
 	days := v.Days + v.Months*30
 	h, l := bits.Mul64(uint64(days), uint64(Day))
@@ -51,11 +51,11 @@ func (v Interval) inMicros() (hi int64, lo uint64) {
 	return int64(h), l
 }
 
-// AppendInterval writes years, months and days that are not zero, each with its unit, and a time if there is one or nothing else.
+// AppendInterval appends nonzero years, months and days with their units, and the time if it is nonzero or the only part.
 func AppendInterval(dst []byte, a arrow.MonthDayNanoInterval) []byte {
 	v := IntervalOf(a)
 	from := len(dst)
-	// A plus is written where the part before was negative.
+	// PostgreSQL writes a plus if the previous part was negative.
 	negative := false
 	part := func(n int64, unit string) {
 		if n == 0 {
@@ -91,11 +91,11 @@ func AppendInterval(dst []byte, a arrow.MonthDayNanoInterval) []byte {
 	return appendClock(dst, max(v.Micros, -v.Micros))
 }
 
-// intervalUnit is what a number in an interval's text counts.
+// intervalUnit is a unit in an interval's text.
 type intervalUnit struct {
 	months, days int64
 	micros       int64
-	// field is a bit that tells it from the others: each is there once at most.
+	// field is a bit that identifies the unit: each may occur at most once.
 	field uint16
 }
 
@@ -131,8 +131,9 @@ var units = map[string]intervalUnit{
 	"mil": millennia, "mils": millennia, "millennium": millennia, "millennia": millennia,
 }
 
-// ParseInterval reads numbers with units, each once (1 year 2 mons -3.5 days), a time of day (-04:05:06.7), years and months (1-2), "ago"
-// at the end, or the designators of ISO 8601 (P1Y2M3DT4H5M6.7S). A number without a unit is seconds. A fraction of a unit goes on in the next smaller: of months into days of 30, of days into time.
+// ParseInterval parses numbers with units, each at most once (1 year 2 mons -3.5 days), a time of day (-04:05:06.7), years and
+// months (1-2), "ago" at the end, or the designators of ISO 8601 (P1Y2M3DT4H5M6.7S). A number without a unit counts seconds. A
+// fraction of a unit carries over to the next smaller one: of months into days at 30 per month, of days into time.
 func ParseInterval[T text](s T) (arrow.MonthDayNanoInterval, error) {
 	p := intervalParser[T]{timeParser: timeParser[T]{s: trimSpace(s)}}
 	var ok bool
@@ -155,7 +156,7 @@ func ParseInterval[T text](s T) (arrow.MonthDayNanoInterval, error) {
 	return out, nil
 }
 
-// intervalParser reads an interval.
+// intervalParser is the state of parsing an interval.
 type intervalParser[T text] struct {
 	timeParser[T]
 	v    Interval
@@ -163,14 +164,14 @@ type intervalParser[T text] struct {
 	over bool
 }
 
-// markFields notes that fields are there; false if one was before.
+// markFields marks fields as seen. It returns false if one was already seen.
 func (p *intervalParser[T]) markFields(fields uint16) bool {
 	again := p.seen&fields != 0
 	p.seen |= fields
 	return !again
 }
 
-// parseNumber reads sign, digits and fraction.
+// parseNumber parses a sign, digits and a fraction.
 func (p *intervalParser[T]) parseNumber() (whole int64, frac float64, negative, ok bool) {
 	if p.acceptByte('-') {
 		negative = true
@@ -223,7 +224,7 @@ func (p *intervalParser[T]) parseWords() bool {
 	}
 }
 
-// parseWord reads a number with its unit, a time of day, or years and months.
+// parseWord parses a number with its unit, a time of day, or years and months.
 func (p *intervalParser[T]) parseWord() bool {
 	from := p.at
 	if c := p.peekByte(); (c == '-' || c == '+') && (p.at+1 == len(p.s) || !isDigit(p.s[p.at+1])) {
@@ -263,7 +264,7 @@ func unitOf[T text](name T) (intervalUnit, bool) {
 	return u, ok
 }
 
-// yearsMonths reads the months after years.
+// yearsMonths parses the months after years.
 func (p *intervalParser[T]) yearsMonths(year int64, negative bool) bool {
 	p.at++
 	month, _, ok := p.parseDigits(1, 2)
@@ -281,7 +282,7 @@ func (p *intervalParser[T]) yearsMonths(year int64, negative bool) bool {
 	return p.markFields(months.field)
 }
 
-// timeOfDay reads hour:minute:second, of which the hours are not bounded by a day.
+// timeOfDay parses hour:minute:second. Hours may exceed a day.
 func (p *intervalParser[T]) timeOfDay(negative bool) bool {
 	if !p.markFields(hours.field | minutes.field | seconds.field) {
 		return false
@@ -324,7 +325,7 @@ func (p *intervalParser[T]) timeOfDay(negative bool) bool {
 	return true
 }
 
-// addUnits counts whole and frac of a unit in.
+// addUnits adds whole and frac of a unit to the result.
 func (p *intervalParser[T]) addUnits(whole int64, frac float64, u intervalUnit) bool {
 	if !p.markFields(u.field) {
 		return false
@@ -352,7 +353,7 @@ func (p *intervalParser[T]) addUnits(whole int64, frac float64, u intervalUnit) 
 		p.addMicros(whole * u.micros)
 		p.addMicros(int64(math.RoundToEven(frac * float64(u.micros))))
 	}
-	// Parts stay so small that their sums can't wrap.
+	// Parts are kept small enough that their sums can't overflow.
 	if max(p.v.Months, -p.v.Months) > 1<<40 || max(p.v.Days, -p.v.Days) > 1<<40 {
 		p.over = true
 		p.v = Interval{}
@@ -360,7 +361,7 @@ func (p *intervalParser[T]) addUnits(whole int64, frac float64, u intervalUnit) 
 	return true
 }
 
-// addDays adds days of which the fraction is time.
+// addDays adds days. Their fraction becomes time.
 func (p *intervalParser[T]) addDays(days float64) {
 	whole := math.Trunc(days)
 	p.v.Days += int64(whole)
@@ -378,7 +379,7 @@ func addInt(a, b int64) (int64, bool) {
 	return s, (s > a) == (b > 0)
 }
 
-// parseISO reads the designators after P.
+// parseISO parses the designators after P.
 func (p *intervalParser[T]) parseISO() bool {
 	inTime, some := false, false
 	for p.at < len(p.s) {

@@ -9,23 +9,23 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 )
 
-// Errors of parsing and of conversions, wrapped by nothing: where the value came from is known to the caller.
+// Errors of parsing and of conversions. They are not wrapped: the caller knows the source of the value.
 var (
 	ErrSyntax = errors.New("not a value of the type")
 	ErrRange  = errors.New("out of the type's range")
 )
 
-// MaxPrecision is how many decimal digits a decimal has at most.
+// MaxPrecision is the maximum number of decimal digits of a decimal.
 const MaxPrecision = 38
 
-// text is what the parsers read: they are used on columns' memory as well as on strings.
+// text is the input of the parsers: column memory as well as strings.
 type text interface{ ~string | ~[]byte }
 
 func isSpace(c byte) bool { return c == ' ' || c >= '\t' && c <= '\r' }
 
 func isDigit(c byte) bool { return c-'0' <= 9 }
 
-// trimSpace cuts the white space off that PostgreSQL allows around most values.
+// trimSpace removes the white space that PostgreSQL allows around most values.
 func trimSpace[T text](s T) T {
 	for len(s) > 0 && isSpace(s[0]) {
 		s = s[1:]
@@ -36,12 +36,12 @@ func trimSpace[T text](s T) T {
 	return s
 }
 
-// foldEqual reports whether s is the lower-case ASCII word, in any case.
+// foldEqual reports whether s equals the lower-case ASCII word, ignoring case.
 func foldEqual[T text](s T, word string) bool {
 	return len(s) == len(word) && foldPrefix(s, word)
 }
 
-// foldPrefix reports whether s is a beginning of the lower-case ASCII word, in any case.
+// foldPrefix reports whether s is a prefix of the lower-case ASCII word, ignoring case.
 func foldPrefix[T text](s T, word string) bool {
 	if len(s) > len(word) {
 		return false
@@ -58,7 +58,7 @@ func foldPrefix[T text](s T, word string) bool {
 	return true
 }
 
-// ParseBool reads true, yes, on, 1, their opposites, and beginnings of them that are not ambiguous, in any case.
+// ParseBool parses true, yes, on, 1, their opposites, and unambiguous prefixes of them, ignoring case.
 func ParseBool[T text](s T) (bool, error) {
 	s = trimSpace(s)
 	if len(s) == 0 {
@@ -73,10 +73,10 @@ func ParseBool[T text](s T) (bool, error) {
 	return false, ErrSyntax
 }
 
-// AppendBool writes true or false.
+// AppendBool appends true or false.
 func AppendBool(dst []byte, v bool) []byte { return strconv.AppendBool(dst, v) }
 
-// ParseInt reads a decimal integer that fits in bits.
+// ParseInt parses a decimal integer that fits in bits.
 func ParseInt[T text](s T, bits int) (int64, error) {
 	negative, u, err := parseInteger(s)
 	if err != nil {
@@ -95,7 +95,7 @@ func ParseInt[T text](s T, bits int) (int64, error) {
 	return int64(u), nil
 }
 
-// ParseUint reads a decimal integer that is not negative.
+// ParseUint parses a non-negative decimal integer.
 func ParseUint[T text](s T) (uint64, error) {
 	negative, u, err := parseInteger(s)
 	if err == nil && negative && u != 0 {
@@ -131,19 +131,19 @@ func parseInteger[T text](s T) (negative bool, u uint64, err error) {
 	return negative, u, nil
 }
 
-// AppendInt writes an integer.
+// AppendInt appends an integer.
 func AppendInt(dst []byte, v int64) []byte { return strconv.AppendInt(dst, v, 10) }
 
-// AppendUint writes an integer.
+// AppendUint appends an integer.
 func AppendUint(dst []byte, v uint64) []byte { return strconv.AppendUint(dst, v, 10) }
 
-// numberParts is a decimal number cut into its pieces.
+// numberParts is a decimal number split into its parts.
 type numberParts[T text] struct {
 	negative      bool
 	whole, frac   T
-	exponent      int  // kept within ±maxExponent, where every type is out of range
-	significant   bool // some digit is not 0
-	unsignedBegin int  // where the digits begin
+	exponent      int  // clamped to ±maxExponent, where every type is out of range
+	significant   bool // a digit is not 0
+	unsignedBegin int  // start of the digits
 }
 
 const maxExponent = 1 << 20
@@ -195,7 +195,8 @@ func parseNumber[T text](s T) (n numberParts[T], err error) {
 	return n, nil
 }
 
-// ParseFloat reads a number, NaN, or an infinity. What is too large, or too near to zero to be anything else, is out of range.
+// ParseFloat parses a number, NaN, or an infinity. A number that is too large, or rounds to zero without being zero, is out of
+// range.
 func ParseFloat[T text](s T) (float64, error) {
 	s = trimSpace(s)
 	n, err := parseNumber(s)
@@ -222,7 +223,7 @@ func namedFloat[T text](name T, negative bool) (float64, error) {
 	return 0, ErrSyntax
 }
 
-// AppendFloat writes the shortest text that reads back as v however ties are broken.
+// AppendFloat appends the shortest text that reads back as v however ties are broken.
 func AppendFloat(dst []byte, v float64) []byte {
 	switch {
 	case v != v:
@@ -238,7 +239,7 @@ func AppendFloat(dst []byte, v float64) []byte {
 		for digits := 1; a >= 1<<53 && isTied(dst[from:], v); digits++ {
 			if dst = strconv.AppendFloat(dst[:from], v, 'e', digits, 64); digits < 16 {
 				if back, err := strconv.ParseFloat(string(dst[from:]), 64); err != nil || back != v {
-					dst = strconv.AppendFloat(dst[:from], v, 'e', -1, 64) // too few
+					dst = strconv.AppendFloat(dst[:from], v, 'e', -1, 64) // too few digits
 				}
 			}
 		}
@@ -247,8 +248,8 @@ func AppendFloat(dst []byte, v float64) []byte {
 	return strconv.AppendFloat(dst, v, 'f', -1, 64)
 }
 
-// isTied reports whether a text of v is exactly half way to the next number. Go takes such a text where reading it back gives v, PostgreSQL
-// a longer one. Smaller numbers than those of 2^53 would need more digits for that than a shortest text has.
+// isTied reports whether a text of v is exactly half way to the next number. Go uses such a text if reading it returns v;
+// PostgreSQL uses a longer one. Below 2^53 a tie would need more digits than a shortest text has.
 func isTied(text []byte, v float64) bool {
 	s, _, err := big.ParseFloat(string(text), 10, 1100, big.ToNearestEven) // exact: it is a whole number of at most 1024 bits
 	if err != nil {
@@ -286,7 +287,7 @@ var powers128 = func() (p [MaxPrecision + 1]decimal128.Num) {
 	return p
 }()
 
-// FitsPrecision reports whether v has at most so many digits.
+// FitsPrecision reports whether v has at most precision digits.
 func FitsPrecision(v decimal128.Num, precision int32) bool {
 	limit := powers128[min(max(precision, 0), MaxPrecision)]
 	if v.Sign() < 0 {
@@ -295,14 +296,14 @@ func FitsPrecision(v decimal128.Num, precision int32) bool {
 	return v.HighBits() >= 0 && v.Less(limit)
 }
 
-// ParseDecimal reads a number, rounded to the scale, halves away from zero.
+// ParseDecimal parses a number and rounds it to the scale, half away from zero.
 func ParseDecimal[T text](s T, precision, scale int32) (decimal128.Num, error) {
 	n, err := parseNumber(trimSpace(s))
 	if err != nil {
 		return decimal128.Num{}, err
 	}
-	// digit(i) is the i-th of all digits; point is how many of them are left of the point, after the exponent was applied, and keep how
-	// many are in the result.
+	// digit(i) is the i-th digit overall. point is the number of digits left of the point after applying the exponent. keep is the
+	// number of digits in the result.
 	total := len(n.whole) + len(n.frac)
 	digit := func(i int) byte {
 		if i < len(n.whole) {
@@ -338,7 +339,7 @@ func ParseDecimal[T text](s T, precision, scale int32) (decimal128.Num, error) {
 	return out, nil
 }
 
-// AppendDecimal writes v with as many digits after the point as the scale says.
+// AppendDecimal appends v with scale digits after the point.
 func AppendDecimal(dst []byte, v decimal128.Num, scale int32) []byte {
 	if v.Sign() < 0 {
 		dst = append(dst, '-')
@@ -362,7 +363,7 @@ func AppendDecimal(dst []byte, v decimal128.Num, scale int32) []byte {
 	return append(dst, digits...)
 }
 
-// FloatBits returns the bits of f, where all zeros are one and all NaN are one: values that SQL calls equal have equal bits.
+// FloatBits returns the bits of f with a single zero and a single NaN: values that are equal in SQL have equal bits.
 func FloatBits(f float64) uint64 {
 	switch {
 	case f == 0:

@@ -18,7 +18,8 @@ const (
 	Day               = 24 * Hour
 )
 
-// Bounds of dates and timestamps: PostgreSQL's, but that a timestamp of ours ends where its microseconds since 1970 end, in 294247.
+// Bounds of dates and timestamps. They are PostgreSQL's, except that our timestamps end where microseconds since 1970 overflow,
+// in 294247.
 const (
 	MinDays      = -2440588   // 4714-11-24 BC
 	MaxDays      = 2145042905 // 5874897-12-31
@@ -26,8 +27,8 @@ const (
 	MaxTimestamp = math.MaxInt64
 )
 
-// DaysOf returns the days since 1970-01-01 of a date of the proleptic Gregorian calendar; year 0 is 1 BC. A month or day beyond its range
-// counts on.
+// DaysOf returns the days since 1970-01-01 of a date in the proleptic Gregorian calendar. Year 0 is 1 BC. A month or day out of
+// range carries over.
 func DaysOf(year, month, day int64) int64 {
 	return time.Date(int(year), time.Month(month), int(day), 0, 0, 0, 0, time.UTC).Unix() / (Day / Second)
 }
@@ -38,18 +39,18 @@ func CivilOf(days int64) (year int64, month, day int) {
 	return int64(y), int(m), day
 }
 
-// DaysIn returns the length of a month.
+// DaysIn returns the number of days of a month.
 func DaysIn(year int64, month int) int {
 	return time.Date(int(year), time.Month(month)+1, 0, 0, 0, 0, 0, time.UTC).Day()
 }
 
-// Split cuts a timestamp into its day since 1970-01-01 and the microseconds of that day.
+// Split splits a timestamp into its day since 1970-01-01 and the microseconds of that day.
 func Split(t arrow.Timestamp) (days, micros int64) {
 	days = FloorDiv(int64(t), Day)
 	return days, int64(t) - days*Day
 }
 
-// FloorDiv returns a/b rounded down; b is positive.
+// FloorDiv returns a/b rounded down; b must be positive.
 func FloorDiv(a, b int64) int64 {
 	q := a / b
 	if a%b < 0 {
@@ -66,7 +67,7 @@ func floorMod(a, b int64) int64 {
 	return m
 }
 
-// ParseDate reads the date of a text that [ParseTimestamp] reads.
+// ParseDate parses the date of a text that [ParseTimestamp] accepts.
 func ParseDate[T text](s T) (arrow.Date32, error) {
 	p := timeParser[T]{s: trimSpace(s)}
 	days, _, err := p.parseInstant()
@@ -79,9 +80,10 @@ func ParseDate[T text](s T) (arrow.Date32, error) {
 	return arrow.Date32(days), nil
 }
 
-// ParseTimestamp reads year-month-day, or yearmonthday in eight digits, and after a space or T optionally hour:minute, :second, .fraction
-// (rounded to microseconds), and an offset from UTC: Z, UTC, GMT, or sign hour, optionally :minute and :second or minute without colon. AD or BC may
-// follow. Years have at least three digits. The text "epoch" is the beginning of 1970.
+// ParseTimestamp parses year-month-day, or yearmonthday in eight digits. After a space or T may follow hour:minute, :second,
+// .fraction (rounded to microseconds), and an offset from UTC: Z, UTC, GMT, or a sign and hour, optionally with :minute and
+// :second, or minute without a colon. AD or BC may follow. Years have at least three digits. The text "epoch" is the start of
+// 1970.
 func ParseTimestamp[T text](s T) (arrow.Timestamp, error) {
 	p := timeParser[T]{s: trimSpace(s)}
 	days, micros, err := p.parseInstant()
@@ -91,14 +93,14 @@ func ParseTimestamp[T text](s T) (arrow.Timestamp, error) {
 	micros -= p.offset
 	days += FloorDiv(micros, Day)
 	micros = floorMod(micros, Day)
-	// The last day of the range is a part of one.
+	// The last day of the range is only partly in range.
 	if last, rest := Split(MaxTimestamp); days < MinDays || days > last || days == last && micros > rest {
 		return 0, ErrRange
 	}
 	return arrow.Timestamp(days*Day + micros), nil
 }
 
-// timeParser reads a date and a time of day.
+// timeParser is the state of parsing a date and a time of day.
 type timeParser[T text] struct {
 	s      T
 	at     int
@@ -126,7 +128,7 @@ func (p *timeParser[T]) skipSpace() {
 	}
 }
 
-// parseDigits reads from lo to hi digits.
+// parseDigits parses between lo and hi digits.
 func (p *timeParser[T]) parseDigits(lo, hi int) (v int64, n int, ok bool) {
 	for n < hi && isDigit(p.peekByte()) {
 		v = v*10 + int64(p.s[p.at]-'0')
@@ -136,7 +138,7 @@ func (p *timeParser[T]) parseDigits(lo, hi int) (v int64, n int, ok bool) {
 	return v, n, n >= lo
 }
 
-// parseInstant returns the day and the microseconds of the day, which may be more than a day has, without the offset.
+// parseInstant returns the day and the microseconds of the day, without applying the offset. The microseconds may exceed a day.
 func (p *timeParser[T]) parseInstant() (days, micros int64, err error) {
 	if foldEqual(p.s, "epoch") {
 		return 0, 0, nil
@@ -222,14 +224,14 @@ func (p *timeParser[T]) parseClock() (int64, error) {
 	return micros, nil
 }
 
-// parseFraction reads digits after a point as microseconds, the rest rounded.
+// parseFraction parses the digits after a point as rounded microseconds.
 func (p *timeParser[T]) parseFraction() int64 {
 	v, n, _ := p.parseDigits(0, 6)
 	for ; n < 6; n++ {
 		v *= 10
 	}
 	if isDigit(p.peekByte()) {
-		// What strtod makes of a half is the digits' double; from six digits on it is a half exactly or decided by what follows.
+		// strtod rounds a half by the double of the digits. From six digits on it is exactly a half, or the following digits decide.
 		half, some := p.s[p.at] == '5', false
 		up := p.s[p.at] > '5'
 		p.at++
@@ -244,7 +246,7 @@ func (p *timeParser[T]) parseFraction() int64 {
 	return v
 }
 
-// parseOffset reads an offset, if there is one.
+// parseOffset parses an optional offset.
 func (p *timeParser[T]) parseOffset() error {
 	rest := p.s[p.at:]
 	for _, name := range []string{"utc", "gmt", "z"} {
@@ -289,13 +291,13 @@ func (p *timeParser[T]) parseOffset() error {
 	return nil
 }
 
-// AppendDate writes year-month-day.
+// AppendDate appends year-month-day.
 func AppendDate(dst []byte, v arrow.Date32) []byte {
 	dst, bc := appendDay(dst, int64(v))
 	return appendEra(dst, bc)
 }
 
-// AppendTimestamp writes year-month-day hour:minute:second with as many digits after the point as it takes, and +00.
+// AppendTimestamp appends year-month-day hour:minute:second, the necessary digits after the point, and +00.
 func AppendTimestamp(dst []byte, v arrow.Timestamp) []byte {
 	days, micros := Split(v)
 	dst, bc := appendDay(dst, days)
@@ -327,7 +329,7 @@ func appendEra(dst []byte, bc bool) []byte {
 
 func appendPair(dst []byte, v int64) []byte { return append(dst, byte('0'+v/10), byte('0'+v%10)) }
 
-// appendClock writes hours, which may be more than a day has, minutes, seconds and what there is of microseconds.
+// appendClock appends hours, which may exceed a day, minutes, seconds and any microseconds.
 func appendClock(dst []byte, micros int64) []byte {
 	if h := micros / Hour; h > 99 {
 		dst = strconv.AppendInt(dst, h, 10)

@@ -7,7 +7,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 )
 
-// TypeName is the name of a type as a query has it: int64, string, timestamp, decimal(10,2), list<string>.
+// TypeName returns the name of a type in queries: int64, string, timestamp, decimal(10,2), list<string>.
 func TypeName(t arrow.DataType) string {
 	switch t := t.(type) {
 	case *arrow.StringType:

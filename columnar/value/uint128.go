@@ -5,10 +5,10 @@ import (
 	"strconv"
 )
 
-// uint128 is a decimal's magnitude.
+// uint128 is the magnitude of a decimal.
 type uint128 struct{ hi, lo uint64 }
 
-// pushDigit makes u ten times as much plus a digit; false when that has more than 127 bits.
+// pushDigit sets u to ten times u plus a digit. It returns false if the result exceeds 127 bits.
 func (u *uint128) pushDigit(digit byte) bool {
 	over, hi := bits.Mul64(u.hi, 10)
 	carry, lo := bits.Mul64(u.lo, 10)

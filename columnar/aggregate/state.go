@@ -330,7 +330,7 @@ type distinctState struct {
 
 func (s *distinctState) growTo(n int) { s.d = extendTo(s.d, n) }
 
-// The hash is not seeded, so that a query has one result.
+// addRows hashes without a seed, so that a query has one result.
 func (s *distinctState) addRows(groups []uint32, v *columnValues) {
 	for i, g := range groups {
 		var h uint64

@@ -63,7 +63,7 @@ func (w *Writer) BeginRow() {
 	w.report, w.Rest = w.report[:0], w.Rest[:0]
 }
 
-// maxReported and maxReport bound the text of one _error.
+// MaxReported is the maximum number of faults in one _error text, maxReport its length in bytes after which none are added.
 const (
 	MaxReported = 8
 	maxReport   = 1 << 10
@@ -93,7 +93,7 @@ func AppendFault(dst []byte, who string, at int, why string) []byte {
 	return append(dst, why...)
 }
 
-// AppendMore completes an _error text that lists only maxReported of all faults.
+// AppendMore completes an _error text that lists only MaxReported of all faults.
 func AppendMore(dst []byte, faults int) []byte {
 	if faults <= MaxReported {
 		return dst

@@ -26,42 +26,43 @@ type frameItem struct {
 	// body is where the body begins; bodyCRC is what the header says of it.
 	body    int
 	bodyCRC uint32
-	// sampleRate is the frame's; resampled says that it is to be written into what is sent, since it is not that of bytes.
+	// sampleRate is the frame's sample rate. resampled: it differs from that in bytes, and must be written into the copy that is
+	// sent.
 	sampleRate uint32
 	resampled  bool
-	// leftOut: sampling does not keep the frame.
+	// leftOut: sampling left the frame out.
 	leftOut bool
-	// checked: the body was looked at. waits: it is sent when its category's quota lets it pass.
+	// checked: the body was checked. waits: the frame waits for its category's quota.
 	checked, waits bool
-	// summed: whoever called directly has compared the body with its checksum.
+	// summed: the caller, in this process, has verified the body's checksum.
 	summed bool
-	// rows: the body is messages, which a category's limit may concern.
+	// rows: the body has encoded messages, to which the category's message limit applies.
 	rows bool
-	// sequenced frames are recognised when they are repeated, in exactly_once categories.
+	// sequenced: the frame has sequences, by which exactly_once categories recognise duplicates.
 	sequenced bool
-	// renewed: the category was asked for again since its logs were sealed. That is done once.
+	// renewed: the category was resolved again since its logs were sealed. This is done once.
 	renewed bool
-	// unsure: an attempt ended with an unknown outcome, so the frame may be stored whatever a later one says.
+	// unsure: an attempt ended with an unknown outcome, so the frame may be stored even if a later attempt fails.
 	unsure bool
 	// done: result is final.
 	done   bool
 	result *scribev1.FrameResult
 }
 
-// itemBytes is about what an item and its result take. They are charged in steps.
+// itemBytes is the approximate memory of an item and its result, in bytes. It is charged for itemStep items at a time.
 const (
 	itemBytes = 256
 	itemStep  = 1024
 )
 
-// refuseWith ends it with an error.
+// refuseWith ends the item with an error.
 func (it *frameItem) refuseWith(err error) {
 	it.done, it.result = true, &scribev1.FrameResult{Error: rpc.Info(err)}
 }
 
-// splitRequest makes an item of every frame of a request, whose headers are checked and whose bodies are not looked at. A frame that is
-// refused alone has its error in its result; when nobody knows where the next frame begins, the whole request is refused. charge takes
-// memory for the items.
+// splitRequest returns an item for every frame of a request. It checks headers, not bodies. A frame that is refused individually
+// has its error in its result; if the start of the next frame is unknown, the whole request is refused. charge charges memory for
+// the items.
 func (p *Proxy) splitRequest(ctx context.Context, data []byte, charge func(n int64) error) ([]frameItem, error) {
 	var (
 		items    []frameItem
@@ -93,19 +94,19 @@ func (p *Proxy) splitRequest(ctx context.Context, data []byte, charge func(n int
 	return items, frames.Fault()
 }
 
-// setCategory sets the category, and what it decides about.
+// setCategory sets the category and the routing key.
 func (it *frameItem) setCategory(c *scribev1.Category) {
 	it.category = c
 	it.key = routeKey(c.GetId(), it.shard)
 }
 
-// checkBody looks at a frame's body.
+// checkBody checks a frame's checksum and the sizes of its messages.
 func (it *frameItem) checkBody() error {
 	if err := it.checkSum(); err != nil {
 		return err
 	}
-	// The header tells the number of messages, not their sizes. A frame no longer than one message may be needs no look at them,
-	// which is nearly every frame of nearly every category.
+	// The header has the number of messages, not their sizes. A frame that is no longer than the limit of one message need not be
+	// decoded; this is true for nearly every frame.
 	if limit := maxMessage(it.category); it.rows && len(it.bytes)-it.body > limit {
 		if err := checkSizes(it.bytes, limit); err != nil {
 			return fmt.Errorf("category %s: %w", it.category.GetName(), err)
@@ -114,7 +115,7 @@ func (it *frameItem) checkBody() error {
 	return nil
 }
 
-// checkSum compares the body with its checksum.
+// checkSum verifies the checksum of the body.
 func (it *frameItem) checkSum() error {
 	if it.summed {
 		return nil
@@ -144,7 +145,7 @@ func checkSizes(frame []byte, limit int) error {
 	return nil
 }
 
-// maxMessage is the category's limit of a message in bytes.
+// maxMessage returns the category's limit for a message in bytes.
 func maxMessage(c *scribev1.Category) int {
 	if n := int(c.GetMaxMessageBytes()); n > 0 {
 		return n
@@ -152,7 +153,7 @@ func maxMessage(c *scribev1.Category) int {
 	return record.DefaultMaxMessageSize
 }
 
-// resolveOrCreate asks the control plane for a category, and creates it when that is configured.
+// resolveOrCreate asks the control plane for a category, and creates it if that is configured.
 func (p *Proxy) resolveOrCreate(ctx context.Context, name string) (*scribev1.Category, error) {
 	c, err := p.deps.Categories.Resolve(ctx, name)
 	switch {
@@ -166,7 +167,7 @@ func (p *Proxy) resolveOrCreate(ctx context.Context, name string) (*scribev1.Cat
 
 var errNoCategory = errors.New("writeproxy: the control plane's answer holds no category")
 
-// createCategory creates a category, once for all requests that miss it at the same time.
+// createCategory creates a category, once for all concurrent requests that miss it.
 func (p *Proxy) createCategory(ctx context.Context, name string) (*scribev1.Category, error) {
 	done := p.creating.DoChan(name, func() (any, error) {
 		// Others wait for it, so the first caller's deadline must not bound it.

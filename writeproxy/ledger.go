@@ -13,8 +13,8 @@ func (it *frameItem) amount() request.Amount {
 	return request.Amount{Frames: 1, Bytes: int64(len(it.bytes)), Messages: int64(it.messages)}
 }
 
-// frameCounts says what became of the frames that were received. At all times received = acknowledged + failed + sampled out + in
-// flight. Requests that were refused as a whole are not in it.
+// frameCounts counts received frames by outcome. At all times received = acknowledged + failed + sampled out + in flight.
+// Requests that are refused as a whole are not counted.
 type frameCounts struct {
 	received     request.Amount
 	acknowledged request.Amount
@@ -31,7 +31,7 @@ func (c *frameCounts) addCounts(other *frameCounts) {
 	}
 }
 
-// inFlight is what has no outcome yet.
+// inFlight returns the frames without an outcome.
 func (c *frameCounts) inFlight() request.Amount {
 	sum := c.received.Minus(c.acknowledged).Minus(c.sampledOut)
 	for _, a := range c.failed {
@@ -42,8 +42,7 @@ func (c *frameCounts) inFlight() request.Amount {
 
 const ledgerStripes = 16
 
-// frameLedger counts frames. A request uses one stripe, so that requests seldom wait for each other, and what is in one
-// stripe balances.
+// frameLedger counts frames. A request uses one stripe, so that requests rarely contend and the counts of each stripe balance.
 type frameLedger struct {
 	stripes [ledgerStripes]ledgerStripe
 }
@@ -63,10 +62,10 @@ func newLedger() *frameLedger {
 	return l
 }
 
-// pickStripe returns the one that a request uses.
+// pickStripe returns a random stripe for a request.
 func (l *frameLedger) pickStripe() *ledgerStripe { return &l.stripes[rand.N(ledgerStripes)] }
 
-// sumCounts returns the sums, in which received is never less than what became of it.
+// sumCounts returns the sums over all stripes. received is never less than the sum of the outcomes.
 func (l *frameLedger) sumCounts() frameCounts {
 	sum := frameCounts{failed: make(map[scribev1.Reason]request.Amount)}
 	for i := range l.stripes {
@@ -89,7 +88,7 @@ func (s *ledgerStripe) countReceived(items []frameItem) {
 	s.counts.received = s.counts.received.Plus(sum)
 }
 
-// countAnswered counts what became of them.
+// countAnswered counts the outcomes of a request's frames.
 func (s *ledgerStripe) countAnswered(items []frameItem) {
 	sum := frameCounts{failed: make(map[scribev1.Reason]request.Amount)}
 	var run request.Amount // of neighbours that failed for one reason

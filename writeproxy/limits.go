@@ -8,7 +8,7 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// limitedGroup are the frames of a request of one category that has a quota, in order.
+// limitedGroup has the frames of a request that belong to one category with a quota, in order.
 type limitedGroup struct {
 	category *scribev1.Category
 	frames   []*frameItem
@@ -22,13 +22,13 @@ func (g *limitedGroup) addItem(it *frameItem) {
 	g.bytes += int64(len(it.bytes))
 }
 
-// limitedGroups are the groups of a request: all frames of a category are in one, since they must not overtake each other.
+// limitedGroups has the groups of a request. All frames of a category are in one group, since they must not overtake each other.
 type limitedGroups struct {
 	groups []*limitedGroup
 	byID   map[uint32]*limitedGroup // once there are many
 }
 
-// manyGroups is from how many groups on a search in their list is slower than a map.
+// manyGroups is the number of groups above which a map is faster than a search in the list.
 const manyGroups = 8
 
 func (l *limitedGroups) addItem(it *frameItem) {
@@ -54,9 +54,9 @@ func (l *limitedGroups) addItem(it *frameItem) {
 	g.addItem(it)
 }
 
-// applyQuotas applies the quotas, and looks at the bodies of the frames that are left: what is over a quota costs no more than a look at its
-// header, but for large frames, which are summed while they arrive. It returns the frames that are to be sent now, in order, and those
-// that wait.
+// applyQuotas applies the quotas, and then checks the bodies of the remaining frames. So a frame over a quota costs only the
+// check of its header, except large frames, whose checksums are verified while they arrive. It returns the frames to send now, in
+// order, and the groups that wait.
 func (c *writeCall) applyQuotas(ctx context.Context, items []frameItem) (now []*frameItem, waiting []*limitedGroup) {
 	var quotas limitedGroups
 	for i := range items {
@@ -78,7 +78,8 @@ func (c *writeCall) applyQuotas(ctx context.Context, items []frameItem) (now []*
 	return now, waiting
 }
 
-// checkOnce looks at the body of a frame that is not refused yet, and refuses it if that is damaged.
+// checkOnce checks the body of a frame, if it was not checked before, and refuses an invalid frame. It reports whether the frame
+// is still to be sent.
 func (it *frameItem) checkOnce() bool {
 	if it.done || it.checked {
 		return !it.done
@@ -90,7 +91,8 @@ func (it *frameItem) checkOnce() bool {
 	return !it.done
 }
 
-// quotaMode is what happens beyond a category's quota. A frame that is left out would be a gap in its producer's sequence.
+// quotaMode returns what happens beyond a category's quota. In exactly_once categories, sampling becomes blocking, since a frame
+// that is left out would be a gap in its producer's sequences.
 func quotaMode(c *scribev1.Category) scribev1.QuotaMode {
 	mode := c.GetQuotaMode()
 	if mode == scribev1.QuotaMode_QUOTA_MODE_SAMPLE && c.GetDelivery() == scribev1.Delivery_DELIVERY_EXACTLY_ONCE {
@@ -121,7 +123,7 @@ func (c *writeCall) limitGroup(ctx context.Context, g *limitedGroup) {
 	}
 }
 
-// refuseItems ends frames that are over a quota.
+// refuseItems fails frames that are over a quota.
 func (c *writeCall) refuseItems(frames []*frameItem, err error) {
 	result, sum := &scribev1.FrameResult{Error: rpc.Info(err)}, 0
 	for _, it := range frames {
@@ -135,8 +137,8 @@ func (c *writeCall) countOverQuota(outcome string, n int) {
 	c.p.metrics.overQuota.WithLabelValues(outcome).Add(float64(n))
 }
 
-// throttleGroup lets frames pass, has them wait in line, or refuses them. They pass together: so they keep their order, and are sent as
-// any others are. Their bodies are looked at first, so that none that is damaged waits.
+// throttleGroup passes the frames of a group, queues them, or refuses them. They pass together, which keeps their order. Their
+// bodies are checked first, so that damaged frames do not wait.
 func (c *writeCall) throttleGroup(ctx context.Context, g *limitedGroup) {
 	whole := limitedGroup{category: g.category}
 	for _, it := range g.frames {
@@ -167,7 +169,7 @@ func (c *writeCall) throttleGroup(ctx context.Context, g *limitedGroup) {
 	}
 }
 
-// awaitQuota has frames wait for their turn, and sends them.
+// awaitQuota waits for the group's turn, and sends its frames.
 func (c *writeCall) awaitQuota(ctx context.Context, g *limitedGroup) {
 	start := time.Now()
 	waiting, cancel := quotaContext(ctx)
@@ -182,7 +184,8 @@ func (c *writeCall) awaitQuota(ctx context.Context, g *limitedGroup) {
 	c.deliverItems(ctx, g.frames)
 }
 
-// quotaContext is the part of a request's time that may be spent waiting for a quota: the rest is for sending what has waited.
+// quotaContext returns a context for waiting for a quota, which ends after three quarters of the remaining time: the rest is for
+// sending the frames.
 func quotaContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok {

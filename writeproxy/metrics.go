@@ -12,7 +12,7 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// proxyMetrics are those of one proxy. What counts frames is collected from one snapshot.
+// proxyMetrics are the metrics of one proxy. Counts of frames come from one snapshot.
 type proxyMetrics struct {
 	set *metrics.Set
 

@@ -9,7 +9,7 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// Publish implements rpc.WriteService: it encodes the messages into one frame, which then goes the way of Write.
+// Publish implements rpc.WriteService: it encodes the messages into one frame, and processes it as Write does.
 func (p *Proxy) Publish(ctx context.Context, req *scribev1.PublishRequest) (*scribev1.PublishResponse, error) {
 	frame, err := p.encodeFrame(ctx, req)
 	if err != nil {

@@ -5,23 +5,23 @@ import (
 	"time"
 )
 
-// What a category may write, as plain state machines: they take frames' sizes and a time, and say what is to be done. Times are since
-// any fixed moment and do not go back; type quotas drives them.
+// The quota of a category as plain state machines: they take sizes of frames and times, and decide which frames pass. Times are
+// relative to any fixed instant and never decrease. quotaRegistry drives them.
 
 const (
-	// burstTime is how much of a quota can be saved up.
+	// burstTime is the time in which a quota accumulates a full burst.
 	burstTime = time.Second
-	// sampleMemory is how far back sampling looks to tell how much is offered: the time constant of its average.
+	// sampleMemory is the time constant of the average of offered bytes in sampling.
 	sampleMemory = 2 * time.Second
-	// maxSampleDebt bounds, in bursts, what sampling has to make up for: one frame far beyond a small quota must not silence its
-	// category for hours.
+	// maxSampleDebt bounds the debt of sampling, in bursts: one frame far beyond a small quota must not silence its category for
+	// hours.
 	maxSampleDebt = 16
 	// maxSampleRate bounds the rate that one proxy samples at.
 	maxSampleRate = 1 << 20
 )
 
-// debtBucket is a token bucket that goes into debt: a frame passes while there is anything in it, and is charged in full. So a frame
-// larger than the burst passes as easily as any other and what passes in the long run is the rate, to the byte.
+// debtBucket is a token bucket that goes into debt: a frame passes while there are any tokens, and is charged in full. So frames
+// larger than the burst pass too, and in the long run exactly the rate passes.
 type debtBucket struct {
 	tokens float64 // bytes; below 0 is debt
 	rate   float64 // bytes a second
@@ -34,7 +34,7 @@ func newDebtBucket(now time.Duration, rate float64) debtBucket {
 
 func burstOf(rate float64) float64 { return rate * burstTime.Seconds() }
 
-// setRate changes the rate: what was saved up or owed until now stays, but for what is over the new burst.
+// setRate changes the rate. Tokens and debt stay, but tokens above the new burst are lost.
 func (b *debtBucket) setRate(now time.Duration, rate float64) {
 	b.refill(now)
 	b.rate = rate
@@ -54,10 +54,10 @@ func (b *debtBucket) isReady(now time.Duration) bool {
 	return b.tokens > 0
 }
 
-// chargeBytes takes n bytes, also those that are not there.
+// chargeBytes takes n bytes, going into debt if necessary.
 func (b *debtBucket) chargeBytes(n int64) { b.tokens -= float64(n) }
 
-// waitFor returns when a frame passes before which ahead more bytes have been charged, from the last refill on.
+// waitFor returns the time, from the last refill, until a frame passes that comes after ahead more bytes.
 func (b *debtBucket) waitFor(ahead int64) time.Duration {
 	need := float64(ahead) - b.tokens
 	if need < 0 {
@@ -67,19 +67,19 @@ func (b *debtBucket) waitFor(ahead int64) time.Duration {
 	if seconds >= (time.Duration(math.MaxInt64) / 2).Seconds() {
 		return math.MaxInt64 / 2
 	}
-	// Rounded up, since at exactly 0 there is nothing in it.
+	// Rounded up, since a frame does not pass at exactly 0 tokens.
 	return time.Duration(seconds*float64(time.Second)) + time.Microsecond
 }
 
-// isFull reports whether it is what a new one would be.
+// isFull reports whether the bucket is full, as a new one is.
 func (b *debtBucket) isFull(now time.Duration) bool {
 	b.refill(now)
 	return b.tokens >= burstOf(b.rate)
 }
 
-// rateMeter is a rate in bytes a second that forgets exponentially.
+// rateMeter is an exponential moving average of a rate in bytes a second.
 type rateMeter struct {
-	sum float64 // bytes, those of before weighted by their age
+	sum float64 // bytes, weighted by their age
 	at  time.Duration
 }
 
@@ -108,15 +108,16 @@ const (
 	rootStep   = 0x6a09e667f3bcc909
 )
 
-// frameSampler decides which frames of a category are kept. Each frame is kept with a share of 1/N and then stands for N, so sums over
-// what was kept, times N, estimate sums over what was offered without bias, also while N changes.
+// frameSampler decides which frames of a category are kept. A share of 1/N of the frames is kept, each of which stands for N. So
+// sums over kept frames, times N, are unbiased estimates of sums over offered frames, even while N changes.
 type frameSampler struct {
 	offered rateMeter
 	turn    uint64 // which frames are kept
 	dither  uint64 // which of two whole numbers N is
 }
 
-// sampleFrame decides about a frame of so many bytes: N when it is kept and stands for N of its kind, 0 when it is left out.
+// sampleFrame decides whether a frame of size bytes is kept. It returns N if it is kept and stands for N frames, 0 if it is left
+// out.
 //
 // N follows how much is offered, as a multiple of the quota. What passes nevertheless beyond the quota, since offers are seen late
 // and frames have sizes, is owed to the bucket, and debt raises N until it is paid. N must be whole; in between, two neighbours take
@@ -126,7 +127,7 @@ func (s *frameSampler) sampleFrame(now time.Duration, size int64, b *debtBucket)
 	b.refill(now)
 	b.tokens = max(b.tokens, -maxSampleDebt*burstOf(b.rate))
 	excess := max(s.offered.rateAt(now, sampleMemory)/b.rate, 1) * (1 + max(-b.tokens, 0)/burstOf(b.rate))
-	// Both sequences step with every frame, whatever becomes of it: only then are they even beside each other along every selection.
+	// Both sequences step with every frame, kept or not: only then are they evenly distributed along every selection.
 	s.turn += goldenStep
 	s.dither += rootStep
 	n := s.roundRate(min(excess, maxSampleRate))
@@ -155,15 +156,15 @@ func scaleRate(had, n uint32) uint32 {
 	return uint32(min(uint64(max(had, 1))*uint64(n), math.MaxUint32))
 }
 
-// quotaWaiter is a request's frames of one category that wait for their turn.
+// quotaWaiter represents a request's frames of one category while they wait for their turn.
 type quotaWaiter struct {
 	bytes int64 // of the frames
-	held  int64 // memory that waits with them
-	// turn gets a value when it is the first of its line.
+	held  int64 // bytes of memory retained while they wait
+	// turn receives a value when the waiter becomes the first of its line.
 	turn chan struct{}
 }
 
-// waitLine is who waits for a category's quota, first come first served.
+// waitLine is the FIFO queue of waiters for a category's quota.
 type waitLine struct {
 	waiters []*quotaWaiter
 	bytes   int64 // of all frames
@@ -181,7 +182,7 @@ func (l *waitLine) joinLine(bytes, held int64) *quotaWaiter {
 	return w
 }
 
-// leaveLine takes a waiter out, served or not; the next one is first then.
+// leaveLine removes a waiter, served or not, and signals the new first one.
 func (l *waitLine) leaveLine(w *quotaWaiter) {
 	for i, other := range l.waiters {
 		if other != w {
@@ -199,7 +200,7 @@ func (l *waitLine) leaveLine(w *quotaWaiter) {
 		break
 	}
 	if len(l.waiters) == 0 {
-		l.waiters = nil // an idle category keeps nothing
+		l.waiters = nil // free the memory of an idle category
 	}
 }
 
@@ -210,7 +211,7 @@ type quotaState struct {
 	line    waitLine
 }
 
-// passFrames takes frames of so many bytes, as many of the first as pass, and charges them. Later ones do not overtake one that does not.
+// passFrames charges the leading frames that pass, and returns their number. No frame overtakes one that does not pass.
 func (q *quotaState) passFrames(now time.Duration, sizes func(yield func(int64) bool)) (n int) {
 	if len(q.line.waiters) > 0 {
 		return 0
@@ -225,13 +226,14 @@ func (q *quotaState) passFrames(now time.Duration, sizes func(yield func(int64) 
 	return n
 }
 
-// waitTime returns when frames pass that come after all who wait already.
+// waitTime returns the time until frames pass that come after all current waiters.
 func (q *quotaState) waitTime(now time.Duration) time.Duration {
 	q.bucket.refill(now)
 	return q.bucket.waitFor(q.line.bytes)
 }
 
-// serveWaiter lets a waiter pass if it is its turn, or says how long the bucket takes until it is; 0 when others are before it.
+// serveWaiter passes a waiter if it is its turn. Otherwise it returns the time until the bucket is ready, or 0 if other waiters
+// come first.
 func (q *quotaState) serveWaiter(now time.Duration, w *quotaWaiter) (passed bool, after time.Duration) {
 	if q.line.waiters[0] != w {
 		return false, 0
@@ -244,7 +246,7 @@ func (q *quotaState) serveWaiter(now time.Duration, w *quotaWaiter) (passed bool
 	return true, 0
 }
 
-// isIdle reports whether it can be forgotten: a new one would be the same.
+// isIdle reports whether the state can be evicted, because a new one would be equivalent.
 func (q *quotaState) isIdle(now time.Duration) bool {
 	return len(q.line.waiters) == 0 && q.bucket.isFull(now) && q.sampler.offered.rateAt(now, sampleMemory) < q.bucket.rate/1000
 }

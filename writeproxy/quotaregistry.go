@@ -12,16 +12,16 @@ import (
 
 const (
 	quotaStripes = 64
-	// minHeld is what a waiting request takes beside its bytes: a goroutine, a timer, a connection's buffers.
+	// minHeld is the minimum charge of a waiting request, in bytes: for a goroutine, a timer and a connection's buffers.
 	minHeld = 16 << 10
-	// maxSleep bounds the pause of the first in a line: its quota may have been raised.
+	// maxSleep bounds the sleep of the first waiter in a line, since its quota may be raised meanwhile.
 	maxSleep = time.Second
 )
 
-// quotaRegistry keeps the state of every category that has a quota and wrote lately. Categories share a lock with a few others, by id; it
-// is held for as long as arithmetic takes.
+// quotaRegistry has the quota states of categories that were written to recently. Categories share locks, by id; a lock is held
+// only for arithmetic.
 type quotaRegistry struct {
-	// proxies is how many write proxies share a quota.
+	// proxies returns the number of write proxies that share a quota.
 	proxies func() int
 	now     func() time.Duration
 	// waiting bounds the memory of requests that wait.
@@ -45,12 +45,12 @@ func newQuotaRegistry(now func() time.Duration, proxies func() int, waiting int6
 	return q
 }
 
-// shareOf is this proxy's share of a category's quota, in bytes a second.
+// shareOf returns this proxy's share of a category's quota, in bytes a second.
 func (qs *quotaRegistry) shareOf(c *scribev1.Category) float64 {
 	return float64(c.GetQuotaBytesPerSecond()) / float64(max(qs.proxies(), 1))
 }
 
-// withQuota calls fn with a category's state, at its present rate.
+// withQuota calls fn with a category's state, at its current rate.
 func (qs *quotaRegistry) withQuota(c *scribev1.Category, fn func(now time.Duration, q *quotaState)) {
 	now, rate := qs.now(), qs.shareOf(c)
 	s := &qs.stripes[c.GetId()%quotaStripes]
@@ -76,8 +76,8 @@ func (qs *quotaRegistry) withWaiting(id uint32, fn func(now time.Duration, q *qu
 	fn(qs.now(), s.byID[id])
 }
 
-// forgetIdle looks at a few states, which map iteration picks at random, and removes idle ones. Since it is called before one is added,
-// about as many are kept as categories wrote lately.
+// forgetIdle evicts idle states among a few random ones. It is called before a state is added, so that about as many are kept as
+// categories were written to recently.
 func (s *quotaStripe) forgetIdle(now time.Duration) {
 	looks := 3
 	for id, q := range s.byID {
@@ -101,7 +101,7 @@ func (qs *quotaRegistry) countCategories() (n int) {
 	return n
 }
 
-// blockFrames charges as many of the frames, from the first on, as pass, and returns how many they are and when the next one passes.
+// blockFrames charges the leading frames that pass. It returns their number, and the time until the next one passes.
 func (qs *quotaRegistry) blockFrames(c *scribev1.Category, frames []*frameItem) (n int, after time.Duration) {
 	qs.withQuota(c, func(now time.Duration, q *quotaState) {
 		n = q.passFrames(now, func(yield func(int64) bool) {
@@ -130,8 +130,8 @@ func (qs *quotaRegistry) sampleFrames(c *scribev1.Category, frames []*frameItem)
 	})
 }
 
-// enterLine lets frames of so many bytes pass (nil, nil), has them wait (a waiter, to be given to await), or refuses them since they
-// would wait for longer than ctx lasts, or with more memory than there is for them. held is what waits with them.
+// enterLine passes frames (nil, nil), queues them (a waiter for awaitTurn), or refuses them because they would wait beyond the
+// deadline of ctx or exceed the memory for waiters. held is the memory retained while they wait, in bytes.
 func (qs *quotaRegistry) enterLine(ctx context.Context, c *scribev1.Category, bytes, held int64) (w *quotaWaiter, err error) {
 	held = max(held, minHeld)
 	qs.withQuota(c, func(now time.Duration, q *quotaState) {
@@ -156,7 +156,7 @@ func (qs *quotaRegistry) enterLine(ctx context.Context, c *scribev1.Category, by
 	return w, err
 }
 
-// awaitTurn returns when a waiter has passed, or why it does not. ended wakes it early when the proxy closes.
+// awaitTurn waits until a waiter has passed, or returns the error if it does not. ended is closed when the proxy closes.
 func (qs *quotaRegistry) awaitTurn(ctx context.Context, c *scribev1.Category, w *quotaWaiter, ended <-chan struct{}) (err error) {
 	defer qs.waiting.Release(w.held)
 	timer := time.NewTimer(0)
@@ -191,7 +191,7 @@ func (qs *quotaRegistry) awaitTurn(ctx context.Context, c *scribev1.Category, w 
 	}
 }
 
-// overQuota is what a producer is told: when frames pass again.
+// overQuota returns the error for frames over a quota, with a retry hint.
 func overQuota(c *scribev1.Category, after time.Duration) error {
 	return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, after,
 		"category %s is over its quota of %d bytes a second: try again in %v", c.GetName(), c.GetQuotaBytesPerSecond(), after.Round(time.Millisecond))

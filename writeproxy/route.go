@@ -18,7 +18,7 @@ type Batcher struct {
 	Service rpc.BatchService
 }
 
-// routeKey is what decides about a frame's batchers: the category and the logical shard.
+// routeKey returns the routing key of frames: a hash of the category and the logical shard.
 func routeKey(category, shard uint32) uint64 {
 	return mixHash(uint64(category)<<32|uint64(shard), 0)
 }
@@ -43,8 +43,8 @@ type routeTable struct {
 	batchers []Batcher
 	hashes   []uint64
 	members  []*fleetMember
-	// weights are above 0 and at most 1, or 0 for a batcher that is not to be used while there are others. Those come last in
-	// every order, so when there are no others they are used: what is sent may arrive, what is not can't.
+	// weights are above 0 and at most 1, or 0 for an unavailable batcher. These come last in every order, so that they are used
+	// only if there are no others: frames sent to them may still arrive.
 	weights []float64
 	// usable is the number of weights above 0.
 	usable int

@@ -11,9 +11,9 @@ const (
 	// slow one lets it shrink.
 	quickMemory = time.Second
 	slowMemory  = 30 * time.Second
-	// shrinkShare is how full micro-shards must stay after one of them is given up: the gap to growing is the hysteresis.
+	// shrinkShare bounds the utilisation of micro-shards after one of them is removed. The gap to growth is the hysteresis.
 	shrinkShare = 0.7
-	// runBytes is how much goes to one micro-shard before it is the next one's turn.
+	// runBytes is the number of bytes that go to one micro-shard before the next one's turn.
 	runBytes = 1 << 20
 )
 
@@ -54,7 +54,7 @@ func (t *shardRate) nextRun(n int64, share func(micro int) float64) int {
 	return int(t.turn)
 }
 
-// ratesAt returns what the averages are by now.
+// ratesAt returns the averages at a time.
 func (t *shardRate) ratesAt(now time.Duration) (quick, slow float64) {
 	passed := max(now-t.at, 0).Seconds()
 	return t.quick * math.Exp(-passed/quickMemory.Seconds()), t.slow * math.Exp(-passed/slowMemory.Seconds())
@@ -70,7 +70,7 @@ const (
 	idleTime    = 10 * time.Second
 )
 
-// shardTraffic is the traffic of all shards. Shards share a lock with a few others, by key.
+// shardTraffic tracks the traffic of all shards. Shards share locks, by key.
 type shardTraffic struct {
 	target  float64 // bytes a second of a micro-shard
 	stripes [trafficStripes]trafficStripe

@@ -18,7 +18,7 @@ import (
 	"scribe/storage/kv"
 )
 
-// testCounter: conditional writes lose no increment.
+// testCounter checks that conditional writes lose no increment.
 func testCounter(t *testing.T, h StoreFactory) {
 	s := openStore(t, h.Open)
 	const workers, each = 8, 25
@@ -92,7 +92,7 @@ var keyModel = porcupine.Model{
 	},
 }
 
-// testLinearizable: there is an order of all calls on a key, each between its begin and its end, that explains their results.
+// testLinearizable checks that some order of all calls on a key, each between its begin and its end, explains their results.
 func testLinearizable(t *testing.T, h StoreFactory) {
 	s := openStore(t, h.Open)
 	const clients, each = 6, 60
@@ -143,7 +143,7 @@ func linearCall(t *testing.T, s kv.Store, in linearInput) (linearOutput, error) 
 	return linearOutput{revision: revision}, err
 }
 
-// testModel compares random transactions and ranges with a map, and at the end what a watch told.
+// testModel compares random transactions and ranges with a map, and finally the events of a watch.
 func testModel(t *testing.T, h StoreFactory) {
 	s := openStore(t, h.Open)
 	run := 0

@@ -1,2 +1,2 @@
-// Package kvtest is the acceptance suite of package kv: what every engine must pass, as callers see it.
+// Package kvtest is the acceptance suite of package kv: the tests that every engine must pass.
 package kvtest

@@ -16,7 +16,7 @@ type StoreFactory struct {
 	Open func(t *testing.T) kv.Store
 	// OpenShort returns an empty store that keeps at most 64 changes for watches.
 	OpenShort func(t *testing.T) kv.Store
-	// Reopen closes a store and opens it again with what it kept. Nil for an engine that keeps nothing.
+	// Reopen closes a store and opens it again with its stored state. Nil for an engine without persistence.
 	Reopen func(t *testing.T, s kv.Store) kv.Store
 }
 
@@ -184,7 +184,7 @@ func testTransactions(t *testing.T, h StoreFactory) {
 	s := openStore(t, h.Open)
 	ra := mustPut(t, s, "a", "1")
 	rb := mustPut(t, s, "b", "1")
-	// Conditions see the state before the transaction, and every one that fails is told.
+	// Conditions see the state before the transaction, and the error lists every one that fails.
 	wantConflict(t, s, []kv.Op{
 		kv.Put("a", []byte("2")).If(ra), kv.Put("c", []byte("2")).If(7), kv.Check("b", 0), kv.Delete("a2"), kv.Put("d", []byte("2")),
 	}, kv.KeyConflict{Key: "c", Expected: 7, Actual: 0}, kv.KeyConflict{Key: "b", Expected: 0, Actual: rb})
@@ -348,7 +348,7 @@ func testRangeBytes(t *testing.T, h StoreFactory) {
 
 func testReopen(t *testing.T, h StoreFactory) {
 	if h.Reopen == nil {
-		return // the engine keeps nothing
+		return // the engine has no persistence
 	}
 	s := h.Open(t)
 	ra := mustPut(t, s, "a", "1")

@@ -13,8 +13,8 @@ import (
 
 var errEnough = errors.New("enough")
 
-// collectEvents returns the first n changes that a watch tells. It checks that they are in order, and that the changes of one
-// transaction come in one batch.
+// collectEvents returns the first n changes of a watch. It checks that they are in order, and that the changes of one transaction
+// come in one batch.
 func collectEvents(t *testing.T, s kv.Store, prefix string, after uint64, n int) []kv.KeyEvent {
 	t.Helper()
 	var events []kv.KeyEvent
@@ -82,7 +82,7 @@ func testWatchReplay(t *testing.T, h StoreFactory) {
 	}
 }
 
-// testWatchWhole: a watch that catches up with much is told all of a transaction at once.
+// testWatchWhole checks that a watch with a long backlog gets all changes of a transaction at once.
 func testWatchWhole(t *testing.T, h StoreFactory) {
 	s := openStore(t, h.Open)
 	begin := mustPut(t, s, "begin", "")
@@ -123,7 +123,7 @@ func testWatchLive(t *testing.T, h StoreFactory) {
 	got := make([][]kv.KeyEvent, watchers)
 	for i := range watchers {
 		wg.Go(func() {
-			// A read from inside a watch sees at least what the watch was told.
+			// A read from inside a watch sees at least the events that the watch delivered.
 			err := s.Watch(t.Context(), "a/", r, func(b kv.EventBatch) error {
 				got[i] = append(got[i], b.Events...)
 				e := b.Events[len(b.Events)-1]
@@ -207,7 +207,7 @@ func testWatchCompacted(t *testing.T, h StoreFactory) {
 	defer closeStore(t, s2)
 	newest = mustPut(t, s2, "a", "3")
 	wantEvents(t, collectEvents(t, s2, "", newest-1, 1), "a=3")
-	// An engine may know what came before it was opened, or not; it must not skip it.
+	// An engine may have changes from before it was opened, or not; it must not skip any.
 	err = s2.Watch(t.Context(), "", r, func(b kv.EventBatch) error {
 		if string(b.Events[0].Value) != "2" {
 			t.Errorf("a watch from before the store was opened tells %q first", showEvents(b.Events))
@@ -219,7 +219,7 @@ func testWatchCompacted(t *testing.T, h StoreFactory) {
 	}
 }
 
-// testWatchSlow: a watch that does not return holds back nobody, and learns that it lost changes.
+// testWatchSlow checks that a blocked watch delays no other call, and learns that it lost changes.
 func testWatchSlow(t *testing.T, h StoreFactory) {
 	s := openStore(t, h.OpenShort)
 	r := mustPut(t, s, "a", "0")
@@ -243,7 +243,7 @@ func testWatchSlow(t *testing.T, h StoreFactory) {
 	}
 }
 
-// testWatchMirror follows a prefix the way the package comment says, while others write, and must arrive at the same state.
+// testWatchMirror follows a prefix as the package comment says, during writes, and must reach the same state.
 func testWatchMirror(t *testing.T, h StoreFactory) {
 	s := openStore(t, h.Open)
 	const keys, writers, rounds = 40, 4, 60

@@ -1,8 +1,8 @@
-// Package metalogtest is the acceptance suite of metalog.Log: [Run] puts any engine, or any client of one, through every sentence
-// of the contract.
+// Package metalogtest is the acceptance suite of metalog.Log: [Run] checks any engine, or any client of one, against the whole
+// contract.
 //
-// An engine's test gives a [Factory]. What an engine can't do (restart, crash, take a clock, damage what it stores) it leaves out
-// of its [Instance], and the cases that need it are not run.
+// An engine's test supplies a [Factory]. Abilities that an engine lacks (restart, crash, a settable clock, damage) are nil in its
+// [Instance], and the cases that need them are skipped.
 //
 // The suite waits for signals, never for time to pass. Cases that can fail by hanging end with the context of the environment.
 package metalogtest

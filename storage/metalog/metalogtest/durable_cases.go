@@ -43,7 +43,7 @@ var durableCases = []testCase{
 		_, err = e.log.Read(e.ctx, shardA, 5, 1, 0)
 		wantPosition(err)
 		wantPosition(e.log.Subscribe(e.ctx, []metalog.Position{positionAt(shardA, 2), positionAt(shardB, 1)}, 0, func([]metalog.Update) error { return nil }))
-		// What is sound is readable.
+		// Undamaged records are readable.
 		for _, limit := range []int{0, 4, 5} {
 			if entries, err := e.log.Read(e.ctx, shardA, 1, limit, 0); err != nil || len(entries) != 4 {
 				e.Fatalf("Read before the damage returned %d records, %v", len(entries), err)
@@ -54,7 +54,7 @@ var durableCases = []testCase{
 	}},
 }
 
-// testOutlives fills an engine with one of everything and looks for it after again.
+// testOutlives fills an engine with data of every kind and checks it after again.
 func testOutlives(e *caseEnv, again func(testing.TB) metalog.Log) {
 	epochs := e.openShards(shardA, shardB, shardC)
 	e.fillShard(shardA, epochs[0], "a", 20)
@@ -103,8 +103,8 @@ func testOutlives(e *caseEnv, again func(testing.TB) metalog.Log) {
 	}
 }
 
-// crashUnderLoad has writers, each in a shard of its own and all in a common one, until the engine crashes. Then what was
-// acknowledged must be there, what is there must be dense, and the sequences must be those of the records.
+// crashUnderLoad runs writers, each in a shard of its own and all in a common one, until the engine crashes. Then acknowledged
+// records must exist, LSNs must be dense, and the sequences must match the records.
 func crashUnderLoad(e *caseEnv, round int) {
 	const writers = 6
 	common := record.MakeShardID(50, uint16(round), 0)
@@ -136,7 +136,7 @@ func crashUnderLoad(e *caseEnv, round int) {
 				all := appendTo(common, epochs[0], fmt.Sprint(w, " ", i))
 				done, err := log.Append(e.ctx, &metalog.Append{Shards: []metalog.ShardAppend{own, all}})
 				if err != nil {
-					return // the engine is going: the outcome is unknown
+					return // the engine crashes: the outcome is unknown
 				}
 				mu.Lock()
 				acks[w] = append(acks[w], acked{done[0].FirstLSN, done[1].FirstLSN, done[0].Time})
@@ -151,7 +151,7 @@ func crashUnderLoad(e *caseEnv, round int) {
 	for range 40 * (round + 1) {
 		<-warm
 	}
-	// What is acknowledged after the crash, by what is left of the old engine, does not count.
+	// Acknowledgements of the old engine after the crash do not count.
 	mu.Lock()
 	before := slices.Clone(acks)
 	mu.Unlock()
@@ -186,7 +186,7 @@ func epochOf(entries []metalog.Entry) uint32 {
 	return 1
 }
 
-// watermarksOutlive checks what readers were promised against what is appended after again, when the clock is behind.
+// watermarksOutlive checks the watermarks sent before against records appended after again, with a clock that was set back.
 func watermarksOutlive(e *caseEnv, again func(testing.TB) metalog.Log) {
 	epochs := e.openShards(shardA, shardB)
 	e.fillShard(shardA, epochs[0], "r", 1)

@@ -42,7 +42,7 @@ func (e *caseEnv) openOne(shard record.ShardID) uint64 {
 	return e.openShards(shard)[0]
 }
 
-// appendTo is an append of texts to one shard.
+// appendTo returns an append of texts to one shard.
 func appendTo(shard record.ShardID, epoch uint64, texts ...string) metalog.ShardAppend {
 	s := metalog.ShardAppend{Shard: shard, Epoch: epoch}
 	for _, t := range texts {
@@ -115,7 +115,7 @@ func (e *caseEnv) tailOf(shard record.ShardID) metalog.State {
 	return states[0]
 }
 
-// wantRecords checks what a shard holds from an LSN on.
+// wantRecords checks the records of a shard from an LSN on.
 func (e *caseEnv) wantRecords(shard record.ShardID, from record.LSN, want ...string) {
 	e.Helper()
 	if got := textsOf(e.readAll(shard, from)); strings.Join(got, ",") != strings.Join(want, ",") {

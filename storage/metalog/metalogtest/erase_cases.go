@@ -16,7 +16,7 @@ func (e *caseEnv) eraseCategory() {
 	}
 }
 
-// wantErased checks that nothing is left of shards of an erased category, and that nothing can come.
+// wantErased checks that shards of an erased category are empty, and can't get records.
 func (e *caseEnv) wantErased(shards ...record.ShardID) {
 	e.Helper()
 	for _, shard := range shards {
@@ -81,7 +81,8 @@ var eraseCases = []testCase{
 		late.stopChecked()
 	}},
 	{name: "a follower that stood still while its category was erased", test: func(e *caseEnv) {
-		// More than one update brings. The follower is held in the first one, so it has seen neither the rest nor the seal.
+		// More records than one update holds. The follower is held in the first update, so it has seen neither the rest nor the
+		// seal.
 		const n = 12_000
 		epoch := e.openOne(shardA)
 		e.appendAll(metalog.ShardAppend{Shard: shardA, Epoch: epoch, Records: repeatRecord([]byte("r"), n)})

@@ -12,7 +12,7 @@ import (
 	"scribe/storage/metalog"
 )
 
-// checkedFollower runs a subscription, keeps what it got, and checks every update against the contract.
+// checkedFollower runs a subscription, keeps its updates, and checks each against the contract.
 type checkedFollower struct {
 	e      *caseEnv
 	cancel context.CancelFunc
@@ -25,10 +25,10 @@ type checkedFollower struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced with each update
 	shards  map[record.ShardID]*followedShard
-	broken  error // the contract was broken
+	broken  error // violation of the contract
 }
 
-// followedShard is what was seen of a shard.
+// followedShard is the part of a shard that was seen.
 type followedShard struct {
 	next      record.LSN
 	entries   []metalog.Entry
@@ -134,7 +134,7 @@ func (f *checkedFollower) checkUpdate(u *metalog.Update) error {
 	return nil
 }
 
-// waitFor waits until what was seen of a shard satisfies ok, and returns a copy.
+// waitFor waits until the state of a followed shard satisfies ok, and returns a copy.
 func (f *checkedFollower) waitFor(shard record.ShardID, what string, ok func(*followedShard) bool) followedShard {
 	f.e.Helper()
 	for {

@@ -42,13 +42,13 @@ var linearCases = []testCase{
 	}},
 }
 
-// seedVariable repeats the choices of a run; roundsVariable makes more histories.
+// seedVariable repeats the choices of a run; roundsVariable sets the number of histories.
 const (
 	seedVariable   = "SCRIBE_TEST_SEED"
 	roundsVariable = "SCRIBE_LINEAR_ROUNDS"
 )
 
-// number is that of an environment variable.
+// number returns the number in an environment variable.
 func number(t *testing.T, variable string, otherwise uint64) uint64 {
 	t.Helper()
 	text := os.Getenv(variable)
@@ -62,8 +62,8 @@ func number(t *testing.T, variable string, otherwise uint64) uint64 {
 	return n
 }
 
-// linearizable records what concurrent clients do and are told while the engine is disturbed, some of them impatient, and wants an order of
-// their calls that explains it.
+// linearizable records calls and answers of concurrent clients, some with short timeouts, while the engine is disturbed, and
+// requires an order of the calls that explains them.
 func linearizable(t *testing.T, f Factory, disturbance func(*caseEnv, *linear.Line) func(*rand.Rand)) {
 	seed := number(t, seedVariable, rand.Uint64())
 	for range number(t, roundsVariable, 5) {

@@ -24,7 +24,7 @@ var modelCases = []testCase{
 	}},
 }
 
-// modelShard is what the model knows of a shard.
+// modelShard is the model's state of a shard.
 type modelShard struct {
 	epoch     uint64
 	first     record.LSN
@@ -81,7 +81,7 @@ var anyShard = rapid.Custom(func(rt *rapid.T) record.ShardID {
 
 var someShards = rapid.SliceOfNDistinct(anyShard, 1, 4, rapid.ID[record.ShardID])
 
-// shardOf returns the model of a shard; one that does not exist is not kept.
+// shardOf returns the model of a shard; the model of a missing shard is not kept.
 func (m *modelMachine) shardOf(id record.ShardID) *modelShard {
 	if s := m.shards[id]; s != nil {
 		return s
@@ -180,7 +180,8 @@ func (m *modelMachine) appendSome(rt *rapid.T) {
 	m.last = done[0].Time
 }
 
-// decideAppend returns the sentinel that an append must fail with. Where several shards refuse, any of theirs will do: the first found.
+// decideAppend returns the sentinel that an append must fail with. If several shards refuse, any of theirs is accepted: the first
+// found.
 func (m *modelMachine) decideAppend(a *metalog.Append) error {
 	if a.OldestBlob != 0 && a.OldestBlob < m.boundary {
 		return metalog.ErrStaleBlob

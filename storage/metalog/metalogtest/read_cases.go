@@ -160,7 +160,7 @@ var trimCases = []testCase{
 			wantEqual(e, "trimmed", *asError[*metalog.TrimmedError](e, err), metalog.TrimmedError{Shard: shardA, LSN: c.first - 1, First: c.first})
 			wantEqual(e, "records left", len(e.readAll(shardA, c.first)), int(11-c.first))
 		}
-		// The numbering goes on.
+		// LSNs continue.
 		wantEqual(e, "LSN", e.appendAll(appendTo(shardA, epoch, "next"))[0].FirstLSN, 11)
 		e.wantRecords(shardA, 11, "next")
 	}},
@@ -186,7 +186,7 @@ var trimCases = []testCase{
 	{name: "readers during trims get records or the first position", test: trimUnderReaders},
 }
 
-// trimUnderReaders trims a log behind its tail while it is appended to, read, sought in, and followed.
+// trimUnderReaders trims the old records of a log while others append, read, seek, and follow it.
 func trimUnderReaders(e *caseEnv) {
 	epoch := e.openOne(shardA)
 	e.fillShard(shardA, epoch, "r", 50)

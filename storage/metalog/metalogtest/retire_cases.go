@@ -45,7 +45,7 @@ var retireCases = []testCase{
 		e.appendAll(appendTo(other, epochs[2], "other"))
 		e.openOne(record.MakeShardID(6, 0, 1))
 		e.openOne(record.MakeShardID(8, 0, 2))
-		// All or none: the shards of other categories are not opened either, and the answer names those that are in the way.
+		// All or none: the shards of other categories are not opened either, and the answer names the retired ones.
 		fresh := record.MakeShardID(9, 0, 0)
 		_, err := e.log.Open(e.ctx, "late", []record.ShardID{fresh, never, shardA})
 		e.wantError(err, metalog.ErrSealed)
@@ -116,8 +116,8 @@ var retireCases = []testCase{
 	}},
 }
 
-// retireUnderWriters has writers that open shards of a category and append to them while it is retired. What was acknowledged is
-// there, and nothing is there that came after Retire had returned.
+// retireUnderWriters retires a category while writers open its shards and append to them. Acknowledged records must be there, and
+// none that was appended after Retire had returned.
 func retireUnderWriters(e *caseEnv) {
 	const writers = 8
 	type acked struct {

@@ -20,7 +20,7 @@ func (e *caseEnv) trySequences(shard record.ShardID, epoch uint64, runs ...metal
 	return e.tryAppend(s)
 }
 
-// wantKnown checks what a shard knows of a producer.
+// wantKnown checks a shard's state of a producer.
 func (e *caseEnv) wantKnown(shard record.ShardID, want metalog.ProducerState) {
 	e.Helper()
 	got, err := e.log.Sequences(e.ctx, shard, []uint64{want.Producer})
@@ -121,7 +121,7 @@ var sequenceCases = []testCase{
 		e.wantKnown(shardB, metalog.ProducerState{Producer: 4})
 		wantEqual(e, "next LSN", e.tailOf(shardA).NextLSN, 2)
 		wantEqual(e, "next LSN", e.tailOf(shardB).NextLSN, 1)
-		// Without the runs that were refused it goes.
+		// Without the refused runs it succeeds.
 		a.Sequences = []metalog.Sequence{makeRun(1, 1, 10, 14), makeRun(3, 1, 7, 7)}
 		b.Sequences = b.Sequences[:1]
 		e.appendAll(a, b)

@@ -18,7 +18,7 @@ func positionAt(shard record.ShardID, lsn record.LSN) metalog.Position {
 	return metalog.Position{Shard: shard, LSN: lsn}
 }
 
-// long is a heartbeat that does not come during a case: what arrives, arrives for another reason.
+// long is a heartbeat longer than any case: updates have another cause.
 const long = time.Hour
 
 var subscribeCases = []testCase{
@@ -105,7 +105,7 @@ var subscribeCases = []testCase{
 		e.appendAll(appendTo(shardA, epochs[0], "last"))
 		seal(shardA)
 		wantEqual(e, "records", len(f.waitFor(shardA, "the end", sealed).entries), 4)
-		// The others go on, and a second update of a sealed one would be found by the follower.
+		// The others continue, and the follower would find a second update of a sealed one.
 		e.appendAll(appendTo(shardB, epochs[1], "b"))
 		f.waitPosition(shardB, 2)
 		beat := f.waitFor(shardB, "an update", func(s *followedShard) bool { return true }).updates
@@ -282,8 +282,8 @@ var watermarkCases = []testCase{
 	}},
 }
 
-// watermarksHold has writers in all shards while followers with the shortest heartbeat check each update, some of them arriving
-// late: a watermark must not be taken from the clock while a batch with an earlier time is about to appear.
+// watermarksHold appends to all shards while followers with the shortest heartbeat check each update, some of them starting late:
+// a watermark must not be taken from the clock while a batch with an earlier time is about to appear.
 func watermarksHold(e *caseEnv) {
 	var shards []record.ShardID
 	var from []metalog.Position

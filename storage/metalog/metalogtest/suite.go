@@ -10,21 +10,21 @@ import (
 	"scribe/storage/metalog"
 )
 
-// Instance is an engine under test. The functions that are nil say what it can't do.
+// Instance is an engine under test. A nil function means that the engine lacks that ability.
 type Instance struct {
 	// Log is the engine. The suite closes it.
 	Log metalog.Log
-	// Clock is where the engine takes its times from.
+	// Clock is the engine's clock.
 	Clock *Clock
-	// Restart closes the engine and opens what it stored again.
+	// Restart closes the engine and opens its stored state again.
 	Restart func(tb testing.TB) metalog.Log
-	// Crash ends the engine without warning, loses what is not durable, and opens the rest. Calls that run then may end in any way.
+	// Crash ends the engine without warning, drops unsynced data, and opens the rest. Running calls may end in any way.
 	Crash func(tb testing.TB) metalog.Log
 	// Damage changes a byte of a stored record's value, and restarts the engine.
 	Damage func(tb testing.TB, shard record.ShardID, lsn record.LSN) metalog.Log
 }
 
-// Factory makes an engine without any shards. It registers what must be released with tb.Cleanup.
+// Factory makes an engine without any shards. It registers cleanups with tb.Cleanup.
 type Factory func(tb testing.TB) *Instance
 
 // Clock is a wall clock that a test sets. Each reading is one microsecond after the one before. It is safe for concurrent use.
@@ -43,7 +43,7 @@ func (c *Clock) Now() int64 { return c.now.Add(1) }
 // Advance moves the clock, also backward.
 func (c *Clock) Advance(d time.Duration) { c.now.Add(d.Microseconds()) }
 
-// Run puts the engines that f makes through the suite.
+// Run runs the suite on the engines that f makes.
 func Run(t *testing.T, f Factory) {
 	for _, group := range [][]testCase{
 		openCases, appendCases, fenceCases, sequenceCases, readCases, seekCases, trimCases, sealCases, retireCases, eraseCases, annotateCases, subscribeCases, watermarkCases,
@@ -57,14 +57,14 @@ func Run(t *testing.T, f Factory) {
 
 type testCase struct {
 	name string
-	// needs reports whether an instance can run the case; nil means that all can.
+	// needs reports whether an instance can run the case; nil means that every instance can.
 	needs func(*Instance) bool
 	test  func(*caseEnv)
 	// many gets the factory itself.
 	many func(*testing.T, Factory)
 }
 
-// caseTimeout ends a case that hangs. It is far above what any takes.
+// caseTimeout ends a case that hangs. It is far above the duration of any case.
 const caseTimeout = 2 * time.Minute
 
 func (c testCase) runCase(t *testing.T, f Factory) {
@@ -80,7 +80,7 @@ func (c testCase) runCase(t *testing.T, f Factory) {
 	e.closeLog()
 }
 
-// caseEnv is what a case works with.
+// caseEnv is the environment of a case.
 type caseEnv struct {
 	testing.TB
 	in  *Instance

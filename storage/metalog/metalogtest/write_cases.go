@@ -203,7 +203,7 @@ var appendCases = []testCase{
 			}
 			last = done.Time
 		}
-		// The clock is ahead by now, so time is the clock's again.
+		// The clock has passed the last time, so the next time is the clock's again.
 		before := e.in.Clock.Now()
 		done := e.appendAll(appendTo(shardA, epochs[0], "x"))[0]
 		if done.Time <= before {
@@ -291,7 +291,8 @@ func denseUnderWriters(e *caseEnv) {
 	}
 }
 
-// visibleTogether appends to two shards in each transaction while readers look: who saw a transaction in one sees it in the other.
+// visibleTogether appends to two shards in each transaction while readers look: a transaction seen in one shard is visible in the
+// other.
 func visibleTogether(e *caseEnv) {
 	epochs := e.openShards(shardA, shardB)
 	const n = 200
@@ -346,8 +347,8 @@ var fenceCases = []testCase{
 	{name: "after an epoch nothing at or below it commits", test: fencedForGood},
 }
 
-// fencedForGood has writers that go on with what they have while others open: behind the next LSN that an Open returned, there are
-// records of later epochs only.
+// fencedForGood runs writers that keep using their epochs while others open: after the next LSN that an Open returned, all
+// records must be of later epochs.
 func fencedForGood(e *caseEnv) {
 	const openers, opens = 3, 8
 	type fence struct {

@@ -17,7 +17,7 @@ import (
 	"scribe/storage/metalog"
 )
 
-// History is what clients did and were told. It is safe for concurrent use.
+// History has the calls and answers of clients. It is safe for concurrent use.
 type History struct {
 	mu struct {
 		sync.Mutex
@@ -41,7 +41,7 @@ func (h *History) now() int64 {
 	return h.mu.clock
 }
 
-// Len is how many operations there are.
+// Len returns the number of operations.
 func (h *History) Len() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -52,7 +52,7 @@ func (h *History) Len() int {
 	return n
 }
 
-// Unknown is how many of them have no known outcome.
+// Unknown returns the number of operations with an unknown outcome.
 func (h *History) Unknown() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -79,7 +79,7 @@ func (h *History) noteTransaction(value uint64, logs []int) {
 	h.mu.together[value] = logs
 }
 
-// openOperation is one that has begun.
+// openOperation is an operation without an answer so far.
 type openOperation struct {
 	h  *History
 	at int
@@ -92,7 +92,8 @@ func (h *History) beginAt(at int, c modelCall, when int64) *openOperation {
 	return &openOperation{h: h, at: at, op: porcupine.Operation{Input: c, Call: when}}
 }
 
-// endCall notes the answer. What is unknown may take effect at any time later, unless the engine is another one since.
+// endCall records the answer. A call with an unknown outcome may take effect at any later time, unless the engine was replaced
+// since.
 func (o *openOperation) endCall(a modelAnswer, err error) {
 	now := o.h.now()
 	o.op.Output, o.op.Return = a, now
@@ -100,15 +101,15 @@ func (o *openOperation) endCall(a modelAnswer, err error) {
 		o.op.Return = math.MaxInt64 - 1
 	}
 	if a.unknown && (o.op.Input.(modelCall).kind == doRead || o.op.Input.(modelCall).kind == doTail) {
-		return // nobody knows anything from it
+		return // it has no effect on the history
 	}
 	o.h.mu.Lock()
 	defer o.h.mu.Unlock()
-	o.op.ClientId = len(o.h.mu.logs[o.at]) // calls without an end would block a client's next ones
+	o.op.ClientId = len(o.h.mu.logs[o.at]) // unfinished calls would block a client's next ones
 	o.h.mu.logs[o.at] = append(o.h.mu.logs[o.at], o.op)
 }
 
-// toEntries are records as histories have them. Those that are not where they were asked for are violations.
+// toEntries converts records for the history. Records at other LSNs than asked for are violations.
 func (h *History) toEntries(shard record.ShardID, from record.LSN, read []metalog.Entry) []modelEntry {
 	var out []modelEntry
 	for _, en := range read {
@@ -122,7 +123,7 @@ func (h *History) toEntries(shard record.ShardID, from record.LSN, read []metalo
 	return out
 }
 
-// Check is nil when there is an order of the calls on each log that explains every answer. It gives up after a time for each log, which
+// Check returns nil if, for each log, some order of the calls explains every answer. It stops after a timeout for each log, which
 // is an error, too.
 func (h *History) Check(timeout time.Duration) error {
 	h.mu.Lock()
@@ -148,7 +149,7 @@ type seenAt struct {
 	time int64
 }
 
-// findSeen are where values were seen, by anybody.
+// findSeen returns where values were seen by any client.
 func findSeen(ops []porcupine.Operation) map[uint64]seenAt {
 	found := map[uint64]seenAt{}
 	for i := range ops {
@@ -159,8 +160,8 @@ func findSeen(ops []porcupine.Operation) map[uint64]seenAt {
 	return found
 }
 
-// fixOutcomes gives appends of unknown outcome the one that they had, where somebody saw what they appended: there are fewer orders to try
-// then, and none that is right is lost.
+// fixOutcomes resolves appends with an unknown outcome whose values were seen. That leaves fewer orders to try, and loses no
+// correct one.
 func fixOutcomes(ops []porcupine.Operation, found map[uint64]seenAt) []porcupine.Operation {
 	ops = slices.Clone(ops)
 	for i := range ops {
@@ -175,7 +176,7 @@ func fixOutcomes(ops []porcupine.Operation, found map[uint64]seenAt) []porcupine
 	return ops
 }
 
-// checkAtomicity: a transaction is in all of its logs or in none. Where a log was trimmed nobody can say.
+// checkAtomicity checks that a transaction is in all of its logs or in none. A trimmed log can't be checked.
 func (h *History) checkAtomicity(found map[int]map[uint64]seenAt) (errs []error) {
 	for value, logs := range h.mu.together {
 		if slices.ContainsFunc(logs, h.wasTrimmed) {
@@ -194,7 +195,7 @@ func (h *History) checkAtomicity(found map[int]map[uint64]seenAt) (errs []error)
 	return errs
 }
 
-// wasTrimmed reports whether records of a log may have gone before anybody saw them.
+// wasTrimmed reports whether records of a log may have been trimmed before any client saw them.
 func (h *History) wasTrimmed(at int) bool {
 	return slices.ContainsFunc(h.mu.logs[at], func(op porcupine.Operation) bool { return op.Input.(modelCall).kind == doTrim })
 }

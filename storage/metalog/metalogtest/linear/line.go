@@ -11,7 +11,7 @@ import (
 	"scribe/storage/metalog"
 )
 
-// Log is the part of a metadata engine that histories are made of; see metalog.Log.
+// Log is the part of a metadata engine that histories use; see metalog.Log.
 type Log interface {
 	Open(ctx context.Context, owner string, shards []record.ShardID) ([]metalog.State, error)
 	Append(ctx context.Context, a *metalog.Append) ([]metalog.Appended, error)
@@ -21,33 +21,33 @@ type Log interface {
 	Trim(ctx context.Context, shard record.ShardID, before record.LSN) error
 }
 
-// errBroken is the outcome of a call during which the line broke. It comes when the engine is there again: what the call did not do until
-// then it never will.
+// errBroken is the outcome of a call during which the engine crashed. It is returned once the next engine is there: after that
+// the call can't take effect any more.
 var errBroken = errors.New("linear: the engine crashed during the call")
 
-// Line is a log whose engine may crash under its callers and come back. What an engine says from the moment on at which it crashes
-// nobody gets. It is safe for concurrent use.
+// Line is a log whose engine may crash under its callers and be replaced. Answers of an engine after its crash began are
+// discarded. It is safe for concurrent use.
 type Line struct {
 	mu struct {
 		sync.RWMutex // held for writing while there is no engine
 		log          Log
 	}
-	// broken counts crashes; it is odd from the moment on at which the engine crashes until there is another one.
+	// broken counts crashes; it is odd from the crash of an engine until its replacement.
 	broken atomic.Int64
 }
 
-// NewLine returns a line to an engine.
+// NewLine returns a line with an engine.
 func NewLine(log Log) *Line {
 	l := new(Line)
 	l.mu.log = log
 	return l
 }
 
-// Break crashes the engine: replace is called when nobody gets its answers any more, and returns what takes its place. Calls that are made
-// meanwhile wait. One Break runs at a time.
+// Break crashes the engine: it calls replace, after which callers get no more answers of the old engine, and uses the result as
+// the new engine. Calls made meanwhile wait. One Break runs at a time.
 //
-// The lock comes first. Would the engine be broken before it is held, a call that is made in between would go to the engine that is about to
-// crash, and be told that it is broken while what it left in there can still be carried out.
+// broken is set after the lock is taken. If the engine were marked broken before, a call made in between would go to the engine
+// that is about to crash and return errBroken, although its effects there could still be carried out.
 func (l *Line) Break(replace func() Log) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,7 +56,7 @@ func (l *Line) Break(replace func() Log) {
 	l.broken.Add(1)
 }
 
-// Replace is Break for an engine that is closed in an orderly way, whose answers count to the last.
+// Replace is Break for an engine that is closed cleanly: all of its answers count.
 func (l *Line) Replace(replace func() Log) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"scribe/storage/metalog"
 )
 
-// callKind of an operation.
+// callKind is the kind of an operation.
 type callKind string
 
 const (
@@ -23,7 +23,7 @@ const (
 	doObserve callKind = "observe" // an update of a subscription
 )
 
-// modelCall is what was asked of a log.
+// modelCall is the input of a call.
 type modelCall struct {
 	kind   callKind
 	epoch  uint64     // of an append
@@ -33,31 +33,31 @@ type modelCall struct {
 	limit  int        // of a read
 }
 
-// modelEntry is a record. Its time is 0 where nobody has told it yet: then it is least or later.
+// modelEntry is a record. Its time is 0 while it is unknown; then it is least or later.
 type modelEntry struct {
 	value       uint64
 	time, least int64
 }
 
-// modelAnswer is what a call returned.
+// modelAnswer is the output of a call.
 type modelAnswer struct {
-	// unknown: it failed, and may have been carried out.
+	// unknown: the call failed, and may have taken effect.
 	unknown bool
-	// refused is the sentinel of a definite failure; state is what came with it, if anything did.
+	// refused is the sentinel of a definite failure; state is the state that came with it, if any.
 	refused error
-	// state of an open, a tail, a refusal.
+	// state is the state returned by an open, a tail, or a refusal.
 	state metalog.State
-	// lsn and time of an append; lsn is the first that is left in ErrTrimmed.
+	// lsn and time are those of an append; with ErrTrimmed, lsn is the first remaining one.
 	lsn  record.LSN
 	time int64
-	// entries of a read or an observation.
+	// entries are those of a read or an observation.
 	entries []modelEntry
-	// next, watermark, trimmed of an observation.
+	// next, watermark and trimmed are those of an observation.
 	next, trimmed record.LSN
 	watermark     int64
 }
 
-// String is for people who look at a history that has no explanation.
+// String describes the call in reports of unexplained histories.
 func (a modelAnswer) String() string {
 	text := "ok"
 	switch {
@@ -83,7 +83,7 @@ func (a modelAnswer) String() string {
 	return text
 }
 
-// String is for people, too.
+// String describes the answer in reports of unexplained histories.
 func (c modelCall) String() string {
 	switch c.kind {
 	case doAppend:
@@ -98,10 +98,10 @@ func (c modelCall) String() string {
 // modelState is the model of one log. It is never changed in place.
 type modelState struct {
 	epoch uint64
-	// burned: an Open that was not answered gave out an epoch above this one, which nobody knows.
+	// burned: an unanswered Open gave out an unknown epoch above this one.
 	burned bool
 	first  record.LSN
-	// floor is a time below which nothing more may come.
+	// floor is a time below which no further record may come.
 	floor   int64
 	entries []modelEntry // from LSN 1 on
 }
@@ -112,7 +112,7 @@ func (s modelState) equal(o modelState) bool {
 	return s.epoch == o.epoch && s.burned == o.burned && s.first == o.first && s.floor == o.floor && slices.Equal(s.entries, o.entries)
 }
 
-// withRecord is s after an append; time 0 = not known.
+// withRecord returns s after an append; time 0 = unknown.
 func (s modelState) withRecord(values []uint64, time int64) modelState {
 	s.entries = slices.Clip(s.entries)
 	for _, v := range values {
@@ -122,7 +122,7 @@ func (s modelState) withRecord(values []uint64, time int64) modelState {
 	return s
 }
 
-// revealEntry compares the records from an LSN on with what was seen there. Times that were not known are from then on.
+// revealEntry compares the records from an LSN on with the entries seen there, and takes over times that were unknown.
 func (s modelState) revealEntry(from record.LSN, seen []modelEntry) (modelState, bool) {
 	at := int(from) - 1
 	if at < 0 || at+len(seen) > len(s.entries) {
@@ -146,7 +146,7 @@ func (s modelState) revealEntry(from record.LSN, seen []modelEntry) (modelState,
 	return s, s.timesGrow()
 }
 
-// timesGrow: persisted times, where they are known, never decrease.
+// timesGrow reports whether the known persisted times never decrease.
 func (s modelState) timesGrow() bool {
 	last := int64(0)
 	for _, e := range s.entries {
@@ -158,7 +158,7 @@ func (s modelState) timesGrow() bool {
 	return true
 }
 
-// withState compares s with a state that the engine told, and learns from it. An epoch that nobody knew is known then.
+// withState compares s with a state that the engine returned, and takes over an unknown epoch from it.
 func (s modelState) withState(st metalog.State) (modelState, bool) {
 	if st.FirstLSN != s.first || st.NextLSN != s.next() || st.Sealed {
 		return s, false
@@ -178,7 +178,7 @@ func (s modelState) withState(st metalog.State) (modelState, bool) {
 	return s.revealEntry(s.next()-1, []modelEntry{last})
 }
 
-// nextStates returns the states that s may be in after a call that returned what it did; none when it could not have.
+// nextStates returns the possible states after a call with its answer; none if s does not allow the answer.
 func (s modelState) nextStates(c modelCall, a modelAnswer) []modelState {
 	if a.refused != nil {
 		return s.refusedStates(c, a)
@@ -215,12 +215,12 @@ func (s modelState) nextStates(c modelCall, a modelAnswer) []modelState {
 	return []modelState{after}
 }
 
-// mayAppend says whether a log takes an append.
+// mayAppend reports whether a log accepts an append.
 func (s modelState) mayAppend(c modelCall) bool {
 	return c.epoch == s.epoch && !s.burned && (c.expect == 0 || c.expect == s.next())
 }
 
-// unknownStates: the call took effect, or did not.
+// unknownStates returns the states for a call that took effect, or did not.
 func (s modelState) unknownStates(c modelCall) []modelState {
 	after := s
 	switch {
@@ -237,7 +237,7 @@ func (s modelState) unknownStates(c modelCall) []modelState {
 	return []modelState{s, after}
 }
 
-// refusedStates: a definite failure changes nothing, and what it says must be true.
+// refusedStates returns the state after a definite failure: it changes nothing, and its reason must be true.
 func (s modelState) refusedStates(c modelCall, a modelAnswer) []modelState {
 	after, ok := s, true
 	if a.state.Shard != 0 && (errors.Is(a.refused, metalog.ErrFenced) || errors.Is(a.refused, metalog.ErrConflict)) {
@@ -263,7 +263,7 @@ func (s modelState) refusedStates(c modelCall, a modelAnswer) []modelState {
 	return []modelState{after}
 }
 
-// withObserved: at this moment the tail is where a subscriber was told, and what it was brought is there.
+// withObserved returns s if the tail and the records that a subscriber got agree with it.
 func (s modelState) withObserved(c modelCall, a modelAnswer) (modelState, bool) {
 	end := c.from + record.LSN(len(a.entries))
 	switch {
@@ -275,7 +275,7 @@ func (s modelState) withObserved(c modelCall, a modelAnswer) (modelState, bool) 
 	return after, ok
 }
 
-// porcupineModel makes Porcupine check one log.
+// porcupineModel returns the model with which Porcupine checks one log.
 func porcupineModel() porcupine.Model {
 	m := porcupine.NondeterministicModel{
 		Init: func() []any { return []any{modelState{first: 1}} },

@@ -14,24 +14,25 @@ import (
 	"scribe/storage/metalog"
 )
 
-// Config of a history. The zero value of a field is its default.
+// Config configures a history. Zero fields have defaults.
 type Config struct {
 	Seed uint64
-	// Clients make Calls each, on Logs logs of one category, the first of which is trimmed at times. The defaults are 6, 40 and 3.
+	// Clients make Calls calls each, on Logs logs of one category; the first log is trimmed at times. The defaults are 6, 40 and
+	// 3.
 	Clients, Calls, Logs int
-	// Subscribers follow each log; the default is 1.
+	// Subscribers is the number of followers of each log; the default is 1.
 	Subscribers int
-	// Hurry is the longest time that a client waits for one call in eight, at random; the default is 60 µs, about what an engine takes that
+	// Hurry is the longest timeout of one call in eight, chosen at random; the default is 60 µs, about what an engine takes that
 	// syncs nothing.
 	Hurry time.Duration
-	// Patience is how long a client waits for the other calls; 0 = for as long as the context lasts.
+	// Patience is the timeout of the other calls; 0 means until the context ends.
 	Patience time.Duration
-	// Regret is the longest pause after a call of unknown outcome, so that an unavailable engine does not use up the calls.
+	// Regret is the longest pause after a call with an unknown outcome, so that an unavailable engine does not use up the calls.
 	Regret time.Duration
 	// Disturb is called Disturbances times, at moments that the seed chooses by the number of calls made, by one goroutine.
 	Disturb      func(rng *rand.Rand)
 	Disturbances int
-	// CatchUp is how long a subscription may take in the end to bring what is there; the default is a minute.
+	// CatchUp bounds how long subscriptions take at the end to deliver all records; the default is a minute.
 	CatchUp time.Duration
 }
 
@@ -54,10 +55,10 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// category of the logs of a history: the engine must not have it yet.
+// category is the category of a history's logs: the engine must not have it yet.
 const category = 77
 
-// runState is a history that is being made.
+// runState is the state of a running history.
 type runState struct {
 	cfg   Config
 	ctx   context.Context //nolint:containedctx // of the run
@@ -65,13 +66,13 @@ type runState struct {
 	h     *History
 	logs  []record.ShardID
 	made  atomic.Int64
-	moved chan struct{} // has room for one: a call was made
-	// followers of all logs; how far each is.
+	moved chan struct{} // has a buffer of one: a call was made
+	// followers of all logs, with the position of each.
 	followers []*historyFollower
 }
 
-// Run makes calls, and returns when all were made and everything is still. The engine must be new. What it goes on with afterwards is not
-// in the history.
+// Run makes calls, and returns when all calls, followers and disturbances have ended. The engine must be new. Later calls of the
+// engine are not in the history.
 func Run(ctx context.Context, cfg Config, log Log) *History {
 	r := &runState{cfg: cfg.withDefaults(), ctx: ctx, log: log, h: newHistory(), moved: make(chan struct{}, 1)}
 	for i := range r.cfg.Logs {
@@ -100,12 +101,12 @@ func Run(ctx context.Context, cfg Config, log Log) *History {
 	return r.h
 }
 
-// newRand draws for one purpose.
+// newRand returns a source of randomness for one purpose.
 func (r *runState) newRand(purpose uint64) *rand.Rand {
 	return rand.New(rand.NewPCG(r.cfg.Seed, purpose)) //nolint:gosec // reproducible on purpose
 }
 
-// disturbEngine disturbs, at moments spread over the run.
+// disturbEngine calls Disturb at moments spread over the run.
 func (r *runState) disturbEngine(done <-chan struct{}) {
 	rng := r.newRand(1 << 32)
 	total := int64(r.cfg.Clients * r.cfg.Calls)
@@ -122,8 +123,8 @@ func (r *runState) disturbEngine(done <-chan struct{}) {
 	}
 }
 
-// readLast reads everything, so that what is there in the end is in the history: it is asked for until it is answered. Then it waits until
-// the subscribers have it, too.
+// readLast reads all logs, retrying until they answer, so that their final content is in the history. Then it waits until the
+// subscribers have it, too.
 func (r *runState) readLast() {
 	c := r.newClient(r.cfg.Clients)
 	for at := range r.logs {
@@ -141,7 +142,7 @@ func (r *runState) readLast() {
 	}
 }
 
-// patientContext is the context of a call for which somebody waits.
+// patientContext returns the context of a call that gets the usual timeout.
 func (r *runState) patientContext() context.Context {
 	if r.cfg.Patience == 0 {
 		return r.ctx
@@ -151,14 +152,14 @@ func (r *runState) patientContext() context.Context {
 	return ctx
 }
 
-// runClient makes calls and remembers what it knows.
+// runClient makes calls and remembers their results.
 type runClient struct {
 	*runState
 	rng *rand.Rand
 	id  int
-	// known is what it knows of each log.
+	// known is the client's knowledge of each log.
 	known []knownShard
-	// unknown says that the last call had no known outcome.
+	// unknown says that the last call had an unknown outcome.
 	unknown bool
 }
 
@@ -225,7 +226,7 @@ func (c *runClient) outcome(err error) modelAnswer {
 	return a
 }
 
-// outcome sorts an error: what is not definite is unknown.
+// outcome classifies an error: an error that is not definite has an unknown outcome.
 func outcome(err error) modelAnswer {
 	if err == nil {
 		return modelAnswer{}
@@ -268,7 +269,7 @@ func (c *runClient) trimShard(ctx context.Context, at int, before record.LSN) {
 	op.endCall(c.outcome(err), err)
 }
 
-// readShard returns whether there was an answer.
+// readShard reports whether there was an answer.
 func (c *runClient) readShard(ctx context.Context, at int, from record.LSN, limit int) bool {
 	op := c.h.beginCall(at, modelCall{kind: doRead, from: from, limit: limit})
 	entries, err := c.log.Read(ctx, c.logs[at], from, limit, 0)
@@ -281,7 +282,7 @@ func (c *runClient) readShard(ctx context.Context, at int, from record.LSN, limi
 	return !a.unknown && a.refused == nil
 }
 
-// appendRecord appends up to three records to a log, now and then to another one in the same transaction.
+// appendRecord appends up to three records to a log, sometimes with another log in the same transaction.
 func (c *runClient) appendRecord(ctx context.Context, at int, value uint64) {
 	into := []int{at}
 	if other := c.rng.IntN(len(c.logs)); other != at && c.known[other].epoch != 0 && c.rng.IntN(3) == 0 {
@@ -316,7 +317,7 @@ func (c *runClient) appendRecord(ctx context.Context, at int, value uint64) {
 			out.lsn, out.time = done[i].FirstLSN, done[i].Time
 			c.known[at].next = out.lsn + record.LSN(len(a.Shards[i].Records))
 		case out.refused != nil && len(refused.Refusals) > 0:
-			// Only the logs that are named have refused; the others say nothing.
+			// Only the named logs have refused; the answer says nothing about the others.
 			out.refused = metalog.ErrClosed
 			for _, r := range refused.Refusals {
 				if r.State.Shard == c.logs[at] {
@@ -332,7 +333,7 @@ func (c *runClient) appendRecord(ctx context.Context, at int, value uint64) {
 	}
 }
 
-// historyFollower subscribes to a log, again and again, checks what it is brought, and puts it into the history.
+// historyFollower subscribes to a log, again after each end, checks the updates, and adds them to the history.
 type historyFollower struct {
 	*runState
 	at        int
@@ -340,7 +341,7 @@ type historyFollower struct {
 	next      record.LSN
 	reached   atomic.Uint64 // next, for others
 
-	// Of the subscription that runs:
+	// State of the running subscription:
 	began     int64
 	tail      record.LSN
 	watermark int64
@@ -363,7 +364,7 @@ func (f *historyFollower) followShard(ctx context.Context) {
 	}
 }
 
-// waitPosition waits until a subscription has brought everything before an LSN.
+// waitPosition waits until a subscription has delivered everything before an LSN.
 func (f *historyFollower) waitPosition(next record.LSN) bool {
 	deadline := time.After(f.cfg.CatchUp)
 	tick := time.NewTicker(time.Millisecond)
@@ -372,7 +373,7 @@ func (f *historyFollower) waitPosition(next record.LSN) bool {
 		select {
 		case <-tick.C:
 		case <-f.ctx.Done():
-			return true // nobody waits any more
+			return true // the caller does not wait any more
 		case <-deadline:
 			return false
 		}
@@ -380,7 +381,7 @@ func (f *historyFollower) waitPosition(next record.LSN) bool {
 	return true
 }
 
-// brokenError is a subscription that breaks its own rules.
+// brokenError means that a subscription violated its own rules.
 type brokenError struct{ what string }
 
 func (e *brokenError) Error() string { return e.what }

@@ -15,10 +15,10 @@ import (
 	"scribe/storage/blob/layout"
 )
 
-// blockEncoding is what read proxies of other regions ask for.
+// blockEncoding is the encoding that read proxies of other regions request.
 const blockEncoding = scribev1.PayloadEncoding_PAYLOAD_ENCODING_BLOCK
 
-// fetchAnswer is a request on its way: the payloads that will be looked at, and the blocks that they need.
+// fetchAnswer is the state of one request: its payloads, and the blocks that they need.
 type fetchAnswer struct {
 	s        *Server
 	encoding scribev1.PayloadEncoding
@@ -32,7 +32,7 @@ type fetchAnswer struct {
 	cost, own int64
 }
 
-// answerItem is a payload asked for.
+// answerItem is a requested payload.
 type answerItem struct {
 	pointer pointer.Pointer
 	// whole: the payload is its whole block.
@@ -57,7 +57,7 @@ type blockJob struct {
 	begin, end uint64
 	block      *checkedBlock
 	err        error
-	// sent: its memory is in the answer.
+	// sent: the answer refers to its memory.
 	sent bool
 	// idle: no item needs it now.
 	idle bool
@@ -133,7 +133,7 @@ func outputBytes(encoding scribev1.PayloadEncoding, p *pointer.Pointer, whole bo
 	}
 }
 
-// sentBlocks are the blocks whose memory is in the answer.
+// sentBlocks returns the blocks whose memory the answer refers to.
 func (a *fetchAnswer) sentBlocks() []*checkedBlock {
 	var blocks []*checkedBlock
 	for i := range a.jobs {
@@ -157,7 +157,7 @@ func pointerError(i int, err error) error {
 	return rpc.Errorf(reason, "pointer %d of the request: %w", i, err)
 }
 
-// loadBlocks gets the blocks. It fails only when ctx ends; a block that can't be had has an error of its own.
+// loadBlocks gets the blocks of the answer. It fails only if ctx ends; a block that can't be fetched has an error of its own.
 func (a *fetchAnswer) loadBlocks(ctx context.Context) error {
 	a.s.loadBlocks(ctx, a)
 	if ctx.Err() != nil {

@@ -13,8 +13,8 @@ import (
 // is given up is the oldest on trial. So a consumer that replays a history, which asks for each block once, pushes through the trial
 // part alone, and does not take from the others what they share.
 //
-// The keys of blocks that were given up on trial are remembered for a while: one that is fetched again is proven. The part for trials
-// may so be smaller than the distance between two who replay the same history.
+// The keys of blocks evicted from the trial part are kept for a while: such a block is proven when it is fetched again. So the
+// trial part may be smaller than the distance between two consumers that replay the same history.
 type blockCache struct {
 	limit       int64
 	provenLimit int64

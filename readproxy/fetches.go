@@ -34,7 +34,7 @@ type blockFetch struct {
 	shared bool
 }
 
-// fetchTable are those under way.
+// fetchTable has the running fetches.
 type fetchTable struct {
 	mu struct {
 		sync.Mutex
@@ -157,7 +157,7 @@ func (s *Server) fetchCost(j *blockJob) int64 {
 	return min(n, s.cfg.FetchBytes)
 }
 
-// runFetches gets blocks from the nearest tier that has them. Every flight lands, sooner or later.
+// runFetches gets blocks from the nearest tier that has them. It ends every fetch with a block or an error.
 func (s *Server) runFetches(fs []*blockFetch) {
 	fs = s.fromShared(fs)
 	fs = s.fromPeers(fs)

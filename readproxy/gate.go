@@ -41,11 +41,11 @@ func newGate(s *Server) *admissionGate {
 	return g
 }
 
-// sampleEvery is the least time between two looks at how busy the host is. Requests take them: without any there is nothing to
-// control.
+// sampleEvery is the minimum time between two measurements of the host's utilisation. Requests trigger them: without requests
+// there is nothing to control.
 const sampleEvery = 100 * time.Millisecond
 
-// resizeQueue brings the queue's length up to date. Who finds somebody else at it goes on.
+// resizeQueue updates the queue's length. It returns at once if another request is updating it.
 func (g *admissionGate) resizeQueue() {
 	if !g.control.TryLock() {
 		return

@@ -14,9 +14,9 @@ import (
 type Keep uint8
 
 const (
-	// KeepAlways keeps every block that was fetched. It is the default.
+	// KeepAlways keeps every fetched block. It is the default.
 	KeepAlways Keep = 0
-	// KeepNever keeps none, and asks the tier for none.
+	// KeepNever keeps no block, and does not look up the tier.
 	KeepNever Keep = 1
 	// KeepReused keeps a block when it was asked for a second time: what one consumer reads once costs the tier nothing. It is for
 	// memcached.
@@ -47,7 +47,7 @@ func (k *Keep) UnmarshalText(text []byte) error {
 	return fmt.Errorf("invalid cache mode %q: want always, never or reused", text)
 }
 
-// Rule is what holds for the categories that match it, as far as they do not say something else themselves (Category.cache).
+// Rule sets the tiers for the categories that match it. A category's own settings (Category.cache) take precedence.
 type Rule struct {
 	// Pattern is a glob in the syntax of path.Match, over the whole name: "web.*", "audit". The first rule that matches holds;
 	// without one, both tiers keep always, and memcached for Config.SharedAge.

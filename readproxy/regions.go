@@ -14,7 +14,7 @@ import (
 	"scribe/readproxy/admission"
 )
 
-// Peer serves blocks of another region out of that region's caches: its read proxies.
+// Peer serves blocks of another region from the caches of that region's read proxies.
 type Peer interface {
 	// Fetch is that of rpc.ReadProxyService.
 	Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error)
@@ -42,7 +42,7 @@ type peerRegions struct {
 	}
 }
 
-// peerRegion is how its read proxies served.
+// peerRegion is the health of one region's read proxies.
 type peerRegion struct {
 	name    string
 	breaker *admission.Breaker
@@ -73,7 +73,7 @@ func (p *peerRegions) countUnavailable() (n int) {
 	return n
 }
 
-// recordResult takes how a request ended.
+// recordResult records the outcome of a request to the region.
 func (r *peerRegion) recordResult(now time.Time, err error) {
 	if err != nil {
 		r.failure.Store(&err)

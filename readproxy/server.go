@@ -18,7 +18,7 @@ import (
 	"scribe/readproxy/memcached"
 )
 
-// Server is the role. It is safe for concurrent use.
+// Server is a read proxy. It is safe for concurrent use.
 type Server struct {
 	cfg     Config
 	deps    Deps
@@ -47,7 +47,7 @@ type Server struct {
 
 var _ rpc.ReadProxyService = (*Server)(nil)
 
-// New returns a role that serves until Close. It starts no goroutine.
+// New returns a server, to be closed with Close. It starts no goroutine. The error reports every violation.
 func New(cfg Config, deps Deps) (*Server, error) {
 	if err := errors.Join(cfg.Validate(), deps.validate()); err != nil {
 		return nil, err
@@ -85,8 +85,8 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return s, nil
 }
 
-// Close refuses new requests and waits for those that are being served. When ctx ends first, fetches are cancelled, requests that need
-// them answer REASON_SHUTTING_DOWN, and the error says how many were cut off. Then the cache is released.
+// Close refuses new requests and waits for the running ones. If ctx ends first, it cancels fetches; requests that need them fail
+// with REASON_SHUTTING_DOWN, and the error has their number. Then it releases the cache.
 func (s *Server) Close(ctx context.Context) error {
 	return s.calls.Close(ctx, func() error {
 		err := s.calls.Wait(ctx)
@@ -166,7 +166,8 @@ func (s *Server) serveFetch(ctx context.Context, req *scribev1.FetchRequest) (*s
 	return res, nil
 }
 
-// checkRequest validates a request and its category, and reports every fault. The category is nil when it is not known and need not be.
+// checkRequest validates a request and its category, and reports every violation. The category is nil if it is unknown and need
+// not be known.
 func (s *Server) checkRequest(ctx context.Context, req *scribev1.FetchRequest) (scribev1.PayloadEncoding, *scribev1.Category, error) {
 	var errs []error
 	if err := record.ValidateCategory(req.GetCategory()); err != nil {

@@ -15,7 +15,7 @@ import (
 
 // frameItem is one frame of a request.
 type frameItem struct {
-	bytes    []byte // of the request
+	bytes    []byte // part of the request
 	start    int    // in the request
 	messages int
 	shard    uint32

@@ -14,7 +14,7 @@ import (
 	"scribe/storage/metalog"
 )
 
-// LostRecord is what stands in a log for a record that no blob holds. It is not a pointer, so readers get a gap.
+// LostRecord is the placeholder in a log for a lost record. It is not a pointer, so readers get a gap.
 const LostRecord = "scribe: lost record: no blob holds its pointer"
 
 // buildLogs walks through each log and writes what stands.
@@ -63,7 +63,7 @@ func (r *recoveryRun) buildLogs(ctx context.Context) error {
 	return r.countBlobs(ctx, v)
 }
 
-// sequencedFrom is where the sequencer begins in a log.
+// sequencedFrom is the position at which the sequencer begins in a log.
 type sequencedFrom struct {
 	shard record.ShardID
 	first record.LSN
@@ -92,7 +92,7 @@ func (r *recoveryRun) sequenceAnew(category uint32, sources []sequencedFrom) err
 		}))
 }
 
-// countBlobs counts the blobs by outcome, and reports those that are not certain.
+// countBlobs counts the blobs by outcome, and reports void and uncertain ones.
 func (r *recoveryRun) countBlobs(ctx context.Context, v *outcomeTable) error {
 	for row, err := range r.scratch.scanRows(ctx, keyBlob) {
 		if err != nil {
@@ -182,7 +182,7 @@ func (l *logBuilder) buildLog(ctx context.Context) error {
 			return err
 		}
 	}
-	// A writer that opened the log found everything below committed, also what is lost.
+	// When a writer opened the log, everything below was committed, including lost records.
 	if last := epochs[len(epochs)-1]; last.exact && last.lsn > l.next {
 		if l.next == 0 {
 			l.first, l.next = last.lsn, last.lsn
@@ -222,7 +222,7 @@ func (l *logBuilder) standingClaim(claims []positionClaim) (*positionClaim, blob
 	})
 }
 
-// appendRecord writes the record of a claim.
+// appendRecord appends the record of a claim to the log.
 func (l *logBuilder) appendRecord(c *positionClaim, known blobOutcome) error {
 	if l.next == 0 {
 		l.first, l.next = c.lsn, c.lsn

@@ -19,7 +19,7 @@ import (
 	"scribe/storage/blob/layout"
 )
 
-// categoryRow is what footers say of a category.
+// categoryRow has the facts about a category from footers.
 type categoryRow struct {
 	Name string `json:"name"`
 	// Settings are those of the newest blob that has any.
@@ -97,7 +97,7 @@ func (c *categoryRows) addEntry(f *layout.Footer, e *layout.Entry) {
 	row.First, row.Last = min(row.First, f.Created), max(row.Last, f.Created)
 }
 
-// categoryPlan says what becomes of the categories.
+// categoryPlan is the outcome for each category.
 type categoryPlan struct {
 	categories []*scribev1.Category
 	// keep are the deleted ones whose logs are to be removed by retention.
@@ -209,7 +209,7 @@ func (p *categoryPlan) finishPlan(byName map[string]*scribev1.Category) {
 	slices.Sort(p.retired)
 }
 
-// fromFooters makes a category of what footers say of it, and notes what they do not say.
+// fromFooters builds a category from footers, and reports the settings that it has to assume.
 func fromFooters(id uint32, row *categoryRow, now int64, note func(name, format string, args ...any)) *scribev1.Category {
 	cat := &scribev1.Category{
 		Name: row.Name, Id: id, Shards: row.Shards, Retention: durationpb.New(time.Duration(row.Class) * time.Hour),

@@ -16,13 +16,13 @@ import (
 	"scribe/storage/blob/layout"
 )
 
-// blobOutcome is what is known of a blob. A blob's pointers are appended in one transaction, so it holds for all of them.
+// blobOutcome is the outcome of a blob's commit. A blob's pointers are appended in one transaction, so they share it.
 type blobOutcome byte
 
 const (
-	// outcomeUncertain: nothing tells. It is taken as committed.
+	// outcomeUncertain: there is no evidence. The blob is treated as committed.
 	outcomeUncertain blobOutcome = 0
-	// outcomeCommitted: its writer, or the beginning of a later epoch, says so.
+	// outcomeCommitted: its writer, or the start of a later epoch, proves it.
 	outcomeCommitted blobOutcome = 1
 	// outcomeVoid: its pointers were never appended.
 	outcomeVoid blobOutcome = 2
@@ -30,7 +30,7 @@ const (
 	outcomeGone blobOutcome = 3
 )
 
-// outcomeTable are kept in the scratch database, the newest ones in memory.
+// outcomeTable stores outcomes in the scratch database, and caches recent ones in memory.
 type outcomeTable struct {
 	s     *scratchDB
 	cache *simplelru.LRU[pointer.BlobID, blobOutcome]
@@ -62,7 +62,7 @@ func (v *outcomeTable) outcomeOf(id pointer.BlobID) (blobOutcome, error) {
 	return known, nil
 }
 
-// setOutcome writes through: the database is read again when the cache has forgotten.
+// setOutcome writes to the cache and the database, which is read after an eviction from the cache.
 func (v *outcomeTable) setOutcome(id pointer.BlobID, to blobOutcome) error {
 	v.cache.Add(id, to)
 	return v.s.db.Set(outcomeKey(id), []byte{byte(to)}, pebble.NoSync)
@@ -95,8 +95,9 @@ func (r *recoveryRun) resolveBlobs(ctx context.Context) error {
 	return r.voidOrphanedPredictions(ctx, v)
 }
 
-// voidOrphanedPredictions decides about predictions that nothing else tells of: one that counts on what no blob holds was not committed. Others
-// may have counted on a blob that is voided, so this is repeated until nothing changes, after the first pass only for logs that have any.
+// voidOrphanedPredictions decides predictions without other evidence: a prediction that depends on a record in no blob was not
+// committed. Other predictions may depend on a blob that is voided, so this is repeated until nothing changes, after the first
+// pass only for logs that have uncertain predictions.
 func (r *recoveryRun) voidOrphanedPredictions(ctx context.Context, v *outcomeTable) error {
 	var open []record.ShardID
 	for shard, err := range r.scratch.eachShard(ctx) {
@@ -157,7 +158,7 @@ func (r *recoveryRun) voidInLog(ctx context.Context, v *outcomeTable, shard reco
 	return predictions, voided, nil
 }
 
-// countRead marks blobs that are gone and reports those that could not be read.
+// countRead marks deleted blobs, and reports blobs that could not be read.
 func (r *recoveryRun) countRead(ctx context.Context, v *outcomeTable) error {
 	for row, err := range r.scratch.scanRows(ctx, keyBlob) {
 		if err != nil {
@@ -212,7 +213,8 @@ type toldBuild struct {
 	outcome blobOutcome
 }
 
-// applyHistories takes over what the blobs of each run report of those before them. It remembers as many as a blob reports on.
+// applyHistories applies the reports of each run's blobs on earlier blobs. It keeps as many builds in memory as a blob reports
+// on.
 func (r *recoveryRun) applyHistories(ctx context.Context, v *outcomeTable) error {
 	var (
 		run    uint64
@@ -262,7 +264,8 @@ func (r *recoveryRun) applyHistories(ctx context.Context, v *outcomeTable) error
 	return forget(len(recent))
 }
 
-// applyHistory takes over what a build reports of those before it. The later report counts; a blob on which reports contradict each other is kept.
+// applyHistory applies a build's report on earlier builds. The later report takes precedence; a blob with contradicting reports
+// is kept.
 func (r *recoveryRun) applyHistory(recent []toldBuild, h *layout.History) error {
 	exceptions := h.Exceptions // newest first
 	for i := range slices.Backward(recent) {
@@ -296,7 +299,7 @@ func (r *recoveryRun) applyHistory(recent []toldBuild, h *layout.History) error 
 	return nil
 }
 
-// epochStart is where an epoch of a shard began.
+// epochStart is the first position of an epoch in a shard.
 type epochStart struct {
 	epoch uint64
 	// lsn is where it began, or a position in it, if it is not exact.
@@ -331,7 +334,7 @@ func (s epochStarts) lowerStarts() {
 	}
 }
 
-// nextEpoch is the first epoch after one.
+// nextEpoch returns the first epoch after a given one.
 func (s epochStarts) nextEpoch(epoch uint64) (epochStart, bool) {
 	i, _ := slices.BinarySearchFunc(s, epoch, func(a epochStart, epoch uint64) int {
 		if a.epoch <= epoch {
@@ -391,7 +394,8 @@ func (r *recoveryRun) eachPosition(ctx context.Context, v *outcomeTable, phase s
 	return rivals, nil
 }
 
-// decideByEpoch decides by the beginnings of later epochs: whoever opened a log found all below that committed, and nothing above it.
+// decideByEpoch decides by the starts of later epochs: when a writer opened the log, all records below its start were committed,
+// and none above it.
 func (r *recoveryRun) decideByEpoch(v *outcomeTable, epochs epochStarts, claims []positionClaim) (int, error) {
 	all, err := v.standing(claims)
 	if err != nil {
@@ -464,7 +468,7 @@ func (r *recoveryRun) decideByRivals(v *outcomeTable, _ epochStarts, claims []po
 	return kept, nil
 }
 
-// buildOf is the number of the build of a claim's blob; 0 when it has none.
+// buildOf returns the build number of a claim's blob; 0 if it has none.
 func (r *recoveryRun) buildOf(c *positionClaim) (uint64, error) {
 	p, err := pointer.Decode(c.data)
 	if err != nil {

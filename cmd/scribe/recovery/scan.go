@@ -17,18 +17,18 @@ import (
 	"scribe/storage/blob/layout"
 )
 
-// readBlob is a blob that was listed, and what came of reading it.
+// readBlob is a listed blob with the result of reading it.
 type readBlob struct {
 	info   blob.Info
 	class  uint32
 	id     pointer.BlobID
 	footer *layout.Footer
 	err    error
-	// contents is what a damaged blob holds.
+	// contents are the messages found in a damaged blob.
 	contents []Contents
 }
 
-// readAttempts is how often a footer is read while the store is unavailable, beside what the store retries itself.
+// readAttempts bounds the attempts to read a footer while the store is unavailable, in addition to the store's own retries.
 const readAttempts = 5
 
 // scanBlobs lists all blobs and reads the footers of those that the scratch database does not have. Both channels hold as much as there are
@@ -59,7 +59,7 @@ func (r *recoveryRun) scanBlobs(ctx context.Context) error {
 	})
 	work.Go(func() error { return r.storeResults(ctx, done, rows) })
 	if err := work.Wait(); err != nil {
-		// What was read stays for the next run.
+		// The rows that were stored remain for the next run.
 		return errors.Join(err, rows.saveRows(r.scratch), r.scratch.flushBatch(true))
 	}
 	return errors.Join(rows.saveRows(r.scratch), r.scratch.flushBatch(true))
@@ -81,7 +81,7 @@ func (r *recoveryRun) listBlobs(ctx context.Context, todo chan<- readBlob) error
 	return nil
 }
 
-// errKnown says that a blob was read by a run before.
+// errKnown means that an earlier run has read the blob.
 var errKnown = errors.New("read before")
 
 func (r *recoveryRun) readFooters(ctx context.Context, todo <-chan readBlob, done chan<- readBlob) error {
@@ -123,7 +123,7 @@ func (r *recoveryRun) readFooter(ctx context.Context, info blob.Info) (*layout.F
 	}
 }
 
-// storeResults writes what was read into the scratch database.
+// storeResults writes the results into the scratch database.
 func (r *recoveryRun) storeResults(ctx context.Context, done <-chan readBlob, rows *categoryRows) error {
 	reported := time.Now()
 	seen := int64(0)
@@ -178,7 +178,7 @@ func (r *recoveryRun) storeResult(f readBlob, rows *categoryRows) error {
 	return r.storeFooter(f, row, rows)
 }
 
-// markSeen marks a blob of a run before as one that is still there.
+// markSeen marks a blob that an earlier run has read as still present.
 func (r *recoveryRun) markSeen(f readBlob) error {
 	key := blobKey(f.class, f.id)
 	value, err := r.scratch.getCopy(key)

@@ -46,7 +46,7 @@ func (l *fakeLogs) Retire(_ context.Context, id uint32) error {
 	return nil
 }
 
-// away makes the engine fail, or work.
+// away makes the engine unavailable, or available again.
 func (l *fakeLogs) away(yes bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -147,7 +147,7 @@ func TestRetire(t *testing.T) {
 	})
 }
 
-// TestRetireAgain: an engine that is away is asked again, soon and then less and less often, until it has done it.
+// TestRetireAgain: an unavailable engine is asked again, soon and then less and less often, until it succeeds.
 func TestRetireAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, logs, registry := newStore(t), newLogs(), prometheus.NewRegistry()
@@ -183,7 +183,7 @@ func TestRetireAgain(t *testing.T) {
 	})
 }
 
-// TestRetireMany: categories that can't be retired don't keep others from it, and an engine that is away is not asked for all.
+// TestRetireMany: categories that can't be retired do not block others, and an unavailable engine is not asked for all.
 func TestRetireMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 2000

@@ -207,7 +207,7 @@ func TestFailover(t *testing.T) {
 	})
 }
 
-// While the store is away calls fail with a reason to try again, and nobody who is alive is gone when it is back.
+// While the store is unavailable calls fail with a reason to try again, and nobody who is alive is gone when it is back.
 func TestStoreOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

@@ -115,7 +115,7 @@ func FuzzDecodeSnapshot(f *testing.F) {
 	})
 }
 
-// TestFile: a view that starts while the control plane is away serves with what an earlier one knew.
+// TestFile: a view that starts while the control plane is unavailable serves with an earlier view's categories.
 func TestFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "categories")
 	withFile := func(c *ViewConfig) { c.File = file }

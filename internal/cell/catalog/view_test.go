@@ -113,7 +113,7 @@ func TestReset(t *testing.T) {
 	})
 }
 
-// TestOutage: the last state serves while the control plane is away, attempts to come back get rarer, and the view catches up.
+// TestOutage: the last state serves while the control plane is unavailable, attempts to come back get rarer, and the view catches up.
 func TestOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane()

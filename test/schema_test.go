@@ -94,7 +94,7 @@ func TestSchemas(t *testing.T) {
 	}
 	fails(3, []string{"1 to 3 are kept"}, "schema", "show", "access", "--version", "4")
 	fails(3, []string{"does not exist"}, "schema", "show", "nothing")
-	fails(2, []string{"-o \"xml\" is none of yaml, json and arrow"}, "schema", "show", "access", "-o", "xml")
+	fails(2, []string{"invalid value \"xml\" for -o: want yaml, json or arrow"}, "schema", "show", "access", "-o", "xml")
 	fails(2, []string{"line 1"}, "category", "create", "x", "--schema", file("bad.json", `{"fields": {}}`))
 	run("category", "create", "plain")
 	fails(3, []string{"has no schema"}, "schema", "show", "plain")

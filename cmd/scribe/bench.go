@@ -33,10 +33,10 @@ type benchFlags struct {
 func newBench() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure writes, reads and latency beside the cost of compression alone",
-		Long: `Measure a cell on real text. Without --server the cell runs in this process, on files in a temporary folder, and is reached over
-TCP loopback; CPU time is then that of producer, every role and consumer together. Each figure stands beside what zstd alone
-costs on the same bytes in the same run. MB are millions of bytes.`,
+		Short: "Measure writes, reads and latency, compared with compression alone",
+		Long: `Measure a cell with real text. Without --server the cell runs in this process, on files in a temporary folder, and is reached over TCP
+loopback; the CPU time is then that of the producer, all roles and the consumer together. Each figure is compared with zstd alone on the
+same bytes in the same run. MB are millions of bytes.`,
 		Example: `  scribe bench produce
   scribe bench e2e --messages 100
   scribe bench consume --workload access-log --json`,
@@ -48,14 +48,13 @@ costs on the same bytes in the same run. MB are millions of bytes.`,
 		run               func(context.Context, bench.Options) (bench.Report, error)
 	}{
 		{"produce", "Committed writes as fast as one producer can", `Write a workload until --bytes of payload are committed, with one producer that has several requests in flight, and compare the CPU
-time for a byte with what zstd alone takes for the same bytes.`, bench.Produce},
-		{"consume", "Reads from the beginning to the end as fast as one consumer can", `Fill a category, which is not measured, read it from its beginning to its end, and compare the CPU time for a byte with what the
-decoder alone takes for the same bytes: over a stream that no cache holds and on all cores, and over a few blocks again and again.`, bench.Consume},
-		{"catchup", "Reads of a backlog that is on disk alone", `Fill a category, which is not measured, make the system forget the files, and read it from its beginning to its end. What that takes
-stands beside reading and decompressing the same files with nothing around it, on all cores, in time and in CPU time. The cell runs in this
-process.`, bench.CatchUp},
-		{"e2e", "Latency of committed writes and of delivery at a fixed light load", `Write messages at a fixed rate, one at a time, each committed, while a consumer follows, and report how long the acknowledgement and
-the delivery took.`, bench.EndToEnd},
+time per byte with that of zstd alone on the same bytes.`, bench.Produce},
+		{"consume", "Reads from the beginning to the end as fast as one consumer can", `Fill a category, which is not measured, read it from beginning to end, and compare the CPU time per byte with that of the decoder alone on
+the same bytes: over a stream too large for caches on all cores, and over a few blocks repeatedly.`, bench.Consume},
+		{"catchup", "Reads of a backlog that is only on disk", `Fill a category, which is not measured, drop its files from the page cache, and read it from beginning to end. The time and the CPU time are
+compared with only reading and decompressing the same files, on all cores. The cell runs in this process.`, bench.CatchUp},
+		{"e2e", "Latency of committed writes and of delivery at a fixed light load", `Write messages at a fixed rate, one at a time, each committed, while a consumer follows, and report the latency of the
+acknowledgement and of the delivery.`, bench.EndToEnd},
 	} {
 		c := newBenchOf(b.name, b.short, b.run)
 		c.Long = b.long
@@ -84,8 +83,8 @@ func newBenchOf(name, short string, run func(context.Context, bench.Options) (be
 	fs.StringVar(&f.data, "data", "", "folder of the cell in this process (default: a temporary one)")
 	fs.StringSliceVar(&f.workloads, "workload", bench.WorkloadNames(), "messages: 100b, access-log, 10kb")
 	fs.IntVar(&f.count, "count", 1, "runs of each workload")
-	fs.StringVar(&f.profile, "cpuprofile", "", "write a CPU profile of what is measured to this file, from the first run's beginning to the last one's end")
-	fs.BoolVar(&f.json, "json", false, "a JSON object a run")
+	fs.StringVar(&f.profile, "cpuprofile", "", "write a CPU profile of the measurements to this file, from the start of the first run to the end of the last")
+	fs.BoolVar(&f.json, "json", false, "print a JSON object per run")
 	switch name {
 	case "e2e":
 		fs.IntVar(&f.messages, "messages", 1000, "messages to send")
@@ -95,23 +94,23 @@ func newBenchOf(name, short string, run func(context.Context, bench.Options) (be
 	case "catchup":
 		cmd.Flags().Lookup("workload").DefValue = "access-log"
 		f.workloads = []string{"access-log"}
-		fs.Var(&f.bytes, "bytes", "payload of the backlog")
+		fs.Var(&f.bytes, "bytes", "payload bytes of the backlog")
 	default:
-		fs.Var(&f.bytes, "bytes", "payload of a run")
+		fs.Var(&f.bytes, "bytes", "payload bytes of each run")
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if f.count < 1 || name == "e2e" && (f.messages < 1 || f.rate < 1 || f.rate > 1_000_000) {
-			return usage(errors.New("--count, --messages and --rate must be above zero, --rate at most 1000000"))
+			return usageError(errors.New("want more than 0 for --count, --messages and --rate, and at most 1000000 for --rate"))
 		}
 		if f.bytes < 1 || len(f.workloads) == 0 {
-			return usage(errors.New("--bytes must be above zero, and there must be a --workload"))
+			return usageError(errors.New("want more than 0 for --bytes, and at least one --workload"))
 		}
-		return f.run(cmd, run)
+		return f.runBench(cmd, run)
 	}
 	return cmd
 }
 
-func (f *benchFlags) run(cmd *cobra.Command, run func(context.Context, bench.Options) (bench.Report, error)) (err error) {
+func (f *benchFlags) runBench(cmd *cobra.Command, run func(context.Context, bench.Options) (bench.Report, error)) (err error) {
 	ctx := cmd.Context()
 	o := bench.Options{Server: f.server, Bytes: int64(f.bytes), Messages: f.messages, Rate: f.rate}
 	if f.server == "" {
@@ -121,7 +120,7 @@ func (f *benchFlags) run(cmd *cobra.Command, run func(context.Context, bench.Opt
 		}
 		defer func() { err = errors.Join(err, stop()) }()
 		o.Server, o.InProcess = url, true
-	} else if err := reachable(ctx, f.server); err != nil {
+	} else if err := checkReachable(ctx, f.server); err != nil {
 		return err
 	}
 	if f.profile != "" {
@@ -141,7 +140,7 @@ func (f *benchFlags) run(cmd *cobra.Command, run func(context.Context, bench.Opt
 	var reports []bench.Report
 	for _, name := range f.workloads {
 		if o.Workload, err = bench.NewWorkload(name); err != nil {
-			return usage(err)
+			return usageError(err)
 		}
 		for i := range f.count {
 			o.Category = fmt.Sprintf("bench-%d-%s-%d", time.Now().UnixNano(), name, i)
@@ -163,12 +162,12 @@ func (f *benchFlags) run(cmd *cobra.Command, run func(context.Context, bench.Opt
 	return bench.Table(cmd.OutOrStdout(), reports)
 }
 
-// reachable asks a cell for a sign of life: a load on one that is not there would only be given up after minutes.
-func reachable(ctx context.Context, server string) error {
+// checkReachable asks a cell for a sign of life: a load on one that is not there would only be given up after minutes.
+func checkReachable(ctx context.Context, server string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if _, err := rpc.NewControlClient(rpc.Default(), server).GetStatus(ctx, &scribev1.GetStatusRequest{}); err != nil {
-		return called(server, "bench", err)
+		return callFailure(server, "bench", err)
 	}
 	return nil
 }

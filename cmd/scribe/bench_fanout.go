@@ -23,25 +23,25 @@ func newBenchFanout() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "fanout",
-		Short: "What many consumers of one tail cost the store, and the processors for a byte delivered",
-		Long: `Write one category at a fixed rate while 1, 10 and 100 consumers follow it, each of which reads everything, and report how many bytes
-were delivered for each that was fetched from the store, and the CPU time for a byte delivered: that of all, and that of reading alone,
-which is without what the same traffic takes when nobody reads. A new cell in this process is measured for each.`,
+		Short: "Store requests and CPU time of many consumers of one live category",
+		Long: `Write one category at a fixed rate while 1, 10 and 100 consumers follow it, each reading everything. Report the bytes delivered per byte
+fetched from the store, and the CPU time per byte delivered: the total, and that of reading alone, which excludes the cost of the same
+traffic without readers. Each measurement runs a new cell in this process.`,
 		Example: `  scribe bench fanout
   scribe bench fanout --consumers 1,300 --rate 2MB --duration 30s --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if rate < 1 || length < units.Duration(time.Second) {
-				return usage(errors.New("--rate must be above zero, --duration a second or more"))
+				return usageError(errors.New("--rate must be above zero, --duration a second or more"))
 			}
 			for _, n := range consumers {
 				if n < 1 || n > 10_000 {
-					return usage(fmt.Errorf("--consumers %d is outside 1 to 10000", n))
+					return usageError(fmt.Errorf("--consumers %d is outside 1 to 10000", n))
 				}
 			}
 			o.BytesPerSecond, o.Duration = float64(rate), length.Std()
 			if o.Workload, err = bench.NewWorkload(workload); err != nil {
-				return usage(err)
+				return usageError(err)
 			}
 			limit, err := bench.DecoderNsPerByte(o.Workload)
 			if err != nil {
@@ -71,7 +71,7 @@ which is without what the same traffic takes when nobody reads. A new cell in th
 			for i := range reports {
 				reports[i].Beside(writing, limit)
 			}
-			return printed(cmd.OutOrStdout(), asJSON, reports, bench.FanoutTable)
+			return printReports(cmd.OutOrStdout(), asJSON, reports, bench.FanoutTable)
 		},
 	}
 	fs := cmd.Flags()

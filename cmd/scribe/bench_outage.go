@@ -37,30 +37,30 @@ func newBenchOutage() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "outage",
-		Short: "What writers of a host notice while the cell is away, and while its agent forwards the backlog",
-		Long: `Run a cell and a host's agent with a disk buffer in this process, write through the agent all the time, and take the cell away for
-a while: so that connections to it are refused, or so that they hang. The latency of small writes of each acknowledgement level is
-measured before, during and after the outage; in the end everything that was written is read back and counted.`,
+		Short: "Latency of a host's writers during an outage of the cell, and while the agent forwards the backlog",
+		Long: `Run a cell and a host's agent with a spool in this process, write through the agent continuously, and make the cell unavailable for a while:
+connections are refused, or they hang. The latency of small writes at each acknowledgement level is measured before, during and after the
+outage. At the end all messages are read back and counted.`,
 		Example: `  scribe bench outage
   scribe bench outage --backend hangs --outage 60s
   scribe bench outage --rate 2MB --normal 5s --outage 5s --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if rate == 0 || normal < units.Duration(time.Second) || length < units.Duration(time.Second) || every <= 0 {
-				return usage(errors.New("--rate and --every must be above zero, --normal and --outage a second or more"))
+				return usageError(errors.New("--rate and --every must be above zero, --normal and --outage a second or more"))
 			}
 			if backend != backendRefuses && backend != backendHangs {
-				return usage(fmt.Errorf("--backend %q is neither %s nor %s", backend, backendRefuses, backendHangs))
+				return usageError(fmt.Errorf("invalid value %q for --backend: want %s or %s", backend, backendRefuses, backendHangs))
 			}
 			o := bench.OutageOptions{BytesPerSecond: float64(rate), Normal: normal.Std(), Outage: length.Std(), Every: every.Std()}
 			if o.Workload, err = bench.NewWorkload(workload); err != nil {
-				return usage(err)
+				return usageError(err)
 			}
 			f, err := startOutageFleet(cmd, backend)
 			if err != nil {
 				return err
 			}
-			defer func() { err = errors.Join(err, f.stop()) }()
+			defer func() { err = errors.Join(err, f.stopAll()) }()
 			if profile != "" {
 				stop, perr := startProfile(profile)
 				if perr != nil {
@@ -68,19 +68,19 @@ measured before, during and after the outage; in the end everything that was wri
 				}
 				defer func() { err = errors.Join(err, stop()) }()
 			}
-			o.Agent, o.Cell, o.Down, o.Up = f.agent.URL(), f.cell.URL(), f.down, f.up
+			o.Agent, o.Cell, o.Down, o.Up = f.agent.URL(), f.cell.URL(), f.takeDown, f.bringUp
 			r, err := bench.Outage(cmd.Context(), o)
 			if err != nil {
 				return err
 			}
-			return printed(cmd.OutOrStdout(), asJSON, []bench.OutageReport{r}, func(w io.Writer, rs []bench.OutageReport) error { return rs[0].Print(w) })
+			return printReports(cmd.OutOrStdout(), asJSON, []bench.OutageReport{r}, func(w io.Writer, rs []bench.OutageReport) error { return rs[0].Print(w) })
 		},
 	}
 	fs := cmd.Flags()
-	fs.Var(&rate, "rate", "payload a second that is written, half of it acknowledged as none, half as spooled")
+	fs.Var(&rate, "rate", "payload bytes per second to write, half acknowledged as none, half as spooled")
 	fs.Var(&normal, "normal", "how long to measure before the outage")
-	fs.Var(&length, "outage", "how long the cell is away")
-	fs.StringVar(&backend, "backend", backend, "what the cell does when it is away: refuses (connections) or hangs")
+	fs.Var(&length, "outage", "length of the outage")
+	fs.StringVar(&backend, "backend", backend, "what the cell does during the outage: refuses (connections) or hangs")
 	fs.Var(&every, "every", "pause between two writes whose latency is measured")
 	fs.StringVar(&workload, "workload", workload, "messages: 100b, access-log, 10kb")
 	fs.StringVar(&profile, "cpuprofile", "", "write a CPU profile of the run to this file")
@@ -108,7 +108,7 @@ func startOutageFleet(cmd *cobra.Command, backend string) (_ *outageFleet, err e
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, f.stop())
+			err = errors.Join(err, f.stopAll())
 		}
 	}()
 	f.config.Data, f.config.Log.Level = filepath.Join(f.dir, "cell"), "error"
@@ -141,16 +141,16 @@ func (f *outageFleet) startCell(ctx context.Context) (err error) {
 	return err
 }
 
-// down takes the cell away, up brings it back.
-func (f *outageFleet) down(ctx context.Context) error {
+// takeDown takes the cell away, up brings it back.
+func (f *outageFleet) takeDown(ctx context.Context) error {
 	if f.relay != nil {
 		f.relay.Hang()
 		return nil
 	}
-	return f.end(ctx, &f.cell)
+	return f.stopApp(ctx, &f.cell)
 }
 
-func (f *outageFleet) up(ctx context.Context) error {
+func (f *outageFleet) bringUp(ctx context.Context) error {
 	if f.relay != nil {
 		f.relay.Pass()
 		return nil
@@ -158,7 +158,7 @@ func (f *outageFleet) up(ctx context.Context) error {
 	return f.startCell(ctx)
 }
 
-func (f *outageFleet) end(ctx context.Context, a **app.App) error {
+func (f *outageFleet) stopApp(ctx context.Context, a **app.App) error {
 	if *a == nil {
 		return nil
 	}
@@ -169,17 +169,17 @@ func (f *outageFleet) end(ctx context.Context, a **app.App) error {
 	return err
 }
 
-// stop ends everything, whatever of it runs.
-func (f *outageFleet) stop() error {
+// stopAll ends everything, whatever of it runs.
+func (f *outageFleet) stopAll() error {
 	var errs []error
 	if f.relay != nil {
 		f.relay.Pass() // what the agent still holds may leave
 	}
-	errs = append(errs, f.end(f.cmd.Context(), &f.agent))
+	errs = append(errs, f.stopApp(f.cmd.Context(), &f.agent))
 	if f.relay != nil {
 		errs = append(errs, f.relay.Close())
 	}
-	errs = append(errs, f.end(f.cmd.Context(), &f.cell), os.RemoveAll(f.dir))
+	errs = append(errs, f.stopApp(f.cmd.Context(), &f.cell), os.RemoveAll(f.dir))
 	if f.release != nil {
 		f.release()
 	}

@@ -23,25 +23,25 @@ func newBenchQuery() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "query",
-		Short: "What many queries over one live category cost, and how soon the first row of a history comes",
-		Long: `Write an access log of JSON objects at a fixed rate while 1, 20 and 100 readers follow it, each with one of 20 queries, and report what was
-fetched from the store, how many payloads were made for one reader and served to others, and the CPU time for a reader: what all took
-without what the same traffic takes when nobody reads. Then write a history, and look for its one row that matches: when nothing is known of
-the history, and again. A new cell in this process is measured for each.`,
+		Short: "Cost of many queries over one live category, and the time to the first row of a history",
+		Long: `Write an access log of JSON objects at a fixed rate while 1, 20 and 100 readers follow it, each with one of 20 queries. Report the bytes
+fetched from the store, the payloads computed for one reader and served to others, and the CPU time per reader, which excludes the cost of
+the same traffic without readers. Then write a history and search it for its only matching row, first without zone maps and then with
+them. Each measurement runs a new cell in this process.`,
 		Example: `  scribe bench query
   scribe bench query --readers 100 --rate 2MB --duration 30s --history 0 --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if rate < 1 || length < units.Duration(time.Second) {
-				return usage(errors.New("--rate must be above zero, --duration a second or more"))
+				return usageError(errors.New("--rate must be above zero, --duration a second or more"))
 			}
 			for _, n := range readers {
 				if n < 1 || n > 10_000 {
-					return usage(fmt.Errorf("--readers %d is outside 1 to 10000", n))
+					return usageError(fmt.Errorf("--readers %d is outside 1 to 10000", n))
 				}
 			}
 			if o.Queries < 1 || o.Queries > bench.QueryCount() {
-				return usage(fmt.Errorf("--queries %d is outside 1 to %d", o.Queries, bench.QueryCount()))
+				return usageError(fmt.Errorf("--queries %d is outside 1 to %d", o.Queries, bench.QueryCount()))
 			}
 			o.BytesPerSecond, o.Duration = float64(rate), length.Std()
 			if profile != "" {
@@ -76,7 +76,7 @@ the history, and again. A new cell in this process is measured for each.`,
 					return fmt.Errorf("the first row of a history: %w", err)
 				}
 			}
-			return printed(cmd.OutOrStdout(), asJSON, reports, bench.QueryTable)
+			return printReports(cmd.OutOrStdout(), asJSON, reports, bench.QueryTable)
 		},
 	}
 	fs := cmd.Flags()

@@ -28,17 +28,16 @@ func newCategory() *cobra.Command {
 		Short: "Create, list, describe, update and delete categories",
 		Long: `Create, list, describe, update and delete categories.
 
-Order. Consumers get the messages of one log in the order in which they were persisted, and those of different logs no further
-out of order than their window. That order is not the same each time: unless the window is 0 it depends on what was there when.
-Where it must be the same (a program that dies in the middle of what it has read and must go on as if it had not), make the
-category repeatable:
+Order. Consumers get the messages of one log in the order in which they were persisted. Messages of different logs are out of order by
+at most the window. Unless the window is 0, the order may differ from one read to the next, because it depends on arrival. If a program
+needs the same order again after a crash, make the category repeatable:
 
   scribe category create changes --shards 4 --repeatable bound
 
-Then each logical shard has one log, whoever writes, and all consumers get what they read in one order, by the time at which it was
-persisted, wherever they begin and whatever window they ask for. That costs two things: a logical shard is written by one
-batcher at a time (more shards: more batchers), and a message is delivered only when no other log can bring an older one, some
-milliseconds later. Streams that are open when a category becomes repeatable, or ceases to be, are opened again.`,
+Then each logical shard has one log for all writers, and all consumers get the messages in the same order, by persisted time, whatever
+their start and window. This has two costs: one batcher at a time writes a logical shard (use more shards for more batchers), and a
+message is delivered some milliseconds later, when no other log can bring an older one. Open streams are reopened when a category
+becomes repeatable or stops being repeatable.`,
 		Example: `  scribe category create access --retention 7d
   scribe category list
   scribe category update access --quota 10MiB`,
@@ -58,38 +57,38 @@ type categoryFlags struct {
 	maxMessageBytes units.Bytes
 	quota           units.Bytes
 	quotaMode       quotaMode
-	window          window
-	repeatable      repeatability
+	window          windowFlag
+	repeatable      repeatableFlag
 	cache           cachePolicy
 	schema          string
 }
 
-func (f *categoryFlags) add(cmd *cobra.Command) {
+func (f *categoryFlags) addFlags(cmd *cobra.Command) {
 	f.retention, f.shards, f.maxMessageBytes = units.Duration(72*time.Hour), 1, 16<<20
 	f.quotaMode = quotaMode(scribev1.QuotaMode_QUOTA_MODE_BLOCK)
-	f.repeatable = repeatability(scribev1.Repeatability_REPEATABILITY_NONE)
+	f.repeatable = repeatableFlag(scribev1.Repeatability_REPEATABILITY_NONE)
 	fs := cmd.Flags()
-	fs.StringVar(&f.owner, "owner", "", "who answers for the category")
+	fs.StringVar(&f.owner, "owner", "", "team or person responsible for the category")
 	fs.Var(&f.retention, "retention", "how long messages stay readable, 1m to 3650d")
-	fs.Uint32Var(&f.shards, "shards", f.shards, "logical shards, 1 to 10000; can only grow")
+	fs.Uint32Var(&f.shards, "shards", f.shards, "number of logical shards, 1 to 10000; can only grow")
 	fs.Var(&f.maxMessageBytes, "max-message", "largest message, at most 32MiB")
-	fs.Var(&f.quota, "quota", "bytes a second that may be written in all, for example 10MiB; 0: no limit")
-	fs.Var(&f.quotaMode, "quota-mode", "what happens beyond the quota: block, throttle or sample")
-	fs.Var(&f.repeatable, "repeatable", "bound: one log for each logical shard, and one order for all readers; sequenced: one more log that gives all messages one order, decided when the category is created; or none")
-	fs.Var(&f.cache, "cache", "how read proxies cache it, e.g. memory=never,memcached=reused,age=4h (always, never; reused: what is read twice), or default")
-	fs.Var(&f.window, "window", "default ordering window of consumers, or none: unbounded")
-	fs.StringVar(&f.schema, "schema", "", "file that says how messages become columns (scribe schema --help); or infer: from the first messages")
+	fs.Var(&f.quota, "quota", "bytes per second that all writers together may write, for example 10MiB; 0 = no limit")
+	fs.Var(&f.quotaMode, "quota-mode", "what happens to writes over the quota: block, throttle or sample")
+	fs.Var(&f.repeatable, "repeatable", "none; bound: one log per logical shard, and one order for all readers; or sequenced: an additional log that orders all messages, only for a new category")
+	fs.Var(&f.cache, "cache", "cache policy of read proxies: default, or for example memory=never,memcached=reused,age=4h; tiers take always, never or reused (payloads that are read twice)")
+	fs.Var(&f.window, "window", "default ordering window of consumers; none = unbounded")
+	fs.StringVar(&f.schema, "schema", "", "schema file, which maps messages to columns (see scribe schema --help), or infer: from the first messages")
 }
 
 // properties are the flags that categoryFlags adds.
 var properties = []string{"owner", "retention", "shards", "max-message", "quota", "quota-mode", "window", "repeatable", "cache", "schema"}
 
-// zeros finds properties that were given as 0, which a new category would have the default for.
-func (f *categoryFlags) zeros(cmd *cobra.Command) error {
+// checkZeros finds properties that were given as 0, which a new category would have the default for.
+func (f *categoryFlags) checkZeros(cmd *cobra.Command) error {
 	var errs []error
 	for name, zero := range map[string]bool{"retention": f.retention == 0, "shards": f.shards == 0, "max-message": f.maxMessageBytes == 0} {
 		if zero && cmd.Flags().Changed(name) {
-			errs = append(errs, fmt.Errorf("--%s must be above 0", name))
+			errs = append(errs, fmt.Errorf("invalid value 0 for --%s: want more than 0", name))
 		}
 	}
 	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
@@ -124,7 +123,7 @@ func (m *quotaMode) String() string { return quotaModeName(scribev1.QuotaMode(*m
 func (m *quotaMode) Set(s string) error {
 	mode, ok := quotaModes[s]
 	if !ok {
-		return fmt.Errorf("%q is none of block, throttle, sample", s)
+		return fmt.Errorf("invalid quota mode %q: want block, throttle or sample", s)
 	}
 	*m = quotaMode(mode)
 	return nil
@@ -141,8 +140,8 @@ func quotaModeName(m scribev1.QuotaMode) string {
 	return strings.ToLower(strings.TrimPrefix(m.String(), "QUOTA_MODE_"))
 }
 
-// repeatability is a flag whose values are the names of the enumeration.
-type repeatability scribev1.Repeatability
+// repeatableFlag is a flag whose values are the names of the enumeration.
+type repeatableFlag scribev1.Repeatability
 
 var repeatabilities = map[string]scribev1.Repeatability{
 	"none":      scribev1.Repeatability_REPEATABILITY_NONE,
@@ -151,20 +150,20 @@ var repeatabilities = map[string]scribev1.Repeatability{
 }
 
 // String implements pflag.Value.
-func (r *repeatability) String() string { return repeatabilityName(scribev1.Repeatability(*r)) }
+func (r *repeatableFlag) String() string { return repeatabilityName(scribev1.Repeatability(*r)) }
 
 // Set implements pflag.Value.
-func (r *repeatability) Set(s string) error {
+func (r *repeatableFlag) Set(s string) error {
 	v, ok := repeatabilities[s]
 	if !ok {
-		return fmt.Errorf("%q is none of none, bound, sequenced", s)
+		return fmt.Errorf("invalid value %q: want none, bound or sequenced", s)
 	}
-	*r = repeatability(v)
+	*r = repeatableFlag(v)
 	return nil
 }
 
 // Type implements pflag.Value.
-func (r *repeatability) Type() string { return "kind" }
+func (r *repeatableFlag) Type() string { return "kind" }
 
 // repeatabilityName is the name on the command line. Categories from before there was any have none.
 func repeatabilityName(r scribev1.Repeatability) string {
@@ -174,11 +173,11 @@ func repeatabilityName(r scribev1.Repeatability) string {
 	return strings.ToLower(strings.TrimPrefix(r.String(), "REPEATABILITY_"))
 }
 
-// window is a flag for an ordering window: a duration, or none.
-type window struct{ duration *units.Duration }
+// windowFlag is a flag for an ordering window: a duration, or none.
+type windowFlag struct{ duration *units.Duration }
 
 // String implements pflag.Value.
-func (w *window) String() string {
+func (w *windowFlag) String() string {
 	if w.duration == nil {
 		return "none"
 	}
@@ -186,7 +185,7 @@ func (w *window) String() string {
 }
 
 // Set implements pflag.Value.
-func (w *window) Set(s string) error {
+func (w *windowFlag) Set(s string) error {
 	if s == "none" {
 		w.duration = nil
 		return nil
@@ -200,10 +199,10 @@ func (w *window) Set(s string) error {
 }
 
 // Type implements pflag.Value.
-func (w *window) Type() string { return "duration" }
+func (w *windowFlag) Type() string { return "duration" }
 
-// proto is the window as a category has it; nil is unbounded.
-func (w *window) proto() *durationpb.Duration {
+// toProto is the window as a category has it; nil is unbounded.
+func (w *windowFlag) toProto() *durationpb.Duration {
 	if w.duration == nil {
 		return nil
 	}
@@ -232,16 +231,16 @@ func newCategoryCreate() *cobra.Command {
 		Args: cobra.ExactArgs(1),
 	}
 	server := serverFlag(cmd)
-	f.add(cmd)
+	f.addFlags(cmd)
 	cmd.Flags().StringVar(&f.delivery, "delivery", "at_least_once", "best_effort, at_least_once or exactly_once")
-	cmd.Flags().BoolVar(&ifNotExists, "if-not-exists", false, "succeed when the category exists, whatever its properties")
+	cmd.Flags().BoolVar(&ifNotExists, "if-not-exists", false, "succeed if the category exists, whatever its properties")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		delivery, ok := deliveries[f.delivery]
 		if !ok {
-			return usage(fmt.Errorf("--delivery %q is none of best_effort, at_least_once, exactly_once", f.delivery))
+			return usageError(fmt.Errorf("invalid value %q for --delivery: want best_effort, at_least_once or exactly_once", f.delivery))
 		}
-		if err := f.zeros(cmd); err != nil {
-			return usage(err)
+		if err := f.checkZeros(cmd); err != nil {
+			return usageError(err)
 		}
 		schema, err := f.schemaText()
 		if err != nil {
@@ -250,14 +249,14 @@ func newCategoryCreate() *cobra.Command {
 		c := &scribev1.Category{
 			Schema: schema, Name: args[0], Owner: f.owner, Retention: durationpb.New(f.retention.Std()), Shards: f.shards, Delivery: delivery,
 			MaxMessageBytes: clampUint32(f.maxMessageBytes), QuotaBytesPerSecond: uint64(f.quota),
-			QuotaMode: scribev1.QuotaMode(f.quotaMode), OrderingWindow: f.window.proto(), Repeatable: scribev1.Repeatability(f.repeatable),
+			QuotaMode: scribev1.QuotaMode(f.quotaMode), OrderingWindow: f.window.toProto(), Repeatable: scribev1.Repeatability(f.repeatable),
 			Cache: f.cache.policy,
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
 		defer cancel()
 		res, err := rpc.NewControlClient(rpc.Default(), *server).CreateCategory(ctx, &scribev1.CreateCategoryRequest{Category: c, IfNotExists: ifNotExists})
 		if err != nil {
-			return called(*server, "create category "+args[0], err)
+			return callFailure(*server, "create category "+args[0], err)
 		}
 		return printCategory(cmd.OutOrStdout(), res.GetCategory())
 	}
@@ -274,8 +273,8 @@ func newCategoryList() *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	server := serverFlag(cmd)
-	cmd.Flags().StringVar(&prefix, "prefix", "", "only names that begin so")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "a JSON object a line")
+	cmd.Flags().StringVar(&prefix, "prefix", "", "list only names with this prefix")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object per line")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		control := rpc.NewControlClient(rpc.Default(), *server)
 		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
@@ -288,12 +287,12 @@ func newCategoryList() *cobra.Command {
 			res, err := control.ListCategories(ctx, &scribev1.ListCategoriesRequest{Prefix: prefix, After: after})
 			cancel()
 			if err != nil {
-				return called(*server, "list categories", err)
+				return callFailure(*server, "list categories", err)
 			}
 			for _, c := range res.GetCategories() {
 				after = c.GetName()
 				if asJSON {
-					if err := enc.Encode(describe(c)); err != nil {
+					if err := enc.Encode(describeCategory(c)); err != nil {
 						return err
 					}
 					continue
@@ -323,7 +322,7 @@ func newCategoryDescribe() *cobra.Command {
 		defer cancel()
 		res, err := rpc.NewControlClient(rpc.Default(), *server).GetCategory(ctx, &scribev1.GetCategoryRequest{Name: args[0]})
 		if err != nil {
-			return called(*server, "describe category "+args[0], err)
+			return callFailure(*server, "describe category "+args[0], err)
 		}
 		return printCategory(cmd.OutOrStdout(), res.GetCategory())
 	}
@@ -336,7 +335,7 @@ func newCategoryUpdate() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "update NAME",
-		Short: "Change the properties that are given",
+		Short: "Change the given properties of a category",
 		Example: `  scribe category update access --retention 7d
   scribe category update access --shards 4 --revision 17
   scribe category update access --quota 10MiB --quota-mode throttle --window none
@@ -346,9 +345,9 @@ func newCategoryUpdate() *cobra.Command {
 		Args: cobra.ExactArgs(1),
 	}
 	server := serverFlag(cmd)
-	f.add(cmd)
+	f.addFlags(cmd)
 	cmd.Flags().Uint64Var(&revision, "revision", 0, "only if the category has this revision")
-	cmd.Flags().BoolVar(&force, "force-schema", false, "take the schema even if what is stored reads otherwise by it; an empty --schema then removes all versions")
+	cmd.Flags().BoolVar(&force, "force-schema", false, "accept the schema even if it changes how stored messages are read; an empty --schema then removes all versions")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		req := &scribev1.UpdateCategoryRequest{Name: args[0], Revision: revision, ForceSchema: force}
 		given := cmd.Flags().Changed
@@ -379,11 +378,11 @@ func newCategoryUpdate() *cobra.Command {
 			}
 		}
 		if given("window") {
-			req.OrderingWindow = f.window.proto()
+			req.OrderingWindow = f.window.toProto()
 			req.UnboundedWindow = req.GetOrderingWindow() == nil
 		}
 		if !slices.ContainsFunc(properties, given) {
-			return usage(errors.New("nothing to change: name a property, such as --retention 7d"))
+			return usageError(errors.New("nothing to change: name a property, such as --retention 7d"))
 		}
 		if given("schema") {
 			schema, err := f.schemaText()
@@ -396,7 +395,7 @@ func newCategoryUpdate() *cobra.Command {
 		defer cancel()
 		res, err := rpc.NewControlClient(rpc.Default(), *server).UpdateCategory(ctx, req)
 		if err != nil {
-			return called(*server, "update category "+args[0], err)
+			return callFailure(*server, "update category "+args[0], err)
 		}
 		return printCategory(cmd.OutOrStdout(), res.GetCategory())
 	}
@@ -407,15 +406,15 @@ func newCategoryDelete() *cobra.Command {
 	var revision uint64
 	cmd := &cobra.Command{
 		Use:   "delete NAME",
-		Short: "Delete a category: its messages can't be read any more",
+		Short: "Delete a category, with its messages",
 		Long: `Delete a category. This can't be undone.
 
-Its messages can't be read any more, and streams that read it end. Blobs and log records stay in the stores, unreachable, until
-retention removes them. Writes to it are refused from now on, or create it anew where categories are created on first use.
+Its messages can no longer be read, and its streams end. Its blobs and log records stay in the stores, unreachable, until retention
+removes them. Later writes are refused; on a server that creates categories on first use, they create the category again.
 
-Its logs are ended in the background, for good: a writer that has not heard of the deletion can't write into them any more. A
-category of the same name can be created once that is done, within moments while the metadata logs can be reached; a create waits for
-it, and is refused with exit code 5 after some seconds. The new category has another id and nothing of the old one.`,
+Its logs are retired in the background, so that a writer that does not know of the deletion can't append to them. Then the name can be
+used again. This takes moments while the metadata logs are available; until then a create waits, and fails with exit code 5 after some
+seconds. The new category has a new id and no data of the old one.`,
 		Example: "  scribe category delete access",
 		Args:    cobra.ExactArgs(1),
 	}
@@ -426,9 +425,9 @@ it, and is refused with exit code 5 after some seconds. The new category has ano
 		defer cancel()
 		_, err := rpc.NewControlClient(rpc.Default(), *server).DeleteCategory(ctx, &scribev1.DeleteCategoryRequest{Name: args[0], Revision: revision})
 		if err != nil {
-			return called(*server, "delete category "+args[0], err)
+			return callFailure(*server, "delete category "+args[0], err)
 		}
-		fmt.Fprintf(cmd.ErrOrStderr(), "deleted %s: its messages can't be read any more; what is stored of them is left to retention\n", args[0])
+		fmt.Fprintf(cmd.ErrOrStderr(), "deleted %s: its messages can no longer be read; retention removes the stored data\n", args[0])
 		return nil
 	}
 	return cmd
@@ -454,7 +453,7 @@ type categoryJSON struct {
 	UpdatedAt       time.Time       `json:"updated_at"`
 }
 
-func describe(c *scribev1.Category) categoryJSON {
+func describeCategory(c *scribev1.Category) categoryJSON {
 	out := categoryJSON{
 		Name: c.GetName(), ID: c.GetId(), Revision: c.GetRevision(), Owner: c.GetOwner(),
 		Retention: units.Duration(c.GetRetention().AsDuration()), Shards: c.GetShards(), Delivery: deliveryName(c.GetDelivery()),
@@ -487,7 +486,7 @@ func quotaText(c *scribev1.Category) string {
 func printCategory(w io.Writer, c *scribev1.Category) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
-	return enc.Encode(describe(c))
+	return enc.Encode(describeCategory(c))
 }
 
 func deliveryName(d scribev1.Delivery) string {

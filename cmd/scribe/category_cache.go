@@ -46,7 +46,7 @@ func setCache(policy *scribev1.CachePolicy, name, value string) error {
 		mode, ok := cacheModes[value]
 		switch {
 		case !ok:
-			return fmt.Errorf("%s: %q is none of always, never, reused", name, value)
+			return fmt.Errorf("%s: invalid value %q: want always, never or reused", name, value)
 		case name == "memcached":
 			policy.Memcached = mode
 		default:
@@ -59,7 +59,7 @@ func setCache(policy *scribev1.CachePolicy, name, value string) error {
 		}
 		policy.MemcachedAge = durationpb.New(age.Std())
 	default:
-		return fmt.Errorf("%q is none of memory=, memcached=, age=; or default alone", name)
+		return fmt.Errorf("invalid cache policy %q: want memory=, memcached= or age=, or default alone", name)
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ const (
 	exitPartly      = 6
 )
 
-// codedError carries the exit code of an error that does not show it by itself.
+// codedError is an error with an explicit exit code.
 type codedError struct {
 	code int
 	err  error
@@ -40,8 +40,8 @@ func (e *codedError) Error() string { return e.err.Error() }
 // Unwrap gives access to the cause.
 func (e *codedError) Unwrap() error { return e.err }
 
-// usage marks an error as a mistake in how the command was called.
-func usage(err error) error {
+// usageError marks an error as a mistake in how the command was called.
+func usageError(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -83,13 +83,13 @@ func exitCode(err error) int {
 	return exitError
 }
 
-// origin is what an error carries of where it comes from: the package of a library, or the code of the protocol. Programs need it; a person
-// has the exit code.
+// origin matches the prefixes that tell a program where an error comes from: the package of a library, or the code of the protocol. Users
+// have the exit code instead.
 var origin = regexp.MustCompile(`(^|\n|: |\(|; )(?:(?:blob|catalog|checkpoint|consumer|discovery|layout|producer|record|canceled|unknown|invalid_argument|deadline_exceeded|not_found|` +
 	`already_exists|permission_denied|resource_exhausted|failed_precondition|aborted|out_of_range|unimplemented|internal|unavailable|data_loss|unauthenticated): )+`)
 
-// plain is an error as a person reads it: what two steps failed with for the same reason stands there once.
-func plain(err error) string {
+// plainText returns the text of an error for users: without origins, and each line once, as two steps may fail for the same reason.
+func plainText(err error) string {
 	var lines []string
 	for line := range strings.SplitSeq(origin.ReplaceAllString(rpc.Message(err), "$1"), "\n") {
 		if !slices.Contains(lines, line) {
@@ -99,28 +99,28 @@ func plain(err error) string {
 	return strings.Join(lines, "\n")
 }
 
-// called is what a person reads of a failed call. What a server says of a request names what was tried, on what and why; of any
-// other failure, doing and the address say it. The cause stays within reach of exitCode.
-func called(server, doing string, err error) error {
+// callFailure returns the error of a failed call for users. A server's own error already names the operation, its object and the reason;
+// for any other failure, doing and the address name them. exitCode can still find the cause.
+func callFailure(server, doing string, err error) error {
 	ce, ok := errors.AsType[*connect.Error](err)
 	switch {
 	case !ok:
 		return fmt.Errorf("%s: ask %s: %w", doing, server, err)
-	case ce.Code() == connect.CodeUnavailable && connect.IsWireError(ce) && len(ce.Details()) == 0: // the server answered, and has nobody to ask
-		return &callError{text: fmt.Sprintf("%s: %s can't reach its control plane: %s", doing, server, plain(errors.New(ce.Message()))), err: err}
-	case ce.Code() == connect.CodeUnavailable && rpc.Info(err).GetRetryAfter() == nil: // else the server answered, and says what it lacks
-		return &callError{text: fmt.Sprintf("%s: %s is not available: %s; --server or SCRIBE_SERVER gives another address", doing, server, ce.Message()), err: err}
+	case ce.Code() == connect.CodeUnavailable && connect.IsWireError(ce) && len(ce.Details()) == 0: // the server answered, but can't reach the control plane
+		return &callError{text: fmt.Sprintf("%s: %s can't reach its control plane: %s", doing, server, plainText(errors.New(ce.Message()))), err: err}
+	case ce.Code() == connect.CodeUnavailable && rpc.Info(err).GetRetryAfter() == nil: // else the server answered, with the reason
+		return &callError{text: fmt.Sprintf("%s: %s is not available: %s; set another address with --server or SCRIBE_SERVER", doing, server, ce.Message()), err: err}
 	case len(ce.Details()) == 0:
 		return fmt.Errorf("%s: ask %s: %w", doing, server, err)
 	}
 	failed := &callError{text: ce.Message(), err: err}
 	if ce.Code() == connect.CodeInvalidArgument {
-		return usage(failed)
+		return usageError(failed)
 	}
 	return failed
 }
 
-// callError shows an error without the words of the protocol.
+// callError replaces the text of an error of the protocol.
 type callError struct {
 	text string
 	err  error

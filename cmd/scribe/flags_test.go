@@ -32,10 +32,10 @@ func TestPrecedence(t *testing.T) {
 	t.Setenv("SCRIBE_S3_BUCKET", "")
 	var f serverFlags
 	cmd := &cobra.Command{Use: "test", RunE: func(*cobra.Command, []string) error { return nil }}
-	f.add(cmd, "up", app.DefaultConfig())
+	f.addFlags(cmd, "up", app.DefaultConfig())
 	root := &cobra.Command{}
 	root.AddCommand(cmd)
-	finish(root)
+	prepareCommands(root)
 	root.SetArgs([]string{"test", "--listen", "127.0.0.1:3", "--config", file})
 	if err := root.Execute(); err != nil {
 		t.Fatal(err)
@@ -66,10 +66,10 @@ func TestReadProxyFlags(t *testing.T) {
 		c := app.DefaultConfig()
 		cmd := &cobra.Command{Use: "test", SilenceErrors: true, SilenceUsage: true}
 		cmd.RunE = func(*cobra.Command, []string) error { return f.apply(cmd, &c) }
-		f.add(cmd, "up", c)
+		f.addFlags(cmd, "up", c)
 		root := &cobra.Command{}
 		root.AddCommand(cmd)
-		finish(root)
+		prepareCommands(root)
 		root.SetArgs(append([]string{"test"}, args...))
 		err := root.Execute()
 		return c, err
@@ -105,8 +105,8 @@ func TestExitCode(t *testing.T) {
 	}{
 		{nil, exitOK},
 		{errors.New("any"), exitError},
-		{usage(errors.New("any")), exitUsage},
-		{fmt.Errorf("wrapped: %w", usage(errors.New("any"))), exitUsage},
+		{usageError(errors.New("any")), exitUsage},
+		{fmt.Errorf("wrapped: %w", usageError(errors.New("any"))), exitUsage},
 		{rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "any"), exitNotFound},
 		{connect.NewError(connect.CodePermissionDenied, errors.New("any")), exitDenied},
 		{connect.NewError(connect.CodeUnavailable, errors.New("any")), exitUnavailable},
@@ -143,7 +143,7 @@ func TestServerAddress(t *testing.T) {
 		"http://a:1": true, "https://a/b": true, "a": true, "a:7420": true, "[::1]:1": true, "unix:/run/s.sock": true, "unix:///run/s.sock": true,
 		"": false, "ftp://a": false, "http://": false, "unix:": false, "/run/s.sock": false,
 	} {
-		var a address
+		var a addressFlag
 		if err := a.Set(text); (err == nil) != good {
 			t.Errorf("%q: %v", text, err)
 		}
@@ -163,7 +163,7 @@ func TestPlain(t *testing.T) {
 		{errors.Join(errors.New("record: x"), errors.New("consumer: y"), errors.New("x")), "x\ny"},
 		{errors.New(`category "consumer": the producer: it is internal: unknown`), `category "consumer": the producer: it is internal: unknown`},
 	} {
-		if got := plain(c.err); got != c.want {
+		if got := plainText(c.err); got != c.want {
 			t.Errorf("%q is printed as %q, want %q", c.err, got, c.want)
 		}
 	}
@@ -171,19 +171,19 @@ func TestPlain(t *testing.T) {
 
 // TestCalled: the words of the protocol do not reach the user, the exit code does.
 func TestCalled(t *testing.T) {
-	err := called("http://a", "tail x", rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "get category %q: it does not exist", "x"))
+	err := callFailure("http://a", "tail x", rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "get category %q: it does not exist", "x"))
 	if got := err.Error(); got != `get category "x": it does not exist` || exitCode(err) != exitNotFound {
 		t.Errorf("%q, exit code %d", got, exitCode(err))
 	}
-	err = called("http://a", "tail x", connect.NewError(connect.CodeUnavailable, errors.New("refused")))
+	err = callFailure("http://a", "tail x", connect.NewError(connect.CodeUnavailable, errors.New("refused")))
 	if got := err.Error(); !strings.HasPrefix(got, "tail x: http://a is not available: refused") || exitCode(err) != exitUnavailable {
 		t.Errorf("%q, exit code %d", got, exitCode(err))
 	}
-	err = called("http://a", "list groups", connect.NewWireError(connect.CodeUnavailable, errors.New("unavailable: dial tcp b: refused")))
+	err = callFailure("http://a", "list groups", connect.NewWireError(connect.CodeUnavailable, errors.New("unavailable: dial tcp b: refused")))
 	if got := err.Error(); got != "list groups: http://a can't reach its control plane: dial tcp b: refused" || exitCode(err) != exitUnavailable {
 		t.Errorf("%q, exit code %d", got, exitCode(err))
 	}
-	if err := called("http://a", "create category", rpc.Errorf(scribev1.Reason_REASON_INVALID, "shards")); exitCode(err) != exitUsage {
+	if err := callFailure("http://a", "create category", rpc.Errorf(scribev1.Reason_REASON_INVALID, "shards")); exitCode(err) != exitUsage {
 		t.Errorf("exit code %d, want %d", exitCode(err), exitUsage)
 	}
 }

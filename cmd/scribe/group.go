@@ -23,11 +23,13 @@ func newGroup() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "group",
 		Short: "List, describe, reset and delete consumer groups",
-		Long: `Consumer groups: programs that share a category. Each member reads a part of it, and the group remembers how far all parts are. A
-group is created by its first member, "scribe tail --group" or a program with the consumer library, and stays until it is deleted.
+		Long: `A consumer group is a set of programs that share a category. Each member reads a part of it, and the group stores the committed position of
+each part. The first member ("scribe tail --group", or a program with the consumer library) creates the group, which stays until it is
+deleted.
 
-A category is divided in buckets. By pointers, each payload is in any bucket, so a category of one shard keeps as many members busy as
-there are buckets. By shards, each logical shard is in one bucket, so its messages are read by one member at a time, in order.`,
+A category is divided into buckets. Sharing by pointers spreads payloads over all buckets, so that a category of one shard keeps as many
+members busy as there are buckets. Sharing by shards puts each logical shard in one bucket, so that one member at a time reads its
+messages, in order.`,
 		Example: `  scribe tail access --group audit --from earliest
   scribe group describe audit`,
 		Args: cobra.NoArgs,
@@ -50,12 +52,12 @@ func outputFlag(cmd *cobra.Command) func() (asJSON bool, err error) {
 		case "table":
 			return asJSON, nil
 		default:
-			return false, usage(fmt.Errorf("-o %q is neither table nor json", output))
+			return false, usageError(fmt.Errorf("invalid value %q for -o: want table or json", output))
 		}
 	}
 }
 
-func groups(server string) rpc.GroupService { return rpc.NewGroupClient(rpc.Default(), server) }
+func groupClient(server string) rpc.GroupService { return rpc.NewGroupClient(rpc.Default(), server) }
 
 func newGroupList() *cobra.Command {
 	var prefix, category string
@@ -67,8 +69,8 @@ func newGroupList() *cobra.Command {
 		Args: cobra.NoArgs,
 	}
 	server, format := serverFlag(cmd), outputFlag(cmd)
-	cmd.Flags().StringVar(&prefix, "prefix", "", "only names that begin so")
-	cmd.Flags().StringVar(&category, "category", "", "only groups that read this category")
+	cmd.Flags().StringVar(&prefix, "prefix", "", "list only names with this prefix")
+	cmd.Flags().StringVar(&category, "category", "", "list only groups that read this category")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		asJSON, err := format()
 		if err != nil {
@@ -81,10 +83,10 @@ func newGroupList() *cobra.Command {
 		}
 		for after := ""; ; {
 			ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
-			res, err := groups(*server).ListGroups(ctx, &scribev1.ListGroupsRequest{Prefix: prefix, Category: category, After: after})
+			res, err := groupClient(*server).ListGroups(ctx, &scribev1.ListGroupsRequest{Prefix: prefix, Category: category, After: after})
 			cancel()
 			if err != nil {
-				return called(*server, "list groups", err)
+				return callFailure(*server, "list groups", err)
 			}
 			for _, g := range res.GetGroups() {
 				if asJSON {
@@ -108,11 +110,11 @@ func newGroupDescribe() *cobra.Command {
 	var buckets, shards bool
 	cmd := &cobra.Command{
 		Use:   "describe NAME",
-		Short: "Show who reads what, how far it is, and how many members it takes",
-		Long: `Show a group: its members with what waits for each, what waits in all, and how many members it should have.
+		Short: "Show a group's members, their lag, and how many members it needs",
+		Long: `Show a group: its members with the lag of each, the total lag, and the recommended number of members.
 
-What waits is counted in pointers, a payload each. Bytes are of decoded payloads, by the average of what the group has read. The time
-is how long ago the oldest message that waits was persisted, at most. With -o json everything is there, each bucket and each shard.`,
+The lag is counted in pointers, one per payload. Its bytes are an estimate of decoded payload, from the average that the group has read.
+Its time is an upper bound for the age of the oldest pending message. -o json includes every bucket and every shard.`,
 		Example: `  scribe group describe audit
   scribe group describe audit --buckets --shards
   scribe group describe audit -o json`,
@@ -128,9 +130,9 @@ is how long ago the oldest message that waits was persisted, at most. With -o js
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
 		defer cancel()
-		d, err := groups(*server).DescribeGroup(ctx, &scribev1.DescribeGroupRequest{Group: args[0], Brief: !asJSON && !buckets && !shards})
+		d, err := groupClient(*server).DescribeGroup(ctx, &scribev1.DescribeGroupRequest{Group: args[0], Brief: !asJSON && !buckets && !shards})
 		if err != nil {
-			return called(*server, "describe group "+args[0], err)
+			return callFailure(*server, "describe group "+args[0], err)
 		}
 		if asJSON {
 			enc := json.NewEncoder(cmd.OutOrStdout())
@@ -157,7 +159,7 @@ func showGroup(out io.Writer, d *scribev1.DescribeGroupResponse, buckets, shards
 	for _, m := range d.GetMembers() {
 		s := m.GetStatus()
 		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%v/s\t%.0f%%\t%v\t%s\n", m.GetMember(), m.GetBuckets(), m.GetRevoked(), m.GetPending(), lagCells(m.GetLag()),
-			units.About(s.GetBytesPerSecond()), float64(s.GetBusyPermille())/10, since(m.GetJoinedAt()), m.GetDescription())
+			units.About(s.GetBytesPerSecond()), float64(s.GetBusyPermille())/10, elapsedSince(m.GetJoinedAt()), m.GetDescription())
 	}
 	if buckets {
 		fmt.Fprintln(w, "\nBUCKET\tMEMBER\tNEXT\tSINCE\tLAG\tBYTES\tBEHIND")
@@ -223,18 +225,18 @@ func newGroupReset() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "reset NAME --to earliest|latest|TIME|CHECKPOINT",
-		Short: "Move a group to another place",
-		Long: `Move all of a group to another place: the oldest message there is, what comes from now on, a time, or the text of a checkpoint of its
-category. While the group has members that is refused, with exit code 1. With --force they go on at the new place; what they have
-not committed by then is refused.`,
+		Short: "Move a group to another position",
+		Long: `Move a whole group to another position: the oldest message, the current end, a time, or the text of a checkpoint of its category. While
+the group has members, this fails with exit code 1. With --force the members continue from the new position, and what they have not
+committed by then is refused.`,
 		Example: `  scribe group reset audit --to earliest
   scribe group reset audit --to 2026-11-21T09:00:00Z
   scribe group reset audit --to "$(cat audit.checkpoint)" --force`,
 		Args: cobra.ExactArgs(1),
 	}
 	server, format := serverFlag(cmd), outputFlag(cmd)
-	cmd.Flags().StringVar(&to, "to", "", "earliest, latest, a time (2026-11-21T09:00:00Z), how long ago (15m, 3d) or a checkpoint's text")
-	cmd.Flags().BoolVar(&force, "force", false, "also while the group has members")
+	cmd.Flags().StringVar(&to, "to", "", "earliest, latest, a time (2026-11-21T09:00:00Z), an age (15m, 3d) or the text of a checkpoint")
+	cmd.Flags().BoolVar(&force, "force", false, "allow it while the group has members")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		asJSON, err := format()
 		if err != nil {
@@ -242,13 +244,13 @@ not committed by then is refused.`,
 		}
 		req := &scribev1.ResetGroupRequest{Group: args[0], Force: force}
 		if err := resetTo(req, to); err != nil {
-			return usage(err)
+			return usageError(err)
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
 		defer cancel()
-		res, err := groups(*server).ResetGroup(ctx, req)
+		res, err := groupClient(*server).ResetGroup(ctx, req)
 		if err != nil {
-			return called(*server, "reset group "+args[0], err)
+			return callFailure(*server, "reset group "+args[0], err)
 		}
 		if asJSON {
 			return json.NewEncoder(cmd.OutOrStdout()).Encode(groupOf(res.GetGroup()))
@@ -272,7 +274,7 @@ func resetTo(req *scribev1.ResetGroupRequest, to string) error {
 	to = strings.TrimSpace(to)
 	switch to {
 	case "":
-		return errors.New("--to is missing: earliest, latest, a time as 2026-11-21T09:00:00Z, how long ago as 15m, or a checkpoint")
+		return errors.New("missing --to: want earliest, latest, a time such as 2026-11-21T09:00:00Z, an age such as 15m, or a checkpoint")
 	case "earliest":
 		req.StartAt = scribev1.StartAt_START_AT_EARLIEST
 		return nil
@@ -284,7 +286,7 @@ func resetTo(req *scribev1.ResetGroupRequest, to string) error {
 		req.StartAt, req.StartTime = scribev1.StartAt_START_AT_TIME, at.UnixMicro()
 		return nil
 	}
-	if err := isPlace(to); err != nil {
+	if err := checkStart(to); err != nil {
 		return fmt.Errorf("--to %w", err)
 	}
 	if _, err := checkpoint.Parse(to); err != nil {
@@ -298,9 +300,9 @@ func newGroupDelete() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "delete NAME",
-		Short: "Delete a group, with what it has committed",
-		Long: `Delete a group. This can't be undone: one that is created under the name begins anew. While the group has members that is refused,
-with exit code 1; with --force they end with an error.`,
+		Short: "Delete a group, with its committed positions",
+		Long: `Delete a group. This can't be undone: a new group of the same name starts afresh. While the group has members, this fails with exit
+code 1; with --force, its members end with an error.`,
 		Example: "  scribe group delete audit",
 		Args:    cobra.ExactArgs(1),
 	}
@@ -309,8 +311,8 @@ with exit code 1; with --force they end with an error.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
 		defer cancel()
-		if _, err := groups(*server).DeleteGroup(ctx, &scribev1.DeleteGroupRequest{Group: args[0], Force: force}); err != nil {
-			return called(*server, "delete group "+args[0], err)
+		if _, err := groupClient(*server).DeleteGroup(ctx, &scribev1.DeleteGroupRequest{Group: args[0], Force: force}); err != nil {
+			return callFailure(*server, "delete group "+args[0], err)
 		}
 		fmt.Fprintf(cmd.ErrOrStderr(), "deleted %s\n", args[0])
 		return nil

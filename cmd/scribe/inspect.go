@@ -27,9 +27,9 @@ import (
 func newInspect() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect",
-		Short: "Look into blobs, logs, frames, checkpoints and spools, and find damage and what dangles",
-		Long: `Look into what is stored, a JSON object a line. Damage is reported with its place, and makes the exit code 1; everything that can
-still be read is shown all the same.`,
+		Short: "Show and check blobs, logs, frames, checkpoints and spools, and find dangling data",
+		Long: `Show stored data, as a JSON object per line. Damage is reported with its location, and sets the exit code 1; everything that is still
+readable is shown.`,
 		Example: `  scribe inspect log access --verify
   scribe inspect blob --data ./scribe-data
   scribe inspect dangling --data ./scribe-data`,
@@ -50,13 +50,13 @@ func newInspectBlob() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "blob [KEY|FILE...]",
 		Short: "Show and check blobs: the footer, every block, every frame",
-		Long: `Show the payloads of blobs and check everything: header, footer, the checksum of each block, its decompression, and each frame of
-each payload. Without arguments every blob of the store is checked. It only reads, and may run beside a server.`,
+		Long: `Show the payloads of blobs and check everything: the header, the footer, the checksum and decompression of each block, and each frame of
+each payload. Without arguments the command checks every blob of the store. It only reads, and is safe while a server runs.`,
 		Example: `  scribe inspect blob --data ./scribe-data
   scribe inspect blob ./scribe-data/blobs/blobs/72h/0192f0c1-7e1a-7c4e-9d5b-3f1f0a2b4c6d
   scribe inspect blob blobs/72h/0192f0c1-7e1a-7c4e-9d5b-3f1f0a2b4c6d --blobs s3 --s3-endpoint http://127.0.0.1:9000 --s3-bucket scribe`,
 	}
-	f.add(cmd, "blobs", d)
+	f.addFlags(cmd, "blobs", d)
 	cmd.Flags().BoolVar(&quick, "quick", false, "read the footer only")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c := d
@@ -83,7 +83,7 @@ func inspectBlobs(ctx context.Context, c app.Config, args []string, quick bool, 
 		}
 		root, key, err := splitBlobPath(arg)
 		if err != nil {
-			return usage(err)
+			return usageError(err)
 		}
 		fileConfig := c
 		fileConfig.Blobs = app.BlobConfig{Kind: "file", Path: root}
@@ -121,7 +121,7 @@ func inspectBlobs(ctx context.Context, c app.Config, args []string, quick bool, 
 // withBlobs runs fn over the store of a configuration, which must exist.
 func withBlobs(ctx context.Context, c app.Config, fn func(blob.Store) error) error {
 	if err := c.ValidateBlobs(); err != nil {
-		return usage(err)
+		return usageError(err)
 	}
 	if c.Blobs.Kind == "file" {
 		if err := blobsThere(c); err != nil {
@@ -138,13 +138,13 @@ func withBlobs(ctx context.Context, c app.Config, fn func(blob.Store) error) err
 // blobsThere refuses a folder of blobs that is not there: to open it would make it.
 func blobsThere(c app.Config) error {
 	if _, err := os.Stat(c.BlobPath()); err != nil {
-		return missing("blob store %s: %w; --data or --blob-path says where it is", c.BlobPath(), pathless(err))
+		return missingError("blob store %s: %w; set its location with --data or --blob-path", c.BlobPath(), withoutPath(err))
 	}
 	return nil
 }
 
-// missing is an error of the file system, which has an exit code of its own when what was asked for is not there.
-func missing(format string, args ...any) error {
+// missingError is an error of the file system, which has an exit code of its own when what was asked for is not there.
+func missingError(format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
 	if errors.Is(err, fs.ErrNotExist) {
 		return &codedError{code: exitNotFound, err: err}
@@ -261,7 +261,7 @@ func entryJSON(e *layout.Entry) pointerLine {
 func newInspectFrame() *cobra.Command {
 	return &cobra.Command{
 		Use:   "frame [FILE...]",
-		Short: "Show and check frames that stand in files, one after another",
+		Short: "Show and check files that consist of frames",
 		Example: `  scribe inspect frame captured.bin
   cat captured.bin | scribe inspect frame`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -287,10 +287,10 @@ const maxInspect = 1 << 30
 func inspectFrames(in io.Reader, name string, stdout io.Writer) error {
 	b, err := io.ReadAll(io.LimitReader(in, maxInspect+1))
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, pathless(err))
+		return fmt.Errorf("%s: %w", name, withoutPath(err))
 	}
 	if len(b) > maxInspect {
-		return fmt.Errorf("%s: over %v: cut it at a frame", name, units.Bytes(maxInspect))
+		return fmt.Errorf("%s: the file is larger than %v: split it between two frames", name, units.Bytes(maxInspect))
 	}
 	enc := json.NewEncoder(stdout)
 	for f, err := range record.Split(b) {
@@ -347,7 +347,7 @@ func readCheckpoint(arg string) (checkpoint.Checkpoint, error) {
 	case err != nil && strings.HasPrefix(arg, "scribe"): // of any version
 		return checkpoint.Parse(arg)
 	case err != nil:
-		return checkpoint.Checkpoint{}, missing("%s is neither the text of a checkpoint nor a file with one: %w", excerptOf(arg), pathless(err))
+		return checkpoint.Checkpoint{}, missingError("%s is neither the text of a checkpoint nor a file with one: %w", excerptOf(arg), withoutPath(err))
 	}
 	cp, err := checkpoint.Parse(string(bytes.TrimSpace(b)))
 	if err != nil {

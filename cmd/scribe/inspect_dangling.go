@@ -29,26 +29,26 @@ func newInspectDangling() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dangling",
 		Short: "Find pointers without a blob, and blobs without a pointer",
-		Long: `Compare the pointers of all logs with all blobs, and show what dangles, a JSON object a line:
+		Long: `Compare the pointers of all logs with all blobs, and show dangling pointers and blobs, as a JSON object per line:
 
-  missing   a pointer refers to a blob that is not there: its messages are lost
-  pointer   a record of a log is no pointer, or can't be read
-  orphan    no pointer refers to the blob or ever will; retention deletes it
+  missing   a pointer refers to a missing blob: its messages are lost
+  pointer   a log record is not a valid pointer, or can't be read
+  orphan    no pointer refers to the blob, or ever will; retention deletes it
   expired   all pointers to the blob were trimmed; retention deletes it
   young     no pointer refers to the blob yet; its writer may still commit it
-  unknown   the blob is of a history that the logs don't have: another cell's, or they were restored; retention keeps it
-  damaged   no pointer refers to the blob and its footer can't be read; retention keeps it
+  unknown   the blob belongs to a history that the logs don't have: another cell's, or they were restored; retention keeps it
+  damaged   no pointer refers to the blob, and its footer can't be read; retention keeps it
 
-missing and pointer are damage and make the exit code 1. It only reads, and may run beside a server. The logs are those of the running cell at
---server, or with --offline those in the folder --data, of a cell that is not running; the blobs are where --blobs says.`,
+missing and pointer are damage, and set the exit code 1. The command only reads, and is safe while a server runs. It reads the logs of the
+running cell at --server, or with --offline those of a stopped cell in the folder --data. --blobs gives the location of the blobs.`,
 		Example: `  scribe inspect dangling --data ./scribe-data
   scribe inspect dangling --data ./scribe-data --offline
   scribe inspect dangling --server http://10.0.0.1:7420 --blobs s3 --s3-endpoint http://127.0.0.1:9000 --s3-bucket scribe`,
 		Args: cobra.NoArgs,
 	}
 	server := serverFlag(cmd)
-	f.add(cmd, "blobs", d)
-	cmd.Flags().BoolVar(&offline, "offline", false, "open the logs in --data, of a cell that is not running")
+	f.addFlags(cmd, "blobs", d)
+	cmd.Flags().BoolVar(&offline, "offline", false, "read the logs of a stopped cell, in --data")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		c := d
 		if err := f.apply(cmd, &c); err != nil {
@@ -73,7 +73,7 @@ missing and pointer are damage and make the exit code 1. It only reads, and may 
 // openOffline runs what looking into a data folder takes. To look must neither make a folder nor remove anything.
 func openOffline(ctx context.Context, c app.Config, stderr io.Writer) (stop func() error, url string, err error) {
 	if _, err := os.Stat(filepath.Join(c.Data, "metalog")); err != nil {
-		return nil, "", missing("--data %s holds no metadata logs: metalog: %w", c.Data, pathless(err))
+		return nil, "", missingError("--data %s contains no metadata logs: metalog: %w", c.Data, withoutPath(err))
 	}
 	c.Listen, c.Log.Level = "127.0.0.1:0", "error"
 	c.Roles = slices.DeleteFunc(slices.Clone(c.Roles), func(r app.Role) bool { return r == app.Retention || r == app.Sequencer })
@@ -103,7 +103,7 @@ func inspectDangling(ctx context.Context, server string, store blob.Store, stdou
 	cell := discovery.New(rpc.Default(), server)
 	categories, err := everyCategory(ctx, cell.Control())
 	if err != nil {
-		return called(server, "inspect dangling", err)
+		return callFailure(server, "inspect dangling", err)
 	}
 	svc, err := cell.Metalog(ctx)
 	if err != nil {

@@ -28,19 +28,19 @@ func newInspectLog() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "log CATEGORY",
 		Short: "Show and check the pointers of a category's logs",
-		Long: `Show every pointer of every physical shard of a category, and check that LSNs are dense, persisted times never decrease and
-pointers are whole; with --verify also that each payload can be read and is what its pointer says. Of a sequenced category the logs that
-messages are written to are shown, then the sequenced log, whose records name their source, then how far it has come.
+		Long: `Show every pointer of every physical shard of a category, and check that LSNs are dense, persisted times never decrease and pointers are
+valid. With --verify also check that each payload can be read and matches its pointer. For a sequenced category the command shows the logs
+that messages are written to, then the sequenced log, whose records name their source, then its progress.
 
-With --data it opens the folder of a cell that is not running; without, it asks the running one at --server.`,
+With --data it opens the folder of a stopped cell; otherwise it asks the running cell at --server.`,
 		Example: `  scribe inspect log access --verify
   scribe inspect log access --data ./scribe-data --verify`,
 		Args: cobra.ExactArgs(1),
 	}
 	server := serverFlag(cmd)
-	cmd.Flags().StringVar(&data, "data", "", "data folder of a cell that is not running")
+	cmd.Flags().StringVar(&data, "data", "", "data folder of a stopped cell")
 	cmd.Flags().BoolVar(&verify, "verify", false, "read every payload")
-	cmd.Flags().Uint64Var(&from, "from-lsn", 0, "begin at this LSN in every shard (default: the oldest)")
+	cmd.Flags().Uint64Var(&from, "from-lsn", 0, "start at this LSN in every shard (default: the oldest)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		url := *server
 		if data != "" {
@@ -54,7 +54,7 @@ With --data it opens the folder of a cell that is not running; without, it asks 
 			url = at
 		}
 		l := &logInspector{cell: discovery.New(rpc.Default(), url), server: url, verify: verify, from: from, out: json.NewEncoder(cmd.OutOrStdout()), stderr: cmd.ErrOrStderr()}
-		return l.run(cmd.Context(), args[0])
+		return l.inspectCategory(cmd.Context(), args[0])
 	}
 	return cmd
 }
@@ -76,11 +76,11 @@ type logInspector struct {
 	offset   uint64 // that the next record of a sequenced log has at least
 }
 
-func (l *logInspector) run(ctx context.Context, category string) error {
+func (l *logInspector) inspectCategory(ctx context.Context, category string) error {
 	l.category = category
 	res, err := l.cell.Control().GetCategory(ctx, &scribev1.GetCategoryRequest{Name: category})
 	if err != nil {
-		return called(l.server, "inspect log "+category, err)
+		return callFailure(l.server, "inspect log "+category, err)
 	}
 	if l.metalog, err = l.cell.Metalog(ctx); err != nil {
 		return err
@@ -90,7 +90,7 @@ func (l *logInspector) run(ctx context.Context, category string) error {
 		return fmt.Errorf("list the shards of %s: %w", category, err)
 	}
 	for _, s := range shards.GetStates() {
-		if err := l.shard(ctx, s); err != nil {
+		if err := l.inspectShard(ctx, s); err != nil {
 			return err
 		}
 	}
@@ -101,13 +101,13 @@ func (l *logInspector) run(ctx context.Context, category string) error {
 	return nil
 }
 
-func (l *logInspector) shard(ctx context.Context, s *scribev1.ShardState) error {
+func (l *logInspector) inspectShard(ctx context.Context, s *scribev1.ShardState) error {
 	next, last := max(s.GetFirstLsn(), l.from), int64(0)
 	for next < s.GetNextLsn() {
 		res, err := l.metalog.Read(ctx, &scribev1.ReadRequest{Shard: s.GetShard(), From: next, MaxRecords: 1000})
 		if rpc.ReasonOf(err) == scribev1.Reason_REASON_CORRUPT {
 			// The engine could not read this one: say so, and go on behind it.
-			l.damage(s.GetShard(), next, err)
+			l.reportDamage(s.GetShard(), next, err)
 			next++
 			continue
 		}
@@ -115,18 +115,18 @@ func (l *logInspector) shard(ctx context.Context, s *scribev1.ShardState) error 
 			return fmt.Errorf("read shard %v from LSN %d: %w", record.ShardID(s.GetShard()), next, err)
 		}
 		if len(res.GetEntries()) == 0 {
-			l.damage(s.GetShard(), next, fmt.Errorf("the log ends here, its tail says %d", s.GetNextLsn()))
+			l.reportDamage(s.GetShard(), next, fmt.Errorf("the log ends here, its tail says %d", s.GetNextLsn()))
 			return nil
 		}
 		for _, e := range res.GetEntries() {
 			if e.GetLsn() != next {
-				l.damage(s.GetShard(), next, fmt.Errorf("LSN %d stands where %d is due", e.GetLsn(), next))
+				l.reportDamage(s.GetShard(), next, fmt.Errorf("LSN %d stands where %d is due", e.GetLsn(), next))
 			}
 			if e.GetTime() < last {
-				l.damage(s.GetShard(), e.GetLsn(), fmt.Errorf("persisted time %d is below that of the record before, %d", e.GetTime(), last))
+				l.reportDamage(s.GetShard(), e.GetLsn(), fmt.Errorf("persisted time %d is below that of the record before, %d", e.GetTime(), last))
 			}
 			next, last = e.GetLsn()+1, e.GetTime()
-			if err := l.entry(ctx, s.GetShard(), e); err != nil {
+			if err := l.inspectEntry(ctx, s.GetShard(), e); err != nil {
 				return err
 			}
 		}
@@ -134,19 +134,19 @@ func (l *logInspector) shard(ctx context.Context, s *scribev1.ShardState) error 
 	return nil
 }
 
-func (l *logInspector) damage(shard, lsn uint64, err error) {
+func (l *logInspector) reportDamage(shard, lsn uint64, err error) {
 	l.damaged++
 	fmt.Fprintf(l.stderr, "shard %v, LSN %d: %v\n", record.ShardID(shard), lsn, err)
 }
 
-func (l *logInspector) entry(ctx context.Context, shard uint64, e *scribev1.Entry) error {
+func (l *logInspector) inspectEntry(ctx context.Context, shard uint64, e *scribev1.Entry) error {
 	if sequenced.Reserved(record.ShardID(shard)) {
-		return l.sequenced(record.ShardID(shard), e)
+		return l.inspectSequenced(record.ShardID(shard), e)
 	}
 	l.pointers++
 	p, err := pointer.Decode(e.GetData())
 	if err != nil {
-		l.damage(shard, e.GetLsn(), err)
+		l.reportDamage(shard, e.GetLsn(), err)
 		return nil
 	}
 	l.messages += uint64(p.Messages)
@@ -161,7 +161,7 @@ func (l *logInspector) entry(ctx context.Context, shard uint64, e *scribev1.Entr
 		return fmt.Errorf("read the payload of shard %v, LSN %d: %w", record.ShardID(shard), e.GetLsn(), err)
 	}
 	if err := checkPayload(res.GetPayloads()[0], &p, l.category, shard); err != nil {
-		l.damage(shard, e.GetLsn(), fmt.Errorf("payload in %s: %w", p.Key(), err))
+		l.reportDamage(shard, e.GetLsn(), fmt.Errorf("payload in %s: %w", p.Key(), err))
 	}
 	return nil
 }
@@ -172,9 +172,9 @@ func checkPayload(got *scribev1.Payload, p *pointer.Pointer, category string, sh
 		return err
 	}
 	if record.CRC(got.GetData()) != got.GetCrc() {
-		return errors.New("it does not match the checksum that it was sent with")
+		return errors.New("it does not match its checksum")
 	}
-	b, err := decompress(got, p)
+	b, err := decompressPayload(got, p)
 	if err != nil {
 		return err
 	}
@@ -198,7 +198,7 @@ func checkPayload(got *scribev1.Payload, p *pointer.Pointer, category string, sh
 	return nil
 }
 
-func decompress(got *scribev1.Payload, p *pointer.Pointer) ([]byte, error) {
+func decompressPayload(got *scribev1.Payload, p *pointer.Pointer) ([]byte, error) {
 	codecs := []pointer.Codec{pointer.CodecNone, pointer.CodecZstd}
 	i := slices.IndexFunc(codecs, func(c pointer.Codec) bool { return uint32(c) == got.GetCodec() })
 	if i < 0 || got.GetRawLength() != uint64(p.Length) {

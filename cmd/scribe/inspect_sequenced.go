@@ -40,12 +40,12 @@ type positionLine struct {
 // gapCauses are the names of causes.
 var gapCauses = map[sequenced.Cause]string{sequenced.CauseTrimmed: "trimmed", sequenced.CauseDamaged: "damaged"}
 
-// sequenced shows and checks a record of the logs that sequencers keep.
-func (l *logInspector) sequenced(shard record.ShardID, e *scribev1.Entry) error {
+// inspectSequenced shows and checks a record of the logs that sequencers keep.
+func (l *logInspector) inspectSequenced(shard record.ShardID, e *scribev1.Entry) error {
 	if !sequenced.IsLog(shard) {
 		c, err := sequenced.DecodeChange(shard.Category(), e.GetData())
 		if err != nil {
-			l.damage(uint64(shard), e.GetLsn(), err)
+			l.reportDamage(uint64(shard), e.GetLsn(), err)
 			return nil
 		}
 		line := positionLine{
@@ -62,7 +62,7 @@ func (l *logInspector) sequenced(shard record.ShardID, e *scribev1.Entry) error 
 		err = fmt.Errorf("its messages begin at number %d, those before it ended at %d", rec.Offset, l.offset)
 	}
 	if err != nil {
-		l.damage(uint64(shard), e.GetLsn(), err)
+		l.reportDamage(uint64(shard), e.GetLsn(), err)
 		return nil
 	}
 	l.offset = rec.Offset
@@ -76,7 +76,7 @@ func (l *logInspector) sequenced(shard record.ShardID, e *scribev1.Entry) error 
 	}
 	p, err := pointer.Decode(rec.Pointer)
 	if err != nil {
-		l.damage(uint64(shard), e.GetLsn(), err)
+		l.reportDamage(uint64(shard), e.GetLsn(), err)
 		return nil
 	}
 	l.offset += uint64(p.Messages)

@@ -16,12 +16,12 @@ func newInspectSpool() *cobra.Command {
 	var verify bool
 	cmd := &cobra.Command{
 		Use:   "spool DIR",
-		Short: "Show and check the disk buffer of a host's agent",
-		Long: `Show what is in the disk buffer of an agent: the folder, each segment, and for each category what is held and how old it is. It only
-reads, and may run beside the agent; what changes meanwhile may be missing.
+		Short: "Show and check the spool of a host's agent",
+		Long: `Show the spool of an agent, which is its disk buffer: the folder, each segment, and the backlog of each category with its age. The command
+only reads, and is safe while the agent runs; it may miss concurrent changes.
 
-Footers and the state are checked; with --verify also every record. A tail of unsynced bytes is no damage: a buffer in use has one, and so has
-one after a crash.`,
+Footers and the state are checked, and with --verify every record. Unsynced bytes at the end are not damage: a spool in use has them, and so
+may a spool after a crash.`,
 		Example: `  scribe inspect spool /var/lib/scribe/spool
   scribe inspect spool /var/lib/scribe/spool --verify`,
 		Args: cobra.ExactArgs(1),
@@ -74,14 +74,14 @@ type spoolCategoryLine struct {
 
 func inspectSpool(dir string, verify bool, stdout, stderr io.Writer) error {
 	if _, err := os.Stat(dir); err != nil {
-		return missing("no spool to inspect: %s: %w", dir, pathless(err))
+		return missingError("no spool to inspect: %s: %w", dir, withoutPath(err))
 	}
 	r, err := spool.Inspect(nil, dir, verify)
 	if err != nil {
 		return err
 	}
 	if len(r.Segments) == 0 && r.State == nil && len(r.Damage) == 0 {
-		return fmt.Errorf("%s holds no spool: neither segments nor a state", dir)
+		return fmt.Errorf("%s contains no spool: it has neither segments nor a state file", dir)
 	}
 	enc := json.NewEncoder(stdout)
 	for _, line := range spoolLines(r) {
@@ -130,16 +130,16 @@ func spoolLines(r *spool.Report) []any {
 		head.Held.Records += s.Held.Records
 		head.Held.Messages += s.Held.Messages
 		head.Held.Bytes += s.Held.Bytes
-		lines = append(lines, spoolSegmentLine{s.File, state, s.Bytes, spoolAmount(s.Total), spoolAmount(s.Held), utc(s.Oldest), utc(s.Newest), s.Tail})
+		lines = append(lines, spoolSegmentLine{s.File, state, s.Bytes, spoolAmount(s.Total), spoolAmount(s.Held), utcOrZero(s.Oldest), utcOrZero(s.Newest), s.Tail})
 	}
 	for _, c := range r.Categories {
-		lines = append(lines, spoolCategoryLine{c.Category, c.Segments, spoolAmount(c.Total), spoolAmount(c.Held), utc(c.Oldest), utc(c.Newest)})
+		lines = append(lines, spoolCategoryLine{c.Category, c.Segments, spoolAmount(c.Total), spoolAmount(c.Held), utcOrZero(c.Oldest), utcOrZero(c.Newest)})
 	}
 	return lines
 }
 
-// utc keeps a zero time zero, so that it is left out.
-func utc(t time.Time) time.Time {
+// utcOrZero keeps a zero time zero, so that it is left out.
+func utcOrZero(t time.Time) time.Time {
 	if t.IsZero() {
 		return t
 	}

@@ -1,4 +1,4 @@
-// Command scribe is the whole system in one binary: the servers, the host's agent, and the tools of users and operators.
+// Command scribe is the whole system in one binary: the servers, the host's agent, and the tools for users and operators.
 package main
 
 import (
@@ -13,16 +13,16 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	// A closed pipe after a tail is an ordinary end, seen as an error of the write; the signal would end the process before it
-	// has saved its checkpoint.
+	// A closed pipe is an ordinary end of a tail, and shows as a write error. SIGPIPE would end the process before it saves its
+	// checkpoint.
 	signal.Ignore(syscall.SIGPIPE)
 	root := newRoot()
 	err := root.ExecuteContext(ctx)
-	if unwanted(err) {
+	if stdoutClosed(err) {
 		err = nil
 	}
 	if err != nil && err.Error() != "" {
-		fmt.Fprintln(os.Stderr, "scribe: "+plain(err))
+		fmt.Fprintln(os.Stderr, "scribe: "+plainText(err))
 	}
 	stop()
 	os.Exit(exitCode(err)) //nolint:gocritic // stop was called above; nothing else is deferred

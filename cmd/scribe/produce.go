@@ -30,11 +30,11 @@ func newProduce() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "produce CATEGORY [FILE...]",
 		Short: "Write lines as messages",
-		Long: `Write each line of the files, or of standard input, as a message without its newline. Lines may be empty and hold any bytes; the
-last one needs no newline. Order is kept. A line over the limit is left out and named; all others are stored.
+		Long: `Write each line of the files, or of standard input, as a message, without its newline. Lines may be empty and may contain any bytes; the
+last line needs no newline. The order is kept. A line that is too long is skipped and reported; all others are stored.
 
-The last line on standard error says how many messages and bytes were stored in how many seconds. The exit code is 6 when some
-but not all were stored.`,
+The last line on standard error gives the number of messages and bytes stored, and the seconds it took. The exit code is 6 if some
+messages were stored and others were not.`,
 		Example: `  scribe produce access /var/log/apache2/access.log
   tail -F app.jsonl | scribe produce app --key-field user_id
   scribe produce access access.log --ack spooled --server unix:/run/scribe.sock`,
@@ -45,36 +45,36 @@ but not all were stored.`,
 	fs.StringVar(&f.ack, "ack", "committed", "what to wait for: none, spooled or committed")
 	fs.StringVar(&f.keyField, "key-field", "", "field of a JSON line that becomes the message's key")
 	fs.Var(&f.batchBytes, "batch-bytes", "size of a frame, 4KiB to 64MiB")
-	fs.Var(&f.maxMessage, "max-message", "longest line, at most 64MiB; the category has a limit of its own")
+	fs.Var(&f.maxMessage, "max-message", "longest line, at most 64MiB; the category has its own limit as well")
 	fs.Uint32Var(&f.shard, "shard", 0, "logical shard")
-	fs.Var(&f.timeout, "timeout", "how long to keep trying to store a message; 0s = for ever")
+	fs.Var(&f.timeout, "timeout", "how long to retry a message; 0s = no limit")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return produce(cmd, *server, args[0], args[1:], &f)
+		return runProduce(cmd, *server, args[0], args[1:], &f)
 	}
 	return cmd
 }
 
-// check finds what can't be right before anything is read, all at once.
-func (f *produceFlags) check(category string) (producer.AckLevel, error) {
+// checkFlags reports all invalid flags at once, before any input is read.
+func (f *produceFlags) checkFlags(category string) (producer.AckLevel, error) {
 	errs := []error{record.ValidateCategory(category)}
 	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	ack, err := producer.ParseAckLevel(f.ack)
 	if err != nil {
-		fault("--ack %q is none of none, spooled, committed", f.ack)
+		fault("invalid value %q for --ack: want none, spooled or committed", f.ack)
 	}
 	if f.batchBytes < minBatch || f.batchBytes > maxFrame {
-		fault("--batch-bytes is %v, it must be %v to %v", f.batchBytes, minBatch, maxFrame)
+		fault("invalid value %v for --batch-bytes: want %v to %v", f.batchBytes, minBatch, maxFrame)
 	}
 	if f.maxMessage < 1 || f.maxMessage > maxFrame {
-		fault("--max-message is %v, it must be 1B to %v", f.maxMessage, maxFrame)
+		fault("invalid value %v for --max-message: want 1B to %v", f.maxMessage, maxFrame)
 	}
 	if f.shard > record.MaxLogicalShard {
-		fault("--shard is %d, it must be 0 to %d", f.shard, record.MaxLogicalShard)
+		fault("invalid value %d for --shard: want 0 to %d", f.shard, record.MaxLogicalShard)
 	}
 	return ack, errors.Join(errs...)
 }
 
-// requestTimeout is how long one request may take: not longer than what it is there for.
+// requestTimeout returns the time limit of one request, which is at most that of a message.
 func (f *produceFlags) requestTimeout() time.Duration {
 	if f.timeout > 0 {
 		return min(producer.DefaultRequestTimeout, f.timeout.Std())
@@ -88,10 +88,10 @@ const (
 	maxFrame units.Bytes = record.MaxFrameLen
 )
 
-func produce(cmd *cobra.Command, server, category string, files []string, f *produceFlags) error {
-	ack, err := f.check(category)
+func runProduce(cmd *cobra.Command, server, category string, files []string, f *produceFlags) error {
+	ack, err := f.checkFlags(category)
 	if err != nil {
-		return usage(err)
+		return usageError(err)
 	}
 	maxLine := int(f.maxMessage)
 	p, err := producer.New(server,
@@ -99,13 +99,13 @@ func produce(cmd *cobra.Command, server, category string, files []string, f *pro
 		producer.WithDeliveryTimeout(f.timeout.Std()), producer.WithRequestTimeout(f.requestTimeout()), producer.WithLogger(slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))),
 		producer.WithMaxBufferedBytes(max(producer.DefaultMaxBufferedBytes, int64(maxLine)*2+chunkBytes)))
 	if err != nil {
-		return usage(err)
+		return usageError(err)
 	}
-	run := &producing{producer: p, category: category, shard: f.shard, stderr: cmd.ErrOrStderr(), start: time.Now()}
-	src := newLines(maxLine, f.keyField)
-	// An interrupt ends the reading; what was read is stored still.
-	go src.read(cmd.Context(), cmd.InOrStdin(), files)
-	err = run.all(context.WithoutCancel(cmd.Context()), src)
+	run := &produceRun{producer: p, category: category, shard: f.shard, stderr: cmd.ErrOrStderr(), start: time.Now()}
+	src := newLineReader(maxLine, f.keyField)
+	// An interrupt ends the reading; lines that were read are still stored.
+	go src.readInputs(cmd.Context(), cmd.InOrStdin(), files)
+	err = run.writeAll(context.WithoutCancel(cmd.Context()), src)
 	closeCtx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), f.timeout.Std())
 	defer cancel()
 	if cerr := p.Close(closeCtx); cerr != nil {
@@ -120,20 +120,20 @@ func produce(cmd *cobra.Command, server, category string, files []string, f *pro
 		if run.messages > 0 {
 			code = exitPartly
 		}
-		// What went wrong comes before the summary, which is the last line.
-		fmt.Fprintln(cmd.ErrOrStderr(), "scribe: "+plain(err))
+		// The error comes before the summary, which is the last line.
+		fmt.Fprintln(cmd.ErrOrStderr(), "scribe: "+plainText(err))
 		err = &codedError{code: code, err: errSaid}
 	}
-	run.lost += src.overLimit()
-	run.summary(ack)
+	run.lost += src.countTooLong()
+	run.printSummary(ack)
 	return err
 }
 
-// errSaid ends a command that has printed what went wrong.
+// errSaid ends a command that has already printed its error.
 var errSaid = errors.New("")
 
-// producing is one run of the command.
-type producing struct {
+// produceRun is one run of the command.
+type produceRun struct {
 	producer *producer.Producer
 	category string
 	shard    uint32
@@ -144,40 +144,40 @@ type producing struct {
 	lost            uint64 // not stored
 }
 
-// all writes chunk after chunk: the next one is read while one is written, and holds what there is by then.
-func (r *producing) all(ctx context.Context, src *lines) error {
+// writeAll writes chunk after chunk. While one is written, the next one is read.
+func (r *produceRun) writeAll(ctx context.Context, src *lineReader) error {
 	var msgs []producer.Message
 	var failed error
 	for {
-		c, err := src.take()
+		c, err := src.takeChunk()
 		if err != nil {
 			if errors.Is(err, io.EOF) {
 				err = nil
 			}
-			return errors.Join(failed, src.tooLong(), err)
+			return errors.Join(failed, src.tooLongError(), err)
 		}
-		msgs = c.messages(msgs[:0], r.shard)
-		failed = errors.Join(failed, r.write(ctx, c, msgs))
-		src.release(c)
+		msgs = c.appendMessages(msgs[:0], r.shard)
+		failed = errors.Join(failed, r.writeChunk(ctx, c, msgs))
+		src.releaseChunk(c)
 		if failed != nil && !errors.Is(failed, producer.ErrTooLarge) {
-			// What this chunk met, the next one meets too; reading on would only lose more.
-			src.stop()
-			return errors.Join(failed, src.tooLong())
+			// The next chunk would fail for the same reason, and reading it would only lose more.
+			src.stopReading()
+			return errors.Join(failed, src.tooLongError())
 		}
 	}
 }
 
-// write stores one chunk and counts.
-func (r *producing) write(ctx context.Context, c *chunk, msgs []producer.Message) error {
+// writeChunk stores one chunk and updates the counts.
+func (r *produceRun) writeChunk(ctx context.Context, c *lineChunk, msgs []producer.Message) error {
 	err := r.producer.Write(ctx, r.category, msgs...)
-	lost, stored := 0, c.bytes()
+	lost, stored := 0, c.payloadBytes()
 	batch := new(producer.BatchError)
 	switch {
 	case err == nil:
 	case errors.As(err, &batch):
 		lost = len(batch.Messages)
 		first := batch.Messages[0]
-		err = fmt.Errorf("%s: %w", c.place(first.Index), first.Err)
+		err = fmt.Errorf("%s: %w", c.linePosition(first.Index), first.Err)
 		if lost > 1 {
 			err = fmt.Errorf("%w (and %d more messages)", err, lost-1)
 		}
@@ -186,7 +186,7 @@ func (r *producing) write(ctx context.Context, c *chunk, msgs []producer.Message
 		}
 	default:
 		lost = len(msgs)
-		err = fmt.Errorf("%s: %w", c.place(0), err)
+		err = fmt.Errorf("%s: %w", c.linePosition(0), err)
 		stored = 0
 	}
 	r.messages += uint64(len(msgs) - lost) //nolint:gosec // not negative: a batch names each message once
@@ -195,8 +195,8 @@ func (r *producing) write(ctx context.Context, c *chunk, msgs []producer.Message
 	return err
 }
 
-// summary prints the last line of standard error.
-func (r *producing) summary(ack producer.AckLevel) {
+// printSummary prints the last line of standard error.
+func (r *produceRun) printSummary(ack producer.AckLevel) {
 	seconds := time.Since(r.start).Seconds()
 	fmt.Fprintf(r.stderr, "produced %d messages, %d bytes in %.3f seconds (%s/s, ack %v)", r.messages, r.bytes, seconds, units.About(float64(r.bytes)/seconds), ack)
 	if r.lost > 0 {

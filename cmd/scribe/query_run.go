@@ -15,8 +15,8 @@ import (
 	"scribe/internal/base/units"
 )
 
-// querying is one run of the command. Its methods run on the goroutine that iterates.
-type querying struct {
+// queryRun is one run of the command. Its methods run on the goroutine that iterates.
+type queryRun struct {
 	flags     *queryFlags
 	query     *columns.Query
 	stderr    *statusLine
@@ -39,24 +39,24 @@ type querying struct {
 // tableWait is how long the rows of a table may wait for others, so that all columns are aligned alike.
 const tableWait = 500 * time.Millisecond
 
-func (r *querying) run(ctx context.Context, stdout io.Writer, format export.Format) (err error) {
+func (r *queryRun) printAnswer(ctx context.Context, stdout io.Writer, format export.Format) (err error) {
 	r.ctx, r.finish = context.WithCancelCause(ctx)
 	defer r.finish(nil)
 	r.format = format
 	if r.flags.explain {
-		return r.explained(stdout)
+		return r.printExplanation(stdout)
 	}
-	out, closed, err := r.open(stdout)
+	out, closed, err := r.openOutput(stdout)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, closed()) }()
 	if r.writer, err = export.New(format, out, r.query.Schema()); err != nil {
-		return usage(err)
+		return usageError(err)
 	}
-	err = r.outcome(r.print())
+	err = r.endError(r.printRows())
 	if r.gaps > 0 {
-		r.stderr.say("scribe: %d gaps: messages are missing from the answer", r.gaps)
+		r.stderr.printLine("scribe: %d gaps: messages are missing from the answer", r.gaps)
 	}
 	if r.flags.stats {
 		x := r.query.Explain()
@@ -65,8 +65,8 @@ func (r *querying) run(ctx context.Context, stdout io.Writer, format export.Form
 	return err
 }
 
-// open returns where rows go, and what closes it.
-func (r *querying) open(stdout io.Writer) (io.Writer, func() error, error) {
+// openOutput returns where rows go, and what closes it.
+func (r *queryRun) openOutput(stdout io.Writer) (io.Writer, func() error, error) {
 	if r.flags.file == "" {
 		return &queryOutput{r.ctx, newOutput(stdout)}, func() error { return nil }, nil
 	}
@@ -80,15 +80,15 @@ func (r *querying) open(stdout io.Writer) (io.Writer, func() error, error) {
 // queryOutput is standard output as a writer: its reader may keep it waiting, but not at the end.
 type queryOutput struct {
 	ctx context.Context //nolint:containedctx // of the iteration
-	out *output
+	out *stdoutWriter
 }
 
 // Write implements io.Writer.
-func (o *queryOutput) Write(b []byte) (int, error) { return o.out.write(o.ctx, b) }
+func (o *queryOutput) Write(b []byte) (int, error) { return o.out.writeBytes(o.ctx, b) }
 
-// print writes the rows, and all that belongs to them at the end.
-func (r *querying) print() error {
-	err := r.batches()
+// printRows writes the rows, and all that belongs to them at the end.
+func (r *queryRun) printRows() error {
+	err := r.writeBatches()
 	if errors.Is(err, syscall.EPIPE) {
 		return err
 	}
@@ -99,16 +99,16 @@ func (r *querying) print() error {
 	if r.unwritten || err != nil && r.query.Explain().Grouped {
 		return err
 	}
-	return errors.Join(err, r.save())
+	return errors.Join(err, r.saveCheckpoint())
 }
 
-func (r *querying) batches() error {
+func (r *queryRun) writeBatches() error {
 	for batch, err := range r.query.Batches(r.ctx) {
 		switch {
 		case r.stopped != nil:
 			return r.stopped
 		case err != nil:
-			if err := r.gap(err); err != nil {
+			if err := r.reportGap(err); err != nil {
 				return err
 			}
 			continue
@@ -122,7 +122,7 @@ func (r *querying) batches() error {
 			r.waiting = time.Now()
 		}
 		if r.file != nil && time.Since(r.saved) > saveEvery {
-			if err := r.flush(); err != nil {
+			if err := r.flushRows(); err != nil {
 				return err
 			}
 		}
@@ -133,35 +133,35 @@ func (r *querying) batches() error {
 	return r.stopped
 }
 
-// gap tells of messages that are missing; any other error ends the iteration.
-func (r *querying) gap(err error) error {
+// reportGap tells of messages that are missing; any other error ends the iteration.
+func (r *queryRun) reportGap(err error) error {
 	if !errors.Is(err, consumer.ErrGap) {
 		return err
 	}
 	if r.flags.failOnGap {
-		return &codedError{code: exitError, err: fmt.Errorf("%w: messages are missing; without --fail-on-gap the query goes on behind them", err)}
+		return &codedError{code: exitError, err: fmt.Errorf("%w: messages are missing; without --fail-on-gap the query skips them", err)}
 	}
 	r.gaps++
-	r.stderr.say("scribe: gap: %v", err)
+	r.stderr.printLine("scribe: gap: %v", err)
 	return nil
 }
 
-// pause is called by the iteration when it is about to wait: the reader should see what there is.
-func (r *querying) pause() {
+// flushOnPause is called by the iteration when it is about to wait: the reader should see what there is.
+func (r *queryRun) flushOnPause() {
 	if r.stopped != nil || r.writer == nil {
 		return
 	}
 	if r.format == export.Table && (r.waiting.IsZero() || !r.flags.follow && time.Since(r.waiting) < tableWait) {
 		return
 	}
-	if err := r.flush(); err != nil {
+	if err := r.flushRows(); err != nil {
 		r.stopped = err
 		r.finish(err)
 	}
 }
 
-// flush hands out what was written, and then says so in the checkpoint. A Parquet file is handed out at its end.
-func (r *querying) flush() error {
+// flushRows hands out what was written, and then says so in the checkpoint. A Parquet file is handed out at its end.
+func (r *queryRun) flushRows() error {
 	if err := r.writer.Flush(); err != nil {
 		r.unwritten = true
 		return err
@@ -170,11 +170,11 @@ func (r *querying) flush() error {
 	if r.format == export.Parquet || r.query.Explain().Grouped {
 		return nil
 	}
-	return r.save()
+	return r.saveCheckpoint()
 }
 
-// save keeps the place behind the rows that were handed out.
-func (r *querying) save() error {
+// saveCheckpoint keeps the place behind the rows that were handed out.
+func (r *queryRun) saveCheckpoint() error {
 	if r.file == nil {
 		return nil
 	}
@@ -183,16 +183,16 @@ func (r *querying) save() error {
 		return nil
 	}
 	r.saved = time.Now()
-	return r.file.save(text)
+	return r.file.saveText(text)
 }
 
-// explained runs the query and prints how it was answered.
-func (r *querying) explained(stdout io.Writer) error {
+// printExplanation runs the query and prints how it was answered.
+func (r *queryRun) printExplanation(stdout io.Writer) error {
 	begin := time.Now()
 	for _, err := range r.query.Batches(r.ctx) {
 		if err != nil {
-			if err := r.gap(err); err != nil {
-				return r.outcome(err)
+			if err := r.reportGap(err); err != nil {
+				return r.endError(err)
 			}
 		}
 	}
@@ -201,13 +201,13 @@ func (r *querying) explained(stdout io.Writer) error {
 	return err
 }
 
-// outcome is what the end of the rows means for the caller.
-func (r *querying) outcome(err error) error {
+// endError is what the end of the rows means for the caller.
+func (r *queryRun) endError(err error) error {
 	switch {
 	case err == nil, errors.Is(err, syscall.EPIPE):
 		return nil
 	case r.signalled.Err() != nil && errors.Is(err, context.Canceled):
-		return r.interrupted()
+		return r.interruptedError()
 	case errors.Is(err, context.Canceled):
 		return nil // nobody reads any more
 	case errors.Is(err, columns.ErrLimit), errors.Is(err, consumer.ErrDamaged):
@@ -216,17 +216,17 @@ func (r *querying) outcome(err error) error {
 	return err
 }
 
-// interrupted is the end by a signal.
-func (r *querying) interrupted() error {
+// interruptedError is the end by a signal.
+func (r *queryRun) interruptedError() error {
 	if r.flags.follow && !r.flags.limited {
 		return nil
 	}
 	return errors.New("interrupted before the answer was complete")
 }
 
-// progress shows how far the query is, when a person looks at standard error and the rows go elsewhere. The function that it returns ends
+// showProgress shows how far the query is, when a person looks at standard error and the rows go elsewhere. The function that it returns ends
 // that.
-func (r *querying) progress(stdout io.Writer) (stop func()) {
+func (r *queryRun) showProgress(stdout io.Writer) (stop func()) {
 	if !isTerminal(r.stderr.w) || isTerminal(stdout) && r.flags.file == "" && !r.flags.explain {
 		return func() {}
 	}

@@ -21,19 +21,20 @@ func newRecover() *cobra.Command {
 	d := app.DefaultConfig()
 	cmd := &cobra.Command{
 		Use:   "recover --to DIR",
-		Short: "Build lost metadata again from the footers of the blobs",
-		Long: `Build a new data folder out of the blobs alone: the metadata logs with their pointers and LSNs, what they know of producers, and the
-categories. It only reads the blobs, mostly their footers, and never touches a folder that is there: DIR must not exist, or be empty. Stop every
-process that writes to the cell first.
+		Short: "Rebuild lost metadata from the footers of the blobs",
+		Long: `Build a new data folder from the blobs alone: the metadata logs with their pointers and LSNs, the state of producers, and the categories.
+The command only reads the blobs, mostly their footers, and never changes an existing folder: DIR must be missing or empty. First stop
+every process that writes to the cell.
 
---data, --blobs or --config say where the blobs are, as for "scribe serve". --catalog is a copy of the categories from before: the file "catalog"
-in the data folder of any process of the cell, or the folder "control" of its control plane, if only the logs are lost. Without it categories are
-as far as blobs tell, and what had to be assumed is told line by line.
+--data, --blobs or --config give the location of the blobs, as for "scribe serve". --catalog is an earlier copy of the categories: the file
+"catalog" in the data folder of any process of the cell or, if only the logs are lost, the folder "control" of its control plane. Without it,
+categories are rebuilt from the blobs, and each assumption is reported on a line.
 
-What was found is shown on standard error, and all of it is kept in DIR/recovery.jsonl; the summary is a JSON object on standard output. It can be
-interrupted and called again: it goes on reading where it was, in DIR.recovering.
+The first findings of each kind are printed on standard error, and all of them are written to DIR/recovery.jsonl. The summary is a JSON
+object on standard output. After an interruption, run the command again: it resumes reading from DIR.recovering.
 
-Exit codes: 0 everything was recovered, 6 something is damaged or lost (it is named), 3 there are no blobs, 4 and 5 the store refuses or is away.`,
+Exit codes: 0 everything was recovered, 6 something is damaged or lost (it is named), 3 there are no blobs, 4 the store denies access,
+5 the store is unavailable.`,
 		Example: `  scribe recover --data ./scribe-data --to ./recovered --dry-run
   scribe recover --data ./scribe-data --to ./recovered --catalog ./scribe-data/catalog
   scribe up --data ./recovered --blob-path ./scribe-data/blobs
@@ -41,13 +42,13 @@ Exit codes: 0 everything was recovered, 6 something is damaged or lost (it is na
   scribe recover --blobs s3 --s3-endpoint https://s3.example.org --s3-bucket scribe --to ./recovered`,
 		Args: cobra.NoArgs,
 	}
-	f.add(cmd, "blobs", d)
+	f.addFlags(cmd, "blobs", d)
 	fs := cmd.Flags()
-	fs.StringVar(&f.config, "config", "", "YAML configuration of a process of the cell; flags and environment win over it")
-	fs.StringVar(&o.To, "to", "", "data folder to make")
-	fs.StringVar(&o.Catalog, "catalog", "", "copy of the categories: a file that a process kept, or the folder of a control store")
-	fs.BoolVar(&o.DryRun, "dry-run", false, "build nothing, and show what would be built")
-	fs.IntVar(&o.Workers, "parallel", recovery.DefaultConfig().Workers, "footers read at a time")
+	fs.StringVar(&f.config, "config", "", "YAML configuration file of a process of the cell; flags and environment variables override it")
+	fs.StringVar(&o.To, "to", "", "data folder to create")
+	fs.StringVar(&o.Catalog, "catalog", "", "copy of the categories: the file \"catalog\" of a process, or the folder of a control store")
+	fs.BoolVar(&o.DryRun, "dry-run", false, "print what would be built, without building it")
+	fs.IntVar(&o.Workers, "parallel", recovery.DefaultConfig().Workers, "footers to read in parallel")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c := d
 		if err := f.apply(cmd, &c); err != nil {
@@ -55,12 +56,12 @@ Exit codes: 0 everything was recovered, 6 something is damaged or lost (it is na
 		}
 		switch {
 		case o.To == "" && !o.DryRun:
-			return usage(errors.New("--to is needed: the data folder to make"))
+			return usageError(errors.New("missing --to: want the data folder to create"))
 		case o.Workers < 1 || o.Workers > 1024:
-			return usage(fmt.Errorf("--parallel is %d, it must be 1 to 1024", o.Workers))
+			return usageError(fmt.Errorf("invalid value %d for --parallel: want 1 to 1024", o.Workers))
 		}
 		if err := c.ValidateBlobs(); err != nil {
-			return usage(err)
+			return usageError(err)
 		}
 		if c.Blobs.Kind == "file" {
 			if err := blobsThere(c); err != nil {
@@ -78,10 +79,10 @@ const maxShown = 20
 
 func recoverMetadata(ctx context.Context, c app.Config, o app.RecoverOptions, stdout, stderr io.Writer) error {
 	show := &recoverScreen{w: stderr, terminal: isTerminal(stderr), shown: map[recovery.FindingKind]int{}}
-	o.Progress, o.Found = show.progress, show.found
+	o.Progress, o.Found = show.showProgress, show.showFinding
 	start := time.Now()
 	done, err := app.Recover(ctx, c, o)
-	show.clear()
+	show.clearProgress()
 	switch {
 	case errors.Is(err, app.ErrNothing):
 		return &codedError{code: exitNotFound, err: err}
@@ -92,14 +93,14 @@ func recoverMetadata(ctx context.Context, c app.Config, o app.RecoverOptions, st
 	case err != nil:
 		return err
 	}
-	show.rest()
+	show.showOmitted()
 	enc := json.NewEncoder(stdout)
 	enc.SetIndent("", "  ")
 	if err := enc.Encode(summaryJSON(done, o, time.Since(start))); err != nil {
 		return err
 	}
 	for _, key := range done.Claims {
-		fmt.Fprintf(stderr, "retention deletes nothing until it is started with --retention-adopt %s: do that when you have seen that what you need is there\n", key)
+		fmt.Fprintf(stderr, "retention deletes nothing until it starts with --retention-adopt %s; first check that the recovered data is complete\n", key)
 	}
 	if !done.Whole() {
 		return &codedError{code: exitPartly, err: fmt.Errorf(
@@ -117,25 +118,25 @@ type recoverScreen struct {
 	shown    map[recovery.FindingKind]int
 }
 
-func (s *recoverScreen) progress(phase string, done int64) {
+func (s *recoverScreen) showProgress(phase string, done int64) {
 	if s.terminal {
 		fmt.Fprintf(s.w, "\r\033[K%s: %d", phase, done)
 		s.line = true
 	}
 }
 
-func (s *recoverScreen) clear() {
+func (s *recoverScreen) clearProgress() {
 	if s.line {
 		fmt.Fprint(s.w, "\r\033[K")
 		s.line = false
 	}
 }
 
-func (s *recoverScreen) found(f recovery.Finding) error {
+func (s *recoverScreen) showFinding(f recovery.Finding) error {
 	if s.shown[f.Kind]++; f.Kind != recovery.FindingCategory && s.shown[f.Kind] > maxShown {
 		return nil
 	}
-	s.clear()
+	s.clearProgress()
 	switch {
 	case f.From != 0:
 		fmt.Fprintf(s.w, "%s: %s shard %v, LSN %d to %d: %s%s\n", f.Kind, f.Category, f.Shard, f.From, f.To-1, f.Reason, ofBlob(f.Key))
@@ -157,8 +158,8 @@ func ofBlob(key string) string {
 	return " (blob " + key + ")"
 }
 
-// rest says what was not shown.
-func (s *recoverScreen) rest() {
+// showOmitted says what was not shown.
+func (s *recoverScreen) showOmitted() {
 	for kind, n := range s.shown {
 		if kind != recovery.FindingCategory && n > maxShown {
 			fmt.Fprintf(s.w, "%s: %d more\n", kind, n-maxShown)

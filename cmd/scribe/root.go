@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// version is set by the linker in releases; other builds say what Go recorded of them.
+// version is set by the linker in releases. Other builds use the revision that Go recorded.
 var version = ""
 
 func programVersion() string {
@@ -37,7 +37,7 @@ func newRoot() *cobra.Command {
 		Short: "Move streams of messages from every host to every reader",
 		Long: `Scribe moves streams of messages from every host to every reader.
 
-Payloads live in an object store (files or S3), what says where they are and in which order in small append-only logs.
+Payloads are stored in an object store (files or S3). Small append-only logs record where each payload is, and the order.
 "scribe up" runs everything in one process; the same roles run across processes with "scribe serve" and "scribe agent".
 
 Data goes to standard output, everything else to standard error.
@@ -45,36 +45,35 @@ Exit codes: 0 ok, 1 error, 2 usage, 3 not found, 4 denied, 5 unavailable, 6 part
 
 Every flag can be given in the environment as SCRIBE_ and its name in capitals, with _ for -: SCRIBE_SERVER, SCRIBE_DATA.`,
 		Example: `  scribe up                                   # in one terminal
-  scribe produce access access.log            # in another: a line is a message
+  scribe produce access access.log            # in another: each line is a message
   scribe tail access --from earliest -o raw`,
 		Version:       programVersion(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usage(fmt.Errorf("unknown command %q; %q lists the commands", args[0], "scribe --help"))
+				return usageError(fmt.Errorf("unknown command %q; run %q for the list of commands", args[0], "scribe --help"))
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usage(fmt.Errorf("%w; %q shows the flags", flagError(err), cmd.CommandPath()+" --help"))
+		return usageError(fmt.Errorf("%w; run %q for the list of flags", flagError(err), cmd.CommandPath()+" --help"))
 	})
 	root.AddCommand(newUp(), newServe(), newAgent(), newCategory(), newProduce(), newTail(), newQuery(), newSchema(), newGroup(), newStatus(), newInspect(), newRecover(), newBench())
-	finish(root)
+	prepareCommands(root)
 	return root
 }
 
-// finish gives every command below cmd what all have in common: flags from the environment, and mistakes in arguments as usage
-// errors.
-func finish(cmd *cobra.Command) {
+// prepareCommands makes every command below cmd read flags from the environment, and report mistakes in arguments as usage errors.
+func prepareCommands(cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
-		finish(c)
+		prepareCommands(c)
 		if args := c.Args; args != nil {
 			c.Args = func(cmd *cobra.Command, a []string) error {
 				if err := args(cmd, a); err != nil {
-					return usage(fmt.Errorf("%w; %q shows how to call it", argsError(cmd, a, err), cmd.CommandPath()+" --help"))
+					return usageError(fmt.Errorf("%w; run %q for the usage", argsError(cmd, a, err), cmd.CommandPath()+" --help"))
 				}
 				return nil
 			}
@@ -90,33 +89,33 @@ func finish(cmd *cobra.Command) {
 	}
 }
 
-// argsError says how a command is called that was given another number of arguments.
+// argsError names the usage of a command that was given the wrong number of arguments.
 func argsError(cmd *cobra.Command, args []string, err error) error {
 	if text := err.Error(); strings.HasPrefix(text, "accepts ") || strings.HasPrefix(text, "requires ") {
-		return fmt.Errorf("%q was given %s", strings.TrimSuffix(cmd.UseLine(), " [flags]"), counted(len(args), "argument"))
+		return fmt.Errorf("%q was given %s", strings.TrimSuffix(cmd.UseLine(), " [flags]"), countText(len(args), "argument"))
 	}
 	return err
 }
 
-// flagError says what a number must be in place of the function that could not read it.
+// flagError replaces the name of the parsing function in an error by the expected kind of value.
 func flagError(err error) error {
 	bad := new(strconv.NumError)
 	if !errors.As(err, &bad) {
 		return err
 	}
-	want := "it must be a whole number"
+	want := "want a whole number"
 	switch {
 	case bad.Func == "ParseBool":
-		want = "it must be true or false"
+		want = "want true or false"
 	case errors.Is(bad, strconv.ErrRange):
-		want = "it is too large"
+		want = "the number is too large"
 	case bad.Func == "ParseUint":
 		want += ", 0 or more"
 	}
 	return &callError{text: strings.ReplaceAll(err.Error(), bad.Error(), want), err: err}
 }
 
-// fromEnvironment sets the flags that the command line leaves out from the environment.
+// fromEnvironment sets flags that are not on the command line from the environment.
 func fromEnvironment(flags *pflag.FlagSet) error {
 	var err error
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -126,31 +125,31 @@ func fromEnvironment(flags *pflag.FlagSet) error {
 		name := "SCRIBE_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
 		if v, ok := os.LookupEnv(name); ok && v != "" {
 			if serr := flags.Set(f.Name, v); serr != nil {
-				err = usage(fmt.Errorf("environment variable %s: %w", name, flagError(serr)))
+				err = usageError(fmt.Errorf("environment variable %s: %w", name, flagError(serr)))
 			}
 		}
 	})
 	return err
 }
 
-// serverFlag adds the address of the cell.
+// serverFlag adds the flag for the address of the cell.
 func serverFlag(cmd *cobra.Command) *string {
-	addr := address(defaultServer)
+	addr := addressFlag(defaultServer)
 	cmd.Flags().Var(&addr, "server", "address of the cell: a URL, host:port or unix:/path (SCRIBE_SERVER)")
 	return (*string)(&addr)
 }
 
-// address is where a cell is reached. One that can't be is a mistake of the caller, not a cell that is away.
-type address string
+// addressFlag is the address of a cell. An invalid one is a usage error, not an unavailable cell.
+type addressFlag string
 
 // String implements pflag.Value.
-func (a *address) String() string { return string(*a) }
+func (a *addressFlag) String() string { return string(*a) }
 
 // Type implements pflag.Value.
-func (a *address) Type() string { return "address" }
+func (a *addressFlag) Type() string { return "address" }
 
 // Set implements pflag.Value.
-func (a *address) Set(s string) error {
+func (a *addressFlag) Set(s string) error {
 	s = strings.TrimSpace(s)
 	scheme, rest, isURL := strings.Cut(s, "://")
 	if path, ok := strings.CutPrefix(s, "unix:"); ok {
@@ -159,8 +158,8 @@ func (a *address) Set(s string) error {
 		rest = s
 	}
 	if isURL && scheme != "http" && scheme != "https" || strings.HasPrefix(s, "/") || strings.Trim(rest, "/") == "" {
-		return fmt.Errorf("%q is none of http://host:port, host:port and unix:/path", s)
+		return fmt.Errorf("invalid address %q: want http://host:port, host:port or unix:/path", s)
 	}
-	*a = address(s)
+	*a = addressFlag(s)
 	return nil
 }

@@ -21,18 +21,18 @@ import (
 func newSchema() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "schema",
-		Short: "Infer, show, set and check schemas: how messages become columns",
-		Long: `Schemas say how a category's messages become the columns that queries name. A file, YAML or JSON:
+		Short: "Infer, show, set and check schemas, which map messages to columns",
+		Long: `A schema maps the messages of a category to columns for queries. Its file is YAML or JSON:
 
   format: json               # json (default), ndjson, csv, avro, protobuf or arrow
-  on_error: null             # a value that does not fit is null (default); reject: its row is left out
+  on_error: null             # null (default): an invalid value becomes null; reject: its row is skipped
   fields:
     - name: ts
       type: timestamp        # formats: [rfc3339, unix_s, unix_ms, unix_us, unix_ns, "02/Jan/2006:15:04:05 -0700"]
       nullable: false        # default true
-      aliases: [time]        # other places to look at: names that it had before
+      aliases: [time]        # other paths to look at, such as former names
     - name: agent
-      type: dictionary       # a string of which there are few different ones
+      type: dictionary       # a string with few distinct values
       path: request.headers."user-agent"
     - {name: status, type: int32, default: 200}
     - {name: zones, type: "map<struct<requests int64, discarded int64>>"}
@@ -40,8 +40,8 @@ func newSchema() *cobra.Command {
 Types: bool, int32, int64, uint64, float64, decimal(18,2), string, dictionary, binary, date, timestamp, list<T>, map<T>,
 struct<name T, name T not null>.
 
-A category keeps all versions of its schema. A new one must read what is stored as the newest one does: fields may be added that can be
-null or have a default, types may become wider, names may change if the old ones stay as aliases. Anything else takes --force.`,
+A category keeps all versions of its schema. A new version must read stored messages as the latest version does: it may add fields that
+are nullable or have a default, widen types, and rename fields whose old names stay as aliases. Any other change needs --force.`,
 		Example: `  scribe schema infer access.log.json > access.yaml
   scribe schema set access access.yaml
   scribe schema show access`,
@@ -58,16 +58,16 @@ func getCategory(ctx context.Context, server, doing, name string) (*scribev1.Cat
 	defer cancel()
 	res, err := rpc.NewControlClient(rpc.Default(), server).GetCategory(ctx, &scribev1.GetCategoryRequest{Name: name})
 	if err != nil {
-		return nil, called(server, doing, err)
+		return nil, callFailure(server, doing, err)
 	}
 	return res.GetCategory(), nil
 }
 
-// history reads what a category has as its schema.
-func history(c *scribev1.Category) (*schema.History, error) {
+// parseHistory reads what a category has as its schema.
+func parseHistory(c *scribev1.Category) (*schema.History, error) {
 	h, err := schema.ParseHistory(c.GetSchema())
 	if err != nil {
-		return nil, fmt.Errorf("the schema of category %s can't be read: %w", c.GetName(), err)
+		return nil, fmt.Errorf("read the schema of category %s: %w", c.GetName(), err)
 	}
 	return h, nil
 }
@@ -83,7 +83,7 @@ func schemaFormat(cmd *cobra.Command) func() (string, error) {
 	cmd.Flags().StringVarP(&output, "output", "o", "yaml", "yaml, json or arrow")
 	return func() (string, error) {
 		if !slices.Contains([]string{"yaml", "json", "arrow"}, output) {
-			return "", usage(fmt.Errorf("-o %q is none of yaml, json and arrow", output))
+			return "", usageError(fmt.Errorf("invalid value %q for -o: want yaml, json or arrow", output))
 		}
 		return output, nil
 	}
@@ -125,20 +125,20 @@ func newSchemaShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show CATEGORY",
 		Short: "Show a category's schema",
-		Long: `Show a category's schema: the newest version, or another one that is kept.
+		Long: `Show a category's schema: the latest version, or an earlier one.
 
-Of a category whose schema is to be inferred and has messages by now it is inferred and stored first, as by the first query.
+If the schema is to be inferred and the category has messages, the command first infers and stores it, as the first query does.
 
--o yaml and json can be given to "scribe schema set"; arrow shows the columns of a query's batches with their Arrow types, those that every
-category has among them.`,
+The output of -o yaml and -o json is valid input for "scribe schema set". With -o arrow the command shows the columns of a query's batches with
+their Arrow types, including the columns that every category has.`,
 		Example: `  scribe schema show access
   scribe schema show access --version 2 -o json
   scribe schema show access --versions`,
 		Args: cobra.ExactArgs(1),
 	}
 	server, format := serverFlag(cmd), schemaFormat(cmd)
-	cmd.Flags().Uint32Var(&version, "version", 0, "number of the version; default the newest")
-	cmd.Flags().BoolVar(&versions, "versions", false, "list the versions that are kept, with what each changed")
+	cmd.Flags().Uint32Var(&version, "version", 0, "version number (default: the latest)")
+	cmd.Flags().BoolVar(&versions, "versions", false, "list all versions, with the changes of each")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		output, err := format()
 		if err != nil {
@@ -149,13 +149,13 @@ category has among them.`,
 		if err != nil {
 			return err
 		}
-		h, err := ensured(cmd.Context(), *server, category)
+		h, err := ensureHistory(cmd.Context(), *server, category)
 		if err != nil {
 			return err
 		}
 		switch {
 		case h.Latest() == nil:
-			return notFound("category %s has no schema: scribe schema infer --category %[1]s --set makes one", args[0])
+			return notFound("category %s has no schema; create one with: scribe schema infer --category %[1]s --set", args[0])
 		case versions:
 			return listVersions(cmd.OutOrStdout(), h)
 		case version == 0:
@@ -163,16 +163,16 @@ category has among them.`,
 		}
 		s := h.Version(version)
 		if s == nil {
-			return notFound("category %s has no version %d of its schema; %d to %d are kept", args[0], version, h.Versions()[0].Version, h.Latest().Version)
+			return notFound("category %s has no schema version %d: want %d to %d", args[0], version, h.Versions()[0].Version, h.Latest().Version)
 		}
 		return writeSchema(cmd.OutOrStdout(), s, output)
 	}
 	return cmd
 }
 
-// ensured is a category's schemas, after the first one was inferred if it is to be and can be.
-func ensured(ctx context.Context, server string, category *scribev1.Category) (*schema.History, error) {
-	h, err := history(category)
+// ensureHistory is a category's schemas, after the first one was inferred if it is to be and can be.
+func ensureHistory(ctx context.Context, server string, category *scribev1.Category) (*schema.History, error) {
+	h, err := parseHistory(category)
 	if err != nil || !h.Infer() {
 		return h, err
 	}
@@ -221,20 +221,20 @@ func newSchemaSet() *cobra.Command {
 	var force, dryRun bool
 	cmd := &cobra.Command{
 		Use:   "set CATEGORY FILE",
-		Short: "Make a file a category's schema, as its next version",
-		Long: `Make a file (- for stdin) a category's schema. It becomes the next version, unless it is the same as the newest one.
+		Short: "Set a category's schema from a file, as its next version",
+		Long: `Set a category's schema from a file (- for stdin). It becomes the next version, unless it equals the latest version.
 
-It must read what is stored as the newest version does, see "scribe schema --help". With --force it may be anything: queries that begin
-after it then read old messages by it, and what does not fit is null. Queries that run keep the version that they began with.`,
+It must read stored messages as the latest version does; see "scribe schema --help". With --force any schema is accepted: later queries
+read old messages with it, and values that do not fit are null. Running queries keep the version that they started with.`,
 		Example: `  scribe schema set access access.yaml --dry-run
   scribe schema set access access.yaml
   scribe schema show access | sed 's/int32/int64/' | scribe schema set access -`,
 		Args: cobra.ExactArgs(2),
 	}
 	server := serverFlag(cmd)
-	cmd.Flags().Uint64Var(&revision, "revision", 0, "only if the category has this revision")
-	cmd.Flags().BoolVar(&force, "force", false, "even if what is stored reads otherwise by it")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would change, and change nothing")
+	cmd.Flags().Uint64Var(&revision, "revision", 0, "fail unless the category has this revision")
+	cmd.Flags().BoolVar(&force, "force", false, "accept a schema that changes how stored messages are read")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the changes, without making them")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		s, err := readSchema(args[1], cmd.InOrStdin())
 		if err != nil {
@@ -245,7 +245,7 @@ after it then read old messages by it, and what does not fit is null. Queries th
 		if err != nil {
 			return err
 		}
-		h, err := history(category)
+		h, err := parseHistory(category)
 		switch {
 		case err != nil && !force:
 			return fmt.Errorf("%w; --force replaces it", err)
@@ -255,15 +255,15 @@ after it then read old messages by it, and what does not fit is null. Queries th
 		if revision == 0 {
 			revision = category.GetRevision() // what is said of changes is of that one
 		} else if revision != category.GetRevision() {
-			return fmt.Errorf("%s: its revision is %d, not %d: read it again and decide anew", doing, category.GetRevision(), revision)
+			return fmt.Errorf("%s: its revision is %d, not %d: review the current category and try again", doing, category.GetRevision(), revision)
 		}
 		if same := changesOf(cmd.ErrOrStderr(), h, s); same {
 			return nil
 		}
 		if dryRun {
-			return compatible(h, s, force)
+			return checkCompatible(h, s, force)
 		}
-		if err := compatible(h, s, force); err != nil {
+		if err := checkCompatible(h, s, force); err != nil {
 			return err
 		}
 		return setSchema(cmd, *server, category, s, force)
@@ -280,7 +280,7 @@ func setSchema(cmd *cobra.Command, server string, category *scribev1.Category, s
 		Name: category.GetName(), Revision: category.GetRevision(), Schema: &text, ForceSchema: force,
 	})
 	if err != nil {
-		return called(server, "set the schema of category "+category.GetName(), err)
+		return callFailure(server, "set the schema of category "+category.GetName(), err)
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", category.GetName(), schemaSummary(res.GetCategory()))
 	return nil
@@ -289,7 +289,7 @@ func setSchema(cmd *cobra.Command, server string, category *scribev1.Category, s
 // changesOf says what a schema changes of the newest version, and whether that is nothing at all.
 func changesOf(w io.Writer, h *schema.History, s *schema.Schema) (same bool) {
 	if h == nil || h.Latest() == nil {
-		fmt.Fprintf(w, "it is the first schema, of %s\n", counted(len(s.Fields), "field"))
+		fmt.Fprintf(w, "it is the first schema, of %s\n", countText(len(s.Fields), "field"))
 		return false
 	}
 	if schema.Same(h.Latest(), s) {
@@ -306,14 +306,14 @@ func changesOf(w io.Writer, h *schema.History, s *schema.Schema) (same bool) {
 	return false
 }
 
-// compatible is an error when a schema is not compatible with the newest version and not forced either.
-func compatible(h *schema.History, s *schema.Schema, force bool) error {
+// checkCompatible is an error when a schema is not compatible with the newest version and not forced either.
+func checkCompatible(h *schema.History, s *schema.Schema, force bool) error {
 	if h == nil || h.Latest() == nil || force {
 		return nil
 	}
 	if bad := schema.Compare(h.Latest(), s).Incompatible(); len(bad) > 0 {
-		return fmt.Errorf("by %s marked with ! what is stored would read otherwise than by version %d; scribe schema set --force takes it nevertheless",
-			counted(len(bad), "change"), h.Latest().Version)
+		return fmt.Errorf("incompatible schema: %s marked with ! would change how stored messages are read by version %d; scribe schema set --force accepts it",
+			countText(len(bad), "change"), h.Latest().Version)
 	}
 	return nil
 }

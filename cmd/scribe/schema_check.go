@@ -18,29 +18,29 @@ func newSchemaCheck() *cobra.Command {
 	var shown int
 	cmd := &cobra.Command{
 		Use:   "check FILE [SAMPLES...]",
-		Short: "Check a schema: by itself, on samples, against a category's",
-		Long: `Check the schema in a file (- for stdin): everything that is wrong with it is said at once, with lines.
+		Short: "Check a schema file, alone, on samples, or against a category's schema",
+		Long: `Check the schema in a file (- for stdin). All mistakes are reported at once, with line numbers.
 
-With files of samples, in which a line is a message as "scribe produce" takes them (of a CSV whose messages begin with a header, a file is
-one), it says how many rows fit, and of those that do not what and why.
+With sample files, the command reports how many rows fit, and why others do not. Each line of a file is a message, as for "scribe produce";
+if messages are CSV with a header, each file is a message.
 
---against compares it with the newest version of a category's schema: + marks what reads the same as before, ! what does not.
+--against compares it with the latest version of a category's schema: + marks compatible changes, ! incompatible ones.
 
-The exit code is 1 if a row does not fit, or a change is marked with !, and 2 if the schema is wrong.`,
+The exit code is 1 if a row does not fit or a change is marked with !, and 2 if the schema is invalid.`,
 		Example: `  scribe schema check access.yaml
   scribe schema check access.yaml access.jsonl
   scribe schema check access.yaml --against access`,
 		Args: cobra.MinimumNArgs(1),
 	}
 	server := serverFlag(cmd)
-	cmd.Flags().StringVar(&against, "against", "", "compare with this category's newest version")
-	cmd.Flags().IntVar(&shown, "errors", 10, "how many rows that do not fit are shown")
+	cmd.Flags().StringVar(&against, "against", "", "compare with the latest version of this category's schema")
+	cmd.Flags().IntVar(&shown, "errors", 10, "how many of the rows that do not fit to show")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		s, err := readSchema(args[0], cmd.InOrStdin())
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s\n", args[0], s.Format, counted(len(s.Fields), "field"))
+		fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s\n", args[0], s.Format, countText(len(s.Fields), "field"))
 		if len(args) > 1 {
 			err = checkSamples(cmd.OutOrStdout(), cmd.InOrStdin(), s, args[1:], shown)
 		}
@@ -51,12 +51,12 @@ The exit code is 1 if a row does not fit, or a change is marked with !, and 2 if
 		if cerr != nil {
 			return errors.Join(err, cerr)
 		}
-		h, cerr := history(category)
+		h, cerr := parseHistory(category)
 		if cerr != nil {
 			return errors.Join(err, cerr)
 		}
 		changesOf(cmd.OutOrStdout(), h, s)
-		return errors.Join(err, compatible(h, s, false))
+		return errors.Join(err, checkCompatible(h, s, false))
 	}
 	return cmd
 }
@@ -64,8 +64,8 @@ The exit code is 1 if a row does not fit, or a change is marked with !, and 2 if
 // maxCheckFrame is how many bytes of samples are checked at a time.
 const maxCheckFrame = 1 << 20
 
-// checker puts samples into frames, and counts which of their rows fit.
-type checker struct {
+// sampleChecker puts samples into frames, and counts which of their rows fit.
+type sampleChecker struct {
 	t     *transcode.Transcoder
 	b     record.Builder
 	out   io.Writer
@@ -79,7 +79,7 @@ type checker struct {
 // checkSamples says how many rows of files fit a schema.
 func checkSamples(out io.Writer, stdin io.Reader, s *schema.Schema, names []string, shown int) error {
 	if s.Format == schema.Arrow {
-		return usage(errors.New("samples of the format arrow are batches, not lines of a file: they are not checked"))
+		return usageError(errors.New("can't check samples of the format arrow: they are batches, not lines of a file"))
 	}
 	lenient := *s
 	lenient.OnError = schema.OnErrorNull // rows that are rejected would not say why
@@ -87,51 +87,51 @@ func checkSamples(out io.Writer, stdin io.Reader, s *schema.Schema, names []stri
 	if err != nil {
 		return err
 	}
-	c := &checker{t: t, out: out, shown: shown}
+	c := &sampleChecker{t: t, out: out, shown: shown}
 	for _, name := range names {
 		var failed error
 		samples := fileLines(stdin, []string{name}, &failed)
 		if s.CSV != nil && s.CSV.Header {
 			samples = wholeFiles(stdin, []string{name}, maxSampleLine, &failed)
 		}
-		if err := c.open(name, 1); err != nil {
+		if err := c.openFrame(name, 1); err != nil {
 			return err
 		}
 		line := 0
 		for sample := range samples {
 			line++
-			if err := c.add(sample, line); err != nil {
+			if err := c.addSample(sample, line); err != nil {
 				return fmt.Errorf("%s: line %d: %w", name, line, err)
 			}
 		}
-		if err := errors.Join(failed, c.close()); err != nil {
+		if err := errors.Join(failed, c.checkOpenFrame()); err != nil {
 			return err
 		}
 	}
 	fmt.Fprintf(out, "%d of %d rows fit\n", c.rows-c.bad, c.rows)
 	if c.bad > 0 {
-		return fmt.Errorf("the schema does not fit %s", counted(c.bad, "row"))
+		return fmt.Errorf("the schema does not fit %s", countText(c.bad, "row"))
 	}
 	return nil
 }
 
-// open begins a frame.
-func (c *checker) open(file string, line int) error {
+// openFrame begins a frame.
+func (c *sampleChecker) openFrame(file string, line int) error {
 	c.file, c.line = file, line
 	return c.b.Reset(nil, record.Envelope{Category: "samples"})
 }
 
-func (c *checker) add(sample []byte, line int) error {
+func (c *sampleChecker) addSample(sample []byte, line int) error {
 	if c.b.Count() > 0 && (c.b.Len()+len(sample) > maxCheckFrame || c.b.Count() == record.MaxMessagesPerFrame) {
-		if err := errors.Join(c.close(), c.open(c.file, line)); err != nil {
+		if err := errors.Join(c.checkOpenFrame(), c.openFrame(c.file, line)); err != nil {
 			return err
 		}
 	}
 	return c.b.AppendPayload(sample)
 }
 
-// close checks the rows of the open frame.
-func (c *checker) close() error {
+// checkOpenFrame checks the rows of the open frame.
+func (c *sampleChecker) checkOpenFrame() error {
 	if c.b.Count() == 0 {
 		return nil
 	}

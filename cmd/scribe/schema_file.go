@@ -31,7 +31,7 @@ func readSchema(name string, stdin io.Reader) (*schema.Schema, error) {
 		return readFile(other)
 	})
 	if err != nil {
-		return nil, usage(fmt.Errorf("%s: %w", name, indented(err)))
+		return nil, usageError(fmt.Errorf("%s: %w", name, indentLines(err)))
 	}
 	return s, nil
 }
@@ -51,13 +51,13 @@ func readFile(name string) ([]byte, error) {
 func readLimited(r io.Reader) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(r, schema.MaxText+1))
 	if err == nil && len(text) > schema.MaxText {
-		err = usage(fmt.Errorf("has more than %d bytes", schema.MaxText))
+		err = usageError(fmt.Errorf("the schema is too large: want at most %d bytes", schema.MaxText))
 	}
 	return text, err
 }
 
-// indented shows an error of several lines below what it is about.
-func indented(err error) error {
+// indentLines shows an error of several lines below what it is about.
+func indentLines(err error) error {
 	if text := err.Error(); bytes.ContainsRune([]byte(text), '\n') {
 		return &callError{text: "\n  " + string(bytes.ReplaceAll([]byte(text), []byte("\n"), []byte("\n  "))), err: err}
 	}
@@ -76,11 +76,11 @@ func schemaSummary(c *scribev1.Category) string {
 		return ""
 	}
 	s := h.Latest()
-	return fmt.Sprintf("version %d: %s, %s", s.Version, s.Format, counted(len(s.Fields), "field"))
+	return fmt.Sprintf("version %d: %s, %s", s.Version, s.Format, countText(len(s.Fields), "field"))
 }
 
-// counted is a number of things.
-func counted[N int | int64](n N, what string) string {
+// countText is a number of things.
+func countText[N int | int64](n N, what string) string {
 	if n != 1 {
 		what += "s"
 	}

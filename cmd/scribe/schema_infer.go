@@ -40,28 +40,28 @@ type inferFlags struct {
 	delimiter string
 }
 
-func (f *inferFlags) add(cmd *cobra.Command) {
+func (f *inferFlags) addFlags(cmd *cobra.Command) {
 	o := schema.DefaultInferOptions()
 	f.rows, f.bytes = o.MaxRows, units.Bytes(o.MaxBytes)
 	fs := cmd.Flags()
-	fs.StringVar(&f.format, "format", "", "json, ndjson or csv; default what the messages look like, or a file's name says")
-	fs.IntVar(&f.rows, "rows", f.rows, "how many rows are read at most")
-	fs.Var(&f.bytes, "bytes", "how much is read at most")
-	fs.BoolVar(&f.nullable, "nullable", false, "all columns may be null, also those that every sample has")
-	fs.BoolVar(&f.reject, "reject", false, "on_error: reject")
+	fs.StringVar(&f.format, "format", "", "json, ndjson or csv (default: detected from the messages or the file name)")
+	fs.IntVar(&f.rows, "rows", f.rows, "most rows to read")
+	fs.Var(&f.bytes, "bytes", "most bytes to read")
+	fs.BoolVar(&f.nullable, "nullable", false, "make all columns nullable, even if every sample has them")
+	fs.BoolVar(&f.reject, "reject", false, "write on_error: reject into the schema")
 	fs.BoolVar(&f.header, "csv-header", false, "the first line of each message names the columns")
-	fs.StringVar(&f.delimiter, "csv-delimiter", "", "what stands between values; default what the first line looks like")
+	fs.StringVar(&f.delimiter, "csv-delimiter", "", "delimiter between values (default: detected from the first line)")
 }
 
-func (f *inferFlags) options() (schema.InferOptions, error) {
+func (f *inferFlags) inferOptions() (schema.InferOptions, error) {
 	o := schema.DefaultInferOptions()
 	switch {
 	case f.rows < 1 || f.rows > maxInferRows:
-		return o, usage(fmt.Errorf("--rows is %d, it must be 1 to %d", f.rows, maxInferRows))
+		return o, usageError(fmt.Errorf("invalid value %d for --rows: want 1 to %d", f.rows, maxInferRows))
 	case f.bytes < minInferBytes || f.bytes > maxInferBytes:
-		return o, usage(fmt.Errorf("--bytes is %v, it must be %v to %v", f.bytes, minInferBytes, maxInferBytes))
+		return o, usageError(fmt.Errorf("invalid value %v for --bytes: want %v to %v", f.bytes, minInferBytes, maxInferBytes))
 	case f.format != "" && !slices.Contains([]string{"json", "ndjson", "csv"}, f.format):
-		return o, usage(fmt.Errorf("--format %q is none of json, ndjson, csv", f.format))
+		return o, usageError(fmt.Errorf("invalid value %q for --format: want json, ndjson or csv", f.format))
 	}
 	o.MaxRows, o.MaxBytes, o.Nullable = f.rows, int(f.bytes), f.nullable
 	if f.reject {
@@ -69,14 +69,14 @@ func (f *inferFlags) options() (schema.InferOptions, error) {
 	}
 	if f.header || f.delimiter != "" {
 		if !f.header {
-			return o, usage(errors.New("--csv-delimiter: beside --csv-header, or declare the columns in a schema"))
+			return o, usageError(errors.New("--csv-delimiter needs --csv-header; without a header, declare the columns in a schema"))
 		}
 		o.CSV = &schema.CSVOptions{Delimiter: ",", Header: true}
 		if f.delimiter != "" {
 			o.CSV.Delimiter = f.delimiter
 		}
 	}
-	return o, usage(o.Validate())
+	return o, usageError(o.Validate())
 }
 
 func newSchemaInfer() *cobra.Command {
@@ -86,31 +86,31 @@ func newSchemaInfer() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "infer [FILE...]",
 		Short: "Infer a schema from samples",
-		Long: `Infer a schema from sample messages and print it: from files (- for stdin), in which a line is a message as "scribe produce" takes them, or with
---category from the first messages of a category. --set makes it that category's schema.
+		Long: `Infer a schema from sample messages and print it. The samples are the lines of files (- for stdin), as for "scribe produce", or with --category
+the first messages of a category. --set makes the result that category's schema.
 
-Objects become structs, or maps where their keys look like data (hosts, numbers, ids); numbers become as wide as they are; texts that
-are all instants of known formats become timestamps or dates, and so do whole numbers whose names and sizes say so; few different texts
-in many rows become a dictionary. What is of several kinds becomes a string, which takes everything. A column is not null only if at least
-100 rows have it and all do. --report shows what was seen of each field and why its type was chosen.
+Objects become structs, or maps if their keys look like data (hosts, numbers, ids). Numbers get the narrowest type that fits. Strings
+that are all times in known formats become timestamps or dates, and so do integers whose names and sizes suggest it. A column with few
+distinct strings in many rows becomes a dictionary. Mixed types become a string. A column is not nullable only if there are at least 100
+rows and all have it. --report explains what was seen of each field and why its type was chosen.
 
-The first line of a CSV may name the columns: they are then named in the schema, and the line is no message. --csv-header is for messages of
-many lines that all begin with such a line; a file is then one.`,
+The first line of a CSV file may name the columns; the schema uses these names, and the line is not a message. Use --csv-header if each
+message has many lines and begins with such a header; each file is then one message.`,
 		Example: `  scribe schema infer access.jsonl > access.yaml
   scribe schema infer access.jsonl --report -o json > access.json
   scribe schema infer --category access --set`,
 	}
 	server, format := serverFlag(cmd), schemaFormat(cmd)
-	f.add(cmd)
-	cmd.Flags().StringVar(&category, "category", "", "infer from the first messages of this category")
-	cmd.Flags().BoolVar(&set, "set", false, "make it the schema of --category; an existing one must be compatible")
-	cmd.Flags().BoolVar(&report, "report", false, "say on stderr what was seen")
+	f.addFlags(cmd)
+	cmd.Flags().StringVar(&category, "category", "", "infer the schema from the first messages of this category")
+	cmd.Flags().BoolVar(&set, "set", false, "set it as the schema of --category; it must be compatible with an existing one")
+	cmd.Flags().BoolVar(&report, "report", false, "print details of each field on standard error")
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		switch {
 		case (category == "") == (len(args) == 0):
-			return errors.New("name files or --category, one of them")
+			return errors.New("want either files or --category")
 		case set && category == "":
-			return errors.New("--set is for --category")
+			return errors.New("--set needs --category")
 		}
 		return nil
 	}
@@ -119,7 +119,7 @@ many lines that all begin with such a line; a file is then one.`,
 		if err != nil {
 			return err
 		}
-		o, err := f.options()
+		o, err := f.inferOptions()
 		if err != nil {
 			return err
 		}
@@ -136,7 +136,7 @@ many lines that all begin with such a line; a file is then one.`,
 		if report {
 			err = seen.Print(cmd.ErrOrStderr())
 		} else {
-			fmt.Fprintf(cmd.ErrOrStderr(), "%s from %s; %s could not be read\n", counted(len(s.Fields), "column"), counted(seen.Rows, "row"), counted(seen.Skipped, "row"))
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s from %s; %s could not be read\n", countText(len(s.Fields), "column"), countText(seen.Rows, "row"), countText(seen.Skipped, "row"))
 		}
 		if err == nil && set {
 			err = setInferred(cmd, *server, category, s)
@@ -152,14 +152,14 @@ func setInferred(cmd *cobra.Command, server, name string, s *schema.Schema) erro
 	if err != nil {
 		return err
 	}
-	h, err := history(category)
+	h, err := parseHistory(category)
 	if err != nil {
 		return err
 	}
 	if changesOf(cmd.ErrOrStderr(), h, s) {
 		return nil
 	}
-	if err := compatible(h, s, false); err != nil {
+	if err := checkCompatible(h, s, false); err != nil {
 		return fmt.Errorf("%w; with --nullable all columns may be null, as in a schema that a query inferred", err)
 	}
 	return setSchema(cmd, server, category, s, false)
@@ -168,7 +168,7 @@ func setInferred(cmd *cobra.Command, server, name string, s *schema.Schema) erro
 func inferCategory(ctx context.Context, server, name string, format schema.Format, o schema.InferOptions) (*schema.Schema, schema.Report, error) {
 	c, err := consumer.New(server, name, consumer.WithRetryTimeout(callTimeout))
 	if err != nil {
-		return nil, schema.Report{}, usage(err)
+		return nil, schema.Report{}, usageError(err)
 	}
 	s, report, err := columns.InferSchema(ctx, c, format, o)
 	return s, report, errors.Join(err, c.Close())
@@ -211,7 +211,7 @@ func fileLines(stdin io.Reader, names []string, failed *error) iter.Seq[[]byte] 
 					return
 				}
 			}
-			if err := errors.Join(pathless(lines.Err()), done()); err != nil {
+			if err := errors.Join(withoutPath(lines.Err()), done()); err != nil {
 				*failed = fmt.Errorf("%s: %w", name, err)
 				return
 			}
@@ -229,7 +229,7 @@ func wholeFiles(stdin io.Reader, names []string, limit int, failed *error) iter.
 				return
 			}
 			content, err := io.ReadAll(io.LimitReader(file, int64(limit)+1))
-			if err := errors.Join(pathless(err), done()); err != nil {
+			if err := errors.Join(withoutPath(err), done()); err != nil {
 				*failed = fmt.Errorf("%s: %w", name, err)
 				return
 			}

@@ -28,18 +28,18 @@ func newStatus() *cobra.Command {
 		Args: cobra.NoArgs,
 	}
 	server := serverFlag(cmd)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "as one JSON object")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
 		defer cancel()
 		st, err := rpc.NewControlClient(rpc.Default(), *server).GetStatus(ctx, &scribev1.GetStatusRequest{})
 		if err != nil {
-			return called(*server, "status", err)
+			return callFailure(*server, "status", err)
 		}
 		var away error
 		if len(st.GetMembers()) == 0 && !slices.Contains(st.GetRoles(), scribev1.Role_ROLE_CONTROLPLANE) {
 			// A control plane that answers knows at least itself.
-			away = &codedError{code: exitUnavailable, err: fmt.Errorf("%s does not reach its control plane: members and categories are not known", *server)}
+			away = &codedError{code: exitUnavailable, err: fmt.Errorf("%s can't reach its control plane: members and categories are unknown", *server)}
 		}
 		if asJSON {
 			enc := json.NewEncoder(cmd.OutOrStdout())
@@ -48,9 +48,9 @@ func newStatus() *cobra.Command {
 		}
 		out := cmd.OutOrStdout()
 		fmt.Fprintf(out, "server      %s\nversion     %s\nup          %v\nroles       %s\ncategories  %d\nmembers     %d\n", *server, st.GetVersion(),
-			since(st.GetStartedAt()), roleNames(st.GetRoles()), st.GetCategories(), len(st.GetMembers()))
+			elapsedSince(st.GetStartedAt()), roleNames(st.GetRoles()), st.GetCategories(), len(st.GetMembers()))
 		if n := st.GetRetirementsPending(); n > 0 {
-			fmt.Fprintf(out, "retiring    %d (deleted categories whose logs have not ended yet: their names can't be used again)\n", n)
+			fmt.Fprintf(out, "retiring    %d (deleted categories whose logs are not retired yet: their names can't be reused until then)\n", n)
 		}
 		if len(st.GetMembers()) == 0 {
 			return away
@@ -59,7 +59,7 @@ func newStatus() *cobra.Command {
 		fmt.Fprintln(w, "\nMEMBER\tROLES\tURL\tSLOT\tLOAD\tUP\tVERSION")
 		for _, m := range st.GetMembers() {
 			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%.1f%%\t%v\t%s\n", m.GetId(), roleNames(m.GetRoles()), m.GetUrl(), m.GetSlot(), float64(m.GetLoad())/10,
-				since(m.GetJoinedAt()), m.GetVersion())
+				elapsedSince(m.GetJoinedAt()), m.GetVersion())
 		}
 		return w.Flush()
 	}
@@ -67,8 +67,8 @@ func newStatus() *cobra.Command {
 	return cmd
 }
 
-// since is how long ago it was, in whole seconds. The clock that micros is of may be ahead of this one.
-func since(micros int64) units.Duration {
+// elapsedSince returns the time since micros, in whole seconds. The clock of micros may be ahead of this one.
+func elapsedSince(micros int64) units.Duration {
 	return units.Duration(max(time.Since(time.UnixMicro(micros)), 0).Round(time.Second))
 }
 

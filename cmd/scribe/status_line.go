@@ -11,8 +11,8 @@ import (
 	"scribe/internal/base/units"
 )
 
-// statusLine is standard error for a command that shows how far it is: on a terminal a line that is written again and again, which
-// gives way to whatever else is said.
+// statusLine is standard error for a command that shows its progress. On a terminal, progress is one line that is rewritten, and removed
+// before any other output.
 type statusLine struct {
 	w  io.Writer
 	mu struct {
@@ -30,24 +30,24 @@ const clearLine = "\r\x1b[K"
 func (s *statusLine) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.clear()
+	s.clearText()
 	return s.w.Write(b)
 }
 
-// say prints a line.
-func (s *statusLine) say(format string, args ...any) {
-	_, _ = fmt.Fprintf(s, format+"\n", args...) // there is nobody else to tell
+// printLine prints a line.
+func (s *statusLine) printLine(format string, args ...any) {
+	_, _ = fmt.Fprintf(s, format+"\n", args...) // an error can't be reported anywhere
 }
 
-func (s *statusLine) show(text string) {
+func (s *statusLine) showText(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, _ = io.WriteString(s.w, clearLine+text)
 	s.mu.shown = true
 }
 
-// clear takes the line away. The mutex is held.
-func (s *statusLine) clear() {
+// clearText removes the progress line. The caller holds the mutex.
+func (s *statusLine) clearText() {
 	if s.mu.shown {
 		_, _ = io.WriteString(s.w, clearLine)
 		s.mu.shown = false
@@ -57,9 +57,8 @@ func (s *statusLine) clear() {
 // progressEvery is how often progress is shown.
 const progressEvery = time.Second
 
-// progress shows how far a reader is, when a person looks at standard error and messages go elsewhere. The function that it returns
-// ends that.
-func (s *statusLine) progress(stdout io.Writer, p *printer, c *consumer.Consumer) (stop func()) {
+// showProgress shows the progress of a reader if standard error is a terminal and standard output is not. The returned function stops it.
+func (s *statusLine) showProgress(stdout io.Writer, p *recordPrinter, c *consumer.Consumer) (stop func()) {
 	if !isTerminal(s.w) || isTerminal(stdout) {
 		return func() {}
 	}
@@ -72,7 +71,7 @@ func (s *statusLine) progress(stdout io.Writer, p *printer, c *consumer.Consumer
 	})
 }
 
-// keepShowing shows what text returns again and again. The function that it returns ends that, and removes the line.
+// keepShowing shows the result of text every progressEvery. The returned function stops it and removes the line.
 func (s *statusLine) keepShowing(text func() string) (stop func()) {
 	var (
 		ended  = make(chan struct{})
@@ -87,7 +86,7 @@ func (s *statusLine) keepShowing(text func() string) (stop func()) {
 			case <-ended:
 				return
 			}
-			s.show(text())
+			s.showText(text())
 		}
 	})
 	return func() {
@@ -95,11 +94,11 @@ func (s *statusLine) keepShowing(text func() string) (stop func()) {
 		worker.Wait()
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.clear()
+		s.clearText()
 	}
 }
 
-// isTerminal reports whether a person may look at w.
+// isTerminal reports whether w is a terminal.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {

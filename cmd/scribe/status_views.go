@@ -21,10 +21,10 @@ import (
 func newStatusViews() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "views [CATEGORY]",
-		Short: "Show the views that the read proxies make for running queries",
-		Long: `Show, for each read proxy of the cell, the queries that asked lately and the views that it makes of payloads for them: a view
-is made once for all queries that it serves, which is why it may have more columns and rows than one of them asks for. A query never sees
-the difference. SELECTIVITY is the share of rows that the view keeps, HITS are answers that were made before.`,
+		Short: "Show the views that the read proxies compute for running queries",
+		Long: `Show the recent queries of each read proxy in the cell, and the views that it computes from payloads for them. A view is computed once
+for all its queries, so it may have more columns and rows than one query needs; this does not affect any answer. SELECTIVITY is the
+share of rows that the view keeps. HITS counts answers from the cache.`,
 		Example: `  scribe status views
   scribe status views access -o json`,
 		Args: cobra.MaximumNArgs(1),
@@ -42,7 +42,7 @@ the difference. SELECTIVITY is the share of rows that the view keeps, HITS are a
 		if len(args) > 0 {
 			// A read proxy knows of queries, not of what there might be queries of.
 			if _, err := rpc.NewControlClient(rpc.Default(), *server).GetCategory(ctx, &scribev1.GetCategoryRequest{Name: args[0]}); err != nil {
-				return called(*server, "views", err)
+				return callFailure(*server, "views", err)
 			}
 		}
 		all, err := viewsOfCell(ctx, *server, req)
@@ -69,7 +69,7 @@ type proxyViews struct {
 func viewsOfCell(ctx context.Context, server string, req *scribev1.ViewsRequest) ([]proxyViews, error) {
 	members, err := rpc.NewControlClient(rpc.Default(), server).ListMembers(ctx, &scribev1.ListMembersRequest{})
 	if err != nil {
-		return nil, called(server, "views", err)
+		return nil, callFailure(server, "views", err)
 	}
 	var all []proxyViews
 	var failed []error
@@ -79,7 +79,7 @@ func viewsOfCell(ctx context.Context, server string, req *scribev1.ViewsRequest)
 		}
 		res, err := rpc.NewViewClient(rpc.Default(), m.GetUrl()).Views(ctx, req)
 		if err != nil {
-			failed = append(failed, called(m.GetUrl(), "views", err))
+			failed = append(failed, callFailure(m.GetUrl(), "views", err))
 			continue
 		}
 		all = append(all, proxyViews{m.GetUrl(), res})
@@ -104,7 +104,7 @@ func printViews(out io.Writer, all []proxyViews) error {
 		fmt.Fprintln(w, "\nVIEW\tCATEGORY\tVERSION\tQUERIES\tPAYLOADS\tHITS\tIN\tOUT\tSELECTIVITY\tCOLUMNS\tPREDICATE")
 		for _, v := range p.res.GetViews() {
 			fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", v.GetView(), v.GetCategory(), v.GetSchemaVersion(), v.GetQueries(), v.GetPayloads(),
-				v.GetHits(), units.About(v.GetBytesIn()), units.About(v.GetBytesOut()), share(v.GetRowsOut(), v.GetRowsIn()), strings.Join(v.GetColumns(), ","),
+				v.GetHits(), units.About(v.GetBytesIn()), units.About(v.GetBytesOut()), percentText(v.GetRowsOut(), v.GetRowsIn()), strings.Join(v.GetColumns(), ","),
 				cutText(v.GetPredicate(), 80))
 		}
 		if err := w.Flush(); err != nil {
@@ -114,7 +114,7 @@ func printViews(out io.Writer, all []proxyViews) error {
 		fmt.Fprintln(w, "\nVIEW\tCATEGORY\tPAYLOADS\tLAST ASKED\tQUERY")
 		for _, q := range p.res.GetQueries() {
 			fmt.Fprintf(w, "%d\t%s\t%d\t%v ago\t%s\n", q.GetView(), q.GetCategory(), q.GetPayloads(),
-				since(q.GetUsed()), cutText(q.GetQuery().GetText(), 120))
+				elapsedSince(q.GetUsed()), cutText(q.GetQuery().GetText(), 120))
 		}
 		if err := w.Flush(); err != nil {
 			return err
@@ -123,8 +123,8 @@ func printViews(out io.Writer, all []proxyViews) error {
 	return nil
 }
 
-// share is a part of a whole as people read it.
-func share(part, whole uint64) string {
+// percentText is a part of a whole as people read it.
+func percentText(part, whole uint64) string {
 	if whole == 0 {
 		return "-"
 	}

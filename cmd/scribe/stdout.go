@@ -10,25 +10,25 @@ import (
 	"time"
 )
 
-// output is standard output for a command that must end in good order whatever its reader does: how much was taken is known
-// exactly, and a reader that takes nothing any more holds up the end only for endGrace.
-type output struct {
+// stdoutWriter is standard output for a command that must end properly whatever its reader does. It knows exactly how many bytes were
+// accepted, and a stalled reader delays the end by at most endGrace.
+type stdoutWriter struct {
 	w io.Writer
-	// slow is the file when it may keep a writer waiting: a pipe, a socket or a terminal. Else it is nil.
+	// slow is the file if its writes may block: a pipe, a socket or a terminal. Otherwise it is nil.
 	slow *os.File
 }
 
 const (
-	// endGrace is how long the reader of standard output has to take what is left when the command is told to end.
+	// endGrace is how long a command that must end waits for its reader to accept the remaining bytes.
 	endGrace = 500 * time.Millisecond
-	// lookEvery is how often a writer that waits for its reader looks whether it should end.
+	// lookEvery is how often a blocked writer checks whether it should end.
 	lookEvery = 50 * time.Millisecond
-	// atOnce is what a pipe takes at once if it takes anything (PIPE_BUF).
+	// atOnce is the size that a writable pipe accepts without blocking (PIPE_BUF).
 	atOnce = 4096
 )
 
-func newOutput(w io.Writer) *output {
-	o := &output{w: w}
+func newOutput(w io.Writer) *stdoutWriter {
+	o := &stdoutWriter{w: w}
 	if f, ok := w.(*os.File); ok {
 		if info, err := f.Stat(); err == nil && info.Mode()&(os.ModeNamedPipe|os.ModeSocket|os.ModeCharDevice) != 0 {
 			o.slow = f
@@ -37,11 +37,11 @@ func newOutput(w io.Writer) *output {
 	return o
 }
 
-// errReader means that the reader did not take what was left at the end.
+// errReader means that the reader did not accept the remaining bytes at the end.
 var errReader = errors.New("the reader of standard output takes nothing")
 
-// write returns how many bytes were taken, which are less than all of them only with an error.
-func (o *output) write(ctx context.Context, b []byte) (n int, err error) {
+// writeBytes returns how many bytes were accepted: all of them, or fewer with an error.
+func (o *stdoutWriter) writeBytes(ctx context.Context, b []byte) (n int, err error) {
 	if o.slow == nil {
 		return o.w.Write(b)
 	}
@@ -54,7 +54,7 @@ func (o *output) write(ctx context.Context, b []byte) (n int, err error) {
 				return n, errors.Join(errReader, context.Cause(ctx))
 			}
 		}
-		if !writable(o.slow, lookEvery) {
+		if !awaitWritable(o.slow, lookEvery) {
 			continue
 		}
 		m, err := o.slow.Write(b[n:min(n+atOnce, len(b))])
@@ -65,16 +65,15 @@ func (o *output) write(ctx context.Context, b []byte) (n int, err error) {
 	return n, nil
 }
 
-// unwanted reports whether a command ended since nobody reads standard output any more, which is how "scribe inspect log access | head"
-// is meant.
-func unwanted(err error) bool {
+// stdoutClosed reports whether a command ended because the reader of standard output exited, as in "scribe inspect log access | head".
+func stdoutClosed(err error) bool {
 	pe, ok := errors.AsType[*fs.PathError](err)
 	return ok && pe.Path == os.Stdout.Name() && errors.Is(pe, syscall.EPIPE)
 }
 
-// untilUnread returns a context that also ends when nobody reads out any more: "scribe tail access | head -3" should end with head,
-// not with the first message after it.
-func untilUnread(ctx context.Context, out io.Writer) (context.Context, func()) {
+// untilReaderGone returns a context that also ends when the reader of out exits: "scribe tail access | head -3" should end with head, not
+// with the first message after it.
+func untilReaderGone(ctx context.Context, out io.Writer) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	f, ok := out.(*os.File)
 	if !ok {
@@ -85,7 +84,7 @@ func untilUnread(ctx context.Context, out io.Writer) (context.Context, func()) {
 		defer close(done)
 		tick := time.NewTicker(unreadEvery)
 		defer tick.Stop()
-		for !unread(f) {
+		for !readerGone(f) {
 			select {
 			case <-tick.C:
 			case <-ctx.Done():
@@ -100,5 +99,5 @@ func untilUnread(ctx context.Context, out io.Writer) (context.Context, func()) {
 	}
 }
 
-// unreadEvery is how often a follower looks whether its reader is there still.
+// unreadEvery is how often a follower checks whether its reader still exists.
 const unreadEvery = 200 * time.Millisecond

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// unread is known only where descriptors can be polled; elsewhere the next write finds out.
-func unread(*os.File) bool { return false }
+// readerGone returns false: without polling of descriptors, only the next write can tell.
+func readerGone(*os.File) bool { return false }
 
-// writable is known only where descriptors can be polled; elsewhere a write waits.
-func writable(*os.File, time.Duration) bool { return true }
+// awaitWritable returns true: without polling of descriptors, the write itself waits.
+func awaitWritable(*os.File, time.Duration) bool { return true }

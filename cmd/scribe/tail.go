@@ -45,73 +45,73 @@ func newTail() *cobra.Command {
 	var f tailFlags
 	cmd := &cobra.Command{
 		Use:   "tail CATEGORY",
-		Short: "Read messages, from any point on",
-		Long: `Read the messages of a category and follow it, until the reader of standard output goes away or a signal comes. With -o raw each
-message's payload is printed with a newline behind it. With -o jsonl a message is an object on a line of its own:
+		Short: "Read messages, from any position on",
+		Long: `Read the messages of a category and follow it, until the reader of standard output exits or a signal arrives. With -o raw the command
+prints each message's payload and a newline. With -o jsonl it prints one object per line:
 
   time, persisted     RFC 3339; a time before the year 0 or after 9999 is time_us, microseconds since 1970
   key                 if the message has one
   payload
   attributes          an object, if there are any
-  shard, lsn, index   the message's place, its name for ever
+  shard, lsn, index   the message's position, its permanent identifier
 
-Bytes that are not UTF-8 can't be JSON text. They come as base64 under a name of their own: payload_base64, key_base64, and the
-attributes concerned in attributes_base64.
+Bytes that are not UTF-8 can't be JSON text. They are printed as base64 in separate fields: payload_base64, key_base64 and
+attributes_base64.
 
-Where it begins:
-  --checkpoint FILE resumes from FILE if that exists, behind the last message that was printed; else --from says.
-  Logical shards that FILE says nothing of are read from their beginning.
+Where it starts:
+  With --checkpoint FILE, and if FILE exists, after the last message that was printed; otherwise at --from.
+  Logical shards that are not in FILE are read from their beginning.
 
-What FILE says:
-  It is never ahead of what standard output has taken. It is replaced as a whole about once a second, and at the end, also after a
-  signal or an error, it is exact to the message. After a crash of this program or of its machine what was printed in the last
-  second comes again; so does a message that was printed in part. One tail at a time uses a FILE: FILE.lock says so. A FILE that
-  was cut or changed is an error, never another place. While FILE can't be written the tail goes on, says so and tries again.
+The checkpoint file:
+  FILE is never ahead of what standard output has accepted. It is replaced atomically about once a second. At the end, even after a
+  signal or an error, it is exact to the message. After a crash of the program or the machine, messages printed in the last second are
+  printed again; so is a message that was printed in part. FILE.lock ensures that one tail at a time uses FILE. A truncated or changed
+  FILE is an error. While FILE can't be written, the tail continues, reports the error and tries again.
 
-With --group NAME it is a member of a consumer group: all that run with the same NAME share the category, and what was printed is
-committed in the group about once a second, and at the end. --from says where the group begins, when it is new. Members may come
-and go; what was printed and not committed by one that was killed comes again, at another. "scribe group --help" says more.
+With --group NAME the tail is a member of a consumer group: all members with the same NAME share the category. Printed messages are
+committed about once a second, and at the end. --from is the start of a new group. Members may join and leave at any time; messages
+that a killed member printed but did not commit are delivered again, to another member. See "scribe group --help".
 
-With --where only messages for which a predicate is true are printed: what stands behind WHERE in "scribe query", over the columns of the
-category's schema and those that every category has. Payloads that are known to hold none are not fetched. The checkpoint moves past
-messages that are left out.
+With --where the tail prints only messages that match a predicate, in the syntax of WHERE in "scribe query", over the columns of the
+category's schema and those that every category has. Payloads that can't contain a match are not fetched. The checkpoint moves past
+messages that do not match.
 
-Messages that are gone, because retention was faster than the reader or because they are damaged, are told of on standard error,
-and counted at the end. With --fail-on-gap the tail ends in front of them instead, and its checkpoint stays there.
+Missing messages, which retention removed before they were read or which are damaged, are reported on standard error and counted at the
+end. With --fail-on-gap the tail stops before them instead, and its checkpoint stays there.
 
-Exit codes: 0 when everything asked for was printed, the reader of standard output has gone, or a signal ended a tail that follows
-without -n; 1 otherwise, for example when a signal came before the end; 2 for mistakes in the arguments; 3 when the category does
-not exist; 4 when it may not be read; 5 when the cell can't be reached. A second signal ends the program at once.`,
-		Example: `  scribe tail access                                              # what comes from now on
-  scribe tail access --from earliest --until-end > access.log     # everything there is
-  scribe tail access --from 2026-11-21T09:00:00Z -n 10 -o jsonl   # the first ten from a time on
+Exit codes: 0 if everything requested was printed, if the reader of standard output exited, or if a signal ended a tail that follows
+without -n; 1 otherwise, for example after a signal before the end; 2 for mistakes in the arguments; 3 if the category does not exist;
+4 if access is denied; 5 if the cell is unavailable. A second signal ends the program at once.`,
+		Example: `  scribe tail access                                              # new messages
+  scribe tail access --from earliest --until-end > access.log     # all messages
+  scribe tail access --from 2026-11-21T09:00:00Z -n 10 -o jsonl   # the first ten since a time
   scribe tail access --from earliest --window 1s                  # at most a second out of order
-  scribe tail access --from earliest --checkpoint access.cp       # and again later, from there
-  scribe tail access --checkpoint access.cp -n 0                  # keep the place for later, print nothing
+  scribe tail access --from earliest --checkpoint access.cp       # and resume later
+  scribe tail access --checkpoint access.cp -n 0                  # save the position, print nothing
   scribe tail access --where "status >= 500 AND path LIKE '/api/%'"
   scribe tail orders --shards 0,4-7 --fail-on-gap --until-end
-  scribe tail access --group audit --from earliest                # a part of it; others with the same --group get the rest
+  scribe tail access --group audit --from earliest                # shared with other members of the group
   scribe tail access --server http://us.example.net:7420 --read-proxy http://127.0.0.1:7420`,
 		Args: cobra.ExactArgs(1),
 	}
 	server := serverFlag(cmd)
 	fs := cmd.Flags()
-	fs.StringVar(&f.from, "from", "latest", "earliest, latest, a time (2026-11-21T09:00:00Z), how long ago (15m, 3d) or a checkpoint's text")
-	fs.BoolVar(&f.untilEnd, "until-end", false, "stop at the end as it is when the command begins")
-	fs.Uint64VarP(&f.count, "count", "n", 0, "stop after so many messages (default: no limit)")
-	fs.Var(&f.window, "window", "messages are at most this far out of order of persisted time: 0 (strict order), a duration, or unbounded (default: the category's, else unbounded)")
-	fs.StringVar(&f.checkpoint, "checkpoint", "", "file to resume from and to keep current")
+	fs.StringVar(&f.from, "from", "latest", "earliest, latest, a time (2026-11-21T09:00:00Z), an age (15m, 3d) or the text of a checkpoint")
+	fs.BoolVar(&f.untilEnd, "until-end", false, "stop at the end of the category as of the start of the command")
+	fs.Uint64VarP(&f.count, "count", "n", 0, "stop after this many messages (default: no limit)")
+	fs.Var(&f.window, "window", "ordering window, by which messages may be out of order of persisted time: 0 (strict order), a duration or unbounded (default: the category's, else unbounded)")
+	fs.StringVar(&f.checkpoint, "checkpoint", "", "file to resume from and to update")
 	fs.StringVarP(&f.output, "output", "o", "raw", "raw or jsonl")
-	fs.Var(&f.shards, "shards", "logical shards to read, as 0,4-7 (default: all)")
-	fs.StringVar(&f.onDamage, "on-damage", damageStop, "what to do with damaged messages: stop, or skip and tell")
-	fs.BoolVar(&f.failOnGap, "fail-on-gap", false, "end with an error in front of messages that are gone")
-	fs.StringVar(&f.where, "where", "", "print only messages for which this SQL predicate is true, as: status >= 500 AND path LIKE '/api/%'")
-	fs.Var((*address)(&f.readProxy), "read-proxy", "address of the region to fetch payloads through, where the category is another region's (default: --server)")
-	fs.Var(&f.timeout, "timeout", "give up when the cell can't be reached for so long (default: never)")
-	f.group.add(fs)
+	fs.Var(&f.shards, "shards", "logical shards to read, for example 0,4-7 (default: all)")
+	fs.StringVar(&f.onDamage, "on-damage", damageStop, "what to do with damaged messages: stop, or skip and report them")
+	fs.BoolVar(&f.failOnGap, "fail-on-gap", false, "stop with an error before missing messages")
+	fs.StringVar(&f.where, "where", "", "print only messages that match this SQL predicate, for example: status >= 500 AND path LIKE '/api/%'")
+	fs.Var((*addressFlag)(&f.readProxy), "read-proxy", "address of the cell whose read proxies fetch the payloads of another region's category (default: --server)")
+	fs.Var(&f.timeout, "timeout", "fail when the cell is unavailable for this long (default: never)")
+	f.group.addFlags(fs)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		f.limited = cmd.Flags().Changed("count")
-		return tail(cmd, *server, args[0], &f)
+		return runTail(cmd, *server, args[0], &f)
 	}
 	return cmd
 }
@@ -122,23 +122,23 @@ const (
 	damageSkip = "skip"
 )
 
-func tail(cmd *cobra.Command, server, category string, f *tailFlags) (err error) {
+func runTail(cmd *cobra.Command, server, category string, f *tailFlags) (err error) {
 	format, err := recordFormat(f.output)
 	if err != nil {
-		return usage(err)
+		return usageError(err)
 	}
 	stderr := newStatusLine(cmd.ErrOrStderr())
-	opts, err := f.options(stderr)
+	opts, err := f.consumerOptions(stderr)
 	if err != nil {
-		return usage(err)
+		return usageError(err)
 	}
 	if err := record.ValidateCategory(category); err != nil {
-		return usage(err)
+		return usageError(err)
 	}
 	if f.group.name != "" {
 		return f.tailGroup(cmd, server, category, format, stderr, opts)
 	}
-	t := &tailing{flags: f, stderr: stderr, signalled: cmd.Context(), place: new(place)}
+	t := &tailRun{flags: f, stderr: stderr, signalled: cmd.Context(), position: new(outputPosition)}
 	start, err := startOf(f.from)
 	if err != nil {
 		return err
@@ -148,7 +148,7 @@ func tail(cmd *cobra.Command, server, category string, f *tailFlags) (err error)
 			return err
 		}
 		defer func() { err = errors.Join(err, t.file.Close()) }()
-		saved, ok, err := t.file.load(category)
+		saved, ok, err := t.file.loadStart(category)
 		if err != nil {
 			return err
 		}
@@ -160,25 +160,25 @@ func tail(cmd *cobra.Command, server, category string, f *tailFlags) (err error)
 	found, err := describeOnce(cmd.Context(), server, "tail "+category, category)
 	switch {
 	case err != nil && cmd.Context().Err() != nil:
-		return t.interrupted()
+		return t.interruptedError()
 	case err != nil:
 		return err
 	case t.file != nil && t.file.category != 0 && t.file.category != found.GetId():
-		return t.file.unusable(fmt.Errorf("the category %q was deleted and made anew since", category))
+		return t.file.unusableError(fmt.Errorf("the category %q was deleted and created again since", category))
 	}
-	if t.consumer, err = consumer.New(server, category, append(opts, consumer.WithStart(start), consumer.WithOnPause(t.pause))...); err != nil {
-		return usage(err)
+	if t.consumer, err = consumer.New(server, category, append(opts, consumer.WithStart(start), consumer.WithOnPause(t.flushOnPause))...); err != nil {
+		return usageError(err)
 	}
 	defer func() { err = errors.Join(err, t.consumer.Close()) }()
-	t.printer = &printer{format: format, out: newOutput(cmd.OutOrStdout()), place: t.place, marking: t.file != nil}
-	ctx, stop := untilUnread(cmd.Context(), cmd.OutOrStdout())
+	t.printer = &recordPrinter{format: format, out: newOutput(cmd.OutOrStdout()), position: t.position, marking: t.file != nil}
+	ctx, stop := untilReaderGone(cmd.Context(), cmd.OutOrStdout())
 	defer stop()
-	defer stderr.progress(cmd.OutOrStdout(), t.printer, t.consumer)()
-	return t.run(ctx)
+	defer stderr.showProgress(cmd.OutOrStdout(), t.printer, t.consumer)()
+	return t.printAll(ctx)
 }
 
-// options are those of the consumer that follow from the flags alone.
-func (f *tailFlags) options(stderr io.Writer) ([]consumer.Option, error) {
+// consumerOptions are those of the consumer that follow from the flags alone.
+func (f *tailFlags) consumerOptions(stderr io.Writer) ([]consumer.Option, error) {
 	opts := []consumer.Option{
 		consumer.WithName("scribe tail"),
 		consumer.WithRetryTimeout(f.timeout.Std()),
@@ -208,7 +208,7 @@ func (f *tailFlags) options(stderr io.Writer) ([]consumer.Option, error) {
 	case damageSkip:
 		opts = append(opts, consumer.WithDamage(consumer.DamageSkip))
 	default:
-		return nil, fmt.Errorf("--on-damage %q is neither %s nor %s", f.onDamage, damageStop, damageSkip)
+		return nil, fmt.Errorf("invalid value %q for --on-damage: want %s or %s", f.onDamage, damageStop, damageSkip)
 	}
 	return opts, nil
 }
@@ -224,20 +224,20 @@ func startOf(from string) (consumer.Start, error) {
 	if at, err := units.ParseTime(from, time.Now()); err == nil {
 		return consumer.At(at), nil
 	}
-	if err := isPlace(from); err != nil {
-		return consumer.Start{}, usage(fmt.Errorf("--from %w", err))
+	if err := checkStart(from); err != nil {
+		return consumer.Start{}, usageError(fmt.Errorf("--from %w", err))
 	}
 	start, err := consumer.Checkpoint(from)
 	if err != nil {
-		return start, usage(fmt.Errorf("--from: %w", err))
+		return start, usageError(fmt.Errorf("--from: %w", err))
 	}
 	return start, nil
 }
 
-// isPlace tells what is no checkpoint at all from one that is damaged.
-func isPlace(text string) error {
+// checkStart tells what is no checkpoint at all from one that is damaged.
+func checkStart(text string) error {
 	if _, err := checkpoint.Parse(text); err != nil && !strings.HasPrefix(text, "scribe") {
-		return fmt.Errorf("%q is none of earliest, latest, a time as 2026-11-21T09:00:00Z, how long ago as 15m or 3d, and a checkpoint", excerptOf(text))
+		return fmt.Errorf("invalid start %q: want earliest, latest, a time such as 2026-11-21T09:00:00Z, an age such as 15m or 3d, or a checkpoint", excerptOf(text))
 	}
 	return nil
 }
@@ -247,7 +247,7 @@ func describeOnce(ctx context.Context, server, doing, category string) (*scribev
 	defer cancel()
 	res, err := rpc.NewControlClient(rpc.Default(), server).GetCategory(ctx, &scribev1.GetCategoryRequest{Name: category})
 	if err != nil {
-		return nil, called(server, doing, err)
+		return nil, callFailure(server, doing, err)
 	}
 	return res.GetCategory(), nil
 }
@@ -280,7 +280,7 @@ func (w *tailWindow) Set(s string) error {
 	}
 	d, err := units.ParseDuration(s)
 	if err != nil {
-		return fmt.Errorf("%q is none of 0 (strict order), a duration with its unit as 250ms, 1m or 1d, and %s", s, windowUnbounded)
+		return fmt.Errorf("invalid window %q: want 0 (strict order), a duration with its unit such as 250ms, 1m or 1d, or %s", s, windowUnbounded)
 	}
 	*w = tailWindow{given: true, length: d.Std()}
 	return nil
@@ -320,7 +320,7 @@ func (l *shardList) Set(s string) error {
 			last, err = parseShard(to)
 		}
 		if err != nil || last < first {
-			return fmt.Errorf("%q is no list of logical shards, 0 to %d, and ranges of them: write it as 0,4-7", s, record.MaxLogicalShard)
+			return fmt.Errorf("invalid shards %q: want numbers from 0 to %d and ranges, for example 0,4-7", s, record.MaxLogicalShard)
 		}
 		for n := first; n <= last; n++ {
 			*l = append(*l, n)

@@ -12,16 +12,16 @@ import (
 	"scribe/consumer"
 )
 
-// groupFlags are those of a tail that is a member of a group.
+// groupFlags are the flags of a tail that is a member of a group.
 type groupFlags struct {
 	name    string
 	member  string
 	sharing string
 }
 
-func (f *groupFlags) add(fs *pflag.FlagSet) {
+func (f *groupFlags) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&f.name, "group", "", "read as a member of this consumer group")
-	fs.StringVar(&f.member, "member", "", "name in the group: one that is started again under its name goes on at once (default: a new one)")
+	fs.StringVar(&f.member, "member", "", "name of the member: a restart under the same name resumes at once (default: a new name)")
 	fs.StringVar(&f.sharing, "sharing", "auto", "how a new group shares the category: auto, pointers or shards")
 }
 
@@ -29,16 +29,16 @@ var sharings = map[string]consumer.Sharing{
 	"auto": consumer.ShareAuto, "pointers": consumer.SharePointers, "shards": consumer.ShareShards,
 }
 
-// options are those of the member.
+// groupOptions returns the consumer options of a member.
 func (f *tailFlags) groupOptions() ([]consumer.Option, error) {
 	sharing, ok := sharings[f.group.sharing]
 	var errs []error
 	if !ok {
-		errs = append(errs, fmt.Errorf("--sharing %q is none of auto, pointers, shards", f.group.sharing))
+		errs = append(errs, fmt.Errorf("invalid value %q for --sharing: want auto, pointers or shards", f.group.sharing))
 	}
 	for flag, given := range map[string]bool{"--checkpoint": f.checkpoint != "", "--shards": len(f.shards) > 0, "--fail-on-gap": f.failOnGap} {
 		if given {
-			errs = append(errs, fmt.Errorf("%s does not go with --group: the group keeps the place, and reads everything", flag))
+			errs = append(errs, fmt.Errorf("%s can't be combined with --group: the group keeps the position, and reads everything", flag))
 		}
 	}
 	start, err := startOf(f.from)
@@ -49,9 +49,9 @@ func (f *tailFlags) groupOptions() ([]consumer.Option, error) {
 	}, errors.Join(errs...)
 }
 
-// tailingGroup is one run of the command as a member. Its methods do not run at the same time: the group sees to that.
-type tailingGroup struct {
-	tailing
+// groupTailRun is one run of the command as a member. The group never calls its methods concurrently.
+type groupTailRun struct {
+	tailRun
 
 	group     *consumer.Group
 	committed time.Time
@@ -61,12 +61,12 @@ type tailingGroup struct {
 func (f *tailFlags) tailGroup(cmd *cobra.Command, server, category string, format func([]byte, *consumer.Record) ([]byte, error), stderr *statusLine, opts []consumer.Option) (err error) {
 	more, err := f.groupOptions()
 	if err != nil {
-		return usage(err)
+		return usageError(err)
 	}
-	t := &tailingGroup{tailing: tailing{flags: f, stderr: stderr, signalled: cmd.Context(), place: new(place)}}
+	t := &groupTailRun{tailRun: tailRun{flags: f, stderr: stderr, signalled: cmd.Context(), position: new(outputPosition)}}
 	if _, err := describeOnce(cmd.Context(), server, "tail "+category, category); err != nil {
 		if cmd.Context().Err() != nil {
-			return t.interrupted()
+			return t.interruptedError()
 		}
 		return err
 	}
@@ -76,26 +76,26 @@ func (f *tailFlags) tailGroup(cmd *cobra.Command, server, category string, forma
 		}
 	}))
 	if t.group, err = consumer.NewGroup(server, category, f.group.name, append(opts, more...)...); err != nil {
-		return usage(err)
+		return usageError(err)
 	}
-	t.printer = &printer{format: format, out: newOutput(cmd.OutOrStdout()), place: t.place}
-	ctx, stop := untilUnread(cmd.Context(), cmd.OutOrStdout())
+	t.printer = &recordPrinter{format: format, out: newOutput(cmd.OutOrStdout()), position: t.position}
+	ctx, stop := untilReaderGone(cmd.Context(), cmd.OutOrStdout())
 	defer stop()
 	t.ctx, t.finish = context.WithCancelCause(ctx)
 	defer t.finish(nil)
-	err = t.print()
-	// What was printed is committed also when the end was not a good one: it must not come again.
-	if saved := t.save(); err == nil {
+	err = t.printGroupRecords()
+	// Printed messages are committed even after an error: they must not be printed again.
+	if saved := t.commitPrinted(); err == nil {
 		err = saved
 	}
 	if t.gaps > 0 {
-		t.stderr.say("scribe: %d gaps: %d messages are missing, and %d payloads of which nobody knows how many they held", t.gaps, t.missing, t.uncounted)
+		t.stderr.printLine("scribe: %d gaps: %d messages are missing, and %d payloads with unknown message counts", t.gaps, t.missing, t.uncounted)
 	}
-	return errors.Join(t.outcome(err), t.group.Close())
+	return errors.Join(t.endError(err), t.group.Close())
 }
 
-// print prints messages until something ends it.
-func (t *tailingGroup) print() error {
+// printGroupRecords prints messages until something ends it.
+func (t *groupTailRun) printGroupRecords() error {
 	if t.flags.limited && t.flags.count == 0 {
 		return t.group.Join(t.ctx)
 	}
@@ -115,17 +115,17 @@ func (t *tailingGroup) print() error {
 			} else {
 				t.uncounted += gap.Pointers()
 			}
-			t.stderr.say("scribe: gap: %v", err)
+			t.stderr.printLine("scribe: gap: %v", err)
 			continue
 		}
-		if err := t.printer.print(&rec); err != nil {
+		if err := t.printer.printRecord(&rec); err != nil {
 			return err
 		}
 		if n++; t.flags.limited && n >= t.flags.count {
 			return nil
 		}
-		if t.printer.full() || time.Since(t.committed) >= saveEvery {
-			if err := t.save(); err != nil {
+		if t.printer.bufferFull() || time.Since(t.committed) >= saveEvery {
+			if err := t.commitPrinted(); err != nil {
 				return err
 			}
 		}
@@ -133,19 +133,19 @@ func (t *tailingGroup) print() error {
 	return t.failed
 }
 
-// pauseGroup is called when everything that is there was printed.
-func (t *tailingGroup) pauseGroup() {
-	if err := t.save(); err != nil {
+// pauseGroup is called when all available messages were printed.
+func (t *groupTailRun) pauseGroup() {
+	if err := t.commitPrinted(); err != nil {
 		t.finish(err)
 	}
 }
 
-// commitTimeout bounds a commit at the end: a cell that is away must not keep a command from ending.
+// commitTimeout bounds a commit: an unavailable cell must not keep the command from ending.
 const commitTimeout = 10 * time.Second
 
-// save hands over what was printed, and then commits it, if it is time to.
-func (t *tailingGroup) save() error {
-	if err := t.printer.flush(t.ctx); err != nil {
+// commitPrinted passes the buffered messages to standard output, then commits them.
+func (t *groupTailRun) commitPrinted() error {
+	if err := t.printer.flushBuffer(t.ctx); err != nil {
 		t.failed = err
 		return err
 	}
@@ -158,10 +158,10 @@ func (t *tailingGroup) save() error {
 	err := t.group.Commit(ctx)
 	switch {
 	case errors.Is(err, consumer.ErrFenced):
-		t.stderr.say("scribe: %v: some of what was printed in the last second comes again, at another member", err)
+		t.stderr.printLine("scribe: %v: another member prints some messages of the last second again", err)
 		return nil
 	case errors.Is(err, context.DeadlineExceeded) && t.ctx.Err() == nil:
-		t.stderr.say("scribe: %v; trying again", err)
+		t.stderr.printLine("scribe: %v; trying again", err)
 		return nil
 	}
 	return err

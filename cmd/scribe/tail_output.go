@@ -13,22 +13,22 @@ import (
 	"scribe/internal/format/record"
 )
 
-// printer collects messages and hands them to standard output in pieces.
-type printer struct {
-	format  func([]byte, *consumer.Record) ([]byte, error)
-	out     *output
-	place   *place
-	marking bool // the place is wanted
+// recordPrinter collects messages and hands them to standard output in pieces.
+type recordPrinter struct {
+	format   func([]byte, *consumer.Record) ([]byte, error)
+	out      *stdoutWriter
+	position *outputPosition
+	marking  bool // the place is wanted
 
 	buf   []byte
-	marks []mark // of the messages in buf
+	marks []recordMark // of the messages in buf
 
 	messages, bytes atomic.Uint64 // that have gone out; bytes as printed
 	waiting         uint64        // messages in buf
 }
 
-// mark is where a message ends in the printer's buffer, and which one it is.
-type mark struct {
+// recordMark is where a message ends in the printer's buffer, and which one it is.
+type recordMark struct {
 	end   int
 	shard record.ShardID
 	lsn   record.LSN
@@ -42,27 +42,27 @@ const (
 	keptBuffer = 4 << 20
 )
 
-// print takes a message; its memory may be used again afterwards.
-func (p *printer) print(rec *consumer.Record) (err error) {
+// printRecord takes a message; its memory may be used again afterwards.
+func (p *recordPrinter) printRecord(rec *consumer.Record) (err error) {
 	if p.buf, err = p.format(p.buf, rec); err != nil {
 		return fmt.Errorf("message %v/%d/%d: %w", rec.Shard, rec.LSN, rec.Index, err)
 	}
 	p.waiting++
 	if p.marking {
-		p.marks = append(p.marks, mark{len(p.buf), rec.Shard, record.LSN(rec.LSN), uint32(rec.Index)}) //nolint:gosec // not negative
+		p.marks = append(p.marks, recordMark{len(p.buf), rec.Shard, record.LSN(rec.LSN), uint32(rec.Index)}) //nolint:gosec // not negative
 	}
 	return nil
 }
 
-// full says that it is time to flush.
-func (p *printer) full() bool { return len(p.buf) >= printAt }
+// bufferFull says that it is time to flush.
+func (p *recordPrinter) bufferFull() bool { return len(p.buf) >= printAt }
 
-// flush hands over what was printed. When it fails, the place is behind the last message that went out whole.
-func (p *printer) flush(ctx context.Context) error {
+// flushBuffer hands over what was printed. When it fails, the place is behind the last message that went out whole.
+func (p *recordPrinter) flushBuffer(ctx context.Context) error {
 	if len(p.buf) == 0 {
 		return nil
 	}
-	n, err := p.out.write(ctx, p.buf)
+	n, err := p.out.writeBytes(ctx, p.buf)
 	p.bytes.Add(uint64(n)) //nolint:gosec // not negative
 	if err != nil {
 		whole := 0
@@ -73,7 +73,7 @@ func (p *printer) flush(ctx context.Context) error {
 	} else {
 		p.messages.Add(p.waiting)
 	}
-	p.place.pass(p.marks)
+	p.position.advancePast(p.marks)
 	p.marks, p.waiting = p.marks[:0], 0
 	if p.buf = p.buf[:0]; cap(p.buf) > keptBuffer {
 		p.buf = nil
@@ -89,7 +89,7 @@ func recordFormat(name string) (func([]byte, *consumer.Record) ([]byte, error), 
 	case "jsonl":
 		return appendJSONLine, nil
 	default:
-		return nil, fmt.Errorf("-o %q is neither raw nor jsonl", name)
+		return nil, fmt.Errorf("invalid value %q for -o: want raw or jsonl", name)
 	}
 }
 
@@ -130,7 +130,7 @@ func appendJSONLine(dst []byte, rec *consumer.Record) ([]byte, error) {
 	if rec.Key != nil {
 		line.Key, line.KeyBase64 = textOrBytes(rec.Key)
 	}
-	line.attributes(rec.Attributes)
+	line.setAttributes(rec.Attributes)
 	out := bytes.NewBuffer(dst)
 	enc := json.NewEncoder(out)
 	enc.SetEscapeHTML(false)
@@ -138,8 +138,8 @@ func appendJSONLine(dst []byte, rec *consumer.Record) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// attributes fills in what stands beside the payload. Names are UTF-8; of several of one name the first counts, as for Attributes.Get.
-func (l *recordLine) attributes(of consumer.Attributes) {
+// setAttributes fills in what stands beside the payload. Names are UTF-8; of several of one name the first counts, as for Attributes.Get.
+func (l *recordLine) setAttributes(of consumer.Attributes) {
 	for name, value := range of.All() {
 		name := string(name)
 		_, text := l.Attributes[name]

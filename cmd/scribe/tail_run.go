@@ -13,22 +13,22 @@ import (
 	"scribe/internal/base/atomicfile"
 )
 
-// tailing is one run of the command. Its methods run on the goroutine that iterates, but for save.
-type tailing struct {
+// tailRun is one run of the command. Its methods run on the iterating goroutine, except saveCheckpoint.
+type tailRun struct {
 	flags     *tailFlags
 	consumer  *consumer.Consumer
-	printer   *printer
+	printer   *recordPrinter
 	stderr    *statusLine
 	signalled context.Context //nolint:containedctx // ends with a signal; that of the iteration also with the reader
 	file      *checkpointFile // nil without one
-	place     *place
+	position  *outputPosition
 
 	ctx    context.Context //nolint:containedctx // of the iteration
 	finish context.CancelCauseFunc
 	begun  bool // the first place is known and was saved
-	// stopped is why a pause has ended the iteration.
+	// stopped is the error with which flushOnPause ended the iteration.
 	stopped error
-	// held: the consumer's place is ahead of what was printed.
+	// held means that the consumer's position is ahead of the printed messages.
 	held bool
 
 	dirty   chan struct{} // of capacity 1: the place has changed
@@ -40,71 +40,71 @@ type tailing struct {
 	uncounted uint64 // payloads in the others
 }
 
-// saveEvery is how often the checkpoint file is brought up to date.
+// saveEvery is how often the checkpoint file is updated.
 const saveEvery = time.Second
 
-// errEnough ends an iteration that has brought what was asked for.
+// errEnough ends an iteration that has printed the requested number of messages.
 var errEnough = errors.New("enough")
 
-// errGap goes with a gap that ends an iteration in front of it.
-var errGap = errors.New("messages are missing; without --fail-on-gap the tail goes on behind them")
+// errGap is added to a gap that ends an iteration, which stops before it.
+var errGap = errors.New("messages are missing; without --fail-on-gap the tail skips them")
 
-func (t *tailing) run(ctx context.Context) error {
+func (t *tailRun) printAll(ctx context.Context) error {
 	t.dirty = make(chan struct{}, 1)
 	t.ctx, t.finish = context.WithCancelCause(ctx)
 	defer t.finish(nil)
 	saving, stopSaving := context.WithCancel(context.Background())
 	var saver sync.WaitGroup
-	saver.Go(func() { atomicfile.KeepSaved(saving, t.dirty, saveEvery, t.save) })
-	err := t.records()
-	if ferr := t.flush(); ferr != nil {
+	saver.Go(func() { atomicfile.KeepSaved(saving, t.dirty, saveEvery, t.saveCheckpoint) })
+	err := t.printRecords()
+	if ferr := t.flushPrinted(); ferr != nil {
 		err = ferr
 	} else if !t.held {
-		t.rebase(0)
+		t.rebasePosition(0)
 	}
 	stopSaving()
 	saver.Wait()
 	if t.gaps > 0 {
-		t.stderr.say("scribe: %d gaps: %d messages are missing, and %d payloads of which nobody knows how many they held", t.gaps, t.missing, t.uncounted)
+		t.stderr.printLine("scribe: %d gaps: %d messages are missing, and %d payloads with unknown message counts", t.gaps, t.missing, t.uncounted)
 	}
-	err = t.outcome(err)
+	err = t.endError(err)
 	if t.file != nil && t.begun {
-		err = errors.Join(err, t.file.save(t.place.text()))
+		err = errors.Join(err, t.file.saveText(t.position.checkpointText()))
 	}
 	return err
 }
 
-// outcome is what the end of the messages means for the caller.
-func (t *tailing) outcome(err error) error {
+// endError returns the command's error for the error that ended the iteration.
+func (t *tailRun) endError(err error) error {
 	switch {
 	case err == nil, errors.Is(err, errEnough), errors.Is(err, syscall.EPIPE):
 		return nil
 	case t.signalled.Err() != nil && errors.Is(err, context.Canceled):
-		return t.interrupted()
+		return t.interruptedError()
 	case errors.Is(err, context.Canceled):
-		return nil // nobody reads any more
+		return nil // the reader of standard output exited
 	case errors.As(err, new(*sql.Error)):
-		return usage(fmt.Errorf("--where: %w", err))
+		return usageError(fmt.Errorf("--where: %w", err))
 	case errors.Is(err, consumer.ErrGap), errors.Is(err, consumer.ErrDamaged):
-		return &codedError{code: exitError, err: err} // whatever the store said
+		return &codedError{code: exitError, err: err} // whatever the cause
 	}
 	return err
 }
 
-// interrupted is the end by a signal.
-func (t *tailing) interrupted() error {
+// interruptedError returns the command's error after a signal.
+func (t *tailRun) interruptedError() error {
 	if !t.flags.untilEnd && !t.flags.limited {
 		return nil
 	}
-	text := "interrupted before everything was printed that was asked for"
+	text := "interrupted before everything was printed"
 	if t.file != nil {
-		text += "; run again, the command goes on behind it"
+		text += "; run it again to continue from the checkpoint"
 	}
 	return errors.New(text)
 }
 
-// records prints messages until something ends it.
-func (t *tailing) records() error {
+// printRecords prints messages until something ends it.
+func (t *tailRun) printRecords() error {
 	n := uint64(0)
 	for rec, err := range t.consumer.Records(t.ctx) {
 		switch {
@@ -112,33 +112,33 @@ func (t *tailing) records() error {
 			t.held = true // by what was yielded all the same
 			return t.stopped
 		case err != nil:
-			if err := t.gap(err); err != nil {
+			if err := t.reportGap(err); err != nil {
 				return err
 			}
 			continue
 		}
-		if err := t.printer.print(&rec); err != nil {
+		if err := t.printer.printRecord(&rec); err != nil {
 			return err
 		}
 		if n++; t.flags.limited && n >= t.flags.count {
 			return errEnough
 		}
-		if !t.printer.full() {
+		if !t.printer.bufferFull() {
 			continue
 		}
-		if err := t.flush(); err != nil {
+		if err := t.flushPrinted(); err != nil {
 			return err
 		}
 		if t.ctx.Err() != nil {
 			return context.Cause(t.ctx)
 		}
-		t.rebase(saveEvery)
+		t.rebasePosition(saveEvery)
 	}
 	return t.stopped
 }
 
-// gap tells of messages that are missing; any other error ends the iteration.
-func (t *tailing) gap(err error) error {
+// reportGap reports missing messages. It returns any other error, which ends the iteration.
+func (t *tailRun) reportGap(err error) error {
 	gap := new(consumer.GapError)
 	if !errors.As(err, &gap) {
 		return err
@@ -153,28 +153,28 @@ func (t *tailing) gap(err error) error {
 	} else {
 		t.uncounted += gap.Pointers()
 	}
-	t.stderr.say("scribe: gap: %v", err)
-	if err := t.flush(); err != nil {
+	t.stderr.printLine("scribe: gap: %v", err)
+	if err := t.flushPrinted(); err != nil {
 		return err
 	}
-	t.rebase(0)
+	t.rebasePosition(0)
 	return nil
 }
 
-// pause is called by the iteration when it is about to wait: the reader should see what there is, and the checkpoint say so.
-func (t *tailing) pause() {
+// flushOnPause is called before the iteration waits: it passes the printed messages on and updates the checkpoint.
+func (t *tailRun) flushOnPause() {
 	if t.stopped != nil || t.consumer.Checkpoint() == "" {
 		return
 	}
-	err := t.flush()
+	err := t.flushPrinted()
 	switch {
 	case err != nil:
 	case !t.begun:
-		err = t.begin()
-	case t.place.moved():
-		t.rebase(saveEvery)
+		err = t.saveStart()
+	case t.position.hasAdvanced():
+		t.rebasePosition(saveEvery)
 	default:
-		t.rebase(time.Minute) // for shards that appeared; what nothing was printed of need not be saved each second
+		t.rebasePosition(time.Minute) // for shards that appeared; what nothing was printed of need not be saved each second
 	}
 	if err != nil {
 		t.stopped = err
@@ -182,12 +182,12 @@ func (t *tailing) pause() {
 	}
 }
 
-// begin is called once, in front of the first message.
-func (t *tailing) begin() error {
-	t.rebase(0)
+// saveStart is called once, before the first message.
+func (t *tailRun) saveStart() error {
+	t.rebasePosition(0)
 	if t.file != nil {
-		// Better now than after messages that can't be accounted for.
-		if err := t.file.save(t.place.text()); err != nil {
+		// An error is better now than after messages that can't be recorded.
+		if err := t.file.saveText(t.position.checkpointText()); err != nil {
 			return err
 		}
 	}
@@ -198,49 +198,49 @@ func (t *tailing) begin() error {
 	return nil
 }
 
-// flush hands over what was printed; only then it counts as such.
-func (t *tailing) flush() error {
-	err := t.printer.flush(t.ctx)
+// flushPrinted passes the buffered messages to standard output. Only then do they count as printed.
+func (t *tailRun) flushPrinted() error {
+	err := t.printer.flushBuffer(t.ctx)
 	t.held = t.held || err != nil
-	t.changed()
+	t.requestSave()
 	return err
 }
 
-// rebase takes the consumer's own place, which knows of shards without messages and of gaps, unless it did so less than some time ago.
-// All that was yielded must have been printed.
-func (t *tailing) rebase(atMost time.Duration) {
+// rebasePosition sets the base of the position to the consumer's checkpoint, which includes empty shards and gaps, at most once per atMost.
+// All yielded messages must have been printed.
+func (t *tailRun) rebasePosition(atMost time.Duration) {
 	if t.file == nil || time.Since(t.rebased) < atMost {
 		return
 	}
 	if text := t.consumer.Checkpoint(); text != "" {
 		t.rebased = time.Now()
-		t.place.rebase(text)
-		t.changed()
+		t.position.setBase(text)
+		t.requestSave()
 	}
 }
 
-// changed lets the file be written soon. The first time is not left to that.
-func (t *tailing) changed() {
+// requestSave asks for a save of the file soon. saveStart makes the first save itself.
+func (t *tailRun) requestSave() {
 	if t.file == nil || !t.begun {
 		return
 	}
 	select {
 	case t.dirty <- struct{}{}:
-	default: // who saves will see this, too
+	default: // the pending save includes this change
 	}
 }
 
-// save brings the file up to date, on a goroutine of its own. What can't be saved now is tried again: an old place repeats messages
-// after a crash, and an end now would do so for certain.
-func (t *tailing) save() {
-	err := t.file.save(t.place.text())
+// saveCheckpoint updates the file, on its own goroutine. After an error it tries again: an old position repeats messages after a crash, but
+// ending now would repeat them for certain.
+func (t *tailRun) saveCheckpoint() {
+	err := t.file.saveText(t.position.checkpointText())
 	switch {
 	case err != nil && !t.failing:
-		t.stderr.say("scribe: %v; trying again", err)
+		t.stderr.printLine("scribe: %v; trying again", err)
 	case err == nil && t.failing:
-		t.stderr.say("scribe: checkpoint file %s is written again", t.file.path)
+		t.stderr.printLine("scribe: checkpoint file %s is written again", t.file.path)
 	}
 	if t.failing = err != nil; t.failing {
-		t.changed()
+		t.requestSave()
 	}
 }

@@ -47,9 +47,9 @@ func (f *full) Write(b []byte) (int, error) {
 func TestPrinterStopsAnywhere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		out := &full{room: rapid.IntRange(0, 300).Draw(t, "room")}
-		p := &printer{format: appendRaw, out: newOutput(out), place: new(place), marking: true}
+		p := &recordPrinter{format: appendRaw, out: newOutput(out), position: new(outputPosition), marking: true}
 		base := checkpoint.Checkpoint{Category: "c", CategoryID: 7, Positions: []checkpoint.Position{{Shard: someShard(1), LSN: 1}, {Shard: someShard(3), LSN: 9, Skip: 2}}}
-		p.place.rebase(base.String())
+		p.position.setBase(base.String())
 		next := map[record.ShardID]checkpoint.Position{}
 		for _, q := range base.Positions {
 			next[q.Shard] = q
@@ -67,7 +67,7 @@ func TestPrinterStopsAnywhere(t *testing.T) {
 				q.LSN, q.Skip = q.LSN+1, 0
 			}
 			payload := bytes.Repeat([]byte{'x'}, rapid.IntRange(0, 40).Draw(t, "length"))
-			if err := p.print(&consumer.Record{Payload: payload, Shard: shard, LSN: uint64(q.LSN), Index: int(q.Skip)}); err != nil {
+			if err := p.printRecord(&consumer.Record{Payload: payload, Shard: shard, LSN: uint64(q.LSN), Index: int(q.Skip)}); err != nil {
 				t.Fatal(err)
 			}
 			q.Skip++
@@ -76,16 +76,16 @@ func TestPrinterStopsAnywhere(t *testing.T) {
 				want[shard] = q
 			}
 			if rapid.IntRange(0, 3).Draw(t, "flush") == 0 {
-				err = p.flush(context.Background())
+				err = p.flushBuffer(context.Background())
 			}
 		}
-		if ferr := p.flush(context.Background()); err == nil {
+		if ferr := p.flushBuffer(context.Background()); err == nil {
 			err = ferr
 		}
 		if err != nil && !errors.Is(err, errFull) {
 			t.Fatal(err)
 		}
-		got, perr := checkpoint.Parse(p.place.text())
+		got, perr := checkpoint.Parse(p.position.checkpointText())
 		if perr != nil || len(got.Positions) != len(want) {
 			t.Fatalf("%+v, %v, want %v", got, perr, want)
 		}
@@ -107,7 +107,7 @@ func TestStuckOutput(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	text := bytes.Repeat([]byte("0123456789"), 100_000)
-	n, err := newOutput(w).write(ctx, text)
+	n, err := newOutput(w).writeBytes(ctx, text)
 	if !errors.Is(err, errReader) || !errors.Is(err, context.Canceled) {
 		t.Fatalf("%v", err)
 	}
@@ -238,7 +238,7 @@ func TestCheckpointFileLocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := &checkpointFile{path: large, real: large}
-	if _, _, err := f.load("c"); err == nil || !strings.Contains(err.Error(), fmt.Sprint(checkpoint.MaxText)) {
+	if _, _, err := f.loadStart("c"); err == nil || !strings.Contains(err.Error(), fmt.Sprint(checkpoint.MaxText)) {
 		t.Errorf("a file that is too large: %v", err)
 	}
 }

@@ -44,10 +44,10 @@ type options struct {
 func main() {
 	var o options
 	flag.StringVar(&o.server, "server", consumer.DefaultServer, "any process of the cell")
-	flag.StringVar(&o.in, "in", "", "category to read, which is sequenced")
-	flag.StringVar(&o.out, "out", "", "category to write to, which is exactly_once")
-	flag.StringVar(&o.name, "name", "", "name of the pipeline, which writes under it; default IN>OUT")
-	flag.StringVar(&o.checkpoint, "checkpoint", "", "file that keeps the place in the category")
+	flag.StringVar(&o.in, "in", "", "sequenced category to read")
+	flag.StringVar(&o.out, "out", "", "exactly_once category to write to")
+	flag.StringVar(&o.name, "name", "", "name of the pipeline, which identifies its writes (default IN>OUT)")
+	flag.StringVar(&o.checkpoint, "checkpoint", "", "file that stores the position in the category")
 	flag.IntVar(&o.size.Messages, "messages", 100, "messages in a batch; only to be changed after an orderly stop")
 	flag.DurationVar(&o.size.Span, "span", 100*time.Millisecond, "how long messages wait for a batch to fill; as --messages")
 	flag.Parse()
@@ -68,7 +68,7 @@ func process(r *consumer.Record) []byte {
 
 func run(ctx context.Context, o options) (err error) {
 	if o.in == "" || o.out == "" || o.checkpoint == "" {
-		return errors.New("--in, --out and --checkpoint are needed")
+		return errors.New("missing flags: want --in, --out and --checkpoint")
 	}
 	start, found, err := consumer.LoadCheckpoint(o.checkpoint)
 	if err != nil {

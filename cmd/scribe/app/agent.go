@@ -48,8 +48,8 @@ func (c *Config) inputsDir() string {
 // reportLosses is how often an agent tells readers what it had to drop.
 const reportLosses = 5 * time.Second
 
-// scribed is what the role is made with. What it sends at once, and what the spool keeps in memory, follows from its memory.
-func (c *Config) scribed() scribed.Config {
+// scribedConfig is what the role is made with. What it sends at once, and what the spool keeps in memory, follows from its memory.
+func (c *Config) scribedConfig() scribed.Config {
 	s := c.Scribed
 	s.BatchBytes = int(min(int64(s.BatchBytes), s.MemoryBytes/16))
 	dir := c.spoolDir()
@@ -103,7 +103,7 @@ func (a *App) startScribed(context.Context) error {
 		(&rpc.Services{Logger: a.log, Write: a.parts.writeProxy, Admit: a.parts.writeProxy.Admit}).Register(a.loopMux)
 		upstream = rpc.NewWriteClient(a.parts.loopback, loopbackURL)
 	}
-	agent, err := scribed.New(a.cfg.scribed(), scribed.Deps{Upstream: upstream, Logger: a.log, Registerer: a.registry})
+	agent, err := scribed.New(a.cfg.scribedConfig(), scribed.Deps{Upstream: upstream, Logger: a.log, Registerer: a.registry})
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func (a *App) startInputs(ctx context.Context) error {
 	}
 	a.onStop("lines", func(context.Context) error { h.Close(); return nil })
 	a.mux.Handle(lines.Pattern, h)
-	list, err := a.inputs()
+	list, err := a.newInputs()
 	if err != nil {
 		return err
 	}
@@ -161,12 +161,12 @@ func (a *App) startInputs(ctx context.Context) error {
 		case err := <-ended:
 			return err
 		}
-		watch(a, ended, func(err error) error { return fmt.Errorf("input %w", err) })
+		watchFailure(a, ended, func(err error) error { return fmt.Errorf("input %w", err) })
 	}
 	return nil
 }
 
-func (a *App) inputs() (list []inputs.Input, err error) {
+func (a *App) newInputs() (list []inputs.Input, err error) {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "localhost"

@@ -61,22 +61,22 @@ type App struct {
 	ready     atomic.Bool
 	slot      atomic.Uint32 // writer slot of this member; 0 while it has none
 
-	parts parts
+	parts sharedParts
 
 	// failed gets the first reason why the process can't go on; ended is closed when Stop begins.
 	failed chan error
 	ended  chan struct{}
-	// faults say what keeps the process from doing its work although it runs.
-	faults []func() error
+	// readinessChecks say what keeps the process from doing its work although it runs.
+	readinessChecks []func() error
 
 	stopping sync.Once
 	stopped  error
 	// stops end what was started, last first.
-	stops []stop
+	stops []stopStep
 }
 
-// stop ends one part of the process.
-type stop struct {
+// stopStep ends one part of the process.
+type stopStep struct {
 	name string
 	fn   func(context.Context) error
 }
@@ -109,7 +109,7 @@ func Start(ctx context.Context, cfg Config, opts Options) (_ *App, err error) {
 	if a.id, err = memberID(&cfg); err != nil {
 		return nil, fmt.Errorf("member id: %w", err)
 	}
-	if err := a.serve(ctx); err != nil {
+	if err := a.startListening(ctx); err != nil {
 		return nil, err
 	}
 	for _, m := range modules {
@@ -131,8 +131,8 @@ func (a *App) URL() string { return a.url }
 // Failed yields an error when the process can't go on, and should be stopped.
 func (a *App) Failed() <-chan error { return a.failed }
 
-// watch ends the process when what it depends on has failed for good. happened is closed, or yields something, then.
-func watch[T any](a *App, happened <-chan T, why func(T) error) {
+// watchFailure ends the process when what it depends on has failed for good. happened is closed, or yields something, then.
+func watchFailure[T any](a *App, happened <-chan T, why func(T) error) {
 	done := make(chan struct{})
 	a.onStop("watch", func(context.Context) error { <-done; return nil })
 	go func() {
@@ -165,7 +165,7 @@ func (a *App) Stop(ctx context.Context) error {
 		a.stopped = errors.Join(errs...)
 		switch {
 		case a.stopped != nil:
-			a.log.Warn("stopped, not everything as it should", "error", a.stopped)
+			a.log.Warn("stopped with errors", "error", a.stopped)
 		case served:
 			a.log.Info("stopped")
 		}
@@ -174,19 +174,19 @@ func (a *App) Stop(ctx context.Context) error {
 }
 
 func (a *App) onStop(name string, fn func(context.Context) error) {
-	a.stops = append(a.stops, stop{name, fn})
+	a.stops = append(a.stops, stopStep{name, fn})
 }
 
-// serve starts to listen. Services are added to the mux as their roles start.
-func (a *App) serve(ctx context.Context) error {
+// startListening starts to listen. Services are added to the mux as their roles start.
+func (a *App) startListening(ctx context.Context) error {
 	l, err := listenTCP(ctx, "--listen", a.cfg.Listen)
 	if err != nil {
 		return err
 	}
-	a.url = "http://" + reachable(l.Addr())
+	a.url = "http://" + callableAddress(l.Addr())
 	a.mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
-	a.mux.HandleFunc("GET /readyz", a.readyz)
-	a.mux.HandleFunc("/", a.notHere)
+	a.mux.HandleFunc("GET /readyz", a.serveReadyz)
+	a.mux.HandleFunc("/", a.serveUnknownPath)
 	a.mux.Handle("GET /metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{Registry: a.registry}))
 	if a.cfg.Pprof {
 		a.mux.HandleFunc("/debug/pprof/", pprof.Index)
@@ -199,7 +199,7 @@ func (a *App) serve(ctx context.Context) error {
 	a.onStop("connections", func(context.Context) error { a.transport.Close(); return nil })
 	a.onStop("server", a.server.Close)
 	a.server.Serve(l)
-	watch(a, a.server.Failed(), func(err error) error { return err })
+	watchFailure(a, a.server.Failed(), func(err error) error { return err })
 	if a.cfg.Socket != "" {
 		ul, err := listenUnix(ctx, a.cfg.Socket)
 		if err != nil {
@@ -217,11 +217,11 @@ func (a *App) serve(ctx context.Context) error {
 	return nil
 }
 
-// notHere answers for what no role serves. As long as roles start that says nothing for good: a caller who was told that there is no
+// serveUnknownPath answers for what no role serves. As long as roles start that says nothing for good: a caller who was told that there is no
 // such service would give up a server that comes back.
-func (a *App) notHere(w http.ResponseWriter, r *http.Request) {
+func (a *App) serveUnknownPath(w http.ResponseWriter, r *http.Request) {
 	if a.ready.Load() {
-		if other := a.otherMethod(r); other != "" {
+		if other := a.allowedMethod(r); other != "" {
 			w.Header().Set("Allow", other)
 			http.Error(w, fmt.Sprintf("%s is not served here, %s is", r.Method, other), http.StatusMethodNotAllowed)
 			return
@@ -230,11 +230,11 @@ func (a *App) notHere(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Retry-After", "1")
-	http.Error(w, "starting, or stopping: try again", http.StatusServiceUnavailable)
+	http.Error(w, "the process is starting or stopping: try again", http.StatusServiceUnavailable)
 }
 
-// otherMethod is the method with which something is served at a path, empty if there is none.
-func (a *App) otherMethod(r *http.Request) string {
+// allowedMethod is the method with which something is served at a path, empty if there is none.
+func (a *App) allowedMethod(r *http.Request) string {
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		other := r.Clone(r.Context())
 		other.Method = method
@@ -245,12 +245,12 @@ func (a *App) otherMethod(r *http.Request) string {
 	return ""
 }
 
-func (a *App) readyz(w http.ResponseWriter, _ *http.Request) {
+func (a *App) serveReadyz(w http.ResponseWriter, _ *http.Request) {
 	if !a.ready.Load() {
 		http.Error(w, "not ready", http.StatusServiceUnavailable)
 		return
 	}
-	for _, fault := range a.faults {
+	for _, fault := range a.readinessChecks {
 		if err := fault(); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
@@ -259,16 +259,16 @@ func (a *App) readyz(w http.ResponseWriter, _ *http.Request) {
 	_, _ = fmt.Fprintln(w, "ok") // the prober went away
 }
 
-// advertised is the URL that other processes are told.
-func (a *App) advertised() string {
+// advertisedURL is the URL that other processes are told.
+func (a *App) advertisedURL() string {
 	if a.cfg.Advertise != "" {
 		return a.cfg.Advertise
 	}
 	return a.url
 }
 
-// reachable replaces an address that means every interface by one that can be called on this machine.
-func reachable(addr net.Addr) string {
+// callableAddress replaces an address that means every interface by one that can be called on this machine.
+func callableAddress(addr net.Addr) string {
 	host, port, err := net.SplitHostPort(addr.String())
 	if err != nil {
 		return addr.String()

@@ -149,14 +149,14 @@ func TestRoutesWithoutMembers(t *testing.T) {
 		t.Fatal(err)
 	}
 	own := &batcher.Batcher{}
-	a := &App{id: "own", parts: parts{members: view, batcher: own}}
-	batchers := a.batchers()
+	a := &App{id: "own", parts: sharedParts{members: view, batcher: own}}
+	batchers := a.newBatcherRoutes()
 	first, second := batchers(), batchers()
 	if len(first) != 1 || first[0].ID != "own" || first[0].Service != rpc.BatchService(own) || &first[0] != &second[0] {
 		t.Errorf("%+v, then %+v", first, second)
 	}
 	a.parts.batcher = nil
-	if got := a.batchers()(); len(got) != 0 {
+	if got := a.newBatcherRoutes()(); len(got) != 0 {
 		t.Errorf("without one: %+v", got)
 	}
 }
@@ -179,11 +179,11 @@ func TestReadiness(t *testing.T) {
 	if got := status("/readyz"); got != http.StatusOK {
 		t.Errorf("ready: %d", got)
 	}
-	a.faults = append(a.faults, func() error { return errors.New("the disk is gone") })
+	a.readinessChecks = append(a.readinessChecks, func() error { return errors.New("the disk is gone") })
 	if got := status("/readyz"); got != http.StatusServiceUnavailable {
 		t.Errorf("with a fault: %d", got)
 	}
-	a.faults = nil
+	a.readinessChecks = nil
 	if got := status("/nothing"); got != http.StatusNotFound {
 		t.Errorf("what no role serves: %d", got)
 	}
@@ -211,8 +211,8 @@ func TestFailureEndsTheProcess(t *testing.T) {
 	}
 	defer stopNow(t, a)
 	broken, gone := make(chan struct{}), errors.New("gone")
-	watch(a, broken, func(struct{}) error { return gone })
-	watch(a, broken, func(struct{}) error { return gone })
+	watchFailure(a, broken, func(struct{}) error { return gone })
+	watchFailure(a, broken, func(struct{}) error { return gone })
 	close(broken)
 	if err := <-a.Failed(); !errors.Is(err, gone) {
 		t.Errorf("failed with %v, want %v", err, gone)

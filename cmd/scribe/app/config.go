@@ -33,23 +33,23 @@ type Config struct {
 	// Roles of the process.
 	Roles RoleList `yaml:"roles" flag:"roles,serve" help:"roles of this process, separated by commas, or all"`
 	// Data is the folder of everything that the process keeps: categories, logs, blobs on files, copies of metadata.
-	Data string `yaml:"data" default:"./scribe-data" required:"a folder" flag:"data,up,serve,blobs" help:"folder of everything that is kept"`
+	Data string `yaml:"data" default:"./scribe-data" required:"a folder" flag:"data,up,serve,blobs" help:"folder of all data of the process"`
 	// Listen is the TCP address that everything is served on, host:port; port 0 takes a free one.
 	Listen string `yaml:"listen" default:"127.0.0.1:7420" flag:"listen,up,serve,agent" help:"address to serve on, host:port; port 0 takes a free one"`
 	// Socket is the path of a Unix socket to serve on as well; empty = none.
-	Socket string `yaml:"socket" flag:"socket,agent" help:"path of a Unix socket to serve on as well"`
+	Socket string `yaml:"socket" flag:"socket,agent" help:"path of a Unix socket to serve on in addition"`
 	// Advertise is the base URL under which other processes reach this one; empty = http:// and the listening address.
 	Advertise string `yaml:"advertise" flag:"advertise" help:"base URL under which others reach this process (default: http:// and the listening address)"`
 	// ID names the process in the membership; empty = the host's name and a random part, kept in the data folder.
 	ID string `yaml:"id" flag:"id,up,serve,agent" help:"name in the membership (default: host name and a random part, kept in the data folder)"`
 	// Control is the control plane's base URL; for processes without that role.
-	Control string `yaml:"control" flag:"control,serve" help:"base URL of the control plane, when it is not here"`
+	Control string `yaml:"control" flag:"control,serve" help:"base URL of the control plane, if another process runs it"`
 	// Metalog is the base URL of the process that serves the metadata logs; for batchers, read streams, retention and sequencers in processes
 	// without that role. A control plane that does without takes the one that is a member of the cell.
-	Metalog string `yaml:"metalog" flag:"metalog,serve" help:"base URL of the process that serves the metadata logs, when it is not here"`
+	Metalog string `yaml:"metalog" flag:"metalog,serve" help:"base URL of the process that serves the metadata logs, if it is another one"`
 	// Upstream is where scribed forwards to: the base URL of a write proxy, or of any process of the cell; empty with a
 	// writeproxy in the same process.
-	Upstream string `yaml:"upstream" flag:"upstream,serve,agent" help:"address of the cell that scribed forwards to, when no writeproxy is here"`
+	Upstream string `yaml:"upstream" flag:"upstream,serve,agent" help:"address of the cell that scribed forwards to, if this process has no writeproxy"`
 	// Inputs are the agent's sources beside the producer library.
 	Inputs InputsConfig `yaml:"inputs" check:"off"`
 	// Blobs is where payloads are kept.
@@ -58,13 +58,13 @@ type Config struct {
 	// one region.
 	Region string `yaml:"region" flag:"region" help:"name of this cell's region, the same in all its processes; only where there are several"`
 	// Regions are others, whose payloads a read proxy serves here.
-	Regions RegionList `yaml:"regions" check:"off" flag:"regions" help:"other regions whose payloads are served here, through their read proxies: NAME=URL,..."`
+	Regions RegionList `yaml:"regions" check:"off" flag:"regions" help:"other regions whose payloads this process serves, through their read proxies: NAME=URL,..."`
 	// FlushFloor is the batcher's; nil = 0 on files and 250 ms on S3, where requests cost money.
 	FlushFloor *time.Duration `yaml:"flush_floor" flag:"flush-floor" help:"least time between two flushes of a batcher (default: 0s on files, 250ms on S3)"`
 	// MetadataCache is what the metadata engine caches, in bytes.
-	MetadataCache int64 `yaml:"limits.metadata_cache" default:"64MiB" min:"8MiB" flag:"metadata-cache" help:"most bytes that the metadata engine caches"`
+	MetadataCache int64 `yaml:"limits.metadata_cache" default:"64MiB" min:"8MiB" flag:"metadata-cache" help:"cache size of the metadata engine"`
 	// ShutdownTimeout is how long SIGTERM waits for what was accepted to become durable.
-	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" default:"30s" min:">0" flag:"shutdown-timeout,up,serve,agent" help:"how long SIGTERM waits for what was accepted to become durable"`
+	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" default:"30s" min:">0" flag:"shutdown-timeout,up,serve,agent" help:"how long SIGTERM waits for accepted messages to become durable"`
 	// LeaseTTL is how long the process stays a member of the cell without a heartbeat.
 	LeaseTTL time.Duration `yaml:"lease_ttl" default:"10s" min:"100ms" max:"5m" flag:"lease-ttl" help:"how long the process stays a member without a heartbeat"`
 	// Log says what is written to standard error.
@@ -72,7 +72,7 @@ type Config struct {
 	// Pprof serves profiles under /debug/pprof/.
 	Pprof bool `yaml:"pprof" flag:"pprof,up,serve,agent" help:"serve profiles under /debug/pprof/"`
 	// Flight is the TCP address of Arrow Flight SQL, host:port; empty = it is not served. Queries over HTTP are on the process's own address.
-	Flight string `yaml:"sqlserver.flight" flag:"flight" help:"address to serve Arrow Flight SQL on, host:port (default: it is not served); queries over HTTP are at --listen, under /v1/query"`
+	Flight string `yaml:"sqlserver.flight" flag:"flight" help:"address to serve Arrow Flight SQL on, host:port (default: none); queries over HTTP are at --listen, under /v1/query"`
 
 	Scribed    scribed.Config    `check:"off"`
 	WriteProxy writeproxy.Config `check:"off"`
@@ -218,7 +218,7 @@ type roleConfig struct {
 
 // roleConfigs are what the roles are made with, if the process has them, by their fields of c.
 func (c *Config) roleConfigs() map[string]roleConfig {
-	agent, batch, streams, reads, retain := c.scribed(), c.batcher(), c.readStream(), c.readProxy(), c.retention()
+	agent, batch, streams, reads, retain := c.scribedConfig(), c.batcherConfig(), c.readStreamConfig(), c.readProxyConfig(), c.retentionConfig()
 	return map[string]roleConfig{
 		"Scribed": {Scribed, &agent}, "WriteProxy": {WriteProxy, &c.WriteProxy}, "Batcher": {Batcher, &batch}, "ReadStream": {ReadStream, &streams},
 		"ReadProxy": {ReadProxy, &reads}, "Retention": {Retention, &retain}, "SQLServer": {SQLServer, &c.SQLServer}, "Sequencer": {Sequencer, &c.Sequencer},
@@ -347,8 +347,8 @@ func (c *Config) BlobPath() string {
 	return filepath.Join(c.Data, "blobs")
 }
 
-// batcher is what the role is made with.
-func (c *Config) batcher() batcher.Config {
+// batcherConfig is what the role is made with.
+func (c *Config) batcherConfig() batcher.Config {
 	b := c.Batcher
 	b.Region = c.Region
 	switch {
@@ -360,15 +360,15 @@ func (c *Config) batcher() batcher.Config {
 	return b
 }
 
-// readStream is what the role is made with.
-func (c *Config) readStream() readstream.Config {
+// readStreamConfig is what the role is made with.
+func (c *Config) readStreamConfig() readstream.Config {
 	s := c.ReadStream
 	s.StreamBytes = min(s.StreamBytes, max(s.TotalBytes, metalog.MaxRecord))
 	return s
 }
 
-// readProxy is what the role is made with.
-func (c *Config) readProxy() readproxy.Config {
+// readProxyConfig is what the role is made with.
+func (c *Config) readProxyConfig() readproxy.Config {
 	p := c.ReadProxy
 	p.Region = c.Region
 	if len(p.Memcached.Servers) == 0 { // then nothing is said about it
@@ -378,8 +378,8 @@ func (c *Config) readProxy() readproxy.Config {
 	return p
 }
 
-// retention is what the role is made with. A step is a small part of the grace, so that what waits for it does not wait for much longer.
-func (c *Config) retention() retention.Config {
+// retentionConfig is what the role is made with. A step is a small part of the grace, so that what waits for it does not wait for much longer.
+func (c *Config) retentionConfig() retention.Config {
 	r := c.Retention
 	r.BoundaryStep = min(max(r.Grace/12, time.Second), r.BoundaryStep)
 	return r

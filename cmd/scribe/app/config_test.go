@@ -80,15 +80,15 @@ func TestOperationsGuide(t *testing.T) {
 
 func TestFlushFloor(t *testing.T) {
 	c := DefaultConfig()
-	if got := c.batcher().FlushFloor; got != 0 {
+	if got := c.batcherConfig().FlushFloor; got != 0 {
 		t.Errorf("on files: %v, want 0", got)
 	}
 	c.Blobs.Kind = "s3"
-	if got := c.batcher().FlushFloor; got != 250*time.Millisecond {
+	if got := c.batcherConfig().FlushFloor; got != 250*time.Millisecond {
 		t.Errorf("on S3: %v, want 250ms", got)
 	}
 	c.FlushFloor = new(time.Second)
-	if got := c.batcher().FlushFloor; got != time.Second {
+	if got := c.batcherConfig().FlushFloor; got != time.Second {
 		t.Errorf("configured: %v, want 1s", got)
 	}
 }

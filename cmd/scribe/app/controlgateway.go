@@ -43,12 +43,12 @@ func (g *controlGateway) close(context.Context) error {
 }
 
 const (
-	// statusPatience is how long a process waits for the control plane to say what it knows of the cell: much less than those who ask
+	// statusTimeout is how long a process waits for the control plane to say what it knows of the cell: much less than those who ask
 	// the process wait. A host's programs start, and go on, while everything behind its agent hangs.
-	statusPatience = 500 * time.Millisecond
-	// statusSilence is the pause between two questions to one that did not answer in that time. Programs ask their agent every few
+	statusTimeout = 500 * time.Millisecond
+	// statusInterval is the pause between two questions to one that did not answer in that time. Programs ask their agent every few
 	// seconds, each in the course of a write: nobody but the first waits.
-	statusSilence = 5 * time.Second
+	statusInterval = 5 * time.Second
 )
 
 // GetStatus describes this process, with the members and categories that the control plane knows. A process that can't reach it in a
@@ -69,7 +69,7 @@ func (g *controlGateway) cellStatus(ctx context.Context, req *scribev1.GetStatus
 	if silent {
 		return nil
 	}
-	res, answered := g.ask(ctx, req)
+	res, answered := g.askControlPlane(ctx, req)
 	if answered || ctx.Err() != nil {
 		return res
 	}
@@ -77,14 +77,14 @@ func (g *controlGateway) cellStatus(ctx context.Context, req *scribev1.GetStatus
 	defer g.mu.Unlock()
 	if !g.mu.silent && !g.mu.closed {
 		g.mu.silent = true
-		g.listening.Go(g.listen)
+		g.listening.Go(g.awaitControlPlane)
 	}
 	return nil
 }
 
-// ask asks the control plane. answered reports whether it did, if only to refuse.
-func (g *controlGateway) ask(ctx context.Context, req *scribev1.GetStatusRequest) (res *scribev1.GetStatusResponse, answered bool) {
-	ctx, cancel := context.WithTimeout(ctx, statusPatience)
+// askControlPlane asks the control plane. answered reports whether it did, if only to refuse.
+func (g *controlGateway) askControlPlane(ctx context.Context, req *scribev1.GetStatusRequest) (res *scribev1.GetStatusResponse, answered bool) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	res, err := g.ControlService.GetStatus(ctx, req)
 	if err != nil {
@@ -93,9 +93,9 @@ func (g *controlGateway) ask(ctx context.Context, req *scribev1.GetStatusRequest
 	return res, true
 }
 
-// listen asks a control plane that did not answer until it does.
-func (g *controlGateway) listen() {
-	t := time.NewTicker(statusSilence)
+// awaitControlPlane asks a control plane that did not answer until it does.
+func (g *controlGateway) awaitControlPlane() {
+	t := time.NewTicker(statusInterval)
 	defer t.Stop()
 	for {
 		select {
@@ -103,7 +103,7 @@ func (g *controlGateway) listen() {
 		case <-g.life.Done():
 			return
 		}
-		if _, answered := g.ask(g.life, &scribev1.GetStatusRequest{}); answered {
+		if _, answered := g.askControlPlane(g.life, &scribev1.GetStatusRequest{}); answered {
 			g.mu.Lock()
 			g.mu.silent = false
 			g.mu.Unlock()

@@ -47,20 +47,20 @@ func TestStatusWhileTheControlPlaneHangs(t *testing.T) {
 			}
 			return st, time.Since(start)
 		}
-		if _, took := ask(); took != statusPatience {
-			t.Errorf("the first answer took %v, want %v", took, statusPatience)
+		if _, took := ask(); took != statusTimeout {
+			t.Errorf("the first answer took %v, want %v", took, statusTimeout)
 		}
 		for range 100 {
 			if _, took := ask(); took != 0 {
 				t.Fatalf("a later answer took %v", took)
 			}
-			<-time.After(statusSilence / 10)
+			<-time.After(statusInterval / 10)
 		}
 		if n := control.calls.Load(); n < 5 || n > 12 {
-			t.Errorf("it was asked %d times in %v", n, 10*statusSilence)
+			t.Errorf("it was asked %d times in %v", n, 10*statusInterval)
 		}
 		control.hangs.Store(false)
-		<-time.After(2 * statusSilence)
+		<-time.After(2 * statusInterval)
 		if st, _ := ask(); len(st.GetMembers()) != 1 {
 			t.Errorf("after the end of the outage: %v", st)
 		}

@@ -30,34 +30,34 @@ func (a *App) startMembers(ctx context.Context) error {
 	return nil
 }
 
-// joinPatience is how long, at most, a process that needs no slot waits at its start to become a member, before it serves without;
+// joinTimeout is how long, at most, a process that needs no slot waits at its start to become a member, before it serves without;
 // it is not longer than a lease.
-const joinPatience = 5 * time.Second
+const joinTimeout = 5 * time.Second
 
-// leavePatience is how long a process that stops waits to tell the control plane so. What it has accepted needs the rest of the time that
+// leaveTimeout is how long a process that stops waits to tell the control plane so. What it has accepted needs the rest of the time that
 // it has to stop, and its membership ends by itself.
-const leavePatience = 2 * time.Second
+const leaveTimeout = 2 * time.Second
 
-// leave ends the membership. A control plane that is away keeps no process from stopping in good order.
-func (a *App) leave(lease *membership.Lease) func(context.Context) error {
+// leaveCell ends the membership. A control plane that is away keeps no process from stopping in good order.
+func (a *App) leaveCell(lease *membership.Lease) func(context.Context) error {
 	return func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, leavePatience)
+		ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 		defer cancel()
 		if err := lease.Close(ctx); err != nil {
-			a.log.WarnContext(ctx, "the control plane was not told that the process stops: its membership ends by itself", "after", a.cfg.LeaseTTL, "error", err)
+			a.log.WarnContext(ctx, "failed to leave the cell: the membership expires by itself", "after", a.cfg.LeaseTTL, "error", err)
 		}
 		return nil
 	}
 }
 
-// join makes the process a member of the cell, which is when others begin to send it work. A batcher needs its slot, so it waits for
+// joinCell makes the process a member of the cell, which is when others begin to send it work. A batcher needs its slot, so it waits for
 // the control plane. Others do their work with what they knew last while it is away, and become members when it is back.
-func (a *App) join(ctx context.Context) error {
+func (a *App) joinCell(ctx context.Context) error {
 	joined := make(chan struct{})
 	var once sync.Once
 	cfg := membership.LeaseConfig{
-		Member: &scribev1.Member{Id: a.id, Roles: a.protoRoles(), Url: a.advertised(), Version: a.opts.Version},
-		TTL:    a.cfg.LeaseTTL, Logger: a.log, Load: a.load,
+		Member: &scribev1.Member{Id: a.id, Roles: a.protoRoles(), Url: a.advertisedURL(), Version: a.opts.Version},
+		TTL:    a.cfg.LeaseTTL, Logger: a.log, Load: a.currentLoad,
 		// The slot stays in use while the control plane is away: epochs, not leases, keep two writers apart.
 		OnChange: func(s membership.LeaseState) {
 			a.slot.Store(s.Slot)
@@ -69,28 +69,28 @@ func (a *App) join(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("join the cell: %w", err)
 		}
-		a.onStop("membership", a.leave(lease))
+		a.onStop("membership", a.leaveCell(lease))
 		return a.awaitOwnBatcher(ctx)
 	}
 	lease, err := membership.Keep(a.parts.control, cfg)
 	if err != nil {
 		return fmt.Errorf("join the cell: %w", err)
 	}
-	a.onStop("membership", a.leave(lease))
-	timer := time.NewTimer(min(joinPatience, a.cfg.LeaseTTL))
+	a.onStop("membership", a.leaveCell(lease))
+	timer := time.NewTimer(min(joinTimeout, a.cfg.LeaseTTL))
 	defer timer.Stop()
 	select {
 	case <-joined:
 	case <-timer.C:
-		a.log.Warn("the control plane is away: serving with what was known last", "control", a.cfg.Control)
+		a.log.Warn("control plane unavailable: serving with the last known state", "control", a.cfg.Control)
 	case <-ctx.Done():
 		return fmt.Errorf("join the cell: %w", context.Cause(ctx))
 	}
 	return nil
 }
 
-// load is how full the process says that it is: the fullest of its batcher and its read stream, which are chosen by load.
-func (a *App) load() (most uint32) {
+// currentLoad is how full the process says that it is: the fullest of its batcher and its read stream, which are chosen by load.
+func (a *App) currentLoad() (most uint32) {
 	for _, load := range a.parts.loads {
 		most = max(most, load())
 	}
@@ -110,8 +110,8 @@ func (a *App) readStreamPeers() (loads []uint32) {
 // maxLoad is the load of one who refuses.
 const maxLoad = 1000
 
-// proxies is how many write proxies the cell has, as far as it is known, this one included.
-func (a *App) proxies() int {
+// countWriteProxies is how many write proxies the cell has, as far as it is known, this one included.
+func (a *App) countWriteProxies() int {
 	members := a.parts.members.Members(scribev1.Role_ROLE_WRITEPROXY)
 	n := len(members)
 	if !slices.ContainsFunc(members, func(m *scribev1.Member) bool { return m.GetId() == a.id }) {
@@ -141,7 +141,7 @@ func (a *App) awaitOwnBatcher(ctx context.Context) error {
 	}
 }
 
-// routes turns the members that are batchers into what the write proxy routes to. It returns the same slice until they change.
+// batcherRoutes turns the members that are batchers into what the write proxy routes to. It returns the same slice until they change.
 //
 // A process that stops leaves the membership first, and drains afterwards: what its agent and its write proxy still hold goes to
 // its own batcher when the list names no other.
@@ -149,7 +149,7 @@ func (a *App) awaitOwnBatcher(ctx context.Context) error {
 // A list without batchers, which a control plane has that came back after their leases, or without its store, does not mean that there are
 // none: those of the last one that named some are tried until there are others. Any batcher can take any frame, and one that is gone is found
 // out by calling it.
-type routes struct {
+type batcherRoutes struct {
 	app *App
 
 	mu      sync.Mutex
@@ -159,7 +159,7 @@ type routes struct {
 	clients map[string]rpc.BatchService // by URL
 }
 
-func (r *routes) batchers() []writeproxy.Batcher {
+func (r *batcherRoutes) routableBatchers() []writeproxy.Batcher {
 	members := r.app.parts.members.Members(scribev1.Role_ROLE_BATCHER)
 	if len(members) == 0 && r.app.parts.batcher == nil {
 		members = r.app.parts.members.Last(scribev1.Role_ROLE_BATCHER)

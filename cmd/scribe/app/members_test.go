@@ -156,10 +156,10 @@ func TestRoutesWithoutBatchers(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	a := &App{id: "own", parts: parts{members: view}, transport: rpc.NewTransport(nil)}
+	a := &App{id: "own", parts: sharedParts{members: view}, transport: rpc.NewTransport(nil)}
 	defer a.transport.Close()
-	r := &routes{app: a, clients: map[string]rpc.BatchService{}}
-	if n := len(r.batchers()); n != 0 {
+	r := &batcherRoutes{app: a, clients: map[string]rpc.BatchService{}}
+	if n := len(r.routableBatchers()); n != 0 {
 		t.Errorf("%d batchers from nowhere", n)
 	}
 	told := func(ids ...string) {
@@ -182,7 +182,7 @@ func TestRoutesWithoutBatchers(t *testing.T) {
 		told(step.told...)
 		for range 2 {
 			var got []string
-			for _, b := range r.batchers() {
+			for _, b := range r.routableBatchers() {
 				got = append(got, b.ID)
 			}
 			if !slices.Equal(got, step.want) {
@@ -198,8 +198,8 @@ func TestProxies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &App{id: "own", parts: parts{members: view}}
-	if n := a.proxies(); n != 1 {
+	a := &App{id: "own", parts: sharedParts{members: view}}
+	if n := a.countWriteProxies(); n != 1 {
 		t.Errorf("%d write proxies without a list", n)
 	}
 }
@@ -208,11 +208,11 @@ func TestProxies(t *testing.T) {
 func TestLoad(t *testing.T) {
 	for load, want := range map[uint32]uint32{0: 0, 400: 400, 5000: 1000} {
 		loads := []func() uint32{func() uint32 { return load / 2 }, func() uint32 { return load }, func() uint32 { return 0 }}
-		if got := (&App{parts: parts{loads: loads}}).load(); got != want {
+		if got := (&App{parts: sharedParts{loads: loads}}).currentLoad(); got != want {
 			t.Errorf("load %d is told as %d, want %d", load, got, want)
 		}
 	}
-	if got := (&App{}).load(); got != 0 {
+	if got := (&App{}).currentLoad(); got != 0 {
 		t.Errorf("a process without such a role has load %d", got)
 	}
 }

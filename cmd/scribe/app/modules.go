@@ -47,22 +47,22 @@ var modules = []module{
 	{"retention", func(c *Config) bool { return c.Has(Retention) }, (*App).startRetention},
 	{"sequencer", func(c *Config) bool { return c.Has(Sequencer) }, (*App).startSequencer},
 	{"SQL server", func(c *Config) bool { return c.Has(SQLServer) }, (*App).startSQLServer},
-	{"membership", (*Config).needsControl, (*App).join},
+	{"membership", (*Config).needsControl, (*App).joinCell},
 	{"write service", func(c *Config) bool { return c.hasAny(WriteProxy, Scribed) }, (*App).serveWrites},
 	{"inputs", func(c *Config) bool { return c.Has(Scribed) }, (*App).startInputs},
 }
 
-// parts are what modules give to those that start later.
-type parts struct {
+// sharedParts are what modules give to those that start later.
+type sharedParts struct {
 	// loopback goes to this process's own services; set only when Wiring is InMemory.
 	loopback *rpc.Transport
 
-	retirer    *retirer           // the control plane's, when it is to get log; else nil
+	retirer    *lateMetalog       // the control plane's, when it is to get log; else nil
 	groups     rpc.GroupService   // the cell's consumer groups; nil where control is
 	control    rpc.ControlService // the cell's control plane; nil for an agent and a process that needs none
 	log        metalog.Log
 	blobs      blob.Store
-	regions    regions
+	regions    otherRegions
 	catalog    *catalog.View
 	members    *membership.View
 	batcher    rpc.BatchService
@@ -79,8 +79,8 @@ func (a *App) overLoopback() bool { return a.parts.loopback != nil }
 // loopbackURL is any URL: the loopback transport goes to this process whatever it says.
 const loopbackURL = "http://loopback"
 
-// provide serves a role's service to other processes, and to those of this one that call over the loopback.
-func (a *App) provide(s rpc.Services) {
+// provideServices serves a role's service to other processes, and to those of this one that call over the loopback.
+func (a *App) provideServices(s rpc.Services) {
 	s.Logger = a.log
 	s.Register(a.mux)
 	if a.overLoopback() {
@@ -94,17 +94,17 @@ func (a *App) startControlPlane(ctx context.Context) error {
 		return err
 	}
 	a.onStop("control store", func(context.Context) error { return store.Close() })
-	a.faults = append(a.faults, store.Err)
+	a.readinessChecks = append(a.readinessChecks, store.Err)
 	cfg := controlplane.DefaultConfig()
 	cfg.Version, cfg.StartedAt, cfg.Roles = a.opts.Version, a.started, a.protoRoles()
 	// What it retires categories in starts later, and stops earlier: then it tries again until it stops itself.
-	logs := &retirer{ready: make(chan struct{}), transport: a.transport}
+	logs := &lateMetalog{ready: make(chan struct{}), transport: a.transport}
 	cp, err := controlplane.New(cfg, controlplane.Deps{Store: store, Retirer: logs, Logger: a.log, Registerer: a.registry})
 	if err != nil {
 		return err
 	}
 	if !a.cfg.usesMetalog() {
-		logs.find(cp)
+		logs.searchMembers(cp)
 	} else {
 		a.parts.retirer = logs
 	}
@@ -135,7 +135,7 @@ func (a *App) startControlGateway(context.Context) error {
 	}
 	g := newControlGateway(upstream, a.opts.Version, a.started, a.protoRoles())
 	a.onStop("control gateway", g.close)
-	a.provide(rpc.Services{Control: g, Group: a.parts.groups})
+	a.provideServices(rpc.Services{Control: g, Group: a.parts.groups})
 	if a.overLoopback() {
 		a.parts.control = rpc.NewControlClient(a.parts.loopback, loopbackURL)
 	}
@@ -147,7 +147,7 @@ func (a *App) startMetalog(context.Context) error {
 		return err
 	}
 	if a.parts.retirer != nil {
-		a.parts.retirer.use(a.parts.log)
+		a.parts.retirer.setEngine(a.parts.log)
 	}
 	return nil
 }
@@ -166,10 +166,10 @@ func (a *App) openMetalog() error {
 	}
 	a.onStop("metalog", func(context.Context) error { return engine.Close() })
 	// An engine that could not write answers nothing any more: only a new process can open its folder again.
-	watch(a, engine.Failed(), func(struct{}) error { return fmt.Errorf("metalog: %w", engine.Err()) })
-	a.faults = append(a.faults, engine.Err)
+	watchFailure(a, engine.Failed(), func(struct{}) error { return fmt.Errorf("metalog: %w", engine.Err()) })
+	a.readinessChecks = append(a.readinessChecks, engine.Err)
 	a.parts.log = engine
-	a.provide(rpc.Services{Metalog: remote.NewServer(engine)})
+	a.provideServices(rpc.Services{Metalog: remote.NewServer(engine)})
 	if a.overLoopback() {
 		client := remote.NewClient(rpc.NewMetalogClient(a.parts.loopback, loopbackURL))
 		a.onStop("metalog client", func(context.Context) error { return client.Close() })
@@ -206,7 +206,7 @@ func (a *App) startCatalog(ctx context.Context) error {
 }
 
 func (a *App) startBatcher(context.Context) error {
-	b, err := batcher.New(a.cfg.batcher(), batcher.Deps{
+	b, err := batcher.New(a.cfg.batcherConfig(), batcher.Deps{
 		Blobs: a.parts.blobs, Log: a.parts.log, Categories: a.parts.catalog, Owner: a.id, Logger: a.log, Registerer: a.registry,
 		Slot: func() uint16 { return uint16(a.slot.Load()) }, //nolint:gosec // slots are below 65,000
 	})
@@ -214,7 +214,7 @@ func (a *App) startBatcher(context.Context) error {
 		return err
 	}
 	a.onStop("batcher", b.Close)
-	a.provide(rpc.Services{Batch: b, AdmitBatch: b.Admit})
+	a.provideServices(rpc.Services{Batch: b, AdmitBatch: b.Admit})
 	a.parts.batcher, a.parts.loads = b, append(a.parts.loads, b.Load)
 	if a.overLoopback() {
 		a.parts.batcher = rpc.NewBatchClient(a.parts.loopback, loopbackURL)
@@ -224,7 +224,7 @@ func (a *App) startBatcher(context.Context) error {
 
 func (a *App) startWriteProxy(context.Context) error {
 	p, err := writeproxy.New(a.cfg.WriteProxy, writeproxy.Deps{
-		Categories: a.parts.catalog, Creator: a.parts.control, Batchers: a.batchers(), Proxies: a.proxies, Logger: a.log, Registerer: a.registry,
+		Categories: a.parts.catalog, Creator: a.parts.control, Batchers: a.newBatcherRoutes(), Proxies: a.countWriteProxies, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
@@ -234,11 +234,11 @@ func (a *App) startWriteProxy(context.Context) error {
 	return nil
 }
 
-// batchers returns the batchers that the write proxy can route to, from the membership. The one in this process is called as the
+// newBatcherRoutes returns the batchers that the write proxy can route to, from the membership. The one in this process is called as the
 // wiring says.
-func (a *App) batchers() func() []writeproxy.Batcher {
-	r := &routes{app: a, clients: map[string]rpc.BatchService{}}
-	return r.batchers
+func (a *App) newBatcherRoutes() func() []writeproxy.Batcher {
+	r := &batcherRoutes{app: a, clients: map[string]rpc.BatchService{}}
+	return r.routableBatchers
 }
 
 // serveWrites opens the door last, when everything behind it is there: the agent's when the process has one, else the write proxy's.
@@ -258,7 +258,7 @@ func (a *App) serveWrites(context.Context) error {
 }
 
 func (a *App) startReadStream(context.Context) error {
-	s, err := readstream.New(a.cfg.readStream(), readstream.Deps{
+	s, err := readstream.New(a.cfg.readStreamConfig(), readstream.Deps{
 		Log: a.parts.log, Categories: a.parts.catalog, Logger: a.log, Registerer: a.registry, Peers: a.readStreamPeers,
 	})
 	if err != nil {
@@ -266,7 +266,7 @@ func (a *App) startReadStream(context.Context) error {
 	}
 	a.onStop("read stream", s.Close)
 	a.parts.loads = append(a.parts.loads, s.Load)
-	a.provide(rpc.Services{ReadStream: s})
+	a.provideServices(rpc.Services{ReadStream: s})
 	if a.parts.readStream = s; a.overLoopback() {
 		a.parts.readStream = rpc.NewReadStreamClient(a.parts.loopback, loopbackURL)
 	}

@@ -82,8 +82,8 @@ func (c *Config) regionBlobs(r *RegionConfig) *BlobConfig {
 	return &b
 }
 
-// regions are the other regions that a read proxy reaches.
-type regions struct {
+// otherRegions are the other regions that a read proxy reaches.
+type otherRegions struct {
 	stores map[string]blob.Store
 	peers  map[string]readproxy.Peer
 }
@@ -92,20 +92,20 @@ func (a *App) startReadProxy(ctx context.Context) error {
 	if err := a.openRegions(ctx); err != nil {
 		return err
 	}
-	p, err := readproxy.New(a.cfg.readProxy(), readproxy.Deps{
-		Blobs: a.region, Peers: func(name string) readproxy.Peer { return a.parts.regions.peers[name] },
-		Categories: a.parts.catalog, Annotations: a.annotator(), Logger: a.log, Registerer: a.registry,
+	p, err := readproxy.New(a.cfg.readProxyConfig(), readproxy.Deps{
+		Blobs: a.regionStore, Peers: func(name string) readproxy.Peer { return a.parts.regions.peers[name] },
+		Categories: a.parts.catalog, Annotations: a.payloadAnnotator(), Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
 	}
 	a.onStop("read proxy", p.Close)
-	a.provide(rpc.Services{ReadProxy: p, Views: p, AdmitFetch: p.Admit})
+	a.provideServices(rpc.Services{ReadProxy: p, Views: p, AdmitFetch: p.Admit})
 	return nil
 }
 
-// annotator is where the read proxy keeps what it learns of payloads; nil in a process that knows no metadata engine.
-func (a *App) annotator() readproxy.Annotator {
+// payloadAnnotator is where the read proxy keeps what it learns of payloads; nil in a process that knows no metadata engine.
+func (a *App) payloadAnnotator() readproxy.Annotator {
 	if a.parts.log == nil {
 		return nil
 	}
@@ -115,7 +115,7 @@ func (a *App) annotator() readproxy.Annotator {
 // openRegions opens the stores of other regions. One that can't be reached is an error at the start, as this cell's own is; their read
 // proxies may come later.
 func (a *App) openRegions(ctx context.Context) error {
-	a.parts.regions = regions{stores: map[string]blob.Store{}, peers: map[string]readproxy.Peer{}}
+	a.parts.regions = otherRegions{stores: map[string]blob.Store{}, peers: map[string]readproxy.Peer{}}
 	for i := range a.cfg.Regions {
 		r := &a.cfg.Regions[i]
 		if r.ReadProxies != "" {
@@ -156,8 +156,8 @@ func (a *App) addPeer(name, url string) error {
 	)
 }
 
-// region returns the store of a region; "" is this process's own.
-func (a *App) region(name string) (blob.Store, error) {
+// regionStore returns the store of a region; "" is this process's own.
+func (a *App) regionStore(name string) (blob.Store, error) {
 	if name == "" {
 		return a.parts.blobs, nil
 	}

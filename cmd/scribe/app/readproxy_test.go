@@ -70,7 +70,7 @@ read_proxy:
 func TestReadProxyConfig(t *testing.T) {
 	c := DefaultConfig()
 	d := readproxy.DefaultConfig()
-	got := c.readProxy()
+	got := c.readProxyConfig()
 	if got.Memcached != nil || len(got.Rules) > 0 || got.CacheBytes != d.CacheBytes || got.FetchBytes != d.FetchBytes || got.RequestBytes != d.RequestBytes ||
 		got.Queue != d.Queue || got.FetchTimeout != d.FetchTimeout || got.CoalesceGap != d.CoalesceGap || got.RequestsPerSecond != d.RequestsPerSecond || got.Views != d.Views {
 		t.Errorf("the default is %+v, the role's own %+v", got, d)
@@ -93,7 +93,7 @@ read_proxy:
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	got = c.readProxy()
+	got = c.readProxyConfig()
 	want := readproxy.Rule{Pattern: "audit.*", Memory: readproxy.KeepNever, Shared: readproxy.KeepReused, SharedAge: 4 * time.Hour}
 	if got.Region != "eu" || got.CacheBytes != 1<<30 || got.FetchBytes != 512<<20 || got.SharedAge != time.Hour || got.Memcached.Servers[0] != "10.0.0.8:11211" ||
 		got.Views != (view.Config{Views: 3, Queries: 40, Expiry: 5 * time.Second, Rebalance: d.Views.Rebalance}) ||

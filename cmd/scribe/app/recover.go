@@ -22,7 +22,7 @@ import (
 )
 
 // ErrExists means that the folder to recover into is there already.
-var ErrExists = errors.New("a recovery never touches what exists")
+var ErrExists = errors.New("recovery never changes an existing folder")
 
 // ErrNothing means that there is no blob to recover from.
 var ErrNothing = errors.New("there are no blobs to recover from")
@@ -85,8 +85,8 @@ func Recover(ctx context.Context, c Config, o RecoverOptions) (_ *Recovered, err
 		return nil, fmt.Errorf("blob store: %w", err)
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	m := &maker{o: o, work: work, data: filepath.Join(work, "data"), store: store, known: known, source: c.blobSource()}
-	return m.make(ctx)
+	m := &folderBuilder{o: o, work: work, data: filepath.Join(work, "data"), store: store, known: known, source: c.blobSource()}
+	return m.buildFolder(ctx)
 }
 
 // blobSource names the store of payloads.
@@ -128,7 +128,7 @@ func readCatalog(ctx context.Context, o RecoverOptions, scratch string) (_ *reco
 	}
 	info, err := os.Stat(o.Catalog)
 	if err != nil {
-		return nil, fmt.Errorf("catalog %s: %w", o.Catalog, pathless(err))
+		return nil, fmt.Errorf("catalog %s: %w", o.Catalog, withoutPath(err))
 	}
 	if !info.IsDir() {
 		c, err := catalog.ReadCopy(o.Catalog)
@@ -155,8 +155,8 @@ func readCatalog(ctx context.Context, o RecoverOptions, scratch string) (_ *reco
 	return &recovery.Catalog{Categories: s.Categories, Dropped: s.Dropped, NextID: s.NextID}, nil
 }
 
-// maker makes a data folder.
-type maker struct {
+// folderBuilder makes a data folder.
+type folderBuilder struct {
 	o          RecoverOptions
 	work, data string
 	source     string
@@ -165,12 +165,12 @@ type maker struct {
 	quarantine []byte
 }
 
-func (m *maker) make(ctx context.Context) (*Recovered, error) {
+func (m *folderBuilder) buildFolder(ctx context.Context) (*Recovered, error) {
 	// What a recovery that was cut off has built is of no use; what it has read is.
 	if err := os.RemoveAll(m.data); err != nil {
 		return nil, fmt.Errorf("recover: %w", err)
 	}
-	boundary, claims, err := m.claims(ctx)
+	boundary, claims, err := m.listClaims(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +188,7 @@ func (m *maker) make(ctx context.Context) (*Recovered, error) {
 		defer logs.Close() //nolint:errcheck // Finish closes it, too, and its error counts
 		sink = logs
 	}
-	report, err := m.run(ctx, sink)
+	report, err := m.runRecovery(ctx, sink)
 	if err != nil {
 		return nil, err
 	}
@@ -201,23 +201,23 @@ func (m *maker) make(ctx context.Context) (*Recovered, error) {
 	if m.o.DryRun {
 		return out, nil
 	}
-	if err := m.finish(ctx, logs, out); err != nil {
+	if err := m.finishFolder(ctx, logs, out); err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (m *maker) run(ctx context.Context, sink recovery.Sink) (*recovery.Report, error) {
+func (m *folderBuilder) runRecovery(ctx context.Context, sink recovery.Sink) (*recovery.Report, error) {
 	cfg := recovery.DefaultConfig()
 	cfg.Scratch, cfg.Source, cfg.Catalog = filepath.Join(m.work, "scratch"), m.source, m.known
 	cfg.Workers = cmp.Or(m.o.Workers, cfg.Workers)
 	return recovery.Run(ctx, cfg, recovery.Deps{
-		Blobs: m.store, Logger: m.o.Logger, Now: m.o.Now, Progress: m.o.Progress, Found: m.found,
+		Blobs: m.store, Logger: m.o.Logger, Now: m.o.Now, Progress: m.o.Progress, Found: m.recordFinding,
 	}, sink)
 }
 
-// found keeps what has to be looked at by people.
-func (m *maker) found(f recovery.Finding) error {
+// recordFinding keeps what has to be looked at by people.
+func (m *folderBuilder) recordFinding(f recovery.Finding) error {
 	if f.Kind != recovery.FindingCategory {
 		const enough = 64 << 20
 		line, err := json.Marshal(FindingLine(f))
@@ -234,8 +234,8 @@ func (m *maker) found(f recovery.Finding) error {
 	return nil
 }
 
-// claims returns what retention has left in the store: they deleted blobs up to the boundary.
-func (m *maker) claims(ctx context.Context) (boundary int64, keys []string, err error) {
+// listClaims returns what retention has left in the store: they deleted blobs up to the boundary.
+func (m *folderBuilder) listClaims(ctx context.Context) (boundary int64, keys []string, err error) {
 	for info, err := range m.store.List(ctx, retention.ClaimRoot) {
 		if err != nil {
 			return 0, nil, fmt.Errorf("list the claims of retention: %w", err)
@@ -247,8 +247,8 @@ func (m *maker) claims(ctx context.Context) (boundary int64, keys []string, err 
 	return boundary, keys, nil
 }
 
-// finish makes what was built durable, and gives it its name last.
-func (m *maker) finish(ctx context.Context, logs *pebblelog.Restorer, out *Recovered) error {
+// finishFolder makes what was built durable, and gives it its name last.
+func (m *folderBuilder) finishFolder(ctx context.Context, logs *pebblelog.Restorer, out *Recovered) error {
 	if err := m.o.Step("finish logs"); err != nil {
 		return err
 	}
@@ -258,7 +258,7 @@ func (m *maker) finish(ctx context.Context, logs *pebblelog.Restorer, out *Recov
 	if err := m.o.Step("categories"); err != nil {
 		return err
 	}
-	if err := m.categories(ctx, out); err != nil {
+	if err := m.writeCategories(ctx, out); err != nil {
 		return err
 	}
 	if err := m.o.Step("findings"); err != nil {
@@ -285,8 +285,8 @@ func (m *maker) finish(ctx context.Context, logs *pebblelog.Restorer, out *Recov
 	return os.RemoveAll(m.work)
 }
 
-// categories writes the control store.
-func (m *maker) categories(ctx context.Context, out *Recovered) (err error) {
+// writeCategories writes the control store.
+func (m *folderBuilder) writeCategories(ctx context.Context, out *Recovered) (err error) {
 	store, err := pebblekv.Open(pebblekv.DefaultConfig(filepath.Join(m.data, "control")), pebblekv.Deps{Logger: m.o.Logger})
 	if err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 )
 
 func (a *App) startRetention(context.Context) error {
-	c, err := retention.New(a.cfg.retention(), retention.Deps{
+	c, err := retention.New(a.cfg.retentionConfig(), retention.Deps{
 		Log: a.parts.log, Blobs: a.parts.blobs, Control: a.parts.control, Categories: a.parts.catalog, Owner: a.id, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
@@ -77,7 +77,7 @@ func (a *App) holdPins(ctx context.Context, needs map[uint32]int64, holding bool
 	ctx, cancel := context.WithTimeout(ctx, pinInterval)
 	defer cancel()
 	if _, err := a.parts.control.HoldPins(ctx, req); err != nil && !errors.Is(err, context.Canceled) {
-		a.log.Warn("readers' needs could not be told to the control plane: retention may be faster than they", "error", err)
+		a.log.Warn("failed to pin records for slow readers: retention may remove them before they are read", "error", err)
 	}
 	return len(needs) > 0
 }

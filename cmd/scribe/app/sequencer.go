@@ -14,7 +14,7 @@ func (a *App) startSequencer(context.Context) error {
 		streams = discovery.New(a.transport, a.controlURL()).ReadStream()
 	}
 	s, err := sequencer.New(a.cfg.Sequencer, sequencer.Deps{
-		Log: a.parts.log, Streams: streams, Categories: a.parts.catalog, Members: a.sequencers, ID: a.id, Logger: a.log, Registerer: a.registry,
+		Log: a.parts.log, Streams: streams, Categories: a.parts.catalog, Members: a.sequencerIDs, ID: a.id, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
@@ -31,8 +31,8 @@ func (a *App) controlURL() string {
 	return a.url
 }
 
-// sequencers are the members that share the sequenced categories.
-func (a *App) sequencers() []string {
+// sequencerIDs are the members that share the sequenced categories.
+func (a *App) sequencerIDs() []string {
 	members := a.parts.members.Members(scribev1.Role_ROLE_SEQUENCER)
 	ids := make([]string, 0, len(members))
 	for _, m := range members {

@@ -38,7 +38,7 @@ func (a *App) startSQLServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	watch(a, failed, func(err error) error { return err })
-	a.log.Info("serving Flight SQL", "url", "grpc://"+reachable(l.Addr()))
+	watchFailure(a, failed, func(err error) error { return err })
+	a.log.Info("serving Flight SQL", "url", "grpc://"+callableAddress(l.Addr()))
 	return nil
 }

@@ -12,17 +12,17 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// block is how much is compressed at once: the size of a payload.
-const block = 2 << 20
+// blockBytes is how much is compressed at once: the size of a payload.
+const blockBytes = 2 << 20
 
-// blocks concatenates messages of the workload into blocks, as frames without their headers.
-func (w Workload) blocks() [][]byte {
+// concatBlocks concatenates messages of the workload into blocks, as frames without their headers.
+func (w Workload) concatBlocks() [][]byte {
 	var out [][]byte
 	var b []byte
 	// Twice the sample gives at least one whole block of every workload.
 	for range 2 {
 		for _, m := range w.Messages {
-			if len(b)+len(m) > block {
+			if len(b)+len(m) > blockBytes {
 				out = append(out, b)
 				b = nil
 			}
@@ -32,8 +32,8 @@ func (w Workload) blocks() [][]byte {
 	return append(out, b)
 }
 
-// cost is what an operation on the workload's bytes takes.
-type cost struct {
+// baselineCost is what an operation on the workload's bytes takes.
+type baselineCost struct {
 	nsPerByte float64 // CPU time a byte of the uncompressed form
 	ratio     float64 // uncompressed to compressed
 }
@@ -42,14 +42,14 @@ type cost struct {
 const baselineTime = 700 * time.Millisecond
 
 // compressAlone measures zstd at the level that batchers use, on one core, with buffers that are there already.
-func compressAlone(w Workload) (cost, error) {
+func compressAlone(w Workload) (baselineCost, error) {
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
 	if err != nil {
-		return cost{}, err
+		return baselineCost{}, err
 	}
-	blocks := w.blocks()
+	blocks := w.concatBlocks()
 	var dst []byte
-	return measure(func() (raw, packed int) {
+	return measureBaseline(func() (raw, packed int) {
 		for _, b := range blocks {
 			dst = enc.EncodeAll(b, dst[:0])
 			raw += len(b)
@@ -64,16 +64,16 @@ const streamBytes = 320 << 20
 
 // compressStream measures zstd at the level that batchers use over a stream that no cache holds, in blocks of a payload's size that
 // differ from one another, on as many cores as the path may use: what the path's compression costs with nothing around it.
-func compressStream(w Workload) (cost, error) {
-	blocks := w.stream(streamBytes)
+func compressStream(w Workload) (baselineCost, error) {
+	blocks := w.makeStream(streamBytes)
 	cores := runtime.GOMAXPROCS(0)
 	encoders := make([]*zstd.Encoder, cores)
 	for i := range encoders {
 		var err error
 		if encoders[i], err = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithEncoderCRC(false)); err != nil {
-			return cost{}, err
+			return baselineCost{}, err
 		}
-		encoders[i].EncodeAll(blocks[0], make([]byte, 0, block)) // makes its tables
+		encoders[i].EncodeAll(blocks[0], make([]byte, 0, blockBytes)) // makes its tables
 	}
 	var (
 		next, packed atomic.Int64
@@ -82,7 +82,7 @@ func compressStream(w Workload) (cost, error) {
 	)
 	for _, enc := range encoders {
 		workers.Go(func() {
-			dst := make([]byte, 0, enc.MaxEncodedSize(block))
+			dst := make([]byte, 0, enc.MaxEncodedSize(blockBytes))
 			for i := next.Add(1) - 1; i < int64(len(blocks)); i = next.Add(1) - 1 {
 				dst = enc.EncodeAll(blocks[i], dst[:0])
 				packed.Add(int64(len(dst)))
@@ -95,18 +95,18 @@ func compressStream(w Workload) (cost, error) {
 	for _, b := range blocks {
 		raw += len(b)
 	}
-	return cost{nsPerByte: float64(used) / float64(raw), ratio: float64(raw) / float64(packed.Load())}, nil
+	return baselineCost{nsPerByte: float64(used) / float64(raw), ratio: float64(raw) / float64(packed.Load())}, nil
 }
 
-// stream makes blocks of total bytes at least, each in memory of its own, and each beginning at another message.
-func (w Workload) stream(total int) [][]byte {
+// makeStream makes blocks of total bytes at least, each in memory of its own, and each beginning at another message.
+func (w Workload) makeStream(total int) [][]byte {
 	const stride = 7919 // a prime: it visits all messages before it comes back to the first
 	var out [][]byte
 	for n, first := 0, 0; n < total; first += stride {
-		b := make([]byte, 0, block)
+		b := make([]byte, 0, blockBytes)
 		for i := first; ; i++ {
 			m := w.Messages[i%len(w.Messages)]
-			if len(b) > 0 && len(b)+len(m) > block {
+			if len(b) > 0 && len(b)+len(m) > blockBytes {
 				break
 			}
 			b = append(b, m...)
@@ -119,27 +119,27 @@ func (w Workload) stream(total int) [][]byte {
 
 // decompressStream measures the decoder over a stream that no cache holds, in blocks of a payload's size that differ from one
 // another, on as many cores as the path may use: what decompression costs with nothing around it.
-func decompressStream(w Workload) (cost, error) {
-	packed, err := pack(w.stream(streamBytes))
+func decompressStream(w Workload) (baselineCost, error) {
+	packed, err := packBlocks(w.makeStream(streamBytes))
 	if err != nil {
-		return cost{}, err
+		return baselineCost{}, err
 	}
 	runtime.GC() // what was packed must not be collected while it is measured
 	cpu := cpuTime()
-	raw, err := unpack(len(packed), func(i int, d *unpacker) error { return d.decode(packed[i]) })
+	raw, err := unpackAll(len(packed), func(i int, d *blockUnpacker) error { return d.decodeBlock(packed[i]) })
 	used := cpuTime() - cpu
 	if err != nil {
-		return cost{}, err
+		return baselineCost{}, err
 	}
 	stored := 0
 	for _, b := range packed {
 		stored += len(b)
 	}
-	return cost{nsPerByte: float64(used) / float64(raw), ratio: float64(raw) / float64(stored)}, nil
+	return baselineCost{nsPerByte: float64(used) / float64(raw), ratio: float64(raw) / float64(stored)}, nil
 }
 
-// pack compresses blocks as batchers do, each into memory of its own, on all cores. The blocks are given up one by one.
-func pack(blocks [][]byte) ([][]byte, error) {
+// packBlocks compresses blocks as batchers do, each into memory of its own, on all cores. The blocks are given up one by one.
+func packBlocks(blocks [][]byte) ([][]byte, error) {
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false))
 	if err != nil {
 		return nil, err
@@ -156,15 +156,15 @@ func pack(blocks [][]byte) ([][]byte, error) {
 	return packed, err
 }
 
-// unpacker is a decoder with the buffers that it needs, for one goroutine.
-type unpacker struct {
+// blockUnpacker is a decoder with the buffers that it needs, for one goroutine.
+type blockUnpacker struct {
 	decoder *zstd.Decoder
 	src     []byte // of a blob that is read
 	dst     []byte
 	raw     int // bytes that were decoded
 }
 
-func (u *unpacker) decode(packed []byte) (err error) {
+func (u *blockUnpacker) decodeBlock(packed []byte) (err error) {
 	if u.dst, err = u.decoder.DecodeAll(packed, u.dst[:0]); err != nil {
 		return fmt.Errorf("decompress a block of the baseline: %w", err)
 	}
@@ -172,15 +172,15 @@ func (u *unpacker) decode(packed []byte) (err error) {
 	return nil
 }
 
-// unpack runs decode for 0 to n-1 on all cores, and returns how many bytes were decoded.
-func unpack(n int, decode func(i int, u *unpacker) error) (int64, error) {
+// unpackAll runs decode for 0 to n-1 on all cores, and returns how many bytes were decoded.
+func unpackAll(n int, decode func(i int, u *blockUnpacker) error) (int64, error) {
 	decoder, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(runtime.GOMAXPROCS(0)), zstd.IgnoreChecksum(true))
 	if err != nil {
 		return 0, err
 	}
 	defer decoder.Close()
 	return inParallel(n, func() func(int) (int, error) {
-		u := &unpacker{decoder: decoder, dst: make([]byte, 0, block)}
+		u := &blockUnpacker{decoder: decoder, dst: make([]byte, 0, blockBytes)}
 		return func(i int) (int, error) {
 			u.raw = 0
 			err := decode(i, u)
@@ -211,23 +211,23 @@ func inParallel(n int, worker func() func(int) (int, error)) (int64, error) {
 }
 
 // decompressAlone measures the decoder over the same few blocks again and again, on one core.
-func decompressAlone(w Workload) (cost, error) {
+func decompressAlone(w Workload) (baselineCost, error) {
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
 	if err != nil {
-		return cost{}, err
+		return baselineCost{}, err
 	}
 	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
 	if err != nil {
-		return cost{}, err
+		return baselineCost{}, err
 	}
 	defer dec.Close()
 	var packedBlocks [][]byte
-	for _, b := range w.blocks() {
+	for _, b := range w.concatBlocks() {
 		packedBlocks = append(packedBlocks, enc.EncodeAll(b, nil))
 	}
 	var dst []byte
 	var failed error
-	c, err := measure(func() (raw, packed int) {
+	c, err := measureBaseline(func() (raw, packed int) {
 		for _, b := range packedBlocks {
 			if dst, failed = dec.DecodeAll(b, dst[:0]); failed != nil {
 				return raw, packed
@@ -238,13 +238,13 @@ func decompressAlone(w Workload) (cost, error) {
 		return raw, packed
 	})
 	if failed != nil {
-		return cost{}, fmt.Errorf("decompress a block of the baseline: %w", failed)
+		return baselineCost{}, fmt.Errorf("decompress a block of the baseline: %w", failed)
 	}
 	return c, err
 }
 
-// measure repeats run, which says how many bytes it handled, for baselineTime after one round to warm up.
-func measure(run func() (raw, packed int)) (cost, error) {
+// measureBaseline repeats run, which says how many bytes it handled, for baselineTime after one round to warm up.
+func measureBaseline(run func() (raw, packed int)) (baselineCost, error) {
 	run()
 	var raw, packed int
 	begin, cpu := time.Now(), cpuTime()
@@ -254,7 +254,7 @@ func measure(run func() (raw, packed int)) (cost, error) {
 		packed += p
 	}
 	if raw == 0 || packed == 0 {
-		return cost{}, errors.New("the baseline handled no bytes")
+		return baselineCost{}, errors.New("the baseline handled no bytes")
 	}
-	return cost{nsPerByte: float64(cpuTime()-cpu) / float64(raw), ratio: float64(raw) / float64(packed)}, nil
+	return baselineCost{nsPerByte: float64(cpuTime()-cpu) / float64(raw), ratio: float64(raw) / float64(packed)}, nil
 }

@@ -76,43 +76,43 @@ func Categories(ctx context.Context, o CategoriesOptions) (r CategoriesReport, e
 		return r, context.Cause(ctx)
 	}
 	r.IdleCPU = 100 * (cpuTime() - cpu).Seconds() / (o.Duration / 2).Seconds()
-	return r, o.busy(ctx, &r, names[:o.Active])
+	return r, o.measureBusy(ctx, &r, names[:o.Active])
 }
 
-// busy is the active phase.
-func (o CategoriesOptions) busy(ctx context.Context, r *CategoriesReport, active []string) error {
+// measureBusy is the active phase.
+func (o CategoriesOptions) measureBusy(ctx context.Context, r *CategoriesReport, active []string) error {
 	var failed atomic.Pointer[producer.Drop]
 	p, err := producer.New(o.Server, producer.WithOnDrop(func(d producer.Drop) { failed.CompareAndSwap(nil, &d) }))
 	if err != nil {
 		return err
 	}
 	touched := map[string]bool{}
-	pick := zipf(active)
-	l := &load{producer: p, workload: o.Workload, wait: true, pick: func() string {
+	pick := pickByZipf(active)
+	l := &trafficLoad{producer: p, workload: o.Workload, wait: true, pick: func() string {
 		name := pick()
 		touched[name] = true
 		return name
 	}}
 	l.bytesPerSecond = float64(o.MessagesPerSecond) * float64(o.Workload.Bytes) / float64(len(o.Workload.Messages))
-	quiet := &probe{producer: p, categories: []string{"bench.probe"}, every: 20 * time.Millisecond}
-	start, err := scrape(ctx, o.Server)
+	quiet := &writeProbe{producer: p, categories: []string{"bench.probe"}, every: 20 * time.Millisecond}
+	start, err := scrapeMetrics(ctx, o.Server)
 	if err != nil {
 		return errors.Join(err, p.Close(ctx))
 	}
 	var samples []time.Duration
 	begin, cpu := time.Now(), cpuTime()
-	err = together(ctx, o.Duration, l.run, func(ctx context.Context) (err error) { samples, err = quiet.run(ctx); return err })
+	err = runFor(ctx, o.Duration, l.writeTraffic, func(ctx context.Context) (err error) { samples, err = quiet.probeWrites(ctx); return err })
 	err = errors.Join(err, p.Flush(ctx))
 	used, wall := cpuTime()-cpu, time.Since(begin)
 	r.HeapMB = float64(liveHeap()) / 1e6
-	end, serr := scrape(ctx, o.Server)
+	end, serr := scrapeMetrics(ctx, o.Server)
 	if err = errors.Join(err, serr, p.Close(ctx)); err != nil {
 		return err
 	}
 	if d := failed.Load(); d != nil {
 		return d.Err
 	}
-	grown := end.since(start)
+	grown := end.growthSince(start)
 	r.Touched, r.Probe = len(touched), newLatency(samples)
 	r.MessagesPerSecond, r.MBPerSecond = float64(l.messages.Load())/wall.Seconds(), float64(l.bytes.Load())/1e6/wall.Seconds()
 	r.BusyCPU, r.CPUNsPerByte = 100*used.Seconds()/wall.Seconds(), float64(used)/float64(l.bytes.Load())

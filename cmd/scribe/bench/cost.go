@@ -53,22 +53,22 @@ func Cost(ctx context.Context, o CostOptions) (r CostReport, err error) {
 	}
 	pick := func() string { return names[0] }
 	if len(names) > 1 {
-		pick = zipf(names)
+		pick = pickByZipf(names)
 	}
 	// What creating categories and opening logs takes is not the traffic's.
-	warm := &load{producer: p, workload: o.Workload, pick: pick, wait: true, bytesPerSecond: o.BytesPerSecond}
-	if err := errors.Join(together(ctx, o.Duration/4, warm.run), p.Flush(ctx)); err != nil {
+	warm := &trafficLoad{producer: p, workload: o.Workload, pick: pick, wait: true, bytesPerSecond: o.BytesPerSecond}
+	if err := errors.Join(runFor(ctx, o.Duration/4, warm.writeTraffic), p.Flush(ctx)); err != nil {
 		return r, errors.Join(err, p.Close(ctx))
 	}
-	start, err := scrape(ctx, o.Server)
+	start, err := scrapeMetrics(ctx, o.Server)
 	if err != nil {
 		return r, errors.Join(err, p.Close(ctx))
 	}
-	l := &load{producer: p, workload: o.Workload, pick: pick, wait: true, bytesPerSecond: o.BytesPerSecond}
+	l := &trafficLoad{producer: p, workload: o.Workload, pick: pick, wait: true, bytesPerSecond: o.BytesPerSecond}
 	begin := time.Now()
-	err = errors.Join(together(ctx, o.Duration, l.run), p.Flush(ctx))
+	err = errors.Join(runFor(ctx, o.Duration, l.writeTraffic), p.Flush(ctx))
 	wall := time.Since(begin)
-	end, serr := scrape(ctx, o.Server)
+	end, serr := scrapeMetrics(ctx, o.Server)
 	if err = errors.Join(err, serr, p.Close(ctx)); err != nil {
 		return r, err
 	}
@@ -79,7 +79,7 @@ func Cost(ctx context.Context, o CostOptions) (r CostReport, err error) {
 	if r.Bytes == 0 {
 		return r, errors.New("no message was written")
 	}
-	grown, perGB := end.since(start), 1e9/float64(r.Bytes)
+	grown, perGB := end.growthSince(start), 1e9/float64(r.Bytes)
 	blobs := grown["scribe_batcher_blobs_total"]
 	r.MBPerSecond = float64(r.Bytes) / 1e6 / wall.Seconds()
 	r.Puts = blobs * perGB

@@ -90,7 +90,7 @@ func Fanout(ctx context.Context, o FanoutOptions) (r FanoutReport, err error) {
 	defer cancel(nil)
 	ended := make(chan error, 1)
 	go func() {
-		err := crowd.run(ctx)
+		err := crowd.followAll(ctx)
 		cancel(err) // the writing is of no use any more
 		ended <- err
 	}()
@@ -98,13 +98,13 @@ func Fanout(ctx context.Context, o FanoutOptions) (r FanoutReport, err error) {
 		if err := crowd.awaitAll(ctx); err != nil {
 			return err
 		}
-		before, err := scrape(ctx, o.Server)
+		before, err := scrapeMetrics(ctx, o.Server)
 		if err != nil {
 			return err
 		}
 		begin, cpu := time.Now(), cpuTime()
-		l := &load{producer: p, workload: o.Workload, bytesPerSecond: o.BytesPerSecond, wait: true, pick: func() string { return fanoutCategory }}
-		if err := errors.Join(together(ctx, o.Duration, l.run), p.Flush(ctx)); err != nil {
+		l := &trafficLoad{producer: p, workload: o.Workload, bytesPerSecond: o.BytesPerSecond, wait: true, pick: func() string { return fanoutCategory }}
+		if err := errors.Join(runFor(ctx, o.Duration, l.writeTraffic), p.Flush(ctx)); err != nil {
 			return err
 		}
 		if err := p.Write(ctx, fanoutCategory, producer.Message{Payload: fanoutLast}); err != nil {
@@ -114,14 +114,14 @@ func Fanout(ctx context.Context, o FanoutOptions) (r FanoutReport, err error) {
 			return err
 		}
 		used, wall := cpuTime()-cpu, time.Since(begin)
-		after, err := scrape(ctx, o.Server)
+		after, err := scrapeMetrics(ctx, o.Server)
 		if err != nil {
 			return err
 		}
 		r.Written = l.bytes.Load()
 		r.Messages, r.Delivered = crowd.messages.Load(), crowd.bytes.Load()
-		r.finish(after.since(before), wall, used)
-		return crowd.check(l.messages.Load(), r.Written)
+		r.fillRates(after.growthSince(before), wall, used)
+		return crowd.checkDelivered(l.messages.Load(), r.Written)
 	}
 	err = write()
 	cancel(nil)
@@ -131,11 +131,11 @@ func Fanout(ctx context.Context, o FanoutOptions) (r FanoutReport, err error) {
 	if d := failed.Load(); d != nil {
 		err = errors.Join(err, d.Err)
 	}
-	r.Repeats = crowd.repeats()
+	r.Repeats = crowd.countRetries()
 	return r, err
 }
 
-func (r *FanoutReport) finish(grown counters, wall, cpu time.Duration) {
+func (r *FanoutReport) fillRates(grown metricValues, wall, cpu time.Duration) {
 	r.Seconds, r.CPUSeconds = wall.Seconds(), cpu.Seconds()
 	r.StoreBytes, r.StoreReads = int64(grown["scribe_readproxy_store_bytes_total"]), int64(grown["scribe_readproxy_store_reads_total"])
 	r.ServedBytes = int64(grown["scribe_readproxy_payload_bytes_total"])
@@ -167,15 +167,15 @@ func DecoderNsPerByte(w Workload) (float64, error) {
 	return c.nsPerByte, err
 }
 
-// followers are consumers that all read the same.
-type followers struct {
+// fanoutFollowers are consumers that all read the same.
+type fanoutFollowers struct {
 	all             []*consumer.Consumer
 	begun, done     chan struct{} // a token each
 	messages, bytes atomic.Int64
 }
 
-func newFollowers(o FanoutOptions) (*followers, error) {
-	f := &followers{begun: make(chan struct{}, o.Consumers), done: make(chan struct{}, o.Consumers)}
+func newFollowers(o FanoutOptions) (*fanoutFollowers, error) {
+	f := &fanoutFollowers{begun: make(chan struct{}, o.Consumers), done: make(chan struct{}, o.Consumers)}
 	for range o.Consumers {
 		c, err := consumer.New(o.Server, fanoutCategory, consumer.WithStart(consumer.Earliest()), consumer.WithPrefetchBytes(fanoutPrefetch))
 		if err != nil {
@@ -186,19 +186,19 @@ func newFollowers(o FanoutOptions) (*followers, error) {
 	return f, nil
 }
 
-// run reads until everybody has the last message.
-func (f *followers) run(ctx context.Context) error {
+// followAll reads until everybody has the last message.
+func (f *fanoutFollowers) followAll(ctx context.Context) error {
 	runs := make([]func(context.Context) error, len(f.all))
 	for i, c := range f.all {
-		runs[i] = func(ctx context.Context) error { return f.follow(ctx, c) }
+		runs[i] = func(ctx context.Context) error { return f.followOne(ctx, c) }
 	}
-	return during(ctx, func(ctx context.Context) error {
+	return runDuring(ctx, func(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}, runs...)
 }
 
-func (f *followers) follow(ctx context.Context, c *consumer.Consumer) error {
+func (f *fanoutFollowers) followOne(ctx context.Context, c *consumer.Consumer) error {
 	var messages, bytes int64
 	for rec, err := range c.Records(ctx) {
 		switch {
@@ -221,10 +221,10 @@ func (f *followers) follow(ctx context.Context, c *consumer.Consumer) error {
 	return nil
 }
 
-func (f *followers) awaitAll(ctx context.Context) error { return f.await(ctx, f.begun) }
-func (f *followers) awaitEnd(ctx context.Context) error { return f.await(ctx, f.done) }
+func (f *fanoutFollowers) awaitAll(ctx context.Context) error { return f.awaitTokens(ctx, f.begun) }
+func (f *fanoutFollowers) awaitEnd(ctx context.Context) error { return f.awaitTokens(ctx, f.done) }
 
-func (f *followers) await(ctx context.Context, tokens <-chan struct{}) error {
+func (f *fanoutFollowers) awaitTokens(ctx context.Context, tokens <-chan struct{}) error {
 	for range f.all {
 		select {
 		case <-tokens:
@@ -235,8 +235,8 @@ func (f *followers) await(ctx context.Context, tokens <-chan struct{}) error {
 	return nil
 }
 
-// check compares what was delivered with what was written.
-func (f *followers) check(messages, bytes int64) error {
+// checkDelivered compares what was delivered with what was written.
+func (f *fanoutFollowers) checkDelivered(messages, bytes int64) error {
 	n := int64(len(f.all))
 	if got, gotBytes := f.messages.Load(), f.bytes.Load(); got != n*messages || gotBytes != n*bytes {
 		return fmt.Errorf("%d consumers got %d messages of %d bytes, written were %d of %d", n, got, gotBytes, messages, bytes)
@@ -244,14 +244,14 @@ func (f *followers) check(messages, bytes int64) error {
 	return nil
 }
 
-func (f *followers) repeats() (n int64) {
+func (f *fanoutFollowers) countRetries() (n int64) {
 	for _, c := range f.all {
 		n += int64(c.Stats().Retries) //nolint:gosec // a count
 	}
 	return n
 }
 
-func (f *followers) close() error {
+func (f *fanoutFollowers) close() error {
 	var errs []error
 	for _, c := range f.all {
 		errs = append(errs, c.Close())

@@ -13,8 +13,8 @@ import (
 	"scribe/producer"
 )
 
-// load writes messages of a workload to categories at a rate, until it is stopped.
-type load struct {
+// trafficLoad writes messages of a workload to categories at a rate, until it is stopped.
+type trafficLoad struct {
 	producer *producer.Producer
 	workload Workload
 	// pick chooses the category of the next message.
@@ -32,8 +32,8 @@ type load struct {
 // tick is how often a paced load writes what has become due.
 const tick = 5 * time.Millisecond
 
-// run writes until ctx ends, and returns nil then.
-func (l *load) run(ctx context.Context) error {
+// writeTraffic writes until ctx ends, and returns nil then.
+func (l *trafficLoad) writeTraffic(ctx context.Context) error {
 	var (
 		begin   = time.Now()
 		sent    float64
@@ -75,22 +75,22 @@ func (l *load) run(ctx context.Context) error {
 	}
 }
 
-// zipf picks among categories as real traffic does: a few get most of it, and nearly all get little (Zipf's law, exponent 1.1).
-func zipf(categories []string) func() string {
+// pickByZipf picks among categories as real traffic does: a few get most of it, and nearly all get little (Zipf's law, exponent 1.1).
+func pickByZipf(categories []string) func() string {
 	rng := rand.New(rand.NewPCG(3, 4)) //nolint:gosec // reproducible on purpose
 	z := rand.NewZipf(rng, 1.1, 1, uint64(len(categories)-1))
 	return func() string { return categories[z.Uint64()] }
 }
 
-// probe writes one small message at a time, with the producer's acknowledgement, at a fixed rate, and takes the time of each.
-type probe struct {
+// writeProbe writes one small message at a time, with the producer's acknowledgement, at a fixed rate, and takes the time of each.
+type writeProbe struct {
 	producer   *producer.Producer
 	categories []string
 	every      time.Duration
 }
 
-// run probes until ctx ends. A write that fails is an error.
-func (p *probe) run(ctx context.Context) ([]time.Duration, error) {
+// probeWrites probes until ctx ends. A write that fails is an error.
+func (p *writeProbe) probeWrites(ctx context.Context) ([]time.Duration, error) {
 	var samples []time.Duration
 	payload := make([]byte, 100)
 	pace := time.NewTicker(p.every)
@@ -110,13 +110,13 @@ func (p *probe) run(ctx context.Context) ([]time.Duration, error) {
 	}
 }
 
-// together runs all until the time is over or one fails, and waits for them.
-func together(ctx context.Context, d time.Duration, runs ...func(context.Context) error) error {
-	return during(ctx, func(ctx context.Context) error { return pause(ctx, d) }, runs...)
+// runFor runs all until the time is over or one fails, and waits for them.
+func runFor(ctx context.Context, d time.Duration, runs ...func(context.Context) error) error {
+	return runDuring(ctx, func(ctx context.Context) error { return waitFor(ctx, d) }, runs...)
 }
 
-// during runs fn, and all runs until it returns, and waits for them. When one of them fails fn is ended, too.
-func during(ctx context.Context, fn func(context.Context) error, runs ...func(context.Context) error) error {
+// runDuring runs fn, and all runs until it returns, and waits for them. When one of them fails fn is ended, too.
+func runDuring(ctx context.Context, fn func(context.Context) error, runs ...func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	errs := make([]error, len(runs))
@@ -137,8 +137,8 @@ func during(ctx context.Context, fn func(context.Context) error, runs ...func(co
 	return ended
 }
 
-// pause waits for d.
-func pause(ctx context.Context, d time.Duration) error {
+// waitFor waits for d.
+func waitFor(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -51,25 +51,25 @@ func Neighbour(ctx context.Context, o NeighbourOptions) (r NeighbourReport, err 
 		return r, err
 	}
 	defer func() { err = errors.Join(err, quiet.Close(ctx)) }()
-	p := &probe{producer: quiet, every: o.Every}
+	p := &writeProbe{producer: quiet, every: o.Every}
 	for i := range max(o.Quiet, 1) {
 		p.categories = append(p.categories, fmt.Sprintf("%s-quiet-%d", noisy, i))
 	}
 	var alone, beside []time.Duration
 	// The first writes create the categories and open their logs.
-	warm := func(ctx context.Context) error { _, err := p.run(ctx); return err }
-	if err := together(ctx, time.Duration(2*len(p.categories))*o.Every, warm); err != nil {
+	warm := func(ctx context.Context) error { _, err := p.probeWrites(ctx); return err }
+	if err := runFor(ctx, time.Duration(2*len(p.categories))*o.Every, warm); err != nil {
 		return r, err
 	}
-	if err := together(ctx, o.Duration, func(ctx context.Context) (err error) { alone, err = p.run(ctx); return err }); err != nil {
+	if err := runFor(ctx, o.Duration, func(ctx context.Context) (err error) { alone, err = p.probeWrites(ctx); return err }); err != nil {
 		return r, err
 	}
 	loud, err := producer.New(o.Server, producer.WithDeliveryTimeout(o.Duration), producer.WithMaxBufferedBytes(16<<20))
 	if err != nil {
 		return r, err
 	}
-	l := &load{producer: loud, workload: o.Workload, pick: func() string { return noisy }, bytesPerSecond: float64(o.Quota) * o.Excess}
-	err = together(ctx, o.Duration, l.run, func(ctx context.Context) (err error) { beside, err = p.run(ctx); return err })
+	l := &trafficLoad{producer: loud, workload: o.Workload, pick: func() string { return noisy }, bytesPerSecond: float64(o.Quota) * o.Excess}
+	err = runFor(ctx, o.Duration, l.writeTraffic, func(ctx context.Context) (err error) { beside, err = p.probeWrites(ctx); return err })
 	stats := loud.Stats()
 	ended, cancel := context.WithCancel(ctx)
 	cancel() // what the quota holds back is not waited for

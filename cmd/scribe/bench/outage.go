@@ -77,19 +77,19 @@ const (
 	drainSamples = time.Second
 )
 
-// outage is a measurement under way.
-type outage struct {
+// outageRun is a measurement under way.
+type outageRun struct {
 	OutageOptions
 
-	none, spooled, committed *probe
-	loads                    []*load
+	none, spooled, committed *writeProbe
+	loads                    []*trafficLoad
 	back                     time.Time // when the backend was there again
 	r                        OutageReport
 }
 
 // Outage measures it.
 func Outage(ctx context.Context, opts OutageOptions) (r OutageReport, err error) {
-	o := &outage{OutageOptions: opts}
+	o := &outageRun{OutageOptions: opts}
 	// The probes and the load are different applications: what one buffers does not hold the other.
 	var refused atomic.Int64
 	app, err := producer.New(o.Agent, producer.WithAck(producer.AckNone), producer.WithMaxBufferedBytes(buffered),
@@ -103,44 +103,44 @@ func Outage(ctx context.Context, opts OutageOptions) (r OutageReport, err error)
 		return r, err
 	}
 	defer func() { err = errors.Join(err, quick.Close(ctx)) }()
-	newProbe := func(level producer.AckLevel) *probe {
-		return &probe{producer: quick.WithCallAck(level), categories: []string{"outage.probe-" + level.String()}, every: o.Every}
+	newProbe := func(level producer.AckLevel) *writeProbe {
+		return &writeProbe{producer: quick.WithCallAck(level), categories: []string{"outage.probe-" + level.String()}, every: o.Every}
 	}
 	o.none, o.spooled, o.committed = newProbe(producer.AckNone), newProbe(producer.AckSpooled), newProbe(producer.AckCommitted)
 	for _, level := range []producer.AckLevel{producer.AckNone, producer.AckSpooled} {
 		category := "outage.load-" + level.String()
-		o.loads = append(o.loads, &load{
+		o.loads = append(o.loads, &trafficLoad{
 			producer: app.WithCallAck(level), workload: o.Workload, bytesPerSecond: o.BytesPerSecond / 2, wait: true, numbered: true,
 			pick: func() string { return category },
 		})
 	}
-	if err := during(ctx, o.phases, o.loads[0].run, o.loads[1].run); err != nil {
+	if err := runDuring(ctx, o.measurePhases, o.loads[0].writeTraffic, o.loads[1].writeTraffic); err != nil {
 		return r, err
 	}
 	if err := app.Flush(ctx); err != nil {
 		return r, err
 	}
 	o.r.Refused = refused.Load()
-	return o.r, o.count(ctx)
+	return o.r, o.countLost(ctx)
 }
 
-// phases measures one after the other, while the load runs.
-func (o *outage) phases(ctx context.Context) error {
+// measurePhases measures one after the other, while the load runs.
+func (o *outageRun) measurePhases(ctx context.Context) error {
 	begin := time.Now()
 	// Categories are created, logs opened, before anything is measured.
-	if _, err := o.measure(ctx, func(ctx context.Context) error { return pause(ctx, time.Second) }, o.none, o.spooled, o.committed); err != nil {
+	if _, err := o.probeDuring(ctx, func(ctx context.Context) error { return waitFor(ctx, time.Second) }, o.none, o.spooled, o.committed); err != nil {
 		return fmt.Errorf("at the beginning: %w", err)
 	}
-	l, err := o.measure(ctx, func(ctx context.Context) error { return pause(ctx, o.Normal) }, o.none, o.spooled, o.committed)
+	l, err := o.probeDuring(ctx, func(ctx context.Context) error { return waitFor(ctx, o.Normal) }, o.none, o.spooled, o.committed)
 	if err != nil {
 		return fmt.Errorf("before the outage: %w", err)
 	}
 	o.r.None.Normal, o.r.Spooled.Normal, o.r.Committed.Normal = l[0], l[1], l[2]
-	if l, err = o.measure(ctx, o.away, o.none, o.spooled); err != nil {
+	if l, err = o.probeDuring(ctx, o.runOutage, o.none, o.spooled); err != nil {
 		return fmt.Errorf("in the outage: %w", err)
 	}
 	o.r.None.Outage, o.r.Spooled.Outage = l[0], l[1]
-	if l, err = o.measure(ctx, o.drain, o.none, o.spooled, o.committed); err != nil {
+	if l, err = o.probeDuring(ctx, o.awaitDrain, o.none, o.spooled, o.committed); err != nil {
 		return fmt.Errorf("after the outage: %w", err)
 	}
 	o.r.None.Drain, o.r.Spooled.Drain, o.r.Committed.Drain = l[0], l[1], l[2]
@@ -152,17 +152,17 @@ func (o *outage) phases(ctx context.Context) error {
 	return nil
 }
 
-// away is the outage.
-func (o *outage) away(ctx context.Context) error {
+// runOutage is the outage.
+func (o *outageRun) runOutage(ctx context.Context) error {
 	begin := time.Now()
 	if err := o.Down(ctx); err != nil {
 		return fmt.Errorf("take the backend away: %w", err)
 	}
-	if err := pause(ctx, o.Outage); err != nil {
+	if err := waitFor(ctx, o.Outage); err != nil {
 		return err
 	}
 	// Not later: a small backlog may be forwarded before anything else is committed.
-	now, err := scrape(ctx, o.Agent)
+	now, err := scrapeMetrics(ctx, o.Agent)
 	if err != nil {
 		return err
 	}
@@ -178,33 +178,33 @@ func (o *outage) away(ctx context.Context) error {
 	return nil
 }
 
-// drain returns when the backlog is forwarded.
-func (o *outage) drain(ctx context.Context) error {
+// awaitDrain returns when the backlog is forwarded.
+func (o *outageRun) awaitDrain(ctx context.Context) error {
 	begin := time.Now()
-	now, err := scrape(ctx, o.Agent)
+	now, err := scrapeMetrics(ctx, o.Agent)
 	if err != nil {
 		return err
 	}
 	for now[backlogMetric] > 0 {
-		if err := pause(ctx, look); err != nil {
+		if err := waitFor(ctx, look); err != nil {
 			return err
 		}
-		if now, err = scrape(ctx, o.Agent); err != nil {
+		if now, err = scrapeMetrics(ctx, o.Agent); err != nil {
 			return err
 		}
 	}
 	o.r.DrainSeconds = time.Since(o.back).Seconds()
-	return pause(ctx, max(drainSamples-time.Since(begin), 0))
+	return waitFor(ctx, max(drainSamples-time.Since(begin), 0))
 }
 
-// measure probes while fn runs, and returns the latencies.
-func (o *outage) measure(ctx context.Context, fn func(context.Context) error, probes ...*probe) ([]*Latency, error) {
+// probeDuring probes while fn runs, and returns the latencies.
+func (o *outageRun) probeDuring(ctx context.Context, fn func(context.Context) error, probes ...*writeProbe) ([]*Latency, error) {
 	samples := make([][]time.Duration, len(probes))
 	runs := make([]func(context.Context) error, len(probes))
 	for i, p := range probes {
-		runs[i] = func(ctx context.Context) (err error) { samples[i], err = p.run(ctx); return err }
+		runs[i] = func(ctx context.Context) (err error) { samples[i], err = p.probeWrites(ctx); return err }
 	}
-	if err := during(ctx, fn, runs...); err != nil {
+	if err := runDuring(ctx, fn, runs...); err != nil {
 		return nil, err
 	}
 	latencies := make([]*Latency, len(probes))
@@ -214,17 +214,17 @@ func (o *outage) measure(ctx context.Context, fn func(context.Context) error, pr
 	return latencies, nil
 }
 
-// count reads what the load has written back from the cell, when the agent has forwarded everything.
-func (o *outage) count(ctx context.Context) error {
+// countLost reads what the load has written back from the cell, when the agent has forwarded everything.
+func (o *outageRun) countLost(ctx context.Context) error {
 	for {
-		now, err := scrape(ctx, o.Agent)
+		now, err := scrapeMetrics(ctx, o.Agent)
 		if err != nil {
 			return err
 		}
 		if now[heldMetric] == 0 {
 			break
 		}
-		if err := pause(ctx, look); err != nil {
+		if err := waitFor(ctx, look); err != nil {
 			return err
 		}
 	}
@@ -232,7 +232,7 @@ func (o *outage) count(ctx context.Context) error {
 	for _, l := range o.loads {
 		written := l.messages.Load()
 		o.r.Messages += written
-		there, repeated, err := o.read(ctx, l.pick(), written)
+		there, repeated, err := o.countStored(ctx, l.pick(), written)
 		if err != nil {
 			return err
 		}
@@ -243,8 +243,8 @@ func (o *outage) count(ctx context.Context) error {
 	return nil
 }
 
-// read counts the numbers from 0 to below written that a category has, and messages that have one again.
-func (o *outage) read(ctx context.Context, category string, written int64) (there, repeated int64, err error) {
+// countStored counts the numbers from 0 to below written that a category has, and messages that have one again.
+func (o *outageRun) countStored(ctx context.Context, category string, written int64) (there, repeated int64, err error) {
 	c, err := consumer.New(o.Cell, category, consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd())
 	if err != nil {
 		return 0, 0, err

@@ -130,40 +130,40 @@ func Queries(ctx context.Context, o QueryOptions) (r QueryReport, err error) {
 			return r, err
 		}
 	}
-	before, err := scrape(ctx, o.Server)
+	before, err := scrapeMetrics(ctx, o.Server)
 	if err != nil {
 		return r, err
 	}
 	begin, cpu := time.Now(), cpuTime()
-	l := &load{producer: p, workload: w, bytesPerSecond: o.BytesPerSecond, wait: true, pick: func() string { return queryCategory }}
+	l := &trafficLoad{producer: p, workload: w, bytesPerSecond: o.BytesPerSecond, wait: true, pick: func() string { return queryCategory }}
 	runs := make([]func(context.Context) error, len(readers))
 	for i, q := range readers {
-		runs[i] = func(context.Context) error { return drain(ctx, q) }
+		runs[i] = func(context.Context) error { return readToEnd(ctx, q) }
 	}
-	err = during(ctx, func(ctx context.Context) error {
-		if err := errors.Join(together(ctx, o.Duration, l.run), p.Flush(ctx)); err != nil {
+	err = runDuring(ctx, func(ctx context.Context) error {
+		if err := errors.Join(runFor(ctx, o.Duration, l.writeTraffic), p.Flush(ctx)); err != nil {
 			return err
 		}
-		return pause(ctx, time.Until(end))
+		return waitFor(ctx, time.Until(end))
 	}, runs...)
 	if err != nil {
 		return r, err
 	}
-	after, err := scrape(ctx, o.Server)
+	after, err := scrapeMetrics(ctx, o.Server)
 	if err != nil {
 		return r, err
 	}
 	r.Seconds, r.CPUSeconds = time.Since(begin).Seconds(), (cpuTime() - cpu).Seconds()
 	r.Written, r.Messages = l.bytes.Load(), l.messages.Load()
-	r.StoreBytes = int64(after.since(before)["scribe_readproxy_store_bytes_total"])
-	return r, r.sum(readers)
+	r.StoreBytes = int64(after.growthSince(before)["scribe_readproxy_store_bytes_total"])
+	return r, r.addStats(readers)
 }
 
 // settling is how long readers go on after the last write.
 const settling = 2 * time.Second
 
-// drain reads a query to its end.
-func drain(ctx context.Context, q *columns.Query) error {
+// readToEnd reads a query to its end.
+func readToEnd(ctx context.Context, q *columns.Query) error {
 	for _, err := range q.Batches(ctx) {
 		if err != nil {
 			return err
@@ -172,8 +172,8 @@ func drain(ctx context.Context, q *columns.Query) error {
 	return nil
 }
 
-// sum adds up the readers' figures, all of which must have read everything.
-func (r *QueryReport) sum(readers []*columns.Query) error {
+// addStats adds up the readers' figures, all of which must have read everything.
+func (r *QueryReport) addStats(readers []*columns.Query) error {
 	for _, q := range readers {
 		s := q.Stats()
 		r.RowsRead += s.RowsRead + s.SkippedMessages
@@ -222,7 +222,7 @@ func (r *QueryReport) firstRow(ctx context.Context, o QueryOptions, p *producer.
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(drain(ctx, q), q.Close()); err != nil {
+		if err := errors.Join(readToEnd(ctx, q), q.Close()); err != nil {
 			return err
 		}
 		*m.seconds = time.Since(begin).Seconds()

@@ -36,7 +36,7 @@ func NewRelay(ctx context.Context, target string) (*Relay, error) {
 	r.mu.conns = make(map[net.Conn]struct{})
 	r.mu.passing = make(chan struct{})
 	close(r.mu.passing)
-	r.running.Go(r.accept)
+	r.running.Go(r.acceptConns)
 	return r, nil
 }
 
@@ -80,20 +80,20 @@ func (r *Relay) Close() error {
 	return err
 }
 
-func (r *Relay) accept() {
+func (r *Relay) acceptConns() {
 	for {
 		c, err := r.listener.Accept()
 		if err != nil {
 			return // closed
 		}
-		if r.keep(c) {
-			r.running.Go(func() { r.connection(c) })
+		if r.trackConn(c) {
+			r.running.Go(func() { r.relayConn(c) })
 		}
 	}
 }
 
-// keep remembers a connection for Close; false = the relay is closed, and so is the connection.
-func (r *Relay) keep(c net.Conn) bool {
+// trackConn remembers a connection for Close; false = the relay is closed, and so is the connection.
+func (r *Relay) trackConn(c net.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.mu.closed {
@@ -104,7 +104,7 @@ func (r *Relay) keep(c net.Conn) bool {
 	return true
 }
 
-func (r *Relay) drop(conns ...net.Conn) {
+func (r *Relay) closeConns(conns ...net.Conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range conns {
@@ -113,24 +113,24 @@ func (r *Relay) drop(conns ...net.Conn) {
 	}
 }
 
-func (r *Relay) connection(c net.Conn) {
-	defer r.drop(c)
-	if !r.pass() {
+func (r *Relay) relayConn(c net.Conn) {
+	defer r.closeConns(c)
+	if !r.awaitPassing() {
 		return
 	}
 	server, err := net.Dial("tcp", r.target)
-	if err != nil || !r.keep(server) {
+	if err != nil || !r.trackConn(server) {
 		return
 	}
-	defer r.drop(server)
+	defer r.closeConns(server)
 	var back sync.WaitGroup
-	back.Go(func() { r.copy(c, server) })
-	r.copy(server, c)
+	back.Go(func() { r.copyBytes(c, server) })
+	r.copyBytes(server, c)
 	back.Wait()
 }
 
-// pass waits while the relay hangs; false = it is closed.
-func (r *Relay) pass() bool {
+// awaitPassing waits while the relay hangs; false = it is closed.
+func (r *Relay) awaitPassing() bool {
 	r.mu.Lock()
 	passing := r.mu.passing
 	r.mu.Unlock()
@@ -142,17 +142,17 @@ func (r *Relay) pass() bool {
 	}
 }
 
-// copy passes bytes in one direction until one end closes, and then closes both: nothing here half-closes.
-func (r *Relay) copy(to, from net.Conn) {
+// copyBytes passes bytes in one direction until one end closes, and then closes both: nothing here half-closes.
+func (r *Relay) copyBytes(to, from net.Conn) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buf)
-		if n > 0 && r.pass() {
+		if n > 0 && r.awaitPassing() {
 			_, werr := to.Write(buf[:n])
 			err = errors.Join(err, werr)
 		}
 		if err != nil {
-			r.drop(to, from)
+			r.closeConns(to, from)
 			return
 		}
 	}

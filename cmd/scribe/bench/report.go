@@ -65,8 +65,8 @@ func newLatency(samples []time.Duration) *Latency {
 	return &Latency{P50: at(50), P90: at(90), P99: at(99), Max: at(100)}
 }
 
-// finish fills in what follows from the rest.
-func (r *Report) finish(wall, cpu time.Duration) {
+// fillRates fills in what follows from the rest.
+func (r *Report) fillRates(wall, cpu time.Duration) {
 	r.Seconds, r.CPUSeconds = wall.Seconds(), cpu.Seconds()
 	if r.Bytes == 0 || wall == 0 {
 		return

@@ -11,11 +11,11 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// counters are a process's metrics: the sum over the labels by name, and each sample of one label by name{label="value"}.
-type counters map[string]float64
+// metricValues are a process's metrics: the sum over the labels by name, and each sample of one label by name{label="value"}.
+type metricValues map[string]float64
 
-// scrape reads a process's /metrics.
-func scrape(ctx context.Context, server string) (counters, error) {
+// scrapeMetrics reads a process's /metrics.
+func scrapeMetrics(ctx context.Context, server string) (metricValues, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(server, "/")+"/metrics", http.NoBody)
 	if err != nil {
 		return nil, err
@@ -33,19 +33,19 @@ func scrape(ctx context.Context, server string) (counters, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s/metrics: %w", server, err)
 	}
-	out := counters{}
+	out := metricValues{}
 	for name, f := range families {
 		for _, m := range f.GetMetric() {
-			out[name] += value(m)
+			out[name] += metricValue(m)
 			if l := m.GetLabel(); len(l) == 1 {
-				out[fmt.Sprintf("%s{%s=%q}", name, l[0].GetName(), l[0].GetValue())] += value(m)
+				out[fmt.Sprintf("%s{%s=%q}", name, l[0].GetName(), l[0].GetValue())] += metricValue(m)
 			}
 		}
 	}
 	return out, nil
 }
 
-func value(m *dto.Metric) float64 {
+func metricValue(m *dto.Metric) float64 {
 	switch {
 	case m.Counter != nil:
 		return m.GetCounter().GetValue()
@@ -56,9 +56,9 @@ func value(m *dto.Metric) float64 {
 	}
 }
 
-// since is what each counter has grown by.
-func (c counters) since(before counters) counters {
-	out := make(counters, len(c))
+// growthSince is what each counter has grown by.
+func (c metricValues) growthSince(before metricValues) metricValues {
+	out := make(metricValues, len(c))
 	for name, v := range c {
 		out[name] = v - before[name]
 	}

@@ -21,9 +21,9 @@ type Workload struct {
 
 // Workloads are the ones that can be measured, by name.
 var Workloads = map[string]func() Workload{
-	"100b":       func() Workload { return cut("100b", sample.AccessLog(), 100) },
+	"100b":       func() Workload { return cutMessages("100b", sample.AccessLog(), 100) },
 	"access-log": accessLog,
-	"10kb":       func() Workload { return cut("10kb", sample.NginxStatus(), 10_000) },
+	"10kb":       func() Workload { return cutMessages("10kb", sample.NginxStatus(), 10_000) },
 }
 
 // WorkloadNames lists the names in order of message size.
@@ -44,8 +44,8 @@ func accessLog() Workload {
 	return newWorkload("access-log", lines)
 }
 
-// cut slices real text into messages of n bytes, in a fixed random order so that neighbours are not continuations of each other.
-func cut(name string, text []byte, n int) Workload {
+// cutMessages slices real text into messages of n bytes, in a fixed random order so that neighbours are not continuations of each other.
+func cutMessages(name string, text []byte, n int) Workload {
 	messages := slices.Collect(slices.Chunk(text, n))
 	if len(messages[len(messages)-1]) < n {
 		messages = messages[:len(messages)-1]

@@ -33,8 +33,8 @@ type Options struct {
 	Measured func() error
 }
 
-// measured announces that the measured part begins.
-func (o *Options) measured() error {
+// beginMeasured announces that the measured part begins.
+func (o *Options) beginMeasured() error {
 	if o.Measured == nil {
 		return nil
 	}
@@ -63,17 +63,17 @@ func Produce(ctx context.Context, o Options) (r Report, err error) {
 		What: "produce", Workload: o.Workload.Name, InProcess: o.InProcess,
 		Limit: "zstd", LimitNsPerByte: limit.nsPerByte, WarmNsPerByte: warm.nsPerByte, CompressionRate: limit.ratio,
 	}
-	if err := o.measured(); err != nil {
+	if err := o.beginMeasured(); err != nil {
 		return r, err
 	}
 	begin, cpu := time.Now(), cpuTime()
-	r.Messages, r.Bytes, err = fill(ctx, o)
-	r.finish(time.Since(begin), cpuTime()-cpu)
+	r.Messages, r.Bytes, err = fillCategory(ctx, o)
+	r.fillRates(time.Since(begin), cpuTime()-cpu)
 	return r, err
 }
 
-// fill writes the workload until Bytes are acknowledged as committed.
-func fill(ctx context.Context, o Options) (messages, bytes int64, err error) {
+// fillCategory writes the workload until Bytes are acknowledged as committed.
+func fillCategory(ctx context.Context, o Options) (messages, bytes int64, err error) {
 	var failed atomic.Pointer[producer.Drop]
 	p, err := producer.New(o.Server, producer.WithAck(producer.AckCommitted), producer.WithMaxBufferedBytes(buffered),
 		producer.WithOnDrop(func(d producer.Drop) { failed.CompareAndSwap(nil, &d) }))
@@ -121,16 +121,16 @@ func EndToEnd(ctx context.Context, o Options) (r Report, err error) {
 	if err := p.Write(ctx, o.Category, producer.Message{Payload: make([]byte, stampLen)}); err != nil {
 		return r, errors.Join(err, p.Close(ctx))
 	}
-	f := &follower{started: make(chan struct{}), done: make(chan error, 1), want: o.Messages + 1}
+	f := &stampFollower{started: make(chan struct{}), done: make(chan error, 1), want: o.Messages + 1}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go f.run(ctx, o)
+	go f.followStamps(ctx, o)
 	select {
 	case <-f.started:
 	case err := <-f.done:
 		return r, errors.Join(err, p.Close(ctx))
 	}
-	if err := o.measured(); err != nil {
+	if err := o.beginMeasured(); err != nil {
 		return r, errors.Join(err, p.Close(ctx))
 	}
 	begin, cpu := time.Now(), cpuTime()
@@ -150,7 +150,7 @@ func EndToEnd(ctx context.Context, o Options) (r Report, err error) {
 		r.Bytes += int64(len(payload))
 	}
 	err = errors.Join(<-f.done, p.Close(ctx))
-	r.finish(time.Since(begin), cpuTime()-cpu)
+	r.fillRates(time.Since(begin), cpuTime()-cpu)
 	r.Commit, r.Delivery = newLatency(commits), newLatency(f.delays)
 	return r, err
 }
@@ -161,15 +161,15 @@ const stampLen = 8
 // epoch makes stamps monotonic: the wall clock may be set during a run.
 var epoch = time.Now()
 
-// follower reads what EndToEnd writes.
-type follower struct {
+// stampFollower reads what EndToEnd writes.
+type stampFollower struct {
 	started chan struct{} // closed when the first message has arrived
 	done    chan error
 	want    int
 	delays  []time.Duration // read after done
 }
 
-func (f *follower) run(ctx context.Context, o Options) {
+func (f *stampFollower) followStamps(ctx context.Context, o Options) {
 	c, err := consumer.New(o.Server, o.Category, consumer.WithStart(consumer.Earliest()))
 	if err != nil {
 		f.done <- err

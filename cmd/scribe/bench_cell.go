@@ -55,8 +55,8 @@ func withCell(cmd *cobra.Command, adjust func(*app.Config), fn func(server strin
 	return fn(url)
 }
 
-// printed writes reports as JSON objects, a line each, or as a table.
-func printed[R any](w io.Writer, asJSON bool, reports []R, table func(io.Writer, []R) error) error {
+// printReports writes reports as JSON objects, a line each, or as a table.
+func printReports[R any](w io.Writer, asJSON bool, reports []R, table func(io.Writer, []R) error) error {
 	if !asJSON {
 		return table(w, reports)
 	}
@@ -83,7 +83,7 @@ Zipf's law: a few get most of the traffic, nearly all get little.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if o.Active < 2 || o.Categories < o.Active || o.Categories > 10_000_000 || o.MessagesPerSecond < 1 || length < units.Duration(time.Second) {
-				return usage(errors.New("want 2 <= --active <= --categories <= 10000000, --rate above zero, --duration of a second or more"))
+				return usageError(errors.New("want 2 <= --active <= --categories <= 10000000, --rate above zero, --duration of a second or more"))
 			}
 			o.Duration = length.Std()
 			if o.Workload, err = bench.NewWorkload("access-log"); err != nil {
@@ -95,7 +95,7 @@ Zipf's law: a few get most of the traffic, nearly all get little.`,
 				if err != nil {
 					return err
 				}
-				return printed(cmd.OutOrStdout(), asJSON, []bench.CategoriesReport{r}, func(w io.Writer, rs []bench.CategoriesReport) error { return rs[0].Print(w) })
+				return printReports(cmd.OutOrStdout(), asJSON, []bench.CategoriesReport{r}, func(w io.Writer, rs []bench.CategoriesReport) error { return rs[0].Print(w) })
 			})
 		},
 	}
@@ -119,19 +119,19 @@ func newBenchCost() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "cost",
-		Short: "PUT requests, pointers and stored bytes for a gigabyte of traffic",
-		Long: `Write at several rates, to one category and to many that trickle, and read from the cell's counters what a store would be asked for.
-The cell runs in this process on files, with the pause between flushes that it would have on S3.`,
+		Short: "PUT requests, pointers and stored bytes per gigabyte of traffic",
+		Long: `Write at several rates, to one category and to many with little traffic each, and count the store requests in the cell's metrics. The cell
+runs in this process on files, with the pause between flushes that it has on S3.`,
 		Example: `  scribe bench cost
   scribe bench cost --rate 5MB --categories 1,1000 --flush-floor 1s --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			w, err := bench.NewWorkload(workload)
 			if err != nil {
-				return usage(err)
+				return usageError(err)
 			}
 			if length < units.Duration(time.Second) {
-				return usage(errors.New("--duration must be a second or more"))
+				return usageError(errors.New("--duration must be a second or more"))
 			}
 			var reports []bench.CostReport
 			for _, rate := range rates {
@@ -139,13 +139,13 @@ The cell runs in this process on files, with the pause between flushes that it w
 				if rate != "max" {
 					n, err := units.ParseBytes(rate)
 					if err != nil || n == 0 {
-						return usage(fmt.Errorf("--rate %q: want bytes a second, such as 1MB, or max", rate))
+						return usageError(fmt.Errorf("--rate %q: want bytes a second, such as 1MB, or max", rate))
 					}
 					o.BytesPerSecond = float64(n)
 				}
 				for _, n := range categories {
 					if o.Categories = n; n < 1 || n > 1_000_000 {
-						return usage(fmt.Errorf("--categories %d is outside 1 to 1000000", n))
+						return usageError(fmt.Errorf("--categories %d is outside 1 to 1000000", n))
 					}
 					err := withCell(cmd, func(c *app.Config) { c.FlushFloor = new(floor.Std()) }, func(server string) error {
 						o.Server = server
@@ -158,7 +158,7 @@ The cell runs in this process on files, with the pause between flushes that it w
 					}
 				}
 			}
-			return printed(cmd.OutOrStdout(), asJSON, reports, bench.CostTable)
+			return printReports(cmd.OutOrStdout(), asJSON, reports, bench.CostTable)
 		},
 	}
 	fs := cmd.Flags()
@@ -181,15 +181,15 @@ func newBenchNeighbour() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "neighbour",
-		Short: "Latency of quiet categories beside one that is far beyond its quota",
-		Long: `Measure the latency of committed writes to quiet categories, first alone, then while another category is offered many times its quota,
-for each way to enforce it.`,
+		Short: "Latency of quiet categories next to one far over its quota",
+		Long: `Measure the latency of committed writes to quiet categories, first alone, then while writers offer another category many times its quota,
+for each quota mode.`,
 		Example: `  scribe bench neighbour
   scribe bench neighbour --quota 1MiB --excess 100 --duration 60s --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if quota == 0 || o.Excess <= 0 || o.Quiet < 1 || every <= 0 || length < units.Duration(time.Second) {
-				return usage(errors.New("--quota, --excess, --quiet and --every must be above zero, --duration a second or more"))
+				return usageError(errors.New("--quota, --excess, --quiet and --every must be above zero, --duration a second or more"))
 			}
 			o.Quota, o.Every, o.Duration = int64(quota), every.Std(), length.Std()
 			if o.Workload, err = bench.NewWorkload("access-log"); err != nil {
@@ -209,7 +209,7 @@ for each way to enforce it.`,
 					return err
 				}
 			}
-			return printed(cmd.OutOrStdout(), asJSON, reports, bench.NeighbourTable)
+			return printReports(cmd.OutOrStdout(), asJSON, reports, bench.NeighbourTable)
 		},
 	}
 	fs := cmd.Flags()

@@ -16,52 +16,53 @@ import (
 )
 
 const (
-	// chunkBytes is how much is read ahead of what is being written. It grows for a single line that is longer.
+	// chunkBytes bounds the bytes read ahead of the write. A single longer line exceeds it.
 	chunkBytes = 4 << 20
 	// chunkLines bounds the lines of a chunk: empty ones take no bytes.
 	chunkLines = 100_000
-	// maxNamed is how many lines over the limit are named; the others are counted.
+	// maxNamed is how many too long lines are named; the others are only counted.
 	maxNamed = 10
 )
 
-// lines reads lines into chunks. One goroutine reads, another takes: a chunk holds what was read since the last one was taken,
-// so that a slow stream is passed on at once and a fast one in large pieces. It is bounded by chunkBytes and one line.
-type lines struct {
+// lineReader reads lines into chunks. One goroutine reads, another takes. A chunk holds the lines read since the last one was taken, so that
+// a slow stream is passed on at once and a fast one in large pieces. Its memory is bounded by chunkBytes and one line.
+type lineReader struct {
 	maxLine  int
 	keyField string
 
 	mu struct {
 		sync.Mutex
-		open    *chunk // being filled
-		spare   *chunk // to fill next; nil while the taker has it
-		err     error  // what ended the reading; io.EOF is the ordinary end
+		open    *lineChunk // being filled
+		spare   *lineChunk // to fill next; nil while the taker has it
+		err     error      // what ended the reading; io.EOF is the ordinary end
 		stopped bool
 		long    []string // places of lines over the limit
 		longN   int
 	}
-	changed *sync.Cond // of mu: open has grown, was taken, or the reading ended
+	changed *sync.Cond // with mu: open has grown or was taken, or the reading ended
 }
 
-// chunk is a run of lines in one buffer.
-type chunk struct {
+// lineChunk is a run of lines in one buffer.
+type lineChunk struct {
 	buf  []byte
 	ends []int    // of each line in buf
 	keys [][]byte // of each line, when a key field is wanted; nil = none
 	file string
 	line int // number of the first line
-	// skips are the indexes before which lines were left out, so that numbers stay right.
+	// skips are the indexes before which lines were skipped, to keep line numbers right.
 	skips []int
 }
 
-func newLines(maxLine int, keyField string) *lines {
-	l := &lines{maxLine: maxLine, keyField: keyField}
-	l.mu.open, l.mu.spare = new(chunk), new(chunk)
+func newLineReader(maxLine int, keyField string) *lineReader {
+	l := &lineReader{maxLine: maxLine, keyField: keyField}
+	l.mu.open, l.mu.spare = new(lineChunk), new(lineChunk)
 	l.changed = sync.NewCond(&l.mu.Mutex)
 	return l
 }
 
-// take waits for lines and returns them; release gives their memory back. After the last ones it returns what ended the reading.
-func (l *lines) take() (*chunk, error) {
+// takeChunk waits for lines and returns them; releaseChunk returns their memory. After the last chunk it returns the error that ended the
+// reading, or io.EOF.
+func (l *lineReader) takeChunk() (*lineChunk, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for len(l.mu.open.ends) == 0 && l.mu.err == nil {
@@ -76,49 +77,49 @@ func (l *lines) take() (*chunk, error) {
 	return c, nil
 }
 
-func (l *lines) release(c *chunk) {
+func (l *lineReader) releaseChunk(c *lineChunk) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if cap(c.buf) > 2*chunkBytes {
 		c.buf = nil // a single long line must not hold its memory for ever
 	}
-	*c = chunk{buf: c.buf[:0], ends: c.ends[:0], keys: c.keys[:0], skips: c.skips[:0]}
+	*c = lineChunk{buf: c.buf[:0], ends: c.ends[:0], keys: c.keys[:0], skips: c.skips[:0]}
 	l.mu.spare = c
 	l.changed.Broadcast()
 }
 
-// stop makes the reader give up.
-func (l *lines) stop() {
+// stopReading makes the reading goroutine stop.
+func (l *lineReader) stopReading() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.stopped = true
 	l.changed.Broadcast()
 }
 
-// tooLong returns an error that names the lines over the limit.
-func (l *lines) tooLong() error {
+// tooLongError returns an error that names the lines over the limit.
+func (l *lineReader) tooLongError() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var errs []error
 	for _, place := range l.mu.long {
-		errs = append(errs, fmt.Errorf("%s: the line is over the limit of %v and is left out", place, units.Bytes(l.maxLine)))
+		errs = append(errs, fmt.Errorf("%s: the line is over the limit of %v and was skipped; --max-message sets the limit", place, units.Bytes(l.maxLine)))
 	}
 	if more := l.mu.longN - len(l.mu.long); more > 0 {
-		errs = append(errs, fmt.Errorf("%d more lines are over the limit", more))
+		errs = append(errs, fmt.Errorf("skipped %d more lines over the limit", more))
 	}
 	return errors.Join(errs...)
 }
 
-// overLimit is how many lines were over the limit.
-func (l *lines) overLimit() uint64 {
+// countTooLong returns the number of lines over the limit.
+func (l *lineReader) countTooLong() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return uint64(l.mu.longN) //nolint:gosec // not negative
 }
 
-// read fills chunks from the files in turn, or from stdin when there are none, until ctx ends.
-func (l *lines) read(ctx context.Context, stdin io.Reader, files []string) {
-	stop := context.AfterFunc(ctx, func() { l.end(io.EOF) })
+// readInputs fills chunks from the files in turn, or from stdin when there are none, until ctx ends.
+func (l *lineReader) readInputs(ctx context.Context, stdin io.Reader, files []string) {
+	stop := context.AfterFunc(ctx, func() { l.endReading(io.EOF) })
 	defer stop()
 	if len(files) == 0 {
 		files = []string{"-"}
@@ -129,22 +130,22 @@ func (l *lines) read(ctx context.Context, stdin io.Reader, files []string) {
 			err = errors.Join(l.readFile(in, name), closeIn())
 		}
 		if err != nil {
-			l.end(err)
+			l.endReading(err)
 			return
 		}
 	}
-	l.end(io.EOF)
+	l.endReading(io.EOF)
 }
 
-// pathless is an error of the file system without the name, which the caller gives.
-func pathless(err error) error {
+// withoutPath removes the file name from an error of the file system, for callers that name the file themselves.
+func withoutPath(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err
 	}
 	return err
 }
 
-func (l *lines) end(err error) {
+func (l *lineReader) endReading(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.err == nil {
@@ -153,22 +154,22 @@ func (l *lines) end(err error) {
 	l.changed.Broadcast()
 }
 
-// errStopped ends the reading of a file when nobody takes lines any more.
+// errStopped ends the reading of a file after stopReading.
 var errStopped = errors.New("stopped")
 
 // readFile splits one input at newlines. Memory is bounded by the longest allowed line, whatever the input holds.
-func (l *lines) readFile(in io.Reader, name string) error {
+func (l *lineReader) readFile(in io.Reader, name string) error {
 	r := bufio.NewReaderSize(in, 1<<20)
 	var long []byte // the beginning of a line that did not fit into the reader's buffer
 	for number := 1; ; {
 		part, err := r.ReadSlice('\n')
 		if errors.Is(err, bufio.ErrBufferFull) {
-			// One byte over the limit is enough to know that the line is too long; the rest is read and forgotten.
+			// One byte over the limit shows that the line is too long; the rest is read and discarded.
 			long = append(long, part[:min(len(part), l.maxLine+1-min(len(long), l.maxLine+1))]...)
 			continue
 		}
 		if err != nil && !errors.Is(err, io.EOF) {
-			return fmt.Errorf("read %s: %w", name, pathless(err))
+			return fmt.Errorf("read %s: %w", name, withoutPath(err))
 		}
 		last := err != nil
 		if last && len(part) == 0 && len(long) == 0 {
@@ -179,7 +180,7 @@ func (l *lines) readFile(in io.Reader, name string) error {
 			long = append(long, line...)
 			line = long
 		}
-		if err := l.add(name, number, line); err != nil {
+		if err := l.appendLine(name, number, line); err != nil {
 			if errors.Is(err, errStopped) {
 				return nil
 			}
@@ -196,8 +197,8 @@ func (l *lines) readFile(in io.Reader, name string) error {
 	}
 }
 
-// add appends a line to the open chunk, waiting while it is full.
-func (l *lines) add(file string, number int, line []byte) error {
+// appendLine appends a line to the open chunk, waiting while it is full.
+func (l *lineReader) appendLine(file string, number int, line []byte) error {
 	var key []byte
 	if l.keyField != "" && len(line) <= l.maxLine {
 		k, err := keyOf(line, l.keyField)
@@ -218,7 +219,7 @@ func (l *lines) add(file string, number int, line []byte) error {
 		}
 		return nil
 	}
-	for !l.mu.stopped && l.mu.err == nil && !l.fits(file, line) {
+	for !l.mu.stopped && l.mu.err == nil && !l.fitsOpenChunk(file, line) {
 		l.changed.Wait()
 	}
 	if l.mu.stopped || l.mu.err != nil {
@@ -237,14 +238,14 @@ func (l *lines) add(file string, number int, line []byte) error {
 	return nil
 }
 
-// fits reports whether the open chunk takes the line: chunks hold lines of one file.
-func (l *lines) fits(file string, line []byte) bool {
+// fitsOpenChunk reports whether the line fits into the open chunk, which holds lines of one file.
+func (l *lineReader) fitsOpenChunk(file string, line []byte) bool {
 	c := l.mu.open
 	return len(c.ends) == 0 || c.file == file && len(c.buf)+len(line) <= chunkBytes && len(c.ends) < chunkLines
 }
 
-// messages appends the chunk's lines to msgs. They point into the chunk.
-func (c *chunk) messages(msgs []producer.Message, shard uint32) []producer.Message {
+// appendMessages appends the chunk's lines to msgs. They point into the chunk.
+func (c *lineChunk) appendMessages(msgs []producer.Message, shard uint32) []producer.Message {
 	begin := 0
 	for i, end := range c.ends {
 		m := producer.Message{Payload: c.buf[begin:end:end], Shard: shard}
@@ -257,10 +258,10 @@ func (c *chunk) messages(msgs []producer.Message, shard uint32) []producer.Messa
 	return msgs
 }
 
-func (c *chunk) bytes() uint64 { return uint64(len(c.buf)) }
+func (c *lineChunk) payloadBytes() uint64 { return uint64(len(c.buf)) }
 
-// place names line i as editors do.
-func (c *chunk) place(i int) string {
+// linePosition names line i as FILE:LINE, as editors do.
+func (c *lineChunk) linePosition(i int) string {
 	number := c.line + i
 	for _, s := range c.skips {
 		if s <= i {
@@ -274,7 +275,7 @@ func (c *chunk) place(i int) string {
 func keyOf(line []byte, field string) ([]byte, error) {
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal(line, &object); err != nil {
-		return nil, fmt.Errorf("--key-field %s needs JSON objects: %w", field, err)
+		return nil, fmt.Errorf("--key-field %s: the line is not a JSON object: %w", field, err)
 	}
 	raw, ok := object[field]
 	if !ok || bytes.Equal(raw, []byte("null")) {

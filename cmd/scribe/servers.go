@@ -19,16 +19,16 @@ import (
 	"scribe/internal/base/units"
 )
 
-// serverFlags are the flags of commands that work with a process's configuration. Each is laid over it only when it was given, so that a
-// file keeps what it says.
+// serverFlags are the flags of commands that use the configuration of a process. Only given flags override the configuration file.
 type serverFlags struct {
 	config string
-	// values are those of the flags. They share nothing with a configuration that the flags are laid over.
+	// values holds the values of the flags. It shares no memory with the configuration that the flags override.
 	values app.Config
 }
 
-// add adds the settings that have flags on a command: up, serve, agent, or blobs for those that only read them. d has their defaults.
-func (f *serverFlags) add(cmd *cobra.Command, command string, d app.Config) {
+// addFlags adds the flags of the settings for a command: up, serve, agent, or blobs for commands that only read blobs. d has their
+// defaults.
+func (f *serverFlags) addFlags(cmd *cobra.Command, command string, d app.Config) {
 	f.values = app.DefaultConfig()
 	defaults := settingsByField(&d)
 	for s := range config.Settings(&f.values) {
@@ -49,15 +49,15 @@ func (f *serverFlags) add(cmd *cobra.Command, command string, d app.Config) {
 		}
 	}
 	if command != "blobs" {
-		cmd.Flags().StringVar(&f.config, "config", "", "YAML configuration; flags and environment win over it")
+		cmd.Flags().StringVar(&f.config, "config", "", "YAML configuration file; flags and environment variables override it")
 	}
 }
 
-// apply lays what was given over c.
+// apply overrides c with the configuration file and then with the given flags.
 func (f *serverFlags) apply(cmd *cobra.Command, c *app.Config) error {
 	if f.config != "" {
 		if err := c.Load(f.config); err != nil {
-			return usage(err)
+			return usageError(err)
 		}
 	}
 	settings := settingsByField(c)
@@ -82,7 +82,7 @@ func settingsByField(c *app.Config) map[string]config.Setting {
 	return settings
 }
 
-// flagValue is the value of a flag: settings that it sets together.
+// flagValue is the value of a flag, which may set several settings together.
 type flagValue struct {
 	settings []config.Setting
 	isSet    bool
@@ -99,7 +99,7 @@ func (v *flagValue) String() string {
 // Type implements pflag.Value.
 func (v *flagValue) Type() string { return v.settings[0].Type() }
 
-// Set implements pflag.Value. A list that is given twice has the items of both.
+// Set implements pflag.Value. A list that is given twice gets the items of both.
 func (v *flagValue) Set(text string) error {
 	if v.isSet && v.Type() == "strings" {
 		text = v.String() + "," + text
@@ -117,10 +117,10 @@ func newUp() *cobra.Command {
 	var f serverFlags
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Run every role in one process on an embedded default",
-		Long: `Run every role in one process: payloads on files and metadata logs in Pebble below the data folder, one listening address, no
-other service. Prints one line "ready http://HOST:PORT" on standard output when it serves. SIGTERM makes everything that was
-accepted durable, then ends it.`,
+		Short: "Run every role in one process, with embedded storage",
+		Long: `Run every role in one process. Payloads are files and metadata logs are in Pebble, both in the data folder. There is one listening
+address, and no other service is needed. When the process is ready, it prints the line "ready http://HOST:PORT" on standard output.
+On SIGTERM it makes everything that it accepted durable, then exits.`,
 		Example: `  scribe up
   scribe up --data /var/lib/scribe --listen 0.0.0.0:7420 --flight 0.0.0.0:7424
   SCRIBE_S3_ACCESS_KEY=... SCRIBE_S3_SECRET_KEY=... scribe up --blobs s3 --s3-endpoint http://127.0.0.1:9000 --s3-bucket scribe`,
@@ -133,7 +133,7 @@ accepted durable, then ends it.`,
 			return runServer(cmd.Context(), c, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	f.add(cmd, "up", app.DefaultConfig())
+	f.addFlags(cmd, "up", app.DefaultConfig())
 	return cmd
 }
 
@@ -143,16 +143,16 @@ func newServe() *cobra.Command {
 	d.WriteProxy.AutoCreate, d.Roles = false, nil
 	cmd := &cobra.Command{
 		Use:   "serve --roles ROLE,...",
-		Short: "Run some roles of a cell that spans processes",
-		Long: `Run some roles in this process: controlplane, metalog, batcher, writeproxy, scribed, readstream, readproxy, retention, sequencer, sqlserver. Roles that
-are not here are reached at --control and --metalog, or through the membership that the control plane keeps.
-Prints one line "ready http://HOST:PORT" on standard output when it serves.`,
+		Short: "Run some roles of a cell that consists of several processes",
+		Long: `Run some roles in this process: controlplane, metalog, batcher, writeproxy, scribed, readstream, readproxy, retention, sequencer, sqlserver.
+The process reaches other roles at --control and --metalog, or through the member list of the control plane.
+When it is ready, it prints the line "ready http://HOST:PORT" on standard output.`,
 		Example: `  scribe serve --roles controlplane,metalog --data ./meta --listen 127.0.0.1:7421
   scribe serve --roles batcher --control http://127.0.0.1:7421 --metalog http://127.0.0.1:7421 --blob-path ./blobs --data ./b1 --listen 127.0.0.1:7431
   scribe serve --roles readproxy --control http://127.0.0.1:7421 --blob-path ./blobs --data ./r1 --listen 127.0.0.1:7441 --memcached 127.0.0.1:11211
   scribe serve --roles sqlserver --control http://127.0.0.1:7421 --data ./g1 --listen 127.0.0.1:7451 --flight 127.0.0.1:7454
   scribe serve --config /etc/scribe/writeproxy.yaml
-    # another region, and what a read proxy does, in the file:
+    # another region, and settings of a read proxy, in the file:
     region: eu
     regions: [{name: us, read_proxies: "http://10.1.0.1:7420"}]
     read_proxy: {memcached: {servers: ["10.0.0.8:11211"]}, rules: [{match: "audit.*", memcached: never}]}`,
@@ -165,7 +165,7 @@ Prints one line "ready http://HOST:PORT" on standard output when it serves.`,
 			return runServer(cmd.Context(), c, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	f.add(cmd, "serve", d)
+	f.addFlags(cmd, "serve", d)
 	return cmd
 }
 
@@ -179,18 +179,20 @@ func newAgent() *cobra.Command {
 	d.Listen = "127.0.0.1:7410"
 	d.Upstream = defaultServer
 	d.Scribed.Spool.Dir = "./scribe-spool"
-	d.Scribed.MemoryBytes, d.WriteProxy.MemoryBytes = 64<<20, 64<<20 // the host is there for others, and what does not fit goes to the disk
+	d.Scribed.MemoryBytes, d.WriteProxy.MemoryBytes = 64<<20, 64<<20 // the host has other programs, and messages that do not fit go to the spool
 	cmd := &cobra.Command{
 		Use:   "agent",
-		Short: "Run the host's daemon, which takes messages from programs of this host and forwards them",
-		Long: `Run scribed: programs of this host write to it, with the producer library, over a Unix socket or TCP, by POSTing lines to
-/v1/lines/CATEGORY, or through the inputs that --config names (files, syslog, OTLP, lines; see docs/inputs.md). It forwards their messages to a write proxy, with retries.
+		Short: "Run the host's agent, which accepts messages from programs on this host and forwards them",
+		Long: `Run scribed, the host's agent. Programs on this host write to it with the producer library (over a Unix socket or TCP), by POSTing lines
+to /v1/lines/CATEGORY, or through the inputs in the --config file (files, syslog, OTLP, lines; see docs/inputs.md). The agent forwards
+their messages to a write proxy, with retries.
 
-What it acknowledged as "spooled" is synced to its disk buffer; what it acknowledged as "none" goes there when the cell is slow or
-away. Live traffic is forwarded first, a backlog beside it. SIGTERM keeps in the buffer what can't be forwarded in time.
+Messages acknowledged as "spooled" are synced to the spool, a disk buffer. Messages acknowledged as "none" are written there when the
+cell is slow or unavailable. Live traffic has priority over the backlog. On SIGTERM, messages that can't be forwarded in time stay in the
+spool.
 
---drain takes nothing new: it forwards what the buffer holds, prints what is left (category, messages, bytes), and ends with exit
-code 0 when nothing is, and 6 otherwise.`,
+With --drain the agent accepts no new messages. It forwards the backlog, prints what remains (category, messages, bytes), and exits with
+code 0 if nothing remains, and 6 otherwise.`,
 		Example: `  scribe agent --upstream http://scribe.internal:7420 --spool /var/lib/scribe/spool
   scribe agent --upstream http://scribe.internal:7420 --socket /run/scribe.sock --config agent.yaml
     # agent.yaml:
@@ -213,19 +215,19 @@ code 0 when nothing is, and 6 otherwise.`,
 		}
 		return runServer(cmd.Context(), c, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
-	f.add(cmd, "agent", d)
+	f.addFlags(cmd, "agent", d)
 	fs := cmd.Flags()
-	fs.BoolVar(&drain, "drain", false, "forward what the disk buffer holds, print what is left, and end")
-	fs.Var(&timeout, "drain-timeout", "how long --drain goes on")
+	fs.BoolVar(&drain, "drain", false, "forward the backlog in the spool, print what remains, and exit")
+	fs.Var(&timeout, "drain-timeout", "time limit of --drain")
 	return cmd
 }
 
-// runDrain forwards what an agent's buffer holds, and prints what is left.
+// runDrain forwards the backlog of an agent's spool, and prints what remains.
 func runDrain(ctx context.Context, c app.Config, timeout time.Duration, stdout, stderr io.Writer) error {
 	if err := c.Validate(); err != nil {
-		return usage(fmt.Errorf("bad configuration:\n%w", err))
+		return usageError(fmt.Errorf("bad configuration:\n%w", err))
 	}
-	c.Listen, c.Socket = "127.0.0.1:0", "" // nobody is to find it
+	c.Listen, c.Socket = "127.0.0.1:0", "" // producers must not find it
 	a, err := app.Start(ctx, c, app.Options{Logger: newLogger(c.Log, stderr), Version: programVersion(), Drain: true})
 	if err != nil {
 		return err
@@ -243,7 +245,7 @@ func runDrain(ctx context.Context, c app.Config, timeout time.Duration, stdout, 
 		bytes += b.Bytes
 	}
 	if len(left) > 0 {
-		err = errors.Join(err, &codedError{code: exitPartly, err: fmt.Errorf("%d messages with %d bytes of %d categories are left in %s", messages, bytes, len(left), c.Scribed.Spool.Dir)})
+		err = errors.Join(err, &codedError{code: exitPartly, err: fmt.Errorf("%d messages (%d bytes) of %d categories remain in %s; run it again to forward them", messages, bytes, len(left), c.Scribed.Spool.Dir)})
 	}
 	return err
 }
@@ -251,7 +253,7 @@ func runDrain(ctx context.Context, c app.Config, timeout time.Duration, stdout, 
 // runServer runs a process of the cell until ctx ends or it fails.
 func runServer(ctx context.Context, c app.Config, stdout, stderr io.Writer) error {
 	if err := c.Validate(); err != nil {
-		return usage(fmt.Errorf("bad configuration:\n%w", err))
+		return usageError(fmt.Errorf("bad configuration:\n%w", err))
 	}
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(c.MemoryLimit())
@@ -260,8 +262,8 @@ func runServer(ctx context.Context, c app.Config, stdout, stderr io.Writer) erro
 	a, err := app.Start(ctx, c, app.Options{Logger: logger, Version: programVersion()})
 	switch {
 	case err != nil && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
-		logger.InfoContext(ctx, "told to end before it was ready", "error", err)
-		return nil // there is nothing that it had accepted
+		logger.InfoContext(ctx, "stopped before it was ready", "error", err)
+		return nil // it had accepted nothing
 	case err != nil:
 		return err
 	}

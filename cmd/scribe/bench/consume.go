@@ -26,7 +26,7 @@ func Consume(ctx context.Context, o Options) (r Report, err error) {
 	if err != nil {
 		return r, err
 	}
-	written, _, err := fill(ctx, o)
+	written, _, err := fillCategory(ctx, o)
 	if err != nil {
 		return r, fmt.Errorf("fill %s: %w", o.Category, err)
 	}
@@ -35,16 +35,16 @@ func Consume(ctx context.Context, o Options) (r Report, err error) {
 		What: "consume", Workload: o.Workload.Name, InProcess: o.InProcess,
 		Limit: "unzstd", LimitNsPerByte: limit.nsPerByte, WarmNsPerByte: warm.nsPerByte, CompressionRate: limit.ratio,
 	}
-	return r, r.read(ctx, o, written)
+	return r, r.readCategory(ctx, o, written)
 }
 
-// read measures reading the whole category, which has so many messages.
-func (r *Report) read(ctx context.Context, o Options, written int64) error {
+// readCategory measures reading the whole category, which has so many messages.
+func (r *Report) readCategory(ctx context.Context, o Options, written int64) error {
 	c, err := consumer.New(o.Server, o.Category, consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd())
 	if err != nil {
 		return err
 	}
-	if err := o.measured(); err != nil {
+	if err := o.beginMeasured(); err != nil {
 		return errors.Join(err, c.Close())
 	}
 	begin, cpu := time.Now(), cpuTime()
@@ -55,7 +55,7 @@ func (r *Report) read(ctx context.Context, o Options, written int64) error {
 		r.Messages++
 		r.Bytes += int64(len(rec.Payload))
 	}
-	r.finish(time.Since(begin), cpuTime()-cpu)
+	r.fillRates(time.Since(begin), cpuTime()-cpu)
 	if r.Messages != written {
 		return errors.Join(fmt.Errorf("%d messages were read, %d written", r.Messages, written), c.Close())
 	}
@@ -70,7 +70,7 @@ func CatchUp(ctx context.Context, o Options) (r Report, err error) {
 	if err != nil {
 		return r, err
 	}
-	written, _, err := fill(ctx, o)
+	written, _, err := fillCategory(ctx, o)
 	if err != nil {
 		return r, fmt.Errorf("fill %s: %w", o.Category, err)
 	}
@@ -86,11 +86,11 @@ func CatchUp(ctx context.Context, o Options) (r Report, err error) {
 		}
 	}
 	debug.FreeOSMemory()
-	if err := errors.Join(forget(o.Blobs, backlog), r.readFiles(ctx, o.Blobs, backlog), forget(o.Blobs, backlog)); err != nil {
+	if err := errors.Join(dropCaches(o.Blobs, backlog), r.readFiles(ctx, o.Blobs, backlog), dropCaches(o.Blobs, backlog)); err != nil {
 		return r, err
 	}
 	debug.FreeOSMemory()
-	return r, r.read(ctx, o, written)
+	return r, r.readCategory(ctx, o, written)
 }
 
 // blobsIn are the keys of the blobs in a folder of the file store.
@@ -115,15 +115,15 @@ func blobsIn(dir string) (map[string]bool, error) {
 	return keys, err
 }
 
-// folder reads the blobs of a file store that is in use: it has what reading takes, and leaves unfinished ones alone.
-type folder struct {
+// blobFolder reads the blobs of a file store that is in use: it has what reading takes, and leaves unfinished ones alone.
+type blobFolder struct {
 	blob.Store // nil: nothing else is called
 
 	dir string
 }
 
 // ReadAt implements blob.Store.
-func (f folder) ReadAt(_ context.Context, key string, dst []byte, off int64) error {
+func (f blobFolder) ReadAt(_ context.Context, key string, dst []byte, off int64) error {
 	in, err := os.Open(filepath.Join(f.dir, key))
 	if err != nil {
 		return err
@@ -133,7 +133,7 @@ func (f folder) ReadAt(_ context.Context, key string, dst []byte, off int64) err
 }
 
 // Stat implements blob.Store.
-func (f folder) Stat(_ context.Context, key string) (blob.Info, error) {
+func (f blobFolder) Stat(_ context.Context, key string) (blob.Info, error) {
 	info, err := os.Stat(filepath.Join(f.dir, key))
 	if err != nil {
 		return blob.Info{}, err
@@ -143,7 +143,7 @@ func (f folder) Stat(_ context.Context, key string) (blob.Info, error) {
 
 // readFiles measures the limit of a catch-up: each blob is read, and its blocks are decompressed, on all cores.
 func (r *Report) readFiles(ctx context.Context, dir string, keys []string) error {
-	store := folder{dir: dir}
+	store := blobFolder{dir: dir}
 	// What the footers say is not part of the limit; they stand at the end.
 	footers := make([]*layout.Footer, len(keys))
 	for i, key := range keys {
@@ -153,8 +153,8 @@ func (r *Report) readFiles(ctx context.Context, dir string, keys []string) error
 		}
 	}
 	begin, cpu := time.Now(), cpuTime()
-	raw, err := unpack(len(keys), func(i int, u *unpacker) error {
-		return u.blob(ctx, store, keys[i], footers[i].Blocks)
+	raw, err := unpackAll(len(keys), func(i int, u *blockUnpacker) error {
+		return u.unpackBlob(ctx, store, keys[i], footers[i].Blocks)
 	})
 	wall, used := time.Since(begin), cpuTime()-cpu
 	if err != nil {
@@ -174,8 +174,8 @@ func (r *Report) readFiles(ctx context.Context, dir string, keys []string) error
 	return nil
 }
 
-// blob reads and decompresses one blob.
-func (u *unpacker) blob(ctx context.Context, store blob.Store, key string, blocks []layout.Block) error {
+// unpackBlob reads and decompresses one blob.
+func (u *blockUnpacker) unpackBlob(ctx context.Context, store blob.Store, key string, blocks []layout.Block) error {
 	if len(blocks) == 0 {
 		return nil
 	}
@@ -194,15 +194,15 @@ func (u *unpacker) blob(ctx context.Context, store blob.Store, key string, block
 			continue
 		}
 		at := b.Offset - first.Offset
-		if err := u.decode(stored[at : at+uint64(b.Len)]); err != nil {
+		if err := u.decodeBlock(stored[at : at+uint64(b.Len)]); err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}
 	}
 	return nil
 }
 
-// forget drops files from the system's cache, where it can be asked to.
-func forget(dir string, keys []string) error {
+// dropCaches drops files from the system's cache, where it can be asked to.
+func dropCaches(dir string, keys []string) error {
 	for _, key := range keys {
 		f, err := os.Open(filepath.Join(dir, key))
 		if err != nil {

@@ -20,9 +20,9 @@ import (
 	"scribe/internal/format/record"
 )
 
-// place is the position behind the last message that standard output has taken: what the consumer said at a moment when everything
-// it had yielded was printed, and the messages since.
-type place struct {
+// outputPosition is the position after the last message that standard output accepted. It consists of a checkpoint that the consumer gave
+// when all yielded messages were printed, and of the messages printed since.
+type outputPosition struct {
 	mu struct {
 		sync.Mutex
 		known bool
@@ -31,8 +31,8 @@ type place struct {
 	}
 }
 
-// rebase takes the consumer's own text. One that can't be read changes nothing: the place is right without it.
-func (p *place) rebase(text string) {
+// setBase sets the consumer's checkpoint. An invalid text changes nothing: the position is right without it.
+func (p *outputPosition) setBase(text string) {
 	base, err := checkpoint.Parse(text)
 	if err != nil {
 		return
@@ -42,8 +42,8 @@ func (p *place) rebase(text string) {
 	p.mu.known, p.mu.base, p.mu.since = true, base, make(map[record.ShardID]checkpoint.Position)
 }
 
-// pass moves behind messages, which are in the order in which they were yielded.
-func (p *place) pass(marks []mark) {
+// advancePast moves the position past messages, which are in the order in which they were yielded.
+func (p *outputPosition) advancePast(marks []recordMark) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, m := range marks {
@@ -56,15 +56,15 @@ func (p *place) pass(marks []mark) {
 	}
 }
 
-// moved reports whether messages were printed since the consumer was asked.
-func (p *place) moved() bool {
+// hasAdvanced reports whether messages were printed since setBase.
+func (p *outputPosition) hasAdvanced() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.mu.since) > 0
 }
 
-// text is the place as a checkpoint; "" while it is not known.
-func (p *place) text() string {
+// checkpointText returns the position as a checkpoint, or "" while it is unknown.
+func (p *outputPosition) checkpointText() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.mu.known {
@@ -85,10 +85,10 @@ func (p *place) text() string {
 	return c.String()
 }
 
-// checkpointFile is the file that a tail resumes from and keeps current. Its lock, in a file beside it, is held as long as it is open.
+// checkpointFile is the file that a tail resumes from and updates. While it is open, it holds a lock in a file beside it.
 type checkpointFile struct {
 	path string // as the user gave it
-	real string // behind symbolic links: what is replaced
+	real string // path after resolving symbolic links, which is replaced
 	lock *flock.Flock
 	// category is the id of the category that the file was of when it was loaded; 0 = none.
 	category uint32
@@ -105,29 +105,29 @@ func openCheckpointFile(path string) (*checkpointFile, error) {
 		f.real = target
 	}
 	if info, err := os.Stat(f.real); err == nil && !info.Mode().IsRegular() {
-		return nil, usage(fmt.Errorf("checkpoint file %s is not a regular file: it is replaced again and again, so it can't be kept there", path))
+		return nil, usageError(fmt.Errorf("checkpoint file %s is not a regular file: the file is replaced at each save; give the path of a regular file", path))
 	}
-	f.lock = flock.New(f.real+".lock", flock.SetPermissions(0o600)) // the file itself is replaced, and a lock with it
+	f.lock = flock.New(f.real+".lock", flock.SetPermissions(0o600)) // the file itself is replaced, so a lock on it would be lost
 	switch locked, err := f.lock.TryLock(); {
 	case err != nil:
 		return nil, fmt.Errorf("checkpoint file %s: lock it: %w", path, err)
 	case !locked:
-		return nil, fmt.Errorf("checkpoint file %s is in use by another scribe tail: end that one, or give each a file of its own", path)
+		return nil, fmt.Errorf("checkpoint file %s is in use by another scribe tail: stop that one, or use another file", path)
 	}
 	return f, nil
 }
 
-// Close gives the lock back.
+// Close releases the lock.
 func (f *checkpointFile) Close() error { return f.lock.Close() }
 
-// load reads where to go on; it is false when there is no file.
-func (f *checkpointFile) load(category string) (consumer.Start, bool, error) {
-	text, err := f.read()
+// loadStart reads the position to resume from. It returns false if there is no file.
+func (f *checkpointFile) loadStart(category string) (consumer.Start, bool, error) {
+	text, err := f.readText()
 	if errors.Is(err, fs.ErrNotExist) {
 		return consumer.Start{}, false, nil
 	}
 	if err != nil {
-		return consumer.Start{}, false, fmt.Errorf("checkpoint file %s: %w", f.path, pathless(err))
+		return consumer.Start{}, false, fmt.Errorf("checkpoint file %s: %w", f.path, withoutPath(err))
 	}
 	text = bytes.TrimSpace(text)
 	cp, err := checkpoint.Parse(string(text))
@@ -135,37 +135,37 @@ func (f *checkpointFile) load(category string) (consumer.Start, bool, error) {
 	case errors.Is(err, checkpoint.ErrVersion):
 		return consumer.Start{}, false, fmt.Errorf("checkpoint file %s: %w; use the scribe that wrote it, or a newer one", f.path, err)
 	case err != nil && len(text) == 0:
-		return consumer.Start{}, false, f.unusable(errors.New("it is empty"))
+		return consumer.Start{}, false, f.unusableError(errors.New("it is empty"))
 	case err != nil:
-		return consumer.Start{}, false, f.unusable(err)
+		return consumer.Start{}, false, f.unusableError(err)
 	case cp.Category != category:
-		return consumer.Start{}, false, fmt.Errorf("checkpoint file %s is of category %q, not of %q: give the file of this one, or another name to begin at --from", f.path, cp.Category, category)
+		return consumer.Start{}, false, fmt.Errorf("checkpoint file %s is of category %q, not of %q: use the file of this category, or a new file to start at --from", f.path, cp.Category, category)
 	}
 	start, err := consumer.Checkpoint(string(text))
 	if err != nil {
-		return start, false, f.unusable(err)
+		return start, false, f.unusableError(err)
 	}
 	f.mu.held, f.category = string(text), cp.CategoryID
 	return start, true, nil
 }
 
-func (f *checkpointFile) read() ([]byte, error) {
+func (f *checkpointFile) readText() ([]byte, error) {
 	in, err := os.Open(f.real)
 	if err != nil {
 		return nil, err
 	}
-	// One byte over the limit is enough to be refused, beside what is trimmed.
+	// Some bytes over the limit, for white space that is trimmed, make a larger file fail.
 	text, err := io.ReadAll(io.LimitReader(in, checkpoint.MaxText+16))
 	return text, errors.Join(err, in.Close())
 }
 
-// unusable says what to do about a file that does not help.
-func (f *checkpointFile) unusable(err error) error {
-	return fmt.Errorf("checkpoint file %s can't be resumed from: %w; restore it from a copy, or remove it to begin at --from", f.path, err)
+// unusableError adds the remedy to the error of an unusable file.
+func (f *checkpointFile) unusableError(err error) error {
+	return fmt.Errorf("checkpoint file %s can't be resumed from: %w; restore it from a copy, or remove it to start at --from", f.path, err)
 }
 
-// save replaces the file as a whole. When it fails the file is what it was, or what it should be.
-func (f *checkpointFile) save(text string) error {
+// saveText replaces the file atomically. After an error the file has its old or its new content.
+func (f *checkpointFile) saveText(text string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if text == "" || text == f.mu.held {
@@ -173,7 +173,7 @@ func (f *checkpointFile) save(text string) error {
 	}
 	f.mu.held = ""
 	if err := atomicfile.WriteBytes(f.real, []byte(text+"\n")); err != nil {
-		return fmt.Errorf("checkpoint file %s can't be written and stays as it was, so what was printed since comes again: %w", f.path, err)
+		return fmt.Errorf("checkpoint file %s can't be written, so messages printed since the last save are printed again: %w", f.path, err)
 	}
 	f.mu.held = text
 	return nil

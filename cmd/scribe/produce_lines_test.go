@@ -15,22 +15,22 @@ import (
 )
 
 // readAll takes every line, with the place that an error would name.
-func readAll(t testing.TB, l *lines, stdin io.Reader, files ...string) (got, places []string, err error) {
+func readAll(t testing.TB, l *lineReader, stdin io.Reader, files ...string) (got, places []string, err error) {
 	t.Helper()
-	go l.read(t.Context(), stdin, files)
+	go l.readInputs(t.Context(), stdin, files)
 	for {
-		c, err := l.take()
+		c, err := l.takeChunk()
 		if err != nil {
 			if errors.Is(err, io.EOF) {
 				err = nil
 			}
 			return got, places, err
 		}
-		for i, m := range c.messages(nil, 0) {
+		for i, m := range c.appendMessages(nil, 0) {
 			got = append(got, string(m.Payload))
-			places = append(places, c.place(i))
+			places = append(places, c.linePosition(i))
 		}
-		l.release(c)
+		l.releaseChunk(c)
 	}
 }
 
@@ -46,7 +46,7 @@ func TestLines(t *testing.T) {
 		{"bytes that are not text", "\xff\x00\r\n\xfe", []string{"\xff\x00\r", "\xfe"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, _, err := readAll(t, newLines(100, ""), strings.NewReader(c.in))
+			got, _, err := readAll(t, newLineReader(100, ""), strings.NewReader(c.in))
 			if err != nil || !slices.Equal(got, c.want) {
 				t.Errorf("%q, %v, want %q", got, err, c.want)
 			}
@@ -59,7 +59,7 @@ func TestLinesAnyInput(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		in := rapid.SliceOfN(rapid.SliceOfN(rapid.SampledFrom([]byte("ab\x00")), 0, 30), 0, 50).Draw(rt, "lines")
 		limit := rapid.IntRange(1, 30).Draw(rt, "limit")
-		l := newLines(limit, "")
+		l := newLineReader(limit, "")
 		got, places, err := readAll(t, l, bytes.NewReader(append(bytes.Join(in, []byte{'\n'}), '\n')))
 		if err != nil {
 			rt.Fatal(err)
@@ -79,8 +79,8 @@ func TestLinesAnyInput(t *testing.T) {
 		if !slices.Equal(got, want) || !slices.Equal(places, wantPlaces) {
 			rt.Fatalf("%q at %q, want %q at %q", got, places, want, wantPlaces)
 		}
-		if (l.tooLong() != nil) != (long > 0) {
-			rt.Fatalf("%d lines are too long, the error is %v", long, l.tooLong())
+		if (l.tooLongError() != nil) != (long > 0) {
+			rt.Fatalf("%d lines are too long, the error is %v", long, l.tooLongError())
 		}
 	})
 }
@@ -89,7 +89,7 @@ func TestLinesAnyInput(t *testing.T) {
 func TestLinesLongerThanTheBuffer(t *testing.T) {
 	const limit = 3 << 20
 	fits, over := strings.Repeat("x", limit), strings.Repeat("y", limit+1)
-	l := newLines(limit, "")
+	l := newLineReader(limit, "")
 	got, places, err := readAll(t, l, strings.NewReader("a\n"+fits+"\n"+over+"\nb\n"+over))
 	if err != nil || !slices.Equal(got, []string{"a", fits, "b"}) {
 		t.Fatalf("%d lines, %v", len(got), err)
@@ -97,7 +97,7 @@ func TestLinesLongerThanTheBuffer(t *testing.T) {
 	if want := []string{"-:1", "-:2", "-:4"}; !slices.Equal(places, want) {
 		t.Errorf("places %q, want %q", places, want)
 	}
-	if err := l.tooLong(); err == nil || !strings.Contains(err.Error(), "-:3: ") || !strings.Contains(err.Error(), "-:5: ") {
+	if err := l.tooLongError(); err == nil || !strings.Contains(err.Error(), "-:3: ") || !strings.Contains(err.Error(), "-:5: ") {
 		t.Errorf("the error does not name lines 3 and 5: %v", err)
 	}
 }
@@ -110,11 +110,11 @@ func TestLinesOfFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, places, err := readAll(t, newLines(10, ""), strings.NewReader("4\n"), a, b, "-")
+	got, places, err := readAll(t, newLineReader(10, ""), strings.NewReader("4\n"), a, b, "-")
 	if err != nil || !slices.Equal(got, []string{"1", "2", "3", "4"}) || !slices.Equal(places, []string{a + ":1", a + ":2", b + ":1", "-:1"}) {
 		t.Errorf("%q at %q, %v", got, places, err)
 	}
-	got, _, err = readAll(t, newLines(10, ""), nil, a, filepath.Join(dir, "missing"))
+	got, _, err = readAll(t, newLineReader(10, ""), nil, a, filepath.Join(dir, "missing"))
 	if !errors.Is(err, os.ErrNotExist) || !slices.Equal(got, []string{"1", "2"}) {
 		t.Errorf("a missing file after a good one: %q, %v", got, err)
 	}

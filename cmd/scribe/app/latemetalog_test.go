@@ -66,8 +66,8 @@ func TestRetireElsewhere(t *testing.T) {
 // TestTwoMetalogs: none of two is taken.
 func TestTwoMetalogs(t *testing.T) {
 	control := startRoles(t, func(c *Config) { c.Roles = []Role{ControlPlane} })
-	r := &retirer{ready: make(chan struct{}), transport: control.transport}
-	r.find(control.parts.control)
+	r := &lateMetalog{ready: make(chan struct{}), transport: control.transport}
+	r.searchMembers(control.parts.control)
 	var metalogs []*App
 	for n := range 3 {
 		if err := r.Retire(t.Context(), 1); (err == nil) != (n == 1) {

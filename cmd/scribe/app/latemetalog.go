@@ -1,0 +1,97 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"scribe/internal/format/record"
+	"scribe/internal/transport/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/metalog"
+	"scribe/storage/metalog/remote"
+)
+
+// lateMetalog is the cell's metadata engine as the control plane of this process uses it: the one of this process or of its configuration,
+// or else the one that is a member of the cell. The control plane starts before all of them, so it waits for what it is given later.
+type lateMetalog struct {
+	// ready is closed when one of the other fields is set, for good.
+	ready chan struct{}
+	log   metalog.Log
+	cell  rpc.ControlService // knows the members
+	// transport goes to other processes.
+	transport *rpc.Transport
+}
+
+// setEngine gives the retirer the engine of the process.
+func (r *lateMetalog) setEngine(log metalog.Log) {
+	r.log = log
+	close(r.ready)
+}
+
+// searchMembers has the retirer look the engine up among the members of the cell.
+func (r *lateMetalog) searchMembers(cell rpc.ControlService) {
+	r.cell = cell
+	close(r.ready)
+}
+
+// Retire implements controlplane.Retirer.
+func (r *lateMetalog) Retire(ctx context.Context, category uint32) error {
+	return r.callEngine(ctx, func(log metalog.Log) error { return log.Retire(ctx, category) })
+}
+
+// Shards implements group.Log.
+func (r *lateMetalog) Shards(ctx context.Context, category uint32) (states []metalog.State, err error) {
+	err = r.callEngine(ctx, func(log metalog.Log) (err error) {
+		states, err = log.Shards(ctx, category)
+		return err
+	})
+	return states, err
+}
+
+// Seek implements group.Log.
+func (r *lateMetalog) Seek(ctx context.Context, shards []record.ShardID, t int64) (lsns []record.LSN, err error) {
+	err = r.callEngine(ctx, func(log metalog.Log) (err error) {
+		lsns, err = log.Seek(ctx, shards, t)
+		return err
+	})
+	return lsns, err
+}
+
+// callEngine calls fn with the engine.
+func (r *lateMetalog) callEngine(ctx context.Context, fn func(metalog.Log) error) (err error) {
+	select {
+	case <-r.ready:
+	case <-ctx.Done():
+		return fmt.Errorf("the metalog has not started: %w", context.Cause(ctx))
+	}
+	if r.log != nil {
+		return fn(r.log)
+	}
+	url, err := r.memberURL(ctx)
+	if err != nil {
+		return err
+	}
+	log := remote.NewClient(rpc.NewMetalogClient(r.transport, url))
+	defer func() { err = errors.Join(err, log.Close()) }()
+	return fn(log)
+}
+
+var errNoMetalog = errors.New("no member of the cell has the role metalog: start one, or set its URL with --metalog at the control plane")
+
+// memberURL returns the URL of the engine that is a member of the cell. Were there two, nobody could say which of them has the logs.
+func (r *lateMetalog) memberURL(ctx context.Context) (string, error) {
+	res, err := r.cell.ListMembers(ctx, &scribev1.ListMembersRequest{Role: scribev1.Role_ROLE_METALOG})
+	if err != nil {
+		return "", err
+	}
+	switch members := res.GetMembers(); len(members) {
+	case 0:
+		return "", errNoMetalog
+	case 1:
+		return members[0].GetUrl(), nil
+	default:
+		return "", fmt.Errorf("%d members of the cell have the role metalog, %s and %s among them: set the URL of the right one with --metalog at the control plane",
+			len(members), members[0].GetId(), members[1].GetId())
+	}
+}

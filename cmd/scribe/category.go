@@ -123,7 +123,7 @@ func (m *quotaMode) String() string { return quotaModeName(scribev1.QuotaMode(*m
 func (m *quotaMode) Set(s string) error {
 	mode, ok := quotaModes[s]
 	if !ok {
-		return fmt.Errorf("invalid quota mode %q: want block, throttle or sample", s)
+		return errors.New("want block, throttle or sample")
 	}
 	*m = quotaMode(mode)
 	return nil
@@ -156,7 +156,7 @@ func (r *repeatableFlag) String() string { return repeatabilityName(scribev1.Rep
 func (r *repeatableFlag) Set(s string) error {
 	v, ok := repeatabilities[s]
 	if !ok {
-		return fmt.Errorf("invalid value %q: want none, bound or sequenced", s)
+		return errors.New("want none, bound or sequenced")
 	}
 	*r = repeatableFlag(v)
 	return nil

@@ -107,7 +107,7 @@ func TestQuotaFlags(t *testing.T) {
 		t.Errorf("updated with %v", c.update)
 	}
 	for _, args := range [][]string{{"create", "x", "--quota-mode", "drop"}, {"update", "x", "--quota-mode", ""}} {
-		if _, err := c.run(t, args...); err == nil || !strings.Contains(err.Error(), "block, throttle, sample") {
+		if _, err := c.run(t, args...); err == nil || !strings.Contains(err.Error(), "block, throttle or sample") {
 			t.Errorf("%v: %v", args, err)
 		}
 	}

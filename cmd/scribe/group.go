@@ -287,7 +287,7 @@ func resetTo(req *scribev1.ResetGroupRequest, to string) error {
 		return nil
 	}
 	if err := checkStart(to); err != nil {
-		return fmt.Errorf("--to %w", err)
+		return fmt.Errorf("--to: %w", err)
 	}
 	if _, err := checkpoint.Parse(to); err != nil {
 		return fmt.Errorf("--to: %w", err)

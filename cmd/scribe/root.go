@@ -158,7 +158,7 @@ func (a *addressFlag) Set(s string) error {
 		rest = s
 	}
 	if isURL && scheme != "http" && scheme != "https" || strings.HasPrefix(s, "/") || strings.Trim(rest, "/") == "" {
-		return fmt.Errorf("invalid address %q: want http://host:port, host:port or unix:/path", s)
+		return errors.New("want http://host:port, host:port or unix:/path")
 	}
 	*a = addressFlag(s)
 	return nil

@@ -225,7 +225,7 @@ func startOf(from string) (consumer.Start, error) {
 		return consumer.At(at), nil
 	}
 	if err := checkStart(from); err != nil {
-		return consumer.Start{}, usageError(fmt.Errorf("--from %w", err))
+		return consumer.Start{}, usageError(fmt.Errorf("--from: %w", err))
 	}
 	start, err := consumer.Checkpoint(from)
 	if err != nil {
@@ -237,7 +237,7 @@ func startOf(from string) (consumer.Start, error) {
 // checkStart tells what is no checkpoint at all from one that is damaged.
 func checkStart(text string) error {
 	if _, err := checkpoint.Parse(text); err != nil && !strings.HasPrefix(text, "scribe") {
-		return fmt.Errorf("invalid start %q: want earliest, latest, a time such as 2026-11-21T09:00:00Z, an age such as 15m or 3d, or a checkpoint", excerptOf(text))
+		return fmt.Errorf("invalid value %q: want earliest, latest, a time such as 2026-11-21T09:00:00Z, an age such as 15m or 3d, or a checkpoint", excerptOf(text))
 	}
 	return nil
 }

@@ -52,7 +52,8 @@ func (p *queryParser) token() *queryToken { return &p.tokens[p.i] }
 // tokenAhead returns the token n after the current one, or the end token.
 func (p *queryParser) tokenAhead(n int) *queryToken { return &p.tokens[min(p.i+n, len(p.tokens)-1)] }
 
-func (p *queryParser) isWord(w string) bool   { t := p.token(); return t.kind == word && t.text == w }
+func (p *queryParser) isWord(w string) bool { t := p.token(); return t.kind == word && t.text == w }
+
 func (p *queryParser) isSymbol(s string) bool { t := p.token(); return t.kind == symbol && t.text == s }
 
 // acceptWord skips the next token if it is the keyword w.

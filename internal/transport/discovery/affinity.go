@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// fallbacks is among how many instances a key's fallback is chosen.
+	// fallbacks is the number of instances among which a key's fallback is chosen.
 	fallbacks = 3
 	// saltOfFallbacks makes the choice among them independent of the order.
 	saltOfFallbacks = 0x5ca1ab1e
@@ -27,7 +27,7 @@ const (
 	homePatience = 50 * time.Millisecond
 	// maxAnswerBytes is where an answer is cut (proto/scribe/v1/readproxy.proto).
 	maxAnswerBytes = 32 << 20
-	// splitAtOnce is how many parts of a request run at a time.
+	// splitAtOnce bounds the concurrent parts of a request.
 	splitAtOnce = 8
 )
 
@@ -61,7 +61,7 @@ func (c *Cell) FetchStats() FetchStats {
 const (
 	// retryShare is what a request adds.
 	retryShare = 0.2
-	// maxRetries is how many can be saved up: enough for the restart of an instance under little load.
+	// maxRetries bounds the retries that accumulate: enough for the restart of an instance at light load.
 	maxRetries = 50
 )
 
@@ -90,7 +90,7 @@ func (c *Cell) countFetch(count func(*FetchStats)) {
 
 type readProxyService struct{ c *Cell }
 
-// fetchPart is what of a request goes to one home.
+// fetchPart is the part of a request for one home.
 type fetchPart struct {
 	home  string
 	key   *uint64

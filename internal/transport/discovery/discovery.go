@@ -22,19 +22,19 @@ const (
 	// refreshEvery is how old a list of instances may become before it is asked for again; the time varies by a fifth, so that
 	// clients that began together do not ask together.
 	refreshEvery = 5 * time.Second
-	// refreshSoon is the time between two questions when there is a reason to ask: an instance failed, or a role has none.
+	// refreshSoon is the time between two lookups when there is a reason for one: an instance failed, or a role has none.
 	refreshSoon = time.Second
-	// refreshLate is the longest time between questions that are not answered, while there is a list to go on with.
+	// refreshLate is the longest time between failing lookups while a list is known.
 	refreshLate = time.Minute
-	// lookupTimeout bounds the first question to the given address; a call waits for the answer.
+	// lookupTimeout bounds the first lookup at the given address, for which a call waits.
 	lookupTimeout = 5 * time.Second
-	// recheckTimeout bounds each question when there is a list to go on with.
+	// recheckTimeout bounds each lookup while a list is known.
 	recheckTimeout = time.Second
-	// maxSubstitutes is how many members are asked when the given address does not answer.
+	// maxSubstitutes bounds the members that are asked when the given address does not answer.
 	maxSubstitutes = 2
 	// passOver is how long a failed instance is avoided while there are others.
 	passOver = 3 * time.Second
-	// maxTries bounds the instances that one call goes to.
+	// maxTries bounds the instances that one call tries.
 	maxTries = 3
 )
 
@@ -53,9 +53,9 @@ type Cell struct {
 		due  time.Time // when the view is to be refreshed
 		soon time.Time // when it may be refreshed for a reason
 		late time.Duration
-		// loading is the refresh that runs, nil when none does. There is one at a time.
+		// loading is the running refresh; nil if there is none. At most one runs.
 		loading *viewRefresh
-		// failed says until when an instance is passed over. Only instances of the view are in it, and in clients.
+		// failed has the time until which an instance is avoided. Only instances of the view are in it, and in clients.
 		failed  map[roleInstance]time.Time
 		clients map[roleInstance]any
 		fetches FetchStats
@@ -215,7 +215,7 @@ func clientOf[T any](c *Cell, in roleInstance, dial func(*rpc.Transport, string)
 	return made
 }
 
-// refreshView sees to it that the view is as new as it needs to be. It waits only when no instance of the roles is known.
+// refreshView starts a refresh of the view if one is due. It waits for it only if no instance of the roles is known.
 func (c *Cell) refreshView(ctx context.Context, roles []scribev1.Role) error {
 	for {
 		c.mu.Lock()
@@ -247,7 +247,7 @@ func (c *Cell) refreshView(ctx context.Context, roles []scribev1.Role) error {
 	}
 }
 
-// loadView refreshes the view. With a usable one, failing is no error.
+// loadView refreshes the view. If the old view is usable, a failure is not an error.
 func (c *Cell) loadView(ctx context.Context, l *viewRefresh, usable bool) error {
 	c.mu.Lock()
 	old := c.mu.view

@@ -35,8 +35,8 @@ func bodyTimeout(n int64) time.Duration {
 	return 30*time.Second + time.Duration(n>>20)*perMiB
 }
 
-// guardBody stands before a service: it refuses a request by its announced length before its body is read and paid for, bounds one
-// that announces none while it is read, and does not wait forever for either.
+// guardBody wraps a service: it refuses a request by its announced length before the body is read, bounds a body of unknown
+// length while it is read, and bounds the time for both.
 func guardBody(admit Admit, limit int64, next http.Handler) http.Handler {
 	errs := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -215,7 +215,7 @@ func clientOf[T any](c *Cell, in roleInstance, dial func(*rpc.Transport, string)
 	return made
 }
 
-// refreshView starts a refresh of the view if one is due. It waits for it only if no instance of the roles is known.
+// refreshView refreshes the view if that is due. It waits for another call's refresh only if no instance of the roles is known.
 func (c *Cell) refreshView(ctx context.Context, roles []scribev1.Role) error {
 	for {
 		c.mu.Lock()

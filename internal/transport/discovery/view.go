@@ -38,8 +38,8 @@ func viewOfOne(server string) cellView {
 	return v
 }
 
-// viewFrom is what a member says in place of the given address, which does not answer. An agent at that address stays the one to
-// write to: it is not another host's business.
+// viewFrom returns the view of a member in place of the given address, which does not answer. An agent at that address stays the
+// one to write to: it is not another host's business.
 func viewFrom(st *scribev1.GetStatusResponse, url, server string, old cellView) cellView {
 	v := membersOf(st)
 	for _, r := range st.GetRoles() {

@@ -22,25 +22,25 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// Wiring is how roles of one process reach each other.
+// Wiring is how roles of one process call each other.
 type Wiring int
 
 const (
 	// Direct calls the role's object.
 	Direct Wiring = iota
-	// InMemory goes through HTTP without a network: what roles would do across processes, for tests.
+	// InMemory uses HTTP without a network, as across processes. It is for tests.
 	InMemory
 )
 
-// Options are what a process is given besides its configuration.
+// Options are the parameters of a process besides its configuration.
 type Options struct {
-	// Logger gets everything that is logged. Required.
+	// Logger gets all logs. Required.
 	Logger *slog.Logger
 	// Version of the program, for status.
 	Version string
 	// Wiring between the roles of the process.
 	Wiring Wiring
-	// Drain takes nothing new from producers and inputs: the process is there to forward what its agent holds.
+	// Drain accepts no new messages from producers and inputs: the process only forwards the agent's backlog.
 	Drain bool
 }
 
@@ -55,7 +55,7 @@ type App struct {
 
 	registry  *prometheus.Registry
 	mux       *http.ServeMux
-	loopMux   *http.ServeMux // what roles of this process see of each other; nil when they call directly
+	loopMux   *http.ServeMux // services for roles of this process; nil with Direct wiring
 	server    *rpc.Server
 	transport *rpc.Transport // to other processes
 	ready     atomic.Bool
@@ -63,26 +63,26 @@ type App struct {
 
 	parts sharedParts
 
-	// failed gets the first reason why the process can't go on; ended is closed when Stop begins.
+	// failed gets the first fatal failure of the process; ended is closed when Stop begins.
 	failed chan error
 	ended  chan struct{}
-	// readinessChecks say what keeps the process from doing its work although it runs.
+	// readinessChecks return errors while the process runs but cannot do its work.
 	readinessChecks []func() error
 
 	stopping sync.Once
 	stopped  error
-	// stops end what was started, last first.
+	// stops stop the started parts, in reverse order.
 	stops []stopStep
 }
 
-// stopStep ends one part of the process.
+// stopStep stops one part of the process.
 type stopStep struct {
 	name string
 	fn   func(context.Context) error
 }
 
-// Start runs the roles of a configuration, which must be valid. It returns when the process serves and is a member of its cell; that
-// may take as long as the control plane of another process is away, or until ctx ends.
+// Start runs the roles of a configuration. It returns when the process serves and is a member of its cell. It may wait for the control plane
+// of another process until ctx ends. An invalid configuration is an error.
 func Start(ctx context.Context, cfg Config, opts Options) (_ *App, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -128,10 +128,10 @@ func Start(ctx context.Context, cfg Config, opts Options) (_ *App, err error) {
 // URL is the base URL that the process serves at.
 func (a *App) URL() string { return a.url }
 
-// Failed yields an error when the process can't go on, and should be stopped.
+// Failed yields an error after a fatal failure; the caller should then stop the process.
 func (a *App) Failed() <-chan error { return a.failed }
 
-// watchFailure ends the process when what it depends on has failed for good. happened is closed, or yields something, then.
+// watchFailure reports a fatal failure of a dependency to Failed. happened is closed, or yields a value, at that failure.
 func watchFailure[T any](a *App, happened <-chan T, why func(T) error) {
 	done := make(chan struct{})
 	a.onStop("watch", func(context.Context) error { <-done; return nil })
@@ -148,8 +148,8 @@ func watchFailure[T any](a *App, happened <-chan T, why func(T) error) {
 	}()
 }
 
-// Stop ends the process in the order that loses nothing: it stops being ready, drains what it accepted, ends streams with a notice,
-// then releases what it holds. It returns what went wrong, and what was left when ctx ended. Repeating it returns the same.
+// Stop stops the process without losing data: it becomes not ready, drains accepted messages, ends streams with a notice, then releases its
+// resources. It returns all errors, including work that remained when ctx ended. Repeated calls return the same error.
 func (a *App) Stop(ctx context.Context) error {
 	a.stopping.Do(func() {
 		served := a.ready.Swap(false)
@@ -177,7 +177,7 @@ func (a *App) onStop(name string, fn func(context.Context) error) {
 	a.stops = append(a.stops, stopStep{name, fn})
 }
 
-// startListening starts to listen. Services are added to the mux as their roles start.
+// startListening starts to serve. Roles add their services to the mux as they start.
 func (a *App) startListening(ctx context.Context) error {
 	l, err := listenTCP(ctx, "--listen", a.cfg.Listen)
 	if err != nil {
@@ -217,8 +217,8 @@ func (a *App) startListening(ctx context.Context) error {
 	return nil
 }
 
-// serveUnknownPath answers for what no role serves. As long as roles start that says nothing for good: a caller who was told that there is no
-// such service would give up a server that comes back.
+// serveUnknownPath answers requests for unknown paths. While roles start, the service may still appear, so the answer is to retry: a caller
+// that is told that the service does not exist would give up on a server that is restarting.
 func (a *App) serveUnknownPath(w http.ResponseWriter, r *http.Request) {
 	if a.ready.Load() {
 		if other := a.allowedMethod(r); other != "" {
@@ -233,7 +233,7 @@ func (a *App) serveUnknownPath(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, "the process is starting or stopping: try again", http.StatusServiceUnavailable)
 }
 
-// allowedMethod is the method with which something is served at a path, empty if there is none.
+// allowedMethod returns the method that is served at the path of r, or "".
 func (a *App) allowedMethod(r *http.Request) string {
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		other := r.Clone(r.Context())
@@ -256,10 +256,10 @@ func (a *App) serveReadyz(w http.ResponseWriter, _ *http.Request) {
 			return
 		}
 	}
-	_, _ = fmt.Fprintln(w, "ok") // the prober went away
+	_, _ = fmt.Fprintln(w, "ok") // the prober may have closed the connection
 }
 
-// advertisedURL is the URL that other processes are told.
+// advertisedURL returns the URL for other processes.
 func (a *App) advertisedURL() string {
 	if a.cfg.Advertise != "" {
 		return a.cfg.Advertise
@@ -267,7 +267,7 @@ func (a *App) advertisedURL() string {
 	return a.url
 }
 
-// callableAddress replaces an address that means every interface by one that can be called on this machine.
+// callableAddress replaces the wildcard address by the loopback address, which can be called on this machine.
 func callableAddress(addr net.Addr) string {
 	host, port, err := net.SplitHostPort(addr.String())
 	if err != nil {

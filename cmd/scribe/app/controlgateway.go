@@ -9,7 +9,7 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// controlGateway answers for the control plane in a process that may not be it, and describes its own process.
+// controlGateway serves ControlService in a process that may not have the control plane, and describes its own process.
 type controlGateway struct {
 	rpc.ControlService
 	version   string
@@ -18,7 +18,7 @@ type controlGateway struct {
 
 	mu struct {
 		sync.Mutex
-		// silent: the control plane did not answer, and listen waits until it does. Nobody else asks it.
+		// silent means that the control plane did not answer; then only awaitControlPlane asks it.
 		silent, closed bool
 	}
 	listening sync.WaitGroup
@@ -32,7 +32,7 @@ func newControlGateway(control rpc.ControlService, version string, started time.
 	return g
 }
 
-// close ends what the gateway runs, and waits for it. It still answers.
+// close stops the gateway's goroutine and waits for it. The gateway still answers calls.
 func (g *controlGateway) close(context.Context) error {
 	g.mu.Lock()
 	g.mu.closed = true
@@ -43,11 +43,11 @@ func (g *controlGateway) close(context.Context) error {
 }
 
 const (
-	// statusTimeout is how long a process waits for the control plane to say what it knows of the cell: much less than those who ask
-	// the process wait. A host's programs start, and go on, while everything behind its agent hangs.
+	// statusTimeout bounds the question to the control plane about the cell. It is much shorter than the timeouts of callers: programs of a
+	// host must start and continue while everything that its agent forwards to hangs.
 	statusTimeout = 500 * time.Millisecond
-	// statusInterval is the pause between two questions to one that did not answer in that time. Programs ask their agent every few
-	// seconds, each in the course of a write: nobody but the first waits.
+	// statusInterval is the pause between questions to a control plane that did not answer in that time. Programs ask their agent every few
+	// seconds, during a write: only the first one waits.
 	statusInterval = 5 * time.Second
 )
 
@@ -61,7 +61,7 @@ func (g *controlGateway) GetStatus(ctx context.Context, req *scribev1.GetStatusR
 	}, nil
 }
 
-// cellStatus is what the control plane says; nil when it does not.
+// cellStatus returns the answer of the control plane; nil without one.
 func (g *controlGateway) cellStatus(ctx context.Context, req *scribev1.GetStatusRequest) *scribev1.GetStatusResponse {
 	g.mu.Lock()
 	silent := g.mu.silent
@@ -82,7 +82,7 @@ func (g *controlGateway) cellStatus(ctx context.Context, req *scribev1.GetStatus
 	return nil
 }
 
-// askControlPlane asks the control plane. answered reports whether it did, if only to refuse.
+// askControlPlane asks the control plane for the status. answered is also true if it refused.
 func (g *controlGateway) askControlPlane(ctx context.Context, req *scribev1.GetStatusRequest) (res *scribev1.GetStatusResponse, answered bool) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// withoutPath is an error of the file system without the name, which the caller gives.
+// withoutPath removes the file name from an error of the file system, for callers that name the file themselves.
 func withoutPath(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err
@@ -18,8 +18,8 @@ func withoutPath(err error) error {
 	return err
 }
 
-// lockData creates the data folder if need be and takes it for this process. A second process on the same folder would write to
-// the same logs and blobs.
+// lockData creates the data folder if it does not exist, and locks it. A second process on the same folder would write to the same logs and
+// blobs.
 func lockData(dir string) (release func() error, err error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, fmt.Errorf("data folder %s can't be created: %w", dir, withoutPath(err))

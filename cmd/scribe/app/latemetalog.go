@@ -12,10 +12,10 @@ import (
 	"scribe/storage/metalog/remote"
 )
 
-// lateMetalog is the cell's metadata engine as the control plane of this process uses it: the one of this process or of its configuration,
-// or else the one that is a member of the cell. The control plane starts before all of them, so it waits for what it is given later.
+// lateMetalog is the metadata engine for the control plane of this process: the engine of this process or of its configuration, or else the
+// one that is a member of the cell. The control plane starts before the engine, so calls wait until setEngine or searchMembers.
 type lateMetalog struct {
-	// ready is closed when one of the other fields is set, for good.
+	// ready is closed when log or cell is set; they never change afterwards.
 	ready chan struct{}
 	log   metalog.Log
 	cell  rpc.ControlService // knows the members
@@ -23,13 +23,13 @@ type lateMetalog struct {
 	transport *rpc.Transport
 }
 
-// setEngine gives the retirer the engine of the process.
+// setEngine sets the engine of the process.
 func (r *lateMetalog) setEngine(log metalog.Log) {
 	r.log = log
 	close(r.ready)
 }
 
-// searchMembers has the retirer look the engine up among the members of the cell.
+// searchMembers makes calls find the engine among the members of the cell.
 func (r *lateMetalog) searchMembers(cell rpc.ControlService) {
 	r.cell = cell
 	close(r.ready)
@@ -79,7 +79,7 @@ func (r *lateMetalog) callEngine(ctx context.Context, fn func(metalog.Log) error
 
 var errNoMetalog = errors.New("no member of the cell has the role metalog: start one, or set its URL with --metalog at the control plane")
 
-// memberURL returns the URL of the engine that is a member of the cell. Were there two, nobody could say which of them has the logs.
+// memberURL returns the URL of the engine that is a member of the cell. Two engines are an error: only one of them has the logs.
 func (r *lateMetalog) memberURL(ctx context.Context) (string, error) {
 	res, err := r.cell.ListMembers(ctx, &scribev1.ListMembersRequest{Role: scribev1.Role_ROLE_METALOG})
 	if err != nil {

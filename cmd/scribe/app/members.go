@@ -30,15 +30,15 @@ func (a *App) startMembers(ctx context.Context) error {
 	return nil
 }
 
-// joinTimeout is how long, at most, a process that needs no slot waits at its start to become a member, before it serves without;
-// it is not longer than a lease.
+// joinTimeout is how long a process that needs no slot waits for its membership before it serves without one. The lease's TTL bounds it as
+// well.
 const joinTimeout = 5 * time.Second
 
-// leaveTimeout is how long a process that stops waits to tell the control plane so. What it has accepted needs the rest of the time that
-// it has to stop, and its membership ends by itself.
+// leaveTimeout bounds leaving the cell when the process stops. The rest of the shutdown time is for draining accepted messages, and the
+// membership expires by itself.
 const leaveTimeout = 2 * time.Second
 
-// leaveCell ends the membership. A control plane that is away keeps no process from stopping in good order.
+// leaveCell ends the membership. An unavailable control plane does not keep the process from stopping properly.
 func (a *App) leaveCell(lease *membership.Lease) func(context.Context) error {
 	return func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
@@ -50,15 +50,15 @@ func (a *App) leaveCell(lease *membership.Lease) func(context.Context) error {
 	}
 }
 
-// joinCell makes the process a member of the cell, which is when others begin to send it work. A batcher needs its slot, so it waits for
-// the control plane. Others do their work with what they knew last while it is away, and become members when it is back.
+// joinCell makes the process a member of the cell; then others begin to send it work. A batcher needs its slot, so it waits for the control
+// plane. Other roles work with the last known state while the control plane is unavailable, and join when it is back.
 func (a *App) joinCell(ctx context.Context) error {
 	joined := make(chan struct{})
 	var once sync.Once
 	cfg := membership.LeaseConfig{
 		Member: &scribev1.Member{Id: a.id, Roles: a.protoRoles(), Url: a.advertisedURL(), Version: a.opts.Version},
 		TTL:    a.cfg.LeaseTTL, Logger: a.log, Load: a.currentLoad,
-		// The slot stays in use while the control plane is away: epochs, not leases, keep two writers apart.
+		// The slot stays in use while the control plane is unavailable: epochs, not leases, fence a second writer.
 		OnChange: func(s membership.LeaseState) {
 			a.slot.Store(s.Slot)
 			once.Do(func() { close(joined) })
@@ -89,7 +89,7 @@ func (a *App) joinCell(ctx context.Context) error {
 	return nil
 }
 
-// currentLoad is how full the process says that it is: the fullest of its batcher and its read stream, which are chosen by load.
+// currentLoad returns the load of the process, per mille: the higher load of its batcher and its read stream, which are chosen by load.
 func (a *App) currentLoad() (most uint32) {
 	for _, load := range a.parts.loads {
 		most = max(most, load())
@@ -97,7 +97,7 @@ func (a *App) currentLoad() (most uint32) {
 	return min(most, maxLoad)
 }
 
-// readStreamPeers are the loads of the other processes that have a read stream.
+// readStreamPeers returns the loads of the other processes with a read stream.
 func (a *App) readStreamPeers() (loads []uint32) {
 	for _, m := range a.parts.members.Members(scribev1.Role_ROLE_READSTREAM) {
 		if m.GetId() != a.id {
@@ -107,10 +107,10 @@ func (a *App) readStreamPeers() (loads []uint32) {
 	return loads
 }
 
-// maxLoad is the load of one who refuses.
+// maxLoad is the load of a process that refuses new work.
 const maxLoad = 1000
 
-// countWriteProxies is how many write proxies the cell has, as far as it is known, this one included.
+// countWriteProxies returns the known number of write proxies in the cell, including this one.
 func (a *App) countWriteProxies() int {
 	members := a.parts.members.Members(scribev1.Role_ROLE_WRITEPROXY)
 	n := len(members)
@@ -120,8 +120,8 @@ func (a *App) countWriteProxies() int {
 	return n
 }
 
-// awaitOwnBatcher waits until the write proxy of this process knows the batcher of this process: the first write after the start
-// must not fail for lack of one.
+// awaitOwnBatcher waits until the write proxy of this process knows the batcher of this process, so that the first write after the start does
+// not fail for lack of a batcher.
 func (a *App) awaitOwnBatcher(ctx context.Context) error {
 	if !a.cfg.Has(Batcher) || !a.cfg.Has(WriteProxy) {
 		return nil
@@ -141,14 +141,14 @@ func (a *App) awaitOwnBatcher(ctx context.Context) error {
 	}
 }
 
-// batcherRoutes turns the members that are batchers into what the write proxy routes to. It returns the same slice until they change.
+// batcherRoutes maps the batchers among the members to the write proxy's routes. It returns the same slice until they change.
 //
-// A process that stops leaves the membership first, and drains afterwards: what its agent and its write proxy still hold goes to
-// its own batcher when the list names no other.
+// A process that stops leaves the membership first and drains afterwards. Frames that its agent and its write proxy still hold go to its own
+// batcher if the list has no other.
 //
-// A list without batchers, which a control plane has that came back after their leases, or without its store, does not mean that there are
-// none: those of the last one that named some are tried until there are others. Any batcher can take any frame, and one that is gone is found
-// out by calling it.
+// A list without batchers does not mean that there are none: a control plane that restarts after their leases expired, or without its store,
+// has such a list. The batchers of the last list that had any are tried until there are others. Any batcher can take any frame, and a call
+// to a stopped one fails.
 type batcherRoutes struct {
 	app *App
 

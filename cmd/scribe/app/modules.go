@@ -29,9 +29,9 @@ type module struct {
 	start  func(*App, context.Context) error
 }
 
-// modules are in the order in which they start: each after those whose parts it uses. They end in the opposite order, which is also
-// what loses nothing: first the process leaves the membership, so that nothing new is routed to it; then the write path ends from its
-// front to its back, each role draining into the next; then what they shared.
+// modules are in start order: each after the modules whose parts it uses. They stop in reverse order, which loses nothing: first the process
+// leaves the cell, so that no new work is routed to it; then the write path stops from front to back, each role draining into the next; then
+// the shared parts.
 var modules = []module{
 	{"control plane", func(c *Config) bool { return c.Has(ControlPlane) }, (*App).startControlPlane},
 	{"control gateway", func(*Config) bool { return true }, (*App).startControlGateway},
@@ -52,12 +52,12 @@ var modules = []module{
 	{"inputs", func(c *Config) bool { return c.Has(Scribed) }, (*App).startInputs},
 }
 
-// sharedParts are what modules give to those that start later.
+// sharedParts are the parts that modules provide to modules that start later.
 type sharedParts struct {
 	// loopback goes to this process's own services; set only when Wiring is InMemory.
 	loopback *rpc.Transport
 
-	retirer    *lateMetalog       // the control plane's, when it is to get log; else nil
+	retirer    *lateMetalog       // the control plane's, if it waits for log; else nil
 	groups     rpc.GroupService   // the cell's consumer groups; nil where control is
 	control    rpc.ControlService // the cell's control plane; nil for an agent and a process that needs none
 	log        metalog.Log
@@ -66,17 +66,17 @@ type sharedParts struct {
 	catalog    *catalog.View
 	members    *membership.View
 	batcher    rpc.BatchService
-	loads      []func() uint32 // how busy each role is that has a say
+	loads      []func() uint32 // load of each role that is chosen by load
 	writeProxy *writeproxy.Proxy
 	write      rpc.WriteService      // the write proxy; nil without one
 	readStream rpc.ReadStreamService // nil without one
 	agent      *scribed.Scribed
 }
 
-// overLoopback reports whether roles of this process call each other over HTTP.
+// overLoopback reports whether roles of this process call each other over in-memory HTTP.
 func (a *App) overLoopback() bool { return a.parts.loopback != nil }
 
-// loopbackURL is any URL: the loopback transport goes to this process whatever it says.
+// loopbackURL may be any URL: the loopback transport always reaches this process.
 const loopbackURL = "http://loopback"
 
 // provideServices serves a role's service to other processes, and to those of this one that call over the loopback.
@@ -97,7 +97,7 @@ func (a *App) startControlPlane(ctx context.Context) error {
 	a.readinessChecks = append(a.readinessChecks, store.Err)
 	cfg := controlplane.DefaultConfig()
 	cfg.Version, cfg.StartedAt, cfg.Roles = a.opts.Version, a.started, a.protoRoles()
-	// What it retires categories in starts later, and stops earlier: then it tries again until it stops itself.
+	// The metadata engine starts later and stops earlier. Without it, retiring categories is retried until the control plane stops.
 	logs := &lateMetalog{ready: make(chan struct{}), transport: a.transport}
 	cp, err := controlplane.New(cfg, controlplane.Deps{Store: store, Retirer: logs, Logger: a.log, Registerer: a.registry})
 	if err != nil {
@@ -121,7 +121,7 @@ func (a *App) startControlPlane(ctx context.Context) error {
 	return nil
 }
 
-// startControlGateway answers ControlService in every process, so that any of them can be given to clients.
+// startControlGateway serves ControlService in every process, so that clients can use the address of any process.
 func (a *App) startControlGateway(context.Context) error {
 	upstream := a.parts.control
 	switch {
@@ -130,7 +130,7 @@ func (a *App) startControlGateway(context.Context) error {
 		upstream = rpc.NewControlClient(a.transport, a.cfg.Control)
 		a.parts.control, a.parts.groups = upstream, rpc.NewGroupClient(a.transport, a.cfg.Control)
 	default:
-		upstream = rpc.NewControlClient(a.transport, a.cfg.Upstream) // an agent passes questions on, but is no member
+		upstream = rpc.NewControlClient(a.transport, a.cfg.Upstream) // an agent forwards the calls, but is not a member
 		a.parts.groups = rpc.NewGroupClient(a.transport, a.cfg.Upstream)
 	}
 	g := newControlGateway(upstream, a.opts.Version, a.started, a.protoRoles())
@@ -165,7 +165,7 @@ func (a *App) openMetalog() error {
 		return err
 	}
 	a.onStop("metalog", func(context.Context) error { return engine.Close() })
-	// An engine that could not write answers nothing any more: only a new process can open its folder again.
+	// An engine that failed to write refuses all calls: only a new process can reopen its folder.
 	watchFailure(a, engine.Failed(), func(struct{}) error { return fmt.Errorf("metalog: %w", engine.Err()) })
 	a.readinessChecks = append(a.readinessChecks, engine.Err)
 	a.parts.log = engine
@@ -234,14 +234,15 @@ func (a *App) startWriteProxy(context.Context) error {
 	return nil
 }
 
-// newBatcherRoutes returns the batchers that the write proxy can route to, from the membership. The one in this process is called as the
-// wiring says.
+// newBatcherRoutes returns a function that lists the batchers of the membership for the write proxy. The batcher of this process is called
+// as Wiring says.
 func (a *App) newBatcherRoutes() func() []writeproxy.Batcher {
 	r := &batcherRoutes{app: a, clients: map[string]rpc.BatchService{}}
 	return r.routableBatchers
 }
 
-// serveWrites opens the door last, when everything behind it is there: the agent's when the process has one, else the write proxy's.
+// serveWrites accepts writes last, when all roles that they need have started: through the agent if the process has one, else through the
+// write proxy.
 func (a *App) serveWrites(context.Context) error {
 	if a.opts.Drain {
 		return nil

@@ -21,19 +21,19 @@ import (
 	"scribe/storage/metalog/pebblelog"
 )
 
-// ErrExists means that the folder to recover into is there already.
+// ErrExists means that the folder to recover into exists and is not empty.
 var ErrExists = errors.New("recovery never changes an existing folder")
 
 // ErrNothing means that there is no blob to recover from.
 var ErrNothing = errors.New("there are no blobs to recover from")
 
-// RecoverOptions say how to recover lost metadata.
+// RecoverOptions are the options of Recover.
 type RecoverOptions struct {
-	// To is the data folder to make. It must not exist, or be empty; To with ".recovering" appended is used until it is whole.
+	// To is the data folder to create. It must be missing or empty. Until it is complete, its name has the suffix ".recovering".
 	To string
 	// Catalog is a copy of the categories: a file that a role keeps, or the folder of a control store that no process uses. Empty for none.
 	Catalog string
-	// DryRun builds nothing. What was read of blobs is not kept.
+	// DryRun builds nothing, and does not keep what it read.
 	DryRun bool
 	// Workers is how many footers are read at a time; 0 for the default.
 	Workers int
@@ -47,7 +47,7 @@ type RecoverOptions struct {
 	Step func(name string) error
 }
 
-// Recovered is what was made.
+// Recovered is the result of Recover.
 type Recovered struct {
 	recovery.Report
 	// Boundary is the engine's: no older blob can be committed any more. Unix microseconds.
@@ -56,11 +56,11 @@ type Recovered struct {
 	Claims []string
 }
 
-// workSuffix names the folder in which a recovery works, beside the one that it makes.
+// workSuffix is the suffix of the folder in which a recovery works, next to the folder that it creates.
 const workSuffix = ".recovering"
 
-// Recover makes a data folder with metadata logs and categories out of the blobs that c names. It can be cut off at any time, and called
-// again: only a whole folder gets the name. A recovery that was cut off while blobs were read goes on there.
+// Recover builds a data folder with metadata logs and categories from the blobs of c. It may be interrupted at any time and called again: only
+// a complete folder gets its final name. If it was interrupted while it read blobs, it resumes there.
 func Recover(ctx context.Context, c Config, o RecoverOptions) (_ *Recovered, err error) {
 	if err := c.ValidateBlobs(); err != nil {
 		return nil, err
@@ -100,7 +100,7 @@ func (c *Config) blobSource() string {
 	return fmt.Sprintf("%s/%s/%s", c.Blobs.S3.Endpoint, c.Blobs.S3.Bucket, c.Blobs.S3.Prefix)
 }
 
-// workFolder makes the folder to work in and takes it for this process.
+// workFolder creates and locks the folder to work in.
 func workFolder(o RecoverOptions) (work string, release func() error, err error) {
 	if o.DryRun {
 		work, err = os.MkdirTemp("", "scribe-recover-*")
@@ -155,7 +155,7 @@ func readCatalog(ctx context.Context, o RecoverOptions, scratch string) (_ *reco
 	return &recovery.Catalog{Categories: s.Categories, Dropped: s.Dropped, NextID: s.NextID}, nil
 }
 
-// folderBuilder makes a data folder.
+// folderBuilder builds a data folder.
 type folderBuilder struct {
 	o          RecoverOptions
 	work, data string
@@ -166,7 +166,7 @@ type folderBuilder struct {
 }
 
 func (m *folderBuilder) buildFolder(ctx context.Context) (*Recovered, error) {
-	// What a recovery that was cut off has built is of no use; what it has read is.
+	// The folder of an interrupted recovery is useless, but what it read is kept.
 	if err := os.RemoveAll(m.data); err != nil {
 		return nil, fmt.Errorf("recover: %w", err)
 	}
@@ -216,7 +216,7 @@ func (m *folderBuilder) runRecovery(ctx context.Context, sink recovery.Sink) (*r
 	}, sink)
 }
 
-// recordFinding keeps what has to be looked at by people.
+// recordFinding keeps the findings that people must look at, and passes each on.
 func (m *folderBuilder) recordFinding(f recovery.Finding) error {
 	if f.Kind != recovery.FindingCategory {
 		const enough = 64 << 20
@@ -234,7 +234,7 @@ func (m *folderBuilder) recordFinding(f recovery.Finding) error {
 	return nil
 }
 
-// listClaims returns what retention has left in the store: they deleted blobs up to the boundary.
+// listClaims returns the claims of retention in the store, and the boundary up to which it deleted blobs.
 func (m *folderBuilder) listClaims(ctx context.Context) (boundary int64, keys []string, err error) {
 	for info, err := range m.store.List(ctx, retention.ClaimRoot) {
 		if err != nil {
@@ -247,7 +247,7 @@ func (m *folderBuilder) listClaims(ctx context.Context) (boundary int64, keys []
 	return boundary, keys, nil
 }
 
-// finishFolder makes what was built durable, and gives it its name last.
+// finishFolder makes the folder durable, then gives it its final name.
 func (m *folderBuilder) finishFolder(ctx context.Context, logs *pebblelog.Restorer, out *Recovered) error {
 	if err := m.o.Step("finish logs"); err != nil {
 		return err

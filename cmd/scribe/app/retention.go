@@ -23,14 +23,14 @@ func (a *App) startRetention(context.Context) error {
 	return nil
 }
 
-// Pins are held for a while, and repeated more often than they end.
+// Pins expire after pinTTL and are renewed every pinInterval.
 const (
 	pinTTL      = 30 * time.Second
 	pinInterval = 10 * time.Second
 )
 
-// startPins tells the control plane what the readers of this process need that retention is about to take. needs returns, by category, the
-// persisted time from which they need records.
+// startPins pins records at the control plane that readers of this process need and retention is about to remove. needs returns, by category,
+// the persisted time from which they need records.
 func (a *App) startPins(needs func() map[uint32]int64) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -52,7 +52,7 @@ func (a *App) startPins(needs func() map[uint32]int64) error {
 	return nil
 }
 
-// atRisk are the needs that retention is about to take, or would have taken: those of readers that are far behind.
+// atRisk keeps the needs of slow readers, whose records retention is about to remove, or would have removed.
 func (a *App) atRisk(needs map[uint32]int64, now time.Time) map[uint32]int64 {
 	maps.DeleteFunc(needs, func(id uint32, from int64) bool {
 		cat, ok := a.parts.catalog.ByID(id)
@@ -62,7 +62,7 @@ func (a *App) atRisk(needs map[uint32]int64, now time.Time) map[uint32]int64 {
 	return needs
 }
 
-// holdPins tells of pins when there are some, or were. It returns whether there are.
+// holdPins sends the pins to the control plane if there are any, or were any before. It returns whether there are any.
 func (a *App) holdPins(ctx context.Context, needs map[uint32]int64, holding bool) bool {
 	if len(needs) == 0 && !holding {
 		return false

@@ -13,7 +13,7 @@ import (
 	"scribe/producer"
 )
 
-// trafficLoad writes messages of a workload to categories at a rate, until it is stopped.
+// trafficLoad writes messages of a workload to categories at a rate, until its context ends.
 type trafficLoad struct {
 	producer *producer.Producer
 	workload Workload
@@ -21,9 +21,9 @@ type trafficLoad struct {
 	pick func() string
 	// bytesPerSecond of payload; 0 = as fast as the producer takes them.
 	bytesPerSecond float64
-	// wait is for room in the producer's buffer; without it messages that find none are dropped, as an application's logs are.
+	// wait blocks while the producer's buffer is full. Without it, such messages are dropped, as for an application's logs.
 	wait bool
-	// numbered puts the number of each message in front of its payload, 8 bytes, so that a reader knows which are missing.
+	// numbered prepends the number of each message to its payload, in 8 bytes, so that a reader knows which are missing.
 	numbered bool
 
 	messages, bytes atomic.Int64 // offered
@@ -63,7 +63,7 @@ func (l *trafficLoad) writeTraffic(ctx context.Context) error {
 			}
 			next++
 			if l.wait {
-				// What fails is told to the producer's hook. A message that is counted is also written, whatever ends the run.
+				// Failures go to the producer's hook. A counted message is also written, whatever ends the run.
 				l.producer.WriteAsyncContext(context.WithoutCancel(ctx), l.pick(), &m)
 			} else {
 				l.producer.LogMessage(l.pick(), &m)
@@ -82,7 +82,7 @@ func pickByZipf(categories []string) func() string {
 	return func() string { return categories[z.Uint64()] }
 }
 
-// writeProbe writes one small message at a time, with the producer's acknowledgement, at a fixed rate, and takes the time of each.
+// writeProbe writes one small message at a time at a fixed rate, and measures the latency of each acknowledgement.
 type writeProbe struct {
 	producer   *producer.Producer
 	categories []string
@@ -102,7 +102,7 @@ func (p *writeProbe) probeWrites(ctx context.Context) ([]time.Duration, error) {
 			return samples, nil
 		}
 		begin := time.Now()
-		// A probe that has begun ends, whatever ends the run: one that was cut short would look fast.
+		// A started write completes, whatever ends the run: an interrupted one would look fast.
 		if err := p.producer.Write(context.WithoutCancel(ctx), p.categories[i%len(p.categories)], producer.Message{Payload: payload}); err != nil {
 			return samples, err
 		}
@@ -110,12 +110,12 @@ func (p *writeProbe) probeWrites(ctx context.Context) ([]time.Duration, error) {
 	}
 }
 
-// runFor runs all until the time is over or one fails, and waits for them.
+// runFor runs all functions for d or until one fails, and waits for them.
 func runFor(ctx context.Context, d time.Duration, runs ...func(context.Context) error) error {
 	return runDuring(ctx, func(ctx context.Context) error { return waitFor(ctx, d) }, runs...)
 }
 
-// runDuring runs fn, and all runs until it returns, and waits for them. When one of them fails fn is ended, too.
+// runDuring runs fn, and all runs until fn returns, and waits for them. If one of them fails, fn is cancelled.
 func runDuring(ctx context.Context, fn func(context.Context) error, runs ...func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// Relay passes TCP connections on to a server. Told to hang, it still takes connections and bytes but passes none on, as a network
-// or a machine does that is gone without a word: nobody is refused, and nobody is answered.
+// Relay forwards TCP connections to a server. While it hangs, it accepts connections and bytes but forwards none, like a network or a machine
+// that fails silently: callers are neither refused nor answered.
 type Relay struct {
 	listener net.Listener
 	target   string
@@ -16,7 +16,7 @@ type Relay struct {
 
 	mu struct {
 		sync.Mutex
-		// passing is closed while bytes pass. Who waits for it also waits for ended.
+		// passing is closed while bytes pass. Waiting for it includes waiting for ended.
 		passing chan struct{}
 		hanging bool
 		closed  bool
@@ -25,7 +25,7 @@ type Relay struct {
 	ended chan struct{} // closed by Close
 }
 
-// NewRelay listens on a free port of the loopback and passes what comes to target, host:port. Close ends it.
+// NewRelay listens on a free loopback port and forwards connections to target, host:port. Close stops it.
 func NewRelay(ctx context.Context, target string) (*Relay, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
@@ -43,7 +43,7 @@ func NewRelay(ctx context.Context, target string) (*Relay, error) {
 // Addr is where the relay listens, host:port.
 func (r *Relay) Addr() string { return r.listener.Addr().String() }
 
-// Hang stops every byte, Pass lets those that waited and all others through. Repeating them is harmless.
+// Hang stops all bytes until Pass. Repeated calls have no effect.
 func (r *Relay) Hang() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,7 +52,7 @@ func (r *Relay) Hang() {
 	}
 }
 
-// Pass ends Hang.
+// Pass forwards held and new bytes again. Repeated calls have no effect.
 func (r *Relay) Pass() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -62,7 +62,7 @@ func (r *Relay) Pass() {
 	}
 }
 
-// Close breaks every connection off and returns when nothing of the relay runs.
+// Close closes every connection and returns when all goroutines of the relay have ended.
 func (r *Relay) Close() error {
 	r.mu.Lock()
 	if r.mu.closed {
@@ -73,7 +73,7 @@ func (r *Relay) Close() error {
 	close(r.ended)
 	err := r.listener.Close()
 	for c := range r.mu.conns {
-		_ = c.Close() // that is what ends who reads from it
+		_ = c.Close() // ends its reading goroutine
 	}
 	r.mu.Unlock()
 	r.running.Wait()
@@ -92,7 +92,7 @@ func (r *Relay) acceptConns() {
 	}
 }
 
-// trackConn remembers a connection for Close; false = the relay is closed, and so is the connection.
+// trackConn records a connection for Close. If the relay is closed, it closes the connection and returns false.
 func (r *Relay) trackConn(c net.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,7 +129,7 @@ func (r *Relay) relayConn(c net.Conn) {
 	back.Wait()
 }
 
-// awaitPassing waits while the relay hangs; false = it is closed.
+// awaitPassing waits while the relay hangs. It returns false if the relay is closed.
 func (r *Relay) awaitPassing() bool {
 	r.mu.Lock()
 	passing := r.mu.passing
@@ -142,7 +142,7 @@ func (r *Relay) awaitPassing() bool {
 	}
 }
 
-// copyBytes passes bytes in one direction until one end closes, and then closes both: nothing here half-closes.
+// copyBytes forwards bytes in one direction until one end closes, then closes both: half-closed connections are not supported.
 func (r *Relay) copyBytes(to, from net.Conn) {
 	buf := make([]byte, 64<<10)
 	for {

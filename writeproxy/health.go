@@ -6,47 +6,47 @@ import (
 )
 
 const (
-	// levels of weight: 1, and each next one less by the square root of 2, down to an eighth. Nobody gets less: who gets nothing is
-	// not known to have recovered.
+	// The levels of weight: 1, each next one less by the square root of 2, down to an eighth. No batcher gets less, since without
+	// requests its recovery would go unnoticed.
 	maxLevel = 6
-	// levelSlack is how far, in levels, a batcher's condition must be from its weight before the weight changes.
+	// levelSlack is the distance, in levels, of a batcher's condition from its weight at which the weight changes.
 	levelSlack = 0.75
-	// fairLoad is the load up to which a batcher gets its full share: memory that fills and empties with each flush is no trouble.
+	// fairLoad is the load up to which a batcher gets its full share: memory that fills and empties with each flush is normal.
 	fairLoad = 500
 	fullLoad = 1000
-	// loadMemory is how fast a lower load is believed; a higher one is at once.
+	// loadMemory is the time constant with which the load follows a lower value; a higher one counts at once.
 	loadMemory = 2 * time.Second
-	// freshLoad is for how long a batcher's own answers say more of its load than the membership.
+	// freshLoad is the time for which the load in a batcher's own answers takes precedence over that in the membership.
 	freshLoad = 5 * time.Second
-	// latencyMemory is how many answers the average latency looks back.
+	// latencyMemory is the number of answers in the average latency.
 	latencyMemory = 16
-	// slowFactor and slowFloor are how much slower than the median a batcher is before it gets less: batchers commit at different
-	// moments of a flush.
+	// slowFactor and slowFloor define how much slower than the median a batcher may be before it gets less. Some difference is
+	// normal, since batchers commit at different moments of a flush.
 	slowFactor = 2.0
 	slowFloor  = 10 * time.Millisecond
-	// oldLatency is how fast a latency is forgotten of a batcher that is not spoken to.
+	// oldLatency is the time constant with which the latency of a batcher without requests is forgotten.
 	oldLatency = 10 * time.Second
 
-	// maxGone is how often in a row a batcher is not there before it is left alone.
+	// maxGone is the number of failed connections in a row that opens a batcher's breaker.
 	maxGone = 3
-	// minOpen and maxOpen bound how long a batcher is left alone before it is probed; doubling.
+	// minOpen and maxOpen bound the pause before a batcher is probed; it doubles.
 	minOpen = time.Second
 	maxOpen = 30 * time.Second
 )
 
-// callEnding is how a request to a batcher ended, as far as it tells of the batcher.
+// callEnding is the outcome of a request to a batcher, as far as it says something about the batcher.
 type callEnding uint8
 
 const (
-	// endAnswered: it answered, whatever it said of the frames.
+	// endAnswered: it answered, whatever the results of the frames.
 	endAnswered callEnding = iota
-	// endGone: no connection, or one that broke.
+	// endGone: there was no connection, or it broke.
 	endGone
 	// endLeaving: it is shutting down.
 	endLeaving
 	// endSilent: no answer within the time of the attempt.
 	endSilent
-	// endUnknown: the caller canceled it, or it ended in another way that tells nothing.
+	// endUnknown: the caller canceled it, or the outcome says nothing about the batcher.
 	endUnknown
 )
 
@@ -60,7 +60,7 @@ type batcherHealth struct {
 
 	load   float64
 	loadAt time.Duration
-	heard  bool // load is its own
+	heard  bool // load is from the batcher's own answer
 
 	latency   float64 // seconds
 	samples   int
@@ -80,7 +80,7 @@ type batcherHealth struct {
 	level int
 }
 
-// beginRequest notes a request.
+// beginRequest records the start of a request.
 func (v *batcherHealth) beginRequest(now time.Duration) {
 	if v.outstanding == 0 {
 		v.answered = now
@@ -88,7 +88,7 @@ func (v *batcherHealth) beginRequest(now time.Duration) {
 	v.outstanding++
 }
 
-// endRequest notes how a request ended.
+// endRequest records the outcome of a request.
 func (v *batcherHealth) endRequest(now time.Duration, how callEnding) {
 	v.outstanding--
 	switch how {
@@ -108,7 +108,7 @@ func (v *batcherHealth) endRequest(now time.Duration, how callEnding) {
 	}
 }
 
-// noteAnswer notes an answer.
+// noteAnswer records an answer.
 func (v *batcherHealth) noteAnswer(now time.Duration) {
 	v.answered, v.gone = now, 0
 	v.open, v.pause = false, 0
@@ -131,7 +131,7 @@ func (v *batcherHealth) tripStalled(now time.Duration) {
 	}
 }
 
-// takeProbe reports whether a probe is due, which the caller then sends.
+// takeProbe reports whether a probe is due, and if so marks it as in flight: the caller sends it.
 func (v *batcherHealth) takeProbe(now time.Duration) bool {
 	if !v.open || v.probing || now < v.until {
 		return false
@@ -140,7 +140,7 @@ func (v *batcherHealth) takeProbe(now time.Duration) bool {
 	return true
 }
 
-// endProbe notes how a probe ended.
+// endProbe records the outcome of a probe.
 func (v *batcherHealth) endProbe(now time.Duration, ok bool) {
 	v.probing = false
 	if ok {
@@ -151,13 +151,13 @@ func (v *batcherHealth) endProbe(now time.Duration, ok bool) {
 	v.until = now + v.pause
 }
 
-// noteOwnLoad notes the load that it told with an answer.
+// noteOwnLoad records the load in a batcher's answer.
 func (v *batcherHealth) noteOwnLoad(now time.Duration, load uint32) {
 	v.setLoad(now, float64(min(load, fullLoad)))
 	v.heard = true
 }
 
-// noteAdvertised notes the load that the membership tells, unless its own word is newer.
+// noteAdvertised records the load in the membership, unless the batcher's own is newer.
 func (v *batcherHealth) noteAdvertised(now time.Duration, load uint32) {
 	if v.heard && now-v.loadAt < freshLoad {
 		return
@@ -173,14 +173,15 @@ func (v *batcherHealth) setLoad(now time.Duration, load float64) {
 	v.load, v.loadAt = load, now
 }
 
-// noteLatency notes how long it took to commit.
+// noteLatency records the latency of a commit.
 func (v *batcherHealth) noteLatency(now, latency time.Duration) {
 	v.samples = min(v.samples+1, latencyMemory)
 	v.latency += (latency.Seconds() - v.latency) / float64(v.samples)
 	v.latencyAt = now
 }
 
-// currentLatency is the latency that counts, in seconds: the average, nearer to the median the longer it is ago; 0 when nothing is known.
+// currentLatency returns the latency in seconds: the average, which approaches the median as it gets older; 0 if nothing is
+// known.
 func (v *batcherHealth) currentLatency(now time.Duration, median float64) float64 {
 	if v.samples == 0 {
 		return 0
@@ -188,7 +189,7 @@ func (v *batcherHealth) currentLatency(now time.Duration, median float64) float6
 	return median + (v.latency-median)*math.Exp(-(now-v.latencyAt).Seconds()/oldLatency.Seconds())
 }
 
-// conditionAt is the weight that suits it, from 1 down to an eighth.
+// conditionAt returns the weight that suits the batcher's condition, from 1 down to an eighth.
 func (v *batcherHealth) conditionAt(now time.Duration, median float64) float64 {
 	w := 1.0
 	if v.load > fairLoad {
@@ -202,7 +203,7 @@ func (v *batcherHealth) conditionAt(now time.Duration, median float64) float64 {
 	return max(w, levelWeight(maxLevel))
 }
 
-// updateLevel decides about its weight again; it stays what it is while the condition is near it. It reports whether it changed.
+// updateLevel updates the weight, unless the condition is near it, and reports whether it changed.
 func (v *batcherHealth) updateLevel(now time.Duration, median float64) bool {
 	want := -2 * math.Log2(v.conditionAt(now, median))
 	if math.Abs(want-float64(v.level)) < levelSlack {
@@ -212,12 +213,12 @@ func (v *batcherHealth) updateLevel(now time.Duration, median float64) bool {
 	return true
 }
 
-// isPressed reports whether its load alone asks for less weight than it has.
+// isPressed reports whether the load alone calls for a lower weight.
 func (v *batcherHealth) isPressed(now time.Duration) bool {
 	return v.load > fairLoad && -2*math.Log2(v.conditionAt(now, 0))-float64(v.level) >= levelSlack
 }
 
-// weight is its weight, 0 while it is left alone.
+// weight returns the batcher's weight, 0 while its breaker is open.
 func (v *batcherHealth) weight() float64 {
 	if v.open {
 		return 0

@@ -1,5 +1,5 @@
-// Package arena gives out the memory in which frames wait until they are compressed: copies that stand side by side in large chunks, or
-// buffers that the caller lends until its call returns.
+// Package arena provides the memory in which frames wait until they are compressed: copies side by side in large chunks, or
+// buffers borrowed from the caller until its call returns.
 package arena
 
 import (
@@ -12,18 +12,18 @@ import (
 type sharedChunk struct {
 	buf  *buffers.Buffer
 	used int
-	refs int // segments, and one while the arena fills it
+	refs int // one per segment, and one while the arena fills it
 }
 
 // Segment is a range of a chunk, or a borrowed buffer.
 type Segment struct {
-	Borrowed *Borrowed // nil: it is of the chunk
+	Borrowed *Borrowed // nil if the memory is the chunk's
 	chunk    *sharedChunk
 	off      int
 	len      int
 }
 
-// Bytes returns the segment's memory; that of a borrowed buffer is held then until the segment is released.
+// Bytes returns the segment's memory. A borrowed buffer can then not be reclaimed until the segment is released.
 func (s Segment) Bytes() []byte {
 	if s.Borrowed != nil {
 		return s.Borrowed.acquire()
@@ -31,14 +31,14 @@ func (s Segment) Bytes() []byte {
 	return s.chunk.buf.B[s.off : s.off+s.len]
 }
 
-// Borrow returns a segment of memory that stays its owner's.
+// Borrow returns a segment of borrowed memory, which its owner keeps.
 func Borrow(b []byte) Segment { return Segment{Borrowed: newBorrowed(b), len: len(b)} }
 
-// Arena gives out memory for frames: spans of different requests stand side by side in large chunks, so that a small request
-// costs no allocation and a run of requests to one shard is adjacent and need not be gathered before it is compressed.
+// Arena allocates memory for frames. Spans of different requests are side by side in large chunks. So a small request costs no
+// allocation, and consecutive requests to one shard are adjacent and need not be copied together before compression.
 type Arena struct {
 	pool *buffers.Pool
-	// most is the largest size of a chunk that spans share.
+	// most is the size of the largest chunk that spans share.
 	most int
 
 	mu struct {
@@ -51,18 +51,18 @@ type Arena struct {
 const (
 	minChunk = 64 << 10
 	maxChunk = 2 << 20
-	// minChunks is how many chunks the memory has room for at least: one is not free before all of its spans are.
+	// minChunks is the least number of chunks that the memory has room for: a chunk becomes free only with the last of its spans.
 	minChunks = 64
-	// A span above this share of a chunk gets memory of its own, so that little is left unused at the end of a chunk.
+	// A span above this share of a chunk gets memory of its own, so that little is wasted at the end of a chunk.
 	chunkShare = 8
 )
 
-// New returns an arena whose chunks suit that much memory.
+// New returns an arena with chunk sizes that suit memory, in bytes.
 func New(pool *buffers.Pool, memory int64) *Arena {
 	return &Arena{pool: pool, most: int(min(max(memory/minChunks, minChunk), maxChunk))}
 }
 
-// IsLarge reports whether so many bytes get memory of their own.
+// IsLarge reports whether n bytes get memory of their own.
 func (a *Arena) IsLarge(n int) bool { return n > a.most/chunkShare }
 
 // Allocate returns memory for n bytes.
@@ -80,7 +80,7 @@ func (a *Arena) Allocate(n int) Segment {
 				c.buf = nil
 			}
 		}
-		// Chunks grow with the traffic: an idle batcher holds little.
+		// Chunks grow with the traffic, so an idle batcher holds little memory.
 		size := max(a.mu.size, minChunk)
 		for size < n*chunkShare {
 			size *= 2
@@ -96,8 +96,8 @@ func (a *Arena) Allocate(n int) Segment {
 	return s
 }
 
-// Free gives segments up and returns how many bytes became free with them: memory is freed by the chunk, so this may be
-// nothing, or more than the segments.
+// Free releases segments and returns the number of bytes that became free. Memory becomes free a chunk at a time, so that may be
+// 0, or more than the segments have.
 func (a *Arena) Free(segments []Segment) (freed int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -118,7 +118,7 @@ func (a *Arena) Free(segments []Segment) (freed int64) {
 			freed += int64(c.used)
 			c.used = 0
 			if len(c.buf.B) > minChunk {
-				// Nothing is under way: a large chunk goes back to the pool, which the garbage collector empties.
+				// No spans are in use: a large chunk goes back to the pool, which the garbage collector empties.
 				a.pool.Put(c.buf)
 				a.mu.current, a.mu.size = nil, len(c.buf.B)/2
 				c.buf = nil
@@ -128,7 +128,7 @@ func (a *Arena) Free(segments []Segment) (freed int64) {
 	return freed
 }
 
-// Adjacent returns the bytes of segments if they stand side by side in memory, else nil.
+// Adjacent returns the bytes of segments if they are side by side in memory, else nil.
 func Adjacent(segments []Segment) []byte {
 	first := segments[0]
 	if first.Borrowed != nil {

@@ -6,13 +6,13 @@ import (
 	"scribe/internal/base/buffers"
 )
 
-// Borrowed is memory of a request whose caller waits for its commit: the frames are compressed from where they are, without a copy. The
-// caller gets it back when they are compressed, which is before the commit; when it does not wait for so long, what is not
-// compressed by then is copied after all.
+// Borrowed is the memory of a request whose caller waits for its commit. The frames are compressed from there without a copy. The
+// caller gets the memory back after compression, which is before the commit. If the caller stops waiting earlier, the bytes that
+// are not compressed yet are copied.
 type Borrowed struct {
 	mu struct {
 		sync.Mutex
-		bytes   []byte          // nil when they are compressed
+		bytes   []byte          // nil after compression
 		own     *buffers.Buffer // the copy; nil while bytes are the caller's
 		reading bool
 		unread  sync.Cond // on the mutex: reading has become false
@@ -26,7 +26,7 @@ func newBorrowed(b []byte) *Borrowed {
 	return l
 }
 
-// acquire returns the bytes. They stay where they are until end.
+// acquire returns the bytes. They stay in this memory until release.
 func (l *Borrowed) acquire() []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -34,7 +34,7 @@ func (l *Borrowed) acquire() []byte {
 	return l.mu.bytes
 }
 
-// release says that nobody will read the bytes any more.
+// release ends the use of the bytes. Nothing reads them afterwards.
 func (l *Borrowed) release(pool *buffers.Pool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -43,7 +43,7 @@ func (l *Borrowed) release(pool *buffers.Pool) {
 	l.mu.unread.Broadcast()
 }
 
-// Reclaim gives the caller its memory back. It waits while a block with the bytes is compressed, which is a matter of milliseconds.
+// Reclaim returns the memory to the caller. It waits while a block with the bytes is compressed, which takes milliseconds.
 func (l *Borrowed) Reclaim(pool *buffers.Pool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

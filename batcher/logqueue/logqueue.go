@@ -10,85 +10,88 @@ import (
 	"scribe/storage/metalog"
 )
 
-// Queues are the queues of all logs. They are safe for concurrent use.
+// Queues holds the queues of all logs. It is safe for concurrent use.
 type Queues struct {
 	limits Limits
-	// backoff is how long to wait after so many failures in a row.
+	// backoff returns the pause after that many failures in a row.
 	backoff func(failures int) time.Duration
-	// troubled counts the logs with trouble. It changes with mu held.
+	// troubled counts the logs in trouble. It changes only with mu held.
 	troubled atomic.Int32
 
 	mu struct {
 		sync.Mutex
 		queues map[record.ShardID]*logQueue
-		// engineAlive is when the engine last did something for us: what fails since then is not the engine as a whole.
+		// engineAlive is the time of the engine's last success. A later failure is not a failure of the engine as a whole.
 		engineAlive time.Time
 	}
 }
 
-// Limits of Queues.
+// Limits bounds Queues.
 type Limits struct {
-	// Logs is how many logs are remembered while nothing waits for them.
+	// Logs bounds the idle logs that are remembered.
 	Logs int
-	// A log is given up that another writer has taken more than Refusals times in a row, or that could not be opened for Opening.
+	// A log is given up once other writers have refused its appends more than Refusals times in a row, or once opening it has
+	// failed for Opening.
 	Refusals int
 	Opening  time.Duration
 }
 
-// New returns empty queues. backoff is how long to wait after so many failures in a row.
+// New returns empty queues. backoff returns the pause after that many failures in a row.
 func New(limits Limits, backoff func(failures int) time.Duration) *Queues {
 	q := &Queues{limits: limits, backoff: backoff}
 	q.mu.queues = make(map[record.ShardID]*logQueue)
 	return q
 }
 
-// logQueue is what the writer knows of one log, and who waits for it. Only the entry at the head may be appended, and only its part may
-// have the log opened. Queues.mu guards all fields.
+// logQueue is the writer's state of one log, with the queue of waiting entries. Only the entry at the head may be appended, and
+// only its part may have the log opened. Queues.mu guards all fields.
 type logQueue struct {
-	// open: epoch is the writer's, and no record but its own was appended since next was learnt.
+	// open: epoch is the writer's own, and only its records were appended since next was learnt.
 	open  bool
 	epoch uint64
-	// next is the LSN after everything that is committed, start what it was when the log was opened.
+	// next is the LSN after all committed records. start is the value of next when the log was opened.
 	next, start record.LSN
-	// shifts counts what has changed the positions of entries that were in the queue: entries ahead of them that left it otherwise than
-	// they were claimed, or came before them. A blob that was put ahead of its turn is appended only if nothing has since then, even if
-	// changes have cancelled each other out: so of two blobs of an epoch that claim a position, their footers tell which one got it.
+	// shifts counts the changes to the positions of queued entries: an entry ahead of them left with another number of pointers
+	// than it claimed, or a new one was inserted ahead of them. A blob that was put before its turn is appended only if shifts
+	// has not changed since, even if the changes cancel each other out. So if two blobs of an epoch claim a position, their
+	// footers tell which one got it.
 	shifts uint64
 
-	head, tail *Entry // linked by Entry.next, in the order of tickets but for what insert says
+	head, tail *Entry // linked by Entry.next, in ticket order; insert documents the exception
 
-	opening bool // somebody asks the engine for it
-	stalled bool // MarkStalled has returned it, and the queue was not empty since
+	opening bool // the engine is being asked to open it
+	stalled bool // MarkStalled has returned it, and the queue has not been empty since
 	trouble *Trouble
 }
 
-// Trouble is what went wrong with a log since the last append that succeeded.
+// Trouble describes the failures of a log since its last successful append.
 type Trouble struct {
-	Err   error     // the last
-	Retry time.Time // when to try again
-	// Refusals counts appends that another writer prevented, one after another.
+	Err   error     // the last error
+	Retry time.Time // the time of the next attempt
+	// Refusals counts the appends in a row that another writer prevented.
 	Refusals int
 
-	since time.Time // when it began
-	opens int       // failures to open it, one after another
-	final bool      // trying again is of no use
+	since time.Time // the time of the first failure
+	opens int       // failures in a row to open the log
+	final bool      // retrying is useless
 }
 
-// Part is what is appended at once: its turn has come when it has come for all of its entries.
+// Part is the unit of appending. Its turn has come when it has come for all of its entries.
 type Part struct {
-	// Ticket orders the parts in every queue. Parts that were divided have the same.
+	// Ticket orders the parts in every queue. The parts of a divided flush have the same ticket.
 	Ticket uint64
-	// Since is when it began to wait for its turn.
+	// Since is the time at which the part began to wait for its turn.
 	Since time.Time
-	// Wake has a token when something has changed that the part may be waiting for.
+	// Wake has a token after a change that the part may be waiting for.
 	Wake chan struct{}
 
-	// Guarded by Queues.mu: how many entries are not at the head of their queues, and whether it is its turn for good.
+	// Guarded by Queues.mu: blocked is the number of entries that are not at the head of their queues; committing means that the
+	// part keeps its turn until it is finished or inspected again.
 	blocked    int
 	committing bool
 }
 
-// NewPart returns a part that waits from now on.
+// NewPart returns a part that waits since now.
 func NewPart(ticket uint64, now time.Time) Part {
 	return Part{Ticket: ticket, Since: now, Wake: make(chan struct{}, 1)}
 }
@@ -104,19 +107,20 @@ func (p *Part) wakeUp() {
 // Entry is a part's turn in the queue of one log. The part's goroutine owns the exported fields.
 type Entry struct {
 	Shard record.ShardID
-	// OneLog: the logical shard has one log, whoever writes it, so the entry stays when the writer slot changes.
+	// OneLog: the logical shard has one log for all writers, so the entry stays when the writer slot changes.
 	OneLog bool
-	// Pointers is how many pointers it appends. What it is in Claim is what entries after it count on; what it is in Finish is added
-	// to the log.
+	// Pointers is the number of pointers to append. Entries after this one predict their positions from its value in Claim;
+	// Finish adds its current value to the log.
 	Pointers int
 
-	// What follows is set by Inspect.
+	// Inspect sets the following fields.
 
 	State State
-	// Err is why a Failed entry is given up.
+	// Err is the reason why a Failed entry is given up.
 	Err error
-	// Epoch and LSN are the writer's epoch and where the first pointer goes; 0 while not known. Start is the LSN at which the epoch began.
-	// Predicted says that LSN counts on the entries before it in its queue, and Shifts changes with what they counted on.
+	// Epoch is the writer's epoch and LSN the position of the first pointer; both are 0 while unknown. Start is the LSN at which
+	// the epoch began. Predicted means that LSN assumes the commit of the entries before this one, and Shifts changes when that
+	// assumption becomes invalid.
 	Epoch      uint64
 	LSN, Start record.LSN
 	Predicted  bool
@@ -129,20 +133,20 @@ type Entry struct {
 	claimed int
 }
 
-// State is how an entry stands.
+// State is the state of an entry.
 type State uint8
 
-// States of entries.
+// The states of entries.
 const (
-	Waiting   State = iota // others are before it in its queue
+	Waiting   State = iota // other entries are before it in its queue
 	Ready                  // at the head of a log that is open
-	Closed                 // at the head of a log that is not
+	Closed                 // at the head of a log that is not open
 	WrongSlot              // at the head of a log of another writer slot, which is not open
 	Failed                 // its log is given up
-	States                 // their number
+	States                 // the number of states
 )
 
-// Claim puts entries at the ends of the queues of their logs.
+// Claim appends entries to the queues of their logs.
 func (q *Queues) Claim(p *Part, entries iter.Seq[*Entry]) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -160,7 +164,7 @@ func (q *Queues) Claim(p *Part, entries iter.Seq[*Entry]) {
 	}
 }
 
-// queueOf returns a log's queue, a new one when the log is not known.
+// queueOf returns the queue of a log, and creates it if the log is unknown.
 func (q *Queues) queueOf(s record.ShardID) *logQueue {
 	l := q.mu.queues[s]
 	if l == nil {
@@ -170,12 +174,12 @@ func (q *Queues) queueOf(s record.ShardID) *logQueue {
 	return l
 }
 
-// evictIdle forgets logs that are not in use when there are too many: the next part opens them again.
+// evictIdle evicts idle logs when there are too many. The next part opens them again.
 func (q *Queues) evictIdle() {
 	if len(q.mu.queues) <= q.limits.Logs {
 		return
 	}
-	for s, l := range q.mu.queues { // in the map's order: random
+	for s, l := range q.mu.queues { // in map order, which is random
 		if l.head == nil && !l.opening {
 			q.clearTrouble(l)
 			delete(q.mu.queues, s)
@@ -186,7 +190,7 @@ func (q *Queues) evictIdle() {
 	}
 }
 
-// remove takes an entry out of the queue of its log.
+// remove removes an entry from the queue of its log.
 func (q *Queues) remove(e *Entry) {
 	l := e.queue
 	if l.head != e {
@@ -205,7 +209,7 @@ func (q *Queues) remove(e *Entry) {
 	l.head, e.next = e.next, nil
 	if l.head == nil {
 		l.tail = nil
-		q.clearTrouble(l) // what comes next begins anew
+		q.clearTrouble(l) // the next entry starts without a history of failures
 		return
 	}
 	l.head.part.blocked--
@@ -214,7 +218,8 @@ func (q *Queues) remove(e *Entry) {
 	}
 }
 
-// insert puts an entry into the queue of its log by its ticket, before what was cut with it, but after a head that is being appended.
+// insert puts an entry into the queue of its log in ticket order: before entries with the same ticket, but after a head that is
+// being appended.
 func (q *Queues) insert(e *Entry) {
 	l := e.queue
 	l.shifts++
@@ -241,32 +246,32 @@ func (q *Queues) insert(e *Entry) {
 	}
 }
 
-// Status is how a part stands.
+// Status is the state of a part.
 type Status struct {
-	// Counts are how many entries are in each state.
+	// Counts is the number of entries in each state.
 	Counts [States]int
-	// Open are logs to be opened now. The caller reports the outcome.
+	// Open lists the logs to be opened now. The caller reports the outcome.
 	Open []Opening
-	// Positioned: every entry has a position, or the one it will have when everything before it has committed.
+	// Positioned: every entry has a position, or a predicted one that assumes the commit of everything before it.
 	Positioned bool
 	// AtHead: every entry is ready.
 	AtHead bool
-	// Unopenable: nothing is in the way but logs that could not be opened, and more than once.
+	// Unopenable: only logs that could not be opened, more than once, block the part.
 	Unopenable bool
-	// Independent: what is in the way has nothing to do with the engine as a whole.
+	// Independent: nothing that blocks the part is a failure of the engine as a whole.
 	Independent bool
-	// Again is when to look again if nothing happens before; zero when there is no need.
+	// Again is the time of the next inspection if nothing happens before; zero if none is needed.
 	Again time.Time
 }
 
-// Opening is a log to be opened and how often that has failed.
+// Opening is a log to be opened and the number of failed attempts.
 type Opening struct {
 	Shard  record.ShardID
 	Failed int
 }
 
-// Inspect finds out how a part stands, and sets its entries' states and positions. When it is the part's turn, and commit is set, it
-// stays so until the part is finished or inspected again: nobody comes before it any more.
+// Inspect returns the state of a part, and sets the states and positions of its entries. If it is the part's turn and commit is
+// set, the part keeps its turn until it is finished or inspected again: no entry is inserted before its entries.
 func (q *Queues) Inspect(p *Part, entries iter.Seq[*Entry], slot uint16, now time.Time, commit bool) (v Status) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -298,7 +303,7 @@ func (q *Queues) Inspect(p *Part, entries iter.Seq[*Entry], slot uint16, now tim
 	return v
 }
 
-// inspectClosed looks at an entry at the head of a log that is not open.
+// inspectClosed sets the state of an entry at the head of a log that is not open.
 func (q *Queues) inspectClosed(e *Entry, now time.Time, v *Status) {
 	l, t := e.queue, e.queue.trouble
 	if t != nil && (t.final || t.Refusals > q.limits.Refusals || t.opens > 0 && now.Sub(t.since) >= q.limits.Opening) {
@@ -324,7 +329,7 @@ func (q *Queues) inspectClosed(e *Entry, now time.Time, v *Status) {
 	}
 }
 
-// predict gives an entry after others the position that it will have when all of them have committed.
+// predict gives an entry that waits the position that it will have when all entries before it have committed.
 func (e *Entry) predict() {
 	l := e.queue
 	if !l.open {
@@ -336,8 +341,8 @@ func (e *Entry) predict() {
 	}
 }
 
-// yield gives a part's turns at the heads of queues back to what was cut before it, and was inserted after it while it was being
-// appended: parts that wait for each other by their tickets alone never do so in a circle.
+// yield gives a part's turns at the heads of queues back to parts with lower tickets that were inserted after it while it was
+// being appended. Parts then wait for each other only in ticket order, so never in a circle.
 func (q *Queues) yield(p *Part, entries iter.Seq[*Entry]) {
 	p.committing = false
 	for e := range entries {
@@ -348,7 +353,7 @@ func (q *Queues) yield(p *Part, entries iter.Seq[*Entry]) {
 	}
 }
 
-// Reassign gives entries of a part to another one. They keep their turns in the queues.
+// Reassign moves entries from one part to another. They keep their turns in the queues.
 func (q *Queues) Reassign(from, to *Part, entries iter.Seq[*Entry]) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -361,7 +366,8 @@ func (q *Queues) Reassign(from, to *Part, entries iter.Seq[*Entry]) {
 	}
 }
 
-// Move puts entries into the queues of another writer slot's logs, by their tickets. It returns the logs that are not stalled any more.
+// Move moves entries into the queues of another writer slot's logs, in ticket order. It returns the logs that are no longer
+// stalled.
 func (q *Queues) Move(entries iter.Seq[*Entry], slot uint16) (resumed []record.ShardID) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -376,7 +382,7 @@ func (q *Queues) Move(entries iter.Seq[*Entry], slot uint16) (resumed []record.S
 	return resumed
 }
 
-// Opened takes over what the engine says of logs that were opened.
+// Opened records the engine's states of opened logs.
 func (q *Queues) Opened(states []metalog.State, now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -393,7 +399,7 @@ func (q *Queues) Opened(states []metalog.State, now time.Time) {
 	}
 }
 
-// OpenFailed says why logs could not be opened. They are tried again after a pause.
+// OpenFailed records that logs could not be opened. They are tried again after a pause.
 func (q *Queues) OpenFailed(shards []record.ShardID, err error, now time.Time) {
 	q.failOpen(shards, now, func(t *Trouble) {
 		t.opens++
@@ -401,7 +407,7 @@ func (q *Queues) OpenFailed(shards []record.ShardID, err error, now time.Time) {
 	})
 }
 
-// Unusable says that a log takes no more records, or cannot be opened at all.
+// Unusable records that a log accepts no more records, or can never be opened.
 func (q *Queues) Unusable(s record.ShardID, err error, now time.Time) {
 	q.failOpen([]record.ShardID{s}, now, func(t *Trouble) { t.Err, t.final = err, true })
 }
@@ -412,14 +418,14 @@ func (q *Queues) failOpen(shards []record.ShardID, now time.Time, note func(*Tro
 	for _, s := range shards {
 		l := q.queueOf(s)
 		l.open, l.opening = false, false
-		if l.head != nil { // else nobody wants it any more
+		if l.head != nil { // otherwise no entry needs the log
 			note(q.troubleOf(l, now))
 			l.wakeParts()
 		}
 	}
 }
 
-// AppendRefused marks logs whose last append another writer has prevented: they are opened before they are used again.
+// AppendRefused marks logs whose last append was prevented by another writer. They are opened before they are used again.
 func (q *Queues) AppendRefused(entries iter.Seq[*Entry], err error, now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -430,13 +436,13 @@ func (q *Queues) AppendRefused(entries iter.Seq[*Entry], err error, now time.Tim
 		t.Refusals++
 		t.Err, t.Retry = err, now
 		if t.Refusals > 1 {
-			// Two writers of a log that take it from each other must not do so in step.
+			// Two writers that take a log from each other must not retry in step.
 			t.Retry = now.Add(q.backoff(t.Refusals - 1))
 		}
 	}
 }
 
-// Reopen marks logs as ones that must be opened before they are appended to.
+// Reopen marks logs that must be opened before the next append.
 func (q *Queues) Reopen(entries iter.Seq[*Entry]) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -460,14 +466,14 @@ func (q *Queues) clearTrouble(l *logQueue) {
 	}
 }
 
-// wakeParts tells everyone in a log's queue that the log is open or is not.
+// wakeParts wakes all parts in a log's queue after the log was opened or closed.
 func (l *logQueue) wakeParts() {
 	for e := l.head; e != nil; e = e.next {
 		e.part.wakeUp()
 	}
 }
 
-// MarkStalled marks the logs of entries as ones that do not get on, until their queues are empty. It returns those that were not marked.
+// MarkStalled marks the logs of entries as stalled until their queues are empty. It returns those that were not marked before.
 func (q *Queues) MarkStalled(entries iter.Seq[*Entry]) (shards []record.ShardID) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -480,7 +486,7 @@ func (q *Queues) MarkStalled(entries iter.Seq[*Entry]) (shards []record.ShardID)
 	return shards
 }
 
-// Finish takes a part's entries out of the queues, and returns the logs that are not stalled any more. committed says that their
+// Finish removes a part's entries from the queues, and returns the logs that are no longer stalled. committed means that their
 // pointers were appended.
 func (q *Queues) Finish(entries iter.Seq[*Entry], committed bool, now time.Time) (resumed []record.ShardID) {
 	q.mu.Lock()
@@ -503,7 +509,7 @@ func (q *Queues) Finish(entries iter.Seq[*Entry], committed bool, now time.Time)
 	return resumed
 }
 
-// resume adds a log to those that are not stalled any more, if nothing waits for it.
+// resume adds a log to resumed if it was stalled and its queue is empty.
 func (l *logQueue) resume(s record.ShardID, resumed []record.ShardID) []record.ShardID {
 	if l.head != nil || !l.stalled {
 		return resumed
@@ -512,14 +518,14 @@ func (l *logQueue) resume(s record.ShardID, resumed []record.ShardID) []record.S
 	return append(resumed, s)
 }
 
-// EngineAlive is when the engine last did something.
+// EngineAlive returns the time of the engine's last success.
 func (q *Queues) EngineAlive() time.Time {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.mu.engineAlive
 }
 
-// Busy is how many logs somebody waits for, are stalled or have trouble.
+// Busy returns the number of logs that have waiting entries, are stalled or are in trouble.
 func (q *Queues) Busy() (n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -531,17 +537,17 @@ func (q *Queues) Busy() (n int) {
 	return n
 }
 
-// Troubled is how many logs have trouble. It takes no lock.
+// Troubled returns the number of logs in trouble. It takes no lock.
 func (q *Queues) Troubled() int { return int(q.troubled.Load()) }
 
-// minOpenFailures and minRefusals are how often a log must have failed before new frames for it are refused.
+// minOpenFailures and minRefusals are the failures of a log after which new frames for it are refused.
 const (
 	minOpenFailures = 2
 	minRefusals     = 2
 )
 
-// RefusalOf is why frames for a log are not taken at present: nil, unless it alone, and not the engine, has been in trouble for some
-// attempts. Elsewhere they may be stored at once; here they would only take memory.
+// RefusalOf returns the reason why frames for a log are refused at present. It is nil unless the log alone, and not the engine,
+// has failed several times. Another writer may store such frames at once; here they would only take memory.
 func (q *Queues) RefusalOf(s record.ShardID) *Trouble {
 	q.mu.Lock()
 	defer q.mu.Unlock()

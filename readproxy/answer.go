@@ -28,7 +28,7 @@ type fetchAnswer struct {
 	asked    *viewRequest // the view wanted; nil = none
 	items    []answerItem
 	jobs     []blockJob
-	// cost is how many bytes the blocks and what is made of them take, own what was made.
+	// cost is the memory of the blocks and of the encoded payloads, in bytes; own is that of the encoded payloads alone.
 	cost, own int64
 }
 
@@ -38,9 +38,9 @@ type answerItem struct {
 	// whole: the payload is its whole block.
 	whole bool
 	job   int   // index in jobs
-	err   error // the pointer is not good, or the view can't be made
-	// Of a view: where the pointer stands and what it is there, the view that serves it, what was made of it or who makes it; reused says
-	// that it was made for another.
+	err   error // the pointer is invalid, or the view can't be made
+	// For a view: the pointer's position and encoding, the view that serves the item, and its result or running build. reused
+	// means that the result was made for another request.
 	position logPosition
 	encoded  []byte
 	view     *view.View[*viewTranscoder]
@@ -53,7 +53,7 @@ type answerItem struct {
 type blockJob struct {
 	key blockKey
 	p   *pointer.Pointer
-	// begin and end are what the items need of the decompressed block, in bytes.
+	// begin and end are the range of the decompressed block that the items need, in bytes.
 	begin, end uint64
 	block      *checkedBlock
 	err        error
@@ -63,7 +63,7 @@ type blockJob struct {
 	idle bool
 }
 
-// newAnswer decodes the pointers of a request, until the blocks that they need are enough for an answer. At least one is taken.
+// newAnswer decodes the pointers of a request until the blocks that they need fill an answer. It takes at least one.
 func newAnswer(s *Server, encoding scribev1.PayloadEncoding, cat *scribev1.Category, req *scribev1.FetchRequest, wanted *viewRequest) *fetchAnswer {
 	a := &fetchAnswer{
 		s: s, asked: wanted, encoding: encoding, category: req.GetCategory(), rule: s.cfg.ruleFor(req.GetCategory(), cat.GetCache()), peer: req.GetPeer(),
@@ -81,7 +81,7 @@ func newAnswer(s *Server, encoding scribev1.PayloadEncoding, cat *scribev1.Categ
 			it.err = pointerError(i, err)
 			continue
 		}
-		p.Sequences = nil // they are the metadata engine's, and may be most of it
+		p.Sequences = nil // they are only for the metadata engine, and may be most of the pointer
 		it.pointer = p
 		if wanted != nil {
 			it.encoded = encoded
@@ -117,8 +117,8 @@ func newAnswer(s *Server, encoding scribev1.PayloadEncoding, cat *scribev1.Categ
 	return a
 }
 
-// outputBytes is what is made of a payload takes at most: decompressed, and in the encoding asked for. What JSON does to a byte takes up to
-// six; Arrow has offsets and times of each message, twice while they are put together.
+// outputBytes bounds the memory of an encoded payload: decompressed, and in the requested encoding. JSON takes up to six bytes
+// for one; Arrow adds offsets and times of each message, twice while it is assembled.
 func outputBytes(encoding scribev1.PayloadEncoding, p *pointer.Pointer, whole bool) int64 {
 	length, messages := int64(p.Length), int64(p.Messages)
 	switch {
@@ -152,12 +152,12 @@ func (a *fetchAnswer) sentBlocks() []*checkedBlock {
 func pointerError(i int, err error) error {
 	reason := scribev1.Reason_REASON_CORRUPT
 	if errors.Is(err, pointer.ErrVersion) {
-		reason = scribev1.Reason_REASON_INVALID // it is good, but not for this server
+		reason = scribev1.Reason_REASON_INVALID // the pointer is valid, but not for this server
 	}
 	return rpc.Errorf(reason, "pointer %d of the request: %w", i, err)
 }
 
-// loadBlocks gets the blocks of the answer. It fails only if ctx ends; a block that can't be fetched has an error of its own.
+// loadBlocks loads the blocks of the answer. It fails only if ctx ends; a block that can't be fetched has an error of its own.
 func (a *fetchAnswer) loadBlocks(ctx context.Context) error {
 	a.s.loadBlocks(ctx, a)
 	if ctx.Err() != nil {
@@ -166,7 +166,7 @@ func (a *fetchAnswer) loadBlocks(ctx context.Context) error {
 	return nil
 }
 
-// buildResponse makes the answer.
+// buildResponse builds the response.
 func (a *fetchAnswer) buildResponse() *scribev1.FetchResponse {
 	res := &scribev1.FetchResponse{Payloads: make([]*scribev1.Payload, 0, len(a.items))}
 	slab := make([]scribev1.Payload, len(a.items))
@@ -184,11 +184,12 @@ func (a *fetchAnswer) buildResponse() *scribev1.FetchResponse {
 	return res
 }
 
-// asTrimmed tells a payload that retention has taken from one that was lost: a reader that was too slow for it gets a gap, not an error. A blob is
-// deleted only after all that it holds has expired, and persisted times are not before its id's.
+// asTrimmed distinguishes a payload that retention has deleted from a lost one, so that a reader that was too slow gets a gap
+// instead of an error. A blob is deleted only after all its payloads have expired, and persisted times are not before the time in
+// the blob's id.
 func (a *fetchAnswer) asTrimmed(p *pointer.Pointer, err error) error {
 	if a.s.localName(p.Region) != "" {
-		return err // its region has said what there is to say
+		return err // its own region has already distinguished the two
 	}
 	cat, ok := a.s.deps.Categories.Lookup(a.category)
 	if !ok || rpc.ReasonOf(err) != scribev1.Reason_REASON_MISSING {
@@ -204,7 +205,7 @@ func (a *fetchAnswer) asTrimmed(p *pointer.Pointer, err error) error {
 	return rpc.Errorf(scribev1.Reason_REASON_TRIMMED, "the payload was removed after its retention of %v: %v", retention, err)
 }
 
-// fillPayload fills out with the payload of an item.
+// fillPayload sets out to the payload of an item.
 func (a *fetchAnswer) fillPayload(it *answerItem, out *scribev1.Payload) error {
 	if it.err != nil {
 		return it.err
@@ -253,7 +254,7 @@ func (a *fetchAnswer) fillPayload(it *answerItem, out *scribev1.Payload) error {
 	return nil
 }
 
-// encodePayload makes what is sent out of a payload's frames. The result shares no memory with them.
+// encodePayload encodes a payload's frames for the response. The result shares no memory with them.
 func (a *fetchAnswer) encodePayload(p *pointer.Pointer, frames []byte) ([]byte, error) {
 	if err := a.checkFrames(p, frames); err != nil {
 		return nil, err
@@ -300,10 +301,10 @@ func (a *fetchAnswer) wrongCategory(p *pointer.Pointer) error {
 	return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s does not belong to category %q", describePayload(p), a.category)
 }
 
-// scratch are buffers for decompressed payloads that do not go into an answer.
+// scratch has buffers for decompressed payloads that are not part of an answer.
 var scratch = sync.Pool{New: func() any { return new([]byte) }}
 
-// keptScratch is how large a buffer may be to be used again. Payloads are about 2 MB.
+// keptScratch bounds the size of a buffer that is reused. Payloads are about 2 MB.
 const keptScratch = 8 << 20
 
 func putScratch(b *[]byte) {
@@ -313,7 +314,7 @@ func putScratch(b *[]byte) {
 	}
 }
 
-// arrowStream makes one Arrow IPC stream of a payload.
+// arrowStream encodes a payload as one Arrow IPC stream.
 func arrowStream(frames []byte) ([]byte, error) {
 	rec, err := columnar.FromFrames(frames, columnar.Meta{})
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"scribe/storage/blob/layout"
 )
 
-// blockKey names a block in one of its two forms. It holds everything that the pointer says of the block, so a pointer that says
-// something else of the same position is another key, and its block fails the checks of its own fetch.
+// blockKey names a block in one of its two forms. It has every fact that the pointer states about the block. So a pointer with
+// other facts on the same position has another key, and its block fails the checks of its own fetch.
 type blockKey struct {
 	region string
 	blob   pointer.BlobID
@@ -28,15 +28,15 @@ type blockKey struct {
 	rawLen uint32
 	crc    uint32
 	codec  pointer.Codec
-	// raw: the decompressed block.
+	// raw: the key is of the decompressed block.
 	raw bool
-	// view, when not 0, makes it not a block but a payload in a view, in the compression that codec says: the payload of length part at
-	// the offset at.
+	// view, if not 0, means that the key is of a payload in a view, compressed with codec: the payload of length part at offset
+	// at.
 	view     uint64
 	at, part uint32
 }
 
-// viewKeyOf is the key of a payload in a view.
+// viewKeyOf returns the key of a payload in a view.
 func viewKeyOf(p *pointer.Pointer, view uint64, codec uint32) blockKey {
 	k := keyOf(p, true)
 	k.view, k.at, k.part, k.codec = view, p.Offset, p.Length, pointer.Codec(codec) //nolint:gosec // one of three
@@ -50,8 +50,8 @@ func keyOf(p *pointer.Pointer, raw bool) blockKey {
 	}
 }
 
-// sharedKey is the key of the stored block in memcached. Ids of blobs are unique everywhere, and what length and checksum say is what
-// whoever asks compares, so it needs no more.
+// sharedKey returns the key of the stored block in memcached. Blob ids are globally unique, and every reader compares length and
+// checksum, so the key needs nothing more.
 func (k *blockKey) sharedKey() string {
 	b := hex.AppendEncode(make([]byte, 0, 80), k.blob[:])
 	for _, v := range []uint64{k.offset, uint64(k.length), uint64(k.crc)} {
@@ -60,32 +60,32 @@ func (k *blockKey) sharedKey() string {
 	return string(b)
 }
 
-// checkedBlock is a block that was checked. It is immutable.
+// checkedBlock is a block whose checksum was verified. It is immutable.
 type checkedBlock struct {
 	data []byte
-	// category is the first frame's; empty for a decompressed block, which has many.
+	// category is that of the first frame; empty for a decompressed block, which may have several.
 	category string
-	// sums are the checksums of the pieces of a decompressed block; a stored one has that of its pointer.
+	// sums are the checksums of the pieces of a decompressed block; a stored block has the checksum of its pointer.
 	sums []uint32
-	// shared: it came out of memcached.
+	// shared: the block is from memcached.
 	shared bool
 
-	// Of a payload in a view: what is said of it, the compression, its length without, and the checksum of data.
+	// For a payload in a view: its description, compression, uncompressed length, and the checksum of data.
 	view   *scribev1.PayloadView
 	codec  uint32
 	rawLen uint64
 	crc    uint32
 }
 
-// blockOverhead is counted for a block in the cache beside its data.
+// blockOverhead is the size that the cache adds to a block's data.
 const blockOverhead = 256
 
 func (b *checkedBlock) bytes() int64 {
 	return int64(len(b.data)) + 4*int64(len(b.sums)) + blockOverhead
 }
 
-// pieceBytes is the piece of a decompressed block that has a checksum of its own: a payload of a few hundred bytes is cut out of a
-// block of a megabyte, and memory is to be looked at only where it is used.
+// pieceBytes is the size of the pieces of a decompressed block that have their own checksums. A payload of a few hundred bytes
+// may be cut from a block of a megabyte, and only the memory in use should be verified.
 const pieceBytes = 16 << 10
 
 func sumPieces(data []byte) []uint32 {
@@ -96,8 +96,8 @@ func sumPieces(data []byte) []uint32 {
 	return sums
 }
 
-// isIntact reports whether the memory of a block from begin to end is what it was when it was checked; of a stored block, all of it is
-// looked at.
+// isIntact reports whether the bytes [begin, end) of a block in memory are unchanged since they were checked. A stored block is
+// always verified as a whole.
 func (b *checkedBlock) isIntact(k *blockKey, begin, end uint64) bool {
 	if !k.raw {
 		return record.CRC(b.data) == k.crc
@@ -110,10 +110,10 @@ func (b *checkedBlock) isIntact(k *blockKey, begin, end uint64) bool {
 	return true
 }
 
-// errSum means that bytes are not those of the pointer.
+// errSum means that bytes do not match the pointer's checksum.
 var errSum = errors.New("readproxy: block does not match its checksum")
 
-// checkStored reports whether stored bytes are the block of a pointer.
+// checkStored verifies stored bytes against a pointer.
 func checkStored(p *pointer.Pointer, stored []byte) error {
 	if len(stored) != int(p.BlockLen) {
 		return fmt.Errorf("%w: it has %d bytes, the pointer says %d", errSum, len(stored), p.BlockLen)
@@ -124,7 +124,7 @@ func checkStored(p *pointer.Pointer, stored []byte) error {
 	return nil
 }
 
-// newBlock makes what is kept of stored bytes that are sound. They are the block's afterwards, unless it is a decompressed one.
+// newBlock returns the cached form of verified stored bytes. It keeps them, unless the block is decompressed.
 func newBlock(p *pointer.Pointer, stored []byte, raw bool) (*checkedBlock, error) {
 	if !raw {
 		h, err := firstHeader(p, stored)
@@ -143,10 +143,10 @@ func newBlock(p *pointer.Pointer, stored []byte, raw bool) (*checkedBlock, error
 	return &checkedBlock{data: data, sums: sumPieces(data)}, nil
 }
 
-// headerRoom is what a frame's header and category name take at most.
+// headerRoom bounds the size of a frame's header and category name.
 const headerRoom = record.HeaderLen + record.MaxCategoryName
 
-// peekers are decoders that look at the beginning of a block. They start no goroutines.
+// peekers are decoders that read the beginning of a block. They start no goroutines.
 var peekers = sync.Pool{New: func() any {
 	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(pointer.MaxBlockRaw))
 	if err != nil {
@@ -155,8 +155,8 @@ var peekers = sync.Pool{New: func() any {
 	return d
 }}
 
-// firstHeader returns the header of the first frame of a block. Of a compressed block only the beginning is decompressed. The header
-// is good, and belongs to nobody else.
+// firstHeader returns the header of the first frame of a block. It decompresses only the beginning of a compressed block. The
+// header is valid, and the caller owns it.
 func firstHeader(p *pointer.Pointer, stored []byte) (record.Header, error) {
 	if p.Codec == pointer.CodecNone {
 		return record.ParseHeader(stored)
@@ -167,7 +167,7 @@ func firstHeader(p *pointer.Pointer, stored []byte) (record.Header, error) {
 		return record.Header{}, v.(error)
 	}
 	defer func() {
-		_ = d.Reset(nil) // forgets stored
+		_ = d.Reset(nil) // drops the reference to stored
 		peekers.Put(d)
 	}()
 	if err := d.Reset(bytes.NewReader(stored)); err != nil {

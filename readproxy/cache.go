@@ -7,11 +7,11 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// blockCache keeps blocks within a bound of bytes, in two parts, after 2Q (Johnson and Shasha, 1994). The proven part is for blocks that
-// several ask for: those that were asked for a second time, and those that are young, which is what consumers that follow a tail
-// together read. All others are on trial first. A block that is pushed out of the proven part goes back on trial, as the newest; what
-// is given up is the oldest on trial. So a consumer that replays a history, which asks for each block once, pushes through the trial
-// part alone, and does not take from the others what they share.
+// blockCache keeps blocks within a bound of bytes, in two parts, after 2Q (Johnson and Shasha, 1994). The proven part is for
+// blocks with several readers: those that were requested a second time, and young ones, which consumers at the tail read
+// together. All other blocks start in the trial part. A block evicted from the proven part returns to the trial part as the
+// newest; a block evicted from the trial part leaves the cache. So a consumer that replays a history, which requests each block
+// once, displaces only trial blocks, not those that others share.
 //
 // The keys of blocks evicted from the trial part are kept for a while: such a block is proven when it is fetched again. So the
 // trial part may be smaller than the distance between two consumers that replay the same history.
@@ -28,16 +28,16 @@ type blockCache struct {
 }
 
 const (
-	// provenShare is the part of the cache for proven blocks at most.
+	// provenShare bounds the proven part, as a share of the cache.
 	provenShare = 0.75
-	// rememberedKeys is how many given-up blocks are remembered, in some 200 bytes each.
+	// rememberedKeys bounds the remembered keys of evicted blocks, some 200 bytes each.
 	rememberedKeys = 8192
 )
 
 func newCache(limit int64) (*blockCache, error) {
 	c := &blockCache{limit: limit, provenLimit: int64(float64(limit) * provenShare)}
 	var err error
-	// The bounds are on bytes, which add and move keep.
+	// The bounds are on bytes; add and move enforce them.
 	if c.mu.trial, err = simplelru.NewLRU[blockKey, *checkedBlock](math.MaxInt, nil); err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func newCache(limit int64) (*blockCache, error) {
 	return c, err
 }
 
-// getBlock returns a block, or nil. first says that it is the first time since it was added.
+// getBlock returns a block, or nil. first means that this is the first request since it was added.
 func (c *blockCache) getBlock(k blockKey) (b *checkedBlock, first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,7 +65,7 @@ func (c *blockCache) getBlock(k blockKey) (b *checkedBlock, first bool) {
 	return b, true
 }
 
-// addProven puts a block that is in no part into the proven one. The mutex is held.
+// addProven adds a block that is in no part to the proven one. The mutex is held.
 func (c *blockCache) addProven(k blockKey, b *checkedBlock) {
 	if b.bytes() > c.provenLimit {
 		c.mu.trial.Add(k, b)
@@ -82,8 +82,8 @@ func (c *blockCache) addProven(k blockKey, b *checkedBlock) {
 	}
 }
 
-// addBlock keeps a block, unless it is larger than the whole cache; proven says that it is young, or that several asked for it already.
-// Others make room first, so the bound holds at any time.
+// addBlock adds a block, unless it is larger than the whole cache. proven means that it is young, or has been requested several
+// times. Other blocks are evicted first, so the bound always holds.
 func (c *blockCache) addBlock(k blockKey, b *checkedBlock, proven bool) {
 	if b.bytes() > c.limit {
 		return
@@ -108,7 +108,7 @@ func (c *blockCache) addBlock(k blockKey, b *checkedBlock, proven bool) {
 	c.mu.trialBytes += b.bytes()
 }
 
-// removeBlock takes a block out. The mutex is held.
+// removeBlock removes a block. The mutex is held.
 func (c *blockCache) removeBlock(k blockKey) {
 	if b, ok := c.mu.trial.Peek(k); ok {
 		c.mu.trial.Remove(k)
@@ -120,7 +120,7 @@ func (c *blockCache) removeBlock(k blockKey) {
 	}
 }
 
-// dropDamaged takes out a block that is damaged, unless another took its place.
+// dropDamaged removes a damaged block, unless another one has replaced it.
 func (c *blockCache) dropDamaged(k blockKey, damaged *checkedBlock) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,7 +131,7 @@ func (c *blockCache) dropDamaged(k blockKey, damaged *checkedBlock) {
 	}
 }
 
-// cacheStats describe a cache.
+// cacheStats describes a cache.
 type cacheStats struct {
 	blocks               int
 	bytes, proven, limit int64

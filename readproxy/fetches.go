@@ -12,29 +12,30 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// blockFetch is a block on its way into this process. However many ask for the block, there is one. It belongs to no request: askers
-// come and go.
+// blockFetch is a running fetch of a block. All requests for the block share it. It belongs to no request, so it does not end
+// with one.
 type blockFetch struct {
 	key  blockKey
 	p    pointer.Pointer
 	rule Rule
-	// category is the first asker's, for whoever is asked for the block.
+	// category is that of the first request, for peers that are asked for the block.
 	category string
-	// peer: a read proxy of another region asks, so none is asked.
+	// peer: a read proxy of another region asks for the block, so no peer is asked.
 	peer bool
 	need int64 // bytes of Config.FetchBytes
-	// rereading: what came from the store was damaged, and it is read once more. Only the one who reads for it sees it.
+	// rereading: the bytes from the store were damaged, and the block is read again. Only the goroutine that reads the block uses
+	// it.
 	rereading bool
 
 	done chan struct{}
 	// block and err are set when done is closed.
 	block *checkedBlock
 	err   error
-	// shared: others than the first wait for it. Guarded by flights.mu.
+	// shared: other requests than the first wait for the fetch. Guarded by fetchTable.mu.
 	shared bool
 }
 
-// fetchTable has the running fetches.
+// fetchTable holds the running fetches.
 type fetchTable struct {
 	mu struct {
 		sync.Mutex
@@ -42,8 +43,8 @@ type fetchTable struct {
 	}
 }
 
-// loadBlocks gets the blocks of an answer: from memory, or fetched, together with all others that ask for them now. It returns when each job
-// has its block or an error with a reason, or when ctx ends; fetches go on for the others then.
+// loadBlocks loads the blocks of an answer from memory or by fetches, which concurrent requests share. It returns when each job
+// has its block or an error with a reason, or when ctx ends; the fetches then continue for other requests.
 func (s *Server) loadBlocks(ctx context.Context, a *fetchAnswer) {
 	joined, own := s.joinFetches(a)
 	for i, f := range joined {
@@ -63,14 +64,14 @@ func (s *Server) loadBlocks(ctx context.Context, a *fetchAnswer) {
 	}
 }
 
-// joinFetches finds the blocks of an answer that are in memory, and joins the flights of the others, with those that are its own. These are under
-// way when it returns, and also when it panics: others may wait for them already.
+// joinFetches finds the blocks of an answer that are in memory, and joins or starts fetches for the others. Its own fetches are
+// running when it returns, and also if it panics: other requests may wait for them already.
 func (s *Server) joinFetches(a *fetchAnswer) (joined []*blockFetch, own []bool) {
 	joined, own = make([]*blockFetch, len(a.jobs)), make([]bool, len(a.jobs))
 	var first []*blockFetch
 	defer func() {
 		if len(first) > 0 {
-			go s.runFetches(first) // Close waits for each flight
+			go s.runFetches(first) // Close waits for each fetch
 		}
 	}()
 	for i := range a.jobs {
@@ -95,7 +96,7 @@ func (s *Server) joinFetches(a *fetchAnswer) (joined []*blockFetch, own []bool) 
 	return joined, own
 }
 
-// cachedBlock returns a job's block out of memory, where it is looked at again: damage there must not go out, nor stay.
+// cachedBlock returns a job's block from memory after verifying it again: a damaged block must be neither sent nor kept.
 func (s *Server) cachedBlock(a *fetchAnswer, j *blockJob) *checkedBlock {
 	b, again := s.cache.getBlock(j.key)
 	if b == nil {
@@ -115,7 +116,7 @@ func (s *Server) cachedBlock(a *fetchAnswer, j *blockJob) *checkedBlock {
 	return b
 }
 
-// joinFetch returns the flight of a job's block; mine says that the caller has to let it fly.
+// joinFetch returns the fetch of a job's block. If mine is set, the caller has to run it.
 func (s *Server) joinFetch(a *fetchAnswer, j *blockJob) (f *blockFetch, mine bool, err error) {
 	s.fetches.mu.Lock()
 	defer s.fetches.mu.Unlock()
@@ -124,7 +125,7 @@ func (s *Server) joinFetch(a *fetchAnswer, j *blockJob) (f *blockFetch, mine boo
 		return f, false, nil
 	}
 	f = &blockFetch{key: j.key, p: *j.p, rule: a.rule, category: a.category, peer: a.peer, done: make(chan struct{})}
-	// One may have landed between the caller's look and now: it left its block in the cache before it left the list.
+	// A fetch may have ended after the caller looked: it puts its block into the cache before it leaves the map.
 	if b, _ := s.cache.getBlock(j.key); b != nil {
 		f.block = b
 		close(f.done)
@@ -144,8 +145,8 @@ func (s *Server) joinFetch(a *fetchAnswer, j *blockJob) (f *blockFetch, mine boo
 	return f, true, nil
 }
 
-// fetchCost is what a block takes while it is fetched: as stored, what is read with it in vain and its copy out of a read that it
-// shares, decompressed.
+// fetchCost returns the memory of a block while it is fetched: the stored block, the unneeded bytes read with it and its copy
+// from a shared read, and the decompressed block.
 func (s *Server) fetchCost(j *blockJob) int64 {
 	n := int64(j.p.BlockLen)
 	if n < s.cfg.CoalesceBytes {
@@ -157,14 +158,14 @@ func (s *Server) fetchCost(j *blockJob) int64 {
 	return min(n, s.cfg.FetchBytes)
 }
 
-// runFetches gets blocks from the nearest tier that has them. It ends every fetch with a block or an error.
+// runFetches loads blocks from the nearest tier that has them. It ends every fetch with a block or an error.
 func (s *Server) runFetches(fs []*blockFetch) {
 	fs = s.fromShared(fs)
 	fs = s.fromPeers(fs)
 	s.reads.addBlocks(fs)
 }
 
-// endFetch ends a flight with a block or an error.
+// endFetch ends a fetch with a block or an error.
 func (s *Server) endFetch(f *blockFetch, b *checkedBlock, err error) (shared bool) {
 	if err != nil {
 		err = s.withReason(&f.p, err)
@@ -185,7 +186,7 @@ func (s *Server) endFetch(f *blockFetch, b *checkedBlock, err error) (shared boo
 	return shared
 }
 
-// endWithBlock ends a flight with stored bytes that are sound, from a tier; they are the block's afterwards.
+// endWithBlock ends a fetch with verified stored bytes from a tier. The block owns them afterwards.
 func (s *Server) endWithBlock(f *blockFetch, stored []byte, tier string) {
 	b, err := newBlock(&f.p, stored, f.key.raw)
 	switch {

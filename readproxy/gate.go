@@ -62,15 +62,15 @@ func (g *admissionGate) utilisation() float64 {
 	return g.control.controller.Utilisation()
 }
 
-// Requests, as they come and decoded, have a bound of their own: the part of Config.RequestBytes that bodyShare is the inverse of.
+// Bounds on requests while they are received and decoded: Config.RequestBytes divided by bodyShare, but at least leastBodies.
 const (
 	bodyShare   = 4
 	leastBodies = 1 << 20
-	// decodedShare is what a pointer takes with what is kept of it when it is decoded, in the length of its encoding.
+	// decodedShare is the memory of a decoded pointer and its state, as a multiple of its encoded length.
 	decodedShare = 4
 )
 
-// Admit is asked before n bytes of a request are read. It returns how to give them back once the request was answered.
+// Admit is called before n bytes of a request are read. The caller calls release once the request was answered.
 func (s *Server) Admit(n int64) (release func(), err error) {
 	release, err = s.gate.bodies.Admit(decodedShare * n)
 	if err != nil {
@@ -80,15 +80,15 @@ func (s *Server) Admit(n int64) (release func(), err error) {
 	return release, err
 }
 
-// sentAnswers are the answers that were made and are being sent. Their bytes stay charged until they are gone: who reads slowly holds them. A
-// block that is in several answers counts once, since none has a copy.
+// sentAnswers are the answers that are being sent. Their bytes stay charged until then, since a slow reader keeps them in memory.
+// A block in several answers counts once, because answers do not copy it.
 type sentAnswers struct {
 	mu     sync.Mutex
-	blocks map[*checkedBlock]int // how many answers it is in
+	blocks map[*checkedBlock]int // the number of answers with the block
 	bytes  int64
 }
 
-// addAnswer takes an answer's blocks and the bytes of its own, and returns the bytes that it takes beyond what others have already.
+// addAnswer adds an answer's blocks and own bytes, and returns the bytes that it takes in addition to those of other answers.
 func (o *sentAnswers) addAnswer(blocks []*checkedBlock, own int64) int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -102,7 +102,7 @@ func (o *sentAnswers) addAnswer(blocks []*checkedBlock, own int64) int64 {
 	return n
 }
 
-// removeAnswer takes it out again, and returns the bytes that nobody has any more.
+// removeAnswer removes an answer, and returns the bytes that no other answer uses.
 func (o *sentAnswers) removeAnswer(blocks []*checkedBlock, own int64) int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -123,8 +123,8 @@ func (o *sentAnswers) heldBytes() int64 {
 	return o.bytes
 }
 
-// releaseWhenSent lets a request out whose answer is made. What the answer takes stays charged until it has been sent; where it goes to a
-// caller in this process, it is that one's from now on.
+// releaseWhenSent ends a request whose answer is built. The memory of the answer stays charged until it has been sent. A caller
+// in this process owns the answer from now on, so nothing stays charged.
 func (g *admissionGate) releaseWhenSent(ctx context.Context, a *fetchAnswer, leave func(keep int64)) {
 	blocks := a.sentBlocks()
 	free := func() { g.queue.FreeBytes(g.sending.removeAnswer(blocks, a.own)) }
@@ -134,7 +134,7 @@ func (g *admissionGate) releaseWhenSent(ctx context.Context, a *fetchAnswer, lea
 	}
 }
 
-// enterRequest lets a request in that needs so many bytes; it leaves with leave.
+// enterRequest admits a request that needs cost bytes. The caller ends it with leave.
 func (g *admissionGate) enterRequest(ctx context.Context, cost int64) (leave func(keep int64), err error) {
 	s := g.s
 	g.resizeQueue()
@@ -161,5 +161,5 @@ func (g *admissionGate) enterRequest(ctx context.Context, cost int64) (leave fun
 	return leave, nil
 }
 
-// retryHint is when to come back, spread so that those who are refused together do not come together.
+// retryHint returns a jittered retry hint, so that requests refused together do not return together.
 func (s *Server) retryHint() time.Duration { return backoff.Jitter(s.cfg.RetryAfter, 0.5) }

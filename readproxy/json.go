@@ -12,12 +12,12 @@ import (
 	"scribe/internal/format/record"
 )
 
-// jsonRoom guesses how long the JSON of a payload is.
+// jsonRoom estimates the length of a payload's JSON.
 func jsonRoom(p *pointer.Pointer) int {
 	return min(int(p.Length)+int(p.Length)/4+40*int(p.Messages), maxTranscoded)
 }
 
-// appendJSON appends the messages of frames, an object and a newline each. More than limit bytes are refused with
+// appendJSON appends the messages of frames, each an object and a newline. A result over limit bytes fails with
 // columnar.ErrTooLarge.
 func appendJSON(dst, frames []byte, limit int) ([]byte, error) {
 	var (
@@ -61,7 +61,8 @@ func appendMessage(dst []byte, r *record.Record) []byte {
 	return append(dst, '}', '\n')
 }
 
-// appendBytes appends a member whose name, with what stands before it, is begun: as a string, or with another name as base64.
+// appendBytes appends a member. name is the start of its name with everything before it. The value is a string, or base64 under
+// another name.
 func appendBytes(dst []byte, name string, b []byte) []byte {
 	dst = append(dst, name...)
 	if utf8.Valid(b) {
@@ -70,7 +71,7 @@ func appendBytes(dst []byte, name string, b []byte) []byte {
 	return append(base64.StdEncoding.AppendEncode(append(dst, `_base64":"`...), b), '"')
 }
 
-// jsonAttribute is one name with its values.
+// jsonAttribute is an attribute name with its values.
 type jsonAttribute struct {
 	name   []byte
 	values [][]byte
@@ -80,7 +81,7 @@ type jsonAttribute struct {
 func appendAttributes(dst []byte, attributes record.Attributes) []byte {
 	var (
 		list  []jsonAttribute
-		index map[string]int // made when there are many
+		index map[string]int // used for many attributes only
 	)
 	const few = 8
 	for name, value := range attributes.All() {

@@ -12,11 +12,11 @@ import (
 	"scribe/readproxy/memcached"
 )
 
-// sharedLookups is how many blocks of a request are looked up in memcached at a time.
+// sharedLookups bounds the concurrent memcached lookups of a request.
 const sharedLookups = 8
 
-// fromShared lands the flights whose blocks are in memcached, and returns the others. It costs no more than the client's timeout, and
-// nothing while the servers are known to be unavailable.
+// fromShared ends the fetches whose blocks are in memcached, and returns the others. It takes no longer than the client's
+// timeout, and no time while the servers are known to be unavailable.
 func (s *Server) fromShared(fs []*blockFetch) []*blockFetch {
 	if s.shared == nil {
 		return fs
@@ -39,7 +39,7 @@ func (s *Server) fromShared(fs []*blockFetch) []*blockFetch {
 			return nil
 		})
 	}
-	_ = g.Wait() // each says what it found
+	_ = g.Wait() // each records its own result
 	rest := fs[:0:0]
 	for i, f := range fs {
 		if asked[i] && !landed[i] {
@@ -52,7 +52,7 @@ func (s *Server) fromShared(fs []*blockFetch) []*blockFetch {
 	return rest
 }
 
-// sharedGet returns a block out of memcached, nil when it is not there, or not what it should be.
+// sharedGet returns a block from memcached; nil if it is missing or damaged.
 func (s *Server) sharedGet(f *blockFetch) []byte {
 	stored := make([]byte, f.p.BlockLen)
 	key := f.key.sharedKey()
@@ -77,7 +77,7 @@ func (s *Server) sharedGet(f *blockFetch) []byte {
 	return stored
 }
 
-// sharedFailure is an error of memcached as the value of a label.
+// sharedFailure returns the metric label of a memcached error.
 func sharedFailure(err error) string {
 	switch {
 	case errors.Is(err, memcached.ErrUnavailable):
@@ -95,7 +95,7 @@ func sharedFailure(err error) string {
 	}
 }
 
-// memcachedFiller puts blocks into memcached, beside the requests. What waits is bounded by Config.FillBytes.
+// memcachedFiller writes blocks to memcached in the background. Config.FillBytes bounds the queued blocks.
 type memcachedFiller struct {
 	s *Server
 	writeBehind[memcachedFill]
@@ -107,7 +107,7 @@ type memcachedFill struct {
 	ttl  time.Duration
 }
 
-// fillWriters is how many blocks are put into memcached at a time.
+// fillWriters bounds the concurrent writes to memcached.
 const fillWriters = 4
 
 func newFills(s *Server) *memcachedFiller {
@@ -118,14 +118,14 @@ func newFills(s *Server) *memcachedFiller {
 	return w
 }
 
-// blockFetched is told of every block that came from a store or a peer. The bytes may be part of a larger read.
+// blockFetched is called for every block from a store or a peer. The bytes may be part of a larger read.
 func (w *memcachedFiller) blockFetched(r *Rule, p *pointer.Pointer, stored []byte) {
 	if r.Shared == KeepAlways {
 		w.addBlock(r, p, stored)
 	}
 }
 
-// blockReused is told of every block that somebody asked for again.
+// blockReused is called for every block that is requested again.
 func (w *memcachedFiller) blockReused(r *Rule, p *pointer.Pointer, stored []byte) {
 	if r.Shared == KeepReused {
 		w.addBlock(r, p, stored)
@@ -139,14 +139,14 @@ func (w *memcachedFiller) addBlock(r *Rule, p *pointer.Pointer, stored []byte) {
 		return
 	}
 	key := keyOf(p, false)
-	// Afterwards nobody asks for it there.
+	// After that time no reader looks the block up in memcached.
 	ttl := r.SharedAge - time.Duration(now.UnixMicro()-p.Blob.Time())*time.Microsecond
 	if !w.addItem(memcachedFill{key.sharedKey(), stored, ttl}) {
 		s.metrics.fills.WithLabelValues("dropped").Inc()
 	}
 }
 
-// writeFill writes a batch, which is one block.
+// writeFill writes a batch of one block.
 func (w *memcachedFiller) writeFill(batch []memcachedFill) {
 	f := batch[0]
 	if err := w.s.shared.Set(w.s.running, f.key, f.data, f.ttl); err != nil {

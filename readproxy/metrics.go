@@ -44,7 +44,7 @@ type metrics struct {
 // Tiers, as the values of a label, from the nearest to the farthest.
 const (
 	tierMemory = "memory"
-	tierFlight = "flight" // somebody else's fetch
+	tierFlight = "flight" // the fetch of another request
 	tierShared = "memcached"
 	tierRegion = "region" // a read proxy of the region that has the blob
 	tierStore  = "store"
@@ -161,7 +161,7 @@ func (m *metrics) close() {
 	}
 }
 
-// reasonLabel is a reason as the value of a label: "missing" for REASON_MISSING.
+// reasonLabel returns the metric label of a reason: "missing" for REASON_MISSING.
 func reasonLabel(r scribev1.Reason) string { return reasonLabels[r] }
 
 var reasonLabels = func() map[scribev1.Reason]string {

@@ -25,7 +25,7 @@ const (
 
 var keepNames = [...]string{KeepAlways: "always", KeepNever: "never", KeepReused: "reused"}
 
-// String is the name in configurations.
+// String returns the name in configurations.
 func (k Keep) String() string {
 	if int(k) < len(keepNames) {
 		return keepNames[k]
@@ -69,8 +69,8 @@ func (r *Rule) Validate() error {
 	return v.Err()
 }
 
-// ruleFor returns what holds for a category: what it says itself, else the first rule that matches its name, else the defaults. policy
-// may be nil.
+// ruleFor returns the settings of a category: its own, else the first rule that matches its name, else the defaults. policy may
+// be nil.
 func (c *Config) ruleFor(category string, policy *scribev1.CachePolicy) Rule {
 	r := Rule{}
 	for i := range c.Rules {
@@ -94,7 +94,7 @@ func (c *Config) ruleFor(category string, policy *scribev1.CachePolicy) Rule {
 	return r
 }
 
-// keepOf converts a category's cache mode. One that only a newer control plane knows is ignored.
+// keepOf converts a category's cache mode. It ignores a mode that only a newer control plane knows.
 func keepOf(m scribev1.CacheMode) (k Keep, ok bool) {
 	switch m {
 	case scribev1.CacheMode_CACHE_MODE_ALWAYS:
@@ -108,7 +108,7 @@ func keepOf(m scribev1.CacheMode) (k Keep, ok bool) {
 	return 0, false
 }
 
-// isRecent reports whether a block is young enough for memcached. Blobs carry the time of their making in their ids.
+// isRecent reports whether a block is young enough for memcached. Blob ids contain the creation time.
 func (r *Rule) isRecent(p *pointer.Pointer, now time.Time) bool {
 	return now.UnixMicro()-p.Blob.Time() <= r.SharedAge.Microseconds()
 }

@@ -8,20 +8,20 @@ import (
 	"scribe/internal/format/pointer"
 )
 
-// wantedBlock is a block that is to be read from a store.
+// wantedBlock is a block to be read from a store.
 type wantedBlock struct {
 	fetch *blockFetch
 	off   uint64
 	len   uint64
 	since time.Time
-	// alone: it is not read together with others.
+	// alone: the block is not read together with others.
 	alone bool
 	taken bool
 }
 
 func (w *wantedBlock) end() uint64 { return w.off + w.len }
 
-// blobAt is a blob.
+// blobAt identifies a blob.
 type blobAt struct {
 	region string
 	class  uint32
@@ -30,7 +30,7 @@ type blobAt struct {
 
 func blobOf(p *pointer.Pointer) blobAt { return blobAt{p.Region, p.Class, p.Blob} }
 
-// readSpan is one read: a range of a blob with the blocks in it that are wanted, by their offsets.
+// readSpan is one read: a range of a blob with the wanted blocks in it, by offset.
 type readSpan struct {
 	blob  blobAt
 	off   uint64
@@ -38,15 +38,17 @@ type readSpan struct {
 	wants []*wantedBlock
 }
 
-// readPlan decides which blocks are read together. It has no time and no I/O: whoever has a request to a store to make asks for the next
-// span, so blocks meet in it while all requests that may run do run, and those of one Fetch always; nobody waits for company.
+// readPlan decides which blocks are read together. It has no time and no I/O: the reader asks for the next span when it may start
+// a request. So blocks wait for each other only while all permitted requests are running; the blocks of one Fetch are always
+// planned together.
 //
-// A span begins with the block that has waited for longest, and takes its neighbours in the blob in, the nearer one first, while the
-// gap to it is at most gap bytes, the range at most most bytes, and what is read in vain at most a quarter of what is wanted.
+// A span begins with the block that has waited longest. It then grows to the neighbours in the blob, the nearer one first, while
+// the gap to the neighbour is at most gap bytes, the range at most most bytes, and the unneeded bytes at most a quarter of the
+// wanted ones.
 type readPlan struct {
 	gap, most uint64
 
-	order []*wantedBlock // by age; taken ones are left in it until they come to its front
+	order []*wantedBlock // by age; taken ones remain until they are at the front
 	blobs map[blobAt][]*wantedBlock
 }
 
@@ -54,7 +56,7 @@ func newPlan(gap, most int64) *readPlan {
 	return &readPlan{gap: uint64(gap), most: uint64(most), blobs: map[blobAt][]*wantedBlock{}} //nolint:gosec // validated, not negative
 }
 
-// wasteShare is the inverse of the part of the wanted bytes that may be read in vain.
+// wasteShare limits the unneeded bytes of a read to the wanted bytes divided by it.
 const wasteShare = 4
 
 func (q *readPlan) addBlock(w *wantedBlock) {
@@ -65,7 +67,7 @@ func (q *readPlan) addBlock(w *wantedBlock) {
 	q.blobs[at] = slices.Insert(in, i, w)
 }
 
-// isEmpty reports whether nothing is wanted.
+// isEmpty reports whether no block is wanted.
 func (q *readPlan) isEmpty() bool {
 	for len(q.order) > 0 && q.order[0].taken {
 		q.order[0] = nil
@@ -74,9 +76,9 @@ func (q *readPlan) isEmpty() bool {
 	return len(q.order) == 0
 }
 
-// takeSpan takes a span out of the plan, which is not empty.
+// takeSpan removes the next span from the plan, which must not be empty.
 func (q *readPlan) takeSpan() readSpan {
-	q.isEmpty() // the front is one that was not taken
+	q.isEmpty() // drops taken blocks from the front
 	first := q.order[0]
 	at := blobOf(&first.fetch.p)
 	in := q.blobs[at]

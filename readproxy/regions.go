@@ -16,29 +16,30 @@ import (
 
 // Peer serves blocks of another region from the caches of that region's read proxies.
 type Peer interface {
-	// Fetch is that of rpc.ReadProxyService.
+	// Fetch is the method of rpc.ReadProxyService.
 	Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error)
 }
 
-// What one request to a peer asks for at most: an answer is cut at 32 MiB.
+// Bounds on one request to a peer: an answer is cut at 32 MiB.
 const (
 	peerPointers = 100
 	peerBytes    = 16 << 20
 )
 
-// A peer that fails trip times in a row is left alone for a while: then the region's store is read where it can be reached from here,
-// and else the answer is, at once, that the region is away and when to ask again. One request tries from time to time.
+// After trip failures in a row a peer is not asked for a while. Meanwhile the region's store is read if it can be reached from
+// here; otherwise requests fail at once with an error that says that the region is unavailable and when to retry. One request
+// tries from time to time.
 const (
 	peerTrip         = 3
 	peerFirstPause   = time.Second
 	peerLongestPause = 10 * time.Second
 )
 
-// peerRegions are the other regions.
+// peerRegions has the state of the other regions.
 type peerRegions struct {
 	mu struct {
 		sync.Mutex
-		regions map[string]*peerRegion // as many as have peers
+		regions map[string]*peerRegion // those with peers
 	}
 }
 
@@ -46,7 +47,7 @@ type peerRegions struct {
 type peerRegion struct {
 	name    string
 	breaker *admission.Breaker
-	// failure is the last one.
+	// failure is the last error.
 	failure atomic.Pointer[error]
 }
 
@@ -61,7 +62,7 @@ func (p *peerRegions) regionNamed(name string) *peerRegion {
 	return r
 }
 
-// countUnavailable are the regions that are left alone now.
+// countUnavailable returns the number of regions that are not asked at present.
 func (p *peerRegions) countUnavailable() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -81,7 +82,7 @@ func (r *peerRegion) recordResult(now time.Time, err error) {
 	r.breaker.ReportResult(now, err == nil)
 }
 
-// pausedError is the error while it is left alone.
+// pausedError returns the error of requests to the region while it is not asked.
 func (s *Server) pausedError(r *peerRegion) error {
 	reason, last := scribev1.Reason_REASON_NO_BACKEND, errors.New("failed")
 	if p := r.failure.Load(); p != nil {
@@ -90,11 +91,11 @@ func (s *Server) pausedError(r *peerRegion) error {
 		}
 	}
 	pause := r.breaker.PauseLeft(time.Now())
-	// Not wrapped: an error has one reason.
+	// Not wrapped: an error must have only one reason.
 	return rpc.RetryErrorf(reason, pause+s.retryHint(), "the read proxies failed, next try in %v: %v", pause, last)
 }
 
-// isPassing reports whether an error of a peer is about its state, which passes, with a reason that says so.
+// isPassing reports whether the reason of a peer's error is a temporary state of the peer.
 func isPassing(err error) bool {
 	switch rpc.ReasonOf(err) {
 	case scribev1.Reason_REASON_OVERLOADED, scribev1.Reason_REASON_SHUTTING_DOWN, scribev1.Reason_REASON_NO_BACKEND:
@@ -104,7 +105,7 @@ func isPassing(err error) bool {
 	}
 }
 
-// localName is the name under which a region's store is known: the server's own region is the local one.
+// localName returns the name of a region's store here: the server's own region is the local one.
 func (s *Server) localName(region string) string {
 	if region == s.cfg.Region {
 		return ""
@@ -112,7 +113,7 @@ func (s *Server) localName(region string) string {
 	return region
 }
 
-// peerOf returns the read proxy to ask for a region's blocks; nil = none.
+// peerOf returns the read proxy of a region to ask for blocks; nil if there is none.
 func (s *Server) peerOf(region string) Peer {
 	if region = s.localName(region); region == "" || s.deps.Peers == nil {
 		return nil
@@ -120,9 +121,9 @@ func (s *Server) peerOf(region string) Peer {
 	return s.deps.Peers(region)
 }
 
-// fromPeers lands flights whose blocks are another region's, through that region's read proxies, and returns those that are to be
-// read from a store: the blocks of this region, and those that a peer did not deliver where the region's store can be reached from
-// here. A flight that a peer asked for goes to the store alone, so two regions that name each other never ask in a circle.
+// fromPeers ends the fetches whose blocks a peer of another region delivers. It returns those to be read from a store: the blocks
+// of this region, and those that a peer did not deliver although the region's store can be reached from here. A fetch that a peer
+// asked for goes to the store only, so two regions that name each other never ask in a circle.
 func (s *Server) fromPeers(fs []*blockFetch) []*blockFetch {
 	var (
 		rest   []*blockFetch
@@ -156,7 +157,7 @@ func (s *Server) fromPeers(fs []*blockFetch) []*blockFetch {
 	return rest
 }
 
-// splitRequests cuts flights into requests. The answers to one request are of one category, for the peer's metrics and rules.
+// splitRequests divides fetches into requests. All pointers of a request are of one category, for the peer's metrics and rules.
 func splitRequests(fs []*blockFetch) [][]*blockFetch {
 	var out [][]*blockFetch
 	bytes := int64(0)
@@ -171,7 +172,7 @@ func splitRequests(fs []*blockFetch) [][]*blockFetch {
 	return out
 }
 
-// fromPeer asks one region's peer, and returns the flights that a store is to be asked for.
+// fromPeer asks one region's peer, and returns the fetches that are to be read from a store.
 func (s *Server) fromPeer(name string, fs []*blockFetch) (rest []*blockFetch) {
 	ctx, cancel := context.WithTimeout(s.running, s.cfg.PeerTimeout)
 	defer cancel()
@@ -193,7 +194,7 @@ func (s *Server) fromPeer(name string, fs []*blockFetch) (rest []*blockFetch) {
 				s.log.Warn("read proxies of another region failed", "region", name, "error", err)
 				r.recordResult(time.Now(), err)
 			} else {
-				r.recordResult(time.Now(), nil) // it is this server that ends
+				r.recordResult(time.Now(), nil) // this server is shutting down; the peer did not fail
 			}
 			return append(rest, s.withoutPeer(fs, err)...)
 		}
@@ -202,7 +203,7 @@ func (s *Server) fromPeer(name string, fs []*blockFetch) (rest []*blockFetch) {
 	return rest
 }
 
-// askPeer makes one request. It settles the first n flights: left are those of them for a store.
+// askPeer sends one request. It handles the first n fetches; left are those of them to be read from a store.
 func (s *Server) askPeer(ctx context.Context, peer Peer, fs []*blockFetch) (n int, left []*blockFetch, err error) {
 	req := &scribev1.FetchRequest{
 		Pointers: make([][]byte, len(fs)), Encoding: scribev1.PayloadEncoding_PAYLOAD_ENCODING_BLOCK, Category: fs[0].category, Peer: true,
@@ -224,7 +225,7 @@ func (s *Server) askPeer(ctx context.Context, peer Peer, fs []*blockFetch) (n in
 		switch err := s.fromAnswer(f, p); {
 		case err == nil:
 		case rpc.ReasonOf(err) == scribev1.Reason_REASON_MISSING, rpc.ReasonOf(err) == scribev1.Reason_REASON_TRIMMED:
-			s.endFetch(f, nil, err) // its own region has to know
+			s.endFetch(f, nil, err) // only its own region can tell
 		default:
 			left = append(left, s.withoutPeer(fs[i:i+1], err)...)
 		}
@@ -232,7 +233,7 @@ func (s *Server) askPeer(ctx context.Context, peer Peer, fs []*blockFetch) (n in
 	return len(payloads), left, nil
 }
 
-// fromAnswer lands a flight with what a peer answered, if that is its block.
+// fromAnswer ends a fetch with a peer's payload, if that is its block.
 func (s *Server) fromAnswer(f *blockFetch, p *scribev1.Payload) error {
 	if info := p.GetError(); info != nil {
 		return rpc.FromInfo(info)
@@ -250,8 +251,8 @@ func (s *Server) fromAnswer(f *blockFetch, p *scribev1.Payload) error {
 	return nil
 }
 
-// withoutPeer decides about flights that their region's peer did not deliver: they are for the region's store where there is one,
-// else they land with the error.
+// withoutPeer handles fetches that their region's peer did not deliver. It returns those that the region's store can serve, and
+// ends the others with the error.
 func (s *Server) withoutPeer(fs []*blockFetch, err error) (rest []*blockFetch) {
 	for _, f := range fs {
 		s.metrics.misses.WithLabelValues(tierRegion).Inc()
@@ -265,7 +266,7 @@ func (s *Server) withoutPeer(fs []*blockFetch, err error) (rest []*blockFetch) {
 	return rest
 }
 
-// unreachableError is the error of a flight that nobody can serve but its region's peer, which failed with err.
+// unreachableError returns the error of a fetch that only its region's peer can serve, which failed with err.
 func (s *Server) unreachableError(f *blockFetch, err error) error {
 	reason := rpc.ReasonOf(err)
 	switch {
@@ -281,7 +282,7 @@ func (s *Server) unreachableError(f *blockFetch, err error) error {
 	if after <= 0 {
 		after = s.retryHint()
 	}
-	// One error has a reason, and this one's is not the cause's.
+	// Not wrapped: an error must have only one reason, and this one may differ from the cause's.
 	return rpc.RetryErrorf(reason, after, "%s: the read proxies of region %q do not serve it, and its store cannot be reached from here, retry: %v",
 		describePayload(&f.p), f.p.Region, err)
 }

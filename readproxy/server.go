@@ -38,7 +38,7 @@ type Server struct {
 	peerSlots  *semaphore.Weighted
 	sent       atomic.Uint64 // bytes of payloads
 
-	// running ends when fetches must.
+	// running is canceled to end fetches.
 	running context.Context
 	stop    context.CancelFunc
 

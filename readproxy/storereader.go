@@ -15,8 +15,8 @@ import (
 	"scribe/storage/blob"
 )
 
-// storeReader carries out what the plan says: at most Config.Fetches at a time, and so many a second as the stores are to be asked for. What
-// can't be read yet waits in the plan, as much as Config.FetchBytes allows.
+// storeReader executes the read plan, with at most Config.Fetches concurrent reads and Config.ReadsPerSecond reads a second.
+// Blocks that can't be read yet wait in the plan, within Config.FetchBytes.
 type storeReader struct {
 	s      *Server
 	bucket *admission.TokenBucket
@@ -24,7 +24,7 @@ type storeReader struct {
 		sync.Mutex
 		plan    *readPlan
 		running int
-		// timer waits for the bucket; nil when it need not.
+		// timer fires when the bucket has a token; nil if no read waits for one.
 		timer *time.Timer
 	}
 }
@@ -47,14 +47,14 @@ func (r *storeReader) addBlocks(fs []*blockFetch) {
 	r.startReadsAndUnlock()
 }
 
-// addBlockAlone has a block read that is not read together with others.
+// addBlockAlone adds a block that is not read together with others.
 func (r *storeReader) addBlockAlone(f *blockFetch) {
 	r.mu.Lock()
 	r.mu.plan.addBlock(&wantedBlock{fetch: f, off: f.p.BlockOffset, len: uint64(f.p.BlockLen), since: time.Now(), alone: true})
 	r.startReadsAndUnlock()
 }
 
-// startReadsAndUnlock starts what may run now. The mutex is held before, and not afterwards.
+// startReadsAndUnlock starts the reads that may run now. The caller holds the mutex; it is released on return.
 func (r *storeReader) startReadsAndUnlock() {
 	late := r.startReads()
 	r.mu.Unlock()
@@ -63,7 +63,8 @@ func (r *storeReader) startReadsAndUnlock() {
 	}
 }
 
-// startReads starts reads, and returns the flights that waited for too long, or for a server that is closed. The mutex is held.
+// startReads starts reads. It returns the fetches that waited too long, and all of them if the server is closed. The mutex is
+// held.
 func (r *storeReader) startReads() (late []*blockFetch) {
 	for !r.mu.plan.isEmpty() {
 		if r.s.running.Err() != nil {
@@ -103,14 +104,14 @@ func (r *storeReader) startReads() (late []*blockFetch) {
 	return late
 }
 
-// runRead reads a span, lands its flights, and starts what comes next.
+// runRead reads a span, ends its fetches, and starts the next reads.
 func (r *storeReader) runRead(sp readSpan) {
 	buf, err := r.readSpan(sp)
 	r.mu.Lock()
 	r.mu.running--
 	alone := errors.Is(err, blob.ErrRange) && len(sp.wants) > 1
 	if alone {
-		// One of them is wrong about the blob; the others must not pay for it.
+		// One of the pointers has a wrong range; the other blocks are read alone, so that they do not fail with it.
 		for _, w := range sp.wants {
 			r.mu.plan.addBlock(&wantedBlock{fetch: w.fetch, off: w.off, len: w.len, since: w.since, alone: true})
 		}
@@ -158,12 +159,12 @@ func (r *storeReader) readSpan(sp readSpan) ([]byte, error) {
 	return buf, nil
 }
 
-// deliverBlock ends a flight with what a store had in its place, part of a read of so many bytes.
+// deliverBlock ends a fetch with the bytes that a store returned for it, which are part of a read of so many bytes.
 func (s *Server) deliverBlock(f *blockFetch, stored []byte, of int) {
 	if err := checkStored(&f.p, stored); err != nil {
 		s.metrics.damaged.WithLabelValues(tierStore).Inc()
 		if !f.rereading {
-			// It may have come to harm on its way.
+			// The bytes may have been damaged in transit.
 			s.log.Warn("block from the store does not match its checksum: reading it again", "blob", f.p.Key(), "block", f.p.BlockOffset, "error", err)
 			f.rereading = true
 			s.reads.addBlockAlone(f)
@@ -172,7 +173,7 @@ func (s *Server) deliverBlock(f *blockFetch, stored []byte, of int) {
 		s.endFetch(f, nil, damagedError(&f.p, err))
 		return
 	}
-	// What is kept must not keep its neighbours' bytes.
+	// A cached block must not keep its neighbours' bytes in memory.
 	if len(stored) < of && (!f.key.raw || f.p.Codec == pointer.CodecNone || s.shared != nil) {
 		stored = bytes.Clone(stored)
 	}
@@ -180,7 +181,7 @@ func (s *Server) deliverBlock(f *blockFetch, stored []byte, of int) {
 	s.endWithBlock(f, stored, tierStore)
 }
 
-// stopWaiting gives up what waits.
+// stopWaiting ends the fetches that wait.
 func (r *storeReader) stopWaiting() {
 	r.mu.Lock()
 	if r.mu.timer != nil && r.mu.timer.Stop() {
@@ -189,17 +190,17 @@ func (r *storeReader) stopWaiting() {
 	r.startReadsAndUnlock()
 }
 
-// errRegion is a region that has no store here.
+// errRegion means that there is no store for a region here.
 var errRegion = errors.New("readproxy: no store for the region")
 
-// withReason gives the error of a fetch a reason.
+// withReason adds a reason to the error of a fetch.
 func (s *Server) withReason(p *pointer.Pointer, err error) error {
 	reason := rpc.ReasonOf(err)
 	switch {
 	case reason == scribev1.Reason_REASON_CORRUPT:
 		s.log.Error("block damaged", "blob", p.Key(), "block", p.BlockOffset, "region", p.Region, "error", err)
 		return err
-	case reason != scribev1.Reason_REASON_UNSPECIFIED && reason != scribev1.Reason_REASON_UNKNOWN_OUTCOME: // which an ended context has
+	case reason != scribev1.Reason_REASON_UNSPECIFIED && reason != scribev1.Reason_REASON_UNKNOWN_OUTCOME: // which the error of an ended context has
 		return err
 	case errors.Is(err, blob.ErrRange):
 		s.log.Error("block damaged", "blob", p.Key(), "block", p.BlockOffset, "region", p.Region, "error", err)
@@ -217,7 +218,7 @@ func (s *Server) withReason(p *pointer.Pointer, err error) error {
 	return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.retryHint(), "%s: the store failed, retry: %w", describePayload(p), err)
 }
 
-// describePayload names where a payload is.
+// describePayload describes the position of a payload, for errors.
 func describePayload(p *pointer.Pointer) string {
 	text := fmt.Sprintf("blob %s, block at %d, payload at %d", p.Key(), p.BlockOffset, p.Offset)
 	if p.Region != "" {

@@ -27,20 +27,20 @@ import (
 	"scribe/storage/blob/layout"
 )
 
-// viewBuild is a payload on its way into a view. However many ask for it, one makes it: the one that asked first, and when that gives up,
-// another.
+// viewBuild is a payload that is being transcoded into a view. Of all requests for it, the first one makes it; if that request
+// ends early, another one does.
 type viewBuild struct {
 	built chan struct{}
-	// block and err are set when done is closed.
+	// block and err are set when built is closed.
 	block *checkedBlock
 	err   error
 }
 
-// errAbandoned ends a build whose request ended: a request that waits for it takes it over.
+// errAbandoned ends a build whose request ended. A request that waits for the build takes it over.
 var errAbandoned = errors.New("readproxy: the request that made the view ended")
 
-// makeViews makes the views of an answer's items that are not in memory, together with all others that ask for them now. It fails only
-// when ctx ends; a view that can't be made has an error of its own.
+// makeViews makes the views of an answer's items that are not in memory. Concurrent requests for a view share one build. It fails
+// only if ctx ends; a view that can't be made has an error of its own.
 func (a *fetchAnswer) makeViews(ctx context.Context) error {
 	for {
 		var mine, others []*answerItem
@@ -68,7 +68,7 @@ func (a *fetchAnswer) makeViews(ctx context.Context) error {
 	}
 }
 
-// joinBuild returns the encoding of an item's view; first says that the caller has to make it.
+// joinBuild returns the build of an item's view. If first is set, the caller has to make it.
 func (a *fetchAnswer) joinBuild(it *answerItem) (e *viewBuild, first bool) {
 	v := a.s.views
 	key := viewKeyOf(&it.pointer, it.view.ID, a.asked.codec)
@@ -78,7 +78,7 @@ func (a *fetchAnswer) joinBuild(it *answerItem) (e *viewBuild, first bool) {
 		return e, false
 	}
 	e = &viewBuild{built: make(chan struct{})}
-	// One may have ended between the caller's look into memory and now: it left there what was made before it left the list.
+	// A build may have ended after the caller looked into memory: it puts its block there before it leaves the map.
 	if e.block = a.keptView(it, it.view); e.block != nil {
 		close(e.built)
 		return e, false
@@ -87,7 +87,7 @@ func (a *fetchAnswer) joinBuild(it *answerItem) (e *viewBuild, first bool) {
 	return e, true
 }
 
-// endBuild ends an encoding. What was made is in the cache before it is in nobody's hands.
+// endBuild ends a build. Its block is in the cache before the build leaves the map, so no request misses both.
 func (a *fetchAnswer) endBuild(it *answerItem, b *checkedBlock, err error) {
 	key := viewKeyOf(&it.pointer, it.view.ID, a.asked.codec)
 	if err == nil && a.rule.Memory != KeepNever {
@@ -107,7 +107,7 @@ func (a *fetchAnswer) endBuild(it *answerItem, b *checkedBlock, err error) {
 	close(e.built)
 }
 
-// awaitBuilds takes what others make.
+// awaitBuilds waits for the builds of other requests.
 func (a *fetchAnswer) awaitBuilds(ctx context.Context, items []*answerItem) error {
 	for _, it := range items {
 		e := it.encoding
@@ -118,7 +118,7 @@ func (a *fetchAnswer) awaitBuilds(ctx context.Context, items []*answerItem) erro
 		}
 		it.encoding = nil
 		switch {
-		case errors.Is(e.err, errAbandoned): // the next turn makes it
+		case errors.Is(e.err, errAbandoned): // the next round makes it
 		case e.err != nil:
 			it.err = e.err
 		default:
@@ -130,7 +130,7 @@ func (a *fetchAnswer) awaitBuilds(ctx context.Context, items []*answerItem) erro
 	return nil
 }
 
-// makeOwn makes views, several at a time. All of their encodings have ended when it returns.
+// makeOwn makes views, several at a time. All of their builds have ended when it returns.
 func (a *fetchAnswer) makeOwn(ctx context.Context, items []*answerItem) error {
 	if len(items) == 0 {
 		return nil
@@ -146,7 +146,7 @@ func (a *fetchAnswer) makeOwn(ctx context.Context, items []*answerItem) error {
 		if loaded {
 			return
 		}
-		for _, it := range items { // loading has panicked: who waits makes them
+		for _, it := range items { // loading has panicked: the waiting requests make the views
 			a.endBuild(it, nil, errAbandoned)
 		}
 	}()
@@ -165,14 +165,14 @@ func (a *fetchAnswer) makeOwn(ctx context.Context, items []*answerItem) error {
 			return nil
 		})
 	}
-	_ = g.Wait() // each item has what became of it
+	_ = g.Wait() // each item has its own result
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	return err
 }
 
-// makeView makes the view of one item, when it is its turn.
+// makeView makes the view of one item when a slot is free.
 func (a *fetchAnswer) makeView(ctx context.Context, it *answerItem) (*checkedBlock, error) {
 	j, p := &a.jobs[it.job], &it.pointer
 	if j.err != nil {
@@ -228,7 +228,7 @@ func (a *fetchAnswer) makeView(ctx context.Context, it *answerItem) (*checkedBlo
 	return b, nil
 }
 
-// transcodeView makes the block of a view out of a payload's frames.
+// transcodeView transcodes a payload's frames into the block of a view.
 func (a *fetchAnswer) transcodeView(it *answerItem, frames []byte) (*checkedBlock, error) {
 	rows, losses, err := splitLosses(frames)
 	if err != nil {
@@ -285,7 +285,7 @@ func roomOf(batch arrow.RecordBatch) int {
 	return n
 }
 
-// worthCompressing is the part of its length that a compressed view has at most, else it goes out as it is.
+// worthCompressing is the greatest ratio of compressed to uncompressed length at which a view is sent compressed.
 const worthCompressing = 0.9
 
 // packers are encoders that start no goroutines.
@@ -297,7 +297,7 @@ var packers = sync.Pool{New: func() any {
 	return e
 }}
 
-// newViewBlock makes what is kept of a view.
+// newViewBlock returns the cached form of a view.
 func newViewBlock(data []byte, codec uint32, said *scribev1.PayloadView) *checkedBlock {
 	b := &checkedBlock{data: data, codec: codecPlain, rawLen: uint64(len(data)), view: said}
 	var packed []byte
@@ -317,7 +317,7 @@ func newViewBlock(data []byte, codec uint32, said *scribev1.PayloadView) *checke
 	return b
 }
 
-// splitLosses takes the frames that report losses out: they are no rows. frames is returned as it is when there are none.
+// splitLosses separates the frames that report losses, which have no rows. It returns frames itself if there are none.
 func splitLosses(frames []byte) (rows []byte, losses []*scribev1.LossFrame, err error) {
 	index := uint32(0)
 	for f, err := range record.Split(frames) {
@@ -348,7 +348,7 @@ func splitLosses(frames []byte) (rows []byte, losses []*scribev1.LossFrame, err 
 	return rows, losses, nil
 }
 
-// isLoss reports whether a frame is the report of a loss.
+// isLoss reports whether a frame is a loss report.
 func isLoss(f record.Frame) bool {
 	if f.Count != 1 || f.Encoding != record.EncodingMessages {
 		return false
@@ -358,13 +358,13 @@ func isLoss(f record.Frame) bool {
 		r record.Record
 	)
 	if _, err := d.Reset(f.Bytes); err != nil || !d.Next(&r) {
-		return false // what is damaged is told of when it is read as rows
+		return false // damage is reported when the frame is read as rows
 	}
 	_, is := loss.Parse(r.Payload, r.Attributes)
 	return is
 }
 
-// shiftIndex makes the indexes of messages those that they have in the payload, with the reports that were taken out.
+// shiftIndex corrects the indexes of messages to those in the payload, which include the removed loss reports.
 func shiftIndex(batch arrow.RecordBatch, losses []*scribev1.LossFrame) arrow.RecordBatch {
 	columns := make([]arrow.Array, batch.NumCols())
 	for i := range columns {

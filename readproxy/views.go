@@ -24,18 +24,19 @@ import (
 	"scribe/readproxy/view"
 )
 
-// viewServer are what the server makes of payloads for queries.
+// viewServer makes views of payloads for queries.
 type viewServer struct {
 	s     *Server
 	plans *queryplan.Cache
-	// needs are those of plans.
+	// needs caches the needs of plans.
 	needs *lru.Cache[*queryplan.Plan, *view.Need]
 	table *view.Table[*viewTranscoder]
-	// growing are the IDs of plans whose predicate takes too much memory: nothing is made for them, and no view has them in it.
+	// growing has the IDs of plans whose predicate takes too much memory. The server makes nothing for them, and no view includes
+	// them.
 	growing *lru.Cache[string, struct{}]
-	// slots bounds how many payloads are transcoded at a time.
+	// slots bounds the payloads that are transcoded at a time.
 	slots  chan struct{}
-	pruned atomic.Int64 // when queries that are gone were looked for last, Unix nanoseconds
+	pruned atomic.Int64 // the time of the last Prune, Unix nanoseconds
 	mu     struct {
 		sync.Mutex
 		building map[blockKey]*viewBuild
@@ -43,10 +44,10 @@ type viewServer struct {
 }
 
 const (
-	// planBytes bounds the texts of queries that are kept bound, keptPlans how many of their needs are kept.
+	// planBytes bounds the texts of cached plans, keptPlans the number of cached needs.
 	planBytes = 1 << 20
 	keptPlans = 512
-	// keptGrowing is how many plans are remembered that take too much memory: IDs have the text.
+	// keptGrowing bounds the remembered plans that take too much memory: their IDs contain the text.
 	keptGrowing = 64
 )
 
@@ -67,7 +68,7 @@ func newViews(s *Server) (*viewServer, error) {
 	return v, nil
 }
 
-// viewRequest is what a request with a view wants.
+// viewRequest describes the view that a request asks for.
 type viewRequest struct {
 	plan  *queryplan.Plan
 	need  *view.Need
@@ -75,14 +76,14 @@ type viewRequest struct {
 	codec uint32
 }
 
-// Codecs of views, as Payload.codec has them.
+// Codecs of views: the values of Payload.codec.
 const (
 	codecPlain = 1
 	codecZstd  = 2
 	codecS2    = 3
 )
 
-// parseRequest checks the view of a request. The category is as this server knows it; who asks may know a newer schema.
+// parseRequest checks the view of a request. cat is this server's copy of the category; the client may know a newer schema.
 func (v *viewServer) parseRequest(ctx context.Context, cat *scribev1.Category, req *scribev1.FetchRequest) (*viewRequest, error) {
 	q := req.GetView().GetQuery()
 	a := &viewRequest{codec: max(req.GetView().GetCodec(), codecPlain)}
@@ -118,13 +119,13 @@ func (v *viewServer) parseRequest(ctx context.Context, cat *scribev1.Category, r
 	return a, nil
 }
 
-// errGrows refuses views for a predicate that is known to take too much memory.
+// errGrows refuses a view for a predicate that is known to take too much memory.
 func errGrows() error {
 	return rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "the query's predicate takes too much memory to be evaluated by the read proxy: fetch the payloads RAW")
 }
 
-// findGrowingQuery finds out what it is that a view of several queries took too much memory for: a query that does so alone is forgotten, so that
-// the others are not made to pay for it any longer.
+// findGrowingQuery checks whether the item's query alone takes too much memory, after a view that may serve several queries did.
+// Such a query is removed, so that it no longer affects the others.
 func (a *fetchAnswer) findGrowingQuery(it *answerItem, frames []byte) {
 	v := a.s.views
 	if !it.view.Shape.Exact(a.asked.need) {
@@ -147,7 +148,7 @@ func (a *fetchAnswer) findGrowingQuery(it *answerItem, frames []byte) {
 	a.s.log.Debug("query whose predicate takes too much memory", "category", a.category, "text", a.asked.plan.Text)
 }
 
-// needOf is what of a payload a plan needs. Columns that only readers know are made there out of _index.
+// needOf returns what a plan needs of a payload. Columns that only readers know are computed there from _index.
 func (v *viewServer) needOf(p *queryplan.Plan) *view.Need {
 	if n, ok := v.needs.Get(p); ok {
 		return n
@@ -167,7 +168,8 @@ func atReader(name string) bool {
 	return name == schema.ColumnPersisted || name == schema.ColumnShard || name == schema.ColumnOffset
 }
 
-// chooseView takes note that a request wants a payload, and gives the item its view, made already if it is in memory.
+// chooseView chooses the view that serves an item, and records the request in the table. If a suitable view is in memory, the
+// item gets it.
 func (a *fetchAnswer) chooseView(it *answerItem) {
 	v := a.s.views
 	p := &it.pointer
@@ -191,7 +193,7 @@ func (a *fetchAnswer) chooseView(it *answerItem) {
 	a.s.metrics.viewMisses.Inc()
 }
 
-// cachedView looks for a view of an item in memory.
+// cachedView reports whether a view of an item is in memory, and if so sets it.
 func (a *fetchAnswer) cachedView(it *answerItem, v *view.View[*viewTranscoder]) bool {
 	b := a.keptView(it, v)
 	if b == nil {
@@ -203,7 +205,7 @@ func (a *fetchAnswer) cachedView(it *answerItem, v *view.View[*viewTranscoder]) 
 	return true
 }
 
-// keptView is what is in memory of an item in a view; nil when nothing sound is.
+// keptView returns the view of an item in memory; nil if there is none, or if it is damaged.
 func (a *fetchAnswer) keptView(it *answerItem, v *view.View[*viewTranscoder]) *checkedBlock {
 	key := viewKeyOf(&it.pointer, v.ID, a.asked.codec)
 	b, _ := a.s.cache.getBlock(key)
@@ -216,7 +218,7 @@ func (a *fetchAnswer) keptView(it *answerItem, v *view.View[*viewTranscoder]) *c
 	return b
 }
 
-// pruneEvery is the least time between two looks for queries that are gone.
+// pruneEvery is the least time between two searches for expired queries.
 const pruneEvery = 5 * time.Second
 
 func (v *viewServer) pruneQueries(now time.Time) {
@@ -226,17 +228,17 @@ func (v *viewServer) pruneQueries(now time.Time) {
 	}
 }
 
-// viewTranscoder makes payloads into a view.
+// viewTranscoder transcodes payloads into a view.
 type viewTranscoder struct {
 	shape *view.Shape
 	mu    sync.Mutex
 	plain *transcode.Transcoder
-	// zoned reports the values of some columns as well.
+	// zoned also reports the values of some columns.
 	zoned *transcode.Transcoder
 	zones []string
 }
 
-// transcoderFor returns what makes the view under a schema, and reports the values of the columns named by zones.
+// transcoderFor returns the transcoder of the view under a schema. It reports the values of the columns in zones.
 func (m *viewTranscoder) transcoderFor(s *schema.Schema, zones []string) (*transcode.Transcoder, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -297,7 +299,7 @@ func (s *Server) Views(_ context.Context, req *scribev1.ViewsRequest) (*scribev1
 	return res, nil
 }
 
-// shorten cuts a text for people.
+// shorten truncates a text for display.
 func shorten(s string) string {
 	const most = 2000
 	if len(s) <= most {

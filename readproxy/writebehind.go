@@ -2,26 +2,26 @@ package readproxy
 
 import "sync"
 
-// writeBehind hands what is added to writers of its own, so that no request waits for it. It bounds what waits or is being written; what
-// does not fit is dropped: a target that is too slow does not get better by being waited for.
+// writeBehind passes items to its own writers, so that no request waits for the target. It bounds the items that wait or are
+// being written, and drops the rest: waiting would not make a slow target faster.
 type writeBehind[T any] struct {
 	// write writes a batch, which has at least one and at most perBatch items.
 	write             func(batch []T)
 	sizeOf            func(T) int64
-	limit             int64 // of sizes
+	limit             int64 // sum of sizes
 	writers, perBatch int
 
 	running sync.WaitGroup
 	mu      struct {
 		sync.Mutex
 		queue   []T
-		size    int64 // of what waits or is being written
-		writing int   // writers that run
+		size    int64 // of the items that wait or are being written
+		writing int   // running writers
 		closed  bool
 	}
 }
 
-// addItem takes an item, unless too much waits. After close it takes nothing, and reports that it did.
+// addItem queues an item, or drops it if too much waits. After close it accepts nothing, but still reports true.
 func (w *writeBehind[T]) addItem(item T) (ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -38,7 +38,7 @@ func (w *writeBehind[T]) addItem(item T) (ok bool) {
 	return true
 }
 
-// writeQueue writes until nothing waits.
+// writeQueue writes until the queue is empty.
 func (w *writeBehind[T]) writeQueue() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -57,7 +57,7 @@ func (w *writeBehind[T]) writeQueue() {
 	w.mu.writing--
 }
 
-// stopWriting drops what waits, and waits for what is being written.
+// stopWriting drops the queued items, and waits for the running writes.
 func (w *writeBehind[T]) stopWriting() {
 	w.mu.Lock()
 	w.mu.closed, w.mu.queue = true, nil

@@ -18,7 +18,7 @@ import (
 	"scribe/storage/metalog"
 )
 
-// Annotator keeps what was learned of payloads beside their pointers: the metadata engine.
+// Annotator stores the zone maps of payloads beside their pointers. The metadata engine implements it.
 type Annotator interface {
 	Annotate(ctx context.Context, notes []metalog.Annotation) (kept int, err error)
 	Annotations(
@@ -26,23 +26,23 @@ type Annotator interface {
 	) (notes []metalog.Annotation, until record.LSN, err error)
 }
 
-// zoneWriter writes zone maps beside pointers, after the requests. What is dropped is learned anew.
+// zoneWriter writes zone maps beside pointers, after the requests. A dropped zone map is computed again later.
 type zoneWriter struct {
 	s *Server
 	writeBehind[learnedZones]
-	// known are the positions whose columns were learned lately.
+	// known are the recently learned columns, by position.
 	known *lru.Cache[logPosition, string]
 
 	written, dropped, failed atomic.Uint64
 }
 
-// logPosition is where a pointer stands.
+// logPosition is the position of a pointer in its log.
 type logPosition struct {
 	shard record.ShardID
 	lsn   record.LSN
 }
 
-// learnedZones is a zone map on its way.
+// learnedZones is a zone map to be written.
 type learnedZones struct {
 	logPosition
 	pointer []byte
@@ -50,13 +50,13 @@ type learnedZones struct {
 }
 
 const (
-	// maxLearned is how many zone maps wait at most, of at most 4 KiB each.
+	// maxLearned bounds the zone maps that wait, of at most 4 KiB each.
 	maxLearned = 1024
-	// learnedBatch is how many are written at once.
+	// learnedBatch bounds the zone maps in one write.
 	learnedBatch = 128
-	// knownPlaces is how many positions are remembered as learned.
+	// knownPlaces bounds the positions that are remembered as learned.
 	knownPlaces = 16384
-	// annotateTimeout bounds a call of the engine.
+	// annotateTimeout bounds a call to the engine.
 	annotateTimeout = 10 * time.Second
 )
 
@@ -70,8 +70,8 @@ func newZones(s *Server) (*zoneWriter, error) {
 	return z, err
 }
 
-// zonesOf returns the columns of an item whose values are to be learned; none where they are known, where there is nobody to tell, and of
-// a payload that reports a loss, which readers must not pass by.
+// zonesOf returns the columns of an item whose values are to be learned. There are none if they are known, if there is no
+// annotator, or if the payload has a loss report, which readers must not skip.
 func (a *fetchAnswer) zonesOf(it *answerItem, losses []*scribev1.LossFrame) []string {
 	if a.s.deps.Annotations == nil || it.position == (logPosition{}) || len(losses) > 0 {
 		return nil
@@ -79,7 +79,7 @@ func (a *fetchAnswer) zonesOf(it *answerItem, losses []*scribev1.LossFrame) []st
 	columns := []string{schema.ColumnKey, schema.ColumnTime}
 	for _, name := range a.s.views.table.Inputs(a.asked.key) {
 		switch name {
-		case schema.ColumnAttr, schema.ColumnRest, schema.ColumnPayload: // nothing that a map could say of
+		case schema.ColumnAttr, schema.ColumnRest, schema.ColumnPayload: // a zone map has nothing on these
 		default:
 			columns = append(columns, name)
 		}
@@ -94,7 +94,7 @@ func (a *fetchAnswer) zonesOf(it *answerItem, losses []*scribev1.LossFrame) []st
 	return columns
 }
 
-// addMap has a zone map written, some time.
+// addMap queues a zone map to be written.
 func (z *zoneWriter) addMap(at logPosition, pointer []byte, m *zone.Map) {
 	if m == nil {
 		return
@@ -122,7 +122,7 @@ func (z *zoneWriter) writeMaps(batch []learnedZones) {
 	}
 }
 
-// annotateBatch writes zone maps, each with what is known beside its pointer already.
+// annotateBatch writes zone maps, each merged with the one that is already stored beside its pointer.
 func (z *zoneWriter) annotateBatch(ctx context.Context, batch []learnedZones) (int, error) {
 	slices.SortFunc(batch, func(a, b learnedZones) int { return cmp.Or(cmp.Compare(a.shard, b.shard), cmp.Compare(a.lsn, b.lsn)) })
 	var notes []metalog.Annotation

@@ -133,9 +133,11 @@ func (r *blobSweeper) examineBlob(ctx context.Context, info blob.Info) (blobStat
 	case errors.Is(err, blob.ErrNotFound):
 		return blobStatus{gone: true}, nil
 	case errors.Is(err, layout.ErrDamaged):
-		return r.keepBlob(ctx, info, reasonDamaged, err), nil
+		r.countKept(ctx, info, reasonDamaged, err)
+		return blobStatus{}, nil
 	case errors.Is(err, layout.ErrVersion):
-		return r.keepBlob(ctx, info, reasonNewer, err), nil
+		r.countKept(ctx, info, reasonNewer, err)
+		return blobStatus{}, nil
 	case err != nil:
 		return blobStatus{}, err
 	}
@@ -145,7 +147,8 @@ func (r *blobSweeper) examineBlob(ctx context.Context, info blob.Info) (blobStat
 	}
 	r.c.metrics.examined.Inc()
 	if status.unknown {
-		return r.keepBlob(ctx, info, reasonUnknown, errUnknownEpoch), nil
+		r.countKept(ctx, info, reasonUnknown, errUnknownEpoch)
+		return blobStatus{}, nil
 	}
 	return status, nil
 }
@@ -153,11 +156,10 @@ func (r *blobSweeper) examineBlob(ctx context.Context, info blob.Info) (blobStat
 // errUnknownEpoch is why a blob is kept whose writer the engine does not know.
 var errUnknownEpoch = errors.New("its writer's epoch is unknown to the metadata engine: the blob is another cell's, or the engine was restored")
 
-// keepBlob counts and logs a blob whose references are unknown, and returns the status of a live blob.
-func (r *blobSweeper) keepBlob(ctx context.Context, info blob.Info, reason string, err error) blobStatus {
+// countKept counts and logs a blob that is kept because its references are unknown.
+func (r *blobSweeper) countKept(ctx context.Context, info blob.Info, reason string, err error) {
 	r.c.metrics.kept.WithLabelValues(reason).Inc()
 	r.c.log.WarnContext(ctx, "keeping a blob with unknown references", "key", info.Key, "bytes", info.Size, "reason", reason, "error", err)
-	return blobStatus{}
 }
 
 // categoryRetention returns a category's retention, 0 when the category is unknown.

@@ -225,7 +225,7 @@ func (s *Server) askPeer(ctx context.Context, peer Peer, fs []*blockFetch) (n in
 		switch err := s.fromAnswer(f, p); {
 		case err == nil:
 		case rpc.ReasonOf(err) == scribev1.Reason_REASON_MISSING, rpc.ReasonOf(err) == scribev1.Reason_REASON_TRIMMED:
-			s.endFetch(f, nil, err) // only its own region can tell
+			s.endFetch(f, nil, err) // its own region decides that
 		default:
 			left = append(left, s.withoutPeer(fs[i:i+1], err)...)
 		}

@@ -276,7 +276,7 @@ func (a *fetchAnswer) transcodeView(it *answerItem, frames []byte) (*checkedBloc
 	return newViewBlock(data, a.asked.codec, said), nil
 }
 
-// roomOf is about how long the IPC stream of a batch is.
+// roomOf estimates the length of a batch's IPC stream.
 func roomOf(batch arrow.RecordBatch) int {
 	n := 4096
 	for _, c := range batch.Columns() {

@@ -51,8 +51,8 @@ type logQueue struct {
 	epoch uint64
 	// next is the LSN after all committed records. start is the value of next when the log was opened.
 	next, start record.LSN
-	// shifts counts the changes to the positions of queued entries: an entry ahead of them left uncommitted or with another number of pointers
-	// than it claimed, or a new one was inserted ahead of them. A blob that was put before its turn is appended only if shifts
+	// shifts counts the changes to the positions of queued entries: an entry ahead of them left uncommitted or with another number of
+	// pointers than it claimed, or a new one was inserted ahead of them. A blob that was put before its turn is appended only if shifts
 	// has not changed since, even if the changes cancel each other out. So if two blobs of an epoch claim a position, their
 	// footers tell which one got it.
 	shifts uint64

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Breaker keeps calls from something that fails again and again: after a few failures in a row it lets nothing through for a while,
-// then one call that tries. What it protects is optional: a call that is not let through goes elsewhere at once, instead of waiting
-// for a timeout. It is safe for concurrent use.
+// Breaker stops calls to a dependency that fails repeatedly: after a few failures in a row it refuses calls for a while, then
+// allows one call to try. The dependency must be optional: a refused call goes elsewhere at once, instead of waiting for a
+// timeout. It is safe for concurrent use.
 type Breaker struct {
 	failures    int
 	first, last time.Duration
@@ -15,19 +15,19 @@ type Breaker struct {
 	mu struct {
 		sync.Mutex
 		failed int           // in a row
-		pause  time.Duration // of the last failure
-		until  time.Time     // when the next call may try; while trying is set, only by its outcome
+		pause  time.Duration // after the last failure
+		until  time.Time     // when the next call may try; while trying is set, only the result of that call counts
 		trying bool
 	}
 }
 
-// NewBreaker returns one that is open to calls until as many as failures failed in a row. The first pause is first; it doubles up to
-// longest.
+// NewBreaker returns a breaker that allows calls until failures calls in a row have failed. The first pause is first; it doubles
+// up to longest.
 func NewBreaker(failures int, first, longest time.Duration) *Breaker {
 	return &Breaker{failures: failures, first: first, last: longest}
 }
 
-// Allow reports whether a call may be made at a time. Each that may ends with Done.
+// Allow reports whether a call may be made now. An allowed call ends with ReportResult.
 func (b *Breaker) Allow(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -41,7 +41,7 @@ func (b *Breaker) Allow(now time.Time) bool {
 	return true
 }
 
-// ReportResult takes how a call ended.
+// ReportResult records the result of a call.
 func (b *Breaker) ReportResult(now time.Time, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -52,13 +52,13 @@ func (b *Breaker) ReportResult(now time.Time, ok bool) {
 	}
 	b.mu.failed++
 	if b.mu.failed < b.failures || now.Before(b.mu.until) {
-		return // others that began before the pause say nothing new
+		return // calls that began before the pause say nothing new
 	}
 	b.mu.pause = min(max(2*b.mu.pause, b.first), b.last)
 	b.mu.until = now.Add(b.mu.pause)
 }
 
-// PauseLeft is how long it will be at a time until a call may try again; 0 when one may.
+// PauseLeft returns the time until a call may try again; 0 if one may now.
 func (b *Breaker) PauseLeft(now time.Time) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -66,7 +66,7 @@ func (b *Breaker) PauseLeft(now time.Time) time.Duration {
 	case b.mu.failed < b.failures:
 		return 0
 	case b.mu.trying:
-		return b.first // its outcome decides
+		return b.first // the running try decides
 	}
 	return max(b.mu.until.Sub(now), 0)
 }

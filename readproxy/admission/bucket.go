@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TokenBucket is a token bucket: rate tokens a second, up to burst of them saved. It is safe for concurrent use.
+// TokenBucket is a token bucket: rate tokens a second, of which at most burst are saved. It is safe for concurrent use.
 type TokenBucket struct {
 	rate, burst float64
 
@@ -13,24 +13,24 @@ type TokenBucket struct {
 		sync.Mutex
 		last   time.Time
 		tokens float64
-		// promised are tokens that those who were refused were told to come back for. They are no reservation: who comes first is
-		// served. It shrinks as tokens come.
+		// promised is the number of refused callers that were told when to come back and have not been accounted for. It reserves
+		// no tokens: callers are served as they come. It decreases as tokens arrive.
 		promised float64
 	}
 }
 
-// NewBucket returns one that is full. A rate of 0 has no limit; a burst of less than 1 counts as 1.
+// NewBucket returns a full bucket. A rate of 0 means no limit; a burst below 1 counts as 1.
 func NewBucket(rate, burst float64) *TokenBucket {
 	b := &TokenBucket{rate: rate, burst: max(burst, 1)}
 	b.mu.tokens = b.burst
 	return b
 }
 
-// farthest bounds how far ahead a promise may be: who is told to wait for longer asks elsewhere.
+// farthest bounds the delay that a refused caller is told: with a longer one it would go elsewhere.
 const farthest = 10 * time.Second
 
-// TakeToken takes a token at a time; ok is false when there is none. Then after is when to ask again: the time at which there will be one,
-// if all who were refused before come back when they were told to. It is at most 10 s.
+// TakeToken takes a token; ok is false if there is none. Then after is the delay after which to ask again: until there is a
+// token, if all callers that were refused before come back when they were told to. It is at most 10 s.
 func (b *TokenBucket) TakeToken(now time.Time) (after time.Duration, ok bool) {
 	if b.rate <= 0 {
 		return 0, true
@@ -46,7 +46,8 @@ func (b *TokenBucket) TakeToken(now time.Time) (after time.Duration, ok bool) {
 	return b.timeUntil(b.mu.promised), false
 }
 
-// TakeOrWait is Take for one caller who waits for the token itself, and whom nobody can overtake: after is when there will be one.
+// TakeOrWait is TakeToken for a single caller that waits for the token itself and that no other caller overtakes: after is the
+// time until there is one.
 func (b *TokenBucket) TakeOrWait(now time.Time) (after time.Duration, ok bool) {
 	if b.rate <= 0 {
 		return 0, true
@@ -61,7 +62,7 @@ func (b *TokenBucket) TakeOrWait(now time.Time) (after time.Duration, ok bool) {
 	return b.timeUntil(1), false
 }
 
-// timeUntil is when the bucket will have had n tokens. The mutex is held.
+// timeUntil returns the time until the bucket has received n tokens. The mutex is held.
 func (b *TokenBucket) timeUntil(n float64) time.Duration {
 	d := time.Duration(max(n-b.mu.tokens, 0) / b.rate * float64(time.Second))
 	return min(max(d, time.Millisecond), farthest)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// processTime is what the process has used so far, in user and system mode.
+// processTime returns the CPU time that the process has used, in user and system mode.
 func processTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -15,8 +15,8 @@ type LoadMeter struct {
 	lastSent uint64
 }
 
-// NewMeter returns one that compares the CPU time that cpu returns, the process's when it is nil, with the processors that the process
-// may use, and the bytes that it is told of with network, bytes a second; 0 = the network is never the bottleneck.
+// NewMeter returns a meter. It compares the CPU time from cpu, that of the process if nil, with the processors that the process
+// may use, and the sent bytes with network, in bytes a second; 0 means that the network is never the bottleneck.
 func NewMeter(cpu func() time.Duration, network float64) *LoadMeter {
 	if cpu == nil {
 		cpu = processTime
@@ -24,8 +24,8 @@ func NewMeter(cpu func() time.Duration, network float64) *LoadMeter {
 	return &LoadMeter{cpu: cpu, network: network}
 }
 
-// Sample returns the utilisation since the sample before, and how long ago that was; ok is false for the first, and when it was less
-// than least ago: then nothing is taken. sent is how many bytes were sent in all.
+// Sample returns the utilisation since the previous sample, and the time since then. ok is false for the first sample, and if
+// less than least has passed; then no sample is taken. sent is the total of bytes sent.
 func (m *LoadMeter) Sample(now time.Time, sent uint64, least time.Duration) (utilisation float64, dt time.Duration, ok bool) {
 	dt = now.Sub(m.last)
 	begun := !m.last.IsZero()

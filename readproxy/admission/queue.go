@@ -10,9 +10,9 @@ import (
 
 // Errors of Queue.Enter.
 var (
-	// ErrFull means that the queue is as long as it may be now.
+	// ErrFull means that the queue has reached its present length.
 	ErrFull = errors.New("admission: queue full")
-	// ErrLate means that a request waited for as long as it may.
+	// ErrLate means that a request waited for the maximum time.
 	ErrLate = errors.New("admission: not served in time")
 )
 
@@ -26,33 +26,34 @@ type Queue struct {
 		sync.Mutex
 		length  int   // bounds inside; at least 1
 		inside  int   // requests queued or in service
-		used    int64 // bytes of those being served, and those that were kept; above bytes only by what was kept beyond a cost
+		used    int64 // bytes of the requests being served, and kept ones; exceeds bytes only by bytes kept beyond a cost
 		waiting []*queueWaiter
 	}
 }
 
-// queueWaiter is a request that waits. ready is closed when it is admitted.
+// queueWaiter is a waiting request. ready is closed when it is admitted.
 type queueWaiter struct {
 	cost  int64
 	ready chan struct{}
 }
 
-// NewQueue returns a queue of length requests, of which those in service use at most bytes and the others wait at most timeout.
+// NewQueue returns a queue for length requests. Those in service use at most bytes, and the others wait at most timeout.
 func NewQueue(bytes int64, length int, timeout time.Duration) *Queue {
 	q := &Queue{bytes: bytes, timeout: timeout}
 	q.mu.length = max(length, 1)
 	return q
 }
 
-// Resize changes the bound on requests queued or in service. Requests that were admitted stay.
+// Resize changes the bound on requests queued or in service. Admitted requests stay.
 func (q *Queue) Resize(length int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.mu.length = max(length, 1)
 }
 
-// Enter admits a request, which ends with leave. It may keep bytes then, which FreeBytes gives back; repeating leave is harmless. A request
-// that costs more than all bytes is served alone. The errors are ErrFull, ErrLate and ctx's cause.
+// Enter admits a request that costs so many bytes; the request ends with leave. With leave it may keep bytes, which FreeBytes
+// returns. Further calls of leave have no effect. A request that costs more than the queue's bytes is served alone. The errors
+// are ErrFull, ErrLate and ctx's cause.
 func (q *Queue) Enter(ctx context.Context, cost int64) (leave func(keep int64), err error) {
 	cost = min(max(cost, 0), q.bytes)
 	q.mu.Lock()
@@ -94,7 +95,7 @@ func (q *Queue) Enter(ctx context.Context, cost int64) (leave func(keep int64), 
 	return nil, err
 }
 
-// giveUp removes a waiter; false = it was admitted.
+// giveUp removes a waiter. It returns false if the waiter was admitted.
 func (q *Queue) giveUp(w *queueWaiter) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -102,7 +103,7 @@ func (q *Queue) giveUp(w *queueWaiter) bool {
 		if other == w {
 			q.mu.waiting = append(q.mu.waiting[:i], q.mu.waiting[i+1:]...)
 			q.mu.inside--
-			q.admitWaiting() // those after it may be smaller
+			q.admitWaiting() // the following ones may be smaller
 			return true
 		}
 	}
@@ -117,7 +118,7 @@ func (q *Queue) leaveQueue(back int64) {
 	q.admitWaiting()
 }
 
-// FreeBytes gives back bytes that were kept.
+// FreeBytes returns kept bytes.
 func (q *Queue) FreeBytes(n int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -125,7 +126,7 @@ func (q *Queue) FreeBytes(n int64) {
 	q.admitWaiting()
 }
 
-// admitWaiting admits those that wait and fit, in order. The mutex is held.
+// admitWaiting admits waiting requests in order while they fit. The mutex is held.
 func (q *Queue) admitWaiting() {
 	n := 0
 	for ; n < len(q.mu.waiting) && q.mu.used+q.mu.waiting[n].cost <= q.bytes; n++ {
@@ -135,15 +136,15 @@ func (q *Queue) admitWaiting() {
 	q.mu.waiting = append(q.mu.waiting[:0], q.mu.waiting[n:]...)
 }
 
-// QueueState is what a queue looks like.
+// QueueState describes a queue.
 type QueueState struct {
-	// Length is the most requests, Inside how many there are, Waiting how many of them are not served yet.
+	// Length bounds the requests, Inside is their number, and Waiting the number of those not in service yet.
 	Length, Inside, Waiting int
-	// Bytes are those of the requests being served, and those that were kept.
+	// Bytes are the bytes of the requests in service, and kept ones.
 	Bytes int64
 }
 
-// ReadState returns the queue's.
+// ReadState returns the queue's state.
 func (q *Queue) ReadState() QueueState {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -11,13 +11,13 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// Errors that callers tell apart, beside those of contexts and connections.
+// Errors that callers distinguish, in addition to those of contexts and connections.
 var (
 	// ErrUnavailable means that the key's server failed several times in a row, and was not asked.
 	ErrUnavailable = errors.New("memcached: server unavailable after repeated failures")
-	// ErrProtocol means that a server said something else than it should have.
+	// ErrProtocol means that a server's answer violates the protocol.
 	ErrProtocol = errors.New("memcached: unexpected answer")
-	// ErrTooLarge means that a value is larger than Config.ValueBytes, or than what the server takes.
+	// ErrTooLarge means that a value exceeds Config.ValueBytes, or the limit of the server.
 	ErrTooLarge = errors.New("memcached: value too large")
 	// ErrClosed means that the client was closed.
 	ErrClosed = errors.New("memcached: closed")
@@ -27,18 +27,18 @@ var (
 type Client struct {
 	cfg     Config
 	servers []*serverConns
-	// dial is net.Dialer's; tests put something else there.
+	// dial is net.Dialer's method, or a replacement in tests.
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
-// A server that fails trip times in a row is left alone for firstPause, which doubles up to longestPause.
+// After trip failures in a row a server is not called for firstPause, which doubles up to longestPause.
 const (
 	trip         = 3
 	firstPause   = time.Second
 	longestPause = 30 * time.Second
 )
 
-// New returns a client, which connects when it has to. Close releases its connections.
+// New returns a client, which connects on demand. Close releases its connections.
 func New(cfg Config) (*Client, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -50,18 +50,18 @@ func New(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// Close closes the connections; calls that are under way fail. Repeating it is harmless.
+// Close closes the connections; running calls fail. Further calls have no effect.
 func (c *Client) Close() {
 	for _, s := range c.servers {
 		s.closeConns()
 	}
 }
 
-// Get fills dst with the value of key, which has that length, and reports whether it is there. When it is not, and after an error, the
-// content of dst is undefined.
+// Get fills dst with the value of key, whose length must be that of dst, and reports whether the value was found. If not, or
+// after an error, the content of dst is undefined.
 func (c *Client) Get(ctx context.Context, key string, dst []byte) (found bool, err error) {
 	if len(dst) > c.cfg.ValueBytes {
-		return false, nil // none was stored
+		return false, nil // no such value was stored
 	}
 	err = c.callServer(ctx, key, func(x *clientConn) error {
 		keys := c.itemKeys(key, len(dst))
@@ -75,9 +75,9 @@ func (c *Client) Get(ctx context.Context, key string, dst []byte) (found bool, e
 	return found && err == nil, err
 }
 
-// Set stores a value, which is not changed until it returns, for ttl, which counts as whole seconds, 1 at least and 30 days at most. It
-// may be gone at any time. After an error it may be there or not; what
-// is there under an old value's key is that value or the new one, or a mixture, which its reader finds out by its checksum.
+// Set stores a value for ttl, which counts in whole seconds, from 1 second to 30 days. The value must not change until Set
+// returns. The server may evict it at any time. After an error it may be stored or not. If the key had a value before, it then
+// has the old value, the new one or a mixture, which a reader detects by its checksum.
 func (c *Client) Set(ctx context.Context, key string, value []byte, ttl time.Duration) error {
 	if len(value) > c.cfg.ValueBytes {
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(value), c.cfg.ValueBytes)
@@ -113,10 +113,10 @@ func (c *Client) Set(ctx context.Context, key string, value []byte, ttl time.Dur
 	return errors.Join(err, refused)
 }
 
-// Delete removes the value of a length, if it is there.
+// Delete removes the value of a key, if there is one. length is the value's length.
 func (c *Client) Delete(ctx context.Context, key string, length int) error {
 	return c.callServer(ctx, key, func(x *clientConn) error {
-		// Without its first item the value is gone.
+		// Without its first item the value is not found.
 		if err := x.writeParts([]byte("delete " + c.itemKeys(key, min(length, 1))[0] + "\r\n")); err != nil {
 			return err
 		}
@@ -128,7 +128,7 @@ func (c *Client) Delete(ctx context.Context, key string, length int) error {
 	})
 }
 
-// UnavailableServers is how many servers are not asked now.
+// UnavailableServers returns the number of servers that are not called at present.
 func (c *Client) UnavailableServers() int {
 	n := 0
 	for _, s := range c.servers {
@@ -139,7 +139,7 @@ func (c *Client) UnavailableServers() int {
 	return n
 }
 
-// callServer makes a call to the server of a key on a connection, which is used again if it ends well.
+// callServer makes a call to the server of a key. The connection is reused if the call succeeds.
 func (c *Client) callServer(ctx context.Context, key string, call func(*clientConn) error) error {
 	if err := checkKey(key); err != nil {
 		return err
@@ -159,8 +159,8 @@ func (c *Client) callServer(ctx context.Context, key string, call func(*clientCo
 		}
 		s.returnConn(x)
 	}
-	// A caller that gives up says nothing about the server, nor does having all of its connections in use. But a call that the breaker
-	// allowed has to report its result.
+	// A caller that gives up says nothing about the server, and neither does a lack of free connections. But a call that the
+	// breaker allowed has to report its result.
 	s.breaker.ReportResult(time.Now(), err == nil || busy || parent.Err() != nil)
 	if err != nil {
 		return fmt.Errorf("memcached %s: %w", s.addr, err)
@@ -192,7 +192,7 @@ func checkKey(key string) error {
 	return nil
 }
 
-// itemKeys are those of the items of a value of n bytes; an empty value has one.
+// itemKeys returns the keys of the items of a value of n bytes; an empty value has one.
 func (c *Client) itemKeys(key string, n int) []string {
 	count := max((n+c.cfg.ItemBytes-1)/c.cfg.ItemBytes, 1)
 	keys := make([]string, count)
@@ -202,7 +202,7 @@ func (c *Client) itemKeys(key string, n int) []string {
 	return keys
 }
 
-// cutValue cuts a value into its items.
+// cutValue divides a value into its items.
 func (c *Client) cutValue(value []byte) [][]byte {
 	pieces := make([][]byte, 0, len(value)/c.cfg.ItemBytes+1)
 	for len(value) > c.cfg.ItemBytes {

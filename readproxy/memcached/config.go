@@ -10,18 +10,18 @@ import (
 	"scribe/internal/base/units"
 )
 
-// Config of a client.
+// Config configures a client.
 type Config struct {
-	// Servers are addresses, host:port, the same ones in every process that shares the cache, in any order.
+	// Servers are the addresses, host:port, in any order. All processes that share the cache must have the same ones.
 	Servers []string `yaml:"servers" flag:"memcached" help:"memcached servers that the read proxies of a region share, HOST:PORT,..."`
-	// Timeout bounds a call, connecting included.
+	// Timeout bounds a call, including connecting.
 	Timeout time.Duration `yaml:"timeout" default:"100ms" min:"1ms" max:"1m"`
-	// Connections is how many connections there are to a server at most.
+	// Connections bounds the connections to a server.
 	Connections int `yaml:"connections" default:"16" min:"1" max:"10000"`
-	// ItemBytes is how many bytes of a value are kept under one key. It must be below what the servers take: 1 MiB with its header,
-	// unless they were started with -I.
+	// ItemBytes is the size of the items into which a value is divided. It must be below the limit of the servers: 1 MiB
+	// including the header, unless they were started with -I.
 	ItemBytes int `yaml:"item_bytes" default:"1MB" min:"1KiB" max:"1GiB"`
-	// ValueBytes is the largest value.
+	// ValueBytes bounds the size of a value.
 	ValueBytes int `yaml:"value_bytes" default:"16MiB" min:"1B"`
 	// Prefix stands before every key; up to 64 letters, digits and any of . : _ -
 	Prefix string `yaml:"prefix" default:"scribe:"`
@@ -33,7 +33,7 @@ func DefaultConfig() Config { return config.Defaults[Config]() }
 const (
 	maxKey    = 250 // of the protocol
 	maxPrefix = 64
-	maxTTL    = 30 * 24 * time.Hour // more would be taken for a date
+	maxTTL    = 30 * 24 * time.Hour // the protocol takes a greater number for a date
 	maxItems  = 1000                // of a value
 )
 
@@ -60,6 +60,6 @@ func (c *Config) Validate() error {
 	return v.Err()
 }
 
-// keyRunes are those of prefixes and keys: no spaces and no control characters, which end a key in the protocol, and no slash, which
-// divides a value's key from its items' numbers.
+// keyRunes are the characters of prefixes and keys: no spaces and control characters, which end a key in the protocol, and no
+// slash, which separates a value's key from its items' numbers.
 const keyRunes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.:_-"

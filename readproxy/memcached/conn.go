@@ -15,16 +15,16 @@ import (
 	"scribe/readproxy/admission"
 )
 
-// serverConns is one address with its connections.
+// serverConns has the connections to one server.
 type serverConns struct {
 	addr    string
 	breaker *admission.Breaker
-	// slots holds a token a connection that may be in use.
+	// slots holds a token for each connection that may be in use.
 	slots chan struct{}
 
 	mu struct {
 		sync.Mutex
-		idle   []*clientConn // the one used last at the end
+		idle   []*clientConn // the most recently used one last
 		all    map[*clientConn]struct{}
 		closed bool
 	}
@@ -40,7 +40,7 @@ func newServer(addr string, connections int) *serverConns {
 type clientConn struct {
 	c net.Conn
 	r *bufio.Reader
-	// broken: it stands somewhere inside an answer.
+	// broken: the connection has an answer that was not read completely.
 	broken bool
 }
 
@@ -53,7 +53,7 @@ func (x *clientConn) writeParts(parts ...[]byte) error {
 // errBusy means that all connections were in use.
 var errBusy = errors.New("memcached: every connection is in use")
 
-// takeConn returns a connection that reads and writes until ctx's deadline.
+// takeConn returns a connection whose deadline is that of ctx.
 func (s *serverConns) takeConn(ctx context.Context, dial func(context.Context, string, string) (net.Conn, error)) (*clientConn, error) {
 	select {
 	case s.slots <- struct{}{}:
@@ -103,7 +103,7 @@ func (s *serverConns) openConn(ctx context.Context, dial func(context.Context, s
 	return x, nil
 }
 
-// returnConn takes a connection back.
+// returnConn returns a connection to the pool.
 func (s *serverConns) returnConn(x *clientConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +111,7 @@ func (s *serverConns) returnConn(x *clientConn) {
 	if x.broken || s.mu.closed {
 		delete(s.mu.all, x)
 		_ = x.c.Close()
-		// The server may have been started anew: what else is idle is probably dead, too, and each would fail a call.
+		// The server may have been restarted: the other idle connections are probably dead too, and each would fail a call.
 		for _, other := range s.mu.idle {
 			delete(s.mu.all, other)
 			_ = other.c.Close()
@@ -129,7 +129,7 @@ func (s *serverConns) closeConns() {
 	s.mu.closed = true
 	s.mu.idle = nil
 	for x := range s.mu.all {
-		_ = x.c.Close() // that is what ends who reads from it
+		_ = x.c.Close() // this ends a running read
 	}
 	clear(s.mu.all)
 }
@@ -139,7 +139,7 @@ var crlf = []byte("\r\n")
 // maxLine bounds a line of an answer: VALUE, a key, numbers.
 const maxLine = 1024
 
-// readLine reads a line without its end. It is valid until the next read.
+// readLine reads a line without its line ending. It is valid until the next read.
 func readLine(r *bufio.Reader) ([]byte, error) {
 	line, err := r.ReadSlice('\n')
 	switch {
@@ -155,8 +155,8 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	return line[:len(line)-len(crlf)], nil
 }
 
-// readValues reads the answer to a get of keys into pieces, which have the values' lengths, and returns how many there were. A value
-// of another length is an error: its key says what it should be.
+// readValues reads the answer to a get of keys into pieces, which have the values' lengths, and returns how many were found. A
+// value of another length is an error: its key determines the length.
 func readValues(r *bufio.Reader, keys []string, pieces [][]byte) (found int, err error) {
 	for next := 0; ; {
 		line, err := readLine(r)
@@ -171,7 +171,7 @@ func readValues(r *bufio.Reader, keys []string, pieces [][]byte) (found int, err
 			return 0, fmt.Errorf("%w to get: %q", ErrProtocol, firstBytes(line))
 		}
 		for next < len(keys) && keys[next] != string(fields[1]) {
-			next++ // it is not there
+			next++ // not found
 		}
 		if next == len(keys) {
 			return 0, fmt.Errorf("%w to get: a value that was not asked for, %q", ErrProtocol, firstBytes(line))
@@ -195,5 +195,5 @@ func readValues(r *bufio.Reader, keys []string, pieces [][]byte) (found int, err
 	}
 }
 
-// firstBytes is what an error shows of bytes.
+// firstBytes returns the beginning of b, for errors.
 func firstBytes(b []byte) []byte { return b[:min(len(b), 100)] }

@@ -5,28 +5,28 @@ import (
 	"strings"
 )
 
-// What the model counts. They are estimates, not measurements: nanoseconds a row of what the parts of the work cost about for a row of a
-// log in JSON of some 300 bytes on one processor. Only their ratios matter, and they decide which queries share a view, never what a query
-// answers: that a walk over a row costs as much as a few columns of it is why similar queries are served by one view, and that a column
-// which is kept costs more than one that is only looked at is why queries that have little in common are not.
+// Constants of the cost model. They are estimates, not measurements: nanoseconds a row, for rows of some 300 bytes of a log in
+// JSON, on one processor. Only their ratios matter, and they decide only which queries share a view, never the answer of a query.
+// A walk over a row costs as much as a few of its columns, so similar queries share a view. A kept column costs more than one
+// that is only evaluated, so queries with little in common do not.
 const (
-	// costWalk is to find a row's values, costHurried where a row can be left early.
+	// costWalk is the cost to find a row's values, costHurried that where a row can be left early.
 	costWalk    = 60.0
 	costHurried = 40.0
-	// costInput is a column of the predicate, of every row.
+	// costInput is the cost of a column of the predicate, for every row.
 	costInput = 15.0
-	// costKeep is a column of a row that is kept: read, and written into the view.
+	// costKeep is the cost of a column of a kept row: read, and written into the view.
 	costKeep = 20.0
-	// costTake is a column of a row that a reader gets: carried there, and looked at.
+	// costTake is the cost of a column of a row for a reader: transferred and evaluated.
 	costTake = 6.0
-	// costView is what a view takes beside its rows, by row of the payload.
+	// costView is the cost of a view in addition to its rows, per row of the payload.
 	costView = 2.0
 )
 
-// unmeasured is the share of rows that a predicate is taken to keep before that is known.
+// unmeasured is the assumed share of rows that a predicate keeps before it is measured.
 const unmeasured = 0.25
 
-// costToMake is what making a shape costs of a payload's row, when it keeps the share kept.
+// costToMake returns the cost of making the shape per row of a payload, if it keeps the share kept of the rows.
 func (s *Shape) costToMake(kept float64) float64 {
 	walk := costWalk
 	if s.EarlyStop && kept < 0.5 {
@@ -35,13 +35,14 @@ func (s *Shape) costToMake(kept float64) float64 {
 	return walk + costView + costInput*float64(s.inputs) + costKeep*kept*float64(len(s.Columns))
 }
 
-// costToTake is what a reader of it costs.
+// costToTake returns the cost for a reader of the shape, per row of a payload.
 func (s *Shape) costToTake(kept float64) float64 { return costTake * kept * float64(len(s.Columns)) }
 
-// rowShares are the measured parts of rows that alternatives and shapes keep, by their keys.
+// rowShares has the measured shares of rows that alternatives and shapes keep, by key.
 type rowShares map[string]float64
 
-// keptShare is the share of rows that a shape keeps: as measured, else at most what its alternatives keep together.
+// keptShare returns the share of rows that a shape keeps: the measured share, else the sum of those of its alternatives, which is
+// an upper bound.
 func (m rowShares) keptShare(s *Shape) float64 {
 	if v, ok := m[s.rowsKey()]; ok {
 		return v
@@ -61,7 +62,7 @@ func (m rowShares) keptShare(s *Shape) float64 {
 	return min(sum, 1)
 }
 
-// rowsKey stands for the rows of a shape; of one alternative it is that one's key.
+// rowsKey identifies the rows of a shape; for a shape of one alternative it is the alternative's key.
 func (s *Shape) rowsKey() string {
 	if len(s.any) == 1 {
 		return s.any[0].key
@@ -73,15 +74,15 @@ func (s *Shape) rowsKey() string {
 	return key.String()
 }
 
-// queryGroup is queries that share a shape, as the policy weighs them.
+// queryGroup is a group of queries that share a shape.
 type queryGroup struct {
 	shape   *Shape
 	members []*TrackedQuery
-	// sum and most are of how often the members ask.
+	// sum and most are the sum and the maximum of the members' request rates.
 	sum, most float64
 }
 
-// mergeWith returns the group and others' members.
+// mergeWith returns the union of two groups.
 func (g *queryGroup) mergeWith(o *queryGroup) *queryGroup {
 	return &queryGroup{
 		shape: mergeShapes(g.shape, o.shape), members: slices.Concat(g.members, o.members),
@@ -89,8 +90,8 @@ func (g *queryGroup) mergeWith(o *queryGroup) *queryGroup {
 	}
 }
 
-// cost is what the group costs. alone is the part of asks that are for a payload that nobody else asks for, 0 to 1: a view is made
-// for each of these.
+// cost returns the cost of the group. alone is the share of requests, 0 to 1, for payloads that no other query requests: each of
+// these needs a view of its own.
 func (g *queryGroup) cost(m rowShares, alone float64) float64 {
 	kept := m.keptShare(g.shape)
 	makes := max(g.most, alone*g.sum)
@@ -105,7 +106,8 @@ func totalCost(groups []*queryGroup, m rowShares, alone float64) float64 {
 	return sum
 }
 
-// divideQueries divides queries, one group each and the busiest first, into at most so many groups of which the sum is cheap.
+// divideQueries divides queries into at most most groups with a low total cost. singles has one group for each query, the busiest
+// first.
 func divideQueries(singles []*queryGroup, most int, m rowShares, alone float64) []*queryGroup {
 	var groups []*queryGroup
 	for _, single := range singles {

@@ -8,30 +8,30 @@ import (
 	"scribe/columnar/schema"
 )
 
-// Need is what a query needs of payloads. It is immutable.
+// Need describes what a query needs of payloads. It is immutable.
 type Need struct {
 	// Columns are sorted and distinct.
 	Columns []string
-	// Terms are the predicate's, all of which must be true; none means all rows. By their keys.
+	// Terms are those of the predicate, by key. All must be true; no terms means all rows.
 	Terms []Term
 	// EarlyStop: see transcode.Spec.
 	EarlyStop bool
 	key       string
-	// cut: the predicate was too long, and all rows are needed instead.
+	// cut: the predicate was too long, so all rows are needed instead.
 	cut bool
 }
 
-// maxPredicate is how long the keys of a predicate's terms are at most, in bytes: of a need, and of a shape. A longer one is not worth the room
-// in views that serve many, nor the time to compare it with all others: who asks filters all rows.
+// maxPredicate bounds the keys of a predicate's terms, of a need and of a shape, in bytes. A longer predicate is not worth the
+// space in shared views, nor the time to compare it with all others: the reader filters all rows.
 const maxPredicate = 32 << 10
 
-// Term is a condition, and the text that stands for it.
+// Term is a condition with its text, which identifies it.
 type Term struct {
 	Key  string
 	Expr expr.Expr
 }
 
-// NewNeed returns the need of columns, of which there may be several of a name, and of the rows for which where is true; nil is all.
+// NewNeed returns the need of columns, which may have duplicates, and of the rows for which where is true; nil means all rows.
 func NewNeed(columns []string, where expr.Expr, earlyStop bool) *Need {
 	n := &Need{Columns: slices.Clone(columns), EarlyStop: earlyStop}
 	slices.Sort(n.Columns)
@@ -55,10 +55,10 @@ func NewNeed(columns []string, where expr.Expr, earlyStop bool) *Need {
 	return n
 }
 
-// Key is the same for needs that are the same.
+// Key returns the same string for equal needs.
 func (n *Need) Key() string { return n.key }
 
-// termSet is terms that must all be true.
+// termSet is a set of terms that must all be true.
 type termSet struct {
 	terms []Term
 	key   string
@@ -72,13 +72,13 @@ func (n *Need) asTermSet() termSet {
 	return termSet{n.Terms, strings.Join(keys, "\x00")}
 }
 
-// includes reports whether every row for which the terms of o are true is one for which those of a are: a has no term that o has not.
+// includes reports whether the terms of a are true for every row for which those of o are: a has no term that o does not have.
 func (a *termSet) includes(o *termSet) bool {
 	i := 0
 	for k := 0; i < len(a.terms) && len(a.terms)-i <= len(o.terms)-k; k++ {
 		switch strings.Compare(a.terms[i].Key, o.terms[k].Key) {
 		case -1:
-			return false // they are sorted
+			return false // terms are sorted
 		case 0:
 			i++
 		}
@@ -90,7 +90,7 @@ func (a *termSet) toExpr() expr.Expr {
 	return combine(expr.And, a.terms, func(t Term) expr.Expr { return t.Expr })
 }
 
-// combine combines conditions; of none it is nil.
+// combine combines conditions with op; it returns nil for none.
 func combine[T any](op expr.Op, list []T, get func(T) expr.Expr) expr.Expr {
 	switch len(list) {
 	case 0:
@@ -105,18 +105,18 @@ func combine[T any](op expr.Op, list []T, get func(T) expr.Expr) expr.Expr {
 	return &expr.Call{Op: op, Args: args, T: schema.Type{Kind: schema.Bool}}
 }
 
-// Shape is what can be made of a payload: columns, and the rows for which one of the alternatives is true. It is immutable.
+// Shape describes a view: columns, and the rows for which one of the alternatives is true. It is immutable.
 type Shape struct {
 	Columns   []string
 	EarlyStop bool
-	// any are the alternatives, none of which holds another, by their keys. One without terms is all rows.
+	// any are the alternatives, by key; none of them includes another. An alternative without terms means all rows.
 	any []termSet
 	key string
-	// inputs are the columns that the alternatives name.
+	// inputs is the number of columns that the alternatives name.
 	inputs int
 }
 
-// ShapeOf is the shape that has a need and nothing more.
+// ShapeOf returns the shape that covers exactly a need.
 func ShapeOf(n *Need) *Shape { return newShape(n.Columns, []termSet{n.asTermSet()}, n.EarlyStop) }
 
 func newShape(columns []string, list []termSet, earlyStop bool) *Shape {
@@ -134,7 +134,7 @@ func newShape(columns []string, list []termSet, earlyStop bool) *Shape {
 	return s
 }
 
-// mergeShapes returns the least shape that covers what a and b do; of a predicate that would be too long it is one of all rows.
+// mergeShapes returns the smallest shape that covers both a and b. If its predicate would be too long, the shape has all rows.
 func mergeShapes(a, b *Shape) *Shape {
 	columns := slices.Concat(a.Columns, b.Columns)
 	slices.Sort(columns)
@@ -142,7 +142,7 @@ func mergeShapes(a, b *Shape) *Shape {
 	all := slices.Concat(a.any, b.any)
 	var kept []termSet
 	for i := range all {
-		// Of two that are the same the first stays.
+		// Of two equal alternatives the first is kept.
 		held := slices.ContainsFunc(kept, func(o termSet) bool { return o.includes(&all[i]) }) ||
 			slices.ContainsFunc(all[i+1:], func(o termSet) bool { return o.key != all[i].key && o.includes(&all[i]) })
 		if !held {
@@ -160,7 +160,7 @@ func mergeShapes(a, b *Shape) *Shape {
 	return newShape(columns, kept, a.EarlyStop && b.EarlyStop)
 }
 
-// Covers reports whether everything that n needs is in the shape.
+// Covers reports whether the shape has everything that n needs.
 func (s *Shape) Covers(n *Need) bool {
 	i := 0
 	for _, c := range s.Columns {
@@ -175,13 +175,13 @@ func (s *Shape) Covers(n *Need) bool {
 	return slices.ContainsFunc(s.any, func(a termSet) bool { return a.includes(&need) })
 }
 
-// Exact reports whether the shape has the rows that n needs and no other.
+// Exact reports whether the shape has exactly the rows that n needs.
 func (s *Shape) Exact(n *Need) bool {
 	need := n.asTermSet()
 	return !n.cut && len(s.any) == 1 && s.any[0].key == need.key
 }
 
-// Where is the shape's predicate; nil is all rows.
+// Where returns the shape's predicate; nil means all rows.
 func (s *Shape) Where() expr.Expr {
 	if len(s.any) == 1 {
 		return s.any[0].toExpr()
@@ -189,7 +189,7 @@ func (s *Shape) Where() expr.Expr {
 	return combine(expr.Or, s.any, func(a termSet) expr.Expr { return a.toExpr() })
 }
 
-// Inputs are the columns that the predicate names.
+// Inputs returns the columns that the predicate names.
 func (s *Shape) Inputs() []string {
 	var names []string
 	for i := range s.any {

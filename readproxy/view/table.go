@@ -14,15 +14,15 @@ import (
 	"scribe/internal/base/config"
 )
 
-// Config of a table.
+// Config bounds a table.
 type Config struct {
-	// Views is how many views a version of a category's schema has at most.
+	// Views bounds the live views of a version of a category's schema.
 	Views int `yaml:"most" default:"8" min:"1" max:"64" flag:"max-views" help:"most views that a read proxy makes of payloads for the queries of a category, 1 to 64"`
-	// Queries is how many running queries of a version are known at most: beyond it the one that asked longest ago is forgotten.
+	// Queries bounds the tracked queries of a version; beyond it, the least recently used one is removed.
 	Queries int `yaml:"queries" default:"256" min:"1" max:"10000"`
-	// Expiry is how long after its last question a query is running no more.
+	// Expiry is the time after its last request at which a query is no longer running.
 	Expiry time.Duration `yaml:"expiry" default:"30s" min:"1s" max:"1h"`
-	// Rebalance is the least time between two divisions of a version's queries.
+	// Rebalance is the minimum time between two divisions of a version's queries.
 	Rebalance time.Duration `yaml:"rebalance" default:"2s" min:"1ms" max:"1h"`
 }
 
@@ -40,22 +40,22 @@ type Key struct {
 	Version  uint32
 }
 
-// View is a shape that is made of payloads. Its figures are counted by who makes and serves it.
+// View is a shape with a number and its figures, which the view's maker and server count.
 type View[T any] struct {
 	ID    uint64
 	Key   Key
-	Name  string // of the category
+	Name  string // the category's name
 	Shape *Shape
 	Since time.Time
-	// Tool is what makes it.
+	// Tool makes the view.
 	Tool  T
 	Stats Stats
-	// live: queries are served by it. Guarded by the table's mutex, as is reason.
+	// live is the number of queries that the view serves. The table's mutex guards it and reason.
 	live   int
 	reason string
 }
 
-// Stats are a view's figures.
+// Stats are the figures of a view.
 type Stats struct {
 	Payloads, Hits, BytesIn, BytesOut, RowsIn, RowsOut atomic.Uint64
 	CPU                                                atomic.Int64 // nanoseconds
@@ -65,7 +65,8 @@ type Stats struct {
 type TrackedQuery struct {
 	ID   string
 	Need *Need
-	// used is when it asked last, asks how often it did since the last division, rate that with the past, payloads in all.
+	// used is the time of the last request, asks the number of requests since the last division, rate their smoothed rate, and
+	// payloads their total.
 	used     time.Time
 	asks     uint64
 	rate     float64
@@ -73,7 +74,7 @@ type TrackedQuery struct {
 	view     uint64
 }
 
-// Table is the running queries and the views of all categories. It is safe for concurrent use.
+// Table holds the running queries and the views of all categories. It is safe for concurrent use.
 type Table[T any] struct {
 	cfg  Config
 	make func(Key, *Shape) T
@@ -89,37 +90,38 @@ type schemaVersion[T any] struct {
 	name    string
 	queries map[string]*TrackedQuery
 	views   []*View[T] // live ones
-	former  []*View[T] // not live any more, the newest first
+	former  []*View[T] // former views, the newest first
 	shares  rowShares
-	divided time.Time // when the queries were last
-	// seen are payloads that were asked for lately; asks and alone count asks since the last division, and those that were the first.
+	divided time.Time // the time of the last division
+	// seen are the recently requested payloads. asks counts the requests since the last division, alone those of them that were
+	// the first for their payload.
 	seen        *simplelru.LRU[uint64, struct{}]
 	asks, alone uint64
 	aloneShare  float64
 }
 
 const (
-	// maxVersions is how many versions of schemas have queries at a time.
+	// maxVersions bounds the schema versions with queries.
 	maxVersions = 1024
-	// formerViews are remembered of a version.
+	// formerViews bounds the remembered former views of a version.
 	formerViews = 8
-	// seenPayloads are remembered of a version, to tell whether queries ask for the same ones.
+	// seenPayloads bounds the remembered payloads of a version, which tell whether queries request the same ones.
 	seenPayloads = 1024
-	// measuredRows is how many rows make a measured share of them.
+	// measuredRows is the number of rows after which a share counts as measured.
 	measuredRows = 1000
-	// worthwhile is what a division must be cheaper by to be taken over.
+	// worthwhile is the greatest ratio of the costs of a new division and the present one at which the new one is adopted.
 	worthwhile = 0.9
 )
 
-// NewTable returns an empty table. make makes the tool of a view; it is called under the table's lock.
+// NewTable returns an empty table. tool makes the tool of a view; it is called under the table's lock.
 func NewTable[T any](cfg Config, tool func(Key, *Shape) T) *Table[T] {
 	t := &Table[T]{cfg: cfg, make: tool}
 	t.mu.versions = make(map[Key]*schemaVersion[T])
 	return t
 }
 
-// ChooseView takes note that a query asks for a payload, and returns the view that serves it, and others that cover its need as well, of which
-// something may be cached. payload is the same for the same payload, whoever asks.
+// ChooseView records that a query requests a payload. It returns the view that serves the query, and other views that cover its
+// need, which may be cached. payload identifies the payload, for all queries alike.
 func (t *Table[T]) ChooseView(k Key, name, id string, need *Need, payload uint64, now time.Time) (v *View[T], others []*View[T]) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -163,7 +165,7 @@ func (t *Table[T]) ChooseView(k Key, name, id string, need *Need, payload uint64
 	return v, others
 }
 
-// makeRoom keeps the number of versions within its limit: the one that was asked of longest ago goes.
+// makeRoom keeps the number of versions within its limit: it removes the least recently used one.
 func (t *Table[T]) makeRoom(now time.Time) {
 	if len(t.mu.versions) < maxVersions {
 		return
@@ -184,7 +186,7 @@ func (t *Table[T]) makeRoom(now time.Time) {
 	delete(t.mu.versions, oldest)
 }
 
-// addQuery gives a query that comes a view.
+// addQuery gives a new query a view.
 func (t *Table[T]) addQuery(k Key, c *schemaVersion[T], q *TrackedQuery, now time.Time) {
 	if len(c.queries) >= t.cfg.Queries {
 		oldest := q
@@ -221,7 +223,7 @@ func (t *Table[T]) addQuery(k Key, c *schemaVersion[T], q *TrackedQuery, now tim
 	q.view = best.ID
 }
 
-// removeQuery forgets a query. Its view goes at the next division, unless others use it.
+// removeQuery removes a query. The next division removes its view if no other query uses it.
 func (t *Table[T]) removeQuery(c *schemaVersion[T], q *TrackedQuery) {
 	delete(c.queries, q.ID)
 	for _, v := range c.views {
@@ -231,7 +233,8 @@ func (t *Table[T]) removeQuery(c *schemaVersion[T], q *TrackedQuery) {
 	}
 }
 
-// ForgetQuery gives up a query, and the view that serves it: others that it served are served by views that have nothing of the query.
+// ForgetQuery removes a query and the view that serves it. Other queries of that view get views without anything of the removed
+// one.
 func (t *Table[T]) ForgetQuery(k Key, id string, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -245,7 +248,7 @@ func (t *Table[T]) ForgetQuery(k Key, id string, now time.Time) {
 	t.redivide(k, c, now)
 }
 
-// viewFor returns the view of a shape: the one that there is or was, else a new one.
+// viewFor returns the view of a shape: a live or former one, else a new one.
 func (t *Table[T]) viewFor(k Key, c *schemaVersion[T], s *Shape, reason string, now time.Time) *View[T] {
 	for _, v := range c.views {
 		if v.Shape.key == s.key {
@@ -266,14 +269,14 @@ func (t *Table[T]) viewFor(k Key, c *schemaVersion[T], s *Shape, reason string, 
 	return v
 }
 
-// takeMeasurements takes over what was measured of the views.
+// takeMeasurements updates the shares with the figures of the views.
 func (c *schemaVersion[T]) takeMeasurements() {
 	for _, v := range slices.Concat(c.former, c.views) {
 		if in := v.Stats.RowsIn.Load(); in >= measuredRows {
 			c.shares[v.Shape.rowsKey()] = float64(v.Stats.RowsOut.Load()) / float64(in)
 		}
 	}
-	if len(c.shares) > 4096 { // of queries that are long gone, mostly
+	if len(c.shares) > 4096 { // mostly of expired queries
 		clear(c.shares)
 	}
 	if c.asks > 0 {
@@ -286,7 +289,7 @@ func (c *schemaVersion[T]) takeMeasurements() {
 	}
 }
 
-// redivide divides the queries of a version anew, if that is worth it.
+// redivide divides the queries of a version again, and adopts the division if it is worthwhile.
 func (t *Table[T]) redivide(k Key, c *schemaVersion[T], now time.Time) {
 	for _, q := range c.queries {
 		if now.Sub(q.used) > t.cfg.Expiry {
@@ -338,7 +341,7 @@ func (t *Table[T]) adoptGroups(k Key, c *schemaVersion[T], groups []*queryGroup,
 	c.former = c.former[:min(len(c.former), formerViews)]
 }
 
-// singleGroups are the needs of the running queries, each with the queries that have it, the busiest first.
+// singleGroups returns the needs of the running queries, each with its queries, the busiest first.
 func (c *schemaVersion[T]) singleGroups() []*queryGroup {
 	by := map[string]*queryGroup{}
 	var all []*queryGroup
@@ -357,7 +360,7 @@ func (c *schemaVersion[T]) singleGroups() []*queryGroup {
 	return all
 }
 
-// leastRate keeps queries that have not asked since the last division from weighing nothing.
+// leastRate is the least weight of a query, for those that have not asked since the last division.
 const leastRate = 0.1
 
 func (g *queryGroup) addMember(q *TrackedQuery) {
@@ -366,7 +369,7 @@ func (g *queryGroup) addMember(q *TrackedQuery) {
 	g.sum, g.most = g.sum+rate, max(g.most, rate)
 }
 
-// presentGroups are the groups as they are; whole says that every query has a view.
+// presentGroups returns the present groups. whole means that every query has a view.
 func (c *schemaVersion[T]) presentGroups() (groups []*queryGroup, whole bool) {
 	by := map[uint64]*queryGroup{}
 	for _, v := range c.views {
@@ -388,7 +391,7 @@ func (c *schemaVersion[T]) presentGroups() (groups []*queryGroup, whole bool) {
 	return groups, whole
 }
 
-// Prune forgets queries that are running no more, and versions without any.
+// Prune removes expired queries, and versions without queries.
 func (t *Table[T]) Prune(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -409,7 +412,7 @@ func (t *Table[T]) Prune(now time.Time) {
 	}
 }
 
-// Inputs are the columns that predicates of a version's running queries name, sorted.
+// Inputs returns the columns in the predicates of a version's running queries, sorted.
 func (t *Table[T]) Inputs(k Key) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -435,14 +438,14 @@ func (t *Table[T]) Counts() (views, queries int) {
 	return views, queries
 }
 
-// ShownView is a view as it is shown to people.
+// ShownView is a view for display.
 type ShownView[T any] struct {
 	*View[T]
 	Queries int
 	Reason  string
 }
 
-// RunningQuery is a running query as it is shown to people.
+// RunningQuery is a running query for display.
 type RunningQuery struct {
 	Key      Key
 	Name     string

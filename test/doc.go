@@ -1,2 +1,2 @@
-// Package test looks at the system from outside: through the real binary, over every way to put it together.
+// Package test tests the system as its users see it: through the real binary, in every deployment from one process to ten.
 package test

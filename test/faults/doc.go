@@ -1,3 +1,3 @@
-// Package faults has no code of its own: its tests run cells of real processes, do to them what machines, networks and disks do, and
-// prove after each fault that what the system promises still holds. See docs/testing.md.
+// Package faults has only tests. They run cells of real processes, inject faults of machines, networks and disks, and check after each
+// fault that the system's invariants hold. See docs/testing.md.
 package faults

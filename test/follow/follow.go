@@ -1,5 +1,5 @@
-// Package follow has consumers with many lives for the tests of the whole system: each life begins with the checkpoint that the one before
-// kept. What they got is in a history.Trail, which knows what they may get.
+// Package follow has consumers with many lives for the tests of the whole system: each life begins with the checkpoint that the previous
+// one saved. What they got is in a history.Trail, which checks it.
 //
 //	f := follow.New(h, follow.Config{Name: "ann", Category: "orders", Window: time.Second, Servers: servers, Lifetime: 100, Rand: rng})
 //	running.Go(func() { err = f.Run(ctx) }) // until ctx ends
@@ -21,38 +21,38 @@ import (
 	"scribe/test/program"
 )
 
-// Config of a follower.
+// Config configures a Follower.
 type Config struct {
 	Name, Category string
 	// Window is the ordering window: 0 is strict, history.Unbounded none.
 	Window time.Duration
-	// Late ones begin where retention has trimmed.
+	// Late means that the follower begins after retention has trimmed; see history.History.FollowLate.
 	Late bool
-	// Servers are asked in turn, one in each life.
+	// Servers are used in turn, one in each life.
 	Servers []string
-	// Lifetime is after how many messages it dies, on average, to go on from the checkpoint that it kept last, once there is one;
-	// 0 = never.
+	// Lifetime is the average number of messages after which the follower dies and resumes from its last saved checkpoint, once it has
+	// one; 0 = never.
 	Lifetime int
-	// Pace, if set, is told of each message's persisted time, and returns how long to wait before the next.
+	// Pace, if set, gets each message's persisted time, and returns how long to wait before the next message.
 	Pace func(persisted time.Time) time.Duration
-	// Prefetch is how many bytes it holds at most; 0 = 1 MiB.
+	// Prefetch bounds the bytes that the consumer holds; 0 = 1 MiB.
 	Prefetch int64
-	// Rand is the follower's alone: its consumer pauses by chances of its own.
+	// Rand is used by the follower only. Its consumer has randomness of its own.
 	Rand *rand.Rand
 }
 
 // Follower is a consumer. Its methods may be called from any goroutine while Run runs.
 type Follower struct {
 	Config
-	// Trail is what it got, Log what its consumers said.
+	// Trail is what the follower got, Log what its consumers logged.
 	Trail *history.Trail
 	Log   program.Log
-	// kept is the checkpoint that goes with what the trail keeps.
+	// kept is the checkpoint that matches the steps that the trail keeps.
 	kept                              string
 	reconnects, damaged, deaths, gaps atomic.Int64
 }
 
-// New returns a follower of a category that the history knows, from its beginning on.
+// New returns a follower of a category that the history knows, from the category's beginning.
 func New(h *history.History, c Config) *Follower {
 	if c.Prefetch == 0 {
 		c.Prefetch = 1 << 20
@@ -66,20 +66,19 @@ func New(h *history.History, c Config) *Follower {
 	return f
 }
 
-// Reconnects is how often its streams were opened again, Damaged how often it met damaged bytes, Deaths how often it died, Gaps how many
-// gaps it was told of.
+// Reconnects returns how often the follower's streams were reopened.
 func (f *Follower) Reconnects() int64 { return f.reconnects.Load() }
 
-// Damaged is how often it met damaged bytes. It dies of it, and comes back.
+// Damaged returns how often the follower met damaged bytes. Each time it ends its life and starts the next one.
 func (f *Follower) Damaged() int64 { return f.damaged.Load() }
 
-// Deaths is how often it died, but for those of damage.
+// Deaths returns how often the follower died, without the deaths by damage.
 func (f *Follower) Deaths() int64 { return f.deaths.Load() }
 
-// Gaps is how many gaps it was told of, those that it forgot when it died included.
+// Gaps returns the number of gaps that the follower was told of, with those that it lost when it died.
 func (f *Follower) Gaps() int64 { return f.gaps.Load() }
 
-// Run lives until the context ends, or something happens that must not.
+// Run runs life after life until the context ends, or returns the first error other than damage.
 func (f *Follower) Run(ctx context.Context) error {
 	for life := 0; ctx.Err() == nil; life++ {
 		if err := f.liveOnce(ctx, f.Servers[life%len(f.Servers)]); err != nil && ctx.Err() == nil {
@@ -89,7 +88,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	return nil
 }
 
-// openConsumer makes the consumer of a life.
+// openConsumer opens the consumer of a life.
 func (f *Follower) openConsumer(server string) (*consumer.Consumer, error) {
 	start := consumer.Earliest()
 	if f.kept != "" {
@@ -111,7 +110,7 @@ func (f *Follower) openConsumer(server string) (*consumer.Consumer, error) {
 	return consumer.New(server, f.Category, options...)
 }
 
-// liveOnce reads until it dies, or can't go on.
+// liveOnce reads until the follower dies, or returns the error that ended the reading.
 func (f *Follower) liveOnce(ctx context.Context, server string) error {
 	c, err := f.openConsumer(server)
 	if err != nil {
@@ -132,7 +131,7 @@ func (f *Follower) liveOnce(ctx context.Context, server string) error {
 			f.gaps.Add(1)
 			continue
 		case errors.As(err, &damage):
-			// Bytes were damaged on their way. The place is in front of them, and there the next life begins.
+			// Bytes were damaged in transit. The checkpoint is before them, and the next life begins there.
 			f.damaged.Add(1)
 			f.keepCheckpoint(c)
 			return nil
@@ -141,7 +140,8 @@ func (f *Follower) liveOnce(ctx context.Context, server string) error {
 		}
 		f.Trail.Record(m.Payload, m.LogicalShard, uint64(m.Shard), m.LSN, m.Index, m.Persisted.UnixMicro())
 		switch {
-		// Who dies before it kept anything begins with what there is by then, and is owed no word of what retention took until then.
+		// A follower that dies without a saved checkpoint starts with what exists by then, and is told nothing of what retention
+		// removed until then: so it must not die before.
 		case f.Lifetime > 0 && f.kept != "" && f.Rand.IntN(f.Lifetime) == 0:
 			f.Trail.Die()
 			f.deaths.Add(1)
@@ -162,7 +162,7 @@ func (f *Follower) liveOnce(ctx context.Context, server string) error {
 	return nil
 }
 
-// keepCheckpoint keeps a checkpoint with what was read up to it.
+// keepCheckpoint saves a checkpoint together with what was read up to it.
 func (f *Follower) keepCheckpoint(c *consumer.Consumer) {
 	f.kept = c.Checkpoint()
 	f.Trail.Keep()

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Kind is what is wrong; see the package's documentation.
+// Kind is the kind of a violation; the package's documentation explains them.
 type Kind string
 
 // Kinds of violations.
@@ -30,7 +30,7 @@ const (
 	OutOfWindow    Kind = "out of window"
 )
 
-// Invariant is the number of the invariant in the system's design that a kind violates.
+// Invariant returns the number of the invariant, in the system's design, that a kind violates.
 func (k Kind) Invariant() int {
 	switch k {
 	case Lost:
@@ -54,7 +54,7 @@ func (k Kind) Invariant() int {
 	}
 }
 
-// Violation is one thing that must not be.
+// Violation is one violated invariant.
 type Violation struct {
 	Kind Kind
 	Text string
@@ -65,24 +65,25 @@ func (v *Violation) Error() string {
 	return fmt.Sprintf("invariant %d, %s: %s", v.Kind.Invariant(), v.Kind, v.Text)
 }
 
-// Report is what a check found.
+// Report is the result of a check.
 type Report struct {
 	// Violations in the order in which they were found.
 	Violations []*Violation
-	// Written messages, of which so many were Acked at any level and so many Failed for certain; what is left has no known outcome.
+	// Written is the number of written messages. Acked of them were acknowledged at any level, Failed of them definitely failed; the
+	// others have an unknown outcome.
 	Written, Acked, Failed int
-	// Seen is how many messages the reading has, Copies how many of them were there before.
+	// Seen is the number of messages in the reading, Copies how many of them are repetitions of earlier ones.
 	Seen, Copies int
-	// WeakLost are messages that were acknowledged below the level that has to last, and are not there.
+	// WeakLost is the number of missing messages that were acknowledged below the level that must last.
 	WeakLost int
-	// Missed are messages of which a consumer was told that they are gone.
+	// Missed is the number of messages that gaps told a consumer are gone.
 	Missed int
 }
 
 // maxShown bounds how many violations an error shows.
 const maxShown = 20
 
-// Err is nil when there is no violation.
+// Err returns an error that lists the violations, or nil if there are none.
 func (r *Report) Err() error {
 	if len(r.Violations) == 0 {
 		return nil
@@ -107,7 +108,7 @@ type historyChecker struct {
 	persisted map[*writtenMessage]int64 // of the first copy
 }
 
-// Check compares a reading with what writers know. Acknowledgements at a level of at least lasting must be there.
+// Check compares a reading with what writers know. Messages acknowledged at the level lasting or above must be in it.
 func (h *History) Check(r *Reading, lasting Level) *Report {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -137,7 +138,7 @@ func (s *readMessage) describePosition() string {
 	return fmt.Sprintf("shard %d/%d/%d, LSN %d, message %d", s.position.shard>>32, s.position.shard>>16&0xffff, s.position.shard&0xffff, s.position.lsn, s.position.index)
 }
 
-// checkContents looks at each message for itself, and returns what each of the reading's is; nil when it is none that was written.
+// checkContents checks each message by itself, and returns the written message for each one of the reading; nil if it was never written.
 func (k *historyChecker) checkContents() []*writtenMessage {
 	found := make([]*writtenMessage, len(k.r.seen))
 	k.report.Seen = len(k.r.seen)
@@ -171,7 +172,7 @@ func (k *historyChecker) checkContents() []*writtenMessage {
 	return found
 }
 
-// checkPositions must be dense in each physical shard, from the first LSN on.
+// checkPositions checks that positions are dense in each physical shard, from the first LSN on.
 func (k *historyChecker) checkPositions() {
 	last := map[uint64]position{}
 	for i := range k.r.seen {
@@ -188,7 +189,7 @@ func (k *historyChecker) checkPositions() {
 	}
 }
 
-// checkStability compares with what was read before.
+// checkStability compares the reading with the previous one.
 func (k *historyChecker) checkStability() {
 	now := make(map[position]messageDigest, len(k.r.seen))
 	for i := range k.r.seen {
@@ -210,7 +211,7 @@ func (k *historyChecker) checkStability() {
 	k.c.positions = now
 }
 
-// checkBatches must be whole and contiguous in the stream, each copy of them.
+// checkBatches checks that each copy of an atomic batch is whole and contiguous in the stream.
 func (k *historyChecker) checkBatches(messages []*writtenMessage) {
 	var before *writtenMessage
 	for i, m := range messages {
@@ -226,7 +227,7 @@ func (k *historyChecker) checkBatches(messages []*writtenMessage) {
 	}
 }
 
-// checkEnds: the last batch is whole, where what was read goes to the end.
+// checkEnds checks that the last batch is whole, if the reading goes to the end.
 func (k *historyChecker) checkEnds(messages []*writtenMessage) {
 	if len(messages) == 0 {
 		return
@@ -237,13 +238,13 @@ func (k *historyChecker) checkEnds(messages []*writtenMessage) {
 	}
 }
 
-// stream is what a writer writes to one shard.
+// stream identifies the messages that one writer writes to one shard.
 type stream struct {
 	writer string
 	shard  uint32
 }
 
-// checkWriterOrder: each writer's messages are in its order, the first copies of them.
+// checkWriterOrder checks that the first copies of each writer's messages are in the writer's order.
 func (k *historyChecker) checkWriterOrder(messages []*writtenMessage) {
 	last := map[stream]*writtenMessage{}
 	told := map[*writtenMessage]bool{}
@@ -269,7 +270,7 @@ func (k *historyChecker) checkWriterOrder(messages []*writtenMessage) {
 	}
 }
 
-// checkRealTimeOrder: who began after somebody else's message was committed is not persisted before it.
+// checkRealTimeOrder checks that a message first written after another was committed is not persisted before it.
 func (k *historyChecker) checkRealTimeOrder() {
 	committed := make([]*writtenMessage, 0, len(k.persisted))
 	invoked := make([]*writtenMessage, 0, len(k.persisted))
@@ -300,7 +301,7 @@ func (k *historyChecker) checkRealTimeOrder() {
 	}
 }
 
-// checkOutcomes compares what is there with what writers were told.
+// checkOutcomes compares the readable messages with the outcomes that writers were told.
 func (k *historyChecker) checkOutcomes(lasting Level) {
 	for _, m := range k.sortMessages() {
 		k.report.Written++
@@ -334,7 +335,7 @@ func (k *historyChecker) checkOutcomes(lasting Level) {
 	}
 }
 
-// sortMessages are the category's messages, so that what is found does not depend on a map's order.
+// sortMessages returns the category's messages in a fixed order, so that a report does not depend on a map's order.
 func (k *historyChecker) sortMessages() []*writtenMessage {
 	all := make([]*writtenMessage, 0, len(k.c.messages))
 	for _, m := range k.c.messages {

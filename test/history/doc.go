@@ -1,4 +1,4 @@
-// Package history records what producers were told, and proves that what readers see is consistent with it.
+// Package history records the outcomes of writes that producers were told, and checks that what readers see is consistent with them.
 //
 //	h := history.New()
 //	h.Category("orders", history.Guarantees{ExactlyOnce: true, NoGivingUp: true})
@@ -9,42 +9,42 @@
 //	r.Record(...)          // each message, in the order of delivery
 //	report := h.Check(r, history.Spooled)
 //
-// A message carries its [ID], the writer and the index in the writer's source, in its payload, so that a reader can tell it without
+// The payload of a message carries its [ID], the writer and the index in the writer's source, so that a reader identifies it without
 // the system's help; its bytes are compared by digest. A message may be written several times, when a producer was restarted and
-// repeats its source: it is acknowledged when one attempt was, and failed for certain only when all were.
+// repeats its source: it is acknowledged when one attempt was, and definitely failed only when all attempts were.
 //
-// A consumer that follows a category while it is written, and while everything fails, has a [Trail]:
+// A consumer that follows a category during writes and faults has a [Trail]:
 //
 //	t := h.Follow("orders", "ann", time.Second) // its ordering window
-//	t.Record(...)                               // each message, t.Gap where it was told of one
-//	t.Keep()                                    // it kept its checkpoint
-//	t.Die()                                     // it is started again from what it kept
-//	report := h.CheckTrail(t, h.Read("orders")) // with a reading of all that was ever there
+//	t.Record(...)                               // each message; t.Gap for each gap
+//	t.Keep()                                    // it saved its checkpoint
+//	t.Die()                                     // it restarts from the saved checkpoint
+//	report := h.CheckTrail(t, h.Read("orders")) // with a reading of all messages that ever existed
 //
 // # What is checked
 //
 // Each [Violation] names one of the invariants of the system's design:
 //
-//   - lost (1): a message that was acknowledged before the reading began, at a level that has to last, is not there;
-//   - visible failure (2): a message is there of which every attempt failed for certain;
-//   - duplicate (2): a message is there twice in a category that is exactly_once;
-//   - gap (2): in such a category, whose writers never give up, a message is missing before a later one of its writer;
+//   - lost (1): a message that was acknowledged before the reading began, at a level that must last, is missing;
+//   - visible failure (2): a message is readable although every attempt to write it definitely failed;
+//   - duplicate (2): a message occurs twice in an exactly_once category;
+//   - gap (2): in such a category, if its writers never give up, a message is missing before a later one of its writer;
 //   - reordered (2): in such a category a writer's messages are not in its order; in any other one, a message has an older persisted
 //     time than one that was acknowledged as committed before it was first written;
 //   - positions (3): the positions in a log, (LSN, index), are not dense;
-//   - changed (3): a position holds something else than when it was read before, or nothing;
+//   - changed (3): a position holds another message than when it was read before, or none;
 //   - wrong bytes (4): a payload is not one that was written there;
 //   - torn batch (14): an atomic batch is not whole, or not contiguous in the stream.
 //
 // Of trails:
 //
-//   - repeated, skipped (12): over all its lives a consumer gets each message once, from its checkpoints; what does not come it is told of;
-//   - disagreement (12): readers of a repeatable category get it in one order ([History.Agree]);
-//   - out of window (13): a message is older than one that came before it, by more than the consumer's window;
-//   - taken while owed (9): what is gone had not expired, under any retention that the category had ([History.Retain]);
-//   - wrong gap (9): a gap is not where the consumer stands;
-//   - unresolved (8): a pointer that was not trimmed stands for nothing;
-//   - changed (3), wrong bytes (4), torn batch (14): as above, compared with what others saw.
+//   - repeated, skipped (12): over all its lives a consumer got a message twice, or missed one without a gap;
+//   - disagreement (12): two readers of a repeatable category got different orders ([History.Agree]);
+//   - out of window (13): a message is older than a previous one by more than the consumer's window;
+//   - taken while owed (9): a missing message had not expired under any retention that the category had ([History.Retain]);
+//   - wrong gap (9): a gap does not begin at the consumer's position;
+//   - unresolved (8): a pointer that was not trimmed refers to no payload;
+//   - changed (3), wrong bytes (4), torn batch (14): as above, compared with what other readers saw.
 //
-// A reading may run beside writers: what they do after it began may be in it or not.
+// A reading may run beside writers: what they write after it began may be in it or not.
 package history

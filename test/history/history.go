@@ -10,46 +10,45 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// Level is how far a write was acknowledged.
+// Level is an acknowledgement level.
 type Level uint8
 
 // Levels, from the weakest.
 const (
-	// None: somebody has it in memory.
+	// None means that a process has the message in memory.
 	None Level = 1
-	// Spooled: it is on the host's disk, or committed.
+	// Spooled means that the message is on the host's disk, or committed.
 	Spooled Level = 2
-	// Committed: every reader can see it.
+	// Committed means that every reader can see the message.
 	Committed Level = 3
 )
 
-// Guarantees are what a category's messages can rely on.
+// Guarantees are the guarantees for a category's messages.
 type Guarantees struct {
-	// ExactlyOnce: no message is there twice, and each writer's messages are in its order.
+	// ExactlyOnce means that no message occurs twice, and that each writer's messages are in its order.
 	ExactlyOnce bool
-	// NoGivingUp says of the writers that they repeat a write until it is acknowledged, so that nothing is ever missing before
-	// something of the same writer that is there. It is for categories that are ExactlyOnce, and for writers that write to one
-	// shard.
+	// NoGivingUp means that the writers retry a write until it is acknowledged, so no message is ever missing before a later one of
+	// the same writer. It is for ExactlyOnce categories whose writers each write to one shard.
 	NoGivingUp bool
 }
 
-// ID names a message: the index-th of its writer's source. The writer's name has no space.
+// ID identifies a message: the index-th of its writer's source. The writer's name has no space.
 type ID struct {
 	Writer string
 	Index  int
 }
 
-// String is "writer index".
+// String returns "writer index".
 func (id ID) String() string { return id.Writer + " " + strconv.Itoa(id.Index) }
 
-// Message is one to be written. The payload begins with the ID: see Payload.
+// Message is a message to be written. The payload begins with the ID: see Payload.
 type Message struct {
 	ID      ID
 	Payload []byte
 }
 
-// Payload makes the payload of a message, of about size bytes, from its ID and a source of randomness: one that gives the same bytes
-// for the same ID wherever a message may be written twice. A part of it compresses well, as logs do.
+// Payload returns a payload of about size bytes for a message. Where a message may be written twice, rng must yield the same bytes for
+// the same ID. A part of the payload compresses well, as logs do.
 func Payload(id ID, size int, rng *rand.Rand) []byte {
 	b := append(make([]byte, 0, size+32), id.String()...)
 	b = append(b, ' ')
@@ -71,11 +70,11 @@ func parseID(payload []byte) (ID, error) {
 	return ID{Writer: string(writer), Index: index}, nil
 }
 
-// History is what writers know. It is safe for concurrent use.
+// History holds the writes, and the outcomes that writers know. It is safe for concurrent use.
 type History struct {
 	mu struct {
 		sync.Mutex
-		// now counts events: it orders calls, acknowledgements and readings.
+		// now counts events, which orders calls, acknowledgements and readings.
 		now        int64
 		batches    int
 		categories map[string]*categoryHistory
@@ -86,13 +85,13 @@ type History struct {
 type categoryHistory struct {
 	guarantees Guarantees
 	messages   map[ID]*writtenMessage
-	// positions is what the last reading saw at each position.
+	// positions are the messages that the last reading saw, by position.
 	positions map[position]messageDigest
-	// retention as it was changed, in order.
+	// retention has the changes of the retention in order.
 	retention []retentionChange
 }
 
-// writtenMessage is what is known of one. Times are of History.mu.now; 0 = not yet.
+// writtenMessage is the state of a message. Times are values of History.mu.now; 0 = not yet.
 type writtenMessage struct {
 	id     ID
 	digest uint64
@@ -102,20 +101,20 @@ type writtenMessage struct {
 	committed int64           // when it was first acknowledged as committed
 	acked     map[Level]int64 // when it was first acknowledged at each level
 	attempts  int
-	failed    int // attempts that failed for certain
+	failed    int // attempts that definitely failed
 
 	// batch is the atomic batch that the message belongs to, at batchIndex of batchSize messages; 0 = none.
 	batch, batchIndex, batchSize int
 }
 
-// position is where a message stands for ever.
+// position is the permanent position of a message.
 type position struct {
 	shard uint64
 	lsn   uint64
 	index int
 }
 
-// messageDigest is what stands there.
+// messageDigest identifies the message at a position and its bytes.
 type messageDigest struct {
 	id     ID
 	digest uint64
@@ -135,19 +134,19 @@ func (h *History) Category(name string, g Guarantees) {
 	h.mu.categories[name] = &categoryHistory{guarantees: g, messages: map[ID]*writtenMessage{}, positions: map[position]messageDigest{}}
 }
 
-// Attempt is a write that has begun. Its methods are for one goroutine.
+// Attempt is a write that has begun. One goroutine calls its methods.
 type Attempt struct {
 	h    *History
 	msgs []*writtenMessage
 	told []bool
 }
 
-// Begin notes that messages are about to be written to a shard. A message whose outcome is never told may be there or not.
+// Begin notes that messages are about to be written to a shard. A message without a reported outcome may be readable or not.
 func (h *History) Begin(category string, shard uint32, msgs ...Message) *Attempt {
 	return h.beginAttempt(category, shard, false, msgs)
 }
 
-// BeginAtomic is Begin for messages that are to be there as a whole and contiguous.
+// BeginAtomic is Begin for the messages of an atomic batch.
 func (h *History) BeginAtomic(category string, shard uint32, msgs ...Message) *Attempt {
 	return h.beginAttempt(category, shard, true, msgs)
 }
@@ -188,7 +187,7 @@ func (a *Attempt) Acked(i int, level Level) {
 	})
 }
 
-// Failed notes that the i-th message has failed for certain.
+// Failed notes that the i-th message has definitely failed.
 func (a *Attempt) Failed(i int) {
 	a.recordOutcome(i, func(m *writtenMessage, _ int64) { m.failed++ })
 }
@@ -204,12 +203,12 @@ func (a *Attempt) recordOutcome(i int, note func(m *writtenMessage, now int64)) 
 	note(a.msgs[i], a.h.mu.now)
 }
 
-// Reading is what a reader of a category sees. Its methods are for one goroutine.
+// Reading is the sequence of messages that a reader of a category gets. One goroutine calls its methods.
 type Reading struct {
 	category string
 	began    int64
 	seen     []readMessage
-	// part says that it does not go to the end.
+	// part means that the reading does not go to the end.
 	part bool
 }
 
@@ -237,8 +236,8 @@ func (r *Reading) Record(payload []byte, logical uint32, shard, lsn uint64, inde
 	})
 }
 
-// Row notes the next message where the reader does not learn its position: a row of a columnar batch.
+// Row notes the next message without a position, which the reader of a columnar batch does not learn.
 func (r *Reading) Row(payload []byte) { r.Record(payload, 0, 0, 0, 0, 0) }
 
-// Len is how many messages were delivered.
+// Len returns the number of delivered messages.
 func (r *Reading) Len() int { return len(r.seen) }

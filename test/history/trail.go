@@ -10,16 +10,17 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// Unbounded is the ordering window of a consumer that has none.
+// Unbounded is the ordering window of a consumer without one.
 const Unbounded = time.Duration(-1)
 
-// Trail is what one consumer got over all its lives: it dies with what it did since it last kept a checkpoint, and goes on from there. What
-// is in its trail is what an application has that keeps its work and its checkpoint together. It is safe for concurrent use.
+// Trail is the sequence of messages and gaps that one consumer got over all its lives. A consumer that dies loses what it got since its
+// last saved checkpoint, and resumes from there. So a trail has what an application has that saves its work and its checkpoint together.
+// It is safe for concurrent use.
 type Trail struct {
 	name     string
 	category string
 	window   time.Duration
-	// late says that it began where what was trimmed before may be missing; else it has everything from the first LSN on.
+	// late means that messages trimmed before the consumer began may be missing; else it has everything from the first LSN on.
 	late bool
 
 	mu struct {
@@ -28,7 +29,7 @@ type Trail struct {
 		kept  int
 		ids   map[ID]int
 		lives int
-		// begun is when the consumer of a late one knew where its logs begin, at the latest, in Unix microseconds.
+		// begun is the latest time, in Unix microseconds, at which the consumer of a late trail learned where its logs begin.
 		begun int64
 	}
 }
@@ -39,7 +40,7 @@ type trailStep struct {
 	gap *reportedGap
 }
 
-// reportedGap is what a consumer was told is missing: pointers [from, to) of a shard, but for the first messages of from.
+// reportedGap is a gap that a consumer was told of: pointers [from, to) of a shard, except the first delivered messages of from.
 type reportedGap struct {
 	shard     uint64
 	from, to  uint64
@@ -48,14 +49,14 @@ type reportedGap struct {
 	told      int64 // Unix microseconds
 }
 
-// Follow begins the trail of a consumer that reads a category from its beginning on, with an ordering window: 0 is strict.
+// Follow begins the trail of a consumer that reads a category from its beginning, with an ordering window; 0 is strict.
 func (h *History) Follow(category, name string, window time.Duration) *Trail {
 	t := &Trail{name: name, category: category, window: window}
 	t.mu.ids = map[ID]int{}
 	return t
 }
 
-// FollowLate is Follow for a consumer that begins where retention has trimmed: with the first message of each log that is there.
+// FollowLate is Follow for a consumer that begins with the first remaining message of each log, after retention has trimmed.
 func (h *History) FollowLate(category, name string, window time.Duration, now time.Time) *Trail {
 	t := h.Follow(category, name, window)
 	t.late = true
@@ -63,7 +64,7 @@ func (h *History) FollowLate(category, name string, window time.Duration, now ti
 	return t
 }
 
-// Begun notes that the consumer of a late trail has its first stream, and knows where its logs begin: it took until now.
+// Begun notes that by now the consumer of a late trail has its first stream, and knows where its logs begin.
 func (t *Trail) Begun(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -78,7 +79,7 @@ func (t *Trail) Record(payload []byte, logical uint32, shard, lsn uint64, index 
 	}})
 }
 
-// Gap notes that the consumer was told that pointers [from, to) of a shard, but for the first messages of from, will not come.
+// Gap notes that the consumer was told that pointers [from, to) of a shard will not come, except the first delivered messages of from.
 func (t *Trail) Gap(shard, from, to uint64, delivered int, reason string, now time.Time) {
 	t.addStep(trailStep{gap: &reportedGap{shard, from, to, delivered, reason, now.UnixMicro()}})
 }
@@ -92,14 +93,14 @@ func (t *Trail) addStep(s trailStep) {
 	}
 }
 
-// Keep notes that the consumer kept a checkpoint of where it is.
+// Keep notes that the consumer saved a checkpoint of its position.
 func (t *Trail) Keep() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.mu.kept = len(t.mu.steps)
 }
 
-// Die forgets what came since Keep.
+// Die drops the steps since Keep.
 func (t *Trail) Die() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -112,14 +113,14 @@ func (t *Trail) Die() {
 	t.mu.lives++
 }
 
-// Lives is how often it died.
+// Lives returns how often the consumer died.
 func (t *Trail) Lives() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.mu.lives
 }
 
-// Len is how many messages it has.
+// Len returns the number of messages in the trail.
 func (t *Trail) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -132,14 +133,14 @@ func (t *Trail) Len() int {
 	return n
 }
 
-// Now is a moment, for Behind.
+// Now returns the current event count, for CountMissing.
 func (h *History) Now() int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.mu.now
 }
 
-// CountMissing is how many messages were acknowledged as committed until a moment that a trail does not have.
+// CountMissing returns the number of messages that were acknowledged as committed by a moment (see Now) and are not in the trail.
 func (h *History) CountMissing(t *Trail, until int64) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -154,7 +155,7 @@ func (h *History) CountMissing(t *Trail, until int64) int {
 	return n
 }
 
-// Reading is what a trail has, as that of a reader who has read once.
+// Reading returns the messages of a trail as the reading of one reader.
 func (t *Trail) Reading() *Reading {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -167,8 +168,8 @@ func (t *Trail) Reading() *Reading {
 	return r
 }
 
-// Reaches reports whether a trail has come at least as far as a reading. One that began late may never meet a shard that retention had
-// emptied by then.
+// Reaches reports whether a trail has come at least as far as a reading. A late trail need not have a shard whose messages had all
+// expired when it began.
 func (h *History) Reaches(t *Trail, r *Reading) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -194,7 +195,7 @@ func (p position) before(q position) bool {
 	return p.lsn < q.lsn || p.lsn == q.lsn && p.index < q.index
 }
 
-// Until is the part of a reading that a trail has come to.
+// Until returns the part of a reading that a trail has reached.
 func (t *Trail) Until(r *Reading) *Reading {
 	last := t.lastPositions()
 	part := &Reading{category: r.category, part: true}
@@ -206,7 +207,7 @@ func (t *Trail) Until(r *Reading) *Reading {
 	return part
 }
 
-// lastPositions is where a trail stands in each shard.
+// lastPositions returns the last position of a trail in each shard.
 func (t *Trail) lastPositions() map[uint64]position {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -221,8 +222,9 @@ func (t *Trail) lastPositions() map[uint64]position {
 	return last
 }
 
-// CheckTrail looks at what a consumer got: bytes, positions, order. With a reading of everything that was ever there, which it Reaches, it must
-// have just that, but for what retention had taken before the consumer came to it. A nil reading says nothing about its end.
+// CheckTrail checks what a consumer got: bytes, positions, order. whole is a reading of all messages that ever existed, which the trail
+// Reaches: the trail must have exactly these, except those that retention had removed before the consumer reached them. With a nil
+// reading, the end of the trail is not checked.
 func (h *History) CheckTrail(t *Trail, whole *Reading) *Report {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -252,7 +254,7 @@ func (h *History) CheckTrail(t *Trail, whole *Reading) *Report {
 	return k.report
 }
 
-// checkSteps: each continues the one before in its shard; the consumer was told of whatever is missing, and gaps are what they say.
+// checkSteps checks that each step continues the previous one of its shard, that gaps cover all missing messages, and that gaps are correct.
 func (k *historyChecker) checkSteps(t *Trail) {
 	type at struct {
 		lsn  uint64 // the next one, or the one that index is in
@@ -276,7 +278,7 @@ func (k *historyChecker) checkSteps(t *Trail) {
 			w = at{lsn: 1}
 		}
 		if g := s.gap; g != nil {
-			// Before the gap comes the whole of from-1, or a part of from.
+			// Before the gap the consumer got all of from-1, or a part of from.
 			fits := g.to > g.from && (g.from == w.lsn && g.delivered == w.next || g.from == w.lsn+1 && g.delivered == 0 && w.next > 0)
 			if !fits {
 				k.addViolation(WrongGap, "shard %#x: a gap of LSN %d to %d behind %d messages of %d stands behind LSN %d, %d messages", shard, g.from, g.to-1, g.delivered, g.from, w.lsn, w.next)
@@ -300,7 +302,8 @@ func (k *historyChecker) checkSteps(t *Trail) {
 	}
 }
 
-// checkWindow: no message is older than one before it by more than the consumer's window. In a strict one, those of a time come by shard and LSN.
+// checkWindow checks that no message is older than a previous one by more than the consumer's window. With a strict window, messages of
+// the same time are ordered by shard and LSN.
 func (k *historyChecker) checkWindow(window time.Duration) {
 	if window == Unbounded {
 		return
@@ -321,8 +324,8 @@ func (k *historyChecker) checkWindow(window time.Duration) {
 	}
 }
 
-// checkAgreement compares the positions of a trail with those of everything that was ever there: it has them, or retention had a right to take them when
-// the consumer was told that they are gone.
+// checkAgreement compares the positions of a trail with those of all messages that ever existed: the trail has each of them, or it had
+// expired when the consumer was told that it is gone.
 func (k *historyChecker) checkAgreement(t *Trail, whole *Reading) {
 	have := map[position]messageDigest{}
 	gaps := map[uint64][]*reportedGap{}
@@ -371,7 +374,7 @@ func (k *historyChecker) checkAgreement(t *Trail, whole *Reading) {
 	}
 }
 
-// findCoveringGap is the gap that covers a position; nil when there is none.
+// findCoveringGap returns the gap that covers a position, or nil.
 func findCoveringGap(gaps []*reportedGap, p position) *reportedGap {
 	for _, g := range gaps {
 		if p.lsn >= g.from && p.lsn < g.to && (p.lsn > g.from || p.index >= g.delivered) {
@@ -381,14 +384,14 @@ func findCoveringGap(gaps []*reportedGap, p position) *reportedGap {
 	return nil
 }
 
-// retentionChange is how long messages are kept, from a time on.
+// retentionChange says how long messages are kept from a time on.
 type retentionChange struct {
 	from  int64 // Unix microseconds
-	made  int64 // when whoever asked for it was told that it is so
+	made  int64 // when the change was acknowledged
 	keeps time.Duration
 }
 
-// Retain notes that a category keeps its messages for a time, from now on, when a change is about to be made. Without it, none may ever be gone.
+// Retain notes that a category's retention is about to change to keeps. Without any call, no message may ever be removed.
 func (h *History) Retain(category string, keeps time.Duration, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -396,7 +399,7 @@ func (h *History) Retain(category string, keeps time.Duration, now time.Time) {
 	c.retention = append(c.retention, retentionChange{now.UnixMicro(), now.UnixMicro(), keeps})
 }
 
-// Retained notes that the last change of the retention has been made by now: until then the one before may have held.
+// Retained notes that the last change of the retention was acknowledged by now: until then the previous retention may have applied.
 func (h *History) Retained(category string, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -404,10 +407,10 @@ func (h *History) Retained(category string, now time.Time) {
 	c.retention[len(c.retention)-1].made = now.UnixMicro()
 }
 
-// changing is how long a change of the retention that was made may take to be known to everybody.
+// changing bounds how long an acknowledged change of the retention may take to reach all processes.
 const changing = 2 * time.Second
 
-// hasExpired reports whether a message of an age may be gone at a time: under the retention at that time, or one before.
+// hasExpired reports whether a message persisted at a time may be gone by now, under the present retention or a previous one.
 func (c *categoryHistory) hasExpired(persisted, now int64) bool {
 	for i, r := range c.retention {
 		end := now
@@ -421,7 +424,7 @@ func (c *categoryHistory) hasExpired(persisted, now int64) bool {
 	return false
 }
 
-// Agree compares trails of readers of which each must get the same order: one is the beginning of the other.
+// Agree compares trails of readers that must get the same order: of any two, one must be a prefix of the other.
 func (h *History) Agree(trails ...*Trail) *Report {
 	report := new(Report)
 	var longest []trailStep

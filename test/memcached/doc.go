@@ -1,7 +1,7 @@
-// Package memcached tests the read proxies' shared tier with the real memcached: what its client keeps there, and what consumers notice
-// while it is killed, hangs, is full, starts anew, or has other bytes than it was given. They notice nothing but time: every message
-// arrives, once, as it was written.
+// Package memcached tests the read proxies' shared tier with the real memcached: what its client stores there, and what consumers notice
+// while memcached is killed, hangs, is full, restarts, or returns other bytes than were stored. They may notice only latency: every
+// message arrives, once, as it was written.
 //
-// It needs memcached (Debian's package of that name). The protocol's corners, which a real server does not show, are tested beside the
-// client, with a server that lies (readproxy/memcached/memcachedtest).
+// It needs memcached (Debian's package of that name). Corner cases of the protocol, which a real server does not show, are tested beside
+// the client, with a server that violates the protocol (readproxy/memcached/memcachedtest).
 package memcached

@@ -1,3 +1,3 @@
-// Package resume shows that a consumer which dies goes on exactly where it was: a real process that is killed at random while writers run,
-// streams that are sent away all the time, and categories with one order for all.
+// Package resume tests that a consumer that dies resumes exactly where it stopped: a real process that is killed at random while writers
+// run, streams that are evicted all the time, and categories with one order for all readers.
 package resume

@@ -13,8 +13,8 @@ type TokenBucket struct {
 		sync.Mutex
 		last   time.Time
 		tokens float64
-		// promised is the number of refused callers that were told when to come back and have not been accounted for. It reserves
-		// no tokens: callers are served as they come. It decreases as tokens arrive.
+		// promised is the number of tokens that refused callers were told to come back for. They are not reserved: callers are
+		// served as they come. It decreases as tokens arrive.
 		promised float64
 	}
 }

@@ -41,8 +41,7 @@ func (s *Shape) costToTake(kept float64) float64 { return costTake * kept * floa
 // rowShares has the measured shares of rows that alternatives and shapes keep, by key.
 type rowShares map[string]float64
 
-// keptShare returns the share of rows that a shape keeps: the measured share, else the sum of those of its alternatives, which is
-// an upper bound.
+// keptShare returns the share of rows that a shape keeps: as measured, else the sum of its alternatives' shares, at most 1.
 func (m rowShares) keptShare(s *Shape) float64 {
 	if v, ok := m[s.rowsKey()]; ok {
 		return v

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// answerMark collects what is to be done once a request has been answered.
+// answerMark collects the functions to be called once a request has been answered.
 type answerMark struct {
 	mu struct {
 		sync.Mutex
@@ -17,9 +17,9 @@ type answerMark struct {
 
 type answeredKey struct{}
 
-// WhenAnswered has fn called once the answer to the request that ctx came with has been written, or can't be any more: until then what
-// the handler returned is in memory. It is false when ctx did not come with a request over a transport; then fn is not called, and
-// what was returned is the caller's.
+// WhenAnswered arranges that fn is called once the answer to ctx's request has been written, or can no longer be written. Until
+// then the handler's result is in memory. It returns false if ctx is not that of a request over a transport; fn is then not
+// called, and the caller owns the result.
 func WhenAnswered(ctx context.Context, fn func()) bool {
 	a, ok := ctx.Value(answeredKey{}).(*answerMark)
 	if !ok {
@@ -31,11 +31,11 @@ func WhenAnswered(ctx context.Context, fn func()) bool {
 	return true
 }
 
-// longestAnswer is how long the carrying out of a request that tells takes, with its answer on its way, at most: what is held until it
-// was sent would else be held by a client that never reads.
+// longestAnswer bounds the handling of a request and the sending of its answer, for services that use WhenAnswered. Without it, a
+// client that never reads would hold memory that is kept until the answer was sent.
 const longestAnswer = 5 * time.Minute
 
-// telling lets handlers below it use WhenAnswered.
+// telling enables WhenAnswered in the handlers below it.
 func telling(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a := new(answerMark)
@@ -44,7 +44,7 @@ func telling(next http.Handler) http.Handler {
 				fn()
 			}
 		}()
-		// Bulk answers set a shorter one. Not every server has deadlines, for example one that a test stands in for.
+		// Bulk answers set a shorter deadline. Some servers have no deadlines, for example those of tests.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(longestAnswer))
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), answeredKey{}, a)))
 	})

@@ -10,31 +10,32 @@ import (
 )
 
 const (
-	// readAtOnce bounds what is read of a body between two steps of its check: it is still in the cache then.
+	// readAtOnce bounds the bytes read from a body between two steps of its check, so that they are still in the processor's
+	// cache.
 	readAtOnce = 256 << 10
-	// minArriving is how large frames must be on average to be checked on arrival: headers are read twice for that. The first
-	// fewArriving may be of any size.
+	// minArriving is the minimum average size of frames that are checked on arrival, since their headers are read twice. The
+	// first fewArriving frames may be of any size.
 	minArriving = 64 << 10
 	fewArriving = 16
 )
 
-// arrivingBody checks the frames of an encoded WriteRequest or SubmitRequest while its body is read. Later it would have to fetch
-// the bytes from memory again, which costs several times what the sum does.
+// arrivingBody checks the frames of an encoded WriteRequest or SubmitRequest while its body is read. A later check would have to
+// load the bytes from memory again, which costs several times as much as the checksum itself.
 type arrivingBody struct {
 	body     []byte
-	smallest int // frames are to be as large, on average
+	smallest int // the minimum average size of frames
 	frames   int
 	begun    bool
-	off      bool // it does not look, or has found something wrong: the role will
-	next     int  // where the next frame begins, or the one being summed ends
-	end      int  // of the frames
+	off      bool // the check has stopped or failed: the role checks the frames
+	next     int  // the start of the next frame, or the end of the one being summed
+	end      int  // the end of the frames
 	summed   int
 	frame    record.Header
-	within   bool // of a frame
+	within   bool // a frame is being summed
 	sum      uint32
 }
 
-// readBody reads the whole body, and reports whether all frames in it are as record.Check wants them.
+// readBody reads the whole body, and reports whether all of its frames pass the checks of record.Check.
 func (a *arrivingBody) readBody(r io.Reader) (checked bool, err error) {
 	for n := 0; n < len(a.body); {
 		m, err := r.Read(a.body[n:min(n+readAtOnce, len(a.body))])
@@ -47,8 +48,8 @@ func (a *arrivingBody) readBody(r io.Reader) (checked bool, err error) {
 	return a.begun && !a.off && !a.within && a.next == a.end && !a.hasFramesAgain(), nil
 }
 
-// hasFramesAgain reports whether the rest of the body is anything but small fields: what was summed must be what is decoded, and of a field
-// that comes twice that is the last.
+// hasFramesAgain reports whether the rest of the body may have a second field of frames, or is invalid. Of a repeated field the
+// last one is decoded, so the summed bytes would not be the decoded ones.
 func (a *arrivingBody) hasFramesAgain() bool {
 	for rest := a.body[a.end:]; len(rest) > 0; {
 		num, _, n := protowire.ConsumeField(rest)
@@ -60,7 +61,7 @@ func (a *arrivingBody) hasFramesAgain() bool {
 	return false
 }
 
-// sumArrived looks at what is new in the first n bytes of the body.
+// sumArrived processes the new bytes among the first n of the body.
 func (a *arrivingBody) sumArrived(n int) {
 	if !a.begun && !a.off {
 		a.findFrames(n)
@@ -79,7 +80,7 @@ func (a *arrivingBody) sumArrived(n int) {
 	}
 }
 
-// findFrames finds the frames: clients of this module put them first.
+// findFrames finds the field of frames. It must be the first, as clients of this module encode it.
 func (a *arrivingBody) findFrames(n int) {
 	num, typ, tag := protowire.ConsumeTag(a.body[:n])
 	size, length := protowire.ConsumeVarint(a.body[min(max(tag, 0), n):n])
@@ -95,17 +96,17 @@ func (a *arrivingBody) findFrames(n int) {
 	}
 }
 
-// beginFrame begins the next frame, when its header is there.
+// beginFrame begins the next frame if its header has arrived.
 func (a *arrivingBody) beginFrame(n int) bool {
 	if a.next == a.end {
-		a.summed = n // what follows the frames is not theirs
+		a.summed = n // other fields follow the frames
 		return false
 	}
 	have := a.body[a.next:min(n, a.end)]
 	h, err := record.ParseHeader(have)
 	switch {
 	case err != nil:
-		a.off = n >= a.end || len(have) > record.HeaderLen+record.MaxCategoryName // else it may not be there yet
+		a.off = n >= a.end || len(have) > record.HeaderLen+record.MaxCategoryName // otherwise the header may not have arrived completely
 		return false
 	case h.Len > a.end-a.next || a.frames >= fewArriving && a.next/a.frames < a.smallest:
 		a.off = true

@@ -22,12 +22,12 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// bulkClient calls one procedure whose requests or answers are large. It speaks Connect's unary protocol itself, so that bytes go
-// from the caller's memory to the socket, and from the socket to where they stay, without a copy in between.
+// bulkClient calls one procedure with large requests or answers. It implements Connect's unary protocol itself, so that bytes go
+// from the caller's memory to the socket, and from the socket to their final memory, without a copy in between.
 type bulkClient struct {
 	client namedClient
 	url    *url.URL
-	err    error // of the URL
+	err    error // from parsing the URL
 	header http.Header
 }
 
@@ -53,7 +53,8 @@ const (
 	userAgent = "scribe"
 )
 
-// callBulk sends a request and gives decode the body of the answer and its length. No piece of the request is read after it returned.
+// callBulk sends a request, and passes the body of the answer and its length to decode. The pieces of the request are not read
+// after it returns.
 func (c *bulkClient) callBulk(ctx context.Context, b bulkRequest, decode func(io.Reader, int64) error) error {
 	if c.err != nil {
 		return c.err
@@ -62,7 +63,7 @@ func (c *bulkClient) callBulk(ctx context.Context, b bulkRequest, decode func(io
 		return Errorf(scribev1.Reason_REASON_TOO_LARGE, "the request has %d bytes, the limit is %d: send less at once", b.size, MaxMessageBytes)
 	}
 	body := &sentBody{pieces: b.pieces, size: b.size}
-	defer body.detachBody() // last, when the answer's body is closed and with it a connection that is still being written to
+	defer body.detachBody() // last, after the answer's body is closed, and with it a connection that is still being written to
 	err := c.roundTrip(ctx, body, decode)
 	return clientError(ctx, err, scribev1.Reason_REASON_UNKNOWN_OUTCOME)
 }
@@ -103,10 +104,10 @@ func (c *bulkClient) roundTrip(ctx context.Context, body *sentBody, decode func(
 	return nil
 }
 
-// maxErrorBytes bounds the body of an error: a thousand conflicts in JSON and base64 take about 200 KiB.
+// maxErrorBytes bounds the body of an error. A thousand conflicts in JSON and base64 take about 200 KiB.
 const maxErrorBytes = 4 << 20
 
-// wireError reads the error of Connect's unary protocol.
+// wireError decodes an error of Connect's unary protocol.
 func wireError(res *http.Response, what string) error {
 	var wire struct {
 		Code    connect.Code `json:"code"`
@@ -127,7 +128,7 @@ func wireError(res *http.Response, what string) error {
 	for _, d := range wire.Details {
 		value, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(d.Value, "="))
 		if err != nil {
-			continue // what can't be read is as good as absent: the code and the text are there
+			continue // an unreadable detail counts as absent: code and text are known
 		}
 		if detail, err := connect.NewErrorDetail(&anypb.Any{TypeUrl: "type.googleapis.com/" + d.Type, Value: value}); err == nil {
 			out.AddDetail(detail)
@@ -147,7 +148,7 @@ func decodeInto(m proto.Message) func(io.Reader, int64) error {
 			return unmarshal.Unmarshal(b, m)
 		}
 		buf := bodies.Get(int(size))
-		defer bodies.Put(buf) // protobuf copies what it keeps
+		defer bodies.Put(buf) // protobuf copies the fields that it keeps
 		if _, err := io.ReadFull(r, buf.B); err != nil {
 			return noEOF(err)
 		}
@@ -155,8 +156,8 @@ func decodeInto(m proto.Message) func(io.Reader, int64) error {
 	}
 }
 
-// sentBody is the body of a request in the caller's memory. The transport may still read it when a call has returned, because the
-// server answered early or the caller gave up; detach ends that.
+// sentBody is a request body in the caller's memory. The transport may still read it after a call has returned, because the
+// server answered early or the caller gave up; detachBody ends that.
 type sentBody struct {
 	pieces [][]byte
 	size   int64
@@ -169,14 +170,15 @@ type sentBody struct {
 
 var errDetached = errors.New("the call has ended")
 
-// detachBody waits for a read or write that runs, and lets none begin.
+// detachBody waits for a running read or write, and prevents further ones.
 func (s *sentBody) detachBody() {
 	s.mu.Lock()
 	s.mu.detached = true
 	s.mu.Unlock()
 }
 
-// newReader reads from the beginning; the transport asks for another one when it repeats a request of which nothing was sent.
+// newReader returns a reader from the beginning. The transport asks for another one when it repeats a request of which nothing
+// was sent.
 func (s *sentBody) newReader() *sendingReader { return &sendingReader{of: s} }
 
 type sendingReader struct {
@@ -188,7 +190,7 @@ type sendingReader struct {
 // Close implements io.Closer.
 func (*sendingReader) Close() error { return nil }
 
-// next returns what is left of the present piece, nil at the end.
+// next returns the rest of the current piece, nil at the end.
 func (r *sendingReader) next() []byte {
 	for ; r.piece < len(r.of.pieces); r.piece, r.off = r.piece+1, 0 {
 		if p := r.of.pieces[r.piece][r.off:]; len(p) > 0 {
@@ -214,10 +216,10 @@ func (r *sendingReader) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// writeAtOnce bounds what one call of a connection's Write gets, and with it how long detach waits for a slow peer.
+// writeAtOnce bounds the bytes of one call of a connection's Write, and thus the time that detachBody waits for a slow peer.
 const writeAtOnce = 256 << 10
 
-// writeTo writes up to limit bytes to a connection, from where they are.
+// writeTo writes up to limit bytes to a connection, without a copy.
 func (r *sendingReader) writeTo(c net.Conn, limit int64) (int64, error) {
 	var written int64
 	for written < limit {
@@ -242,7 +244,7 @@ func (r *sendingReader) writeSome(c net.Conn, limit int64) (int, error) {
 	return n, err
 }
 
-// bulkConn lets net/http's transport send a body from where it lies: it offers a connection the chance to read a body by itself.
+// bulkConn lets net/http's transport send a body without a copy: its ReadFrom writes the body's pieces to the connection.
 type bulkConn struct{ net.Conn }
 
 // ReadFrom implements io.ReaderFrom.

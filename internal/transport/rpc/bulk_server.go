@@ -15,21 +15,21 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// bulkHandler serves one procedure whose requests or answers are large: a body of announced length in protobuf is read into
-// pooled memory, and the request refers to it until the answer is written. Everything else (JSON, gRPC, bodies of unknown length)
-// is Connect's.
+// bulkHandler serves one procedure with large requests or answers. A protobuf body of announced length is read into pooled
+// memory, to which the request refers until the answer is written. Connect handles everything else (JSON, gRPC, bodies of unknown
+// length).
 type bulkHandler[Req, Res any] struct {
 	procedure string
 	call      func(context.Context, *Req) (*Res, error)
 	decode    func([]byte) (*Req, error)
 	encode    func(*Res) ([][]byte, error)
-	frames    bool // requests carry frames, see arrival
+	frames    bool // requests carry frames, see arrivingBody
 	recovered func(context.Context, connect.Spec, http.Header, any) error
 	connect   http.Handler
 	errors    *connect.ErrorWriter
 }
 
-// bodies are read into pooled buffers: fresh memory for every one costs as much as all else that is done with it.
+// bodies are pooled buffers for request bodies: fresh memory for each would cost as much as the rest of its handling.
 var bodies buffers.Pool
 
 // ServeHTTP implements http.Handler.
@@ -40,7 +40,7 @@ func (h *bulkHandler[Req, Res]) ServeHTTP(w http.ResponseWriter, r *http.Request
 	}
 	ctx, cancel, err := withTimeout(r)
 	if err != nil {
-		_ = h.errors.Write(w, r, err) // nobody is left to tell when it fails
+		_ = h.errors.Write(w, r, err) // a failure here can't be reported to anyone
 		return
 	}
 	defer cancel()
@@ -56,7 +56,7 @@ func (h *bulkHandler[Req, Res]) ServeHTTP(w http.ResponseWriter, r *http.Request
 	}
 	answer, err := h.answer(ctx, r, body.B)
 	if bug := new(handlerPanic); errors.As(err, &bug) {
-		// A handler that panicked may have left a goroutine behind that uses the body: it is left to the garbage collector.
+		// A handler that panicked may have left a goroutine that uses the body, so the body is not reused.
 		_ = h.errors.Write(w, r, bug.err)
 		return
 	}
@@ -68,7 +68,7 @@ func (h *bulkHandler[Req, Res]) ServeHTTP(w http.ResponseWriter, r *http.Request
 	bodies.Put(body) // not before: an answer may refer to its request
 }
 
-// read reads a body, and reports whether its frames have been checked.
+// read reads a body, and reports whether its frames were checked.
 func (h *bulkHandler[Req, Res]) read(r io.Reader, body []byte) (checked bool, err error) {
 	if h.frames {
 		return (&arrivingBody{body: body, smallest: minArriving}).readBody(r)
@@ -77,14 +77,14 @@ func (h *bulkHandler[Req, Res]) read(r io.Reader, body []byte) (checked bool, er
 	return false, err
 }
 
-// writePieces writes an answer. What fails is not reported: the client went away, or does not read.
+// writePieces writes an answer. Failures are not reported: the client has gone or does not read.
 func writePieces(w http.ResponseWriter, pieces [][]byte) {
 	size := 0
 	for _, p := range pieces {
 		size += len(p)
 	}
 	if size > promptBytes {
-		// The server takes the deadline back before the connection's next request.
+		// The server resets the deadline before the connection's next request.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(bodyTimeout(int64(size))))
 	}
 	w.Header()["Content-Type"] = []string{protoType}
@@ -101,7 +101,7 @@ type handlerPanic struct{ err error }
 
 func (p *handlerPanic) Error() string { return p.err.Error() }
 
-// answer carries out a request.
+// answer calls the handler and encodes its result.
 func (h *bulkHandler[Req, Res]) answer(ctx context.Context, r *http.Request, body []byte) (answer [][]byte, err error) {
 	defer func() {
 		v := recover()
@@ -128,7 +128,7 @@ func (h *bulkHandler[Req, Res]) answer(ctx context.Context, r *http.Request, bod
 	return answer, nil
 }
 
-// isBulk reports whether a request is of the form that is served without Connect.
+// isBulk reports whether a request is served without Connect.
 func isBulk(r *http.Request) bool {
 	version, encoding := r.Header.Get("Connect-Protocol-Version"), r.Header.Get("Content-Encoding")
 	return r.Method == http.MethodPost && r.ContentLength >= 0 && r.ContentLength <= MaxMessageBytes &&
@@ -136,7 +136,7 @@ func isBulk(r *http.Request) bool {
 		(version == "" || version == "1") && (encoding == "" || encoding == "identity")
 }
 
-// withTimeout ends a request's context at the caller's deadline.
+// withTimeout returns a context that ends at the caller's deadline.
 func withTimeout(r *http.Request) (context.Context, context.CancelFunc, error) {
 	text := r.Header.Get("Connect-Timeout-Ms")
 	if text == "" {
@@ -150,7 +150,8 @@ func withTimeout(r *http.Request) (context.Context, context.CancelFunc, error) {
 	return ctx, cancel, nil
 }
 
-// readError is for a body that did not arrive whole: its own error when it has a code, else the context's, else the client's fault.
+// readError returns the error for an incomplete body: the reader's own if it has a code, else the context's, else the client's
+// fault.
 func readError(ctx context.Context, err error) error {
 	switch {
 	case connect.CodeOf(err) != connect.CodeUnknown:

@@ -15,20 +15,20 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// The messages whose weight is one field of bytes are encoded and decoded here around that field, so that its bytes are not
-// copied. The encoding is that of protobuf: Connect's own codec reads it and is read. bulk_wire_test.go fails when a field is
-// added to one of these messages and not here.
+// Messages that consist mostly of one bytes field are encoded and decoded here around that field, so that its bytes are not
+// copied. The encoding is that of protobuf, compatible with Connect's own codec. bulk_wire_test.go fails if a field is added to
+// one of these messages and not here.
 const (
 	framesField    protowire.Number = 1 // of WriteRequest and SubmitRequest
 	ackField       protowire.Number = 2 // of both
 	payloadsField  protowire.Number = 1 // of FetchResponse
 	dataField      protowire.Number = 3 // of Payload
 	maxBesideBytes                  = 1 << 20
-	// smallData is what is cheaper to copy than to write on its own.
+	// smallData is the size up to which copying data is cheaper than writing it separately.
 	smallData = 8 << 10
 )
 
-// bulkRequest is the encoding of a request in pieces: what stands before its frames, these, and what follows.
+// bulkRequest is the encoding of a request in pieces: the fields before its frames, the frames, and the fields after them.
 type bulkRequest struct {
 	pieces [][]byte
 	size   int64
@@ -57,7 +57,7 @@ func encodeFrames(ack scribev1.AckLevel, frames ...[]byte) bulkRequest {
 	return b
 }
 
-// cutFrames takes the frames out of an encoded request: they refer to b. rest is the encoding of the other fields.
+// cutFrames separates the frames of an encoded request, which refer to b, from rest, the encoding of the other fields.
 func cutFrames(b []byte) (frames, rest []byte, err error) {
 	for len(b) > 0 {
 		num, typ, tagLen := protowire.ConsumeTag(b)
@@ -122,11 +122,11 @@ func encodeMessage(m proto.Message) ([][]byte, error) {
 // encodeFetched encodes an answer in pieces that refer to the payloads' data.
 func encodeFetched(res *scribev1.FetchResponse) ([][]byte, error) {
 	pieces := make([][]byte, 0, 2*len(res.GetPayloads())+1)
-	var small []byte // from begin on not in pieces yet
+	var small []byte // the bytes from begin on are not in pieces yet
 	begin := 0
 	for _, p := range res.GetPayloads() {
 		data := p.GetData()
-		// A shallow copy without data; a Payload must not be copied as a value.
+		// A shallow copy without data; a Payload struct must not be copied.
 		beside, err := proto.Marshal(&scribev1.Payload{Error: p.GetError(), Codec: p.GetCodec(), RawLength: p.GetRawLength(), Crc: p.GetCrc(), View: p.GetView()})
 		if err != nil {
 			return nil, err
@@ -190,13 +190,13 @@ func decodeFetched(r io.Reader, size int64, limit int) (*scribev1.FetchResponse,
 	return res, nil
 }
 
-// fieldReaders buffer what stands beside the payloads; a payload is read around them.
+// fieldReaders buffer the fields beside the payloads' data, which bypasses them.
 var fieldReaders = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 4<<10) }}
 
 // fieldReader reads fields of an encoded message from a stream.
 type fieldReader struct {
 	r    *bufio.Reader
-	left int64 // bytes up to the end of the message that is being read
+	left int64 // bytes to the end of the current message
 }
 
 // payload reads a message of n bytes.
@@ -215,7 +215,7 @@ func (f *fieldReader) payload(n int64) (*scribev1.Payload, error) {
 			if err != nil {
 				return nil, err
 			}
-			data = make([]byte, size) // within left, which is within what the answer announced
+			data = make([]byte, size) // within left, and so within the announced length of the answer
 			if err := f.read(data); err != nil {
 				return nil, err
 			}
@@ -271,7 +271,7 @@ func (f *fieldReader) tag() (protowire.Number, protowire.Type, error) {
 	return num, typ, nil
 }
 
-// length reads the length of a field, which is within its message.
+// length reads the length of a field, and checks it against the rest of its message.
 func (f *fieldReader) length() (int64, error) {
 	v, err := binary.ReadUvarint(f)
 	if err != nil {
@@ -283,7 +283,7 @@ func (f *fieldReader) length() (int64, error) {
 	return int64(v), nil
 }
 
-// value appends the value of a small field to dst, in its encoded form.
+// value appends the encoded value of a small field to dst.
 func (f *fieldReader) value(dst []byte, num protowire.Number, typ protowire.Type) ([]byte, error) {
 	size := int64(0)
 	switch typ {
@@ -312,7 +312,7 @@ func (f *fieldReader) value(dst []byte, num protowire.Number, typ protowire.Type
 	return dst, f.read(dst[begin:])
 }
 
-// noEOF makes an end in the middle of something recognisable: a plain io.EOF says that all is well.
+// noEOF converts the end of the input in the middle of a message into an error other than io.EOF, which means success.
 func noEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

@@ -10,9 +10,9 @@ import (
 	"scribe/proto/scribe/v1/scribev1connect"
 )
 
-// Clients are made once for a URL and used by many calls; making one costs more than a small call.
+// A client is created once for a URL and used by many calls; creating one costs more than a small call.
 
-// clientOptions bound answers, and ask for none to be compressed: payloads are compressed already, and the rest is small.
+// clientOptions bound answers and request them uncompressed: payloads are compressed already, and the rest is small.
 func clientOptions() connect.ClientOption {
 	return connect.WithClientOptions(
 		connect.WithReadMaxBytes(MaxMessageBytes),

@@ -16,17 +16,17 @@ type Server struct {
 	http    *http.Server
 	ctx     context.Context //nolint:containedctx // the root of the requests' contexts
 	cancel  context.CancelFunc
-	stop    context.CancelFunc // ends streams
+	stop    context.CancelFunc // ends the streams
 	serving sync.WaitGroup
 	failed  chan error
-	active  atomic.Int64 // calls being handled
+	active  atomic.Int64 // calls in service
 	mu      struct {
 		sync.Mutex
 		closing bool // nothing is added to serving any more
 	}
 }
 
-// countCalls counts the calls that are being handled.
+// countCalls counts the calls in service.
 func (s *Server) countCalls(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.active.Add(1)
@@ -65,30 +65,30 @@ func NewServer(h http.Handler, logger *slog.Logger) *Server {
 	return s
 }
 
-// Serve starts to accept on l, which it takes over, and returns at once. Once Close has begun it closes l instead.
+// Serve starts to accept on l, which it owns from then on, and returns at once. After Close has begun, it closes l instead.
 func (s *Server) Serve(l net.Listener) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.closing {
-		_ = l.Close() // nobody was accepted
+		_ = l.Close() // no connection was accepted
 		return
 	}
 	s.serving.Go(func() {
 		if err := s.http.Serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			select {
 			case s.failed <- err:
-			default: // the first failure is the one that ends the process
+			default: // the first failure already ends the process
 			}
 		}
 	})
 }
 
-// Failed yields the error of a listener that stopped accepting by itself.
+// Failed returns a channel with the error of a listener that stopped accepting by itself.
 func (s *Server) Failed() <-chan error { return s.failed }
 
-// Close stops accepting, ends the contexts of streams, whose clients are told to connect again, and waits until what runs has
-// ended. When ctx ends first, the remaining calls' contexts and connections are ended, and ctx's error is returned. It can be
-// called again.
+// Close stops accepting, ends the contexts of streams, whose clients are told to connect again, and waits for the running calls.
+// If ctx ends first, Close ends the contexts and connections of the remaining calls, and returns ctx's error. It can be called
+// again.
 func (s *Server) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.mu.closing = true
@@ -105,15 +105,16 @@ func (s *Server) Close(ctx context.Context) error {
 	return err
 }
 
-// closeLook is how often Close looks whether calls are being handled, closeGrace how long there must be none until the connections
-// that are left are closed: time for answers to leave.
+// closeLook is the interval at which Close checks for calls in service. After closeGrace without any, it closes the remaining
+// connections; the grace lets answers leave.
 const (
 	closeLook  = 100 * time.Millisecond
 	closeGrace = time.Second
 )
 
-// awaitShutdown waits for the end of a shutdown. The library waits for connections rather than for calls, and may miss one of HTTP/2 that was
-// made at the wrong moment: without a call on it, it lasts until its client closes it, a minute or two later.
+// awaitShutdown waits for a shutdown to finish. The library waits for connections rather than for calls, and may miss an HTTP/2
+// connection that was opened at the wrong moment. Without a call on it, such a connection would last until its client closes it,
+// a minute or two later.
 func (s *Server) awaitShutdown(shut <-chan error) error {
 	look := time.NewTicker(closeLook)
 	defer look.Stop()
@@ -127,7 +128,7 @@ func (s *Server) awaitShutdown(shut <-chan error) error {
 			quiet = 0
 		}
 		if quiet >= closeGrace {
-			err := s.http.Close() // which ends the shutdown, too
+			err := s.http.Close() // this also ends the shutdown
 			return errors.Join(err, <-shut)
 		}
 	}

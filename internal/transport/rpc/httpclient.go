@@ -2,8 +2,8 @@ package rpc
 
 import "net/http"
 
-// OverClient returns a transport over one HTTP client of the caller's, which brings TLS, authentication or tracing of its own. It
-// must speak HTTP/2 to servers whose streams are called in both directions. The client stays the caller's to close.
+// OverClient returns a transport over the caller's HTTP client, which may add TLS, authentication or tracing. It must use HTTP/2
+// with servers whose streams are bidirectional. The caller remains responsible for closing it.
 func OverClient(hc *http.Client) *Transport {
 	return &Transport{unary: namedClient{hc}, stream: namedClient{hc}, borrowed: true}
 }

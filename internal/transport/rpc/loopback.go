@@ -2,18 +2,18 @@ package rpc
 
 import "net"
 
-// loopbackBuffer is how much the system keeps of what was written to a connection within the host. Left to itself it lets several
-// megabytes pile up, which have fallen out of the processor's caches when they are read: a byte costs twice as much then. Over a
-// network the buffer bridges the delay, and is the system's to choose.
+// loopbackBuffer bounds the system's buffer of written bytes for a connection within the host. By default several megabytes may
+// accumulate, which have left the processor's caches when they are read, so that a byte costs twice as much. Over a network the
+// buffer compensates the delay, and the system chooses its size.
 const loopbackBuffer = 256 << 10
 
-// tuneLoopback bounds what the system keeps of what is written to a TCP connection within the host.
+// tuneLoopback bounds the system's write buffer of a TCP connection within the host.
 func tuneLoopback(c net.Conn) {
 	tcp, ok := c.(*net.TCPConn)
 	if !ok {
 		return
 	}
 	if at, ok := tcp.RemoteAddr().(*net.TCPAddr); ok && at.IP.IsLoopback() {
-		_ = tcp.SetWriteBuffer(loopbackBuffer) // what can't be set stays as it is: it is a matter of speed alone
+		_ = tcp.SetWriteBuffer(loopbackBuffer) // a failure costs only speed
 	}
 }

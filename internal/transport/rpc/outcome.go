@@ -16,24 +16,25 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// What an error says must be the same whether a role was called directly or over a transport, and must survive any number of
-// hops. So both ends translate: a client gives the errors that its transport made a reason, since only it knows whether the
-// request can have reached the server; a server keeps the reason, code and text of what a role returned.
+// An error must say the same whether a role was called directly or over a transport, and after any number of hops. So both ends
+// translate. A client adds a reason to the errors of its transport, since only the client knows whether the request can have
+// reached the server. A server keeps the reason, code and text of a role's error.
 
-// dialError says that no connection was made, so that no byte of the request was sent.
+// dialError means that no connection was made, so that no byte of the request was sent.
 type dialError struct{ err error }
 
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
-// notSent reports whether a call failed to connect. Transports of others have no dialError, but mostly net's own.
+// notSent reports whether a call failed to connect. Transports of callers return no dialError, but usually an error of package
+// net.
 func notSent(err error) bool {
 	var ours *dialError
 	var op *net.OpError
 	return errors.As(err, &ours) || errors.As(err, &op) && op.Op == "dial"
 }
 
-// alsoIs is an error that matches another one, too, without showing it in its text.
+// alsoIs is an error that also matches target, without showing it in its text.
 type alsoIs struct {
 	error
 	target error
@@ -41,8 +42,8 @@ type alsoIs struct {
 
 func (e alsoIs) Unwrap() []error { return []error{e.error, e.target} }
 
-// clientError gives the error of a client's call a reason. broken is what a connection that broke means: for a request that may
-// have been carried out REASON_UNKNOWN_OUTCOME, for a stream that can only be opened again REASON_NO_BACKEND.
+// clientError adds a reason to the error of a client's call. broken is the reason for a broken connection: REASON_UNKNOWN_OUTCOME
+// for a request that may have been carried out, REASON_NO_BACKEND for a stream, which can only be opened again.
 func clientError(ctx context.Context, err error, broken scribev1.Reason) error {
 	if err == nil {
 		return nil
@@ -55,7 +56,7 @@ func clientError(ctx context.Context, err error, broken scribev1.Reason) error {
 		return ofServer(ce)
 	}
 	if Attached(ce) != nil {
-		return ce // it was judged where it arose
+		return ce // classified where it arose
 	}
 	cause := ce.Unwrap()
 	if cause == nil {
@@ -69,17 +70,17 @@ func clientError(ctx context.Context, err error, broken scribev1.Reason) error {
 		return local(codeOf(ctx.Err()), scribev1.Reason_REASON_UNKNOWN_OUTCOME, alsoIs{cause, ctx.Err()})
 	case notSent(err):
 		return local(connect.CodeUnavailable, scribev1.Reason_REASON_NO_BACKEND, cause)
-	case code == connect.CodeResourceExhausted: // Connect's own limit: what is over it will be the next time, too
+	case code == connect.CodeResourceExhausted: // Connect's own limit: a repetition would exceed it too
 		return local(Code(scribev1.Reason_REASON_TOO_LARGE), scribev1.Reason_REASON_TOO_LARGE, cause)
 	case code == connect.CodeUnimplemented, code == connect.CodePermissionDenied, code == connect.CodeUnauthenticated,
 		code == connect.CodeNotFound:
-		return ce // the answer of something that is not this service
+		return ce // from a server that is not this service
 	default:
 		return local(connect.CodeUnavailable, broken, cause)
 	}
 }
 
-// ofServer lets a deadline that passed at the server match the error that a direct call returns for it.
+// ofServer lets an expired deadline at the server match the error that a direct call returns for it.
 func ofServer(ce *connect.Error) error {
 	if ce.Code() != connect.CodeDeadlineExceeded {
 		return ce
@@ -91,7 +92,7 @@ func ofServer(ce *connect.Error) error {
 	return out
 }
 
-// codeOf is the code of an error that has none of its own.
+// codeOf returns the code for an error that has none of its own.
 func codeOf(err error) connect.Code {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
@@ -103,11 +104,11 @@ func codeOf(err error) connect.Code {
 	}
 }
 
-// errStopping is why a server ends the contexts of its streams.
+// errStopping is the cause with which a server ends the contexts of its streams.
 var errStopping = errors.New("the server is shutting down")
 
-// serverError prepares an error of a role for the wire: the outermost text, the code and details of the Connect error inside, and
-// the hint when to try again as a header for those who read no details.
+// serverError prepares a role's error for the wire: the outermost text, the code and details of the Connect error inside, and the
+// retry hint as a header for clients that read no details.
 func serverError(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -120,7 +121,7 @@ func serverError(ctx context.Context, err error) error {
 		return connect.NewError(codeOf(err), err)
 	}
 	var text error = alsoIs{errors.New(ce.Message()), ce}
-	if err != error(ce) { //nolint:errorlint // whether something was wrapped around it
+	if err != error(ce) { //nolint:errorlint // whether the error is wrapped
 		text = err
 	}
 	out := connect.NewError(ce.Code(), text)
@@ -133,7 +134,7 @@ func serverError(ctx context.Context, err error) error {
 	return out
 }
 
-// retryAfterSeconds rounds up: the header has whole seconds.
+// retryAfterSeconds formats a duration for the header, in whole seconds, rounded up.
 func retryAfterSeconds(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
 }
@@ -168,12 +169,12 @@ func (errorMapper) WrapStreamingHandler(next connect.StreamingHandlerFunc) conne
 	}
 }
 
-// statusError is for an HTTP answer that carries no error of this protocol: from a proxy in between, or another program. All that
-// such a proxy knows with 502, 503 and 504 is that it has no answer; the server may have carried out the request.
+// statusError returns the error for an HTTP answer without an error of this protocol: from a proxy in between, or from another
+// program. With 502, 503 and 504 a proxy knows only that it has no answer; the server may have carried out the request.
 func statusError(res *http.Response, what string) error {
 	err := fmt.Errorf("%s: HTTP status %s without an error of this protocol", what, res.Status)
 	switch res.StatusCode {
-	case http.StatusTooManyRequests: // what counts requests stands before what carries them out
+	case http.StatusTooManyRequests: // rate limiters refuse requests before any server handles them
 		return RetryErrorf(scribev1.Reason_REASON_OVERLOADED, retryAfter(res.Header), "%w", err)
 	case http.StatusUnauthorized:
 		return connect.NewError(connect.CodeUnauthenticated, err)
@@ -193,7 +194,8 @@ func statusError(res *http.Response, what string) error {
 // maxRetryAfter bounds the pause that a header may ask for.
 const maxRetryAfter = time.Hour
 
-// retryAfter reads the header Retry-After in seconds or as a date (RFC 9110 section 10.2.3); it is 0 without a valid one.
+// retryAfter reads the header Retry-After in seconds or as a date (RFC 9110 section 10.2.3). It returns 0 if there is no valid
+// one.
 func retryAfter(h http.Header) time.Duration {
 	text := h.Get("Retry-After")
 	if seconds, err := strconv.ParseUint(text, 10, 32); err == nil {

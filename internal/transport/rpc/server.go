@@ -83,8 +83,8 @@ func (s *Services) Register(mux *http.ServeMux) {
 	}
 }
 
-// handlerOptions are those of every handler. What a server sends is bounded where it is received, with an error that says so. Compressed
-// requests are refused: what is large in them is compressed already, and admission counts what is announced.
+// handlerOptions are the options of every handler. Sent messages are bounded by the receiver, with an error that says so.
+// Compressed requests are refused: their large parts are compressed already, and admission counts the announced length.
 func (s *Services) handlerOptions(limit int) connect.HandlerOption {
 	return connect.WithHandlerOptions(
 		connect.WithReadMaxBytes(limit),
@@ -94,7 +94,7 @@ func (s *Services) handlerOptions(limit int) connect.HandlerOption {
 	)
 }
 
-// reportPanic keeps a bug in one request from ending the process, and makes it visible.
+// reportPanic logs a panic in a request, and turns it into an error so that the process continues.
 func (s *Services) reportPanic(ctx context.Context, spec connect.Spec, _ http.Header, v any) error {
 	if s.Logger != nil {
 		s.Logger.ErrorContext(ctx, "handler panicked", "procedure", spec.Procedure, "panic", v, "stack", string(debug.Stack()))

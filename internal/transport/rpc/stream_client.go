@@ -41,10 +41,10 @@ func (c controlClient) WatchMembers(ctx context.Context, req *scribev1.WatchMemb
 	return forwardStream(ctx, req, c.streams.WatchMembers, send)
 }
 
-// streamBroke is what the end of a connection means for a stream: nothing is lost that opening it again does not bring.
+// streamBroke is the reason for a broken stream: opening it again loses nothing.
 const streamBroke = scribev1.Reason_REASON_NO_BACKEND
 
-// forwardStream hands the messages of a server's stream to send. An error of send ends the stream and is returned as it is.
+// forwardStream passes the messages of a server's stream to send. An error of send ends the stream and is returned unchanged.
 func forwardStream[Req, Res any](ctx context.Context, req *Req, open func(context.Context, *Req) (*connect.ServerStreamForClient[Res], error), send func(*Res) error) error {
 	call, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -53,8 +53,8 @@ func forwardStream[Req, Res any](ctx context.Context, req *Req, open func(contex
 		return clientError(ctx, err, streamBroke)
 	}
 	defer func() {
-		cancel()      // the connection is for others, too: end this stream only
-		_ = s.Close() // its end was seen, or is of no interest
+		cancel()      // ends only this stream: the connection is shared
+		_ = s.Close() // the stream has ended, or its end is of no interest
 	}()
 	for s.Receive() {
 		if err := send(s.Msg()); err != nil {
@@ -88,7 +88,7 @@ func (c readStreamClient) Stream(ctx context.Context, recv func(context.Context)
 	sendErr, streamErr := receiveAll(s, send)
 	cancel() // ends recv, and a Send that waits for the server
 	recvErr := <-pumped
-	_ = s.CloseResponse() // the stream is over: its end was seen, or is of no interest
+	_ = s.CloseResponse() // the stream has ended, or its end is of no interest
 	switch {
 	case sendErr != nil:
 		return sendErr
@@ -101,7 +101,7 @@ func (c readStreamClient) Stream(ctx context.Context, recv func(context.Context)
 
 type clientStream = connect.BidiStreamForClientSimple[scribev1.StreamRequest, scribev1.StreamResponse]
 
-// receiveAll hands the server's steps to send until either fails. The end of the stream is no error.
+// receiveAll passes the server's steps to send until either fails. The end of the stream is not an error.
 func receiveAll(s *clientStream, send func(*scribev1.StreamResponse) error) (sendErr, streamErr error) {
 	for {
 		res, err := s.Receive()
@@ -117,10 +117,11 @@ func receiveAll(s *clientStream, send func(*scribev1.StreamResponse) error) (sen
 	}
 }
 
-// sendSteps sends the caller's steps until it has no more, or the stream ends. Only an error of recv itself is the caller's to see:
-// one of the stream shows when receiving.
+// sendSteps sends the caller's steps until there are no more, or the stream ends. It returns only errors of recv itself: Receive
+// returns those of the stream.
 func sendSteps(ctx context.Context, s *clientStream, recv func(context.Context) (*scribev1.StreamRequest, error)) error {
-	// A broken stream shows when receiving. The transport sees the end of a context only when it does not wait for more of the request.
+	// Receive returns the error of a broken stream. The transport notices the end of a context only when it does not wait for
+	// more of the request.
 	defer func() { _ = s.CloseRequest() }()
 	for {
 		req, err := recv(ctx)
@@ -128,7 +129,7 @@ func sendSteps(ctx context.Context, s *clientStream, recv func(context.Context) 
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil && ctx.Err() != nil:
-			return nil // the stream is over: its end says why
+			return nil // the stream has ended; Receive returns the reason
 		case err != nil:
 			return err
 		}
@@ -138,7 +139,7 @@ func sendSteps(ctx context.Context, s *clientStream, recv func(context.Context) 
 	}
 }
 
-// sendFailed tells a step that could not be sent at all, which Receive would not show, from a stream that broke.
+// sendFailed distinguishes a step that could not be sent at all, which Receive would not report, from a broken stream.
 func sendFailed(err error) error {
 	if connect.CodeOf(err) == connect.CodeResourceExhausted {
 		return Errorf(scribev1.Reason_REASON_TOO_LARGE, "%w: send less at once", err)

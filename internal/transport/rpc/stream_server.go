@@ -31,7 +31,7 @@ func (h controlHandler) WatchMembers(ctx context.Context, req *scribev1.WatchMem
 	return serveStream(ctx, req, h.ControlService.WatchMembers, s)
 }
 
-// serveStream runs a stream from the server, until it ends by itself or the server stops.
+// serveStream runs a stream until it ends by itself or the server stops.
 func serveStream[Req, Res any](ctx context.Context, req *Req, stream func(context.Context, *Req, func(*Res) error) error, s *connect.ServerStream[Res]) error {
 	ctx, cancel := untilStopping(ctx)
 	defer cancel()
@@ -41,7 +41,7 @@ func serveStream[Req, Res any](ctx context.Context, req *Req, stream func(contex
 type readStreamHandler struct{ ReadStreamService }
 
 // Stream gives the role a recv that ends with a context, which Connect's Receive does not: a pump goroutine reads the client's
-// steps. Closing the request's body ends it.
+// steps. Closing the request's body ends the pump.
 func (h readStreamHandler) Stream(ctx context.Context, s *connect.BidiStream[scribev1.StreamRequest, scribev1.StreamResponse]) error {
 	ctx, cancel := untilStopping(ctx)
 	steps := stepQueue{ctx: ctx, steps: make(chan *scribev1.StreamRequest), failed: make(chan error, 1)}
@@ -60,12 +60,12 @@ func (h readStreamHandler) Stream(ctx context.Context, s *connect.BidiStream[scr
 	return serverError(ctx, h.ReadStreamService.Stream(ctx, steps.receiveStep, s.Send))
 }
 
-// stepQueue hands over what one goroutine receives to another.
+// stepQueue passes the steps that one goroutine receives to another.
 type stepQueue struct {
 	ctx    context.Context //nolint:containedctx // the stream's
 	steps  chan *scribev1.StreamRequest
-	failed chan error // has capacity for the one that ends the pump
-	end    error      // what recv returns once the client has sent its last step
+	failed chan error // has capacity for the error that ends the pump
+	end    error      // the result of recv after the client's last step
 }
 
 func (s *stepQueue) pumpSteps(receive func() (*scribev1.StreamRequest, error)) {
@@ -99,7 +99,7 @@ func (s *stepQueue) receiveStep(ctx context.Context) (*scribev1.StreamRequest, e
 	}
 }
 
-// stepError strips what Connect wraps around the end of a stream, and says which limit a step is over.
+// stepError removes Connect's wrapping from the end of a stream, and names the limit that a step exceeds.
 func stepError(err error) error {
 	switch {
 	case errors.Is(err, io.EOF):
@@ -113,7 +113,7 @@ func stepError(err error) error {
 
 type bodyKey struct{}
 
-// closeOnStop lets a handler close its request's body, which ends whoever reads it.
+// closeOnStop lets a handler close its request's body, which ends a running read.
 func closeOnStop(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), bodyKey{}, io.Closer(r.Body))))

@@ -9,9 +9,8 @@ import (
 	"time"
 )
 
-// Transport holds the connections of a process to others. Unary calls, whose bodies are large, go over HTTP/1.1, which costs Go
-// about half of what HTTP/2 does a byte; streams go over HTTP/2, with or without TLS as the URL says. It is safe for concurrent
-// use.
+// Transport holds a process's connections to other processes. Unary calls, whose bodies are large, use HTTP/1.1, which costs Go
+// about half as much per byte as HTTP/2. Streams use HTTP/2, with TLS if the URL says so. It is safe for concurrent use.
 type Transport struct {
 	unary, stream namedClient
 	borrowed      bool
@@ -42,7 +41,7 @@ func NewTransport(dial Dial) *Transport {
 			return bulkConn{c}, nil
 		},
 		MaxIdleConnsPerHost: 64,
-		IdleConnTimeout:     90 * time.Second, // less than a server's, which would otherwise close one that is about to be used
+		IdleConnTimeout:     90 * time.Second, // less than a server's, which would otherwise close a connection that is about to be used
 		DisableCompression:  true,
 		WriteBufferSize:     4 << 10, // large bodies are not buffered
 		ReadBufferSize:      16 << 10,
@@ -54,7 +53,7 @@ func NewTransport(dial Dial) *Transport {
 		DisableCompression: true,
 		Protocols:          newProtocols(false, true),
 		HTTP2: &http.HTTP2Config{
-			// A peer that vanished without closing is noticed after SendPingTimeout + PingTimeout without any frame.
+			// A peer that vanished without closing is detected after SendPingTimeout + PingTimeout without any frame.
 			SendPingTimeout: 15 * time.Second,
 			PingTimeout:     10 * time.Second,
 		},
@@ -65,7 +64,7 @@ func NewTransport(dial Dial) *Transport {
 // Default returns a transport that the process shares.
 var Default = sync.OnceValue(func() *Transport { return NewTransport(nil) })
 
-// Close closes connections that no call uses. The transport can still be used.
+// Close closes idle connections. The transport remains usable.
 func (t *Transport) Close() {
 	if t.borrowed {
 		return
@@ -82,10 +81,10 @@ func newProtocols(http1, http2 bool) *http.Protocols {
 	return p
 }
 
-// defaultPort is what servers listen on unless told otherwise.
+// defaultPort is the default port of servers.
 const defaultPort = "7420"
 
-// baseURL turns the addresses that users write into base URLs: host, host:port and unix:/path beside real URLs.
+// baseURL converts the addresses that users write into base URLs: host, host:port and unix:/path in addition to real URLs.
 func baseURL(addr string) string {
 	addr = strings.TrimSpace(addr)
 	isURL := strings.Contains(addr, "://")
@@ -98,7 +97,7 @@ func baseURL(addr string) string {
 	}
 	host, path, _ := strings.Cut(addr, "/")
 	if host == "" {
-		return "http://" + addr // the call says that there is no host
+		return "http://" + addr // the call reports that there is no host
 	}
 	if path != "" {
 		path = "/" + path
@@ -112,7 +111,7 @@ func baseURL(addr string) string {
 func dialNet(ctx context.Context, network, addr string) (net.Conn, error) {
 	d := net.Dialer{
 		Timeout: 5 * time.Second,
-		// A peer that vanished while an answer is awaited is noticed after half a minute.
+		// A peer that vanished while an answer is awaited is detected after half a minute.
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3},
 	}
 	host, _, err := net.SplitHostPort(addr)

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// unixSuffix marks a host name that stands for the path of a Unix socket, since a URL can't carry one.
+// unixSuffix marks a host name that encodes the path of a Unix socket, since a URL can't contain one.
 const unixSuffix = ".unix-socket"
 
-// hexPath writes a socket's path as a host name. Host names are compared without case and take few characters, hence hex.
+// hexPath encodes a socket's path as a host name. Host names are case-insensitive and allow few characters, hence hex.
 func hexPath(path string) string { return hex.EncodeToString([]byte(path)) }
 
 func pathFromHex(s string) (string, error) {
@@ -23,7 +23,7 @@ func pathFromHex(s string) (string, error) {
 	return string(b), nil
 }
 
-// readableURL writes a URL as its user did.
+// readableURL formats a URL as the user wrote it.
 func readableURL(u *url.URL) string {
 	if name, ok := strings.CutSuffix(u.Hostname(), unixSuffix); ok {
 		if path, err := pathFromHex(name); err == nil {

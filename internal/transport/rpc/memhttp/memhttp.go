@@ -1,5 +1,5 @@
-// Package memhttp carries HTTP between parts of one process without the network: the same bytes, limits, deadlines and error
-// codes as over TCP, so that tests of a service run over a transport without ports.
+// Package memhttp carries HTTP within one process without the network: with the same bytes, limits, deadlines and error codes as
+// over TCP. Tests can so run a service over a transport without ports.
 package memhttp
 
 import (
@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// Listener is a net.Listener whose connections are made by its own Dial. Close it to refuse new ones.
+// Listener is a net.Listener whose connections its own Dial creates. Close makes it refuse new ones.
 type Listener struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -30,7 +30,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener. Repeating it is harmless.
+// Close implements net.Listener. Further calls have no effect.
 func (l *Listener) Close() error {
 	l.once.Do(func() { close(l.closed) })
 	return nil
@@ -39,7 +39,7 @@ func (l *Listener) Close() error {
 // Addr implements net.Listener.
 func (l *Listener) Addr() net.Addr { return addr{} }
 
-// Dial connects to the listener, whatever the address; it is an rpc.Dial.
+// Dial connects to the listener, for any address; it is an rpc.Dial.
 func (l *Listener) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	client, server := net.Pipe()
 	select {

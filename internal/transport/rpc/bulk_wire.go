@@ -152,8 +152,8 @@ func encodeFetched(res *scribev1.FetchResponse) ([][]byte, error) {
 	return append(pieces, small[begin:]), nil
 }
 
-// decodeFetched decodes an answer of at most limit payloads from r. Each payload gets its data in memory of its own, read there
-// directly, so that one that is kept does not keep the others.
+// decodeFetched decodes an answer of at most limit payloads from r. The data of each payload is read directly into its own
+// memory, so that keeping one payload does not keep the others.
 func decodeFetched(r io.Reader, size int64, limit int) (*scribev1.FetchResponse, error) {
 	buffered := fieldReaders.Get().(*bufio.Reader)
 	buffered.Reset(r)

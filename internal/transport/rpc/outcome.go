@@ -121,7 +121,7 @@ func serverError(ctx context.Context, err error) error {
 		return connect.NewError(codeOf(err), err)
 	}
 	var text error = alsoIs{errors.New(ce.Message()), ce}
-	if err != error(ce) { //nolint:errorlint // whether the error is wrapped
+	if err != error(ce) { //nolint:errorlint // whether something was wrapped around it
 		text = err
 	}
 	out := connect.NewError(ce.Code(), text)

@@ -2,13 +2,13 @@
 // HTTP proxy in front of an S3 server that fails requests before and after they were carried out.
 //
 //	front := netfault.Listen(t, "127.0.0.1:0")
-//	front.Target(server)          // host:port; may change, a restarted server keeps its address this way
+//	front.Target(server)          // host:port; may change, so that a restarted server keeps the proxy's address
 //	front.Set(netfault.Hang)      // from now on no byte passes
-//	front.Set(netfault.Pass)      // those that waited do
+//	front.Set(netfault.Pass)      // the bytes that waited pass, too
 //
 //	store := netfault.NewStore(t, "127.0.0.1:0", s3.Endpoint, seed)
 //	store.Set(netfault.StoreFaults{CutAfter: 0.1, SlowDown: 0.1})
 //
-// Which connection, request or chunk of bytes meets a fault is drawn from a seed. How requests come and are divided into chunks is
-// up to the processes, so the same seed gives the same odds and the same sequence of draws, not the same run to the byte.
+// A seed determines which connection, request or chunk of bytes meets a fault. The arrival of requests and their division into chunks
+// depend on the processes, so the same seed gives the same odds and the same sequence of draws, but not an identical run.
 package netfault

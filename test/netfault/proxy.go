@@ -10,29 +10,29 @@ import (
 	"time"
 )
 
-// Mode is what a proxy does with what comes.
+// Mode is how a proxy treats connections and bytes.
 type Mode uint8
 
 // Modes.
 const (
 	// Pass forwards everything.
 	Pass Mode = 1
-	// Hang forwards nothing, in neither direction, and keeps connections open: a cable that was pulled, or a peer that hangs. What
-	// came meanwhile passes when it ends.
+	// Hang forwards nothing in either direction, and keeps connections open, like a pulled cable or a peer that hangs. When the mode
+	// ends, the bytes that arrived meanwhile pass.
 	Hang Mode = 2
-	// Refuse cuts connections, those that are open and those that come: a peer that is not there.
+	// Refuse cuts open and new connections, like a peer that is not running.
 	Refuse Mode = 3
-	// LoseAnswers forwards requests and drops answers: what was asked for is done, and nobody is told. The connections that lost
-	// bytes are cut when it ends.
+	// LoseAnswers forwards requests and drops answers: requests are carried out, and clients do not learn of it. When the mode ends,
+	// the connections that lost bytes are cut.
 	LoseAnswers Mode = 4
 )
 
 // Chaos are random faults of a proxy that passes. The numbers are probabilities for each chunk of bytes that is read, up to 32 KiB.
 type Chaos struct {
-	// CutRequest cuts the connection instead of forwarding a chunk of a request, CutAnswer instead of one of an answer: what was
-	// asked for may have been done.
+	// CutRequest cuts the connection instead of forwarding a chunk of a request, CutAnswer instead of a chunk of an answer, when the
+	// request may have been carried out.
 	CutRequest, CutAnswer float64
-	// Delay holds a chunk back, for up to MaxDelay.
+	// Delay delays a chunk by up to MaxDelay.
 	Delay    float64
 	MaxDelay time.Duration
 }
@@ -57,16 +57,16 @@ type Proxy struct {
 	}
 }
 
-// proxiedConn is a connection with both its ends.
+// proxiedConn is a client's connection and the proxy's connection to the target.
 type proxiedConn struct {
 	client, server *net.TCPConn
 	gone           chan struct{} // closed by cut
 	once           sync.Once
-	// lost says that bytes of it were dropped; under Proxy.mu.
+	// lost means that bytes of the connection were dropped; guarded by Proxy.mu.
 	lost bool
 }
 
-// cutConn ends both ends so that the peers notice at once.
+// cutConn closes both connections so that the peers notice at once.
 func (c *proxiedConn) cutConn() {
 	c.once.Do(func() {
 		close(c.gone)
@@ -77,8 +77,8 @@ func (c *proxiedConn) cutConn() {
 	})
 }
 
-// Listen opens a proxy on an address, with port 0 on a free one, that lives until the end of the test. Until it has a target it cuts
-// what comes.
+// Listen opens a proxy on an address, or on a free port if the port is 0. The proxy runs until the end of the test. Until it has a
+// target it cuts every connection.
 func Listen(tb testing.TB, addr string) *Proxy {
 	tb.Helper()
 	l, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", addr)
@@ -92,20 +92,20 @@ func Listen(tb testing.TB, addr string) *Proxy {
 	return p
 }
 
-// Addr is host:port of the proxy.
+// Addr returns host:port of the proxy.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// URL is http:// and the address.
+// URL returns http:// and the address.
 func (p *Proxy) URL() string { return "http://" + p.Addr() }
 
-// Target says where new connections go from now on, host:port.
+// Target sets the address, host:port, to which later connections are forwarded.
 func (p *Proxy) Target(addr string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mu.target = addr
 }
 
-// Set changes the mode, for the connections that are open, too.
+// Set changes the mode, also of open connections.
 func (p *Proxy) Set(m Mode) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,14 +120,14 @@ func (p *Proxy) Set(m Mode) {
 	}
 }
 
-// SetChaos draws faults from a seed from now on; Chaos{} ends them.
+// SetChaos starts random faults that are drawn from a seed; Chaos{} ends them.
 func (p *Proxy) SetChaos(c Chaos, seed uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mu.chaos, p.mu.rng = c, rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // reproducible on purpose
 }
 
-// Cut cuts every open connection once.
+// Cut cuts every connection that is open now.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -137,14 +137,14 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Cuts is how many connections were cut.
+// Cuts returns the number of connections that were cut.
 func (p *Proxy) Cuts() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.mu.cuts
 }
 
-// Lost is how many chunks of answers LoseAnswers has dropped.
+// Lost returns the number of chunks of answers that LoseAnswers has dropped.
 func (p *Proxy) Lost() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -174,7 +174,7 @@ func (p *Proxy) acceptConns() {
 	}
 }
 
-// serveConn connects a client with the target and forwards until either ends.
+// serveConn connects a client with the target and forwards bytes until both directions have ended or the connection is cut.
 func (p *Proxy) serveConn(client *net.TCPConn) {
 	p.mu.Lock()
 	target, mode := p.mu.target, p.mu.mode
@@ -218,7 +218,7 @@ func (p *Proxy) copyBytes(c *proxiedConn, from, to *net.TCPConn, answers bool) {
 	for {
 		n, err := from.Read(buf)
 		if n > 0 && !p.passBytes(c, answers) {
-			continue // dropped, or the connection was cut: then the next read says so
+			continue // dropped, or the connection was cut: then the next read fails
 		}
 		if n > 0 {
 			if _, werr := to.Write(buf[:n]); werr != nil {
@@ -227,14 +227,14 @@ func (p *Proxy) copyBytes(c *proxiedConn, from, to *net.TCPConn, answers bool) {
 			}
 		}
 		if err != nil {
-			// The other direction may still have something to say.
+			// The other direction may still carry data.
 			_ = to.CloseWrite()
 			return
 		}
 	}
 }
 
-// passBytes waits until a chunk may pass, and says whether it does.
+// passBytes waits until a chunk may pass or is dropped, and reports whether it passes.
 func (p *Proxy) passBytes(c *proxiedConn, answer bool) bool {
 	for {
 		p.mu.Lock()
@@ -274,7 +274,7 @@ func (p *Proxy) passBytes(c *proxiedConn, answer bool) bool {
 	}
 }
 
-// drawChaos decides on the faults of a chunk. The mutex is held.
+// drawChaos draws the faults of a chunk. The mutex is held.
 func (p *Proxy) drawChaos(answer bool, delay *time.Duration) (cut bool) {
 	ch := p.mu.chaos
 	if p.mu.rng == nil || ch == (Chaos{}) {

@@ -14,27 +14,26 @@ import (
 	"time"
 )
 
-// StoreFaults are what a store proxy does to requests. All but MaxDelay and Hold are probabilities; at most one fault is drawn for a
-// request.
+// StoreFaults are the faults of a store proxy. All but MaxDelay and Hold are probabilities; at most one fault is drawn for a request.
 type StoreFaults struct {
 	// SlowDown answers 503 SlowDown, CutBefore cuts the connection, CutUpload cuts it in the middle of the request's body: the
 	// request is not carried out.
 	SlowDown, CutBefore, CutUpload float64
 	// CutAfter cuts the connection instead of answering, FailAfter answers 500 InternalError: the request was carried out.
 	CutAfter, FailAfter float64
-	// CutAnswer cuts the connection in the middle of the answer's body; a request without one passes.
+	// CutAnswer cuts the connection in the middle of the answer's body; an answer without a body passes.
 	CutAnswer float64
-	// Damage changes a byte of the answer's body, where that is a part of an object; any other request passes.
+	// Damage changes a byte of the answer's body if the body is a part of an object; any other answer passes.
 	Damage float64
-	// Hang carries the request out, or does not, and says nothing for Hold; then the connection is cut.
+	// Hang carries the request out, or does not, sends no answer for Hold, and then cuts the connection.
 	Hang float64
 	Hold time.Duration
-	// Delay holds the answer back, for up to MaxDelay.
+	// Delay delays the answer by up to MaxDelay.
 	Delay    float64
 	MaxDelay time.Duration
 }
 
-// Names of the faults, as Store.Counts has them.
+// Names of the faults in Store.Counts.
 const (
 	FaultSlowDown  = "slow down"
 	FaultCutBefore = "cut before"
@@ -52,7 +51,7 @@ type Store struct {
 	server *httptest.Server
 	target string
 	client *http.Transport
-	// stop is closed at the end of the test, so that nobody waits for a hold.
+	// stop is closed at the end of the test, so that no request waits for a hold any longer.
 	stop chan struct{}
 
 	mu struct {
@@ -64,20 +63,20 @@ type Store struct {
 	}
 }
 
-// Held is an upload that was carried out, and whose answer is held back: its writer does not know yet.
+// Held is an upload that was carried out and whose answer is held back, so that its writer does not know the outcome yet.
 type Held struct {
-	// Path of the object, as it was put.
+	// Path is the path of the uploaded object.
 	Path string
-	// Reached is closed when there is one; Path may be read after that.
+	// Reached is closed when an upload is held; Path may be read after that.
 	Reached chan struct{}
 	release chan struct{}
 	in      string
 }
 
-// Release lets the answer go. It is called once.
+// Release sends the answer. It is called once.
 func (h *Held) Release() { close(h.release) }
 
-// HoldPut holds back the answer of the next upload whose path has in in it.
+// HoldPut holds back the answer of the next upload whose path contains in.
 func (s *Store) HoldPut(in string) *Held {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +84,7 @@ func (s *Store) HoldPut(in string) *Held {
 	return s.mu.hold
 }
 
-// takeHeld takes the hold for an upload, if there is one.
+// takeHeld returns and removes the hold that matches an upload, or returns nil.
 func (s *Store) takeHeld(r *http.Request, status int) *Held {
 	if r.Method != http.MethodPut || status >= 300 {
 		return nil
@@ -121,24 +120,24 @@ func NewStore(tb testing.TB, addr, target string, seed uint64) *Store {
 	return s
 }
 
-// Endpoint is host:port of the proxy. Clients sign requests for it, and the server checks them as they come.
+// Endpoint returns host:port of the proxy. Clients sign requests for this address; the proxy forwards them unchanged, so signatures hold.
 func (s *Store) Endpoint() string { return s.server.Listener.Addr().String() }
 
-// Set changes the faults of the requests that come from now on.
+// Set changes the faults of later requests.
 func (s *Store) Set(f StoreFaults) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.faults = f
 }
 
-// Counts are how many requests met each fault.
+// Counts returns the number of requests that met each fault.
 func (s *Store) Counts() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.mu.counts)
 }
 
-// drawFault chooses the fault of a request, and a number in [0, 1) for what it needs.
+// drawFault chooses the fault of a request, and a random number in [0, 1) that the fault uses.
 func (s *Store) drawFault() (fault string, f StoreFaults, luck float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -239,7 +238,7 @@ func (s *Store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(w, bytes.NewReader(body)) // an error means that the client is gone
 }
 
-// forwardRequest sends a request on as it came: with its Host, which its signature covers.
+// forwardRequest forwards a request unchanged, with its Host, which its signature covers.
 func (s *Store) forwardRequest(r *http.Request) (*http.Response, error) {
 	out := r.Clone(r.Context())
 	out.URL.Scheme, out.URL.Host, out.RequestURI = "http", s.target, ""
@@ -249,7 +248,7 @@ func (s *Store) forwardRequest(r *http.Request) (*http.Response, error) {
 	return s.client.RoundTrip(out)
 }
 
-// waitDelay returns after a time, or when nobody waits any more.
+// waitDelay returns after a time, or when the client is gone or the test ends.
 func (s *Store) waitDelay(r *http.Request, d time.Duration) {
 	select {
 	case <-time.After(d):
@@ -266,7 +265,7 @@ func answerError(w http.ResponseWriter, r *http.Request, status int, code string
 	_, _ = io.WriteString(w, "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>"+code+"</Code><Message>injected</Message></Error>")
 }
 
-// cutAnswer breaks the client's connection, with what was written so far.
+// cutAnswer cuts the client's connection after what was written so far.
 func cutAnswer(w http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -278,7 +277,7 @@ func cutAnswer(w http.ResponseWriter) {
 	_ = conn.Close()
 }
 
-// brokenBody is a body that breaks.
+// brokenBody is a body whose reads fail.
 type brokenBody struct{}
 
 // Read implements io.Reader.

@@ -10,10 +10,10 @@ const (
 	sectorSize = 512
 )
 
-// fileContent is what a file holds: as processes see it, and as it is certain to be on the disk.
+// fileContent is the content of a file: as processes see it, and as it is durable on the disk.
 type fileContent struct {
 	live, disk fileImage
-	// dirty are the pages, and resized the length, that may differ between the two.
+	// dirty are the pages that may differ between the two; resized means that the length may.
 	dirty   map[int64]struct{}
 	resized bool
 }
@@ -45,7 +45,7 @@ func (c *fileContent) writeAt(data []byte, at int64) {
 	}
 }
 
-// readAt fills buf from an offset and returns how much there is.
+// readAt fills buf from an offset and returns the number of bytes read.
 func (c *fileContent) readAt(buf []byte, at int64) int {
 	end := min(at+int64(len(buf)), c.live.size)
 	n := 0
@@ -62,7 +62,7 @@ func (c *fileContent) readAt(buf []byte, at int64) int {
 	return n
 }
 
-// setSize cuts the file off, or makes it longer by zeros.
+// setSize truncates the file, or extends it with zeros.
 func (c *fileContent) setSize(size int64) {
 	for number := range c.live.pages {
 		if number*pageSize >= size {
@@ -79,7 +79,7 @@ func (c *fileContent) setSize(size int64) {
 	c.live.size, c.resized = size, true
 }
 
-// syncPages makes the disk hold what processes see.
+// syncPages makes what processes see durable.
 func (c *fileContent) syncPages() {
 	for number := range c.dirty {
 		setPage(&c.disk, number, c.live.pages[number])
@@ -88,7 +88,7 @@ func (c *fileContent) syncPages() {
 	c.clearDirty()
 }
 
-// forgetDirty is what a failed sync does: nobody will write these pages again, and nobody knows which are on the disk.
+// forgetDirty does what a failed sync does: the dirty pages will not be written again, and it is unknown which of them are on the disk.
 func (c *fileContent) forgetDirty(rng *rand.Rand) {
 	c.disk = c.losePower(rng, rng.Float64())
 	c.clearDirty()
@@ -107,7 +107,7 @@ func setPage(m *fileImage, number int64, page []byte) {
 	}
 }
 
-// losePower returns what the disk holds when the power goes: of what is dirty, each part with the probability kept.
+// losePower returns the content that the disk holds after a power loss: it keeps each part of the dirty data with the probability kept.
 func (c *fileContent) losePower(rng *rand.Rand, kept float64) fileImage {
 	out := fileImage{size: c.disk.size, pages: maps.Clone(c.disk.pages)}
 	if c.resized && rng.Float64() < kept {
@@ -125,7 +125,7 @@ func (c *fileContent) losePower(rng *rand.Rand, kept float64) fileImage {
 			setPage(&out, number, c.live.pages[number])
 		}
 	}
-	// A page beyond the end is not a part of the file, and what is behind the end in its last page reads as zeros if it grows again.
+	// A page beyond the end is not a part of the file, and the bytes after the end in its last page read as zeros if the file grows again.
 	for number, page := range out.pages {
 		if end := out.size - number*pageSize; end <= 0 {
 			delete(out.pages, number)

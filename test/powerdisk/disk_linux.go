@@ -13,15 +13,15 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// Config says where a disk is mounted.
+// Config configures a Disk.
 type Config struct {
-	// Dir is an empty folder.
+	// Dir is the empty folder where the disk is mounted.
 	Dir string
-	// Rand draws what a power loss keeps. It belongs to the disk from now on.
+	// Rand decides what a power loss keeps. New takes ownership of it.
 	Rand *rand.Rand
 }
 
-// Disk is a mounted disk. It is safe for concurrent use, but for PowerOff, PowerOn and Close.
+// Disk is a mounted disk. It is safe for concurrent use, except PowerOff, PowerOn and Close.
 type Disk struct {
 	cfg    Config
 	server *fuse.Server
@@ -29,14 +29,14 @@ type Disk struct {
 	mu struct {
 		sync.Mutex
 		tree *fileTree
-		// off says that the power is gone, failing that syncs fail.
+		// off means that the power is off, failing that syncs fail.
 		off, failing bool
-		// losses is how many power losses there were.
+		// losses counts power losses.
 		losses int
 	}
 }
 
-// Supported says whether this machine can mount a disk.
+// Supported returns nil if this machine can mount a disk, else an error with the reason.
 func Supported() error {
 	if os.Getuid() != 0 {
 		return errors.New("root, to mount a file system")
@@ -71,7 +71,7 @@ func (d *Disk) mountDisk() error {
 	return nil
 }
 
-// unmountDisk takes the disk away, also from processes that still hold it open.
+// unmountDisk unmounts the disk, also if processes still have files of it open.
 func (d *Disk) unmountDisk() error {
 	if d.server == nil {
 		return nil
@@ -84,8 +84,8 @@ func (d *Disk) unmountDisk() error {
 	return nil
 }
 
-// PowerOff takes the power away. What the disk keeps is decided at this moment; every call of a process fails from now on, so nothing
-// that it says afterwards rests on a sync that did not happen.
+// PowerOff turns the power off. It decides what the disk keeps. Every later call of a process fails, so no process can acknowledge
+// anything on the strength of a sync that did not happen.
 func (d *Disk) PowerOff() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -97,7 +97,7 @@ func (d *Disk) PowerOff() {
 	d.mu.tree = d.mu.tree.powerLoss(d.cfg.Rand)
 }
 
-// PowerOn mounts what was kept. The processes that had files open must have ended.
+// PowerOn mounts the data that the disk kept. The processes that had files open must have ended.
 func (d *Disk) PowerOn() error {
 	if err := d.unmountDisk(); err != nil {
 		return err
@@ -108,8 +108,8 @@ func (d *Disk) PowerOn() error {
 	return d.mountDisk()
 }
 
-// FailSyncs lets every sync fail with EIO from now on, or no more. A failed sync leaves a part of what it was for on the disk; the
-// rest is lost with the next power loss even if another sync succeeds, although processes see it until then.
+// FailSyncs makes every later sync fail with EIO, or succeed again. A failed sync makes only a part of its data durable; the rest is
+// lost with the next power loss even if another sync succeeds, although processes see it until then.
 func (d *Disk) FailSyncs(fail bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -9,18 +9,18 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// mountedNode answers the kernel for one mount. Node ids are the kernel's; handles are not used: a node stays known until the power goes,
-// so a file that was removed can be used by who has it open.
+// mountedNode answers the kernel's requests for one mount. Node ids are the kernel's. Handles are not used: a node stays known until
+// the power is off, so processes that have a removed file open can use it.
 type mountedNode struct {
 	fuse.RawFileSystem
 
 	d *Disk
 }
 
-// cached is how long the kernel need not ask again: nobody else changes the disk while it is mounted.
+// cached is how long the kernel may cache names and attributes: only the kernel changes the disk while it is mounted.
 const cached = time.Minute
 
-// with runs fn with the node of a request, unless the power is gone.
+// with runs fn with the node of a request, unless the power is off.
 func (m *mountedNode) with(id uint64, fn func(t *fileTree, n *fileNode) fuse.Status) fuse.Status {
 	m.d.mu.Lock()
 	defer m.d.mu.Unlock()
@@ -74,10 +74,10 @@ func (m *mountedNode) Lookup(_ <-chan struct{}, h *fuse.InHeader, name string, o
 	})
 }
 
-// Forget does nothing: nodes are few.
+// Forget does nothing: there are few nodes.
 func (m *mountedNode) Forget(uint64, uint64) {}
 
-// GetAttr says what stat does.
+// GetAttr returns the attributes for stat.
 func (m *mountedNode) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
 	return m.with(in.NodeId, func(_ *fileTree, n *fileNode) fuse.Status {
 		out.SetTimeout(cached)
@@ -131,7 +131,7 @@ func (m *mountedNode) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, 
 	return m.makeNode(in.NodeId, name, false, in.Mode, &out.EntryOut)
 }
 
-// removeName takes a name away.
+// removeName removes a name from a folder.
 func (m *mountedNode) removeName(id uint64, name string, isDir bool) fuse.Status {
 	return m.withDir(id, func(t *fileTree, dir *fileNode) fuse.Status {
 		switch n := dir.live[name]; {
@@ -159,7 +159,7 @@ func (m *mountedNode) Rmdir(_ <-chan struct{}, h *fuse.InHeader, name string) fu
 	return m.removeName(h.NodeId, name, true)
 }
 
-// Rename moves a name, over another one if that is there.
+// Rename moves a name, and replaces an existing one.
 func (m *mountedNode) Rename(_ <-chan struct{}, in *fuse.RenameIn, from, to string) fuse.Status {
 	return m.withDir(in.NodeId, func(t *fileTree, dir *fileNode) fuse.Status {
 		target := t.nodes[in.Newdir]
@@ -167,7 +167,7 @@ func (m *mountedNode) Rename(_ <-chan struct{}, in *fuse.RenameIn, from, to stri
 		switch {
 		case target == nil || n == nil:
 			return fuse.ENOENT
-		case in.Flags != 0: // RENAME_NOREPLACE and its like
+		case in.Flags != 0: // RENAME_NOREPLACE and similar
 			return fuse.EINVAL
 		}
 		if over := target.live[to]; over != nil && over.isDir() && len(over.live) > 0 {
@@ -242,7 +242,7 @@ func (m *mountedNode) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.St
 	})
 }
 
-// Fsync makes a file's content certain.
+// Fsync makes a file's content durable.
 func (m *mountedNode) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	return m.with(in.NodeId, func(_ *fileTree, n *fileNode) fuse.Status {
 		if m.d.mu.failing {
@@ -254,7 +254,7 @@ func (m *mountedNode) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	})
 }
 
-// FsyncDir makes a folder's names certain.
+// FsyncDir makes a folder's names durable.
 func (m *mountedNode) FsyncDir(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	return m.withDir(in.NodeId, func(t *fileTree, dir *fileNode) fuse.Status {
 		if m.d.mu.failing {
@@ -265,7 +265,7 @@ func (m *mountedNode) FsyncDir(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status 
 	})
 }
 
-// Flush does nothing: what a process closes is not synced.
+// Flush does nothing: closing a file does not sync it.
 func (m *mountedNode) Flush(<-chan struct{}, *fuse.FlushIn) fuse.Status { return fuse.OK }
 
 // Release does nothing.
@@ -279,7 +279,7 @@ func (m *mountedNode) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, _ *fuse.OpenOu
 	return m.withDir(in.NodeId, func(*fileTree, *fileNode) fuse.Status { return fuse.OK })
 }
 
-// ReadDir lists a folder. An offset is a place in the sorted names.
+// ReadDir lists a folder. An offset is an index into the sorted names.
 func (m *mountedNode) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
 	return m.withDir(in.NodeId, func(_ *fileTree, dir *fileNode) fuse.Status {
 		names := slices.Sorted(maps.Keys(dir.live))
@@ -297,7 +297,7 @@ func (m *mountedNode) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirE
 	})
 }
 
-// StatFs says that there is room.
+// StatFs returns the total and the free space.
 func (m *mountedNode) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
 	const blocks = 1 << 20
 	m.d.mu.Lock()

@@ -10,16 +10,16 @@ import (
 type fileNode struct {
 	id   uint64
 	mode uint32 // permissions
-	// content is a file's; nil for a folder.
+	// content is nil for a folder.
 	content *fileContent
-	// live are a folder's names as processes see them, disk those that are certain to be on the disk.
+	// live are a folder's names as processes see them, disk the durable ones.
 	live, disk map[string]*fileNode
 	modified   int64 // Unix nanoseconds
 }
 
 func (n *fileNode) isDir() bool { return n.content == nil }
 
-// nameChange is one of a name, or of two for a rename: which node stands at each afterwards, nil for none.
+// nameChange is a change of one name, or of two for a rename: the node that each name refers to afterwards, nil for none.
 type nameChange []nameEntry
 
 type nameEntry struct {
@@ -33,7 +33,7 @@ type fileTree struct {
 	root   *fileNode
 	nodes  map[uint64]*fileNode
 	nextID uint64
-	// journal are the changes of names that are not certain to be on the disk, in order.
+	// journal has the changes of names that are not durable yet, in order.
 	journal []nameChange
 	now     func() int64
 }
@@ -58,7 +58,7 @@ func (t *fileTree) newNode(dir bool, mode uint32) *fileNode {
 	return n
 }
 
-// applyChange makes a change visible, and notes it for the disk.
+// applyChange makes a change visible to processes, and adds it to the journal.
 func (t *fileTree) applyChange(c nameChange) {
 	for _, e := range c {
 		if e.node == nil {
@@ -71,7 +71,7 @@ func (t *fileTree) applyChange(c nameChange) {
 	t.journal = append(t.journal, c)
 }
 
-// commitChanges makes the first n changes certain.
+// commitChanges makes the first n changes durable.
 func (t *fileTree) commitChanges(n int) {
 	for _, c := range t.journal[:n] {
 		for _, e := range c {
@@ -85,7 +85,7 @@ func (t *fileTree) commitChanges(n int) {
 	t.journal = slices.Delete(t.journal, 0, n)
 }
 
-// syncDir makes every change of a folder certain, and those before them.
+// syncDir makes every change of a folder durable, with all changes before them.
 func (t *fileTree) syncDir(dir *fileNode) {
 	for i, c := range slices.Backward(t.journal) {
 		if slices.ContainsFunc(c, func(e nameEntry) bool { return e.dir == dir }) {
@@ -95,7 +95,7 @@ func (t *fileTree) syncDir(dir *fileNode) {
 	}
 }
 
-// powerLoss returns the tree that the disk holds when the power goes. The tree itself is not used any more.
+// powerLoss returns the tree that the disk holds after a power loss. The old tree must not be used afterwards.
 func (t *fileTree) powerLoss(rng *rand.Rand) *fileTree {
 	kept := rng.Float64()
 	switch rng.IntN(4) {
@@ -114,7 +114,7 @@ func (t *fileTree) powerLoss(rng *rand.Rand) *fileTree {
 	return out
 }
 
-// copySurvivor copies a node, with what is below it, as the disk has it.
+// copySurvivor copies a node and its descendants in their state on the disk.
 func (t *fileTree) copySurvivor(out *fileTree, n *fileNode, rng *rand.Rand, kept float64, done map[*fileNode]*fileNode) *fileNode {
 	if s := done[n]; s != nil {
 		return s
@@ -137,7 +137,7 @@ func (t *fileTree) copySurvivor(out *fileTree, n *fileNode, rng *rand.Rand, kept
 	return s
 }
 
-// usedBytes is how many bytes the pages take that processes see.
+// usedBytes returns the size of the pages that processes see, in bytes.
 func (t *fileTree) usedBytes() int64 {
 	var pages int
 	for _, n := range t.nodes {

@@ -10,14 +10,14 @@ import (
 	"testing"
 )
 
-// Result is what a command did.
+// Result is the result of a command.
 type Result struct {
 	Stdout, Stderr []byte
 	Code           int
 }
 
-// Command is exec.CommandContext for what ends with the test binary, on Linux whatever ended that one. Nobody who starts it may be a goroutine
-// that is locked to a thread which it ends.
+// Command is exec.CommandContext for a process that ends with the test binary, on Linux however that ends. A goroutine that ends while it
+// is locked to its thread must not start the command: the thread ends, and the process with it.
 func Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.SysProcAttr = childAttributes()

@@ -1,5 +1,5 @@
-// Package program runs the scribe program for the tests of the whole system: it builds it once, starts it as processes, ends them
-// in every way that there is, and looks at them from outside.
+// Package program runs the scribe program for the tests of the whole system: it builds the program once, starts processes, stops, kills
+// and pauses them, and reads their metrics, memory and CPU time.
 //
 //	func TestMain(m *testing.M) { os.Exit(program.Main(m)) }
 //
@@ -7,7 +7,6 @@
 //	program.OK(t, stdin, "produce", "access", "--server", up.URL)
 //	up.Kill()
 //
-// Every process ends with the test that started it, at the latest, and on Linux with the test binary, whatever ended that one; what else a
-// test leaves behind, it has undone then by Undo.
-// The log of a process goes to the log of a test that failed. Only tests may import this package.
+// Every process ends with the test that started it, at the latest, and on Linux also with the test binary, however that ends. Undo removes
+// other things that a test would leave behind. The log of a process goes to the log of a failed test. Only tests may import this package.
 package program

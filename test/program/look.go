@@ -74,13 +74,13 @@ func (m Metrics) Sum(name string) float64 {
 	return sum
 }
 
-// PeakMemory is the most physical memory that the process has had, in bytes, with the pages of its program; 0 where the system does not say.
+// PeakMemory returns the process's peak physical memory in bytes, including the pages of its program; 0 where the system does not report it.
 func (p *Process) PeakMemory() int64 { return p.readMemory("VmHWM:") }
 
-// PeakData is PeakMemory without the pages of the program and other files, which the system takes back when it needs them.
+// PeakData is PeakMemory without the pages of the program and other files, which the system reclaims when it needs memory.
 func (p *Process) PeakData() int64 { return max(0, p.readMemory("VmHWM:")-p.readMemory("RssFile:")) }
 
-// readMemory is a line of proc_pid_status(5), in bytes.
+// readMemory returns the value of a line of proc_pid_status(5), in bytes.
 func (p *Process) readMemory(name string) int64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
 	if err != nil {
@@ -95,14 +95,14 @@ func (p *Process) readMemory(name string) int64 {
 	return 0
 }
 
-// CPUTime is what the process has used so far, in user and system mode, to a hundredth of a second (proc_pid_stat(5), fields 14 and
-// 15); 0 where the system does not say.
+// CPUTime returns the CPU time that the process has used so far, in user and system mode, to a hundredth of a second (proc_pid_stat(5),
+// fields 14 and 15); 0 where the system does not report it.
 func (p *Process) CPUTime() time.Duration {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
 	if err != nil {
 		return 0
 	}
-	// The second field is the program's name in brackets, which may have spaces.
+	// The second field is the program's name in parentheses, which may contain spaces.
 	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 	const user, system = 14 - 3, 15 - 3
 	if len(fields) <= system {

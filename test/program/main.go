@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// WaitLimit bounds every wait of these tests: far more than anything takes, so that only a hang reaches it.
+// WaitLimit bounds every wait of these tests. It is far above the duration of any step, so that only a hang reaches it.
 const WaitLimit = 2 * time.Minute
 
 // binary is the program under test; set by Main before any test runs.
 var binary string
 
-// Main builds the program, with the race detector if the tests have it, runs the tests of a package and returns its exit code. With -short
-// it leaves all of them out: suites over the real program are what the developer's loop has no time for.
+// Main builds the program, with the race detector if the tests have it, runs the tests of a package and returns the exit code. With -short
+// it runs no test: suites over the real program take too long for the developer's loop.
 func Main(m *testing.M) int {
 	flag.Parse()
 	if testing.Short() {
@@ -49,9 +49,9 @@ func Main(m *testing.M) int {
 	return m.Run()
 }
 
-// seeSources looks at each source of the program, once. go test keeps the result of a package as long as what it was built from and what its
-// tests looked at stay the same: without this, tests that run the program and import nothing of it would not run again when it changes.
-// What happens before m.Run does not count, so it is called by what runs the program.
+// seeSources calls stat on each source file of the program, once. go test caches the result of a package as long as its sources and the
+// files that its tests opened or examined stay the same: without this, tests that run the program and import none of it would not run
+// again when it changes. Files examined before m.Run do not count, so the functions that run the program call it.
 var seeSources = sync.OnceValue(func() error {
 	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
@@ -70,5 +70,5 @@ var seeSources = sync.OnceValue(func() error {
 	})
 })
 
-// Binary is the path of the program under test.
+// Binary returns the path of the program under test.
 func Binary() string { return binary }

@@ -17,9 +17,9 @@ import (
 type Process struct {
 	// Name is its command line.
 	Name string
-	// URL is where it serves; set by Serve.
+	// URL is the server's URL; set by Serve.
 	URL string
-	// Log is what it has written to standard error.
+	// Log is its output to standard error.
 	Log *Log
 	// Done is closed when it has ended; Err may be read after that.
 	Done chan struct{}
@@ -30,40 +30,41 @@ type Process struct {
 	cmd *exec.Cmd
 }
 
-// Launch starts `scribe args...` with additional environment and does not wait for it. The reader is its standard output, which has
-// to be read.
+// Launch starts `scribe args...` with additional environment variables and does not wait for it. The reader is the standard output,
+// which must be read.
 func Launch(t testing.TB, env []string, args ...string) (*Process, io.Reader) {
 	t.Helper()
 	return LaunchUnder(t, nil, env, args...)
 }
 
-// LaunchUnder is Launch with a command line in front of the program's, which must replace itself by it: `ip netns exec NAME`, say.
+// LaunchUnder is Launch with a wrapper, such as `ip netns exec NAME`, before the program's command line. The wrapper must exec the program.
 func LaunchUnder(t testing.TB, wrapper, env []string, args ...string) (*Process, io.Reader) {
 	t.Helper()
 	if err := seeSources(); err != nil {
 		t.Fatalf("look at the sources of the program under test: %v", err)
 	}
 	line := append(append(append([]string(nil), wrapper...), binary), args...)
-	// A pipe of our own, since Wait closes StdoutPipe's while the reader may still want its last line.
+	// Not StdoutPipe: Wait closes its pipe, possibly before the reader has read the last line.
 	pr, pw := io.Pipe()
 	p := startProcess(t, "scribe "+strings.Join(args, " "), append([]string{"SCRIBE_LOG_LEVEL=warn"}, env...), pw, line...)
 	return p, pr
 }
 
-// Other starts another program and does not wait for it. What it prints is in its Log.
+// Other starts another program and does not wait for it. Its output is in its Log.
 func Other(t testing.TB, name string, args ...string) *Process {
 	t.Helper()
 	return OtherWith(t, nil, name, args...)
 }
 
-// OtherWith is Other with additional environment.
+// OtherWith is Other with additional environment variables.
 func OtherWith(t testing.TB, env []string, name string, args ...string) *Process {
 	t.Helper()
 	line := append([]string{name}, args...)
 	return startProcess(t, strings.Join(line, " "), env, nil, line...)
 }
 
-// startProcess starts a command line; its standard output goes to stdout, which is closed in the end; nil = to its Log.
+// startProcess starts a command line. Its standard output goes to stdout, which is closed when the process ends, or to its Log if stdout
+// is nil.
 func startProcess(t testing.TB, name string, env []string, stdout io.WriteCloser, line ...string) *Process {
 	t.Helper()
 	p := &Process{Name: name, Log: new(Log), Done: make(chan struct{}), t: t, cmd: exec.Command(line[0], line[1:]...)}
@@ -72,11 +73,11 @@ func startProcess(t testing.TB, name string, env []string, stdout io.WriteCloser
 	if stdout != nil {
 		p.cmd.Stdout = stdout
 	}
-	p.cmd.Dir = t.TempDir() // for what is kept in the working folder when nothing else is said
+	p.cmd.Dir = t.TempDir() // for files that default to the working folder
 	p.cmd.SysProcAttr = childAttributes()
 	started := make(chan error, 1)
 	go func() {
-		// The signal that a parent's death sends follows the thread that started the child: it has to last as long as the child.
+		// The parent-death signal is sent when the thread that started the child ends: the thread must last as long as the child.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer close(p.Done)
@@ -109,7 +110,7 @@ func Serve(t testing.TB, env []string, args ...string) *Process {
 	return p
 }
 
-// AwaitReady reads the line that a server prints when it serves; the test ends when it does not come.
+// AwaitReady reads the line that a server prints when it is ready, and ends the test if it does not come.
 func (p *Process) AwaitReady(stdout io.Reader) {
 	p.t.Helper()
 	line := make(chan string, 1)
@@ -132,14 +133,14 @@ func (p *Process) AwaitReady(stdout io.Reader) {
 	}
 }
 
-// Kill ends the process at once, with kill -9, and returns when it is gone. What it wrote and did not sync is still in the page
-// cache: that is not what a power cut leaves.
+// Kill ends the process at once, with kill -9, and returns when it has ended. Unsynced writes survive in the page cache, unlike in a
+// power loss.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill() // an error means that it has ended
 	<-p.Done
 }
 
-// Stop asks the process to end and waits until it has.
+// Stop asks the process to end and waits until it has ended.
 func (p *Process) Stop() {
 	p.t.Helper()
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
@@ -153,7 +154,7 @@ func (p *Process) Stop() {
 	}
 }
 
-// Pause stops the process as a long pause of its machine does; Resume lets it go on.
+// Pause suspends the process, like a long pause of its machine, until Resume.
 func (p *Process) Pause() { p.sendSignal(syscall.SIGSTOP) }
 
 // Resume ends a Pause.
@@ -166,10 +167,10 @@ func (p *Process) sendSignal(s syscall.Signal) {
 	}
 }
 
-// PID is the process's id.
+// PID returns the process's id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Log collects what a process writes.
+// Log collects the output of a process.
 type Log struct {
 	mu struct {
 		sync.Mutex

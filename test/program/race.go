@@ -2,5 +2,5 @@
 
 package program
 
-// RaceEnabled says that the program under test is built with the race detector, as the tests are.
+// RaceEnabled reports whether the program under test is built with the race detector, as the tests are.
 const RaceEnabled = true

@@ -6,8 +6,8 @@ import (
 	"scribe/internal/testkit/loopback"
 )
 
-// Reserve returns an address, host:port, that no other test's server is given until the end of the test. It is for servers that are started
-// again where they were, that others have to know of before they start, and for where nobody shall listen.
+// Reserve returns an address, host:port, that no other test's server gets until the end of the test. It is for servers that restart at
+// the same address, for servers whose address must be known before they start, and for addresses at which no server must listen.
 func Reserve(t testing.TB) string {
 	t.Helper()
 	addr, release, err := loopback.Reserve()

@@ -7,15 +7,15 @@ import (
 	"testing"
 )
 
-// Undo runs a command line when a test ends, or when the test binary dies before, whatever ended that one: a timeout, a panic, a signal. It is
-// for what outlives processes, such as mounts. The command must succeed when the test ends.
+// Undo runs a command line when a test ends, or when the test binary ends before, whatever the cause: a timeout, a panic, a signal. It is
+// for things that outlive processes, such as mounts. If the command fails, the test fails.
 func Undo(t testing.TB, line ...string) {
 	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	// It waits until nobody can write to its input any more: this process alone can.
+	// The shell waits for the end of its input, which comes when this process, the only writer, closes it or ends.
 	cmd := exec.Command("sh", append([]string{"-c", `cat >/dev/null; exec "$@"`, "sh"}, line...)...)
 	cmd.SysProcAttr = guardAttributes()
 	var log Log
@@ -34,7 +34,7 @@ func Undo(t testing.TB, line ...string) {
 	})
 }
 
-// Unmount unmounts a folder as Undo does, also from processes that still use it. It need not be mounted then.
+// Unmount unmounts a folder by Undo, also if processes still use it. It need not be mounted any more.
 func Unmount(t testing.TB, dir string) {
 	t.Helper()
 	Undo(t, "sh", "-c", `umount --lazy "$1" 2>/dev/null; ! grep -qF " $1 " /proc/self/mounts`, "sh", dir)

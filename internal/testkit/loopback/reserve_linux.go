@@ -10,11 +10,11 @@ import (
 	"syscall"
 )
 
-// Reserve returns host:port of the loopback that the system gives to nobody until release is called. Servers of Go, and any other that sets
-// SO_REUSEADDR, may listen there meanwhile, again and again; while none does, connections are refused. Release may be called more than once.
+// Reserve returns host:port of the loopback whose port the system does not give out until release is called. Meanwhile Go servers, and
+// others that set SO_REUSEADDR, may listen there repeatedly; while none does, connections are refused. Release may be called more than once.
 func Reserve() (addr string, release func(), err error) {
-	// A socket that is bound and does not listen: it keeps its port from being chosen, and, since both have SO_REUSEADDR, nobody from
-	// listening there.
+	// This socket is bound and does not listen. So the system does not choose its port, but servers may listen there, since both sockets
+	// have SO_REUSEADDR.
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return "", nil, fmt.Errorf("loopback: %w", os.NewSyscallError("socket", err))

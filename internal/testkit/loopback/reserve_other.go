@@ -7,7 +7,7 @@ import (
 	"net"
 )
 
-// Reserve returns host:port of the loopback that is free now. Elsewhere than on Linux nothing keeps it so.
+// Reserve returns host:port of the loopback that is free now. Except on Linux, nothing keeps it free.
 func Reserve() (addr string, release func(), err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

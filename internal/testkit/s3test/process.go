@@ -19,8 +19,7 @@ type serverProcess struct {
 	err    error
 }
 
-// startProcess runs a program in a process group of its own. On Linux the program also dies with the test binary, whatever
-// ended that one.
+// startProcess runs a program in a process group of its own. On Linux the program also ends with the test binary, however that ends.
 func startProcess(program string, args, env []string, output *tailBuffer) (*serverProcess, error) {
 	cmd := exec.Command(program, args...)
 	cmd.Env = append(os.Environ(), env...)
@@ -31,8 +30,8 @@ func startProcess(program string, args, env []string, output *tailBuffer) (*serv
 	p := &serverProcess{cmd: cmd, exited: make(chan struct{})}
 	started := make(chan error, 1)
 	go func() {
-		// The signal that a parent's death sends follows the thread that started the child, so that thread has to last as
-		// long as the child.
+		// The parent-death signal is sent when the thread that started the child ends, so that thread must last as long as
+		// the child.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer close(p.exited)
@@ -48,7 +47,7 @@ func startProcess(program string, args, env []string, output *tailBuffer) (*serv
 	return p, nil
 }
 
-// killProcess ends the process with its children and returns when it is gone.
+// killProcess kills the process with its children and returns when it has ended.
 func (p *serverProcess) killProcess() {
 	select {
 	case <-p.exited:
@@ -60,7 +59,7 @@ func (p *serverProcess) killProcess() {
 	<-p.exited
 }
 
-// tailBuffer keeps the last bytes of what a process prints.
+// tailBuffer keeps the last bytes of a process's output.
 type tailBuffer struct {
 	mu struct {
 		sync.Mutex

@@ -22,11 +22,11 @@ const (
 	region       = "us-east-1"
 	startTimeout = time.Minute
 	pollInterval = 20 * time.Millisecond
-	// startAttempts bounds how often Start picks another port because somebody took the one it had found free.
+	// startAttempts bounds how often Start picks another port because another process took the one it had found free.
 	startAttempts = 5
 )
 
-// Server is a running S3 server with one empty bucket. Its methods are for the goroutine of the test.
+// Server is a running S3 server with one empty bucket. Only the goroutine of the test calls its methods.
 type Server struct {
 	Endpoint  string // host:port, plain HTTP
 	Region    string
@@ -43,14 +43,14 @@ type Server struct {
 	proc *serverProcess
 }
 
-// Start runs a server that lives until the end of the test. What the server logged goes to the log of a test that failed.
+// Start runs a server until the end of the test. If the test fails, the server's output goes to the test's log.
 func Start(tb testing.TB) *Server {
 	tb.Helper()
 	s := &Server{
 		Region:    region,
 		AccessKey: "scribe-test",
-		// A secret that no other server has: a signed request that succeeds was answered by this server, not by another one
-		// that won the race for the port.
+		// No other server has this secret: if a signed request succeeds, this server answered it, not another one that won the
+		// race for the port.
 		SecretKey: rand.Text(),
 		Bucket:    "scribe",
 		tb:        tb,
@@ -70,7 +70,7 @@ func Start(tb testing.TB) *Server {
 		if err == nil {
 			break
 		}
-		// A file system without extended attributes keeps what belongs to an object in files beside it.
+		// If the file system has no extended attributes, the server must store the metadata of objects in separate files.
 		if !s.sidecar && strings.Contains(s.log.String(), "xattr") {
 			s.sidecar = true
 		}
@@ -82,8 +82,8 @@ func Start(tb testing.TB) *Server {
 	return s
 }
 
-// Stop ends the server as a crash would: requests in flight fail, connections break. Objects that were acknowledged stay.
-// Stopping a server that is stopped does nothing.
+// Stop ends the server as a crash would: requests in flight fail, connections break. Acknowledged objects stay. If the server is
+// stopped already, Stop does nothing.
 func (s *Server) Stop() {
 	s.tb.Helper()
 	if s.proc == nil {
@@ -93,7 +93,7 @@ func (s *Server) Stop() {
 	s.proc = nil
 }
 
-// Restart runs the server again at the same address with the objects of before; it stops it first if it runs.
+// Restart stops the server if it runs, and starts it at the same address with the same objects.
 func (s *Server) Restart() {
 	s.tb.Helper()
 	s.Stop()
@@ -126,12 +126,12 @@ func (s *Server) newClient() (*minio.Client, error) {
 		Creds:      credentials.NewStaticV4(s.AccessKey, s.SecretKey, ""),
 		Region:     s.Region,
 		MaxRetries: 1,
-		// Nothing is repeated, so no request may meet a connection that the server is about to close.
+		// Requests are not retried, so none may use a connection that the server is about to close.
 		Transport: &http.Transport{DisableKeepAlives: true},
 	})
 }
 
-// startProcess starts the process and returns when it answers, or with an error and no process.
+// startProcess starts the process and returns when it answers. After an error no process runs.
 func (s *Server) startProcess() error {
 	objects, sidecar := filepath.Join(s.dir, "objects"), filepath.Join(s.dir, "sidecar")
 	for _, dir := range []string{objects, sidecar} {
@@ -155,7 +155,7 @@ func (s *Server) startProcess() error {
 	return nil
 }
 
-// environVars holds the credentials, which are no business of whoever lists the processes.
+// environVars returns the environment with the credentials: in arguments, a list of processes would show them.
 func (s *Server) environVars() []string {
 	return []string{"ROOT_ACCESS_KEY_ID=" + s.AccessKey, "ROOT_SECRET_ACCESS_KEY=" + s.SecretKey}
 }
@@ -184,7 +184,7 @@ func (s *Server) awaitReady(proc *serverProcess) error {
 	}
 }
 
-// freeAddress is one that nobody else is given until the end of the test, also while the server is stopped.
+// freeAddress returns an address that no other server gets until the end of the test, even while this server is stopped.
 func freeAddress(tb testing.TB) string {
 	tb.Helper()
 	addr, release, err := loopback.Reserve()

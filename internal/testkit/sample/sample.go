@@ -1,7 +1,7 @@
 // Package sample holds real input for benchmarks and tests, compressed inside the binary.
 //
 //   - AccessLog: a web server's access log in combined format, 10,000 lines, 2.4 MB.
-//   - AccessJSON: the same as a flat JSON object a line, 9,999 lines, 3.2 MB; some fields are null.
+//   - AccessJSON: the same with a flat JSON object per line, 9,999 lines, 3.2 MB; some fields are null.
 //   - NginxStatus: status documents of an nginx server, deeply nested JSON, 500 lines of about 5.5 KB.
 //
 // All are from elastic/examples, "Common Data Formats", Apache-2.0; AccessJSON is derived from AccessLog.
@@ -31,7 +31,7 @@ var (
 	NginxStatus = sync.OnceValue(func() []byte { return decompressSample("nginx_status.jsonl", nginxStatus) })
 )
 
-// decompressSample panics when the binary was built from damaged files: there is nothing that a caller could do.
+// decompressSample panics if the binary was built from damaged files, since callers can't handle that.
 func decompressSample(name string, b []byte) []byte {
 	dec, err := zstd.NewReader(nil)
 	if err != nil {

@@ -4,7 +4,7 @@
 //		blobtest.Run(t, func(t *testing.T) blob.Store { return memory.New() })
 //	}
 //
-// It tests the promises of all engines. Promises of some engines only, such as surviving a crash, are tested in their packages.
+// It tests the promises that all engines make. Promises of single engines, such as surviving a crash, are tested in their packages.
 package blobtest
 
 import (
@@ -121,7 +121,7 @@ func (s *storeSuite) expectList(prefix string, want ...string) {
 	}
 }
 
-// randomBytes returns n bytes that can't be compressed or stored as a zero page.
+// randomBytes returns n bytes that can't be compressed or stored as zero pages.
 func randomBytes(n int, seed uint64) []byte {
 	b := make([]byte, n)
 	source := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8), 1})

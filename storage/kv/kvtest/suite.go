@@ -10,7 +10,7 @@ import (
 	"scribe/storage/kv"
 )
 
-// StoreFactory makes the stores of one engine.
+// StoreFactory opens stores of one engine.
 type StoreFactory struct {
 	// Open returns an empty store. The suite closes it.
 	Open func(t *testing.T) kv.Store
@@ -53,7 +53,7 @@ func Run(t *testing.T, h StoreFactory) {
 	}
 }
 
-// openStore opens a store that is closed with the test.
+// openStore opens a store that is closed at the end of the test.
 func openStore(t *testing.T, f func(t *testing.T) kv.Store) kv.Store {
 	t.Helper()
 	s := f(t)

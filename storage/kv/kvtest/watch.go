@@ -219,7 +219,7 @@ func testWatchCompacted(t *testing.T, h StoreFactory) {
 	}
 }
 
-// testWatchSlow checks that a blocked watch delays no other call, and learns that it lost changes.
+// testWatchSlow checks that a blocked watch delays no other call, and gets an error that says that it lost changes.
 func testWatchSlow(t *testing.T, h StoreFactory) {
 	s := openStore(t, h.OpenShort)
 	r := mustPut(t, s, "a", "0")
@@ -243,7 +243,7 @@ func testWatchSlow(t *testing.T, h StoreFactory) {
 	}
 }
 
-// testWatchMirror follows a prefix as the package comment says, during writes, and must reach the same state.
+// testWatchMirror follows a prefix during writes, as the comment of package kv describes, and must reach the same state.
 func testWatchMirror(t *testing.T, h StoreFactory) {
 	s := openStore(t, h.Open)
 	const keys, writers, rounds = 40, 4, 60

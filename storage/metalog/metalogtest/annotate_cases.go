@@ -13,7 +13,7 @@ import (
 
 const zones = metalog.AnnotationZones
 
-// annotateOne annotates a record and checks whether that was kept.
+// annotateOne annotates a record and checks how many annotations were kept.
 func (e *caseEnv) annotateOne(shard record.ShardID, lsn record.LSN, text string, want int) {
 	e.Helper()
 	kept, err := e.log.Annotate(e.ctx, []metalog.Annotation{{Shard: shard, LSN: lsn, Kind: zones, Data: []byte(text)}})
@@ -22,7 +22,7 @@ func (e *caseEnv) annotateOne(shard record.ShardID, lsn record.LSN, text string,
 	}
 }
 
-// readNotes checks what is beside the records of a range, as "LSN=text".
+// readNotes checks the annotations of a range of records, given as "LSN=text".
 func (e *caseEnv) readNotes(shard record.ShardID, from, to record.LSN, want ...string) {
 	e.Helper()
 	found, until, err := e.log.Annotations(e.ctx, shard, from, to, zones, 0)

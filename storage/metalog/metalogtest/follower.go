@@ -12,7 +12,7 @@ import (
 	"scribe/storage/metalog"
 )
 
-// checkedFollower runs a subscription, keeps its updates, and checks each against the contract.
+// checkedFollower runs a subscription, stores its updates, and checks each against the contract.
 type checkedFollower struct {
 	e      *caseEnv
 	cancel context.CancelFunc
@@ -28,7 +28,7 @@ type checkedFollower struct {
 	broken  error // violation of the contract
 }
 
-// followedShard is the part of a shard that was seen.
+// followedShard is the part of a shard that the updates have shown.
 type followedShard struct {
 	next      record.LSN
 	entries   []metalog.Entry
@@ -39,7 +39,7 @@ type followedShard struct {
 	sealed    bool
 }
 
-// follow subscribes from the positions on.
+// follow subscribes from the given positions.
 func (e *caseEnv) follow(heartbeat time.Duration, from ...metalog.Position) *checkedFollower {
 	return e.followWith(heartbeat, nil, from...)
 }
@@ -176,7 +176,7 @@ func (f *checkedFollower) waitWatermark(shard record.ShardID, w int64) followedS
 	return f.waitFor(shard, fmt.Sprintf("watermark %d", w), func(s *followedShard) bool { return s.watermark >= w })
 }
 
-// stopChecked ends the subscription and checks that it was sound.
+// stopChecked ends the subscription and fails the case if it violated the contract.
 func (f *checkedFollower) stopChecked() {
 	f.e.Helper()
 	f.cancel()

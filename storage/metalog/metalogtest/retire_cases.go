@@ -116,8 +116,8 @@ var retireCases = []testCase{
 	}},
 }
 
-// retireUnderWriters retires a category while writers open its shards and append to them. Acknowledged records must be there, and
-// none that was appended after Retire had returned.
+// retireUnderWriters retires a category while writers open its shards and append to them. All acknowledged records must be readable,
+// and no record appended after Retire returned.
 func retireUnderWriters(e *caseEnv) {
 	const writers = 8
 	type acked struct {

@@ -41,7 +41,7 @@ type modelEntry struct {
 
 // modelAnswer is the output of a call.
 type modelAnswer struct {
-	// unknown: the call failed, and may have taken effect.
+	// unknown means that the call failed, and may have taken effect.
 	unknown bool
 	// refused is the sentinel of a definite failure; state is the state that came with it, if any.
 	refused error
@@ -98,7 +98,7 @@ func (c modelCall) String() string {
 // modelState is the model of one log. It is never changed in place.
 type modelState struct {
 	epoch uint64
-	// burned: an unanswered Open gave out an unknown epoch above this one.
+	// burned means that an unanswered Open gave out an unknown epoch above this one.
 	burned bool
 	first  record.LSN
 	// floor is a time below which no further record may come.

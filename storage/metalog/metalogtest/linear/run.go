@@ -22,8 +22,8 @@ type Config struct {
 	Clients, Calls, Logs int
 	// Subscribers is the number of followers of each log; the default is 1.
 	Subscribers int
-	// Hurry is the longest timeout of one call in eight, chosen at random; the default is 60 µs, about what an engine takes that
-	// syncs nothing.
+	// Hurry bounds the random timeout of one call in eight; the default is 60 µs, about the duration of a call of an engine that does
+	// not sync.
 	Hurry time.Duration
 	// Patience is the timeout of the other calls; 0 means until the context ends.
 	Patience time.Duration
@@ -66,7 +66,7 @@ type runState struct {
 	h     *History
 	logs  []record.ShardID
 	made  atomic.Int64
-	moved chan struct{} // has a buffer of one: a call was made
+	moved chan struct{} // signals that a call was made; has a buffer of one
 	// followers of all logs, with the position of each.
 	followers []*historyFollower
 }

@@ -66,18 +66,3 @@ const (
 	AnyOrder = Less | Equal | Greater
 )
 
-// OrderOf returns the order for a result of a function like cmp.Compare.
-func OrderOf(compared int) Orders { return 1 << (compared + 1) }
-
-// Among reports whether the orders are in a set: true, false, or either.
-func (o Orders) Among(set Orders) Truths { return eitherTruth(o&set != 0, o&^set != 0) }
-
-func eitherTruth(yes, no bool) (t Truths) {
-	if yes {
-		t |= True
-	}
-	if no {
-		t |= False
-	}
-	return t
-}

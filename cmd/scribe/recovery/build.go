@@ -17,7 +17,7 @@ import (
 // LostRecord is the placeholder in a log for a lost record. It is not a pointer, so readers get a gap.
 const LostRecord = "scribe: lost record: no blob holds its pointer"
 
-// buildLogs walks through each log and writes what stands.
+// buildLogs builds each log from the claims that are valid, and writes it to the sink.
 func (r *recoveryRun) buildLogs(ctx context.Context) error {
 	plan, err := r.makePlan(ctx)
 	if err != nil {
@@ -69,9 +69,10 @@ type sequencedFrom struct {
 	first record.LSN
 }
 
-// sequenceAnew has a category sequenced again from what there is: its order is not in blobs. LSNs and numbers of messages go on far above
-// all that were ever given out, so that a checkpoint of before, or the identifier of a batch, is never taken for another position: readers get
-// a gap, and then everything again. The present in nanoseconds is far above: a category had fewer messages, also if it was recovered before.
+// sequenceAnew lets a category be sequenced again from the recovered logs, since blobs do not contain its order. LSNs and message
+// numbers continue far above all earlier ones. So no earlier checkpoint and no batch identifier can be taken for another
+// position: readers get a gap, and then everything again. The present time in nanoseconds is far enough above: a category had
+// fewer messages, even if it was recovered before.
 func (r *recoveryRun) sequenceAnew(category uint32, sources []sequencedFrom) error {
 	base := uint64(r.now) * 1000 //nolint:gosec // a time after 1970
 	state := sequenced.NewState()
@@ -137,7 +138,7 @@ type logBuilder struct {
 	v        *outcomeTable
 	shard    record.ShardID
 	category string
-	// retention is the category's in microseconds.
+	// retention is that of the category, in microseconds.
 	retention int64
 	sealed    bool
 
@@ -182,7 +183,7 @@ func (l *logBuilder) buildLog(ctx context.Context) error {
 			return err
 		}
 	}
-	// When a writer opened the log, everything below was committed, including lost records.
+	// When a writer opened the log, everything below its start was committed, including lost records.
 	if last := epochs[len(epochs)-1]; last.exact && last.lsn > l.next {
 		if l.next == 0 {
 			l.first, l.next = last.lsn, last.lsn
@@ -200,7 +201,7 @@ func (l *logBuilder) buildLog(ctx context.Context) error {
 	})
 }
 
-// standingClaim is the claim that has a position; nil if none has.
+// standingClaim returns the claim that is valid for a position; nil if there is none.
 func (l *logBuilder) standingClaim(claims []positionClaim) (*positionClaim, blobOutcome, error) {
 	left, err := l.v.standing(claims)
 	if err != nil {
@@ -236,7 +237,8 @@ func (l *logBuilder) appendRecord(c *positionClaim, known blobOutcome) error {
 	if err != nil {
 		return errScratch
 	}
-	// The engine's time came after the blob was made. Writers' clocks may be ahead, the engine's never was ahead of the present.
+	// The engine's time was later than the blob's creation. Writers' clocks may be ahead; the engine's was never ahead of the
+	// present.
 	l.time = max(l.time, min(c.blob.Time(), l.r.now), 1)
 	if err := l.r.sink.Record(l.shard, c.lsn, l.time, c.data); err != nil {
 		return err
@@ -261,8 +263,9 @@ func (l *logBuilder) appendRecord(c *positionClaim, known blobOutcome) error {
 	return nil
 }
 
-// fillGap deals with records that are missing up to a position. Retention deletes blobs as they become free, not in the order of one log: what is
-// before a gap and has expired was trimmed. Otherwise records are lost, and placeholders make a gap for readers.
+// fillGap handles missing records before a position. Retention deletes blobs in the order in which they become free, not in the
+// order of one log. So if the records before a gap have expired, the missing ones were trimmed. Otherwise they are lost, and
+// placeholders make a gap for readers.
 func (l *logBuilder) fillGap(to record.LSN) error {
 	missing := uint64(to - l.next)
 	finding := Finding{Category: l.category, Shard: l.shard, From: l.next, To: to}

@@ -22,14 +22,14 @@ import (
 // categoryRow has the facts about a category from footers.
 type categoryRow struct {
 	Name string `json:"name"`
-	// Settings are those of the newest blob that has any.
+	// Settings are those of the newest blob with settings.
 	Settings   *layout.Settings `json:"settings,omitempty"`
 	SettingsAt int64            `json:"settings_at,omitempty"`
 	// Class is the retention class of the newest blob, in hours.
 	Class uint32 `json:"class"`
 	// Shards is one more than the highest logical shard.
 	Shards uint32 `json:"shards"`
-	// Sequenced: there are sequences in pointers, as in exactly_once categories alone. Bound: there are logs of writer slot 0.
+	// Sequenced: pointers have sequences, which occur only in exactly_once categories. Bound: there are logs of writer slot 0.
 	Sequenced bool `json:"sequenced,omitempty"`
 	Bound     bool `json:"bound,omitempty"`
 	// First and Last are the times of the oldest and the newest blob, Unix microseconds.
@@ -37,7 +37,7 @@ type categoryRow struct {
 	Last  int64 `json:"last"`
 }
 
-// categoryRows are in memory while blobs are read.
+// categoryRows holds the rows in memory while blobs are read.
 type categoryRows struct {
 	rows  map[uint32]*categoryRow
 	dirty map[uint32]bool
@@ -61,7 +61,7 @@ func (c *categoryRows) loadRows(ctx context.Context, s *scratchDB) error {
 	return nil
 }
 
-// saveRows adds what has changed to the batch.
+// saveRows adds the changed rows to the batch.
 func (c *categoryRows) saveRows(s *scratchDB) error {
 	for id := range c.dirty {
 		value, err := json.Marshal(c.rows[id])
@@ -76,7 +76,7 @@ func (c *categoryRows) saveRows(s *scratchDB) error {
 	return nil
 }
 
-// addEntry notes an entry.
+// addEntry updates a category's row with an entry.
 func (c *categoryRows) addEntry(f *layout.Footer, e *layout.Entry) {
 	id := e.Shard.Category()
 	row := c.rows[id]
@@ -100,14 +100,14 @@ func (c *categoryRows) addEntry(f *layout.Footer, e *layout.Entry) {
 // categoryPlan is the outcome for each category.
 type categoryPlan struct {
 	categories []*scribev1.Category
-	// keep are the deleted ones whose logs are to be removed by retention.
+	// keep are the deleted categories whose logs retention still has to remove.
 	keep []*scribev1.Category
-	// dropped have logs that are sealed, deleted none at all. Both are retired.
+	// dropped are the categories whose logs are sealed, deleted those without logs. Both are retired.
 	dropped, deleted map[uint32]bool
 	retired          []uint32
 	names            map[uint32]string
 	retention        map[uint32]int64 // microseconds
-	// sources are the logs of categories that are sequenced.
+	// sources are the logs of sequenced categories.
 	sources  map[uint32][]sequencedFrom
 	nextID   uint64
 	findings []Finding
@@ -121,13 +121,14 @@ func (r *recoveryRun) makePlan(ctx context.Context) (*categoryPlan, error) {
 	return planCategories(rows.rows, r.cfg.Catalog, r.now), nil
 }
 
-// copyDelay is how much older than a copy of the categories a category must be to be missed in it: clocks differ, and copies lag.
+// copyDelay is the minimum age of a category, relative to a copy of the categories, at which its absence means that it was
+// deleted: clocks differ, and copies lag.
 const copyDelay = time.Minute
 
-// planCategories decides which categories there are. It does no I/O.
+// planCategories decides which categories exist. It does no I/O.
 //
-// An id stands for one category ever, ids grow, and a name belongs to one category at a time. So what a complete copy does not have was
-// deleted, and so was the lower one of two ids that share a name.
+// An id is used for only one category, ids increase, and a name belongs to one category at a time. So a category that is not in a
+// complete copy was deleted, and so was the one with the lower id of two that share a name.
 func planCategories(rows map[uint32]*categoryRow, c *Catalog, now int64) *categoryPlan {
 	p := &categoryPlan{dropped: map[uint32]bool{}, deleted: map[uint32]bool{}, names: map[uint32]string{}, retention: map[uint32]int64{}, sources: map[uint32][]sequencedFrom{}, nextID: 1}
 	byName := map[string]*scribev1.Category{}
@@ -160,7 +161,7 @@ func planCategories(rows map[uint32]*categoryRow, c *Catalog, now int64) *catego
 			note(row.Name, "id %d is in blobs and not in the catalog, which is newer: it was deleted, and its records are passed over", id)
 			continue
 		}
-		// Ids come in order here, so a later category of the name replaces this one.
+		// Ids are processed in order, so a later category of the same name replaces this one.
 		if old := byName[row.Name]; old != nil {
 			if old.GetId() > id {
 				p.deleted[id] = true
@@ -184,7 +185,7 @@ func planCategories(rows map[uint32]*categoryRow, c *Catalog, now int64) *catego
 	return p
 }
 
-// finishPlan sorts what was decided.
+// finishPlan sorts the decisions.
 func (p *categoryPlan) finishPlan(byName map[string]*scribev1.Category) {
 	for _, cat := range byName {
 		p.categories = append(p.categories, cat)
@@ -238,7 +239,7 @@ func fromFooters(id uint32, row *categoryRow, now int64, note func(name, format 
 	return cat
 }
 
-// deliveryName and repeatableName are as people give them.
+// deliveryName returns the name of a delivery as users write it.
 func deliveryName(c *scribev1.Category) string {
 	return strings.ToLower(strings.TrimPrefix(c.GetDelivery().String(), "DELIVERY_"))
 }
@@ -250,7 +251,7 @@ func repeatableName(c *scribev1.Category) string {
 	return strings.ToLower(strings.TrimPrefix(c.GetRepeatable().String(), "REPEATABILITY_"))
 }
 
-// defaultMaxMessage is what the control plane gives a category that names no size.
+// defaultMaxMessage is the control plane's default for a category without a size.
 const defaultMaxMessage = 16 << 20
 
 func blobOfKey(key []byte) (class uint32, id pointer.BlobID) {

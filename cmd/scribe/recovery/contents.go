@@ -19,14 +19,14 @@ import (
 	"scribe/storage/blob/layout"
 )
 
-// maxScan is the longest damaged blob that is looked into: it is read as a whole.
+// maxScan bounds the length of damaged blobs that are inspected, since they are read as a whole.
 const maxScan = 256 << 20
 
-// scanning lets one damaged blob at a time be in memory.
+// scanning limits the damaged blobs in memory to one.
 var scanning sync.Mutex
 
-// inspectDamaged looks into a blob whose footer is lost: header and blocks are still there, and frames describe themselves, but for the position of
-// their pointer in a log. What can't be read is skipped. The error is the store's.
+// inspectDamaged inspects a blob whose footer is lost. The header and the blocks are still there, and frames describe themselves,
+// except for their pointer's position in a log. Unreadable parts are skipped. The error is the store's.
 func inspectDamaged(ctx context.Context, store blob.Store, info blob.Info) ([]Contents, error) {
 	if info.Size < layout.HeaderLen || info.Size > maxScan {
 		return nil, nil
@@ -59,10 +59,10 @@ type contentsKey struct {
 	shard    uint32
 }
 
-// lookInto finds the frames in blocks that stand back to back. A frame may go on in the next zstd frame of its block.
+// lookInto finds the frames in consecutive blocks. A frame may continue in the next zstd frame of its block.
 func lookInto(d *zstd.Decoder, data []byte) []Contents {
 	found := map[contentsKey]*Contents{}
-	var raw []byte // decompressed, not cut into frames yet
+	var raw []byte // decompressed bytes that are not divided into frames yet
 	for len(data) > 0 {
 		if n := zstdFrame(data); n > 0 {
 			if out, err := d.DecodeAll(data[:n], nil); err == nil {
@@ -75,7 +75,7 @@ func lookInto(d *zstd.Decoder, data []byte) []Contents {
 		}
 		raw = nil
 		if rest := countFrames(found, data); len(rest) < len(data) {
-			data = rest // a block that is not compressed
+			data = rest // an uncompressed block
 			continue
 		}
 		next := bytes.Index(data[1:], zstdMagic)
@@ -95,7 +95,7 @@ func lookInto(d *zstd.Decoder, data []byte) []Contents {
 	})
 }
 
-// countFrames takes frames off the front of b, and returns what is left.
+// countFrames counts the frames at the front of b, and returns the rest.
 func countFrames(found map[contentsKey]*Contents, b []byte) []byte {
 	for len(b) > 0 {
 		h, err := record.Check(b)
@@ -113,7 +113,7 @@ func countFrames(found map[contentsKey]*Contents, b []byte) []byte {
 	return b
 }
 
-// zstdFrame is the length of the zstd frame at the front of b (RFC 8878), 0 if there is no whole one.
+// zstdFrame returns the length of the zstd frame at the front of b (RFC 8878); 0 if there is no complete one.
 func zstdFrame(b []byte) int {
 	var h zstd.Header
 	if !bytes.HasPrefix(b, zstdMagic) || h.Decode(b) != nil || h.Skippable {
@@ -127,7 +127,7 @@ func zstdFrame(b []byte) int {
 		block := uint32(b[at]) | uint32(binary.LittleEndian.Uint16(b[at+1:]))<<8
 		last = block&1 != 0
 		size := int(block >> 3)
-		if block>>1&3 == 1 { // one byte, repeated
+		if block>>1&3 == 1 { // one repeated byte
 			size = 1
 		}
 		at += 3 + size

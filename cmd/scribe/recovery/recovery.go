@@ -13,11 +13,11 @@ import (
 	"scribe/storage/metalog"
 )
 
-// EpochMargin is how far above the newest epoch that blobs tell of a recovered log's epoch is: a writer may have opened it since, more than
-// once, and must not be taken for one of after the recovery.
+// EpochMargin is added to the newest epoch in the blobs to get a recovered log's epoch. A writer may have opened the log several
+// times since then, and must not be taken for one from after the recovery.
 const EpochMargin = 1 << 20
 
-// IDMargin is how many ids of categories are left out above the highest that is known, for categories that left no trace.
+// IDMargin is the number of category ids that are skipped above the highest known one, for categories that left no trace.
 const IDMargin = 10_000
 
 // Config configures a recovery.
@@ -57,13 +57,13 @@ type Catalog struct {
 	Dropped []*scribev1.Category
 	// NextID is above every id assigned when the copy was made; 0 if unknown.
 	NextID uint64
-	// SavedAt is when the copy was made, in Unix microseconds: categories that are older and not in it were deleted. With NextID it is not
-	// needed.
+	// SavedAt is the time of the copy, Unix microseconds: older categories that are not in it were deleted. It is not needed with
+	// NextID.
 	SavedAt int64
 }
 
-// Sink receives recovered logs. Records of a shard come in the order of LSNs, before the shard's state; shards come one after
-// another. A nil Sink of Run only counts.
+// Sink receives recovered logs, one shard after another: first its records in the order of LSNs, then its state. With a nil Sink,
+// Run only counts.
 type Sink interface {
 	Record(s record.ShardID, lsn record.LSN, time int64, data []byte) error
 	Producer(s record.ShardID, p metalog.ProducerState, lsn record.LSN, time int64) error
@@ -78,9 +78,9 @@ type Deps struct {
 	Logger *slog.Logger
 	// Now is the time of the recovery; defaults to time.Now.
 	Now func() time.Time
-	// Progress, when set, is called with the progress of a phase, some times a second, by one goroutine at a time.
+	// Progress, if set, is called with the progress of a phase, several times a second, by one goroutine at a time.
 	Progress func(phase string, done int64)
-	// Found, when set, is called with every finding, by one goroutine at a time.
+	// Found, if set, is called with every finding, by one goroutine at a time.
 	Found func(Finding) error
 }
 
@@ -91,11 +91,11 @@ type FindingKind string
 const (
 	// FindingDamaged: a blob's footer can't be read. The blob's messages are in no log, but may still be in the blob.
 	FindingDamaged FindingKind = "damaged"
-	// FindingNewer: a blob of a format that this build does not read.
+	// FindingNewer: a blob has a format that this build does not support.
 	FindingNewer FindingKind = "newer"
-	// FindingForeign: an object under the key prefix of blobs that is not a blob.
+	// FindingForeign: an object under the key prefix of blobs is not a blob.
 	FindingForeign FindingKind = "foreign"
-	// FindingVoid: a blob that was not committed: its pointers are in no log.
+	// FindingVoid: a blob was not committed: its pointers are in no log.
 	FindingVoid FindingKind = "void"
 	// FindingUncertain: no footer tells whether the blob was committed. It is treated as committed.
 	FindingUncertain FindingKind = "uncertain"
@@ -107,7 +107,7 @@ const (
 	FindingGap FindingKind = "gap"
 	// FindingRestart: a log begins after a gap, since the records before it have expired or the gap is too long to fill.
 	FindingRestart FindingKind = "restart"
-	// FindingCategory: something of a category had to be assumed.
+	// FindingCategory: a property of a category had to be assumed.
 	FindingCategory FindingKind = "category"
 )
 
@@ -117,11 +117,11 @@ type Finding struct {
 	// Key and Size are the blob's.
 	Key  string
 	Size int64
-	// Category, Shard, From and To are the position: the LSNs [From, To).
+	// Category, Shard, From and To are the position, with the LSNs [From, To).
 	Category string
 	Shard    record.ShardID
 	From, To record.LSN
-	// Reason is for people.
+	// Reason explains the finding to people.
 	Reason string
 	// Contents are the messages that a scan found in a damaged blob.
 	Contents []Contents
@@ -137,29 +137,29 @@ type Contents struct {
 
 // Report is the result of a recovery.
 type Report struct {
-	// Blobs are those with a footer that was read; Bytes is the size of all that were listed.
+	// Blobs is the number of blobs whose footers were read; Bytes is the size of all listed ones.
 	Blobs, Bytes int64
-	// Read of them were read now, the others by a run before that was cut off.
+	// Read is the number of blobs read by this run; the others were read by an earlier, interrupted run.
 	Read int64
-	// Committed, Void and Uncertain are the blobs by what is known of them. Uncertain ones are taken as committed.
+	// Committed, Void and Uncertain count the blobs by outcome. Uncertain ones are treated as committed.
 	Committed, Void, Uncertain int64
-	// Damaged, Newer and Foreign objects are passed over, and Gone were deleted meanwhile.
+	// Damaged, Newer and Foreign count the skipped objects, Gone those that were deleted meanwhile.
 	Damaged, Newer, Foreign, Gone int64
-	// Logs, Records, Messages and Producers are what was built.
+	// Logs, Records, Messages and Producers count the results.
 	Logs, Records, Messages, Producers int64
-	// UncertainRecords of the records are of uncertain blobs.
+	// UncertainRecords counts the records of uncertain blobs.
 	UncertainRecords int64
-	// Lost records are missing; each has a placeholder in its log. Gaps is how often some are missing in a row.
+	// Lost counts the missing records; each has a placeholder in its log. Gaps counts the runs of missing records.
 	Lost, Gaps int64
-	// Restarts are logs that begin after a gap; Expired the records before it that were passed over.
+	// Restarts counts the logs that begin after a gap, Expired the skipped records before the gap.
 	Restarts, Expired int64
-	// Deleted records are of categories that were deleted.
+	// Deleted counts the records of deleted categories.
 	Deleted int64
-	// Conflicts and Contradictions could not be decided by what footers say.
+	// Conflicts and Contradictions count what footers could not decide.
 	Conflicts, Contradictions int64
 	// Oldest and Newest are the times of the oldest and the newest blob, Unix microseconds; 0 without blobs.
 	Oldest, Newest int64
-	// Clock is the time that no later record may be below, Unix microseconds.
+	// Clock is the least time of later records, Unix microseconds.
 	Clock int64
 	// Categories, Dropped and NextID are the state of a control plane.
 	Categories, Dropped []*scribev1.Category
@@ -217,7 +217,7 @@ func Run(ctx context.Context, cfg Config, deps Deps, sink Sink) (_ *Report, err 
 	return &r.report, nil
 }
 
-// discardSink takes logs of which nothing is kept.
+// discardSink discards recovered logs.
 type discardSink struct{}
 
 func (discardSink) Record(record.ShardID, record.LSN, int64, []byte) error { return nil }

@@ -68,8 +68,8 @@ func (v *outcomeTable) setOutcome(id pointer.BlobID, to blobOutcome) error {
 	return v.s.db.Set(outcomeKey(id), []byte{byte(to)}, pebble.NoSync)
 }
 
-// resolveBlobs decides about every blob. Its order is that of the evidence: what writers say of themselves, what the beginnings of epochs say,
-// and only then claims against each other.
+// resolveBlobs decides the outcome of every blob, in the order of the strength of evidence: the reports of writers on their own
+// blobs, the starts of epochs, and then rival claims.
 func (r *recoveryRun) resolveBlobs(ctx context.Context) error {
 	if err := r.scratch.db.DeleteRange([]byte{keyOutcome}, []byte{keyOutcome + 1}, pebble.NoSync); err != nil {
 		return err
@@ -83,14 +83,14 @@ func (r *recoveryRun) resolveBlobs(ctx context.Context) error {
 	}
 	rivals, err := r.eachPosition(ctx, v, "epochs", r.decideByEpoch)
 	for pass := 0; err == nil && rivals > 0; pass++ {
-		// A blob that lost a position has lost all of its positions, which may decide others.
+		// A blob that lost a position has lost all of its positions, which may decide other rival claims.
 		before := rivals
 		if rivals, err = r.eachPosition(ctx, v, "rivals", r.decideByRivals); rivals == before && pass > 0 {
 			break
 		}
 	}
 	if err != nil || r.report.Damaged+r.report.Newer > 0 {
-		return err // what is missing may be in a blob that can't be read
+		return err // the missing records may be in an unreadable blob
 	}
 	return r.voidOrphanedPredictions(ctx, v)
 }
@@ -206,15 +206,15 @@ func (r *recoveryRun) countRead(ctx context.Context, v *outcomeTable) error {
 	return nil
 }
 
-// toldBuild is a build of a run, and what later builds reported of it.
+// toldBuild is a build of a run, with what later builds reported of it.
 type toldBuild struct {
 	build   uint64
 	blob    pointer.BlobID
 	outcome blobOutcome
 }
 
-// applyHistories applies the reports of each run's blobs on earlier blobs. It keeps as many builds in memory as a blob reports
-// on.
+// applyHistories applies the reports of each run's blobs on earlier blobs. In memory it keeps only as many builds as a blob
+// reports on.
 func (r *recoveryRun) applyHistories(ctx context.Context, v *outcomeTable) error {
 	var (
 		run    uint64
@@ -302,7 +302,7 @@ func (r *recoveryRun) applyHistory(recent []toldBuild, h *layout.History) error 
 // epochStart is the first position of an epoch in a shard.
 type epochStart struct {
 	epoch uint64
-	// lsn is where it began, or a position in it, if it is not exact.
+	// lsn is the start of the epoch, or a position in it if exact is false.
 	lsn   record.LSN
 	exact bool
 }
@@ -310,7 +310,8 @@ type epochStart struct {
 // epochStarts are the epochs of a shard, in order.
 type epochStarts []epochStart
 
-// addClaim notes an entry. Blobs of version 1 do not say where an epoch began: it was at the lowest LSN that it tried, or before.
+// addClaim adds the epoch of a claim. Blobs of version 1 do not say where an epoch began: it was at or before the lowest LSN that
+// it claimed.
 func (s *epochStarts) addClaim(c *positionClaim) {
 	e := epochStart{epoch: c.epoch, lsn: c.lsn}
 	if c.start != 0 {
@@ -325,7 +326,7 @@ func (s *epochStarts) addClaim(c *positionClaim) {
 	}
 }
 
-// lowerStarts makes each one the lowest of it and those after it: a later epoch never begins below an earlier one.
+// lowerStarts lowers each start to the least of the following ones: a later epoch never begins below an earlier one.
 func (s epochStarts) lowerStarts() {
 	for i := len(s) - 2; i >= 0; i-- {
 		if s[i+1].lsn < s[i].lsn {
@@ -434,9 +435,10 @@ func (r *recoveryRun) decideByEpoch(v *outcomeTable, epochs epochStarts, claims 
 	return len(left), nil
 }
 
-// decideByRivals decides between blobs of one epoch that claim a position. One writer built them, and nothing that it built later reports their outcome:
+// decideByRivals decides between blobs of one epoch that claim a position. One writer built them, and none of its later blobs
+// reports their outcome.
 //
-//   - One whose position was not a prediction was built when its turn had come, after everything before it was committed.
+//   - A blob whose position was not a prediction takes precedence: it was built in its turn, after everything before it was committed.
 //   - Of predictions the later one counts, since a blob is appended only if nothing has changed before it since it was built.
 func (r *recoveryRun) decideByRivals(v *outcomeTable, _ epochStarts, claims []positionClaim) (int, error) {
 	left, err := v.standing(claims)
@@ -458,7 +460,7 @@ func (r *recoveryRun) decideByRivals(v *outcomeTable, _ epochStarts, claims []po
 	kept := 1
 	for _, c := range left[1:] {
 		if c.known == outcomeCommitted {
-			kept++ // which build tells of
+			kept++ // a build reports its outcome
 			continue
 		}
 		if err := v.setOutcome(c.blob, outcomeVoid); err != nil {
@@ -482,7 +484,7 @@ func (r *recoveryRun) buildOf(c *positionClaim) (uint64, error) {
 	return b.build, err
 }
 
-// rivalClaim is a claim that may stand.
+// rivalClaim is a claim that may be valid.
 type rivalClaim struct {
 	*positionClaim
 	known blobOutcome
@@ -502,7 +504,7 @@ func (v *outcomeTable) standing(claims []positionClaim) (left []rivalClaim, err 
 	return left, nil
 }
 
-// compareRival puts the one that stands first.
+// compareRival orders the claim that wins first.
 func (a rivalClaim) compareRival(b rivalClaim, builds map[pointer.BlobID]uint64) int {
 	return cmp.Or(
 		-cmp.Compare(boolByte(a.known == outcomeCommitted), boolByte(b.known == outcomeCommitted)),

@@ -31,8 +31,8 @@ type readBlob struct {
 // readAttempts bounds the attempts to read a footer while the store is unavailable, in addition to the store's own retries.
 const readAttempts = 5
 
-// scanBlobs lists all blobs and reads the footers of those that the scratch database does not have. Both channels hold as much as there are
-// workers; who is ahead waits.
+// scanBlobs lists all blobs and reads the footers of those that are not in the scratch database. Each channel has capacity for
+// one blob per worker; a faster stage waits.
 func (r *recoveryRun) scanBlobs(ctx context.Context) error {
 	rows := newCategoryRows()
 	if err := rows.loadRows(ctx, r.scratch); err != nil {
@@ -65,7 +65,7 @@ func (r *recoveryRun) scanBlobs(ctx context.Context) error {
 	return errors.Join(rows.saveRows(r.scratch), r.scratch.flushBatch(true))
 }
 
-// listBlobs hands out every object among the blobs. Those that were read before need not be read again.
+// listBlobs sends every object under the blobs' prefix to todo. Blobs that were read before need not be read again.
 func (r *recoveryRun) listBlobs(ctx context.Context, todo chan<- readBlob) error {
 	for info, err := range r.deps.Blobs.List(ctx, pointer.KeyRoot) {
 		if err != nil {
@@ -136,7 +136,7 @@ func (r *recoveryRun) storeResults(ctx context.Context, done <-chan readBlob, ro
 			r.deps.Progress("footers", seen)
 		}
 		if r.scratch.batch.Len() > 1<<20 {
-			// In the same batch as the entries that they are made of.
+			// In the same batch as the entries from which the rows are computed.
 			if err := errors.Join(rows.saveRows(r.scratch), r.scratch.flushBatch(true)); err != nil {
 				return err
 			}

@@ -17,7 +17,8 @@ import (
 	"scribe/storage/blob/layout"
 )
 
-// scratchVersion is raised when the bytes below change: a scratch database of another version is refused, and can be deleted.
+// scratchVersion is increased when the encodings below change. A scratch database of another version is refused, and can be
+// deleted.
 const scratchVersion = 1
 
 // Kinds of keys, the first byte. All integers are big-endian.
@@ -30,12 +31,12 @@ const (
 	keyCategory = 'c' // category 4 -> JSON of categoryRow
 )
 
-// scratchDB is the database in which what footers say is sorted. It is written by one goroutine, and lost writes of a crash cost another
-// look at the blobs whose rows are missing: a blob's row is in one batch with its entries.
+// scratchDB is the database in which the facts of footers are sorted. One goroutine writes it. A blob's row is in one batch with
+// its entries, so if a crash loses writes, only the blobs whose rows are missing are read again.
 type scratchDB struct {
 	db    *pebble.DB
 	batch *pebble.Batch
-	// generation counts the scans: rows of blobs that the present one has not seen are of blobs that are gone.
+	// generation counts the scans. Rows that the current scan has not marked are of deleted blobs.
 	generation uint32
 }
 
@@ -67,7 +68,7 @@ func openScratch(dir, source string) (*scratchDB, error) {
 	return s, nil
 }
 
-// beginGeneration checks what the database is of, and begins another generation.
+// beginGeneration checks the version and source of the database, and starts another generation.
 func (s *scratchDB) beginGeneration(source string) error {
 	var meta scratchMeta
 	value, err := s.getCopy([]byte{keyMeta})
@@ -92,7 +93,7 @@ func (s *scratchDB) beginGeneration(source string) error {
 
 func (s *scratchDB) close() error { return errors.Join(s.batch.Close(), s.db.Close()) }
 
-// getCopy returns a copy of a value, nil when there is none.
+// getCopy returns a copy of a value; nil if there is none.
 func (s *scratchDB) getCopy(key []byte) ([]byte, error) {
 	value, closer, err := s.db.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -105,7 +106,7 @@ func (s *scratchDB) getCopy(key []byte) ([]byte, error) {
 	return out, closer.Close()
 }
 
-// putRow adds to the batch.
+// putRow adds a row to the batch.
 func (s *scratchDB) putRow(key, value []byte) error { return s.batch.Set(key, value, nil) }
 
 // flushBatch writes the batch when it is large, or always if all is set.
@@ -122,7 +123,7 @@ func (s *scratchDB) flushBatch(all bool) error {
 	return err
 }
 
-// scanRows yields the rows of a kind in order, those whose keys begin with prefix. Key and value are valid until the next one.
+// scanRows yields the rows of a kind whose keys begin with prefix, in order. Key and value are valid until the next row.
 func (s *scratchDB) scanRows(ctx context.Context, prefix ...byte) iter.Seq2[scratchRow, error] {
 	return func(yield func(scratchRow, error) bool) {
 		it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: keyAfter(prefix)})
@@ -145,7 +146,7 @@ func (s *scratchDB) scanRows(ctx context.Context, prefix ...byte) iter.Seq2[scra
 
 type scratchRow struct{ key, value []byte }
 
-// keyAfter is the first key after all that begin with prefix.
+// keyAfter returns the first key after all keys that begin with prefix.
 func keyAfter(prefix []byte) []byte {
 	out := append([]byte{}, prefix...)
 	for i := len(out) - 1; i >= 0; i-- {
@@ -156,7 +157,7 @@ func keyAfter(prefix []byte) []byte {
 	return nil
 }
 
-// readStatus is what became of reading a blob.
+// readStatus is the result of reading a blob.
 type readStatus byte
 
 const (
@@ -165,7 +166,7 @@ const (
 	statusNewer   readStatus = 3
 )
 
-// blobRow is what is kept of a blob.
+// blobRow is the row of a blob.
 type blobRow struct {
 	generation uint32
 	status     readStatus
@@ -204,13 +205,13 @@ func decodeBlobRow(v []byte) (b blobRow, err error) {
 
 var errScratch = errors.New("recovery: the scratch database is damaged: delete it")
 
-// positionClaim is an entry: a blob that claims a position in a log.
+// positionClaim is an entry of a blob: its claim to a position in a log.
 type positionClaim struct {
 	shard     record.ShardID
 	lsn       record.LSN
 	epoch     uint64
 	blob      pointer.BlobID
-	start     record.LSN // 0: not known
+	start     record.LSN // 0: unknown
 	predicted bool
 	data      []byte // the encoded pointer; valid until the next row
 }
@@ -280,7 +281,8 @@ func (s *scratchDB) eachShard(ctx context.Context) iter.Seq2[record.ShardID, err
 	}
 }
 
-// claimsByPosition yields the claims to each LSN of a shard, in order. They are valid until the next one, but for their data, which is the caller's.
+// claimsByPosition yields the claims to each LSN of a shard, in order. They are valid until the next LSN, except for their data,
+// which the caller owns.
 func (s *scratchDB) claimsByPosition(ctx context.Context, shard record.ShardID) iter.Seq2[[]positionClaim, error] {
 	return func(yield func([]positionClaim, error) bool) {
 		var group []positionClaim
@@ -308,7 +310,7 @@ func (s *scratchDB) claimsByPosition(ctx context.Context, shard record.ShardID) 
 	}
 }
 
-// silentLogger drops what Pebble tells of its work.
+// silentLogger discards Pebble's log.
 type silentLogger struct{}
 
 func (silentLogger) Infof(string, ...any)  {}

@@ -1,4 +1,4 @@
-// Package config declares a setting once: the struct field of the role that uses it, with tags.
+// Package config declares a setting once: as a tagged struct field of the role that uses it.
 //
 //	type Config struct {
 //		// MemoryBytes bounds ...
@@ -7,8 +7,8 @@
 //		RetryMax    time.Duration `default:"2s" min:"RetryBase" max:"1h"`
 //	}
 //
-// [Defaults] makes a configuration, [Check] finds every violation in one, [Load] lays a YAML file over one, and [Settings] yields its
-// fields, from which the command line makes flags.
+// [Defaults] returns a configuration, [Check] reports every violation in one, [Load] applies a YAML file to one, and [Settings]
+// yields its fields, from which the command line makes flags.
 //
 //   - yaml: the name in the file, below that of the struct it is in; with a leading slash, from the root; ",inline" on a struct adds
 //     nothing to the names in it, nor does embedding. Fields with the same name are set together. A field without one is not for users.

@@ -11,8 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Load lays the YAML of a file over the struct that c points to. Its error names every line that can't be used, unknown fields too.
-// renamed has the names of today by earlier ones.
+// Load applies a YAML file to the struct that c points to. Its error names every invalid line and every unknown field. renamed
+// maps former names to current ones.
 func Load(path string, c any, renamed map[string]string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -42,7 +42,7 @@ func (d *yamlDecoder) fail(n *yaml.Node, format string, args ...any) {
 	d.errs = append(d.errs, fmt.Errorf("line %d: "+format, append([]any{n.Line}, args...)...))
 }
 
-// decodeStruct lays a mapping over a struct, which is at path in the file.
+// decodeStruct applies a mapping to a struct, which is at path in the file.
 func (d *yamlDecoder) decodeStruct(n *yaml.Node, st reflect.Value, path string) {
 	fields := map[string][]Setting{}
 	for s := range walk(st, "", "") {
@@ -53,7 +53,7 @@ func (d *yamlDecoder) decodeStruct(n *yaml.Node, st reflect.Value, path string) 
 	d.decodeSection(n, fields, path, "")
 }
 
-// decodeSection reads the mapping below a name. fields have all that the struct knows.
+// decodeSection decodes the mapping under a name. fields has all fields of the struct.
 func (d *yamlDecoder) decodeSection(n *yaml.Node, fields map[string][]Setting, path, section string) {
 	n = resolve(n)
 	if n.ShortTag() == "!!null" {
@@ -87,7 +87,7 @@ func (d *yamlDecoder) decodeSection(n *yaml.Node, fields map[string][]Setting, p
 	}
 }
 
-// decodeMerge reads what "<<" refers to. Fields that stand beside it are expected after it.
+// decodeMerge decodes the mapping to which "<<" refers. Fields beside it must follow it.
 func (d *yamlDecoder) decodeMerge(n *yaml.Node, fields map[string][]Setting, path, section string) {
 	n = resolve(n)
 	if n.Kind != yaml.SequenceNode {
@@ -114,7 +114,7 @@ func (d *yamlDecoder) decodeSetting(n *yaml.Node, s Setting, name string) {
 	case n.Kind != yaml.ScalarNode:
 		d.fail(n, "%s: want one value", name)
 	default:
-		if t.Kind() == reflect.Bool && n.Decode(s.value.Addr().Interface()) == nil { // YAML has other words for true and false as well
+		if t.Kind() == reflect.Bool && n.Decode(s.value.Addr().Interface()) == nil { // YAML has other words for true and false
 			return
 		}
 		if err := s.setText(n.Value); err != nil {
@@ -157,7 +157,7 @@ func hasSection(fields map[string][]Setting, name string) bool {
 	return false
 }
 
-// knownNames says which fields a section has.
+// knownNames lists the fields of a section, for errors.
 func knownNames(fields map[string][]Setting, section string) string {
 	var names []string
 	for known := range fields {

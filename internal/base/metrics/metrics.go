@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Set is the metrics of one instance of a role. It is not safe for concurrent use; the metrics are.
+// Set has the metrics of one instance of a role. It is not safe for concurrent use; the metrics are.
 type Set struct {
 	prefix     string
 	collectors []prometheus.Collector
@@ -40,7 +40,7 @@ func (s *Set) CounterVec(name, help string, labels ...string) *prometheus.Counte
 	return add(s, prometheus.NewCounterVec(prometheus.CounterOpts{Name: s.prefix + name, Help: help}, labels))
 }
 
-// CounterOf declares a counter with one label, and shows each of its known values from the start.
+// CounterOf declares a counter with one label, and exports each of its known values from the start.
 func (s *Set) CounterOf(name, help, label string, values ...string) *prometheus.CounterVec {
 	v := s.CounterVec(name, help, label)
 	for _, value := range values {
@@ -59,12 +59,12 @@ func (s *Set) GaugeVec(name, help string, labels ...string) *prometheus.GaugeVec
 	return add(s, prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: s.prefix + name, Help: help}, labels))
 }
 
-// GaugeFunc declares a gauge that read returns at each scrape.
+// GaugeFunc declares a gauge whose value is the result of read at each scrape.
 func (s *Set) GaugeFunc(name, help string, read func() float64) {
 	add(s, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: s.prefix + name, Help: help}, read))
 }
 
-// CounterFunc declares a counter that read returns at each scrape.
+// CounterFunc declares a counter whose value is the result of read at each scrape.
 func (s *Set) CounterFunc(name, help string, read func() float64) {
 	add(s, prometheus.NewCounterFunc(prometheus.CounterOpts{Name: s.prefix + name, Help: help}, read))
 }
@@ -79,7 +79,8 @@ func (s *Set) HistogramVec(name, help string, buckets []float64, labels ...strin
 	return add(s, prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: s.prefix + name, Help: help, Buckets: buckets}, labels))
 }
 
-// Snapshot adds metrics that one call reads together. It returns their declaration; read runs at each scrape and sends their values.
+// Snapshot returns a group to which metrics are added that one call reads together: read runs at each scrape and sends their
+// values.
 func (s *Set) Snapshot(read func(send Send)) *Snapshot {
 	return add(s, &Snapshot{prefix: s.prefix, read: read})
 }
@@ -101,7 +102,7 @@ func (s *Set) Register(r prometheus.Registerer) error {
 	return nil
 }
 
-// Unregister takes the metrics out of the registry that they are in, if any.
+// Unregister removes the metrics from their registry, if any.
 func (s *Set) Unregister() {
 	if s.registerer == nil {
 		return
@@ -125,7 +126,7 @@ type Value struct {
 	kind prometheus.ValueType
 }
 
-// Send hands the value of a metric to the scrape, with the values of its labels.
+// Send passes the value of a metric with its label values to the scrape.
 type Send func(v Value, value float64, labels ...string)
 
 // Counter declares a counter of the snapshot.

@@ -1,5 +1,5 @@
-// Package publish encodes the messages of a PublishRequest into one frame: what the host's agent and the write proxy do for callers
-// that have no client library. The frame is not sequenced, so a caller that repeats its request stores it again.
+// Package publish encodes the messages of a PublishRequest into one frame. The host's agent and the write proxy use it for
+// callers without a client library. The frame is not sequenced, so repeating a request stores its messages again.
 package publish
 
 import (
@@ -72,13 +72,13 @@ func appendMessage(m *scribev1.PublishMessage) *record.Message {
 	return out
 }
 
-// Response is the answer to a request whose frame has the result r.
+// Response returns the response to a request whose frame has the result r.
 func Response(req *scribev1.PublishRequest, r *scribev1.FrameResult) (*scribev1.PublishResponse, error) {
 	switch {
 	case r.GetError() != nil:
 		return nil, rpc.FromInfo(r.GetError())
 	case r.GetSampledOut():
-		return &scribev1.PublishResponse{SampledOut: true}, nil // none was taken
+		return &scribev1.PublishResponse{SampledOut: true}, nil // no message was taken
 	default:
 		return &scribev1.PublishResponse{Count: uint32(len(req.GetMessages())), Shard: r.GetShard(), Lsn: r.GetLsn()}, nil
 	}

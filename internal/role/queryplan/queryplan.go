@@ -1,5 +1,5 @@
-// Package queryplan binds queries that arrive with a request to the schema of their category: once for all requests that name the same.
-// A query travels as text, version of the schema and time; every role that works for it comes to the same plan by itself.
+// Package queryplan binds the queries of requests to the schema of their category, once for all requests with the same query. A
+// query travels as text, schema version and time; every role that works on it derives the same plan.
 package queryplan
 
 import (
@@ -21,22 +21,22 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// ErrVersion means that the version of the schema is not known: it is newer than the copy of the category at hand, or was never there.
+// ErrVersion means that the schema version is unknown: it is newer than the local copy of the category, or never existed.
 var ErrVersion = errors.New("queryplan: the version of the schema is not known")
 
-// histories is how many categories' schemas are kept read.
+// histories bounds the categories whose parsed schemas are cached.
 const histories = 1024
 
 // Plan is a query bound to a schema. It is immutable.
 type Plan struct {
 	*plan.Plan
-	// ID names the query as it was asked: text, version and time.
+	// ID identifies the query: text, version and time.
 	ID string
-	// Definitions are those of the schema's columns, as zone maps compare them.
+	// Definitions are the definitions of the schema's columns for comparisons with zone maps.
 	Definitions *zone.Definitions
 }
 
-// Cache keeps the plans that were used last. It is safe for concurrent use.
+// Cache keeps the most recently used plans. It is safe for concurrent use.
 type Cache struct {
 	schemas *schema.Cache
 	defs    *lru.Cache[*schema.Schema, *zone.Definitions]
@@ -55,7 +55,7 @@ type cacheKey struct {
 	now      int64
 }
 
-// NewCache returns a cache of plans whose texts have at most so many bytes; a plan takes some tens of times its text.
+// NewCache returns a cache of plans with at most limit bytes of text. A plan takes some tens of times the memory of its text.
 func NewCache(limit int) (*Cache, error) {
 	c := &Cache{schemas: schema.NewCache(histories), limit: limit}
 	var err error
@@ -66,7 +66,7 @@ func NewCache(limit int) (*Cache, error) {
 	return c, err
 }
 
-// Bind returns the plan of a query of a category. Errors have REASON_INVALID; one that is ErrVersion may be gone with a newer copy of the
+// Bind returns the plan of a query on a category. Errors have REASON_INVALID; ErrVersion may disappear with a newer copy of the
 // category.
 func (c *Cache) Bind(cat *scribev1.Category, q *scribev1.Query) (*Plan, error) {
 	s, err := c.versionOf(cat, q.GetSchemaVersion())
@@ -101,24 +101,24 @@ func (c *Cache) Bind(cat *scribev1.Category, q *scribev1.Query) (*Plan, error) {
 	return p, nil
 }
 
-// Split takes the ID of a plan apart.
+// Split divides the ID of a plan into its parts.
 func Split(id string) (version uint32, now int64, text string) {
 	head, text, _ := strings.Cut(id, " ")
-	_, _ = fmt.Sscanf(head, "%d@%d", &version, &now) // as Bind wrote it
+	_, _ = fmt.Sscanf(head, "%d@%d", &version, &now) // in the format of Bind
 	return version, now, text
 }
 
-// weight is what a plan counts in a cache's bound of bytes.
+// weight returns the size of a plan for the cache's bound.
 func (k *cacheKey) weight() int { return len(k.text) + 512 }
 
-// getPlan returns a plan that was bound before.
+// getPlan returns a cached plan.
 func (c *Cache) getPlan(k cacheKey) (*Plan, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.plans.Get(k)
 }
 
-// keepPlan keeps a plan. Those that were used longest ago make room.
+// keepPlan adds a plan, and evicts the least recently used ones to make room.
 func (c *Cache) keepPlan(k cacheKey, p *Plan) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,7 +135,7 @@ func (c *Cache) keepPlan(k cacheKey, p *Plan) {
 	}
 }
 
-// versionOf returns a version of a category's schema.
+// versionOf returns a schema version of a category.
 func (c *Cache) versionOf(cat *scribev1.Category, n uint32) (*schema.Schema, error) {
 	h, err := c.schemas.History(cat.GetId(), cat.GetSchema())
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"scribe/internal/base/metrics"
 )
 
-// Amount counts frames and what they hold.
+// Amount counts frames with their bytes and messages.
 type Amount struct{ Frames, Bytes, Messages int64 }
 
 // Plus returns the sum.
@@ -23,8 +23,8 @@ func (a Amount) Minus(b Amount) Amount {
 // AmountMetrics are the three metrics of an amount.
 type AmountMetrics struct{ frames, bytes, messages metrics.Value }
 
-// DeclareAmount declares them with a method of a snapshot. name has %s in the place of the unit, as in "received_%s_total"; help follows
-// the unit.
+// DeclareAmount declares the three metrics with a method of a snapshot. name has %s in place of the unit, as in
+// "received_%s_total"; help follows the unit.
 func DeclareAmount(declare func(name, help string, labels ...string) metrics.Value, name, help string, labels ...string) AmountMetrics {
 	of := func(unit string) metrics.Value {
 		return declare(fmt.Sprintf(name, unit), strings.ToUpper(unit[:1])+unit[1:]+" "+help, labels...)

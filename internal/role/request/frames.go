@@ -73,8 +73,7 @@ func (f *Frames) Next() bool {
 	return true
 }
 
-// refuseFrame gives a frame that does not pass its check the error that is told. It returns the frame's size, or 0 with a fault of the
-// whole request.
+// refuseFrame sets the error of a frame that fails its check. It returns the frame's size, or 0 if the whole request is at fault.
 func (f *Frames) refuseFrame(rest []byte) (size int) {
 	if h, err := record.ParseHeader(rest); err == nil && h.Len <= len(rest) {
 		f.Err = rpc.Errorf(scribev1.Reason_REASON_CORRUPT, "frame at byte %d of the request: %w", f.Offset, f.Err)

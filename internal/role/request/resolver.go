@@ -11,9 +11,9 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// Catalog is a role's watched copy of the categories, and the way to ask the control plane.
+// Catalog is a role's watched copy of the categories, with access to the control plane.
 type Catalog interface {
-	// Lookup asks the copy, Resolve the control plane.
+	// Lookup looks up a category in the copy, Resolve at the control plane.
 	Lookup(name string) (*scribev1.Category, bool)
 	Resolve(ctx context.Context, name string) (*scribev1.Category, error)
 }
@@ -22,16 +22,16 @@ type Catalog interface {
 type Categories struct {
 	// Catalog has the categories.
 	Catalog Catalog
-	// Create is asked for a category that the catalog does not have in its copy; nil asks Resolve.
+	// Create is called for a category that is not in the copy; nil calls Resolve.
 	Create func(ctx context.Context, name string) (*scribev1.Category, error)
-	// IsStale reports whether what the copy says of a logical shard's category can't be true any more, so that the control plane is
-	// asked; nil believes the copy.
+	// IsStale reports whether the copy's entry for a logical shard's category must be outdated, so that the control plane is
+	// asked; nil means never.
 	IsStale func(c *scribev1.Category, shard uint32) bool
 	// RetryAfter is the retry hint of frames whose category was replaced while their request was read.
 	RetryAfter time.Duration
 }
 
-// LookupFrame asks the copy for a frame's category. It spares the copy of the name if the catalog can be asked without.
+// LookupFrame looks up a frame's category in the copy. It does not allocate the name if the catalog supports that.
 func (c *Categories) LookupFrame(h *record.Header) (*scribev1.Category, bool) {
 	if fast, ok := c.Catalog.(interface {
 		LookupBytes(name []byte) (*scribev1.Category, bool)
@@ -48,13 +48,14 @@ func (c *Categories) NewResolver() Resolver { return Resolver{categories: c} }
 type Resolver struct {
 	categories *Categories
 	current    *scribev1.Category
-	// taken: a frame of the current category was taken.
+	// taken: a frame of the current category was accepted.
 	taken bool
-	// pinned are the exactly_once categories before the current one, by name. The copy may learn in the middle of a request that one was
-	// deleted and created again. If frames of one producer went partly to the old logs, which refuse them, and then to the new ones, the
-	// former, sent again, would be taken for repetitions, since the new logs have seen later sequences.
+	// pinned has the exactly_once categories before the current one, by name. During a request the copy may learn that one was
+	// deleted and created again. Suppose that frames of one producer went first to the old logs, which refuse them, and then to
+	// the new ones. When the first frames are sent again, the new logs would take them for repetitions, since they have seen
+	// later sequences.
 	pinned map[string]*scribev1.Category
-	// failed are the shards of which a frame was not taken for a reason that may pass.
+	// failed has the shards with a frame that was refused for a transient reason.
 	failed map[failedShard]error
 }
 
@@ -90,7 +91,8 @@ func (r *Resolver) useCategory(ctx context.Context, h *record.Header) error {
 			return err
 		}
 	}
-	// It may have grown, or have been deleted and created again. If the control plane does not know better, the log decides.
+	// The category may have grown, or have been deleted and created again. If the control plane has nothing newer, the log
+	// decides.
 	if !hasShard(r.current, h.Shard) || r.categories.IsStale != nil && r.categories.IsStale(r.current, h.Shard) {
 		if err := r.renewCategory(ctx); err != nil {
 			return err
@@ -127,7 +129,7 @@ func (r *Resolver) lookupCategory(ctx context.Context, h *record.Header) (*scrib
 	return r.categories.resolveName(ctx, h.CategoryName())
 }
 
-// renewCategory asks the control plane for the current category.
+// renewCategory gets the current category from the control plane.
 func (r *Resolver) renewCategory(ctx context.Context) error {
 	old := r.current
 	c, err := r.categories.resolveName(ctx, old.GetName())

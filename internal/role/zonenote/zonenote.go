@@ -1,8 +1,9 @@
-// Package zonenote is what stands beside a pointer in the metadata log: the zone map of its payload, and which pointer it is of.
+// Package zonenote encodes the annotation of a pointer in the metadata log: the zone map of its payload, and a hash of the
+// pointer.
 //
-// A read proxy learns a zone map from a payload whose place its client names. So that a client that names another place by mistake can't
-// have payloads left out that match, the note has the hash of the pointer, and who reads it compares that with the pointer that stands
-// there. Format: docs/format/metalog.md.
+// A read proxy learns a zone map from a payload whose position its client names. A client that names a wrong position by mistake
+// must not make readers skip payloads that match. So the note has the hash of the pointer, and readers compare it with the
+// pointer at that position. Format: docs/format/metalog.md.
 package zonenote
 
 import (
@@ -16,16 +17,16 @@ import (
 	"scribe/storage/metalog"
 )
 
-// hashLen is the length of what says which pointer a note is of.
+// hashLen is the length of the pointer's hash.
 const hashLen = 8
 
 // A note must fit an annotation.
 var _ [metalog.MaxAnnotation - hashLen - zone.MaxLen]struct{}
 
-// ErrForeign means that a note is of another pointer.
+// ErrForeign means that a note belongs to another pointer.
 var ErrForeign = errors.New("zonenote: the zone map is another pointer's")
 
-// Encode returns the note of a pointer, given as the log or the sequenced log has it.
+// Encode returns the note of a pointer, as encoded in the log or the sequenced log.
 func Encode(pointer []byte, m *zone.Map) []byte {
 	out := binary.LittleEndian.AppendUint64(make([]byte, 0, 512), hashOf(pointer))
 	return m.Append(out)

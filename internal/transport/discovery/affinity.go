@@ -21,11 +21,11 @@ import (
 const (
 	// fallbacks is the number of instances among which a key's fallback is chosen.
 	fallbacks = 3
-	// saltOfFallbacks makes the choice among them independent of the order.
+	// saltOfFallbacks makes the choice among the fallbacks independent of their order.
 	saltOfFallbacks = 0x5ca1ab1e
-	// homePatience is the longest hint of a busy home that is waited for: moving a blob costs a fetch from the store.
+	// homePatience bounds the retry hint of a busy home for which a call waits. Going elsewhere costs a fetch from the store.
 	homePatience = 50 * time.Millisecond
-	// maxAnswerBytes is where an answer is cut (proto/scribe/v1/readproxy.proto).
+	// maxAnswerBytes is the size at which an answer is cut (proto/scribe/v1/readproxy.proto).
 	maxAnswerBytes = 32 << 20
 	// splitAtOnce bounds the concurrent parts of a request.
 	splitAtOnce = 8
@@ -42,12 +42,12 @@ func orderByAffinity(key uint64, urls []string) {
 
 // FetchStats counts the calls and requests for payloads.
 type FetchStats struct {
-	// Calls were made; Parts is into how many requests they were divided, by the homes of their blobs.
+	// Calls is the number of calls, Parts the number of requests into which they were divided by the homes of their blobs.
 	Calls, Parts uint64
-	// Repeats are requests that were made again: of them Waits at the same instance, after the time that it asked for, and the others at
-	// another one.
+	// Repeats counts the repeated requests. Waits of them went to the same instance, after the time in its retry hint, the others
+	// to another instance.
 	Repeats, Waits uint64
-	// Exhausted counts requests that were not repeated because the retry budget was empty.
+	// Exhausted counts the requests that were not repeated because the retry budget was empty.
 	Exhausted uint64
 }
 
@@ -59,13 +59,13 @@ func (c *Cell) FetchStats() FetchStats {
 }
 
 const (
-	// retryShare is what a request adds.
+	// retryShare is what a request adds to the retry budget.
 	retryShare = 0.2
-	// maxRetries bounds the retries that accumulate: enough for the restart of an instance at light load.
+	// maxRetries bounds the saved retries: enough for the restart of an instance at light load.
 	maxRetries = 50
 )
 
-// mayRetry takes a repeat out of the budget, one at the same instance or at another.
+// mayRetry takes a retry from the budget, and counts it. same means at the same instance.
 func (c *Cell) mayRetry(same bool) bool {
 	ok := c.retries.TakeRetry()
 	c.countFetch(func(n *FetchStats) {
@@ -94,11 +94,11 @@ type readProxyService struct{ c *Cell }
 type fetchPart struct {
 	home  string
 	key   *uint64
-	at    []int // in the request's pointers
+	at    []int // indexes of the request's pointers
 	req   *scribev1.FetchRequest
 	res   *scribev1.FetchResponse
 	err   error
-	taken int // of res, while the parts are put together
+	taken int // the number of res's payloads that were joined
 }
 
 // Fetch implements rpc.ReadProxyService.
@@ -124,8 +124,8 @@ func (s readProxyService) Fetch(ctx context.Context, req *scribev1.FetchRequest)
 	return joinAnswers(ctx, parts, len(req.GetPointers()))
 }
 
-// splitByHome divides a request by the homes of its pointers' blobs. A pointer that can't be read stays with the one before: whoever serves it
-// says what is wrong with it.
+// splitByHome divides a request by the homes of its pointers' blobs. An invalid pointer stays with the one before it: the
+// instance that serves it reports the error.
 func (s readProxyService) splitByHome(ctx context.Context, req *scribev1.FetchRequest) ([]*fetchPart, error) {
 	first := &fetchPart{key: blobKey(req.GetPointers())}
 	if len(req.GetPointers()) < 2 || first.key == nil {
@@ -180,8 +180,8 @@ func homeURL(key uint64, urls []string) string {
 	return slices.MaxFunc(urls, func(a, b string) int { return compareDesc(weightOf(key, b), weightOf(key, a)) })
 }
 
-// joinAnswers puts the answers of the parts together, in the order of the request, as far as they go. A part that failed where another one
-// did not is told as errors of its payloads, unless the request itself was at fault.
+// joinAnswers joins the answers of the parts in the order of the request, until one is cut. If some parts failed and others did
+// not, the failures become errors of the payloads, unless the request itself was at fault.
 func joinAnswers(ctx context.Context, parts []*fetchPart, n int) (*scribev1.FetchResponse, error) {
 	failed := 0
 	for _, p := range parts {
@@ -209,7 +209,7 @@ func joinAnswers(ctx context.Context, parts []*fetchPart, n int) (*scribev1.Fetc
 			payload = p.res.GetPayloads()[p.taken]
 			p.taken++
 		default:
-			return res, nil // its answer was cut here
+			return res, nil // the part's answer was cut here
 		}
 		if total += len(payload.GetData()); i > 0 && total > maxAnswerBytes {
 			break
@@ -219,7 +219,7 @@ func joinAnswers(ctx context.Context, parts []*fetchPart, n int) (*scribev1.Fetc
 	return res, nil
 }
 
-// fetchPart asks a key's home, and its fallbacks when that does not serve it.
+// fetchPart sends a request to its key's home, and to the fallbacks if the home does not serve it.
 func (s readProxyService) fetchPart(ctx context.Context, key *uint64, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
 	ch, err := s.c.chooseInstances(ctx, key, scribev1.Role_ROLE_READPROXY)
 	if err != nil {
@@ -268,8 +268,8 @@ func busyBriefly(err error) (after time.Duration, ok bool) {
 	return d.After, d.Class == retry.Overloaded && d.After > 0 && d.After <= homePatience
 }
 
-// blobKey is the same for equal blobs, that of the first pointer. It is nil when there is none to see: whoever serves the request says
-// what is wrong with it.
+// blobKey returns a key of the first pointer's blob. It is nil if that pointer is invalid: the instance that serves the request
+// reports the error.
 func blobKey(pointers [][]byte) *uint64 {
 	if len(pointers) == 0 {
 		return nil
@@ -282,8 +282,8 @@ func blobKey(pointers [][]byte) *uint64 {
 	return &key
 }
 
-// refusedOrLost is for requests that change nothing: when a connection broke, it does not matter whether one was carried out. A
-// deadline that passed, the caller's at that, is not an instance's fault.
+// refusedOrLost reports whether a request that changes nothing may be repeated elsewhere. After a broken connection it does not
+// matter whether it was carried out. An expired deadline is the caller's, so it is not an instance's fault.
 func refusedOrLost(err error) bool {
 	return isRefused(err) || connect.CodeOf(err) == connect.CodeUnavailable
 }

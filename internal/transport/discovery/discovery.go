@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	// refreshEvery is how old a list of instances may become before it is asked for again; the time varies by a fifth, so that
-	// clients that began together do not ask together.
+	// refreshEvery is the age at which a list of instances is refreshed. It varies by a fifth, so that clients that started
+	// together do not refresh together.
 	refreshEvery = 5 * time.Second
-	// refreshSoon is the time between two lookups when there is a reason for one: an instance failed, or a role has none.
+	// refreshSoon is the time between two lookups if there is a reason for one: an instance failed, or a role has no instance.
 	refreshSoon = time.Second
 	// refreshLate is the longest time between failing lookups while a list is known.
 	refreshLate = time.Minute
@@ -30,7 +30,7 @@ const (
 	lookupTimeout = 5 * time.Second
 	// recheckTimeout bounds each lookup while a list is known.
 	recheckTimeout = time.Second
-	// maxSubstitutes bounds the members that are asked when the given address does not answer.
+	// maxSubstitutes bounds the members that are asked if the given address does not answer.
 	maxSubstitutes = 2
 	// passOver is how long a failed instance is avoided while there are others.
 	passOver = 3 * time.Second
@@ -50,8 +50,8 @@ type Cell struct {
 	mu struct {
 		sync.Mutex
 		view cellView
-		due  time.Time // when the view is to be refreshed
-		soon time.Time // when it may be refreshed for a reason
+		due  time.Time // the time of the next refresh
+		soon time.Time // the earliest time of a refresh for a reason
 		late time.Duration
 		// loading is the running refresh; nil if there is none. At most one runs.
 		loading *viewRefresh
@@ -59,17 +59,17 @@ type Cell struct {
 		failed  map[roleInstance]time.Time
 		clients map[roleInstance]any
 		fetches FetchStats
-		turns   map[scribev1.Role]uint64 // whose it is; one counter for all would give a role that others alternate with always the same
+		turns   map[scribev1.Role]uint64 // turn counters. With a single counter, roles that are called alternately would always get the same instance
 	}
 }
 
-// roleInstance is a role of a process.
+// roleInstance is an instance of a role: the role of one process.
 type roleInstance struct {
 	role scribev1.Role
 	url  string
 }
 
-// viewRefresh is a refresh; err is set when done is closed.
+// viewRefresh is a running refresh. err is set when done is closed.
 type viewRefresh struct {
 	done chan struct{}
 	err  error
@@ -84,17 +84,17 @@ func New(t *rpc.Transport, server string) *Cell {
 	return c
 }
 
-// Control calls the given address itself.
+// Control returns the ControlService of the given address.
 func (c *Cell) Control() rpc.ControlService { return c.control }
 
 // instanceChoice orders instances for one call.
 type instanceChoice struct {
 	role scribev1.Role
-	urls []string // the best first, those that failed lately last; never empty
+	urls []string // the best first, recently failed ones last; never empty
 }
 
-// chooseInstances returns the instances of the first role that has any. The best takes turns from call to call, unless there is a key: then
-// the order is the key's, see affine.
+// chooseInstances returns the instances of the first role that has any. The best one rotates from call to call. With a key, the
+// order is that of orderByAffinity.
 func (c *Cell) chooseInstances(ctx context.Context, key *uint64, roles ...scribev1.Role) (instanceChoice, error) {
 	if err := c.refreshView(ctx, roles); err != nil {
 		return instanceChoice{}, err
@@ -113,7 +113,7 @@ func (c *Cell) chooseInstances(ctx context.Context, key *uint64, roles ...scribe
 	}
 	turn, begun := c.mu.turns[role]
 	if !begun {
-		turn = rand.Uint64() // clients that begin together do not all begin with the same instance
+		turn = rand.Uint64() // clients that start together should not all begin with the same instance
 	}
 	c.mu.turns[role] = turn + 1
 	well := 0
@@ -148,8 +148,8 @@ func (c *Cell) wellFirst(role scribev1.Role, urls []string) []string {
 	return urls
 }
 
-// chooseLighter returns the instance that a long call goes to: of the one whose turn it is and another at random the less loaded. When the
-// given address offers the role and has sent such a call away, others are taken.
+// chooseLighter returns the instance for a long call: the less loaded one of two, the next in turn and a random other one. If the
+// given address offers the role but has recently failed or evicted such a call, other members are used.
 func (c *Cell) chooseLighter(ctx context.Context, role scribev1.Role) (roleInstance, error) {
 	ch, err := c.chooseInstances(ctx, nil, role)
 	if err != nil {
@@ -160,7 +160,7 @@ func (c *Cell) chooseLighter(ctx context.Context, role scribev1.Role) (roleInsta
 	now := time.Now()
 	failed := func(url string) bool { return c.mu.failed[roleInstance{role, url}].After(now) }
 	urls := ch.urls
-	if failed(urls[0]) { // so are all
+	if failed(urls[0]) { // then all have failed
 		if others := slices.DeleteFunc(slices.Clone(c.mu.view.spare[role]), failed); len(others) > 0 {
 			rand.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
 			urls = others
@@ -176,7 +176,7 @@ func (c *Cell) chooseLighter(ctx context.Context, role scribev1.Role) (roleInsta
 	return roleInstance{role, best}, nil
 }
 
-// rotateURLs moves the first n to the end.
+// rotateURLs moves the first n URLs to the end.
 func rotateURLs(urls []string, n int) { copy(urls, append(slices.Clone(urls[n:]), urls[:n]...)) }
 
 // reportOutcome records the outcome of a call at an instance.
@@ -196,12 +196,12 @@ func (c *Cell) reportOutcome(in roleInstance, err error) {
 			pause = min(d.After, passOver)
 		}
 	} else {
-		c.mu.due = c.mu.soon // the membership may know better by now
+		c.mu.due = c.mu.soon // the membership may have changed
 	}
 	c.mu.failed[in] = time.Now().Add(pause)
 }
 
-// clientOf returns the client of an instance, which is made once.
+// clientOf returns the client of an instance, and keeps it if the instance is in the view.
 func clientOf[T any](c *Cell, in roleInstance, dial func(*rpc.Transport, string) T) T {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -274,7 +274,7 @@ func (c *Cell) loadView(ctx context.Context, l *viewRefresh, usable bool) error 
 		c.mu.late = min(2*c.mu.late, refreshLate)
 		return nil
 	case gaveUp(ctx, err):
-		return err // one of those who wait asks again
+		return err // one of the waiting calls asks again
 	default:
 		l.err = err
 		return err
@@ -300,7 +300,7 @@ func (c *Cell) lookupView(ctx context.Context, old cellView) (cellView, error) {
 			break
 		}
 		st, serr := c.askStatus(ctx, rpc.NewControlClient(c.transport, url), timeout)
-		// An address may have passed to a process of another cell: the same members must be there.
+		// A process of another cell may have taken over an address: the members must match.
 		if serr != nil || !old.knows(st) {
 			continue
 		}
@@ -315,22 +315,21 @@ func (c *Cell) askStatus(ctx context.Context, control rpc.ControlService, timeou
 	return control.GetStatus(ctx, &scribev1.GetStatusRequest{})
 }
 
-// lookupError is for a question that was not answered. The call that it was asked for was not made, whatever the question's own
-// outcome.
+// lookupError returns the error of a call whose lookup failed. The call was not made, whatever the outcome of the lookup.
 func (c *Cell) lookupError(ctx context.Context, err error) error {
 	switch {
 	case gaveUp(ctx, err):
 		return rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "ask %s what it serves: %w", c.server, err)
 	case retry.Retryable(err):
-		// Without the cause in the chain: that the question took too long is not that the caller's time is over.
+		// The cause is not wrapped: a lookup that timed out does not mean that the caller's time is over.
 		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, refreshSoon, "ask %s what it serves: %s", c.server, rpc.Message(err))
 	default:
 		return fmt.Errorf("ask %s what it serves: %w", c.server, err)
 	}
 }
 
-// gaveUp reports whether a question ended with the caller's time. The server ends a call at the deadline that it was told, which may
-// be a little before the caller's own timer.
+// gaveUp reports whether a lookup ended because the caller's time was over. The server ends a call at the deadline that it was
+// told, which may be slightly earlier than the caller's own timer.
 func gaveUp(ctx context.Context, err error) bool {
 	const little = 50 * time.Millisecond
 	deadline, ok := ctx.Deadline()

@@ -22,7 +22,7 @@ func (c *Cell) ReadStream() rpc.ReadStreamService { return readStreamService{c} 
 // all consumers. A request with pointers of several homes is split.
 func (c *Cell) ReadProxy() rpc.ReadProxyService { return readProxyService{c} }
 
-// writers are who takes writes: an agent when the given address is one.
+// writers are the roles that accept writes; an agent does only if the given address is one.
 var writers = []scribev1.Role{scribev1.Role_ROLE_SCRIBED, scribev1.Role_ROLE_WRITEPROXY}
 
 type writeService struct{ c *Cell }
@@ -48,7 +48,7 @@ func (s writeService) Publish(ctx context.Context, req *scribev1.PublishRequest)
 	})
 }
 
-// readStreams are who serves streams.
+// readStreams are the roles that serve streams.
 var readStreams = []scribev1.Role{scribev1.Role_ROLE_READSTREAM}
 
 type readStreamService struct{ c *Cell }
@@ -95,10 +95,11 @@ func (c *Cell) Group() rpc.GroupService { return groupService{c} }
 
 type groupService struct{ c *Cell }
 
-// coordinators are who answers for groups.
+// coordinators are the roles that serve groups.
 var coordinators = []scribev1.Role{scribev1.Role_ROLE_CONTROLPLANE}
 
-// askGroup calls an instance that answers for groups; the given address when none is known, since every process passes such calls on.
+// askGroup calls an instance that serves groups. If none is known it calls the given address, since every process forwards such
+// calls.
 func askGroup[Req, Res any](ctx context.Context, s groupService, req Req, call func(rpc.GroupService, context.Context, Req) (Res, error)) (Res, error) {
 	res, err := try(ctx, s.c, isRefused, coordinators, func(in roleInstance) (Res, error) {
 		return call(clientOf(s.c, in, rpc.NewGroupClient), ctx, req)
@@ -178,8 +179,8 @@ func try[T any](ctx context.Context, c *Cell, elsewhere func(error) bool, roles 
 	return zero, joinErrors(failed)
 }
 
-// joinErrors makes one error of those of several instances. The last says what became of the request, unless it is only that an
-// instance can't be reached and one that can said more.
+// joinErrors combines the errors of several instances into one. The last one tells the outcome of the request, unless it only
+// says that an instance can't be reached and another error says more.
 func joinErrors(failed []error) error {
 	last := len(failed) - 1
 	main := last
@@ -202,13 +203,13 @@ func joinErrors(failed []error) error {
 	return fmt.Errorf("%w (%d other instances failed: %v)", err, len(others), errors.Join(others...)) //nolint:errorlint // one error has a reason
 }
 
-// isRefused reports whether an instance did not carry out a request that another one may.
+// isRefused reports whether an instance refused a request that another one may carry out.
 func isRefused(err error) bool {
 	switch rpc.ReasonOf(err) {
 	case scribev1.Reason_REASON_NO_BACKEND, scribev1.Reason_REASON_SHUTTING_DOWN, scribev1.Reason_REASON_OVERLOADED:
 		return true
 	default:
-		// It serves something else by now.
+		// The address belongs to another service by now.
 		return connect.CodeOf(err) == connect.CodeUnimplemented
 	}
 }

@@ -15,8 +15,8 @@ type cellView struct {
 	members map[string]string          // base URLs by member id
 }
 
-// viewOf is what the given address says: the roles that it offers are used there. Others that offer them are kept for what it sends
-// away. It may be one of them, under another name.
+// viewOf returns the view that the given address reports. The roles that it offers are used there. Other members with these roles
+// are spares for the calls that it evicts. The address may itself be one of these members, under another name.
 func viewOf(st *scribev1.GetStatusResponse, server string) cellView {
 	v := membersOf(st)
 	for _, r := range st.GetRoles() {
@@ -26,8 +26,8 @@ func viewOf(st *scribev1.GetStatusResponse, server string) cellView {
 	return v
 }
 
-// viewOfOne is for an address that does not serve ControlService, for example a gateway that lets only writes through: whatever is
-// asked for is tried there.
+// viewOfOne returns the view for an address that does not serve ControlService, for example a proxy that admits only writes. All
+// roles are tried there.
 func viewOfOne(server string) cellView {
 	v := cellView{roles: make(map[scribev1.Role][]string)}
 	for number := range scribev1.Role_name {
@@ -38,8 +38,8 @@ func viewOfOne(server string) cellView {
 	return v
 }
 
-// viewFrom returns the view of a member in place of the given address, which does not answer. An agent at that address stays the
-// one to write to: it is not another host's business.
+// viewFrom returns the view that a member reports, in place of the given address, which does not answer. An agent at the given
+// address is still used for writes: no other host's agent replaces it.
 func viewFrom(st *scribev1.GetStatusResponse, url, server string, old cellView) cellView {
 	v := membersOf(st)
 	for _, r := range st.GetRoles() {
@@ -60,7 +60,7 @@ func membersOf(st *scribev1.GetStatusResponse) cellView {
 	}
 	for _, m := range st.GetMembers() {
 		if m.GetUrl() == "" {
-			continue // it can't be reached
+			continue // can't be reached
 		}
 		v.members[m.GetId()] = m.GetUrl()
 		v.loads[m.GetUrl()] = m.GetLoad()

@@ -66,3 +66,15 @@ const (
 	AnyOrder = Less | Equal | Greater
 )
 
+// Among reports whether the orders are in a set: true, false, or either.
+func (o Orders) Among(set Orders) Truths { return eitherTruth(o&set != 0, o&^set != 0) }
+
+func eitherTruth(yes, no bool) (t Truths) {
+	if yes {
+		t |= True
+	}
+	if no {
+		t |= False
+	}
+	return t
+}

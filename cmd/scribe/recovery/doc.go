@@ -4,9 +4,9 @@
 //
 // [Run] has three phases:
 //
-//	scan     list the blobs, read their footers in parallel, and sort what they say in a scratch database
-//	resolve  decide for each blob whether it was committed: its writer's later blobs, later epochs and rival claims tell
-//	build    walk through each log in the order of LSNs and write what stands
+//	scan     list the blobs, read their footers in parallel, and sort their entries in a scratch database
+//	resolve  decide for each blob whether it was committed: from its writer's later blobs, later epochs and rival claims
+//	build    write the valid claims of each log in the order of LSNs
 //
 // # Memory
 //
@@ -18,7 +18,7 @@
 // # Crashes
 //
 // The scratch database records which blobs were read. After a crash, the scan reads only the others; the later phases start
-// again. Blobs that were deleted meanwhile do not count.
+// again. Blobs that were deleted meanwhile are ignored.
 //
 // Goroutines: one that lists blobs, and one for each worker. All end before [Run] returns.
 package recovery

@@ -11,9 +11,9 @@ import (
 
 // Violation is an error in one field of a configuration.
 type Violation struct {
-	// Package is the one that the configuration belongs to. Field is the path of the Go field: "Rules[0].MaxAge".
+	// Package is the package of the configuration. Field is the path of the Go field: "Rules[0].MaxAge".
 	Package, Field string
-	// Text says what is wrong: "invalid value 0: want 1 to 10".
+	// Text describes the error: "invalid value 0: want 1 to 10".
 	Text string
 }
 
@@ -37,7 +37,7 @@ func Check(pkg string, c any, bounds Bounds) *Violations {
 	return v
 }
 
-// Err returns all of them, joined; nil if there are none.
+// Err returns all violations, joined; nil if there are none.
 func (v *Violations) Err() error { return errors.Join(v.errs...) }
 
 // Add adds a violation of a field.
@@ -45,7 +45,7 @@ func (v *Violations) Add(field, format string, args ...any) {
 	v.errs = append(v.errs, Violation{Package: v.pkg, Field: field, Text: fmt.Errorf(format, args...).Error()})
 }
 
-// Join adds the error of the Validate method of a nested configuration. nil adds nothing.
+// Join adds the error of a nested configuration's Validate method. It ignores nil.
 func (v *Violations) Join(field string, err error) {
 	for _, err := range Errors(err) {
 		if inner, ok := errors.AsType[Violation](err); ok {
@@ -106,7 +106,7 @@ func (v *Violations) checkSection(st reflect.Value, path string, bounds Bounds) 
 	}
 }
 
-// violation returns what is wrong with the value; "" is nothing.
+// violation describes the error of the value; "" if it is valid.
 func (s *Setting) violation(bounds Bounds) string {
 	v := s.value
 	if v.Kind() == reflect.Pointer {
@@ -136,7 +136,7 @@ func (s *Setting) violation(bounds Bounds) string {
 	return fmt.Sprintf("invalid value %s: want %s", s.text(v), want)
 }
 
-// compareNumbers orders two of the same type. Not a number is less than any.
+// compareNumbers compares two numbers of the same type. NaN is less than any other.
 func compareNumbers(a, b reflect.Value) int {
 	switch {
 	case a.CanFloat():
@@ -148,7 +148,7 @@ func compareNumbers(a, b reflect.Value) int {
 	}
 }
 
-// within compares a value with its bounds, and says what they are.
+// within reports whether a value is within its bounds, and describes them.
 func (s *Setting) within(v reflect.Value, least, most string, bounds Bounds) (want string, ok bool) {
 	least, above := strings.CutPrefix(least, ">")
 	ok = true
@@ -177,7 +177,7 @@ func (s *Setting) within(v reflect.Value, least, most string, bounds Bounds) (wa
 	return want, ok
 }
 
-// bound is the value that a tag names, of the setting's type.
+// bound returns the value that a tag names, in the setting's type.
 func (s *Setting) bound(text string, bounds Bounds) reflect.Value {
 	t := s.value.Type()
 	if t.Kind() == reflect.Pointer {

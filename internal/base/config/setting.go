@@ -46,7 +46,7 @@ func setDefaults(v reflect.Value) {
 // Settings yields the fields of the struct that c points to, and of nested structs, including those in lists and behind pointers.
 func Settings(c any) iter.Seq[Setting] { return walk(reflect.ValueOf(c).Elem(), "", "") }
 
-// unnamed is the YAML name of a struct that has none: only absolute names count in it.
+// unnamed is the YAML name of a struct without one: only absolute names count in it.
 const unnamed = "-"
 
 func walk(v reflect.Value, field, name string) iter.Seq[Setting] {
@@ -88,7 +88,7 @@ func walkStruct(v reflect.Value, field, name string, yield func(Setting) bool) b
 	return true
 }
 
-// section returns the struct that the field is, or points to when users know it.
+// section returns the struct that the field is, or points to if it has a YAML name.
 func (s *Setting) section() (reflect.Value, bool) {
 	v := s.value
 	if v.Kind() == reflect.Pointer && !v.IsNil() && s.tag.Get("yaml") != "" {
@@ -192,7 +192,7 @@ func (s *Setting) isSize() bool {
 	return false
 }
 
-// text writes a value of the setting's type.
+// text formats a value of the setting's type.
 func (s *Setting) text(v reflect.Value) string {
 	if v.Kind() == reflect.Pointer {
 		if v.IsNil() {
@@ -220,7 +220,7 @@ func (s *Setting) text(v reflect.Value) string {
 	}
 }
 
-// setText reads the value from text, as it stands in a tag, on the command line or in YAML.
+// setText parses the value from text, as in a tag, on the command line or in YAML.
 func (s *Setting) setText(text string) error { return s.parse(s.value, text) }
 
 func (s *Setting) parse(v reflect.Value, text string) (err error) {

@@ -87,7 +87,7 @@ func (d *yamlDecoder) decodeSection(n *yaml.Node, fields map[string][]Setting, p
 	}
 }
 
-// decodeMerge decodes the mapping to which "<<" refers. Fields beside it must follow it.
+// decodeMerge decodes the mapping to which "<<" refers. It is expected to come before the fields beside it.
 func (d *yamlDecoder) decodeMerge(n *yaml.Node, fields map[string][]Setting, path, section string) {
 	n = resolve(n)
 	if n.Kind != yaml.SequenceNode {

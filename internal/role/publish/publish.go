@@ -19,8 +19,8 @@ const (
 	MaxBytes    = 32 << 20 // of the frame
 )
 
-// Frame returns the frame. Messages over maxMessage bytes (0 = record.DefaultMaxMessageSize) are refused; now is the time of those
-// that have none. Errors have REASON_INVALID, REASON_UNKNOWN_SHARD or REASON_TOO_LARGE and name the message, counting from 0.
+// Frame encodes the frame. Messages over maxMessage bytes are refused; 0 means record.DefaultMaxMessageSize. Messages without a
+// time get now. Errors have REASON_INVALID, REASON_UNKNOWN_SHARD or REASON_TOO_LARGE, and name the message by its index from 0.
 func Frame(req *scribev1.PublishRequest, maxMessage int, now time.Time) ([]byte, error) {
 	messages := req.GetMessages()
 	if n := len(messages); n < 1 || n > MaxMessages {

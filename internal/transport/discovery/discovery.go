@@ -59,7 +59,7 @@ type Cell struct {
 		failed  map[roleInstance]time.Time
 		clients map[roleInstance]any
 		fetches FetchStats
-		turns   map[scribev1.Role]uint64 // turn counters. With a single counter, roles that are called alternately would always get the same instance
+		turns   map[scribev1.Role]uint64 // with one counter, roles called alternately would always get the same instance
 	}
 }
 
@@ -281,7 +281,8 @@ func (c *Cell) loadView(ctx context.Context, l *viewRefresh, usable bool) error 
 	}
 }
 
-// lookupView asks the given address what it offers, and who offers the rest; when it does not answer, members that it named before.
+// lookupView asks the given address which roles it offers, and which members offer the others. If it does not answer, members
+// that it named before are asked.
 func (c *Cell) lookupView(ctx context.Context, old cellView) (cellView, error) {
 	timeout := lookupTimeout
 	if len(old.members) > 0 {

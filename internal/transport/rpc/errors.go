@@ -13,7 +13,7 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// Code returns the RPC code that goes with a reason. There is one code for each reason.
+// Code returns the RPC code of a reason. Each reason has one code.
 func Code(r scribev1.Reason) connect.Code {
 	switch r {
 	case scribev1.Reason_REASON_UNKNOWN_CATEGORY, scribev1.Reason_REASON_UNKNOWN_SHARD, scribev1.Reason_REASON_MISSING,
@@ -42,7 +42,7 @@ func Code(r scribev1.Reason) connect.Code {
 	return connect.CodeInternal
 }
 
-// Errorf returns an error with a reason, which travels with it over Connect. %w wraps.
+// Errorf returns an error with a reason, which Connect transmits with it. %w wraps.
 func Errorf(r scribev1.Reason, format string, args ...any) error {
 	return InfoError(&scribev1.ErrorInfo{Reason: r}, fmt.Errorf(format, args...))
 }
@@ -52,7 +52,7 @@ func RetryErrorf(r scribev1.Reason, after time.Duration, format string, args ...
 	return InfoError(&scribev1.ErrorInfo{Reason: r, RetryAfter: durationpb.New(after)}, fmt.Errorf(format, args...))
 }
 
-// InfoError attaches info to err, and takes it over. The message of the info is set from err when it is empty.
+// InfoError attaches info to err and takes ownership of info. It sets an empty message of the info from err.
 func InfoError(info *scribev1.ErrorInfo, err error) error {
 	if info == nil {
 		info = &scribev1.ErrorInfo{}
@@ -75,8 +75,8 @@ func withInfo(code connect.Code, info *scribev1.ErrorInfo, err error) *connect.E
 	return e
 }
 
-// Info returns what an error says of itself: the attached info, or one made from its code and text. It is nil for nil. Contexts
-// that ended have REASON_UNKNOWN_OUTCOME, since the request may have been carried out.
+// Info returns the attached info of an error, or one made from its code and text. It is nil for nil. The errors of ended contexts
+// have REASON_UNKNOWN_OUTCOME, since the request may have been carried out.
 func Info(err error) *scribev1.ErrorInfo {
 	if err == nil {
 		return nil
@@ -93,7 +93,7 @@ func Info(err error) *scribev1.ErrorInfo {
 	return &scribev1.ErrorInfo{Message: err.Error()}
 }
 
-// Attached returns a copy of the info that a server, or the client of this package, attached to an error; nil when there is none.
+// Attached returns a copy of the info that a server, or this package's client, attached to an error; nil if there is none.
 func Attached(err error) *scribev1.ErrorInfo {
 	ce := new(connect.Error)
 	if !errors.As(err, &ce) {
@@ -109,8 +109,8 @@ func Attached(err error) *scribev1.ErrorInfo {
 	return nil
 }
 
-// Message is the text of an error without the codes of the protocol, which stand in front of what every call on its way said: for people,
-// and for errors that say more than the code.
+// Message returns the text of an error without the protocol's codes, which precede the text of every call on its way. It is for
+// people, and for errors that say more than the code.
 func Message(err error) string {
 	text := err.Error()
 	for ce := new(connect.Error); errors.As(err, &ce); err = ce.Unwrap() {
@@ -119,16 +119,16 @@ func Message(err error) string {
 	return text
 }
 
-// ReasonOf returns the reason of an error, REASON_UNSPECIFIED when it has none.
+// ReasonOf returns the reason of an error, REASON_UNSPECIFIED if it has none.
 func ReasonOf(err error) scribev1.Reason { return Info(err).GetReason() }
 
-// ReasonLabel is a reason as a metric's label: "no_backend", for example.
+// ReasonLabel returns the metric label of a reason, for example "no_backend".
 func ReasonLabel(r scribev1.Reason) string {
 	return strings.ToLower(strings.TrimPrefix(r.String(), "REASON_"))
 }
 
-// reasonOf guesses the reason of an error that came without one: from a proxy in between, or another implementation. Unavailable
-// may have been said by who passed the request on and got no answer.
+// reasonOf guesses the reason of an error without one: from a proxy in between, or from another implementation. Unavailable may
+// come from a proxy that forwarded the request and got no answer.
 func reasonOf(c connect.Code) scribev1.Reason {
 	switch c {
 	case connect.CodeResourceExhausted:
@@ -144,7 +144,7 @@ func reasonOf(c connect.Code) scribev1.Reason {
 	}
 }
 
-// FromInfo turns the info of a part of an answer back into an error. It is nil for nil.
+// FromInfo converts the info of a part of an answer back into an error. It is nil for nil.
 func FromInfo(info *scribev1.ErrorInfo) error {
 	if info == nil {
 		return nil

@@ -14,22 +14,23 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// Admit is asked before n bytes of a request are read into memory. It returns a function that gives them back, or the error that
-// the client gets, with a hint when to try again.
+// Admit is called before n bytes of a request are read into memory. It returns a function that releases them, or the error for
+// the client, with a retry hint.
 type Admit func(n int64) (release func(), err error)
 
 const (
-	// promptBytes is how large a body may be to be exempt from deadlines of its own: it fits a connection's buffers.
+	// promptBytes bounds the bodies that have no deadlines of their own: they fit a connection's buffers.
 	promptBytes = 16 << 10
-	// admitStep is how much is admitted at once of a body whose length was not announced.
+	// admitStep is the step in which a body of unknown length is admitted.
 	admitStep = 1 << 20
 	// maxSmallBytes bounds requests that carry no frames, pointers or records.
 	maxSmallBytes = 8 << 20
-	// lingerTime and MaxMessageBytes bound what is still read of a body after its request was refused.
+	// lingerTime and MaxMessageBytes bound the reading of a body after its request was refused.
 	lingerTime = 5 * time.Second
 )
 
-// bodyTimeout is how long a body may take to arrive or leave: a peer that is slower, or gone, holds memory that others wait for.
+// bodyTimeout returns the time for a body of n bytes to arrive or leave. A peer that is slower, or gone, would hold memory that
+// other requests wait for.
 func bodyTimeout(n int64) time.Duration {
 	const perMiB = time.Second
 	return 30*time.Second + time.Duration(n>>20)*perMiB
@@ -44,27 +45,27 @@ func guardBody(admit Admit, limit int64, next http.Handler) http.Handler {
 		defer body.releaseAll()
 		if err := body.admitAnnounced(); err != nil {
 			body.refuseBody(err)
-			_ = errs.Write(w, r, serverError(r.Context(), err)) // nobody is left to tell when it fails
+			_ = errs.Write(w, r, serverError(r.Context(), err)) // a failure here can't be reported to anyone
 		} else {
-			guarded := r.WithContext(r.Context()) // a copy: net/http keeps its own, and looks at the body once it is answered
+			guarded := r.WithContext(r.Context()) // a copy: net/http keeps its own, and looks at the body after the answer
 			guarded.Body = body
 			next.ServeHTTP(w, guarded)
 		}
-		// A client that asked before it sends does not send, unless it was told to go on: the first read of its body did that.
+		// A client that waits for 100 Continue sends its body only after the first read of it.
 		if body.refused != nil && (body.read > 0 || !strings.EqualFold(r.Header.Get("Expect"), "100-continue")) {
 			body.discardRest()
 		}
 	})
 }
 
-// guardedBody is a request's body that is read within a limit, admission and time.
+// guardedBody is a request's body whose reading is bounded by a limit, admission and time.
 type guardedBody struct {
 	io.ReadCloser
 	w        http.ResponseWriter
 	http1    bool
 	admit    Admit
 	limit    int64
-	length   int64 // announced, -1 when not
+	length   int64 // as announced, -1 if it was not
 	read     int64
 	admitted int64
 	releases []func()
@@ -78,7 +79,7 @@ func (b *guardedBody) admitAnnounced() error {
 		return tooLarge(b.limit, "announces %d bytes", b.length)
 	}
 	if b.length < 0 || b.length > promptBytes {
-		// Not every server has deadlines, for example one that a test stands in for.
+		// Some servers have no deadlines, for example those of tests.
 		b.timed = http.NewResponseController(b.w).SetReadDeadline(time.Now().Add(b.ownTimeout())) == nil
 	}
 	return b.admitBytes(max(b.length, 0))
@@ -123,7 +124,7 @@ func (b *guardedBody) Read(p []byte) (int, error) {
 		if refused := b.admitRead(); refused != nil {
 			b.refuseBody(refused)
 			if after := Info(refused).GetRetryAfter().AsDuration(); after > 0 {
-				b.w.Header().Set("Retry-After", retryAfterSeconds(after)) // Connect's handler answers, and knows no headers of this error
+				b.w.Header().Set("Retry-After", retryAfterSeconds(after)) // Connect's handler writes the answer, and does not use the headers of this error
 			}
 			return n, refused
 		}
@@ -131,7 +132,7 @@ func (b *guardedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// admitRead admits what was read of a body that did not announce its length.
+// admitRead admits the bytes read from a body of unknown length.
 func (b *guardedBody) admitRead() error {
 	if b.read > b.limit {
 		return tooLarge(b.limit, "has more than %d bytes", b.limit)
@@ -144,7 +145,7 @@ func (b *guardedBody) admitRead() error {
 	return nil
 }
 
-// Close implements io.Closer. A body that was refused stays open for linger.
+// Close implements io.Closer. A refused body stays open for discardRest.
 func (b *guardedBody) Close() error {
 	if b.refused != nil {
 		return nil //nolint:nilerr // the refusal is the answer, not a fault of closing
@@ -152,7 +153,8 @@ func (b *guardedBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// clearDeadline takes the deadline back: while the request is carried out, the connection is read to notice that the client went away.
+// clearDeadline removes the deadline: while the request is carried out, the server reads the connection to notice that the client
+// has gone.
 func (b *guardedBody) clearDeadline() {
 	if b.timed {
 		b.timed = http.NewResponseController(b.w).SetReadDeadline(time.Time{}) != nil
@@ -169,14 +171,15 @@ func (b *guardedBody) releaseAll() {
 // refuseBody is called before the answer is written: the connection can't be used for another request.
 func (b *guardedBody) refuseBody(err error) {
 	b.refused = err
-	if b.http1 { // HTTP/2 takes it as the end of all streams of the connection
+	if b.http1 { // with HTTP/2 it would end all streams of the connection
 		b.w.Header().Set("Connection", "close")
 	}
 }
 
-// discardRest is called after the answer to a request whose body was refused. A client that sends all before it reads would not see
-// the answer if the connection were closed now: data that nobody took makes the system reset it, and drop what was sent. So the
-// body is thrown away as it comes, without memory and for a bounded time. HTTP/2 resets streams, not connections.
+// discardRest is called after the answer to a request whose body was refused. If the connection were closed now, a client that
+// sends everything before it reads would not see the answer: the system resets a connection with unread data, and drops what was
+// sent. So the rest of the body is read and discarded, without memory and for a bounded time. HTTP/2 resets streams, not
+// connections.
 func (b *guardedBody) discardRest() {
 	rc := http.NewResponseController(b.w)
 	if !b.http1 || rc.Flush() != nil || rc.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
@@ -192,7 +195,7 @@ func tooLarge(limit int64, format string, n int64) error {
 
 type stoppingKey struct{}
 
-// untilStopping returns a context that also ends when the server that carries it begins to close: streams would not by themselves.
+// untilStopping returns a context that also ends when its server begins to close. Streams would not end by themselves.
 func untilStopping(ctx context.Context) (context.Context, context.CancelFunc) {
 	stopping, ok := ctx.Value(stoppingKey{}).(context.Context)
 	if !ok {

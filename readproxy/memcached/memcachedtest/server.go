@@ -1,5 +1,5 @@
-// Package memcachedtest is a memcached server for tests, in the test's own process: the part of the protocol that package memcached
-// speaks, without expiry and eviction, and with faults. What a real server does is tested in test/memcached.
+// Package memcachedtest is an in-process memcached server for tests. It implements the part of the protocol that package
+// memcached uses, without expiry and eviction, and injects faults. test/memcached tests the client with a real server.
 package memcachedtest
 
 import (
@@ -15,7 +15,7 @@ import (
 
 // Server is a fake memcached on a port of the loopback.
 type Server struct {
-	// Addr is where it listens, host:port.
+	// Addr is the address of the server, host:port.
 	Addr string
 
 	listener net.Listener
@@ -27,13 +27,13 @@ type Server struct {
 		calls map[string]int
 		limit int
 		hang  bool
-		hung  chan struct{} // closed when it goes on
-		// answer replaces what is sent for a get; nil = the truth.
+		hung  chan struct{} // closed when the server continues
+		// answer replaces the answer to a get; nil sends the correct one.
 		answer func(truth []byte) []byte
 	}
 }
 
-// Start starts one, which ends with the test.
+// Start starts a server, which stops at the end of the test.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -47,7 +47,7 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// Stop ends it: connections break, new ones are refused. Repeating it is harmless.
+// Stop stops the server: connections break, new ones are refused. Further calls have no effect.
 func (s *Server) Stop() {
 	s.Hang(false)
 	_ = s.listener.Close()
@@ -64,7 +64,7 @@ func (s *Server) CutConnections() {
 	}
 }
 
-// Hang makes it take everything and answer nothing, or go on.
+// Hang makes the server read requests without answering, or continue.
 func (s *Server) Hang(hang bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,14 +76,14 @@ func (s *Server) Hang(hang bool) {
 	s.mu.hang = hang
 }
 
-// ReplaceAnswers changes what is sent for a get; nil sends the truth.
+// ReplaceAnswers replaces the answers to gets; nil restores the correct ones.
 func (s *Server) ReplaceAnswers(fn func(truth []byte) []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.answer = fn
 }
 
-// LimitItems is the largest item that is taken, 1 MiB at first.
+// LimitItems sets the size of the largest accepted item, initially 1 MiB.
 func (s *Server) LimitItems(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +99,7 @@ func (s *Server) ChangeItems(fn func(item []byte) []byte) {
 	}
 }
 
-// DropItems removes every item whose key ends so; "" removes all.
+// DropItems removes every item whose key ends with suffix; "" removes all.
 func (s *Server) DropItems(suffix string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,21 +110,21 @@ func (s *Server) DropItems(suffix string) {
 	}
 }
 
-// CountItems is how many there are.
+// CountItems returns the number of items.
 func (s *Server) CountItems() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.mu.items)
 }
 
-// CountCalls is how often a command came: get, set or delete.
+// CountCalls returns the number of calls of a command: get, set or delete.
 func (s *Server) CountCalls(command string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.calls[command]
 }
 
-// CountConnections is how many there are.
+// CountConnections returns the number of connections.
 func (s *Server) CountConnections() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -27,7 +27,7 @@ const (
 	// oldLatency is the time constant with which the latency of a batcher without requests is forgotten.
 	oldLatency = 10 * time.Second
 
-	// maxGone is the number of failed connections in a row that opens a batcher's breaker.
+	// maxGone is the number of missing or broken connections in a row that opens a batcher's breaker.
 	maxGone = 3
 	// minOpen and maxOpen bound the pause before a batcher is probed; it doubles.
 	minOpen = time.Second

@@ -31,8 +31,8 @@ const (
 	splitAtOnce = 8
 )
 
-// orderByAffinity orders instances for a key: its home, which has the highest rendezvous weight; then its fallbacks, the next ones by weight,
-// beginning with one that a salted hash chooses; then the others.
+// orderByAffinity orders instances for a key: first its home, which has the highest rendezvous weight; then its fallbacks, the
+// next ones by weight, starting with one that a salted hash chooses; then the others.
 func orderByAffinity(key uint64, urls []string) {
 	slices.SortFunc(urls, func(a, b string) int { return compareDesc(weightOf(key, a), weightOf(key, b)) })
 	if n := min(fallbacks, len(urls)-1); n > 1 {

@@ -252,7 +252,7 @@ func TestDeleteEndsReaders(t *testing.T) {
 	if line, err := lines.ReadString('\n'); err != nil || line != "old\n" {
 		t.Fatalf("%q, %v", line, err)
 	}
-	if r := cli(t, nil, "category", "delete", "gone", "--server", up.URL); r.Code != 0 || !strings.Contains(string(r.Stderr), "can't be read any more") {
+	if r := cli(t, nil, "category", "delete", "gone", "--server", up.URL); r.Code != 0 || !strings.Contains(string(r.Stderr), "can no longer be read") {
 		t.Errorf("exit code %d\n%s", r.Code, r.Stderr)
 	}
 	select {
@@ -264,7 +264,7 @@ func TestDeleteEndsReaders(t *testing.T) {
 		t.Errorf("the follower is told %s", log)
 	}
 	help := string(ok(t, nil, "category", "delete", "--help"))
-	for _, part := range []string{"can't be undone", "retention", "same name"} {
+	for _, part := range []string{"can't be undone", "retention", "the name can be"} {
 		if !strings.Contains(help, part) {
 			t.Errorf("the help does not say %q:\n%s", part, help)
 		}

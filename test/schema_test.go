@@ -92,7 +92,7 @@ func TestSchemas(t *testing.T) {
 	if out := run("schema", "show", "access", "--version", "2", "-o", "arrow"); !strings.Contains(out, "status: decimal(20, 0) not null") || !strings.Contains(out, "_time: timestamp[us, tz=UTC]") {
 		t.Errorf("version 2: %s", out)
 	}
-	fails(3, []string{"1 to 3 are kept"}, "schema", "show", "access", "--version", "4")
+	fails(3, []string{"want 1 to 3"}, "schema", "show", "access", "--version", "4")
 	fails(3, []string{"does not exist"}, "schema", "show", "nothing")
 	fails(2, []string{"invalid value \"xml\" for -o: want yaml, json or arrow"}, "schema", "show", "access", "-o", "xml")
 	fails(2, []string{"line 1"}, "category", "create", "x", "--schema", file("bad.json", `{"fields": {}}`))

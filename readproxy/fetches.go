@@ -179,9 +179,9 @@ func (s *Server) endFetch(f *blockFetch, b *checkedBlock, err error) (shared boo
 	shared = f.shared
 	s.fetches.mu.Unlock()
 	f.block, f.err = b, err
-	close(f.done)
 	s.metrics.fetching.Dec()
 	s.fetchBytes.Release(f.need)
+	close(f.done) // after what the fetch took is given back: a caller that has its block finds nothing charged
 	s.calls.Leave()
 	return shared
 }

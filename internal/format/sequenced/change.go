@@ -134,7 +134,7 @@ type State struct {
 	At map[record.ShardID]record.LSN
 }
 
-// NewState returns the state of a category of which nothing was sequenced.
+// NewState returns the state of a category without sequenced pointers.
 func NewState() *State { return &State{Next: record.FirstLSN, At: map[record.ShardID]record.LSN{}} }
 
 // Position returns the LSN of a source to be sequenced next.

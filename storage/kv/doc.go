@@ -7,5 +7,5 @@
 // are read at different revisions, so an event may repeat what a page already showed, or be older than it. A follower therefore
 // keeps the revision of each key and ignores events at or below it. When Watch fails with ErrCompacted, it begins again.
 //
-// Engines: pebblekv keeps a store in a folder, memkv in memory. Package kvtest is the suite that every engine must pass.
+// Engines: pebblekv keeps a store in a folder, memkv in memory. suite_test.go is the suite that every engine must pass.
 package kv

@@ -31,7 +31,7 @@ const crashWriters = 4
 
 func crash(t *testing.T, unsynced int, seed uint64) {
 	fs := vfs.NewCrashableMem()
-	s := open(t, fs, nil)
+	s := open(t, fs)
 	var acked [crashWriters]atomic.Uint64 // count and revision of each writer's newest acknowledged transaction
 	var seen, revision atomic.Uint64
 	ctx, cancel := context.WithCancel(t.Context())
@@ -79,7 +79,7 @@ func crash(t *testing.T, unsynced int, seed uint64) {
 		t.Fatal(err)
 	}
 
-	s = open(t, clone, nil)
+	s = open(t, clone)
 	defer func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -110,12 +110,12 @@ func crash(t *testing.T, unsynced int, seed uint64) {
 func TestCrashAtFirstOpen(t *testing.T) {
 	for seed := range uint64(8) {
 		fs := vfs.NewCrashableMem()
-		s := open(t, fs, nil)
+		s := open(t, fs)
 		clone := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rand.New(rand.NewPCG(seed, 3))})
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		s = open(t, clone, nil)
+		s = open(t, clone)
 		if r, err := s.Commit(t.Context(), kv.Put("a", nil)); err != nil || r != 1 {
 			t.Errorf("seed %d: revision %d, %v", seed, r, err)
 		}
@@ -136,7 +136,7 @@ func TestWriteFails(t *testing.T) {
 		}
 		return nil
 	}))
-	s := open(t, fs, nil)
+	s := open(t, fs)
 	r, err := s.Commit(t.Context(), kv.Put("a", []byte("1")))
 	if err != nil || s.Err() != nil {
 		t.Fatal(err, s.Err())
@@ -160,7 +160,7 @@ func TestWriteFails(t *testing.T) {
 	}
 	clone := mem.CrashClone(vfs.CrashCloneCfg{})
 	_ = s.Close() // may report the failure again
-	s = open(t, clone, nil)
+	s = open(t, clone)
 	if e, err := s.Get(t.Context(), "a"); err != nil || string(e.Value) != "1" {
 		t.Errorf("after opening again: %+v, %v", e, err)
 	}

@@ -9,47 +9,18 @@ import (
 	"go.uber.org/goleak"
 
 	"scribe/storage/kv"
-	"scribe/storage/kv/kvtest"
 	"scribe/storage/kv/pebblekv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func open(t *testing.T, fs vfs.FS, change func(*pebblekv.Config)) *pebblekv.Store {
+func open(t *testing.T, fs vfs.FS) *pebblekv.Store {
 	t.Helper()
-	cfg := pebblekv.DefaultConfig("kv")
-	if change != nil {
-		change(&cfg)
-	}
-	s, err := pebblekv.Open(cfg, pebblekv.Deps{FS: fs})
+	s, err := pebblekv.Open(pebblekv.DefaultConfig("kv"), pebblekv.Deps{FS: fs})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
-}
-
-func TestAcceptance(t *testing.T) {
-	files := map[kv.Store]vfs.FS{}
-	openMem := func(t *testing.T, change func(*pebblekv.Config)) kv.Store {
-		fs := vfs.NewMem()
-		s := open(t, fs, change)
-		files[s] = fs
-		return s
-	}
-	kvtest.Run(t, kvtest.StoreFactory{
-		Open: func(t *testing.T) kv.Store { return openMem(t, nil) },
-		OpenShort: func(t *testing.T) kv.Store {
-			return openMem(t, func(c *pebblekv.Config) { c.HistoryEvents = 64 })
-		},
-		Reopen: func(t *testing.T, s kv.Store) kv.Store {
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
-			again := open(t, files[s], nil)
-			files[again] = files[s]
-			return again
-		},
-	})
 }
 
 // TestFolder uses the operating system's files, and refuses a second opening.

@@ -1,4 +1,4 @@
-package kvtest
+package kv_test
 
 import (
 	"errors"
@@ -10,8 +10,8 @@ import (
 	"scribe/storage/kv"
 )
 
-// StoreFactory opens stores of one engine.
-type StoreFactory struct {
+// storeFactory opens stores of one engine.
+type storeFactory struct {
 	// Open returns an empty store. The suite closes it.
 	Open func(t *testing.T) kv.Store
 	// OpenShort returns an empty store that keeps at most 64 changes for watches.
@@ -20,12 +20,12 @@ type StoreFactory struct {
 	Reopen func(t *testing.T, s kv.Store) kv.Store
 }
 
-// Run runs the suite.
-func Run(t *testing.T, h StoreFactory) {
+// runSuite runs the acceptance suite: the tests that every engine must pass.
+func runSuite(t *testing.T, h storeFactory) {
 	t.Helper()
 	tests := []struct {
 		name string
-		test func(t *testing.T, h StoreFactory)
+		test func(t *testing.T, h storeFactory)
 	}{
 		{"Entries", testEntries},
 		{"Conditions", testConditions},
@@ -116,7 +116,7 @@ func wantRange(t *testing.T, s kv.Store, r kv.KeyRange, more bool, want ...strin
 	}
 }
 
-func testEntries(t *testing.T, h StoreFactory) {
+func testEntries(t *testing.T, h storeFactory) {
 	s := openStore(t, h.Open)
 	wantEntry(t, s, "a", "", 0)
 	r1 := mustPut(t, s, "a", "1")
@@ -161,7 +161,7 @@ func wantConflict(t *testing.T, s kv.Store, ops []kv.Op, want ...kv.KeyConflict)
 	}
 }
 
-func testConditions(t *testing.T, h StoreFactory) {
+func testConditions(t *testing.T, h storeFactory) {
 	s := openStore(t, h.Open)
 	r1 := mustCommit(t, s, kv.Put("a", []byte("1")).If(0))
 	wantConflict(t, s, []kv.Op{kv.Put("a", []byte("2")).If(0)}, kv.KeyConflict{Key: "a", Expected: 0, Actual: r1})
@@ -180,7 +180,7 @@ func testConditions(t *testing.T, h StoreFactory) {
 	wantEntry(t, s, "a", "4", r3)
 }
 
-func testTransactions(t *testing.T, h StoreFactory) {
+func testTransactions(t *testing.T, h storeFactory) {
 	s := openStore(t, h.Open)
 	ra := mustPut(t, s, "a", "1")
 	rb := mustPut(t, s, "b", "1")
@@ -199,7 +199,7 @@ func testTransactions(t *testing.T, h StoreFactory) {
 	wantEntry(t, s, "d", "3", r2)
 }
 
-func testNoChange(t *testing.T, h StoreFactory) {
+func testNoChange(t *testing.T, h storeFactory) {
 	s := openStore(t, h.Open)
 	r := mustPut(t, s, "a", "1")
 	for _, ops := range [][]kv.Op{
@@ -212,7 +212,7 @@ func testNoChange(t *testing.T, h StoreFactory) {
 	wantRange(t, s, kv.KeyRange{}, false, "a=1")
 }
 
-func testLimits(t *testing.T, h StoreFactory) {
+func testLimits(t *testing.T, h storeFactory) {
 	s := openStore(t, h.Open)
 	long := strings.Repeat("k", kv.MaxKey)
 	many := make([]kv.Op, kv.MaxOps+1)
@@ -259,7 +259,7 @@ func testLimits(t *testing.T, h StoreFactory) {
 	}
 }
 
-func testOwnership(t *testing.T, h StoreFactory) {
+func testOwnership(t *testing.T, h storeFactory) {
 	s := openStore(t, h.Open)
 	value := []byte("first")
 	r := mustCommit(t, s, kv.Put("a", value))
@@ -282,7 +282,7 @@ func testOwnership(t *testing.T, h StoreFactory) {
 	}
 }
 
-func testRange(t *testing.T, h StoreFactory) {
+func testRange(t *testing.T, h storeFactory) {
 	s := openStore(t, h.Open)
 	keys := []string{"a", "a/", "a/1", "a/2", "a/2\x00", "a/2\xff", "a/\xff", "a/\xff\xff", "a0", "b", "\xff", "\xff\xff"}
 	for i, key := range slices.Backward(keys) {
@@ -315,7 +315,7 @@ func testRange(t *testing.T, h StoreFactory) {
 	wantRange(t, s, kv.KeyRange{Limit: 1}, true, show(0, 1)...)
 }
 
-func testRangeBytes(t *testing.T, h StoreFactory) {
+func testRangeBytes(t *testing.T, h storeFactory) {
 	s := openStore(t, h.Open)
 	value := make([]byte, kv.MaxValue)
 	const n = kv.MaxRangeBytes/kv.MaxValue + 2
@@ -346,7 +346,7 @@ func testRangeBytes(t *testing.T, h StoreFactory) {
 	}
 }
 
-func testReopen(t *testing.T, h StoreFactory) {
+func testReopen(t *testing.T, h storeFactory) {
 	if h.Reopen == nil {
 		return // the engine has no persistence
 	}
@@ -369,7 +369,7 @@ func testReopen(t *testing.T, h StoreFactory) {
 	closeStore(t, s)
 }
 
-func testClosed(t *testing.T, h StoreFactory) {
+func testClosed(t *testing.T, h storeFactory) {
 	s := h.Open(t)
 	mustPut(t, s, "a", "1")
 	closeStore(t, s)

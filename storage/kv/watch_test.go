@@ -1,4 +1,4 @@
-package kvtest
+package kv_test
 
 import (
 	"context"
@@ -61,7 +61,7 @@ func wantEvents(t *testing.T, events []kv.KeyEvent, want string) {
 	}
 }
 
-func testWatchReplay(t *testing.T, h StoreFactory) {
+func testWatchReplay(t *testing.T, h storeFactory) {
 	s := openStore(t, h.Open)
 	r0 := mustPut(t, s, "a/0", "0")
 	r1 := mustPut(t, s, "a/1", "1")
@@ -83,7 +83,7 @@ func testWatchReplay(t *testing.T, h StoreFactory) {
 }
 
 // testWatchWhole checks that a watch with a long backlog gets all changes of a transaction at once.
-func testWatchWhole(t *testing.T, h StoreFactory) {
+func testWatchWhole(t *testing.T, h storeFactory) {
 	s := openStore(t, h.Open)
 	begin := mustPut(t, s, "begin", "")
 	const transactions, size = 30, 100
@@ -115,7 +115,7 @@ func testWatchWhole(t *testing.T, h StoreFactory) {
 	}
 }
 
-func testWatchLive(t *testing.T, h StoreFactory) {
+func testWatchLive(t *testing.T, h storeFactory) {
 	s := openStore(t, h.Open)
 	r := mustPut(t, s, "a/0", "0")
 	const watchers, changes = 3, 50
@@ -154,7 +154,7 @@ func testWatchLive(t *testing.T, h StoreFactory) {
 	}
 }
 
-func testWatchEnds(t *testing.T, h StoreFactory) {
+func testWatchEnds(t *testing.T, h storeFactory) {
 	s := h.Open(t)
 	r := mustPut(t, s, "a", "1")
 	wait := func(ctx context.Context, started chan<- struct{}) <-chan error {
@@ -181,7 +181,7 @@ func testWatchEnds(t *testing.T, h StoreFactory) {
 	}
 }
 
-func testWatchCompacted(t *testing.T, h StoreFactory) {
+func testWatchCompacted(t *testing.T, h storeFactory) {
 	s := openStore(t, h.OpenShort)
 	r := mustPut(t, s, "a", "0")
 	for i := range 200 {
@@ -220,7 +220,7 @@ func testWatchCompacted(t *testing.T, h StoreFactory) {
 }
 
 // testWatchSlow checks that a blocked watch delays no other call, and gets an error that says that it lost changes.
-func testWatchSlow(t *testing.T, h StoreFactory) {
+func testWatchSlow(t *testing.T, h storeFactory) {
 	s := openStore(t, h.OpenShort)
 	r := mustPut(t, s, "a", "0")
 	first, release := make(chan struct{}), make(chan struct{})
@@ -244,7 +244,7 @@ func testWatchSlow(t *testing.T, h StoreFactory) {
 }
 
 // testWatchMirror follows a prefix during writes, as the comment of package kv describes, and must reach the same state.
-func testWatchMirror(t *testing.T, h StoreFactory) {
+func testWatchMirror(t *testing.T, h storeFactory) {
 	s := openStore(t, h.Open)
 	const keys, writers, rounds = 40, 4, 60
 	for i := range keys {

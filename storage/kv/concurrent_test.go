@@ -1,4 +1,4 @@
-package kvtest
+package kv_test
 
 import (
 	"errors"
@@ -19,7 +19,7 @@ import (
 )
 
 // testCounter checks that conditional writes lose no increment.
-func testCounter(t *testing.T, h StoreFactory) {
+func testCounter(t *testing.T, h storeFactory) {
 	s := openStore(t, h.Open)
 	const workers, each = 8, 25
 	var wg sync.WaitGroup
@@ -93,7 +93,7 @@ var keyModel = porcupine.Model{
 }
 
 // testLinearizable checks that some order of all calls on a key, each between its begin and its end, explains their results.
-func testLinearizable(t *testing.T, h StoreFactory) {
+func testLinearizable(t *testing.T, h storeFactory) {
 	s := openStore(t, h.Open)
 	const clients, each = 6, 60
 	var clock atomic.Int64
@@ -144,7 +144,7 @@ func linearCall(t *testing.T, s kv.Store, in linearInput) (linearOutput, error) 
 }
 
 // testModel compares random transactions and ranges with a map, and finally the events of a watch.
-func testModel(t *testing.T, h StoreFactory) {
+func testModel(t *testing.T, h storeFactory) {
 	s := openStore(t, h.Open)
 	run := 0
 	rapid.Check(t, func(rt *rapid.T) {

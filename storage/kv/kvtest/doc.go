@@ -1,2 +1,0 @@
-// Package kvtest is the acceptance suite of package kv: the tests that every engine must pass.
-package kvtest

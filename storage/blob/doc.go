@@ -3,7 +3,7 @@
 // writes and reads it.
 //
 // Engines: package file keeps blobs in a folder, package s3 in a bucket of an S3-compatible store, package memory in memory.
-// Package blobtest is the acceptance suite that every engine must pass.
+// suite_test.go is the acceptance suite that every engine must pass.
 //
 // # Keys
 //

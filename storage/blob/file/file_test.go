@@ -3,11 +3,8 @@ package file_test
 import (
 	"testing"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
 	"go.uber.org/goleak"
 
-	"scribe/storage/blob"
-	"scribe/storage/blob/blobtest"
 	"scribe/storage/blob/file"
 )
 
@@ -20,12 +17,4 @@ func open(tb testing.TB, dir string, opts file.Options) *file.Store {
 		tb.Fatal(err)
 	}
 	return s
-}
-
-func TestStore(t *testing.T) {
-	blobtest.Run(t, func(t *testing.T) blob.Store { return open(t, t.TempDir(), file.Options{}) })
-}
-
-func TestStoreInMemoryFileSystem(t *testing.T) {
-	blobtest.Run(t, func(t *testing.T) blob.Store { return open(t, "/data/blobs", file.Options{FS: vfs.NewMem()}) })
 }

@@ -7,15 +7,10 @@ import (
 	"go.uber.org/goleak"
 
 	"scribe/storage/blob"
-	"scribe/storage/blob/blobtest"
 	"scribe/storage/blob/memory"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func TestStore(t *testing.T) {
-	blobtest.Run(t, func(*testing.T) blob.Store { return memory.New() })
-}
 
 func TestLimit(t *testing.T) {
 	s := memory.NewLimited(100)

@@ -1,15 +1,12 @@
 package s3_test
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"scribe/internal/testkit/s3test"
-	"scribe/storage/blob"
-	"scribe/storage/blob/blobtest"
 	"scribe/storage/blob/s3"
 )
 
@@ -36,15 +33,4 @@ func open(tb testing.TB, cfg s3.Config) *s3.Store {
 		}
 	})
 	return s
-}
-
-func TestStore(t *testing.T) {
-	server := s3test.Start(t)
-	n := 0
-	blobtest.Run(t, func(t *testing.T) blob.Store {
-		n++
-		cfg := config(server)
-		cfg.Prefix = fmt.Sprintf("cells/%d", n)
-		return open(t, cfg)
-	})
 }

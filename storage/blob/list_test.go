@@ -1,4 +1,4 @@
-package blobtest
+package blob_test
 
 import (
 	"bytes"

@@ -1,11 +1,4 @@
-// Package blobtest is the acceptance suite of blob.Store. Every engine runs it:
-//
-//	func TestStore(t *testing.T) {
-//		blobtest.Run(t, func(t *testing.T) blob.Store { return memory.New() })
-//	}
-//
-// It tests the promises that all engines make. Promises of single engines, such as surviving a crash, are tested in their packages.
-package blobtest
+package blob_test
 
 import (
 	"bytes"
@@ -21,8 +14,9 @@ import (
 	"scribe/storage/blob"
 )
 
-// Run runs the suite. open returns a new, empty store for each test; the suite closes it.
-func Run(t *testing.T, open func(t *testing.T) blob.Store) {
+// runSuite runs the acceptance suite of blob.Store: the promises that all engines make. Promises of single engines, such as surviving
+// a crash, are tested in their packages. open returns a new, empty store for each test; the suite closes it.
+func runSuite(t *testing.T, open func(t *testing.T) blob.Store) {
 	t.Helper()
 	for _, test := range []struct {
 		name string

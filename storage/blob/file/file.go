@@ -26,10 +26,10 @@ type Options struct {
 
 // Store is a blob.Store in a folder.
 type Store struct {
-	gate gate.Gate
-	fs   vfs.FS
-	dir  string
-	tmp  string
+	*gate.Store
+	fs  vfs.FS
+	dir string
+	tmp string
 
 	// Names in .tmp are random per store, so that two stores that use one folder by mistake do not write to one file.
 	nonce string
@@ -42,8 +42,6 @@ type Store struct {
 		durable map[string]struct{}
 	}
 }
-
-var _ blob.Store = (*Store)(nil)
 
 const (
 	// tmpName is the folder of unfinished blobs. No key has a part that begins with a dot.
@@ -67,6 +65,9 @@ func New(dir string, opts Options) (*Store, error) {
 	// crypto/rand.Read never fails: it ends the process when the system has no randomness.
 	_, _ = rand.Read(nonce)
 	s := &Store{fs: opts.FS, dir: dir, tmp: opts.FS.PathJoin(dir, tmpName), nonce: hex.EncodeToString(nonce)}
+	s.Store = gate.NewStore(new(gate.Gate), gate.Engine{
+		Put: s.putBlob, ReadAt: s.readBlob, Stat: s.statBlob, List: s.listBlobs, Delete: s.deleteBlob, Release: func() {},
+	})
 	s.mu.durable = map[string]struct{}{}
 	if err := s.openFolder(); err != nil {
 		return nil, fmt.Errorf("file: open store in %s: %w", dir, noSpace(err))
@@ -123,21 +124,9 @@ func (s *Store) makeRoot() error {
 	return nil
 }
 
-// ReadAt implements blob.Store. It opens the file for each call: that costs a few microseconds, and files left open would keep
-// the space of deleted blobs.
-func (s *Store) ReadAt(ctx context.Context, key string, dst []byte, off int64) error {
-	if err := s.gate.EnterKey(ctx, key); err != nil {
-		return fmt.Errorf("read: %w", err)
-	}
-	defer s.gate.Leave()
-	if err := s.readAt(s.filePath(key), dst, off); err != nil {
-		return fmt.Errorf("read %s: %d bytes at %d: %w", key, len(dst), off, err)
-	}
-	return nil
-}
-
-func (s *Store) readAt(path string, dst []byte, off int64) error {
-	f, err := s.fs.Open(path)
+// readBlob opens the file for each call: that costs a few microseconds, and files left open would keep the space of deleted blobs.
+func (s *Store) readBlob(_ context.Context, key string, dst []byte, off int64) error {
+	f, err := s.fs.Open(s.filePath(key))
 	if err != nil {
 		return notFound(err)
 	}
@@ -161,48 +150,24 @@ func (s *Store) readAt(path string, dst []byte, off int64) error {
 	return readErr
 }
 
-// Stat implements blob.Store.
-func (s *Store) Stat(ctx context.Context, key string) (blob.Info, error) {
-	if err := s.gate.EnterKey(ctx, key); err != nil {
-		return blob.Info{}, fmt.Errorf("stat: %w", err)
-	}
-	defer s.gate.Leave()
+func (s *Store) statBlob(_ context.Context, key string) (blob.Info, error) {
 	info, err := s.fs.Stat(s.filePath(key))
-	if err == nil && info.IsDir() {
-		err = blob.ErrNotFound
-	}
-	if err != nil {
-		return blob.Info{}, fmt.Errorf("stat %s: %w", key, notFound(err))
+	switch {
+	case err != nil:
+		return blob.Info{}, notFound(err)
+	case info.IsDir():
+		return blob.Info{}, blob.ErrNotFound
 	}
 	return blob.Info{Key: key, Size: info.Size(), Modified: info.ModTime()}, nil
 }
 
-// Delete implements blob.Store. It does not sync the folder: if a crash brings the blob back, retention lists and deletes it
-// again.
-func (s *Store) Delete(ctx context.Context, key string) error {
-	if err := s.gate.EnterKey(ctx, key); err != nil {
-		return fmt.Errorf("delete: %w", err)
-	}
-	defer s.gate.Leave()
-	path := s.filePath(key)
+// deleteBlob does not sync the folder: if a crash brings the blob back, retention lists and deletes it again.
+func (s *Store) deleteBlob(ctx context.Context, key string) error {
 	// Remove would also remove an empty folder.
-	info, err := s.fs.Stat(path)
-	if err == nil {
-		if info.IsDir() {
-			return nil
-		}
-		err = s.fs.Remove(path)
+	if _, err := s.statBlob(ctx, key); err != nil {
+		return err
 	}
-	if err = notFound(err); err != nil && !errors.Is(err, blob.ErrNotFound) {
-		return fmt.Errorf("delete %s: %w", key, err)
-	}
-	return nil
-}
-
-// Close implements blob.Store.
-func (s *Store) Close() error {
-	s.gate.Close()
-	return nil
+	return notFound(s.fs.Remove(s.filePath(key)))
 }
 
 func (s *Store) filePath(key string) string {

@@ -3,49 +3,26 @@ package file
 import (
 	"context"
 	"errors"
-	"fmt"
-	"iter"
 	"slices"
 	"strings"
 
 	"scribe/storage/blob"
 )
 
-// List implements blob.Store. It reads a whole folder, which takes about 100 bytes of memory for each blob in it, but stats files
-// only as they are yielded.
-func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[blob.Info, error] {
-	return func(yield func(blob.Info, error) bool) {
-		if err := s.listKeys(ctx, prefix, yield); err != nil && !errors.Is(err, errStopped) {
-			yield(blob.Info{}, fmt.Errorf("list %q: %w", prefix, err))
-		}
-	}
-}
-
-// errStopped means that the caller left the loop.
-var errStopped = errors.New("stopped")
-
-func (s *Store) listKeys(ctx context.Context, prefix string, yield func(blob.Info, error) bool) error {
-	if err := blob.CheckPrefix(prefix); err != nil {
-		return err
-	}
-	if err := s.gate.Enter(); err != nil {
-		return err
-	}
-	defer s.gate.Leave()
+// listBlobs reads a whole folder, which takes about 100 bytes of memory for each blob in it, but stats files only as they are
+// yielded.
+func (s *Store) listBlobs(ctx context.Context, prefix string, yield func(blob.Info) error) error {
 	w := listWalk{ctx: ctx, store: s, yield: yield}
 	// The folder part of the prefix, with its slash, and the beginning of the names in that folder.
 	cut := strings.LastIndexByte(prefix, '/') + 1
-	if err := w.walkFolder(prefix[:cut], prefix[cut:]); err != nil {
-		return err
-	}
-	return ctx.Err()
+	return w.walkFolder(prefix[:cut], prefix[cut:])
 }
 
 // listWalk is the state of one List.
 type listWalk struct {
 	ctx   context.Context
 	store *Store
-	yield func(blob.Info, error) bool
+	yield func(blob.Info) error
 }
 
 // walkFolder yields the blobs of a folder and its subfolders whose names begin with begin. base is the key's prefix for the
@@ -111,17 +88,13 @@ func (w *listWalk) yieldEntry(key string) (isFolder bool, err error) {
 		return false, err
 	}
 	info, err := w.store.fs.Stat(w.store.filePath(key))
-	if err = notFound(err); err != nil {
-		if errors.Is(err, blob.ErrNotFound) {
-			return false, nil // deleted meanwhile
-		}
+	switch err = notFound(err); {
+	case errors.Is(err, blob.ErrNotFound):
+		return false, nil // deleted meanwhile
+	case err != nil:
 		return false, err
-	}
-	if info.IsDir() {
+	case info.IsDir():
 		return true, nil
 	}
-	if !w.yield(blob.Info{Key: key, Size: info.Size(), Modified: info.ModTime()}, nil) {
-		return false, errStopped
-	}
-	return false, nil
+	return false, w.yield(blob.Info{Key: key, Size: info.Size(), Modified: info.ModTime()})
 }

@@ -16,16 +16,9 @@ import (
 // category labels these writes in Pebble's disk statistics.
 const category = vfs.DiskWriteCategory("scribe-blob")
 
-// Put implements blob.Store. See the package comment for the steps.
-func (s *Store) Put(ctx context.Context, key string, parts ...[]byte) error {
-	if err := s.gate.EnterKey(ctx, key); err != nil {
-		return fmt.Errorf("put: %w", err)
-	}
-	defer s.gate.Leave()
-	if err := s.putFile(ctx, s.filePath(key), parts); err != nil {
-		return fmt.Errorf("put %s: %w", key, noSpace(err))
-	}
-	return nil
+// putBlob implements Put. See the package comment for the steps.
+func (s *Store) putBlob(ctx context.Context, key string, parts [][]byte) error {
+	return noSpace(s.putFile(ctx, s.filePath(key), parts))
 }
 
 func (s *Store) putFile(ctx context.Context, path string, parts [][]byte) (err error) {

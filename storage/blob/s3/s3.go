@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"iter"
 	"math"
 	"net"
 	"net/http"
@@ -26,6 +25,7 @@ import (
 
 // Store is a blob.Store in a bucket.
 type Store struct {
+	*gate.Store
 	gate        gate.Gate
 	client      *minio.Core
 	transport   *attemptTransport
@@ -37,8 +37,6 @@ type Store struct {
 	// unconditional is set when the store can't refuse an existing key.
 	unconditional atomic.Bool
 }
-
-var _ blob.Store = (*Store)(nil)
 
 // markName is the metadata by which a Put recognises its own object.
 const markName = "Scribe-Put"
@@ -75,6 +73,10 @@ func New(cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("s3: make a client for %s: %w", cfg.Endpoint, err)
 	}
 	s := &Store{client: client, transport: transport, bucket: cfg.Bucket, region: cfg.Region, maxAttempts: cfg.MaxAttempts}
+	s.Store = gate.NewStore(&s.gate, gate.Engine{
+		Put: s.putConditional, ReadAt: s.readRange, Stat: s.statObject, List: s.listObjects, Delete: s.removeObject,
+		Release: transport.CloseIdleConnections,
+	})
 	if cfg.Prefix != "" {
 		s.prefix = cfg.Prefix + "/"
 	}
@@ -133,18 +135,6 @@ func (s *Store) CreateBucket(ctx context.Context) error {
 		return fmt.Errorf("create bucket %s: %w", s.bucket, mapError(ctx, err))
 	}
 	return s.checkBucket(ctx)
-}
-
-// Put implements blob.Store.
-func (s *Store) Put(ctx context.Context, key string, parts ...[]byte) error {
-	if err := s.gate.EnterKey(ctx, key); err != nil {
-		return fmt.Errorf("put: %w", err)
-	}
-	defer s.gate.Leave()
-	if err := s.putConditional(ctx, key, parts); err != nil {
-		return fmt.Errorf("put %s: %w", key, err)
-	}
-	return nil
 }
 
 func (s *Store) putConditional(ctx context.Context, key string, parts [][]byte) error {
@@ -216,19 +206,7 @@ func sizeAndCRC(parts [][]byte) (size int64, crc uint32) {
 	return size, crc
 }
 
-// ReadAt implements blob.Store.
-func (s *Store) ReadAt(ctx context.Context, key string, dst []byte, off int64) error {
-	if err := s.gate.EnterKey(ctx, key); err != nil {
-		return fmt.Errorf("read: %w", err)
-	}
-	defer s.gate.Leave()
-	if err := s.readAt(ctx, key, dst, off); err != nil {
-		return fmt.Errorf("read %s: %d bytes at %d: %w", key, len(dst), off, err)
-	}
-	return nil
-}
-
-func (s *Store) readAt(ctx context.Context, key string, dst []byte, off int64) error {
+func (s *Store) readRange(ctx context.Context, key string, dst []byte, off int64) error {
 	if off < 0 || off > math.MaxInt64-int64(len(dst)) {
 		return blob.ErrRange
 	}
@@ -282,19 +260,6 @@ func (s *Store) readOnce(ctx context.Context, key string, dst []byte, off int64)
 	return n, nil
 }
 
-// Stat implements blob.Store.
-func (s *Store) Stat(ctx context.Context, key string) (blob.Info, error) {
-	if err := s.gate.EnterKey(ctx, key); err != nil {
-		return blob.Info{}, fmt.Errorf("stat: %w", err)
-	}
-	defer s.gate.Leave()
-	info, err := s.statObject(ctx, key)
-	if err != nil {
-		return blob.Info{}, fmt.Errorf("stat %s: %w", key, err)
-	}
-	return info, nil
-}
-
 func (s *Store) statObject(ctx context.Context, key string) (blob.Info, error) {
 	info, err := s.client.StatObject(ctx, s.bucket, s.prefix+key, minio.StatObjectOptions{})
 	if err = mapError(ctx, err); err != nil {
@@ -309,24 +274,8 @@ func (s *Store) statObject(ctx context.Context, key string) (blob.Info, error) {
 	return blob.Info{Key: key, Size: info.Size, Modified: info.LastModified}, nil
 }
 
-// List implements blob.Store. It skips objects whose names are not valid keys.
-func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[blob.Info, error] {
-	return func(yield func(blob.Info, error) bool) {
-		if err := s.listObjects(ctx, prefix, yield); err != nil {
-			yield(blob.Info{}, fmt.Errorf("list %q: %w", prefix, err))
-		}
-	}
-}
-
-// listObjects returns nil if the caller left the loop.
-func (s *Store) listObjects(ctx context.Context, prefix string, yield func(blob.Info, error) bool) error {
-	if err := blob.CheckPrefix(prefix); err != nil {
-		return err
-	}
-	if err := s.gate.Enter(); err != nil {
-		return err
-	}
-	defer s.gate.Leave()
+// listObjects skips objects whose names are not valid keys.
+func (s *Store) listObjects(ctx context.Context, prefix string, yield func(blob.Info) error) error {
 	last := ""
 	for object := range s.client.ListObjectsIter(ctx, s.bucket, minio.ListObjectsOptions{
 		Prefix:     s.prefix + prefix,
@@ -345,30 +294,13 @@ func (s *Store) listObjects(ctx context.Context, prefix string, yield func(blob.
 			return fmt.Errorf("s3: the store lists %s after %s", key, last)
 		}
 		last = key
-		if !yield(blob.Info{Key: key, Size: object.Size, Modified: object.LastModified}, nil) {
-			return nil
+		if err := yield(blob.Info{Key: key, Size: object.Size, Modified: object.LastModified}); err != nil {
+			return err
 		}
 	}
-	// The iterator ends without an error when the context ends.
-	return ctx.Err()
+	return nil // also when the context ends
 }
 
-// Delete implements blob.Store.
-func (s *Store) Delete(ctx context.Context, key string) error {
-	if err := s.gate.EnterKey(ctx, key); err != nil {
-		return fmt.Errorf("delete: %w", err)
-	}
-	defer s.gate.Leave()
-	err := mapError(ctx, s.client.RemoveObject(ctx, s.bucket, s.prefix+key, minio.RemoveObjectOptions{}))
-	if err != nil && !errors.Is(err, blob.ErrNotFound) {
-		return fmt.Errorf("delete %s: %w", key, err)
-	}
-	return nil
-}
-
-// Close implements blob.Store.
-func (s *Store) Close() error {
-	s.gate.Close()
-	s.transport.CloseIdleConnections()
-	return nil
+func (s *Store) removeObject(ctx context.Context, key string) error {
+	return mapError(ctx, s.client.RemoveObject(ctx, s.bucket, s.prefix+key, minio.RemoveObjectOptions{}))
 }

@@ -187,7 +187,7 @@ func (a *auditRun) classifyUnreferenced(info blob.Info) error {
 	switch {
 	case errors.Is(err, blob.ErrNotFound):
 		return nil
-	case errors.Is(err, layout.ErrDamaged), errors.Is(err, layout.ErrVersion), errors.As(err, new(*pointer.InvalidError)):
+	case errors.Is(err, layout.ErrDamaged), errors.Is(err, layout.ErrVersion), errors.Is(err, pointer.ErrInvalid):
 		f.Kind, f.Err = FindingDamaged, err
 		return a.fn(f)
 	case err != nil:

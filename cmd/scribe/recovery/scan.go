@@ -150,7 +150,7 @@ func (r *recoveryRun) storeResult(f readBlob, rows *categoryRows) error {
 	row := blobRow{generation: r.scratch.generation, status: statusRead, size: f.info.Size, created: f.id.Time()}
 	finding := Finding{Key: f.info.Key, Size: f.info.Size}
 	switch {
-	case errors.As(f.err, new(*pointer.InvalidError)) && f.footer == nil && f.id == (pointer.BlobID{}):
+	case errors.Is(f.err, pointer.ErrInvalid) && f.footer == nil && f.id == (pointer.BlobID{}):
 		r.report.Foreign++
 		finding.Kind, finding.Reason = FindingForeign, "its key is not a blob key"
 		return r.deps.Found(finding)

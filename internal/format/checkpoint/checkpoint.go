@@ -61,11 +61,11 @@ func (c Checkpoint) Position(shard record.ShardID) (Position, bool) {
 	return c.Positions[i], true
 }
 
-// Validate returns every violation that would make Parse refuse c, as joined [InvalidError] values.
+// Validate returns every violation that would make Parse refuse c, as joined [ErrInvalid] errors.
 func (c Checkpoint) Validate() error {
 	var errs []error
 	refuse := func(what, format string, args ...any) {
-		errs = append(errs, &InvalidError{What: what, Reason: fmt.Sprintf(format, args...)})
+		errs = append(errs, fmt.Errorf("%w %s: %s", ErrInvalid, what, fmt.Sprintf(format, args...)))
 	}
 	if err := record.ValidateCategory(c.Category); err != nil {
 		refuse("category", "%v", err)
@@ -108,8 +108,8 @@ func (c Checkpoint) String() string {
 	return prefix + encoding.EncodeToString(b[len(prefix):])
 }
 
-// Parse parses exactly the output of [Checkpoint.String]: the caller removes white space around it. The errors are [CorruptError]
-// and [VersionError].
+// Parse parses exactly the output of [Checkpoint.String]: the caller removes white space around it. The errors are [ErrCorrupt]
+// and [ErrVersion].
 func Parse(s string) (Checkpoint, error) {
 	body, err := openText(s)
 	if err != nil {
@@ -123,11 +123,11 @@ func Parse(s string) (Checkpoint, error) {
 	c.Positions = readPositions(&r, c.CategoryID)
 	r.End()
 	if e := r.Err(); e != nil {
-		return Checkpoint{}, &CorruptError{Reason: e.Error()}
+		return Checkpoint{}, corruptText("%v", e)
 	}
 	// The checksum was valid, so whatever is refused here was written that way.
 	if err := c.Validate(); err != nil {
-		return Checkpoint{}, &CorruptError{Reason: err.Error()}
+		return Checkpoint{}, corruptText("%v", err)
 	}
 	return c, nil
 }
@@ -135,7 +135,7 @@ func Parse(s string) (Checkpoint, error) {
 // openText checks everything around the encoded fields and returns the fields.
 func openText(s string) ([]byte, error) {
 	if len(s) > MaxText {
-		return nil, &CorruptError{Reason: fmt.Sprintf("%d bytes are over the limit of %d", len(s), MaxText)}
+		return nil, corruptText("%d bytes are over the limit of %d", len(s), MaxText)
 	}
 	text, ok := strings.CutPrefix(s, prefix)
 	if !ok {
@@ -143,20 +143,20 @@ func openText(s string) ([]byte, error) {
 	}
 	// The decoder of package base64 skips line ends.
 	if strings.ContainsAny(text, "\r\n") {
-		return nil, &CorruptError{Reason: "there is a line end in it"}
+		return nil, corruptText("there is a line end in it")
 	}
 	b, err := encoding.DecodeString(text)
 	if err != nil {
-		return nil, &CorruptError{Reason: fmt.Sprintf("it was cut or changed: %v", err)}
+		return nil, corruptText("it was cut or changed: %v", err)
 	}
 	const crcLen = 4
 	if len(b) < crcLen {
-		return nil, &CorruptError{Reason: "it was cut"}
+		return nil, corruptText("it was cut")
 	}
 	body := b[:len(b)-crcLen]
 	summed := append(append(make([]byte, 0, len(prefix)+len(body)), prefix...), body...)
 	if record.CRC(summed) != binary.LittleEndian.Uint32(b[len(body):]) {
-		return nil, &CorruptError{Reason: "it was cut or changed: the checksum does not match"}
+		return nil, corruptText("it was cut or changed: the checksum does not match")
 	}
 	return body, nil
 }
@@ -166,9 +166,9 @@ func badPrefix(s string) error {
 	rest, ok := strings.CutPrefix(s, "scribe")
 	number, _, dot := strings.Cut(rest, ".")
 	if ok && dot && len(number) <= 9 && number != "" && strings.Trim(number, "0123456789") == "" && number[0] != '0' {
-		return &VersionError{Version: number}
+		return fmt.Errorf("%w %s is newer than version %d, the newest that this build reads: upgrade the reader", ErrVersion, number, Version)
 	}
-	return &CorruptError{Reason: fmt.Sprintf("it does not begin with %q", prefix)}
+	return corruptText("it does not begin with %q", prefix)
 }
 
 // minPositionLen is the least length of a position in bytes.

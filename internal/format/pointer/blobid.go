@@ -57,11 +57,11 @@ func (id BlobID) appendTo(dst []byte) []byte {
 	return hex.AppendEncode(append(dst, '-'), id[10:16])
 }
 
-// ParseBlobID parses exactly the output of [BlobID.String]: an id has one text. The error is an [InvalidError].
+// ParseBlobID parses exactly the output of [BlobID.String]: an id has one text. The error is an [ErrInvalid].
 func ParseBlobID(text string) (BlobID, error) {
 	id, reason := parseBlobID(text)
 	if reason != "" {
-		return BlobID{}, &InvalidError{What: "blob id", Value: shortened(text), Reason: reason}
+		return BlobID{}, invalidArgument("blob id", text, reason)
 	}
 	return id, nil
 }
@@ -97,10 +97,10 @@ func Key(class uint32, id BlobID) string {
 	return string(id.appendTo(dst))
 }
 
-// ParseKey parses exactly the output of [Key]. The error is an [InvalidError].
+// ParseKey parses exactly the output of [Key]. The error is an [ErrInvalid].
 func ParseKey(key string) (class uint32, id BlobID, err error) {
 	refuse := func(reason string) (uint32, BlobID, error) {
-		return 0, BlobID{}, &InvalidError{What: "blob key", Value: shortened(key), Reason: reason}
+		return 0, BlobID{}, invalidArgument("blob key", key, reason)
 	}
 	rest, ok := strings.CutPrefix(key, KeyRoot)
 	number, text, found := strings.Cut(rest, keyMiddle)

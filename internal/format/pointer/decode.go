@@ -9,7 +9,7 @@ import (
 	"scribe/internal/format/record"
 )
 
-// Decode decodes all of b, the output of [Append]. The errors are [CorruptError] and [VersionError]. The pointer shares no memory
+// Decode decodes all of b, the output of [Append]. The errors are [ErrCorrupt] and [ErrVersion]. The pointer shares no memory
 // with b.
 func Decode(b []byte) (Pointer, error) {
 	if err := checkEnvelope(b); err != nil {
@@ -32,11 +32,11 @@ func Decode(b []byte) (Pointer, error) {
 	p.Sequences = ReadSequences(&r)
 	r.End()
 	if e := r.Err(); e != nil {
-		return Pointer{}, &CorruptError{What: e.What, Offset: e.Offset, Reason: e.Reason}
+		return Pointer{}, corruptPointer(e.What, e.Offset, "%s", e.Reason)
 	}
 	// The checksum was valid, so whatever is refused here was written that way, by a faulty writer.
 	if what, reason := p.firstViolation(); what != "" {
-		return Pointer{}, &CorruptError{What: what, Offset: offCodec, Reason: reason}
+		return Pointer{}, corruptPointer(what, offCodec, "%s", reason)
 	}
 	return p, nil
 }
@@ -45,23 +45,23 @@ func Decode(b []byte) (Pointer, error) {
 func checkEnvelope(b []byte) error {
 	switch {
 	case len(b) < 1+crcLen:
-		return &CorruptError{What: "length", Offset: len(b), Reason: fmt.Sprintf("%d bytes are too few", len(b))}
+		return corruptPointer("length", len(b), "%d bytes are too few", len(b))
 	case len(b) > MaxLen:
-		return &CorruptError{What: "length", Offset: MaxLen, Reason: fmt.Sprintf("%d bytes, the limit is %d", len(b), MaxLen)}
+		return corruptPointer("length", MaxLen, "%d bytes, the limit is %d", len(b), MaxLen)
 	}
 	end := len(b) - crcLen
 	stored := binary.LittleEndian.Uint32(b[end:])
 	if computed := record.CRC(b[:end]); computed != stored {
-		return &CorruptError{What: "checksum", Offset: end, Reason: fmt.Sprintf("stored %#08x, computed %#08x", stored, computed)}
+		return corruptPointer("checksum", end, "stored %#08x, computed %#08x", stored, computed)
 	}
 	switch v := b[offVersion]; {
 	case v == 0:
-		return &CorruptError{What: "version", Offset: offVersion, Reason: "0 was never written"}
+		return corruptPointer("version", offVersion, "0 was never written")
 	case v > Version:
-		return &VersionError{Version: v, Supported: Version}
+		return fmt.Errorf("%w %d is newer than version %d, the newest that this build reads: upgrade the reader", ErrVersion, v, Version)
 	}
 	if len(b) < minLen {
-		return &CorruptError{What: "length", Offset: len(b), Reason: fmt.Sprintf("%d bytes, the least is %d", len(b), minLen)}
+		return corruptPointer("length", len(b), "%d bytes, the least is %d", len(b), minLen)
 	}
 	return nil
 }

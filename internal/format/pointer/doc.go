@@ -17,9 +17,9 @@
 //
 // # Errors
 //
-// Callers branch on [ErrCorrupt] (damage, as [CorruptError]), [ErrVersion] (a newer version, as [VersionError]) and [ErrInvalid]
-// (an argument that violates the format, as [InvalidError]). The checksum is checked first and has the same offset in every
-// version, so a damaged version byte is never taken for a newer version.
+// Callers branch on [ErrCorrupt] (damage), [ErrVersion] (a newer version) and [ErrInvalid] (an argument that violates the format).
+// The checksum is checked first and has the same offset in every version, so a damaged version byte is never taken for a newer
+// version.
 //
 // Times are Unix microseconds.
 package pointer

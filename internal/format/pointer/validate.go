@@ -7,10 +7,10 @@ import (
 )
 
 // ValidateRegion reports whether name is a valid name of a region: empty for the local one, else at most [MaxRegion] ASCII
-// letters, digits, '.', '_' and '-', beginning with a letter or digit. The error is an [InvalidError].
+// letters, digits, '.', '_' and '-', beginning with a letter or digit. The error is an [ErrInvalid].
 func ValidateRegion(name string) error {
 	if reason := checkRegion(name); reason != "" {
-		return &InvalidError{What: "region", Value: shortened(name), Reason: reason}
+		return invalidArgument("region", name, reason)
 	}
 	return nil
 }
@@ -30,17 +30,14 @@ func checkRegion[T string | []byte](name T) string {
 	return ""
 }
 
-// Validate returns every violation that makes p unfit to be stored, as joined [InvalidError] values.
+// Validate returns every violation that makes p unfit to be stored, as joined [ErrInvalid] errors.
 func (p *Pointer) Validate() error {
 	var errs []error
 	p.checkFields(func(what, reason string) {
-		errs = append(errs, &InvalidError{What: what, Value: p.Key(), Reason: reason})
+		errs = append(errs, invalidArgument(what, p.Key(), reason))
 	})
 	if n := Len(p); n > MaxLen {
-		errs = append(errs, &InvalidError{
-			What: "length", Value: p.Key(),
-			Reason: fmt.Sprintf("%d bytes with %d sequences, the limit is %d", n, len(p.Sequences), MaxLen),
-		})
+		errs = append(errs, invalidArgument("length", p.Key(), fmt.Sprintf("%d bytes with %d sequences, the limit is %d", n, len(p.Sequences), MaxLen)))
 	}
 	return errors.Join(errs...)
 }

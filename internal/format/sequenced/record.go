@@ -160,7 +160,7 @@ func openRecord(b []byte) ([]byte, error) {
 	case v == 0:
 		return nil, corruptRecord("version 0 was never written")
 	case v > Version:
-		return nil, &VersionError{Version: v, Supported: Version}
+		return nil, fmt.Errorf("%w %d is newer than version %d, the newest that this build reads: upgrade it", ErrVersion, v, Version)
 	}
 	return body, nil
 }

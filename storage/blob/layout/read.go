@@ -18,7 +18,7 @@ import (
 const tailLen = 64 << 10
 
 // ReadFooter reads the footer of the blob under key, one of [pointer.Key]. It reads from the end: two or three requests. The
-// errors are [DamageError], [VersionError], pointer.InvalidError for the key, and those of the store.
+// errors are [DamageError], [VersionError], pointer.ErrInvalid for the key, and those of the store.
 func ReadFooter(ctx context.Context, store blob.Store, key string) (*Footer, error) {
 	f, _, err := readFooter(ctx, store, key, -1)
 	return f, err
@@ -110,7 +110,7 @@ func readAt(ctx context.Context, store blob.Store, key string, dst []byte, off i
 }
 
 // ReadBlock reads and checks the stored block that p points into. The caller owns the bytes. The errors are [DamageError],
-// pointer.InvalidError for a pointer outside the limits, and those of the store.
+// pointer.ErrInvalid for a pointer outside the limits, and those of the store.
 func ReadBlock(ctx context.Context, store blob.Store, p *pointer.Pointer) (stored []byte, err error) {
 	if err := p.Validate(); err != nil {
 		return nil, err

@@ -58,7 +58,7 @@ func (f *flightSQL) GetFlightInfoCatalogs(_ context.Context, desc *flight.Flight
 
 // DoGetCatalogs implements flightsql.Server.
 func (f *flightSQL) DoGetCatalogs(context.Context) (*arrow.Schema, <-chan flight.StreamChunk, error) {
-	return batchOf(schema_ref.Catalogs, func(add func(...any)) { add(catalogName) })
+	return answerOf(schema_ref.Catalogs, []any{catalogName})
 }
 
 // GetFlightInfoSchemas implements flightsql.Server.
@@ -68,11 +68,10 @@ func (f *flightSQL) GetFlightInfoSchemas(_ context.Context, _ flightsql.GetDBSch
 
 // DoGetDBSchemas implements flightsql.Server.
 func (f *flightSQL) DoGetDBSchemas(_ context.Context, cmd flightsql.GetDBSchemas) (*arrow.Schema, <-chan flight.StreamChunk, error) {
-	return batchOf(schema_ref.DBSchemas, func(add func(...any)) {
-		if inCatalog(cmd.GetCatalog(), cmd.GetDBSchemaFilterPattern()) {
-			add(catalogName, schemaName)
-		}
-	})
+	if !inCatalog(cmd.GetCatalog(), cmd.GetDBSchemaFilterPattern()) {
+		return answerOf(schema_ref.DBSchemas)
+	}
+	return answerOf(schema_ref.DBSchemas, []any{catalogName, schemaName})
 }
 
 // inCatalog reports whether the filters match the only schema of the only catalog.
@@ -87,7 +86,7 @@ func (f *flightSQL) GetFlightInfoTableTypes(_ context.Context, desc *flight.Flig
 
 // DoGetTableTypes implements flightsql.Server.
 func (f *flightSQL) DoGetTableTypes(context.Context) (*arrow.Schema, <-chan flight.StreamChunk, error) {
-	return batchOf(schema_ref.TableTypes, func(add func(...any)) { add(tableType) })
+	return answerOf(schema_ref.TableTypes, []any{tableType})
 }
 
 // GetFlightInfoTables implements flightsql.Server.
@@ -120,15 +119,14 @@ func (f *flightSQL) DoGetTables(ctx context.Context, cmd flightsql.GetTables) (*
 	f.g.serving.Go(func() {
 		defer close(out)
 		for some := range slices.Chunk(tables, tablesABatch) {
-			b := newRows(s)
-			for _, t := range some {
-				row := []any{catalogName, schemaName, t.name, tableType}
+			rows := make([][]any, len(some))
+			for i, t := range some {
+				rows[i] = []any{catalogName, schemaName, t.name, tableType}
 				if cmd.GetIncludeSchema() {
-					row = append(row, flight.SerializeSchema(t.schema, memory.DefaultAllocator))
+					rows[i] = append(rows[i], flight.SerializeSchema(t.schema, memory.DefaultAllocator))
 				}
-				b.addRow(row...)
 			}
-			chunk := flight.StreamChunk{Data: b.finishBatch()}
+			chunk := flight.StreamChunk{Data: batchOf(s, rows...)}
 			select {
 			case out <- chunk:
 			case <-ctx.Done():
@@ -140,35 +138,27 @@ func (f *flightSQL) DoGetTables(ctx context.Context, cmd flightsql.GetTables) (*
 	return s, out, nil
 }
 
-// rowBuilder builds a batch of text and byte columns.
-type rowBuilder struct{ b *array.RecordBuilder }
-
-func newRows(s *arrow.Schema) *rowBuilder {
-	return &rowBuilder{array.NewRecordBuilder(memory.DefaultAllocator, s)}
-}
-
-func (r *rowBuilder) addRow(values ...any) {
-	for i, v := range values {
-		switch b := r.b.Field(i).(type) {
-		case *array.StringBuilder:
-			b.Append(v.(string))
-		case *array.BinaryBuilder:
-			b.Append(v.([]byte))
+// batchOf returns a batch of text and byte columns.
+func batchOf(s *arrow.Schema, rows ...[]any) arrow.RecordBatch {
+	b := array.NewRecordBuilder(memory.DefaultAllocator, s)
+	defer b.Release()
+	for _, row := range rows {
+		for i, v := range row {
+			switch b := b.Field(i).(type) {
+			case *array.StringBuilder:
+				b.Append(v.(string))
+			case *array.BinaryBuilder:
+				b.Append(v.([]byte))
+			}
 		}
 	}
+	return b.NewRecordBatch()
 }
 
-func (r *rowBuilder) finishBatch() arrow.RecordBatch {
-	defer r.b.Release()
-	return r.b.NewRecordBatch()
-}
-
-// batchOf returns an answer of one small batch.
-func batchOf(s *arrow.Schema, fill func(add func(...any))) (*arrow.Schema, <-chan flight.StreamChunk, error) {
-	r := newRows(s)
-	fill(r.addRow)
+// answerOf returns an answer of one small batch.
+func answerOf(s *arrow.Schema, rows ...[]any) (*arrow.Schema, <-chan flight.StreamChunk, error) {
 	out := make(chan flight.StreamChunk, 1)
-	out <- flight.StreamChunk{Data: r.finishBatch()}
+	out <- flight.StreamChunk{Data: batchOf(s, rows...)}
 	close(out)
 	return s, out, nil
 }

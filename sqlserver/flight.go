@@ -132,34 +132,26 @@ type flightSQL struct {
 // ticketMagic is the prefix of query handles; its digit is the version of the JSON after it.
 const ticketMagic = "SCRQ1"
 
-// queryTicket is a query as clients hold it.
-type queryTicket struct {
-	ID      string `json:"id,omitempty"`
-	SQL     string `json:"sql"`
-	From    string `json:"from,omitempty"`
-	To      string `json:"to,omitempty"`
-	Follow  string `json:"follow,omitempty"`
-	Limit   string `json:"limit,omitempty"`
-	Timeout string `json:"timeout,omitempty"`
-}
+// queryTicket is a query as clients hold it: its parameters, and its id.
+type queryTicket map[string]string
 
 // newTicket returns the ticket of a request. Times given as ages are converted to instants.
 func newTicket(r *Request) queryTicket {
-	t := queryTicket{SQL: r.SQL, From: r.From}
+	t := queryTicket{"sql": r.SQL, "from": r.From}
 	if !r.FromTime.IsZero() {
-		t.From = r.FromTime.UTC().Format(time.RFC3339Nano)
+		t["from"] = r.FromTime.UTC().Format(time.RFC3339Nano)
 	}
 	if !r.To.IsZero() {
-		t.To = r.To.UTC().Format(time.RFC3339Nano)
+		t["to"] = r.To.UTC().Format(time.RFC3339Nano)
 	}
 	if r.Follow {
-		t.Follow = "1"
+		t["follow"] = "1"
 	}
 	if r.Limit >= 0 {
-		t.Limit = strconv.FormatInt(r.Limit, 10)
+		t["limit"] = strconv.FormatInt(r.Limit, 10)
 	}
 	if r.Timeout > 0 {
-		t.Timeout = r.Timeout.String()
+		t["timeout"] = r.Timeout.String()
 	}
 	return t
 }
@@ -182,8 +174,7 @@ func decodeTicket(handle []byte, now time.Time) (queryTicket, *Request, error) {
 
 func (t queryTicket) toRequest(now time.Time) (*Request, error) {
 	r := &Request{}
-	values := map[string]string{"sql": t.SQL, "from": t.From, "to": t.To, "follow": t.Follow, "limit": t.Limit, "timeout": t.Timeout}
-	return r, r.setFields(func(name string) string { return values[name] }, now)
+	return r, r.setFields(func(name string) string { return t[name] }, now)
 }
 
 // headerPrefix is the prefix of call headers with settings that the text of a query can't express.
@@ -192,10 +183,10 @@ const headerPrefix = "scribe-"
 // requestOf returns the request of a statement: its text with the call's headers.
 func (f *flightSQL) requestOf(ctx context.Context, text string) (*Request, error) {
 	headers, _ := metadata.FromIncomingContext(ctx)
-	t := queryTicket{SQL: text}
-	for name, to := range map[string]*string{"from": &t.From, "to": &t.To, "follow": &t.Follow, "limit": &t.Limit, "timeout": &t.Timeout} {
+	t := queryTicket{"sql": text}
+	for _, name := range []string{"from", "to", "follow", "limit", "timeout"} {
 		if v := headers.Get(headerPrefix + name); len(v) > 0 {
-			*to = v[len(v)-1]
+			t[name] = v[len(v)-1]
 		}
 	}
 	return t.toRequest(f.g.now())
@@ -226,7 +217,7 @@ func (f *flightSQL) queryInfo(ctx context.Context, req *Request, desc *flight.Fl
 		return nil, rpcError(err)
 	}
 	t := newTicket(req)
-	t.ID = uuid.NewString()
+	t["id"] = uuid.NewString()
 	bytes, err := flightsql.CreateStatementQueryTicket(t.encodeTicket())
 	if err != nil {
 		return nil, err
@@ -327,7 +318,7 @@ func (f *flightSQL) answerTicket(ctx context.Context, handle []byte) (*arrow.Sch
 	if err != nil {
 		return nil, nil, rpcError(err)
 	}
-	q := &runningQuery{api: apiFlight, client: clientAddress(ctx), req: req, id: t.ID}
+	q := &runningQuery{api: apiFlight, client: clientAddress(ctx), req: req, id: t["id"]}
 	if err := f.g.beginQuery(ctx, q); err != nil {
 		return nil, nil, rpcError(err)
 	}
@@ -395,7 +386,7 @@ func (f *flightSQL) cancelTicket(t *flight.Ticket) (bool, error) {
 	if err != nil {
 		return false, rpcError(err)
 	}
-	return f.g.cancelQueries(of.ID), nil
+	return f.g.cancelQueries(of["id"]), nil
 }
 
 // cancelQueries cancels the queries with an id.
@@ -413,10 +404,7 @@ func (g *Server) cancelQueries(id string) (found bool) {
 
 // rpcError returns an error as a gRPC status whose message has all details for a person.
 func rpcError(err error) error {
-	e, ok := errors.AsType[*Error](err)
-	if !ok {
-		return status.Error(codes.Internal, err.Error())
-	}
+	e := errorOf(err)
 	s := status.New(kinds[e.Kind].code, e.Error())
 	if e.RetryAfter > 0 {
 		if with, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(e.RetryAfter)}); err == nil {

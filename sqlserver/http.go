@@ -2,6 +2,7 @@ package sqlserver
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
@@ -41,7 +42,7 @@ const firstRowsTimeout = 2 * time.Second
 func (g *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	asked, err := parseRequest(w, r, g.now())
 	if err != nil {
-		g.metrics.queries.WithLabelValues(apiHTTP, kindOf(err).String()).Inc()
+		g.metrics.queries.WithLabelValues(apiHTTP, errorOf(err).Kind.String()).Inc()
 		writeError(w, err)
 		return
 	}
@@ -83,7 +84,7 @@ type httpAnswer struct {
 	chunks <-chan answerChunk
 	begun  bool // the status was written
 	out    *timedWriter
-	packed answerCompressor // nil without compression
+	packed answerEncoder
 	rows   export.Writer
 }
 
@@ -150,13 +151,9 @@ func (a *httpAnswer) nextChunk() (answerChunk, bool) {
 // writeHeader writes the status, and creates the writers.
 func (a *httpAnswer) writeHeader(first arrow.RecordBatch) error {
 	a.out = newTimedWriter(a.w, a.q.g.cfg.StallTimeout)
-	var to io.Writer = a.out
-	if a.asked.encoding != "" {
-		a.packed = newCompressor(a.asked.encoding, a.out)
-		to = a.packed
-	}
+	a.packed = newEncoder(a.asked.encoding, a.out)
 	var err error
-	if a.rows, err = export.New(a.asked.format, to, a.q.source.Schema()); err != nil {
+	if a.rows, err = export.New(a.asked.format, a.packed, a.q.source.Schema()); err != nil {
 		return errorf(KindInvalid, "%v", err)
 	}
 	h := a.w.Header()
@@ -196,11 +193,9 @@ func (a *httpAnswer) writeSlice(batch arrow.RecordBatch) error {
 func (a *httpAnswer) writeHeartbeat() error {
 	switch a.asked.format {
 	case export.Arrow:
-		empty := array.NewRecordBatch(a.q.source.Schema(), emptyColumns(a.q.source.Schema()), 0)
+		empty := array.NewRecordBuilder(memory.DefaultAllocator, a.q.source.Schema())
 		defer empty.Release()
-		if err := a.rows.Write(empty); err != nil {
-			return a.writeFailed(err)
-		}
+		return a.writeSlice(empty.NewRecordBatch())
 	case export.JSONLines:
 		if err := a.writeLine([]byte("\n")); err != nil {
 			return err
@@ -212,26 +207,22 @@ func (a *httpAnswer) writeHeartbeat() error {
 
 // writeLine writes a line that is not a row. The rows before it were flushed.
 func (a *httpAnswer) writeLine(text []byte) error {
-	var to io.Writer = a.out
-	if a.packed != nil {
-		to = a.packed
-	}
-	if _, err := to.Write(text); err != nil {
+	if _, err := a.packed.Write(text); err != nil {
 		return a.writeFailed(err)
 	}
 	return nil
 }
 
 func (a *httpAnswer) flushWriters() error {
-	err := a.rows.Flush()
-	if err == nil && a.packed != nil {
-		err = a.packed.Flush()
-	}
-	if err == nil {
-		err = a.out.flushClient()
-	}
-	if err != nil {
-		return a.writeFailed(err)
+	return a.runSteps(a.rows.Flush, a.packed.Flush, a.out.flushClient)
+}
+
+// runSteps runs steps of the writers, from the rows to the client, up to the first that fails.
+func (a *httpAnswer) runSteps(steps ...func() error) error {
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return a.writeFailed(err)
+		}
 	}
 	return nil
 }
@@ -257,15 +248,8 @@ func (a *httpAnswer) writeLastError(err error) {
 
 // writeTrailers writes the end of the answer and the trailers.
 func (a *httpAnswer) writeTrailers() error {
-	err := a.rows.Close()
-	if err == nil && a.packed != nil {
-		err = a.packed.Close()
-	}
-	if err == nil {
-		err = a.out.flushClient()
-	}
-	if err != nil {
-		return a.writeFailed(err)
+	if err := a.runSteps(a.rows.Close, a.packed.Close, a.out.flushClient); err != nil {
+		return err
 	}
 	a.out.clearDeadline()
 	s := a.q.source.Stats()
@@ -278,14 +262,6 @@ func (a *httpAnswer) writeTrailers() error {
 	}
 	h.Set(trailerSeconds, strconv.FormatFloat(a.q.g.now().Sub(a.q.began).Seconds(), 'f', 3, 64))
 	return nil
-}
-
-func emptyColumns(s *arrow.Schema) []arrow.Array {
-	columns := make([]arrow.Array, s.NumFields())
-	for i, f := range s.Fields() {
-		columns[i] = array.MakeArrayOfNull(memory.DefaultAllocator, f.Type, 0)
-	}
-	return columns
 }
 
 // errorBody is an error as JSON.
@@ -304,10 +280,7 @@ type errorText struct {
 }
 
 func newErrorBody(err error) errorBody {
-	e, ok := errors.AsType[*Error](err)
-	if !ok {
-		e = &Error{Message: err.Error()}
-	}
+	e := errorOf(err)
 	text := errorText{Code: e.Kind.String(), Message: e.Message, Line: e.Line, Column: e.Column, Caret: e.Caret, Hint: e.Hint}
 	if e.Line > 0 {
 		text.Position = &e.Position
@@ -325,19 +298,10 @@ func (b errorBody) encode(indent string) []byte {
 	return out.Bytes()
 }
 
-func kindOf(err error) Kind {
-	if e, ok := errors.AsType[*Error](err); ok {
-		return e.Kind
-	}
-	return KindInternal
-}
-
-// writeError answers with an error before anything else was written. An error with a status of its own is a *statusError.
+// writeError answers with an error before anything else was written.
 func writeError(w http.ResponseWriter, err error) {
-	status := kinds[kindOf(err)].status
-	if r, ok := errors.AsType[*statusError](err); ok {
-		status = r.status
-	}
+	e := errorOf(err)
+	status := cmp.Or(e.status, kinds[e.Kind].status)
 	h := w.Header()
 	h.Del("Content-Encoding")
 	h.Del("Trailer")
@@ -345,10 +309,7 @@ func writeError(w http.ResponseWriter, err error) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
-		after := time.Second
-		if e, ok := errors.AsType[*Error](err); ok && e.RetryAfter > 0 {
-			after = e.RetryAfter
-		}
+		after := cmp.Or(e.RetryAfter, time.Second)
 		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(after.Seconds()))))
 	}
 	w.WriteHeader(status)

@@ -54,8 +54,8 @@ func (p *timedWriter) flushClient() error {
 // clearDeadline removes the deadline, for the next request on the connection. What remains of this answer still has a timeout.
 func (p *timedWriter) clearDeadline() { _ = p.control.SetWriteDeadline(time.Time{}) }
 
-// answerCompressor compresses an answer.
-type answerCompressor interface {
+// answerEncoder compresses an answer, or leaves it as it is.
+type answerEncoder interface {
 	io.WriteCloser
 	Flush() error
 }
@@ -63,12 +63,21 @@ type answerCompressor interface {
 // encodings are the supported compressions of answers, in order of preference.
 var encodings = []string{"zstd", "gzip"}
 
-// newCompressor returns a compressor at its fastest level, since answers are compressed while they are read.
-func newCompressor(encoding string, w io.Writer) answerCompressor {
-	if encoding == "gzip" {
+// newEncoder returns a compressor at its fastest level, since answers are compressed while they are read.
+func newEncoder(encoding string, w io.Writer) answerEncoder {
+	switch encoding {
+	case "gzip":
 		z, _ := gzip.NewWriterLevel(w, gzip.BestSpeed) // the level is valid
 		return z
+	case "zstd":
+		z, _ := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20)) // valid options
+		return z
+	default:
+		return identityEncoder{w}
 	}
-	z, _ := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20)) // valid options
-	return z
 }
+
+type identityEncoder struct{ io.Writer }
+
+func (identityEncoder) Flush() error { return nil }
+func (identityEncoder) Close() error { return nil }

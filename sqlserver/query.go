@@ -240,10 +240,7 @@ func (q *runningQuery) endQuery(err error) {
 	q.g.releaseQuery(q)
 	result := resultOK
 	if err != nil && !errors.Is(err, io.EOF) {
-		result = KindInternal.String()
-		if e, ok := errors.AsType[*Error](err); ok {
-			result = e.Kind.String()
-		}
+		result = errorOf(err).Kind.String()
 	} else if q.quiet {
 		return
 	}

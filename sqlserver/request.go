@@ -26,20 +26,11 @@ type httpRequest struct {
 	encoding string // content encoding; empty = none
 }
 
-// statusError is an error with an HTTP status that no Kind has.
-type statusError struct {
-	status int
-	err    *Error
-}
-
-// Error implements error.
-func (r *statusError) Error() string { return r.err.Error() }
-
-// Unwrap returns the error as the client sees it.
-func (r *statusError) Unwrap() error { return r.err }
-
+// newStatusError returns an error with an HTTP status that no Kind has.
 func newStatusError(status int, format string, args ...any) error {
-	return &statusError{status: status, err: errorf(KindInvalid, format, args...)}
+	err := errorf(KindInvalid, format, args...)
+	err.status = status
+	return err
 }
 
 // maxBody bounds a body: a query in which JSON may write every character as six.
@@ -272,12 +263,9 @@ func acceptedEncoding(headers []string) string {
 		if name == "x-gzip" {
 			name = "gzip"
 		}
-		if slices.Contains(encodings, name) && (quality > most || quality == most && name == encodings[0]) {
+		if slices.Contains(encodings, name) && quality > 0 && (quality > most || quality == most && name == encodings[0]) {
 			best, most = name, quality
 		}
-	}
-	if most == 0 {
-		return ""
 	}
 	return best
 }

@@ -1,6 +1,7 @@
 package sqlserver
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -82,6 +83,8 @@ type Error struct {
 	Hint string
 	// RetryAfter is the retry hint of KindBusy and KindUnavailable.
 	RetryAfter time.Duration
+
+	status int // the HTTP status; 0 = the kind's
 }
 
 // Error returns all fields as text, in several lines if it has a location.
@@ -96,6 +99,14 @@ func (e *Error) Error() string {
 		text += "\nHINT: " + e.Hint
 	}
 	return text
+}
+
+// errorOf returns an error as the client sees it: one that is not an *Error is internal.
+func errorOf(err error) *Error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
+	return &Error{Kind: KindInternal, Message: err.Error()}
 }
 
 func errorf(k Kind, format string, args ...any) *Error {

@@ -21,7 +21,7 @@ type Server struct {
 	deps    Deps
 	log     *slog.Logger
 	now     func() time.Time
-	metrics *metrics
+	metrics *roleMetrics
 	calls   lifecycle.Calls // the admitted queries
 	// open and tables are openQuery and listTables, except in tests.
 	open   func(ctx context.Context, req *Request) (rowSource, error)
@@ -91,7 +91,7 @@ func (g *Server) Close(ctx context.Context) error {
 		if err := g.calls.Wait(ctx); err != nil {
 			return err
 		}
-		g.metrics.close()
+		g.metrics.Unregister()
 		return nil
 	})
 }

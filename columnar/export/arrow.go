@@ -1,11 +1,13 @@
 package export
 
 import (
+	"context"
 	"fmt"
 	"io"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/compute"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/arrow/util"
@@ -18,12 +20,12 @@ import (
 
 // streamWriter writes an Arrow IPC stream.
 type streamWriter struct {
-	out  *bufferedWriter
+	out  lineWriter
 	ipc  *ipc.Writer
 	body *streamBody
 }
 
-func newStream(out *bufferedWriter, s *arrow.Schema) *streamWriter {
+func newStream(out lineWriter, s *arrow.Schema) *streamWriter {
 	body := &streamBody{out: out, schema: s}
 	return &streamWriter{out: out, body: body, ipc: ipc.NewWriterWithPayloadWriter(body, ipc.WithSchema(s))}
 }
@@ -40,7 +42,7 @@ func (w *streamWriter) Flush() (err error) {
 	if err := w.body.writeSchema(); err != nil {
 		return err
 	}
-	return w.out.flushBuffer()
+	return w.out.Flush()
 }
 
 // Close implements Writer.
@@ -49,12 +51,12 @@ func (w *streamWriter) Close() (err error) {
 	if err := w.ipc.Close(); err != nil {
 		return err
 	}
-	return w.out.flushBuffer()
+	return w.out.Flush()
 }
 
 // streamBody writes the messages of a stream. writeSchema may write the schema earlier than the IPC writer sends it.
 type streamBody struct {
-	out    *bufferedWriter
+	out    lineWriter
 	schema *arrow.Schema
 	begun  bool // the schema was written
 	came   bool // and the IPC writer has sent it, too
@@ -155,13 +157,17 @@ func (w *parquetFile) Write(batch arrow.RecordBatch) (err error) {
 	defer recoverError(&err)
 	columns := make([]arrow.Array, batch.NumCols())
 	for i, a := range batch.Columns() {
-		columns[i] = decodedArray(a)
+		if d, ok := a.(*array.Dictionary); ok {
+			if columns[i], err = compute.TakeArray(context.Background(), d.Dictionary(), d.Indices()); err != nil {
+				return err
+			}
+			defer columns[i].Release()
+		} else {
+			columns[i] = a
+		}
 	}
 	plain := array.NewRecordBatch(w.schema, columns, batch.NumRows())
 	defer plain.Release()
-	for _, a := range columns {
-		a.Release()
-	}
 	size := util.TotalRecordSize(plain)
 	if w.group > 0 && w.group+size > groupBytes {
 		if err := w.file.NewBufferedRowGroupChecked(); err != nil {
@@ -188,29 +194,4 @@ func withoutDictionary(t arrow.DataType) arrow.DataType {
 		return d.ValueType
 	}
 	return t
-}
-
-// decodedArray returns an array without its dictionary. The caller releases it.
-func decodedArray(a arrow.Array) arrow.Array {
-	d, ok := a.(*array.Dictionary)
-	if !ok {
-		a.Retain()
-		return a
-	}
-	values, ok := d.Dictionary().(*array.String)
-	if !ok {
-		a.Retain()
-		return a
-	}
-	b := array.NewStringBuilder(memory.DefaultAllocator)
-	defer b.Release()
-	b.Reserve(d.Len())
-	for i := range d.Len() {
-		if isNull(d, i) {
-			b.AppendNull()
-		} else {
-			b.Append(values.Value(d.GetValueIndex(i)))
-		}
-	}
-	return b.NewArray()
 }

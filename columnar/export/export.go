@@ -1,6 +1,7 @@
 package export
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"strings"
@@ -69,14 +70,14 @@ type Writer interface {
 // New returns a Writer to w for rows of a schema. It returns an error that names the first column that the format can't
 // represent.
 func New(f Format, w io.Writer, s *arrow.Schema) (Writer, error) {
-	out := &bufferedWriter{w: w}
+	out := lineWriter{bufio.NewWriterSize(w, bufferSize)}
 	switch f {
 	case Table:
 		return newTable(out, s), nil
 	case JSONLines:
 		return newJSONLines(out, s), nil
 	case CSV:
-		return newCSV(out, s), nil
+		return newCSV(out, s)
 	case Arrow:
 		return newStream(out, s), nil
 	case Parquet:
@@ -87,42 +88,5 @@ func New(f Format, w io.Writer, s *arrow.Schema) (Writer, error) {
 	}
 }
 
-// bufferSize is the number of buffered bytes above which they are written.
+// bufferSize is the number of bytes that a writer buffers.
 const bufferSize = 64 << 10
-
-// bufferedWriter collects small writes. Callers may append to buf directly and then call flushIfFull.
-type bufferedWriter struct {
-	w   io.Writer
-	buf []byte
-}
-
-// Write implements io.Writer. It does not copy large writes.
-func (b *bufferedWriter) Write(p []byte) (int, error) {
-	if len(p) >= bufferSize {
-		if err := b.flushBuffer(); err != nil {
-			return 0, err
-		}
-		return b.w.Write(p)
-	}
-	b.buf = append(b.buf, p...)
-	return len(p), b.flushIfFull()
-}
-
-// flushIfFull flushes if the buffer is full.
-func (b *bufferedWriter) flushIfFull() error {
-	if len(b.buf) < bufferSize {
-		return nil
-	}
-	return b.flushBuffer()
-}
-
-func (b *bufferedWriter) flushBuffer() error {
-	if len(b.buf) == 0 {
-		return nil
-	}
-	_, err := b.w.Write(b.buf)
-	if b.buf = b.buf[:0]; cap(b.buf) > 16*bufferSize {
-		b.buf = nil // don't keep the memory of a large value
-	}
-	return err
-}

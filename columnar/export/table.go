@@ -1,6 +1,8 @@
 package export
 
 import (
+	"bytes"
+	"slices"
 	"unicode"
 	"unicode/utf8"
 
@@ -21,7 +23,7 @@ const (
 
 // tableWriter writes aligned columns: numbers to the right, all others to the left.
 type tableWriter struct {
-	out    *bufferedWriter
+	out    lineWriter
 	schema *arrow.Schema
 	headed bool        // the header was printed
 	cells  []tableCell // of buffered rows, one row after the other
@@ -34,23 +36,17 @@ type tableWriter struct {
 // tableCell is a buffered value: the end of its text, and its width in terminal columns.
 type tableCell struct{ end, width int }
 
-func newTable(out *bufferedWriter, s *arrow.Schema) *tableWriter {
+func newTable(out lineWriter, s *arrow.Schema) *tableWriter {
 	t := &tableWriter{out: out, schema: s, widths: make([]int, s.NumFields()), right: make([]bool, s.NumFields())}
 	for i, f := range s.Fields() {
-		t.right[i] = isNumeric(f.Type)
+		t.right[i] = slices.Contains(numbers, f.Type.ID())
 		t.widths[i] = min(max(displayWidth(escapeText(f.Name)), displayWidth([]byte(value.TypeName(f.Type)))), widest)
 	}
 	return t
 }
 
-func isNumeric(t arrow.DataType) bool {
-	switch t.ID() { //nolint:exhaustive // all else is text
-	case arrow.INT8, arrow.INT16, arrow.INT32, arrow.INT64, arrow.UINT8, arrow.UINT16, arrow.UINT32, arrow.UINT64,
-		arrow.FLOAT32, arrow.FLOAT64, arrow.DECIMAL128:
-		return true
-	}
-	return false
-}
+// numbers are the types that are aligned to the right.
+var numbers = []arrow.Type{arrow.INT32, arrow.INT64, arrow.UINT64, arrow.FLOAT64, arrow.DECIMAL128}
 
 // Write implements Writer.
 func (t *tableWriter) Write(batch arrow.RecordBatch) error {
@@ -75,23 +71,22 @@ func (t *tableWriter) Write(batch arrow.RecordBatch) error {
 				return err
 			}
 		}
-		if cap(scratch) > 16*bufferSize {
-			scratch = nil
-		}
 	}
 	return nil
 }
 
 // printRows writes the buffered rows.
 func (t *tableWriter) printRows() error {
-	t.printHead()
+	if _, err := t.out.Write(t.appendHead(t.out.AvailableBuffer())); err != nil {
+		return err
+	}
 	begin := 0
 	for n, c := range t.cells {
-		t.printCell(n%len(t.widths), t.text[begin:c.end], c.width)
-		begin = c.end
-		if err := t.out.flushIfFull(); err != nil {
+		cell := t.appendCell(t.out.AvailableBuffer(), n%len(t.widths), t.text[begin:c.end], c.width)
+		if _, err := t.out.Write(cell); err != nil {
 			return err
 		}
+		begin = c.end
 	}
 	if t.cells, t.text, t.rows = t.cells[:0], t.text[:0], 0; cap(t.text) > 2*tableBytes {
 		t.text = nil
@@ -99,52 +94,41 @@ func (t *tableWriter) printRows() error {
 	return nil
 }
 
-// printHead writes the names, the types and a line, once.
-func (t *tableWriter) printHead() {
+// appendHead appends the names, the types and a line, once.
+func (t *tableWriter) appendHead(dst []byte) []byte {
 	if t.headed {
-		return
+		return dst
 	}
 	t.headed = true
 	for i, f := range t.schema.Fields() {
 		name := escapeText(f.Name)
-		t.printCell(i, name, displayWidth(name))
+		dst = t.appendCell(dst, i, name, displayWidth(name))
 	}
 	for i, f := range t.schema.Fields() {
-		name := value.TypeName(f.Type)
-		t.printCell(i, []byte(name), displayWidth([]byte(name)))
+		name := []byte(value.TypeName(f.Type))
+		dst = t.appendCell(dst, i, name, displayWidth(name))
 	}
 	for i, n := range t.widths {
-		rule := make([]byte, n)
-		for j := range rule {
-			rule[j] = '-'
-		}
-		t.printCell(i, rule, n)
-	}
-}
-
-// printCell writes a cell of a column. It writes no spaces at the end of a line.
-func (t *tableWriter) printCell(column int, text []byte, n int) {
-	last := column == len(t.widths)-1
-	spaces := max(t.widths[column]-n, 0)
-	if t.right[column] {
-		t.out.buf = appendSpaces(t.out.buf, spaces)
-	}
-	t.out.buf = append(t.out.buf, text...)
-	switch {
-	case last:
-		t.out.buf = append(t.out.buf, '\n')
-	case t.right[column]:
-		t.out.buf = appendSpaces(t.out.buf, 2)
-	default:
-		t.out.buf = appendSpaces(t.out.buf, spaces+2)
-	}
-}
-
-func appendSpaces(dst []byte, n int) []byte {
-	for range n {
-		dst = append(dst, ' ')
+		dst = t.appendCell(dst, i, bytes.Repeat([]byte("-"), n), n)
 	}
 	return dst
+}
+
+// blanks has at least as many blanks as stand between two values.
+var blanks = bytes.Repeat([]byte(" "), widest+2)
+
+// appendCell appends a cell of a column. It appends no spaces at the end of a line.
+func (t *tableWriter) appendCell(dst []byte, column int, text []byte, n int) []byte {
+	spaces := max(t.widths[column]-n, 0)
+	if t.right[column] {
+		dst = append(dst, blanks[:spaces]...)
+		spaces = 0
+	}
+	dst = append(dst, text...)
+	if column == len(t.widths)-1 {
+		return append(dst, '\n')
+	}
+	return append(dst, blanks[:spaces+2]...)
 }
 
 // Flush implements Writer.
@@ -152,7 +136,7 @@ func (t *tableWriter) Flush() error {
 	if err := t.printRows(); err != nil {
 		return err
 	}
-	return t.out.flushBuffer()
+	return t.out.Flush()
 }
 
 // Close implements Writer.

@@ -1,6 +1,7 @@
 package export
 
 import (
+	"bufio"
 	"bytes"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -8,14 +9,20 @@ import (
 	"scribe/columnar/value"
 )
 
+// lineWriter is the part of the writers of lines that does not depend on their format. Lines are made in its buffer.
+type lineWriter struct{ *bufio.Writer }
+
+// Close implements Writer.
+func (w lineWriter) Close() error { return w.Flush() }
+
 // jsonLines writes one object per row.
 type jsonLines struct {
-	out   *bufferedWriter
+	lineWriter
 	names [][]byte // encoded, with the colon
 }
 
-func newJSONLines(out *bufferedWriter, s *arrow.Schema) *jsonLines {
-	w := &jsonLines{out: out}
+func newJSONLines(out lineWriter, s *arrow.Schema) *jsonLines {
+	w := &jsonLines{lineWriter: out}
 	for _, f := range s.Fields() {
 		w.names = append(w.names, append(value.AppendJSONString(nil, f.Name), ':'))
 	}
@@ -29,42 +36,36 @@ func (w *jsonLines) Write(batch arrow.RecordBatch) error {
 		values[i] = jsonValue(a)
 	}
 	for row := range int(batch.NumRows()) {
-		b := append(w.out.buf, '{')
+		b := append(w.AvailableBuffer(), '{')
 		for i, value := range values {
 			if i > 0 {
 				b = append(b, ',')
 			}
 			b = value(append(b, w.names[i]...), row)
 		}
-		w.out.buf = append(b, '}', '\n')
-		if err := w.out.flushIfFull(); err != nil {
+		if _, err := w.Writer.Write(append(b, '}', '\n')); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// Flush implements Writer.
-func (w *jsonLines) Flush() error { return w.out.flushBuffer() }
-
-// Close implements Writer.
-func (w *jsonLines) Close() error { return w.out.flushBuffer() }
-
 // csvWriter writes lines of CSV (RFC 4180).
-type csvWriter struct{ out *bufferedWriter }
+type csvWriter struct{ lineWriter }
 
 // newline ends a line of CSV (RFC 4180, section 2).
 const newline = "\r\n"
 
-func newCSV(out *bufferedWriter, s *arrow.Schema) *csvWriter {
+func newCSV(out lineWriter, s *arrow.Schema) (*csvWriter, error) {
+	line := out.AvailableBuffer()
 	for i, f := range s.Fields() {
 		if i > 0 {
-			out.buf = append(out.buf, ',')
+			line = append(line, ',')
 		}
-		out.buf = appendField(out.buf, []byte(f.Name))
+		line = appendField(line, []byte(f.Name))
 	}
-	out.buf = append(out.buf, newline...)
-	return &csvWriter{out: out}
+	_, err := out.Write(append(line, newline...))
+	return &csvWriter{out}, err
 }
 
 // Write implements Writer.
@@ -75,22 +76,18 @@ func (w *csvWriter) Write(batch arrow.RecordBatch) error {
 	}
 	var scratch []byte
 	for row := range int(batch.NumRows()) {
+		line := w.AvailableBuffer()
 		for i, value := range values {
 			if i > 0 {
-				w.out.buf = append(w.out.buf, ',')
+				line = append(line, ',')
 			}
-			if isNull(batch.Column(i), row) {
-				continue
+			if !isNull(batch.Column(i), row) {
+				scratch = value(scratch[:0], row)
+				line = appendField(line, scratch)
 			}
-			scratch = value(scratch[:0], row)
-			w.out.buf = appendField(w.out.buf, scratch)
 		}
-		w.out.buf = append(w.out.buf, newline...)
-		if err := w.out.flushIfFull(); err != nil {
+		if _, err := w.Writer.Write(append(line, newline...)); err != nil {
 			return err
-		}
-		if cap(scratch) > 16*bufferSize {
-			scratch = nil
 		}
 	}
 	return nil
@@ -111,9 +108,3 @@ func appendField(dst, field []byte) []byte {
 		field = field[i+1:]
 	}
 }
-
-// Flush implements Writer.
-func (w *csvWriter) Flush() error { return w.out.flushBuffer() }
-
-// Close implements Writer.
-func (w *csvWriter) Close() error { return w.out.flushBuffer() }

@@ -17,25 +17,28 @@ import (
 type valueAppender func(dst []byte, row int) []byte
 
 // textAppender returns a function that appends the values of an array as texts. quoted reports whether they are strings in JSON.
+// It knows the types that columns of queries have; other values are written as Arrow writes them.
 func textAppender(a arrow.Array) (text valueAppender, quoted bool) {
-	if text := numberAppender(a); text != nil {
-		return text, false
-	}
 	switch a := a.(type) {
+	case *array.Boolean:
+		return func(dst []byte, i int) []byte { return strconv.AppendBool(dst, a.Value(i)) }, false
+	case *array.Int32:
+		return func(dst []byte, i int) []byte { return strconv.AppendInt(dst, int64(a.Value(i)), 10) }, false
+	case *array.Int64:
+		return func(dst []byte, i int) []byte { return strconv.AppendInt(dst, a.Value(i), 10) }, false
+	case *array.Uint64:
+		return func(dst []byte, i int) []byte { return strconv.AppendUint(dst, a.Value(i), 10) }, false
+	case *array.Float64:
+		return func(dst []byte, i int) []byte { return appendFloat(dst, a.Value(i)) }, false
+	case *array.Decimal128:
+		scale := a.DataType().(*arrow.Decimal128Type).Scale
+		return func(dst []byte, i int) []byte { return value.AppendDecimal(dst, a.Value(i), scale) }, false
 	case *array.String:
-		return func(dst []byte, i int) []byte { return append(dst, a.Value(i)...) }, true
-	case *array.LargeString:
 		return func(dst []byte, i int) []byte { return append(dst, a.Value(i)...) }, true
 	case *array.Binary:
 		return func(dst []byte, i int) []byte { return appendBytes(dst, a.Value(i)) }, true
-	case *array.LargeBinary:
-		return func(dst []byte, i int) []byte { return appendBytes(dst, a.Value(i)) }, true
-	case *array.FixedSizeBinary:
-		return func(dst []byte, i int) []byte { return appendBytes(dst, a.Value(i)) }, true
 	case *array.Date32:
-		return func(dst []byte, i int) []byte {
-			return time.Unix(int64(a.Value(i))*86400, 0).UTC().AppendFormat(dst, time.DateOnly)
-		}, true
+		return func(dst []byte, i int) []byte { return a.Value(i).ToTime().AppendFormat(dst, time.DateOnly) }, true
 	case *array.Timestamp:
 		unit := a.DataType().(*arrow.TimestampType).Unit
 		return func(dst []byte, i int) []byte { return appendInstant(dst, a.Value(i), unit) }, true
@@ -44,53 +47,17 @@ func textAppender(a arrow.Array) (text valueAppender, quoted bool) {
 	case *array.Dictionary:
 		values, quoted := textAppender(a.Dictionary())
 		return func(dst []byte, i int) []byte { return values(dst, a.GetValueIndex(i)) }, quoted
-	case *array.List, *array.LargeList, *array.Map, *array.Struct:
+	case *array.List, *array.Map, *array.Struct:
 		return nestedAppender(a), false
 	default:
 		return func(dst []byte, i int) []byte { return append(dst, a.ValueStr(i)...) }, true
 	}
 }
 
-// numberAppender returns a function that appends values that JSON writes without quotes, or nil for other types.
-func numberAppender(a arrow.Array) valueAppender {
-	switch a := a.(type) {
-	case *array.Boolean:
-		return func(dst []byte, i int) []byte { return strconv.AppendBool(dst, a.Value(i)) }
-	case *array.Int8:
-		return func(dst []byte, i int) []byte { return strconv.AppendInt(dst, int64(a.Value(i)), 10) }
-	case *array.Int16:
-		return func(dst []byte, i int) []byte { return strconv.AppendInt(dst, int64(a.Value(i)), 10) }
-	case *array.Int32:
-		return func(dst []byte, i int) []byte { return strconv.AppendInt(dst, int64(a.Value(i)), 10) }
-	case *array.Int64:
-		return func(dst []byte, i int) []byte { return strconv.AppendInt(dst, a.Value(i), 10) }
-	case *array.Uint8:
-		return func(dst []byte, i int) []byte { return strconv.AppendUint(dst, uint64(a.Value(i)), 10) }
-	case *array.Uint16:
-		return func(dst []byte, i int) []byte { return strconv.AppendUint(dst, uint64(a.Value(i)), 10) }
-	case *array.Uint32:
-		return func(dst []byte, i int) []byte { return strconv.AppendUint(dst, uint64(a.Value(i)), 10) }
-	case *array.Uint64:
-		return func(dst []byte, i int) []byte { return strconv.AppendUint(dst, a.Value(i), 10) }
-	case *array.Float32:
-		return func(dst []byte, i int) []byte { return appendFloat(dst, float64(a.Value(i)), 32) }
-	case *array.Float64:
-		return func(dst []byte, i int) []byte { return appendFloat(dst, a.Value(i), 64) }
-	case *array.Decimal128:
-		scale := a.DataType().(*arrow.Decimal128Type).Scale
-		return func(dst []byte, i int) []byte { return value.AppendDecimal(dst, a.Value(i), scale) }
-	default:
-		return nil
-	}
-}
-
 // jsonValue returns a function that appends the values of an array as JSON, including null.
 func jsonValue(a arrow.Array) valueAppender {
 	text, quoted := textAppender(a)
-	_, float := a.(interface{ Value(int) float64 })
-	if !float {
-		_, float = a.(interface{ Value(int) float32 })
-	}
+	_, float := a.(*array.Float64)
 	var scratch []byte
 	return func(dst []byte, i int) []byte {
 		switch {
@@ -98,10 +65,7 @@ func jsonValue(a arrow.Array) valueAppender {
 			return append(dst, "null"...)
 		case quoted:
 			scratch = text(scratch[:0], i)
-			if dst = value.AppendJSONString(dst, scratch); cap(scratch) > 16*bufferSize {
-				scratch = nil
-			}
-			return dst
+			return value.AppendJSONString(dst, scratch)
 		}
 		begin := len(dst)
 		dst = text(dst, i)
@@ -153,7 +117,7 @@ func nestedAppender(a arrow.Array) valueAppender {
 			return append(dst, '}')
 		}
 	default:
-		list := a.(array.ListLike)
+		list := a.(*array.List)
 		item := jsonValue(list.ListValues())
 		return func(dst []byte, i int) []byte {
 			dst = append(dst, '[')
@@ -203,7 +167,7 @@ func appendBytes(dst, b []byte) []byte {
 }
 
 // appendFloat appends a number in the form of encoding/json.
-func appendFloat(dst []byte, f float64, bits int) []byte {
+func appendFloat(dst []byte, f float64) []byte {
 	switch {
 	case math.IsNaN(f):
 		return append(dst, "NaN"...)
@@ -216,7 +180,7 @@ func appendFloat(dst []byte, f float64, bits int) []byte {
 	if abs := math.Abs(f); abs != 0 && (abs < 1e-6 || abs >= 1e21) {
 		format = 'e'
 	}
-	return strconv.AppendFloat(dst, f, format, -1, bits)
+	return strconv.AppendFloat(dst, f, format, -1, 64)
 }
 
 func appendInstant(dst []byte, v arrow.Timestamp, unit arrow.TimeUnit) []byte {

@@ -286,7 +286,7 @@ func (b *queryBinder) columnNames() []string {
 	return names
 }
 
-func quoteName(s string) string { return "\"" + strings.Trim(clipText(s), "\"") + "\"" }
+func quoteName(s string) string { return "\"" + strings.Trim(sql.ClipText(s), "\"") + "\"" }
 
 // bindField binds the field of a struct.
 func (b *queryBinder) bindField(x typedOperand, pos int, name string) typedOperand {
@@ -294,9 +294,9 @@ func (b *queryBinder) bindField(x typedOperand, pos int, name string) typedOpera
 	if t.Kind != schema.Struct {
 		hint := ""
 		if t.Kind == schema.Map {
-			hint = "Write ['" + clipText(name) + "'] for the value of a map."
+			hint = "Write ['" + sql.ClipText(name) + "'] for the value of a map."
 		}
-		panic(b.errorAt(pos, hint, "column notation .%s applied to type %s, which has no fields", clipText(name), typeName(t)))
+		panic(b.errorAt(pos, hint, "column notation .%s applied to type %s, which has no fields", sql.ClipText(name), typeName(t)))
 	}
 	for i := range t.Fields {
 		if t.Fields[i].Name == name {

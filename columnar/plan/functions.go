@@ -136,7 +136,7 @@ func (b *queryBinder) bindFunction(e *sql.Call) typedOperand {
 	f, known := functions[e.Func]
 	switch {
 	case e.Star:
-		panic(b.errorAt(e.At, "", "%s(*) specified, but %s is not an aggregate function", clipText(e.Func), clipText(e.Func)))
+		panic(b.errorAt(e.At, "", "%s(*) specified, but %s is not an aggregate function", sql.ClipText(e.Func), sql.ClipText(e.Func)))
 	case known && e.Distinct:
 		panic(b.errorAt(e.At, "", "DISTINCT specified, but %s is not an aggregate function", e.Func))
 	case known && e.Filter != nil:
@@ -168,7 +168,7 @@ func (c *functionCall) signature() string {
 		}
 		types = append(types, typeName(c.args[i].typ()))
 	}
-	return clipText(c.Func) + "(" + strings.Join(types, ", ") + ")"
+	return sql.ClipText(c.Func) + "(" + strings.Join(types, ", ") + ")"
 }
 
 // signatureError returns the error for arguments that a function does not accept.

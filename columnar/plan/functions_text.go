@@ -6,6 +6,7 @@ import (
 
 	"scribe/columnar/expr"
 	"scribe/columnar/schema"
+	"scribe/columnar/sql"
 )
 
 func bindLength(b *queryBinder, c *functionCall) typedOperand {
@@ -80,7 +81,7 @@ func bindConvertFrom(b *queryBinder, c *functionCall) typedOperand {
 	e := b.argAs(c, 0, &typeBinary)
 	v := b.constantArg(c, 1, &typeString)
 	if n := strings.ToLower(v.(string)); n != "utf8" && n != "utf-8" {
-		panic(b.errorAt(c.args[1].pos, "The only encoding is UTF8.", "invalid source encoding name %q", clipText(n)))
+		panic(b.errorAt(c.args[1].pos, "The only encoding is UTF8.", "invalid source encoding name %q", sql.ClipText(n)))
 	}
 	return typedOperand{e: b.castExpr(e, &typeString)}
 }

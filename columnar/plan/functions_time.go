@@ -8,6 +8,7 @@ import (
 	"scribe/columnar/expr"
 	"scribe/columnar/near"
 	"scribe/columnar/schema"
+	"scribe/columnar/sql"
 )
 
 const microsPerDay = 24 * 3600 * 1_000_000
@@ -58,7 +59,7 @@ func (b *queryBinder) timeField(c *functionCall, i int, of *schema.Type) string 
 		}); len(found) > 0 {
 			hint = "Perhaps you meant " + found[0] + "."
 		}
-		panic(b.errorAt(c.args[i].pos, hint, "unit %q not recognized for type %s", clipText(name), typeName(of)))
+		panic(b.errorAt(c.args[i].pos, hint, "unit %q not recognized for type %s", sql.ClipText(name), typeName(of)))
 	}
 	return field
 }

@@ -111,7 +111,7 @@ func (b *queryBinder) ordinalOf(e sql.Expr, clause string, n int) int {
 	case *sql.Number:
 		i, err := strconv.Atoi(e.Text)
 		if err != nil || i < 1 || i > n {
-			panic(b.errorAt(e.At, "", "%s position %s is not in select list", clause, clipText(e.Text)))
+			panic(b.errorAt(e.At, "", "%s position %s is not in select list", clause, sql.ClipText(e.Text)))
 		}
 		return i - 1
 	case *sql.String, *sql.Null, *sql.Typed:

@@ -7,6 +7,7 @@ import (
 
 	"scribe/columnar/expr"
 	"scribe/columnar/schema"
+	"scribe/columnar/sql"
 	"scribe/columnar/value"
 )
 
@@ -164,9 +165,9 @@ func (b *queryBinder) readUnknown(o typedOperand, t *schema.Type) typedOperand {
 	v, err := parseText(t, text)
 	switch {
 	case errors.Is(err, value.ErrRange):
-		panic(b.errorAt(o.pos, "", "value %q is out of range for type %s", clipText(text), typeName(t)))
+		panic(b.errorAt(o.pos, "", "value %q is out of range for type %s", sql.ClipText(text), typeName(t)))
 	case err != nil:
-		panic(b.errorAt(o.pos, inputHint(t), "invalid input syntax for type %s: %q", typeName(t), clipText(text)))
+		panic(b.errorAt(o.pos, inputHint(t), "invalid input syntax for type %s: %q", typeName(t), sql.ClipText(text)))
 	}
 	return typedOperand{e: literal(t, v), pos: o.pos}
 }
@@ -193,14 +194,6 @@ func inputHint(t *schema.Type) string {
 	default:
 		return ""
 	}
-}
-
-// clipText shortens a text for quoting in a message.
-func clipText(s string) string {
-	if len(s) <= 64 {
-		return s
-	}
-	return strings.ToValidUTF8(s[:60], "") + "..."
 }
 
 // convertTo converts an operand to a type. The caller has checked that the conversion exists.

@@ -88,7 +88,7 @@ func (b *queryBinder) mismatchError(pos int, operator string, l, r typedOperand)
 	hint := noOperator
 	switch lt, rt := l.typ(), r.typ(); {
 	case lt.Kind == schema.String && r.number != "":
-		hint = "Write '" + clipText(r.number) + "' to compare texts, or cast the text to a number."
+		hint = "Write '" + sql.ClipText(r.number) + "' to compare texts, or cast the text to a number."
 	case lt.Kind == schema.String && isNumeric(rt.Kind), rt.Kind == schema.String && isNumeric(lt.Kind):
 		hint = "Cast the text to a number, or the number to text."
 	case lt.Kind == schema.Binary && rt.Kind == schema.String, rt.Kind == schema.Binary && lt.Kind == schema.String:

@@ -148,7 +148,7 @@ func (b *queryBinder) invalidExpression(pos int, flags, text string, err error) 
 	if e, ok := errors.AsType[*syntax.Error](err); ok {
 		reason = e.Code.String() + ": " + strings.TrimPrefix(e.Expr, flags)
 	}
-	return b.errorAt(pos, expressionHint(text), "invalid regular expression: %s", clipText(reason))
+	return b.errorAt(pos, expressionHint(text), "invalid regular expression: %s", sql.ClipText(reason))
 }
 
 // expressionHint returns the alternative for a PostgreSQL feature that RE2 lacks.

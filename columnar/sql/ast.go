@@ -9,16 +9,15 @@ type Select struct {
 	Having  Expr // nil means all groups
 	OrderBy []Order
 	Limit   int64 // -1 means no limit
-	LimitAt int   // position of the number
 
-	text string
+	queryText
 }
 
 // Predicate is a condition without an enclosing query.
 type Predicate struct {
 	Where Expr
 
-	text string
+	queryText
 }
 
 // Item is an element of the SELECT list.
@@ -31,7 +30,6 @@ type Item struct {
 
 // From names the source of a query.
 type From struct {
-	At int
 	// Category is the category's name. Dotted identifiers are one name.
 	Category string
 	Alias    string // empty if there is none
@@ -55,74 +53,88 @@ const (
 	NullsLast
 )
 
-// Expr is an expression: a pointer to one of the types below. Pos returns the byte offset for errors: the start of an operand,
-// otherwise the operator.
-type Expr interface{ Pos() int }
+// Expr is an expression: a pointer to one of the types below.
+type Expr interface {
+	// Pos returns the byte offset for errors: the start of an operand, otherwise the operator.
+	Pos() int
+	node() *Node
+}
+
+// Node is the part that all expressions have in common.
+type Node struct {
+	At     int
+	height int // the number of levels below
+}
+
+// Pos returns the position of the expression.
+func (n *Node) Pos() int { return n.At }
+
+func (n *Node) node() *Node { return n }
 
 type (
 	// Name is a column, or a field of one: a, a.b, t.a.
 	Name struct {
-		At    int
+		Node
 		Parts []string
 	}
 	// Number is a number without a sign, as written, without underscores.
 	Number struct {
-		At   int
+		Node
 		Text string
 	}
 	// String is a text constant whose type depends on its context.
 	String struct {
-		At    int
+		Node
 		Value string
 	}
 	// Bool is TRUE or FALSE.
 	Bool struct {
-		At    int
+		Node
 		Value bool
 	}
 	// Null is NULL.
-	Null struct{ At int }
+	Null struct{ Node }
 	// Typed is a constant with a type: DATE '2024-02-03'.
 	Typed struct {
-		At    int
+		Node
 		Type  Type
 		Value string
 	}
 	// Logic is AND or OR of two or more terms.
 	Logic struct {
-		At    int
+		Node
 		Or    bool
 		Terms []Expr
 	}
 	// Unary is NOT, - or + before an operand.
 	Unary struct {
-		At int
+		Node
 		Op UnaryOp
 		X  Expr
 	}
 	// Binary is an operator between operands.
 	Binary struct {
-		At   int
+		Node
 		Op   BinaryOp
 		L, R Expr
 	}
 	// In is X [NOT] IN (List).
 	In struct {
-		At   int
+		Node
 		X    Expr
 		Not  bool
 		List []Expr
 	}
 	// Between is X [NOT] BETWEEN [SYMMETRIC] Low AND High.
 	Between struct {
-		At             int
+		Node
 		X              Expr
 		Not, Symmetric bool
 		Low, High      Expr
 	}
 	// Like is X [NOT] LIKE Pattern [ESCAPE Escape], ILIKE with Fold.
 	Like struct {
-		At        int
+		Node
 		X         Expr
 		Not, Fold bool
 		Pattern   Expr
@@ -130,33 +142,33 @@ type (
 	}
 	// Is is X IS [NOT] NULL, TRUE, FALSE or UNKNOWN.
 	Is struct {
-		At   int
+		Node
 		X    Expr
 		Not  bool
 		What IsWhat
 	}
 	// Any is X = ANY (List).
 	Any struct {
-		At      int
+		Node
 		X, List Expr
 	}
 	// Case is a CASE. If Operand is set, it is compared with each When.
 	Case struct {
-		At      int
+		Node
 		Operand Expr // nil for the searched form
 		Whens   []When
 		Else    Expr // nil means null
 	}
 	// Cast is CAST (X AS Type) or X::Type.
 	Cast struct {
-		At   int
+		Node
 		X    Expr
 		Type Type
 	}
 	// Call is a function call. Functions with special syntax have their arguments in the order of that syntax: extract (field, x),
 	// position (what, in), substring (x, from, for).
 	Call struct {
-		At       int
+		Node
 		Func     string
 		Star     bool // count(*)
 		Distinct bool
@@ -165,13 +177,13 @@ type (
 	}
 	// Field is (X).Name.
 	Field struct {
-		At   int
+		Node
 		X    Expr
 		Name string
 	}
 	// Index is X[I]: an element of a list or a value of a map.
 	Index struct {
-		At   int
+		Node
 		X, I Expr
 	}
 )
@@ -181,7 +193,6 @@ type When struct{ Cond, Then Expr }
 
 // Type is the name of a type in CAST.
 type Type struct {
-	At int
 	// Name is the name in PostgreSQL: boolean, integer, bigint, double precision, numeric, text, bytea, date, timestamptz, interval;
 	// and uint64.
 	Name string
@@ -245,60 +256,3 @@ const (
 )
 
 var isTexts = [...]string{IsNull: "NULL", IsTrue: "TRUE", IsFalse: "FALSE", IsUnknown: "UNKNOWN"}
-
-// Pos returns the position of the expression.
-func (e *Name) Pos() int { return e.At }
-
-// Pos returns the position of the expression.
-func (e *Number) Pos() int { return e.At }
-
-// Pos returns the position of the expression.
-func (e *String) Pos() int { return e.At }
-
-// Pos returns the position of the expression.
-func (e *Bool) Pos() int { return e.At }
-
-// Pos returns the position of the expression.
-func (e *Null) Pos() int { return e.At }
-
-// Pos returns the position of the expression.
-func (e *Typed) Pos() int { return e.At }
-
-// Pos returns the position of the expression.
-func (e *Logic) Pos() int { return e.At }
-
-// Pos returns the position of the expression.
-func (e *Unary) Pos() int { return e.At }
-
-// Pos returns the position of the expression.
-func (e *Binary) Pos() int { return e.At }
-
-// Pos returns the position of the expression.
-func (e *In) Pos() int { return e.At }
-
-// Pos returns the position of the expression.
-func (e *Between) Pos() int { return e.At }
-
-// Pos returns the position of the expression.
-func (e *Like) Pos() int { return e.At }
-
-// Pos returns the position of the expression.
-func (e *Is) Pos() int { return e.At }
-
-// Pos returns the position of the expression.
-func (e *Any) Pos() int { return e.At }
-
-// Pos returns the position of the expression.
-func (e *Case) Pos() int { return e.At }
-
-// Pos returns the position of the expression.
-func (e *Cast) Pos() int { return e.At }
-
-// Pos returns the position of the expression.
-func (e *Call) Pos() int { return e.At }
-
-// Pos returns the position of the expression.
-func (e *Field) Pos() int { return e.At }
-
-// Pos returns the position of the expression.
-func (e *Index) Pos() int { return e.At }

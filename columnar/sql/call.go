@@ -1,37 +1,36 @@
 package sql
 
 // parseCall parses a function call with its arguments and the clauses after them.
-func (p *queryParser) parseCall() exprNode {
+func (p *queryParser) parseCall() Expr {
 	t := p.token()
-	e := &Call{At: t.pos, Func: t.text}
+	e := &Call{Node: Node{At: t.pos}, Func: t.text}
 	if t.kind == quoted && (t.text == "extract" || t.text == "position") {
 		panic(p.syntaxError("write " + t.text + "() without quotes"))
 	}
 	p.i += 2
-	var args []exprNode
 	if e.Star = p.isSymbol("*") && p.tokenAhead(1).text == ")"; e.Star {
 		p.i += 2
 	} else {
 		if e.Distinct = p.acceptWord("distinct"); !e.Distinct {
 			p.acceptWord("all")
 		}
-		args = p.parseList()
-		e.Args = exprsOf(args)
+		e.Args = p.parseList()
 	}
-	return p.parseAggregate(e, args)
+	return p.parseAggregate(e)
 }
 
 // parseAggregate parses the clauses that may follow the arguments of an aggregate.
-func (p *queryParser) parseAggregate(e *Call, operands []exprNode) exprNode {
+func (p *queryParser) parseAggregate(e *Call) Expr {
+	operands := e.Args
 	if p.isWord("within") && p.tokenAhead(1).text == "group" {
 		panic(p.errorHere("Use approx_quantile(x, 0.5).", "WITHIN GROUP is not supported"))
 	}
 	if p.isWord("filter") && p.tokenAhead(1).text == "(" {
 		p.i += 2
 		p.expectWord("where")
-		n := p.parseNested()
+		e.Filter = p.parseExpr()
 		p.expectSymbol(")")
-		e.Filter, operands = n.e, append(operands, n)
+		operands = append(operands, e.Filter)
 	}
 	if p.isWord("over") {
 		panic(p.errorHere("Aggregates are per group: GROUP BY.", "window functions (OVER) are not supported"))
@@ -40,7 +39,7 @@ func (p *queryParser) parseAggregate(e *Call, operands []exprNode) exprNode {
 }
 
 // parseSpecial parses functions with keywords between their arguments.
-func (p *queryParser) parseSpecial() exprNode {
+func (p *queryParser) parseSpecial() Expr {
 	t := p.token()
 	p.i += 2
 	switch t.text {
@@ -57,77 +56,65 @@ func (p *queryParser) parseSpecial() exprNode {
 	}
 }
 
-func (p *queryParser) parseExtract(t *queryToken) exprNode {
+// callOf returns a call of a function whose closing parenthesis is the current token.
+func (p *queryParser) callOf(t *queryToken, name string, args ...Expr) Expr {
+	p.expectSymbol(")")
+	return p.nodeOver(&Call{Node: Node{At: t.pos}, Func: name, Args: args}, args...)
+}
+
+func (p *queryParser) parseExtract(t *queryToken) Expr {
 	f := p.token()
 	if f.kind != word && f.kind != quoted && f.kind != str {
 		panic(p.syntaxError("expected a field, as in extract(hour FROM x)"))
 	}
 	p.i++
 	p.expectWord("from")
-	return p.parseLastArg(&Call{At: t.pos, Func: "extract", Args: []Expr{&String{At: f.pos, Value: f.text}}}, leafNode(nil))
+	return p.callOf(t, "extract", &String{Node: Node{At: f.pos}, Value: f.text}, p.parseExpr())
 }
 
-// parseLastArg parses the last argument of a call and the closing parenthesis.
-func (p *queryParser) parseLastArg(e *Call, others ...exprNode) exprNode {
-	n := p.parseNested()
-	e.Args = append(e.Args, n.e)
-	p.expectSymbol(")")
-	return p.nodeOver(e, append(others, n)...)
-}
-
-func (p *queryParser) parsePosition(t *queryToken) exprNode {
+func (p *queryParser) parsePosition(t *queryToken) Expr {
 	p.enterLevel(t.pos)
 	defer p.leaveLevel()
 	what := p.parseBinary(precLike + 1)
 	if !p.acceptWord("in") {
 		panic(p.syntaxError("write position(what IN text), or strpos(text, what)"))
 	}
-	in := p.parseBinary(precLike + 1)
-	p.expectSymbol(")")
-	return p.nodeOver(&Call{At: t.pos, Func: "position", Args: []Expr{what.e, in.e}}, what, in)
+	return p.callOf(t, "position", what, p.parseBinary(precLike+1))
 }
 
 // parseSubstring parses arguments with commas, or with FROM and FOR in any order.
-func (p *queryParser) parseSubstring(t *queryToken) exprNode {
-	x := p.parseNested()
+func (p *queryParser) parseSubstring(t *queryToken) Expr {
+	x := p.parseExpr()
 	if p.acceptSymbol(",") {
-		args := append([]exprNode{x}, p.parseList()...)
-		return p.nodeOver(&Call{At: t.pos, Func: "substring", Args: exprsOf(args)}, args...)
+		args := append([]Expr{x}, p.parseList()...)
+		return p.nodeOver(&Call{Node: Node{At: t.pos}, Func: "substring", Args: args}, args...)
 	}
-	var from, length exprNode
-	for {
-		part := &from
+	var from, length Expr
+	for more := true; more; {
 		switch {
-		case p.isWord("from") && from.e == nil:
-		case p.isWord("for") && length.e == nil:
-			part = &length
+		case from == nil && p.acceptWord("from"):
+			from = p.parseExpr()
+		case length == nil && p.acceptWord("for"):
+			length = p.parseExpr()
 		case p.isWord("similar"):
 			panic(p.errorHere("", "substring(... SIMILAR ...) is not supported"))
 		default:
-			if from.e == nil && length.e == nil {
-				panic(p.syntaxError("write substring(text FROM start FOR length), or substring(text, start, length)"))
-			}
-			p.expectSymbol(")")
-			return p.substringOf(t, x, from, length)
+			more = false
 		}
-		p.i++
-		*part = p.parseNested()
 	}
-}
-
-func (p *queryParser) substringOf(t *queryToken, x, from, length exprNode) exprNode {
-	if from.e == nil {
-		from = leafNode(&Number{At: t.pos, Text: "1"})
+	switch {
+	case from == nil && length == nil:
+		panic(p.syntaxError("write substring(text FROM start FOR length), or substring(text, start, length)"))
+	case length == nil:
+		return p.callOf(t, "substring", x, from)
+	case from == nil:
+		from = &Number{Node: Node{At: t.pos}, Text: "1"}
 	}
-	e := &Call{At: t.pos, Func: "substring", Args: []Expr{x.e, from.e}}
-	if length.e != nil {
-		e.Args = append(e.Args, length.e)
-	}
-	return p.nodeOver(e, x, from, length)
+	return p.callOf(t, "substring", x, from, length)
 }
 
 // parseTrim parses [LEADING | TRAILING | BOTH] [characters] FROM x, or x [, characters]. The result is btrim, ltrim or rtrim.
-func (p *queryParser) parseTrim(t *queryToken) exprNode {
+func (p *queryParser) parseTrim(t *queryToken) Expr {
 	name := "btrim"
 	switch {
 	case p.acceptWord("leading"):
@@ -137,21 +124,16 @@ func (p *queryParser) parseTrim(t *queryToken) exprNode {
 	default:
 		p.acceptWord("both")
 	}
-	e := &Call{At: t.pos, Func: name}
 	if p.acceptWord("from") {
-		return p.parseLastArg(e)
+		return p.callOf(t, name, p.parseExpr())
 	}
-	first := p.parseNested()
-	if p.acceptWord("from") {
-		x := p.parseNested()
-		e.Args = []Expr{x.e, first.e}
-		p.expectSymbol(")")
-		return p.nodeOver(e, x, first)
+	first := p.parseExpr()
+	switch {
+	case p.acceptWord("from"):
+		return p.callOf(t, name, p.parseExpr(), first)
+	case p.acceptSymbol(","):
+		return p.callOf(t, name, first, p.parseExpr())
+	default:
+		return p.callOf(t, name, first)
 	}
-	e.Args = []Expr{first.e}
-	if p.acceptSymbol(",") {
-		return p.parseLastArg(e, first)
-	}
-	p.expectSymbol(")")
-	return p.nodeOver(e, first)
 }

@@ -24,8 +24,9 @@ type Error struct {
 // excerptLength is the number of characters of a line that an error shows.
 const excerptLength = 120
 
-// newError returns an error at a byte offset of the text.
-func newError(text string, pos int, message, hint string) *Error {
+// errorAt returns an error at a byte offset of the text.
+func (t queryText) errorAt(pos int, hint, message string) *Error {
+	text := t.text
 	pos = min(max(pos, 0), len(text))
 	e := &Error{Pos: pos, Line: 1 + strings.Count(text[:pos], "\n"), Message: message, Hint: hint}
 	start := strings.LastIndexByte(text[:pos], '\n') + 1
@@ -71,12 +72,10 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Errorf returns an error at a byte offset of the query's text.
-func (q *Select) Errorf(pos int, hint, format string, args ...any) *Error {
-	return newError(q.text, pos, fmt.Sprintf(format, args...), hint)
-}
+// queryText is a text in which errors have positions.
+type queryText struct{ text string }
 
-// Errorf returns an error at a byte offset of the predicate's text.
-func (p *Predicate) Errorf(pos int, hint, format string, args ...any) *Error {
-	return newError(p.text, pos, fmt.Sprintf(format, args...), hint)
+// Errorf returns an error at a byte offset of the text.
+func (t queryText) Errorf(pos int, hint, format string, args ...any) *Error {
+	return t.errorAt(pos, hint, fmt.Sprintf(format, args...))
 }

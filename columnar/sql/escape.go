@@ -16,7 +16,7 @@ func (l *queryLexer) scanEscaped(from int) {
 	for {
 		i := strings.IndexAny(l.text[l.pos:], `'\`)
 		if i < 0 {
-			panic(l.errorAt(from, "unterminated quoted string", ""))
+			panic(l.errorAt(from, "", "unterminated quoted string"))
 		}
 		b.WriteString(l.text[l.pos : l.pos+i])
 		l.pos += i
@@ -29,7 +29,7 @@ func (l *queryLexer) scanEscaped(from int) {
 		default:
 			l.pos++
 			if !utf8.ValidString(b.String()) || strings.IndexByte(b.String(), 0) >= 0 {
-				panic(l.errorAt(from, "invalid escapes: the text is not UTF-8, or has a zero byte", ""))
+				panic(l.errorAt(from, "", "invalid escapes: the text is not UTF-8, or has a zero byte"))
 			}
 			l.addToken(str, from, b.String())
 			return
@@ -63,12 +63,10 @@ func (l *queryLexer) scanEscape(b *strings.Builder) {
 		if c == 'U' {
 			n = 8
 		}
-		if l.pos+n > len(l.text) {
-			panic(l.errorAt(from, "invalid Unicode escape", "Unicode escapes are \\uXXXX or \\UXXXXXXXX."))
-		}
-		v, err := strconv.ParseUint(l.text[l.pos:l.pos+n], 16, 32)
-		if err != nil || !utf8.ValidRune(rune(v)) { // more than 31 bits become negative, which is not a valid rune either
-			panic(l.errorAt(from, "invalid Unicode escape", "Unicode escapes are \\uXXXX or \\UXXXXXXXX."))
+		digits := l.text[l.pos:min(l.pos+n, len(l.text))]
+		v, err := strconv.ParseUint(digits, 16, 32)
+		if len(digits) < n || err != nil || !utf8.ValidRune(rune(v)) { // more than 31 bits become negative, which is not a valid rune either
+			panic(l.errorAt(from, "Unicode escapes are \\uXXXX or \\UXXXXXXXX.", "invalid Unicode escape"))
 		}
 		l.pos += n
 		b.WriteRune(rune(v))

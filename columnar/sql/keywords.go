@@ -9,9 +9,6 @@ const (
 	special   keywordClass = 1 << 2 // has special syntax: quoted in canonical text to be safe
 )
 
-func (k keywordClass) noColumn() bool    { return k&notColumn != 0 }
-func (k keywordClass) noBareAlias() bool { return k&notBare != 0 }
-
 // keywords contains PostgreSQL's reserved words and the words with special syntax.
 var keywords = func() map[string]keywordClass {
 	m := map[string]keywordClass{}

@@ -62,7 +62,7 @@ var classes = func() (t [256]uint8) {
 }()
 
 type queryLexer struct {
-	text   string
+	queryText
 	pos    int
 	tokens []queryToken
 }
@@ -70,8 +70,9 @@ type queryLexer struct {
 // tokenize splits a text into tokens. The last token marks the end.
 func tokenize(text string) []queryToken {
 	if len(text) > MaxText {
-		panic(newError("", 0, "query text is "+strconv.Itoa(len(text))+" bytes long, the limit is "+strconv.Itoa(MaxText), ""))
+		panic(queryText{}.Errorf(0, "", "query text is %d bytes long, the limit is %d", len(text), MaxText))
 	}
+	l := queryLexer{queryText: queryText{text}, tokens: make([]queryToken, 0, 8+len(text)/4)}
 	if !utf8.ValidString(text) {
 		i := 0
 		for i < len(text) {
@@ -81,12 +82,11 @@ func tokenize(text string) []queryToken {
 			}
 			i += n
 		}
-		panic(newError(text, i, "query text is not UTF-8", ""))
+		panic(l.errorAt(i, "", "query text is not UTF-8"))
 	}
 	if i := strings.IndexByte(text, 0); i >= 0 {
-		panic(newError(text, i, "query text has a zero byte", ""))
+		panic(l.errorAt(i, "", "query text has a zero byte"))
 	}
-	l := queryLexer{text: text, tokens: make([]queryToken, 0, 8+len(text)/4)}
 	for {
 		l.skipBlanks()
 		if l.pos == len(text) {
@@ -99,10 +99,6 @@ func tokenize(text string) []queryToken {
 
 func (l *queryLexer) addToken(k tokenKind, from int, text string) {
 	l.tokens = append(l.tokens, queryToken{kind: k, pos: from, end: l.pos, text: text})
-}
-
-func (l *queryLexer) errorAt(pos int, message, hint string) *Error {
-	return newError(l.text, pos, message, hint)
 }
 
 // byteAt returns the byte at offset i from the current one, or 0 after the end.
@@ -151,7 +147,7 @@ func (l *queryLexer) skipBlock() {
 			l.pos++
 		}
 	}
-	panic(l.errorAt(from, "unterminated /* comment", ""))
+	panic(l.errorAt(from, "", "unterminated /* comment"))
 }
 
 // scanToken reads the token at the current byte.
@@ -162,7 +158,7 @@ func (l *queryLexer) scanToken() {
 		l.pos++
 		l.scanEscaped(from)
 	case l.isPrefixed(c):
-		panic(l.errorAt(from, "constants with the prefix "+string(c)+" are not supported", "Write '...' for a text, '\\x...' with a cast to bytea for bytes."))
+		panic(l.errorAt(from, "Write '...' for a text, '\\x...' with a cast to bytea for bytes.", "constants with the prefix "+string(c)+" are not supported"))
 	case classes[c]&classStart != 0:
 		l.scanIdentifier()
 	case classes[c]&classDigit != 0, c == '.' && classes[l.byteAt(1)]&classDigit != 0:
@@ -183,11 +179,11 @@ func (l *queryLexer) scanToken() {
 	case classes[c]&classOp != 0:
 		l.scanOperator()
 	case c == '$' && classes[l.byteAt(1)]&classDigit != 0:
-		panic(l.errorAt(from, "parameters ($1) are not supported", "Write the value."))
+		panic(l.errorAt(from, "Write the value.", "parameters ($1) are not supported"))
 	case c == '$':
 		l.scanDollar()
 	default:
-		panic(l.errorAt(from, "syntax error at or near \""+string(c)+"\"", ""))
+		panic(l.errorAt(from, "", "syntax error at or near \""+string(c)+"\""))
 	}
 }
 
@@ -211,19 +207,16 @@ func (l *queryLexer) scanIdentifier() {
 	}
 	text := l.text[from:l.pos]
 	if upper&classUpper != 0 {
-		text = lowerASCII(text)
+		text = strings.Map(lowerASCII, text)
 	}
 	l.addToken(word, from, text)
 }
 
-func lowerASCII(s string) string {
-	b := []byte(s)
-	for i, c := range b {
-		if c >= 'A' && c <= 'Z' {
-			b[i] = c + 'a' - 'A'
-		}
+func lowerASCII(c rune) rune {
+	if c >= 'A' && c <= 'Z' {
+		return c + 'a' - 'A'
 	}
-	return string(b)
+	return c
 }
 
 // scanQuoted reads an identifier in quotes.
@@ -232,9 +225,9 @@ func (l *queryLexer) scanQuoted() {
 	text, ok := l.scanUntil('"')
 	switch {
 	case !ok:
-		panic(l.errorAt(from, "unterminated quoted identifier", ""))
+		panic(l.errorAt(from, "", "unterminated quoted identifier"))
 	case text == "":
-		panic(l.errorAt(from, "zero-length quoted identifier", ""))
+		panic(l.errorAt(from, "", "zero-length quoted identifier"))
 	}
 	l.addToken(quoted, from, text)
 }
@@ -266,7 +259,7 @@ func (l *queryLexer) scanUntil(quote byte) (string, bool) {
 func (l *queryLexer) scanString(from int) {
 	text, ok := l.scanUntil('\'')
 	if !ok {
-		panic(l.errorAt(from, "unterminated quoted string", ""))
+		panic(l.errorAt(from, "", "unterminated quoted string"))
 	}
 	l.addToken(str, from, text)
 }
@@ -278,13 +271,13 @@ func (l *queryLexer) scanDollar() {
 		i++
 	}
 	if l.byteAt(i) != '$' {
-		panic(l.errorAt(from, "syntax error at or near \"$\"", ""))
+		panic(l.errorAt(from, "", "syntax error at or near \"$\""))
 	}
 	tag := l.text[from : from+i+1]
 	body := l.text[from+len(tag):]
 	n := strings.Index(body, tag)
 	if n < 0 {
-		panic(l.errorAt(from, "unterminated dollar-quoted string", ""))
+		panic(l.errorAt(from, "", "unterminated dollar-quoted string"))
 	}
 	l.pos = from + len(tag) + n + len(tag)
 	l.addToken(str, from, body[:n])
@@ -314,21 +307,15 @@ func (l *queryLexer) scanOperator() {
 	l.addToken(symbol, from, text)
 }
 
+// bases maps the letters after 0 to the bases of integers.
+var bases = map[byte]int{'x': 16, 'o': 8, 'b': 2}
+
 // scanNumber reads a number: a decimal with point and exponent, or an integer with 0x, 0o or 0b.
 func (l *queryLexer) scanNumber() {
 	from := l.pos
-	if l.byteAt(0) == '0' {
-		switch l.byteAt(1) | 0x20 {
-		case 'x':
-			l.scanBased(from, 16)
-			return
-		case 'o':
-			l.scanBased(from, 8)
-			return
-		case 'b':
-			l.scanBased(from, 2)
-			return
-		}
+	if base := bases[l.byteAt(1)|0x20]; base != 0 && l.byteAt(0) == '0' {
+		l.scanBased(from, base)
+		return
 	}
 	ok := l.scanDigits()
 	if l.byteAt(0) == '.' && l.byteAt(1) != '.' {
@@ -351,7 +338,7 @@ func (l *queryLexer) scanNumber() {
 		for classes[l.byteAt(0)]&classIdent != 0 {
 			l.pos++
 		}
-		panic(l.errorAt(from, "trailing junk after numeric literal at or near \""+l.text[from:l.pos]+"\"", ""))
+		panic(l.errorAt(from, "", "trailing junk after numeric literal at or near \""+l.text[from:l.pos]+"\""))
 	}
 	l.addToken(number, from, strings.ReplaceAll(l.text[from:l.pos], "_", ""))
 }
@@ -380,19 +367,15 @@ func (l *queryLexer) scanBased(from, base int) {
 	}
 	v, err := strconv.ParseUint(l.text[from:l.pos], 0, 64)
 	if err != nil {
-		panic(l.errorAt(from, "invalid integer of base "+strconv.Itoa(base)+" \""+shortenText(l.text[from:l.pos])+"\"", "It has at most 64 bits."))
+		panic(l.errorAt(from, "It has at most 64 bits.", "invalid integer of base "+strconv.Itoa(base)+" \""+ClipText(l.text[from:l.pos])+"\""))
 	}
 	l.addToken(number, from, strconv.FormatUint(v, 10))
 }
 
-// shortenText shortens a text for quoting in a message.
-func shortenText(s string) string {
+// ClipText shortens a text for quoting in a message.
+func ClipText(s string) string {
 	if len(s) <= 64 {
 		return s
 	}
-	i := 60
-	for i > 0 && !utf8.RuneStart(s[i]) {
-		i--
-	}
-	return s[:i] + "..."
+	return strings.ToValidUTF8(s[:60], "") + "..."
 }

@@ -37,11 +37,11 @@ func parseText[T any](text string, rule func(p *queryParser) T) (tree T, err err
 			panic(e)
 		}
 	}()
-	return rule(&queryParser{text: text, tokens: tokenize(text)}), nil
+	return rule(&queryParser{queryText: queryText{text}, tokens: tokenize(text)}), nil
 }
 
 type queryParser struct {
-	text   string
+	queryText
 	tokens []queryToken
 	i      int
 	depth  int
@@ -99,17 +99,13 @@ func (p *queryParser) syntaxError(hint string) *Error {
 		hint = capitalize(hint) + "."
 	}
 	if t.kind == end {
-		return newError(p.text, t.pos, "syntax error at end of input", hint)
+		return p.errorAt(t.pos, hint, "syntax error at end of input")
 	}
-	return newError(p.text, t.pos, "syntax error at or near \""+shortenText(p.text[t.pos:t.end])+"\"", hint)
+	return p.Errorf(t.pos, hint, `syntax error at or near "%s"`, ClipText(p.text[t.pos:t.end]))
 }
 
 func (p *queryParser) errorHere(hint, message string) *Error {
 	return p.errorAt(p.token().pos, hint, message)
-}
-
-func (p *queryParser) errorAt(pos int, hint, message string) *Error {
-	return newError(p.text, pos, message, hint)
 }
 
 // enterLevel enters a level of nesting; leaveLevel leaves it.
@@ -128,7 +124,7 @@ func (p *queryParser) parsePredicate() *Predicate {
 	}
 	where := p.parseExpr()
 	p.parseEnd()
-	return &Predicate{Where: where, text: p.text}
+	return &Predicate{Where: where, queryText: p.queryText}
 }
 
 // parseQuery parses a whole text as a query.
@@ -137,7 +133,7 @@ func (p *queryParser) parseQuery() *Select {
 		panic(p.errorHere("A query is SELECT ... FROM category.", "the query is empty"))
 	}
 	p.parseVerb()
-	q := &Select{Limit: -1, text: p.text}
+	q := &Select{Limit: -1, queryText: p.queryText}
 	for more := true; more; more = p.acceptSymbol(",") {
 		q.Items = append(q.Items, p.parseItem())
 	}
@@ -209,7 +205,7 @@ func (p *queryParser) parseAlias() string {
 		p.i++
 		return t.text
 	}
-	if t.kind == quoted || t.kind == word && !keywords[t.text].noBareAlias() {
+	if t.kind == quoted || t.kind == word && keywords[t.text]&notBare == 0 {
 		p.i++
 		return t.text
 	}
@@ -222,15 +218,17 @@ func (p *queryParser) parseFrom(q *Select) {
 		if p.token().kind == end || p.isSymbol(";") {
 			panic(p.errorHere("Name a category: FROM category.", "the query has no FROM"))
 		}
-		panic(p.syntaxError(p.missingFrom(q)))
+		if alias := q.Items[len(q.Items)-1].Alias; len(near.Names(alias, []string{"from"})) > 0 {
+			panic(p.syntaxError("perhaps \"" + alias + "\" was meant to be FROM"))
+		}
+		panic(p.syntaxError("expected FROM"))
 	}
 	t := p.token()
-	q.From.At = t.pos
 	switch {
 	case p.isSymbol("("):
 		panic(p.errorHere("A query is over one category.", "subqueries are not supported"))
 	case t.kind == str:
-		panic(p.syntaxError("names are in double quotes: \"" + shortenText(t.text) + "\""))
+		panic(p.syntaxError("names are in double quotes: \"" + ClipText(t.text) + "\""))
 	case t.kind == word && (t.text == "only" || t.text == "lateral") && p.tokenAhead(1).kind == word:
 		panic(p.errorHere("", strings.ToUpper(t.text)+" is not supported"))
 	}
@@ -239,22 +237,12 @@ func (p *queryParser) parseFrom(q *Select) {
 	p.otherSources()
 }
 
-// missingFrom returns the hint for a query without FROM at its place.
-func (p *queryParser) missingFrom(q *Select) string {
-	if alias := q.Items[len(q.Items)-1].Alias; alias != "" {
-		if len(near.Names(alias, []string{"from"})) > 0 {
-			return "perhaps \"" + alias + "\" was meant to be FROM"
-		}
-	}
-	return "expected FROM"
-}
-
 // parseCategory parses identifiers separated by dots.
 func (p *queryParser) parseCategory() string {
 	var parts []string
 	for more := true; more; more = p.acceptSymbol(".") {
 		t := p.token()
-		if t.kind != quoted && (t.kind != word || keywords[t.text].noColumn()) {
+		if t.kind != quoted && (t.kind != word || keywords[t.text]&notColumn != 0) {
 			panic(p.nameError("category"))
 		}
 		p.i++
@@ -312,9 +300,6 @@ func (p *queryParser) parseGrouping(q *Select) {
 
 // parseOrdering parses ORDER BY and LIMIT.
 func (p *queryParser) parseOrdering(q *Select) {
-	if p.isWord("window") {
-		panic(p.errorHere("Windows of time are keys: GROUP BY date_bin('5 minutes', _time, '2000-01-01').", "WINDOW is not supported"))
-	}
 	if p.acceptWord("order") {
 		p.expectWord("by")
 		for more := true; more; more = p.acceptSymbol(",") {
@@ -360,10 +345,10 @@ func (p *queryParser) parseLimit(q *Select) {
 	}
 	n, err := strconv.ParseInt(t.text, 10, 64)
 	if err != nil {
-		panic(p.errorHere("It is an integer of at most 63 bits.", "LIMIT "+shortenText(t.text)+" is not supported"))
+		panic(p.errorHere("It is an integer of at most 63 bits.", "LIMIT "+ClipText(t.text)+" is not supported"))
 	}
 	p.i++
-	q.Limit, q.LimitAt = n, t.pos
+	q.Limit = n
 	if p.isSymbol(",") {
 		panic(p.errorHere("There is no OFFSET either; a reader begins where it is told to.", "LIMIT #,# is not supported"))
 	}

@@ -3,7 +3,6 @@ package sql
 import (
 	"slices"
 	"strconv"
-	"strings"
 )
 
 // Operator precedence as in PostgreSQL, lowest first.
@@ -38,41 +37,28 @@ var operators = func() map[string]BinaryOp {
 	return m
 }()
 
-// exprNode is a parsed expression with the height of its tree, which is one for a leaf.
-type exprNode struct {
-	e      Expr
-	height int
-}
-
-func leafNode(e Expr) exprNode { return exprNode{e, 1} }
-
-// nodeOver returns e as the parent node of its operands.
-func (p *queryParser) nodeOver(e Expr, operands ...exprNode) exprNode {
-	height := 0
+// nodeOver returns e as the parent node of its operands, unless the tree becomes too high.
+func (p *queryParser) nodeOver(e Expr, operands ...Expr) Expr {
+	n := e.node()
 	for _, o := range operands {
-		height = max(height, o.height)
+		n.height = max(n.height, o.node().height+1)
 	}
-	if height >= MaxDepth {
+	if n.height >= MaxDepth {
 		panic(p.errorAt(e.Pos(), "AND, OR, IN and concat() take any number of operands without nesting.",
 			"expressions nest deeper than "+strconv.Itoa(MaxDepth)+" levels"))
 	}
-	return exprNode{e, height + 1}
+	return e
 }
 
-// parseExpr parses an expression.
+// parseExpr parses an expression, which may be within another one.
 func (p *queryParser) parseExpr() Expr {
-	return p.parseNested().e
-}
-
-// parseNested parses an expression within another one.
-func (p *queryParser) parseNested() exprNode {
 	p.enterLevel(p.token().pos)
 	defer p.leaveLevel()
 	return p.parseBinary(precOr)
 }
 
 // parseBinary parses an expression of operators with precedence prec or higher.
-func (p *queryParser) parseBinary(prec int) exprNode {
+func (p *queryParser) parseBinary(prec int) Expr {
 	left := p.parsePrefix(prec)
 	last := 0 // precedence of the last non-associative operator
 	for {
@@ -138,40 +124,39 @@ func (p *queryParser) infixPrecedence(t *queryToken) int {
 }
 
 // parseLogic parses the terms of an AND or OR. Parenthesized terms with the same operator are merged into this one.
-func (p *queryParser) parseLogic(first exprNode, prec int) exprNode {
+func (p *queryParser) parseLogic(first Expr, prec int) Expr {
 	keyword, or := "and", prec == precOr
 	if or {
 		keyword = "or"
 	}
-	e := &Logic{At: p.token().pos, Or: or}
-	terms := []exprNode{first}
+	e := &Logic{Node: Node{At: p.token().pos}, Or: or}
+	terms := []Expr{first}
 	for p.acceptWord(keyword) {
 		terms = append(terms, p.parseBinary(prec+1))
 	}
-	for i, n := range terms {
-		if l, ok := n.e.(*Logic); ok && l.Or == or {
+	for _, t := range terms {
+		if l, ok := t.(*Logic); ok && l.Or == or {
 			e.Terms = append(e.Terms, l.Terms...)
-			terms[i].height--
 		} else {
-			e.Terms = append(e.Terms, n.e)
+			e.Terms = append(e.Terms, t)
 		}
 	}
-	return p.nodeOver(e, terms...)
+	return p.nodeOver(e, e.Terms...)
 }
 
 // parseOperator parses a symbolic operator and its right operand.
-func (p *queryParser) parseOperator(left exprNode, t *queryToken) exprNode {
+func (p *queryParser) parseOperator(left Expr, t *queryToken) Expr {
 	op := operators[t.text]
 	p.i++
 	if q := p.token(); q.kind == word && (q.text == "any" || q.text == "some" || q.text == "all") && p.tokenAhead(1).text == "(" {
 		return p.parseAny(left, op, t)
 	}
 	right := p.parseBinary(precedences[op] + 1)
-	return p.nodeOver(&Binary{At: t.pos, Op: op, L: left.e, R: right.e}, left, right)
+	return p.nodeOver(&Binary{Node: Node{At: t.pos}, Op: op, L: left, R: right}, left, right)
 }
 
 // parseAny parses = ANY (list). The current token is ANY.
-func (p *queryParser) parseAny(left exprNode, op BinaryOp, t *queryToken) exprNode {
+func (p *queryParser) parseAny(left Expr, op BinaryOp, t *queryToken) Expr {
 	if p.isWord("all") || op != Eq {
 		panic(p.errorAt(t.pos, "Write x = ANY (list), NOT (x = ANY (list)), or x IN (...).", "only = ANY is supported"))
 	}
@@ -179,20 +164,20 @@ func (p *queryParser) parseAny(left exprNode, op BinaryOp, t *queryToken) exprNo
 	if p.isWord("select") {
 		panic(p.errorHere("A query is over one category.", "subqueries are not supported"))
 	}
-	list := p.parseNested()
+	list := p.parseExpr()
 	p.expectSymbol(")")
-	return p.nodeOver(&Any{At: t.pos, X: left.e, List: list.e}, left, list)
+	return p.nodeOver(&Any{Node: Node{At: t.pos}, X: left, List: list}, left, list)
 }
 
 // parseIs parses IS and its operand, ISNULL and NOTNULL. distinct is true for IS [NOT] DISTINCT FROM, which is a comparison.
-func (p *queryParser) parseIs(left exprNode) (n exprNode, distinct bool) {
+func (p *queryParser) parseIs(left Expr) (n Expr, distinct bool) {
 	t := p.token()
 	p.i++
 	if t.text != "is" {
-		return p.nodeOver(&Is{At: t.pos, X: left.e, Not: t.text == "notnull"}, left), false
+		return p.nodeOver(&Is{Node: Node{At: t.pos}, X: left, Not: t.text == "notnull"}, left), false
 	}
 	not := p.acceptWord("not")
-	e := &Is{At: t.pos, X: left.e, Not: not}
+	e := &Is{Node: Node{At: t.pos}, X: left, Not: not}
 	switch {
 	case p.acceptWord("null"):
 		e.What = IsNull
@@ -209,7 +194,7 @@ func (p *queryParser) parseIs(left exprNode) (n exprNode, distinct bool) {
 		if not {
 			op = IsNotDistinct
 		}
-		return p.nodeOver(&Binary{At: t.pos, Op: op, L: left.e, R: right.e}, left, right), true
+		return p.nodeOver(&Binary{Node: Node{At: t.pos}, Op: op, L: left, R: right}, left, right), true
 	default:
 		panic(p.syntaxError("IS is followed by [NOT] NULL, TRUE, FALSE, UNKNOWN or DISTINCT FROM"))
 	}
@@ -217,7 +202,7 @@ func (p *queryParser) parseIs(left exprNode) (n exprNode, distinct bool) {
 }
 
 // parseMembership parses [NOT] IN, BETWEEN, LIKE or ILIKE.
-func (p *queryParser) parseMembership(left exprNode) exprNode {
+func (p *queryParser) parseMembership(left Expr) Expr {
 	at := p.token().pos
 	not := p.acceptWord("not")
 	t := p.token()
@@ -231,16 +216,16 @@ func (p *queryParser) parseMembership(left exprNode) exprNode {
 		panic(p.errorAt(at, "Use LIKE, or a regular expression with ~.", "SIMILAR TO is not supported"))
 	}
 	pattern := p.parseBinary(precLike + 1)
-	e := &Like{At: at, X: left.e, Not: not, Fold: t.text == "ilike", Pattern: pattern.e}
+	e := &Like{Node: Node{At: at}, X: left, Not: not, Fold: t.text == "ilike", Pattern: pattern}
 	if !p.acceptWord("escape") {
 		return p.nodeOver(e, left, pattern)
 	}
 	escape := p.parseBinary(precLike + 1)
-	e.Escape = escape.e
+	e.Escape = escape
 	return p.nodeOver(e, left, pattern, escape)
 }
 
-func (p *queryParser) parseIn(left exprNode, at int, not bool) exprNode {
+func (p *queryParser) parseIn(left Expr, at int, not bool) Expr {
 	if !p.isSymbol("(") {
 		panic(p.syntaxError("IN takes a list in parentheses; of a list column write x = ANY (list)"))
 	}
@@ -248,31 +233,31 @@ func (p *queryParser) parseIn(left exprNode, at int, not bool) exprNode {
 	if p.isWord("select") || p.isWord("with") {
 		panic(p.errorHere("A query is over one category.", "subqueries are not supported"))
 	}
-	var list []exprNode
+	var list []Expr
 	for more := true; more; more = p.acceptSymbol(",") {
 		if len(list) == MaxList {
 			panic(p.errorHere("Several IN lists with OR between them are several times as long.", "an IN list has at most "+strconv.Itoa(MaxList)+" elements"))
 		}
-		list = append(list, p.parseNested())
+		list = append(list, p.parseExpr())
 	}
 	p.expectSymbol(")")
-	return p.nodeOver(&In{At: at, X: left.e, Not: not, List: exprsOf(list)}, append(list, left)...)
+	return p.nodeOver(&In{Node: Node{At: at}, X: left, Not: not, List: list}, append(list, left)...)
 }
 
-func (p *queryParser) parseBetween(left exprNode, at int, not bool) exprNode {
-	e := &Between{At: at, X: left.e, Not: not, Symmetric: p.acceptWord("symmetric")}
+func (p *queryParser) parseBetween(left Expr, at int, not bool) Expr {
+	e := &Between{Node: Node{At: at}, X: left, Not: not, Symmetric: p.acceptWord("symmetric")}
 	if !e.Symmetric {
 		p.acceptWord("asymmetric")
 	}
 	low := p.parseBinary(precLike + 1)
 	p.expectWord("and")
 	high := p.parseBinary(precLike + 1)
-	e.Low, e.High = low.e, high.e
+	e.Low, e.High = low, high
 	return p.nodeOver(e, left, low, high)
 }
 
 // parsePrefix parses an operand with its prefix operators.
-func (p *queryParser) parsePrefix(prec int) exprNode {
+func (p *queryParser) parsePrefix(prec int) Expr {
 	from := p.i
 	for p.isWord("not") {
 		if prec > precNot {
@@ -291,7 +276,7 @@ func (p *queryParser) parsePrefix(prec int) exprNode {
 }
 
 // wrapOperand applies prefix operators to an operand, the last one first.
-func (p *queryParser) wrapOperand(operators []queryToken, operand exprNode) exprNode {
+func (p *queryParser) wrapOperand(operators []queryToken, operand Expr) Expr {
 	for _, t := range slices.Backward(operators) {
 		op := Not
 		switch t.text {
@@ -300,16 +285,16 @@ func (p *queryParser) wrapOperand(operators []queryToken, operand exprNode) expr
 		case "+":
 			op = Plus
 		}
-		operand = p.nodeOver(&Unary{At: t.pos, Op: op, X: operand.e}, operand)
+		operand = p.nodeOver(&Unary{Node: Node{At: t.pos}, Op: op, X: operand}, operand)
 	}
 	return operand
 }
 
 // parsePostfix parses an operand with its suffixes: ::type, [index] and .field.
-func (p *queryParser) parsePostfix() exprNode {
+func (p *queryParser) parsePostfix() Expr {
 	from := p.token()
 	n := p.parsePrimary()
-	_, name := n.e.(*Name)
+	_, name := n.(*Name)
 	element := name || from.kind == symbol && from.text == "(" // may have subscripts and fields
 	for {
 		t := p.token()
@@ -319,7 +304,7 @@ func (p *queryParser) parsePostfix() exprNode {
 		switch {
 		case t.text == "::":
 			p.i++
-			n = p.nodeOver(&Cast{At: t.pos, X: n.e, Type: p.parseType()}, n)
+			n = p.nodeOver(&Cast{Node: Node{At: t.pos}, X: n, Type: p.parseType()}, n)
 			element = false
 		case t.text == "[" && element:
 			n = p.parseIndex(n)
@@ -330,7 +315,7 @@ func (p *queryParser) parsePostfix() exprNode {
 				panic(p.syntaxError("expected the name of a field"))
 			}
 			p.i++
-			n = p.nodeOver(&Field{At: f.pos, X: n.e, Name: f.text}, n)
+			n = p.nodeOver(&Field{Node: Node{At: f.pos}, X: n, Name: f.text}, n)
 		case t.text == "[" || t.text == ".":
 			panic(p.syntaxError("an expression needs parentheses before [ and .: (f(x))[1]"))
 		default:
@@ -339,18 +324,18 @@ func (p *queryParser) parsePostfix() exprNode {
 	}
 }
 
-func (p *queryParser) parseIndex(n exprNode) exprNode {
+func (p *queryParser) parseIndex(n Expr) Expr {
 	t := p.token()
 	p.i++
 	if p.isSymbol(":") {
 		panic(p.errorHere("Name the element.", "slices are not supported"))
 	}
-	i := p.parseNested()
+	i := p.parseExpr()
 	if p.isSymbol(":") {
 		panic(p.errorHere("Name the element.", "slices are not supported"))
 	}
 	p.expectSymbol("]")
-	return p.nodeOver(&Index{At: t.pos, X: n.e, I: i.e}, n, i)
+	return p.nodeOver(&Index{Node: Node{At: t.pos}, X: n, I: i}, n, i)
 }
 
 // operatorError returns the error for a symbol that is an operator elsewhere.
@@ -375,16 +360,16 @@ func (p *queryParser) operatorError() *Error {
 	case "=>", ":=":
 		hint = "Functions take arguments by place."
 	}
-	return p.errorHere(hint, "operator \""+shortenText(t.text)+"\" is not supported")
+	return p.errorHere(hint, "operator \""+ClipText(t.text)+"\" is not supported")
 }
 
 // parseList parses expressions separated by commas, up to the closing parenthesis.
-func (p *queryParser) parseList() (list []exprNode) {
+func (p *queryParser) parseList() (list []Expr) {
 	if p.acceptSymbol(")") {
 		return nil
 	}
 	for more := true; more; more = p.acceptSymbol(",") {
-		list = append(list, p.parseNested())
+		list = append(list, p.parseExpr())
 	}
 	if p.isWord("order") {
 		panic(p.errorHere("", "ORDER BY among arguments is not supported"))
@@ -392,14 +377,3 @@ func (p *queryParser) parseList() (list []exprNode) {
 	p.expectSymbol(")")
 	return list
 }
-
-// exprsOf returns the expressions of nodes, or nil if there are none.
-func exprsOf(nodes []exprNode) (list []Expr) {
-	for _, n := range nodes {
-		list = append(list, n.e)
-	}
-	return list
-}
-
-// upperASCII returns a keyword in upper case, as messages show it.
-func upperASCII(w string) string { return strings.ToUpper(w) }

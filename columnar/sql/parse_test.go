@@ -95,7 +95,7 @@ func clearPositions(v reflect.Value) {
 	case reflect.Struct:
 		for i := range v.NumField() {
 			switch v.Type().Field(i).Name {
-			case "At", "LimitAt":
+			case "At":
 				v.Field(i).SetInt(0)
 			case "text":
 			default:

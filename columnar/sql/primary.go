@@ -1,15 +1,17 @@
 package sql
 
+import "strings"
+
 // parsePrimary parses an operand.
-func (p *queryParser) parsePrimary() exprNode {
+func (p *queryParser) parsePrimary() Expr {
 	t := p.token()
 	switch t.kind {
 	case number:
 		p.i++
-		return leafNode(&Number{At: t.pos, Text: t.text})
+		return &Number{Node: Node{At: t.pos}, Text: t.text}
 	case str:
 		p.i++
-		return leafNode(&String{At: t.pos, Value: t.text})
+		return &String{Node: Node{At: t.pos}, Value: t.text}
 	case quoted:
 		if p.tokenAhead(1).kind == symbol && p.tokenAhead(1).text == "(" {
 			return p.parseCall()
@@ -27,13 +29,13 @@ func (p *queryParser) parsePrimary() exprNode {
 }
 
 // parseParentheses parses an expression in parentheses.
-func (p *queryParser) parseParentheses() exprNode {
+func (p *queryParser) parseParentheses() Expr {
 	at := p.token().pos
 	p.i++
 	if p.isWord("select") || p.isWord("with") || p.isWord("values") && p.tokenAhead(1).text == "(" {
 		panic(p.errorHere("A query is over one category.", "subqueries are not supported"))
 	}
-	n := p.parseNested()
+	n := p.parseExpr()
 	if p.isSymbol(",") {
 		panic(p.errorAt(at, "Compare the values one by one, with AND.", "rows of several values are not supported"))
 	}
@@ -42,16 +44,16 @@ func (p *queryParser) parseParentheses() exprNode {
 }
 
 // parseKeyword parses an operand that begins with a word.
-func (p *queryParser) parseKeyword() exprNode {
+func (p *queryParser) parseKeyword() Expr {
 	t, next := p.token(), p.tokenAhead(1)
 	call := next.kind == symbol && next.text == "("
 	switch t.text {
 	case "null":
 		p.i++
-		return leafNode(&Null{At: t.pos})
+		return &Null{Node: Node{At: t.pos}}
 	case "true", "false":
 		p.i++
-		return leafNode(&Bool{At: t.pos, Value: t.text == "true"})
+		return &Bool{Node: Node{At: t.pos}, Value: t.text == "true"}
 	case "case":
 		return p.parseCase()
 	case "cast", "try_cast":
@@ -61,9 +63,9 @@ func (p *queryParser) parseKeyword() exprNode {
 	case "current_timestamp", "localtimestamp", "current_date":
 		p.i++
 		if call {
-			panic(p.errorHere("Use date_trunc().", upperASCII(t.text)+" with a precision is not supported"))
+			panic(p.errorHere("Use date_trunc().", strings.ToUpper(t.text)+" with a precision is not supported"))
 		}
-		return leafNode(&Call{At: t.pos, Func: t.text})
+		return &Call{Node: Node{At: t.pos}, Func: t.text}
 	case "array":
 		panic(p.errorHere("Write x IN (...).", "ARRAY is not supported"))
 	case "row":
@@ -83,10 +85,10 @@ func (p *queryParser) parseKeyword() exprNode {
 			return p.parseCall()
 		}
 	}
-	if n, ok := p.parseTyped(); ok {
-		return n
+	if e := p.parseTyped(); e != nil {
+		return e
 	}
-	if keywords[t.text].noColumn() {
+	if keywords[t.text]&notColumn != 0 {
 		panic(p.nameError("column"))
 	}
 	if call {
@@ -95,20 +97,20 @@ func (p *queryParser) parseKeyword() exprNode {
 	return p.parseName()
 }
 
-// parseTyped parses a constant preceded by its type. It returns false if there is none.
-func (p *queryParser) parseTyped() (exprNode, bool) {
+// parseTyped parses a constant preceded by its type. It returns nil if there is none.
+func (p *queryParser) parseTyped() Expr {
 	t, from := p.token(), p.i
-	if keywords[t.text].noColumn() || !p.typeBeforeText() {
-		return exprNode{}, false
+	if keywords[t.text]&notColumn != 0 || !p.typeBeforeText() {
+		return nil
 	}
 	typ := p.parseType()
 	v := p.token()
 	if v.kind != str {
 		p.i = from
-		return exprNode{}, false
+		return nil
 	}
 	p.i++
-	e := &Typed{At: t.pos, Type: typ, Value: v.text}
+	e := &Typed{Node: Node{At: t.pos}, Type: typ, Value: v.text}
 	if u := p.token(); typ.Name == "interval" && u.kind == word && intervalUnits[u.text] {
 		p.i++
 		e.Value += " " + u.text
@@ -116,7 +118,7 @@ func (p *queryParser) parseTyped() (exprNode, bool) {
 			panic(p.errorHere("Write the parts out: INTERVAL '1 day 2 hours'.", "ranges of interval units are not supported"))
 		}
 	}
-	return leafNode(e), true
+	return e
 }
 
 // typeBeforeText reports whether the next tokens are a type followed by a text constant, rather than a column or a function.
@@ -146,10 +148,10 @@ func (p *queryParser) typeBeforeText() bool {
 var intervalUnits = map[string]bool{"year": true, "month": true, "day": true, "hour": true, "minute": true, "second": true}
 
 // parseName parses a column name and the fields after it.
-func (p *queryParser) parseName() exprNode {
+func (p *queryParser) parseName() Expr {
 	t := p.token()
 	p.i++
-	e := &Name{At: t.pos, Parts: []string{t.text}}
+	e := &Name{Node: Node{At: t.pos}, Parts: []string{t.text}}
 	for p.acceptSymbol(".") {
 		f := p.token()
 		if f.kind != word && f.kind != quoted {
@@ -167,16 +169,17 @@ func (p *queryParser) parseName() exprNode {
 	if p.isSymbol("(") {
 		panic(p.errorAt(t.pos, "Functions have no schema before their names.", "functions in schemas are not supported"))
 	}
-	return leafNode(e)
+	return e
 }
 
-func (p *queryParser) parseCase() exprNode {
-	e := &Case{At: p.token().pos}
+func (p *queryParser) parseCase() Expr {
+	e := &Case{Node: Node{At: p.token().pos}}
 	p.i++
-	var parts []exprNode
+	var parts []Expr
 	part := func() Expr {
-		parts = append(parts, p.parseNested())
-		return parts[len(parts)-1].e
+		x := p.parseExpr()
+		parts = append(parts, x)
+		return x
 	}
 	if !p.isWord("when") {
 		e.Operand = part()
@@ -197,15 +200,15 @@ func (p *queryParser) parseCase() exprNode {
 }
 
 // parseCast parses CAST (x AS type).
-func (p *queryParser) parseCast() exprNode {
+func (p *queryParser) parseCast() Expr {
 	t := p.token()
 	if t.text == "try_cast" {
 		panic(p.errorHere("CAST makes what does not fit null.", "TRY_CAST is not supported"))
 	}
 	p.i += 2
-	n := p.parseNested()
+	n := p.parseExpr()
 	p.expectWord("as")
 	typ := p.parseType()
 	p.expectSymbol(")")
-	return p.nodeOver(&Cast{At: t.pos, X: n.e, Type: typ}, n)
+	return p.nodeOver(&Cast{Node: Node{At: t.pos}, X: n, Type: typ}, n)
 }

@@ -109,12 +109,15 @@ func appendQuoted(b []byte, s string, quote byte) []byte {
 	return append(b, quote)
 }
 
-func appendList(b []byte, list []Expr) []byte {
+func appendList(b []byte, list []Expr) []byte { return appendJoined(b, list, ", ", precOr) }
+
+// appendJoined appends expressions with a separator between them, as operands of precedence prec or higher.
+func appendJoined(b []byte, list []Expr, separator string, prec int) []byte {
 	for i, e := range list {
 		if i > 0 {
-			b = append(b, ", "...)
+			b = append(b, separator...)
 		}
-		b = appendExpr(b, e, precOr)
+		b = appendExpr(b, e, prec)
 	}
 	return b
 }
@@ -216,7 +219,10 @@ func appendNot(b []byte, not bool) []byte {
 func appendOperator(b []byte, e Expr) []byte {
 	switch e := e.(type) {
 	case *Logic:
-		return appendLogic(b, e)
+		if e.Or {
+			return appendJoined(b, e.Terms, " OR ", precOr+1)
+		}
+		return appendJoined(b, e.Terms, " AND ", precAnd+1)
 	case *Unary:
 		return appendUnary(b, e)
 	case *Binary:
@@ -253,20 +259,6 @@ func appendOperator(b []byte, e Expr) []byte {
 	case *Any:
 		b = append(appendExpr(b, e.X, precCompare+1), " = ANY ("...)
 		return append(appendExpr(b, e.List, precOr), ')')
-	}
-	return b
-}
-
-func appendLogic(b []byte, e *Logic) []byte {
-	word, prec := " AND ", precAnd
-	if e.Or {
-		word, prec = " OR ", precOr
-	}
-	for i, t := range e.Terms {
-		if i > 0 {
-			b = append(b, word...)
-		}
-		b = appendExpr(b, t, prec+1)
 	}
 	return b
 }

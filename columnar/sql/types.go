@@ -45,7 +45,6 @@ func (p *queryParser) parseType() Type {
 	if !ok {
 		panic(p.typeError(t))
 	}
-	typ.At = t.pos
 	p.i++
 	switch t.text {
 	case "double":
@@ -81,7 +80,7 @@ func (p *queryParser) typeError(t *queryToken) *Error {
 	if hint == "" {
 		hint = "Types are boolean, integer, bigint, uint64, double precision, numeric, text, bytea, date, timestamptz and interval."
 	}
-	return p.errorHere(capitalize(hint), "type \""+shortenText(t.text)+"\" does not exist")
+	return p.errorHere(capitalize(hint), "type \""+ClipText(t.text)+"\" does not exist")
 }
 
 // parseModifiers parses the numbers in parentheses after a type.

@@ -51,9 +51,6 @@ func (b *queryBinder) bindAggregate(e *sql.Call) typedOperand {
 		panic(b.errorAt(e.At, "", "the query has more than %d aggregates", MaxAggregates))
 	}
 	c := &expr.Column{Name: name, T: a.T}
-	if b.grouped == nil {
-		b.grouped = map[*expr.Column]bool{}
-	}
 	b.grouped[c] = true
 	return typedOperand{e: c, pos: e.At}
 }
@@ -63,9 +60,6 @@ func (b *queryBinder) addAggregate(a Aggregate) string {
 	key := fmt.Sprint(a.Func, a.Distinct, a.Params, "\x00", expr.Key(a.Arg), "\x00", expr.Key(a.Filter))
 	i, ok := b.aggregateAt[key]
 	if !ok {
-		if b.aggregateAt == nil {
-			b.aggregateAt = map[string]int{}
-		}
 		i = len(b.aggregates)
 		b.aggregateAt[key] = i
 		b.aggregates = append(b.aggregates, a)

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -14,8 +15,8 @@ import (
 type queryBinder struct {
 	schema     *schema.Schema
 	columns    []schema.Column
-	byName     map[string]int // only for many columns; nil until needed
-	now        int64          // Unix microseconds
+	byName     map[string]int
+	now        int64 // Unix microseconds
 	errorf     func(pos int, hint, format string, args ...any) *sql.Error
 	qualifiers [][]string // allowed before a column's name
 	aliases    []sql.Item // the SELECT list, for hints
@@ -28,6 +29,7 @@ type queryBinder struct {
 	aggregates []Aggregate
 	// aggregateAt maps the key of each aggregate to its index. The key contains everything that distinguishes it.
 	aggregateAt map[string]int
+	keys        map[string]int        // maps the expr.Key of each group key to its index
 	grouped     map[*expr.Column]bool // columns that stand for aggregates
 	positions   []columnPosition      // positions of columns in the text
 }
@@ -43,7 +45,14 @@ func newBinder(s *schema.Schema, o Options, errorf func(int, string, string, ...
 	if now.IsZero() {
 		now = time.Now()
 	}
-	return &queryBinder{schema: s, columns: s.Columns(), now: now.UnixMicro(), errorf: errorf}
+	b := &queryBinder{
+		schema: s, columns: s.Columns(), byName: map[string]int{}, now: now.UnixMicro(), errorf: errorf,
+		aggregateAt: map[string]int{}, keys: map[string]int{}, grouped: map[*expr.Column]bool{},
+	}
+	for i := range b.columns {
+		b.byName[b.columns[i].Name] = i
+	}
+	return b
 }
 
 func (b *queryBinder) errorAt(pos int, hint, format string, args ...any) error {
@@ -177,7 +186,7 @@ func (b *queryBinder) bindName(e *sql.Name) typedOperand {
 		return o
 	}
 	for _, q := range b.qualifiers {
-		if len(e.Parts) <= len(q) || !equalParts(e.Parts[:len(q)], q) {
+		if len(e.Parts) <= len(q) || !slices.Equal(e.Parts[:len(q)], q) {
 			continue
 		}
 		if o, ok := b.bindPath(e, e.Parts[len(q):]); ok {
@@ -185,15 +194,6 @@ func (b *queryBinder) bindName(e *sql.Name) typedOperand {
 		}
 	}
 	panic(b.columnError(e))
-}
-
-func equalParts(a, b []string) bool {
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
-	}
-	return true
 }
 
 // bindPath resolves a column by the first of parts, and fields by the others.
@@ -216,27 +216,10 @@ func (b *queryBinder) columnAt(i, pos int) expr.Expr {
 	return c
 }
 
-// few is the number of columns up to which a linear search is used.
-const few = 32
-
 // findColumn returns the index of a column, or -1 if there is none.
 func (b *queryBinder) findColumn(name string) int {
-	if len(b.columns) > few && b.byName == nil {
-		b.byName = make(map[string]int, len(b.columns))
-		for i := range b.columns {
-			b.byName[b.columns[i].Name] = i
-		}
-	}
-	if b.byName != nil {
-		if i, ok := b.byName[name]; ok {
-			return i
-		}
-		return -1
-	}
-	for i := range b.columns {
-		if b.columns[i].Name == name {
-			return i
-		}
+	if i, ok := b.byName[name]; ok {
+		return i
 	}
 	return -1
 }

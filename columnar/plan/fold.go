@@ -79,6 +79,14 @@ func negation(e expr.Expr) expr.Expr {
 	return &expr.Call{Op: expr.Not, Args: []expr.Expr{e}, T: typeBool}
 }
 
+// negationIf returns NOT of a bool if not is set, otherwise the bool.
+func negationIf(not bool, e expr.Expr) expr.Expr {
+	if not {
+		return negation(e)
+	}
+	return e
+}
+
 // truthLiteral returns the value of a condition as a constant.
 func truthLiteral(t expr.Truths) *expr.Literal {
 	if t == expr.Null {

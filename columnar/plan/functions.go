@@ -1,7 +1,8 @@
 package plan
 
 import (
-	"sort"
+	"maps"
+	"slices"
 	"strings"
 
 	"scribe/columnar/expr"
@@ -185,14 +186,8 @@ func (b *queryBinder) signatureError(c *functionCall) error {
 func (b *queryBinder) functionError(c *functionCall) error {
 	hint, ok := instead[c.Func]
 	if !ok {
-		names := make([]string, 0, len(functions)+len(aggregates))
-		for n := range functions {
-			names = append(names, n)
-		}
-		for n := range aggregates {
-			names = append(names, n)
-		}
-		sort.Strings(names) // deterministic among equally near names
+		names := slices.AppendSeq(slices.Collect(maps.Keys(functions)), maps.Keys(aggregates))
+		slices.Sort(names) // deterministic among equally near names
 		if found := near.Names(c.Func, names); len(found) > 0 {
 			hint = "Perhaps you meant " + found[0] + "()."
 		}
@@ -252,27 +247,21 @@ func bindAbs(b *queryBinder, c *functionCall) typedOperand {
 	return typedOperand{e: b.makeCall(expr.Abs, plainType(t), nil, o.e)}
 }
 
+var roundings = map[string]expr.Op{"floor": expr.Floor, "ceil": expr.Ceil, "ceiling": expr.Ceil, "round": expr.Round}
+
+// bindRounding binds a function that rounds to an integer.
 func bindRounding(b *queryBinder, c *functionCall) typedOperand {
 	e := b.numberArg(c)
-	op := expr.Ceil
-	if c.Func == "floor" {
-		op = expr.Floor
-	}
 	t := plainType(e.Type())
 	if t.Kind == schema.Decimal {
 		t = decimal(t.Precision-t.Scale+1, 0, 0)
 	}
-	return typedOperand{e: b.makeCall(op, t, nil, e)}
+	return typedOperand{e: b.makeCall(roundings[c.Func], t, nil, e)}
 }
 
 func bindRound(b *queryBinder, c *functionCall) typedOperand {
 	if len(c.args) == 1 {
-		e := b.numberArg(c)
-		t := plainType(e.Type())
-		if t.Kind == schema.Decimal {
-			t = decimal(t.Precision-t.Scale+1, 0, 0)
-		}
-		return typedOperand{e: b.makeCall(expr.Round, t, nil, e)}
+		return bindRounding(b, c)
 	}
 	o := c.args[0]
 	if !o.unknown && o.e.Type().Kind == schema.Float64 {

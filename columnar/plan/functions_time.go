@@ -9,6 +9,7 @@ import (
 	"scribe/columnar/near"
 	"scribe/columnar/schema"
 	"scribe/columnar/sql"
+	"scribe/columnar/value"
 )
 
 const microsPerDay = 24 * 3600 * 1_000_000
@@ -16,10 +17,7 @@ const microsPerDay = 24 * 3600 * 1_000_000
 // bindNow binds the instant or day at which the query began.
 func bindNow(b *queryBinder, c *functionCall) typedOperand {
 	if c.Func == "current_date" {
-		days := b.now / microsPerDay
-		if b.now%microsPerDay < 0 {
-			days--
-		}
+		days, _ := value.Split(arrow.Timestamp(b.now))
 		return typedOperand{e: literal(&typeDate, arrow.Date32(days))} //nolint:gosec // microseconds of 64 bits are 29 bits of days
 	}
 	return typedOperand{e: literal(&typeTimestamp, arrow.Timestamp(b.now))}

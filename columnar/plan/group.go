@@ -2,8 +2,6 @@ package plan
 
 import (
 	"cmp"
-	"reflect"
-	"regexp"
 	"strconv"
 
 	"scribe/columnar/expr"
@@ -52,19 +50,13 @@ func (b *queryBinder) bindOutputs(p *Plan, q *sql.Select) {
 		add(selectItem{o, name}, cmp.Or(name, "column"+strconv.Itoa(i+1)))
 	}
 	if len(q.GroupBy) == 0 && q.Having == nil && len(b.aggregates) == 0 {
-		b.plainOrder(q)
+		if len(q.OrderBy) > 0 {
+			panic(b.errorAt(q.OrderBy[0].Expr.Pos(), "Rows come as they are read, and a query that follows has no end to sort at. Sort the answer where it is read.",
+				"ORDER BY is only supported with GROUP BY or aggregates"))
+		}
 		return
 	}
 	b.bindGroup(p, q, items)
-}
-
-// plainOrder rejects ORDER BY without groups.
-func (b *queryBinder) plainOrder(q *sql.Select) {
-	if len(q.OrderBy) == 0 {
-		return
-	}
-	panic(b.errorAt(q.OrderBy[0].Expr.Pos(), "Rows come as they are read, and a query that follows has no end to sort at. Sort the answer where it is read.",
-		"ORDER BY is only supported with GROUP BY or aggregates"))
 }
 
 // bindGroup binds GROUP BY, HAVING and ORDER BY, and replaces keys in the SELECT list.
@@ -78,23 +70,24 @@ func (b *queryBinder) bindGroup(p *Plan, q *sql.Select, items []selectItem) {
 		if len(g.Keys) == MaxKeys {
 			panic(b.errorAt(key.pos, "", "GROUP BY has more than %d keys", MaxKeys))
 		}
-		if indexOf(g.Keys, key.e) < 0 {
+		if _, again := b.keys[expr.Key(key.e)]; !again {
+			b.keys[expr.Key(key.e)] = len(g.Keys)
 			g.Keys = append(g.Keys, key.e)
 		}
 	}
 	for i := range p.Output {
-		p.Output[i].Expr = b.overGroups(g, p.Output[i].Expr)
+		p.Output[i].Expr = b.overGroups(p.Output[i].Expr)
 	}
 	if q.Having != nil {
 		o := b.bind(q.Having)
 		having := b.boolOf(o, "HAVING")
-		having = b.overGroups(g, having)
+		having = b.overGroups(having)
 		if !isTrue(having) {
 			g.Having = having
 		}
 	}
 	for _, o := range q.OrderBy {
-		e := b.orderKey(g, o.Expr, p, items)
+		e := b.orderKey(o.Expr, p, items)
 		first := o.Desc
 		if o.Nulls != sql.NullsDefault {
 			first = o.Nulls == sql.NullsFirst
@@ -131,7 +124,7 @@ func (b *queryBinder) aliasOf(e sql.Expr, items []selectItem) int {
 		if items[i].name != n.Parts[0] {
 			continue
 		}
-		if found >= 0 && !sameExpr(items[found].e, items[i].e) {
+		if found >= 0 && expr.Key(items[found].e) != expr.Key(items[i].e) {
 			panic(b.errorAt(n.At, "", "%s is ambiguous", quoteName(n.Parts[0])))
 		}
 		found = i
@@ -159,7 +152,7 @@ func (b *queryBinder) bindKey(e sql.Expr, p *Plan, items []selectItem) typedOper
 }
 
 // orderKey binds an element of ORDER BY: an ordinal or name of the SELECT list, or an expression over the columns.
-func (b *queryBinder) orderKey(g *Group, e sql.Expr, p *Plan, items []selectItem) expr.Expr {
+func (b *queryBinder) orderKey(e sql.Expr, p *Plan, items []selectItem) expr.Expr {
 	i := b.ordinalOf(e, "ORDER BY", len(p.Output))
 	if i < 0 {
 		i = b.aliasOf(e, items)
@@ -168,7 +161,7 @@ func (b *queryBinder) orderKey(g *Group, e sql.Expr, p *Plan, items []selectItem
 		return p.Output[i].Expr
 	}
 	o := b.bind(e)
-	r := b.overGroups(g, o.e)
+	r := b.overGroups(o.e)
 	if isNested(r.Type().Kind) {
 		panic(b.errorAt(o.pos, "Name a part of it.", "could not identify an ordering operator for type %s", typeName(r.Type())))
 	}
@@ -176,8 +169,8 @@ func (b *queryBinder) orderKey(g *Group, e sql.Expr, p *Plan, items []selectItem
 }
 
 // overGroups replaces keys by their columns. The remaining expression may only use aggregates.
-func (b *queryBinder) overGroups(g *Group, e expr.Expr) expr.Expr {
-	if i := indexOf(g.Keys, e); i >= 0 {
+func (b *queryBinder) overGroups(e expr.Expr) expr.Expr {
+	if i, ok := b.keys[expr.Key(e)]; ok {
 		return &expr.Column{Name: KeyName(i), T: plainType(e.Type())}
 	}
 	switch e := e.(type) {
@@ -190,7 +183,7 @@ func (b *queryBinder) overGroups(g *Group, e expr.Expr) expr.Expr {
 		args := make([]expr.Expr, len(e.Args))
 		changed := false
 		for i, a := range e.Args {
-			args[i] = b.overGroups(g, a)
+			args[i] = b.overGroups(a)
 			changed = changed || args[i] != a
 		}
 		if changed {
@@ -208,53 +201,4 @@ func (b *queryBinder) placeOf(c *expr.Column) int {
 		}
 	}
 	return 0
-}
-
-// indexOf returns the index of an expression in a list, or -1 if it is not there.
-func indexOf(list []expr.Expr, e expr.Expr) int {
-	for i, o := range list {
-		if sameExpr(o, e) {
-			return i
-		}
-	}
-	return -1
-}
-
-// sameExpr reports whether two expressions have the same form.
-func sameExpr(a, b expr.Expr) bool {
-	if a == b {
-		return true
-	}
-	switch a := a.(type) {
-	case *expr.Column:
-		o, ok := b.(*expr.Column)
-		return ok && a.Name == o.Name
-	case *expr.Literal:
-		o, ok := b.(*expr.Literal)
-		return ok && a.T.Equal(&o.T) && reflect.DeepEqual(a.Value, o.Value)
-	case *expr.Call:
-		o, ok := b.(*expr.Call)
-		if !ok || a.Op != o.Op || len(a.Args) != len(o.Args) || !a.T.Equal(&o.T) || !sameDetail(a.Detail, o.Detail) {
-			return false
-		}
-		for i := range a.Args {
-			if !sameExpr(a.Args[i], o.Args[i]) {
-				return false
-			}
-		}
-		return true
-	}
-	return false
-}
-
-func sameDetail(a, b any) bool {
-	switch a := a.(type) {
-	case *regexp.Regexp:
-		o, ok := b.(*regexp.Regexp)
-		return ok && a.String() == o.String()
-	case *expr.Pattern:
-		o, ok := b.(*expr.Pattern)
-		return ok && a.Text == o.Text && a.Escape == o.Escape && a.Fold == o.Fold
-	}
-	return a == b
 }

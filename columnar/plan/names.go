@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"strconv"
 
 	"scribe/columnar/sql"
@@ -59,18 +60,7 @@ func figureName(e sql.Expr) (name string, strong bool) {
 	return "", false
 }
 
-// shortType returns the type name that PostgreSQL uses for columns.
-func shortType(t sql.Type) string {
-	switch t.Name {
-	case "boolean":
-		return "bool"
-	case "integer":
-		return "int4"
-	case "bigint":
-		return "int8"
-	case "double precision":
-		return "float8"
-	default:
-		return t.Name
-	}
-}
+// shortTypes are the names that PostgreSQL uses for columns, where they differ from those in casts.
+var shortTypes = map[string]string{"boolean": "bool", "integer": "int4", "bigint": "int8", "double precision": "float8"}
+
+func shortType(t sql.Type) string { return cmp.Or(shortTypes[t.Name], t.Name) }

@@ -41,11 +41,7 @@ func isNull(e expr.Expr) bool {
 // isTrue reports whether an expression is the constant true.
 func isTrue(e expr.Expr) bool {
 	l, ok := e.(*expr.Literal)
-	if !ok {
-		return false
-	}
-	value, isBool := l.Value.(bool)
-	return isBool && value
+	return ok && l.Value == true
 }
 
 // bindNumber returns the operand for a constant number.
@@ -167,7 +163,7 @@ func (b *queryBinder) readUnknown(o typedOperand, t *schema.Type) typedOperand {
 	case errors.Is(err, value.ErrRange):
 		panic(b.errorAt(o.pos, "", "value %q is out of range for type %s", sql.ClipText(text), typeName(t)))
 	case err != nil:
-		panic(b.errorAt(o.pos, inputHint(t), "invalid input syntax for type %s: %q", typeName(t), sql.ClipText(text)))
+		panic(b.errorAt(o.pos, inputHints[t.Kind], "invalid input syntax for type %s: %q", typeName(t), sql.ClipText(text)))
 	}
 	return typedOperand{e: literal(t, v), pos: o.pos}
 }
@@ -180,20 +176,12 @@ func (b *queryBinder) textIfUnknown(o typedOperand) typedOperand {
 	return o
 }
 
-// inputHint returns an example of a constant of a type.
-func inputHint(t *schema.Type) string {
-	switch t.Kind {
-	case schema.Timestamp:
-		return "Write it like 2024-02-03 04:05:06.789+00."
-	case schema.Date:
-		return "Write it like 2024-02-03."
-	case schema.Interval:
-		return "Write it like 1 day 2 hours, or 1 day 02:03:04.5."
-	case schema.Bool:
-		return "Write true or false."
-	default:
-		return ""
-	}
+// inputHints are examples of constants.
+var inputHints = map[schema.Kind]string{
+	schema.Timestamp: "Write it like 2024-02-03 04:05:06.789+00.",
+	schema.Date:      "Write it like 2024-02-03.",
+	schema.Interval:  "Write it like 1 day 2 hours, or 1 day 02:03:04.5.",
+	schema.Bool:      "Write true or false.",
 }
 
 // convertTo converts an operand to a type. The caller has checked that the conversion exists.

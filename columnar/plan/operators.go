@@ -1,8 +1,6 @@
 package plan
 
 import (
-	"strings"
-
 	"scribe/columnar/expr"
 	"scribe/columnar/schema"
 	"scribe/columnar/sql"
@@ -11,9 +9,9 @@ import (
 const noOperator = "No operator matches the given types. You might need to add an explicit cast."
 
 func (b *queryBinder) bindLogic(e *sql.Logic) expr.Expr {
-	name := "AND"
+	op, name := expr.And, "AND"
 	if e.Or {
-		name = "OR"
+		op, name = expr.Or, "OR"
 	}
 	terms := make([]expr.Expr, 0, len(e.Terms))
 	for _, t := range e.Terms {
@@ -21,10 +19,7 @@ func (b *queryBinder) bindLogic(e *sql.Logic) expr.Expr {
 		term := b.boolOf(o, name)
 		terms = append(terms, term)
 	}
-	if e.Or {
-		return disjunction(terms...)
-	}
-	return conjunction(terms...)
+	return junction(op, terms)
 }
 
 func (b *queryBinder) bindUnary(e *sql.Unary) typedOperand {
@@ -169,11 +164,7 @@ func (b *queryBinder) bindIn(e *sql.In) expr.Expr {
 	default:
 		terms = append(terms, b.makeCall(expr.In, typeBool, nil, constants...))
 	}
-	r := disjunction(terms...)
-	if e.Not {
-		r = negation(r)
-	}
-	return r
+	return negationIf(e.Not, disjunction(terms...))
 }
 
 func (b *queryBinder) bindBetween(e *sql.Between) expr.Expr {
@@ -193,37 +184,22 @@ func (b *queryBinder) bindBetween(e *sql.Between) expr.Expr {
 		other := within(high, low)
 		r = disjunction(r, other)
 	}
-	if e.Not {
-		r = negation(r)
-	}
-	return r
+	return negationIf(e.Not, r)
 }
+
+// isTests maps the operands of IS to operations.
+var isTests = [...]expr.Op{sql.IsNull: expr.IsNull, sql.IsTrue: expr.IsTrue, sql.IsFalse: expr.IsFalse, sql.IsUnknown: expr.IsNull}
 
 func (b *queryBinder) bindIs(e *sql.Is) expr.Expr {
 	x := b.bind(e.X)
-	if e.What == sql.IsNull {
+	if e.What != sql.IsNull {
+		name := "IS "
 		if e.Not {
-			return b.makeTest(expr.IsNotNull, x.e)
+			name = "IS NOT "
 		}
-		return b.makeTest(expr.IsNull, x.e)
+		x.e = b.boolOf(x, name+e.What.String())
 	}
-	op, name := expr.IsNull, "IS UNKNOWN"
-	switch e.What {
-	case sql.IsTrue:
-		op, name = expr.IsTrue, "IS TRUE"
-	case sql.IsFalse:
-		op, name = expr.IsFalse, "IS FALSE"
-	default:
-	}
-	if e.Not {
-		name = strings.Replace(name, "IS", "IS NOT", 1)
-	}
-	c := b.boolOf(x, name)
-	r := b.makeTest(op, c)
-	if e.Not {
-		r = negation(r)
-	}
-	return r
+	return negationIf(e.Not, b.makeTest(isTests[e.What], x.e))
 }
 
 // makeTest returns an IS test, or a constant if its operand is one.

@@ -22,13 +22,10 @@ const (
 // bindLike binds [NOT] LIKE and ILIKE.
 func (b *queryBinder) bindLike(e *sql.Like) expr.Expr {
 	both := b.bindAll(e.X, e.Pattern)
-	x, pattern := both[0], both[1]
+	x, pattern := b.textIfUnknown(both[0]), both[1]
 	name, op := "LIKE", expr.Like
 	if e.Fold {
 		name, op = "ILIKE", expr.ILike
-	}
-	if x.unknown {
-		x = b.readUnknown(x, &typeString)
 	}
 	if k := x.e.Type().Kind; k != schema.String && (k != schema.Binary || e.Fold || !pattern.unknown) {
 		panic(b.errorAt(e.At, "Cast the left side to text.", "operator does not exist: %s %s %s", typeName(x.typ()), name, typeName(pattern.typ())))
@@ -54,10 +51,7 @@ func (b *queryBinder) bindLike(e *sql.Like) expr.Expr {
 	default:
 		r = b.makeCall(op, typeBool, nil, x.e, pe)
 	}
-	if e.Not {
-		r = negation(r)
-	}
-	return r
+	return negationIf(e.Not, r)
 }
 
 // escapeOf returns the ESCAPE character, or 0 for none. null reports that it is the constant null.
@@ -96,10 +90,7 @@ func (b *queryBinder) bindMatch(e *sql.Binary, l, r typedOperand) expr.Expr {
 		panic(b.errorAt(e.At, hint, "operator does not exist: %s %s %s", typeName(l.typ()), e.Op, typeName(r.typ())))
 	}
 	result := b.makeMatch(x, typedOperand{e: pattern, pos: r.pos}, e.Op == sql.MatchFold || e.Op == sql.NotMatchFold)
-	if e.Op == sql.NotMatch || e.Op == sql.NotMatchFold {
-		result = negation(result)
-	}
-	return result
+	return negationIf(e.Op == sql.NotMatch || e.Op == sql.NotMatchFold, result)
 }
 
 // makeMatch returns the test whether a text contains a match of a pattern. As in PostgreSQL, a dot matches any character, and ^

@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"cmp"
+
 	"scribe/columnar/schema"
 	"scribe/columnar/sql"
 	"scribe/columnar/value"
@@ -97,65 +99,37 @@ func isImplicit(from, to *schema.Type) bool {
 	return ok && t.Kind == to.Kind
 }
 
+// typeNames are PostgreSQL's names of the kinds that have another one in schemas.
+var typeNames = map[schema.Kind]string{
+	schema.Null: "unknown", schema.Bool: "boolean", schema.Int32: "integer", schema.Int64: "bigint", schema.Float64: "double precision",
+	schema.Decimal: "numeric", schema.String: "text", schema.Binary: "bytea", schema.Timestamp: "timestamptz",
+}
+
 // typeName returns the name of a type for errors: PostgreSQL's, if it has one.
 func typeName(t *schema.Type) string {
-	switch t.Kind {
-	case schema.Null:
-		return "unknown"
-	case schema.Bool:
-		return "boolean"
-	case schema.Int32:
-		return "integer"
-	case schema.Int64:
-		return "bigint"
-	case schema.Float64:
-		return "double precision"
-	case schema.Decimal:
-		return "numeric"
-	case schema.String:
-		return "text"
-	case schema.Binary:
-		return "bytea"
-	case schema.Timestamp:
-		return "timestamptz"
-	case schema.List:
+	if t.Kind == schema.List {
 		return typeName(t.Elem) + "[]"
-	case schema.Map, schema.Struct:
-		return t.Kind.String()
-	default:
-		return t.Kind.String()
 	}
+	return cmp.Or(typeNames[t.Kind], t.Kind.String())
 }
+
+// namedTypes are the types by their names in SQL.
+var namedTypes = func() map[string]schema.Type {
+	m := map[string]schema.Type{}
+	for kind := schema.Bool; kind <= schema.Interval; kind++ {
+		t := schema.Type{Kind: kind}
+		m[typeName(&t)] = t
+	}
+	return m
+}()
 
 // namedType returns the type with a name. numeric without a scale takes its scale from the operand.
 func namedType(t sql.Type) schema.Type {
-	switch t.Name {
-	case "boolean":
-		return typeBool
-	case "integer":
-		return typeInt32
-	case "bigint":
-		return typeInt64
-	case "uint64":
-		return typeUint64
-	case "double precision":
-		return typeFloat64
-	case "numeric":
-		if t.Precision < 0 {
-			return schema.Type{Kind: schema.Decimal}
-		}
-		return schema.Type{Kind: schema.Decimal, Precision: int32(t.Precision), Scale: int32(t.Scale)} //nolint:gosec // at most 38
-	case "text":
-		return typeString
-	case "bytea":
-		return typeBinary
-	case "date":
-		return typeDate
-	case "timestamptz":
-		return typeTimestamp
-	default:
-		return typeInterval
+	named := namedTypes[t.Name]
+	if t.Precision >= 0 {
+		named.Precision, named.Scale = int32(t.Precision), int32(t.Scale) //nolint:gosec // at most 38
 	}
+	return named
 }
 
 // isCastable reports whether PostgreSQL has an explicit cast.

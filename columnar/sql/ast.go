@@ -255,4 +255,7 @@ const (
 	IsUnknown
 )
 
-var isTexts = [...]string{IsNull: "NULL", IsTrue: "TRUE", IsFalse: "FALSE", IsUnknown: "UNKNOWN"}
+// String returns the operand as written in SQL.
+func (w IsWhat) String() string {
+	return [...]string{IsNull: "NULL", IsTrue: "TRUE", IsFalse: "FALSE", IsUnknown: "UNKNOWN"}[w]
+}

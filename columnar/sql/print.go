@@ -255,7 +255,7 @@ func appendOperator(b []byte, e Expr) []byte {
 			prec++ // IS DISTINCT FROM is non-associative
 		}
 		b = append(appendExpr(b, e.X, prec), " IS"...)
-		return append(append(appendNot(b, e.Not), ' '), isTexts[e.What]...)
+		return append(append(appendNot(b, e.Not), ' '), e.What.String()...)
 	case *Any:
 		b = append(appendExpr(b, e.X, precCompare+1), " = ANY ("...)
 		return append(appendExpr(b, e.List, precOr), ')')

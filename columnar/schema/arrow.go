@@ -1,8 +1,6 @@
 package schema
 
 import (
-	"fmt"
-
 	"github.com/apache/arrow-go/v18/arrow"
 )
 
@@ -22,37 +20,21 @@ func FromArrow(a *arrow.Schema, nullable bool) (*Schema, error) {
 }
 
 func arrowFields(fields []arrow.Field, nullable bool, within string, depth int) ([]Field, error) {
-	out := make([]Field, 0, len(fields))
-	taken := map[string]bool{}
-	for _, a := range fields { // names that need no change are assigned first
-		if columnName(a.Name, depth) == a.Name {
-			taken[a.Name] = true
-		}
+	names := make([]string, len(fields))
+	for i, a := range fields {
+		names[i] = a.Name
 	}
-	for _, a := range fields {
-		f := Field{Name: columnName(a.Name, depth), Nullable: nullable || a.Nullable}
-		if f.Name != a.Name {
-			f.Name = freeName(f.Name, taken)
-			f.Path = []string{a.Name}
-		}
+	out := fieldsOf(names, depth)
+	for i, a := range fields {
+		f := &out[i]
+		f.Nullable = nullable || a.Nullable
 		t, err := arrowType(a.Type, nullable, joinName(within, f.Name), depth)
 		if err != nil {
 			return nil, err
 		}
 		f.Type = *t
-		out = append(out, f)
 	}
 	return out, nil
-}
-
-// freeName returns a name that is not yet taken and marks it as taken.
-func freeName(name string, taken map[string]bool) string {
-	free := name
-	for i := 2; taken[free]; i++ {
-		free = fmt.Sprintf("%s_%d", name, i)
-	}
-	taken[free] = true
-	return free
 }
 
 var arrowScalars = map[arrow.Type]Kind{

@@ -2,9 +2,13 @@ package schema
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"math"
 	"math/big"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -40,32 +44,35 @@ func checkValue(t *Type, value any) error {
 	if value == nil {
 		return nil
 	}
+	text, isText := value.(string)
+	number, isNumber := value.(json.Number)
 	switch t.Kind { //nolint:exhaustive // a kind that columns don't have is reported elsewhere
-	case List, Map, Struct:
-		return checkNested(t, value)
+	case List:
+		list, ok := value.([]any)
+		if !ok {
+			return errors.New("want a list")
+		}
+		return checkElements(t, slices.Values(list))
+	case Map, Struct:
+		object, ok := value.(map[string]any)
+		if !ok {
+			return errors.New("want an object")
+		}
+		if t.Kind == Map {
+			return checkElements(t, maps.Values(object))
+		} // the members of a struct are looked up by the fields' paths, as in a row
 	case Bool:
 		if _, ok := value.(bool); !ok {
-			return fmt.Errorf("want true or false")
+			return errors.New("want true or false")
 		}
-	case Int32, Int64, Uint64, Decimal:
-		n, ok := value.(json.Number)
-		if !ok {
-			return fmt.Errorf("want a number")
+	case Int32, Int64, Uint64, Decimal, Float64:
+		if !isNumber {
+			return errors.New("want a number")
 		}
-		return checkNumber(t, n.String())
-	case Float64:
-		n, ok := value.(json.Number)
-		if !ok {
-			return fmt.Errorf("want a number")
-		}
-		if f, err := n.Float64(); err != nil || math.IsInf(f, 0) {
-			return fmt.Errorf("the number is too large")
-		}
+		return checkNumber(t, number.String())
 	case Date, Timestamp:
-		text, isText := value.(string)
-		n, isNumber := value.(json.Number)
 		if isNumber {
-			text = n.String()
+			text = number.String()
 		}
 		for _, format := range t.TimeFormats() {
 			if _, unix := format.Unix(); isText || isNumber && unix {
@@ -76,46 +83,31 @@ func checkValue(t *Type, value any) error {
 		}
 		return fmt.Errorf("want a time in the format %s", formatList(t))
 	case String, Binary:
-		if _, ok := value.(string); !ok {
-			return fmt.Errorf("want a text in quotes")
+		if !isText {
+			return errors.New("want a text in quotes")
 		}
 	}
 	return nil
 }
 
-func checkNested(t *Type, value any) error {
-	switch v := value.(type) {
-	case []any:
-		if t.Kind != List {
-			break
-		}
-		for _, item := range v {
-			if err := checkValue(t.Elem, item); err != nil {
-				return err
-			}
-		}
-		return nil
-	case map[string]any:
-		switch t.Kind { //nolint:exhaustive // lists are no objects
-		case Map:
-			for _, item := range v {
-				if err := checkValue(t.Elem, item); err != nil {
-					return err
-				}
-			}
-			return nil
-		case Struct:
-			return nil // its members are looked up by the fields' paths, as in a row
+// checkElements returns an error if an element of a list or a value of a map does not fit.
+func checkElements(t *Type, values iter.Seq[any]) error {
+	for item := range values {
+		if err := checkValue(t.Elem, item); err != nil {
+			return err
 		}
 	}
-	if t.Kind == List {
-		return fmt.Errorf("want a list")
-	}
-	return fmt.Errorf("want an object")
+	return nil
 }
 
-// checkNumber returns an error if a number does not fit an integer or decimal type.
+// checkNumber returns an error if a number does not fit a type of numbers.
 func checkNumber(t *Type, text string) error {
+	if t.Kind == Float64 {
+		if f, err := strconv.ParseFloat(text, 64); err != nil || math.IsInf(f, 0) {
+			return fmt.Errorf("the number is too large")
+		}
+		return nil
+	}
 	if exponent := strings.IndexAny(text, "eE"); exponent >= 0 {
 		if e, err := strconv.Atoi(text[exponent+1:]); err != nil || e > 40 || e < -40 {
 			return fmt.Errorf("the exponent is too large")

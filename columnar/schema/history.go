@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -61,11 +60,7 @@ func ParseHistory(text string) (*History, error) {
 	r.readObject(doc, "", []string{"next", "infer", "versions"}, func(key string, n *docNode) {
 		switch key {
 		case "next":
-			v, err := strconv.ParseUint(n.text, 10, 32)
-			if n.kind != nodeNumber || err != nil || v == 0 {
-				r.failAt(n, key, "", "got %v, want a number from 1 on", n)
-			}
-			h.next = uint32(v)
+			h.next = r.readVersion(n, key)
 		case "infer":
 			h.infer = r.readBool(n, key)
 		case "versions":

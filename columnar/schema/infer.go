@@ -216,7 +216,7 @@ func (c *sampleReader) readRow(row []byte) {
 		c.report.Rows++
 		d := json.NewDecoder(bytes.NewReader(row))
 		d.UseNumber()
-		c.readValue(d, row, c.root, 0)
+		c.readValue(d, c.root, 0)
 	}
 }
 
@@ -241,39 +241,58 @@ func tooDeep(row []byte) bool {
 	return false
 }
 
-// readValue reads the next value of a valid row. If n is nil, the value is skipped.
-func (c *sampleReader) readValue(d *json.Decoder, row []byte, n *seenValues, depth int) {
+// readValue records the next value of a valid row in n. If n is nil, the value is skipped.
+func (c *sampleReader) readValue(d *json.Decoder, n *seenValues, depth int) {
+	if n == nil {
+		_ = d.Decode(new(json.RawMessage))
+		return
+	}
 	token, err := d.Token()
 	if err != nil {
 		return
 	}
+	n.rows++
 	switch t := token.(type) {
 	case nil:
-		n.addNull()
+		n.nulls++
 	case bool:
-		n.addBool()
+		n.bools++
 	case json.Number:
 		n.addNumber(t.String())
 	case string:
 		n.addText(t)
 	case json.Delim:
-		if depth >= maxShapeDepth {
-			n.addDeeper()
-			n = nil // its content is not recorded
-		}
-		if t == '{' {
-			c.readMembers(d, row, n, depth)
-		} else {
-			c.readElements(d, row, n, depth)
+		switch {
+		case depth >= maxShapeDepth: // its content is not recorded
+			n.objects++
+			n.deep = true
+			skipContainer(d)
+		case t == '{':
+			n.objects++
+			c.readMembers(d, n, depth)
+		default:
+			n.arrays++
+			c.readElements(d, n, depth)
 		}
 	}
 }
 
-func (c *sampleReader) readMembers(d *json.Decoder, row []byte, n *seenValues, depth int) {
-	if n != nil {
-		n.rows++
-		n.objects++
+// skipContainer skips the rest of an object or array.
+func skipContainer(d *json.Decoder) {
+	for open := 1; open > 0; {
+		token, err := d.Token()
+		switch {
+		case err != nil:
+			return
+		case token == json.Delim('{') || token == json.Delim('['):
+			open++
+		case token == json.Delim('}') || token == json.Delim(']'):
+			open--
+		}
 	}
+}
+
+func (c *sampleReader) readMembers(d *json.Decoder, n *seenValues, depth int) {
 	c.object++
 	object := c.object
 	for d.More() {
@@ -282,17 +301,15 @@ func (c *sampleReader) readMembers(d *json.Decoder, row []byte, n *seenValues, d
 		if err != nil || !ok {
 			return
 		}
-		var in *seenValues
-		if n != nil {
-			// The first of duplicate keys counts.
-			if in = c.memberNode(n, key); in != nil && in != n.elem && in.object == object {
-				in = nil
-			}
-			if in != nil {
+		in := c.memberNode(n, key)
+		if in != nil {
+			if in != n.elem && in.object == object {
+				in = nil // the first of duplicate keys counts
+			} else {
 				in.object = object
 			}
 		}
-		c.readValue(d, row, in, depth+1)
+		c.readValue(d, in, depth+1)
 	}
 	_, _ = d.Token() // the bracket
 }
@@ -322,18 +339,12 @@ func (c *sampleReader) memberNode(n *seenValues, key string) *seenValues {
 	return in
 }
 
-func (c *sampleReader) readElements(d *json.Decoder, row []byte, n *seenValues, depth int) {
-	var in *seenValues
-	if n != nil {
-		n.rows++
-		n.arrays++
-		if n.item == nil {
-			n.item = c.newNode()
-		}
-		in = n.item
+func (c *sampleReader) readElements(d *json.Decoder, n *seenValues, depth int) {
+	if n.item == nil {
+		n.item = c.newNode()
 	}
 	for d.More() {
-		c.readValue(d, row, in, depth+1)
+		c.readValue(d, n.item, depth+1)
 	}
 	_, _ = d.Token() // the bracket
 }

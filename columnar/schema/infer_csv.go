@@ -134,15 +134,18 @@ func (c *sampleReader) noteLine(names, cells []string, null string) {
 			continue
 		}
 		n := c.memberNode(c.root, names[i])
+		if n == nil {
+			continue
+		}
+		n.rows++
 		cell = strings.ToValidUTF8(cell, "\ufffd")
 		switch {
-		case n == nil:
 		case cell == null:
-			n.addNull()
+			n.nulls++
 		case jsonNumber.MatchString(cell):
 			n.addNumber(cell)
 		case cell == "true" || cell == "false":
-			n.addBool()
+			n.bools++
 		default:
 			n.addText(cell)
 		}

@@ -16,11 +16,10 @@ type typeChooser struct {
 
 // chooseColumns returns the fields of the schema.
 func (d *typeChooser) chooseColumns(root *seenValues) []Field {
-	keys := root.keys
 	if root.dropped > 0 {
 		d.report.Notes = append(d.report.Notes, fmt.Sprintf("%d values have no column: too many fields", root.dropped))
 	}
-	fields := d.chooseFields(root, keys, "", 0)
+	fields := d.chooseFields(root, "", 0)
 	if n := countTypes(fields); n > MaxTypes {
 		all := len(fields)
 		for len(fields) > 1 && countTypes(fields) > MaxTypes {
@@ -51,28 +50,40 @@ func countType(t *Type) int {
 }
 
 // chooseFields returns the fields of an object's members.
-func (d *typeChooser) chooseFields(n *seenValues, keys []string, within string, depth int) []Field {
-	names := map[string]bool{}
-	for _, key := range keys { // names that need no change are assigned first
-		if columnName(key, depth) == key {
-			names[key] = true
-		}
-	}
-	fields := make([]Field, 0, len(keys))
-	for _, key := range keys {
-		in := n.fields[key]
-		f := Field{Name: columnName(key, depth)}
-		if f.Name != key {
-			f.Name = freeName(f.Name, names)
-			f.Path = []string{key}
-		}
+func (d *typeChooser) chooseFields(n *seenValues, within string, depth int) []Field {
+	fields := make([]Field, 0, len(n.keys))
+	for i, f := range fieldsOf(n.keys, depth) {
+		in := n.fields[n.keys[i]]
 		if len(f.Name) > MaxName {
-			d.report.Notes = append(d.report.Notes, fmt.Sprintf("the field %s has no column: its name is longer than %d bytes", clipText(key), MaxName))
+			d.report.Notes = append(d.report.Notes, fmt.Sprintf("the field %s has no column: its name is longer than %d bytes", clipText(n.keys[i]), MaxName))
 			continue
 		}
 		f.Nullable = d.o.Nullable || in.nulls > 0 || in.rows < n.objects || n.objects < int64(d.o.MinRows)
 		f.Type = d.chooseField(in, joinName(within, f.Name), f.Name, n.objects-in.rows, depth)
 		fields = append(fields, f)
+	}
+	return fields
+}
+
+// fieldsOf returns fields without types that read the keys of an object. Their names are the keys where these can be names of
+// columns, otherwise similar ones that no other field has.
+func fieldsOf(keys []string, depth int) []Field {
+	fields := make([]Field, len(keys))
+	taken := map[string]bool{}
+	for i, key := range keys { // names that need no change are assigned first
+		fields[i].Name = columnName(key, depth)
+		taken[key] = taken[key] || fields[i].Name == key
+	}
+	for i, key := range keys {
+		f := &fields[i]
+		if f.Name == key {
+			continue
+		}
+		f.Path = []string{key}
+		for name, n := f.Name, 2; taken[f.Name]; n++ {
+			f.Name = fmt.Sprintf("%s_%d", name, n)
+		}
+		taken[f.Name] = true
 	}
 	return fields
 }
@@ -210,7 +221,7 @@ func (d *typeChooser) chooseObject(n *seenValues, full, name string, depth int) 
 	if n.elem != nil {
 		return Type{Kind: String}, []string{fmt.Sprintf("has more than %d different keys, and values of several kinds: kept as JSON", maxObjectKeys)}
 	}
-	fields := d.chooseFields(n, n.keys, full, depth+1)
+	fields := d.chooseFields(n, full, depth+1)
 	if len(fields) == 0 {
 		return Type{Kind: String}, nil
 	}

@@ -15,7 +15,6 @@ const (
 	maxShapeDepth  = MaxDepth - 1
 	maxDistinct    = 4096 // values of a dictionary
 	maxDistinctLen = 1024 // bytes per value
-	maxExample     = 60
 )
 
 // guesses are the layouts that texts are tried with after [RFC3339], in this order. Layouts whose order of day and month is
@@ -27,7 +26,7 @@ var guesses = []TimeFormat{
 
 var unixGuesses = []TimeFormat{UnixSeconds, UnixMillis, UnixMicros, UnixNanos}
 
-// seenValues records the sample values at one position. Its methods do nothing on nil.
+// seenValues records the sample values at one position.
 type seenValues struct {
 	rows                                   int64 // values, including nulls
 	nulls, bools, ints, floats, texts      int64
@@ -49,42 +48,13 @@ type seenValues struct {
 	item    *seenValues // elements of arrays
 }
 
-func (n *seenValues) addNull() {
-	if n != nil {
-		n.rows++
-		n.nulls++
-	}
-}
-
-func (n *seenValues) addBool() {
-	if n != nil {
-		n.rows++
-		n.bools++
-	}
-}
-
-// addDeeper counts an object or array whose content is not examined.
-func (n *seenValues) addDeeper() {
-	if n != nil {
-		n.rows++
-		n.objects++
-		n.deep = true
-	}
-}
-
 func (n *seenValues) noteExample(text string) {
 	if n.example == "" {
-		if n.example = text; len(text) > maxExample {
-			n.example = strings.ToValidUTF8(text[:maxExample], "") + "..."
-		}
+		n.example = clipText(text)
 	}
 }
 
 func (n *seenValues) addNumber(text string) {
-	if n == nil {
-		return
-	}
-	n.rows++
 	n.noteExample(text)
 	if strings.ContainsAny(text, ".eE") {
 		n.floats++
@@ -128,10 +98,6 @@ func (n *seenValues) countUnix(v int64) {
 }
 
 func (n *seenValues) addText(text string) {
-	if n == nil {
-		return
-	}
-	n.rows++
 	n.texts++
 	n.noteExample(strconv.Quote(text))
 	n.rememberText(text)

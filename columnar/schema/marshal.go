@@ -73,23 +73,8 @@ type (
 		Versions []schemaDocument `json:"versions"`
 	}
 	schemaDocument struct {
-		Version  uint32            `json:"version"`
-		Format   Format            `json:"format"`
-		OnError  OnError           `json:"on_error"`
-		CSV      *csvDocument      `json:"csv,omitempty"`
-		Avro     string            `json:"avro,omitempty"`
-		Protobuf *protobufDocument `json:"protobuf,omitempty"`
-		Fields   []fieldDocument   `json:"fields"`
-	}
-	csvDocument struct {
-		Delimiter string   `json:"delimiter"`
-		Header    bool     `json:"header,omitempty"`
-		Columns   []string `json:"columns,omitempty"`
-		Null      string   `json:"null,omitempty"`
-	}
-	protobufDocument struct {
-		Message     string `json:"message"`
-		Descriptors []byte `json:"descriptors"`
+		*Schema
+		Fields []fieldDocument `json:"fields"`
 	}
 	fieldDocument struct {
 		Name     string          `json:"name"`
@@ -114,13 +99,7 @@ func marshalJSON(v any) []byte {
 
 // documentOf returns the document of a schema. With expand, structs whose text would be a long line list their fields separately.
 func documentOf(s *Schema, expand bool) schemaDocument {
-	d := schemaDocument{
-		Version: s.Version, Format: s.Format, OnError: s.OnError, CSV: (*csvDocument)(s.CSV), Avro: s.Avro, Fields: fieldDocuments(s.Fields, expand),
-	}
-	if o := s.Protobuf; o != nil {
-		d.Protobuf = &protobufDocument{Message: o.Message, Descriptors: append([]byte{}, o.Descriptors...)}
-	}
-	return d
+	return schemaDocument{s, fieldDocuments(s.Fields, expand)}
 }
 
 func fieldDocuments(fields []Field, expand bool) []fieldDocument {

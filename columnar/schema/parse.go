@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"scribe/columnar/near"
@@ -51,11 +52,7 @@ func (r *schemaReader) readObject(n *docNode, where string, keys []string, fn fu
 		return
 	}
 	for i, key := range n.keys {
-		known := false
-		for _, k := range keys {
-			known = known || k == key
-		}
-		if !known {
+		if !slices.Contains(keys, key) {
 			r.failAt(n.items[i], where, near.Hint(key, keys), "unknown key %q", clipText(key))
 			continue
 		}
@@ -82,6 +79,14 @@ func (r *schemaReader) readBool(n *docNode, where string) bool {
 	return n.text == "true"
 }
 
+func (r *schemaReader) readVersion(n *docNode, where string) uint32 {
+	v, err := strconv.ParseUint(n.text, 10, 32)
+	if n.kind != nodeNumber || err != nil || v == 0 {
+		r.failAt(n, where, "", "got %v, want a number from 1 on", n)
+	}
+	return uint32(v)
+}
+
 // readList returns the items of a list.
 func (r *schemaReader) readList(n *docNode, where string) []*docNode {
 	if n.kind != nodeList {
@@ -98,11 +103,7 @@ func (r *schemaReader) readSchema(doc *docNode) *Schema {
 	r.readObject(doc, "", schemaKeys, func(key string, n *docNode) {
 		switch key {
 		case "version":
-			v, err := strconv.ParseUint(n.text, 10, 32)
-			if n.kind != nodeNumber || err != nil || v == 0 {
-				r.failAt(n, key, "", "got %v, want a number from 1 on", n)
-			}
-			s.Version = uint32(v)
+			s.Version = r.readVersion(n, key)
 		case "format":
 			s.Format = Format(r.readString(n, key))
 		case "on_error":

@@ -40,31 +40,31 @@ const (
 // Schema is one version of the mapping from a category's messages to columns.
 type Schema struct {
 	// Version counts from 1. Version 0 is the schema of a category that has none: payload and the message's columns.
-	Version uint32
-	Format  Format
-	OnError OnError
-	Fields  []Field
+	Version uint32  `json:"version"`
+	Format  Format  `json:"format"`
+	OnError OnError `json:"on_error"`
+	Fields  []Field `json:"-"` // see schemaDocument
 	// CSV describes how lines are split. Only with the format CSV.
-	CSV *CSVOptions
+	CSV *CSVOptions `json:"csv,omitempty"`
 	// Avro is the writer's schema as JSON. Only with the format Avro.
-	Avro string
+	Avro string `json:"avro,omitempty"`
 	// Protobuf names the message type. Only with the format Protobuf.
-	Protobuf *ProtobufOptions
+	Protobuf *ProtobufOptions `json:"protobuf,omitempty"`
 }
 
 // CSVOptions describes how a CSV line is split. A schema field refers to a column by Path[0], or by position if there is no
 // header.
 type CSVOptions struct {
-	Delimiter string   // one character, default ","
-	Header    bool     // the first line of each message names the columns
-	Columns   []string // column names if there is no header; default the field names in order
-	Null      string   // the text that means null; default the empty text without quotes
+	Delimiter string   `json:"delimiter"`         // one character, default ","
+	Header    bool     `json:"header,omitempty"`  // the first line of each message names the columns
+	Columns   []string `json:"columns,omitempty"` // column names if there is no header; default the field names in order
+	Null      string   `json:"null,omitempty"`    // the text that means null; default the empty text without quotes
 }
 
 // ProtobufOptions names the message type of a category.
 type ProtobufOptions struct {
-	Descriptors []byte // a serialised FileDescriptorSet
-	Message     string // full name of the message
+	Message     string `json:"message"`     // full name of the message
+	Descriptors []byte `json:"descriptors"` // a serialised FileDescriptorSet
 }
 
 // Column is a column that a query can refer to.

@@ -100,75 +100,32 @@ func (t *Type) String() string {
 	}
 }
 
-// String returns the name that schemas use for the kind.
-func (k Kind) String() string {
-	switch k {
-	case Null:
-		return "null"
-	case Bool:
-		return "bool"
-	case Int32:
-		return "int32"
-	case Int64:
-		return "int64"
-	case Uint64:
-		return "uint64"
-	case Float64:
-		return "float64"
-	case Decimal:
-		return "decimal"
-	case String:
-		return "string"
-	case Binary:
-		return "binary"
-	case Date:
-		return "date"
-	case Timestamp:
-		return "timestamp"
-	case Interval:
-		return "interval"
-	case List:
-		return "list"
-	case Struct:
-		return "struct"
-	case Map:
-		return "map"
-	default:
-		return "invalid"
-	}
+var kindNames = [...]string{
+	Invalid: "invalid", Null: "null", Bool: "bool", Int32: "int32", Int64: "int64", Uint64: "uint64", Float64: "float64", Decimal: "decimal",
+	String: "string", Binary: "binary", Date: "date", Timestamp: "timestamp", Interval: "interval", List: "list", Struct: "struct", Map: "map",
 }
 
-var instant = &arrow.TimestampType{Unit: arrow.Microsecond, TimeZone: "UTC"}
+// String returns the name that schemas use for the kind.
+func (k Kind) String() string {
+	if int(k) < len(kindNames) {
+		return kindNames[k]
+	}
+	return kindNames[Invalid]
+}
+
+var arrowTypes = map[Kind]arrow.DataType{
+	Invalid: arrow.Null, Null: arrow.Null, Bool: arrow.FixedWidthTypes.Boolean, Int32: arrow.PrimitiveTypes.Int32, Int64: arrow.PrimitiveTypes.Int64,
+	Uint64: arrow.PrimitiveTypes.Uint64, Float64: arrow.PrimitiveTypes.Float64, String: arrow.BinaryTypes.String, Binary: arrow.BinaryTypes.Binary,
+	Date: arrow.FixedWidthTypes.Date32, Timestamp: &arrow.TimestampType{Unit: arrow.Microsecond, TimeZone: "UTC"},
+	Interval: arrow.FixedWidthTypes.MonthDayNanoInterval,
+}
 
 // Arrow returns the Arrow type that holds values of the type. Timestamps are timestamp[us, UTC], dates are date32, decimals are
 // decimal128, dictionaries have int32 codes, intervals are month_day_nano.
 func (t *Type) Arrow() arrow.DataType {
-	switch t.Kind {
-	case Bool:
-		return arrow.FixedWidthTypes.Boolean
-	case Int32:
-		return arrow.PrimitiveTypes.Int32
-	case Int64:
-		return arrow.PrimitiveTypes.Int64
-	case Uint64:
-		return arrow.PrimitiveTypes.Uint64
-	case Float64:
-		return arrow.PrimitiveTypes.Float64
+	switch t.Kind { //nolint:exhaustive // the others are in the table
 	case Decimal:
 		return &arrow.Decimal128Type{Precision: t.Precision, Scale: t.Scale}
-	case String:
-		if t.Dictionary {
-			return &arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int32, ValueType: arrow.BinaryTypes.String}
-		}
-		return arrow.BinaryTypes.String
-	case Binary:
-		return arrow.BinaryTypes.Binary
-	case Date:
-		return arrow.FixedWidthTypes.Date32
-	case Timestamp:
-		return instant
-	case Interval:
-		return arrow.FixedWidthTypes.MonthDayNanoInterval
 	case List:
 		return arrow.ListOf(t.Elem.Arrow())
 	case Map:
@@ -179,9 +136,11 @@ func (t *Type) Arrow() arrow.DataType {
 			fields[i] = t.Fields[i].Arrow()
 		}
 		return arrow.StructOf(fields...)
-	default:
-		return arrow.Null
 	}
+	if t.Dictionary {
+		return &arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int32, ValueType: arrow.BinaryTypes.String}
+	}
+	return arrowTypes[t.Kind]
 }
 
 // Arrow returns the Arrow field of a column.

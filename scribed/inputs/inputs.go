@@ -3,7 +3,15 @@ package inputs
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"scribe/internal/base/config"
+	"scribe/internal/format/record"
 	"scribe/producer"
 )
 
@@ -18,16 +26,55 @@ type Input interface {
 	Run(ctx context.Context, agent *producer.Producer, open func()) error
 }
 
+// Deps are the dependencies of an input.
+type Deps struct {
+	// Host is this host's name, for messages that come without one.
+	Host string
+	// StateDir is the folder of saved positions. It is created if needed.
+	StateDir string
+	// Logger receives the log; nil discards it.
+	Logger *slog.Logger
+	// Registerer receives the metrics; nil = none. The input unregisters them at its end.
+	Registerer prometheus.Registerer
+	// Clock defaults to time.Now.
+	Clock func() time.Time
+}
+
+// Complete returns the dependencies with their defaults, and with the input's name in the log.
+func (d Deps) Complete(name string) Deps {
+	if d.Logger == nil {
+		d.Logger = slog.New(slog.DiscardHandler)
+	}
+	d.Logger = d.Logger.With("input", name)
+	if d.Clock == nil {
+		d.Clock = time.Now
+	}
+	return d
+}
+
+// CheckConfig checks the tags of an input's configuration, and its name.
+func CheckConfig(kind, name string, c any) *config.Violations {
+	v := config.Check(kind+" "+name, c, config.Bounds{
+		"MaxMessageSize": record.DefaultMaxMessageSize, "MaxAttributesOfAll": record.MaxAttributes,
+	})
+	if record.ValidateCategory(name) != nil {
+		v.Add("Name", "invalid value %q: want letters, digits, '.', '_' and '-'", name)
+	}
+	return v
+}
+
+// NameError adds the kind and name of an input to its error. It is deferred.
+func NameError(err *error, kind, name string) {
+	if *err != nil {
+		*err = fmt.Errorf("%s %s: %w", kind, name, *err)
+	}
+}
+
 // refusals are the errors after which sending the same message again would not help.
 var refusals = []error{producer.ErrTooLarge, producer.ErrInvalid, producer.ErrUnknownCategory, producer.ErrUnknownShard, producer.ErrRefused}
 
 func isRefusal(err error) bool {
-	for _, r := range refusals {
-		if errors.Is(err, r) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(refusals, func(refusal error) bool { return errors.Is(err, refusal) })
 }
 
 // Refused reports whether the outcome of a write to the agent is final, how many of its messages are lost for good, and their

@@ -9,20 +9,28 @@ import (
 	"scribe/producer"
 )
 
-// NetworkMetrics are the counters of one network input.
-type NetworkMetrics struct {
-	// Messages and Bytes count what the agent accepted.
+// WriteMetrics are the counters of what an input writes to the agent.
+type WriteMetrics struct {
+	// Messages and Bytes count what the agent accepted, Dropped the lost messages by reason.
 	Messages, Bytes prometheus.Counter
-	// Dropped counts messages and Refused requests or connections, by reason; Truncated counts shortened messages.
-	Dropped, Refused *prometheus.CounterVec
-	Truncated        prometheus.Counter
-	// Stray counts messages that went to the fallback category because there are too many categories.
-	Stray prometheus.Counter
+	Dropped         *prometheus.CounterVec
 
-	set *metrics.Set
+	set  *metrics.Set
+	name string
 }
 
-// Reasons of NetworkMetrics.Dropped and NetworkMetrics.Refused that several inputs use.
+// NetworkMetrics are the counters of one network input.
+type NetworkMetrics struct {
+	WriteMetrics
+
+	// Refused counts requests or connections by reason; Truncated counts shortened messages.
+	Refused   *prometheus.CounterVec
+	Truncated prometheus.Counter
+	// Stray counts messages that went to the fallback category because there are too many categories.
+	Stray prometheus.Counter
+}
+
+// Reasons of WriteMetrics.Dropped and NetworkMetrics.Refused that several inputs use.
 const (
 	DropRefused  = "refused" // the agent refuses it for good
 	DropFull     = "full"    // the agent has no capacity, and the source cannot wait
@@ -50,33 +58,45 @@ func RefusalReason(status int) string {
 
 // NewNetworkMetrics registers the metrics of an input of a kind under its name; a nil reg registers nothing.
 func NewNetworkMetrics(kind, name string, reg prometheus.Registerer) (*NetworkMetrics, error) {
-	set := metrics.NewSet("scribe_inputs_" + kind + "_")
+	w, set := NewWriteMetrics(kind, name)
 	m := &NetworkMetrics{
-		set:       set,
-		Messages:  set.Counter("messages_total", "Messages that the agent has taken."),
-		Bytes:     set.Counter("bytes_total", "Payload bytes of messages that the agent has taken."),
-		Dropped:   set.CounterVec("dropped_messages_total", "Messages that were lost, by reason.", "reason"),
-		Refused:   set.CounterVec("refused_total", "Requests or connections that were refused, by reason.", "reason"),
-		Truncated: set.Counter("truncated_messages_total", "Messages that were cut to the limit."),
-		Stray:     set.Counter("stray_messages_total", "Messages that went to the fallback category: there were too many categories."),
+		WriteMetrics: w,
+		Refused:      set.CounterVec("refused_total", "Requests or connections that were refused, by reason.", "reason"),
+		Truncated:    set.Counter("truncated_messages_total", "Messages that were cut to the limit."),
+		Stray:        set.Counter("stray_messages_total", "Messages that went to the fallback category: there were too many categories."),
 	}
-	return m, RegisterInput(set, name, reg)
+	return m, m.Register(reg)
 }
 
-// RegisterInput registers the metrics of an input, with its name as a label; a nil reg registers nothing.
-func RegisterInput(set *metrics.Set, name string, reg prometheus.Registerer) error {
+// NewWriteMetrics declares the counters of an input of a kind. The input declares its other metrics in set, and calls Register.
+func NewWriteMetrics(kind, name string) (m WriteMetrics, set *metrics.Set) {
+	set = metrics.NewSet("scribe_inputs_" + kind + "_")
+	return WriteMetrics{
+		set: set, name: name,
+		Messages: set.Counter("messages_total", "Messages that the agent has taken."),
+		Bytes:    set.Counter("bytes_total", "Payload bytes of messages that the agent has taken."),
+		Dropped:  set.CounterVec("dropped_messages_total", "Messages that were lost, by reason.", "reason"),
+	}, set
+}
+
+// Register registers the metrics, with the input's name as a label; a nil reg registers nothing.
+func (m *WriteMetrics) Register(reg prometheus.Registerer) error {
 	if reg == nil {
 		return nil
 	}
-	return set.Register(prometheus.WrapRegistererWith(prometheus.Labels{"input": name}, reg))
+	return m.set.Register(prometheus.WrapRegistererWith(prometheus.Labels{"input": m.name}, reg))
 }
 
 // Unregister removes the metrics from the registry.
-func (m *NetworkMetrics) Unregister() { m.set.Unregister() }
+func (m *WriteMetrics) Unregister() { m.set.Unregister() }
 
-// CountTaken counts the messages that the agent accepted: those of a delivery with a final outcome that err does not refuse.
-func (m *NetworkMetrics) CountTaken(messages []producer.Message, err error) {
-	lost, size, _ := Refused(messages, err)
-	m.Messages.Add(float64(len(messages) - lost))
-	m.Bytes.Add(float64(PayloadBytes(messages) - size))
+// CountWrite counts the outcome of a write to the agent, if it is final; otherwise the messages are to be written again. lost is
+// how many the agent refused for good.
+func (m *WriteMetrics) CountWrite(messages []producer.Message, err error) (lost int, final bool) {
+	lost, size, final := Refused(messages, err)
+	if final {
+		m.Messages.Add(float64(len(messages) - lost))
+		m.Bytes.Add(float64(PayloadBytes(messages) - size))
+	}
+	return lost, final
 }

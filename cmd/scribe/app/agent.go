@@ -131,7 +131,7 @@ func (a *App) startInputs(ctx context.Context) error {
 	a.onStop("inputs' producer", p.Close)
 	own := lines.DefaultConfig()
 	own.Name = agentLines
-	h, err := lines.NewHandler(own, p, lines.Deps{Logger: a.log, Registerer: a.registry})
+	h, err := lines.NewHandler(own, p, inputs.Deps{Logger: a.log, Registerer: a.registry})
 	if err != nil {
 		return err
 	}
@@ -177,18 +177,19 @@ func (a *App) newInputs() (list []inputs.Input, err error) {
 		}
 		return err
 	}
+	deps := inputs.Deps{Host: host, StateDir: a.cfg.inputsDir(), Logger: a.log, Registerer: a.registry}
 	var errs []error
 	for _, c := range a.cfg.Inputs.Follow {
-		errs = append(errs, add(follow.New(c, follow.Deps{StateDir: a.cfg.inputsDir(), Host: host, Logger: a.log, Registerer: a.registry})))
+		errs = append(errs, add(follow.New(c, deps)))
 	}
 	for _, c := range a.cfg.Inputs.Syslog {
-		errs = append(errs, add(syslog.New(c, syslog.Deps{Host: host, Logger: a.log, Registerer: a.registry})))
+		errs = append(errs, add(syslog.New(c, deps)))
 	}
 	for _, c := range a.cfg.Inputs.OTLP {
-		errs = append(errs, add(otlp.New(c, otlp.Deps{Logger: a.log, Registerer: a.registry})))
+		errs = append(errs, add(otlp.New(c, deps)))
 	}
 	for _, c := range a.cfg.Inputs.Lines {
-		errs = append(errs, add(lines.New(c, lines.Deps{Logger: a.log, Registerer: a.registry})))
+		errs = append(errs, add(lines.New(c, deps)))
 	}
 	return list, errors.Join(errs...)
 }

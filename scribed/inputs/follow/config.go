@@ -9,7 +9,6 @@ import (
 
 	"scribe/internal/base/config"
 	"scribe/internal/base/units"
-	"scribe/internal/format/record"
 	"scribe/scribed/inputs"
 )
 
@@ -81,10 +80,7 @@ func (c *Config) Validate() error {
 }
 
 func (c *Config) compile() (r compiledConfig, err error) {
-	v := config.Check("follow "+c.Name, c, config.Bounds{"MaxMessageSize": record.DefaultMaxMessageSize})
-	if record.ValidateCategory(c.Name) != nil {
-		v.Add("Name", "invalid value %q: want letters, digits, '.', '_' and '-'", c.Name)
-	}
+	v := inputs.CheckConfig("follow", c.Name, c)
 	if len(c.Paths) == 0 {
 		v.Add("Paths", "missing: want patterns of files")
 	}

@@ -9,30 +9,14 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"scribe/producer"
 	"scribe/scribed/inputs"
 )
 
-// Deps are the dependencies of a follower.
-type Deps struct {
-	// StateDir is the folder of the file of positions, which is named after the input. It is created if needed.
-	StateDir string
-	// Host is the value of Config.HostAttribute.
-	Host string
-	// Logger receives the log; nil discards it.
-	Logger *slog.Logger
-	// Registerer receives the metrics; nil = none. Run unregisters them at its end.
-	Registerer prometheus.Registerer
-	// Clock defaults to time.Now.
-	Clock func() time.Time
-}
-
 // Follower is an inputs.Input. It is used by one goroutine only.
 type Follower struct {
 	cfg      Config
-	deps     Deps
+	deps     inputs.Deps
 	rules    compiledConfig
 	splitter lineSplitter
 	metrics  *followMetrics
@@ -62,7 +46,7 @@ var _ inputs.Input = (*Follower)(nil)
 
 // New returns a follower with the positions of the last run. It fails on an invalid configuration, and when StateDir cannot be
 // created.
-func New(cfg Config, deps Deps) (*Follower, error) {
+func New(cfg Config, deps inputs.Deps) (*Follower, error) {
 	rules, err := cfg.compile()
 	if deps.StateDir == "" {
 		err = errors.Join(err, fmt.Errorf("follow %s: Deps.StateDir is missing", cfg.Name))
@@ -70,14 +54,9 @@ func New(cfg Config, deps Deps) (*Follower, error) {
 	if err != nil {
 		return nil, err
 	}
-	if deps.Logger == nil {
-		deps.Logger = slog.New(slog.DiscardHandler)
-	}
-	if deps.Clock == nil {
-		deps.Clock = time.Now
-	}
+	deps = deps.Complete(cfg.Name)
 	f := &Follower{
-		cfg: cfg, deps: deps, rules: rules, log: deps.Logger.With("input", cfg.Name),
+		cfg: cfg, deps: deps, rules: rules, log: deps.Logger,
 		splitter: lineSplitter{maxLine: int(cfg.MaxLine), long: cfg.LongLines, multiline: rules.multiline},
 		sources:  map[fileID]*followedFile{},
 		// The end of the longest line must be seen, and "\r\n" has two bytes.
@@ -119,7 +98,7 @@ func (f *Follower) Name() string { return f.cfg.Name }
 
 // Run implements inputs.Input.
 func (f *Follower) Run(ctx context.Context, agent *producer.Producer, open func()) error {
-	defer f.metrics.set.Unregister()
+	defer f.metrics.Unregister()
 	open()
 	tick := time.NewTicker(f.cfg.Interval.Std())
 	defer tick.Stop()

@@ -19,6 +19,7 @@ import (
 	"scribe/internal/transport/rpc"
 	"scribe/producer"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/scribed/inputs"
 	"scribe/scribed/inputs/inputstest"
 )
 
@@ -78,7 +79,7 @@ func newWorld(t testing.TB, dir string, adjust func(*Config)) *world {
 func (w *world) start() {
 	w.t.Helper()
 	var err error
-	if w.f, err = New(w.cfg, Deps{StateDir: filepath.Join(w.dir, "state")}); err != nil {
+	if w.f, err = New(w.cfg, inputs.Deps{StateDir: filepath.Join(w.dir, "state")}); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -369,7 +370,7 @@ func TestRun(t *testing.T) {
 	w := newWorld(t, dir, func(c *Config) { c.Interval = units.Duration(time.Millisecond) })
 	w.write("app.log", "one\n")
 	reg := prometheus.NewRegistry()
-	f, err := New(w.cfg, Deps{StateDir: filepath.Join(dir, "run"), Registerer: reg})
+	f, err := New(w.cfg, inputs.Deps{StateDir: filepath.Join(dir, "run"), Registerer: reg})
 	w.do(err)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

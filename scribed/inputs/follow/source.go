@@ -189,16 +189,14 @@ func (f *Follower) writeMessages(ctx context.Context, s *followedFile, messages 
 	ctx, cancel := context.WithTimeout(ctx, deliverTimeout)
 	defer cancel()
 	err := f.agent.Write(ctx, s.category, messages...)
-	lost, lostBytes, final := inputs.Refused(messages, err)
+	lost, final := f.metrics.CountWrite(messages, err)
 	if !final {
 		return err
 	}
 	if lost > 0 {
-		f.metrics.dropped.WithLabelValues(dropRefused).Add(float64(lost))
+		f.metrics.Dropped.WithLabelValues(inputs.DropRefused).Add(float64(lost))
 		f.log.WarnContext(ctx, "messages dropped: refused by the agent", "path", s.path, "category", s.category, "messages", lost, "error", err)
 	}
-	f.metrics.messages.Add(float64(len(messages) - lost))
-	f.metrics.bytes.Add(float64(inputs.PayloadBytes(messages) - lostBytes))
 	return nil
 }
 
@@ -206,7 +204,7 @@ func (f *Follower) countLines(c cutLines) {
 	f.metrics.long.WithLabelValues(longSplit).Add(float64(c.split))
 	f.metrics.long.WithLabelValues(longTruncate).Add(float64(c.truncated))
 	f.metrics.long.WithLabelValues(longDrop).Add(float64(c.dropped))
-	f.metrics.dropped.WithLabelValues(dropLong).Add(float64(c.dropped))
+	f.metrics.Dropped.WithLabelValues(dropLong).Add(float64(c.dropped))
 }
 
 // baseStem returns a file's base name without its extension.

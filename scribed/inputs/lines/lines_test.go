@@ -59,7 +59,7 @@ func handler(t *testing.T, a *agent, adjust func(*Config)) http.Handler {
 	if adjust != nil {
 		adjust(&cfg)
 	}
-	h, err := NewHandler(cfg, inputstest.NewProducer(t, a.Deliver), Deps{Registerer: prometheus.NewRegistry()})
+	h, err := NewHandler(cfg, inputstest.NewProducer(t, a.Deliver), inputs.Deps{Registerer: prometheus.NewRegistry()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +188,7 @@ func TestInputWithToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := &agent{}
-	h, err := NewHandler(cfg, inputstest.NewProducer(t, a.Deliver), Deps{})
+	h, err := NewHandler(cfg, inputstest.NewProducer(t, a.Deliver), inputs.Deps{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +227,7 @@ func TestInputWithToken(t *testing.T) {
 func TestRunEndsWithItsContext(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Listen.Address = "127.0.0.1:0"
-	i, err := New(cfg, Deps{Registerer: prometheus.NewRegistry()})
+	i, err := New(cfg, inputs.Deps{Registerer: prometheus.NewRegistry()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -57,12 +57,7 @@ func (c *Config) Validate() error {
 
 // compile returns the template of categories.
 func (c *Config) compile() (t inputs.CategoryTemplate, err error) {
-	v := config.Check("otlp "+c.Name, c, config.Bounds{
-		"MaxMessageSize": record.DefaultMaxMessageSize, "MaxAttributesOfAll": record.MaxAttributes,
-	})
-	if record.ValidateCategory(c.Name) != nil {
-		v.Add("Name", "invalid value %q: want letters, digits, '.', '_' and '-'", c.Name)
-	}
+	v := inputs.CheckConfig("otlp", c.Name, c)
 	if t, err = inputs.ParseCategoryTemplate(c.Category, fieldService, fieldNamespace, fieldSeverity); err != nil {
 		v.Add("Category", "%w", err)
 	}

@@ -31,12 +31,12 @@ func (i *Input) serveGRPC() http.Handler {
 			http.Error(w, fmt.Sprintf("the Content-Type %q is not application/grpc", kind), http.StatusUnsupportedMediaType)
 			return
 		}
-		if !i.beginRequest() {
+		if !i.running.TakeSlot() {
 			i.countRefused(http.StatusTooManyRequests)
 			_ = refusal.Write(w, r, unavailableError(errBusy)) // the client is gone
 			return
 		}
-		defer i.endRequest()
+		defer i.running.FreeSlot()
 		r.Body = inputs.NewPatientBody(w, r.Body, i.cfg.Patience.Std())
 		rpc.ServeHTTP(w, r)
 		i.countRefusal(w.Header())
@@ -75,7 +75,7 @@ func (i *Input) export(ctx context.Context, req *collectorv1.ExportLogsServiceRe
 // unavailableError returns an error after which exporters retry.
 func unavailableError(err error) error {
 	e := connect.NewError(connect.CodeUnavailable, err)
-	d, derr := connect.NewErrorDetail(&errdetails.RetryInfo{RetryDelay: durationpb.New(retryAfter)})
+	d, derr := connect.NewErrorDetail(&errdetails.RetryInfo{RetryDelay: durationpb.New(inputs.RetryAfter)})
 	if derr != nil {
 		return errors.Join(err, derr) // a known message type always has its detail
 	}

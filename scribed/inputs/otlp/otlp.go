@@ -4,32 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
-	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	collectorv1 "go.opentelemetry.io/proto/otlp/collector/logs/v1"
 
 	"scribe/producer"
 	"scribe/scribed/inputs"
 )
 
-// Deps are the dependencies of the input.
-type Deps struct {
-	// Logger receives the log; nil discards it.
-	Logger *slog.Logger
-	// Registerer receives the metrics; nil = none.
-	Registerer prometheus.Registerer
-}
-
 // Input is an inputs.Input.
 type Input struct {
 	cfg      Config
-	deps     Deps
+	deps     inputs.Deps
 	category inputs.CategoryTemplate
 	names    *inputs.CategoryLimit
-	running  chan struct{} // a slot for each request
+	running  inputs.RequestSlots
 
 	metrics *inputs.NetworkMetrics // while it runs
 	agent   *producer.Producer
@@ -38,15 +27,15 @@ type Input struct {
 var _ inputs.Input = (*Input)(nil)
 
 // New returns an input. It fails on an invalid configuration.
-func New(cfg Config, deps Deps) (*Input, error) {
+func New(cfg Config, deps inputs.Deps) (*Input, error) {
 	t, err := cfg.compile()
 	if err != nil {
 		return nil, err
 	}
-	if deps.Logger == nil {
-		deps.Logger = slog.New(slog.DiscardHandler)
-	}
-	return &Input{cfg: cfg, deps: deps, category: t, names: inputs.NewCategoryLimit(cfg.MaxCategories, cfg.Fallback), running: make(chan struct{}, cfg.MaxRequests)}, nil
+	return &Input{
+		cfg: cfg, deps: deps.Complete(cfg.Name), category: t, names: inputs.NewCategoryLimit(cfg.MaxCategories, cfg.Fallback),
+		running: make(inputs.RequestSlots, cfg.MaxRequests),
+	}, nil
 }
 
 // Name implements inputs.Input.
@@ -54,11 +43,7 @@ func (i *Input) Name() string { return i.cfg.Name }
 
 // Run implements inputs.Input.
 func (i *Input) Run(ctx context.Context, agent *producer.Producer, open func()) (err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("otlp %s: %w", i.cfg.Name, err)
-		}
-	}()
+	defer inputs.NameError(&err, "otlp", i.cfg.Name)
 	if i.metrics, err = inputs.NewNetworkMetrics("otlp", i.cfg.Name, i.deps.Registerer); err != nil {
 		return err
 	}
@@ -68,7 +53,7 @@ func (i *Input) Run(ctx context.Context, agent *producer.Producer, open func()) 
 	if err != nil {
 		return err
 	}
-	i.deps.Logger.Info("taking OTLP logs", "input", i.cfg.Name, "address", nl.Addr().String())
+	i.deps.Logger.Info("taking OTLP logs", "address", nl.Addr().String())
 	return i.cfg.Listen.ServeHTTP(ctx, nl, i.handler(), open)
 }
 
@@ -79,23 +64,8 @@ func (i *Input) handler() http.Handler {
 	return mux
 }
 
-// retryAfter is the retry hint for exporters.
-const retryAfter = time.Second
-
 // errBusy says that too many requests are running.
 var errBusy = errors.New("too many requests at the same time: try again later")
-
-// beginRequest acquires a slot for a request, and returns false when none is free.
-func (i *Input) beginRequest() bool {
-	select {
-	case i.running <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
-
-func (i *Input) endRequest() { <-i.running }
 
 // countRefused counts a refused request by its OTLP/HTTP status.
 func (i *Input) countRefused(status int) {
@@ -120,7 +90,7 @@ func (i *Input) writeRecords(ctx context.Context, req *collectorv1.ExportLogsSer
 	}
 	if rejected > 0 {
 		resp.PartialSuccess = &collectorv1.ExportLogsPartialSuccess{RejectedLogRecords: int64(rejected), ErrorMessage: e.why.Error()}
-		i.deps.Logger.WarnContext(ctx, "records dropped", "input", i.cfg.Name, "records", rejected, "error", e.why)
+		i.deps.Logger.WarnContext(ctx, "records dropped", "records", rejected, "error", e.why)
 	}
 	return resp, nil
 }
@@ -224,14 +194,13 @@ func (e *exportRequest) writeBatches(ctx context.Context) error {
 	for i := range e.parts {
 		p := &e.parts[i]
 		err := e.input.agent.Write(ctx, p.category, p.messages...)
-		lost, _, final := inputs.Refused(p.messages, err)
+		lost, final := e.input.metrics.CountWrite(p.messages, err)
 		if !final {
 			return fmt.Errorf("category %s: %w", p.category, err)
 		}
 		if lost > 0 {
 			e.countLost(inputs.DropRefused, lost, fmt.Errorf("category %s: %w", p.category, err))
 		}
-		e.input.metrics.CountTaken(p.messages, err)
 	}
 	clear(e.index)
 	e.parts, e.size = e.parts[:0], 0

@@ -98,7 +98,7 @@ func input(t testing.TB, a *agent, adjust func(*Config)) *Input {
 	if adjust != nil {
 		adjust(&cfg)
 	}
-	i, err := New(cfg, Deps{})
+	i, err := New(cfg, inputs.Deps{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -316,7 +316,7 @@ func TestRefusals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			i := input(t, &agent{err: c.err}, c.adjust)
 			if c.busy {
-				for i.beginRequest() {
+				for i.running.TakeSlot() {
 				}
 			}
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/logs", bytes.NewReader(c.body))
@@ -676,7 +676,7 @@ func TestGRPCRefusals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			i, address := served(t, &agent{err: c.err}, func(cfg *Config) { cfg.MaxRequest, cfg.MaxRequests = 1<<10, 1 })
 			if c.busy {
-				i.beginRequest()
+				i.running.TakeSlot()
 			}
 			if c.req == nil {
 				c.req = request("s", texts("x")...)
@@ -772,7 +772,7 @@ func TestRun(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	cfg := DefaultConfig()
 	cfg.Listen.Address = "127.0.0.1:0"
-	i, err := New(cfg, Deps{Registerer: reg})
+	i, err := New(cfg, inputs.Deps{Registerer: reg})
 	if err != nil || i.Name() != "otlp" {
 		t.Fatal(err)
 	}
@@ -823,7 +823,7 @@ func TestValidate(t *testing.T) {
 	if len(fields) > 0 {
 		t.Errorf("nothing of %v", slices.Sorted(maps.Keys(fields)))
 	}
-	if _, err := New(cfg, Deps{}); err == nil || !strings.Contains(err.Error(), "otlp a b: Listen.Address:") {
+	if _, err := New(cfg, inputs.Deps{}); err == nil || !strings.Contains(err.Error(), "otlp a b: Listen.Address:") {
 		t.Errorf("New: %v", err)
 	}
 	good := DefaultConfig()

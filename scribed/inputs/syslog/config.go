@@ -70,10 +70,7 @@ func (c *Config) Validate() error {
 }
 
 func (c *Config) compile() (r compiledConfig, err error) {
-	v := config.Check("syslog "+c.Name, c, nil)
-	if record.ValidateCategory(c.Name) != nil {
-		v.Add("Name", "invalid value %q: want letters, digits, '.', '_' and '-'", c.Name)
-	}
+	v := inputs.CheckConfig("syslog", c.Name, c)
 	if c.UDP == "" && c.Unix == "" && c.TCP.Address == "" {
 		v.Add("UDP", "missing: want one of udp, tcp and unix")
 	}

@@ -3,6 +3,7 @@ package syslog
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -112,14 +113,7 @@ func (p *messageParser) attributesOf(f *messageFields) []producer.Attribute {
 
 // addData adds structured data in order of their names.
 func (f *messageFields) addData(add func(name, value string)) {
-	if len(f.Data) == 0 {
-		return
-	}
-	names := make([]string, 0, len(f.Data))
-	for name := range f.Data {
-		names = append(names, name)
-	}
-	slices.Sort(names)
+	names := slices.Sorted(maps.Keys(f.Data))
 	for _, name := range names[:min(len(names), maxData)] {
 		add(name, f.Data[name])
 	}

@@ -5,36 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"scribe/internal/base/backoff"
 	"scribe/producer"
 	"scribe/scribed/inputs"
 )
 
-// Deps are the dependencies of the input.
-type Deps struct {
-	// Host is this host's name, for messages of the Unix socket, which have none.
-	Host string
-	// Logger receives the log; nil discards it.
-	Logger *slog.Logger
-	// Registerer receives the metrics; nil = none.
-	Registerer prometheus.Registerer
-	// Clock defaults to time.Now.
-	Clock func() time.Time
-}
-
 // Input is an inputs.Input.
 type Input struct {
 	cfg   Config
-	deps  Deps
+	deps  inputs.Deps
 	rules compiledConfig
 	names *inputs.CategoryLimit
 
@@ -46,19 +31,12 @@ type Input struct {
 var _ inputs.Input = (*Input)(nil)
 
 // New returns an input. It fails on an invalid configuration.
-func New(cfg Config, deps Deps) (*Input, error) {
+func New(cfg Config, deps inputs.Deps) (*Input, error) {
 	r, err := cfg.compile()
 	if err != nil {
 		return nil, err
 	}
-	if deps.Logger == nil {
-		deps.Logger = slog.New(slog.DiscardHandler)
-	}
-	deps.Logger = deps.Logger.With("input", cfg.Name)
-	if deps.Clock == nil {
-		deps.Clock = time.Now
-	}
-	return &Input{cfg: cfg, deps: deps, rules: r, names: inputs.NewCategoryLimit(cfg.MaxCategories, cfg.Fallback)}, nil
+	return &Input{cfg: cfg, deps: deps.Complete(cfg.Name), rules: r, names: inputs.NewCategoryLimit(cfg.MaxCategories, cfg.Fallback)}, nil
 }
 
 // Name implements inputs.Input.
@@ -66,11 +44,7 @@ func (i *Input) Name() string { return i.cfg.Name }
 
 // Run implements inputs.Input.
 func (i *Input) Run(ctx context.Context, agent *producer.Producer, open func()) (err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("syslog %s: %w", i.cfg.Name, err)
-		}
-	}()
+	defer inputs.NameError(&err, "syslog", i.cfg.Name)
 	if i.metrics, err = inputs.NewNetworkMetrics("syslog", i.cfg.Name, i.deps.Registerer); err != nil {
 		return err
 	}
@@ -99,32 +73,26 @@ func (s *openSockets) close() {
 }
 
 func (i *Input) openSockets(ctx context.Context) (s openSockets, err error) {
-	var lc net.ListenConfig
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
 	if i.cfg.UDP != "" {
-		c, uerr := lc.ListenPacket(ctx, "udp", i.cfg.UDP)
-		if err = uerr; uerr == nil {
-			s.udp = c
-			i.enlargeBuffer(c)
+		var lc net.ListenConfig
+		if s.udp, err = lc.ListenPacket(ctx, "udp", i.cfg.UDP); err != nil {
+			return s, err
 		}
 	}
-	if i.cfg.Unix != "" && err == nil {
-		c, uerr := listenUnix(ctx, i.cfg.Unix)
-		if err = uerr; uerr == nil {
-			s.unix = c
-			i.enlargeBuffer(c)
+	if i.cfg.Unix != "" {
+		if s.unix, err = listenUnix(ctx, i.cfg.Unix); err != nil {
+			return s, err
 		}
 	}
-	if i.cfg.TCP.Address != "" && err == nil {
-		l, terr := i.cfg.TCP.Open(ctx)
-		if err = terr; terr == nil {
-			s.tcp = l
-		}
+	if i.cfg.TCP.Address != "" {
+		s.tcp, err = i.cfg.TCP.Open(ctx)
 	}
-	if err != nil {
-		s.close()
-		return s, err
-	}
-	return s, nil
+	return s, err
 }
 
 // listenUnix listens on a Unix datagram socket. A socket left over from an earlier run is replaced; one that another process
@@ -175,6 +143,7 @@ func (i *Input) serveSockets(ctx context.Context, s openSockets) error {
 
 // serveDatagrams reads a message from each datagram until the socket is closed.
 func (i *Input) serveDatagrams(ctx context.Context, c net.PacketConn, localHost string) error {
+	i.enlargeBuffer(c)
 	p := newParser(&i.cfg, i.rules.location, i.deps.Clock, localHost)
 	buf := make([]byte, int(i.cfg.MaxMessage)+1) // the extra byte shows that a message was cut
 	one := make([]producer.Message, 1)
@@ -205,7 +174,7 @@ func (i *Input) serveDatagrams(ctx context.Context, c net.PacketConn, localHost 
 			i.metrics.Dropped.WithLabelValues(inputs.DropFull).Inc()
 			continue
 		}
-		i.metrics.CountTaken(one, nil)
+		i.metrics.CountWrite(one, nil)
 	}
 }
 
@@ -376,10 +345,9 @@ func (b *messageBatch) writeToAgent(ctx context.Context) bool {
 			}
 			err := i.agent.Write(dctx, p.category, p.messages...)
 			cancel()
-			lost, _, final := inputs.Refused(p.messages, err)
+			lost, final := i.metrics.CountWrite(p.messages, err)
 			switch {
 			case final:
-				i.metrics.CountTaken(p.messages, err)
 				if lost > 0 {
 					i.metrics.Dropped.WithLabelValues(inputs.DropRefused).Add(float64(lost))
 					i.deps.Logger.Warn("messages dropped: refused by the agent", "category", p.category, "messages", lost, "error", err)

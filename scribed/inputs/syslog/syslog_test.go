@@ -297,7 +297,7 @@ func start(t *testing.T, a *agent, adjust func(*Config)) (openSockets, *Input, f
 	if adjust != nil {
 		adjust(&cfg)
 	}
-	i, err := New(cfg, Deps{Host: "here", Clock: func() time.Time { return now }})
+	i, err := New(cfg, inputs.Deps{Host: "here", Clock: func() time.Time { return now }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -419,7 +419,7 @@ func TestRunReportsABusyPort(t *testing.T) {
 	defer func() { _ = l.Close() }()
 	cfg := DefaultConfig()
 	cfg.TCP.Address = l.Addr().String()
-	i, err := New(cfg, Deps{})
+	i, err := New(cfg, inputs.Deps{})
 	if err != nil {
 		t.Fatal(err)
 	}

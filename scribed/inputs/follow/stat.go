@@ -1,3 +1,5 @@
+//go:build unix
+
 package follow
 
 import (
@@ -11,7 +13,7 @@ func idOf(info os.FileInfo) fileID {
 	if !ok {
 		return fileID{}
 	}
-	return fileID{Device: uint64(uint32(st.Dev)), Inode: st.Ino}
+	return fileID{Device: uint64(st.Dev), Inode: st.Ino} //nolint:unconvert,gosec // 32 bits, and never negative, on Darwin
 }
 
 // linkCount returns the number of names of a file: 0 when it was removed.
@@ -20,5 +22,5 @@ func linkCount(info os.FileInfo) uint64 {
 	if !ok {
 		return 1
 	}
-	return uint64(st.Nlink)
+	return uint64(st.Nlink) //nolint:unconvert // its size depends on the platform
 }

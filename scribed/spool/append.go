@@ -298,24 +298,18 @@ func (s *Spool) createSegment(need int64) (*segmentFile, error) {
 		end: layout.SegmentHeaderLen, synced: layout.SegmentHeaderLen, names: map[string]*segmentPart{},
 	}
 	err := s.createFile(g)
-	s.mu.Lock()
 	if err == nil {
-		s.mu.failed = nil
-		s.mu.Unlock()
 		return g, nil
 	}
+	s.mu.Lock()
 	if g.file != nil {
 		s.discardSegment(g)
 	} else {
 		s.mu.used -= capacity
 	}
-	full := noSpace(err)
-	err = fmt.Errorf("spool: create %s: %w", g.path, err)
-	if !full {
-		s.mu.failed = err
-	}
 	s.mu.Unlock()
-	if full {
+	err = fmt.Errorf("spool: create %s: %w", g.path, err)
+	if noSpace(err) {
 		s.outOfSpace(err)
 		return nil, fmt.Errorf("%w: %w", ErrFull, err)
 	}

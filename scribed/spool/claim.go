@@ -232,8 +232,8 @@ type damagedRecord struct {
 }
 
 // describeLoss describes the damage, and copies it to the quarantine. The caller sets the amounts of the record.
-func (s *Spool) describeLoss(d damagedRecord) DamageLoss {
-	l := DamageLoss{
+func (s *Spool) describeLoss(d damagedRecord) damageLoss {
+	l := damageLoss{
 		Segment: uint64(d.entry.Position.Segment()), From: int64(d.entry.Offset), To: int64(d.entry.Offset) + int64(d.entry.Size), Records: 1,
 		Category: d.name, Err: fmt.Errorf("record %s in %s: %w", d.entry.Position, d.seg.path, d.err),
 	}
@@ -247,7 +247,7 @@ func (s *Spool) loseRecord(d damagedRecord) {
 	s.mu.Lock()
 	at, c, ok := s.mu.claimOf(refOf(&d.entry))
 	if ok {
-		s.countLoss(&l, c.part, s.mu.finishClaim(at, c), s.addGone)
+		s.countLoss(&l, c.part, s.mu.finishClaim(at, c), true)
 	}
 	s.mu.Unlock()
 	if ok {
@@ -264,12 +264,12 @@ func (s *Spool) loseHeld(p *segmentPart, d damagedRecord) {
 	switch c, claimed := s.mu.claims[at]; {
 	case done:
 	case claimed:
-		s.countLoss(&l, p, s.mu.loseClaim(at, c), s.addLoss)
+		s.countLoss(&l, p, s.mu.loseClaim(at, c), false)
 	default:
 		p.taken.addRange(at, at+1)
 		p.done.addRange(at, at+1)
 		s.mu.finishRecords(p, recordSums{held: a, unclaimed: a})
-		s.countLoss(&l, p, a, s.addGone)
+		s.countLoss(&l, p, a, true)
 	}
 	s.mu.Unlock()
 	if !done {
@@ -278,9 +278,9 @@ func (s *Spool) loseHeld(p *segmentPart, d damagedRecord) {
 }
 
 // countLoss counts a loss whose record is finished. The mutex is held.
-func (s *Spool) countLoss(l *DamageLoss, p *segmentPart, a Amount, count func(DamageLoss, Amount)) {
+func (s *Spool) countLoss(l *damageLoss, p *segmentPart, a Amount, unclaimed bool) {
 	l.Messages, l.Bytes = a.Messages, a.Bytes
-	count(*l, a)
+	s.addLoss(l, a, unclaimed)
 	s.offerReclaim(p.seg)
 	s.markDirty()
 }
@@ -316,7 +316,8 @@ func (s *Spool) readIndex(p *segmentPart, g *segmentFile) ([]layout.IndexEntry, 
 		s.mu.Unlock()
 		return entries, nil
 	}
-	f, c := g.knownFooter(), p.footerEntry()
+	f := layout.Footer{SegmentID: g.id, DataEnd: g.end, Offset: g.footerAt} // what is known of it
+	c := layout.FooterCategory{Name: p.cat.name, IndexSummary: p.IndexSummary}
 	s.mu.Unlock()
 	r, err := s.openReader(g)
 	if err != nil {
@@ -331,21 +332,6 @@ func (s *Spool) readIndex(p *segmentPart, g *segmentFile) ([]layout.IndexEntry, 
 		return nil, fmt.Errorf("read the index of %s: %w", g.path, err)
 	}
 	return s.rebuildIndex(p, g, r, err)
-}
-
-// knownFooter returns the known fields of a sealed segment's footer.
-func (g *segmentFile) knownFooter() layout.Footer {
-	return layout.Footer{SegmentID: g.id, DataEnd: g.end, Offset: g.footerAt}
-}
-
-// footerEntry returns the part's entry in the footer's table.
-func (p *segmentPart) footerEntry() layout.FooterCategory {
-	a := p.held
-	a.plus(p.finished)
-	return layout.FooterCategory{
-		Name: p.cat.name, Records: uint32(a.Records), Messages: uint64(a.Messages), Bytes: uint64(a.Bytes), FirstTime: p.firstTime, LastTime: p.lastTime,
-		FirstPosition: p.first, LastPosition: p.last, IndexOffset: p.indexOffset, IndexLen: p.indexLen, IndexCRC: p.indexCRC,
-	}
 }
 
 // rebuildIndex finds the records of a part by scanning its segment. Records that the footer's table counts and the scan does not
@@ -374,9 +360,9 @@ func (s *Spool) rebuildIndex(p *segmentPart, g *segmentFile, r io.ReaderAt, caus
 }
 
 // countMissing counts as lost the records of a part that are not among the entries that were found. The mutex is held.
-func (s *Spool) countMissing(p *segmentPart, g *segmentFile, entries []layout.IndexEntry) (DamageLoss, bool) {
+func (s *Spool) countMissing(p *segmentPart, g *segmentFile, entries []layout.IndexEntry) (damageLoss, bool) {
 	if g.gone {
-		return DamageLoss{}, false
+		return damageLoss{}, false
 	}
 	g.needsRewrite = true
 	wake(s.kickKeeper)
@@ -398,16 +384,13 @@ func (s *Spool) countMissing(p *segmentPart, g *segmentFile, entries []layout.In
 	a := p.held
 	a.minus(unfinished)
 	if a.Records <= 0 {
-		return DamageLoss{}, false
+		return damageLoss{}, false
 	}
 	s.mu.finishRecords(p, recordSums{held: a, unclaimed: a})
-	l := DamageLoss{
-		Segment: uint64(g.id.First), From: layout.SegmentHeaderLen, To: g.end, Records: a.Records, Category: p.cat.name,
-		Messages: a.Messages, Bytes: a.Bytes, Err: layout.ErrDamaged,
+	l := damageLoss{
+		Segment: uint64(g.id.First), From: layout.SegmentHeaderLen, To: g.end, Records: a.Records, Category: p.cat.name, Err: layout.ErrDamaged,
 	}
-	s.addGone(l, a)
-	s.offerReclaim(g)
-	s.markDirty()
+	s.countLoss(&l, p, a, true)
 	return l, true
 }
 

@@ -86,7 +86,7 @@ func (f *folder) open(t *testing.T, segment []byte) (*Spool, *vfs.MemFS) {
 	}
 	put(t, mem, f.cfg.Dir+"/"+f.name, segment)
 	put(t, mem, f.cfg.Dir+"/"+stateName, f.state)
-	s, err := Open(f.cfg, Deps{FS: mem})
+	s, err := Open(f.cfg, Deps{FS: mem, Logger: newLossLog()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,10 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"pgregory.net/rapid"
 )
 
@@ -26,7 +30,7 @@ func testConfig() Config {
 
 func openSpool(tb testing.TB, c Config, fs vfs.FS) *Spool {
 	tb.Helper()
-	s, err := Open(c, Deps{FS: fs})
+	s, err := Open(c, Deps{FS: fs, Logger: newLossLog()})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -36,6 +40,78 @@ func openSpool(tb testing.TB, c Config, fs vfs.FS) *Spool {
 		}
 	})
 	return s
+}
+
+// lossLog is a log handler that keeps the damage that a spool has logged.
+type lossLog struct {
+	slog.Handler
+
+	mu     sync.Mutex
+	losses []damageLoss
+}
+
+func newLossLog() *slog.Logger { return slog.New(&lossLog{Handler: slog.DiscardHandler}) }
+
+func (h *lossLog) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h *lossLog) WithAttrs([]slog.Attr) slog.Handler { return h }
+
+func (h *lossLog) Handle(_ context.Context, r slog.Record) error {
+	if r.Message != "damaged range in a segment" {
+		return nil
+	}
+	var l damageLoss
+	r.Attrs(func(a slog.Attr) bool {
+		switch a.Key {
+		case "segment":
+			l.Segment = a.Value.Uint64()
+		case "from":
+			l.From = a.Value.Int64()
+		case "to":
+			l.To = a.Value.Int64()
+		case "records":
+			l.Records = a.Value.Int64()
+		case "category":
+			l.Category = a.Value.String()
+		case "quarantine":
+			l.QuarantineFile = a.Value.String()
+		}
+		return true
+	})
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.losses = append(h.losses, l)
+	return nil
+}
+
+// Losses returns the damage that was logged since Open or the last call.
+func (s *Spool) Losses() []damageLoss {
+	h := s.logger.Handler().(*lossLog)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := h.losses
+	h.losses = nil
+	return out
+}
+
+// Lost returns what the metrics count as damaged.
+func (s *Spool) Lost() Amount {
+	m := s.metrics.lost
+	return Amount{int64(testutil.ToFloat64(m.records)), int64(testutil.ToFloat64(m.messages)), int64(testutil.ToFloat64(m.bytes))}
+}
+
+// Dropped returns what was dropped of each category since the folder was created.
+func (s *Spool) Dropped() map[string]Amount {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.mu.dropped)
+}
+
+// Queue returns the amounts held of a category.
+func (s *Spool) Queue(category string) CategorySums {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.describeQueue(category)
 }
 
 // payload is a record's data that says what it is.

@@ -174,7 +174,7 @@ func (i *inspectionRun) inspectSegment(id layout.SegmentID) error {
 	}
 	for k := range l.categories {
 		c := &l.categories[k]
-		total := Amount{Records: int64(c.Records), Messages: int64(c.Messages), Bytes: int64(c.Bytes)}
+		total := Amount(c.Amount())
 		held := total
 		held.minus(done[k].amount)
 		first, last := time.UnixMicro(c.FirstTime), time.UnixMicro(c.LastTime)

@@ -152,8 +152,7 @@ func (s *Spool) sealSegment(g *segmentFile) error {
 	s.mu.changes++ // the state must learn the sum of this footer
 	s.endSealing(g, size)
 	for i, p := range parts {
-		c := &f.Categories[i]
-		p.indexOffset, p.indexLen, p.indexCRC = c.IndexOffset, c.IndexLen, c.IndexCRC
+		p.IndexSummary = f.Categories[i].IndexSummary // with the index's place
 		entries := p.entries
 		p.entries = nil
 		if p.held.Records > 0 {
@@ -181,7 +180,7 @@ func footerOf(g *segmentFile) (f *layout.Footer, parts []*segmentPart) {
 	slices.SortFunc(parts, func(a, b *segmentPart) int { return strings.Compare(a.cat.name, b.cat.name) })
 	f = &layout.Footer{SegmentID: g.id, DataEnd: g.end, Offset: layout.Padded(g.end)}
 	for _, p := range parts {
-		f.Categories = append(f.Categories, layout.NewCategory(p.cat.name, p.entries))
+		f.Categories = append(f.Categories, layout.FooterCategory{Name: p.cat.name, IndexSummary: p.IndexSummary})
 	}
 	return f, parts
 }

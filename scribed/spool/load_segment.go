@@ -154,7 +154,7 @@ func (l *loadedSegment) finishedIn(st *layout.SpoolState, index func(c *loadedCa
 	}
 	for k := range out {
 		c := &l.categories[k]
-		whole := Amount{Records: int64(c.Records), Messages: int64(c.Messages), Bytes: int64(c.Bytes)}
+		whole := c.Amount()
 		a := out[k].amount
 		if len(out[k].spans) == 0 || exact && a.Records <= whole.Records && a.Messages <= whole.Messages && a.Bytes <= whole.Bytes {
 			continue

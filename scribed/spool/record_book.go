@@ -73,9 +73,9 @@ type segmentPart struct {
 
 	recordSums
 	// finished sums the finished records of the segment's index. held and finished make up the whole index.
-	finished            Amount
-	firstTime, lastTime int64
-	first, last         layout.Position
+	finished Amount
+	// IndexSummary sums up the segment's index. Once the segment has a footer, it says where the index is.
+	layout.IndexSummary
 	// taken are the positions that are not available: claimed and done ones. done is a subset of it.
 	taken, done positionSet
 
@@ -84,8 +84,6 @@ type segmentPart struct {
 	cached  *cachedIndex
 	// Entries before cursor are not available.
 	cursor int
-	// The location of the index in the segment's footer.
-	indexOffset, indexLen, indexCRC uint32
 }
 
 // recordClaim is a claimed record.
@@ -159,7 +157,7 @@ func (b *recordBook) attachPart(p *segmentPart) {
 	}
 	c := b.categoryOf(p.cat.name)
 	p.cat = c
-	i := sort.Search(len(c.parts), func(i int) bool { return c.parts[i].first > p.first })
+	i := sort.Search(len(c.parts), func(i int) bool { return c.parts[i].FirstPosition > p.FirstPosition })
 	c.parts = slices.Insert(c.parts, i, p)
 	c.plus(p.recordSums)
 	b.sums.plus(p.recordSums)
@@ -195,20 +193,20 @@ func (b *recordBook) removePart(p *segmentPart) {
 func (b *recordBook) addRecord(seg *segmentFile, name string, e layout.IndexEntry, claimed bool) {
 	p := seg.names[name]
 	if p == nil {
-		p = &segmentPart{cat: b.categoryOf(name), seg: seg, first: e.Position, firstTime: e.Time, lastTime: e.Time}
+		p = &segmentPart{cat: b.categoryOf(name), seg: seg}
 		seg.names[name] = p
 		seg.parts = append(seg.parts, p)
 	}
 	from := layout.At(seg.id.First, 0)
 	if len(p.entries) > 0 {
-		from = p.last + 1
+		from = p.LastPosition + 1
 	}
 	if p.held.Records == 0 { // the part is new, or all its records are finished and the category may have been replaced
 		p.cat = b.categoryOf(name)
 		p.cat.parts = append(p.cat.parts, p)
 	}
 	p.entries = append(p.entries, e)
-	p.last, p.firstTime, p.lastTime = e.Position, min(p.firstTime, e.Time), max(p.lastTime, e.Time)
+	p.AddEntry(name, &e)
 	a := amountOf(name, e.Size, e.Messages)
 	seg.held++
 	seg.live += maxSpace(name, a)
@@ -267,7 +265,7 @@ func (b *recordBook) claimRecords(name string, maxBytes int64, upTo layout.Posit
 		if p.unclaimed.Records == 0 {
 			continue
 		}
-		if p.first > upTo {
+		if p.FirstPosition > upTo {
 			break
 		}
 		if p.entries == nil {
@@ -418,10 +416,10 @@ func (b *recordBook) dropRecords(name string, atLeast, olderThan int64, reason s
 		if p.unclaimed.Records == 0 {
 			continue
 		}
-		if sum.Bytes >= atLeast && p.firstTime >= olderThan {
+		if sum.Bytes >= atLeast && p.FirstTime >= olderThan {
 			break
 		}
-		if p.lastTime < olderThan || sum.Bytes+p.unclaimed.Bytes <= atLeast {
+		if p.LastTime < olderThan || sum.Bytes+p.unclaimed.Bytes <= atLeast {
 			sum.plus(b.dropPart(p))
 			continue
 		}
@@ -447,7 +445,7 @@ func (b *recordBook) dropRecords(name string, atLeast, olderThan int64, reason s
 // dropPart drops all available records of a part. It needs no index: positions that are not taken are available.
 func (b *recordBook) dropPart(p *segmentPart) Amount {
 	a := p.unclaimed
-	first, end := layout.At(p.seg.id.First, 0), p.last+1
+	first, end := layout.At(p.seg.id.First, 0), p.LastPosition+1
 	p.taken.eachGap(first, end, p.done.addRange)
 	p.taken = append(p.taken[:0], layout.PositionRange{From: first, To: end})
 	b.finishRecords(p, recordSums{held: a, unclaimed: a})
@@ -479,10 +477,10 @@ func (b *recordBook) dropSome(p *segmentPart, atLeast, olderThan int64) (sum Amo
 func (b *recordBook) describeQueue(name string) CategorySums {
 	q := CategorySums{Category: name}
 	if c := b.categories[name]; c != nil {
-		q.Held, q.Unclaimed, q.Backlog, q.Last = c.held, c.unclaimed, c.backlog(), c.parts[len(c.parts)-1].last
-		oldest := c.parts[0].firstTime
+		q.Held, q.Unclaimed, q.Backlog, q.Last = c.held, c.unclaimed, c.backlog(), c.parts[len(c.parts)-1].LastPosition
+		oldest := c.parts[0].FirstTime
 		for _, p := range c.parts { // clocks may go back; otherwise the first is the oldest
-			oldest = min(oldest, p.firstTime)
+			oldest = min(oldest, p.FirstTime)
 		}
 		q.Oldest = time.UnixMicro(oldest)
 	}

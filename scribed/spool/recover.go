@@ -104,11 +104,9 @@ func (s *Spool) enterSegment(l *loadedSegment, st *layout.SpoolState) error {
 	}
 	for i := range l.categories {
 		c := &l.categories[i]
-		p := newPart(&categoryRecords{name: c.Name}, g, &c.FooterCategory)
-		p.entries = c.entries
+		p := &segmentPart{cat: &categoryRecords{name: c.Name}, seg: g, IndexSummary: c.IndexSummary, entries: c.entries}
 		p.done, p.taken = done[i].spans, slices.Clone(done[i].spans)
-		p.finished = done[i].amount
-		p.held = Amount{Records: int64(c.Records), Messages: int64(c.Messages), Bytes: int64(c.Bytes)}
+		p.finished, p.held = done[i].amount, Amount(c.Amount())
 		p.held.minus(p.finished)
 		p.unclaimed = p.held
 		g.parts = append(g.parts, p)
@@ -146,7 +144,7 @@ func (s *Spool) resumeSealing(g *segmentFile, l *loadedSegment) (err error) {
 
 // loseRange counts damage that was found by reading a segment.
 func (s *Spool) loseRange(l *loadedSegment, d *foundDamage) error {
-	loss := DamageLoss{Segment: uint64(l.id.First), From: d.From, To: d.To, Records: -1, Err: fmt.Errorf("%s: %w", l.path, d.err)}
+	loss := damageLoss{Segment: uint64(l.id.First), From: d.From, To: d.To, Records: -1, Err: fmt.Errorf("%s: %w", l.path, d.err)}
 	var a Amount
 	switch rec := d.record; {
 	case rec == nil:
@@ -168,7 +166,7 @@ func (s *Spool) loseRange(l *loadedSegment, d *foundDamage) error {
 		return err
 	}
 	loss.QuarantineFile = s.keepDamaged(loss.Segment, d.FileRange, b)
-	s.addGone(loss, a)
+	s.addLoss(&loss, a, true)
 	s.logLoss(loss)
 	return nil
 }
@@ -180,8 +178,8 @@ func (s *Spool) findMissing(in *folderListing, st *layout.SpoolState) {
 		if g.Held == 0 || slices.ContainsFunc(in.segments, func(id layout.SegmentID) bool { return id == g.SegmentID || id.Covers(g.SegmentID) }) {
 			continue
 		}
-		l := DamageLoss{Segment: uint64(g.First), Records: g.Held, Err: fmt.Errorf("%s: %w: the file is missing", g.Name(), layout.ErrDamaged)}
-		s.addGone(l, Amount{Records: g.Held})
+		l := damageLoss{Segment: uint64(g.First), Records: g.Held, Err: fmt.Errorf("%s: %w: the file is missing", g.Name(), layout.ErrDamaged)}
+		s.addLoss(&l, Amount{Records: g.Held}, true)
 		s.logLoss(l)
 		s.mu.changes++
 	}

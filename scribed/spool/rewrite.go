@@ -398,7 +398,7 @@ func (w *segmentRewrite) replaceSegments(from []*segmentFile, size int64) {
 	successor := map[*segmentPart]*segmentPart{}
 	for i := range w.foot.Categories {
 		c := &w.foot.Categories[i]
-		p := newPart(&categoryRecords{name: c.Name}, g, c)
+		p := &segmentPart{cat: &categoryRecords{name: c.Name}, seg: g, IndexSummary: c.IndexSummary}
 		merged[c.Name], g.parts = p, append(g.parts, p)
 	}
 	for _, src := range w.sources {
@@ -438,12 +438,4 @@ func (w *segmentRewrite) replaceSegments(from []*segmentFile, size int64) {
 	s.broadcastChange()
 	s.metrics.rewritten.Inc()
 	s.metrics.rewrittenBytes.Add(float64(size))
-}
-
-// newPart returns a part as described by a footer, without held records.
-func newPart(c *categoryRecords, g *segmentFile, f *layout.FooterCategory) *segmentPart {
-	return &segmentPart{
-		cat: c, seg: g, firstTime: f.FirstTime, lastTime: f.LastTime, first: f.FirstPosition, last: f.LastPosition,
-		indexOffset: f.IndexOffset, indexLen: f.IndexLen, indexCRC: f.IndexCRC,
-	}
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"sync"
 	"syscall"
 	"time"
@@ -68,23 +67,17 @@ type Spool struct {
 		changed     chan struct{}
 		diskFull    bool
 		ballast     bool
-		failed      error
-		losses      []DamageLoss
-		lost        Amount
 		stateSaved  uint64    // recordBook.changes when the state was last saved
 		stateDirty  time.Time // since when there are unsaved changes; zero = none
 		stateBroken bool
 	}
 }
 
-// maxLosses bounds the losses kept for Losses; beyond it, the oldest are discarded.
-const maxLosses = 1000
-
 const folderMode = 0o750
 
 // Open opens the spool of a folder, which it creates if needed, and recovers its records. The time depends on the number of
 // segments, not on their content: Open reads the state and the footers of sealed segments, and scans the segment that was not
-// sealed. Damage is quarantined, counted, logged, and reported by Losses.
+// sealed. Damage is quarantined, counted and logged.
 func Open(cfg Config, deps Deps) (*Spool, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -295,13 +288,6 @@ func (s *Spool) Queues() []CategorySums {
 	return out
 }
 
-// Queue returns the amounts held of a category.
-func (s *Spool) Queue(category string) CategorySums {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.mu.describeQueue(category)
-}
-
 // Held returns the amounts held of a category and of all categories, including copies of frames in memory.
 func (s *Spool) Held(category string) (its, all Amount) {
 	s.mu.Lock()
@@ -348,58 +334,16 @@ func (s *Spool) Used() (bytes, limit int64) {
 	return s.mu.used, s.cfg.MaxBytes
 }
 
-// Losses returns the damage found since Open or the last call, at most the last thousand ranges.
-func (s *Spool) Losses() []DamageLoss {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := s.mu.losses
-	s.mu.losses = nil
-	return out
-}
-
-// Lost sums the damage found since Open. Of a range without a readable header, only the bytes in the file are known.
-func (s *Spool) Lost() Amount {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.mu.lost
-}
-
-// Dropped sums the amounts that Drop dropped of each category since the folder was created. A crash may lose the last calls, and
-// then restores their records.
-func (s *Spool) Dropped() map[string]Amount {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return maps.Clone(s.mu.dropped)
-}
-
-// Failed returns why nothing can be appended, for a reason other than space. It is nil otherwise, and again after a later attempt
-// succeeds.
-func (s *Spool) Failed() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.mu.failed
-}
-
-// addGone counts a loss of unclaimed records. The mutex is held.
-func (s *Spool) addGone(l DamageLoss, a Amount) {
-	if l.Records > 0 {
+// addLoss counts a loss. If the records were unclaimed, they are gone from the backlog. The mutex is held.
+func (s *Spool) addLoss(l *damageLoss, a Amount, unclaimed bool) {
+	if unclaimed && l.Records > 0 {
 		s.mu.noteGone(l.Category, Damaged, Amount{Records: l.Records, Messages: l.Messages, Bytes: l.Bytes})
 	}
-	s.addLoss(l, a)
-}
-
-// addLoss counts a loss. The mutex is held.
-func (s *Spool) addLoss(l DamageLoss, a Amount) {
-	if len(s.mu.losses) == maxLosses {
-		s.mu.losses = s.mu.losses[1:]
-	}
-	s.mu.losses = append(s.mu.losses, l)
-	s.mu.lost.plus(a)
 	s.metrics.lost.add(a)
 	s.metrics.damage.Inc()
 }
 
-func (s *Spool) logLoss(l DamageLoss) {
+func (s *Spool) logLoss(l damageLoss) {
 	s.logger.Error("damaged range in a segment", "segment", l.Segment, "from", l.From, "to", l.To, "records", l.Records,
 		"category", l.Category, "quarantine", l.QuarantineFile, "error", l.Err)
 }

@@ -72,7 +72,7 @@ func TestStartupReads(t *testing.T) {
 	c.Dir, c.MaxBytes, c.BallastBytes = dir, 16<<30, 0
 	d := newDisk(vfs.Default)
 	start := time.Now()
-	s, err := Open(c, Deps{FS: d})
+	s, err := Open(c, Deps{FS: d, Logger: newLossLog()})
 	took := time.Since(start)
 	if err != nil {
 		t.Fatal(err)

@@ -70,8 +70,8 @@ type GoneRecords struct {
 // Damaged is the reason of records that are gone because their files are damaged.
 const Damaged = "damaged"
 
-// DamageLoss is a range that recovery or a reader found damaged. It was copied to the quarantine and counted.
-type DamageLoss struct {
+// damageLoss is a range that recovery or a reader found damaged. It was copied to the quarantine, and is counted and logged.
+type damageLoss struct {
 	Segment  uint64
 	From, To int64 // offsets in the segment's file
 	Records  int64 // -1 = unknown

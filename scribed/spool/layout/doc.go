@@ -9,6 +9,7 @@
 package layout
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -27,6 +28,22 @@ var (
 const Version = 1
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// appendVersion appends the beginning of a structure: its magic and the version.
+func appendVersion(dst []byte, magic string) []byte {
+	return binary.LittleEndian.AppendUint32(append(dst, magic...), Version)
+}
+
+// appendFixed appends a value of fixed size: an integer, or a struct of such values. Its blank fields are zeros.
+func appendFixed(dst []byte, v any) []byte {
+	out, _ := binary.Append(dst, binary.LittleEndian, v) // fails only for values of variable size
+	return out
+}
+
+// parseFixed reads what appendFixed wrote. b has the size of the value that v points to.
+func parseFixed(b []byte, v any) {
+	_, _ = binary.Decode(b, binary.LittleEndian, v) // fails only for values of another size
+}
 
 // Checksum returns the CRC32C of b.
 func Checksum(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }

@@ -28,9 +28,14 @@ type IndexEntry struct {
 	Messages uint32
 }
 
-// FooterCategory is a footer's summary of a category's records in the segment.
+// FooterCategory is a category in a footer's table.
 type FooterCategory struct {
-	Name                  string
+	Name string
+	IndexSummary
+}
+
+// IndexSummary sums up a category's records in a segment, and says where their index is, as it is encoded in a footer's table.
+type IndexSummary struct {
 	Records               uint32
 	Messages, Bytes       uint64 // Bytes of data
 	FirstTime, LastTime   int64  // the least and the largest
@@ -38,6 +43,22 @@ type FooterCategory struct {
 	LastPosition          Position
 	IndexOffset, IndexLen uint32 // from the beginning of the footer
 	IndexCRC              uint32
+}
+
+// Amount returns the sums of the records.
+func (s *IndexSummary) Amount() Amount {
+	return Amount{Records: int64(s.Records), Messages: int64(s.Messages), Bytes: int64(s.Bytes)}
+}
+
+// AddEntry adds the next record of the category.
+func (s *IndexSummary) AddEntry(name string, e *IndexEntry) {
+	if s.Records == 0 {
+		s.FirstTime, s.LastTime, s.FirstPosition = e.Time, e.Time, e.Position
+	}
+	s.FirstTime, s.LastTime, s.LastPosition = min(s.FirstTime, e.Time), max(s.LastTime, e.Time), e.Position
+	s.Records++
+	s.Messages += uint64(e.Messages)
+	s.Bytes += uint64(int64(e.Size) - RecordSize(len(name), 0))
 }
 
 // Footer is the footer of a sealed segment, without the indexes.
@@ -52,15 +73,9 @@ type Footer struct {
 
 // NewCategory summarises the entries of a category.
 func NewCategory(name string, entries []IndexEntry) FooterCategory {
-	c := FooterCategory{Name: name, Records: uint32(len(entries))}
+	c := FooterCategory{Name: name}
 	for i := range entries {
-		e := &entries[i]
-		c.Messages += uint64(e.Messages)
-		c.Bytes += uint64(int64(e.Size) - RecordSize(len(name), 0))
-		if i == 0 {
-			c.FirstTime, c.LastTime, c.FirstPosition = e.Time, e.Time, e.Position
-		}
-		c.FirstTime, c.LastTime, c.LastPosition = min(c.FirstTime, e.Time), max(c.LastTime, e.Time), e.Position
+		c.AddEntry(name, &entries[i])
 	}
 	return c
 }
@@ -79,19 +94,11 @@ func AppendFooter(dst []byte, f *Footer, entries func(i int) []IndexEntry) []byt
 	for i := range f.Categories {
 		dst = appendCategory(dst, &f.Categories[i])
 	}
-	tableLen, tableCRC := len(dst)-table, Checksum(dst[table:])
 	at := len(dst)
-	dst = append(dst, trailerMagic...)
-	dst = binary.LittleEndian.AppendUint32(dst, Version)
-	dst = binary.LittleEndian.AppendUint32(dst, f.First)
-	dst = binary.LittleEndian.AppendUint32(dst, f.Last)
-	dst = binary.LittleEndian.AppendUint32(dst, f.Generation)
-	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(f.Categories)))
-	dst = binary.LittleEndian.AppendUint64(dst, uint64(f.DataEnd))
-	dst = binary.LittleEndian.AppendUint64(dst, uint64(f.Offset))
-	dst = binary.LittleEndian.AppendUint64(dst, uint64(f.Offset)+uint64(table-start))
-	dst = binary.LittleEndian.AppendUint32(dst, uint32(tableLen))
-	dst = binary.LittleEndian.AppendUint32(dst, tableCRC)
+	dst = appendFixed(appendVersion(dst, trailerMagic), &footerTrailer{
+		SegmentID: f.SegmentID, Categories: uint32(len(f.Categories)), DataEnd: f.DataEnd, Offset: f.Offset,
+		Table: f.Offset + int64(table-start), TableLen: uint32(at - table), TableCRC: Checksum(dst[table:]),
+	})
 	f.Sum = Checksum(dst[at:])
 	dst = binary.LittleEndian.AppendUint32(dst, f.Sum)
 	return append(dst, trailerEnd...)
@@ -114,14 +121,17 @@ func appendIndex(dst []byte, id SegmentID, entries []IndexEntry) []byte {
 
 func appendCategory(dst []byte, c *FooterCategory) []byte {
 	dst = append(dst, byte(len(c.Name)))
-	dst = append(dst, c.Name...)
-	dst = binary.LittleEndian.AppendUint32(dst, c.Records)
-	for _, v := range []uint64{c.Messages, c.Bytes, uint64(c.FirstTime), uint64(c.LastTime), uint64(c.FirstPosition), uint64(c.LastPosition)} {
-		dst = binary.LittleEndian.AppendUint64(dst, v)
-	}
-	dst = binary.LittleEndian.AppendUint32(dst, c.IndexOffset)
-	dst = binary.LittleEndian.AppendUint32(dst, c.IndexLen)
-	return binary.LittleEndian.AppendUint32(dst, c.IndexCRC)
+	return appendFixed(append(dst, c.Name...), &c.IndexSummary)
+}
+
+// footerTrailer is the end of a footer, as it is encoded between version and checksum.
+type footerTrailer struct {
+	SegmentID
+
+	Categories         uint32
+	DataEnd, Offset    int64
+	Table              int64 // offset in the file
+	TableLen, TableCRC uint32
 }
 
 // footerRead is how many bytes of a file's end ReadFooter reads first: they include the table of most segments.
@@ -138,23 +148,23 @@ func ReadFooter(r io.ReaderAt, size int64, id SegmentID) (*Footer, error) {
 	if err := readAt(r, tail, size-int64(len(tail))); err != nil {
 		return nil, err
 	}
-	f, at, n, sum, count, err := parseTrailer(tail[len(tail)-TrailerLen:], size, id)
+	f, t, err := parseTrailer(tail[len(tail)-TrailerLen:], size, id)
 	if err != nil {
 		return nil, err
 	}
 	var table []byte
-	if from := at - (size - int64(len(tail))); from >= 0 {
-		table = tail[from : from+n]
+	if from := t.Table - (size - int64(len(tail))); from >= 0 {
+		table = tail[from : from+int64(t.TableLen)]
 	} else {
-		table = make([]byte, n)
-		if err := readAt(r, table, at); err != nil {
+		table = make([]byte, t.TableLen)
+		if err := readAt(r, table, t.Table); err != nil {
 			return nil, err
 		}
 	}
-	if Checksum(table) != sum {
+	if Checksum(table) != t.TableCRC {
 		return f, fmt.Errorf("%w: the checksum of the footer's table does not match", ErrDamaged)
 	}
-	if err := f.parseTable(table, count, at-f.Offset); err != nil {
+	if err := f.parseTable(table, int(t.Categories), t.Table-f.Offset); err != nil {
 		f.Categories = nil
 		return f, err
 	}
@@ -172,30 +182,23 @@ func readAt(r io.ReaderAt, b []byte, off int64) error {
 	return err
 }
 
-func parseTrailer(b []byte, size int64, id SegmentID) (f *Footer, table, tableLen int64, sum uint32, count int, err error) {
-	fail := func(what string) (*Footer, int64, int64, uint32, int, error) {
-		return nil, 0, 0, 0, 0, fmt.Errorf("%w: %s", ErrDamaged, what)
+func parseTrailer(b []byte, size int64, id SegmentID) (f *Footer, t footerTrailer, err error) {
+	sum := binary.LittleEndian.Uint32(b[56:])
+	parseFixed(b[8:56], &t)
+	v := binary.LittleEndian.Uint32(b[4:])
+	switch {
+	case string(b[:4]) != trailerMagic || string(b[60:]) != trailerEnd:
+		return nil, t, ErrNoFooter
+	case Checksum(b[:56]) != sum:
+		return nil, t, fmt.Errorf("%w: the checksum of the footer's trailer does not match", ErrDamaged)
+	case v != Version:
+		return nil, t, fmt.Errorf("footer of version %d, known is %d: %w", v, Version, ErrVersion)
+	case t.SegmentID != id:
+		return nil, t, fmt.Errorf("%w: the footer says %s, the file is called %s", ErrDamaged, t.Name(), id.Name())
+	case t.DataEnd < SegmentHeaderLen || t.Offset < t.DataEnd || t.Table < t.Offset || t.Table > size || t.Table+int64(t.TableLen) != size-TrailerLen:
+		return nil, t, fmt.Errorf("%w: the footer's trailer breaks a limit", ErrDamaged)
 	}
-	if string(b[:4]) != trailerMagic || string(b[60:]) != trailerEnd {
-		return nil, 0, 0, 0, 0, ErrNoFooter
-	}
-	if Checksum(b[:56]) != binary.LittleEndian.Uint32(b[56:]) {
-		return fail("the checksum of the footer's trailer does not match")
-	}
-	if v := binary.LittleEndian.Uint32(b[4:]); v != Version {
-		return nil, 0, 0, 0, 0, fmt.Errorf("footer of version %d, known is %d: %w", v, Version, ErrVersion)
-	}
-	got := SegmentID{binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:]), binary.LittleEndian.Uint32(b[16:])}
-	if got != id {
-		return fail(fmt.Sprintf("the footer says %s, the file is called %s", got.Name(), id.Name()))
-	}
-	f = &Footer{SegmentID: got, DataEnd: int64(binary.LittleEndian.Uint64(b[24:])), Offset: int64(binary.LittleEndian.Uint64(b[32:]))}
-	f.Sum = binary.LittleEndian.Uint32(b[56:])
-	table, tableLen = int64(binary.LittleEndian.Uint64(b[40:])), int64(binary.LittleEndian.Uint32(b[48:]))
-	if f.DataEnd < SegmentHeaderLen || f.Offset < f.DataEnd || table < f.Offset || table > size || table+tableLen != size-TrailerLen {
-		return fail("the footer's trailer breaks a limit")
-	}
-	return f, table, tableLen, binary.LittleEndian.Uint32(b[52:]), int(binary.LittleEndian.Uint32(b[20:])), nil
+	return &Footer{SegmentID: id, DataEnd: t.DataEnd, Offset: t.Offset, Sum: sum}, t, nil
 }
 
 func (f *Footer) parseTable(b []byte, count int, indexes int64) error {
@@ -211,13 +214,8 @@ func (f *Footer) parseTable(b []byte, count int, indexes int64) error {
 		}
 		n := int(b[0])
 		c := FooterCategory{Name: string(b[1 : 1+n])}
-		v := b[1+n:]
-		c.Records = binary.LittleEndian.Uint32(v)
-		c.Messages, c.Bytes = binary.LittleEndian.Uint64(v[4:]), binary.LittleEndian.Uint64(v[12:])
-		c.FirstTime, c.LastTime = int64(binary.LittleEndian.Uint64(v[20:])), int64(binary.LittleEndian.Uint64(v[28:]))
-		c.FirstPosition, c.LastPosition = Position(binary.LittleEndian.Uint64(v[36:])), Position(binary.LittleEndian.Uint64(v[44:]))
-		c.IndexOffset, c.IndexLen, c.IndexCRC = binary.LittleEndian.Uint32(v[52:]), binary.LittleEndian.Uint32(v[56:]), binary.LittleEndian.Uint32(v[60:])
-		b = v[64:]
+		parseFixed(b[1+n:n+CategoryLen], &c.IndexSummary)
+		b = b[n+CategoryLen:]
 		switch {
 		case c.Name <= last:
 			return bad("is not in order of name")

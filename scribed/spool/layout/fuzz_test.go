@@ -106,7 +106,7 @@ func FuzzIndex(f *testing.F) {
 	f.Add(appendIndex(nil, id, entries), uint32(len(entries)))
 	f.Fuzz(func(t *testing.T, b []byte, records uint32) {
 		footer := &Footer{SegmentID: id, DataEnd: 1 << 20}
-		c := &FooterCategory{Name: "b", Records: records, IndexCRC: Checksum(b)}
+		c := &FooterCategory{Name: "b", IndexSummary: IndexSummary{Records: records, IndexCRC: Checksum(b)}}
 		entries, err := ParseIndex(b, footer, c)
 		for i := 1; i < len(entries); i++ {
 			if entries[i].Position <= entries[i-1].Position || entries[i].Offset <= entries[i-1].Offset {
@@ -118,10 +118,10 @@ func FuzzIndex(f *testing.F) {
 
 func FuzzSlot(f *testing.F) {
 	slot, _ := AppendSlot(nil, sampleState(), MinStateSlot)
-	f.Add(slot[slotHeader:])
+	f.Add(slot[slotHeaderLen:])
 	f.Fuzz(func(t *testing.T, body []byte) {
 		b, _ := AppendSlot(nil, &SpoolState{Generation: 3}, MinStateSlot)
-		b = append(b[:slotHeader], body...)
+		b = append(b[:slotHeaderLen], body...)
 		binary.LittleEndian.PutUint32(b[16:], uint32(len(body)))
 		binary.LittleEndian.PutUint32(b[32:], Checksum(body))
 		binary.LittleEndian.PutUint32(b[36:], Checksum(b[:36]))

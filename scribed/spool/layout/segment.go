@@ -55,24 +55,20 @@ func ParseSegmentName(name string) (SegmentID, bool) {
 	return id, id.valid() && id.Name() == name
 }
 
-// SegmentHeader is the header of a segment's file.
+// SegmentHeader is the header of a segment's file, as it is encoded between version and checksum.
 type SegmentHeader struct {
 	SegmentID
+
+	_ [4]byte
 	// Created is in Unix microseconds.
 	Created int64
+	_       [28]byte
 }
 
 // AppendSegmentHeader appends the header.
 func AppendSegmentHeader(dst []byte, h *SegmentHeader) []byte {
 	start := len(dst)
-	dst = append(dst, segmentMagic...)
-	dst = binary.LittleEndian.AppendUint32(dst, Version)
-	dst = binary.LittleEndian.AppendUint32(dst, h.First)
-	dst = binary.LittleEndian.AppendUint32(dst, h.Last)
-	dst = binary.LittleEndian.AppendUint32(dst, h.Generation)
-	dst = append(dst, 0, 0, 0, 0)
-	dst = binary.LittleEndian.AppendUint64(dst, uint64(h.Created))
-	dst = append(dst, make([]byte, SegmentHeaderLen-4-32)...)
+	dst = appendFixed(appendVersion(dst, segmentMagic), h)
 	return binary.LittleEndian.AppendUint32(dst, Checksum(dst[start:]))
 }
 
@@ -88,10 +84,8 @@ func ParseSegmentHeader(b []byte, id SegmentID) (SegmentHeader, error) {
 	if v := binary.LittleEndian.Uint32(b[4:]); v != Version {
 		return SegmentHeader{}, fmt.Errorf("segment of version %d, known is %d: %w", v, Version, ErrVersion)
 	}
-	h := SegmentHeader{
-		SegmentID: SegmentID{binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:]), binary.LittleEndian.Uint32(b[16:])},
-		Created:   int64(binary.LittleEndian.Uint64(b[24:])),
-	}
+	var h SegmentHeader
+	parseFixed(b[8:60], &h)
 	if h.SegmentID != id {
 		return h, fmt.Errorf("%w: the header says %s, the file is called %s", ErrDamaged, h.Name(), id.Name())
 	}

@@ -13,10 +13,10 @@ const (
 	// MinStateSlot is the least length of a slot.
 	MinStateSlot = 4 << 10
 	// MaxStateSlot is the largest length of a slot.
-	MaxStateSlot = 64 << 20
-	slotHeader   = 40
-	stateMagic   = "SPST"
-	slotMagic    = "SPSL"
+	MaxStateSlot  = 64 << 20
+	slotHeaderLen = 40
+	stateMagic    = "SPST"
+	slotMagic     = "SPSL"
 )
 
 // Amount counts records, their messages, and the bytes of their data.
@@ -71,8 +71,7 @@ func StateFileLen(slot int64) int64 { return StateHeaderLen + 2*slot }
 // AppendStateHeader appends the header of a state file with slots of slot bytes.
 func AppendStateHeader(dst []byte, slot int64) []byte {
 	start := len(dst)
-	dst = append(dst, stateMagic...)
-	dst = binary.LittleEndian.AppendUint32(dst, Version)
+	dst = appendVersion(dst, stateMagic)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(slot))
 	dst = binary.LittleEndian.AppendUint32(dst, Checksum(dst[start:]))
 	return append(dst, make([]byte, StateHeaderLen-16)...)
@@ -125,13 +124,7 @@ func (s *SpoolState) withoutLargest() *SpoolState {
 
 func appendSlotAll(dst []byte, s *SpoolState) []byte {
 	start := len(dst)
-	dst = append(dst, slotMagic...)
-	dst = binary.LittleEndian.AppendUint32(dst, Version)
-	dst = binary.LittleEndian.AppendUint64(dst, s.Generation)
-	dst = append(dst, 0, 0, 0, 0)
-	dst = binary.LittleEndian.AppendUint32(dst, s.Next)
-	dst = binary.LittleEndian.AppendUint64(dst, uint64(s.Saved))
-	dst = append(dst, 0, 0, 0, 0, 0, 0, 0, 0)
+	dst = append(dst, make([]byte, slotHeaderLen)...) // written when the body is known
 	body := len(dst)
 	dst = binary.AppendUvarint(dst, uint64(len(s.Segments)))
 	for i := range s.Segments {
@@ -155,10 +148,19 @@ func appendSlotAll(dst []byte, s *SpoolState) []byte {
 	for i := range s.Dropped {
 		dst = appendCounted(dst, s.Dropped[i].Category, s.Dropped[i].Amount)
 	}
-	binary.LittleEndian.PutUint32(dst[start+16:], uint32(len(dst)-body))
-	binary.LittleEndian.PutUint32(dst[start+32:], Checksum(dst[body:]))
-	binary.LittleEndian.PutUint32(dst[start+36:], Checksum(dst[start:start+36]))
+	head := appendFixed(appendVersion(dst[start:start], slotMagic), &slotHeader{
+		Generation: s.Generation, BodyLen: uint32(len(dst) - body), Next: s.Next, Saved: s.Saved, BodyCRC: Checksum(dst[body:]),
+	})
+	binary.LittleEndian.AppendUint32(head, Checksum(head))
 	return dst
+}
+
+// slotHeader is the header of a slot, as it is encoded between version and checksum.
+type slotHeader struct {
+	Generation    uint64
+	BodyLen, Next uint32
+	Saved         int64
+	BodyCRC       uint32
 }
 
 func appendCounted(dst []byte, name string, a Amount) []byte {
@@ -211,52 +213,48 @@ func ReadState(r io.ReaderAt) (*StateFile, error) {
 
 // readSlot returns nil for a slot that was never written.
 func readSlot(r io.ReaderAt, off, slot int64) (*SpoolState, error) {
-	head := make([]byte, slotHeader)
+	head := make([]byte, slotHeaderLen)
 	if err := readAt(r, head, off); err != nil {
 		return nil, err
 	}
-	empty := true
-	for _, c := range head {
-		empty = empty && c == 0
-	}
-	if empty {
+	if [slotHeaderLen]byte(head) == [slotHeaderLen]byte{} {
 		return nil, nil
 	}
-	n, err := parseSlotHeader(head, slot)
+	h, err := parseSlotHeader(head, slot)
 	if err != nil {
 		return nil, err
 	}
-	b := make([]byte, slotHeader+n)
+	b := make([]byte, slotHeaderLen+int64(h.BodyLen))
 	if err := readAt(r, b, off); err != nil {
 		return nil, err
 	}
 	return ParseSlot(b)
 }
 
-func parseSlotHeader(b []byte, slot int64) (body int64, err error) {
-	if len(b) < slotHeader || string(b[:4]) != slotMagic || Checksum(b[:36]) != binary.LittleEndian.Uint32(b[36:]) {
-		return 0, fmt.Errorf("%w: its header", ErrDamaged)
+func parseSlotHeader(b []byte, slot int64) (h slotHeader, err error) {
+	if len(b) < slotHeaderLen || string(b[:4]) != slotMagic || Checksum(b[:36]) != binary.LittleEndian.Uint32(b[36:]) {
+		return h, fmt.Errorf("%w: its header", ErrDamaged)
 	}
 	if v := binary.LittleEndian.Uint32(b[4:]); v != Version {
-		return 0, fmt.Errorf("state of version %d, known is %d: %w", v, Version, ErrVersion)
+		return h, fmt.Errorf("state of version %d, known is %d: %w", v, Version, ErrVersion)
 	}
-	if body = int64(binary.LittleEndian.Uint32(b[16:])); body > slot-slotHeader {
-		return 0, fmt.Errorf("%w: its length", ErrDamaged)
+	if parseFixed(b[8:36], &h); int64(h.BodyLen) > slot-slotHeaderLen {
+		return h, fmt.Errorf("%w: its length", ErrDamaged)
 	}
-	return body, nil
+	return h, nil
 }
 
 // ParseSlot checks and decodes a slot. b may be longer. The error wraps ErrDamaged or ErrVersion.
 func ParseSlot(b []byte) (*SpoolState, error) {
-	n, err := parseSlotHeader(b, int64(len(b)))
+	h, err := parseSlotHeader(b, int64(len(b)))
 	if err != nil {
 		return nil, err
 	}
-	body := b[slotHeader : slotHeader+n]
-	if Checksum(body) != binary.LittleEndian.Uint32(b[32:]) {
+	body := b[slotHeaderLen : slotHeaderLen+h.BodyLen]
+	if Checksum(body) != h.BodyCRC {
 		return nil, fmt.Errorf("%w: its checksum does not match", ErrDamaged)
 	}
-	s := &SpoolState{Generation: binary.LittleEndian.Uint64(b[8:]), Next: binary.LittleEndian.Uint32(b[20:]), Saved: int64(binary.LittleEndian.Uint64(b[24:]))}
+	s := &SpoolState{Generation: h.Generation, Next: h.Next, Saved: h.Saved}
 	d := &slotDecoder{b: body}
 	for range d.readCount(6) {
 		s.Segments = append(s.Segments, d.readSegment())

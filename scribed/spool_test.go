@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"slices"
@@ -419,10 +420,15 @@ func TestDeadLetters(t *testing.T) {
 			c.mustHold("a", "1")
 			c.mustHold("whole", "1", "2", "3")
 			got := map[string]string{}
-			names, err := deadletter.Names(c.fs, "dead")
+			names, err := c.fs.List("dead")
 			for _, name := range names {
-				letters, lerr := deadletter.Read(c.fs, "dead", name)
-				err = errors.Join(err, lerr)
+				in, oerr := c.fs.Open("dead/" + name)
+				if oerr != nil {
+					t.Fatal(oerr)
+				}
+				b, rerr := io.ReadAll(in)
+				letters, lerr := deadletter.Decode(b)
+				err = errors.Join(err, rerr, lerr, in.Close())
 				for _, l := range letters {
 					got[l.Category+"/"+message(l.Frame)] = l.Reason + ": " + l.Message
 				}

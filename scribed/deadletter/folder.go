@@ -3,9 +3,6 @@ package deadletter
 import (
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"scribe/internal/base/config"
+	"scribe/scribed/boundedfolder"
 )
 
 // Config says where letters are kept, and bounds them. Start from [DefaultConfig].
@@ -53,19 +51,13 @@ type Folder struct {
 	// writer is held while the folder changes, also during I/O. mu is taken under it.
 	writer struct {
 		sync.Mutex
-		files []letterFile // oldest first
-		bytes int64
-		last  uint64 // number of the newest file
+		boundedfolder.Folder
+		last uint64 // number of the newest file
 	}
 	mu struct {
 		sync.Mutex
 		totals Totals
 	}
-}
-
-type letterFile struct {
-	name string
-	size int64
 }
 
 const (
@@ -82,63 +74,30 @@ func Open(cfg Config, fs vfs.FS) (*Folder, error) {
 	if fs == nil {
 		fs = vfs.Default
 	}
-	if err := makeFolder(fs, cfg.Dir); err != nil {
+	if err := boundedfolder.CreateFolder(fs, cfg.Dir); err != nil {
 		return nil, fmt.Errorf("deadletter: create the folder: %w", err)
 	}
 	f := &Folder{cfg: cfg, fs: fs}
-	names, err := fs.List(cfg.Dir)
+	f.writer.Folder = boundedfolder.Folder{FS: fs, Dir: cfg.Dir, MaxBytes: cfg.MaxBytes, MaxFiles: cfg.MaxFiles}
+	var incomplete []string
+	err := f.writer.FindFiles(func(name string) bool {
+		if strings.HasSuffix(name, suffix+temporary) {
+			incomplete = append(incomplete, name)
+		}
+		number, ok := numberOf(name)
+		if ok {
+			f.writer.last = max(f.writer.last, number)
+		}
+		return ok
+	})
+	for _, name := range incomplete {
+		err = errors.Join(err, fs.Remove(fs.PathJoin(cfg.Dir, name)))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("deadletter: %w", err)
 	}
-	slices.Sort(names)
-	for _, name := range names {
-		path := fs.PathJoin(cfg.Dir, name)
-		if strings.HasSuffix(name, suffix+temporary) {
-			if err := fs.Remove(path); err != nil {
-				return nil, fmt.Errorf("deadletter: %w", err)
-			}
-			continue
-		}
-		number, ok := numberOf(name)
-		if !ok {
-			continue // not a letter file
-		}
-		info, err := fs.Stat(path)
-		if err != nil {
-			return nil, fmt.Errorf("deadletter: %w", err)
-		}
-		f.writer.files = append(f.writer.files, letterFile{name: name, size: info.Size()})
-		f.writer.last = max(f.writer.last, number)
-		f.writer.bytes += info.Size()
-	}
 	f.addTotals(Totals{})
 	return f, nil
-}
-
-// makeFolder creates a missing folder and its parents, durably.
-func makeFolder(fs vfs.FS, dir string) error {
-	if _, err := fs.Stat(dir); err == nil {
-		return nil
-	}
-	parent := fs.PathDir(dir)
-	if parent != dir {
-		if err := makeFolder(fs, parent); err != nil {
-			return err
-		}
-	}
-	if err := fs.MkdirAll(dir, 0o750); err != nil {
-		return err
-	}
-	return syncFolder(fs, parent)
-}
-
-// syncFolder makes the names in a folder durable.
-func syncFolder(fs vfs.FS, dir string) error {
-	f, err := fs.OpenDir(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }
 
 // nameOf returns the name of a file: its number, so that names in order are files in order of writing.
@@ -155,6 +114,9 @@ func numberOf(name string) (uint64, bool) {
 
 // ErrTooLarge says that letters need more bytes than the folder may hold.
 var ErrTooLarge = errors.New("deadletter: larger than the folder's bound")
+
+// maxFile bounds the bytes of a file, unless one letter is larger.
+const maxFile = 256 << 20
 
 // Put writes letters to one file, and returns when they are on disk. The oldest files are removed to free capacity. Frames are
 // not used after it returns. Without letters it writes no file.
@@ -175,7 +137,9 @@ func (f *Folder) Put(letters []Letter) error {
 	}
 	f.writer.Lock()
 	defer f.writer.Unlock()
-	if err := f.removeOldest(int64(len(b))); err != nil {
+	removed, freed, err := f.writer.MakeSpace(int64(len(b)))
+	f.addTotals(Totals{RemovedFiles: int64(removed), RemovedBytes: freed})
+	if err != nil {
 		return fmt.Errorf("deadletter: remove the oldest: %w", err)
 	}
 	f.writer.last = max(f.writer.last+1, uint64(max(time.Now().UnixMicro(), 0)))
@@ -183,27 +147,8 @@ func (f *Folder) Put(letters []Letter) error {
 	if err := f.writeFile(name, b); err != nil {
 		return fmt.Errorf("deadletter: write %s: %w", name, err)
 	}
-	f.writer.files = append(f.writer.files, letterFile{name: name, size: int64(len(b))})
-	f.writer.bytes += int64(len(b))
+	f.writer.AddFile(name, int64(len(b)))
 	f.addTotals(Totals{Letters: int64(len(letters))})
-	return nil
-}
-
-// removeOldest removes the oldest files until n more bytes, and one more file, fit the bounds. The caller holds writer.
-func (f *Folder) removeOldest(n int64) error {
-	w := &f.writer
-	for len(w.files) > 0 && (len(w.files) >= f.cfg.MaxFiles || w.bytes+n > f.cfg.MaxBytes) {
-		oldest := w.files[0]
-		err := f.fs.Remove(f.fs.PathJoin(f.cfg.Dir, oldest.name))
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-		w.files = w.files[1:]
-		w.bytes -= oldest.size
-		if err == nil {
-			f.addTotals(Totals{RemovedFiles: 1, RemovedBytes: oldest.size})
-		} // else it was replayed and removed
-	}
 	return nil
 }
 
@@ -211,7 +156,7 @@ func (f *Folder) removeOldest(n int64) error {
 func (f *Folder) addTotals(t Totals) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.mu.totals.Files, f.mu.totals.Bytes = len(f.writer.files), f.writer.bytes
+	f.mu.totals.Files, f.mu.totals.Bytes = f.writer.Size()
 	f.mu.totals.Letters += t.Letters
 	f.mu.totals.RemovedFiles += t.RemovedFiles
 	f.mu.totals.RemovedBytes += t.RemovedBytes
@@ -239,7 +184,7 @@ func (f *Folder) writeFile(name string, b []byte) (err error) {
 	if err := f.fs.Rename(path+temporary, path); err != nil {
 		return err
 	}
-	return syncFolder(f.fs, f.cfg.Dir)
+	return boundedfolder.SyncNames(f.fs, f.cfg.Dir)
 }
 
 // Totals returns the folder's contents and activity.
@@ -247,64 +192,4 @@ func (f *Folder) Totals() Totals {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.mu.totals
-}
-
-// Names returns the files of a folder, oldest first. fs nil = the real file system.
-func Names(fs vfs.FS, dir string) ([]string, error) {
-	if fs == nil {
-		fs = vfs.Default
-	}
-	all, err := fs.List(dir)
-	if err != nil {
-		return nil, fmt.Errorf("deadletter: %w", err)
-	}
-	var names []string
-	for _, name := range all {
-		if _, ok := numberOf(name); ok {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names, nil
-}
-
-// maxFile bounds the bytes of a file that Read accepts: the letters of a request to the upstream.
-const maxFile = 256 << 20
-
-// Read returns the letters of a file of a folder; see [Decode] for the errors.
-func Read(fs vfs.FS, dir, name string) ([]Letter, error) {
-	if fs == nil {
-		fs = vfs.Default
-	}
-	in, err := fs.Open(fs.PathJoin(dir, name))
-	if err != nil {
-		return nil, fmt.Errorf("deadletter: %w", err)
-	}
-	defer func() { _ = in.Close() }() // read only
-	b, err := io.ReadAll(io.LimitReader(in, maxFile+1))
-	if err != nil {
-		return nil, fmt.Errorf("deadletter: read %s: %w", name, err)
-	}
-	if len(b) > maxFile {
-		return nil, fmt.Errorf("%w: %s has over %d bytes", ErrCorrupt, name, maxFile)
-	}
-	letters, err := Decode(b)
-	if err != nil {
-		return letters, fmt.Errorf("%s: %w", name, err)
-	}
-	return letters, nil
-}
-
-// Remove removes a file whose letters were replayed.
-func Remove(fs vfs.FS, dir, name string) error {
-	if fs == nil {
-		fs = vfs.Default
-	}
-	if _, ok := numberOf(name); !ok {
-		return fmt.Errorf("deadletter: %q is not a file of dead letters", name)
-	}
-	if err := fs.Remove(fs.PathJoin(dir, name)); err != nil {
-		return fmt.Errorf("deadletter: %w", err)
-	}
-	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"scribe/scribed/boundedfolder"
 	"scribe/scribed/spool/layout"
 )
 
@@ -339,7 +340,7 @@ func (s *Spool) createFile(g *segmentFile) error {
 	if err := f.Sync(); err != nil {
 		return fmt.Errorf("sync: %w", err)
 	}
-	if err := syncFolder(s.fs, s.cfg.Dir); err != nil {
+	if err := boundedfolder.SyncNames(s.fs, s.cfg.Dir); err != nil {
 		return fmt.Errorf("sync the folder: %w", err)
 	}
 	return nil

@@ -81,7 +81,7 @@ func makeFolderOf(t *testing.T, sealed bool) *folder {
 // open opens a spool on a copy of the folder with another segment.
 func (f *folder) open(t *testing.T, segment []byte) (*Spool, *vfs.MemFS) {
 	mem := vfs.NewMem()
-	if err := mem.MkdirAll(f.cfg.Dir, folderMode); err != nil {
+	if err := mem.MkdirAll(f.cfg.Dir, 0o750); err != nil {
 		t.Fatal(err)
 	}
 	put(t, mem, f.cfg.Dir+"/"+f.name, segment)
@@ -308,7 +308,7 @@ func TestNewerVersion(t *testing.T) {
 	sum := layout.Checksum(b[:60])
 	b[60], b[61], b[62], b[63] = byte(sum), byte(sum>>8), byte(sum>>16), byte(sum>>24)
 	mem := vfs.NewMem()
-	if err := mem.MkdirAll(f.cfg.Dir, folderMode); err != nil {
+	if err := mem.MkdirAll(f.cfg.Dir, 0o750); err != nil {
 		t.Fatal(err)
 	}
 	put(t, mem, f.cfg.Dir+"/"+f.name, b)

@@ -3,6 +3,7 @@ package spool
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -114,11 +115,11 @@ func (i *inspectionRun) inspectFiles(in *folderListing) error {
 		i.report.Categories = append(i.report.Categories, *c)
 	}
 	slices.SortFunc(i.report.Categories, func(a, b CategoryReport) int { return strings.Compare(a.Category, b.Category) })
-	q := quarantineFolder{fs: i.fs, dir: i.fs.PathJoin(i.dir, quarantineName), limit: 1<<63 - 1}
+	q := newQuarantine(i.fs, i.dir, math.MaxInt64) // nothing is removed
 	if err := q.openFolder(); err != nil {
 		return err
 	}
-	i.report.Quarantined, i.report.QuarantinedBytes = len(q.mu.files), q.mu.bytes
+	i.report.Quarantined, i.report.QuarantinedBytes = q.Size()
 	return nil
 }
 

@@ -65,7 +65,7 @@ func TestInspectDamage(t *testing.T) {
 			b := slices.Clone(f.segment)
 			b[at] ^= 0x80
 			mem := vfs.NewMem()
-			if err := mem.MkdirAll(f.cfg.Dir, folderMode); err != nil {
+			if err := mem.MkdirAll(f.cfg.Dir, 0o750); err != nil {
 				t.Fatal(err)
 			}
 			put(t, mem, f.cfg.Dir+"/"+f.name, b)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"scribe/scribed/boundedfolder"
 	"scribe/scribed/spool/layout"
 )
 
@@ -262,7 +263,7 @@ func (s *Spool) removeTrash() error {
 		freed += g.charge
 		gone[g] = true
 	}
-	if err := syncFolder(s.fs, s.cfg.Dir); err != nil {
+	if err := boundedfolder.SyncNames(s.fs, s.cfg.Dir); err != nil {
 		errs = append(errs, fmt.Errorf("sync the folder: %w", err))
 	}
 	s.mu.Lock()

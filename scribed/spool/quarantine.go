@@ -3,90 +3,60 @@ package spool
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"scribe/scribed/boundedfolder"
 	"scribe/scribed/spool/layout"
 )
 
-// quarantineFolder is the folder of copies of damaged ranges, for people to look at. It is bounded to limit bytes: longer ranges
-// are truncated, and the oldest files are removed.
+// quarantineFolder is the folder of copies of damaged ranges, for people to look at. It is bounded: longer ranges are truncated, and
+// the oldest files are removed.
 type quarantineFolder struct {
-	fs    vfs.FS
-	dir   string
-	limit int64
-
-	mu struct {
-		sync.Mutex
-		files []quarantinedFile // oldest first
-		bytes int64
-	}
-}
-
-type quarantinedFile struct {
-	name  string
-	bytes int64
+	mu sync.Mutex
+	boundedfolder.Folder
 }
 
 const quarantineSuffix = ".damaged"
 
-// openFolder lists the files. A missing folder counts as empty.
+// newQuarantine returns the quarantine of a spool's folder, bounded to limit bytes.
+func newQuarantine(fsys vfs.FS, spoolDir string, limit int64) *quarantineFolder {
+	return &quarantineFolder{Folder: boundedfolder.Folder{FS: fsys, Dir: fsys.PathJoin(spoolDir, quarantineName), MaxBytes: limit}}
+}
+
+// openFolder lists the files, and removes those beyond the limit. A missing folder counts as empty.
 func (q *quarantineFolder) openFolder() error {
-	names, err := q.fs.List(q.dir)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	err := q.FindFiles(func(name string) bool { return strings.HasSuffix(name, quarantineSuffix) }) // names begin with the time
+	if err == nil {
+		_, _, err = q.MakeSpace(0)
+	}
 	if isNotExist(err) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	slices.Sort(names) // names begin with the time
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for _, name := range names {
-		info, err := q.fs.Stat(q.fs.PathJoin(q.dir, name))
-		if err != nil {
-			return err
-		}
-		if strings.HasSuffix(name, quarantineSuffix) {
-			q.mu.files = append(q.mu.files, quarantinedFile{name, info.Size()})
-			q.mu.bytes += info.Size()
-		}
-	}
-	return q.shrinkTo(q.limit)
-}
-
-// shrinkTo removes the oldest files until at most limit bytes are left. The mutex is held.
-func (q *quarantineFolder) shrinkTo(limit int64) error {
-	for len(q.mu.files) > 0 && q.mu.bytes > limit {
-		if err := q.fs.Remove(q.fs.PathJoin(q.dir, q.mu.files[0].name)); err != nil && !isNotExist(err) {
-			return err
-		}
-		q.mu.bytes -= q.mu.files[0].bytes
-		q.mu.files = q.mu.files[1:]
-	}
-	return nil
+	return err
 }
 
 // addRange copies a range, and returns the file's path.
 func (q *quarantineFolder) addRange(now int64, segment uint64, r layout.FileRange, b []byte) (string, error) {
-	b = b[:min(int64(len(b)), q.limit)]
+	b = b[:min(int64(len(b)), q.MaxBytes)]
 	if len(b) == 0 {
 		return "", nil
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if err := q.shrinkTo(q.limit - int64(len(b))); err != nil {
+	if _, _, err := q.MakeSpace(int64(len(b))); err != nil {
 		return "", err
 	}
-	if err := q.fs.MkdirAll(q.dir, folderMode); err != nil {
+	if err := boundedfolder.CreateFolder(q.FS, q.Dir); err != nil {
 		return "", err
 	}
 	name := fmt.Sprintf("%016d-%010d-%010d-%010d%s", now, segment, r.From, r.To, quarantineSuffix)
-	path := q.fs.PathJoin(q.dir, name)
-	f, err := q.fs.Create(path, diskCategory)
+	path := q.FS.PathJoin(q.Dir, name)
+	f, err := q.FS.Create(path, diskCategory)
 	if err != nil {
 		return "", err
 	}
@@ -95,22 +65,20 @@ func (q *quarantineFolder) addRange(now int64, segment uint64, r layout.FileRang
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = syncFolder(q.fs, q.dir)
+		err = boundedfolder.SyncNames(q.FS, q.Dir)
 	}
 	if err != nil {
-		return "", errors.Join(err, q.fs.Remove(path))
+		return "", errors.Join(err, q.FS.Remove(path))
 	}
-	if !slices.ContainsFunc(q.mu.files, func(o quarantinedFile) bool { return o.name == name }) {
-		q.mu.files = append(q.mu.files, quarantinedFile{name, int64(len(b))})
-		q.mu.bytes += int64(len(b))
-	}
+	q.AddFile(name, int64(len(b)))
 	return path, nil
 }
 
 func (q *quarantineFolder) usedBytes() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.mu.bytes
+	_, bytes := q.Size()
+	return bytes
 }
 
 // keepDamaged copies a damaged range to the quarantine, and returns the file's path, "" if that failed.

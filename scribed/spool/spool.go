@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"sync"
 	"syscall"
@@ -15,6 +14,7 @@ import (
 
 	"scribe/internal/base/buffers"
 	"scribe/internal/base/lifecycle"
+	"scribe/scribed/boundedfolder"
 )
 
 // Spool is a durable queue of records for any number of categories, in one log of segments. It is safe for concurrent use.
@@ -37,7 +37,7 @@ type Spool struct {
 
 	// slots is the state file. Only the keeper uses it; Open and Close use it while the keeper is not running.
 	slots      stateSlots
-	quarantine quarantineFolder
+	quarantine *quarantineFolder
 
 	// kickSync and kickKeeper wake their goroutines; armSync starts the syncer's timer. Each holds one wake-up; further ones are
 	// merged into it.
@@ -73,8 +73,6 @@ type Spool struct {
 	}
 }
 
-const folderMode = 0o750
-
 // Open opens the spool of a folder, which it creates if needed, and recovers its records. The time depends on the number of
 // segments, not on their content: Open reads the state and the footers of sealed segments, and scans the segment that was not
 // sealed. Damage is quarantined, counted and logged.
@@ -99,7 +97,7 @@ func Open(cfg Config, deps Deps) (*Spool, error) {
 	s.metrics = newMetrics(s)
 	s.mu.recordBook = newBook(cfg.IndexBytes)
 	s.mu.changed = make(chan struct{})
-	s.quarantine = quarantineFolder{fs: s.fs, dir: s.fs.PathJoin(cfg.Dir, quarantineName), limit: cfg.QuarantineBytes}
+	s.quarantine = newQuarantine(s.fs, cfg.Dir, cfg.QuarantineBytes)
 	if err := s.openFolder(); err != nil {
 		return nil, errors.Join(fmt.Errorf("spool: open %s: %w", cfg.Dir, err), s.abandonOpen())
 	}
@@ -113,7 +111,7 @@ func Open(cfg Config, deps Deps) (*Spool, error) {
 
 // openFolder locks the folder and recovers it.
 func (s *Spool) openFolder() error {
-	if err := makeFolder(s.fs, s.cfg.Dir); err != nil {
+	if err := boundedfolder.CreateFolder(s.fs, s.cfg.Dir); err != nil {
 		return err
 	}
 	lock, err := s.fs.Lock(s.fs.PathJoin(s.cfg.Dir, lockName))
@@ -150,42 +148,6 @@ const (
 	quarantineName = "quarantine"
 	tempSuffix     = ".tmp"
 )
-
-// makeFolder creates a folder and its parents, and syncs the folders that it changed.
-func makeFolder(fsys vfs.FS, dir string) error {
-	var made []string
-	for d := fsys.PathJoin(dir); ; {
-		if _, err := fsys.Stat(d); err == nil {
-			break
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		made = append(made, d)
-		parent := fsys.PathDir(d)
-		if parent == d {
-			break
-		}
-		d = parent
-	}
-	if err := fsys.MkdirAll(dir, folderMode); err != nil {
-		return err
-	}
-	for _, d := range made {
-		if err := syncFolder(fsys, fsys.PathDir(d)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// syncFolder makes additions and removals of names in a folder durable.
-func syncFolder(fsys vfs.FS, dir string) error {
-	f, err := fsys.OpenDir(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
-}
 
 func wake(c chan struct{}) {
 	select {

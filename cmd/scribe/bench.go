@@ -2,11 +2,12 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime/pprof"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,7 +15,6 @@ import (
 	"scribe/cmd/scribe/app"
 	"scribe/cmd/scribe/bench"
 	"scribe/internal/base/units"
-	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -31,7 +31,7 @@ type benchFlags struct {
 }
 
 func newBench() *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := newParent(&cobra.Command{
 		Use:   "bench",
 		Short: "Measure writes, reads and latency, compared with compression alone",
 		Long: `Measure a cell with real text. Without --server the cell runs in this process, on files in a temporary folder, and is reached over TCP
@@ -40,9 +40,7 @@ same bytes in the same run. MB are millions of bytes.`,
 		Example: `  scribe bench produce
   scribe bench e2e --messages 100
   scribe bench consume --workload access-log --json`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
+	}, newBenchCategories(), newBenchCost(), newBenchFanout(), newBenchNeighbour(), newBenchOutage(), newBenchQuery())
 	for _, b := range []struct {
 		name, short, long string
 		run               func(context.Context, bench.Options) (bench.Report, error)
@@ -60,7 +58,6 @@ acknowledgement and of the delivery.`, bench.EndToEnd},
 		c.Long = b.long
 		cmd.AddCommand(c)
 	}
-	cmd.AddCommand(newBenchCategories(), newBenchCost(), newBenchFanout(), newBenchNeighbour(), newBenchOutage(), newBenchQuery())
 	return cmd
 }
 
@@ -110,33 +107,31 @@ func newBenchOf(name, short string, run func(context.Context, bench.Options) (be
 	return cmd
 }
 
-func (f *benchFlags) runBench(cmd *cobra.Command, run func(context.Context, bench.Options) (bench.Report, error)) (err error) {
-	ctx := cmd.Context()
+func (f *benchFlags) runBench(cmd *cobra.Command, run func(context.Context, bench.Options) (bench.Report, error)) error {
 	o := bench.Options{Server: f.server, Bytes: int64(f.bytes), Messages: f.messages, Rate: f.rate}
-	if f.server == "" {
-		stop, url, serr := benchCell(cmd, f.data, func(c *app.Config) { o.Blobs = c.BlobPath() })
-		if serr != nil {
-			return serr
-		}
-		defer func() { err = errors.Join(err, stop()) }()
-		o.Server, o.InProcess = url, true
-	} else if err := checkReachable(ctx, f.server); err != nil {
-		return err
-	}
-	if f.profile != "" {
-		var stop func() error
-		defer func() {
-			if stop != nil {
-				err = errors.Join(err, stop())
-			}
-		}()
-		o.Measured = func() (err error) {
-			if stop == nil {
-				stop, err = startProfile(f.profile)
-			}
+	if f.server != "" {
+		// A load on a cell that is not there would only be given up after minutes.
+		if _, err := callCell(cmd.Context(), f.server, "bench", controlClient(f.server).GetStatus, &scribev1.GetStatusRequest{}); err != nil {
 			return err
 		}
+		return f.measureWorkloads(cmd, o, run)
 	}
+	return withCell(cmd, f.data, func(c *app.Config) { o.Blobs = c.BlobPath() }, func(server string) error {
+		o.Server, o.InProcess = server, true
+		return f.measureWorkloads(cmd, o, run)
+	})
+}
+
+func (f *benchFlags) measureWorkloads(cmd *cobra.Command, o bench.Options, run func(context.Context, bench.Options) (bench.Report, error)) (err error) {
+	stop := func() error { return nil }
+	defer func() { err = errors.Join(err, stop()) }()
+	o.Measured = sync.OnceValue(func() error {
+		started, err := startProfile(f.profile)
+		if err == nil {
+			stop = started
+		}
+		return err
+	})
 	var reports []bench.Report
 	for _, name := range f.workloads {
 		if o.Workload, err = bench.NewWorkload(name); err != nil {
@@ -144,12 +139,12 @@ func (f *benchFlags) runBench(cmd *cobra.Command, run func(context.Context, benc
 		}
 		for i := range f.count {
 			o.Category = fmt.Sprintf("bench-%d-%s-%d", time.Now().UnixNano(), name, i)
-			r, err := run(ctx, o)
+			r, err := run(cmd.Context(), o)
 			if err != nil {
 				return fmt.Errorf("bench %s, workload %s: %w", cmd.Name(), name, err)
 			}
 			if f.json {
-				if err := json.NewEncoder(cmd.OutOrStdout()).Encode(r); err != nil {
+				if err := printLines(cmd.OutOrStdout(), r); err != nil {
 					return err
 				}
 			}
@@ -162,17 +157,11 @@ func (f *benchFlags) runBench(cmd *cobra.Command, run func(context.Context, benc
 	return bench.Table(cmd.OutOrStdout(), reports)
 }
 
-// checkReachable asks a cell for a sign of life: a load on one that is not there would only be given up after minutes.
-func checkReachable(ctx context.Context, server string) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	if _, err := rpc.NewControlClient(rpc.Default(), server).GetStatus(ctx, &scribev1.GetStatusRequest{}); err != nil {
-		return callFailure(server, "bench", err)
-	}
-	return nil
-}
-
+// startProfile starts a CPU profile, if it has a file.
 func startProfile(path string) (stop func() error, err error) {
+	if path == "" {
+		return func() error { return nil }, nil
+	}
 	out, err := os.Create(path)
 	if err != nil {
 		return nil, err
@@ -184,4 +173,55 @@ func startProfile(path string) (stop func() error, err error) {
 		pprof.StopCPUProfile()
 		return out.Close()
 	}, nil
+}
+
+// withCell runs fn against a cell in this process, on files in a folder; empty = a temporary one.
+func withCell(cmd *cobra.Command, dir string, adjust func(*app.Config), fn func(server string) error) (err error) {
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "scribe-bench-"); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	}
+	c := app.DefaultConfig()
+	c.Data, c.Log.Level = dir, "warn"
+	if adjust != nil {
+		adjust(&c)
+	}
+	return withApp(cmd.Context(), c, cmd.ErrOrStderr(), fn)
+}
+
+// measureCell measures a new cell in this process.
+func measureCell[O, R any](cmd *cobra.Command, adjust func(*app.Config), measure func(ctx context.Context, server string, o O) (R, error), o O) (r R, err error) {
+	err = withCell(cmd, "", adjust, func(server string) (err error) {
+		r, err = measure(cmd.Context(), server, o)
+		return err
+	})
+	return r, err
+}
+
+// printReports writes reports as JSON objects, a line each, or as a table.
+func printReports[R any](w io.Writer, asJSON bool, reports []R, table func(io.Writer, []R) error) error {
+	if asJSON {
+		return printLines(w, reports...)
+	}
+	return table(w, reports)
+}
+
+// printReport writes one report as a JSON object, or for people.
+func printReport(w io.Writer, asJSON bool, report interface{ Print(w io.Writer) error }) error {
+	if asJSON {
+		return printLines(w, report)
+	}
+	return report.Print(w)
+}
+
+// checkRange is a usage error if one of the values of a flag is outside 1 to most.
+func checkRange(flag string, most int, values ...int) error {
+	for _, n := range values {
+		if n < 1 || n > most {
+			return usageError(fmt.Errorf("%s %d is outside 1 to %d", flag, n, most))
+		}
+	}
+	return nil
 }

@@ -1,12 +1,8 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,58 +12,6 @@ import (
 	"scribe/internal/base/units"
 	scribev1 "scribe/proto/scribe/v1"
 )
-
-// benchCell starts a cell in this process, on files in a folder; empty = a temporary one.
-func benchCell(cmd *cobra.Command, dir string, adjust func(*app.Config)) (stop func() error, url string, err error) {
-	temporary := dir == ""
-	if temporary {
-		if dir, err = os.MkdirTemp("", "scribe-bench-"); err != nil {
-			return nil, "", err
-		}
-	}
-	c := app.DefaultConfig()
-	c.Data, c.Listen, c.Log.Level = dir, "127.0.0.1:0", "warn"
-	if adjust != nil {
-		adjust(&c)
-	}
-	a, err := app.Start(cmd.Context(), c, app.Options{Logger: newLogger(c.Log, cmd.ErrOrStderr()), Version: programVersion()})
-	if err != nil {
-		return nil, "", err
-	}
-	return func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), c.ShutdownTimeout)
-		defer cancel()
-		err := a.Stop(ctx)
-		if temporary {
-			err = errors.Join(err, os.RemoveAll(dir))
-		}
-		return err
-	}, a.URL(), nil
-}
-
-// withCell runs fn against a new cell in this process.
-func withCell(cmd *cobra.Command, adjust func(*app.Config), fn func(server string) error) (err error) {
-	stop, url, err := benchCell(cmd, "", adjust)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stop()) }()
-	return fn(url)
-}
-
-// printReports writes reports as JSON objects, a line each, or as a table.
-func printReports[R any](w io.Writer, asJSON bool, reports []R, table func(io.Writer, []R) error) error {
-	if !asJSON {
-		return table(w, reports)
-	}
-	enc := json.NewEncoder(w)
-	for i := range reports {
-		if err := enc.Encode(&reports[i]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 func newBenchCategories() *cobra.Command {
 	o := bench.CategoriesOptions{}
@@ -89,14 +33,11 @@ Zipf's law: a few get most of the traffic, nearly all get little.`,
 			if o.Workload, err = bench.NewWorkload("access-log"); err != nil {
 				return err
 			}
-			return withCell(cmd, nil, func(server string) error {
-				o.Server = server
-				r, err := bench.Categories(cmd.Context(), o)
-				if err != nil {
-					return err
-				}
-				return printReports(cmd.OutOrStdout(), asJSON, []bench.CategoriesReport{r}, func(w io.Writer, rs []bench.CategoriesReport) error { return rs[0].Print(w) })
-			})
+			r, err := measureCell(cmd, nil, bench.Categories, o)
+			if err != nil {
+				return err
+			}
+			return printReport(cmd.OutOrStdout(), asJSON, &r)
 		},
 	}
 	fs := cmd.Flags()
@@ -144,18 +85,15 @@ runs in this process on files, with the pause between flushes that it has on S3.
 					o.BytesPerSecond = float64(n)
 				}
 				for _, n := range categories {
-					if o.Categories = n; n < 1 || n > 1_000_000 {
-						return usageError(fmt.Errorf("--categories %d is outside 1 to 1000000", n))
-					}
-					err := withCell(cmd, func(c *app.Config) { c.FlushFloor = new(floor.Std()) }, func(server string) error {
-						o.Server = server
-						r, err := bench.Cost(cmd.Context(), o)
-						reports = append(reports, r)
+					if err := checkRange("--categories", 1_000_000, n); err != nil {
 						return err
-					})
+					}
+					o.Categories = n
+					r, err := measureCell(cmd, func(c *app.Config) { c.FlushFloor = new(floor.Std()) }, bench.Cost, o)
 					if err != nil {
 						return fmt.Errorf("%s to %d categories: %w", rate, n, err)
 					}
+					reports = append(reports, r)
 				}
 			}
 			return printReports(cmd.OutOrStdout(), asJSON, reports, bench.CostTable)
@@ -199,15 +137,11 @@ for each quota mode.`,
 			for _, o.Mode = range []scribev1.QuotaMode{
 				scribev1.QuotaMode_QUOTA_MODE_BLOCK, scribev1.QuotaMode_QUOTA_MODE_THROTTLE, scribev1.QuotaMode_QUOTA_MODE_SAMPLE,
 			} {
-				err := withCell(cmd, nil, func(server string) error {
-					o.Server = server
-					r, err := bench.Neighbour(cmd.Context(), o)
-					reports = append(reports, r)
-					return err
-				})
+				r, err := measureCell(cmd, nil, bench.Neighbour, o)
 				if err != nil {
 					return err
 				}
+				reports = append(reports, r)
 			}
 			return printReports(cmd.OutOrStdout(), asJSON, reports, bench.NeighbourTable)
 		},
@@ -218,6 +152,137 @@ for each quota mode.`,
 	fs.IntVar(&o.Quiet, "quiet", 10, "quiet categories")
 	fs.Var(&every, "every", "pause between two of their writes")
 	fs.Var(&length, "duration", "length of each half of a measurement")
+	fs.BoolVar(&asJSON, "json", false, "print a JSON object a line")
+	return cmd
+}
+
+func newBenchFanout() *cobra.Command {
+	var (
+		o         bench.FanoutOptions
+		consumers             = []int{1, 10, 100}
+		rate      units.Bytes = 8_000_000
+		length                = units.Duration(10 * time.Second)
+		workload              = "access-log"
+		profile   string
+		asJSON    bool
+	)
+	cmd := &cobra.Command{
+		Use:   "fanout",
+		Short: "Store requests and CPU time of many consumers of one live category",
+		Long: `Write one category at a fixed rate while 1, 10 and 100 consumers follow it, each reading everything. Report the bytes delivered per byte
+fetched from the store, and the CPU time per byte delivered: the total, and that of reading alone, which excludes the cost of the same
+traffic without readers. Each measurement runs a new cell in this process.`,
+		Example: `  scribe bench fanout
+  scribe bench fanout --consumers 1,300 --rate 2MB --duration 30s --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if rate < 1 || length < units.Duration(time.Second) {
+				return usageError(errors.New("--rate must be above zero, --duration a second or more"))
+			}
+			if err := checkRange("--consumers", 10_000, consumers...); err != nil {
+				return err
+			}
+			o.BytesPerSecond, o.Duration = float64(rate), length.Std()
+			if o.Workload, err = bench.NewWorkload(workload); err != nil {
+				return usageError(err)
+			}
+			limit, err := bench.DecoderNsPerByte(o.Workload)
+			if err != nil {
+				return err
+			}
+			stop, err := startProfile(profile)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, stop()) }()
+			var reports []bench.FanoutReport
+			for _, o.Consumers = range append([]int{0}, consumers...) {
+				r, err := measureCell(cmd, nil, bench.Fanout, o)
+				if err != nil {
+					return fmt.Errorf("%d consumers: %w", o.Consumers, err)
+				}
+				if len(reports) > 0 {
+					r.Beside(reports[0], limit)
+				}
+				reports = append(reports, r)
+			}
+			return printReports(cmd.OutOrStdout(), asJSON, reports[1:], bench.FanoutTable)
+		},
+	}
+	fs := cmd.Flags()
+	fs.IntSliceVar(&consumers, "consumers", consumers, "consumers that follow at the same time, a measurement each")
+	fs.Var(&rate, "rate", "payload a second that is written")
+	fs.Var(&length, "duration", "how long is written in each measurement")
+	fs.StringVar(&workload, "workload", workload, "messages: 100b, access-log, 10kb")
+	fs.StringVar(&profile, "cpuprofile", "", "write a CPU profile of the measurements to this file")
+	fs.BoolVar(&asJSON, "json", false, "print a JSON object a line")
+	return cmd
+}
+
+func newBenchQuery() *cobra.Command {
+	var (
+		o                   = bench.QueryOptions{Queries: bench.QueryCount()}
+		readers             = []int{1, 20, 100}
+		rate    units.Bytes = 4_000_000
+		length              = units.Duration(10 * time.Second)
+		history units.Bytes = 1_000_000_000
+		profile string
+		asJSON  bool
+	)
+	cmd := &cobra.Command{
+		Use:   "query",
+		Short: "Cost of many queries over one live category, and the time to the first row of a history",
+		Long: `Write an access log of JSON objects at a fixed rate while 1, 20 and 100 readers follow it, each with one of 20 queries. Report the bytes
+fetched from the store, the payloads computed for one reader and served to others, and the CPU time per reader, which excludes the cost of
+the same traffic without readers. Then write a history and search it for its only matching row, first without zone maps and then with
+them. Each measurement runs a new cell in this process.`,
+		Example: `  scribe bench query
+  scribe bench query --readers 100 --rate 2MB --duration 30s --history 0 --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if rate < 1 || length < units.Duration(time.Second) {
+				return usageError(errors.New("--rate must be above zero, --duration a second or more"))
+			}
+			if err := checkRange("--readers", 10_000, readers...); err != nil {
+				return err
+			}
+			if err := checkRange("--queries", bench.QueryCount(), o.Queries); err != nil {
+				return err
+			}
+			o.BytesPerSecond, o.Duration = float64(rate), length.Std()
+			stop, err := startProfile(profile)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, stop()) }()
+			var reports []bench.QueryReport
+			for _, o.Readers = range append([]int{0}, readers...) {
+				r, err := measureCell(cmd, nil, bench.Queries, o)
+				if err != nil {
+					return fmt.Errorf("%d readers: %w", o.Readers, err)
+				}
+				if len(reports) > 0 {
+					r.Beside(reports[0])
+				}
+				reports = append(reports, r)
+			}
+			if history > 0 {
+				r, err := measureCell(cmd, nil, bench.FirstRow, int64(history))
+				if err != nil {
+					return fmt.Errorf("the first row of a history: %w", err)
+				}
+				reports = append(reports, r)
+			}
+			return printReports(cmd.OutOrStdout(), asJSON, reports[1:], bench.QueryTable)
+		},
+	}
+	fs := cmd.Flags()
+	fs.IntSliceVar(&readers, "readers", readers, "readers that follow at the same time, a measurement each")
+	fs.IntVar(&o.Queries, "queries", o.Queries, "different queries among them")
+	fs.Var(&rate, "rate", "payload a second that is written")
+	fs.Var(&length, "duration", "how long is written in each measurement")
+	fs.Var(&history, "history", "payload that is there when the first row is looked for; 0 leaves that out")
+	fs.StringVar(&profile, "cpuprofile", "", "write a CPU profile of the measurements to this file")
 	fs.BoolVar(&asJSON, "json", false, "print a JSON object a line")
 	return cmd
 }

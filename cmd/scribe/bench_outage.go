@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -49,31 +47,25 @@ outage. At the end all messages are read back and counted.`,
 			if rate == 0 || normal < units.Duration(time.Second) || length < units.Duration(time.Second) || every <= 0 {
 				return usageError(errors.New("--rate and --every must be above zero, --normal and --outage a second or more"))
 			}
-			if backend != backendRefuses && backend != backendHangs {
-				return usageError(fmt.Errorf("invalid value %q for --backend: want %s or %s", backend, backendRefuses, backendHangs))
+			if err := checkChoice("--backend", backend, backendRefuses, backendHangs); err != nil {
+				return err
 			}
 			o := bench.OutageOptions{BytesPerSecond: float64(rate), Normal: normal.Std(), Outage: length.Std(), Every: every.Std()}
 			if o.Workload, err = bench.NewWorkload(workload); err != nil {
 				return usageError(err)
 			}
-			f, err := startOutageFleet(cmd, backend)
+			stop, err := startProfile(profile)
 			if err != nil {
 				return err
 			}
-			defer func() { err = errors.Join(err, f.stopAll()) }()
-			if profile != "" {
-				stop, perr := startProfile(profile)
-				if perr != nil {
-					return perr
+			defer func() { err = errors.Join(err, stop()) }()
+			return withOutageFleet(cmd, backend, o, func(o bench.OutageOptions) error {
+				r, err := bench.Outage(cmd.Context(), o)
+				if err != nil {
+					return err
 				}
-				defer func() { err = errors.Join(err, stop()) }()
-			}
-			o.Agent, o.Cell, o.Down, o.Up = f.agent.URL(), f.cell.URL(), f.takeDown, f.bringUp
-			r, err := bench.Outage(cmd.Context(), o)
-			if err != nil {
-				return err
-			}
-			return printReports(cmd.OutOrStdout(), asJSON, []bench.OutageReport{r}, func(w io.Writer, rs []bench.OutageReport) error { return rs[0].Print(w) })
+				return printReport(cmd.OutOrStdout(), asJSON, &r)
+			})
 		},
 	}
 	fs := cmd.Flags()
@@ -88,100 +80,53 @@ outage. At the end all messages are read back and counted.`,
 	return cmd
 }
 
-// outageFleet is a cell that can be taken away and an agent in front of it, in this process and in a temporary folder.
-type outageFleet struct {
-	cmd    *cobra.Command
-	dir    string
-	config app.Config // of the cell
-	cell   *app.App   // nil while it is away
-	agent  *app.App
-	relay  *bench.Relay // between the two; nil when the cell refuses
-	// release gives the cell's address up.
-	release func()
-}
-
-// startOutageFleet starts one. stop ends it.
-func startOutageFleet(cmd *cobra.Command, backend string) (_ *outageFleet, err error) {
-	f := &outageFleet{cmd: cmd, config: app.DefaultConfig()}
-	if f.dir, err = os.MkdirTemp("", "scribe-bench-"); err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, f.stopAll())
-		}
-	}()
-	f.config.Data, f.config.Log.Level = filepath.Join(f.dir, "cell"), "error"
-	// It comes back where it was, and nobody else may be there meanwhile.
-	if f.config.Listen, f.release, err = loopback.Reserve(); err != nil {
-		return nil, err
-	}
-	if err := f.startCell(cmd.Context()); err != nil {
-		return nil, err
-	}
-	u, err := url.Parse(f.cell.URL())
+// withOutageFleet runs fn with a cell that can be taken away and an agent in front of it, in this process and in a temporary folder.
+func withOutageFleet(cmd *cobra.Command, backend string, o bench.OutageOptions, fn func(bench.OutageOptions) error) (err error) {
+	dir, err := os.MkdirTemp("", "scribe-bench-")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if backend == backendHangs {
-		if f.relay, err = bench.NewRelay(cmd.Context(), u.Host); err != nil {
-			return nil, err
-		}
-		u.Host = f.relay.Addr()
-	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	c := app.DefaultConfig()
-	c.Roles, c.Listen, c.Upstream, c.Log.Level = []app.Role{app.Scribed}, "127.0.0.1:0", u.String(), "error"
-	c.Scribed.Spool.Dir = filepath.Join(f.dir, "spool")
-	f.agent, err = app.Start(cmd.Context(), c, app.Options{Logger: newLogger(c.Log, cmd.ErrOrStderr()), Version: programVersion()})
-	return f, err
-}
-
-func (f *outageFleet) startCell(ctx context.Context) (err error) {
-	f.cell, err = app.Start(ctx, f.config, app.Options{Logger: newLogger(f.config.Log, f.cmd.ErrOrStderr()), Version: programVersion()})
-	return err
-}
-
-// takeDown takes the cell away, up brings it back.
-func (f *outageFleet) takeDown(ctx context.Context) error {
-	if f.relay != nil {
-		f.relay.Hang()
-		return nil
+	c.Data, c.Log.Level = filepath.Join(dir, "cell"), "error"
+	// It comes back where it was, and nobody else may be there meanwhile.
+	listen, release, err := loopback.Reserve()
+	if err != nil {
+		return err
 	}
-	return f.stopApp(ctx, &f.cell)
-}
-
-func (f *outageFleet) bringUp(ctx context.Context) error {
-	if f.relay != nil {
-		f.relay.Pass()
-		return nil
+	defer release()
+	c.Listen = listen
+	cell, stopCell, err := startApp(cmd.Context(), c, app.Options{}, cmd.ErrOrStderr())
+	if err != nil {
+		return err
 	}
-	return f.startCell(ctx)
-}
-
-func (f *outageFleet) stopApp(ctx context.Context, a **app.App) error {
-	if *a == nil {
-		return nil
+	defer func() { err = errors.Join(err, stopCell()) }()
+	o.Cell = cell.URL()
+	o.Down = func(context.Context) error { return stopCell() }
+	o.Up = func(ctx context.Context) error {
+		_, stop, err := startApp(ctx, c, app.Options{}, cmd.ErrOrStderr())
+		if err == nil {
+			stopCell = stop
+		}
+		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.config.ShutdownTimeout)
-	defer cancel()
-	err := (*a).Stop(ctx)
-	*a = nil
-	return err
-}
-
-// stopAll ends everything, whatever of it runs.
-func (f *outageFleet) stopAll() error {
-	var errs []error
-	if f.relay != nil {
-		f.relay.Pass() // what the agent still holds may leave
+	upstream, pass := o.Cell, func() {}
+	if backend == backendHangs {
+		relay, err := bench.NewRelay(cmd.Context(), strings.TrimPrefix(o.Cell, "http://"))
+		if err != nil {
+			return err
+		}
+		defer func() { _ = relay.Close() }()
+		o.Down = func(context.Context) error { relay.Hang(); return nil }
+		o.Up = func(context.Context) error { relay.Pass(); return nil }
+		upstream, pass = "http://"+relay.Addr(), relay.Pass
 	}
-	errs = append(errs, f.stopApp(f.cmd.Context(), &f.agent))
-	if f.relay != nil {
-		errs = append(errs, f.relay.Close())
-	}
-	errs = append(errs, f.stopApp(f.cmd.Context(), &f.cell), os.RemoveAll(f.dir))
-	if f.release != nil {
-		f.release()
-	}
-	return errors.Join(errs...)
+	a := app.DefaultConfig()
+	a.Roles, a.Upstream, a.Log.Level = []app.Role{app.Scribed}, upstream, "error"
+	a.Scribed.Spool.Dir = filepath.Join(dir, "spool")
+	return withApp(cmd.Context(), a, cmd.ErrOrStderr(), func(agent string) error {
+		o.Agent = agent
+		defer pass() // what the agent still holds may leave
+		return fn(o)
+	})
 }

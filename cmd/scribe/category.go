@@ -1,12 +1,10 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
+	"cmp"
 	"errors"
 	"fmt"
-	"io"
-	"slices"
+	"maps"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -15,15 +13,11 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"scribe/internal/base/units"
-	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// callTimeout bounds one call of a tool that a person waits for.
-const callTimeout = 15 * time.Second
-
 func newCategory() *cobra.Command {
-	cmd := &cobra.Command{
+	return newParent(&cobra.Command{
 		Use:   "category",
 		Short: "Create, list, describe, update and delete categories",
 		Long: `Create, list, describe, update and delete categories.
@@ -41,11 +35,7 @@ becomes repeatable or stops being repeatable.`,
 		Example: `  scribe category create access --retention 7d
   scribe category list
   scribe category update access --quota 10MiB`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newCategoryCreate(), newCategoryList(), newCategoryDescribe(), newCategoryUpdate(), newCategoryDelete())
-	return cmd
+	}, newCategoryCreate(), newCategoryList(), newCategoryDescribe(), newCategoryUpdate(), newCategoryDelete())
 }
 
 // categoryFlags are the properties that create and update share.
@@ -56,17 +46,17 @@ type categoryFlags struct {
 	delivery        string
 	maxMessageBytes units.Bytes
 	quota           units.Bytes
-	quotaMode       quotaMode
+	quotaMode       enumFlag[scribev1.QuotaMode]
 	window          windowFlag
-	repeatable      repeatableFlag
+	repeatable      enumFlag[scribev1.Repeatability]
 	cache           cachePolicy
 	schema          string
 }
 
 func (f *categoryFlags) addFlags(cmd *cobra.Command) {
 	f.retention, f.shards, f.maxMessageBytes = units.Duration(72*time.Hour), 1, 16<<20
-	f.quotaMode = quotaMode(scribev1.QuotaMode_QUOTA_MODE_BLOCK)
-	f.repeatable = repeatableFlag(scribev1.Repeatability_REPEATABILITY_NONE)
+	f.quotaMode = enumFlag[scribev1.QuotaMode]{scribev1.QuotaMode_QUOTA_MODE_BLOCK, "mode"}
+	f.repeatable = enumFlag[scribev1.Repeatability]{scribev1.Repeatability_REPEATABILITY_NONE, "kind"}
 	fs := cmd.Flags()
 	fs.StringVar(&f.owner, "owner", "", "team or person responsible for the category")
 	fs.Var(&f.retention, "retention", "how long messages stay readable, 1m to 3650d")
@@ -80,18 +70,17 @@ func (f *categoryFlags) addFlags(cmd *cobra.Command) {
 	fs.StringVar(&f.schema, "schema", "", "schema file, which maps messages to columns (see scribe schema --help), or infer: from the first messages")
 }
 
-// properties are the flags that categoryFlags adds.
-var properties = []string{"owner", "retention", "shards", "max-message", "quota", "quota-mode", "window", "repeatable", "cache", "schema"}
-
 // checkZeros finds properties that were given as 0, which a new category would have the default for.
 func (f *categoryFlags) checkZeros(cmd *cobra.Command) error {
 	var errs []error
-	for name, zero := range map[string]bool{"retention": f.retention == 0, "shards": f.shards == 0, "max-message": f.maxMessageBytes == 0} {
-		if zero && cmd.Flags().Changed(name) {
-			errs = append(errs, fmt.Errorf("invalid value 0 for --%s: want more than 0", name))
+	for _, property := range []struct {
+		name string
+		zero bool
+	}{{"max-message", f.maxMessageBytes == 0}, {"retention", f.retention == 0}, {"shards", f.shards == 0}} {
+		if property.zero && cmd.Flags().Changed(property.name) {
+			errs = append(errs, fmt.Errorf("invalid value 0 for --%s: want more than 0", property.name))
 		}
 	}
-	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(errs...)
 }
 
@@ -107,71 +96,23 @@ func (f *categoryFlags) schemaText() (string, error) {
 	return string(s.Marshal()), nil
 }
 
-// quotaMode is a flag whose values are the names of the modes.
-type quotaMode scribev1.QuotaMode
-
-var quotaModes = map[string]scribev1.QuotaMode{
-	"block":    scribev1.QuotaMode_QUOTA_MODE_BLOCK,
-	"throttle": scribev1.QuotaMode_QUOTA_MODE_THROTTLE,
-	"sample":   scribev1.QuotaMode_QUOTA_MODE_SAMPLE,
+// enumFlag is a flag whose values are the names of an enumeration.
+type enumFlag[E scribev1.Enum] struct {
+	value E
+	kind  string // of the values, for help
 }
 
 // String implements pflag.Value.
-func (m *quotaMode) String() string { return quotaModeName(scribev1.QuotaMode(*m)) }
+func (f *enumFlag[E]) String() string { return scribev1.EnumName(f.value) }
 
 // Set implements pflag.Value.
-func (m *quotaMode) Set(s string) error {
-	mode, ok := quotaModes[s]
-	if !ok {
-		return errors.New("want block, throttle or sample")
-	}
-	*m = quotaMode(mode)
-	return nil
+func (f *enumFlag[E]) Set(s string) (err error) {
+	f.value, err = scribev1.ParseEnum[E](s)
+	return err
 }
 
 // Type implements pflag.Value.
-func (m *quotaMode) Type() string { return "mode" }
-
-// quotaModeName is the name of a mode on the command line. Categories from before there were modes have none, which is block.
-func quotaModeName(m scribev1.QuotaMode) string {
-	if m == scribev1.QuotaMode_QUOTA_MODE_UNSPECIFIED {
-		m = scribev1.QuotaMode_QUOTA_MODE_BLOCK
-	}
-	return strings.ToLower(strings.TrimPrefix(m.String(), "QUOTA_MODE_"))
-}
-
-// repeatableFlag is a flag whose values are the names of the enumeration.
-type repeatableFlag scribev1.Repeatability
-
-var repeatabilities = map[string]scribev1.Repeatability{
-	"none":      scribev1.Repeatability_REPEATABILITY_NONE,
-	"bound":     scribev1.Repeatability_REPEATABILITY_BOUND,
-	"sequenced": scribev1.Repeatability_REPEATABILITY_SEQUENCED,
-}
-
-// String implements pflag.Value.
-func (r *repeatableFlag) String() string { return repeatabilityName(scribev1.Repeatability(*r)) }
-
-// Set implements pflag.Value.
-func (r *repeatableFlag) Set(s string) error {
-	v, ok := repeatabilities[s]
-	if !ok {
-		return errors.New("want none, bound or sequenced")
-	}
-	*r = repeatableFlag(v)
-	return nil
-}
-
-// Type implements pflag.Value.
-func (r *repeatableFlag) Type() string { return "kind" }
-
-// repeatabilityName is the name on the command line. Categories from before there was any have none.
-func repeatabilityName(r scribev1.Repeatability) string {
-	if r == scribev1.Repeatability_REPEATABILITY_UNSPECIFIED {
-		r = scribev1.Repeatability_REPEATABILITY_NONE
-	}
-	return strings.ToLower(strings.TrimPrefix(r.String(), "REPEATABILITY_"))
-}
+func (f *enumFlag[E]) Type() string { return f.kind }
 
 // windowFlag is a flag for an ordering window: a duration, or none.
 type windowFlag struct{ duration *units.Duration }
@@ -209,12 +150,6 @@ func (w *windowFlag) toProto() *durationpb.Duration {
 	return durationpb.New(w.duration.Std())
 }
 
-var deliveries = map[string]scribev1.Delivery{
-	"best_effort":   scribev1.Delivery_DELIVERY_BEST_EFFORT,
-	"at_least_once": scribev1.Delivery_DELIVERY_AT_LEAST_ONCE,
-	"exactly_once":  scribev1.Delivery_DELIVERY_EXACTLY_ONCE,
-}
-
 func newCategoryCreate() *cobra.Command {
 	var f categoryFlags
 	var ifNotExists bool
@@ -235,9 +170,9 @@ func newCategoryCreate() *cobra.Command {
 	cmd.Flags().StringVar(&f.delivery, "delivery", "at_least_once", "best_effort, at_least_once or exactly_once")
 	cmd.Flags().BoolVar(&ifNotExists, "if-not-exists", false, "succeed if the category exists, whatever its properties")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		delivery, ok := deliveries[f.delivery]
-		if !ok {
-			return usageError(fmt.Errorf("invalid value %q for --delivery: want best_effort, at_least_once or exactly_once", f.delivery))
+		delivery, err := scribev1.ParseEnum[scribev1.Delivery](f.delivery)
+		if err != nil {
+			return usageError(fmt.Errorf("invalid value %q for --delivery: %w", f.delivery, err))
 		}
 		if err := f.checkZeros(cmd); err != nil {
 			return usageError(err)
@@ -249,16 +184,15 @@ func newCategoryCreate() *cobra.Command {
 		c := &scribev1.Category{
 			Schema: schema, Name: args[0], Owner: f.owner, Retention: durationpb.New(f.retention.Std()), Shards: f.shards, Delivery: delivery,
 			MaxMessageBytes: clampUint32(f.maxMessageBytes), QuotaBytesPerSecond: uint64(f.quota),
-			QuotaMode: scribev1.QuotaMode(f.quotaMode), OrderingWindow: f.window.toProto(), Repeatable: scribev1.Repeatability(f.repeatable),
+			QuotaMode: f.quotaMode.value, OrderingWindow: f.window.toProto(), Repeatable: f.repeatable.value,
 			Cache: f.cache.policy,
 		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
-		defer cancel()
-		res, err := rpc.NewControlClient(rpc.Default(), *server).CreateCategory(ctx, &scribev1.CreateCategoryRequest{Category: c, IfNotExists: ifNotExists})
+		res, err := callCell(cmd.Context(), *server, "create category "+args[0], controlClient(*server).CreateCategory,
+			&scribev1.CreateCategoryRequest{Category: c, IfNotExists: ifNotExists})
 		if err != nil {
-			return callFailure(*server, "create category "+args[0], err)
+			return err
 		}
-		return printCategory(cmd.OutOrStdout(), res.GetCategory())
+		return printJSON(cmd.OutOrStdout(), describeCategory(res.GetCategory()))
 	}
 	return cmd
 }
@@ -276,35 +210,31 @@ func newCategoryList() *cobra.Command {
 	cmd.Flags().StringVar(&prefix, "prefix", "", "list only names with this prefix")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object per line")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		control := rpc.NewControlClient(rpc.Default(), *server)
 		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-		enc := json.NewEncoder(cmd.OutOrStdout())
 		if !asJSON {
 			fmt.Fprintln(w, "NAME\tID\tSHARDS\tDELIVERY\tRETENTION\tQUOTA\tOWNER")
 		}
-		for after := ""; ; {
-			ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
-			res, err := control.ListCategories(ctx, &scribev1.ListCategoriesRequest{Prefix: prefix, After: after})
-			cancel()
+		for req := (&scribev1.ListCategoriesRequest{Prefix: prefix}); ; {
+			res, err := callCell(cmd.Context(), *server, "list categories", controlClient(*server).ListCategories, req)
 			if err != nil {
-				return callFailure(*server, "list categories", err)
+				return err
 			}
 			for _, c := range res.GetCategories() {
-				after = c.GetName()
+				req.After = c.GetName()
 				if asJSON {
-					if err := enc.Encode(describeCategory(c)); err != nil {
-						return err
-					}
-					continue
+					err = printLines(cmd.OutOrStdout(), describeCategory(c))
+				} else {
+					_, err = fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%v\t%s\t%s\n", c.GetName(), c.GetId(), c.GetShards(), scribev1.EnumName(c.GetDelivery()),
+						units.Duration(c.GetRetention().AsDuration()), quotaText(c), c.GetOwner())
 				}
-				fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%v\t%s\t%s\n", c.GetName(), c.GetId(), c.GetShards(), deliveryName(c.GetDelivery()),
-					units.Duration(c.GetRetention().AsDuration()), quotaText(c), c.GetOwner())
+				if err != nil {
+					return err
+				}
 			}
 			if !res.GetMore() {
-				break
+				return w.Flush()
 			}
 		}
-		return w.Flush()
 	}
 	return cmd
 }
@@ -318,13 +248,11 @@ func newCategoryDescribe() *cobra.Command {
 	}
 	server := serverFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
-		defer cancel()
-		res, err := rpc.NewControlClient(rpc.Default(), *server).GetCategory(ctx, &scribev1.GetCategoryRequest{Name: args[0]})
+		category, err := getCategory(cmd.Context(), *server, "describe category "+args[0], args[0])
 		if err != nil {
-			return callFailure(*server, "describe category "+args[0], err)
+			return err
 		}
-		return printCategory(cmd.OutOrStdout(), res.GetCategory())
+		return printJSON(cmd.OutOrStdout(), describeCategory(category))
 	}
 	return cmd
 }
@@ -350,54 +278,37 @@ func newCategoryUpdate() *cobra.Command {
 	cmd.Flags().BoolVar(&force, "force-schema", false, "accept the schema even if it changes how stored messages are read; an empty --schema then removes all versions")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		req := &scribev1.UpdateCategoryRequest{Name: args[0], Revision: revision, ForceSchema: force}
-		given := cmd.Flags().Changed
-		if given("owner") {
-			req.Owner = &f.owner
+		var err error
+		changes := map[string]func(){
+			"owner":       func() { req.Owner = &f.owner },
+			"retention":   func() { req.Retention = durationpb.New(f.retention.Std()) },
+			"shards":      func() { req.Shards = &f.shards },
+			"max-message": func() { req.MaxMessageBytes = new(clampUint32(f.maxMessageBytes)) },
+			"quota":       func() { req.QuotaBytesPerSecond = new(uint64(f.quota)) },
+			"quota-mode":  func() { req.QuotaMode = &f.quotaMode.value },
+			"repeatable":  func() { req.Repeatable = &f.repeatable.value },
+			"cache":       func() { req.Cache = cmp.Or(f.cache.policy, &scribev1.CachePolicy{}) }, // an empty one removes it
+			"window":      func() { req.OrderingWindow, req.UnboundedWindow = f.window.toProto(), f.window.duration == nil },
+			"schema": func() {
+				req.Schema = new(string)
+				*req.Schema, err = f.schemaText()
+			},
 		}
-		if given("retention") {
-			req.Retention = durationpb.New(f.retention.Std())
-		}
-		if given("shards") {
-			req.Shards = &f.shards
-		}
-		if given("max-message") {
-			req.MaxMessageBytes = new(clampUint32(f.maxMessageBytes))
-		}
-		if given("quota") {
-			req.QuotaBytesPerSecond = new(uint64(f.quota))
-		}
-		if given("quota-mode") {
-			req.QuotaMode = new(scribev1.QuotaMode(f.quotaMode))
-		}
-		if given("repeatable") {
-			req.Repeatable = new(scribev1.Repeatability(f.repeatable))
-		}
-		if given("cache") {
-			if req.Cache = f.cache.policy; req.GetCache() == nil {
-				req.Cache = &scribev1.CachePolicy{} // removes it
-			}
-		}
-		if given("window") {
-			req.OrderingWindow = f.window.toProto()
-			req.UnboundedWindow = req.GetOrderingWindow() == nil
-		}
-		if !slices.ContainsFunc(properties, given) {
+		maps.DeleteFunc(changes, func(property string, _ func()) bool { return !cmd.Flags().Changed(property) })
+		if len(changes) == 0 {
 			return usageError(errors.New("nothing to change: name a property, such as --retention 7d"))
 		}
-		if given("schema") {
-			schema, err := f.schemaText()
-			if err != nil {
-				return err
-			}
-			req.Schema = &schema
+		for _, change := range changes {
+			change()
 		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
-		defer cancel()
-		res, err := rpc.NewControlClient(rpc.Default(), *server).UpdateCategory(ctx, req)
 		if err != nil {
-			return callFailure(*server, "update category "+args[0], err)
+			return err
 		}
-		return printCategory(cmd.OutOrStdout(), res.GetCategory())
+		res, err := callCell(cmd.Context(), *server, "update category "+args[0], controlClient(*server).UpdateCategory, req)
+		if err != nil {
+			return err
+		}
+		return printJSON(cmd.OutOrStdout(), describeCategory(res.GetCategory()))
 	}
 	return cmd
 }
@@ -421,11 +332,9 @@ seconds. The new category has a new id and no data of the old one.`,
 	server := serverFlag(cmd)
 	cmd.Flags().Uint64Var(&revision, "revision", 0, "only if the category has this revision")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
-		defer cancel()
-		_, err := rpc.NewControlClient(rpc.Default(), *server).DeleteCategory(ctx, &scribev1.DeleteCategoryRequest{Name: args[0], Revision: revision})
-		if err != nil {
-			return callFailure(*server, "delete category "+args[0], err)
+		req := &scribev1.DeleteCategoryRequest{Name: args[0], Revision: revision}
+		if _, err := callCell(cmd.Context(), *server, "delete category "+args[0], controlClient(*server).DeleteCategory, req); err != nil {
+			return err
 		}
 		fmt.Fprintf(cmd.ErrOrStderr(), "deleted %s: its messages can no longer be read; retention removes the stored data\n", args[0])
 		return nil
@@ -456,15 +365,15 @@ type categoryJSON struct {
 func describeCategory(c *scribev1.Category) categoryJSON {
 	out := categoryJSON{
 		Name: c.GetName(), ID: c.GetId(), Revision: c.GetRevision(), Owner: c.GetOwner(),
-		Retention: units.Duration(c.GetRetention().AsDuration()), Shards: c.GetShards(), Delivery: deliveryName(c.GetDelivery()),
+		Retention: units.Duration(c.GetRetention().AsDuration()), Shards: c.GetShards(), Delivery: scribev1.EnumName(c.GetDelivery()),
 		MaxMessageBytes: units.Bytes(c.GetMaxMessageBytes()), Quota: units.Bytes(c.GetQuotaBytesPerSecond()), Schema: schemaSummary(c), //nolint:gosec // a quota beyond int64 is none
-		CreatedAt: time.UnixMicro(c.GetCreatedAt()).UTC(), UpdatedAt: time.UnixMicro(c.GetUpdatedAt()).UTC(),
+		CreatedAt: timeOf(c.GetCreatedAt()), UpdatedAt: timeOf(c.GetUpdatedAt()),
 	}
 	if c.GetQuotaBytesPerSecond() > 0 {
 		out.QuotaMode = quotaModeName(c.GetQuotaMode())
 	}
 	if r := c.GetRepeatable(); r > scribev1.Repeatability_REPEATABILITY_NONE {
-		out.Repeatable = repeatabilityName(r)
+		out.Repeatable = scribev1.EnumName(r)
 	}
 	if p := c.GetCache(); p != nil {
 		out.Cache = cachePolicyText(p)
@@ -475,6 +384,11 @@ func describeCategory(c *scribev1.Category) categoryJSON {
 	return out
 }
 
+// quotaModeName is the name of a mode. Categories from before there were modes have none, which is block.
+func quotaModeName(m scribev1.QuotaMode) string {
+	return scribev1.EnumName(cmp.Or(m, scribev1.QuotaMode_QUOTA_MODE_BLOCK))
+}
+
 // quotaText is a quota for people.
 func quotaText(c *scribev1.Category) string {
 	if c.GetQuotaBytesPerSecond() == 0 {
@@ -483,15 +397,76 @@ func quotaText(c *scribev1.Category) string {
 	return fmt.Sprintf("%v/s %s", units.Bytes(c.GetQuotaBytesPerSecond()), quotaModeName(c.GetQuotaMode())) //nolint:gosec // a quota beyond int64 is none
 }
 
-func printCategory(w io.Writer, c *scribev1.Category) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(describeCategory(c))
-}
-
-func deliveryName(d scribev1.Delivery) string {
-	return strings.ToLower(strings.TrimPrefix(d.String(), "DELIVERY_"))
-}
-
 // clampUint32 keeps a size that no field can hold above every limit, so that the server refuses it with its own words.
 func clampUint32(b units.Bytes) uint32 { return uint32(min(int64(b), 1<<32-1)) }
+
+// cachePolicy is a flag for how read proxies cache a category: default, or what is said of their memory, of memcached, and of the age up
+// to which memcached is used.
+type cachePolicy struct{ policy *scribev1.CachePolicy }
+
+// String implements pflag.Value.
+func (p *cachePolicy) String() string { return cachePolicyText(p.policy) }
+
+// Set implements pflag.Value.
+func (p *cachePolicy) Set(s string) error {
+	if s == "default" {
+		p.policy = nil
+		return nil
+	}
+	policy := &scribev1.CachePolicy{}
+	for part := range strings.SplitSeq(s, ",") {
+		name, value, _ := strings.Cut(strings.TrimSpace(part), "=")
+		if err := setCache(policy, name, value); err != nil {
+			return err
+		}
+	}
+	p.policy = policy
+	return nil
+}
+
+func setCache(policy *scribev1.CachePolicy, name, value string) error {
+	switch name {
+	case "memory", "memcached":
+		mode, err := scribev1.ParseEnum[scribev1.CacheMode](value)
+		if err != nil {
+			return fmt.Errorf("%s: invalid value %q: %w", name, value, err)
+		}
+		if name == "memory" {
+			policy.Memory = mode
+		} else {
+			policy.Memcached = mode
+		}
+	case "age":
+		age, err := units.ParseDuration(value)
+		if err != nil {
+			return fmt.Errorf("age: %w", err)
+		}
+		policy.MemcachedAge = durationpb.New(age.Std())
+	default:
+		return fmt.Errorf("invalid cache policy %q: want memory=, memcached= or age=, or default alone", name)
+	}
+	return nil
+}
+
+// Type implements pflag.Value.
+func (p *cachePolicy) Type() string { return "policy" }
+
+// cachePolicyText is a policy on the command line.
+func cachePolicyText(p *scribev1.CachePolicy) string {
+	var parts []string
+	for _, tier := range []struct {
+		name string
+		mode scribev1.CacheMode
+	}{{"memory", p.GetMemory()}, {"memcached", p.GetMemcached()}} {
+		if tier.mode != scribev1.CacheMode_CACHE_MODE_UNSPECIFIED {
+			parts = append(parts, tier.name+"="+scribev1.EnumName(tier.mode))
+		}
+	}
+	if p.GetMemcachedAge() != nil {
+		parts = append(parts, "age="+units.Duration(p.GetMemcachedAge().AsDuration()).String())
+	}
+	if len(parts) == 0 {
+		return "default"
+	}
+	return strings.Join(parts, ",")
+}

@@ -98,6 +98,20 @@ func TestBadEnvironment(t *testing.T) {
 	}
 }
 
+// TestRenamedEnvironment: a variable that no setting has any more is refused with its new name, rather than having no effect.
+func TestRenamedEnvironment(t *testing.T) {
+	t.Setenv("SCRIBE_COLLECTOR_GRACE", "2h")
+	t.Setenv("SCRIBE_GATEWAY_FLIGHT", "127.0.0.1:1")
+	root := newRoot()
+	root.SetArgs([]string{"up"})
+	err := root.ExecuteContext(t.Context())
+	for _, want := range []string{"SCRIBE_COLLECTOR_GRACE is called SCRIBE_RETENTION_GRACE now", "SCRIBE_GATEWAY_FLIGHT is called SCRIBE_SQLSERVER_FLIGHT now"} {
+		if exitCode(err) != exitUsage || !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("exit code %d, %v: want %d and %q", exitCode(err), err, exitUsage, want)
+		}
+	}
+}
+
 func TestExitCode(t *testing.T) {
 	for _, c := range []struct {
 		err  error

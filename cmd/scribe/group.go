@@ -1,8 +1,7 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -15,12 +14,11 @@ import (
 	"scribe/internal/base/units"
 	"scribe/internal/format/checkpoint"
 	"scribe/internal/format/record"
-	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
 func newGroup() *cobra.Command {
-	cmd := &cobra.Command{
+	return newParent(&cobra.Command{
 		Use:   "group",
 		Short: "List, describe, reset and delete consumer groups",
 		Long: `A consumer group is a set of programs that share a category. Each member reads a part of it, and the group stores the committed position of
@@ -32,32 +30,8 @@ members busy as there are buckets. Sharing by shards puts each logical shard in 
 messages, in order.`,
 		Example: `  scribe tail access --group audit --from earliest
   scribe group describe audit`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newGroupList(), newGroupDescribe(), newGroupReset(), newGroupDelete())
-	return cmd
+	}, newGroupList(), newGroupDescribe(), newGroupReset(), newGroupDelete())
 }
-
-// outputFlag adds -o table|json, and --json as other commands have it.
-func outputFlag(cmd *cobra.Command) func() (asJSON bool, err error) {
-	var output string
-	var asJSON bool
-	cmd.Flags().StringVarP(&output, "output", "o", "table", "table or json")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "the same as -o json")
-	return func() (bool, error) {
-		switch output {
-		case "json":
-			return true, nil
-		case "table":
-			return asJSON, nil
-		default:
-			return false, usageError(fmt.Errorf("invalid value %q for -o: want table or json", output))
-		}
-	}
-}
-
-func groupClient(server string) rpc.GroupService { return rpc.NewGroupClient(rpc.Default(), server) }
 
 func newGroupList() *cobra.Command {
 	var prefix, category string
@@ -68,7 +42,7 @@ func newGroupList() *cobra.Command {
   scribe group list --category access -o json`,
 		Args: cobra.NoArgs,
 	}
-	server, format := serverFlag(cmd), outputFlag(cmd)
+	server, format := serverFlag(cmd), tableFlag(cmd)
 	cmd.Flags().StringVar(&prefix, "prefix", "", "list only names with this prefix")
 	cmd.Flags().StringVar(&category, "category", "", "list only groups that read this category")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -77,31 +51,29 @@ func newGroupList() *cobra.Command {
 			return err
 		}
 		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-		enc := json.NewEncoder(cmd.OutOrStdout())
 		if !asJSON {
 			fmt.Fprintln(w, "NAME\tCATEGORY\tSHARING\tBUCKETS\tMEMBERS\tGENERATION")
 		}
-		for after := ""; ; {
-			ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
-			res, err := groupClient(*server).ListGroups(ctx, &scribev1.ListGroupsRequest{Prefix: prefix, Category: category, After: after})
-			cancel()
+		for req := (&scribev1.ListGroupsRequest{Prefix: prefix, Category: category}); ; {
+			res, err := callCell(cmd.Context(), *server, "list groups", groupClient(*server).ListGroups, req)
 			if err != nil {
-				return callFailure(*server, "list groups", err)
+				return err
 			}
 			for _, g := range res.GetGroups() {
 				if asJSON {
-					if err := enc.Encode(groupOf(g)); err != nil {
-						return err
-					}
-					continue
+					err = printLines(cmd.OutOrStdout(), groupOf(g))
+				} else {
+					_, err = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\n", g.GetName(), g.GetCategory(), scribev1.EnumName(g.GetSharing()), g.GetBuckets(),
+						g.GetMembers(), g.GetGeneration())
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\n", g.GetName(), g.GetCategory(), sharingName(g.GetSharing()), g.GetBuckets(), g.GetMembers(), g.GetGeneration())
+				if err != nil {
+					return err
+				}
 			}
-			if after = res.GetNext(); !res.GetMore() {
-				break
+			if req.After = res.GetNext(); !res.GetMore() {
+				return w.Flush()
 			}
 		}
-		return w.Flush()
 	}
 	return cmd
 }
@@ -120,7 +92,7 @@ Its time is an upper bound for the age of the oldest pending message. -o json in
   scribe group describe audit -o json`,
 		Args: cobra.ExactArgs(1),
 	}
-	server, format := serverFlag(cmd), outputFlag(cmd)
+	server, format := serverFlag(cmd), tableFlag(cmd)
 	cmd.Flags().BoolVar(&buckets, "buckets", false, "show each bucket")
 	cmd.Flags().BoolVar(&shards, "shards", false, "show each physical shard")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -128,16 +100,13 @@ Its time is an upper bound for the age of the oldest pending message. -o json in
 		if err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
-		defer cancel()
-		d, err := groupClient(*server).DescribeGroup(ctx, &scribev1.DescribeGroupRequest{Group: args[0], Brief: !asJSON && !buckets && !shards})
+		d, err := callCell(cmd.Context(), *server, "describe group "+args[0], groupClient(*server).DescribeGroup,
+			&scribev1.DescribeGroupRequest{Group: args[0], Brief: !asJSON && !buckets && !shards})
 		if err != nil {
-			return callFailure(*server, "describe group "+args[0], err)
+			return err
 		}
 		if asJSON {
-			enc := json.NewEncoder(cmd.OutOrStdout())
-			enc.SetIndent("", "  ")
-			return enc.Encode(groupDescription(d))
+			return printJSON(cmd.OutOrStdout(), groupDescription(d))
 		}
 		return showGroup(cmd.OutOrStdout(), d, buckets, shards)
 	}
@@ -145,10 +114,13 @@ Its time is an upper bound for the age of the oldest pending message. -o json in
 }
 
 func showGroup(out io.Writer, d *scribev1.DescribeGroupResponse, buckets, shards bool) error {
-	g := d.GetGroup()
+	g, recommended := d.GetGroup(), "-"
+	if n := d.GetRecommendedMembers(); n > 0 {
+		recommended = fmt.Sprint(n)
+	}
 	fmt.Fprintf(out, "group        %s\ncategory     %s\nsharing      %s, %d buckets\ngeneration   %d\nlag          %s\ntraffic      %s/s\nmembers      %d, recommended %s\n             %s\n",
-		g.GetName(), g.GetCategory(), sharingName(g.GetSharing()), g.GetBuckets(), g.GetGeneration(), lagText(d.GetLag()), trafficText(d),
-		g.GetMembers(), recommendedText(d), d.GetRecommendation())
+		g.GetName(), g.GetCategory(), scribev1.EnumName(g.GetSharing()), g.GetBuckets(), g.GetGeneration(), lagText(d.GetLag()), trafficText(d),
+		g.GetMembers(), recommended, d.GetRecommendation())
 	if why := d.GetIncomplete(); why != "" {
 		fmt.Fprintf(out, "incomplete   %s\n", why)
 	}
@@ -164,7 +136,7 @@ func showGroup(out io.Writer, d *scribev1.DescribeGroupResponse, buckets, shards
 	if buckets {
 		fmt.Fprintln(w, "\nBUCKET\tMEMBER\tNEXT\tSINCE\tLAG\tBYTES\tBEHIND")
 		for _, b := range d.GetBuckets() {
-			fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%s\n", b.GetBucket(), orDash(b.GetMember()), orDash(b.GetNext()), b.GetGeneration(), lagCells(b.GetLag()))
+			fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%s\n", b.GetBucket(), cmp.Or(b.GetMember(), "-"), cmp.Or(b.GetNext(), "-"), b.GetGeneration(), lagCells(b.GetLag()))
 		}
 	}
 	if shards {
@@ -176,13 +148,6 @@ func showGroup(out io.Writer, d *scribev1.DescribeGroupResponse, buckets, shards
 	return w.Flush()
 }
 
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
-
 func lagText(l *scribev1.GroupLag) string {
 	if l.GetPointers() == 0 {
 		return "none"
@@ -192,17 +157,20 @@ func lagText(l *scribev1.GroupLag) string {
 		text += ", " + units.About(l.GetBytes())
 	}
 	if l.GetTime() != nil {
-		text += fmt.Sprintf(", %v", units.Duration(l.GetTime().AsDuration().Round(time.Millisecond)))
+		text += ", " + lagTime(l)
 	}
 	return text
 }
 
 func lagCells(l *scribev1.GroupLag) string {
-	behind := "-"
-	if l.GetTime() != nil {
-		behind = units.Duration(l.GetTime().AsDuration().Round(time.Millisecond)).String()
+	return fmt.Sprintf("%d\t%v\t%s", l.GetPointers(), units.About(l.GetBytes()), lagTime(l))
+}
+
+func lagTime(l *scribev1.GroupLag) string {
+	if l.GetTime() == nil {
+		return "-"
 	}
-	return fmt.Sprintf("%d\t%v\t%s", l.GetPointers(), units.About(l.GetBytes()), behind)
+	return units.Duration(l.GetTime().AsDuration().Round(time.Millisecond)).String()
 }
 
 func trafficText(d *scribev1.DescribeGroupResponse) string {
@@ -211,13 +179,6 @@ func trafficText(d *scribev1.DescribeGroupResponse) string {
 		text += ", " + units.About(b)
 	}
 	return text
-}
-
-func recommendedText(d *scribev1.DescribeGroupResponse) string {
-	if d.GetRecommendedMembers() == 0 {
-		return "-"
-	}
-	return fmt.Sprint(d.GetRecommendedMembers())
 }
 
 func newGroupReset() *cobra.Command {
@@ -234,7 +195,7 @@ committed by then is refused.`,
   scribe group reset audit --to "$(cat audit.checkpoint)" --force`,
 		Args: cobra.ExactArgs(1),
 	}
-	server, format := serverFlag(cmd), outputFlag(cmd)
+	server, format := serverFlag(cmd), tableFlag(cmd)
 	cmd.Flags().StringVar(&to, "to", "", "earliest, latest, a time (2026-11-21T09:00:00Z), an age (15m, 3d) or the text of a checkpoint")
 	cmd.Flags().BoolVar(&force, "force", false, "allow it while the group has members")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -246,27 +207,17 @@ committed by then is refused.`,
 		if err := resetTo(req, to); err != nil {
 			return usageError(err)
 		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
-		defer cancel()
-		res, err := groupClient(*server).ResetGroup(ctx, req)
+		res, err := callCell(cmd.Context(), *server, "reset group "+args[0], groupClient(*server).ResetGroup, req)
 		if err != nil {
-			return callFailure(*server, "reset group "+args[0], err)
+			return err
 		}
 		if asJSON {
-			return json.NewEncoder(cmd.OutOrStdout()).Encode(groupOf(res.GetGroup()))
+			return printLines(cmd.OutOrStdout(), groupOf(res.GetGroup()))
 		}
 		fmt.Fprintf(cmd.ErrOrStderr(), "reset %s to %s\n", args[0], excerptOf(to))
 		return nil
 	}
 	return cmd
-}
-
-// excerptOf keeps a checkpoint from filling a screen.
-func excerptOf(to string) string {
-	if len(to) > 60 {
-		return to[:57] + "..."
-	}
-	return to
 }
 
 // resetTo takes where to go.
@@ -309,19 +260,14 @@ code 1; with --force, its members end with an error.`,
 	server := serverFlag(cmd)
 	cmd.Flags().BoolVar(&force, "force", false, "also while the group has members")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
-		defer cancel()
-		if _, err := groupClient(*server).DeleteGroup(ctx, &scribev1.DeleteGroupRequest{Group: args[0], Force: force}); err != nil {
-			return callFailure(*server, "delete group "+args[0], err)
+		req := &scribev1.DeleteGroupRequest{Group: args[0], Force: force}
+		if _, err := callCell(cmd.Context(), *server, "delete group "+args[0], groupClient(*server).DeleteGroup, req); err != nil {
+			return err
 		}
 		fmt.Fprintf(cmd.ErrOrStderr(), "deleted %s\n", args[0])
 		return nil
 	}
 	return cmd
-}
-
-func sharingName(s scribev1.GroupSharing) string {
-	return strings.ToLower(strings.TrimPrefix(s.String(), "GROUP_SHARING_"))
 }
 
 // groupJSON is how a group is shown.
@@ -338,8 +284,8 @@ type groupJSON struct {
 
 func groupOf(g *scribev1.Group) groupJSON {
 	return groupJSON{
-		Name: g.GetName(), Category: g.GetCategory(), Sharing: sharingName(g.GetSharing()), Buckets: g.GetBuckets(), Members: g.GetMembers(),
-		Generation: g.GetGeneration(), CreatedAt: time.UnixMicro(g.GetCreatedAt()).UTC(), PositionedAt: time.UnixMicro(g.GetPositionedAt()).UTC(),
+		Name: g.GetName(), Category: g.GetCategory(), Sharing: scribev1.EnumName(g.GetSharing()), Buckets: g.GetBuckets(), Members: g.GetMembers(),
+		Generation: g.GetGeneration(), CreatedAt: timeOf(g.GetCreatedAt()), PositionedAt: timeOf(g.GetPositionedAt()),
 	}
 }
 
@@ -409,12 +355,12 @@ func groupDescription(d *scribev1.DescribeGroupResponse) any {
 	for _, m := range d.GetMembers() {
 		s := m.GetStatus()
 		j := groupMemberJSON{
-			Member: m.GetMember(), Epoch: m.GetEpoch(), Description: m.GetDescription(), JoinedAt: time.UnixMicro(m.GetJoinedAt()).UTC(),
+			Member: m.GetMember(), Epoch: m.GetEpoch(), Description: m.GetDescription(), JoinedAt: timeOf(m.GetJoinedAt()),
 			Buckets: m.GetBuckets(), Gives: m.GetRevoked(), Gets: m.GetPending(), Lag: lagOf(m.GetLag()),
 			BytesPerSecond: s.GetBytesPerSecond(), MessagesPerSecond: s.GetMessagesPerSecond(), Busy: float64(s.GetBusyPermille()) / 1000,
 		}
 		if s.GetWatermark() > 0 {
-			j.Watermark = new(time.UnixMicro(s.GetWatermark()).UTC())
+			j.Watermark = new(timeOf(s.GetWatermark()))
 		}
 		out.MemberList = append(out.MemberList, j)
 	}

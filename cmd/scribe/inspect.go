@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -25,7 +24,7 @@ import (
 )
 
 func newInspect() *cobra.Command {
-	cmd := &cobra.Command{
+	return newParent(&cobra.Command{
 		Use:   "inspect",
 		Short: "Show and check blobs, logs, frames, checkpoints and spools, and find dangling data",
 		Long: `Show stored data, as a JSON object per line. Damage is reported with its location, and sets the exit code 1; everything that is still
@@ -33,11 +32,7 @@ readable is shown.`,
 		Example: `  scribe inspect log access --verify
   scribe inspect blob --data ./scribe-data
   scribe inspect dangling --data ./scribe-data`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newInspectBlob(), newInspectLog(), newInspectFrame(), newInspectCheckpoint(), newInspectSpool(), newInspectDangling())
-	return cmd
+	}, newInspectBlob(), newInspectLog(), newInspectFrame(), newInspectCheckpoint(), newInspectSpool(), newInspectDangling())
 }
 
 // errDamaged ends a command whose output has named the damage.
@@ -46,7 +41,6 @@ var errDamaged = errors.New("damage was found; it is named above")
 func newInspectBlob() *cobra.Command {
 	var f serverFlags
 	var quick bool
-	d := app.DefaultConfig()
 	cmd := &cobra.Command{
 		Use:   "blob [KEY|FILE...]",
 		Short: "Show and check blobs: the footer, every block, every frame",
@@ -56,11 +50,11 @@ each payload. Without arguments the command checks every blob of the store. It o
   scribe inspect blob ./scribe-data/blobs/blobs/72h/0192f0c1-7e1a-7c4e-9d5b-3f1f0a2b4c6d
   scribe inspect blob blobs/72h/0192f0c1-7e1a-7c4e-9d5b-3f1f0a2b4c6d --blobs s3 --s3-endpoint http://127.0.0.1:9000 --s3-bucket scribe`,
 	}
-	f.addFlags(cmd, "blobs", d)
+	f.addFlags(cmd, "blobs", app.DefaultConfig())
 	cmd.Flags().BoolVar(&quick, "quick", false, "read the footer only")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c := d
-		if err := f.apply(cmd, &c); err != nil {
+		c, err := f.configure(cmd)
+		if err != nil {
 			return err
 		}
 		return inspectBlobs(cmd.Context(), c, args, quick, cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -120,13 +114,8 @@ func inspectBlobs(ctx context.Context, c app.Config, args []string, quick bool, 
 
 // withBlobs runs fn over the store of a configuration, which must exist.
 func withBlobs(ctx context.Context, c app.Config, fn func(blob.Store) error) error {
-	if err := c.ValidateBlobs(); err != nil {
-		return usageError(err)
-	}
-	if c.Blobs.Kind == "file" {
-		if err := blobsThere(c); err != nil {
-			return err
-		}
+	if err := checkBlobs(c); err != nil {
+		return err
 	}
 	store, err := app.OpenBlobs(ctx, c)
 	if err != nil {
@@ -135,8 +124,11 @@ func withBlobs(ctx context.Context, c app.Config, fn func(blob.Store) error) err
 	return errors.Join(fn(store), store.Close())
 }
 
-// blobsThere refuses a folder of blobs that is not there: to open it would make it.
-func blobsThere(c app.Config) error {
+// checkBlobs refuses a configuration that is invalid, or whose folder of blobs is not there: to open it would make it.
+func checkBlobs(c app.Config) error {
+	if err := c.ValidateBlobs(); err != nil || c.Blobs.Kind != "file" {
+		return usageError(err)
+	}
 	if _, err := os.Stat(c.BlobPath()); err != nil {
 		return missingError("blob store %s: %w; set its location with --data or --blob-path", c.BlobPath(), withoutPath(err))
 	}
@@ -170,31 +162,25 @@ func splitBlobPath(path string) (root, key string, err error) {
 
 // inspectBlob shows one blob and reports whether it is damaged.
 func inspectBlob(ctx context.Context, store blob.Store, key string, quick bool, stdout, stderr io.Writer) (damaged bool, err error) {
-	enc := json.NewEncoder(stdout)
 	footer, ferr := layout.ReadFooter(ctx, store, key)
 	if ferr == nil {
-		if err := enc.Encode(blobJSON(key, footer)); err != nil {
-			return false, err
+		lines := []any{blobJSON(key, footer)}
+		for i := range footer.Entries {
+			lines = append(lines, entryJSON(&footer.Entries[i]))
 		}
-		for _, e := range footer.Entries {
-			if err := enc.Encode(entryJSON(&e)); err != nil {
-				return false, err
-			}
+		if err := printLines(stdout, lines...); err != nil {
+			return false, err
 		}
 	}
 	verr := ferr
 	if !quick {
 		verr = layout.Verify(ctx, store, key)
 	}
-	switch {
-	case verr == nil:
-		return false, nil
-	case errors.Is(verr, layout.ErrDamaged):
+	if errors.Is(verr, layout.ErrDamaged) {
 		fmt.Fprintln(stderr, verr)
 		return true, nil
-	default:
-		return false, verr
 	}
+	return false, verr
 }
 
 type blobLine struct {
@@ -210,7 +196,7 @@ type blobLine struct {
 }
 
 func blobJSON(key string, f *layout.Footer) blobLine {
-	return blobLine{Blob: key, Version: int(f.Version), Run: runName(f.History.Run), Build: f.History.Build, Class: f.Class, Region: f.Region, Created: time.UnixMicro(f.Created).UTC(), Blocks: len(f.Blocks), Payloads: len(f.Entries)}
+	return blobLine{Blob: key, Version: int(f.Version), Run: runName(f.History.Run), Build: f.History.Build, Class: f.Class, Region: f.Region, Created: timeOf(f.Created), Blocks: len(f.Blocks), Payloads: len(f.Entries)}
 }
 
 // runName is how a writer's run is shown.
@@ -246,7 +232,7 @@ type pointerLine struct {
 func pointerJSON(p *pointer.Pointer) pointerLine {
 	return pointerLine{
 		Codec: p.Codec.String(), BlockOffset: p.BlockOffset, BlockLen: p.BlockLen, BlockRawLen: p.BlockRawLen, BlockCRC: fmt.Sprintf("%08x", p.BlockCRC),
-		Offset: p.Offset, Length: p.Length, Frames: p.Frames, Messages: p.Messages, MinTime: time.UnixMicro(p.MinTime).UTC(), MaxTime: time.UnixMicro(p.MaxTime).UTC(),
+		Offset: p.Offset, Length: p.Length, Frames: p.Frames, Messages: p.Messages, MinTime: timeOf(p.MinTime), MaxTime: timeOf(p.MaxTime),
 		Sequences: len(p.Sequences),
 	}
 }
@@ -292,7 +278,6 @@ func inspectFrames(in io.Reader, name string, stdout io.Writer) error {
 	if len(b) > maxInspect {
 		return fmt.Errorf("%s: the file is larger than %v: split it between two frames", name, units.Bytes(maxInspect))
 	}
-	enc := json.NewEncoder(stdout)
 	for f, err := range record.Split(b) {
 		if err != nil {
 			return fmt.Errorf("%s: frame at byte %d: %w", name, f.Offset, err)
@@ -311,10 +296,10 @@ func inspectFrames(in io.Reader, name string, stdout io.Writer) error {
 			FirstSequence uint64    `json:"first_sequence,omitempty"`
 			SampleRate    uint32    `json:"sample_rate,omitempty"`
 		}{
-			f.Offset, f.Len, f.CategoryName(), f.Shard, f.Encoding.String(), f.Flags.String(), f.Count, time.UnixMicro(f.BaseTime).UTC(),
+			f.Offset, f.Len, f.CategoryName(), f.Shard, f.Encoding.String(), f.Flags.String(), f.Count, timeOf(f.BaseTime),
 			f.Producer, f.Epoch, f.FirstSequence, f.SampleRate,
 		}
-		if err := enc.Encode(line); err != nil {
+		if err := printLines(stdout, line); err != nil {
 			return err
 		}
 		if err := checkFrame(f.Bytes); err != nil {
@@ -380,14 +365,12 @@ func newInspectCheckpoint() *cobra.Command {
 				Positions  []position `json:"positions"`
 			}{Category: cp.Category, CategoryID: cp.CategoryID}
 			if cp.Watermark != 0 {
-				out.Watermark = time.UnixMicro(cp.Watermark).UTC()
+				out.Watermark = timeOf(cp.Watermark)
 			}
 			for _, p := range cp.Positions {
 				out.Positions = append(out.Positions, position{p.Shard.String(), uint64(p.LSN), p.Skip})
 			}
-			enc := json.NewEncoder(cmd.OutOrStdout())
-			enc.SetIndent("", "  ")
-			return enc.Encode(out)
+			return printJSON(cmd.OutOrStdout(), out)
 		},
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -25,7 +24,6 @@ import (
 func newInspectDangling() *cobra.Command {
 	var f serverFlags
 	var offline bool
-	d := app.DefaultConfig()
 	cmd := &cobra.Command{
 		Use:   "dangling",
 		Short: "Find pointers without a blob, and blobs without a pointer",
@@ -47,45 +45,34 @@ running cell at --server, or with --offline those of a stopped cell in the folde
 		Args: cobra.NoArgs,
 	}
 	server := serverFlag(cmd)
-	f.addFlags(cmd, "blobs", d)
+	f.addFlags(cmd, "blobs", app.DefaultConfig())
 	cmd.Flags().BoolVar(&offline, "offline", false, "read the logs of a stopped cell, in --data")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
-		c := d
-		if err := f.apply(cmd, &c); err != nil {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := f.configure(cmd)
+		if err != nil {
 			return err
 		}
-		url := *server
-		if offline {
-			stop, at, err := openOffline(cmd.Context(), c, cmd.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, stop()) }()
-			url = at
+		inspect := func(url string) error {
+			return withBlobs(cmd.Context(), c, func(s blob.Store) error {
+				return inspectDangling(cmd.Context(), url, s, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			})
 		}
-		return withBlobs(cmd.Context(), c, func(s blob.Store) error {
-			return inspectDangling(cmd.Context(), url, s, cmd.OutOrStdout(), cmd.ErrOrStderr())
-		})
+		if offline {
+			return withStoppedCell(cmd, c, inspect)
+		}
+		return inspect(*server)
 	}
 	return cmd
 }
 
-// openOffline runs what looking into a data folder takes. To look must neither make a folder nor remove anything.
-func openOffline(ctx context.Context, c app.Config, stderr io.Writer) (stop func() error, url string, err error) {
+// withStoppedCell runs what looking into a data folder takes, and fn. To look must neither make a folder nor remove anything.
+func withStoppedCell(cmd *cobra.Command, c app.Config, fn func(url string) error) error {
 	if _, err := os.Stat(filepath.Join(c.Data, "metalog")); err != nil {
-		return nil, "", missingError("--data %s contains no metadata logs: metalog: %w", c.Data, withoutPath(err))
+		return missingError("--data %s contains no metadata logs: metalog: %w", c.Data, withoutPath(err))
 	}
-	c.Listen, c.Log.Level = "127.0.0.1:0", "error"
+	c.Log.Level = "error"
 	c.Roles = slices.DeleteFunc(slices.Clone(c.Roles), func(r app.Role) bool { return r == app.Retention || r == app.Sequencer })
-	a, err := app.Start(ctx, c, app.Options{Logger: newLogger(c.Log, stderr), Version: programVersion()})
-	if err != nil {
-		return nil, "", err
-	}
-	return func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.ShutdownTimeout)
-		defer cancel()
-		return a.Stop(ctx)
-	}, a.URL(), nil
+	return withApp(cmd.Context(), c, cmd.ErrOrStderr(), fn)
 }
 
 type danglingLine struct {
@@ -111,7 +98,6 @@ func inspectDangling(ctx context.Context, server string, store blob.Store, stdou
 	}
 	log := remote.NewClient(svc)
 	defer func() { err = errors.Join(err, log.Close()) }()
-	enc := json.NewEncoder(stdout)
 	counts := map[retention.FindingKind]int{}
 	result, err := retention.Audit(ctx, log, store, categories, func(f retention.Finding) error {
 		counts[f.Kind]++
@@ -122,7 +108,7 @@ func inspectDangling(ctx context.Context, server string, store blob.Store, stdou
 		if f.Err != nil {
 			line.Error = f.Err.Error()
 		}
-		return enc.Encode(line)
+		return printLines(stdout, line)
 	})
 	if err != nil {
 		return err
@@ -134,7 +120,7 @@ func inspectDangling(ctx context.Context, server string, store blob.Store, stdou
 	} {
 		fmt.Fprintf(stderr, ", %d %s", counts[kind], kind)
 	}
-	fmt.Fprintf(stderr, "; boundary %s\n", time.UnixMicro(result.Boundary).UTC().Format(time.RFC3339))
+	fmt.Fprintf(stderr, "; boundary %s\n", timeOf(result.Boundary).Format(time.RFC3339))
 	if counts[retention.FindingMissing]+counts[retention.FindingPointer] > 0 {
 		return errDamaged
 	}
@@ -143,27 +129,27 @@ func inspectDangling(ctx context.Context, server string, store blob.Store, stdou
 
 // everyCategory lists the categories that there are, and those that were deleted and are not collected yet.
 func everyCategory(ctx context.Context, control rpc.ControlService) (all []retention.AuditCategory, err error) {
-	for after := ""; ; {
-		res, err := control.ListCategories(ctx, &scribev1.ListCategoriesRequest{After: after})
+	for req := (&scribev1.ListCategoriesRequest{}); ; {
+		res, err := control.ListCategories(ctx, req)
 		if err != nil {
 			return nil, err
 		}
 		for _, c := range res.GetCategories() {
 			all = append(all, retention.AuditCategory{ID: c.GetId(), Name: c.GetName()})
-			after = c.GetName()
+			req.After = c.GetName()
 		}
 		if !res.GetMore() {
 			break
 		}
 	}
-	for after := uint32(0); ; {
-		res, err := control.ListDropped(ctx, &scribev1.ListDroppedRequest{After: after})
+	for req := (&scribev1.ListDroppedRequest{}); ; {
+		res, err := control.ListDropped(ctx, req)
 		if err != nil {
 			return nil, err
 		}
 		for _, c := range res.GetCategories() {
 			all = append(all, retention.AuditCategory{ID: c.GetId(), Name: c.GetName()})
-			after = c.GetId()
+			req.After = c.GetId()
 		}
 		if !res.GetMore() {
 			return all, nil

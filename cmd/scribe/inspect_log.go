@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,20 +39,17 @@ With --data it opens the folder of a stopped cell; otherwise it asks the running
 	cmd.Flags().StringVar(&data, "data", "", "data folder of a stopped cell")
 	cmd.Flags().BoolVar(&verify, "verify", false, "read every payload")
 	cmd.Flags().Uint64Var(&from, "from-lsn", 0, "start at this LSN in every shard (default: the oldest)")
-	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
-		url := *server
-		if data != "" {
-			c := app.DefaultConfig()
-			c.Data = data
-			stop, at, oerr := openOffline(cmd.Context(), c, cmd.ErrOrStderr())
-			if oerr != nil {
-				return oerr
-			}
-			defer func() { err = errors.Join(err, stop()) }()
-			url = at
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		inspect := func(url string) error {
+			l := &logInspector{cell: discovery.New(rpc.Default(), url), server: url, verify: verify, from: from, stdout: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr()}
+			return l.inspectCategory(cmd.Context(), args[0])
 		}
-		l := &logInspector{cell: discovery.New(rpc.Default(), url), server: url, verify: verify, from: from, out: json.NewEncoder(cmd.OutOrStdout()), stderr: cmd.ErrOrStderr()}
-		return l.inspectCategory(cmd.Context(), args[0])
+		if data == "" {
+			return inspect(*server)
+		}
+		c := app.DefaultConfig()
+		c.Data = data
+		return withStoppedCell(cmd, c, inspect)
 	}
 	return cmd
 }
@@ -66,7 +61,7 @@ type logInspector struct {
 	metalog rpc.MetalogService
 	verify  bool
 	from    uint64
-	out     *json.Encoder
+	stdout  io.Writer
 	stderr  io.Writer
 
 	category string
@@ -102,31 +97,31 @@ func (l *logInspector) inspectCategory(ctx context.Context, category string) err
 }
 
 func (l *logInspector) inspectShard(ctx context.Context, s *scribev1.ShardState) error {
-	next, last := max(s.GetFirstLsn(), l.from), int64(0)
+	shard, next, last := record.ShardID(s.GetShard()), max(s.GetFirstLsn(), l.from), int64(0)
 	for next < s.GetNextLsn() {
 		res, err := l.metalog.Read(ctx, &scribev1.ReadRequest{Shard: s.GetShard(), From: next, MaxRecords: 1000})
 		if rpc.ReasonOf(err) == scribev1.Reason_REASON_CORRUPT {
 			// The engine could not read this one: say so, and go on behind it.
-			l.reportDamage(s.GetShard(), next, err)
+			l.reportDamage(shard, next, err)
 			next++
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("read shard %v from LSN %d: %w", record.ShardID(s.GetShard()), next, err)
+			return fmt.Errorf("read shard %v from LSN %d: %w", shard, next, err)
 		}
 		if len(res.GetEntries()) == 0 {
-			l.reportDamage(s.GetShard(), next, fmt.Errorf("the log ends here, its tail says %d", s.GetNextLsn()))
+			l.reportDamage(shard, next, fmt.Errorf("the log ends here, its tail says %d", s.GetNextLsn()))
 			return nil
 		}
 		for _, e := range res.GetEntries() {
 			if e.GetLsn() != next {
-				l.reportDamage(s.GetShard(), next, fmt.Errorf("LSN %d stands where %d is due", e.GetLsn(), next))
+				l.reportDamage(shard, next, fmt.Errorf("LSN %d stands where %d is due", e.GetLsn(), next))
 			}
 			if e.GetTime() < last {
-				l.reportDamage(s.GetShard(), e.GetLsn(), fmt.Errorf("persisted time %d is below that of the record before, %d", e.GetTime(), last))
+				l.reportDamage(shard, e.GetLsn(), fmt.Errorf("persisted time %d is below that of the record before, %d", e.GetTime(), last))
 			}
 			next, last = e.GetLsn()+1, e.GetTime()
-			if err := l.inspectEntry(ctx, s.GetShard(), e); err != nil {
+			if err := l.inspectEntry(ctx, shard, e); err != nil {
 				return err
 			}
 		}
@@ -134,14 +129,14 @@ func (l *logInspector) inspectShard(ctx context.Context, s *scribev1.ShardState)
 	return nil
 }
 
-func (l *logInspector) reportDamage(shard, lsn uint64, err error) {
+func (l *logInspector) reportDamage(shard record.ShardID, lsn uint64, err error) {
 	l.damaged++
-	fmt.Fprintf(l.stderr, "shard %v, LSN %d: %v\n", record.ShardID(shard), lsn, err)
+	fmt.Fprintf(l.stderr, "shard %v, LSN %d: %v\n", shard, lsn, err)
 }
 
-func (l *logInspector) inspectEntry(ctx context.Context, shard uint64, e *scribev1.Entry) error {
-	if sequenced.Reserved(record.ShardID(shard)) {
-		return l.inspectSequenced(record.ShardID(shard), e)
+func (l *logInspector) inspectEntry(ctx context.Context, shard record.ShardID, e *scribev1.Entry) error {
+	if sequenced.Reserved(shard) {
+		return l.inspectSequenced(shard, e)
 	}
 	l.pointers++
 	p, err := pointer.Decode(e.GetData())
@@ -151,14 +146,14 @@ func (l *logInspector) inspectEntry(ctx context.Context, shard uint64, e *scribe
 	}
 	l.messages += uint64(p.Messages)
 	line := pointerJSON(&p)
-	line.Shard, line.LSN, line.Blob = record.ShardID(shard).String(), e.GetLsn(), p.Key()
-	line.Persisted = time.UnixMicro(e.GetTime()).UTC().Format(time.RFC3339Nano)
-	if err := l.out.Encode(line); err != nil || !l.verify {
+	line.Shard, line.LSN, line.Blob = shard.String(), e.GetLsn(), p.Key()
+	line.Persisted = timeOf(e.GetTime()).Format(time.RFC3339Nano)
+	if err := printLines(l.stdout, line); err != nil || !l.verify {
 		return err
 	}
 	res, err := l.cell.ReadProxy().Fetch(ctx, &scribev1.FetchRequest{Pointers: [][]byte{e.GetData()}, Category: l.category, Encoding: scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW})
 	if err != nil {
-		return fmt.Errorf("read the payload of shard %v, LSN %d: %w", record.ShardID(shard), e.GetLsn(), err)
+		return fmt.Errorf("read the payload of shard %v, LSN %d: %w", shard, e.GetLsn(), err)
 	}
 	if err := checkPayload(res.GetPayloads()[0], &p, l.category, shard); err != nil {
 		l.reportDamage(shard, e.GetLsn(), fmt.Errorf("payload in %s: %w", p.Key(), err))
@@ -167,7 +162,7 @@ func (l *logInspector) inspectEntry(ctx context.Context, shard uint64, e *scribe
 }
 
 // checkPayload compares a payload with its pointer, frame by frame.
-func checkPayload(got *scribev1.Payload, p *pointer.Pointer, category string, shard uint64) error {
+func checkPayload(got *scribev1.Payload, p *pointer.Pointer, category string, shard record.ShardID) error {
 	if err := rpc.FromInfo(got.GetError()); err != nil {
 		return err
 	}
@@ -183,7 +178,7 @@ func checkPayload(got *scribev1.Payload, p *pointer.Pointer, category string, sh
 		if err == nil {
 			err = checkFrame(f.Bytes)
 		}
-		if err == nil && (f.CategoryName() != category || f.Shard != uint32(record.ShardID(shard).Logical())) {
+		if err == nil && (f.CategoryName() != category || f.Shard != uint32(shard.Logical())) {
 			err = fmt.Errorf("it belongs to category %s, logical shard %d", f.CategoryName(), f.Shard)
 		}
 		if err != nil {
@@ -199,10 +194,83 @@ func checkPayload(got *scribev1.Payload, p *pointer.Pointer, category string, sh
 }
 
 func decompressPayload(got *scribev1.Payload, p *pointer.Pointer) ([]byte, error) {
-	codecs := []pointer.Codec{pointer.CodecNone, pointer.CodecZstd}
-	i := slices.IndexFunc(codecs, func(c pointer.Codec) bool { return uint32(c) == got.GetCodec() })
-	if i < 0 || got.GetRawLength() != uint64(p.Length) {
+	known := got.GetCodec() == uint32(pointer.CodecNone) || got.GetCodec() == uint32(pointer.CodecZstd)
+	if !known || got.GetRawLength() != uint64(p.Length) {
 		return nil, fmt.Errorf("codec %d with %d bytes, the pointer says %d bytes", got.GetCodec(), got.GetRawLength(), p.Length)
 	}
-	return layout.Decompress(nil, codecs[i], got.GetData(), int(p.Length))
+	return layout.Decompress(nil, pointer.Codec(got.GetCodec()), got.GetData(), int(p.Length))
+}
+
+// sequencedLine is a record of a sequenced log. Its payload is that of the source's record, which is shown and checked there.
+type sequencedLine struct {
+	Shard     string `json:"shard"`
+	LSN       uint64 `json:"lsn"`
+	Persisted string `json:"persisted"`
+	Source    string `json:"source"`
+	SourceLSN uint64 `json:"source_lsn"`
+	Offset    uint64 `json:"offset"`
+	Messages  uint32 `json:"messages,omitempty"`
+	Blob      string `json:"blob,omitempty"`
+	// Of a gap.
+	GapTo uint64 `json:"gap_to,omitempty"`
+	Cause string `json:"cause,omitempty"`
+}
+
+// positionLine is a record of a log of positions.
+type positionLine struct {
+	Shard     string            `json:"shard"`
+	LSN       uint64            `json:"lsn"`
+	Whole     bool              `json:"whole"`
+	Part      string            `json:"part"`
+	NextLSN   uint64            `json:"next_lsn"`
+	Offset    uint64            `json:"next_offset"`
+	Horizon   time.Time         `json:"horizon"`
+	Positions map[string]uint64 `json:"positions"`
+}
+
+// gapCauses are the names of causes.
+var gapCauses = map[sequenced.Cause]string{sequenced.CauseTrimmed: "trimmed", sequenced.CauseDamaged: "damaged"}
+
+// inspectSequenced shows and checks a record of the logs that sequencers keep.
+func (l *logInspector) inspectSequenced(shard record.ShardID, e *scribev1.Entry) error {
+	if !sequenced.IsLog(shard) {
+		c, err := sequenced.DecodeChange(shard.Category(), e.GetData())
+		if err != nil {
+			l.reportDamage(shard, e.GetLsn(), err)
+			return nil
+		}
+		line := positionLine{
+			Shard: shard.String(), LSN: e.GetLsn(), Whole: c.Whole, Part: fmt.Sprintf("%d of %d", c.Part+1, c.Parts), NextLSN: uint64(c.Next),
+			Offset: c.Offset, Horizon: timeOf(c.Horizon), Positions: make(map[string]uint64, len(c.At)),
+		}
+		for _, p := range c.At {
+			line.Positions[p.Shard.String()] = uint64(p.LSN)
+		}
+		return printLines(l.stdout, line)
+	}
+	rec, err := sequenced.Decode(shard.Category(), e.GetData())
+	if err == nil && rec.Offset < l.offset {
+		err = fmt.Errorf("its messages begin at number %d, those before it ended at %d", rec.Offset, l.offset)
+	}
+	if err != nil {
+		l.reportDamage(shard, e.GetLsn(), err)
+		return nil
+	}
+	l.offset = rec.Offset
+	line := sequencedLine{
+		Shard: shard.String(), LSN: e.GetLsn(), Persisted: timeOf(e.GetTime()).Format(time.RFC3339Nano),
+		Source: rec.Source.String(), SourceLSN: uint64(rec.LSN), Offset: rec.Offset,
+	}
+	if rec.Kind == sequenced.KindGap {
+		line.GapTo, line.Cause = uint64(rec.To), gapCauses[rec.Cause]
+		return printLines(l.stdout, line)
+	}
+	p, err := pointer.Decode(rec.Pointer)
+	if err != nil {
+		l.reportDamage(shard, e.GetLsn(), err)
+		return nil
+	}
+	l.offset += uint64(p.Messages)
+	line.Messages, line.Blob = p.Messages, p.Key()
+	return printLines(l.stdout, line)
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -83,11 +82,8 @@ func inspectSpool(dir string, verify bool, stdout, stderr io.Writer) error {
 	if len(r.Segments) == 0 && r.State == nil && len(r.Damage) == 0 {
 		return fmt.Errorf("%s contains no spool: it has neither segments nor a state file", dir)
 	}
-	enc := json.NewEncoder(stdout)
-	for _, line := range spoolLines(r) {
-		if err := enc.Encode(line); err != nil {
-			return err
-		}
+	if err := printLines(stdout, spoolLines(r)...); err != nil {
+		return err
 	}
 	for _, d := range r.Damage {
 		place := d.File

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"scribe/cmd/scribe/app"
 	"scribe/internal/base/units"
 	"scribe/internal/format/record"
 	"scribe/producer"
@@ -96,7 +96,7 @@ func runProduce(cmd *cobra.Command, server, category string, files []string, f *
 	maxLine := int(f.maxMessage)
 	p, err := producer.New(server,
 		producer.WithAck(ack), producer.WithBatchBytes(int(f.batchBytes)), producer.WithMaxMessageBytes(maxLine),
-		producer.WithDeliveryTimeout(f.timeout.Std()), producer.WithRequestTimeout(f.requestTimeout()), producer.WithLogger(slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))),
+		producer.WithDeliveryTimeout(f.timeout.Std()), producer.WithRequestTimeout(f.requestTimeout()), producer.WithLogger(newLogger(app.LogConfig{Level: "warn"}, cmd.ErrOrStderr())),
 		producer.WithMaxBufferedBytes(max(producer.DefaultMaxBufferedBytes, int64(maxLine)*2+chunkBytes)))
 	if err != nil {
 		return usageError(err)

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,23 +17,18 @@ import (
 )
 
 type queryFlags struct {
-	from, to   string
-	follow     bool
-	count      uint64
-	limited    bool // by count
-	window     tailWindow
-	format     string
-	file       string
-	explain    bool
-	stats      bool
-	timeout    units.Duration
-	memory     units.Bytes
-	checkpoint string
-	local      bool
-	compress   string
-	failOnGap  bool
-	readProxy  string
-	shards     shardList
+	readFlags
+
+	to       string
+	follow   bool
+	format   string
+	file     string
+	explain  bool
+	stats    bool
+	timeout  units.Duration
+	memory   units.Bytes
+	local    bool
+	compress string
 }
 
 func newQuery() *cobra.Command {
@@ -80,23 +75,17 @@ unavailable.`,
 	}
 	server := serverFlag(cmd)
 	fs := cmd.Flags()
-	fs.StringVar(&f.from, "from", "earliest", "earliest, latest, a time (2026-11-21T09:00:00Z), an age (15m, 3d) or the text of a checkpoint")
+	f.addFlags(fs, "earliest", "rows", ", as LIMIT does")
 	fs.StringVar(&f.to, "to", "", "stop before messages persisted at this time, or at this age (default: the end as of the start of the command)")
 	fs.BoolVar(&f.follow, "follow", false, "continue with new messages")
-	fs.Uint64VarP(&f.count, "count", "n", 0, "stop after this many rows, as LIMIT does (default: no limit)")
-	fs.Var(&f.window, "window", "ordering window, by which rows may be out of order of persisted time: 0 (strict order), a duration or unbounded (default: the category's, else unbounded)")
 	fs.StringVarP(&f.format, "format", "o", string(export.Table), "table, jsonl, csv, arrow or parquet")
 	fs.StringVar(&f.file, "output", "", "file to write to (default: standard output)")
 	fs.BoolVar(&f.explain, "explain", false, "run the query and print how it was answered, not its rows")
 	fs.BoolVar(&f.stats, "stats", false, "print statistics on standard error at the end")
 	fs.Var(&f.timeout, "timeout", "fail after this time (default: never)")
 	fs.Var(&f.memory, "max-memory", "memory limit of the query: half for fetched payloads, half for groups")
-	fs.StringVar(&f.checkpoint, "checkpoint", "", "file to resume from and to update")
 	fs.BoolVar(&f.local, "local", false, "fetch payloads as stored and evaluate everything in this process; the answer is the same")
 	fs.StringVar(&f.compress, "compress", compressNone, "compression of data from read proxies: none, s2 or zstd")
-	fs.BoolVar(&f.failOnGap, "fail-on-gap", false, "stop with an error before missing messages")
-	fs.Var(&f.shards, "shards", "logical shards to read, for example 0,4-7 (default: all)")
-	fs.Var((*addressFlag)(&f.readProxy), "read-proxy", "address of the cell whose read proxies fetch the payloads of another region's category (default: --server)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		f.limited = cmd.Flags().Changed("count")
 		return runQuery(cmd, *server, args[0], &f)
@@ -130,31 +119,17 @@ func runQuery(cmd *cobra.Command, server, text string, f *queryFlags) (err error
 	if err := f.checkFlags(cmd, format); err != nil {
 		return usageError(err)
 	}
-	start, err := startOf(f.from)
+	start, file, err := f.openStart(category)
 	if err != nil {
 		return err
 	}
-	r := &queryRun{flags: f, stderr: stderr, signalled: cmd.Context()}
-	if f.checkpoint != "" {
-		if r.file, err = openCheckpointFile(f.checkpoint); err != nil {
-			return err
+	defer func() { err = errors.Join(err, file.Close()) }()
+	r := &queryRun{flags: f, stderr: stderr, signalled: cmd.Context(), file: file}
+	if err := checkCategory(cmd.Context(), server, "query "+category, category, file); err != nil {
+		if cmd.Context().Err() != nil {
+			return r.interruptedError()
 		}
-		defer func() { err = errors.Join(err, r.file.Close()) }()
-		if saved, ok, err := r.file.loadStart(category); err != nil {
-			return err
-		} else if ok {
-			start = saved
-		}
-	}
-	// A query waits for a server that is away. A command that was given the wrong address or name should say so at once.
-	found, err := describeOnce(cmd.Context(), server, "query "+category, category)
-	switch {
-	case err != nil && cmd.Context().Err() != nil:
-		return r.interruptedError()
-	case err != nil:
 		return err
-	case r.file != nil && r.file.category != 0 && r.file.category != found.GetId():
-		return r.file.unusableError(fmt.Errorf("the category %q was deleted and created again since", category))
 	}
 	r.query, err = columns.NewQuery(cmd.Context(), server, text, append(opts, consumer.WithStart(start), consumer.WithOnPause(r.flushOnPause))...)
 	if wrong := new(sql.Error); errors.As(err, &wrong) {
@@ -201,18 +176,13 @@ func (f *queryFlags) checkFlags(cmd *cobra.Command, format export.Format) error 
 }
 
 // consumerOptions are those of the query that follow from the flags alone.
-func (f *queryFlags) consumerOptions(stderr *statusLine) ([]consumer.Option, error) {
-	opts := []consumer.Option{
-		consumer.WithName("scribe query"),
-		consumer.WithLogger(slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))),
-		columns.WithTimeLimit(f.timeout.Std()),
-		columns.WithMaxMemory(int64(f.memory)),
-	}
+func (f *queryFlags) consumerOptions(stderr io.Writer) ([]consumer.Option, error) {
 	compression, ok := compressions[f.compress]
 	if !ok {
 		return nil, fmt.Errorf("invalid value %q for --compress: want none, s2 or zstd", f.compress)
 	}
-	opts = append(opts, columns.WithCompression(compression))
+	opts := append(f.readOptions("scribe query", stderr), columns.WithTimeLimit(f.timeout.Std()), columns.WithMaxMemory(int64(f.memory)),
+		columns.WithCompression(compression))
 	if f.to != "" {
 		until, err := units.ParseTime(f.to, time.Now())
 		if err != nil {
@@ -226,17 +196,8 @@ func (f *queryFlags) consumerOptions(stderr *statusLine) ([]consumer.Option, err
 	if f.limited {
 		opts = append(opts, columns.WithRowLimit(int64(min(f.count, 1<<62)))) //nolint:gosec // bounded
 	}
-	if f.window.given {
-		opts = append(opts, consumer.WithWindow(f.window.length))
-	}
 	if f.local {
 		opts = append(opts, columns.WithLocal())
-	}
-	if f.readProxy != "" {
-		opts = append(opts, consumer.WithReadProxy(f.readProxy))
-	}
-	if len(f.shards) > 0 {
-		opts = append(opts, consumer.WithLogicalShards(f.shards...))
 	}
 	return opts, nil
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,7 +17,6 @@ import (
 func newRecover() *cobra.Command {
 	var f serverFlags
 	var o app.RecoverOptions
-	d := app.DefaultConfig()
 	cmd := &cobra.Command{
 		Use:   "recover --to DIR",
 		Short: "Rebuild lost metadata from the footers of the blobs",
@@ -42,7 +40,7 @@ Exit codes: 0 everything was recovered, 6 something is damaged or lost (it is na
   scribe recover --blobs s3 --s3-endpoint https://s3.example.org --s3-bucket scribe --to ./recovered`,
 		Args: cobra.NoArgs,
 	}
-	f.addFlags(cmd, "blobs", d)
+	f.addFlags(cmd, "blobs", app.DefaultConfig())
 	fs := cmd.Flags()
 	fs.StringVar(&f.config, "config", "", "YAML configuration file of a process of the cell; flags and environment variables override it")
 	fs.StringVar(&o.To, "to", "", "data folder to create")
@@ -50,8 +48,8 @@ Exit codes: 0 everything was recovered, 6 something is damaged or lost (it is na
 	fs.BoolVar(&o.DryRun, "dry-run", false, "print what would be built, without building it")
 	fs.IntVar(&o.Workers, "parallel", recovery.DefaultConfig().Workers, "footers to read in parallel")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c := d
-		if err := f.apply(cmd, &c); err != nil {
+		c, err := f.configure(cmd)
+		if err != nil {
 			return err
 		}
 		switch {
@@ -60,13 +58,8 @@ Exit codes: 0 everything was recovered, 6 something is damaged or lost (it is na
 		case o.Workers < 1 || o.Workers > 1024:
 			return usageError(fmt.Errorf("invalid value %d for --parallel: want 1 to 1024", o.Workers))
 		}
-		if err := c.ValidateBlobs(); err != nil {
-			return usageError(err)
-		}
-		if c.Blobs.Kind == "file" {
-			if err := blobsThere(c); err != nil {
-				return err
-			}
+		if err := checkBlobs(c); err != nil {
+			return err
 		}
 		o.Logger = newLogger(app.LogConfig{Level: "error", Format: "text"}, cmd.ErrOrStderr())
 		return recoverMetadata(cmd.Context(), c, o, cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -78,11 +71,11 @@ Exit codes: 0 everything was recovered, 6 something is damaged or lost (it is na
 const maxShown = 20
 
 func recoverMetadata(ctx context.Context, c app.Config, o app.RecoverOptions, stdout, stderr io.Writer) error {
-	show := &recoverScreen{w: stderr, terminal: isTerminal(stderr), shown: map[recovery.FindingKind]int{}}
+	show := &recoverScreen{statusLine: newStatusLine(stderr), terminal: isTerminal(stderr), shown: map[recovery.FindingKind]int{}}
 	o.Progress, o.Found = show.showProgress, show.showFinding
 	start := time.Now()
 	done, err := app.Recover(ctx, c, o)
-	show.clearProgress()
+	show.hideText()
 	switch {
 	case errors.Is(err, app.ErrNothing):
 		return &codedError{code: exitNotFound, err: err}
@@ -94,9 +87,7 @@ func recoverMetadata(ctx context.Context, c app.Config, o app.RecoverOptions, st
 		return err
 	}
 	show.showOmitted()
-	enc := json.NewEncoder(stdout)
-	enc.SetIndent("", "  ")
-	if err := enc.Encode(summaryJSON(done, o, time.Since(start))); err != nil {
+	if err := printJSON(stdout, summaryJSON(done, o, time.Since(start))); err != nil {
 		return err
 	}
 	for _, key := range done.Claims {
@@ -112,23 +103,15 @@ func recoverMetadata(ctx context.Context, c app.Config, o app.RecoverOptions, st
 
 // recoverScreen shows progress and findings.
 type recoverScreen struct {
-	w        io.Writer
+	*statusLine
+
 	terminal bool
-	line     bool // a line of progress is on the screen
 	shown    map[recovery.FindingKind]int
 }
 
 func (s *recoverScreen) showProgress(phase string, done int64) {
 	if s.terminal {
-		fmt.Fprintf(s.w, "\r\033[K%s: %d", phase, done)
-		s.line = true
-	}
-}
-
-func (s *recoverScreen) clearProgress() {
-	if s.line {
-		fmt.Fprint(s.w, "\r\033[K")
-		s.line = false
+		s.showText(fmt.Sprintf("%s: %d", phase, done))
 	}
 }
 
@@ -136,17 +119,16 @@ func (s *recoverScreen) showFinding(f recovery.Finding) error {
 	if s.shown[f.Kind]++; f.Kind != recovery.FindingCategory && s.shown[f.Kind] > maxShown {
 		return nil
 	}
-	s.clearProgress()
 	switch {
 	case f.From != 0:
-		fmt.Fprintf(s.w, "%s: %s shard %v, LSN %d to %d: %s%s\n", f.Kind, f.Category, f.Shard, f.From, f.To-1, f.Reason, ofBlob(f.Key))
+		s.printLine("%s: %s shard %v, LSN %d to %d: %s%s", f.Kind, f.Category, f.Shard, f.From, f.To-1, f.Reason, ofBlob(f.Key))
 	case f.Key != "":
-		fmt.Fprintf(s.w, "%s: %s: %s\n", f.Kind, f.Key, f.Reason)
+		s.printLine("%s: %s: %s", f.Kind, f.Key, f.Reason)
 	default:
-		fmt.Fprintf(s.w, "%s: %s: %s\n", f.Kind, f.Category, f.Reason)
+		s.printLine("%s: %s: %s", f.Kind, f.Category, f.Reason)
 	}
 	for _, c := range f.Contents {
-		fmt.Fprintf(s.w, "  it holds %d messages in %d frames of %s, logical shard %d\n", c.Messages, c.Frames, c.Category, c.Shard)
+		s.printLine("  it holds %d messages in %d frames of %s, logical shard %d", c.Messages, c.Frames, c.Category, c.Shard)
 	}
 	return nil
 }
@@ -162,7 +144,7 @@ func ofBlob(key string) string {
 func (s *recoverScreen) showOmitted() {
 	for kind, n := range s.shown {
 		if kind != recovery.FindingCategory && n > maxShown {
-			fmt.Fprintf(s.w, "%s: %d more\n", kind, n-maxShown)
+			s.printLine("%s: %d more", kind, n-maxShown)
 		}
 	}
 }
@@ -206,7 +188,7 @@ func summaryJSON(r *app.Recovered, o app.RecoverOptions, took time.Duration) rec
 		if micros == 0 {
 			return time.Time{}
 		}
-		return time.UnixMicro(micros).UTC()
+		return timeOf(micros)
 	}
 	return recoverLine{
 		To: o.To, DryRun: o.DryRun, Seconds: took.Seconds(), Blobs: r.Blobs, Bytes: r.Bytes, Read: r.Read, Committed: r.Committed, Void: r.Void,

@@ -29,8 +29,6 @@ func programVersion() string {
 	return "devel"
 }
 
-const defaultServer = "http://127.0.0.1:7420"
-
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "scribe",
@@ -64,6 +62,13 @@ Every flag can be given in the environment as SCRIBE_ and its name in capitals, 
 	root.AddCommand(newUp(), newServe(), newAgent(), newCategory(), newProduce(), newTail(), newQuery(), newSchema(), newGroup(), newStatus(), newInspect(), newRecover(), newBench())
 	prepareCommands(root)
 	return root
+}
+
+// newParent makes a command that only has others. Alone it prints its help.
+func newParent(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
+	cmd.Args, cmd.RunE = cobra.NoArgs, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.AddCommand(commands...)
+	return cmd
 }
 
 // prepareCommands makes every command below cmd read flags from the environment, and report mistakes in arguments as usage errors.
@@ -130,36 +135,4 @@ func fromEnvironment(flags *pflag.FlagSet) error {
 		}
 	})
 	return err
-}
-
-// serverFlag adds the flag for the address of the cell.
-func serverFlag(cmd *cobra.Command) *string {
-	addr := addressFlag(defaultServer)
-	cmd.Flags().Var(&addr, "server", "address of the cell: a URL, host:port or unix:/path (SCRIBE_SERVER)")
-	return (*string)(&addr)
-}
-
-// addressFlag is the address of a cell. An invalid one is a usage error, not an unavailable cell.
-type addressFlag string
-
-// String implements pflag.Value.
-func (a *addressFlag) String() string { return string(*a) }
-
-// Type implements pflag.Value.
-func (a *addressFlag) Type() string { return "address" }
-
-// Set implements pflag.Value.
-func (a *addressFlag) Set(s string) error {
-	s = strings.TrimSpace(s)
-	scheme, rest, isURL := strings.Cut(s, "://")
-	if path, ok := strings.CutPrefix(s, "unix:"); ok {
-		isURL, rest = false, path
-	} else if !isURL {
-		rest = s
-	}
-	if isURL && scheme != "http" && scheme != "https" || strings.HasPrefix(s, "/") || strings.Trim(rest, "/") == "" {
-		return errors.New("want http://host:port, host:port or unix:/path")
-	}
-	*a = addressFlag(s)
-	return nil
 }

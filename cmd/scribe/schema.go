@@ -5,8 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
-	"text/tabwriter"
+	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/spf13/cobra"
@@ -14,12 +15,11 @@ import (
 	"scribe/columnar/schema"
 	"scribe/consumer"
 	"scribe/consumer/columns"
-	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
 func newSchema() *cobra.Command {
-	cmd := &cobra.Command{
+	return newParent(&cobra.Command{
 		Use:   "schema",
 		Short: "Infer, show, set and check schemas, which map messages to columns",
 		Long: `A schema maps the messages of a category to columns for queries. Its file is YAML or JSON:
@@ -45,22 +45,7 @@ are nullable or have a default, widen types, and rename fields whose old names s
 		Example: `  scribe schema infer access.log.json > access.yaml
   scribe schema set access access.yaml
   scribe schema show access`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newSchemaInfer(), newSchemaShow(), newSchemaSet(), newSchemaCheck())
-	return cmd
-}
-
-// getCategory asks for a category.
-func getCategory(ctx context.Context, server, doing, name string) (*scribev1.Category, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	res, err := rpc.NewControlClient(rpc.Default(), server).GetCategory(ctx, &scribev1.GetCategoryRequest{Name: name})
-	if err != nil {
-		return nil, callFailure(server, doing, err)
-	}
-	return res.GetCategory(), nil
+	}, newSchemaInfer(), newSchemaShow(), newSchemaSet(), newSchemaCheck())
 }
 
 // parseHistory reads what a category has as its schema.
@@ -79,14 +64,7 @@ func notFound(format string, args ...any) error {
 
 // schemaFormat is a flag -o yaml|json|arrow.
 func schemaFormat(cmd *cobra.Command) func() (string, error) {
-	var output string
-	cmd.Flags().StringVarP(&output, "output", "o", "yaml", "yaml, json or arrow")
-	return func() (string, error) {
-		if !slices.Contains([]string{"yaml", "json", "arrow"}, output) {
-			return "", usageError(fmt.Errorf("invalid value %q for -o: want yaml, json or arrow", output))
-		}
-		return output, nil
-	}
+	return outputFlag(cmd, "yaml", "json", "arrow")
 }
 
 // writeSchema writes a schema in a format.
@@ -182,7 +160,7 @@ func ensureHistory(ctx context.Context, server string, category *scribev1.Catego
 	if err != nil {
 		return nil, err
 	}
-	h, _, err = columns.EnsureSchema(ctx, c, rpc.NewControlClient(rpc.Default(), server), category)
+	h, _, err = columns.EnsureSchema(ctx, c, controlClient(server), category)
 	if cerr := c.Close(); err == nil {
 		err = cerr
 	}
@@ -193,8 +171,7 @@ func ensureHistory(ctx context.Context, server string, category *scribev1.Catego
 }
 
 func listVersions(w io.Writer, h *schema.History) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "VERSION\tFORMAT\tFIELDS\tCHANGES")
+	t := newTable(w, "VERSION\tFORMAT\tFIELDS\tCHANGES")
 	var before *schema.Schema
 	for _, s := range h.Versions() {
 		changes := []string{""}
@@ -260,10 +237,7 @@ read old messages with it, and values that do not fit are null. Running queries 
 		if same := changesOf(cmd.ErrOrStderr(), h, s); same {
 			return nil
 		}
-		if dryRun {
-			return checkCompatible(h, s, force)
-		}
-		if err := checkCompatible(h, s, force); err != nil {
+		if err := checkCompatible(h, s, force); err != nil || dryRun {
 			return err
 		}
 		return setSchema(cmd, *server, category, s, force)
@@ -274,15 +248,14 @@ read old messages with it, and values that do not fit are null. Running queries 
 // setSchema stores a schema, and says which version it is.
 func setSchema(cmd *cobra.Command, server string, category *scribev1.Category, s *schema.Schema, force bool) error {
 	text := string(s.Marshal())
-	ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
-	defer cancel()
-	res, err := rpc.NewControlClient(rpc.Default(), server).UpdateCategory(ctx, &scribev1.UpdateCategoryRequest{
-		Name: category.GetName(), Revision: category.GetRevision(), Schema: &text, ForceSchema: force,
+	name := category.GetName()
+	res, err := callCell(cmd.Context(), server, "set the schema of category "+name, controlClient(server).UpdateCategory, &scribev1.UpdateCategoryRequest{
+		Name: name, Revision: category.GetRevision(), Schema: &text, ForceSchema: force,
 	})
 	if err != nil {
-		return callFailure(server, "set the schema of category "+category.GetName(), err)
+		return err
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", category.GetName(), schemaSummary(res.GetCategory()))
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", name, schemaSummary(res.GetCategory()))
 	return nil
 }
 
@@ -316,4 +289,68 @@ func checkCompatible(h *schema.History, s *schema.Schema, force bool) error {
 			countText(len(bad), "change"), h.Latest().Version)
 	}
 	return nil
+}
+
+// readSchema reads a schema from a file; - is stdin. A mistake in it is one of the caller's. Files that it refers to are beside it.
+func readSchema(name string, stdin io.Reader) (*schema.Schema, error) {
+	var text []byte
+	var err error
+	if name == "-" && stdin != nil {
+		text, err = readLimited(stdin)
+	} else {
+		text, err = readFile(name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	s, err := schema.ParseFile(text, func(other string) ([]byte, error) {
+		if !filepath.IsAbs(other) {
+			other = filepath.Join(filepath.Dir(name), other)
+		}
+		return readFile(other)
+	})
+	if err != nil {
+		return nil, usageError(fmt.Errorf("%s: %w", name, indentLines(err)))
+	}
+	return s, nil
+}
+
+func readFile(name string) ([]byte, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, withoutPath(err)
+	}
+	text, err := readLimited(file)
+	return text, errors.Join(err, file.Close())
+}
+
+func readLimited(r io.Reader) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(r, schema.MaxText+1))
+	if err == nil && len(text) > schema.MaxText {
+		err = usageError(fmt.Errorf("the schema is too large: want at most %d bytes", schema.MaxText))
+	}
+	return text, err
+}
+
+// indentLines shows an error of several lines below what it is about.
+func indentLines(err error) error {
+	if text := err.Error(); strings.Contains(text, "\n") {
+		return &callError{text: "\n  " + strings.ReplaceAll(text, "\n", "\n  "), err: err}
+	}
+	return err
+}
+
+// schemaSummary is a category's schema in a few words.
+func schemaSummary(c *scribev1.Category) string {
+	h, err := schema.ParseHistory(c.GetSchema())
+	switch {
+	case err != nil:
+		return "can't be read: " + err.Error()
+	case h.Infer():
+		return "infer"
+	case h.Latest() == nil:
+		return ""
+	}
+	s := h.Latest()
+	return fmt.Sprintf("version %d: %s, %s", s.Version, s.Format, countText(len(s.Fields), "field"))
 }

@@ -90,10 +90,7 @@ func checkSamples(out io.Writer, stdin io.Reader, s *schema.Schema, names []stri
 	c := &sampleChecker{t: t, out: out, shown: shown}
 	for _, name := range names {
 		var failed error
-		samples := fileLines(stdin, []string{name}, &failed)
-		if s.CSV != nil && s.CSV.Header {
-			samples = wholeFiles(stdin, []string{name}, maxSampleLine, &failed)
-		}
+		samples := fileLines(stdin, []string{name}, s.CSV, maxSampleLine, &failed)
 		if err := c.openFrame(name, 1); err != nil {
 			return err
 		}

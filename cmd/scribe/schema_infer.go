@@ -8,7 +8,6 @@ import (
 	"io"
 	"iter"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -60,8 +59,10 @@ func (f *inferFlags) inferOptions() (schema.InferOptions, error) {
 		return o, usageError(fmt.Errorf("invalid value %d for --rows: want 1 to %d", f.rows, maxInferRows))
 	case f.bytes < minInferBytes || f.bytes > maxInferBytes:
 		return o, usageError(fmt.Errorf("invalid value %v for --bytes: want %v to %v", f.bytes, minInferBytes, maxInferBytes))
-	case f.format != "" && !slices.Contains([]string{"json", "ndjson", "csv"}, f.format):
-		return o, usageError(fmt.Errorf("invalid value %q for --format: want json, ndjson or csv", f.format))
+	case f.format != "":
+		if err := checkChoice("--format", f.format, "json", "ndjson", "csv"); err != nil {
+			return o, err
+		}
 	}
 	o.MaxRows, o.MaxBytes, o.Nullable = f.rows, int(f.bytes), f.nullable
 	if f.reject {
@@ -123,13 +124,13 @@ message has many lines and begins with such a header; each file is then one mess
 		if err != nil {
 			return err
 		}
-		infer := func() (*schema.Schema, schema.Report, error) { return inferFiles(cmd.InOrStdin(), args, f.format, o) }
+		var s *schema.Schema
+		var seen schema.Report
 		if category != "" {
-			infer = func() (*schema.Schema, schema.Report, error) {
-				return inferCategory(cmd.Context(), *server, category, schema.Format(f.format), o)
-			}
+			s, seen, err = inferCategory(cmd.Context(), *server, category, schema.Format(f.format), o)
+		} else {
+			s, seen, err = inferFiles(cmd.InOrStdin(), args, f.format, o)
 		}
-		s, seen, err := infer()
 		if err != nil {
 			return err
 		}
@@ -183,10 +184,7 @@ func inferFiles(stdin io.Reader, names []string, format string, o schema.InferOp
 		}
 	}
 	var failed error
-	samples := fileLines(stdin, names, &failed)
-	if o.CSV != nil && o.CSV.Header {
-		samples = wholeFiles(stdin, names, o.MaxBytes, &failed) // a line alone has no header
-	}
+	samples := fileLines(stdin, names, o.CSV, o.MaxBytes, &failed)
 	s, report, err := schema.Infer(samples, schema.Format(format), o)
 	if failed != nil {
 		return nil, report, failed
@@ -194,8 +192,9 @@ func inferFiles(stdin io.Reader, names []string, format string, o schema.InferOp
 	return s, report, err
 }
 
-// fileLines iterates over the lines of files. What ends it early is in failed. A line is valid until the next one.
-func fileLines(stdin io.Reader, names []string, failed *error) iter.Seq[[]byte] {
+// fileLines iterates over the lines of files, or over whole files if each begins with a header: a line alone has none. A whole file
+// that is longer than limit is cut behind it. What ends the iteration early is in failed. A line is valid until the next one.
+func fileLines(stdin io.Reader, names []string, csv *schema.CSVOptions, limit int, failed *error) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for _, name := range names {
 			file, done, err := openInput(stdin, name)
@@ -203,37 +202,24 @@ func fileLines(stdin io.Reader, names []string, failed *error) iter.Seq[[]byte] 
 				*failed = err
 				return
 			}
-			lines := bufio.NewScanner(file)
-			lines.Buffer(make([]byte, 0, 64<<10), maxSampleLine)
-			for lines.Scan() {
-				if !yield(lines.Bytes()) {
-					_ = done()
-					return
+			more := true
+			if csv != nil && csv.Header {
+				var content []byte
+				content, err = io.ReadAll(io.LimitReader(file, int64(limit)+1))
+				more = err == nil && yield(content)
+			} else {
+				lines := bufio.NewScanner(file)
+				lines.Buffer(make([]byte, 0, 64<<10), maxSampleLine)
+				for more && lines.Scan() {
+					more = yield(lines.Bytes())
 				}
+				err = lines.Err()
 			}
-			if err := errors.Join(withoutPath(lines.Err()), done()); err != nil {
-				*failed = fmt.Errorf("%s: %w", name, err)
-				return
-			}
-		}
-	}
-}
-
-// wholeFiles iterates over files, each a message. One that is longer than limit is cut behind it.
-func wholeFiles(stdin io.Reader, names []string, limit int, failed *error) iter.Seq[[]byte] {
-	return func(yield func([]byte) bool) {
-		for _, name := range names {
-			file, done, err := openInput(stdin, name)
-			if err != nil {
-				*failed = err
-				return
-			}
-			content, err := io.ReadAll(io.LimitReader(file, int64(limit)+1))
 			if err := errors.Join(withoutPath(err), done()); err != nil {
 				*failed = fmt.Errorf("%s: %w", name, err)
 				return
 			}
-			if !yield(content) {
+			if !more {
 				return
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,7 +22,8 @@ import (
 
 // serverFlags are the flags of commands that use the configuration of a process. Only given flags override the configuration file.
 type serverFlags struct {
-	config string
+	config   string
+	defaults app.Config
 	// values holds the values of the flags. It shares no memory with the configuration that the flags override.
 	values app.Config
 }
@@ -29,7 +31,7 @@ type serverFlags struct {
 // addFlags adds the flags of the settings for a command: up, serve, agent, or blobs for commands that only read blobs. d has their
 // defaults.
 func (f *serverFlags) addFlags(cmd *cobra.Command, command string, d app.Config) {
-	f.values = app.DefaultConfig()
+	f.defaults, f.values = d, app.DefaultConfig()
 	defaults := settingsByField(&d)
 	for s := range config.Settings(&f.values) {
 		name, ok := s.Flag(command)
@@ -53,8 +55,17 @@ func (f *serverFlags) addFlags(cmd *cobra.Command, command string, d app.Config)
 	}
 }
 
+// configure returns the defaults with the configuration file and the given flags over them.
+func (f *serverFlags) configure(cmd *cobra.Command) (app.Config, error) {
+	c := f.defaults
+	return c, f.apply(cmd, &c)
+}
+
 // apply overrides c with the configuration file and then with the given flags.
 func (f *serverFlags) apply(cmd *cobra.Command, c *app.Config) error {
+	if err := checkRenamedVariables(); err != nil {
+		return usageError(err)
+	}
 	if f.config != "" {
 		if err := c.Load(f.config); err != nil {
 			return usageError(err)
@@ -72,6 +83,20 @@ func (f *serverFlags) apply(cmd *cobra.Command, c *app.Config) error {
 		c.SQLServer.MaxFollows = min(c.SQLServer.MaxFollows, c.SQLServer.MaxQueries)
 	}
 	return nil
+}
+
+// checkRenamedVariables refuses environment variables of settings that have other names now: they would have no effect.
+func checkRenamedVariables() error {
+	var errs []error
+	for _, variable := range os.Environ() {
+		name, value, _ := strings.Cut(variable, "=")
+		for old, current := range app.Renamed {
+			if rest, ok := strings.CutPrefix(name, "SCRIBE_"+strings.ToUpper(old)+"_"); ok && value != "" {
+				errs = append(errs, fmt.Errorf("environment variable %s is called SCRIBE_%s_%s now", name, strings.ToUpper(current), rest))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func settingsByField(c *app.Config) map[string]config.Setting {
@@ -125,13 +150,7 @@ On SIGTERM it makes everything that it accepted durable, then exits.`,
   scribe up --data /var/lib/scribe --listen 0.0.0.0:7420 --flight 0.0.0.0:7424
   SCRIBE_S3_ACCESS_KEY=... SCRIBE_S3_SECRET_KEY=... scribe up --blobs s3 --s3-endpoint http://127.0.0.1:9000 --s3-bucket scribe`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c := app.DefaultConfig()
-			if err := f.apply(cmd, &c); err != nil {
-				return err
-			}
-			return runServer(cmd.Context(), c, cmd.OutOrStdout(), cmd.ErrOrStderr())
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.runServer(cmd) },
 	}
 	f.addFlags(cmd, "up", app.DefaultConfig())
 	return cmd
@@ -157,13 +176,7 @@ When it is ready, it prints the line "ready http://HOST:PORT" on standard output
     regions: [{name: us, read_proxies: "http://10.1.0.1:7420"}]
     read_proxy: {memcached: {servers: ["10.0.0.8:11211"]}, rules: [{match: "audit.*", memcached: never}]}`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c := d
-			if err := f.apply(cmd, &c); err != nil {
-				return err
-			}
-			return runServer(cmd.Context(), c, cmd.OutOrStdout(), cmd.ErrOrStderr())
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.runServer(cmd) },
 	}
 	f.addFlags(cmd, "serve", d)
 	return cmd
@@ -206,14 +219,10 @@ code 0 if nothing remains, and 6 otherwise.`,
 	}
 	timeout := units.Duration(time.Hour)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c := d
-		if err := f.apply(cmd, &c); err != nil {
-			return err
-		}
 		if drain {
-			return runDrain(cmd.Context(), c, timeout.Std(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return f.runDrain(cmd, timeout.Std())
 		}
-		return runServer(cmd.Context(), c, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		return f.runServer(cmd)
 	}
 	f.addFlags(cmd, "agent", d)
 	fs := cmd.Flags()
@@ -222,25 +231,58 @@ code 0 if nothing remains, and 6 otherwise.`,
 	return cmd
 }
 
-// runDrain forwards the backlog of an agent's spool, and prints what remains.
-func runDrain(ctx context.Context, c app.Config, timeout time.Duration, stdout, stderr io.Writer) error {
-	if err := c.Validate(); err != nil {
-		return usageError(fmt.Errorf("bad configuration:\n%w", err))
+// configureServer is configure for a process that is about to start.
+func (f *serverFlags) configureServer(cmd *cobra.Command) (app.Config, error) {
+	c, err := f.configure(cmd)
+	if err != nil {
+		return c, err
 	}
-	c.Listen, c.Socket = "127.0.0.1:0", "" // producers must not find it
-	a, err := app.Start(ctx, c, app.Options{Logger: newLogger(c.Log, stderr), Version: programVersion(), Drain: true})
+	if err := c.Validate(); err != nil {
+		return c, usageError(fmt.Errorf("bad configuration:\n%w", err))
+	}
+	return c, nil
+}
+
+// startApp starts a process of a cell whose log goes to stderr. stop may take the configured time, also when ctx has ended.
+func startApp(ctx context.Context, c app.Config, o app.Options, stderr io.Writer) (a *app.App, stop func() error, err error) {
+	o.Logger, o.Version = newLogger(c.Log, stderr), programVersion()
+	a, err = app.Start(ctx, c, o)
+	return a, func() error {
+		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.ShutdownTimeout)
+		defer cancel()
+		return a.Stop(stopCtx)
+	}, err
+}
+
+// withApp runs fn with the address of a cell in this process.
+func withApp(ctx context.Context, c app.Config, stderr io.Writer, fn func(url string) error) (err error) {
+	c.Listen = "127.0.0.1:0"
+	a, stop, err := startApp(ctx, c, app.Options{}, stderr)
 	if err != nil {
 		return err
 	}
-	drainCtx, cancel := context.WithTimeout(ctx, timeout)
+	defer func() { err = errors.Join(err, stop()) }()
+	return fn(a.URL())
+}
+
+// runDrain forwards the backlog of an agent's spool, and prints what remains.
+func (f *serverFlags) runDrain(cmd *cobra.Command, timeout time.Duration) error {
+	c, err := f.configureServer(cmd)
+	if err != nil {
+		return err
+	}
+	c.Listen, c.Socket = "127.0.0.1:0", "" // producers must not find it
+	a, stop, err := startApp(cmd.Context(), c, app.Options{Drain: true}, cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	drainCtx, cancel := context.WithTimeout(cmd.Context(), timeout)
 	left := a.Drain(drainCtx)
 	cancel()
-	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.ShutdownTimeout)
-	defer cancel()
-	err = a.Stop(stopCtx)
+	err = stop()
 	var messages, bytes int64
 	for _, b := range left {
-		fmt.Fprintf(stdout, "%s\t%d\t%d\n", b.Category, b.Messages, b.Bytes)
+		fmt.Fprintf(cmd.OutOrStdout(), "%s\t%d\t%d\n", b.Category, b.Messages, b.Bytes)
 		messages += b.Messages
 		bytes += b.Bytes
 	}
@@ -250,32 +292,31 @@ func runDrain(ctx context.Context, c app.Config, timeout time.Duration, stdout, 
 	return err
 }
 
-// runServer runs a process of the cell until ctx ends or it fails.
-func runServer(ctx context.Context, c app.Config, stdout, stderr io.Writer) error {
-	if err := c.Validate(); err != nil {
-		return usageError(fmt.Errorf("bad configuration:\n%w", err))
+// runServer runs a process of the cell until the command's context ends or it fails.
+func (f *serverFlags) runServer(cmd *cobra.Command) error {
+	c, err := f.configureServer(cmd)
+	if err != nil {
+		return err
 	}
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(c.MemoryLimit())
 	}
-	logger := newLogger(c.Log, stderr)
-	a, err := app.Start(ctx, c, app.Options{Logger: logger, Version: programVersion()})
+	ctx := cmd.Context()
+	a, stop, err := startApp(ctx, c, app.Options{}, cmd.ErrOrStderr())
 	switch {
 	case err != nil && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
-		logger.InfoContext(ctx, "stopped before it was ready", "error", err)
+		newLogger(c.Log, cmd.ErrOrStderr()).InfoContext(ctx, "stopped before it was ready", "error", err)
 		return nil // it had accepted nothing
 	case err != nil:
 		return err
 	}
-	fmt.Fprintf(stdout, "ready %s\n", a.URL())
+	fmt.Fprintf(cmd.OutOrStdout(), "ready %s\n", a.URL())
 	var failed error
 	select {
 	case <-ctx.Done():
 	case failed = <-a.Failed():
 	}
-	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.ShutdownTimeout)
-	defer cancel()
-	return errors.Join(failed, a.Stop(stopCtx))
+	return errors.Join(failed, stop())
 }
 
 func newLogger(c app.LogConfig, w io.Writer) *slog.Logger {

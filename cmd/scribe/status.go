@@ -2,16 +2,16 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"scribe/cmd/scribe/app"
 	"scribe/internal/base/units"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -30,11 +30,9 @@ func newStatus() *cobra.Command {
 	server := serverFlag(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
-		defer cancel()
-		st, err := rpc.NewControlClient(rpc.Default(), *server).GetStatus(ctx, &scribev1.GetStatusRequest{})
+		st, err := callCell(cmd.Context(), *server, "status", controlClient(*server).GetStatus, &scribev1.GetStatusRequest{})
 		if err != nil {
-			return callFailure(*server, "status", err)
+			return err
 		}
 		var away error
 		if len(st.GetMembers()) == 0 && !slices.Contains(st.GetRoles(), scribev1.Role_ROLE_CONTROLPLANE) {
@@ -42,23 +40,20 @@ func newStatus() *cobra.Command {
 			away = &codedError{code: exitUnavailable, err: fmt.Errorf("%s can't reach its control plane: members and categories are unknown", *server)}
 		}
 		if asJSON {
-			enc := json.NewEncoder(cmd.OutOrStdout())
-			enc.SetIndent("", "  ")
-			return errors.Join(enc.Encode(statusJSON(st)), away)
+			return errors.Join(printJSON(cmd.OutOrStdout(), statusJSON(st)), away)
 		}
 		out := cmd.OutOrStdout()
 		fmt.Fprintf(out, "server      %s\nversion     %s\nup          %v\nroles       %s\ncategories  %d\nmembers     %d\n", *server, st.GetVersion(),
-			elapsedSince(st.GetStartedAt()), roleNames(st.GetRoles()), st.GetCategories(), len(st.GetMembers()))
+			elapsedSince(st.GetStartedAt()), strings.Join(roleNames(st.GetRoles()), ","), st.GetCategories(), len(st.GetMembers()))
 		if n := st.GetRetirementsPending(); n > 0 {
 			fmt.Fprintf(out, "retiring    %d (deleted categories whose logs are not retired yet: their names can't be reused until then)\n", n)
 		}
 		if len(st.GetMembers()) == 0 {
 			return away
 		}
-		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(w, "\nMEMBER\tROLES\tURL\tSLOT\tLOAD\tUP\tVERSION")
+		w := newTable(out, "\nMEMBER\tROLES\tURL\tSLOT\tLOAD\tUP\tVERSION")
 		for _, m := range st.GetMembers() {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%.1f%%\t%v\t%s\n", m.GetId(), roleNames(m.GetRoles()), m.GetUrl(), m.GetSlot(), float64(m.GetLoad())/10,
+			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%.1f%%\t%v\t%s\n", m.GetId(), strings.Join(roleNames(m.GetRoles()), ","), m.GetUrl(), m.GetSlot(), float64(m.GetLoad())/10,
 				elapsedSince(m.GetJoinedAt()), m.GetVersion())
 		}
 		return w.Flush()
@@ -67,17 +62,13 @@ func newStatus() *cobra.Command {
 	return cmd
 }
 
-// elapsedSince returns the time since micros, in whole seconds. The clock of micros may be ahead of this one.
-func elapsedSince(micros int64) units.Duration {
-	return units.Duration(max(time.Since(time.UnixMicro(micros)), 0).Round(time.Second))
-}
-
-func roleNames(roles []scribev1.Role) string {
+// roleNames are the names that users give to roles.
+func roleNames(roles []scribev1.Role) []string {
 	names := make([]string, len(roles))
 	for i, r := range roles {
-		names[i] = strings.ToLower(strings.TrimPrefix(r.String(), "ROLE_"))
+		names[i] = app.RoleName(r)
 	}
-	return strings.Join(names, ",")
+	return names
 }
 
 type memberJSON struct {
@@ -91,12 +82,11 @@ type memberJSON struct {
 }
 
 func statusJSON(st *scribev1.GetStatusResponse) any {
-	split := func(roles []scribev1.Role) []string { return strings.Split(roleNames(roles), ",") }
 	members := make([]memberJSON, len(st.GetMembers()))
 	for i, m := range st.GetMembers() {
 		members[i] = memberJSON{
-			ID: m.GetId(), Roles: split(m.GetRoles()), URL: m.GetUrl(), Slot: m.GetSlot(), Load: float64(m.GetLoad()) / 1000,
-			JoinedAt: time.UnixMicro(m.GetJoinedAt()).UTC(), Version: m.GetVersion(),
+			ID: m.GetId(), Roles: roleNames(m.GetRoles()), URL: m.GetUrl(), Slot: m.GetSlot(), Load: float64(m.GetLoad()) / 1000,
+			JoinedAt: timeOf(m.GetJoinedAt()), Version: m.GetVersion(),
 		}
 	}
 	return struct {
@@ -106,5 +96,181 @@ func statusJSON(st *scribev1.GetStatusResponse) any {
 		Categories uint64       `json:"categories"`
 		Retiring   uint64       `json:"retirements_pending"`
 		Members    []memberJSON `json:"members"`
-	}{st.GetVersion(), time.UnixMicro(st.GetStartedAt()).UTC(), split(st.GetRoles()), st.GetCategories(), st.GetRetirementsPending(), members}
+	}{st.GetVersion(), timeOf(st.GetStartedAt()), roleNames(st.GetRoles()), st.GetCategories(), st.GetRetirementsPending(), members}
+}
+
+func newStatusViews() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "views [CATEGORY]",
+		Short: "Show the views that the read proxies compute for running queries",
+		Long: `Show the recent queries of each read proxy in the cell, and the views that it computes from payloads for them. A view is computed once
+for all its queries, so it may have more columns and rows than one query needs; this does not affect any answer. SELECTIVITY is the
+share of rows that the view keeps. HITS counts answers from the cache.`,
+		Example: `  scribe status views
+  scribe status views access -o json`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	server := serverFlag(cmd)
+	format := tableFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		asJSON, err := format()
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
+		defer cancel()
+		req := &scribev1.ViewsRequest{Category: strings.Join(args, "")}
+		if len(args) > 0 {
+			// A read proxy knows of queries, not of what there might be queries of.
+			if _, err := getCategory(ctx, *server, "views", args[0]); err != nil {
+				return err
+			}
+		}
+		all, err := viewsOfCell(ctx, *server, req)
+		if len(all) == 0 && err != nil {
+			return err
+		}
+		if asJSON {
+			return errors.Join(printJSON(cmd.OutOrStdout(), viewsJSON(all)), err)
+		}
+		return errors.Join(printViews(cmd.OutOrStdout(), all), err)
+	}
+	return cmd
+}
+
+// proxyViews is what one read proxy says.
+type proxyViews struct {
+	url string
+	res *scribev1.ViewsResponse
+}
+
+// viewsOfCell asks every read proxy of a cell. What those say that answer comes beside the error of those that don't.
+func viewsOfCell(ctx context.Context, server string, req *scribev1.ViewsRequest) ([]proxyViews, error) {
+	members, err := callCell(ctx, server, "views", controlClient(server).ListMembers, &scribev1.ListMembersRequest{})
+	if err != nil {
+		return nil, err
+	}
+	var all []proxyViews
+	var failed []error
+	for _, m := range members.GetMembers() {
+		if !slices.Contains(m.GetRoles(), scribev1.Role_ROLE_READPROXY) {
+			continue
+		}
+		res, err := callCell(ctx, m.GetUrl(), "views", rpc.NewViewClient(rpc.Default(), m.GetUrl()).Views, req)
+		if err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		all = append(all, proxyViews{m.GetUrl(), res})
+	}
+	if len(all)+len(failed) == 0 {
+		failed = append(failed, &codedError{code: exitUnavailable, err: fmt.Errorf("the cell of %s has no read proxy", server)})
+	}
+	return all, errors.Join(failed...)
+}
+
+func printViews(out io.Writer, all []proxyViews) error {
+	for i, p := range all {
+		if i > 0 {
+			fmt.Fprintln(out)
+		}
+		fmt.Fprintf(out, "read proxy  %s\nzone maps   %d written, %d dropped, %d failed\n", p.url, p.res.GetZonesWritten(), p.res.GetZonesDropped(), p.res.GetZonesFailed())
+		if len(p.res.GetViews()) == 0 {
+			fmt.Fprintln(out, "no query is running")
+			continue
+		}
+		w := newTable(out, "\nVIEW\tCATEGORY\tVERSION\tQUERIES\tPAYLOADS\tHITS\tIN\tOUT\tSELECTIVITY\tCOLUMNS\tPREDICATE")
+		for _, v := range p.res.GetViews() {
+			fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", v.GetView(), v.GetCategory(), v.GetSchemaVersion(), v.GetQueries(), v.GetPayloads(),
+				v.GetHits(), units.About(v.GetBytesIn()), units.About(v.GetBytesOut()), percentText(v.GetRowsOut(), v.GetRowsIn()), strings.Join(v.GetColumns(), ","),
+				cutText(v.GetPredicate(), 80))
+		}
+		if err := w.Flush(); err != nil {
+			return err
+		}
+		w = newTable(out, "\nVIEW\tCATEGORY\tPAYLOADS\tLAST ASKED\tQUERY")
+		for _, q := range p.res.GetQueries() {
+			fmt.Fprintf(w, "%d\t%s\t%d\t%v ago\t%s\n", q.GetView(), q.GetCategory(), q.GetPayloads(),
+				elapsedSince(q.GetUsed()), cutText(q.GetQuery().GetText(), 120))
+		}
+		if err := w.Flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// percentText is a part of a whole as people read it.
+func percentText(part, whole uint64) string {
+	if whole == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f%%", 100*float64(part)/float64(whole))
+}
+
+// cutText shortens a text for a table.
+func cutText(s string, most int) string {
+	r := []rune(strings.Join(strings.Fields(s), " "))
+	if len(r) <= most {
+		return string(r)
+	}
+	return string(r[:most-1]) + "…"
+}
+
+type viewJSON struct {
+	View          uint64    `json:"view"`
+	Category      string    `json:"category"`
+	SchemaVersion uint32    `json:"schema_version"`
+	Columns       []string  `json:"columns"`
+	Predicate     string    `json:"predicate"`
+	Queries       uint32    `json:"queries"`
+	Payloads      uint64    `json:"payloads"`
+	Hits          uint64    `json:"hits"`
+	BytesIn       uint64    `json:"bytes_in"`
+	BytesOut      uint64    `json:"bytes_out"`
+	RowsIn        uint64    `json:"rows_in"`
+	RowsOut       uint64    `json:"rows_out"`
+	CPUSeconds    float64   `json:"cpu_seconds"`
+	Since         time.Time `json:"since"`
+	Reason        string    `json:"reason"`
+}
+
+type runningJSON struct {
+	Category string    `json:"category"`
+	Query    string    `json:"query"`
+	View     uint64    `json:"view"`
+	Payloads uint64    `json:"payloads"`
+	Used     time.Time `json:"used"`
+}
+
+type proxyViewsJSON struct {
+	ReadProxy    string        `json:"read_proxy"`
+	ZonesWritten uint64        `json:"zone_maps_written"`
+	ZonesDropped uint64        `json:"zone_maps_dropped"`
+	ZonesFailed  uint64        `json:"zone_maps_failed"`
+	Views        []viewJSON    `json:"views"`
+	Queries      []runningJSON `json:"queries"`
+}
+
+func viewsJSON(all []proxyViews) []proxyViewsJSON {
+	out := make([]proxyViewsJSON, len(all))
+	for i, p := range all {
+		o := proxyViewsJSON{
+			ReadProxy: p.url, ZonesWritten: p.res.GetZonesWritten(), ZonesDropped: p.res.GetZonesDropped(), ZonesFailed: p.res.GetZonesFailed(),
+			Views: []viewJSON{}, Queries: []runningJSON{},
+		}
+		for _, v := range p.res.GetViews() {
+			o.Views = append(o.Views, viewJSON{
+				v.GetView(), v.GetCategory(), v.GetSchemaVersion(), v.GetColumns(), v.GetPredicate(), v.GetQueries(), v.GetPayloads(), v.GetHits(),
+				v.GetBytesIn(), v.GetBytesOut(), v.GetRowsIn(), v.GetRowsOut(), float64(v.GetCpu()) / 1e6, timeOf(v.GetSince()), v.GetReason(),
+			})
+		}
+		for _, q := range p.res.GetQueries() {
+			o.Queries = append(o.Queries, runningJSON{
+				q.GetCategory(), q.GetQuery().GetText(), q.GetView(), q.GetPayloads(), timeOf(q.GetUsed()),
+			})
+		}
+		out[i] = o
+	}
+	return out
 }

@@ -6,9 +6,6 @@ import (
 	"os"
 	"sync"
 	"time"
-
-	"scribe/consumer"
-	"scribe/internal/base/units"
 )
 
 // statusLine is standard error for a command that shows its progress. On a terminal, progress is one line that is rewritten, and removed
@@ -46,7 +43,7 @@ func (s *statusLine) showText(text string) {
 	s.mu.shown = true
 }
 
-// clearText removes the progress line. The caller holds the mutex.
+// clearText is hideText for callers that hold the mutex.
 func (s *statusLine) clearText() {
 	if s.mu.shown {
 		_, _ = io.WriteString(s.w, clearLine)
@@ -56,20 +53,6 @@ func (s *statusLine) clearText() {
 
 // progressEvery is how often progress is shown.
 const progressEvery = time.Second
-
-// showProgress shows the progress of a reader if standard error is a terminal and standard output is not. The returned function stops it.
-func (s *statusLine) showProgress(stdout io.Writer, p *recordPrinter, c *consumer.Consumer) (stop func()) {
-	if !isTerminal(s.w) || isTerminal(stdout) {
-		return func() {}
-	}
-	before, at := uint64(0), time.Now()
-	return s.keepShowing(func() string {
-		bytes := p.bytes.Load()
-		rate := float64(bytes-before) / time.Since(at).Seconds()
-		before, at = bytes, time.Now()
-		return fmt.Sprintf("%d messages, %s, %s/s, %v behind", p.messages.Load(), units.About(bytes), units.About(rate), c.Lag().Round(100*time.Millisecond))
-	})
-}
 
 // keepShowing shows the result of text every progressEvery. The returned function stops it and removes the line.
 func (s *statusLine) keepShowing(text func() string) (stop func()) {
@@ -92,10 +75,15 @@ func (s *statusLine) keepShowing(text func() string) (stop func()) {
 	return func() {
 		close(ended)
 		worker.Wait()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.clearText()
+		s.hideText()
 	}
+}
+
+// hideText removes the progress line.
+func (s *statusLine) hideText() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clearText()
 }
 
 // isTerminal reports whether w is a terminal.

@@ -117,8 +117,13 @@ func openCheckpointFile(path string) (*checkpointFile, error) {
 	return f, nil
 }
 
-// Close releases the lock.
-func (f *checkpointFile) Close() error { return f.lock.Close() }
+// Close releases the lock, if there is a file.
+func (f *checkpointFile) Close() error {
+	if f == nil {
+		return nil
+	}
+	return f.lock.Close()
+}
 
 // loadStart reads the position to resume from. It returns false if there is no file.
 func (f *checkpointFile) loadStart(category string) (consumer.Start, bool, error) {

@@ -64,7 +64,7 @@ func (f *tailFlags) tailGroup(cmd *cobra.Command, server, category string, forma
 		return usageError(err)
 	}
 	t := &groupTailRun{tailRun: tailRun{flags: f, stderr: stderr, signalled: cmd.Context(), position: new(outputPosition)}}
-	if _, err := describeOnce(cmd.Context(), server, "tail "+category, category); err != nil {
+	if err := checkCategory(cmd.Context(), server, "tail "+category, category, nil); err != nil {
 		if cmd.Context().Err() != nil {
 			return t.interruptedError()
 		}
@@ -88,9 +88,7 @@ func (f *tailFlags) tailGroup(cmd *cobra.Command, server, category string, forma
 	if saved := t.commitPrinted(); err == nil {
 		err = saved
 	}
-	if t.gaps > 0 {
-		t.stderr.printLine("scribe: %d gaps: %d messages are missing, and %d payloads with unknown message counts", t.gaps, t.missing, t.uncounted)
-	}
+	t.reportMissing()
 	return errors.Join(t.endError(err), t.group.Close())
 }
 
@@ -105,17 +103,9 @@ func (t *groupTailRun) printGroupRecords() error {
 		case t.failed != nil:
 			return t.failed
 		case err != nil:
-			gap := new(consumer.GapError)
-			if !errors.As(err, &gap) {
+			if err := t.countGap(err); err != nil {
 				return err
 			}
-			t.gaps++
-			if gap.Counted {
-				t.missing += gap.Messages
-			} else {
-				t.uncounted += gap.Pointers()
-			}
-			t.stderr.printLine("scribe: gap: %v", err)
 			continue
 		}
 		if err := t.printer.printRecord(&rec); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"syscall"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"scribe/columnar/sql"
 	"scribe/consumer"
 	"scribe/internal/base/atomicfile"
+	"scribe/internal/base/units"
 )
 
 // tailRun is one run of the command. Its methods run on the iterating goroutine, except saveCheckpoint.
@@ -64,9 +66,7 @@ func (t *tailRun) printAll(ctx context.Context) error {
 	}
 	stopSaving()
 	saver.Wait()
-	if t.gaps > 0 {
-		t.stderr.printLine("scribe: %d gaps: %d messages are missing, and %d payloads with unknown message counts", t.gaps, t.missing, t.uncounted)
-	}
+	t.reportMissing()
 	err = t.endError(err)
 	if t.file != nil && t.begun {
 		err = errors.Join(err, t.file.saveText(t.position.checkpointText()))
@@ -139,13 +139,25 @@ func (t *tailRun) printRecords() error {
 
 // reportGap reports missing messages. It returns any other error, which ends the iteration.
 func (t *tailRun) reportGap(err error) error {
+	if errors.Is(err, consumer.ErrGap) && t.flags.failOnGap {
+		t.held = true
+		return fmt.Errorf("%w: %w", err, errGap)
+	}
+	if err := t.countGap(err); err != nil {
+		return err
+	}
+	if err := t.flushPrinted(); err != nil {
+		return err
+	}
+	t.rebasePosition(0)
+	return nil
+}
+
+// countGap counts and names missing messages. It returns any other error.
+func (t *tailRun) countGap(err error) error {
 	gap := new(consumer.GapError)
 	if !errors.As(err, &gap) {
 		return err
-	}
-	if t.flags.failOnGap {
-		t.held = true
-		return fmt.Errorf("%w: %w", err, errGap)
 	}
 	t.gaps++
 	if gap.Counted {
@@ -154,11 +166,14 @@ func (t *tailRun) reportGap(err error) error {
 		t.uncounted += gap.Pointers()
 	}
 	t.stderr.printLine("scribe: gap: %v", err)
-	if err := t.flushPrinted(); err != nil {
-		return err
-	}
-	t.rebasePosition(0)
 	return nil
+}
+
+// reportMissing tells at the end how many messages were missing.
+func (t *tailRun) reportMissing() {
+	if t.gaps > 0 {
+		t.stderr.printLine("scribe: %d gaps: %d messages are missing, and %d payloads with unknown message counts", t.gaps, t.missing, t.uncounted)
+	}
 }
 
 // flushOnPause is called before the iteration waits: it passes the printed messages on and updates the checkpoint.
@@ -243,4 +258,18 @@ func (t *tailRun) saveCheckpoint() {
 	if t.failing = err != nil; t.failing {
 		t.requestSave()
 	}
+}
+
+// showProgress shows the progress if standard error is a terminal and standard output is not. The returned function stops it.
+func (t *tailRun) showProgress(stdout io.Writer) (stop func()) {
+	if !isTerminal(t.stderr.w) || isTerminal(stdout) {
+		return func() {}
+	}
+	before, at := uint64(0), time.Now()
+	return t.stderr.keepShowing(func() string {
+		bytes := t.printer.bytes.Load()
+		rate := float64(bytes-before) / time.Since(at).Seconds()
+		before, at = bytes, time.Now()
+		return fmt.Sprintf("%d messages, %s, %s/s, %v behind", t.printer.messages.Load(), units.About(bytes), units.About(rate), t.consumer.Lag().Round(100*time.Millisecond))
+	})
 }

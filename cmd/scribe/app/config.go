@@ -127,11 +127,11 @@ func DefaultConfig() Config {
 	return c
 }
 
-// renamed are sections of the configuration by what they were called.
-var renamed = map[string]string{"collector": "retention", "gateway": "sqlserver"}
+// Renamed are sections of the configuration and roles by what they were called.
+var Renamed = map[string]string{"collector": "retention", "gateway": "sqlserver"}
 
 // Load lays the YAML of a file over c. Fields that it does not know are errors.
-func (c *Config) Load(path string) error { return config.Load(path, c, renamed) }
+func (c *Config) Load(path string) error { return config.Load(path, c, Renamed) }
 
 // Validate reports every violation.
 func (c *Config) Validate() error {

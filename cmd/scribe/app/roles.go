@@ -42,6 +42,16 @@ var protoRoles = map[Role]scribev1.Role{
 	SQLServer:    scribev1.Role_ROLE_GATEWAY,
 }
 
+// RoleName is the name that users give to a role of the protocol, which has former names of some.
+func RoleName(r scribev1.Role) string {
+	for role, other := range protoRoles {
+		if other == r {
+			return string(role)
+		}
+	}
+	return scribev1.EnumName(r)
+}
+
 // RoleList are roles of a process.
 type RoleList []Role
 
@@ -68,8 +78,8 @@ func checkRole(r Role) error {
 	switch {
 	case slices.Contains(AllRoles, r):
 		return nil
-	case renamed[string(r)] != "":
-		return fmt.Errorf("the role %q is called %q now", r, renamed[string(r)])
+	case Renamed[string(r)] != "":
+		return fmt.Errorf("the role %q is called %q now", r, Renamed[string(r)])
 	}
 	return fmt.Errorf("unknown role %q: want some of %s, or all", r, roleList())
 }

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sync/errgroup"
 )
 
 // blockBytes is how much is compressed at once: the size of a payload.
@@ -41,21 +41,26 @@ type baselineCost struct {
 // baselineTime is how long a baseline is measured: long against the resolution of CPU time, which is 1 to 10 ms.
 const baselineTime = 700 * time.Millisecond
 
+// newEncoder returns an encoder of the level that batchers use, for one goroutine.
+func newEncoder(o ...zstd.EOption) (*zstd.Encoder, error) {
+	return zstd.NewWriter(nil, append(o, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))...)
+}
+
 // compressAlone measures zstd at the level that batchers use, on one core, with buffers that are there already.
 func compressAlone(w Workload) (baselineCost, error) {
-	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
+	enc, err := newEncoder()
 	if err != nil {
 		return baselineCost{}, err
 	}
 	blocks := w.concatBlocks()
 	var dst []byte
-	return measureBaseline(func() (raw, packed int) {
+	return measureBaseline(func() (raw, packed int, err error) {
 		for _, b := range blocks {
 			dst = enc.EncodeAll(b, dst[:0])
 			raw += len(b)
 			packed += len(dst)
 		}
-		return raw, packed
+		return raw, packed, nil
 	})
 }
 
@@ -66,36 +71,29 @@ const streamBytes = 320 << 20
 // differ from one another, on as many cores as the path may use: what the path's compression costs with nothing around it.
 func compressStream(w Workload) (baselineCost, error) {
 	blocks := w.makeStream(streamBytes)
-	cores := runtime.GOMAXPROCS(0)
-	encoders := make([]*zstd.Encoder, cores)
-	for i := range encoders {
-		var err error
-		if encoders[i], err = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithEncoderCRC(false)); err != nil {
-			return baselineCost{}, err
+	packed, used, err := inParallel(len(blocks), func() (func(int) (int, error), error) {
+		enc, err := newEncoder(zstd.WithEncoderCRC(false))
+		if err != nil {
+			return nil, err
 		}
-		encoders[i].EncodeAll(blocks[0], make([]byte, 0, blockBytes)) // makes its tables
-	}
-	var (
-		next, packed atomic.Int64
-		workers      sync.WaitGroup
-		cpu          = cpuTime()
-	)
-	for _, enc := range encoders {
-		workers.Go(func() {
-			dst := make([]byte, 0, enc.MaxEncodedSize(blockBytes))
-			for i := next.Add(1) - 1; i < int64(len(blocks)); i = next.Add(1) - 1 {
-				dst = enc.EncodeAll(blocks[i], dst[:0])
-				packed.Add(int64(len(dst)))
-			}
-		})
-	}
-	workers.Wait()
-	used := cpuTime() - cpu
-	raw := 0
+		dst := enc.EncodeAll(blocks[0], make([]byte, 0, enc.MaxEncodedSize(blockBytes))) // makes its tables
+		return func(i int) (int, error) {
+			dst = enc.EncodeAll(blocks[i], dst[:0])
+			return len(dst), nil
+		}, nil
+	})
+	return newBaselineCost(used, totalLen(blocks), packed), err
+}
+
+func newBaselineCost(used time.Duration, raw, packed int64) baselineCost {
+	return baselineCost{nsPerByte: float64(used) / float64(raw), ratio: float64(raw) / float64(packed)}
+}
+
+func totalLen(blocks [][]byte) (n int64) {
 	for _, b := range blocks {
-		raw += len(b)
+		n += int64(len(b))
 	}
-	return baselineCost{nsPerByte: float64(used) / float64(raw), ratio: float64(raw) / float64(packed.Load())}, nil
+	return n
 }
 
 // makeStream makes blocks of total bytes at least, each in memory of its own, and each beginning at another message.
@@ -125,17 +123,8 @@ func decompressStream(w Workload) (baselineCost, error) {
 		return baselineCost{}, err
 	}
 	runtime.GC() // what was packed must not be collected while it is measured
-	cpu := cpuTime()
-	raw, err := unpackAll(len(packed), func(i int, d *blockUnpacker) error { return d.decodeBlock(packed[i]) })
-	used := cpuTime() - cpu
-	if err != nil {
-		return baselineCost{}, err
-	}
-	stored := 0
-	for _, b := range packed {
-		stored += len(b)
-	}
-	return baselineCost{nsPerByte: float64(used) / float64(raw), ratio: float64(raw) / float64(stored)}, nil
+	raw, used, err := unpackAll(len(packed), func(i int, d *blockUnpacker) error { return d.decodeBlock(packed[i]) })
+	return newBaselineCost(used, raw, totalLen(packed)), err
 }
 
 // packBlocks compresses blocks as batchers do, each into memory of its own, on all cores. The blocks are given up one by one.
@@ -145,13 +134,13 @@ func packBlocks(blocks [][]byte) ([][]byte, error) {
 		return nil, err
 	}
 	packed := make([][]byte, len(blocks))
-	_, err = inParallel(len(blocks), func() func(int) (int, error) {
+	_, _, err = inParallel(len(blocks), func() (func(int) (int, error), error) {
 		var scratch []byte
 		return func(i int) (int, error) {
 			scratch = enc.EncodeAll(blocks[i], scratch[:0])
 			packed[i], blocks[i] = bytes.Clone(scratch), nil
 			return 0, nil
-		}
+		}, nil
 	})
 	return packed, err
 }
@@ -172,47 +161,56 @@ func (u *blockUnpacker) decodeBlock(packed []byte) (err error) {
 	return nil
 }
 
-// unpackAll runs decode for 0 to n-1 on all cores, and returns how many bytes were decoded.
-func unpackAll(n int, decode func(i int, u *blockUnpacker) error) (int64, error) {
+// unpackAll runs decode for 0 to n-1 on all cores, and returns how many bytes were decoded in what CPU time.
+func unpackAll(n int, decode func(i int, u *blockUnpacker) error) (int64, time.Duration, error) {
 	decoder, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(runtime.GOMAXPROCS(0)), zstd.IgnoreChecksum(true))
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer decoder.Close()
-	return inParallel(n, func() func(int) (int, error) {
+	return inParallel(n, func() (func(int) (int, error), error) {
 		u := &blockUnpacker{decoder: decoder, dst: make([]byte, 0, blockBytes)}
 		return func(i int) (int, error) {
 			u.raw = 0
 			err := decode(i, u)
 			return u.raw, err
-		}
+		}, nil
 	})
 }
 
-// inParallel runs what worker returns, one for each core, for 0 to n-1, and adds up the results.
-func inParallel(n int, worker func() func(int) (int, error)) (int64, error) {
+// inParallel runs what newWorker returns, one for each core, for 0 to n-1. It adds up the results, and measures their CPU time.
+func inParallel(n int, newWorker func() (func(int) (int, error), error)) (int64, time.Duration, error) {
 	var (
 		next, sum atomic.Int64
-		failed    = make([]error, runtime.GOMAXPROCS(0))
-		workers   sync.WaitGroup
+		runs      = make([]func(int) (int, error), runtime.GOMAXPROCS(0))
+		group     errgroup.Group
 	)
-	for w := range failed {
-		run := worker()
-		workers.Go(func() {
-			for i := next.Add(1) - 1; i < int64(n) && failed[w] == nil; i = next.Add(1) - 1 {
-				var got int
-				got, failed[w] = run(int(i))
+	for w := range runs {
+		var err error
+		if runs[w], err = newWorker(); err != nil {
+			return 0, 0, err
+		}
+	}
+	cpu := cpuTime()
+	for _, run := range runs {
+		group.Go(func() error {
+			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
+				got, err := run(int(i))
+				if err != nil {
+					return err
+				}
 				sum.Add(int64(got))
 			}
+			return nil
 		})
 	}
-	workers.Wait()
-	return sum.Load(), errors.Join(failed...)
+	err := group.Wait()
+	return sum.Load(), cpuTime() - cpu, err
 }
 
 // decompressAlone measures the decoder over the same few blocks again and again, on one core.
 func decompressAlone(w Workload) (baselineCost, error) {
-	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
+	enc, err := newEncoder()
 	if err != nil {
 		return baselineCost{}, err
 	}
@@ -225,36 +223,36 @@ func decompressAlone(w Workload) (baselineCost, error) {
 	for _, b := range w.concatBlocks() {
 		packedBlocks = append(packedBlocks, enc.EncodeAll(b, nil))
 	}
-	var dst []byte
-	var failed error
-	c, err := measureBaseline(func() (raw, packed int) {
+	u := &blockUnpacker{decoder: dec}
+	return measureBaseline(func() (raw, packed int, err error) {
+		u.raw = 0
 		for _, b := range packedBlocks {
-			if dst, failed = dec.DecodeAll(b, dst[:0]); failed != nil {
-				return raw, packed
+			if err := u.decodeBlock(b); err != nil {
+				return 0, 0, err
 			}
-			raw += len(dst)
 			packed += len(b)
 		}
-		return raw, packed
+		return u.raw, packed, nil
 	})
-	if failed != nil {
-		return baselineCost{}, fmt.Errorf("decompress a block of the baseline: %w", failed)
-	}
-	return c, err
 }
 
 // measureBaseline repeats run, which says how many bytes it handled, for baselineTime after one round to warm up.
-func measureBaseline(run func() (raw, packed int)) (baselineCost, error) {
-	run()
+func measureBaseline(run func() (raw, packed int, err error)) (baselineCost, error) {
+	if _, _, err := run(); err != nil {
+		return baselineCost{}, err
+	}
 	var raw, packed int
 	begin, cpu := time.Now(), cpuTime()
 	for time.Since(begin) < baselineTime {
-		r, p := run()
+		r, p, err := run()
+		if err != nil {
+			return baselineCost{}, err
+		}
 		raw += r
 		packed += p
 	}
 	if raw == 0 || packed == 0 {
 		return baselineCost{}, errors.New("the baseline handled no bytes")
 	}
-	return baselineCost{nsPerByte: float64(cpuTime()-cpu) / float64(raw), ratio: float64(raw) / float64(packed)}, nil
+	return newBaselineCost(cpuTime()-cpu, int64(raw), int64(packed)), nil
 }

@@ -7,21 +7,17 @@ import (
 	"io"
 	"runtime"
 	"runtime/debug"
-	"sync/atomic"
 	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"scribe/internal/transport/rpc"
-	"scribe/producer"
+	"scribe/internal/base/backoff"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
 // CategoriesOptions say how many categories there are, and how many of them have traffic.
 type CategoriesOptions struct {
-	// Server is the address of a cell in this process, whose memory and CPU are measured.
-	Server string
 	// Categories are created, Active of them are written to.
 	Categories, Active int
 	// MessagesPerSecond of Workload, over the active categories by Zipf's law.
@@ -54,8 +50,9 @@ type CategoriesReport struct {
 	Probe *Latency `json:"probe"`
 }
 
-// Categories creates categories, looks at what they cost while idle, then writes to some of them.
-func Categories(ctx context.Context, o CategoriesOptions) (r CategoriesReport, err error) {
+// Categories creates categories in a cell in this process, whose memory and CPU are measured, looks at what they cost while idle, then
+// writes to some of them.
+func Categories(ctx context.Context, server string, o CategoriesOptions) (r CategoriesReport, err error) {
 	r = CategoriesReport{Categories: o.Categories, Active: o.Active}
 	before := liveHeap()
 	names := make([]string, o.Categories)
@@ -63,60 +60,48 @@ func Categories(ctx context.Context, o CategoriesOptions) (r CategoriesReport, e
 		names[i] = fmt.Sprintf("bench.team-%03d.service-%06d", i%1000, i)
 	}
 	begin := time.Now()
-	if err := createAll(ctx, o.Server, names); err != nil {
+	if err := createAll(ctx, server, names); err != nil {
 		return r, err
 	}
 	r.CreateSeconds = time.Since(begin).Seconds()
 	r.HeapPerCategory = float64(liveHeap()-before) / float64(o.Categories)
 
 	cpu := cpuTime()
-	select {
-	case <-time.After(o.Duration / 2):
-	case <-ctx.Done():
-		return r, context.Cause(ctx)
+	if err := backoff.Sleep(ctx, o.Duration/2); err != nil {
+		return r, err
 	}
 	r.IdleCPU = 100 * (cpuTime() - cpu).Seconds() / (o.Duration / 2).Seconds()
-	return r, o.measureBusy(ctx, &r, names[:o.Active])
+	return r, o.measureBusy(ctx, server, &r, names[:o.Active])
 }
 
 // measureBusy is the active phase.
-func (o CategoriesOptions) measureBusy(ctx context.Context, r *CategoriesReport, active []string) error {
-	var failed atomic.Pointer[producer.Drop]
-	p, err := producer.New(o.Server, producer.WithOnDrop(func(d producer.Drop) { failed.CompareAndSwap(nil, &d) }))
+func (o CategoriesOptions) measureBusy(ctx context.Context, server string, r *CategoriesReport, active []string) (err error) {
+	p, err := newLoadProducer(server)
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, p.Close(ctx), p.firstLoss()) }()
 	touched := map[string]bool{}
 	pick := pickByZipf(active)
-	l := &trafficLoad{producer: p, workload: o.Workload, wait: true, pick: func() string {
+	l := &trafficLoad{producer: p.Producer, workload: o.Workload, wait: true, pick: func() string {
 		name := pick()
 		touched[name] = true
 		return name
 	}}
 	l.bytesPerSecond = float64(o.MessagesPerSecond) * float64(o.Workload.Bytes) / float64(len(o.Workload.Messages))
-	quiet := &writeProbe{producer: p, categories: []string{"bench.probe"}, every: 20 * time.Millisecond}
-	start, err := scrapeMetrics(ctx, o.Server)
+	quiet := &writeProbe{producer: p.Producer, categories: []string{"bench.probe"}, every: 20 * time.Millisecond}
+	span, err := measureSpan(ctx, server, func() error {
+		return errors.Join(runFor(ctx, o.Duration, l.writeTraffic, quiet.probeWrites), p.Flush(ctx))
+	})
 	if err != nil {
-		return errors.Join(err, p.Close(ctx))
-	}
-	var samples []time.Duration
-	begin, cpu := time.Now(), cpuTime()
-	err = runFor(ctx, o.Duration, l.writeTraffic, func(ctx context.Context) (err error) { samples, err = quiet.probeWrites(ctx); return err })
-	err = errors.Join(err, p.Flush(ctx))
-	used, wall := cpuTime()-cpu, time.Since(begin)
-	r.HeapMB = float64(liveHeap()) / 1e6
-	end, serr := scrapeMetrics(ctx, o.Server)
-	if err = errors.Join(err, serr, p.Close(ctx)); err != nil {
 		return err
 	}
-	if d := failed.Load(); d != nil {
-		return d.Err
-	}
-	grown := end.growthSince(start)
-	r.Touched, r.Probe = len(touched), newLatency(samples)
-	r.MessagesPerSecond, r.MBPerSecond = float64(l.messages.Load())/wall.Seconds(), float64(l.bytes.Load())/1e6/wall.Seconds()
-	r.BusyCPU, r.CPUNsPerByte = 100*used.Seconds()/wall.Seconds(), float64(used)/float64(l.bytes.Load())
-	r.PayloadsPerFlush = grown["scribe_batcher_payloads_total"] / max(grown["scribe_batcher_blobs_total"], 1)
+	wall := span.wall.Seconds()
+	r.HeapMB = float64(liveHeap()) / 1e6
+	r.Touched, r.Probe = len(touched), quiet.takeLatency()
+	r.MessagesPerSecond, r.MBPerSecond = float64(l.messages.Load())/wall, float64(l.bytes.Load())/1e6/wall
+	r.BusyCPU, r.CPUNsPerByte = 100*span.cpu.Seconds()/wall, float64(span.cpu)/float64(l.bytes.Load())
+	r.PayloadsPerFlush = span.grown["scribe_batcher_payloads_total"] / max(span.grown["scribe_batcher_blobs_total"], 1)
 	return nil
 }
 
@@ -124,16 +109,10 @@ func (o CategoriesOptions) measureBusy(ctx context.Context, r *CategoriesReport,
 const creators = 128
 
 func createAll(ctx context.Context, server string, names []string) error {
-	transport := rpc.NewTransport(nil)
-	defer transport.Close()
-	control := rpc.NewControlClient(transport, server)
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(creators)
 	for _, name := range names {
-		group.Go(func() error {
-			_, err := control.CreateCategory(ctx, &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: name}})
-			return err
-		})
+		group.Go(func() error { return createCategory(ctx, server, &scribev1.Category{Name: name}) })
 	}
 	return group.Wait()
 }

@@ -152,11 +152,11 @@ func (r *Report) readFiles(ctx context.Context, dir string, keys []string) error
 			return err
 		}
 	}
-	begin, cpu := time.Now(), cpuTime()
-	raw, err := unpackAll(len(keys), func(i int, u *blockUnpacker) error {
+	begin := time.Now()
+	raw, used, err := unpackAll(len(keys), func(i int, u *blockUnpacker) error {
 		return u.unpackBlob(ctx, store, keys[i], footers[i].Blocks)
 	})
-	wall, used := time.Since(begin), cpuTime()-cpu
+	wall := time.Since(begin)
 	if err != nil {
 		return err
 	}
@@ -168,9 +168,9 @@ func (r *Report) readFiles(ctx context.Context, dir string, keys []string) error
 	if raw == 0 || r.StoredBytes == 0 {
 		return fmt.Errorf("%s: the backlog is not there", dir)
 	}
-	r.LimitNsPerByte = float64(used) / float64(raw)
+	c := newBaselineCost(used, raw, r.StoredBytes)
+	r.LimitNsPerByte, r.CompressionRate = c.nsPerByte, c.ratio
 	r.LimitMBPerSecond = float64(raw) / 1e6 / wall.Seconds()
-	r.CompressionRate = float64(raw) / float64(r.StoredBytes)
 	return nil
 }
 

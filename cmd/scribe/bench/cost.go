@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync/atomic"
-	"text/tabwriter"
 	"time"
 
 	"scribe/producer"
@@ -14,7 +12,6 @@ import (
 
 // CostOptions say what traffic is priced.
 type CostOptions struct {
-	Server   string
 	Workload Workload
 	// BytesPerSecond of payload; 0 = as much as goes.
 	BytesPerSecond float64
@@ -39,14 +36,13 @@ type CostReport struct {
 }
 
 // Cost writes for a while and reads from the cell's counters what the store was asked for.
-func Cost(ctx context.Context, o CostOptions) (r CostReport, err error) {
+func Cost(ctx context.Context, server string, o CostOptions) (r CostReport, err error) {
 	r.Categories = o.Categories
-	var failed atomic.Pointer[producer.Drop]
-	p, err := producer.New(o.Server, producer.WithMaxBufferedBytes(128<<20), producer.WithMaxInFlight(16),
-		producer.WithOnDrop(func(d producer.Drop) { failed.CompareAndSwap(nil, &d) }))
+	p, err := newLoadProducer(server, producer.WithMaxBufferedBytes(128<<20), producer.WithMaxInFlight(16))
 	if err != nil {
 		return r, err
 	}
+	defer func() { err = errors.Join(err, p.Close(ctx), p.firstLoss()) }()
 	names := make([]string, o.Categories)
 	for i := range names {
 		names[i] = fmt.Sprintf("cost-%d-%d", time.Now().UnixNano(), i)
@@ -55,33 +51,29 @@ func Cost(ctx context.Context, o CostOptions) (r CostReport, err error) {
 	if len(names) > 1 {
 		pick = pickByZipf(names)
 	}
+	write := func(d time.Duration) (*trafficLoad, error) {
+		l := &trafficLoad{producer: p.Producer, workload: o.Workload, pick: pick, wait: true, bytesPerSecond: o.BytesPerSecond}
+		return l, errors.Join(runFor(ctx, d, l.writeTraffic), p.Flush(ctx))
+	}
 	// What creating categories and opening logs takes is not the traffic's.
-	warm := &trafficLoad{producer: p, workload: o.Workload, pick: pick, wait: true, bytesPerSecond: o.BytesPerSecond}
-	if err := errors.Join(runFor(ctx, o.Duration/4, warm.writeTraffic), p.Flush(ctx)); err != nil {
-		return r, errors.Join(err, p.Close(ctx))
-	}
-	start, err := scrapeMetrics(ctx, o.Server)
-	if err != nil {
-		return r, errors.Join(err, p.Close(ctx))
-	}
-	l := &trafficLoad{producer: p, workload: o.Workload, pick: pick, wait: true, bytesPerSecond: o.BytesPerSecond}
-	begin := time.Now()
-	err = errors.Join(runFor(ctx, o.Duration, l.writeTraffic), p.Flush(ctx))
-	wall := time.Since(begin)
-	end, serr := scrapeMetrics(ctx, o.Server)
-	if err = errors.Join(err, serr, p.Close(ctx)); err != nil {
+	if _, err := write(o.Duration / 4); err != nil {
 		return r, err
 	}
-	if d := failed.Load(); d != nil {
-		return r, d.Err
+	var l *trafficLoad
+	span, err := measureSpan(ctx, server, func() (err error) {
+		l, err = write(o.Duration)
+		return err
+	})
+	if err != nil {
+		return r, err
 	}
 	r.Bytes = l.bytes.Load()
 	if r.Bytes == 0 {
 		return r, errors.New("no message was written")
 	}
-	grown, perGB := end.growthSince(start), 1e9/float64(r.Bytes)
+	grown, perGB := span.grown, 1e9/float64(r.Bytes)
 	blobs := grown["scribe_batcher_blobs_total"]
-	r.MBPerSecond = float64(r.Bytes) / 1e6 / wall.Seconds()
+	r.MBPerSecond = float64(r.Bytes) / 1e6 / span.wall.Seconds()
 	r.Puts = blobs * perGB
 	r.Pointers = grown["scribe_metalog_appended_records_total"] * perGB
 	r.StoredBytes = grown["scribe_batcher_blob_bytes_total"] * perGB
@@ -92,10 +84,8 @@ func Cost(ctx context.Context, o CostOptions) (r CostReport, err error) {
 
 // CostTable prints reports for people.
 func CostTable(w io.Writer, reports []CostReport) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "categories\tMB/s\tPUTs/GB\tmean blob MB\tpointers/GB\tpointer MB/GB\tstored MB/GB\t")
-	for _, r := range reports {
-		fmt.Fprintf(tw, "%d\t%.1f\t%.0f\t%.2f\t%.0f\t%.2f\t%.0f\t\n", r.Categories, r.MBPerSecond, r.Puts, r.BlobBytes/1e6, r.Pointers, r.PointerBytes/1e6, r.StoredBytes/1e6)
-	}
-	return tw.Flush()
+	const header = "categories\tMB/s\tPUTs/GB\tmean blob MB\tpointers/GB\tpointer MB/GB\tstored MB/GB\t"
+	return printTable(w, header, reports, func(w io.Writer, r *CostReport) {
+		fmt.Fprintf(w, "%d\t%.1f\t%.0f\t%.2f\t%.0f\t%.2f\t%.0f\t\n", r.Categories, r.MBPerSecond, r.Puts, r.BlobBytes/1e6, r.Pointers, r.PointerBytes/1e6, r.StoredBytes/1e6)
+	})
 }

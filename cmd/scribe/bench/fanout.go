@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"io"
 	"sync/atomic"
-	"text/tabwriter"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"scribe/consumer"
 	"scribe/producer"
@@ -15,8 +16,6 @@ import (
 
 // FanoutOptions say how many follow one tail.
 type FanoutOptions struct {
-	// Server is the cell's address. It must be new, and run in this process.
-	Server   string
 	Workload Workload
 	// Consumers of the category, each of which reads all of it; 0 measures what writing alone takes.
 	Consumers int
@@ -69,70 +68,51 @@ const (
 // The first message and the last one: everybody follows when all have the first, and is done with the last.
 var fanoutFirst, fanoutLast = []byte("the first of the tail"), []byte("the last of the tail")
 
-// Fanout writes for a while, while all consumers follow. Without consumers it measures the writing.
-func Fanout(ctx context.Context, o FanoutOptions) (r FanoutReport, err error) {
+// Fanout writes for a while, while all consumers follow. Without consumers it measures the writing. The cell must be new, and run in this
+// process.
+func Fanout(ctx context.Context, server string, o FanoutOptions) (r FanoutReport, err error) {
 	r.Workload, r.Consumers = o.Workload.Name, o.Consumers
-	var failed atomic.Pointer[producer.Drop]
-	p, err := producer.New(o.Server, producer.WithMaxBufferedBytes(buffered), producer.WithOnDrop(func(d producer.Drop) { failed.CompareAndSwap(nil, &d) }))
+	p, err := newLoadProducer(server, producer.WithMaxBufferedBytes(buffered))
 	if err != nil {
 		return r, err
 	}
-	defer func() { err = errors.Join(err, p.Close(ctx)) }()
+	defer func() { err = errors.Join(err, p.Close(ctx), p.firstLoss()) }()
 	if err := p.Write(ctx, fanoutCategory, producer.Message{Payload: fanoutFirst}); err != nil {
 		return r, err
 	}
-	crowd, err := newFollowers(o)
+	crowd, err := newFollowers(server, o)
 	if err != nil {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, crowd.close()) }()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	ended := make(chan error, 1)
-	go func() {
-		err := crowd.followAll(ctx)
-		cancel(err) // the writing is of no use any more
-		ended <- err
-	}()
-	write := func() error {
-		if err := crowd.awaitAll(ctx); err != nil {
-			return err
-		}
-		before, err := scrapeMetrics(ctx, o.Server)
-		if err != nil {
-			return err
-		}
-		begin, cpu := time.Now(), cpuTime()
-		l := &trafficLoad{producer: p, workload: o.Workload, bytesPerSecond: o.BytesPerSecond, wait: true, pick: func() string { return fanoutCategory }}
-		if err := errors.Join(runFor(ctx, o.Duration, l.writeTraffic), p.Flush(ctx)); err != nil {
-			return err
-		}
-		if err := p.Write(ctx, fanoutCategory, producer.Message{Payload: fanoutLast}); err != nil {
-			return err
-		}
-		if err := crowd.awaitEnd(ctx); err != nil {
-			return err
-		}
-		used, wall := cpuTime()-cpu, time.Since(begin)
-		after, err := scrapeMetrics(ctx, o.Server)
-		if err != nil {
-			return err
-		}
-		r.Written = l.bytes.Load()
-		r.Messages, r.Delivered = crowd.messages.Load(), crowd.bytes.Load()
-		r.fillRates(after.growthSince(before), wall, used)
-		return crowd.checkDelivered(l.messages.Load(), r.Written)
+	l := &trafficLoad{producer: p.Producer, workload: o.Workload, bytesPerSecond: o.BytesPerSecond, wait: true, pick: func() string { return fanoutCategory }}
+	group, groupCtx := errgroup.WithContext(ctx)
+	for _, c := range crowd.all {
+		group.Go(func() error { return crowd.followOne(groupCtx, c) })
 	}
-	err = write()
-	cancel(nil)
-	if followed := <-ended; err == nil || errors.Is(err, context.Canceled) {
-		err = errors.Join(followed, err)
+	var span measuredSpan
+	group.Go(func() error {
+		if err := crowd.awaitTokens(groupCtx, crowd.begun); err != nil {
+			return err
+		}
+		var err error
+		span, err = measureSpan(groupCtx, server, func() error {
+			if err := errors.Join(runFor(groupCtx, o.Duration, l.writeTraffic), p.Flush(groupCtx)); err != nil {
+				return err
+			}
+			if err := p.Write(groupCtx, fanoutCategory, producer.Message{Payload: fanoutLast}); err != nil {
+				return err
+			}
+			return crowd.awaitTokens(groupCtx, crowd.done)
+		})
+		return err
+	})
+	if err := group.Wait(); err != nil {
+		return r, err
 	}
-	if d := failed.Load(); d != nil {
-		err = errors.Join(err, d.Err)
-	}
-	r.Repeats = crowd.countRetries()
-	return r, err
+	r.Written, r.Messages, r.Delivered, r.Repeats = l.bytes.Load(), crowd.messages.Load(), crowd.bytes.Load(), crowd.countRetries()
+	r.fillRates(span.grown, span.wall, span.cpu)
+	return r, crowd.checkDelivered(l.messages.Load(), r.Written)
 }
 
 func (r *FanoutReport) fillRates(grown metricValues, wall, cpu time.Duration) {
@@ -174,10 +154,10 @@ type fanoutFollowers struct {
 	messages, bytes atomic.Int64
 }
 
-func newFollowers(o FanoutOptions) (*fanoutFollowers, error) {
+func newFollowers(server string, o FanoutOptions) (*fanoutFollowers, error) {
 	f := &fanoutFollowers{begun: make(chan struct{}, o.Consumers), done: make(chan struct{}, o.Consumers)}
 	for range o.Consumers {
-		c, err := consumer.New(o.Server, fanoutCategory, consumer.WithStart(consumer.Earliest()), consumer.WithPrefetchBytes(fanoutPrefetch))
+		c, err := consumer.New(server, fanoutCategory, consumer.WithStart(consumer.Earliest()), consumer.WithPrefetchBytes(fanoutPrefetch))
 		if err != nil {
 			return nil, errors.Join(err, f.close())
 		}
@@ -186,18 +166,7 @@ func newFollowers(o FanoutOptions) (*fanoutFollowers, error) {
 	return f, nil
 }
 
-// followAll reads until everybody has the last message.
-func (f *fanoutFollowers) followAll(ctx context.Context) error {
-	runs := make([]func(context.Context) error, len(f.all))
-	for i, c := range f.all {
-		runs[i] = func(ctx context.Context) error { return f.followOne(ctx, c) }
-	}
-	return runDuring(ctx, func(ctx context.Context) error {
-		<-ctx.Done()
-		return nil
-	}, runs...)
-}
-
+// followOne reads until the last message.
 func (f *fanoutFollowers) followOne(ctx context.Context, c *consumer.Consumer) error {
 	var messages, bytes int64
 	for rec, err := range c.Records(ctx) {
@@ -221,9 +190,7 @@ func (f *fanoutFollowers) followOne(ctx context.Context, c *consumer.Consumer) e
 	return nil
 }
 
-func (f *fanoutFollowers) awaitAll(ctx context.Context) error { return f.awaitTokens(ctx, f.begun) }
-func (f *fanoutFollowers) awaitEnd(ctx context.Context) error { return f.awaitTokens(ctx, f.done) }
-
+// awaitTokens waits for one from each follower.
 func (f *fanoutFollowers) awaitTokens(ctx context.Context, tokens <-chan struct{}) error {
 	for range f.all {
 		select {
@@ -261,12 +228,10 @@ func (f *fanoutFollowers) close() error {
 
 // FanoutTable prints reports for people.
 func FanoutTable(w io.Writer, reports []FanoutReport) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "consumers\twritten MB\tdelivered MB\tMB/s\tstore reads\tfetched MB\tserved MB\tserved/fetched\tdelivered/fetched\tCPU ns/B\treading ns/B\tunzstd ns/B\tratio\t")
-	for _, r := range reports {
-		fmt.Fprintf(tw, "%d\t%.0f\t%.0f\t%.0f\t%d\t%.1f\t%.1f\t%.1f\t%.0f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", r.Consumers, float64(r.Written)/1e6, float64(r.Delivered)/1e6,
+	const header = "consumers\twritten MB\tdelivered MB\tMB/s\tstore reads\tfetched MB\tserved MB\tserved/fetched\tdelivered/fetched\tCPU ns/B\treading ns/B\tunzstd ns/B\tratio\t"
+	return printTable(w, header, reports, func(w io.Writer, r *FanoutReport) {
+		fmt.Fprintf(w, "%d\t%.0f\t%.0f\t%.0f\t%d\t%.1f\t%.1f\t%.1f\t%.0f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", r.Consumers, float64(r.Written)/1e6, float64(r.Delivered)/1e6,
 			r.MBPerSecond, r.StoreReads, float64(r.StoreBytes)/1e6, float64(r.ServedBytes)/1e6, r.ServedPerFetched, r.DeliveredPerFetched,
 			r.CPUNsPerByte, r.ReadNsPerByte, r.LimitNsPerByte, r.Ratio)
-	}
-	return tw.Flush()
+	})
 }

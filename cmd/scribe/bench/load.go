@@ -10,7 +10,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"scribe/internal/base/backoff"
+	"scribe/internal/transport/rpc"
 	"scribe/producer"
+	scribev1 "scribe/proto/scribe/v1"
 )
 
 // trafficLoad writes messages of a workload to categories at a rate, until its context ends.
@@ -87,11 +90,18 @@ type writeProbe struct {
 	producer   *producer.Producer
 	categories []string
 	every      time.Duration
+	samples    []time.Duration
+}
+
+// takeLatency returns the latency of all writes since it was last called.
+func (p *writeProbe) takeLatency() *Latency {
+	l := newLatency(p.samples)
+	p.samples = nil
+	return l
 }
 
 // probeWrites probes until ctx ends. A write that fails is an error.
-func (p *writeProbe) probeWrites(ctx context.Context) ([]time.Duration, error) {
-	var samples []time.Duration
+func (p *writeProbe) probeWrites(ctx context.Context) error {
 	payload := make([]byte, 100)
 	pace := time.NewTicker(p.every)
 	defer pace.Stop()
@@ -99,20 +109,20 @@ func (p *writeProbe) probeWrites(ctx context.Context) ([]time.Duration, error) {
 		select {
 		case <-pace.C:
 		case <-ctx.Done():
-			return samples, nil
+			return nil
 		}
 		begin := time.Now()
 		// A started write completes, whatever ends the run: an interrupted one would look fast.
 		if err := p.producer.Write(context.WithoutCancel(ctx), p.categories[i%len(p.categories)], producer.Message{Payload: payload}); err != nil {
-			return samples, err
+			return err
 		}
-		samples = append(samples, time.Since(begin))
+		p.samples = append(p.samples, time.Since(begin))
 	}
 }
 
 // runFor runs all functions for d or until one fails, and waits for them.
 func runFor(ctx context.Context, d time.Duration, runs ...func(context.Context) error) error {
-	return runDuring(ctx, func(ctx context.Context) error { return waitFor(ctx, d) }, runs...)
+	return runDuring(ctx, func(ctx context.Context) error { return backoff.Sleep(ctx, d) }, runs...)
 }
 
 // runDuring runs fn, and all runs until fn returns, and waits for them. If one of them fails, fn is cancelled.
@@ -137,14 +147,30 @@ func runDuring(ctx context.Context, fn func(context.Context) error, runs ...func
 	return ended
 }
 
-// waitFor waits for d.
-func waitFor(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+// loadProducer is a producer that writes a load, of which no message may be lost.
+type loadProducer struct {
+	*producer.Producer
+
+	lost atomic.Pointer[producer.Drop] // the first
+}
+
+func newLoadProducer(server string, opts ...producer.Option) (p *loadProducer, err error) {
+	p = new(loadProducer)
+	opts = append(opts, producer.WithOnDrop(func(d producer.Drop) { p.lost.CompareAndSwap(nil, &d) }))
+	p.Producer, err = producer.New(server, opts...)
+	return p, err
+}
+
+// firstLoss is why a message was lost; nil if none was.
+func (p *loadProducer) firstLoss() error {
+	if d := p.lost.Load(); d != nil {
+		return d.Err
 	}
+	return nil
+}
+
+// createCategory creates a category in a cell.
+func createCategory(ctx context.Context, server string, c *scribev1.Category) error {
+	_, err := rpc.NewControlClient(rpc.Default(), server).CreateCategory(ctx, &scribev1.CreateCategoryRequest{Category: c})
+	return err
 }

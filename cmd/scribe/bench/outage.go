@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"scribe/consumer"
+	"scribe/internal/base/backoff"
 	"scribe/producer"
 )
 
@@ -81,10 +82,10 @@ const (
 type outageRun struct {
 	OutageOptions
 
-	none, spooled, committed *writeProbe
-	loads                    []*trafficLoad
-	back                     time.Time // when the backend was there again
-	r                        OutageReport
+	probes [3]*writeProbe // none, spooled, committed
+	loads  []*trafficLoad
+	back   time.Time // when the backend was there again
+	r      OutageReport
 }
 
 // Outage measures it.
@@ -103,10 +104,9 @@ func Outage(ctx context.Context, opts OutageOptions) (r OutageReport, err error)
 		return r, err
 	}
 	defer func() { err = errors.Join(err, quick.Close(ctx)) }()
-	newProbe := func(level producer.AckLevel) *writeProbe {
-		return &writeProbe{producer: quick.WithCallAck(level), categories: []string{"outage.probe-" + level.String()}, every: o.Every}
+	for i, level := range []producer.AckLevel{producer.AckNone, producer.AckSpooled, producer.AckCommitted} {
+		o.probes[i] = &writeProbe{producer: quick.WithCallAck(level), categories: []string{"outage.probe-" + level.String()}, every: o.Every}
 	}
-	o.none, o.spooled, o.committed = newProbe(producer.AckNone), newProbe(producer.AckSpooled), newProbe(producer.AckCommitted)
 	for _, level := range []producer.AckLevel{producer.AckNone, producer.AckSpooled} {
 		category := "outage.load-" + level.String()
 		o.loads = append(o.loads, &trafficLoad{
@@ -127,23 +127,32 @@ func Outage(ctx context.Context, opts OutageOptions) (r OutageReport, err error)
 // measurePhases measures one after the other, while the load runs.
 func (o *outageRun) measurePhases(ctx context.Context) error {
 	begin := time.Now()
-	// Categories are created, logs opened, before anything is measured.
-	if _, err := o.probeDuring(ctx, func(ctx context.Context) error { return waitFor(ctx, time.Second) }, o.none, o.spooled, o.committed); err != nil {
-		return fmt.Errorf("at the beginning: %w", err)
+	pause := func(d time.Duration) func(context.Context) error {
+		return func(ctx context.Context) error { return backoff.Sleep(ctx, d) }
 	}
-	l, err := o.probeDuring(ctx, func(ctx context.Context) error { return waitFor(ctx, o.Normal) }, o.none, o.spooled, o.committed)
-	if err != nil {
-		return fmt.Errorf("before the outage: %w", err)
+	none, spooled, committed := &o.r.None, &o.r.Spooled, &o.r.Committed
+	for _, phase := range []struct {
+		when    string
+		run     func(context.Context) error
+		results []**Latency // by probe
+	}{
+		// Categories are created, logs opened, before anything is measured.
+		{"at the beginning", pause(time.Second), []**Latency{new(*Latency), new(*Latency), new(*Latency)}},
+		{"before the outage", pause(o.Normal), []**Latency{&none.Normal, &spooled.Normal, &committed.Normal}},
+		{"in the outage", o.runOutage, []**Latency{&none.Outage, &spooled.Outage}},
+		{"after the outage", o.awaitDrain, []**Latency{&none.Drain, &spooled.Drain, &committed.Drain}},
+	} {
+		var runs []func(context.Context) error
+		for i := range phase.results {
+			runs = append(runs, o.probes[i].probeWrites)
+		}
+		if err := runDuring(ctx, phase.run, runs...); err != nil {
+			return fmt.Errorf("%s: %w", phase.when, err)
+		}
+		for i, result := range phase.results {
+			*result = o.probes[i].takeLatency()
+		}
 	}
-	o.r.None.Normal, o.r.Spooled.Normal, o.r.Committed.Normal = l[0], l[1], l[2]
-	if l, err = o.probeDuring(ctx, o.runOutage, o.none, o.spooled); err != nil {
-		return fmt.Errorf("in the outage: %w", err)
-	}
-	o.r.None.Outage, o.r.Spooled.Outage = l[0], l[1]
-	if l, err = o.probeDuring(ctx, o.awaitDrain, o.none, o.spooled, o.committed); err != nil {
-		return fmt.Errorf("after the outage: %w", err)
-	}
-	o.r.None.Drain, o.r.Spooled.Drain, o.r.Committed.Drain = l[0], l[1], l[2]
 	var bytes int64
 	for _, l := range o.loads {
 		bytes += l.bytes.Load()
@@ -158,7 +167,7 @@ func (o *outageRun) runOutage(ctx context.Context) error {
 	if err := o.Down(ctx); err != nil {
 		return fmt.Errorf("take the backend away: %w", err)
 	}
-	if err := waitFor(ctx, o.Outage); err != nil {
+	if err := backoff.Sleep(ctx, o.Outage); err != nil {
 		return err
 	}
 	// Not later: a small backlog may be forwarded before anything else is committed.
@@ -171,7 +180,8 @@ func (o *outageRun) runOutage(ctx context.Context) error {
 		return fmt.Errorf("bring the backend back: %w", err)
 	}
 	o.back = time.Now()
-	if err := o.committed.producer.Write(ctx, o.committed.categories[0], producer.Message{Payload: []byte("back")}); err != nil {
+	probe := o.probes[2]
+	if err := probe.producer.Write(ctx, probe.categories[0], producer.Message{Payload: []byte("back")}); err != nil {
 		return fmt.Errorf("the first write to be committed: %w", err)
 	}
 	o.r.BackSeconds, o.r.Seconds = time.Since(o.back).Seconds(), time.Since(begin).Seconds()
@@ -181,52 +191,30 @@ func (o *outageRun) runOutage(ctx context.Context) error {
 // awaitDrain returns when the backlog is forwarded.
 func (o *outageRun) awaitDrain(ctx context.Context) error {
 	begin := time.Now()
-	now, err := scrapeMetrics(ctx, o.Agent)
-	if err != nil {
+	if err := o.awaitZero(ctx, backlogMetric); err != nil {
 		return err
 	}
-	for now[backlogMetric] > 0 {
-		if err := waitFor(ctx, look); err != nil {
-			return err
-		}
-		if now, err = scrapeMetrics(ctx, o.Agent); err != nil {
-			return err
-		}
-	}
 	o.r.DrainSeconds = time.Since(o.back).Seconds()
-	return waitFor(ctx, max(drainSamples-time.Since(begin), 0))
+	return backoff.Sleep(ctx, drainSamples-time.Since(begin))
 }
 
-// probeDuring probes while fn runs, and returns the latencies.
-func (o *outageRun) probeDuring(ctx context.Context, fn func(context.Context) error, probes ...*writeProbe) ([]*Latency, error) {
-	samples := make([][]time.Duration, len(probes))
-	runs := make([]func(context.Context) error, len(probes))
-	for i, p := range probes {
-		runs[i] = func(ctx context.Context) (err error) { samples[i], err = p.probeWrites(ctx); return err }
+// awaitZero waits until a metric of the agent is 0.
+func (o *outageRun) awaitZero(ctx context.Context, metric string) error {
+	for {
+		now, err := scrapeMetrics(ctx, o.Agent)
+		if err != nil || now[metric] == 0 {
+			return err
+		}
+		if err := backoff.Sleep(ctx, look); err != nil {
+			return err
+		}
 	}
-	if err := runDuring(ctx, fn, runs...); err != nil {
-		return nil, err
-	}
-	latencies := make([]*Latency, len(probes))
-	for i := range probes {
-		latencies[i] = newLatency(samples[i])
-	}
-	return latencies, nil
 }
 
 // countLost reads what the load has written back from the cell, when the agent has forwarded everything.
 func (o *outageRun) countLost(ctx context.Context) error {
-	for {
-		now, err := scrapeMetrics(ctx, o.Agent)
-		if err != nil {
-			return err
-		}
-		if now[heldMetric] == 0 {
-			break
-		}
-		if err := waitFor(ctx, look); err != nil {
-			return err
-		}
+	if err := o.awaitZero(ctx, heldMetric); err != nil {
+		return err
 	}
 	missing := int64(0)
 	for _, l := range o.loads {
@@ -249,10 +237,11 @@ func (o *outageRun) countStored(ctx context.Context, category string, written in
 	if err != nil {
 		return 0, 0, err
 	}
+	defer func() { err = errors.Join(err, c.Close()) }()
 	seen := make([]bool, written)
 	for rec, err := range c.Records(ctx) {
 		if err != nil {
-			return 0, 0, errors.Join(fmt.Errorf("read %s: %w", category, err), c.Close())
+			return 0, 0, fmt.Errorf("read %s: %w", category, err)
 		}
 		n := uint64(written) //nolint:gosec // not negative
 		if len(rec.Payload) >= stampLen {
@@ -260,7 +249,7 @@ func (o *outageRun) countStored(ctx context.Context, category string, written in
 		}
 		switch {
 		case n >= uint64(written): //nolint:gosec // not negative
-			return 0, 0, errors.Join(fmt.Errorf("read %s: a message that nobody has written", category), c.Close())
+			return 0, 0, fmt.Errorf("read %s: a message that nobody has written", category)
 		case seen[n]:
 			repeated++
 		default:
@@ -268,7 +257,7 @@ func (o *outageRun) countStored(ctx context.Context, category string, written in
 			there++
 		}
 	}
-	return there, repeated, c.Close()
+	return there, repeated, nil
 }
 
 // Print writes the report for people.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"scribe/consumer"
@@ -74,9 +73,7 @@ func Produce(ctx context.Context, o Options) (r Report, err error) {
 
 // fillCategory writes the workload until Bytes are acknowledged as committed.
 func fillCategory(ctx context.Context, o Options) (messages, bytes int64, err error) {
-	var failed atomic.Pointer[producer.Drop]
-	p, err := producer.New(o.Server, producer.WithAck(producer.AckCommitted), producer.WithMaxBufferedBytes(buffered),
-		producer.WithOnDrop(func(d producer.Drop) { failed.CompareAndSwap(nil, &d) }))
+	p, err := newLoadProducer(o.Server, producer.WithAck(producer.AckCommitted), producer.WithMaxBufferedBytes(buffered))
 	if err != nil {
 		return 0, 0, err
 	}
@@ -94,15 +91,15 @@ func fillCategory(ctx context.Context, o Options) (messages, bytes int64, err er
 			_ = p.Close(ctx) // there is no time for what was written
 			return messages, bytes, context.Cause(ctx)
 		}
-		if d := failed.Load(); d != nil {
-			return messages, bytes, errors.Join(d.Err, p.Close(ctx))
+		if err := p.firstLoss(); err != nil {
+			return messages, bytes, errors.Join(err, p.Close(ctx))
 		}
 	}
 	if err := errors.Join(p.Flush(ctx), p.Close(ctx)); err != nil {
 		return messages, bytes, err
 	}
-	if d := failed.Load(); d != nil {
-		return messages, bytes, d.Err
+	if err := p.firstLoss(); err != nil {
+		return messages, bytes, err
 	}
 	if s := p.Stats(); s.Acked != uint64(messages) { //nolint:gosec // a count
 		return messages, bytes, fmt.Errorf("%d of %d messages were acknowledged", s.Acked, messages)
@@ -117,21 +114,22 @@ func EndToEnd(ctx context.Context, o Options) (r Report, err error) {
 	if err != nil {
 		return r, err
 	}
+	defer func() { err = errors.Join(err, p.Close(ctx)) }()
 	// The category exists, and the consumer follows, before the first message is measured.
 	if err := p.Write(ctx, o.Category, producer.Message{Payload: make([]byte, stampLen)}); err != nil {
-		return r, errors.Join(err, p.Close(ctx))
+		return r, err
 	}
 	f := &stampFollower{started: make(chan struct{}), done: make(chan error, 1), want: o.Messages + 1}
-	ctx, cancel := context.WithCancel(ctx)
+	following, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go f.followStamps(ctx, o)
+	go f.followStamps(following, o)
 	select {
 	case <-f.started:
 	case err := <-f.done:
-		return r, errors.Join(err, p.Close(ctx))
+		return r, err
 	}
 	if err := o.beginMeasured(); err != nil {
-		return r, errors.Join(err, p.Close(ctx))
+		return r, err
 	}
 	begin, cpu := time.Now(), cpuTime()
 	commits := make([]time.Duration, 0, o.Messages)
@@ -143,16 +141,18 @@ func EndToEnd(ctx context.Context, o Options) (r Report, err error) {
 		sent := time.Now()
 		stamped := append(binary.LittleEndian.AppendUint64(nil, uint64(sent.Sub(epoch))), payload...) //nolint:gosec // after the epoch
 		if err := p.Write(ctx, o.Category, producer.Message{Payload: stamped}); err != nil {
-			return r, errors.Join(err, p.Close(ctx))
+			return r, err
 		}
 		commits = append(commits, time.Since(sent))
 		r.Messages++
 		r.Bytes += int64(len(payload))
 	}
-	err = errors.Join(<-f.done, p.Close(ctx))
+	if err := <-f.done; err != nil {
+		return r, err
+	}
 	r.fillRates(time.Since(begin), cpuTime()-cpu)
 	r.Commit, r.Delivery = newLatency(commits), newLatency(f.delays)
-	return r, err
+	return r, nil
 }
 
 // stampLen is the length of the sending time in front of a payload: nanoseconds since epoch.

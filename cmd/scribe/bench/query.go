@@ -1,34 +1,30 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
-	"text/tabwriter"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"scribe/columnar/schema"
 	"scribe/consumer/columns"
+	"scribe/internal/base/backoff"
 	"scribe/internal/testkit/sample"
-	"scribe/internal/transport/rpc"
 	"scribe/producer"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
 // QueryOptions say who asks what.
 type QueryOptions struct {
-	// Server is the cell's address. It must be new, and run in this process.
-	Server string
 	// Readers follow the category, each with one of the first Queries of the list; 0 measures what writing alone takes.
 	Readers, Queries int
 	// BytesPerSecond of access log in JSON are written for Duration.
 	BytesPerSecond float64
 	Duration       time.Duration
-	// History is what is written before the measurement of a first row; 0 = that is not measured.
-	History int64
 }
 
 // QueryReport is what it takes to answer many queries over one live category. CPU figures are of the whole process: producer, every role, and all
@@ -96,66 +92,52 @@ var benchQueries = []string{
 func QueryCount() int { return len(benchQueries) }
 
 // accessJSON is the access log as JSON objects.
-func accessJSON() Workload {
-	return newWorkload("access-json", bytes.Split(bytes.TrimSuffix(sample.AccessJSON(), []byte{'\n'}), []byte{'\n'}))
-}
+func accessJSON() Workload { return splitLines("access-json", sample.AccessJSON()) }
 
-// Queries writes for a while, while all readers follow with their queries. Without readers it measures the writing.
-func Queries(ctx context.Context, o QueryOptions) (r QueryReport, err error) {
+// Queries writes for a while, while all readers follow with their queries. Without readers it measures the writing. The cell must be new,
+// and run in this process.
+func Queries(ctx context.Context, server string, o QueryOptions) (r QueryReport, err error) {
 	r.Readers, r.Queries = o.Readers, min(o.Queries, o.Readers)
 	w := accessJSON()
-	if err := createAccess(ctx, o.Server, w); err != nil {
-		return r, err
-	}
-	p, err := producer.New(o.Server, producer.WithMaxBufferedBytes(buffered))
+	p, err := newAccessProducer(ctx, server, w)
 	if err != nil {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, p.Close(ctx)) }()
-	if o.History > 0 {
-		return r, r.firstRow(ctx, o, p, w)
-	}
 	end := time.Now().Add(o.Duration + settling)
-	readers := make([]*columns.Query, o.Readers)
+	readers := make([]*columns.Query, 0, o.Readers)
 	defer func() {
 		for _, q := range readers {
-			if q != nil {
-				err = errors.Join(err, q.Close())
-			}
+			err = errors.Join(err, q.Close())
 		}
 	}()
-	for i := range readers {
-		readers[i], err = columns.NewQuery(ctx, o.Server, benchQueries[i%o.Queries], columns.WithUntil(end), columns.WithMaxMemory(8<<20))
+	for i := range o.Readers {
+		q, err := columns.NewQuery(ctx, server, benchQueries[i%o.Queries], columns.WithUntil(end), columns.WithMaxMemory(8<<20))
 		if err != nil {
 			return r, err
 		}
+		readers = append(readers, q)
 	}
-	before, err := scrapeMetrics(ctx, o.Server)
-	if err != nil {
-		return r, err
-	}
-	begin, cpu := time.Now(), cpuTime()
 	l := &trafficLoad{producer: p, workload: w, bytesPerSecond: o.BytesPerSecond, wait: true, pick: func() string { return queryCategory }}
-	runs := make([]func(context.Context) error, len(readers))
-	for i, q := range readers {
-		runs[i] = func(context.Context) error { return readToEnd(ctx, q) }
-	}
-	err = runDuring(ctx, func(ctx context.Context) error {
-		if err := errors.Join(runFor(ctx, o.Duration, l.writeTraffic), p.Flush(ctx)); err != nil {
-			return err
+	span, err := measureSpan(ctx, server, func() error {
+		group, ctx := errgroup.WithContext(ctx)
+		for _, q := range readers {
+			group.Go(func() error { return readToEnd(ctx, q) })
 		}
-		return waitFor(ctx, time.Until(end))
-	}, runs...)
+		group.Go(func() error {
+			if err := errors.Join(runFor(ctx, o.Duration, l.writeTraffic), p.Flush(ctx)); err != nil {
+				return err
+			}
+			return backoff.Sleep(ctx, time.Until(end))
+		})
+		return group.Wait()
+	})
 	if err != nil {
 		return r, err
 	}
-	after, err := scrapeMetrics(ctx, o.Server)
-	if err != nil {
-		return r, err
-	}
-	r.Seconds, r.CPUSeconds = time.Since(begin).Seconds(), (cpuTime() - cpu).Seconds()
+	r.Seconds, r.CPUSeconds = span.wall.Seconds(), span.cpu.Seconds()
 	r.Written, r.Messages = l.bytes.Load(), l.messages.Load()
-	r.StoreBytes = int64(after.growthSince(before)["scribe_readproxy_store_bytes_total"])
+	r.StoreBytes = int64(span.grown["scribe_readproxy_store_bytes_total"])
 	return r, r.addStats(readers)
 }
 
@@ -199,74 +181,72 @@ func (r *QueryReport) Beside(writing QueryReport) {
 	r.ShareOfCore = r.CPUPerReader / r.Seconds
 }
 
-// firstRow writes a history with one row that is looked for near its end, and measures how long that takes.
-func (r *QueryReport) firstRow(ctx context.Context, o QueryOptions, p *producer.Producer, w Workload) error {
-	r.History, r.Readers, r.Queries = o.History, 1, 1
-	for n := int64(0); n < o.History; {
+// FirstRow writes a history with one row that is looked for near its end, and measures how long that takes in a new cell.
+func FirstRow(ctx context.Context, server string, history int64) (r QueryReport, err error) {
+	r.History, r.Readers, r.Queries = history, 1, 1
+	w := accessJSON()
+	p, err := newAccessProducer(ctx, server, w)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, p.Close(ctx)) }()
+	for n := int64(0); n < history; {
 		for _, m := range w.Messages {
 			p.WriteAsyncContext(ctx, queryCategory, &producer.Message{Payload: m})
-			if n += int64(len(m)); n >= o.History {
+			if n += int64(len(m)); n >= history {
 				break
 			}
 		}
 	}
 	if err := p.Write(ctx, queryCategory, producer.Message{Payload: []byte(`{"path":"/needle","status":599}`)}); err != nil {
-		return err
+		return r, err
 	}
 	for _, m := range []struct {
 		seconds *float64
 		where   string
 	}{{&r.FirstRow, "status = 500"}, {&r.LastRow, "status = 599"}, {&r.LastRowAgain, "status = 599"}} {
 		begin := time.Now()
-		q, err := columns.NewQuery(ctx, o.Server, "SELECT path FROM access WHERE "+m.where+" LIMIT 1")
+		q, err := columns.NewQuery(ctx, server, "SELECT path FROM access WHERE "+m.where+" LIMIT 1")
 		if err != nil {
-			return err
+			return r, err
 		}
 		if err := errors.Join(readToEnd(ctx, q), q.Close()); err != nil {
-			return err
+			return r, err
 		}
 		*m.seconds = time.Since(begin).Seconds()
 		s := q.Stats()
 		if r.Pointers, r.Skipped = s.Pointers, s.Skipped; s.RowsOut != 1 {
-			return fmt.Errorf("the row was not found: %+v", s)
+			return r, fmt.Errorf("the row was not found: %+v", s)
 		}
 	}
-	return nil
+	return r, nil
 }
 
-// createAccess creates the category with a schema that is inferred from the messages.
-func createAccess(ctx context.Context, server string, w Workload) error {
+// newAccessProducer creates the category with a schema that is inferred from the messages, and returns a producer for it.
+func newAccessProducer(ctx context.Context, server string, w Workload) (*producer.Producer, error) {
 	s, _, err := schema.Infer(slices.Values(w.Messages), schema.JSON, schema.DefaultInferOptions())
-	if err != nil {
-		return err
+	if err == nil {
+		err = createCategory(ctx, server, &scribev1.Category{Name: queryCategory, Schema: string(s.Marshal())})
 	}
-	_, err = rpc.NewControlClient(rpc.Default(), server).CreateCategory(ctx, &scribev1.CreateCategoryRequest{
-		Category: &scribev1.Category{Name: queryCategory, Schema: string(s.Marshal())},
-	})
-	return err
+	if err != nil {
+		return nil, err
+	}
+	return producer.New(server, producer.WithMaxBufferedBytes(buffered))
 }
 
 // QueryTable prints reports for people.
 func QueryTable(w io.Writer, reports []QueryReport) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "readers\tqueries\twritten MB\trows read\trows out\tpayloads\treused\tlocal\tfetched MB\tserved MB\tCPU s\twriting s\tCPU s/reader\t% of a core/reader\t")
-	for _, r := range reports {
-		if r.History > 0 {
-			continue
-		}
-		fmt.Fprintf(tw, "%d\t%d\t%.0f\t%d\t%d\t%d\t%d\t%d\t%.1f\t%.1f\t%.2f\t%.2f\t%.3f\t%.2f\t\n", r.Readers, r.Queries, float64(r.Written)/1e6, r.RowsRead, r.RowsOut,
+	const header = "readers\tqueries\twritten MB\trows read\trows out\tpayloads\treused\tlocal\tfetched MB\tserved MB\tCPU s\twriting s\tCPU s/reader\t% of a core/reader\t"
+	ofHistory := func(r QueryReport) bool { return r.History > 0 }
+	err := printTable(w, header, slices.DeleteFunc(slices.Clone(reports), ofHistory), func(w io.Writer, r *QueryReport) {
+		fmt.Fprintf(w, "%d\t%d\t%.0f\t%d\t%d\t%d\t%d\t%d\t%.1f\t%.1f\t%.2f\t%.2f\t%.3f\t%.2f\t\n", r.Readers, r.Queries, float64(r.Written)/1e6, r.RowsRead, r.RowsOut,
 			r.Payloads, r.Reused, r.Local, float64(r.StoreBytes)/1e6, float64(r.ServedBytes)/1e6, r.CPUSeconds, r.WriteSeconds, r.CPUPerReader, 100*r.ShareOfCore)
-	}
-	if err := tw.Flush(); err != nil {
-		return err
-	}
+	})
 	for _, r := range reports {
-		if r.History > 0 {
-			if _, err := fmt.Fprintf(w, "%.0f MB of history: the first row after %.3f s; the one at the end after %.3f s, and %.3f s once it was read (%d of %d pointers skipped)\n",
-				float64(r.History)/1e6, r.FirstRow, r.LastRow, r.LastRowAgain, r.Skipped, r.Pointers); err != nil {
-				return err
-			}
+		if err == nil && ofHistory(r) {
+			_, err = fmt.Fprintf(w, "%.0f MB of history: the first row after %.3f s; the one at the end after %.3f s, and %.3f s once it was read (%d of %d pointers skipped)\n",
+				float64(r.History)/1e6, r.FirstRow, r.LastRow, r.LastRowAgain, r.Skipped, r.Pointers)
 		}
 	}
-	return nil
+	return err
 }

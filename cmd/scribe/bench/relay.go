@@ -13,16 +13,16 @@ type Relay struct {
 	listener net.Listener
 	target   string
 	running  sync.WaitGroup
+	// life ends with Close, and with it all connections.
+	life context.Context //nolint:containedctx // of the relay, not of a call
+	end  context.CancelFunc
 
 	mu struct {
 		sync.Mutex
-		// passing is closed while bytes pass. Waiting for it includes waiting for ended.
+		// passing is closed while bytes pass. Waiting for it includes waiting for the end of life.
 		passing chan struct{}
 		hanging bool
-		closed  bool
-		conns   map[net.Conn]struct{}
 	}
-	ended chan struct{} // closed by Close
 }
 
 // NewRelay listens on a free loopback port and forwards connections to target, host:port. Close stops it.
@@ -32,8 +32,8 @@ func NewRelay(ctx context.Context, target string) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Relay{listener: l, target: target, ended: make(chan struct{})}
-	r.mu.conns = make(map[net.Conn]struct{})
+	r := &Relay{listener: l, target: target}
+	r.life, r.end = context.WithCancel(context.WithoutCancel(ctx))
 	r.mu.passing = make(chan struct{})
 	close(r.mu.passing)
 	r.running.Go(r.acceptConns)
@@ -64,19 +64,12 @@ func (r *Relay) Pass() {
 
 // Close closes every connection and returns when all goroutines of the relay have ended.
 func (r *Relay) Close() error {
-	r.mu.Lock()
-	if r.mu.closed {
-		r.mu.Unlock()
-		return nil
-	}
-	r.mu.closed = true
-	close(r.ended)
+	r.end()
 	err := r.listener.Close()
-	for c := range r.mu.conns {
-		_ = c.Close() // ends its reading goroutine
-	}
-	r.mu.Unlock()
 	r.running.Wait()
+	if errors.Is(err, net.ErrClosed) {
+		return nil // an earlier call closed it
+	}
 	return err
 }
 
@@ -86,43 +79,29 @@ func (r *Relay) acceptConns() {
 		if err != nil {
 			return // closed
 		}
-		if r.trackConn(c) {
-			r.running.Go(func() { r.relayConn(c) })
-		}
+		r.running.Go(func() { r.relayConn(c) })
 	}
 }
 
-// trackConn records a connection for Close. If the relay is closed, it closes the connection and returns false.
-func (r *Relay) trackConn(c net.Conn) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.mu.closed {
+// closeAtEnd closes a connection at the end of the relay, or when the caller is done with it.
+func (r *Relay) closeAtEnd(c net.Conn) (done func()) {
+	stop := context.AfterFunc(r.life, func() { _ = c.Close() })
+	return func() {
+		stop()
 		_ = c.Close()
-		return false
-	}
-	r.mu.conns[c] = struct{}{}
-	return true
-}
-
-func (r *Relay) closeConns(conns ...net.Conn) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, c := range conns {
-		_ = c.Close()
-		delete(r.mu.conns, c)
 	}
 }
 
 func (r *Relay) relayConn(c net.Conn) {
-	defer r.closeConns(c)
+	defer r.closeAtEnd(c)()
 	if !r.awaitPassing() {
 		return
 	}
 	server, err := net.Dial("tcp", r.target)
-	if err != nil || !r.trackConn(server) {
+	if err != nil {
 		return
 	}
-	defer r.closeConns(server)
+	defer r.closeAtEnd(server)()
 	var back sync.WaitGroup
 	back.Go(func() { r.copyBytes(c, server) })
 	r.copyBytes(server, c)
@@ -137,7 +116,7 @@ func (r *Relay) awaitPassing() bool {
 	select {
 	case <-passing:
 		return true
-	case <-r.ended:
+	case <-r.life.Done():
 		return false
 	}
 }
@@ -152,7 +131,7 @@ func (r *Relay) copyBytes(to, from net.Conn) {
 			err = errors.Join(err, werr)
 		}
 		if err != nil {
-			r.closeConns(to, from)
+			_, _ = to.Close(), from.Close()
 			return
 		}
 	}

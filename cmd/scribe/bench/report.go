@@ -85,6 +85,16 @@ func (r *Report) fillRates(wall, cpu time.Duration) {
 	}
 }
 
+// printTable prints a row for each report.
+func printTable[R any](w io.Writer, header string, reports []R, printRow func(w io.Writer, r *R)) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tw, header)
+	for i := range reports {
+		printRow(tw, &reports[i])
+	}
+	return tw.Flush()
+}
+
 // Table prints reports for people.
 func Table(w io.Writer, reports []Report) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)

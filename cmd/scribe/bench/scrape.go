@@ -2,9 +2,11 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -63,4 +65,24 @@ func (c metricValues) growthSince(before metricValues) metricValues {
 		out[name] = v - before[name]
 	}
 	return out
+}
+
+// measuredSpan is what a piece of work took.
+type measuredSpan struct {
+	wall, cpu time.Duration
+	grown     metricValues // of the cell
+}
+
+// measureSpan measures what run takes, of the process and by the cell's metrics.
+func measureSpan(ctx context.Context, server string, run func() error) (s measuredSpan, err error) {
+	before, err := scrapeMetrics(ctx, server)
+	if err != nil {
+		return s, err
+	}
+	begin, cpu := time.Now(), cpuTime()
+	err = run()
+	s.wall, s.cpu = time.Since(begin), cpuTime()-cpu
+	after, serr := scrapeMetrics(ctx, server)
+	s.grown = after.growthSince(before)
+	return s, errors.Join(err, serr)
 }

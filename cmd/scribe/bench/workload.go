@@ -19,10 +19,10 @@ type Workload struct {
 	Bytes int
 }
 
-// Workloads are the ones that can be measured, by name.
-var Workloads = map[string]func() Workload{
+// workloads are the ones that can be measured, by name.
+var workloads = map[string]func() Workload{
 	"100b":       func() Workload { return cutMessages("100b", sample.AccessLog(), 100) },
-	"access-log": accessLog,
+	"access-log": func() Workload { return splitLines("access-log", sample.AccessLog()) },
 	"10kb":       func() Workload { return cutMessages("10kb", sample.NginxStatus(), 10_000) },
 }
 
@@ -31,17 +31,16 @@ func WorkloadNames() []string { return []string{"100b", "access-log", "10kb"} }
 
 // NewWorkload returns a workload by name.
 func NewWorkload(name string) (Workload, error) {
-	build, ok := Workloads[name]
+	build, ok := workloads[name]
 	if !ok {
 		return Workload{}, fmt.Errorf("unknown workload %q: the workloads are %s", name, strings.Join(WorkloadNames(), ", "))
 	}
 	return build(), nil
 }
 
-// accessLog is the log as it is, a line a message.
-func accessLog() Workload {
-	lines := bytes.Split(bytes.TrimSuffix(sample.AccessLog(), []byte{'\n'}), []byte{'\n'})
-	return newWorkload("access-log", lines)
+// splitLines is a workload of lines of text.
+func splitLines(name string, text []byte) Workload {
+	return newWorkload(name, bytes.Split(bytes.TrimSuffix(text, []byte{'\n'}), []byte{'\n'}))
 }
 
 // cutMessages slices real text into messages of n bytes, in a fixed random order so that neighbours are not continuations of each other.

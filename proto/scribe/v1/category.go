@@ -1,6 +1,13 @@
 // Package scribev1 is the protocol between Scribe's processes and clients: generated code, and what is asked of its messages in several places.
 package scribev1
 
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
 // OneLog reports whether each logical shard of a category has one log, that of writer slot 0: with exactly_once because sequences are
 // checked in it, with a bound one because its order is the readers'.
 func (x *Category) OneLog() bool {
@@ -15,4 +22,31 @@ func (x *Category) HasOneOrder() bool {
 // IsSequenced reports whether streams of a category read its sequenced log.
 func (x *Category) IsSequenced() bool {
 	return x.GetRepeatable() == Repeatability_REPEATABILITY_SEQUENCED
+}
+
+// Enum is an enumeration of the protocol.
+type Enum interface {
+	~int32
+	protoreflect.Enum
+	fmt.Stringer
+}
+
+// EnumName returns the name of a value as users write it: in lower case, without the prefix that all values of the enumeration share.
+func EnumName[E Enum](v E) string {
+	prefix := strings.TrimSuffix(E(0).String(), "UNSPECIFIED")
+	return strings.ToLower(strings.TrimPrefix(v.String(), prefix))
+}
+
+// ParseEnum returns the value with the name.
+func ParseEnum[E Enum](name string) (E, error) {
+	var names []string
+	values := E(0).Descriptor().Values()
+	for i := 1; i < values.Len(); i++ { // the first is that nothing was specified
+		v := E(values.Get(i).Number())
+		if names = append(names, EnumName(v)); EnumName(v) == name {
+			return v, nil
+		}
+	}
+	last := len(names) - 1
+	return 0, fmt.Errorf("want %s or %s", strings.Join(names[:last], ", "), names[last])
 }

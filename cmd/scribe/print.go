@@ -1,0 +1,95 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"scribe/internal/base/units"
+)
+
+// outputFlag adds -o, of which the first of the formats is the default.
+func outputFlag(cmd *cobra.Command, formats ...string) (format func() (string, error)) {
+	var output string
+	cmd.Flags().StringVarP(&output, "output", "o", formats[0], listChoices(formats))
+	return func() (string, error) { return output, checkChoice("-o", output, formats...) }
+}
+
+// tableFlag adds -o table|json, and --json as other commands have it.
+func tableFlag(cmd *cobra.Command) func() (asJSON bool, err error) {
+	format := outputFlag(cmd, "table", "json")
+	asJSON := cmd.Flags().Bool("json", false, "the same as -o json")
+	return func() (bool, error) {
+		output, err := format()
+		return *asJSON || output == "json", err
+	}
+}
+
+// checkChoice is a usage error unless the value of a flag is one of its choices.
+func checkChoice(flag, value string, choices ...string) error {
+	if slices.Contains(choices, value) {
+		return nil
+	}
+	return usageError(fmt.Errorf("invalid value %q for %s: want %s", value, flag, listChoices(choices)))
+}
+
+// listChoices writes "a, b or c".
+func listChoices(choices []string) string {
+	last := len(choices) - 1
+	return strings.Join(choices[:last], ", ") + " or " + choices[last]
+}
+
+// newTable begins a table whose header and rows are separated by tabs.
+func newTable(w io.Writer, header string) *tabwriter.Writer {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, header)
+	return t
+}
+
+// printJSON prints one object for people.
+func printJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+// printLines prints objects as JSON, a line each.
+func printLines[T any](w io.Writer, lines ...T) error {
+	enc := json.NewEncoder(w)
+	for i := range lines {
+		if err := enc.Encode(&lines[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// timeOf is a time of the protocol or of stored data, Unix microseconds.
+func timeOf(micros int64) time.Time { return time.UnixMicro(micros).UTC() }
+
+// elapsedSince returns the time since micros, in whole seconds. The clock of micros may be ahead of this one.
+func elapsedSince(micros int64) units.Duration {
+	return units.Duration(max(time.Since(time.UnixMicro(micros)), 0).Round(time.Second))
+}
+
+// countText is a number of things.
+func countText[N int | int64](n N, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}
+
+// excerptOf keeps a checkpoint from filling a screen.
+func excerptOf(text string) string {
+	if len(text) > 60 {
+		return text[:57] + "..."
+	}
+	return text
+}

@@ -245,7 +245,7 @@ func newBlock(payloads []*payload) *block {
 	return b
 }
 
-// blocksPacked is the event that a flush's small payloads were packed into blocks, which are queued for compression.
+// blocksPacked is the event that a flush's small payloads were packed into blocks, which are queued for compression next.
 func (a *accumulator) blocksPacked(f *flush, blocks int) {
 	f.uncompressed += blocks - 1
 	a.completeFlush(f)
@@ -407,11 +407,6 @@ func (a *accumulator) floorEnd(fl *classQueue) time.Time {
 
 // nextTick returns the time at which tick must be called if no other event comes first; zero if no tick is needed.
 func (a *accumulator) nextTick() (at time.Time) {
-	sooner := func(t time.Time) {
-		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
-			at = t
-		}
-	}
 	for _, fl := range a.queues {
 		if fl.pending.payloads == 0 || fl.running >= a.cfg.MaxInFlight {
 			continue // partFinished comes first
@@ -420,16 +415,24 @@ func (a *accumulator) nextTick() (at time.Time) {
 		if fl.waiters > 0 && fl.running < a.cfg.GroupCommit || due.Before(floor) {
 			due = floor
 		}
-		sooner(due)
+		at = earlierTime(at, due)
 	}
 	if len(a.stalled) > 0 { // ranging over a map has a cost even if it is empty
 		for s := range a.stalled {
 			if g := a.batches[s]; g != nil && g.open != nil {
-				sooner(g.open.since.Add(a.cfg.MaxAge))
+				at = earlierTime(at, g.open.since.Add(a.cfg.MaxAge))
 			}
 		}
 	}
 	return at
+}
+
+// earlierTime returns the earlier of two times. The zero time means none.
+func earlierTime(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // cutFlush cuts a flush of pending payloads, and adds the action to write it.

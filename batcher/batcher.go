@@ -222,12 +222,8 @@ func (b *Batcher) update(change func(now time.Time)) {
 
 // runActions runs the actions of the accumulator.
 func (b *Batcher) runActions(jobs driverActions) {
-	if len(jobs.compress) > 0 {
-		b.compressor.enqueue(jobs.compress)
-	}
-	if len(jobs.urge) > 0 {
-		b.compressor.prioritize(jobs.urge)
-	}
+	b.compressor.enqueue(jobs.compress)
+	b.compressor.prioritize(jobs.urge)
 	for _, f := range jobs.complete {
 		close(f.compressed)
 	}

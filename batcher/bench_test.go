@@ -219,7 +219,7 @@ func BenchmarkIdleLogs(b *testing.B) {
 	q := logqueue.New(logqueue.Limits{Logs: 1 << 30}, nil)
 	for i := range b.N {
 		p := logqueue.NewPart(uint64(i), time.Time{})
-		e := slices.Values([]*logqueue.Entry{{Shard: target0(uint32(i), 0).shard}})
+		e := []*logqueue.Entry{{Shard: target0(uint32(i), 0).shard}}
 		q.Claim(&p, e)
 		q.Opened([]metalog.State{{Shard: target0(uint32(i), 0).shard, Epoch: 1, NextLSN: 1}}, time.Time{})
 		q.Finish(e, true, time.Time{})

@@ -1,6 +1,7 @@
 package batcher
 
 import (
+	"slices"
 	"time"
 
 	"scribe/internal/format/record"
@@ -98,8 +99,8 @@ func (fl *classQueue) listBatch(t *categoryAccount, g *logBatch) {
 func (fl *classQueue) countPayload(pl *payload, sign int) {
 	fl.pending.countPayload(pl, int64(sign))
 	fl.waiters += sign * pl.waiters
-	if sign > 0 && (fl.oldest.IsZero() || pl.since.Before(fl.oldest)) {
-		fl.oldest = pl.since
+	if sign > 0 {
+		fl.oldest = earlierTime(fl.oldest, pl.since)
 	}
 }
 
@@ -112,9 +113,7 @@ func (fl *classQueue) refreshOldest() {
 	for _, list := range [][]*categoryAccount{fl.fresh, fl.turn} {
 		for _, t := range list {
 			for _, g := range t.batches {
-				if at := g.payloads[0].since; fl.oldest.IsZero() || at.Before(fl.oldest) {
-					fl.oldest = at
-				}
+				fl.oldest = earlierTime(fl.oldest, g.payloads[0].since)
 			}
 		}
 	}
@@ -223,9 +222,7 @@ func (a *accumulator) takeFairShares(f *flush, fl *classQueue) {
 func (a *accumulator) movePayload(f *flush, pl *payload) {
 	f.queue.countPayload(pl, -1)
 	f.countPayload(pl, 1)
-	if f.oldest.IsZero() || pl.since.Before(f.oldest) {
-		f.oldest = pl.since
-	}
+	f.oldest = earlierTime(f.oldest, pl.since)
 	b := pl.block
 	if b == nil {
 		f.small = append(f.small, pl)
@@ -261,12 +258,7 @@ func (a *accumulator) stallShard(s record.ShardID) {
 		g.account.queue.countPayload(pl, -1)
 	}
 	t := g.account
-	for i, x := range t.batches {
-		if x == g {
-			t.batches = append(t.batches[:i:i], t.batches[i+1:]...)
-			break
-		}
-	}
+	t.batches = slices.DeleteFunc(t.batches, func(x *logBatch) bool { return x == g })
 	if len(t.batches) == 0 {
 		t.queue.unlistAccount(t)
 	}
@@ -279,14 +271,8 @@ func (a *accumulator) stallShard(s record.ShardID) {
 // unlistAccount removes a category from the turns.
 func (fl *classQueue) unlistAccount(t *categoryAccount) {
 	t.listed = false
-	for _, list := range []*[]*categoryAccount{&fl.fresh, &fl.turn} {
-		for i, x := range *list {
-			if x == t {
-				*list = append((*list)[:i:i], (*list)[i+1:]...)
-				return
-			}
-		}
-	}
+	isListed := func(x *categoryAccount) bool { return x == t }
+	fl.fresh, fl.turn = slices.DeleteFunc(fl.fresh, isListed), slices.DeleteFunc(fl.turn, isListed)
 }
 
 // resumeShards ends the stall of shards.

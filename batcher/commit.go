@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -67,17 +68,15 @@ func (b *Batcher) commitPart(ctx context.Context, p *flushPart) (committed bool)
 	}
 }
 
+// definiteFailures are the failures of an append that was certainly not applied.
+var definiteFailures = []error{
+	metalog.ErrFenced, metalog.ErrSealed, metalog.ErrConflict, metalog.ErrSequence, metalog.ErrStaleBlob,
+	metalog.ErrInvalid, metalog.ErrClosed, metalog.ErrCorrupt,
+}
+
 // isDefinite reports whether an append that failed with err was certainly not applied.
 func isDefinite(err error) bool {
-	for _, kind := range []error{
-		metalog.ErrFenced, metalog.ErrSealed, metalog.ErrConflict, metalog.ErrSequence, metalog.ErrStaleBlob,
-		metalog.ErrInvalid, metalog.ErrClosed, metalog.ErrCorrupt,
-	} {
-		if errors.Is(err, kind) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(definiteFailures, func(kind error) bool { return errors.Is(err, kind) })
 }
 
 // failUnknown fails a part that may have been appended.
@@ -104,13 +103,10 @@ func (p *flushPart) newTransaction() *metalog.Append {
 		s := &a.Shards[i]
 		s.Shard, s.Epoch, s.ExpectLSN = g.shard, g.entry.Epoch, g.entry.LSN
 		start := len(records)
-		for _, pl := range g.payloads {
-			for j := range pl.ranges {
-				e := &pl.ranges[j]
-				records = append(records, e.record)
-				for _, r := range e.runs {
-					s.Sequences = append(s.Sequences, metalog.Sequence(r))
-				}
+		for e := range g.allRanges() {
+			records = append(records, e.record)
+			for _, r := range e.runs {
+				s.Sequences = append(s.Sequences, metalog.Sequence(r))
 			}
 		}
 		s.Records = records[start:len(records):len(records)]
@@ -224,12 +220,10 @@ func (b *Batcher) reopenLogs(ctx context.Context, p *flushPart, err error) {
 	b.queues.AppendRefused(entries(taken), err, b.now())
 	if len(sealed) > 0 {
 		b.queues.Reopen(entries(sealed))
-		faults := make([]*scribev1.ErrorInfo, len(sealed))
-		for i, g := range sealed {
+		b.failBatches(p, sealed, func(g *logBatch) *scribev1.ErrorInfo {
 			b.sealedLogs.addLog(g.shard)
-			faults[i] = b.logErrorInfo(ctx, fmt.Errorf("shard %v: %w", g.shard, metalog.ErrSealed))
-		}
-		b.failBatches(p, sealed, faults)
+			return b.logErrorInfo(ctx, fmt.Errorf("shard %v: %w", g.shard, metalog.ErrSealed))
+		})
 	}
 	if len(taken) > 0 && len(taken) < len(p.batches) {
 		b.startPart(ctx, b.dividePart(p, taken))

@@ -51,6 +51,9 @@ func newCompressor(workers int, pool *buffers.Pool, done func(*block)) (*blockCo
 }
 
 func (c *blockCompressor) enqueue(blocks []*block) {
+	if len(blocks) == 0 {
+		return
+	}
 	c.mu.Lock()
 	for _, b := range blocks {
 		b.state = blockQueued
@@ -70,6 +73,9 @@ func (c *blockCompressor) enqueue(blocks []*block) {
 
 // prioritize makes blocks urgent that are queued, or that will be.
 func (c *blockCompressor) prioritize(blocks []*block) {
+	if len(blocks) == 0 {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, b := range blocks {

@@ -2,6 +2,7 @@ package batcher
 
 import (
 	"context"
+	"iter"
 	"log/slog"
 	"maps"
 	"slices"
@@ -58,11 +59,9 @@ func (c *dedupCache) add(s record.ShardID, logEpoch uint64, states ...metalog.Pr
 // addBatch caches the sequences of a committed batch.
 func (c *dedupCache) addBatch(g *logBatch) {
 	var states []metalog.ProducerState
-	for _, pl := range g.payloads {
-		for i := range pl.ranges {
-			for _, r := range pl.ranges[i].runs {
-				states = append(states, metalog.ProducerState{Producer: r.Producer, Epoch: r.Epoch, Next: r.Last + 1})
-			}
+	for e := range g.allRanges() {
+		for _, r := range e.runs {
+			states = append(states, metalog.ProducerState{Producer: r.Producer, Epoch: r.Epoch, Next: r.Last + 1})
 		}
 	}
 	c.add(g.shard, g.entry.Epoch, states...)
@@ -76,30 +75,25 @@ func (c *dedupCache) statesOf(g *logBatch) map[uint64]metalog.ProducerState {
 		return nil
 	}
 	var out map[uint64]metalog.ProducerState
-	g.eachSequenced(func(f *frame) {
+	for f := range g.sequencedFrames() {
 		k, ok := c.mu.sequences[producerKey{g.shard, f.producer}]
 		if !ok || k.logEpoch != g.entry.Epoch {
-			return
+			continue
 		}
 		if out == nil {
 			out = make(map[uint64]metalog.ProducerState)
 		}
 		out[f.producer] = metalog.ProducerState{Producer: f.producer, Epoch: k.epoch, Next: k.next}
-	})
+	}
 	return out
 }
 
-// eachSequenced calls fn with the sequenced frames that are neither failed nor dropped.
-func (g *logBatch) eachSequenced(fn func(*frame)) {
-	for _, pl := range g.payloads {
-		if pl.fault != nil {
-			continue
-		}
-		for i := range pl.spans {
-			for j := range pl.spans[i].frames {
-				if f := &pl.spans[i].frames[j]; f.sequenced && f.outcome != frameDropped {
-					fn(f)
-				}
+// sequencedFrames yields the sequenced frames that are not dropped. Those of a payload that failed do not precede the others.
+func (g *logBatch) sequencedFrames() iter.Seq[*frame] {
+	return func(yield func(*frame) bool) {
+		for pl, f := range g.allFrames() {
+			if pl.fault == nil && f.sequenced && f.outcome != frameDropped && !yield(f) {
+				return
 			}
 		}
 	}
@@ -110,7 +104,7 @@ func (g *logBatch) eachSequenced(fn func(*frame)) {
 // epoch may be outdated, so the engine is asked first; if it does not answer, the frames stay, and the append decides.
 func (b *Batcher) dropDuplicates(ctx context.Context, p *flushPart) {
 	for _, g := range p.batches {
-		if !g.exactlyOnce || g.pointerCount() == 0 {
+		if !g.exactlyOnce || !g.isLive() {
 			continue
 		}
 		known := b.dedup.statesOf(g)
@@ -119,11 +113,11 @@ func (b *Batcher) dropDuplicates(ctx context.Context, p *flushPart) {
 		}
 		changed := judgeFrames(g, known)
 		doubtful := make(map[uint64]bool)
-		g.eachSequenced(func(f *frame) {
+		for f := range g.sequencedFrames() {
 			if _, ok := known[f.producer]; ok && f.outcome == frameRefused {
 				doubtful[f.producer] = true
 			}
-		})
+		}
 		if len(doubtful) > 0 {
 			changed = b.confirmRefused(ctx, g, known, slices.Sorted(maps.Keys(doubtful))) || changed
 		}
@@ -144,11 +138,11 @@ func (b *Batcher) confirmRefused(ctx context.Context, g *logBatch, known map[uin
 			for _, producer := range chunk {
 				delete(known, producer)
 			}
-			g.eachSequenced(func(f *frame) {
+			for f := range g.sequencedFrames() {
 				if _, asked := slices.BinarySearch(chunk, f.producer); asked {
 					f.outcome, f.fault, changed = frameKept, nil, true
 				}
-			})
+			}
 			continue
 		}
 		for i := range states {

@@ -1,6 +1,7 @@
 package batcher
 
 import (
+	"iter"
 	"sync/atomic"
 	"time"
 
@@ -161,6 +162,34 @@ func newPayload(g *logBatch, since time.Time) *payload {
 	return pl
 }
 
+// allFrames yields the frames of the batch, with their payloads.
+func (g *logBatch) allFrames() iter.Seq2[*payload, *frame] {
+	return func(yield func(*payload, *frame) bool) {
+		for _, pl := range g.payloads {
+			for i := range pl.spans {
+				for j := range pl.spans[i].frames {
+					if !yield(pl, &pl.spans[i].frames[j]) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// allRanges yields the pointer ranges of the batch.
+func (g *logBatch) allRanges() iter.Seq[*pointerRange] {
+	return func(yield func(*pointerRange) bool) {
+		for _, pl := range g.payloads {
+			for i := range pl.ranges {
+				if !yield(&pl.ranges[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // flushSize returns the bytes that count towards Config.FlushBytes.
 func (pl *payload) flushSize() int64 {
 	if pl.stored >= 0 {
@@ -258,28 +287,13 @@ type flush struct {
 	// compressed is closed when all blocks are compressed. claimed is closed when the flush has entered the queues of its logs.
 	compressed chan struct{}
 	claimed    chan struct{}
-	// afterClaim is the claimed channel of the previous flush. Only the channel is kept, so that the garbage collector can free
-	// that flush.
+	// afterClaim is the claimed channel of the previous flush, nil if there is none. Only the channel is kept, so that the garbage
+	// collector can free that flush.
 	afterClaim <-chan struct{}
 }
 
-// closedChannel is always closed.
-var closedChannel = func() <-chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
-}()
-
 func newFlush(ticket uint64, fl *classQueue, before *flush) *flush {
-	f := &flush{
-		ticket:       ticket,
-		queue:        fl,
-		uncompressed: 1,
-		attached:     1,
-		compressed:   make(chan struct{}),
-		claimed:      make(chan struct{}),
-		afterClaim:   closedChannel,
-	}
+	f := &flush{ticket: ticket, queue: fl, uncompressed: 1, attached: 1, compressed: make(chan struct{}), claimed: make(chan struct{})}
 	if before != nil {
 		f.afterClaim = before.claimed
 	}

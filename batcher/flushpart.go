@@ -3,7 +3,6 @@ package batcher
 import (
 	"context"
 	"fmt"
-	"iter"
 	"log/slog"
 	"slices"
 	"time"
@@ -21,6 +20,7 @@ type flushPart struct {
 	logqueue.Part
 	flush   *flush
 	batches []*logBatch
+	entries []*logqueue.Entry // of batches
 	shares  []blockShare
 
 	// id is the part's blob in the store; zero while there is none.
@@ -53,22 +53,20 @@ type blockShare struct {
 }
 
 func newFlushPart(f *flush, batches []*logBatch, now time.Time) *flushPart {
-	p := &flushPart{Part: logqueue.NewPart(f.ticket, now), flush: f, batches: batches, stale: true}
+	p := &flushPart{Part: logqueue.NewPart(f.ticket, now), flush: f, batches: batches, entries: entries(batches), stale: true}
 	for _, g := range batches {
 		g.part = p
 	}
 	return p
 }
 
-// entries yields the queue entries of batches.
-func entries(batches []*logBatch) iter.Seq[*logqueue.Entry] {
-	return func(yield func(*logqueue.Entry) bool) {
-		for _, g := range batches {
-			if !yield(&g.entry) {
-				return
-			}
-		}
+// entries returns the queue entries of batches.
+func entries(batches []*logBatch) []*logqueue.Entry {
+	list := make([]*logqueue.Entry, len(batches))
+	for i, g := range batches {
+		list[i] = &g.entry
 	}
+	return list
 }
 
 // batchesIn returns the batches whose entry is in one of the states.
@@ -111,12 +109,17 @@ func (p *flushPart) failPayload(pl *payload, fault *scribev1.ErrorInfo) {
 	}
 }
 
+// failBatch fails the remaining payloads of a batch.
+func (p *flushPart) failBatch(g *logBatch, fault *scribev1.ErrorInfo) {
+	for _, pl := range g.payloads {
+		p.failPayload(pl, fault)
+	}
+}
+
 // failAll fails all remaining payloads of the part.
 func (p *flushPart) failAll(fault *scribev1.ErrorInfo) {
 	for _, g := range p.batches {
-		for _, pl := range g.payloads {
-			p.failPayload(pl, fault)
-		}
+		p.failBatch(g, fault)
 	}
 }
 
@@ -129,26 +132,22 @@ func (g *logBatch) pointerCount() int {
 	return n
 }
 
+// isLive reports whether the batch still has pointers to append.
+func (g *logBatch) isLive() bool { return g.pointerCount() > 0 }
+
 // liveBatches returns the batches that still have pointers to append.
 func (p *flushPart) liveBatches() []*logBatch {
-	groups := make([]*logBatch, 0, len(p.batches))
+	live := make([]*logBatch, 0, len(p.batches))
 	for _, g := range p.batches {
-		if g.pointerCount() > 0 {
-			groups = append(groups, g)
+		if g.isLive() {
+			live = append(live, g)
 		}
 	}
-	return groups
+	return live
 }
 
 // isEmpty reports whether no pointers are left to append.
-func (p *flushPart) isEmpty() bool {
-	for _, g := range p.batches {
-		if g.pointerCount() > 0 {
-			return false
-		}
-	}
-	return true
-}
+func (p *flushPart) isEmpty() bool { return !slices.ContainsFunc(p.batches, (*logBatch).isLive) }
 
 // assignPositions sets the epoch and LSN of every pointer range, counting from those of its batch. It marks the part as stale if
 // the blob names other positions.
@@ -157,17 +156,14 @@ func (p *flushPart) assignPositions() {
 		lsn := g.entry.LSN
 		if g.numbered != g.entry.Shifts {
 			g.numbered = g.entry.Shifts
-			p.stale = p.stale || g.pointerCount() > 0
+			p.stale = p.stale || g.isLive()
 		}
-		for _, pl := range g.payloads {
-			for i := range pl.ranges {
-				e := &pl.ranges[i]
-				if e.epoch != g.entry.Epoch || e.lsn != lsn {
-					e.epoch, e.lsn = g.entry.Epoch, lsn
-					p.stale = true
-				}
-				lsn++
+		for e := range g.allRanges() {
+			if e.epoch != g.entry.Epoch || e.lsn != lsn {
+				e.epoch, e.lsn = g.entry.Epoch, lsn
+				p.stale = true
 			}
+			lsn++
 		}
 	}
 }
@@ -179,11 +175,13 @@ func (b *Batcher) writeFlush(f *flush) {
 	p.attached = true
 	b.mu.Unlock()
 	b.metrics.countFlush(f)
-	<-f.afterClaim
+	if f.afterClaim != nil {
+		<-f.afterClaim
+	}
 	for _, g := range p.batches {
 		g.entry = logqueue.Entry{Shard: g.shard, OneLog: g.bound, Pointers: len(g.payloads)}
 	}
-	b.queues.Claim(&p.Part, entries(p.batches))
+	b.queues.Claim(&p.Part, p.entries)
 	close(f.claimed)
 	b.packSmall(f)
 	p.loadBlocks(f)
@@ -198,10 +196,8 @@ func (b *Batcher) packSmall(f *flush) {
 		blk.flush, blk.urgent = f, true
 	}
 	f.blocks, f.small = append(f.blocks, blocks...), nil
-	b.update(func(time.Time) {
-		b.mu.acc.blocksPacked(f, len(blocks))
-		b.mu.acc.actions.compress = append(b.mu.acc.actions.compress, blocks...)
-	})
+	b.update(func(time.Time) { b.mu.acc.blocksPacked(f, len(blocks)) })
+	b.compressor.enqueue(blocks)
 }
 
 // partStep is the next step of a part.
@@ -250,7 +246,7 @@ func (b *Batcher) writePart(ctx context.Context, p *flushPart) {
 	committed := false
 	for !committed && !p.isEmpty() {
 		now, slot := b.now(), b.deps.Slot()
-		st := b.queues.Inspect(&p.Part, entries(p.batches), slot, now, true)
+		st := b.queues.Inspect(&p.Part, p.entries, slot, now, true)
 		b.openLogs(ctx, st.Open)
 		if ctx.Err() != nil {
 			p.failAll(b.logErrorInfo(ctx, context.Cause(ctx)))
@@ -278,7 +274,7 @@ func (b *Batcher) writePart(ctx context.Context, p *flushPart) {
 // openWhileCompressing opens the part's logs while its blocks are compressed.
 func (b *Batcher) openWhileCompressing(ctx context.Context, p *flushPart, compressed <-chan struct{}) {
 	for done := false; !done; {
-		st := b.queues.Inspect(&p.Part, entries(p.batches), b.deps.Slot(), b.now(), false)
+		st := b.queues.Inspect(&p.Part, p.entries, b.deps.Slot(), b.now(), false)
 		b.openLogs(ctx, st.Open)
 		done = b.waitForChange(ctx, p, st.Again, compressed)
 	}
@@ -352,9 +348,10 @@ func (b *Batcher) startPart(ctx context.Context, p *flushPart) {
 func (b *Batcher) dividePart(p *flushPart, batches []*logBatch) *flushPart {
 	rest := newFlushPart(p.flush, batches, b.now())
 	rest.refusals = p.refusals
-	b.queues.Reassign(&p.Part, &rest.Part, entries(batches))
+	b.queues.Reassign(&p.Part, &rest.Part, rest.entries)
 	moved := func(g *logBatch) bool { return g.part == rest }
 	p.batches = slices.DeleteFunc(p.batches, moved)
+	p.entries = entries(p.batches)
 	old := p.shares
 	p.shares, p.stale = nil, true
 	for _, c := range old {
@@ -384,15 +381,13 @@ func (b *Batcher) dividePart(p *flushPart, batches []*logBatch) *flushPart {
 }
 
 // failBatches fails batches of a part, each with its error. The rest of the part is not affected.
-func (b *Batcher) failBatches(p *flushPart, groups []*logBatch, faults []*scribev1.ErrorInfo) {
+func (b *Batcher) failBatches(p *flushPart, groups []*logBatch, faultOf func(*logBatch) *scribev1.ErrorInfo) {
 	failing := p
 	if len(groups) < len(p.batches) {
 		failing = b.dividePart(p, groups)
 	}
-	for i, g := range groups {
-		for _, pl := range g.payloads {
-			failing.failPayload(pl, faults[i])
-		}
+	for _, g := range groups {
+		failing.failBatch(g, faultOf(g))
 	}
 	if failing != p {
 		b.finishPart(failing, false)
@@ -402,12 +397,10 @@ func (b *Batcher) failBatches(p *flushPart, groups []*logBatch, faults []*scribe
 // giveUpLogs fails the batches of logs whose retry limits are reached.
 func (b *Batcher) giveUpLogs(ctx context.Context, p *flushPart) {
 	failed := p.batchesIn(logqueue.Failed)
-	faults := make([]*scribev1.ErrorInfo, len(failed))
-	for i, g := range failed {
-		faults[i] = b.logErrorInfo(ctx, fmt.Errorf("shard %v cannot be written to: %w", g.shard, g.entry.Err))
-	}
 	b.deps.Logger.WarnContext(ctx, "giving up logs", slog.Int("logs", len(failed)), slog.Any("first", failed[0].shard), slog.Any("error", failed[0].entry.Err))
-	b.failBatches(p, failed, faults)
+	b.failBatches(p, failed, func(g *logBatch) *scribev1.ErrorInfo {
+		return b.logErrorInfo(ctx, fmt.Errorf("shard %v cannot be written to: %w", g.shard, g.entry.Err))
+	})
 }
 
 // moveToSlot moves batches to the logs of the current writer slot. The former slot belongs to another writer.
@@ -418,7 +411,7 @@ func (b *Batcher) moveToSlot(ctx context.Context, p *flushPart, slot uint16) {
 			Reason: scribev1.Reason_REASON_FENCED, Message: "the batcher has lost its writer slot: send to another one",
 			RetryAfter: durationpb.New(b.cfg.RetryBase),
 		}
-		b.failBatches(p, batches, slices.Repeat([]*scribev1.ErrorInfo{fault}, len(batches)))
+		b.failBatches(p, batches, func(*logBatch) *scribev1.ErrorInfo { return fault })
 		return
 	}
 	moving := p
@@ -426,7 +419,7 @@ func (b *Batcher) moveToSlot(ctx context.Context, p *flushPart, slot uint16) {
 		moving = b.dividePart(p, batches)
 	}
 	moving.stale = true
-	resumed := b.queues.Move(entries(moving.batches), slot)
+	resumed := b.queues.Move(moving.entries, slot)
 	for _, g := range moving.batches {
 		g.shard = g.entry.Shard
 	}
@@ -443,7 +436,7 @@ func (b *Batcher) finishPart(p *flushPart, committed bool) {
 			b.dedup.addBatch(g)
 		}
 	}
-	resumed := b.queues.Finish(entries(p.batches), committed, b.now())
+	resumed := b.queues.Finish(p.entries, committed, b.now())
 	switch {
 	case committed:
 		b.history.endBuild(p.build, buildCommitted)

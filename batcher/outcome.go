@@ -38,9 +38,7 @@ func (c *frameCounts) addOutcome(o *frameCounts) {
 	c.committed = c.committed.Plus(o.committed)
 	c.duplicate = c.duplicate.Plus(o.duplicate)
 	for reason, a := range o.failed {
-		sum := c.failed[reason]
-		sum = sum.Plus(a)
-		c.failed[reason] = sum
+		c.failed[reason] = c.failed[reason].Plus(a)
 	}
 }
 
@@ -76,37 +74,27 @@ func dropRepeats(g *logBatch) {
 	}
 	reached := make(map[uint64]place) // the end of the stored sequences of each producer
 	fault := &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_NO_BACKEND, Message: "the frame that it repeats was not stored: send it again"}
-	for _, pl := range g.payloads {
-		for i := range pl.spans {
-			frames := pl.spans[i].frames
-			for j := range frames {
-				f := &frames[j]
-				switch at := reached[f.producer]; {
-				case f.outcome == frameStored, f.outcome == frameKept && pl.fault == nil:
-					if f.sequenced {
-						reached[f.producer] = place{f.epoch, f.lastSequence() + 1}
-					}
-				case f.outcome == frameKept:
-					fault = pl.fault
-				case f.outcome == frameDropped:
-					fault = f.fault
-				case f.outcome == frameRepeated && (at.epoch != f.epoch || f.lastSequence() >= at.next):
-					f.outcome, f.fault = frameDropped, fault
-				}
+	for pl, f := range g.allFrames() {
+		switch at := reached[f.producer]; {
+		case f.outcome == frameStored, f.outcome == frameKept && pl.fault == nil:
+			if f.sequenced {
+				reached[f.producer] = place{f.epoch, f.lastSequence() + 1}
 			}
+		case f.outcome == frameKept:
+			fault = pl.fault
+		case f.outcome == frameDropped:
+			fault = f.fault
+		case f.outcome == frameRepeated && (at.epoch != f.epoch || f.lastSequence() >= at.next):
+			f.outcome, f.fault = frameDropped, fault
 		}
 	}
 }
 
 // hasRepeats reports whether the batch has frames that repeat others of the flush.
 func (g *logBatch) hasRepeats() bool {
-	for _, pl := range g.payloads {
-		for i := range pl.spans {
-			for j := range pl.spans[i].frames {
-				if pl.spans[i].frames[j].outcome == frameRepeated {
-					return true
-				}
-			}
+	for _, f := range g.allFrames() {
+		if f.outcome == frameRepeated {
+			return true
 		}
 	}
 	return false
@@ -142,9 +130,7 @@ func setPayloadResults(pl *payload, out *frameCounts) {
 				out.duplicate = out.duplicate.Plus(size)
 			case fault != nil:
 				r.Error = fault
-				sum := out.failed[fault.GetReason()]
-				sum = sum.Plus(size)
-				out.failed[fault.GetReason()] = sum
+				out.failed[fault.GetReason()] = out.failed[fault.GetReason()].Plus(size)
 			default:
 				r.Shard, r.Lsn = uint64(pl.batch.shard), uint64(pl.ranges[next-1].lsn)
 				out.committed = out.committed.Plus(size)

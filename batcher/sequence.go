@@ -22,27 +22,18 @@ import (
 func judgeFrames(g *logBatch, known map[uint64]metalog.ProducerState) (changed bool) {
 	now := maps.Clone(known)
 	g.corrections = g.corrections[:0]
-	for _, pl := range g.payloads {
-		if pl.fault != nil {
-			continue // the payload failed, so its frames do not precede the others
+	for f := range g.sequencedFrames() {
+		before, ok := known[f.producer]
+		if !ok {
+			continue
 		}
-		for i := range pl.spans {
-			frames := pl.spans[i].frames
-			for j := range frames {
-				f := &frames[j]
-				before, ok := known[f.producer]
-				if !f.sequenced || !ok || f.outcome == frameDropped {
-					continue
-				}
-				was := f.outcome
-				state := now[f.producer]
-				f.outcome, f.fault = judgeFrame(g.shard, f, &state, before)
-				now[f.producer] = state
-				changed = changed || f.outcome != was
-				if f.fault != nil {
-					g.corrections = append(g.corrections, f.fault.GetConflicts()...)
-				}
-			}
+		was := f.outcome
+		state := now[f.producer]
+		f.outcome, f.fault = judgeFrame(g.shard, f, &state, before)
+		now[f.producer] = state
+		changed = changed || f.outcome != was
+		if f.fault != nil {
+			g.corrections = append(g.corrections, f.fault.GetConflicts()...)
 		}
 	}
 	g.after = now

@@ -1,7 +1,6 @@
 package logqueue
 
 import (
-	"iter"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -147,11 +146,11 @@ const (
 )
 
 // Claim appends entries to the queues of their logs.
-func (q *Queues) Claim(p *Part, entries iter.Seq[*Entry]) {
+func (q *Queues) Claim(p *Part, entries []*Entry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.evictIdle()
-	for e := range entries {
+	for _, e := range entries {
 		l := q.queueOf(e.Shard)
 		e.queue, e.part, e.claimed = l, p, e.Pointers
 		if l.head == nil {
@@ -272,11 +271,11 @@ type Opening struct {
 
 // Inspect returns the state of a part, and sets the states and positions of its entries. If it is the part's turn and commit is
 // set, the part keeps its turn until it is finished or inspected again: no entry is inserted before its entries.
-func (q *Queues) Inspect(p *Part, entries iter.Seq[*Entry], slot uint16, now time.Time, commit bool) (v Status) {
+func (q *Queues) Inspect(p *Part, entries []*Entry, slot uint16, now time.Time, commit bool) (v Status) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	v.Positioned, v.AtHead, v.Unopenable, v.Independent = true, true, true, true
-	for e := range entries {
+	for _, e := range entries {
 		l := e.queue
 		e.Epoch, e.LSN, e.Start, e.Shifts, e.Predicted = 0, 0, l.start, l.shifts, l.head != e
 		switch {
@@ -343,9 +342,9 @@ func (e *Entry) predict() {
 
 // yield gives a part's turns at the heads of queues back to parts with lower tickets that were inserted after it while it was
 // being appended. Parts then wait for each other only in ticket order, so never in a circle.
-func (q *Queues) yield(p *Part, entries iter.Seq[*Entry]) {
+func (q *Queues) yield(p *Part, entries []*Entry) {
 	p.committing = false
-	for e := range entries {
+	for _, e := range entries {
 		if x := e.next; x != nil && x.part.Ticket < p.Ticket {
 			q.remove(e)
 			q.insert(e)
@@ -354,10 +353,10 @@ func (q *Queues) yield(p *Part, entries iter.Seq[*Entry]) {
 }
 
 // Reassign moves entries from one part to another. They keep their turns in the queues.
-func (q *Queues) Reassign(from, to *Part, entries iter.Seq[*Entry]) {
+func (q *Queues) Reassign(from, to *Part, entries []*Entry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for e := range entries {
+	for _, e := range entries {
 		e.part = to
 		if e.queue.head != e {
 			from.blocked--
@@ -368,10 +367,10 @@ func (q *Queues) Reassign(from, to *Part, entries iter.Seq[*Entry]) {
 
 // Move moves entries into the queues of another writer slot's logs, in ticket order. It returns the logs that are no longer
 // stalled.
-func (q *Queues) Move(entries iter.Seq[*Entry], slot uint16) (resumed []record.ShardID) {
+func (q *Queues) Move(entries []*Entry, slot uint16) (resumed []record.ShardID) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for e := range entries {
+	for _, e := range entries {
 		q.remove(e)
 		e.queue.shifts++
 		resumed = e.queue.resume(e.Shard, resumed)
@@ -426,11 +425,11 @@ func (q *Queues) failOpen(shards []record.ShardID, now time.Time, note func(*Tro
 }
 
 // AppendRefused marks logs whose last append was prevented by another writer. They are opened before they are used again.
-func (q *Queues) AppendRefused(entries iter.Seq[*Entry], err error, now time.Time) {
+func (q *Queues) AppendRefused(entries []*Entry, err error, now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.mu.engineAlive = now
-	for e := range entries {
+	for _, e := range entries {
 		e.queue.open = false
 		t := q.troubleOf(e.queue, now)
 		t.Refusals++
@@ -443,10 +442,10 @@ func (q *Queues) AppendRefused(entries iter.Seq[*Entry], err error, now time.Tim
 }
 
 // Reopen marks logs that must be opened before the next append.
-func (q *Queues) Reopen(entries iter.Seq[*Entry]) {
+func (q *Queues) Reopen(entries []*Entry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for e := range entries {
+	for _, e := range entries {
 		e.queue.open = false
 	}
 }
@@ -474,10 +473,10 @@ func (l *logQueue) wakeParts() {
 }
 
 // MarkStalled marks the logs of entries as stalled until their queues are empty. It returns those that were not marked before.
-func (q *Queues) MarkStalled(entries iter.Seq[*Entry]) (shards []record.ShardID) {
+func (q *Queues) MarkStalled(entries []*Entry) (shards []record.ShardID) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for e := range entries {
+	for _, e := range entries {
 		if !e.queue.stalled {
 			e.queue.stalled = true
 			shards = append(shards, e.Shard)
@@ -488,13 +487,13 @@ func (q *Queues) MarkStalled(entries iter.Seq[*Entry]) (shards []record.ShardID)
 
 // Finish removes a part's entries from the queues, and returns the logs that are no longer stalled. committed means that their
 // pointers were appended.
-func (q *Queues) Finish(entries iter.Seq[*Entry], committed bool, now time.Time) (resumed []record.ShardID) {
+func (q *Queues) Finish(entries []*Entry, committed bool, now time.Time) (resumed []record.ShardID) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if committed {
 		q.mu.engineAlive = now
 	}
-	for e := range entries {
+	for _, e := range entries {
 		l := e.queue
 		if committed {
 			l.next += record.LSN(e.Pointers)

@@ -16,7 +16,7 @@ func (s *iterationSession) explainMissing(ctx context.Context, it *streamItem, w
 	switch {
 	case err != nil:
 		if cause := permanentError(err); cause != nil {
-			it.Err = &ServerError{Doing: fmt.Sprintf("asking for what is left of shard %v", it.pos.shard), cause: cause, Detail: err}
+			it.Err = &ServerError{Doing: fmt.Sprintf("asking for the readable range of shard %v", it.pos.shard), cause: cause, Detail: err}
 			return true
 		}
 		it.Err = fmt.Errorf("ask whether shard %v was trimmed beyond LSN %d: %w", it.pos.shard, it.LSN, err)

@@ -30,6 +30,6 @@
 //
 // # Locks
 //
-// Counters, quotas and traffic are divided into stripes of which a request uses one. batcherFleet.mu is taken before a member's
+// Quotas and traffic are divided into stripes of which a request uses one. batcherFleet.mu is taken before a member's
 // lock; all others are leaves, and none is held during I/O. DESIGN.md has the reasons.
 package writeproxy

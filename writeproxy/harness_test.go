@@ -216,7 +216,7 @@ func newCell(t *testing.T, cfg Config, batchers int, edit ...func(*Deps)) *cell 
 		if used := c.writes.Used() + c.bodies.Used() + c.quotas.waiting.Used(); used != 0 {
 			t.Errorf("%d bytes are still charged", used)
 		}
-		counts := c.ledger.sumCounts()
+		counts := c.ledger.readCounts()
 		if f := counts.inFlight(); f != (request.Amount{}) {
 			t.Errorf("%+v are still in flight", f)
 		}

@@ -1,7 +1,7 @@
 package writeproxy
 
 import (
-	"math/rand/v2"
+	"maps"
 	"sync"
 
 	"scribe/internal/role/request"
@@ -22,8 +22,8 @@ type frameCounts struct {
 	failed       map[scribev1.Reason]request.Amount
 }
 
+// addCounts adds the outcomes of a request.
 func (c *frameCounts) addCounts(other *frameCounts) {
-	c.received = c.received.Plus(other.received)
 	c.acknowledged = c.acknowledged.Plus(other.acknowledged)
 	c.sampledOut = c.sampledOut.Plus(other.sampledOut)
 	for reason, a := range other.failed {
@@ -40,56 +40,42 @@ func (c *frameCounts) inFlight() request.Amount {
 	return sum
 }
 
-const ledgerStripes = 16
-
-// frameLedger counts frames. A request uses one stripe, so that requests rarely contend and the counts of each stripe balance.
+// frameLedger counts frames. A request locks it twice.
 type frameLedger struct {
-	stripes [ledgerStripes]ledgerStripe
-}
-
-type ledgerStripe struct {
-	sync.Mutex
-	counts frameCounts
-
-	_ [64]byte // neighbours are used by other processors
+	mu struct {
+		sync.Mutex
+		counts frameCounts
+	}
 }
 
 func newLedger() *frameLedger {
-	l := new(frameLedger)
-	for i := range l.stripes {
-		l.stripes[i].counts.failed = make(map[scribev1.Reason]request.Amount)
-	}
+	l := &frameLedger{}
+	l.mu.counts.failed = make(map[scribev1.Reason]request.Amount)
 	return l
 }
 
-// pickStripe returns a random stripe for a request.
-func (l *frameLedger) pickStripe() *ledgerStripe { return &l.stripes[rand.N(ledgerStripes)] }
-
-// sumCounts returns the sums over all stripes. received is never less than the sum of the outcomes.
-func (l *frameLedger) sumCounts() frameCounts {
-	sum := frameCounts{failed: make(map[scribev1.Reason]request.Amount)}
-	for i := range l.stripes {
-		s := &l.stripes[i]
-		s.Lock()
-		sum.addCounts(&s.counts)
-		s.Unlock()
-	}
-	return sum
+// readCounts returns the counts.
+func (l *frameLedger) readCounts() frameCounts {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	counts := l.mu.counts
+	counts.failed = maps.Clone(counts.failed)
+	return counts
 }
 
 // countReceived counts the frames of a request.
-func (s *ledgerStripe) countReceived(items []frameItem) {
+func (l *frameLedger) countReceived(items []frameItem) {
 	var sum request.Amount
 	for i := range items {
 		sum = sum.Plus(items[i].amount())
 	}
-	s.Lock()
-	defer s.Unlock()
-	s.counts.received = s.counts.received.Plus(sum)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.counts.received = l.mu.counts.received.Plus(sum)
 }
 
 // countAnswered counts the outcomes of a request's frames.
-func (s *ledgerStripe) countAnswered(items []frameItem) {
+func (l *frameLedger) countAnswered(items []frameItem) {
 	sum := frameCounts{failed: make(map[scribev1.Reason]request.Amount)}
 	var run request.Amount // of neighbours that failed for one reason
 	for i := range items {
@@ -110,7 +96,7 @@ func (s *ledgerStripe) countAnswered(items []frameItem) {
 			sum.acknowledged = sum.acknowledged.Plus(it.amount())
 		}
 	}
-	s.Lock()
-	defer s.Unlock()
-	s.counts.addCounts(&sum)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.counts.addCounts(&sum)
 }

@@ -343,7 +343,7 @@ func TestSample(t *testing.T) {
 		if estimate < 0.7*8000 || estimate > 1.3*8000 {
 			t.Errorf("the rates tell of %.0f frames, 8000 were sent", estimate)
 		}
-		counts := c.ledger.sumCounts()
+		counts := c.ledger.readCounts()
 		if got := counts.sampledOut.Frames; got != int64(out) {
 			t.Errorf("%d frames are counted as left out, want %d", got, out)
 		}

@@ -69,7 +69,7 @@ func newMetrics(p *Proxy) *proxyMetrics {
 }
 
 func (m *proxyMetrics) collect(p *Proxy, send metrics.Send) {
-	c := p.ledger.sumCounts()
+	c := p.ledger.readCounts()
 	m.received.Send(send, c.received)
 	m.acknowledged.Send(send, c.acknowledged)
 	m.dropped.Send(send, c.sampledOut, "sampled")

@@ -2,6 +2,7 @@ package writeproxy
 
 import (
 	"math"
+	"slices"
 	"time"
 )
 
@@ -184,23 +185,18 @@ func (l *waitLine) joinLine(bytes, held int64) *quotaWaiter {
 
 // leaveLine removes a waiter, served or not, and signals the new first one.
 func (l *waitLine) leaveLine(w *quotaWaiter) {
-	for i, other := range l.waiters {
-		if other != w {
-			continue
-		}
-		copy(l.waiters[i:], l.waiters[i+1:])
-		last := len(l.waiters) - 1
-		l.waiters[last] = nil
-		l.waiters = l.waiters[:last]
-		l.bytes -= w.bytes
-		l.held -= w.held
-		if i == 0 && last > 0 {
-			l.waiters[0].turn <- struct{}{}
-		}
-		break
+	i := slices.Index(l.waiters, w)
+	if i < 0 {
+		return
 	}
-	if len(l.waiters) == 0 {
+	l.waiters = slices.Delete(l.waiters, i, i+1)
+	l.bytes -= w.bytes
+	l.held -= w.held
+	switch {
+	case len(l.waiters) == 0:
 		l.waiters = nil // free the memory of an idle category
+	case i == 0:
+		l.waiters[0].turn <- struct{}{}
 	}
 }
 

@@ -59,8 +59,7 @@ func (p *Proxy) writeFrames(ctx context.Context, data []byte, ack scribev1.AckLe
 	}
 	p.retries.Earn()
 	start := time.Now()
-	account := p.ledger.pickStripe()
-	account.countReceived(items)
+	p.ledger.countReceived(items)
 	if ack != scribev1.AckLevel_ACK_LEVEL_NONE {
 		// A write proxy has no spool, so spooled becomes committed, which is stronger.
 		ack = scribev1.AckLevel_ACK_LEVEL_COMMITTED
@@ -70,7 +69,7 @@ func (p *Proxy) writeFrames(ctx context.Context, data []byte, ack scribev1.AckLe
 	for i := range items {
 		items[i].concludeResult()
 	}
-	account.countAnswered(items)
+	p.ledger.countAnswered(items)
 	p.metrics.seconds.WithLabelValues(ackLabel(ack)).Observe(time.Since(start).Seconds())
 	return items, nil
 }

@@ -36,7 +36,7 @@ type Consumer struct {
 
 	mu struct {
 		sync.Mutex
-		positions *shardPositions
+		share     *categoryShare    // nil for a group member that has not joined yet
 		watermark int64             // Unix microseconds; 0 = unknown
 		session   *iterationSession // of the running iteration
 		closed    bool
@@ -69,7 +69,7 @@ func New(server, category string, opts ...Option) (*Consumer, error) {
 		return nil, fmt.Errorf("consumer: %w", err)
 	}
 	c := &Consumer{category: category, cfg: cfg, decoder: decoder}
-	c.mu.positions = newPositions(cfg.start.from)
+	c.mu.share = newWholeShare(cfg.start.from)
 	if cfg.start.from != nil {
 		c.mu.watermark = cfg.start.from.Watermark
 	}
@@ -127,9 +127,8 @@ func (c *Consumer) beginIteration(ctx context.Context) (*iterationSession, error
 	case c.mu.session != nil:
 		return nil, ErrBusy
 	}
-	c.mu.positions.rewindToDelivered()
-	if sh := c.shareLocked(); sh != nil {
-		sh.rewindToDelivered(c.cfg.untilEnd)
+	if c.mu.share != nil {
+		c.mu.share.rewindToDelivered(c.cfg.untilEnd)
 	}
 	c.mu.session = c.newSession(ctx)
 	return c.mu.session, nil
@@ -165,11 +164,11 @@ func (c *Consumer) Close() error {
 func (c *Consumer) Checkpoint() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.mu.positions.opened {
+	if !c.mu.share.opened {
 		return ""
 	}
 	c.advancePosition()
-	return c.mu.positions.asCheckpoint(c.category, c.mu.watermark).String()
+	return c.mu.share.asCheckpoint(c.category, c.mu.watermark).String()
 }
 
 // advancePosition updates the position of the payload being delivered. The mutex is held.

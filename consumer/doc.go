@@ -30,7 +30,7 @@
 // iteration. A *[GapError] stands in place of messages that will not come. Damaged data is never delivered: the iteration ends
 // with a *[DamageError], or, with [DamageSkip], yields a gap and continues.
 //
-// Start reading at iterate.go (the loop), session.go (the stream of pointers), queue.go and fetch.go (payloads), position.go
+// Start reading at iterate.go (the loop), session.go (the stream of pointers), queue.go and fetch.go (payloads), share.go
 // (positions), group.go (membership). DESIGN.md explains how they work together. Lock order: the consumer's mutex, then the
 // queue's. Neither is held during a service call or while the caller's code runs.
 package consumer

@@ -148,16 +148,17 @@ func FuzzStream(f *testing.F) {
 			b = b[1+n:]
 		}
 		remaining := 0
-		for id, q := range c.mu.positions.shards {
+		for id, sh := range c.mu.share.shards {
+			q := sh.live[0]
 			if q.received < q.lsn || q.shard != id {
 				t.Errorf("shard %v received up to %d, delivered up to %d", id, q.received, q.lsn)
 			}
-			if q.received < q.end {
+			if q.received < sh.end {
 				remaining++
 			}
 		}
-		if remaining != c.mu.positions.remaining {
-			t.Errorf("%d shards remain, %d counted", remaining, c.mu.positions.remaining)
+		if remaining != c.mu.share.undone {
+			t.Errorf("%d shards remain, %d counted", remaining, c.mu.share.undone)
 		}
 		if s.queue.mu.pointers > maxQueued {
 			t.Errorf("%d pointers are queued", s.queue.mu.pointers)

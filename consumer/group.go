@@ -44,8 +44,7 @@ type Group struct {
 
 	meter rateMeter // guarded by c.mu
 	// Guarded by c.mu.
-	share   *memberShare
-	changed chan struct{}    // closed when share or a field below changes
+	changed chan struct{}    // closed when the consumer's share or a field below changes
 	reopen  func()           // ends the running stream, to open one for other buckets
 	want    memberAssignment // the coordinator's last assignment
 	granted []uint64         // generation of each bucket that is held or being given back
@@ -122,7 +121,7 @@ func NewGroup(server, category, group string, opts ...Option) (*Group, error) {
 		_ = c.Close()
 		return nil, ErrNotSupported
 	}
-	c.group = g
+	c.group, c.mu.share = g, nil
 	g.until.Store(math.MaxInt64) // no buckets yet, so none can be lost
 	g.life.beginLife()
 	return g, nil
@@ -266,9 +265,10 @@ func (g *Group) extendLease(from time.Time, lease time.Duration) {
 // leaseExpired reports whether the lease has ended: other members may own the member's buckets.
 func (g *Group) leaseExpired() bool { return int64(time.Since(g.born)) >= g.until.Load() }
 
-// hasSettled reports whether the member has exactly the buckets assigned to it. The consumer's mutex is held.
+// hasSettled reports whether the member has exactly the buckets assigned to it, as a consumer in no group always has. The
+// consumer's mutex is held.
 func (g *Group) hasSettled() bool {
-	return g.joined && !g.fresh && g.want.pending == 0 && g.want.revoked.Empty()
+	return g == nil || g.joined && !g.fresh && g.want.pending == 0 && g.want.revoked.Empty()
 }
 
 // Commit stores the positions of the yielded messages in the group: no member receives these messages again. The message that the
@@ -294,8 +294,8 @@ func (g *Group) Assigned() Rebalance {
 	g.c.mu.Lock()
 	defer g.c.mu.Unlock()
 	r := Rebalance{Generation: g.taken}
-	if g.share != nil {
-		r.Buckets = g.share.owned.Slice()
+	if g.c.mu.share != nil {
+		r.Buckets = g.c.mu.share.owned.Slice()
 	}
 	return r
 }
@@ -368,15 +368,15 @@ func (g *Group) commitDelivered(ctx context.Context, looked bool) error {
 	}
 	missed := g.missed
 	g.missed = false
-	if g.share == nil {
+	if g.c.mu.share == nil {
 		c.mu.Unlock()
 		return fencedIf(missed)
 	}
-	positions, held := g.share.unsavedPositions()
+	positions, held := g.c.mu.share.unsavedPositions()
 	req := &scribev1.CommitGroupRequest{
 		Group: g.name, Member: g.cfg.member, Epoch: g.epoch, Generation: g.taken, Buckets: held, Watermark: c.mu.watermark,
 	}
-	draining, version := g.share.draining.Clone(), g.share.version
+	draining, version := g.c.mu.share.draining.Clone(), g.c.mu.share.version
 	c.mu.Unlock()
 	var err error
 	if len(positions) > 0 {
@@ -386,18 +386,18 @@ func (g *Group) commitDelivered(ctx context.Context, looked bool) error {
 	defer c.mu.Unlock()
 	switch {
 	case err == nil:
-		if version == g.share.version { // otherwise time went back to the positions of new buckets
+		if version == g.c.mu.share.version { // otherwise time went back to the positions of new buckets
 			g.committed = max(g.committed, req.GetWatermark())
 		}
 		g.letGo(draining)
 		return fencedIf(missed)
 	case errors.Is(err, ErrFenced):
 		// The next commit covers what remains of it, once the remaining buckets are known.
-		g.share.putBack(positions)
+		g.c.mu.share.putBack(positions)
 		wakeWaiter(g.beat)
 		return err
 	default:
-		g.share.putBack(positions)
+		g.c.mu.share.putBack(positions)
 		g.missed = g.missed || missed
 		return err
 	}

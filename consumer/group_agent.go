@@ -133,13 +133,13 @@ func (g *Group) joinGroup(ctx context.Context) (lease time.Duration, err error) 
 	}
 	g.c.mu.Lock()
 	defer g.c.mu.Unlock()
-	if g.share == nil || g.share.scheme != scheme || g.share.categoryID != res.GetCategoryId() {
-		before := g.share
-		g.share = newShare(scheme, res.GetCategoryId())
+	if g.c.mu.share == nil || g.c.mu.share.scheme != scheme || g.c.mu.share.categoryID != res.GetCategoryId() {
+		before := g.c.mu.share
+		g.c.mu.share = newShare(scheme, res.GetCategoryId())
 		if before != nil {
-			g.share.version = before.version + 1 // invalidates what streams opened before still bring
+			g.c.mu.share.version = before.version + 1 // invalidates what streams opened before still bring
 		}
-		g.share.rewindToDelivered(g.c.cfg.untilEnd)
+		g.c.mu.share.rewindToDelivered(g.c.cfg.untilEnd)
 		g.granted, g.releasing = make([]uint64, scheme.Buckets), bucket.NewSet(scheme.Buckets)
 	}
 	g.epoch, g.joined = res.GetEpoch(), true
@@ -217,7 +217,7 @@ func (g *Group) sendHeartbeat(ctx context.Context) error {
 	if req.GetGeneration() != g.taken {
 		req.Status.Watermark = 0 // it would count for all buckets of that generation
 	}
-	buckets := g.share.scheme.Buckets
+	buckets := g.c.mu.share.scheme.Buckets
 	g.c.mu.Unlock()
 	res, err := g.svc.HeartbeatGroup(ctx, req)
 	if err != nil {
@@ -243,7 +243,7 @@ func (g *Group) memberStatus(now time.Time) *scribev1.GroupMemberStatus {
 		PointersPerKilosecond: uint64(r.pointers * 1000), BusyPermille: uint32(r.busy * 1000),
 	}
 	// A member without uncommitted messages has progressed as far as its stream.
-	if !g.fresh && g.share.isCommitted() && g.c.current == nil {
+	if !g.fresh && g.c.mu.share.isCommitted() && g.c.current == nil {
 		s.Watermark = max(s.GetWatermark(), g.c.mu.watermark)
 	}
 	return s
@@ -255,8 +255,8 @@ func (g *Group) noteExpelled() {
 	defer g.c.mu.Unlock()
 	g.joined = false
 	g.c.advancePosition()
-	g.missed = g.share.dropBuckets(g.share.heldBuckets()) || g.missed
-	g.setWanted(memberAssignment{grants: make([]uint64, g.share.scheme.Buckets), revoked: bucket.NewSet(g.share.scheme.Buckets)})
+	g.missed = g.c.mu.share.dropBuckets(g.c.mu.share.heldBuckets()) || g.missed
+	g.setWanted(memberAssignment{grants: make([]uint64, g.c.mu.share.scheme.Buckets), revoked: bucket.NewSet(g.c.mu.share.scheme.Buckets)})
 }
 
 // runWorker applies assignments, and commits periodically.
@@ -321,7 +321,7 @@ type bucketChanges struct {
 
 // compareBuckets returns the changes to make. The consumer's mutex is held.
 func (g *Group) compareBuckets() bucketChanges {
-	n := g.share.scheme.Buckets
+	n := g.c.mu.share.scheme.Buckets
 	d := bucketChanges{
 		generation: g.want.generation, grants: g.want.grants,
 		lost: bucket.NewSet(n), revoked: bucket.NewSet(n), fresh: bucket.NewSet(n), kept: bucket.NewSet(n),
@@ -344,9 +344,9 @@ func (g *Group) compareBuckets() bucketChanges {
 			wakeWaiter(g.beat)
 		case have == 0:
 			d.fresh.Add(b)
-		case revoked && g.share.owned.Has(b):
+		case revoked && g.c.mu.share.owned.Has(b):
 			d.revoked.Add(b)
-		case !revoked && g.share.draining.Has(b):
+		case !revoked && g.c.mu.share.draining.Has(b):
 			d.kept.Add(b)
 		}
 	}
@@ -357,7 +357,7 @@ func (g *Group) compareBuckets() bucketChanges {
 // reconcileBuckets applies the assignment to the member's buckets. It is false when it has to be repeated.
 func (g *Group) reconcileBuckets(ctx context.Context) bool {
 	g.c.mu.Lock()
-	if g.share == nil {
+	if g.c.mu.share == nil {
 		g.c.mu.Unlock()
 		return true
 	}
@@ -402,10 +402,10 @@ func (g *Group) stopReading(d *bucketChanges) {
 	c.advancePosition()
 	told := !d.lost.Empty()
 	if told {
-		g.missed = g.share.dropBuckets(d.lost) || g.missed
+		g.missed = g.c.mu.share.dropBuckets(d.lost) || g.missed
 	}
 	if !d.kept.Empty() {
-		g.share.resumeBuckets(d.kept)
+		g.c.mu.share.resumeBuckets(d.kept)
 		c.mu.watermark = min(c.mu.watermark, g.committed)
 	}
 	c.mu.Unlock()
@@ -417,7 +417,7 @@ func (g *Group) stopReading(d *bucketChanges) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	g.share.drainBuckets(d.revoked)
+	g.c.mu.share.drainBuckets(d.revoked)
 	g.reopenStream()
 }
 
@@ -450,7 +450,7 @@ func (g *Group) releaseBuckets(ctx context.Context, d *bucketChanges) bool {
 	defer func() { <-g.saving }()
 	g.c.mu.Lock()
 	defer g.c.mu.Unlock()
-	if g.cfg.autoCommit > 0 || g.cfg.onRevoked != nil || g.share.isCommitted() {
+	if g.cfg.autoCommit > 0 || g.cfg.onRevoked != nil || g.c.mu.share.isCommitted() {
 		g.letGo(d.revoked)
 	}
 	return true
@@ -460,14 +460,14 @@ func (g *Group) releaseBuckets(ctx context.Context, d *bucketChanges) bool {
 func (g *Group) letGo(set bucket.Set) {
 	gone := set.Clone()
 	for b := range set.Each() {
-		if !g.share.draining.Has(b) {
+		if !g.c.mu.share.draining.Has(b) {
 			gone.Remove(b)
 		}
 	}
 	if gone.Empty() {
 		return
 	}
-	g.share.dropBuckets(gone)
+	g.c.mu.share.dropBuckets(gone)
 	g.releasing.AddAll(gone)
 	wakeWaiter(g.beat)
 }
@@ -497,14 +497,14 @@ func (g *Group) takeIn(ctx context.Context, d *bucketChanges) bool {
 			return
 		}
 		g.c.advancePosition()
-		err = g.share.installBuckets(d.fresh, res.GetPositions())
+		err = g.c.mu.share.installBuckets(d.fresh, res.GetPositions())
 		for b := range d.fresh.Each() {
 			g.granted[b] = d.grants[b]
 		}
 		// Time goes back to the positions of the new buckets.
 		g.committed = min(g.committed, res.GetWatermark())
 		g.c.mu.watermark = min(g.c.mu.watermark, res.GetWatermark())
-		if g.share.owned.Len() == d.fresh.Len() { // the member had none
+		if g.c.mu.share.owned.Len() == d.fresh.Len() { // the member had none
 			g.committed, g.c.mu.watermark = res.GetWatermark(), res.GetWatermark()
 		}
 		g.noteTaken(d.generation)

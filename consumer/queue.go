@@ -50,7 +50,7 @@ type streamItem struct {
 
 	gap *GapError
 
-	// In a group: the other positions that a gap advances, and the memberShare.version that a watermark applies to.
+	// In a group: the other positions that a gap advances, and the categoryShare.version that a watermark applies to.
 	lost    []*shardPosition
 	version uint64
 }

@@ -35,7 +35,7 @@ type iterationSession struct {
 	bounded bool          // the ends are known, and exist; used only by the stream's goroutine
 	past    bool          // everything before the query's end time was received; used only by the stream's goroutine
 	window  int64         // the stream's window, microseconds: later messages may be older than the watermark by this much
-	version atomic.Uint64 // memberShare.version for which the stream was opened
+	version atomic.Uint64 // categoryShare.version for which the stream was opened
 }
 
 // errDone ends a stream after everything requested was received.
@@ -206,14 +206,8 @@ func (s *iterationSession) startRequest() *scribev1.StreamRequest {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if sh := c.shareLocked(); sh != nil {
-		sh.fillStart(start)
-		s.version.Store(sh.version)
-	} else if c.mu.positions.opened {
-		start.Resume = c.mu.positions.resumePositions(c.wantsLogical)
-		// A shard without a position appeared after all those with one: none of it has been read.
-		start.StartAt, start.StartTime = scribev1.StartAt_START_AT_EARLIEST, 0
-	}
+	c.mu.share.fillStart(start, c.wantsLogical)
+	s.version.Store(c.mu.share.version)
 	return &scribev1.StreamRequest{Step: &scribev1.StreamRequest_Start{Start: start}}
 }
 
@@ -279,66 +273,97 @@ func (conn *streamConnection) takeMessage(m *scribev1.StreamResponse) error {
 	return nil
 }
 
-// joinShards handles StreamOpened.
-func (conn *streamConnection) joinShards(o *scribev1.StreamOpened) error {
-	s, c := conn.s, conn.s.c
+// handleOpened handles StreamOpened.
+func (conn *streamConnection) handleOpened(o *scribev1.StreamOpened) error {
+	gaps, err := conn.joinShards(o)
+	for _, g := range gaps {
+		if err == nil {
+			err = conn.s.queueGap(g)
+		}
+	}
+	return err
+}
+
+// joinShards adds the shards of a stream. It returns the gaps before some of them.
+func (conn *streamConnection) joinShards(o *scribev1.StreamOpened) (gaps []*scribev1.StreamGap, err error) {
+	s := conn.s
 	if conn.opened {
-		return fmt.Errorf("%w: it is opened twice", ErrProtocol)
+		return nil, fmt.Errorf("%w: it is opened twice", ErrProtocol)
 	}
 	conn.opened = true
 	s.window = max(o.GetWindow().AsDuration().Microseconds(), 0)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	pos := c.mu.positions
-	id := o.GetCategory().GetId()
-	if shards := o.GetShards(); id == 0 && len(shards) > 0 {
-		id = record.ShardID(shards[0].GetShard()).Category()
-	}
-	if err := pos.checkCategory(id); err != nil {
-		return err
-	}
-	there := make(map[record.ShardID]bool, len(o.GetShards()))
-	behind := uint64(0)
-	for _, sh := range o.GetShards() {
-		q, err := pos.joinShard(sh)
-		if err != nil {
-			return err
-		}
-		there[q.shard] = true
-		behind += max(sh.GetNextLsn(), uint64(q.received)) - uint64(q.received)
-		if c.cfg.untilEnd && !s.bounded {
-			pos.setEnd(q, record.LSN(sh.GetNextLsn()))
-		}
-	}
-	if s.bounded {
-		// A shard that no longer exists brings nothing more.
-		for id, q := range pos.shards {
-			if !there[id] {
-				pos.setEnd(q, 0)
-			}
-		}
-	}
-	pos.opened = true
-	s.bounded = c.cfg.untilEnd
-	s.queue.notePending(behind)
-	s.queue.pushItem(&streamItem{kind: itemOpened})
-	return nil
-}
-
-// endShard handles the end of a shard: nothing more comes, even if its end was thought to be later.
-func (s *iterationSession) endShard(shard record.ShardID) error {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
 	sh, err := s.shareOfStream()
 	if err != nil {
+		return nil, err
+	}
+	id := o.GetCategory().GetId()
+	if shards := o.GetShards(); id == 0 && len(shards) > 0 {
+		id = record.ShardID(shards[0].GetShard()).Category()
+	}
+	if err := sh.checkCategory(id); err != nil {
+		return nil, err
+	}
+	there := make(map[record.ShardID]bool, len(o.GetShards()))
+	behind := uint64(0)
+	for _, v := range o.GetShards() {
+		gap, err := sh.joinShard(v, s.bounded)
+		if err != nil {
+			return nil, err
+		}
+		if gap != nil {
+			gaps = append(gaps, gap)
+		}
+		id := record.ShardID(v.GetShard())
+		there[id] = true
+		at := uint64(sh.shards[id].cursor)
+		behind += max(v.GetNextLsn(), at) - at
+	}
+	if s.bounded && sh.alone {
+		// A shard that no longer exists brings nothing more.
+		for id := range sh.shards {
+			if !there[id] {
+				sh.endShard(id)
+			}
+		}
+	}
+	sh.opened, s.bounded = true, sh.bounded
+	s.queue.notePending(behind)
+	s.queue.pushItem(&streamItem{kind: itemOpened})
+	return gaps, nil
+}
+
+// addShard handles a shard that joined the stream.
+func (s *iterationSession) addShard(v *scribev1.StreamShard) error {
+	s.c.mu.Lock()
+	sh, err := s.shareOfStream()
+	var gap *scribev1.StreamGap
+	if err == nil {
+		gap, err = sh.joinShard(v, s.bounded)
+	}
+	s.c.mu.Unlock()
+	if err != nil || gap == nil {
 		return err
 	}
-	if sh != nil {
+	return s.queueGap(gap)
+}
+
+// endShard handles the end of a shard.
+func (s *iterationSession) endShard(shard record.ShardID) error {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	sh, err := s.shareOfStream()
+	if err == nil {
 		sh.endShard(shard)
-	} else if q, ok := s.c.mu.positions.shards[shard]; ok {
-		s.c.mu.positions.setEnd(q, min(q.end, q.received))
 	}
-	return nil
+	return err
+}
+
+// isFinished reports whether a bounded iteration has received everything up to its ends. The mutex is held.
+func (s *iterationSession) isFinished() bool {
+	sh := s.c.mu.share
+	return sh.undone == 0 && sh.version == s.version.Load() && s.c.group.hasSettled()
 }
 
 // queueEntries queues entries and starts their fetches.
@@ -378,14 +403,7 @@ func (s *iterationSession) queueEntry(e *scribev1.StreamEntry) error {
 		ptr.Sequences = nil
 		it.raw = pointer.Append(nil, &ptr)
 	}
-	s.c.mu.Lock()
-	if q := s.c.mu.positions.shards[shard]; q != nil && s.c.pastUntil(q, e.GetTime()) {
-		s.c.mu.Unlock()
-		s.queue.refundCredits(int64(ptr.Length))
-		return nil
-	}
-	q, deliver, err := s.placeOf(shard, lsn)
-	s.c.mu.Unlock()
+	q, deliver, err := s.receiveEntry(shard, lsn, e.GetTime())
 	if err != nil {
 		return err
 	}
@@ -410,19 +428,31 @@ func (s *iterationSession) queueEntry(e *scribev1.StreamEntry) error {
 	return nil
 }
 
+// receiveEntry receives an entry, see categoryShare.receiveEntry. An entry after the requested end time is not delivered.
+func (s *iterationSession) receiveEntry(shard record.ShardID, lsn record.LSN, at int64) (p *shardPosition, deliver bool, err error) {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	sh, err := s.shareOfStream()
+	if err != nil || s.c.pastUntil(shard, at) {
+		return nil, false, err
+	}
+	return sh.receiveEntry(shard, lsn)
+}
+
 // queueGap queues a gap.
 func (s *iterationSession) queueGap(g *scribev1.StreamGap) error {
-	if done, err := s.queueSharedGap(g); done || err != nil {
-		return err
-	}
 	s.c.mu.Lock()
-	q, from, to, deliver, err := s.c.mu.positions.receiveGap(g, s.bounded)
-	s.c.mu.Unlock()
-	if err != nil || !deliver {
+	defer s.c.mu.Unlock()
+	sh, err := s.shareOfStream()
+	if err != nil {
 		return err
 	}
-	s.queue.pushItem(&streamItem{kind: itemGap, pos: q, Payload: payload.Payload{LSN: from}, gap: &GapError{
-		Category: s.c.category, Shard: q.shard, From: uint64(from), To: uint64(to), Reason: gapReason(g.GetReason()),
+	from, lost, err := sh.receiveGap(g)
+	if err != nil || len(lost) == 0 {
+		return err
+	}
+	s.queue.pushItem(&streamItem{kind: itemGap, pos: lost[0], lost: lost, Payload: payload.Payload{LSN: from}, gap: &GapError{
+		Category: s.c.category, Shard: lost[0].shard, From: uint64(from), To: uint64(lost[0].received), Reason: gapReason(g.GetReason()),
 	}})
 	return nil
 }

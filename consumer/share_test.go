@@ -14,15 +14,15 @@ import (
 func TestNothingIsPassedOverBehindAnUndeliveredPayload(t *testing.T) {
 	const lsn, to = 40, 100
 	shard := record.MakeShardID(7, 0, 1)
-	for name, passOver := range map[string]func(*testing.T, *memberShare) *streamItem{
-		"a gap": func(t *testing.T, s *memberShare) *streamItem {
+	for name, passOver := range map[string]func(*testing.T, *categoryShare) *streamItem{
+		"a gap": func(t *testing.T, s *categoryShare) *streamItem {
 			from, lost, err := s.receiveGap(&scribev1.StreamGap{Shard: uint64(shard), From: lsn + 1, To: to})
 			if err != nil || len(lost) != 16 || from != lsn+1 {
 				t.Fatal(from, len(lost), err)
 			}
 			return &streamItem{kind: itemGap, pos: lost[0], lost: lost, Payload: payload.Payload{LSN: from}, gap: &GapError{From: uint64(from), To: to}}
 		},
-		"pointers that were left out": func(t *testing.T, s *memberShare) *streamItem {
+		"pointers that were left out": func(t *testing.T, s *categoryShare) *streamItem {
 			places, n, err := s.receiveSkip(shard, lsn+1, to)
 			if err != nil || len(places) != 16 || n != to-lsn-1 {
 				t.Fatal(len(places), n, err)

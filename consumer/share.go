@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,14 +12,38 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// memberShare is a group member's part of a category with its positions: a plain state machine, instead of the shardPositions of
-// a consumer that reads everything. The consumer's mutex guards it.
+// shardPosition is the position of a bucket in one shard. It has two ends: a commit or a checkpoint contains the delivered end, a
+// reopened stream begins at the received end. The queue holds what lies between them.
+type shardPosition struct {
+	shard  record.ShardID
+	bucket uint32
+	// Delivered: the next message is message skip of the pointer at lsn.
+	lsn  record.LSN
+	skip uint32
+	// received is the LSN of the next pointer expected from the stream.
+	received record.LSN
+	// trimmed is an LSN below which retention is known to have removed everything; 0 = unknown.
+	trimmed record.LSN
+}
+
+// asUndelivered returns a position from which everything undelivered is received again.
+func (p *shardPosition) asUndelivered() *shardPosition {
+	return &shardPosition{shard: p.shard, bucket: p.bucket, lsn: p.lsn, skip: p.skip, received: p.lsn, trimmed: p.trimmed}
+}
+
+// categoryShare is a consumer's part of a category with its positions: a plain state machine. The consumer's mutex guards it. A
+// group member has the buckets that it is assigned; a consumer in no group has the only one of a scheme of one bucket.
 //
-// A position has two ends, as in shardPositions: received from the stream, and delivered. Both are kept per bucket, since buckets
-// come from other members, whose positions differed. In the long run all buckets of a shard have the same position, which takes
-// one number for each shard (bucket.Position). Positions whose two ends differ are kept per bucket, for as long as they do.
-type memberShare struct {
-	scheme     bucket.Scheme
+// Positions are kept per bucket, since buckets come from other members, whose positions differed. In the long run all buckets of
+// a shard have the same position, which takes one number for each shard (bucket.Position). Positions whose two ends differ are
+// kept per bucket, for as long as they do; without a group they always are.
+type categoryShare struct {
+	scheme bucket.Scheme
+	// alone: the consumer is in no group. Its shards begin where the stream says, and it finds out the category's id by itself.
+	alone bool
+	// opened: the shards' positions are known, from the group, a checkpoint or the first stream.
+	opened bool
+	// categoryID is 0 while unknown.
 	categoryID uint32
 	// owned are the buckets being read; draining are no longer read, and wait to be committed.
 	owned, draining bucket.Set
@@ -51,16 +76,62 @@ type sharedShard struct {
 	left bool
 }
 
-func newShare(scheme bucket.Scheme, categoryID uint32) *memberShare {
-	return &memberShare{
-		scheme: scheme, categoryID: categoryID,
+func newShare(scheme bucket.Scheme, categoryID uint32) *categoryShare {
+	return &categoryShare{
+		scheme: scheme, categoryID: categoryID, opened: true,
 		owned: bucket.NewSet(scheme.Buckets), draining: bucket.NewSet(scheme.Buckets),
 		shards: map[record.ShardID]*sharedShard{}, active: map[record.ShardID]struct{}{}, unsaved: map[record.ShardID]struct{}{},
 	}
 }
 
+// newWholeShare returns the share of a consumer in no group, which may begin at a checkpoint.
+func newWholeShare(from *checkpoint.Checkpoint) *categoryShare {
+	s := newShare(bucket.Scheme{Sharing: bucket.Shards, Buckets: 1}, 0)
+	s.alone, s.opened = true, from != nil
+	s.owned.Add(0)
+	if from != nil {
+		s.categoryID = from.CategoryID
+		for _, q := range from.Positions {
+			s.beginAt(q.Shard, q.LSN, q.Skip)
+		}
+	}
+	return s
+}
+
+// beginAt sets the position in an unread shard, of a consumer in no group.
+func (s *categoryShare) beginAt(id record.ShardID, lsn record.LSN, skip uint32) {
+	sh := s.findShard(id)
+	sh.cursor = lsn
+	sh.live[0] = &shardPosition{shard: id, lsn: lsn, skip: skip, received: lsn}
+}
+
+// asCheckpoint returns the delivered positions of a consumer in no group.
+func (s *categoryShare) asCheckpoint(category string, watermark int64) checkpoint.Checkpoint {
+	c := checkpoint.Checkpoint{Category: category, CategoryID: s.categoryID, Watermark: watermark}
+	for id, sh := range s.shards {
+		c.Positions = append(c.Positions, checkpoint.Position{Shard: id, LSN: sh.live[0].lsn, Skip: sh.live[0].skip})
+	}
+	slices.SortFunc(c.Positions, func(a, b checkpoint.Position) int { return cmp.Compare(a.Shard, b.Shard) })
+	return c
+}
+
+// checkCategory compares the category id of a stream with the known one, or adopts it.
+func (s *categoryShare) checkCategory(id uint32) error {
+	switch {
+	case id == 0, id == s.categoryID:
+		return nil
+	case s.categoryID == 0:
+		s.categoryID = id
+		return nil
+	case s.alone:
+		return fmt.Errorf("%w: the category was deleted and made again since", ErrCheckpoint)
+	default:
+		return ErrCategoryReplaced
+	}
+}
+
 // findShard returns a shard. It adds an unknown one as unread.
-func (s *memberShare) findShard(id record.ShardID) *sharedShard {
+func (s *categoryShare) findShard(id record.ShardID) *sharedShard {
 	sh := s.shards[id]
 	if sh == nil {
 		sh = &sharedShard{id: id, at: bucket.Position{Low: record.FirstLSN}, cursor: record.FirstLSN, live: map[uint32]*shardPosition{}}
@@ -78,7 +149,7 @@ func (sh *sharedShard) receivedOf(b uint32) record.LSN {
 }
 
 // makeLive makes the position of a bucket live, before one of its pointers is received.
-func (s *memberShare) makeLive(sh *sharedShard, b uint32) *shardPosition {
+func (s *categoryShare) makeLive(sh *sharedShard, b uint32) *shardPosition {
 	p := sh.live[b]
 	if p == nil {
 		at := sh.at.At(b)
@@ -90,14 +161,14 @@ func (s *memberShare) makeLive(sh *sharedShard, b uint32) *shardPosition {
 }
 
 // heldBuckets returns the buckets with known positions.
-func (s *memberShare) heldBuckets() bucket.Set {
+func (s *categoryShare) heldBuckets() bucket.Set {
 	set := s.owned.Clone()
 	set.AddAll(s.draining)
 	return set
 }
 
 // foldShard folds live positions into at, and removes those whose two ends agree. It reports whether at has changed.
-func (s *memberShare) foldShard(sh *sharedShard, held bucket.Set) bool {
+func (s *categoryShare) foldShard(sh *sharedShard, held bucket.Set) bool {
 	changed := false
 	s.places = s.scheme.Expand(&sh.at, s.places)
 	for b, p := range sh.live {
@@ -118,7 +189,7 @@ func (s *memberShare) foldShard(sh *sharedShard, held bucket.Set) bool {
 }
 
 // foldAll folds every shard, and marks the changed ones as unsaved.
-func (s *memberShare) foldAll() {
+func (s *categoryShare) foldAll() {
 	held := s.heldBuckets()
 	for id := range s.active {
 		if s.foldShard(s.shards[id], held) {
@@ -128,13 +199,13 @@ func (s *memberShare) foldAll() {
 }
 
 // isCommitted reports whether commits cover everything delivered.
-func (s *memberShare) isCommitted() bool {
+func (s *categoryShare) isCommitted() bool {
 	s.foldAll()
 	return len(s.unsaved) == 0
 }
 
 // installBuckets adds buckets with their positions. In shards without a position they begin at the first record.
-func (s *memberShare) installBuckets(set bucket.Set, positions []*scribev1.GroupShardPosition) error {
+func (s *categoryShare) installBuckets(set bucket.Set, positions []*scribev1.GroupShardPosition) error {
 	named := make(map[record.ShardID]bucket.Position, len(positions))
 	for _, p := range positions {
 		pos, err := s.parsePosition(p)
@@ -170,7 +241,7 @@ func (s *memberShare) installBuckets(set bucket.Set, positions []*scribev1.Group
 }
 
 // parsePosition checks a position that a coordinator sent.
-func (s *memberShare) parsePosition(p *scribev1.GroupShardPosition) (bucket.Position, error) {
+func (s *categoryShare) parsePosition(p *scribev1.GroupShardPosition) (bucket.Position, error) {
 	pos := bucket.Position{Low: record.LSN(p.GetLow())}
 	bad := record.ShardID(p.GetShard()).Category() != s.categoryID || pos.Low < record.FirstLSN
 	for i, a := range p.GetAhead() {
@@ -184,14 +255,14 @@ func (s *memberShare) parsePosition(p *scribev1.GroupShardPosition) (bucket.Posi
 }
 
 // drainBuckets stops reading buckets. Their positions stay until the buckets are dropped.
-func (s *memberShare) drainBuckets(set bucket.Set) {
+func (s *categoryShare) drainBuckets(set bucket.Set) {
 	s.draining.AddAll(set)
 	s.owned.RemoveAll(set)
 	s.countAllUndone()
 }
 
 // resumeBuckets resumes reading draining buckets, from their delivered positions.
-func (s *memberShare) resumeBuckets(set bucket.Set) {
+func (s *categoryShare) resumeBuckets(set bucket.Set) {
 	for id := range s.active {
 		sh := s.shards[id]
 		for b := range set.Each() {
@@ -207,7 +278,7 @@ func (s *memberShare) resumeBuckets(set bucket.Set) {
 }
 
 // dropBuckets removes buckets. It reports whether they have deliveries that no commit covers, as far as is known.
-func (s *memberShare) dropBuckets(set bucket.Set) (unsaved bool) {
+func (s *categoryShare) dropBuckets(set bucket.Set) (unsaved bool) {
 	s.foldAll()
 	unsaved = len(s.unsaved) > 0
 	s.owned.RemoveAll(set)
@@ -231,7 +302,7 @@ func (s *memberShare) dropBuckets(set bucket.Set) (unsaved bool) {
 }
 
 // rewindToDelivered makes the stream of a new iteration repeat what was not delivered.
-func (s *memberShare) rewindToDelivered(bounded bool) {
+func (s *categoryShare) rewindToDelivered(bounded bool) {
 	s.bounded, s.undone = bounded, 0
 	for _, sh := range s.shards {
 		sh.end, sh.left = 0, false
@@ -241,9 +312,17 @@ func (s *memberShare) rewindToDelivered(bounded bool) {
 	}
 }
 
-// fillStart sets the buckets and positions of a StreamStart.
-func (s *memberShare) fillStart(start *scribev1.StreamStart) {
+// fillStart sets the buckets and positions of a StreamStart. wanted selects the logical shards, without a group.
+func (s *categoryShare) fillStart(start *scribev1.StreamStart, wanted func(logical uint32) bool) {
+	if !s.opened {
+		return
+	}
+	// A shard without a position appeared after all those with one: none of it has been read.
 	start.StartAt, start.StartTime = scribev1.StartAt_START_AT_EARLIEST, 0
+	if s.alone {
+		start.Resume = s.resumePositions(wanted)
+		return
+	}
 	start.Buckets = &scribev1.StreamBuckets{Sharing: uint32(s.scheme.Sharing), Buckets: s.scheme.Buckets, Set: s.owned.Clone()}
 	filter := bucket.Filter{Scheme: s.scheme, Set: s.owned}
 	for id, sh := range s.shards {
@@ -263,32 +342,59 @@ func (s *memberShare) fillStart(start *scribev1.StreamStart) {
 	}
 }
 
-// joinShard adds a shard that a stream announces. The gap covers what was removed before any member of the group could read it.
-func (s *memberShare) joinShard(v *scribev1.StreamShard) (gap *scribev1.StreamGap, err error) {
+// resumePositions returns the positions to open a stream with, of a consumer in no group.
+func (s *categoryShare) resumePositions(wanted func(logical uint32) bool) []*scribev1.ShardPosition {
+	var out []*scribev1.ShardPosition
+	for id, sh := range s.shards {
+		p := sh.live[0]
+		sh.cursor = p.received
+		if wanted(uint32(id.Logical())) {
+			r := &scribev1.ShardPosition{Shard: uint64(id), Lsn: uint64(p.received)}
+			if p.received == p.lsn {
+				r.Skip = p.skip
+			}
+			out = append(out, r)
+		}
+	}
+	slices.SortFunc(out, func(a, b *scribev1.ShardPosition) int { return cmp.Compare(a.GetShard(), b.GetShard()) })
+	return out
+}
+
+// joinShard adds a shard that a stream announces. A known shard keeps its position. late: a bounded iteration of a consumer in no
+// group has its ends, so it reads nothing of a new shard. The gap covers what was removed before any member of the group could
+// read it.
+func (s *categoryShare) joinShard(v *scribev1.StreamShard, late bool) (gap *scribev1.StreamGap, err error) {
 	id, lsn := record.ShardID(v.GetShard()), record.LSN(v.GetLsn())
 	known := s.shards[id] != nil
 	if !known {
-		if lsn < record.FirstLSN || id.Category() != s.categoryID {
+		if lsn < record.FirstLSN || id.Category() != s.categoryID && !s.alone {
 			return nil, fmt.Errorf("%w: shard %v joins at LSN %d", ErrProtocol, id, lsn)
 		}
 		if len(s.shards) >= checkpoint.MaxPositions {
 			return nil, fmt.Errorf("%w: the category has more than %d physical shards", ErrRefused, checkpoint.MaxPositions)
 		}
 	}
+	if s.alone && !known {
+		s.beginAt(id, lsn, 0)
+	}
 	sh := s.findShard(id)
-	if s.bounded && sh.end == 0 {
-		sh.end = record.LSN(v.GetNextLsn())
+	switch {
+	case !s.bounded || sh.end > 0:
+	case s.alone && late:
+		sh.end = sh.cursor
+	default:
+		sh.end = max(record.LSN(v.GetNextLsn()), record.FirstLSN)
 	}
 	s.countUndone(sh)
-	if !known && lsn > record.FirstLSN {
+	if !known && !s.alone && lsn > record.FirstLSN {
 		gap = &scribev1.StreamGap{Shard: uint64(id), From: uint64(record.FirstLSN), To: uint64(lsn), Reason: scribev1.Reason_REASON_TRIMMED}
 	}
 	return gap, nil
 }
 
-// receiveEntry advances the received end past a pointer, like shardPositions.receiveEntry: deliver reports whether the pointer is
-// new and belongs to the member.
-func (s *memberShare) receiveEntry(id record.ShardID, lsn record.LSN) (*shardPosition, bool, error) {
+// receiveEntry advances the received end past a pointer. deliver reports whether the pointer is new and belongs to the share. A
+// pointer received before is ignored; a hole without a gap event is an error.
+func (s *categoryShare) receiveEntry(id record.ShardID, lsn record.LSN) (*shardPosition, bool, error) {
 	sh := s.shards[id]
 	if sh == nil {
 		return nil, false, fmt.Errorf("%w: an entry of shard %v, which did not join", ErrProtocol, id)
@@ -307,8 +413,8 @@ func (s *memberShare) receiveEntry(id record.ShardID, lsn record.LSN) (*shardPos
 	return p, true, nil
 }
 
-// checkPassed checks that the stream may continue at an LSN: that it skipped no pointer that the member still has to receive.
-func (s *memberShare) checkPassed(sh *sharedShard, to record.LSN) error {
+// checkPassed checks that the stream may continue at an LSN: that it skipped no pointer that is still to be received.
+func (s *categoryShare) checkPassed(sh *sharedShard, to record.LSN) error {
 	for lsn := sh.cursor; lsn < to; lsn++ {
 		if b := s.scheme.Of(sh.id, lsn); s.owned.Has(b) && sh.receivedOf(b) <= lsn && (sh.end == 0 || lsn < sh.end) {
 			return fmt.Errorf("%w: shard %v goes from LSN %d to %d, and leaves out LSN %d", ErrProtocol, sh.id, sh.cursor, to, lsn)
@@ -320,9 +426,9 @@ func (s *memberShare) checkPassed(sh *sharedShard, to record.LSN) error {
 	return nil
 }
 
-// receiveGap receives a gap [from, to). It returns the first LSN of the gap that concerns the member, and the positions that it
-// advances: none when the gap contains nothing of the member's.
-func (s *memberShare) receiveGap(g *scribev1.StreamGap) (from record.LSN, lost []*shardPosition, err error) {
+// receiveGap receives a gap [from, to). It returns the first LSN of the gap that concerns the share, and the positions that it
+// advances: none when the gap contains nothing of it.
+func (s *categoryShare) receiveGap(g *scribev1.StreamGap) (from record.LSN, lost []*shardPosition, err error) {
 	id := record.ShardID(g.GetShard())
 	begin, to := record.LSN(g.GetFrom()), record.LSN(g.GetTo())
 	sh := s.shards[id]
@@ -341,7 +447,7 @@ func (s *memberShare) receiveGap(g *scribev1.StreamGap) (from record.LSN, lost [
 
 // receiveSkip receives pointers [from, to) that the stream left out because the filter excludes them. It returns the positions
 // that this advances, and the number of pointers.
-func (s *memberShare) receiveSkip(id record.ShardID, from, to record.LSN) (passed []*shardPosition, pointers uint64, err error) {
+func (s *categoryShare) receiveSkip(id record.ShardID, from, to record.LSN) (passed []*shardPosition, pointers uint64, err error) {
 	sh := s.shards[id]
 	switch {
 	case sh == nil:
@@ -358,7 +464,7 @@ func (s *memberShare) receiveSkip(id record.ShardID, from, to record.LSN) (passe
 
 // receiveRange marks [begin, to) as received. It returns the positions of the buckets with outstanding pointers in the range, the
 // first such pointer, and their number.
-func (s *memberShare) receiveRange(sh *sharedShard, begin, to record.LSN) (from record.LSN, places []*shardPosition, pointers uint64) {
+func (s *categoryShare) receiveRange(sh *sharedShard, begin, to record.LSN) (from record.LSN, places []*shardPosition, pointers uint64) {
 	sh.cursor = max(sh.cursor, to)
 	if sh.end > 0 {
 		to = min(to, sh.end)
@@ -391,15 +497,15 @@ func (s *memberShare) receiveRange(sh *sharedShard, begin, to record.LSN) (from 
 }
 
 // endShard handles the end of a shard: nothing more comes, even if its end was thought to be later.
-func (s *memberShare) endShard(id record.ShardID) {
+func (s *categoryShare) endShard(id record.ShardID) {
 	if sh := s.shards[id]; sh != nil && sh.end > 0 {
 		sh.end = min(sh.end, sh.cursor)
 		s.countUndone(sh)
 	}
 }
 
-// isLive reports whether a position is one from which the member reads on.
-func (s *memberShare) isLive(p *shardPosition) bool {
+// isLive reports whether a position is one from which the consumer reads on.
+func (s *categoryShare) isLive(p *shardPosition) bool {
 	sh := s.shards[p.shard]
 	return sh != nil && s.owned.Has(p.bucket) && sh.live[p.bucket] == p
 }
@@ -407,7 +513,7 @@ func (s *memberShare) isLive(p *shardPosition) bool {
 // claims reports whether an item of the queue is to be delivered: not if its bucket was given back in the meantime. For gaps and
 // skips it keeps only the live positions: for a bucket that was given back, an undelivered payload may stand before the item in
 // the queue.
-func (s *memberShare) claims(it *streamItem) bool {
+func (s *categoryShare) claims(it *streamItem) bool {
 	switch it.kind {
 	case itemPayload:
 		return s.isLive(it.pos)
@@ -428,8 +534,8 @@ func (s *memberShare) claims(it *streamItem) bool {
 	}
 }
 
-// countUndone updates undone for a shard: whether the member still has to receive something below its end.
-func (s *memberShare) countUndone(sh *sharedShard) {
+// countUndone updates undone for a shard: whether something below its end is still to be received.
+func (s *categoryShare) countUndone(sh *sharedShard) {
 	if !s.bounded {
 		return
 	}
@@ -450,7 +556,7 @@ func (s *memberShare) countUndone(sh *sharedShard) {
 	}
 }
 
-func (s *memberShare) countAllUndone() {
+func (s *categoryShare) countAllUndone() {
 	for _, sh := range s.shards {
 		s.countUndone(sh)
 	}
@@ -458,7 +564,7 @@ func (s *memberShare) countAllUndone() {
 
 // unsavedPositions returns the positions of the held buckets for a commit, and clears the list of unsaved shards. Call putBack if
 // the commit fails.
-func (s *memberShare) unsavedPositions() ([]*scribev1.GroupShardPosition, bucket.Set) {
+func (s *categoryShare) unsavedPositions() ([]*scribev1.GroupShardPosition, bucket.Set) {
 	s.foldAll()
 	held := s.heldBuckets()
 	out := make([]*scribev1.GroupShardPosition, 0, len(s.unsaved))
@@ -475,7 +581,7 @@ func (s *memberShare) unsavedPositions() ([]*scribev1.GroupShardPosition, bucket
 }
 
 // putBack marks shards as unsaved again.
-func (s *memberShare) putBack(positions []*scribev1.GroupShardPosition) {
+func (s *categoryShare) putBack(positions []*scribev1.GroupShardPosition) {
 	if s.heldBuckets().Empty() {
 		return
 	}

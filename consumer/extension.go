@@ -76,27 +76,15 @@ func (c *Consumer) Payloads(ctx context.Context, refuse func(error) bool, delive
 		return
 	}
 	c.runIteration(ctx, refuse, func(it *streamItem) bool {
-		return deliver(&it.Payload, func(r *loss.Report) bool { return c.tellLoss(it, r, refuse) }, func() bool { return true })
+		return c.takeItem(it, refuse, func() bool {
+			return deliver(&it.Payload, func(r *loss.Report) bool { return c.tellLoss(it, r, refuse) }, c.group.mayGoOn(ctx, it))
+		})
 	})
 }
 
 // Payloads is like [Consumer.Payloads], for the member's buckets.
 func (g *Group) Payloads(ctx context.Context, refuse func(error) bool, deliver payload.Deliver) {
-	err := g.enterIteration()
-	if err == nil && g.c.hasFilter() {
-		err = ErrFiltered
-	}
-	if err != nil {
-		refuse(err)
-		return
-	}
-	g.c.runIteration(ctx, refuse, func(it *streamItem) bool {
-		gone := false
-		return deliver(&it.Payload, func(r *loss.Report) bool { return g.c.tellLoss(it, r, refuse) }, func() bool {
-			gone = !g.goOn(ctx, it)
-			return !gone
-		}) || gone
-	})
+	g.c.Payloads(ctx, refuse, deliver)
 }
 
 // filterMatches are the messages of a payload that pass a filter, walked in order. nil passes all messages.

@@ -181,28 +181,13 @@ func (g *Group) Join(ctx context.Context) error {
 // Records yields the messages of the member's buckets as [Consumer.Records] does. Buckets change between two messages, also in
 // the middle of a payload. After buckets arrive from another member, messages may be older than previously yielded ones, whatever
 // the window. The messages of each logical shard stay in order if the group shares by shards.
-func (g *Group) Records(ctx context.Context) iter.Seq2[Record, error] {
-	return func(yield func(Record, error) bool) {
-		refuse := func(err error) bool { return yield(Record{}, err) }
-		if err := g.enterIteration(); err != nil {
-			refuse(err)
-			return
-		}
-		g.c.runIteration(ctx, refuse, func(it *streamItem) bool {
-			gone := false
-			return g.c.deliverRecords(it, func(r Record, err error) bool {
-				if !yield(r, err) {
-					return false
-				}
-				gone = !g.goOn(ctx, it)
-				return !gone
-			}, refuse) || gone
-		})
-	}
-}
+func (g *Group) Records(ctx context.Context) iter.Seq2[Record, error] { return g.c.Records(ctx) }
 
-// enterIteration prepares an iteration: it joins the group if necessary.
+// enterIteration prepares an iteration: it joins the group if necessary. Without a group it does nothing.
 func (g *Group) enterIteration() error {
+	if g == nil {
+		return nil
+	}
 	if err := g.startMembership(); err != nil {
 		return err
 	}
@@ -219,6 +204,17 @@ func (g *Group) goOn(ctx context.Context, it *streamItem) bool {
 	}
 	g.restTurn()
 	return g.workTurn(ctx) == nil && g.c.stillTakes(it)
+}
+
+// mayGoOn returns goOn for an item, which it marks as gone; nil without a group.
+func (g *Group) mayGoOn(ctx context.Context, it *streamItem) func() bool {
+	if g == nil {
+		return nil
+	}
+	return func() bool {
+		it.gone = !g.goOn(ctx, it)
+		return !it.gone
+	}
 }
 
 // restTurn gives up the turn: the loop is not handling a message.

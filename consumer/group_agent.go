@@ -239,8 +239,8 @@ func (g *Group) sendHeartbeat(ctx context.Context) error {
 func (g *Group) memberStatus(now time.Time) *scribev1.GroupMemberStatus {
 	r := g.meter.readRates(now, g.c.stats.records.Load())
 	s := &scribev1.GroupMemberStatus{
-		Watermark: g.committed, BytesPerSecond: uint64(r.bytes), MessagesPerSecond: uint64(r.messages),
-		PointersPerKilosecond: uint64(r.pointers * 1000), BusyPermille: uint32(r.busy * 1000),
+		Watermark: g.committed, BytesPerSecond: uint64(r[meterBytes]), MessagesPerSecond: uint64(r[meterMessages]),
+		PointersPerKilosecond: uint64(r[meterPointers] * 1000), BusyPermille: uint32((1 - min(max(r[meterIdle], 0), 1)) * 1000),
 	}
 	// A member without uncommitted messages has progressed as far as its stream.
 	if !g.fresh && g.c.mu.share.isCommitted() && g.c.current == nil {

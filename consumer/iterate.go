@@ -19,13 +19,19 @@ import (
 func (c *Consumer) Records(ctx context.Context) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		refuse := func(err error) bool { return yield(Record{}, err) }
-		c.runIteration(ctx, refuse, func(it *streamItem) bool { return c.deliverRecords(it, yield, refuse) })
+		c.runIteration(ctx, refuse, func(it *streamItem) bool {
+			return c.takeItem(it, refuse, func() bool { return c.deliverRecords(it, yield, c.group.mayGoOn(ctx, it), refuse) })
+		})
 	}
 }
 
-// runIteration walks the queue of a new session. deliver yields the messages of a payload, refuse an error; they return false
-// when the caller has left the loop.
-func (c *Consumer) runIteration(ctx context.Context, refuse func(error) bool, deliver func(*streamItem) bool) {
+// runIteration walks the queue of a new session. take handles an item, refuse yields an error; they return false when the
+// iteration is over.
+func (c *Consumer) runIteration(ctx context.Context, refuse func(error) bool, take func(*streamItem) bool) {
+	if err := c.group.enterIteration(); err != nil {
+		refuse(err)
+		return
+	}
 	if err := c.bindExtension(ctx); err != nil {
 		refuse(iterationError(err))
 		return
@@ -54,47 +60,44 @@ func (c *Consumer) runIteration(ctx context.Context, refuse func(error) bool, de
 			refuse(iterationError(err))
 			return
 		}
-		if !s.claimItem(it) {
-			s.queue.popItem()
-			s.startFetches()
-			continue
-		}
-		switch it.kind {
-		case itemPayload:
-			if !c.deliverPayload(it, refuse, deliver) {
-				return
-			}
-		case itemGap:
-			if !c.tellGapAt(it, it.gap, refuse) {
-				return
-			}
-		case itemPassed:
-			c.passItem(it)
-		case itemSkipped:
-			c.moveAfterSkip(it)
-		case itemWatermark:
-			c.mu.Lock()
-			c.mu.watermark = max(c.mu.watermark, it.Time)
-			c.mu.Unlock()
-		case itemOpened:
-			if c.cfg.onPause != nil {
-				c.cfg.onPause()
-			}
-		case itemEnd:
-			if it.Err != nil {
-				refuse(it.Err)
-			}
+		if s.claimItem(it) && !take(it) {
 			return
 		}
 		s.queue.popItem()
-		if it.kind == itemPayload { // it freed memory
-			s.startFetches()
-		}
+		s.startFetches() // there may be memory for more
 	}
 }
 
+// takeItem handles an item. deliver yields the messages of its payload. It is false when the iteration is over.
+func (c *Consumer) takeItem(it *streamItem, refuse func(error) bool, deliver func() bool) bool {
+	switch it.kind {
+	case itemPayload:
+		return c.deliverPayload(it, refuse, deliver)
+	case itemGap:
+		return c.tellGapAt(it, it.gap, refuse)
+	case itemPassed:
+		c.passItem(it)
+	case itemSkipped:
+		c.moveAfterSkip(it)
+	case itemWatermark:
+		c.mu.Lock()
+		c.mu.watermark = max(c.mu.watermark, it.Time)
+		c.mu.Unlock()
+	case itemOpened:
+		if c.cfg.onPause != nil {
+			c.cfg.onPause()
+		}
+	case itemEnd:
+		if it.Err != nil {
+			refuse(it.Err)
+		}
+		return false
+	}
+	return true
+}
+
 // deliverPayload delivers one payload, or its error; it is false when the iteration is over.
-func (c *Consumer) deliverPayload(it *streamItem, refuse func(error) bool, deliver func(*streamItem) bool) bool {
+func (c *Consumer) deliverPayload(it *streamItem, refuse func(error) bool, deliver func() bool) bool {
 	switch {
 	case it.gap != nil:
 		return c.tellGapAt(it, it.gap, refuse)
@@ -110,7 +113,7 @@ func (c *Consumer) deliverPayload(it *streamItem, refuse func(error) bool, deliv
 	if skip > it.ptr.Messages {
 		c.cfg.logger.Warn("position beyond the end of its payload", "shard", it.pos.shard.String(), "lsn", uint64(it.LSN), "skip", skip)
 	}
-	goOn := deliver(it)
+	goOn := deliver() || it.gone
 	delivered := uint64(int64(left) - it.Left.Load())
 	c.mu.Lock()
 	c.advancePosition()
@@ -136,6 +139,8 @@ type recordDelivery struct {
 	yield  func(Record, error) bool
 	refuse func(error) bool
 	match  *filterMatches
+	// mayGoOn is called between two messages; nil without a group.
+	mayGoOn func() bool
 
 	index, left   int // messages: index of the next one, and number of undelivered ones
 	frame, offset int // number and offset of the next frame
@@ -148,8 +153,11 @@ type recordDelivery struct {
 
 // deliverRecords yields the messages of a payload that were not delivered before. It is false when the caller has left the loop.
 // It reports damage of the payload in it.Err.
-func (c *Consumer) deliverRecords(it *streamItem, yield func(Record, error) bool, refuse func(error) bool) bool {
-	d := recordDelivery{c: c, it: it, yield: yield, refuse: refuse, match: it.newMatches(), left: int(it.Left.Load()), out: it.newRecord()}
+func (c *Consumer) deliverRecords(it *streamItem, yield func(Record, error) bool, mayGoOn func() bool, refuse func(error) bool) bool {
+	d := recordDelivery{
+		c: c, it: it, yield: yield, refuse: refuse, mayGoOn: mayGoOn,
+		match: it.newMatches(), left: int(it.Left.Load()), out: it.newRecord(),
+	}
 	defer func() { c.stats.bytes.Add(d.bytes) }()
 	for ; d.left > 0 && it.Err == nil; d.frame++ {
 		h, err := record.ParseHeader(it.Frames[d.offset:])
@@ -222,7 +230,7 @@ func (d *recordDelivery) deliverFrame(h *record.Header) bool {
 		if out.Atomic {
 			out.BatchLeft = h.Count - r.Index - 1
 		}
-		if !yield(out, nil) {
+		if !yield(out, nil) || d.mayGoOn != nil && !d.mayGoOn() {
 			return false
 		}
 	}

@@ -42,6 +42,8 @@ type streamItem struct {
 	// use.
 	cost  int64
 	tries int // number of answers whose bytes were damaged
+	// gone: the rest of it no longer belongs to the member of a group.
+	gone bool
 
 	// plain: fetch the payload as it is stored. refused: because no view of it is available.
 	plain, refused bool
@@ -79,9 +81,6 @@ type itemQueue struct {
 		items []*streamItem
 		head  int // index in items of the first one
 		next  int // index in items of the first payload that is not being fetched
-		// pointers and bytes are the credits in use: queued and not consumed.
-		pointers int
-		bytes    int64
 		// freePointers and freeBytes were consumed, and their credits not yet returned to the stream. A stream that is opened
 		// while the bytes in use exceed the credits begins with a debt: freeBytes is negative until it is paid.
 		freePointers int
@@ -89,13 +88,20 @@ type itemQueue struct {
 		// fetching is the number of running fetches; held is the memory charged for payloads that are fetched or being fetched.
 		fetching int
 		held     int64
-		messages int64 // of payloads in items
-		// seenPointers, seenMessages and seenBytes count everything received. behind is the number of pointers known to be
-		// waiting in the server; heard: the server has sent it.
-		seenPointers, seenMessages, seenBytes uint64
-		behind                                uint64
-		heard                                 bool
+		queueBacklog
 	}
+}
+
+// queueBacklog is what was received and not consumed, and the server's count.
+type queueBacklog struct {
+	// pointers and bytes are the credits in use: queued and not consumed. messages are those of payloads in the queue.
+	pointers        int
+	messages, bytes int64
+	// seenPointers, seenMessages and seenBytes count everything received. behind is the number of pointers known to be waiting in
+	// the server; heard: the server has sent it.
+	seenPointers, seenMessages, seenBytes uint64
+	behind                                uint64
+	heard                                 bool
 }
 
 // Queued pointers take an eighth of the bound, and are at most maxQueued. pointerCost is the memory of one: the item, its
@@ -338,23 +344,9 @@ func (q *itemQueue) endFetch() {
 	q.mu.fetching--
 }
 
-// queueBacklog is a snapshot of what is received and not consumed, and of the server's count.
-type queueBacklog struct {
-	pointers        int
-	messages, bytes int64
-
-	seenPointers, seenMessages, seenBytes uint64
-	behind                                uint64
-	heard                                 bool
-}
-
 // readBacklog returns a snapshot of the backlog.
 func (q *itemQueue) readBacklog() queueBacklog {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return queueBacklog{
-		pointers: q.mu.pointers, messages: q.mu.messages, bytes: q.mu.bytes,
-		seenPointers: q.mu.seenPointers, seenMessages: q.mu.seenMessages, seenBytes: q.mu.seenBytes,
-		behind: q.mu.behind, heard: q.mu.heard,
-	}
+	return q.mu.queueBacklog
 }

@@ -77,27 +77,8 @@ func (c *Consumer) SequencedBatches(ctx context.Context, size BatchSize) iter.Se
 		if size.Bytes == 0 {
 			size.Bytes = DefaultSequencedBytes
 		}
-		s, err := c.beginIteration(ctx)
-		if err != nil {
-			refuse(err)
-			return
-		}
-		defer c.endIteration(s)
 		b := &batchBuilder{c: c, size: size, yield: yield, refuse: refuse}
-		for goOn := true; goOn; {
-			if c.cfg.onPause != nil && s.queue.wouldWait() {
-				c.cfg.onPause()
-			}
-			it, err := s.queue.waitItem(s.ctx)
-			if err != nil {
-				refuse(iterationError(err))
-				return
-			}
-			if goOn = b.takeItem(it); goOn {
-				s.queue.popItem()
-				s.startFetches()
-			}
-		}
+		c.runIteration(ctx, refuse, b.takeItem)
 	}
 }
 
@@ -121,32 +102,19 @@ type batchBuilder struct {
 
 // takeItem handles the next item of the queue; it is false when the iteration is over.
 func (b *batchBuilder) takeItem(it *streamItem) bool {
-	switch it.kind {
-	case itemPayload:
+	switch {
+	case it.kind == itemPayload:
 		return b.addPayload(it)
-	case itemGap:
-		return b.yieldBatch() && b.c.tellGapAt(it, it.gap, b.refuse)
-	case itemPassed:
-		if len(b.records) == 0 {
-			b.c.passItem(it)
-		}
-	case itemWatermark:
-		b.c.mu.Lock()
-		b.c.mu.watermark = max(b.c.mu.watermark, it.Time)
-		b.c.mu.Unlock()
-		return !b.spanEnded(it.Time) || b.yieldBatch()
-	case itemSkipped: // only with a filter, which SequencedBatches refuses
-	case itemOpened:
-		if b.c.cfg.onPause != nil {
-			b.c.cfg.onPause()
-		}
-	case itemEnd:
-		if it.Err != nil {
-			b.refuse(it.Err)
-		}
+	case it.kind == itemGap && !b.yieldBatch():
 		return false
+	case it.kind == itemPassed && len(b.records) > 0:
+		return true
 	}
-	return true
+	goOn := b.c.takeItem(it, b.refuse, nil)
+	if it.kind == itemWatermark && b.spanEnded(it.Time) {
+		return b.yieldBatch()
+	}
+	return goOn
 }
 
 // spanEnded reports whether a persisted time is after the batch's span.
@@ -184,7 +152,7 @@ func (b *batchBuilder) addPayload(it *streamItem) bool {
 	b.c.stats.payloads.Add(1)
 	it.Keep = true // batches refer to its memory
 	it.Left.Store(int64(it.Messages - min(b.c.skipOf(it), it.Messages)))
-	goOn := b.c.deliverRecords(it, func(r Record, _ error) bool { return b.addMessage(it, &r) }, func(gap error) bool { return b.tellLoss(it, gap) })
+	goOn := b.c.deliverRecords(it, func(r Record, _ error) bool { return b.addMessage(it, &r) }, nil, func(gap error) bool { return b.tellLoss(it, gap) })
 	if goOn && it.Err != nil {
 		return b.handleDamage(it)
 	}

@@ -24,7 +24,7 @@ type Reader interface {
 func Batches(ctx context.Context, r Reader) iter.Seq2[arrow.RecordBatch, error] {
 	return func(yield func(arrow.RecordBatch, error) bool) {
 		r.Payloads(ctx, func(err error) bool { return yield(nil, err) }, func(p *payload.Payload, tell func(*loss.Report) bool, mayGoOn func() bool) bool {
-			return deliverBatches(p, tell, func(b arrow.RecordBatch) bool { return yield(b, nil) && mayGoOn() })
+			return deliverBatches(p, tell, func(b arrow.RecordBatch) bool { return yield(b, nil) && (mayGoOn == nil || mayGoOn()) })
 		})
 	}
 }

@@ -69,7 +69,7 @@ type Limits struct {
 }
 
 // Deliver delivers a payload. tell yields the loss of a loss report among its messages; mayGoOn is called between two steps of
-// the caller's loop. It returns false when the caller has left the loop.
+// the caller's loop; it may be nil. Deliver returns false when the caller has left the loop.
 type Deliver func(p *Payload, tell func(*loss.Report) bool, mayGoOn func() bool) bool
 
 // MayBeReport reports whether a frame may be a loss report: it has one message.

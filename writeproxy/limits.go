@@ -1,7 +1,9 @@
 package writeproxy
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"scribe/internal/transport/rpc"
@@ -17,54 +19,33 @@ type limitedGroup struct {
 	waiter *quotaWaiter
 }
 
-func (g *limitedGroup) addItem(it *frameItem) {
-	g.frames = append(g.frames, it)
-	g.bytes += int64(len(it.bytes))
-}
-
-// limitedGroups has the groups of a request. All frames of a category are in one group, since they must not overtake each other.
-type limitedGroups struct {
-	groups []*limitedGroup
-	byID   map[uint32]*limitedGroup // once there are many
-}
-
-// manyGroups is the number of groups above which a map is faster than a search in the list.
-const manyGroups = 8
-
-func (l *limitedGroups) addItem(it *frameItem) {
-	id := it.category.GetId()
-	g := l.byID[id]
-	for i := len(l.groups) - 1; i >= 0 && g == nil && l.byID == nil; i-- {
-		if l.groups[i].category.GetId() == id {
-			g = l.groups[i]
+// groupLimited returns the frames that have a quota, by category. All frames of a category are in one group, since they must not
+// overtake each other.
+func groupLimited(items []frameItem) (groups []*limitedGroup) {
+	var limited []*frameItem
+	for i := range items {
+		if it := &items[i]; !it.done && it.category.GetQuotaBytesPerSecond() > 0 {
+			limited = append(limited, it)
 		}
 	}
-	if g == nil {
-		g = &limitedGroup{category: it.category}
-		l.groups = append(l.groups, g)
-		if l.byID != nil {
-			l.byID[id] = g
-		} else if len(l.groups) > manyGroups {
-			l.byID = make(map[uint32]*limitedGroup, 2*manyGroups)
-			for _, g := range l.groups {
-				l.byID[g.category.GetId()] = g
-			}
+	slices.SortStableFunc(limited, func(a, b *frameItem) int { return cmp.Compare(a.category.GetId(), b.category.GetId()) })
+	for len(limited) > 0 {
+		g := &limitedGroup{category: limited[0].category}
+		n := 0
+		for ; n < len(limited) && limited[n].category.GetId() == g.category.GetId(); n++ {
+			g.bytes += int64(len(limited[n].bytes))
 		}
+		g.frames, limited = limited[:n:n], limited[n:]
+		groups = append(groups, g)
 	}
-	g.addItem(it)
+	return groups
 }
 
 // applyQuotas applies the quotas, and then checks the bodies of the remaining frames. So a frame over a quota costs only the
 // check of its header, except large frames, whose checksums are verified while they arrive. It returns the frames to send now, in
 // order, and the groups that wait.
 func (c *writeCall) applyQuotas(ctx context.Context, items []frameItem) (now []*frameItem, waiting []*limitedGroup) {
-	var quotas limitedGroups
-	for i := range items {
-		if it := &items[i]; !it.done && it.category.GetQuotaBytesPerSecond() > 0 {
-			quotas.addItem(it)
-		}
-	}
-	for _, g := range quotas.groups {
+	for _, g := range groupLimited(items) {
 		if c.limitGroup(ctx, g); g.waiter != nil {
 			waiting = append(waiting, g)
 		}
@@ -140,13 +121,15 @@ func (c *writeCall) countOverQuota(outcome string, n int) {
 // throttleGroup passes the frames of a group, queues them, or refuses them. They pass together, which keeps their order. Their
 // bodies are checked first, so that damaged frames do not wait.
 func (c *writeCall) throttleGroup(ctx context.Context, g *limitedGroup) {
-	whole := limitedGroup{category: g.category}
+	left := g.frames[:0]
 	for _, it := range g.frames {
 		if it.checkOnce() {
-			whole.addItem(it)
+			left = append(left, it)
+		} else {
+			g.bytes -= int64(len(it.bytes))
 		}
 	}
-	*g = whole
+	g.frames = left
 	if len(g.frames) == 0 {
 		return
 	}

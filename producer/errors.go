@@ -1,8 +1,10 @@
 package producer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -174,65 +176,53 @@ const (
 	DropRefused         DropReason = "refused"
 )
 
-// dropReasons lists all reasons. The index of a reason is that of its counter.
-var dropReasons = [...]DropReason{
-	DropBufferFull, DropTooLarge, DropInvalid, DropClosed, DropUnknownCategory, DropUnavailable, DropOverloaded,
-	DropUnknownOutcome, DropStaleProducer, DropRefused,
+// dropReasons lists all reasons, with the errors that they stand for: the first that matches counts, the last is that of other
+// errors. The index of a reason is that of its counter.
+var dropReasons = [...]struct {
+	reason DropReason
+	causes []error
+}{
+	{DropBufferFull, []error{ErrBufferFull}},
+	{DropTooLarge, []error{ErrTooLarge}},
+	{DropInvalid, []error{ErrInvalid, ErrUnknownShard}},
+	{DropClosed, []error{ErrClosed}},
+	{DropUnknownCategory, []error{ErrUnknownCategory}},
+	{DropStaleProducer, []error{ErrStaleProducer}},
+	{DropUnknownOutcome, []error{ErrUnknownOutcome}},
+	{DropUnavailable, []error{ErrUnavailable}},
+	{DropOverloaded, []error{ErrOverloaded}},
+	{DropRefused, nil},
 }
 
 // reasonOf returns the reason for an error of this package.
 func reasonOf(err error) DropReason {
-	switch {
-	case errors.Is(err, ErrBufferFull):
-		return DropBufferFull
-	case errors.Is(err, ErrTooLarge):
-		return DropTooLarge
-	case errors.Is(err, ErrInvalid), errors.Is(err, ErrUnknownShard):
-		return DropInvalid
-	case errors.Is(err, ErrClosed):
-		return DropClosed
-	case errors.Is(err, ErrUnknownCategory):
-		return DropUnknownCategory
-	case errors.Is(err, ErrStaleProducer):
-		return DropStaleProducer
-	case errors.Is(err, ErrUnknownOutcome):
-		return DropUnknownOutcome
-	case errors.Is(err, ErrUnavailable):
-		return DropUnavailable
-	case errors.Is(err, ErrOverloaded):
-		return DropOverloaded
-	default:
-		return DropRefused
+	for _, r := range dropReasons {
+		if slices.ContainsFunc(r.causes, func(cause error) bool { return errors.Is(err, cause) }) {
+			return r.reason
+		}
 	}
+	return DropRefused
+}
+
+// sentinels are the sentinels for a server's reasons.
+var sentinels = map[scribev1.Reason]error{
+	scribev1.Reason_REASON_UNKNOWN_CATEGORY: ErrUnknownCategory,
+	scribev1.Reason_REASON_UNKNOWN_SHARD:    ErrUnknownShard,
+	scribev1.Reason_REASON_TOO_LARGE:        ErrTooLarge,
+	scribev1.Reason_REASON_CORRUPT:          ErrDamaged,
+	scribev1.Reason_REASON_OVERLOADED:       ErrOverloaded,
+	scribev1.Reason_REASON_STALE_PRODUCER:   ErrStaleProducer,
+	scribev1.Reason_REASON_OUT_OF_SEQUENCE:  ErrOutOfSequence,
+	scribev1.Reason_REASON_DUPLICATE:        ErrOutOfSequence,
+	scribev1.Reason_REASON_INVALID:          ErrInvalid,
+	scribev1.Reason_REASON_UNKNOWN_OUTCOME:  ErrUnknownOutcome,
+	scribev1.Reason_REASON_NO_BACKEND:       ErrUnavailable,
+	scribev1.Reason_REASON_SHUTTING_DOWN:    ErrUnavailable,
+	scribev1.Reason_REASON_FENCED:           ErrUnavailable,
 }
 
 // sentinelOf returns the sentinel for a server's reason.
-func sentinelOf(r scribev1.Reason) error {
-	switch r {
-	case scribev1.Reason_REASON_UNKNOWN_CATEGORY:
-		return ErrUnknownCategory
-	case scribev1.Reason_REASON_UNKNOWN_SHARD:
-		return ErrUnknownShard
-	case scribev1.Reason_REASON_TOO_LARGE:
-		return ErrTooLarge
-	case scribev1.Reason_REASON_CORRUPT:
-		return ErrDamaged
-	case scribev1.Reason_REASON_OVERLOADED:
-		return ErrOverloaded
-	case scribev1.Reason_REASON_STALE_PRODUCER:
-		return ErrStaleProducer
-	case scribev1.Reason_REASON_OUT_OF_SEQUENCE, scribev1.Reason_REASON_DUPLICATE:
-		return ErrOutOfSequence
-	case scribev1.Reason_REASON_INVALID:
-		return ErrInvalid
-	case scribev1.Reason_REASON_UNKNOWN_OUTCOME:
-		return ErrUnknownOutcome
-	case scribev1.Reason_REASON_NO_BACKEND, scribev1.Reason_REASON_SHUTTING_DOWN, scribev1.Reason_REASON_FENCED:
-		return ErrUnavailable
-	default:
-		return ErrRefused
-	}
-}
+func sentinelOf(r scribev1.Reason) error { return cmp.Or(sentinels[r], ErrRefused) }
 
 // fromRecord translates an error of a frame's builder into this package's.
 func fromRecord(err error) error {

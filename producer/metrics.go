@@ -47,7 +47,7 @@ func newMetrics(stats func() Stats) *producerMetrics {
 		}
 		send(messages, float64(s.Refused), "refused")
 		for _, r := range dropReasons {
-			send(dropped, float64(s.Dropped[r]), string(r)) // including 0, so that the first loss is seen as an increase
+			send(dropped, float64(s.Dropped[r.reason]), string(r.reason)) // including 0, so that the first loss is seen as an increase
 		}
 		send(buffered, float64(s.BufferedBytes))
 		send(memory, float64(s.Memory))

@@ -238,8 +238,8 @@ func (c *sharedCore) giveUpUnsent(cause error) error {
 				left = append(left, c.giveUp(s, f, nil, attemptOutcome{cause: ErrClosed, detail: f.last}))
 			}
 		}
-		e.Messages += st.mu.count.unsent
-		e.Bytes += st.mu.count.unsentBytes
+		e.Messages += st.mu.count.unsent.messages
+		e.Bytes += st.mu.count.unsent.bytes
 		e.Unknown += st.mu.count.unsentUnknown
 		st.mu.Unlock()
 		c.concludeFrames(left)
@@ -323,20 +323,16 @@ func (p *Producer) Stats() Stats {
 		n := st.mu.count
 		s.Streams += len(st.mu.streams)
 		st.mu.Unlock()
-		s.Accepted += n.accepted
-		s.AcceptedBytes += n.acceptedBytes
-		s.Acked += n.acked
-		s.AckedBytes += n.ackedBytes
-		s.Sampled += n.sampled
-		s.SampledBytes += n.sampledBytes
-		s.Failed += n.failed
-		s.FailedBytes += n.failedBytes
+		s.Accepted, s.AcceptedBytes = s.Accepted+n.accepted.messages, s.AcceptedBytes+n.accepted.bytes
+		s.Acked, s.AckedBytes = s.Acked+n.acked.messages, s.AckedBytes+n.acked.bytes
+		s.Sampled, s.SampledBytes = s.Sampled+n.sampled.messages, s.SampledBytes+n.sampled.bytes
+		s.Failed, s.FailedBytes = s.Failed+n.failed.messages, s.FailedBytes+n.failed.bytes
 	}
 	s.Buffered = s.Accepted - s.Acked - s.Sampled - s.Failed
 	s.BufferedBytes = s.AcceptedBytes - s.AckedBytes - s.SampledBytes - s.FailedBytes
 	for i, r := range dropReasons {
 		if n := c.drops[i].Load(); n > 0 {
-			s.Dropped[r] = n
+			s.Dropped[r.reason] = n
 		}
 	}
 	return s
@@ -357,7 +353,7 @@ func (c *sharedCore) countRefused(n int) { c.refused.Add(uint64(n)) }
 // countLost counts a loss, and passes it to the loss reporter and the hook.
 func (c *sharedCore) countLost(d Drop) {
 	for i, r := range dropReasons {
-		if r == d.Reason {
+		if r.reason == d.Reason {
 			c.drops[i].Add(uint64(d.Messages))
 		}
 	}

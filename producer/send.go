@@ -381,9 +381,7 @@ func (c *sharedCore) decideRetry(s *shardStream, f *outFrame, v attemptOutcome, 
 func (c *sharedCore) acknowledgeFrame(s *shardStream, f *outFrame, res *scribev1.FrameResult) finishedFrame {
 	s.acked = f.first + uint64(f.count)
 	s.known = max(s.known, f.epoch)
-	n := &s.stripe.mu.count
-	n.acked += uint64(f.messages)
-	n.ackedBytes += uint64(f.size)
+	s.stripe.mu.count.acked.addFrame(f)
 	return finishedFrame{s: s, f: f, at: Position{
 		Shard:     res.GetShard(),
 		LSN:       res.GetLsn(),
@@ -395,9 +393,7 @@ func (c *sharedCore) acknowledgeFrame(s *shardStream, f *outFrame, res *scribev1
 // which it does not check for gaps. The stripe's mutex is held.
 func (c *sharedCore) leaveOut(s *shardStream, f *outFrame) finishedFrame {
 	s.acked = f.first + uint64(f.count)
-	n := &s.stripe.mu.count
-	n.sampled += uint64(f.messages)
-	n.sampledBytes += uint64(f.size)
+	s.stripe.mu.count.sampled.addFrame(f)
 	return finishedFrame{s: s, f: f, at: Position{Sampled: true}}
 }
 
@@ -407,11 +403,9 @@ func (c *sharedCore) giveUp(s *shardStream, f *outFrame, later []*outFrame, v at
 		s.renumberAfter(f, later)
 	}
 	n := &s.stripe.mu.count
-	n.failed += uint64(f.messages)
-	n.failedBytes += uint64(f.size)
+	n.failed.addFrame(f)
 	if v.cause == ErrClosed { //nolint:errorlint // a sentinel itself
-		n.unsent += uint64(f.messages)
-		n.unsentBytes += uint64(f.size)
+		n.unsent.addFrame(f)
 		if f.maybe {
 			n.unsentUnknown += uint64(f.messages)
 		}

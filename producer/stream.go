@@ -43,12 +43,19 @@ type streamStripe struct {
 // messageCounts counts messages and their bytes since the start. Accepted messages in none of the other counts are buffered, so
 // the sum holds at all times.
 type messageCounts struct {
-	accepted, acceptedBytes uint64
-	acked, ackedBytes       uint64
-	sampled, sampledBytes   uint64
-	failed, failedBytes     uint64
-	// Of the failed ones, those that Close could not deliver.
-	unsent, unsentBytes, unsentUnknown uint64
+	accepted, acked, sampled, failed messageCount
+	// Of the failed ones, those that Close could not deliver, and the number of these with an unknown outcome.
+	unsent        messageCount
+	unsentUnknown uint64
+}
+
+type messageCount struct{ messages, bytes uint64 }
+
+func (n *messageCount) addFrame(f *outFrame) { n.addMessages(f.messages, f.size) }
+
+func (n *messageCount) addMessages(messages int, bytes int64) {
+	n.messages += uint64(messages)
+	n.bytes += uint64(bytes)
 }
 
 // shardStream is the queue of one (category, shard): its messages are sent in the order in which they were accepted. Its stripe's
@@ -139,9 +146,7 @@ func (s *shardStream) plainFrame(ack AckLevel, now time.Time) *outFrame {
 // countTaken counts messages that were added to the open frame.
 func (s *shardStream) countTaken(f *outFrame, messages, bytes int) {
 	f.size += int64(bytes)
-	n := &s.stripe.mu.count
-	n.accepted += uint64(messages)
-	n.acceptedBytes += uint64(bytes)
+	s.stripe.mu.count.accepted.addMessages(messages, int64(bytes))
 }
 
 // addPayload is the fast path of addMessage, for a message that has only a payload and fits the open frame. It reports whether it

@@ -110,7 +110,9 @@ func (w *messageAdder) addWaiting(ctx context.Context, m *Message) (*Result, err
 		}
 	}()
 	for {
-		r, err := w.addLocked(st, m, bound, &held)
+		st.mu.Lock()
+		r, err := w.appendMessage(st, m, bound, &held)
+		st.mu.Unlock()
 		if !errors.Is(err, errNoMemory) {
 			return r, err
 		}
@@ -123,13 +125,6 @@ func (w *messageAdder) addWaiting(ctx context.Context, m *Message) (*Result, err
 		}
 		w.now = w.clock.readTime() // the wait may have been long
 	}
-}
-
-// addLocked adds a message under the stripe's mutex.
-func (w *messageAdder) addLocked(st *streamStripe, m *Message, bound int, held *int64) (*Result, error) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	return w.appendMessage(st, m, bound, held)
 }
 
 // maxRun bounds the bytes that are copied during one hold of a stripe's mutex.
@@ -380,8 +375,7 @@ func (c *sharedCore) addFrame(ctx context.Context, w frameContent) (*Result, err
 		c.sealFrame(s, false)
 	}
 	s.pushFrame(f)
-	st.mu.count.accepted += uint64(w.messages)
-	st.mu.count.acceptedBytes += uint64(w.size)
+	st.mu.count.accepted.addFrame(f)
 	r := f.out // the sender owns f once it is scheduled and the mutex is unlocked
 	c.scheduleStream(s)
 	return r, nil

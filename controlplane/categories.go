@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -175,15 +176,10 @@ func (c *ControlPlane) lookupError(what, name string, err error) error {
 
 // suggestNames returns names similar to name, as the end of a message.
 func (c *ControlPlane) suggestNames(name string) string {
-	if !c.suggestive.Allow() {
+	if !c.suggestive.Allow() || !c.suggesting.TryLock() {
 		return ""
 	}
-	select {
-	case c.suggesting <- struct{}{}:
-	default:
-		return ""
-	}
-	defer func() { <-c.suggesting }()
+	defer c.suggesting.Unlock()
 	f := near.NewFinder(name)
 	c.feed.eachName(f.Offer)
 	if phrase := near.Phrase(f.Names()); phrase != "" {
@@ -209,10 +205,7 @@ func (c *ControlPlane) ListCategories(ctx context.Context, req *scribev1.ListCat
 	if err := v.Err(what); err != nil {
 		return nil, err
 	}
-	r := kv.KeyRange{Prefix: categoryKey(req.GetPrefix()), Limit: int(min(req.GetLimit(), maxList))}
-	if r.Limit == 0 {
-		r.Limit = maxList
-	}
+	r := kv.KeyRange{Prefix: categoryKey(req.GetPrefix()), Limit: int(cmp.Or(min(req.GetLimit(), maxList), maxList))}
 	if req.GetAfter() != "" {
 		r.After = categoryKey(req.GetAfter())
 	}
@@ -266,29 +259,17 @@ func (c *ControlPlane) UpdateCategory(ctx context.Context, req *scribev1.UpdateC
 // applyUpdate returns a copy of the category with the fields that the request sets.
 func applyUpdate(before *scribev1.Category, req *scribev1.UpdateCategoryRequest) *scribev1.Category {
 	after := proto.CloneOf(before)
-	if req.Owner != nil {
-		after.Owner = req.GetOwner()
+	setGiven(&after.Owner, req.Owner)
+	setGiven(&after.Shards, req.Shards)
+	setGiven(&after.MaxMessageBytes, req.MaxMessageBytes)
+	setGiven(&after.QuotaBytesPerSecond, req.QuotaBytesPerSecond)
+	setGiven(&after.Repeatable, req.Repeatable)
+	setGiven(&after.Schema, req.Schema)
+	if req.QuotaMode != nil {
+		after.QuotaMode = cmp.Or(req.GetQuotaMode(), scribev1.QuotaMode_QUOTA_MODE_BLOCK)
 	}
 	if req.GetRetention() != nil {
 		after.Retention = proto.CloneOf(req.GetRetention())
-	}
-	if req.Shards != nil {
-		after.Shards = req.GetShards()
-	}
-	if req.MaxMessageBytes != nil {
-		after.MaxMessageBytes = req.GetMaxMessageBytes()
-	}
-	if req.QuotaBytesPerSecond != nil {
-		after.QuotaBytesPerSecond = req.GetQuotaBytesPerSecond()
-	}
-	if req.QuotaMode != nil {
-		after.QuotaMode = req.GetQuotaMode()
-		if after.GetQuotaMode() == scribev1.QuotaMode_QUOTA_MODE_UNSPECIFIED {
-			after.QuotaMode = scribev1.QuotaMode_QUOTA_MODE_BLOCK
-		}
-	}
-	if req.Repeatable != nil {
-		after.Repeatable = req.GetRepeatable()
 	}
 	if req.GetCache() != nil {
 		after.Cache = cachePolicy(req.GetCache())
@@ -299,10 +280,14 @@ func applyUpdate(before *scribev1.Category, req *scribev1.UpdateCategoryRequest)
 	case req.GetOrderingWindow() != nil:
 		after.OrderingWindow = proto.CloneOf(req.GetOrderingWindow())
 	}
-	if req.Schema != nil {
-		after.Schema = req.GetSchema()
-	}
 	return after
+}
+
+// setGiven sets a field to the value that a request gives for it, if any.
+func setGiven[T any](field, given *T) {
+	if given != nil {
+		*field = *given
+	}
 }
 
 // cachePolicy returns a policy as a category keeps it: the fields that this program knows, or nil if they are all unset.

@@ -1,10 +1,12 @@
 package controlplane
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,7 +34,7 @@ type ControlPlane struct {
 	retireSchedule *retireSchedule
 	// suggesting limits the search for similar names, which reads all of them: one search at a time, and a bounded rate. An error
 	// that gets no search has no suggestions.
-	suggesting chan struct{}
+	suggesting sync.Mutex
 	suggestive *rate.Limiter
 
 	// calls includes watches, which end when it drains.
@@ -54,9 +56,7 @@ func New(cfg Config, deps Deps) (*ControlPlane, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if deps.Logger == nil {
-		deps.Logger = slog.New(slog.DiscardHandler)
-	}
+	deps.Logger = cmp.Or(deps.Logger, slog.New(slog.DiscardHandler))
 	if deps.Now == nil {
 		deps.Now = time.Now
 	}
@@ -66,22 +66,16 @@ func New(cfg Config, deps Deps) (*ControlPlane, error) {
 		logger:     deps.Logger,
 		ids:        newIDs(deps.Store, cfg.IDBlock),
 		feed:       newFeed(cfg.MaxDeletions),
-		suggesting: make(chan struct{}, 1),
 		suggestive: rate.NewLimiter(5, 10),
+		members:    newMembers(cfg.MaxSlot),
+		pins:       newPins(time.Now()),
+
+		retireSchedule: newRetireSchedule(),
 	}
-	c.members = newMembers(cfg.MaxSlot)
-	c.retireSchedule = newRetireSchedule()
-	c.pins = newPins(time.Now())
-	m, err := newMetrics(deps.Registerer, gaugeSources{
-		categories: func() float64 { return float64(c.feed.countLive()) },
-		members:    func() float64 { return float64(c.members.countMembers()) },
-		retiring:   func() float64 { return float64(c.retireSchedule.countPending()) },
-		pinHolders: func() float64 { return float64(c.pins.countHolders()) },
-	})
-	if err != nil {
+	var err error
+	if c.metrics, err = newMetrics(deps.Registerer, c); err != nil {
 		return nil, err
 	}
-	c.metrics = m
 	c.stopped, c.stop = context.WithCancel(context.Background())
 	if err := c.restoreMembers(); err != nil {
 		c.stop()
@@ -161,7 +155,7 @@ func (c *ControlPlane) GetStatus(_ context.Context, _ *scribev1.GetStatusRequest
 	return &scribev1.GetStatusResponse{
 		Version:    c.cfg.Version,
 		StartedAt:  c.cfg.StartedAt.UnixMicro(),
-		Roles:      append([]scribev1.Role(nil), c.cfg.Roles...),
+		Roles:      slices.Clone(c.cfg.Roles),
 		Members:    c.members.listMembers(scribev1.Role_ROLE_UNSPECIFIED),
 		Categories: uint64(c.feed.countLive()),
 

@@ -1,7 +1,9 @@
 package controlplane
 
 import (
+	"cmp"
 	"context"
+	"slices"
 
 	"scribe/controlplane/request"
 	"scribe/internal/transport/rpc"
@@ -19,10 +21,7 @@ func (c *ControlPlane) ListDropped(ctx context.Context, req *scribev1.ListDroppe
 	}
 	defer c.calls.Leave()
 	const what = "list deleted categories"
-	limit := int(req.GetLimit())
-	if limit == 0 || limit > maxDropped {
-		limit = maxDropped
-	}
+	limit := int(cmp.Or(min(req.GetLimit(), maxDropped), maxDropped))
 	page, err := c.deps.Store.Range(ctx, kv.KeyRange{Prefix: droppedPrefix, After: droppedKey(req.GetAfter()), Limit: limit})
 	if err != nil {
 		return nil, request.ReadError(what, err)
@@ -49,17 +48,12 @@ func (c *ControlPlane) ForgetDropped(ctx context.Context, req *scribev1.ForgetDr
 	if len(ids) > maxDropped {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "forget deleted categories: %d ids, the limit is %d", len(ids), maxDropped)
 	}
-	for len(ids) > 0 {
-		var ops []kv.Op
-		seen := make(map[uint32]bool, kv.MaxOps)
-		for len(ids) > 0 && len(ops) < kv.MaxOps {
-			if !seen[ids[0]] {
-				seen[ids[0]] = true
-				ops = append(ops, kv.Delete(droppedKey(ids[0])))
-			}
-			ids = ids[1:]
-		}
-		if _, err := c.deps.Store.Commit(ctx, ops...); err != nil {
+	var ops []kv.Op
+	for _, id := range slices.Compact(slices.Sorted(slices.Values(ids))) {
+		ops = append(ops, kv.Delete(droppedKey(id)))
+	}
+	for _, part := range kv.SplitOps(ops, 0) {
+		if _, err := c.deps.Store.Commit(ctx, part...); err != nil {
 			_, err = commitError("forget deleted categories", err)
 			return nil, err
 		}

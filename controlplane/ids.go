@@ -7,6 +7,8 @@ import (
 	"math"
 	"sync"
 
+	"golang.org/x/sync/semaphore"
+
 	"scribe/storage/kv"
 )
 
@@ -24,7 +26,7 @@ type idAllocator struct {
 	store kv.Store
 	block uint32
 	// turn is held by the one call that takes a block; the others wait for it.
-	turn chan struct{}
+	turn *semaphore.Weighted
 
 	mu struct {
 		sync.Mutex
@@ -37,7 +39,7 @@ type idAllocator struct {
 }
 
 func newIDs(store kv.Store, block uint32) *idAllocator {
-	return &idAllocator{store: store, block: block, turn: make(chan struct{}, 1)}
+	return &idAllocator{store: store, block: block, turn: semaphore.NewWeighted(1)}
 }
 
 // takeID returns an id that was never used for a category.
@@ -76,12 +78,10 @@ func (g *idAllocator) giveBack(id uint32) {
 
 // takeBlock takes a block of ids, unless another call has done so.
 func (g *idAllocator) takeBlock(ctx context.Context) error {
-	select {
-	case g.turn <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := g.turn.Acquire(ctx, 1); err != nil {
+		return err
 	}
-	defer func() { <-g.turn }()
+	defer g.turn.Release(1)
 	g.mu.Lock()
 	enough := g.mu.next < g.mu.end || len(g.mu.returned) > 0
 	g.mu.Unlock()

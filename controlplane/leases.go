@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
 )
 
@@ -37,16 +36,11 @@ func (c *ControlPlane) restoreMembers() error {
 			// By the wall clock, which may have been set since: never longer than for a lease that expired now.
 			usable = now.Add(min(time.UnixMicro(expiredAt).Add(ttl).Sub(wall), ttl))
 		}
-		c.members.restoreMember(m, ttl, now, usable)
+		c.members.mu.Lock()
+		c.members.mu.registry.restoreMember(m, ttl, now, usable)
+		c.members.mu.Unlock()
 	}
 	return nil
-}
-
-// restoreMember calls the registry's restoreMember under the lock.
-func (m *memberDriver) restoreMember(member *scribev1.Member, ttl time.Duration, now, usable time.Time) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.mu.registry.restoreMember(member, ttl, now, usable)
 }
 
 // watchLeases expires leases when they are due, and announces changed loads, with one timer for all.
@@ -107,38 +101,28 @@ func (m *memberDriver) announceLoads(now, from time.Time) (due, waiting bool) {
 // writeExpired stores that leases have expired, so that a later control plane does not take the members for alive. If the write
 // fails, that control plane will, for one TTL.
 func (c *ControlPlane) writeExpired(expired []*memberLease) {
-	if len(expired) == 0 {
+	if len(expired) == 0 || c.members.turn.Acquire(c.stopped, 1) != nil {
 		return
 	}
-	select {
-	case c.members.turn <- struct{}{}:
-	case <-c.stopped.Done():
-		return
-	}
-	defer func() { <-c.members.turn }()
+	defer c.members.turn.Release(1)
 	ctx, cancel := context.WithTimeout(c.stopped, storeTimeout)
 	defer cancel()
 	wall := c.deps.Now().UnixMicro()
-	for len(expired) > 0 {
-		var ops []kv.Op
-		n := min(len(expired), kv.MaxOps)
-		for _, l := range expired[:n] {
-			if !c.members.expiredHolder(l) {
-				continue // it has joined again since, which is stored already
-			}
-			value, err := encodeSlot(l.member, l.ttl, wall)
-			if err != nil {
-				c.logger.Error("expired lease not encoded", "member", l.member.GetId(), "error", err)
-				continue
-			}
-			ops = append(ops, kv.Put(slotKey(l.member.GetSlot()), value))
+	var ops []kv.Op
+	for _, l := range expired {
+		if !c.members.expiredHolder(l) {
+			continue // it has joined again since, which is stored already
 		}
-		expired = expired[n:]
-		if len(ops) == 0 {
+		value, err := encodeSlot(l.member, l.ttl, wall)
+		if err != nil {
+			c.logger.Error("expired lease not encoded", "member", l.member.GetId(), "error", err)
 			continue
 		}
-		if _, err := c.deps.Store.Commit(ctx, ops...); err != nil && !errors.Is(err, context.Canceled) {
-			c.logger.Error("expired leases not stored", "leases", len(ops), "error", err)
+		ops = append(ops, kv.Put(slotKey(l.member.GetSlot()), value))
+	}
+	for _, part := range kv.SplitOps(ops, 0) {
+		if _, err := c.deps.Store.Commit(ctx, part...); err != nil && !errors.Is(err, context.Canceled) {
+			c.logger.Error("expired leases not stored", "leases", len(part), "error", err)
 		}
 	}
 }

@@ -8,10 +8,12 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"scribe/controlplane/request"
+	"scribe/internal/base/lifecycle"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
@@ -21,9 +23,9 @@ import (
 type memberDriver struct {
 	// turn is held by the one call that reserves a slot and stores it. Writes about a slot therefore have the order in which the
 	// registry changed.
-	turn chan struct{}
+	turn *semaphore.Weighted
 	// wake tells the lease watcher to compare the deadlines with the time again.
-	wake chan struct{}
+	wake lifecycle.WakeChannel
 
 	mu struct {
 		sync.Mutex
@@ -38,7 +40,7 @@ type memberDriver struct {
 }
 
 func newMembers(maxSlot uint32) *memberDriver {
-	m := &memberDriver{turn: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
+	m := &memberDriver{turn: semaphore.NewWeighted(1), wake: lifecycle.NewWakeChannel()}
 	m.mu.registry = newRegistry(maxSlot)
 	m.mu.changed = make(chan struct{})
 	return m
@@ -85,13 +87,6 @@ func cloneMembers(list []*scribev1.Member) []*scribev1.Member {
 	return out
 }
 
-func (m *memberDriver) wakeLeaseWatcher() {
-	select {
-	case m.wake <- struct{}{}:
-	default: // it already has a token
-	}
-}
-
 // Join implements rpc.ControlService. A member that joins again under its id keeps its slot.
 func (c *ControlPlane) Join(ctx context.Context, req *scribev1.JoinRequest) (*scribev1.JoinResponse, error) {
 	if err := c.enterCall(); err != nil {
@@ -120,13 +115,10 @@ func (c *ControlPlane) Join(ctx context.Context, req *scribev1.JoinRequest) (*sc
 // joinMember gives a member a slot, stores it, and begins the lease. From then on the registry owns member.
 func (c *ControlPlane) joinMember(ctx context.Context, what string, member *scribev1.Member, ttl time.Duration) error {
 	m := c.members
-	select {
-	case m.turn <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := m.turn.Acquire(ctx, 1); err != nil {
+		return err
 	}
-	defer func() { <-m.turn }()
-
+	defer m.turn.Release(1)
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	now := time.Now()
@@ -151,7 +143,7 @@ func (c *ControlPlane) joinMember(ctx context.Context, what string, member *scri
 	}
 	m.mu.registry.beginLease(member, ttl, time.Now())
 	m.wakeWatches()
-	m.wakeLeaseWatcher()
+	m.wake.WakeUp()
 	c.metrics.joins.Inc()
 	c.logger.Info("member joined", "member", member.GetId(), "slot", slot, "roles", roleNames(member.GetRoles()), "url", member.GetUrl(), "ttl", ttl)
 	return nil
@@ -175,7 +167,7 @@ func (c *ControlPlane) Heartbeat(_ context.Context, req *scribev1.HeartbeatReque
 	}
 	if changed && !m.mu.loads {
 		m.mu.loads = true
-		m.wakeLeaseWatcher()
+		m.wake.WakeUp()
 	}
 	return &scribev1.HeartbeatResponse{}, nil
 }
@@ -187,12 +179,10 @@ func (c *ControlPlane) Leave(ctx context.Context, req *scribev1.LeaveRequest) (*
 	}
 	defer c.calls.Leave()
 	m := c.members
-	select {
-	case m.turn <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if err := m.turn.Acquire(ctx, 1); err != nil {
+		return nil, err
 	}
-	defer func() { <-m.turn }()
+	defer m.turn.Release(1)
 	m.mu.Lock()
 	slot, lived := m.mu.registry.slots.byID[req.GetId()], m.mu.registry.leases[req.GetId()] != nil
 	m.mu.Unlock()

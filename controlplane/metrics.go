@@ -23,9 +23,6 @@ type roleMetrics struct {
 	retireFailures prometheus.Counter
 }
 
-// gaugeSources are called when the metrics are collected.
-type gaugeSources struct{ categories, members, retiring, pinHolders func() float64 }
-
 // Values of the labels "watch" and "change".
 const (
 	watchCategories = "categories"
@@ -36,7 +33,7 @@ const (
 	changeDeleted = "deleted"
 )
 
-func newMetrics(r prometheus.Registerer, now gaugeSources) (*roleMetrics, error) {
+func newMetrics(r prometheus.Registerer, c *ControlPlane) (*roleMetrics, error) {
 	set := metrics.NewSet("scribe_controlplane_")
 	m := &roleMetrics{
 		watches: set.GaugeVec("watches", "Running watches.", "watch"),
@@ -51,10 +48,11 @@ func newMetrics(r prometheus.Registerer, now gaugeSources) (*roleMetrics, error)
 		retired:        set.Counter("retirements_total", "Deleted categories whose logs this process has ended."),
 		retireFailures: set.Counter("retirement_failures_total", "Attempts to end the logs of a deleted category that failed. They are repeated."),
 	}
-	set.GaugeFunc("categories", "Categories that exist.", now.categories)
-	set.GaugeFunc("members", "Processes with a lease.", now.members)
-	set.GaugeFunc("retirements_pending", "Deleted categories whose logs may still take records, so that their names can't be used again.", now.retiring)
-	set.GaugeFunc("pin_holders", "Processes whose readers hold back retention.", now.pinHolders)
+	set.GaugeFunc("categories", "Categories that exist.", func() float64 { return float64(c.feed.countLive()) })
+	set.GaugeFunc("members", "Processes with a lease.", func() float64 { return float64(c.members.countMembers()) })
+	set.GaugeFunc("retirements_pending", "Deleted categories whose logs may still take records, so that their names can't be used again.",
+		func() float64 { return float64(c.retireSchedule.countPending()) })
+	set.GaugeFunc("pin_holders", "Processes whose readers hold back retention.", func() float64 { return float64(c.pins.countHolders()) })
 	for _, w := range []string{watchCategories, watchMembers} {
 		m.watches.WithLabelValues(w)
 	}

@@ -58,11 +58,10 @@ func (p *pinTable) replacePins(now time.Time, holder string, list []*scribev1.Pi
 		return false
 	}
 	p.mu.pins += len(list) - before
-	if len(list) == 0 {
-		delete(p.mu.holders, holder)
-		return true
+	delete(p.mu.holders, holder)
+	if len(list) > 0 {
+		p.mu.holders[holder] = &pinHolder{expires: now.Add(ttl), pins: list}
 	}
-	p.mu.holders[holder] = &pinHolder{expires: now.Add(ttl), pins: list}
 	return true
 }
 

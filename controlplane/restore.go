@@ -90,31 +90,11 @@ func WriteState(ctx context.Context, store kv.Store, s StoredCategories) error {
 	if s.NextID == 0 || s.NextID > maxID+1 {
 		return fmt.Errorf("controlplane: restore: invalid next id %d", s.NextID)
 	}
-	ops := []kv.Op{kv.Put(nextIDKey, encodeNextID(s.NextID)).If(0)}
-	size := 0
-	flush := func() error {
-		if len(ops) == 0 {
-			return nil
-		}
-		_, err := store.Commit(ctx, ops...)
-		ops, size = nil, 0
-		return err
-	}
+	var ops []kv.Op
 	put := func(key string, c *scribev1.Category) error {
 		value, err := encodeCategory(c)
-		if err != nil {
-			return err
-		}
-		if len(ops) == kv.MaxOps || size+len(key)+len(value) > kv.MaxCommit {
-			if err := flush(); err != nil {
-				return err
-			}
-		}
-		ops, size = append(ops, kv.Put(key, value).If(0)), size+len(key)+len(value)
-		return nil
-	}
-	if err := flush(); err != nil {
-		return fmt.Errorf("controlplane: restore: %w", err)
+		ops = append(ops, kv.Put(key, value).If(0))
+		return err
 	}
 	for _, c := range s.Categories {
 		err := record.ValidateCategory(c.GetName())
@@ -133,8 +113,11 @@ func WriteState(ctx context.Context, store kv.Store, s StoredCategories) error {
 			return fmt.Errorf("controlplane: restore deleted category %q: %w", c.GetName(), err)
 		}
 	}
-	if err := flush(); err != nil {
-		return fmt.Errorf("controlplane: restore: %w", err)
+	counter := []kv.Op{kv.Put(nextIDKey, encodeNextID(s.NextID)).If(0)}
+	for _, part := range append([][]kv.Op{counter}, kv.SplitOps(ops, 0)...) {
+		if _, err := store.Commit(ctx, part...); err != nil {
+			return fmt.Errorf("controlplane: restore: %w", err)
+		}
 	}
 	return nil
 }

@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"scribe/controlplane/request"
 	"scribe/internal/transport/rpc"
@@ -114,33 +115,28 @@ func (c *ControlPlane) countRetiring(ctx context.Context) {
 // retireSome retires categories concurrently, and returns the numbers of successes and failures.
 func (c *ControlPlane) retireSome(ctx context.Context, list []retiringCategory) (done, failed int) {
 	var (
-		group     sync.WaitGroup
-		at, fails atomic.Int64
-		first     struct {
-			sync.Once
-			id  uint32
-			err error
-		}
+		group errgroup.Group
+		mu    sync.Mutex
+		id    uint32 // of the first failure
+		first error
 	)
-	for range min(retireParallel, len(list)) {
-		group.Go(func() {
-			for ctx.Err() == nil {
-				i := int(at.Add(1)) - 1
-				if i >= len(list) {
-					return
-				}
-				if err := c.retireOne(ctx, list[i]); err != nil && ctx.Err() == nil {
-					fails.Add(1)
-					c.metrics.retireFailures.Inc()
-					first.Do(func() { first.id, first.err = list[i].id, err })
+	group.SetLimit(retireParallel)
+	for _, p := range list {
+		group.Go(func() error {
+			if err := c.retireOne(ctx, p); err != nil && ctx.Err() == nil {
+				c.metrics.retireFailures.Inc()
+				mu.Lock()
+				defer mu.Unlock()
+				if failed++; failed == 1 {
+					id, first = p.id, err
 				}
 			}
+			return nil
 		})
 	}
-	group.Wait()
-	failed = int(fails.Load())
+	_ = group.Wait() // failures are counted
 	if failed > 0 {
-		c.logger.Warn("deleted categories not retired: retrying", "categories", failed, "id", first.id, "error", first.err)
+		c.logger.Warn("deleted categories not retired: retrying", "categories", failed, "id", id, "error", first)
 	}
 	return len(list) - failed, failed
 }

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"scribe/internal/base/lifecycle"
 )
 
 // Retirer retires the logs of deleted categories: the part of the metadata engine that the control plane uses.
@@ -44,7 +46,7 @@ const (
 // not wait for a pass.
 type retireSchedule struct {
 	// wake has a token after a request.
-	wake chan struct{}
+	wake lifecycle.WakeChannel
 
 	mu struct {
 		sync.Mutex
@@ -68,7 +70,7 @@ type retireSchedule struct {
 }
 
 func newRetireSchedule() *retireSchedule {
-	r := &retireSchedule{wake: make(chan struct{}, 1)}
+	r := &retireSchedule{wake: lifecycle.NewWakeChannel()}
 	r.mu.asked = make(map[string]retiringCategory)
 	r.mu.settled = make(chan struct{})
 	return r
@@ -83,7 +85,7 @@ func (r *retireSchedule) requestNow(c retiringCategory) {
 		r.mu.next = time.Time{}
 	}
 	r.mu.Unlock()
-	r.wakeDriver()
+	r.wake.WakeUp()
 }
 
 // requestScan requests a pass over the store now: it may have an entry that was never requested.
@@ -91,14 +93,7 @@ func (r *retireSchedule) requestScan() {
 	r.mu.Lock()
 	r.mu.next = time.Time{}
 	r.mu.Unlock()
-	r.wakeDriver()
-}
-
-func (r *retireSchedule) wakeDriver() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	r.wake.WakeUp()
 }
 
 // retireTurn is the next work: the requested categories, else a page of the pass, else a wait.

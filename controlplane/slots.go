@@ -1,7 +1,7 @@
 package controlplane
 
 import (
-	"container/heap"
+	"slices"
 	"time"
 )
 
@@ -12,9 +12,9 @@ import (
 // an expired holder loses its slot, the one that expired first.
 type slotTable struct {
 	max uint32
-	// next is the lowest slot that was never given out; freed slots are in free.
+	// next is the lowest slot that was never given out; freed slots are in free, ascending.
 	next    uint32
-	free    slotHeap
+	free    []uint32
 	holders map[uint32]*slotHolder
 	byID    map[string]uint32
 }
@@ -56,7 +56,9 @@ func (s *slotTable) findSlot(now time.Time) (uint32, time.Time) {
 		s.next++ // restored at the restart
 	}
 	if len(s.free) > 0 {
-		return heap.Pop(&s.free).(uint32), time.Time{}
+		lowest := s.free[0]
+		s.free = slices.Delete(s.free, 0, 1)
+		return lowest, time.Time{}
 	}
 	if s.next <= s.max {
 		s.next++
@@ -94,25 +96,8 @@ func (s *slotTable) freeSlot(id string) uint32 {
 	delete(s.byID, id)
 	delete(s.holders, slot)
 	if slot < s.next {
-		heap.Push(&s.free, slot)
+		at, _ := slices.BinarySearch(s.free, slot)
+		s.free = slices.Insert(s.free, at, slot)
 	}
 	return slot
-}
-
-// slotHeap has the lowest slot first.
-type slotHeap []uint32
-
-func (h slotHeap) Len() int           { return len(h) }
-func (h slotHeap) Less(i, j int) bool { return h[i] < h[j] }
-func (h slotHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-
-// Push implements heap.Interface.
-func (h *slotHeap) Push(x any) { *h = append(*h, x.(uint32)) }
-
-// Pop implements heap.Interface.
-func (h *slotHeap) Pop() any {
-	old := *h
-	x := old[len(old)-1]
-	*h = old[:len(old)-1]
-	return x
 }

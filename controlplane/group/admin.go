@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -229,7 +230,11 @@ func (c *Coordinator) ResetGroup(ctx context.Context, req *scribev1.ResetGroupRe
 	if to.at == scribev1.StartAt_START_AT_UNSPECIFIED && to.checkpoint == "" {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: start_at: is not set", what)
 	}
-	g, err := c.resetGroup(ctx, what, req, to)
+	var g *Group
+	err := c.retryConflicts(ctx, what, req.GetGroup(), func(stored *Group, revision uint64) error {
+		g = stored
+		return c.resetGroup(ctx, what, g, revision, req.GetForce(), to)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -238,44 +243,29 @@ func (c *Coordinator) ResetGroup(ctx context.Context, req *scribev1.ResetGroupRe
 	return &scribev1.ResetGroupResponse{Group: wireGroup(g)}, nil
 }
 
-func (c *Coordinator) resetGroup(ctx context.Context, what string, req *scribev1.ResetGroupRequest, to startAt) (*Group, error) {
-	done, err := c.takeTurn(ctx, req.GetGroup())
+func (c *Coordinator) resetGroup(ctx context.Context, what string, g *Group, revision uint64, force bool, to startAt) error {
+	if err := requireIdle(what, g, force); err != nil {
+		return err
+	}
+	res, err := c.deps.Control.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: g.Category})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer done()
-	for range maxAttempts {
-		g, revision, err := c.loadGroup(ctx, what, req.GetGroup())
-		if err != nil {
-			return nil, err
+	cat := res.GetCategory()
+	if cat.GetId() != g.CategoryID {
+		// The members read logs that no longer exist: they have to join again.
+		g.CategoryID, g.Useful = cat.GetId(), usefulIn(g.Scheme, cat)
+		for len(g.Members) > 0 {
+			g.RemoveMembers(g.Members[0].Epoch)
 		}
-		if err := requireIdle(what, g, req.GetForce()); err != nil {
-			return nil, err
-		}
-		res, err := c.deps.Control.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: g.Category})
-		if err != nil {
-			return nil, err
-		}
-		cat := res.GetCategory()
-		if cat.GetId() != g.CategoryID {
-			// The members read logs that no longer exist: they have to join again.
-			g.CategoryID, g.Useful = cat.GetId(), usefulIn(g.Scheme, cat)
-			for len(g.Members) > 0 {
-				g.RemoveMembers(g.Members[0].Epoch)
-			}
-		}
-		all, times, err := c.resolveStart(ctx, what, cat, g.Scheme, to)
-		if err != nil {
-			return nil, err
-		}
-		g.RegrantAll()
-		g.PositionedAt = c.deps.Now().UnixMicro()
-		if err = c.installPositions(ctx, what, g, revision, all, times); !errors.Is(err, kv.ErrConflict) {
-			return g, err
-		}
-		c.metrics.conflicts.Inc()
 	}
-	return nil, errContended(what)
+	all, times, err := c.resolveStart(ctx, what, cat, g.Scheme, to)
+	if err != nil {
+		return err
+	}
+	g.RegrantAll()
+	g.PositionedAt = c.deps.Now().UnixMicro()
+	return c.installPositions(ctx, what, g, revision, all, times)
 }
 
 // requireIdle refuses an operation that requires a group without members.
@@ -296,7 +286,14 @@ func (c *Coordinator) DeleteGroup(ctx context.Context, req *scribev1.DeleteGroup
 	if err := checkName(what, req.GetGroup()); err != nil {
 		return nil, err
 	}
-	if err := c.removeGroup(ctx, what, req); err != nil {
+	err := c.retryConflicts(ctx, what, req.GetGroup(), func(g *Group, revision uint64) error {
+		if err := requireIdle(what, g, req.GetForce()); err != nil {
+			return err
+		}
+		_, err := c.deps.Store.Commit(ctx, kv.Delete(groupKey(g.Name)).If(revision))
+		return commitError(what, err)
+	})
+	if err != nil {
 		return nil, err
 	}
 	c.removeOutdated(ctx, req.GetGroup(), 0)
@@ -304,39 +301,10 @@ func (c *Coordinator) DeleteGroup(ctx context.Context, req *scribev1.DeleteGroup
 	return &scribev1.DeleteGroupResponse{}, nil
 }
 
-func (c *Coordinator) removeGroup(ctx context.Context, what string, req *scribev1.DeleteGroupRequest) error {
-	done, err := c.takeTurn(ctx, req.GetGroup())
-	if err != nil {
-		return err
-	}
-	defer done()
-	for range maxAttempts {
-		g, revision, err := c.loadGroup(ctx, what, req.GetGroup())
-		if err != nil {
-			return err
-		}
-		if err := requireIdle(what, g, req.GetForce()); err != nil {
-			return err
-		}
-		_, err = c.deps.Store.Commit(ctx, kv.Delete(groupKey(g.Name)).If(revision))
-		if err == nil {
-			return nil
-		}
-		if !errors.Is(err, kv.ErrConflict) {
-			return commitError(what, err)
-		}
-		c.metrics.conflicts.Inc()
-	}
-	return errContended(what)
-}
-
 // holdPins pins the records that active groups need of categories and that retention is about to remove, or would have removed.
 func (c *Coordinator) holdPins() {
 	c.mu.Lock()
-	names := make([]string, 0, len(c.mu.active))
-	for name := range c.mu.active {
-		names = append(names, name)
-	}
+	names := slices.Collect(maps.Keys(c.mu.active))
 	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(c.stopped, c.cfg.StoreTimeout)
 	defer cancel()

@@ -50,9 +50,13 @@ func (g *Group) shareBuckets(from, to int) {
 			continue
 		}
 		// First give up the buckets that it does not own yet: they move in any case.
-		slices.SortFunc(buckets, func(a, b int) int {
-			return cmp.Or(boolOrder(g.Buckets[a].Owner == epoch, g.Buckets[b].Owner == epoch), cmp.Compare(mixBits(a), mixBits(b)))
-		})
+		rank := func(i int) uint64 {
+			if g.Buckets[i].Owner == epoch {
+				return 1<<32 + uint64(mixBits(i))
+			}
+			return uint64(mixBits(i))
+		}
+		slices.SortFunc(buckets, func(a, b int) int { return cmp.Compare(rank(a), rank(b)) })
 		free = append(free, buckets[:over]...)
 		held[epoch] = buckets[over:]
 	}
@@ -90,18 +94,6 @@ func (g *Group) fairShares(n int, held map[uint64][]int) map[uint64]int {
 		}
 	}
 	return quotas
-}
-
-// boolOrder sorts false before true.
-func boolOrder(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	default:
-		return 1
-	}
 }
 
 // mixBits scatters related buckets: those whose numbers have something in common should not meet in one member.

@@ -3,6 +3,7 @@ package group
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -192,14 +193,7 @@ func encodePositions(p positionMap) ([]byte, error) {
 	return proto.MarshalOptions{Deterministic: true}.Marshal(s)
 }
 
-func (p positionMap) sortedShards() []record.ShardID {
-	shards := make([]record.ShardID, 0, len(p))
-	for s := range p {
-		shards = append(shards, s)
-	}
-	slices.Sort(shards)
-	return shards
-}
+func (p positionMap) sortedShards() []record.ShardID { return slices.Sorted(maps.Keys(p)) }
 
 // decodePositions decodes stored positions of a group into p.
 func decodePositions(g *Group, value []byte, p positionMap) error {

@@ -1,6 +1,7 @@
 package group
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +32,7 @@ type Coordinator struct {
 	stop    context.CancelFunc
 	worker  sync.WaitGroup
 	// wake tells the sweep about an active group that it may not know.
-	wake chan struct{}
+	wake lifecycle.WakeChannel
 
 	mu struct {
 		sync.Mutex
@@ -55,10 +56,8 @@ func NewCoordinator(cfg Config, deps Deps) (*Coordinator, error) {
 	if err := errors.Join(cfg.Validate(), deps.validate()); err != nil {
 		return nil, err
 	}
-	c := &Coordinator{cfg: cfg, deps: deps, log: deps.Logger, seed: maphash.MakeSeed(), wake: make(chan struct{}, 1)}
-	if c.log == nil {
-		c.log = slog.New(slog.DiscardHandler)
-	}
+	c := &Coordinator{cfg: cfg, deps: deps, log: deps.Logger, seed: maphash.MakeSeed(), wake: lifecycle.NewWakeChannel()}
+	c.log = cmp.Or(c.log, slog.New(slog.DiscardHandler))
 	if c.deps.Now == nil {
 		c.deps.Now = time.Now
 	}
@@ -123,10 +122,7 @@ func (c *Coordinator) noteSpoke(g *Group, epoch uint64, status *MemberStatus) {
 	a.liveness.NoteSpoke(epoch, now, status)
 	c.mu.Unlock()
 	if fresh {
-		select {
-		case c.wake <- struct{}{}:
-		default: // a token is there: the sweep will look at all groups
-		}
+		c.wake.WakeUp()
 	}
 }
 

@@ -495,12 +495,12 @@ func TestCommitOfManyShards(t *testing.T) {
 
 // Transactions stay within the limits of the store.
 func TestBatches(t *testing.T) {
-	var w opWriter
+	var all []kv.Op
 	for i := range 300 {
-		w.put(fmt.Sprint("key", i), make([]byte, 40_000))
+		all = append(all, kv.Put(fmt.Sprint("key", i), make([]byte, 40_000)))
 	}
 	n := 0
-	for _, ops := range w.splitOps(1) {
+	for _, ops := range kv.SplitOps(all, 1) {
 		size := 0
 		for _, op := range ops {
 			size += len(op.Key) + len(op.Value)

@@ -1,6 +1,7 @@
 package group
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -83,16 +84,7 @@ func New(name, category string, id uint32, scheme bucket.Scheme, useful uint32) 
 
 // Member returns the membership with an epoch, or nil if there is none.
 func (g *Group) Member(epoch uint64) *Member {
-	i, ok := slices.BinarySearchFunc(g.Members, epoch, func(m Member, e uint64) int {
-		switch {
-		case m.Epoch < e:
-			return -1
-		case m.Epoch > e:
-			return 1
-		default:
-			return 0
-		}
-	})
+	i, ok := slices.BinarySearchFunc(g.Members, epoch, func(m Member, e uint64) int { return cmp.Compare(m.Epoch, e) })
 	if !ok || epoch == 0 {
 		return nil
 	}
@@ -101,12 +93,11 @@ func (g *Group) Member(epoch uint64) *Member {
 
 // Named returns the membership of a name, or nil if there is none.
 func (g *Group) Named(name string) *Member {
-	for i := range g.Members {
-		if g.Members[i].Name == name {
-			return &g.Members[i]
-		}
+	i := slices.IndexFunc(g.Members, func(m Member) bool { return m.Name == name })
+	if i < 0 {
+		return nil
 	}
-	return nil
+	return &g.Members[i]
 }
 
 // Join makes m a member and returns its epoch. An earlier membership of the same name ends, and the new one gets its buckets as

@@ -338,16 +338,7 @@ func (c *Coordinator) commitOnce(ctx context.Context, req *scribev1.CommitGroupR
 	if err := checkName(what, req.GetGroup()); err != nil {
 		return err
 	}
-	done, err := c.takeTurn(ctx, req.GetGroup())
-	if err != nil {
-		return err
-	}
-	defer done()
-	for range maxAttempts {
-		g, revision, err := c.loadGroup(ctx, what, req.GetGroup())
-		if err != nil {
-			return err
-		}
+	return c.retryConflicts(ctx, what, req.GetGroup(), func(g *Group, revision uint64) error {
 		set, err := c.checkOwned(what, g, req.GetMember(), req.GetEpoch(), req.GetGeneration(), req.GetBuckets())
 		if err != nil {
 			return err
@@ -356,12 +347,8 @@ func (c *Coordinator) commitOnce(ctx context.Context, req *scribev1.CommitGroupR
 		if err != nil {
 			return err
 		}
-		if err = c.storeCommit(ctx, g, revision, k); !errors.Is(err, kv.ErrConflict) {
-			return err
-		}
-		c.metrics.conflicts.Inc()
-	}
-	return errContended(what)
+		return c.storeCommit(ctx, g, revision, k)
+	})
 }
 
 // newCommit checks the positions of a commit.

@@ -2,6 +2,7 @@ package group
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"scribe/internal/base/units"
@@ -33,7 +34,7 @@ func (n groupSizing) recommendMembers() (members int, why string) {
 	}
 	each := busyPart * float64(n.capacity)
 	catchUp := float64(n.lag) / drainAfter.Seconds()
-	wanted := ceilInt((float64(n.traffic) + catchUp) / each)
+	wanted := int(math.Ceil(min((float64(n.traffic)+catchUp)/each, 1<<30)))
 	why = fmt.Sprintf("%s/s are written and %s wait; a busy member takes %s/s: %d of them, busy for %.0f%% of their time, keep up",
 		units.About(n.traffic), units.About(n.lag), units.About(n.capacity), max(wanted, 1), busyPart*100)
 	if n.lag > 0 {
@@ -47,16 +48,4 @@ func (n groupSizing) recommendMembers() (members int, why string) {
 		wanted = 1
 	}
 	return wanted, why
-}
-
-func ceilInt(x float64) int {
-	const most = 1 << 30
-	if x >= most {
-		return most
-	}
-	n := int(x)
-	if float64(n) < x {
-		n++
-	}
-	return n
 }

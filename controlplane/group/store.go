@@ -19,9 +19,11 @@ import (
 // maxAttempts bounds the attempts of a change that conflicts with other changes.
 const maxAttempts = 16
 
-// commitError wraps the error of a failed transaction with its reason.
+// commitError wraps the error of a failed transaction with its reason, except for kv.ErrConflict, after which callers begin again.
 func commitError(what string, err error) error {
 	switch {
+	case err == nil, errors.Is(err, kv.ErrConflict):
+		return err
 	case errors.Is(err, kv.ErrClosed), errors.Is(err, kv.ErrCorrupt):
 		return request.ReadError(what, err)
 	case errors.Is(err, kv.ErrInvalid):
@@ -35,15 +37,11 @@ func errContended(what string) error {
 	return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, 100*time.Millisecond, "%s: the group was changed concurrently %d times: try again", what, maxAttempts)
 }
 
-func errUnknownGroup(what, name string) error {
-	return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_GROUP, "%s: there is no consumer group %q", what, name)
-}
-
 // loadGroup reads a group with its revision. It returns errors for the caller.
 func (c *Coordinator) loadGroup(ctx context.Context, what, name string) (*Group, uint64, error) {
 	e, err := c.deps.Store.Get(ctx, groupKey(name))
 	if errors.Is(err, kv.ErrNotFound) {
-		return nil, 0, errUnknownGroup(what, name)
+		return nil, 0, rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_GROUP, "%s: there is no consumer group %q", what, name)
 	}
 	if err != nil {
 		return nil, 0, request.ReadError(what, err)
@@ -64,50 +62,59 @@ func (c *Coordinator) decodeCounted(name string, value []byte) (*Group, error) {
 	return g, err
 }
 
-// changeGroup reads a group, lets fn change it, and stores it if fn returns true. It begins again when another change came first.
-// It returns the group as stored.
-func (c *Coordinator) changeGroup(ctx context.Context, what, name string, fn func(*Group) (bool, error)) (*Group, error) {
+// retryConflicts reads a group in its turn, and passes it with its revision to change. It begins again while change fails with
+// kv.ErrConflict, because another coordinator came first.
+func (c *Coordinator) retryConflicts(ctx context.Context, what, name string, change func(g *Group, revision uint64) error) error {
 	done, err := c.takeTurn(ctx, name)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer done()
 	for range maxAttempts {
 		g, revision, err := c.loadGroup(ctx, what, name)
-		if err != nil {
-			return nil, err
-		}
-		before := g.Generation
-		changed, err := fn(g)
-		if err != nil || !changed {
-			return g, err
-		}
-		value, err := encodeGroup(g)
-		if err != nil {
-			return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: %w", what, err)
-		}
-		_, err = c.deps.Store.Commit(ctx, kv.Put(groupKey(name), value).If(revision))
 		if err == nil {
-			c.countMoves(g, before)
-			return g, nil
+			err = change(g, revision)
 		}
 		if !errors.Is(err, kv.ErrConflict) {
-			return nil, commitError(what, err)
+			return err
 		}
 		c.metrics.conflicts.Inc()
 	}
-	return nil, errContended(what)
+	return errContended(what)
 }
 
-// countMoves counts the buckets that were granted after a generation.
-func (c *Coordinator) countMoves(g *Group, since uint64) {
-	n := 0
-	for _, b := range g.Buckets {
-		if b.Granted > since {
-			n++
+// changeGroup reads a group, lets fn change it, and stores it if fn returns true. It begins again when another change came first.
+// It returns the group as stored.
+func (c *Coordinator) changeGroup(ctx context.Context, what, name string, fn func(*Group) (bool, error)) (stored *Group, err error) {
+	err = c.retryConflicts(ctx, what, name, func(g *Group, revision uint64) error {
+		before := g.Generation
+		changed, err := fn(g)
+		if err == nil && changed {
+			err = c.storeGroup(ctx, what, g, revision)
 		}
+		if err != nil {
+			return err
+		}
+		for _, b := range g.Buckets {
+			if changed && b.Granted > before {
+				c.metrics.moved.Inc()
+			}
+		}
+		stored = g
+		return nil
+	})
+	return stored, err
+}
+
+// storeGroup stores a group on condition that its stored form has the revision (0: that there is none), and that the other
+// conditions hold. It fails with kv.ErrConflict if they do not, else with an error for the caller.
+func (c *Coordinator) storeGroup(ctx context.Context, what string, g *Group, revision uint64, conditions ...kv.Op) error {
+	value, err := encodeGroup(g)
+	if err != nil {
+		return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: %w", what, err)
 	}
-	c.metrics.moved.Add(float64(n))
+	_, err = c.deps.Store.Commit(ctx, append(conditions, kv.Put(groupKey(g.Name), value).If(revision))...)
+	return commitError(what, err)
 }
 
 // readPositions reads all positions of a group, and the times of its buckets.
@@ -155,37 +162,30 @@ func (c *Coordinator) installPositions(ctx context.Context, what string, g *Grou
 		}
 		parts[chunk][shard] = p
 	}
-	var w opWriter
+	var ops []kv.Op
 	for chunk, part := range parts {
 		value, err := encodePositions(part)
 		if err != nil {
 			return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: %w", what, err)
 		}
-		w.put(chunkKey(g.Name, g.Positions, chunk), value)
+		ops = append(ops, kv.Put(chunkKey(g.Name, g.Positions, chunk), value))
 	}
 	value, err := encodeTimes(times)
 	if err != nil {
 		return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: %w", what, err)
 	}
-	w.put(positionsOf(g.Name, g.Positions)+timesKey, value)
-	var last []kv.Op
-	for _, ops := range w.splitOps(0) {
-		written, err := c.deps.Store.Commit(ctx, ops...)
+	ops = append(ops, kv.Put(positionsOf(g.Name, g.Positions)+timesKey, value))
+	var complete []kv.Op
+	for _, part := range kv.SplitOps(ops, 0) {
+		written, err := c.deps.Store.Commit(ctx, part...)
 		if err != nil {
 			return commitError(what, err)
 		}
-		for _, op := range ops {
-			last = append(last, kv.Check(op.Key, written))
+		for _, op := range part {
+			complete = append(complete, kv.Check(op.Key, written))
 		}
 	}
-	if value, err = encodeGroup(g); err != nil {
-		return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: %w", what, err)
-	}
-	_, err = c.deps.Store.Commit(ctx, append(last, kv.Put(groupKey(g.Name), value).If(revision))...)
-	if err != nil && !errors.Is(err, kv.ErrConflict) {
-		return commitError(what, err)
-	}
-	return err
+	return c.storeGroup(ctx, what, g, revision, complete...)
 }
 
 // removeOutdated removes all sets of positions of a name but one. It may fail; a later call removes the rest. It also removes a
@@ -209,32 +209,6 @@ func (c *Coordinator) removeOutdated(ctx context.Context, name string, keep uint
 	if failed != nil {
 		c.log.Warn("outdated positions of a group not removed", "group", name, "error", failed)
 	}
-}
-
-// opWriter collects operations for transactions.
-type opWriter struct{ ops []kv.Op }
-
-func (w *opWriter) put(key string, value []byte) { w.ops = append(w.ops, kv.Put(key, value)) }
-
-// splitOps divides the operations into transactions, each with room for a number of reserved operations.
-func (w *opWriter) splitOps(reserved int) [][]kv.Op {
-	var (
-		out   [][]kv.Op
-		begin int
-		size  int
-	)
-	for i, op := range w.ops {
-		n := len(op.Key) + len(op.Value)
-		if i > begin && (i-begin >= kv.MaxOps-reserved || size+n > kv.MaxCommit-kv.MaxKey*reserved) {
-			out = append(out, w.ops[begin:i])
-			begin, size = i, 0
-		}
-		size += n
-	}
-	if begin < len(w.ops) {
-		out = append(out, w.ops[begin:])
-	}
-	return out
 }
 
 // positionCommit is a validated commit.
@@ -289,7 +263,7 @@ func (c *Coordinator) storeCommit(ctx context.Context, g *Group, revision uint64
 		byChunk[chunkOf(shard)] = append(byChunk[chunkOf(shard)], shard)
 	}
 	var (
-		w       opWriter
+		ops     []kv.Op
 		scratch bucket.Places
 	)
 	read := func(key string) ([]byte, uint64, error) {
@@ -314,17 +288,25 @@ func (c *Coordinator) storeCommit(ctx context.Context, g *Group, revision uint64
 		case err != nil:
 			return err
 		default:
-			w.ops = append(w.ops, kv.Put(key, value).If(rev))
+			ops = append(ops, kv.Put(key, value).If(rev))
 		}
 	}
-	if err := c.storeTimes(g, k, &w, read); err != nil {
-		return err
-	}
-	for _, ops := range w.splitOps(1) {
-		_, err := c.deps.Store.Commit(ctx, append(slices.Clone(ops), kv.Check(groupKey(g.Name), revision))...)
-		if errors.Is(err, kv.ErrConflict) {
+	if k.watermark > 0 {
+		key := positionsOf(g.Name, g.Positions) + timesKey
+		value, rev, err := read(key)
+		if err != nil {
+			return request.ReadError("commit", err)
+		}
+		value, err = c.advanceTimes(g, k, value)
+		if err != nil {
 			return err
 		}
+		if value != nil { // last: the times are true once everything before is stored
+			ops = append(ops, kv.Put(key, value).If(rev))
+		}
+	}
+	for _, part := range kv.SplitOps(ops, 1) {
+		_, err := c.deps.Store.Commit(ctx, append(slices.Clone(part), kv.Check(groupKey(g.Name), revision))...)
 		if err != nil {
 			return commitError("commit", err)
 		}
@@ -332,21 +314,13 @@ func (c *Coordinator) storeCommit(ctx context.Context, g *Group, revision uint64
 	return nil
 }
 
-// storeTimes adds the times of the buckets, last: they are true once everything before is stored.
-func (c *Coordinator) storeTimes(g *Group, k *positionCommit, w *opWriter, read func(string) ([]byte, uint64, error)) error {
-	if k.watermark == 0 {
-		return nil
-	}
-	key := positionsOf(g.Name, g.Positions) + timesKey
-	value, rev, err := read(key)
-	if err != nil {
-		return request.ReadError("commit", err)
-	}
+// advanceTimes moves the times of the buckets forward, and returns their new value; nil if none has moved.
+func (c *Coordinator) advanceTimes(g *Group, k *positionCommit, value []byte) (_ []byte, err error) {
 	times := make([]int64, len(g.Buckets))
 	if value != nil {
 		if times, err = decodeTimes(g, value); err != nil {
 			c.metrics.damaged.Inc()
-			return request.ReadError("commit", err)
+			return nil, request.ReadError("commit", err)
 		}
 	}
 	moved := false
@@ -356,13 +330,12 @@ func (c *Coordinator) storeTimes(g *Group, k *positionCommit, w *opWriter, read 
 		}
 	}
 	if !moved {
-		return nil
+		return nil, nil
 	}
 	if value, err = encodeTimes(times); err != nil {
-		return rpc.Errorf(scribev1.Reason_REASON_INVALID, "commit: %w", err)
+		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "commit: %w", err)
 	}
-	w.ops = append(w.ops, kv.Put(key, value).If(rev))
-	return nil
+	return value, nil
 }
 
 // timeOf returns the time up to which a bucket is committed: the time stored with commits, or the owner's reported watermark, if

@@ -1,7 +1,7 @@
 package readproxy
 
 import (
-	"context"
+	"bytes"
 	"errors"
 	"sync"
 	"time"
@@ -157,15 +157,6 @@ func pointerError(i int, err error) error {
 	return rpc.Errorf(reason, "pointer %d of the request: %w", i, err)
 }
 
-// loadBlocks loads the blocks of the answer. It fails only if ctx ends; a block that can't be fetched has an error of its own.
-func (a *fetchAnswer) loadBlocks(ctx context.Context) error {
-	a.s.loadBlocks(ctx, a)
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return nil
-}
-
 // buildResponse builds the response.
 func (a *fetchAnswer) buildResponse() *scribev1.FetchResponse {
 	res := &scribev1.FetchResponse{Payloads: make([]*scribev1.Payload, 0, len(a.items))}
@@ -220,32 +211,19 @@ func (a *fetchAnswer) fillPayload(it *answerItem, out *scribev1.Payload) error {
 		return nil
 	}
 	j, p := &a.jobs[it.job], &it.pointer
-	if j.err != nil {
-		return a.asTrimmed(p, j.err)
-	}
-	if it.whole && a.encoding != blockEncoding && j.block.category != a.category {
-		return a.wrongCategory(p)
+	if err := a.checkJob(it); err != nil {
+		return err
 	}
 	if it.whole && (a.encoding == scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW || a.encoding == blockEncoding) {
 		out.Codec, out.Data, out.RawLength, out.Crc = uint32(p.Codec), j.block.data, uint64(p.BlockRawLen), p.BlockCRC
 		j.sent = true
 		return nil
 	}
-	raw := j.block.data
-	if it.whole && p.Codec != pointer.CodecNone {
-		buf := scratch.Get().(*[]byte)
-		defer putScratch(buf)
-		var err error
-		if raw, err = layout.Decompress(*buf, p.Codec, j.block.data, int(p.BlockRawLen)); err != nil {
-			return damagedError(p, err)
-		}
-		*buf = raw
-	}
-	frames, err := layout.Payload(raw, p)
-	if err != nil {
-		return damagedError(p, err)
-	}
-	data, err := a.encodePayload(p, frames)
+	var data []byte
+	err := a.withFrames(it, func(frames []byte) (err error) {
+		data, err = a.encodePayload(p, frames)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -254,22 +232,49 @@ func (a *fetchAnswer) fillPayload(it *answerItem, out *scribev1.Payload) error {
 	return nil
 }
 
-// encodePayload encodes a payload's frames for the response. The result shares no memory with them.
-func (a *fetchAnswer) encodePayload(p *pointer.Pointer, frames []byte) ([]byte, error) {
-	if err := a.checkFrames(p, frames); err != nil {
-		return nil, err
+// checkJob returns the error of an item's block, also if it is of another category.
+func (a *fetchAnswer) checkJob(it *answerItem) error {
+	j, p := &a.jobs[it.job], &it.pointer
+	switch {
+	case j.err != nil:
+		return a.asTrimmed(p, j.err)
+	case it.whole && a.encoding != blockEncoding && j.block.category != a.category:
+		return a.wrongCategory(p)
 	}
-	var (
-		data []byte
-		err  error
-	)
+	return nil
+}
+
+// withFrames calls fn with an item's frames, decompressed and with checked headers. They are valid until it returns.
+func (a *fetchAnswer) withFrames(it *answerItem, fn func(frames []byte) error) error {
+	p, raw := &it.pointer, a.jobs[it.job].block.data
+	if it.whole && p.Codec != pointer.CodecNone {
+		buf := scratch.Get().(*[]byte)
+		defer putScratch(buf)
+		var err error
+		if raw, err = layout.Decompress(*buf, p.Codec, raw, int(p.BlockRawLen)); err != nil {
+			return damagedError(p, err)
+		}
+		*buf = raw
+	}
+	frames, err := layout.Payload(raw, p)
+	if err != nil {
+		return damagedError(p, err)
+	}
+	if err := a.checkFrames(p, frames); err != nil {
+		return err
+	}
+	return fn(frames)
+}
+
+// encodePayload encodes a payload's frames for the response. The result shares no memory with them.
+func (a *fetchAnswer) encodePayload(p *pointer.Pointer, frames []byte) (data []byte, err error) {
 	switch a.encoding {
 	case scribev1.PayloadEncoding_PAYLOAD_ENCODING_JSON:
 		data, err = appendJSON(make([]byte, 0, jsonRoom(p)), frames, maxTranscoded)
 	case scribev1.PayloadEncoding_PAYLOAD_ENCODING_ARROW:
 		data, err = arrowStream(frames)
 	default:
-		return append(make([]byte, 0, len(frames)), frames...), nil
+		return bytes.Clone(frames), nil
 	}
 	switch {
 	case errors.Is(err, columnar.ErrArrowFrame):

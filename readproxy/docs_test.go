@@ -11,6 +11,19 @@ import (
 	"scribe/readproxy/memcached"
 )
 
+// describer is a registry that describes what is registered.
+type describer struct {
+	prometheus.Registerer
+	descs chan *prometheus.Desc
+}
+
+func (d describer) Register(c prometheus.Collector) error {
+	c.Describe(d.descs)
+	return nil
+}
+
+func (d describer) Unregister(prometheus.Collector) bool { return true }
+
 // Every metric stands in the guide for operators, and every one that stands there exists.
 func TestMetricsAreDocumented(t *testing.T) {
 	h := newHarness(t, func(c *Config) {
@@ -21,8 +34,8 @@ func TestMetricsAreDocumented(t *testing.T) {
 	// Those of the clients of other regions are the process's, which knows the regions.
 	exist := map[string]bool{"region_retries_total": true, "region_retries_denied_total": true}
 	descs := make(chan *prometheus.Desc, 1000)
-	for _, c := range h.server.metrics.all {
-		c.Describe(descs)
+	if err := h.server.metrics.set.Register(describer{descs: descs}); err != nil {
+		t.Fatal(err)
 	}
 	close(descs)
 	name := regexp.MustCompile(`fqName: "scribe_readproxy_([a-z_]+)"`)

@@ -3,7 +3,6 @@ package readproxy
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"scribe/internal/format/pointer"
@@ -31,21 +30,13 @@ type blockFetch struct {
 	// block and err are set when done is closed.
 	block *checkedBlock
 	err   error
-	// shared: other requests than the first wait for the fetch. Guarded by fetchTable.mu.
+	// shared: other requests than the first wait for the fetch. Guarded by Server.fetches.
 	shared bool
 }
 
-// fetchTable holds the running fetches.
-type fetchTable struct {
-	mu struct {
-		sync.Mutex
-		running map[blockKey]*blockFetch
-	}
-}
-
 // loadBlocks loads the blocks of an answer from memory or by fetches, which concurrent requests share. It returns when each job
-// has its block or an error with a reason, or when ctx ends; the fetches then continue for other requests.
-func (s *Server) loadBlocks(ctx context.Context, a *fetchAnswer) {
+// has its block or an error with a reason. It fails only if ctx ends; the fetches then continue for other requests.
+func (s *Server) loadBlocks(ctx context.Context, a *fetchAnswer) error {
 	joined, own := s.joinFetches(a)
 	for i, f := range joined {
 		if f == nil {
@@ -54,7 +45,7 @@ func (s *Server) loadBlocks(ctx context.Context, a *fetchAnswer) {
 		select {
 		case <-f.done:
 		case <-ctx.Done():
-			return
+			return context.Cause(ctx)
 		}
 		j := &a.jobs[i]
 		if j.block, j.err = f.block, f.err; j.err == nil && !own[i] {
@@ -62,6 +53,10 @@ func (s *Server) loadBlocks(ctx context.Context, a *fetchAnswer) {
 			s.metrics.saved.WithLabelValues(tierFlight).Add(float64(j.p.BlockLen))
 		}
 	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil
 }
 
 // joinFetches finds the blocks of an answer that are in memory, and joins or starts fetches for the others. Its own fetches are
@@ -71,7 +66,8 @@ func (s *Server) joinFetches(a *fetchAnswer) (joined []*blockFetch, own []bool) 
 	var first []*blockFetch
 	defer func() {
 		if len(first) > 0 {
-			go s.runFetches(first) // Close waits for each fetch
+			// Each is loaded from the nearest tier that has its block, and ends with the block or an error. Close waits for it.
+			go func() { s.reads.addBlocks(s.fromPeers(s.fromShared(first)), false) }()
 		}
 	}()
 	for i := range a.jobs {
@@ -118,9 +114,9 @@ func (s *Server) cachedBlock(a *fetchAnswer, j *blockJob) *checkedBlock {
 
 // joinFetch returns the fetch of a job's block. If mine is set, the caller has to run it.
 func (s *Server) joinFetch(a *fetchAnswer, j *blockJob) (f *blockFetch, mine bool, err error) {
-	s.fetches.mu.Lock()
-	defer s.fetches.mu.Unlock()
-	if f := s.fetches.mu.running[j.key]; f != nil {
+	s.fetches.Lock()
+	defer s.fetches.Unlock()
+	if f := s.fetches.running[j.key]; f != nil {
 		f.shared = true
 		return f, false, nil
 	}
@@ -141,7 +137,7 @@ func (s *Server) joinFetch(a *fetchAnswer, j *blockJob) (f *blockFetch, mine boo
 			"the blocks being fetched use all %d bytes for them: retry", s.cfg.FetchBytes)
 	}
 	s.metrics.fetching.Inc()
-	s.fetches.mu.running[j.key] = f
+	s.fetches.running[j.key] = f
 	return f, true, nil
 }
 
@@ -158,32 +154,29 @@ func (s *Server) fetchCost(j *blockJob) int64 {
 	return min(n, s.cfg.FetchBytes)
 }
 
-// runFetches loads blocks from the nearest tier that has them. It ends every fetch with a block or an error.
-func (s *Server) runFetches(fs []*blockFetch) {
-	fs = s.fromShared(fs)
-	fs = s.fromPeers(fs)
-	s.reads.addBlocks(fs)
-}
-
 // endFetch ends a fetch with a block or an error.
 func (s *Server) endFetch(f *blockFetch, b *checkedBlock, err error) (shared bool) {
 	if err != nil {
 		err = s.withReason(&f.p, err)
 	}
-	s.fetches.mu.Lock()
+	s.fetches.Lock()
 	if err == nil && f.rule.Memory != KeepNever {
-		young := time.Now().UnixMicro()-f.p.Blob.Time() <= s.cfg.TailAge.Microseconds()
-		s.cache.addBlock(f.key, b, f.shared || young)
+		s.cache.addBlock(f.key, b, f.shared || s.isYoung(&f.p))
 	}
-	delete(s.fetches.mu.running, f.key)
+	delete(s.fetches.running, f.key)
 	shared = f.shared
-	s.fetches.mu.Unlock()
+	s.fetches.Unlock()
 	f.block, f.err = b, err
 	s.metrics.fetching.Dec()
 	s.fetchBytes.Release(f.need)
 	close(f.done) // after what the fetch took is given back: a caller that has its block finds nothing charged
 	s.calls.Leave()
 	return shared
+}
+
+// isYoung reports whether a payload is assumed to have several readers.
+func (s *Server) isYoung(p *pointer.Pointer) bool {
+	return time.Now().UnixMicro()-p.Blob.Time() <= s.cfg.TailAge.Microseconds()
 }
 
 // endWithBlock ends a fetch with verified stored bytes from a tier. The block owns them afterwards.

@@ -75,7 +75,7 @@ func (s *Server) Admit(n int64) (release func(), err error) {
 	release, err = s.gate.bodies.Admit(decodedShare * n)
 	if err != nil {
 		s.metrics.denied.WithLabelValues("body").Inc()
-		s.metrics.refused.WithLabelValues(reasonLabel(rpc.ReasonOf(err))).Inc()
+		s.metrics.refused.WithLabelValues(rpc.ReasonLabel(rpc.ReasonOf(err))).Inc()
 	}
 	return release, err
 }

@@ -59,6 +59,6 @@ func TestARequestThatPanicsFailsNobody(t *testing.T) {
 		t.Fatalf("%d blocks: the test does not test", len(broken.jobs))
 	}
 	broken.jobs[len(broken.jobs)-1].p = nil
-	panics(t, func() { _ = broken.loadBlocks(t.Context()) })
+	panics(t, func() { _ = v.server.loadBlocks(t.Context(), broken) })
 	answers("blocks", blocks)
 }

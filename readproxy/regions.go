@@ -35,51 +35,34 @@ const (
 	peerLongestPause = 10 * time.Second
 )
 
-// peerRegions has the state of the other regions.
-type peerRegions struct {
-	mu struct {
-		sync.Mutex
-		regions map[string]*peerRegion // those with peers
-	}
-}
-
 // peerRegion is the health of one region's read proxies.
 type peerRegion struct {
-	name    string
 	breaker *admission.Breaker
 	// failure is the last error.
 	failure atomic.Pointer[error]
 }
 
-func (p *peerRegions) regionNamed(name string) *peerRegion {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	r := p.mu.regions[name]
+func (s *Server) regionNamed(name string) *peerRegion {
+	s.regions.Lock()
+	defer s.regions.Unlock()
+	r := s.regions.named[name]
 	if r == nil {
-		r = &peerRegion{name: name, breaker: admission.NewBreaker(peerTrip, peerFirstPause, peerLongestPause)}
-		p.mu.regions[name] = r
+		r = &peerRegion{breaker: admission.NewBreaker(peerTrip, peerFirstPause, peerLongestPause)}
+		s.regions.named[name] = r
 	}
 	return r
 }
 
-// countUnavailable returns the number of regions that are not asked at present.
-func (p *peerRegions) countUnavailable() (n int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, r := range p.mu.regions {
+// countPausedRegions returns the number of regions that are not asked at present.
+func (s *Server) countPausedRegions() (n int) {
+	s.regions.Lock()
+	defer s.regions.Unlock()
+	for _, r := range s.regions.named {
 		if r.breaker.Tripped() {
 			n++
 		}
 	}
 	return n
-}
-
-// recordResult records the outcome of a request to the region.
-func (r *peerRegion) recordResult(now time.Time, err error) {
-	if err != nil {
-		r.failure.Store(&err)
-	}
-	r.breaker.ReportResult(now, err == nil)
 }
 
 // pausedError returns the error of requests to the region while it is not asked.
@@ -180,7 +163,7 @@ func (s *Server) fromPeer(name string, fs []*blockFetch) (rest []*blockFetch) {
 		return s.withoutPeer(fs, err)
 	}
 	defer s.peerSlots.Release(1)
-	r := s.peers.regionNamed(name)
+	r := s.regionNamed(name)
 	if !r.breaker.Allow(time.Now()) {
 		return s.withoutPeer(fs, s.pausedError(r))
 	}
@@ -190,16 +173,16 @@ func (s *Server) fromPeer(name string, fs []*blockFetch) (rest []*blockFetch) {
 		rest = append(rest, left...)
 		fs = fs[n:]
 		if err != nil {
-			if s.running.Err() == nil {
+			failed := s.running.Err() == nil // otherwise this server is shutting down; the peer did not fail
+			if failed {
 				s.log.Warn("read proxies of another region failed", "region", name, "error", err)
-				r.recordResult(time.Now(), err)
-			} else {
-				r.recordResult(time.Now(), nil) // this server is shutting down; the peer did not fail
+				r.failure.Store(&err)
 			}
+			r.breaker.ReportResult(time.Now(), !failed)
 			return append(rest, s.withoutPeer(fs, err)...)
 		}
 	}
-	r.recordResult(time.Now(), nil)
+	r.breaker.ReportResult(time.Now(), true)
 	return rest
 }
 
@@ -256,7 +239,7 @@ func (s *Server) fromAnswer(f *blockFetch, p *scribev1.Payload) error {
 func (s *Server) withoutPeer(fs []*blockFetch, err error) (rest []*blockFetch) {
 	for _, f := range fs {
 		s.metrics.misses.WithLabelValues(tierRegion).Inc()
-		if s.hasStore(f.p.Region) && s.running.Err() == nil {
+		if _, noStore := s.deps.Blobs(s.localName(f.p.Region)); noStore == nil && s.running.Err() == nil {
 			s.metrics.fallbacks.Inc()
 			rest = append(rest, f)
 			continue
@@ -285,9 +268,4 @@ func (s *Server) unreachableError(f *blockFetch, err error) error {
 	// Not wrapped: an error must have only one reason, and this one may differ from the cause's.
 	return rpc.RetryErrorf(reason, after, "%s: the read proxies of region %q do not serve it, and its store cannot be reached from here, retry: %v",
 		describePayload(&f.p), f.p.Region, err)
-}
-
-func (s *Server) hasStore(region string) bool {
-	_, err := s.deps.Blobs(s.localName(region))
-	return err == nil
 }

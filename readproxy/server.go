@@ -1,11 +1,13 @@
 package readproxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sync/semaphore"
@@ -23,16 +25,24 @@ type Server struct {
 	cfg     Config
 	deps    Deps
 	log     *slog.Logger
-	metrics *metrics
+	metrics *roleMetrics
 	gate    *admissionGate
 	cache   *blockCache
-	fetches fetchTable
 	shared  *memcached.Client // nil without the tier
 	fills   *memcachedFiller
 	views   *viewServer
 	zones   *zoneWriter
-	peers   peerRegions
 	reads   *storeReader
+
+	// fetches are the running fetches, regions the other regions that have peers.
+	fetches struct {
+		sync.Mutex
+		running map[blockKey]*blockFetch
+	}
+	regions struct {
+		sync.Mutex
+		named map[string]*peerRegion
+	}
 
 	fetchBytes *semaphore.Weighted
 	peerSlots  *semaphore.Weighted
@@ -53,16 +63,13 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		cfg: cfg, deps: deps, log: deps.Logger,
+		cfg: cfg, deps: deps, log: cmp.Or(deps.Logger, slog.New(slog.DiscardHandler)),
 		fetchBytes: semaphore.NewWeighted(cfg.FetchBytes),
 		peerSlots:  semaphore.NewWeighted(int64(cfg.Fetches)),
 	}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
-	}
 	s.running, s.stop = context.WithCancel(context.Background())
-	s.fetches.mu.running = make(map[blockKey]*blockFetch)
-	s.peers.mu.regions = make(map[string]*peerRegion)
+	s.fetches.running = make(map[blockKey]*blockFetch)
+	s.regions.named = make(map[string]*peerRegion)
 	s.gate, s.reads, s.fills = newGate(s), newReads(s), newFills(s)
 	var err error
 	if s.cache, err = newCache(cfg.CacheBytes); err != nil {
@@ -101,7 +108,7 @@ func (s *Server) Close(ctx context.Context) error {
 			s.shared.Close()
 		}
 		s.cache.clear()
-		s.metrics.close()
+		s.metrics.set.Unregister()
 		return err
 	})
 }
@@ -115,12 +122,12 @@ func (s *Server) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribe
 	s.metrics.requests.Inc()
 	res, err := s.serveFetch(ctx, req)
 	if err != nil {
-		s.metrics.refused.WithLabelValues(reasonLabel(rpc.ReasonOf(err))).Inc()
+		s.metrics.refused.WithLabelValues(rpc.ReasonLabel(rpc.ReasonOf(err))).Inc()
 		return nil, err
 	}
 	for _, p := range res.GetPayloads() {
 		if e := p.GetError(); e != nil {
-			s.metrics.errors.WithLabelValues(reasonLabel(e.GetReason())).Inc()
+			s.metrics.errors.WithLabelValues(rpc.ReasonLabel(e.GetReason())).Inc()
 			continue
 		}
 		s.metrics.payloads.Inc()
@@ -156,7 +163,7 @@ func (s *Server) serveFetch(ctx context.Context, req *scribev1.FetchRequest) (*s
 	if wanted != nil {
 		err = a.makeViews(ctx)
 	} else {
-		err = a.loadBlocks(ctx)
+		err = s.loadBlocks(ctx, a)
 	}
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,22 +36,13 @@ func newReads(s *Server) *storeReader {
 	return r
 }
 
-func (r *storeReader) addBlocks(fs []*blockFetch) {
-	if len(fs) == 0 {
-		return
-	}
+// addBlocks adds blocks to the plan. With alone, they are not read together with others.
+func (r *storeReader) addBlocks(fs []*blockFetch, alone bool) {
 	t := time.Now()
 	r.mu.Lock()
 	for _, f := range fs {
-		r.mu.plan.addBlock(&wantedBlock{fetch: f, off: f.p.BlockOffset, len: uint64(f.p.BlockLen), since: t})
+		r.mu.plan.addBlock(&wantedBlock{fetch: f, off: f.p.BlockOffset, len: uint64(f.p.BlockLen), since: t, alone: alone})
 	}
-	r.startReadsAndUnlock()
-}
-
-// addBlockAlone adds a block that is not read together with others.
-func (r *storeReader) addBlockAlone(f *blockFetch) {
-	r.mu.Lock()
-	r.mu.plan.addBlock(&wantedBlock{fetch: f, off: f.p.BlockOffset, len: uint64(f.p.BlockLen), since: time.Now(), alone: true})
 	r.startReadsAndUnlock()
 }
 
@@ -87,19 +79,17 @@ func (r *storeReader) startReads() (late []*blockFetch) {
 			break
 		}
 		sp := r.mu.plan.takeSpan()
-		keep := sp.wants[:0]
-		for _, w := range sp.wants {
-			if t.Sub(w.since) > r.s.cfg.FetchTimeout {
+		sp.wants = slices.DeleteFunc(sp.wants, func(w *wantedBlock) bool {
+			tooLate := t.Sub(w.since) > r.s.cfg.FetchTimeout
+			if tooLate {
 				late = append(late, w.fetch)
-			} else {
-				keep = append(keep, w)
 			}
+			return tooLate
+		})
+		if len(sp.wants) > 0 {
+			r.mu.running++
+			go r.runRead(sp)
 		}
-		if sp.wants = keep; len(keep) == 0 {
-			continue
-		}
-		r.mu.running++
-		go r.runRead(sp)
 	}
 	return late
 }
@@ -167,7 +157,7 @@ func (s *Server) deliverBlock(f *blockFetch, stored []byte, of int) {
 			// The bytes may have been damaged in transit.
 			s.log.Warn("block from the store does not match its checksum: reading it again", "blob", f.p.Key(), "block", f.p.BlockOffset, "error", err)
 			f.rereading = true
-			s.reads.addBlockAlone(f)
+			s.reads.addBlocks([]*blockFetch{f}, true)
 			return
 		}
 		s.endFetch(f, nil, damagedError(&f.p, err))

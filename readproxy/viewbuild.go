@@ -20,11 +20,9 @@ import (
 	"scribe/columnar/vector"
 	"scribe/columnar/zone"
 	"scribe/internal/format/loss"
-	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
-	"scribe/storage/blob/layout"
 )
 
 // viewBuild is a payload that is being transcoded into a view. Of all requests for it, the first one makes it; if that request
@@ -91,8 +89,7 @@ func (a *fetchAnswer) joinBuild(it *answerItem) (e *viewBuild, first bool) {
 func (a *fetchAnswer) endBuild(it *answerItem, b *checkedBlock, err error) {
 	key := viewKeyOf(&it.pointer, it.view.ID, a.asked.codec)
 	if err == nil && a.rule.Memory != KeepNever {
-		young := time.Now().UnixMicro()-it.pointer.Blob.Time() <= a.s.cfg.TailAge.Microseconds()
-		a.s.cache.addBlock(key, b, young)
+		a.s.cache.addBlock(key, b, a.s.isYoung(&it.pointer))
 	}
 	v := a.s.views
 	v.mu.Lock()
@@ -150,7 +147,7 @@ func (a *fetchAnswer) makeOwn(ctx context.Context, items []*answerItem) error {
 			a.endBuild(it, nil, errAbandoned)
 		}
 	}()
-	err := a.loadBlocks(ctx)
+	err := a.s.loadBlocks(ctx, a)
 	loaded = true
 	var g errgroup.Group
 	g.SetLimit(cap(a.s.views.slots))
@@ -173,13 +170,9 @@ func (a *fetchAnswer) makeOwn(ctx context.Context, items []*answerItem) error {
 }
 
 // makeView makes the view of one item when a slot is free.
-func (a *fetchAnswer) makeView(ctx context.Context, it *answerItem) (*checkedBlock, error) {
-	j, p := &a.jobs[it.job], &it.pointer
-	if j.err != nil {
-		return nil, a.asTrimmed(p, j.err)
-	}
-	if it.whole && j.block.category != a.category {
-		return nil, a.wrongCategory(p)
+func (a *fetchAnswer) makeView(ctx context.Context, it *answerItem) (b *checkedBlock, err error) {
+	if err := a.checkJob(it); err != nil {
+		return nil, err
 	}
 	slots := a.s.views.slots
 	select {
@@ -189,43 +182,28 @@ func (a *fetchAnswer) makeView(ctx context.Context, it *answerItem) (*checkedBlo
 		return nil, errAbandoned
 	}
 	begin := time.Now()
-	raw := j.block.data
-	if it.whole && p.Codec != pointer.CodecNone {
-		buf := scratch.Get().(*[]byte)
-		defer putScratch(buf)
-		var err error
-		if raw, err = layout.Decompress(*buf, p.Codec, j.block.data, int(p.BlockRawLen)); err != nil {
-			return nil, damagedError(p, err)
+	err = a.withFrames(it, func(frames []byte) (err error) {
+		if ctx.Err() != nil {
+			return errAbandoned
 		}
-		*buf = raw
-	}
-	frames, err := layout.Payload(raw, p)
-	if err != nil {
-		return nil, damagedError(p, err)
-	}
-	if err := a.checkFrames(p, frames); err != nil {
-		return nil, err
-	}
-	if ctx.Err() != nil {
-		return nil, errAbandoned
-	}
-	if a.s.views.growing.Contains(a.asked.plan.ID) { // found in the meantime
-		return nil, errGrows()
-	}
-	b, err := a.transcodeView(it, frames)
-	st := &it.view.Stats
-	st.CPU.Add(int64(time.Since(begin)))
-	a.s.metrics.viewSeconds.Add(time.Since(begin).Seconds())
-	switch {
-	case errors.Is(err, vector.ErrTooLarge):
-		a.findGrowingQuery(it, frames)
-		return nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s takes too much memory as a view, fetch it RAW: %w", describePayload(p), err)
-	case errors.Is(err, columnar.ErrTooLarge):
-		return nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s is too large as a view, fetch it RAW: %w", describePayload(p), err)
-	case err != nil:
-		return nil, damagedError(p, err)
-	}
-	return b, nil
+		if a.s.views.growing.Contains(a.asked.plan.ID) { // found in the meantime
+			return errGrows()
+		}
+		b, err = a.transcodeView(it, frames)
+		it.view.Stats.CPU.Add(int64(time.Since(begin)))
+		a.s.metrics.viewSeconds.Add(time.Since(begin).Seconds())
+		switch p := &it.pointer; {
+		case errors.Is(err, vector.ErrTooLarge):
+			a.findGrowingQuery(it, frames)
+			return rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s takes too much memory as a view, fetch it RAW: %w", describePayload(p), err)
+		case errors.Is(err, columnar.ErrTooLarge):
+			return rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s is too large as a view, fetch it RAW: %w", describePayload(p), err)
+		case err != nil:
+			return damagedError(p, err)
+		}
+		return nil
+	})
+	return b, err
 }
 
 // transcodeView transcodes a payload's frames into the block of a view.

@@ -24,7 +24,7 @@ type Server struct {
 	deps    Deps
 	log     *slog.Logger
 	clock   func() time.Time
-	metrics *metrics
+	metrics *roleMetrics
 	budget  *merge.Budget
 	hub     *feed.Hub
 	plans   *queryplan.Cache
@@ -103,7 +103,7 @@ func (s *Server) Close(ctx context.Context) error {
 	}
 	s.balancing.Wait()
 	if first {
-		s.metrics.close()
+		s.metrics.set.Unregister()
 	}
 	return err
 }
@@ -111,7 +111,7 @@ func (s *Server) Close(ctx context.Context) error {
 // Stream implements rpc.ReadStreamService.
 func (s *Server) Stream(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) error {
 	if err := s.admitStream(); err != nil {
-		s.metrics.refused.WithLabelValues(label(rpc.ReasonOf(err))).Inc()
+		s.metrics.refused.WithLabelValues(rpc.ReasonLabel(rpc.ReasonOf(err))).Inc()
 		return err
 	}
 	defer s.releaseStream()
@@ -124,7 +124,7 @@ func (s *Server) Stream(ctx context.Context, recv func(context.Context) (*scribe
 		if s.gone.Err() != nil {
 			err = s.closingError()
 		}
-		s.metrics.refused.WithLabelValues(label(rpc.ReasonOf(err))).Inc()
+		s.metrics.refused.WithLabelValues(rpc.ReasonLabel(rpc.ReasonOf(err))).Inc()
 		return err
 	}
 	s.metrics.opened.Inc()
@@ -148,7 +148,7 @@ func (s *Server) noteEnded(st *consumerStream, err error) {
 		// The transport broke, or the client went away: not an error of this role.
 		s.metrics.ended.WithLabelValues("none").Inc()
 	default:
-		s.metrics.ended.WithLabelValues(label(reason)).Inc()
+		s.metrics.ended.WithLabelValues(rpc.ReasonLabel(reason)).Inc()
 	}
 	if err == nil || errors.Is(err, context.Canceled) {
 		st.log.Info("stream ended", "pointers", st.sentPointers.Load())

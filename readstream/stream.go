@@ -522,9 +522,9 @@ func (st *consumerStream) flushBatch() error {
 	if it.Cause == merge.Corrupt {
 		reason = scribev1.Reason_REASON_CORRUPT
 	}
-	st.s.metrics.gaps.WithLabelValues(label(reason)).Inc()
-	st.s.metrics.lost.WithLabelValues(label(reason)).Add(float64(it.To - it.LSN))
-	st.log.Warn("gap", "shard", it.Shard.String(), "from", uint64(it.LSN), "to", uint64(it.To), "reason", label(reason))
+	st.s.metrics.gaps.WithLabelValues(rpc.ReasonLabel(reason)).Inc()
+	st.s.metrics.lost.WithLabelValues(rpc.ReasonLabel(reason)).Add(float64(it.To - it.LSN))
+	st.log.Warn("gap", "shard", it.Shard.String(), "from", uint64(it.LSN), "to", uint64(it.To), "reason", rpc.ReasonLabel(reason))
 	return st.sendNow(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Gap{
 		Gap: &scribev1.StreamGap{Shard: uint64(it.Shard), From: uint64(it.LSN), To: uint64(it.To), Reason: reason},
 	}})
@@ -557,7 +557,7 @@ func (st *consumerStream) evictClient(why evictionNotice) error {
 		Reason: why.reason, Message: why.message, Resume: resume,
 	}}})
 	if err == nil {
-		st.s.metrics.evictions.WithLabelValues(label(why.reason)).Inc()
+		st.s.metrics.evictions.WithLabelValues(rpc.ReasonLabel(why.reason)).Inc()
 	}
 	return err
 }

@@ -32,23 +32,20 @@ const farthest = 10 * time.Second
 // TakeToken takes a token; ok is false if there is none. Then after is the delay after which to ask again: until there is a
 // token, if all callers that were refused before come back when they were told to. It is at most 10 s.
 func (b *TokenBucket) TakeToken(now time.Time) (after time.Duration, ok bool) {
-	if b.rate <= 0 {
-		return 0, true
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.addTokens(now)
-	if b.mu.tokens >= 1 {
-		b.mu.tokens--
-		return 0, true
-	}
-	b.mu.promised = min(b.mu.promised+1, b.rate*farthest.Seconds())
-	return b.timeUntil(b.mu.promised), false
+	return b.takeOr(now, func() float64 {
+		b.mu.promised = min(b.mu.promised+1, b.rate*farthest.Seconds())
+		return b.mu.promised
+	})
 }
 
 // TakeOrWait is TakeToken for a single caller that waits for the token itself and that no other caller overtakes: after is the
 // time until there is one.
 func (b *TokenBucket) TakeOrWait(now time.Time) (after time.Duration, ok bool) {
+	return b.takeOr(now, func() float64 { return 1 })
+}
+
+// takeOr takes a token. If there is none, it returns the time until the bucket has received as many as awaited returns.
+func (b *TokenBucket) takeOr(now time.Time, awaited func() float64) (after time.Duration, ok bool) {
 	if b.rate <= 0 {
 		return 0, true
 	}
@@ -59,13 +56,8 @@ func (b *TokenBucket) TakeOrWait(now time.Time) (after time.Duration, ok bool) {
 		b.mu.tokens--
 		return 0, true
 	}
-	return b.timeUntil(1), false
-}
-
-// timeUntil returns the time until the bucket has received n tokens. The mutex is held.
-func (b *TokenBucket) timeUntil(n float64) time.Duration {
-	d := time.Duration(max(n-b.mu.tokens, 0) / b.rate * float64(time.Second))
-	return min(max(d, time.Millisecond), farthest)
+	d := time.Duration(max(awaited()-b.mu.tokens, 0) / b.rate * float64(time.Second))
+	return min(max(d, time.Millisecond), farthest), false
 }
 
 func (b *TokenBucket) addTokens(now time.Time) {

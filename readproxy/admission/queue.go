@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -67,7 +68,7 @@ func (q *Queue) Enter(ctx context.Context, cost int64) (leave func(keep int64), 
 	leave = func(keep int64) {
 		if !left {
 			left = true
-			q.leaveQueue(cost - keep)
+			q.freeBytes(cost-keep, 1)
 		}
 	}
 	if len(q.mu.waiting) == 0 && q.mu.used+cost <= q.bytes {
@@ -99,29 +100,24 @@ func (q *Queue) Enter(ctx context.Context, cost int64) (leave func(keep int64), 
 func (q *Queue) giveUp(w *queueWaiter) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for i, other := range q.mu.waiting {
-		if other == w {
-			q.mu.waiting = append(q.mu.waiting[:i], q.mu.waiting[i+1:]...)
-			q.mu.inside--
-			q.admitWaiting() // the following ones may be smaller
-			return true
-		}
+	i := slices.Index(q.mu.waiting, w)
+	if i < 0 {
+		return false
 	}
-	return false
-}
-
-func (q *Queue) leaveQueue(back int64) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.mu.waiting = slices.Delete(q.mu.waiting, i, i+1)
 	q.mu.inside--
-	q.mu.used -= back
-	q.admitWaiting()
+	q.admitWaiting() // the following ones may be smaller
+	return true
 }
 
 // FreeBytes returns kept bytes.
-func (q *Queue) FreeBytes(n int64) {
+func (q *Queue) FreeBytes(n int64) { q.freeBytes(n, 0) }
+
+// freeBytes returns bytes, and takes out a number of requests that leave.
+func (q *Queue) freeBytes(n int64, leaving int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.mu.inside -= leaving
 	q.mu.used -= n
 	q.admitWaiting()
 }
@@ -133,7 +129,7 @@ func (q *Queue) admitWaiting() {
 		q.mu.used += q.mu.waiting[n].cost
 		close(q.mu.waiting[n].ready)
 	}
-	q.mu.waiting = append(q.mu.waiting[:0], q.mu.waiting[n:]...)
+	q.mu.waiting = slices.Delete(q.mu.waiting, 0, n)
 }
 
 // QueueState describes a queue.

@@ -1,6 +1,7 @@
 package readproxy
 
 import (
+	"errors"
 	"math"
 	"sync"
 
@@ -36,16 +37,12 @@ const (
 
 func newCache(limit int64) (*blockCache, error) {
 	c := &blockCache{limit: limit, provenLimit: int64(float64(limit) * provenShare)}
-	var err error
-	// The bounds are on bytes; add and move enforce them.
-	if c.mu.trial, err = simplelru.NewLRU[blockKey, *checkedBlock](math.MaxInt, nil); err != nil {
-		return nil, err
-	}
-	if c.mu.proven, err = simplelru.NewLRU[blockKey, *checkedBlock](math.MaxInt, nil); err != nil {
-		return nil, err
-	}
-	c.mu.given, err = simplelru.NewLRU[blockKey, struct{}](rememberedKeys, nil)
-	return c, err
+	var errs [3]error
+	// The bounds are on bytes, which addBlock and addProven count up and enforce.
+	c.mu.trial, errs[0] = simplelru.NewLRU(math.MaxInt, func(_ blockKey, b *checkedBlock) { c.mu.trialBytes -= b.bytes() })
+	c.mu.proven, errs[1] = simplelru.NewLRU(math.MaxInt, func(_ blockKey, b *checkedBlock) { c.mu.provenBytes -= b.bytes() })
+	c.mu.given, errs[2] = simplelru.NewLRU[blockKey, struct{}](rememberedKeys, nil)
+	return c, errors.Join(errs[:]...)
 }
 
 // getBlock returns a block, or nil. first means that this is the first request since it was added.
@@ -60,7 +57,6 @@ func (c *blockCache) getBlock(k blockKey) (b *checkedBlock, first bool) {
 		return nil, false
 	}
 	c.mu.trial.Remove(k)
-	c.mu.trialBytes -= b.bytes()
 	c.addProven(k, b)
 	return b, true
 }
@@ -76,7 +72,6 @@ func (c *blockCache) addProven(k blockKey, b *checkedBlock) {
 	c.mu.provenBytes += b.bytes()
 	for c.mu.provenBytes > c.provenLimit {
 		old, demoted, _ := c.mu.proven.RemoveOldest()
-		c.mu.provenBytes -= demoted.bytes()
 		c.mu.trial.Add(old, demoted)
 		c.mu.trialBytes += demoted.bytes()
 	}
@@ -90,13 +85,13 @@ func (c *blockCache) addBlock(k blockKey, b *checkedBlock, proven bool) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.removeBlock(k)
+	c.mu.trial.Remove(k)
+	c.mu.proven.Remove(k)
 	for c.mu.trialBytes+c.mu.provenBytes+b.bytes() > c.limit {
-		if key, old, ok := c.mu.trial.RemoveOldest(); ok {
-			c.mu.trialBytes -= old.bytes()
+		if key, _, ok := c.mu.trial.RemoveOldest(); ok {
 			c.mu.given.Add(key, struct{}{})
-		} else if _, old, ok := c.mu.proven.RemoveOldest(); ok {
-			c.mu.provenBytes -= old.bytes()
+		} else {
+			c.mu.proven.RemoveOldest()
 		}
 		c.mu.evicted++
 	}
@@ -108,25 +103,13 @@ func (c *blockCache) addBlock(k blockKey, b *checkedBlock, proven bool) {
 	c.mu.trialBytes += b.bytes()
 }
 
-// removeBlock removes a block. The mutex is held.
-func (c *blockCache) removeBlock(k blockKey) {
-	if b, ok := c.mu.trial.Peek(k); ok {
-		c.mu.trial.Remove(k)
-		c.mu.trialBytes -= b.bytes()
-	}
-	if b, ok := c.mu.proven.Peek(k); ok {
-		c.mu.proven.Remove(k)
-		c.mu.provenBytes -= b.bytes()
-	}
-}
-
 // dropDamaged removes a damaged block, unless another one has replaced it.
 func (c *blockCache) dropDamaged(k blockKey, damaged *checkedBlock) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, part := range []*simplelru.LRU[blockKey, *checkedBlock]{c.mu.trial, c.mu.proven} {
 		if b, ok := part.Peek(k); ok && b == damaged {
-			c.removeBlock(k)
+			part.Remove(k)
 		}
 	}
 }
@@ -153,5 +136,4 @@ func (c *blockCache) clear() {
 	c.mu.trial.Purge()
 	c.mu.proven.Purge()
 	c.mu.given.Purge()
-	c.mu.trialBytes, c.mu.provenBytes = 0, 0
 }

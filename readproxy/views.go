@@ -2,6 +2,7 @@ package readproxy
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"runtime"
@@ -174,23 +175,17 @@ func (a *fetchAnswer) chooseView(it *answerItem) {
 	v := a.s.views
 	p := &it.pointer
 	now := time.Now()
-	var id [16 + 4*8]byte
-	copy(id[:], p.Blob[:])
-	for i, n := range []uint64{p.BlockOffset, uint64(p.Offset), uint64(p.Length)} {
-		for b := range 8 {
-			id[16+8*i+b] = byte(n >> (8 * b))
-		}
+	id := append(make([]byte, 0, 64), p.Blob[:]...)
+	for _, n := range []uint64{p.BlockOffset, uint64(p.Offset), uint64(p.Length)} {
+		id = binary.LittleEndian.AppendUint64(id, n)
 	}
 	var others []*view.View[*viewTranscoder]
-	it.view, others = v.table.ChooseView(a.asked.key, a.category, a.asked.plan.ID, a.asked.need, xxhash.Sum64(id[:]), now)
+	it.view, others = v.table.ChooseView(a.asked.key, a.category, a.asked.plan.ID, a.asked.need, xxhash.Sum64(id), now)
 	v.pruneQueries(now)
-	if a.cachedView(it, it.view) {
-		return
+	if !a.cachedView(it, it.view) &&
+		!slices.ContainsFunc(others, func(o *view.View[*viewTranscoder]) bool { return a.cachedView(it, o) }) {
+		a.s.metrics.viewMisses.Inc()
 	}
-	if slices.ContainsFunc(others, func(o *view.View[*viewTranscoder]) bool { return a.cachedView(it, o) }) {
-		return
-	}
-	a.s.metrics.viewMisses.Inc()
 }
 
 // cachedView reports whether a view of an item is in memory, and if so sets it.

@@ -27,7 +27,7 @@ func (l feedListener) Updates(updates []metalog.Update) {
 		l.merge.Update(&updates[i])
 	}
 	l.mu.Unlock()
-	l.wakeDriver()
+	l.wake.WakeUp()
 }
 
 // Tail implements feed.Listener.
@@ -35,7 +35,7 @@ func (l feedListener) Tail(shard record.ShardID, next record.LSN, mark int64, se
 	l.mu.Lock()
 	l.merge.Tail(shard, next, mark, sealed)
 	l.mu.Unlock()
-	l.wakeDriver()
+	l.wake.WakeUp()
 }
 
 // Floor implements feed.Listener.
@@ -44,7 +44,7 @@ func (l feedListener) Floor(t int64) {
 	l.merge.Floor(t)
 	l.mu.Unlock()
 	if l.plan.window != merge.Unbounded { // otherwise nothing waits for it
-		l.wakeDriver()
+		l.wake.WakeUp()
 	}
 }
 
@@ -59,7 +59,7 @@ func (l feedListener) Shards(fresh []record.ShardID, horizon int64) {
 	l.mu.horizon = max(l.mu.horizon, horizon)
 	l.noteLooked()
 	l.mu.Unlock()
-	l.wakeDriver()
+	l.wake.WakeUp()
 }
 
 // Fail implements feed.Listener.
@@ -103,7 +103,7 @@ func (st *consumerStream) startJoin(ctx context.Context, shards []record.ShardID
 		st.mu.Lock()
 		st.mu.joined = &found
 		st.mu.Unlock()
-		st.wakeDriver()
+		st.wake.WakeUp()
 	})
 }
 
@@ -131,7 +131,7 @@ func (st *consumerStream) finishJoin(ctx context.Context, found *joinedShards) e
 	st.mu.joining = false
 	st.noteLooked()
 	st.mu.Unlock()
-	st.wakeDriver() // more may have appeared in the meantime
+	st.wake.WakeUp() // more may have appeared in the meantime
 	return nil
 }
 

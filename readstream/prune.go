@@ -212,10 +212,7 @@ func (st *consumerStream) prunesNext() bool {
 	if !ok {
 		return false
 	}
-	it, _ := st.merge.Next()
-	st.forgetPruned(&it)
-	delete(st.skips, shard)
-	st.watermark, st.pending = st.merge.Low(), st.merge.Pending()
+	it := st.nextItem()
 	if st.plan.sequenced {
 		st.sourced.Store(l.sourced)
 	}

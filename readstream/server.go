@@ -1,6 +1,7 @@
 package readstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,11 +61,8 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		cfg: cfg, deps: deps, log: deps.Logger, clock: deps.Clock,
+		cfg: cfg, deps: deps, log: cmp.Or(deps.Logger, slog.New(slog.DiscardHandler)), clock: deps.Clock,
 		budget: merge.NewBudget(int64(cfg.TotalBytes)),
-	}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
 	}
 	if s.clock == nil {
 		s.clock = time.Now
@@ -114,7 +112,9 @@ func (s *Server) Stream(ctx context.Context, recv func(context.Context) (*scribe
 		s.metrics.refused.WithLabelValues(rpc.ReasonLabel(rpc.ReasonOf(err))).Inc()
 		return err
 	}
-	defer s.releaseStream()
+	defer s.calls.Leave()
+	s.metrics.streams.Inc()
+	defer s.metrics.streams.Dec()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.gone, cancel)()
@@ -150,11 +150,11 @@ func (s *Server) noteEnded(st *consumerStream, err error) {
 	default:
 		s.metrics.ended.WithLabelValues(rpc.ReasonLabel(reason)).Inc()
 	}
-	if err == nil || errors.Is(err, context.Canceled) {
-		st.log.Info("stream ended", "pointers", st.sentPointers.Load())
-		return
+	log := st.log
+	if err != nil && !errors.Is(err, context.Canceled) {
+		log = log.With("error", err)
 	}
-	st.log.Info("stream ended", "pointers", st.sentPointers.Load(), "error", err)
+	log.Info("stream ended", "pointers", st.sentPointers.Load())
 }
 
 func (s *Server) admitStream() error {
@@ -167,13 +167,7 @@ func (s *Server) admitStream() error {
 	case !s.calls.Enter():
 		return s.closingError()
 	}
-	s.metrics.streams.Inc()
 	return nil
-}
-
-func (s *Server) releaseStream() {
-	s.metrics.streams.Dec()
-	s.calls.Leave()
 }
 
 // enlistStream adds a stream to those that are balanced.

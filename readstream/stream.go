@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"scribe/internal/base/lifecycle"
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
 	"scribe/internal/format/sequenced"
@@ -101,7 +102,7 @@ type consumerStream struct {
 		closed bool
 	}
 	// wake tells the driver that something under mu has changed.
-	wake chan struct{}
+	wake lifecycle.WakeChannel
 }
 
 func newStream(s *Server, p *streamPlan, cat *scribev1.Category, send func(*scribev1.StreamResponse) error) *consumerStream {
@@ -111,7 +112,7 @@ func newStream(s *Server, p *streamPlan, cat *scribev1.Category, send func(*scri
 		log:   s.log.With(slog.String("category", p.category), slog.String("consumer", p.consumer)),
 		skips: map[record.ShardID]*scribev1.ShardPosition{}, failing: map[record.ShardID]time.Time{},
 		merge:   merge.New(merge.Options{Window: p.window, Limit: s.cfg.StreamBytes, Budget: s.budget}),
-		wake:    make(chan struct{}, 1),
+		wake:    lifecycle.NewWakeChannel(),
 		reading: map[*runningRead]struct{}{}, results: make(chan readDone, (1+lateReads)*s.cfg.Reads),
 	}
 	st.mu.credits = p.credits
@@ -128,19 +129,12 @@ func (st *consumerStream) addShard(v metalog.State, from record.LSN) {
 	st.opening = append(st.opening, &scribev1.StreamShard{Shard: uint64(v.Shard), Lsn: uint64(from), NextLsn: uint64(v.NextLSN)})
 }
 
-func (st *consumerStream) wakeDriver() {
-	select {
-	case st.wake <- struct{}{}:
-	default: // a pending signal covers every change
-	}
-}
-
 // failStream ends the stream with an error. The first error counts.
 func (st *consumerStream) failStream(err error) {
 	st.mu.Lock()
 	st.mu.err = cmp.Or(st.mu.err, err)
 	st.mu.Unlock()
-	st.wakeDriver()
+	st.wake.WakeUp()
 }
 
 // evictionNotice is the reason for evicting a stream.
@@ -156,7 +150,7 @@ func (st *consumerStream) sendAway(e evictionNotice) {
 		st.mu.evict = &e
 	}
 	st.mu.Unlock()
-	st.wakeDriver()
+	st.wake.WakeUp()
 }
 
 // addShards adds n, which may be negative, to the number of shards that the stream follows. It returns the total of all streams.
@@ -224,7 +218,7 @@ func (st *consumerStream) receiveCredits(ctx context.Context, recv func(context.
 		st.mu.credits.addCredits(req.GetCredits())
 		st.mu.owed.noteReturned(req.GetCredits().GetPointers())
 		st.mu.Unlock()
-		st.wakeDriver()
+		st.wake.WakeUp()
 	}
 }
 
@@ -442,11 +436,7 @@ func (st *consumerStream) standStill(status merge.Status) stopReason {
 // takeItem takes the merge's next item: an entry goes into the batch, anything else becomes the control message after it. The
 // mutex is held.
 func (st *consumerStream) takeItem() error {
-	it, _ := st.merge.Next()
-	if len(st.skips) > 0 {
-		delete(st.skips, it.Shard)
-	}
-	st.forgetPruned(&it)
+	it := st.nextItem()
 	if it.Kind != merge.Entry {
 		st.control = &it
 		return nil
@@ -466,8 +456,20 @@ func (st *consumerStream) takeItem() error {
 		st.batch = append(st.batch, it)
 		st.batchBytes += len(it.Data)
 	}
-	st.watermark, st.pending = st.merge.Low(), st.merge.Pending()
 	return nil
+}
+
+// nextItem removes the next item from the merge. The mutex is held.
+func (st *consumerStream) nextItem() merge.Item {
+	it, _ := st.merge.Next()
+	if len(st.skips) > 0 {
+		delete(st.skips, it.Shard)
+	}
+	st.forgetPruned(&it)
+	if it.Kind == merge.Entry {
+		st.watermark, st.pending = st.merge.Low(), st.merge.Pending()
+	}
+	return it
 }
 
 // passesOverNext drops the merge's next entry if it is in a bucket of another member, and reports whether it did. A dropped entry
@@ -477,10 +479,7 @@ func (st *consumerStream) passesOverNext() bool {
 	if b == nil || b.Has(st.merge.Head()) {
 		return false
 	}
-	it, _ := st.merge.Next()
-	delete(st.skips, it.Shard)
-	st.forgetPruned(&it)
-	st.watermark, st.pending = st.merge.Low(), st.merge.Pending()
+	st.nextItem()
 	st.s.metrics.filtered.Inc()
 	return true
 }

@@ -61,18 +61,17 @@ func (s *serverConns) takeConn(ctx context.Context, dial func(context.Context, s
 		return nil, fmt.Errorf("%w: %w", errBusy, context.Cause(ctx))
 	}
 	x, err := s.openConn(ctx, dial)
-	if err == nil {
-		deadline, _ := ctx.Deadline()
-		err = x.c.SetDeadline(deadline)
-		if err != nil {
-			x.broken = true
-			s.returnConn(x)
-			return nil, err
-		}
-		return x, nil
+	if err != nil {
+		<-s.slots
+		return nil, err
 	}
-	<-s.slots
-	return nil, err
+	deadline, _ := ctx.Deadline()
+	if err := x.c.SetDeadline(deadline); err != nil {
+		x.broken = true
+		s.returnConn(x)
+		return nil, err
+	}
+	return x, nil
 }
 
 func (s *serverConns) openConn(ctx context.Context, dial func(context.Context, string, string) (net.Conn, error)) (*clientConn, error) {
@@ -109,12 +108,10 @@ func (s *serverConns) returnConn(x *clientConn) {
 	defer s.mu.Unlock()
 	<-s.slots
 	if x.broken || s.mu.closed {
-		delete(s.mu.all, x)
-		_ = x.c.Close()
 		// The server may have been restarted: the other idle connections are probably dead too, and each would fail a call.
-		for _, other := range s.mu.idle {
-			delete(s.mu.all, other)
-			_ = other.c.Close()
+		for _, dead := range append(s.mu.idle, x) {
+			delete(s.mu.all, dead)
+			_ = dead.c.Close()
 		}
 		s.mu.idle = nil
 		return

@@ -149,16 +149,11 @@ func (t *Table[T]) ChooseView(k Key, name, id string, need *Need, payload uint64
 	if now.Sub(c.divided) >= t.cfg.Rebalance {
 		t.redivide(k, c, now)
 	}
-	for _, other := range c.views {
+	for _, other := range slices.Concat(c.views, c.former) {
 		switch {
 		case other.ID == q.view:
 			v = other
 		case other.Shape.Covers(need):
-			others = append(others, other)
-		}
-	}
-	for _, other := range c.former {
-		if other.Shape.Covers(need) {
 			others = append(others, other)
 		}
 	}
@@ -217,7 +212,8 @@ func (t *Table[T]) addQuery(k Key, c *schemaVersion[T], q *TrackedQuery, now tim
 				return
 			}
 		}
-		best = t.viewFor(k, c, own, "a query came", now)
+		best = t.viewFor(k, c, own, now)
+		best.reason = "a query came"
 	}
 	best.live++
 	q.view = best.ID
@@ -249,22 +245,19 @@ func (t *Table[T]) ForgetQuery(k Key, id string, now time.Time) {
 }
 
 // viewFor returns the view of a shape: a live or former one, else a new one.
-func (t *Table[T]) viewFor(k Key, c *schemaVersion[T], s *Shape, reason string, now time.Time) *View[T] {
-	for _, v := range c.views {
-		if v.Shape.key == s.key {
-			return v
-		}
+func (t *Table[T]) viewFor(k Key, c *schemaVersion[T], s *Shape, now time.Time) *View[T] {
+	fits := func(v *View[T]) bool { return v.Shape.key == s.key }
+	if i := slices.IndexFunc(c.views, fits); i >= 0 {
+		return c.views[i]
 	}
-	for i, v := range c.former {
-		if v.Shape.key == s.key {
-			c.former = slices.Delete(c.former, i, i+1)
-			c.views = append(c.views, v)
-			v.reason = reason
-			return v
-		}
+	var v *View[T]
+	if i := slices.IndexFunc(c.former, fits); i >= 0 {
+		v = c.former[i]
+		c.former = slices.Delete(c.former, i, i+1)
+	} else {
+		t.mu.last++
+		v = &View[T]{ID: t.mu.last, Key: k, Name: c.name, Shape: s, Since: now, Tool: t.make(k, s)}
 	}
-	t.mu.last++
-	v := &View[T]{ID: t.mu.last, Key: k, Name: c.name, Shape: s, Since: now, Tool: t.make(k, s), reason: reason}
 	c.views = append(c.views, v)
 	return v
 }
@@ -304,38 +297,24 @@ func (t *Table[T]) redivide(k Key, c *schemaVersion[T], now time.Time) {
 	if cheaper := totalCost(groups, c.shares, c.aloneShare); whole && len(c.views) <= t.cfg.Views && cheaper > worthwhile*totalCost(present, c.shares, c.aloneShare) {
 		groups = present
 	}
+	t.adoptGroups(k, c, groups, now)
+}
+
+// adoptGroups makes the groups the version's views. The views that it had and does not keep become former ones.
+func (t *Table[T]) adoptGroups(k Key, c *schemaVersion[T], groups []*queryGroup, now time.Time) {
 	before := c.views
-	c.views = nil
+	c.views, c.former = nil, slices.Concat(before, c.former)
 	for _, v := range before {
 		v.live = 0
 	}
-	t.adoptGroups(k, c, groups, before, now)
-}
-
-// adoptGroups makes the groups the version's views.
-func (t *Table[T]) adoptGroups(k Key, c *schemaVersion[T], groups []*queryGroup, before []*View[T], now time.Time) {
-	known := map[string]*View[T]{}
-	for _, v := range before {
-		known[v.Shape.key] = v
-	}
 	for _, g := range groups {
-		v := known[g.shape.key]
-		if v == nil {
-			v = t.viewFor(k, c, g.shape, fmt.Sprintf("%d queries share it", len(g.members)), now)
-		} else if !slices.Contains(c.views, v) {
-			c.views = append(c.views, v)
-		}
+		v := t.viewFor(k, c, g.shape, now)
 		v.live = len(g.members)
-		if v.live > 1 {
+		if v.live > 1 || !slices.Contains(before, v) {
 			v.reason = fmt.Sprintf("%d queries share it", v.live)
 		}
 		for _, q := range g.members {
 			q.view = v.ID
-		}
-	}
-	for _, v := range before {
-		if v.live == 0 && !slices.Contains(c.views, v) {
-			c.former = slices.Insert(c.former, 0, v)
 		}
 	}
 	c.former = c.former[:min(len(c.former), formerViews)]

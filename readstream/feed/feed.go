@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"scribe/internal/base/backoff"
+	"scribe/internal/base/lifecycle"
 	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
@@ -127,7 +129,7 @@ func (m *Member) Follow(states []metalog.State) {
 	fresh := m.f.mu.table.followShards(m, states)
 	m.f.mu.Unlock()
 	if fresh {
-		kick(m.f.regroup)
+		m.f.regroup.WakeUp()
 	}
 }
 
@@ -136,7 +138,7 @@ func (m *Member) Look() {
 	m.f.mu.Lock()
 	m.f.mu.wanted = true
 	m.f.mu.Unlock()
-	kick(m.f.look)
+	m.f.look.WakeUp()
 }
 
 // Leave ends the membership. When it returns, the listener is no longer called. The last member's Leave waits until the feed has
@@ -158,7 +160,7 @@ func (m *Member) Leave() {
 		f.stop()
 		f.running.Wait()
 	case lost:
-		kick(f.regroup)
+		f.regroup.WakeUp()
 	}
 }
 
@@ -172,9 +174,8 @@ type categoryFeed struct {
 	running  sync.WaitGroup
 	members  int // guarded by hub.mu
 
-	// regroup and look have capacity 1.
-	regroup chan struct{}
-	look    chan struct{}
+	regroup lifecycle.WakeChannel
+	look    lifecycle.WakeChannel
 	// groups are the subscriptions; only the goroutine that creates them uses it.
 	groups []*tailGroup
 
@@ -188,7 +189,7 @@ type categoryFeed struct {
 func newFeed(h *Hub, category uint32) *categoryFeed {
 	f := &categoryFeed{
 		hub: h, category: category, log: h.deps.Logger.With(slog.Uint64("category_id", uint64(category))),
-		regroup: make(chan struct{}, 1), look: make(chan struct{}, 1),
+		regroup: lifecycle.NewWakeChannel(), look: lifecycle.NewWakeChannel(),
 	}
 	f.mu.table = newTable()
 	f.ctx, f.stop = context.WithCancel(context.Background())
@@ -196,13 +197,6 @@ func newFeed(h *Hub, category uint32) *categoryFeed {
 	f.running.Go(f.watchShards)
 	f.running.Go(f.lookForShards)
 	return f
-}
-
-func kick(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default: // a pending signal covers every change
-	}
 }
 
 // Pauses between attempts of a failed call.
@@ -272,10 +266,7 @@ func (f *categoryFeed) watchShards() {
 			f.mu.table.noteAppeared(shards)
 			return nil
 		})
-		if err == nil {
-			err = errEnded
-		}
-		return err
+		return cmp.Or(err, errEnded)
 	})
 }
 

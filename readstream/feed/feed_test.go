@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"go.uber.org/goleak"
 
+	"scribe/internal/base/lifecycle"
 	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 	"scribe/storage/metalog/pebblelog"
@@ -74,18 +75,18 @@ type events struct {
 	mu      sync.Mutex
 	l       *listener
 	data    [][]byte
-	changed chan struct{}
+	changed lifecycle.WakeChannel
 }
 
 func newEvents(t testing.TB) *events {
-	return &events{l: newListener(t), changed: make(chan struct{}, 1)}
+	return &events{l: newListener(t), changed: lifecycle.NewWakeChannel()}
 }
 
 func (e *events) note(fn func()) {
 	e.mu.Lock()
 	fn()
 	e.mu.Unlock()
-	kick(e.changed)
+	e.changed.WakeUp()
 }
 
 func (e *events) Updates(updates []metalog.Update) {

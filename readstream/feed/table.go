@@ -2,6 +2,7 @@ package feed
 
 import (
 	"container/heap"
+	"slices"
 
 	"scribe/internal/format/record"
 	"scribe/storage/metalog"
@@ -104,15 +105,11 @@ func (t *tailTable) leaveMember(m *Member) (lost bool) {
 	delete(t.members, m)
 	for _, shard := range m.shards {
 		x := t.tails[shard]
-		for i := range x.members {
-			if x.members[i] == m {
-				last := len(x.members) - 1
-				x.members[i], x.members[last] = x.members[last], nil
-				x.members = x.members[:last]
-				break
-			}
-		}
-		if len(x.members) > 0 {
+		last := len(x.members) - 1
+		x.members[slices.Index(x.members, m)] = x.members[last]
+		x.members[last] = nil
+		x.members = x.members[:last]
+		if last > 0 {
 			continue
 		}
 		lost = true

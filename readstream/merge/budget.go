@@ -1,9 +1,6 @@
 package merge
 
-import (
-	"math"
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // Budget is a number of bytes shared by several merges. It is safe for concurrent use.
 //
@@ -32,9 +29,6 @@ func (b *Budget) shareBytes() int64 { return b.limit / 2 / max(b.merges.Load(), 
 
 // takeBytes takes n bytes for a merge that already holds held bytes, if they are available to it, or in any case when forced.
 func (b *Budget) takeBytes(n, held int, force bool) bool {
-	if b == nil {
-		return true
-	}
 	total := b.used.Add(int64(n))
 	if !force && (total > b.limit || total > b.plentyBytes() && int64(held+n) > b.shareBytes()) {
 		b.used.Add(-int64(n))
@@ -45,38 +39,16 @@ func (b *Budget) takeBytes(n, held int, force bool) bool {
 
 // roomFor returns how many bytes a merge that holds held bytes could take.
 func (b *Budget) roomFor(held int) int {
-	if b == nil {
-		return math.MaxInt
-	}
 	used := b.used.Load()
 	return int(max(min(b.limit-used, max(b.plentyBytes()-used, b.shareBytes()-int64(held))), 0))
 }
 
-func (b *Budget) freeBytes(n int) {
-	if b != nil {
-		b.used.Add(-int64(n))
-	}
-}
-
-func (b *Budget) addMerge() {
-	if b != nil {
-		b.merges.Add(1)
-	}
-}
-
-func (b *Budget) removeMerge() {
-	if b != nil {
-		b.merges.Add(-1)
-	}
-}
+func (b *Budget) freeBytes(n int) { b.used.Add(-int64(n)) }
 
 // Shrink gives back what the merge holds beyond its share of the budget, the newest records of each shard first. They are read
 // again when it is their turn. It returns the number of bytes given back. Its time is proportional to the number of shards and of
 // these records.
 func (m *Merge) Shrink() int {
-	if m.opts.Budget == nil {
-		return 0
-	}
 	share, before := int(m.opts.Budget.shareBytes()), m.used
 	if m.used <= share {
 		return 0

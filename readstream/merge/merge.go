@@ -1,6 +1,7 @@
 package merge
 
 import (
+	"cmp"
 	"container/heap"
 	"iter"
 	"math"
@@ -121,7 +122,8 @@ type Merge struct {
 
 // New returns a merge without shards, which shares its budget until Close.
 func New(opts Options) *Merge {
-	opts.Budget.addMerge()
+	opts.Budget = cmp.Or(opts.Budget, NewBudget(math.MaxInt64))
+	opts.Budget.merges.Add(1)
 	return &Merge{opts: opts, cursors: map[record.ShardID]*shardCursor{}}
 }
 
@@ -220,13 +222,9 @@ const (
 // Wants appends at most limit wanted reads to dst. Answer each before the next call of Next, since its records may come first;
 // report a read that takes longer with Late.
 func (m *Merge) Wants(dst []Want, limit int) []Want {
-	for limit > 0 && len(m.wants) > 0 {
+	for m.dropMetWants(); limit > 0 && len(m.wants) > 0; m.dropMetWants() {
 		c := m.wants[0]
 		m.wants = m.wants[1:]
-		if !c.needsRead() {
-			m.cancelWant(c)
-			continue
-		}
 		c.want = wantRunning
 		room := min(m.cursorQuota(), m.opts.Limit-m.used, m.opts.Budget.roomFor(m.used), firstRead<<c.ahead)
 		c.ahead = min(c.ahead+1, mostAhead)
@@ -239,10 +237,14 @@ func (m *Merge) Wants(dst []Want, limit int) []Want {
 	return dst
 }
 
-// cancelWant cancels a want that an update has satisfied.
-func (m *Merge) cancelWant(c *shardCursor) {
-	c.want, c.force = wantNone, false
-	m.updateCursor(c)
+// dropMetWants drops the wants at the front that updates have satisfied.
+func (m *Merge) dropMetWants() {
+	for len(m.wants) > 0 && !m.wants[0].needsRead() {
+		c := m.wants[0]
+		m.wants = m.wants[1:]
+		c.want, c.force = wantNone, false
+		m.updateCursor(c)
+	}
 }
 
 // Loaded answers a want with the records read, whose data the merge keeps. An empty read although records should exist counts as
@@ -322,13 +324,8 @@ func (m *Merge) Looked(t int64) { m.horizon = max(m.horizon, t) }
 
 // Peek returns the kind of the next item, or why there is none.
 func (m *Merge) Peek() (Kind, Status) {
-	for len(m.wants) > 0 {
-		if m.wants[0].needsRead() {
-			return 0, Read
-		}
-		c := m.wants[0]
-		m.wants = m.wants[1:]
-		m.cancelWant(c)
+	if m.dropMetWants(); len(m.wants) > 0 {
+		return 0, Read
 	}
 	c := m.frontCursor()
 	if c == nil {
@@ -469,7 +466,7 @@ func (m *Merge) Buffered() int { return m.used }
 // Close returns the queues' bytes and the merge's share to the budget. Call it once; the merge must not be used afterwards.
 func (m *Merge) Close() {
 	m.opts.Budget.freeBytes(m.used)
-	m.opts.Budget.removeMerge()
+	m.opts.Budget.merges.Add(-1)
 	m.used = 0
 }
 

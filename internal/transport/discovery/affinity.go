@@ -1,14 +1,15 @@
 package discovery
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"connectrpc.com/connect"
 	"github.com/cespare/xxhash/v2"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
 	"scribe/internal/base/backoff"
@@ -34,7 +35,7 @@ const (
 // orderByAffinity orders instances for a key: first its home, which has the highest rendezvous weight; then its fallbacks, the
 // next ones by weight, starting with one that a salted hash chooses; then the others.
 func orderByAffinity(key uint64, urls []string) {
-	slices.SortFunc(urls, func(a, b string) int { return compareDesc(weightOf(key, a), weightOf(key, b)) })
+	slices.SortFunc(urls, func(a, b string) int { return cmp.Compare(weightOf(key, b), weightOf(key, a)) })
 	if n := min(fallbacks, len(urls)-1); n > 1 {
 		rotateURLs(urls[1:1+n], int(weightOf(key^saltOfFallbacks, "")%uint64(n)))
 	}
@@ -53,9 +54,8 @@ type FetchStats struct {
 
 // FetchStats returns the counters of ReadProxy's calls.
 func (c *Cell) FetchStats() FetchStats {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.mu.fetches
+	n := &c.fetches
+	return FetchStats{n.calls.Load(), n.parts.Load(), n.repeats.Load(), n.waits.Load(), n.exhausted.Load()}
 }
 
 const (
@@ -67,25 +67,15 @@ const (
 
 // mayRetry takes a retry from the budget, and counts it. same means at the same instance.
 func (c *Cell) mayRetry(same bool) bool {
-	ok := c.retries.TakeRetry()
-	c.countFetch(func(n *FetchStats) {
-		switch {
-		case !ok:
-			n.Exhausted++
-		case same:
-			n.Repeats++
-			n.Waits++
-		default:
-			n.Repeats++
-		}
-	})
-	return ok
-}
-
-func (c *Cell) countFetch(count func(*FetchStats)) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	count(&c.mu.fetches)
+	if !c.retries.TakeRetry() {
+		c.fetches.exhausted.Add(1)
+		return false
+	}
+	c.fetches.repeats.Add(1)
+	if same {
+		c.fetches.waits.Add(1)
+	}
+	return true
 }
 
 type readProxyService struct{ c *Cell }
@@ -103,7 +93,7 @@ type fetchPart struct {
 
 // Fetch implements rpc.ReadProxyService.
 func (s readProxyService) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
-	s.c.countFetch(func(n *FetchStats) { n.Calls++ })
+	s.c.fetches.calls.Add(1)
 	parts, err := s.splitByHome(ctx, req)
 	if err != nil {
 		return nil, err
@@ -111,16 +101,15 @@ func (s readProxyService) Fetch(ctx context.Context, req *scribev1.FetchRequest)
 	if len(parts) == 1 {
 		return s.fetchPart(ctx, parts[0].key, req)
 	}
-	var all sync.WaitGroup
-	slots := make(chan struct{}, splitAtOnce)
+	var all errgroup.Group
+	all.SetLimit(splitAtOnce)
 	for _, p := range parts {
-		all.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
+		all.Go(func() error {
 			p.res, p.err = s.fetchPart(ctx, p.key, p.req)
+			return nil
 		})
 	}
-	all.Wait()
+	_ = all.Wait() // each part has its own error
 	return joinAnswers(ctx, parts, len(req.GetPointers()))
 }
 
@@ -162,22 +151,24 @@ func (s readProxyService) splitByHome(ctx context.Context, req *scribev1.FetchRe
 	}
 	for _, p := range parts {
 		p.req = proto.CloneOf(req)
-		p.req.Pointers = make([][]byte, len(p.at))
-		for i, at := range p.at {
-			p.req.Pointers[i] = req.GetPointers()[at]
-		}
-		if places := req.GetPlaces(); len(places) == len(req.GetPointers()) {
-			p.req.Places = make([]*scribev1.PointerPlace, len(p.at))
-			for i, at := range p.at {
-				p.req.Places[i] = places[at]
-			}
+		p.req.Pointers = selectItems(req.GetPointers(), p.at)
+		if len(req.GetPlaces()) == len(req.GetPointers()) {
+			p.req.Places = selectItems(req.GetPlaces(), p.at)
 		}
 	}
 	return parts, nil
 }
 
+func selectItems[T any](list []T, indexes []int) []T {
+	selected := make([]T, len(indexes))
+	for i, at := range indexes {
+		selected[i] = list[at]
+	}
+	return selected
+}
+
 func homeURL(key uint64, urls []string) string {
-	return slices.MaxFunc(urls, func(a, b string) int { return compareDesc(weightOf(key, b), weightOf(key, a)) })
+	return slices.MaxFunc(urls, func(a, b string) int { return cmp.Compare(weightOf(key, a), weightOf(key, b)) })
 }
 
 // joinAnswers joins the answers of the parts in the order of the request, until one is cut. If some parts failed and others did
@@ -226,7 +217,7 @@ func (s readProxyService) fetchPart(ctx context.Context, key *uint64, req *scrib
 		return nil, err
 	}
 	s.c.retries.Earn()
-	s.c.countFetch(func(n *FetchStats) { n.Parts++ })
+	s.c.fetches.parts.Add(1)
 	var failed []error
 	patient := len(ch.urls) > 1
 	for i := 0; i < min(len(ch.urls), maxTries); {

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -46,6 +47,7 @@ type Cell struct {
 	control   rpc.ControlService
 	// retries bounds what fetches cost beyond their first tries.
 	retries *backoff.Budget
+	fetches struct{ calls, parts, repeats, waits, exhausted atomic.Uint64 }
 
 	mu struct {
 		sync.Mutex
@@ -58,7 +60,6 @@ type Cell struct {
 		// failed has the time until which an instance is avoided. Only instances of the view are in it, and in clients.
 		failed  map[roleInstance]time.Time
 		clients map[roleInstance]any
-		fetches FetchStats
 		turns   map[scribev1.Role]uint64 // with one counter, roles called alternately would always get the same instance
 	}
 }
@@ -109,17 +110,15 @@ func (c *Cell) chooseInstances(ctx context.Context, key *uint64, roles ...scribe
 	urls := slices.Clone(c.mu.view.roles[role])
 	if key != nil {
 		orderByAffinity(*key, urls)
-		return instanceChoice{role, c.wellFirst(role, urls)}, nil
+		urls, _ = c.wellFirst(role, urls)
+		return instanceChoice{role, urls}, nil
 	}
 	turn, begun := c.mu.turns[role]
 	if !begun {
 		turn = rand.Uint64() // clients that start together should not all begin with the same instance
 	}
 	c.mu.turns[role] = turn + 1
-	well := 0
-	urls = c.wellFirst(role, urls)
-	for ; well < len(urls) && !c.isFailing(role, urls[well]); well++ {
-	}
+	urls, well := c.wellFirst(role, urls)
 	for _, part := range [][]string{urls[:well], urls[well:]} {
 		if len(part) > 0 {
 			rotateURLs(part, int(turn%uint64(len(part))))
@@ -133,19 +132,17 @@ func (c *Cell) isFailing(role scribev1.Role, url string) bool {
 	return c.mu.failed[roleInstance{role, url}].After(time.Now())
 }
 
-// wellFirst moves avoided instances to the end. The mutex is held.
-func (c *Cell) wellFirst(role scribev1.Role, urls []string) []string {
-	slices.SortStableFunc(urls, func(a, b string) int {
-		switch x, y := c.isFailing(role, a), c.isFailing(role, b); {
-		case x == y:
-			return 0
-		case y:
-			return -1
-		default:
-			return 1
+// wellFirst moves avoided instances to the end, and returns the number of the others. The mutex is held.
+func (c *Cell) wellFirst(role scribev1.Role, urls []string) (ordered []string, well int) {
+	var avoided []string
+	for _, url := range urls {
+		if c.isFailing(role, url) {
+			avoided = append(avoided, url)
+		} else {
+			ordered = append(ordered, url)
 		}
-	})
-	return urls
+	}
+	return append(ordered, avoided...), len(ordered)
 }
 
 // chooseLighter returns the instance for a long call: the less loaded one of two, the next in turn and a random other one. If the
@@ -157,8 +154,7 @@ func (c *Cell) chooseLighter(ctx context.Context, role scribev1.Role) (roleInsta
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := time.Now()
-	failed := func(url string) bool { return c.mu.failed[roleInstance{role, url}].After(now) }
+	failed := func(url string) bool { return c.isFailing(role, url) }
 	urls := ch.urls
 	if failed(urls[0]) { // then all have failed
 		if others := slices.DeleteFunc(slices.Clone(c.mu.view.spare[role]), failed); len(others) > 0 {
@@ -230,10 +226,10 @@ func (c *Cell) refreshView(ctx context.Context, roles []scribev1.Role) error {
 			return nil
 		}
 		if running == nil {
-			running = &viewRefresh{done: make(chan struct{})}
+			running, old := &viewRefresh{done: make(chan struct{})}, c.mu.view
 			c.mu.loading = running
 			c.mu.Unlock()
-			return c.loadView(ctx, running, usable)
+			return c.loadView(ctx, running, old, usable)
 		}
 		c.mu.Unlock()
 		select {
@@ -248,13 +244,8 @@ func (c *Cell) refreshView(ctx context.Context, roles []scribev1.Role) error {
 }
 
 // loadView refreshes the view. If the old view is usable, a failure is not an error.
-func (c *Cell) loadView(ctx context.Context, l *viewRefresh, usable bool) error {
-	c.mu.Lock()
-	old := c.mu.view
-	c.mu.Unlock()
-
+func (c *Cell) loadView(ctx context.Context, l *viewRefresh, old cellView, usable bool) error {
 	found, err := c.lookupView(ctx, old)
-
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer close(l.done)

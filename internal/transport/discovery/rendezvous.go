@@ -1,10 +1,6 @@
 package discovery
 
-import (
-	"cmp"
-
-	"github.com/cespare/xxhash/v2"
-)
+import "github.com/cespare/xxhash/v2"
 
 // weightOf returns an instance's rendezvous weight for a key (Thaler and Ravishankar, 1996). A key goes to the instance with the
 // highest weight, so an instance that joins or leaves moves only its own share.
@@ -17,6 +13,3 @@ func weightOf(key uint64, url string) uint64 {
 	h *= 0x94d049bb133111eb
 	return h ^ h>>31
 }
-
-// compareDesc orders in descending order.
-func compareDesc(a, b uint64) int { return cmp.Compare(b, a) }

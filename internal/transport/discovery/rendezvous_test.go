@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"testing"
@@ -10,7 +11,7 @@ import (
 
 func order(key uint64, urls []string) []string {
 	urls = slices.Clone(urls)
-	slices.SortFunc(urls, func(a, b string) int { return compareDesc(weightOf(key, a), weightOf(key, b)) })
+	slices.SortFunc(urls, func(a, b string) int { return cmp.Compare(weightOf(key, b), weightOf(key, a)) })
 	return urls
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"connectrpc.com/connect"
 
@@ -50,6 +51,15 @@ func (s writeService) Publish(ctx context.Context, req *scribev1.PublishRequest)
 
 // readStreams are the roles that serve streams.
 var readStreams = []scribev1.Role{scribev1.Role_ROLE_READSTREAM}
+
+// Metalog returns a client of the cell's served metadata logs, for tools that inspect them.
+func (c *Cell) Metalog(ctx context.Context) (rpc.MetalogService, error) {
+	ch, err := c.chooseInstances(ctx, nil, scribev1.Role_ROLE_METALOG)
+	if err != nil {
+		return nil, err
+	}
+	return clientOf(c, roleInstance{ch.role, ch.urls[0]}, rpc.NewMetalogClient), nil
+}
 
 type readStreamService struct{ c *Cell }
 
@@ -194,12 +204,7 @@ func joinErrors(failed []error) error {
 	if last == 0 {
 		return err
 	}
-	var others []error
-	for i, other := range failed {
-		if i != main {
-			others = append(others, other)
-		}
-	}
+	others := slices.Delete(slices.Clone(failed), main, main+1)
 	return fmt.Errorf("%w (%d other instances failed: %v)", err, len(others), errors.Join(others...)) //nolint:errorlint // one error has a reason
 }
 

@@ -81,8 +81,8 @@ func (c *bulkClient) roundTrip(ctx context.Context, body *sentBody, decode func(
 		Body: http.NoBody, ContentLength: body.size,
 	}).WithContext(ctx)
 	if body.size > 0 {
-		req.Body = body.newReader()
-		req.GetBody = func() (io.ReadCloser, error) { return body.newReader(), nil }
+		req.Body = &sendingReader{of: body}
+		req.GetBody = func() (io.ReadCloser, error) { return &sendingReader{of: body}, nil }
 	}
 	res, err := c.client.Do(req)
 	if err != nil {
@@ -177,10 +177,8 @@ func (s *sentBody) detachBody() {
 	s.mu.Unlock()
 }
 
-// newReader returns a reader from the beginning. The transport asks for another one when it repeats a request of which nothing
-// was sent.
-func (s *sentBody) newReader() *sendingReader { return &sendingReader{of: s} }
-
+// sendingReader reads a body from its beginning. The transport asks for another one when it repeats a request of which nothing was
+// sent.
 type sendingReader struct {
 	of    *sentBody
 	piece int

@@ -90,22 +90,22 @@ var errBeside = fmt.Errorf("more than %d bytes beside the payload", maxBesideByt
 
 func decodeWrite(b []byte) (*scribev1.WriteRequest, error) {
 	req := new(scribev1.WriteRequest)
-	frames, rest, err := cutFrames(b)
-	if err == nil {
-		err = unmarshal.Unmarshal(rest, req)
-	}
-	req.Frames = frames
-	return req, err
+	return req, unmarshalBeside(b, req, &req.Frames)
 }
 
 func decodeSubmit(b []byte) (*scribev1.SubmitRequest, error) {
 	req := new(scribev1.SubmitRequest)
-	frames, rest, err := cutFrames(b)
+	return req, unmarshalBeside(b, req, &req.Frames)
+}
+
+// unmarshalBeside decodes a request, whose frames refer to b.
+func unmarshalBeside(b []byte, req proto.Message, frames *[]byte) error {
+	cut, rest, err := cutFrames(b)
 	if err == nil {
 		err = unmarshal.Unmarshal(rest, req)
 	}
-	req.Frames = frames
-	return req, err
+	*frames = cut
+	return err
 }
 
 func decodeFetch(b []byte) (*scribev1.FetchRequest, error) {

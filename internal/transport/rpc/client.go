@@ -81,11 +81,7 @@ type writeClient struct {
 
 // Write implements WriteService.
 func (c writeClient) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
-	res := new(scribev1.WriteResponse)
-	if err := c.write.callBulk(ctx, encodeFrames(req.GetAck(), req.GetFrames()), decodeInto(res)); err != nil {
-		return nil, err
-	}
-	return res, nil
+	return c.WritePieces(ctx, req.GetAck(), req.GetFrames())
 }
 
 // WritePieces implements PieceWriter.

@@ -42,7 +42,8 @@ type Services struct {
 // answered: see the package comment.
 func (s *Services) Register(mux *http.ServeMux) {
 	opts := s.handlerOptions(MaxMessageBytes)
-	bulk := func(h http.Handler) http.Handler { return guardBody(nil, MaxMessageBytes, h) }
+	small := s.handlerOptions(maxSmallBytes)
+	mountSmall := func(path string, h http.Handler) { mux.Handle(path, guardBody(nil, maxSmallBytes, h)) }
 	if s.Write != nil {
 		admitted := func(h http.Handler) http.Handler { return guardBody(s.Admit, MaxMessageBytes, h) }
 		path, h := scribev1connect.NewWriteServiceHandler(s.Write, opts)
@@ -57,10 +58,10 @@ func (s *Services) Register(mux *http.ServeMux) {
 	}
 	if s.Metalog != nil {
 		path, h := scribev1connect.NewMetalogServiceHandler(metalogHandler{s.Metalog}, opts)
-		mux.Handle(path, bulk(h))
+		mux.Handle(path, guardBody(nil, MaxMessageBytes, h))
 	}
 	if s.ReadStream != nil {
-		path, h := scribev1connect.NewReadStreamServiceHandler(readStreamHandler{s.ReadStream}, s.handlerOptions(maxSmallBytes))
+		path, h := scribev1connect.NewReadStreamServiceHandler(readStreamHandler{s.ReadStream}, small)
 		mux.Handle(path, closeOnStop(h))
 	}
 	if s.ReadProxy != nil {
@@ -70,16 +71,13 @@ func (s *Services) Register(mux *http.ServeMux) {
 		mountBulk(s, mux, admitted, scribev1connect.ReadProxyServiceFetchProcedure, h, s.ReadProxy.Fetch, decodeFetch, encodeFetched, false)
 	}
 	if s.Views != nil {
-		path, h := scribev1connect.NewViewServiceHandler(s.Views, s.handlerOptions(maxSmallBytes))
-		mux.Handle(path, guardBody(nil, maxSmallBytes, h))
+		mountSmall(scribev1connect.NewViewServiceHandler(s.Views, small))
 	}
 	if s.Control != nil {
-		path, h := scribev1connect.NewControlServiceHandler(controlHandler{s.Control}, s.handlerOptions(maxSmallBytes))
-		mux.Handle(path, guardBody(nil, maxSmallBytes, h))
+		mountSmall(scribev1connect.NewControlServiceHandler(controlHandler{s.Control}, small))
 	}
 	if s.Group != nil {
-		path, h := scribev1connect.NewGroupServiceHandler(s.Group, s.handlerOptions(maxSmallBytes))
-		mux.Handle(path, guardBody(nil, maxSmallBytes, h))
+		mountSmall(scribev1connect.NewGroupServiceHandler(s.Group, small))
 	}
 }
 

@@ -5,13 +5,11 @@ import (
 	"slices"
 
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/proto/scribe/v1/scribev1connect"
 )
 
 // WriteService accepts messages. scribed and the write proxy implement it.
-type WriteService interface {
-	Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error)
-	Publish(ctx context.Context, req *scribev1.PublishRequest) (*scribev1.PublishResponse, error)
-}
+type WriteService = scribev1connect.WriteServiceHandler
 
 // PieceWriter is a WriteService that accepts the frames of a request in pieces of memory, without a copy. The concatenated pieces
 // are what WriteRequest.Frames would be. They are not used after it returns.
@@ -28,9 +26,7 @@ func WritePieces(ctx context.Context, s WriteService, ack scribev1.AckLevel, fra
 }
 
 // BatchService accepts admitted frames. The batcher implements it.
-type BatchService interface {
-	Submit(ctx context.Context, req *scribev1.SubmitRequest) (*scribev1.SubmitResponse, error)
-}
+type BatchService = scribev1connect.BatchServiceHandler
 
 // ReadStreamService merges shards into a stream of pointers.
 type ReadStreamService interface {
@@ -44,14 +40,10 @@ type ReadStreamService interface {
 }
 
 // ReadProxyService serves payloads.
-type ReadProxyService interface {
-	Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error)
-}
+type ReadProxyService = scribev1connect.ReadProxyServiceHandler
 
 // ViewService reports the views that a read proxy makes for queries.
-type ViewService interface {
-	Views(ctx context.Context, req *scribev1.ViewsRequest) (*scribev1.ViewsResponse, error)
-}
+type ViewService = scribev1connect.ViewServiceHandler
 
 // MetalogService serves a metadata engine.
 type MetalogService interface {
@@ -94,14 +86,4 @@ type ControlService interface {
 }
 
 // GroupService shares categories among the members of consumer groups. The control plane serves it.
-type GroupService interface {
-	JoinGroup(ctx context.Context, req *scribev1.JoinGroupRequest) (*scribev1.JoinGroupResponse, error)
-	HeartbeatGroup(ctx context.Context, req *scribev1.HeartbeatGroupRequest) (*scribev1.HeartbeatGroupResponse, error)
-	GroupPositions(ctx context.Context, req *scribev1.GroupPositionsRequest) (*scribev1.GroupPositionsResponse, error)
-	CommitGroup(ctx context.Context, req *scribev1.CommitGroupRequest) (*scribev1.CommitGroupResponse, error)
-	LeaveGroup(ctx context.Context, req *scribev1.LeaveGroupRequest) (*scribev1.LeaveGroupResponse, error)
-	ListGroups(ctx context.Context, req *scribev1.ListGroupsRequest) (*scribev1.ListGroupsResponse, error)
-	DescribeGroup(ctx context.Context, req *scribev1.DescribeGroupRequest) (*scribev1.DescribeGroupResponse, error)
-	ResetGroup(ctx context.Context, req *scribev1.ResetGroupRequest) (*scribev1.ResetGroupResponse, error)
-	DeleteGroup(ctx context.Context, req *scribev1.DeleteGroupRequest) (*scribev1.DeleteGroupResponse, error)
-}
+type GroupService = scribev1connect.GroupServiceHandler

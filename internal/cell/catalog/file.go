@@ -1,11 +1,13 @@
 package catalog
 
 import (
+	"bufio"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
+	"os"
 	"slices"
 	"time"
 
@@ -31,46 +33,46 @@ var errDamaged = errors.New("catalog: damaged file")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// catalogSnapshot is the content of a file.
-type catalogSnapshot struct {
-	revision   uint64
-	savedAt    int64 // Unix microseconds
-	categories []*scribev1.Category
+// FileCopy is the content of a file of the last good state: the categories as a process last had them.
+type FileCopy struct {
+	// Revision is the revision up to which the copy has every change.
+	Revision uint64
+	// SavedAt is when the file was written, in Unix microseconds, by its writer's clock.
+	SavedAt    int64
+	Categories []*scribev1.Category
 }
 
-// checksumStream passes bytes through and computes their checksum.
-type checksumStream struct {
-	sum uint32
-	w   io.Writer
-	r   io.Reader
-}
-
-func (c *checksumStream) Write(p []byte) (int, error) {
-	c.sum = crc32.Update(c.sum, castagnoli, p)
-	return c.w.Write(p)
-}
-
-func (c *checksumStream) Read(p []byte) (int, error) {
-	n, err := c.r.Read(p)
-	c.sum = crc32.Update(c.sum, castagnoli, p[:n])
-	return n, err
+// ReadCopy reads the file that a [View] keeps (Config.File), so that lost categories can be set up again. A damaged file is an
+// error, and nothing of it is used.
+func ReadCopy(path string) (FileCopy, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return FileCopy{}, fmt.Errorf("catalog: %w", err)
+	}
+	defer f.Close() //nolint:errcheck // it was only read
+	s, err := decodeSnapshot(bufio.NewReaderSize(f, 256<<10))
+	if err != nil {
+		return FileCopy{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return s, nil
 }
 
 // encodeSnapshot writes a file.
-func encodeSnapshot(w io.Writer, s catalogSnapshot) error {
-	out := &checksumStream{w: w}
+func encodeSnapshot(w io.Writer, s FileCopy) error {
+	sum := crc32.New(castagnoli)
+	out := io.MultiWriter(w, sum)
 	header := make([]byte, 0, fileHeader)
 	header = append(header, fileMagic...)
 	header = binary.LittleEndian.AppendUint32(header, fileVersion)
-	header = binary.LittleEndian.AppendUint64(header, s.revision)
-	header = binary.LittleEndian.AppendUint64(header, uint64(s.savedAt))
-	header = binary.LittleEndian.AppendUint32(header, uint32(len(s.categories)))
+	header = binary.LittleEndian.AppendUint64(header, s.Revision)
+	header = binary.LittleEndian.AppendUint64(header, uint64(s.SavedAt))
+	header = binary.LittleEndian.AppendUint32(header, uint32(len(s.Categories)))
 	header = append(header, 0, 0, 0, 0)
 	if _, err := out.Write(header); err != nil {
 		return err
 	}
 	var buf []byte
-	for _, c := range s.categories {
+	for _, c := range s.Categories {
 		var err error
 		buf, err = proto.MarshalOptions{}.MarshalAppend(append(buf[:0], 0, 0, 0, 0), c)
 		if err != nil {
@@ -84,14 +86,15 @@ func encodeSnapshot(w io.Writer, s catalogSnapshot) error {
 			return err
 		}
 	}
-	_, err := w.Write(binary.LittleEndian.AppendUint32(nil, out.sum))
+	_, err := w.Write(binary.LittleEndian.AppendUint32(nil, sum.Sum32()))
 	return err
 }
 
 // decodeSnapshot reads a file. The error wraps errDamaged, or is the reader's.
-func decodeSnapshot(r io.Reader) (catalogSnapshot, error) {
-	in := &checksumStream{r: r}
-	var s catalogSnapshot
+func decodeSnapshot(r io.Reader) (FileCopy, error) {
+	running := crc32.New(castagnoli)
+	in := io.TeeReader(r, running)
+	var s FileCopy
 	header := make([]byte, fileHeader)
 	if err := readFull(in, header, "header"); err != nil {
 		return s, err
@@ -102,8 +105,8 @@ func decodeSnapshot(r io.Reader) (catalogSnapshot, error) {
 	if v := binary.LittleEndian.Uint32(header[4:]); v != fileVersion {
 		return s, fmt.Errorf("%w: unknown version %d: a newer program may have written it", errDamaged, v)
 	}
-	s.revision = binary.LittleEndian.Uint64(header[8:])
-	s.savedAt = int64(binary.LittleEndian.Uint64(header[16:]))
+	s.Revision = binary.LittleEndian.Uint64(header[8:])
+	s.SavedAt = int64(binary.LittleEndian.Uint64(header[16:]))
 	count := binary.LittleEndian.Uint32(header[24:])
 	if count > maxFileCategories || binary.LittleEndian.Uint32(header[28:]) != 0 {
 		return s, fmt.Errorf("%w: its header says %d categories", errDamaged, count)
@@ -119,9 +122,9 @@ func decodeSnapshot(r io.Reader) (catalogSnapshot, error) {
 			return s, fmt.Errorf("%w: category %q or id %d is listed twice", errDamaged, c.GetName(), c.GetId())
 		}
 		names[c.GetName()], ids[c.GetId()] = true, true
-		s.categories = append(s.categories, c)
+		s.Categories = append(s.Categories, c)
 	}
-	sum := in.sum
+	sum := running.Sum32()
 	if err := readFull(in, buf[:4], "checksum"); err != nil {
 		return s, err
 	}
@@ -176,19 +179,18 @@ func (v *View) decodeFile(r io.Reader) (savedAt int64, err error) {
 		return 0, err
 	}
 	x := newIndex()
-	for _, c := range s.categories {
+	for _, c := range s.Categories {
 		x.putCategory(c)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.index.Store(x)
-	v.mu.revision = s.revision
-	return s.savedAt, nil
+	v.mu.revision = s.Revision
+	return s.SavedAt, nil
 }
 
 // encodeFile writes a file. Concurrent changes may or may not be in it; all of it has reached its revision.
 func (v *View) encodeFile(w io.Writer) error {
-	s := catalogSnapshot{revision: v.Revision(), savedAt: time.Now().UnixMicro()}
-	s.categories = slices.AppendSeq(s.categories, v.All())
-	return encodeSnapshot(w, s)
+	revision := v.Revision()
+	return encodeSnapshot(w, FileCopy{Revision: revision, SavedAt: time.Now().UnixMicro(), Categories: slices.Collect(v.All())})
 }

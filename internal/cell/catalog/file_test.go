@@ -18,16 +18,16 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-var exampleSnapshot = catalogSnapshot{
-	revision: 258, savedAt: 7,
-	categories: []*scribev1.Category{{Name: "a", Id: 3, Revision: 9, Shards: 1}, {Name: "b", Id: 4, Revision: 258, Shards: 2}},
+var exampleSnapshot = FileCopy{
+	Revision: 258, SavedAt: 7,
+	Categories: []*scribev1.Category{{Name: "a", Id: 3, Revision: 9, Shards: 1}, {Name: "b", Id: 4, Revision: 258, Shards: 2}},
 }
 
 // goldenFile is exampleSnapshot in version 1.
 const goldenFile = "53434154" + "01000000" + "0201000000000000" + "0700000000000000" + "02000000" + "00000000" +
 	"09000000" + "0a0161" + "1003" + "1809" + "3001" + "0a000000" + "0a0162" + "1004" + "188202" + "3002" + "3a260113"
 
-func encoded(t testing.TB, s catalogSnapshot) []byte {
+func encoded(t testing.TB, s FileCopy) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	if err := encodeSnapshot(&b, s); err != nil {
@@ -36,12 +36,12 @@ func encoded(t testing.TB, s catalogSnapshot) []byte {
 	return b.Bytes()
 }
 
-func equalSnapshots(a, b catalogSnapshot) bool {
-	if a.revision != b.revision || a.savedAt != b.savedAt || len(a.categories) != len(b.categories) {
+func equalSnapshots(a, b FileCopy) bool {
+	if a.Revision != b.Revision || a.SavedAt != b.SavedAt || len(a.Categories) != len(b.Categories) {
 		return false
 	}
-	for i := range a.categories {
-		if !proto.Equal(a.categories[i], b.categories[i]) {
+	for i := range a.Categories {
+		if !proto.Equal(a.Categories[i], b.Categories[i]) {
 			return false
 		}
 	}
@@ -85,7 +85,7 @@ func TestDamage(t *testing.T) {
 	for _, categories := range [][]*scribev1.Category{
 		{{Name: "a", Id: 1}, {Name: "a", Id: 2}}, {{Name: "a", Id: 1}, {Name: "b", Id: 1}}, {{Name: "/", Id: 1}}, {{Name: "a"}},
 	} {
-		if _, err := decodeSnapshot(bytes.NewReader(encoded(t, catalogSnapshot{categories: categories}))); !errors.Is(err, errDamaged) {
+		if _, err := decodeSnapshot(bytes.NewReader(encoded(t, FileCopy{Categories: categories}))); !errors.Is(err, errDamaged) {
 			t.Errorf("%v: %v", categories, err)
 		}
 	}
@@ -93,7 +93,7 @@ func TestDamage(t *testing.T) {
 
 func FuzzDecodeSnapshot(f *testing.F) {
 	f.Add(encoded(f, exampleSnapshot))
-	f.Add(encoded(f, catalogSnapshot{}))
+	f.Add(encoded(f, FileCopy{}))
 	f.Fuzz(func(t *testing.T, file []byte) {
 		// Most of what a fuzzer finds fails at the checksum: give it a right one as well.
 		fixed := bytes.Clone(file)
@@ -125,24 +125,24 @@ func TestFile(t *testing.T) {
 		p.put("b", 2, false)
 		v := newView(t, p, withFile)
 		closeView := runView(t, v)
-		if s := readFile(t, file); len(s.categories) != 2 || s.revision != 2 || s.savedAt != time.Now().UnixMicro() {
+		if s := readFile(t, file); len(s.Categories) != 2 || s.Revision != 2 || s.SavedAt != time.Now().UnixMicro() {
 			t.Errorf("after the first sync the file has %+v", s)
 		}
 		// Changes are written at most so often, and when the view closes.
 		p.put("c", 3, true)
 		p.remove("a", true)
 		advance(29 * time.Second)
-		if s := readFile(t, file); len(s.categories) != 2 || s.revision != 2 {
+		if s := readFile(t, file); len(s.Categories) != 2 || s.Revision != 2 {
 			t.Errorf("the file was written too often: %+v", s)
 		}
 		advance(time.Second)
-		if s := readFile(t, file); len(s.categories) != 2 || s.revision != 4 {
+		if s := readFile(t, file); len(s.Categories) != 2 || s.Revision != 4 {
 			t.Errorf("the file was not written: %+v", s)
 		}
 		p.put("d", 4, true)
 		synctest.Wait()
 		closeView()
-		if s := readFile(t, file); len(s.categories) != 3 || s.revision != 5 {
+		if s := readFile(t, file); len(s.Categories) != 3 || s.Revision != 5 {
 			t.Errorf("the file was not written at the end: %+v", s)
 		}
 
@@ -168,7 +168,7 @@ func TestFile(t *testing.T) {
 	}
 }
 
-func readFile(t *testing.T, file string) catalogSnapshot {
+func readFile(t *testing.T, file string) FileCopy {
 	t.Helper()
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -202,7 +202,7 @@ func TestDamagedFile(t *testing.T) {
 		}
 		p.put("a", 1, false)
 		runView(t, v)()
-		if s := readFile(t, file); len(s.categories) != 1 {
+		if s := readFile(t, file); len(s.Categories) != 1 {
 			t.Errorf("%+v", s)
 		}
 	})

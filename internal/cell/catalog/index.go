@@ -3,6 +3,7 @@ package catalog
 import (
 	"hash/maphash"
 	"sync/atomic"
+	"unsafe"
 
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -57,20 +58,9 @@ func (x *categoryIndex) lookup(name string) *scribev1.Category {
 
 // lookupBytes is lookup for a name inside a buffer, which it does not copy.
 func (x *categoryIndex) lookupBytes(name []byte) *scribev1.Category {
-	slots := *x.byName.slots.Load()
-	mask := uint64(len(slots) - 1)
-	for i := maphash.Bytes(x.seed, name) & mask; ; i = (i + 1) & mask {
-		c := slots[i].Load()
-		if c == nil {
-			return nil
-		}
-		if c.Name == string(name) && c != removedEntry {
-			return c
-		}
-	}
+	return x.lookup(unsafe.String(unsafe.SliceData(name), len(name))) //nolint:gosec // the string does not outlive the call
 }
 
-// hashName returns the hash that both lookups use.
 func (x *categoryIndex) hashName(c *scribev1.Category) uint64 {
 	return maphash.String(x.seed, c.GetName())
 }
@@ -154,24 +144,18 @@ func (t *probeTable) addEntry(c *scribev1.Category, hash func(*scribev1.Category
 
 // rebuildSlots replaces the table by one that is at most a quarter full.
 func (t *probeTable) rebuildSlots(old []tableSlot, hash func(*scribev1.Category) uint64) []tableSlot {
-	live := 0
-	for i := range old {
-		if c := old[i].Load(); c != nil && c != removedEntry {
-			live++
-		}
-	}
+	live := make([]*scribev1.Category, 0, len(old)/2)
+	eachEntry(old, func(c *scribev1.Category) bool { live = append(live, c); return true })
 	n := minSlots
-	for n < 4*(live+1) {
+	for n < 4*(len(live)+1) {
 		n *= 2
 	}
 	slots := make([]tableSlot, n)
-	for i := range old {
-		if c := old[i].Load(); c != nil && c != removedEntry {
-			storeFirstFree(slots, hash(c), c)
-		}
+	for _, c := range live {
+		storeFirstFree(slots, hash(c), c)
 	}
 	t.slots.Store(&slots)
-	t.used = live
+	t.used = len(live)
 	return slots
 }
 
@@ -192,7 +176,10 @@ func storeFirstFree(slots []tableSlot, hash uint64, c *scribev1.Category) bool {
 
 // eachCategory calls fn with every category until it returns false. Concurrent changes may or may not be seen.
 func (x *categoryIndex) eachCategory(fn func(*scribev1.Category) bool) {
-	slots := *x.byName.slots.Load()
+	eachEntry(*x.byName.slots.Load(), fn)
+}
+
+func eachEntry(slots []tableSlot, fn func(*scribev1.Category) bool) {
 	for i := range slots {
 		if c := slots[i].Load(); c != nil && c != removedEntry && !fn(c) {
 			return

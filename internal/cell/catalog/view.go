@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -71,11 +72,8 @@ func New(cfg ViewConfig, deps ViewDeps) (*View, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if deps.Logger == nil {
-		deps.Logger = slog.New(slog.DiscardHandler)
-	}
 	v := &View{
-		cfg: cfg, source: deps.Source, logger: deps.Logger,
+		cfg: cfg, source: deps.Source, logger: cmp.Or(deps.Logger, slog.New(slog.DiscardHandler)),
 		limiter: rate.NewLimiter(rate.Limit(cfg.ResolveRate), cfg.ResolveRate),
 	}
 	v.index.Store(newIndex())
@@ -93,7 +91,7 @@ func New(cfg ViewConfig, deps ViewDeps) (*View, error) {
 			return v.source.WatchCategories(ctx, &scribev1.WatchCategoriesRequest{Heartbeat: heartbeat}, receive)
 		},
 		Apply: v.applyMessage, Ended: v.endWatch, Count: v.Len, Decode: v.decodeFile, Encode: v.encodeFile,
-	}, deps.Logger, deps.Registerer)
+	}, v.logger, deps.Registerer)
 	if err != nil {
 		return nil, err
 	}

@@ -4,12 +4,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -25,8 +25,6 @@ const (
 
 // errDamaged means that the file is not a complete file of a view.
 var errDamaged = errors.New("membership: damaged file")
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // encodeFile returns a file with the members, without their loads, which are momentary.
 func encodeFile(members []*scribev1.Member, savedAt int64) ([]byte, error) {
@@ -45,7 +43,7 @@ func encodeFile(members []*scribev1.Member, savedAt int64) ([]byte, error) {
 		return nil, fmt.Errorf("%d members take %d bytes, the limit is %d", len(members), n, maxFileBody)
 	}
 	binary.LittleEndian.PutUint32(b[fileHeader-4:], uint32(n)) //nolint:gosec // bounded above
-	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli)), nil
+	return binary.LittleEndian.AppendUint32(b, record.CRC(b)), nil
 }
 
 // decodeFile returns the members of a file and when it was written. The error wraps errDamaged.
@@ -66,7 +64,7 @@ func decodeFile(b []byte) (members []*scribev1.Member, savedAt int64, err error)
 		return damaged("its header says %d bytes, the file has %d", n, len(b)-fileHeader-4)
 	}
 	sum := len(b) - 4
-	if binary.LittleEndian.Uint32(b[sum:]) != crc32.Checksum(b[:sum], castagnoli) {
+	if binary.LittleEndian.Uint32(b[sum:]) != record.CRC(b[:sum]) {
 		return damaged("its checksum does not match")
 	}
 	list := new(scribev1.WatchMembersResponse)

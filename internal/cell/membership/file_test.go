@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
-	"hash/crc32"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -87,7 +87,7 @@ func FuzzFile(f *testing.F) {
 	f.Add(file[:len(file)-4])
 	f.Add([]byte(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		b = binary.LittleEndian.AppendUint32(bytes.Clone(b), crc32.Checksum(b, castagnoli))
+		b = binary.LittleEndian.AppendUint32(bytes.Clone(b), record.CRC(b))
 		members, savedAt, err := decodeFile(b)
 		if err != nil {
 			if !errors.Is(err, errDamaged) {

@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -102,17 +103,13 @@ func newLease(control Registrar, cfg LeaseConfig) (*Lease, error) {
 	if cfg.TTL < 0 {
 		return nil, fmt.Errorf("membership: invalid TTL %v: want 0 or more", cfg.TTL)
 	}
-	if cfg.TTL == 0 {
-		cfg.TTL = defaultTTL
-	}
+	cfg.TTL = cmp.Or(cfg.TTL, defaultTTL)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Load == nil {
 		cfg.Load = func() uint32 { return 0 }
 	}
 	if cfg.OnChange == nil {
 		cfg.OnChange = func(LeaseState) {}
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	cfg.Member = proto.CloneOf(cfg.Member)
 	l := &Lease{control: control, cfg: cfg, done: make(chan struct{})}

@@ -5,6 +5,7 @@ package watch
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,7 +78,7 @@ type Loop[M any] struct {
 	ready     chan struct{}
 	readyOnce sync.Once
 	// dirty tells the saver that the file is out of date.
-	dirty chan struct{}
+	dirty lifecycle.WakeChannel
 
 	began atomic.Bool
 	calls lifecycle.Calls // includes Run
@@ -88,10 +89,8 @@ type Loop[M any] struct {
 // NewLoop returns a loop for a copy, and loads the file's state into the copy if the file exists and is readable. logger and
 // registerer may be nil.
 func NewLoop[M any](cfg Config, subject WatchedCopy[M], logger *slog.Logger, registerer prometheus.Registerer) (*Loop[M], error) {
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
-	}
-	l := &Loop[M]{cfg: cfg, subject: subject, logger: logger, ready: make(chan struct{}), dirty: make(chan struct{}, 1)}
+	logger = cmp.Or(logger, slog.New(slog.DiscardHandler))
+	l := &Loop[M]{cfg: cfg, subject: subject, logger: logger, ready: make(chan struct{}), dirty: lifecycle.NewWakeChannel()}
 	if err := l.registerMetrics(registerer); err != nil {
 		return nil, fmt.Errorf("%s: %w", subject.Package, err)
 	}
@@ -190,10 +189,7 @@ func (l *Loop[M]) watchOnce(ctx context.Context) (synced bool, err error) {
 			l.throttle.Recovered(ctx, l.logger, "watch of "+l.subject.Plural+" is in sync again")
 		}
 		if changed {
-			select {
-			case l.dirty <- struct{}{}:
-			default:
-			}
+			l.dirty.WakeUp()
 		}
 		return nil
 	})

@@ -339,13 +339,7 @@ func (s *Spool) readIndex(p *segmentPart, g *segmentFile) ([]layout.IndexEntry, 
 func (s *Spool) rebuildIndex(p *segmentPart, g *segmentFile, r io.ReaderAt, cause error) ([]layout.IndexEntry, error) {
 	s.logger.Error("damaged index: rebuilding it from the segment", "segment", g.path, "category", p.cat.name, "error", cause)
 	s.metrics.rebuilt.Inc()
-	entries := make([]layout.IndexEntry, 0, 16)
-	scan, err := layout.ScanSegment(r, g.end, g.id, func(rec *layout.ScannedRecord) error {
-		if rec.Category == p.cat.name {
-			entries = append(entries, rec.Entry())
-		}
-		return nil
-	})
+	entries, scan, err := scanCategory(r, g.end, g.id, p.cat.name)
 	if err != nil {
 		return nil, fmt.Errorf("scan %s: %w", g.path, err)
 	}

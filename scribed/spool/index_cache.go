@@ -1,7 +1,9 @@
 package spool
 
 import (
-	"container/list"
+	"math"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"scribe/scribed/spool/layout"
 )
@@ -12,42 +14,26 @@ const entryBytes = 32
 // indexCache bounds the memory of the indexes that can be read again from a footer, by evicting the least recently used. The most
 // recently used one stays, however large it is.
 type indexCache struct {
+	*simplelru.LRU[*segmentPart, struct{}]
+
 	limit, used int64
-	order       list.List // of *segmentPart, the most recently used first
 }
 
-type cachedIndex struct {
-	element *list.Element
-	bytes   int64
+func newIndexCache(limit int64) *indexCache {
+	x := &indexCache{limit: limit}
+	x.LRU, _ = simplelru.NewLRU(math.MaxInt, func(p *segmentPart, _ struct{}) { // fails only without a size
+		x.used -= int64(len(p.entries)) * entryBytes
+		p.entries = nil
+	})
+	return x
 }
 
 // putIndex caches the index of a part.
 func (x *indexCache) putIndex(p *segmentPart, entries []layout.IndexEntry) {
-	x.dropIndex(p)
-	n := int64(len(entries)) * entryBytes
+	x.Remove(p)
 	p.entries = entries
-	p.cached = &cachedIndex{element: x.order.PushFront(p), bytes: n}
-	x.used += n
-	for x.used > x.limit && x.order.Len() > 1 {
-		if last, ok := x.order.Back().Value.(*segmentPart); ok {
-			x.dropIndex(last)
-		}
+	x.used += int64(len(entries)) * entryBytes
+	for x.Add(p, struct{}{}); x.used > x.limit && x.Len() > 1; {
+		x.RemoveOldest()
 	}
-}
-
-// touchIndex marks a part's index as the most recently used.
-func (x *indexCache) touchIndex(p *segmentPart) {
-	if p.cached != nil {
-		x.order.MoveToFront(p.cached.element)
-	}
-}
-
-// dropIndex evicts a part's index. An index that is not cached stays: there is no other copy.
-func (x *indexCache) dropIndex(p *segmentPart) {
-	if p.cached == nil {
-		return
-	}
-	x.used -= p.cached.bytes
-	x.order.Remove(p.cached.element)
-	p.cached, p.entries = nil, nil
 }

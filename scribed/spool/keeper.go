@@ -224,7 +224,7 @@ func (s *Spool) reclaimSegments(due bool) error {
 		s.mu.unsynced -= g.unsynced()
 		g.chunks, g.firstUnsynced = nil, 0
 		for _, p := range g.parts {
-			s.mu.indexes.dropIndex(p)
+			s.mu.indexes.Remove(p)
 		}
 		s.discardSegment(g)
 		s.metrics.reclaimed.Inc()

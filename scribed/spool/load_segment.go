@@ -3,6 +3,7 @@ package spool
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -187,13 +188,20 @@ func (l *loadedSegment) readIndex(fsys vfs.FS, c *loadedCategory) ([]layout.Inde
 	if !errors.Is(err, layout.ErrDamaged) {
 		return entries, err
 	}
-	_, err = layout.ScanSegment(salvageReader{f}, l.footer.DataEnd, l.id, func(rec *layout.ScannedRecord) error {
-		if rec.Category == c.Name {
+	entries, _, err = scanCategory(salvageReader{f}, l.footer.DataEnd, l.id, c.Name)
+	return entries, err
+}
+
+// scanCategory finds the records of a category by scanning a segment. entries is not nil: nil means that an index is not in memory.
+func scanCategory(r io.ReaderAt, end int64, id layout.SegmentID, name string) (entries []layout.IndexEntry, scan *layout.SegmentScan, err error) {
+	entries = []layout.IndexEntry{}
+	scan, err = layout.ScanSegment(r, end, id, func(rec *layout.ScannedRecord) error {
+		if rec.Category == name {
 			entries = append(entries, rec.Entry())
 		}
 		return nil
 	})
-	return entries, err
+	return entries, scan, err
 }
 
 // folderListing lists the files of a spool's folder.

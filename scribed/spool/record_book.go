@@ -24,7 +24,7 @@ type recordBook struct {
 	gone    map[goneKey]Amount
 	// changes counts the changes that the state file should record.
 	changes uint64
-	indexes indexCache
+	indexes *indexCache
 }
 
 // categoryRecords are the held records of one category.
@@ -81,7 +81,6 @@ type segmentPart struct {
 
 	// entries is the index; nil when it is not in memory. While the segment has no footer, it is in memory and not in the cache.
 	entries []layout.IndexEntry
-	cached  *cachedIndex
 	// Entries before cursor are not available.
 	cursor int
 }
@@ -114,7 +113,7 @@ type recordPick struct {
 func newBook(indexBytes int64) recordBook {
 	return recordBook{
 		categories: map[string]*categoryRecords{}, claims: map[layout.Position]recordClaim{}, strays: map[layout.Position]damagedClaim{},
-		dropped: map[string]Amount{}, gone: map[goneKey]Amount{}, indexes: indexCache{limit: indexBytes},
+		dropped: map[string]Amount{}, gone: map[goneKey]Amount{}, indexes: newIndexCache(indexBytes),
 	}
 }
 
@@ -274,7 +273,7 @@ func (b *recordBook) claimRecords(name string, maxBytes int64, upTo layout.Posit
 			}
 			return nil, p
 		}
-		b.indexes.touchIndex(p)
+		b.indexes.Get(p) // it is used
 		full := false
 		b.eachAvailable(p, func(i int, e *layout.IndexEntry) bool {
 			a := amountOf(name, e.Size, e.Messages)
@@ -455,7 +454,7 @@ func (b *recordBook) dropPart(p *segmentPart) Amount {
 // dropSome drops available records of a part; more is false when it reached a record that stays.
 func (b *recordBook) dropSome(p *segmentPart, atLeast, olderThan int64) (sum Amount, more bool) {
 	more = true
-	b.indexes.touchIndex(p)
+	b.indexes.Get(p) // it is used
 	b.eachAvailable(p, func(i int, e *layout.IndexEntry) bool {
 		if more = sum.Bytes < atLeast || e.Time < olderThan; !more {
 			return false

@@ -425,7 +425,7 @@ func (w *segmentRewrite) replaceSegments(from []*segmentFile, size int64) {
 	for _, old := range from {
 		for _, p := range old.parts {
 			s.mu.detachPart(p)
-			s.mu.indexes.dropIndex(p)
+			s.mu.indexes.Remove(p)
 		}
 		s.mu.unsynced -= old.unsynced()
 		old.firstUnsynced = 0 // concurrent readers may still use the chunks

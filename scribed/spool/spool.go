@@ -99,10 +99,10 @@ func Open(cfg Config, deps Deps) (*Spool, error) {
 	s.mu.changed = make(chan struct{})
 	s.quarantine = newQuarantine(s.fs, cfg.Dir, cfg.QuarantineBytes)
 	if err := s.openFolder(); err != nil {
-		return nil, errors.Join(fmt.Errorf("spool: open %s: %w", cfg.Dir, err), s.abandonOpen())
+		return nil, errors.Join(fmt.Errorf("spool: open %s: %w", cfg.Dir, err), s.releaseFiles())
 	}
 	if err := s.metrics.set.Register(deps.Registerer); err != nil {
-		return nil, errors.Join(fmt.Errorf("spool: metrics: %w", err), s.abandonOpen())
+		return nil, errors.Join(fmt.Errorf("spool: metrics: %w", err), s.releaseFiles())
 	}
 	s.running.Go(s.syncLoop)
 	s.running.Go(s.keepLoop)
@@ -125,12 +125,13 @@ func (s *Spool) openFolder() error {
 	return s.recoverSegments()
 }
 
-// abandonOpen releases what a failed Open acquired.
-func (s *Spool) abandonOpen() error {
+// releaseFiles closes what Open acquired. No goroutine of the spool runs.
+func (s *Spool) releaseFiles() error {
 	var errs []error
 	for _, g := range s.mu.segments {
 		if g.file != nil {
 			errs = append(errs, g.file.Close())
+			g.file = nil
 		}
 	}
 	errs = append(errs, s.slots.close())
@@ -327,7 +328,6 @@ func (s *Spool) Close() error {
 	s.running.Wait()
 	<-s.calls.Idle()
 
-	errs := []error{syncErr}
 	s.mu.Lock()
 	if g := s.mu.active; g != nil {
 		g.state, s.mu.active = sealing, nil
@@ -337,15 +337,7 @@ func (s *Spool) Close() error {
 		s.discardSegment(g)
 	}
 	s.mu.Unlock()
-	errs = append(errs, s.sealAll(), s.reclaimSegments(true))
-	s.mu.Lock()
-	for _, g := range s.mu.segments {
-		if g.file != nil {
-			errs = append(errs, g.file.Close())
-			g.file = nil
-		}
-	}
-	s.mu.Unlock()
+	err := errors.Join(syncErr, s.sealAll(), s.reclaimSegments(true))
 	s.metrics.set.Unregister()
-	return errors.Join(append(errs, s.slots.close(), s.lock.Close())...)
+	return errors.Join(err, s.releaseFiles())
 }

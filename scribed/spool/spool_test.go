@@ -335,7 +335,7 @@ func TestIndexMemory(t *testing.T) {
 			var sum int64
 			for _, g := range s.mu.segments {
 				for _, p := range g.parts {
-					if p.cached != nil {
+					if s.mu.indexes.Contains(p) {
 						sum += int64(len(p.entries)) * entryBytes
 					}
 				}

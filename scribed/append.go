@@ -76,17 +76,15 @@ func (a *spoolAppend) addEntry(l *categoryQueue, e *queueEntry, kind partKind) {
 	a.parts = append(a.parts, p)
 }
 
-// addMemoryOnly adds the entries of an ordered queue that are in memory only: entries that reach the spool later must not stand
-// before them there.
-func (a *spoolAppend) addMemoryOnly(l *categoryQueue) {
+// addMemoryOnly adds those of the given entries of an ordered queue that are in memory only: entries that reach the spool later
+// must not stand before them there.
+func (a *spoolAppend) addMemoryOnly(l *categoryQueue, lists ...[]*queueEntry) {
 	if !l.isOrdered() {
 		return
 	}
-	for _, entries := range [][]*queueEntry{l.inFlight, l.entries} {
-		for _, e := range entries {
-			if e.canSpill() && !e.isSpooled() {
-				a.addEntry(l, e, stays)
-			}
+	for _, e := range slices.Concat(lists...) {
+		if e.canSpill() && !e.isSpooled() {
+			a.addEntry(l, e, stays)
 		}
 	}
 }
@@ -95,7 +93,7 @@ func (a *spoolAppend) addMemoryOnly(l *categoryQueue) {
 func (q *sendQueue) appendEntry(e *queueEntry) *spoolAppend {
 	a, l := newAppending(), q.queues[e.category]
 	e.writing = true // addMemoryOnly skips it
-	a.addMemoryOnly(l)
+	a.addMemoryOnly(l, l.inFlight, l.entries)
 	a.addEntry(l, e, stays)
 	return a
 }
@@ -108,7 +106,7 @@ func (q *sendQueue) appendPassing(l *categoryQueue, e *queueEntry) *spoolAppend 
 	for i := range e.frames {
 		l.sequenced = l.sequenced || e.frames[i].sequenced
 	}
-	a.addMemoryOnly(l)
+	a.addMemoryOnly(l, l.inFlight, l.entries)
 	a.addEntry(l, e, passes)
 	return a
 }
@@ -188,13 +186,7 @@ func (p *spillPlan) chooseEntries(c *categoryQueue, stuck bool) (leaving []*queu
 // moveToAppend moves entries from a queue to an append. In an ordered queue the entries in flight are appended too, since they
 // stood before them.
 func (q *sendQueue) moveToAppend(a *spoolAppend, c *categoryQueue, leaving []*queueEntry) {
-	if c.isOrdered() {
-		for _, e := range c.inFlight {
-			if e.canSpill() && !e.isSpooled() {
-				a.addEntry(c, e, stays)
-			}
-		}
-	}
+	a.addMemoryOnly(c, c.inFlight)
 	next := 0
 	c.entries = slices.DeleteFunc(c.entries, func(e *queueEntry) bool {
 		leaves := next < len(leaving) && leaving[next] == e

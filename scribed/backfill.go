@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/scribed/spool"
 )
@@ -70,7 +71,7 @@ func (q *sendQueue) nextFill(now time.Time) *fillPlan {
 	}
 	q.divideFill(f, size)
 	q.used += f.reserved
-	q.running++
+	q.beginRequest(f.retry)
 	q.filling++
 	q.lastLive = false
 	return f
@@ -135,12 +136,6 @@ func (q *sendQueue) chooseQueues(now time.Time) *fillPlan {
 			q.leaveTurn(l)
 		}
 	}
-	if f.retry {
-		if q.retrying > 0 {
-			q.tokens--
-		}
-		q.retrying++
-	}
 	return f
 }
 
@@ -168,12 +163,9 @@ func (q *sendQueue) nextFillWake(now time.Time) (at time.Time) {
 // finishFill is the event that a backfill request has ended, after its records were released or marked done. b is the batch that
 // was sent, nil when nothing could be claimed.
 func (q *sendQueue) finishFill(now time.Time, f *fillPlan, b *upstreamBatch, held map[*categoryQueue]time.Duration) {
-	q.running--
+	q.endRequest(f.retry)
 	q.filling--
 	q.used -= f.reserved
-	if f.retry {
-		q.retrying--
-	}
 	claimed := make(map[*categoryQueue]bool, len(f.queues))
 	if b != nil {
 		for _, l := range b.queues {
@@ -204,15 +196,16 @@ func (q *sendQueue) clearWaits(l *categoryQueue, upTo spool.Position, now time.T
 	l.notBefore = now.Add(keeperInterval / 4)
 }
 
-// backfillEntry makes an entry of claimed records. It is not charged to a queue's memory; frames that are not accepted stay in
-// the spool.
-func (q *sendQueue) backfillEntry(l *categoryQueue, claimed []spool.ClaimedRecord, sequenced []bool) *queueEntry {
+// newBackfillEntry makes an entry of claimed records. It is not charged to a queue's memory; frames that are not accepted stay in
+// the spool. The caller need not hold Scribed.mu: l.tries does not change while l.filling is set.
+func newBackfillEntry(l *categoryQueue, claimed []spool.ClaimedRecord) *queueEntry {
 	e := &queueEntry{category: l.name, ack: ackSpooled, backfill: true, frames: make([]queuedFrame, len(claimed))}
 	for i := range claimed {
 		c := &claimed[i]
+		h, err := record.ParseHeader(c.Data)
 		e.frames[i] = queuedFrame{
 			bytes: c.Data, ref: c.Ref, messages: int32(c.Messages), index: int32(i), //nolint:gosec // both are bounded by the format
-			attempts: l.tries[c.Ref], sequenced: sequenced[i], spooled: true,
+			attempts: l.tries[c.Ref], sequenced: err == nil && h.Sequenced(), spooled: true,
 		}
 		e.bytes += int64(len(c.Data))
 	}

@@ -1,6 +1,7 @@
 package scribed
 
 import (
+	"slices"
 	"time"
 
 	"scribe/scribed/spool"
@@ -100,41 +101,19 @@ func (q *sendQueue) chooseDestination(l *categoryQueue, e *queueEntry, at time.T
 	return tooLarge
 }
 
-// takeOldest removes the oldest entries of a queue from memory that have no waiting caller and are not in the spool, until need
-// bytes of charge are freed; it returns them.
-func (q *sendQueue) takeOldest(l *categoryQueue, need int64) (gone []*queueEntry) {
-	for i := 0; i < len(l.entries) && need > 0; {
-		e := l.entries[i]
+// takeEntries removes entries of a queue from memory that have no waiting caller and are not in the spool, from the oldest on as
+// long as unwanted says so, and returns them.
+func (q *sendQueue) takeEntries(l *categoryQueue, unwanted func(e *queueEntry) bool) (gone []*queueEntry) {
+	for _, e := range slices.Clone(l.entries) {
 		if !e.canSpill() || e.isSpooled() {
-			i++
 			continue
 		}
-		need -= e.charge
-		gone = append(gone, e)
-		q.counts.memory = q.counts.memory.Minus(e.amount())
-		if !q.removeEntry(e) {
+		if !unwanted(e) {
 			break
-		}
-	}
-	return gone
-}
-
-// takeExpired removes entries from a queue's memory that are older than before, have no waiting caller, and are not in the spool.
-func (q *sendQueue) takeExpired(l *categoryQueue, before time.Time) (gone []*queueEntry) {
-	for i := 0; i < len(l.entries); {
-		e := l.entries[i]
-		if !e.since.Before(before) {
-			break
-		}
-		if !e.canSpill() || e.isSpooled() {
-			i++
-			continue
 		}
 		gone = append(gone, e)
 		q.counts.memory = q.counts.memory.Minus(e.amount())
-		if !q.removeEntry(e) {
-			break
-		}
+		q.removeEntry(e)
 	}
 	return gone
 }
@@ -163,12 +142,7 @@ func (q *sendQueue) unblockCall(l *categoryQueue, e *queueEntry) {
 	if e.waiter == nil {
 		return
 	}
-	for i, w := range l.waiters {
-		if w == e.waiter {
-			l.waiters = append(l.waiters[:i], l.waiters[i+1:]...)
-			break
-		}
-	}
+	l.waiters = slices.DeleteFunc(l.waiters, func(w *capacityWaiter) bool { return w == e.waiter })
 	q.blockedCalls--
 	q.blockedBytes -= e.waiter.bytes
 	e.waiter = nil
@@ -186,9 +160,6 @@ func (q *sendQueue) wakeBlocked() {
 	}
 	q.freed = false
 	for l := range q.blocked {
-		select {
-		case l.waiters[0].ready <- struct{}{}:
-		default: // a wake-up is pending
-		}
+		wake(l.waiters[0].ready)
 	}
 }

@@ -283,6 +283,21 @@ func (c *cell) mustBalance() {
 	}
 }
 
+// findImbalance returns the difference in the balance, given the backlog; it is always zero.
+func (c *outcomeCounts) findImbalance(backlog request.Amount) request.Amount {
+	sum := c.accepted.Plus(c.recovered)
+	for _, a := range []request.Amount{c.forwarded, c.memory, backlog} {
+		sum = sum.Minus(a)
+	}
+	for _, a := range c.failed {
+		sum = sum.Minus(a)
+	}
+	for _, a := range c.dropped {
+		sum = sum.Minus(a)
+	}
+	return sum
+}
+
 // unaccounted is what is missing in the balance.
 func (s *Scribed) unaccounted() request.Amount {
 	s.mu.Lock()

@@ -3,8 +3,9 @@ package scribed
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"scribe/internal/format/loss"
 	"scribe/internal/role/request"
@@ -73,9 +74,8 @@ func (s *Scribed) sendDueReports(ctx context.Context, ack scribev1.AckLevel) {
 	todo := s.mu.queue.losses.Reports(s.now())
 	alone := s.mu.queue.isUnavailable() // then a single report probes whether it still is
 	s.mu.Unlock()
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	slots := make(chan struct{}, reportsAtOnce)
+	var group errgroup.Group
+	group.SetLimit(reportsAtOnce)
 	for _, reports := range todo {
 		if alone && ack == scribev1.AckLevel_ACK_LEVEL_COMMITTED {
 			s.sendReports(ctx, reports, ack)
@@ -83,20 +83,19 @@ func (s *Scribed) sendDueReports(ctx context.Context, ack scribev1.AckLevel) {
 			alone = s.mu.queue.isUnavailable()
 			s.mu.Unlock()
 			if alone {
-				return
+				break
 			}
 			continue
 		}
-		select {
-		case slots <- struct{}{}:
-		case <-ctx.Done():
-			return
+		if ctx.Err() != nil {
+			break
 		}
-		wg.Go(func() {
-			defer func() { <-slots }()
+		group.Go(func() error {
 			s.sendReports(ctx, reports, ack)
+			return nil
 		})
 	}
+	_ = group.Wait() // it has no errors
 }
 
 // sendReports sends the reports of one category, and records which were accepted or refused.

@@ -1,8 +1,6 @@
 package scribed
 
 import (
-	"fmt"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -40,21 +38,6 @@ func (c *outcomeCounts) addDropped(reason string, a request.Amount) {
 	c.dropped[reason] = c.dropped[reason].Plus(a)
 }
 
-// findImbalance returns the difference in the balance, given the backlog; it is always zero.
-func (c *outcomeCounts) findImbalance(backlog request.Amount) request.Amount {
-	sum := c.accepted.Plus(c.recovered)
-	for _, a := range []request.Amount{c.forwarded, c.memory, backlog} {
-		sum = sum.Minus(a)
-	}
-	for _, a := range c.failed {
-		sum = sum.Minus(a)
-	}
-	for _, a := range c.dropped {
-		sum = sum.Minus(a)
-	}
-	return sum
-}
-
 // Labels of outcomes that are not RPC reasons.
 const (
 	abandonedReason = "abandoned" // the caller returned before it was sent
@@ -70,15 +53,6 @@ type agentMetrics struct {
 	seconds                                            prometheus.Histogram
 }
 
-// amountValues are the metrics of frames, bytes and messages.
-type amountValues [3]metrics.Value
-
-func (v amountValues) send(send metrics.Send, a request.Amount, labels ...string) {
-	send(v[0], float64(a.Frames), labels...)
-	send(v[1], float64(a.Bytes), labels...)
-	send(v[2], float64(a.Messages), labels...)
-}
-
 func newMetrics(s *Scribed) *agentMetrics {
 	set := metrics.NewSet("scribe_scribed_")
 	m := &agentMetrics{
@@ -92,19 +66,13 @@ func newMetrics(s *Scribed) *agentMetrics {
 	}
 	var read func(metrics.Send)
 	v := set.Snapshot(func(send metrics.Send) { read(send) })
-	amounts := func(declare func(name, help string, labels ...string) metrics.Value, name, help string, labels ...string) (out amountValues) {
-		for i, unit := range []string{"frames", "bytes", "messages"} {
-			out[i] = declare(fmt.Sprintf(name, unit), strings.ToUpper(unit[:1])+unit[1:]+" "+help, labels...)
-		}
-		return out
-	}
 	var (
-		accepted     = amounts(v.Counter, "accepted_%s_total", "taken into memory or into the spool.")
-		recovered    = amounts(v.Counter, "recovered_%s_total", "that the spool held at the start.")
-		forwarded    = amounts(v.Counter, "forwarded_%s_total", "that the upstream took.")
-		buffered     = amounts(v.Gauge, "buffered_%s", "without an outcome yet: in memory, or in the spool only.", "where")
-		failed       = amounts(v.Counter, "failed_%s_total", "not forwarded, reported to the caller, by reason.", "reason")
-		dropped      = amounts(v.Counter, "dropped_%s_total", "not forwarded, without a waiting caller, by reason.", "reason")
+		accepted     = request.DeclareAmount(v.Counter, "accepted_%s_total", "taken into memory or into the spool.")
+		recovered    = request.DeclareAmount(v.Counter, "recovered_%s_total", "that the spool held at the start.")
+		forwarded    = request.DeclareAmount(v.Counter, "forwarded_%s_total", "that the upstream took.")
+		buffered     = request.DeclareAmount(v.Gauge, "buffered_%s", "without an outcome yet: in memory, or in the spool only.", "where")
+		failed       = request.DeclareAmount(v.Counter, "failed_%s_total", "not forwarded, reported to the caller, by reason.", "reason")
+		dropped      = request.DeclareAmount(v.Counter, "dropped_%s_total", "not forwarded, without a waiting caller, by reason.", "reason")
 		refused      = v.Counter("refused_total", "Times that a category's frames in a request were refused for lack of capacity.")
 		memory       = v.Gauge("memory_bytes", "Bytes charged for queued frames and for request bodies being read.", "what")
 		memoryLimit  = v.Gauge("memory_limit_bytes", "Limits of memory_bytes.", "what")
@@ -128,16 +96,16 @@ func newMetrics(s *Scribed) *agentMetrics {
 		defer s.mu.Unlock()
 		q := &s.mu.queue
 		backlog := s.readBacklog()
-		accepted.send(send, q.counts.accepted)
-		recovered.send(send, q.counts.recovered)
-		forwarded.send(send, q.counts.forwarded)
-		buffered.send(send, q.counts.memory, "memory")
-		buffered.send(send, backlog, "spool")
+		accepted.Send(send, q.counts.accepted)
+		recovered.Send(send, q.counts.recovered)
+		forwarded.Send(send, q.counts.forwarded)
+		buffered.Send(send, q.counts.memory, "memory")
+		buffered.Send(send, backlog, "spool")
 		for reason, a := range q.counts.failed {
-			failed.send(send, a, reason)
+			failed.Send(send, a, reason)
 		}
 		for reason, a := range q.counts.dropped {
-			dropped.send(send, a, reason)
+			dropped.Send(send, a, reason)
 		}
 		var told, notTold int64
 		if q.losses != nil {

@@ -201,7 +201,7 @@ func (w *world) fill(t fataler) *filling {
 		if err != nil || len(got) == 0 {
 			t.Fatal("nothing could be claimed of", l.name, err)
 		}
-		entries = append(entries, q.backfillEntry(l, got, make([]bool, len(got))))
+		entries = append(entries, newBackfillEntry(l, got))
 	}
 	x := &filling{f: f, b: q.backfillBatch(f, entries)}
 	w.fills = append(w.fills, x)

@@ -90,12 +90,7 @@ func (s *Scribed) sendBacklog(ctx context.Context, f *fillPlan) {
 func (s *Scribed) claimBacklog(f *fillPlan) *upstreamBatch {
 	buf := s.buffers.Get(int(f.reserved))
 	free := buf.B
-	type got struct {
-		queue     *categoryQueue
-		records   []spool.ClaimedRecord
-		sequenced []bool
-	}
-	var all []got
+	var entries []*queueEntry
 	for i, l := range f.queues {
 		n := min(f.bufferOf(i), len(free))
 		records, err := s.spool.Claim(l.name, f.wants[i], f.upTo[i], free[:0:n])
@@ -111,25 +106,15 @@ func (s *Scribed) claimBacklog(f *fillPlan) *upstreamBatch {
 			continue
 		}
 		free = free[n:]
-		g := got{queue: l, records: records, sequenced: make([]bool, len(records))}
-		for i := range records {
-			h, err := record.ParseHeader(records[i].Data)
-			g.sequenced[i] = err == nil && h.Sequenced()
-		}
-		all = append(all, g)
+		entries = append(entries, newBackfillEntry(l, records))
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(all) == 0 {
+	if len(entries) == 0 {
 		s.buffers.Put(buf)
 		return nil
 	}
-	q := &s.mu.queue
-	entries := make([]*queueEntry, len(all))
-	for i := range all {
-		entries[i] = q.backfillEntry(all[i].queue, all[i].records, all[i].sequenced)
-	}
-	b := q.backfillBatch(f, entries)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.mu.queue.backfillBatch(f, entries)
 	b.buf = &sharedBuffer{buf: buf, refs: 1}
 	for _, e := range entries {
 		e.mem = b.buf

@@ -225,20 +225,29 @@ func (q *sendQueue) nextLive(now time.Time) *upstreamBatch {
 			q.turn = append(q.turn, l)
 		}
 	}
-	q.countStart(b)
+	q.beginRequest(b.retry)
 	q.lastLive = true
 	return b
 }
 
-func (q *sendQueue) countStart(b *upstreamBatch) {
+// beginRequest counts a request that begins; retry says that it has queues that were refused before.
+func (q *sendQueue) beginRequest(retry bool) {
 	q.running++
-	if !b.retry {
+	if !retry {
 		return
 	}
 	if q.retrying > 0 {
 		q.tokens--
 	}
 	q.retrying++
+}
+
+// endRequest is the inverse of beginRequest.
+func (q *sendQueue) endRequest(retry bool) {
+	q.running--
+	if retry {
+		q.retrying--
+	}
 }
 
 // mayRetry reports whether a request may have queues that were refused before. One such request is always allowed in flight;
@@ -378,10 +387,7 @@ func (q *sendQueue) noteAnswer(b *upstreamBatch) {
 // finishLive is the event that a batch of live traffic was answered. Entries that still have frames return to the front of their
 // queues, in order; the others are released and returned. held maps the categories that must wait to their pauses.
 func (q *sendQueue) finishLive(now time.Time, b *upstreamBatch, held map[*categoryQueue]time.Duration) (done []*queueEntry) {
-	q.running--
-	if b.retry {
-		q.retrying--
-	}
+	q.endRequest(b.retry)
 	back := make(map[string][]*queueEntry, len(b.queues))
 	for _, e := range b.entries {
 		e.batch = nil

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"scribe/internal/role/request"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/scribed/spool"
 )
@@ -154,19 +156,9 @@ func (s *Scribed) runUpkeep() {
 	if s.spool != nil {
 		s.noteOldest()
 	}
-	if s.cfg.hasMaxAge() {
+	if slices.ContainsFunc(s.cfg.Rules, func(r Rule) bool { return r.MaxAge > 0 }) {
 		s.dropExpired()
 	}
-}
-
-// hasMaxAge reports whether any category has an age limit.
-func (c *Config) hasMaxAge() bool {
-	for i := range c.Rules {
-		if c.Rules[i].MaxAge > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // dropExpired drops frames older than their category's MaxAge.
@@ -186,7 +178,7 @@ func (s *Scribed) dropExpired() {
 		if s.mu.queue.backlogOf(l).Frames > 0 {
 			onDisk = append(onDisk, limit{l.name, before})
 		}
-		s.giveUpEntries(s.mu.queue.takeExpired(l, before), expiredReason)
+		s.giveUpEntries(s.mu.queue.takeEntries(l, func(e *queueEntry) bool { return e.since.Before(before) }), expiredReason)
 	}
 	s.notifyChange()
 	s.mu.Unlock()
@@ -240,5 +232,5 @@ func (s *Scribed) recoverBacklog() {
 
 // spoolError is the error of a write that the spool has no capacity for, or cannot write.
 func (s *Scribed) spoolError(e *queueEntry, err error) error {
-	return retryHint(s.retryAfter(), scribev1.Reason_REASON_OVERLOADED, "%d bytes of category %s do not fit into the agent's spool: %w", e.bytes, e.category, err)
+	return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.retryAfter(), "%d bytes of category %s do not fit into the agent's spool: %v", e.bytes, e.category, err)
 }

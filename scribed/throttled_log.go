@@ -2,14 +2,11 @@ package scribed
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
 	"scribe/internal/role/request"
-	"scribe/internal/transport/rpc"
-	scribev1 "scribe/proto/scribe/v1"
 )
 
 // throttledLog writes to the log at a bounded rate: an outage, or a full category, is one line now and then, not one a request.
@@ -80,9 +77,4 @@ func (n *throttledLog) warnDropped(ctx context.Context, category, reason string,
 		n.log.LogAttrs(ctx, slog.LevelWarn, "frames dropped", slog.String("category", category), slog.String("reason", reason),
 			slog.Int64("frames", total.Frames), slog.Int64("messages", total.Messages), slog.Int64("bytes", total.Bytes))
 	}
-}
-
-// retryHint is rpc.RetryErrorf with a format that may contain %w.
-func retryHint(after time.Duration, r scribev1.Reason, format string, args ...any) error {
-	return rpc.RetryErrorf(r, after, "%s", fmt.Errorf(format, args...).Error())
 }

@@ -252,7 +252,7 @@ func (w *writeCall) placeEntry(ctx context.Context, e *queueEntry, p *roundPlace
 		q.counts.refused++
 		w.refuseEntry(l, e, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%d bytes exceed what the agent holds of category %s: send less at once", e.bytes, e.category))
 	case ctx.Err() != nil && e.waiter != nil:
-		w.refuseEntry(l, e, retryHint(s.retryAfter(), scribev1.Reason_REASON_OVERLOADED, "the agent had no capacity for %d bytes of category %s before the call ended: %w", e.bytes, e.category, context.Cause(ctx)))
+		w.refuseEntry(l, e, rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.retryAfter(), "the agent had no capacity for %d bytes of category %s before the call ended: %v", e.bytes, e.category, context.Cause(ctx)))
 	default:
 		w.applyRule(l, e, p)
 	}
@@ -290,7 +290,7 @@ func (w *writeCall) applyRule(l *categoryQueue, e *queueEntry, p *roundPlacement
 	case Reject:
 	}
 	q.counts.refused++
-	w.refuseEntry(l, e, retryHint(s.retryAfter(), scribev1.Reason_REASON_OVERLOADED, "the agent has no capacity for %d bytes of category %s: try again later", e.bytes, e.category))
+	w.refuseEntry(l, e, rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.retryAfter(), "the agent has no capacity for %d bytes of category %s: try again later", e.bytes, e.category))
 }
 
 // fullPause is how long appends pause after the spool reported that it is full.
@@ -305,7 +305,12 @@ func (w *writeCall) dropForEntry(l *categoryQueue, e *queueEntry, p *roundPlacem
 	s := w.s
 	q := &s.mu.queue
 	if !q.spooling || e.ack == ackCommitted || q.backlogOf(l).Frames == 0 { // else the backlog is older and goes first
-		gone := q.takeOldest(l, e.charge)
+		need := e.charge
+		gone := q.takeEntries(l, func(old *queueEntry) bool {
+			enough := need <= 0
+			need -= old.charge
+			return !enough
+		})
 		s.giveUpEntries(gone, fullReason)
 		return len(gone) > 0
 	}

@@ -12,8 +12,6 @@ import (
 )
 
 var durableCases = []testCase{
-	{name: "everything outlives a restart", needs: canRestart, test: func(e *caseEnv) { testOutlives(e, e.in.Restart) }},
-	{name: "everything outlives a crash", needs: canCrash, test: func(e *caseEnv) { testOutlives(e, e.in.Crash) }},
 	{name: "what was acknowledged outlives crashes under load", needs: canCrash, test: func(e *caseEnv) {
 		for round := range 4 {
 			crashUnderLoad(e, round)
@@ -25,82 +23,6 @@ var durableCases = []testCase{
 	{name: "watermarks hold over a crash with a clock that went back", needs: withCrash(canCrash, hasClock), test: func(e *caseEnv) {
 		watermarksOutlive(e, e.in.Crash)
 	}},
-	{name: "damage is an error with its position", needs: canDamage, test: func(e *caseEnv) {
-		epochs := e.openShards(shardA, shardB)
-		e.fillShard(shardA, epochs[0], "r", 9)
-		e.fillShard(shardB, epochs[1], "r", 9)
-		e.log = e.in.Damage(e, shardA, 5)
-		want := metalog.CorruptError{Shard: shardA, LSN: 5}
-		wantPosition := func(err error) {
-			e.Helper()
-			e.wantError(err, metalog.ErrCorrupt)
-			got := *asError[*metalog.CorruptError](e, err)
-			got.Detail = ""
-			wantEqual(e, "position", got, want)
-		}
-		_, err := e.log.Read(e.ctx, shardA, 5, 0, 0)
-		wantPosition(err)
-		_, err = e.log.Read(e.ctx, shardA, 5, 1, 0)
-		wantPosition(err)
-		wantPosition(e.log.Subscribe(e.ctx, []metalog.Position{positionAt(shardA, 2), positionAt(shardB, 1)}, 0, func([]metalog.Update) error { return nil }))
-		// Undamaged records are readable.
-		for _, limit := range []int{0, 4, 5} {
-			if entries, err := e.log.Read(e.ctx, shardA, 1, limit, 0); err != nil || len(entries) != 4 {
-				e.Fatalf("Read before the damage returned %d records, %v", len(entries), err)
-			}
-		}
-		wantEqual(e, "records after the damage", len(e.readAll(shardA, 6)), 4)
-		wantEqual(e, "records of the other", len(e.readAll(shardB, 1)), 9)
-	}},
-}
-
-// testOutlives fills an engine with data of every kind and checks it after again.
-func testOutlives(e *caseEnv, again func(testing.TB) metalog.Log) {
-	epochs := e.openShards(shardA, shardB, shardC)
-	e.fillShard(shardA, epochs[0], "a", 20)
-	e.wantError(e.trySequences(shardB, epochs[1], makeRun(5, 2, 0, 9)), nil)
-	e.fillShard(shardC, epochs[2], "c", 3)
-	e.mustSucceed(e.log.Trim(e.ctx, shardA, 8))
-	if err := e.log.Trim(e.ctx, shardC, 4); err != nil {
-		e.Fatal(err)
-	}
-	if _, err := e.log.Seal(e.ctx, shardC); err != nil {
-		e.Fatal(err)
-	}
-	if _, err := e.log.AdvanceBoundary(e.ctx, 777); err != nil {
-		e.Fatal(err)
-	}
-	shards := []record.ShardID{shardA, shardB, shardC}
-	before, err := e.log.Tail(e.ctx, shards)
-	e.mustSucceed(err)
-	entries := e.readAll(shardA, 8)
-	for range 2 {
-		e.log = again(e)
-		after, err := e.log.Tail(e.ctx, shards)
-		e.mustSucceed(err)
-		for i := range after {
-			if after[i].Watermark < before[i].Watermark {
-				e.Fatalf("the watermark went from %d to %d", before[i].Watermark, after[i].Watermark)
-			}
-			after[i].Watermark = before[i].Watermark
-		}
-		wantEqual(e, "states", fmt.Sprint(after), fmt.Sprint(before))
-		wantEqual(e, "entries", fmt.Sprint(e.readAll(shardA, 8)), fmt.Sprint(entries))
-		e.wantKnown(shardB, metalog.ProducerState{Producer: 5, Epoch: 2, Next: 10})
-		boundary, err := e.log.AdvanceBoundary(e.ctx, 0)
-		e.mustSucceed(err)
-		wantEqual(e, "boundary", boundary, 777)
-		_, err = e.log.Read(e.ctx, shardA, 7, 0, 0)
-		e.wantError(err, metalog.ErrTrimmed)
-		e.wantError(e.tryAppend(appendTo(shardC, epochs[2], "no")), metalog.ErrSealed)
-		listed, err := e.log.Shards(e.ctx, 7)
-		e.mustSucceed(err)
-		wantEqual(e, "shards", len(listed), 3)
-	}
-	wantEqual(e, "LSN", e.appendAll(appendTo(shardA, epochs[0], "more"))[0].FirstLSN, 21)
-	if next := e.openOne(shardA); next <= epochs[0] {
-		e.Fatalf("epoch %d came after %d", next, epochs[0])
-	}
 }
 
 // crashUnderLoad runs writers, each in a shard of its own and all in a common one, until the engine crashes. Then acknowledged
@@ -132,7 +54,7 @@ func crashUnderLoad(e *caseEnv, round int) {
 				default:
 				}
 				own := appendTo(shards[w+1], epochs[w+1], fmt.Sprint(w, " ", i))
-				own.Sequences = []metalog.Sequence{makeRun(uint64(w), 1, i, i)}
+				own.Sequences = []metalog.Sequence{makeRun(uint64(w), i, i)}
 				all := appendTo(common, epochs[0], fmt.Sprint(w, " ", i))
 				done, err := log.Append(e.ctx, &metalog.Append{Shards: []metalog.ShardAppend{own, all}})
 				if err != nil {
@@ -189,7 +111,7 @@ func epochOf(entries []metalog.Entry) uint32 {
 // watermarksOutlive checks the watermarks sent before against records appended after again, with a clock that was set back.
 func watermarksOutlive(e *caseEnv, again func(testing.TB) metalog.Log) {
 	epochs := e.openShards(shardA, shardB)
-	e.fillShard(shardA, epochs[0], "r", 1)
+	e.fillShard(shardA, epochs[0], 1)
 	promised := e.tailOf(shardA).Watermark
 	for range 3 {
 		e.in.Clock.Advance(3 * time.Hour)

@@ -70,14 +70,12 @@ func (e *caseEnv) appendAll(shards ...metalog.ShardAppend) []metalog.Appended {
 	return done
 }
 
-// fillShard appends n records "prefix0", "prefix1", ... one by one.
-func (e *caseEnv) fillShard(shard record.ShardID, epoch uint64, prefix string, n int) []metalog.Appended {
+// fillShard appends n records "r0", "r1", ... one by one.
+func (e *caseEnv) fillShard(shard record.ShardID, epoch uint64, n int) {
 	e.Helper()
-	var all []metalog.Appended
 	for i := range n {
-		all = append(all, e.appendAll(appendTo(shard, epoch, fmt.Sprint(prefix, i)))...)
+		e.appendAll(appendTo(shard, epoch, fmt.Sprint("r", i)))
 	}
-	return all
 }
 
 // readAll reads a shard from an LSN to its tail, in as many calls as it takes, and checks that LSNs are dense.
@@ -99,6 +97,19 @@ func (e *caseEnv) readAll(shard record.ShardID, from record.LSN) []metalog.Entry
 			from++
 		}
 		all = append(all, entries...)
+	}
+}
+
+func makeRun(producer, first, last uint64) metalog.Sequence {
+	return metalog.Sequence{Producer: producer, Epoch: 1, First: first, Last: last}
+}
+
+// wantKnown checks a shard's state of a producer.
+func (e *caseEnv) wantKnown(shard record.ShardID, want metalog.ProducerState) {
+	e.Helper()
+	got, err := e.log.Sequences(e.ctx, shard, []uint64{want.Producer})
+	if err != nil || len(got) != 1 || got[0] != want {
+		e.Fatalf("the shard knows %+v (%v), want %+v", got, err, want)
 	}
 }
 

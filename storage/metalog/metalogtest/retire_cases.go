@@ -4,115 +4,75 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"sync"
 
 	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
 
-// retireCategory retires a category.
-func (e *caseEnv) retireCategory(category uint32) {
-	e.Helper()
-	if err := e.log.Retire(e.ctx, category); err != nil {
-		e.Fatalf("Retire: %v", err)
-	}
-}
-
-// refusesRetired checks that a shard of a retired category can neither be opened nor appended to.
-func (e *caseEnv) refusesRetired(shard record.ShardID, epoch uint64) {
-	e.Helper()
-	_, err := e.log.Open(e.ctx, "late", []record.ShardID{shard})
-	e.wantError(err, metalog.ErrSealed)
-	if r := asError[*metalog.RefusedError](e, err).Refusals; len(r) != 1 || r[0].State.Shard != shard || !errors.Is(r[0].Err, metalog.ErrSealed) {
-		e.Fatalf("Open of %v was refused with %+v", shard, r)
-	}
-	e.wantError(e.tryAppend(appendTo(shard, epoch, "no")), metalog.ErrSealed)
-}
-
 var retireCases = []testCase{
-	{name: "a retired category takes nothing from anyone", test: func(e *caseEnv) {
-		other := record.MakeShardID(8, 0, 1)
-		never := record.MakeShardID(7, 9, 9)
-		epochs := e.openShards(shardA, shardC, other)
-		e.fillShard(shardA, epochs[0], "r", 3)
-		e.retireCategory(7)
-		e.refusesRetired(shardA, epochs[0])
-		e.refusesRetired(shardC, epochs[1])
-		e.refusesRetired(never, 1)
-		wantEqual(e, "epoch of what never existed", e.tailOf(never).Epoch, 0)
-		wantEqual(e, "epoch", e.tailOf(shardA).Epoch, epochs[0])
-		e.appendAll(appendTo(other, epochs[2], "other"))
-		e.openOne(record.MakeShardID(6, 0, 1))
-		e.openOne(record.MakeShardID(8, 0, 2))
-		// All or none: the shards of other categories are not opened either, and the answer names the retired ones.
-		fresh := record.MakeShardID(9, 0, 0)
-		_, err := e.log.Open(e.ctx, "late", []record.ShardID{fresh, never, shardA})
-		e.wantError(err, metalog.ErrSealed)
-		wantEqual(e, "refusals", len(asError[*metalog.RefusedError](e, err).Refusals), 2)
-		wantEqual(e, "epoch of the shard beside", e.tailOf(fresh).Epoch, 0)
-		e.wantError(e.tryAppend(appendTo(other, epochs[2], "no"), appendTo(never, 1, "no")), metalog.ErrSealed)
-		e.wantRecords(other, 1, "other")
-	}},
-	{name: "a retired category can be read until it is trimmed", test: func(e *caseEnv) {
-		epoch := e.openOne(shardA)
-		e.fillShard(shardA, epoch, "r", 3)
-		f := e.follow(long, positionAt(shardA, 1))
-		f.waitPosition(shardA, 4)
-		e.retireCategory(7)
-		f.waitFor(shardA, "the end", func(s *followedShard) bool { return s.sealed })
-		f.stopChecked()
-		e.wantRecords(shardA, 1, "r0", "r1", "r2")
-		st := e.tailOf(shardA)
-		if !st.Sealed || st.NextLSN != 4 {
-			e.Fatalf("the state is %+v", st)
-		}
-		if listed, err := e.log.Shards(e.ctx, 7); err != nil || len(listed) != 1 || !listed[0].Sealed {
-			e.Fatalf("Shards returned %+v, %v", listed, err)
-		}
-		e.mustSucceed(e.log.Trim(e.ctx, shardA, 3))
-		e.wantRecords(shardA, 3, "r2")
-	}},
-	{name: "retiring again is harmless, and any id can be retired", test: func(e *caseEnv) {
-		for _, id := range []uint32{5, 3, 4, 5, 1, math.MaxUint32, 0, 2, math.MaxUint32} {
-			e.retireCategory(id)
-		}
-		for _, id := range []uint32{0, 1, 2, 3, 4, 5, math.MaxUint32} {
-			e.refusesRetired(record.MakeShardID(id, 1, 1), 1)
-		}
-		e.openOne(record.MakeShardID(6, 0, 0))
-		e.openOne(record.MakeShardID(math.MaxUint32-1, 0, 0))
-	}},
 	{name: "a long list of refusals is cut off", test: func(e *caseEnv) {
 		shards := make([]record.ShardID, metalog.MaxConflicts+500)
 		for i := range shards {
 			shards[i] = record.MakeShardID(7, uint16(i), 0)
 		}
-		e.retireCategory(7)
+		e.wantCalls("retire 7")
 		_, err := e.log.Open(e.ctx, "late", shards)
 		e.wantError(err, metalog.ErrSealed)
 		wantEqual(e, "refusals", len(asError[*metalog.RefusedError](e, err).Refusals), metalog.MaxConflicts)
 	}},
-	{name: "nothing slips in while a category is retired", test: func(e *caseEnv) { retireUnderWriters(e) }},
-	{name: "retired categories outlive a restart", needs: canRestart, test: func(e *caseEnv) {
+	{name: "nothing slips in while a category is retired", test: retireUnderWriters},
+	{name: "a follower that stood still while its category was erased", test: func(e *caseEnv) {
+		// More records than one update holds. The follower is held in the first update, so it has seen neither the rest nor the
+		// seal.
+		const n = 12_000
 		epoch := e.openOne(shardA)
-		e.fillShard(shardA, epoch, "r", 2)
-		e.retireCategory(7)
-		e.retireCategory(8)
-		for range 2 {
-			e.restartLog()
-			e.refusesRetired(shardA, epoch)
-			e.refusesRetired(record.MakeShardID(8, 0, 0), 1)
-			e.wantRecords(shardA, 1, "r0", "r1")
-			e.openOne(record.MakeShardID(9, 0, 0))
-		}
+		e.appendAll(metalog.ShardAppend{Shard: shardA, Epoch: epoch, Records: repeatRecord([]byte("r"), n)})
+		reached, release := make(chan struct{}), make(chan struct{})
+		var once sync.Once
+		f := e.followWith(metalog.MinHeartbeat, func([]metalog.Update) {
+			once.Do(func() { close(reached) })
+			select {
+			case <-release:
+			case <-e.ctx.Done():
+			}
+		}, positionAt(shardA, 1), positionAt(shardB, 5))
+		<-reached
+		e.wantCalls("retire 7\nerase 7")
+		close(release)
+		sealed := func(s *followedShard) bool { return s.sealed }
+		a, b := f.waitFor(shardA, "the end", sealed), f.waitFor(shardB, "the end", sealed)
+		f.stopChecked()
+		wantEqual(e, "end", a.next, n+1)
+		wantEqual(e, "records that came or were trimmed", len(a.entries) == n || a.trimmedTo == n+1, true)
+		wantEqual(e, "end beyond the tail", b.next, 5)
+		late := e.follow(long, positionAt(shardA, n))
+		wantEqual(e, "end of a late follower", late.waitFor(shardA, "the end", sealed).tail, n)
+		late.stopChecked()
 	}},
-	{name: "retired categories outlive a crash", needs: canCrash, test: func(e *caseEnv) {
+	{name: "an append either finds the category or not, while it is erased", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
-		e.retireCategory(7)
-		e.log = e.in.Crash(e)
-		e.refusesRetired(shardA, epoch)
-		e.refusesRetired(shardB, 1)
+		done := make(chan error, 1)
+		go func() {
+			for {
+				if err := e.tryAppend(appendTo(shardA, epoch, "x")); err != nil {
+					done <- err
+					return
+				}
+			}
+		}()
+		e.wantCalls("retire 7\nerase 7")
+		if err := <-done; !errors.Is(err, metalog.ErrSealed) {
+			e.Fatalf("the writer ended with %v", err)
+		}
+		e.wantCalls(`
+			tail A -> A [1,1) sealed
+			read A@1 -> none
+			open A -> error: A [1,1): the shard is sealed
+			append A no -> error: A [1,1): the shard is sealed
+			sequences A 1 -> 1:unknown
+			shards 7 -> none
+		`)
 	}},
 }
 
@@ -158,7 +118,7 @@ func retireUnderWriters(e *caseEnv) {
 	for range 10 * writers {
 		<-warm
 	}
-	e.retireCategory(7)
+	e.wantCalls("retire 7")
 	count := func() (n int) {
 		e.Helper()
 		shards, err := e.log.Shards(context.WithoutCancel(e.ctx), 7)

@@ -22,25 +22,9 @@ func positionAt(shard record.ShardID, lsn record.LSN) metalog.Position {
 const long = time.Hour
 
 var subscribeCases = []testCase{
-	{name: "a subscription gets the past, then what is new", test: func(e *caseEnv) {
-		epoch := e.openOne(shardA)
-		e.fillShard(shardA, epoch, "r", 5)
-		all, late := e.follow(long, positionAt(shardA, 1)), e.follow(long, positionAt(shardA, 4))
-		all.waitPosition(shardA, 6)
-		late.waitPosition(shardA, 6)
-		for i := range 20 {
-			e.appendAll(appendTo(shardA, epoch, fmt.Sprint("s", i)))
-			all.waitPosition(shardA, record.LSN(7+i))
-		}
-		s := late.waitPosition(shardA, 26)
-		wantEqual(e, "first", string(s.entries[0].Data), "r3")
-		wantEqual(e, "last", string(s.entries[len(s.entries)-1].Data), "s19")
-		all.stopChecked()
-		late.stopChecked()
-	}},
 	{name: "an idle shard has a watermark at once and at heartbeats", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
-		e.fillShard(shardA, epoch, "r", 1)
+		e.fillShard(shardA, epoch, 1)
 		f := e.follow(long, positionAt(shardA, 2), positionAt(shardB, 1))
 		f.waitFor(shardA, "the first watermark", func(s *followedShard) bool { return s.watermark > 0 && s.tail == 2 })
 		f.waitFor(shardB, "the first watermark", func(s *followedShard) bool { return s.watermark > 0 && s.tail == 1 })
@@ -54,62 +38,6 @@ var subscribeCases = []testCase{
 			f.waitWatermark(shardA, now)
 			f.waitWatermark(shardB, now)
 		}
-		f.stopChecked()
-	}},
-	{name: "a shard is followed from when it appears", test: func(e *caseEnv) {
-		f := e.follow(long, positionAt(shardA, 1), positionAt(shardB, 3))
-		f.waitFor(shardA, "the first watermark", func(s *followedShard) bool { return s.updates > 0 })
-		epochs := e.openShards(shardA, shardB)
-		e.appendAll(appendTo(shardA, epochs[0], "a"), appendTo(shardB, epochs[1], "1", "2"))
-		f.waitPosition(shardA, 2)
-		e.appendAll(appendTo(shardB, epochs[1], "3", "4")) // a position beyond the tail waits for it
-		s := f.waitPosition(shardB, 5)
-		wantEqual(e, "records", len(s.entries), 2)
-		wantEqual(e, "first", string(s.entries[0].Data), "3")
-		f.stopChecked()
-	}},
-	{name: "a position that was trimmed goes on at the first record", test: func(e *caseEnv) {
-		epochs := e.openShards(shardA, shardB)
-		e.fillShard(shardA, epochs[0], "r", 10)
-		e.fillShard(shardB, epochs[1], "r", 10)
-		for s, before := range map[record.ShardID]record.LSN{shardA: 6, shardB: 11} {
-			e.mustSucceed(e.log.Trim(e.ctx, s, before))
-		}
-		f := e.follow(long, positionAt(shardA, 2), positionAt(shardB, 2))
-		s := f.waitPosition(shardA, 11)
-		wantEqual(e, "trimmed to", s.trimmedTo, 6)
-		wantEqual(e, "records", len(s.entries), 5)
-		s = f.waitPosition(shardB, 11)
-		wantEqual(e, "trimmed to", s.trimmedTo, 11)
-		e.appendAll(appendTo(shardB, epochs[1], "next"))
-		wantEqual(e, "records", len(f.waitPosition(shardB, 12).entries), 1)
-		f.stopChecked()
-		f = e.follow(long, positionAt(shardA, 6))
-		wantEqual(e, "trimmed to", f.waitPosition(shardA, 11).trimmedTo, 0)
-		f.stopChecked()
-	}},
-	{name: "a sealed shard ends with its last record", test: func(e *caseEnv) {
-		epochs := e.openShards(shardA, shardB, shardC)
-		e.fillShard(shardA, epochs[0], "r", 3)
-		e.fillShard(shardC, epochs[2], "r", 3)
-		seal := func(s record.ShardID) {
-			if _, err := e.log.Seal(e.ctx, s); err != nil {
-				e.Fatal(err)
-			}
-		}
-		seal(shardC)
-		f := e.follow(metalog.MinHeartbeat, positionAt(shardA, 1), positionAt(shardB, 1), positionAt(shardC, 2))
-		sealed := func(s *followedShard) bool { return s.sealed }
-		wantEqual(e, "records", len(f.waitFor(shardC, "the end", sealed).entries), 2)
-		f.waitPosition(shardA, 4)
-		e.appendAll(appendTo(shardA, epochs[0], "last"))
-		seal(shardA)
-		wantEqual(e, "records", len(f.waitFor(shardA, "the end", sealed).entries), 4)
-		// The others continue, and the follower would find a second update of a sealed one.
-		e.appendAll(appendTo(shardB, epochs[1], "b"))
-		f.waitPosition(shardB, 2)
-		beat := f.waitFor(shardB, "an update", func(s *followedShard) bool { return true }).updates
-		f.waitFor(shardB, "two heartbeats", func(s *followedShard) bool { return s.updates >= beat+2 })
 		f.stopChecked()
 	}},
 	{name: "a long past comes in bounded parts", test: func(e *caseEnv) {

@@ -45,9 +45,10 @@ func (c *Clock) Advance(d time.Duration) { c.now.Add(d.Microseconds()) }
 
 // Run runs the suite on the engines that f makes.
 func Run(t *testing.T, f Factory) {
+	t.Run("transcripts", func(t *testing.T) { runTranscripts(t, f) })
 	for _, group := range [][]testCase{
-		openCases, appendCases, fenceCases, sequenceCases, readCases, seekCases, trimCases, sealCases, retireCases, eraseCases, annotateCases, subscribeCases, watermarkCases,
-		watchCases, limitCases, endCases, durableCases, linearCases, modelCases,
+		openCases, appendCases, fenceCases, readCases, seekCases, trimCases, retireCases, annotateCases, subscribeCases,
+		watermarkCases, watchCases, limitCases, endCases, durableCases, linearCases, modelCases,
 	} {
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) { c.runCase(t, f) })

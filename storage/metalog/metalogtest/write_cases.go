@@ -14,27 +14,6 @@ import (
 )
 
 var openCases = []testCase{
-	{name: "open creates shards and raises epochs", test: func(e *caseEnv) {
-		st := e.tailOf(shardA)
-		if st.Epoch != 0 || st.FirstLSN != 1 || st.NextLSN != 1 || st.Sealed || st.LastTime != 0 {
-			e.Fatalf("a shard that does not exist has the state %+v", st)
-		}
-		states, err := e.log.Open(e.ctx, "one", []record.ShardID{shardB, shardA})
-		e.mustSucceed(err)
-		for i, want := range []record.ShardID{shardB, shardA} {
-			if st := states[i]; st.Shard != want || st.Epoch == 0 || st.FirstLSN != 1 || st.NextLSN != 1 {
-				e.Fatalf("the state of new shard %v is %+v", want, st)
-			}
-		}
-		first := states[1].Epoch
-		e.fillShard(shardA, first, "r", 3)
-		states, err = e.log.Open(e.ctx, "two", []record.ShardID{shardA})
-		e.mustSucceed(err)
-		if st := states[0]; st.Epoch <= first || st.NextLSN != 4 || st.FirstLSN != 1 {
-			e.Fatalf("the state after the second Open is %+v", st)
-		}
-		wantEqual(e, "epoch of the tail", e.tailOf(shardA).Epoch, states[0].Epoch)
-	}},
 	{name: "epochs are unique under concurrent opens", test: func(e *caseEnv) {
 		var mu sync.Mutex
 		seen := map[uint64]int{}
@@ -59,92 +38,8 @@ var openCases = []testCase{
 }
 
 var appendCases = []testCase{
-	{name: "records come back as they were appended", test: func(e *caseEnv) {
-		epoch := e.openOne(shardA)
-		want := [][]byte{{0}, bytes.Repeat([]byte{0xff}, metalog.MaxRecord), []byte("text"), {0, 1, 2}}
-		done := e.appendAll(metalog.ShardAppend{Shard: shardA, Epoch: epoch, Records: want})
-		wantEqual(e, "first LSN", done[0].FirstLSN, 1)
-		entries := e.readAll(shardA, 1)
-		wantEqual(e, "records", len(entries), len(want))
-		for i, en := range entries {
-			if !bytes.Equal(en.Data, want[i]) {
-				e.Fatalf("record %d came back different", i)
-			}
-			wantEqual(e, "time", en.Time, done[0].Time)
-		}
-	}},
-	{name: "the engine does not keep the caller's memory", test: func(e *caseEnv) {
-		epoch := e.openOne(shardA)
-		buf := []byte("before")
-		e.appendAll(metalog.ShardAppend{Shard: shardA, Epoch: epoch, Records: [][]byte{buf}})
-		copy(buf, "AFTER!")
-		e.wantRecords(shardA, 1, "before")
-		entries := e.readAll(shardA, 1)
-		copy(entries[0].Data, "mine!!") // entries belong to the caller
-		_ = append(entries[0].Data, "more"...)
-		e.wantRecords(shardA, 1, "before")
-	}},
 	{name: "LSNs are dense under 16 writers", test: denseUnderWriters},
-	{name: "an append is visible at once when it returns", test: func(e *caseEnv) {
-		epoch := e.openOne(shardA)
-		for i := range 50 {
-			done := e.appendAll(appendTo(shardA, epoch, fmt.Sprint(i)))[0]
-			st := e.tailOf(shardA)
-			wantEqual(e, "next LSN", st.NextLSN, done.FirstLSN+1)
-			wantEqual(e, "last time", st.LastTime, done.Time)
-			e.wantRecords(shardA, done.FirstLSN, fmt.Sprint(i))
-		}
-	}},
-	{name: "an append over several shards is all or none", test: func(e *caseEnv) {
-		epochs := e.openShards(shardA, shardB, shardC)
-		e.wantError(e.tryAppend(appendTo(shardA, epochs[0], "a"), appendTo(shardB, epochs[1]+1, "b"), appendTo(shardC, epochs[2], "c")), metalog.ErrFenced)
-		for _, s := range []record.ShardID{shardA, shardB, shardC} {
-			wantEqual(e, "next LSN", e.tailOf(s).NextLSN, 1)
-		}
-		done := e.appendAll(appendTo(shardC, epochs[2], "c0", "c1"), appendTo(shardA, epochs[0], "a0"))
-		wantEqual(e, "time", done[0].Time, done[1].Time)
-		e.wantRecords(shardC, 1, "c0", "c1")
-		e.wantRecords(shardA, 1, "a0")
-		e.wantRecords(shardB, 1)
-	}},
 	{name: "an append over several shards is visible at once", test: visibleTogether},
-	{name: "a refused append names every shard that refused", test: func(e *caseEnv) {
-		epochs := e.openShards(shardA, shardB, shardC)
-		if _, err := e.log.Seal(e.ctx, shardA); err != nil {
-			e.Fatal(err)
-		}
-		gone := record.MakeShardID(8, 0, 0)
-		conflict := appendTo(shardC, epochs[2], "c")
-		conflict.ExpectLSN = 5
-		err := e.tryAppend(appendTo(shardA, epochs[0], "a"), appendTo(shardB, epochs[1], "b"), conflict, appendTo(gone, 1, "d"))
-		refused := asError[*metalog.RefusedError](e, err)
-		wantEqual(e, "refusals", len(refused.Refusals), 3)
-		for i, want := range []struct {
-			shard record.ShardID
-			err   error
-		}{{shardA, metalog.ErrSealed}, {shardC, metalog.ErrConflict}, {gone, metalog.ErrFenced}} {
-			r := refused.Refusals[i]
-			wantEqual(e, "shard", r.State.Shard, want.shard)
-			e.wantError(r.Err, want.err)
-			e.wantError(err, want.err)
-		}
-		wantEqual(e, "epoch of the shard that does not exist", refused.Refusals[2].State.Epoch, 0)
-		wantEqual(e, "next LSN of the conflict", refused.Refusals[1].State.NextLSN, 1)
-		e.wantRecords(shardB, 1)
-	}},
-	{name: "an expected LSN makes a repeat harmless", test: func(e *caseEnv) {
-		epoch := e.openOne(shardA)
-		s := appendTo(shardA, epoch, "x", "y")
-		s.ExpectLSN = 1
-		e.appendAll(s)
-		e.wantError(e.tryAppend(s), metalog.ErrConflict)
-		wantEqual(e, "next LSN", e.tailOf(shardA).NextLSN, 3)
-		s.ExpectLSN = 3
-		wantEqual(e, "first LSN", e.appendAll(s)[0].FirstLSN, 3)
-		s.ExpectLSN = 9
-		e.wantError(e.tryAppend(s), metalog.ErrConflict)
-		e.wantRecords(shardA, 1, "x", "y", "x", "y")
-	}},
 	{name: "concurrent repeats are stored once", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
 		for i := range 20 {
@@ -168,28 +63,39 @@ var appendCases = []testCase{
 		}
 		wantEqual(e, "next LSN", e.tailOf(shardA).NextLSN, 21)
 	}},
-	{name: "an old blob is refused from the boundary on", test: func(e *caseEnv) {
+	{name: "many conflicts are cut at the limit", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
-		at := func(blob int64) error {
-			_, err := e.log.Append(e.ctx, &metalog.Append{Shards: []metalog.ShardAppend{appendTo(shardA, epoch, "x")}, OldestBlob: blob})
-			return err
+		var runs []metalog.Sequence
+		for i := range uint64(metalog.MaxConflicts + 50) {
+			runs = append(runs, makeRun(i, 0, 0))
 		}
-		advance := func(t, want int64) {
-			got, err := e.log.AdvanceBoundary(e.ctx, t)
-			e.mustSucceed(err)
-			wantEqual(e, "boundary", got, want)
+		s := appendTo(shardA, epoch, "r")
+		s.Sequences = runs
+		e.appendAll(s)
+		err := e.tryAppend(s)
+		wantEqual(e, "conflicts", len(asError[*metalog.SequenceError](e, err).Conflicts), metalog.MaxConflicts)
+	}},
+	{name: "concurrent writers store each run once", test: func(e *caseEnv) {
+		epoch := e.openOne(shardA)
+		var wg sync.WaitGroup
+		for range 8 { // each tries to store the whole of a producer's past, as retries do
+			wg.Go(func() {
+				for i := range uint64(30) {
+					s := appendTo(shardA, epoch, fmt.Sprint(i))
+					s.Sequences = []metalog.Sequence{makeRun(9, i*10, i*10+9)}
+					if err := e.tryAppend(s); err != nil && !errors.Is(err, metalog.ErrSequence) {
+						e.Error(err)
+					}
+				}
+			})
 		}
-		advance(0, 0)
-		e.wantError(at(1), nil)
-		advance(1000, 1000)
-		e.wantError(at(999), metalog.ErrStaleBlob)
-		e.wantError(at(1000), nil)
-		e.wantError(at(0), nil) // refers to no blob
-		advance(500, 1000)
-		advance(0, 1000)
-		advance(1001, 1001)
-		e.wantError(at(1000), metalog.ErrStaleBlob)
-		wantEqual(e, "next LSN", e.tailOf(shardA).NextLSN, 4)
+		wg.Wait()
+		e.wantKnown(shardA, metalog.ProducerState{Producer: 9, Epoch: 1, Next: 300})
+		var want []string
+		for i := range 30 {
+			want = append(want, fmt.Sprint(i))
+		}
+		e.wantRecords(shardA, 1, want...)
 	}},
 	{name: "times never decrease", needs: hasClock, test: func(e *caseEnv) {
 		epochs := e.openShards(shardA, shardB)
@@ -328,22 +234,6 @@ func visibleTogether(e *caseEnv) {
 }
 
 var fenceCases = []testCase{
-	{name: "an earlier epoch is fenced", test: func(e *caseEnv) {
-		first := e.openOne(shardA)
-		e.appendAll(appendTo(shardA, first, "one"))
-		second := e.openOne(shardA)
-		e.wantError(e.tryAppend(appendTo(shardA, first, "no")), metalog.ErrFenced)
-		e.wantError(e.tryAppend(appendTo(shardA, second+1, "no")), metalog.ErrFenced)
-		e.appendAll(appendTo(shardA, second, "two"))
-		e.wantRecords(shardA, 1, "one", "two")
-	}},
-	{name: "a shard that was never opened takes nothing", test: func(e *caseEnv) {
-		e.wantError(e.tryAppend(appendTo(shardA, 1, "no")), metalog.ErrFenced)
-		wantEqual(e, "epoch", e.tailOf(shardA).Epoch, 0)
-		if states, err := e.log.Shards(e.ctx, shardA.Category()); err != nil || len(states) != 0 {
-			e.Fatalf("Shards returned %v, %v", states, err)
-		}
-	}},
 	{name: "after an epoch nothing at or below it commits", test: fencedForGood},
 }
 
@@ -399,36 +289,4 @@ func fencedForGood(e *caseEnv) {
 			}
 		}
 	}
-}
-
-var sealCases = []testCase{
-	{name: "a sealed shard takes nothing from anyone", test: func(e *caseEnv) {
-		epoch := e.openOne(shardA)
-		e.fillShard(shardA, epoch, "r", 2)
-		st, err := e.log.Seal(e.ctx, shardA)
-		if err != nil || !st.Sealed || st.NextLSN != 3 || st.Epoch != epoch {
-			e.Fatalf("Seal returned %+v, %v", st, err)
-		}
-		e.wantError(e.tryAppend(appendTo(shardA, epoch, "no")), metalog.ErrSealed)
-		if st, err = e.log.Seal(e.ctx, shardA); err != nil || !st.Sealed {
-			e.Fatalf("the second Seal returned %+v, %v", st, err)
-		}
-		states, err := e.log.Open(e.ctx, "again", []record.ShardID{shardA, shardB})
-		e.mustSucceed(err)
-		if st := states[0]; !st.Sealed || st.Epoch != epoch || st.NextLSN != 3 {
-			e.Fatalf("Open of a sealed shard returned %+v", st)
-		}
-		if st := states[1]; st.Sealed || st.Epoch == 0 {
-			e.Fatalf("Open of the other shard returned %+v", st)
-		}
-		e.wantError(e.tryAppend(appendTo(shardA, epoch, "no")), metalog.ErrSealed)
-		e.wantRecords(shardA, 1, "r0", "r1")
-		e.mustSucceed(e.log.Trim(e.ctx, shardA, 3))
-		wantEqual(e, "first LSN", e.tailOf(shardA).FirstLSN, 3)
-	}},
-	{name: "what does not exist can't be sealed", test: func(e *caseEnv) {
-		_, err := e.log.Seal(e.ctx, shardA)
-		e.wantError(err, metalog.ErrInvalid)
-		wantEqual(e, "epoch", e.tailOf(shardA).Epoch, 0)
-	}},
 }

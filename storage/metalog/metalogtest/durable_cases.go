@@ -117,7 +117,7 @@ func watermarksOutlive(e *caseEnv, again func(testing.TB) metalog.Log) {
 		e.in.Clock.Advance(3 * time.Hour)
 		f := e.follow(metalog.MinHeartbeat, positionAt(shardA, 1), positionAt(shardB, 1))
 		e.in.Clock.Advance(time.Minute)
-		promised = max(promised, f.waitWatermark(shardA, promised+1).watermark, f.waitWatermark(shardB, promised+1).watermark, e.tailOf(shardB).Watermark)
+		promised = max(promised, f.waitWatermark(shardA, promised+1).Watermark, f.waitWatermark(shardB, promised+1).Watermark, e.tailOf(shardB).Watermark)
 		f.stopChecked()
 		e.log = again(e)
 		e.in.Clock.Advance(-2 * time.Hour)

@@ -1,6 +1,7 @@
 package metalogtest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"scribe/internal/format/record"
 	"scribe/storage/metalog"
+	"scribe/storage/metalog/metalogtest/linear"
 )
 
 // checkedFollower runs a subscription, stores its updates, and checks each against the contract.
@@ -30,13 +32,9 @@ type checkedFollower struct {
 
 // followedShard is the part of a shard that the updates have shown.
 type followedShard struct {
-	next      record.LSN
-	entries   []metalog.Entry
-	updates   int
-	trimmedTo record.LSN
-	tail      record.LSN
-	watermark int64
-	sealed    bool
+	linear.Followed
+	entries []metalog.Entry
+	updates int
 }
 
 // follow subscribes from the given positions.
@@ -49,7 +47,7 @@ func (e *caseEnv) followWith(heartbeat time.Duration, hold func([]metalog.Update
 	ctx, cancel := context.WithCancel(e.ctx)
 	f := &checkedFollower{e: e, cancel: cancel, done: make(chan struct{}), hold: hold, changed: make(chan struct{}), shards: map[record.ShardID]*followedShard{}}
 	for _, p := range from {
-		f.shards[p.Shard] = &followedShard{next: p.LSN}
+		f.shards[p.Shard] = &followedShard{Followed: linear.Followed{Next: p.LSN}}
 	}
 	log := e.log
 	go func() {
@@ -87,51 +85,15 @@ func (f *checkedFollower) takeUpdates(updates []metalog.Update) error {
 // checkUpdate checks one update.
 func (f *checkedFollower) checkUpdate(u *metalog.Update) error {
 	s := f.shards[u.Shard]
-	switch {
-	case s == nil:
+	if s == nil {
 		return errors.New("was not asked for")
-	case s.sealed:
-		return errors.New("an update came after the last one")
-	case u.TrimmedTo != 0 && u.TrimmedTo <= s.next:
-		return fmt.Errorf("trimmed to %d, but the position is %d already", u.TrimmedTo, s.next)
-	case u.NextLSN < s.tail:
-		return fmt.Errorf("the tail went back from %d to %d", s.tail, u.NextLSN)
-	}
-	if u.TrimmedTo != 0 {
-		s.next, s.trimmedTo = u.TrimmedTo, u.TrimmedTo
 	}
 	for _, en := range u.Entries {
-		if en.LSN != s.next {
-			return fmt.Errorf("LSN %d came instead of %d", en.LSN, s.next)
-		}
-		if en.Time < s.watermark {
-			return fmt.Errorf("LSN %d has time %d, but the watermark was %d before", en.LSN, en.Time, s.watermark)
-		}
-		if n := len(s.entries); n > 0 && en.Time < s.entries[n-1].Time {
-			return fmt.Errorf("LSN %d has time %d, the one before %d", en.LSN, en.Time, s.entries[n-1].Time)
-		}
-		en.Data = append([]byte(nil), en.Data...)
+		en.Data = bytes.Clone(en.Data)
 		s.entries = append(s.entries, en)
-		s.next++
 	}
-	if u.NextLSN < s.next && len(u.Entries) > 0 {
-		return fmt.Errorf("the tail is %d after LSN %d", u.NextLSN, s.next-1)
-	}
-	if s.next < u.NextLSN && (u.Watermark != 0 || u.Sealed) {
-		return fmt.Errorf("at %d, before the tail %d, with watermark %d and sealed %v", s.next, u.NextLSN, u.Watermark, u.Sealed)
-	}
-	if s.next >= u.NextLSN && u.Watermark == 0 {
-		return fmt.Errorf("at the tail %d without a watermark", u.NextLSN)
-	}
-	if u.Watermark != 0 {
-		if u.Watermark < s.watermark {
-			return fmt.Errorf("the watermark went back from %d to %d", s.watermark, u.Watermark)
-		}
-		s.watermark = u.Watermark
-	}
-	s.tail, s.sealed = u.NextLSN, u.Sealed
 	s.updates++
-	return nil
+	return s.TakeUpdate(u)
 }
 
 // waitFor waits until the state of a followed shard satisfies ok, and returns a copy.
@@ -159,7 +121,7 @@ func (f *checkedFollower) waitFor(shard record.ShardID, what string, ok func(*fo
 			}
 		case <-f.e.ctx.Done():
 			f.e.Fatalf("waiting for %s of shard %v: %v; saw %d records, next %d, tail %d, watermark %d, %d updates",
-				what, shard, f.e.ctx.Err(), len(s.entries), s.next, s.tail, s.watermark, s.updates)
+				what, shard, f.e.ctx.Err(), len(s.entries), s.Next, s.Tail, s.Watermark, s.updates)
 		}
 	}
 }
@@ -167,13 +129,13 @@ func (f *checkedFollower) waitFor(shard record.ShardID, what string, ok func(*fo
 // waitPosition waits for a position.
 func (f *checkedFollower) waitPosition(shard record.ShardID, next record.LSN) followedShard {
 	f.e.Helper()
-	return f.waitFor(shard, fmt.Sprintf("position %d", next), func(s *followedShard) bool { return s.next >= next })
+	return f.waitFor(shard, fmt.Sprintf("position %d", next), func(s *followedShard) bool { return s.Next >= next })
 }
 
 // waitWatermark waits for a watermark at or above w.
 func (f *checkedFollower) waitWatermark(shard record.ShardID, w int64) followedShard {
 	f.e.Helper()
-	return f.waitFor(shard, fmt.Sprintf("watermark %d", w), func(s *followedShard) bool { return s.watermark >= w })
+	return f.waitFor(shard, fmt.Sprintf("watermark %d", w), func(s *followedShard) bool { return s.Watermark >= w })
 }
 
 // stopChecked ends the subscription and fails the case if it violated the contract.

@@ -46,6 +46,13 @@ type modelMachine struct {
 }
 
 func (m *modelMachine) actions() map[string]func(*rapid.T) {
+	seldom := func(action func(*rapid.T)) func(*rapid.T) {
+		return func(rt *rapid.T) {
+			if rapid.IntRange(0, 9).Draw(rt, "seldom") == 0 {
+				action(rt)
+			}
+		}
+	}
 	actions := map[string]func(*rapid.T){
 		"open":      m.openSome,
 		"append":    m.appendSome,
@@ -54,8 +61,8 @@ func (m *modelMachine) actions() map[string]func(*rapid.T) {
 		"tail":      m.tailSome,
 		"seek":      m.seekSome,
 		"trim":      m.trimSome,
-		"seal":      m.sealSome,
-		"retire":    m.retireSome,
+		"seal":      seldom(m.sealSome),
+		"retire":    seldom(m.retireSome),
 		"erase":     m.eraseSome,
 		"sequences": m.sequencesSome,
 		"boundary":  m.advanceBoundary,
@@ -67,10 +74,10 @@ func (m *modelMachine) actions() map[string]func(*rapid.T) {
 		}
 	}
 	if m.in.Restart != nil {
-		actions["restart"] = func(rt *rapid.T) { m.log = m.in.Restart(m) }
+		actions["restart"] = func(*rapid.T) { m.log = m.in.Restart(m) }
 	}
 	if m.in.Crash != nil {
-		actions["crash"] = func(rt *rapid.T) { m.log = m.in.Crash(m) }
+		actions["crash"] = func(*rapid.T) { m.log = m.in.Crash(m) }
 	}
 	return actions
 }
@@ -80,6 +87,14 @@ var anyShard = rapid.Custom(func(rt *rapid.T) record.ShardID {
 })
 
 var someShards = rapid.SliceOfNDistinct(anyShard, 1, 4, rapid.ID[record.ShardID])
+
+// succeeds reports whether a call succeeded, and fails the test unless it ended with want.
+func succeeds(rt *rapid.T, call string, err, want error) bool {
+	if !errors.Is(err, want) {
+		rt.Fatalf("%s ended with %v, want %v", call, err, want)
+	}
+	return err == nil
+}
 
 // shardOf returns the model of a shard; the model of a missing shard is not kept.
 func (m *modelMachine) shardOf(id record.ShardID) *modelShard {
@@ -91,15 +106,13 @@ func (m *modelMachine) shardOf(id record.ShardID) *modelShard {
 
 func (m *modelMachine) openSome(rt *rapid.T) {
 	ids := someShards.Draw(rt, "shards")
-	states, err := m.log.Open(m.ctx, "model", ids)
+	var want error
 	if slices.ContainsFunc(ids, func(id record.ShardID) bool { return m.retired[id.Category()] }) {
-		if !errors.Is(err, metalog.ErrSealed) {
-			rt.Fatalf("Open of a retired category ended with %v", err)
-		}
-		return
+		want = metalog.ErrSealed
 	}
-	if err != nil {
-		rt.Fatalf("Open: %v", err)
+	states, err := m.log.Open(m.ctx, "model", ids)
+	if !succeeds(rt, "Open", err, want) {
+		return
 	}
 	for i, id := range ids {
 		s := m.shardOf(id)
@@ -159,10 +172,7 @@ func (m *modelMachine) appendSome(rt *rapid.T) {
 	}
 	want := m.decideAppend(a)
 	done, err := m.log.Append(m.ctx, a)
-	if !errors.Is(err, want) || (err == nil) != (want == nil) {
-		rt.Fatalf("Append %+v ended with %v, want %v", a, err, want)
-	}
-	if err != nil {
+	if !succeeds(rt, fmt.Sprintf("Append %+v", a), err, want) {
 		return
 	}
 	for i, sa := range a.Shards {
@@ -236,9 +246,7 @@ func (m *modelMachine) readSome(rt *rapid.T) {
 func (m *modelMachine) tailSome(rt *rapid.T) {
 	ids := someShards.Draw(rt, "shards")
 	states, err := m.log.Tail(m.ctx, ids)
-	if err != nil {
-		rt.Fatalf("Tail: %v", err)
-	}
+	succeeds(rt, "Tail", err, nil)
 	for i, id := range ids {
 		m.checkState(rt, id, states[i])
 	}
@@ -252,9 +260,7 @@ func (m *modelMachine) seekSome(rt *rapid.T) {
 		t = s.entries[rapid.IntRange(0, n-1).Draw(rt, "record")].Time + rapid.Int64Range(-1, 1).Draw(rt, "near")
 	}
 	got, err := m.log.Seek(m.ctx, []record.ShardID{id}, t)
-	if err != nil {
-		rt.Fatalf("Seek: %v", err)
-	}
+	succeeds(rt, "Seek", err, nil)
 	want := s.first
 	for want < s.next() && s.entries[want-1].Time < t {
 		want++
@@ -268,47 +274,32 @@ func (m *modelMachine) trimSome(rt *rapid.T) {
 	id := anyShard.Draw(rt, "shard")
 	s := m.shardOf(id)
 	before := record.LSN(rapid.IntRange(0, len(s.entries)+2).Draw(rt, "before"))
-	err := m.log.Trim(m.ctx, id, before)
+	var want error
 	if before > s.next() {
-		if !errors.Is(err, metalog.ErrInvalid) {
-			rt.Fatalf("Trim below %d, beyond the tail %d, ended with %v", before, s.next(), err)
-		}
-		return
+		want = metalog.ErrInvalid
 	}
-	if err != nil {
-		rt.Fatalf("Trim: %v", err)
+	if succeeds(rt, "Trim", m.log.Trim(m.ctx, id, before), want) {
+		s.first = max(s.first, before)
 	}
-	s.first = max(s.first, before)
 }
 
 func (m *modelMachine) sealSome(rt *rapid.T) {
-	if rapid.IntRange(0, 9).Draw(rt, "seldom") != 0 {
-		return
-	}
 	id := anyShard.Draw(rt, "shard")
-	st, err := m.log.Seal(m.ctx, id)
+	var want error
 	s := m.shards[id]
 	if s == nil {
-		if !errors.Is(err, metalog.ErrInvalid) {
-			rt.Fatalf("Seal of a shard that does not exist ended with %v", err)
-		}
-		return
+		want = metalog.ErrInvalid
 	}
-	if err != nil {
-		rt.Fatalf("Seal: %v", err)
+	st, err := m.log.Seal(m.ctx, id)
+	if succeeds(rt, "Seal", err, want) {
+		s.sealed = true
+		m.checkState(rt, id, st)
 	}
-	s.sealed = true
-	m.checkState(rt, id, st)
 }
 
 func (m *modelMachine) retireSome(rt *rapid.T) {
-	if rapid.IntRange(0, 9).Draw(rt, "seldom") != 0 {
-		return
-	}
 	category := rapid.Uint32Range(1, 2).Draw(rt, "category")
-	if err := m.log.Retire(m.ctx, category); err != nil {
-		rt.Fatalf("Retire: %v", err)
-	}
+	succeeds(rt, "Retire", m.log.Retire(m.ctx, category), nil)
 	m.retired[category] = true
 	for id, s := range m.shards {
 		s.sealed = s.sealed || id.Category() == category
@@ -320,29 +311,19 @@ func (m *modelMachine) eraseSome(rt *rapid.T) {
 		return
 	}
 	category := rapid.Uint32Range(1, 2).Draw(rt, "category")
-	err := m.log.Erase(m.ctx, category)
+	var want error
 	if !m.retired[category] {
-		if !errors.Is(err, metalog.ErrInvalid) {
-			rt.Fatalf("Erase of a category that was not retired ended with %v", err)
-		}
-		return
+		want = metalog.ErrInvalid
 	}
-	if err != nil {
-		rt.Fatalf("Erase: %v", err)
-	}
-	for id := range m.shards {
-		if id.Category() == category {
-			delete(m.shards, id)
-		}
+	if succeeds(rt, "Erase", m.log.Erase(m.ctx, category), want) {
+		maps.DeleteFunc(m.shards, func(id record.ShardID, _ *modelShard) bool { return id.Category() == category })
 	}
 }
 
 func (m *modelMachine) sequencesSome(rt *rapid.T) {
 	id := anyShard.Draw(rt, "shard")
 	got, err := m.log.Sequences(m.ctx, id, []uint64{1, 2, 3})
-	if err != nil {
-		rt.Fatalf("Sequences: %v", err)
-	}
+	succeeds(rt, "Sequences", err, nil)
 	for i, p := range []uint64{1, 2, 3} {
 		want := m.shardOf(id).producers[p]
 		want.Producer = p
@@ -364,16 +345,8 @@ func (m *modelMachine) advanceBoundary(rt *rapid.T) {
 func (m *modelMachine) listShards(rt *rapid.T) {
 	category := rapid.Uint32Range(1, 3).Draw(rt, "category")
 	states, err := m.log.Shards(m.ctx, category)
-	if err != nil {
-		rt.Fatalf("Shards: %v", err)
-	}
-	var want []record.ShardID
-	for id := range m.shards {
-		if id.Category() == category {
-			want = append(want, id)
-		}
-	}
-	slices.Sort(want)
+	succeeds(rt, "Shards", err, nil)
+	want := slices.DeleteFunc(slices.Sorted(maps.Keys(m.shards)), func(id record.ShardID) bool { return id.Category() != category })
 	if len(states) != len(want) {
 		rt.Fatalf("Shards returned %v, want %v", states, want)
 	}

@@ -40,14 +40,14 @@ var retireCases = []testCase{
 		<-reached
 		e.wantCalls("retire 7\nerase 7")
 		close(release)
-		sealed := func(s *followedShard) bool { return s.sealed }
+		sealed := func(s *followedShard) bool { return s.Sealed }
 		a, b := f.waitFor(shardA, "the end", sealed), f.waitFor(shardB, "the end", sealed)
 		f.stopChecked()
-		wantEqual(e, "end", a.next, n+1)
-		wantEqual(e, "records that came or were trimmed", len(a.entries) == n || a.trimmedTo == n+1, true)
-		wantEqual(e, "end beyond the tail", b.next, 5)
+		wantEqual(e, "end", a.Next, n+1)
+		wantEqual(e, "records that came or were trimmed", len(a.entries) == n || a.TrimmedTo == n+1, true)
+		wantEqual(e, "end beyond the tail", b.Next, 5)
 		late := e.follow(long, positionAt(shardA, n))
-		wantEqual(e, "end of a late follower", late.waitFor(shardA, "the end", sealed).tail, n)
+		wantEqual(e, "end of a late follower", late.waitFor(shardA, "the end", sealed).Tail, n)
 		late.stopChecked()
 	}},
 	{name: "an append either finds the category or not, while it is erased", test: func(e *caseEnv) {

@@ -26,8 +26,8 @@ var subscribeCases = []testCase{
 		epoch := e.openOne(shardA)
 		e.fillShard(shardA, epoch, 1)
 		f := e.follow(long, positionAt(shardA, 2), positionAt(shardB, 1))
-		f.waitFor(shardA, "the first watermark", func(s *followedShard) bool { return s.watermark > 0 && s.tail == 2 })
-		f.waitFor(shardB, "the first watermark", func(s *followedShard) bool { return s.watermark > 0 && s.tail == 1 })
+		f.waitFor(shardA, "the first watermark", func(s *followedShard) bool { return s.Watermark > 0 && s.Tail == 2 })
+		f.waitFor(shardB, "the first watermark", func(s *followedShard) bool { return s.Watermark > 0 && s.Tail == 1 })
 		f.stopChecked()
 		f = e.follow(time.Nanosecond, positionAt(shardA, 2), positionAt(shardB, 1)) // means the shortest there is
 		for range 3 {
@@ -119,7 +119,7 @@ var subscribeCases = []testCase{
 			wantEqual(e, "record", string(s.entries[0].Data), shards[i].String())
 		}
 		for _, s := range shards {
-			f.waitFor(s, "a watermark", func(s *followedShard) bool { return s.watermark > 0 })
+			f.waitFor(s, "a watermark", func(s *followedShard) bool { return s.Watermark > 0 })
 		}
 		f.stopChecked()
 	}},

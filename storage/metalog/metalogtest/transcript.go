@@ -291,9 +291,9 @@ func (s *transcript) awaitFollowers(args []string) string {
 		got := f.waitFor(shard, strings.Join(args, " "), func(x *followedShard) bool {
 			switch {
 			case at != "":
-				return x.next >= record.LSN(s.parseNumber(at))
+				return x.Next >= record.LSN(s.parseNumber(at))
 			case args[1] == "end":
-				return x.sealed
+				return x.Sealed
 			case args[1] == "beats":
 				return x.updates >= before+2
 			default:
@@ -301,10 +301,10 @@ func (s *transcript) awaitFollowers(args []string) string {
 			}
 		})
 		text := describeList(textsOf(got.entries), " ")
-		if got.trimmedTo != 0 {
-			text = fmt.Sprintf("trimmed to %d, %s", got.trimmedTo, text)
+		if got.TrimmedTo != 0 {
+			text = fmt.Sprintf("trimmed to %d, %s", got.TrimmedTo, text)
 		}
-		out = append(out, fmt.Sprintf("%s, at %d", text, got.next))
+		out = append(out, fmt.Sprintf("%s, at %d", text, got.Next))
 	}
 	return strings.Join(out, "; ")
 }

@@ -63,61 +63,58 @@ func (l *Line) Replace(replace func() Log) {
 	l.mu.log = replace()
 }
 
-// duringCall makes a call.
-func (l *Line) duringCall(do func(log Log, whole func() bool) error) error {
+// duringCall makes a call. whole reports whether the engine that it was made to is still there.
+func duringCall[T any](l *Line, call func(log Log, whole func() bool) (T, error)) (T, error) {
 	l.mu.RLock()
 	log, generation := l.mu.log, l.broken.Load()
 	l.mu.RUnlock()
 	whole := func() bool { return l.broken.Load() == generation && generation%2 == 0 }
-	err := do(log, whole)
+	answer, err := call(log, whole)
 	if whole() {
-		return err
+		return answer, err
 	}
 	l.mu.RLock() // until there is another engine
 	defer l.mu.RUnlock()
-	return errBroken
+	return answer, errBroken
 }
 
 // Open implements Log.
-func (l *Line) Open(ctx context.Context, owner string, shards []record.ShardID) (states []metalog.State, err error) {
-	err = l.duringCall(func(log Log, _ func() bool) (err error) { states, err = log.Open(ctx, owner, shards); return err })
-	return states, err
+func (l *Line) Open(ctx context.Context, owner string, shards []record.ShardID) ([]metalog.State, error) {
+	return duringCall(l, func(log Log, _ func() bool) ([]metalog.State, error) { return log.Open(ctx, owner, shards) })
 }
 
 // Append implements Log.
-func (l *Line) Append(ctx context.Context, a *metalog.Append) (done []metalog.Appended, err error) {
-	err = l.duringCall(func(log Log, _ func() bool) (err error) { done, err = log.Append(ctx, a); return err })
-	return done, err
+func (l *Line) Append(ctx context.Context, a *metalog.Append) ([]metalog.Appended, error) {
+	return duringCall(l, func(log Log, _ func() bool) ([]metalog.Appended, error) { return log.Append(ctx, a) })
 }
 
 // Read implements Log.
-func (l *Line) Read(ctx context.Context, shard record.ShardID, from record.LSN, maxRecords, maxBytes int) (entries []metalog.Entry, err error) {
-	err = l.duringCall(func(log Log, _ func() bool) (err error) {
-		entries, err = log.Read(ctx, shard, from, maxRecords, maxBytes)
-		return err
+func (l *Line) Read(ctx context.Context, shard record.ShardID, from record.LSN, maxRecords, maxBytes int) ([]metalog.Entry, error) {
+	return duringCall(l, func(log Log, _ func() bool) ([]metalog.Entry, error) {
+		return log.Read(ctx, shard, from, maxRecords, maxBytes)
 	})
-	return entries, err
 }
 
 // Tail implements Log.
-func (l *Line) Tail(ctx context.Context, shards []record.ShardID) (states []metalog.State, err error) {
-	err = l.duringCall(func(log Log, _ func() bool) (err error) { states, err = log.Tail(ctx, shards); return err })
-	return states, err
+func (l *Line) Tail(ctx context.Context, shards []record.ShardID) ([]metalog.State, error) {
+	return duringCall(l, func(log Log, _ func() bool) ([]metalog.State, error) { return log.Tail(ctx, shards) })
 }
 
 // Trim implements Log.
 func (l *Line) Trim(ctx context.Context, shard record.ShardID, before record.LSN) error {
-	return l.duringCall(func(log Log, _ func() bool) error { return log.Trim(ctx, shard, before) })
+	_, err := duringCall(l, func(log Log, _ func() bool) (any, error) { return nil, log.Trim(ctx, shard, before) })
+	return err
 }
 
 // Subscribe implements Log.
 func (l *Line) Subscribe(ctx context.Context, from []metalog.Position, heartbeat time.Duration, fn func([]metalog.Update) error) error {
-	return l.duringCall(func(log Log, whole func() bool) error {
-		return log.Subscribe(ctx, from, heartbeat, func(updates []metalog.Update) error {
+	_, err := duringCall(l, func(log Log, whole func() bool) (any, error) {
+		return nil, log.Subscribe(ctx, from, heartbeat, func(updates []metalog.Update) error {
 			if !whole() {
 				return errBroken
 			}
 			return fn(updates)
 		})
 	})
+	return err
 }

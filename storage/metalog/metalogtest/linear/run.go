@@ -1,9 +1,11 @@
 package linear
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"sync"
@@ -37,21 +39,8 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	set := func(v *int, n int) {
-		if *v == 0 {
-			*v = n
-		}
-	}
-	set(&c.Clients, 6)
-	set(&c.Calls, 40)
-	set(&c.Logs, 3)
-	set(&c.Subscribers, 1)
-	if c.Hurry == 0 {
-		c.Hurry = 60 * time.Microsecond
-	}
-	if c.CatchUp == 0 {
-		c.CatchUp = time.Minute
-	}
+	c.Clients, c.Calls, c.Logs, c.Subscribers = cmp.Or(c.Clients, 6), cmp.Or(c.Calls, 40), cmp.Or(c.Logs, 3), cmp.Or(c.Subscribers, 1)
+	c.Hurry, c.CatchUp = cmp.Or(c.Hurry, 60*time.Microsecond), cmp.Or(c.CatchUp, time.Minute)
 	return c
 }
 
@@ -83,7 +72,7 @@ func Run(ctx context.Context, cfg Config, log Log) *History {
 	var clients, others sync.WaitGroup
 	for i := range r.cfg.Subscribers {
 		for at := range r.logs {
-			f := &historyFollower{runState: r, at: at, heartbeat: time.Duration(1+i) * metalog.MinHeartbeat, next: record.FirstLSN}
+			f := &historyFollower{runState: r, at: at, heartbeat: time.Duration(1+i) * metalog.MinHeartbeat, Followed: Followed{Next: record.FirstLSN}}
 			r.followers = append(r.followers, f)
 			others.Go(func() { f.followShard(following) })
 		}
@@ -338,22 +327,19 @@ type historyFollower struct {
 	*runState
 	at        int
 	heartbeat time.Duration
-	next      record.LSN
-	reached   atomic.Uint64 // next, for others
+	reached   atomic.Uint64 // Followed.Next, for others
 
 	// State of the running subscription:
-	began     int64
-	tail      record.LSN
-	watermark int64
-	last      int64
+	Followed
+	began int64
 }
 
 func (f *historyFollower) followShard(ctx context.Context) {
 	for ctx.Err() == nil {
-		f.began, f.tail, f.watermark = f.h.now(), 0, math.MinInt64
-		err := f.log.Subscribe(ctx, []metalog.Position{{Shard: f.logs[f.at], LSN: f.next}}, f.heartbeat, f.takeUpdates)
-		if broken := new(brokenError); errors.As(err, &broken) {
-			f.h.addViolation("log %d: a subscription %s", f.at, broken.what)
+		f.began, f.Followed = f.h.now(), Followed{Next: f.Next, last: f.last}
+		err := f.log.Subscribe(ctx, []metalog.Position{{Shard: f.logs[f.at], LSN: f.Next}}, f.heartbeat, f.takeUpdates)
+		if errors.Is(err, errViolation) {
+			f.h.addViolation("log %d: %v", f.at, err)
 			f.reached.Store(math.MaxUint64)
 			return
 		}
@@ -381,42 +367,24 @@ func (f *historyFollower) waitPosition(next record.LSN) bool {
 	return true
 }
 
-// brokenError means that a subscription violated its own rules.
-type brokenError struct{ what string }
-
-func (e *brokenError) Error() string { return e.what }
+// errViolation means that a subscription violated its own rules.
+var errViolation = errors.New("invalid update of a subscription")
 
 func (f *historyFollower) takeUpdates(updates []metalog.Update) error {
 	for i := range updates {
 		u := &updates[i]
-		in := modelCall{kind: doObserve, from: f.next}
-		switch {
-		case u.Shard != f.logs[f.at]:
-			return &brokenError{"brought another log"}
-		case u.TrimmedTo != 0 && u.TrimmedTo <= f.next:
-			return &brokenError{"said of records that it had brought that they were trimmed"}
-		case u.TrimmedTo != 0:
-			in.from, f.next = u.TrimmedTo, u.TrimmedTo
+		from, tail := max(f.Next, u.TrimmedTo), f.Tail
+		if u.Shard != f.logs[f.at] {
+			return fmt.Errorf("%w: of shard %v", errViolation, u.Shard)
 		}
-		for _, en := range u.Entries {
-			if en.LSN != f.next || en.Time < f.watermark || en.Time < f.last {
-				return &brokenError{"left out a record, brought one twice, or brought one below its time"}
-			}
-			f.next, f.last = en.LSN+1, en.Time
+		if err := f.TakeUpdate(u); err != nil {
+			return fmt.Errorf("%w: %w", errViolation, err)
 		}
-		news := len(u.Entries) > 0 || u.TrimmedTo != 0 || u.NextLSN != f.tail
-		if u.NextLSN < f.tail || u.Watermark != 0 && u.Watermark < f.watermark {
-			return &brokenError{"went back"}
+		if len(u.Entries) > 0 || u.TrimmedTo != 0 || u.NextLSN != tail {
+			a := modelAnswer{entries: f.h.toEntries(u.Shard, from, u.Entries), next: u.NextLSN, watermark: u.Watermark, trimmed: u.TrimmedTo}
+			f.h.beginAt(f.at, modelCall{kind: doObserve, from: from}, f.began).endCall(a, nil)
 		}
-		f.tail = u.NextLSN
-		if u.Watermark != 0 {
-			f.watermark = u.Watermark
-		}
-		if news {
-			a := modelAnswer{entries: f.h.toEntries(u.Shard, in.from, u.Entries), next: u.NextLSN, watermark: u.Watermark, trimmed: u.TrimmedTo}
-			f.h.beginAt(f.at, in, f.began).endCall(a, nil)
-		}
-		f.reached.Store(uint64(f.next))
+		f.reached.Store(uint64(f.Next))
 	}
 	return nil
 }

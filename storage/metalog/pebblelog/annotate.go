@@ -1,6 +1,7 @@
 package pebblelog
 
 import (
+	"bytes"
 	"context"
 	"errors"
 
@@ -38,11 +39,11 @@ type pendingNote struct {
 func (o *annotateOp) stage(c *logCommitter) error {
 	for i := range o.notes {
 		n := &o.notes[i]
-		sh, err := c.e.table.getShard(n.Shard)
+		sh, st, err := c.e.table.currentState(n.Shard)
 		if err != nil {
 			return err
 		}
-		if sh == nil || n.LSN < sh.cur.First || n.LSN >= sh.cur.Next {
+		if n.LSN < st.First || n.LSN >= st.Next {
 			continue
 		}
 		key := schema.AppendAnnotationKey(make([]byte, 0, schema.AnnotationKeyLen), n.Shard, uint8(n.Kind), n.LSN)
@@ -94,18 +95,15 @@ func (e *Engine) Annotations(
 	if low >= high {
 		return nil, to, nil
 	}
-	it, err := e.db.NewIter(&pebble.IterOptions{
-		LowerBound: schema.AppendAnnotationKey(nil, shard, uint8(kind), low), UpperBound: schema.AppendAnnotationKey(nil, shard, uint8(kind), high),
-	})
-	if err != nil {
-		return nil, 0, readError(shard, low, err)
-	}
-	defer func() { err = errors.Join(err, it.Close()) }()
-	for ok := it.First(); ok; ok = it.Next() {
-		lsn := schema.AnnotationKeyLSN(it.Key(), shard, uint8(kind))
-		value, err := it.ValueAndErr()
+	first, last := schema.AppendAnnotationKey(nil, shard, uint8(kind), low), schema.AppendAnnotationKey(nil, shard, uint8(kind), high)
+	for it, err := range keysBetween(e.db, first, last) {
+		var value []byte
+		if err == nil {
+			low = schema.AnnotationKeyLSN(it.Key(), shard, uint8(kind))
+			value, err = it.ValueAndErr()
+		}
 		if err != nil {
-			return nil, 0, readError(shard, lsn, err)
+			return nil, 0, readError(shard, low, err)
 		}
 		data, err := schema.Annotation(it.Key(), value)
 		if err != nil {
@@ -113,13 +111,10 @@ func (e *Engine) Annotations(
 			continue
 		}
 		if len(notes) > 0 && len(data) > maxBytes {
-			return notes, lsn, nil
+			return notes, low, nil
 		}
 		maxBytes -= len(data)
-		notes = append(notes, metalog.Annotation{Shard: shard, LSN: lsn, Kind: kind, Data: append([]byte(nil), data...)})
-	}
-	if err := it.Error(); err != nil {
-		return nil, 0, readError(shard, low, err)
+		notes = append(notes, metalog.Annotation{Shard: shard, LSN: low, Kind: kind, Data: bytes.Clone(data)})
 	}
 	return notes, to, nil
 }

@@ -1,10 +1,12 @@
 package pebblelog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"slices"
 	"sync"
@@ -217,37 +219,51 @@ func (e *Engine) loadFolder() error {
 
 // requireEmpty fails when the folder's database has any key.
 func (e *Engine) requireEmpty() error {
-	it, err := e.db.NewIter(nil)
-	if err != nil {
-		return err
-	}
-	found := it.First()
-	if err := it.Close(); err != nil {
-		return err
-	}
-	if found {
-		return errors.New("the folder holds another Pebble database")
+	for _, err := range keysBetween(e.db, nil, nil) {
+		return cmp.Or(err, errors.New("the folder holds another Pebble database"))
 	}
 	return nil
 }
 
-func (e *Engine) readNumber(m schema.Meta) (v int64, found bool, err error) {
-	key := schema.MetaKey(m)
-	value, closer, err := e.db.Get(key)
+// lookUp reads and decodes the value of a key.
+func lookUp[T any](db *pebble.DB, key []byte, decode func(key, value []byte) (T, error)) (v T, found bool, err error) {
+	value, closer, err := db.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
-		return 0, false, nil
+		return v, false, nil
 	}
-	if err != nil {
-		return 0, false, err
+	if err == nil {
+		v, err = decode(key, value)
+		err = errors.Join(err, closer.Close())
 	}
-	v, err = schema.DecodeNumber(key, value)
-	if cerr := closer.Close(); err == nil {
-		err = cerr
+	return v, err == nil, err
+}
+
+// keysBetween yields an iterator at each key from low to before high, and then the error that ended it, if any; nil is no bound.
+func keysBetween(db *pebble.DB, low, high []byte) iter.Seq2[*pebble.Iterator, error] {
+	return func(yield func(*pebble.Iterator, error) bool) {
+		it, err := db.NewIter(&pebble.IterOptions{LowerBound: low, UpperBound: high})
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		for ok := it.First(); ok; ok = it.Next() {
+			if !yield(it, nil) {
+				_ = it.Close() // the caller has what it wants
+				return
+			}
+		}
+		if err := cmp.Or(it.Error(), it.Close()); err != nil {
+			yield(nil, err)
+		}
 	}
-	if err != nil {
-		return 0, false, fmt.Errorf("%w: folder key %#x: %w", metalog.ErrCorrupt, m, err)
+}
+
+func (e *Engine) readNumber(m schema.Meta) (v int64, found bool, err error) {
+	v, found, err = lookUp(e.db, schema.MetaKey(m), schema.DecodeNumber)
+	if errors.Is(err, schema.ErrCorrupt) {
+		err = fmt.Errorf("%w: folder key %#x: %w", metalog.ErrCorrupt, m, err)
 	}
-	return v, true, nil
+	return v, found, err
 }
 
 func setNumber(b *pebble.Batch, m schema.Meta, v int64) {

@@ -26,23 +26,9 @@ func (o *eraseOp) stage(c *logCommitter) error {
 	if !c.retired.holds(o.category) {
 		return fmt.Errorf("%w: category %d was not retired: it can't be erased", metalog.ErrInvalid, o.category)
 	}
-	ids, err := c.e.shardIDs(context.Background(), o.category)
-	if err != nil {
+	shards, err := c.categoryShards(o.category)
+	if err != nil || len(shards) == 0 {
 		return err
-	}
-	for _, sh := range c.dirty {
-		if sh.id.Category() == o.category {
-			ids = append(ids, sh.id)
-		}
-	}
-	shards := make([]*shardEntry, len(ids))
-	for i, id := range ids {
-		if shards[i], err = c.e.table.getShard(id); err != nil {
-			return err
-		}
-	}
-	if len(shards) == 0 {
-		return nil
 	}
 	for _, sh := range shards {
 		if sh != nil && sh.cur.Epoch != 0 {

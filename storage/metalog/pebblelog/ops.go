@@ -1,11 +1,8 @@
 package pebblelog
 
 import (
-	"errors"
 	"fmt"
 	"maps"
-
-	"github.com/cockroachdb/pebble/v2"
 
 	"scribe/internal/format/record"
 	"scribe/storage/metalog"
@@ -32,16 +29,12 @@ func (o *openOp) stage(c *logCommitter) error {
 	if err := o.checkRetired(c); err != nil {
 		return err
 	}
-	found := make([]*shardEntry, len(o.shards))
-	for i, id := range o.shards {
-		sh, err := c.e.table.getShard(id)
-		if err != nil {
-			return err
-		}
-		found[i] = sh
+	found, err := c.e.table.getShards(o.shards)
+	if err != nil {
+		return err
 	}
-	for i, id := range o.shards {
-		sh := found[i]
+	for i, sh := range found {
+		id := o.shards[i]
 		if sh == nil {
 			sh = c.e.table.createShard(id)
 		}
@@ -61,20 +54,21 @@ func (o *openOp) checkRetired(c *logCommitter) error {
 		if len(refusals) >= metalog.MaxConflicts || !c.retired.holds(id.Category()) {
 			continue
 		}
-		st := absentState
-		sh, err := c.e.table.getShard(id)
+		_, st, err := c.e.table.currentState(id)
 		if err != nil {
 			return err
 		}
-		if sh != nil {
-			st = sh.cur
-		}
 		refusals = append(refusals, metalog.Refusal{Err: metalog.ErrSealed, State: publicState(id, st, c.now)})
 	}
-	if len(refusals) > 0 {
-		return &metalog.RefusedError{Refusals: refusals}
+	return refuse(refusals)
+}
+
+// refuse returns the error of a call that shards refuse; nil for none.
+func refuse(refusals []metalog.Refusal) error {
+	if len(refusals) == 0 {
+		return nil
 	}
-	return nil
+	return &metalog.RefusedError{Refusals: refusals}
 }
 
 type appendOp struct {
@@ -107,13 +101,9 @@ func (o *appendOp) findShards(c *logCommitter) error {
 	var refusals []metalog.Refusal
 	for i := range o.a.Shards {
 		s := &o.a.Shards[i]
-		sh, err := c.e.table.getShard(s.Shard)
+		sh, st, err := c.e.table.currentState(s.Shard)
 		if err != nil {
 			return err
-		}
-		st := absentState
-		if sh != nil {
-			st = sh.cur
 		}
 		var why error
 		switch {
@@ -129,10 +119,7 @@ func (o *appendOp) findShards(c *logCommitter) error {
 		}
 		o.shards[i] = sh
 	}
-	if len(refusals) > 0 {
-		return &metalog.RefusedError{Refusals: refusals}
-	}
-	return nil
+	return refuse(refusals)
 }
 
 // appendRecords adds records to the batch and to the shard's state after it.
@@ -164,18 +151,14 @@ type trimmedRange struct {
 }
 
 func (o *trimOp) stage(c *logCommitter) error {
-	sh, err := c.e.table.getShard(o.shard)
+	sh, st, err := c.e.table.currentState(o.shard)
 	if err != nil {
 		return err
 	}
-	next := absentState.Next
-	if sh != nil {
-		next = sh.cur.Next
+	if o.before > st.Next {
+		return fmt.Errorf("%w: shard %v: can't trim below LSN %d, the tail is %d", metalog.ErrInvalid, o.shard, o.before, st.Next)
 	}
-	if o.before > next {
-		return fmt.Errorf("%w: shard %v: can't trim below LSN %d, the tail is %d", metalog.ErrInvalid, o.shard, o.before, next)
-	}
-	if sh == nil || o.before <= sh.cur.First {
+	if o.before <= st.First {
 		return nil
 	}
 	c.trims = append(c.trims, trimmedRange{sh: sh, from: sh.cur.First, before: o.before})
@@ -190,11 +173,11 @@ type sealOp struct {
 }
 
 func (o *sealOp) stage(c *logCommitter) error {
-	sh, err := c.e.table.getShard(o.shard)
+	sh, st, err := c.e.table.currentState(o.shard)
 	if err != nil {
 		return err
 	}
-	if sh == nil || sh.cur.Epoch == 0 {
+	if st.Epoch == 0 {
 		return fmt.Errorf("%w: shard %v does not exist", metalog.ErrInvalid, o.shard)
 	}
 	if !sh.cur.Sealed {
@@ -228,7 +211,7 @@ type sequencesOp struct {
 
 func (o *sequencesOp) stage(c *logCommitter) error {
 	clear(c.overlay)
-	if sh, err := c.e.table.getShard(o.shard); err != nil || sh == nil || sh.cur.Epoch == 0 {
+	if _, st, err := c.e.table.currentState(o.shard); err != nil || st.Epoch == 0 {
 		// Do not cache states that Pebble still has of an erased shard.
 		for i, p := range o.producers {
 			o.out[i] = metalog.ProducerState{Producer: p}
@@ -307,16 +290,9 @@ func (c *logCommitter) producerState(k producerKey) (now, before metalog.Produce
 // loadProducer reads a producer's state; it is zero for an unknown producer.
 func (c *logCommitter) loadProducer(k producerKey) (p schema.Producer, err error) {
 	c.key = k.append(c.key[:0])
-	value, closer, err := c.e.db.Get(c.key)
-	if errors.Is(err, pebble.ErrNotFound) {
-		return schema.Producer{}, nil
-	}
-	if err == nil {
-		p, err = schema.DecodeProducer(c.key, value)
-		err = errors.Join(err, closer.Close())
-	}
+	p, _, err = lookUp(c.e.db, c.key, schema.DecodeProducer)
 	if err != nil {
-		return schema.Producer{}, readError(k.shard, 0, fmt.Errorf("producer %d: %w", k.producer, err))
+		err = readError(k.shard, 0, fmt.Errorf("producer %d: %w", k.producer, err))
 	}
-	return p, nil
+	return p, err
 }

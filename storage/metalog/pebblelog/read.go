@@ -50,37 +50,6 @@ func (r *recordReader) close() error {
 	return err
 }
 
-// seekRecord goes to the first record from lsn on and returns its LSN, or 0 if the shard has no such record.
-func (r *recordReader) seekRecord(shard record.ShardID, lsn record.LSN) (record.LSN, error) {
-	if r.it == nil {
-		it, err := r.db.NewIter(nil)
-		if err != nil {
-			return 0, readError(shard, lsn, err)
-		}
-		r.it = it
-	}
-	r.key = schema.AppendRecordKey(r.key[:0], shard, lsn)
-	if !r.it.SeekGE(r.key) {
-		if err := r.it.Error(); err != nil {
-			return 0, readError(shard, lsn, err)
-		}
-		return 0, nil
-	}
-	return schema.RecordKeyLSN(r.it.Key(), shard), nil
-}
-
-// currentRecord returns the record at the iterator. The data is valid until the iterator moves.
-func (r *recordReader) currentRecord(shard record.ShardID, lsn record.LSN) (time int64, data []byte, err error) {
-	value, err := r.it.ValueAndErr()
-	if err == nil {
-		time, data, err = schema.Record(r.it.Key(), value)
-	}
-	if err != nil {
-		return 0, nil, readError(shard, lsn, err)
-	}
-	return time, data, nil
-}
-
 // errMissing means that a published record does not exist: it was trimmed since, or lost.
 var errMissing = errors.New("missing")
 
@@ -108,30 +77,32 @@ func (r *recordReader) readEntries(dst []metalog.Entry, shard record.ShardID, fr
 // readRecord goes to the record at lsn and returns it. Without seek, that must be the next record. The data is valid until the
 // iterator moves.
 func (r *recordReader) readRecord(shard record.ShardID, lsn record.LSN, seek bool) (time int64, data []byte, err error) {
-	var found record.LSN
+	if r.it == nil {
+		if r.it, err = r.db.NewIter(nil); err != nil {
+			return 0, nil, readError(shard, lsn, err)
+		}
+	}
+	var found bool
 	if seek {
-		found, err = r.seekRecord(shard, lsn)
+		r.key = schema.AppendRecordKey(r.key[:0], shard, lsn)
+		found = r.it.SeekGE(r.key)
 	} else {
-		found, err = r.nextRecord(shard, lsn)
+		found = r.it.Next()
 	}
-	if err != nil {
-		return 0, nil, err
+	if !found && r.it.Error() != nil {
+		return 0, nil, readError(shard, lsn, r.it.Error())
 	}
-	if found != lsn {
+	if !found || schema.RecordKeyLSN(r.it.Key(), shard) != lsn {
 		return 0, nil, errMissing
 	}
-	return r.currentRecord(shard, lsn)
-}
-
-// nextRecord goes to the following record, which should have LSN lsn.
-func (r *recordReader) nextRecord(shard record.ShardID, lsn record.LSN) (record.LSN, error) {
-	if !r.it.Next() {
-		if err := r.it.Error(); err != nil {
-			return 0, readError(shard, lsn, err)
-		}
-		return 0, nil
+	value, err := r.it.ValueAndErr()
+	if err == nil {
+		time, data, err = schema.Record(r.it.Key(), value)
 	}
-	return schema.RecordKeyLSN(r.it.Key(), shard), nil
+	if err != nil {
+		return 0, nil, readError(shard, lsn, err)
+	}
+	return time, data, nil
 }
 
 // Read implements metalog.Log.
@@ -302,15 +273,11 @@ func (e *Engine) Shards(ctx context.Context, category uint32) ([]metalog.State, 
 
 // shardIDs returns the shards of a category that have a state in Pebble, in order, including unpublished ones.
 func (e *Engine) shardIDs(ctx context.Context, category uint32) (ids []record.ShardID, err error) {
-	it, err := e.db.NewIter(&pebble.IterOptions{
-		LowerBound: schema.AppendStateKey(nil, record.MakeShardID(category, 0, 0)),
-		UpperBound: schema.AppendStatesEnd(nil, category),
-	})
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, it.Close()) }()
-	for ok := it.First(); ok; ok = it.Next() {
+	low, high := schema.CategoryBounds(schema.KindState, category)
+	for it, err := range keysBetween(e.db, low, high) {
+		if err != nil {
+			return nil, err
+		}
 		id, err := schema.StateKeyShard(it.Key())
 		if err != nil {
 			return nil, readError(record.MakeShardID(category, 0, 0), 0, err)
@@ -320,5 +287,5 @@ func (e *Engine) shardIDs(ctx context.Context, category uint32) (ids []record.Sh
 			return nil, ctx.Err()
 		}
 	}
-	return ids, it.Error()
+	return ids, nil
 }

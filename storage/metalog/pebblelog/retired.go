@@ -2,7 +2,6 @@ package pebblelog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -55,13 +54,11 @@ func (r *categorySet) addCategory(category uint32) (now categoryRun, joined *cat
 // loadRetired reads the retired categories of a folder.
 func loadRetired(db *pebble.DB) (r categorySet, err error) {
 	low, high := schema.RetiredBounds()
-	it, err := db.NewIter(&pebble.IterOptions{LowerBound: low, UpperBound: high})
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, it.Close()) }()
-	for ok := it.First(); ok; ok = it.Next() {
-		value, err := it.ValueAndErr()
+	for it, err := range keysBetween(db, low, high) {
+		var value []byte
+		if err == nil {
+			value, err = it.ValueAndErr()
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -74,31 +71,19 @@ func loadRetired(db *pebble.DB) (r categorySet, err error) {
 		}
 		r = append(r, categoryRun{first, last})
 	}
-	return r, it.Error()
+	return r, nil
 }
 
 type retireOp struct{ category uint32 }
 
-// stage seals every shard of the category, so that readers see its end. Shards that the batch being built creates are in c.dirty,
-// the others in Pebble.
+// stage seals every shard of the category, so that readers see its end.
 func (o *retireOp) stage(c *logCommitter) error {
 	if c.retired.holds(o.category) {
 		return nil
 	}
-	ids, err := c.e.shardIDs(context.Background(), o.category)
+	shards, err := c.categoryShards(o.category)
 	if err != nil {
 		return err
-	}
-	for _, sh := range c.dirty {
-		if sh.id.Category() == o.category {
-			ids = append(ids, sh.id)
-		}
-	}
-	shards := make([]*shardEntry, len(ids))
-	for i, id := range ids {
-		if shards[i], err = c.e.table.getShard(id); err != nil {
-			return err
-		}
 	}
 	for _, sh := range shards {
 		if sh != nil && sh.cur.Epoch != 0 && !sh.cur.Sealed {
@@ -113,4 +98,19 @@ func (o *retireOp) stage(c *logCommitter) error {
 		_ = c.batch.Delete(schema.RetiredKey(joined.first), nil)
 	}
 	return nil
+}
+
+// categoryShards returns the shards of a category, some of them twice. Those that the batch being built creates are in c.dirty, the
+// others in Pebble.
+func (c *logCommitter) categoryShards(category uint32) ([]*shardEntry, error) {
+	ids, err := c.e.shardIDs(context.Background(), category)
+	if err != nil {
+		return nil, err
+	}
+	for _, sh := range c.dirty {
+		if sh.id.Category() == category {
+			ids = append(ids, sh.id)
+		}
+	}
+	return c.e.table.getShards(ids)
 }

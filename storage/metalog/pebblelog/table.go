@@ -122,6 +122,26 @@ func (t *shardTable) getShard(id record.ShardID) (*shardEntry, error) {
 	return t.addLoaded(id, loaded), nil
 }
 
+// getShards is getShard for several shards.
+func (t *shardTable) getShards(ids []record.ShardID) (shards []*shardEntry, err error) {
+	shards = make([]*shardEntry, len(ids))
+	for i, id := range ids {
+		if shards[i], err = t.getShard(id); err != nil {
+			return nil, err
+		}
+	}
+	return shards, nil
+}
+
+// currentState returns a shard for the committer with its state, which includes the batch being built.
+func (t *shardTable) currentState(id record.ShardID) (*shardEntry, schema.State, error) {
+	sh, err := t.getShard(id)
+	if sh == nil {
+		return nil, absentState, err
+	}
+	return sh, sh.cur, nil
+}
+
 // createShard returns a new shard for the committer. Readers see it once it is published.
 func (t *shardTable) createShard(id record.ShardID) *shardEntry { return t.addLoaded(id, absentState) }
 
@@ -164,19 +184,11 @@ func (t *shardTable) len() int {
 
 // loadState reads a shard's state from Pebble.
 func (t *shardTable) loadState(id record.ShardID) (st schema.State, found bool, err error) {
-	key := schema.AppendStateKey(make([]byte, 0, schema.StateKeyLen), id)
-	value, closer, err := t.db.Get(key)
-	if errors.Is(err, pebble.ErrNotFound) {
-		return schema.State{}, false, nil
-	}
-	if err == nil {
-		st, err = schema.DecodeState(key, value)
-		err = errors.Join(err, closer.Close())
-	}
+	st, found, err = lookUp(t.db, schema.AppendStateKey(make([]byte, 0, schema.StateKeyLen), id), schema.DecodeState)
 	if err != nil {
-		return schema.State{}, false, readError(id, 0, err)
+		err = readError(id, 0, err)
 	}
-	return st, true, nil
+	return st, found, err
 }
 
 // readError adds the damaged record to an error.

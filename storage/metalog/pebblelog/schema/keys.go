@@ -45,7 +45,7 @@ const (
 	StateKeyLen    = 1 + 8
 	RecordKeyLen   = 1 + 8 + 8
 	ProducerKeyLen = 1 + 8 + 8
-	RetiredKeyLen  = 1 + 4
+	retiredKeyLen  = 1 + 4
 
 	AnnotationKeyLen = 1 + 8 + 1 + 8
 )
@@ -56,14 +56,6 @@ func MetaKey(m Meta) []byte { return []byte{byte(KindMeta), byte(m)} }
 // AppendStateKey appends the key of a shard's state.
 func AppendStateKey(dst []byte, s record.ShardID) []byte {
 	return binary.BigEndian.AppendUint64(append(dst, byte(KindState)), uint64(s))
-}
-
-// AppendStatesEnd appends the key after the states of a category's last possible shard.
-func AppendStatesEnd(dst []byte, category uint32) []byte {
-	if category == 1<<32-1 {
-		return append(dst, byte(KindState)+1)
-	}
-	return AppendStateKey(dst, record.MakeShardID(category+1, 0, 0))
 }
 
 // CategoryBounds returns the first possible key of a category's shards, of a kind whose keys begin with the shard, and the first
@@ -119,14 +111,6 @@ func RetiredKey(first uint32) []byte {
 // RetiredBounds returns the first possible key of a run of retired categories, and the first key after all of them.
 func RetiredBounds() (low, high []byte) {
 	return []byte{byte(KindRetired)}, []byte{byte(KindRetired) + 1}
-}
-
-// RetiredKeyFirst returns the first category of a run from its key.
-func RetiredKeyFirst(key []byte) (uint32, error) {
-	if len(key) != RetiredKeyLen || Kind(key[0]) != KindRetired {
-		return 0, corruptError("a key of %d bytes is not that of retired categories", len(key))
-	}
-	return binary.BigEndian.Uint32(key[1:]), nil
 }
 
 // AppendAnnotationKey appends the key of an annotation of a kind.

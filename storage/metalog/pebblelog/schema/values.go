@@ -180,9 +180,10 @@ func DecodeRetired(key, value []byte) (first, last uint32, err error) {
 	if len(value) != retiredLen {
 		return 0, 0, corruptError("a run of retired categories of %d bytes", len(value))
 	}
-	if first, err = RetiredKeyFirst(key); err != nil {
-		return 0, 0, err
+	if len(key) != retiredKeyLen || Kind(key[0]) != KindRetired {
+		return 0, 0, corruptError("a key of %d bytes is not that of retired categories", len(key))
 	}
+	first = binary.BigEndian.Uint32(key[1:])
 	if last = binary.LittleEndian.Uint32(value[4:]); last < first {
 		return 0, 0, corruptError("a run of retired categories from %d to %d", first, last)
 	}

@@ -73,7 +73,7 @@ func TestSchedule(t *testing.T) {
 					}
 				}
 				for k, n := range left {
-					if st := s.slices[k]; n > 0 && (st == nil || st.queued == 0) {
+					if n > 0 && s.queue.due[k] == 0 {
 						t.Fatalf("%s with %d blobs was forgotten", k.keyPrefix(), n)
 					}
 				}

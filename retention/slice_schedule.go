@@ -21,8 +21,6 @@ type sliceState struct {
 	// their deletion.
 	unseen, left bool
 	doomed       int
-	// queued is the due time of its valid entry in the queue, 0 for none; other entries are skipped.
-	queued int64
 }
 
 func newSliceSchedule(grace time.Duration) *sliceSchedule {
@@ -69,30 +67,14 @@ func (s *sliceSchedule) putUnseen(k timeSlice, due int64) {
 
 // putDue schedules an examination at due, unless an earlier one is scheduled.
 func (s *sliceSchedule) putDue(k timeSlice, due int64) {
-	st := s.slices[k]
-	if st == nil {
-		st = &sliceState{}
-		s.slices[k] = st
-	} else if st.queued != 0 && st.queued <= due {
-		return
+	if s.slices[k] == nil {
+		s.slices[k] = &sliceState{}
 	}
-	st.queued = due
-	s.queue.pushKey(due, k)
+	s.queue.putKey(k, due)
 }
 
 // takeDue removes the slice that has been due longest. It is not due again before recordResult or retryAfter.
-func (s *sliceSchedule) takeDue(now int64) (timeSlice, bool) {
-	for {
-		e, ok := s.queue.popDue(now)
-		if !ok {
-			return timeSlice{}, false
-		}
-		if st := s.slices[e.key]; st != nil && st.queued == e.due {
-			st.queued = 0
-			return e.key, true
-		}
-	}
-}
+func (s *sliceSchedule) takeDue(now int64) (timeSlice, bool) { return s.queue.takeDue(now) }
 
 // sliceResult is the result of an examination of a slice.
 type sliceResult struct {
@@ -161,15 +143,15 @@ func (s *sliceSchedule) dropFinished(k timeSlice, st *sliceState) {
 		return
 	}
 	delete(s.open[k.class], k)
-	if !st.left && st.queued == 0 {
+	if _, due := s.queue.due[k]; !st.left && !due {
 		delete(s.slices, k)
 	}
 }
 
 // examineAgain schedules the slices of a class that may hold blobs made between from and to.
 func (s *sliceSchedule) examineAgain(class uint32, from, to, now int64) {
-	for k, st := range s.slices {
-		if k.class == class && k.end() > from && k.start() <= to && (st.queued == 0 || st.queued > now) {
+	for k := range s.slices {
+		if k.class == class && k.end() > from && k.start() <= to {
 			s.putDue(k, now)
 		}
 	}
@@ -183,7 +165,7 @@ func (s *sliceSchedule) addListed(class uint32, t, now int64, late bool) {
 	if !known || k.number >= f.number {
 		return // advanceFrontier will add it
 	}
-	if st := s.slices[k]; st == nil || late && st.queued > now {
+	if s.slices[k] == nil || late && s.queue.due[k] > now {
 		s.putUnseen(k, now)
 	}
 }

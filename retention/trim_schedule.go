@@ -18,8 +18,6 @@ type trimSchedule struct {
 type trimState struct {
 	name      string
 	retention time.Duration
-	// queued is the due time of its valid entry in the queue, 0 for none; other entries are skipped.
-	queued int64
 	// seen is the last round in which the view had it.
 	seen uint64
 	// lowered is the former, longer retention until the category was trimmed by the new one; 0 for none.
@@ -39,40 +37,25 @@ func (t *trimSchedule) syncCategories(all iter.Seq[*scribev1.Category], round ui
 		case st == nil:
 			st = &trimState{name: cat.GetName(), retention: retention}
 			t.categories[cat.GetId()] = st
-			t.putDue(cat.GetId(), st, now)
+			t.queue.putKey(cat.GetId(), now)
 		case retention < st.retention:
 			st.lowered = max(st.lowered, st.retention)
-			t.putDue(cat.GetId(), st, now)
+			t.queue.putKey(cat.GetId(), now)
 		}
 		st.retention, st.seen = retention, round
 	}
 	for id, st := range t.categories {
 		if st.seen != round {
 			delete(t.categories, id) // the list of deleted categories has it
+			delete(t.queue.due, id)
 		}
 	}
-}
-
-func (t *trimSchedule) putDue(id uint32, st *trimState, due int64) {
-	if st.queued != 0 && st.queued <= due {
-		return
-	}
-	st.queued = due
-	t.queue.pushKey(due, id)
 }
 
 // takeDue removes the category that has been due longest. It is not due again before recordResult or retryLater.
 func (t *trimSchedule) takeDue(now int64) (uint32, *trimState, bool) {
-	for {
-		e, ok := t.queue.popDue(now)
-		if !ok {
-			return 0, nil, false
-		}
-		if st := t.categories[e.key]; st != nil && st.queued == e.due {
-			st.queued = 0
-			return e.key, st, true
-		}
-	}
+	id, ok := t.queue.takeDue(now)
+	return id, t.categories[id], ok
 }
 
 // trimResult is the state of a category after a trim.
@@ -105,16 +88,16 @@ func (t *trimSchedule) recordResult(id uint32, retention time.Duration, l trimRe
 	case l.oldest != 0:
 		due = min(max(soon, l.oldest+retention.Microseconds()), now+maxIdlePause.Microseconds())
 	}
-	if st := t.categories[id]; st != nil {
-		t.putDue(id, st, max(due, now+1))
+	if t.categories[id] != nil {
+		t.queue.putKey(id, max(due, now+1))
 	}
 	return due
 }
 
 // retryLater schedules another trim of a category after a failed one.
 func (t *trimSchedule) retryLater(id uint32, now int64) {
-	if st := t.categories[id]; st != nil {
-		t.putDue(id, st, now+max(t.interval, time.Second).Microseconds())
+	if t.categories[id] != nil {
+		t.queue.putKey(id, now+max(t.interval, time.Second).Microseconds())
 	}
 }
 

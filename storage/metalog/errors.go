@@ -31,6 +31,17 @@ var (
 	ErrCorrupt = errors.New("metalog: damaged record")
 )
 
+// FindSentinel returns the one of these errors that err is, or nil if err is none of them. Of the errors of several shards, the first in
+// this order counts.
+func FindSentinel(err error) error {
+	for _, sentinel := range []error{ErrSealed, ErrFenced, ErrConflict, ErrSequence, ErrStaleBlob, ErrTrimmed, ErrCorrupt, ErrInvalid, ErrClosed} {
+		if errors.Is(err, sentinel) {
+			return sentinel
+		}
+	}
+	return nil
+}
+
 // TrimmedError is an ErrTrimmed with the position where reading can continue.
 type TrimmedError struct {
 	Shard record.ShardID

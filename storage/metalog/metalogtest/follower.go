@@ -32,7 +32,7 @@ type checkedFollower struct {
 
 // followedShard is the part of a shard that the updates have shown.
 type followedShard struct {
-	linear.Followed
+	linear.FollowedShard
 	entries []metalog.Entry
 	updates int
 }
@@ -47,7 +47,7 @@ func (e *caseEnv) followWith(heartbeat time.Duration, hold func([]metalog.Update
 	ctx, cancel := context.WithCancel(e.ctx)
 	f := &checkedFollower{e: e, cancel: cancel, done: make(chan struct{}), hold: hold, changed: make(chan struct{}), shards: map[record.ShardID]*followedShard{}}
 	for _, p := range from {
-		f.shards[p.Shard] = &followedShard{Followed: linear.Followed{Next: p.LSN}}
+		f.shards[p.Shard] = &followedShard{FollowedShard: linear.FollowedShard{Next: p.LSN}}
 	}
 	log := e.log
 	go func() {

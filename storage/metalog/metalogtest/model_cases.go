@@ -88,8 +88,8 @@ var anyShard = rapid.Custom(func(rt *rapid.T) record.ShardID {
 
 var someShards = rapid.SliceOfNDistinct(anyShard, 1, 4, rapid.ID[record.ShardID])
 
-// succeeds reports whether a call succeeded, and fails the test unless it ended with want.
-func succeeds(rt *rapid.T, call string, err, want error) bool {
+// wantOutcome reports whether a call succeeded, and fails the test unless it ended with want.
+func wantOutcome(rt *rapid.T, call string, err, want error) bool {
 	if !errors.Is(err, want) {
 		rt.Fatalf("%s ended with %v, want %v", call, err, want)
 	}
@@ -111,7 +111,7 @@ func (m *modelMachine) openSome(rt *rapid.T) {
 		want = metalog.ErrSealed
 	}
 	states, err := m.log.Open(m.ctx, "model", ids)
-	if !succeeds(rt, "Open", err, want) {
+	if !wantOutcome(rt, "Open", err, want) {
 		return
 	}
 	for i, id := range ids {
@@ -172,7 +172,7 @@ func (m *modelMachine) appendSome(rt *rapid.T) {
 	}
 	want := m.decideAppend(a)
 	done, err := m.log.Append(m.ctx, a)
-	if !succeeds(rt, fmt.Sprintf("Append %+v", a), err, want) {
+	if !wantOutcome(rt, fmt.Sprintf("Append %+v", a), err, want) {
 		return
 	}
 	for i, sa := range a.Shards {
@@ -246,7 +246,7 @@ func (m *modelMachine) readSome(rt *rapid.T) {
 func (m *modelMachine) tailSome(rt *rapid.T) {
 	ids := someShards.Draw(rt, "shards")
 	states, err := m.log.Tail(m.ctx, ids)
-	succeeds(rt, "Tail", err, nil)
+	wantOutcome(rt, "Tail", err, nil)
 	for i, id := range ids {
 		m.checkState(rt, id, states[i])
 	}
@@ -260,7 +260,7 @@ func (m *modelMachine) seekSome(rt *rapid.T) {
 		t = s.entries[rapid.IntRange(0, n-1).Draw(rt, "record")].Time + rapid.Int64Range(-1, 1).Draw(rt, "near")
 	}
 	got, err := m.log.Seek(m.ctx, []record.ShardID{id}, t)
-	succeeds(rt, "Seek", err, nil)
+	wantOutcome(rt, "Seek", err, nil)
 	want := s.first
 	for want < s.next() && s.entries[want-1].Time < t {
 		want++
@@ -278,7 +278,7 @@ func (m *modelMachine) trimSome(rt *rapid.T) {
 	if before > s.next() {
 		want = metalog.ErrInvalid
 	}
-	if succeeds(rt, "Trim", m.log.Trim(m.ctx, id, before), want) {
+	if wantOutcome(rt, "Trim", m.log.Trim(m.ctx, id, before), want) {
 		s.first = max(s.first, before)
 	}
 }
@@ -291,7 +291,7 @@ func (m *modelMachine) sealSome(rt *rapid.T) {
 		want = metalog.ErrInvalid
 	}
 	st, err := m.log.Seal(m.ctx, id)
-	if succeeds(rt, "Seal", err, want) {
+	if wantOutcome(rt, "Seal", err, want) {
 		s.sealed = true
 		m.checkState(rt, id, st)
 	}
@@ -299,7 +299,7 @@ func (m *modelMachine) sealSome(rt *rapid.T) {
 
 func (m *modelMachine) retireSome(rt *rapid.T) {
 	category := rapid.Uint32Range(1, 2).Draw(rt, "category")
-	succeeds(rt, "Retire", m.log.Retire(m.ctx, category), nil)
+	wantOutcome(rt, "Retire", m.log.Retire(m.ctx, category), nil)
 	m.retired[category] = true
 	for id, s := range m.shards {
 		s.sealed = s.sealed || id.Category() == category
@@ -315,7 +315,7 @@ func (m *modelMachine) eraseSome(rt *rapid.T) {
 	if !m.retired[category] {
 		want = metalog.ErrInvalid
 	}
-	if succeeds(rt, "Erase", m.log.Erase(m.ctx, category), want) {
+	if wantOutcome(rt, "Erase", m.log.Erase(m.ctx, category), want) {
 		maps.DeleteFunc(m.shards, func(id record.ShardID, _ *modelShard) bool { return id.Category() == category })
 	}
 }
@@ -323,7 +323,7 @@ func (m *modelMachine) eraseSome(rt *rapid.T) {
 func (m *modelMachine) sequencesSome(rt *rapid.T) {
 	id := anyShard.Draw(rt, "shard")
 	got, err := m.log.Sequences(m.ctx, id, []uint64{1, 2, 3})
-	succeeds(rt, "Sequences", err, nil)
+	wantOutcome(rt, "Sequences", err, nil)
 	for i, p := range []uint64{1, 2, 3} {
 		want := m.shardOf(id).producers[p]
 		want.Producer = p
@@ -345,7 +345,7 @@ func (m *modelMachine) advanceBoundary(rt *rapid.T) {
 func (m *modelMachine) listShards(rt *rapid.T) {
 	category := rapid.Uint32Range(1, 3).Draw(rt, "category")
 	states, err := m.log.Shards(m.ctx, category)
-	succeeds(rt, "Shards", err, nil)
+	wantOutcome(rt, "Shards", err, nil)
 	want := slices.DeleteFunc(slices.Sorted(maps.Keys(m.shards)), func(id record.ShardID) bool { return id.Category() != category })
 	if len(states) != len(want) {
 		rt.Fatalf("Shards returned %v, want %v", states, want)

@@ -60,7 +60,7 @@ func (e *caseEnv) wantCalls(calls string) {
 // makeCalls makes calls and returns them with their results.
 func (e *caseEnv) makeCalls(calls, reopen string) string {
 	e.Helper()
-	s := &transcript{caseEnv: e, epochs: map[record.ShardID][]uint64{}, times: map[record.ShardID][]int64{}, watermarks: map[record.ShardID]int64{}}
+	s := &callTranscript{caseEnv: e, epochs: map[record.ShardID][]uint64{}, times: map[record.ShardID][]int64{}, watermarks: map[record.ShardID]int64{}}
 	can := map[string]bool{"restart": canRestart(s.in), "crash": canCrash(s.in), "damage": canDamage(s.in)}
 	var out strings.Builder
 	for line := range strings.Lines(calls) {
@@ -81,9 +81,9 @@ func (e *caseEnv) makeCalls(calls, reopen string) string {
 	return out.String()
 }
 
-// transcript runs one case. Beside the results that it returns, it checks what must hold after each call: epochs grow, persisted
+// callTranscript runs one case. Beside the results that it returns, it checks what must hold after each call: epochs grow, persisted
 // times and watermarks do not decrease, an appended record is visible at once, and neither side keeps the memory of the other.
-type transcript struct {
+type callTranscript struct {
 	*caseEnv
 	// epochs are those of each shard, in the order in which they were given out: e1, e2, ...
 	epochs map[record.ShardID][]uint64
@@ -95,7 +95,7 @@ type transcript struct {
 }
 
 // makeCall makes a call and returns its result.
-func (s *transcript) makeCall(call string, args []string) string {
+func (s *callTranscript) makeCall(call string, args []string) string {
 	s.Helper()
 	switch call {
 	case "open":
@@ -165,7 +165,7 @@ func (s *transcript) makeCall(call string, args []string) string {
 
 // appendParts makes one append: [blob=n] A [epoch=e1] [expect=n] [run=...] records... + B records... The epoch is the shard's newest
 // one by default, or 1 if it was never opened; +1 means the one after that.
-func (s *transcript) appendParts(args []string) string {
+func (s *callTranscript) appendParts(args []string) string {
 	s.Helper()
 	a := &metalog.Append{}
 	if blob, ok := strings.CutPrefix(args[0], "blob="); ok {
@@ -211,7 +211,7 @@ func (s *transcript) appendParts(args []string) string {
 }
 
 // checkAppended checks the time of records that were appended, that they are visible, and that the engine has its own copies.
-func (s *transcript) checkAppended(sa *metalog.ShardAppend, done metalog.Appended) {
+func (s *callTranscript) checkAppended(sa *metalog.ShardAppend, done metalog.Appended) {
 	s.Helper()
 	if least := max(s.last, s.watermarks[sa.Shard], 1); done.Time < least {
 		s.Fatalf("shard %v: records got time %d after %d", sa.Shard, done.Time, least)
@@ -229,7 +229,7 @@ func (s *transcript) checkAppended(sa *metalog.ShardAppend, done metalog.Appende
 }
 
 // readRecords makes one call of Read: A@1 [records [bytes]].
-func (s *transcript) readRecords(args []string) string {
+func (s *callTranscript) readRecords(args []string) string {
 	s.Helper()
 	p, limits := s.parsePosition(args[0]), make([]int, 2)
 	for i, arg := range args[1:] {
@@ -250,7 +250,7 @@ func (s *transcript) readRecords(args []string) string {
 }
 
 // readAnnotations makes one call of Annotations: A@from..to [bytes].
-func (s *transcript) readAnnotations(args []string) string {
+func (s *callTranscript) readAnnotations(args []string) string {
 	s.Helper()
 	from, end, _ := strings.Cut(args[0], "..")
 	p, to := s.parsePosition(from), record.LSN(s.parseNumber(end))
@@ -273,7 +273,7 @@ func (s *transcript) readAnnotations(args []string) string {
 
 // awaitFollowers waits until every follower of a shard is at a position (A@1), at the shard's end (A end), or had an update (A update)
 // or two more of them (A beats). "failure" waits until the last subscription has ended.
-func (s *transcript) awaitFollowers(args []string) string {
+func (s *callTranscript) awaitFollowers(args []string) string {
 	s.Helper()
 	if args[0] == "failure" {
 		f := s.followers[len(s.followers)-1]
@@ -310,7 +310,7 @@ func (s *transcript) awaitFollowers(args []string) string {
 }
 
 // describeResult returns result, or the text of an error that callers branch on.
-func (s *transcript) describeResult(result string, err error) string {
+func (s *callTranscript) describeResult(result string, err error) string {
 	s.Helper()
 	refused, sequences, trimmed, corrupt := &metalog.RefusedError{}, &metalog.SequenceError{}, &metalog.TrimmedError{}, &metalog.CorruptError{}
 	var parts []string
@@ -345,18 +345,16 @@ func (s *transcript) describeResult(result string, err error) string {
 }
 
 // sentinelText returns the text of the error that err is.
-func (s *transcript) sentinelText(err error) string {
+func (s *callTranscript) sentinelText(err error) string {
 	s.Helper()
-	for _, sentinel := range []error{metalog.ErrSealed, metalog.ErrFenced, metalog.ErrConflict, metalog.ErrStaleBlob, metalog.ErrInvalid} {
-		if errors.Is(err, sentinel) {
-			return strings.TrimPrefix(sentinel.Error(), "metalog: ")
-		}
+	sentinel := metalog.FindSentinel(err)
+	if sentinel == nil {
+		s.Fatalf("unexpected error: %v", err)
 	}
-	s.Fatalf("unexpected error: %v", err)
-	return ""
+	return strings.TrimPrefix(sentinel.Error(), "metalog: ")
 }
 
-func (s *transcript) describeStates(states []metalog.State, err error) string {
+func (s *callTranscript) describeStates(states []metalog.State, err error) string {
 	s.Helper()
 	if err != nil {
 		return s.describeResult("", err)
@@ -365,7 +363,7 @@ func (s *transcript) describeStates(states []metalog.State, err error) string {
 }
 
 // describeState checks a state's times and returns the rest: shard, epoch, first and next LSN.
-func (s *transcript) describeState(st metalog.State) string {
+func (s *callTranscript) describeState(st metalog.State) string {
 	s.Helper()
 	times := s.times[st.Shard]
 	last := int64(0)
@@ -406,7 +404,7 @@ func describeProducer(p metalog.ProducerState) string {
 	return fmt.Sprintf("%d:%d:%d", p.Producer, p.Epoch, p.Next)
 }
 
-func (s *transcript) parseNumber(text string) uint64 {
+func (s *callTranscript) parseNumber(text string) uint64 {
 	s.Helper()
 	n, err := strconv.ParseUint(text, 10, 64)
 	s.mustSucceed(err)
@@ -415,7 +413,7 @@ func (s *transcript) parseNumber(text string) uint64 {
 
 var namedShards = []record.ShardID{shardA, shardB, shardC}
 
-func (s *transcript) parseShard(text string) record.ShardID {
+func (s *callTranscript) parseShard(text string) record.ShardID {
 	s.Helper()
 	if len(text) == 1 {
 		return namedShards[text[0]-'A']
@@ -432,13 +430,13 @@ func nameShard(shard record.ShardID) string {
 	return shard.String()
 }
 
-func (s *transcript) parsePosition(text string) metalog.Position {
+func (s *callTranscript) parsePosition(text string) metalog.Position {
 	s.Helper()
 	shard, lsn, _ := strings.Cut(text, "@")
 	return positionAt(s.parseShard(shard), record.LSN(s.parseNumber(lsn)))
 }
 
-func (s *transcript) parseRecord(text string) []byte {
+func (s *callTranscript) parseRecord(text string) []byte {
 	s.Helper()
 	text, times, repeated := strings.Cut(text, "*")
 	data, err := strconv.Unquote(`"` + text + `"`)

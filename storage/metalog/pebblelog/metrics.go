@@ -1,6 +1,7 @@
 package pebblelog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -102,25 +103,19 @@ func (m *engineMetrics) append(a *metalog.Append, err error) {
 	m.appendedBytes.Add(float64(bytes))
 }
 
+// refusals are the outcomes of appends that were refused.
+var refusals = map[error]string{
+	metalog.ErrInvalid: "invalid", metalog.ErrStaleBlob: "stale_blob", metalog.ErrSealed: "sealed", metalog.ErrFenced: "fenced",
+	metalog.ErrConflict: "conflict", metalog.ErrSequence: "sequence",
+}
+
 func outcome(err error) string {
 	switch {
 	case err == nil:
 		return "ok"
-	case errors.Is(err, metalog.ErrInvalid):
-		return "invalid"
-	case errors.Is(err, metalog.ErrStaleBlob):
-		return "stale_blob"
-	case errors.Is(err, metalog.ErrSealed):
-		return "sealed"
-	case errors.Is(err, metalog.ErrFenced):
-		return "fenced"
-	case errors.Is(err, metalog.ErrConflict):
-		return "conflict"
-	case errors.Is(err, metalog.ErrSequence):
-		return "sequence"
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return "cancelled"
 	default:
-		return "unknown"
+		return cmp.Or(refusals[metalog.FindSentinel(err)], "unknown")
 	}
 }

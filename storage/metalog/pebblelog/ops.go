@@ -60,11 +60,11 @@ func (o *openOp) checkRetired(c *logCommitter) error {
 		}
 		refusals = append(refusals, metalog.Refusal{Err: metalog.ErrSealed, State: publicState(id, st, c.now)})
 	}
-	return refuse(refusals)
+	return refusalError(refusals)
 }
 
-// refuse returns the error of a call that shards refuse; nil for none.
-func refuse(refusals []metalog.Refusal) error {
+// refusalError returns the error of a call that shards refuse; nil for none.
+func refusalError(refusals []metalog.Refusal) error {
 	if len(refusals) == 0 {
 		return nil
 	}
@@ -119,7 +119,7 @@ func (o *appendOp) findShards(c *logCommitter) error {
 		}
 		o.shards[i] = sh
 	}
-	return refuse(refusals)
+	return refusalError(refusals)
 }
 
 // appendRecords adds records to the batch and to the shard's state after it.
@@ -127,7 +127,7 @@ func (c *logCommitter) appendRecords(sh *shardEntry, records [][]byte) record.LS
 	first := sh.cur.Next
 	for i, data := range records {
 		op := c.batch.SetDeferred(schema.RecordKeyLen, schema.RecordOverhead+len(data))
-		schema.PutRecordKey(op.Key, sh.id, first+record.LSN(i))
+		schema.AppendRecordKey(op.Key[:0], sh.id, first+record.LSN(i)) // op.Key has its length
 		schema.PutRecord(op.Value, op.Key, c.now, data)
 		_ = op.Finish() // fails only in indexed batches
 	}

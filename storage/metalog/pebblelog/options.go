@@ -33,14 +33,6 @@ type Options struct {
 	ClockLease time.Duration `zero:"off" min:"1ms" max:"1m"`
 }
 
-// Defaults and limits of Options.
-const (
-	defaultCache    = 64 << 20
-	defaultMemTable = 16 << 20
-	defaultTail     = 16 << 20
-	defaultLease    = 2 * time.Second
-)
-
 // Validate reports every violation.
 func (o *Options) Validate() error {
 	return config.Check("metalog", o, nil).Err()
@@ -56,9 +48,9 @@ func (o Options) withDefaults() Options {
 	if o.Clock == nil {
 		o.Clock = func() int64 { return time.Now().UnixMicro() }
 	}
-	o.CacheBytes = cmp.Or(o.CacheBytes, defaultCache)
-	o.MemTableBytes = cmp.Or(o.MemTableBytes, defaultMemTable)
-	o.TailBytes = cmp.Or(o.TailBytes, defaultTail)
-	o.ClockLease = cmp.Or(o.ClockLease, defaultLease)
+	o.CacheBytes = cmp.Or(o.CacheBytes, 64<<20)
+	o.MemTableBytes = cmp.Or(o.MemTableBytes, 16<<20)
+	o.TailBytes = cmp.Or(o.TailBytes, 16<<20)
+	o.ClockLease = cmp.Or(o.ClockLease, 2*time.Second)
 	return o
 }

@@ -32,20 +32,17 @@ func toRPC(err error) error {
 	return out
 }
 
-// reasons maps the sentinels to reasons, in the order in which they are looked for.
-var reasons = []struct {
-	err    error
-	reason scribev1.Reason
-}{
-	{metalog.ErrSealed, scribev1.Reason_REASON_SEALED},
-	{metalog.ErrFenced, scribev1.Reason_REASON_FENCED},
-	{metalog.ErrConflict, scribev1.Reason_REASON_CONFLICT},
-	{metalog.ErrSequence, scribev1.Reason_REASON_OUT_OF_SEQUENCE},
-	{metalog.ErrStaleBlob, scribev1.Reason_REASON_STALE_BLOB},
-	{metalog.ErrTrimmed, scribev1.Reason_REASON_TRIMMED},
-	{metalog.ErrCorrupt, scribev1.Reason_REASON_CORRUPT},
-	{metalog.ErrInvalid, scribev1.Reason_REASON_INVALID},
-	{metalog.ErrClosed, scribev1.Reason_REASON_SHUTTING_DOWN},
+// reasons maps the sentinels to reasons.
+var reasons = map[error]scribev1.Reason{
+	metalog.ErrSealed:    scribev1.Reason_REASON_SEALED,
+	metalog.ErrFenced:    scribev1.Reason_REASON_FENCED,
+	metalog.ErrConflict:  scribev1.Reason_REASON_CONFLICT,
+	metalog.ErrSequence:  scribev1.Reason_REASON_OUT_OF_SEQUENCE,
+	metalog.ErrStaleBlob: scribev1.Reason_REASON_STALE_BLOB,
+	metalog.ErrTrimmed:   scribev1.Reason_REASON_TRIMMED,
+	metalog.ErrCorrupt:   scribev1.Reason_REASON_CORRUPT,
+	metalog.ErrInvalid:   scribev1.Reason_REASON_INVALID,
+	metalog.ErrClosed:    scribev1.Reason_REASON_SHUTTING_DOWN,
 }
 
 // kinds maps the kinds of refused runs to reasons.
@@ -55,34 +52,26 @@ var kinds = map[metalog.SequenceKind]scribev1.Reason{
 	metalog.SequenceStaleEpoch: scribev1.Reason_REASON_STALE_PRODUCER,
 }
 
-func reasonOf(err error) scribev1.Reason {
-	for _, r := range reasons {
-		if errors.Is(err, r.err) {
-			return r.reason
+// keyOf returns the key of a value, or the zero value if m does not have it.
+func keyOf[K, V comparable](m map[K]V, value V) (key K) {
+	for k, v := range m {
+		if v == value {
+			key = k
 		}
 	}
-	return scribev1.Reason_REASON_UNSPECIFIED
-}
-
-func sentinelOf(reason scribev1.Reason) error {
-	for _, r := range reasons {
-		if r.reason == reason {
-			return r.err
-		}
-	}
-	return nil
+	return key
 }
 
 // faultOf describes a definite error of an engine; it returns nil for any other error.
 func faultOf(err error) (*scribev1.MetalogFault, []*scribev1.SequenceConflict) {
-	fault := &scribev1.MetalogFault{Reason: reasonOf(err)}
+	fault := &scribev1.MetalogFault{Reason: reasons[metalog.FindSentinel(err)]}
 	if fault.GetReason() == scribev1.Reason_REASON_UNSPECIFIED {
 		return nil, nil
 	}
 	var conflicts []*scribev1.SequenceConflict
 	if e := new(metalog.RefusedError); errors.As(err, &e) {
 		for _, r := range e.Refusals[:min(len(e.Refusals), metalog.MaxConflicts)] {
-			fault.Refusals = append(fault.Refusals, &scribev1.ShardRefusal{Reason: reasonOf(r.Err), State: stateToProto(r.State)})
+			fault.Refusals = append(fault.Refusals, &scribev1.ShardRefusal{Reason: reasons[metalog.FindSentinel(r.Err)], State: stateToProto(r.State)})
 		}
 	}
 	if e := new(metalog.SequenceError); errors.As(err, &e) {
@@ -134,19 +123,16 @@ func engineError(fault *scribev1.MetalogFault) error {
 	case len(fault.GetRuns()) > 0:
 		e := &metalog.SequenceError{}
 		for _, r := range fault.GetRuns() {
-			c := metalog.SequenceConflict{Shard: record.ShardID(r.GetShard()), Run: sequenceFromProto(r.GetRun()), Known: producerFromProto(r.GetKnown())}
-			for kind, reason := range kinds {
-				if reason == r.GetReason() {
-					c.Kind = kind
-				}
-			}
-			e.Conflicts = append(e.Conflicts, c)
+			e.Conflicts = append(e.Conflicts, metalog.SequenceConflict{
+				Shard: record.ShardID(r.GetShard()), Kind: keyOf(kinds, r.GetReason()),
+				Run: sequenceFromProto(r.GetRun()), Known: producerFromProto(r.GetKnown()),
+			})
 		}
 		return e
 	case len(fault.GetRefusals()) > 0:
 		e := &metalog.RefusedError{}
 		for _, r := range fault.GetRefusals() {
-			if why := sentinelOf(r.GetReason()); why != nil {
+			if why := keyOf(reasons, r.GetReason()); why != nil {
 				e.Refusals = append(e.Refusals, metalog.Refusal{Err: why, State: stateFromProto(r.GetState())})
 			}
 		}
@@ -158,7 +144,7 @@ func engineError(fault *scribev1.MetalogFault) error {
 	case fault.GetReason() == scribev1.Reason_REASON_CORRUPT:
 		return &metalog.CorruptError{Shard: shard, LSN: lsn, Detail: fault.GetDetail()}
 	}
-	return sentinelOf(fault.GetReason())
+	return keyOf(reasons, fault.GetReason())
 }
 
 // servedError is an engine's error that came over RPC: it matches both errors, and has the engine's text.

@@ -8,8 +8,8 @@ import (
 	"scribe/storage/metalog"
 )
 
-// Followed is what the updates of one subscription have shown of a shard. It begins with the position asked for.
-type Followed struct {
+// FollowedShard is what the updates of one subscription have shown of a shard. It begins with the position asked for.
+type FollowedShard struct {
 	Next      record.LSN
 	TrimmedTo record.LSN
 	Tail      record.LSN
@@ -19,7 +19,7 @@ type Followed struct {
 }
 
 // TakeUpdate takes an update, or fails if the update violates the contract of metalog.Log.Subscribe.
-func (f *Followed) TakeUpdate(u *metalog.Update) error {
+func (f *FollowedShard) TakeUpdate(u *metalog.Update) error {
 	switch {
 	case f.Sealed:
 		return errors.New("an update came after the last one")

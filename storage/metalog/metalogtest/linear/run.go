@@ -72,7 +72,7 @@ func Run(ctx context.Context, cfg Config, log Log) *History {
 	var clients, others sync.WaitGroup
 	for i := range r.cfg.Subscribers {
 		for at := range r.logs {
-			f := &historyFollower{runState: r, at: at, heartbeat: time.Duration(1+i) * metalog.MinHeartbeat, Followed: Followed{Next: record.FirstLSN}}
+			f := &historyFollower{runState: r, at: at, heartbeat: time.Duration(1+i) * metalog.MinHeartbeat, FollowedShard: FollowedShard{Next: record.FirstLSN}}
 			r.followers = append(r.followers, f)
 			others.Go(func() { f.followShard(following) })
 		}
@@ -217,17 +217,8 @@ func (c *runClient) outcome(err error) modelAnswer {
 
 // outcome classifies an error: an error that is not definite has an unknown outcome.
 func outcome(err error) modelAnswer {
-	if err == nil {
-		return modelAnswer{}
-	}
-	for _, definite := range []error{
-		metalog.ErrFenced, metalog.ErrConflict, metalog.ErrTrimmed, metalog.ErrInvalid, metalog.ErrSealed, metalog.ErrClosed, metalog.ErrStaleBlob,
-	} {
-		if errors.Is(err, definite) {
-			return modelAnswer{refused: definite}
-		}
-	}
-	return modelAnswer{unknown: true}
+	sentinel := metalog.FindSentinel(err)
+	return modelAnswer{refused: sentinel, unknown: err != nil && sentinel == nil}
 }
 
 func (c *runClient) openShard(ctx context.Context, at int) {
@@ -327,16 +318,16 @@ type historyFollower struct {
 	*runState
 	at        int
 	heartbeat time.Duration
-	reached   atomic.Uint64 // Followed.Next, for others
+	reached   atomic.Uint64 // FollowedShard.Next, for others
 
 	// State of the running subscription:
-	Followed
+	FollowedShard
 	began int64
 }
 
 func (f *historyFollower) followShard(ctx context.Context) {
 	for ctx.Err() == nil {
-		f.began, f.Followed = f.h.now(), Followed{Next: f.Next, last: f.last}
+		f.began, f.FollowedShard = f.h.now(), FollowedShard{Next: f.Next, last: f.last}
 		err := f.log.Subscribe(ctx, []metalog.Position{{Shard: f.logs[f.at], LSN: f.Next}}, f.heartbeat, f.takeUpdates)
 		if errors.Is(err, errViolation) {
 			f.h.addViolation("log %d: %v", f.at, err)

@@ -82,13 +82,6 @@ func AppendRecordKey(dst []byte, s record.ShardID, lsn record.LSN) []byte {
 	return binary.BigEndian.AppendUint64(dst, uint64(lsn))
 }
 
-// PutRecordKey is AppendRecordKey into an existing slice of RecordKeyLen bytes.
-func PutRecordKey(dst []byte, s record.ShardID, lsn record.LSN) {
-	dst[0] = byte(KindRecord)
-	binary.BigEndian.PutUint64(dst[1:], uint64(s))
-	binary.BigEndian.PutUint64(dst[9:], uint64(lsn))
-}
-
 // RecordKeyLSN returns the LSN in the key of a record of s. It returns 0, which no record has, for any other key.
 func RecordKeyLSN(key []byte, s record.ShardID) record.LSN {
 	if len(key) != RecordKeyLen || Kind(key[0]) != KindRecord || binary.BigEndian.Uint64(key[1:]) != uint64(s) {

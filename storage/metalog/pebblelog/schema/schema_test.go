@@ -179,7 +179,7 @@ func TestOrder(t *testing.T) {
 	keys := [][]byte{
 		MetaKey(MetaFormat), MetaKey(MetaBoundary),
 		AppendStateKey(nil, 0), AppendStateKey(nil, record.MakeShardID(7, 65535, 65535)), statesEnd(7),
-		AppendStateKey(nil, record.MakeShardID(8, 0, 1)), AppendStateKey(nil, last), statesEnd(1<<32-1),
+		AppendStateKey(nil, record.MakeShardID(8, 0, 1)), AppendStateKey(nil, last), statesEnd(1<<32 - 1),
 		AppendRecordKey(nil, 5, 1), AppendRecordKey(nil, 5, 255), AppendRecordKey(nil, 5, 256),
 		AppendRecordKey(nil, last, 1<<64-1), AppendProducerKey(nil, 0, 0),
 		RetiredKey(0), RetiredKey(255), RetiredKey(256), RetiredKey(1<<32 - 1),

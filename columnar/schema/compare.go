@@ -199,38 +199,28 @@ func notIn(a, b [][]string) []string {
 
 // compareTypes compares two versions of a type.
 func (c *schemaComparer) compareTypes(before, after *Type, name string) {
-	if before.Kind != after.Kind {
-		switch {
-		case isWider(before, after):
-			c.addChange(name, true, "", "becomes wider, from %s to %s", before.Text(), after.Text())
-		case before.Kind == Date && after.Kind == Timestamp:
-			if missing := slices.DeleteFunc(slices.Clone(before.TimeFormats()), func(f TimeFormat) bool {
-				return slices.Contains(after.TimeFormats(), f)
-			}); len(missing) > 0 {
-				c.addChange(name, false, fmt.Sprintf("add '%s' to its formats", missing[0]), "becomes a timestamp that does not read dates written as %s", missing[0])
-				return
-			}
-			c.addChange(name, true, "", "becomes wider, from %s to %s", before.Text(), after.Text())
-		default:
-			c.addChange(name, false, "declare a second field with another name and path", "the type changes from %s to %s", clipText(before.Text()), clipText(after.Text()))
-		}
-		return
-	}
-	switch before.Kind { //nolint:exhaustive // the others have nothing inside
-	case Decimal:
-		if before.Precision == after.Precision && before.Scale == after.Scale {
+	switch {
+	case !before.Equal(after) && isWider(before, after):
+		c.addChange(name, true, "", "becomes wider, from %s to %s", before.Text(), after.Text())
+	case before.Kind == Date && after.Kind == Timestamp:
+		if missing := slices.DeleteFunc(slices.Clone(before.TimeFormats()), func(f TimeFormat) bool {
+			return slices.Contains(after.TimeFormats(), f)
+		}); len(missing) > 0 {
+			c.addChange(name, false, fmt.Sprintf("add '%s' to its formats", missing[0]), "becomes a timestamp that does not read dates written as %s", missing[0])
 			return
 		}
-		if isWider(before, after) {
-			c.addChange(name, true, "", "becomes wider, from %s to %s", before, after)
-		} else {
-			c.addChange(name, false, "keep as many digits before and after the point", "the type changes from %s to %s", before, after)
-		}
-	case String:
-		if before.Dictionary != after.Dictionary {
-			c.addChange(name, true, "", "the type changes from %s to %s, which reads the same", before.Text(), after.Text())
-		}
-	case Date, Timestamp:
+		c.addChange(name, true, "", "becomes wider, from %s to %s", before.Text(), after.Text())
+	case before.Kind != after.Kind:
+		c.addChange(name, false, "declare a second field with another name and path", "the type changes from %s to %s", clipText(before.Text()), clipText(after.Text()))
+	case before.Kind == Decimal && !before.Equal(after):
+		c.addChange(name, false, "keep as many digits before and after the point", "the type changes from %s to %s", before, after)
+	case before.Dictionary != after.Dictionary:
+		c.addChange(name, true, "", "the type changes from %s to %s, which reads the same", before.Text(), after.Text())
+	case before.Elem != nil:
+		c.compareTypes(before.Elem, after.Elem, name+"[]")
+	case before.Kind == Struct:
+		c.compareFields(before.Fields, after.Fields, name)
+	default:
 		a, b := before.TimeFormats(), after.TimeFormats()
 		switch {
 		case slices.Equal(a, b):
@@ -239,39 +229,25 @@ func (c *schemaComparer) compareTypes(before, after *Type, name string) {
 		default:
 			c.addChange(name, false, "keep the old formats in their order, and add others after them", "the time formats change from %s to %s", before.Text(), after.Text())
 		}
-	case List:
-		c.compareTypes(before.Elem, after.Elem, name+"[]")
-	case Map:
-		c.compareTypes(before.Elem, after.Elem, name+"[]")
-	case Struct:
-		c.compareFields(before.Fields, after.Fields, name)
 	}
 }
 
-// isWider reports whether after is a number type that is wider than before.
+// wholeDigits is the number of digits before the point that the integers of a kind need.
+var wholeDigits = map[Kind]int32{Int32: 10, Int64: 19, Uint64: 20}
+
+// isWider reports whether after is a number type that is at least as wide as before.
 func isWider(before, after *Type) bool {
-	whole := int32(0) // digits before the point
-	switch before.Kind {
-	case Int32:
-		whole = 10
-	case Int64:
-		whole = 19
-	case Uint64:
-		whole = 20
-	case Decimal:
+	if before.Kind == Decimal {
 		return after.Kind == Decimal && after.Scale >= before.Scale && after.Precision-after.Scale >= before.Precision-before.Scale
-	default:
-		return false
 	}
-	switch after.Kind {
-	case Int64:
-		return before.Kind == Int32
-	case Float64:
-		return true
-	case Decimal:
+	whole := wholeDigits[before.Kind]
+	switch {
+	case whole == 0:
+		return false
+	case after.Kind == Decimal:
 		return after.Precision-after.Scale >= whole
 	default:
-		return false
+		return after.Kind == Float64 || before.Kind == Int32 && after.Kind == Int64
 	}
 }
 

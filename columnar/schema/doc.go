@@ -2,7 +2,7 @@
 //
 // A [Schema] is one version: the message format and the [Field]s. A field has a name, a [Type], a path into the message and a
 // default. A schema is written as YAML or JSON ([Parse], [Schema.Marshal], [Schema.YAML]). A type has its own text form
-// ([ParseType], [Type.Text]).
+// ([Type.Text]).
 //
 //	format: json
 //	fields:

@@ -70,25 +70,22 @@ func (n *docNode) appendJSON(dst []byte) []byte {
 		return append(dst, marshalJSON(n.text)...)
 	case nodeNumber, nodeBool:
 		return append(dst, n.text...)
-	case nodeList:
-		dst = append(dst, '[')
+	case nodeList, nodeObject:
+		brackets := "[]"
+		if n.kind == nodeObject {
+			brackets = "{}"
+		}
+		dst = append(dst, brackets[0])
 		for i, item := range n.items {
 			if i > 0 {
 				dst = append(dst, ',')
 			}
-			dst = item.appendJSON(dst)
-		}
-		return append(dst, ']')
-	case nodeObject:
-		dst = append(dst, '{')
-		for i, item := range n.items {
-			if i > 0 {
-				dst = append(dst, ',')
+			if n.kind == nodeObject {
+				dst = append(append(dst, marshalJSON(n.keys[i])...), ':')
 			}
-			dst = append(append(dst, marshalJSON(n.keys[i])...), ':')
 			dst = item.appendJSON(dst)
 		}
-		return append(dst, '}')
+		return append(dst, brackets[1])
 	default:
 		return append(dst, "null"...)
 	}
@@ -254,34 +251,28 @@ func fromYAML(y *yaml.Node, depth int) (*docNode, error) {
 		return n, n.setScalar(y)
 	case yaml.SequenceNode:
 		n.kind = nodeList
-		for _, c := range y.Content {
-			item, err := fromYAML(c, depth+1)
-			if err != nil {
-				return nil, err
-			}
-			n.items = append(n.items, item)
-		}
-		return n, nil
 	case yaml.MappingNode:
 		n.kind = nodeObject
-		for i := 0; i+1 < len(y.Content); i += 2 {
-			k := y.Content[i]
-			if k.Kind != yaml.ScalarNode || k.ShortTag() == "!!merge" {
-				return nil, (&docNode{line: k.Line, column: k.Column}).problemf("a key must be a text")
-			}
-			if err := n.addKey(k.Value, k.Line, k.Column); err != nil {
-				return nil, err
-			}
-			item, err := fromYAML(y.Content[i+1], depth+1)
-			if err != nil {
-				return nil, err
-			}
-			n.items = append(n.items, item)
-		}
-		return n, nil
 	default:
 		return nil, n.problemf("YAML anchors and aliases are not supported")
 	}
+	for i, c := range y.Content {
+		if n.kind == nodeObject && i%2 == 0 { // keys and values alternate
+			if c.Kind != yaml.ScalarNode || c.ShortTag() == "!!merge" {
+				return nil, (&docNode{line: c.Line, column: c.Column}).problemf("a key must be a text")
+			}
+			if err := n.addKey(c.Value, c.Line, c.Column); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		item, err := fromYAML(c, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		n.items = append(n.items, item)
+	}
+	return n, nil
 }
 
 var jsonNumber = regexp.MustCompile(`^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?$`)

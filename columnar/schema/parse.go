@@ -2,7 +2,6 @@ package schema
 
 import (
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -262,15 +261,9 @@ func (r *schemaReader) readField(n *docNode, f *Field, within string, index int)
 
 // readFieldType combines a type's text with the keys next to it.
 func (r *schemaReader) readFieldType(f *Field, where string, typ, formats, inner *docNode, name string) {
-	t, bare, err := parseType(r.readString(typ, where+": type"))
-	if err != nil {
-		p := Problem{Line: typ.line, Column: typ.column, Where: where, Message: err.Error()}
-		if te := new(typeError); errors.As(err, &te) {
-			hint := te.hint
-			te.hint = ""
-			p.Message, p.Hint = te.Error(), hint
-		}
-		r.errors.addProblem(p)
+	t, bare, failed := parseType(r.readString(typ, where+": type"))
+	if failed != nil {
+		r.failAt(typ, where, failed.hint, "%s, at character %d of the type", failed.message, failed.at+1)
 		return
 	}
 	if r.types++; r.types > MaxTypes {

@@ -27,8 +27,8 @@ func ParsePath(text string) ([]string, error) {
 	for {
 		var step string
 		if p.at < len(text) && text[p.at] == '"' {
-			var err error
-			if step, err = p.parseQuoted('"'); err != nil {
+			var closed bool
+			if step, closed = p.scanQuoted(); !closed {
 				return nil, errors.New("missing closing double quote")
 			}
 		} else {

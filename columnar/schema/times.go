@@ -107,11 +107,8 @@ func parseUnix(text string, unit int64) (int64, bool) {
 		for i, scale := 0, unit/10; i < len(fraction) && scale > 0; i, scale = i+1, scale/10 {
 			n += int64(fraction[i]-'0') * scale
 		}
-		if places := len(strconv.FormatInt(unit, 10)) - 1; len(fraction) > places {
-			rest = strings.TrimRight(fraction[places:], "0") != ""
-		} else {
-			rest = false
-		}
+		places := len(strconv.FormatInt(unit, 10)) - 1
+		rest = strings.TrimRight(fraction[min(places, len(fraction)):], "0") != ""
 	}
 	if negative {
 		n = -n
@@ -123,12 +120,7 @@ func parseUnix(text string, unit int64) (int64, bool) {
 }
 
 func allDigits(s string) bool {
-	for i := range len(s) {
-		if s[i] < '0' || s[i] > '9' {
-			return false
-		}
-	}
-	return s != ""
+	return s != "" && strings.Trim(s, "0123456789") == ""
 }
 
 // checkFormat returns the problem of a format for a kind, with a suggestion. message is empty if there is none.

@@ -32,7 +32,7 @@ var scalars = map[string]Kind{
 	"date": Date, "timestamp": Timestamp,
 }
 
-// Text returns the text of a type that [ParseType] reads: [Type.String] plus dictionaries, time formats and "not null". For
+// Text returns the text of a type as schemas have it: [Type.String] plus dictionaries, time formats and "not null". For
 // struct fields it includes name, type and nullability. Fields with more properties are written out like those of a schema.
 func (t *Type) Text() string { return string(t.appendText(nil)) }
 
@@ -92,53 +92,39 @@ func plainName(name string) bool {
 	return name != ""
 }
 
-// typeError describes a problem in the text of a type.
+// typeError describes a problem in the text of a type. The functions of typeParser panic with it.
 type typeError struct {
 	at            int // byte offset in the text
 	message, hint string
 }
 
-// Error implements error.
-func (e *typeError) Error() string {
-	text := fmt.Sprintf("%s, at character %d of the type", e.message, e.at+1)
-	if e.hint != "" {
-		text += "; " + e.hint
-	}
-	return text
-}
-
-// ParseType parses the text of a type: a name (bool, int32, int64, uint64, float64, string, dictionary, binary, date, timestamp),
+// parseType parses the text of a type: a name (bool, int32, int64, uint64, float64, string, dictionary, binary, date, timestamp),
 // decimal(precision,scale), list<type>, map<type>, struct<name type, name type not null>, and dates and timestamps with formats,
-// as in timestamp(unix_ms, '2006-01-02 15:04:05').
-func ParseType(text string) (Type, error) {
-	t, bare, err := parseType(text)
-	if err == nil && bare != nil {
-		err = &typeError{at: len(text), message: "struct has no fields", hint: `write struct<name type, name type>`}
-	}
-	if err != nil {
-		return Type{}, err
-	}
-	return *t, nil
-}
-
-// parseType parses a type whose innermost type may be a struct without fields, which are then written elsewhere. It returns that
-// struct as bare.
-func parseType(text string) (t, bare *Type, err error) {
+// as in timestamp(unix_ms, '2006-01-02 15:04:05'). The innermost type may be a struct without fields, which are then written
+// elsewhere: it returns that struct as bare.
+func parseType(text string) (t, bare *Type, failed *typeError) {
 	if len(text) > MaxText {
 		return nil, nil, &typeError{message: fmt.Sprintf("type too long: the limit is %d bytes", MaxText)}
 	}
+	defer func() {
+		switch e := recover().(type) {
+		case nil:
+		case *typeError:
+			failed = e
+		default:
+			panic(e)
+		}
+	}()
 	p := &typeParser{text: text}
-	out := new(Type)
-	if err := p.parseType(out, 0); err != nil {
-		return nil, nil, err
-	}
+	t = new(Type)
+	p.parseType(t, 0)
 	if p.skipSpace(); p.at < len(text) {
-		return nil, nil, p.failf("unexpected text after the type")
+		panic(p.errorf("unexpected text after the type"))
 	}
 	if p.bare != nil && p.inStruct {
-		return nil, nil, &typeError{at: p.bareAt, message: "a struct within a struct has no fields", hint: "write struct<name type, name type>"}
+		panic(&typeError{at: p.bareAt, message: "a struct within a struct has no fields", hint: "write struct<name type, name type>"})
 	}
-	return out, p.bare, nil
+	return t, p.bare, nil
 }
 
 type typeParser struct {
@@ -151,7 +137,7 @@ type typeParser struct {
 	inStruct bool
 }
 
-func (p *typeParser) failf(format string, args ...any) error {
+func (p *typeParser) errorf(format string, args ...any) *typeError {
 	return &typeError{at: p.at, message: fmt.Sprintf(format, args...)}
 }
 
@@ -163,18 +149,17 @@ func (p *typeParser) skipSpace() {
 
 // acceptByte skips the next character if it is c, and reports whether it was.
 func (p *typeParser) acceptByte(c byte) bool {
-	if p.skipSpace(); p.at < len(p.text) && p.text[p.at] == c {
+	if p.startsWith(c) {
 		p.at++
 		return true
 	}
 	return false
 }
 
-func (p *typeParser) expectByte(c byte, after string) error {
+func (p *typeParser) expectByte(c byte, after string) {
 	if !p.acceptByte(c) {
-		return p.failf("%q is missing after %s", string(c), after)
+		panic(p.errorf("%q is missing after %s", string(c), after))
 	}
-	return nil
 }
 
 // parseWord reads letters, digits and underscores.
@@ -191,76 +176,83 @@ func (p *typeParser) parseWord() string {
 	return p.text[begin:p.at]
 }
 
-// parseQuoted reads a quoted text. Quotes within it are doubled.
-func (p *typeParser) parseQuoted(quote byte) (string, error) {
-	if !p.acceptByte(quote) {
-		return "", nil
+func (p *typeParser) parseQuoted() string {
+	quote := p.text[p.at]
+	text, closed := p.scanQuoted()
+	if !closed {
+		panic(p.errorf("missing closing %c", quote))
 	}
+	return text
+}
+
+// scanQuoted reads the quoted text that begins here. Quotes within it are doubled.
+func (p *typeParser) scanQuoted() (text string, closed bool) {
+	quote := p.text[p.at]
+	p.at++
 	var b strings.Builder
 	for {
 		end := strings.IndexByte(p.text[p.at:], quote)
 		if end < 0 {
-			return "", p.failf("missing closing %c", quote)
+			return "", false
 		}
 		b.WriteString(p.text[p.at : p.at+end])
 		if p.at += end + 1; p.at >= len(p.text) || p.text[p.at] != quote {
-			return b.String(), nil
+			return b.String(), true
 		}
 		b.WriteByte(quote)
 		p.at++
 	}
 }
 
-func (p *typeParser) parseType(t *Type, depth int) error {
+// startsWith skips blanks and reports whether the next character is c.
+func (p *typeParser) startsWith(c byte) bool {
+	p.skipSpace()
+	return p.at < len(p.text) && p.text[p.at] == c
+}
+
+func (p *typeParser) parseType(t *Type, depth int) {
 	if depth >= MaxDepth {
-		return p.failf("types are nested too deep: the limit is %d levels", MaxDepth)
+		panic(p.errorf("types are nested too deep: the limit is %d levels", MaxDepth))
 	}
 	if p.types++; p.types > MaxTypes {
-		return p.failf("too many types: the limit is %d", MaxTypes)
+		panic(p.errorf("too many types: the limit is %d", MaxTypes))
 	}
 	p.skipSpace()
 	begin := p.at
-	name := p.parseWord()
-	switch name {
+	switch name := p.parseWord(); name {
 	case "decimal":
 		t.Kind = Decimal
-		return p.parseDecimal(t)
+		p.parseDecimal(t)
 	case dictionaryName:
 		t.Kind, t.Dictionary = String, true
-		return nil
 	case "list", "map":
 		if t.Kind = List; name == "map" {
 			t.Kind = Map
 		}
-		if err := p.expectByte('<', name); err != nil {
-			return err
-		}
+		p.expectByte('<', name)
 		t.Elem = new(Type)
-		if err := p.parseType(t.Elem, depth+1); err != nil {
-			return err
-		}
-		return p.expectByte('>', "the type of "+name+"'s values")
+		p.parseType(t.Elem, depth+1)
+		p.expectByte('>', "the type of "+name+"'s values")
 	case "struct":
 		t.Kind = Struct
-		if !p.acceptByte('<') {
+		if p.acceptByte('<') {
+			p.parseFields(t, depth)
+		} else {
 			p.bare, p.bareAt = t, begin
-			return nil
 		}
-		return p.parseFields(t, depth)
+	default:
+		kind, ok := scalars[name]
+		if !ok {
+			panic(unknownType(begin, name, p.text[begin:]))
+		}
+		t.Kind = kind
+		if (kind == Date || kind == Timestamp) && p.acceptByte('(') {
+			p.parseFormats(t)
+		}
 	}
-	kind, ok := scalars[name]
-	if !ok {
-		p.at = begin
-		return unknownType(begin, name, p.text[begin:])
-	}
-	t.Kind = kind
-	if (kind == Date || kind == Timestamp) && p.acceptByte('(') {
-		return p.parseFormats(t)
-	}
-	return nil
 }
 
-func unknownType(at int, name, rest string) error {
+func unknownType(at int, name, rest string) *typeError {
 	if name == "" {
 		if rest == "" {
 			return &typeError{at: at, message: "missing type", hint: "types are " + strings.Join(typeNames, ", ")}
@@ -276,10 +268,8 @@ func unknownType(at int, name, rest string) error {
 	return e
 }
 
-func (p *typeParser) parseDecimal(t *Type) error {
-	if err := p.expectByte('(', "decimal"); err != nil {
-		return err
-	}
+func (p *typeParser) parseDecimal(t *Type) {
+	p.expectByte('(', "decimal")
 	var numbers [2]int32
 	n := 0
 	for {
@@ -287,8 +277,7 @@ func (p *typeParser) parseDecimal(t *Type) error {
 		word := p.parseWord()
 		v, err := strconv.ParseUint(word, 10, 8)
 		if err != nil || n == 2 {
-			p.at = begin
-			return &typeError{at: begin, message: "decimal needs the number of digits and of digits after the point", hint: "for example decimal(18,2)"}
+			panic(&typeError{at: begin, message: "decimal needs the number of digits and of digits after the point", hint: "for example decimal(18,2)"})
 		}
 		numbers[n] = int32(v)
 		if n++; !p.acceptByte(',') {
@@ -296,73 +285,56 @@ func (p *typeParser) parseDecimal(t *Type) error {
 		}
 	}
 	t.Precision, t.Scale = numbers[0], numbers[1]
-	return p.expectByte(')', "decimal's digits")
+	p.expectByte(')', "decimal's digits")
 }
 
-func (p *typeParser) parseFormats(t *Type) error {
-	for {
-		p.skipSpace()
-		begin := p.at
-		var f TimeFormat
-		if p.at < len(p.text) && p.text[p.at] == '\'' {
-			layout, err := p.parseQuoted('\'')
-			if err != nil {
-				return err
-			}
-			f = TimeFormat(layout)
-		} else {
-			f = TimeFormat(p.parseWord())
-			if _, unix := f.Unix(); !unix && f != RFC3339 {
-				p.at = begin
-				hint := nearFormat(f)
-				if hint == "" {
-					hint = "formats are " + strings.Join(timeFormatNames, ", ") + " and layouts in single quotes, as in '2006-01-02 15:04:05'"
-				}
-				return &typeError{at: begin, message: fmt.Sprintf("unknown time format %q", clipText(string(f))), hint: hint}
-			}
-		}
-		if t.Formats = append(t.Formats, f); len(t.Formats) > MaxFormats {
-			return p.failf("too many time formats: the limit is %d", MaxFormats)
-		}
-		if !p.acceptByte(',') {
-			return p.expectByte(')', "the time formats")
+func (p *typeParser) parseFormats(t *Type) {
+	for more := true; more; more = p.acceptByte(',') {
+		t.Formats = append(t.Formats, p.parseFormat())
+		if len(t.Formats) > MaxFormats {
+			panic(p.errorf("too many time formats: the limit is %d", MaxFormats))
 		}
 	}
+	p.expectByte(')', "the time formats")
+}
+
+func (p *typeParser) parseFormat() TimeFormat {
+	if p.startsWith('\'') {
+		return TimeFormat(p.parseQuoted())
+	}
+	begin := p.at
+	f := TimeFormat(p.parseWord())
+	if _, unix := f.Unix(); !unix && f != RFC3339 {
+		hint := nearFormat(f)
+		if hint == "" {
+			hint = "formats are " + strings.Join(timeFormatNames, ", ") + " and layouts in single quotes, as in '2006-01-02 15:04:05'"
+		}
+		panic(&typeError{at: begin, message: fmt.Sprintf("unknown time format %q", clipText(string(f))), hint: hint})
+	}
+	return f
 }
 
 func nearFormat(f TimeFormat) string { return near.Hint(string(f), timeFormatNames) }
 
-func (p *typeParser) parseFields(t *Type, depth int) error {
+func (p *typeParser) parseFields(t *Type, depth int) {
 	was := p.bare
-	for {
-		p.skipSpace()
-		var f Field
-		if p.at < len(p.text) && p.text[p.at] == '"' {
-			name, err := p.parseQuoted('"')
-			if err != nil {
-				return err
-			}
-			f.Name = name
+	for more := true; more; more = p.acceptByte(',') {
+		f := Field{Nullable: true}
+		if p.startsWith('"') {
+			f.Name = p.parseQuoted()
 		} else if f.Name = p.parseWord(); f.Name == "" {
-			return &typeError{at: p.at, message: "missing field name", hint: `put a name with other characters than letters, digits and _ in double quotes`}
+			panic(&typeError{at: p.at, message: "missing field name", hint: `put a name with other characters than letters, digits and _ in double quotes`})
 		}
-		if err := p.parseType(&f.Type, depth+1); err != nil {
-			return err
-		}
-		if p.bare != was {
-			p.inStruct = true
-		}
-		f.Nullable = true
+		p.parseType(&f.Type, depth+1)
+		p.inStruct = p.inStruct || p.bare != was
 		if at := p.at; p.parseWord() != "not" {
 			p.at = at
 		} else if p.parseWord() != "null" {
-			return p.failf(`"not" is not followed by "null"`)
+			panic(p.errorf(`"not" is not followed by "null"`))
 		} else {
 			f.Nullable = false
 		}
 		t.Fields = append(t.Fields, f)
-		if !p.acceptByte(',') {
-			return p.expectByte('>', "the fields of a struct")
-		}
 	}
+	p.expectByte('>', "the fields of a struct")
 }

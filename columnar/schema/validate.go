@@ -2,6 +2,7 @@ package schema
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
 
+	"scribe/columnar/avrotype"
 	"scribe/columnar/near"
 )
 
@@ -118,6 +120,15 @@ func (v *schemaValidator) checkCSV(o *CSVOptions) {
 		v.checkText(nil, "csv.columns", "a column's name", c, MaxKey)
 	}
 	v.checkText(nil, "csv.null", "the text", o.Null, MaxName)
+}
+
+// checkAvro returns an error if the writer's schema is invalid or messages can't be read with it.
+func checkAvro(text string) error {
+	t, err := avrotype.Parse(text)
+	if err == nil && t.Kind != avrotype.Record {
+		err = errors.New("the top type is not a record, whose fields become columns")
+	}
+	return err
 }
 
 // Descriptor returns the descriptor of the message type.

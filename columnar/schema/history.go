@@ -57,16 +57,11 @@ func ParseHistory(text string) (*History, error) {
 	h := &History{}
 	r := &schemaReader{positions: map[*Field]*docNode{}}
 	var versions []*docNode
-	r.readObject(doc, "", []string{"next", "infer", "versions"}, func(key string, n *docNode) {
-		switch key {
-		case "next":
-			h.next = r.readVersion(n, key)
-		case "infer":
-			h.infer = r.readBool(n, key)
-		case "versions":
-			versions = r.readList(n, key)
-		}
-	})
+	r.readObject(doc, "", "",
+		objectKey{"next", func(n *docNode, at string) { h.next = r.readVersion(n, at) }},
+		objectKey{"infer", func(n *docNode, at string) { h.infer = r.readBool(n, at) }},
+		objectKey{"versions", func(n *docNode, at string) { versions = r.readList(n, at) }},
+	)
 	if err := r.errors.orNil(); err != nil {
 		return nil, err
 	}

@@ -44,19 +44,37 @@ func (r *schemaReader) failAt(n *docNode, where, hint, format string, args ...an
 	r.errors.addProblem(Problem{Line: n.line, Column: n.column, Where: where, Message: fmt.Sprintf(format, args...), Hint: hint})
 }
 
-// readObject calls fn for each key of an object that is in keys, and reports the others.
-func (r *schemaReader) readObject(n *docNode, where string, keys []string, fn func(key string, value *docNode)) {
+// objectKey is a key that an object may have, and what reads its value. at names the key in errors.
+type objectKey struct {
+	name string
+	read func(n *docNode, at string)
+}
+
+// readObject reads an object's values by keys, and reports other keys. In errors, names of keys follow prefix.
+func (r *schemaReader) readObject(n *docNode, where, prefix string, keys ...objectKey) {
 	if n.kind != nodeObject {
 		r.failAt(n, where, "", "got %v, want an object", n)
 		return
 	}
-	for i, key := range n.keys {
-		if !slices.Contains(keys, key) {
-			r.failAt(n.items[i], where, near.Hint(key, keys), "unknown key %q", clipText(key))
+	for i, name := range n.keys {
+		if k := slices.IndexFunc(keys, func(k objectKey) bool { return k.name == name }); k >= 0 {
+			keys[k].read(n.items[i], prefix+name)
 			continue
 		}
-		fn(key, n.items[i])
+		var names []string
+		for _, k := range keys {
+			names = append(names, k.name)
+		}
+		r.failAt(n.items[i], where, near.Hint(name, names), "unknown key %q", clipText(name))
 	}
+}
+
+// readTexts returns the texts of a list.
+func (r *schemaReader) readTexts(n *docNode, where string) (texts []string) {
+	for _, item := range r.readList(n, where) {
+		texts = append(texts, r.readString(item, where))
+	}
+	return texts
 }
 
 // readString returns a text.
@@ -95,36 +113,28 @@ func (r *schemaReader) readList(n *docNode, where string) []*docNode {
 	return n.items
 }
 
-var schemaKeys = []string{"version", "format", "on_error", "fields", "csv", "avro", "avro_file", "protobuf"}
-
 func (r *schemaReader) readSchema(doc *docNode) *Schema {
 	s := &Schema{Version: 1, Format: JSON, OnError: OnErrorNull}
-	r.readObject(doc, "", schemaKeys, func(key string, n *docNode) {
-		switch key {
-		case "version":
-			s.Version = r.readVersion(n, key)
-		case "format":
-			s.Format = Format(r.readString(n, key))
-		case "on_error":
+	r.readObject(doc, "", "",
+		objectKey{"version", func(n *docNode, at string) { s.Version = r.readVersion(n, at) }},
+		objectKey{"format", func(n *docNode, at string) { s.Format = Format(r.readString(n, at)) }},
+		objectKey{"on_error", func(n *docNode, at string) {
 			if n.kind != nodeNull { // YAML's null is accepted as the name null
-				s.OnError = OnError(r.readString(n, key))
+				s.OnError = OnError(r.readString(n, at))
 			}
-		case "fields":
-			s.Fields = r.readFields(n, "")
-		case "csv":
-			s.CSV = r.readCSV(n)
-		case "avro":
+		}},
+		objectKey{"fields", func(n *docNode, _ string) { s.Fields = r.readFields(n, "") }},
+		objectKey{"csv", func(n *docNode, at string) { s.CSV = r.readCSV(n, at) }},
+		objectKey{"avro", func(n *docNode, at string) {
 			if s.Avro = n.text; n.kind == nodeObject || n.kind == nodeList {
 				s.Avro = string(n.appendJSON(nil))
 			} else {
-				r.readString(n, key)
+				r.readString(n, at)
 			}
-		case "avro_file":
-			s.Avro = string(r.readFile(n, key))
-		case "protobuf":
-			s.Protobuf = r.readProtobuf(n)
-		}
-	})
+		}},
+		objectKey{"avro_file", func(n *docNode, at string) { s.Avro = string(r.readFile(n, at)) }},
+		objectKey{"protobuf", func(n *docNode, at string) { s.Protobuf = r.readProtobuf(n, at) }},
+	)
 	if s.Format == CSV && s.CSV == nil {
 		s.CSV = &CSVOptions{Delimiter: ","}
 	}
@@ -145,43 +155,30 @@ func (r *schemaReader) readFile(n *docNode, where string) []byte {
 	return content
 }
 
-func (r *schemaReader) readCSV(n *docNode) *CSVOptions {
+func (r *schemaReader) readCSV(n *docNode, where string) *CSVOptions {
 	o := &CSVOptions{Delimiter: ","}
-	r.readObject(n, "csv", []string{"delimiter", "header", "columns", "null"}, func(key string, n *docNode) {
-		where := "csv." + key
-		switch key {
-		case "delimiter":
-			o.Delimiter = r.readString(n, where)
-		case "header":
-			o.Header = r.readBool(n, where)
-		case "columns":
-			for _, item := range r.readList(n, where) {
-				o.Columns = append(o.Columns, r.readString(item, where))
-			}
-		case "null":
-			o.Null = r.readString(n, where)
-		}
-	})
+	r.readObject(n, where, where+".",
+		objectKey{"delimiter", func(n *docNode, at string) { o.Delimiter = r.readString(n, at) }},
+		objectKey{"header", func(n *docNode, at string) { o.Header = r.readBool(n, at) }},
+		objectKey{"columns", func(n *docNode, at string) { o.Columns = r.readTexts(n, at) }},
+		objectKey{"null", func(n *docNode, at string) { o.Null = r.readString(n, at) }},
+	)
 	return o
 }
 
-func (r *schemaReader) readProtobuf(n *docNode) *ProtobufOptions {
+func (r *schemaReader) readProtobuf(n *docNode, where string) *ProtobufOptions {
 	o := &ProtobufOptions{}
-	r.readObject(n, "protobuf", []string{"message", "descriptors", "descriptors_file"}, func(key string, n *docNode) {
-		where := "protobuf." + key
-		switch key {
-		case "message":
-			o.Message = r.readString(n, where)
-		case "descriptors":
-			b, err := base64.StdEncoding.DecodeString(r.readString(n, where))
+	r.readObject(n, where, where+".",
+		objectKey{"message", func(n *docNode, at string) { o.Message = r.readString(n, at) }},
+		objectKey{"descriptors", func(n *docNode, at string) {
+			b, err := base64.StdEncoding.DecodeString(r.readString(n, at))
 			if err != nil {
-				r.failAt(n, where, "want a FileDescriptorSet in base64, as made by protoc --include_imports --descriptor_set_out; or name the file in descriptors_file", "%v", err)
+				r.failAt(n, at, "want a FileDescriptorSet in base64, as made by protoc --include_imports --descriptor_set_out; or name the file in descriptors_file", "%v", err)
 			}
 			o.Descriptors = b
-		case "descriptors_file":
-			o.Descriptors = r.readFile(n, where)
-		}
-	})
+		}},
+		objectKey{"descriptors_file", func(n *docNode, at string) { o.Descriptors = r.readFile(n, at) }},
+	)
 	return o
 }
 
@@ -206,46 +203,34 @@ func (r *schemaReader) readFields(n *docNode, within string) []Field {
 	return fields
 }
 
-var fieldKeys = []string{"name", "type", "nullable", "path", "aliases", "default", "doc", "formats", "fields"}
-
 func (r *schemaReader) readField(n *docNode, f *Field, within string, index int) {
 	f.Nullable = true
-	if n.kind == nodeObject {
-		for i, key := range n.keys { // read the name first: errors of the other keys need it
-			if key == "name" && n.items[i].kind == nodeText {
-				f.Name = n.items[i].text
-			}
+	for i, key := range n.keys { // read the name first: errors of the other keys need it
+		if key == "name" && n.items[i].kind == nodeText {
+			f.Name = n.items[i].text
 		}
 	}
 	where := whereField(within, f.Name, index)
 	var typ, formats, inner *docNode
-	r.readObject(n, where, fieldKeys, func(key string, n *docNode) {
-		at := where + ": " + key
-		switch key {
-		case "name":
-			f.Name = r.readString(n, at)
-		case "type":
-			typ = n
-		case "formats":
-			formats = n
-		case "fields":
-			inner = n
-		case "nullable":
-			f.Nullable = r.readBool(n, at)
-		case "path":
-			f.Path = r.readPath(n, at)
-		case "aliases":
+	r.readObject(n, where, where+": ",
+		objectKey{"name", func(n *docNode, at string) { f.Name = r.readString(n, at) }},
+		objectKey{"type", func(n *docNode, _ string) { typ = n }},
+		objectKey{"nullable", func(n *docNode, at string) { f.Nullable = r.readBool(n, at) }},
+		objectKey{"path", func(n *docNode, at string) { f.Path = r.readPath(n, at) }},
+		objectKey{"aliases", func(n *docNode, at string) {
 			for _, item := range r.readList(n, at) {
 				f.Aliases = append(f.Aliases, r.readPath(item, at))
 			}
-		case "default":
+		}},
+		objectKey{"default", func(n *docNode, _ string) {
 			if n.kind != nodeNull {
 				f.Default = string(n.appendJSON(nil))
 			}
-		case "doc":
-			f.Doc = r.readString(n, at)
-		}
-	})
+		}},
+		objectKey{"doc", func(n *docNode, at string) { f.Doc = r.readString(n, at) }},
+		objectKey{"formats", func(n *docNode, _ string) { formats = n }},
+		objectKey{"fields", func(n *docNode, _ string) { inner = n }},
+	)
 	if len(f.Path) == 1 && f.Path[0] == f.Name {
 		f.Path = nil
 	}
@@ -277,8 +262,8 @@ func (r *schemaReader) readFieldType(f *Field, where string, typ, formats, inner
 		case len(in.Formats) > 0:
 			r.failAt(formats, where, "", "time formats are given twice: in the type and under formats")
 		default:
-			for _, item := range r.readList(formats, where+": formats") {
-				in.Formats = append(in.Formats, TimeFormat(r.readString(item, where+": formats")))
+			for _, format := range r.readTexts(formats, where+": formats") {
+				in.Formats = append(in.Formats, TimeFormat(format))
 			}
 		}
 	}

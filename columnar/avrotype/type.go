@@ -51,10 +51,10 @@ type Field struct {
 	Type *Type
 }
 
-// primitives maps the names of primitive types to kinds.
-var primitives = map[string]Kind{
-	"null": Null, "boolean": Boolean, "int": Int, "long": Long,
-	"float": Float, "double": Double, "bytes": Bytes, "string": String,
+// kinds maps the names of types to kinds.
+var kinds = map[string]Kind{
+	"null": Null, "boolean": Boolean, "int": Int, "long": Long, "float": Float, "double": Double, "bytes": Bytes, "string": String,
+	"fixed": Fixed, "enum": Enum, "array": Array, "map": Map, "union": Union, "record": Record, "error": Record,
 }
 
 // Bounds of a schema.
@@ -107,28 +107,25 @@ func (b *typeBuilder) buildType(n *avro.SchemaNode, namespace string, depth int)
 	if depth > maxDepth {
 		return nil, fmt.Errorf("types are nested too deep: the limit is %d levels", maxDepth)
 	}
-	t := &Type{Logical: n.LogicalType, Scale: int32(n.Scale), Size: n.Size, Symbols: n.Symbols, Least: endless, Constant: true}
-	if kind, ok := primitives[n.Type]; ok {
-		t.Kind = kind
-		b.all = append(b.all, t)
-		return t, nil
+	kind, ok := kinds[n.Type]
+	if !ok {
+		for _, name := range []string{namespace + "." + n.Type, "." + n.Type, n.Type} {
+			if t := b.named[name]; t != nil {
+				return t, nil
+			}
+		}
+		return nil, fmt.Errorf("the type %q is not defined", n.Type)
 	}
+	t := &Type{Kind: kind, Logical: n.LogicalType, Scale: int32(n.Scale), Size: n.Size, Symbols: n.Symbols, Least: endless, Constant: true}
 	var err error
-	switch n.Type {
-	case "fixed":
-		t.Kind = Fixed
+	switch kind { //nolint:exhaustive // the others have neither a name nor something inside
+	case Fixed, Enum:
 		b.defineName(n, t)
-	case "enum":
-		t.Kind = Enum
-		b.defineName(n, t)
-	case "array":
-		t.Kind = Array
+	case Array:
 		t.Elem, err = b.buildType(n.Items, namespace, depth+1)
-	case "map":
-		t.Kind = Map
+	case Map:
 		t.Elem, err = b.buildType(n.Values, namespace, depth+1)
-	case "union":
-		t.Kind = Union
+	case Union:
 		for i := range n.Branches {
 			branch, err := b.buildType(&n.Branches[i], namespace, depth+1)
 			if err != nil {
@@ -136,8 +133,8 @@ func (b *typeBuilder) buildType(n *avro.SchemaNode, namespace string, depth int)
 			}
 			t.Branches = append(t.Branches, branch)
 		}
-	case "record", "error":
-		t.Kind, t.Name = Record, n.Name
+	case Record:
+		t.Name = n.Name
 		namespace = b.defineName(n, t)
 		for i := range n.Fields {
 			field, err := b.buildType(&n.Fields[i].Type, namespace, depth+1)
@@ -146,17 +143,6 @@ func (b *typeBuilder) buildType(n *avro.SchemaNode, namespace string, depth int)
 			}
 			t.Fields = append(t.Fields, Field{Name: n.Fields[i].Name, Type: field})
 		}
-	default:
-		if t := b.named[namespace+"."+n.Type]; t != nil {
-			return t, nil
-		}
-		if t := b.named["."+n.Type]; t != nil {
-			return t, nil
-		}
-		if t := b.named[n.Type]; t != nil {
-			return t, nil
-		}
-		return nil, fmt.Errorf("the type %q is not defined", n.Type)
 	}
 	b.all = append(b.all, t)
 	return t, err
@@ -172,17 +158,13 @@ func (b *typeBuilder) defineName(n *avro.SchemaNode, t *Type) string {
 	return namespace
 }
 
+var fixedSizes = map[Kind]int{Null: 0, Boolean: 1, Float: 4, Double: 8}
+
 // measureSize computes Least and constant from the types below.
 func (t *Type) measureSize() (least int, constant bool) {
 	switch t.Kind {
-	case Null:
-		return 0, true
-	case Boolean:
-		return 1, true
-	case Float:
-		return 4, true
-	case Double:
-		return 8, true
+	case Null, Boolean, Float, Double:
+		return fixedSizes[t.Kind], true
 	case Fixed:
 		return t.Size, true
 	case Union:

@@ -2,6 +2,7 @@ package export
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -39,21 +40,13 @@ func ParseFormat(name string) (Format, error) {
 // Binary reports whether a format is binary and thus unfit for a terminal.
 func (f Format) Binary() bool { return f == Arrow || f == Parquet }
 
-// ContentType returns the media type of a format.
-func (f Format) ContentType() string {
-	switch f {
-	case JSONLines:
-		return "application/x-ndjson"
-	case CSV:
-		return "text/csv; charset=utf-8; header=present"
-	case Arrow:
-		return "application/vnd.apache.arrow.stream"
-	case Parquet:
-		return "application/vnd.apache.parquet"
-	default:
-		return "text/plain; charset=utf-8"
-	}
+var contentTypes = map[Format]string{
+	JSONLines: "application/x-ndjson", CSV: "text/csv; charset=utf-8; header=present",
+	Arrow: "application/vnd.apache.arrow.stream", Parquet: "application/vnd.apache.parquet",
 }
+
+// ContentType returns the media type of a format.
+func (f Format) ContentType() string { return cmp.Or(contentTypes[f], "text/plain; charset=utf-8") }
 
 // Writer writes a result. It is not safe for concurrent use. After an error it must not be used further.
 type Writer interface {

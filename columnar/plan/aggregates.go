@@ -21,11 +21,7 @@ const averageScale = 16
 // bindAggregate binds a call of an aggregate, which becomes a column of the groups.
 func (b *queryBinder) bindAggregate(e *sql.Call) typedOperand {
 	if b.clause != "" {
-		hint := ""
-		if b.clause == "WHERE" {
-			hint = "Use HAVING."
-		}
-		panic(b.errorAt(e.At, hint, "aggregate functions are not allowed in %s", b.clause))
+		panic(b.errorAt(e.At, hintIf(b.clause == "WHERE", "Use HAVING."), "aggregate functions are not allowed in %s", b.clause))
 	}
 	b.clause = "arguments of aggregate functions"
 	defer func() { b.clause = "" }()
@@ -85,9 +81,7 @@ func (b *queryBinder) typeAggregate(c *functionCall, a *Aggregate) {
 	}
 	o := c.args[0]
 	if o.unknown {
-		if c.Func != "count" && c.Func != "min" && c.Func != "max" && c.Func != "approx_count_distinct" {
-			panic(b.signatureError(c))
-		}
+		b.refuseIf(c.Func != "count" && c.Func != "min" && c.Func != "max" && c.Func != "approx_count_distinct", c)
 		o = b.readUnknown(o, &typeString)
 	}
 	a.Arg = o.e
@@ -95,23 +89,17 @@ func (b *queryBinder) typeAggregate(c *functionCall, a *Aggregate) {
 	switch c.Func {
 	case "count", "approx_count_distinct":
 		a.T = typeInt64
-		if isNested(t.Kind) && (c.Func != "count" || a.Distinct) {
-			panic(b.signatureError(c))
-		}
+		b.refuseIf(isNested(t.Kind) && (c.Func != "count" || a.Distinct), c)
 		b.plainDistinct(c, a, c.Func == "count")
 	case "sum", "avg":
 		b.sumType(c, a, t)
 	case "min", "max":
-		if isNested(t.Kind) || t.Kind == schema.Bool {
-			panic(b.signatureError(c))
-		}
+		b.refuseIf(isNested(t.Kind) || t.Kind == schema.Bool, c)
 		a.T, a.Distinct = plainType(t), false // any of equal values will do
 	case "approx_quantile":
 		b.typeQuantile(c, a, t)
 	default: // bool_and, bool_or, every: false sorts below true
-		if t.Kind != schema.Bool {
-			panic(b.signatureError(c))
-		}
+		b.refuseIf(t.Kind != schema.Bool, c)
 		a.Func = "min"
 		if c.Func == "bool_or" {
 			a.Func = "max"
@@ -146,9 +134,7 @@ func (b *queryBinder) sumType(c *functionCall, a *Aggregate, t *schema.Type) {
 }
 
 func (b *queryBinder) typeQuantile(c *functionCall, a *Aggregate, t *schema.Type) {
-	if !isNumeric(t.Kind) {
-		panic(b.signatureError(c))
-	}
+	b.refuseIf(!isNumeric(t.Kind), c)
 	v := b.constantArg(c, 1, &typeFloat64)
 	q := v.(float64)
 	if !(q >= 0 && q <= 1) {

@@ -59,6 +59,14 @@ func (b *queryBinder) errorAt(pos int, hint, format string, args ...any) error {
 	return b.errorf(pos, hint, format, args...)
 }
 
+// hintIf returns a hint that only applies to some errors.
+func hintIf(applies bool, hint string) string {
+	if applies {
+		return hint
+	}
+	return ""
+}
+
 // countNodes counts nodes and fails above MaxNodes.
 func (b *queryBinder) countNodes(pos, n int) {
 	if b.nodes += n; b.nodes > MaxNodes {
@@ -275,10 +283,7 @@ func quoteName(s string) string { return "\"" + strings.Trim(sql.ClipText(s), "\
 func (b *queryBinder) bindField(x typedOperand, pos int, name string) typedOperand {
 	t := x.typ()
 	if t.Kind != schema.Struct {
-		hint := ""
-		if t.Kind == schema.Map {
-			hint = "Write ['" + sql.ClipText(name) + "'] for the value of a map."
-		}
+		hint := hintIf(t.Kind == schema.Map, "Write ['"+sql.ClipText(name)+"'] for the value of a map.")
 		panic(b.errorAt(pos, hint, "column notation .%s applied to type %s, which has no fields", sql.ClipText(name), typeName(t)))
 	}
 	for i := range t.Fields {
@@ -312,11 +317,7 @@ func (b *queryBinder) bindIndex(e *sql.Index) typedOperand {
 		}
 		return typedOperand{e: b.makeCall(expr.MapValue, *t.Elem, nil, x.e, key), pos: x.pos}
 	default:
-		hint := ""
-		if t.Kind == schema.Struct {
-			hint = "Write the field's name after a dot."
-		}
-		panic(b.errorAt(e.At, hint, "cannot subscript type %s: it is no list and no map", typeName(t)))
+		panic(b.errorAt(e.At, hintIf(t.Kind == schema.Struct, "Write the field's name after a dot."), "cannot subscript type %s: it is no list and no map", typeName(t)))
 	}
 }
 

@@ -79,9 +79,7 @@ func functionOf(op expr.Op) sqlFunction {
 		for i := range args {
 			kind, nested := info.Args[i].Only()
 			if nested {
-				if !info.Args[i].Has(c.args[i].typ().Kind) {
-					panic(b.signatureError(c))
-				}
+				b.refuseIf(!info.Args[i].Has(c.args[i].typ().Kind), c)
 				args[i] = c.args[i].e
 				continue
 			}
@@ -151,9 +149,7 @@ func (b *queryBinder) bindFunction(e *sql.Call) typedOperand {
 		}
 		panic(b.functionError(c))
 	}
-	if len(args) < f.least || f.most >= 0 && len(args) > f.most {
-		panic(b.signatureError(c))
-	}
+	b.refuseIf(len(args) < f.least || f.most >= 0 && len(args) > f.most, c)
 	o := f.bind(b, c)
 	o.pos = e.At
 	return o
@@ -170,6 +166,13 @@ func (c *functionCall) signature() string {
 		types = append(types, typeName(c.args[i].typ()))
 	}
 	return sql.ClipText(c.Func) + "(" + strings.Join(types, ", ") + ")"
+}
+
+// refuseIf fails if a function does not accept its arguments.
+func (b *queryBinder) refuseIf(unfit bool, c *functionCall) {
+	if unfit {
+		panic(b.signatureError(c))
+	}
 }
 
 // signatureError returns the error for arguments that a function does not accept.
@@ -198,9 +201,7 @@ func (b *queryBinder) functionError(c *functionCall) error {
 // argAs converts the i-th argument, if PostgreSQL does so implicitly.
 func (b *queryBinder) argAs(c *functionCall, i int, t *schema.Type) expr.Expr {
 	o := c.args[i]
-	if !o.unknown && !isImplicit(o.e.Type(), t) {
-		panic(b.signatureError(c))
-	}
+	b.refuseIf(!o.unknown && !isImplicit(o.e.Type(), t), c)
 	return b.convertTo(o, t)
 }
 
@@ -269,9 +270,7 @@ func bindRound(b *queryBinder, c *functionCall) typedOperand {
 	}
 	t := schema.Type{Kind: schema.Decimal}
 	if !o.unknown {
-		if !isNumeric(o.e.Type().Kind) {
-			panic(b.signatureError(c))
-		}
+		b.refuseIf(!isNumeric(o.e.Type().Kind), c)
 		t = b.decimalType(o)
 	}
 	e := b.convertTo(o, &t)
@@ -289,18 +288,14 @@ func bindRound(b *queryBinder, c *functionCall) typedOperand {
 
 func bindMod(b *queryBinder, c *functionCall) typedOperand {
 	for i := range c.args {
-		if !c.args[i].unknown && (!isNumeric(c.args[i].typ().Kind) || c.args[i].typ().Kind == schema.Float64) {
-			panic(b.signatureError(c))
-		}
+		b.refuseIf(!c.args[i].unknown && (!isNumeric(c.args[i].typ().Kind) || c.args[i].typ().Kind == schema.Float64), c)
 	}
 	return typedOperand{e: b.calculate(c.At, expr.Mod, "%", c.args[0], c.args[1])}
 }
 
 func bindExtreme(b *queryBinder, c *functionCall) typedOperand {
 	t, args := b.convertAlike(strings.ToUpper(c.Func), c.args)
-	if isNested(t.Kind) {
-		panic(b.signatureError(c))
-	}
+	b.refuseIf(isNested(t.Kind), c)
 	op := expr.Greatest
 	if c.Func == "least" {
 		op = expr.Least
@@ -340,9 +335,7 @@ func bindNullIf(b *queryBinder, c *functionCall) typedOperand {
 
 // bindArrayLength binds array_length. For an empty list it is null, as in PostgreSQL.
 func bindArrayLength(b *queryBinder, c *functionCall) typedOperand {
-	if c.args[0].typ().Kind != schema.List {
-		panic(b.signatureError(c))
-	}
+	b.refuseIf(c.args[0].typ().Kind != schema.List, c)
 	v := b.constantArg(c, 1, &typeInt32)
 	if v != int32(1) {
 		panic(b.errorAt(c.args[1].pos, "Take an element first: array_length(a[1], 1).", "lists have one dimension"))

@@ -66,11 +66,7 @@ func bindExtract(b *queryBinder, c *functionCall) typedOperand {
 	o := c.args[1]
 	t := o.typ()
 	if t.Kind != schema.Date && t.Kind != schema.Timestamp && t.Kind != schema.Interval {
-		hint := ""
-		if o.unknown {
-			hint = "Write TIMESTAMP, DATE or INTERVAL before the text."
-		}
-		panic(b.errorAt(c.At, hint, "function %s does not exist", c.signature()))
+		panic(b.errorAt(c.At, hintIf(o.unknown, "Write TIMESTAMP, DATE or INTERVAL before the text."), "function %s does not exist", c.signature()))
 	}
 	field := b.timeField(c, 0, t)
 	e := o.e

@@ -215,11 +215,7 @@ func (b *queryBinder) bindAny(e *sql.Any) expr.Expr {
 	x, list := both[0], both[1]
 	lt := list.typ()
 	if lt.Kind != schema.List {
-		hint := ""
-		if list.unknown {
-			hint = "Write x IN (...) for a list of constants."
-		}
-		panic(b.errorAt(list.pos, hint, "op ANY (array) requires a list on the right side, not %s", typeName(lt)))
+		panic(b.errorAt(list.pos, hintIf(list.unknown, "Write x IN (...) for a list of constants."), "op ANY (array) requires a list on the right side, not %s", typeName(lt)))
 	}
 	elem := typedOperand{e: &expr.Column{T: *lt.Elem}, pos: list.pos}
 	t, _, ok := b.commonOf(true, x, elem)

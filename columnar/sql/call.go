@@ -22,9 +22,7 @@ func (p *queryParser) parseCall() Expr {
 // parseAggregate parses the clauses that may follow the arguments of an aggregate.
 func (p *queryParser) parseAggregate(e *Call) Expr {
 	operands := e.Args
-	if p.isWord("within") && p.tokenAhead(1).text == "group" {
-		panic(p.errorHere("Use approx_quantile(x, 0.5).", "WITHIN GROUP is not supported"))
-	}
+	p.refuseIf(p.isWord("within") && p.tokenAhead(1).text == "group", "Use approx_quantile(x, 0.5).", "WITHIN GROUP is not supported")
 	if p.isWord("filter") && p.tokenAhead(1).text == "(" {
 		p.i += 2
 		p.expectWord("where")
@@ -32,9 +30,7 @@ func (p *queryParser) parseAggregate(e *Call) Expr {
 		p.expectSymbol(")")
 		operands = append(operands, e.Filter)
 	}
-	if p.isWord("over") {
-		panic(p.errorHere("Aggregates are per group: GROUP BY.", "window functions (OVER) are not supported"))
-	}
+	p.refuseIf(p.isWord("over"), "Aggregates are per group: GROUP BY.", "window functions (OVER) are not supported")
 	return p.nodeOver(e, operands...)
 }
 

@@ -108,6 +108,13 @@ func (p *queryParser) errorHere(hint, message string) *Error {
 	return p.errorAt(p.token().pos, hint, message)
 }
 
+// refuseIf refuses what is found at the current token.
+func (p *queryParser) refuseIf(found bool, hint, message string) {
+	if found {
+		panic(p.errorHere(hint, message))
+	}
+}
+
 // enterLevel enters a level of nesting; leaveLevel leaves it.
 func (p *queryParser) enterLevel(pos int) {
 	if p.depth++; p.depth > MaxDepth {
@@ -119,9 +126,7 @@ func (p *queryParser) leaveLevel() { p.depth-- }
 
 // parsePredicate parses a whole text as a condition.
 func (p *queryParser) parsePredicate() *Predicate {
-	if p.isWord("where") {
-		panic(p.errorHere("Leave out the word WHERE: a filter is the condition alone.", "a filter is a condition"))
-	}
+	p.refuseIf(p.isWord("where"), "Leave out the word WHERE: a filter is the condition alone.", "a filter is a condition")
 	where := p.parseExpr()
 	p.parseEnd()
 	return &Predicate{Where: where, queryText: p.queryText}
@@ -129,9 +134,7 @@ func (p *queryParser) parsePredicate() *Predicate {
 
 // parseQuery parses a whole text as a query.
 func (p *queryParser) parseQuery() *Select {
-	if p.token().kind == end {
-		panic(p.errorHere("A query is SELECT ... FROM category.", "the query is empty"))
-	}
+	p.refuseIf(p.token().kind == end, "A query is SELECT ... FROM category.", "the query is empty")
 	p.parseVerb()
 	q := &Select{Limit: -1, queryText: p.queryText}
 	for more := true; more; more = p.acceptSymbol(",") {
@@ -168,9 +171,7 @@ func (p *queryParser) parseVerb() {
 		}
 		panic(p.syntaxError("a query begins with SELECT"))
 	}
-	if p.isWord("distinct") {
-		panic(p.errorHere("Use GROUP BY with the same expressions.", "SELECT DISTINCT is not supported"))
-	}
+	p.refuseIf(p.isWord("distinct"), "Use GROUP BY with the same expressions.", "SELECT DISTINCT is not supported")
 	p.acceptWord("all")
 }
 
@@ -249,9 +250,7 @@ func (p *queryParser) parseCategory() string {
 		parts = append(parts, t.text)
 	}
 	if t := p.token(); t.kind == symbol && (t.text == "-" || t.text == "(") {
-		if t.text == "(" {
-			panic(p.errorHere("", "functions in FROM are not supported"))
-		}
+		p.refuseIf(t.text == "(", "", "functions in FROM are not supported")
 		panic(p.syntaxError("write names with a - in double quotes: FROM \"web-access\""))
 	}
 	return strings.Join(parts, ".")
@@ -268,9 +267,7 @@ func (p *queryParser) nameError(what string) *Error {
 // otherSources rejects a second source.
 func (p *queryParser) otherSources() {
 	t := p.token()
-	if p.isSymbol(",") {
-		panic(p.errorHere("A query is over one category.", "several categories in FROM are not supported"))
-	}
+	p.refuseIf(p.isSymbol(","), "A query is over one category.", "several categories in FROM are not supported")
 	if t.kind != word {
 		return
 	}
@@ -313,9 +310,7 @@ func (p *queryParser) parseOrdering(q *Select) {
 
 func (p *queryParser) parseOrder() Order {
 	o := Order{Expr: p.parseExpr()}
-	if p.isWord("using") {
-		panic(p.errorHere("Use ASC or DESC.", "ORDER BY ... USING is not supported"))
-	}
+	p.refuseIf(p.isWord("using"), "Use ASC or DESC.", "ORDER BY ... USING is not supported")
 	if !p.acceptWord("asc") {
 		o.Desc = p.acceptWord("desc")
 	}
@@ -344,14 +339,10 @@ func (p *queryParser) parseLimit(q *Select) {
 		panic(p.syntaxError("LIMIT takes a number"))
 	}
 	n, err := strconv.ParseInt(t.text, 10, 64)
-	if err != nil {
-		panic(p.errorHere("It is an integer of at most 63 bits.", "LIMIT "+ClipText(t.text)+" is not supported"))
-	}
+	p.refuseIf(err != nil, "It is an integer of at most 63 bits.", "LIMIT "+ClipText(t.text)+" is not supported")
 	p.i++
 	q.Limit = n
-	if p.isSymbol(",") {
-		panic(p.errorHere("There is no OFFSET either; a reader begins where it is told to.", "LIMIT #,# is not supported"))
-	}
+	p.refuseIf(p.isSymbol(","), "There is no OFFSET either; a reader begins where it is told to.", "LIMIT #,# is not supported")
 }
 
 // unsupported maps words after a query that PostgreSQL supports and this language does not to a hint.

@@ -161,9 +161,7 @@ func (p *queryParser) parseAny(left Expr, op BinaryOp, t *queryToken) Expr {
 		panic(p.errorAt(t.pos, "Write x = ANY (list), NOT (x = ANY (list)), or x IN (...).", "only = ANY is supported"))
 	}
 	p.i += 2
-	if p.isWord("select") {
-		panic(p.errorHere("A query is over one category.", "subqueries are not supported"))
-	}
+	p.refuseIf(p.isWord("select"), "A query is over one category.", "subqueries are not supported")
 	list := p.parseExpr()
 	p.expectSymbol(")")
 	return p.nodeOver(&Any{Node: Node{At: t.pos}, X: left, List: list}, left, list)
@@ -230,9 +228,7 @@ func (p *queryParser) parseIn(left Expr, at int, not bool) Expr {
 		panic(p.syntaxError("IN takes a list in parentheses; of a list column write x = ANY (list)"))
 	}
 	p.i++
-	if p.isWord("select") || p.isWord("with") {
-		panic(p.errorHere("A query is over one category.", "subqueries are not supported"))
-	}
+	p.refuseIf(p.isWord("select") || p.isWord("with"), "A query is over one category.", "subqueries are not supported")
 	var list []Expr
 	for more := true; more; more = p.acceptSymbol(",") {
 		if len(list) == MaxList {
@@ -327,13 +323,9 @@ func (p *queryParser) parsePostfix() Expr {
 func (p *queryParser) parseIndex(n Expr) Expr {
 	t := p.token()
 	p.i++
-	if p.isSymbol(":") {
-		panic(p.errorHere("Name the element.", "slices are not supported"))
-	}
+	p.refuseIf(p.isSymbol(":"), "Name the element.", "slices are not supported")
 	i := p.parseExpr()
-	if p.isSymbol(":") {
-		panic(p.errorHere("Name the element.", "slices are not supported"))
-	}
+	p.refuseIf(p.isSymbol(":"), "Name the element.", "slices are not supported")
 	p.expectSymbol("]")
 	return p.nodeOver(&Index{Node: Node{At: t.pos}, X: n, I: i}, n, i)
 }
@@ -371,9 +363,7 @@ func (p *queryParser) parseList() (list []Expr) {
 	for more := true; more; more = p.acceptSymbol(",") {
 		list = append(list, p.parseExpr())
 	}
-	if p.isWord("order") {
-		panic(p.errorHere("", "ORDER BY among arguments is not supported"))
-	}
+	p.refuseIf(p.isWord("order"), "", "ORDER BY among arguments is not supported")
 	p.expectSymbol(")")
 	return list
 }

@@ -62,20 +62,14 @@ func (p *queryParser) parseKeyword() Expr {
 		}
 	case "current_timestamp", "localtimestamp", "current_date":
 		p.i++
-		if call {
-			panic(p.errorHere("Use date_trunc().", strings.ToUpper(t.text)+" with a precision is not supported"))
-		}
+		p.refuseIf(call, "Use date_trunc().", strings.ToUpper(t.text)+" with a precision is not supported")
 		return &Call{Node: Node{At: t.pos}, Func: t.text}
 	case "array":
 		panic(p.errorHere("Write x IN (...).", "ARRAY is not supported"))
 	case "row":
-		if call {
-			panic(p.errorHere("Compare the values one by one, with AND.", "rows of several values are not supported"))
-		}
+		p.refuseIf(call, "Compare the values one by one, with AND.", "rows of several values are not supported")
 	case "exists":
-		if call {
-			panic(p.errorHere("A query is over one category.", "subqueries are not supported"))
-		}
+		p.refuseIf(call, "A query is over one category.", "subqueries are not supported")
 	case "extract", "position", "substring", "trim", "overlay":
 		if call {
 			return p.parseSpecial()
@@ -114,9 +108,7 @@ func (p *queryParser) parseTyped() Expr {
 	if u := p.token(); typ.Name == "interval" && u.kind == word && intervalUnits[u.text] {
 		p.i++
 		e.Value += " " + u.text
-		if p.isWord("to") {
-			panic(p.errorHere("Write the parts out: INTERVAL '1 day 2 hours'.", "ranges of interval units are not supported"))
-		}
+		p.refuseIf(p.isWord("to"), "Write the parts out: INTERVAL '1 day 2 hours'.", "ranges of interval units are not supported")
 	}
 	return e
 }
@@ -155,9 +147,7 @@ func (p *queryParser) parseName() Expr {
 	for p.acceptSymbol(".") {
 		f := p.token()
 		if f.kind != word && f.kind != quoted {
-			if p.isSymbol("*") {
-				panic(p.errorHere("Write * alone, or name the fields.", "* after a name is not supported"))
-			}
+			p.refuseIf(p.isSymbol("*"), "Write * alone, or name the fields.", "* after a name is not supported")
 			panic(p.syntaxError("expected the name of a field"))
 		}
 		p.i++
@@ -202,9 +192,7 @@ func (p *queryParser) parseCase() Expr {
 // parseCast parses CAST (x AS type).
 func (p *queryParser) parseCast() Expr {
 	t := p.token()
-	if t.text == "try_cast" {
-		panic(p.errorHere("CAST makes what does not fit null.", "TRY_CAST is not supported"))
-	}
+	p.refuseIf(t.text == "try_cast", "CAST makes what does not fit null.", "TRY_CAST is not supported")
 	p.i += 2
 	n := p.parseExpr()
 	p.expectWord("as")

@@ -8,51 +8,58 @@ import (
 // String returns the canonical text of the query. Parse makes an equal tree from it.
 func (q *Select) String() string {
 	b := append(make([]byte, 0, len(q.text)+32), "SELECT "...)
-	for i, it := range q.Items {
-		if i > 0 {
-			b = append(b, ", "...)
-		}
-		if it.Star {
-			b = append(b, '*')
-			continue
-		}
-		b = appendExpr(b, it.Expr, precOr)
-		b = appendAlias(b, it.Alias)
-	}
-	b = append(b, " FROM "...)
-	b = appendCategory(b, q.From.Category)
+	b = appendEach(b, q.Items, appendItem)
+	b = appendCategory(append(b, " FROM "...), q.From.Category)
 	b = appendAlias(b, q.From.Alias)
-	if q.Where != nil {
-		b = appendExpr(append(b, " WHERE "...), q.Where, precOr)
-	}
+	b = appendClause(b, " WHERE ", q.Where, precOr)
 	if len(q.GroupBy) > 0 {
 		b = appendList(append(b, " GROUP BY "...), q.GroupBy)
 	}
-	if q.Having != nil {
-		b = appendExpr(append(b, " HAVING "...), q.Having, precOr)
-	}
-	for i, o := range q.OrderBy {
-		if i == 0 {
-			b = append(b, " ORDER BY "...)
-		} else {
-			b = append(b, ", "...)
-		}
-		b = appendExpr(b, o.Expr, precOr)
-		if o.Desc {
-			b = append(b, " DESC"...)
-		}
-		switch o.Nulls {
-		case NullsFirst:
-			b = append(b, " NULLS FIRST"...)
-		case NullsLast:
-			b = append(b, " NULLS LAST"...)
-		case NullsDefault:
-		}
+	b = appendClause(b, " HAVING ", q.Having, precOr)
+	if len(q.OrderBy) > 0 {
+		b = appendEach(append(b, " ORDER BY "...), q.OrderBy, appendOrder)
 	}
 	if q.Limit >= 0 {
 		b = strconv.AppendInt(append(b, " LIMIT "...), q.Limit, 10)
 	}
 	return string(b)
+}
+
+func appendItem(b []byte, it Item) []byte {
+	if it.Star {
+		return append(b, '*')
+	}
+	return appendAlias(appendExpr(b, it.Expr, precOr), it.Alias)
+}
+
+func appendOrder(b []byte, o Order) []byte {
+	b = appendIf(appendExpr(b, o.Expr, precOr), o.Desc, " DESC")
+	b = appendIf(b, o.Nulls == NullsFirst, " NULLS FIRST")
+	return appendIf(b, o.Nulls == NullsLast, " NULLS LAST")
+}
+
+// appendEach appends elements with commas between them.
+func appendEach[T any](b []byte, list []T, appendOne func(b []byte, one T) []byte) []byte {
+	for i, one := range list {
+		b = appendOne(appendIf(b, i > 0, ", "), one)
+	}
+	return b
+}
+
+// appendIf appends a text if it belongs there.
+func appendIf(b []byte, belongs bool, text string) []byte {
+	if belongs {
+		return append(b, text...)
+	}
+	return b
+}
+
+// appendClause appends a word and an expression, unless there is none.
+func appendClause(b []byte, word string, e Expr, prec int) []byte {
+	if e == nil {
+		return b
+	}
+	return appendExpr(append(b, word...), e, prec)
 }
 
 // String returns the canonical text of the predicate.
@@ -109,17 +116,8 @@ func appendQuoted(b []byte, s string, quote byte) []byte {
 	return append(b, quote)
 }
 
-func appendList(b []byte, list []Expr) []byte { return appendJoined(b, list, ", ", precOr) }
-
-// appendJoined appends expressions with a separator between them, as operands of precedence prec or higher.
-func appendJoined(b []byte, list []Expr, separator string, prec int) []byte {
-	for i, e := range list {
-		if i > 0 {
-			b = append(b, separator...)
-		}
-		b = appendExpr(b, e, prec)
-	}
-	return b
+func appendList(b []byte, list []Expr) []byte {
+	return appendEach(b, list, func(b []byte, e Expr) []byte { return appendExpr(b, e, precOr) })
 }
 
 // precedenceOf returns the precedence of an expression's outermost operator.
@@ -201,17 +199,7 @@ func appendElement(b []byte, e Expr, field bool) []byte {
 
 func appendPath(b []byte, parts []string) []byte {
 	for i, part := range parts {
-		if i > 0 {
-			b = append(b, '.')
-		}
-		b = appendName(b, part)
-	}
-	return b
-}
-
-func appendNot(b []byte, not bool) []byte {
-	if not {
-		return append(b, " NOT"...)
+		b = appendName(appendIf(b, i > 0, "."), part)
 	}
 	return b
 }
@@ -219,46 +207,47 @@ func appendNot(b []byte, not bool) []byte {
 func appendOperator(b []byte, e Expr) []byte {
 	switch e := e.(type) {
 	case *Logic:
-		if e.Or {
-			return appendJoined(b, e.Terms, " OR ", precOr+1)
-		}
-		return appendJoined(b, e.Terms, " AND ", precAnd+1)
+		return appendLogic(b, e)
 	case *Unary:
 		return appendUnary(b, e)
 	case *Binary:
 		return appendBinary(b, e)
 	case *In:
-		b = appendNot(appendExpr(b, e.X, precLike+1), e.Not)
+		b = appendIf(appendExpr(b, e.X, precLike+1), e.Not, " NOT")
 		return append(appendList(append(b, " IN ("...), e.List), ')')
 	case *Between:
-		b = append(appendNot(appendExpr(b, e.X, precLike+1), e.Not), " BETWEEN "...)
-		if e.Symmetric {
-			b = append(b, "SYMMETRIC "...)
-		}
-		b = append(appendExpr(b, e.Low, precLike+1), " AND "...)
-		return appendExpr(b, e.High, precLike+1)
+		b = append(appendIf(appendExpr(b, e.X, precLike+1), e.Not, " NOT"), " BETWEEN "...)
+		b = appendExpr(appendIf(b, e.Symmetric, "SYMMETRIC "), e.Low, precLike+1)
+		return appendClause(b, " AND ", e.High, precLike+1)
 	case *Like:
-		b = appendNot(appendExpr(b, e.X, precLike+1), e.Not)
+		b = appendIf(appendExpr(b, e.X, precLike+1), e.Not, " NOT")
+		word := " LIKE "
 		if e.Fold {
-			b = append(b, " ILIKE "...)
-		} else {
-			b = append(b, " LIKE "...)
+			word = " ILIKE "
 		}
-		b = appendExpr(b, e.Pattern, precLike+1)
-		if e.Escape != nil {
-			b = appendExpr(append(b, " ESCAPE "...), e.Escape, precLike+1)
-		}
-		return b
+		b = appendClause(b, word, e.Pattern, precLike+1)
+		return appendClause(b, " ESCAPE ", e.Escape, precLike+1)
 	case *Is:
 		prec := precIs
 		if _, ok := e.X.(*Binary); ok {
 			prec++ // IS DISTINCT FROM is non-associative
 		}
 		b = append(appendExpr(b, e.X, prec), " IS"...)
-		return append(append(appendNot(b, e.Not), ' '), e.What.String()...)
+		return append(appendIf(b, e.Not, " NOT"), " "+e.What.String()...)
 	case *Any:
 		b = append(appendExpr(b, e.X, precCompare+1), " = ANY ("...)
 		return append(appendExpr(b, e.List, precOr), ')')
+	}
+	return b
+}
+
+func appendLogic(b []byte, e *Logic) []byte {
+	word, prec := " AND ", precAnd
+	if e.Or {
+		word, prec = " OR ", precOr
+	}
+	for i, t := range e.Terms {
+		b = appendExpr(appendIf(b, i > 0, word), t, prec+1)
 	}
 	return b
 }
@@ -294,17 +283,12 @@ func appendBinary(b []byte, e *Binary) []byte {
 
 func appendCase(b []byte, e *Case) []byte {
 	b = append(b, "CASE"...)
-	if e.Operand != nil {
-		b = appendExpr(append(b, ' '), e.Operand, precOr)
-	}
+	b = appendClause(b, " ", e.Operand, precOr)
 	for _, w := range e.Whens {
-		b = appendExpr(append(b, " WHEN "...), w.Cond, precOr)
-		b = appendExpr(append(b, " THEN "...), w.Then, precOr)
+		b = appendClause(b, " WHEN ", w.Cond, precOr)
+		b = appendClause(b, " THEN ", w.Then, precOr)
 	}
-	if e.Else != nil {
-		b = appendExpr(append(b, " ELSE "...), e.Else, precOr)
-	}
-	return append(b, " END"...)
+	return append(appendClause(b, " ELSE ", e.Else, precOr), " END"...)
 }
 
 // functionNames are keywords that are printed without quotes as function names.
@@ -335,16 +319,7 @@ func appendCall(b []byte, e *Call) []byte {
 	} else {
 		b = appendName(b, e.Func)
 	}
-	b = append(b, '(')
-	if e.Distinct {
-		b = append(b, "DISTINCT "...)
-	}
-	if e.Star {
-		b = append(b, '*')
-	}
-	b = append(appendList(b, e.Args), ')')
-	if e.Filter != nil {
-		b = append(appendExpr(append(b, " FILTER (WHERE "...), e.Filter, precOr), ')')
-	}
-	return b
+	b = appendIf(append(b, '('), e.Distinct, "DISTINCT ")
+	b = append(appendList(appendIf(b, e.Star, "*"), e.Args), ')')
+	return appendIf(appendClause(b, " FILTER (WHERE ", e.Filter, precOr), e.Filter != nil, ")")
 }

@@ -64,9 +64,7 @@ func (p *queryParser) parseType() Type {
 	if p.isSymbol("(") {
 		typ = p.parseModifiers(t, typ)
 	}
-	if p.isSymbol("[") || p.isWord("array") {
-		panic(p.errorHere("", "types of arrays are not supported"))
-	}
+	p.refuseIf(p.isSymbol("[") || p.isWord("array"), "", "types of arrays are not supported")
 	return typ
 }
 

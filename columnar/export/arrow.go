@@ -115,7 +115,9 @@ const groupBytes = 64 << 20
 func newParquet(w io.Writer, s *arrow.Schema) (*parquetFile, error) {
 	fields := make([]arrow.Field, s.NumFields())
 	for i, f := range s.Fields() {
-		f.Type = withoutDictionary(f.Type)
+		if d, ok := f.Type.(*arrow.DictionaryType); ok {
+			f.Type = d.ValueType // Parquet makes dictionaries by itself
+		}
 		if reason := unfitType(f.Type); reason != "" {
 			return nil, fmt.Errorf("column %q: Parquet cannot hold %s: cast it to text, or choose another format", f.Name, reason)
 		}
@@ -186,12 +188,4 @@ func (w *parquetFile) Flush() error { return nil }
 func (w *parquetFile) Close() (err error) {
 	defer recoverError(&err)
 	return w.file.Close()
-}
-
-// withoutDictionary returns a type without its dictionary. Parquet makes dictionaries by itself.
-func withoutDictionary(t arrow.DataType) arrow.DataType {
-	if d, ok := t.(*arrow.DictionaryType); ok {
-		return d.ValueType
-	}
-	return t
 }

@@ -122,12 +122,11 @@ func (b *queryBinder) sumType(c *functionCall, a *Aggregate, t *schema.Type) {
 		a.T = plainType(t)
 	case t.Kind == schema.Int32 && c.Func == "sum":
 		a.T = typeInt64
-	case isInteger(t.Kind) && c.Func == "sum":
-		a.T = schema.Type{Kind: schema.Decimal, Precision: value.MaxPrecision}
-	case t.Kind == schema.Decimal && c.Func == "sum":
+	case isNumeric(t.Kind):
 		a.T = schema.Type{Kind: schema.Decimal, Precision: value.MaxPrecision, Scale: t.Scale}
-	case isInteger(t.Kind) || t.Kind == schema.Decimal:
-		a.T = schema.Type{Kind: schema.Decimal, Precision: value.MaxPrecision, Scale: max(t.Scale, averageScale)}
+		if c.Func == "avg" {
+			a.T.Scale = max(t.Scale, averageScale)
+		}
 	default:
 		panic(b.signatureError(c))
 	}

@@ -3,18 +3,11 @@ package plan
 import (
 	"scribe/columnar/expr"
 	"scribe/columnar/schema"
-	"scribe/columnar/sql"
 )
-
-var operations = map[sql.BinaryOp]expr.Op{sql.Add: expr.Add, sql.Sub: expr.Sub, sql.Mul: expr.Mul, sql.Div: expr.Div, sql.Mod: expr.Mod}
-
-func (b *queryBinder) bindArithmetic(e *sql.Binary, l, r typedOperand) expr.Expr {
-	return b.calculate(e.At, operations[e.Op], e.Op.String(), l, r)
-}
 
 // calculate returns + - * / or % of numbers, instants and intervals.
 func (b *queryBinder) calculate(pos int, op expr.Op, operator string, l, r typedOperand) expr.Expr {
-	l, r = b.settleSides(pos, op, l, r)
+	l, r = b.settleSides(pos, op, operator, l, r)
 	lt, rt := l.e.Type(), r.e.Type()
 	switch {
 	case op == expr.Mod && (lt.Kind == schema.Float64 || rt.Kind == schema.Float64):
@@ -38,33 +31,24 @@ func (b *queryBinder) calculate(pos int, op expr.Op, operator string, l, r typed
 }
 
 // settleSides gives text constants the type that the other side requires.
-func (b *queryBinder) settleSides(pos int, op expr.Op, l, r typedOperand) (typedOperand, typedOperand) {
+func (b *queryBinder) settleSides(pos int, op expr.Op, operator string, l, r typedOperand) (typedOperand, typedOperand) {
 	switch {
 	case l.unknown && r.unknown:
-		panic(b.errorAt(pos, "Add a cast to one of them.", "operator is not unique: unknown %s unknown", operatorOf(op)))
+		panic(b.errorAt(pos, "Add a cast to one of them.", "operator is not unique: unknown %s unknown", operator))
 	case l.unknown:
 		t, ok := sideType(op, r.e.Type(), true)
 		if !ok {
-			panic(b.errorAt(pos, "Write INTERVAL or DATE before the text.", "operator is not unique: unknown %s %s", operatorOf(op), typeName(r.typ())))
+			panic(b.errorAt(pos, "Write INTERVAL or DATE before the text.", "operator is not unique: unknown %s %s", operator, typeName(r.typ())))
 		}
 		l = b.readUnknown(l, &t)
 	case r.unknown:
 		t, ok := sideType(op, l.e.Type(), false)
 		if !ok {
-			panic(b.errorAt(pos, "Write INTERVAL before the text, or a number of days.", "operator is not unique: %s %s unknown", typeName(l.typ()), operatorOf(op)))
+			panic(b.errorAt(pos, "Write INTERVAL before the text, or a number of days.", "operator is not unique: %s %s unknown", typeName(l.typ()), operator))
 		}
 		r = b.readUnknown(r, &t)
 	}
 	return l, r
-}
-
-func operatorOf(op expr.Op) string {
-	for s, o := range operations {
-		if o == op {
-			return s.String()
-		}
-	}
-	return ""
 }
 
 // sideType returns the type of a text constant next to a side of another type. It is the same type if such an operator exists.

@@ -31,13 +31,7 @@ type queryBinder struct {
 	aggregateAt map[string]int
 	keys        map[string]int        // maps the expr.Key of each group key to its index
 	grouped     map[*expr.Column]bool // columns that stand for aggregates
-	positions   []columnPosition      // positions of columns in the text
-}
-
-// columnPosition is the position of a column's name in the text.
-type columnPosition struct {
-	column *expr.Column
-	pos    int
+	positions   map[*expr.Column]int  // positions of columns in the text
 }
 
 func newBinder(s *schema.Schema, o Options, errorf func(int, string, string, ...any) *sql.Error) *queryBinder {
@@ -47,7 +41,7 @@ func newBinder(s *schema.Schema, o Options, errorf func(int, string, string, ...
 	}
 	b := &queryBinder{
 		schema: s, columns: s.Columns(), byName: map[string]int{}, now: now.UnixMicro(), errorf: errorf,
-		aggregateAt: map[string]int{}, keys: map[string]int{}, grouped: map[*expr.Column]bool{},
+		aggregateAt: map[string]int{}, keys: map[string]int{}, grouped: map[*expr.Column]bool{}, positions: map[*expr.Column]int{},
 	}
 	for i := range b.columns {
 		b.byName[b.columns[i].Name] = i
@@ -128,7 +122,8 @@ func (b *queryBinder) bind(e sql.Expr) typedOperand {
 		t := namedType(e.Type)
 		return b.readUnknown(typedOperand{e: literal(&typeString, e.Value), pos: e.At, unknown: true}, &t)
 	case *sql.Cast:
-		return b.bindCast(e)
+		x := b.bind(e.X)
+		return b.castTo(x, namedType(e.Type), e.At)
 	case *sql.Call:
 		return b.bindFunction(e)
 	case *sql.Field:
@@ -220,7 +215,7 @@ func (b *queryBinder) bindPath(e *sql.Name, parts []string) (typedOperand, bool)
 // columnAt returns the i-th column, used at a position of the text.
 func (b *queryBinder) columnAt(i, pos int) expr.Expr {
 	c := &expr.Column{Name: b.columns[i].Name, T: b.columns[i].Type}
-	b.positions = append(b.positions, columnPosition{c, pos})
+	b.positions[c] = pos
 	return c
 }
 
@@ -243,7 +238,11 @@ func (b *queryBinder) columnError(e *sql.Name) error {
 			}
 		}
 	}
-	names, last := b.columnNames(), e.Parts[len(e.Parts)-1]
+	last := e.Parts[len(e.Parts)-1]
+	names := make([]string, 0, len(b.columns))
+	for i := range b.columns {
+		names = append(names, b.columns[i].Name)
+	}
 	found := likelyNames(strings.Join(e.Parts, "."), names)
 	if len(found) == 0 {
 		found = likelyNames(last, names)
@@ -269,14 +268,6 @@ func likelyNames(name string, names []string) []string {
 	return found
 }
 
-func (b *queryBinder) columnNames() []string {
-	names := make([]string, 0, len(b.columns))
-	for i := range b.columns {
-		names = append(names, b.columns[i].Name)
-	}
-	return names
-}
-
 func quoteName(s string) string { return "\"" + strings.Trim(sql.ClipText(s), "\"") + "\"" }
 
 // bindField binds the field of a struct.
@@ -286,13 +277,11 @@ func (b *queryBinder) bindField(x typedOperand, pos int, name string) typedOpera
 		hint := hintIf(t.Kind == schema.Map, "Write ['"+sql.ClipText(name)+"'] for the value of a map.")
 		panic(b.errorAt(pos, hint, "column notation .%s applied to type %s, which has no fields", sql.ClipText(name), typeName(t)))
 	}
+	names := make([]string, 0, len(t.Fields))
 	for i := range t.Fields {
 		if t.Fields[i].Name == name {
 			return typedOperand{e: b.makeCall(expr.StructField, t.Fields[i].Type, i, x.e), pos: x.pos}
 		}
-	}
-	names := make([]string, 0, len(t.Fields))
-	for i := range t.Fields {
 		names = append(names, t.Fields[i].Name)
 	}
 	hint := ""
@@ -340,12 +329,7 @@ func (b *queryBinder) textOf(o typedOperand) (expr.Expr, bool) {
 	return o.e, o.e.Type().Kind == schema.String
 }
 
-// bindCast binds an explicit cast.
-func (b *queryBinder) bindCast(e *sql.Cast) typedOperand {
-	x := b.bind(e.X)
-	return b.castTo(x, namedType(e.Type), e.At)
-}
-
+// castTo casts an operand explicitly.
 func (b *queryBinder) castTo(x typedOperand, t schema.Type, pos int) typedOperand {
 	if x.unknown {
 		// The cast determines the type of the text: digits beyond the scale are rounded, as for a column.

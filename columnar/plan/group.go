@@ -178,7 +178,7 @@ func (b *queryBinder) overGroups(e expr.Expr) expr.Expr {
 		if b.grouped[e] {
 			return e
 		}
-		panic(b.errorAt(b.placeOf(e), "", "column %s must appear in the GROUP BY clause or be used in an aggregate function", quoteName(e.Name)))
+		panic(b.errorAt(b.positions[e], "", "column %s must appear in the GROUP BY clause or be used in an aggregate function", quoteName(e.Name)))
 	case *expr.Call:
 		args := make([]expr.Expr, len(e.Args))
 		changed := false
@@ -191,14 +191,4 @@ func (b *queryBinder) overGroups(e expr.Expr) expr.Expr {
 		}
 	}
 	return e
-}
-
-// placeOf returns the position of a column's name in the text.
-func (b *queryBinder) placeOf(c *expr.Column) int {
-	for _, p := range b.positions {
-		if p.column == c {
-			return p.pos
-		}
-	}
-	return 0
 }

@@ -62,21 +62,22 @@ func (b *queryBinder) bindBinary(e *sql.Binary) typedOperand {
 	var result expr.Expr
 	switch e.Op {
 	case sql.Eq, sql.Ne, sql.Lt, sql.Le, sql.Gt, sql.Ge, sql.IsDistinct, sql.IsNotDistinct:
-		result = b.bindComparison(e.At, comparisons[e.Op], e.Op.String(), l, r)
+		result = b.bindComparison(e.At, operations[e.Op], e.Op.String(), l, r)
 	case sql.Concat:
 		result = b.bindConcatenation(e, l, r)
 	case sql.Match, sql.MatchFold, sql.NotMatch, sql.NotMatchFold:
 		result = b.bindMatch(e, l, r)
 	default:
-		result = b.bindArithmetic(e, l, r)
+		result = b.calculate(e.At, operations[e.Op], e.Op.String(), l, r)
 	}
 	return typedOperand{e: result, pos: e.At}
 }
 
-// comparisons maps comparison operators to operations.
-var comparisons = map[sql.BinaryOp]expr.Op{
+// operations maps operators to operations.
+var operations = map[sql.BinaryOp]expr.Op{
 	sql.Eq: expr.Eq, sql.Ne: expr.Ne, sql.Lt: expr.Lt, sql.Le: expr.Le, sql.Gt: expr.Gt, sql.Ge: expr.Ge,
 	sql.IsDistinct: expr.IsDistinct, sql.IsNotDistinct: expr.IsNotDistinct,
+	sql.Add: expr.Add, sql.Sub: expr.Sub, sql.Mul: expr.Mul, sql.Div: expr.Div, sql.Mod: expr.Mod,
 }
 
 func (b *queryBinder) mismatchError(pos int, operator string, l, r typedOperand) error {

@@ -3,7 +3,6 @@ package schema
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -65,9 +64,4 @@ func (f *Field) Source() []string {
 // Sources returns all paths at which the field's value is looked up, in order.
 func (f *Field) Sources() [][]string {
 	return append([][]string{f.Source()}, f.Aliases...)
-}
-
-// hasPrefix reports whether prefix is a prefix of path or equal to it.
-func hasPrefix(path, prefix []string) bool {
-	return len(path) >= len(prefix) && slices.Equal(path[:len(prefix)], prefix)
 }

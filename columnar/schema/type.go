@@ -1,9 +1,6 @@
 package schema
 
 import (
-	"strconv"
-	"strings"
-
 	"github.com/apache/arrow-go/v18/arrow"
 )
 
@@ -78,27 +75,8 @@ func (t *Type) Equal(o *Type) bool {
 	return t.Elem == nil || t.Elem.Equal(o.Elem)
 }
 
-// String returns the type as schemas and error messages write it: decimal(10,2), list<string>, struct<a int64, b map<bool>>.
-func (t *Type) String() string {
-	switch t.Kind {
-	case Decimal:
-		return "decimal(" + strconv.Itoa(int(t.Precision)) + "," + strconv.Itoa(int(t.Scale)) + ")"
-	case List, Map:
-		return t.Kind.String() + "<" + t.Elem.String() + ">"
-	case Struct:
-		var b strings.Builder
-		b.WriteString("struct<")
-		for i := range t.Fields {
-			if i > 0 {
-				b.WriteString(", ")
-			}
-			b.WriteString(t.Fields[i].Name + " " + t.Fields[i].Type.String())
-		}
-		return b.String() + ">"
-	default:
-		return t.Kind.String()
-	}
-}
+// String returns the type as error messages write it: decimal(10,2), list<string>, struct<a int64, b map<bool>>.
+func (t *Type) String() string { return string(t.appendText(nil, false)) }
 
 var kindNames = [...]string{
 	Invalid: "invalid", Null: "null", Bool: "bool", Int32: "int32", Int64: "int64", Uint64: "uint64", Float64: "float64", Decimal: "decimal",

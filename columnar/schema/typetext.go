@@ -34,13 +34,14 @@ var scalars = map[string]Kind{
 
 // Text returns the text of a type as schemas have it: [Type.String] plus dictionaries, time formats and "not null". For
 // struct fields it includes name, type and nullability. Fields with more properties are written out like those of a schema.
-func (t *Type) Text() string { return string(t.appendText(nil)) }
+func (t *Type) Text() string { return string(t.appendText(nil, true)) }
 
-func (t *Type) appendText(dst []byte) []byte {
+// appendText appends the text of a type: what a query sees of it, or, if exact is set, all of it.
+func (t *Type) appendText(dst []byte, exact bool) []byte {
 	switch {
-	case t.Kind == String && t.Dictionary:
+	case exact && t.Kind == String && t.Dictionary:
 		return append(dst, dictionaryName...)
-	case len(t.Formats) > 0:
+	case exact && len(t.Formats) > 0:
 		dst = append(append(dst, t.Kind.String()...), '(')
 		for i, f := range t.Formats {
 			if i > 0 {
@@ -53,9 +54,11 @@ func (t *Type) appendText(dst []byte) []byte {
 			}
 		}
 		return append(dst, ')')
+	case t.Kind == Decimal:
+		return fmt.Appendf(dst, "decimal(%d,%d)", t.Precision, t.Scale)
 	case t.Kind == List || t.Kind == Map:
 		dst = append(append(dst, t.Kind.String()...), '<')
-		return append(t.Elem.appendText(dst), '>')
+		return append(t.Elem.appendText(dst, exact), '>')
 	case t.Kind == Struct:
 		dst = append(dst, "struct<"...)
 		for i := range t.Fields {
@@ -63,15 +66,19 @@ func (t *Type) appendText(dst []byte) []byte {
 			if i > 0 {
 				dst = append(dst, ", "...)
 			}
-			dst = append(appendName(dst, f.Name), ' ')
-			dst = f.Type.appendText(dst)
-			if !f.Nullable {
+			if exact {
+				dst = appendName(dst, f.Name)
+			} else {
+				dst = append(dst, f.Name...)
+			}
+			dst = f.Type.appendText(append(dst, ' '), exact)
+			if exact && !f.Nullable {
 				dst = append(dst, " not null"...)
 			}
 		}
 		return append(dst, '>')
 	default:
-		return append(dst, t.String()...)
+		return append(dst, t.Kind.String()...)
 	}
 }
 

@@ -250,7 +250,7 @@ func (v *schemaValidator) checkOverlaps(fields []Field, within string) {
 	slices.SortStableFunc(all, func(a, b fieldPath) int { return slices.Compare(a.path, b.path) })
 	for i := 0; i+1 < len(all); i++ {
 		a, b := all[i], all[i+1]
-		if !hasPrefix(b.path, a.path) {
+		if prefix := b.path[:min(len(a.path), len(b.path))]; !slices.Equal(prefix, a.path) {
 			continue
 		}
 		all[i+1] = fieldPath{a.path, a.field} // it may also be a prefix of the next path

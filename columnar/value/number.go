@@ -271,29 +271,10 @@ func isTied(text []byte, v float64) bool {
 	return s.Add(s, s).Cmp(next.Add(next, exact)) == 0
 }
 
-var powers = func() (p [MaxPrecision + 1]*big.Int) {
-	v := big.NewInt(1)
-	for i := range p {
-		p[i] = new(big.Int).Set(v)
-		v.Mul(v, big.NewInt(10))
-	}
-	return p
-}()
-
-var powers128 = func() (p [MaxPrecision + 1]decimal128.Num) {
-	for i := range p {
-		p[i] = decimal128.FromBigInt(powers[i])
-	}
-	return p
-}()
-
 // FitsPrecision reports whether v has at most precision digits.
 func FitsPrecision(v decimal128.Num, precision int32) bool {
-	limit := powers128[min(max(precision, 0), MaxPrecision)]
-	if v.Sign() < 0 {
-		v = v.Negate()
-	}
-	return v.HighBits() >= 0 && v.Less(limit)
+	v = v.Abs()
+	return v.HighBits() >= 0 && v.Less(decimal128.GetScaleMultiplier(int(min(max(precision, 0), MaxPrecision))))
 }
 
 // ParseDecimal parses a number and rounds it to the scale, half away from zero.

@@ -59,13 +59,8 @@ func FloorDiv(a, b int64) int64 {
 	return q
 }
 
-func floorMod(a, b int64) int64 {
-	m := a % b
-	if m < 0 {
-		m += b
-	}
-	return m
-}
+// FloorMod returns the remainder of [FloorDiv], which is not negative.
+func FloorMod(a, b int64) int64 { return a - FloorDiv(a, b)*b }
 
 // ParseDate parses the date of a text that [ParseTimestamp] accepts.
 func ParseDate[T text](s T) (arrow.Date32, error) {
@@ -92,7 +87,7 @@ func ParseTimestamp[T text](s T) (arrow.Timestamp, error) {
 	}
 	micros -= p.offset
 	days += FloorDiv(micros, Day)
-	micros = floorMod(micros, Day)
+	micros = FloorMod(micros, Day)
 	// The last day of the range is only partly in range.
 	if last, rest := Split(MaxTimestamp); days < MinDays || days > last || days == last && micros > rest {
 		return 0, ErrRange

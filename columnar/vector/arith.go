@@ -1,6 +1,7 @@
 package vector
 
 import (
+	"maps"
 	"math"
 	"math/bits"
 
@@ -12,9 +13,11 @@ import (
 type arithNode struct {
 	t    *schema.Type
 	a, b exprNode
-	// calc computes the values.
-	calc func(ev *programRun, out, a, b *columnVec, live bitmap) (bad bitmap)
+	calc calcFunc
 }
+
+// calcFunc sets the values of out and returns the rows without a result.
+type calcFunc func(ev *programRun, out, a, b *columnVec, live bitmap) (bad bitmap)
 
 func (n *arithNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	var a, b *columnVec
@@ -29,18 +32,10 @@ func (n *arithNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	return ev.failRows(out, n.calc(ev, out, a, b, ev.liveRows(sel, a, b)), sel)
 }
 
-// sliceOf returns the slice with a kind's values.
-type sliceOf[T fixedValue] func(*columnVec) *[]T
-
-func int32sOf(v *columnVec) *[]int32   { return &v.i32 }
-func int64sOf(v *columnVec) *[]int64   { return &v.i64 }
-func uint64sOf(v *columnVec) *[]uint64 { return &v.u64 }
-func floatsOf(v *columnVec) *[]float64 { return &v.f64 }
-
 // calcPairs makes an operator from a function of two values that reports whether it has a result.
-func calcPairs[A, B, R fixedValue](la sliceOf[A], lb sliceOf[B], lr sliceOf[R], f func(A, B) (R, bool)) func(*programRun, *columnVec, *columnVec, *columnVec, bitmap) bitmap {
+func calcPairs[A, B, R fixedValue](f func(A, B) (R, bool)) calcFunc {
 	return func(ev *programRun, out, a, b *columnVec, live bitmap) (bad bitmap) {
-		va, vb, ma, mb := *la(a), *lb(b), a.indexMask(), b.indexMask()
+		va, vb, ma, mb := valuesOf[A](a), valuesOf[B](b), a.indexMask(), b.indexMask()
 		r := takeValues[R](ev.scratchMemory, ev.rows)
 		if live != nil {
 			clear(r)
@@ -52,14 +47,14 @@ func calcPairs[A, B, R fixedValue](la sliceOf[A], lb sliceOf[B], lr sliceOf[R], 
 				bad = ev.markRow(bad, i)
 			}
 		}
-		*lr(out) = r
+		setValues(out, r)
 		return bad
 	}
 }
 
 // calcSingle is calcPairs for a function of one value.
-func calcSingle[A, R fixedValue](la sliceOf[A], lr sliceOf[R], f func(A) (R, bool)) func(*programRun, *columnVec, *columnVec, *columnVec, bitmap) bitmap {
-	return calcPairs(la, la, lr, func(a, _ A) (R, bool) { return f(a) })
+func calcSingle[A, R fixedValue](f func(A) (R, bool)) calcFunc {
+	return calcPairs(func(a, _ A) (R, bool) { return f(a) })
 }
 
 type signedInt interface{ int32 | int64 }
@@ -168,8 +163,6 @@ func alwaysOK[A, R fixedValue](f func(A) R) func(A) (R, bool) {
 
 func keepValue[T fixedValue](a T) (T, bool) { return a, true }
 
-type calcFunc = func(*programRun, *columnVec, *columnVec, *columnVec, bitmap) bitmap
-
 // operatorForm is an operator on values of the kinds a and b, with a result of the kind t. For an operator of one value b is
 // Null.
 type operatorForm struct {
@@ -182,18 +175,19 @@ type (
 	unaries[T fixedValue]  map[expr.Op]func(a T) (T, bool)
 )
 
-// forms are the operators on numbers and times, except those on decimals.
+// forms are the operators on numbers and times, and their casts, except those on decimals.
 var forms = func() map[operatorForm]calcFunc {
 	f := timeForms()
-	addForms(f, schema.Int32, int32sOf, signedBinaries(mul32), signedUnaries[int32]())
-	addForms(f, schema.Int64, int64sOf, signedBinaries(mul64), signedUnaries[int64]())
-	addForms(f, schema.Uint64, uint64sOf, binaries[uint64]{
+	maps.Copy(f, castForms())
+	addForms(f, schema.Int32, signedBinaries(mul32), signedUnaries[int32]())
+	addForms(f, schema.Int64, signedBinaries(mul64), signedUnaries[int64]())
+	addForms(f, schema.Uint64, binaries[uint64]{
 		expr.Add: addUnsigned, expr.Sub: subUnsigned, expr.Mul: mulUnsigned, expr.Div: divUnsigned, expr.Mod: modInteger[uint64],
 	}, unaries[uint64]{
 		expr.Neg: func(a uint64) (uint64, bool) { return 0, a == 0 },
 		expr.Abs: keepValue[uint64], expr.Floor: keepValue[uint64], expr.Ceil: keepValue[uint64], expr.Round: keepValue[uint64],
 	})
-	addForms(f, schema.Float64, floatsOf, binaries[float64]{
+	addForms(f, schema.Float64, binaries[float64]{
 		expr.Add: addFloat, expr.Sub: subFloat, expr.Mul: mulFloat, expr.Div: divFloat, expr.Mod: modFloat,
 	}, unaries[float64]{
 		expr.Neg: func(a float64) (float64, bool) { return -a, true },
@@ -211,12 +205,12 @@ func signedUnaries[T signedInt]() unaries[T] {
 }
 
 // addForms adds the operators on numbers of one kind.
-func addForms[T fixedValue](to map[operatorForm]calcFunc, k schema.Kind, l sliceOf[T], two binaries[T], one unaries[T]) {
+func addForms[T fixedValue](to map[operatorForm]calcFunc, k schema.Kind, two binaries[T], one unaries[T]) {
 	for op, f := range two {
-		to[operatorForm{op, k, k, k}] = calcPairs(l, l, l, f)
+		to[operatorForm{op, k, k, k}] = calcPairs(f)
 	}
 	for op, f := range one {
-		to[operatorForm{op, k, schema.Null, k}] = calcSingle(l, l, f)
+		to[operatorForm{op, k, schema.Null, k}] = calcSingle(f)
 	}
 }
 

@@ -28,7 +28,7 @@ func historicYear(year int64) float64 {
 }
 
 // weekday returns 0 for Monday.
-func (i civilInstant) weekday() int64 { return floorMod(i.days+3, 7) }
+func (i civilInstant) weekday() int64 { return value.FloorMod(i.days+3, 7) }
 
 // isoWeek returns the ISO year, which contains most of the instant's week, and the number of the week in it.
 func (i civilInstant) isoWeek() (year, week int64) {
@@ -36,8 +36,6 @@ func (i civilInstant) isoWeek() (year, week int64) {
 	year, _, _ = value.CivilOf(thursday)
 	return year, (thursday-value.DaysOf(year, 1, 1))/7 + 1
 }
-
-func floorMod(a, b int64) int64 { return a - floorDiv(a, b)*b }
 
 // yearGroup returns the decade, century or millennium (n years) of a year. The first century begins with the year 1.
 func yearGroup(year, n int64) int64 {

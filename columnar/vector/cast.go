@@ -10,6 +10,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 
+	"scribe/columnar/expr"
 	"scribe/columnar/schema"
 	"scribe/columnar/value"
 )
@@ -35,11 +36,12 @@ func newCast(a exprNode, from, to *schema.Type) (exprNode, error) {
 			return n, nil
 		}
 	}
-	if from.Kind == schema.Bool || to.Kind == schema.Bool {
-		if n := boolCast(a, from, to); n != nil {
-			return n, nil
-		}
-	} else if c := numberCast(from, to); c != nil {
+	if to.Kind == schema.Bool && (from.Kind == schema.Int32 || from.Kind == schema.Int64 || from.Kind == schema.Uint64) {
+		zero := constantNull(from.Kind, 0)
+		zero.valid = nil
+		return &compareNode{orders: expr.Less | expr.Greater, a: a, b: constantNode{zero}}, nil
+	}
+	if c := numberCast(from, to); c != nil {
 		return &arithNode{t: to, a: a, calc: c}, nil
 	}
 	return nil, fmt.Errorf("vector: no cast from %s to %s", from, to)
@@ -50,7 +52,6 @@ func readerCast(a exprNode, from, to *schema.Type) exprNode {
 	if from.Kind == schema.Binary {
 		return nil
 	}
-	parse := func(c calcFunc) exprNode { return &arithNode{t: to, a: a, calc: c} }
 	switch to.Kind {
 	case schema.Bool:
 		return &testNode{args: []exprNode{a}, test: func(args []*columnVec, i int) (bool, bool) {
@@ -64,54 +65,35 @@ func readerCast(a exprNode, from, to *schema.Type) exprNode {
 			return err == nil
 		}}
 	case schema.Int32:
-		return parse(parseCalc(int32sOf, func(s []byte) (int32, error) {
+		return newParser(a, to, func(s []byte) (int32, error) {
 			v, err := value.ParseInt(s, 32)
 			return int32(v), err
-		}))
+		})
 	case schema.Int64:
-		return parse(parseCalc(int64sOf, func(s []byte) (int64, error) { return value.ParseInt(s, 64) }))
+		return newParser(a, to, func(s []byte) (int64, error) { return value.ParseInt(s, 64) })
 	case schema.Uint64:
-		return parse(parseCalc(uint64sOf, value.ParseUint[[]byte]))
+		return newParser(a, to, value.ParseUint[[]byte])
 	case schema.Float64:
-		return parse(parseCalc(floatsOf, value.ParseFloat[[]byte]))
+		return newParser(a, to, value.ParseFloat[[]byte])
 	case schema.Decimal:
-		return parse(parseCalc(decimalsOf, func(s []byte) (decimal128.Num, error) { return value.ParseDecimal(s, to.Precision, to.Scale) }))
+		return newParser(a, to, func(s []byte) (decimal128.Num, error) { return value.ParseDecimal(s, to.Precision, to.Scale) })
 	case schema.Date:
-		return parse(parseCalc(int32sOf, func(s []byte) (int32, error) {
-			v, err := value.ParseDate(s)
-			return int32(v), err
-		}))
+		return newParser(a, to, value.ParseDate[[]byte])
 	case schema.Timestamp:
-		return parse(parseCalc(int64sOf, func(s []byte) (int64, error) {
-			v, err := value.ParseTimestamp(s)
-			return int64(v), err
-		}))
+		return newParser(a, to, value.ParseTimestamp[[]byte])
 	case schema.Interval:
-		return parse(parseCalc(intervalsOf, value.ParseInterval[[]byte]))
+		return newParser(a, to, value.ParseInterval[[]byte])
 	default:
 		return nil
 	}
 }
 
-func intervalsOf(v *columnVec) *[]arrow.MonthDayNanoInterval { return &v.iv }
-
-// parseCalc makes a cast from a parser.
-func parseCalc[R fixedValue](lr sliceOf[R], parse func([]byte) (R, error)) calcFunc {
-	return func(ev *programRun, out, a, _ *columnVec, live bitmap) (bad bitmap) {
-		r := takeValues[R](ev.scratchMemory, ev.rows)
-		if live != nil {
-			clear(r)
-		}
-		for i := range eachRow(live, ev.rows) {
-			v, err := parse(a.str(i))
-			r[i] = v
-			if err != nil {
-				bad = ev.markRow(bad, i)
-			}
-		}
-		*lr(out) = r
-		return bad
-	}
+// newParser makes a cast from a parser.
+func newParser[R fixedValue](a exprNode, to *schema.Type, parse func([]byte) (R, error)) exprNode {
+	return &rowNode[R]{to, []exprNode{a}, func(args []*columnVec, i int) (R, bool) {
+		v, err := parse(args[0].str(i))
+		return v, err == nil
+	}}
 }
 
 // textWriter returns a function that appends a value's text, or nil if the type has none.
@@ -142,24 +124,22 @@ func textPrinter(t *schema.Type) func(dst []byte, v *columnVec, i int) []byte {
 	case schema.Bool:
 		return func(dst []byte, v *columnVec, i int) []byte { return value.AppendBool(dst, v.bits.get(i)) }
 	case schema.Int32:
-		return func(dst []byte, v *columnVec, i int) []byte { return value.AppendInt(dst, int64(v.i32[i])) }
+		return printValue(func(dst []byte, n int32) []byte { return value.AppendInt(dst, int64(n)) })
 	case schema.Int64:
-		return func(dst []byte, v *columnVec, i int) []byte { return value.AppendInt(dst, v.i64[i]) }
+		return printValue(value.AppendInt)
 	case schema.Uint64:
-		return func(dst []byte, v *columnVec, i int) []byte { return value.AppendUint(dst, v.u64[i]) }
+		return printValue(value.AppendUint)
 	case schema.Float64:
-		return func(dst []byte, v *columnVec, i int) []byte { return value.AppendFloat(dst, v.f64[i]) }
+		return printValue(value.AppendFloat)
 	case schema.Decimal:
 		scale := t.Scale
-		return func(dst []byte, v *columnVec, i int) []byte { return value.AppendDecimal(dst, v.dec[i], scale) }
+		return printValue(func(dst []byte, d decimal128.Num) []byte { return value.AppendDecimal(dst, d, scale) })
 	case schema.Date:
-		return func(dst []byte, v *columnVec, i int) []byte { return value.AppendDate(dst, arrow.Date32(v.i32[i])) }
+		return printValue(value.AppendDate)
 	case schema.Timestamp:
-		return func(dst []byte, v *columnVec, i int) []byte {
-			return value.AppendTimestamp(dst, arrow.Timestamp(v.i64[i]))
-		}
+		return printValue(value.AppendTimestamp)
 	case schema.Interval:
-		return func(dst []byte, v *columnVec, i int) []byte { return value.AppendInterval(dst, v.iv[i]) }
+		return printValue(value.AppendInterval)
 	case schema.String:
 		return func(dst []byte, v *columnVec, i int) []byte { return append(dst, v.str(i)...) }
 	case schema.Binary:
@@ -169,41 +149,47 @@ func textPrinter(t *schema.Type) func(dst []byte, v *columnVec, i int) []byte {
 	}
 }
 
-// boolCast returns the cast between bool and an integer. PostgreSQL has it for int4; the other integers work the same way.
-func boolCast(a exprNode, from, to *schema.Type) exprNode {
-	if to.Kind == schema.Bool {
-		switch from.Kind {
-		case schema.Int32:
-			return &testNode{args: []exprNode{a}, test: func(args []*columnVec, i int) (bool, bool) { return args[0].i32[i] != 0, true }}
-		case schema.Int64:
-			return &testNode{args: []exprNode{a}, test: func(args []*columnVec, i int) (bool, bool) { return args[0].i64[i] != 0, true }}
-		case schema.Uint64:
-			return &testNode{args: []exprNode{a}, test: func(args []*columnVec, i int) (bool, bool) { return args[0].u64[i] != 0, true }}
-		default:
-			return nil
-		}
-	}
-	switch to.Kind {
-	case schema.Int32:
-		return &arithNode{t: to, a: a, calc: fromBits(int32sOf)}
-	case schema.Int64:
-		return &arithNode{t: to, a: a, calc: fromBits(int64sOf)}
-	case schema.Uint64:
-		return &arithNode{t: to, a: a, calc: fromBits(uint64sOf)}
-	default:
-		return nil
+// printValue makes a function that appends the text of a row from one for a value.
+func printValue[T fixedValue](print func([]byte, T) []byte) func(dst []byte, v *columnVec, i int) []byte {
+	return func(dst []byte, v *columnVec, i int) []byte { return print(dst, valuesOf[T](v)[i]) }
+}
+
+// castForms are the casts between numbers and times, except those of decimals. PostgreSQL casts between bool and int4; the other
+// integers work the same way.
+func castForms() map[operatorForm]calcFunc {
+	cast := func(from, to schema.Kind) operatorForm { return operatorForm{expr.Cast, from, schema.Null, to} }
+	return map[operatorForm]calcFunc{
+		cast(schema.Bool, schema.Int32):     calcBits[int32],
+		cast(schema.Bool, schema.Int64):     calcBits[int64],
+		cast(schema.Bool, schema.Uint64):    calcBits[uint64],
+		cast(schema.Int32, schema.Int64):    calcSingle(narrowInt[int32, int64]),
+		cast(schema.Int32, schema.Uint64):   calcSingle(narrowInt[int32, uint64]),
+		cast(schema.Int32, schema.Float64):  calcSingle(alwaysOK(func(a int32) float64 { return float64(a) })),
+		cast(schema.Int64, schema.Int32):    calcSingle(narrowInt[int64, int32]),
+		cast(schema.Int64, schema.Uint64):   calcSingle(narrowInt[int64, uint64]),
+		cast(schema.Int64, schema.Float64):  calcSingle(alwaysOK(func(a int64) float64 { return float64(a) })),
+		cast(schema.Uint64, schema.Int32):   calcSingle(narrowInt[uint64, int32]),
+		cast(schema.Uint64, schema.Int64):   calcSingle(narrowInt[uint64, int64]),
+		cast(schema.Uint64, schema.Float64): calcSingle(alwaysOK(func(a uint64) float64 { return float64(a) })),
+		cast(schema.Float64, schema.Int32):  calcSingle(floatTo[int32](math.MinInt32, math.MaxInt32+1)),
+		cast(schema.Float64, schema.Int64):  calcSingle(floatTo[int64](math.MinInt64, 1<<63)),
+		cast(schema.Float64, schema.Uint64): calcSingle(floatTo[uint64](0, 1<<64)),
+		cast(schema.Date, schema.Timestamp): calcSingle(dateToTimestamp),
+		cast(schema.Timestamp, schema.Date): calcSingle(alwaysOK(func(a arrow.Timestamp) int32 {
+			days, _ := value.Split(a)
+			return int32(days)
+		})),
 	}
 }
 
-func fromBits[R orderedInt](lr sliceOf[R]) calcFunc {
-	return func(ev *programRun, out, a, _ *columnVec, _ bitmap) bitmap {
-		r := takeValues[R](ev.scratchMemory, ev.rows)
-		for i := range r {
-			r[i] = R(a.bits[i/64] >> (i & 63) & 1)
-		}
-		*lr(out) = r
-		return nil
+// calcBits makes integers of bools.
+func calcBits[R orderedInt](ev *programRun, out, a, _ *columnVec, _ bitmap) bitmap {
+	r := takeValues[R](ev.scratchMemory, ev.rows)
+	for i := range r {
+		r[i] = R(a.bits[i/64] >> (i & 63) & 1)
 	}
+	setValues(out, r)
+	return nil
 }
 
 func narrowInt[A, R orderedInt](a A) (R, bool) {
@@ -225,61 +211,13 @@ func floatTo[R orderedInt](low, high float64) func(float64) (R, bool) {
 
 // numberCast returns the cast between numbers or times, or nil if there is none.
 func numberCast(from, to *schema.Type) calcFunc {
-	switch from.Kind {
-	case schema.Int32:
-		switch to.Kind {
-		case schema.Int64:
-			return calcSingle(int32sOf, int64sOf, narrowInt[int32, int64])
-		case schema.Uint64:
-			return calcSingle(int32sOf, uint64sOf, narrowInt[int32, uint64])
-		case schema.Float64:
-			return calcSingle(int32sOf, floatsOf, func(a int32) (float64, bool) { return float64(a), true })
-		case schema.Decimal:
-			return calcSingle(int32sOf, decimalsOf, func(a int32) (decimal128.Num, bool) { return rescaleDecimal(decimal128.FromI64(int64(a)), 0, to) })
-		default:
-		}
-	case schema.Int64:
-		switch to.Kind {
-		case schema.Int32:
-			return calcSingle(int64sOf, int32sOf, narrowInt[int64, int32])
-		case schema.Uint64:
-			return calcSingle(int64sOf, uint64sOf, narrowInt[int64, uint64])
-		case schema.Float64:
-			return calcSingle(int64sOf, floatsOf, func(a int64) (float64, bool) { return float64(a), true })
-		case schema.Decimal:
-			return calcSingle(int64sOf, decimalsOf, func(a int64) (decimal128.Num, bool) { return rescaleDecimal(decimal128.FromI64(a), 0, to) })
-		default:
-		}
-	case schema.Uint64:
-		switch to.Kind {
-		case schema.Int32:
-			return calcSingle(uint64sOf, int32sOf, narrowInt[uint64, int32])
-		case schema.Int64:
-			return calcSingle(uint64sOf, int64sOf, narrowInt[uint64, int64])
-		case schema.Float64:
-			return calcSingle(uint64sOf, floatsOf, func(a uint64) (float64, bool) { return float64(a), true })
-		case schema.Decimal:
-			return calcSingle(uint64sOf, decimalsOf, func(a uint64) (decimal128.Num, bool) { return rescaleDecimal(decimal128.FromU64(a), 0, to) })
-		default:
-		}
-	case schema.Float64:
-		return floatCast(to)
-	case schema.Decimal:
-		return decimalCast(from, to)
-	case schema.Date:
-		if to.Kind == schema.Timestamp {
-			return calcSingle(int32sOf, int64sOf, dateToTimestamp)
-		}
-	case schema.Timestamp:
-		if to.Kind == schema.Date {
-			return calcSingle(int64sOf, int32sOf, func(a int64) (int32, bool) {
-				days, _ := value.Split(arrow.Timestamp(a))
-				return int32(days), true
-			})
-		}
-	default:
+	switch {
+	case from.Kind == schema.Decimal:
+		return castDecimal(from.Scale, to)
+	case to.Kind == schema.Decimal:
+		return castToDecimal(from.Kind, to)
 	}
-	return nil
+	return forms[operatorForm{expr.Cast, from.Kind, schema.Null, to.Kind}]
 }
 
 func dateToTimestamp(a int32) (int64, bool) {
@@ -290,18 +228,19 @@ func dateToTimestamp(a int32) (int64, bool) {
 	return int64(a) * value.Day, true
 }
 
-func floatCast(to *schema.Type) calcFunc {
-	switch to.Kind {
+// castToDecimal returns the cast of numbers to a decimal.
+func castToDecimal(from schema.Kind, to *schema.Type) calcFunc {
+	switch from {
 	case schema.Int32:
-		return calcSingle(floatsOf, int32sOf, floatTo[int32](math.MinInt32, math.MaxInt32+1))
+		return calcSingle(func(a int32) (decimal128.Num, bool) { return rescaleDecimal(decimalOfInt(a), 0, to) })
 	case schema.Int64:
-		return calcSingle(floatsOf, int64sOf, floatTo[int64](math.MinInt64, 1<<63))
+		return calcSingle(func(a int64) (decimal128.Num, bool) { return rescaleDecimal(decimalOfInt(a), 0, to) })
 	case schema.Uint64:
-		return calcSingle(floatsOf, uint64sOf, floatTo[uint64](0, 1<<64))
-	case schema.Decimal:
+		return calcSingle(func(a uint64) (decimal128.Num, bool) { return rescaleDecimal(decimalOfInt(a), 0, to) })
+	case schema.Float64:
 		return func(ev *programRun, out, a, b *columnVec, live bitmap) bitmap {
 			var text [32]byte
-			return calcSingle(floatsOf, decimalsOf, func(f float64) (decimal128.Num, bool) {
+			return calcSingle(func(f float64) (decimal128.Num, bool) {
 				// PostgreSQL uses 15 digits of a float.
 				v, err := value.ParseDecimal(strconv.AppendFloat(text[:0], f, 'e', 14, 64), to.Precision, to.Scale)
 				return v, err == nil
@@ -312,30 +251,36 @@ func floatCast(to *schema.Type) calcFunc {
 	}
 }
 
-func decimalCast(from, to *schema.Type) calcFunc {
-	scale := from.Scale
+func decimalOfInt[T orderedInt](v T) decimal128.Num {
+	if v < 0 {
+		return decimal128.FromI64(int64(v))
+	}
+	return decimal128.FromU64(uint64(v))
+}
+
+// roundDecimal casts decimals of a scale to integers.
+func roundDecimal[R orderedInt](scale int32) calcFunc {
 	whole := schema.Type{Kind: schema.Decimal, Precision: value.MaxPrecision}
+	return calcSingle(func(a decimal128.Num) (R, bool) {
+		v, ok := rescaleDecimal(a, scale, &whole)
+		r := R(v.LowBits())
+		return r, ok && v == decimalOfInt(r)
+	})
+}
+
+// castDecimal returns the cast of decimals of a scale.
+func castDecimal(scale int32, to *schema.Type) calcFunc {
 	switch to.Kind {
 	case schema.Int32:
-		return calcSingle(decimalsOf, int32sOf, func(a decimal128.Num) (int32, bool) {
-			v, ok := rescaleDecimal(a, scale, &whole)
-			r := int32(v.LowBits())
-			return r, ok && v == decimal128.FromI64(int64(r))
-		})
+		return roundDecimal[int32](scale)
 	case schema.Int64:
-		return calcSingle(decimalsOf, int64sOf, func(a decimal128.Num) (int64, bool) {
-			v, ok := rescaleDecimal(a, scale, &whole)
-			return int64(v.LowBits()), ok && v == decimal128.FromI64(int64(v.LowBits()))
-		})
+		return roundDecimal[int64](scale)
 	case schema.Uint64:
-		return calcSingle(decimalsOf, uint64sOf, func(a decimal128.Num) (uint64, bool) {
-			v, ok := rescaleDecimal(a, scale, &whole)
-			return v.LowBits(), ok && v.HighBits() == 0
-		})
+		return roundDecimal[uint64](scale)
 	case schema.Float64:
 		return func(ev *programRun, out, a, b *columnVec, live bitmap) bitmap {
 			var text [64]byte
-			return calcSingle(decimalsOf, floatsOf, func(d decimal128.Num) (float64, bool) {
+			return calcSingle(func(d decimal128.Num) (float64, bool) {
 				if v, ok := smallDecimal(d); ok && scale <= 22 && v <= 1<<53 && v >= -1<<53 {
 					// Both operands are exact, so the quotient is rounded once.
 					return float64(v) / math.Pow10(int(scale)), true
@@ -345,7 +290,7 @@ func decimalCast(from, to *schema.Type) calcFunc {
 			})(ev, out, a, b, live)
 		}
 	case schema.Decimal:
-		return calcSingle(decimalsOf, decimalsOf, func(a decimal128.Num) (decimal128.Num, bool) { return rescaleDecimal(a, scale, to) })
+		return calcSingle(func(a decimal128.Num) (decimal128.Num, bool) { return rescaleDecimal(a, scale, to) })
 	default:
 		return nil
 	}
@@ -357,8 +302,8 @@ func rescaleDecimal(v decimal128.Num, from int32, to *schema.Type) (decimal128.N
 	case from == to.Scale:
 	case from < to.Scale:
 		shift := to.Scale - from
-		if x, ok := smallDecimal(v); ok && int(shift) < len(pow10) {
-			hi, lo := bits.Mul64(uint64(max(x, -x)), pow10[shift])
+		if x, ok := smallDecimal(v); ok && shift < 20 {
+			hi, lo := bits.Mul64(uint64(max(x, -x)), decimal128.GetScaleMultiplier(int(shift)).LowBits())
 			if v = decimal128.New(int64(hi), lo); x < 0 {
 				v = v.Negate()
 			}

@@ -73,22 +73,22 @@ func (ev *programRun) compareRows(o expr.Orders, a, b *columnVec, sel bitmap) bi
 	out := ev.bitmap(ev.rows)
 	switch a.kind {
 	case schema.Int32, schema.Date:
-		compareOrdered(out, o, a.i32, b.i32, b.one)
+		compareOrdered(out, o, valuesOf[int32](a), valuesOf[int32](b), b.one)
 	case schema.Int64, schema.Timestamp:
-		compareOrdered(out, o, a.i64, b.i64, b.one)
+		compareOrdered(out, o, valuesOf[int64](a), valuesOf[int64](b), b.one)
 	case schema.Uint64:
-		compareOrdered(out, o, a.u64, b.u64, b.one)
+		compareOrdered(out, o, valuesOf[uint64](a), valuesOf[uint64](b), b.one)
 	case schema.Float64:
-		compareFloats(out, o, a.f64, b.f64, b.one)
+		compareFloats(out, o, valuesOf[float64](a), valuesOf[float64](b), b.one)
 	case schema.Bool:
 		compareBools(out, o, a.bits, b.bits, ev.rows)
 	case schema.String, schema.Binary:
 		clear(out)
 		compareStrings(out, o, a, b, ev.liveRows(sel, a, b))
 	case schema.Decimal:
-		compareAny(out, o, a.dec, b.dec, b.one, decimal128.Num.Cmp)
+		compareAny(out, o, valuesOf[decimal128.Num](a), valuesOf[decimal128.Num](b), b.one, decimal128.Num.Cmp)
 	case schema.Interval:
-		compareAny(out, o, a.iv, b.iv, b.one, compareIntervals)
+		compareAny(out, o, valuesOf[arrow.MonthDayNanoInterval](a), valuesOf[arrow.MonthDayNanoInterval](b), b.one, compareIntervals)
 	default:
 		clear(out) // all rows are null
 	}

@@ -99,42 +99,36 @@ func holdsType(dt arrow.DataType, t *schema.Type) bool {
 func constantVec(l *expr.Literal) (*columnVec, error) {
 	v := constantNull(l.T.Kind, l.T.Scale)
 	if l.Value == nil {
-		if l.T.Kind == schema.Bool {
-			v.bits = bitmap{0}
-		}
 		return v, nil
 	}
 	v.valid = nil
-	var ok bool
+	var kind schema.Kind
 	switch x := l.Value.(type) {
 	case bool:
-		v.bits, ok = bitmap{bitOf(x)}, l.T.Kind == schema.Bool
+		kind, v.bits = schema.Bool, bitmap{bitOf(x)}
 	case int32:
-		v.i32[0], ok = x, l.T.Kind == schema.Int32
+		kind, v.fixed = schema.Int32, castMemory[byte]([]int32{x})
 	case int64:
-		v.i64[0], ok = x, l.T.Kind == schema.Int64
+		kind, v.fixed = schema.Int64, castMemory[byte]([]int64{x})
 	case uint64:
-		v.u64[0], ok = x, l.T.Kind == schema.Uint64
+		kind, v.fixed = schema.Uint64, castMemory[byte]([]uint64{x})
 	case float64:
-		v.f64[0], ok = x, l.T.Kind == schema.Float64
+		kind, v.fixed = schema.Float64, castMemory[byte]([]float64{x})
 	case decimal128.Num:
-		v.dec[0], ok = x, l.T.Kind == schema.Decimal
+		kind, v.fixed = schema.Decimal, castMemory[byte]([]decimal128.Num{x})
 	case string:
-		v.data, ok = []byte(x), l.T.Kind == schema.String
-		v.end[0] = int32(len(x))
+		kind, v.data = schema.String, []byte(x)
 	case []byte:
-		v.data, ok = x, l.T.Kind == schema.Binary
-		v.end[0] = int32(len(x))
+		kind, v.data = schema.Binary, x
 	case arrow.Date32:
-		v.i32[0], ok = int32(x), l.T.Kind == schema.Date
+		kind, v.fixed = schema.Date, castMemory[byte]([]arrow.Date32{x})
 	case arrow.Timestamp:
-		v.i64[0], ok = int64(x), l.T.Kind == schema.Timestamp
+		kind, v.fixed = schema.Timestamp, castMemory[byte]([]arrow.Timestamp{x})
 	case arrow.MonthDayNanoInterval:
-		v.iv[0], ok = x, l.T.Kind == schema.Interval
-	default:
-		ok = false
+		kind, v.fixed = schema.Interval, castMemory[byte]([]arrow.MonthDayNanoInterval{x})
 	}
-	if !ok {
+	v.end[0] = int32(len(v.data))
+	if kind != l.T.Kind {
 		return nil, fmt.Errorf("vector: a constant of the type %s is a %T", &l.T, l.Value)
 	}
 	return v, nil

@@ -11,17 +11,6 @@ import (
 	"scribe/columnar/value"
 )
 
-func decimalsOf(v *columnVec) *[]decimal128.Num { return &v.dec }
-
-// pow10 holds the powers of ten that fit in 64 bits.
-var pow10 = func() (p [20]uint64) {
-	p[0] = 1
-	for i := 1; i < len(p); i++ {
-		p[i] = p[i-1] * 10
-	}
-	return p
-}()
-
 // bigPow10 holds the powers of ten up to the largest one needed for the scales and precisions of two decimals.
 var bigPow10 = func() (p [4*value.MaxPrecision + 1]*big.Int) {
 	v := big.NewInt(1)
@@ -49,7 +38,7 @@ type decimalArithmetic struct {
 func decimalCalc(op expr.Op, ta, tb, t *schema.Type) calcFunc {
 	return func(ev *programRun, out, a, b *columnVec, live bitmap) bitmap {
 		d := decimalArithmetic{op: op, sa: ta.Scale, sb: tb.Scale, precision: t.Precision, out: t.Scale}
-		return calcPairs(decimalsOf, decimalsOf, decimalsOf, d.calc)(ev, out, a, b, live)
+		return calcPairs(d.calc)(ev, out, a, b, live)
 	}
 }
 

@@ -201,7 +201,7 @@ type dictionaryArray interface {
 
 // codesOf returns the rows' codes, with the code null for null rows.
 func codesOf(s *scratchMemory, a arrow.Array, null int32) []int32 {
-	codes := fixedValues[int32](s, a.Data())
+	codes := loadCodes(s, a)
 	valid := loadValid(s, a)
 	if valid == nil {
 		return codes

@@ -75,7 +75,7 @@ var evaluators = [expr.Operators]nodeMaker{
 	expr.SplitPart: compileCut(cutPart),
 	expr.Trim:      (*callCompiler).compileTrim,
 	expr.Position: func(o *callCompiler) (exprNode, error) {
-		return &arithNode{t: &o.e.T, a: o.argNode(0), b: o.argNode(1), calc: calcPosition}, nil
+		return &rowNode[int32]{&o.e.T, o.argNodes(), positionOf}, nil
 	},
 	expr.StartsWith: func(o *callCompiler) (exprNode, error) {
 		return &testNode{args: o.argNodes(), test: func(args []*columnVec, i int) (bool, bool) {
@@ -89,7 +89,7 @@ var evaluators = [expr.Operators]nodeMaker{
 	expr.Extract:   (*callCompiler).compileCalendar,
 	expr.DateTrunc: (*callCompiler).compileCalendar,
 	expr.DateBin: func(o *callCompiler) (exprNode, error) {
-		return &binNode{o.argNode(0), o.argNode(1), o.argNode(2)}, nil
+		return &rowNode[int64]{&o.e.T, o.argNodes(), binRow}, nil
 	},
 
 	expr.StructField:  (*callCompiler).compileField,

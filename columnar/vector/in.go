@@ -13,12 +13,10 @@ import (
 type inNode struct {
 	a    exprNode
 	null bool // one of the constants is null
-	// few holds the constants if there are so few that comparing with each is faster. Otherwise one of the sets is used.
-	few     []*columnVec
-	words   *wordSet // integers, floats and times, as 64 bits
-	strings *stringSet
-	decs    map[decimal128.Num]struct{}
-	ivs     map[value.Interval]struct{}
+	// few holds the constants if there are so few that comparing with each is faster. Otherwise find sets the rows of out whose values
+	// are in the set. It may omit rows that are not live.
+	few  []*columnVec
+	find func(out bitmap, a *columnVec, live bitmap)
 }
 
 // fewConstants is the number of constants up to which they are compared one by one.
@@ -40,21 +38,60 @@ func newInNode(a exprNode, constants []*columnVec) *inNode {
 	}
 	switch set[0].kind {
 	case schema.String, schema.Binary:
-		n.strings = newStringSet(set)
+		n.find = newStringSet(set).findTexts
 	case schema.Decimal:
-		n.decs = map[decimal128.Num]struct{}{}
-		for _, c := range set {
-			n.decs[c.dec[0]] = struct{}{}
-		}
+		n.find = findKeys(set, func(v decimal128.Num) decimal128.Num { return v })
 	case schema.Interval:
-		n.ivs = map[value.Interval]struct{}{}
-		for _, c := range set {
-			n.ivs[canonicalInterval(c.iv[0])] = struct{}{}
-		}
+		n.find = findKeys(set, canonicalInterval)
+	case schema.Int32, schema.Date:
+		n.find = findInts[int32](set)
+	case schema.Float64:
+		n.find = findFloats(set)
 	default:
-		n.words = newWordSet(set)
+		n.find = findInts[int64](set)
 	}
 	return n
+}
+
+// findKeys finds values whose keys are among those of the constants.
+func findKeys[T fixedValue, K comparable](set []*columnVec, key func(T) K) func(bitmap, *columnVec, bitmap) {
+	keys := make(map[K]struct{}, len(set))
+	for _, c := range set {
+		keys[key(valueAt[T](c, 0))] = struct{}{}
+	}
+	return func(out bitmap, a *columnVec, _ bitmap) {
+		for i, v := range valuesOf[T](a) {
+			_, ok := keys[key(v)]
+			out[i/64] |= bitOf(ok) << (i & 63)
+		}
+	}
+}
+
+// findInts finds integers. Of unsigned ones it takes the bits.
+func findInts[T signedInt](set []*columnVec) func(bitmap, *columnVec, bitmap) {
+	keys := make([]uint64, len(set))
+	for i, c := range set {
+		keys[i] = uint64(int64(valueAt[T](c, 0)))
+	}
+	words := newWordSet(keys)
+	return func(out bitmap, a *columnVec, _ bitmap) {
+		for i, v := range valuesOf[T](a) {
+			out[i/64] |= bitOf(words.has(uint64(int64(v)))) << (i & 63)
+		}
+	}
+}
+
+func findFloats(set []*columnVec) func(bitmap, *columnVec, bitmap) {
+	keys := make([]uint64, len(set))
+	for i, c := range set {
+		keys[i] = value.FloatBits(valueAt[float64](c, 0))
+	}
+	words := newWordSet(keys)
+	return func(out bitmap, a *columnVec, _ bitmap) {
+		for i, v := range valuesOf[float64](a) {
+			out[i/64] |= bitOf(words.has(value.FloatBits(v))) << (i & 63)
+		}
+	}
 }
 
 // canonicalInterval returns the same value for equal intervals.
@@ -71,28 +108,14 @@ func canonicalInterval(v arrow.MonthDayNanoInterval) value.Interval {
 func (n *inNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	a := ev.evalArgs(sel, n.a)[0]
 	out := &columnVec{kind: schema.Bool, rows: ev.rows, valid: a.valid, bits: ev.zeros(ev.rows)}
-	switch {
-	case n.few != nil:
-		for _, c := range n.few {
-			if c.kind == schema.Bool {
-				c = constantNode{c}.evalRows(ev, nil)
-			}
-			out.bits.or(ev.compareRows(expr.Equal, a, c, sel))
+	if n.find != nil {
+		n.find(out.bits, a, ev.liveRows(sel, a))
+	}
+	for _, c := range n.few {
+		if c.kind == schema.Bool {
+			c = constantNode{c}.evalRows(ev, nil)
 		}
-	case n.strings != nil:
-		n.strings.find(out.bits, a, ev.liveRows(sel, a))
-	case n.decs != nil:
-		for i, v := range a.dec {
-			_, ok := n.decs[v]
-			out.bits[i/64] |= bitOf(ok) << (i & 63)
-		}
-	case n.ivs != nil:
-		for i, v := range a.iv {
-			_, ok := n.ivs[canonicalInterval(v)]
-			out.bits[i/64] |= bitOf(ok) << (i & 63)
-		}
-	case n.words != nil:
-		n.words.find(out.bits, a)
+		out.bits.or(ev.compareRows(expr.Equal, a, c, sel))
 	}
 	if n.null {
 		// A value that is not in the set may equal the null.
@@ -113,11 +136,7 @@ type wordSet struct {
 // nearValues is the maximum difference between the largest and smallest integer of a set stored as a bitmap.
 const nearValues = 4096
 
-func newWordSet(set []*columnVec) *wordSet {
-	keys := make([]uint64, len(set))
-	for i, c := range set {
-		keys[i] = wordOf(c)
-	}
+func newWordSet(keys []uint64) *wordSet {
 	low, high := keys[0], keys[0]
 	for _, k := range keys {
 		// Compared as signed numbers; only the difference counts, and it wraps.
@@ -145,20 +164,6 @@ func newWordSet(set []*columnVec) *wordSet {
 		s.add(k)
 	}
 	return s
-}
-
-// wordOf returns the same 64 bits for equal values.
-func wordOf(c *columnVec) uint64 {
-	switch c.kind {
-	case schema.Int32, schema.Date:
-		return uint64(int64(c.i32[0]))
-	case schema.Int64, schema.Timestamp:
-		return uint64(c.i64[0])
-	case schema.Uint64:
-		return c.u64[0]
-	default:
-		return value.FloatBits(c.f64[0])
-	}
 }
 
 func hashWord(k uint64) uint64 {
@@ -198,27 +203,6 @@ func (s *wordSet) has(k uint64) bool {
 	}
 }
 
-func (s *wordSet) find(out bitmap, a *columnVec) {
-	switch a.kind {
-	case schema.Int32, schema.Date:
-		for i, v := range a.i32 {
-			out[i/64] |= bitOf(s.has(uint64(int64(v)))) << (i & 63)
-		}
-	case schema.Int64, schema.Timestamp:
-		for i, v := range a.i64 {
-			out[i/64] |= bitOf(s.has(uint64(v))) << (i & 63)
-		}
-	case schema.Uint64:
-		for i, v := range a.u64 {
-			out[i/64] |= bitOf(s.has(v)) << (i & 63)
-		}
-	default:
-		for i, v := range a.f64 {
-			out[i/64] |= bitOf(s.has(value.FloatBits(v))) << (i & 63)
-		}
-	}
-}
-
 // stringSet excludes texts by length and last byte before it looks them up.
 type stringSet struct {
 	lengths uint64 // bit min(length, 63)
@@ -240,7 +224,7 @@ func newStringSet(set []*columnVec) *stringSet {
 	return s
 }
 
-func (s *stringSet) find(out bitmap, a *columnVec, live bitmap) {
+func (s *stringSet) findTexts(out bitmap, a *columnVec, live bitmap) {
 	for i := range eachRow(live, a.rows) {
 		text := a.str(i)
 		if s.lengths>>min(len(text), 63)&1 == 0 {

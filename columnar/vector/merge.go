@@ -6,6 +6,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"scribe/columnar/expr"
@@ -127,25 +128,15 @@ func (ev *programRun) newMerged(t *schema.Type) *rowMerger {
 	switch t.Kind {
 	case schema.Bool:
 		v.bits = ev.zeros(n)
-	case schema.Int32, schema.Date:
-		v.i32 = takeValues[int32](s, n)
-	case schema.Int64, schema.Timestamp:
-		v.i64 = takeValues[int64](s, n)
-	case schema.Uint64:
-		v.u64 = takeValues[uint64](s, n)
-	case schema.Float64:
-		v.f64 = takeValues[float64](s, n)
-	case schema.Decimal:
-		v.dec = zeroValues(takeValues[decimalNum](s, n))
-	case schema.Interval:
-		v.iv = zeroValues(takeValues[arrow.MonthDayNanoInterval](s, n))
 	case schema.String, schema.Binary:
 		v.begin, v.end = zeroValues(takeValues[int32](s, n)), zeroValues(takeValues[int32](s, n))
-	default:
+	case schema.List, schema.Struct, schema.Map:
 		m.places = takeValues[int32](s, n)
 		for i := range m.places {
 			m.places[i] = -1
 		}
+	default:
+		v.fixed = zeroValues(s.takeBytes(n * fixedWidth(t.Kind)))
 	}
 	return m
 }
@@ -166,27 +157,20 @@ func (m *rowMerger) putRows(v *columnVec, which bitmap) {
 	if v.isNullConstant() {
 		return
 	}
-	switch out := m.out; out.kind {
-	case schema.Bool:
+	switch out := m.out; {
+	case out.kind == schema.Bool:
 		for i, w := range present {
 			out.bits[i] = out.bits[i]&^w | v.bits[i]&w
 		}
-	case schema.Int32, schema.Date:
-		putFixed(out.i32, v.i32, v.indexMask(), present)
-	case schema.Int64, schema.Timestamp:
-		putFixed(out.i64, v.i64, v.indexMask(), present)
-	case schema.Uint64:
-		putFixed(out.u64, v.u64, v.indexMask(), present)
-	case schema.Float64:
-		putFixed(out.f64, v.f64, v.indexMask(), present)
-	case schema.Decimal:
-		putFixed(out.dec, v.dec, v.indexMask(), present)
-	case schema.Interval:
-		putFixed(out.iv, v.iv, v.indexMask(), present)
-	case schema.String, schema.Binary:
+	case out.kind == schema.String || out.kind == schema.Binary:
 		m.putText(v, present)
-	case schema.Null:
-	default:
+	case fixedWidth(out.kind) == 4:
+		putValues(valuesOf[int32](out), valuesOf[int32](v), v.indexMask(), present)
+	case fixedWidth(out.kind) == 8:
+		putValues(valuesOf[int64](out), valuesOf[int64](v), v.indexMask(), present)
+	case fixedWidth(out.kind) == 16:
+		putValues(valuesOf[decimal128.Num](out), valuesOf[decimal128.Num](v), v.indexMask(), present)
+	case m.places != nil:
 		for i := range eachRow(present, m.ev.rows) {
 			m.places[i] = int32(m.length + i)
 		}
@@ -195,7 +179,7 @@ func (m *rowMerger) putRows(v *columnVec, which bitmap) {
 	}
 }
 
-func putFixed[T fixedValue](out, values []T, at int, which bitmap) {
+func putValues[T fixedValue](out, values []T, at int, which bitmap) {
 	for i := range eachRow(which, len(out)) {
 		out[i] = values[i&at]
 	}
@@ -206,8 +190,8 @@ func (m *rowMerger) putText(v *columnVec, which bitmap) {
 	out := m.out
 	if len(out.data) == 0 {
 		out.data = slices.Clip(v.data)
-		putFixed(out.begin, v.begin, v.indexMask(), which)
-		putFixed(out.end, v.end, v.indexMask(), which)
+		putValues(out.begin, v.begin, v.indexMask(), which)
+		putValues(out.end, v.end, v.indexMask(), which)
 		return
 	}
 	if !which.any() {

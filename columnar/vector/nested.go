@@ -79,13 +79,12 @@ func (n *pickNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 
 func pickElement(ev *programRun, e listElements, b *columnVec, live bitmap) ([]int32, bitmap) {
 	places, found := takeValues[int32](ev.scratchMemory, ev.rows), ev.zeros(ev.rows)
-	at := b.indexMask()
 	for i := range eachRow(live, ev.rows) {
 		var nth int64
 		if b.kind == schema.Int32 {
-			nth = int64(b.i32[i&at])
+			nth = int64(valueAt[int32](b, i))
 		} else {
-			nth = b.i64[i&at]
+			nth = valueAt[int64](b, i)
 		}
 		if first := int64(e.offsets[i]); nth >= 1 && nth <= int64(e.offsets[i+1])-first {
 			places[i] = int32(first + nth - 1)
@@ -120,11 +119,12 @@ func (n listLengthNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	if a.arr == nil {
 		return ev.allNull(&schema.Type{Kind: schema.Int32})
 	}
-	out := &columnVec{kind: schema.Int32, rows: ev.rows, valid: a.valid, i32: takeValues[int32](ev.scratchMemory, ev.rows)}
-	offsets := offsetsOf(a.arr.Data())
-	for i := range out.i32 {
-		out.i32[i] = offsets[i+1] - offsets[i]
+	out := &columnVec{kind: schema.Int32, rows: ev.rows, valid: a.valid}
+	lengths, offsets := takeValues[int32](ev.scratchMemory, ev.rows), offsetsOf(a.arr.Data())
+	for i := range lengths {
+		lengths[i] = offsets[i+1] - offsets[i]
 	}
+	setValues(out, lengths)
 	return out
 }
 

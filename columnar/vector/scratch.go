@@ -5,9 +5,6 @@ import (
 	"fmt"
 	"sync"
 	"unsafe"
-
-	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/decimal128"
 )
 
 // ErrTooLarge means that the values of an expression over one batch take more memory than an evaluation may use.
@@ -113,21 +110,15 @@ func (s *scratchMemory) takeWords(n int) []uint64 {
 	return s.blocks[s.block][:n:n]
 }
 
-// fixedValue are the fixed-size value types of a vector.
-type fixedValue interface {
-	int32 | int64 | uint64 | float64 | decimal128.Num | arrow.MonthDayNanoInterval
+// takeBytes returns n uninitialized bytes, aligned for every fixedValue.
+func (s *scratchMemory) takeBytes(n int) []byte {
+	return castMemory[byte](s.takeWords((n + 7) / 8))[:n]
 }
 
 // takeValues returns n uninitialized values in scratch memory.
 func takeValues[T fixedValue](s *scratchMemory, n int) []T {
-	if n == 0 {
-		return []T{}
-	}
 	var v T
-	size := int(unsafe.Sizeof(v))
-	w := s.takeWords((n*size + 7) / 8)
-	// Words are aligned to 8 bytes, which suffices for every fixedValue type. None contains pointers.
-	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(w))), n)
+	return castMemory[T](s.takeBytes(n * int(unsafe.Sizeof(v))))
 }
 
 // bitmap returns an uninitialized bitmap of n rows.

@@ -39,8 +39,8 @@ func (n *cutNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	return ev.failRows(out, bad, sel)
 }
 
-// int32At returns an argument's value in a row.
-func int32At(v *columnVec, i int) int { return int(v.i32[i&v.indexMask()]) }
+// valueAt returns an argument's value in a row.
+func valueAt[T fixedValue](v *columnVec, i int) T { return valuesOf[T](v)[i&v.indexMask()] }
 
 func strAt(v *columnVec, i int) []byte { return v.str(i & v.indexMask()) }
 
@@ -58,10 +58,10 @@ func skipChars(s []byte, n int) (at int) {
 }
 
 func cutSubstring(s []byte, args []*columnVec, i int) (from, to int, ok bool) {
-	first := int32At(args[1], i)
+	first := int(valueAt[int32](args[1], i))
 	last := len(s) + 1 // in characters: a text has at most as many as bytes
 	if len(args) == 3 {
-		n := int32At(args[2], i)
+		n := int(valueAt[int32](args[2], i))
 		if n < 0 {
 			return 0, 0, false
 		}
@@ -76,7 +76,7 @@ func cutSubstring(s []byte, args []*columnVec, i int) (from, to int, ok bool) {
 }
 
 func cutPart(s []byte, args []*columnVec, i int) (from, to int, ok bool) {
-	by, n := strAt(args[1], i), int32At(args[2], i)
+	by, n := strAt(args[1], i), int(valueAt[int32](args[2], i))
 	switch {
 	case n == 0:
 		return 0, 0, false
@@ -144,33 +144,32 @@ type lengthNode struct{ a exprNode }
 
 func (n lengthNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	a := ev.evalArgs(sel, n.a)[0]
-	out := &columnVec{kind: schema.Int32, rows: ev.rows, valid: a.valid, i32: takeValues[int32](ev.scratchMemory, ev.rows)}
+	out := &columnVec{kind: schema.Int32, rows: ev.rows, valid: a.valid}
+	lengths := takeValues[int32](ev.scratchMemory, ev.rows)
+	setValues(out, lengths)
 	if a.kind == schema.Binary || a.dense && ev.rows > 0 && isASCII(a.data[a.begin[0]:a.end[ev.rows-1]]) {
 		for i, e := range a.end {
-			out.i32[i] = e - a.begin[i]
+			lengths[i] = e - a.begin[i]
 		}
 		return out
 	}
 	live := ev.liveRows(sel, a)
 	if live != nil {
-		clear(out.i32)
+		clear(lengths)
 	}
 	for i := range eachRow(live, ev.rows) {
-		out.i32[i] = int32(utf8.RuneCount(a.str(i)))
+		lengths[i] = int32(utf8.RuneCount(a.str(i)))
 	}
 	return out
 }
 
-// calcPosition computes position().
-func calcPosition(ev *programRun, out, a, b *columnVec, live bitmap) bitmap {
-	out.i32 = zeroValues(takeValues[int32](ev.scratchMemory, ev.rows))
-	for i := range eachRow(live, ev.rows) {
-		s := strAt(a, i)
-		if at := bytes.Index(s, strAt(b, i)); at >= 0 {
-			out.i32[i] = int32(utf8.RuneCount(s[:at]) + 1)
-		}
+// positionOf computes position().
+func positionOf(args []*columnVec, i int) (int32, bool) {
+	s := strAt(args[0], i)
+	if at := bytes.Index(s, strAt(args[1], i)); at >= 0 {
+		return int32(utf8.RuneCount(s[:at]) + 1), true
 	}
-	return nil
+	return 0, true
 }
 
 func appendConcat(b *textBuilder, args []*columnVec, i int) bool {

@@ -3,10 +3,10 @@ package vector
 import (
 	"fmt"
 	"slices"
-	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 )
 
@@ -121,17 +121,15 @@ func takeFixed(d arrow.ArrayData, places []int32, width int) *memory.Buffer {
 	case 8:
 		return takeWidth[int64](d, places)
 	default: // decimals and intervals
-		return takeWidth[decimalNum](d, places)
+		return takeWidth[decimal128.Num](d, places)
 	}
 }
 
 // takeWidth copies values of one width, regardless of their meaning.
-func takeWidth[T int32 | int64 | decimalNum](d arrow.ArrayData, places []int32) *memory.Buffer {
+func takeWidth[T fixedValue](d arrow.ArrayData, places []int32) *memory.Buffer {
 	out := make([]T, len(places))
-	var v T
-	width := int(unsafe.Sizeof(v))
 	if b := d.Buffers()[1]; b != nil && b.Len() > 0 {
-		src := unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b.Bytes()))), b.Len()/width)[d.Offset():]
+		src := castMemory[T](b.Bytes())[d.Offset():]
 		for i := 0; i < len(places); {
 			n := runLength(places[i:])
 			if p := places[i]; p >= 0 {
@@ -140,7 +138,7 @@ func takeWidth[T int32 | int64 | decimalNum](d arrow.ArrayData, places []int32) 
 			i += n
 		}
 	}
-	return memory.NewBufferBytes(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(out))), len(out)*width))
+	return bufferOf(out)
 }
 
 func offsetsOf(d arrow.ArrayData) []int32 {
@@ -150,17 +148,22 @@ func offsetsOf(d arrow.ArrayData) []int32 {
 	return arrow.GetOffsets[int32](d, 1)
 }
 
+// takeEnds returns the offsets of the texts or lists at the given places.
+func takeEnds(src, places []int32) []int32 {
+	ends := make([]int32, len(places)+1)
+	for i, p := range places {
+		ends[i+1] = ends[i]
+		if p >= 0 {
+			ends[i+1] += src[p+1] - src[p]
+		}
+	}
+	return ends
+}
+
 func takeStrings(d arrow.ArrayData, places []int32) (offsets, data *memory.Buffer) {
 	src := offsetsOf(d)
-	ends := make([]int32, len(places)+1)
-	total := int32(0)
-	for i, p := range places {
-		if p >= 0 {
-			total += src[p+1] - src[p]
-		}
-		ends[i+1] = total
-	}
-	out := make([]byte, 0, total)
+	ends := takeEnds(src, places)
+	out := make([]byte, 0, ends[len(places)])
 	if b := d.Buffers()[2]; b != nil {
 		bytes := b.Bytes()
 		for len(places) > 0 {
@@ -171,21 +174,14 @@ func takeStrings(d arrow.ArrayData, places []int32) (offsets, data *memory.Buffe
 			places = places[n:]
 		}
 	}
-	return exportFixed(ends), memory.NewBufferBytes(out)
+	return bufferOf(ends), memory.NewBufferBytes(out)
 }
 
 // takeLists returns the lists' offsets and the places of their elements in the child.
 func takeLists(d arrow.ArrayData, places []int32) (*memory.Buffer, []int32) {
 	src := offsetsOf(d)
-	ends := make([]int32, len(places)+1)
-	total := int32(0)
-	for i, p := range places {
-		if p >= 0 {
-			total += src[p+1] - src[p]
-		}
-		ends[i+1] = total
-	}
-	inner := make([]int32, 0, total)
+	ends := takeEnds(src, places)
+	inner := make([]int32, 0, ends[len(places)])
 	for _, p := range places {
 		if p >= 0 {
 			for at := src[p]; at < src[p+1]; at++ {
@@ -193,7 +189,7 @@ func takeLists(d arrow.ArrayData, places []int32) (*memory.Buffer, []int32) {
 			}
 		}
 	}
-	return exportFixed(ends), inner
+	return bufferOf(ends), inner
 }
 
 // concatArrays concatenates arrays.

@@ -17,7 +17,7 @@ func addInterval(t int64, a arrow.MonthDayNanoInterval) (int64, bool) {
 		days, micros := value.Split(arrow.Timestamp(t))
 		year, month, day := value.CivilOf(days)
 		m := year*12 + int64(month) - 1 + v.Months
-		year, month = floorDiv(m, 12), int(m-floorDiv(m, 12)*12)+1
+		year, month = value.FloorDiv(m, 12), int(value.FloorMod(m, 12))+1
 		// This can't overflow: months have 32 bits, so the range of years is small.
 		days = value.DaysOf(year, int64(month), int64(min(day, value.DaysIn(year, month))))
 		var ok bool
@@ -42,14 +42,6 @@ func subInterval(t int64, a arrow.MonthDayNanoInterval) (int64, bool) {
 		return 0, false
 	}
 	return addInterval(t, n)
-}
-
-func floorDiv(a, b int64) int64 {
-	q := a / b
-	if a%b < 0 {
-		q--
-	}
-	return q
 }
 
 func addDate(d, n int32) (int32, bool) {
@@ -136,21 +128,21 @@ func toTimestamp(f float64) (int64, bool) {
 // timeForms are the operators on dates, timestamps and intervals.
 func timeForms() map[operatorForm]calcFunc {
 	return map[operatorForm]calcFunc{
-		{expr.Add, schema.Timestamp, schema.Interval, schema.Timestamp}:   calcPairs(int64sOf, intervalsOf, int64sOf, addInterval),
-		{expr.Add, schema.Interval, schema.Timestamp, schema.Timestamp}:   calcPairs(intervalsOf, int64sOf, int64sOf, swapArgs(addInterval)),
-		{expr.Sub, schema.Timestamp, schema.Interval, schema.Timestamp}:   calcPairs(int64sOf, intervalsOf, int64sOf, subInterval),
-		{expr.Sub, schema.Timestamp, schema.Timestamp, schema.Interval}:   calcPairs(int64sOf, int64sOf, intervalsOf, subTimestamps),
-		{expr.Add, schema.Date, schema.Int32, schema.Date}:                calcPairs(int32sOf, int32sOf, int32sOf, addDate),
-		{expr.Add, schema.Int32, schema.Date, schema.Date}:                calcPairs(int32sOf, int32sOf, int32sOf, addDate),
-		{expr.Sub, schema.Date, schema.Int32, schema.Date}:                calcPairs(int32sOf, int32sOf, int32sOf, subDate),
-		{expr.Sub, schema.Date, schema.Date, schema.Int32}:                calcPairs(int32sOf, int32sOf, int32sOf, subSigned[int32]),
-		{expr.Add, schema.Interval, schema.Interval, schema.Interval}:     calcPairs(intervalsOf, intervalsOf, intervalsOf, addIntervals),
-		{expr.Sub, schema.Interval, schema.Interval, schema.Interval}:     calcPairs(intervalsOf, intervalsOf, intervalsOf, subIntervals),
-		{expr.Mul, schema.Interval, schema.Float64, schema.Interval}:      calcPairs(intervalsOf, floatsOf, intervalsOf, mulInterval),
-		{expr.Mul, schema.Float64, schema.Interval, schema.Interval}:      calcPairs(floatsOf, intervalsOf, intervalsOf, swapArgs(mulInterval)),
-		{expr.Div, schema.Interval, schema.Float64, schema.Interval}:      calcPairs(intervalsOf, floatsOf, intervalsOf, divInterval),
-		{expr.Neg, schema.Interval, schema.Null, schema.Interval}:         calcSingle(intervalsOf, intervalsOf, negInterval),
-		{expr.ToTimestamp, schema.Float64, schema.Null, schema.Timestamp}: calcSingle(floatsOf, int64sOf, toTimestamp),
+		{expr.Add, schema.Timestamp, schema.Interval, schema.Timestamp}:   calcPairs(addInterval),
+		{expr.Add, schema.Interval, schema.Timestamp, schema.Timestamp}:   calcPairs(swapArgs(addInterval)),
+		{expr.Sub, schema.Timestamp, schema.Interval, schema.Timestamp}:   calcPairs(subInterval),
+		{expr.Sub, schema.Timestamp, schema.Timestamp, schema.Interval}:   calcPairs(subTimestamps),
+		{expr.Add, schema.Date, schema.Int32, schema.Date}:                calcPairs(addDate),
+		{expr.Add, schema.Int32, schema.Date, schema.Date}:                calcPairs(addDate),
+		{expr.Sub, schema.Date, schema.Int32, schema.Date}:                calcPairs(subDate),
+		{expr.Sub, schema.Date, schema.Date, schema.Int32}:                calcPairs(subSigned[int32]),
+		{expr.Add, schema.Interval, schema.Interval, schema.Interval}:     calcPairs(addIntervals),
+		{expr.Sub, schema.Interval, schema.Interval, schema.Interval}:     calcPairs(subIntervals),
+		{expr.Mul, schema.Interval, schema.Float64, schema.Interval}:      calcPairs(mulInterval),
+		{expr.Mul, schema.Float64, schema.Interval, schema.Interval}:      calcPairs(swapArgs(mulInterval)),
+		{expr.Div, schema.Interval, schema.Float64, schema.Interval}:      calcPairs(divInterval),
+		{expr.Neg, schema.Interval, schema.Null, schema.Interval}:         calcSingle(negInterval),
+		{expr.ToTimestamp, schema.Float64, schema.Null, schema.Timestamp}: calcSingle(toTimestamp),
 	}
 }
 
@@ -165,17 +157,17 @@ func (o *callCompiler) compileCalendar() (exprNode, error) {
 	switch a, field := o.typeOf(0).Kind, fields[name]; {
 	case o.e.Op == expr.DateTrunc:
 		if trunc := truncations[name]; trunc != nil {
-			c = calcSingle(int64sOf, int64sOf, func(t int64) (int64, bool) {
-				r, ok := trunc(instantOf(value.Split(arrow.Timestamp(t))))
+			c = calcSingle(func(t arrow.Timestamp) (int64, bool) {
+				r, ok := trunc(instantOf(value.Split(t)))
 				return r, ok && r >= value.MinTimestamp
 			})
 		}
 	case a == schema.Interval && intervalFields[name] != nil:
-		c = calcSingle(intervalsOf, floatsOf, alwaysOK(intervalFields[name]))
+		c = calcSingle(alwaysOK(intervalFields[name]))
 	case a == schema.Timestamp && field != nil:
-		c = calcSingle(int64sOf, floatsOf, func(t int64) (float64, bool) { return field(instantOf(value.Split(arrow.Timestamp(t)))), true })
+		c = calcSingle(func(t arrow.Timestamp) (float64, bool) { return field(instantOf(value.Split(t))), true })
 	case a == schema.Date && field != nil:
-		c = calcSingle(int32sOf, floatsOf, func(d int32) (float64, bool) { return field(instantOf(int64(d), 0)), true })
+		c = calcSingle(func(d int32) (float64, bool) { return field(instantOf(int64(d), 0)), true })
 	}
 	if c == nil {
 		return nil, nil
@@ -183,22 +175,9 @@ func (o *callCompiler) compileCalendar() (exprNode, error) {
 	return &arithNode{t: &o.e.T, a: o.argNode(0), calc: c}, nil
 }
 
-// binNode computes date_bin.
-type binNode struct{ stride, t, origin exprNode }
-
-func (n *binNode) evalRows(ev *programRun, sel bitmap) *columnVec {
-	args := ev.evalArgs(sel, n.stride, n.t, n.origin)
-	out := &columnVec{kind: schema.Timestamp, rows: ev.rows, valid: ev.validRows(args...), i64: zeroValues(takeValues[int64](ev.scratchMemory, ev.rows))}
-	var bad bitmap
-	stride, t, origin := args[0], args[1], args[2]
-	for i := range eachRow(ev.liveRows(sel, args...), ev.rows) {
-		v, ok := dateBin(value.IntervalOf(stride.iv[i&stride.indexMask()]), t.i64[i&t.indexMask()], origin.i64[i&origin.indexMask()])
-		out.i64[i] = v
-		if !ok {
-			bad = ev.markRow(bad, i)
-		}
-	}
-	return ev.failRows(out, bad, sel)
+// binRow computes date_bin of a stride, a time and an origin.
+func binRow(args []*columnVec, i int) (int64, bool) {
+	return dateBin(value.IntervalOf(valueAt[arrow.MonthDayNanoInterval](args[0], i)), valueAt[int64](args[1], i), valueAt[int64](args[2], i))
 }
 
 func dateBin(v value.Interval, t, origin int64) (int64, bool) {
@@ -210,10 +189,6 @@ func dateBin(v value.Interval, t, origin int64) (int64, bool) {
 	if !ok {
 		return 0, false
 	}
-	rest := diff % stride
-	if rest < 0 {
-		rest += stride
-	}
-	t, ok = subSigned(t, rest)
+	t, ok = subSigned(t, value.FloorMod(diff, stride))
 	return t, ok && t >= value.MinTimestamp
 }

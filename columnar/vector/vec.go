@@ -1,6 +1,7 @@
 package vector
 
 import (
+	"bytes"
 	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -10,9 +11,6 @@ import (
 
 	"scribe/columnar/schema"
 )
-
-// decimalNum is a decimal's 128 bits.
-type decimalNum = decimal128.Num
 
 // columnVec is the values of an expression over a batch. Only the slices for its kind are set. They must not be written to once
 // the vector is complete, because columns use a batch's memory and vectors share slices. Values of null or unselected rows are
@@ -25,13 +23,8 @@ type columnVec struct {
 	// valid is the set of rows that are not null; nil if no row is null. For a constant it has one bit.
 	valid bitmap
 
-	bits bitmap                       // Bool
-	i32  []int32                      // Int32, Date
-	i64  []int64                      // Int64, Timestamp
-	u64  []uint64                     // Uint64
-	f64  []float64                    // Float64
-	dec  []decimal128.Num             // Decimal
-	iv   []arrow.MonthDayNanoInterval // Interval
+	bits  bitmap // Bool
+	fixed []byte // the memory of the values of a kind with a fixed width, see valuesOf
 	// String, Binary: row i is data[begin[i]:end[i]].
 	begin, end []int32
 	data       []byte
@@ -61,6 +54,38 @@ func (v *columnVec) isNullConstant() bool { return v.one && v.valid != nil && v.
 // str returns the bytes of a row.
 func (v *columnVec) str(i int) []byte { return v.data[v.begin[i]:v.end[i]] }
 
+// fixedValue are the types of the values of kinds with a fixed width. None contains pointers.
+type fixedValue interface {
+	int32 | int64 | uint64 | float64 | decimal128.Num | arrow.Date32 | arrow.Timestamp | arrow.MonthDayNanoInterval
+}
+
+// fixedWidth returns the bytes of a value of a kind, or 0 if the kind has no fixed width.
+func fixedWidth(k schema.Kind) int {
+	switch k {
+	case schema.Int32, schema.Date:
+		return 4
+	case schema.Int64, schema.Timestamp, schema.Uint64, schema.Float64:
+		return 8
+	case schema.Decimal, schema.Interval:
+		return 16
+	default:
+		return 0
+	}
+}
+
+// valuesOf returns the values of a kind with a fixed width as the type of the kind's values.
+func valuesOf[T fixedValue](v *columnVec) []T { return castMemory[T](v.fixed) }
+
+// setValues sets the values of a kind with a fixed width.
+func setValues[T fixedValue](v *columnVec, values []T) { v.fixed = castMemory[byte](values) }
+
+// castMemory returns the memory of a slice as values of another type, which needs at most the alignment of the slice's memory.
+func castMemory[To, From any](from []From) []To {
+	var f From
+	var t To
+	return unsafe.Slice((*To)(unsafe.Pointer(unsafe.SliceData(from))), len(from)*int(unsafe.Sizeof(f))/int(unsafe.Sizeof(t)))
+}
+
 // loadArray returns an Arrow array's values without copying them; only bitmaps are copied.
 func loadArray(s *scratchMemory, t *schema.Type, a arrow.Array) *columnVec {
 	n := a.Len()
@@ -76,18 +101,6 @@ func loadArray(s *scratchMemory, t *schema.Type, a arrow.Array) *columnVec {
 	case schema.Bool:
 		v.bits = s.bitmap(n)
 		v.bits.load(d.Buffers()[1].Bytes(), d.Offset(), n)
-	case schema.Int32, schema.Date:
-		v.i32 = fixedValues[int32](s, d)
-	case schema.Int64, schema.Timestamp:
-		v.i64 = fixedValues[int64](s, d)
-	case schema.Uint64:
-		v.u64 = fixedValues[uint64](s, d)
-	case schema.Float64:
-		v.f64 = fixedValues[float64](s, d)
-	case schema.Decimal:
-		v.dec = a.(*array.Decimal128).Values()
-	case schema.Interval:
-		v.iv = a.(*array.MonthDayNanoInterval).MonthDayNanoIntervalValues()
 	case schema.String, schema.Binary:
 		if dict, ok := a.(*array.Dictionary); ok {
 			return loadDictionary(s, t, dict)
@@ -98,19 +111,26 @@ func loadArray(s *scratchMemory, t *schema.Type, a arrow.Array) *columnVec {
 			v.data = b.Bytes()
 		}
 	default:
-		v.arr = a
+		if width := fixedWidth(t.Kind); width > 0 {
+			v.fixed = loadFixed(s, d, width)
+		} else {
+			v.arr = a
+		}
 	}
 	return v
 }
 
-// fixedValues returns the fixed-size values of an array. An array in which all values are null may lack the buffer.
-func fixedValues[T int32 | int64 | uint64 | float64](s *scratchMemory, d arrow.ArrayData) []T {
-	if v := arrow.GetValues[T](d, 1); len(v) == d.Len() {
-		return v
+// loadFixed returns the values of an array of a fixed width. An array in which all values are null may lack the buffer.
+func loadFixed(s *scratchMemory, d arrow.ArrayData, width int) []byte {
+	if b := d.Buffers()[1]; b != nil && b.Len() > 0 {
+		return b.Bytes()[d.Offset()*width : (d.Offset()+d.Len())*width]
 	}
-	v := takeValues[T](s, d.Len())
-	clear(v)
-	return v
+	return zeroValues(s.takeBytes(d.Len() * width))
+}
+
+// loadCodes returns the codes of a dictionary array.
+func loadCodes(s *scratchMemory, a arrow.Array) []int32 {
+	return castMemory[int32](loadFixed(s, a.Data(), 4))
 }
 
 func loadValid(s *scratchMemory, a arrow.Array) bitmap {
@@ -133,7 +153,7 @@ func loadValid(s *scratchMemory, a arrow.Array) bitmap {
 // loadDictionary returns the values of a dictionary's codes. Their bytes stay in the dictionary.
 func loadDictionary(s *scratchMemory, t *schema.Type, a *array.Dictionary) *columnVec {
 	values := loadArray(s, t, a.Dictionary())
-	return gatherRows(s, values, fixedValues[int32](s, a.Data()), loadValid(s, a))
+	return gatherRows(s, values, loadCodes(s, a), loadValid(s, a))
 }
 
 // gatherRows returns the rows of v at the given codes. Rows that are not valid are null, whatever their codes.
@@ -166,24 +186,17 @@ func gatherRows(s *scratchMemory, v *columnVec, codes []int32, valid bitmap) *co
 		}
 		codes = safe
 	}
-	switch v.kind {
-	case schema.Bool:
+	switch {
+	case v.kind == schema.Bool:
 		out.bits = gatherBits(s, v.bits, codes)
-	case schema.Int32, schema.Date:
-		out.i32 = gatherFixed(s, v.i32, codes)
-	case schema.Int64, schema.Timestamp:
-		out.i64 = gatherFixed(s, v.i64, codes)
-	case schema.Uint64:
-		out.u64 = gatherFixed(s, v.u64, codes)
-	case schema.Float64:
-		out.f64 = gatherFixed(s, v.f64, codes)
-	case schema.Decimal:
-		out.dec = gatherFixed(s, v.dec, codes)
-	case schema.Interval:
-		out.iv = gatherFixed(s, v.iv, codes)
-	case schema.String, schema.Binary:
-		out.begin, out.end = gatherFixed(s, v.begin, codes), gatherFixed(s, v.end, codes)
-	default:
+	case v.kind == schema.String || v.kind == schema.Binary:
+		out.begin, out.end = gatherValues(s, v.begin, codes), gatherValues(s, v.end, codes)
+	case fixedWidth(v.kind) == 4:
+		setValues(out, gatherValues(s, valuesOf[int32](v), codes))
+	case fixedWidth(v.kind) == 8:
+		setValues(out, gatherValues(s, valuesOf[int64](v), codes))
+	case fixedWidth(v.kind) == 16:
+		setValues(out, gatherValues(s, valuesOf[decimal128.Num](v), codes))
 	}
 	if v.valid != nil {
 		inner := gatherBits(s, v.valid, codes)
@@ -195,7 +208,7 @@ func gatherRows(s *scratchMemory, v *columnVec, codes []int32, valid bitmap) *co
 	return out
 }
 
-func gatherFixed[T fixedValue](s *scratchMemory, values []T, codes []int32) []T {
+func gatherValues[T fixedValue](s *scratchMemory, values []T, codes []int32) []T {
 	out := takeValues[T](s, len(codes))
 	for i, c := range codes {
 		out[i] = values[c]
@@ -230,10 +243,10 @@ func gatherBits(s *scratchMemory, values bitmap, codes []int32) bitmap {
 
 // constantNull returns the constant null.
 func constantNull(kind schema.Kind, scale int32) *columnVec {
-	v := &columnVec{kind: kind, rows: 1, one: true, scale: scale, valid: bitmap{0}}
-	v.i32, v.i64, v.u64, v.f64 = []int32{0}, []int64{0}, []uint64{0}, []float64{0}
-	v.dec, v.iv, v.begin, v.end = []decimal128.Num{{}}, []arrow.MonthDayNanoInterval{{}}, []int32{0}, []int32{0}
-	return v
+	return &columnVec{
+		kind: kind, rows: 1, one: true, scale: scale, valid: bitmap{0}, bits: bitmap{0}, begin: []int32{0}, end: []int32{0},
+		fixed: castMemory[byte]([]decimal128.Num{{}}), // enough for a value of any width
+	}
 }
 
 // spreadConstant returns v, expanded to n rows if it is a constant.
@@ -241,42 +254,7 @@ func spreadConstant(s *scratchMemory, v *columnVec, n int) *columnVec {
 	if !v.one {
 		return v
 	}
-	out := &columnVec{kind: v.kind, rows: n, scale: v.scale, data: v.data}
-	if v.valid != nil {
-		if v.valid.get(0) {
-			out.valid = s.ones(n)
-		} else {
-			out.valid = s.zeros(n)
-		}
-	}
-	switch v.kind {
-	case schema.Int32, schema.Date:
-		out.i32 = repeatValue(s, v.i32, n)
-	case schema.Int64, schema.Timestamp:
-		out.i64 = repeatValue(s, v.i64, n)
-	case schema.Uint64:
-		out.u64 = repeatValue(s, v.u64, n)
-	case schema.Float64:
-		out.f64 = repeatValue(s, v.f64, n)
-	case schema.Decimal:
-		out.dec = repeatValue(s, v.dec, n)
-	case schema.Interval:
-		out.iv = repeatValue(s, v.iv, n)
-	case schema.String, schema.Binary:
-		out.begin, out.end = repeatValue(s, v.begin, n), repeatValue(s, v.end, n)
-	case schema.Bool:
-		out.bits = s.zeros(n)
-	default:
-	}
-	return out
-}
-
-func repeatValue[T fixedValue](s *scratchMemory, v []T, n int) []T {
-	out := takeValues[T](s, n)
-	for i := range out {
-		out[i] = v[0]
-	}
-	return out
+	return gatherRows(s, v, zeroValues(takeValues[int32](s, n)), nil)
 }
 
 // exportVec returns the values as an Arrow array that owns its memory.
@@ -302,37 +280,24 @@ func exportVec(v *columnVec, t *schema.Type) arrow.Array {
 			valid = memory.NewBufferBytes(v.valid.bytes())
 		}
 	}
-	buffers := []*memory.Buffer{valid, nil}
+	buffers := []*memory.Buffer{valid}
 	switch v.kind {
 	case schema.Bool:
-		buffers[1] = memory.NewBufferBytes(v.bits.bytes())
-	case schema.Int32, schema.Date:
-		buffers[1] = exportFixed(v.i32)
-	case schema.Int64, schema.Timestamp:
-		buffers[1] = exportFixed(v.i64)
-	case schema.Uint64:
-		buffers[1] = exportFixed(v.u64)
-	case schema.Float64:
-		buffers[1] = exportFixed(v.f64)
-	case schema.Decimal:
-		buffers[1] = exportFixed(v.dec)
-	case schema.Interval:
-		buffers[1] = exportFixed(v.iv)
-	default:
+		buffers = append(buffers, memory.NewBufferBytes(v.bits.bytes()))
+	case schema.String, schema.Binary:
 		offsets, data := exportStrings(v)
-		buffers = []*memory.Buffer{valid, exportFixed(offsets), memory.NewBufferBytes(data)}
+		buffers = append(buffers, bufferOf(offsets), memory.NewBufferBytes(data))
+	default:
+		buffers = append(buffers, memory.NewBufferBytes(bytes.Clone(v.fixed)))
 	}
 	d := array.NewData(dt, n, buffers, nil, nulls, 0)
 	defer d.Release()
 	return array.MakeFromData(d)
 }
 
-// exportFixed returns a copy of the values' memory.
-func exportFixed[T fixedValue](values []T) *memory.Buffer {
-	out := make([]T, len(values))
-	copy(out, values)
-	var v T
-	return memory.NewBufferBytes(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(out))), len(out)*int(unsafe.Sizeof(v))))
+// bufferOf returns a buffer that takes over the memory of the values.
+func bufferOf[T any](values []T) *memory.Buffer {
+	return memory.NewBufferBytes(castMemory[byte](values))
 }
 
 // exportStrings returns the rows concatenated. Their total length was checked when the vector was made (see fitsBytes).

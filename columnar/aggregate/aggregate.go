@@ -3,7 +3,6 @@ package aggregate
 import (
 	"errors"
 	"fmt"
-	"reflect"
 
 	"github.com/apache/arrow-go/v18/arrow"
 
@@ -406,73 +405,5 @@ func (g *groupAggregate) maskFirsts(numbers []uint32, v *columnValues) error {
 		return err
 	}
 	copy(g.mask, g.fresh)
-	return nil
-}
-
-// Merge adds the groups of o, an Aggregator of the same plan. o is not changed and shares no memory with a. New groups follow the
-// existing ones, in o's order.
-func (a *Aggregator) Merge(o *Aggregator) error {
-	if a.failed != nil {
-		return a.failed
-	}
-	if o.failed != nil {
-		return o.failed
-	}
-	if a.group != o.group && !reflect.DeepEqual(a.group, o.group) {
-		return errors.New("aggregate: merging results of different queries")
-	}
-	a.failed = a.mergeGroups(o)
-	return a.failed
-}
-
-func (a *Aggregator) mergeGroups(o *Aggregator) error {
-	n := o.table.len()
-	to := make([]uint32, n)
-	if len(a.keys) > 0 {
-		columns := make([]*columnValues, len(a.keys))
-		for i := range columns {
-			columns[i] = new(columnValues)
-			o.table.keys[i].loadRows(columns[i], 0, n)
-		}
-		if err := a.table.findRows(columns, n, nil, to, nil); err != nil {
-			return err
-		}
-	}
-	a.growStates()
-	for i := range a.aggregates {
-		g, from := &a.aggregates[i], &o.aggregates[i]
-		if g.seen == nil {
-			g.state.mergeState(from.state, to)
-			continue
-		}
-		if err := g.mergeDistinct(from, to); err != nil {
-			return err
-		}
-	}
-	a.rows += o.rows
-	a.vector.Errors += o.vector.Errors
-	return a.checkBytes()
-}
-
-// mergeDistinct adds the values that from has seen and g has not.
-func (g *groupAggregate) mergeDistinct(from *groupAggregate, to []uint32) error {
-	for begin := 0; begin < from.seen.len(); begin += piece {
-		end := min(begin+piece, from.seen.len())
-		var groups, v columnValues
-		from.seen.keys[0].loadRows(&groups, begin, end)
-		from.seen.keys[1].loadRows(&v, begin, end)
-		numbers := make([]uint32, end-begin)
-		g.mask = resizeSlice(g.mask, end-begin)
-		for i, w := range groups.lo {
-			numbers[i], g.mask[i] = to[w], true
-		}
-		if err := g.maskFirsts(numbers, &v); err != nil {
-			return err
-		}
-		g.groups = pickMasked(g.groups, numbers, g.mask, true)
-		v.pickRows(&g.picked, g.mask)
-		g.state.addRows(g.groups, &g.picked)
-	}
-	g.picked.releaseBatch()
 	return nil
 }

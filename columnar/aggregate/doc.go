@@ -25,8 +25,8 @@
 // approx_count_distinct is exact up to 1536 values in a group. Above that it is a HyperLogLog with a standard error of 0.8 %.
 // approx_quantile is a sketch with a relative error of 1 % of the value (not of the rank) over a range of 10^17 between a group's
 // smallest and greatest magnitude; values below that range count as the smallest magnitude inside it. Its result is never below
-// the smallest or above the greatest number of the group. Neither depends on the order of the rows, on batch boundaries, or on
-// how rows are spread over merged aggregators, so a query has one result however it is run.
+// the smallest or above the greatest number of the group. Neither depends on the order of the rows or on batch boundaries, so a
+// query has one result however it is run.
 //
 // # Memory
 //

@@ -89,27 +89,6 @@ func (d *distinctCounter) registerHash(h uint64) {
 	d.registers[at] = max(d.registers[at], rank)
 }
 
-// mergeFrom adds the hashes of o.
-func (d *distinctCounter) mergeFrom(o *distinctCounter) {
-	if o.registers == nil {
-		for _, h := range o.set {
-			if h != 0 {
-				d.addHash(h)
-			}
-		}
-		if o.zero {
-			d.addHash(0)
-		}
-		return
-	}
-	if d.registers == nil {
-		d.spreadSet()
-	}
-	for i, r := range o.registers {
-		d.registers[i] = max(d.registers[i], r)
-	}
-}
-
 // estimateCount returns the estimate, which is exact while there are no registers. It is the improved raw estimator of O. Ertl,
 // "New cardinality estimation algorithms for HyperLogLog sketches" (2017), algorithm 6, which needs no correction tables.
 func (d *distinctCounter) estimateCount() int64 {

@@ -230,15 +230,15 @@ func (a *Aggregator) outputColumn(o *outputPlan, places []int) (arrow.Array, err
 	switch s := g.state.(type) {
 	case *countState:
 		for _, i := range places {
-			b.(*array.Int64Builder).Append(s.n[i])
+			b.(*array.Int64Builder).Append(s.groups[i])
 		}
 	case *distinctState:
 		for _, i := range places {
-			b.(*array.Int64Builder).Append(s.d[i].estimateCount())
+			b.(*array.Int64Builder).Append(s.groups[i].estimateCount())
 		}
 	case *sketchState:
 		for _, i := range places {
-			if k := &s.s[i]; k.countNumbers() > 0 {
+			if k := &s.groups[i]; k.countNumbers() > 0 {
 				b.(*array.Float64Builder).Append(k.quantileAt(p.Params[0]))
 			} else {
 				b.AppendNull()
@@ -288,16 +288,15 @@ func (a *Aggregator) appendOverflow(b array.Builder) {
 
 func (a *Aggregator) appendFloats(b *array.Float64Builder, s *floatState, p *plan.Aggregate, places []int) {
 	for _, i := range places {
-		f := s.sum[i]
-		switch {
-		case s.n[i] == 0:
+		switch g := &s.groups[i]; {
+		case g.n == 0:
 			b.AppendNull()
-		case f-f != 0 && !s.infinite[i]:
+		case g.sum-g.sum != 0 && !g.infinite:
 			a.appendOverflow(b)
 		case p.Func == "avg":
-			b.Append(f / float64(s.n[i]))
+			b.Append(g.sum / float64(g.n))
 		default:
-			b.Append(f)
+			b.Append(g.sum)
 		}
 	}
 }
@@ -308,26 +307,26 @@ func (a *Aggregator) appendSums(b array.Builder, s *sumState, p *plan.Aggregate,
 		scale = t.Scale
 	}
 	for _, i := range places {
-		if s.n[i] == 0 {
+		g, divisor := &s.groups[i], int64(1)
+		if g.n == 0 {
 			b.AppendNull()
 			continue
 		}
-		divisor := int64(1)
 		if p.Func == "avg" {
-			divisor = s.n[i]
+			divisor = g.n
 		}
 		switch b := b.(type) {
 		case *array.Int64Builder:
-			if n, ok := s.int64Sum(i); ok {
+			if n, ok := g.asInt64(); ok {
 				b.Append(n)
 			} else {
 				a.appendOverflow(b)
 			}
 		case *array.Float64Builder:
-			f, _ := new(big.Rat).SetFrac(s.bigSum(i), new(big.Int).Mul(powerOfTen(scale), big.NewInt(divisor))).Float64()
+			f, _ := new(big.Rat).SetFrac(g.asBig(), new(big.Int).Mul(powerOfTen(scale), big.NewInt(divisor))).Float64()
 			b.Append(f)
 		case *array.Decimal128Builder:
-			if d, ok := s.decimalSum(i, p.T.Precision, p.T.Scale-scale, divisor); ok {
+			if d, ok := g.asDecimal(p.T.Precision, p.T.Scale-scale, divisor); ok {
 				b.Append(d)
 			} else {
 				a.appendOverflow(b)
@@ -339,20 +338,20 @@ func (a *Aggregator) appendSums(b array.Builder, s *sumState, p *plan.Aggregate,
 // powerOfTen returns 10^n.
 func powerOfTen(n int32) *big.Int { return new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(n)), nil) }
 
-func (s *sumState) bigSum(i int) *big.Int {
-	n := new(big.Int).SetInt64(int64(s.hi[i]))
-	n.Lsh(n, 64).Or(n, new(big.Int).SetUint64(s.mid[i]))
-	return n.Lsh(n, 64).Or(n, new(big.Int).SetUint64(s.lo[i]))
+func (s *exactSum) asBig() *big.Int {
+	n := new(big.Int).SetInt64(int64(s.hi))
+	n.Lsh(n, 64).Or(n, new(big.Int).SetUint64(s.mid))
+	return n.Lsh(n, 64).Or(n, new(big.Int).SetUint64(s.lo))
 }
 
-// decimalSum returns sum i divided by divisor, with shift additional digits after the point, rounded half away from zero as in
+// asDecimal returns the sum divided by divisor, with shift additional digits after the point, rounded half away from zero as in
 // PostgreSQL. It returns false if the result has more than precision digits.
-func (s *sumState) decimalSum(i int, precision, shift int32, divisor int64) (decimal128.Num, bool) {
-	if sign := uint64(int64(s.mid[i]) >> 63); divisor == 1 && shift == 0 && s.hi[i] == sign && s.mid[i] != signBit {
-		d := decimal128.New(int64(s.mid[i]), s.lo[i])
+func (s *exactSum) asDecimal(precision, shift int32, divisor int64) (decimal128.Num, bool) {
+	if sign := uint64(int64(s.mid) >> 63); divisor == 1 && shift == 0 && s.hi == sign && s.mid != signBit {
+		d := decimal128.New(int64(s.mid), s.lo)
 		return d, d.FitsInPrecision(precision)
 	}
-	n, by := s.bigSum(i), big.NewInt(divisor)
+	n, by := s.asBig(), big.NewInt(divisor)
 	if shift >= 0 {
 		n.Mul(n, powerOfTen(shift))
 	} else {
@@ -371,16 +370,16 @@ func (s *sumState) decimalSum(i int, precision, shift int32, divisor int64) (dec
 
 func (a *Aggregator) appendSpans(b *array.MonthDayNanoIntervalBuilder, s *intervalState, p *plan.Aggregate, places []int) {
 	for _, i := range places {
-		count := s.months.n[i]
-		if count == 0 {
+		g := &s.groups[i]
+		if g.n == 0 {
 			b.AppendNull()
 			continue
 		}
-		months, ok1 := s.months.int64Sum(i)
-		days, ok2 := s.days.int64Sum(i)
-		nanos, ok3 := s.nanos.int64Sum(i)
+		months, ok1 := g.months.asInt64()
+		days, ok2 := g.days.asInt64()
+		nanos, ok3 := g.nanos.asInt64()
 		if p.Func == "avg" && ok1 && ok2 && ok3 {
-			months, days, nanos = divideSpan(months, days, nanos, float64(count))
+			months, days, nanos = divideSpan(months, days, nanos, float64(g.n))
 		}
 		if !ok1 || !ok2 || !ok3 || months != int64(int32(months)) || days != int64(int32(days)) {
 			a.appendOverflow(b)
@@ -390,10 +389,10 @@ func (a *Aggregator) appendSpans(b *array.MonthDayNanoIntervalBuilder, s *interv
 	}
 }
 
-// int64Sum returns a sum, and whether it fits.
-func (s *sumState) int64Sum(i int) (int64, bool) {
-	sign := uint64(int64(s.lo[i]) >> 63)
-	return int64(s.lo[i]), s.mid[i] == sign && s.hi[i] == sign
+// asInt64 returns the sum, and whether it fits.
+func (s *exactSum) asInt64() (int64, bool) {
+	sign := uint64(int64(s.lo) >> 63)
+	return int64(s.lo), s.mid == sign && s.hi == sign
 }
 
 const (

@@ -1,9 +1,6 @@
 package aggregate
 
-import (
-	"math"
-	"slices"
-)
+import "math"
 
 // quantileSketch estimates quantiles of numbers with a bounded relative error: DDSketch (C. Masson, J. Rim, H. Lee, "DDSketch: a
 // fast and fully-mergeable quantile sketch with relative-error guarantees", 2019). It counts numbers in bins whose bounds grow by
@@ -48,24 +45,18 @@ func (s *quantileSketch) addNumber(x float64) {
 		s.lowest++
 		return
 	}
-	s.noteRange(x, x)
+	if s.finiteCount() == 0 {
+		s.least, s.greatest = x, x
+	}
+	s.least, s.greatest = min(s.least, x), max(s.greatest, x)
 	switch {
 	case x > 0:
-		s.positive.addToBin(binOf(x), 1)
+		s.positive.countIn(binOf(x))
 	case x < 0:
-		s.negative.addToBin(binOf(-x), 1)
+		s.negative.countIn(binOf(-x))
 	default:
 		s.zeros++
 	}
-}
-
-// noteRange updates the range with the least and greatest of some finite numbers, before they are counted.
-func (s *quantileSketch) noteRange(least, greatest float64) {
-	if s.finiteCount() == 0 {
-		s.least, s.greatest = least, greatest
-		return
-	}
-	s.least, s.greatest = min(s.least, least), max(s.greatest, greatest)
 }
 
 func (s *quantileSketch) finiteCount() int64 { return s.positive.total + s.negative.total + s.zeros }
@@ -79,10 +70,11 @@ func middleOf(i int) float64 {
 	return min(2*math.Exp(float64(i)/multiplier-math.Log(gamma+1)), math.MaxFloat64)
 }
 
-func (b *sketchBins) addToBin(i int, n int64) {
-	b.total += n
+// countIn counts a number of bin i.
+func (b *sketchBins) countIn(i int) {
+	b.total++
 	if len(b.counts) == 0 {
-		b.counts, b.first = append(b.counts, n), i
+		b.counts, b.first = append(b.counts, 1), i
 		return
 	}
 	last := b.first + len(b.counts) - 1
@@ -93,7 +85,7 @@ func (b *sketchBins) addToBin(i int, n int64) {
 	case i > last:
 		b.moveRange(max(b.first, i-maxBins+1), i)
 	}
-	b.counts[i-b.first] += n
+	b.counts[i-b.first]++
 }
 
 // moveRange makes the bins those from first to last. There are at most maxBins of them, and they include the old last or the old
@@ -117,27 +109,6 @@ func (b *sketchBins) moveRange(first, last int) {
 		}
 	}
 	b.counts, b.first = counts, first
-}
-
-func (b *sketchBins) mergeBins(o *sketchBins) {
-	// From the greatest down, so that the counts of low bins end where they stay.
-	for k, n := range slices.Backward(o.counts) {
-		if n != 0 {
-			b.addToBin(o.first+k, n)
-		}
-	}
-}
-
-func (s *quantileSketch) mergeFrom(o *quantileSketch) {
-	if o.finiteCount() > 0 {
-		s.noteRange(o.least, o.greatest)
-	}
-	s.positive.mergeBins(&o.positive)
-	s.negative.mergeBins(&o.negative)
-	s.zeros += o.zeros
-	s.lowest += o.lowest
-	s.highest += o.highest
-	s.nans += o.nans
 }
 
 func (s *quantileSketch) countNumbers() int64 {

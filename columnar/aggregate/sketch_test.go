@@ -17,24 +17,15 @@ import (
 
 func TestDistinctEstimates(t *testing.T) {
 	for _, n := range []int{0, 1, maxExact, maxExact + 1, 10_000, 1_000_000} {
-		var d, half distinctCounter
+		var d distinctCounter
 		for i := range n {
 			h := scrambleWord(uint64(i))
 			d.addHash(h)
 			d.addHash(h)
-			if i%2 == 0 {
-				half.addHash(h)
-			}
 		}
 		got := d.estimateCount()
 		if n <= maxExact && got != int64(n) || math.Abs(float64(got)-float64(n)) > 0.03*float64(n) {
 			t.Errorf("%d values are estimated as %d", n, got)
-		}
-		merged := half
-		merged.set, merged.registers = slices.Clone(half.set), slices.Clone(half.registers)
-		merged.mergeFrom(&d)
-		if merged.estimateCount() != got {
-			t.Errorf("merged %d, want %d", merged.estimateCount(), got)
 		}
 		if d.heldBytes() > registers {
 			t.Errorf("%d values take %d bytes", n, d.heldBytes())
@@ -51,7 +42,6 @@ func TestDistinctEstimates(t *testing.T) {
 func TestQuantilesAreAccurate(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	var all quantileSketch
-	parts := make([]quantileSketch, 3)
 	var xs []float64
 	for i := range 20_000 {
 		x := math.Exp(rng.NormFloat64()*5) * float64(1-2*(i%3/2))
@@ -60,19 +50,13 @@ func TestQuantilesAreAccurate(t *testing.T) {
 		}
 		xs = append(xs, x)
 		all.addNumber(x)
-		parts[i%3].addNumber(x)
 	}
 	sort.Float64s(xs)
-	parts[2].mergeFrom(&parts[0])
-	parts[2].mergeFrom(&parts[1])
 	for _, q := range []float64{0, 0.001, 0.1, 0.33, 0.5, 0.9, 0.99, 1} {
 		want := xs[max(int(math.Ceil(q*float64(len(xs))))-1, 0)]
 		got := all.quantileAt(q)
 		if math.Abs(got-want) > accuracy*1.0001*math.Abs(want) || (q == 0 || q == 1) && got != want {
 			t.Errorf("quantile %v is %v, want %v", q, got, want)
-		}
-		if merged := parts[2].quantileAt(q); merged != got {
-			t.Errorf("merged quantile %v is %v, want %v", q, merged, got)
 		}
 	}
 }
@@ -82,16 +66,18 @@ func TestSketchIsBoundedAndWithoutOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		xs := rapid.SliceOfN(rapid.Float64(), 1, 60).Draw(t, "numbers")
 		xs = append(xs, rapid.SliceOf(rapid.SampledFrom([]float64{math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat64, 5e-324, -5e-324})).Draw(t, "special")...)
-		var a, b, c quantileSketch
+		var a, b quantileSketch
 		for i, x := range xs {
 			a.addNumber(x)
-			if i%2 == 0 {
-				c.addNumber(x)
-			} else {
+			if i%2 != 0 {
 				b.addNumber(x)
 			}
 		}
-		b.mergeFrom(&c)
+		for i, x := range xs {
+			if i%2 == 0 {
+				b.addNumber(x)
+			}
+		}
 		var reversed quantileSketch
 		for _, x := range slices.Backward(xs) {
 			reversed.addNumber(x)
@@ -113,8 +99,8 @@ func TestSketchIsBoundedAndWithoutOrder(t *testing.T) {
 	})
 }
 
-// Two aggregators that were merged have the answer of one that has seen all rows.
-func TestMerge(t *testing.T) {
+// An aggregator has one answer however its rows are spread over batches.
+func TestBatchesDoNotMatter(t *testing.T) {
 	interval, float64s := schema.Type{Kind: schema.Interval}, schema.Type{Kind: schema.Float64}
 	g := countBy("int32")
 	for _, c := range []string{"int32", "int64", "uint64", "float64", "decimal"} {
@@ -130,25 +116,24 @@ func TestMerge(t *testing.T) {
 		r[5], r[11] = decimal128.FromI64(int64(i)), arrow.MonthDayNanoInterval{Months: int32(i % 5), Days: int32(i), Nanoseconds: int64(i) * 1000}
 		all = append(all, r)
 	}
-	made := func(rows []row) *Aggregator {
+	made := func(batches ...[]row) *Aggregator {
 		a, err := New(g, arrowSchema(), Limits{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := a.Add(batchOf(rows)); err != nil {
-			t.Fatal(err)
+		for _, rows := range batches {
+			if err := a.Add(batchOf(rows)); err != nil {
+				t.Fatal(err)
+			}
 		}
 		return a
 	}
-	whole, merged := made(all), made(all[:70])
-	if err := merged.Merge(made(all[70:])); err != nil {
-		t.Fatal(err)
-	}
-	want, got := result(t, whole), result(t, merged)
+	whole, parts := made(all), made(all[:70], all[70:])
+	want, got := result(t, whole), result(t, parts)
 	if !slices.Equal(got, want) || len(got) != 3 {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	if w, m := whole.Stats(), merged.Stats(); w.Rows != m.Rows || w.Groups != m.Groups {
+	if w, m := whole.Stats(), parts.Stats(); w.Rows != m.Rows || w.Groups != m.Groups {
 		t.Errorf("%+v, want %+v", m, w)
 	}
 }

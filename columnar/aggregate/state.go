@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"math/bits"
+	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/cespare/xxhash/v2"
@@ -17,8 +18,6 @@ type aggregateState interface {
 	growTo(n int)
 	// addRows adds rows, all valid, to their groups.
 	addRows(groups []uint32, v *columnValues)
-	// mergeState adds the groups of a state of the same kind; to[i] is the number here of o's group i.
-	mergeState(o aggregateState, to []uint32)
 	heldBytes() int64
 }
 
@@ -38,146 +37,109 @@ func extendTo[T any](s []T, n int) []T {
 	return grown
 }
 
-// countState counts rows.
-type countState struct{ n []int64 }
+// groupStates holds a state for each group.
+type groupStates[S any] struct {
+	groups []S
+	extra  int64 // bytes that the states hold in memory of their own
+}
 
-func (s *countState) growTo(n int) { s.n = extendTo(s.n, n) }
+func (s *groupStates[S]) growTo(n int) { s.groups = extendTo(s.groups, n) }
+
+func (s *groupStates[S]) heldBytes() int64 {
+	var one S
+	return int64(unsafe.Sizeof(one))*int64(cap(s.groups)) + s.extra
+}
+
+// countState counts rows.
+type countState struct{ groupStates[int64] }
 
 func (s *countState) addRows(groups []uint32, _ *columnValues) {
 	for _, g := range groups {
-		s.n[g]++
+		s.groups[g]++
 	}
 }
 
-func (s *countState) mergeState(o aggregateState, to []uint32) {
-	for i, n := range o.(*countState).n {
-		s.n[to[i]] += n
-	}
+// exactSum is a sum of integers or decimals in 192 bits, which 2^64 numbers of 128 bits can't overflow.
+type exactSum struct{ lo, mid, hi uint64 }
+
+func (s *exactSum) addWords(lo, mid, hi uint64) {
+	var carry uint64
+	s.lo, carry = bits.Add64(s.lo, lo, 0)
+	s.mid, carry = bits.Add64(s.mid, mid, carry)
+	s.hi, _ = bits.Add64(s.hi, hi, carry)
 }
 
-func (s *countState) heldBytes() int64 { return 8 * int64(cap(s.n)) }
+func (s *exactSum) addInt(n int64) {
+	sign := uint64(n >> 63)
+	s.addWords(uint64(n), sign, sign)
+}
 
-// sumState adds integers and decimals in 192 bits, which 2^64 numbers of 128 bits can't overflow.
+// countedSum is a sum with the number of its numbers.
+type countedSum struct {
+	n int64
+	exactSum
+}
+
+// sumState adds integers and decimals.
 type sumState struct {
-	countState
-	lo, mid, hi []uint64
-	unsigned    bool // words are uint64
-}
-
-func (s *sumState) growTo(n int) {
-	s.countState.growTo(n)
-	s.lo, s.mid, s.hi = extendTo(s.lo, n), extendTo(s.mid, n), extendTo(s.hi, n)
+	groupStates[countedSum]
+	unsigned bool // words are uint64
 }
 
 func (s *sumState) addRows(groups []uint32, v *columnValues) {
-	s.countState.addRows(groups, v)
-	switch {
-	case v.class == wide:
-		for i, g := range groups {
-			s.addToSum(g, v.lo[i], v.hi[i], uint64(int64(v.hi[i])>>63))
-		}
-	case s.unsigned:
-		for i, g := range groups {
-			s.addToSum(g, v.lo[i], 0, 0)
-		}
-	default:
-		for i, g := range groups {
-			sign := uint64(int64(v.lo[i]) >> 63)
-			s.addToSum(g, v.lo[i], sign, sign)
+	for i, g := range groups {
+		sum := &s.groups[g]
+		sum.n++
+		switch {
+		case v.class == wide:
+			sum.addWords(v.lo[i], v.hi[i], uint64(int64(v.hi[i])>>63))
+		case s.unsigned:
+			sum.addWords(v.lo[i], 0, 0)
+		default:
+			sum.addInt(int64(v.lo[i]))
 		}
 	}
 }
 
-func (s *sumState) addToSum(g uint32, lo, mid, hi uint64) {
-	var carry uint64
-	s.lo[g], carry = bits.Add64(s.lo[g], lo, 0)
-	s.mid[g], carry = bits.Add64(s.mid[g], mid, carry)
-	s.hi[g], _ = bits.Add64(s.hi[g], hi, carry)
-}
-
-func (s *sumState) mergeState(o aggregateState, to []uint32) {
-	from := o.(*sumState)
-	s.countState.mergeState(&from.countState, to)
-	for i, g := range to {
-		s.addToSum(g, from.lo[i], from.mid[i], from.hi[i])
-	}
-}
-
-func (s *sumState) heldBytes() int64 {
-	return s.countState.heldBytes() + 8*int64(cap(s.lo)+cap(s.mid)+cap(s.hi))
+// floatSum is a sum of float64s.
+type floatSum struct {
+	n   int64
+	sum float64
+	// infinite means that the numbers included an infinity or NaN, so an infinite sum is not an overflow.
+	infinite bool
 }
 
 // floatState adds float64s.
-type floatState struct {
-	countState
-	sum []float64
-	// infinite means that the numbers included an infinity or NaN, so an infinite sum is not an overflow.
-	infinite []bool
-}
-
-func (s *floatState) growTo(n int) {
-	s.countState.growTo(n)
-	s.sum, s.infinite = extendTo(s.sum, n), extendTo(s.infinite, n)
-}
+type floatState struct{ groupStates[floatSum] }
 
 func (s *floatState) addRows(groups []uint32, v *columnValues) {
-	s.countState.addRows(groups, v)
 	for i, g := range groups {
-		f := math.Float64frombits(v.lo[i])
-		s.sum[g] += f
+		f, sum := math.Float64frombits(v.lo[i]), &s.groups[g]
+		sum.n++
+		sum.sum += f
 		if f-f != 0 {
-			s.infinite[g] = true
+			sum.infinite = true
 		}
 	}
 }
 
-func (s *floatState) mergeState(o aggregateState, to []uint32) {
-	from := o.(*floatState)
-	s.countState.mergeState(&from.countState, to)
-	for i, g := range to {
-		s.sum[g] += from.sum[i]
-		s.infinite[g] = s.infinite[g] || from.infinite[i]
-	}
+// intervalSum is a sum of intervals, each part by itself as in PostgreSQL.
+type intervalSum struct {
+	n                   int64
+	months, days, nanos exactSum
 }
 
-func (s *floatState) heldBytes() int64 {
-	return s.countState.heldBytes() + 8*int64(cap(s.sum)) + int64(cap(s.infinite))
-}
-
-// intervalState adds intervals, each part by itself as in PostgreSQL.
-type intervalState struct {
-	months, days, nanos sumState
-}
-
-func (s *intervalState) growTo(n int) {
-	s.months.growTo(n)
-	s.days.growTo(n)
-	s.nanos.growTo(n)
-}
+// intervalState adds intervals.
+type intervalState struct{ groupStates[intervalSum] }
 
 func (s *intervalState) addRows(groups []uint32, v *columnValues) {
-	s.months.countState.addRows(groups, v)
 	for i, g := range groups {
-		p := v.spans[i]
-		for _, part := range [...]struct {
-			sum *sumState
-			n   int64
-		}{{&s.months, int64(p.Months)}, {&s.days, int64(p.Days)}, {&s.nanos, p.Nanoseconds}} {
-			sign := uint64(part.n >> 63)
-			part.sum.addToSum(g, uint64(part.n), sign, sign)
-		}
+		p, sum := v.spans[i], &s.groups[g]
+		sum.n++
+		sum.months.addInt(int64(p.Months))
+		sum.days.addInt(int64(p.Days))
+		sum.nanos.addInt(p.Nanoseconds)
 	}
-}
-
-func (s *intervalState) mergeState(o aggregateState, to []uint32) {
-	from := o.(*intervalState)
-	s.months.mergeState(&from.months, to)
-	s.days.mergeState(&from.days, to)
-	s.nanos.mergeState(&from.nanos, to)
-}
-
-func (s *intervalState) heldBytes() int64 {
-	return s.months.heldBytes() + s.days.heldBytes() + s.nanos.heldBytes()
 }
 
 // extremeState keeps the smallest or the greatest value.
@@ -299,36 +261,12 @@ func (s *extremeState) wordValue(g int) uint64 {
 	return w
 }
 
-func (s *extremeState) mergeState(o aggregateState, to []uint32) {
-	from := o.(*extremeState)
-	for i, g := range to {
-		switch {
-		case !from.seen[i]:
-		case s.class == word:
-			s.offerWord(g, from.lo[i])
-		case s.class == wide:
-			var span arrow.MonthDayNanoInterval
-			if from.span != nil {
-				span = from.span[i]
-			}
-			s.offerWide(g, from.lo[i], from.hi[i], span)
-		default:
-			s.offerText(g, from.text[i])
-		}
-	}
-}
-
 func (s *extremeState) heldBytes() int64 {
 	return int64(cap(s.seen)) + 8*int64(cap(s.lo)+cap(s.hi)) + 16*int64(cap(s.span)) + 24*int64(cap(s.text)) + s.texts
 }
 
 // distinctState estimates the number of distinct values.
-type distinctState struct {
-	d    []distinctCounter
-	held int64
-}
-
-func (s *distinctState) growTo(n int) { s.d = extendTo(s.d, n) }
+type distinctState struct{ groupStates[distinctCounter] }
 
 // addRows hashes without a seed, so that a query has one result.
 func (s *distinctState) addRows(groups []uint32, v *columnValues) {
@@ -342,10 +280,10 @@ func (s *distinctState) addRows(groups []uint32, v *columnValues) {
 		case text:
 			h = xxhash.Sum64(v.text[i])
 		}
-		d := &s.d[g]
+		d := &s.groups[g]
 		before := d.heldBytes()
 		d.addHash(h)
-		s.held += d.heldBytes() - before
+		s.extra += d.heldBytes() - before
 	}
 }
 
@@ -359,44 +297,17 @@ func scrambleWord(x uint64) uint64 {
 	return x ^ x>>33
 }
 
-func (s *distinctState) mergeState(o aggregateState, to []uint32) {
-	from := o.(*distinctState)
-	for i, g := range to {
-		d := &s.d[g]
-		before := d.heldBytes()
-		d.mergeFrom(&from.d[i])
-		s.held += d.heldBytes() - before
-	}
-}
-
-func (s *distinctState) heldBytes() int64 { return 64*int64(cap(s.d)) + s.held }
-
 // sketchState estimates quantiles.
 type sketchState struct {
+	groupStates[quantileSketch]
 	number func(v *columnValues, i int) float64
-	s      []quantileSketch
-	held   int64
 }
-
-func (s *sketchState) growTo(n int) { s.s = extendTo(s.s, n) }
 
 func (s *sketchState) addRows(groups []uint32, v *columnValues) {
 	for i, g := range groups {
-		k := &s.s[g]
+		k := &s.groups[g]
 		before := k.heldBytes()
 		k.addNumber(s.number(v, i))
-		s.held += k.heldBytes() - before
+		s.extra += k.heldBytes() - before
 	}
 }
-
-func (s *sketchState) mergeState(o aggregateState, to []uint32) {
-	from := o.(*sketchState)
-	for i, g := range to {
-		k := &s.s[g]
-		before := k.heldBytes()
-		k.mergeFrom(&from.s[i])
-		s.held += k.heldBytes() - before
-	}
-}
-
-func (s *sketchState) heldBytes() int64 { return 128*int64(cap(s.s)) + s.held }

@@ -214,25 +214,6 @@ func (s *keyStore) textAt(n int) []byte {
 	return s.data[begin:s.ends[n]]
 }
 
-// loadRows sets v to the values of the numbers [from, to). v then points into s.
-func (s *keyStore) loadRows(v *columnValues, from, to int) {
-	*v = columnValues{class: s.class, n: to - from, valid: s.valid[from:to]}
-	switch s.class {
-	case word:
-		v.lo = s.lo[from:to]
-	case wide:
-		v.lo, v.hi = s.lo[from:to], s.hi[from:to]
-		if len(s.spans) > 0 {
-			v.spans = s.spans[from:to]
-		}
-	case text:
-		v.text = make([][]byte, v.n)
-		for i := range v.text {
-			v.text[i] = s.textAt(from + i)
-		}
-	}
-}
-
 func (s *keyStore) heldBytes() int64 {
 	return int64(cap(s.valid)) + 8*int64(cap(s.lo)+cap(s.hi)+cap(s.ends)) + 16*int64(cap(s.spans)) + int64(cap(s.data))
 }

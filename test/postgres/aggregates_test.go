@@ -222,7 +222,7 @@ func TestAggregates(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v\nin %s", err, q.pg)
 		}
-		got, err := runGroups(q.our, sch, batches, r)
+		got, err := runGroups(q.our, sch, batches)
 		var refused *sql.Error
 		switch {
 		case errors.As(err, &refused) && constantError(err):
@@ -249,8 +249,8 @@ func TestAggregates(t *testing.T) {
 	t.Run("approximate", func(t *testing.T) { compareApproximate(t, s, r) })
 }
 
-// runGroups evaluates a query over groups, by one aggregator or two that are merged.
-func runGroups(text string, s *schema.Schema, batches []arrow.RecordBatch, r *rand.Rand) ([]result, error) {
+// runGroups evaluates a query over groups.
+func runGroups(text string, s *schema.Schema, batches []arrow.RecordBatch) ([]result, error) {
 	q, err := sql.Parse(text)
 	if err != nil {
 		return nil, err
@@ -268,26 +268,12 @@ func runGroups(text string, s *schema.Schema, batches []arrow.RecordBatch, r *ra
 	if err != nil {
 		return nil, err
 	}
-	other, err := aggregate.New(p.Group, in, aggregate.Limits{})
-	if err != nil {
-		return nil, err
-	}
-	merged := r.IntN(2) == 0
-	for i, b := range batches {
+	for _, b := range batches {
 		sel, err := filter.Select(b, nil)
 		if err != nil {
 			return nil, err
 		}
-		to := one
-		if merged && i > 0 {
-			to = other
-		}
-		if err := to.Add(sel.Take(b)); err != nil {
-			return nil, err
-		}
-	}
-	if merged {
-		if err := one.Merge(other); err != nil {
+		if err := one.Add(sel.Take(b)); err != nil {
 			return nil, err
 		}
 	}
@@ -385,7 +371,7 @@ func compareApproximate(t *testing.T, s *server, r *rand.Rand) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := runGroups(our+" FROM large WHERE true GROUP BY g ORDER BY g", sch, []arrow.RecordBatch{b.NewRecordBatch()}, r)
+	got, err := runGroups(our+" FROM large WHERE true GROUP BY g ORDER BY g", sch, []arrow.RecordBatch{b.NewRecordBatch()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -78,53 +78,40 @@ func splitStream(b []byte) ([]ipcMessage, error) {
 // returns the message kind and the length of its body, which is at most available.
 func checkMessage(meta []byte, available int) (kind uint8, bodyLen int, err error) {
 	c := &flatChecker{b: meta, budget: 4*len(meta) + 4096}
-	root, ok := c.followOffset(0)
-	if !ok {
-		return 0, 0, c.boundsError("root")
-	}
-	msg, ok := c.readTable(root)
-	if !ok {
-		return 0, 0, c.boundsError("message")
-	}
+	msg := c.readTable(c.followOffset(0, "root"), "message")
 	length := int64(c.readScalar(msg, 3, 8))
 	if length < 0 || length > int64(available) || length%alignment != 0 {
-		return 0, 0, invalidError("a message body of %d bytes, %d are there", length, available)
+		c.keepError(invalidError("a message body of %d bytes, %d are there", length, available))
 	}
 	kind = uint8(c.readScalar(msg, 1, 1))
-	header, ok := c.childTable(msg, 2)
-	if !ok {
-		return 0, 0, c.boundsError("message header")
-	}
-	if !c.keyValues(msg, 4) {
-		return 0, 0, c.boundsError("message metadata")
-	}
+	header := c.childTable(msg, 2, "message header")
+	c.keyValues(msg, 4, "message metadata")
 	switch kind {
 	case headerSchema:
-		err = c.checkSchema(header)
+		c.keyValues(header, 2, "schema metadata")
+		c.checkChildren(header, 1, MaxDepth)
 	case headerDictionary:
 		if c.readScalar(header, 2, 1) != 0 {
-			return 0, 0, unsupportedError("delta dictionaries")
+			c.keepError(unsupportedError("delta dictionaries"))
 		}
-		data, ok := c.childTable(header, 1)
-		if !ok {
-			return 0, 0, c.boundsError("dictionary")
-		}
-		err = c.checkBatch(data, length)
+		c.checkBatch(c.childTable(header, 1, "dictionary"), length)
 	case headerBatch:
-		err = c.checkBatch(header, length)
+		c.checkBatch(header, length)
 	default:
-		err = unsupportedError("messages of kind %d", kind)
+		c.keepError(unsupportedError("messages of kind %d", kind))
 	}
-	return kind, int(length), err
+	return kind, int(length), c.err
 }
 
 // flatChecker walks a flatbuffer. It visits a table once per reference, so a budget bounds the walk and with it the bytes that a
 // reader copies. Buffers that share parts or refer back to themselves (offsets wrap at 32 bits) exhaust the budget.
+//
+// After an error it reads tables without fields and vectors without elements, so its callers need not look at err.
 type flatChecker struct {
 	b      []byte
 	budget int
 	fields int
-	over   bool
+	err    error // the first
 }
 
 // flatTable is a table: its start position and its vtable.
@@ -134,75 +121,76 @@ type flatTable struct {
 	size   int    // length of the table's own bytes
 }
 
-func (c *flatChecker) boundsError(what string) error {
-	if c.over {
-		return tooLargeError("the metadata has too many parts")
+// keepError keeps the first error.
+func (c *flatChecker) keepError(err error) {
+	if c.err == nil {
+		c.err = err
 	}
-	return invalidError("metadata: %s is outside of its bounds", what)
+}
+
+func (c *flatChecker) boundsError(what string) {
+	c.keepError(invalidError("metadata: %s is outside of its bounds", what))
 }
 
 // spendBytes takes n bytes and a constant from the budget. It returns false if the budget is exhausted.
 func (c *flatChecker) spendBytes(n int) bool {
-	c.budget -= n + 4
-	if c.budget < 0 {
-		c.over = true
+	if c.budget -= n + 4; c.budget < 0 {
+		c.keepError(tooLargeError("the metadata has too many parts"))
 	}
-	return !c.over
+	return c.err == nil
 }
 
-// followOffset returns the position that the offset at pos refers to.
-func (c *flatChecker) followOffset(pos int) (int, bool) {
-	if pos < 0 || pos > len(c.b)-4 {
-		return 0, false
+// followOffset returns the position that the offset at pos refers to, or -1 after an error.
+func (c *flatChecker) followOffset(pos int, what string) int {
+	if pos >= 0 && pos <= len(c.b)-4 {
+		// Offsets only point forward, which rules out cycles.
+		if off := int64(binary.LittleEndian.Uint32(c.b[pos:])); off >= 4 && off <= int64(len(c.b)-pos) {
+			return pos + int(off)
+		}
 	}
-	off := int64(binary.LittleEndian.Uint32(c.b[pos:]))
-	// Offsets only point forward, which rules out cycles.
-	if off < 4 || off > int64(len(c.b)-pos) {
-		return 0, false
-	}
-	return pos + int(off), true
+	c.boundsError(what)
+	return -1
 }
 
-func (c *flatChecker) readTable(pos int) (flatTable, bool) {
-	if pos < 0 || pos > len(c.b)-4 {
-		return flatTable{}, false
+func (c *flatChecker) readTable(pos int, what string) flatTable {
+	if pos >= 0 && pos <= len(c.b)-4 {
+		at := int64(pos) - int64(int32(binary.LittleEndian.Uint32(c.b[pos:])))
+		if at >= 0 && at <= int64(len(c.b)-4) {
+			n := int(binary.LittleEndian.Uint16(c.b[at:]))
+			size := int(binary.LittleEndian.Uint16(c.b[at+2:]))
+			if n >= 4 && n%2 == 0 && int(at)+n <= len(c.b) && size >= 4 && pos+size <= len(c.b) && c.spendBytes(size) {
+				return flatTable{pos: pos, vtable: c.b[int(at)+4 : int(at)+n], size: size}
+			}
+		}
 	}
-	at := int64(pos) - int64(int32(binary.LittleEndian.Uint32(c.b[pos:])))
-	if at < 0 || at > int64(len(c.b)-4) {
-		return flatTable{}, false
-	}
-	n := int(binary.LittleEndian.Uint16(c.b[at:]))
-	size := int(binary.LittleEndian.Uint16(c.b[at+2:]))
-	if n < 4 || n%2 != 0 || int(at)+n > len(c.b) || size < 4 || pos+size > len(c.b) {
-		return flatTable{}, false
-	}
-	return flatTable{pos: pos, vtable: c.b[int(at)+4 : int(at)+n], size: size}, c.spendBytes(size)
+	c.boundsError(what)
+	return flatTable{}
 }
 
-// findSlot returns the position of field i of a table, whether it is present, and whether it lies inside the table with width
-// bytes.
-func (c *flatChecker) findSlot(t flatTable, i, width int) (pos int, present, ok bool) {
+// findSlot returns the position of field i of a table. It is 0 if the field is absent, and -1 if it does not lie inside the table
+// with width bytes.
+func (c *flatChecker) findSlot(t flatTable, i, width int) int {
 	if 2*i+2 > len(t.vtable) {
-		return 0, false, true
+		return 0
 	}
-	off := int(binary.LittleEndian.Uint16(t.vtable[2*i:]))
-	if off == 0 {
-		return 0, false, true
+	switch off := int(binary.LittleEndian.Uint16(t.vtable[2*i:])); {
+	case off == 0:
+		return 0
+	case off < 4 || off+width > t.size:
+		return -1
+	default:
+		return t.pos + off
 	}
-	if off < 4 || off+width > t.size {
-		return 0, true, false
-	}
-	return t.pos + off, true, true
 }
 
 // readScalar returns a number of 1, 2, 4 or 8 bytes, or 0 if the field is absent. For a field outside its table it returns a
 // number that every check rejects.
 func (c *flatChecker) readScalar(t flatTable, i, width int) uint64 {
-	pos, present, ok := c.findSlot(t, i, width)
+	pos := c.findSlot(t, i, width)
 	switch {
-	case !ok:
+	case pos < 0:
 		return math.MaxUint64
-	case !present:
+	case pos == 0:
 		return 0
 	case width == 1:
 		return uint64(c.b[pos])
@@ -215,95 +203,71 @@ func (c *flatChecker) readScalar(t flatTable, i, width int) uint64 {
 }
 
 // childTable follows field i to a table, which must be present.
-func (c *flatChecker) childTable(t flatTable, i int) (flatTable, bool) {
-	pos, present, ok := c.findSlot(t, i, 4)
-	if !ok || !present {
-		return flatTable{}, false
+func (c *flatChecker) childTable(t flatTable, i int, what string) flatTable {
+	pos := c.findSlot(t, i, 4)
+	if pos <= 0 {
+		c.boundsError(what)
+		return flatTable{}
 	}
-	if pos, ok = c.followOffset(pos); !ok {
-		return flatTable{}, false
+	return c.readTable(c.followOffset(pos, what), what)
+}
+
+// optionalTable follows field i to a table. An absent one has no fields.
+func (c *flatChecker) optionalTable(t flatTable, i int, what string) flatTable {
+	if c.findSlot(t, i, 4) == 0 {
+		return flatTable{}
 	}
-	return c.readTable(pos)
+	return c.childTable(t, i, what)
 }
 
 // readVector follows field i to a vector of elements of width bytes. An absent vector is empty.
-func (c *flatChecker) readVector(t flatTable, i, width int) (pos, n int, ok bool) {
-	pos, present, ok := c.findSlot(t, i, 4)
-	if !ok || !present {
-		return 0, 0, ok
+func (c *flatChecker) readVector(t flatTable, i, width int, what string) (pos, n int) {
+	if pos = c.findSlot(t, i, 4); pos == 0 {
+		return 0, 0
 	}
-	if pos, ok = c.followOffset(pos); !ok || pos > len(c.b)-4 {
-		return 0, 0, false
+	if pos > 0 {
+		pos = c.followOffset(pos, what)
 	}
-	count := int64(binary.LittleEndian.Uint32(c.b[pos:]))
-	pos += 4
-	if count*int64(width) > int64(len(c.b)-pos) {
-		return 0, 0, false
+	if pos >= 0 && pos <= len(c.b)-4 {
+		count := int64(binary.LittleEndian.Uint32(c.b[pos:]))
+		pos += 4
+		if count*int64(width) <= int64(len(c.b)-pos) && c.spendBytes(int(count)*width) {
+			return pos, int(count)
+		}
 	}
-	return pos, int(count), c.spendBytes(int(count) * width)
+	c.boundsError(what)
+	return 0, 0
 }
 
 // checkString checks the string of field i.
-func (c *flatChecker) checkString(t flatTable, i int) bool {
-	_, _, ok := c.readVector(t, i, 1)
-	return ok
-}
+func (c *flatChecker) checkString(t flatTable, i int, what string) { c.readVector(t, i, 1, what) }
 
 // keyValues checks the vector of KeyValue tables of field i.
-func (c *flatChecker) keyValues(t flatTable, i int) bool {
-	pos, n, ok := c.readVector(t, i, 4)
-	if !ok {
-		return false
-	}
+func (c *flatChecker) keyValues(t flatTable, i int, what string) {
+	pos, n := c.readVector(t, i, 4, what)
 	for j := range n {
-		at, ok := c.followOffset(pos + 4*j)
-		if !ok {
-			return false
-		}
-		kv, ok := c.readTable(at)
-		if !ok || !c.checkString(kv, 0) || !c.checkString(kv, 1) {
-			return false
-		}
+		kv := c.readTable(c.followOffset(pos+4*j, what), what)
+		c.checkString(kv, 0, what)
+		c.checkString(kv, 1, what)
 	}
-	return true
-}
-
-func (c *flatChecker) checkSchema(t flatTable) error {
-	if !c.keyValues(t, 2) {
-		return c.boundsError("schema metadata")
-	}
-	return c.checkChildren(t, 1, MaxDepth)
 }
 
 // checkChildren checks a vector of fields and their descendants.
-func (c *flatChecker) checkChildren(t flatTable, slot, depth int) error {
-	pos, n, ok := c.readVector(t, slot, 4)
-	if !ok {
-		return c.boundsError("fields")
-	}
+func (c *flatChecker) checkChildren(t flatTable, slot, depth int) {
+	pos, n := c.readVector(t, slot, 4, "fields")
 	if c.fields += n; c.fields > MaxFields {
-		return tooLargeError("more than %d fields", MaxFields)
+		c.keepError(tooLargeError("more than %d fields", MaxFields))
 	}
 	if n > 0 && depth == 0 {
-		return tooLargeError("fields nested more than %d deep", MaxDepth)
+		c.keepError(tooLargeError("fields nested more than %d deep", MaxDepth))
 	}
-	for i := range n {
-		at, ok := c.followOffset(pos + 4*i)
-		if !ok {
-			return c.boundsError("field")
-		}
-		f, ok := c.readTable(at)
-		if !ok || !c.checkString(f, 0) || !c.keyValues(f, 6) {
-			return c.boundsError("field")
-		}
-		if err := c.fieldType(f); err != nil {
-			return err
-		}
-		if err := c.checkChildren(f, 5, depth-1); err != nil {
-			return err
-		}
+	for i := 0; i < n && c.err == nil; i++ {
+		f := c.readTable(c.followOffset(pos+4*i, "field"), "field")
+		c.checkString(f, 0, "field")
+		c.keyValues(f, 6, "field")
+		c.fieldType(f)
+		c.checkChildren(f, 5, depth-1)
 	}
-	return nil
 }
 
 // Types of the Arrow format (Schema.fbs) that need checks of their own.
@@ -314,68 +278,47 @@ const (
 	timestampTimezone = 1
 )
 
-func (c *flatChecker) fieldType(f flatTable) error {
+func (c *flatChecker) fieldType(f flatTable) {
 	kind := c.readScalar(f, 2, 1)
 	// Types above large lists are run-end encoding, views and additions of later versions.
 	if kind == 0 || kind == flatUnion || kind > flatLargeList {
-		return unsupportedError("fields of type %d", kind)
+		c.keepError(unsupportedError("fields of type %d", kind))
 	}
-	t, ok := c.childTable(f, 3)
-	if !ok {
-		return c.boundsError("type")
+	t := c.childTable(f, 3, "type")
+	if kind == flatTimestamp {
+		c.checkString(t, timestampTimezone, "time zone")
 	}
-	if kind == flatTimestamp && !c.checkString(t, timestampTimezone) {
-		return c.boundsError("time zone")
-	}
-	if _, present, ok := c.findSlot(f, 4, 4); !ok {
-		return c.boundsError("dictionary")
-	} else if present {
-		d, ok := c.childTable(f, 4)
-		if !ok {
-			return c.boundsError("dictionary")
-		}
-		if _, present, ok := c.findSlot(d, 1, 4); !ok {
-			return c.boundsError("dictionary index")
-		} else if present {
-			if _, ok := c.childTable(d, 1); !ok {
-				return c.boundsError("dictionary index")
-			}
-		}
-	}
-	return nil
+	c.optionalTable(c.optionalTable(f, 4, "dictionary"), 1, "dictionary index")
 }
 
 // checkBatch checks the description of a batch, or of a dictionary's values, with a body of bodyLen bytes.
-func (c *flatChecker) checkBatch(t flatTable, bodyLen int64) error {
+func (c *flatChecker) checkBatch(t flatTable, bodyLen int64) {
 	if rows := int64(c.readScalar(t, 0, 8)); rows < 0 || rows > math.MaxInt32 {
-		return invalidError("a batch of %d rows", rows)
+		c.keepError(invalidError("a batch of %d rows", rows))
 	}
-	if _, present, ok := c.findSlot(t, 3, 4); !ok || present {
-		return unsupportedError("compressed batches")
+	if c.findSlot(t, 3, 4) != 0 {
+		c.keepError(unsupportedError("compressed batches"))
 	}
-	if _, n, ok := c.readVector(t, 4, 8); !ok || n > 0 {
-		return unsupportedError("views")
+	if _, n := c.readVector(t, 4, 8, "views"); n > 0 {
+		c.keepError(unsupportedError("views"))
 	}
-	pos, n, ok := c.readVector(t, 1, 16)
-	if !ok {
-		return c.boundsError("nodes")
-	}
-	for i := range n {
-		length := int64(binary.LittleEndian.Uint64(c.b[pos+16*i:]))
-		nulls := int64(binary.LittleEndian.Uint64(c.b[pos+16*i+8:]))
+	c.eachPair(t, 1, "nodes", func(length, nulls int64) {
 		if length < 0 || length > math.MaxInt32 || nulls < 0 || nulls > length {
-			return invalidError("an array of %d values with %d nulls", length, nulls)
+			c.keepError(invalidError("an array of %d values with %d nulls", length, nulls))
 		}
-	}
-	if pos, n, ok = c.readVector(t, 2, 16); !ok {
-		return c.boundsError("buffers")
-	}
-	for i := range n {
-		off := int64(binary.LittleEndian.Uint64(c.b[pos+16*i:]))
-		length := int64(binary.LittleEndian.Uint64(c.b[pos+16*i+8:]))
+	})
+	c.eachPair(t, 2, "buffers", func(off, length int64) {
 		if off < 0 || length < 0 || off%alignment != 0 || off > bodyLen || length > bodyLen-off {
-			return invalidError("a buffer of %d bytes at %d in a body of %d", length, off, bodyLen)
+			c.keepError(invalidError("a buffer of %d bytes at %d in a body of %d", length, off, bodyLen))
 		}
+	})
+}
+
+// eachPair calls visit for each element of a vector of pairs of numbers.
+func (c *flatChecker) eachPair(t flatTable, slot int, what string, visit func(a, b int64)) {
+	pos, n := c.readVector(t, slot, 16, what)
+	for i := range n {
+		pair := c.b[pos+16*i:]
+		visit(int64(binary.LittleEndian.Uint64(pair)), int64(binary.LittleEndian.Uint64(pair[8:])))
 	}
-	return nil
 }

@@ -142,27 +142,12 @@ func (a *Aggregator) buildBatch(places []int) (arrow.RecordBatch, error) {
 			places[i] = i
 		}
 	}
-	columns := make([]arrow.Array, 0, a.schema.NumFields())
-	defer func() {
-		for _, c := range columns {
-			c.Release()
+	return vector.MakeBatch(a.schema, int64(len(places)), func(i int) (arrow.Array, error) {
+		if i < len(a.keys) {
+			return keyColumn(&a.table.keys[i], places, a.schema.Field(i).Type)
 		}
-	}()
-	for i := range a.keys {
-		c, err := keyColumn(&a.table.keys[i], places, a.schema.Field(i).Type)
-		if err != nil {
-			return nil, err
-		}
-		columns = append(columns, c)
-	}
-	for i := range a.outputs {
-		c, err := a.outputColumn(&a.outputs[i], places)
-		if err != nil {
-			return nil, err
-		}
-		columns = append(columns, c)
-	}
-	return array.NewRecordBatch(a.schema, columns, int64(len(places))), nil
+		return a.outputColumn(&a.outputs[i-len(a.keys)], places)
+	})
 }
 
 func keyColumn(s *keyStore, places []int, t arrow.DataType) (arrow.Array, error) {
@@ -173,18 +158,7 @@ func keyColumn(s *keyStore, places []int, t arrow.DataType) (arrow.Array, error)
 	defer b.Release()
 	b.Reserve(len(places))
 	for _, i := range places {
-		switch {
-		case !s.valid[i]:
-			b.AppendNull()
-		case s.class == text:
-			appendText(b, s.textAt(i))
-		case s.class == word:
-			appendWord(b, s.lo[i])
-		case len(s.spans) > 0:
-			b.(*array.MonthDayNanoIntervalBuilder).Append(s.spans[i])
-		default:
-			b.(*array.Decimal128Builder).Append(decimal128.New(int64(s.hi[i]), s.lo[i]))
-		}
+		appendScalar(b, s.valid[i], s.scalarAt(i))
 	}
 	return b.NewArray(), nil
 }
@@ -193,31 +167,57 @@ func tooLong() error {
 	return fmt.Errorf("%w: the strings of a column of the result take more than 2 GiB: narrow the query", ErrLimit)
 }
 
-func appendText(b array.Builder, s []byte) {
-	switch b := b.(type) {
-	case *array.StringBuilder:
-		b.BinaryBuilder.Append(s)
-	case *array.BinaryBuilder:
-		b.Append(s)
-	}
+// groupScalar is a value of a group in the form of columnValues.
+type groupScalar struct {
+	lo, hi uint64
+	span   arrow.MonthDayNanoInterval
+	text   []byte
 }
 
-func appendWord(b array.Builder, w uint64) {
+func (s *keyStore) scalarAt(n int) (v groupScalar) {
+	switch s.class {
+	case word:
+		v.lo = s.lo[n]
+	case wide:
+		v.lo, v.hi = s.lo[n], s.hi[n]
+		if len(s.spans) > 0 {
+			v.span = s.spans[n]
+		}
+	case text:
+		v.text = s.textAt(n)
+	}
+	return v
+}
+
+// appendScalar appends a value, or null if it is not valid, to a column of its type.
+func appendScalar(b array.Builder, valid bool, v groupScalar) {
+	if !valid {
+		b.AppendNull()
+		return
+	}
 	switch b := b.(type) {
+	case *array.StringBuilder:
+		b.BinaryBuilder.Append(v.text)
+	case *array.BinaryBuilder:
+		b.Append(v.text)
 	case *array.BooleanBuilder:
-		b.Append(w != 0)
+		b.Append(v.lo != 0)
 	case *array.Int32Builder:
-		b.Append(int32(w))
+		b.Append(int32(v.lo))
 	case *array.Int64Builder:
-		b.Append(int64(w))
+		b.Append(int64(v.lo))
 	case *array.Uint64Builder:
-		b.Append(w)
+		b.Append(v.lo)
 	case *array.Float64Builder:
-		b.Append(math.Float64frombits(w))
+		b.Append(math.Float64frombits(v.lo))
 	case *array.Date32Builder:
-		b.Append(arrow.Date32(w))
+		b.Append(arrow.Date32(v.lo))
 	case *array.TimestampBuilder:
-		b.Append(arrow.Timestamp(w))
+		b.Append(arrow.Timestamp(v.lo))
+	case *array.MonthDayNanoIntervalBuilder:
+		b.Append(v.span)
+	case *array.Decimal128Builder:
+		b.Append(decimal128.New(int64(v.hi), v.lo))
 	}
 }
 
@@ -248,7 +248,9 @@ func (a *Aggregator) outputColumn(o *outputPlan, places []int) (arrow.Array, err
 		if s.texts > math.MaxInt32 {
 			return nil, tooLong()
 		}
-		s.appendTo(b, places)
+		for _, i := range places {
+			appendScalar(b, s.seen[i], s.scalarAt(i))
+		}
 	case *sumState:
 		a.appendSums(b, s, p, places)
 	case *floatState:
@@ -259,25 +261,22 @@ func (a *Aggregator) outputColumn(o *outputPlan, places []int) (arrow.Array, err
 	return b.NewArray(), nil
 }
 
-func (s *extremeState) appendTo(b array.Builder, places []int) {
-	for _, i := range places {
-		switch {
-		case !s.seen[i]:
-			b.AppendNull()
-		case s.class == text:
-			appendText(b, s.text[i])
-		case s.class == word:
-			appendWord(b, s.wordValue(i))
-		case s.kind == schema.Interval:
-			b.(*array.MonthDayNanoIntervalBuilder).Append(s.span[i])
-		default:
-			lo, hi := s.lo[i], s.hi[i]
-			if s.most {
-				lo, hi = ^lo, ^hi
-			}
-			b.(*array.Decimal128Builder).Append(decimal128.New(int64(hi^signBit), lo))
+func (s *extremeState) scalarAt(g int) (v groupScalar) {
+	switch s.class {
+	case word:
+		v.lo = s.wordValue(g)
+	case wide:
+		if v.lo, v.hi = s.lo[g], s.hi[g]; s.most {
+			v.lo, v.hi = ^v.lo, ^v.hi
 		}
+		v.hi ^= signBit
+		if s.span != nil {
+			v.span = s.span[g]
+		}
+	case text:
+		v.text = s.text[g]
 	}
+	return v
 }
 
 // appendOverflow appends null for a value that does not fit.

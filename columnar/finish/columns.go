@@ -7,6 +7,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"scribe/columnar/vector"
 )
 
 // fixedColumn returns a column of 64-bit values without nulls.
@@ -21,84 +23,25 @@ func repeatedValues(t arrow.DataType, n int, value uint64) arrow.Array {
 	return fixedColumn(t, slices.Repeat([]uint64{value}, n))
 }
 
-// cutBatch removes the rows of messages that were delivered before or that are not rows. It returns the remaining rows and their
-// index. The rows of a payload are in the order of its messages. The caller releases the batch.
-func cutBatch(in arrow.RecordBatch, index []uint32, m Meta) (arrow.RecordBatch, []uint32, error) {
-	if !slices.IsSorted(index) {
-		return nil, nil, fmt.Errorf("%w: its rows are not in the order of the messages", ErrView)
-	}
-	begin, _ := slices.BinarySearch(index, m.Skip)
-	if begin == 0 && len(m.Drop) == 0 {
-		in.Retain()
-		return in, index, nil
-	}
-	// The ranges between the dropped messages.
-	var pieces []arrow.RecordBatch
-	var left []uint32
-	take := func(from, to int) {
-		if from < to {
-			pieces, left = append(pieces, in.NewSlice(int64(from), int64(to))), append(left, index[from:to]...)
-		}
-	}
-	for _, dropped := range m.Drop {
-		from, _ := slices.BinarySearch(index, dropped)
-		to, _ := slices.BinarySearch(index, dropped+1)
-		if to <= begin {
-			continue
-		}
-		take(begin, from)
-		begin = to
-	}
-	take(begin, len(index))
-	switch len(pieces) {
-	case 0:
-		return in.NewSlice(0, 0), nil, nil
-	case 1:
-		return pieces[0], left, nil
-	}
-	defer func() {
-		for _, p := range pieces {
-			p.Release()
-		}
-	}()
-	columns := make([]arrow.Array, in.NumCols())
-	defer func() {
-		for _, c := range columns {
-			if c != nil {
-				c.Release()
-			}
-		}
-	}()
-	for i := range columns {
-		parts := make([]arrow.Array, len(pieces))
-		for j, p := range pieces {
-			parts[j] = p.Column(i)
-		}
-		var err error
-		if columns[i], err = array.Concatenate(parts, memory.DefaultAllocator); err != nil {
-			return nil, nil, err
-		}
-	}
-	return array.NewRecordBatch(in.Schema(), columns, int64(len(left))), left, nil
+// cutBatch removes the rows of messages that were delivered before or that are not rows, given the rows' index. The rows of a
+// payload are in the order of its messages. The caller releases the batch.
+func cutBatch(in arrow.RecordBatch, index []uint32, m Meta) arrow.RecordBatch {
+	kept := vector.SelectRows(len(index), func(i int) bool {
+		_, dropped := slices.BinarySearch(m.Drop, index[i])
+		return index[i] >= m.Skip && !dropped
+	})
+	return kept.Take(in)
 }
 
 // conformBatch converts the columns of a batch to the types of a schema. The caller releases it.
 func conformBatch(batch arrow.RecordBatch, s *arrow.Schema) (arrow.RecordBatch, error) {
-	columns := make([]arrow.Array, s.NumFields())
-	defer func() {
-		for _, c := range columns {
-			if c != nil {
-				c.Release()
-			}
+	return vector.MakeBatch(s, batch.NumRows(), func(i int) (arrow.Array, error) {
+		column, err := conformedArray(batch.Column(i), s.Field(i).Type)
+		if err != nil {
+			return nil, fmt.Errorf("column %q: %w", s.Field(i).Name, err)
 		}
-	}()
-	for i, field := range s.Fields() {
-		var err error
-		if columns[i], err = conformedArray(batch.Column(i), field.Type); err != nil {
-			return nil, fmt.Errorf("column %q: %w", field.Name, err)
-		}
-	}
-	return array.NewRecordBatch(s, columns, batch.NumRows()), nil
+		return column, nil
+	})
 }
 
 // conformedArray converts a column to an equivalent type: texts may be plain or dictionary codes. The caller releases it.

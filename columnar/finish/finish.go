@@ -3,6 +3,7 @@ package finish
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -160,18 +161,16 @@ func (f *Finisher) narrowBatch() {
 
 // compileOutputs compiles the SELECT list.
 func (f *Finisher) compileOutputs() error {
-	outputs := make([]vector.Output, len(f.plan.Output))
 	fields := make([]arrow.Field, len(f.plan.Output))
 	for i, o := range f.plan.Output {
-		outputs[i] = vector.Output(o)
 		fields[i] = arrow.Field{Name: o.Name, Type: o.Expr.Type().Arrow(), Nullable: true}
 	}
 	f.schema = arrow.NewSchema(fields, nil)
-	if f.plan.Group != nil || len(outputs) == 0 {
+	if f.plan.Group != nil || len(fields) == 0 {
 		return nil // with groups the list is over them; a predicate has none
 	}
 	var err error
-	f.project, err = vector.Project(outputs, f.keptSchema)
+	f.project, err = vector.Project(f.plan.Output, f.keptSchema)
 	return err
 }
 
@@ -289,32 +288,30 @@ func (f *Finisher) inputBatch(in arrow.RecordBatch, m Meta) (arrow.RecordBatch, 
 	if !ok || index.NullN() > 0 {
 		return nil, fmt.Errorf("%w: its column %s is %s", ErrView, transcode.ColumnIndex, in.Column(at[0]).DataType())
 	}
-	in, values, err := cutBatch(in, index.Uint32Values(), m)
-	if err != nil {
-		return nil, err
+	messages := index.Uint32Values()
+	if !slices.IsSorted(messages) {
+		return nil, fmt.Errorf("%w: its rows are not in the order of the messages", ErrView)
 	}
-	defer in.Release()
-	columns := make([]arrow.Array, f.inputs.NumFields())
-	defer func() {
-		for _, c := range columns {
-			if c != nil {
-				c.Release()
-			}
-		}
-	}()
-	for i, field := range f.inputs.Fields() {
-		if columns[i] = pointerColumn(field.Name, values, m); columns[i] != nil {
-			continue
+	batch, err := vector.MakeBatch(f.inputs, in.NumRows(), func(i int) (arrow.Array, error) {
+		field := f.inputs.Field(i)
+		if column := pointerColumn(field.Name, messages, m); column != nil {
+			return column, nil
 		}
 		at := in.Schema().FieldIndices(field.Name)
 		if len(at) != 1 {
 			return nil, fmt.Errorf("%w: it has no column %q", ErrView, field.Name)
 		}
-		if columns[i], err = conformedArray(in.Column(at[0]), field.Type); err != nil {
+		column, err := conformedArray(in.Column(at[0]), field.Type)
+		if err != nil {
 			return nil, fmt.Errorf("%w: column %q: %w", ErrView, field.Name, err)
 		}
+		return column, nil
+	})
+	if err != nil {
+		return nil, err
 	}
-	return array.NewRecordBatch(f.inputs, columns, in.NumRows()), nil
+	defer batch.Release()
+	return cutBatch(batch, messages, m), nil
 }
 
 // pointerColumn returns a column with values of the pointer, or nil for any other column.

@@ -26,11 +26,7 @@ func (f *Finisher) Grouping(limits aggregate.Limits) (*Grouping, error) {
 	if err != nil {
 		return nil, err
 	}
-	outputs := make([]vector.Output, len(f.plan.Output))
-	for i, o := range f.plan.Output {
-		outputs[i] = vector.Output(o)
-	}
-	project, err := vector.Project(outputs, a.Schema())
+	project, err := vector.Project(f.plan.Output, a.Schema())
 	if err != nil {
 		return nil, err
 	}

@@ -34,7 +34,7 @@ func (b *queryBinder) bindOutputs(p *Plan, q *sql.Select) {
 			panic(b.errorAt(it.pos, "", "the SELECT list has more than %d columns", MaxOutput))
 		}
 		items = append(items, it)
-		p.Output = append(p.Output, Output{unique.takeName(name), it.e})
+		p.Output = append(p.Output, Output{Name: unique.takeName(name), Expr: it.e})
 	}
 	for i, it := range q.Items {
 		if it.Star {

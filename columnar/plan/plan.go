@@ -7,6 +7,7 @@ import (
 	"scribe/columnar/expr"
 	"scribe/columnar/schema"
 	"scribe/columnar/sql"
+	"scribe/columnar/vector"
 )
 
 // MaxNodes is the maximum number of expression nodes in a plan, counted as trees.
@@ -41,10 +42,7 @@ type Plan struct {
 }
 
 // Output is a column of the result.
-type Output struct {
-	Name string
-	Expr expr.Expr
-}
+type Output = vector.Output
 
 // Group is an aggregation. Its rows have the keys as columns $k0, $k1, ... and the aggregates as $a0, $a1, ...
 type Group struct {

@@ -201,9 +201,7 @@ func CompileFilter(e expr.Expr, in *arrow.Schema) (*Filter, error) {
 func (f *Filter) Select(batch arrow.RecordBatch, st *Stats) (*Selection, error) {
 	n := int(batch.NumRows())
 	if f.p == nil {
-		s := &Selection{rows: n, count: n, bits: make(bitmap, wordsFor(n))}
-		s.bits.fill(n)
-		return s, nil
+		return SelectRows(n, func(int) bool { return true }), nil
 	}
 	if err := f.p.checkBatch(batch); err != nil {
 		return nil, err
@@ -237,6 +235,18 @@ type Selection struct {
 	bits        bitmap
 }
 
+// SelectRows returns the rows that keep reports true for.
+func SelectRows(rows int, keep func(i int) bool) *Selection {
+	s := &Selection{rows: rows, bits: make(bitmap, wordsFor(rows))}
+	for i := range rows {
+		if keep(i) {
+			s.bits.set(i)
+			s.count++
+		}
+	}
+	return s
+}
+
 // Count returns the number of selected rows.
 func (s *Selection) Count() int { return s.count }
 
@@ -245,9 +255,6 @@ func (s *Selection) Rows() int { return s.rows }
 
 // Has reports whether a row is selected.
 func (s *Selection) Has(i int) bool { return s.bits.get(i) }
-
-// Bits returns the selection as an Arrow bitmap: bit i%8 of byte i/8 is row i. The caller owns the memory.
-func (s *Selection) Bits() []byte { return s.bits.bytes() }
 
 // Limit keeps the first n selected rows, or all if there are fewer.
 func (s *Selection) Limit(n int) {
@@ -263,15 +270,6 @@ func (s *Selection) Limit(n int) {
 	s.count = max(n, 0)
 }
 
-// selectedRows returns the selected rows.
-func (s *Selection) selectedRows() []int32 {
-	out := make([]int32, 0, s.count)
-	for i := range eachRow(s.bits, s.rows) {
-		out = append(out, int32(i))
-	}
-	return out
-}
-
 // Take returns the selected rows of the batch that the selection was made from, in order. If all rows are selected, it returns
 // the batch itself, retained; otherwise it shares no memory with the batch except dictionaries. The caller releases it.
 func (s *Selection) Take(batch arrow.RecordBatch) arrow.RecordBatch {
@@ -279,14 +277,12 @@ func (s *Selection) Take(batch arrow.RecordBatch) arrow.RecordBatch {
 		batch.Retain()
 		return batch
 	}
-	places := s.selectedRows()
-	columns := make([]arrow.Array, batch.NumCols())
-	for i := range columns {
-		columns[i] = takeArray(batch.Column(i), places, nil)
+	places := make([]int32, 0, s.count)
+	for i := range eachRow(s.bits, s.rows) {
+		places = append(places, int32(i))
 	}
-	out := array.NewRecordBatch(batch.Schema(), columns, int64(s.count))
-	for _, c := range columns {
-		c.Release()
-	}
+	out, _ := MakeBatch(batch.Schema(), int64(s.count), func(i int) (arrow.Array, error) {
+		return takeArray(batch.Column(i), places, nil), nil
+	})
 	return out
 }

@@ -42,19 +42,30 @@ func (p *Projection) Schema() *arrow.Schema { return p.schema }
 
 // Eval returns the result columns for each row of a batch, as Program.Eval does. The caller releases the batch.
 func (p *Projection) Eval(batch arrow.RecordBatch, st *Stats) (arrow.RecordBatch, error) {
-	columns := make([]arrow.Array, len(p.programs))
-	defer func() {
-		for _, c := range columns {
-			if c != nil {
-				c.Release()
-			}
-		}
-	}()
-	for i, program := range p.programs {
-		var err error
-		if columns[i], err = program.Eval(batch, st); err != nil {
+	return MakeBatch(p.schema, batch.NumRows(), func(i int) (arrow.Array, error) {
+		column, err := p.programs[i].Eval(batch, st)
+		if err != nil {
 			return nil, fmt.Errorf("column %q: %w", p.schema.Field(i).Name, err)
 		}
+		return column, nil
+	})
+}
+
+// MakeBatch makes a batch of the columns that column returns for each field of the schema, and releases them. The caller releases
+// the batch.
+func MakeBatch(s *arrow.Schema, rows int64, column func(i int) (arrow.Array, error)) (arrow.RecordBatch, error) {
+	columns := make([]arrow.Array, 0, s.NumFields())
+	defer func() {
+		for _, c := range columns {
+			c.Release()
+		}
+	}()
+	for i := range s.NumFields() {
+		c, err := column(i)
+		if err != nil {
+			return nil, err
+		}
+		columns = append(columns, c)
 	}
-	return array.NewRecordBatch(p.schema, columns, batch.NumRows()), nil
+	return array.NewRecordBatch(s, columns, rows), nil
 }

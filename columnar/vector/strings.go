@@ -106,37 +106,16 @@ func cutPart(s []byte, args []*columnVec, i int) (from, to int, ok bool) {
 // cutTrim returns the trim function for the ends given by where.
 func cutTrim(where string) func(s []byte, args []*columnVec, i int) (from, to int, ok bool) {
 	return func(s []byte, args []*columnVec, i int) (from, to int, ok bool) {
-		set := strAt(args[1], i)
-		to = len(s)
+		set, rest := string(strAt(args[1], i)), s
 		if where != "trailing" {
-			for from < to {
-				size := trimmedSize(s[from:to], set, utf8.DecodeRune)
-				if size == 0 {
-					break
-				}
-				from += size
-			}
+			rest = bytes.TrimLeft(rest, set)
 		}
+		from = len(s) - len(rest)
 		if where != "leading" {
-			for from < to {
-				size := trimmedSize(s[from:to], set, utf8.DecodeLastRune)
-				if size == 0 {
-					break
-				}
-				to -= size
-			}
+			rest = bytes.TrimRight(rest, set)
 		}
-		return from, to, true
+		return from, from + len(rest), true
 	}
-}
-
-// trimmedSize returns the length of the character at an end of s if it is in the set, otherwise 0.
-func trimmedSize(s, set []byte, decode func([]byte) (rune, int)) int {
-	r, size := decode(s)
-	if bytes.ContainsRune(set, r) {
-		return size
-	}
-	return 0
 }
 
 // lengthNode counts characters.

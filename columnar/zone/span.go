@@ -9,6 +9,7 @@ import (
 
 	"scribe/columnar/expr"
 	"scribe/columnar/schema"
+	"scribe/columnar/value"
 )
 
 // valueSpan describes the possible values of an expression: all that are not null lie within the bounds.
@@ -112,8 +113,8 @@ func scaleOf(t *schema.Type) int32 {
 }
 
 // boundOf returns a literal's value as a bound.
-func boundOf(t *schema.Type, value any) (b boundValue, ok bool) {
-	switch v := value.(type) {
+func boundOf(t *schema.Type, literal any) (b boundValue, ok bool) {
+	switch v := literal.(type) {
 	case bool:
 		if v {
 			b.i = 1
@@ -247,9 +248,9 @@ func castSpan(s valueSpan, to *schema.Type) valueSpan {
 		if s.low.i < -maxDays || s.high.i > maxDays {
 			return anySpan
 		}
-		out.low, out.high = boundValue{i: s.low.i * dayMicros}, boundValue{i: s.high.i * dayMicros}
+		out.low, out.high = boundValue{i: s.low.i * value.Day}, boundValue{i: s.high.i * value.Day}
 	case s.kind == schema.Timestamp && to.Kind == schema.Date:
-		out.low, out.high = boundValue{i: floorDiv(s.low.i, dayMicros)}, boundValue{i: floorDiv(s.high.i, dayMicros)}
+		out.low, out.high = boundValue{i: value.FloorDiv(s.low.i, value.Day)}, boundValue{i: value.FloorDiv(s.high.i, value.Day)}
 	default:
 		return anySpan
 	}
@@ -259,7 +260,7 @@ func castSpan(s valueSpan, to *schema.Type) valueSpan {
 // fitsType reports whether a type of the same kind and scale can hold all values. A decimal with too few digits turns larger
 // values into null.
 func (s *valueSpan) fitsType(to *schema.Type) bool {
-	if s.kind != schema.Decimal || s.empty || to.Precision >= schemaMaxPrecision {
+	if s.kind != schema.Decimal || s.empty || to.Precision >= value.MaxPrecision {
 		return true
 	}
 	return s.hasLow && s.hasHigh && to.Precision > 0 && s.low.d.FitsInPrecision(to.Precision) && s.high.d.FitsInPrecision(to.Precision)
@@ -268,32 +269,20 @@ func (s *valueSpan) fitsType(to *schema.Type) bool {
 // scaledDecimal returns an integer as a decimal, if it fits.
 func scaledDecimal(v decimal128.Num, to *schema.Type) (decimal128.Num, bool) {
 	whole := to.Precision - to.Scale
-	if whole < 0 || whole < schemaMaxPrecision && !v.FitsInPrecision(whole) {
+	if whole < 0 || whole < value.MaxPrecision && !v.FitsInPrecision(whole) {
 		return v, false
 	}
 	return v.IncreaseScaleBy(to.Scale), true
 }
 
-const (
-	schemaMaxPrecision = 38
-	dayMicros          = 24 * 60 * 60 * 1_000_000
-	// maxDays is the maximum distance of a timestamp from 1970 in days.
-	maxDays = math.MaxInt64 / dayMicros
-)
-
-func floorDiv(a, b int64) int64 {
-	q := a / b
-	if a%b < 0 {
-		q--
-	}
-	return q
-}
+// maxDays is the maximum distance of a timestamp from 1970 in days.
+const maxDays = math.MaxInt64 / value.Day
 
 // longest is the maximum distance by which date_trunc moves a timestamp back, in microseconds.
 var longest = map[string]int64{
-	"microseconds": 1, "milliseconds": 1_000, "second": 1_000_000, "minute": 60_000_000, "hour": 3600_000_000, "day": dayMicros,
-	"week": 7 * dayMicros, "month": 31 * dayMicros, "quarter": 92 * dayMicros, "year": 366 * dayMicros, "decade": 3653 * dayMicros,
-	"century": 36525 * dayMicros, "millennium": 365250 * dayMicros,
+	"microseconds": 1, "milliseconds": value.Millisecond, "second": value.Second, "minute": value.Minute, "hour": value.Hour, "day": value.Day,
+	"week": 7 * value.Day, "month": 31 * value.Day, "quarter": 92 * value.Day, "year": 366 * value.Day, "decade": 3653 * value.Day,
+	"century": 36525 * value.Day, "millennium": 365250 * value.Day,
 }
 
 // truncateSpan returns the span after date_trunc: no value grows, and none shrinks by more than the unit.

@@ -145,7 +145,7 @@ func canonical(v any) string {
 	case []byte:
 		return fmt.Sprintf("%x", v)
 	case arrow.MonthDayNanoInterval:
-		n := new(big.Int).Mul(big.NewInt(30*int64(v.Months)+int64(v.Days)), big.NewInt(nanosPerDay))
+		n := new(big.Int).Mul(big.NewInt(30*int64(v.Months)+int64(v.Days)), big.NewInt(24*3600*1_000_000_000))
 		return n.Add(n, big.NewInt(v.Nanoseconds)).String()
 	case decimal128.Num:
 		return v.BigInt().String()

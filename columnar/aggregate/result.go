@@ -12,6 +12,7 @@ import (
 
 	"scribe/columnar/plan"
 	"scribe/columnar/schema"
+	scalar "scribe/columnar/value"
 	"scribe/columnar/vector"
 )
 
@@ -377,14 +378,21 @@ func (a *Aggregator) appendSpans(b *array.MonthDayNanoIntervalBuilder, s *interv
 		months, ok1 := g.months.asInt64()
 		days, ok2 := g.days.asInt64()
 		nanos, ok3 := g.nanos.asInt64()
-		if p.Func == "avg" && ok1 && ok2 && ok3 {
-			months, days, nanos = divideSpan(months, days, nanos, float64(g.n))
+		sum := arrow.MonthDayNanoInterval{Months: int32(months), Days: int32(days), Nanoseconds: nanos}
+		ok := ok1 && ok2 && ok3
+		switch {
+		case !ok:
+		case p.Func == "avg":
+			by := float64(g.n)
+			sum, ok = scalar.CascadeInterval(float64(months)/by, float64(days)/by, float64(nanos)/1000/by)
+		default:
+			ok = int64(sum.Months) == months && int64(sum.Days) == days
 		}
-		if !ok1 || !ok2 || !ok3 || months != int64(int32(months)) || days != int64(int32(days)) {
+		if ok {
+			b.Append(sum)
+		} else {
 			a.appendOverflow(b)
-			continue
 		}
-		b.Append(arrow.MonthDayNanoInterval{Months: int32(months), Days: int32(days), Nanoseconds: nanos})
 	}
 }
 
@@ -392,25 +400,4 @@ func (a *Aggregator) appendSpans(b *array.MonthDayNanoIntervalBuilder, s *interv
 func (s *exactSum) asInt64() (int64, bool) {
 	sign := uint64(int64(s.lo) >> 63)
 	return int64(s.lo), s.mid == sign && s.hi == sign
-}
-
-const (
-	daysPerMonth  = 30
-	secondsPerDay = 24 * 3600
-)
-
-// divideSpan is PostgreSQL's interval_div: the remainder of months becomes days, the remainder of days becomes time.
-func divideSpan(months, days, nanos int64, by float64) (int64, int64, int64) {
-	round := func(f float64) float64 { return math.RoundToEven(f*1e6) / 1e6 }
-	m, d := math.Trunc(float64(months)/by), math.Trunc(float64(days)/by)
-	leftDays := round((float64(months)/by - m) * daysPerMonth)
-	leftSeconds := round((float64(days)/by - d + leftDays - math.Trunc(leftDays)) * secondsPerDay)
-	if math.Abs(leftSeconds) >= secondsPerDay {
-		whole := math.Trunc(leftSeconds / secondsPerDay)
-		d += whole
-		leftSeconds -= whole * secondsPerDay
-	}
-	d += math.Trunc(leftDays)
-	micros := math.RoundToEven(float64(nanos)/1000/by + leftSeconds*1e6)
-	return int64(m), int64(d), int64(micros) * 1000
 }

@@ -1,8 +1,6 @@
 package aggregate
 
 import (
-	"math/bits"
-
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 
@@ -36,7 +34,7 @@ func classOf(k schema.Kind) (valueClass, bool) {
 
 // columnValues is a range of rows of a column in comparable form: two values are equal by SQL exactly if their bits or bytes are
 // equal. As words, integers are sign-extended, and floats have one zero and one NaN. As wide values, a decimal is its number, and
-// an interval its length in nanoseconds.
+// an interval its length.
 type columnValues struct {
 	class valueClass
 	n     int
@@ -161,29 +159,10 @@ func (v *columnValues) loadWide(a arrow.Array, from, to int) {
 	case *array.MonthDayNanoInterval:
 		v.spans = append(v.spans[:0], a.MonthDayNanoIntervalValues()[from:to]...)
 		for i := range v.spans {
-			v.lo[i], v.hi[i] = spanLength(v.spans[i])
+			length := scalar.IntervalOf(v.spans[i]).Length()
+			v.lo[i], v.hi[i] = length.LowBits(), uint64(length.HighBits())
 		}
 	}
-}
-
-const nanosPerDay = 24 * 3600 * 1_000_000_000
-
-// spanLength returns the length of an interval in nanoseconds as a 128-bit number. A month has 30 days.
-func spanLength(s arrow.MonthDayNanoInterval) (lo, hi uint64) {
-	days := 30*int64(s.Months) + int64(s.Days) // below 2^37
-	high, low := mulSigned(days, nanosPerDay)
-	low, carry := bits.Add64(low, uint64(s.Nanoseconds), 0)
-	high, _ = bits.Add64(high, uint64(s.Nanoseconds>>63), carry)
-	return low, high
-}
-
-// mulSigned returns the 128 bits of a*b; b must be positive.
-func mulSigned(a int64, b uint64) (hi, lo uint64) {
-	hi, lo = bits.Mul64(uint64(a), b)
-	if a < 0 {
-		hi -= b
-	}
-	return hi, lo
 }
 
 func (v *columnValues) loadText(a arrow.Array, from, to int) {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
 )
 
 // Interval is months, days and microseconds, each with its own sign. Arrow's interval has nanoseconds; [Interval.Arrow] and
@@ -26,29 +27,33 @@ func (v Interval) Arrow() (arrow.MonthDayNanoInterval, bool) {
 	return out, int64(out.Months) == v.Months && int64(out.Days) == v.Days && out.Nanoseconds/1000 == v.Micros
 }
 
-// Compare orders intervals as PostgreSQL does: a month has 30 days, a day 24 hours.
-func (v Interval) Compare(o Interval) int {
-	hi, lo := v.inMicros()
-	ohi, olo := o.inMicros()
-	switch {
-	case hi < ohi || hi == ohi && lo < olo:
-		return -1
-	case hi == ohi && lo == olo:
-		return 0
-	}
-	return 1
+// Length returns the length in microseconds, by which intervals compare as in PostgreSQL: a month has 30 days, a day 24 hours.
+func (v Interval) Length() decimal128.Num {
+	return decimal128.FromI64(v.Days + v.Months*30).Mul(decimal128.FromI64(Day)).Add(decimal128.FromI64(v.Micros))
 }
 
-// inMicros returns the length in microseconds as a 128-bit number.
-func (v Interval) inMicros() (hi int64, lo uint64) {
-	days := v.Days + v.Months*30
-	h, l := bits.Mul64(uint64(days), uint64(Day))
-	if days < 0 {
-		h -= uint64(Day)
+// CascadeInterval returns an interval of fractional parts as PostgreSQL does: it converts fractions of months into days, at 30 per
+// month, and fractions of days into time. It returns false if a part is out of range.
+func CascadeInterval(months, days, micros float64) (arrow.MonthDayNanoInterval, bool) {
+	if !(math.Abs(months) <= math.MaxInt32 && math.Abs(days) <= math.MaxInt32) {
+		return arrow.MonthDayNanoInterval{}, false
 	}
-	l, carry := bits.Add64(l, uint64(v.Micros), 0)
-	h, _ = bits.Add64(h, uint64(v.Micros>>63), carry)
-	return int64(h), l
+	out := Interval{Months: int64(months), Days: int64(days)}
+	toMicros := func(f float64) float64 { return math.RoundToEven(f*1e6) / 1e6 }
+	restDays := toMicros((months - math.Trunc(months)) * 30)
+	const day = 86400
+	seconds := toMicros((days - math.Trunc(days) + restDays - math.Trunc(restDays)) * day)
+	if math.Abs(seconds) >= day {
+		out.Days += int64(seconds / day)
+		seconds -= math.Trunc(seconds/day) * day
+	}
+	out.Days += int64(restDays)
+	micros = math.RoundToEven(micros + seconds*1e6)
+	if !(math.Abs(micros) < 1<<63) {
+		return arrow.MonthDayNanoInterval{}, false
+	}
+	out.Micros = int64(micros)
+	return out.Arrow()
 }
 
 // AppendInterval appends nonzero years, months and days with their units, and the time if it is nonzero or the only part.

@@ -1,9 +1,11 @@
 package value
 
 import (
+	"cmp"
 	"errors"
 	"math"
 	"math/big"
+	"math/bits"
 	"strconv"
 
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
@@ -296,28 +298,32 @@ func ParseDecimal[T text](s T, precision, scale int32) (decimal128.Num, error) {
 		return 0
 	}
 	keep := len(n.whole) + n.exponent + int(scale)
-	var v uint128
+	var v decimal128.Num
+	digits := 0 // of v
 	if n.significant {
 		for i := range keep {
-			if i >= total && v == (uint128{}) {
+			if i >= total && digits == 0 {
 				break
 			}
-			if !v.pushDigit(digit(i)) {
+			v = v.Mul(decimal128.GetScaleMultiplier(1)).Add(decimal128.FromU64(uint64(digit(i))))
+			if digits > 0 || digit(i) > 0 {
+				digits++
+			}
+			if digits > MaxPrecision {
 				return decimal128.Num{}, ErrRange
 			}
 		}
 		if keep >= 0 && keep < total && digit(keep) >= 5 {
-			v.increment()
+			v = v.Add(decimal128.FromU64(1))
 		}
 	}
-	out := decimal128.New(int64(v.hi), v.lo)
-	if !FitsPrecision(out, precision) {
+	if !FitsPrecision(v, precision) {
 		return decimal128.Num{}, ErrRange
 	}
 	if n.negative {
-		out = out.Negate()
+		v = v.Negate()
 	}
-	return out, nil
+	return v, nil
 }
 
 // AppendDecimal appends v with scale digits after the point.
@@ -327,7 +333,7 @@ func AppendDecimal(dst []byte, v decimal128.Num, scale int32) []byte {
 		v = v.Negate()
 	}
 	var buf [48]byte
-	digits := uint128{uint64(v.HighBits()), v.LowBits()}.appendDigits(buf[:0])
+	digits := appendDigits(buf[:0], uint64(v.HighBits()), v.LowBits())
 	if whole := len(digits) - int(scale); whole > 0 {
 		dst = append(dst, digits[:whole]...)
 		digits = digits[whole:]
@@ -342,6 +348,31 @@ func AppendDecimal(dst []byte, v decimal128.Num, scale int32) []byte {
 		dst = append(dst, '0')
 	}
 	return append(dst, digits...)
+}
+
+// appendDigits appends a number of 128 bits in decimal.
+func appendDigits(dst []byte, hi, lo uint64) []byte {
+	if hi == 0 {
+		return strconv.AppendUint(dst, lo, 10)
+	}
+	const chunk = 1e19
+	lower, last := bits.Div64(hi%chunk, lo, chunk)
+	dst = appendDigits(dst, hi/chunk, lower)
+	from := len(dst)
+	dst = append(dst, "0000000000000000000"...)
+	for i := len(dst) - 1; i >= from; i-- {
+		dst[i] = byte('0' + last%10)
+		last /= 10
+	}
+	return dst
+}
+
+// CompareFloats orders floats as PostgreSQL does: NaN equals itself and is above all other numbers.
+func CompareFloats(a, b float64) int {
+	if a != a || b != b {
+		return cmp.Compare(b, a) // package cmp has NaN below all others
+	}
+	return cmp.Compare(a, b)
 }
 
 // FloatBits returns the bits of f with a single zero and a single NaN: values that are equal in SQL have equal bits.

@@ -3,7 +3,6 @@ package vector
 import (
 	"fmt"
 	"math"
-	"math/bits"
 	"strconv"
 	"unicode/utf8"
 
@@ -302,11 +301,8 @@ func rescaleDecimal(v decimal128.Num, from int32, to *schema.Type) (decimal128.N
 	case from == to.Scale:
 	case from < to.Scale:
 		shift := to.Scale - from
-		if x, ok := smallDecimal(v); ok && shift < 20 {
-			hi, lo := bits.Mul64(uint64(max(x, -x)), decimal128.GetScaleMultiplier(int(shift)).LowBits())
-			if v = decimal128.New(int64(hi), lo); x < 0 {
-				v = v.Negate()
-			}
+		if _, ok := smallDecimal(v); ok && shift < 20 {
+			v = v.Mul(decimal128.GetScaleMultiplier(int(shift)))
 			break
 		}
 		if !value.FitsPrecision(v, value.MaxPrecision-shift) {

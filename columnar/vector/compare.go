@@ -95,8 +95,11 @@ func (ev *programRun) compareRows(o expr.Orders, a, b *columnVec, sel bitmap) bi
 	return out
 }
 
+// intervalLength returns the same value for equal intervals.
+func intervalLength(v arrow.MonthDayNanoInterval) decimal128.Num { return value.IntervalOf(v).Length() }
+
 func compareIntervals(a, b arrow.MonthDayNanoInterval) int {
-	return value.IntervalOf(a).Compare(value.IntervalOf(b))
+	return intervalLength(a).Cmp(intervalLength(b))
 }
 
 func bitOf(b bool) uint64 {
@@ -220,7 +223,7 @@ func compareFloats(out bitmap, o expr.Orders, a, b []float64, one bool) {
 	n := len(a)
 	switch {
 	case !one:
-		compareAny(out, o, a, b, false, compareFloat)
+		compareAny(out, o, a, b, false, value.CompareFloats)
 	case math.IsNaN(b[0]):
 		equalToNaN(out, a)
 		switch o {
@@ -250,22 +253,6 @@ func equalToNaN(out bitmap, a []float64) {
 	for i, v := range a {
 		out[i/64] |= bitOf(v != v) << (i & 63)
 	}
-}
-
-func compareFloat(a, b float64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	case a == b:
-		return 0
-	case a == a: // so b is NaN
-		return -1
-	case b == b:
-		return 1
-	}
-	return 0
 }
 
 func compareBools(out bitmap, o expr.Orders, a, b bitmap, n int) {

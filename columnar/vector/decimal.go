@@ -2,7 +2,6 @@ package vector
 
 import (
 	"math/big"
-	"math/bits"
 
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 
@@ -123,14 +122,7 @@ func (d *decimalArithmetic) calcFast(a, b decimal128.Num) (decimal128.Num, bool)
 	case d.op == expr.Sub && same:
 		return decimal128.FromI64(x - y), true
 	case d.op == expr.Mul && d.sa+d.sb == d.out:
-		hi, lo := bits.Mul64(uint64(x), uint64(y))
-		if x < 0 {
-			hi -= uint64(y)
-		}
-		if y < 0 {
-			hi -= uint64(x)
-		}
-		return decimal128.New(int64(hi), lo), true
+		return a.Mul(b), true
 	case d.op == expr.Mod && same && y != 0:
 		return decimal128.FromI64(x % y), true
 	case d.op == expr.Neg && same:

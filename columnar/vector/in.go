@@ -1,7 +1,6 @@
 package vector
 
 import (
-	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 
 	"scribe/columnar/expr"
@@ -42,7 +41,7 @@ func newInNode(a exprNode, constants []*columnVec) *inNode {
 	case schema.Decimal:
 		n.find = findKeys(set, func(v decimal128.Num) decimal128.Num { return v })
 	case schema.Interval:
-		n.find = findKeys(set, canonicalInterval)
+		n.find = findKeys(set, intervalLength)
 	case schema.Int32, schema.Date:
 		n.find = findInts[int32](set)
 	case schema.Float64:
@@ -92,17 +91,6 @@ func findFloats(set []*columnVec) func(bitmap, *columnVec, bitmap) {
 			out[i/64] |= bitOf(words.has(value.FloatBits(v))) << (i & 63)
 		}
 	}
-}
-
-// canonicalInterval returns the same value for equal intervals.
-func canonicalInterval(v arrow.MonthDayNanoInterval) value.Interval {
-	i := value.IntervalOf(v)
-	i.Days += i.Months*30 + i.Micros/value.Day
-	i.Months, i.Micros = 0, i.Micros%value.Day
-	if i.Micros < 0 {
-		i.Days, i.Micros = i.Days-1, i.Micros+value.Day
-	}
-	return i
 }
 
 func (n *inNode) evalRows(ev *programRun, sel bitmap) *columnVec {

@@ -79,7 +79,7 @@ func subIntervals(a, b arrow.MonthDayNanoInterval) (arrow.MonthDayNanoInterval, 
 // mulInterval and divInterval compute like PostgreSQL.
 func mulInterval(a arrow.MonthDayNanoInterval, f float64) (arrow.MonthDayNanoInterval, bool) {
 	v := value.IntervalOf(a)
-	return cascadeInterval(float64(v.Months)*f, float64(v.Days)*f, float64(v.Micros)*f)
+	return value.CascadeInterval(float64(v.Months)*f, float64(v.Days)*f, float64(v.Micros)*f)
 }
 
 func divInterval(a arrow.MonthDayNanoInterval, f float64) (arrow.MonthDayNanoInterval, bool) {
@@ -87,30 +87,7 @@ func divInterval(a arrow.MonthDayNanoInterval, f float64) (arrow.MonthDayNanoInt
 		return arrow.MonthDayNanoInterval{}, false
 	}
 	v := value.IntervalOf(a)
-	return cascadeInterval(float64(v.Months)/f, float64(v.Days)/f, float64(v.Micros)/f)
-}
-
-// cascadeInterval converts fractions of months into days, at 30 per month, and fractions of days into time.
-func cascadeInterval(months, days, micros float64) (arrow.MonthDayNanoInterval, bool) {
-	if !(math.Abs(months) <= math.MaxInt32 && math.Abs(days) <= math.MaxInt32) {
-		return arrow.MonthDayNanoInterval{}, false
-	}
-	out := value.Interval{Months: int64(months), Days: int64(days)}
-	toMicros := func(f float64) float64 { return math.RoundToEven(f*1e6) / 1e6 }
-	restDays := toMicros((months - math.Trunc(months)) * 30)
-	const day = 86400
-	seconds := toMicros((days - math.Trunc(days) + restDays - math.Trunc(restDays)) * day)
-	if math.Abs(seconds) >= day {
-		out.Days += int64(seconds / day)
-		seconds -= math.Trunc(seconds/day) * day
-	}
-	out.Days += int64(restDays)
-	micros = math.RoundToEven(micros + seconds*1e6)
-	if !(math.Abs(micros) < 1<<63) {
-		return arrow.MonthDayNanoInterval{}, false
-	}
-	out.Micros = int64(micros)
-	return out.Arrow()
+	return value.CascadeInterval(float64(v.Months)/f, float64(v.Days)/f, float64(v.Micros)/f)
 }
 
 // toTimestamp rounds seconds since 1970 to microseconds. As in PostgreSQL, whose times count from 2000, it rounds the distance

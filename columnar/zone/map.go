@@ -3,12 +3,12 @@ package zone
 import (
 	"bytes"
 	"cmp"
-	"math"
 	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 
 	"scribe/columnar/schema"
+	"scribe/columnar/value"
 )
 
 // Limits of a map.
@@ -84,7 +84,7 @@ func compareBounds(kind schema.Kind, a, b *boundValue) int {
 	case schema.Uint64:
 		return cmp.Compare(a.u, b.u)
 	case schema.Float64:
-		return compareFloats(a.f, b.f)
+		return value.CompareFloats(a.f, b.f)
 	case schema.Decimal:
 		return a.d.Cmp(b.d)
 	case schema.String, schema.Binary:
@@ -92,19 +92,6 @@ func compareBounds(kind schema.Kind, a, b *boundValue) int {
 	default:
 		return cmp.Compare(a.i, b.i)
 	}
-}
-
-// compareFloats orders NaN above all other numbers and equal to itself.
-func compareFloats(a, b float64) int {
-	switch an, bn := math.IsNaN(a), math.IsNaN(b); {
-	case an && bn:
-		return 0
-	case an:
-		return 1
-	case bn:
-		return -1
-	}
-	return cmp.Compare(a, b)
 }
 
 // findColumn returns a column by its name, or nil if it is not in the map.
@@ -135,13 +122,13 @@ func (m *Map) Under(defs *Definitions) *Map {
 
 // With returns the map with an added column that has the same value in every row, in the form of a literal of package expr. It is
 // for the columns of the pointer, _persisted and _shard. m may be nil.
-func (m *Map) With(name string, t schema.Type, value any) *Map {
+func (m *Map) With(name string, t schema.Type, literal any) *Map {
 	out := &Map{}
 	if m != nil {
 		*out = Map{Version: m.Version, Rows: m.Rows, columns: slices.Clip(m.columns)}
 	}
 	c := columnZone{name: name, kind: t.Kind, scale: t.Scale, hasLow: true, hasHigh: true, rows: out.Rows, synthetic: true}
-	v, ok := boundOf(&t, value)
+	v, ok := boundOf(&t, literal)
 	if !ok || !c.classifyKind() {
 		return out
 	}

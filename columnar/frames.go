@@ -1,8 +1,8 @@
 package columnar
 
 import (
-	"encoding/binary"
 	"math"
+	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -125,56 +125,40 @@ func FromFrames(payload []byte, meta Meta) (arrow.RecordBatch, error) {
 // batchBuilder fills the buffers of a batch with a known number of rows. Arrow's builders take twice the time, because they check
 // for capacity and nulls at every value.
 type batchBuilder struct {
-	meta      Meta
-	rows      int
-	row       int
-	nulls     int
-	time      []byte
-	offset    []byte
-	key       binaryBuffers
-	keyValid  []byte
-	payload   binaryBuffers
-	persisted []byte
-	shard     []byte
+	meta         Meta
+	rows         int
+	row          int
+	nulls        int
+	time, offset []uint64
+	key, payload binaryValues
+	keyValid     []byte
 }
 
-// binaryBuffers holds the buffers of a binary column.
-type binaryBuffers struct {
-	offsets []byte
-	values  []byte
+// binaryValues holds the values of a binary column.
+type binaryValues struct {
+	offsets []int32
+	data    []byte
 }
 
-func (v *binaryBuffers) addValue(row int, b []byte) {
-	v.values = append(v.values, b...)
-	binary.LittleEndian.PutUint32(v.offsets[4*row+4:], uint32(len(v.values)))
+func (v *binaryValues) addValue(row int, b []byte) {
+	v.data = append(v.data, b...)
+	v.offsets[row+1] = int32(len(v.data))
 }
 
 func newBatchBuilder(rows, bytes int, meta Meta) *batchBuilder {
-	b := &batchBuilder{
+	return &batchBuilder{
 		meta: meta, rows: rows,
-		time:     make([]byte, 8*rows),
-		offset:   make([]byte, 8*rows),
-		key:      binaryBuffers{offsets: make([]byte, 4*rows+4)},
+		time:     make([]uint64, rows),
+		offset:   make([]uint64, rows),
+		key:      binaryValues{offsets: make([]int32, rows+1)},
 		keyValid: make([]byte, (rows+7)/8),
-		payload:  binaryBuffers{offsets: make([]byte, 4*rows+4), values: make([]byte, 0, bytes)},
+		payload:  binaryValues{offsets: make([]int32, rows+1), data: make([]byte, 0, bytes)},
 	}
-	b.persisted = constantColumn(rows, uint64(meta.Persisted))
-	b.shard = constantColumn(rows, uint64(meta.Shard))
-	return b
-}
-
-// constantColumn returns the buffer of a column with one repeated value.
-func constantColumn(rows int, v uint64) []byte {
-	b := make([]byte, 8*rows)
-	for i := 0; v != 0 && i < len(b); i += 8 {
-		binary.LittleEndian.PutUint64(b[i:], v)
-	}
-	return b
 }
 
 func (b *batchBuilder) addRecord(r *record.Record) {
-	binary.LittleEndian.PutUint64(b.time[8*b.row:], uint64(r.Time))
-	binary.LittleEndian.PutUint64(b.offset[8*b.row:], Offset(b.meta.LSN, b.meta.Index+b.row))
+	b.time[b.row] = uint64(r.Time)
+	b.offset[b.row] = Offset(b.meta.LSN, b.meta.Index+b.row)
 	if r.HasKey {
 		b.keyValid[b.row/8] |= 1 << (b.row % 8)
 	} else {
@@ -186,36 +170,33 @@ func (b *batchBuilder) addRecord(r *record.Record) {
 }
 
 func (b *batchBuilder) buildBatch() arrow.RecordBatch {
-	var nothing []byte // no bitmap: every value is valid
-	unknown := func(known bool) ([]byte, int) {
-		if known {
-			return nothing, 0
-		}
-		return make([]byte, (b.rows+7)/8), b.rows
-	}
 	cols := make([]arrow.Array, numColumns)
-	column := func(i, nulls int, buffers ...[]byte) {
-		wrapped := make([]*memory.Buffer, len(buffers))
-		for j, buf := range buffers {
-			if buf != nil {
-				wrapped[j] = memory.NewBufferBytes(buf)
-			}
+	column := func(i, nulls int, valid []byte, values ...[]byte) {
+		buffers := []*memory.Buffer{nil} // no bitmap: every value is valid
+		if nulls > 0 {
+			buffers[0] = memory.NewBufferBytes(valid)
 		}
-		data := array.NewData(schema.Field(i).Type, b.rows, wrapped, nil, nulls, 0)
+		for _, v := range values {
+			buffers = append(buffers, memory.NewBufferBytes(v))
+		}
+		data := array.NewData(schema.Field(i).Type, b.rows, buffers, nil, nulls, 0)
 		defer data.Release()
 		cols[i] = array.MakeFromData(data)
 	}
-	column(indexTime, 0, nothing, b.time)
-	valid, nulls := unknown(b.meta.Persisted != 0)
-	column(indexPersisted, nulls, valid, b.persisted)
-	if b.nulls == 0 {
-		b.keyValid = nil
+	// constant adds a column with one value, which is not known if it is 0.
+	constant := func(i int, v uint64) {
+		nulls := 0
+		if v == 0 {
+			nulls = b.rows
+		}
+		column(i, nulls, make([]byte, (nulls+7)/8), arrow.GetBytes(slices.Repeat([]uint64{v}, b.rows)))
 	}
-	column(indexKey, b.nulls, b.keyValid, b.key.offsets, b.key.values)
-	valid, nulls = unknown(b.meta.Shard != 0)
-	column(indexShard, nulls, valid, b.shard)
-	column(indexOffset, 0, nothing, b.offset)
-	column(indexPayload, 0, nothing, b.payload.offsets, b.payload.values)
+	column(indexTime, 0, nil, arrow.GetBytes(b.time))
+	constant(indexPersisted, uint64(b.meta.Persisted))
+	column(indexKey, b.nulls, b.keyValid, arrow.GetBytes(b.key.offsets), b.key.data)
+	constant(indexShard, uint64(b.meta.Shard))
+	column(indexOffset, 0, nil, arrow.GetBytes(b.offset))
+	column(indexPayload, 0, nil, arrow.GetBytes(b.payload.offsets), b.payload.data)
 	rec := array.NewRecordBatch(schema, cols, int64(b.rows))
 	for _, c := range cols {
 		c.Release()

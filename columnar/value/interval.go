@@ -136,6 +136,12 @@ var units = map[string]intervalUnit{
 	"mil": millennia, "mils": millennia, "millennium": millennia, "millennia": millennia,
 }
 
+// The designators of ISO 8601.
+var (
+	dateDesignators = map[byte]intervalUnit{'Y': years, 'M': months, 'W': weeks, 'D': days}
+	timeDesignators = map[byte]intervalUnit{'H': hours, 'M': minutes, 'S': seconds}
+)
+
 // ParseInterval parses numbers with units, each at most once (1 year 2 mons -3.5 days), a time of day (-04:05:06.7), years and
 // months (1-2), "ago" at the end, or the designators of ISO 8601 (P1Y2M3DT4H5M6.7S). A number without a unit counts seconds. A
 // fraction of a unit carries over to the next smaller one: of months into days at 30 per month, of days into time.
@@ -397,31 +403,14 @@ func (p *intervalParser[T]) parseISO() bool {
 			return false
 		}
 		some = true
-		u, ok := unitOfDesignator(p.s[p.at], inTime)
+		u, ok := dateDesignators[p.s[p.at]]
+		if inTime {
+			u, ok = timeDesignators[p.s[p.at]]
+		}
 		p.at++
 		if !ok || !p.addUnits(whole, frac, u) {
 			return false
 		}
 	}
 	return some
-}
-
-func unitOfDesignator(c byte, inTime bool) (intervalUnit, bool) {
-	switch {
-	case inTime && c == 'H':
-		return hours, true
-	case inTime && c == 'M':
-		return minutes, true
-	case inTime && c == 'S':
-		return seconds, true
-	case !inTime && c == 'Y':
-		return years, true
-	case !inTime && c == 'M':
-		return months, true
-	case !inTime && c == 'W':
-		return weeks, true
-	case !inTime && c == 'D':
-		return days, true
-	}
-	return intervalUnit{}, false
 }

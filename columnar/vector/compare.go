@@ -119,8 +119,11 @@ func compareOrdered[T orderedInt](out bitmap, o expr.Orders, a, b []T, one bool)
 		equalTo(out, a, b[0])
 	case one && o == expr.Less:
 		lessThan(out, a, b[0])
+	case one && b[0]+1 < b[0]:
+		clear(out) // nothing is above the greatest integer
 	case one:
-		greaterThan(out, a, b[0])
+		lessThan(out, a, b[0]+1)
+		out.not(len(a))
 	case o == expr.Equal:
 		equalRows(out, a, b)
 	case o == expr.Less:
@@ -172,26 +175,6 @@ func lessThan[T orderedInt | float64](out bitmap, a []T, c T) {
 	}
 }
 
-func greaterThan[T orderedInt | float64](out bitmap, a []T, c T) {
-	full := len(a) / 64
-	for w := range full {
-		var word uint64
-		p := a[w*64 : w*64+64 : w*64+64]
-		for i := 0; i < 64; i += 8 {
-			q := p[i : i+8 : i+8]
-			word |= (bitOf(q[0] > c) | bitOf(q[1] > c)<<1 | bitOf(q[2] > c)<<2 | bitOf(q[3] > c)<<3 |
-				bitOf(q[4] > c)<<4 | bitOf(q[5] > c)<<5 | bitOf(q[6] > c)<<6 | bitOf(q[7] > c)<<7) << (i & 63)
-		}
-		out[w] = word
-	}
-	if rest := a[full*64:]; len(rest) > 0 {
-		out[full] = 0
-		for i, v := range rest {
-			out[full] |= bitOf(v > c) << (i & 63)
-		}
-	}
-}
-
 func equalRows[T orderedInt](out bitmap, a, b []T) {
 	b = b[:len(a)]
 	for w := range out {
@@ -237,14 +220,12 @@ func compareFloats(out bitmap, o expr.Orders, a, b []float64, one bool) {
 		equalTo(out, a, b[0])
 	case o == expr.Less:
 		lessThan(out, a, b[0])
+	case math.IsInf(b[0], 1):
+		equalToNaN(out, a)
 	default:
-		// Not below and not equal: this includes NaN.
-		greaterThan(out, a, b[0])
-		for i, v := range a {
-			if v != v {
-				out.set(i)
-			}
-		}
+		// What is not below the next float is above, and so is NaN.
+		lessThan(out, a, math.Nextafter(b[0], math.Inf(1)))
+		out.not(n)
 	}
 }
 

@@ -168,11 +168,9 @@ func (d *decimalArithmetic) rescaleResult(from int32) (decimal128.Num, bool) {
 	if d.q.BitLen() > 127 {
 		return decimal128.Num{}, false
 	}
-	v := decimalOf(&d.q, &d.h)
+	v := decimal128.FromBigInt(&d.q)
 	return v, value.FitsPrecision(v, d.precision)
 }
-
-var mask64 = new(big.Int).SetUint64(1<<64 - 1)
 
 // setDecimal sets z, using tmp. It does not allocate once both have capacity.
 func setDecimal(z, tmp *big.Int, v decimal128.Num) *big.Int {
@@ -187,17 +185,4 @@ func setDecimal(z, tmp *big.Int, v decimal128.Num) *big.Int {
 		z.Neg(z)
 	}
 	return z
-}
-
-// decimalOf returns z as a decimal. z has at most 127 bits.
-func decimalOf(z, tmp *big.Int) decimal128.Num {
-	tmp.Abs(z)
-	hi := tmp.Rsh(tmp, 64).Uint64()
-	tmp.Abs(z)
-	lo := tmp.And(tmp, mask64).Uint64()
-	v := decimal128.New(int64(hi), lo)
-	if z.Sign() < 0 {
-		v = v.Negate()
-	}
-	return v
 }

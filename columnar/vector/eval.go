@@ -186,7 +186,7 @@ func (n *byCode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	sub := &programRun{scratchMemory: ev.scratchMemory, rows: values.rows, columns: ev.columns, batch: ev.batch, loaded: make([]*columnVec, len(ev.columns))}
 	sub.loaded[n.column] = values
 	out := spreadConstant(ev.scratchMemory, n.inner.evalRows(sub, nil), sub.rows)
-	codes := codesOf(ev.scratchMemory, dict, int32(null))
+	codes := replaceNulls(ev.scratchMemory, loadCodes(ev.scratchMemory, dict), loadValid(ev.scratchMemory, dict), int32(null))
 	if sub.errs != nil {
 		ev.noteErrors(gatherBits(ev.scratchMemory, sub.errs, codes), sel)
 	}
@@ -197,23 +197,6 @@ func (n *byCode) evalRows(ev *programRun, sel bitmap) *columnVec {
 type dictionaryArray interface {
 	arrow.Array
 	Dictionary() arrow.Array
-}
-
-// codesOf returns the rows' codes, with the code null for null rows.
-func codesOf(s *scratchMemory, a arrow.Array, null int32) []int32 {
-	codes := loadCodes(s, a)
-	valid := loadValid(s, a)
-	if valid == nil {
-		return codes
-	}
-	out := takeValues[int32](s, len(codes))
-	for i, c := range codes {
-		if !valid.get(i) {
-			c = null
-		}
-		out[i] = c
-	}
-	return out
 }
 
 // withNull returns v with an additional null row.

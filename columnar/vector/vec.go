@@ -161,13 +161,7 @@ func gatherRows(s *scratchMemory, v *columnVec, codes []int32, valid bitmap) *co
 	n := len(codes)
 	out := &columnVec{kind: v.kind, rows: n, scale: v.scale, valid: valid, data: v.data}
 	if v.arr != nil {
-		places := make([]int32, n)
-		for i, c := range codes {
-			if places[i] = c; valid != nil && !valid.get(i) {
-				places[i] = -1
-			}
-		}
-		out.arr = takeArray(v.arr, places, nil)
+		out.arr = takeArray(v.arr, replaceNulls(s, codes, valid, -1), nil)
 		out.valid = loadValid(s, out.arr)
 		return out
 	}
@@ -175,17 +169,7 @@ func gatherRows(s *scratchMemory, v *columnVec, codes []int32, valid bitmap) *co
 		// The dictionary is empty, so every row is null.
 		return spreadConstant(s, constantNull(v.kind, v.scale), n)
 	}
-	// Codes of null rows are arbitrary.
-	if valid != nil {
-		safe := takeValues[int32](s, n)
-		for i, c := range codes {
-			if !valid.get(i) {
-				c = 0
-			}
-			safe[i] = c
-		}
-		codes = safe
-	}
+	codes = replaceNulls(s, codes, valid, 0) // codes of null rows are arbitrary
 	switch {
 	case v.kind == schema.Bool:
 		out.bits = gatherBits(s, v.bits, codes)
@@ -204,6 +188,21 @@ func gatherRows(s *scratchMemory, v *columnVec, codes []int32, valid bitmap) *co
 			inner.and(valid)
 		}
 		out.valid = inner
+	}
+	return out
+}
+
+// replaceNulls returns the codes with another for the rows that are not valid.
+func replaceNulls(s *scratchMemory, codes []int32, valid bitmap, by int32) []int32 {
+	if valid == nil {
+		return codes
+	}
+	out := takeValues[int32](s, len(codes))
+	for i, c := range codes {
+		if !valid.get(i) {
+			c = by
+		}
+		out[i] = c
 	}
 	return out
 }

@@ -195,18 +195,13 @@ func (d *mapDecoder) readUint64() uint64 {
 	return 0
 }
 
-func (d *mapDecoder) readUvarint() uint64 {
-	v, n := binary.Uvarint(d.b)
-	if n <= 0 {
-		d.bad = true
-		return 0
-	}
-	d.takeBytes(n)
-	return v
-}
+func (d *mapDecoder) readUvarint() uint64 { return readNumber(d, binary.Uvarint) }
 
-func (d *mapDecoder) readVarint() int64 {
-	v, n := binary.Varint(d.b)
+func (d *mapDecoder) readVarint() int64 { return readNumber(d, binary.Varint) }
+
+// readNumber reads a number by a function of package binary.
+func readNumber[T int64 | uint64](d *mapDecoder, decode func([]byte) (T, int)) T {
+	v, n := decode(d.b)
 	if n <= 0 {
 		d.bad = true
 		return 0

@@ -234,13 +234,13 @@ func checkList(d arrow.ArrayData, dt arrow.DataType) error {
 		if t.Len() < 0 || int64(n)*int64(t.Len()) > int64(child.Len()) {
 			err = invalidError("%d lists of %d in %d values", n, t.Len(), child.Len())
 		}
-	case *arrow.LargeListType:
-		if n > 0 {
-			_, _, err = checkOffsets(bufferOf(d, 1).Bytes(), n, 8, int64(child.Len()))
-		}
 	default:
+		width := 4
+		if dt.ID() == arrow.LARGE_LIST {
+			width = 8
+		}
 		if n > 0 {
-			_, _, err = checkOffsets(bufferOf(d, 1).Bytes(), n, 4, int64(child.Len()))
+			_, _, err = checkOffsets(bufferOf(d, 1).Bytes(), n, width, int64(child.Len()))
 		}
 	}
 	if err != nil {
@@ -266,28 +266,22 @@ func checkDictionary(d arrow.ArrayData, t *arrow.DictionaryType) error {
 		return invalidError("%d indices in %d bytes", d.Len(), len(indices))
 	}
 	valid := bufferOf(d, 0).Bytes()
-	limit := uint64(dict.Len())
+	limit, unused := uint64(dict.Len()), 64-8*width // bits of v above the index
 	for i := range d.Len() {
 		// A negative index becomes a number larger than the size of any dictionary.
 		var v uint64
 		switch width {
 		case 1:
 			v = uint64(indices[i])
-			if t.IndexType.ID() == arrow.INT8 {
-				v = uint64(int64(int8(indices[i])))
-			}
 		case 2:
 			v = uint64(binary.LittleEndian.Uint16(indices[2*i:]))
-			if t.IndexType.ID() == arrow.INT16 {
-				v = uint64(int64(int16(v)))
-			}
 		case 4:
 			v = uint64(binary.LittleEndian.Uint32(indices[4*i:]))
-			if t.IndexType.ID() == arrow.INT32 {
-				v = uint64(int64(int32(v)))
-			}
 		default:
 			v = binary.LittleEndian.Uint64(indices[8*i:])
+		}
+		if arrow.IsSignedInteger(t.IndexType.ID()) {
+			v = uint64(int64(v<<unused) >> unused)
 		}
 		if v >= limit && (d.NullN() == 0 || bitutil.BitIsSet(valid, i)) {
 			return invalidError("index %d into a dictionary of %d values", v, limit)

@@ -1,6 +1,7 @@
 package aggregate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -25,16 +26,13 @@ func tooManyBytes(bytes, limit int64, groups int) error {
 		"narrow the WHERE or the range of time, ask for fewer aggregates, or raise the limit of memory", ErrLimit, groups, bytes, limit)
 }
 
-// Limits bounds the memory of an [Aggregator]. Zero means the default.
+// Limits bounds the memory of an [Aggregator]. Zero means the default: a million groups and 256 MiB.
 type Limits struct {
 	// Groups is the maximum number of groups, and of distinct values in all groups of a DISTINCT together.
 	Groups int
 	// Bytes is the maximum memory of the groups in bytes. It is checked every few thousand rows.
 	Bytes int64
 }
-
-// DefaultLimits returns limits of a million groups and 256 MiB.
-func DefaultLimits() Limits { return Limits{Groups: 1 << 20, Bytes: 256 << 20} }
 
 // maxGroups keeps one group number free to mean none. Together with maxBytes it keeps a result's string columns below 2^31 bytes.
 const (
@@ -43,13 +41,7 @@ const (
 )
 
 func (l Limits) orDefault() (Limits, error) {
-	d := DefaultLimits()
-	if l.Groups == 0 {
-		l.Groups = d.Groups
-	}
-	if l.Bytes == 0 {
-		l.Bytes = d.Bytes
-	}
+	l.Groups, l.Bytes = cmp.Or(l.Groups, 1<<20), cmp.Or(l.Bytes, 256<<20)
 	if l.Groups < 0 || l.Groups > maxGroups || l.Bytes < 0 || l.Bytes > maxBytes {
 		return l, fmt.Errorf("aggregate: limits of %d groups and %d bytes: at least 1, and at most %d and %d", l.Groups, l.Bytes, maxGroups, int64(maxBytes))
 	}

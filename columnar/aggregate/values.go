@@ -57,16 +57,6 @@ func (v *columnValues) loadRows(kind schema.Kind, a arrow.Array, from, to int) {
 	if v.class == 0 {
 		return
 	}
-	if kind == schema.Null || a.DataType().ID() == arrow.NULL {
-		v.valid = resizeSlice(v.valid, v.n)
-		clear(v.valid)
-		v.lo, v.hi, v.text, v.spans = resizeSlice(v.lo, v.n), resizeSlice(v.hi, v.n), resizeSlice(v.text, v.n), resizeSlice(v.spans, v.n)
-		clear(v.lo)
-		clear(v.hi)
-		clear(v.text)
-		clear(v.spans)
-		return
-	}
 	switch v.class {
 	case word:
 		v.lo = resizeSlice(v.lo, v.n)

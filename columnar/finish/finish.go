@@ -59,7 +59,7 @@ type Finisher struct {
 	transcoder *transcode.Transcoder
 	// inputs are the plan's columns followed by the message index. Every form of a payload is converted to them.
 	inputs *arrow.Schema
-	// where is the filter of the whole predicate, rest of the part that only a reader can evaluate; nil means no filter.
+	// where is the filter of the whole predicate, rest of the part that only a reader can evaluate.
 	where, rest *vector.Filter
 	pushed, own expr.Expr // the parts of the predicate: the one that a read proxy can evaluate, and the rest
 	// kept are the indices in inputs of the columns needed after the filter; the last one is the message index. keptSchema is their
@@ -89,11 +89,11 @@ func New(p *plan.Plan, limits transcode.Limits) (*Finisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	if f.where, err = filterRows(p.Where, f.inputs); err != nil {
+	if f.where, err = vector.CompileFilter(p.Where, f.inputs); err != nil {
 		return nil, err
 	}
 	f.pushed, f.own = push, ownExpr(p.Where)
-	if f.rest, err = filterRows(f.own, f.inputs); err != nil {
+	if f.rest, err = vector.CompileFilter(f.own, f.inputs); err != nil {
 		return nil, err
 	}
 	f.narrowBatch()
@@ -120,13 +120,6 @@ func ownExpr(where expr.Expr) expr.Expr {
 	default:
 		return &expr.Call{Op: expr.And, Args: terms, T: schema.Type{Kind: schema.Bool}}
 	}
-}
-
-func filterRows(e expr.Expr, in *arrow.Schema) (*vector.Filter, error) {
-	if e == nil {
-		return nil, nil //nolint:nilnil // no filter is none
-	}
-	return vector.CompileFilter(e, in)
 }
 
 // narrowBatch determines the columns needed after the predicate.
@@ -224,33 +217,26 @@ func (f *Finisher) finishRows(in arrow.RecordBatch, where *vector.Filter, m Meta
 	if err != nil {
 		return nil, err
 	}
-	defer func() { work.Release() }()
+	defer work.Release()
 	var vs vector.Stats
-	if where != nil {
-		chosen, err := where.Select(work, &vs)
-		if err != nil {
-			return nil, err
-		}
-		narrow := pickColumns(work, f.kept, f.keptSchema)
-		kept := chosen.Take(narrow)
-		narrow.Release()
-		work.Release()
-		work = kept
-	} else {
-		narrow := pickColumns(work, f.kept, f.keptSchema)
-		work.Release()
-		work = narrow
+	chosen, err := where.Select(work, &vs)
+	if err != nil {
+		return nil, err
 	}
-	last := work.Column(int(work.NumCols()) - 1)
+	narrow := pickColumns(work, f.kept, f.keptSchema)
+	defer narrow.Release()
+	kept := chosen.Take(narrow)
+	defer kept.Release()
+	last := kept.Column(int(kept.NumCols()) - 1)
 	index, ok := last.(*array.Uint32)
 	if !ok {
 		return nil, fmt.Errorf("%w: %s is %s", ErrView, transcode.ColumnIndex, last.DataType())
 	}
 	rows := &Rows{Index: index.Uint32Values()}
 	if f.project == nil {
-		work.Retain()
-		rows.Batch = work
-	} else if rows.Batch, err = f.projectBatch(work, &vs); err != nil {
+		kept.Retain()
+		rows.Batch = kept
+	} else if rows.Batch, err = f.projectBatch(kept, &vs); err != nil {
 		return nil, err
 	}
 	st.Kept += rows.Batch.NumRows()

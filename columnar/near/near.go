@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 )
 
@@ -38,7 +37,7 @@ func NewFinder(want string) *Finder {
 	if n > maxName {
 		return f
 	}
-	f.folded = foldRunes(make([]rune, 0, n), want)
+	f.folded = []rune(strings.ToLower(want))
 	switch {
 	case n <= 4:
 		f.limit = 1
@@ -48,22 +47,13 @@ func NewFinder(want string) *Finder {
 	return f
 }
 
-// foldRunes appends a name's characters in lower case.
-func foldRunes(dst []rune, name string) []rune {
-	for _, r := range name {
-		dst = append(dst, unicode.ToLower(r))
-	}
-	return dst
-}
-
 // Offer considers a name.
 func (f *Finder) Offer(name string) {
 	n := utf8.RuneCountInString(name)
 	if len(f.folded) == 0 || n > maxName || name == f.want || n-len(f.folded) > f.limit || len(f.folded)-n > f.limit {
 		return
 	}
-	var buf [maxName]rune
-	if d := editDistance(f.folded, foldRunes(buf[:0], name), f.limit); d <= f.limit {
+	if d := editDistance(f.folded, []rune(strings.ToLower(name)), f.limit); d <= f.limit {
 		f.found = append(f.found, nearCandidate{name, d})
 	}
 	if len(f.found) > 4*maxNames {

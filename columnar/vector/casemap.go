@@ -14,8 +14,6 @@ type letterNode struct {
 	upper bool
 }
 
-func newCaseNode(a exprNode, upper bool) exprNode { return &letterNode{a, upper} }
-
 func (n *letterNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	a := ev.evalArgs(sel, n.a)[0]
 	out := &columnVec{kind: schema.String, rows: ev.rows, valid: a.valid}

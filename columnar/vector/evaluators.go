@@ -68,8 +68,8 @@ var evaluators = [expr.Operators]nodeMaker{
 	expr.Concat: func(o *callCompiler) (exprNode, error) {
 		return &textNode{t: &o.e.T, args: o.argNodes(), strict: o.e.NullRule() == expr.NullIfAny, add: appendConcat}, nil
 	},
-	expr.Lower:     func(o *callCompiler) (exprNode, error) { return newCaseNode(o.argNode(0), false), nil },
-	expr.Upper:     func(o *callCompiler) (exprNode, error) { return newCaseNode(o.argNode(0), true), nil },
+	expr.Lower:     func(o *callCompiler) (exprNode, error) { return &letterNode{o.argNode(0), false}, nil },
+	expr.Upper:     func(o *callCompiler) (exprNode, error) { return &letterNode{o.argNode(0), true}, nil },
 	expr.Length:    func(o *callCompiler) (exprNode, error) { return lengthNode{o.argNode(0)}, nil },
 	expr.Substring: compileCut(cutSubstring),
 	expr.SplitPart: compileCut(cutPart),
@@ -191,7 +191,7 @@ func (o *callCompiler) compileLike() (exprNode, error) {
 	binary := o.typeOf(0).Kind == schema.Binary
 	a, fold := o.argNode(0), func(b []byte) []byte { return b }
 	if o.e.Op == expr.ILike && !binary {
-		a, fold = newCaseNode(a, false), func(b []byte) []byte { return appendLower(nil, b) }
+		a, fold = &letterNode{a, false}, func(b []byte) []byte { return appendLower(nil, b) }
 	}
 	if len(o.args) == 1 {
 		p, ok := o.e.Detail.(*expr.Pattern)
@@ -202,7 +202,7 @@ func (o *callCompiler) compileLike() (exprNode, error) {
 	}
 	pattern := o.argNode(1)
 	if o.e.Op == expr.ILike && !binary {
-		pattern = newCaseNode(pattern, false)
+		pattern = &letterNode{pattern, false}
 	}
 	return &testNode{args: []exprNode{a, pattern}, test: func(args []*columnVec, i int) (bool, bool) {
 		return matchesLike(strAt(args[0], i), strAt(args[1], i), binary)

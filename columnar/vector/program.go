@@ -201,7 +201,9 @@ func CompileFilter(e expr.Expr, in *arrow.Schema) (*Filter, error) {
 func (f *Filter) Select(batch arrow.RecordBatch, st *Stats) (*Selection, error) {
 	n := int(batch.NumRows())
 	if f.p == nil {
-		return SelectRows(n, func(int) bool { return true }), nil
+		s := &Selection{rows: n, count: n, bits: make(bitmap, wordsFor(n))}
+		s.bits.fill(n)
+		return s, nil
 	}
 	if err := f.p.checkBatch(batch); err != nil {
 		return nil, err

@@ -236,7 +236,7 @@ func (f *Finisher) finishRows(in arrow.RecordBatch, where *vector.Filter, m Meta
 	if f.project == nil {
 		kept.Retain()
 		rows.Batch = kept
-	} else if rows.Batch, err = f.projectBatch(kept, &vs); err != nil {
+	} else if rows.Batch, err = projectBatch(f.project, kept, f.schema, &vs); err != nil {
 		return nil, err
 	}
 	st.Kept += rows.Batch.NumRows()
@@ -244,14 +244,14 @@ func (f *Finisher) finishRows(in arrow.RecordBatch, where *vector.Filter, m Meta
 	return rows, nil
 }
 
-// projectBatch computes the outputs of selected rows.
-func (f *Finisher) projectBatch(work arrow.RecordBatch, vs *vector.Stats) (arrow.RecordBatch, error) {
-	out, err := f.project.Eval(work, vs)
+// projectBatch computes the outputs of selected rows, or of groups, as columns of a schema.
+func projectBatch(p *vector.Projection, work arrow.RecordBatch, s *arrow.Schema, vs *vector.Stats) (arrow.RecordBatch, error) {
+	out, err := p.Eval(work, vs)
 	if err != nil {
 		return nil, err
 	}
 	defer out.Release()
-	return conformBatch(out, f.schema)
+	return conformBatch(out, s)
 }
 
 // pickColumns returns the given columns of a batch.

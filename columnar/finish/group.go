@@ -45,13 +45,9 @@ func (g *Grouping) Result() (arrow.RecordBatch, error) {
 	}
 	defer groups.Release()
 	var vs vector.Stats
-	out, err := g.project.Eval(groups, &vs)
-	if err != nil {
-		return nil, err
-	}
-	defer out.Release()
-	g.errors = int64(vs.Errors)
-	return conformBatch(out, g.finisher.schema)
+	out, err := projectBatch(g.project, groups, g.finisher.schema, &vs)
+	g.errors = vs.Errors
+	return out, err
 }
 
 // Errors returns the number of group values that could not be computed and are null.

@@ -305,22 +305,8 @@ func (p *intervalParser[T]) timeOfDay(negative bool) bool {
 	if !ok || !p.acceptByte(':') {
 		return false
 	}
-	minute, _, ok := p.parseDigits(1, 2)
-	if !ok || minute > 59 {
-		return false
-	}
-	micros := minute * Minute
-	if p.acceptByte(':') {
-		second, _, ok := p.parseDigits(1, 2)
-		if !ok || second > 60 {
-			return false
-		}
-		micros += second * Second
-		if p.acceptByte('.') {
-			micros += p.parseFraction()
-		}
-	}
-	if isDigit(p.peekByte()) {
+	micros, err := p.parseMinutes()
+	if err != nil {
 		return false
 	}
 	if hour > math.MaxInt64/Hour-1 {

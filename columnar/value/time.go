@@ -196,27 +196,32 @@ func (p *timeParser[T]) parseClock() (int64, error) {
 	if !p.acceptByte(':') {
 		return 0, ErrSyntax
 	}
-	minute, _, ok := p.parseDigits(1, 2)
-	if !ok {
-		return 0, ErrSyntax
+	micros, err := p.parseMinutes()
+	if err != nil {
+		return 0, err
 	}
-	var second, fraction int64
-	if p.acceptByte(':') {
-		if second, _, ok = p.parseDigits(1, 2); !ok {
-			return 0, ErrSyntax
-		}
-		if p.acceptByte('.') {
-			fraction = p.parseFraction()
-		}
-	}
-	if isDigit(p.peekByte()) {
-		return 0, ErrSyntax
-	}
-	micros := hour*Hour + minute*Minute + second*Second + fraction
-	if minute > 59 || second > 60 || micros > Day {
+	if micros += hour * Hour; micros > Day {
 		return 0, ErrRange
 	}
 	return micros, nil
+}
+
+// parseMinutes parses minutes, and optional seconds with a fraction, after an hour.
+func (p *timeParser[T]) parseMinutes() (micros int64, err error) {
+	var second, fraction int64
+	minute, _, ok := p.parseDigits(1, 2)
+	if ok && p.acceptByte(':') {
+		if second, _, ok = p.parseDigits(1, 2); ok && p.acceptByte('.') {
+			fraction = p.parseFraction()
+		}
+	}
+	if !ok || isDigit(p.peekByte()) {
+		return 0, ErrSyntax
+	}
+	if minute > 59 || second > 60 {
+		return 0, ErrRange
+	}
+	return minute*Minute + second*Second + fraction, nil
 }
 
 // parseFraction parses the digits after a point as rounded microseconds.

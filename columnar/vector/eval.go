@@ -201,19 +201,10 @@ type dictionaryArray interface {
 
 // withNull returns v with an additional null row.
 func withNull(s *scratchMemory, v *columnVec) *columnVec {
-	n := v.rows + 1
-	out := &columnVec{kind: v.kind, rows: n, data: v.data, valid: s.ones(n)}
-	if v.valid != nil {
-		copy(out.valid, v.valid)
+	codes, valid := takeValues[int32](s, v.rows+1), s.ones(v.rows+1)
+	for i := range codes {
+		codes[i] = int32(i)
 	}
-	out.valid.clear(v.rows)
-	out.begin, out.end = takeValues[int32](s, n), takeValues[int32](s, n)
-	copy(out.begin, v.begin)
-	copy(out.end, v.end)
-	at := int32(0)
-	if v.rows > 0 {
-		at = v.end[v.rows-1]
-	}
-	out.begin[v.rows], out.end[v.rows], out.dense = at, at, v.dense
-	return out
+	valid.clear(v.rows)
+	return gatherRows(s, v, codes, valid)
 }

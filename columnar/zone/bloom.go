@@ -70,7 +70,7 @@ func hashNumber(v uint64) uint64 {
 // hashValue returns the hash of a value of a column that may have a filter.
 func (c *columnZone) hashValue(v *boundValue) uint64 {
 	switch {
-	case c.textual:
+	case isTextual(c.kind):
 		return hashText(v.s)
 	case c.kind == schema.Uint64:
 		return hashNumber(v.u)

@@ -53,13 +53,10 @@ func (b *Builder) columnBuilder(name string) *columnBuilding {
 		}
 	}
 	d, ok := b.defs.columns[name]
-	if !ok || len(name) > maxName || len(b.columns) >= MaxColumns {
+	if !ok || kindCodes[d.typ.Kind] == 0 || len(name) > maxName || len(b.columns) >= MaxColumns {
 		return nil
 	}
 	c := &columnBuilding{columnZone: columnZone{name: name, kind: d.typ.Kind, scale: d.typ.Scale, def: d.fingerprint}}
-	if !c.classifyKind() {
-		return nil
-	}
 	b.columns = append(b.columns, c)
 	return c
 }
@@ -72,7 +69,6 @@ func (b *Builder) Map() *Map {
 			continue
 		}
 		out := c.columnZone
-		out.rows = b.rows
 		if !c.many && len(c.hashes) > 0 {
 			out.filter = newFilter(c.hashes, maxFilter)
 		}
@@ -88,7 +84,7 @@ func (b *Builder) Map() *Map {
 
 // cutBounds truncates the bounds of strings: the lower one rounds down, the upper one up.
 func (c *columnZone) cutBounds() {
-	if !c.textual {
+	if !isTextual(c.kind) {
 		return
 	}
 	if c.hasLow && len(c.low.s) > maxBound {
@@ -189,7 +185,7 @@ func (c *columnBuilding) addValues(a arrow.Array, kind schema.Kind, get func(i i
 		}
 		get(i, &v)
 		c.widenBounds(&v)
-		if c.integral {
+		if isIntegral(c.kind) {
 			c.noteHash(c.hashValue(&v))
 		}
 	}

@@ -222,8 +222,8 @@ func (d *mapDecoder) readText(most int) []byte {
 func (d *mapDecoder) readColumn(rows uint64) (columnZone, bool) {
 	kind, known := codeKinds[d.readByte()]
 	flags := d.readByte()
-	c := columnZone{kind: kind, rows: rows, name: string(d.readText(maxName)), def: d.readUint64(), nulls: d.readUvarint()}
-	if !known || flags&^allFlags != 0 || c.nulls > rows || c.name == "" || !c.classifyKind() {
+	c := columnZone{kind: kind, name: string(d.readText(maxName)), def: d.readUint64(), nulls: d.readUvarint()}
+	if !known || flags&^allFlags != 0 || c.nulls > rows || c.name == "" {
 		return c, false
 	}
 	c.hasLow, c.hasHigh, c.lowCut, c.highCut = flags&flagLow != 0, flags&flagHigh != 0, flags&flagLowCut != 0, flags&flagHighCut != 0
@@ -237,7 +237,7 @@ func (d *mapDecoder) readColumn(rows uint64) (columnZone, bool) {
 		c.high = d.readBound(c.kind)
 	}
 	if blocks := int(d.readByte()); blocks > 0 {
-		if blocks > maxFilter || !c.integral && !c.textual {
+		if blocks > maxFilter || !isIntegral(c.kind) && !isTextual(c.kind) {
 			return c, false
 		}
 		c.filter = d.takeBytes(blocks * blockLen)

@@ -64,11 +64,11 @@ type definitionPrinter struct{ buf []byte }
 func (p *definitionPrinter) writeNumber(n int) { p.buf = binary.AppendVarint(p.buf, int64(n)) }
 
 func (p *definitionPrinter) writeFlag(b bool) {
+	n := 0
 	if b {
-		p.writeNumber(1)
-		return
+		n = 1
 	}
-	p.writeNumber(0)
+	p.writeNumber(n)
 }
 
 func (p *definitionPrinter) writeText(s string) {

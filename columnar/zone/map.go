@@ -46,13 +46,11 @@ type columnZone struct {
 	// nulls is the number of rows without a value.
 	nulls uint64
 	// low and high are the bounds of the values if hasLow and hasHigh are set. They are values themselves unless truncated.
-	low, high         boundValue
-	hasLow, hasHigh   bool
-	lowCut, highCut   bool
-	filter            bloomFilter
-	rows              uint64 // the map's row count
-	synthetic         bool   // added by [Map.With], not encoded
-	integral, textual bool   // properties of the kind, see classifyKind
+	low, high       boundValue
+	hasLow, hasHigh bool
+	lowCut, highCut bool
+	filter          bloomFilter
+	synthetic       bool // added by [Map.With], not encoded
 }
 
 // boundValue is a value. The kind determines the field that holds it.
@@ -64,19 +62,12 @@ type boundValue struct {
 	s []byte // string, binary
 }
 
-// classifyKind sets the fields derived from the kind. It reports whether columns of the kind have bounds.
-func (c *columnZone) classifyKind() bool {
-	switch c.kind {
-	case schema.Bool, schema.Date, schema.Timestamp, schema.Float64, schema.Decimal:
-	case schema.Int32, schema.Int64, schema.Uint64:
-		c.integral = true
-	case schema.String, schema.Binary:
-		c.textual = true
-	default:
-		return false
-	}
-	return true
+// isIntegral and isTextual report which kinds of columns may have a filter.
+func isIntegral(k schema.Kind) bool {
+	return k == schema.Int32 || k == schema.Int64 || k == schema.Uint64
 }
+
+func isTextual(k schema.Kind) bool { return k == schema.String || k == schema.Binary }
 
 // compareBounds compares values of a kind.
 func compareBounds(kind schema.Kind, a, b *boundValue) int {
@@ -127,9 +118,9 @@ func (m *Map) With(name string, t schema.Type, literal any) *Map {
 	if m != nil {
 		*out = Map{Version: m.Version, Rows: m.Rows, columns: slices.Clip(m.columns)}
 	}
-	c := columnZone{name: name, kind: t.Kind, scale: t.Scale, hasLow: true, hasHigh: true, rows: out.Rows, synthetic: true}
+	c := columnZone{name: name, kind: t.Kind, scale: t.Scale, hasLow: true, hasHigh: true, synthetic: true}
 	v, ok := boundOf(&t, literal)
-	if !ok || !c.classifyKind() {
+	if !ok {
 		return out
 	}
 	c.low, c.high = v, v

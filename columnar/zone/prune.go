@@ -180,7 +180,7 @@ func (p *zonePruner) caseTruths(e *expr.Call, depth int) (o expr.Truths) {
 func (p *zonePruner) likeTruths(e *expr.Call, depth int) expr.Truths {
 	pattern, ok := e.Detail.(*expr.Pattern)
 	a := p.spanOf(e.Args[0], depth)
-	if !ok || pattern.Fold || len(pattern.Parts) == 0 || !a.isTextual() {
+	if !ok || pattern.Fold || len(pattern.Parts) == 0 || !isTextual(a.kind) {
 		return p.byNulls(e, depth)
 	}
 	prefix, whole := literalPrefix(pattern)
@@ -215,7 +215,7 @@ func openEnd(pattern *expr.Pattern, prefix []byte) bool {
 
 func (p *zonePruner) startsWithTruths(e *expr.Call, depth int) expr.Truths {
 	a, b := p.spanOf(e.Args[0], depth), p.spanOf(e.Args[1], depth)
-	if !a.isTextual() || !b.one || b.empty {
+	if !isTextual(a.kind) || !b.one || b.empty {
 		return p.byNulls(e, depth)
 	}
 	return a.beginsTruths(b.low.s) | b.nullTruth()

@@ -27,8 +27,6 @@ type valueSpan struct {
 	column *columnZone
 }
 
-func (s *valueSpan) isTextual() bool { return s.kind == schema.String || s.kind == schema.Binary }
-
 var (
 	anySpan  = valueSpan{canNull: true}
 	nullSpan = valueSpan{canNull: true, empty: true}
@@ -150,7 +148,7 @@ func (m *Map) columnSpan(e *expr.Column) valueSpan {
 	}
 	s := valueSpan{
 		kind: c.kind, scale: c.scale, low: c.low, high: c.high, hasLow: c.hasLow, hasHigh: c.hasHigh,
-		canNull: c.nulls > 0, empty: !c.synthetic && c.nulls == c.rows, column: c,
+		canNull: c.nulls > 0, empty: !c.synthetic && c.nulls == m.Rows, column: c,
 	}
 	s.one = s.hasLow && s.hasHigh && !c.lowCut && !c.highCut && compareBounds(c.kind, &c.low, &c.high) == 0
 	return s

@@ -55,19 +55,15 @@ type Deps struct {
 
 func (d *Deps) validate() error {
 	var faults []error
-	for _, need := range []struct {
-		name    string
-		missing bool
-	}{
-		{"Blobs", d.Blobs == nil},
-		{"Log", d.Log == nil},
-		{"Categories", d.Categories == nil},
-		{"Slot", d.Slot == nil},
-	} {
-		if need.missing {
-			faults = append(faults, fmt.Errorf("batcher: Deps.%s is needed", need.name))
+	need := func(name string, given bool) {
+		if !given {
+			faults = append(faults, fmt.Errorf("batcher: Deps.%s is needed", name))
 		}
 	}
+	need("Blobs", d.Blobs != nil)
+	need("Log", d.Log != nil)
+	need("Categories", d.Categories != nil)
+	need("Slot", d.Slot != nil)
 	if len(d.Owner) > metalog.MaxOwner {
 		faults = append(faults, fmt.Errorf("batcher: Deps.Owner has %d bytes, it may have %d", len(d.Owner), metalog.MaxOwner))
 	}

@@ -260,19 +260,14 @@ func (a *accumulator) stallShard(s record.ShardID) {
 	t := g.account
 	t.batches = slices.DeleteFunc(t.batches, func(x *logBatch) bool { return x == g })
 	if len(t.batches) == 0 {
-		t.queue.unlistAccount(t)
+		t.listed = false
+		isListed := func(x *categoryAccount) bool { return x == t }
+		t.queue.fresh, t.queue.turn = slices.DeleteFunc(t.queue.fresh, isListed), slices.DeleteFunc(t.queue.turn, isListed)
 	}
 	if g.open != nil {
 		a.closePayload(g.open)
 	}
 	t.queue.refreshOldest()
-}
-
-// unlistAccount removes a category from the turns.
-func (fl *classQueue) unlistAccount(t *categoryAccount) {
-	t.listed = false
-	isListed := func(x *categoryAccount) bool { return x == t }
-	fl.fresh, fl.turn = slices.DeleteFunc(fl.fresh, isListed), slices.DeleteFunc(fl.turn, isListed)
 }
 
 // resumeShards ends the stall of shards.

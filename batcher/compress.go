@@ -127,7 +127,10 @@ func (c *blockCompressor) compressBlocks(enc *zstd.Encoder) {
 		segments = b.appendSegments(segments[:0])
 		src := arena.Adjacent(segments)
 		if src == nil {
-			gathered = gatherBytes(gathered[:0], segments, b.raw)
+			gathered = slices.Grow(gathered[:0], b.raw)
+			for _, s := range segments {
+				gathered = append(gathered, s.Bytes()...)
+			}
 			src = gathered
 		}
 		if n := enc.MaxEncodedSize(len(src)); cap(scratch) < n {
@@ -160,13 +163,4 @@ func (b *block) appendSegments(to []arena.Segment) []arena.Segment {
 		}
 	}
 	return to
-}
-
-// gatherBytes appends the bytes of segments, size in total, to dst.
-func gatherBytes(dst []byte, segments []arena.Segment, size int) []byte {
-	dst = slices.Grow(dst, size)
-	for _, s := range segments {
-		dst = append(dst, s.Bytes()...)
-	}
-	return dst
 }

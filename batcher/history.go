@@ -1,8 +1,7 @@
 package batcher
 
 import (
-	"crypto/rand"
-	"encoding/binary"
+	"math/rand/v2"
 	"sync"
 
 	"scribe/storage/blob/layout"
@@ -34,10 +33,7 @@ const (
 func newBuildHistory() *buildHistory {
 	b := &buildHistory{}
 	for b.run == 0 {
-		var random [8]byte
-		// crypto/rand.Read never fails: it ends the process when the system has no randomness.
-		_, _ = rand.Read(random[:])
-		b.run = binary.LittleEndian.Uint64(random[:])
+		b.run = rand.Uint64()
 	}
 	return b
 }

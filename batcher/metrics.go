@@ -1,6 +1,7 @@
 package batcher
 
 import (
+	"maps"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -115,9 +116,10 @@ func (b *Batcher) readSnapshot() metricsSnapshot {
 	defer b.mu.Unlock()
 	acc := &b.mu.acc
 	s := metricsSnapshot{
-		counts: b.mu.counts.clone(), used: acc.memory.Used(), peak: acc.memory.Peak(), detached: acc.detached, stalled: len(acc.stalled),
+		counts: b.mu.counts, used: acc.memory.Used(), peak: acc.memory.Peak(), detached: acc.detached, stalled: len(acc.stalled),
 		load: acc.loadLevel(b.now()),
 	}
+	s.counts.failed = maps.Clone(s.counts.failed)
 	for _, fl := range acc.queues {
 		s.running += fl.running
 		s.pending += fl.pending.size

@@ -1,8 +1,6 @@
 package batcher
 
 import (
-	"maps"
-
 	"scribe/internal/role/request"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -40,12 +38,6 @@ func (c *frameCounts) addOutcome(o *frameCounts) {
 	for reason, a := range o.failed {
 		c.failed[reason] = c.failed[reason].Plus(a)
 	}
-}
-
-func (c *frameCounts) clone() frameCounts {
-	out := *c
-	out.failed = maps.Clone(c.failed)
-	return out
 }
 
 // setResults sets the results of all frames of a finished part, and returns their counts. It does not wake the writers.

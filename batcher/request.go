@@ -291,14 +291,6 @@ type routedSpan struct {
 // maxRecycled bounds the capacity of span memory that is recycled.
 const maxRecycled = 4096
 
-// spanMemory returns recycled memory for a request's spans; nil if there is none.
-func (b *Batcher) spanMemory() []routedSpan {
-	if p, ok := b.recycled.Get().(*[]routedSpan); ok {
-		return *p
-	}
-	return nil
-}
-
 // recycleSpans recycles the memory of a request's spans, which the accumulator has copied.
 func (b *Batcher) recycleSpans(in *parsedRequest) {
 	if in == nil || cap(in.spans) == 0 || cap(in.spans) > maxRecycled {
@@ -352,11 +344,14 @@ const maxSpanFrames = maxPayloadRuns
 // Frames that are refused individually have their error in results.
 func (b *Batcher) parseRequest(ctx context.Context, data []byte) (*parsedRequest, error) {
 	var (
-		in       = &parsedRequest{spans: b.spanMemory()}
+		in       = &parsedRequest{}
 		resolver = b.categories.NewResolver()
 		logs     = logFinder{slot: b.deps.Slot(), retryAfter: b.cfg.RetryMax}
 		current  *routedSpan
 	)
+	if spans, ok := b.recycled.Get().(*[]routedSpan); ok {
+		in.spans = *spans
+	}
 	frames := request.Walk(ctx, data)
 	for frames.Next() {
 		in.results = append(in.results, scribev1.FrameResult{})

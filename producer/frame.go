@@ -47,11 +47,6 @@ const frameOverhead = 512
 // hasSpace reports whether n more bytes of messages fit the buffer.
 func (f *outFrame) hasSpace(n int) bool { return int64(f.builder.Len()+n) <= f.capacity }
 
-// setSequences gives the frame its sequences.
-func (f *outFrame) setSequences(epoch uint32, first uint64) {
-	f.numbered, f.epoch, f.first = true, epoch, first
-}
-
 // finishEncoding completes the encoding: sequences, counts and checksums. It accesses only the frame, so that a sender can call
 // it without a lock, once for every numbering.
 func (f *outFrame) finishEncoding(producer uint64) error {

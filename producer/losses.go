@@ -71,13 +71,6 @@ func (l *lossReporter) reportLast(ctx context.Context) {
 	}
 }
 
-// waitStopped waits until reportLoop has returned. The core's context must have been canceled.
-func (l *lossReporter) waitStopped() {
-	if l != nil {
-		<-l.stopped
-	}
-}
-
 // reportAll sends the pending reports, in one request for each category. Reports that fail are sent again unchanged the next
 // time. After a request that failed as a whole, the remaining reports also wait.
 func (l *lossReporter) reportAll(ctx context.Context) {

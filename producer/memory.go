@@ -16,10 +16,6 @@ type memoryBound struct {
 	free *semaphore.Weighted
 }
 
-func newMemoryBound(total int64) *memoryBound {
-	return &memoryBound{total: total, free: semaphore.NewWeighted(total)}
-}
-
 // tryTake charges n bytes if they are free and there are no waiters.
 func (m *memoryBound) tryTake(n int64) bool {
 	ok := m.free.TryAcquire(n)

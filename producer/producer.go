@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"scribe/internal/base/backoff"
 	"scribe/internal/base/buffers"
 	"scribe/internal/base/lifecycle"
@@ -93,7 +95,7 @@ func New(server string, opts ...Option) (*Producer, error) {
 	aside := min(cfg.maxBuffered/4, int64(cfg.maxInFlight)*maxRequest)
 	c.copies.free.Store(aside)
 	frames := cfg.maxBuffered - aside
-	c.memory = newMemoryBound(frames)
+	c.memory = &memoryBound{total: frames, free: semaphore.NewWeighted(frames)}
 	c.largestBuffer = min(cfg.batchBytes, int(frames/4))
 	c.maxMessage = min(cfg.maxMessage, int(frames)-24<<10) // frame header, and the bound of 1,024 attributes' lengths
 	c.frames.New = func() any { return new(outFrame) }
@@ -211,7 +213,9 @@ func (p *Producer) Close(ctx context.Context) error {
 		c.cancel(ErrClosed)
 		c.sched.Stop()
 		<-c.running
-		c.losses.waitStopped()
+		if c.losses != nil {
+			<-c.losses.stopped
+		}
 		c.senders.Wait()
 		err := c.giveUpUnsent(cause)
 		c.metrics.set.Unregister()

@@ -175,7 +175,7 @@ func (c *sharedCore) addFrames(s *shardStream, req *outRequest) bool {
 	for s.head != nil && c.mayJoin(s, req, len(req.frames)-from) {
 		f := s.popFrame()
 		if !f.numbered {
-			f.setSequences(s.epoch, s.next)
+			f.numbered, f.epoch, f.first = true, s.epoch, s.next
 			s.next += uint64(f.count)
 		}
 		req.frames = append(req.frames, f)

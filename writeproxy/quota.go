@@ -208,15 +208,12 @@ type quotaState struct {
 }
 
 // passFrames charges the leading frames that pass, and returns their number. No frame overtakes one that does not pass.
-func (q *quotaState) passFrames(now time.Duration, sizes func(yield func(int64) bool)) (n int) {
+func (q *quotaState) passFrames(now time.Duration, frames []*frameItem) (n int) {
 	if len(q.line.waiters) > 0 {
 		return 0
 	}
-	for size := range sizes {
-		if !q.bucket.isReady(now) {
-			break
-		}
-		q.bucket.chargeBytes(size)
+	for n < len(frames) && q.bucket.isReady(now) {
+		q.bucket.chargeBytes(int64(len(frames[n].bytes)))
 		n++
 	}
 	return n

@@ -225,7 +225,7 @@ func TestLineModel(t *testing.T) {
 			if q.line.bytes != bytes || q.line.held != held || len(q.line.waiters) != len(model) {
 				t.Fatalf("line of %d, %d bytes, %d held; want %d, %d, %d", len(q.line.waiters), q.line.bytes, q.line.held, len(model), bytes, held)
 			}
-			if n := q.passFrames(now, func(yield func(int64) bool) { yield(1) }); len(model) > 0 && n != 0 {
+			if n := q.passFrames(now, []*frameItem{{bytes: make([]byte, 1)}}); len(model) > 0 && n != 0 {
 				t.Fatal("somebody overtakes the line")
 			}
 		}

@@ -104,13 +104,7 @@ func (qs *quotaRegistry) countCategories() (n int) {
 // blockFrames charges the leading frames that pass. It returns their number, and the time until the next one passes.
 func (qs *quotaRegistry) blockFrames(c *scribev1.Category, frames []*frameItem) (n int, after time.Duration) {
 	qs.withQuota(c, func(now time.Duration, q *quotaState) {
-		n = q.passFrames(now, func(yield func(int64) bool) {
-			for _, it := range frames {
-				if !yield(int64(len(it.bytes))) {
-					return
-				}
-			}
-		})
+		n = q.passFrames(now, frames)
 		after = q.waitTime(now)
 	})
 	return n, after

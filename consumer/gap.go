@@ -124,7 +124,9 @@ func (c *Consumer) tellGapAt(it *streamItem, g *GapError, refuse func(error) boo
 		g.Messages -= n
 	}
 	it.pos.lsn, it.pos.skip = record.LSN(g.To), 0
-	advanceLost(it)
+	for _, p := range it.lost { // in a group, several positions
+		p.lsn, p.skip = record.LSN(g.To), 0
+	}
 	c.mu.Unlock()
 	return c.tellGap(g, refuse)
 }

@@ -2,9 +2,8 @@ package consumer
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"strings"
 	"time"
@@ -91,9 +90,7 @@ func memberName() string {
 	if err != nil || host == "" {
 		host = "host"
 	}
-	var b [4]byte
-	_, _ = rand.Read(b[:]) // it never fails
-	return fmt.Sprintf("%s-%d-%s", strings.ToValidUTF8(host[:min(len(host), 200)], ""), os.Getpid(), hex.EncodeToString(b[:]))
+	return fmt.Sprintf("%s-%d-%08x", strings.ToValidUTF8(host[:min(len(host), 200)], ""), os.Getpid(), rand.Uint32())
 }
 
 // WithMember names the member; the default is unique. A member that joins under the name of another replaces it and takes over

@@ -3,8 +3,6 @@ package consumer
 import (
 	"context"
 	"errors"
-
-	"scribe/internal/format/record"
 )
 
 // This file has the steps in which an iteration of a group member differs from that of a plain consumer. For the latter the
@@ -80,13 +78,6 @@ func (s *iterationSession) claimItem(it *streamItem) bool {
 		it.freeBuffer()
 	}
 	return takes
-}
-
-// advanceLost advances the other positions of a group member that a gap covers. The mutex is held.
-func advanceLost(it *streamItem) {
-	for _, p := range it.lost {
-		p.lsn, p.skip = record.LSN(it.gap.To), 0
-	}
 }
 
 // stillTakes reports whether the rest of a payload still belongs to the member.

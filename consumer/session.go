@@ -305,7 +305,7 @@ func (conn *streamConnection) joinShards(o *scribev1.StreamOpened) (gaps []*scri
 	if err := sh.checkCategory(id); err != nil {
 		return nil, err
 	}
-	there := make(map[record.ShardID]bool, len(o.GetShards()))
+	there := make(map[record.ShardID]bool)
 	behind := uint64(0)
 	for _, v := range o.GetShards() {
 		gap, err := sh.joinShard(v, s.bounded)
@@ -369,20 +369,14 @@ func (s *iterationSession) isFinished() bool {
 // queueEntries queues entries and starts their fetches.
 func (s *iterationSession) queueEntries(e *scribev1.StreamEntries) error {
 	var err error
-	skips := e.GetSkipped()
-	for i, entry := range e.GetEntries() {
-		for ; err == nil && len(skips) > 0 && int(skips[0].GetAfter()) <= i; skips = skips[1:] {
+	entries, skips := e.GetEntries(), e.GetSkipped()
+	for i := 0; i <= len(entries) && err == nil; i++ {
+		for ; err == nil && len(skips) > 0 && (i == len(entries) || int(skips[0].GetAfter()) <= i); skips = skips[1:] {
 			err = s.queueSkip(skips[0])
 		}
-		if err == nil {
-			err = s.queueEntry(entry)
+		if err == nil && i < len(entries) {
+			err = s.queueEntry(entries[i])
 		}
-		if err != nil {
-			break
-		}
-	}
-	for ; err == nil && len(skips) > 0; skips = skips[1:] {
-		err = s.queueSkip(skips[0])
 	}
 	s.startFetches() // also for the entries before an error
 	if err == nil {

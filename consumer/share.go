@@ -84,11 +84,15 @@ func newShare(scheme bucket.Scheme, categoryID uint32) *categoryShare {
 	}
 }
 
+// onlyBucket is what a consumer in no group owns. It is not changed.
+var onlyBucket = bucket.All(1)
+
 // newWholeShare returns the share of a consumer in no group, which may begin at a checkpoint.
 func newWholeShare(from *checkpoint.Checkpoint) *categoryShare {
-	s := newShare(bucket.Scheme{Sharing: bucket.Shards, Buckets: 1}, 0)
-	s.alone, s.opened = true, from != nil
-	s.owned.Add(0)
+	s := &categoryShare{
+		scheme: bucket.Scheme{Sharing: bucket.Shards, Buckets: 1}, alone: true, opened: from != nil,
+		owned: onlyBucket, shards: map[record.ShardID]*sharedShard{},
+	}
 	if from != nil {
 		s.categoryID = from.CategoryID
 		for _, q := range from.Positions {
@@ -307,7 +311,9 @@ func (s *categoryShare) rewindToDelivered(bounded bool) {
 	for _, sh := range s.shards {
 		sh.end, sh.left = 0, false
 		for b, p := range sh.live {
-			sh.live[b] = p.asUndelivered()
+			if p.received != p.lsn {
+				sh.live[b] = p.asUndelivered()
+			}
 		}
 	}
 }

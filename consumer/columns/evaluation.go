@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
+	"sync"
 
 	"github.com/apache/arrow-go/v18/arrow/util"
 	"github.com/klauspost/compress/s2"
@@ -36,10 +36,11 @@ func newEvaluation(f *finish.Finisher, memory int64) *payloadEvaluation {
 	return e
 }
 
-// payloadCounts counts the results of evaluations.
+// payloadCounts counts the results of evaluations. Several fetches add to it.
 type payloadCounts struct {
-	views, reused, exact, raw                                atomic.Uint64
-	rows, rowsKept, kept, rejected, badRows, badValues, errs atomic.Uint64
+	sync.Mutex
+	finish.Stats
+	views, reused, exact, raw, received uint64
 }
 
 // codecS2 is the codec of views that are one block of package s2 (Payload.codec).
@@ -99,14 +100,16 @@ func (e *payloadEvaluation) fromView(p *payload.Payload, answer *scribev1.Payloa
 		return fmt.Errorf("%w: %w", errNoView, err)
 	}
 	(&payloadResult{rows: rows, lost: lost}).attach(p)
-	e.stats.add(&st)
-	e.stats.kept.Add(v.GetKept())
-	e.stats.views.Add(1)
+	e.stats.Lock()
+	defer e.stats.Unlock()
+	e.stats.Add(st)
+	e.stats.received += v.GetKept()
+	e.stats.views++
 	if v.GetReused() {
-		e.stats.reused.Add(1)
+		e.stats.reused++
 	}
 	if v.GetExact() {
-		e.stats.exact.Add(1)
+		e.stats.exact++
 	}
 	return nil
 }
@@ -181,9 +184,11 @@ func (e *payloadEvaluation) evaluate(p *payload.Payload, skip uint32) (*finish.R
 	case err != nil:
 		return nil, nil, e.memoryLimit(fmt.Errorf("shard %v, LSN %d: %w", p.Source, p.SourceLSN, err))
 	}
-	e.stats.add(&st)
-	e.stats.kept.Add(uint64(len(rows.Index)))
-	e.stats.raw.Add(1)
+	e.stats.Lock()
+	defer e.stats.Unlock()
+	e.stats.Add(st)
+	e.stats.received += uint64(len(rows.Index))
+	e.stats.raw++
 	return rows, lost, nil
 }
 
@@ -221,14 +226,4 @@ func findReports(frames []byte, skip uint32) (lost []*loss.Report, index []uint3
 		messages += uint32(f.Count) //nolint:gosec // of a frame
 	}
 	return lost, index, nil
-}
-
-func (e *payloadCounts) add(st *finish.Stats) {
-	add := func(to *atomic.Uint64, n int64) { to.Add(uint64(max(n, 0))) } //nolint:gosec // not negative
-	add(&e.rows, st.Rows)
-	add(&e.rowsKept, st.Kept)
-	add(&e.rejected, st.Rejected)
-	add(&e.badRows, st.BadRows)
-	add(&e.badValues, st.BadValues)
-	add(&e.errs, st.Errors)
 }

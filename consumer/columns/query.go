@@ -90,7 +90,8 @@ func (q *Query) bind(ctx context.Context, parsed *sql.Select, text string) error
 		}
 		return parsed.Errorf(at, "Do not follow, or say up to which time.", "GROUP BY and aggregates need an end of what is read, a query that follows has none")
 	}
-	finisher, err := finish.New(q.plan, e.transcoding())
+	// Rows are made locally in the half of the memory that is for payloads.
+	finisher, err := finish.New(q.plan, transcode.Limits{Bytes: min(e.memory/2, transcode.DefaultBytes)})
 	if err != nil {
 		return err
 	}
@@ -109,11 +110,6 @@ func wireText(canonical, written string) string {
 		return written
 	}
 	return canonical
-}
-
-// transcoding returns the limits for making rows locally: the half of the memory that is for payloads.
-func (e *columnOptions) transcoding() transcode.Limits {
-	return transcode.Limits{Bytes: min(e.memory/2, transcode.DefaultBytes)}
 }
 
 // Schema returns the schema of the batches.

@@ -40,12 +40,14 @@ type Stats struct {
 // Stats returns the counters.
 func (q *Query) Stats() Stats {
 	general, e, n := q.consumer.Stats(), &q.stats, &q.Counts
-	s := Stats{
+	e.Lock()
+	defer e.Unlock()
+	s := Stats{ //nolint:gosec // counts are not negative
 		Pointers: n.Pointers.Load(), Skipped: n.SkippedPointers.Load(), SkippedMessages: n.SkippedMessages.Load(), SkippedBytes: n.SkippedBytes.Load(),
-		Payloads: e.views.Load() + e.raw.Load(), Views: e.views.Load(), ExactViews: e.exact.Load(), ReusedViews: e.reused.Load(),
+		Payloads: e.views + e.raw, Views: e.views, ExactViews: e.exact, ReusedViews: e.reused,
 		ViewsRefused: n.ViewsRefused.Load(), FetchedBytes: general.FetchedBytes,
-		RowsRead: e.rows.Load(), RowsReceived: e.kept.Load(), RowsMatched: e.rowsKept.Load(),
-		RowsRejected: e.rejected.Load(), RowsBad: e.badRows.Load(), ValuesBad: e.badValues.Load(), Errors: e.errs.Load(),
+		RowsRead: uint64(e.Rows), RowsReceived: e.received, RowsMatched: uint64(e.Kept),
+		RowsRejected: uint64(e.Rejected), RowsBad: uint64(e.BadRows), ValuesBad: uint64(e.BadValues), Errors: uint64(e.Errors),
 		Gaps: general.Gaps, Retries: general.Retries, Reconnects: general.Reconnects,
 	}
 	q.mu.Lock()

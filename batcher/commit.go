@@ -13,6 +13,7 @@ import (
 
 	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/blob"
 	"scribe/storage/metalog"
 )
 
@@ -179,11 +180,11 @@ func (b *Batcher) handleRefusal(ctx context.Context, p *flushPart, err error) {
 		b.waitForEngine(ctx, p, err)
 		return
 	default: // invalid or damaged
-		p.failAll(b.logErrorInfo(ctx, err))
+		p.failAll(b.storageErrorInfo(ctx, err))
 		return
 	}
 	if p.refusals > b.cfg.CommitAttempts || p.refusals > 1 && b.waitBackoff(ctx, p.refusals-1) != nil {
-		p.failAll(b.logErrorInfo(ctx, fmt.Errorf("refused %d times: %w", p.refusals, err)))
+		p.failAll(b.storageErrorInfo(ctx, fmt.Errorf("refused %d times: %w", p.refusals, err)))
 	}
 }
 
@@ -195,7 +196,7 @@ func (b *Batcher) waitForEngine(ctx context.Context, p *flushPart, err error) {
 	}
 	p.closings++
 	if now.Sub(p.closedSince) >= b.cfg.CommitPatience || b.waitBackoff(ctx, p.closings) != nil {
-		p.failAll(b.logErrorInfo(ctx, err))
+		p.failAll(b.storageErrorInfo(ctx, err))
 	}
 }
 
@@ -222,7 +223,7 @@ func (b *Batcher) reopenLogs(ctx context.Context, p *flushPart, err error) {
 		b.queues.Reopen(entries(sealed))
 		b.failBatches(p, sealed, func(g *logBatch) *scribev1.ErrorInfo {
 			b.sealedLogs.addLog(g.shard)
-			return b.logErrorInfo(ctx, fmt.Errorf("shard %v: %w", g.shard, metalog.ErrSealed))
+			return b.storageErrorInfo(ctx, fmt.Errorf("shard %v: %w", g.shard, metalog.ErrSealed))
 		})
 	}
 	if len(taken) > 0 && len(taken) < len(p.batches) {
@@ -230,14 +231,16 @@ func (b *Batcher) reopenLogs(ctx context.Context, p *flushPart, err error) {
 	}
 }
 
-// logErrorInfo returns the writers' error for a definite failure of the metadata engine.
-func (b *Batcher) logErrorInfo(ctx context.Context, err error) *scribev1.ErrorInfo {
+// storageErrorInfo returns the writers' error for a definite failure of the metadata engine or of the object store.
+func (b *Batcher) storageErrorInfo(ctx context.Context, err error) *scribev1.ErrorInfo {
 	fault := &scribev1.ErrorInfo{
 		Reason: scribev1.Reason_REASON_NO_BACKEND, Message: err.Error(), RetryAfter: durationpb.New(b.cfg.RetryMax),
 	}
 	switch {
 	case ctx.Err() != nil:
 		fault.Reason = scribev1.Reason_REASON_SHUTTING_DOWN
+	case errors.Is(err, blob.ErrNoSpace):
+		fault.Reason = scribev1.Reason_REASON_OVERLOADED
 	case errors.Is(err, metalog.ErrFenced), errors.Is(err, metalog.ErrConflict):
 		fault.Reason = scribev1.Reason_REASON_FENCED
 	case errors.Is(err, metalog.ErrSealed):

@@ -249,7 +249,7 @@ func (b *Batcher) writePart(ctx context.Context, p *flushPart) {
 		st := b.queues.Inspect(&p.Part, p.entries, slot, now, true)
 		b.openLogs(ctx, st.Open)
 		if ctx.Err() != nil {
-			p.failAll(b.logErrorInfo(ctx, context.Cause(ctx)))
+			p.failAll(b.storageErrorInfo(ctx, context.Cause(ctx)))
 			break
 		}
 		switch step, until := p.nextStep(&st, now, b.stallAfter()); step {
@@ -399,7 +399,7 @@ func (b *Batcher) giveUpLogs(ctx context.Context, p *flushPart) {
 	failed := p.batchesIn(logqueue.Failed)
 	b.deps.Logger.WarnContext(ctx, "giving up logs", slog.Int("logs", len(failed)), slog.Any("first", failed[0].shard), slog.Any("error", failed[0].entry.Err))
 	b.failBatches(p, failed, func(g *logBatch) *scribev1.ErrorInfo {
-		return b.logErrorInfo(ctx, fmt.Errorf("shard %v cannot be written to: %w", g.shard, g.entry.Err))
+		return b.storageErrorInfo(ctx, fmt.Errorf("shard %v cannot be written to: %w", g.shard, g.entry.Err))
 	})
 }
 

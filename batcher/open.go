@@ -35,10 +35,8 @@ func (b *Batcher) openLogs(ctx context.Context, list []logqueue.Opening) {
 }
 
 func (b *Batcher) openAll(ctx context.Context, shards []record.ShardID) {
-	for len(shards) > 0 {
-		n := min(len(shards), metalog.MaxShards)
-		b.openSome(ctx, shards[:n])
-		shards = shards[n:]
+	for some := range slices.Chunk(shards, metalog.MaxShards) {
+		b.openSome(ctx, some)
 	}
 }
 
@@ -50,11 +48,11 @@ func (b *Batcher) openSome(ctx context.Context, shards []record.ShardID) {
 			b.logsOpened(states)
 			return
 		}
-		left := shards
-		for s, why := range openRefusals(err, shards) {
+		refused := openRefusals(err, shards)
+		for s, why := range refused {
 			b.logUnusable(s, why)
-			left = slices.DeleteFunc(slices.Clone(left), func(x record.ShardID) bool { return x == s })
 		}
+		left := slices.DeleteFunc(slices.Clone(shards), func(s record.ShardID) bool { return refused[s] != nil })
 		if len(left) == len(shards) {
 			b.deps.Logger.WarnContext(ctx, "failed to open logs", slog.Int("logs", len(shards)), slog.Any("error", err))
 			b.queues.OpenFailed(shards, err, b.now())

@@ -8,11 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
-
 	"scribe/internal/base/backoff"
 	"scribe/internal/format/pointer"
-	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob"
 	"scribe/storage/blob/layout"
 )
@@ -36,7 +33,8 @@ func (b *Batcher) putBlob(ctx context.Context, p *flushPart) {
 		b.deps.Logger.WarnContext(ctx, "failed to put a blob", slog.Int("attempt", attempt), slog.Any("error", err))
 		if attempt >= b.cfg.PutAttempts || errors.Is(err, blob.ErrNoSpace) || b.waitBackoff(ctx, attempt) != nil {
 			b.orphanBlob(p)
-			p.failAll(b.putErrorInfo(ctx, err, attempt))
+			// The frames can never become readable.
+			p.failAll(b.storageErrorInfo(ctx, fmt.Errorf("the payloads could not be stored in %d attempts: %w", attempt, err)))
 			return
 		}
 	}
@@ -51,22 +49,6 @@ func (b *Batcher) orphanBlob(p *flushPart) {
 		b.history.endBuild(p.build, buildVoid)
 		p.id, p.size, p.build = pointer.BlobID{}, 0, 0
 	}
-}
-
-// putErrorInfo returns the writers' error for a blob that could not be put. Its frames can never become readable.
-func (b *Batcher) putErrorInfo(ctx context.Context, err error, attempts int) *scribev1.ErrorInfo {
-	fault := &scribev1.ErrorInfo{
-		Reason:     scribev1.Reason_REASON_NO_BACKEND,
-		Message:    fmt.Sprintf("the payloads could not be stored in %d attempts: %v", attempts, err),
-		RetryAfter: durationpb.New(b.cfg.RetryMax),
-	}
-	switch {
-	case ctx.Err() != nil:
-		fault.Reason = scribev1.Reason_REASON_SHUTTING_DOWN
-	case errors.Is(err, blob.ErrNoSpace):
-		fault.Reason = scribev1.Reason_REASON_OVERLOADED
-	}
-	return fault
 }
 
 // putOnce builds the blob under a new id and puts it. After a failure the store may have the blob or not; it counts as an orphan.

@@ -1,6 +1,7 @@
 package logqueue
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,8 +47,10 @@ func New(limits Limits, backoff func(failures int) time.Duration) *Queues {
 // only its part may have the log opened. Queues.mu guards all fields.
 type logQueue struct {
 	// open: epoch is the writer's own, and only its records were appended since next was learnt.
-	open  bool
-	epoch uint64
+	open    bool
+	opening bool // the engine is being asked to open it
+	stalled bool // MarkStalled has returned it, and the queue has not been empty since
+	epoch   uint64
 	// next is the LSN after all committed records. start is the value of next when the log was opened.
 	next, start record.LSN
 	// shifts counts the changes to the positions of queued entries: an entry ahead of them left uncommitted or with another number of
@@ -56,10 +59,7 @@ type logQueue struct {
 	// footers tell which one got it.
 	shifts uint64
 
-	head, tail *Entry // linked by Entry.next, in ticket order; insert documents the exception
-
-	opening bool // the engine is being asked to open it
-	stalled bool // MarkStalled has returned it, and the queue has not been empty since
+	entries []*Entry // in ticket order; insert documents the exception
 	trouble *Trouble
 }
 
@@ -128,7 +128,6 @@ type Entry struct {
 	// Guarded by Queues.mu.
 	queue   *logQueue
 	part    *Part
-	next    *Entry
 	claimed int
 }
 
@@ -153,13 +152,10 @@ func (q *Queues) Claim(p *Part, entries []*Entry) {
 	for _, e := range entries {
 		l := q.queueOf(e.Shard)
 		e.queue, e.part, e.claimed = l, p, e.Pointers
-		if l.head == nil {
-			l.head, l.tail = e, e
-			continue
+		if len(l.entries) > 0 {
+			p.blocked++
 		}
-		l.tail.next = e
-		l.tail = e
-		p.blocked++
+		l.entries = append(l.entries, e)
 	}
 }
 
@@ -179,7 +175,7 @@ func (q *Queues) evictIdle() {
 		return
 	}
 	for s, l := range q.mu.queues { // in map order, which is random
-		if l.head == nil && !l.opening {
+		if len(l.entries) == 0 && !l.opening {
 			q.clearTrouble(l)
 			delete(q.mu.queues, s)
 		}
@@ -192,28 +188,18 @@ func (q *Queues) evictIdle() {
 // remove removes an entry from the queue of its log.
 func (q *Queues) remove(e *Entry) {
 	l := e.queue
-	if l.head != e {
-		before := l.head
-		for before.next != e {
-			before = before.next
-		}
-		before.next = e.next
-		if l.tail == e {
-			l.tail = before
-		}
+	i := slices.Index(l.entries, e)
+	l.entries = slices.Delete(l.entries, i, i+1)
+	switch {
+	case i > 0:
 		e.part.blocked--
-		e.next = nil
-		return
-	}
-	l.head, e.next = e.next, nil
-	if l.head == nil {
-		l.tail = nil
+	case len(l.entries) == 0:
 		q.clearTrouble(l) // the next entry starts without a history of failures
-		return
-	}
-	l.head.part.blocked--
-	if l.head.part.blocked == 0 {
-		l.head.part.wakeUp()
+	default:
+		next := l.entries[0].part
+		if next.blocked--; next.blocked == 0 {
+			next.wakeUp()
+		}
 	}
 }
 
@@ -222,27 +208,21 @@ func (q *Queues) remove(e *Entry) {
 func (q *Queues) insert(e *Entry) {
 	l := e.queue
 	l.shifts++
-	var before *Entry
-	for x := l.head; x != nil; x = x.next {
-		taken := x == l.head && x.part.committing
+	at := len(l.entries)
+	for i, x := range l.entries {
+		taken := i == 0 && x.part.committing
 		if !taken && x.part.Ticket >= e.part.Ticket {
+			at = i
 			break
 		}
-		before = x
 	}
 	switch {
-	case l.head == nil:
-		l.head, l.tail = e, e
-	case before == nil:
-		l.head.part.blocked++
-		e.next, l.head = l.head, e
-	default:
-		e.next, before.next = before.next, e
-		if l.tail == before {
-			l.tail = e
-		}
+	case at > 0:
 		e.part.blocked++
+	case len(l.entries) > 0:
+		l.entries[0].part.blocked++
 	}
+	l.entries = slices.Insert(l.entries, at, e)
 }
 
 // Status is the state of a part.
@@ -277,9 +257,9 @@ func (q *Queues) Inspect(p *Part, entries []*Entry, slot uint16, now time.Time, 
 	v.Positioned, v.AtHead, v.Unopenable, v.Independent = true, true, true, true
 	for _, e := range entries {
 		l := e.queue
-		e.Epoch, e.LSN, e.Start, e.Shifts, e.Predicted = 0, 0, l.start, l.shifts, l.head != e
+		e.Epoch, e.LSN, e.Start, e.Shifts, e.Predicted = 0, 0, l.start, l.shifts, l.entries[0] != e
 		switch {
-		case l.head != e:
+		case e.Predicted:
 			e.State = Waiting
 			v.Unopenable = false
 			e.predict()
@@ -335,7 +315,7 @@ func (e *Entry) predict() {
 		return
 	}
 	e.Epoch, e.LSN = l.epoch, l.next
-	for x := l.head; x != e; x = x.next {
+	for _, x := range l.entries[:slices.Index(l.entries, e)] {
 		e.LSN += record.LSN(x.claimed)
 	}
 }
@@ -345,7 +325,8 @@ func (e *Entry) predict() {
 func (q *Queues) yield(p *Part, entries []*Entry) {
 	p.committing = false
 	for _, e := range entries {
-		if x := e.next; x != nil && x.part.Ticket < p.Ticket {
+		l := e.queue // e is at its head
+		if len(l.entries) > 1 && l.entries[1].part.Ticket < p.Ticket {
 			q.remove(e)
 			q.insert(e)
 		}
@@ -358,7 +339,7 @@ func (q *Queues) Reassign(from, to *Part, entries []*Entry) {
 	defer q.mu.Unlock()
 	for _, e := range entries {
 		e.part = to
-		if e.queue.head != e {
+		if e.queue.entries[0] != e {
 			from.blocked--
 			to.blocked++
 		}
@@ -417,7 +398,7 @@ func (q *Queues) failOpen(shards []record.ShardID, now time.Time, note func(*Tro
 	for _, s := range shards {
 		l := q.queueOf(s)
 		l.open, l.opening = false, false
-		if l.head != nil { // otherwise no entry needs the log
+		if len(l.entries) > 0 { // otherwise nobody needs the log
 			note(q.troubleOf(l, now))
 			l.wakeParts()
 		}
@@ -467,7 +448,7 @@ func (q *Queues) clearTrouble(l *logQueue) {
 
 // wakeParts wakes all parts in a log's queue after the log was opened or closed.
 func (l *logQueue) wakeParts() {
-	for e := l.head; e != nil; e = e.next {
+	for _, e := range l.entries {
 		e.part.wakeUp()
 	}
 }
@@ -510,7 +491,7 @@ func (q *Queues) Finish(entries []*Entry, committed bool, now time.Time) (resume
 
 // resume adds a log to resumed if it was stalled and its queue is empty.
 func (l *logQueue) resume(s record.ShardID, resumed []record.ShardID) []record.ShardID {
-	if l.head != nil || !l.stalled {
+	if len(l.entries) > 0 || !l.stalled {
 		return resumed
 	}
 	l.stalled = false
@@ -529,7 +510,7 @@ func (q *Queues) Busy() (n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, l := range q.mu.queues {
-		if l.head != nil || l.stalled || l.trouble != nil {
+		if len(l.entries) > 0 || l.stalled || l.trouble != nil {
 			n++
 		}
 	}
@@ -551,7 +532,7 @@ func (q *Queues) RefusalOf(s record.ShardID) *Trouble {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l := q.mu.queues[s]
-	if l == nil || l.head == nil || l.trouble == nil {
+	if l == nil || len(l.entries) == 0 || l.trouble == nil {
 		return nil
 	}
 	t := *l.trouble

@@ -65,18 +65,15 @@ const (
 	AckCommitted AckLevel = 3
 )
 
+// ackNames are the names of the levels.
+var ackNames = [...]string{AckNone: "none", AckSpooled: "spooled", AckCommitted: "committed"}
+
 // String returns "none", "spooled" or "committed".
 func (a AckLevel) String() string {
-	switch a {
-	case AckNone:
-		return "none"
-	case AckSpooled:
-		return "spooled"
-	case AckCommitted:
-		return "committed"
-	default:
-		return fmt.Sprintf("AckLevel(%d)", uint8(a))
+	if a.isValid() {
+		return ackNames[a]
 	}
+	return fmt.Sprintf("AckLevel(%d)", uint8(a))
 }
 
 // ParseAckLevel parses the output of [AckLevel.String].
@@ -91,16 +88,8 @@ func ParseAckLevel(text string) (AckLevel, error) {
 
 func (a AckLevel) isValid() bool { return a >= AckNone && a <= AckCommitted }
 
-func (a AckLevel) proto() scribev1.AckLevel {
-	switch a {
-	case AckNone:
-		return scribev1.AckLevel_ACK_LEVEL_NONE
-	case AckSpooled:
-		return scribev1.AckLevel_ACK_LEVEL_SPOOLED
-	default:
-		return scribev1.AckLevel_ACK_LEVEL_COMMITTED
-	}
-}
+// proto returns the level in requests, which has the same number.
+func (a AckLevel) proto() scribev1.AckLevel { return scribev1.AckLevel(a) }
 
 // appendAttributes returns the attributes of m in scratch, whose memory it reuses.
 func (m *Message) appendAttributes(scratch []record.Attribute) []record.Attribute {

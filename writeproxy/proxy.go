@@ -77,15 +77,14 @@ var _ rpc.WriteService = (*Proxy)(nil)
 // New returns a write proxy.
 func New(cfg Config, deps Deps) (*Proxy, error) {
 	violations := []error{cfg.Validate()}
-	if deps.Categories == nil {
-		violations = append(violations, errors.New("writeproxy: Deps.Categories is needed"))
+	need := func(what string, given bool) {
+		if !given {
+			violations = append(violations, fmt.Errorf("writeproxy: Deps.%s", what))
+		}
 	}
-	if deps.Batchers == nil {
-		violations = append(violations, errors.New("writeproxy: Deps.Batchers is needed"))
-	}
-	if cfg.AutoCreate && deps.Creator == nil {
-		violations = append(violations, errors.New("writeproxy: Deps.Creator is needed to create categories"))
-	}
+	need("Categories is needed", deps.Categories != nil)
+	need("Batchers is needed", deps.Batchers != nil)
+	need("Creator is needed to create categories", deps.Creator != nil || !cfg.AutoCreate)
 	if err := errors.Join(violations...); err != nil {
 		return nil, err
 	}

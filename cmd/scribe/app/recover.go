@@ -212,7 +212,7 @@ func (m *folderBuilder) runRecovery(ctx context.Context, sink recovery.Sink) (*r
 	cfg.Scratch, cfg.Source, cfg.Catalog = filepath.Join(m.work, "scratch"), m.source, m.known
 	cfg.Workers = cmp.Or(m.o.Workers, cfg.Workers)
 	return recovery.Run(ctx, cfg, recovery.Deps{
-		Blobs: m.store, Logger: m.o.Logger, Now: m.o.Now, Progress: m.o.Progress, Found: m.recordFinding,
+		Blobs: m.store, Now: m.o.Now, Progress: m.o.Progress, Found: m.recordFinding,
 	}, sink)
 }
 

@@ -32,16 +32,10 @@ func (r *recoveryRun) buildLogs(ctx context.Context) error {
 		r.sink.Retire(id)
 	}
 	v := newOutcomeTable(r.scratch)
-	for shard, err := range r.scratch.eachShard(ctx) {
-		if err != nil {
-			return err
-		}
+	err = r.scratch.eachShard(ctx, func(shard record.ShardID) error {
 		l := &logBuilder{r: r, v: v, shard: shard, category: plan.names[shard.Category()], retention: plan.retention[shard.Category()]}
 		if plan.deleted[shard.Category()] {
-			if err := l.countDeleted(ctx); err != nil {
-				return err
-			}
-			continue
+			return l.countDeleted(ctx)
 		}
 		l.sealed = plan.dropped[shard.Category()]
 		if err := l.buildLog(ctx); err != nil {
@@ -50,6 +44,10 @@ func (r *recoveryRun) buildLogs(ctx context.Context) error {
 		if at, sequenced := plan.sources[shard.Category()]; sequenced {
 			plan.sources[shard.Category()] = append(at, sequencedFrom{shard, l.first})
 		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	for _, cat := range plan.categories {
 		if cat.IsSequenced() {
@@ -95,29 +93,23 @@ func (r *recoveryRun) sequenceAnew(category uint32, sources []sequencedFrom) err
 
 // countBlobs counts the blobs by outcome, and reports void and uncertain ones.
 func (r *recoveryRun) countBlobs(ctx context.Context, v *outcomeTable) error {
-	for row, err := range r.scratch.scanRows(ctx, keyBlob) {
-		if err != nil {
+	return r.scratch.eachRow(ctx, []byte{keyBlob}, func(row scratchRow) error {
+		b, _, err := decodeBlobRow(row.value)
+		if err != nil || b.Status != statusRead {
 			return err
-		}
-		b, err := decodeBlobRow(row.value[:blobRowLen])
-		if err != nil {
-			return err
-		}
-		if b.status != statusRead {
-			continue
 		}
 		class, id := blobOfKey(row.key)
 		known, err := v.outcomeOf(id)
 		if err != nil {
 			return err
 		}
-		finding := Finding{Key: pointer.Key(class, id), Size: b.size}
+		finding := Finding{Key: pointer.Key(class, id), Size: b.Size}
 		switch known {
 		case outcomeCommitted:
 			r.report.Committed++
-			continue
+			return nil
 		case outcomeGone:
-			continue
+			return nil
 		case outcomeVoid:
 			r.report.Void++
 			finding.Kind, finding.Reason = FindingVoid, "not committed: its payloads are in other blobs, or their writers know that they were not stored"
@@ -125,11 +117,8 @@ func (r *recoveryRun) countBlobs(ctx context.Context, v *outcomeTable) error {
 			r.report.Uncertain++
 			finding.Kind, finding.Reason = FindingUncertain, "nothing says whether it was committed: it is among the last of its writer; taken as committed"
 		}
-		if err := r.deps.Found(finding); err != nil {
-			return err
-		}
-	}
-	return nil
+		return r.deps.Found(finding)
+	})
 }
 
 // logBuilder writes one log.
@@ -150,19 +139,13 @@ type logBuilder struct {
 
 // countDeleted counts the records of a deleted category.
 func (l *logBuilder) countDeleted(ctx context.Context) error {
-	for claims, err := range l.r.scratch.claimsByPosition(ctx, l.shard) {
-		if err != nil {
-			return err
-		}
+	return l.r.scratch.eachPosition(ctx, l.shard, func(claims []positionClaim) error {
 		c, _, err := l.standingClaim(claims)
-		if err != nil {
-			return err
-		}
 		if c != nil {
 			l.r.report.Deleted++
 		}
-	}
-	return nil
+		return err
+	})
 }
 
 func (l *logBuilder) buildLog(ctx context.Context) error {
@@ -171,17 +154,15 @@ func (l *logBuilder) buildLog(ctx context.Context) error {
 		return err
 	}
 	l.epoch = epochs[len(epochs)-1].epoch
-	for claims, err := range l.r.scratch.claimsByPosition(ctx, l.shard) {
-		if err != nil {
-			return err
-		}
+	err = l.r.scratch.eachPosition(ctx, l.shard, func(claims []positionClaim) error {
 		c, known, err := l.standingClaim(claims)
-		if err == nil && c != nil {
-			err = l.appendRecord(c, known)
-		}
-		if err != nil {
+		if err != nil || c == nil {
 			return err
 		}
+		return l.appendRecord(c, known)
+	})
+	if err != nil {
+		return err
 	}
 	// When a writer opened the log, everything below its start was committed, including lost records.
 	if last := epochs[len(epochs)-1]; last.exact && last.lsn > l.next {

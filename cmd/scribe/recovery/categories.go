@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -48,17 +47,14 @@ func newCategoryRows() *categoryRows {
 }
 
 func (c *categoryRows) loadRows(ctx context.Context, s *scratchDB) error {
-	for r, err := range s.scanRows(ctx, keyCategory) {
-		if err != nil {
-			return err
-		}
+	return s.eachRow(ctx, []byte{keyCategory}, func(r scratchRow) error {
 		row := new(categoryRow)
 		if err := json.Unmarshal(r.value, row); err != nil || len(r.key) != 1+4 {
 			return errScratch
 		}
 		c.rows[binary.BigEndian.Uint32(r.key[1:])] = row
-	}
-	return nil
+		return nil
+	})
 }
 
 // saveRows adds the changed rows to the batch.
@@ -226,7 +222,7 @@ func fromFooters(id uint32, row *categoryRow, now int64, note func(name, format 
 		}
 		note(row.Name, "id %d: its settings are in no blob; assumed: retention %v, at most the class of its blobs; %d logical shards, those that were "+
 			"written to; delivery %v, repeatable %v; no owner, quota, ordering window or schema, and the default size of messages",
-			id, units.Duration(cat.GetRetention().AsDuration()), cat.GetShards(), deliveryName(cat), repeatableName(cat))
+			id, units.Duration(cat.GetRetention().AsDuration()), cat.GetShards(), scribev1.EnumName(cat.GetDelivery()), repeatableName(cat))
 		return cat
 	}
 	if s.Retention > 0 {
@@ -235,20 +231,12 @@ func fromFooters(id uint32, row *categoryRow, now int64, note func(name, format 
 	cat.Shards = max(cat.GetShards(), s.Shards)
 	cat.Delivery, cat.Repeatable = scribev1.Delivery(s.Delivery), scribev1.Repeatability(s.Repeatable)
 	note(row.Name, "id %d: retention %v, %d logical shards, delivery %v and repeatable %v are those of its newest blob; assumed: no owner, quota, "+
-		"ordering window or schema, and the default size of messages", id, units.Duration(cat.GetRetention().AsDuration()), cat.GetShards(), deliveryName(cat), repeatableName(cat))
+		"ordering window or schema, and the default size of messages", id, units.Duration(cat.GetRetention().AsDuration()), cat.GetShards(), scribev1.EnumName(cat.GetDelivery()), repeatableName(cat))
 	return cat
 }
 
-// deliveryName returns the name of a delivery as users write it.
-func deliveryName(c *scribev1.Category) string {
-	return strings.ToLower(strings.TrimPrefix(c.GetDelivery().String(), "DELIVERY_"))
-}
-
 func repeatableName(c *scribev1.Category) string {
-	if c.GetRepeatable() == scribev1.Repeatability_REPEATABILITY_UNSPECIFIED {
-		return "none"
-	}
-	return strings.ToLower(strings.TrimPrefix(c.GetRepeatable().String(), "REPEATABILITY_"))
+	return scribev1.EnumName(cmp.Or(c.GetRepeatable(), scribev1.Repeatability_REPEATABILITY_NONE))
 }
 
 // defaultMaxMessage is the control plane's default for a category without a size.

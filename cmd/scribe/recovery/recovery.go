@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"scribe/internal/format/record"
@@ -74,8 +73,6 @@ type Sink interface {
 // Deps are the dependencies of a recovery.
 type Deps struct {
 	Blobs blob.Store
-	// Logger defaults to none.
-	Logger *slog.Logger
 	// Now is the time of the recovery; defaults to time.Now.
 	Now func() time.Time
 	// Progress, if set, is called with the progress of a phase, several times a second, by one goroutine at a time.
@@ -175,7 +172,6 @@ func (r *Report) Whole() bool {
 type recoveryRun struct {
 	cfg     Config
 	deps    Deps
-	log     *slog.Logger
 	scratch *scratchDB
 	now     int64
 	report  Report
@@ -186,9 +182,6 @@ type recoveryRun struct {
 func Run(ctx context.Context, cfg Config, deps Deps, sink Sink) (_ *Report, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
-	}
-	if deps.Logger == nil {
-		deps.Logger = slog.New(slog.DiscardHandler)
 	}
 	if deps.Now == nil {
 		deps.Now = time.Now
@@ -207,7 +200,7 @@ func Run(ctx context.Context, cfg Config, deps Deps, sink Sink) (_ *Report, err 
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	r := &recoveryRun{cfg: cfg, deps: deps, log: deps.Logger, scratch: s, now: deps.Now().UnixMicro(), sink: sink}
+	r := &recoveryRun{cfg: cfg, deps: deps, scratch: s, now: deps.Now().UnixMicro(), sink: sink}
 	r.report.Clock = r.now
 	for _, step := range []func(context.Context) error{r.scanBlobs, r.resolveBlobs, r.buildLogs} {
 		if err := step(ctx); err != nil {

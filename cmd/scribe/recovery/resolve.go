@@ -81,11 +81,11 @@ func (r *recoveryRun) resolveBlobs(ctx context.Context) error {
 	if err := r.applyHistories(ctx, v); err != nil {
 		return err
 	}
-	rivals, err := r.eachPosition(ctx, v, "epochs", r.decideByEpoch)
+	rivals, err := r.decideAll(ctx, v, "epochs", r.decideByEpoch)
 	for pass := 0; err == nil && rivals > 0; pass++ {
 		// A blob that lost a position has lost all of its positions, which may decide other rival claims.
 		before := rivals
-		if rivals, err = r.eachPosition(ctx, v, "rivals", r.decideByRivals); rivals == before && pass > 0 {
+		if rivals, err = r.decideAll(ctx, v, "rivals", r.decideByRivals); rivals == before && pass > 0 {
 			break
 		}
 	}
@@ -100,17 +100,15 @@ func (r *recoveryRun) resolveBlobs(ctx context.Context) error {
 // pass only for logs that have uncertain predictions.
 func (r *recoveryRun) voidOrphanedPredictions(ctx context.Context, v *outcomeTable) error {
 	var open []record.ShardID
-	for shard, err := range r.scratch.eachShard(ctx) {
-		if err != nil {
-			return err
-		}
+	err := r.scratch.eachShard(ctx, func(shard record.ShardID) error {
 		predictions, _, err := r.voidInLog(ctx, v, shard)
-		if err != nil {
-			return err
-		}
 		if predictions > 0 {
 			open = append(open, shard)
 		}
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	for changed := true; changed; {
 		changed = false
@@ -129,13 +127,10 @@ func (r *recoveryRun) voidOrphanedPredictions(ctx context.Context, v *outcomeTab
 // were built. It returns how many uncertain predictions there are, and how many it voided.
 func (r *recoveryRun) voidInLog(ctx context.Context, v *outcomeTable, shard record.ShardID) (predictions, voided int, err error) {
 	next := record.LSN(0) // after the newest position that a blob has
-	for claims, err := range r.scratch.claimsByPosition(ctx, shard) {
-		if err != nil {
-			return 0, 0, err
-		}
+	err = r.scratch.eachPosition(ctx, shard, func(claims []positionClaim) error {
 		left, err := v.standing(claims)
 		if err != nil {
-			return 0, 0, err
+			return err
 		}
 		taken := false
 		for _, c := range left {
@@ -144,7 +139,7 @@ func (r *recoveryRun) voidInLog(ctx context.Context, v *outcomeTable, shard reco
 				if c.lsn != next && c.start != 0 && c.lsn > c.start {
 					voided++
 					if err := v.setOutcome(c.blob, outcomeVoid); err != nil {
-						return 0, 0, err
+						return err
 					}
 					continue
 				}
@@ -154,56 +149,45 @@ func (r *recoveryRun) voidInLog(ctx context.Context, v *outcomeTable, shard reco
 		if taken {
 			next = claims[0].lsn + 1
 		}
-	}
-	return predictions, voided, nil
+		return nil
+	})
+	return predictions, voided, err
 }
 
 // countRead marks deleted blobs, and reports blobs that could not be read.
 func (r *recoveryRun) countRead(ctx context.Context, v *outcomeTable) error {
-	for row, err := range r.scratch.scanRows(ctx, keyBlob) {
-		if err != nil {
-			return err
-		}
-		if len(row.key) != 1+4+16 || len(row.value) < blobRowLen {
+	return r.scratch.eachRow(ctx, []byte{keyBlob}, func(row scratchRow) error {
+		b, text, err := decodeBlobRow(row.value)
+		if err != nil || len(row.key) != 1+4+16 {
 			return errScratch
 		}
-		b, err := decodeBlobRow(row.value[:blobRowLen])
-		if err != nil {
-			return err
-		}
-		if b.generation != r.scratch.generation {
+		if b.Generation != r.scratch.generation {
 			r.report.Gone++
-			if err := v.setOutcome(pointer.BlobID(row.key[5:]), outcomeGone); err != nil {
-				return err
-			}
-			continue
+			return v.setOutcome(pointer.BlobID(row.key[5:]), outcomeGone)
 		}
-		r.report.Bytes += b.size
-		finding := Finding{Kind: FindingDamaged}
-		switch b.status {
+		r.report.Bytes += b.Size
+		kind := FindingDamaged
+		switch b.Status {
 		case statusRead:
 			r.report.Blobs++
-			if r.report.Oldest == 0 || b.created < r.report.Oldest {
-				r.report.Oldest = b.created
+			if r.report.Oldest == 0 || b.Created < r.report.Oldest {
+				r.report.Oldest = b.Created
 			}
-			r.report.Newest = max(r.report.Newest, b.created)
-			continue
+			r.report.Newest = max(r.report.Newest, b.Created)
+			return nil
 		case statusNewer:
 			r.report.Newer++
-			finding.Kind = FindingNewer
+			kind = FindingNewer
 		default:
 			r.report.Damaged++
 		}
-		kind := finding.Kind
-		if err := json.Unmarshal(row.value[blobRowLen:], &finding); err != nil {
+		var finding Finding
+		if err := json.Unmarshal(text, &finding); err != nil {
 			return errScratch
 		}
 		finding.Kind = kind
-		if err := r.deps.Found(finding); err != nil {
-			return err
-		}
-	}
-	return nil
+		return r.deps.Found(finding)
+	})
 }
 
 // toldBuild is a build of a run, with what later builds reported of it.
@@ -236,10 +220,7 @@ func (r *recoveryRun) applyHistories(ctx context.Context, v *outcomeTable) error
 		recent = slices.Delete(recent, 0, n)
 		return nil
 	}
-	for row, err := range r.scratch.scanRows(ctx, keyRun) {
-		if err != nil {
-			return err
-		}
+	err := r.scratch.eachRow(ctx, []byte{keyRun}, func(row scratchRow) error {
 		h, id, err := decodeRun(row)
 		if err != nil {
 			return err
@@ -256,10 +237,12 @@ func (r *recoveryRun) applyHistories(ctx context.Context, v *outcomeTable) error
 		if err := forget(old); err != nil {
 			return err
 		}
-		if err := r.applyHistory(recent, &h); err != nil {
-			return err
-		}
+		err = r.applyHistory(recent, &h)
 		recent = append(recent, toldBuild{build: h.Build, blob: id})
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	return forget(len(recent))
 }
@@ -351,48 +334,37 @@ func (s epochStarts) nextEpoch(epoch uint64) (epochStart, bool) {
 
 // shardStarts collects the epochs of a shard.
 func (r *recoveryRun) shardStarts(ctx context.Context, shard record.ShardID) (s epochStarts, err error) {
-	for row, err := range r.scratch.scanRows(ctx, shardPrefix(shard)...) {
-		if err != nil {
-			return nil, err
-		}
+	err = r.scratch.eachRow(ctx, shardPrefix(shard), func(row scratchRow) error {
 		c, err := decodeEntry(row)
-		if err != nil {
-			return nil, err
+		if err == nil {
+			s.addClaim(&c)
 		}
-		s.addClaim(&c)
-	}
+		return err
+	})
 	s.lowerStarts()
-	return s, nil
+	return s, err
 }
 
-// eachPosition calls fn with the claims to every position, and returns the number of positions at which fn left more than one.
-func (r *recoveryRun) eachPosition(ctx context.Context, v *outcomeTable, phase string, fn func(*outcomeTable, epochStarts, []positionClaim) (int, error)) (rivals int, err error) {
+// decideAll calls decide with the claims to every position, and returns the number of positions at which it left more than one.
+func (r *recoveryRun) decideAll(ctx context.Context, v *outcomeTable, phase string, decide func(*outcomeTable, epochStarts, []positionClaim) (int, error)) (rivals int, err error) {
 	done := int64(0)
-	for shard, err := range r.scratch.eachShard(ctx) {
-		if err != nil {
-			return 0, err
-		}
+	err = r.scratch.eachShard(ctx, func(shard record.ShardID) error {
 		epochs, err := r.shardStarts(ctx, shard)
 		if err != nil {
-			return 0, err
+			return err
 		}
-		for claims, err := range r.scratch.claimsByPosition(ctx, shard) {
-			if err != nil {
-				return 0, err
-			}
-			left, err := fn(v, epochs, claims)
-			if err != nil {
-				return 0, err
-			}
+		return r.scratch.eachPosition(ctx, shard, func(claims []positionClaim) error {
+			left, err := decide(v, epochs, claims)
 			if left > 1 {
 				rivals++
 			}
 			if done++; done%4096 == 0 {
 				r.deps.Progress(phase, done)
 			}
-		}
-	}
-	return rivals, nil
+			return err
+		})
+	})
+	return rivals, err
 }
 
 // decideByEpoch decides by the starts of later epochs: when a writer opened the log, all records below its start were committed,
@@ -477,11 +449,11 @@ func (r *recoveryRun) buildOf(c *positionClaim) (uint64, error) {
 		return 0, errScratch
 	}
 	value, err := r.scratch.getCopy(blobKey(p.Class, c.blob))
-	if err != nil || len(value) < blobRowLen {
-		return 0, cmp.Or(err, errScratch)
+	if err != nil {
+		return 0, err
 	}
-	b, err := decodeBlobRow(value[:blobRowLen])
-	return b.build, err
+	b, _, err := decodeBlobRow(value)
+	return b.Build, err
 }
 
 // rivalClaim is a claim that may be valid.

@@ -7,11 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"scribe/internal/base/backoff"
 	"scribe/internal/format/pointer"
 	"scribe/storage/blob"
 	"scribe/storage/blob/layout"
@@ -31,82 +31,70 @@ type readBlob struct {
 // readAttempts bounds the attempts to read a footer while the store is unavailable, in addition to the store's own retries.
 const readAttempts = 5
 
-// scanBlobs lists all blobs and reads the footers of those that are not in the scratch database. Each channel has capacity for
-// one blob per worker; a faster stage waits.
+// scanBlobs lists all blobs and reads the footers of those that are not in the scratch database. As many wait to be stored as are read
+// at a time; a faster stage waits.
 func (r *recoveryRun) scanBlobs(ctx context.Context) error {
 	rows := newCategoryRows()
 	if err := rows.loadRows(ctx, r.scratch); err != nil {
 		return err
 	}
 	work, ctx := errgroup.WithContext(ctx)
-	todo, done := make(chan readBlob, r.cfg.Workers), make(chan readBlob, r.cfg.Workers)
+	done := make(chan readBlob, r.cfg.Workers)
 	work.Go(func() error {
-		defer close(todo)
-		return r.listBlobs(ctx, todo)
-	})
-	var readers sync.WaitGroup
-	for range r.cfg.Workers {
-		readers.Add(1)
-		work.Go(func() error {
-			defer readers.Done()
-			return r.readFooters(ctx, todo, done)
-		})
-	}
-	work.Go(func() error {
-		readers.Wait()
-		close(done)
-		return nil
+		defer close(done)
+		return r.readBlobs(ctx, done)
 	})
 	work.Go(func() error { return r.storeResults(ctx, done, rows) })
-	if err := work.Wait(); err != nil {
-		// The rows that were stored remain for the next run.
-		return errors.Join(err, rows.saveRows(r.scratch), r.scratch.flushBatch(true))
-	}
-	return errors.Join(rows.saveRows(r.scratch), r.scratch.flushBatch(true))
+	// After an error the rows that were stored remain for the next run.
+	return errors.Join(work.Wait(), rows.saveRows(r.scratch), r.scratch.flushBatch())
 }
 
-// listBlobs sends every object under the blobs' prefix to todo. Blobs that were read before need not be read again.
-func (r *recoveryRun) listBlobs(ctx context.Context, todo chan<- readBlob) error {
+// readBlobs lists every object under the blobs' prefix, and reads the footers of blobs that were not read before.
+func (r *recoveryRun) readBlobs(ctx context.Context, done chan<- readBlob) error {
+	readers, ctx := errgroup.WithContext(ctx)
+	readers.SetLimit(r.cfg.Workers)
 	for info, err := range r.deps.Blobs.List(ctx, pointer.KeyRoot) {
+		if err == nil {
+			err = context.Cause(ctx)
+		}
 		if err != nil {
-			return fmt.Errorf("list blobs: %w", err)
+			return errors.Join(readers.Wait(), fmt.Errorf("list blobs: %w", err))
 		}
-		class, id, err := pointer.ParseKey(info.Key)
-		select {
-		case todo <- readBlob{info: info, class: class, id: id, err: err}:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+		readers.Go(func() error {
+			f, err := r.readBlob(ctx, info)
+			if err != nil {
+				return err
+			}
+			select {
+			case done <- f:
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		})
 	}
-	return nil
+	return readers.Wait()
 }
 
 // errKnown means that an earlier run has read the blob.
 var errKnown = errors.New("read before")
 
-func (r *recoveryRun) readFooters(ctx context.Context, todo <-chan readBlob, done chan<- readBlob) error {
-	for f := range todo {
-		if f.err == nil {
-			old, err := r.scratch.getCopy(blobKey(f.class, f.id))
-			if err != nil {
-				return err
-			}
-			if f.err = errKnown; old == nil {
-				f.footer, f.err = r.readFooter(ctx, f.info)
-			}
-			if errors.Is(f.err, layout.ErrDamaged) {
-				if f.contents, err = inspectDamaged(ctx, r.deps.Blobs, f.info); err != nil {
-					return err
-				}
-			}
-		}
-		select {
-		case done <- f:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+func (r *recoveryRun) readBlob(ctx context.Context, info blob.Info) (f readBlob, err error) {
+	f.info = info
+	if f.class, f.id, f.err = pointer.ParseKey(info.Key); f.err != nil {
+		return f, nil
 	}
-	return nil
+	old, err := r.scratch.getCopy(blobKey(f.class, f.id))
+	if err != nil {
+		return f, err
+	}
+	if f.err = errKnown; old == nil {
+		f.footer, f.err = r.readFooter(ctx, info)
+	}
+	if errors.Is(f.err, layout.ErrDamaged) {
+		f.contents, err = inspectDamaged(ctx, r.deps.Blobs, info)
+	}
+	return f, err
 }
 
 func (r *recoveryRun) readFooter(ctx context.Context, info blob.Info) (*layout.Footer, error) {
@@ -115,10 +103,8 @@ func (r *recoveryRun) readFooter(ctx context.Context, info blob.Info) (*layout.F
 		if !errors.Is(err, blob.ErrUnavailable) || attempt == readAttempts {
 			return f, err
 		}
-		select {
-		case <-time.After(time.Duration(attempt) * 500 * time.Millisecond):
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+		if err := backoff.Sleep(ctx, time.Duration(attempt)*500*time.Millisecond); err != nil {
+			return nil, err
 		}
 	}
 }
@@ -137,7 +123,7 @@ func (r *recoveryRun) storeResults(ctx context.Context, done <-chan readBlob, ro
 		}
 		if r.scratch.batch.Len() > 1<<20 {
 			// In the same batch as the entries from which the rows are computed.
-			if err := errors.Join(rows.saveRows(r.scratch), r.scratch.flushBatch(true)); err != nil {
+			if err := errors.Join(rows.saveRows(r.scratch), r.scratch.flushBatch()); err != nil {
 				return err
 			}
 		}
@@ -147,7 +133,7 @@ func (r *recoveryRun) storeResults(ctx context.Context, done <-chan readBlob, ro
 }
 
 func (r *recoveryRun) storeResult(f readBlob, rows *categoryRows) error {
-	row := blobRow{generation: r.scratch.generation, status: statusRead, size: f.info.Size, created: f.id.Time()}
+	row := blobRow{Generation: r.scratch.generation, Status: statusRead, Size: f.info.Size, Created: f.id.Time()}
 	finding := Finding{Key: f.info.Key, Size: f.info.Size}
 	switch {
 	case errors.Is(f.err, pointer.ErrInvalid) && f.footer == nil && f.id == (pointer.BlobID{}):
@@ -160,20 +146,20 @@ func (r *recoveryRun) storeResult(f readBlob, rows *categoryRows) error {
 		r.report.Gone++
 		return nil
 	case errors.Is(f.err, layout.ErrDamaged):
-		row.status = statusDamaged
+		row.Status = statusDamaged
 	case errors.Is(f.err, layout.ErrVersion):
-		row.status = statusNewer
+		row.Status = statusNewer
 	case f.err != nil:
 		return fmt.Errorf("read footer: %w", f.err)
 	}
 	r.report.Read++
-	if row.status != statusRead {
+	if row.Status != statusRead {
 		finding.Reason, finding.Contents = f.err.Error(), f.contents
 		text, err := json.Marshal(finding)
 		if err != nil {
 			return err
 		}
-		return r.scratch.putRow(blobKey(f.class, f.id), append(row.encodeRow(), text...))
+		return r.putBlob(f, row, text)
 	}
 	return r.storeFooter(f, row, rows)
 }
@@ -195,7 +181,7 @@ func (r *recoveryRun) markSeen(f readBlob) error {
 // storeFooter writes the rows of a footer.
 func (r *recoveryRun) storeFooter(f readBlob, row blobRow, rows *categoryRows) error {
 	footer := f.footer
-	row.created, row.entries, row.run, row.build = footer.Created, uint32(len(footer.Entries)), footer.History.Run, footer.History.Build
+	row.Created, row.Entries, row.Run, row.Build = footer.Created, uint32(len(footer.Entries)), footer.History.Run, footer.History.Build
 	var key, value []byte
 	for i := range footer.Entries {
 		e := &footer.Entries[i]
@@ -217,7 +203,16 @@ func (r *recoveryRun) storeFooter(f readBlob, row blobRow, rows *categoryRows) e
 			return err
 		}
 	}
-	return r.scratch.putRow(blobKey(f.class, f.id), row.encodeRow())
+	return r.putBlob(f, row, nil)
+}
+
+// putBlob writes the row of a blob, with the finding about one that can't be read.
+func (r *recoveryRun) putBlob(f readBlob, row blobRow, finding []byte) error {
+	value, err := binary.Append(nil, binary.BigEndian, row)
+	if err != nil {
+		return err
+	}
+	return r.scratch.putRow(blobKey(f.class, f.id), append(value, finding...))
 }
 
 func boolByte(b bool) byte {

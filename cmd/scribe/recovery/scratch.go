@@ -1,13 +1,13 @@
 package recovery
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
@@ -109,10 +109,9 @@ func (s *scratchDB) getCopy(key []byte) ([]byte, error) {
 // putRow adds a row to the batch.
 func (s *scratchDB) putRow(key, value []byte) error { return s.batch.Set(key, value, nil) }
 
-// flushBatch writes the batch when it is large, or always if all is set.
-func (s *scratchDB) flushBatch(all bool) error {
-	const enough = 1 << 20
-	if s.batch.Empty() || !all && s.batch.Len() < enough {
+// flushBatch writes the batch.
+func (s *scratchDB) flushBatch() error {
+	if s.batch.Empty() {
 		return nil
 	}
 	if err := s.batch.Commit(pebble.NoSync); err != nil {
@@ -123,25 +122,20 @@ func (s *scratchDB) flushBatch(all bool) error {
 	return err
 }
 
-// scanRows yields the rows of a kind whose keys begin with prefix, in order. Key and value are valid until the next row.
-func (s *scratchDB) scanRows(ctx context.Context, prefix ...byte) iter.Seq2[scratchRow, error] {
-	return func(yield func(scratchRow, error) bool) {
-		it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: keyAfter(prefix)})
-		if err != nil {
-			yield(scratchRow{}, err)
-			return
-		}
-		for ok := it.First(); ok; ok = it.Next() {
-			value, verr := it.ValueAndErr()
-			if verr = cmp.Or(verr, ctx.Err()); verr != nil || !yield(scratchRow{it.Key(), value}, nil) {
-				err = verr
-				break
-			}
-		}
-		if err = errors.Join(err, it.Error(), it.Close()); err != nil {
-			yield(scratchRow{}, err)
+// eachRow calls fn with the rows whose keys begin with prefix, in order, until it fails. Key and value are valid during the call.
+func (s *scratchDB) eachRow(ctx context.Context, prefix []byte, fn func(scratchRow) error) error {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: keyAfter(prefix)})
+	if err != nil {
+		return err
+	}
+	for ok := it.First(); ok && err == nil; ok = it.Next() {
+		var value []byte
+		value, err = it.ValueAndErr()
+		if err = cmp.Or(err, ctx.Err()); err == nil {
+			err = fn(scratchRow{it.Key(), value})
 		}
 	}
+	return errors.Join(err, it.Error(), it.Close())
 }
 
 type scratchRow struct{ key, value []byte }
@@ -168,12 +162,12 @@ const (
 
 // blobRow is the row of a blob.
 type blobRow struct {
-	generation uint32
-	status     readStatus
-	created    int64
-	size       int64
-	entries    uint32
-	run, build uint64
+	Generation uint32
+	Status     readStatus
+	Created    int64
+	Size       int64
+	Entries    uint32
+	Run, Build uint64
 }
 
 const blobRowLen = 4 + 1 + 8 + 8 + 4 + 8 + 8
@@ -182,25 +176,13 @@ func blobKey(class uint32, id pointer.BlobID) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{keyBlob}, class), id[:]...)
 }
 
-func (b *blobRow) encodeRow() []byte {
-	v := binary.BigEndian.AppendUint32(make([]byte, 0, blobRowLen), b.generation)
-	v = append(v, byte(b.status))
-	v = binary.BigEndian.AppendUint64(v, uint64(b.created))
-	v = binary.BigEndian.AppendUint64(v, uint64(b.size))
-	v = binary.BigEndian.AppendUint32(v, b.entries)
-	v = binary.BigEndian.AppendUint64(v, b.run)
-	return binary.BigEndian.AppendUint64(v, b.build)
-}
-
-func decodeBlobRow(v []byte) (b blobRow, err error) {
-	if len(v) != blobRowLen {
-		return b, errScratch
+// decodeBlobRow reads the row of a blob, and what stands behind it.
+func decodeBlobRow(v []byte) (b blobRow, rest []byte, err error) {
+	n, err := binary.Decode(v, binary.BigEndian, &b)
+	if err != nil {
+		return b, nil, errScratch
 	}
-	b.generation, b.status = binary.BigEndian.Uint32(v), readStatus(v[4])
-	b.created, b.size = int64(binary.BigEndian.Uint64(v[5:])), int64(binary.BigEndian.Uint64(v[13:]))
-	b.entries = binary.BigEndian.Uint32(v[21:])
-	b.run, b.build = binary.BigEndian.Uint64(v[25:]), binary.BigEndian.Uint64(v[33:])
-	return b, nil
+	return b, v[n:], nil
 }
 
 var errScratch = errors.New("recovery: the scratch database is damaged: delete it")
@@ -227,11 +209,7 @@ func appendEntryKey(dst []byte, e *layout.Entry, id pointer.BlobID) []byte {
 
 func appendEntry(dst []byte, e *layout.Entry) []byte {
 	dst = binary.BigEndian.AppendUint64(dst, uint64(e.Start))
-	flag := byte(0)
-	if e.Predicted {
-		flag = 1
-	}
-	return pointer.Append(append(dst, flag), &e.Pointer)
+	return pointer.Append(append(dst, boolByte(e.Predicted)), &e.Pointer)
 }
 
 func decodeEntry(r scratchRow) (c positionClaim, err error) {
@@ -252,62 +230,47 @@ func shardPrefix(s record.ShardID) []byte {
 	return binary.BigEndian.AppendUint64([]byte{keyEntry}, uint64(s))
 }
 
-// eachShard yields the shards that have entries, in order.
-func (s *scratchDB) eachShard(ctx context.Context) iter.Seq2[record.ShardID, error] {
-	return func(yield func(record.ShardID, error) bool) {
-		it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{keyEntry}, UpperBound: []byte{keyEntry + 1}})
-		if err != nil {
-			yield(0, err)
-			return
-		}
-		for ok := it.First(); ok; {
-			if len(it.Key()) != entryKeyLen {
-				err = errScratch
-				break
-			}
-			shard := record.ShardID(binary.BigEndian.Uint64(it.Key()[1:]))
-			if err = ctx.Err(); err != nil || !yield(shard, nil) {
-				break
-			}
-			next := keyAfter(shardPrefix(shard))
-			if next == nil {
-				break
-			}
-			ok = it.SeekGE(next)
-		}
-		if err = errors.Join(err, it.Error(), it.Close()); err != nil {
-			yield(0, err)
-		}
+// eachShard calls fn with the shards that have entries, in order, until it fails.
+func (s *scratchDB) eachShard(ctx context.Context, fn func(record.ShardID) error) error {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{keyEntry}, UpperBound: []byte{keyEntry + 1}})
+	if err != nil {
+		return err
 	}
+	for ok := it.First(); ok && err == nil; {
+		if len(it.Key()) != entryKeyLen {
+			err = errScratch
+			break
+		}
+		shard := record.ShardID(binary.BigEndian.Uint64(it.Key()[1:]))
+		if err = ctx.Err(); err == nil {
+			err = fn(shard)
+		}
+		ok = it.SeekGE(keyAfter(shardPrefix(shard)))
+	}
+	return errors.Join(err, it.Error(), it.Close())
 }
 
-// claimsByPosition yields the claims to each LSN of a shard, in order. They are valid until the next LSN, except for their data,
-// which the caller owns.
-func (s *scratchDB) claimsByPosition(ctx context.Context, shard record.ShardID) iter.Seq2[[]positionClaim, error] {
-	return func(yield func([]positionClaim, error) bool) {
-		var group []positionClaim
-		for r, err := range s.scanRows(ctx, shardPrefix(shard)...) {
-			var c positionClaim
-			if err == nil {
-				c, err = decodeEntry(r)
-			}
-			if err != nil {
-				yield(nil, err)
-				return
-			}
-			c.data = append([]byte(nil), c.data...)
-			if len(group) > 0 && group[0].lsn != c.lsn {
-				if !yield(group, nil) {
-					return
-				}
-				group = group[:0]
-			}
-			group = append(group, c)
+// eachPosition calls fn with the claims to each LSN of a shard, in order, until it fails. They are valid during the call, except for their
+// data, which fn owns.
+func (s *scratchDB) eachPosition(ctx context.Context, shard record.ShardID, fn func([]positionClaim) error) error {
+	var group []positionClaim
+	err := s.eachRow(ctx, shardPrefix(shard), func(r scratchRow) error {
+		c, err := decodeEntry(r)
+		if err != nil {
+			return err
 		}
-		if len(group) > 0 {
-			yield(group, nil)
+		c.data = bytes.Clone(c.data)
+		if len(group) > 0 && group[0].lsn != c.lsn {
+			err = fn(group)
+			group = group[:0]
 		}
+		group = append(group, c)
+		return err
+	})
+	if err != nil || len(group) == 0 {
+		return err
 	}
+	return fn(group)
 }
 
 // silentLogger discards Pebble's log.

@@ -225,3 +225,277 @@ func checkRange(flag string, most int, values ...int) error {
 	}
 	return nil
 }
+
+func newBenchCategories() *cobra.Command {
+	o := bench.CategoriesOptions{}
+	length := units.Duration(20 * time.Second)
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "categories",
+		Short: "Memory and CPU of many categories in one process, idle and with traffic",
+		Long: `Create many categories in a cell in this process, look at memory and CPU while nothing is written, then write to some of them by
+Zipf's law: a few get most of the traffic, nearly all get little.`,
+		Example: `  scribe bench categories
+  scribe bench categories --categories 1000 --active 100 --rate 10000 --duration 5s --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if o.Active < 2 || o.Categories < o.Active || o.Categories > 10_000_000 || o.MessagesPerSecond < 1 || length < units.Duration(time.Second) {
+				return usageError(errors.New("want 2 <= --active <= --categories <= 10000000, --rate above zero, --duration of a second or more"))
+			}
+			o.Duration = length.Std()
+			if o.Workload, err = bench.NewWorkload("access-log"); err != nil {
+				return err
+			}
+			r, err := measureCell(cmd, nil, bench.Categories, o)
+			if err != nil {
+				return err
+			}
+			return printReport(cmd.OutOrStdout(), asJSON, &r)
+		},
+	}
+	fs := cmd.Flags()
+	fs.IntVar(&o.Categories, "categories", 100_000, "categories to create")
+	fs.IntVar(&o.Active, "active", 10_000, "how many of them are written to")
+	fs.IntVar(&o.MessagesPerSecond, "rate", 50_000, "messages a second to them, in all")
+	fs.Var(&length, "duration", "length of the phase with traffic")
+	fs.BoolVar(&asJSON, "json", false, "print a JSON object")
+	return cmd
+}
+
+func newBenchCost() *cobra.Command {
+	var (
+		rates      = []string{"1MB", "100MB", "max"}
+		categories = []int{1, 10_000}
+		floor      = units.Duration(250 * time.Millisecond)
+		length     = units.Duration(20 * time.Second)
+		workload   = "access-log"
+		asJSON     bool
+	)
+	cmd := &cobra.Command{
+		Use:   "cost",
+		Short: "PUT requests, pointers and stored bytes per gigabyte of traffic",
+		Long: `Write at several rates, to one category and to many with little traffic each, and count the store requests in the cell's metrics. The cell
+runs in this process on files, with the pause between flushes that it has on S3.`,
+		Example: `  scribe bench cost
+  scribe bench cost --rate 5MB --categories 1,1000 --flush-floor 1s --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			w, err := bench.NewWorkload(workload)
+			if err != nil {
+				return usageError(err)
+			}
+			if length < units.Duration(time.Second) {
+				return usageError(errors.New("--duration must be a second or more"))
+			}
+			var reports []bench.CostReport
+			for _, rate := range rates {
+				o := bench.CostOptions{Workload: w, Duration: length.Std()}
+				if rate != "max" {
+					n, err := units.ParseBytes(rate)
+					if err != nil || n == 0 {
+						return usageError(fmt.Errorf("--rate %q: want bytes a second, such as 1MB, or max", rate))
+					}
+					o.BytesPerSecond = float64(n)
+				}
+				for _, n := range categories {
+					if err := checkRange("--categories", 1_000_000, n); err != nil {
+						return err
+					}
+					o.Categories = n
+					r, err := measureCell(cmd, func(c *app.Config) { c.FlushFloor = new(floor.Std()) }, bench.Cost, o)
+					if err != nil {
+						return fmt.Errorf("%s to %d categories: %w", rate, n, err)
+					}
+					reports = append(reports, r)
+				}
+			}
+			return printReports(cmd.OutOrStdout(), asJSON, reports, bench.CostTable)
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringSliceVar(&rates, "rate", rates, "payload a second, or max")
+	fs.IntSliceVar(&categories, "categories", categories, "categories that share it")
+	fs.Var(&floor, "flush-floor", "least time between two flushes of the batcher")
+	fs.Var(&length, "duration", "length of each measurement")
+	fs.StringVar(&workload, "workload", workload, "messages: 100b, access-log, 10kb")
+	fs.BoolVar(&asJSON, "json", false, "print a JSON object a line")
+	return cmd
+}
+
+func newBenchNeighbour() *cobra.Command {
+	o := bench.NeighbourOptions{}
+	var (
+		quota  units.Bytes = 256 << 10
+		every              = units.Duration(10 * time.Millisecond)
+		length             = units.Duration(20 * time.Second)
+		asJSON bool
+	)
+	cmd := &cobra.Command{
+		Use:   "neighbour",
+		Short: "Latency of quiet categories next to one far over its quota",
+		Long: `Measure the latency of committed writes to quiet categories, first alone, then while writers offer another category many times its quota,
+for each quota mode.`,
+		Example: `  scribe bench neighbour
+  scribe bench neighbour --quota 1MiB --excess 100 --duration 60s --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if quota == 0 || o.Excess <= 0 || o.Quiet < 1 || every <= 0 || length < units.Duration(time.Second) {
+				return usageError(errors.New("--quota, --excess, --quiet and --every must be above zero, --duration a second or more"))
+			}
+			o.Quota, o.Every, o.Duration = int64(quota), every.Std(), length.Std()
+			if o.Workload, err = bench.NewWorkload("access-log"); err != nil {
+				return err
+			}
+			var reports []bench.NeighbourReport
+			for _, o.Mode = range []scribev1.QuotaMode{
+				scribev1.QuotaMode_QUOTA_MODE_BLOCK, scribev1.QuotaMode_QUOTA_MODE_THROTTLE, scribev1.QuotaMode_QUOTA_MODE_SAMPLE,
+			} {
+				r, err := measureCell(cmd, nil, bench.Neighbour, o)
+				if err != nil {
+					return err
+				}
+				reports = append(reports, r)
+			}
+			return printReports(cmd.OutOrStdout(), asJSON, reports, bench.NeighbourTable)
+		},
+	}
+	fs := cmd.Flags()
+	fs.Var(&quota, "quota", "bytes a second that the noisy category may write")
+	fs.Float64Var(&o.Excess, "excess", 100, "how many times its quota it is offered")
+	fs.IntVar(&o.Quiet, "quiet", 10, "quiet categories")
+	fs.Var(&every, "every", "pause between two of their writes")
+	fs.Var(&length, "duration", "length of each half of a measurement")
+	fs.BoolVar(&asJSON, "json", false, "print a JSON object a line")
+	return cmd
+}
+
+func newBenchFanout() *cobra.Command {
+	var (
+		o         bench.FanoutOptions
+		consumers             = []int{1, 10, 100}
+		rate      units.Bytes = 8_000_000
+		length                = units.Duration(10 * time.Second)
+		workload              = "access-log"
+		profile   string
+		asJSON    bool
+	)
+	cmd := &cobra.Command{
+		Use:   "fanout",
+		Short: "Store requests and CPU time of many consumers of one live category",
+		Long: `Write one category at a fixed rate while 1, 10 and 100 consumers follow it, each reading everything. Report the bytes delivered per byte
+fetched from the store, and the CPU time per byte delivered: the total, and that of reading alone, which excludes the cost of the same
+traffic without readers. Each measurement runs a new cell in this process.`,
+		Example: `  scribe bench fanout
+  scribe bench fanout --consumers 1,300 --rate 2MB --duration 30s --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if rate < 1 || length < units.Duration(time.Second) {
+				return usageError(errors.New("--rate must be above zero, --duration a second or more"))
+			}
+			if err := checkRange("--consumers", 10_000, consumers...); err != nil {
+				return err
+			}
+			o.BytesPerSecond, o.Duration = float64(rate), length.Std()
+			if o.Workload, err = bench.NewWorkload(workload); err != nil {
+				return usageError(err)
+			}
+			limit, err := bench.DecoderNsPerByte(o.Workload)
+			if err != nil {
+				return err
+			}
+			stop, err := startProfile(profile)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, stop()) }()
+			var reports []bench.FanoutReport
+			for _, o.Consumers = range append([]int{0}, consumers...) {
+				r, err := measureCell(cmd, nil, bench.Fanout, o)
+				if err != nil {
+					return fmt.Errorf("%d consumers: %w", o.Consumers, err)
+				}
+				if len(reports) > 0 {
+					r.Beside(reports[0], limit)
+				}
+				reports = append(reports, r)
+			}
+			return printReports(cmd.OutOrStdout(), asJSON, reports[1:], bench.FanoutTable)
+		},
+	}
+	fs := cmd.Flags()
+	fs.IntSliceVar(&consumers, "consumers", consumers, "consumers that follow at the same time, a measurement each")
+	fs.Var(&rate, "rate", "payload a second that is written")
+	fs.Var(&length, "duration", "how long is written in each measurement")
+	fs.StringVar(&workload, "workload", workload, "messages: 100b, access-log, 10kb")
+	fs.StringVar(&profile, "cpuprofile", "", "write a CPU profile of the measurements to this file")
+	fs.BoolVar(&asJSON, "json", false, "print a JSON object a line")
+	return cmd
+}
+
+func newBenchQuery() *cobra.Command {
+	var (
+		o                   = bench.QueryOptions{Queries: bench.QueryCount()}
+		readers             = []int{1, 20, 100}
+		rate    units.Bytes = 4_000_000
+		length              = units.Duration(10 * time.Second)
+		history units.Bytes = 1_000_000_000
+		profile string
+		asJSON  bool
+	)
+	cmd := &cobra.Command{
+		Use:   "query",
+		Short: "Cost of many queries over one live category, and the time to the first row of a history",
+		Long: `Write an access log of JSON objects at a fixed rate while 1, 20 and 100 readers follow it, each with one of 20 queries. Report the bytes
+fetched from the store, the payloads computed for one reader and served to others, and the CPU time per reader, which excludes the cost of
+the same traffic without readers. Then write a history and search it for its only matching row, first without zone maps and then with
+them. Each measurement runs a new cell in this process.`,
+		Example: `  scribe bench query
+  scribe bench query --readers 100 --rate 2MB --duration 30s --history 0 --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if rate < 1 || length < units.Duration(time.Second) {
+				return usageError(errors.New("--rate must be above zero, --duration a second or more"))
+			}
+			if err := checkRange("--readers", 10_000, readers...); err != nil {
+				return err
+			}
+			if err := checkRange("--queries", bench.QueryCount(), o.Queries); err != nil {
+				return err
+			}
+			o.BytesPerSecond, o.Duration = float64(rate), length.Std()
+			stop, err := startProfile(profile)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, stop()) }()
+			var reports []bench.QueryReport
+			for _, o.Readers = range append([]int{0}, readers...) {
+				r, err := measureCell(cmd, nil, bench.Queries, o)
+				if err != nil {
+					return fmt.Errorf("%d readers: %w", o.Readers, err)
+				}
+				if len(reports) > 0 {
+					r.Beside(reports[0])
+				}
+				reports = append(reports, r)
+			}
+			if history > 0 {
+				r, err := measureCell(cmd, nil, bench.FirstRow, int64(history))
+				if err != nil {
+					return fmt.Errorf("the first row of a history: %w", err)
+				}
+				reports = append(reports, r)
+			}
+			return printReports(cmd.OutOrStdout(), asJSON, reports[1:], bench.QueryTable)
+		},
+	}
+	fs := cmd.Flags()
+	fs.IntSliceVar(&readers, "readers", readers, "readers that follow at the same time, a measurement each")
+	fs.IntVar(&o.Queries, "queries", o.Queries, "different queries among them")
+	fs.Var(&rate, "rate", "payload a second that is written")
+	fs.Var(&length, "duration", "how long is written in each measurement")
+	fs.Var(&history, "history", "payload that is there when the first row is looked for; 0 leaves that out")
+	fs.StringVar(&profile, "cpuprofile", "", "write a CPU profile of the measurements to this file")
+	fs.BoolVar(&asJSON, "json", false, "print a JSON object a line")
+	return cmd
+}

@@ -130,7 +130,7 @@ func checkBlobs(c app.Config) error {
 		return usageError(err)
 	}
 	if _, err := os.Stat(c.BlobPath()); err != nil {
-		return missingError("blob store %s: %w; set its location with --data or --blob-path", c.BlobPath(), withoutPath(err))
+		return missingError("blob store %s: %w; set its location with --data or --blob-path", c.BlobPath(), app.WithoutPath(err))
 	}
 	return nil
 }
@@ -273,7 +273,7 @@ const maxInspect = 1 << 30
 func inspectFrames(in io.Reader, name string, stdout io.Writer) error {
 	b, err := io.ReadAll(io.LimitReader(in, maxInspect+1))
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, withoutPath(err))
+		return fmt.Errorf("%s: %w", name, app.WithoutPath(err))
 	}
 	if len(b) > maxInspect {
 		return fmt.Errorf("%s: the file is larger than %v: split it between two frames", name, units.Bytes(maxInspect))
@@ -332,7 +332,7 @@ func readCheckpoint(arg string) (checkpoint.Checkpoint, error) {
 	case err != nil && strings.HasPrefix(arg, "scribe"): // of any version
 		return checkpoint.Parse(arg)
 	case err != nil:
-		return checkpoint.Checkpoint{}, missingError("%s is neither the text of a checkpoint nor a file with one: %w", excerptOf(arg), withoutPath(err))
+		return checkpoint.Checkpoint{}, missingError("%s is neither the text of a checkpoint nor a file with one: %w", excerptOf(arg), app.WithoutPath(err))
 	}
 	cp, err := checkpoint.Parse(string(bytes.TrimSpace(b)))
 	if err != nil {

@@ -68,7 +68,7 @@ running cell at --server, or with --offline those of a stopped cell in the folde
 // withStoppedCell runs what looking into a data folder takes, and fn. To look must neither make a folder nor remove anything.
 func withStoppedCell(cmd *cobra.Command, c app.Config, fn func(url string) error) error {
 	if _, err := os.Stat(filepath.Join(c.Data, "metalog")); err != nil {
-		return missingError("--data %s contains no metadata logs: metalog: %w", c.Data, withoutPath(err))
+		return missingError("--data %s contains no metadata logs: metalog: %w", c.Data, app.WithoutPath(err))
 	}
 	c.Log.Level = "error"
 	c.Roles = slices.DeleteFunc(slices.Clone(c.Roles), func(r app.Role) bool { return r == app.Retention || r == app.Sequencer })

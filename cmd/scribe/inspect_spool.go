@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"scribe/cmd/scribe/app"
 	"scribe/scribed/spool"
 )
 
@@ -73,7 +74,7 @@ type spoolCategoryLine struct {
 
 func inspectSpool(dir string, verify bool, stdout, stderr io.Writer) error {
 	if _, err := os.Stat(dir); err != nil {
-		return missingError("no spool to inspect: %s: %w", dir, withoutPath(err))
+		return missingError("no spool to inspect: %s: %w", dir, app.WithoutPath(err))
 	}
 	r, err := spool.Inspect(nil, dir, verify)
 	if err != nil {

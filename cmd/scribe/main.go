@@ -1,12 +1,18 @@
-// Command scribe is the whole system in one binary: the servers, the host's agent, and the tools for users and operators.
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/debug"
+	"strconv"
+	"strings"
 	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 func main() {
@@ -26,4 +32,129 @@ func main() {
 	}
 	stop()
 	os.Exit(exitCode(err)) //nolint:gocritic // stop was called above; nothing else is deferred
+}
+
+// version is set by the linker in releases. Other builds use the revision that Go recorded.
+var version = ""
+
+func programVersion() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" && len(s.Value) >= 12 {
+				return "devel-" + s.Value[:12]
+			}
+		}
+	}
+	return "devel"
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "scribe",
+		Short: "Move streams of messages from every host to every reader",
+		Long: `Scribe moves streams of messages from every host to every reader.
+
+Payloads are stored in an object store (files or S3). Small append-only logs record where each payload is, and the order.
+"scribe up" runs everything in one process; the same roles run across processes with "scribe serve" and "scribe agent".
+
+Data goes to standard output, everything else to standard error.
+Exit codes: 0 ok, 1 error, 2 usage, 3 not found, 4 denied, 5 unavailable, 6 partly written.
+
+Every flag can be given in the environment as SCRIBE_ and its name in capitals, with _ for -: SCRIBE_SERVER, SCRIBE_DATA.`,
+		Example: `  scribe up                                   # in one terminal
+  scribe produce access access.log            # in another: each line is a message
+  scribe tail access --from earliest -o raw`,
+		Version:       programVersion(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError(fmt.Errorf("unknown command %q; run %q for the list of commands", args[0], "scribe --help"))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usageError(fmt.Errorf("%w; run %q for the list of flags", flagError(err), cmd.CommandPath()+" --help"))
+	})
+	root.AddCommand(newUp(), newServe(), newAgent(), newCategory(), newProduce(), newTail(), newQuery(), newSchema(), newGroup(), newStatus(), newInspect(), newRecover(), newBench())
+	prepareCommands(root)
+	return root
+}
+
+// newParent makes a command that only has others. Alone it prints its help.
+func newParent(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
+	cmd.Args, cmd.RunE = cobra.NoArgs, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.AddCommand(commands...)
+	return cmd
+}
+
+// prepareCommands makes every command below cmd read flags from the environment, and report mistakes in arguments as usage errors.
+func prepareCommands(cmd *cobra.Command) {
+	for _, c := range cmd.Commands() {
+		prepareCommands(c)
+		if args := c.Args; args != nil {
+			c.Args = func(cmd *cobra.Command, a []string) error {
+				if err := args(cmd, a); err != nil {
+					return usageError(fmt.Errorf("%w; run %q for the usage", argsError(cmd, a, err), cmd.CommandPath()+" --help"))
+				}
+				return nil
+			}
+		}
+		if run := c.RunE; run != nil {
+			c.RunE = func(cmd *cobra.Command, a []string) error {
+				if err := fromEnvironment(cmd.Flags()); err != nil {
+					return err
+				}
+				return run(cmd, a)
+			}
+		}
+	}
+}
+
+// argsError names the usage of a command that was given the wrong number of arguments.
+func argsError(cmd *cobra.Command, args []string, err error) error {
+	if text := err.Error(); strings.HasPrefix(text, "accepts ") || strings.HasPrefix(text, "requires ") {
+		return fmt.Errorf("%q was given %s", strings.TrimSuffix(cmd.UseLine(), " [flags]"), countText(len(args), "argument"))
+	}
+	return err
+}
+
+// flagError replaces the name of the parsing function in an error by the expected kind of value.
+func flagError(err error) error {
+	bad := new(strconv.NumError)
+	if !errors.As(err, &bad) {
+		return err
+	}
+	want := "want a whole number"
+	switch {
+	case bad.Func == "ParseBool":
+		want = "want true or false"
+	case errors.Is(bad, strconv.ErrRange):
+		want = "the number is too large"
+	case bad.Func == "ParseUint":
+		want += ", 0 or more"
+	}
+	return &callError{text: strings.ReplaceAll(err.Error(), bad.Error(), want), err: err}
+}
+
+// fromEnvironment sets flags that are not on the command line from the environment.
+func fromEnvironment(flags *pflag.FlagSet) error {
+	var err error
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Changed || f.Name == "help" || err != nil {
+			return
+		}
+		name := "SCRIBE_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		if v, ok := os.LookupEnv(name); ok && v != "" {
+			if serr := flags.Set(f.Name, v); serr != nil {
+				err = usageError(fmt.Errorf("environment variable %s: %w", name, flagError(serr)))
+			}
+		}
+	})
+	return err
 }

@@ -8,9 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"sync"
 
+	"scribe/cmd/scribe/app"
 	"scribe/internal/base/units"
 	"scribe/producer"
 )
@@ -137,14 +137,6 @@ func (l *lineReader) readInputs(ctx context.Context, stdin io.Reader, files []st
 	l.endReading(io.EOF)
 }
 
-// withoutPath removes the file name from an error of the file system, for callers that name the file themselves.
-func withoutPath(err error) error {
-	if pe, ok := errors.AsType[*fs.PathError](err); ok {
-		return pe.Err
-	}
-	return err
-}
-
 func (l *lineReader) endReading(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -169,7 +161,7 @@ func (l *lineReader) readFile(in io.Reader, name string) error {
 			continue
 		}
 		if err != nil && !errors.Is(err, io.EOF) {
-			return fmt.Errorf("read %s: %w", name, withoutPath(err))
+			return fmt.Errorf("read %s: %w", name, app.WithoutPath(err))
 		}
 		last := err != nil
 		if last && len(part) == 0 && len(long) == 0 {

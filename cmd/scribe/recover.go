@@ -150,37 +150,18 @@ func (s *recoverScreen) showOmitted() {
 }
 
 type recoverLine struct {
-	To               string    `json:"to,omitempty"`
-	DryRun           bool      `json:"dry_run,omitempty"`
-	Seconds          float64   `json:"seconds"`
-	Blobs            int64     `json:"blobs"`
-	Bytes            int64     `json:"bytes"`
-	Read             int64     `json:"footers_read"`
-	Committed        int64     `json:"blobs_committed"`
-	Void             int64     `json:"blobs_not_committed"`
-	Uncertain        int64     `json:"blobs_uncertain"`
-	Damaged          int64     `json:"blobs_damaged"`
-	Newer            int64     `json:"blobs_newer"`
-	Gone             int64     `json:"blobs_gone"`
-	Foreign          int64     `json:"foreign_objects"`
-	Categories       int       `json:"categories"`
-	Dropped          int       `json:"categories_deleted"`
-	Logs             int64     `json:"logs"`
-	Records          int64     `json:"records"`
-	Messages         int64     `json:"messages"`
-	UncertainRecords int64     `json:"records_uncertain"`
-	Lost             int64     `json:"records_lost"`
-	Gaps             int64     `json:"gaps"`
-	Restarts         int64     `json:"logs_begun_behind_a_gap"`
-	Expired          int64     `json:"records_expired"`
-	Deleted          int64     `json:"records_of_deleted_categories"`
-	Conflicts        int64     `json:"conflicts"`
-	Contradictions   int64     `json:"contradictions"`
-	Oldest           time.Time `json:"oldest_blob,omitzero"`
-	Newest           time.Time `json:"newest_blob,omitzero"`
-	Boundary         time.Time `json:"boundary"`
-	NextID           uint64    `json:"next_category_id"`
-	Claims           []string  `json:"collector_claims,omitempty"`
+	To      string  `json:"to,omitempty"`
+	DryRun  bool    `json:"dry_run,omitempty"`
+	Seconds float64 `json:"seconds"`
+	recovery.BlobCounts
+	Categories int `json:"categories"`
+	Dropped    int `json:"categories_deleted"`
+	recovery.LogCounts
+	Oldest   time.Time `json:"oldest_blob,omitzero"`
+	Newest   time.Time `json:"newest_blob,omitzero"`
+	Boundary time.Time `json:"boundary"`
+	NextID   uint64    `json:"next_category_id"`
+	Claims   []string  `json:"collector_claims,omitempty"`
 }
 
 func summaryJSON(r *app.Recovered, o app.RecoverOptions, took time.Duration) recoverLine {
@@ -191,10 +172,7 @@ func summaryJSON(r *app.Recovered, o app.RecoverOptions, took time.Duration) rec
 		return timeOf(micros)
 	}
 	return recoverLine{
-		To: o.To, DryRun: o.DryRun, Seconds: took.Seconds(), Blobs: r.Blobs, Bytes: r.Bytes, Read: r.Read, Committed: r.Committed, Void: r.Void,
-		Uncertain: r.Uncertain, Damaged: r.Damaged, Newer: r.Newer, Gone: r.Gone, Foreign: r.Foreign, Categories: len(r.Categories), Dropped: len(r.Dropped),
-		Logs: r.Logs, Records: r.Records, Messages: r.Messages, UncertainRecords: r.UncertainRecords, Lost: r.Lost, Gaps: r.Gaps, Restarts: r.Restarts,
-		Expired: r.Expired, Deleted: r.Deleted, Conflicts: r.Conflicts, Contradictions: r.Contradictions, Oldest: at(r.Oldest), Newest: at(r.Newest),
-		Boundary: at(r.Boundary), NextID: r.NextID, Claims: r.Claims,
+		To: o.To, DryRun: o.DryRun, Seconds: took.Seconds(), BlobCounts: r.BlobCounts, Categories: len(r.Categories), Dropped: len(r.Dropped),
+		LogCounts: r.LogCounts, Oldest: at(r.Oldest), Newest: at(r.Newest), Boundary: at(r.Boundary), NextID: r.NextID, Claims: r.Claims,
 	}
 }

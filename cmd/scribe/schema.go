@@ -12,6 +12,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/spf13/cobra"
 
+	"scribe/cmd/scribe/app"
 	"scribe/columnar/schema"
 	"scribe/consumer"
 	"scribe/consumer/columns"
@@ -318,7 +319,7 @@ func readSchema(name string, stdin io.Reader) (*schema.Schema, error) {
 func readFile(name string) ([]byte, error) {
 	file, err := os.Open(name)
 	if err != nil {
-		return nil, withoutPath(err)
+		return nil, app.WithoutPath(err)
 	}
 	text, err := readLimited(file)
 	return text, errors.Join(err, file.Close())

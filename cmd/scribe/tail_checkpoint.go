@@ -14,6 +14,7 @@ import (
 
 	"github.com/gofrs/flock"
 
+	"scribe/cmd/scribe/app"
 	"scribe/consumer"
 	"scribe/internal/base/atomicfile"
 	"scribe/internal/format/checkpoint"
@@ -132,7 +133,7 @@ func (f *checkpointFile) loadStart(category string) (consumer.Start, bool, error
 		return consumer.Start{}, false, nil
 	}
 	if err != nil {
-		return consumer.Start{}, false, fmt.Errorf("checkpoint file %s: %w", f.path, withoutPath(err))
+		return consumer.Start{}, false, fmt.Errorf("checkpoint file %s: %w", f.path, app.WithoutPath(err))
 	}
 	text = bytes.TrimSpace(text)
 	cp, err := checkpoint.Parse(string(text))

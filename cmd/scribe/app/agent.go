@@ -71,27 +71,29 @@ func (c *Config) checkInputs(v *config.Violations) {
 	v.Join("Inputs", config.Check("inputs", &c.Inputs, nil).Err())
 	// Names tell inputs of a kind apart, in metrics and in positions.
 	taken := map[string]bool{"Lines/" + agentLines: true}
-	checkName := func(kind string, i int, name string) {
-		if taken[kind+"/"+name] {
-			v.Add(fmt.Sprintf("Inputs.%s[%d].Name", kind, i), "%q is the name of another input", name)
+	for kind, names := range map[string][]string{
+		"Follow": namesOf(c.Inputs.Follow, func(f follow.Config) string { return f.Name }),
+		"Syslog": namesOf(c.Inputs.Syslog, func(s syslog.Config) string { return s.Name }),
+		"OTLP":   namesOf(c.Inputs.OTLP, func(o otlp.Config) string { return o.Name }),
+		"Lines":  namesOf(c.Inputs.Lines, func(l lines.Config) string { return l.Name }),
+	} {
+		for i, name := range names {
+			if taken[kind+"/"+name] {
+				v.Add(fmt.Sprintf("Inputs.%s[%d].Name", kind, i), "%q is the name of another input", name)
+			}
+			taken[kind+"/"+name] = true
 		}
-		taken[kind+"/"+name] = true
-	}
-	for i := range c.Inputs.Follow {
-		checkName("Follow", i, c.Inputs.Follow[i].Name)
-	}
-	for i := range c.Inputs.Syslog {
-		checkName("Syslog", i, c.Inputs.Syslog[i].Name)
-	}
-	for i := range c.Inputs.OTLP {
-		checkName("OTLP", i, c.Inputs.OTLP[i].Name)
-	}
-	for i := range c.Inputs.Lines {
-		checkName("Lines", i, c.Inputs.Lines[i].Name)
 	}
 	if len(c.Inputs.Follow) > 0 && c.inputsDir() == "" {
 		v.Add("Inputs.Follow", "positions need a folder: configure spool.dir")
 	}
+}
+
+func namesOf[C any](inputs []C, nameOf func(C) string) (names []string) {
+	for _, c := range inputs {
+		names = append(names, nameOf(c))
+	}
+	return names
 }
 
 func (a *App) startScribed(context.Context) error {

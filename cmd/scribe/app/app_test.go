@@ -150,13 +150,13 @@ func TestRoutesWithoutMembers(t *testing.T) {
 	}
 	own := &batcher.Batcher{}
 	a := &App{id: "own", parts: sharedParts{members: view, batcher: own}}
-	batchers := a.newBatcherRoutes()
+	batchers := (&batcherRoutes{app: a}).routableBatchers
 	first, second := batchers(), batchers()
 	if len(first) != 1 || first[0].ID != "own" || first[0].Service != rpc.BatchService(own) || &first[0] != &second[0] {
 		t.Errorf("%+v, then %+v", first, second)
 	}
 	a.parts.batcher = nil
-	if got := a.newBatcherRoutes()(); len(got) != 0 {
+	if got := (&batcherRoutes{app: a}).routableBatchers(); len(got) != 0 {
 		t.Errorf("without one: %+v", got)
 	}
 }

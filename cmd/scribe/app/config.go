@@ -196,6 +196,17 @@ func (c *Config) checkURLs(v *config.Violations) {
 	}
 }
 
+// checkFlight checks the address of Flight SQL, which the role knows nothing of.
+func (c *Config) checkFlight(v *config.Violations) {
+	switch {
+	case c.Flight == "":
+	case !c.Has(SQLServer):
+		v.Add("Flight", "the process has no sqlserver role")
+	case !isAddress(c.Flight):
+		v.Add("Flight", "invalid value %q: want host:port", c.Flight)
+	}
+}
+
 // checkMemory: a process needs more than its roles ask for, and says so whatever roles it has.
 func (c *Config) checkMemory(v *config.Violations) {
 	for field, n := range map[string]int64{

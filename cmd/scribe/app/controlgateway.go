@@ -19,7 +19,7 @@ type controlGateway struct {
 	mu struct {
 		sync.Mutex
 		// silent means that the control plane did not answer; then only awaitControlPlane asks it.
-		silent, closed bool
+		silent bool
 	}
 	listening sync.WaitGroup
 	life      context.Context //nolint:containedctx // of listen, which no call waits for
@@ -35,9 +35,8 @@ func newControlGateway(control rpc.ControlService, version string, started time.
 // close stops the gateway's goroutine and waits for it. The gateway still answers calls.
 func (g *controlGateway) close(context.Context) error {
 	g.mu.Lock()
-	g.mu.closed = true
+	g.end() // with mu: no goroutine is started afterwards
 	g.mu.Unlock()
-	g.end()
 	g.listening.Wait()
 	return nil
 }
@@ -75,7 +74,7 @@ func (g *controlGateway) cellStatus(ctx context.Context, req *scribev1.GetStatus
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.mu.silent && !g.mu.closed {
+	if !g.mu.silent && g.life.Err() == nil {
 		g.mu.silent = true
 		g.listening.Go(g.awaitControlPlane)
 	}

@@ -1,17 +1,22 @@
 package app
 
 import (
+	"cmp"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/gofrs/flock"
+
+	"scribe/internal/base/atomicfile"
 )
 
-// withoutPath removes the file name from an error of the file system, for callers that name the file themselves.
-func withoutPath(err error) error {
+// WithoutPath removes the file name from an error of the file system, for callers that name the file themselves.
+func WithoutPath(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err
 	}
@@ -22,26 +27,59 @@ func withoutPath(err error) error {
 // blobs.
 func lockData(dir string) (release func() error, err error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return nil, fmt.Errorf("data folder %s can't be created: %w", dir, withoutPath(err))
+		return nil, fmt.Errorf("data folder %s can't be created: %w", dir, WithoutPath(err))
 	}
 	path := filepath.Join(dir, "LOCK")
 	lock := flock.New(path)
 	ok, err := lock.TryLock()
 	switch {
 	case errors.Is(err, os.ErrPermission):
-		return nil, fmt.Errorf("data folder %s is not writable for this user: %w", dir, withoutPath(err))
+		return nil, fmt.Errorf("data folder %s is not writable for this user: %w", dir, WithoutPath(err))
 	case err != nil:
-		return nil, fmt.Errorf("lock data folder %s: %w", dir, withoutPath(err))
+		return nil, fmt.Errorf("lock data folder %s: %w", dir, WithoutPath(err))
 	case !ok:
 		return nil, fmt.Errorf("data folder %s is in use by another scribe process: stop that one, or give another --data", dir)
 	}
 	probe, err := os.CreateTemp(dir, ".probe-*")
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("data folder %s is not writable: %w", dir, withoutPath(err)), lock.Close())
+		return nil, errors.Join(fmt.Errorf("data folder %s is not writable: %w", dir, WithoutPath(err)), lock.Close())
 	}
 	err = errors.Join(probe.Close(), os.Remove(probe.Name()))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("data folder %s: %w", dir, err), lock.Close())
 	}
 	return lock.Close, nil
+}
+
+// maxID bounds a member's id in bytes (proto/scribe/v1/control.proto).
+const maxID = 255
+
+// memberID is the name of the process in the membership: the configured one, or one that is made once and kept in the data folder,
+// so that a process that comes back after a crash gets its writer slot back, and with it its logs.
+func memberID(c *Config) (string, error) {
+	if c.ID != "" || !c.needsData() {
+		return cmp.Or(c.ID, newID()), nil
+	}
+	path := filepath.Join(c.Data, "id")
+	text, err := os.ReadFile(path)
+	switch id := strings.TrimSpace(string(text)); {
+	case err == nil && id != "" && len(id) <= maxID:
+		return id, nil
+	case err == nil && len(text) == 0: // a loss of power cut it
+	case err == nil:
+		return "", fmt.Errorf("%s holds no member id: remove it to get a new one", path)
+	case !errors.Is(err, fs.ErrNotExist):
+		return "", err
+	}
+	id := newID()
+	// A process that loses its id takes another writer slot, of which there are not many.
+	return id, atomicfile.WriteBytes(path, []byte(id+"\n"))
+}
+
+func newID() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "host"
+	}
+	return host[:min(len(host), 200)] + "-" + rand.Text()[:10]
 }

@@ -37,40 +37,33 @@ func (r *lateMetalog) searchMembers(cell rpc.ControlService) {
 
 // Retire implements controlplane.Retirer.
 func (r *lateMetalog) Retire(ctx context.Context, category uint32) error {
-	return r.callEngine(ctx, func(log metalog.Log) error { return log.Retire(ctx, category) })
+	_, err := callEngine(ctx, r, func(log metalog.Log) (struct{}, error) { return struct{}{}, log.Retire(ctx, category) })
+	return err
 }
 
 // Shards implements group.Log.
-func (r *lateMetalog) Shards(ctx context.Context, category uint32) (states []metalog.State, err error) {
-	err = r.callEngine(ctx, func(log metalog.Log) (err error) {
-		states, err = log.Shards(ctx, category)
-		return err
-	})
-	return states, err
+func (r *lateMetalog) Shards(ctx context.Context, category uint32) ([]metalog.State, error) {
+	return callEngine(ctx, r, func(log metalog.Log) ([]metalog.State, error) { return log.Shards(ctx, category) })
 }
 
 // Seek implements group.Log.
-func (r *lateMetalog) Seek(ctx context.Context, shards []record.ShardID, t int64) (lsns []record.LSN, err error) {
-	err = r.callEngine(ctx, func(log metalog.Log) (err error) {
-		lsns, err = log.Seek(ctx, shards, t)
-		return err
-	})
-	return lsns, err
+func (r *lateMetalog) Seek(ctx context.Context, shards []record.ShardID, t int64) ([]record.LSN, error) {
+	return callEngine(ctx, r, func(log metalog.Log) ([]record.LSN, error) { return log.Seek(ctx, shards, t) })
 }
 
 // callEngine calls fn with the engine.
-func (r *lateMetalog) callEngine(ctx context.Context, fn func(metalog.Log) error) (err error) {
+func callEngine[T any](ctx context.Context, r *lateMetalog, fn func(metalog.Log) (T, error)) (result T, err error) {
 	select {
 	case <-r.ready:
 	case <-ctx.Done():
-		return fmt.Errorf("the metalog has not started: %w", context.Cause(ctx))
+		return result, fmt.Errorf("the metalog has not started: %w", context.Cause(ctx))
 	}
 	if r.log != nil {
 		return fn(r.log)
 	}
 	url, err := r.memberURL(ctx)
 	if err != nil {
-		return err
+		return result, err
 	}
 	log := remote.NewClient(rpc.NewMetalogClient(r.transport, url))
 	defer func() { err = errors.Join(err, log.Close()) }()

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -23,9 +22,7 @@ func (a *App) startMembers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- view.Run(context.WithoutCancel(ctx)) }()
-	a.onStop("member list", func(ctx context.Context) error { return errors.Join(view.Close(ctx), <-ended) })
+	a.runView(ctx, "member list", view)
 	a.parts.members = view
 	return nil
 }
@@ -114,24 +111,25 @@ const maxLoad = 1000
 func (a *App) countWriteProxies() int {
 	members := a.parts.members.Members(scribev1.Role_ROLE_WRITEPROXY)
 	n := len(members)
-	if !slices.ContainsFunc(members, func(m *scribev1.Member) bool { return m.GetId() == a.id }) {
+	if !slices.ContainsFunc(members, a.isMember) {
 		n++
 	}
 	return n
 }
 
+// isMember reports whether m is this process.
+func (a *App) isMember(m *scribev1.Member) bool { return m.GetId() == a.id }
+
 // awaitOwnBatcher waits until the write proxy of this process knows the batcher of this process, so that the first write after the start does
 // not fail for lack of a batcher.
 func (a *App) awaitOwnBatcher(ctx context.Context) error {
-	if !a.cfg.Has(Batcher) || !a.cfg.Has(WriteProxy) {
+	if !a.cfg.Has(WriteProxy) {
 		return nil
 	}
 	for {
 		members, changed := a.parts.members.Watch(scribev1.Role_ROLE_BATCHER)
-		for _, m := range members {
-			if m.GetId() == a.id {
-				return nil
-			}
+		if slices.ContainsFunc(members, a.isMember) {
+			return nil
 		}
 		select {
 		case <-changed:

@@ -158,7 +158,7 @@ func TestRoutesWithoutBatchers(t *testing.T) {
 	}()
 	a := &App{id: "own", parts: sharedParts{members: view}, transport: rpc.NewTransport(nil)}
 	defer a.transport.Close()
-	r := &batcherRoutes{app: a, clients: map[string]rpc.BatchService{}}
+	r := &batcherRoutes{app: a}
 	if n := len(r.routableBatchers()); n != 0 {
 		t.Errorf("%d batchers from nowhere", n)
 	}

@@ -11,9 +11,14 @@ import (
 	"scribe/controlplane/group"
 	"scribe/internal/cell/catalog"
 	"scribe/internal/cell/membership"
+	"scribe/internal/transport/discovery"
 	"scribe/internal/transport/rpc"
+	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readstream"
+	"scribe/retention"
 	"scribe/scribed"
+	"scribe/sequencer"
+	"scribe/sqlserver"
 	"scribe/storage/blob"
 	"scribe/storage/kv/pebblekv"
 	"scribe/storage/metalog"
@@ -193,9 +198,7 @@ func (a *App) startCatalog(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- view.Run(context.WithoutCancel(ctx)) }()
-	a.onStop("catalog", func(ctx context.Context) error { return errors.Join(view.Close(ctx), <-ended) })
+	a.runView(ctx, "catalog", view)
 	a.parts.catalog = view
 	select {
 	case <-view.Ready():
@@ -203,6 +206,17 @@ func (a *App) startCatalog(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("no categories from the control plane at %s: %w", a.cfg.Control, context.Cause(ctx))
 	}
+}
+
+// runView keeps a watched view current until the process stops.
+func (a *App) runView(ctx context.Context, name string, view interface {
+	Run(ctx context.Context) error
+	Close(ctx context.Context) error
+},
+) {
+	ended := make(chan error, 1)
+	go func() { ended <- view.Run(context.WithoutCancel(ctx)) }()
+	a.onStop(name, func(ctx context.Context) error { return errors.Join(view.Close(ctx), <-ended) })
 }
 
 func (a *App) startBatcher(context.Context) error {
@@ -223,8 +237,9 @@ func (a *App) startBatcher(context.Context) error {
 }
 
 func (a *App) startWriteProxy(context.Context) error {
+	routes := &batcherRoutes{app: a}
 	p, err := writeproxy.New(a.cfg.WriteProxy, writeproxy.Deps{
-		Categories: a.parts.catalog, Creator: a.parts.control, Batchers: a.newBatcherRoutes(), Proxies: a.countWriteProxies, Logger: a.log, Registerer: a.registry,
+		Categories: a.parts.catalog, Creator: a.parts.control, Batchers: routes.routableBatchers, Proxies: a.countWriteProxies, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
@@ -232,13 +247,6 @@ func (a *App) startWriteProxy(context.Context) error {
 	a.onStop("write proxy", p.Close)
 	a.parts.writeProxy, a.parts.write = p, p
 	return nil
-}
-
-// newBatcherRoutes returns a function that lists the batchers of the membership for the write proxy. The batcher of this process is called
-// as Wiring says.
-func (a *App) newBatcherRoutes() func() []writeproxy.Batcher {
-	r := &batcherRoutes{app: a, clients: map[string]rpc.BatchService{}}
-	return r.routableBatchers
 }
 
 // serveWrites accepts writes last, when all roles that they need have started: through the agent if the process has one, else through the
@@ -272,4 +280,73 @@ func (a *App) startReadStream(context.Context) error {
 		a.parts.readStream = rpc.NewReadStreamClient(a.parts.loopback, loopbackURL)
 	}
 	return a.startPins(s.Needs)
+}
+
+func (a *App) startRetention(context.Context) error {
+	c, err := retention.New(a.cfg.retentionConfig(), retention.Deps{
+		Log: a.parts.log, Blobs: a.parts.blobs, Control: a.parts.control, Categories: a.parts.catalog, Owner: a.id, Logger: a.log, Registerer: a.registry,
+	})
+	if err != nil {
+		return err
+	}
+	a.onStop("retention", c.Close)
+	return nil
+}
+
+func (a *App) startSequencer(context.Context) error {
+	streams := a.parts.readStream
+	if streams == nil {
+		streams = discovery.New(a.transport, a.controlURL()).ReadStream()
+	}
+	s, err := sequencer.New(a.cfg.Sequencer, sequencer.Deps{
+		Log: a.parts.log, Streams: streams, Categories: a.parts.catalog, Members: a.sequencerIDs, ID: a.id, Logger: a.log, Registerer: a.registry,
+	})
+	if err != nil {
+		return err
+	}
+	a.onStop("sequencer", s.Close)
+	return nil
+}
+
+// controlURL is where the control plane is reached: at this process when it has it.
+func (a *App) controlURL() string {
+	if a.cfg.Control != "" {
+		return a.cfg.Control
+	}
+	return a.url
+}
+
+// sequencerIDs are the members that share the sequenced categories.
+func (a *App) sequencerIDs() []string {
+	members := a.parts.members.Members(scribev1.Role_ROLE_SEQUENCER)
+	ids := make([]string, 0, len(members))
+	for _, m := range members {
+		ids = append(ids, m.GetId())
+	}
+	return ids
+}
+
+func (a *App) startSQLServer(ctx context.Context) error {
+	g, err := sqlserver.New(a.cfg.SQLServer, sqlserver.Deps{
+		Server: a.controlURL(), Categories: a.parts.catalog, Version: a.opts.Version, Logger: a.log, Registerer: a.registry,
+	})
+	if err != nil {
+		return err
+	}
+	a.onStop("SQL server", g.Close)
+	a.mux.Handle(sqlserver.Path, g)
+	if a.cfg.Flight == "" {
+		return nil
+	}
+	l, err := listenTCP(ctx, "--flight", a.cfg.Flight)
+	if err != nil {
+		return err
+	}
+	failed, err := g.ServeFlight(l)
+	if err != nil {
+		return err
+	}
+	watchFailure(a, failed, func(err error) error { return err })
+	a.log.Info("serving Flight SQL", "url", "grpc://"+callableAddress(l.Addr()))
+	return nil
 }

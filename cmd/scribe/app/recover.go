@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"time"
 
 	"scribe/cmd/scribe/recovery"
 	"scribe/controlplane"
@@ -38,8 +37,6 @@ type RecoverOptions struct {
 	// Workers is how many footers are read at a time; 0 for the default.
 	Workers int
 	Logger  *slog.Logger
-	// Now defaults to time.Now.
-	Now func() time.Time
 	// Progress and Found are those of recovery.Deps; either may be nil.
 	Progress func(phase string, done int64)
 	Found    func(recovery.Finding) error
@@ -64,9 +61,6 @@ const workSuffix = ".recovering"
 func Recover(ctx context.Context, c Config, o RecoverOptions) (_ *Recovered, err error) {
 	if err := c.ValidateBlobs(); err != nil {
 		return nil, err
-	}
-	if o.Now == nil {
-		o.Now = time.Now
 	}
 	if o.Step == nil {
 		o.Step = func(string) error { return nil }
@@ -104,10 +98,7 @@ func (c *Config) blobSource() string {
 func workFolder(o RecoverOptions) (work string, release func() error, err error) {
 	if o.DryRun {
 		work, err = os.MkdirTemp("", "scribe-recover-*")
-		if err != nil {
-			return "", nil, fmt.Errorf("recover: %w", err)
-		}
-		return work, func() error { return os.RemoveAll(work) }, nil
+		return work, func() error { return os.RemoveAll(work) }, recoverError(err)
 	}
 	switch names, err := os.ReadDir(o.To); {
 	case errors.Is(err, os.ErrNotExist):
@@ -128,7 +119,7 @@ func readCatalog(ctx context.Context, o RecoverOptions, scratch string) (_ *reco
 	}
 	info, err := os.Stat(o.Catalog)
 	if err != nil {
-		return nil, fmt.Errorf("catalog %s: %w", o.Catalog, withoutPath(err))
+		return nil, fmt.Errorf("catalog %s: %w", o.Catalog, WithoutPath(err))
 	}
 	if !info.IsDir() {
 		c, err := catalog.ReadCopy(o.Catalog)
@@ -168,7 +159,7 @@ type folderBuilder struct {
 func (m *folderBuilder) buildFolder(ctx context.Context) (*Recovered, error) {
 	// The folder of an interrupted recovery is useless, but what it read is kept.
 	if err := os.RemoveAll(m.data); err != nil {
-		return nil, fmt.Errorf("recover: %w", err)
+		return nil, recoverError(err)
 	}
 	boundary, claims, err := m.listClaims(ctx)
 	if err != nil {
@@ -201,10 +192,7 @@ func (m *folderBuilder) buildFolder(ctx context.Context) (*Recovered, error) {
 	if m.o.DryRun {
 		return out, nil
 	}
-	if err := m.finishFolder(ctx, logs, out); err != nil {
-		return nil, err
-	}
-	return out, nil
+	return out, m.finishFolder(ctx, logs, out)
 }
 
 func (m *folderBuilder) runRecovery(ctx context.Context, sink recovery.Sink) (*recovery.Report, error) {
@@ -212,7 +200,7 @@ func (m *folderBuilder) runRecovery(ctx context.Context, sink recovery.Sink) (*r
 	cfg.Scratch, cfg.Source, cfg.Catalog = filepath.Join(m.work, "scratch"), m.source, m.known
 	cfg.Workers = cmp.Or(m.o.Workers, cfg.Workers)
 	return recovery.Run(ctx, cfg, recovery.Deps{
-		Blobs: m.store, Now: m.o.Now, Progress: m.o.Progress, Found: m.recordFinding,
+		Blobs: m.store, Progress: m.o.Progress, Found: m.recordFinding,
 	}, sink)
 }
 
@@ -220,7 +208,7 @@ func (m *folderBuilder) runRecovery(ctx context.Context, sink recovery.Sink) (*r
 func (m *folderBuilder) recordFinding(f recovery.Finding) error {
 	if f.Kind != recovery.FindingCategory {
 		const enough = 64 << 20
-		line, err := json.Marshal(FindingLine(f))
+		line, err := json.Marshal(findingLine(f))
 		if err != nil {
 			return err
 		}
@@ -249,40 +237,45 @@ func (m *folderBuilder) listClaims(ctx context.Context) (boundary int64, keys []
 
 // finishFolder makes the folder durable, then gives it its final name.
 func (m *folderBuilder) finishFolder(ctx context.Context, logs *pebblelog.Restorer, out *Recovered) error {
-	if err := m.o.Step("finish logs"); err != nil {
-		return err
+	for _, step := range []struct {
+		name string
+		run  func() error
+	}{
+		{"finish logs", func() error { return logs.Finish(out.Boundary, out.Clock) }},
+		{"categories", func() error { return m.writeCategories(ctx, out) }},
+		{"findings", func() error {
+			return recoverError(atomicfile.WriteBytes(filepath.Join(m.data, "recovery.jsonl"), m.quarantine))
+		}},
+		{"rename", func() error { return recoverError(m.renameFolder()) }},
+		{"clean", func() error { return os.RemoveAll(m.work) }},
+	} {
+		if err := m.o.Step(step.name); err != nil {
+			return err
+		}
+		if err := step.run(); err != nil {
+			return err
+		}
 	}
-	if err := logs.Finish(out.Boundary, out.Clock); err != nil {
-		return err
+	return nil
+}
+
+// recoverError says for an error of the file system what it came of.
+func recoverError(err error) error {
+	if err != nil {
+		err = fmt.Errorf("recover: %w", err)
 	}
-	if err := m.o.Step("categories"); err != nil {
-		return err
-	}
-	if err := m.writeCategories(ctx, out); err != nil {
-		return err
-	}
-	if err := m.o.Step("findings"); err != nil {
-		return err
-	}
-	if err := atomicfile.WriteBytes(filepath.Join(m.data, "recovery.jsonl"), m.quarantine); err != nil {
-		return fmt.Errorf("recover: %w", err)
-	}
-	if err := m.o.Step("rename"); err != nil {
-		return err
-	}
+	return err
+}
+
+// renameFolder gives the folder its final name.
+func (m *folderBuilder) renameFolder() error {
 	if err := os.Remove(m.o.To); err != nil && !errors.Is(err, os.ErrNotExist) { // an empty folder
-		return fmt.Errorf("recover: %w", err)
+		return err
 	}
 	if err := errors.Join(atomicfile.SyncFolder(m.data), os.Rename(m.data, m.o.To)); err != nil {
-		return fmt.Errorf("recover: %w", err)
-	}
-	if err := atomicfile.SyncFolder(filepath.Dir(filepath.Clean(m.o.To))); err != nil {
-		return fmt.Errorf("recover: %w", err)
-	}
-	if err := m.o.Step("clean"); err != nil {
 		return err
 	}
-	return os.RemoveAll(m.work)
+	return atomicfile.SyncFolder(filepath.Dir(filepath.Clean(m.o.To)))
 }
 
 // writeCategories writes the control store.
@@ -303,8 +296,8 @@ func (m *folderBuilder) writeCategories(ctx context.Context, out *Recovered) (er
 	return errors.Join(controlplane.CopyRest(ctx, before, store), before.Close())
 }
 
-// RecoveryLine is a finding of a recovery as JSON.
-type RecoveryLine struct {
+// recoveryLine is a finding of a recovery as JSON.
+type recoveryLine struct {
 	Kind     recovery.FindingKind `json:"kind"`
 	Blob     string               `json:"blob,omitempty"`
 	Bytes    int64                `json:"bytes,omitempty"`
@@ -316,9 +309,9 @@ type RecoveryLine struct {
 	Contents []recovery.Contents  `json:"contents,omitempty"`
 }
 
-// FindingLine returns the line of a finding.
-func FindingLine(f recovery.Finding) RecoveryLine {
-	line := RecoveryLine{
+// findingLine returns the line of a finding.
+func findingLine(f recovery.Finding) recoveryLine {
+	line := recoveryLine{
 		Kind: f.Kind, Blob: f.Key, Bytes: f.Size, Category: f.Category, From: uint64(f.From), To: uint64(f.To), Reason: f.Reason, Contents: f.Contents,
 	}
 	if f.From != 0 {

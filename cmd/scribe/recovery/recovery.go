@@ -3,9 +3,9 @@ package recovery
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
+	"scribe/internal/base/config"
 	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob"
@@ -22,32 +22,23 @@ const IDMargin = 10_000
 // Config configures a recovery.
 type Config struct {
 	// Scratch is the folder of the scratch database. It is created if necessary, and reused after a crash.
-	Scratch string
+	Scratch string `required:"a folder"`
 	// Source names the store of blobs, so that a scratch database of another store is refused.
 	Source string
 	// Workers is the number of footers that are read concurrently.
-	Workers int
+	Workers int `default:"16" min:"1" max:"1024"`
 	// MaxFill bounds the consecutive missing records that are filled with placeholders. If a gap is longer, the log begins after
 	// it.
-	MaxFill uint64
+	MaxFill uint64 `default:"1000000"`
 	// Catalog is a copy of the categories; nil if there is none.
 	Catalog *Catalog
 }
 
 // DefaultConfig returns the defaults. Scratch must be set.
-func DefaultConfig() Config { return Config{Workers: 16, MaxFill: 1_000_000} }
+func DefaultConfig() Config { return config.Defaults[Config]() }
 
 // Validate reports every violation.
-func (c *Config) Validate() error {
-	var violations []error
-	if c.Scratch == "" {
-		violations = append(violations, errors.New("recovery: Scratch: missing: name a folder"))
-	}
-	if c.Workers < 1 || c.Workers > 1024 {
-		violations = append(violations, fmt.Errorf("recovery: invalid Workers %d: want 1 to 1024", c.Workers))
-	}
-	return errors.Join(violations...)
-}
+func (c *Config) Validate() error { return config.Check("recovery", c, nil).Err() }
 
 // Catalog is a copy of the categories from before the loss.
 type Catalog struct {
@@ -134,26 +125,11 @@ type Contents struct {
 
 // Report is the result of a recovery.
 type Report struct {
-	// Blobs is the number of blobs whose footers were read; Bytes is the size of all listed ones.
-	Blobs, Bytes int64
-	// Read is the number of blobs read by this run; the others were read by an earlier, interrupted run.
-	Read int64
-	// Committed, Void and Uncertain count the blobs by outcome. Uncertain ones are treated as committed.
-	Committed, Void, Uncertain int64
-	// Damaged, Newer and Foreign count the skipped objects, Gone those that were deleted meanwhile.
-	Damaged, Newer, Foreign, Gone int64
-	// Logs, Records, Messages and Producers count the results.
-	Logs, Records, Messages, Producers int64
-	// UncertainRecords counts the records of uncertain blobs.
-	UncertainRecords int64
-	// Lost counts the missing records; each has a placeholder in its log. Gaps counts the runs of missing records.
-	Lost, Gaps int64
-	// Restarts counts the logs that begin after a gap, Expired the skipped records before the gap.
-	Restarts, Expired int64
-	// Deleted counts the records of deleted categories.
-	Deleted int64
-	// Conflicts and Contradictions count what footers could not decide.
-	Conflicts, Contradictions int64
+	BlobCounts
+	LogCounts
+
+	// Producers counts the states of producers.
+	Producers int64
 	// Oldest and Newest are the times of the oldest and the newest blob, Unix microseconds; 0 without blobs.
 	Oldest, Newest int64
 	// Clock is the least time of later records, Unix microseconds.
@@ -161,6 +137,44 @@ type Report struct {
 	// Categories, Dropped and NextID are the state of a control plane.
 	Categories, Dropped []*scribev1.Category
 	NextID              uint64
+}
+
+// BlobCounts counts what was in the store.
+type BlobCounts struct {
+	// Blobs is the number of blobs whose footers were read; Bytes is the size of all listed ones.
+	Blobs int64 `json:"blobs"`
+	Bytes int64 `json:"bytes"`
+	// Read is the number of blobs read by this run; the others were read by an earlier, interrupted run.
+	Read int64 `json:"footers_read"`
+	// Committed, Void and Uncertain count the blobs by outcome. Uncertain ones are treated as committed.
+	Committed int64 `json:"blobs_committed"`
+	Void      int64 `json:"blobs_not_committed"`
+	Uncertain int64 `json:"blobs_uncertain"`
+	// Damaged, Newer and Foreign count the skipped objects, Gone those that were deleted meanwhile.
+	Damaged int64 `json:"blobs_damaged"`
+	Newer   int64 `json:"blobs_newer"`
+	Gone    int64 `json:"blobs_gone"`
+	Foreign int64 `json:"foreign_objects"`
+}
+
+// LogCounts counts what became of it.
+type LogCounts struct {
+	Logs     int64 `json:"logs"`
+	Records  int64 `json:"records"`
+	Messages int64 `json:"messages"`
+	// UncertainRecords counts the records of uncertain blobs.
+	UncertainRecords int64 `json:"records_uncertain"`
+	// Lost counts the missing records; each has a placeholder in its log. Gaps counts the runs of missing records.
+	Lost int64 `json:"records_lost"`
+	Gaps int64 `json:"gaps"`
+	// Restarts counts the logs that begin after a gap, Expired the skipped records before the gap.
+	Restarts int64 `json:"logs_begun_behind_a_gap"`
+	Expired  int64 `json:"records_expired"`
+	// Deleted counts the records of deleted categories.
+	Deleted int64 `json:"records_of_deleted_categories"`
+	// Conflicts and Contradictions count what footers could not decide.
+	Conflicts      int64 `json:"conflicts"`
+	Contradictions int64 `json:"contradictions"`
 }
 
 // Whole reports whether the recovery is complete: nothing is damaged, lost or contradictory.

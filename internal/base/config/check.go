@@ -33,7 +33,7 @@ type Violations struct {
 // that method instead.
 func Check(pkg string, c any, bounds Bounds) *Violations {
 	v := &Violations{pkg: pkg}
-	v.checkStruct(reflect.ValueOf(c).Elem(), "", bounds)
+	v.checkStruct(reflect.ValueOf(c).Elem(), bounds)
 	return v
 }
 
@@ -72,39 +72,24 @@ func Errors(err error) []error {
 	return errs
 }
 
-func (v *Violations) checkStruct(st reflect.Value, path string, bounds Bounds) {
-	for i := range st.NumField() {
-		f := st.Type().Field(i)
-		s := Setting{Field: join(path, f.Name), tag: f.Tag, value: st.Field(i), parent: st}
-		if !f.IsExported() || f.Tag.Get("check") == "off" {
-			continue
+func (v *Violations) checkStruct(st reflect.Value, bounds Bounds) {
+	enter := func(section reflect.Value, s Setting, path string) bool {
+		c, validates := reflect.TypeAssert[interface{ Validate() error }](section.Addr())
+		if validates && !s.unchecked() {
+			v.Join(path, c.Validate())
 		}
-		if f.Anonymous {
-			v.checkStruct(s.value, path, bounds)
-			continue
-		}
-		if inner, ok := s.section(); ok {
-			v.checkSection(inner, s.Field, bounds)
-			continue
-		}
-		if text := s.violation(bounds); text != "" {
+		return !validates && !s.unchecked()
+	}
+	walkStruct(st, "", "", enter, func(s Setting) bool {
+		if text := s.violation(bounds); text != "" && !s.unchecked() {
 			v.Add(s.Field, "%s", text)
 		}
-		if s.value.Kind() == reflect.Slice && s.value.Type().Elem().Kind() == reflect.Struct {
-			for i := range s.value.Len() {
-				v.checkSection(s.value.Index(i), fmt.Sprintf("%s[%d]", s.Field, i), bounds)
-			}
-		}
-	}
+		return true
+	})
 }
 
-func (v *Violations) checkSection(st reflect.Value, path string, bounds Bounds) {
-	if c, ok := reflect.TypeAssert[interface{ Validate() error }](st.Addr()); ok {
-		v.Join(path, c.Validate())
-	} else {
-		v.checkStruct(st, path, bounds)
-	}
-}
+// unchecked reports whether somebody else checks the field.
+func (s *Setting) unchecked() bool { return s.tag.Get("check") == "off" }
 
 // violation describes the error of the value; "" if it is valid.
 func (s *Setting) violation(bounds Bounds) string {

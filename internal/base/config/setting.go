@@ -50,10 +50,11 @@ func Settings(c any) iter.Seq[Setting] { return walk(reflect.ValueOf(c).Elem(), 
 const unnamed = "-"
 
 func walk(v reflect.Value, field, name string) iter.Seq[Setting] {
-	return func(yield func(Setting) bool) { walkStruct(v, field, name, yield) }
+	return func(yield func(Setting) bool) { walkStruct(v, field, name, nil, yield) }
 }
 
-func walkStruct(v reflect.Value, field, name string, yield func(Setting) bool) bool {
+// walkStruct yields the fields of a struct, and of the sections and elements of lists in it that enter does not refuse; nil refuses none.
+func walkStruct(v reflect.Value, field, name string, enter func(section reflect.Value, s Setting, path string) bool, yield func(Setting) bool) bool {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
 		if !f.IsExported() {
@@ -61,13 +62,13 @@ func walkStruct(v reflect.Value, field, name string, yield func(Setting) bool) b
 		}
 		s := Setting{Field: join(field, f.Name), Name: childName(name, f.Tag.Get("yaml")), tag: f.Tag, value: v.Field(i), parent: v}
 		if f.Anonymous {
-			if !walkStruct(s.value, field, name, yield) {
+			if !walkStruct(s.value, field, name, enter, yield) {
 				return false
 			}
 			continue
 		}
 		if inner, ok := s.section(); ok {
-			if !walkStruct(inner, s.Field, sectionName(name, f.Tag.Get("yaml")), yield) {
+			if (enter == nil || enter(inner, s, s.Field)) && !walkStruct(inner, s.Field, sectionName(name, f.Tag.Get("yaml")), enter, yield) {
 				return false
 			}
 			continue
@@ -79,8 +80,8 @@ func walkStruct(v reflect.Value, field, name string, yield func(Setting) bool) b
 			continue
 		}
 		for i := range s.value.Len() {
-			place := fmt.Sprintf("[%d]", i)
-			if !walkStruct(s.value.Index(i), s.Field+place, s.Name+place, yield) {
+			element, place := s.value.Index(i), fmt.Sprintf("[%d]", i)
+			if (enter == nil || enter(element, s, s.Field+place)) && !walkStruct(element, s.Field+place, s.Name+place, enter, yield) {
 				return false
 			}
 		}

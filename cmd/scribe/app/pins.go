@@ -9,19 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	scribev1 "scribe/proto/scribe/v1"
-	"scribe/retention"
 )
-
-func (a *App) startRetention(context.Context) error {
-	c, err := retention.New(a.cfg.retentionConfig(), retention.Deps{
-		Log: a.parts.log, Blobs: a.parts.blobs, Control: a.parts.control, Categories: a.parts.catalog, Owner: a.id, Logger: a.log, Registerer: a.registry,
-	})
-	if err != nil {
-		return err
-	}
-	a.onStop("retention", c.Close)
-	return nil
-}
 
 // Pins expire after pinTTL and are renewed every pinInterval.
 const (

@@ -62,9 +62,9 @@ acknowledgement and of the delivery.`, bench.EndToEnd},
 }
 
 func newBenchOf(name, short string, run func(context.Context, bench.Options) (bench.Report, error)) *cobra.Command {
-	f := benchFlags{bytes: 256 << 20}
+	f, written := benchFlags{bytes: 256 << 20}, "each run"
 	if name == "catchup" {
-		f.bytes = 5_000_000_000
+		f.bytes, written = 5_000_000_000, "the backlog"
 	}
 	cmd := &cobra.Command{
 		Use:   name,
@@ -79,21 +79,17 @@ func newBenchOf(name, short string, run func(context.Context, bench.Options) (be
 	}
 	fs.StringVar(&f.data, "data", "", "folder of the cell in this process (default: a temporary one)")
 	fs.StringSliceVar(&f.workloads, "workload", bench.WorkloadNames(), "messages: 100b, access-log, 10kb")
+	if name == "e2e" || name == "catchup" {
+		fs.Lookup("workload").DefValue, f.workloads = "access-log", []string{"access-log"}
+	}
 	fs.IntVar(&f.count, "count", 1, "runs of each workload")
 	fs.StringVar(&f.profile, "cpuprofile", "", "write a CPU profile of the measurements to this file, from the start of the first run to the end of the last")
 	fs.BoolVar(&f.json, "json", false, "print a JSON object per run")
-	switch name {
-	case "e2e":
+	if name == "e2e" {
 		fs.IntVar(&f.messages, "messages", 1000, "messages to send")
 		fs.IntVar(&f.rate, "rate", 100, "messages a second")
-		cmd.Flags().Lookup("workload").DefValue = "access-log"
-		f.workloads = []string{"access-log"}
-	case "catchup":
-		cmd.Flags().Lookup("workload").DefValue = "access-log"
-		f.workloads = []string{"access-log"}
-		fs.Var(&f.bytes, "bytes", "payload bytes of the backlog")
-	default:
-		fs.Var(&f.bytes, "bytes", "payload bytes of each run")
+	} else {
+		fs.Var(&f.bytes, "bytes", "payload bytes of "+written)
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if f.count < 1 || name == "e2e" && (f.messages < 1 || f.rate < 1 || f.rate > 1_000_000) {
@@ -226,9 +222,11 @@ func checkRange(flag string, most int, values ...int) error {
 	return nil
 }
 
+// second is the least duration of a measurement.
+const second = units.Duration(time.Second)
+
 func newBenchCategories() *cobra.Command {
-	o := bench.CategoriesOptions{}
-	length := units.Duration(20 * time.Second)
+	o := bench.CategoriesOptions{Duration: units.Duration(20 * time.Second)}
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "categories",
@@ -239,10 +237,9 @@ Zipf's law: a few get most of the traffic, nearly all get little.`,
   scribe bench categories --categories 1000 --active 100 --rate 10000 --duration 5s --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if o.Active < 2 || o.Categories < o.Active || o.Categories > 10_000_000 || o.MessagesPerSecond < 1 || length < units.Duration(time.Second) {
+			if o.Active < 2 || o.Categories < o.Active || o.Categories > 10_000_000 || o.MessagesPerSecond < 1 || o.Duration < second {
 				return usageError(errors.New("want 2 <= --active <= --categories <= 10000000, --rate above zero, --duration of a second or more"))
 			}
-			o.Duration = length.Std()
 			if o.Workload, err = bench.NewWorkload("access-log"); err != nil {
 				return err
 			}
@@ -257,7 +254,7 @@ Zipf's law: a few get most of the traffic, nearly all get little.`,
 	fs.IntVar(&o.Categories, "categories", 100_000, "categories to create")
 	fs.IntVar(&o.Active, "active", 10_000, "how many of them are written to")
 	fs.IntVar(&o.MessagesPerSecond, "rate", 50_000, "messages a second to them, in all")
-	fs.Var(&length, "duration", "length of the phase with traffic")
+	fs.Var(&o.Duration, "duration", "length of the phase with traffic")
 	fs.BoolVar(&asJSON, "json", false, "print a JSON object")
 	return cmd
 }
@@ -267,7 +264,7 @@ func newBenchCost() *cobra.Command {
 		rates      = []string{"1MB", "100MB", "max"}
 		categories = []int{1, 10_000}
 		floor      = units.Duration(250 * time.Millisecond)
-		length     = units.Duration(20 * time.Second)
+		o          = bench.CostOptions{Duration: units.Duration(20 * time.Second)}
 		workload   = "access-log"
 		asJSON     bool
 	)
@@ -280,22 +277,20 @@ runs in this process on files, with the pause between flushes that it has on S3.
   scribe bench cost --rate 5MB --categories 1,1000 --flush-floor 1s --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			w, err := bench.NewWorkload(workload)
-			if err != nil {
+			var err error
+			if o.Workload, err = bench.NewWorkload(workload); err != nil {
 				return usageError(err)
 			}
-			if length < units.Duration(time.Second) {
+			if o.Duration < second {
 				return usageError(errors.New("--duration must be a second or more"))
 			}
 			var reports []bench.CostReport
 			for _, rate := range rates {
-				o := bench.CostOptions{Workload: w, Duration: length.Std()}
+				o.BytesPerSecond = 0
 				if rate != "max" {
-					n, err := units.ParseBytes(rate)
-					if err != nil || n == 0 {
+					if err := o.BytesPerSecond.Set(rate); err != nil || o.BytesPerSecond == 0 {
 						return usageError(fmt.Errorf("--rate %q: want bytes a second, such as 1MB, or max", rate))
 					}
-					o.BytesPerSecond = float64(n)
 				}
 				for _, n := range categories {
 					if err := checkRange("--categories", 1_000_000, n); err != nil {
@@ -316,20 +311,15 @@ runs in this process on files, with the pause between flushes that it has on S3.
 	fs.StringSliceVar(&rates, "rate", rates, "payload a second, or max")
 	fs.IntSliceVar(&categories, "categories", categories, "categories that share it")
 	fs.Var(&floor, "flush-floor", "least time between two flushes of the batcher")
-	fs.Var(&length, "duration", "length of each measurement")
+	fs.Var(&o.Duration, "duration", "length of each measurement")
 	fs.StringVar(&workload, "workload", workload, "messages: 100b, access-log, 10kb")
 	fs.BoolVar(&asJSON, "json", false, "print a JSON object a line")
 	return cmd
 }
 
 func newBenchNeighbour() *cobra.Command {
-	o := bench.NeighbourOptions{}
-	var (
-		quota  units.Bytes = 256 << 10
-		every              = units.Duration(10 * time.Millisecond)
-		length             = units.Duration(20 * time.Second)
-		asJSON bool
-	)
+	o := bench.NeighbourOptions{Quota: 256 << 10, Every: units.Duration(10 * time.Millisecond), Duration: units.Duration(20 * time.Second)}
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "neighbour",
 		Short: "Latency of quiet categories next to one far over its quota",
@@ -339,10 +329,9 @@ for each quota mode.`,
   scribe bench neighbour --quota 1MiB --excess 100 --duration 60s --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if quota == 0 || o.Excess <= 0 || o.Quiet < 1 || every <= 0 || length < units.Duration(time.Second) {
+			if o.Quota == 0 || o.Excess <= 0 || o.Quiet < 1 || o.Every <= 0 || o.Duration < second {
 				return usageError(errors.New("--quota, --excess, --quiet and --every must be above zero, --duration a second or more"))
 			}
-			o.Quota, o.Every, o.Duration = int64(quota), every.Std(), length.Std()
 			if o.Workload, err = bench.NewWorkload("access-log"); err != nil {
 				return err
 			}
@@ -360,22 +349,20 @@ for each quota mode.`,
 		},
 	}
 	fs := cmd.Flags()
-	fs.Var(&quota, "quota", "bytes a second that the noisy category may write")
+	fs.Var(&o.Quota, "quota", "bytes a second that the noisy category may write")
 	fs.Float64Var(&o.Excess, "excess", 100, "how many times its quota it is offered")
 	fs.IntVar(&o.Quiet, "quiet", 10, "quiet categories")
-	fs.Var(&every, "every", "pause between two of their writes")
-	fs.Var(&length, "duration", "length of each half of a measurement")
+	fs.Var(&o.Every, "every", "pause between two of their writes")
+	fs.Var(&o.Duration, "duration", "length of each half of a measurement")
 	fs.BoolVar(&asJSON, "json", false, "print a JSON object a line")
 	return cmd
 }
 
 func newBenchFanout() *cobra.Command {
 	var (
-		o         bench.FanoutOptions
-		consumers             = []int{1, 10, 100}
-		rate      units.Bytes = 8_000_000
-		length                = units.Duration(10 * time.Second)
-		workload              = "access-log"
+		o         = bench.FanoutOptions{BytesPerSecond: 8_000_000, Duration: units.Duration(10 * time.Second)}
+		consumers = []int{1, 10, 100}
+		workload  = "access-log"
 		profile   string
 		asJSON    bool
 	)
@@ -389,13 +376,12 @@ traffic without readers. Each measurement runs a new cell in this process.`,
   scribe bench fanout --consumers 1,300 --rate 2MB --duration 30s --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if rate < 1 || length < units.Duration(time.Second) {
+			if o.BytesPerSecond < 1 || o.Duration < second {
 				return usageError(errors.New("--rate must be above zero, --duration a second or more"))
 			}
 			if err := checkRange("--consumers", 10_000, consumers...); err != nil {
 				return err
 			}
-			o.BytesPerSecond, o.Duration = float64(rate), length.Std()
 			if o.Workload, err = bench.NewWorkload(workload); err != nil {
 				return usageError(err)
 			}
@@ -424,8 +410,8 @@ traffic without readers. Each measurement runs a new cell in this process.`,
 	}
 	fs := cmd.Flags()
 	fs.IntSliceVar(&consumers, "consumers", consumers, "consumers that follow at the same time, a measurement each")
-	fs.Var(&rate, "rate", "payload a second that is written")
-	fs.Var(&length, "duration", "how long is written in each measurement")
+	fs.Var(&o.BytesPerSecond, "rate", "payload a second that is written")
+	fs.Var(&o.Duration, "duration", "how long is written in each measurement")
 	fs.StringVar(&workload, "workload", workload, "messages: 100b, access-log, 10kb")
 	fs.StringVar(&profile, "cpuprofile", "", "write a CPU profile of the measurements to this file")
 	fs.BoolVar(&asJSON, "json", false, "print a JSON object a line")
@@ -434,10 +420,8 @@ traffic without readers. Each measurement runs a new cell in this process.`,
 
 func newBenchQuery() *cobra.Command {
 	var (
-		o                   = bench.QueryOptions{Queries: bench.QueryCount()}
+		o                   = bench.QueryOptions{Queries: bench.QueryCount(), BytesPerSecond: 4_000_000, Duration: units.Duration(10 * time.Second)}
 		readers             = []int{1, 20, 100}
-		rate    units.Bytes = 4_000_000
-		length              = units.Duration(10 * time.Second)
 		history units.Bytes = 1_000_000_000
 		profile string
 		asJSON  bool
@@ -453,7 +437,7 @@ them. Each measurement runs a new cell in this process.`,
   scribe bench query --readers 100 --rate 2MB --duration 30s --history 0 --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if rate < 1 || length < units.Duration(time.Second) {
+			if o.BytesPerSecond < 1 || o.Duration < second {
 				return usageError(errors.New("--rate must be above zero, --duration a second or more"))
 			}
 			if err := checkRange("--readers", 10_000, readers...); err != nil {
@@ -462,7 +446,6 @@ them. Each measurement runs a new cell in this process.`,
 			if err := checkRange("--queries", bench.QueryCount(), o.Queries); err != nil {
 				return err
 			}
-			o.BytesPerSecond, o.Duration = float64(rate), length.Std()
 			stop, err := startProfile(profile)
 			if err != nil {
 				return err
@@ -492,8 +475,8 @@ them. Each measurement runs a new cell in this process.`,
 	fs := cmd.Flags()
 	fs.IntSliceVar(&readers, "readers", readers, "readers that follow at the same time, a measurement each")
 	fs.IntVar(&o.Queries, "queries", o.Queries, "different queries among them")
-	fs.Var(&rate, "rate", "payload a second that is written")
-	fs.Var(&length, "duration", "how long is written in each measurement")
+	fs.Var(&o.BytesPerSecond, "rate", "payload a second that is written")
+	fs.Var(&o.Duration, "duration", "how long is written in each measurement")
 	fs.Var(&history, "history", "payload that is there when the first row is looked for; 0 leaves that out")
 	fs.StringVar(&profile, "cpuprofile", "", "write a CPU profile of the measurements to this file")
 	fs.BoolVar(&asJSON, "json", false, "print a JSON object a line")

@@ -24,12 +24,11 @@ const (
 
 func newBenchOutage() *cobra.Command {
 	var (
-		rate     units.Bytes = 10_000_000
-		normal               = units.Duration(15 * time.Second)
-		length               = units.Duration(30 * time.Second)
-		every                = units.Duration(10 * time.Millisecond)
-		backend              = backendRefuses
-		workload             = "access-log"
+		o = bench.OutageOptions{
+			BytesPerSecond: 10_000_000, Normal: 15 * second, Outage: 30 * second, Every: units.Duration(10 * time.Millisecond),
+		}
+		backend  = backendRefuses
+		workload = "access-log"
 		profile  string
 		asJSON   bool
 	)
@@ -44,13 +43,12 @@ outage. At the end all messages are read back and counted.`,
   scribe bench outage --rate 2MB --normal 5s --outage 5s --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if rate == 0 || normal < units.Duration(time.Second) || length < units.Duration(time.Second) || every <= 0 {
+			if o.BytesPerSecond == 0 || o.Normal < second || o.Outage < second || o.Every <= 0 {
 				return usageError(errors.New("--rate and --every must be above zero, --normal and --outage a second or more"))
 			}
 			if err := checkChoice("--backend", backend, backendRefuses, backendHangs); err != nil {
 				return err
 			}
-			o := bench.OutageOptions{BytesPerSecond: float64(rate), Normal: normal.Std(), Outage: length.Std(), Every: every.Std()}
 			if o.Workload, err = bench.NewWorkload(workload); err != nil {
 				return usageError(err)
 			}
@@ -69,11 +67,11 @@ outage. At the end all messages are read back and counted.`,
 		},
 	}
 	fs := cmd.Flags()
-	fs.Var(&rate, "rate", "payload bytes per second to write, half acknowledged as none, half as spooled")
-	fs.Var(&normal, "normal", "how long to measure before the outage")
-	fs.Var(&length, "outage", "length of the outage")
+	fs.Var(&o.BytesPerSecond, "rate", "payload bytes per second to write, half acknowledged as none, half as spooled")
+	fs.Var(&o.Normal, "normal", "how long to measure before the outage")
+	fs.Var(&o.Outage, "outage", "length of the outage")
 	fs.StringVar(&backend, "backend", backend, "what the cell does during the outage: refuses (connections) or hangs")
-	fs.Var(&every, "every", "pause between two writes whose latency is measured")
+	fs.Var(&o.Every, "every", "pause between two writes whose latency is measured")
 	fs.StringVar(&workload, "workload", workload, "messages: 100b, access-log, 10kb")
 	fs.StringVar(&profile, "cpuprofile", "", "write a CPU profile of the run to this file")
 	fs.BoolVar(&asJSON, "json", false, "print a JSON object")

@@ -170,7 +170,7 @@ func (r *produceRun) writeAll(ctx context.Context, src *lineReader) error {
 // writeChunk stores one chunk and updates the counts.
 func (r *produceRun) writeChunk(ctx context.Context, c *lineChunk, msgs []producer.Message) error {
 	err := r.producer.Write(ctx, r.category, msgs...)
-	lost, stored := 0, c.payloadBytes()
+	lost, stored := 0, uint64(len(c.buf))
 	batch := new(producer.BatchError)
 	switch {
 	case err == nil:

@@ -48,9 +48,8 @@ type lineChunk struct {
 	ends []int    // of each line in buf
 	keys [][]byte // of each line, when a key field is wanted; nil = none
 	file string
-	line int // number of the first line
-	// skips are the indexes before which lines were skipped, to keep line numbers right.
-	skips []int
+	// numbers are those of the lines in the file, from 1; lines that are too long are not among them.
+	numbers []int
 }
 
 func newLineReader(maxLine int, keyField string) *lineReader {
@@ -83,7 +82,7 @@ func (l *lineReader) releaseChunk(c *lineChunk) {
 	if cap(c.buf) > 2*chunkBytes {
 		c.buf = nil // a single long line must not hold its memory for ever
 	}
-	*c = lineChunk{buf: c.buf[:0], ends: c.ends[:0], keys: c.keys[:0], skips: c.skips[:0]}
+	*c = lineChunk{buf: c.buf[:0], ends: c.ends[:0], keys: c.keys[:0], numbers: c.numbers[:0]}
 	l.mu.spare = c
 	l.changed.Broadcast()
 }
@@ -206,9 +205,6 @@ func (l *lineReader) appendLine(file string, number int, line []byte) error {
 		if len(l.mu.long) < maxNamed {
 			l.mu.long = append(l.mu.long, fmt.Sprintf("%s:%d", file, number))
 		}
-		if c := l.mu.open; len(c.ends) > 0 {
-			c.skips = append(c.skips, len(c.ends))
-		}
 		return nil
 	}
 	for !l.mu.stopped && l.mu.err == nil && !l.fitsOpenChunk(file, line) {
@@ -218,9 +214,7 @@ func (l *lineReader) appendLine(file string, number int, line []byte) error {
 		return errStopped
 	}
 	c := l.mu.open
-	if len(c.ends) == 0 {
-		c.file, c.line = file, number
-	}
+	c.file, c.numbers = file, append(c.numbers, number)
 	c.buf = append(c.buf, line...)
 	c.ends = append(c.ends, len(c.buf))
 	if l.keyField != "" {
@@ -250,18 +244,8 @@ func (c *lineChunk) appendMessages(msgs []producer.Message, shard uint32) []prod
 	return msgs
 }
 
-func (c *lineChunk) payloadBytes() uint64 { return uint64(len(c.buf)) }
-
 // linePosition names line i as FILE:LINE, as editors do.
-func (c *lineChunk) linePosition(i int) string {
-	number := c.line + i
-	for _, s := range c.skips {
-		if s <= i {
-			number++
-		}
-	}
-	return fmt.Sprintf("%s:%d", c.file, number)
-}
+func (c *lineChunk) linePosition(i int) string { return fmt.Sprintf("%s:%d", c.file, c.numbers[i]) }
 
 // keyOf returns the named field of a JSON object as a key: a string's text, any other value's JSON.
 func keyOf(line []byte, field string) ([]byte, error) {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"scribe/internal/base/backoff"
+	"scribe/internal/base/units"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -24,7 +25,7 @@ type CategoriesOptions struct {
 	MessagesPerSecond int
 	Workload          Workload
 	// Duration of the idle phase's half and of the active phase.
-	Duration time.Duration
+	Duration units.Duration
 }
 
 // CategoriesReport says what many categories cost in one process with every role.
@@ -67,10 +68,10 @@ func Categories(ctx context.Context, server string, o CategoriesOptions) (r Cate
 	r.HeapPerCategory = float64(liveHeap()-before) / float64(o.Categories)
 
 	cpu := cpuTime()
-	if err := backoff.Sleep(ctx, o.Duration/2); err != nil {
+	if err := backoff.Sleep(ctx, o.Duration.Std()/2); err != nil {
 		return r, err
 	}
-	r.IdleCPU = 100 * (cpuTime() - cpu).Seconds() / (o.Duration / 2).Seconds()
+	r.IdleCPU = 100 * (cpuTime() - cpu).Seconds() / (o.Duration.Std() / 2).Seconds()
 	return r, o.measureBusy(ctx, server, &r, names[:o.Active])
 }
 
@@ -91,7 +92,7 @@ func (o CategoriesOptions) measureBusy(ctx context.Context, server string, r *Ca
 	l.bytesPerSecond = float64(o.MessagesPerSecond) * float64(o.Workload.Bytes) / float64(len(o.Workload.Messages))
 	quiet := &writeProbe{producer: p.Producer, categories: []string{"bench.probe"}, every: 20 * time.Millisecond}
 	span, err := measureSpan(ctx, server, func() error {
-		return errors.Join(runFor(ctx, o.Duration, l.writeTraffic, quiet.probeWrites), p.Flush(ctx))
+		return errors.Join(runFor(ctx, o.Duration.Std(), l.writeTraffic, quiet.probeWrites), p.Flush(ctx))
 	})
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"scribe/internal/base/units"
 	"scribe/producer"
 )
 
@@ -14,10 +15,10 @@ import (
 type CostOptions struct {
 	Workload Workload
 	// BytesPerSecond of payload; 0 = as much as goes.
-	BytesPerSecond float64
+	BytesPerSecond units.Bytes
 	// Categories that share it, by Zipf's law.
 	Categories int
-	Duration   time.Duration
+	Duration   units.Duration
 }
 
 // CostReport is what a gigabyte (10^9 bytes of payload) of traffic costs at the store.
@@ -52,16 +53,16 @@ func Cost(ctx context.Context, server string, o CostOptions) (r CostReport, err 
 		pick = pickByZipf(names)
 	}
 	write := func(d time.Duration) (*trafficLoad, error) {
-		l := &trafficLoad{producer: p.Producer, workload: o.Workload, pick: pick, wait: true, bytesPerSecond: o.BytesPerSecond}
+		l := &trafficLoad{producer: p.Producer, workload: o.Workload, pick: pick, wait: true, bytesPerSecond: float64(o.BytesPerSecond)}
 		return l, errors.Join(runFor(ctx, d, l.writeTraffic), p.Flush(ctx))
 	}
 	// What creating categories and opening logs takes is not the traffic's.
-	if _, err := write(o.Duration / 4); err != nil {
+	if _, err := write(o.Duration.Std() / 4); err != nil {
 		return r, err
 	}
 	var l *trafficLoad
 	span, err := measureSpan(ctx, server, func() (err error) {
-		l, err = write(o.Duration)
+		l, err = write(o.Duration.Std())
 		return err
 	})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"scribe/consumer"
+	"scribe/internal/base/units"
 	"scribe/producer"
 )
 
@@ -20,8 +21,8 @@ type FanoutOptions struct {
 	// Consumers of the category, each of which reads all of it; 0 measures what writing alone takes.
 	Consumers int
 	// BytesPerSecond of payload are written for Duration.
-	BytesPerSecond float64
-	Duration       time.Duration
+	BytesPerSecond units.Bytes
+	Duration       units.Duration
 }
 
 // FanoutReport is what it takes to give everything to everybody. CPU figures are of the whole process: producer, every role, and all
@@ -85,7 +86,7 @@ func Fanout(ctx context.Context, server string, o FanoutOptions) (r FanoutReport
 		return r, err
 	}
 	defer func() { err = errors.Join(err, crowd.close()) }()
-	l := &trafficLoad{producer: p.Producer, workload: o.Workload, bytesPerSecond: o.BytesPerSecond, wait: true, pick: func() string { return fanoutCategory }}
+	l := &trafficLoad{producer: p.Producer, workload: o.Workload, bytesPerSecond: float64(o.BytesPerSecond), wait: true, pick: func() string { return fanoutCategory }}
 	group, groupCtx := errgroup.WithContext(ctx)
 	for _, c := range crowd.all {
 		group.Go(func() error { return crowd.followOne(groupCtx, c) })
@@ -97,7 +98,7 @@ func Fanout(ctx context.Context, server string, o FanoutOptions) (r FanoutReport
 		}
 		var err error
 		span, err = measureSpan(groupCtx, server, func() error {
-			if err := errors.Join(runFor(groupCtx, o.Duration, l.writeTraffic), p.Flush(groupCtx)); err != nil {
+			if err := errors.Join(runFor(groupCtx, o.Duration.Std(), l.writeTraffic), p.Flush(groupCtx)); err != nil {
 				return err
 			}
 			if err := p.Write(groupCtx, fanoutCategory, producer.Message{Payload: fanoutLast}); err != nil {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"scribe/internal/base/units"
 	"scribe/producer"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -17,12 +18,12 @@ type NeighbourOptions struct {
 	Workload Workload
 	Mode     scribev1.QuotaMode
 	// Quota in bytes a second, and how many times that the category is offered.
-	Quota  int64
+	Quota  units.Bytes
 	Excess float64
 	// Quiet categories are probed, one after the other, every Every.
 	Quiet    int
-	Every    time.Duration
-	Duration time.Duration // of each of the two phases
+	Every    units.Duration
+	Duration units.Duration // of each of the two phases
 }
 
 // NeighbourReport compares the latency of committed writes of quiet categories without and with a noisy one beside them.
@@ -50,30 +51,30 @@ func Neighbour(ctx context.Context, server string, o NeighbourOptions) (r Neighb
 		return r, err
 	}
 	defer func() { err = errors.Join(err, quiet.Close(ctx)) }()
-	p := &writeProbe{producer: quiet, every: o.Every}
+	p := &writeProbe{producer: quiet, every: o.Every.Std()}
 	for i := range max(o.Quiet, 1) {
 		p.categories = append(p.categories, fmt.Sprintf("%s-quiet-%d", noisy, i))
 	}
 	// The first writes create the categories and open their logs.
-	if err := runFor(ctx, time.Duration(2*len(p.categories))*o.Every, p.probeWrites); err != nil {
+	if err := runFor(ctx, time.Duration(2*len(p.categories))*o.Every.Std(), p.probeWrites); err != nil {
 		return r, err
 	}
 	p.takeLatency()
-	if err := runFor(ctx, o.Duration, p.probeWrites); err != nil {
+	if err := runFor(ctx, o.Duration.Std(), p.probeWrites); err != nil {
 		return r, err
 	}
 	r.Alone = p.takeLatency()
-	loud, err := producer.New(server, producer.WithDeliveryTimeout(o.Duration), producer.WithMaxBufferedBytes(16<<20))
+	loud, err := producer.New(server, producer.WithDeliveryTimeout(o.Duration.Std()), producer.WithMaxBufferedBytes(16<<20))
 	if err != nil {
 		return r, err
 	}
 	l := &trafficLoad{producer: loud, workload: o.Workload, pick: func() string { return noisy }, bytesPerSecond: float64(o.Quota) * o.Excess}
-	err = runFor(ctx, o.Duration, l.writeTraffic, p.probeWrites)
+	err = runFor(ctx, o.Duration.Std(), l.writeTraffic, p.probeWrites)
 	stats := loud.Stats()
 	ended, cancel := context.WithCancel(ctx)
 	cancel() // what the quota holds back is not waited for
 	_ = loud.Close(ended)
-	r.Offered = float64(l.bytes.Load()) / 1e6 / o.Duration.Seconds()
+	r.Offered = float64(l.bytes.Load()) / 1e6 / o.Duration.Std().Seconds()
 	r.Taken = float64(stats.Acked) / float64(max(l.messages.Load(), 1)) * r.Offered
 	r.Beside = p.takeLatency()
 	return r, err

@@ -12,6 +12,7 @@ import (
 
 	"scribe/consumer"
 	"scribe/internal/base/backoff"
+	"scribe/internal/base/units"
 	"scribe/producer"
 )
 
@@ -23,11 +24,11 @@ type OutageOptions struct {
 	Down, Up func(context.Context) error
 	Workload Workload
 	// BytesPerSecond of payload that applications of the host write all the time, half of it acknowledged `none`, half `spooled`.
-	BytesPerSecond float64
+	BytesPerSecond units.Bytes
 	// Normal is how long things are normal, Outage how long the backend is away.
-	Normal, Outage time.Duration
+	Normal, Outage units.Duration
 	// Every is the pause between two writes whose latency is measured.
-	Every time.Duration
+	Every units.Duration
 }
 
 // OutageReport compares what writers notice before, in and after an outage. An outage lasts from the moment when the backend begins to
@@ -105,12 +106,12 @@ func Outage(ctx context.Context, opts OutageOptions) (r OutageReport, err error)
 	}
 	defer func() { err = errors.Join(err, quick.Close(ctx)) }()
 	for i, level := range []producer.AckLevel{producer.AckNone, producer.AckSpooled, producer.AckCommitted} {
-		o.probes[i] = &writeProbe{producer: quick.WithCallAck(level), categories: []string{"outage.probe-" + level.String()}, every: o.Every}
+		o.probes[i] = &writeProbe{producer: quick.WithCallAck(level), categories: []string{"outage.probe-" + level.String()}, every: o.Every.Std()}
 	}
 	for _, level := range []producer.AckLevel{producer.AckNone, producer.AckSpooled} {
 		category := "outage.load-" + level.String()
 		o.loads = append(o.loads, &trafficLoad{
-			producer: app.WithCallAck(level), workload: o.Workload, bytesPerSecond: o.BytesPerSecond / 2, wait: true, numbered: true,
+			producer: app.WithCallAck(level), workload: o.Workload, bytesPerSecond: float64(o.BytesPerSecond) / 2, wait: true, numbered: true,
 			pick: func() string { return category },
 		})
 	}
@@ -138,7 +139,7 @@ func (o *outageRun) measurePhases(ctx context.Context) error {
 	}{
 		// Categories are created, logs opened, before anything is measured.
 		{"at the beginning", pause(time.Second), []**Latency{new(*Latency), new(*Latency), new(*Latency)}},
-		{"before the outage", pause(o.Normal), []**Latency{&none.Normal, &spooled.Normal, &committed.Normal}},
+		{"before the outage", pause(o.Normal.Std()), []**Latency{&none.Normal, &spooled.Normal, &committed.Normal}},
 		{"in the outage", o.runOutage, []**Latency{&none.Outage, &spooled.Outage}},
 		{"after the outage", o.awaitDrain, []**Latency{&none.Drain, &spooled.Drain, &committed.Drain}},
 	} {
@@ -167,7 +168,7 @@ func (o *outageRun) runOutage(ctx context.Context) error {
 	if err := o.Down(ctx); err != nil {
 		return fmt.Errorf("take the backend away: %w", err)
 	}
-	if err := backoff.Sleep(ctx, o.Outage); err != nil {
+	if err := backoff.Sleep(ctx, o.Outage.Std()); err != nil {
 		return err
 	}
 	// Not later: a small backlog may be forwarded before anything else is committed.

@@ -13,6 +13,7 @@ import (
 	"scribe/columnar/schema"
 	"scribe/consumer/columns"
 	"scribe/internal/base/backoff"
+	"scribe/internal/base/units"
 	"scribe/internal/testkit/sample"
 	"scribe/producer"
 	scribev1 "scribe/proto/scribe/v1"
@@ -23,8 +24,8 @@ type QueryOptions struct {
 	// Readers follow the category, each with one of the first Queries of the list; 0 measures what writing alone takes.
 	Readers, Queries int
 	// BytesPerSecond of access log in JSON are written for Duration.
-	BytesPerSecond float64
-	Duration       time.Duration
+	BytesPerSecond units.Bytes
+	Duration       units.Duration
 }
 
 // QueryReport is what it takes to answer many queries over one live category. CPU figures are of the whole process: producer, every role, and all
@@ -104,7 +105,7 @@ func Queries(ctx context.Context, server string, o QueryOptions) (r QueryReport,
 		return r, err
 	}
 	defer func() { err = errors.Join(err, p.Close(ctx)) }()
-	end := time.Now().Add(o.Duration + settling)
+	end := time.Now().Add(o.Duration.Std() + settling)
 	readers := make([]*columns.Query, 0, o.Readers)
 	defer func() {
 		for _, q := range readers {
@@ -118,14 +119,14 @@ func Queries(ctx context.Context, server string, o QueryOptions) (r QueryReport,
 		}
 		readers = append(readers, q)
 	}
-	l := &trafficLoad{producer: p, workload: w, bytesPerSecond: o.BytesPerSecond, wait: true, pick: func() string { return queryCategory }}
+	l := &trafficLoad{producer: p, workload: w, bytesPerSecond: float64(o.BytesPerSecond), wait: true, pick: func() string { return queryCategory }}
 	span, err := measureSpan(ctx, server, func() error {
 		group, ctx := errgroup.WithContext(ctx)
 		for _, q := range readers {
 			group.Go(func() error { return readToEnd(ctx, q) })
 		}
 		group.Go(func() error {
-			if err := errors.Join(runFor(ctx, o.Duration, l.writeTraffic), p.Flush(ctx)); err != nil {
+			if err := errors.Join(runFor(ctx, o.Duration.Std(), l.writeTraffic), p.Flush(ctx)); err != nil {
 				return err
 			}
 			return backoff.Sleep(ctx, time.Until(end))

@@ -1,3 +1,4 @@
+// Command scribe is the whole system in one binary: the servers, the host's agent, and the tools for users and operators.
 package main
 
 import (

@@ -82,7 +82,7 @@ var errKnown = errors.New("read before")
 func (r *recoveryRun) readBlob(ctx context.Context, info blob.Info) (f readBlob, err error) {
 	f.info = info
 	if f.class, f.id, f.err = pointer.ParseKey(info.Key); f.err != nil {
-		return f, nil
+		return f, nil //nolint:nilerr // it is found with the blob
 	}
 	old, err := r.scratch.getCopy(blobKey(f.class, f.id))
 	if err != nil {

@@ -81,6 +81,8 @@ type memberLife struct {
 	work            sync.WaitGroup
 }
 
+func (l *memberLife) beginLife() { l.ctx, l.cancel = context.WithCancelCause(context.Background()) }
+
 // NewGroup returns a member of a group that reads a category from the cell at a URL; "" means [DefaultServer]. The group is
 // created when its first member joins: only then [WithStart] says where it begins. The member joins with its first iteration, or
 // with [Group.Join]. The error reports every invalid option.
@@ -121,7 +123,7 @@ func NewGroup(server, category, group string, opts ...Option) (*Group, error) {
 	}
 	c.group, c.mu.share = g, nil
 	g.until.Store(math.MaxInt64) // no buckets yet, so none can be lost
-	g.life.ctx, g.life.cancel = context.WithCancelCause(context.Background())
+	g.life.beginLife()
 	return g, nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"sync"
 
 	"scribe/internal/format/record"
 	"scribe/storage/metalog"
@@ -52,43 +51,28 @@ var annotateCases = []testCase{
 	{name: "writers annotate, append and trim at the same time", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
 		e.fillShard(shardA, epoch, 1)
-		var all sync.WaitGroup
-		fail := make(chan error, 3)
 		ctx, cancel := context.WithCancel(e.ctx)
 		defer cancel()
-		all.Go(func() {
-			defer cancel()
-			for i := range 100 {
-				if err := e.tryAppend(appendTo(shardA, epoch, "x")); err != nil {
-					fail <- err
-					return
-				}
-				if i%10 == 9 {
-					if err := e.log.Trim(e.ctx, shardA, record.LSN(i-5)+record.FirstLSN); err != nil {
-						fail <- err
-						return
-					}
-				}
-			}
-		})
-		all.Go(func() {
+		wait := e.startAll(1, func(int) error {
 			for ctx.Err() == nil {
 				var notes []metalog.Annotation
 				for lsn := record.LSN(1); lsn < 120; lsn += 3 {
 					notes = append(notes, metalog.Annotation{Shard: shardA, LSN: lsn, Kind: zones, Data: fmt.Append(nil, lsn)})
 				}
 				if _, err := e.log.Annotate(e.ctx, notes); err != nil {
-					fail <- err
-					return
+					return err
 				}
 			}
+			return nil
 		})
-		all.Wait()
-		select {
-		case err := <-fail:
-			e.Fatal(err)
-		default:
+		for i := range 100 {
+			e.appendAll(appendTo(shardA, epoch, "x"))
+			if i%10 == 9 {
+				e.mustSucceed(e.log.Trim(e.ctx, shardA, record.LSN(i-5)+record.FirstLSN))
+			}
 		}
+		cancel()
+		wait()
 		found, _, err := e.log.Annotations(e.ctx, shardA, 1, 200, zones, 0)
 		e.mustSucceed(err)
 		st := e.tailOf(shardA)

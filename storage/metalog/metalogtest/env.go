@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
+
 	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
@@ -110,6 +112,32 @@ func (e *caseEnv) wantKnown(shard record.ShardID, want metalog.ProducerState) {
 	got, err := e.log.Sequences(e.ctx, shard, []uint64{want.Producer})
 	if err != nil || len(got) != 1 || got[0] != want {
 		e.Fatalf("the shard knows %+v (%v), want %+v", got, err, want)
+	}
+}
+
+// appendUntil appends a record again and again, until that fails with the given error.
+func (e *caseEnv) appendUntil(want error, shard record.ShardID, epoch uint64, text string) {
+	for {
+		err := e.tryAppend(appendTo(shard, epoch, text))
+		if err == nil {
+			continue
+		}
+		if !errors.Is(err, want) {
+			e.Error(err)
+		}
+		return
+	}
+}
+
+// startAll calls run on n goroutines at once. The function that it returns waits for them, and fails the case with their first error.
+func (e *caseEnv) startAll(n int, run func(i int) error) (wait func()) {
+	var all errgroup.Group
+	for i := range n {
+		all.Go(func() error { return run(i) })
+	}
+	return func() {
+		e.Helper()
+		e.mustSucceed(all.Wait())
 	}
 }
 

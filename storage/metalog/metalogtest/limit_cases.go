@@ -198,33 +198,26 @@ var endCases = []testCase{
 		const writers = 8
 		var stored atomic.Int64
 		started := make(chan struct{}, writers)
-		ended := make(chan struct{}, writers)
-		for range writers {
-			go func() {
-				defer func() { ended <- struct{}{} }()
-				for i := 0; ; i++ {
-					_, err := log.Append(e.ctx, &metalog.Append{Shards: []metalog.ShardAppend{appendTo(shardA, epoch, "x")}})
-					if i == 0 {
-						started <- struct{}{}
-					}
-					if errors.Is(err, metalog.ErrClosed) {
-						return
-					}
-					if err != nil {
-						e.Error(err)
-						return
-					}
-					stored.Add(1)
+		wait := e.startAll(writers, func(int) error {
+			for i := 0; ; i++ {
+				_, err := log.Append(e.ctx, &metalog.Append{Shards: []metalog.ShardAppend{appendTo(shardA, epoch, "x")}})
+				if i == 0 {
+					started <- struct{}{}
 				}
-			}()
-		}
+				switch {
+				case errors.Is(err, metalog.ErrClosed):
+					return nil
+				case err != nil:
+					return err
+				}
+				stored.Add(1)
+			}
+		})
 		for range writers {
 			<-started
 		}
 		e.restartLog()
-		for range writers {
-			<-ended
-		}
+		wait()
 		wantEqual(e, "records", len(e.readAll(shardA, 1)), int(stored.Load()))
 	}},
 }

@@ -1,6 +1,7 @@
 package metalogtest
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -73,51 +74,40 @@ func trimUnderReaders(e *caseEnv) {
 	epoch := e.openOne(shardA)
 	e.fillShard(shardA, epoch, 50)
 	f := e.follow(0, metalog.Position{Shard: shardA, LSN: 1})
-	stop := make(chan struct{})
-	finished := make(chan struct{})
-	go func() {
-		defer close(finished)
-		for from := record.LSN(1); ; {
-			select {
-			case <-stop:
-				return
-			default:
-			}
+	ctx, stop := context.WithCancel(e.ctx)
+	defer stop()
+	wait := e.startAll(1, func(int) error {
+		for from := record.LSN(1); ctx.Err() == nil; {
 			entries, err := e.log.Read(e.ctx, shardA, from, 7, 0)
 			var trimmed *metalog.TrimmedError
 			switch {
 			case err == nil:
 				for _, en := range entries {
 					if en.LSN != from || string(en.Data) != fmt.Sprint("r", from-1) {
-						e.Errorf("Read returned LSN %d, %q at %d", en.LSN, en.Data, from)
-						return
+						return fmt.Errorf("Read returned LSN %d, %q at %d", en.LSN, en.Data, from)
 					}
 					from++
 				}
 			case asTrimmed(err, &trimmed) && trimmed.First > from:
 				from = trimmed.First
 			default:
-				e.Errorf("Read from %d: %v", from, err)
-				return
+				return fmt.Errorf("Read from %d: %w", from, err)
 			}
 			if _, err := e.log.Seek(e.ctx, []record.ShardID{shardA}, 1); err != nil {
-				e.Errorf("Seek: %v", err)
-				return
+				return fmt.Errorf("Seek: %w", err)
 			}
 			if len(entries) == 0 {
 				from = max(from, 30) - 25
 			}
 		}
-	}()
+		return nil
+	})
 	for i := 50; i < 300; i++ {
 		e.appendAll(appendTo(shardA, epoch, fmt.Sprint("r", i)))
-		if err := e.log.Trim(e.ctx, shardA, record.LSN(i-15)); err != nil {
-			e.Errorf("Trim: %v", err)
-			break
-		}
+		e.mustSucceed(e.log.Trim(e.ctx, shardA, record.LSN(i-15)))
 	}
 	f.waitPosition(shardA, 301)
-	close(stop)
-	<-finished
+	stop()
+	wait()
 	f.stopChecked()
 }

@@ -52,19 +52,10 @@ var retireCases = []testCase{
 	}},
 	{name: "an append either finds the category or not, while it is erased", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
-		done := make(chan error, 1)
-		go func() {
-			for {
-				if err := e.tryAppend(appendTo(shardA, epoch, "x")); err != nil {
-					done <- err
-					return
-				}
-			}
-		}()
+		var writer sync.WaitGroup
+		writer.Go(func() { e.appendUntil(metalog.ErrSealed, shardA, epoch, "x") })
 		e.wantCalls("retire 7\nerase 7")
-		if err := <-done; !errors.Is(err, metalog.ErrSealed) {
-			e.Fatalf("the writer ended with %v", err)
-		}
+		writer.Wait()
 		e.wantCalls(`
 			tail A -> A [1,1) sealed
 			read A@1 -> none
@@ -84,37 +75,32 @@ func retireUnderWriters(e *caseEnv) {
 		shard record.ShardID
 		lsn   record.LSN
 	}
-	var (
-		mu   sync.Mutex
-		acks []acked
-		wg   sync.WaitGroup
-	)
+	var mu sync.Mutex
+	var acks []acked
 	warm := make(chan struct{}, 10*writers)
-	for w := range uint16(writers) {
-		wg.Go(func() {
-			for i := uint16(0); ; i++ {
-				shard := record.MakeShardID(7, w, i)
-				states, err := e.log.Open(e.ctx, "racer", []record.ShardID{shard})
-				var done []metalog.Appended
-				if err == nil {
-					done, err = e.log.Append(e.ctx, &metalog.Append{Shards: []metalog.ShardAppend{appendTo(shard, states[0].Epoch, fmt.Sprint(i))}})
-				}
-				if err != nil {
-					if !errors.Is(err, metalog.ErrSealed) {
-						e.Errorf("writer %d: %v", w, err)
-					}
-					return
-				}
-				mu.Lock()
-				acks = append(acks, acked{shard, done[0].FirstLSN})
-				mu.Unlock()
-				select {
-				case warm <- struct{}{}:
-				default:
-				}
+	wait := e.startAll(writers, func(w int) error {
+		for i := uint16(0); ; i++ {
+			shard := record.MakeShardID(7, uint16(w), i)
+			states, err := e.log.Open(e.ctx, "racer", []record.ShardID{shard})
+			var done []metalog.Appended
+			if err == nil {
+				done, err = e.log.Append(e.ctx, &metalog.Append{Shards: []metalog.ShardAppend{appendTo(shard, states[0].Epoch, fmt.Sprint(i))}})
 			}
-		})
-	}
+			switch {
+			case errors.Is(err, metalog.ErrSealed):
+				return nil
+			case err != nil:
+				return err
+			}
+			mu.Lock()
+			acks = append(acks, acked{shard, done[0].FirstLSN})
+			mu.Unlock()
+			select {
+			case warm <- struct{}{}:
+			default:
+			}
+		}
+	})
 	for range 10 * writers {
 		<-warm
 	}
@@ -132,7 +118,7 @@ func retireUnderWriters(e *caseEnv) {
 		return n
 	}
 	before := count()
-	wg.Wait()
+	wait()
 	wantEqual(e, "records after the end of the writers", count(), before)
 	wantEqual(e, "acknowledged", len(acks), before)
 	for _, a := range acks {

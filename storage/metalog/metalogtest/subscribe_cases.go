@@ -151,29 +151,22 @@ var watermarkCases = []testCase{
 	{name: "watermarks hold under concurrent appends", test: watermarksHold},
 	{name: "the tail's watermark holds", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
-		stop := make(chan struct{})
-		var wg sync.WaitGroup
-		for range 4 {
-			wg.Go(func() {
-				for {
-					select {
-					case <-stop:
-						return
-					default:
-					}
-					if err := e.tryAppend(appendTo(shardA, epoch, "x")); err != nil {
-						e.Error(err)
-						return
-					}
+		ctx, stop := context.WithCancel(e.ctx)
+		defer stop()
+		wait := e.startAll(4, func(int) error {
+			for ctx.Err() == nil {
+				if err := e.tryAppend(appendTo(shardA, epoch, "x")); err != nil {
+					return err
 				}
-			})
-		}
+			}
+			return nil
+		})
 		var seen []metalog.State
 		for range 300 {
 			seen = append(seen, e.tailOf(shardA))
 		}
-		close(stop)
-		wg.Wait()
+		stop()
+		wait()
 		entries := e.readAll(shardA, 1)
 		for _, st := range seen {
 			if int(st.NextLSN) <= len(entries) && entries[st.NextLSN-1].Time < st.Watermark {
@@ -221,33 +214,30 @@ func watermarksHold(e *caseEnv) {
 	}
 	epochs := e.openShards(shards...)
 	const writers, each = 8, 150
-	var wg sync.WaitGroup
 	var followers []*checkedFollower
 	for range 3 {
 		followers = append(followers, e.follow(metalog.MinHeartbeat, from...))
 	}
-	for w := range writers {
-		wg.Go(func() {
-			for i := range each {
-				a, b := (w+i)%len(shards), (w+i*3+1)%len(shards)
-				appends := []metalog.ShardAppend{appendTo(shards[a], epochs[a], "x")}
-				if a != b {
-					appends = append(appends, appendTo(shards[b], epochs[b], "y"))
-				}
-				if err := e.tryAppend(appends...); err != nil {
-					e.Error(err)
-					return
-				}
-				if w == 0 && i%40 == 0 && e.in.Clock != nil {
-					e.in.Clock.Advance(time.Millisecond)
-				}
+	wait := e.startAll(writers, func(w int) error {
+		for i := range each {
+			a, b := (w+i)%len(shards), (w+i*3+1)%len(shards)
+			appends := []metalog.ShardAppend{appendTo(shards[a], epochs[a], "x")}
+			if a != b {
+				appends = append(appends, appendTo(shards[b], epochs[b], "y"))
 			}
-		})
-	}
+			if err := e.tryAppend(appends...); err != nil {
+				return err
+			}
+			if w == 0 && i%40 == 0 && e.in.Clock != nil {
+				e.in.Clock.Advance(time.Millisecond)
+			}
+		}
+		return nil
+	})
 	for range 3 {
 		followers = append(followers, e.follow(metalog.MinHeartbeat, from...))
 	}
-	wg.Wait()
+	wait()
 	states, err := e.log.Tail(e.ctx, shards)
 	e.mustSucceed(err)
 	for _, f := range followers {
@@ -286,17 +276,14 @@ var watchCases = []testCase{
 		mu.Lock()
 		wantEqual(e, "shards at first", len(seen), 1)
 		mu.Unlock()
-		var wg sync.WaitGroup
-		for w := range 4 { // several open the same ones
-			wg.Go(func() {
-				for i := range 30 {
-					if _, err := e.log.Open(e.ctx, "w", []record.ShardID{record.MakeShardID(7, uint16(i), 9), record.MakeShardID(9, uint16(i), uint16(w))}); err != nil {
-						e.Error(err)
-					}
+		e.startAll(4, func(w int) error { // several open the same ones
+			for i := range uint16(30) {
+				if _, err := e.log.Open(e.ctx, "w", []record.ShardID{record.MakeShardID(7, i, 9), record.MakeShardID(9, i, uint16(w))}); err != nil {
+					return err
 				}
-			})
-		}
-		wg.Wait()
+			}
+			return nil
+		})()
 		for {
 			mu.Lock()
 			n := len(seen)
@@ -332,31 +319,29 @@ var watchCases = []testCase{
 	}},
 	{name: "watches that begin during opens miss none", test: func(e *caseEnv) {
 		const n = 100
-		var wg sync.WaitGroup
-		for range 6 {
-			wg.Go(func() {
-				seen := map[record.ShardID]bool{}
-				done := errors.New("done")
-				err := e.log.WatchShards(e.ctx, 7, func(shards []record.ShardID) error {
-					for _, s := range shards {
-						if seen[s] {
-							return fmt.Errorf("shard %v came twice", s)
-						}
-						seen[s] = true
+		wait := e.startAll(6, func(int) error {
+			seen := map[record.ShardID]bool{}
+			done := errors.New("done")
+			err := e.log.WatchShards(e.ctx, 7, func(shards []record.ShardID) error {
+				for _, s := range shards {
+					if seen[s] {
+						return fmt.Errorf("shard %v came twice", s)
 					}
-					if len(seen) == n {
-						return done
-					}
-					return nil
-				})
-				if !errors.Is(err, done) {
-					e.Errorf("saw %d of %d shards: %v", len(seen), n, err)
+					seen[s] = true
 				}
+				if len(seen) == n {
+					return done
+				}
+				return nil
 			})
-		}
+			if !errors.Is(err, done) {
+				return fmt.Errorf("saw %d of %d shards: %w", len(seen), n, err)
+			}
+			return nil
+		})
 		for i := range n {
 			e.openOne(record.MakeShardID(7, uint16(n-i), 0))
 		}
-		wg.Wait()
+		wait()
 	}},
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"scribe/internal/format/record"
@@ -16,23 +17,19 @@ import (
 var openCases = []testCase{
 	{name: "epochs are unique under concurrent opens", test: func(e *caseEnv) {
 		var mu sync.Mutex
-		seen := map[uint64]int{}
-		var wg sync.WaitGroup
-		for range 16 {
-			wg.Go(func() {
-				for range 10 {
-					states, err := e.log.Open(e.ctx, "racer", []record.ShardID{shardA, shardB})
-					if err != nil {
-						e.Error(err)
-						return
-					}
-					mu.Lock()
-					seen[states[0].Epoch]++
-					mu.Unlock()
+		seen := map[uint64]bool{}
+		e.startAll(16, func(int) error {
+			for range 10 {
+				states, err := e.log.Open(e.ctx, "racer", []record.ShardID{shardA, shardB})
+				if err != nil {
+					return err
 				}
-			})
-		}
-		wg.Wait()
+				mu.Lock()
+				seen[states[0].Epoch] = true
+				mu.Unlock()
+			}
+			return nil
+		})()
 		wantEqual(e, "distinct epochs", len(seen), 160)
 	}},
 }
@@ -43,23 +40,18 @@ var appendCases = []testCase{
 	{name: "concurrent repeats are stored once", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
 		for i := range 20 {
-			var stored sync.Map
-			var wg sync.WaitGroup
-			for w := range 8 {
-				wg.Go(func() {
-					s := appendTo(shardA, epoch, fmt.Sprint(i))
-					s.ExpectLSN = record.LSN(i + 1)
-					if err := e.tryAppend(s); err == nil {
-						stored.Store(w, true)
-					} else if !errors.Is(err, metalog.ErrConflict) {
-						e.Error(err)
-					}
-				})
-			}
-			wg.Wait()
-			n := 0
-			stored.Range(func(any, any) bool { n++; return true })
-			wantEqual(e, "appends that were stored", n, 1)
+			var stored atomic.Int64
+			e.startAll(8, func(int) error {
+				s := appendTo(shardA, epoch, fmt.Sprint(i))
+				s.ExpectLSN = record.LSN(i + 1)
+				err := e.tryAppend(s)
+				if errors.Is(err, metalog.ErrConflict) {
+					return nil
+				}
+				stored.Add(1)
+				return err
+			})()
+			wantEqual(e, "appends that were stored", stored.Load(), 1)
 		}
 		wantEqual(e, "next LSN", e.tailOf(shardA).NextLSN, 21)
 	}},
@@ -77,19 +69,16 @@ var appendCases = []testCase{
 	}},
 	{name: "concurrent writers store each run once", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
-		var wg sync.WaitGroup
-		for range 8 { // each tries to store the whole of a producer's past, as retries do
-			wg.Go(func() {
-				for i := range uint64(30) {
-					s := appendTo(shardA, epoch, fmt.Sprint(i))
-					s.Sequences = []metalog.Sequence{makeRun(9, i*10, i*10+9)}
-					if err := e.tryAppend(s); err != nil && !errors.Is(err, metalog.ErrSequence) {
-						e.Error(err)
-					}
+		e.startAll(8, func(int) error { // each tries to store the whole of a producer's past, as retries do
+			for i := range uint64(30) {
+				s := appendTo(shardA, epoch, fmt.Sprint(i))
+				s.Sequences = []metalog.Sequence{makeRun(9, i*10, i*10+9)}
+				if err := e.tryAppend(s); err != nil && !errors.Is(err, metalog.ErrSequence) {
+					return err
 				}
-			})
-		}
-		wg.Wait()
+			}
+			return nil
+		})()
 		e.wantKnown(shardA, metalog.ProducerState{Producer: 9, Epoch: 1, Next: 300})
 		var want []string
 		for i := range 30 {
@@ -159,28 +148,24 @@ func denseUnderWriters(e *caseEnv) {
 	const writers, each = 16, 60
 	epoch := e.openOne(shardA)
 	got := make([]map[record.LSN]uint64, writers)
-	var wg sync.WaitGroup
-	for w := range writers {
+	e.startAll(writers, func(w int) error {
 		got[w] = map[record.LSN]uint64{}
-		wg.Go(func() {
-			for i := range each {
-				id := uint64(w)<<32 | uint64(i)
-				var recs [][]byte
-				for k := range 1 + i%3 {
-					recs = append(recs, binary.BigEndian.AppendUint64(nil, id|uint64(k)<<16))
-				}
-				done, err := e.log.Append(e.ctx, &metalog.Append{Shards: []metalog.ShardAppend{{Shard: shardA, Epoch: epoch, Records: recs}}})
-				if err != nil {
-					e.Error(err)
-					return
-				}
-				for k := range recs {
-					got[w][done[0].FirstLSN+record.LSN(k)] = id | uint64(k)<<16
-				}
+		for i := range each {
+			id := uint64(w)<<32 | uint64(i)
+			var recs [][]byte
+			for k := range 1 + i%3 {
+				recs = append(recs, binary.BigEndian.AppendUint64(nil, id|uint64(k)<<16))
 			}
-		})
-	}
-	wg.Wait()
+			done, err := e.log.Append(e.ctx, &metalog.Append{Shards: []metalog.ShardAppend{{Shard: shardA, Epoch: epoch, Records: recs}}})
+			if err != nil {
+				return err
+			}
+			for k := range recs {
+				got[w][done[0].FirstLSN+record.LSN(k)] = id | uint64(k)<<16
+			}
+		}
+		return nil
+	})()
 	entries := e.readAll(shardA, 1)
 	total := 0
 	for w, of := range got {
@@ -202,35 +187,24 @@ func denseUnderWriters(e *caseEnv) {
 func visibleTogether(e *caseEnv) {
 	epochs := e.openShards(shardA, shardB)
 	const n = 200
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for i := range n {
-			if err := e.tryAppend(appendTo(shardA, epochs[0], fmt.Sprint(i)), appendTo(shardB, epochs[1], fmt.Sprint(i))); err != nil {
-				e.Error(err)
-				return
+	shards := []record.ShardID{shardA, shardB}
+	wait := e.startAll(2, func(i int) error {
+		for seen := record.LSN(1); seen <= n; {
+			one, err1 := e.log.Tail(e.ctx, shards[i:i+1])
+			other, err2 := e.log.Tail(e.ctx, shards[1-i:2-i])
+			if err := errors.Join(err1, err2); err != nil {
+				return err
+			}
+			if seen = one[0].NextLSN; other[0].NextLSN < seen {
+				return fmt.Errorf("shard %v is at %d, but %v, looked at later, at %d", shards[i], seen, shards[1-i], other[0].NextLSN)
 			}
 		}
+		return nil
 	})
-	for k := range 2 {
-		first, second := shardA, shardB
-		if k == 1 {
-			first, second = second, first
-		}
-		wg.Go(func() {
-			for seen := record.LSN(1); seen <= n && !e.Failed(); {
-				one, err1 := e.log.Tail(e.ctx, []record.ShardID{first})
-				other, err2 := e.log.Tail(e.ctx, []record.ShardID{second})
-				if err := errors.Join(err1, err2); err != nil {
-					e.Error(err)
-					return
-				}
-				if seen = one[0].NextLSN; other[0].NextLSN < seen {
-					e.Errorf("shard %v is at %d, but %v, looked at later, at %d", first, seen, second, other[0].NextLSN)
-				}
-			}
-		})
+	for i := range n {
+		e.appendAll(appendTo(shardA, epochs[0], fmt.Sprint(i)), appendTo(shardB, epochs[1], fmt.Sprint(i)))
 	}
-	wg.Wait()
+	wait()
 }
 
 var fenceCases = []testCase{
@@ -247,37 +221,22 @@ func fencedForGood(e *caseEnv) {
 	}
 	var mu sync.Mutex
 	var fences []fence
-	var writers, all sync.WaitGroup
-	write := func(epoch uint64) {
-		for {
-			err := e.tryAppend(appendTo(shardA, epoch, fmt.Sprint(epoch)))
-			if errors.Is(err, metalog.ErrFenced) {
-				return
-			}
+	var writers sync.WaitGroup
+	e.startAll(openers, func(int) error {
+		for range opens {
+			states, err := e.log.Open(e.ctx, "opener", []record.ShardID{shardA})
 			if err != nil {
-				e.Error(err)
-				return
+				return err
+			}
+			mu.Lock()
+			fences = append(fences, fence{states[0].Epoch, states[0].NextLSN})
+			mu.Unlock()
+			for range 2 {
+				writers.Go(func() { e.appendUntil(metalog.ErrFenced, shardA, states[0].Epoch, fmt.Sprint(states[0].Epoch)) })
 			}
 		}
-	}
-	for range openers {
-		all.Go(func() {
-			for range opens {
-				states, err := e.log.Open(e.ctx, "opener", []record.ShardID{shardA})
-				if err != nil {
-					e.Error(err)
-					return
-				}
-				mu.Lock()
-				fences = append(fences, fence{states[0].Epoch, states[0].NextLSN})
-				mu.Unlock()
-				for range 2 {
-					writers.Go(func() { write(states[0].Epoch) })
-				}
-			}
-		})
-	}
-	all.Wait()
+		return nil
+	})()
 	e.openOne(shardA)
 	writers.Wait()
 	entries := e.readAll(shardA, 1)

@@ -10,8 +10,8 @@ import (
 	"scribe/storage/blob"
 )
 
-// claimRoot is the prefix of claims in the blob store: collector/CELL/BOUNDARY, with the boundary as 16 digits of Unix microseconds.
-const claimRoot = "collector/"
+// ClaimRoot is the prefix of claims in the blob store: collector/CELL/BOUNDARY, with the boundary as 16 digits of Unix microseconds.
+const ClaimRoot = "collector/"
 
 // maxClaims bounds the claims that are read: a keeper leaves one or two.
 const maxClaims = 10_000
@@ -22,11 +22,11 @@ type storeClaim struct {
 	boundary int64
 }
 
-func (c storeClaim) key() string { return fmt.Sprintf("%s%s/%016d", claimRoot, c.cell, c.boundary) }
+func (c storeClaim) key() string { return fmt.Sprintf("%s%s/%016d", ClaimRoot, c.cell, c.boundary) }
 
 // parseClaim parses a key that storeClaim.key returned, and rejects others.
 func parseClaim(key string) (storeClaim, error) {
-	rest, ok := strings.CutPrefix(key, claimRoot)
+	rest, ok := strings.CutPrefix(key, ClaimRoot)
 	cell, digits, found := strings.Cut(rest, "/")
 	t, err := strconv.ParseInt(digits, 10, 64)
 	c := storeClaim{cell, t}
@@ -35,9 +35,6 @@ func parseClaim(key string) (storeClaim, error) {
 	}
 	return c, nil
 }
-
-// ClaimRoot is the prefix of claims in the blob store.
-const ClaimRoot = claimRoot
 
 // ClaimBoundary returns the boundary of the claim with that key, in Unix microseconds; false if it is not a claim's key. Blobs older than
 // the boundary were deleted if no pointer referred to them.
@@ -51,7 +48,7 @@ func checkCell(cell string) error {
 	if len(cell) > 64 || strings.Contains(cell, "/") {
 		return errors.New("retention: invalid cell name: want at most 64 bytes, no slash")
 	}
-	return blob.CheckKey(claimRoot + cell)
+	return blob.CheckKey(ClaimRoot + cell)
 }
 
 // HaltedError says why a keeper deletes nothing: the blob store has a claim that does not match the metadata engine.
@@ -103,7 +100,7 @@ func (t *leaseTerm) listClaims(ctx context.Context) (claims []storeClaim, err er
 	if err := t.c.waitForStore(ctx, 1); err != nil {
 		return nil, err
 	}
-	for info, err := range t.c.deps.Blobs.List(ctx, claimRoot) {
+	for info, err := range t.c.deps.Blobs.List(ctx, ClaimRoot) {
 		if err != nil {
 			return nil, fmt.Errorf("list claims: %w", err)
 		}
@@ -113,7 +110,7 @@ func (t *leaseTerm) listClaims(ctx context.Context) (claims []storeClaim, err er
 			continue
 		}
 		if claims = append(claims, c); len(claims) > maxClaims {
-			return nil, fmt.Errorf("retention: more than %d claims under %s: delete the claims of cells that no longer exist", maxClaims, claimRoot)
+			return nil, fmt.Errorf("retention: more than %d claims under %s: delete the claims of cells that no longer exist", maxClaims, ClaimRoot)
 		}
 	}
 	return claims, nil

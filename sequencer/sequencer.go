@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -137,11 +138,8 @@ func (s *Sequencer) reconcileRuns(ctx context.Context, mine map[uint32]*scribev1
 		}
 	}
 	s.mu.Unlock()
+	endRuns(gone)
 	for _, r := range gone {
-		r.cancel()
-	}
-	for _, r := range gone {
-		<-r.done
 		r.log.Info("category reassigned to another process")
 	}
 	for id, cat := range mine {
@@ -165,9 +163,14 @@ func (s *Sequencer) startRun(ctx context.Context, cat *scribev1.Category) *categ
 // stopAll ends every run.
 func (s *Sequencer) stopAll() {
 	s.mu.Lock()
-	runs := s.mu.runs
-	s.mu.runs = map[uint32]*categoryRun{}
+	runs := slices.Collect(maps.Values(s.mu.runs))
+	clear(s.mu.runs)
 	s.mu.Unlock()
+	endRuns(runs)
+}
+
+// endRuns ends runs and waits for them.
+func endRuns(runs []*categoryRun) {
 	for _, r := range runs {
 		r.cancel()
 	}

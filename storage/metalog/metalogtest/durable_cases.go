@@ -1,10 +1,10 @@
 package metalogtest
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
-	"testing"
 	"time"
 
 	"scribe/internal/format/record"
@@ -18,10 +18,10 @@ var durableCases = []testCase{
 		}
 	}},
 	{name: "watermarks hold over a restart with a clock that went back", needs: withCrash(canRestart, hasClock), test: func(e *caseEnv) {
-		watermarksOutlive(e, e.in.Restart)
+		watermarksOutlive(e, e.restartLog)
 	}},
 	{name: "watermarks hold over a crash with a clock that went back", needs: withCrash(canCrash, hasClock), test: func(e *caseEnv) {
-		watermarksOutlive(e, e.in.Crash)
+		watermarksOutlive(e, e.crashLog)
 	}},
 }
 
@@ -43,33 +43,27 @@ func crashUnderLoad(e *caseEnv, round int) {
 	var mu sync.Mutex
 	acks := make([][]acked, writers)
 	warm := make(chan struct{}, 1000)
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	for w := range writers {
-		wg.Go(func() {
-			for i := uint64(0); ; i++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				own := appendTo(shards[w+1], epochs[w+1], fmt.Sprint(w, " ", i))
-				own.Sequences = []metalog.Sequence{makeRun(uint64(w), i, i)}
-				all := appendTo(common, epochs[0], fmt.Sprint(w, " ", i))
-				done, err := log.Append(e.ctx, &metalog.Append{Shards: []metalog.ShardAppend{own, all}})
-				if err != nil {
-					return // the engine crashes: the outcome is unknown
-				}
-				mu.Lock()
-				acks[w] = append(acks[w], acked{done[0].FirstLSN, done[1].FirstLSN, done[0].Time})
-				mu.Unlock()
-				select {
-				case warm <- struct{}{}:
-				default:
-				}
+	ctx, stop := context.WithCancel(e.ctx)
+	defer stop()
+	wait := e.startAll(writers, func(w int) error {
+		for i := uint64(0); ctx.Err() == nil; i++ {
+			own := appendTo(shards[w+1], epochs[w+1], fmt.Sprint(w, " ", i))
+			own.Sequences = []metalog.Sequence{makeRun(uint64(w), i, i)}
+			all := appendTo(common, epochs[0], fmt.Sprint(w, " ", i))
+			done, err := log.Append(e.ctx, &metalog.Append{Shards: []metalog.ShardAppend{own, all}})
+			if err != nil {
+				return nil //nolint:nilerr // the engine crashes: the outcome is unknown
 			}
-		})
-	}
+			mu.Lock()
+			acks[w] = append(acks[w], acked{done[0].FirstLSN, done[1].FirstLSN, done[0].Time})
+			mu.Unlock()
+			select {
+			case warm <- struct{}{}:
+			default:
+			}
+		}
+		return nil
+	})
 	for range 40 * (round + 1) {
 		<-warm
 	}
@@ -77,9 +71,9 @@ func crashUnderLoad(e *caseEnv, round int) {
 	mu.Lock()
 	before := slices.Clone(acks)
 	mu.Unlock()
-	e.log = e.in.Crash(e)
-	close(stop)
-	wg.Wait()
+	e.crashLog()
+	stop()
+	wait()
 	all := e.readAll(common, 1)
 	for w := range writers {
 		own := e.readAll(shards[w+1], 1)
@@ -109,7 +103,7 @@ func epochOf(entries []metalog.Entry) uint32 {
 }
 
 // watermarksOutlive checks the watermarks sent before against records appended after again, with a clock that was set back.
-func watermarksOutlive(e *caseEnv, again func(testing.TB) metalog.Log) {
+func watermarksOutlive(e *caseEnv, again func() metalog.Log) {
 	epochs := e.openShards(shardA, shardB)
 	e.fillShard(shardA, epochs[0], 1)
 	promised := e.tailOf(shardA).Watermark
@@ -119,7 +113,7 @@ func watermarksOutlive(e *caseEnv, again func(testing.TB) metalog.Log) {
 		e.in.Clock.Advance(time.Minute)
 		promised = max(promised, f.waitWatermark(shardA, promised+1).Watermark, f.waitWatermark(shardB, promised+1).Watermark, e.tailOf(shardB).Watermark)
 		f.stopChecked()
-		e.log = again(e)
+		again()
 		e.in.Clock.Advance(-2 * time.Hour)
 		for i, s := range []record.ShardID{shardA, shardB} {
 			if done := e.appendAll(appendTo(s, epochs[i], "x"))[0]; done.Time < promised {

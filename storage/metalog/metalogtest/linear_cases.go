@@ -12,31 +12,19 @@ import (
 
 var linearCases = []testCase{
 	{name: "append, read, tail and subscriptions are linearizable", many: func(t *testing.T, f Factory) {
-		linearizable(t, f, func(*caseEnv, *linear.Line) func(*rand.Rand) { return nil })
+		linearizable(t, f, func(*caseEnv, *linear.Line, *linear.Config) {})
 	}},
 	{name: "append, read, tail and subscriptions are linearizable over restarts", many: func(t *testing.T, f Factory) {
-		linearizable(t, f, func(e *caseEnv, line *linear.Line) func(*rand.Rand) {
-			if !canRestart(e.in) {
-				return nil
-			}
-			return func(*rand.Rand) {
-				line.Replace(func() linear.Log {
-					e.restartLog()
-					return e.log
-				})
+		linearizable(t, f, func(e *caseEnv, line *linear.Line, cfg *linear.Config) {
+			if canRestart(e.in) {
+				cfg.Disturbances, cfg.Disturb = 3, func(*rand.Rand) { line.Replace(func() linear.Log { return e.restartLog() }) }
 			}
 		})
 	}},
 	{name: "append, read, tail and subscriptions are linearizable over crashes", many: func(t *testing.T, f Factory) {
-		linearizable(t, f, func(e *caseEnv, line *linear.Line) func(*rand.Rand) {
-			if !canCrash(e.in) {
-				return nil
-			}
-			return func(*rand.Rand) {
-				line.Break(func() linear.Log {
-					e.log = e.in.Crash(e)
-					return e.log
-				})
+		linearizable(t, f, func(e *caseEnv, line *linear.Line, cfg *linear.Config) {
+			if canCrash(e.in) {
+				cfg.Disturbances, cfg.Disturb = 3, func(*rand.Rand) { line.Break(func() linear.Log { return e.crashLog() }) }
 			}
 		})
 	}},
@@ -64,15 +52,13 @@ func number(t *testing.T, variable string, otherwise uint64) uint64 {
 
 // linearizable records calls and answers of concurrent clients, some with short timeouts, while the engine is disturbed, and
 // requires an order of the calls that explains them.
-func linearizable(t *testing.T, f Factory, disturbance func(*caseEnv, *linear.Line) func(*rand.Rand)) {
+func linearizable(t *testing.T, f Factory, disturb func(*caseEnv, *linear.Line, *linear.Config)) {
 	seed := number(t, seedVariable, rand.Uint64())
 	for range number(t, roundsVariable, 5) {
 		e := newEnv(t, f)
 		line := linear.NewLine(e.log)
-		cfg := linear.Config{Seed: seed, Disturb: disturbance(e, line)}
-		if cfg.Disturb != nil {
-			cfg.Disturbances = 3
-		}
+		cfg := linear.Config{Seed: seed}
+		disturb(e, line, &cfg)
 		h := linear.Run(e.ctx, cfg, line)
 		e.closeLog()
 		if err := h.Check(time.Minute); err != nil {

@@ -74,10 +74,10 @@ func (m *modelMachine) actions() map[string]func(*rapid.T) {
 		}
 	}
 	if m.in.Restart != nil {
-		actions["restart"] = func(*rapid.T) { m.log = m.in.Restart(m) }
+		actions["restart"] = func(*rapid.T) { m.restartLog() }
 	}
 	if m.in.Crash != nil {
-		actions["crash"] = func(*rapid.T) { m.log = m.in.Crash(m) }
+		actions["crash"] = func(*rapid.T) { m.crashLog() }
 	}
 	return actions
 }

@@ -104,9 +104,16 @@ func (e *caseEnv) closeLog() {
 	}
 }
 
-func (e *caseEnv) restartLog() {
+func (e *caseEnv) restartLog() metalog.Log {
 	e.Helper()
 	e.log = e.in.Restart(e)
+	return e.log
+}
+
+func (e *caseEnv) crashLog() metalog.Log {
+	e.Helper()
+	e.log = e.in.Crash(e)
+	return e.log
 }
 
 func canRestart(in *Instance) bool { return in.Restart != nil }

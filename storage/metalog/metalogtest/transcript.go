@@ -153,7 +153,7 @@ func (s *callTranscript) makeCall(call string, args []string) string {
 	case "restart":
 		s.restartLog()
 	case "crash":
-		s.log = s.in.Crash(s)
+		s.crashLog()
 	case "damage":
 		p := s.parsePosition(args[0])
 		s.log = s.in.Damage(s, p.Shard, p.LSN)

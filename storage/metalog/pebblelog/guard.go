@@ -79,12 +79,8 @@ func (g *guardFS) syncFolder(name string) error {
 func (g *guardFS) Unwrap() vfs.FS { return g.FS }
 
 func (g *guardFS) file(f vfs.File, name string, category vfs.DiskWriteCategory, err error) (vfs.File, error) {
-	gf := &guardFile{File: f, g: g, name: name}
-	switch category {
-	case categoryWAL, categoryManifest, categoryMarker:
-	default:
-		gf.table = true
-	}
+	table := category != categoryWAL && category != categoryManifest && category != categoryMarker
+	gf := &guardFile{File: f, g: g, name: name, table: table}
 	if err := gf.check("create", err); err != nil {
 		return nil, err
 	}

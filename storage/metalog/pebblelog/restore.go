@@ -127,14 +127,16 @@ func (r *Restorer) Finish(boundary, clock int64) (err error) {
 		setNumber(r.batch, schema.MetaBoundary, boundary)
 	}
 	setNumber(r.batch, schema.MetaClock, clock)
-	if err := r.writeBatch(); err != nil {
+	// Tables are synced when they are written. The version is written last: it marks the folder as complete.
+	if err := r.flushBatch(); err != nil {
 		return err
 	}
-	// Tables are synced when they are written. The version is written last: it marks the folder as complete.
-	if err := r.db.Flush(); err != nil {
-		return fmt.Errorf("metalog: write to %s: %w", r.dir, err)
-	}
 	setNumber(r.batch, schema.MetaFormat, schema.Version)
+	return r.flushBatch()
+}
+
+// flushBatch makes everything durable.
+func (r *Restorer) flushBatch() error {
 	if err := r.writeBatch(); err != nil {
 		return err
 	}

@@ -94,11 +94,8 @@ func AppendState(dst, key []byte, s State) []byte {
 
 // DecodeState decodes the value of a shard's state.
 func DecodeState(key, value []byte) (State, error) {
-	if err := verifyChecksum(key, value); err != nil {
+	if err := verifyValue(key, value, stateLen, "a shard state"); err != nil {
 		return State{}, err
-	}
-	if len(value) != stateLen {
-		return State{}, corruptError("a shard state of %d bytes", len(value))
 	}
 	s := State{
 		First:    record.LSN(binary.LittleEndian.Uint64(value[4:])),
@@ -127,11 +124,8 @@ func AppendProducer(dst, key []byte, p Producer) []byte {
 
 // DecodeProducer decodes the value of a shard's state of a producer.
 func DecodeProducer(key, value []byte) (Producer, error) {
-	if err := verifyChecksum(key, value); err != nil {
+	if err := verifyValue(key, value, producerLen, "a producer's state"); err != nil {
 		return Producer{}, err
-	}
-	if len(value) != producerLen {
-		return Producer{}, corruptError("a producer's state of %d bytes", len(value))
 	}
 	p := Producer{
 		Epoch: binary.LittleEndian.Uint32(value[4:]),
@@ -155,11 +149,8 @@ func AppendNumber(dst, key []byte, v int64) []byte {
 
 // DecodeNumber decodes the value of a Meta key.
 func DecodeNumber(key, value []byte) (int64, error) {
-	if err := verifyChecksum(key, value); err != nil {
+	if err := verifyValue(key, value, numberLen, "a number"); err != nil {
 		return 0, err
-	}
-	if len(value) != numberLen {
-		return 0, corruptError("a number of %d bytes", len(value))
 	}
 	return int64(binary.LittleEndian.Uint64(value[4:])), nil
 }
@@ -174,11 +165,8 @@ func AppendRetired(dst, key []byte, last uint32) []byte {
 
 // DecodeRetired decodes a run of retired categories, from first to last inclusive.
 func DecodeRetired(key, value []byte) (first, last uint32, err error) {
-	if err := verifyChecksum(key, value); err != nil {
+	if err := verifyValue(key, value, retiredLen, "a run of retired categories"); err != nil {
 		return 0, 0, err
-	}
-	if len(value) != retiredLen {
-		return 0, 0, corruptError("a run of retired categories of %d bytes", len(value))
 	}
 	if len(key) != retiredKeyLen || Kind(key[0]) != KindRetired {
 		return 0, 0, corruptError("a key of %d bytes is not that of retired categories", len(key))
@@ -220,6 +208,17 @@ func verifyChecksum(key, value []byte) error {
 	}
 	if stored, sum := binary.LittleEndian.Uint32(value), checksum(key, value[4:]); stored != sum {
 		return corruptError("its checksum is %08x, the bytes give %08x", stored, sum)
+	}
+	return nil
+}
+
+// verifyValue checks the checksum of a value, and its length.
+func verifyValue(key, value []byte, length int, what string) error {
+	if err := verifyChecksum(key, value); err != nil {
+		return err
+	}
+	if len(value) != length {
+		return corruptError("%s of %d bytes", what, len(value))
 	}
 	return nil
 }

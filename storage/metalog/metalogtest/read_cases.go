@@ -84,17 +84,17 @@ func trimUnderReaders(e *caseEnv) {
 			case err == nil:
 				for _, en := range entries {
 					if en.LSN != from || string(en.Data) != fmt.Sprint("r", from-1) {
-						return fmt.Errorf("Read returned LSN %d, %q at %d", en.LSN, en.Data, from)
+						return fmt.Errorf("call of Read returned LSN %d, %q at %d", en.LSN, en.Data, from)
 					}
 					from++
 				}
 			case asTrimmed(err, &trimmed) && trimmed.First > from:
 				from = trimmed.First
 			default:
-				return fmt.Errorf("Read from %d: %w", from, err)
+				return fmt.Errorf("read from %d: %w", from, err)
 			}
 			if _, err := e.log.Seek(e.ctx, []record.ShardID{shardA}, 1); err != nil {
-				return fmt.Errorf("Seek: %w", err)
+				return fmt.Errorf("seek: %w", err)
 			}
 			if len(entries) == 0 {
 				from = max(from, 30) - 25

@@ -180,16 +180,29 @@ func (t queryTicket) toRequest(now time.Time) (*Request, error) {
 // headerPrefix is the prefix of call headers with settings that the text of a query can't express.
 const headerPrefix = "scribe-"
 
-// requestOf returns the request of a statement: its text with the call's headers.
-func (f *flightSQL) requestOf(ctx context.Context, text string) (*Request, error) {
-	headers, _ := metadata.FromIncomingContext(ctx)
-	t := queryTicket{"sql": text}
-	for _, name := range []string{"from", "to", "follow", "limit", "timeout"} {
-		if v := headers.Get(headerPrefix + name); len(v) > 0 {
-			t[name] = v[len(v)-1]
+// A requestFinder returns the request of a call.
+type requestFinder func(ctx context.Context) (*Request, error)
+
+// ofText finds the request of a statement: its text with the call's headers.
+func (f *flightSQL) ofText(text string) requestFinder {
+	return func(ctx context.Context) (*Request, error) {
+		headers, _ := metadata.FromIncomingContext(ctx)
+		t := queryTicket{"sql": text}
+		for _, name := range []string{"from", "to", "follow", "limit", "timeout"} {
+			if v := headers.Get(headerPrefix + name); len(v) > 0 {
+				t[name] = v[len(v)-1]
+			}
 		}
+		return t.toRequest(f.g.now())
 	}
-	return t.toRequest(f.g.now())
+}
+
+// ofHandle finds the request in the handle of a prepared statement.
+func (f *flightSQL) ofHandle(handle []byte) requestFinder {
+	return func(context.Context) (*Request, error) {
+		_, req, err := decodeTicket(handle, f.g.now())
+		return req, err
+	}
 }
 
 func clientAddress(ctx context.Context) string {
@@ -200,21 +213,25 @@ func clientAddress(ctx context.Context) string {
 }
 
 // bindSchema binds a query to get the schema of its answer.
-func (f *flightSQL) bindSchema(ctx context.Context, req *Request) (*arrow.Schema, error) {
+func (f *flightSQL) bindSchema(ctx context.Context, find requestFinder) (*Request, *arrow.Schema, error) {
+	req, err := find(ctx)
+	if err != nil {
+		return nil, nil, rpcError(err)
+	}
 	q := &runningQuery{api: apiFlight, client: clientAddress(ctx), req: req, quiet: true}
 	if err := f.g.beginQuery(ctx, q); err != nil {
-		return nil, err
+		return nil, nil, rpcError(err)
 	}
 	s := q.source.Schema()
 	q.endQuery(nil)
-	return s, nil
+	return req, s, nil
 }
 
 // queryInfo returns the answer of GetFlightInfo for a query.
-func (f *flightSQL) queryInfo(ctx context.Context, req *Request, desc *flight.FlightDescriptor) (*flight.FlightInfo, error) {
-	s, err := f.bindSchema(ctx, req)
+func (f *flightSQL) queryInfo(ctx context.Context, desc *flight.FlightDescriptor, find requestFinder) (*flight.FlightInfo, error) {
+	req, s, err := f.bindSchema(ctx, find)
 	if err != nil {
-		return nil, rpcError(err)
+		return nil, err
 	}
 	t := newTicket(req)
 	t["id"] = uuid.NewString()
@@ -235,26 +252,18 @@ func flightInfo(s *arrow.Schema, ticket []byte, desc *flight.FlightDescriptor) *
 
 // GetFlightInfoStatement implements flightsql.Server.
 func (f *flightSQL) GetFlightInfoStatement(ctx context.Context, cmd flightsql.StatementQuery, desc *flight.FlightDescriptor) (*flight.FlightInfo, error) {
-	req, err := f.requestOf(ctx, cmd.GetQuery())
-	if err != nil {
-		return nil, rpcError(err)
-	}
-	return f.queryInfo(ctx, req, desc)
+	return f.queryInfo(ctx, desc, f.ofText(cmd.GetQuery()))
 }
 
 // GetSchemaStatement implements flightsql.Server.
 func (f *flightSQL) GetSchemaStatement(ctx context.Context, cmd flightsql.StatementQuery, _ *flight.FlightDescriptor) (*flight.SchemaResult, error) {
-	req, err := f.requestOf(ctx, cmd.GetQuery())
-	if err != nil {
-		return nil, rpcError(err)
-	}
-	return f.schemaResult(ctx, req)
+	return f.schemaResult(ctx, f.ofText(cmd.GetQuery()))
 }
 
-func (f *flightSQL) schemaResult(ctx context.Context, req *Request) (*flight.SchemaResult, error) {
-	s, err := f.bindSchema(ctx, req)
+func (f *flightSQL) schemaResult(ctx context.Context, find requestFinder) (*flight.SchemaResult, error) {
+	_, s, err := f.bindSchema(ctx, find)
 	if err != nil {
-		return nil, rpcError(err)
+		return nil, err
 	}
 	return &flight.SchemaResult{Schema: flight.SerializeSchema(s, memory.DefaultAllocator)}, nil
 }
@@ -269,14 +278,11 @@ func (f *flightSQL) DoGetStatement(ctx context.Context, t flightsql.StatementQue
 func (f *flightSQL) CreatePreparedStatement(
 	ctx context.Context, cmd flightsql.ActionCreatePreparedStatementRequest,
 ) (res flightsql.ActionCreatePreparedStatementResult, err error) {
-	req, err := f.requestOf(ctx, cmd.GetQuery())
+	req, s, err := f.bindSchema(ctx, f.ofText(cmd.GetQuery()))
 	if err != nil {
-		return res, rpcError(err)
+		return res, err
 	}
-	if res.DatasetSchema, err = f.bindSchema(ctx, req); err != nil {
-		return res, rpcError(err)
-	}
-	res.Handle = newTicket(req).encodeTicket()
+	res.DatasetSchema, res.Handle = s, newTicket(req).encodeTicket()
 	return res, nil
 }
 
@@ -289,22 +295,14 @@ func (f *flightSQL) ClosePreparedStatement(context.Context, flightsql.ActionClos
 func (f *flightSQL) GetFlightInfoPreparedStatement(
 	ctx context.Context, cmd flightsql.PreparedStatementQuery, desc *flight.FlightDescriptor,
 ) (*flight.FlightInfo, error) {
-	_, req, err := decodeTicket(cmd.GetPreparedStatementHandle(), f.g.now())
-	if err != nil {
-		return nil, rpcError(err)
-	}
-	return f.queryInfo(ctx, req, desc)
+	return f.queryInfo(ctx, desc, f.ofHandle(cmd.GetPreparedStatementHandle()))
 }
 
 // GetSchemaPreparedStatement implements flightsql.Server.
 func (f *flightSQL) GetSchemaPreparedStatement(
 	ctx context.Context, cmd flightsql.PreparedStatementQuery, _ *flight.FlightDescriptor,
 ) (*flight.SchemaResult, error) {
-	_, req, err := decodeTicket(cmd.GetPreparedStatementHandle(), f.g.now())
-	if err != nil {
-		return nil, rpcError(err)
-	}
-	return f.schemaResult(ctx, req)
+	return f.schemaResult(ctx, f.ofHandle(cmd.GetPreparedStatementHandle()))
 }
 
 // DoGetPreparedStatement implements flightsql.Server.

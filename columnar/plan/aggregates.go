@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"strings"
 
 	"scribe/columnar/expr"
 	"scribe/columnar/schema"
@@ -90,7 +91,6 @@ func (b *queryBinder) typeAggregate(c *functionCall, a *Aggregate) {
 	case "count", "approx_count_distinct":
 		a.T = typeInt64
 		b.refuseIf(isNested(t.Kind) && (c.Func != "count" || a.Distinct), c)
-		b.plainDistinct(c, a, c.Func == "count")
 	case "sum", "avg":
 		b.sumType(c, a, t)
 	case "min", "max":
@@ -106,11 +106,7 @@ func (b *queryBinder) typeAggregate(c *functionCall, a *Aggregate) {
 		}
 		a.T, a.Distinct = typeBool, false
 	}
-}
-
-// plainDistinct rejects DISTINCT where it has no meaning.
-func (b *queryBinder) plainDistinct(c *functionCall, a *Aggregate, allowed bool) {
-	if a.Distinct && !allowed {
+	if a.Distinct && strings.HasPrefix(c.Func, "approx_") {
 		panic(b.errorAt(c.At, "", "DISTINCT is not supported in %s()", c.Func))
 	}
 }
@@ -140,5 +136,4 @@ func (b *queryBinder) typeQuantile(c *functionCall, a *Aggregate, t *schema.Type
 		panic(b.errorAt(c.args[1].pos, "The median is 0.5.", "the share of approx_quantile() is from 0 to 1"))
 	}
 	a.Params, a.T = []float64{q}, typeFloat64
-	b.plainDistinct(c, a, false)
 }

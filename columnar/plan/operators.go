@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"slices"
+
 	"scribe/columnar/expr"
 	"scribe/columnar/schema"
 	"scribe/columnar/sql"
@@ -265,13 +267,8 @@ func (b *queryBinder) bindCase(e *sql.Case) typedOperand {
 func (b *queryBinder) convertAlike(of string, operands []typedOperand) (schema.Type, []expr.Expr) {
 	t, at, ok := b.commonOf(false, operands...)
 	if !ok {
-		first := &operands[0]
-		for i := range operands {
-			if !operands[i].unknown {
-				first = &operands[i]
-				break
-			}
-		}
+		known := slices.IndexFunc(operands, func(o typedOperand) bool { return !o.unknown })
+		first := operands[max(known, 0)]
 		panic(b.errorAt(operands[at].pos, "Cast one of them.", "%s types %s and %s cannot be matched", of, typeName(first.typ()), typeName(operands[at].typ())))
 	}
 	results := make([]expr.Expr, len(operands))

@@ -152,25 +152,20 @@ func (p *Plan) deriveRest(b *queryBinder) {
 
 // neededColumns returns the columns that the plan's expressions name.
 func (p *Plan) neededColumns(all []schema.Column) []schema.Column {
-	named := map[string]bool{}
-	add := func(e expr.Expr) {
-		if e != nil {
-			expr.Columns(e, func(c *expr.Column) { named[c.Name] = true })
-		}
-	}
-	add(p.Where)
+	needed := []expr.Expr{p.Where}
 	if g := p.Group; g != nil {
-		for _, k := range g.Keys {
-			add(k)
-		}
+		needed = append(needed, g.Keys...)
 		for i := range g.Aggregates {
-			add(g.Aggregates[i].Arg)
-			add(g.Aggregates[i].Filter)
+			needed = append(needed, g.Aggregates[i].Arg, g.Aggregates[i].Filter)
 		}
 	} else {
 		for i := range p.Output {
-			add(p.Output[i].Expr)
+			needed = append(needed, p.Output[i].Expr)
 		}
+	}
+	named := map[string]bool{}
+	for _, e := range needed {
+		expr.Columns(e, func(c *expr.Column) { named[c.Name] = true })
 	}
 	columns := make([]schema.Column, 0, len(named))
 	for i := range all {

@@ -71,33 +71,29 @@ func (v *schemaValidator) failField(f *Field, where, hint, format string, args .
 
 // checkOptions checks the format-specific options.
 func (v *schemaValidator) checkOptions(s *Schema) {
-	beside := func(key string, has bool, format Format) bool {
-		if has && s.Format != format {
+	option := func(key string, has bool, format Format, hint string, check func()) {
+		switch {
+		case has && s.Format != format:
 			v.failField(nil, key, "", "does not apply to the format %q", clipText(string(s.Format)))
+		case has:
+			check()
+		case s.Format == format:
+			v.failField(nil, key, hint, "is missing")
 		}
-		return has && s.Format == format
 	}
-	if beside("csv", s.CSV != nil, CSV) {
-		v.checkCSV(s.CSV)
-	} else if s.Format == CSV {
-		v.failField(nil, "csv", "", "is missing")
-	}
-	if beside("avro", s.Avro != "", Avro) {
+	option("csv", s.CSV != nil, CSV, "", func() { v.checkCSV(s.CSV) })
+	option("avro", s.Avro != "", Avro, "want the schema that the messages were written with, as JSON", func() {
 		if !json.Valid([]byte(s.Avro)) {
 			v.failField(nil, "avro", "", "is not JSON")
 		} else if err := checkAvro(s.Avro); err != nil {
 			v.failField(nil, "avro", "", "%v", err)
 		}
-	} else if s.Format == Avro {
-		v.failField(nil, "avro", "want the schema that the messages were written with, as JSON", "is missing")
-	}
-	if beside("protobuf", s.Protobuf != nil, Protobuf) {
+	})
+	option("protobuf", s.Protobuf != nil, Protobuf, "want the keys message and descriptors, or descriptors_file", func() {
 		if _, err := s.Protobuf.Descriptor(); err != nil {
 			v.failField(nil, "protobuf", "", "%v", err)
 		}
-	} else if s.Format == Protobuf {
-		v.failField(nil, "protobuf", "want the keys message and descriptors, or descriptors_file", "is missing")
-	}
+	})
 }
 
 func (v *schemaValidator) checkCSV(o *CSVOptions) {

@@ -164,7 +164,11 @@ func (l *queryLexer) scanToken() {
 	case classes[c]&classDigit != 0, c == '.' && classes[l.byteAt(1)]&classDigit != 0:
 		l.scanNumber()
 	case c == '\'':
-		l.scanString(from)
+		text, ok := l.scanUntil('\'')
+		if !ok {
+			panic(l.errorAt(from, "", "unterminated quoted string"))
+		}
+		l.addToken(str, from, text)
 	case c == '"':
 		l.scanQuoted()
 	case classes[c]&classSelf != 0, c == '.':
@@ -253,15 +257,6 @@ func (l *queryLexer) scanUntil(quote byte) (string, bool) {
 		text = strings.ReplaceAll(text, string([]byte{quote, quote}), string(quote))
 	}
 	return text, true
-}
-
-// scanString reads a text constant.
-func (l *queryLexer) scanString(from int) {
-	text, ok := l.scanUntil('\'')
-	if !ok {
-		panic(l.errorAt(from, "", "unterminated quoted string"))
-	}
-	l.addToken(str, from, text)
 }
 
 // scanDollar reads a text constant between $tag$ and $tag$.

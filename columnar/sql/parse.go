@@ -57,21 +57,16 @@ func (p *queryParser) isWord(w string) bool { t := p.token(); return t.kind == w
 func (p *queryParser) isSymbol(s string) bool { t := p.token(); return t.kind == symbol && t.text == s }
 
 // acceptWord skips the next token if it is the keyword w.
-func (p *queryParser) acceptWord(w string) bool {
-	if p.isWord(w) {
-		p.i++
-		return true
-	}
-	return false
-}
+func (p *queryParser) acceptWord(w string) bool { return p.skipIf(p.isWord(w)) }
 
 // acceptSymbol skips the next token if it is the symbol s.
-func (p *queryParser) acceptSymbol(s string) bool {
-	if p.isSymbol(s) {
+func (p *queryParser) acceptSymbol(s string) bool { return p.skipIf(p.isSymbol(s)) }
+
+func (p *queryParser) skipIf(found bool) bool {
+	if found {
 		p.i++
-		return true
 	}
-	return false
+	return found
 }
 
 func (p *queryParser) expectWord(w string) {

@@ -160,16 +160,19 @@ func (w *parquetFile) Write(batch arrow.RecordBatch) (err error) {
 	columns := make([]arrow.Array, batch.NumCols())
 	for i, a := range batch.Columns() {
 		if d, ok := a.(*array.Dictionary); ok {
-			if columns[i], err = compute.TakeArray(context.Background(), d.Dictionary(), d.Indices()); err != nil {
+			if a, err = compute.TakeArray(context.Background(), d.Dictionary(), d.Indices()); err != nil {
 				return err
 			}
-			defer columns[i].Release()
 		} else {
-			columns[i] = a
+			a.Retain()
 		}
+		columns[i] = a
 	}
 	plain := array.NewRecordBatch(w.schema, columns, batch.NumRows())
 	defer plain.Release()
+	for _, a := range columns {
+		a.Release()
+	}
 	size := util.TotalRecordSize(plain)
 	if w.group > 0 && w.group+size > groupBytes {
 		if err := w.file.NewBufferedRowGroupChecked(); err != nil {

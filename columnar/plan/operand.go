@@ -38,10 +38,10 @@ func isNull(e expr.Expr) bool {
 	return ok && l.Value == nil
 }
 
-// isTrue reports whether an expression is the constant true.
+// isTrue reports whether a condition is the constant true.
 func isTrue(e expr.Expr) bool {
 	l, ok := e.(*expr.Literal)
-	return ok && l.Value == true
+	return ok && l.Truth() == expr.True
 }
 
 // bindNumber returns the operand for a constant number.

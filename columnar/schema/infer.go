@@ -331,9 +331,6 @@ func (c *sampleReader) memberNode(n *seenValues, key string) *seenValues {
 		n.dropped++
 		return nil
 	}
-	if n.fields == nil {
-		n.fields = map[string]*seenValues{}
-	}
 	n.fields[key] = in
 	n.keys = append(n.keys, key)
 	return in
@@ -355,5 +352,5 @@ func (c *sampleReader) newNode() *seenValues {
 		return nil
 	}
 	c.nodes++
-	return &seenValues{}
+	return newSeen()
 }

@@ -48,6 +48,12 @@ type seenValues struct {
 	item    *seenValues // elements of arrays
 }
 
+func newSeen() *seenValues {
+	return &seenValues{
+		unix: map[TimeFormat]int64{}, times: map[TimeFormat]int64{}, distinct: map[string]struct{}{}, fields: map[string]*seenValues{},
+	}
+}
+
 func (n *seenValues) noteExample(text string) {
 	if n.example == "" {
 		n.example = clipText(text)
@@ -84,9 +90,6 @@ func (n *seenValues) countUnix(v int64) {
 	scale := int64(1)
 	for _, f := range unixGuesses {
 		if v >= from*scale && v/scale < to {
-			if n.unix == nil {
-				n.unix = map[TimeFormat]int64{}
-			}
 			n.unix[f]++
 			return
 		}
@@ -102,9 +105,6 @@ func (n *seenValues) addText(text string) {
 	n.noteExample(strconv.Quote(text))
 	n.rememberText(text)
 	if f := guessFormat(text, n.last); f != "" {
-		if n.times == nil {
-			n.times = map[TimeFormat]int64{}
-		}
 		n.times[f]++
 		n.last = f
 	}
@@ -120,9 +120,6 @@ func (n *seenValues) rememberText(text string) {
 	if len(n.distinct) >= maxDistinct || len(text) > maxDistinctLen {
 		n.tooMany, n.distinct = true, nil
 		return
-	}
-	if n.distinct == nil {
-		n.distinct = map[string]struct{}{}
 	}
 	n.distinct[text] = struct{}{}
 }
@@ -156,7 +153,7 @@ func (n *seenValues) mergeMembers() *seenValues {
 	if n.elem != nil {
 		return n.elem
 	}
-	all := &seenValues{}
+	all := newSeen()
 	for _, key := range n.keys {
 		all.mergeFrom(n.fields[key])
 	}
@@ -177,7 +174,8 @@ func (n *seenValues) mergeFrom(o *seenValues) {
 	n.deep = n.deep || o.deep
 	n.dropped += o.dropped
 	n.noteExample(o.example)
-	n.unix, n.times = addCounts(n.unix, o.unix), addCounts(n.times, o.times)
+	addCounts(n.unix, o.unix)
+	addCounts(n.times, o.times)
 	if n.tooMany = n.tooMany || o.tooMany; n.tooMany {
 		n.distinct = nil
 	}
@@ -186,7 +184,7 @@ func (n *seenValues) mergeFrom(o *seenValues) {
 	}
 	if o.item != nil {
 		if n.item == nil {
-			n.item = &seenValues{}
+			n.item = newSeen()
 		}
 		n.item.mergeFrom(o.item)
 	}
@@ -201,10 +199,7 @@ func (n *seenValues) mergeFrom(o *seenValues) {
 	for _, key := range o.keys {
 		in, ok := n.fields[key]
 		if !ok {
-			if n.fields == nil {
-				n.fields = map[string]*seenValues{}
-			}
-			in = &seenValues{}
+			in = newSeen()
 			n.fields[key] = in
 			n.keys = append(n.keys, key)
 		}
@@ -212,14 +207,10 @@ func (n *seenValues) mergeFrom(o *seenValues) {
 	}
 }
 
-func addCounts(a, b map[TimeFormat]int64) map[TimeFormat]int64 {
-	for f, count := range b {
-		if a == nil {
-			a = map[TimeFormat]int64{}
-		}
-		a[f] += count
+func addCounts(to, from map[TimeFormat]int64) {
+	for f, count := range from {
+		to[f] += count
 	}
-	return a
 }
 
 // countKinds returns the number of values of each kind, without nulls.

@@ -74,7 +74,7 @@ const (
 // except for frames whose caller waits for the upstream: those wait in memory for their turn.
 func (q *sendQueue) chooseDestination(l *categoryQueue, e *queueEntry, at time.Time) entryDestination {
 	e.charge = chargeOf(len(e.frames), e.bytes)
-	if len(l.waiters) > 0 && l.waiters[0] != e.waiter {
+	if len(l.waiters) > 0 && l.waiters[0] != e {
 		return nowhere // others came first
 	}
 	now, ever := q.fitsMemory(l, e.charge)
@@ -120,7 +120,7 @@ func (q *sendQueue) takeEntries(l *categoryQueue, unwanted func(e *queueEntry) b
 
 // blockCall registers a call that waits for capacity in a queue, and returns false when too many calls or bytes wait already.
 func (q *sendQueue) blockCall(l *categoryQueue, e *queueEntry) bool {
-	if e.waiter != nil {
+	if e.ready != nil {
 		return true
 	}
 	waiting := int64(0)
@@ -130,8 +130,8 @@ func (q *sendQueue) blockCall(l *categoryQueue, e *queueEntry) bool {
 	if q.blockedCalls >= q.cfg.MaxBlocked || q.blockedBytes+e.bytes > q.cfg.MemoryBytes/2 || waiting+e.bytes > q.cfg.MemoryBytes/4 {
 		return false
 	}
-	e.waiter = &capacityWaiter{ready: make(chan struct{}, 1), bytes: e.bytes}
-	l.waiters = append(l.waiters, e.waiter)
+	e.ready = make(chan struct{}, 1)
+	l.waiters = append(l.waiters, e)
 	q.blocked[l] = struct{}{}
 	q.blockedCalls++
 	q.blockedBytes += e.bytes
@@ -139,13 +139,13 @@ func (q *sendQueue) blockCall(l *categoryQueue, e *queueEntry) bool {
 }
 
 func (q *sendQueue) unblockCall(l *categoryQueue, e *queueEntry) {
-	if e.waiter == nil {
+	if e.ready == nil {
 		return
 	}
-	l.waiters = slices.DeleteFunc(l.waiters, func(w *capacityWaiter) bool { return w == e.waiter })
+	l.waiters = slices.DeleteFunc(l.waiters, func(w *queueEntry) bool { return w == e })
 	q.blockedCalls--
-	q.blockedBytes -= e.waiter.bytes
-	e.waiter = nil
+	q.blockedBytes -= e.bytes
+	e.ready = nil
 	q.freed = true // the next call may now have capacity
 	if len(l.waiters) == 0 {
 		delete(q.blocked, l)

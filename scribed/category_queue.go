@@ -47,13 +47,7 @@ type categoryQueue struct {
 	// not check them.
 	sequenced, unordered bool
 
-	waiters []*capacityWaiter
-}
-
-// capacityWaiter is a call that waits for capacity.
-type capacityWaiter struct {
-	ready chan struct{} // buffered: the call should try again
-	bytes int64
+	waiters []*queueEntry // those that wait for capacity
 }
 
 // isOrdered reports whether no frame of the category may overtake its backlog. Frames with sequences must not in exactly_once

@@ -25,26 +25,26 @@ func FuzzSplit(f *testing.F) {
 	f.Add(good[:len(good)-1])
 	f.Add([]byte("SCRF\x02"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		in, err := splitRequest(t.Context(), data)
+		results, entries, err := splitRequest(t.Context(), data)
 		if err != nil {
 			return
 		}
 		frames, refused := 0, 0
-		for _, r := range in.results {
+		for _, r := range results {
 			if r.GetError() != nil {
 				refused++
 			}
 		}
 		sum := int64(0)
-		for _, e := range in.entries {
+		for _, e := range entries {
 			frames += len(e.frames)
 			sum += e.bytes
 			if e.countBytes() != e.bytes {
 				t.Errorf("an entry of %d bytes has frames of %d", e.bytes, e.countBytes())
 			}
 		}
-		if frames+refused != len(in.results) || refused == 0 && sum != int64(len(data)) {
-			t.Errorf("%d frames, %d refused, %d results, %d of %d bytes", frames, refused, len(in.results), sum, len(data))
+		if frames+refused != len(results) || refused == 0 && sum != int64(len(data)) {
+			t.Errorf("%d frames, %d refused, %d results, %d of %d bytes", frames, refused, len(results), sum, len(data))
 		}
 	})
 }

@@ -18,7 +18,7 @@ import (
 func (q *sendQueue) countLoss(category, reason string, sum request.Amount, now time.Time) {
 	q.counts.addDropped(reason, sum)
 	if q.losses != nil && category != "" {
-		q.losses.Add(loss.Key{Category: category, AllShards: true, Reason: reason}, loss.Amount{Frames: sum.Frames, Bytes: sum.Bytes, Messages: sum.Messages}, now, now)
+		q.losses.Add(loss.Key{Category: category, AllShards: true, Reason: reason}, loss.Amount(sum), now, now)
 	}
 }
 
@@ -42,16 +42,7 @@ func (s *Scribed) reportLoop() {
 		<-s.accepting.Draining()
 		cancel()
 	})
-	t := time.NewTicker(s.cfg.ReportLosses)
-	defer t.Stop()
-	for {
-		select {
-		case <-t.C:
-			s.sendDueReports(ctx, scribev1.AckLevel_ACK_LEVEL_COMMITTED)
-		case <-ctx.Done():
-			return
-		}
-	}
+	runEvery(s.cfg.ReportLosses, nil, ctx.Done(), func() { s.sendDueReports(ctx, scribev1.AckLevel_ACK_LEVEL_COMMITTED) })
 }
 
 const (

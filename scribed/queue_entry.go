@@ -70,8 +70,8 @@ type queueEntry struct {
 	alone bool
 	// backfill says that its frames came from the spool, and return there if they are not accepted.
 	backfill bool
-	// waiter is its entry in the list of calls that wait for capacity; nil when it does not wait.
-	waiter *capacityWaiter
+	// ready is buffered, and says that its call should try again; nil when it does not wait for capacity.
+	ready chan struct{}
 	// owed is its part of sendQueue.owed.
 	owed int64
 	// dropped counts how often older frames were dropped to free capacity for it.

@@ -91,7 +91,7 @@ func (w *writeCall) refuseGaps(e *queueEntry) bool {
 			continue
 		}
 		err := rpc.Errorf(scribev1.Reason_REASON_OUT_OF_SEQUENCE, "frames of the producer in category %s were given up before this one: go on with a new epoch", e.category)
-		w.in.results[f.index].Error = rpc.Info(err)
+		w.results[f.index].Error = rpc.Info(err)
 		if w.first == nil {
 			w.first = err
 		}

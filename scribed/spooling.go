@@ -98,17 +98,24 @@ func (s *Scribed) readBacklog() request.Amount {
 
 // spillLoop spills frames that have been in memory for too long, or that crowd it.
 func (s *Scribed) spillLoop() {
-	t := time.NewTicker(max(s.cfg.SpillAfter/4, time.Millisecond))
+	runEvery(max(s.cfg.SpillAfter/4, time.Millisecond), s.crowded, s.stopKeeping, func() {
+		for s.spillOnce(false) {
+		}
+	})
+}
+
+// runEvery calls f in each interval, and at each wake-up, until stop is closed.
+func runEvery(interval time.Duration, wakeUps, stop <-chan struct{}, f func()) {
+	t := time.NewTicker(interval)
 	defer t.Stop()
 	for {
 		select {
 		case <-t.C:
-		case <-s.crowded:
-		case <-s.stopKeeping:
+		case <-wakeUps:
+		case <-stop:
 			return
 		}
-		for s.spillOnce(false) {
-		}
+		f()
 	}
 }
 
@@ -127,18 +134,7 @@ func (s *Scribed) spillOnce(everything bool) bool {
 const crowdedPause = 20 * time.Millisecond
 
 // upkeepLoop handles what changes with time: ages, damage, and gauges that are expensive to compute.
-func (s *Scribed) upkeepLoop() {
-	t := time.NewTicker(keeperInterval)
-	defer t.Stop()
-	for {
-		select {
-		case <-t.C:
-			s.runUpkeep()
-		case <-s.stopKeeping:
-			return
-		}
-	}
-}
+func (s *Scribed) upkeepLoop() { runEvery(keeperInterval, nil, s.stopKeeping, s.runUpkeep) }
 
 const keeperInterval = time.Second
 

@@ -46,13 +46,13 @@ func (s *Scribed) write(ctx context.Context, req *scribev1.WriteRequest, yields 
 	if int64(len(data)) > s.cfg.MaxRequestBytes {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "the request has %d bytes of frames, the limit is %d: send less at once", len(data), s.cfg.MaxRequestBytes)
 	}
-	in, err := splitRequest(ctx, data)
+	results, entries, err := splitRequest(ctx, data)
 	if err != nil {
 		return nil, err
 	}
-	w := &writeCall{s: s, in: in, ack: s.levelOf(req.GetAck()), yields: yields}
+	w := &writeCall{s: s, results: results, entries: entries, ack: s.levelOf(req.GetAck()), yields: yields}
 	if w.ack != ackNone {
-		w.sub = &pendingCall{data: data, results: in.results, done: make(chan struct{}), pending: 1} // 1 for acceptEntries
+		w.sub = &pendingCall{data: data, results: results, done: make(chan struct{}), pending: 1} // 1 for acceptEntries
 	}
 	if err := w.acceptEntries(ctx); err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func (s *Scribed) write(ctx context.Context, req *scribev1.WriteRequest, yields 
 			}
 		}
 	}
-	return &scribev1.WriteResponse{Results: in.results}, nil
+	return &scribev1.WriteResponse{Results: results}, nil
 }
 
 func (s *Scribed) levelOf(ack scribev1.AckLevel) ackLevel {
@@ -94,29 +94,23 @@ func (s *Scribed) Publish(ctx context.Context, req *scribev1.PublishRequest) (*s
 	return publish.Response(req, resp.GetResults()[0])
 }
 
-// parsedRequest is a request split by category.
-type parsedRequest struct {
-	results []*scribev1.FrameResult
-	entries []*queueEntry // one for each category, in order of their first frames
-}
-
 // maxBlock bounds the results that are allocated together, so that a retained result retains few others.
 const maxBlock = 64
 
 // splitRequest checks every frame of a request, except the checksums, which the caller has checked. A frame that is refused alone
-// has its error in results. When the start of the next frame cannot be determined, the whole request is refused.
-func splitRequest(ctx context.Context, data []byte) (*parsedRequest, error) {
-	in := &parsedRequest{}
+// has its error in results. When the start of the next frame cannot be determined, the whole request is refused. There is one
+// entry for each category, in order of their first frames.
+func splitRequest(ctx context.Context, data []byte) (results []*scribev1.FrameResult, entries []*queueEntry, err error) {
 	var last *queueEntry
 	byCategory := make(map[string]*queueEntry, 1)
 	var block []scribev1.FrameResult // results are allocated in blocks
 	frames := request.Walk(ctx, data)
 	for frames.Next() {
 		if len(block) == 0 {
-			block = make([]scribev1.FrameResult, min(max(len(in.results), 1), maxBlock))
+			block = make([]scribev1.FrameResult, min(max(len(results), 1), maxBlock))
 		}
 		block[0].Error = rpc.Info(frames.Err)
-		in.results, block = append(in.results, &block[0]), block[1:]
+		results, block = append(results, &block[0]), block[1:]
 		if frames.Err != nil {
 			continue
 		}
@@ -124,7 +118,7 @@ func splitRequest(ctx context.Context, data []byte) (*parsedRequest, error) {
 			if last = byCategory[string(frames.Category)]; last == nil {
 				last = &queueEntry{category: frames.CategoryName()}
 				byCategory[last.category] = last
-				in.entries = append(in.entries, last)
+				entries = append(entries, last)
 			}
 		}
 		last.frames = append(last.frames, queuedFrame{
@@ -132,17 +126,18 @@ func splitRequest(ctx context.Context, data []byte) (*parsedRequest, error) {
 		})
 		last.bytes += int64(len(frames.Bytes))
 	}
-	return in, frames.Fault()
+	return results, entries, frames.Fault()
 }
 
 // writeCall is a request that is being accepted.
 type writeCall struct {
-	s     *Scribed
-	in    *parsedRequest
-	ack   ackLevel
-	sub   *pendingCall // nil with ackNone
-	taken int          // entries that were accepted, or dropped by their rule
-	first error        // the first refusal
+	s       *Scribed
+	results []*scribev1.FrameResult
+	entries []*queueEntry
+	ack     ackLevel
+	sub     *pendingCall // nil with ackNone
+	taken   int          // entries that were accepted, or dropped by their rule
+	first   error        // the first refusal
 	// yields: see Scribed.write.
 	yields bool
 }
@@ -155,14 +150,18 @@ func (w *writeCall) acceptEntries(ctx context.Context) error {
 		return errShutDown()
 	}
 	defer s.accepting.Leave()
-	todo := w.in.entries
+	todo := w.entries
 	for _, e := range todo {
 		e.ack, e.sub = w.ack, w.sub
 	}
 	for len(todo) > 0 {
 		todo = w.placeEntries(ctx, todo)
-		if len(todo) > 0 && todo[0].waiter != nil {
-			w.waitForCapacity(ctx, todo[0].waiter)
+		if len(todo) > 0 && todo[0].ready != nil {
+			select { // capacity may be free
+			case <-todo[0].ready:
+			case <-ctx.Done():
+			case <-s.accepting.Draining():
+			}
 		}
 	}
 	if w.taken == 0 && w.first != nil {
@@ -174,15 +173,6 @@ func (w *writeCall) acceptEntries(ctx context.Context) error {
 		s.mu.Unlock()
 	}
 	return nil
-}
-
-// waitForCapacity waits until capacity may be free, ctx ends, or the agent is closing.
-func (w *writeCall) waitForCapacity(ctx context.Context, at *capacityWaiter) {
-	select {
-	case <-at.ready:
-	case <-ctx.Done():
-	case <-w.s.accepting.Draining():
-	}
 }
 
 // roundPlacements are the decisions of one round of placeEntries.
@@ -231,7 +221,7 @@ func (w *writeCall) placeEntries(ctx context.Context, todo []*queueEntry) []*que
 func (w *writeCall) placeEntry(ctx context.Context, e *queueEntry, p *roundPlacements) {
 	s := w.s
 	q := &s.mu.queue
-	if e.waiter == nil && !w.refuseGaps(e) {
+	if e.ready == nil && !w.refuseGaps(e) {
 		return
 	}
 	l := q.queueOf(e.category)
@@ -251,7 +241,7 @@ func (w *writeCall) placeEntry(ctx context.Context, e *queueEntry, p *roundPlace
 	case where == tooLarge:
 		q.counts.refused++
 		w.refuseEntry(l, e, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%d bytes exceed what the agent holds of category %s: send less at once", e.bytes, e.category))
-	case ctx.Err() != nil && e.waiter != nil:
+	case ctx.Err() != nil && e.ready != nil:
 		w.refuseEntry(l, e, rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.retryAfter(), "the agent had no capacity for %d bytes of category %s before the call ended: %v", e.bytes, e.category, context.Cause(ctx)))
 	default:
 		w.applyRule(l, e, p)
@@ -335,7 +325,7 @@ func (w *writeCall) refuseEntry(l *categoryQueue, e *queueEntry, err error) {
 func (w *writeCall) setRefused(e *queueEntry, err error) {
 	info := rpc.Info(err)
 	for i := range e.frames {
-		w.in.results[e.frames[i].index].Error = info
+		w.results[e.frames[i].index].Error = info
 	}
 	if w.first == nil {
 		w.first = err

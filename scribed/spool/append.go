@@ -155,10 +155,7 @@ func (s *Spool) reserveChunk(g *segmentFile, n int64) ([]byte, error) {
 	}
 	// Chunks that are on disk are reused. This is done only here, under the tail: a chunk may have bytes that are not entered
 	// yet.
-	for len(g.chunks) > 0 && g.chunks[0].end() <= g.synced {
-		s.chunks.Put(g.chunks[0].mem)
-		g.chunks = g.chunks[1:]
-	}
+	g.recycleChunks(&s.chunks)
 	if k := len(g.chunks); k > 0 {
 		if c := &g.chunks[k-1]; int64(cap(c.buf)-len(c.buf)) >= n {
 			return c.buf[len(c.buf) : int64(len(c.buf))+n], nil

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -203,7 +201,7 @@ func (s *Spool) readRecords(picks []recordPick, buf []byte) (out []ClaimedRecord
 				lost = append(lost, damagedRecord{recordPick: p.picks[i], raw: raw, err: err})
 				continue
 			}
-			out = append(out, ClaimedRecord{Ref: refOf(e), Messages: int(e.Messages), Time: time.UnixMicro(e.Time), Data: data})
+			out = append(out, ClaimedRecord{Ref: refOf(e), Messages: int(e.Messages), Data: data})
 		}
 	}
 	for _, d := range lost {
@@ -386,10 +384,4 @@ func (s *Spool) countMissing(p *segmentPart, g *segmentFile, entries []layout.In
 	}
 	s.countLoss(&l, p, a, true)
 	return l, true
-}
-
-// copyIndex returns the index of a part for the keeper, without caching it.
-func (s *Spool) copyIndex(p *segmentPart, g *segmentFile) ([]layout.IndexEntry, error) {
-	entries, err := s.readIndex(p, g)
-	return slices.Clip(entries), err
 }

@@ -476,7 +476,7 @@ func (b *recordBook) dropSome(p *segmentPart, atLeast, olderThan int64) (sum Amo
 func (b *recordBook) describeQueue(name string) CategorySums {
 	q := CategorySums{Category: name}
 	if c := b.categories[name]; c != nil {
-		q.Held, q.Unclaimed, q.Backlog, q.Last = c.held, c.unclaimed, c.backlog(), c.parts[len(c.parts)-1].LastPosition
+		q.Held, q.Unclaimed, q.Last = c.held, c.unclaimed, c.parts[len(c.parts)-1].LastPosition
 		oldest := c.parts[0].FirstTime
 		for _, p := range c.parts { // clocks may go back; otherwise the first is the oldest
 			oldest = min(oldest, p.FirstTime)

@@ -155,6 +155,7 @@ func (s *Spool) rewriteSegments(from []*segmentFile) (err error) {
 	for _, g := range from {
 		w.id.Generation = max(w.id.Generation, g.id.Generation+1)
 	}
+	w.path = s.fs.PathJoin(s.cfg.Dir, w.id.Name())
 	if err := w.reserveSpace(); err != nil {
 		return err
 	}
@@ -181,7 +182,7 @@ func (s *Spool) collectSources(from []*segmentFile) ([]*rewriteSource, error) {
 			var entries []layout.IndexEntry
 			if held > 0 {
 				var err error
-				if entries, err = s.copyIndex(p, g); err != nil {
+				if entries, err = s.readIndex(p, g); err != nil {
 					return nil, err
 				}
 			}
@@ -203,6 +204,7 @@ func (s *Spool) collectSources(from []*segmentFile) ([]*rewriteSource, error) {
 type segmentRewrite struct {
 	s       *Spool
 	id      layout.SegmentID
+	path    string // with tempSuffix until the file is complete
 	sources []*rewriteSource
 	charge  int64
 	kept    map[string][]layout.IndexEntry // by category, as they are in the new file
@@ -233,21 +235,15 @@ func (w *segmentRewrite) reserveSpace() error {
 	return nil
 }
 
-func (w *segmentRewrite) tempPath() string {
-	return w.s.fs.PathJoin(w.s.cfg.Dir, w.id.Name()+tempSuffix)
-}
-
-func (w *segmentRewrite) finalPath() string { return w.s.fs.PathJoin(w.s.cfg.Dir, w.id.Name()) }
-
 // giveUp discards the file.
 func (w *segmentRewrite) giveUp() {
 	s := w.s
 	if w.file != nil {
 		_ = w.file.Close() // no longer needed
 	}
-	g := &segmentFile{id: w.id, path: w.tempPath(), charge: w.charge}
+	g := &segmentFile{id: w.id, path: w.path + tempSuffix, charge: w.charge}
 	if w.renamed {
-		g.path = w.finalPath()
+		g.path = w.path
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -260,7 +256,7 @@ const rewriteBuffer = 1 << 20
 // writeFile writes the file, renames it into place, and returns its length.
 func (w *segmentRewrite) writeFile(from []*segmentFile) (size int64, err error) {
 	s := w.s
-	if w.file, err = s.fs.Create(w.tempPath(), diskCategory); err != nil {
+	if w.file, err = s.fs.Create(w.path+tempSuffix, diskCategory); err != nil {
 		return 0, err
 	}
 	if err := w.file.Preallocate(0, w.charge); err != nil && !cannotPreallocate(err) {
@@ -291,7 +287,7 @@ func (w *segmentRewrite) writeFile(from []*segmentFile) (size int64, err error) 
 	if err != nil {
 		return 0, err
 	}
-	if err := s.fs.Rename(w.tempPath(), w.finalPath()); err != nil {
+	if err := s.fs.Rename(w.path+tempSuffix, w.path); err != nil {
 		return 0, err
 	}
 	w.renamed = true
@@ -390,7 +386,7 @@ func (w *segmentRewrite) copyRecords(r *segmentReader, picks []recordPick, buf [
 // replaceSegments replaces the old segments by the new file.
 func (w *segmentRewrite) replaceSegments(from []*segmentFile, size int64) {
 	s := w.s
-	g := &segmentFile{id: w.id, path: w.finalPath(), state: sealed, charge: size, capacity: size, end: w.foot.DataEnd, synced: w.foot.DataEnd, footerAt: w.foot.Offset, footerSum: w.foot.Sum}
+	g := &segmentFile{id: w.id, path: w.path, state: sealed, charge: size, capacity: size, end: w.foot.DataEnd, synced: w.foot.DataEnd, footerAt: w.foot.Offset, footerSum: w.foot.Sum}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.rewriting -= w.charge

@@ -26,20 +26,6 @@ const (
 	failed
 )
 
-// String returns the name for metrics and logs.
-func (s segmentState) String() string {
-	switch s {
-	case active:
-		return "active"
-	case sealing:
-		return "sealing"
-	case sealed:
-		return "sealed"
-	default:
-		return "failed"
-	}
-}
-
 // segmentFile is a file of the log. The spool's mutex guards its mutable fields; file and end are also read under the tail's
 // mutex alone, which is held when they change while the segment is active.
 type segmentFile struct {
@@ -91,6 +77,14 @@ type unsyncedChunk struct {
 }
 
 func (c *unsyncedChunk) end() int64 { return c.from + int64(len(c.buf)) }
+
+// recycleChunks returns the memory of chunks that are on disk to the pool.
+func (g *segmentFile) recycleChunks(pool *buffers.Pool) {
+	for len(g.chunks) > 0 && g.chunks[0].end() <= g.synced {
+		pool.Put(g.chunks[0].mem)
+		g.chunks = g.chunks[1:]
+	}
+}
 
 // unsynced is how many bytes may not be on disk.
 func (g *segmentFile) unsynced() int64 {

@@ -138,10 +138,7 @@ func (s *Spool) noteSynced(g *segmentFile, end int64, sequence uint64) {
 		wake(s.armSync)
 	}
 	if g.state != active { // the holder of the tail recycles the chunks of an active segment
-		for len(g.chunks) > 0 && g.chunks[0].end() <= end {
-			s.chunks.Put(g.chunks[0].mem)
-			g.chunks = g.chunks[1:]
-		}
+		g.recycleChunks(&s.chunks)
 	}
 }
 

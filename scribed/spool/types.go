@@ -34,8 +34,6 @@ func (r Ref) Position() Position { return layout.At(uint32(r.Segment), r.Offset)
 type ClaimedRecord struct {
 	Ref      Ref
 	Messages int
-	// Time is when it was appended.
-	Time time.Time
 	// Data is the frame. It is part of the buffer given to Claim, or newly allocated.
 	Data []byte
 }
@@ -50,9 +48,7 @@ type CategorySums struct {
 	Category string
 	// Held counts the records that are neither done nor dropped, claimed ones included.
 	Held Amount
-	// Backlog counts the held records of which the appender has no copy in memory.
-	Backlog Amount
-	// Unclaimed is the part of the backlog that Claim can return.
+	// Unclaimed counts those that Claim can return.
 	Unclaimed Amount
 	// Last is the position of the newest held record, or a later one.
 	Last Position

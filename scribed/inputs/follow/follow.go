@@ -80,7 +80,7 @@ func (f *Follower) loadSources() {
 	}
 	f.first = first
 	for _, x := range list {
-		s := &followedFile{id: x.File, path: x.Path, position: x.Position, skipping: x.Skipping, prints: x.Prints, size: x.Position}
+		s := &followedFile{id: x.File, readState: readState{x.Path, x.Position, x.Prints}, skipping: x.Skipping, size: x.Position}
 		if int64(len(f.scratch)) < max(x.Prints.Head.Len, x.Prints.Tail.Len) {
 			f.scratch = make([]byte, max(x.Prints.Head.Len, x.Prints.Tail.Len)) // Fingerprint was larger
 		}
@@ -147,9 +147,6 @@ func (f *Follower) updateGauges(ctx context.Context, now time.Time) {
 
 // savePositions saves the positions if they have changed.
 func (f *Follower) savePositions(ctx context.Context) {
-	if !f.dirty {
-		return
-	}
 	if err := f.writePositions(); err != nil {
 		f.metrics.failures.Inc()
 		f.log.WarnContext(ctx, "saving positions failed, lines may be repeated after a restart", "error", err)
@@ -180,9 +177,6 @@ func (f *Follower) Close() error {
 	for _, s := range f.sources {
 		f.closeFile(s)
 	}
-	if !f.dirty {
-		return nil
-	}
 	if err := f.writePositions(); err != nil {
 		return fmt.Errorf("follow %s: save positions: %w", f.cfg.Name, err)
 	}
@@ -190,6 +184,9 @@ func (f *Follower) Close() error {
 }
 
 func (f *Follower) writePositions() error {
+	if !f.dirty {
+		return nil
+	}
 	list := make([]savedPosition, 0, len(f.sources))
 	for _, s := range f.sources {
 		list = append(list, s.positionEntry())

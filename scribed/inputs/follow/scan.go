@@ -71,20 +71,13 @@ func (f *Follower) isExcluded(path string) bool {
 	return f.rules.pattern != nil && !f.rules.pattern.MatchString(path)
 }
 
-// earlierFile is the state of a file before it was truncated: a copy of the file is read from its position.
-type earlierFile struct {
-	path     string
-	position int64
-	prints   fingerprints
-}
-
 // lookAtFiles updates the sources from the file system, reads the known ones to their ends, and then follows new files. In this
 // order, a copy is recognised as one, and is read from the position of its original.
 func (f *Follower) lookAtFiles(ctx context.Context, now time.Time) {
 	all := f.findFiles(ctx)
 	missing := maps.Clone(f.sources)
 	var (
-		cut   []earlierFile
+		cut   []readState // of files before they were truncated: a copy is read from its position
 		fresh []foundFile
 	)
 	for _, x := range all {
@@ -116,28 +109,28 @@ func (f *Follower) lookAtFiles(ctx context.Context, now time.Time) {
 
 // lookAgain examines a source at the path where the globs find it. If it was truncated, or another file has its number, it starts
 // anew, and its earlier state is returned.
-func (f *Follower) lookAgain(ctx context.Context, s *followedFile, info os.FileInfo, now time.Time) (was earlierFile, replaced bool) {
+func (f *Follower) lookAgain(ctx context.Context, s *followedFile, info os.FileInfo, now time.Time) (was readState, replaced bool) {
 	unchanged := info.Size() == s.size && info.ModTime().Equal(s.modified) && !s.seen.IsZero()
 	s.noteInfo(info, now)
 	if unchanged {
-		return earlierFile{}, false
+		return readState{}, false
 	}
 	same, err := f.hasSameContent(s)
 	if err != nil {
 		f.metrics.failures.Inc()
-		return earlierFile{}, false // the next scan decides
+		return readState{}, false // the next scan decides
 	}
 	if same {
-		return earlierFile{}, false
+		return readState{}, false
 	}
 	return f.startAnew(ctx, s), true
 }
 
 // startAnew restarts a file that was truncated or overwritten, and returns its earlier state.
-func (f *Follower) startAnew(ctx context.Context, s *followedFile) earlierFile {
+func (f *Follower) startAnew(ctx context.Context, s *followedFile) readState {
 	f.metrics.truncations.Inc()
 	f.log.InfoContext(ctx, "file truncated or overwritten: reading it from its beginning", "path", s.path, "position", s.position, "size", s.size)
-	was := earlierFile{s.path, s.position, s.prints}
+	was := s.readState
 	s.position, s.prints, s.skipping = 0, fingerprints{}, false
 	f.dirty = true
 	return was
@@ -226,7 +219,7 @@ func (f *Follower) findRenamed(ctx context.Context, folder string, lost []*follo
 }
 
 // followFile starts to follow a file: from the position of the file that it is a copy of, or from its beginning, or its end.
-func (f *Follower) followFile(ctx context.Context, x foundFile, cut []earlierFile, now time.Time) {
+func (f *Follower) followFile(ctx context.Context, x foundFile, cut []readState, now time.Time) {
 	if f.cfg.IgnoreOlder > 0 && now.Sub(x.info.ModTime()) > f.cfg.IgnoreOlder.Std() {
 		return
 	}
@@ -237,7 +230,7 @@ func (f *Follower) followFile(ctx context.Context, x foundFile, cut []earlierFil
 		}
 		return
 	}
-	s := &followedFile{id: x.id, path: x.path, at: x.path, matched: true}
+	s := &followedFile{id: x.id, readState: readState{path: x.path}, at: x.path, matched: true}
 	if err := f.findStart(s, x, cut, now); err != nil {
 		f.metrics.failures.Inc()
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -251,7 +244,7 @@ func (f *Follower) followFile(ctx context.Context, x foundFile, cut []earlierFil
 	f.dirty, f.fresh = true, true
 }
 
-func (f *Follower) findStart(s *followedFile, x foundFile, cut []earlierFile, now time.Time) error {
+func (f *Follower) findStart(s *followedFile, x foundFile, cut []readState, now time.Time) error {
 	if err := f.openFile(s); err != nil {
 		return err
 	}
@@ -275,7 +268,7 @@ func (f *Follower) findStart(s *followedFile, x foundFile, cut []earlierFile, no
 			return err
 		}
 		if same {
-			s.position, s.prints, s.path = was.position, was.prints, was.path
+			s.readState = was
 			return nil
 		}
 	}
@@ -283,10 +276,10 @@ func (f *Follower) findStart(s *followedFile, x foundFile, cut []earlierFile, no
 }
 
 // followedParts returns the current state of the sources.
-func (f *Follower) followedParts() []earlierFile {
-	out := make([]earlierFile, 0, len(f.sources))
+func (f *Follower) followedParts() []readState {
+	out := make([]readState, 0, len(f.sources))
 	for _, s := range f.sources {
-		out = append(out, earlierFile{s.path, s.position, s.prints})
+		out = append(out, s.readState)
 	}
 	return out
 }

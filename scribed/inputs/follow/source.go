@@ -17,15 +17,11 @@ import (
 // followedFile is a file that is followed.
 type followedFile struct {
 	id fileID
-	// path is where the file was first seen: category and attributes come from it. at is its current path, "" if it has no known
-	// name.
-	path, at string
+	readState
+
+	at       string // its current path; "" if it has no known name
 	category string
 	extra    []producer.Attribute
-
-	// position is where the next message begins: everything before it is delivered. prints are the fingerprints up to it.
-	position int64
-	prints   fingerprints
 	// skipping says that the position is inside a line whose rest is discarded.
 	skipping bool
 
@@ -43,6 +39,15 @@ type followedFile struct {
 	// failures counts consecutive failures; notBefore is when the next attempt may be.
 	failures  int
 	notBefore time.Time
+}
+
+// readState says how far a file was read.
+type readState struct {
+	// path is where the file was first seen: category and attributes come from it.
+	path string
+	// position is where the next message begins: everything before it is delivered. prints are the fingerprints up to it.
+	position int64
+	prints   fingerprints
 }
 
 // noteInfo updates the source from the file system's information.

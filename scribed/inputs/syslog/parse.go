@@ -113,6 +113,9 @@ func (p *messageParser) attributesOf(f *messageFields) []producer.Attribute {
 
 // addData adds structured data in order of their names.
 func (f *messageFields) addData(add func(name, value string)) {
+	if len(f.Data) == 0 { // as usual: without an allocation
+		return
+	}
 	names := slices.Sorted(maps.Keys(f.Data))
 	for _, name := range names[:min(len(names), maxData)] {
 		add(name, f.Data[name])

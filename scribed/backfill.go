@@ -214,7 +214,7 @@ func newBackfillEntry(l *categoryQueue, claimed []spool.ClaimedRecord) *queueEnt
 
 // backfillBatch makes a request of entries.
 func (q *sendQueue) backfillBatch(f *fillPlan, entries []*queueEntry) *upstreamBatch {
-	b := &upstreamBatch{entries: entries, ack: scribev1.AckLevel_ACK_LEVEL_COMMITTED, backfill: true, retry: f.retry, round: q.round, reserved: f.reserved}
+	b := &upstreamBatch{entries: entries, ack: scribev1.AckLevel_ACK_LEVEL_COMMITTED, backfill: true, retry: f.retry, round: q.round}
 	for _, e := range entries {
 		e.batch = b
 		b.queues = append(b.queues, q.queues[e.category])

@@ -96,12 +96,14 @@ func (s *Scribed) claimBacklog(f *fillPlan) *upstreamBatch {
 		records, err := s.spool.Claim(l.name, f.wants[i], f.upTo[i], free[:0:n])
 		if err != nil {
 			s.throttled.warn(s.ctx, "claim", "spool read failed", slog.String("category", l.name), slog.Any("error", err))
-			s.holdQueue(l)
-			continue
 		}
 		if len(records) == 0 {
 			s.mu.Lock()
-			s.mu.queue.clearWaits(l, f.upTo[i], s.now())
+			if err != nil {
+				l.notBefore = s.now().Add(s.cfg.RetryMax)
+			} else {
+				s.mu.queue.clearWaits(l, f.upTo[i], s.now())
+			}
 			s.mu.Unlock()
 			continue
 		}
@@ -120,13 +122,6 @@ func (s *Scribed) claimBacklog(f *fillPlan) *upstreamBatch {
 		e.mem = b.buf
 	}
 	return b
-}
-
-// holdQueue delays a queue whose backlog cannot be read.
-func (s *Scribed) holdQueue(l *categoryQueue) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	l.notBefore = s.now().Add(s.cfg.RetryMax)
 }
 
 // callUpstream makes a request to the upstream. It returns a result for each frame, in the order of the entries' frames, or the

@@ -22,9 +22,8 @@ type upstreamBatch struct {
 	// retry says that it has queues that were refused before. round is sendQueue.round when it began.
 	retry bool
 	round int
-	// backfill says that the entries come from the spool; reserved is the memory reserved for them, buf their buffer.
+	// backfill says that the entries come from the spool; buf is their buffer.
 	backfill bool
-	reserved int64
 	buf      *sharedBuffer
 
 	cancel context.CancelFunc
@@ -83,7 +82,9 @@ type sendQueue struct {
 }
 
 func newQueue(cfg Config, pool *buffers.Pool) sendQueue {
-	q := sendQueue{cfg: cfg, buffers: pool, queues: make(map[string]*categoryQueue), blocked: make(map[*categoryQueue]struct{})}
+	q := sendQueue{
+		cfg: cfg, buffers: pool, queues: make(map[string]*categoryQueue), blocked: make(map[*categoryQueue]struct{}), gaps: newSequenceGaps(),
+	}
 	if cfg.ReportLosses > 0 {
 		q.losses = loss.NewLedger(loss.ByAgent)
 	}

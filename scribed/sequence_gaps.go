@@ -3,6 +3,8 @@ package scribed
 import (
 	"time"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -12,7 +14,12 @@ import (
 // later frames for the gap, and producers that do not wait for it would never know. So the agent refuses their frames at once,
 // and they continue with a new epoch.
 type sequenceGaps struct {
-	since map[producerSequence]time.Time
+	since *simplelru.LRU[producerSequence, time.Time]
+}
+
+func newSequenceGaps() (g sequenceGaps) {
+	g.since, _ = simplelru.NewLRU[producerSequence, time.Time](maxGaps, nil) // fails only without a size
+	return g
 }
 
 // producerSequence is a producer's sequence in a logical shard.
@@ -24,7 +31,7 @@ type producerSequence struct {
 }
 
 const (
-	maxGaps = 1024        // beyond this, an arbitrary one is forgotten
+	maxGaps = 1024        // beyond this, the oldest is forgotten
 	gapTime = time.Minute // then the frames are tried again: the upstream may no longer miss any
 )
 
@@ -42,34 +49,23 @@ func (g *sequenceGaps) noteLost(category string, f *queuedFrame, r scribev1.Reas
 	if r != scribev1.Reason_REASON_OUT_OF_SEQUENCE && r != scribev1.Reason_REASON_STALE_PRODUCER {
 		return
 	}
-	key, ok := sequenceOf(category, f)
-	if !ok {
-		return
+	if key, ok := sequenceOf(category, f); ok {
+		g.since.Add(key, now)
 	}
-	if g.since == nil {
-		g.since = make(map[producerSequence]time.Time)
-	}
-	for old := range g.since {
-		if len(g.since) < maxGaps {
-			break
-		}
-		delete(g.since, old)
-	}
-	g.since[key] = now
 }
 
 // hasGap reports whether a frame belongs to a sequence with a gap.
 func (g *sequenceGaps) hasGap(category string, f *queuedFrame, now time.Time) bool {
-	if len(g.since) == 0 {
+	if g.since.Len() == 0 {
 		return false
 	}
 	key, ok := sequenceOf(category, f)
 	if !ok {
 		return false
 	}
-	since, ok := g.since[key]
+	since, ok := g.since.Peek(key)
 	if ok && now.Sub(since) >= gapTime {
-		delete(g.since, key)
+		g.since.Remove(key)
 		ok = false
 	}
 	return ok
@@ -79,7 +75,7 @@ func (g *sequenceGaps) hasGap(category string, f *queuedFrame, now time.Time) bo
 // holds Scribed.mu.
 func (w *writeCall) refuseGaps(e *queueEntry) bool {
 	g := &w.s.mu.queue.gaps
-	if len(g.since) == 0 {
+	if g.since.Len() == 0 {
 		return true
 	}
 	now := w.s.now()

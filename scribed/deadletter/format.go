@@ -47,9 +47,6 @@ var (
 	ErrVersion = errors.New("deadletter: unknown version")
 )
 
-// appendFile appends a file's header.
-func appendFile(dst []byte) []byte { return append(append(dst, magic...), Version, 0, 0, 0) }
-
 // encodedLen is the length of an encoded letter, in bytes.
 func (l *Letter) encodedLen() int {
 	return headerLen + len(l.Category) + len(l.Reason) + min(len(l.Message), maxMessage) + len(l.Frame)
@@ -87,7 +84,7 @@ func Encode(letters []Letter) ([]byte, error) {
 	for i := range letters {
 		n += letters[i].encodedLen()
 	}
-	dst := appendFile(make([]byte, 0, n))
+	dst := append(append(make([]byte, 0, n), magic...), Version, 0, 0, 0)
 	for i := range letters {
 		var err error
 		if dst, err = appendLetter(dst, &letters[i]); err != nil {

@@ -12,24 +12,16 @@ import (
 // CategoryTemplate is a category name with fields in braces, such as "syslog.{facility}", which an input fills in for each
 // message.
 type CategoryTemplate struct {
-	parts []templatePart // text and fields alternate
-}
-
-// templatePart is a field if its name is set, else a text.
-type templatePart struct {
-	text, field string
+	parts []string // texts and, in between, the names of fields
 }
 
 // ParseCategoryTemplate parses a template that may contain the given fields. A template without fields is a category name. It
 // fails on unknown fields, and when the result would not be a valid name.
 func ParseCategoryTemplate(text string, fields ...string) (CategoryTemplate, error) {
 	var t CategoryTemplate
-	rest := text
-	for rest != "" {
+	for rest := text; ; {
 		before, after, found := strings.Cut(rest, "{")
-		if before != "" {
-			t.parts = append(t.parts, templatePart{text: before})
-		}
+		t.parts = append(t.parts, before)
 		if !found {
 			break
 		}
@@ -43,7 +35,7 @@ func ParseCategoryTemplate(text string, fields ...string) (CategoryTemplate, err
 			}
 			return CategoryTemplate{}, fmt.Errorf("%q: {%s} is unknown, the fields are {%s}", text, name, strings.Join(fields, "}, {"))
 		}
-		t.parts = append(t.parts, templatePart{field: name})
+		t.parts = append(t.parts, name)
 		rest = behind
 	}
 	// Field values are made valid; the text around them must be valid.
@@ -55,8 +47,8 @@ func ParseCategoryTemplate(text string, fields ...string) (CategoryTemplate, err
 
 // Fixed returns the category of a template without fields.
 func (t CategoryTemplate) Fixed() (category string, ok bool) {
-	if len(t.parts) == 1 && t.parts[0].field == "" {
-		return t.parts[0].text, true
+	if len(t.parts) == 1 {
+		return t.parts[0], true
 	}
 	return "", false
 }
@@ -68,12 +60,12 @@ func (t CategoryTemplate) Category(value func(field string) string) string {
 		return name
 	}
 	var b strings.Builder
-	for _, p := range t.parts {
-		if p.field == "" {
-			b.WriteString(p.text)
+	for n, p := range t.parts {
+		if n%2 == 0 {
+			b.WriteString(p)
 			continue
 		}
-		v := value(p.field)
+		v := value(p)
 		if v == "" {
 			v = "none"
 		}

@@ -203,12 +203,8 @@ func (s *Spool) reclaimSegments(due bool) error {
 	done := func(g *segmentFile) bool {
 		return g.held == 0 && !g.busy && g.readers == 0 && (g.state == sealed || g.state == failed)
 	}
-	var goes []*segmentFile // not those that become empty later: the state would not say so
-	for _, g := range s.mu.segments {
-		if done(g) {
-			goes = append(goes, g)
-		}
-	}
+	// Not those that become empty later: the state would not say so.
+	goes := slices.DeleteFunc(slices.Clone(s.mu.segments), func(g *segmentFile) bool { return !done(g) })
 	save := due && (s.mu.changes != s.mu.stateSaved || s.mu.stateBroken) || len(goes) > 0
 	s.mu.Unlock()
 	if save {
@@ -238,12 +234,7 @@ func (s *Spool) reclaimSegments(due bool) error {
 // that cannot be removed is retried later, and stays charged until then.
 func (s *Spool) removeTrash() error {
 	s.mu.Lock()
-	var goes []*segmentFile
-	for _, g := range s.mu.trash {
-		if g.readers == 0 {
-			goes = append(goes, g)
-		}
-	}
+	goes := slices.DeleteFunc(slices.Clone(s.mu.trash), func(g *segmentFile) bool { return g.readers > 0 })
 	s.mu.Unlock()
 	if len(goes) == 0 {
 		return nil

@@ -3,8 +3,6 @@ package layout
 import (
 	"encoding/binary"
 	"fmt"
-	"strconv"
-	"strings"
 )
 
 const (
@@ -39,20 +37,9 @@ func (id SegmentID) valid() bool { return id.First > 0 && id.First <= id.Last &&
 
 // ParseSegmentName is the inverse of Name. It returns false for names of other files.
 func ParseSegmentName(name string) (SegmentID, bool) {
-	parts := strings.Split(strings.TrimSuffix(name, segmentSuffix), "-")
-	if len(parts) != 3 {
-		return SegmentID{}, false
-	}
-	var n [3]uint32
-	for i, p := range parts {
-		v, err := strconv.ParseUint(p, 10, 32)
-		if err != nil {
-			return SegmentID{}, false
-		}
-		n[i] = uint32(v)
-	}
-	id := SegmentID{First: n[0], Last: n[1], Generation: n[2]}
-	return id, id.valid() && id.Name() == name
+	var id SegmentID
+	_, err := fmt.Sscanf(name, "%d-%d-%d"+segmentSuffix, &id.First, &id.Last, &id.Generation)
+	return id, err == nil && id.valid() && id.Name() == name
 }
 
 // SegmentHeader is the header of a segment's file, as it is encoded between version and checksum.

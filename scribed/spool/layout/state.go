@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 )
 
 const (
@@ -105,13 +106,7 @@ func (s *SpoolState) withoutLargest() *SpoolState {
 	case most > 0:
 		out.Segments = nil
 		for _, g := range s.Segments {
-			var kept []StateDone
-			for _, d := range g.Done {
-				if len(d.Spans) <= most/2 {
-					kept = append(kept, d)
-				}
-			}
-			g.Done = kept
+			g.Done = slices.DeleteFunc(slices.Clone(g.Done), func(d StateDone) bool { return len(d.Spans) > most/2 })
 			out.Segments = append(out.Segments, g)
 		}
 	case len(s.Dropped) > 0:

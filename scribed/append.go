@@ -250,7 +250,7 @@ func (c *categoryQueue) waitFor(gone []*queueEntry) {
 	at, next := spool.Position(0), 0
 	for _, e := range c.entries {
 		for ; next < len(gone) && gone[next].number < e.number; next++ {
-			at = gone[next].spoolRefs()[len(gone[next].frames)-1].Position()
+			at = gone[next].spoolRefs()[len(gone[next].frames)-1].Position
 		}
 		e.after = max(e.after, at)
 	}
@@ -271,7 +271,7 @@ func (q *sendQueue) assignRefs(p *appendPart, ids []int32, refs []spool.Ref) {
 			break
 		}
 		f.ref, f.spooled = refs[at], true
-		p.l.end = max(p.l.end, f.ref.Position())
+		p.l.end = max(p.l.end, f.ref.Position)
 		at++
 	}
 	q.spool.Done(refs[at:p.to]...)

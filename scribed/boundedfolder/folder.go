@@ -75,8 +75,8 @@ func (f *Folder) MakeSpace(n int64) (removed int, freed int64, err error) {
 	return removed, freed, nil
 }
 
-// Size returns the number of files and their total size.
-func (f *Folder) Size() (files int, bytes int64) { return len(f.files), f.bytes }
+// CountFiles returns the number of files and their total size.
+func (f *Folder) CountFiles() (files int, bytes int64) { return len(f.files), f.bytes }
 
 // CreateFolder creates a folder and its parents, and syncs the folders that it changed.
 func CreateFolder(fsys vfs.FS, dir string) error {

@@ -156,7 +156,7 @@ func (f *Folder) Put(letters []Letter) error {
 func (f *Folder) addTotals(t Totals) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.mu.totals.Files, f.mu.totals.Bytes = f.writer.Size()
+	f.mu.totals.Files, f.mu.totals.Bytes = f.writer.CountFiles()
 	f.mu.totals.Letters += t.Letters
 	f.mu.totals.RemovedFiles += t.RemovedFiles
 	f.mu.totals.RemovedBytes += t.RemovedBytes

@@ -40,8 +40,8 @@ type Deps struct {
 	Clock func() time.Time
 }
 
-// Complete returns the dependencies with their defaults, and with the input's name in the log.
-func (d Deps) Complete(name string) Deps {
+// WithDefaults returns the dependencies with their defaults, and with the input's name in the log.
+func (d Deps) WithDefaults(name string) Deps {
 	if d.Logger == nil {
 		d.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -65,10 +65,10 @@ func NewNetworkMetrics(kind, name string, reg prometheus.Registerer) (*NetworkMe
 		Truncated:    set.Counter("truncated_messages_total", "Messages that were cut to the limit."),
 		Stray:        set.Counter("stray_messages_total", "Messages that went to the fallback category: there were too many categories."),
 	}
-	return m, m.Register(reg)
+	return m, m.RegisterInput(reg)
 }
 
-// NewWriteMetrics declares the counters of an input of a kind. The input declares its other metrics in set, and calls Register.
+// NewWriteMetrics declares the counters of an input of a kind. The input declares its other metrics in set, and calls RegisterInput.
 func NewWriteMetrics(kind, name string) (m WriteMetrics, set *metrics.Set) {
 	set = metrics.NewSet("scribe_inputs_" + kind + "_")
 	return WriteMetrics{
@@ -79,8 +79,8 @@ func NewWriteMetrics(kind, name string) (m WriteMetrics, set *metrics.Set) {
 	}, set
 }
 
-// Register registers the metrics, with the input's name as a label; a nil reg registers nothing.
-func (m *WriteMetrics) Register(reg prometheus.Registerer) error {
+// RegisterInput registers the metrics, with the input's name as a label; a nil reg registers nothing.
+func (m *WriteMetrics) RegisterInput(reg prometheus.Registerer) error {
 	if reg == nil {
 		return nil
 	}

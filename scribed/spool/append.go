@@ -192,7 +192,7 @@ func (s *Spool) writeRecords(g *segmentFile, w *pendingAppend, buf []byte, claim
 		b = layout.AppendRecordHeader(b, &h)
 		b = append(b, r.Data...)
 		b = append(b, make([]byte, layout.Padded(int64(size))-int64(size))...)
-		refs[i] = Ref{Segment: uint64(g.id.First), Offset: offset, Size: size}
+		refs[i] = Ref{Position: h.Position, Size: size}
 		entries[i] = layout.IndexEntry{Position: h.Position, Time: now, Offset: offset, Size: size, Messages: h.Messages}
 	}
 	if n, err := g.file.WriteAt(b, g.end); err != nil {

@@ -48,13 +48,9 @@ func (s *Spool) Claim(category string, maxBytes int, upTo Position, buf []byte) 
 func refsOf(picks []recordPick) []Ref {
 	refs := make([]Ref, len(picks))
 	for i := range picks {
-		refs[i] = refOf(&picks[i].entry)
+		refs[i] = picks[i].recordRef()
 	}
 	return refs
-}
-
-func refOf(e *layout.IndexEntry) Ref {
-	return Ref{Segment: uint64(e.Position.Segment()), Offset: e.Position.Offset(), Size: e.Size}
 }
 
 // pinSegments pins the segments of records until unpinSegments. The mutex is held.
@@ -201,11 +197,11 @@ func (s *Spool) readRecords(picks []recordPick, buf []byte) (out []ClaimedRecord
 				lost = append(lost, damagedRecord{recordPick: p.picks[i], raw: raw, err: err})
 				continue
 			}
-			out = append(out, ClaimedRecord{Ref: refOf(e), Messages: int(e.Messages), Data: data})
+			out = append(out, ClaimedRecord{Ref: p.picks[i].recordRef(), Messages: int(e.Messages), Data: data})
 		}
 	}
 	for _, d := range lost {
-		s.loseRecord(d)
+		s.loseRecord(d, nil)
 	}
 	return out, nil
 }
@@ -229,40 +225,24 @@ type damagedRecord struct {
 	err error
 }
 
-// describeLoss describes the damage, and copies it to the quarantine. The caller sets the amounts of the record.
-func (s *Spool) describeLoss(d damagedRecord) damageLoss {
+// loseRecord copies a damaged record to the quarantine, counts it as lost and finishes it, unless it is finished, so that it is not
+// given out again. Without a part, the caller has claimed it; with one, another claimant may have.
+func (s *Spool) loseRecord(d damagedRecord, p *segmentPart) {
+	at, a := d.entry.Position, amountOf(d.name, d.entry.Size, d.entry.Messages)
 	l := damageLoss{
-		Segment: uint64(d.entry.Position.Segment()), From: int64(d.entry.Offset), To: int64(d.entry.Offset) + int64(d.entry.Size), Records: 1,
-		Category: d.name, Err: fmt.Errorf("record %s in %s: %w", d.entry.Position, d.seg.path, d.err),
+		Segment: uint64(at.Segment()), From: int64(d.entry.Offset), To: int64(d.entry.Offset) + int64(d.entry.Size), Records: 1,
+		Category: d.name, Err: fmt.Errorf("record %s in %s: %w", at, d.seg.path, d.err),
 	}
 	l.QuarantineFile = s.keepDamaged(l.Segment, layout.FileRange{From: l.From, To: l.To}, d.raw)
-	return l
-}
-
-// loseRecord counts a claimed record as lost, and finishes it, so that it is not given out again.
-func (s *Spool) loseRecord(d damagedRecord) {
-	l := s.describeLoss(d)
 	s.mu.Lock()
-	at, c, ok := s.mu.claimOf(refOf(&d.entry))
-	if ok {
-		s.countLoss(&l, c.part, s.mu.finishClaim(at, c), true)
-	}
-	s.mu.Unlock()
-	if ok {
-		s.logLoss(l)
-	}
-}
-
-// loseHeld counts a record of a part as lost, whether or not it is claimed, unless it is finished.
-func (s *Spool) loseHeld(p *segmentPart, d damagedRecord) {
-	l := s.describeLoss(d)
-	at, a := d.entry.Position, amountOf(d.name, d.entry.Size, d.entry.Messages)
-	s.mu.Lock()
-	done := p.done.contains(at)
+	lost := true
 	switch c, claimed := s.mu.claims[at]; {
-	case done:
+	case claimed && p == nil:
+		s.countLoss(&l, c.part, s.mu.finishClaim(at, c), true)
 	case claimed:
 		s.countLoss(&l, p, s.mu.loseClaim(at, c), false)
+	case p == nil || p.done.contains(at):
+		lost = false
 	default:
 		p.taken.addRange(at, at+1)
 		p.done.addRange(at, at+1)
@@ -270,7 +250,7 @@ func (s *Spool) loseHeld(p *segmentPart, d damagedRecord) {
 		s.countLoss(&l, p, a, true)
 	}
 	s.mu.Unlock()
-	if !done {
+	if lost {
 		s.logLoss(l)
 	}
 }

@@ -58,7 +58,7 @@ func makeFolderOf(t *testing.T, sealed bool) *folder {
 	for i := range 12 {
 		name := []string{"a", "b"}[i%2]
 		ref := appendOne(t, s, name, i, 40+i*7, false)
-		f.want = append(f.want, layout.IndexEntry{Position: layout.At(uint32(ref.Segment), ref.Offset), Offset: ref.Offset, Size: ref.Size})
+		f.want = append(f.want, layout.IndexEntry{Position: ref.Position, Offset: ref.Position.Offset(), Size: ref.Size})
 		f.names = append(f.names, name)
 		if i%3 == 2 {
 			syncAll(t, s)
@@ -109,7 +109,7 @@ func (f *folder) expect(t *testing.T, what string, segment []byte, from, to int6
 	for i, e := range f.want {
 		touched := from < int64(e.Offset+e.Size) && to > int64(e.Offset)
 		got := next[f.names[i]]
-		if len(got) > 0 && got[0].Ref.Offset == e.Offset {
+		if len(got) > 0 && got[0].Ref.Position.Offset() == e.Offset {
 			if !bytes.Equal(got[0].Data, payload(f.names[i], i, 40+i*7)) {
 				t.Fatalf("%s: record %d has other bytes", what, i)
 			}
@@ -186,7 +186,7 @@ func (f *folder) expectRange(t *testing.T, what string, segment []byte, from, to
 	got := map[uint32]bool{}
 	for _, c := range []string{"a", "b"} {
 		for _, g := range claimAll(t, s, c) {
-			got[g.Ref.Offset] = true
+			got[g.Ref.Position.Offset()] = true
 		}
 	}
 	gone := false
@@ -415,7 +415,7 @@ func TestSwappedRecords(t *testing.T) {
 	}
 	path := c.Dir + "/" + layout.SegmentID{First: 1, Last: 1, Generation: 1}.Name()
 	b := contentOf(t, mem, path)
-	first, second := b[refs[0].Offset:][:refs[0].Size], b[refs[1].Offset:][:refs[1].Size]
+	first, second := b[refs[0].Position.Offset():][:refs[0].Size], b[refs[1].Position.Offset():][:refs[1].Size]
 	for i := range first {
 		first[i], second[i] = second[i], first[i]
 	}

@@ -662,7 +662,7 @@ func TestDoneWhileSaved(t *testing.T) {
 	settle(t, s)
 	var first []Ref
 	for _, r := range all {
-		switch r.Segment {
+		switch r.Position.Segment() {
 		case 1:
 			first = append(first, r)
 		case 2:

@@ -119,7 +119,7 @@ func (i *inspectionRun) inspectFiles(in *folderListing) error {
 	if err := q.openFolder(); err != nil {
 		return err
 	}
-	i.report.Quarantined, i.report.QuarantinedBytes = q.Size()
+	i.report.Quarantined, i.report.QuarantinedBytes = q.CountFiles()
 	return nil
 }
 
@@ -175,7 +175,7 @@ func (i *inspectionRun) inspectSegment(id layout.SegmentID) error {
 	}
 	for k := range l.categories {
 		c := &l.categories[k]
-		total := Amount(c.Amount())
+		total := Amount(c.SumRecords())
 		held := total
 		held.minus(done[k].amount)
 		first, last := time.UnixMicro(c.FirstTime), time.UnixMicro(c.LastTime)
@@ -223,12 +223,11 @@ func (i *inspectionRun) verifySealed(l *loadedSegment) error {
 	defer func() { _ = f.Close() }() // it was only read
 	name := l.id.Name()
 	found := map[layout.Position]layout.IndexEntry{}
-	scan, err := layout.ScanSegment(salvageReader{f}, l.footer.DataEnd, l.id, func(rec *layout.ScannedRecord) error {
+	scan, err := layout.ScanSegment(salvageReader{f}, l.footer.DataEnd, l.id, func(rec *layout.ScannedRecord) {
 		if rec.Err != nil {
 			i.addDamage(name, layout.FileRange{From: rec.Offset, To: rec.End()}, rec.Category, rec.Err)
 		}
 		found[rec.Position] = rec.Entry()
-		return nil
 	})
 	if err != nil {
 		return err

@@ -81,13 +81,12 @@ func loadSegment(fsys vfs.FS, dir string, id layout.SegmentID) (l *loadedSegment
 func (l *loadedSegment) scanRecords(r salvageReader, size, durable int64) error {
 	entries := map[string][]layout.IndexEntry{}
 	var bad []layout.ScannedRecord
-	scan, err := layout.ScanSegment(r, size, l.id, func(rec *layout.ScannedRecord) error {
+	scan, err := layout.ScanSegment(r, size, l.id, func(rec *layout.ScannedRecord) {
 		if rec.Err == nil {
 			entries[rec.Category] = append(entries[rec.Category], rec.Entry())
 		} else {
 			bad = append(bad, *rec)
 		}
-		return nil
 	})
 	if err != nil {
 		return err
@@ -155,7 +154,7 @@ func (l *loadedSegment) finishedIn(st *layout.SpoolState, index func(c *loadedCa
 	}
 	for k := range out {
 		c := &l.categories[k]
-		whole := c.Amount()
+		whole := c.SumRecords()
 		a := out[k].amount
 		if len(out[k].spans) == 0 || exact && a.Records <= whole.Records && a.Messages <= whole.Messages && a.Bytes <= whole.Bytes {
 			continue
@@ -195,11 +194,10 @@ func (l *loadedSegment) readIndex(fsys vfs.FS, c *loadedCategory) ([]layout.Inde
 // scanCategory finds the records of a category by scanning a segment. entries is not nil: nil means that an index is not in memory.
 func scanCategory(r io.ReaderAt, end int64, id layout.SegmentID, name string) (entries []layout.IndexEntry, scan *layout.SegmentScan, err error) {
 	entries = []layout.IndexEntry{}
-	scan, err = layout.ScanSegment(r, end, id, func(rec *layout.ScannedRecord) error {
+	scan, err = layout.ScanSegment(r, end, id, func(rec *layout.ScannedRecord) {
 		if rec.Category == name {
 			entries = append(entries, rec.Entry())
 		}
-		return nil
 	})
 	return entries, scan, err
 }

@@ -77,7 +77,7 @@ func (q *quarantineFolder) addRange(now int64, segment uint64, r layout.FileRang
 func (q *quarantineFolder) usedBytes() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	_, bytes := q.Size()
+	_, bytes := q.CountFiles()
 	return bytes
 }
 

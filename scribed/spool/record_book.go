@@ -110,6 +110,8 @@ type recordPick struct {
 	entry layout.IndexEntry
 }
 
+func (p *recordPick) recordRef() Ref { return Ref{Position: p.entry.Position, Size: p.entry.Size} }
+
 func newBook(indexBytes int64) recordBook {
 	return recordBook{
 		categories: map[string]*categoryRecords{}, claims: map[layout.Position]recordClaim{}, strays: map[layout.Position]damagedClaim{},
@@ -325,7 +327,7 @@ func (b *recordBook) eachAvailable(p *segmentPart, fn func(i int, e *layout.Inde
 
 // claimOf returns the claim of a reference.
 func (b *recordBook) claimOf(ref Ref) (layout.Position, recordClaim, bool) {
-	at := ref.Position()
+	at := ref.Position
 	c, ok := b.claims[at]
 	return at, c, ok && c.size == ref.Size
 }
@@ -350,9 +352,9 @@ func (b *recordBook) releaseClaim(ref Ref) {
 
 // endStray ends the claim of a record that was found damaged.
 func (b *recordBook) endStray(ref Ref) (damagedClaim, bool) {
-	x, ok := b.strays[ref.Position()]
+	x, ok := b.strays[ref.Position]
 	if ok = ok && x.size == ref.Size; ok {
-		delete(b.strays, ref.Position())
+		delete(b.strays, ref.Position)
 		b.stray.minus(x.sums)
 	}
 	return x, ok

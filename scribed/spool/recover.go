@@ -106,7 +106,7 @@ func (s *Spool) enterSegment(l *loadedSegment, st *layout.SpoolState) error {
 		c := &l.categories[i]
 		p := &segmentPart{cat: &categoryRecords{name: c.Name}, seg: g, IndexSummary: c.IndexSummary, entries: c.entries}
 		p.done, p.taken = done[i].spans, slices.Clone(done[i].spans)
-		p.finished, p.held = done[i].amount, Amount(c.Amount())
+		p.finished, p.held = done[i].amount, Amount(c.SumRecords())
 		p.held.minus(p.finished)
 		p.unclaimed = p.held
 		g.parts = append(g.parts, p)

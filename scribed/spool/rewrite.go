@@ -366,7 +366,7 @@ func (w *segmentRewrite) copyRecords(r *segmentReader, picks []recordPick, buf [
 		if _, err := checkRecord(p.name, &p.entry, raw); err != nil {
 			// The record is finished and not in the new file, as if it had been finished when the rewrite began.
 			src := sources[p.entry.Position]
-			w.s.loseHeld(src.part, damagedRecord{recordPick: p, raw: raw, err: err})
+			w.s.loseRecord(damagedRecord{recordPick: p, raw: raw, err: err}, src.part)
 			src.done.addRange(p.entry.Position, p.entry.Position+1)
 			src.amount.plus(amountOf(p.name, p.entry.Size, p.entry.Messages))
 			continue

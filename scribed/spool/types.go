@@ -19,16 +19,12 @@ type Record struct {
 
 // Ref identifies a record in the spool. It is valid until the record is done or dropped, in the process that got it.
 type Ref struct {
-	Segment uint64
-	Offset  uint32
-	Size    uint32 // of the record in the segment, its header included
+	Position Position
+	Size     uint32 // of the record in the segment, its header included
 }
 
 // Position is a record's place in the order of its category: records were appended in order of their positions.
 type Position = layout.Position
-
-// Position returns the record's position.
-func (r Ref) Position() Position { return layout.At(uint32(r.Segment), r.Offset) } //nolint:gosec // segments have 32 bits
 
 // ClaimedRecord is a record that [Spool.Claim] claimed from a category's backlog.
 type ClaimedRecord struct {

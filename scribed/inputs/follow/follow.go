@@ -54,7 +54,7 @@ func New(cfg Config, deps inputs.Deps) (*Follower, error) {
 	if err != nil {
 		return nil, err
 	}
-	deps = deps.Complete(cfg.Name)
+	deps = deps.WithDefaults(cfg.Name)
 	f := &Follower{
 		cfg: cfg, deps: deps, rules: rules, log: deps.Logger,
 		splitter: lineSplitter{maxLine: int(cfg.MaxLine), long: cfg.LongLines, multiline: rules.multiline},

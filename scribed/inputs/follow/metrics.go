@@ -31,5 +31,5 @@ func newMetrics(name string, reg prometheus.Registerer) (*followMetrics, error) 
 		open:         set.Gauge("open_files", "Open files."),
 		lag:          set.Gauge("lag_bytes", "Bytes of the files that are not delivered yet."),
 	}
-	return m, m.Register(reg)
+	return m, m.RegisterInput(reg)
 }

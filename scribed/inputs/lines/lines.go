@@ -204,7 +204,7 @@ func New(cfg Config, deps inputs.Deps) (*Input, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Input{cfg, deps.Complete(cfg.Name)}, nil
+	return &Input{cfg, deps.WithDefaults(cfg.Name)}, nil
 }
 
 // Name implements inputs.Input.

@@ -33,7 +33,7 @@ func New(cfg Config, deps inputs.Deps) (*Input, error) {
 		return nil, err
 	}
 	return &Input{
-		cfg: cfg, deps: deps.Complete(cfg.Name), category: t, names: inputs.NewCategoryLimit(cfg.MaxCategories, cfg.Fallback),
+		cfg: cfg, deps: deps.WithDefaults(cfg.Name), category: t, names: inputs.NewCategoryLimit(cfg.MaxCategories, cfg.Fallback),
 		running: make(inputs.RequestSlots, cfg.MaxRequests),
 	}, nil
 }

@@ -36,7 +36,7 @@ func New(cfg Config, deps inputs.Deps) (*Input, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Input{cfg: cfg, deps: deps.Complete(cfg.Name), rules: r, names: inputs.NewCategoryLimit(cfg.MaxCategories, cfg.Fallback)}, nil
+	return &Input{cfg: cfg, deps: deps.WithDefaults(cfg.Name), rules: r, names: inputs.NewCategoryLimit(cfg.MaxCategories, cfg.Fallback)}, nil
 }
 
 // Name implements inputs.Input.

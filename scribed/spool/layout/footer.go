@@ -45,8 +45,8 @@ type IndexSummary struct {
 	IndexCRC              uint32
 }
 
-// Amount returns the sums of the records.
-func (s *IndexSummary) Amount() Amount {
+// SumRecords returns the sums of the records.
+func (s *IndexSummary) SumRecords() Amount {
 	return Amount{Records: int64(s.Records), Messages: int64(s.Messages), Bytes: int64(s.Bytes)}
 }
 

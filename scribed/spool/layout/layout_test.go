@@ -119,13 +119,12 @@ func readSegment(t *testing.T, b []byte, sealed bool) {
 	headers, data := sampleRecords()
 	id := SegmentID{7, 7, 1}
 	i := 0
-	scan, err := ScanSegment(bytes.NewReader(b), int64(len(b)), id, func(rec *ScannedRecord) error {
+	scan, err := ScanSegment(bytes.NewReader(b), int64(len(b)), id, func(rec *ScannedRecord) {
 		got, err := rec.Data(b[rec.Offset:])
 		if rec.RecordHeader != headers[i] || err != nil || rec.Err != nil || !bytes.Equal(got, data[i]) {
 			t.Errorf("record %d: %+v, %v, %v", i, rec, err, rec.Err)
 		}
 		i++
-		return nil
 	})
 	if err != nil || i != len(headers) || scan.HeaderErr != nil || len(scan.Unreadable) > 0 || scan.Tail != sealed || scan.Durable != SegmentHeaderLen {
 		t.Errorf("%d records, %+v, %v", i, scan, err)
@@ -224,9 +223,8 @@ func TestResync(t *testing.T) {
 	second, third := int64(headers[1].Position.Offset()), int64(headers[2].Position.Offset())
 	scan := func(b []byte, id SegmentID) (found []Position, s *SegmentScan) {
 		t.Helper()
-		s, err := ScanSegment(bytes.NewReader(b), int64(len(b)), id, func(rec *ScannedRecord) error {
+		s, err := ScanSegment(bytes.NewReader(b), int64(len(b)), id, func(rec *ScannedRecord) {
 			found = append(found, rec.Position)
-			return nil
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -44,8 +44,8 @@ type SegmentScan struct {
 
 // ScanSegment reads the records of a file of size bytes from first to last, checks each, and calls fn with it. After damage it
 // continues at the next valid header. It does not accept records at another offset than they were written to (in files of the
-// first generation), of other segments, or out of order. The error is that of r or fn, or wraps ErrVersion.
-func ScanSegment(r io.ReaderAt, size int64, id SegmentID, fn func(*ScannedRecord) error) (*SegmentScan, error) {
+// first generation), of other segments, or out of order. The error is that of r, or wraps ErrVersion.
+func ScanSegment(r io.ReaderAt, size int64, id SegmentID, fn func(*ScannedRecord)) (*SegmentScan, error) {
 	w := &readWindow{r: r, size: size}
 	s := &segmentScanner{w: w, id: id, out: &SegmentScan{End: min(SegmentHeaderLen, size)}, fn: fn}
 	head, err := w.bytesAt(0, SegmentHeaderLen)
@@ -87,7 +87,7 @@ type segmentScanner struct {
 	w    *readWindow
 	id   SegmentID
 	out  *SegmentScan
-	fn   func(*ScannedRecord) error
+	fn   func(*ScannedRecord)
 	last Position
 }
 
@@ -118,7 +118,8 @@ func (s *segmentScanner) emitRecord(rec *ScannedRecord) error {
 	if s.id.Generation == 1 {
 		s.out.Durable = max(s.out.Durable, min(int64(rec.Durable), rec.Offset))
 	}
-	return s.fn(rec)
+	s.fn(rec)
+	return nil
 }
 
 // resync returns the offset of the next record after an offset, or the file's size.

@@ -139,7 +139,7 @@ func (w *world) append(t *rapid.T, succeed bool) {
 func (w *world) end(t fataler, a *spoolAppend) {
 	var refs []spool.Ref
 	if a.err == nil {
-		if refs, a.err = w.s.spool.Append(a.records, true); a.err != nil {
+		if refs, a.err = w.s.spool.Append(a.records); a.err != nil {
 			t.Fatal(a.err)
 		}
 	}

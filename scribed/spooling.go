@@ -33,7 +33,7 @@ func (s *Scribed) runAppend(a *spoolAppend) error {
 	var refs []spool.Ref
 	if len(a.records) > 0 {
 		for range spoolAttempts {
-			refs, a.err = s.spool.Append(a.records, true)
+			refs, a.err = s.spool.Append(a.records)
 			if a.err == nil || errors.Is(a.err, spool.ErrFull) || errors.Is(a.err, spool.ErrClosed) {
 				break
 			}

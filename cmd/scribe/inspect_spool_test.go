@@ -21,7 +21,7 @@ func TestInspectSpool(t *testing.T) {
 		t.Fatal(err)
 	}
 	recs := []spool.Record{{Category: "access", Messages: 3, Data: []byte("three lines")}, {Category: "audit", Messages: 1, Data: []byte("one")}}
-	if _, err := s.Append(recs, false); err != nil {
+	if _, err := s.Append(recs); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {

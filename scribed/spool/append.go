@@ -9,12 +9,12 @@ import (
 	"scribe/scribed/spool/layout"
 )
 
-// Append writes all records, in order, or none; it does not sync them. With claimed, the records are claimed by the caller, which
-// calls Done or Release for each; otherwise they join the backlog. The error is ErrFull, ErrClosed, ErrFailed, or one of the file
-// system. After the last two, the records may reappear after a crash although they are not held.
+// Append writes all records, in order, or none; it does not sync them. The records are claimed by the caller, which calls Done or
+// Release for each. The error is ErrFull, ErrClosed, ErrFailed, or one of the file system. After the last two, the records may
+// reappear after a crash although they are not held.
 //
 // Append waits for the disk while UnsyncedBytes are not synced.
-func (s *Spool) Append(recs []Record, claimed bool) ([]Ref, error) {
+func (s *Spool) Append(recs []Record) ([]Ref, error) {
 	if len(recs) == 0 {
 		return nil, nil
 	}
@@ -32,7 +32,7 @@ func (s *Spool) Append(recs []Record, claimed bool) ([]Ref, error) {
 		var refs []Ref
 		buf, err := s.reserveChunk(g, w.size)
 		if err == nil {
-			refs, err = s.writeRecords(g, w, buf, claimed)
+			refs, err = s.writeRecords(g, w, buf)
 		}
 		if !errors.Is(err, errAgain) {
 			return refs, err
@@ -168,7 +168,7 @@ func (s *Spool) reserveChunk(g *segmentFile, n int64) ([]byte, error) {
 
 // writeRecords writes the records at the end of a segment and enters them in the book. buf is the last chunk's memory for them.
 // The tail is held.
-func (s *Spool) writeRecords(g *segmentFile, w *pendingAppend, buf []byte, claimed bool) ([]Ref, error) {
+func (s *Spool) writeRecords(g *segmentFile, w *pendingAppend, buf []byte) ([]Ref, error) {
 	s.mu.Lock()
 	if g.state != active {
 		s.mu.Unlock()
@@ -216,7 +216,7 @@ func (s *Spool) writeRecords(g *segmentFile, w *pendingAppend, buf []byte, claim
 		if g.names[name] == nil {
 			g.footerBytes += layout.CategoryLen + int64(len(name))
 		}
-		s.mu.addRecord(g, name, entries[i], claimed)
+		s.mu.addRecord(g, name, entries[i])
 	}
 	s.mu.sequence++
 	g.lastAppend = s.mu.sequence

@@ -37,7 +37,7 @@ func BenchmarkAppendSync(b *testing.B) {
 			b.SetBytes(int64(len(data)))
 			before := d.syncs.Load()
 			each(b, writers, func() error {
-				refs, err := s.Append([]Record{{Category: "bench", Messages: 100, Data: data}}, true)
+				refs, err := appendRecords(s, []Record{{Category: "bench", Messages: 100, Data: data}}, true)
 				if err != nil {
 					return err
 				}
@@ -104,7 +104,7 @@ func BenchmarkAppend(b *testing.B) {
 			b.ReportAllocs()
 			n := 0
 			for b.Loop() {
-				refs, err := s.Append([]Record{{Category: "bench", Messages: 100, Data: data}}, true)
+				refs, err := appendRecords(s, []Record{{Category: "bench", Messages: 100, Data: data}}, true)
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -155,7 +155,7 @@ func BenchmarkClaim(b *testing.B) {
 	s, _ := benchSpool(b)
 	data := make([]byte, size)
 	for i := range records {
-		if _, err := s.Append([]Record{{Category: fmt.Sprint(i / 8 % 8), Messages: 100, Data: data}}, false); err != nil {
+		if _, err := appendRecords(s, []Record{{Category: fmt.Sprint(i / 8 % 8), Messages: 100, Data: data}}, false); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -35,7 +35,7 @@ func scenario(s *Spool) (synced, done map[string]bool) {
 	for i := range 40 {
 		c := []string{"a", "b", "pinned"}[i%3]
 		data := payload(c, i, 700)
-		refs, err := s.Append([]Record{{Category: c, Messages: 1, Data: data}}, c == "b")
+		refs, err := appendRecords(s, []Record{{Category: c, Messages: 1, Data: data}}, c == "b")
 		if err == nil {
 			waiting[string(data)] = true
 			if c == "b" && i%2 == 0 {
@@ -350,7 +350,7 @@ func TestFailsWhileWritten(t *testing.T) {
 		hold.Store(true)
 		written := make(chan error, 1)
 		go func() {
-			_, err := s.Append([]Record{{Category: "a", Data: payload("a", 1, 100)}}, false)
+			_, err := appendRecords(s, []Record{{Category: "a", Data: payload("a", 1, 100)}}, false)
 			written <- err
 		}()
 		<-held
@@ -406,7 +406,7 @@ func diskFull(t *testing.T, size int64) {
 	n := 0
 	var full error
 	for ; n < 500; n++ {
-		_, err := s.Append([]Record{{Category: "a", Messages: 1, Data: payload("a", n, 900)}, {Category: "b", Messages: 1, Data: payload("b", n, 300)}}, false)
+		_, err := appendRecords(s, []Record{{Category: "a", Messages: 1, Data: payload("a", n, 900)}, {Category: "b", Messages: 1, Data: payload("b", n, 300)}}, false)
 		if err != nil {
 			full = err
 			break
@@ -416,7 +416,7 @@ func diskFull(t *testing.T, size int64) {
 		t.Fatalf("after %d appends: %v, want ErrFull", n, full)
 	}
 	// What the ballast has given back is not for appends.
-	if _, err := s.Append([]Record{{Category: "a", Data: payload("a", n, 9000)}}, false); !errors.Is(err, ErrFull) {
+	if _, err := appendRecords(s, []Record{{Category: "a", Data: payload("a", n, 9000)}}, false); !errors.Is(err, ErrFull) {
 		t.Fatalf("another append: %v, want ErrFull", err)
 	}
 	noBallast.Store(false)
@@ -435,7 +435,7 @@ func diskFull(t *testing.T, size int64) {
 	}
 	d.limit.Store(1 << 30)
 	for i := 0; ; i++ {
-		if _, err := s.Append([]Record{{Category: "a", Data: payload("a", n, 9000)}}, false); err == nil {
+		if _, err := appendRecords(s, []Record{{Category: "a", Data: payload("a", n, 9000)}}, false); err == nil {
 			break
 		}
 		settle(t, s)
@@ -476,7 +476,7 @@ func TestBallastIsThere(t *testing.T) {
 	s = openSpool(t, c, fs)
 	appendOne(t, s, "a", 0, 100, false)
 	full.Store(true)
-	if _, err := s.Append([]Record{{Category: "a", Data: payload("a", 1, 100)}}, false); !errors.Is(err, ErrFull) {
+	if _, err := appendRecords(s, []Record{{Category: "a", Data: payload("a", 1, 100)}}, false); !errors.Is(err, ErrFull) {
 		t.Fatalf("append: %v, want ErrFull", err)
 	}
 	for there := false; !there; {
@@ -500,7 +500,7 @@ func TestHalfWritten(t *testing.T) {
 	appendOne(t, s, "a", 0, 500, false)
 	armed.Store(true)
 	recs := []Record{{Category: "a", Data: payload("a", 1, 100)}, {Category: "a", Data: payload("a", 2, 100)}, {Category: "a", Data: payload("a", 3, 100)}}
-	if _, err := s.Append(recs, false); !errors.Is(err, syscall.EIO) {
+	if _, err := appendRecords(s, recs, false); !errors.Is(err, syscall.EIO) {
 		t.Fatalf("append: %v", err)
 	}
 	armed.Store(false)

@@ -121,9 +121,18 @@ func payload(category string, n, size int) []byte {
 	return append([]byte(head), b[:max(0, size-len(head))]...)
 }
 
+// appendRecords appends records, which join the backlog unless claimed.
+func appendRecords(s *Spool, recs []Record, claimed bool) ([]Ref, error) {
+	refs, err := s.Append(recs)
+	if !claimed {
+		s.Release(refs...)
+	}
+	return refs, err
+}
+
 func appendOne(tb rapid.TB, s *Spool, category string, n, size int, claimed bool) Ref {
 	tb.Helper()
-	refs, err := s.Append([]Record{{Category: category, Messages: n%7 + 1, Data: payload(category, n, size)}}, claimed)
+	refs, err := appendRecords(s, []Record{{Category: category, Messages: n%7 + 1, Data: payload(category, n, size)}}, claimed)
 	if err != nil {
 		tb.Fatal(err)
 	}

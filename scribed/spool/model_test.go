@@ -65,7 +65,7 @@ func (m *model) append(t *rapid.T) {
 		recs = append(recs, Record{Category: c, Messages: m.next % 5, Data: r.data})
 		made = append(made, r)
 	}
-	refs, err := m.s.Append(recs, claimed)
+	refs, err := appendRecords(m.s, recs, claimed)
 	if errors.Is(err, ErrFull) {
 		return
 	}

@@ -190,8 +190,8 @@ func (b *recordBook) removePart(p *segmentPart) {
 	}
 }
 
-// addRecord enters a record that was written to the active segment.
-func (b *recordBook) addRecord(seg *segmentFile, name string, e layout.IndexEntry, claimed bool) {
+// addRecord enters a record that was written to the active segment, claimed by its appender.
+func (b *recordBook) addRecord(seg *segmentFile, name string, e layout.IndexEntry) {
 	p := seg.names[name]
 	if p == nil {
 		p = &segmentPart{cat: b.categoryOf(name), seg: seg}
@@ -211,13 +211,9 @@ func (b *recordBook) addRecord(seg *segmentFile, name string, e layout.IndexEntr
 	a := amountOf(name, e.Size, e.Messages)
 	seg.held++
 	seg.live += maxSpace(name, a)
-	if claimed {
-		p.taken.addRange(from, e.Position+1)
-		b.claims[e.Position] = recordClaim{part: p, from: from, size: e.Size, messages: e.Messages, cached: true}
-		b.addSums(p, recordSums{held: a, cached: a})
-		return
-	}
-	b.addSums(p, recordSums{held: a, unclaimed: a})
+	p.taken.addRange(from, e.Position+1)
+	b.claims[e.Position] = recordClaim{part: p, from: from, size: e.Size, messages: e.Messages, cached: true}
+	b.addSums(p, recordSums{held: a, cached: a})
 }
 
 // addSums adds to the sums of a part, of its category, and of all categories.

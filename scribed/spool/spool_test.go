@@ -117,7 +117,7 @@ func TestClosed(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	_, err := s.Append([]Record{{Category: "a"}}, false)
+	_, err := appendRecords(s, []Record{{Category: "a"}}, false)
 	_, cerr := s.Claim("a", 1, ^Position(0), nil)
 	s.Done(ref)
 	for _, err := range []error{err, cerr, s.Sync(t.Context()), s.Close()} {
@@ -138,14 +138,14 @@ func TestClosed(t *testing.T) {
 func TestRefusedRecords(t *testing.T) {
 	s := openSpool(t, testConfig(), vfs.NewMem())
 	for _, r := range []Record{{Category: ""}, {Category: strings.Repeat("x", 256)}, {Category: "a", Messages: -1}, {Category: "a", Messages: 1 << 32}} {
-		if _, err := s.Append([]Record{{Category: "a"}, r}, false); err == nil {
+		if _, err := appendRecords(s, []Record{{Category: "a"}, r}, false); err == nil {
 			t.Errorf("%.10q with %d messages was taken", r.Category, r.Messages)
 		}
 	}
-	if _, err := s.Append([]Record{{Category: "a", Data: make([]byte, 400<<10)}}, false); !errors.Is(err, ErrFull) {
+	if _, err := appendRecords(s, []Record{{Category: "a", Data: make([]byte, 400<<10)}}, false); !errors.Is(err, ErrFull) {
 		t.Errorf("more than MaxBytes: %v", err)
 	}
-	if refs, err := s.Append(nil, false); refs != nil || err != nil {
+	if refs, err := appendRecords(s, nil, false); refs != nil || err != nil {
 		t.Errorf("nothing: %v, %v", refs, err)
 	}
 	if q := s.Queue("a"); q.Held != (Amount{}) {
@@ -153,7 +153,7 @@ func TestRefusedRecords(t *testing.T) {
 	}
 	// One that is larger than a segment gets its own.
 	big := payload("a", 1, 50<<10)
-	if _, err := s.Append([]Record{{Category: "a", Data: big}}, false); err != nil {
+	if _, err := appendRecords(s, []Record{{Category: "a", Data: big}}, false); err != nil {
 		t.Fatal(err)
 	}
 	if got := claimAll(t, s, "a"); len(got) != 1 || !bytes.Equal(got[0].Data, big) {
@@ -299,7 +299,7 @@ func TestFull(t *testing.T) {
 	for round := range 3 {
 		n := 0
 		for ; ; n++ {
-			if _, err := s.Append([]Record{{Category: "a", Data: payload("a", n, 1000)}}, false); err != nil {
+			if _, err := appendRecords(s, []Record{{Category: "a", Data: payload("a", n, 1000)}}, false); err != nil {
 				if !errors.Is(err, ErrFull) {
 					t.Fatal(err)
 				}
@@ -432,7 +432,7 @@ func TestConcurrent(t *testing.T) {
 				n, claimed := w*perWriter+i, i%3 == 0
 				data := payload("x", n, 600)
 				for {
-					refs, err := s.Append([]Record{{Category: "x", Messages: 1, Data: data}}, claimed)
+					refs, err := appendRecords(s, []Record{{Category: "x", Messages: 1, Data: data}}, claimed)
 					if errors.Is(err, ErrFull) {
 						continue
 					}

@@ -20,7 +20,7 @@ var errClosed = errors.New("scribed: closed before everything was forwarded")
 // LossError counts the frames that Close could not save: frames without a waiting caller that are neither forwarded nor in the
 // spool.
 type LossError struct {
-	Frames, Messages, Bytes int64
+	request.Amount
 	// Cause is why they could not be written to the spool; nil without a spool.
 	Cause error
 }
@@ -103,7 +103,7 @@ func (s *Scribed) giveUp() error {
 	if lost.Frames == 0 {
 		return nil
 	}
-	return &LossError{Frames: lost.Frames, Messages: lost.Messages, Bytes: lost.Bytes, Cause: cause}
+	return &LossError{Amount: lost, Cause: cause}
 }
 
 // leaveToSpool moves the spooled frames of an entry to the backlog when the entry could not leave the memory as a whole. If a
@@ -174,8 +174,8 @@ func lossReason(e *queueEntry) scribev1.Reason {
 
 // Backlog counts the frames of a category, in memory and in the spool, that were not forwarded yet.
 type Backlog struct {
-	Category                string
-	Frames, Messages, Bytes int64
+	Category string
+	request.Amount
 }
 
 // Drain forwards everything that scribed holds, at the rate that the upstream accepts, until nothing is left or ctx ends. It
@@ -224,7 +224,7 @@ func (s *Scribed) Backlogs() []Backlog {
 			}
 		}
 		if sum.Frames != 0 {
-			all = append(all, Backlog{Category: l.name, Frames: sum.Frames, Messages: sum.Messages, Bytes: sum.Bytes})
+			all = append(all, Backlog{Category: l.name, Amount: sum})
 		}
 	}
 	slices.SortFunc(all, func(a, b Backlog) int {

@@ -44,14 +44,13 @@ func (n *throttledLog) admitLine(kind string, sum request.Amount) (left int, tot
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	k := n.mu.kinds[kind]
+	if k == nil && len(n.mu.kinds) >= maxKinds {
+		kind = ""
+		k = n.mu.kinds[kind]
+	}
 	if k == nil {
-		if len(n.mu.kinds) >= maxKinds {
-			kind = ""
-		}
-		if k = n.mu.kinds[kind]; k == nil {
-			k = &throttledKind{}
-			n.mu.kinds[kind] = k
-		}
+		k = &throttledKind{}
+		n.mu.kinds[kind] = k
 	}
 	k.left++
 	k.sum = k.sum.Plus(sum)

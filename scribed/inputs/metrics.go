@@ -41,19 +41,20 @@ const (
 	RefuseUnsupported = "unsupported"
 )
 
-// RefusalReason returns the label of an HTTP status in NetworkMetrics.Refused.
-func RefusalReason(status int) string {
+// CountRefused counts a refused request by its HTTP status.
+func (m *NetworkMetrics) CountRefused(status int) {
+	reason := DropInvalid
 	switch status {
 	case http.StatusTooManyRequests:
-		return RefuseBusy
+		reason = RefuseBusy
 	case http.StatusServiceUnavailable:
-		return DropFull
+		reason = DropFull
 	case http.StatusRequestEntityTooLarge:
-		return DropTooLarge
+		reason = DropTooLarge
 	case http.StatusUnsupportedMediaType:
-		return RefuseUnsupported
+		reason = RefuseUnsupported
 	}
-	return DropInvalid
+	m.Refused.WithLabelValues(reason).Inc()
 }
 
 // NewNetworkMetrics registers the metrics of an input of a kind under its name; a nil reg registers nothing.

@@ -47,12 +47,13 @@ var errAgain = errors.New("spool: segment is gone")
 type pendingAppend struct {
 	recs []Record
 	sums []uint32
+	sum  Amount
 	// size is the space that the records take, footer the most that they add to the segment's footer.
 	size, footer int64
 }
 
 func (s *Spool) prepareAppend(recs []Record) (*pendingAppend, error) {
-	w := &pendingAppend{recs: recs, sums: make([]uint32, len(recs))}
+	w := &pendingAppend{recs: recs, sums: make([]uint32, len(recs)), sum: Amount{Records: int64(len(recs))}}
 	for i := range recs {
 		r := &recs[i]
 		switch {
@@ -64,6 +65,8 @@ func (s *Spool) prepareAppend(recs []Record) (*pendingAppend, error) {
 			return nil, fmt.Errorf("spool: append: a record of %d bytes, at most %d fit: %w", len(r.Data), layout.MaxData, ErrFull)
 		}
 		w.sums[i] = layout.Checksum(r.Data)
+		w.sum.Messages += int64(r.Messages)
+		w.sum.Bytes += int64(len(r.Data))
 		w.size += layout.Padded(layout.RecordSize(len(r.Category), len(r.Data)))
 		w.footer += layout.MaxEntryLen
 		if i == 0 || r.Category != recs[i-1].Category {
@@ -227,20 +230,11 @@ func (s *Spool) writeRecords(g *segmentFile, w *pendingAppend, buf []byte) ([]Re
 	g.end += int64(len(b))
 	g.footerBytes += layout.MaxEntryLen * int64(len(w.recs))
 	s.mu.unsynced += int64(len(b))
-	s.metrics.appended.add(w.sumRecords())
+	s.metrics.appended.add(w.sum)
 	if s.mu.spare == nil && g.end > g.capacity*3/4 {
 		wake(s.kickKeeper)
 	}
 	return refs, nil
-}
-
-func (w *pendingAppend) sumRecords() Amount {
-	a := Amount{Records: int64(len(w.recs))}
-	for i := range w.recs {
-		a.Messages += int64(w.recs[i].Messages)
-		a.Bytes += int64(len(w.recs[i].Data))
-	}
-	return a
 }
 
 // endAfterFailedWrite ends a segment into which a write failed: the written bytes are zeroed, and the segment is sealed before

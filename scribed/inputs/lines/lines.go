@@ -81,7 +81,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a, status := responseBody{Accepted: accepted}, http.StatusOK
 	if fail != nil {
 		a.Error, status = fail.Err.Error(), fail.Status
-		h.metrics.Refused.WithLabelValues(inputs.RefusalReason(status)).Inc()
+		h.metrics.CountRefused(status)
 		fail.SetRetryAfter(w.Header())
 	}
 	w.WriteHeader(status)

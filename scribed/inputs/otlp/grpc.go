@@ -27,12 +27,12 @@ func (i *Input) serveGRPC() http.Handler {
 	)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if kind := r.Header.Get("Content-Type"); kind != "application/grpc" && kind != "application/grpc+proto" {
-			i.countRefused(http.StatusUnsupportedMediaType)
+			i.metrics.CountRefused(http.StatusUnsupportedMediaType)
 			http.Error(w, fmt.Sprintf("the Content-Type %q is not application/grpc", kind), http.StatusUnsupportedMediaType)
 			return
 		}
 		if !i.running.TakeSlot() {
-			i.countRefused(http.StatusTooManyRequests)
+			i.metrics.CountRefused(http.StatusTooManyRequests)
 			_ = refusal.Write(w, r, unavailableError(errBusy)) // the client is gone
 			return
 		}
@@ -55,11 +55,11 @@ func (i *Input) countRefusal(answer http.Header) {
 	}
 	switch connect.Code(code) { //nolint:exhaustive,gosec // those that connect answers with by itself
 	case connect.CodeResourceExhausted:
-		i.countRefused(http.StatusRequestEntityTooLarge)
+		i.metrics.CountRefused(http.StatusRequestEntityTooLarge)
 	case connect.CodeUnimplemented: // a compression
-		i.countRefused(http.StatusUnsupportedMediaType)
+		i.metrics.CountRefused(http.StatusUnsupportedMediaType)
 	case connect.CodeInvalidArgument, connect.CodeInternal, connect.CodeUnknown:
-		i.countRefused(http.StatusBadRequest)
+		i.metrics.CountRefused(http.StatusBadRequest)
 	}
 }
 

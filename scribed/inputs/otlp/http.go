@@ -97,7 +97,7 @@ func (i *Input) tooLarge() *inputs.HTTPError {
 // answerFailure counts a refusal and answers it.
 func (i *Input) answerFailure(w http.ResponseWriter, kind string, f *inputs.HTTPError) {
 	if f.Status != http.StatusServiceUnavailable { // writeRecords has counted it
-		i.countRefused(f.Status)
+		i.metrics.CountRefused(f.Status)
 	}
 	f.SetRetryAfter(w.Header())
 	writeAnswer(w, kind, f.Status, &rpcstatus.Status{Message: f.Err.Error()})

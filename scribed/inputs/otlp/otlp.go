@@ -67,18 +67,13 @@ func (i *Input) handler() http.Handler {
 // errBusy says that too many requests are running.
 var errBusy = errors.New("too many requests at the same time: try again later")
 
-// countRefused counts a refused request by its OTLP/HTTP status.
-func (i *Input) countRefused(status int) {
-	i.metrics.Refused.WithLabelValues(inputs.RefusalReason(status)).Inc()
-}
-
 // writeRecords delivers a request's records and reports the lost ones; an error means that the request should be sent again.
 func (i *Input) writeRecords(ctx context.Context, req *collectorv1.ExportLogsServiceRequest) (*collectorv1.ExportLogsServiceResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, i.cfg.Patience.Std())
 	defer cancel()
 	e := exportRequest{input: i, index: map[string]int{}, lost: map[string]int{}, convert: recordConverter{cfg: &i.cfg}}
 	if err := e.writeAll(ctx, req); err != nil {
-		i.countRefused(http.StatusServiceUnavailable)
+		i.metrics.CountRefused(http.StatusServiceUnavailable)
 		return nil, err
 	}
 	resp := &collectorv1.ExportLogsServiceResponse{}

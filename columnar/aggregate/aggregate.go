@@ -63,7 +63,7 @@ type Aggregator struct {
 	group  *plan.Group
 	limits Limits
 	schema *arrow.Schema
-	having *vector.Program
+	having *vector.Filter
 	order  []orderElement
 
 	inputs     []inputColumn

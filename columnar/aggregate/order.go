@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/array"
 
 	"scribe/columnar/plan"
 	"scribe/columnar/schema"
@@ -24,10 +23,8 @@ type orderElement struct {
 // compileResult compiles HAVING and ORDER BY.
 func (a *Aggregator) compileResult() (err error) {
 	g := a.group
-	if g.Having != nil {
-		if a.having, err = vector.Compile(g.Having, a.schema); err != nil {
-			return fmt.Errorf("aggregate: HAVING: %w", err)
-		}
+	if a.having, err = vector.CompileFilter(g.Having, a.schema); err != nil {
+		return fmt.Errorf("aggregate: HAVING: %w", err)
 	}
 	for i, o := range g.Order {
 		t := o.Expr.Type()
@@ -45,23 +42,14 @@ func (a *Aggregator) compileResult() (err error) {
 
 // keptGroups returns the groups of a result that HAVING keeps, in order.
 func (a *Aggregator) keptGroups(batch arrow.RecordBatch) ([]int, error) {
-	places := make([]int, 0, batch.NumRows())
-	if a.having == nil {
-		for i := range int(batch.NumRows()) {
+	kept, err := a.having.Select(batch, &a.result)
+	if err != nil {
+		return nil, fmt.Errorf("aggregate: HAVING: %w", err)
+	}
+	places := make([]int, 0, kept.Count())
+	for i := range kept.Rows() {
+		if kept.Has(i) {
 			places = append(places, i)
-		}
-	} else {
-		keep, err := a.having.Eval(batch, &a.result)
-		if err != nil {
-			return nil, fmt.Errorf("aggregate: HAVING: %w", err)
-		}
-		defer keep.Release()
-		if keep, ok := keep.(*array.Boolean); ok {
-			for i := range keep.Len() {
-				if keep.IsValid(i) && keep.Value(i) {
-					places = append(places, i)
-				}
-			}
 		}
 	}
 	return places, a.sortGroups(batch, places)

@@ -123,7 +123,7 @@ func (a *Aggregator) Result() (arrow.RecordBatch, error) {
 	}
 	a.result = vector.Stats{}
 	batch, err := a.buildBatch(nil)
-	if err != nil || a.having == nil && len(a.order) == 0 {
+	if err != nil || a.group.Having == nil && len(a.order) == 0 {
 		return batch, err
 	}
 	defer batch.Release()

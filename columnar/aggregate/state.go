@@ -23,18 +23,7 @@ type aggregateState interface {
 
 // extendTo returns s with n elements, the new ones zero.
 func extendTo[T any](s []T, n int) []T {
-	if n <= len(s) {
-		return s
-	}
-	if n <= cap(s) {
-		old := len(s)
-		s = s[:n]
-		clear(s[old:])
-		return s
-	}
-	grown := make([]T, n, max(n+n/2, 16))
-	copy(grown, s)
-	return grown
+	return append(s, make([]T, max(n-len(s), 0))...)
 }
 
 // groupStates holds a state for each group.

@@ -1,6 +1,8 @@
 package aggregate
 
 import (
+	"slices"
+
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 
@@ -203,12 +205,7 @@ func cutTexts(dst [][]byte, offsets []int32, data []byte, base int32) {
 }
 
 // resizeSlice returns s with length n. The elements are arbitrary.
-func resizeSlice[T any](s []T, n int) []T {
-	if cap(s) < n {
-		return make([]T, n)
-	}
-	return s[:n]
-}
+func resizeSlice[T any](s []T, n int) []T { return slices.Grow(s[:0], n)[:n] }
 
 // pickRows sets dst to the rows of v in mask, which must all be valid.
 func (v *columnValues) pickRows(dst *columnValues, mask []bool) {

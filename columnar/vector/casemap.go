@@ -36,14 +36,10 @@ func (n *letterNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 			return out
 		}
 	}
-	b := ev.newBuilder()
-	for i := range eachRow(ev.liveRows(sel, a), ev.rows) {
+	ev.buildTexts(out, ev.liveRows(sel, a), func(b *textBuilder, i int) bool {
 		b.data = convert(b.data, a.str(i))
-		if !b.endRow(i) {
-			break
-		}
-	}
-	b.intoVec(out)
+		return true
+	})
 	return out
 }
 

@@ -16,18 +16,15 @@ type nestedTextNode struct {
 
 func (n *nestedTextNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	a := ev.evalArgs(sel, n.a)[0]
-	out := &columnVec{kind: schema.String, rows: ev.rows, valid: a.valid}
-	b := ev.newBuilder()
-	if a.arr != nil {
-		write := printNested(ev.scratchMemory, n.t, a)
-		for i := range eachRow(ev.liveRows(sel, a), ev.rows) {
-			b.data = write(b.data, i)
-			if !b.endRow(i) {
-				break
-			}
-		}
+	if a.arr == nil {
+		return ev.allNull(&schema.Type{Kind: schema.String})
 	}
-	b.intoVec(out)
+	out := &columnVec{kind: schema.String, rows: ev.rows, valid: a.valid}
+	write := printNested(ev.scratchMemory, n.t, a)
+	ev.buildTexts(out, ev.liveRows(sel, a), func(b *textBuilder, i int) bool {
+		b.data = write(b.data, i)
+		return true
+	})
 	return out
 }
 

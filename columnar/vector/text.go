@@ -15,10 +15,24 @@ type textBuilder struct {
 	told int // bytes of data reported to the scratch
 }
 
-func (ev *programRun) newBuilder() *textBuilder {
+// buildTexts sets the texts of out to what add appends for each row of live. It returns the rows for which add returns false; they
+// have no text.
+func (ev *programRun) buildTexts(out *columnVec, live bitmap, add func(b *textBuilder, i int) bool) (bad bitmap) {
 	b := &textBuilder{ev: ev, ends: takeValues[int32](ev.scratchMemory, ev.rows+1)}
 	b.ends[0] = 0
-	return b
+	for i := range eachRow(live, ev.rows) {
+		before := len(b.data)
+		if !add(b, i) {
+			b.data = b.data[:before]
+			bad = ev.markRow(bad, i)
+		}
+		if !b.endRow(i) {
+			break
+		}
+	}
+	b.skipTo(ev.rows)
+	out.begin, out.end, out.data, out.dense = b.ends[:ev.rows], b.ends[1:], b.data, true
+	return bad
 }
 
 // fitsBytes reports whether n more bytes can be appended. If not, the evaluation has failed.
@@ -41,10 +55,7 @@ func (b *textBuilder) fitsBytes(n int) bool {
 // endRow ends a row. Its text is what was appended to data since the previous row; skipped rows are empty. If it returns false,
 // the evaluation must end.
 func (b *textBuilder) endRow(i int) bool {
-	before := b.ends[b.next]
-	for ; b.next < i; b.next++ {
-		b.ends[b.next+1] = before
-	}
+	b.skipTo(i)
 	if len(b.data) > b.told && !b.fitsBytes(0) {
 		return false
 	}
@@ -53,13 +64,12 @@ func (b *textBuilder) endRow(i int) bool {
 	return true
 }
 
-// intoVec moves the rows into v.
-func (b *textBuilder) intoVec(v *columnVec) {
+// skipTo makes the rows before i that have no end empty.
+func (b *textBuilder) skipTo(i int) {
 	before := b.ends[b.next]
-	for ; b.next < b.ev.rows; b.next++ {
+	for ; b.next < i; b.next++ {
 		b.ends[b.next+1] = before
 	}
-	v.begin, v.end, v.data, v.dense = b.ends[:b.ev.rows], b.ends[1:], b.data, true
 }
 
 // textNode makes a text from each row's values.
@@ -80,18 +90,6 @@ func (n *textNode) evalRows(ev *programRun, sel bitmap) *columnVec {
 	if n.strict {
 		out.valid, live = ev.validRows(args...), ev.liveRows(sel, args...)
 	}
-	b := ev.newBuilder()
-	var bad bitmap
-	for i := range eachRow(live, ev.rows) {
-		before := len(b.data)
-		if !n.add(b, args, i) {
-			b.data = b.data[:before]
-			bad = ev.markRow(bad, i)
-		}
-		if !b.endRow(i) {
-			break
-		}
-	}
-	b.intoVec(out)
+	bad := ev.buildTexts(out, live, func(b *textBuilder, i int) bool { return n.add(b, args, i) })
 	return ev.failRows(out, bad, sel)
 }

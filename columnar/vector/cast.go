@@ -149,8 +149,8 @@ func textPrinter(t *schema.Type) func(dst []byte, v *columnVec, i int) []byte {
 }
 
 // printValue makes a function that appends the text of a row from one for a value.
-func printValue[T fixedValue](print func([]byte, T) []byte) func(dst []byte, v *columnVec, i int) []byte {
-	return func(dst []byte, v *columnVec, i int) []byte { return print(dst, valuesOf[T](v)[i]) }
+func printValue[T fixedValue](appendText func([]byte, T) []byte) func(dst []byte, v *columnVec, i int) []byte {
+	return func(dst []byte, v *columnVec, i int) []byte { return appendText(dst, valuesOf[T](v)[i]) }
 }
 
 // castForms are the casts between numbers and times, except those of decimals. PostgreSQL casts between bool and int4; the other

@@ -239,19 +239,29 @@ func (c *transcodeCall) addPart(batch arrow.RecordBatch, filter *vector.Filter) 
 		kept = selection.Take(batch)
 		defer kept.Release()
 	}
+	c.parts = append(c.parts, c.selectOutput(kept))
+	return nil
+}
+
+// selectOutput returns the output columns of a batch of inputs.
+func (c *transcodeCall) selectOutput(batch arrow.RecordBatch) arrow.RecordBatch {
 	columns := make([]arrow.Array, len(c.p.OutputInputs))
 	for i, from := range c.p.OutputInputs {
-		columns[i] = kept.Column(from)
+		columns[i] = batch.Column(from)
 	}
-	c.parts = append(c.parts, array.NewRecordBatch(c.p.OutputSchema, columns, kept.NumRows()))
-	return nil
+	return array.NewRecordBatch(c.p.OutputSchema, columns, batch.NumRows())
 }
 
 // assembleBatch combines the parts into one batch.
 func (c *transcodeCall) assembleBatch() (arrow.RecordBatch, error) {
 	switch len(c.parts) {
 	case 0:
-		return c.emptyBatch(), nil
+		empty, err := c.w.rows.TakeBatch()
+		if err != nil {
+			return nil, err
+		}
+		defer empty.Release()
+		return c.selectOutput(empty), nil
 	case 1:
 		c.parts[0].Retain()
 		return c.parts[0], nil
@@ -281,19 +291,6 @@ func (c *transcodeCall) assembleBatch() (arrow.RecordBatch, error) {
 		columns = append(columns, whole)
 	}
 	return array.NewRecordBatch(c.p.OutputSchema, columns, count), nil
-}
-
-// emptyBatch returns a batch without rows.
-func (c *transcodeCall) emptyBatch() arrow.RecordBatch {
-	columns := make([]arrow.Array, len(c.p.OutputInputs))
-	for i, from := range c.p.OutputInputs {
-		columns[i] = c.p.NewColumn(&c.p.Inputs[from]).MakeArray(c.p.OutputSchema.Field(i).Type)
-	}
-	batch := array.NewRecordBatch(c.p.OutputSchema, columns, 0)
-	for _, a := range columns {
-		a.Release()
-	}
-	return batch
 }
 
 // plainReader makes one row per message without reading its content, for categories without a schema.

@@ -7,6 +7,7 @@ import (
 
 	"scribe/columnar/transcode/rows"
 	"scribe/columnar/value"
+	"scribe/columnar/vector"
 	"scribe/internal/format/record"
 )
 
@@ -67,7 +68,8 @@ func ReadBatch(p *rows.Plan, rec arrow.RecordBatch, h *record.Header, first uint
 	batch := array.NewRecordBatch(p.InputSchema, arrays, int64(b.rows))
 	if p.Rejects && len(b.faults) > 0 {
 		defer batch.Release()
-		return b.dropFaultyRows(batch)
+		st.Rejected += int64(len(b.faults))
+		return vector.SelectRows(b.rows, func(i int) bool { return b.faults[i] == nil }).Take(batch), nil
 	}
 	return batch, nil
 }
@@ -81,11 +83,9 @@ func (b *arrowBatch) makeDeclared(field int, in *rows.Input, dt arrow.DataType) 
 		}
 	}
 	c := b.p.NewColumn(in)
-	f := &b.p.Fields[field]
-	c.Nullable, c.AppendDefault = f.Nullable, f.AppendDefault
 	for i := range b.rows {
 		why := ""
-		switch a := findValue(sources, i, f.Nullable); {
+		switch a := findValue(sources, i, c.Nullable); {
 		case a == nil:
 			why = c.AppendAbsent()
 		case isNull(a, i):
@@ -116,7 +116,7 @@ func (b *arrowBatch) copyWhole(field int, a arrow.Array, dt arrow.DataType) (arr
 	default:
 		return nil, nil
 	}
-	if a.NullN() > 0 && !b.p.Fields[field].Nullable {
+	if a.NullN() > 0 && !b.p.Schema.Fields[field].Nullable {
 		return nil, nil
 	}
 	if !arrow.TypeEqual(a.DataType(), dt) || dt.ID() == arrow.DECIMAL128 && !fitDecimals(a.(*array.Decimal128)) {
@@ -233,44 +233,4 @@ func (b *arrowBatch) makeCommon(in *rows.Input, dt arrow.DataType) arrow.Array {
 		}
 	}
 	return c.MakeArray(dt)
-}
-
-// dropFaultyRows removes the rows that do not fit.
-func (b *arrowBatch) dropFaultyRows(batch arrow.RecordBatch) (arrow.RecordBatch, error) {
-	b.st.Rejected += int64(len(b.faults))
-	var runs [][2]int
-	begin := 0
-	for i := range b.rows + 1 {
-		if i < b.rows && b.faults[i] == nil {
-			continue
-		}
-		if i > begin {
-			runs = append(runs, [2]int{begin, i})
-		}
-		begin = i + 1
-	}
-	if len(runs) == 0 {
-		return batch.NewSlice(0, 0), nil
-	}
-	arrays := make([]arrow.Array, 0, batch.NumCols())
-	defer func() {
-		for _, a := range arrays {
-			a.Release()
-		}
-	}()
-	for _, column := range batch.Columns() {
-		pieces := make([]arrow.Array, len(runs))
-		for i, run := range runs {
-			pieces[i] = array.NewSlice(column, int64(run[0]), int64(run[1]))
-		}
-		whole, err := array.Concatenate(pieces, memory.DefaultAllocator)
-		for _, piece := range pieces {
-			piece.Release()
-		}
-		if err != nil {
-			return nil, rows.TooLarge("rows of an Arrow frame: %v", err)
-		}
-		arrays = append(arrays, whole)
-	}
-	return array.NewRecordBatch(batch.Schema(), arrays, int64(b.rows-len(b.faults))), nil
 }

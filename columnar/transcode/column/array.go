@@ -17,7 +17,7 @@ const keepBuffer = 8 << 20
 // Columns grow in reused memory, and batches get a copy of the exact size. That costs less than growing fresh memory, and caches
 // keep no slack. A caller that, against Arrow's rules, keeps a text of a released batch refers to garbage-collected memory, not
 // to the next batch's.
-func copyBuffer[T byte | int32 | int64 | float64 | decimal128.Num](s []T) *memory.Buffer {
+func copyBuffer[T byte | int32 | int64 | decimal128.Num](s []T) *memory.Buffer {
 	if len(s) == 0 {
 		return memory.NewBufferBytes([]byte{})
 	}
@@ -54,10 +54,8 @@ func (c *Buffer) makeData(dt arrow.DataType) *array.Data {
 		return flat(copyBuffer(c.bits))
 	case *arrow.Int32Type, *arrow.Uint32Type, *arrow.Date32Type:
 		return flat(copyBuffer(c.i32))
-	case *arrow.Int64Type, *arrow.Uint64Type, *arrow.TimestampType:
+	case *arrow.Int64Type, *arrow.Uint64Type, *arrow.TimestampType, *arrow.Float64Type:
 		return flat(copyBuffer(c.i64))
-	case *arrow.Float64Type:
-		return flat(copyBuffer(c.f64))
 	case *arrow.Decimal128Type:
 		return flat(copyBuffer(c.dec))
 	case *arrow.StringType, *arrow.BinaryType:

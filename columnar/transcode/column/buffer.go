@@ -20,10 +20,9 @@ type Buffer struct {
 	valid    []byte // one bit per value; nil while there are no nulls
 	spare    []byte // memory for valid
 
-	bits    []byte    // Bool
-	i32     []int32   // Int32, Date, codes of a dictionary
-	i64     []int64   // Int64, Uint64, Timestamp
-	f64     []float64 // Float64
+	bits    []byte  // Bool
+	i32     []int32 // Int32, Date, codes of a dictionary
+	i64     []int64 // Int64, Uint64, Timestamp, the bits of Float64
 	dec     []decimal128.Num
 	offsets []int32 // String, Binary, List, Map: one more than values
 	values  []byte
@@ -76,7 +75,7 @@ func NewBuffer(t *schema.Type, nullable bool, defaults Defaults) *Buffer {
 func (c *Buffer) Reset() {
 	c.Len, c.nulls, c.full = 0, 0, false
 	c.spare, c.valid = keepMemory(c.validMemory()), nil
-	c.bits, c.i32, c.i64, c.f64, c.dec = keepMemory(c.bits), keepMemory(c.i32), keepMemory(c.i64), keepMemory(c.f64), keepMemory(c.dec)
+	c.bits, c.i32, c.i64, c.dec = keepMemory(c.bits), keepMemory(c.i32), keepMemory(c.i64), keepMemory(c.dec)
 	if c.offsets != nil {
 		c.offsets = append(keepMemory(c.offsets), 0)
 	}
@@ -152,10 +151,8 @@ func (c *Buffer) appendBlank() {
 		c.appendBit(0)
 	case schema.Int32, schema.Date:
 		c.i32 = append(c.i32, 0)
-	case schema.Int64, schema.Uint64, schema.Timestamp:
+	case schema.Int64, schema.Uint64, schema.Timestamp, schema.Float64:
 		c.i64 = append(c.i64, 0)
-	case schema.Float64:
-		c.f64 = append(c.f64, 0)
 	case schema.Decimal:
 		c.dec = append(c.dec, decimal128.Num{})
 	case schema.String, schema.Binary, schema.List, schema.Map:
@@ -200,17 +197,14 @@ func (c *Buffer) AppendInt32(v int32) {
 	c.countValue()
 }
 
-// AppendInt64 appends to a column of kind Int64, Timestamp, or Uint64 (as its bits).
+// AppendInt64 appends to a column of kind Int64, Timestamp, or, as its bits, Uint64 or Float64.
 func (c *Buffer) AppendInt64(v int64) {
 	c.i64 = append(c.i64, v)
 	c.countValue()
 }
 
 // AppendFloat64 appends to a column of kind Float64.
-func (c *Buffer) AppendFloat64(v float64) {
-	c.f64 = append(c.f64, v)
-	c.countValue()
-}
+func (c *Buffer) AppendFloat64(v float64) { c.AppendInt64(int64(math.Float64bits(v))) }
 
 // AppendDecimal appends to a column of kind Decimal, in the scale of the type.
 func (c *Buffer) AppendDecimal(v decimal128.Num) {
@@ -298,10 +292,8 @@ func (c *Buffer) Truncate(n int) {
 		c.bits = cutBits(c.bits, n)
 	case schema.Int32, schema.Date:
 		c.i32 = c.i32[:n]
-	case schema.Int64, schema.Uint64, schema.Timestamp:
+	case schema.Int64, schema.Uint64, schema.Timestamp, schema.Float64:
 		c.i64 = c.i64[:n]
-	case schema.Float64:
-		c.f64 = c.f64[:n]
 	case schema.Decimal:
 		c.dec = c.dec[:n]
 	case schema.String, schema.Binary:
@@ -347,7 +339,7 @@ func (c *Buffer) IsFull() bool {
 
 // Bytes returns the total size of the column's buffers in bytes.
 func (c *Buffer) Bytes() int64 {
-	s := int64(len(c.valid)+len(c.bits)+4*len(c.i32)+8*len(c.i64)+8*len(c.f64)+16*len(c.dec)+4*len(c.offsets)) + int64(len(c.values))
+	s := int64(len(c.valid)+len(c.bits)+4*len(c.i32)+8*len(c.i64)+16*len(c.dec)+4*len(c.offsets)) + int64(len(c.values))
 	if c.dict != nil {
 		s += c.dict.bytes()
 	}
@@ -401,16 +393,13 @@ func (c *Buffer) AppendUnescaped(raw []byte) jsonscan.Fault {
 	return fault
 }
 
-// AppendWord appends a value in the form that the JSON reader's slots hold: a number, a time, 0 or 1 for a bool, or the bits of a
-// float.
+// AppendWord appends a value as a word: a number, a time, 0 or 1 for a bool, or the bits of a float.
 func (c *Buffer) AppendWord(val int64) {
 	switch c.Type.Kind {
 	case schema.Bool:
 		c.AppendBool(val != 0)
 	case schema.Int32, schema.Date:
 		c.AppendInt32(int32(val))
-	case schema.Float64:
-		c.AppendFloat64(math.Float64frombits(uint64(val)))
 	default:
 		c.AppendInt64(val)
 	}
@@ -427,10 +416,8 @@ func (c *Buffer) RepeatFirst() func(*Buffer) {
 		return func(to *Buffer) { to.AppendBool(c.bits[0]&1 != 0) }
 	case schema.Int32, schema.Date:
 		return func(to *Buffer) { to.AppendInt32(c.i32[0]) }
-	case schema.Int64, schema.Uint64, schema.Timestamp:
+	case schema.Int64, schema.Uint64, schema.Timestamp, schema.Float64:
 		return func(to *Buffer) { to.AppendInt64(c.i64[0]) }
-	case schema.Float64:
-		return func(to *Buffer) { to.AppendFloat64(c.f64[0]) }
 	case schema.Decimal:
 		return func(to *Buffer) { to.AppendDecimal(c.dec[0]) }
 	case schema.String, schema.Binary:

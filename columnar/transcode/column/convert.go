@@ -47,26 +47,37 @@ func PutUTF8(c *Buffer, text []byte) (why string) {
 	switch c.Type.Kind {
 	case schema.String, schema.Binary:
 		c.AppendString(text)
-	case schema.Timestamp:
-		v, ok := ParseInstant(c.Times, text, false)
-		if !ok {
-			return WhyNotTime
+		return ""
+	case schema.Timestamp, schema.Date:
+		v, why := TimeWord(c, text)
+		if why == "" {
+			c.AppendWord(v)
 		}
-		c.AppendInt64(v)
-	case schema.Date:
-		v, ok := ParseInstant(c.Times, text, false)
-		if !ok {
-			return WhyNotTime
-		}
-		days, ok := DayOf(v)
-		if !ok {
-			return WhyDateRange
-		}
-		c.AppendInt32(days)
+		return why
 	default:
 		return WhyNot(c.Type.Kind)
 	}
-	return ""
+}
+
+// TimeWord parses a text as a value of a column of dates or timestamps, as AppendWord takes it.
+func TimeWord(c *Buffer, text []byte) (val int64, why string) {
+	micros, ok := ParseInstant(c.Times, text, false)
+	if !ok {
+		return 0, WhyNotTime
+	}
+	return InstantWord(c, micros)
+}
+
+// InstantWord returns an instant as a value of a column of dates or timestamps.
+func InstantWord(c *Buffer, micros int64) (val int64, why string) {
+	if c.Type.Kind == schema.Timestamp {
+		return micros, ""
+	}
+	day, ok := DayOf(micros)
+	if !ok {
+		return 0, WhyDateRange
+	}
+	return int64(day), ""
 }
 
 // WhyNot returns the error text for a value of the wrong kind in a column of kind k.
@@ -89,58 +100,51 @@ func WhyNot(k schema.Kind) string {
 // with a unix format, and strings, which take it as written.
 func PutNumber(c *Buffer, text []byte) (why string) {
 	switch c.Type.Kind {
-	case schema.Int32, schema.Int64:
-		v, why := ParseSigned(c.Type.Kind, text)
-		if why != "" {
-			return why
-		}
-		if c.Type.Kind == schema.Int32 {
-			c.AppendInt32(int32(v))
-		} else {
-			c.AppendInt64(v)
-		}
-	case schema.Uint64:
-		v, why := ParseUnsigned(text)
-		if why != "" {
-			return why
-		}
-		c.AppendInt64(int64(v))
-	case schema.Float64:
-		v, err := strconv.ParseFloat(asString(text), 64)
-		if err != nil {
-			return WhyRange
-		}
-		c.AppendFloat64(v)
+	case schema.String:
+		c.AppendString(text)
 	case schema.Decimal:
 		v, why := exactDecimal(c.Type, text)
 		if why != "" {
 			return why
 		}
 		c.AppendDecimal(v)
-	case schema.Timestamp, schema.Date:
-		v, ok := ParseInstant(c.Times, text, true)
-		if !ok {
-			return WhyNotTimeNumber
-		}
-		if c.Type.Kind == schema.Timestamp {
-			c.AppendInt64(v)
-			return ""
-		}
-		days, ok := DayOf(v)
-		if !ok {
-			return WhyDateRange
-		}
-		c.AppendInt32(days)
-	case schema.String:
-		c.AppendString(text)
 	default:
-		return WhyNot(c.Type.Kind)
+		v, why := NumberWord(c, text)
+		if why != "" {
+			return why
+		}
+		c.AppendWord(v)
 	}
 	return ""
 }
 
-// ParseSigned parses a number that must be an integer of the kind. Forms such as 1e3 and 1.0 are integers.
-func ParseSigned(k schema.Kind, text []byte) (v int64, why string) {
+// NumberWord parses a number in JSON's grammar as a value of a column of numbers except decimals, dates or timestamps, as AppendWord
+// takes it.
+func NumberWord(c *Buffer, text []byte) (val int64, why string) {
+	switch c.Type.Kind {
+	case schema.Int32, schema.Int64:
+		return parseSigned(c.Type.Kind, text)
+	case schema.Uint64:
+		return parseUnsigned(text)
+	case schema.Float64:
+		v, err := strconv.ParseFloat(asString(text), 64)
+		if err != nil {
+			return 0, WhyRange
+		}
+		return int64(math.Float64bits(v)), ""
+	case schema.Timestamp, schema.Date:
+		micros, ok := ParseInstant(c.Times, text, true)
+		if !ok {
+			return 0, WhyNotTimeNumber
+		}
+		return InstantWord(c, micros)
+	default:
+		return 0, WhyNot(c.Type.Kind)
+	}
+}
+
+// parseSigned parses a number that must be an integer of the kind. Forms such as 1e3 and 1.0 are integers.
+func parseSigned(k schema.Kind, text []byte) (v int64, why string) {
 	negative, mag, why := parseInteger(text)
 	if why != "" {
 		return 0, why
@@ -161,13 +165,13 @@ func ParseSigned(k schema.Kind, text []byte) (v int64, why string) {
 	return int64(mag), ""
 }
 
-// ParseUnsigned parses a number that must be a non-negative integer.
-func ParseUnsigned(text []byte) (v uint64, why string) {
+// parseUnsigned parses a number that must be a non-negative integer.
+func parseUnsigned(text []byte) (v int64, why string) {
 	negative, mag, why := parseInteger(text)
 	if why == "" && negative && mag != 0 {
 		why = WhyRange
 	}
-	return mag, why
+	return int64(mag), why
 }
 
 // parseInteger parses a number in JSON's grammar as a 64-bit magnitude and a sign.

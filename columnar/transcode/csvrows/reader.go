@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"slices"
 
 	"scribe/columnar/schema"
 	"scribe/columnar/transcode/column"
@@ -43,31 +44,27 @@ func NewReader(p *rows.Plan) (func() rows.FrameReader, error) {
 	if bytes.ContainsAny(c.delimiter, "\"\r\n") {
 		return nil, fmt.Errorf("transcode: the delimiter %q can't stand between values", c.delimiter)
 	}
-	for i := range p.Inputs {
-		if f := p.Inputs[i].Field; f >= 0 {
-			var names []string
-			for _, path := range p.Schema.Fields[f].Sources() {
-				if len(path) == 1 {
-					names = append(names, path[0])
-				}
+	fields, indices := p.WantedFields()
+	c.fields, c.sources = indices, make([][]string, len(fields))
+	for i := range fields {
+		for _, path := range fields[i].Sources() {
+			if len(path) == 1 {
+				c.sources[i] = append(c.sources[i], path[0])
 			}
-			c.fields, c.sources = append(c.fields, f), append(c.sources, names)
 		}
 	}
 	if !c.header {
-		names := map[string]int{}
-		for i, name := range p.Schema.LineColumns() {
-			if _, ok := names[name]; !ok {
-				names[name] = i
-			}
-		}
-		c.columns.bindCells(c, names)
+		c.columns.bindCells(c, p.Schema.LineColumns())
 	}
 	return func() rows.FrameReader { return &rows.PerMessage{MessageReader: &csvReader{c: c}} }, nil
 }
 
-// bindCells finds the cells of the fields among the columns of lines.
-func (l *csvColumns) bindCells(c *csvPlan, names map[string]int) {
+// bindCells finds the cells of the fields among the columns of lines. The first of equal names counts.
+func (l *csvColumns) bindCells(c *csvPlan, columns []string) {
+	names := make(map[string]int, len(columns))
+	for i, name := range slices.Backward(columns) {
+		names[name] = i
+	}
 	l.cells, l.most = make([][]int, len(c.sources)), 0
 	for i, sources := range c.sources {
 		for _, name := range sources {
@@ -146,12 +143,9 @@ func (r *csvReader) readHeader(b []byte) (*csvColumns, []byte) {
 		r.own.most = r.most
 		return &r.own, rest
 	}
-	names := make(map[string]int, n)
+	names := make([]string, n)
 	for i, c := range r.cells {
-		name := string(r.cellText(b, c))
-		if _, ok := names[name]; !ok {
-			names[name] = i
-		}
+		names[i] = string(r.cellText(b, c))
 	}
 	r.own.bindCells(r.c, names)
 	r.own.width, r.most = n, r.own.most
@@ -200,7 +194,7 @@ func (r *csvReader) appendField(w *rows.Writer, field int, b []byte, cells []int
 			}
 			return
 		}
-		if w.Plan.Fields[field].Nullable {
+		if w.Column(field).Nullable {
 			w.Column(field).AppendNull()
 			return
 		}
@@ -214,8 +208,10 @@ func putCell(c *column.Buffer, text []byte) (why string) {
 	case schema.String, schema.Binary:
 		return column.PutString(c, text)
 	case schema.Int32, schema.Int64:
-		if v, ok := plainInt(text); ok {
-			return column.PutInt(c, v)
+		if len(text) > 0 {
+			if v, end, ok := jsonscan.ShortInteger(text, 0, len(text)); ok && end == len(text) {
+				return column.PutInt(c, v)
+			}
 		}
 	default:
 	}
@@ -249,63 +245,37 @@ func putCell(c *column.Buffer, text []byte) (why string) {
 	return putLoose(c, trimmed)
 }
 
-// plainInt parses an integer of at most 18 digits.
-func plainInt(text []byte) (v int64, ok bool) {
-	digits := text
-	if len(digits) > 1 && digits[0] == '-' {
-		digits = digits[1:]
-	}
-	if len(digits) == 0 || len(digits) > 18 {
-		return 0, false
-	}
-	for _, d := range digits {
-		if d -= '0'; d > 9 {
-			return 0, false
-		}
-		v = 10*v + int64(d)
-	}
-	if len(digits) < len(text) {
-		v = -v
-	}
-	return v, true
-}
-
 // putLoose appends a number outside JSON's grammar: +1, 007, .5, NaN.
 func putLoose(c *column.Buffer, text []byte) (why string) {
+	var v int64
+	var err error
 	switch c.Type.Kind {
 	case schema.Int32:
-		v, err := value.ParseInt(text, 32)
-		if err != nil {
-			return column.WhyNotNumber
-		}
-		c.AppendInt32(int32(v))
+		v, err = value.ParseInt(text, 32)
 	case schema.Int64:
-		v, err := value.ParseInt(text, 64)
-		if err != nil {
-			return column.WhyNotNumber
-		}
-		c.AppendInt64(v)
+		v, err = value.ParseInt(text, 64)
 	case schema.Uint64:
-		v, err := value.ParseUint(text)
-		if err != nil {
-			return column.WhyNotNumber
-		}
-		c.AppendInt64(int64(v))
+		var u uint64
+		u, err = value.ParseUint(text)
+		v = int64(u)
 	case schema.Float64:
-		v, err := value.ParseFloat(text)
-		if err != nil {
-			return column.WhyNotNumber
-		}
-		c.AppendFloat64(v)
+		var f float64
+		f, err = value.ParseFloat(text)
+		v = int64(math.Float64bits(f))
 	case schema.Decimal:
-		v, err := value.ParseDecimal(text, c.Type.Precision, c.Type.Scale)
+		d, err := value.ParseDecimal(text, c.Type.Precision, c.Type.Scale)
 		if err != nil {
 			return column.WhyNotNumber
 		}
-		c.AppendDecimal(v)
+		c.AppendDecimal(d)
+		return ""
 	default:
 		return column.WhyNot(c.Type.Kind)
 	}
+	if err != nil {
+		return column.WhyNotNumber
+	}
+	c.AppendWord(v)
 	return ""
 }
 
@@ -330,10 +300,7 @@ func (r *csvReader) cellText(b []byte, c csvCell) []byte {
 // cells and the start of the next line. If the line can't be read, it also returns where and why.
 func (r *csvReader) cutLine(b []byte, most int) (n, end, bad int, why string) {
 	r.cells = r.cells[:0]
-	end = len(b)
-	if i := bytes.IndexByte(b, '\n'); i >= 0 {
-		end = i + 1
-	}
+	end = lineEnd(b, 0)
 	line := trimEnd(b[:end])
 	if bytes.IndexByte(line, '"') >= 0 {
 		return r.cutQuoted(b, most)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"math"
-	"strconv"
 	"strings"
 	"unsafe"
 
@@ -116,11 +115,7 @@ func (w *rowWalker) slotWord(c *column.Buffer, s *valueSlot) (val int64, why str
 				return 0, fault.Why, fault.At
 			}
 		}
-		micros, ok := column.ParseInstant(c.Times, text, false)
-		if !ok {
-			return 0, column.WhyNotTime, at - 1
-		}
-		val, why = timeWord(t, micros)
+		val, why = column.TimeWord(c, text)
 		return val, why, at - 1
 	case slotNull:
 		return 0, column.WhyNull, at
@@ -130,60 +125,27 @@ func (w *rowWalker) slotWord(c *column.Buffer, s *valueSlot) (val int64, why str
 }
 
 func (w *rowWalker) numberWord(c *column.Buffer, s *valueSlot) (val int64, why string) {
-	t := c.Type
-	text := w.b[s.at:s.end]
-	switch t.Kind {
-	case schema.Int64, schema.Int32:
-		if s.kind == slotInt && (t.Kind == schema.Int64 || int64(int32(s.val)) == s.val) {
-			return s.val, ""
-		}
-		return column.ParseSigned(t.Kind, text)
-	case schema.Uint64:
-		v, why := column.ParseUnsigned(text)
-		return int64(v), why
-	case schema.Float64:
-		if s.kind == slotInt && s.val != 0 && -1<<53 < s.val && s.val < 1<<53 { // excludes -0
-			return int64(math.Float64bits(float64(s.val))), ""
-		}
-		if s.kind == slotNumber && s.places > 0 && s.val != 0 {
-			// Both operands are exact, so the quotient is the nearest float.
-			return int64(math.Float64bits(float64(s.val) / tens[s.places])), ""
-		}
-		v, err := strconv.ParseFloat(asString(text), 64)
-		if err != nil {
-			return 0, column.WhyRange
-		}
-		return int64(math.Float64bits(v)), ""
-	case schema.Timestamp, schema.Date:
-		var micros int64
-		var ok bool
-		if s.kind == slotInt {
-			micros, ok = column.InstantOfInteger(c.Times, s.val)
-		} else {
-			micros, ok = column.ParseInstant(c.Times, text, true)
-		}
+	switch kind := c.Type.Kind; {
+	case kind == schema.Int64 && s.kind == slotInt, kind == schema.Int32 && s.kind == slotInt && int64(int32(s.val)) == s.val:
+		return s.val, ""
+	case kind == schema.Float64 && s.kind == slotInt && s.val != 0 && -1<<53 < s.val && s.val < 1<<53: // excludes -0
+		return int64(math.Float64bits(float64(s.val))), ""
+	case kind == schema.Float64 && s.kind == slotNumber && s.places > 0 && s.val != 0:
+		// Both operands are exact, so the quotient is the nearest float.
+		return int64(math.Float64bits(float64(s.val) / tens[s.places])), ""
+	case (kind == schema.Timestamp || kind == schema.Date) && s.kind == slotInt:
+		micros, ok := column.InstantOfInteger(c.Times, s.val)
 		if !ok {
 			return 0, column.WhyNotTimeNumber
 		}
-		return timeWord(t, micros)
+		return column.InstantWord(c, micros)
 	default:
-		return 0, column.WhyNot(t.Kind)
+		return column.NumberWord(c, w.b[s.at:s.end])
 	}
 }
 
 // tens holds the powers of ten.
 var tens = [16]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15}
-
-func timeWord(t *schema.Type, micros int64) (val int64, why string) {
-	if t.Kind == schema.Timestamp {
-		return micros, ""
-	}
-	day, ok := column.DayOf(micros)
-	if !ok {
-		return 0, column.WhyDateRange
-	}
-	return int64(day), ""
-}
 
 // operandNumber, operandUnsigned and operandFloat return the value of a column; false means null.
 func (r *jsonReader) operandNumber(o columnOperand) (int64, bool) {

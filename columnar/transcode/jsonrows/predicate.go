@@ -117,7 +117,7 @@ func (p *predicatePusher) operandOf(e expr.Expr) (columnOperand, bool) {
 		if p.j.p.Schema.Fields[f.field].Name != c.Name {
 			continue
 		}
-		if p.j.p.Fields[f.field].AppendDefault != nil || f.parts != nil {
+		if DefaultOf(&p.j.p.Schema.Fields[f.field]) != nil || f.parts != nil {
 			return columnOperand{}, false // with a default an absent value is not null; structs are not compared with constants
 		}
 		p.fields[i] = true

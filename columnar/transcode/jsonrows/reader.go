@@ -220,7 +220,7 @@ func (r *jsonReader) ReadFrame(out *rows.Writer, f record.Frame, first uint32) e
 		r.columns = append(r.columns, out.Declared[f.field])
 		// Without terms to decide, values are appended before the end of their row. If the row is damaged, badRow removes them.
 		if len(r.j.terms) == 0 {
-			r.atOnce(f, out.Declared[f.field], r.j.p.Fields[f.field].Nullable)
+			r.atOnce(f, out.Declared[f.field])
 		}
 	}
 	r.rows, r.push = out, !out.KeepAll
@@ -254,13 +254,13 @@ func (r *jsonReader) ReadFrame(out *rows.Writer, f record.Frame, first uint32) e
 }
 
 // atOnce lets the walk append common values directly to the column of a field and its parts, which avoids a second pass.
-func (r *jsonReader) atOnce(f *jsonField, c *column.Buffer, nullable bool) {
+func (r *jsonReader) atOnce(f *jsonField, c *column.Buffer) {
 	if f.only >= 0 && f.class != otherField {
 		s := &r.w.slots[f.only]
-		s.into, s.takes, s.nullable = c, f.class, nullable
+		s.into, s.takes, s.nullable = c, f.class, c.Nullable
 	}
 	for i := range f.parts {
-		r.atOnce(&f.parts[i], c.Children[i], c.Children[i].Nullable)
+		r.atOnce(&f.parts[i], c.Children[i])
 	}
 }
 
@@ -428,44 +428,33 @@ func (r *jsonReader) emitRow(out *rows.Writer, start int) {
 			c.AppendInt64(s.val)
 			continue
 		}
-		r.emitOther(out, f, c, s, start)
+		if fault := r.emitValue(f, c, s); !fault.OK() {
+			out.FailValue(f.field, fault.At-start, fault.Why)
+		}
 	}
 	if r.j.p.WantsRest {
 		out.Rest = w.appendRest(out.Rest)
 	}
 }
 
-// emitOther is emitRow for values without a fast path.
-func (r *jsonReader) emitOther(out *rows.Writer, f *jsonField, c *column.Buffer, s *valueSlot, start int) {
-	w := &r.w
-	if s.kind == slotNull {
-		switch p := &r.j.p.Fields[f.field]; {
-		case p.Nullable:
-			c.AppendNull()
-		case p.AppendDefault != nil:
-			p.AppendDefault(c)
-		default:
-			out.FailValue(f.field, int(s.at)-start, column.WhyNull)
+// emitValue appends the value of a slot to the column of a field. After a fault the column contains an unfinished value.
+func (r *jsonReader) emitValue(f *jsonField, c *column.Buffer, s *valueSlot) (fault jsonscan.Fault) {
+	switch {
+	case s.kind == slotNull && c.Nullable:
+		c.AppendNull()
+	case s.kind == slotNull && c.AppendDefault != nil:
+		c.AppendDefault(c)
+	case s.kind == slotObject:
+		return r.emitStruct(f, c, s)
+	case !f.class.isWord():
+		fault.Why, fault.At = r.w.appendSlot(c, s)
+	default:
+		if r.w.resolveSlot(c, s); s.kind != slotValue {
+			return jsonscan.Fault{At: int(s.at), Why: s.why}
 		}
-		return
+		c.AppendWord(s.val)
 	}
-	if f.class.isWord() {
-		if w.resolveSlot(c, s); s.kind == slotValue {
-			c.AppendWord(s.val)
-			return
-		}
-		out.FailValue(f.field, int(s.at)-start, s.why)
-		return
-	}
-	if s.kind == slotObject {
-		if fault := r.emitStruct(f, c, s); !fault.OK() {
-			out.FailValue(f.field, fault.At-start, fault.Why)
-		}
-		return
-	}
-	if why, at := w.appendSlot(c, s); why != "" {
-		out.FailValue(f.field, at-start, why)
-	}
+	return fault
 }
 
 // emitStruct appends a struct from the slots of its parts. After a fault the column contains an unfinished value.
@@ -483,20 +472,8 @@ func (r *jsonReader) emitStruct(f *jsonField, c *column.Buffer, object *valueSlo
 			child.AppendPart(r.w.b, int(s.at), int(s.end))
 		case part.class == intField && s.kind == slotInt:
 			child.AppendInt64(s.val)
-		case s.kind == slotNull && child.Nullable:
-			child.AppendNull()
-		case s.kind == slotNull && child.AppendDefault != nil:
-			child.AppendDefault(child)
-		case s.kind == slotObject:
-			fault = r.emitStruct(part, child, s)
-		case part.class.isWord():
-			if r.w.resolveSlot(child, s); s.kind == slotValue {
-				child.AppendWord(s.val)
-			} else {
-				fault = jsonscan.Fault{At: int(s.at), Why: s.why}
-			}
 		default:
-			fault.Why, fault.At = r.w.appendSlot(child, s)
+			fault = r.emitValue(part, child, s)
 		}
 		if !fault.OK() {
 			return fault

@@ -28,7 +28,6 @@ type Plan struct {
 	Inputs       []Input       // columns read from rows, in the order of Schema.Columns()
 	InputSchema  *arrow.Schema // of the inputs
 	common       []int         // inputs that are built-in columns
-	Fields       []FieldPlan   // by index in schema.Fields
 	OutputSchema *arrow.Schema
 	OutputInputs []int // the input of each output column
 	ZoneInputs   []int // inputs reported to a zone builder
@@ -45,12 +44,6 @@ type Input struct {
 	Type   schema.Type
 	Field  int          // in the schema, -1 for a built-in column
 	Common CommonColumn // if Field is -1
-}
-
-// FieldPlan holds the precomputed properties of a declared field.
-type FieldPlan struct {
-	Nullable      bool
-	AppendDefault func(*column.Buffer) // appends the default; nil if there is none
 }
 
 // CommonColumn is a built-in column of every category.
@@ -98,7 +91,6 @@ func NewPlan(spec *Spec, defaults column.Defaults) (*Plan, error) {
 	if err := p.addInputs(needed); err != nil {
 		return nil, err
 	}
-	p.addFields()
 	p.Residual = expr.Conjuncts(p.Where)
 	fields := make([]arrow.Field, len(spec.Columns))
 	p.OutputInputs = make([]int, len(spec.Columns))
@@ -115,7 +107,12 @@ func NewPlan(spec *Spec, defaults column.Defaults) (*Plan, error) {
 
 // NewColumn returns an empty column for an input.
 func (p *Plan) NewColumn(in *Input) *column.Buffer {
-	return column.NewBuffer(&in.Type, true, p.defaults)
+	c := column.NewBuffer(&in.Type, true, p.defaults)
+	if in.Field >= 0 {
+		f := &p.Schema.Fields[in.Field]
+		c.Nullable, c.AppendDefault = f.Nullable, p.defaults(f)
+	}
+	return c
 }
 
 // addInputs makes the inputs for the named columns.
@@ -185,16 +182,6 @@ func checkType(t *schema.Type) error {
 
 func (p *Plan) findInput(name string) int {
 	return slices.IndexFunc(p.Inputs, func(in Input) bool { return in.Name == name })
-}
-
-// addFields prepares the defaults.
-func (p *Plan) addFields() {
-	p.Fields = make([]FieldPlan, len(p.Schema.Fields))
-	for i := range p.Schema.Fields {
-		f := &p.Schema.Fields[i]
-		p.Fields[i].Nullable = f.Nullable
-		p.Fields[i].AppendDefault = p.defaults(f)
-	}
 }
 
 // CompileFilters compiles the filters. The reader calls it after it has taken the terms that it decides itself.

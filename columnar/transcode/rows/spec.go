@@ -1,6 +1,7 @@
 package rows
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -48,16 +49,7 @@ const (
 
 // withDefaults replaces zero fields by their defaults.
 func (l Limits) withDefaults() Limits {
-	if l.Rows == 0 {
-		l.Rows = columnar.MaxRows
-	}
-	if l.RowBytes == 0 {
-		l.RowBytes = DefaultRowBytes
-	}
-	if l.Bytes == 0 {
-		l.Bytes = DefaultBytes
-	}
-	return l
+	return Limits{Rows: cmp.Or(l.Rows, columnar.MaxRows), RowBytes: cmp.Or(l.RowBytes, DefaultRowBytes), Bytes: cmp.Or(l.Bytes, DefaultBytes)}
 }
 
 func (l Limits) validate() error {

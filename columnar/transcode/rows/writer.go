@@ -1,6 +1,7 @@
 package rows
 
 import (
+	"bytes"
 	"strconv"
 	"unicode/utf8"
 
@@ -160,13 +161,7 @@ func (w *Writer) EndFullRow() {
 
 // AppendMissing appends the default or null for a field without a value.
 func (w *Writer) AppendMissing(field int, c *column.Buffer) {
-	f := &w.Plan.Fields[field]
-	switch {
-	case f.AppendDefault != nil:
-		f.AppendDefault(c)
-	case f.Nullable:
-		c.AppendNull()
-	default:
+	if c.AppendAbsent() != "" {
 		w.FailValue(field, -1, "no value, and the column is not nullable")
 	}
 }
@@ -212,22 +207,12 @@ func (w *Writer) appendAttributes(c *column.Buffer) {
 	c.AppendList()
 }
 
-// validText returns b with invalid UTF-8 replaced.
+// validText returns b with each invalid UTF-8 byte replaced by U+FFFD.
 func validText(b []byte) []byte {
 	if utf8.Valid(b) {
 		return b
 	}
-	return appendValid(make([]byte, 0, len(b)+8), b)
-}
-
-// appendValid appends b with each invalid UTF-8 byte replaced by U+FFFD.
-func appendValid(dst, b []byte) []byte {
-	for len(b) > 0 {
-		r, n := utf8.DecodeRune(b)
-		dst = utf8.AppendRune(dst, r)
-		b = b[n:]
-	}
-	return dst
+	return []byte(string(bytes.Runes(b)))
 }
 
 // checkLimits fails the batch if it exceeds a limit.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"iter"
 	"math/bits"
+	"slices"
 )
 
 // Set is a set of buckets: a bit each, the lowest bit of the first byte first. The nil Set is empty and can't take members: make
@@ -71,12 +72,7 @@ func (s Set) Clone() Set { return append(Set(nil), s...) }
 
 // Empty reports whether the set is empty.
 func (s Set) Empty() bool {
-	for _, x := range s {
-		if x != 0 {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(s, func(x byte) bool { return x != 0 })
 }
 
 // Len returns the number of buckets in the set.
@@ -102,10 +98,4 @@ func (s Set) Each() iter.Seq[uint32] {
 }
 
 // Slice returns the buckets in order.
-func (s Set) Slice() []uint32 {
-	out := make([]uint32, 0, s.Len())
-	for b := range s.Each() {
-		out = append(out, b)
-	}
-	return out
-}
+func (s Set) Slice() []uint32 { return slices.AppendSeq(make([]uint32, 0, s.Len()), s.Each()) }

@@ -231,12 +231,12 @@ func (b *Builder) Finish() ([]byte, error) {
 	if b.count == 0 {
 		return buf[:start], ErrEmptyFrame
 	}
-	if err := checkSequence(&b.env, b.count); err != nil {
+	if err := checkSequence(b.env.Sequenced, b.env.FirstSequence, b.count); err != nil {
 		return buf[:start], err
 	}
 	b.length = len(buf) - start
 	b.sumUp()
-	frameHeader{encoding: EncodingMessages, count: b.count, env: &b.env, bodyCRC: b.sum}.writeHeader(buf[start:])
+	writeHeader(buf[start:], EncodingMessages, b.count, &b.env, b.sum)
 	return buf, nil
 }
 
@@ -255,13 +255,13 @@ func AppendArrowFrame(dst []byte, env Envelope, rows int, body []byte) ([]byte, 
 	if limit := MaxFrameLen - HeaderLen - len(env.Category); len(body) > limit {
 		return dst, &LimitError{What: "bytes of body", Value: len(body), Limit: limit}
 	}
-	if err := checkSequence(&env, rows); err != nil {
+	if err := checkSequence(env.Sequenced, env.FirstSequence, rows); err != nil {
 		return dst, err
 	}
 	start := len(dst)
 	out := slices.Grow(dst, HeaderLen+len(env.Category)+len(body))
 	out = append(out[:start+HeaderLen], env.Category...)
 	out = append(out, body...)
-	frameHeader{encoding: EncodingArrow, count: rows, env: &env, bodyCRC: CRC(body)}.writeHeader(out[start:])
+	writeHeader(out[start:], EncodingArrow, rows, &env, CRC(body))
 	return out, nil
 }

@@ -1,10 +1,12 @@
 package record
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"iter"
 	"math"
+	"strings"
 )
 
 // Limits of the format. A reader refuses larger values; a writer never writes them.
@@ -66,26 +68,17 @@ const (
 
 // String lists the flags by name, for example "atomic|sequenced".
 func (f Flags) String() string {
-	var b []byte
-	add := func(s string) {
-		if len(b) > 0 {
-			b = append(b, '|')
-		}
-		b = append(b, s...)
-	}
+	var names []string
 	if f&FlagAtomic != 0 {
-		add("atomic")
+		names = append(names, "atomic")
 	}
 	if f&FlagSequenced != 0 {
-		add("sequenced")
+		names = append(names, "sequenced")
 	}
 	if rest := f &^ knownFlags; rest != 0 {
-		add(fmt.Sprintf("%#x", uint16(rest)))
+		names = append(names, fmt.Sprintf("%#x", uint16(rest)))
 	}
-	if len(b) == 0 {
-		return "none"
-	}
-	return string(b)
+	return cmp.Or(strings.Join(names, "|"), "none")
 }
 
 const magic = "SCRF"
@@ -364,50 +357,42 @@ func SetSampleRate(b []byte, rate uint32) error {
 	return nil
 }
 
-// frameHeader is the content of a header when the frame is complete.
-type frameHeader struct {
-	encoding Encoding
-	count    int
-	env      *Envelope
-	bodyCRC  uint32
-}
-
 // writeHeader writes the header in front of a complete frame: HeaderLen bytes of any content, the name, the body. The frame must
 // be within MaxFrameLen and env valid.
-func (w frameHeader) writeHeader(frame []byte) {
+func writeHeader(frame []byte, encoding Encoding, count int, env *Envelope, bodyCRC uint32) {
 	var (
-		nameEnd = HeaderLen + len(w.env.Category)
+		nameEnd = HeaderLen + len(env.Category)
 		flags   Flags
 	)
-	if w.env.Atomic {
+	if env.Atomic {
 		flags |= FlagAtomic
 	}
 	clear(frame[:HeaderLen])
 	copy(frame[offMagic:], magic)
 	frame[offVersion] = Version
-	frame[offEncoding] = uint8(w.encoding)
-	if w.env.Sequenced {
+	frame[offEncoding] = uint8(encoding)
+	if env.Sequenced {
 		flags |= FlagSequenced
-		binary.LittleEndian.PutUint64(frame[offProducer:], w.env.Producer)
-		binary.LittleEndian.PutUint32(frame[offEpoch:], w.env.Epoch)
-		binary.LittleEndian.PutUint64(frame[offFirstSequence:], w.env.FirstSequence)
+		binary.LittleEndian.PutUint64(frame[offProducer:], env.Producer)
+		binary.LittleEndian.PutUint32(frame[offEpoch:], env.Epoch)
+		binary.LittleEndian.PutUint64(frame[offFirstSequence:], env.FirstSequence)
 	}
 	binary.LittleEndian.PutUint16(frame[offFlags:], uint16(flags))
 	binary.LittleEndian.PutUint32(frame[offLen:], uint32(len(frame)))
-	binary.LittleEndian.PutUint32(frame[offCount:], uint32(w.count))
-	binary.LittleEndian.PutUint32(frame[offShard:], w.env.Shard)
-	frame[offNameLen] = uint8(len(w.env.Category))
-	binary.LittleEndian.PutUint64(frame[offBaseTime:], uint64(w.env.BaseTime))
-	binary.LittleEndian.PutUint32(frame[offSampleRate:], w.env.SampleRate)
-	binary.LittleEndian.PutUint32(frame[offBodyCRC:], w.bodyCRC)
+	binary.LittleEndian.PutUint32(frame[offCount:], uint32(count))
+	binary.LittleEndian.PutUint32(frame[offShard:], env.Shard)
+	frame[offNameLen] = uint8(len(env.Category))
+	binary.LittleEndian.PutUint64(frame[offBaseTime:], uint64(env.BaseTime))
+	binary.LittleEndian.PutUint32(frame[offSampleRate:], env.SampleRate)
+	binary.LittleEndian.PutUint32(frame[offBodyCRC:], bodyCRC)
 	binary.LittleEndian.PutUint32(frame[offHeaderCRC:], headerCRC(frame[:HeaderLen], frame[HeaderLen:nameEnd]))
 }
 
 // checkSequence refuses a first sequence if count messages from it wrap.
-func checkSequence(env *Envelope, count int) error {
-	if env.Sequenced && env.FirstSequence > math.MaxUint64-uint64(count) {
+func checkSequence(sequenced bool, first uint64, count int) error {
+	if sequenced && first > math.MaxUint64-uint64(count) {
 		return &InvalidError{
-			What: "first sequence", Value: fmt.Sprint(env.FirstSequence),
+			What: "first sequence", Value: fmt.Sprint(first),
 			Reason: fmt.Sprintf("leaves no room for %d messages", count),
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"iter"
 	"math"
+	"math/bits"
 	"time"
 )
 
@@ -173,13 +174,7 @@ func readSized(b []byte, pos int) ([]byte, int) {
 }
 
 // uvarintLen returns the number of bytes that [binary.AppendUvarint] appends.
-func uvarintLen(v uint64) int {
-	n := 1
-	for ; v >= 0x80; v >>= 7 {
-		n++
-	}
-	return n
-}
+func uvarintLen(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }
 
 // zigzag maps small deltas of either sign to small numbers. Deltas wrap at 64 bits, when encoding and decoding, so every pair of
 // times has one.

@@ -1,10 +1,6 @@
 package record
 
-import (
-	"encoding/binary"
-	"fmt"
-	"math"
-)
+import "encoding/binary"
 
 // SetSequence makes the frame at the start of b sequenced, or changes its sequence, in place, together with the header checksum;
 // the body and its checksum stay. A producer numbers a frame when it is first sent, and again once it is certain that the frame
@@ -15,11 +11,8 @@ func SetSequence(b []byte, producer uint64, epoch uint32, first uint64) error {
 	if err != nil {
 		return err
 	}
-	if first > math.MaxUint64-uint64(h.Count) {
-		return &InvalidError{
-			What: "first sequence", Value: fmt.Sprint(first),
-			Reason: fmt.Sprintf("leaves no room for %d messages", h.Count),
-		}
+	if err := checkSequence(true, first, h.Count); err != nil {
+		return err
 	}
 	binary.LittleEndian.PutUint16(b[offFlags:], uint16(h.Flags|FlagSequenced))
 	binary.LittleEndian.PutUint64(b[offProducer:], producer)

@@ -45,10 +45,8 @@ func readFooter(ctx context.Context, store blob.Store, key string, size int64) (
 		size = info.Size
 	}
 	if size < HeaderLen+TrailerLen || size > pointer.MaxBlobLen {
-		return nil, size, &DamageError{
-			Key: key, What: "length", Offset: min(size, pointer.MaxBlobLen),
-			Reason: fmt.Sprintf("%d bytes are not in %d..%d", size, HeaderLen+TrailerLen, int64(pointer.MaxBlobLen)),
-		}
+		bad := damagef("length", 0, "%d bytes are not in %d..%d", size, HeaderLen+TrailerLen, int64(pointer.MaxBlobLen))
+		return nil, size, bad.damageError(key, min(size, pointer.MaxBlobLen))
 	}
 	tail := make([]byte, min(size, tailLen))
 	if err := readAt(ctx, store, key, tail, size-int64(len(tail)), "trailer"); err != nil {
@@ -66,21 +64,14 @@ func readFooter(ctx context.Context, store blob.Store, key string, size int64) (
 	if err != nil {
 		return nil, size, err
 	}
+	var f *Footer
 	if computed := record.CRC(footer); computed != t.footerCRC {
-		return nil, size, &DamageError{
-			Key: key, What: "footer checksum", Offset: int64(t.footerOffset),
-			Reason: fmt.Sprintf("stored %#08x, computed %#08x", t.footerCRC, computed),
-		}
+		bad = damagef("footer checksum", 0, "stored %#08x, computed %#08x", t.footerCRC, computed)
+	} else if f, bad = decodeFooter(version, footer, t.footerOffset); bad == nil && (f.ID != id || f.Class != class) {
+		bad = damagef("footer: blob id", 0, "it is that of %s", pointer.Key(f.Class, f.ID))
 	}
-	f, bad := decodeFooter(version, footer, t.footerOffset)
 	if bad != nil {
 		return nil, size, bad.damageError(key, int64(t.footerOffset))
-	}
-	if f.ID != id || f.Class != class {
-		return nil, size, &DamageError{
-			Key: key, What: "footer: blob id", Offset: int64(t.footerOffset),
-			Reason: "it is that of " + pointer.Key(f.Class, f.ID),
-		}
 	}
 	return f, size, nil
 }
@@ -101,10 +92,7 @@ func cutFooter(ctx context.Context, store blob.Store, key string, t blobTrailer,
 func readAt(ctx context.Context, store blob.Store, key string, dst []byte, off int64, what string) error {
 	err := store.ReadAt(ctx, key, dst, off)
 	if errors.Is(err, blob.ErrRange) {
-		return &DamageError{
-			Key: key, What: what, Offset: off, Err: err,
-			Reason: fmt.Sprintf("the blob ends before its %d bytes do", len(dst)),
-		}
+		return &DamageError{Key: key, What: what, Offset: off, Err: err, Reason: fmt.Sprintf("the blob ends before its %d bytes do", len(dst))}
 	}
 	return err
 }
@@ -121,10 +109,8 @@ func ReadBlock(ctx context.Context, store blob.Store, p *pointer.Pointer) (store
 		return nil, err
 	}
 	if computed := record.CRC(stored); computed != p.BlockCRC {
-		return nil, &DamageError{
-			Key: key, What: "block checksum", Offset: int64(p.BlockOffset),
-			Reason: fmt.Sprintf("stored %#08x, computed %#08x", p.BlockCRC, computed),
-		}
+		bad := damagef("block checksum", 0, "stored %#08x, computed %#08x", p.BlockCRC, computed)
+		return nil, bad.damageError(key, int64(p.BlockOffset))
 	}
 	return stored, nil
 }
@@ -179,10 +165,8 @@ func Decompress(dst []byte, codec pointer.Codec, stored []byte, rawLen int) ([]b
 func Payload(block []byte, p *pointer.Pointer) ([]byte, error) {
 	end := uint64(p.Offset) + uint64(p.Length)
 	if uint64(len(block)) != uint64(p.BlockRawLen) || end > uint64(len(block)) {
-		return nil, &DamageError{
-			Key: p.Key(), What: "payload", Offset: int64(p.BlockOffset),
-			Reason: fmt.Sprintf("%d bytes at %d of a block of %d: the block has %d", p.Length, p.Offset, p.BlockRawLen, len(block)),
-		}
+		bad := damagef("payload", 0, "%d bytes at %d of a block of %d: the block has %d", p.Length, p.Offset, p.BlockRawLen, len(block))
+		return nil, bad.damageError(p.Key(), int64(p.BlockOffset))
 	}
 	return block[p.Offset:end:end], nil
 }

@@ -16,7 +16,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestMemkv(t *testing.T) {
 	runSuite(t, storeFactory{
 		Open:      func(*testing.T) kv.Store { return memkv.New() },
-		OpenShort: func(*testing.T) kv.Store { return memkv.New(memkv.WithHistory(64)) },
+		OpenShort: func(*testing.T) kv.Store { return memkv.NewWithHistory(64) },
 	})
 }
 

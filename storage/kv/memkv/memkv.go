@@ -5,6 +5,7 @@ package memkv
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sort"
 	"strings"
@@ -29,21 +30,12 @@ type Store struct {
 	}
 }
 
-// HistoryOption configures a Store.
-type HistoryOption func(*history.Limits)
+// New returns an empty store that keeps 100,000 changes for watches.
+func New() *Store { return NewWithHistory(100_000) }
 
-// WithHistory sets how many changes are kept for watches; the default is 100,000.
-func WithHistory(events int) HistoryOption {
-	return func(l *history.Limits) { l.Events = events }
-}
-
-// New returns an empty store.
-func New(options ...HistoryOption) *Store {
-	limits := history.Limits{Events: 100_000, Bytes: 64 << 20}
-	for _, o := range options {
-		o(&limits)
-	}
-	s := &Store{history: history.New(0, limits)}
+// NewWithHistory returns an empty store that keeps a number of changes for watches.
+func NewWithHistory(events int) *Store {
+	s := &Store{history: history.New(0, history.Limits{Events: events, Bytes: 64 << 20})}
 	s.mu.entries = make(map[string]kv.Entry)
 	return s
 }
@@ -79,12 +71,7 @@ func (s *Store) Range(ctx context.Context, r kv.KeyRange) (kv.RangePage, error) 
 		return kv.RangePage{}, kv.ErrClosed
 	}
 	if s.mu.stale {
-		s.mu.keys = s.mu.keys[:0]
-		for k := range s.mu.entries {
-			s.mu.keys = append(s.mu.keys, k)
-		}
-		slices.Sort(s.mu.keys)
-		s.mu.stale = false
+		s.mu.keys, s.mu.stale = slices.Sorted(maps.Keys(s.mu.entries)), false
 	}
 	from := r.Prefix
 	if r.After >= from {

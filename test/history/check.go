@@ -4,30 +4,48 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 )
 
-// Kind is the kind of a violation; the package's documentation explains them.
+// Kind is the kind of a violation.
 type Kind string
 
-// Kinds of violations.
+// Kinds of violations. Those from [Unresolved] on are of trails, which are also checked for [Changed], [WrongBytes] and [TornBatch],
+// compared with what other readers saw.
 const (
-	Lost           Kind = "lost"
+	// Lost: a message that was acknowledged before the reading began, at a level that must last, is missing.
+	Lost Kind = "lost"
+	// VisibleFailure: a message is readable although every attempt to write it definitely failed.
 	VisibleFailure Kind = "visible failure"
-	Duplicate      Kind = "duplicate"
-	Gap            Kind = "gap"
-	Reordered      Kind = "reordered"
-	Positions      Kind = "positions"
-	Changed        Kind = "changed"
-	WrongBytes     Kind = "wrong bytes"
-	TornBatch      Kind = "torn batch"
-	Unresolved     Kind = "unresolved"
-	Owed           Kind = "taken while owed"
-	WrongGap       Kind = "wrong gap"
-	Repeated       Kind = "repeated"
-	Skipped        Kind = "skipped"
-	Disagreement   Kind = "disagreement"
-	OutOfWindow    Kind = "out of window"
+	// Duplicate: a message occurs twice in an exactly_once category.
+	Duplicate Kind = "duplicate"
+	// Gap: in such a category, if its writers never give up, a message is missing before a later one of its writer.
+	Gap Kind = "gap"
+	// Reordered: in such a category a writer's messages are not in its order; in any other one, a message has an older persisted time
+	// than one that was acknowledged as committed before it was first written.
+	Reordered Kind = "reordered"
+	// Positions: the positions in a log, (LSN, index), are not dense.
+	Positions Kind = "positions"
+	// Changed: a position holds another message than when it was read before, or none.
+	Changed Kind = "changed"
+	// WrongBytes: a payload is not one that was written there.
+	WrongBytes Kind = "wrong bytes"
+	// TornBatch: an atomic batch is not whole, or not contiguous in the stream.
+	TornBatch Kind = "torn batch"
+	// Unresolved: a pointer that was not trimmed refers to no payload.
+	Unresolved Kind = "unresolved"
+	// Owed: a missing message had not expired under any retention that the category had ([History.Retain]).
+	Owed Kind = "taken while owed"
+	// WrongGap: a gap does not begin at the consumer's position.
+	WrongGap Kind = "wrong gap"
+	// Repeated, Skipped: over all its lives a consumer got a message twice, or missed one without a gap.
+	Repeated Kind = "repeated"
+	Skipped  Kind = "skipped"
+	// Disagreement: two readers of a repeatable category got different orders ([History.Agree]).
+	Disagreement Kind = "disagreement"
+	// OutOfWindow: a message is older than a previous one by more than the consumer's window.
+	OutOfWindow Kind = "out of window"
 )
 
 // Invariant returns the number of the invariant, in the system's design, that a kind violates.
@@ -211,14 +229,18 @@ func (k *historyChecker) checkStability() {
 	k.c.positions = now
 }
 
+// inOpenBatch reports whether more messages of m's batch must follow it.
+func (m *writtenMessage) inOpenBatch() bool {
+	return m != nil && m.batch != 0 && m.batchIndex < m.batchSize-1
+}
+
 // checkBatches checks that each copy of an atomic batch is whole and contiguous in the stream.
 func (k *historyChecker) checkBatches(messages []*writtenMessage) {
 	var before *writtenMessage
 	for i, m := range messages {
-		open := before != nil && before.batch != 0 && before.batchIndex < before.batchSize-1
 		follows := m != nil && before != nil && m.batch != 0 && m.batch == before.batch && m.batchIndex == before.batchIndex+1
 		switch {
-		case open && !follows:
+		case before.inOpenBatch() && !follows:
 			k.addViolation(TornBatch, "%s: something else follows message %d of %d of the batch of %v", k.r.seen[i].describePosition(), before.batchIndex+1, before.batchSize, before.id)
 		case m != nil && m.batch != 0 && m.batchIndex > 0 && !follows:
 			k.addViolation(TornBatch, "%s: message %d of %d of a batch, %v, stands without those before it", k.r.seen[i].describePosition(), m.batchIndex+1, m.batchSize, m.id)
@@ -233,7 +255,7 @@ func (k *historyChecker) checkEnds(messages []*writtenMessage) {
 		return
 	}
 	before := messages[len(messages)-1]
-	if before != nil && before.batch != 0 && before.batchIndex < before.batchSize-1 {
+	if before.inOpenBatch() {
 		k.addViolation(TornBatch, "the category ends after message %d of %d of the batch of %v", before.batchIndex+1, before.batchSize, before.id)
 	}
 }
@@ -337,12 +359,7 @@ func (k *historyChecker) checkOutcomes(lasting Level) {
 
 // sortMessages returns the category's messages in a fixed order, so that a report does not depend on a map's order.
 func (k *historyChecker) sortMessages() []*writtenMessage {
-	all := make([]*writtenMessage, 0, len(k.c.messages))
-	for _, m := range k.c.messages {
-		all = append(all, m)
-	}
-	slices.SortFunc(all, func(a, b *writtenMessage) int {
+	return slices.SortedFunc(maps.Values(k.c.messages), func(a, b *writtenMessage) int {
 		return cmp.Or(cmp.Compare(a.id.Writer, b.id.Writer), cmp.Compare(a.id.Index, b.id.Index))
 	})
-	return all
 }

@@ -220,6 +220,11 @@ type readMessage struct {
 	err       error // the payload says no id
 }
 
+func newReadMessage(payload []byte, logical uint32, at position, persisted int64) readMessage {
+	id, err := parseID(payload)
+	return readMessage{position: at, logical: logical, persisted: persisted, content: messageDigest{id, xxhash.Sum64(payload)}, err: err}
+}
+
 // Read begins a reading of a category, from its beginning to its end.
 func (h *History) Read(category string) *Reading {
 	h.mu.Lock()
@@ -230,10 +235,7 @@ func (h *History) Read(category string) *Reading {
 
 // Record notes the next message that was delivered. The payload is not kept. Persisted is in Unix microseconds.
 func (r *Reading) Record(payload []byte, logical uint32, shard, lsn uint64, index int, persisted int64) {
-	id, err := parseID(payload)
-	r.seen = append(r.seen, readMessage{
-		position: position{shard, lsn, index}, logical: logical, persisted: persisted, content: messageDigest{id, xxhash.Sum64(payload)}, err: err,
-	})
+	r.seen = append(r.seen, newReadMessage(payload, logical, position{shard, lsn, index}, persisted))
 }
 
 // Row notes the next message without a position, which the reader of a columnar batch does not learn.

@@ -3,11 +3,8 @@ package history
 import (
 	"fmt"
 	"math"
-	"slices"
 	"sync"
 	"time"
-
-	"github.com/cespare/xxhash/v2"
 )
 
 // Unbounded is the ordering window of a consumer without one.
@@ -73,10 +70,7 @@ func (t *Trail) Begun(now time.Time) {
 
 // Record notes the next message that was delivered. The payload is not kept. Persisted is in Unix microseconds.
 func (t *Trail) Record(payload []byte, logical uint32, shard, lsn uint64, index int, persisted int64) {
-	id, err := parseID(payload)
-	t.addStep(trailStep{readMessage: readMessage{
-		position: position{shard, lsn, index}, logical: logical, persisted: persisted, content: messageDigest{id, xxhash.Sum64(payload)}, err: err,
-	}})
+	t.addStep(trailStep{readMessage: newReadMessage(payload, logical, position{shard, lsn, index}, persisted)})
 }
 
 // Gap notes that the consumer was told that pointers [from, to) of a shard will not come, except the first delivered messages of from.
@@ -159,13 +153,17 @@ func (h *History) CountMissing(t *Trail, until int64) int {
 func (t *Trail) Reading() *Reading {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r := &Reading{category: t.category}
+	return &Reading{category: t.category, seen: t.collectMessages()}
+}
+
+// collectMessages returns the messages of a trail without its gaps. t.mu is held.
+func (t *Trail) collectMessages() (messages []readMessage) {
 	for i := range t.mu.steps {
 		if t.mu.steps[i].gap == nil {
-			r.seen = append(r.seen, t.mu.steps[i].readMessage)
+			messages = append(messages, t.mu.steps[i].readMessage)
 		}
 	}
-	return r
+	return messages
 }
 
 // Reaches reports whether a trail has come at least as far as a reading. A late trail need not have a shard whose messages had all
@@ -231,13 +229,8 @@ func (h *History) CheckTrail(t *Trail, whole *Reading) *Report {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	k := &historyChecker{
-		c: h.mu.categories[t.category], r: &Reading{category: t.category + ", " + t.name}, report: new(Report),
+		c: h.mu.categories[t.category], r: &Reading{category: t.category + ", " + t.name, seen: t.collectMessages()}, report: new(Report),
 		count: map[*writtenMessage]int{}, persisted: map[*writtenMessage]int64{},
-	}
-	for _, s := range t.mu.steps {
-		if s.gap == nil {
-			k.r.seen = append(k.r.seen, s.readMessage)
-		}
 	}
 	messages := k.checkContents()
 	k.checkSteps(t)
@@ -427,12 +420,10 @@ func (c *categoryHistory) hasExpired(persisted, now int64) bool {
 // Agree compares trails of readers that must get the same order: of any two, one must be a prefix of the other.
 func (h *History) Agree(trails ...*Trail) *Report {
 	report := new(Report)
-	var longest []trailStep
+	var longest []readMessage
 	var of *Trail
 	for _, t := range trails {
-		t.mu.Lock()
-		steps := slices.DeleteFunc(slices.Clone(t.mu.steps), func(s trailStep) bool { return s.gap != nil })
-		t.mu.Unlock()
+		steps := t.Reading().seen
 		if of == nil {
 			longest, of = steps, t
 			continue

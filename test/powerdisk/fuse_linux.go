@@ -10,7 +10,7 @@ import (
 )
 
 // mountedNode answers the kernel's requests for one mount. Node ids are the kernel's. Handles are not used: a node stays known until
-// the power is off, so processes that have a removed file open can use it.
+// the power is off, so processes that have a removed file open can use it. Closing a file does nothing, as the default does.
 type mountedNode struct {
 	fuse.RawFileSystem
 
@@ -73,9 +73,6 @@ func (m *mountedNode) Lookup(_ <-chan struct{}, h *fuse.InHeader, name string, o
 		return fuse.OK
 	})
 }
-
-// Forget does nothing: there are few nodes.
-func (m *mountedNode) Forget(uint64, uint64) {}
 
 // GetAttr returns the attributes for stat.
 func (m *mountedNode) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
@@ -264,15 +261,6 @@ func (m *mountedNode) FsyncDir(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status 
 		return fuse.OK
 	})
 }
-
-// Flush does nothing: closing a file does not sync it.
-func (m *mountedNode) Flush(<-chan struct{}, *fuse.FlushIn) fuse.Status { return fuse.OK }
-
-// Release does nothing.
-func (m *mountedNode) Release(<-chan struct{}, *fuse.ReleaseIn) {}
-
-// ReleaseDir does nothing.
-func (m *mountedNode) ReleaseDir(*fuse.ReleaseIn) {}
 
 // OpenDir opens a folder.
 func (m *mountedNode) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, _ *fuse.OpenOut) fuse.Status {

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"scribe/internal/testkit/child"
 )
 
 // Result is the result of a command.
@@ -20,7 +22,7 @@ type Result struct {
 // is locked to its thread must not start the command: the thread ends, and the process with it.
 func Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.SysProcAttr = childAttributes()
+	cmd.SysProcAttr = child.Attributes()
 	return cmd
 }
 

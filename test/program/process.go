@@ -2,15 +2,14 @@ package program
 
 import (
 	"bufio"
-	"bytes"
 	"io"
 	"os/exec"
-	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"scribe/internal/testkit/child"
 )
 
 // Process is a running server of the program under test, a command that follows something, or another program.
@@ -74,23 +73,15 @@ func startProcess(t testing.TB, name string, env []string, stdout io.WriteCloser
 		p.cmd.Stdout = stdout
 	}
 	p.cmd.Dir = t.TempDir() // for files that default to the working folder
-	p.cmd.SysProcAttr = childAttributes()
-	started := make(chan error, 1)
-	go func() {
-		// The parent-death signal is sent when the thread that started the child ends: the thread must last as long as the child.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		defer close(p.Done)
-		err := p.cmd.Start()
-		started <- err
-		if err == nil {
-			p.Err = p.cmd.Wait()
-		}
+	p.cmd.SysProcAttr = child.Attributes()
+	err := child.Start(p.cmd, func(err error) {
+		p.Err = err
 		if stdout != nil {
 			_ = stdout.Close()
 		}
-	}()
-	if err := <-started; err != nil {
+		close(p.Done)
+	})
+	if err != nil {
 		t.Fatalf("start %s: %v", p.Name, err)
 	}
 	t.Cleanup(func() {
@@ -171,29 +162,4 @@ func (p *Process) sendSignal(s syscall.Signal) {
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 // Log collects the output of a process.
-type Log struct {
-	mu struct {
-		sync.Mutex
-		b bytes.Buffer
-	}
-}
-
-// Write implements io.Writer.
-func (l *Log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.mu.b.Write(p)
-}
-
-// String returns what was written so far.
-func (l *Log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.mu.b.String()
-}
-
-// Tail returns the last lines of what was written so far.
-func (l *Log) Tail(lines int) string {
-	all := strings.SplitAfter(l.String(), "\n")
-	return strings.Join(all[max(0, len(all)-1-lines):], "")
-}
+type Log = child.Log

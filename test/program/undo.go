@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"scribe/internal/testkit/child"
 )
 
 // Undo runs a command line when a test ends, or when the test binary ends before, whatever the cause: a timeout, a panic, a signal. It is
@@ -17,7 +19,7 @@ func Undo(t testing.TB, line ...string) {
 	}
 	// The shell waits for the end of its input, which comes when this process, the only writer, closes it or ends.
 	cmd := exec.Command("sh", append([]string{"-c", `cat >/dev/null; exec "$@"`, "sh"}, line...)...)
-	cmd.SysProcAttr = guardAttributes()
+	cmd.SysProcAttr = child.GuardAttributes()
 	var log Log
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = r, &log, &log
 	err = cmd.Start()

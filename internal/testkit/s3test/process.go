@@ -2,16 +2,17 @@ package s3test
 
 import (
 	"errors"
+	"io"
 	"os"
 	"os/exec"
-	"runtime"
-	"sync"
 	"syscall"
+
+	"scribe/internal/testkit/child"
 )
 
 var errExited = errors.New("the server ended by itself")
 
-// serverProcess is a child process whose output goes to a tailBuffer.
+// serverProcess is a child process.
 type serverProcess struct {
 	cmd *exec.Cmd
 	// exited is closed when the process has ended and been waited for; err may be read after that.
@@ -19,32 +20,19 @@ type serverProcess struct {
 	err    error
 }
 
-// startProcess runs a program in a process group of its own. On Linux the program also ends with the test binary, however that ends.
-func startProcess(program string, args, env []string, output *tailBuffer) (*serverProcess, error) {
+// startProcess runs a program in a process group of its own.
+func startProcess(program string, args, env []string, output io.Writer) (*serverProcess, error) {
 	cmd := exec.Command(program, args...)
 	cmd.Env = append(os.Environ(), env...)
-	cmd.Stdout = output
-	cmd.Stderr = output
-	cmd.SysProcAttr = childAttributes()
-
+	cmd.Stdout, cmd.Stderr = output, output
+	cmd.SysProcAttr = child.Attributes()
+	cmd.SysProcAttr.Setpgid = true
 	p := &serverProcess{cmd: cmd, exited: make(chan struct{})}
-	started := make(chan error, 1)
-	go func() {
-		// The parent-death signal is sent when the thread that started the child ends, so that thread must last as long as
-		// the child.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		defer close(p.exited)
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			p.err = cmd.Wait()
-		}
-	}()
-	if err := <-started; err != nil {
-		return nil, err
-	}
-	return p, nil
+	err := child.Start(cmd, func(err error) {
+		p.err = err
+		close(p.exited)
+	})
+	return p, err
 }
 
 // killProcess kills the process with its children and returns when it has ended.
@@ -57,30 +45,4 @@ func (p *serverProcess) killProcess() {
 	}
 	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 	<-p.exited
-}
-
-// tailBuffer keeps the last bytes of a process's output.
-type tailBuffer struct {
-	mu struct {
-		sync.Mutex
-		data []byte
-	}
-}
-
-const tailBytes = 64 << 10
-
-func (b *tailBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.mu.data = append(b.mu.data, p...)
-	if extra := len(b.mu.data) - tailBytes; extra > 0 {
-		b.mu.data = append(b.mu.data[:0], b.mu.data[extra:]...)
-	}
-	return len(p), nil
-}
-
-func (b *tailBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return string(b.mu.data)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
+	"scribe/internal/testkit/child"
 	"scribe/internal/testkit/loopback"
 )
 
@@ -24,6 +25,8 @@ const (
 	pollInterval = 20 * time.Millisecond
 	// startAttempts bounds how often Start picks another port because another process took the one it had found free.
 	startAttempts = 5
+	// logLines bounds the log of a server in the log of a test that failed.
+	logLines = 500
 )
 
 // Server is a running S3 server with one empty bucket. Only the goroutine of the test calls its methods.
@@ -38,7 +41,7 @@ type Server struct {
 	binary  string
 	dir     string
 	sidecar bool
-	log     tailBuffer
+	log     child.Log
 	// proc is nil while the server is stopped.
 	proc *serverProcess
 }
@@ -60,7 +63,7 @@ func Start(tb testing.TB) *Server {
 	tb.Cleanup(func() {
 		s.Stop()
 		if tb.Failed() {
-			tb.Logf("s3test: the end of the log of the server at %s:\n%s", s.Endpoint, s.log.String())
+			tb.Logf("s3test: the end of the log of the server at %s:\n%s", s.Endpoint, s.log.Tail(logLines))
 		}
 	})
 

@@ -1,7 +1,0 @@
-package s3test
-
-import "syscall"
-
-func childAttributes() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-}

@@ -1,9 +1,0 @@
-//go:build unix && !linux
-
-package s3test
-
-import "syscall"
-
-func childAttributes() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true}
-}

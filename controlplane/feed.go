@@ -149,18 +149,12 @@ func (f *categoryFeed) forgetDeletions() {
 		}
 	}
 	f.mu.forgotten = f.mu.deletions[n-1].seq
-	f.mu.deletions = append([]feedEntry(nil), f.mu.deletions[n:]...)
+	f.mu.deletions = slices.Clone(f.mu.deletions[n:])
 }
 
 // compactOrder removes the outdated entries. f.mu is held.
 func (f *categoryFeed) compactOrder() {
-	kept := make([]feedEntry, 0, len(f.mu.items)+len(f.mu.items)/4)
-	for _, p := range f.mu.order {
-		if f.mu.items[p.name].seq == p.seq {
-			kept = append(kept, p)
-		}
-	}
-	f.mu.order = kept
+	f.mu.order = slices.DeleteFunc(f.mu.order, func(p feedEntry) bool { return f.mu.items[p.name].seq != p.seq })
 }
 
 // feedCursor is a watch's position in a feed. The zero cursor has not started.

@@ -1,8 +1,8 @@
 package controlplane
 
 import (
-	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -79,10 +79,9 @@ func (p *pinTable) earliestPins(now time.Time) []*scribev1.Pin {
 	}
 	p.mu.Unlock()
 	out := make([]*scribev1.Pin, 0, len(earliest))
-	for category, from := range earliest {
-		out = append(out, &scribev1.Pin{Category: category, From: from})
+	for _, category := range slices.Sorted(maps.Keys(earliest)) {
+		out = append(out, &scribev1.Pin{Category: category, From: earliest[category]})
 	}
-	slices.SortFunc(out, func(a, b *scribev1.Pin) int { return cmp.Compare(a.GetCategory(), b.GetCategory()) })
 	return out
 }
 

@@ -88,32 +88,22 @@ type sentAnswers struct {
 	bytes  int64
 }
 
-// addAnswer adds an answer's blocks and own bytes, and returns the bytes that it takes in addition to those of other answers.
-func (o *sentAnswers) addAnswer(blocks []*checkedBlock, own int64) int64 {
+// countAnswer adds an answer's blocks and own bytes (by is 1) or removes them (by is -1). It returns the bytes that the answer
+// takes in addition to those of other answers.
+func (o *sentAnswers) countAnswer(blocks []*checkedBlock, own int64, by int) int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	n := own
 	for _, b := range blocks {
-		if o.blocks[b]++; o.blocks[b] == 1 {
-			n += b.bytes()
-		}
-	}
-	o.bytes += n
-	return n
-}
-
-// removeAnswer removes an answer, and returns the bytes that no other answer uses.
-func (o *sentAnswers) removeAnswer(blocks []*checkedBlock, own int64) int64 {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	n := own
-	for _, b := range blocks {
-		if o.blocks[b]--; o.blocks[b] == 0 {
+		before := o.blocks[b]
+		if o.blocks[b] += by; o.blocks[b] == 0 {
 			delete(o.blocks, b)
+		}
+		if before == 0 || before+by == 0 {
 			n += b.bytes()
 		}
 	}
-	o.bytes -= n
+	o.bytes += int64(by) * n
 	return n
 }
 
@@ -127,8 +117,8 @@ func (o *sentAnswers) heldBytes() int64 {
 // in this process owns the answer from now on, so nothing stays charged.
 func (g *admissionGate) releaseWhenSent(ctx context.Context, a *fetchAnswer, leave func(keep int64)) {
 	blocks := a.sentBlocks()
-	free := func() { g.queue.FreeBytes(g.sending.removeAnswer(blocks, a.own)) }
-	leave(g.sending.addAnswer(blocks, a.own))
+	free := func() { g.queue.FreeBytes(g.sending.countAnswer(blocks, a.own, -1)) }
+	leave(g.sending.countAnswer(blocks, a.own, 1))
 	if !rpc.WhenAnswered(ctx, free) {
 		free()
 	}

@@ -22,7 +22,6 @@ func (s *Server) fromShared(fs []*blockFetch) []*blockFetch {
 		return fs
 	}
 	t := time.Now()
-	asked := make([]bool, len(fs))
 	landed := make([]bool, len(fs))
 	var g errgroup.Group
 	g.SetLimit(sharedLookups)
@@ -30,11 +29,12 @@ func (s *Server) fromShared(fs []*blockFetch) []*blockFetch {
 		if f.rule.Shared == KeepNever || !f.rule.isRecent(&f.p, t) || int(f.p.BlockLen) > s.cfg.Memcached.ValueBytes {
 			continue
 		}
-		asked[i] = true
 		g.Go(func() error {
 			if stored := s.sharedGet(f); stored != nil {
 				landed[i] = true
 				s.endWithBlock(f, stored, tierShared)
+			} else {
+				s.metrics.misses.WithLabelValues(tierShared).Inc()
 			}
 			return nil
 		})
@@ -42,9 +42,6 @@ func (s *Server) fromShared(fs []*blockFetch) []*blockFetch {
 	_ = g.Wait() // each records its own result
 	rest := fs[:0:0]
 	for i, f := range fs {
-		if asked[i] && !landed[i] {
-			s.metrics.misses.WithLabelValues(tierShared).Inc()
-		}
 		if !landed[i] {
 			rest = append(rest, f)
 		}

@@ -79,10 +79,10 @@ func (c *Config) ruleFor(category string, policy *scribev1.CachePolicy) Rule {
 			break
 		}
 	}
-	if k, ok := keepOf(policy.GetMemory()); ok && k != KeepReused {
+	if k, ok := keepOf[policy.GetMemory()]; ok && k != KeepReused {
 		r.Memory = k
 	}
-	if k, ok := keepOf(policy.GetMemcached()); ok {
+	if k, ok := keepOf[policy.GetMemcached()]; ok {
 		r.Shared = k
 	}
 	if age := policy.GetMemcachedAge().AsDuration(); age > 0 {
@@ -94,18 +94,11 @@ func (c *Config) ruleFor(category string, policy *scribev1.CachePolicy) Rule {
 	return r
 }
 
-// keepOf converts a category's cache mode. It ignores a mode that only a newer control plane knows.
-func keepOf(m scribev1.CacheMode) (k Keep, ok bool) {
-	switch m {
-	case scribev1.CacheMode_CACHE_MODE_ALWAYS:
-		return KeepAlways, true
-	case scribev1.CacheMode_CACHE_MODE_NEVER:
-		return KeepNever, true
-	case scribev1.CacheMode_CACHE_MODE_REUSED:
-		return KeepReused, true
-	case scribev1.CacheMode_CACHE_MODE_UNSPECIFIED:
-	}
-	return 0, false
+// keepOf has the categories' cache modes. A mode that only a newer control plane knows is ignored.
+var keepOf = map[scribev1.CacheMode]Keep{
+	scribev1.CacheMode_CACHE_MODE_ALWAYS: KeepAlways,
+	scribev1.CacheMode_CACHE_MODE_NEVER:  KeepNever,
+	scribev1.CacheMode_CACHE_MODE_REUSED: KeepReused,
 }
 
 // isRecent reports whether a block is young enough for memcached. Blob ids contain the creation time.

@@ -297,31 +297,24 @@ func newViewBlock(data []byte, codec uint32, said *scribev1.PayloadView) *checke
 
 // splitLosses separates the frames that report losses, which have no rows. It returns frames itself if there are none.
 func splitLosses(frames []byte) (rows []byte, losses []*scribev1.LossFrame, err error) {
-	index := uint32(0)
+	index, end := uint32(0), 0
 	for f, err := range record.Split(frames) {
-		if err != nil {
+		switch {
+		case err != nil:
 			return nil, nil, err
-		}
-		if isLoss(f) {
+		case isLoss(f):
+			if losses == nil {
+				rows = bytes.Clone(frames[:end])
+			}
 			losses = append(losses, &scribev1.LossFrame{Index: index, Frame: bytes.Clone(f.Bytes)})
-		}
-		index += uint32(f.Count) //nolint:gosec // bounded by the format
-	}
-	if len(losses) == 0 {
-		return frames, nil, nil
-	}
-	index = 0
-	at := 0
-	for f, err := range record.Split(frames) {
-		if err != nil {
-			return nil, nil, err
-		}
-		if at < len(losses) && losses[at].GetIndex() == index {
-			at++
-		} else {
+		case losses != nil:
 			rows = append(rows, f.Bytes...)
 		}
 		index += uint32(f.Count) //nolint:gosec // bounded by the format
+		end += len(f.Bytes)
+	}
+	if losses == nil {
+		return frames, nil, nil
 	}
 	return rows, losses, nil
 }

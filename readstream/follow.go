@@ -94,8 +94,10 @@ func (st *consumerStream) startJoin(ctx context.Context, shards []record.ShardID
 	st.running.Go(func() {
 		found := joinedShards{shards: shards}
 		for part := range slices.Chunk(shards, metalog.MaxShards) {
-			var states []metalog.State
-			if states, found.err = st.readTails(ctx, part); found.err != nil {
+			tctx, cancel := context.WithTimeout(ctx, st.s.cfg.ReadTimeout)
+			states, err := st.s.deps.Log.Tail(tctx, part)
+			cancel()
+			if found.err = err; err != nil {
 				break
 			}
 			found.states = append(found.states, states...)
@@ -105,13 +107,6 @@ func (st *consumerStream) startJoin(ctx context.Context, shards []record.ShardID
 		st.mu.Unlock()
 		st.wake.WakeUp()
 	})
-}
-
-// readTails returns the states of shards.
-func (st *consumerStream) readTails(ctx context.Context, shards []record.ShardID) ([]metalog.State, error) {
-	ctx, cancel := context.WithTimeout(ctx, st.s.cfg.ReadTimeout)
-	defer cancel()
-	return st.s.deps.Log.Tail(ctx, shards)
 }
 
 // finishJoin adds those of the shards that are not in the stream.

@@ -1,6 +1,10 @@
 package readstream
 
-import "time"
+import (
+	"maps"
+	"slices"
+	"time"
+)
 
 // waitState is what a stream is waiting for, for metrics and for relieveMemory.
 type waitState uint32
@@ -62,11 +66,7 @@ func (st *consumerStream) shrinkToShare() int {
 func (s *Server) openStreams() []*consumerStream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	streams := make([]*consumerStream, 0, len(s.mu.open))
-	for st := range s.mu.open {
-		streams = append(streams, st)
-	}
-	return streams
+	return slices.Collect(maps.Keys(s.mu.open))
 }
 
 // countWaiting returns the number of streams in a wait state.

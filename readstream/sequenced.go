@@ -51,14 +51,11 @@ func (s *Server) awaitSequencer(ctx context.Context, states []metalog.State) err
 		if done || left <= 0 {
 			return nil
 		}
-		timer := time.NewTimer(min(pause, left))
 		select {
-		case <-timer.C:
+		case <-time.After(min(pause, left)):
 		case <-s.evicting.Done():
-			timer.Stop()
 			return s.closingError()
 		case <-ctx.Done():
-			timer.Stop()
 			return context.Cause(ctx)
 		}
 	}

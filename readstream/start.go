@@ -154,16 +154,13 @@ func checkDuration(d *durationpb.Duration, what string, least, most time.Duratio
 	}
 	v := d.AsDuration()
 	if v < least || most > 0 && v > most {
-		f.addViolation("invalid %s %v: want %v to %v", what, v, least, orUnlimited(most))
+		limit := "any length"
+		if most > 0 {
+			limit = most.String()
+		}
+		f.addViolation("invalid %s %v: want %v to %s", what, v, least, limit)
 	}
 	return v
-}
-
-func orUnlimited(d time.Duration) string {
-	if d == 0 {
-		return "any length"
-	}
-	return d.String()
 }
 
 func (p *streamPlan) setStart(req *scribev1.StreamStart, now time.Time, f *requestViolations) {

@@ -91,11 +91,7 @@ func (c *Coordinator) resolveStart(ctx context.Context, what string, cat *scribe
 			all[v.Shard] = bucket.Position{Low: v.NextLSN}
 		}
 	}
-	times := make([]int64, scheme.Buckets)
-	for i := range times {
-		times[i] = at
-	}
-	return all, times, nil
+	return all, slices.Repeat([]int64{at}, int(scheme.Buckets)), nil
 }
 
 // listLogs returns the logs that readers of a category read: all logs, or the sequenced log of a sequenced category.

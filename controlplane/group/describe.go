@@ -34,7 +34,7 @@ func (c *Coordinator) DescribeGroup(ctx context.Context, req *scribev1.DescribeG
 	if err != nil {
 		return nil, err
 	}
-	r := newReport(g, times, c.deps.Now().UnixMicro())
+	r := &groupReport{g: g, times: times, now: c.deps.Now().UnixMicro(), left: make([]uint64, len(g.Buckets)), most: int(max(g.Useful, 1))}
 	if err := c.measureLag(ctx, what, r, all); err != nil {
 		if ctx.Err() != nil {
 			return nil, err
@@ -86,10 +86,6 @@ type groupReport struct {
 	measured   bool
 	incomplete string
 	most       int // members that can have something to do
-}
-
-func newReport(g *Group, times []int64, now int64) *groupReport {
-	return &groupReport{g: g, times: times, now: now, left: make([]uint64, len(g.Buckets)), most: int(max(g.Useful, 1))}
 }
 
 // countWaiting compares positions with the tails of shards.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/bits"
 	"slices"
 
@@ -180,10 +181,9 @@ func (c *Coordinator) checkLimit(ctx context.Context, what string) error {
 func assignmentOf(g *Group, epoch uint64) *scribev1.GroupAssignment {
 	a := g.Assignment(epoch)
 	out := &scribev1.GroupAssignment{Generation: a.Generation, Revoked: a.Revoked, Pending: uint32(a.Pending)}
-	for generation, set := range a.Grants {
-		out.Grants = append(out.Grants, &scribev1.GroupGrant{Generation: generation, Buckets: set})
+	for _, generation := range slices.Sorted(maps.Keys(a.Grants)) {
+		out.Grants = append(out.Grants, &scribev1.GroupGrant{Generation: generation, Buckets: a.Grants[generation]})
 	}
-	slices.SortFunc(out.Grants, func(a, b *scribev1.GroupGrant) int { return cmp.Compare(a.GetGeneration(), b.GetGeneration()) })
 	return out
 }
 

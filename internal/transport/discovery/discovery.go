@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -105,7 +106,8 @@ func (c *Cell) chooseInstances(ctx context.Context, key *uint64, roles ...scribe
 	role, ok := c.mu.view.first(roles)
 	if !ok {
 		last := roles[len(roles)-1]
-		return instanceChoice{}, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, refreshSoon, "no %s is known to %s", roleName(last), c.server)
+		return instanceChoice{}, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, refreshSoon, "no %s is known to %s",
+			cmp.Or(roleNames[last], last.String()), c.server)
 	}
 	urls := slices.Clone(c.mu.view.roles[role])
 	if key != nil {
@@ -328,29 +330,16 @@ func gaveUp(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || ok && errors.Is(err, context.DeadlineExceeded) && time.Until(deadline) < little
 }
 
-func roleName(r scribev1.Role) string {
-	switch r {
-	case scribev1.Role_ROLE_SCRIBED:
-		return "agent"
-	case scribev1.Role_ROLE_WRITEPROXY:
-		return "write proxy"
-	case scribev1.Role_ROLE_READSTREAM:
-		return "read stream"
-	case scribev1.Role_ROLE_COLLECTOR:
-		return "retention"
-	case scribev1.Role_ROLE_SEQUENCER:
-		return "sequencer"
-	case scribev1.Role_ROLE_GATEWAY:
-		return "sqlserver"
-	case scribev1.Role_ROLE_READPROXY:
-		return "read proxy"
-	case scribev1.Role_ROLE_BATCHER:
-		return "batcher"
-	case scribev1.Role_ROLE_CONTROLPLANE:
-		return "control plane"
-	case scribev1.Role_ROLE_METALOG:
-		return "metalog"
-	case scribev1.Role_ROLE_UNSPECIFIED:
-	}
-	return r.String()
+// roleNames are the roles' names in errors.
+var roleNames = map[scribev1.Role]string{
+	scribev1.Role_ROLE_SCRIBED:      "agent",
+	scribev1.Role_ROLE_WRITEPROXY:   "write proxy",
+	scribev1.Role_ROLE_READSTREAM:   "read stream",
+	scribev1.Role_ROLE_COLLECTOR:    "retention",
+	scribev1.Role_ROLE_SEQUENCER:    "sequencer",
+	scribev1.Role_ROLE_GATEWAY:      "sqlserver",
+	scribev1.Role_ROLE_READPROXY:    "read proxy",
+	scribev1.Role_ROLE_BATCHER:      "batcher",
+	scribev1.Role_ROLE_CONTROLPLANE: "control plane",
+	scribev1.Role_ROLE_METALOG:      "metalog",
 }

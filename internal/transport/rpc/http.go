@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -26,26 +27,20 @@ type Server struct {
 	}
 }
 
-// countCalls counts the calls in service.
-func (s *Server) countCalls(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+// NewServer returns a server that logs connection errors to logger; nil logs nothing.
+func NewServer(h http.Handler, logger *slog.Logger) *Server {
+	logger = cmp.Or(logger, slog.New(slog.DiscardHandler))
+	s := &Server{failed: make(chan error, 1)}
+	counted := func(w http.ResponseWriter, r *http.Request) {
 		s.active.Add(1)
 		defer s.active.Add(-1)
 		h.ServeHTTP(w, r)
-	})
-}
-
-// NewServer returns a server that logs connection errors to logger; nil logs nothing.
-func NewServer(h http.Handler, logger *slog.Logger) *Server {
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{failed: make(chan error, 1)}
 	stopping, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	s.ctx, s.cancel = context.WithCancel(context.WithValue(context.Background(), stoppingKey{}, stopping))
 	s.http = &http.Server{
-		Handler:           s.countCalls(h),
+		Handler:           http.HandlerFunc(counted),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"scribe/controlplane/request"
 	"scribe/internal/base/lifecycle"
@@ -111,20 +112,25 @@ func (c *ControlPlane) enterCall() error {
 	return nil
 }
 
-// enterWatch admits a watch. The caller ends it with leave.
-func (c *ControlPlane) enterWatch(kind string) (leave func(), err error) {
+// enterWatch admits a watch, and returns its longest silence. The caller ends it with leave.
+func (c *ControlPlane) enterWatch(kind string, silence *durationpb.Duration) (heartbeat time.Duration, leave func(), err error) {
+	var v request.Violations
+	heartbeat = v.Duration("heartbeat", silence, minHeartbeat, 24*time.Hour, defaultHeartbeat)
+	if err := v.Err("watch"); err != nil {
+		return 0, nil, err
+	}
 	if err := c.enterCall(); err != nil {
-		return nil, err
+		return 0, nil, err
 	}
 	if c.watches.Add(1) > int64(c.cfg.MaxWatches) {
 		c.watches.Add(-1)
 		c.calls.Leave()
-		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, time.Second,
+		return 0, nil, rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, time.Second,
 			"watch %s: %d watches run, which is the limit", kind, c.cfg.MaxWatches)
 	}
 	gauge := c.metrics.watches.WithLabelValues(kind)
 	gauge.Inc()
-	return func() {
+	return heartbeat, func() {
 		gauge.Dec()
 		c.watches.Add(-1)
 		c.calls.Leave()

@@ -218,11 +218,7 @@ func (c *ControlPlane) ListMembers(_ context.Context, req *scribev1.ListMembersR
 
 // WatchMembers implements rpc.ControlService. It ends with REASON_SHUTTING_DOWN when the control plane closes.
 func (c *ControlPlane) WatchMembers(ctx context.Context, req *scribev1.WatchMembersRequest, send func(*scribev1.WatchMembersResponse) error) error {
-	heartbeat, err := heartbeatOf(req.GetHeartbeat())
-	if err != nil {
-		return err
-	}
-	done, err := c.enterWatch(watchMembers)
+	heartbeat, done, err := c.enterWatch(watchMembers, req.GetHeartbeat())
 	if err != nil {
 		return err
 	}

@@ -174,10 +174,3 @@ func checkMember(m *scribev1.Member) (v request.Violations) {
 	v.CheckText("version", m.GetVersion(), maxMemberVersion)
 	return v
 }
-
-// heartbeatOf returns the longest silence of a watch.
-func heartbeatOf(d *durationpb.Duration) (time.Duration, error) {
-	var v request.Violations
-	heartbeat := v.Duration("heartbeat", d, minHeartbeat, 24*time.Hour, defaultHeartbeat)
-	return heartbeat, v.Err("watch")
-}

@@ -11,11 +11,7 @@ import (
 func (c *ControlPlane) WatchCategories(ctx context.Context, req *scribev1.WatchCategoriesRequest,
 	send func(*scribev1.WatchCategoriesResponse) error,
 ) error {
-	heartbeat, err := heartbeatOf(req.GetHeartbeat())
-	if err != nil {
-		return err
-	}
-	done, err := c.enterWatch(watchCategories)
+	heartbeat, done, err := c.enterWatch(watchCategories, req.GetHeartbeat())
 	if err != nil {
 		return err
 	}

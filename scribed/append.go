@@ -82,9 +82,11 @@ func (a *spoolAppend) addMemoryOnly(l *categoryQueue, lists ...[]*queueEntry) {
 	if !l.isOrdered() {
 		return
 	}
-	for _, e := range slices.Concat(lists...) {
-		if e.canSpill() && !e.isSpooled() {
-			a.addEntry(l, e, stays)
+	for _, entries := range lists {
+		for _, e := range entries {
+			if e.canSpill() && !e.isSpooled() {
+				a.addEntry(l, e, stays)
+			}
 		}
 	}
 }

@@ -60,11 +60,14 @@ func (c *Consumer) runIteration(ctx context.Context, refuse func(error) bool, ta
 			refuse(iterationError(err))
 			return
 		}
-		if s.claimItem(it) && !take(it) {
+		claimed := s.claimItem(it)
+		if claimed && !take(it) {
 			return
 		}
 		s.queue.popItem()
-		s.startFetches() // there may be memory for more
+		if !claimed || it.kind == itemPayload { // it freed memory
+			s.startFetches()
+		}
 	}
 }
 

@@ -140,10 +140,11 @@ func (s *iterationSession) endingError(err error, since time.Time, broken int) e
 
 // streamConnection is one stream of a session.
 type streamConnection struct {
-	s      *iterationSession
-	opened bool
-	lived  bool        // it brought a message, if only a heartbeat
-	alive  *time.Timer // ends a silent stream
+	s       *iterationSession
+	started bool // its first request was sent
+	opened  bool
+	lived   bool        // it brought a message, if only a heartbeat
+	alive   *time.Timer // ends a silent stream
 }
 
 // runStream opens one stream and reads it to its end. lived reports that it brought something beside StreamOpened.
@@ -154,10 +155,9 @@ func (s *iterationSession) runStream() (lived bool, err error) {
 	silence := max(10*s.c.cfg.heartbeat, 10*time.Second)
 	conn := &streamConnection{s: s, alive: time.AfterFunc(silence, func() { cancel(errSilent) })}
 	defer conn.alive.Stop()
-	first := true
 	recv := func(rctx context.Context) (*scribev1.StreamRequest, error) {
-		if first {
-			first = false
+		if !conn.started {
+			conn.started = true
 			return s.startRequest(), nil
 		}
 		return s.nextCredits(rctx)
@@ -305,7 +305,10 @@ func (conn *streamConnection) joinShards(o *scribev1.StreamOpened) (gaps []*scri
 	if err := sh.checkCategory(id); err != nil {
 		return nil, err
 	}
-	there := make(map[record.ShardID]bool)
+	var there map[record.ShardID]bool // for a bounded iteration that goes on
+	if s.bounded {
+		there = make(map[record.ShardID]bool, len(o.GetShards()))
+	}
 	behind := uint64(0)
 	for _, v := range o.GetShards() {
 		gap, err := sh.joinShard(v, s.bounded)
@@ -316,7 +319,9 @@ func (conn *streamConnection) joinShards(o *scribev1.StreamOpened) (gaps []*scri
 			gaps = append(gaps, gap)
 		}
 		id := record.ShardID(v.GetShard())
-		there[id] = true
+		if s.bounded {
+			there[id] = true
+		}
 		at := uint64(sh.shards[id].cursor)
 		behind += max(v.GetNextLsn(), at) - at
 	}

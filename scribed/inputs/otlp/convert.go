@@ -10,8 +10,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	commonv1 "go.opentelemetry.io/proto/otlp/common/v1"
-	logsv1 "go.opentelemetry.io/proto/otlp/logs/v1"
+	commonv1 "go.opentelemetry.io/proto/slim/otlp/common/v1"
+	logsv1 "go.opentelemetry.io/proto/slim/otlp/logs/v1"
 	"google.golang.org/protobuf/proto"
 
 	"scribe/internal/base/units"

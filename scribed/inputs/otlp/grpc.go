@@ -8,7 +8,7 @@ import (
 	"strconv"
 
 	"connectrpc.com/connect"
-	collectorv1 "go.opentelemetry.io/proto/otlp/collector/logs/v1"
+	collectorv1 "go.opentelemetry.io/proto/slim/otlp/collector/logs/v1"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/types/known/durationpb"
 

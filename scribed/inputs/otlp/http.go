@@ -6,7 +6,7 @@ import (
 	"mime"
 	"net/http"
 
-	collectorv1 "go.opentelemetry.io/proto/otlp/collector/logs/v1"
+	collectorv1 "go.opentelemetry.io/proto/slim/otlp/collector/logs/v1"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"

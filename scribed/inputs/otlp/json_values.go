@@ -5,8 +5,8 @@ import (
 	"math"
 	"strconv"
 
-	commonv1 "go.opentelemetry.io/proto/otlp/common/v1"
-	logsv1 "go.opentelemetry.io/proto/otlp/logs/v1"
+	commonv1 "go.opentelemetry.io/proto/slim/otlp/common/v1"
+	logsv1 "go.opentelemetry.io/proto/slim/otlp/logs/v1"
 )
 
 // maxDepth bounds the nesting of a value that is converted to JSON; deeper values become null.

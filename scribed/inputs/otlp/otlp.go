@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"net/http"
 
-	collectorv1 "go.opentelemetry.io/proto/otlp/collector/logs/v1"
+	collectorv1 "go.opentelemetry.io/proto/slim/otlp/collector/logs/v1"
 
 	"scribe/producer"
 	"scribe/scribed/inputs"

@@ -91,7 +91,11 @@ func (c *cell) trouble(ch *chaos, bad record.ShardID) (calm func()) {
 // readable, where it was said to be, byte for byte; a writer's frames are in the order in which they were acknowledged, and those of a
 // request and shard a prefix; what definitely failed is not there; sequenced frames are there once.
 func TestHistories(t *testing.T) {
-	for seed := range uint64(24) {
+	seeds := uint64(24)
+	if testing.Short() {
+		seeds = 6
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { history(t, seed) })
 		})

@@ -486,6 +486,10 @@ var windows = map[string]time.Duration{"strict": 0, "1 s": time.Second, "1 min":
 
 // No window is broken and none deadlocks, whatever shards do, also where streams are sent away every second.
 func TestWindowsInVirtualTime(t *testing.T) {
+	seeds := uint64(3)
+	if testing.Short() {
+		seeds = 1
+	}
 	for name, sc := range map[string]scene{
 		"one shard":       {shards: 1, appends: 500, length: 20 * time.Second},
 		"skewed and idle": {shards: 50, appends: 2000, length: 20 * time.Second, idle: 0.8},
@@ -493,7 +497,7 @@ func TestWindowsInVirtualTime(t *testing.T) {
 		"stalled":         {shards: 20, appends: 2000, stalls: 10, length: 40 * time.Second},
 		"everything":      {shards: 200, appear: 100, appends: 3000, stalls: 15, length: 100 * time.Second, idle: 0.5},
 	} {
-		for seed := range uint64(3) {
+		for seed := range seeds {
 			t.Run(fmt.Sprintf("%s/seed=%d", name, seed), func(t *testing.T) {
 				little := func(c *Config) {
 					c.StreamBytes, c.TotalBytes = metalog.MaxRecord, 4*metalog.MaxRecord

@@ -29,6 +29,9 @@ const maxReruns = 2
 // maxShownLines bounds what is printed of one failed test.
 const maxShownLines = 400
 
+// slowestShown is how many of the slowest tests are listed.
+const slowestShown = 20
+
 type options struct {
 	dir, run, bench, timeout, tags, report string
 	race, short                            bool
@@ -81,6 +84,7 @@ func runSuite(ctx context.Context, o options, out io.Writer) error {
 			flaky = append(flaky, fmt.Sprintf("%s (passed when it was run again, try %d)\n%s", f.name(), attempt, indent(f.lines())))
 		}
 	}
+	first.printSlowest(out, slowestShown)
 	fmt.Fprintf(out, "%d tests and subtests passed, %d benchmarks ran, in %d packages\n", first.passed, first.benchmarks, len(first.packages))
 	if len(flaky) > 0 {
 		text := "flaky: " + strings.Join(flaky, "flaky: ")

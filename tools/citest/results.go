@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -24,6 +25,13 @@ type results struct {
 	builds             map[string][]string // output of failed builds, by import path
 	passed, benchmarks int
 	skipped            []string
+	slowest            []testTime
+}
+
+// testTime is the seconds that a top-level test took.
+type testTime struct {
+	seconds float64
+	name    string
 }
 
 type packageResult struct {
@@ -98,6 +106,7 @@ func (r *results) apply(e event, out io.Writer) {
 		r.passed++
 		if !isSubtest {
 			delete(p.output, test) // only what failed is shown
+			r.slowest = append(r.slowest, testTime{e.Elapsed, e.Package + " " + test})
 		}
 	case "skip":
 		if e.Test != "" {
@@ -114,6 +123,15 @@ func (r *results) apply(e event, out io.Writer) {
 		case !isSubtest:
 			p.failedTests = append(p.failedTests, test)
 		}
+	}
+}
+
+// printSlowest prints the tests that took the longest, and are worth a look when CI does.
+func (r *results) printSlowest(out io.Writer, n int) {
+	slices.SortFunc(r.slowest, func(a, b testTime) int { return cmp.Compare(b.seconds, a.seconds) })
+	fmt.Fprintln(out, "The slowest tests, in seconds:")
+	for _, t := range r.slowest[:min(n, len(r.slowest))] {
+		fmt.Fprintf(out, "%8.1f  %s\n", t.seconds, t.name)
 	}
 }
 

@@ -270,8 +270,11 @@ func TestParquetNamesAndNesting(t *testing.T) {
 		{Name: "a", Type: arrow.PrimitiveTypes.Float64},
 		{Name: "a", Type: &arrow.TimestampType{Unit: arrow.Microsecond}, Nullable: true},
 	}, nil)
-	rec, _, err := array.RecordFromJSON(memory.DefaultAllocator, arrow.NewSchema([]arrow.Field{s.Field(0), {Name: "b", Type: s.Field(1).Type},
-		{Name: "c", Type: s.Field(2).Type, Nullable: true}}, nil), strings.NewReader(`[
+	rec, _, err := array.RecordFromJSON(memory.DefaultAllocator, arrow.NewSchema([]arrow.Field{
+		s.Field(0),
+		{Name: "b", Type: s.Field(1).Type},
+		{Name: "c", Type: s.Field(2).Type, Nullable: true},
+	}, nil), strings.NewReader(`[
 		{"round(z, 2)":[{"y":[1,null,3],"x":[{"key":"k","value":[1]},{"key":"l","value":[]}]},null,{"y":[],"x":[]},{"y":null,"x":null}],"b":1.5,"c":"2026-11-21T09:00:00"},
 		{"round(z, 2)":[],"b":0,"c":null},
 		{"round(z, 2)":null,"b":-1,"c":"1969-12-31T23:59:59"}]`))

@@ -17,13 +17,13 @@ import (
 
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
+	"scribe/internal/testkit/testclock"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob"
 	"scribe/storage/blob/layout"
 	"scribe/storage/blob/memory"
 	"scribe/storage/metalog"
-	"scribe/storage/metalog/metalogtest"
 	"scribe/storage/metalog/pebblelog"
 )
 
@@ -38,7 +38,7 @@ type tester interface {
 type world struct {
 	tester
 	ctx   context.Context
-	clock *metalogtest.Clock
+	clock *testclock.Clock
 	made  func() int64 // when a blob that is put now is made
 	fs    *vfs.MemFS
 	log   *pebblelog.Engine
@@ -54,7 +54,7 @@ type world struct {
 func newWorld(ctx context.Context, t tester, blobs blob.Store) *world {
 	t.Helper()
 	w := &world{
-		tester: t, ctx: ctx, clock: metalogtest.NewClock(), fs: vfs.NewMem(), blobs: blobs,
+		tester: t, ctx: ctx, clock: testclock.New(), fs: vfs.NewMem(), blobs: blobs,
 		cell: newCell(), epochs: map[record.ShardID]uint64{}, next: map[record.ShardID]record.LSN{}, cfg: DefaultConfig(),
 	}
 	if blobs == nil {

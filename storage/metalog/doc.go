@@ -2,8 +2,8 @@
 // up to hundreds of thousands of logs, and appends to many of them in one atomic, durable transaction. A record is a pointer to a
 // payload in the blob store; the engine does not look inside it.
 //
-// [Log] is the interface. Package pebblelog implements it on a local folder, package remote over RPC, and package metalogtest
-// holds the acceptance suite that every implementation passes. Decisions that all engines must make alike are plain functions
+// [Log] is the interface. Package pebblelog implements it on a local folder, package remote over RPC. suite_test.go is the
+// acceptance suite that every implementation must pass. Decisions that all engines must make alike are plain functions
 // without I/O in this package: limits ([Append.Validate] and its neighbours) and producer sequences ([ProducerState.Continue]).
 //
 // # A shard's life

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"scribe/internal/transport/rpc"
-	"scribe/storage/metalog/metalogtest/linear"
+	"scribe/storage/metalog/linear"
 	"scribe/storage/metalog/remote"
 	"scribe/test/netfault"
 )

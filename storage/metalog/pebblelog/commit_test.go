@@ -14,8 +14,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"scribe/internal/format/record"
+	"scribe/internal/testkit/testclock"
 	"scribe/storage/metalog"
-	"scribe/storage/metalog/metalogtest"
 )
 
 var (
@@ -70,9 +70,9 @@ func (g *gate) open() int {
 }
 
 // gated returns an engine with a gate, and its clock.
-func gated(t *testing.T) (*Engine, *gate, *metalogtest.Clock) {
+func gated(t *testing.T) (*Engine, *gate, *testclock.Clock) {
 	t.Helper()
-	g, clock := newGate(), metalogtest.NewClock()
+	g, clock := newGate(), testclock.New()
 	return start(t, Options{FS: g, Clock: clock.Now}), g, clock
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"scribe/internal/format/record"
+	"scribe/internal/testkit/testclock"
 	"scribe/storage/metalog"
-	"scribe/storage/metalog/metalogtest"
 )
 
 // promises are what a workload was told so far.
@@ -65,7 +65,7 @@ func crashAt(t *testing.T, point int, rng *rand.Rand) (operations int) {
 		operations++
 		return nil
 	}))
-	clock := metalogtest.NewClock()
+	clock := testclock.New()
 	workload(t, Options{FS: fs, Clock: clock.Now, MemTableBytes: 64 << 10}, func(change func(*promises)) {
 		mu.Lock()
 		defer mu.Unlock()

@@ -1,6 +1,7 @@
 package pebblelog
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -168,7 +169,16 @@ func TestDamagedState(t *testing.T) {
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
-	flipByte(t, fs, schema.AppendStateKey(nil, shardA))
+	db, key := raw(t, fs), schema.AppendStateKey(nil, shardA)
+	value, closer, err := db.Get(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	damaged := bytes.Clone(value)
+	damaged[len(damaged)-1] ^= 0x10
+	if err := errors.Join(closer.Close(), db.Set(key, damaged, pebble.Sync), db.Close()); err != nil {
+		t.Fatal(err)
+	}
 	e = start(t, Options{FS: fs})
 	_, tailErr := e.Tail(t.Context(), []record.ShardID{shardA})
 	_, readErr := e.Read(t.Context(), shardA, 1, 0, 0)

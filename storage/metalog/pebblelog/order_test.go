@@ -11,8 +11,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"scribe/internal/format/record"
+	"scribe/internal/testkit/testclock"
 	"scribe/storage/metalog"
-	"scribe/storage/metalog/metalogtest"
 	"scribe/storage/metalog/pebblelog/schema"
 )
 
@@ -182,7 +182,7 @@ func TestWithdrawWaits(t *testing.T) {
 
 // TestWatchNeitherMissesNorRepeats creates a shard between the steps of WatchShards.
 func TestWatchNeitherMissesNorRepeats(t *testing.T) {
-	e := start(t, Options{FS: vfs.NewMem(), Clock: metalogtest.NewClock().Now})
+	e := start(t, Options{FS: vfs.NewMem(), Clock: testclock.New().Now})
 	mustOpen(t, e, shardA)
 	w := &categoryWatch{wake: make(chan struct{}, 1)}
 	e.table.addWatch(7, w)

@@ -6,15 +6,10 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
 	"go.uber.org/goleak"
 
 	"scribe/internal/transport/rpc"
 	"scribe/internal/transport/rpc/memhttp"
-	"scribe/storage/metalog"
-	"scribe/storage/metalog/metalogtest"
-	"scribe/storage/metalog/pebblelog"
-	"scribe/storage/metalog/remote"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -52,50 +47,4 @@ func serve(tb testing.TB, svc rpc.MetalogService, l net.Listener, dial rpc.Dial,
 		}
 	})
 	return rpc.NewMetalogClient(t, url)
-}
-
-// factory makes engines that are used through a client.
-func factory(c connect) metalogtest.Factory {
-	return func(tb testing.TB) *metalogtest.Instance {
-		tb.Helper()
-		fs := vfs.NewMem()
-		clock := metalogtest.NewClock()
-		var engine *pebblelog.Engine
-		open := func(tb testing.TB) metalog.Log {
-			tb.Helper()
-			e, err := pebblelog.Open("log", pebblelog.Options{FS: fs, Clock: clock.Now})
-			if err != nil {
-				tb.Fatal(err)
-			}
-			engine = e
-			return remote.NewClient(c(tb, remote.NewServer(e)))
-		}
-		log := open(tb)
-		end := func(tb testing.TB) {
-			tb.Helper()
-			if err := engine.Close(); err != nil {
-				tb.Errorf("close the engine: %v", err)
-			}
-		}
-		tb.Cleanup(func() { end(tb) }) // runs before the server of the last engine is closed
-		return &metalogtest.Instance{
-			Log:   log,
-			Clock: clock,
-			Restart: func(tb testing.TB) metalog.Log {
-				tb.Helper()
-				if err := log.Close(); err != nil {
-					tb.Errorf("close the client: %v", err)
-				}
-				end(tb)
-				log = open(tb)
-				return log
-			},
-		}
-	}
-}
-
-func TestAcceptance(t *testing.T) {
-	for name, c := range map[string]connect{"direct": direct, "memory": inMemory, "tcp": overTCP} {
-		t.Run(name, func(t *testing.T) { metalogtest.Run(t, factory(c)) })
-	}
 }

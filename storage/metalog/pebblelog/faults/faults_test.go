@@ -17,8 +17,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"scribe/internal/format/record"
+	"scribe/internal/testkit/testclock"
 	"scribe/storage/metalog"
-	"scribe/storage/metalog/metalogtest"
 	"scribe/storage/metalog/pebblelog"
 )
 
@@ -84,7 +84,7 @@ func inject(t *testing.T, f fault, seed uint64) {
 		}
 		return nil
 	}))
-	clock := metalogtest.NewClock()
+	clock := testclock.New()
 	e, err := pebblelog.Open(dir, pebblelog.Options{FS: fs, Clock: clock.Now, MemTableBytes: 64 << 10})
 	if err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package metalogtest
+package metalog_test
 
 import (
 	"context"
@@ -108,13 +108,13 @@ func watermarksOutlive(e *caseEnv, again func() metalog.Log) {
 	e.fillShard(shardA, epochs[0], 1)
 	promised := e.tailOf(shardA).Watermark
 	for range 3 {
-		e.in.Clock.Advance(3 * time.Hour)
+		e.in.clock.Advance(3 * time.Hour)
 		f := e.follow(metalog.MinHeartbeat, positionAt(shardA, 1), positionAt(shardB, 1))
-		e.in.Clock.Advance(time.Minute)
+		e.in.clock.Advance(time.Minute)
 		promised = max(promised, f.waitWatermark(shardA, promised+1).Watermark, f.waitWatermark(shardB, promised+1).Watermark, e.tailOf(shardB).Watermark)
 		f.stopChecked()
 		again()
-		e.in.Clock.Advance(-2 * time.Hour)
+		e.in.clock.Advance(-2 * time.Hour)
 		for i, s := range []record.ShardID{shardA, shardB} {
 			if done := e.appendAll(appendTo(s, epochs[i], "x"))[0]; done.Time < promised {
 				e.Fatalf("a record has time %d, but %d was promised", done.Time, promised)

@@ -1,4 +1,4 @@
-package metalogtest
+package metalog_test
 
 import (
 	"errors"
@@ -15,7 +15,7 @@ import (
 )
 
 var modelCases = []testCase{
-	{name: "any sequence of calls does what the model does", many: func(t *testing.T, f Factory) {
+	{name: "any sequence of calls does what the model does", many: func(t *testing.T, f logFactory) {
 		rapid.Check(t, func(rt *rapid.T) {
 			m := &modelMachine{caseEnv: newEnv(t, f), shards: map[record.ShardID]*modelShard{}, retired: map[uint32]bool{}}
 			defer m.closeLog()
@@ -68,15 +68,15 @@ func (m *modelMachine) actions() map[string]func(*rapid.T) {
 		"boundary":  m.advanceBoundary,
 		"list":      m.listShards,
 	}
-	if m.in.Clock != nil {
+	if m.in.clock != nil {
 		actions["clock"] = func(rt *rapid.T) {
-			m.in.Clock.Advance(time.Duration(rapid.Int64Range(-int64(time.Minute), int64(time.Minute)).Draw(rt, "by")))
+			m.in.clock.Advance(time.Duration(rapid.Int64Range(-int64(time.Minute), int64(time.Minute)).Draw(rt, "by")))
 		}
 	}
-	if m.in.Restart != nil {
+	if m.in.restart != nil {
 		actions["restart"] = func(*rapid.T) { m.restartLog() }
 	}
-	if m.in.Crash != nil {
+	if m.in.crash != nil {
 		actions["crash"] = func(*rapid.T) { m.crashLog() }
 	}
 	return actions

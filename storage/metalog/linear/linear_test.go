@@ -13,7 +13,7 @@ import (
 
 	"scribe/internal/format/record"
 	"scribe/storage/metalog"
-	"scribe/storage/metalog/metalogtest/linear"
+	"scribe/storage/metalog/linear"
 	"scribe/storage/metalog/pebblelog"
 )
 

@@ -1,4 +1,4 @@
-package metalogtest
+package metalog_test
 
 import (
 	"bytes"

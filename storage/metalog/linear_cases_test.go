@@ -1,4 +1,4 @@
-package metalogtest
+package metalog_test
 
 import (
 	"math/rand/v2"
@@ -7,21 +7,21 @@ import (
 	"testing"
 	"time"
 
-	"scribe/storage/metalog/metalogtest/linear"
+	"scribe/storage/metalog/linear"
 )
 
 var linearCases = []testCase{
-	{name: "append, read, tail and subscriptions are linearizable", many: func(t *testing.T, f Factory) {
+	{name: "append, read, tail and subscriptions are linearizable", many: func(t *testing.T, f logFactory) {
 		linearizable(t, f, func(*caseEnv, *linear.Line, *linear.Config) {})
 	}},
-	{name: "append, read, tail and subscriptions are linearizable over restarts", many: func(t *testing.T, f Factory) {
+	{name: "append, read, tail and subscriptions are linearizable over restarts", many: func(t *testing.T, f logFactory) {
 		linearizable(t, f, func(e *caseEnv, line *linear.Line, cfg *linear.Config) {
 			if canRestart(e.in) {
 				cfg.Disturbances, cfg.Disturb = 3, func(*rand.Rand) { line.Replace(func() linear.Log { return e.restartLog() }) }
 			}
 		})
 	}},
-	{name: "append, read, tail and subscriptions are linearizable over crashes", many: func(t *testing.T, f Factory) {
+	{name: "append, read, tail and subscriptions are linearizable over crashes", many: func(t *testing.T, f logFactory) {
 		linearizable(t, f, func(e *caseEnv, line *linear.Line, cfg *linear.Config) {
 			if canCrash(e.in) {
 				cfg.Disturbances, cfg.Disturb = 3, func(*rand.Rand) { line.Break(func() linear.Log { return e.crashLog() }) }
@@ -52,7 +52,7 @@ func number(t *testing.T, variable string, otherwise uint64) uint64 {
 
 // linearizable records calls and answers of concurrent clients, some with short timeouts, while the engine is disturbed, and
 // requires an order of the calls that explains them.
-func linearizable(t *testing.T, f Factory, disturb func(*caseEnv, *linear.Line, *linear.Config)) {
+func linearizable(t *testing.T, f logFactory, disturb func(*caseEnv, *linear.Line, *linear.Config)) {
 	seed := number(t, seedVariable, rand.Uint64())
 	for range number(t, roundsVariable, 5) {
 		e := newEnv(t, f)

@@ -1,4 +1,4 @@
-package metalogtest
+package metalog_test
 
 import (
 	"cmp"
@@ -15,18 +15,15 @@ import (
 	"scribe/storage/metalog"
 )
 
-// transcripts is the folder of transcripts as an engine's tests see it: engines are packages beside this one.
-const transcripts = "../metalogtest/testdata"
-
 // runTranscripts runs the cases in testdata. A case is a list of calls, each with its result after "->". An engine that lacks an
 // ability that a case needs skips the case. The call "reopen" makes the case run twice, once with restarts and once with crashes.
 //
 // A shard is A, B, C or its id, a position A@1. A record is text as in a Go string, with a number of repetitions: \x00*10. A run of
 // sequences is producer:epoch:first-last. The command that writes the results:
 //
-//	go test ./storage/metalog/pebblelog -run Acceptance/transcripts -rewrite
-func runTranscripts(t *testing.T, f Factory) {
-	datadriven.Walk(t, transcripts, func(t *testing.T, path string) {
+//	go test ./storage/metalog -run TestPebblelog/transcripts -rewrite
+func runTranscripts(t *testing.T, f logFactory) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			for _, reopen := range []string{"restart", "crash"} {
 				if done := runTranscript(t, f, d.Expected, reopen); done != d.Expected {
@@ -42,7 +39,7 @@ func runTranscripts(t *testing.T, f Factory) {
 }
 
 // runTranscript makes the calls of a case and returns them with their results.
-func runTranscript(t *testing.T, f Factory, calls, reopen string) string {
+func runTranscript(t *testing.T, f logFactory, calls, reopen string) string {
 	e := newEnv(t, f)
 	defer e.closeLog()
 	return e.makeCalls(calls, reopen)
@@ -156,7 +153,7 @@ func (s *callTranscript) makeCall(call string, args []string) string {
 		s.crashLog()
 	case "damage":
 		p := s.parsePosition(args[0])
-		s.log = s.in.Damage(s, p.Shard, p.LSN)
+		s.log = s.in.damage(s, p.Shard, p.LSN)
 	default:
 		s.Fatalf("unknown call %q", call)
 	}

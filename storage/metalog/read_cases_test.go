@@ -1,4 +1,4 @@
-package metalogtest
+package metalog_test
 
 import (
 	"context"
@@ -30,7 +30,7 @@ var seekCases = []testCase{
 		var times []int64
 		for i := range 40 {
 			if i%4 != 0 { // runs of records with one time
-				e.in.Clock.Advance(time.Duration(i) * time.Second)
+				e.in.clock.Advance(time.Duration(i) * time.Second)
 			}
 			done := e.appendAll(appendTo(shardA, epochs[0], "x", "y"))[0]
 			times = append(times, done.Time, done.Time)

@@ -1,4 +1,4 @@
-package metalogtest
+package metalog_test
 
 import (
 	"bytes"
@@ -31,8 +31,8 @@ var subscribeCases = []testCase{
 		f.stopChecked()
 		f = e.follow(time.Nanosecond, positionAt(shardA, 2), positionAt(shardB, 1)) // means the shortest there is
 		for range 3 {
-			if e.in.Clock != nil {
-				e.in.Clock.Advance(time.Second)
+			if e.in.clock != nil {
+				e.in.clock.Advance(time.Second)
 			}
 			now := e.tailOf(shardA).Watermark
 			f.waitWatermark(shardA, now)
@@ -177,23 +177,23 @@ var watermarkCases = []testCase{
 	{name: "the watermark follows the clock", needs: hasClock, test: func(e *caseEnv) {
 		e.openOne(shardA)
 		for _, d := range []time.Duration{0, time.Second, time.Hour, 24 * time.Hour} {
-			e.in.Clock.Advance(d)
-			now := e.in.Clock.Now()
+			e.in.clock.Advance(d)
+			now := e.in.clock.Now()
 			if w := e.tailOf(shardA).Watermark; w < now {
 				e.Fatalf("the watermark of an idle shard is %d at time %d", w, now)
 			}
 		}
 		f := e.follow(metalog.MinHeartbeat, positionAt(shardA, 1))
 		for range 3 {
-			e.in.Clock.Advance(time.Hour)
-			f.waitWatermark(shardA, e.in.Clock.Now())
+			e.in.clock.Advance(time.Hour)
+			f.waitWatermark(shardA, e.in.clock.Now())
 		}
 		f.stopChecked()
 	}},
 	{name: "a watermark holds when the clock goes back", needs: hasClock, test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
 		w := e.tailOf(shardA).Watermark
-		e.in.Clock.Advance(-time.Hour)
+		e.in.clock.Advance(-time.Hour)
 		if done := e.appendAll(appendTo(shardA, epoch, "x"))[0]; done.Time < w {
 			e.Fatalf("a record has time %d, but the watermark was %d", done.Time, w)
 		}
@@ -228,8 +228,8 @@ func watermarksHold(e *caseEnv) {
 			if err := e.tryAppend(appends...); err != nil {
 				return err
 			}
-			if w == 0 && i%40 == 0 && e.in.Clock != nil {
-				e.in.Clock.Advance(time.Millisecond)
+			if w == 0 && i%40 == 0 && e.in.clock != nil {
+				e.in.clock.Advance(time.Millisecond)
 			}
 		}
 		return nil

@@ -1,4 +1,4 @@
-package metalogtest
+package metalog_test
 
 import (
 	"bytes"
@@ -90,7 +90,7 @@ var appendCases = []testCase{
 		epochs := e.openShards(shardA, shardB)
 		var last int64
 		for i, d := range []time.Duration{0, time.Hour, -2 * time.Hour, 0, time.Second, -time.Minute, 3 * time.Hour} {
-			e.in.Clock.Advance(d)
+			e.in.clock.Advance(d)
 			s := []record.ShardID{shardA, shardB}[i%2]
 			done := e.appendAll(appendTo(s, epochs[i%2], "x"))[0]
 			if done.Time < last || done.Time <= 0 {
@@ -99,7 +99,7 @@ var appendCases = []testCase{
 			last = done.Time
 		}
 		// The clock has passed the last time, so the next time is the clock's again.
-		before := e.in.Clock.Now()
+		before := e.in.clock.Now()
 		done := e.appendAll(appendTo(shardA, epochs[0], "x"))[0]
 		if done.Time <= before {
 			e.Fatalf("the time is %d, but the clock was at %d before", done.Time, before)

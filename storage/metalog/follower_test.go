@@ -1,4 +1,4 @@
-package metalogtest
+package metalog_test
 
 import (
 	"bytes"
@@ -11,7 +11,7 @@ import (
 
 	"scribe/internal/format/record"
 	"scribe/storage/metalog"
-	"scribe/storage/metalog/metalogtest/linear"
+	"scribe/storage/metalog/linear"
 )
 
 // checkedFollower runs a subscription, stores its updates, and checks each against the contract.

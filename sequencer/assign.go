@@ -2,6 +2,8 @@ package sequencer
 
 import (
 	"github.com/cespare/xxhash/v2"
+
+	"scribe/internal/base/rendezvous"
 )
 
 // chooseMember returns the member that sequences a category: the one with the highest rendezvous weight (Thaler and Ravishankar,
@@ -19,11 +21,5 @@ func chooseMember(category uint32, members []string) string {
 }
 
 func memberWeight(category uint32, member string) uint64 {
-	h := (uint64(category)+1)*0x9e3779b97f4a7c15 ^ xxhash.Sum64String(member)
-	// The finalizer of SplitMix64 removes the patterns that multiplication and xor leave.
-	h ^= h >> 30
-	h *= 0xbf58476d1ce4e5b9
-	h ^= h >> 27
-	h *= 0x94d049bb133111eb
-	return h ^ h>>31
+	return rendezvous.WeightOf(uint64(category)+1, xxhash.Sum64String(member))
 }

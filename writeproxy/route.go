@@ -5,6 +5,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
+	"scribe/internal/base/rendezvous"
 	"scribe/internal/transport/rpc"
 )
 
@@ -20,17 +21,7 @@ type Batcher struct {
 
 // routeKey returns the routing key of frames: a hash of the category and the logical shard.
 func routeKey(category, shard uint32) uint64 {
-	return mixHash(uint64(category)<<32|uint64(shard), 0)
-}
-
-// mixHash is the finalizer of SplitMix64 over a and b.
-func mixHash(a, b uint64) uint64 {
-	h := a*0x9e3779b97f4a7c15 ^ b
-	h ^= h >> 30
-	h *= 0xbf58476d1ce4e5b9
-	h ^= h >> 27
-	h *= 0x94d049bb133111eb
-	return h ^ h>>31
+	return rendezvous.WeightOf(uint64(category)<<32|uint64(shard), 0)
 }
 
 // routeTable is a snapshot of batchers, the hashes of their ids, and their weights. It is never changed.
@@ -71,7 +62,7 @@ func (t *routeTable) isOf(batchers []Batcher) bool {
 
 // scoreOf is the rank of a batcher in a key's order: higher comes first.
 func (t *routeTable) scoreOf(key uint64, i int) float64 {
-	u := (float64(mixHash(key, t.hashes[i])>>11) + 0.5) / (1 << 53)
+	u := (float64(rendezvous.WeightOf(key, t.hashes[i])>>11) + 0.5) / (1 << 53)
 	switch w := t.weights[i]; {
 	case t.even:
 		return u // the same order, for less
@@ -129,7 +120,7 @@ func (t *routeTable) fallbackOf(key uint64, home string, n, attempt int) int {
 	if n <= 0 {
 		return -1
 	}
-	skip := (int(mixHash(key, 0x5ca1ab1e)%uint64(n)) + attempt) % n // another one at each attempt, until all have been tried
+	skip := (int(rendezvous.WeightOf(key, 0x5ca1ab1e)%uint64(n)) + attempt) % n // another one at each attempt, until all have been tried
 	for rank := range t.batchers {
 		at := t.rankedAt(key, rank)
 		if t.batchers[at].ID == home {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -145,7 +144,7 @@ func (c *ControlPlane) joinMember(ctx context.Context, what string, member *scri
 	m.wakeWatches()
 	m.wake.WakeUp()
 	c.metrics.joins.Inc()
-	c.logger.Info("member joined", "member", member.GetId(), "slot", slot, "roles", roleNames(member.GetRoles()), "url", member.GetUrl(), "ttl", ttl)
+	c.logger.Info("member joined", "member", member.GetId(), "slot", slot, "roles", scribev1.RoleNames(member.GetRoles()), "url", member.GetUrl(), "ttl", ttl)
 	return nil
 }
 
@@ -251,13 +250,4 @@ func (c *ControlPlane) WatchMembers(ctx context.Context, req *scribev1.WatchMemb
 			return err
 		}
 	}
-}
-
-// roleNames returns the names of roles for messages.
-func roleNames(roles []scribev1.Role) []string {
-	names := make([]string, len(roles))
-	for i, r := range roles {
-		names[i] = strings.ToLower(strings.TrimPrefix(r.String(), "ROLE_"))
-	}
-	return names
 }

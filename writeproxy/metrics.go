@@ -1,15 +1,12 @@
 package writeproxy
 
 import (
-	"strings"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"scribe/internal/base/metrics"
 	"scribe/internal/role/budget"
 	"scribe/internal/role/request"
 	"scribe/internal/transport/rpc"
-	scribev1 "scribe/proto/scribe/v1"
 )
 
 // proxyMetrics are the metrics of one proxy. Counts of frames come from one snapshot.
@@ -81,8 +78,4 @@ func (m *proxyMetrics) collect(p *Proxy, send metrics.Send) {
 		send(m.memory, float64(b.Used()), what)
 		send(m.memoryLimit, float64(b.Limit()), what)
 	}
-}
-
-func ackLabel(a scribev1.AckLevel) string {
-	return strings.ToLower(strings.TrimPrefix(a.String(), "ACK_LEVEL_"))
 }

@@ -70,7 +70,7 @@ func (p *Proxy) writeFrames(ctx context.Context, data []byte, ack scribev1.AckLe
 		items[i].concludeResult()
 	}
 	p.ledger.countAnswered(items)
-	p.metrics.seconds.WithLabelValues(ackLabel(ack)).Observe(time.Since(start).Seconds())
+	p.metrics.seconds.WithLabelValues(scribev1.EnumName(ack)).Observe(time.Since(start).Seconds())
 	return items, nil
 }
 

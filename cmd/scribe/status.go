@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"scribe/cmd/scribe/app"
 	"scribe/internal/base/units"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -44,7 +43,7 @@ func newStatus() *cobra.Command {
 		}
 		out := cmd.OutOrStdout()
 		fmt.Fprintf(out, "server      %s\nversion     %s\nup          %v\nroles       %s\ncategories  %d\nmembers     %d\n", *server, st.GetVersion(),
-			elapsedSince(st.GetStartedAt()), strings.Join(roleNames(st.GetRoles()), ","), st.GetCategories(), len(st.GetMembers()))
+			elapsedSince(st.GetStartedAt()), strings.Join(scribev1.RoleNames(st.GetRoles()), ","), st.GetCategories(), len(st.GetMembers()))
 		if n := st.GetRetirementsPending(); n > 0 {
 			fmt.Fprintf(out, "retiring    %d (deleted categories whose logs are not retired yet: their names can't be reused until then)\n", n)
 		}
@@ -53,22 +52,13 @@ func newStatus() *cobra.Command {
 		}
 		w := newTable(out, "\nMEMBER\tROLES\tURL\tSLOT\tLOAD\tUP\tVERSION")
 		for _, m := range st.GetMembers() {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%.1f%%\t%v\t%s\n", m.GetId(), strings.Join(roleNames(m.GetRoles()), ","), m.GetUrl(), m.GetSlot(), float64(m.GetLoad())/10,
+			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%.1f%%\t%v\t%s\n", m.GetId(), strings.Join(scribev1.RoleNames(m.GetRoles()), ","), m.GetUrl(), m.GetSlot(), float64(m.GetLoad())/10,
 				elapsedSince(m.GetJoinedAt()), m.GetVersion())
 		}
 		return w.Flush()
 	}
 	cmd.AddCommand(newStatusViews())
 	return cmd
-}
-
-// roleNames are the names that users give to roles.
-func roleNames(roles []scribev1.Role) []string {
-	names := make([]string, len(roles))
-	for i, r := range roles {
-		names[i] = app.RoleName(r)
-	}
-	return names
 }
 
 type memberJSON struct {
@@ -85,7 +75,7 @@ func statusJSON(st *scribev1.GetStatusResponse) any {
 	members := make([]memberJSON, len(st.GetMembers()))
 	for i, m := range st.GetMembers() {
 		members[i] = memberJSON{
-			ID: m.GetId(), Roles: roleNames(m.GetRoles()), URL: m.GetUrl(), Slot: m.GetSlot(), Load: float64(m.GetLoad()) / 1000,
+			ID: m.GetId(), Roles: scribev1.RoleNames(m.GetRoles()), URL: m.GetUrl(), Slot: m.GetSlot(), Load: float64(m.GetLoad()) / 1000,
 			JoinedAt: timeOf(m.GetJoinedAt()), Version: m.GetVersion(),
 		}
 	}
@@ -96,7 +86,7 @@ func statusJSON(st *scribev1.GetStatusResponse) any {
 		Categories uint64       `json:"categories"`
 		Retiring   uint64       `json:"retirements_pending"`
 		Members    []memberJSON `json:"members"`
-	}{st.GetVersion(), timeOf(st.GetStartedAt()), roleNames(st.GetRoles()), st.GetCategories(), st.GetRetirementsPending(), members}
+	}{st.GetVersion(), timeOf(st.GetStartedAt()), scribev1.RoleNames(st.GetRoles()), st.GetCategories(), st.GetRetirementsPending(), members}
 }
 
 func newStatusViews() *cobra.Command {

@@ -42,16 +42,6 @@ var protoRoles = map[Role]scribev1.Role{
 	SQLServer:    scribev1.Role_ROLE_GATEWAY,
 }
 
-// RoleName is the name that users give to a role of the protocol, which has former names of some.
-func RoleName(r scribev1.Role) string {
-	for role, other := range protoRoles {
-		if other == r {
-			return string(role)
-		}
-	}
-	return scribev1.EnumName(r)
-}
-
 // RoleList are roles of a process.
 type RoleList []Role
 

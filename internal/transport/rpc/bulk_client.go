@@ -177,8 +177,8 @@ func (s *sentBody) detachBody() {
 	s.mu.Unlock()
 }
 
-// sendingReader reads a body from its beginning. The transport asks for another one when it repeats a request of which nothing was
-// sent.
+// sendingReader reads a body from its beginning. The transport asks for another one when it repeats a request of which it has
+// sent no byte.
 type sendingReader struct {
 	of    *sentBody
 	piece int

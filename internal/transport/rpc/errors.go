@@ -123,9 +123,7 @@ func Message(err error) string {
 func ReasonOf(err error) scribev1.Reason { return Info(err).GetReason() }
 
 // ReasonLabel returns the metric label of a reason, for example "no_backend".
-func ReasonLabel(r scribev1.Reason) string {
-	return strings.ToLower(strings.TrimPrefix(r.String(), "REASON_"))
-}
+func ReasonLabel(r scribev1.Reason) string { return scribev1.EnumName(r) }
 
 // reasonOf guesses the reason of an error without one: from a proxy in between, or from another implementation. Unavailable may
 // come from a proxy that forwarded the request and got no answer.

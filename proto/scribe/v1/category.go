@@ -2,6 +2,7 @@
 package scribev1
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -35,6 +36,18 @@ type Enum interface {
 func EnumName[E Enum](v E) string {
 	prefix := strings.TrimSuffix(E(0).String(), "UNSPECIFIED")
 	return strings.ToLower(strings.TrimPrefix(v.String(), prefix))
+}
+
+// renamedRoles are the roles whose names in the protocol are former ones.
+var renamedRoles = map[Role]string{Role_ROLE_COLLECTOR: "retention", Role_ROLE_GATEWAY: "sqlserver"}
+
+// RoleNames returns the names that users give to roles.
+func RoleNames(roles []Role) []string {
+	names := make([]string, len(roles))
+	for i, r := range roles {
+		names[i] = cmp.Or(renamedRoles[r], EnumName(r))
+	}
+	return names
 }
 
 // ParseEnum returns the value with the name.

@@ -28,7 +28,7 @@ func (c *ControlPlane) ListDropped(ctx context.Context, req *scribev1.ListDroppe
 	}
 	res := &scribev1.ListDroppedResponse{More: page.More}
 	for _, e := range page.Entries {
-		cat, err := decodeDropped(e.Key, e.Value)
+		cat, err := decodeDeleted(e.Key, e.Value)
 		if err != nil {
 			c.metrics.damaged.Inc()
 			return nil, request.ReadError(what, err)

@@ -50,24 +50,14 @@ func decodeCategory(name string, value []byte, revision uint64) (*scribev1.Categ
 	return c, nil
 }
 
-// decodeDropped decodes a deleted category.
-func decodeDropped(key string, value []byte) (*scribev1.Category, error) {
-	return decodeDeleted(key, value, func(c *scribev1.Category) bool { return droppedKey(c.GetId()) == key })
-}
-
-// decodeRetiring decodes a deleted category whose logs may not be retired yet.
-func decodeRetiring(key string, value []byte) (*scribev1.Category, error) {
-	return decodeDeleted(key, value, func(c *scribev1.Category) bool {
-		return retiringKey(c.GetName()) == key && record.ValidateCategory(c.GetName()) == nil
-	})
-}
-
-func decodeDeleted(key string, value []byte, fits func(*scribev1.Category) bool) (*scribev1.Category, error) {
+// decodeDeleted decodes a deleted category: one that retention has not finished, or one whose logs may not be retired yet.
+func decodeDeleted(key string, value []byte) (*scribev1.Category, error) {
 	c := new(scribev1.Category)
 	if err := proto.Unmarshal(value, c); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", kv.ErrCorrupt, key, err)
 	}
-	if c.GetId() == 0 || !fits(c) {
+	fits := key == droppedKey(c.GetId()) || key == retiringKey(c.GetName()) && record.ValidateCategory(c.GetName()) == nil
+	if c.GetId() == 0 || !fits {
 		return nil, fmt.Errorf("%w: %s holds category %q with id %d", kv.ErrCorrupt, key, c.GetName(), c.GetId())
 	}
 	return c, nil

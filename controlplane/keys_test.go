@@ -68,14 +68,14 @@ func TestDamagedValues(t *testing.T) {
 		if got, err := decodeCategory("a", value, 1); !errors.Is(err, kv.ErrCorrupt) {
 			t.Errorf("%v, %v", got, err)
 		}
-		if got, err := decodeDropped("dropped/0000000007", value); !errors.Is(err, kv.ErrCorrupt) {
+		if got, err := decodeDeleted("dropped/0000000007", value); !errors.Is(err, kv.ErrCorrupt) {
 			t.Errorf("%v, %v", got, err)
 		}
-		if got, err := decodeRetiring("retiring/a", value); !errors.Is(err, kv.ErrCorrupt) {
+		if got, err := decodeDeleted("retiring/a", value); !errors.Is(err, kv.ErrCorrupt) {
 			t.Errorf("%v, %v", got, err)
 		}
 	}
-	if got, err := decodeRetiring("retiring/a", []byte("\xff")); !errors.Is(err, kv.ErrCorrupt) {
+	if got, err := decodeDeleted("retiring/a", []byte("\xff")); !errors.Is(err, kv.ErrCorrupt) {
 		t.Errorf("%v, %v", got, err)
 	}
 }
@@ -133,7 +133,7 @@ func FuzzDecodeRetiring(f *testing.F) {
 	}
 	f.Add("retiring/a", value)
 	f.Fuzz(func(t *testing.T, key string, value []byte) {
-		c, err := decodeRetiring(key, value)
+		c, err := decodeDeleted(key, value)
 		switch {
 		case err != nil && !errors.Is(err, kv.ErrCorrupt):
 			t.Fatalf("%v does not match ErrCorrupt", err)

@@ -29,16 +29,16 @@ func ReadState(ctx context.Context, store kv.Store) (StoredCategories, error) {
 		return err
 	})
 	known := map[uint32]bool{}
-	drop := func(c *scribev1.Category, err error) error {
-		if err == nil && !known[c.GetId()] {
-			known[c.GetId()] = true
-			s.Dropped = append(s.Dropped, c)
-		}
-		return err
+	for _, prefix := range []string{droppedPrefix, retiringPrefix} {
+		err = errors.Join(err, forEach(ctx, store, prefix, func(e kv.Entry) error {
+			c, err := decodeDeleted(e.Key, e.Value)
+			if err == nil && !known[c.GetId()] {
+				known[c.GetId()] = true
+				s.Dropped = append(s.Dropped, c)
+			}
+			return err
+		}))
 	}
-	err = errors.Join(err,
-		forEach(ctx, store, droppedPrefix, func(e kv.Entry) error { return drop(decodeDropped(e.Key, e.Value)) }),
-		forEach(ctx, store, retiringPrefix, func(e kv.Entry) error { return drop(decodeRetiring(e.Key, e.Value)) }))
 	counter, gerr := store.Get(ctx, nextIDKey)
 	switch {
 	case errors.Is(gerr, kv.ErrNotFound):

@@ -90,7 +90,7 @@ func (c *ControlPlane) retirePage(ctx context.Context, after string) {
 
 // decodeRetiring decodes an entry, and counts damage.
 func (c *ControlPlane) decodeRetiring(e kv.Entry) (retiringCategory, error) {
-	cat, err := decodeRetiring(e.Key, e.Value)
+	cat, err := decodeDeleted(e.Key, e.Value)
 	if err != nil {
 		c.metrics.damaged.Inc()
 		return retiringCategory{}, err

@@ -94,7 +94,7 @@ func retiring(t *testing.T, store kv.Store) (names []string) {
 		t.Fatal(err)
 	}
 	for _, e := range page.Entries {
-		cat, err := decodeRetiring(e.Key, e.Value)
+		cat, err := decodeDeleted(e.Key, e.Value)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,8 +1,10 @@
 package readproxy
 
 import (
+	"bytes"
 	"encoding/base64"
 	"fmt"
+	"slices"
 	"strconv"
 	"unicode/utf8"
 
@@ -85,19 +87,12 @@ func appendAttributes(dst []byte, attributes record.Attributes) []byte {
 	)
 	const few = 8
 	for name, value := range attributes.All() {
-		at := -1
-		if index != nil {
-			if i, ok := index[string(name)]; ok {
-				at = i
-			}
-		} else {
-			for i := range list {
-				if string(list[i].name) == string(name) {
-					at = i
-				}
-			}
+		at, known := index[string(name)]
+		if index == nil {
+			at = slices.IndexFunc(list, func(a jsonAttribute) bool { return bytes.Equal(a.name, name) })
+			known = at >= 0
 		}
-		if at < 0 {
+		if !known {
 			at = len(list)
 			list = append(list, jsonAttribute{name: name})
 			if index != nil {
@@ -136,12 +131,7 @@ func appendAttributes(dst []byte, attributes record.Attributes) []byte {
 }
 
 func (a *jsonAttribute) isText() bool {
-	for _, v := range a.values {
-		if !utf8.Valid(v) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(a.values, func(v []byte) bool { return !utf8.Valid(v) })
 }
 
 func (a *jsonAttribute) appendTo(dst []byte, text bool) []byte {

@@ -214,20 +214,17 @@ func wireGroup(g *Group) *scribev1.Group {
 
 // ResetGroup implements rpc.GroupService.
 func (c *Coordinator) ResetGroup(ctx context.Context, req *scribev1.ResetGroupRequest) (*scribev1.ResetGroupResponse, error) {
-	if err := c.enterCall(); err != nil {
+	what, leave, err := c.enterGroupCall("reset group", req.GetGroup())
+	if err != nil {
 		return nil, err
 	}
-	defer c.calls.Leave()
-	what := fmt.Sprintf("reset group %.300q", req.GetGroup())
-	if err := checkName(what, req.GetGroup()); err != nil {
-		return nil, err
-	}
+	defer leave()
 	to := startAt{req.GetStartAt(), req.GetStartTime(), req.GetCheckpoint()}
 	if to.at == scribev1.StartAt_START_AT_UNSPECIFIED && to.checkpoint == "" {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: start_at: is not set", what)
 	}
 	var g *Group
-	err := c.retryConflicts(ctx, what, req.GetGroup(), func(stored *Group, revision uint64) error {
+	err = c.retryConflicts(ctx, what, req.GetGroup(), func(stored *Group, revision uint64) error {
 		g = stored
 		return c.resetGroup(ctx, what, g, revision, req.GetForce(), to)
 	})
@@ -274,15 +271,12 @@ func requireIdle(what string, g *Group, force bool) error {
 
 // DeleteGroup implements rpc.GroupService.
 func (c *Coordinator) DeleteGroup(ctx context.Context, req *scribev1.DeleteGroupRequest) (*scribev1.DeleteGroupResponse, error) {
-	if err := c.enterCall(); err != nil {
+	what, leave, err := c.enterGroupCall("delete group", req.GetGroup())
+	if err != nil {
 		return nil, err
 	}
-	defer c.calls.Leave()
-	what := fmt.Sprintf("delete group %.300q", req.GetGroup())
-	if err := checkName(what, req.GetGroup()); err != nil {
-		return nil, err
-	}
-	err := c.retryConflicts(ctx, what, req.GetGroup(), func(g *Group, revision uint64) error {
+	defer leave()
+	err = c.retryConflicts(ctx, what, req.GetGroup(), func(g *Group, revision uint64) error {
 		if err := requireIdle(what, g, req.GetForce()); err != nil {
 			return err
 		}

@@ -97,6 +97,20 @@ func (c *Coordinator) enterCall() error {
 	return nil
 }
 
+// enterGroupCall admits a call that names a group, and checks the name. what describes the call for errors. The caller ends the call
+// with leave.
+func (c *Coordinator) enterGroupCall(doing, group string) (what string, leave func(), err error) {
+	if err := c.enterCall(); err != nil {
+		return "", nil, err
+	}
+	what = fmt.Sprintf("%s %.300q", doing, group)
+	if err := checkName(what, group); err != nil {
+		c.calls.Leave()
+		return "", nil, err
+	}
+	return what, c.calls.Leave, nil
+}
+
 // takeTurn waits for the turn to change a group. The caller ends the turn with done.
 func (c *Coordinator) takeTurn(ctx context.Context, name string) (done func(), err error) {
 	t := c.turns[maphash.String(c.seed, name)%uint64(len(c.turns))]

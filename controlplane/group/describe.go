@@ -3,7 +3,6 @@ package group
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -18,14 +17,11 @@ import (
 
 // DescribeGroup implements rpc.GroupService. If the metadata engine does not answer, the response lacks only the lag.
 func (c *Coordinator) DescribeGroup(ctx context.Context, req *scribev1.DescribeGroupRequest) (*scribev1.DescribeGroupResponse, error) {
-	if err := c.enterCall(); err != nil {
+	what, leave, err := c.enterGroupCall("describe group", req.GetGroup())
+	if err != nil {
 		return nil, err
 	}
-	defer c.calls.Leave()
-	what := fmt.Sprintf("describe group %.300q", req.GetGroup())
-	if err := checkName(what, req.GetGroup()); err != nil {
-		return nil, err
-	}
+	defer leave()
 	g, _, err := c.loadGroup(ctx, what, req.GetGroup())
 	if err != nil {
 		return nil, err

@@ -198,14 +198,11 @@ func isMember(what string, g *Group, name string, epoch uint64) error {
 
 // HeartbeatGroup implements rpc.GroupService.
 func (c *Coordinator) HeartbeatGroup(ctx context.Context, req *scribev1.HeartbeatGroupRequest) (*scribev1.HeartbeatGroupResponse, error) {
-	if err := c.enterCall(); err != nil {
+	what, leave, err := c.enterGroupCall("heartbeat in group", req.GetGroup())
+	if err != nil {
 		return nil, err
 	}
-	defer c.calls.Leave()
-	what := fmt.Sprintf("heartbeat in group %.300q", req.GetGroup())
-	if err := checkName(what, req.GetGroup()); err != nil {
-		return nil, err
-	}
+	defer leave()
 	c.noteHeard(req.GetGroup(), req.GetEpoch())
 	g, _, err := c.loadGroup(ctx, what, req.GetGroup())
 	if err == nil && len(req.GetReleased()) > 0 {
@@ -245,14 +242,11 @@ func statusOf(req *scribev1.HeartbeatGroupRequest) *MemberStatus {
 
 // GroupPositions implements rpc.GroupService.
 func (c *Coordinator) GroupPositions(ctx context.Context, req *scribev1.GroupPositionsRequest) (*scribev1.GroupPositionsResponse, error) {
-	if err := c.enterCall(); err != nil {
+	what, leave, err := c.enterGroupCall("read positions of group", req.GetGroup())
+	if err != nil {
 		return nil, err
 	}
-	defer c.calls.Leave()
-	what := fmt.Sprintf("read positions of group %.300q", req.GetGroup())
-	if err := checkName(what, req.GetGroup()); err != nil {
-		return nil, err
-	}
+	defer leave()
 	g, _, err := c.loadGroup(ctx, what, req.GetGroup())
 	if err != nil {
 		return nil, err
@@ -410,14 +404,11 @@ func parsePosition(g *Group, set bucket.Set, p *scribev1.GroupShardPosition) (*b
 
 // LeaveGroup implements rpc.GroupService.
 func (c *Coordinator) LeaveGroup(ctx context.Context, req *scribev1.LeaveGroupRequest) (*scribev1.LeaveGroupResponse, error) {
-	if err := c.enterCall(); err != nil {
+	what, leave, err := c.enterGroupCall("leave group", req.GetGroup())
+	if err != nil {
 		return nil, err
 	}
-	defer c.calls.Leave()
-	what := fmt.Sprintf("leave group %.300q", req.GetGroup())
-	if err := checkName(what, req.GetGroup()); err != nil {
-		return nil, err
-	}
+	defer leave()
 	left := false
 	g, err := c.changeGroup(ctx, what, req.GetGroup(), func(g *Group) (bool, error) {
 		m := g.Member(req.GetEpoch())

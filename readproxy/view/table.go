@@ -3,6 +3,7 @@ package view
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -25,9 +26,6 @@ type Config struct {
 	// Rebalance is the minimum time between two divisions of a version's queries.
 	Rebalance time.Duration `yaml:"rebalance" default:"2s" min:"1ms" max:"1h"`
 }
-
-// DefaultConfig returns the defaults.
-func DefaultConfig() Config { return config.Defaults[Config]() }
 
 // Validate reports every violation.
 func (c *Config) Validate() error {
@@ -184,13 +182,8 @@ func (t *Table[T]) makeRoom(now time.Time) {
 // addQuery gives a new query a view.
 func (t *Table[T]) addQuery(k Key, c *schemaVersion[T], q *TrackedQuery, now time.Time) {
 	if len(c.queries) >= t.cfg.Queries {
-		oldest := q
-		for _, other := range c.queries {
-			if oldest == q || other.used.Before(oldest.used) {
-				oldest = other
-			}
-		}
-		t.removeQuery(c, oldest)
+		all := slices.Collect(maps.Values(c.queries))
+		t.removeQuery(c, slices.MinFunc(all, func(a, b *TrackedQuery) int { return a.used.Compare(b.used) }))
 	}
 	c.queries[q.ID] = q
 	own := ShapeOf(q.Need)
@@ -227,6 +220,17 @@ func (t *Table[T]) removeQuery(c *schemaVersion[T], q *TrackedQuery) {
 			v.live--
 		}
 	}
+}
+
+// removeExpired removes a version's queries that run no longer, and reports whether there were any.
+func (t *Table[T]) removeExpired(c *schemaVersion[T], now time.Time) (some bool) {
+	for _, q := range c.queries {
+		if now.Sub(q.used) > t.cfg.Expiry {
+			t.removeQuery(c, q)
+			some = true
+		}
+	}
+	return some
 }
 
 // ForgetQuery removes a query and the view that serves it. Other queries of that view get views without anything of the removed
@@ -284,11 +288,7 @@ func (c *schemaVersion[T]) takeMeasurements() {
 
 // redivide divides the queries of a version again, and adopts the division if it is worthwhile.
 func (t *Table[T]) redivide(k Key, c *schemaVersion[T], now time.Time) {
-	for _, q := range c.queries {
-		if now.Sub(q.used) > t.cfg.Expiry {
-			t.removeQuery(c, q)
-		}
-	}
+	t.removeExpired(c, now)
 	c.takeMeasurements()
 	c.divided = now
 	singles := c.singleGroups()
@@ -375,13 +375,7 @@ func (t *Table[T]) Prune(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for k, c := range t.mu.versions {
-		gone := false
-		for _, q := range c.queries {
-			if now.Sub(q.used) > t.cfg.Expiry {
-				t.removeQuery(c, q)
-				gone = true
-			}
-		}
+		gone := t.removeExpired(c, now)
 		switch {
 		case len(c.queries) == 0:
 			delete(t.mu.versions, k)
@@ -426,7 +420,6 @@ type ShownView[T any] struct {
 
 // RunningQuery is a running query for display.
 type RunningQuery struct {
-	Key      Key
 	Name     string
 	ID       string
 	View     uint64
@@ -438,12 +431,12 @@ type RunningQuery struct {
 func (t *Table[T]) State() (views []ShownView[T], queries []RunningQuery) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for k, c := range t.mu.versions {
+	for _, c := range t.mu.versions {
 		for _, v := range c.views {
 			views = append(views, ShownView[T]{v, v.live, v.reason})
 		}
 		for _, q := range c.queries {
-			queries = append(queries, RunningQuery{k, c.name, q.ID, q.view, q.payloads, q.used})
+			queries = append(queries, RunningQuery{c.name, q.ID, q.view, q.payloads, q.used})
 		}
 	}
 	slices.SortFunc(views, func(a, b ShownView[T]) int {

@@ -14,7 +14,7 @@ import (
 // MaxSlot is the largest writer slot of a member. 0 is for exactly-once categories; larger slots are reserved.
 const MaxSlot = 64_999
 
-// Config configures a control plane. Start from DefaultConfig.
+// Config configures a control plane. Start from [config.Defaults].
 type Config struct {
 	// Version, StartedAt and Roles describe the process in GetStatus.
 	Version   string `default:"unknown"`
@@ -43,13 +43,6 @@ type Config struct {
 	RetireTimeout time.Duration `default:"30s" min:">0s"`
 	// CreatePatience is how long a create waits until a deleted category of its name is retired; then it is refused.
 	CreatePatience time.Duration `default:"5s" min:"0s"`
-}
-
-// DefaultConfig returns the defaults.
-func DefaultConfig() Config {
-	c := config.Defaults[Config]()
-	c.StartedAt = time.Now()
-	return c
 }
 
 // Validate reports every violation.

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"scribe/internal/base/config"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
@@ -27,7 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // start starts a control plane that is closed with the test.
 func start(t *testing.T, store kv.Store, change func(*Config, *Deps)) *ControlPlane {
 	t.Helper()
-	cfg, deps := DefaultConfig(), Deps{Store: store}
+	cfg, deps := config.Defaults[Config](), Deps{Store: store}
 	if change != nil {
 		change(&cfg, &deps)
 	}
@@ -590,7 +591,7 @@ func TestExhaustedIDs(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
-	if err := DefaultConfig().Validate(); err != nil {
+	if err := config.Defaults[Config]().Validate(); err != nil {
 		t.Error(err)
 	}
 	err := Config{MemberInterval: -1, CreatePatience: -1}.Validate()
@@ -601,14 +602,14 @@ func TestConfig(t *testing.T) {
 	if _, err := New(Config{}, Deps{Store: newStore(t)}); err == nil {
 		t.Error("New takes an invalid configuration")
 	}
-	if _, err := New(DefaultConfig(), Deps{}); err == nil {
+	if _, err := New(config.Defaults[Config](), Deps{}); err == nil {
 		t.Error("New takes no store")
 	}
 	closed := memkv.New()
 	if err := closed.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(DefaultConfig(), Deps{Store: closed}); !errors.Is(err, kv.ErrClosed) {
+	if _, err := New(config.Defaults[Config](), Deps{Store: closed}); !errors.Is(err, kv.ErrClosed) {
 		t.Errorf("New on a store that does not answer: %v", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"scribe/internal/base/config"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
@@ -65,7 +66,7 @@ func wantMembers(t *testing.T, c *ControlPlane, want string) {
 // run starts a control plane for a test inside a bubble, where it has to be stopped before the end of the bubble.
 func run(t *testing.T, store kv.Store, change func(*Config, *Deps)) *ControlPlane {
 	t.Helper()
-	cfg, deps := DefaultConfig(), Deps{Store: store}
+	cfg, deps := config.Defaults[Config](), Deps{Store: store}
 	if change != nil {
 		change(&cfg, &deps)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"scribe/columnar/near"
+	"scribe/internal/base/config"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
 	"scribe/storage/kv/pebblekv"
@@ -106,7 +107,7 @@ func manyCategory(i int) *scribev1.Category {
 // TestCreateMany: many creates at a time, more than a block of ids each, give dense ids.
 func TestCreateMany(t *testing.T) {
 	store := openPebble(t, vfs.NewMem())
-	c, err := New(DefaultConfig(), Deps{Store: store})
+	c, err := New(config.Defaults[Config](), Deps{Store: store})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +134,7 @@ func TestCreateMany(t *testing.T) {
 func TestManyCategories(t *testing.T) {
 	fs := vfs.NewMem() // so that it is the control plane that is tested, not a disk
 	fillStore(t, fs)
-	cfg := DefaultConfig()
+	cfg := config.Defaults[Config]()
 	store := openPebble(t, fs)
 	before := heapBytes() // with the files, which are in memory here
 	c, err := New(cfg, Deps{Store: store})
@@ -189,7 +190,7 @@ func BenchmarkCreateCategory(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	c, err := New(DefaultConfig(), Deps{Store: store})
+	c, err := New(config.Defaults[Config](), Deps{Store: store})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -216,7 +217,7 @@ func BenchmarkCreateCategory(b *testing.B) {
 
 func BenchmarkWatchSync(b *testing.B) {
 	store := openPebble(b, vfs.NewMem())
-	c, err := New(DefaultConfig(), Deps{Store: store})
+	c, err := New(config.Defaults[Config](), Deps{Store: store})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -233,7 +234,7 @@ func BenchmarkWatchSync(b *testing.B) {
 
 func BenchmarkSuggest(b *testing.B) {
 	store := openPebble(b, vfs.NewMem())
-	c, err := New(DefaultConfig(), Deps{Store: store})
+	c, err := New(config.Defaults[Config](), Deps{Store: store})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"pgregory.net/rapid"
 
+	"scribe/internal/base/config"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -146,7 +147,7 @@ func TestSumsFindEveryFlip(t *testing.T) {
 }
 
 func TestRules(t *testing.T) {
-	c := DefaultConfig()
+	c := config.Defaults[Config]()
 	c.Rules = []Rule{{Pattern: "audit.*", Memory: KeepNever, Shared: KeepReused, SharedAge: 1}, {Pattern: "*", Shared: KeepNever}}
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)

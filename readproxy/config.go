@@ -86,9 +86,6 @@ type Config struct {
 	RetryAfter time.Duration `yaml:"retry_after" default:"200ms" min:"0s" max:"1h"`
 }
 
-// DefaultConfig returns the defaults.
-func DefaultConfig() Config { return config.Defaults[Config]() }
-
 // Validate reports every violation.
 func (c *Config) Validate() error {
 	v := config.Check("readproxy", c, config.Bounds{"LeastFetchBytes": LeastFetchBytes, "maxAnswerBytes": maxAnswerBytes})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"scribe/internal/base/config"
 	"scribe/readproxy/memcached"
 )
 
@@ -27,7 +28,7 @@ func (d describer) Unregister(prometheus.Collector) bool { return true }
 // Every metric stands in the guide for operators, and every one that stands there exists.
 func TestMetricsAreDocumented(t *testing.T) {
 	h := newHarness(t, func(c *Config) {
-		m := memcached.DefaultConfig()
+		m := config.Defaults[memcached.Config]()
 		m.Servers = []string{"127.0.0.1:1"}
 		c.Memcached = &m
 	})

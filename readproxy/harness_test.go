@@ -16,6 +16,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/goleak"
 
+	"scribe/internal/base/config"
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
@@ -87,7 +88,7 @@ func newHarness(t testing.TB, change ...func(*Config)) *harness {
 
 func newHarnessWith(t testing.TB, adjust func(*Deps), change ...func(*Config)) *harness {
 	t.Helper()
-	h := &harness{t: t, store: &store{Store: memory.New()}, cfg: DefaultConfig(), registry: prometheus.NewRegistry()}
+	h := &harness{t: t, store: &store{Store: memory.New()}, cfg: config.Defaults[Config](), registry: prometheus.NewRegistry()}
 	for _, c := range change {
 		c(&h.cfg)
 	}

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"scribe/internal/base/config"
 	"scribe/internal/format/pointer"
 	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
@@ -36,7 +37,7 @@ func good(t testing.TB, p *scribev1.Payload, want payload) {
 // withMemcached adds the shared tier.
 func withMemcached(s *memcachedtest.Server, change ...func(*memcached.Config)) func(*Config) {
 	return func(c *Config) {
-		m := memcached.DefaultConfig()
+		m := config.Defaults[memcached.Config]()
 		m.Servers, m.Timeout = []string{s.Addr}, patience
 		for _, fn := range change {
 			fn(&m)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"scribe/internal/base/config"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -22,7 +23,7 @@ func BenchmarkWrite(b *testing.B) {
 				for i := range batchers {
 					snapshot = append(snapshot, Batcher{ID: fmt.Sprint(i), Service: taking{}})
 				}
-				p, err := New(DefaultConfig(), Deps{Categories: newCatalog(), Batchers: func() []Batcher { return snapshot }})
+				p, err := New(config.Defaults[Config](), Deps{Categories: newCatalog(), Batchers: func() []Batcher { return snapshot }})
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -56,7 +57,7 @@ func BenchmarkOverQuota(b *testing.B) {
 				c := newCatalog()
 				c.limit("noisy", map[bool]uint64{true: 1 << 20}[name != "pass"], mode)
 				snapshot := []Batcher{{ID: "a", Service: taking{}}, {ID: "b", Service: taking{}}}
-				p, err := New(DefaultConfig(), Deps{Categories: c, Batchers: func() []Batcher { return snapshot }})
+				p, err := New(config.Defaults[Config](), Deps{Categories: c, Batchers: func() []Batcher { return snapshot }})
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -88,7 +89,7 @@ func BenchmarkCategories(b *testing.B) {
 		reqs = append(reqs, &scribev1.WriteRequest{Frames: makeFrame(b, name, 0, false, "message")})
 	}
 	snapshot := []Batcher{{ID: "a", Service: taking{}}, {ID: "b", Service: taking{}}}
-	p, err := New(DefaultConfig(), Deps{Categories: frozen(c.view), Batchers: func() []Batcher { return snapshot }})
+	p, err := New(config.Defaults[Config](), Deps{Categories: frozen(c.view), Batchers: func() []Batcher { return snapshot }})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // Config bounds the requests that a write proxy accepts, and sets how it routes and retries frames. Sizes are in bytes. Start
-// from [DefaultConfig].
+// from [config.Defaults], which refuse unknown categories.
 type Config struct {
 	// MemoryBytes bounds requests in flight: half of it is for bodies that [Proxy.Admit] admits before they are read, the other
 	// half for requests in Write and Publish and for their copies.
@@ -54,9 +54,6 @@ type Config struct {
 	// Template has the settings for created categories; its name is ignored. Nil means the control plane's defaults.
 	Template *scribev1.Category
 }
-
-// DefaultConfig returns the defaults. They refuse unknown categories.
-func DefaultConfig() Config { return config.Defaults[Config]() }
 
 // Validate reports every violation.
 func (c *Config) Validate() error {

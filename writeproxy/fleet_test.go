@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"scribe/internal/base/config"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -43,7 +44,7 @@ func (b *fakeBatcher) set(change func(b *fakeBatcher)) {
 // theirs, and all comes back when it has room again.
 func TestFullBatcherGetsLess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCell(t, DefaultConfig(), 4)
+		c := newCell(t, config.Defaults[Config](), 4)
 		even := c.spread(64)
 		c.batchers[1].set(func(b *fakeBatcher) { b.load = 1000 })
 		c.spread(64)
@@ -64,7 +65,7 @@ func TestFullBatcherGetsLess(t *testing.T) {
 // TestAdvertisedLoad: the membership's word counts for batchers that were not spoken to.
 func TestAdvertisedLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCell(t, DefaultConfig(), 4, func(d *Deps) {
+		c := newCell(t, config.Defaults[Config](), 4, func(d *Deps) {
 			snapshot := slices.Clone(d.Batchers())
 			snapshot[2].Load = 1000
 			d.Batchers = func() []Batcher { return snapshot }
@@ -79,7 +80,7 @@ func TestAdvertisedLoad(t *testing.T) {
 // TestSlowBatcherGetsLess: a batcher that takes much longer than the others to commit gets less.
 func TestSlowBatcherGetsLess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCell(t, DefaultConfig(), 3)
+		c := newCell(t, config.Defaults[Config](), 3)
 		first := c.spread(64)
 		for i, b := range c.batchers {
 			took := []time.Duration{5, 5, 400}[i] * time.Millisecond
@@ -101,7 +102,7 @@ func TestSlowBatcherGetsLess(t *testing.T) {
 // now and then, and gets its share again when it answers.
 func TestSilentBatcher(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCell(t, DefaultConfig(), 3)
+		c := newCell(t, config.Defaults[Config](), 3)
 		even := c.spread(64)
 		silent := c.batchers[0]
 		hold := make(chan struct{})
@@ -150,7 +151,7 @@ func TestSilentBatcher(t *testing.T) {
 // elsewhere at once.
 func TestStallIsNoticedByOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCell(t, DefaultConfig(), 2)
+		c := newCell(t, config.Defaults[Config](), 2)
 		c.spread(1)
 		c.batchers[0].set(func(b *fakeBatcher) { b.hold = make(chan struct{}) })
 		var group sync.WaitGroup
@@ -158,7 +159,7 @@ func TestStallIsNoticedByOthers(t *testing.T) {
 			group.Go(func() { c.write(makeFrame(t, "least", uint32(k), false, "x")) })
 		}
 		synctest.Wait()
-		<-time.After(DefaultConfig().StallAfter)
+		<-time.After(config.Defaults[Config]().StallAfter)
 		start := time.Now()
 		if got := c.spread(64); got[0] != 0 || time.Since(start) != 0 {
 			t.Errorf("frames %v after %v", got, time.Since(start))
@@ -170,7 +171,7 @@ func TestStallIsNoticedByOthers(t *testing.T) {
 // TestProbesAreFew: a batcher that is gone is asked now and then, not by every request.
 func TestProbesAreFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCell(t, DefaultConfig(), 3)
+		c := newCell(t, config.Defaults[Config](), 3)
 		var mu sync.Mutex
 		calls := 0
 		c.batchers[0].answer = func(int, [][]byte) (*scribev1.SubmitResponse, error) {
@@ -193,7 +194,7 @@ func TestProbesAreFew(t *testing.T) {
 // TestAllAreIll: when no batcher is well, requests are sent all the same.
 func TestAllAreIll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCell(t, DefaultConfig(), 2)
+		c := newCell(t, config.Defaults[Config](), 2)
 		for _, b := range c.batchers {
 			b.answer = failing(12, scribev1.Reason_REASON_NO_BACKEND)
 		}
@@ -215,7 +216,7 @@ func TestMembershipKeepsConditions(t *testing.T) {
 		var mu sync.Mutex
 		all := []Batcher{{ID: "a", Service: taking{}}, {ID: "b", Service: taking{}}, {ID: "c", Service: taking{}}}
 		known := all[:2]
-		c := newCell(t, DefaultConfig(), 0, func(d *Deps) {
+		c := newCell(t, config.Defaults[Config](), 0, func(d *Deps) {
 			d.Batchers = func() []Batcher {
 				mu.Lock()
 				defer mu.Unlock()
@@ -243,7 +244,7 @@ func TestMembershipKeepsConditions(t *testing.T) {
 func TestHotShard(t *testing.T) {
 	for _, category := range []string{"least", "once", "bound"} {
 		synctest.Test(t, func(t *testing.T) {
-			cfg := DefaultConfig()
+			cfg := config.Defaults[Config]()
 			cfg.MicroShardBytes = 1 << 20
 			c := newCell(t, cfg, 4)
 			c.catalog.limit("bound", 0, 0).Repeatable = scribev1.Repeatability_REPEATABILITY_BOUND
@@ -289,7 +290,7 @@ func TestHotShard(t *testing.T) {
 // TestCallerGoesAway: a caller that loses its patience says nothing of the batcher.
 func TestCallerGoesAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCell(t, DefaultConfig(), 2)
+		c := newCell(t, config.Defaults[Config](), 2)
 		for _, b := range c.batchers {
 			b.hold = make(chan struct{})
 		}

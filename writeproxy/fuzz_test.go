@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"scribe/internal/base/config"
 	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -39,7 +40,7 @@ func FuzzWrite(f *testing.F) {
 	f.Add(good[:len(good)-1])
 	f.Add(slices.Concat(makeFrame(f, "blocks", 0, false, "x"), makeFrame(f, "waits", 0, false, "x"), makeFrame(f, "samples", 0, false, "x"), good))
 	f.Add([]byte("SCRF\x02"))
-	cfg := DefaultConfig()
+	cfg := config.Defaults[Config]()
 	cfg.Timeout = 10 * time.Millisecond
 	p, err := New(cfg, Deps{Categories: c, Batchers: func() []Batcher { return []Batcher{{ID: "a", Service: taking{}}, {ID: "b", Service: taking{}}} }})
 	if err != nil {

@@ -1,6 +1,7 @@
 package writeproxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -173,10 +174,7 @@ func (p *Proxy) createCategory(ctx context.Context, name string) (*scribev1.Cate
 		// Others wait for it, so the first caller's deadline must not bound it.
 		ctx, cancel := context.WithTimeout(p.ctx, p.cfg.Timeout)
 		defer cancel()
-		c := &scribev1.Category{}
-		if p.cfg.Template != nil {
-			c, _ = proto.Clone(p.cfg.Template).(*scribev1.Category)
-		}
+		c := cmp.Or(proto.CloneOf(p.cfg.Template), &scribev1.Category{})
 		c.Name = name
 		resp, err := p.deps.Creator.CreateCategory(ctx, &scribev1.CreateCategoryRequest{Category: c, IfNotExists: true})
 		if err != nil {

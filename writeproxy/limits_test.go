@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"scribe/internal/base/config"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -44,7 +45,7 @@ func sized(t testing.TB, category string, shard uint32, n int) []byte {
 func TestBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewRegistry()
-		c := newCell(t, DefaultConfig(), 1, func(d *Deps) { d.Registerer = registry })
+		c := newCell(t, config.Defaults[Config](), 1, func(d *Deps) { d.Registerer = registry })
 		c.catalog.limit("noisy", 1000, block)
 		noisy, quiet := sized(t, "noisy", 0, 600), makeFrame(t, "least", 0, false, "quiet")
 		results := c.write(noisy, quiet, noisy, noisy, quiet, noisy)
@@ -87,7 +88,7 @@ func TestQuotaIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		proxies := 4
-		c := newCell(t, DefaultConfig(), 1, func(d *Deps) {
+		c := newCell(t, config.Defaults[Config](), 1, func(d *Deps) {
 			d.Proxies = func() int {
 				mu.Lock()
 				defer mu.Unlock()
@@ -123,7 +124,7 @@ func TestQuotaIsShared(t *testing.T) {
 // TestDamageCostsNothing: a frame that is refused for its quota is refused before its body is looked at; one that passes is checked.
 func TestDamageCostsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCell(t, DefaultConfig(), 1)
+		c := newCell(t, config.Defaults[Config](), 1)
 		for mode, name := range map[scribev1.QuotaMode]string{block: "blocks", throttle: "waits", sample: "samples"} {
 			c.catalog.limit(name, 1000, mode)
 			damaged := sized(t, name, 0, 2000)
@@ -146,7 +147,7 @@ func TestDamageCostsNothing(t *testing.T) {
 // TestThrottle: frames beyond a quota wait, in order; neither other frames of their request nor other requests wait with them.
 func TestThrottle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCell(t, DefaultConfig(), 1)
+		c := newCell(t, config.Defaults[Config](), 1)
 		c.catalog.limit("noisy", 1000, throttle)
 		start := time.Now()
 		c.write(sized(t, "noisy", 0, 1500)) // 500 bytes are owed
@@ -194,7 +195,7 @@ func TestThrottle(t *testing.T) {
 // of those who wait, and who waits when the proxy closes.
 func TestThrottleGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := DefaultConfig()
+		cfg := config.Defaults[Config]()
 		cfg.MemoryBytes, cfg.ThrottleShare = 2<<20, 0.1 // 100 KiB, which is 6 requests
 		c := newCell(t, cfg, 1)
 		c.catalog.limit("noisy", 1000, throttle)
@@ -255,7 +256,7 @@ func TestThrottleGivesUp(t *testing.T) {
 // TestThrottleCancelled: who goes away while waiting leaves nothing behind, and those behind it come earlier.
 func TestThrottleCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCell(t, DefaultConfig(), 1)
+		c := newCell(t, config.Defaults[Config](), 1)
 		c.catalog.limit("noisy", 1000, throttle)
 		c.write(sized(t, "noisy", 0, 2000))
 		start := time.Now()
@@ -281,7 +282,7 @@ func TestThrottleCancelled(t *testing.T) {
 // TestSample: of what is beyond a quota one frame in N is kept and says so; the caller's bytes stay what they are.
 func TestSample(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCell(t, DefaultConfig(), 2)
+		c := newCell(t, config.Defaults[Config](), 2)
 		c.catalog.limit("noisy", 100_000, sample)
 		frame := sized(t, "noisy", 0, 1000)
 		marked := bytes.Clone(frame)
@@ -353,7 +354,7 @@ func TestSample(t *testing.T) {
 // TestSampleRatesMultiply: a frame that was sampled before stands for all that it stood for.
 func TestSampleRatesMultiply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCell(t, DefaultConfig(), 1)
+		c := newCell(t, config.Defaults[Config](), 1)
 		c.catalog.limit("noisy", 1000, sample)
 		frame := sized(t, "noisy", 0, 1000)
 		if err := record.SetSampleRate(frame, 1_000_000); err != nil {
@@ -379,7 +380,7 @@ func TestSampleRatesMultiply(t *testing.T) {
 // TestSampleNeverBreaksSequences: an exactly_once category that says sample blocks.
 func TestSampleNeverBreaksSequences(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCell(t, DefaultConfig(), 1)
+		c := newCell(t, config.Defaults[Config](), 1)
 		c.catalog.limit("noisy", 1000, sample).Delivery = scribev1.Delivery_DELIVERY_EXACTLY_ONCE
 		frame := sized(t, "noisy", 0, 800)
 		if got := reasons(c.write(frame, frame, frame)); !slices.Equal(got, []scribev1.Reason{0, 0, overloaded}) {
@@ -390,7 +391,7 @@ func TestSampleNeverBreaksSequences(t *testing.T) {
 
 func TestPublishSampledOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCell(t, DefaultConfig(), 1)
+		c := newCell(t, config.Defaults[Config](), 1)
 		c.catalog.limit("noisy", 100, sample)
 		text := &scribev1.PublishMessage{Content: &scribev1.PublishMessage_Text{Text: strings.Repeat("x", 1000)}}
 		out := 0
@@ -412,7 +413,7 @@ func TestPublishSampledOut(t *testing.T) {
 // TestManyQuotas: a request with frames of many categories, mixed, treats each by its own quota, and idle ones are forgotten.
 func TestManyQuotas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCell(t, DefaultConfig(), 3)
+		c := newCell(t, config.Defaults[Config](), 3)
 		const categories = 50
 		for i := range categories {
 			c.catalog.limit(fmt.Sprintf("c%d", i), 1000, []scribev1.QuotaMode{block, throttle}[i%2])
@@ -460,7 +461,7 @@ func TestManyQuotas(t *testing.T) {
 func TestNoisyNeighbour(t *testing.T) {
 	for _, mode := range []scribev1.QuotaMode{block, throttle, sample} {
 		synctest.Test(t, func(t *testing.T) {
-			cfg := DefaultConfig()
+			cfg := config.Defaults[Config]()
 			cfg.MemoryBytes = 64 << 20
 			c := newCell(t, cfg, 2)
 			c.catalog.limit("noisy", 1<<20, mode)

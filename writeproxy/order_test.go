@@ -14,6 +14,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"scribe/internal/base/config"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
 	"scribe/internal/transport/rpc/memhttp"
@@ -76,7 +77,7 @@ func TestOrder(t *testing.T) {
 					scribev1.Reason_REASON_SEALED,
 				}).Draw(r, "reason"), rapid.Bool().Draw(r, "whole")
 			}
-			c := newCell(t, DefaultConfig(), 0, func(d *Deps) {
+			c := newCell(t, config.Defaults[Config](), 0, func(d *Deps) {
 				var snapshot []Batcher
 				for i := range rapid.IntRange(1, 4).Draw(r, "batchers") {
 					snapshot = append(snapshot, Batcher{ID: fmt.Sprint(i), Service: &prefixes{log, reason}})
@@ -138,7 +139,7 @@ func TestRecreatedCategory(t *testing.T) {
 		return resp, nil
 	}
 	synctest.Test(t, func(t *testing.T) {
-		c := newCell(t, DefaultConfig(), 1)
+		c := newCell(t, config.Defaults[Config](), 1)
 		c.batchers[0].answer = sealed
 		fresh := &scribev1.Category{Name: "least", Id: 77, Shards: 3}
 		c.catalog.all["least"] = fresh
@@ -152,7 +153,7 @@ func TestRecreatedCategory(t *testing.T) {
 	})
 	// One that is gone for good is said to be.
 	synctest.Test(t, func(t *testing.T) {
-		c := newCell(t, DefaultConfig(), 1)
+		c := newCell(t, config.Defaults[Config](), 1)
 		c.batchers[0].answer = sealed
 		delete(c.catalog.all, "least")
 		results := c.write(makeFrame(t, "once", 0, true, "x"), makeFrame(t, "least", 2, false, "y"), makeFrame(t, "least", 3, false, "z"))
@@ -220,7 +221,7 @@ func TestRecreatedMeanwhile(t *testing.T) {
 	}
 	t.Run("while it is admitted", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			c := newCell(t, DefaultConfig(), 8, func(d *Deps) {
+			c := newCell(t, config.Defaults[Config](), 8, func(d *Deps) {
 				all, _ := d.Categories.(*catalog)
 				d.Categories = &recreated{catalog: all, id: 100}
 			})
@@ -230,7 +231,7 @@ func TestRecreatedMeanwhile(t *testing.T) {
 	})
 	t.Run("between attempts", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			cfg := DefaultConfig()
+			cfg := config.Defaults[Config]()
 			cfg.Attempts = 1
 			c := newCell(t, cfg, 8)
 			c.catalog.all["once"] = &scribev1.Category{Name: "once", Id: 100, Shards: 64, Delivery: scribev1.Delivery_DELIVERY_EXACTLY_ONCE, MaxMessageBytes: 1 << 20}
@@ -286,7 +287,7 @@ func TestDeadlinesShrinkOverHops(t *testing.T) {
 		}
 		b := &fakeBatcher{id: "b"}
 		batcher := rpc.NewBatchClient(serve(&rpc.Services{Batch: b}), "http://batcher")
-		c := newCell(t, DefaultConfig(), 0, func(d *Deps) {
+		c := newCell(t, config.Defaults[Config](), 0, func(d *Deps) {
 			snapshot := []Batcher{{ID: "b", Service: batcher}}
 			d.Batchers = func() []Batcher { return snapshot }
 		})

@@ -1,6 +1,7 @@
 package writeproxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,9 +89,7 @@ func New(cfg Config, deps Deps) (*Proxy, error) {
 	if err := errors.Join(violations...); err != nil {
 		return nil, err
 	}
-	if deps.Logger == nil {
-		deps.Logger = slog.New(slog.DiscardHandler)
-	}
+	deps.Logger = cmp.Or(deps.Logger, slog.New(slog.DiscardHandler))
 	if deps.Clock == nil {
 		deps.Clock = time.Now
 	}

@@ -13,13 +13,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"scribe/internal/base/config"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
 func TestOneBatcherGetsTheBytesUncopied(t *testing.T) {
-	c := newCell(t, DefaultConfig(), 1)
+	c := newCell(t, config.Defaults[Config](), 1)
 	frames := slices.Concat(makeFrame(t, "least", 0, false, "one"), makeFrame(t, "once", 5, true, "two"), makeFrame(t, "best", 1, false, "three"))
 	for _, tc := range []struct{ ack, want scribev1.AckLevel }{
 		{scribev1.AckLevel_ACK_LEVEL_UNSPECIFIED, scribev1.AckLevel_ACK_LEVEL_COMMITTED},
@@ -41,7 +42,7 @@ func TestOneBatcherGetsTheBytesUncopied(t *testing.T) {
 }
 
 func TestFramesAreDividedByBatcher(t *testing.T) {
-	c := newCell(t, DefaultConfig(), 5)
+	c := newCell(t, config.Defaults[Config](), 5)
 	var frames [][]byte
 	for i := range 200 {
 		frames = append(frames, makeFrame(t, "least", uint32(i%64), false, strings.Repeat("x", i)))
@@ -81,7 +82,7 @@ func TestFramesAreDividedByBatcher(t *testing.T) {
 
 // A caller in this process that has checked the frames is believed; any other is not, and the batcher need not look again.
 func TestCheckedFramesAreNotSummedAgain(t *testing.T) {
-	c := newCell(t, DefaultConfig(), 1)
+	c := newCell(t, config.Defaults[Config](), 1)
 	good, damaged := makeFrame(t, "least", 0, false, "good"), makeFrame(t, "least", 0, false, "damaged")
 	damaged[len(damaged)-1] ^= 1
 	for _, ctx := range []context.Context{t.Context(), rpc.WithChecked(t.Context())} {
@@ -99,7 +100,7 @@ func TestCheckedFramesAreNotSummedAgain(t *testing.T) {
 }
 
 func TestFramesAreRefusedAlone(t *testing.T) {
-	c := newCell(t, DefaultConfig(), 2)
+	c := newCell(t, config.Defaults[Config](), 2)
 	c.catalog.all["least"] = &scribev1.Category{Name: "least", Id: 1, Shards: 100, MaxMessageBytes: 1 << 20} // grown since
 	damaged := makeFrame(t, "least", 0, false, "damaged")
 	damaged[len(damaged)-1] ^= 1
@@ -144,7 +145,7 @@ func TestFramesAreRefusedAlone(t *testing.T) {
 }
 
 func TestAutoCreate(t *testing.T) {
-	cfg := DefaultConfig()
+	cfg := config.Defaults[Config]()
 	cfg.AutoCreate, cfg.Template = true, &scribev1.Category{Name: "ignored", Shards: 3, Owner: "nobody"}
 	synctest.Test(t, func(t *testing.T) {
 		c := newCell(t, cfg, 1)
@@ -206,7 +207,7 @@ func TestRetries(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := newCell(t, DefaultConfig(), 1)
+				c := newCell(t, config.Defaults[Config](), 1)
 				c.batchers[0].answer = failing(tc.fails, tc.reason)
 				r := c.write(makeFrame(t, tc.category, 0, tc.sequenced, "x"))
 				if ok := r[0].GetError() == nil; ok != tc.ok {
@@ -226,7 +227,7 @@ func TestRetries(t *testing.T) {
 // Only the frames that failed are sent again.
 func TestPartialFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCell(t, DefaultConfig(), 1)
+		c := newCell(t, config.Defaults[Config](), 1)
 		c.batchers[0].answer = func(call int, frames [][]byte) (*scribev1.SubmitResponse, error) {
 			resp := taken(frames)
 			if call == 0 {
@@ -263,7 +264,7 @@ func TestFallbacks(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := newCell(t, DefaultConfig(), 5)
+				c := newCell(t, config.Defaults[Config](), 5)
 				home := c.batchers[c.fleet.currentTable().homeOf(routeKey(1, 0), 0)]
 				home.answer = failing(100, tc.reason)
 				start := time.Now()
@@ -294,7 +295,7 @@ func TestFallbacks(t *testing.T) {
 
 func TestAllBatchersFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCell(t, DefaultConfig(), 3)
+		c := newCell(t, config.Defaults[Config](), 3)
 		for _, b := range c.batchers {
 			b.answer = failing(100, scribev1.Reason_REASON_NO_BACKEND)
 		}
@@ -315,7 +316,7 @@ func TestNoBatchers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var snapshot []Batcher
-		c := newCell(t, DefaultConfig(), 0, func(d *Deps) {
+		c := newCell(t, config.Defaults[Config](), 0, func(d *Deps) {
 			d.Batchers = func() []Batcher {
 				mu.Lock()
 				defer mu.Unlock()
@@ -342,7 +343,7 @@ func TestNoBatchers(t *testing.T) {
 // A backend that fails for everyone is not met with a multiple of the load.
 func TestRetryBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := DefaultConfig()
+		cfg := config.Defaults[Config]()
 		cfg.RetryRatio = 0.1
 		c := newCell(t, cfg, 1)
 		c.batchers[0].answer = failing(1<<30, scribev1.Reason_REASON_OVERLOADED)
@@ -358,7 +359,7 @@ func TestRetryBudget(t *testing.T) {
 
 func TestDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCell(t, DefaultConfig(), 1)
+		c := newCell(t, config.Defaults[Config](), 1)
 		b := c.batchers[0]
 		frame := makeFrame(t, "least", 0, false, "x")
 		for _, patience := range []time.Duration{0, 100 * time.Millisecond, 10 * time.Second} {
@@ -401,7 +402,7 @@ func TestDeadlines(t *testing.T) {
 
 func TestMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := DefaultConfig()
+		cfg := config.Defaults[Config]()
 		cfg.MemoryBytes = 2 << 20
 		c := newCell(t, cfg, 1)
 		// Bodies are admitted by their announced length.
@@ -444,7 +445,7 @@ func TestMemory(t *testing.T) {
 // Copies for several batchers are charged, too.
 func TestCopiesAreCharged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := DefaultConfig()
+		cfg := config.Defaults[Config]()
 		cfg.MemoryBytes = 2 << 20
 		c := newCell(t, cfg, 2)
 		hold := make(chan struct{})
@@ -463,7 +464,7 @@ func TestCopiesAreCharged(t *testing.T) {
 
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCell(t, DefaultConfig(), 1)
+		c := newCell(t, config.Defaults[Config](), 1)
 		hold := make(chan struct{})
 		c.batchers[0].hold = hold
 		frame := makeFrame(t, "least", 0, false, "x")
@@ -493,7 +494,7 @@ func TestClose(t *testing.T) {
 			t.Error(r[0])
 		}
 
-		c = newCell(t, DefaultConfig(), 1)
+		c = newCell(t, config.Defaults[Config](), 1)
 		c.batchers[0].hold = make(chan struct{})
 		go func() { results <- c.write(frame) }()
 		synctest.Wait()
@@ -513,7 +514,7 @@ func TestClose(t *testing.T) {
 }
 
 func TestPublish(t *testing.T) {
-	c := newCell(t, DefaultConfig(), 1)
+	c := newCell(t, config.Defaults[Config](), 1)
 	text := &scribev1.PublishMessage{Content: &scribev1.PublishMessage_Text{Text: "hello"}}
 	resp, err := c.Publish(t.Context(), &scribev1.PublishRequest{Category: "least", Shard: 7, Messages: []*scribev1.PublishMessage{text, text}})
 	if err != nil || resp.GetCount() != 2 || resp.GetShard() != 1 || resp.GetLsn() == 0 {
@@ -545,7 +546,7 @@ func TestPublish(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	synctest.Test(t, func(t *testing.T) {
-		c := newCell(t, DefaultConfig(), 1, func(d *Deps) { d.Registerer = registry })
+		c := newCell(t, config.Defaults[Config](), 1, func(d *Deps) { d.Registerer = registry })
 		c.write(makeFrame(t, "least", 0, false, "one", "two"), makeFrame(t, "nobody", 0, false, "three"))
 		_, _ = c.Write(t.Context(), &scribev1.WriteRequest{Frames: []byte("no frame")})
 		hold := make(chan struct{})
@@ -573,7 +574,7 @@ func TestMetrics(t *testing.T) {
 }
 
 func TestConfigReportsEveryFault(t *testing.T) {
-	cfg := DefaultConfig()
+	cfg := config.Defaults[Config]()
 	if err := cfg.Validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -594,7 +595,7 @@ func TestConfigReportsEveryFault(t *testing.T) {
 func TestUnknownOutcomeStays(t *testing.T) {
 	for _, category := range []string{"least", "once"} {
 		synctest.Test(t, func(t *testing.T) {
-			c := newCell(t, DefaultConfig(), 1)
+			c := newCell(t, config.Defaults[Config](), 1)
 			c.batchers[0].answer = func(call int, _ [][]byte) (*scribev1.SubmitResponse, error) {
 				if call == 0 {
 					return nil, rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "the answer was lost")

@@ -11,6 +11,7 @@ import (
 
 	"scribe/cmd/scribe/app"
 	"scribe/cmd/scribe/recovery"
+	"scribe/internal/base/config"
 	"scribe/storage/blob"
 )
 
@@ -46,7 +47,7 @@ Exit codes: 0 everything was recovered, 6 something is damaged or lost (it is na
 	fs.StringVar(&o.To, "to", "", "data folder to create")
 	fs.StringVar(&o.Catalog, "catalog", "", "copy of the categories: the file \"catalog\" of a process, or the folder of a control store")
 	fs.BoolVar(&o.DryRun, "dry-run", false, "print what would be built, without building it")
-	fs.IntVar(&o.Workers, "parallel", recovery.DefaultConfig().Workers, "footers to read in parallel")
+	fs.IntVar(&o.Workers, "parallel", config.Defaults[recovery.Config]().Workers, "footers to read in parallel")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := f.configure(cmd)
 		if err != nil {

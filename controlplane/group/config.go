@@ -30,7 +30,7 @@ const (
 	maxAhead       = 200_000 // buckets ahead in a commit
 )
 
-// Config configures a coordinator. Start from DefaultConfig.
+// Config configures a coordinator. Start from [config.Defaults].
 type Config struct {
 	// MaxGroups bounds the number of groups; a create above it is refused.
 	MaxGroups int `default:"10000" min:"1" max:"1000000"`
@@ -46,9 +46,6 @@ type Config struct {
 	// TrafficWindow is the period, up to now, over which the traffic of a category is measured.
 	TrafficWindow time.Duration `default:"5m" min:"1s" max:"1d"`
 }
-
-// DefaultConfig returns the defaults.
-func DefaultConfig() Config { return config.Defaults[Config]() }
 
 // Validate reports every violation.
 func (c Config) Validate() error {

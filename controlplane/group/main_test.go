@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"scribe/internal/base/config"
 	"scribe/internal/format/bucket"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
@@ -154,7 +155,7 @@ var errDown = errors.New("the store is down")
 // coordinator starts one in the world.
 func (w *world) coordinator(t testing.TB, holder string) *Coordinator {
 	t.Helper()
-	c, err := NewCoordinator(DefaultConfig(), Deps{Store: w.store, Control: w, Log: w, Holder: holder})
+	c, err := NewCoordinator(config.Defaults[Config](), Deps{Store: w.store, Control: w, Log: w, Holder: holder})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"scribe/internal/base/config"
 	"scribe/internal/format/bucket"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
@@ -27,7 +28,7 @@ func TestCommitsModel(t *testing.T) {
 		shards := []record.ShardID{w.tail(1, 1000), w.tail(2, 1000), w.tail(3, 1000)}
 		var cs []*Coordinator
 		for i := range 2 {
-			c, err := NewCoordinator(DefaultConfig(), Deps{Store: w.store, Control: w, Log: w, Holder: fmt.Sprint(i)})
+			c, err := NewCoordinator(config.Defaults[Config](), Deps{Store: w.store, Control: w, Log: w, Holder: fmt.Sprint(i)})
 			if err != nil {
 				rt.Fatal(err)
 			}

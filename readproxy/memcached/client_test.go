@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"scribe/internal/base/config"
 	"scribe/readproxy/memcached/memcachedtest"
 )
 
@@ -25,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func newClient(t testing.TB, change func(*Config), servers ...string) *Client {
 	t.Helper()
-	cfg := DefaultConfig()
+	cfg := config.Defaults[Config]()
 	cfg.Servers, cfg.Timeout = servers, 10*time.Second
 	if change != nil {
 		change(&cfg)
@@ -307,7 +308,7 @@ func TestConfig(t *testing.T) {
 			t.Errorf("%s is not in %v", want, err)
 		}
 	}
-	cfg := DefaultConfig()
+	cfg := config.Defaults[Config]()
 	if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), "Servers") {
 		t.Errorf("got %v", err)
 	}

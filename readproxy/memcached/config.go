@@ -27,9 +27,6 @@ type Config struct {
 	Prefix string `yaml:"prefix" default:"scribe:"`
 }
 
-// DefaultConfig returns the defaults; it has no servers.
-func DefaultConfig() Config { return config.Defaults[Config]() }
-
 const (
 	maxKey    = 250 // of the protocol
 	maxPrefix = 64

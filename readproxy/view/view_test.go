@@ -10,6 +10,7 @@ import (
 
 	"scribe/columnar/expr"
 	"scribe/columnar/schema"
+	"scribe/internal/base/config"
 )
 
 var boolean = schema.Type{Kind: schema.Bool}
@@ -148,7 +149,7 @@ func table(t *testing.T, cfg Config) *Table[int] {
 // TestEveryQueryIsServed has queries come and go.
 func TestEveryQueryIsServed(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		cfg := DefaultConfig()
+		cfg := config.Defaults[Config]()
 		cfg.Views, cfg.Queries = rapid.IntRange(1, 4).Draw(rt, "views"), rapid.IntRange(1, 6).Draw(rt, "queries")
 		tab := table(t, cfg)
 		now := time.Unix(1_800_000_000, 0)
@@ -197,7 +198,7 @@ func TestEveryQueryIsServed(t *testing.T) {
 
 // play has queries ask for the same payloads, n times, and returns the views in the end.
 func play(t *testing.T, needs []*Need, kept func(s *Shape) float64, payload func(query, turn int) uint64) []ShownView[int] {
-	tab := table(t, DefaultConfig())
+	tab := table(t, config.Defaults[Config]())
 	now := time.Unix(1_800_000_000, 0)
 	for turn := range 100 {
 		for i, n := range needs {
@@ -258,7 +259,7 @@ func TestQueriesOfOtherPayloadsShareNothing(t *testing.T) {
 }
 
 func TestAQueryThatComesIsServedByWhatThereIs(t *testing.T) {
-	tab := table(t, DefaultConfig())
+	tab := table(t, config.Defaults[Config]())
 	now := time.Unix(1_800_000_000, 0)
 	k := Key{1, 1}
 	v, _ := tab.ChooseView(k, "web", "first", NewNeed([]string{"a", "b"}, flag("f"), true), 1, now)

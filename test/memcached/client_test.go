@@ -8,13 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"scribe/internal/base/config"
 	client "scribe/readproxy/memcached"
 	"scribe/test/program"
 )
 
 func newClient(t *testing.T, change func(*client.Config), servers ...*memcached) *client.Client {
 	t.Helper()
-	cfg := client.DefaultConfig()
+	cfg := config.Defaults[client.Config]()
 	cfg.Timeout = program.WaitLimit / 4
 	for _, s := range servers {
 		cfg.Servers = append(cfg.Servers, s.addr)

@@ -123,7 +123,7 @@ func DefaultConfig() Config {
 	c.Scribed.MemoryBytes = c.WriteProxy.MemoryBytes // one setting
 	c.Scribed.ReportLosses = reportLosses
 	c.Scribed.Spool, c.Scribed.DeadLetter = new(spool.DefaultConfig()), new(deadletter.DefaultConfig())
-	c.ReadProxy.Memcached = new(memcached.DefaultConfig())
+	c.ReadProxy.Memcached = new(config.Defaults[memcached.Config]())
 	return c
 }
 
@@ -383,7 +383,7 @@ func (c *Config) readProxyConfig() readproxy.Config {
 	p := c.ReadProxy
 	p.Region = c.Region
 	if len(p.Memcached.Servers) == 0 { // then nothing is said about it
-		d := readproxy.DefaultConfig()
+		d := config.Defaults[readproxy.Config]()
 		p.Memcached, p.SharedAge, p.FillBytes = nil, d.SharedAge, d.FillBytes
 	}
 	return p

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"scribe/controlplane"
+	"scribe/internal/base/config"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -101,7 +102,7 @@ func TestFailedStartWhileRetiring(t *testing.T) {
 	if _, err := start(t, Direct, func(c *Config) { c.Data = data }); err == nil {
 		t.Fatal("it started")
 	}
-	if took := time.Since(begin); took >= controlplane.DefaultConfig().RetireTimeout { // which it would take, were an attempt waited for
+	if took := time.Since(begin); took >= config.Defaults[controlplane.Config]().RetireTimeout { // which it would take, were an attempt waited for
 		t.Errorf("it took %v", took)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"scribe/batcher"
 	"scribe/controlplane"
 	"scribe/controlplane/group"
+	"scribe/internal/base/config"
 	"scribe/internal/cell/catalog"
 	"scribe/internal/cell/membership"
 	"scribe/internal/transport/discovery"
@@ -100,7 +101,7 @@ func (a *App) startControlPlane(ctx context.Context) error {
 	}
 	a.onStop("control store", func(context.Context) error { return store.Close() })
 	a.readinessChecks = append(a.readinessChecks, store.Err)
-	cfg := controlplane.DefaultConfig()
+	cfg := config.Defaults[controlplane.Config]()
 	cfg.Version, cfg.StartedAt, cfg.Roles = a.opts.Version, a.started, a.protoRoles()
 	// The metadata engine starts later and stops earlier. Without it, retiring categories is retried until the control plane stops.
 	logs := &lateMetalog{ready: make(chan struct{}), transport: a.transport}
@@ -115,7 +116,7 @@ func (a *App) startControlPlane(ctx context.Context) error {
 	}
 	a.onStop("control plane", cp.Close)
 	a.parts.control = cp
-	groups, err := group.NewCoordinator(group.DefaultConfig(), group.Deps{
+	groups, err := group.NewCoordinator(config.Defaults[group.Config](), group.Deps{
 		Store: store, Control: cp, Log: logs, Holder: a.id + "/groups", Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {

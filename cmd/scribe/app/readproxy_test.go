@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"scribe/internal/base/config"
 	"scribe/readproxy"
 	"scribe/readproxy/view"
 )
@@ -69,7 +70,7 @@ read_proxy:
 // TestReadProxyConfig: the role gets what the configuration says, and its own defaults where that says nothing.
 func TestReadProxyConfig(t *testing.T) {
 	c := DefaultConfig()
-	d := readproxy.DefaultConfig()
+	d := config.Defaults[readproxy.Config]()
 	got := c.readProxyConfig()
 	if got.Memcached != nil || len(got.Rules) > 0 || got.CacheBytes != d.CacheBytes || got.FetchBytes != d.FetchBytes || got.RequestBytes != d.RequestBytes ||
 		got.Queue != d.Queue || got.FetchTimeout != d.FetchTimeout || got.CoalesceGap != d.CoalesceGap || got.RequestsPerSecond != d.RequestsPerSecond || got.Views != d.Views {

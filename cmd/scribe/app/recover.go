@@ -13,6 +13,7 @@ import (
 	"scribe/cmd/scribe/recovery"
 	"scribe/controlplane"
 	"scribe/internal/base/atomicfile"
+	"scribe/internal/base/config"
 	"scribe/internal/cell/catalog"
 	"scribe/retention"
 	"scribe/storage/blob"
@@ -196,7 +197,7 @@ func (m *folderBuilder) buildFolder(ctx context.Context) (*Recovered, error) {
 }
 
 func (m *folderBuilder) runRecovery(ctx context.Context, sink recovery.Sink) (*recovery.Report, error) {
-	cfg := recovery.DefaultConfig()
+	cfg := config.Defaults[recovery.Config]()
 	cfg.Scratch, cfg.Source, cfg.Catalog = filepath.Join(m.work, "scratch"), m.source, m.known
 	cfg.Workers = cmp.Or(m.o.Workers, cfg.Workers)
 	return recovery.Run(ctx, cfg, recovery.Deps{

@@ -18,6 +18,7 @@ import (
 
 	"scribe/batcher"
 	"scribe/cmd/scribe/recovery"
+	"scribe/internal/base/config"
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
@@ -385,7 +386,7 @@ func (w *world) recover(catalog *recovery.Catalog) (*pebblelog.Engine, *recovery
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	cfg := recovery.DefaultConfig()
+	cfg := config.Defaults[recovery.Config]()
 	cfg.Scratch, cfg.Catalog, cfg.Workers = filepath.Join(dir, "scratch"), catalog, 3
 	var findings []recovery.Finding
 	report, err := recovery.Run(w.t.Context(), cfg, recovery.Deps{

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"scribe/internal/base/config"
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
 	"scribe/storage/blob"
@@ -31,7 +32,7 @@ func BenchmarkRecover(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			cfg := DefaultConfig()
+			cfg := config.Defaults[Config]()
 			cfg.Scratch = filepath.Join(dir, "scratch")
 			b.ResetTimer()
 			report, err := Run(b.Context(), cfg, Deps{Blobs: store}, logs)

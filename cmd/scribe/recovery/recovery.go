@@ -34,9 +34,6 @@ type Config struct {
 	Catalog *Catalog
 }
 
-// DefaultConfig returns the defaults. Scratch must be set.
-func DefaultConfig() Config { return config.Defaults[Config]() }
-
 // Validate reports every violation.
 func (c *Config) Validate() error { return config.Check("recovery", c, nil).Err() }
 

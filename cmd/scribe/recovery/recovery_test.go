@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"scribe/internal/base/config"
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
 	"scribe/storage/blob"
@@ -161,7 +162,7 @@ func tryRecover(t testing.TB, store blob.Store, scratch string, edit func(*Confi
 	t.Helper()
 	l := &logs{records: map[record.ShardID][]metalog.Entry{}, states: map[record.ShardID]metalog.State{}, producers: map[record.ShardID]map[uint64]metalog.ProducerState{}}
 	var findings []Finding
-	cfg := DefaultConfig()
+	cfg := config.Defaults[Config]()
 	cfg.Scratch, cfg.Workers = scratch, 2
 	deps := Deps{Blobs: store, Now: func() time.Time { return now }, Found: func(f Finding) error { findings = append(findings, f); return nil }}
 	if edit != nil {
@@ -617,7 +618,7 @@ func TestStoreErrors(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	cfg := DefaultConfig()
+	cfg := config.Defaults[Config]()
 	cfg.Scratch = filepath.Join(t.TempDir(), "s")
 	if _, err := Run(ctx, cfg, Deps{Blobs: store}, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("interrupted: %v", err)

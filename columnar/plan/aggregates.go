@@ -21,32 +21,24 @@ const averageScale = 16
 
 // bindAggregate binds a call of an aggregate, which becomes a column of the groups.
 func (b *queryBinder) bindAggregate(e *sql.Call) typedOperand {
-	if b.clause != "" {
-		panic(b.errorAt(e.At, hintIf(b.clause == "WHERE", "Use HAVING."), "aggregate functions are not allowed in %s", b.clause))
-	}
+	b.failIf(b.clause != "", e.At, hintIf(b.clause == "WHERE", "Use HAVING."), "aggregate functions are not allowed in %s", b.clause)
 	b.clause = "arguments of aggregate functions"
 	defer func() { b.clause = "" }()
 	a := Aggregate{Func: e.Func, Distinct: e.Distinct}
 	if e.Star {
-		if e.Func != "count" || e.Distinct {
-			panic(b.errorAt(e.At, "", "%s(*) does not exist", e.Func))
-		}
+		b.failIf(e.Func != "count" || e.Distinct, e.At, "", "%s(*) does not exist", e.Func)
 		a.T = typeInt64
 	} else {
-		args := b.bindAll(e.Args...)
-		b.typeAggregate(&functionCall{e, args}, &a)
+		b.typeAggregate(&functionCall{e, b.bindAll(e.Args...)}, &a)
 	}
 	if e.Filter != nil {
-		o := b.bind(e.Filter)
-		a.Filter = b.boolOf(o, "FILTER")
+		a.Filter = b.boolOf(b.bind(e.Filter), "FILTER")
 		if isTrue(a.Filter) {
 			a.Filter = nil
 		}
 	}
 	name := b.addAggregate(a)
-	if len(b.aggregates) > MaxAggregates {
-		panic(b.errorAt(e.At, "", "the query has more than %d aggregates", MaxAggregates))
-	}
+	b.failIf(len(b.aggregates) > MaxAggregates, e.At, "", "the query has more than %d aggregates", MaxAggregates)
 	c := &expr.Column{Name: name, T: a.T}
 	b.grouped[c] = true
 	return typedOperand{e: c, pos: e.At}
@@ -106,9 +98,7 @@ func (b *queryBinder) typeAggregate(c *functionCall, a *Aggregate) {
 		}
 		a.T, a.Distinct = typeBool, false
 	}
-	if a.Distinct && strings.HasPrefix(c.Func, "approx_") {
-		panic(b.errorAt(c.At, "", "DISTINCT is not supported in %s()", c.Func))
-	}
+	b.failIf(a.Distinct && strings.HasPrefix(c.Func, "approx_"), c.At, "", "DISTINCT is not supported in %s()", c.Func)
 }
 
 // sumType sets the type of a sum or average as in PostgreSQL, within the digits that a decimal can hold.
@@ -130,10 +120,7 @@ func (b *queryBinder) sumType(c *functionCall, a *Aggregate, t *schema.Type) {
 
 func (b *queryBinder) typeQuantile(c *functionCall, a *Aggregate, t *schema.Type) {
 	b.refuseIf(!isNumeric(t.Kind), c)
-	v := b.constantArg(c, 1, &typeFloat64)
-	q := v.(float64)
-	if !(q >= 0 && q <= 1) {
-		panic(b.errorAt(c.args[1].pos, "The median is 0.5.", "the share of approx_quantile() is from 0 to 1"))
-	}
+	q := constantArg[float64](b, c, 1, &typeFloat64)
+	b.failIf(!(q >= 0 && q <= 1), c.args[1].pos, "The median is 0.5.", "the share of approx_quantile() is from 0 to 1")
 	a.Params, a.T = []float64{q}, typeFloat64
 }

@@ -37,15 +37,13 @@ func (b *queryBinder) settleSides(pos int, op expr.Op, operator string, l, r typ
 		panic(b.errorAt(pos, "Add a cast to one of them.", "operator is not unique: unknown %s unknown", operator))
 	case l.unknown:
 		t, ok := sideType(op, r.e.Type(), true)
-		if !ok {
-			panic(b.errorAt(pos, "Write INTERVAL or DATE before the text.", "operator is not unique: unknown %s %s", operator, typeName(r.typ())))
-		}
+		b.failIf(!ok, pos, "Write INTERVAL or DATE before the text.", "operator is not unique: unknown %s %s", operator,
+			typeName(r.typ()))
 		l = b.readUnknown(l, &t)
 	case r.unknown:
 		t, ok := sideType(op, l.e.Type(), false)
-		if !ok {
-			panic(b.errorAt(pos, "Write INTERVAL before the text, or a number of days.", "operator is not unique: %s %s unknown", typeName(l.typ()), operator))
-		}
+		b.failIf(!ok, pos, "Write INTERVAL before the text, or a number of days.", "operator is not unique: %s %s unknown",
+			typeName(l.typ()), operator)
 		r = b.readUnknown(r, &t)
 	}
 	return l, r

@@ -53,6 +53,13 @@ func (b *queryBinder) errorAt(pos int, hint, format string, args ...any) error {
 	return b.errorf(pos, hint, format, args...)
 }
 
+// failIf fails at a position of the text.
+func (b *queryBinder) failIf(failed bool, pos int, hint, format string, args ...any) {
+	if failed {
+		panic(b.errorAt(pos, hint, format, args...))
+	}
+}
+
 // hintIf returns a hint that only applies to some errors.
 func hintIf(applies bool, hint string) string {
 	if applies {
@@ -89,8 +96,7 @@ func (b *queryBinder) countAgain(o typedOperand) {
 // bindCondition binds an expression that must be a bool.
 func (b *queryBinder) bindCondition(e sql.Expr, clause string) expr.Expr {
 	b.clause = clause
-	o := b.bind(e)
-	return b.boolOf(o, clause)
+	return b.boolOf(b.bind(e), clause)
 }
 
 // boolOf converts an argument to bool, or fails if it is not one.
@@ -98,9 +104,7 @@ func (b *queryBinder) boolOf(o typedOperand, of string) expr.Expr {
 	if o.unknown {
 		return b.convertTo(o, &typeBool)
 	}
-	if o.e.Type().Kind != schema.Bool {
-		panic(b.errorAt(o.pos, "", "argument of %s must be type boolean, not type %s", of, typeName(o.e.Type())))
-	}
+	b.failIf(o.e.Type().Kind != schema.Bool, o.pos, "", "argument of %s must be type boolean, not type %s", of, typeName(o.e.Type()))
 	return o.e
 }
 
@@ -122,13 +126,11 @@ func (b *queryBinder) bind(e sql.Expr) typedOperand {
 		t := namedType(e.Type)
 		return b.readUnknown(typedOperand{e: literal(&typeString, e.Value), pos: e.At, unknown: true}, &t)
 	case *sql.Cast:
-		x := b.bind(e.X)
-		return b.castTo(x, namedType(e.Type), e.At)
+		return b.castTo(b.bind(e.X), namedType(e.Type), e.At)
 	case *sql.Call:
 		return b.bindFunction(e)
 	case *sql.Field:
-		x := b.bind(e.X)
-		return b.bindField(x, e.At, e.Name)
+		return b.bindField(b.bind(e.X), e.At, e.Name)
 	case *sql.Index:
 		return b.bindIndex(e)
 	default:
@@ -293,17 +295,13 @@ func (b *queryBinder) bindField(x typedOperand, pos int, name string) typedOpera
 
 // bindIndex binds an element of a list or a value of a map.
 func (b *queryBinder) bindIndex(e *sql.Index) typedOperand {
-	both := b.bindAll(e.X, e.I)
-	x, i := both[0], both[1]
+	x, i := b.bind(e.X), b.bind(e.I)
 	switch t := x.typ(); t.Kind {
 	case schema.List:
-		place := b.subscriptOf(i)
-		return typedOperand{e: b.makeCall(expr.ListElement, *t.Elem, nil, x.e, place), pos: x.pos}
+		return typedOperand{e: b.makeCall(expr.ListElement, *t.Elem, nil, x.e, b.subscriptOf(i)), pos: x.pos}
 	case schema.Map:
 		key, ok := b.textOf(i)
-		if !ok {
-			panic(b.errorAt(i.pos, "", "keys of a map are text, not %s", typeName(i.typ())))
-		}
+		b.failIf(!ok, i.pos, "", "keys of a map are text, not %s", typeName(i.typ()))
 		return typedOperand{e: b.makeCall(expr.MapValue, *t.Elem, nil, x.e, key), pos: x.pos}
 	default:
 		panic(b.errorAt(e.At, hintIf(t.Kind == schema.Struct, "Write the field's name after a dot."), "cannot subscript type %s: it is no list and no map", typeName(t)))

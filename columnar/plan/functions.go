@@ -141,15 +141,14 @@ func (b *queryBinder) bindFunction(e *sql.Call) typedOperand {
 	case known && e.Filter != nil:
 		panic(b.errorAt(e.At, "", "FILTER specified, but %s is not an aggregate function", e.Func))
 	}
-	args := b.bindAll(e.Args...)
-	c := &functionCall{Call: e, args: args}
+	c := &functionCall{Call: e, args: b.bindAll(e.Args...)}
 	if !known {
-		if t, ok := sql.NamedType(e.Func); ok && len(args) == 1 {
-			return b.castTo(args[0], namedType(t), e.At)
+		if t, ok := sql.NamedType(e.Func); ok && len(c.args) == 1 {
+			return b.castTo(c.args[0], namedType(t), e.At)
 		}
 		panic(b.functionError(c))
 	}
-	b.refuseIf(len(args) < f.least || f.most >= 0 && len(args) > f.most, c)
+	b.refuseIf(len(c.args) < f.least || f.most >= 0 && len(c.args) > f.most, c)
 	o := f.bind(b, c)
 	o.pos = e.At
 	return o
@@ -215,13 +214,10 @@ func (b *queryBinder) textArgs(c *functionCall) []expr.Expr {
 }
 
 // constantArg returns the value of an argument that must be a constant of a type.
-func (b *queryBinder) constantArg(c *functionCall, i int, t *schema.Type) any {
-	e := b.argAs(c, i, t)
-	l, ok := e.(*expr.Literal)
-	if !ok || l.Value == nil {
-		panic(b.errorAt(c.args[i].pos, "", "argument %d of %s() must be a constant", i+1, c.Func))
-	}
-	return l.Value
+func constantArg[T any](b *queryBinder, c *functionCall, i int, t *schema.Type) T {
+	l, ok := b.argAs(c, i, t).(*expr.Literal)
+	b.failIf(!ok || l.Value == nil, c.args[i].pos, "", "argument %d of %s() must be a constant", i+1, c.Func)
+	return l.Value.(T)
 }
 
 // numberArg returns the first argument as a floating-point number or decimal. Integers become double precision, as in PostgreSQL.
@@ -265,20 +261,16 @@ func bindRound(b *queryBinder, c *functionCall) typedOperand {
 		return bindRounding(b, c)
 	}
 	o := c.args[0]
-	if !o.unknown && o.e.Type().Kind == schema.Float64 {
-		panic(b.errorAt(c.At, "Cast to numeric: round(x::numeric, n).", "function %s does not exist", c.signature()))
-	}
+	b.failIf(!o.unknown && o.e.Type().Kind == schema.Float64, c.At, "Cast to numeric: round(x::numeric, n).",
+		"function %s does not exist", c.signature())
 	t := schema.Type{Kind: schema.Decimal}
 	if !o.unknown {
 		b.refuseIf(!isNumeric(o.e.Type().Kind), c)
 		t = b.decimalType(o)
 	}
 	e := b.convertTo(o, &t)
-	v := b.constantArg(c, 1, &typeInt32)
-	n := v.(int32)
-	if n < 0 {
-		panic(b.errorAt(c.args[1].pos, "Divide, round and multiply.", "round() to digits before the point is not supported"))
-	}
+	n := constantArg[int32](b, c, 1, &typeInt32)
+	b.failIf(n < 0, c.args[1].pos, "Divide, round and multiply.", "round() to digits before the point is not supported")
 	t = plainType(e.Type())
 	if n >= t.Scale {
 		return typedOperand{e: e}
@@ -336,9 +328,6 @@ func bindNullIf(b *queryBinder, c *functionCall) typedOperand {
 // bindArrayLength binds array_length. For an empty list it is null, as in PostgreSQL.
 func bindArrayLength(b *queryBinder, c *functionCall) typedOperand {
 	b.refuseIf(c.args[0].typ().Kind != schema.List, c)
-	v := b.constantArg(c, 1, &typeInt32)
-	if v != int32(1) {
-		panic(b.errorAt(c.args[1].pos, "Take an element first: array_length(a[1], 1).", "lists have one dimension"))
-	}
+	b.failIf(constantArg[int32](b, c, 1, &typeInt32) != 1, c.args[1].pos, "Take an element first: array_length(a[1], 1).", "lists have one dimension")
 	return typedOperand{e: b.makeCall(expr.NullIf, typeInt32, nil, b.makeCall(expr.ListLength, typeInt32, nil, c.args[0].e), literal(&typeInt32, int32(0)))}
 }

@@ -14,15 +14,13 @@ func bindLength(b *queryBinder, c *functionCall) typedOperand {
 	if o.typ().Kind == schema.Binary && c.Func == "length" {
 		return typedOperand{e: b.makeCall(expr.Length, typeInt32, nil, o.e)}
 	}
-	e := b.argAs(c, 0, &typeString)
-	return typedOperand{e: b.makeCall(expr.Length, typeInt32, nil, e)}
+	return typedOperand{e: b.makeCall(expr.Length, typeInt32, nil, b.argAs(c, 0, &typeString))}
 }
 
 // bindEnd binds left() or right() with a constant number of characters. A negative number means all but that many.
 func bindEnd(b *queryBinder, c *functionCall) typedOperand {
 	text := b.argAs(c, 0, &typeString)
-	v := b.constantArg(c, 1, &typeInt32)
-	n := v.(int32)
+	n := constantArg[int32](b, c, 1, &typeInt32)
 	number := func(n int32) expr.Expr { return literal(&typeInt32, n) }
 	cut := func(args ...expr.Expr) typedOperand {
 		return typedOperand{e: b.makeCall(expr.Substring, typeString, nil, append([]expr.Expr{text}, args...)...)}
@@ -79,8 +77,7 @@ func bindConcat(b *queryBinder, c *functionCall) typedOperand {
 // bindConvertFrom binds convert_from, which reads bytes as UTF-8, like a cast.
 func bindConvertFrom(b *queryBinder, c *functionCall) typedOperand {
 	e := b.argAs(c, 0, &typeBinary)
-	v := b.constantArg(c, 1, &typeString)
-	if n := strings.ToLower(v.(string)); n != "utf8" && n != "utf-8" {
+	if n := strings.ToLower(constantArg[string](b, c, 1, &typeString)); n != "utf8" && n != "utf-8" {
 		panic(b.errorAt(c.args[1].pos, "The only encoding is UTF8.", "invalid source encoding name %q", sql.ClipText(n)))
 	}
 	return typedOperand{e: b.castExpr(e, &typeString)}
@@ -89,10 +86,9 @@ func bindConvertFrom(b *queryBinder, c *functionCall) typedOperand {
 func bindRegexpLike(b *queryBinder, c *functionCall) typedOperand {
 	fold := false
 	if len(c.args) == 3 {
-		v := b.constantArg(c, 2, &typeString)
-		if v != "" && v != "i" {
-			panic(b.errorAt(c.args[2].pos, "The only flag is i. Others are written in the expression: (?m).", "invalid regular expression option"))
-		}
+		v := constantArg[string](b, c, 2, &typeString)
+		b.failIf(v != "" && v != "i", c.args[2].pos, "The only flag is i. Others are written in the expression: (?m).",
+			"invalid regular expression option")
 		fold = v == "i"
 		c.args = c.args[:2]
 	}

@@ -12,8 +12,6 @@ import (
 	"scribe/columnar/value"
 )
 
-const microsPerDay = 24 * 3600 * 1_000_000
-
 // bindNow binds the instant or day at which the query began.
 func bindNow(b *queryBinder, c *functionCall) typedOperand {
 	if c.Func == "current_date" {
@@ -45,8 +43,7 @@ var fieldsWithout = map[schema.Kind]string{
 
 // timeField returns the name of a field, which must be a constant argument.
 func (b *queryBinder) timeField(c *functionCall, i int, of *schema.Type) string {
-	v := b.constantArg(c, i, &typeString)
-	name := strings.ToLower(v.(string))
+	name := strings.ToLower(constantArg[string](b, c, i, &typeString))
 	field, ok := timeFields[name]
 	if !ok {
 		hint := "Units are microsecond, millisecond, second, minute, hour, day, week, month, quarter, year, decade, century, millennium; " +
@@ -65,17 +62,15 @@ func (b *queryBinder) timeField(c *functionCall, i int, of *schema.Type) string 
 func bindExtract(b *queryBinder, c *functionCall) typedOperand {
 	o := c.args[1]
 	t := o.typ()
-	if t.Kind != schema.Date && t.Kind != schema.Timestamp && t.Kind != schema.Interval {
-		panic(b.errorAt(c.At, hintIf(o.unknown, "Write TIMESTAMP, DATE or INTERVAL before the text."), "function %s does not exist", c.signature()))
-	}
+	b.failIf(t.Kind != schema.Date && t.Kind != schema.Timestamp && t.Kind != schema.Interval, c.At,
+		hintIf(o.unknown, "Write TIMESTAMP, DATE or INTERVAL before the text."), "function %s does not exist", c.signature())
 	field := b.timeField(c, 0, t)
 	e := o.e
 	if c.Func == "date_part" && t.Kind == schema.Date {
 		e = b.castExpr(e, &typeTimestamp)
 	}
-	if strings.Contains(fieldsWithout[e.Type().Kind], " "+field+" ") {
-		panic(b.errorAt(c.args[0].pos, "", "unit %q not supported for type %s", field, typeName(t)))
-	}
+	b.failIf(strings.Contains(fieldsWithout[e.Type().Kind], " "+field+" "), c.args[0].pos, "", "unit %q not supported for type %s",
+		field, typeName(t))
 	return typedOperand{e: b.makeCall(expr.Extract, typeFloat64, field, e)}
 }
 
@@ -105,7 +100,7 @@ func checkStride(b *queryBinder, c *functionCall) {
 	switch {
 	case v.Months != 0:
 		panic(b.errorAt(c.args[0].pos, "Use date_trunc('month', x).", "timestamps cannot be binned into intervals containing months or years"))
-	case int64(v.Days)*microsPerDay+v.Nanoseconds/1000 <= 0:
+	case int64(v.Days)*value.Day+v.Nanoseconds/1000 <= 0:
 		panic(b.errorAt(c.args[0].pos, "", "stride must be greater than zero"))
 	}
 }

@@ -30,9 +30,7 @@ func (b *queryBinder) bindOutputs(p *Plan, q *sql.Select) {
 	unique := uniqueNames{}
 	var items []selectItem
 	add := func(it selectItem, name string) {
-		if len(items) == MaxOutput {
-			panic(b.errorAt(it.pos, "", "the SELECT list has more than %d columns", MaxOutput))
-		}
+		b.failIf(len(items) == MaxOutput, it.pos, "", "the SELECT list has more than %d columns", MaxOutput)
 		items = append(items, it)
 		p.Output = append(p.Output, Output{Name: unique.takeName(name), Expr: it.e})
 	}
@@ -64,12 +62,9 @@ func (b *queryBinder) bindGroup(p *Plan, q *sql.Select, items []selectItem) {
 	g := &Group{}
 	for _, e := range q.GroupBy {
 		key := b.bindKey(e, p, items)
-		if isNested(key.e.Type().Kind) {
-			panic(b.errorAt(key.pos, "Name a part of it.", "could not identify an equality operator for type %s", typeName(key.e.Type())))
-		}
-		if len(g.Keys) == MaxKeys {
-			panic(b.errorAt(key.pos, "", "GROUP BY has more than %d keys", MaxKeys))
-		}
+		b.failIf(isNested(key.e.Type().Kind), key.pos, "Name a part of it.", "could not identify an equality operator for type %s",
+			typeName(key.e.Type()))
+		b.failIf(len(g.Keys) == MaxKeys, key.pos, "", "GROUP BY has more than %d keys", MaxKeys)
 		if _, again := b.keys[expr.Key(key.e)]; !again {
 			b.keys[expr.Key(key.e)] = len(g.Keys)
 			g.Keys = append(g.Keys, key.e)
@@ -79,10 +74,7 @@ func (b *queryBinder) bindGroup(p *Plan, q *sql.Select, items []selectItem) {
 		p.Output[i].Expr = b.overGroups(p.Output[i].Expr)
 	}
 	if q.Having != nil {
-		o := b.bind(q.Having)
-		having := b.boolOf(o, "HAVING")
-		having = b.overGroups(having)
-		if !isTrue(having) {
+		if having := b.overGroups(b.boolOf(b.bind(q.Having), "HAVING")); !isTrue(having) {
 			g.Having = having
 		}
 	}
@@ -103,9 +95,7 @@ func (b *queryBinder) ordinalOf(e sql.Expr, clause string, n int) int {
 	switch e := e.(type) {
 	case *sql.Number:
 		i, err := strconv.Atoi(e.Text)
-		if err != nil || i < 1 || i > n {
-			panic(b.errorAt(e.At, "", "%s position %s is not in select list", clause, sql.ClipText(e.Text)))
-		}
+		b.failIf(err != nil || i < 1 || i > n, e.At, "", "%s position %s is not in select list", clause, sql.ClipText(e.Text))
 		return i - 1
 	case *sql.String, *sql.Null, *sql.Typed:
 		panic(b.errorAt(e.Pos(), "", "non-integer constant in %s", clause))
@@ -124,9 +114,7 @@ func (b *queryBinder) aliasOf(e sql.Expr, items []selectItem) int {
 		if items[i].name != n.Parts[0] {
 			continue
 		}
-		if found >= 0 && expr.Key(items[found].e) != expr.Key(items[i].e) {
-			panic(b.errorAt(n.At, "", "%s is ambiguous", quoteName(n.Parts[0])))
-		}
+		b.failIf(found >= 0 && expr.Key(items[found].e) != expr.Key(items[i].e), n.At, "", "%s is ambiguous", quoteName(n.Parts[0]))
 		found = i
 	}
 	return found
@@ -145,9 +133,7 @@ func (b *queryBinder) bindKey(e sql.Expr, p *Plan, items []selectItem) typedOper
 	}
 	aggregate := false
 	expr.Columns(items[i].e, func(c *expr.Column) { aggregate = aggregate || b.grouped[c] })
-	if aggregate {
-		panic(b.errorAt(items[i].pos, "", "aggregate functions are not allowed in GROUP BY"))
-	}
+	b.failIf(aggregate, items[i].pos, "", "aggregate functions are not allowed in GROUP BY")
 	return typedOperand{e: items[i].e, pos: e.Pos()}
 }
 
@@ -162,9 +148,8 @@ func (b *queryBinder) orderKey(e sql.Expr, p *Plan, items []selectItem) expr.Exp
 	}
 	o := b.bind(e)
 	r := b.overGroups(o.e)
-	if isNested(r.Type().Kind) {
-		panic(b.errorAt(o.pos, "Name a part of it.", "could not identify an ordering operator for type %s", typeName(r.Type())))
-	}
+	b.failIf(isNested(r.Type().Kind), o.pos, "Name a part of it.", "could not identify an ordering operator for type %s",
+		typeName(r.Type()))
 	return r
 }
 

@@ -47,9 +47,7 @@ func isTrue(e expr.Expr) bool {
 // bindNumber returns the operand for a constant number.
 func (b *queryBinder) bindNumber(pos int, text string) typedOperand {
 	t, v, err := naturalType(text)
-	if err != nil {
-		panic(b.errorAt(pos, "", "number %s is out of range", text))
-	}
+	b.failIf(err != nil, pos, "", "number %s is out of range", text)
 	return typedOperand{e: literal(&t, v), pos: pos, number: text}
 }
 

@@ -17,9 +17,7 @@ func (b *queryBinder) bindLogic(e *sql.Logic) expr.Expr {
 	}
 	terms := make([]expr.Expr, 0, len(e.Terms))
 	for _, t := range e.Terms {
-		o := b.bind(t)
-		term := b.boolOf(o, name)
-		terms = append(terms, term)
+		terms = append(terms, b.boolOf(b.bind(t), name))
 	}
 	return junction(op, terms)
 }
@@ -34,24 +32,19 @@ func (b *queryBinder) bindUnary(e *sql.Unary) typedOperand {
 	}
 	x := b.bind(e.X)
 	if e.Op == sql.Not {
-		c := b.boolOf(x, "NOT")
-		return typedOperand{e: negation(c), pos: e.At}
+		return typedOperand{e: negation(b.boolOf(x, "NOT")), pos: e.At}
 	}
 	sign := "-"
 	if e.Op == sql.Plus {
 		sign = "+"
 	}
-	if x.unknown {
-		panic(b.errorAt(e.At, "Write a number, or add a cast.", "operator is not unique: %s unknown", sign))
-	}
+	b.failIf(x.unknown, e.At, "Write a number, or add a cast.", "operator is not unique: %s unknown", sign)
 	t := plainType(x.e.Type())
 	if t.Kind == schema.Uint64 {
 		t = decimalOf(&t)
 		x.e = b.castExpr(x.e, &t)
 	}
-	if !isNumeric(t.Kind) && t.Kind != schema.Interval {
-		panic(b.errorAt(e.At, noOperator, "operator does not exist: %s %s", sign, typeName(&t)))
-	}
+	b.failIf(!isNumeric(t.Kind) && t.Kind != schema.Interval, e.At, noOperator, "operator does not exist: %s %s", sign, typeName(&t))
 	if e.Op == sql.Plus {
 		return typedOperand{e: x.e, pos: e.At}
 	}
@@ -59,8 +52,7 @@ func (b *queryBinder) bindUnary(e *sql.Unary) typedOperand {
 }
 
 func (b *queryBinder) bindBinary(e *sql.Binary) typedOperand {
-	l := b.bind(e.L)
-	r := b.bind(e.R)
+	l, r := b.bind(e.L), b.bind(e.R)
 	var result expr.Expr
 	switch e.Op {
 	case sql.Eq, sql.Ne, sql.Lt, sql.Le, sql.Gt, sql.Ge, sql.IsDistinct, sql.IsNotDistinct:
@@ -101,8 +93,7 @@ func (b *queryBinder) bindComparison(pos int, op expr.Op, operator string, l, r 
 	if !ok || isNested(t.Kind) {
 		panic(b.mismatchError(pos, operator, l, r))
 	}
-	le := b.convert(l, &t, true)
-	re := b.convert(r, &t, true)
+	le, re := b.convert(l, &t, true), b.convert(r, &t, true)
 	if _, constant := re.(*expr.Literal); !constant {
 		if _, constant := le.(*expr.Literal); constant {
 			le, re, op = re, le, op.Info().Mirror
@@ -124,13 +115,10 @@ func (b *queryBinder) bindConcatenation(e *sql.Binary, l, r typedOperand) expr.E
 	if !texts || isNested(lt.Kind) || isNested(rt.Kind) {
 		panic(b.mismatchError(e.At, "||", l, r))
 	}
-	if lt.Kind == schema.Binary || rt.Kind == schema.Binary {
-		panic(b.errorAt(e.At, "Cast to text.", "operator does not exist: %s || %s", typeName(lt), typeName(rt)))
-	}
-	le := b.convertTo(l, &typeString)
-	re := b.convertTo(r, &typeString)
+	b.failIf(lt.Kind == schema.Binary || rt.Kind == schema.Binary, e.At, "Cast to text.", "operator does not exist: %s || %s",
+		typeName(lt), typeName(rt))
 	args := make([]expr.Expr, 0, 2)
-	for _, a := range []expr.Expr{le, re} {
+	for _, a := range []expr.Expr{b.convertTo(l, &typeString), b.convertTo(r, &typeString)} {
 		if c, ok := a.(*expr.Call); ok && c.Op == expr.Concat && c.Detail == nil {
 			args = append(args, c.Args...)
 		} else {
@@ -175,17 +163,14 @@ func (b *queryBinder) bindBetween(e *sql.Between) expr.Expr {
 	x, low, high := all[0], all[1], all[2]
 	within := func(low, high typedOperand) expr.Expr {
 		b.countAgain(x)
-		ge := b.bindComparison(e.At, expr.Ge, ">=", x, low)
-		le := b.bindComparison(e.At, expr.Le, "<=", x, high)
-		return conjunction(ge, le)
+		return conjunction(b.bindComparison(e.At, expr.Ge, ">=", x, low), b.bindComparison(e.At, expr.Le, "<=", x, high))
 	}
 	r := within(low, high)
 	if e.Symmetric {
 		for _, o := range all {
 			b.countAgain(o)
 		}
-		other := within(high, low)
-		r = disjunction(r, other)
+		r = disjunction(r, within(high, low))
 	}
 	return negationIf(e.Not, r)
 }
@@ -214,12 +199,10 @@ func (b *queryBinder) makeTest(op expr.Op, x expr.Expr) expr.Expr {
 }
 
 func (b *queryBinder) bindAny(e *sql.Any) expr.Expr {
-	both := b.bindAll(e.X, e.List)
-	x, list := both[0], both[1]
+	x, list := b.bind(e.X), b.bind(e.List)
 	lt := list.typ()
-	if lt.Kind != schema.List {
-		panic(b.errorAt(list.pos, hintIf(list.unknown, "Write x IN (...) for a list of constants."), "op ANY (array) requires a list on the right side, not %s", typeName(lt)))
-	}
+	b.failIf(lt.Kind != schema.List, list.pos, hintIf(list.unknown, "Write x IN (...) for a list of constants."),
+		"op ANY (array) requires a list on the right side, not %s", typeName(lt))
 	elem := typedOperand{e: &expr.Column{T: *lt.Elem}, pos: list.pos}
 	t, _, ok := b.commonOf(true, x, elem)
 	if !ok || isNested(t.Kind) || !t.Equal(lt.Elem) {
@@ -229,8 +212,7 @@ func (b *queryBinder) bindAny(e *sql.Any) expr.Expr {
 		}
 		panic(b.errorAt(e.At, hint, "operator does not exist: %s = ANY (%s)", typeName(x.typ()), typeName(lt)))
 	}
-	xe := b.convert(x, &t, true)
-	return b.makeCall(expr.ListContains, typeBool, nil, xe, list.e)
+	return b.makeCall(expr.ListContains, typeBool, nil, b.convert(x, &t, true), list.e)
 }
 
 func (b *queryBinder) bindCase(e *sql.Case) typedOperand {

@@ -21,8 +21,8 @@ const (
 
 // bindLike binds [NOT] LIKE and ILIKE.
 func (b *queryBinder) bindLike(e *sql.Like) expr.Expr {
-	both := b.bindAll(e.X, e.Pattern)
-	x, pattern := b.textIfUnknown(both[0]), both[1]
+	x, pattern := b.bind(e.X), b.bind(e.Pattern)
+	x = b.textIfUnknown(x)
 	name, op := "LIKE", expr.Like
 	if e.Fold {
 		name, op = "ILIKE", expr.ILike
@@ -32,9 +32,7 @@ func (b *queryBinder) bindLike(e *sql.Like) expr.Expr {
 	}
 	escape, dynamic := b.escapeOf(e.Escape)
 	pe, ok := b.textOf(pattern)
-	if !ok {
-		panic(b.errorAt(e.At, noOperator, "operator does not exist: %s %s %s", typeName(x.typ()), name, typeName(pattern.typ())))
-	}
+	b.failIf(!ok, e.At, noOperator, "operator does not exist: %s %s %s", typeName(x.typ()), name, typeName(pattern.typ()))
 	var r expr.Expr
 	l, constant := pe.(*expr.Literal)
 	switch {
@@ -42,9 +40,7 @@ func (b *queryBinder) bindLike(e *sql.Like) expr.Expr {
 		r = literal(&typeBool, nil)
 	case constant:
 		p, err := expr.ParsePattern(l.Value.(string), escape, e.Fold)
-		if err != nil {
-			panic(b.errorAt(pattern.pos, "Double it, or write ESCAPE ''.", "%s", err))
-		}
+		b.failIf(err != nil, pattern.pos, "Double it, or write ESCAPE ''.", "%s", err)
 		r = b.makeCall(op, typeBool, p, x.e)
 	case e.Escape != nil:
 		panic(b.errorAt(e.Escape.Pos(), "Use the backslash, which is the default.", "ESCAPE is only supported with a constant pattern"))
@@ -61,16 +57,12 @@ func (b *queryBinder) escapeOf(e sql.Expr) (r rune, null bool) {
 	}
 	o := b.bind(e)
 	l, ok := o.e.(*expr.Literal)
-	if !ok || l.T.Kind != schema.String {
-		panic(b.errorAt(e.Pos(), "", "the escape character must be a constant text"))
-	}
+	b.failIf(!ok || l.T.Kind != schema.String, e.Pos(), "", "the escape character must be a constant text")
 	if l.Value == nil {
 		return 0, true
 	}
 	text := l.Value.(string)
-	if utf8.RuneCountInString(text) > 1 {
-		panic(b.errorAt(e.Pos(), "Escape string must be empty or one character.", "invalid escape string"))
-	}
+	b.failIf(utf8.RuneCountInString(text) > 1, e.Pos(), "Escape string must be empty or one character.", "invalid escape string")
 	r, _ = utf8.DecodeRuneInString(text)
 	if text == "" {
 		r = 0
@@ -107,15 +99,12 @@ func (b *queryBinder) makeMatch(x expr.Expr, pattern typedOperand, fold bool) ex
 	if l.Value == nil {
 		return literal(&typeBool, nil)
 	}
-	re := b.compileRegexp(pattern.pos, flags, l.Value.(string))
-	return b.makeCall(expr.Match, typeBool, re, x)
+	return b.makeCall(expr.Match, typeBool, b.compileRegexp(pattern.pos, flags, l.Value.(string)), x)
 }
 
 // compileRegexp compiles a regular expression after checking that its program size is bounded.
 func (b *queryBinder) compileRegexp(pos int, flags, text string) *regexp.Regexp {
-	if len(text) > MaxPattern {
-		panic(b.errorAt(pos, "", "the regular expression is %d bytes long, the limit is %d", len(text), MaxPattern))
-	}
+	b.failIf(len(text) > MaxPattern, pos, "", "the regular expression is %d bytes long, the limit is %d", len(text), MaxPattern)
 	if _, director := strings.CutPrefix(text, "***"); director {
 		panic(b.errorAt(pos, "Use ~ with an RE2 expression.", "invalid regular expression: directors (***) are not supported"))
 	}

@@ -4,9 +4,7 @@ package sql
 func (p *queryParser) parseCall() Expr {
 	t := p.token()
 	e := &Call{Node: Node{At: t.pos}, Func: t.text}
-	if t.kind == quoted && (t.text == "extract" || t.text == "position") {
-		panic(p.syntaxError("write " + t.text + "() without quotes"))
-	}
+	p.failIf(t.kind == quoted && (t.text == "extract" || t.text == "position"), "write "+t.text+"() without quotes")
 	p.i += 2
 	if e.Star = p.isSymbol("*") && p.tokenAhead(1).text == ")"; e.Star {
 		p.i += 2
@@ -60,9 +58,7 @@ func (p *queryParser) callOf(t *queryToken, name string, args ...Expr) Expr {
 
 func (p *queryParser) parseExtract(t *queryToken) Expr {
 	f := p.token()
-	if f.kind != word && f.kind != quoted && f.kind != str {
-		panic(p.syntaxError("expected a field, as in extract(hour FROM x)"))
-	}
+	p.failIf(f.kind != word && f.kind != quoted && f.kind != str, "expected a field, as in extract(hour FROM x)")
 	p.i++
 	p.expectWord("from")
 	return p.callOf(t, "extract", &String{Node: Node{At: f.pos}, Value: f.text}, p.parseExpr())
@@ -72,9 +68,7 @@ func (p *queryParser) parsePosition(t *queryToken) Expr {
 	p.enterLevel(t.pos)
 	defer p.leaveLevel()
 	what := p.parseBinary(precLike + 1)
-	if !p.acceptWord("in") {
-		panic(p.syntaxError("write position(what IN text), or strpos(text, what)"))
-	}
+	p.failIf(!p.acceptWord("in"), "write position(what IN text), or strpos(text, what)")
 	return p.callOf(t, "position", what, p.parseBinary(precLike+1))
 }
 

@@ -75,6 +75,13 @@ func (e *Error) Error() string {
 // queryText is a text in which errors have positions.
 type queryText struct{ text string }
 
+// refuseAt fails with an error at a byte offset of the text.
+func (t queryText) refuseAt(found bool, pos int, hint, message string) {
+	if found {
+		panic(t.errorAt(pos, hint, message))
+	}
+}
+
 // Errorf returns an error at a byte offset of the text.
 func (t queryText) Errorf(pos int, hint, format string, args ...any) *Error {
 	return t.errorAt(pos, hint, fmt.Sprintf(format, args...))

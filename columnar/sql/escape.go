@@ -15,9 +15,7 @@ func (l *queryLexer) scanEscaped(from int) {
 	var b strings.Builder
 	for {
 		i := strings.IndexAny(l.text[l.pos:], `'\`)
-		if i < 0 {
-			panic(l.errorAt(from, "", "unterminated quoted string"))
-		}
+		l.refuseAt(i < 0, from, "", "unterminated quoted string")
 		b.WriteString(l.text[l.pos : l.pos+i])
 		l.pos += i
 		switch {
@@ -28,9 +26,8 @@ func (l *queryLexer) scanEscaped(from int) {
 			l.pos += 2
 		default:
 			l.pos++
-			if !utf8.ValidString(b.String()) || strings.IndexByte(b.String(), 0) >= 0 {
-				panic(l.errorAt(from, "", "invalid escapes: the text is not UTF-8, or has a zero byte"))
-			}
+			l.refuseAt(!utf8.ValidString(b.String()) || strings.IndexByte(b.String(), 0) >= 0, from, "",
+				"invalid escapes: the text is not UTF-8, or has a zero byte")
 			l.addToken(str, from, b.String())
 			return
 		}

@@ -73,16 +73,8 @@ func tokenize(text string) []queryToken {
 		panic(queryText{}.Errorf(0, "", "query text is %d bytes long, the limit is %d", len(text), MaxText))
 	}
 	l := queryLexer{queryText: queryText{text}, tokens: make([]queryToken, 0, 8+len(text)/4)}
-	if !utf8.ValidString(text) {
-		i := 0
-		for i < len(text) {
-			r, n := utf8.DecodeRuneInString(text[i:])
-			if r == utf8.RuneError && n == 1 {
-				break
-			}
-			i += n
-		}
-		panic(l.errorAt(i, "", "query text is not UTF-8"))
+	for i, r := range text {
+		l.refuseAt(r == utf8.RuneError && !strings.HasPrefix(text[i:], "\ufffd"), i, "", "query text is not UTF-8")
 	}
 	if i := strings.IndexByte(text, 0); i >= 0 {
 		panic(l.errorAt(i, "", "query text has a zero byte"))
@@ -165,9 +157,7 @@ func (l *queryLexer) scanToken() {
 		l.scanNumber()
 	case c == '\'':
 		text, ok := l.scanUntil('\'')
-		if !ok {
-			panic(l.errorAt(from, "", "unterminated quoted string"))
-		}
+		l.refuseAt(!ok, from, "", "unterminated quoted string")
 		l.addToken(str, from, text)
 	case c == '"':
 		l.scanQuoted()
@@ -211,16 +201,14 @@ func (l *queryLexer) scanIdentifier() {
 	}
 	text := l.text[from:l.pos]
 	if upper&classUpper != 0 {
-		text = strings.Map(lowerASCII, text)
+		text = strings.Map(func(c rune) rune {
+			if c >= 'A' && c <= 'Z' {
+				return c + 'a' - 'A'
+			}
+			return c
+		}, text)
 	}
 	l.addToken(word, from, text)
-}
-
-func lowerASCII(c rune) rune {
-	if c >= 'A' && c <= 'Z' {
-		return c + 'a' - 'A'
-	}
-	return c
 }
 
 // scanQuoted reads an identifier in quotes.
@@ -265,15 +253,11 @@ func (l *queryLexer) scanDollar() {
 	for l.byteAt(i) != '$' && classes[l.byteAt(i)]&classIdent != 0 {
 		i++
 	}
-	if l.byteAt(i) != '$' {
-		panic(l.errorAt(from, "", "syntax error at or near \"$\""))
-	}
+	l.refuseAt(l.byteAt(i) != '$', from, "", "syntax error at or near \"$\"")
 	tag := l.text[from : from+i+1]
 	body := l.text[from+len(tag):]
 	n := strings.Index(body, tag)
-	if n < 0 {
-		panic(l.errorAt(from, "", "unterminated dollar-quoted string"))
-	}
+	l.refuseAt(n < 0, from, "", "unterminated dollar-quoted string")
 	l.pos = from + len(tag) + n + len(tag)
 	l.addToken(str, from, body[:n])
 }
@@ -361,9 +345,8 @@ func (l *queryLexer) scanBased(from, base int) {
 		l.pos++
 	}
 	v, err := strconv.ParseUint(l.text[from:l.pos], 0, 64)
-	if err != nil {
-		panic(l.errorAt(from, "It has at most 64 bits.", "invalid integer of base "+strconv.Itoa(base)+" \""+ClipText(l.text[from:l.pos])+"\""))
-	}
+	l.refuseAt(err != nil, from, "It has at most 64 bits.",
+		"invalid integer of base "+strconv.Itoa(base)+" \""+ClipText(l.text[from:l.pos])+"\"")
 	l.addToken(number, from, strconv.FormatUint(v, 10))
 }
 

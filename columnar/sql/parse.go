@@ -70,15 +70,11 @@ func (p *queryParser) skipIf(found bool) bool {
 }
 
 func (p *queryParser) expectWord(w string) {
-	if !p.acceptWord(w) {
-		panic(p.syntaxError("expected " + strings.ToUpper(w)))
-	}
+	p.failIf(!p.acceptWord(w), "expected "+strings.ToUpper(w))
 }
 
 func (p *queryParser) expectSymbol(s string) {
-	if !p.acceptSymbol(s) {
-		panic(p.syntaxError("expected \"" + s + "\""))
-	}
+	p.failIf(!p.acceptSymbol(s), "expected \""+s+"\"")
 }
 
 // syntaxError returns the error for an unexpected current token.
@@ -99,15 +95,20 @@ func (p *queryParser) syntaxError(hint string) *Error {
 	return p.Errorf(t.pos, hint, `syntax error at or near "%s"`, ClipText(p.text[t.pos:t.end]))
 }
 
+// failIf fails with a syntax error at the current token.
+func (p *queryParser) failIf(unexpected bool, hint string) {
+	if unexpected {
+		panic(p.syntaxError(hint))
+	}
+}
+
 func (p *queryParser) errorHere(hint, message string) *Error {
 	return p.errorAt(p.token().pos, hint, message)
 }
 
 // refuseIf refuses what is found at the current token.
 func (p *queryParser) refuseIf(found bool, hint, message string) {
-	if found {
-		panic(p.errorHere(hint, message))
-	}
+	p.refuseAt(found, p.token().pos, hint, message)
 }
 
 // enterLevel enters a level of nesting; leaveLevel leaves it.
@@ -161,9 +162,7 @@ func (p *queryParser) parseVerb() {
 		case statements[t.text]:
 			panic(p.errorHere("Queries read. Messages are written by producers.", strings.ToUpper(t.text)+" is not supported"))
 		}
-		if len(near.Names(t.text, []string{"select"})) > 0 {
-			panic(p.syntaxError("perhaps you meant SELECT"))
-		}
+		p.failIf(len(near.Names(t.text, []string{"select"})) > 0, "perhaps you meant SELECT")
 		panic(p.syntaxError("a query begins with SELECT"))
 	}
 	p.refuseIf(p.isWord("distinct"), "Use GROUP BY with the same expressions.", "SELECT DISTINCT is not supported")
@@ -180,9 +179,7 @@ func (p *queryParser) parseItem() Item {
 	if p.acceptSymbol("*") {
 		return Item{At: t.pos, Star: true}
 	}
-	if p.isWord("from") {
-		panic(p.syntaxError("the SELECT list is empty: write * or count(*)"))
-	}
+	p.failIf(p.isWord("from"), "the SELECT list is empty: write * or count(*)")
 	if name := t.kind == word || t.kind == quoted; name && p.tokenAhead(1).text == "." && p.tokenAhead(2).kind == symbol && p.tokenAhead(2).text == "*" {
 		panic(p.errorAt(t.pos, "Write * alone.", "* after a name is not supported"))
 	}
@@ -195,9 +192,7 @@ func (p *queryParser) parseAlias() string {
 	t := p.token()
 	if p.acceptWord("as") {
 		t = p.token()
-		if t.kind != word && t.kind != quoted {
-			panic(p.syntaxError("expected a name after AS"))
-		}
+		p.failIf(t.kind != word && t.kind != quoted, "expected a name after AS")
 		p.i++
 		return t.text
 	}
@@ -327,12 +322,8 @@ func (p *queryParser) parseLimit(q *Select) {
 	if p.acceptWord("all") || p.acceptWord("null") {
 		return
 	}
-	if p.acceptSymbol("-") {
-		panic(p.errorAt(t.pos, "", "LIMIT must not be negative"))
-	}
-	if t.kind != number {
-		panic(p.syntaxError("LIMIT takes a number"))
-	}
+	p.refuseAt(p.acceptSymbol("-"), t.pos, "", "LIMIT must not be negative")
+	p.failIf(t.kind != number, "LIMIT takes a number")
 	n, err := strconv.ParseInt(t.text, 10, 64)
 	p.refuseIf(err != nil, "It is an integer of at most 63 bits.", "LIMIT "+ClipText(t.text)+" is not supported")
 	p.i++

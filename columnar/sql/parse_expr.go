@@ -157,9 +157,8 @@ func (p *queryParser) parseOperator(left Expr, t *queryToken) Expr {
 
 // parseAny parses = ANY (list). The current token is ANY.
 func (p *queryParser) parseAny(left Expr, op BinaryOp, t *queryToken) Expr {
-	if p.isWord("all") || op != Eq {
-		panic(p.errorAt(t.pos, "Write x = ANY (list), NOT (x = ANY (list)), or x IN (...).", "only = ANY is supported"))
-	}
+	p.refuseAt(p.isWord("all") || op != Eq, t.pos, "Write x = ANY (list), NOT (x = ANY (list)), or x IN (...).",
+		"only = ANY is supported")
 	p.i += 2
 	p.refuseIf(p.isWord("select"), "A query is over one category.", "subqueries are not supported")
 	list := p.parseExpr()
@@ -224,16 +223,13 @@ func (p *queryParser) parseMembership(left Expr) Expr {
 }
 
 func (p *queryParser) parseIn(left Expr, at int, not bool) Expr {
-	if !p.isSymbol("(") {
-		panic(p.syntaxError("IN takes a list in parentheses; of a list column write x = ANY (list)"))
-	}
+	p.failIf(!p.isSymbol("("), "IN takes a list in parentheses; of a list column write x = ANY (list)")
 	p.i++
 	p.refuseIf(p.isWord("select") || p.isWord("with"), "A query is over one category.", "subqueries are not supported")
 	var list []Expr
 	for more := true; more; more = p.acceptSymbol(",") {
-		if len(list) == MaxList {
-			panic(p.errorHere("Several IN lists with OR between them are several times as long.", "an IN list has at most "+strconv.Itoa(MaxList)+" elements"))
-		}
+		p.refuseIf(len(list) == MaxList, "Several IN lists with OR between them are several times as long.",
+			"an IN list has at most "+strconv.Itoa(MaxList)+" elements")
 		list = append(list, p.parseExpr())
 	}
 	p.expectSymbol(")")
@@ -256,9 +252,7 @@ func (p *queryParser) parseBetween(left Expr, at int, not bool) Expr {
 func (p *queryParser) parsePrefix(prec int) Expr {
 	from := p.i
 	for p.isWord("not") {
-		if prec > precNot {
-			panic(p.syntaxError("write NOT after an operator in parentheses"))
-		}
+		p.failIf(prec > precNot, "write NOT after an operator in parentheses")
 		p.i++
 	}
 	if operators := p.tokens[from:p.i]; len(operators) > 0 {
@@ -307,9 +301,7 @@ func (p *queryParser) parsePostfix() Expr {
 		case t.text == "." && element:
 			p.i++
 			f := p.token()
-			if f.kind != word && f.kind != quoted {
-				panic(p.syntaxError("expected the name of a field"))
-			}
+			p.failIf(f.kind != word && f.kind != quoted, "expected the name of a field")
 			p.i++
 			n = p.nodeOver(&Field{Node: Node{At: f.pos}, X: n, Name: f.text}, n)
 		case t.text == "[" || t.text == ".":

@@ -32,13 +32,10 @@ func (p *queryParser) parsePrimary() Expr {
 func (p *queryParser) parseParentheses() Expr {
 	at := p.token().pos
 	p.i++
-	if p.isWord("select") || p.isWord("with") || p.isWord("values") && p.tokenAhead(1).text == "(" {
-		panic(p.errorHere("A query is over one category.", "subqueries are not supported"))
-	}
+	p.refuseIf(p.isWord("select") || p.isWord("with") || p.isWord("values") && p.tokenAhead(1).text == "(",
+		"A query is over one category.", "subqueries are not supported")
 	n := p.parseExpr()
-	if p.isSymbol(",") {
-		panic(p.errorAt(at, "Compare the values one by one, with AND.", "rows of several values are not supported"))
-	}
+	p.refuseAt(p.isSymbol(","), at, "Compare the values one by one, with AND.", "rows of several values are not supported")
 	p.expectSymbol(")")
 	return n
 }
@@ -151,14 +148,10 @@ func (p *queryParser) parseName() Expr {
 			panic(p.syntaxError("expected the name of a field"))
 		}
 		p.i++
-		if len(e.Parts) == MaxDepth {
-			panic(p.errorAt(f.pos, "", "a name has too many parts"))
-		}
+		p.refuseAt(len(e.Parts) == MaxDepth, f.pos, "", "a name has too many parts")
 		e.Parts = append(e.Parts, f.text)
 	}
-	if p.isSymbol("(") {
-		panic(p.errorAt(t.pos, "Functions have no schema before their names.", "functions in schemas are not supported"))
-	}
+	p.refuseAt(p.isSymbol("("), t.pos, "Functions have no schema before their names.", "functions in schemas are not supported")
 	return e
 }
 
@@ -179,9 +172,7 @@ func (p *queryParser) parseCase() Expr {
 		p.expectWord("then")
 		e.Whens = append(e.Whens, When{cond, part()})
 	}
-	if len(e.Whens) == 0 {
-		panic(p.syntaxError("expected WHEN"))
-	}
+	p.failIf(len(e.Whens) == 0, "expected WHEN")
 	if p.acceptWord("else") {
 		e.Else = part()
 	}

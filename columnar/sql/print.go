@@ -106,14 +106,8 @@ func appendName(b []byte, name string) []byte {
 
 // appendQuoted appends a text in quotes and doubles the quotes within it.
 func appendQuoted(b []byte, s string, quote byte) []byte {
-	b = append(b, quote)
-	for i := range len(s) {
-		if s[i] == quote {
-			b = append(b, quote)
-		}
-		b = append(b, s[i])
-	}
-	return append(b, quote)
+	single := string(quote)
+	return append(append(append(b, quote), strings.ReplaceAll(s, single, single+single)...), quote)
 }
 
 func appendList(b []byte, list []Expr) []byte {

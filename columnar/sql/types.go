@@ -1,6 +1,7 @@
 package sql
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 
@@ -38,9 +39,7 @@ func NamedType(name string) (Type, bool) {
 // parseType parses the name of a type.
 func (p *queryParser) parseType() Type {
 	t := p.token()
-	if t.kind != word && t.kind != quoted {
-		panic(p.syntaxError("expected the name of a type"))
-	}
+	p.failIf(t.kind != word && t.kind != quoted, "expected the name of a type")
 	typ, ok := NamedType(t.text)
 	if !ok {
 		panic(p.typeError(t))
@@ -50,9 +49,7 @@ func (p *queryParser) parseType() Type {
 	case "double":
 		p.acceptWord("precision")
 	case "character":
-		if !p.acceptWord("varying") {
-			panic(p.errorAt(t.pos, "Use text.", "type character is not supported"))
-		}
+		p.refuseAt(!p.acceptWord("varying"), t.pos, "Use text.", "type character is not supported")
 	case "timestamp":
 		if p.isWord("with") || p.isWord("without") {
 			p.i++
@@ -75,9 +72,7 @@ func (p *queryParser) typeError(t *queryToken) *Error {
 	hint := near.Hint(t.text, []string{
 		"boolean", "integer", "bigint", "double", "numeric", "text", "bytea", "date", "timestamp", "timestamptz", "interval", "uint64", "varchar",
 	})
-	if hint == "" {
-		hint = "Types are boolean, integer, bigint, uint64, double precision, numeric, text, bytea, date, timestamptz and interval."
-	}
+	hint = cmp.Or(hint, "Types are boolean, integer, bigint, uint64, double precision, numeric, text, bytea, date, timestamptz and interval.")
 	return p.errorHere(capitalize(hint), "type \""+ClipText(t.text)+"\" does not exist")
 }
 
@@ -93,9 +88,7 @@ func (p *queryParser) parseModifiers(t *queryToken, typ Type) Type {
 			n = p.token()
 		}
 		v, err := strconv.Atoi(n.text)
-		if n.kind != number || err != nil {
-			panic(p.syntaxError("expected an integer"))
-		}
+		p.failIf(n.kind != number || err != nil, "expected an integer")
 		if negative {
 			v = -v
 		}
@@ -112,9 +105,8 @@ func (p *queryParser) parseModifiers(t *queryToken, typ Type) Type {
 		if len(numbers) > 1 {
 			typ.Scale = numbers[1]
 		}
-		if len(numbers) > 2 || typ.Precision < 1 || typ.Precision > 38 || typ.Scale < 0 || typ.Scale > typ.Precision {
-			panic(p.errorAt(at, "The precision is from 1 to 38, the scale from 0 to the precision.", "invalid precision or scale of numeric"))
-		}
+		p.refuseAt(len(numbers) > 2 || typ.Precision < 1 || typ.Precision > 38 || typ.Scale < 0 || typ.Scale > typ.Precision, at,
+			"The precision is from 1 to 38, the scale from 0 to the precision.", "invalid precision or scale of numeric")
 	case t.text == "float" && len(numbers) == 1 && numbers[0] >= 25 && numbers[0] <= 53:
 	case typ.Name == "text":
 		panic(p.errorAt(at, "Use left(x, n).", "a length of "+t.text+" is not supported"))
@@ -136,8 +128,5 @@ func (t Type) String() string {
 
 // capitalize makes the first letter of a hint upper case.
 func capitalize(hint string) string {
-	if hint == "" {
-		return ""
-	}
 	return strings.ToUpper(hint[:1]) + hint[1:]
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 
 	"scribe/columnar/schema"
+	"scribe/internal/format/pointer/field"
 	"scribe/internal/format/record"
 )
 
@@ -142,123 +143,66 @@ func Decode(b []byte) (*Map, error) {
 	if body[0] != FormatVersion {
 		return nil, fmt.Errorf("%w: version %d, this build reads %d", ErrVersion, body[0], FormatVersion)
 	}
-	d := mapDecoder{b: slices.Clone(body[1:])} // bounds and filters point into it
-	m := &Map{}
-	version := d.readUvarint()
-	m.Rows = d.readUvarint()
-	n := d.readUvarint()
-	if d.bad || version > math.MaxUint32 || n > MaxColumns {
+	d := field.NewReader(slices.Clone(body), 1) // bounds and filters point into it
+	m := &Map{Version: d.Uint32("version"), Rows: d.Uvarint("rows", math.MaxUint64)}
+	n := d.Uvarint("columns", MaxColumns)
+	if d.Err() != nil {
 		return nil, fmt.Errorf("%w: its beginning", ErrInvalid)
 	}
-	m.Version = uint32(version)
 	m.columns = make([]columnZone, 0, n)
 	for i := range n {
-		c, ok := d.readColumn(m.Rows)
+		c, ok := readColumn(&d, m.Rows)
 		if !ok || m.Has(c.name) {
 			return nil, fmt.Errorf("%w: column %d", ErrInvalid, i)
 		}
 		m.columns = append(m.columns, c)
 	}
-	if len(d.b) != 0 {
-		return nil, fmt.Errorf("%w: %d bytes too many", ErrInvalid, len(d.b))
+	if d.Left() != 0 {
+		return nil, fmt.Errorf("%w: %d bytes too many", ErrInvalid, d.Left())
 	}
 	return m, nil
 }
 
-// mapDecoder reads values from the front. bad is set if a value is missing.
-type mapDecoder struct {
-	b   []byte
-	bad bool
-}
-
-func (d *mapDecoder) takeBytes(n int) []byte {
-	if d.bad || n > len(d.b) {
-		d.bad = true
-		return nil
-	}
-	out := d.b[:n:n]
-	d.b = d.b[n:]
-	return out
-}
-
-func (d *mapDecoder) readByte() byte {
-	if b := d.takeBytes(1); b != nil {
-		return b[0]
-	}
-	return 0
-}
-
-func (d *mapDecoder) readUint64() uint64 {
-	if b := d.takeBytes(8); b != nil {
-		return binary.LittleEndian.Uint64(b)
-	}
-	return 0
-}
-
-func (d *mapDecoder) readUvarint() uint64 { return readNumber(d, binary.Uvarint) }
-
-func (d *mapDecoder) readVarint() int64 { return readNumber(d, binary.Varint) }
-
-// readNumber reads a number by a function of package binary.
-func readNumber[T int64 | uint64](d *mapDecoder, decode func([]byte) (T, int)) T {
-	v, n := decode(d.b)
-	if n <= 0 {
-		d.bad = true
-		return 0
-	}
-	d.takeBytes(n)
-	return v
-}
-
-func (d *mapDecoder) readText(most int) []byte {
-	n := d.readUvarint()
-	if n > uint64(most) { //nolint:gosec // a limit
-		d.bad = true
-		return nil
-	}
-	return d.takeBytes(int(n)) //nolint:gosec // at most most
-}
-
-func (d *mapDecoder) readColumn(rows uint64) (columnZone, bool) {
-	kind, known := codeKinds[d.readByte()]
-	flags := d.readByte()
-	c := columnZone{kind: kind, name: string(d.readText(maxName)), def: d.readUint64(), nulls: d.readUvarint()}
-	if !known || flags&^allFlags != 0 || c.nulls > rows || c.name == "" {
+func readColumn(d *field.Reader, rows uint64) (columnZone, bool) {
+	kind, known := codeKinds[d.Fixed8("kind")]
+	flags := d.Fixed8("flags")
+	c := columnZone{kind: kind, name: string(d.Sized("name", maxName)), def: d.Fixed64("definition"), nulls: d.Uvarint("nulls", rows)}
+	if !known || flags&^allFlags != 0 || c.name == "" {
 		return c, false
 	}
 	c.hasLow, c.hasHigh, c.lowCut, c.highCut = flags&flagLow != 0, flags&flagHigh != 0, flags&flagLowCut != 0, flags&flagHighCut != 0
 	if c.kind == schema.Decimal {
-		c.scale = int32(d.readByte())
+		c.scale = int32(d.Fixed8("scale"))
 	}
 	if c.hasLow {
-		c.low = d.readBound(c.kind)
+		c.low = readBound(d, c.kind)
 	}
 	if c.hasHigh {
-		c.high = d.readBound(c.kind)
+		c.high = readBound(d, c.kind)
 	}
-	if blocks := int(d.readByte()); blocks > 0 {
+	if blocks := d.Fixed8("blocks"); blocks > 0 {
 		if blocks > maxFilter || !isIntegral(c.kind) && !isTextual(c.kind) {
 			return c, false
 		}
-		c.filter = d.takeBytes(blocks * blockLen)
+		c.filter = d.Take("filter", uint64(blocks)*blockLen)
 	}
 	ordered := !c.hasLow || !c.hasHigh || compareBounds(c.kind, &c.low, &c.high) <= 0
-	return c, !d.bad && ordered
+	return c, d.Err() == nil && ordered
 }
 
-func (d *mapDecoder) readBound(kind schema.Kind) (v boundValue) {
+func readBound(d *field.Reader, kind schema.Kind) (v boundValue) {
 	switch kind {
 	case schema.Uint64:
-		v.u = d.readUint64()
+		v.u = d.Fixed64("bound")
 	case schema.Float64:
-		v.f = math.Float64frombits(d.readUint64())
+		v.f = math.Float64frombits(d.Fixed64("bound"))
 	case schema.Decimal:
-		low := d.readUint64()
-		v.d = decimal128.New(int64(d.readUint64()), low) //nolint:gosec // two's complement
+		low := d.Fixed64("bound")
+		v.d = decimal128.New(int64(d.Fixed64("bound")), low) //nolint:gosec // two's complement
 	case schema.String, schema.Binary:
-		v.s = d.readText(maxBound)
+		v.s = d.Sized("bound", maxBound)
 	default:
-		v.i = d.readVarint()
+		v.i = d.Varint("bound")
 	}
 	return v
 }

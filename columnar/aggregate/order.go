@@ -98,17 +98,14 @@ type sortableColumn struct {
 
 func (s *sortableColumn) compareRows(x, y int) int {
 	if s.valid != nil && (!s.valid[x] || !s.valid[y]) {
-		c := 0
 		switch {
-		case s.valid[x]:
-			c = -1
-		case s.valid[y]:
-			c = 1
+		case s.valid[x] == s.valid[y]:
+			return 0
+		case s.valid[x] == s.plan.NullsFirst:
+			return 1
+		default:
+			return -1
 		}
-		if s.plan.NullsFirst {
-			return -c
-		}
-		return c
 	}
 	c := 0
 	switch s.class {

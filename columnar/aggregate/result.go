@@ -323,7 +323,7 @@ func (a *Aggregator) appendSums(b array.Builder, s *sumState, p *plan.Aggregate,
 				a.appendOverflow(b)
 			}
 		case *array.Float64Builder:
-			f, _ := new(big.Rat).SetFrac(g.asBig(), new(big.Int).Mul(powerOfTen(scale), big.NewInt(divisor))).Float64()
+			f, _ := new(big.Rat).SetFrac(g.asBig(), new(big.Int).Mul(scalar.PowerOfTen(scale), big.NewInt(divisor))).Float64()
 			b.Append(f)
 		case *array.Decimal128Builder:
 			if d, ok := g.asDecimal(p.T.Precision, p.T.Scale-scale, divisor); ok {
@@ -334,9 +334,6 @@ func (a *Aggregator) appendSums(b array.Builder, s *sumState, p *plan.Aggregate,
 		}
 	}
 }
-
-// powerOfTen returns 10^n.
-func powerOfTen(n int32) *big.Int { return new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(n)), nil) }
 
 func (s *exactSum) asBig() *big.Int {
 	n := new(big.Int).SetInt64(int64(s.hi))
@@ -353,13 +350,13 @@ func (s *exactSum) asDecimal(precision, shift int32, divisor int64) (decimal128.
 	}
 	n, by := s.asBig(), big.NewInt(divisor)
 	if shift >= 0 {
-		n.Mul(n, powerOfTen(shift))
+		n.Mul(n, scalar.PowerOfTen(shift))
 	} else {
-		by.Mul(by, powerOfTen(-shift))
+		by.Mul(by, scalar.PowerOfTen(-shift))
 	}
 	negative := n.Sign() < 0
 	n.Abs(n).Lsh(n, 1).Add(n, by).Quo(n, by.Lsh(by, 1))
-	if n.Cmp(powerOfTen(precision)) >= 0 {
+	if n.Cmp(scalar.PowerOfTen(precision)) >= 0 {
 		return decimal128.Num{}, false
 	}
 	if negative {

@@ -1,15 +1,10 @@
 package schema
 
-import "sync"
+import lru "github.com/hashicorp/golang-lru/v2"
 
-// Cache keeps the parsed histories of categories. Each is parsed once, and all callers share it. Cache is safe for concurrent
-// use.
+// Cache keeps the parsed histories of categories, which all callers share. Cache is safe for concurrent use.
 type Cache struct {
-	limit int
-	mu    struct {
-		sync.Mutex
-		entries map[uint32]cachedHistory
-	}
+	entries *lru.Cache[uint32, cachedHistory]
 }
 
 type cachedHistory struct {
@@ -20,31 +15,16 @@ type cachedHistory struct {
 
 // NewCache returns a cache of at most limit histories.
 func NewCache(limit int) *Cache {
-	c := &Cache{limit: max(1, limit)}
-	c.mu.entries = map[uint32]cachedHistory{}
-	return c
+	entries, _ := lru.New[uint32, cachedHistory](max(1, limit)) // fails only without a limit
+	return &Cache{entries}
 }
 
 // History returns the history of the category id with the schema text text. The history is shared and must not be changed.
 func (c *Cache) History(id uint32, text string) (*History, error) {
-	c.mu.Lock()
-	e, ok := c.mu.entries[id]
-	c.mu.Unlock()
-	if ok && e.text == text {
+	if e, ok := c.entries.Get(id); ok && e.text == text {
 		return e.history, e.err
 	}
 	h, err := ParseHistory(text)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if e, ok := c.mu.entries[id]; ok && e.text == text {
-		return e.history, e.err // another caller parsed it first
-	}
-	if _, ok := c.mu.entries[id]; !ok && len(c.mu.entries) >= c.limit {
-		for other := range c.mu.entries { // evict any entry: histories are cheap to parse again
-			delete(c.mu.entries, other)
-			break
-		}
-	}
-	c.mu.entries[id] = cachedHistory{text, h, err}
+	c.entries.Add(id, cachedHistory{text, h, err})
 	return h, err
 }

@@ -242,7 +242,7 @@ func TestCache(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := len(c.mu.entries); n != 2 {
+	if n := c.entries.Len(); n != 2 {
 		t.Errorf("%d entries", n)
 	}
 }

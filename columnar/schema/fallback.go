@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"scribe/columnar/value"
 )
 
 // checkDefault checks the default of a field. It must be a value of the field's type, written as rows write it.
@@ -121,11 +123,11 @@ func checkNumber(t *Type, text string) error {
 		return fmt.Errorf("want a number")
 	}
 	if t.Kind == Decimal {
-		scaled := new(big.Rat).Mul(r, new(big.Rat).SetInt(powerOfTen(t.Scale)))
+		scaled := new(big.Rat).Mul(r, new(big.Rat).SetInt(value.PowerOfTen(t.Scale)))
 		if !scaled.IsInt() {
 			return fmt.Errorf("more than %d digits after the point", t.Scale)
 		}
-		if scaled.Num().CmpAbs(powerOfTen(t.Precision)) >= 0 {
+		if scaled.Num().CmpAbs(value.PowerOfTen(t.Precision)) >= 0 {
 			return fmt.Errorf("more than %d digits", t.Precision)
 		}
 		return nil
@@ -141,8 +143,6 @@ func checkNumber(t *Type, text string) error {
 	}
 	return nil
 }
-
-func powerOfTen(n int32) *big.Int { return new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(n)), nil) }
 
 // formatList returns the formats of a type, for errors.
 func formatList(t *Type) string {

@@ -266,28 +266,19 @@ func (c *sampleReader) readValue(d *json.Decoder, n *seenValues, depth int) {
 		case depth >= maxShapeDepth: // its content is not recorded
 			n.objects++
 			n.deep = true
-			skipContainer(d)
+			for d.More() {
+				if t == '{' {
+					_, _ = d.Token() // the key
+				}
+				c.readValue(d, nil, depth)
+			}
+			_, _ = d.Token() // the bracket
 		case t == '{':
 			n.objects++
 			c.readMembers(d, n, depth)
 		default:
 			n.arrays++
 			c.readElements(d, n, depth)
-		}
-	}
-}
-
-// skipContainer skips the rest of an object or array.
-func skipContainer(d *json.Decoder) {
-	for open := 1; open > 0; {
-		token, err := d.Token()
-		switch {
-		case err != nil:
-			return
-		case token == json.Delim('{') || token == json.Delim('['):
-			open++
-		case token == json.Delim('}') || token == json.Delim(']'):
-			open--
 		}
 	}
 }

@@ -67,10 +67,7 @@ func (r *Report) Print(w io.Writer) error {
 		} else if f.Distinct < 0 {
 			distinct = "many"
 		}
-		typ := f.Type
-		if strings.ContainsAny(typ, "<") {
-			typ, _, _ = strings.Cut(typ, "<") // the inner fields follow
-		}
+		typ, _, _ := strings.Cut(f.Type, "<") // the inner fields follow
 		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\n", f.Name, typ, f.Present, f.Nulls, f.Absent, distinct, f.Example, strings.Join(f.Notes, "; "))
 	}
 	return t.Flush()

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strconv"
@@ -141,11 +142,8 @@ func (f TimeFormat) checkFormat(kind Kind) (message, hint string) {
 	at := time.Date(2021, 11, 23, 13, 14, 17, 0, time.UTC)
 	got, ok := f.Parse(at.Format(string(f)))
 	if back := time.UnixMicro(got).UTC(); !ok || back.Year() != at.Year() || back.YearDay() != at.YearDay() {
-		hint := nearFormat(f)
-		if hint == "" {
-			hint = layouts
-		}
-		return "the time format " + strconv.Quote(string(f)) + " does not have year, month and day, which a " + kind.String() + " needs", hint
+		message = "the time format " + strconv.Quote(string(f)) + " does not have year, month and day, which a " + kind.String() + " needs"
+		return message, cmp.Or(nearFormat(f), layouts)
 	}
 	return "", ""
 }

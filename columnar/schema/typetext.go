@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -194,20 +195,16 @@ func (p *typeParser) parseQuoted() string {
 
 // scanQuoted reads the quoted text that begins here. Quotes within it are doubled.
 func (p *typeParser) scanQuoted() (text string, closed bool) {
-	quote := p.text[p.at]
+	quote := p.text[p.at : p.at+1]
 	p.at++
-	var b strings.Builder
-	for {
-		end := strings.IndexByte(p.text[p.at:], quote)
-		if end < 0 {
+	for begin := p.at; ; p.at++ {
+		n := strings.Index(p.text[p.at:], quote)
+		if n < 0 {
 			return "", false
 		}
-		b.WriteString(p.text[p.at : p.at+end])
-		if p.at += end + 1; p.at >= len(p.text) || p.text[p.at] != quote {
-			return b.String(), true
+		if p.at += n + 1; !strings.HasPrefix(p.text[p.at:], quote) {
+			return strings.ReplaceAll(p.text[begin:p.at-1], quote+quote, quote), true
 		}
-		b.WriteByte(quote)
-		p.at++
 	}
 }
 
@@ -269,8 +266,8 @@ func unknownType(at int, name, rest string) *typeError {
 	e := &typeError{at: at, message: fmt.Sprintf("unknown type %q", clipText(name))}
 	if other := otherNames[strings.ToLower(name)]; other != "" {
 		e.hint = fmt.Sprintf("did you mean %q?", other)
-	} else if e.hint = near.Hint(name, typeNames); e.hint == "" {
-		e.hint = "types are " + strings.Join(typeNames, ", ")
+	} else {
+		e.hint = cmp.Or(near.Hint(name, typeNames), "types are "+strings.Join(typeNames, ", "))
 	}
 	return e
 }
@@ -312,10 +309,7 @@ func (p *typeParser) parseFormat() TimeFormat {
 	begin := p.at
 	f := TimeFormat(p.parseWord())
 	if _, unix := f.Unix(); !unix && f != RFC3339 {
-		hint := nearFormat(f)
-		if hint == "" {
-			hint = "formats are " + strings.Join(timeFormatNames, ", ") + " and layouts in single quotes, as in '2006-01-02 15:04:05'"
-		}
+		hint := cmp.Or(nearFormat(f), "formats are "+strings.Join(timeFormatNames, ", ")+" and layouts in single quotes, as in '2006-01-02 15:04:05'")
 		panic(&typeError{at: begin, message: fmt.Sprintf("unknown time format %q", clipText(string(f))), hint: hint})
 	}
 	return f

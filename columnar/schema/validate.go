@@ -34,20 +34,14 @@ func (s *Schema) Validate() error { return validateSchema(s, nil) }
 
 func validateSchema(s *Schema, places map[*Field]*docNode) error {
 	v := &schemaValidator{positions: places}
-	if !slices.Contains(formats, string(s.Format)) {
-		v.failField(nil, "format", near.Hint(string(s.Format), formats), "invalid value %q: want one of %s", clipText(string(s.Format)), strings.Join(formats, ", "))
-	}
-	if !slices.Contains(onErrors, string(s.OnError)) {
-		v.failField(nil, "on_error", "", "invalid value %q: want one of %s", clipText(string(s.OnError)), strings.Join(onErrors, ", "))
-	}
-	if len(s.Fields) == 0 {
-		v.failField(nil, "fields", "", "the schema has no fields")
-	}
+	v.failIf(!slices.Contains(formats, string(s.Format)), nil, "format", near.Hint(string(s.Format), formats),
+		"invalid value %q: want one of %s", clipText(string(s.Format)), strings.Join(formats, ", "))
+	v.failIf(!slices.Contains(onErrors, string(s.OnError)), nil, "on_error", "", "invalid value %q: want one of %s",
+		clipText(string(s.OnError)), strings.Join(onErrors, ", "))
+	v.failIf(len(s.Fields) == 0, nil, "fields", "", "the schema has no fields")
 	v.checkOptions(s)
 	v.checkFields(s.Fields, "", 0)
-	if v.types > MaxTypes {
-		v.failField(nil, "fields", "", "too many types: %d, the limit is %d", v.types, MaxTypes)
-	}
+	v.failIf(v.types > MaxTypes, nil, "fields", "", "too many types: %d, the limit is %d", v.types, MaxTypes)
 	if s.Format == CSV {
 		v.checkFlat(s)
 	}
@@ -67,6 +61,13 @@ func (v *schemaValidator) failField(f *Field, where, hint, format string, args .
 		p.Line, p.Column = n.line, n.column
 	}
 	v.errors.addProblem(p)
+}
+
+// failIf records a problem of a field, as failField does, if there is one.
+func (v *schemaValidator) failIf(failed bool, f *Field, where, hint, format string, args ...any) {
+	if failed {
+		v.failField(f, where, hint, format, args...)
+	}
 }
 
 // checkOptions checks the format-specific options.
@@ -100,18 +101,16 @@ func (v *schemaValidator) checkCSV(o *CSVOptions) {
 	if c, n := utf8.DecodeRuneInString(o.Delimiter); n == 0 || n != len(o.Delimiter) || c == utf8.RuneError || strings.ContainsAny(o.Delimiter, "\"\r\n") {
 		v.failField(nil, "csv.delimiter", `a tab is "\t"`, "invalid delimiter %q: want one character other than a quote or a line end", clipText(o.Delimiter))
 	}
-	if o.Header && len(o.Columns) > 0 {
-		v.failField(nil, "csv.columns", "", "the columns cannot be named here if the first line of each message names them")
-	}
+	v.failIf(o.Header && len(o.Columns) > 0, nil, "csv.columns", "",
+		"the columns cannot be named here if the first line of each message names them")
 	if len(o.Columns) > MaxTypes {
 		v.failField(nil, "csv.columns", "", "too many columns: %d, the limit is %d", len(o.Columns), MaxTypes)
 		return
 	}
 	seen := map[string]bool{}
 	for _, c := range o.Columns {
-		if seen[c] && c != "" {
-			v.failField(nil, "csv.columns", "a column that no field reads may have an empty name", "duplicate column %q", clipText(c))
-		}
+		v.failIf(seen[c] && c != "", nil, "csv.columns", "a column that no field reads may have an empty name",
+			"duplicate column %q", clipText(c))
 		seen[c] = true
 		v.checkText(nil, "csv.columns", "a column's name", c, MaxKey)
 	}
@@ -192,9 +191,7 @@ func (v *schemaValidator) checkFields(fields []Field, within string, depth int) 
 		}
 		names[f.Name] = true
 		v.checkText(f, where, "the name", f.Name, MaxName)
-		if len(f.Doc) > MaxDoc || !utf8.ValidString(f.Doc) {
-			v.failField(f, where, "", "invalid doc: want at most %d bytes of UTF-8", MaxDoc)
-		}
+		v.failIf(len(f.Doc) > MaxDoc || !utf8.ValidString(f.Doc), f, where, "", "invalid doc: want at most %d bytes of UTF-8", MaxDoc)
 		v.checkPaths(f, where)
 		v.checkType(f, &f.Type, where, joinName(within, f.Name), depth)
 		v.checkDefault(f, where)
@@ -204,26 +201,19 @@ func (v *schemaValidator) checkFields(fields []Field, within string, depth int) 
 
 // checkPaths checks the paths of one field.
 func (v *schemaValidator) checkPaths(f *Field, where string) {
-	if len(f.Aliases) > MaxAliases {
-		v.failField(f, where, "", "too many aliases: %d, the limit is %d", len(f.Aliases), MaxAliases)
-	}
+	v.failIf(len(f.Aliases) > MaxAliases, f, where, "", "too many aliases: %d, the limit is %d", len(f.Aliases), MaxAliases)
 	for i, path := range f.Sources() {
 		what := "path"
 		if i > 0 {
 			what = "alias"
-			if len(path) == 0 {
-				v.failField(f, where, "", "an alias is empty")
-			}
+			v.failIf(len(path) == 0, f, where, "", "an alias is empty")
 		} else if len(f.Path) == 0 {
 			continue
 		}
-		if len(path) > MaxPath {
-			v.failField(f, where, "", "the %s has %d steps, the limit is %d", what, len(path), MaxPath)
-		}
+		v.failIf(len(path) > MaxPath, f, where, "", "the %s has %d steps, the limit is %d", what, len(path), MaxPath)
 		for _, step := range path {
-			if len(step) > MaxKey || !utf8.ValidString(step) {
-				v.failField(f, where, "", "invalid step in the %s: want at most %d bytes of UTF-8", what, MaxKey)
-			}
+			v.failIf(len(step) > MaxKey || !utf8.ValidString(step), f, where, "",
+				"invalid step in the %s: want at most %d bytes of UTF-8", what, MaxKey)
 		}
 	}
 }
@@ -283,9 +273,7 @@ func (v *schemaValidator) checkType(f *Field, t *Type, where, name string, depth
 		v.failField(f, where, "", "too many time formats: %d, the limit is %d", len(t.Formats), MaxFormats)
 		return
 	}
-	if len(t.Formats) > 0 && t.Kind != Timestamp && t.Kind != Date {
-		v.failField(f, where, "", "the type %s has no time formats", t.Kind)
-	}
+	v.failIf(len(t.Formats) > 0 && t.Kind != Timestamp && t.Kind != Date, f, where, "", "the type %s has no time formats", t.Kind)
 	for i, format := range t.Formats {
 		if message, hint := format.checkFormat(t.Kind); message != "" {
 			v.failField(f, where, hint, "%s", message)
@@ -296,9 +284,8 @@ func (v *schemaValidator) checkType(f *Field, t *Type, where, name string, depth
 	switch t.Kind {
 	case Bool, Int32, Int64, Uint64, Float64, String, Binary, Date, Timestamp:
 	case Decimal:
-		if t.Precision < 1 || t.Precision > 38 || t.Scale < 0 || t.Scale > t.Precision {
-			v.failField(f, where, "for example decimal(18,2)", "invalid type %s: want a precision of 1 to 38 and a scale of 0 to the precision", t)
-		}
+		v.failIf(t.Precision < 1 || t.Precision > 38 || t.Scale < 0 || t.Scale > t.Precision, f, where, "for example decimal(18,2)",
+			"invalid type %s: want a precision of 1 to 38 and a scale of 0 to the precision", t)
 	case Map:
 		v.types += 2 // the keys and the entries
 		v.checkType(f, t.Elem, where, name, depth+1)
@@ -324,9 +311,8 @@ func (v *schemaValidator) checkFlat(s *Schema) {
 		where := whereField("", f.Name, i)
 		found := len(columns) == 0
 		for _, path := range f.Sources() {
-			if len(path) > 1 {
-				v.failField(f, where, "", "the path %s has more than one step: CSV has no nested values", clipText(PathText(path)))
-			}
+			v.failIf(len(path) > 1, f, where, "", "the path %s has more than one step: CSV has no nested values",
+				clipText(PathText(path)))
 			found = found || len(path) == 1 && slices.Contains(columns, path[0])
 		}
 		if !found {

@@ -279,6 +279,9 @@ func FitsPrecision(v decimal128.Num, precision int32) bool {
 	return v.HighBits() >= 0 && v.Less(decimal128.GetScaleMultiplier(int(min(max(precision, 0), MaxPrecision))))
 }
 
+// PowerOfTen returns 10^n.
+func PowerOfTen(n int32) *big.Int { return new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(n)), nil) }
+
 // ParseDecimal parses a number and rounds it to the scale, half away from zero.
 func ParseDecimal[T text](s T, precision, scale int32) (decimal128.Num, error) {
 	n, err := parseNumber(trimSpace(s))

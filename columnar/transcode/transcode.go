@@ -273,13 +273,7 @@ func (c *transcodeCall) assembleBatch() (arrow.RecordBatch, error) {
 	if count > int64(c.p.Limits.Rows) {
 		return nil, rows.TooLarge("a payload of more than %d rows", c.p.Limits.Rows)
 	}
-	columns := make([]arrow.Array, 0, len(c.p.OutputInputs))
-	defer func() {
-		for _, a := range columns {
-			a.Release()
-		}
-	}()
-	for i := range c.p.OutputInputs {
+	return vector.MakeBatch(c.p.OutputSchema, count, func(i int) (arrow.Array, error) {
 		pieces := make([]arrow.Array, len(c.parts))
 		for j, part := range c.parts {
 			pieces[j] = part.Column(i)
@@ -288,9 +282,8 @@ func (c *transcodeCall) assembleBatch() (arrow.RecordBatch, error) {
 		if err != nil {
 			return nil, rows.TooLarge("column %q of one payload: %v", c.p.OutputSchema.Field(i).Name, err)
 		}
-		columns = append(columns, whole)
-	}
-	return array.NewRecordBatch(c.p.OutputSchema, columns, count), nil
+		return whole, nil
+	})
 }
 
 // plainReader makes one row per message without reading its content, for categories without a schema.

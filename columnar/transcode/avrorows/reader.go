@@ -1,6 +1,7 @@
 package avrorows
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -127,7 +128,7 @@ func (r *avroReader) ReadMessage(w *rows.Writer, payload []byte) {
 		return
 	}
 	for i, field := range r.indices {
-		f, c := &r.row.fields[i], w.Column(field)
+		f, c := &r.row.fields[i], w.Declared[field]
 		place := r.findPosition(f, places)
 		if place.typ == nil {
 			continue
@@ -338,21 +339,15 @@ func (r *avroReader) readBranch(t *avrotype.Type, pos int) (branch, next int, wh
 
 // readLong reads a variable-length integer of at most ten bytes.
 func (r *avroReader) readLong(pos int) (v int64, next int, why string) {
-	var u uint64
-	for i := range 10 {
-		if pos+i >= len(r.data) {
-			return 0, pos, whyShort
-		}
-		b := r.data[pos+i]
-		if i == 9 && b > 1 {
-			break
-		}
-		u |= uint64(b&0x7F) << (7 * i)
-		if b < 0x80 {
-			return int64(u>>1) ^ -int64(u&1), pos + i + 1, ""
-		}
+	v, n := binary.Varint(r.data[pos:])
+	switch {
+	case n > 0:
+		return v, pos + n, ""
+	case n == 0 && len(r.data)-pos < binary.MaxVarintLen64:
+		return 0, pos, whyShort
+	default:
+		return 0, pos, whyVarint
 	}
-	return 0, pos, whyVarint
 }
 
 func (r *avroReader) readInt(pos int) (v int64, next int, why string) {

@@ -5,16 +5,12 @@ import (
 	"math"
 
 	"scribe/columnar/schema"
+	"scribe/columnar/value"
 )
-
-const microsPerDay = 86_400_000_000
 
 // DayOf returns the day of an instant as an Arrow date. It returns false if the day is out of range.
 func DayOf(micros int64) (int32, bool) {
-	days := micros / microsPerDay
-	if micros%microsPerDay < 0 {
-		days--
-	}
+	days := value.FloorDiv(micros, value.Day)
 	return int32(days), days >= math.MinInt32 && days <= math.MaxInt32
 }
 
@@ -68,10 +64,7 @@ func InstantOfInteger(formats []timeFormat, v int64) (micros int64, ok bool) {
 		switch {
 		case !f.unix:
 		case f.unit == 0:
-			if micros = v / 1000; v%1000 < 0 {
-				micros--
-			}
-			return micros, true
+			return value.FloorDiv(v, 1000), true
 		case v <= math.MaxInt64/f.unit-1 && -v <= math.MaxInt64/f.unit-1:
 			return v * f.unit, true
 		}
@@ -91,7 +84,7 @@ func readRFC3339(b []byte) (int64, bool) {
 	if !ok || !ok1 || !ok2 || !ok3 || b[10] != 'T' || b[13] != ':' || b[16] != ':' {
 		return schema.RFC3339.Parse(asString(b))
 	}
-	at := day*microsPerDay + (hour*3600+minute*60+second)*1_000_000
+	at := day*value.Day + (hour*3600+minute*60+second)*1_000_000
 	i := 19
 	if b[i] == '.' {
 		scale := int64(100_000)
@@ -127,7 +120,7 @@ func readDateOnly(b []byte) (int64, bool) {
 		return 0, false
 	}
 	day, ok := readDate(b)
-	return day * microsPerDay, ok
+	return day * value.Day, ok
 }
 
 func readPair(b []byte, most int64) (int64, bool) {

@@ -62,24 +62,13 @@ func PutFloat(c *Buffer, v float64, bits int) (why string) {
 	}
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		if c.Type.Kind == schema.String {
-			c.AppendString([]byte(nonFinite(v)))
+			c.AppendString(value.AppendFloat(nil, v))
 			return ""
 		}
 		return whyNaN
 	}
 	var buf [32]byte
 	return PutNumber(c, strconv.AppendFloat(buf[:0], v, 'g', -1, bits))
-}
-
-// nonFinite returns PostgreSQL's text for numbers that JSON cannot express.
-func nonFinite(v float64) string {
-	switch {
-	case v > 0:
-		return "Infinity"
-	case v < 0:
-		return "-Infinity"
-	}
-	return "NaN"
 }
 
 // WhyNotListOf returns the error text for a list in the column.
@@ -137,7 +126,7 @@ func PutInstant(c *Buffer, micros int64) (why string) {
 		if !ok {
 			return WhyDateRange
 		}
-		if int64(day)*microsPerDay != micros {
+		if int64(day)*value.Day != micros {
 			return whySubday
 		}
 		c.AppendInt32(day)
@@ -167,10 +156,10 @@ func PutDays(c *Buffer, days int32) (why string) {
 	case schema.Date:
 		c.AppendInt32(days)
 	case schema.Timestamp:
-		if int64(days) > math.MaxInt64/microsPerDay || int64(days) < math.MinInt64/microsPerDay {
+		if int64(days) > math.MaxInt64/value.Day || int64(days) < math.MinInt64/value.Day {
 			return WhyDateRange
 		}
-		c.AppendInt64(int64(days) * microsPerDay)
+		c.AppendInt64(int64(days) * value.Day)
 	case schema.String:
 		var buf [16]byte
 		c.AppendString(time.Unix(int64(days)*24*3600, 0).UTC().AppendFormat(buf[:0], time.DateOnly))

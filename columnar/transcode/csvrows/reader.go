@@ -189,13 +189,13 @@ func (r *csvReader) appendField(w *rows.Writer, field int, b []byte, cells []int
 		cell := r.cells[i]
 		text := r.cellText(b, cell)
 		if cell.quoted || string(text) != r.c.null {
-			if why := putCell(w.Column(field), text); why != "" {
+			if why := putCell(w.Declared[field], text); why != "" {
 				w.FailValue(field, cell.from, why)
 			}
 			return
 		}
-		if w.Column(field).Nullable {
-			w.Column(field).AppendNull()
+		if w.Declared[field].Nullable {
+			w.Declared[field].AppendNull()
 			return
 		}
 	}
@@ -216,12 +216,7 @@ func putCell(c *column.Buffer, text []byte) (why string) {
 	default:
 	}
 	trimmed := bytes.TrimSpace(text)
-	number := false
-	switch jsonscan.Scalar(trimmed) {
-	case jsonscan.Integer, jsonscan.Fraction:
-		number = true
-	default:
-	}
+	number := jsonscan.Scalar(trimmed) >= jsonscan.Integer
 	switch kind {
 	case schema.Date, schema.Timestamp:
 		if why = column.PutString(c, trimmed); why != "" && number {
@@ -325,13 +320,7 @@ func (r *csvReader) cutLine(b []byte, most int) (n, end, bad int, why string) {
 
 // trimEnd removes the line ending.
 func trimEnd(line []byte) []byte {
-	if n := len(line); n > 0 && line[n-1] == '\n' {
-		line = line[:n-1]
-	}
-	if n := len(line); n > 0 && line[n-1] == '\r' {
-		line = line[:n-1]
-	}
-	return line
+	return bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r"))
 }
 
 // cutQuoted is cutLine for lines with quotes. Such a line may extend past its first line feed.

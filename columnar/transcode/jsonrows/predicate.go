@@ -12,9 +12,7 @@ import (
 )
 
 // slotPredicate is a part of a condition that is decided on slots, with the semantics of package expr.
-type slotPredicate interface {
-	decideRow(r *jsonReader) expr.Truths
-}
+type slotPredicate func(r *jsonReader) expr.Truths
 
 // columnOperand is a column that a predicate compares.
 type columnOperand struct {
@@ -38,7 +36,7 @@ func (p *predicatePusher) pushExpr(e expr.Expr) slotPredicate {
 		}
 	case *expr.Column:
 		if o, ok := p.operandOf(e); ok && o.kind == schema.Bool {
-			return &comparePredicate[int64]{o, truthsOf(expr.Eq.Info()), 1, (*jsonReader).operandNumber}
+			return compareWith(o, expr.Eq.Info(), 1, (*jsonReader).operandNumber)
 		}
 	case *expr.Call:
 		return p.pushCall(e)
@@ -64,19 +62,19 @@ func (p *predicatePusher) pushCall(e *expr.Call) slotPredicate {
 				return nil
 			}
 		}
-		return &junctionPredicate{op.Decides, terms}
+		return junctionOf(op.Decides, terms)
 	case e.Op == expr.Not:
 		if a := p.pushExpr(e.Args[0]); a != nil {
-			return &notPredicate{a}
+			return func(r *jsonReader) expr.Truths { return a(r).Not() }
 		}
 	case op.Orders != 0:
 		return p.pushComparison(e)
 	case op.Tests != 0:
 		if o, ok := p.operandOf(e.Args[0]); ok && o.kind != schema.Bool {
-			return &nullTest{o, op.Tests != expr.Null}
+			return nullTest(o, op.Tests != expr.Null)
 		}
 		if a := p.pushExpr(e.Args[0]); a != nil {
-			return &testPredicate{a, op.Tests}
+			return func(r *jsonReader) expr.Truths { return a(r).Among(op.Tests) }
 		}
 	}
 	return nil
@@ -92,7 +90,7 @@ func (p *predicatePusher) pushStartsWith(e *expr.Call) slotPredicate {
 	if !ok || !column || !isText(o.kind) {
 		return nil
 	}
-	return &likePredicate{o: o, first: text, open: true}
+	return (&likePredicate{o: o, first: text, open: true}).decideRow
 }
 
 // operandOf returns the column of an expression that is a column, possibly cast to a wider type.
@@ -142,30 +140,30 @@ func (p *predicatePusher) pushComparison(e *expr.Call) slotPredicate {
 	}
 	if l.Value == nil {
 		if op.Distinct {
-			return &nullTest{o, op.Orders != expr.Equal}
+			return nullTest(o, op.Orders != expr.Equal)
 		}
 		return constantPredicate(expr.Null)
 	}
 	if isText(o.kind) {
 		if v, ok := textOf(l); ok {
-			return &comparePredicate[string]{o, truthsOf(op), v, (*jsonReader).operandString}
+			return compareWith(o, op, v, (*jsonReader).operandString)
 		}
 		return nil
 	}
 	if o.kind == schema.Float64 {
 		if v, ok := l.Value.(float64); ok && !math.IsNaN(v) {
-			return &comparePredicate[float64]{o, truthsOf(op), v, (*jsonReader).operandFloat}
+			return compareWith(o, op, v, (*jsonReader).operandFloat)
 		}
 		return nil
 	}
 	if o.kind == schema.Uint64 {
 		if v, ok := l.Value.(uint64); ok {
-			return &comparePredicate[uint64]{o, truthsOf(op), v, (*jsonReader).operandUnsigned}
+			return compareWith(o, op, v, (*jsonReader).operandUnsigned)
 		}
 		return nil
 	}
 	if v, ok := numberOf(o.kind, l); ok {
-		return &comparePredicate[int64]{o, truthsOf(op), v, (*jsonReader).operandNumber}
+		return compareWith(o, op, v, (*jsonReader).operandNumber)
 	}
 	return nil
 }
@@ -235,9 +233,9 @@ func (p *predicatePusher) pushIn(e *expr.Call) slotPredicate {
 		numbers[v] = struct{}{}
 	}
 	if isText(o.kind) {
-		return &inPredicate[string]{o, texts, null, (*jsonReader).operandString}
+		return memberOf(o, texts, null, (*jsonReader).operandString)
 	}
-	return &inPredicate[int64]{o, numbers, null, (*jsonReader).operandNumber}
+	return memberOf(o, numbers, null, (*jsonReader).operandNumber)
 }
 
 // pushLike handles case-sensitive patterns without _.
@@ -265,107 +263,70 @@ func (p *predicatePusher) pushLike(e *expr.Call) slotPredicate {
 			}
 		}
 	}
-	return m
+	return m.decideRow
 }
 
 // constantPredicate has the same result for every row.
-type constantPredicate expr.Truths
-
-func (c constantPredicate) decideRow(*jsonReader) expr.Truths { return expr.Truths(c) }
-
-// junctionPredicate is AND or OR. It stops at the first term that decides it.
-type junctionPredicate struct {
-	decides expr.Truths
-	terms   []slotPredicate
+func constantPredicate(t expr.Truths) slotPredicate {
+	return func(*jsonReader) expr.Truths { return t }
 }
 
-func (j *junctionPredicate) decideRow(r *jsonReader) expr.Truths {
-	result := j.decides.Not()
-	for _, t := range j.terms {
-		switch v := t.decideRow(r); v {
-		case j.decides:
-			return v
-		case expr.Null:
-			result = v
+// junctionOf returns AND or OR. It stops at the first term that decides it.
+func junctionOf(decides expr.Truths, terms []slotPredicate) slotPredicate {
+	return func(r *jsonReader) expr.Truths {
+		result := decides.Not()
+		for _, t := range terms {
+			switch v := t(r); v {
+			case decides:
+				return v
+			case expr.Null:
+				result = v
+			default:
+			}
+		}
+		return result
+	}
+}
+
+// nullTest returns IS NULL, or IS NOT NULL if not is set.
+func nullTest(o columnOperand, not bool) slotPredicate {
+	return func(r *jsonReader) expr.Truths { return expr.TruthOf(r.isNull(o) != not) }
+}
+
+// operandGetter returns the value of a column, or false for null.
+type operandGetter[T any] func(r *jsonReader, o columnOperand) (T, bool)
+
+// compareWith returns the comparison of a column with a constant.
+func compareWith[T cmp.Ordered](o columnOperand, op *expr.Operator, constant T, get operandGetter[T]) slotPredicate {
+	less, equal, greater, null := expr.Less.Among(op.Orders), expr.Equal.Among(op.Orders), expr.Greater.Among(op.Orders), expr.Null
+	if op.Distinct {
+		null = less // the constant is not null
+	}
+	return func(r *jsonReader) expr.Truths {
+		v, ok := get(r, o)
+		switch {
+		case !ok:
+			return null
+		case v == constant:
+			return equal
+		case less == greater || v < constant:
+			return less
 		default:
+			return greater
 		}
 	}
-	return result
 }
 
-// notPredicate is NOT.
-type notPredicate struct{ a slotPredicate }
-
-func (n *notPredicate) decideRow(r *jsonReader) expr.Truths { return n.a.decideRow(r).Not() }
-
-// testPredicate is IS TRUE, IS FALSE or IS UNKNOWN of a condition, or its negation.
-type testPredicate struct {
-	a      slotPredicate
-	truths expr.Truths
-}
-
-func (t *testPredicate) decideRow(r *jsonReader) expr.Truths {
-	return t.a.decideRow(r).Among(t.truths)
-}
-
-// nullTest is IS NULL, or IS NOT NULL if not is set.
-type nullTest struct {
-	o   columnOperand
-	not bool
-}
-
-func (n *nullTest) decideRow(r *jsonReader) expr.Truths {
-	return expr.TruthOf(r.isNull(n.o) != n.not)
-}
-
-// orderTruths holds the results of a comparison for each order of its sides, and for a null column.
-type orderTruths struct{ less, equal, greater, null expr.Truths }
-
-func truthsOf(op *expr.Operator) orderTruths {
-	t := orderTruths{expr.Less.Among(op.Orders), expr.Equal.Among(op.Orders), expr.Greater.Among(op.Orders), expr.Null}
-	if op.Distinct {
-		t.null = t.less // the constant is not null
+// memberOf returns the test whether a column is one of values, which may include null.
+func memberOf[T comparable](o columnOperand, values map[T]struct{}, null bool, get operandGetter[T]) slotPredicate {
+	return func(r *jsonReader) expr.Truths {
+		v, ok := get(r, o)
+		if !ok {
+			return expr.Null
+		}
+		if _, ok = values[v]; !ok && null {
+			return expr.Null
+		}
+		return expr.TruthOf(ok)
 	}
-	return t
-}
-
-// comparePredicate compares a column with a constant.
-type comparePredicate[T cmp.Ordered] struct {
-	o      columnOperand
-	truths orderTruths
-	value  T
-	get    func(*jsonReader, columnOperand) (T, bool) // false: null
-}
-
-func (c *comparePredicate[T]) decideRow(r *jsonReader) expr.Truths {
-	v, ok := c.get(r, c.o)
-	switch {
-	case !ok:
-		return c.truths.null
-	case v == c.value:
-		return c.truths.equal
-	case c.truths.less == c.truths.greater || v < c.value:
-		return c.truths.less
-	default:
-		return c.truths.greater
-	}
-}
-
-// inPredicate is IN.
-type inPredicate[T comparable] struct {
-	o      columnOperand
-	values map[T]struct{}
-	null   bool // the values include null
-	get    func(*jsonReader, columnOperand) (T, bool)
-}
-
-func (m *inPredicate[T]) decideRow(r *jsonReader) expr.Truths {
-	v, ok := m.get(r, m.o)
-	if !ok {
-		return expr.Null
-	}
-	if _, ok = m.values[v]; !ok && m.null {
-		return expr.Null
-	}
-	return expr.TruthOf(ok)
 }

@@ -37,7 +37,7 @@ type jsonPlan struct {
 
 // predicateTerm is a term of the top-level AND.
 type predicateTerm struct {
-	slotPredicate
+	decide slotPredicate
 	fields []int // in jsonPlan.fields
 }
 
@@ -124,7 +124,8 @@ func (t *slotTree) addField(n *keyNode, declared *schema.Field, i int) jsonField
 		return f
 	}
 	for k, path := range sources {
-		f.sources = append(f.sources, t.addPath(n, path, i, k))
+		slot, _ := t.addSource(n, path, i, k)
+		f.sources = append(f.sources, slot)
 	}
 	if len(f.sources) == 1 {
 		f.only = f.sources[0]
@@ -350,7 +351,7 @@ func (r *jsonReader) badRow(out *rows.Writer, at int, why string) {
 // messageWanted reports whether the message's own columns allow its rows to pass.
 func (r *jsonReader) messageWanted() bool {
 	for _, p := range r.j.messages {
-		if p.decideRow(r) != expr.True {
+		if p(r) != expr.True {
 			return false
 		}
 	}
@@ -366,7 +367,7 @@ func (r *jsonReader) decideTerms(terms []int) bool {
 		if r.decided[i] == r.w.gen || !r.isKnown(&r.j.terms[i]) {
 			continue
 		}
-		if r.j.terms[i].decideRow(r) != expr.True {
+		if r.j.terms[i].decide(r) != expr.True {
 			return false
 		}
 		r.decided[i] = r.w.gen
@@ -387,7 +388,7 @@ func (r *jsonReader) isKnown(t *predicateTerm) bool {
 // rowPasses decides the terms that are undecided at the end of a row.
 func (r *jsonReader) rowPasses() bool {
 	for i := range r.j.terms {
-		if r.decided[i] != r.w.gen && r.j.terms[i].decideRow(r) != expr.True {
+		if r.decided[i] != r.w.gen && r.j.terms[i].decide(r) != expr.True {
 			return false
 		}
 	}
@@ -396,15 +397,12 @@ func (r *jsonReader) rowPasses() bool {
 
 // invalidAt returns the position of the first byte that is not valid UTF-8.
 func invalidAt(b []byte) int {
-	at := 0
-	for at < len(b) {
-		c, n := utf8.DecodeRune(b[at:])
-		if c == utf8.RuneError && n == 1 {
-			break
+	for at, c := range asString(b) {
+		if c == utf8.RuneError && !bytes.HasPrefix(b[at:], []byte("\ufffd")) {
+			return at
 		}
-		at += n
 	}
-	return at
+	return len(b)
 }
 
 // emitRow appends the slots of a row that begins at start to the columns.

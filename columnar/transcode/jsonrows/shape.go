@@ -33,14 +33,8 @@ type slotTree struct{ slots int }
 
 func newNode() *keyNode { return &keyNode{byKey: map[string]int32{}} }
 
-// addPath adds a source of a field at a path from n and returns its slot. In a valid schema no path is a prefix of another. Of
-// such a pair the first one stays, and the other gets a slot that is never filled.
-func (t *slotTree) addPath(n *keyNode, path []string, field, alternative int) (slot int) {
-	slot, _ = t.addSource(n, path, field, alternative)
-	return slot
-}
-
-// addSource is addPath, but also returns the key, or nil for a source that is never found.
+// addSource adds a source of a field at a path from n and returns its slot and its key. In a valid schema no path is a prefix of
+// another. Of such a pair the first one stays, and the other gets a slot that is never filled, and no key.
 func (t *slotTree) addSource(n *keyNode, path []string, field, alternative int) (slot int, k *keyChild) {
 	slot = t.slots
 	t.slots++
@@ -71,7 +65,7 @@ func structNode(typ *schema.Type) *keyNode {
 	top := newNode()
 	for i := range typ.Fields {
 		for j, path := range typ.Fields[i].Sources() {
-			t.addPath(top, path, i, j)
+			t.addSource(top, path, i, j)
 		}
 	}
 	return top

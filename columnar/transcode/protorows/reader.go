@@ -154,7 +154,7 @@ func (r *protoReader) ReadMessage(w *rows.Writer, payload []byte) {
 		place := &places[slot]
 		at, why := place.pos, place.why
 		if why == "" {
-			at, why = r.appendValue(r.row.dests[slot], w.Column(field), place)
+			at, why = r.appendValue(r.row.dests[slot], w.Declared[field], place)
 		}
 		if why != "" {
 			w.FailValue(field, at, why)

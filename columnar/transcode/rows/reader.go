@@ -17,7 +17,7 @@ type FrameReader interface {
 
 // MessageReader makes rows of one message. It is for formats that read messages one by one; PerMessage makes a FrameReader of it.
 //
-// For each row, ReadMessage calls w.BeginRow(). For each field for which w.Column(i) is not nil it then appends at most one value
+// For each row, ReadMessage calls w.BeginRow(). For each field for which w.Declared[i] is not nil it then appends at most one value
 // to that column, or calls w.FailValue(i, ...), which makes it null. For a row that can't be read at all it calls w.FailRow(...).
 // Then it calls w.EndRow(). Fields without a value get their default. All rows are those of the message that the preceding
 // SetMessage call named. ReadMessage must not keep the message's bytes.

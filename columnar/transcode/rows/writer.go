@@ -6,9 +6,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/array"
 
 	"scribe/columnar/transcode/column"
+	"scribe/columnar/vector"
 	"scribe/internal/format/record"
 )
 
@@ -54,9 +54,6 @@ func (w *Writer) SetMessage(m *record.Record, index uint32) { w.message, w.Index
 
 // Err returns an error if the batch has become too large: the payload can't be transcoded.
 func (w *Writer) Err() error { return w.failure }
-
-// Column returns the column of a declared field, or nil if it is not needed.
-func (w *Writer) Column(field int) *column.Buffer { return w.Declared[field] }
 
 // BeginRow begins a row.
 func (w *Writer) BeginRow() {
@@ -239,17 +236,11 @@ func (w *Writer) TakeBatch() (arrow.RecordBatch, error) {
 	if w.checkLimits(); w.failure != nil {
 		return nil, w.failure
 	}
-	arrays := make([]arrow.Array, len(w.cols))
-	for i, c := range w.cols {
-		arrays[i] = c.MakeArray(w.Plan.InputSchema.Field(i).Type)
-		c.Reset()
-	}
-	batch := array.NewRecordBatch(w.Plan.InputSchema, arrays, int64(w.Len))
-	for _, a := range arrays {
-		a.Release()
-	}
-	w.Len = 0
-	return batch, nil
+	defer func() { w.Len = 0 }()
+	return vector.MakeBatch(w.Plan.InputSchema, int64(w.Len), func(i int) (arrow.Array, error) {
+		defer w.cols[i].Reset()
+		return w.cols[i].MakeArray(w.Plan.InputSchema.Field(i).Type), nil
+	})
 }
 
 // Reset discards the rows of a failed payload, and the counts.

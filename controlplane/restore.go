@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"scribe/internal/format/record"
@@ -58,10 +59,9 @@ func ReadState(ctx context.Context, store kv.Store) (StoredCategories, error) {
 // writer slots, for example.
 func CopyRest(ctx context.Context, from, to kv.Store) error {
 	err := forEach(ctx, from, "", func(e kv.Entry) error {
-		for _, prefix := range []string{categoryPrefix, droppedPrefix, retiringPrefix, nextIDKey} {
-			if strings.HasPrefix(e.Key, prefix) {
-				return nil
-			}
+		ofCategories := []string{categoryPrefix, droppedPrefix, retiringPrefix, nextIDKey}
+		if slices.ContainsFunc(ofCategories, func(prefix string) bool { return strings.HasPrefix(e.Key, prefix) }) {
+			return nil
 		}
 		_, err := to.Commit(ctx, kv.Put(e.Key, e.Value).If(0))
 		return err

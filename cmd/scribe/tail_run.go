@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"sync"
 	"syscall"
 	"time"
@@ -31,7 +32,7 @@ type tailRun struct {
 	ctx    context.Context //nolint:containedctx // of the iteration
 	finish context.CancelCauseFunc
 	begun  bool // the first place is known and was saved
-	// stopped is the error with which flushOnPause ended the iteration.
+	// stopped is the error with which a flush between messages ended the iteration.
 	stopped error
 	// held means that the consumer's position is ahead of the printed messages.
 	held bool
@@ -61,7 +62,7 @@ func (t *tailRun) printAll(ctx context.Context) error {
 	saving, stopSaving := context.WithCancel(context.Background())
 	var saver sync.WaitGroup
 	saver.Go(func() { atomicfile.KeepSaved(saving, t.dirty, saveEvery, t.saveCheckpoint) })
-	err := t.printRecords()
+	err := t.printRecords(t.consumer.Records(t.ctx), t.reportGap, t.flushFull)
 	if ferr := t.flushPrinted(); ferr != nil {
 		err = ferr
 	} else if !t.held {
@@ -106,16 +107,17 @@ func (t *tailRun) interruptedError() error {
 	return errors.New(text)
 }
 
-// printRecords prints messages until something ends it.
-func (t *tailRun) printRecords() error {
+// printRecords prints messages until something ends it. passGap handles the error of a gap, and returns any other; passOn is called
+// after each message.
+func (t *tailRun) printRecords(records iter.Seq2[consumer.Record, error], passGap func(error) error, passOn func() error) error {
 	n := uint64(0)
-	for rec, err := range t.consumer.Records(t.ctx) {
+	for rec, err := range records {
 		switch {
 		case t.stopped != nil:
 			t.held = true // by what was yielded all the same
 			return t.stopped
 		case err != nil:
-			if err := t.reportGap(err); err != nil {
+			if err := passGap(err); err != nil {
 				return err
 			}
 			continue
@@ -126,18 +128,26 @@ func (t *tailRun) printRecords() error {
 		if n++; t.flags.limited && n >= t.flags.count {
 			return errEnough
 		}
-		if !t.printer.bufferFull() {
-			continue
-		}
-		if err := t.flushPrinted(); err != nil {
+		if err := passOn(); err != nil {
 			return err
 		}
-		if t.ctx.Err() != nil {
-			return context.Cause(t.ctx)
-		}
-		t.rebasePosition(saveEvery)
 	}
 	return t.stopped
+}
+
+// flushFull passes the printed messages on when there are many.
+func (t *tailRun) flushFull() error {
+	if !t.printer.bufferFull() {
+		return nil
+	}
+	if err := t.flushPrinted(); err != nil {
+		return err
+	}
+	if t.ctx.Err() != nil {
+		return context.Cause(t.ctx)
+	}
+	t.rebasePosition(saveEvery)
+	return nil
 }
 
 // reportGap reports missing messages. It returns any other error, which ends the iteration.
@@ -320,7 +330,6 @@ type groupTailRun struct {
 
 	group     *consumer.Group
 	committed time.Time
-	failed    error // of a commit
 }
 
 func (f *tailFlags) tailGroup(cmd *cobra.Command, server, category string, format func([]byte, *consumer.Record) ([]byte, error), stderr *statusLine, opts []consumer.Option) (err error) {
@@ -362,30 +371,16 @@ func (t *groupTailRun) printGroupRecords() error {
 	if t.flags.limited && t.flags.count == 0 {
 		return t.group.Join(t.ctx)
 	}
-	n := uint64(0)
-	for rec, err := range t.group.Records(t.ctx) {
-		switch {
-		case t.failed != nil:
-			return t.failed
-		case err != nil:
-			if err := t.countGap(err); err != nil {
-				return err
-			}
-			continue
-		}
-		if err := t.printer.printRecord(&rec); err != nil {
-			return err
-		}
-		if n++; t.flags.limited && n >= t.flags.count {
-			return nil
-		}
+	err := t.printRecords(t.group.Records(t.ctx), t.countGap, func() error {
 		if t.printer.bufferFull() || time.Since(t.committed) >= saveEvery {
-			if err := t.commitPrinted(); err != nil {
-				return err
-			}
+			return t.commitPrinted()
 		}
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		return nil
 	}
-	return t.failed
+	return err
 }
 
 // pauseGroup is called when all available messages were printed.
@@ -401,11 +396,11 @@ const commitTimeout = 10 * time.Second
 // commitPrinted passes the buffered messages to standard output, then commits them.
 func (t *groupTailRun) commitPrinted() error {
 	if err := t.printer.flushBuffer(t.ctx); err != nil {
-		t.failed = err
+		t.stopped = err
 		return err
 	}
-	if t.failed != nil {
-		return t.failed
+	if t.stopped != nil {
+		return t.stopped
 	}
 	t.committed = time.Now()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), commitTimeout)

@@ -94,7 +94,7 @@ func (a *App) startReadProxy(ctx context.Context) error {
 	}
 	p, err := readproxy.New(a.cfg.readProxyConfig(), readproxy.Deps{
 		Blobs: a.regionStore, Peers: func(name string) readproxy.Peer { return a.parts.regions.peers[name] },
-		Categories: a.parts.catalog, Annotations: a.payloadAnnotator(), Logger: a.log, Registerer: a.registry,
+		Categories: a.parts.catalog, Annotations: a.parts.log, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
@@ -102,14 +102,6 @@ func (a *App) startReadProxy(ctx context.Context) error {
 	a.onStop("read proxy", p.Close)
 	a.provideServices(rpc.Services{ReadProxy: p, Views: p, AdmitFetch: p.Admit})
 	return nil
-}
-
-// payloadAnnotator is where the read proxy keeps what it learns of payloads; nil in a process that knows no metadata engine.
-func (a *App) payloadAnnotator() readproxy.Annotator {
-	if a.parts.log == nil {
-		return nil
-	}
-	return a.parts.log
 }
 
 // openRegions opens the stores of other regions. One that can't be reached is an error at the start, as this cell's own is; their read

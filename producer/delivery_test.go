@@ -317,7 +317,7 @@ func TestIdentityContinues(t *testing.T) {
 			msgs := messages(payloads)
 			for i := range msgs {
 				msgs[i].Key, msgs[i].Time = []byte("k"), time.UnixMicro(int64(1000+i))
-				msgs[i].Attributes = []producer.Attribute{{"n", []byte{byte(i)}}}
+				msgs[i].Attributes = []producer.Attribute{{Name: "n", Value: []byte{byte(i)}}}
 			}
 			return msgs
 		}

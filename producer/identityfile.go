@@ -2,6 +2,7 @@ package producer
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -216,10 +217,7 @@ func encodeIdentity(id Identity, position []byte, clean bool) ([]byte, error) {
 	}
 	out := identityJSON{ID: id.ID, Epoch: id.Epoch, Clean: clean, Position: position}
 	shards := slices.SortedFunc(maps.Keys(id.Sequences), func(a, b Shard) int {
-		if c := strings.Compare(a.Category, b.Category); c != 0 {
-			return c
-		}
-		return int(a.Number) - int(b.Number)
+		return cmp.Or(strings.Compare(a.Category, b.Category), cmp.Compare(a.Number, b.Number))
 	})
 	for _, s := range shards {
 		q := id.Sequences[s]

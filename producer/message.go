@@ -26,10 +26,7 @@ type Message struct {
 
 // Attribute is a name and a value sent with the payload, for tracing, privacy or filtering. The name is UTF-8 text and must not
 // be empty.
-type Attribute struct {
-	Name  string
-	Value []byte
-}
+type Attribute = record.Attribute
 
 // Size returns the bytes that limits and quotas count: payload, key, and the names and values of the attributes.
 func (m *Message) Size() int {
@@ -90,12 +87,3 @@ func (a AckLevel) isValid() bool { return a >= AckNone && a <= AckCommitted }
 
 // proto returns the level in requests, which has the same number.
 func (a AckLevel) proto() scribev1.AckLevel { return scribev1.AckLevel(a) }
-
-// appendAttributes returns the attributes of m in scratch, whose memory it reuses.
-func (m *Message) appendAttributes(scratch []record.Attribute) []record.Attribute {
-	scratch = scratch[:0]
-	for i := range m.Attributes {
-		scratch = append(scratch, record.Attribute{Name: m.Attributes[i].Name, Value: m.Attributes[i].Value})
-	}
-	return scratch
-}

@@ -18,7 +18,7 @@ import (
 // No label has a category. A second producer in the same process needs a registerer with a distinguishing label
 // ([prometheus.WrapRegistererWith]); otherwise [New] fails.
 func WithRegisterer(r prometheus.Registerer) Option {
-	return optionFunc(func(c *producerConfig) { c.registerer = r })
+	return func(c *producerConfig) { c.registerer = r }
 }
 
 // producerMetrics exports the producer's counters.

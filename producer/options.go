@@ -39,11 +39,7 @@ type Service interface {
 }
 
 // Option configures a Producer.
-type Option interface{ applyTo(*producerConfig) }
-
-type optionFunc func(*producerConfig)
-
-func (o optionFunc) applyTo(c *producerConfig) { o(c) }
+type Option func(*producerConfig)
 
 // producerConfig holds the values of the options. The zero value of a field is invalid unless its comment says otherwise.
 type producerConfig struct {
@@ -121,107 +117,93 @@ func (c *producerConfig) validateOptions() error {
 
 // WithAck sets the acknowledgement level that writes wait for; the default is [AckCommitted]. [Producer.WithCallAck] changes it
 // for single calls.
-func WithAck(level AckLevel) Option { return optionFunc(func(c *producerConfig) { c.ack = level }) }
+func WithAck(level AckLevel) Option { return func(c *producerConfig) { c.ack = level } }
 
 // WithLinger sets how long messages of Log and WriteAsync wait for others to share their frame; the default is [DefaultLinger], 0
 // sends at once. Calls that wait for their outcome never linger.
-func WithLinger(d time.Duration) Option { return optionFunc(func(c *producerConfig) { c.linger = d }) }
+func WithLinger(d time.Duration) Option { return func(c *producerConfig) { c.linger = d } }
 
 // WithBatchBytes sets the size at which a frame is sent without lingering further; the default is [DefaultBatchBytes].
-func WithBatchBytes(n int) Option { return optionFunc(func(c *producerConfig) { c.batchBytes = n }) }
+func WithBatchBytes(n int) Option { return func(c *producerConfig) { c.batchBytes = n } }
 
 // WithMaxBufferedBytes bounds the memory of messages that are queued or in flight, for all categories together; the default is
 // [DefaultMaxBufferedBytes]. When it is used up, Log drops and counts messages, WriteAsync fails with [ErrBufferFull], and calls
 // with a context wait for space.
-func WithMaxBufferedBytes(n int64) Option {
-	return optionFunc(func(c *producerConfig) { c.maxBuffered = n })
-}
+func WithMaxBufferedBytes(n int64) Option { return func(c *producerConfig) { c.maxBuffered = n } }
 
 // WithMaxInFlight bounds concurrent requests; the default is [DefaultMaxInFlight]. Frames of one (category, shard) are never in
 // two of them, which keeps their order.
 func WithMaxInFlight(requests int) Option {
-	return optionFunc(func(c *producerConfig) { c.maxInFlight = requests })
+	return func(c *producerConfig) { c.maxInFlight = requests }
 }
 
 // WithFramesPerRequest bounds the frames of one (category, shard) in a request; the default, 0, is as many as fit. In a category
 // that is not exactly_once, a server may refuse one frame of a request and accept a later one. With 1 there is no later one, so
 // the order within a (category, shard) is strict even then, at the price of one frame per round trip.
-func WithFramesPerRequest(n int) Option {
-	return optionFunc(func(c *producerConfig) { c.framesPerRequest = n })
-}
+func WithFramesPerRequest(n int) Option { return func(c *producerConfig) { c.framesPerRequest = n } }
 
 // WithRequestTimeout bounds the duration of one request; the default is [DefaultRequestTimeout]. Servers receive it as their
 // deadline.
 func WithRequestTimeout(d time.Duration) Option {
-	return optionFunc(func(c *producerConfig) { c.requestTimeout = d })
+	return func(c *producerConfig) { c.requestTimeout = d }
 }
 
 // WithDeliveryTimeout bounds the time from the acceptance of a message until it fails; the default is [DefaultDeliveryTimeout], 0
 // is unlimited. It is checked between attempts: a running attempt ends first.
 func WithDeliveryTimeout(d time.Duration) Option {
-	return optionFunc(func(c *producerConfig) { c.deliveryTimeout = d })
+	return func(c *producerConfig) { c.deliveryTimeout = d }
 }
 
 // WithRetries bounds the retries of a frame after transient failures. Below 0, the default, only the delivery timeout bounds
 // them. 0 does not retry.
-func WithRetries(n int) Option { return optionFunc(func(c *producerConfig) { c.retries = n }) }
+func WithRetries(n int) Option { return func(c *producerConfig) { c.retries = n } }
 
 // WithBackoff sets the pause before the first retry, which doubles with every failure, and the longest one. Pauses are jittered,
 // and never shorter than the server's retry hint. The defaults are [DefaultBackoff] and [DefaultLongestBackoff].
 func WithBackoff(first, longest time.Duration) Option {
-	return optionFunc(func(c *producerConfig) { c.backoffMin, c.backoffMax = first, longest })
+	return func(c *producerConfig) { c.backoffMin, c.backoffMax = first, longest }
 }
 
 // WithMaxMessageBytes bounds a message's [Message.Size]; the default is [DefaultMaxMessageBytes].
-func WithMaxMessageBytes(n int) Option {
-	return optionFunc(func(c *producerConfig) { c.maxMessage = n })
-}
+func WithMaxMessageBytes(n int) Option { return func(c *producerConfig) { c.maxMessage = n } }
 
 // WithIdentity continues the producer that had this identity, so that servers recognise messages that are written again. See
 // [Identity].
-func WithIdentity(id Identity) Option {
-	return optionFunc(func(c *producerConfig) { c.identity = &id })
-}
+func WithIdentity(id Identity) Option { return func(c *producerConfig) { c.identity = &id } }
 
 // WithClock sets the clock for event times; it is then read for each message. The default is the system's clock, which is read
 // once a millisecond under load. Timeouts always use the system's clock.
 func WithClock(now func() time.Time) Option {
-	return optionFunc(func(c *producerConfig) { c.now, c.ownClock = now, true })
+	return func(c *producerConfig) { c.now, c.ownClock = now, true }
 }
 
 // WithRandom sets the source of jitter: numbers in [0, 1). The function must be safe for concurrent use.
-func WithRandom(random func() float64) Option {
-	return optionFunc(func(c *producerConfig) { c.random = random })
-}
+func WithRandom(random func() float64) Option { return func(c *producerConfig) { c.random = random } }
 
 // WithLogger sets the logger for retries and losses; by default nothing is logged.
-func WithLogger(l *slog.Logger) Option { return optionFunc(func(c *producerConfig) { c.logger = l }) }
+func WithLogger(l *slog.Logger) Option { return func(c *producerConfig) { c.logger = l } }
 
 // WithHTTPClient sets the HTTP client, for TLS or authentication; the default speaks HTTP/1.1 without TLS.
-func WithHTTPClient(hc *http.Client) Option {
-	return optionFunc(func(c *producerConfig) { c.httpClient = hc })
-}
+func WithHTTPClient(hc *http.Client) Option { return func(c *producerConfig) { c.httpClient = hc } }
 
 // WithService writes to s instead of a server's address. It is for a role in the same process.
-func WithService(s Service) Option { return optionFunc(func(c *producerConfig) { c.service = s }) }
+func WithService(s Service) Option { return func(c *producerConfig) { c.service = s } }
 
 // WithOnDrop sets a function that is called for every loss: messages that Log refused, and messages of any call that failed
 // later. The goroutine that noticed the loss calls it, possibly concurrently with others. It must not block and must not call the
 // producer.
-func WithOnDrop(fn func(Drop)) Option { return optionFunc(func(c *producerConfig) { c.onDrop = fn }) }
+func WithOnDrop(fn func(Drop)) Option { return func(c *producerConfig) { c.onDrop = fn } }
 
 // WithOnAck sets a function that is called for every acknowledged frame, for metrics. The rules of [WithOnDrop] apply.
-func WithOnAck(fn func(Acked)) Option { return optionFunc(func(c *producerConfig) { c.onAck = fn }) }
+func WithOnAck(fn func(Acked)) Option { return func(c *producerConfig) { c.onAck = fn } }
 
 // WithOnSampled sets a function that is called for every frame that a server left out by sampling. The rules of [WithOnDrop]
 // apply.
-func WithOnSampled(fn func(Sampled)) Option {
-	return optionFunc(func(c *producerConfig) { c.onSampled = fn })
-}
+func WithOnSampled(fn func(Sampled)) Option { return func(c *producerConfig) { c.onSampled = fn } }
 
 // WithLossReports tells the readers of a category which messages the producer dropped ([Drop]). It writes loss reports, sums by
 // shard and reason, at most once in each interval; consumers yield them as gaps (docs/format/loss.md). A report is retried until
 // it is stored. Messages that may have been stored ([DropUnknownOutcome]) are not reported. The default, 0, writes no reports.
 func WithLossReports(every time.Duration) Option {
-	return optionFunc(func(c *producerConfig) { c.reportLosses = every })
+	return func(c *producerConfig) { c.reportLosses = every }
 }

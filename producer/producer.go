@@ -1,6 +1,7 @@
 package producer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,7 +75,7 @@ type sharedCore struct {
 func New(server string, opts ...Option) (*Producer, error) {
 	cfg := defaultConfig()
 	for _, o := range opts {
-		o.applyTo(&cfg)
+		o(&cfg)
 	}
 	if err := cfg.validateOptions(); err != nil {
 		return nil, err
@@ -125,15 +126,11 @@ func (c *sharedCore) connectService(server string) {
 	if c.service = c.cfg.service; c.service != nil {
 		return
 	}
-	if server == "" {
-		server = DefaultServer
+	t := rpc.OverClient(c.cfg.httpClient)
+	if c.cfg.httpClient == nil {
+		t = rpc.NewTransport(nil)
 	}
-	if hc := c.cfg.httpClient; hc != nil {
-		c.service = discovery.New(rpc.OverClient(hc), server).Write()
-		return
-	}
-	t := rpc.NewTransport(nil)
-	c.service, c.release = discovery.New(t, server).Write(), t.Close
+	c.service, c.release = discovery.New(t, cmp.Or(server, DefaultServer)).Write(), t.Close
 }
 
 // randomID returns a random id. It is never 0, which means no id.

@@ -74,7 +74,7 @@ func TestWriteKeepsEverything(t *testing.T) {
 		begun := time.Now()
 		err := p.Write(t.Context(), "web.access",
 			producer.Message{Payload: []byte("plain")},
-			producer.Message{Payload: []byte("all"), Key: []byte("k"), Time: when, Attributes: []producer.Attribute{{"a", []byte("1")}, {"b", nil}}},
+			producer.Message{Payload: []byte("all"), Key: []byte("k"), Time: when, Attributes: []producer.Attribute{{Name: "a", Value: []byte("1")}, {Name: "b"}}},
 			producer.Message{Key: []byte{}},
 		)
 		if err != nil {
@@ -259,7 +259,7 @@ func TestBatchErrorNamesTheMessages(t *testing.T) {
 		msgs := messages(texts("m", 6))
 		msgs[2].Payload = make([]byte, 101)
 		msgs[4].Shard = 70_000
-		msgs[5].Attributes = []producer.Attribute{{"", nil}}
+		msgs[5].Attributes = []producer.Attribute{{}}
 		err := p.Write(t.Context(), "a", msgs...)
 		batch := new(producer.BatchError)
 		if !errors.As(err, &batch) || batch.Total != 6 || len(batch.Messages) != 3 {

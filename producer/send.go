@@ -63,7 +63,13 @@ func (c *sharedCore) sendLoop() {
 		ticking := c.clock.takeTick(now)
 		due = c.sched.TakeDue(now, due[:0])
 		for _, e := range due {
-			c.expireLinger(e)
+			s := e.Stream
+			s.stripe.mu.Lock()
+			if s.open != nil && s.opens == e.Frame { // otherwise the frame was sealed before its linger ended
+				s.urgent = true
+				c.scheduleStream(s)
+			}
+			s.stripe.mu.Unlock()
 		}
 		for s := c.sched.Unpark(now); s != nil; s = c.sched.Unpark(now) {
 			s.stripe.mu.Lock()
@@ -94,16 +100,6 @@ func (c *sharedCore) sendLoop() {
 		case <-c.sched.Changed():
 		case <-timer.C:
 		}
-	}
-}
-
-// expireLinger makes a frame due whose linger has ended, if it is still open.
-func (c *sharedCore) expireLinger(e schedule.Lingering[shardStream]) {
-	e.Stream.stripe.mu.Lock()
-	defer e.Stream.stripe.mu.Unlock()
-	if e.Stream.open != nil && e.Stream.opens == e.Frame {
-		e.Stream.urgent = true
-		c.scheduleStream(e.Stream)
 	}
 }
 

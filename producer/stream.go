@@ -33,8 +33,7 @@ type streamStripe struct {
 	mu struct {
 		sync.Mutex
 		streams map[Shard]*shardStream
-		scratch []record.Attribute // of the message being added
-		closed  bool               // no messages are accepted
+		closed  bool // no messages are accepted
 		count   messageCounts
 		_       [64]byte // keeps the next stripe's mutex off this one's cache line
 	}

@@ -198,11 +198,7 @@ func (w *messageAdder) appendMessage(st *streamStripe, m *Message, bound int, he
 		}
 		w.s = s
 	}
-	rm := record.Message{Payload: m.Payload, Key: m.Key, Time: m.Time}
-	if len(m.Attributes) > 0 {
-		st.mu.scratch = m.appendAttributes(st.mu.scratch)
-		rm.Attributes = st.mu.scratch
-	}
+	rm := record.Message{Payload: m.Payload, Key: m.Key, Time: m.Time, Attributes: m.Attributes}
 	return w.addMessage(w.s, &rm, bound, w.ack, w.now, held)
 }
 
@@ -299,11 +295,9 @@ func (p *Producer) WriteAtomic(ctx context.Context, category string, shard uint3
 	return c.writeFrame(ctx, frameContent{
 		category: category, shard: shard, ack: p.ack, atomic: true, bound: bound, messages: len(msgs), size: size,
 		fill: func(f *outFrame, _ record.Envelope) error {
-			var scratch []record.Attribute
 			for i := range msgs {
 				m := &msgs[i]
-				scratch = m.appendAttributes(scratch)
-				if err := f.builder.Append(&record.Message{Payload: m.Payload, Key: m.Key, Time: m.Time, Attributes: scratch}); err != nil {
+				if err := f.builder.Append(&record.Message{Payload: m.Payload, Key: m.Key, Time: m.Time, Attributes: m.Attributes}); err != nil {
 					if errors.Is(err, record.ErrFrameFull) {
 						return fmt.Errorf("%w: %d messages of %d bytes do not fit one frame", ErrTooLarge, len(msgs), size)
 					}
@@ -311,6 +305,35 @@ func (p *Producer) WriteAtomic(ctx context.Context, category string, shard uint3
 				}
 			}
 			f.length = f.builder.Len()
+			return nil
+		},
+	})
+}
+
+// WriteArrow writes the Arrow frame whose body encode returns (docs/format/frame.md), and waits for its acknowledgement. It
+// writes nothing if rows is 0. Package producer/columns uses it to write record batches, so that this package does not link
+// Arrow.
+func (p *Producer) WriteArrow(ctx context.Context, category string, shard uint32, rows int, encode func() ([]byte, error)) error {
+	if rows == 0 {
+		return nil
+	}
+	body, err := encode()
+	if err == nil && rows > record.MaxMessagesPerFrame {
+		err = fmt.Errorf("%w: %d rows, the limit is %d", ErrTooLarge, rows, record.MaxMessagesPerFrame)
+	}
+	if err != nil {
+		p.countRefused(rows)
+		return err
+	}
+	return p.writeFrame(ctx, frameContent{
+		category: category, shard: shard, ack: p.ack, bound: len(body), messages: rows, size: int64(len(body)),
+		fill: func(f *outFrame, env record.Envelope) error {
+			data, err := record.AppendArrowFrame(f.buf.B[:0], env, rows, body)
+			if err != nil {
+				return fromRecord(err)
+			}
+			f.builder = record.Builder{} // newFrame began a frame of rows in the same buffer
+			f.data, f.length = data, len(data)
 			return nil
 		},
 	})

@@ -11,6 +11,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
+
+	"scribe/internal/base/rendezvous"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -200,4 +203,18 @@ func (s *Sequencer) readStatus() (out roleStatus) {
 		out.lag = max(out.lag, time.Duration(now-r.reached.Load())*time.Microsecond)
 	}
 	return out
+}
+
+// chooseMember returns the member that sequences a category: the one with the highest rendezvous weight (Thaler and Ravishankar,
+// 1996), so that a member that joins or leaves moves only its own share; "" when there are no members. The order of members does
+// not matter.
+func chooseMember(category uint32, members []string) string {
+	var best string
+	var most uint64
+	for _, m := range members {
+		if w := rendezvous.WeightOf(uint64(category)+1, xxhash.Sum64String(m)); best == "" || w > most || w == most && m < best {
+			best, most = m, w
+		}
+	}
+	return best
 }

@@ -65,7 +65,11 @@ func (r *categoryRun) runTerms(ctx context.Context) {
 			r.log.Info("another sequencer took over the category", "pause", pause, "error", err)
 		default:
 			r.failing.Store(true)
-			r.s.metrics.failures.WithLabelValues(failedStep(err)).Inc()
+			step := stepStream
+			if f, ok := errors.AsType[*termError](err); ok {
+				step = f.step
+			}
+			r.s.metrics.failures.WithLabelValues(step).Inc()
 			r.log.Warn("sequencing failed, retrying from the last commit", "pause", pause, "error", err)
 		}
 		if backoff.Sleep(ctx, pause) != nil {
@@ -82,13 +86,6 @@ type termError struct {
 
 func (f *termError) Error() string { return f.step + ": " + f.err.Error() }
 func (f *termError) Unwrap() error { return f.err }
-
-func failedStep(err error) string {
-	if f, ok := errors.AsType[*termError](err); ok {
-		return f.step
-	}
-	return stepStream
-}
 
 // runTerm takes over the category and sequences it until something fails.
 func (r *categoryRun) runTerm(ctx context.Context) error {

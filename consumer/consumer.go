@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"scribe/consumer/internal/payload"
-	"scribe/internal/format/sequenced"
 	"scribe/internal/transport/discovery"
 	"scribe/internal/transport/rpc"
 )
@@ -54,7 +54,7 @@ type Consumer struct {
 func New(server, category string, opts ...Option) (*Consumer, error) {
 	cfg := defaultConfig()
 	for _, o := range opts {
-		o.apply(&cfg)
+		o(&cfg)
 	}
 	if x := cfg.extension; x != nil {
 		l := payload.Limits{UntilEnd: cfg.untilEnd, PrefetchBytes: cfg.prefetchBytes}
@@ -90,17 +90,12 @@ func (c *Consumer) connectServices(server string) {
 	if c.streams, c.payloads, c.groups = c.cfg.streams, c.cfg.payloads, c.cfg.group.service; c.streams != nil {
 		return
 	}
-	if server == "" {
-		server = DefaultServer
-	}
-	var t *rpc.Transport
-	if hc := c.cfg.httpClient; hc != nil {
-		t = rpc.OverClient(hc)
-	} else {
+	t := rpc.OverClient(c.cfg.httpClient)
+	if c.cfg.httpClient == nil {
 		t = rpc.NewTransport(nil)
-		c.release = t.Close
 	}
-	cell := discovery.New(t, server)
+	c.release = t.Close
+	cell := discovery.New(t, cmp.Or(server, DefaultServer))
 	if c.streams = cell.ReadStream(); c.groups == nil {
 		c.groups = cell.Group()
 	}
@@ -111,11 +106,6 @@ func (c *Consumer) connectServices(server string) {
 		cell = discovery.New(t, c.cfg.readProxy)
 	}
 	c.payloads, c.repeats = cell.ReadProxy(), func() uint64 { return cell.FetchStats().Repeats }
-}
-
-// wantsLogical reports whether the consumer reads the logs of a logical shard. A sequenced log holds all logical shards.
-func (c *Consumer) wantsLogical(logical uint32) bool {
-	return c.wanted == nil || c.wanted[logical] || logical == uint32(sequenced.Logical)
 }
 
 func (c *Consumer) beginIteration(ctx context.Context) (*iterationSession, error) {

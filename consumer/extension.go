@@ -29,7 +29,7 @@ type Extension interface {
 
 // WithExtension sets or changes the extension, which is nil before the first change.
 func WithExtension(change func(Extension) Extension) Option {
-	return optionFunc(func(c *consumerOptions) { c.extension = change(c.extension) })
+	return func(c *consumerOptions) { c.extension = change(c.extension) }
 }
 
 // SchemaService reads and changes categories: an RPC client, or in one process the role itself.
@@ -86,30 +86,6 @@ func (c *Consumer) Payloads(ctx context.Context, refuse func(error) bool, delive
 func (g *Group) Payloads(ctx context.Context, refuse func(error) bool, deliver payload.Deliver) {
 	g.c.Payloads(ctx, refuse, deliver)
 }
-
-// filterMatches are the messages of a payload that pass a filter, walked in order. nil passes all messages.
-type filterMatches struct{ left []uint32 }
-
-func (it *streamItem) newMatches() *filterMatches {
-	if !it.Filtered {
-		return nil
-	}
-	return &filterMatches{it.Matches}
-}
-
-// matchesNone reports whether none of the n messages from index on passes the filter.
-func (l *filterMatches) matchesNone(index, n int) bool {
-	if l == nil {
-		return false
-	}
-	for len(l.left) > 0 && int(l.left[0]) < index {
-		l.left = l.left[1:]
-	}
-	return len(l.left) == 0 || int(l.left[0]) >= index+n
-}
-
-// matchesMessage reports whether a message passes the filter.
-func (l *filterMatches) matchesMessage(index int) bool { return l == nil || !l.matchesNone(index, 1) }
 
 // Describe returns the category from the control plane. It retries within the options' retry limits.
 func (c *Consumer) Describe(ctx context.Context) (*scribev1.Category, error) {

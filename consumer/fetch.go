@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"scribe/internal/base/backoff"
+	"scribe/internal/format/record"
 	"scribe/internal/transport/discovery"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -42,15 +44,7 @@ func (s *iterationSession) fetchGroup(todo []*streamItem) {
 		}
 	}
 	s.fetchAll(todo)
-	var plain []*streamItem
-	for _, it := range todo {
-		if it.refused {
-			plain = append(plain, it)
-		}
-	}
-	if len(plain) > 0 {
-		s.fetchAll(plain)
-	}
+	s.fetchAll(slices.DeleteFunc(todo, func(it *streamItem) bool { return !it.refused }))
 }
 
 // fetchAll fetches payloads in one form, except those whose view is refused.
@@ -149,7 +143,6 @@ func (s *iterationSession) fetchOnce(todo []*streamItem) ([]*streamItem, error) 
 // settleAnswer makes an item ready from its answer. It is false when the item should be requested again: then the item's Err says
 // why.
 func (s *iterationSession) settleAnswer(ctx context.Context, it *streamItem, p *scribev1.Payload) bool {
-	at := it.place(s.c.category)
 	if info := p.GetError(); info != nil {
 		err := rpc.FromInfo(info)
 		switch info.GetReason() {
@@ -160,7 +153,7 @@ func (s *iterationSession) settleAnswer(ctx context.Context, it *streamItem, p *
 				return false
 			}
 		case scribev1.Reason_REASON_CORRUPT:
-			it.Err = at.damageError("object", -1, err)
+			it.Err = damageError(&it.Payload, "object", -1, err)
 		default:
 			it.Err = err
 			cause := permanentError(err)
@@ -171,16 +164,16 @@ func (s *iterationSession) settleAnswer(ctx context.Context, it *streamItem, p *
 				s.fetchPlain(it, err)
 				return false
 			}
-			it.Err = &ServerError{Doing: fmt.Sprintf("fetching the payload of shard %v, LSN %d", at.shard, at.lsn), cause: cause, Detail: err}
+			it.Err = &ServerError{Doing: fmt.Sprintf("fetching the payload of shard %v, LSN %d", it.Source, it.SourceLSN), cause: cause, Detail: err}
 		}
 		s.queue.chargeItem(it, 0)
 		it.markReady()
 		return true
 	}
 	if s.c.wantsView(it) {
-		return s.settleView(it, p, at)
+		return s.settleView(it, p)
 	}
-	frames, buf, transit, err := decodePayload(s.c.decoder, p, &it.ptr, at)
+	frames, buf, transit, err := decodePayload(s.c.decoder, p, &it.ptr, &it.Payload)
 	if err != nil && transit {
 		if it.tries++; it.tries < maxTries {
 			it.Err = err
@@ -198,8 +191,8 @@ func (s *iterationSession) settleAnswer(ctx context.Context, it *streamItem, p *
 }
 
 // settleView is settleAnswer for views. If the answer is not a view, or the server can't make one, the stored payload is fetched.
-func (s *iterationSession) settleView(it *streamItem, p *scribev1.Payload, at payloadPlace) bool {
-	err := checkCRC(p, at)
+func (s *iterationSession) settleView(it *streamItem, p *scribev1.Payload) bool {
+	err := checkCRC(p, &it.Payload)
 	if err != nil {
 		if it.tries++; it.tries < maxTries {
 			it.Err = err
@@ -267,4 +260,56 @@ func failItems(items []*streamItem, err error) {
 		it.Err = err
 		it.markReady()
 	}
+}
+
+// explainMissing handles a payload whose object does not exist, although its pointer was sent: either retention was faster than
+// the fetch, or the object is lost. Logs are trimmed before objects are deleted, so the log's first LSN tells which. It sets the
+// item's gap or Err. It is false when the answer is not known yet; it.Err then says why.
+func (s *iterationSession) explainMissing(ctx context.Context, it *streamItem, why error) bool {
+	first, err := s.firstReadable(ctx, it)
+	switch {
+	case err != nil:
+		if cause := permanentError(err); cause != nil {
+			it.Err = &ServerError{Doing: fmt.Sprintf("asking for the readable range of shard %v", it.pos.shard), cause: cause, Detail: err}
+			return true
+		}
+		it.Err = fmt.Errorf("ask whether shard %v was trimmed beyond LSN %d: %w", it.pos.shard, it.LSN, err)
+		return false
+	case it.LSN < first:
+		it.gap, it.Err = s.c.lostPayload(it, GapTrimmed, nil), nil
+		return true
+	}
+	damage := damageError(&it.Payload, "object", -1, why)
+	damage.Missing = true
+	it.Err = damage
+	// A store with inconsistent answers may return the object at the next try.
+	it.tries++
+	return it.tries >= maxTries
+}
+
+// firstReadable returns a lower bound of the readable LSNs of an item's shard: records below it were trimmed.
+func (s *iterationSession) firstReadable(ctx context.Context, it *streamItem) (record.LSN, error) {
+	c := s.c
+	c.mu.Lock()
+	first := it.pos.trimmed
+	c.mu.Unlock()
+	if it.LSN < first {
+		return first, nil // known from an earlier request
+	}
+	res, err := c.streams.Bounds(ctx, &scribev1.BoundsRequest{Category: c.category, Shards: []uint64{uint64(it.pos.shard)}})
+	if err != nil {
+		return 0, err
+	}
+	if n := len(res.GetShards()); n != 1 {
+		return 0, fmt.Errorf("%w: the bounds of %d shards instead of one", ErrProtocol, n)
+	}
+	b := res.GetShards()[0]
+	first = record.LSN(b.GetFirstLsn())
+	if b.GetSealed() && b.GetNextLsn() <= uint64(it.LSN) {
+		first = it.LSN + 1 // the shard was erased with its category
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	it.pos.trimmed = max(it.pos.trimmed, first)
+	return it.pos.trimmed, nil
 }

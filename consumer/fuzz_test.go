@@ -8,6 +8,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"google.golang.org/protobuf/proto"
 
+	"scribe/consumer/internal/payload"
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
@@ -57,7 +58,7 @@ func FuzzDecode(f *testing.F) {
 			p.Crc = record.CRC(data)
 		}
 		ptr := &pointer.Pointer{Length: length % (1 << 20), Frames: frames, Messages: messages}
-		at := payloadPlace{category: "a", shard: record.MakeShardID(1, 1, 1), lsn: 1}
+		at := &payload.Payload{Category: "a", Source: record.MakeShardID(1, 1, 1), SourceLSN: 1}
 		got, buf, _, err := decodePayload(dec, p, ptr, at)
 		if err != nil {
 			if !errors.Is(err, ErrDamaged) || got != nil || buf != nil {

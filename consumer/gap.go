@@ -140,16 +140,6 @@ func (c *Consumer) tellGap(g *GapError, refuse func(error) bool) bool {
 	return refuse(g)
 }
 
-// tellReport yields the gap of a loss report, if the message of a one-message frame is such a report. The report counts as one
-// message: the next position is the one after it. told is false when the frame is something else.
-func (c *Consumer) tellReport(it *streamItem, r *record.Record, refuse func(error) bool) (told, goOn bool) {
-	report, ok := loss.Parse(r.Payload, r.Attributes)
-	if !ok {
-		return false, true
-	}
-	return true, c.tellLoss(it, new(report), refuse) // a copy: most messages are not reports
-}
-
 // tellLoss yields the gap of a loss report.
 func (c *Consumer) tellLoss(it *streamItem, r *loss.Report, refuse func(error) bool) bool {
 	return c.tellGap(&GapError{

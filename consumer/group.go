@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"scribe/internal/base/backoff"
 	"scribe/internal/format/bucket"
-	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -69,35 +69,22 @@ type Group struct {
 	// beat requests a heartbeat, look wakes the worker. Capacity 1.
 	beat, look chan struct{}
 
-	life memberLife
+	// life is that of the membership. Its mutex guards started and closed.
+	life struct {
+		sync.Mutex
+		started, closed bool
+		ctx             context.Context //nolint:containedctx // of the member's goroutines
+		cancel          context.CancelCauseFunc
+		work            sync.WaitGroup
+	}
 }
-
-// memberLife is the life of a membership. The mutex guards started and closed.
-type memberLife struct {
-	sync.Mutex
-	started, closed bool
-	ctx             context.Context //nolint:containedctx // of the member's goroutines
-	cancel          context.CancelCauseFunc
-	work            sync.WaitGroup
-}
-
-func (l *memberLife) beginLife() { l.ctx, l.cancel = context.WithCancelCause(context.Background()) }
 
 // NewGroup returns a member of a group that reads a category from the cell at a URL; "" means [DefaultServer]. The group is
 // created when its first member joins: only then [WithStart] says where it begins. The member joins with its first iteration, or
 // with [Group.Join]. The error reports every invalid option.
 func NewGroup(server, category, group string, opts ...Option) (*Group, error) {
-	defaults := optionFunc(func(c *consumerOptions) { c.group = defaultGroupConfig() })
-	var invalid []error
-	validate := optionFunc(func(c *consumerOptions) {
-		if err := record.ValidateName("group name", group); err != nil {
-			invalid = append(invalid, fmt.Errorf("consumer: %w", err))
-		}
-		c.validateGroup(func(ok bool, format string, args ...any) {
-			if !ok {
-				invalid = append(invalid, fmt.Errorf("consumer: "+format, args...))
-			}
-		})
+	defaults := func(c *consumerOptions) { c.member, c.group = true, defaultGroupConfig(group) }
+	setNames := func(c *consumerOptions) {
 		if c.group.member == "" {
 			c.group.member = memberName()
 		}
@@ -105,12 +92,9 @@ func NewGroup(server, category, group string, opts ...Option) (*Group, error) {
 			c.name = group + "/" + c.group.member
 			c.name = c.name[:min(len(c.name), 255)]
 		}
-	})
-	c, err := New(server, category, append(append([]Option{defaults}, opts...), validate)...)
-	if err = errors.Join(append(invalid, err)...); err != nil {
-		if c != nil {
-			_ = c.Close()
-		}
+	}
+	c, err := New(server, category, slices.Concat([]Option{defaults}, opts, []Option{setNames})...)
+	if err != nil {
 		return nil, err
 	}
 	g := &Group{
@@ -123,7 +107,7 @@ func NewGroup(server, category, group string, opts ...Option) (*Group, error) {
 	}
 	c.group, c.mu.share = g, nil
 	g.until.Store(math.MaxInt64) // no buckets yet, so none can be lost
-	g.life.beginLife()
+	g.life.ctx, g.life.cancel = context.WithCancelCause(context.Background())
 	return g, nil
 }
 
@@ -203,7 +187,12 @@ func (g *Group) goOn(ctx context.Context, it *streamItem) bool {
 		return true
 	}
 	g.restTurn()
-	return g.workTurn(ctx) == nil && g.c.stillTakes(it)
+	if g.workTurn(ctx) != nil {
+		return false
+	}
+	g.c.mu.Lock()
+	defer g.c.mu.Unlock()
+	return g.c.mu.share.claims(it)
 }
 
 // mayGoOn returns goOn for an item, which it marks as gone; nil without a group.
@@ -380,23 +369,21 @@ func (g *Group) commitDelivered(ctx context.Context, looked bool) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case err == nil:
-		if version == g.c.mu.share.version { // otherwise time went back to the positions of new buckets
-			g.committed = max(g.committed, req.GetWatermark())
+	if err != nil {
+		// The next commit covers what remains of it; after ErrFenced, once the remaining buckets are known.
+		g.c.mu.share.putBack(positions)
+		if errors.Is(err, ErrFenced) {
+			wakeWaiter(g.beat)
+		} else {
+			g.missed = g.missed || missed
 		}
-		g.letGo(draining)
-		return fencedIf(missed)
-	case errors.Is(err, ErrFenced):
-		// The next commit covers what remains of it, once the remaining buckets are known.
-		g.c.mu.share.putBack(positions)
-		wakeWaiter(g.beat)
-		return err
-	default:
-		g.c.mu.share.putBack(positions)
-		g.missed = g.missed || missed
 		return err
 	}
+	if version == g.c.mu.share.version { // otherwise time went back to the positions of new buckets
+		g.committed = max(g.committed, req.GetWatermark())
+	}
+	g.letGo(draining)
+	return fencedIf(missed)
 }
 
 func fencedIf(missed bool) error {

@@ -75,17 +75,16 @@ func (g *Group) keepMembership(ctx context.Context) {
 
 // endingError returns the error that ends the membership, nil for a transient one.
 func (g *Group) endingError(err error) error {
-	switch rpc.ReasonOf(err) {
-	case scribev1.Reason_REASON_UNKNOWN_GROUP:
+	cause := permanentError(err)
+	switch reason := rpc.ReasonOf(err); {
+	case reason == scribev1.Reason_REASON_UNKNOWN_GROUP:
 		return fmt.Errorf("%w: %w", ErrGroupDeleted, err)
-	case scribev1.Reason_REASON_CONFLICT:
-		return &ServerError{Doing: fmt.Sprintf("joining group %q", g.name), named: true, cause: ErrRefused, Detail: err}
-	default:
-	}
-	if errors.Is(err, ErrProtocol) || errors.Is(err, ErrRefused) {
+	case reason == scribev1.Reason_REASON_CONFLICT:
+		cause = ErrRefused
+	case errors.Is(err, ErrProtocol), errors.Is(err, ErrRefused):
 		return err
 	}
-	if cause := permanentError(err); cause != nil {
+	if cause != nil {
 		return &ServerError{Doing: fmt.Sprintf("joining group %q", g.name), named: true, cause: cause, Detail: err}
 	}
 	return nil
@@ -108,13 +107,10 @@ func (g *Group) joinGroup(ctx context.Context) (lease time.Duration, err error) 
 	req := &scribev1.JoinGroupRequest{
 		Group: g.name, Category: g.c.category, Member: g.cfg.member, Ttl: durationpb.New(g.cfg.ttl), RevokeTimeout: durationpb.New(g.cfg.revokeTimeout),
 		Sharing: scribev1.GroupSharing(g.cfg.sharing), Buckets: g.cfg.buckets, Description: g.cfg.description,
-		StartAt: g.c.cfg.start.kind,
+		StartAt: g.c.cfg.start.kind, StartTime: g.c.cfg.start.time,
 	}
-	switch cp := g.c.cfg.start.from; {
-	case cp != nil:
+	if cp := g.c.cfg.start.from; cp != nil {
 		req.Checkpoint = cp.String()
-	case req.GetStartAt() == scribev1.StartAt_START_AT_TIME:
-		req.StartTime = g.c.cfg.start.time.UnixMicro()
 	}
 	rctx, cancel := context.WithTimeout(ctx, g.c.cfg.requestTimeout)
 	defer cancel()
@@ -173,7 +169,7 @@ func (g *Group) sendHeartbeats(ctx context.Context, lease time.Duration) error {
 		}
 		sent := time.Now()
 		rctx, cancel := context.WithTimeout(ctx, max(lease/3, time.Second))
-		err := g.sendHeartbeat(rctx)
+		waits, err := g.sendHeartbeat(rctx)
 		cancel()
 		next := interval
 		switch reason := rpc.ReasonOf(err); {
@@ -181,7 +177,7 @@ func (g *Group) sendHeartbeats(ctx context.Context, lease time.Duration) error {
 			failures = 0
 			g.extendLease(sent, lease)
 			g.turn.setBlocked(false)
-			if g.awaitsBuckets() {
+			if waits {
 				next = interval / 4
 			}
 		case reason == scribev1.Reason_REASON_LEASE_EXPIRED, reason == scribev1.Reason_REASON_UNKNOWN_GROUP:
@@ -198,15 +194,8 @@ func (g *Group) sendHeartbeats(ctx context.Context, lease time.Duration) error {
 	}
 }
 
-// awaitsBuckets reports whether the member waits for buckets that others still have to give back.
-func (g *Group) awaitsBuckets() bool {
-	g.c.mu.Lock()
-	defer g.c.mu.Unlock()
-	return g.want.pending > 0
-}
-
-// sendHeartbeat sends a heartbeat and records the answer.
-func (g *Group) sendHeartbeat(ctx context.Context) error {
+// sendHeartbeat sends a heartbeat and records the answer. waits reports that others still have to give buckets back to the member.
+func (g *Group) sendHeartbeat(ctx context.Context) (waits bool, err error) {
 	g.c.mu.Lock()
 	req := &scribev1.HeartbeatGroupRequest{Group: g.name, Member: g.cfg.member, Epoch: g.epoch, Generation: g.taken, Status: g.memberStatus(time.Now())}
 	if !g.releasing.Empty() {
@@ -221,18 +210,18 @@ func (g *Group) sendHeartbeat(ctx context.Context) error {
 	g.c.mu.Unlock()
 	res, err := g.svc.HeartbeatGroup(ctx, req)
 	if err != nil {
-		return err
+		return false, err
 	}
 	a, err := parseAssignment(res.GetAssignment(), buckets)
 	if err != nil {
-		return err
+		return false, err
 	}
 	g.c.mu.Lock()
 	defer g.c.mu.Unlock()
 	if a.generation != g.want.generation || a.pending != g.want.pending {
 		g.setWanted(a)
 	}
-	return nil
+	return a.pending > 0, nil
 }
 
 // memberStatus returns the status that the member reports. The consumer's mutex is held.

@@ -55,6 +55,7 @@ type Rebalance struct {
 
 // groupConfig are the options of a member.
 type groupConfig struct {
+	name          string
 	member        string
 	description   string
 	ttl           time.Duration
@@ -67,8 +68,8 @@ type groupConfig struct {
 	service       GroupService
 }
 
-func defaultGroupConfig() groupConfig {
-	return groupConfig{ttl: DefaultGroupTTL, revokeTimeout: DefaultRevokeTimeout, autoCommit: DefaultAutoCommit}
+func defaultGroupConfig(name string) groupConfig {
+	return groupConfig{name: name, ttl: DefaultGroupTTL, revokeTimeout: DefaultRevokeTimeout, autoCommit: DefaultAutoCommit}
 }
 
 // validateGroup reports every violation that concerns a member of a group.
@@ -96,50 +97,42 @@ func memberName() string {
 // WithMember names the member; the default is unique. A member that joins under the name of another replaces it and takes over
 // its buckets at once. If each replica has a fixed name, a program that restarts after a crash does not wait for its TTL to
 // expire. Two members that run at the same time must not share a name.
-func WithMember(name string) Option {
-	return optionFunc(func(c *consumerOptions) { c.group.member = name })
-}
+func WithMember(name string) Option { return func(c *consumerOptions) { c.group.member = name } }
 
 // WithMemberDescription sets a description that the group's status shows.
 func WithMemberDescription(text string) Option {
-	return optionFunc(func(c *consumerOptions) { c.group.description = text })
+	return func(c *consumerOptions) { c.group.description = text }
 }
 
 // WithGroupTTL sets the time without a heartbeat after which a member expires and its buckets go to others; the default is
 // [DefaultGroupTTL]. A member that can't reach the group for three quarters of it pauses, since it may have expired.
-func WithGroupTTL(d time.Duration) Option {
-	return optionFunc(func(c *consumerOptions) { c.group.ttl = d })
-}
+func WithGroupTTL(d time.Duration) Option { return func(c *consumerOptions) { c.group.ttl = d } }
 
 // WithRevokeTimeout sets how long the member may take to give buckets back before they are taken away. It thus bounds, while
 // members join or leave, how long the loop may handle one message or leave messages uncommitted. The default is
 // [DefaultRevokeTimeout].
 func WithRevokeTimeout(d time.Duration) Option {
-	return optionFunc(func(c *consumerOptions) { c.group.revokeTimeout = d })
+	return func(c *consumerOptions) { c.group.revokeTimeout = d }
 }
 
 // WithAutoCommit sets how often the member commits by itself. It commits the messages that the loop has finished, never the one
 // that the loop is handling. It also commits when it gives buckets back and when it is closed. The default is
 // [DefaultAutoCommit]; 0 leaves all commits to [Group.Commit].
 func WithAutoCommit(every time.Duration) Option {
-	return optionFunc(func(c *consumerOptions) { c.group.autoCommit = every })
+	return func(c *consumerOptions) { c.group.autoCommit = every }
 }
 
 // WithSharing sets how a new group shares its category; the default is [ShareAuto]. An existing group must have the same sharing.
-func WithSharing(s Sharing) Option {
-	return optionFunc(func(c *consumerOptions) { c.group.sharing = s })
-}
+func WithSharing(s Sharing) Option { return func(c *consumerOptions) { c.group.sharing = s } }
 
 // WithBuckets sets the number of buckets into which a new group divides its category, a power of two up to 1,024. It bounds the
 // number of members that can have work. The default is [DefaultGroupBuckets]. An existing group must have the same number.
-func WithBuckets(n uint32) Option {
-	return optionFunc(func(c *consumerOptions) { c.group.buckets = n })
-}
+func WithBuckets(n uint32) Option { return func(c *consumerOptions) { c.group.buckets = n } }
 
 // WithOnAssigned sets a function that is called with new buckets before any of their messages is yielded. It is not called while
 // the loop handles a message.
 func WithOnAssigned(fn func(Rebalance)) Option {
-	return optionFunc(func(c *consumerOptions) { c.group.onAssigned = fn })
+	return func(c *consumerOptions) { c.group.onAssigned = fn }
 }
 
 // WithOnRevoked sets a function that is called with the buckets that the member is about to give back. Use it to finish work on
@@ -148,10 +141,8 @@ func WithOnAssigned(fn func(Rebalance)) Option {
 //
 // Without it, and without auto-commit, buckets are given back with the first Commit that covers their yielded messages.
 func WithOnRevoked(fn func(Rebalance)) Option {
-	return optionFunc(func(c *consumerOptions) { c.group.onRevoked = fn })
+	return func(c *consumerOptions) { c.group.onRevoked = fn }
 }
 
 // WithGroupService sets the service that coordinates the group, instead of a server's address.
-func WithGroupService(s GroupService) Option {
-	return optionFunc(func(c *consumerOptions) { c.group.service = s })
-}
+func WithGroupService(s GroupService) Option { return func(c *consumerOptions) { c.group.service = s } }

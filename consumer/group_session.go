@@ -79,10 +79,3 @@ func (s *iterationSession) claimItem(it *streamItem) bool {
 	}
 	return takes
 }
-
-// stillTakes reports whether the rest of a payload still belongs to the member.
-func (c *Consumer) stillTakes(it *streamItem) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.mu.share.claims(it)
-}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"scribe/consumer/internal/payload"
+	"scribe/internal/format/loss"
 	"scribe/internal/format/record"
 )
 
@@ -81,7 +82,11 @@ func (c *Consumer) takeItem(it *streamItem, refuse func(error) bool, deliver fun
 	case itemPassed:
 		c.passItem(it)
 	case itemSkipped:
-		c.moveAfterSkip(it)
+		c.mu.Lock()
+		for p, to := range it.runs {
+			p.lsn, p.skip = to, 0
+		}
+		c.mu.Unlock()
 	case itemWatermark:
 		c.mu.Lock()
 		c.mu.watermark = max(c.mu.watermark, it.Time)
@@ -141,7 +146,8 @@ type recordDelivery struct {
 	it     *streamItem
 	yield  func(Record, error) bool
 	refuse func(error) bool
-	match  *filterMatches
+	// matches are the messages that pass the filter, if there is one: those not walked past yet, in order.
+	matches []uint32
 	// mayGoOn is called between two messages; nil without a group.
 	mayGoOn func() bool
 
@@ -159,7 +165,7 @@ type recordDelivery struct {
 func (c *Consumer) deliverRecords(it *streamItem, yield func(Record, error) bool, mayGoOn func() bool, refuse func(error) bool) bool {
 	d := recordDelivery{
 		c: c, it: it, yield: yield, refuse: refuse, mayGoOn: mayGoOn,
-		match: it.newMatches(), left: int(it.Left.Load()), out: it.newRecord(),
+		matches: it.Matches, left: int(it.Left.Load()), out: it.newRecord(),
 	}
 	defer func() { c.stats.bytes.Add(d.bytes) }()
 	for ; d.left > 0 && it.Err == nil; d.frame++ {
@@ -181,7 +187,7 @@ func (c *Consumer) deliverRecords(it *streamItem, yield func(Record, error) bool
 func (d *recordDelivery) skipFrame(h *record.Header) bool {
 	total, end := int(d.it.Messages), d.index+h.Count
 	if end > total-d.left { // otherwise all of it was delivered before
-		if payload.MayBeReport(h) || !d.match.matchesNone(d.index, h.Count) {
+		if payload.MayBeReport(h) || !d.matchesNone(d.index, h.Count) {
 			return false
 		}
 		d.left = total - end
@@ -189,6 +195,17 @@ func (d *recordDelivery) skipFrame(h *record.Header) bool {
 	}
 	d.index, d.offset = end, d.offset+h.Len
 	return true
+}
+
+// matchesNone reports whether a filter excludes all of the n messages from index on.
+func (d *recordDelivery) matchesNone(index, n int) bool {
+	if !d.it.Filtered {
+		return false
+	}
+	for len(d.matches) > 0 && int(d.matches[0]) < index {
+		d.matches = d.matches[1:]
+	}
+	return len(d.matches) == 0 || int(d.matches[0]) >= index+n
 }
 
 // deliverFrame yields the messages of a frame. It is false when the caller has left the loop.
@@ -216,13 +233,15 @@ func (d *recordDelivery) deliverFrame(h *record.Header) bool {
 		left--
 		it.Left.Store(int64(left))
 		if mayReport {
-			if told, goOn := d.c.tellReport(it, &r, d.refuse); !goOn {
-				return false
-			} else if told {
+			// The report counts as one message: the next position is the one after it.
+			if report, ok := loss.Parse(r.Payload, r.Attributes); ok {
+				if !d.c.tellLoss(it, new(report), d.refuse) { // a copy: most messages are not reports
+					return false
+				}
 				continue
 			}
 		}
-		if !d.match.matchesMessage(index - 1) {
+		if it.Filtered && d.matchesNone(index-1, 1) {
 			continue
 		}
 		d.bytes += uint64(len(r.Payload))
@@ -246,5 +265,5 @@ func (d *recordDelivery) deliverFrame(h *record.Header) bool {
 
 // markBroken records a damaged frame in the payload's Err.
 func (d *recordDelivery) markBroken(err error) {
-	d.it.Err = d.it.place(d.c.category).damageError(fmt.Sprintf("frame %d", d.frame), int64(d.offset), err)
+	d.it.Err = damageError(&d.it.Payload, fmt.Sprintf("frame %d", d.frame), int64(d.offset), err)
 }

@@ -48,7 +48,7 @@ type PayloadService interface {
 // Start is where a consumer begins.
 type Start struct {
 	kind scribev1.StartAt
-	time time.Time
+	time int64                  // Unix microseconds; 0 for other kinds
 	from *checkpoint.Checkpoint // set instead of kind
 }
 
@@ -59,7 +59,7 @@ func Earliest() Start { return Start{kind: scribev1.StartAt_START_AT_EARLIEST} }
 func Latest() Start { return Start{kind: scribev1.StartAt_START_AT_LATEST} }
 
 // At begins with messages persisted at or after t.
-func At(t time.Time) Start { return Start{kind: scribev1.StartAt_START_AT_TIME, time: t} }
+func At(t time.Time) Start { return Start{kind: scribev1.StartAt_START_AT_TIME, time: t.UnixMicro()} }
 
 // Checkpoint continues from a text that [Consumer.Checkpoint] returned: no message is repeated or skipped. Shards that appeared
 // since are read from their beginning. The error matches [ErrCheckpoint].
@@ -82,11 +82,7 @@ const (
 )
 
 // Option configures a Consumer.
-type Option interface{ apply(*consumerOptions) }
-
-type optionFunc func(*consumerOptions)
-
-func (o optionFunc) apply(c *consumerOptions) { o(c) }
+type Option func(*consumerOptions)
 
 type consumerOptions struct {
 	start          Start
@@ -114,7 +110,8 @@ type consumerOptions struct {
 	until          time.Time      // end time; the zero Time means none
 	onGap          func(*GapError)
 	onPause        func()      // may be nil
-	group          groupConfig // set for members of a group only
+	member         bool        // of a group
+	group          groupConfig // of a member
 }
 
 func defaultConfig() consumerOptions {
@@ -140,6 +137,11 @@ func (c *consumerOptions) validate(category string) error {
 		if !ok {
 			errs = append(errs, fmt.Errorf("consumer: "+format, args...))
 		}
+	}
+	if c.member {
+		err := record.ValidateName("group name", c.group.name)
+		check(err == nil, "%w", err)
+		c.validateGroup(check)
 	}
 	if err := record.ValidateCategory(category); err != nil {
 		errs = append(errs, fmt.Errorf("consumer: %w", err))
@@ -179,108 +181,90 @@ func (c *consumerOptions) validate(category string) error {
 }
 
 // WithStart sets where the first iteration begins; the default is [Latest].
-func WithStart(s Start) Option { return optionFunc(func(c *consumerOptions) { c.start = s }) }
+func WithStart(s Start) Option { return func(c *consumerOptions) { c.start = s } }
 
 // WithWindow sets the ordering window, in persisted time, within which the category's shards are merged: 0 means strict order,
 // [Unbounded] no order. The default is the category's window. A lagging shard holds the others back by no more than the window.
-func WithWindow(d time.Duration) Option {
-	return optionFunc(func(c *consumerOptions) { c.window = &d })
-}
+func WithWindow(d time.Duration) Option { return func(c *consumerOptions) { c.window = &d } }
 
 // WithLogicalShards reads only these logical shards; the default is all.
 func WithLogicalShards(shards ...uint32) Option {
-	return optionFunc(func(c *consumerOptions) { c.logicalShards = slices.Clone(shards) })
+	return func(c *consumerOptions) { c.logicalShards = slices.Clone(shards) }
 }
 
 // WithPrefetchBytes bounds the memory used ahead of the loop: queued pointers (at most an eighth), answers while they arrive, and
 // decompressed payloads, including the one being delivered. The default is [DefaultPrefetchBytes]. A payload that is larger than
 // the bound is fetched when no other is held: at most 80 MiB. Decompression uses an additional 130 KiB or so for each running
 // fetch ([WithConcurrency]).
-func WithPrefetchBytes(n int64) Option {
-	return optionFunc(func(c *consumerOptions) { c.prefetchBytes = n })
-}
+func WithPrefetchBytes(n int64) Option { return func(c *consumerOptions) { c.prefetchBytes = n } }
 
 // WithConcurrency sets the number of concurrent fetches, each including its decompression; the default is [DefaultConcurrency].
-func WithConcurrency(n int) Option { return optionFunc(func(c *consumerOptions) { c.concurrency = n }) }
+func WithConcurrency(n int) Option { return func(c *consumerOptions) { c.concurrency = n } }
 
 // WithUntilEnd ends an iteration at the tails that the shards had when the iteration began.
-func WithUntilEnd() Option { return optionFunc(func(c *consumerOptions) { c.untilEnd = true }) }
+func WithUntilEnd() Option { return func(c *consumerOptions) { c.untilEnd = true } }
 
 // WithRequestTimeout bounds one fetch; the default is [DefaultRequestTimeout].
 func WithRequestTimeout(d time.Duration) Option {
-	return optionFunc(func(c *consumerOptions) { c.requestTimeout = d })
+	return func(c *consumerOptions) { c.requestTimeout = d }
 }
 
 // WithHeartbeat sets how often the server sends a heartbeat when it has nothing else to send; the default is [DefaultHeartbeat].
 // A stream that is silent for ten heartbeats, and at least 10 s, is treated as broken.
-func WithHeartbeat(d time.Duration) Option {
-	return optionFunc(func(c *consumerOptions) { c.heartbeat = d })
-}
+func WithHeartbeat(d time.Duration) Option { return func(c *consumerOptions) { c.heartbeat = d } }
 
 // WithRetryTimeout bounds how long servers may be continuously unavailable before the iteration ends with [ErrUnavailable]; 0,
 // the default, retries forever.
-func WithRetryTimeout(d time.Duration) Option {
-	return optionFunc(func(c *consumerOptions) { c.retryTimeout = d })
-}
+func WithRetryTimeout(d time.Duration) Option { return func(c *consumerOptions) { c.retryTimeout = d } }
 
 // WithBackoff sets the pause before the first retry, which doubles with every failure, and the longest pause. Pauses are
 // jittered. The defaults are [DefaultBackoff] and [DefaultLongestBackoff].
 func WithBackoff(first, longest time.Duration) Option {
-	return optionFunc(func(c *consumerOptions) { c.backoffMin, c.backoffMax = first, longest })
+	return func(c *consumerOptions) { c.backoffMin, c.backoffMax = first, longest }
 }
 
 // WithDamage sets the policy for damaged data; the default is [DamageStop].
-func WithDamage(d Damage) Option { return optionFunc(func(c *consumerOptions) { c.damage = d }) }
+func WithDamage(d Damage) Option { return func(c *consumerOptions) { c.damage = d } }
 
 // WithName names the consumer in the servers' logs and status.
-func WithName(name string) Option { return optionFunc(func(c *consumerOptions) { c.name = name }) }
+func WithName(name string) Option { return func(c *consumerOptions) { c.name = name } }
 
 // WithClock sets the clock that [Consumer.Lag] compares with; the default is [time.Now].
-func WithClock(now func() time.Time) Option {
-	return optionFunc(func(c *consumerOptions) { c.now = now })
-}
+func WithClock(now func() time.Time) Option { return func(c *consumerOptions) { c.now = now } }
 
 // WithRandom sets the source of jitter: numbers in [0, 1). Several goroutines call it concurrently.
-func WithRandom(random func() float64) Option {
-	return optionFunc(func(c *consumerOptions) { c.random = random })
-}
+func WithRandom(random func() float64) Option { return func(c *consumerOptions) { c.random = random } }
 
 // WithLogger sets the logger for reconnects and retries; the default discards them.
-func WithLogger(l *slog.Logger) Option { return optionFunc(func(c *consumerOptions) { c.logger = l }) }
+func WithLogger(l *slog.Logger) Option { return func(c *consumerOptions) { c.logger = l } }
 
 // WithHTTPClient sets the HTTP client, for TLS or authentication. It must speak HTTP/2 to the server, since streams are
 // bidirectional. The default uses HTTP/2 for the stream and HTTP/1.1 for payloads, without TLS.
-func WithHTTPClient(hc *http.Client) Option {
-	return optionFunc(func(c *consumerOptions) { c.httpClient = hc })
-}
+func WithHTTPClient(hc *http.Client) Option { return func(c *consumerOptions) { c.httpClient = hc } }
 
 // WithReadProxy fetches payloads through a different address than the stream's: any process in the consumer's region. The read
 // proxies of that region cache what several consumers there read of another region's categories. The default is the consumer's
 // server.
-func WithReadProxy(server string) Option {
-	return optionFunc(func(c *consumerOptions) { c.readProxy = server })
-}
+func WithReadProxy(server string) Option { return func(c *consumerOptions) { c.readProxy = server } }
 
 // WithServices reads from these services, roles in the same process, instead of a server's address.
 func WithServices(streams StreamService, payloads PayloadService) Option {
-	return optionFunc(func(c *consumerOptions) { c.streams, c.payloads = streams, payloads })
+	return func(c *consumerOptions) { c.streams, c.payloads = streams, payloads }
 }
 
 // WithControl sets the service for categories and their schemas, instead of a server's address. Queries and filters need it
 // together with [WithServices].
 func WithControl(control SchemaService) Option {
-	return optionFunc(func(c *consumerOptions) { c.control = control })
+	return func(c *consumerOptions) { c.control = control }
 }
 
 // WithOnGap sets a function that the iterating goroutine calls with every gap, before the iteration yields it.
-func WithOnGap(fn func(*GapError)) Option {
-	return optionFunc(func(c *consumerOptions) { c.onGap = fn })
-}
+func WithOnGap(fn func(*GapError)) Option { return func(c *consumerOptions) { c.onGap = fn } }
 
 // WithOnPause sets a function that the iterating goroutine calls when a stream was opened, and whenever everything available has
 // been yielded, before it waits for more: at least at every heartbeat. Use it to hand on collected results: [Consumer.Checkpoint]
 // then covers everything that was yielded, and the loop is not handling a message.
-func WithOnPause(fn func()) Option { return optionFunc(func(c *consumerOptions) { c.onPause = fn }) }
+func WithOnPause(fn func()) Option { return func(c *consumerOptions) { c.onPause = fn } }
 
 // pause returns the backoff after a number of consecutive failures. The last error may carry a retry hint.
 func (c *consumerOptions) pause(failures int, err error) time.Duration {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"scribe/consumer/internal/payload"
 	"scribe/internal/base/buffers"
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
@@ -30,26 +31,20 @@ func (it *streamItem) freeBuffer() {
 	it.Frames, it.buf = nil, nil
 }
 
-// payloadPlace identifies a payload in errors and checks.
-type payloadPlace struct {
-	category string
-	shard    record.ShardID
-	lsn      record.LSN
-}
-
-func (p payloadPlace) damageError(what string, offset int64, cause error) *DamageError {
-	return &DamageError{Category: p.category, Shard: p.shard, LSN: uint64(p.lsn), What: what, Offset: offset, Cause: cause}
+// damageError returns the error for a damaged part of a payload.
+func damageError(p *payload.Payload, what string, offset int64, cause error) *DamageError {
+	return &DamageError{Category: p.Category, Shard: p.Source, LSN: uint64(p.SourceLSN), What: what, Offset: offset, Cause: cause}
 }
 
 // decodePayload checks and decompresses a payload. The frames are in buf, or in the answer itself if it was not compressed: then
 // buf is nil. transit reports that the damage may have happened in transit, so that another fetch may help.
-func decodePayload(d *zstd.Decoder, p *scribev1.Payload, ptr *pointer.Pointer, at payloadPlace) (frames []byte, buf *buffers.Buffer, transit bool, err error) {
+func decodePayload(d *zstd.Decoder, p *scribev1.Payload, ptr *pointer.Pointer, at *payload.Payload) (frames []byte, buf *buffers.Buffer, transit bool, err error) {
 	data := p.GetData()
 	if err := checkCRC(p, at); err != nil {
 		return nil, nil, true, err
 	}
 	if p.GetRawLength() != uint64(ptr.Length) {
-		return nil, nil, true, at.damageError("payload length", -1, fmt.Errorf("announced %d bytes, the pointer says %d", p.GetRawLength(), ptr.Length))
+		return nil, nil, true, damageError(at, "payload length", -1, fmt.Errorf("announced %d bytes, the pointer says %d", p.GetRawLength(), ptr.Length))
 	}
 	switch codec := pointer.Codec(min(p.GetCodec(), 255)); codec {
 	case pointer.CodecNone:
@@ -59,13 +54,13 @@ func decodePayload(d *zstd.Decoder, p *scribev1.Payload, ptr *pointer.Pointer, a
 		frames, err = d.DecodeAll(data, buf.B[:0:ptr.Length])
 		if err != nil {
 			pool.Put(buf)
-			return nil, nil, false, at.damageError("compressed payload", -1, err)
+			return nil, nil, false, damageError(at, "compressed payload", -1, err)
 		}
 	default:
-		return nil, nil, false, at.damageError("payload codec", -1, fmt.Errorf("%d is unknown to this build", p.GetCodec()))
+		return nil, nil, false, damageError(at, "payload codec", -1, fmt.Errorf("%d is unknown to this build", p.GetCodec()))
 	}
 	if len(frames) != int(ptr.Length) {
-		err = at.damageError("payload length", -1, fmt.Errorf("%d bytes, the pointer says %d", len(frames), ptr.Length))
+		err = damageError(at, "payload length", -1, fmt.Errorf("%d bytes, the pointer says %d", len(frames), ptr.Length))
 	} else {
 		err = checkFrames(frames, ptr, at)
 	}
@@ -77,31 +72,31 @@ func decodePayload(d *zstd.Decoder, p *scribev1.Payload, ptr *pointer.Pointer, a
 }
 
 // checkCRC checks the checksum of an answer.
-func checkCRC(p *scribev1.Payload, at payloadPlace) error {
+func checkCRC(p *scribev1.Payload, at *payload.Payload) error {
 	if computed := record.CRC(p.GetData()); computed != p.GetCrc() {
-		return at.damageError("payload checksum", -1, fmt.Errorf("announced %#08x, computed %#08x", p.GetCrc(), computed))
+		return damageError(at, "payload checksum", -1, fmt.Errorf("announced %#08x, computed %#08x", p.GetCrc(), computed))
 	}
 	return nil
 }
 
 // checkFrames checks, without reading messages, that these are exactly the pointer's frames, of the category and the logical
 // shard that the stream announced. The checksums of messages are checked when they are read.
-func checkFrames(frames []byte, ptr *pointer.Pointer, at payloadPlace) error {
+func checkFrames(frames []byte, ptr *pointer.Pointer, at *payload.Payload) error {
 	count, messages := uint32(0), uint64(0)
 	for f, err := range record.Split(frames) {
 		switch {
 		case err != nil:
-			return at.damageError(fmt.Sprintf("frame %d", count), int64(f.Offset), err)
-		case string(f.Category) != at.category:
-			return at.damageError(fmt.Sprintf("frame %d", count), int64(f.Offset), fmt.Errorf("it is of category %q", f.Category))
-		case f.Shard != uint32(at.shard.Logical()):
-			return at.damageError(fmt.Sprintf("frame %d", count), int64(f.Offset), fmt.Errorf("it is of logical shard %d", f.Shard))
+			return damageError(at, fmt.Sprintf("frame %d", count), int64(f.Offset), err)
+		case string(f.Category) != at.Category:
+			return damageError(at, fmt.Sprintf("frame %d", count), int64(f.Offset), fmt.Errorf("it is of category %q", f.Category))
+		case f.Shard != uint32(at.Source.Logical()):
+			return damageError(at, fmt.Sprintf("frame %d", count), int64(f.Offset), fmt.Errorf("it is of logical shard %d", f.Shard))
 		}
 		count++
 		messages += uint64(f.Count)
 	}
 	if count != ptr.Frames || messages != uint64(ptr.Messages) {
-		return at.damageError("payload", -1, fmt.Errorf("%d frames of %d messages, the pointer says %d of %d", count, messages, ptr.Frames, ptr.Messages))
+		return damageError(at, "payload", -1, fmt.Errorf("%d frames of %d messages, the pointer says %d of %d", count, messages, ptr.Frames, ptr.Messages))
 	}
 	return nil
 }

@@ -57,11 +57,6 @@ type streamItem struct {
 	version uint64
 }
 
-// place identifies the item in errors.
-func (it *streamItem) place(category string) payloadPlace {
-	return payloadPlace{category, it.Source, it.SourceLSN}
-}
-
 // itemQueue holds what was received and not yet consumed, in merged order. The stream's credits bound it: entries beyond them are
 // refused.
 //

@@ -236,6 +236,9 @@ func (c *Consumer) wantsSource(source record.ShardID) bool {
 	return c.wanted == nil || c.wanted[uint32(source.Logical())]
 }
 
+// wantsLog reports whether the consumer reads a log. A sequenced log holds all logical shards.
+func (c *Consumer) wantsLog(id record.ShardID) bool { return sequenced.Reserved(id) || c.wantsSource(id) }
+
 // passItem moves the position after an item that is not delivered.
 func (c *Consumer) passItem(it *streamItem) {
 	c.mu.Lock()

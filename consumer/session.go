@@ -191,6 +191,7 @@ func (s *iterationSession) startRequest() *scribev1.StreamRequest {
 		Category:      c.category,
 		LogicalShards: c.cfg.logicalShards,
 		StartAt:       c.cfg.start.kind,
+		StartTime:     c.cfg.start.time,
 		Credits:       &scribev1.StreamCredits{Pointers: uint32(pointers), Bytes: uint64(bytes)},
 		Heartbeat:     durationpb.New(c.cfg.heartbeat),
 		Consumer:      c.cfg.name,
@@ -201,12 +202,9 @@ func (s *iterationSession) startRequest() *scribev1.StreamRequest {
 	if c.cfg.window != nil {
 		start.Window = durationpb.New(*c.cfg.window)
 	}
-	if c.cfg.start.kind == scribev1.StartAt_START_AT_TIME {
-		start.StartTime = c.cfg.start.time.UnixMicro()
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.share.fillStart(start, c.wantsLogical)
+	c.mu.share.fillStart(start, c.wantsLog)
 	s.version.Store(c.mu.share.version)
 	return &scribev1.StreamRequest{Step: &scribev1.StreamRequest_Start{Start: start}}
 }
@@ -420,7 +418,7 @@ func (s *iterationSession) queueEntry(e *scribev1.StreamEntry) error {
 	}
 	if it.pos, it.ptr, it.Messages = q, ptr, ptr.Messages; perr != nil {
 		it.ptr, it.Messages = pointer.Pointer{}, 0
-		it.Err = it.place(s.c.category).damageError("pointer", -1, perr)
+		it.Err = damageError(&it.Payload, "pointer", -1, perr)
 		it.markReady()
 	}
 	s.queue.pushItem(it)
@@ -446,14 +444,55 @@ func (s *iterationSession) queueGap(g *scribev1.StreamGap) error {
 	if err != nil {
 		return err
 	}
-	from, lost, err := sh.receiveGap(g)
-	if err != nil || len(lost) == 0 {
+	r, err := sh.passOver(passedGap, record.ShardID(g.GetShard()), record.LSN(g.GetFrom()), record.LSN(g.GetTo()))
+	if err != nil || len(r.places) == 0 {
 		return err
 	}
-	s.queue.pushItem(&streamItem{kind: itemGap, pos: lost[0], lost: lost, Payload: payload.Payload{LSN: from}, gap: &GapError{
-		Category: s.c.category, Shard: lost[0].shard, From: uint64(from), To: uint64(lost[0].received), Reason: gapReason(g.GetReason()),
+	p := r.places[0]
+	s.queue.pushItem(&streamItem{kind: itemGap, pos: p, lost: r.places, Payload: payload.Payload{LSN: r.from}, gap: &GapError{
+		Category: s.c.category, Shard: p.shard, From: uint64(r.from), To: uint64(p.received), Reason: gapReason(g.GetReason()),
 	}})
 	return nil
+}
+
+// queueSkip queues a run of pointers whose payloads can't match the filter.
+func (s *iterationSession) queueSkip(k *scribev1.StreamSkip) error {
+	c, shard := s.c, record.ShardID(k.GetShard())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.eval == nil {
+		return fmt.Errorf("%w: it leaves out pointers, and was not asked to", ErrProtocol)
+	}
+	sh, err := s.shareOfStream()
+	if err != nil || c.pastUntil(shard, k.GetTime()) {
+		return err
+	}
+	r, err := sh.passOver(passedSkip, shard, record.LSN(k.GetFrom()), record.LSN(k.GetTo()))
+	if err != nil || len(r.places) == 0 {
+		return err
+	}
+	n := &c.eval.Counts
+	n.Pointers.Add(r.pointers)
+	n.SkippedPointers.Add(r.pointers)
+	n.SkippedMessages.Add(k.GetMessages())
+	n.SkippedBytes.Add(k.GetBytes())
+	runs := make(map[*shardPosition]record.LSN, len(r.places))
+	for _, p := range r.places {
+		runs[p] = p.received
+	}
+	s.queue.pushItem(&streamItem{kind: itemSkipped, runs: runs})
+	return nil
+}
+
+// pastUntil reports whether a time is at or after the requested end, without a group: reading of the shard then ends. The mutex
+// is held.
+func (c *Consumer) pastUntil(shard record.ShardID, time int64) bool {
+	s, until := c.mu.share, c.cfg.until
+	if until.IsZero() || time < until.UnixMicro() || !s.alone || s.shards[shard] == nil {
+		return false
+	}
+	s.endShard(shard) // a bounded iteration waits for nothing more of it
+	return true
 }
 
 // unwatched is how long a bounded query of a category without shards waits after its end time.

@@ -318,8 +318,8 @@ func (s *categoryShare) rewindToDelivered(bounded bool) {
 	}
 }
 
-// fillStart sets the buckets and positions of a StreamStart. wanted selects the logical shards, without a group.
-func (s *categoryShare) fillStart(start *scribev1.StreamStart, wanted func(logical uint32) bool) {
+// fillStart sets the buckets and positions of a StreamStart. wanted selects the logs, without a group.
+func (s *categoryShare) fillStart(start *scribev1.StreamStart, wanted func(record.ShardID) bool) {
 	if !s.opened {
 		return
 	}
@@ -349,12 +349,12 @@ func (s *categoryShare) fillStart(start *scribev1.StreamStart, wanted func(logic
 }
 
 // resumePositions returns the positions to open a stream with, of a consumer in no group.
-func (s *categoryShare) resumePositions(wanted func(logical uint32) bool) []*scribev1.ShardPosition {
+func (s *categoryShare) resumePositions(wanted func(record.ShardID) bool) []*scribev1.ShardPosition {
 	var out []*scribev1.ShardPosition
 	for id, sh := range s.shards {
 		p := sh.live[0]
 		sh.cursor = p.received
-		if wanted(uint32(id.Logical())) {
+		if wanted(id) {
 			r := &scribev1.ShardPosition{Shard: uint64(id), Lsn: uint64(p.received)}
 			if p.received == p.lsn {
 				r.Skip = p.skip
@@ -432,45 +432,32 @@ func (s *categoryShare) checkPassed(sh *sharedShard, to record.LSN) error {
 	return nil
 }
 
-// receiveGap receives a gap [from, to). It returns the first LSN of the gap that concerns the share, and the positions that it
-// advances: none when the gap contains nothing of it.
-func (s *categoryShare) receiveGap(g *scribev1.StreamGap) (from record.LSN, lost []*shardPosition, err error) {
-	id := record.ShardID(g.GetShard())
-	begin, to := record.LSN(g.GetFrom()), record.LSN(g.GetTo())
+// passedRange is a range of pointers that the share no longer has to receive: from is the first of them, pointers their number,
+// and places are the positions that it advances, none when it contains nothing of the share.
+type passedRange struct {
+	from     record.LSN
+	places   []*shardPosition
+	pointers uint64
+}
+
+// The ways in which a stream passes over pointers, in errors.
+var (
+	passedGap  = [...]string{"a gap in", "has a gap from LSN"}
+	passedSkip = [...]string{"it leaves out pointers of", "leaves out pointers"} // the filter excludes them
+)
+
+// passOver marks [begin, to) of a shard as received.
+func (s *categoryShare) passOver(how [2]string, id record.ShardID, begin, to record.LSN) (r passedRange, err error) {
 	sh := s.shards[id]
 	switch {
 	case sh == nil:
-		return 0, nil, fmt.Errorf("%w: a gap in shard %v, which did not join", ErrProtocol, id)
+		return r, fmt.Errorf("%w: %s shard %v, which did not join", ErrProtocol, how[0], id)
 	case to < begin:
-		return 0, nil, fmt.Errorf("%w: shard %v has a gap from LSN %d to %d", ErrProtocol, id, begin, to)
+		return r, fmt.Errorf("%w: shard %v %s %d to %d", ErrProtocol, id, how[1], begin, to)
 	}
 	if err := s.checkPassed(sh, begin); err != nil {
-		return 0, nil, err
+		return r, err
 	}
-	from, lost, _ = s.receiveRange(sh, begin, to)
-	return from, lost, nil
-}
-
-// receiveSkip receives pointers [from, to) that the stream left out because the filter excludes them. It returns the positions
-// that this advances, and the number of pointers.
-func (s *categoryShare) receiveSkip(id record.ShardID, from, to record.LSN) (passed []*shardPosition, pointers uint64, err error) {
-	sh := s.shards[id]
-	switch {
-	case sh == nil:
-		return nil, 0, fmt.Errorf("%w: it leaves out pointers of shard %v, which did not join", ErrProtocol, id)
-	case to < from:
-		return nil, 0, fmt.Errorf("%w: shard %v leaves out pointers %d to %d", ErrProtocol, id, from, to)
-	}
-	if err := s.checkPassed(sh, from); err != nil {
-		return nil, 0, err
-	}
-	_, passed, pointers = s.receiveRange(sh, from, to)
-	return passed, pointers, nil
-}
-
-// receiveRange marks [begin, to) as received. It returns the positions of the buckets with outstanding pointers in the range, the
-// first such pointer, and their number.
-func (s *categoryShare) receiveRange(sh *sharedShard, begin, to record.LSN) (from record.LSN, places []*shardPosition, pointers uint64) {
 	sh.cursor = max(sh.cursor, to)
 	if sh.end > 0 {
 		to = min(to, sh.end)
@@ -480,12 +467,12 @@ func (s *categoryShare) receiveRange(sh *sharedShard, begin, to record.LSN) (fro
 		if !ok || next >= to {
 			return
 		}
-		if len(places) == 0 || next < from {
-			from = next
+		if len(r.places) == 0 || next < r.from {
+			r.from = next
 		}
 		p := s.makeLive(sh, b)
 		p.received = to
-		places, pointers = append(places, p), pointers+s.scheme.Count(sh.id, b, next, to)
+		r.places, r.pointers = append(r.places, p), r.pointers+s.scheme.Count(sh.id, b, next, to)
 	}
 	if uint64(max(to, begin)-begin) < uint64(s.scheme.Buckets) { // only few buckets have pointers in the range
 		for lsn := begin; lsn < to; lsn++ {
@@ -499,7 +486,7 @@ func (s *categoryShare) receiveRange(sh *sharedShard, begin, to record.LSN) (fro
 		}
 	}
 	s.countUndone(sh)
-	return from, places, pointers
+	return r, nil
 }
 
 // endShard handles the end of a shard: nothing more comes, even if its end was thought to be later.

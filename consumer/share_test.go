@@ -16,19 +16,19 @@ func TestNothingIsPassedOverBehindAnUndeliveredPayload(t *testing.T) {
 	shard := record.MakeShardID(7, 0, 1)
 	for name, passOver := range map[string]func(*testing.T, *categoryShare) *streamItem{
 		"a gap": func(t *testing.T, s *categoryShare) *streamItem {
-			from, lost, err := s.receiveGap(&scribev1.StreamGap{Shard: uint64(shard), From: lsn + 1, To: to})
-			if err != nil || len(lost) != 16 || from != lsn+1 {
-				t.Fatal(from, len(lost), err)
+			r, err := s.passOver(passedGap, shard, lsn+1, to)
+			if err != nil || len(r.places) != 16 || r.from != lsn+1 {
+				t.Fatal(r.from, len(r.places), err)
 			}
-			return &streamItem{kind: itemGap, pos: lost[0], lost: lost, Payload: payload.Payload{LSN: from}, gap: &GapError{From: uint64(from), To: to}}
+			return &streamItem{kind: itemGap, pos: r.places[0], lost: r.places, Payload: payload.Payload{LSN: r.from}, gap: &GapError{From: uint64(r.from), To: to}}
 		},
 		"pointers that were left out": func(t *testing.T, s *categoryShare) *streamItem {
-			places, n, err := s.receiveSkip(shard, lsn+1, to)
-			if err != nil || len(places) != 16 || n != to-lsn-1 {
-				t.Fatal(len(places), n, err)
+			r, err := s.passOver(passedSkip, shard, lsn+1, to)
+			if err != nil || len(r.places) != 16 || r.pointers != to-lsn-1 {
+				t.Fatal(len(r.places), r.pointers, err)
 			}
 			it := &streamItem{kind: itemSkipped, runs: map[*shardPosition]record.LSN{}}
-			for _, p := range places {
+			for _, p := range r.places {
 				it.runs[p] = p.received
 			}
 			return it
@@ -54,10 +54,7 @@ func TestNothingIsPassedOverBehindAnUndeliveredPayload(t *testing.T) {
 			if !s.claims(queue[1]) {
 				t.Error("what is passed over in other buckets is not")
 			}
-			c.moveAfterSkip(queue[1])
-			if queue[1].gap != nil {
-				c.tellGapAt(queue[1], queue[1].gap, func(error) bool { return true })
-			}
+			c.takeItem(queue[1], func(error) bool { return true }, nil)
 			positions, held := s.unsavedPositions()
 			if len(positions) != 1 || held.Len() != 16 {
 				t.Fatalf("%v of %d buckets", positions, held.Len())

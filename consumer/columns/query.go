@@ -7,11 +7,13 @@ import (
 	"iter"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/util"
 
+	"scribe/columnar/aggregate"
 	"scribe/columnar/finish"
 	"scribe/columnar/plan"
 	"scribe/columnar/sql"
@@ -37,8 +39,8 @@ type Query struct {
 		rows, bytes int64 // of the answer
 		groups      int
 		groupErrors int64
-		done        bool // LIMIT was reached, or a bounded query has ended
 	}
+	done atomic.Bool // LIMIT was reached, or a bounded query has ended
 }
 
 // NewQuery returns a query of the cell that a server belongs to; "" means [consumer.DefaultServer]. It gets the category and its
@@ -150,8 +152,8 @@ func (q *Query) Batches(ctx context.Context) iter.Seq2[arrow.RecordBatch, error]
 		defer cancel()
 		r := queryIteration{query: q, yield: yield}
 		if q.plan.Group != nil {
-			var err error
-			if r.grouping, err = q.finisher.Grouping(q.options.groups()); err != nil {
+			var err error // the groups have half of the memory, payloads the other half
+			if r.grouping, err = q.finisher.Grouping(aggregate.Limits{Bytes: q.options.memory / 2}); err != nil {
 				yield(nil, err)
 				return
 			}
@@ -179,7 +181,7 @@ type queryIteration struct {
 
 func (r *queryIteration) iterate(ctx context.Context) {
 	q := r.query
-	if q.finished() {
+	if q.done.Load() || q.limit() == 0 {
 		return
 	}
 	q.consumer.Payloads(ctx, r.refuse, r.deliver)
@@ -202,7 +204,7 @@ func (r *queryIteration) iterate(ctx context.Context) {
 		r.yield(nil, err)
 		return
 	}
-	q.finish()
+	q.done.Store(true)
 	if batch.NumRows() > 0 {
 		r.yield(batch, nil)
 	}
@@ -241,7 +243,7 @@ func (r *queryIteration) deliver(p *payload.Payload, tell func(*loss.Report) boo
 	p.Left.Store(int64(left))
 	goOn := batch.NumRows() == 0 || r.yield(batch, nil)
 	if last {
-		q.finish()
+		q.done.Store(true)
 	}
 	r.over = !goOn || last
 	return !r.over
@@ -285,19 +287,6 @@ func (q *Query) note(g *finish.Grouping) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.mu.groups, q.mu.groupErrors = g.Groups(), g.Errors()
-}
-
-func (q *Query) finish() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.mu.done = true
-}
-
-// finished reports whether the answer is complete. With LIMIT 0 it is from the beginning.
-func (q *Query) finished() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.mu.done || q.limit() == 0
 }
 
 // limit returns LIMIT, or the row limit of the options if that is lower; -1 without either.

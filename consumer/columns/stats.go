@@ -1,6 +1,7 @@
 package columns
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -107,23 +108,22 @@ func (x *Explanation) String() string {
 		fmt.Fprintf(&b, "%-10s %s\n", name, fmt.Sprintf(format, args...))
 	}
 	line("query", "%s", x.Query)
-	if version := fmt.Sprintf("schema version %d", x.SchemaVersion); x.SchemaVersion > 0 {
-		line("category", "%s, %s", x.Category, version)
+	if x.SchemaVersion > 0 {
+		line("category", "%s, schema version %d", x.Category, x.SchemaVersion)
 	} else {
 		line("category", "%s, without a schema", x.Category)
 	}
-	line("reads", "%s", listed(x.Reads))
-	line("pushed", "%s", orNone(x.Pushed))
+	line("reads", "%s", cmp.Or(strings.Join(x.Reads, ", "), "-"))
+	line("pushed", "%s", cmp.Or(x.Pushed, "-"))
 	if x.Here != "" {
 		line("here", "%s (%s, %s and %s are known to readers alone)", x.Here, schema.ColumnPersisted, schema.ColumnShard, schema.ColumnOffset)
 	}
-	line("answers", "%s", listed(x.Answers))
+	line("answers", "%s", cmp.Or(strings.Join(x.Answers, ", "), "-"))
 	s := &x.Stats
 	line("pointers", "%d, %d of them skipped unseen (%d messages, %s)", s.Pointers, s.Skipped, s.SkippedMessages, units.About(s.SkippedBytes))
-	switch {
-	case x.Local:
+	if x.Local {
 		line("payloads", "%d, made into rows here", s.Payloads)
-	default:
+	} else {
 		line("payloads", "%d, %d as views of read proxies (%d for this query alone, %d made before), %d made into rows here", s.Payloads, s.Views, s.ExactViews, s.ReusedViews, s.Payloads-s.Views)
 	}
 	line("fetched", "%s", units.About(s.FetchedBytes))
@@ -136,12 +136,3 @@ func (x *Explanation) String() string {
 	}
 	return b.String()
 }
-
-func orNone(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
-}
-
-func listed(names []string) string { return orNone(strings.Join(names, ", ")) }

@@ -1,7 +1,6 @@
 package avrorows
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -339,15 +338,21 @@ func (r *avroReader) readBranch(t *avrotype.Type, pos int) (branch, next int, wh
 
 // readLong reads a variable-length integer of at most ten bytes.
 func (r *avroReader) readLong(pos int) (v int64, next int, why string) {
-	v, n := binary.Varint(r.data[pos:])
-	switch {
-	case n > 0:
-		return v, pos + n, ""
-	case n == 0 && len(r.data)-pos < binary.MaxVarintLen64:
-		return 0, pos, whyShort
-	default:
-		return 0, pos, whyVarint
+	var u uint64
+	for i := range 10 {
+		if pos+i >= len(r.data) {
+			return 0, pos, whyShort
+		}
+		b := r.data[pos+i]
+		if i == 9 && b > 1 {
+			break
+		}
+		u |= uint64(b&0x7F) << (7 * i)
+		if b < 0x80 {
+			return int64(u>>1) ^ -int64(u&1), pos + i + 1, ""
+		}
 	}
+	return 0, pos, whyVarint
 }
 
 func (r *avroReader) readInt(pos int) (v int64, next int, why string) {

@@ -98,10 +98,10 @@ type sortableColumn struct {
 
 func (s *sortableColumn) compareRows(x, y int) int {
 	if s.valid != nil && (!s.valid[x] || !s.valid[y]) {
-		switch {
-		case s.valid[x] == s.valid[y]:
+		switch s.valid[x] {
+		case s.valid[y]:
 			return 0
-		case s.valid[x] == s.plan.NullsFirst:
+		case s.plan.NullsFirst:
 			return 1
 		default:
 			return -1

@@ -237,7 +237,9 @@ func (c *Consumer) wantsSource(source record.ShardID) bool {
 }
 
 // wantsLog reports whether the consumer reads a log. A sequenced log holds all logical shards.
-func (c *Consumer) wantsLog(id record.ShardID) bool { return sequenced.Reserved(id) || c.wantsSource(id) }
+func (c *Consumer) wantsLog(id record.ShardID) bool {
+	return sequenced.Reserved(id) || c.wantsSource(id)
+}
 
 // passItem moves the position after an item that is not delivered.
 func (c *Consumer) passItem(it *streamItem) {

@@ -106,7 +106,7 @@ func NewGroup(server, category, group string, opts ...Option) (*Group, error) {
 		return nil, ErrNotSupported
 	}
 	c.group, c.mu.share = g, nil
-	g.until.Store(math.MaxInt64) // no buckets yet, so none can be lost
+	g.until.Store(math.MaxInt64)                                              // no buckets yet, so none can be lost
 	g.life.ctx, g.life.cancel = context.WithCancelCause(context.Background()) //nolint:fatcontext // not nested: one for each member
 	return g, nil
 }

@@ -57,13 +57,13 @@ func (s RequestSlots) TakeSlot() bool {
 func (s RequestSlots) FreeSlot() { <-s }
 
 // OpenBody returns the body of a request, of at most limit bytes, decompressed from one of the given encodings. A read without
-// progress for patience fails.
+// progress for patience fails. Closing it does not close the request's body: that would wait for the rest of it, without patience.
 func OpenBody(w http.ResponseWriter, r *http.Request, limit int64, patience time.Duration, encodings ...string) (io.ReadCloser, *HTTPError) {
 	body := http.MaxBytesReader(w, NewPatientBody(w, r.Body, patience), limit)
 	encoding := r.Header.Get("Content-Encoding")
 	switch {
 	case encoding == "" || encoding == "identity":
-		return body, nil
+		return io.NopCloser(body), nil
 	case !slices.Contains(encodings, encoding):
 	case encoding == "gzip":
 		z, err := gzip.NewReader(body)

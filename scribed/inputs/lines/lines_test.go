@@ -1,12 +1,14 @@
 package lines
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -15,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/prometheus/client_golang/prometheus"
@@ -178,6 +181,39 @@ func TestBoundsRequests(t *testing.T) {
 	}
 	close(leave)
 	first.Wait()
+}
+
+// A refused request is answered, and its slot is free, although the client neither sends the rest of its body nor closes it.
+func TestRefusalDoesNotWaitForTheBody(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Listen.Address, cfg.MaxLine = "127.0.0.1:0", 9
+	h := handler(t, &agent{}, func(c *Config) { *c = cfg })
+	nl, err := cfg.Listen.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- cfg.Listen.ServeHTTP(ctx, nl, h, func() {}) }()
+	c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", nl.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	_ = c.SetDeadline(time.Now().Add(8 * time.Second))
+	const size = 100 << 10
+	if _, err := fmt.Fprintf(c, "POST /v1/lines/c HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", size+1, strings.Repeat("x", size)); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(c).ReadString('\n')
+	if err != nil || !strings.Contains(line, " 413 ") {
+		t.Errorf("%q, %v", line, err)
+	}
+	_ = c.Close()
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
 }
 
 func TestInputWithToken(t *testing.T) {

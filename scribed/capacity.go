@@ -104,8 +104,10 @@ func (q *sendQueue) chooseDestination(l *categoryQueue, e *queueEntry, at time.T
 // takeEntries removes entries of a queue from memory that have no waiting caller and are not in the spool, from the oldest on as
 // long as unwanted says so, and returns them.
 func (q *sendQueue) takeEntries(l *categoryQueue, unwanted func(e *queueEntry) bool) (gone []*queueEntry) {
-	for _, e := range slices.Clone(l.entries) {
+	for i := 0; i < len(l.entries); {
+		e := l.entries[i]
 		if !e.canSpill() || e.isSpooled() {
+			i++
 			continue
 		}
 		if !unwanted(e) {
@@ -113,7 +115,7 @@ func (q *sendQueue) takeEntries(l *categoryQueue, unwanted func(e *queueEntry) b
 		}
 		gone = append(gone, e)
 		q.counts.memory = q.counts.memory.Minus(e.amount())
-		q.removeEntry(e)
+		q.removeEntry(e) // the next entry is at i now
 	}
 	return gone
 }

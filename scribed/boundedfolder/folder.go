@@ -27,7 +27,7 @@ type boundedFile struct {
 	bytes int64
 }
 
-// FindFiles adds the files whose names match.
+// FindFiles adds the files whose names match. It skips those that are removed meanwhile.
 func (f *Folder) FindFiles(match func(name string) bool) error {
 	names, err := f.FS.List(f.Dir)
 	if err != nil {
@@ -39,6 +39,9 @@ func (f *Folder) FindFiles(match func(name string) bool) error {
 			continue
 		}
 		info, err := f.FS.Stat(f.FS.PathJoin(f.Dir, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
 		if err != nil {
 			return err
 		}

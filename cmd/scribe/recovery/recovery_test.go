@@ -606,6 +606,23 @@ func TestStoreErrors(t *testing.T) {
 	if !errors.Is(err, blob.ErrDenied) {
 		t.Errorf("denied: %v", err)
 	}
+	// The listing that the failure of a reader ends has no error of its own.
+	damaged, reads := memory.New(), map[string]int{}
+	for n := range 3 {
+		if err := damaged.Put(t.Context(), keyOf(n), make([]byte, 1000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	denyAgain := func(key string) error {
+		if reads[key]++; reads[key] > 1 { // what is in a damaged blob
+			return blob.ErrDenied
+		}
+		return nil
+	}
+	_, _, _, err = tryRecover(t, &flaky{Store: damaged, read: denyAgain}, filepath.Join(t.TempDir(), "s"), func(c *Config, _ *Deps) { c.Workers = 1 })
+	if text := fmt.Sprint(err); !errors.Is(err, blob.ErrDenied) || strings.Count(text, "denied") != 1 || strings.Contains(text, "list blobs") {
+		t.Errorf("denied, with more blobs to list: %v", err)
+	}
 	dir := filepath.Join(t.TempDir(), "s")
 	if _, _, _, err := tryRecover(t, store, dir, func(c *Config, _ *Deps) { c.Source = "one" }); err != nil {
 		t.Fatal(err)

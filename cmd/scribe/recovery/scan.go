@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -58,7 +59,8 @@ func (r *recoveryRun) readBlobs(ctx context.Context, done chan<- readBlob) error
 			err = context.Cause(ctx)
 		}
 		if err != nil {
-			return errors.Join(readers.Wait(), fmt.Errorf("list blobs: %w", err))
+			// A reader that failed has ended ctx, and with it the listing.
+			return cmp.Or(readers.Wait(), fmt.Errorf("list blobs: %w", err))
 		}
 		readers.Go(func() error {
 			f, err := r.readBlob(ctx, info)

@@ -143,6 +143,11 @@ func flagError(err error) error {
 	return &callError{text: strings.ReplaceAll(err.Error(), bad.Error(), want), err: err}
 }
 
+// variableOf returns the environment variable of a flag.
+func variableOf(flag string) string {
+	return "SCRIBE_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
 // fromEnvironment sets flags that are not on the command line from the environment.
 func fromEnvironment(flags *pflag.FlagSet) error {
 	var err error
@@ -150,7 +155,7 @@ func fromEnvironment(flags *pflag.FlagSet) error {
 		if f.Changed || f.Name == "help" || err != nil {
 			return
 		}
-		name := "SCRIBE_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		name := variableOf(f.Name)
 		if v, ok := os.LookupEnv(name); ok && v != "" {
 			if serr := flags.Set(f.Name, v); serr != nil {
 				err = usageError(fmt.Errorf("environment variable %s: %w", name, flagError(serr)))

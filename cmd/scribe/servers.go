@@ -58,12 +58,13 @@ func (f *serverFlags) addFlags(cmd *cobra.Command, command string, d app.Config)
 // configure returns the defaults with the configuration file and the given flags over them.
 func (f *serverFlags) configure(cmd *cobra.Command) (app.Config, error) {
 	c := f.defaults
-	return c, f.apply(cmd, &c)
+	err := f.apply(cmd, &c)
+	return c, err
 }
 
 // apply overrides c with the configuration file and then with the given flags.
 func (f *serverFlags) apply(cmd *cobra.Command, c *app.Config) error {
-	if err := checkRenamedVariables(); err != nil {
+	if err := checkRenamedVariables(cmd.Flags()); err != nil {
 		return usageError(err)
 	}
 	if f.config != "" {
@@ -85,17 +86,18 @@ func (f *serverFlags) apply(cmd *cobra.Command, c *app.Config) error {
 	return nil
 }
 
-// checkRenamedVariables refuses environment variables of settings that have other names now: they would have no effect.
-func checkRenamedVariables() error {
+// checkRenamedVariables refuses environment variables of flags that have other names now: they would have no effect. Variables that
+// only look alike are not for this program: Kubernetes sets SCRIBE_GATEWAY_PORT if there is a service scribe-gateway.
+func checkRenamedVariables(flags *pflag.FlagSet) error {
 	var errs []error
-	for _, variable := range os.Environ() {
-		name, value, _ := strings.Cut(variable, "=")
+	flags.VisitAll(func(flag *pflag.Flag) {
 		for old, current := range app.Renamed {
-			if rest, ok := strings.CutPrefix(name, "SCRIBE_"+strings.ToUpper(old)+"_"); ok && value != "" {
-				errs = append(errs, fmt.Errorf("environment variable %s is called SCRIBE_%s_%s now", name, strings.ToUpper(current), rest))
+			rest, ok := strings.CutPrefix(flag.Name, current+"-")
+			if name := variableOf(old + "-" + rest); ok && os.Getenv(name) != "" {
+				errs = append(errs, fmt.Errorf("environment variable %s is called %s now", name, variableOf(flag.Name)))
 			}
 		}
-	}
+	})
 	return errors.Join(errs...)
 }
 

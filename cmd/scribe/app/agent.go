@@ -71,17 +71,20 @@ func (c *Config) checkInputs(v *config.Violations) {
 	v.Join("Inputs", config.Check("inputs", &c.Inputs, nil).Err())
 	// Names tell inputs of a kind apart, in metrics and in positions.
 	taken := map[string]bool{"Lines/" + agentLines: true}
-	for kind, names := range map[string][]string{
-		"Follow": namesOf(c.Inputs.Follow, func(f follow.Config) string { return f.Name }),
-		"Syslog": namesOf(c.Inputs.Syslog, func(s syslog.Config) string { return s.Name }),
-		"OTLP":   namesOf(c.Inputs.OTLP, func(o otlp.Config) string { return o.Name }),
-		"Lines":  namesOf(c.Inputs.Lines, func(l lines.Config) string { return l.Name }),
+	for _, of := range []struct {
+		kind  string
+		names []string
+	}{
+		{"Follow", namesOf(c.Inputs.Follow, func(f follow.Config) string { return f.Name })},
+		{"Syslog", namesOf(c.Inputs.Syslog, func(s syslog.Config) string { return s.Name })},
+		{"OTLP", namesOf(c.Inputs.OTLP, func(o otlp.Config) string { return o.Name })},
+		{"Lines", namesOf(c.Inputs.Lines, func(l lines.Config) string { return l.Name })},
 	} {
-		for i, name := range names {
-			if taken[kind+"/"+name] {
-				v.Add(fmt.Sprintf("Inputs.%s[%d].Name", kind, i), "%q is the name of another input", name)
+		for i, name := range of.names {
+			if taken[of.kind+"/"+name] {
+				v.Add(fmt.Sprintf("Inputs.%s[%d].Name", of.kind, i), "%q is the name of another input", name)
 			}
-			taken[kind+"/"+name] = true
+			taken[of.kind+"/"+name] = true
 		}
 	}
 	if len(c.Inputs.Follow) > 0 && c.inputsDir() == "" {

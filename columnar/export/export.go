@@ -61,7 +61,7 @@ type Writer interface {
 }
 
 // New returns a Writer to w for rows of a schema. It returns an error that names the first column that the format can't
-// represent.
+// represent. It does not write yet.
 func New(f Format, w io.Writer, s *arrow.Schema) (Writer, error) {
 	out := lineWriter{bufio.NewWriterSize(w, bufferSize)}
 	switch f {
@@ -70,7 +70,7 @@ func New(f Format, w io.Writer, s *arrow.Schema) (Writer, error) {
 	case JSONLines:
 		return newJSONLines(out, s), nil
 	case CSV:
-		return newCSV(out, s)
+		return newCSV(w, s), nil
 	case Arrow:
 		return newStream(out, s), nil
 	case Parquet:

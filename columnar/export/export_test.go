@@ -384,3 +384,36 @@ func TestErrors(t *testing.T) {
 		}
 	}
 }
+
+// A row group is as large as its values, however many rows share a text in their batch.
+func TestParquetGroupsBySize(t *testing.T) {
+	s := arrow.NewSchema([]arrow.Field{{Name: "s", Type: &arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int32, ValueType: arrow.BinaryTypes.String}}}, nil)
+	b := array.NewDictionaryBuilder(memory.DefaultAllocator, s.Field(0).Type.(*arrow.DictionaryType)).(*array.BinaryDictionaryBuilder)
+	for i := range 3000 {
+		if err := b.AppendString(strings.Repeat(strconv.Itoa(i%4), 50_000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	batch := array.NewRecordBatch(s, []arrow.Array{b.NewArray()}, 3000)
+	r, err := file.NewParquetReader(strings.NewReader(written(t, Parquet, s, batch.NewSlice(0, 1000), batch.NewSlice(1000, 1001), batch.NewSlice(1001, 3000))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.NumRows() != 3000 || r.NumRowGroups() != 3 {
+		t.Errorf("%d rows in %d groups", r.NumRows(), r.NumRowGroups())
+	}
+}
+
+// The caller sends headers after New.
+func TestNewWritesNothing(t *testing.T) {
+	var fields []arrow.Field
+	for i := range 1000 {
+		fields = append(fields, arrow.Field{Name: fmt.Sprintf("%0200d", i), Type: arrow.PrimitiveTypes.Int64})
+	}
+	for _, f := range []Format{Table, JSONLines, CSV, Arrow, Parquet} {
+		var out strings.Builder
+		if _, err := New(f, &out, arrow.NewSchema(fields, nil)); err != nil || out.Len() > 0 {
+			t.Errorf("%v: %d bytes, %v", f, out.Len(), err)
+		}
+	}
+}

@@ -15,7 +15,6 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/decimal"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
-	"github.com/apache/arrow-go/v18/arrow/util"
 	"github.com/parquet-go/parquet-go"
 
 	"scribe/columnar/value"
@@ -26,6 +25,8 @@ const (
 	groupBytes = 64 << 20
 	// dictionaryBytes is where a column of texts stops to use a dictionary in a row group.
 	dictionaryBytes = 1 << 20
+	// parquetRows is the number of rows whose values are written at once. They take several times the memory of an array.
+	parquetRows = 1024
 )
 
 // parquetFile writes a Parquet file, which is readable only after Close.
@@ -33,10 +34,10 @@ type parquetFile struct {
 	file    *parquet.GenericWriter[any]
 	columns []*parquetColumn
 	leaves  []leafColumn
-	group   int64 // bytes of batches in the current row group
+	group   int // bytes of values in the current row group
 }
 
-// leafColumn has the values of a batch for one column of the file.
+// leafColumn has the values of some rows for one column of the file.
 type leafColumn struct {
 	writer *parquet.ColumnWriter
 	values []parquet.Value
@@ -78,7 +79,28 @@ func encodeSchema(s *arrow.Schema) string {
 // Write implements Writer.
 func (w *parquetFile) Write(batch arrow.RecordBatch) (err error) {
 	defer recoverError(&err)
-	size := util.TotalRecordSize(batch)
+	for i, c := range w.columns {
+		c.bindArray(batch.Column(i))
+	}
+	for from, rows := 0, int(batch.NumRows()); from < rows; from += parquetRows {
+		for _, c := range w.columns {
+			for row := from; row < min(from+parquetRows, rows); row++ {
+				c.appendRow(w.leaves, row, 0, 0)
+			}
+		}
+		if err := w.writeValues(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeValues writes the values of some rows, to a new row group if the current one would be too large.
+func (w *parquetFile) writeValues() error {
+	size := 0
+	for i := range w.leaves {
+		size += w.leaves[i].bytes()
+	}
 	if w.group > 0 && w.group+size > groupBytes {
 		if err := w.file.Flush(); err != nil {
 			return err
@@ -86,12 +108,6 @@ func (w *parquetFile) Write(batch arrow.RecordBatch) (err error) {
 		w.group = 0
 	}
 	w.group += size
-	for i, c := range w.columns {
-		c.bindArray(batch.Column(i))
-		for row := range int(batch.NumRows()) {
-			c.appendRow(w.leaves, row, 0, 0)
-		}
-	}
 	for i := range w.leaves {
 		leaf := &w.leaves[i]
 		if _, err := leaf.writer.WriteRowValues(leaf.values); err != nil {
@@ -101,6 +117,17 @@ func (w *parquetFile) Write(batch arrow.RecordBatch) (err error) {
 		leaf.values = leaf.values[:0]
 	}
 	return nil
+}
+
+// bytes returns the approximate size of the values in a file, without dictionary and compression.
+func (l *leafColumn) bytes() int {
+	size := 8 * len(l.values)
+	for i := range l.values {
+		if v := &l.values[i]; v.Kind() == parquet.ByteArray {
+			size += len(v.ByteArray())
+		}
+	}
+	return size
 }
 
 // Flush implements Writer. It does nothing: a row group is written only when it is complete.

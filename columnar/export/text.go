@@ -3,6 +3,7 @@ package export
 import (
 	"bufio"
 	"bytes"
+	"io"
 
 	"github.com/apache/arrow-go/v18/arrow"
 
@@ -56,16 +57,19 @@ type csvWriter struct{ lineWriter }
 // newline ends a line of CSV (RFC 4180, section 2).
 const newline = "\r\n"
 
-func newCSV(out lineWriter, s *arrow.Schema) (*csvWriter, error) {
-	line := out.AvailableBuffer()
+// newCSV buffers the names of columns, so that nothing is written yet.
+func newCSV(w io.Writer, s *arrow.Schema) *csvWriter {
+	var line []byte
 	for i, f := range s.Fields() {
 		if i > 0 {
 			line = append(line, ',')
 		}
 		line = appendField(line, []byte(f.Name))
 	}
-	_, err := out.Write(append(line, newline...))
-	return &csvWriter{out}, err
+	line = append(line, newline...)
+	out := lineWriter{bufio.NewWriterSize(w, max(bufferSize, len(line)))}
+	out.Write(line) //nolint:errcheck,gosec // the buffer takes it
+	return &csvWriter{out}
 }
 
 // Write implements Writer.

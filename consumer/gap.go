@@ -124,7 +124,7 @@ func (c *Consumer) tellGapAt(it *streamItem, g *GapError, refuse func(error) boo
 		g.Messages -= n
 	}
 	it.pos.lsn, it.pos.skip = record.LSN(g.To), 0
-	for _, p := range it.lost { // in a group, several positions
+	for _, p := range it.lost { // pos and, in a group, others
 		p.lsn, p.skip = record.LSN(g.To), 0
 	}
 	c.mu.Unlock()

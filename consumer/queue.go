@@ -52,7 +52,8 @@ type streamItem struct {
 
 	gap *GapError
 
-	// In a group: the other positions that a gap advances, and the categoryShare.version that a watermark applies to.
+	// lost are the positions that a gap advances: several in a group. version is the categoryShare.version that a watermark applies
+	// to.
 	lost    []*shardPosition
 	version uint64
 }

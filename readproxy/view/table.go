@@ -147,12 +147,14 @@ func (t *Table[T]) ChooseView(k Key, name, id string, need *Need, payload uint64
 	if now.Sub(c.divided) >= t.cfg.Rebalance {
 		t.redivide(k, c, now)
 	}
-	for _, other := range slices.Concat(c.views, c.former) {
-		switch {
-		case other.ID == q.view:
-			v = other
-		case other.Shape.Covers(need):
-			others = append(others, other)
+	for _, views := range [...][]*View[T]{c.views, c.former} { // not concatenated: every payload comes here
+		for _, other := range views {
+			switch {
+			case other.ID == q.view:
+				v = other
+			case other.Shape.Covers(need):
+				others = append(others, other)
+			}
 		}
 	}
 	return v, others

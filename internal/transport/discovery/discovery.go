@@ -112,7 +112,7 @@ func (c *Cell) chooseInstances(ctx context.Context, key *uint64, roles ...scribe
 	urls := slices.Clone(c.mu.view.roles[role])
 	if key != nil {
 		orderByAffinity(*key, urls)
-		urls, _ = c.wellFirst(role, urls)
+		c.wellFirst(role, urls)
 		return instanceChoice{role, urls}, nil
 	}
 	turn, begun := c.mu.turns[role]
@@ -120,7 +120,7 @@ func (c *Cell) chooseInstances(ctx context.Context, key *uint64, roles ...scribe
 		turn = rand.Uint64() // clients that start together should not all begin with the same instance
 	}
 	c.mu.turns[role] = turn + 1
-	urls, well := c.wellFirst(role, urls)
+	well := c.wellFirst(role, urls)
 	for _, part := range [][]string{urls[:well], urls[well:]} {
 		if len(part) > 0 {
 			rotateURLs(part, int(turn%uint64(len(part))))
@@ -134,17 +134,19 @@ func (c *Cell) isFailing(role scribev1.Role, url string) bool {
 	return c.mu.failed[roleInstance{role, url}].After(time.Now())
 }
 
-// wellFirst moves avoided instances to the end, and returns the number of the others. The mutex is held.
-func (c *Cell) wellFirst(role scribev1.Role, urls []string) (ordered []string, well int) {
+// wellFirst moves avoided instances to the end, in place, and returns the number of the others. The mutex is held.
+func (c *Cell) wellFirst(role scribev1.Role, urls []string) (well int) {
 	var avoided []string
 	for _, url := range urls {
 		if c.isFailing(role, url) {
 			avoided = append(avoided, url)
 		} else {
-			ordered = append(ordered, url)
+			urls[well] = url
+			well++
 		}
 	}
-	return append(ordered, avoided...), len(ordered)
+	copy(urls[well:], avoided)
+	return well
 }
 
 // chooseLighter returns the instance for a long call: the less loaded one of two, the next in turn and a random other one. If the

@@ -25,6 +25,12 @@ func (c *Cache) History(id uint32, text string) (*History, error) {
 		return e.history, e.err
 	}
 	h, err := ParseHistory(text)
-	c.entries.Add(id, cachedHistory{text, h, err})
+	e := cachedHistory{text, h, err}
+	if first, ok, _ := c.entries.PeekOrAdd(id, e); ok {
+		if first.text == text {
+			return first.history, first.err // another caller parsed it first
+		}
+		c.entries.Add(id, e)
+	}
 	return h, err
 }

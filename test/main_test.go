@@ -1,6 +1,7 @@
 package test
 
 import (
+	"flag"
 	"os"
 	"testing"
 
@@ -10,6 +11,11 @@ import (
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == groupMember {
 		os.Exit(runMember(os.Args[2:])) // the test binary is a member of a group
+	}
+	flag.Parse()
+	// Tests of retention wait a minute for messages to expire; they may do so together, whatever the number of processors.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
 	}
 	os.Exit(program.Main(m))
 }

@@ -151,6 +151,9 @@ func runTests(ctx context.Context, o options, run string, packages []string, out
 	}
 	cmd := exec.CommandContext(ctx, "go", slices.Concat(args, packages)...)
 	cmd.Dir, cmd.Stderr = o.dir, out
+	if o.race {
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=1") // the race detector is written in C
+	}
 	events, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, err

@@ -331,19 +331,16 @@ func (b *messageBatch) addMessage(raw []byte) {
 	p.category, p.messages = category, append(p.messages[:0], m)
 }
 
-// writeToAgent writes all messages to the agent, retrying as needed, and reports whether to continue. When ctx ends, one more
-// attempt has some seconds.
+// writeToAgent writes all messages to the agent, retrying as needed, and reports whether to continue. When ctx ends, the write under
+// way has stopPatience, and so has one more attempt if it fails.
 func (b *messageBatch) writeToAgent(ctx context.Context) bool {
 	i := b.input
 	for j := range b.parts {
 		p := &b.parts[j]
 		for len(p.messages) > 0 {
 			ended := ctx.Err() != nil
-			dctx, cancel := ctx, context.CancelFunc(func() {})
-			if ended {
-				dctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), stopPatience)
-			}
-			err := i.agent.Write(dctx, p.category, p.messages...)
+			wctx, cancel := outliveContext(ctx, stopPatience)
+			err := i.agent.Write(wctx, p.category, p.messages...)
 			cancel()
 			lost, final := i.metrics.CountWrite(p.messages, err)
 			switch {
@@ -363,6 +360,17 @@ func (b *messageBatch) writeToAgent(ctx context.Context) bool {
 	}
 	b.reset()
 	return ctx.Err() == nil
+}
+
+// outliveContext returns a context that ends d after ctx. A write that ended with ctx would be repeated though the agent may have the
+// messages.
+func outliveContext(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		_ = backoff.Sleep(longer, d)
+		cancel()
+	})
+	return longer, func() { stop(); cancel() }
 }
 
 // keptParts bounds the categories whose memory a connection keeps between reads.

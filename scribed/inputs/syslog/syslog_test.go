@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -353,6 +354,39 @@ func TestSockets(t *testing.T) {
 	if !slices.Equal(a.got, want) {
 		t.Fatalf("%q", a.got)
 	}
+}
+
+// An input that stops waits for the write under way, and does not repeat what the agent takes.
+func TestStopDoesNotRepeatWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := DefaultConfig()
+		cfg.UDP = "127.0.0.1:0" // is not opened
+		i, err := New(cfg, inputs.Deps{Clock: func() time.Time { return now }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i.metrics, err = inputs.NewNetworkMetrics("syslog", i.cfg.Name, nil); err != nil {
+			t.Fatal(err)
+		}
+		answer, taken := make(chan struct{}), 0
+		i.agent = inputstest.NewProducer(t, func(_ context.Context, _ string, messages []producer.Message) error {
+			<-answer
+			taken += len(messages)
+			return nil
+		})
+		b := &messageBatch{input: i, parser: newParser(&i.cfg, i.rules.location, i.deps.Clock, "")}
+		b.addMessage([]byte("<13>Jan  1 00:00:01 h one: text"))
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan bool)
+		go func() { done <- b.writeToAgent(ctx) }()
+		synctest.Wait()
+		stop()
+		synctest.Wait()
+		close(answer)
+		if goesOn := <-done; goesOn || taken != 1 {
+			t.Errorf("taken %d times, goes on %v", taken, goesOn)
+		}
+	})
 }
 
 // A datagram that finds no capacity is dropped, and the next one is read.

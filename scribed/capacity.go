@@ -101,18 +101,17 @@ func (q *sendQueue) chooseDestination(l *categoryQueue, e *queueEntry, at time.T
 	return tooLarge
 }
 
-// takeEntries removes entries of a queue from memory that have no waiting caller and are not in the spool, from the oldest on as
-// long as unwanted says so, and returns them.
-func (q *sendQueue) takeEntries(l *categoryQueue, unwanted func(e *queueEntry) bool) (gone []*queueEntry) {
-	for i := 0; i < len(l.entries); {
+// takeEntries removes entries of a queue from memory that have no waiting caller and are not in the spool, from the oldest to the
+// first that is wanted, and returns them. freed is the charge of those before e.
+func (q *sendQueue) takeEntries(l *categoryQueue, unwanted func(e *queueEntry, freed int64) bool) (gone []*queueEntry) {
+	freed := int64(0)
+	for i := 0; i < len(l.entries) && unwanted(l.entries[i], freed); {
 		e := l.entries[i]
 		if !e.canSpill() || e.isSpooled() {
 			i++
 			continue
 		}
-		if !unwanted(e) {
-			break
-		}
+		freed += e.charge
 		gone = append(gone, e)
 		q.counts.memory = q.counts.memory.Minus(e.amount())
 		q.removeEntry(e) // the next entry is at i now

@@ -174,7 +174,7 @@ func (s *Scribed) dropExpired() {
 		if s.mu.queue.backlogOf(l).Frames > 0 {
 			onDisk = append(onDisk, limit{l.name, before})
 		}
-		s.giveUpEntries(s.mu.queue.takeEntries(l, func(e *queueEntry) bool { return e.since.Before(before) }), expiredReason)
+		s.giveUpEntries(s.mu.queue.takeEntries(l, func(e *queueEntry, _ int64) bool { return e.since.Before(before) }), expiredReason)
 	}
 	s.notifyChange()
 	s.mu.Unlock()

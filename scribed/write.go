@@ -295,12 +295,7 @@ func (w *writeCall) dropForEntry(l *categoryQueue, e *queueEntry, p *roundPlacem
 	s := w.s
 	q := &s.mu.queue
 	if !q.spooling || e.ack == ackCommitted || q.backlogOf(l).Frames == 0 { // else the backlog is older and goes first
-		need := e.charge
-		gone := q.takeEntries(l, func(old *queueEntry) bool {
-			enough := need <= 0
-			need -= old.charge
-			return !enough
-		})
+		gone := q.takeEntries(l, func(_ *queueEntry, freed int64) bool { return freed < e.charge })
 		s.giveUpEntries(gone, fullReason)
 		return len(gone) > 0
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"scribe/internal/base/lifecycle"
 	"scribe/scribed/spool"
 )
 
@@ -131,7 +132,7 @@ func (q *sendQueue) blockCall(l *categoryQueue, e *queueEntry) bool {
 	if q.blockedCalls >= q.cfg.MaxBlocked || q.blockedBytes+e.bytes > q.cfg.MemoryBytes/2 || waiting+e.bytes > q.cfg.MemoryBytes/4 {
 		return false
 	}
-	e.ready = make(chan struct{}, 1)
+	e.ready = lifecycle.NewWakeChannel()
 	l.waiters = append(l.waiters, e)
 	q.blocked[l] = struct{}{}
 	q.blockedCalls++
@@ -161,6 +162,6 @@ func (q *sendQueue) wakeBlocked() {
 	}
 	q.freed = false
 	for l := range q.blocked {
-		wake(l.waiters[0].ready)
+		l.waiters[0].ready.WakeUp()
 	}
 }

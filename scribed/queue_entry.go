@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"scribe/internal/base/buffers"
+	"scribe/internal/base/lifecycle"
 	"scribe/internal/role/request"
 	"scribe/scribed/spool"
 )
@@ -70,8 +71,8 @@ type queueEntry struct {
 	alone bool
 	// backfill says that its frames came from the spool, and return there if they are not accepted.
 	backfill bool
-	// ready is buffered, and says that its call should try again; nil when it does not wait for capacity.
-	ready chan struct{}
+	// ready says that its call should try again; nil when it does not wait for capacity.
+	ready lifecycle.WakeChannel
 	// owed is its part of sendQueue.owed.
 	owed int64
 	// dropped counts how often older frames were dropped to free capacity for it.

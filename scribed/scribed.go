@@ -52,10 +52,10 @@ type Scribed struct {
 	// report.
 	tasks, keepers sync.WaitGroup
 	stopKeeping    chan struct{}
-	reporting      chan struct{} // capacity 1: a semaphore for sending reports
-	changed        chan struct{} // buffered: the loop must examine the queue
-	crowded        chan struct{} // buffered: the memory must be spilled
-	drained        chan struct{} // closed when scribed is closing and the memory is empty, or when Close gives up
+	reporting      chan struct{}         // capacity 1: a semaphore for sending reports
+	changed        lifecycle.WakeChannel // the loop must examine the queue
+	crowded        lifecycle.WakeChannel // the memory must be spilled
+	drained        chan struct{}         // closed when scribed is closing and the memory is empty, or when Close gives up
 
 	mu struct {
 		sync.Mutex
@@ -95,8 +95,8 @@ func New(cfg Config, deps Deps) (*Scribed, error) {
 		throttled:   newNotes(deps.Logger, deps.Clock),
 		stopKeeping: make(chan struct{}),
 		reporting:   make(chan struct{}, 1),
-		changed:     make(chan struct{}, 1),
-		crowded:     make(chan struct{}, 1),
+		changed:     lifecycle.NewWakeChannel(),
+		crowded:     lifecycle.NewWakeChannel(),
 		drained:     make(chan struct{}),
 	}
 	s.mu.queue = newQueue(cfg, &s.buffers)
@@ -172,22 +172,14 @@ func errShutDown() error {
 // notifyChange wakes all who wait for a change, and closes drained when a closing scribed is empty. The caller holds mu.
 func (s *Scribed) notifyChange() {
 	q := &s.mu.queue
-	wake(s.changed)
+	s.changed.WakeUp()
 	if s.spool != nil && (q.closing || float64(q.used) > s.cfg.SpillAbove*float64(s.cfg.MemoryBytes)) && !s.now().Before(s.mu.quietTill) {
-		wake(s.crowded)
+		s.crowded.WakeUp()
 	}
 	q.wakeBlocked()
 	if q.closing && !s.mu.idle && q.used == 0 && q.running == 0 {
 		s.mu.idle = true
 		close(s.drained)
-	}
-}
-
-// wake sends a wake-up unless one is already pending.
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }
 

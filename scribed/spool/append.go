@@ -129,7 +129,7 @@ func (s *Spool) segmentFor(w *pendingAppend) (*segmentFile, error) {
 func (s *Spool) endActive() {
 	if g := s.mu.active; g != nil {
 		g.state, g.names, s.mu.active = sealing, nil, nil
-		wake(s.kickKeeper)
+		s.kickKeeper.WakeUp()
 	}
 }
 
@@ -145,8 +145,8 @@ func (s *Spool) reserveChunk(g *segmentFile, n int64) ([]byte, error) {
 	for s.mu.unsynced > 0 && s.mu.unsynced+n > s.cfg.UnsyncedBytes {
 		failures, changed := s.mu.failures, s.mu.changed
 		s.mu.Unlock()
-		wake(s.kickSync)
-		wake(s.kickKeeper)
+		s.kickSync.WakeUp()
+		s.kickKeeper.WakeUp()
 		<-changed // Close takes the tail before it stops the syncer and the keeper, so one of them will broadcast
 		s.mu.Lock()
 		if s.mu.failures != failures {
@@ -209,7 +209,7 @@ func (s *Spool) writeRecords(g *segmentFile, w *pendingAppend, buf []byte) ([]Re
 	g.readers--
 	if g.state != active {
 		// A sync failed during the write. The keeper may already be rewriting the segment's earlier records, without these.
-		wake(s.kickKeeper)
+		s.kickKeeper.WakeUp()
 		return nil, ErrFailed
 	}
 	last := &g.chunks[len(g.chunks)-1]
@@ -225,14 +225,14 @@ func (s *Spool) writeRecords(g *segmentFile, w *pendingAppend, buf []byte) ([]Re
 	g.lastAppend = s.mu.sequence
 	if g.firstUnsynced == 0 {
 		g.firstUnsynced = s.mu.sequence
-		wake(s.armSync)
+		s.armSync.WakeUp()
 	}
 	g.end += int64(len(b))
 	g.footerBytes += layout.MaxEntryLen * int64(len(w.recs))
 	s.mu.unsynced += int64(len(b))
 	s.metrics.appended.add(w.sum)
 	if s.mu.spare == nil && g.end > g.capacity*3/4 {
-		wake(s.kickKeeper)
+		s.kickKeeper.WakeUp()
 	}
 	return refs, nil
 }
@@ -274,7 +274,7 @@ func (s *Spool) createSegment(need int64) (*segmentFile, error) {
 	case s.mu.used+capacity+s.rewriteHeadroom() > s.cfg.MaxBytes:
 		used := s.mu.used
 		s.mu.Unlock()
-		wake(s.kickKeeper)
+		s.kickKeeper.WakeUp()
 		return nil, fmt.Errorf("%w: %d of %d bytes are used, a segment takes %d", ErrFull, used, s.cfg.MaxBytes, capacity)
 	case s.mu.next == math.MaxUint32:
 		s.mu.Unlock()
@@ -341,5 +341,5 @@ func (s *Spool) createFile(g *segmentFile) error {
 func (s *Spool) discardSegment(g *segmentFile) {
 	g.gone = true
 	s.mu.trash = append(s.mu.trash, g)
-	wake(s.kickKeeper)
+	s.kickKeeper.WakeUp()
 }

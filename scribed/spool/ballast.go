@@ -27,7 +27,7 @@ func (s *Spool) outOfSpace(cause error) {
 			s.logger.Error("removing the ballast failed", "error", err)
 		}
 	}
-	wake(s.kickKeeper)
+	s.kickKeeper.WakeUp()
 }
 
 // restoreBallast creates the ballast again. It is not an error if there is no space for it yet.

@@ -73,7 +73,7 @@ func (s *Spool) unpinSegments(pinned ...*segmentFile) {
 			continue
 		}
 		if g.gone || g.held == 0 {
-			wake(s.kickKeeper)
+			s.kickKeeper.WakeUp()
 		} else if g.state == sealed && g.file != nil { // it was sealed while it was read
 			_ = g.file.Close()
 			g.file = nil
@@ -337,7 +337,7 @@ func (s *Spool) countMissing(p *segmentPart, g *segmentFile, entries []layout.In
 		return damageLoss{}, false
 	}
 	g.needsRewrite = true
-	wake(s.kickKeeper)
+	s.kickKeeper.WakeUp()
 	var unfinished Amount
 	at := make(map[layout.Position]bool, len(entries))
 	for i := range entries {

@@ -63,7 +63,7 @@ func scenario(s *Spool) (synced, done map[string]bool) {
 	s.mu.Lock()
 	s.mu.diskFull = true // rewrite
 	s.mu.Unlock()
-	wake(s.kickKeeper)
+	s.kickKeeper.WakeUp()
 	_ = s.Sync(context.Background())
 	return synced, done
 }
@@ -303,7 +303,7 @@ func TestBallastIsThere(t *testing.T) {
 	fs := faults(mem, func(op errorfs.Op) error {
 		switch {
 		case strings.HasSuffix(op.Path, ballastName) && op.Kind == errorfs.OpRemove:
-			wake(s.kickKeeper)
+			s.kickKeeper.WakeUp()
 			for range 100 { // the keeper should wait
 				if has() {
 					break
@@ -519,7 +519,7 @@ func TestDoneWhileSaved(t *testing.T) {
 		if clone.Load() != nil {
 			break
 		}
-		wake(s.kickKeeper)
+		s.kickKeeper.WakeUp()
 		settle(t, s)
 	}
 	if clone.Load() == nil {

@@ -161,7 +161,7 @@ func settle(tb rapid.TB, s *Spool) {
 		if !busy {
 			return
 		}
-		wake(s.kickKeeper)
+		s.kickKeeper.WakeUp()
 		select {
 		case <-changed:
 		case <-time.After(time.Millisecond):
@@ -180,7 +180,7 @@ func saveNow(tb rapid.TB, s *Spool) {
 		if saved {
 			return
 		}
-		wake(s.kickKeeper)
+		s.kickKeeper.WakeUp()
 		<-time.After(time.Millisecond)
 	}
 }

@@ -99,7 +99,7 @@ func (s *Spool) sealAll() error {
 		if g.firstUnsynced == 0 {
 			ready = append(ready, g)
 		} else {
-			wake(s.kickSync) // the syncer wakes the keeper
+			s.kickSync.WakeUp() // the syncer wakes the keeper
 		}
 	}
 	s.mu.Unlock()

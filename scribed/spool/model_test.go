@@ -191,7 +191,7 @@ func (m *model) pressure(t *rapid.T) {
 	was := m.s.mu.diskFull
 	m.s.mu.diskFull = true
 	m.s.mu.Unlock()
-	wake(m.s.kickKeeper)
+	m.s.kickKeeper.WakeUp()
 	m.sync(t)
 	settle(t, m.s)
 	m.s.mu.Lock()

@@ -130,7 +130,7 @@ func (s *Spool) resumeSealing(g *segmentFile, l *loadedSegment) (err error) {
 	s.mu.sequence = 1
 	g.firstUnsynced, g.lastAppend = 1, 1
 	s.mu.unsynced += g.unsynced()
-	wake(s.kickKeeper)
+	s.kickKeeper.WakeUp()
 	if len(l.categories) > 0 {
 		s.logger.Info("recovered a segment without a footer", "segment", l.path, "bytes", l.end, "reason", l.footerErr)
 		s.metrics.rebuilt.Inc()

@@ -39,9 +39,8 @@ type Spool struct {
 	slots      stateSlots
 	quarantine *quarantineFolder
 
-	// kickSync and kickKeeper wake their goroutines; armSync starts the syncer's timer. Each holds one wake-up; further ones are
-	// merged into it.
-	kickSync, kickKeeper, armSync chan struct{}
+	// kickSync and kickKeeper wake their goroutines; armSync starts the syncer's timer.
+	kickSync, kickKeeper, armSync lifecycle.WakeChannel
 	stop                          chan struct{}
 	running                       sync.WaitGroup  // the syncer and the keeper
 	calls                         lifecycle.Calls // calls that read files
@@ -82,7 +81,7 @@ func Open(cfg Config, deps Deps) (*Spool, error) {
 	}
 	s := &Spool{
 		cfg: cfg, fs: deps.FS, logger: deps.Logger, clock: deps.Clock,
-		kickSync: make(chan struct{}, 1), kickKeeper: make(chan struct{}, 1), armSync: make(chan struct{}, 1), stop: make(chan struct{}),
+		kickSync: lifecycle.NewWakeChannel(), kickKeeper: lifecycle.NewWakeChannel(), armSync: lifecycle.NewWakeChannel(), stop: make(chan struct{}),
 	}
 	if s.fs == nil {
 		s.fs = vfs.Default
@@ -150,13 +149,6 @@ const (
 	tempSuffix     = ".tmp"
 )
 
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default: // a wake-up is pending
-	}
-}
-
 // broadcastChange wakes all that wait for a change. The mutex is held.
 func (s *Spool) broadcastChange() {
 	close(s.mu.changed)
@@ -167,7 +159,7 @@ func (s *Spool) broadcastChange() {
 func (s *Spool) markDirty() {
 	if s.mu.stateDirty.IsZero() && s.mu.changes != s.mu.stateSaved {
 		s.mu.stateDirty = time.Now()
-		wake(s.kickKeeper)
+		s.kickKeeper.WakeUp()
 	}
 }
 
@@ -203,7 +195,7 @@ func (s *Spool) Done(refs ...Ref) {
 // offerReclaim wakes the keeper if a segment has no held records left. The mutex is held.
 func (s *Spool) offerReclaim(g *segmentFile) {
 	if g.held == 0 && g.state != active {
-		wake(s.kickKeeper)
+		s.kickKeeper.WakeUp()
 	}
 }
 
@@ -227,7 +219,7 @@ func (s *Spool) Drop(category string, atLeast int64, olderThan time.Time, reason
 		s.mu.Unlock()
 		sum.plus(some)
 		if some.Records > 0 {
-			wake(s.kickKeeper)
+			s.kickKeeper.WakeUp()
 			s.metrics.dropped.add(some)
 		}
 		if need == nil {

@@ -33,7 +33,7 @@ func (s *Spool) waitDurable(ctx context.Context, open bool) error {
 	for {
 		changed := s.mu.changed
 		s.mu.Unlock()
-		wake(s.kickSync)
+		s.kickSync.WakeUp()
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -126,7 +126,7 @@ func (s *Spool) syncRound() {
 		return
 	}
 	// The keeper handles segments that wait for their footer, or that failed.
-	wake(s.kickKeeper)
+	s.kickKeeper.WakeUp()
 }
 
 // noteSynced records how far a segment is on disk. The mutex is held.
@@ -135,7 +135,7 @@ func (s *Spool) noteSynced(g *segmentFile, end int64, sequence uint64) {
 	g.synced = end
 	if g.firstUnsynced = 0; g.end > end {
 		g.firstUnsynced = sequence + 1
-		wake(s.armSync)
+		s.armSync.WakeUp()
 	}
 	if g.state != active { // the holder of the tail recycles the chunks of an active segment
 		g.recycleChunks(&s.chunks)
@@ -151,7 +151,7 @@ func (s *Spool) failSegment(g *segmentFile) {
 	g.state, g.names = failed, nil
 	s.mu.failures++
 	s.metrics.syncFailures.Inc()
-	wake(s.kickKeeper)
+	s.kickKeeper.WakeUp()
 }
 
 // logFailedSync logs that a segment was abandoned. The mutex is not held.

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"scribe/internal/base/lifecycle"
 	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 	"scribe/storage/metalog/pebblelog/schema"
@@ -97,7 +98,7 @@ type shardSubscription struct {
 	fn     func([]metalog.Update) error
 	shards []followedShard
 
-	wake chan struct{} // has a buffer of one
+	wake lifecycle.WakeChannel
 	mu   struct {
 		sync.Mutex
 		marked []int32 // shards with news, by index, each at most once
@@ -146,7 +147,7 @@ func (e *Engine) Subscribe(ctx context.Context, from []metalog.Position, heartbe
 }
 
 func newSubscription(e *Engine, from []metalog.Position, fn func([]metalog.Update) error) *shardSubscription {
-	s := &shardSubscription{e: e, fn: fn, shards: make([]followedShard, len(from)), ready: make([]int32, len(from)), wake: make(chan struct{}, 1)}
+	s := &shardSubscription{e: e, fn: fn, shards: make([]followedShard, len(from)), ready: make([]int32, len(from)), wake: lifecycle.NewWakeChannel()}
 	s.mu.isIn = make([]bool, len(from))
 	for i, p := range from {
 		s.shards[i] = followedShard{shard: p.Shard, next: p.LSN, queued: true, due: true}
@@ -163,10 +164,7 @@ func (s *shardSubscription) markNews(i int32) {
 		s.mu.marked = append(s.mu.marked, i)
 	}
 	s.mu.Unlock()
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	s.wake.WakeUp()
 }
 
 // collectMarked moves the marked shards to ready.

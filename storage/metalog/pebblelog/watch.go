@@ -4,13 +4,14 @@ import (
 	"context"
 	"slices"
 
+	"scribe/internal/base/lifecycle"
 	"scribe/internal/format/record"
 )
 
 // categoryWatch collects the new shards of a category for one caller of WatchShards. A shard is created once, so the memory for a
 // slow caller is at most eight bytes for each existing shard.
 type categoryWatch struct {
-	wake chan struct{} // has a buffer of one
+	wake lifecycle.WakeChannel
 	// fresh are the shards published since the caller last took it; guarded by table.mu.
 	fresh []record.ShardID
 }
@@ -18,10 +19,7 @@ type categoryWatch struct {
 // addShard requires table.mu.
 func (w *categoryWatch) addShard(id record.ShardID) {
 	w.fresh = append(w.fresh, id)
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	w.wake.WakeUp()
 }
 
 // addWatch registers w for the new shards of category.
@@ -80,7 +78,7 @@ func (e *Engine) WatchShards(ctx context.Context, category uint32, fn func([]rec
 		return err
 	}
 	defer e.calls.Leave()
-	w := &categoryWatch{wake: make(chan struct{}, 1)}
+	w := &categoryWatch{wake: lifecycle.NewWakeChannel()}
 	e.table.addWatch(category, w)
 	defer e.table.removeWatch(category, w)
 	ids, err := e.shardIDs(ctx, category)

@@ -1,5 +1,4 @@
-// Package boundedfolder keeps the files of a folder within bounds: the oldest are removed to free capacity. It also has what any
-// folder needs to be durable.
+// Package boundedfolder keeps the files of a folder within bounds: the oldest are removed to free capacity.
 package boundedfolder
 
 import (
@@ -80,39 +79,3 @@ func (f *Folder) MakeSpace(n int64) (removed int, freed int64, err error) {
 
 // CountFiles returns the number of files and their total size.
 func (f *Folder) CountFiles() (files int, bytes int64) { return len(f.files), f.bytes }
-
-// CreateFolder creates a folder and its parents, and syncs the folders that it changed.
-func CreateFolder(fsys vfs.FS, dir string) error {
-	var made []string
-	for d := fsys.PathJoin(dir); ; {
-		if _, err := fsys.Stat(d); err == nil {
-			break
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		made = append(made, d)
-		parent := fsys.PathDir(d)
-		if parent == d {
-			break
-		}
-		d = parent
-	}
-	if err := fsys.MkdirAll(dir, 0o750); err != nil {
-		return err
-	}
-	for _, d := range made {
-		if err := SyncNames(fsys, fsys.PathDir(d)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// SyncNames makes additions and removals of names in a folder durable.
-func SyncNames(fsys vfs.FS, dir string) error {
-	f, err := fsys.OpenDir(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
-}

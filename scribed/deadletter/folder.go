@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"scribe/internal/base/config"
+	"scribe/internal/base/durable"
 	"scribe/scribed/boundedfolder"
 )
 
@@ -74,7 +75,7 @@ func Open(cfg Config, fs vfs.FS) (*Folder, error) {
 	if fs == nil {
 		fs = vfs.Default
 	}
-	if err := boundedfolder.CreateFolder(fs, cfg.Dir); err != nil {
+	if err := durable.CreateFolder(fs, cfg.Dir, 0o750); err != nil {
 		return nil, fmt.Errorf("deadletter: create the folder: %w", err)
 	}
 	f := &Folder{cfg: cfg, fs: fs}
@@ -184,7 +185,7 @@ func (f *Folder) writeFile(name string, b []byte) (err error) {
 	if err := f.fs.Rename(path+temporary, path); err != nil {
 		return err
 	}
-	return boundedfolder.SyncNames(f.fs, f.cfg.Dir)
+	return durable.SyncFolder(f.fs, f.cfg.Dir)
 }
 
 // Totals returns the folder's contents and activity.

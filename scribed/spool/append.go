@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math"
 
-	"scribe/scribed/boundedfolder"
+	"scribe/internal/base/durable"
 	"scribe/scribed/spool/layout"
 )
 
@@ -331,7 +331,7 @@ func (s *Spool) createFile(g *segmentFile) error {
 	if err := f.Sync(); err != nil {
 		return fmt.Errorf("sync: %w", err)
 	}
-	if err := boundedfolder.SyncNames(s.fs, s.cfg.Dir); err != nil {
+	if err := durable.SyncFolder(s.fs, s.cfg.Dir); err != nil {
 		return fmt.Errorf("sync the folder: %w", err)
 	}
 	return nil

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"scribe/scribed/boundedfolder"
+	"scribe/internal/base/durable"
 	"scribe/scribed/spool/layout"
 )
 
@@ -254,7 +254,7 @@ func (s *Spool) removeTrash() error {
 		freed += g.charge
 		gone[g] = true
 	}
-	if err := boundedfolder.SyncNames(s.fs, s.cfg.Dir); err != nil {
+	if err := durable.SyncFolder(s.fs, s.cfg.Dir); err != nil {
 		errs = append(errs, fmt.Errorf("sync the folder: %w", err))
 	}
 	s.mu.Lock()

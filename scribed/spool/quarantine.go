@@ -8,6 +8,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"scribe/internal/base/durable"
 	"scribe/scribed/boundedfolder"
 	"scribe/scribed/spool/layout"
 )
@@ -51,7 +52,7 @@ func (q *quarantineFolder) addRange(now int64, segment uint64, r layout.FileRang
 	if _, _, err := q.MakeSpace(int64(len(b))); err != nil {
 		return "", err
 	}
-	if err := boundedfolder.CreateFolder(q.FS, q.Dir); err != nil {
+	if err := durable.CreateFolder(q.FS, q.Dir, 0o750); err != nil {
 		return "", err
 	}
 	name := fmt.Sprintf("%016d-%010d-%010d-%010d%s", now, segment, r.From, r.To, quarantineSuffix)
@@ -65,7 +66,7 @@ func (q *quarantineFolder) addRange(now int64, segment uint64, r layout.FileRang
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = boundedfolder.SyncNames(q.FS, q.Dir)
+		err = durable.SyncFolder(q.FS, q.Dir)
 	}
 	if err != nil {
 		return "", errors.Join(err, q.FS.Remove(path))

@@ -9,7 +9,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"scribe/scribed/boundedfolder"
+	"scribe/internal/base/durable"
 	"scribe/scribed/spool/layout"
 )
 
@@ -291,7 +291,7 @@ func (w *segmentRewrite) writeFile(from []*segmentFile) (size int64, err error) 
 		return 0, err
 	}
 	w.renamed = true
-	if err := boundedfolder.SyncNames(s.fs, s.cfg.Dir); err != nil {
+	if err := durable.SyncFolder(s.fs, s.cfg.Dir); err != nil {
 		// After a crash the new file may be there or not. The old files stay in use, and this one is removed.
 		return 0, fmt.Errorf("sync the folder: %w", err)
 	}

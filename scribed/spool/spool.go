@@ -13,8 +13,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"scribe/internal/base/buffers"
+	"scribe/internal/base/durable"
 	"scribe/internal/base/lifecycle"
-	"scribe/scribed/boundedfolder"
 )
 
 // Spool is a durable queue of records for any number of categories, in one log of segments. It is safe for concurrent use.
@@ -110,7 +110,7 @@ func Open(cfg Config, deps Deps) (*Spool, error) {
 
 // openFolder locks the folder and recovers it.
 func (s *Spool) openFolder() error {
-	if err := boundedfolder.CreateFolder(s.fs, s.cfg.Dir); err != nil {
+	if err := durable.CreateFolder(s.fs, s.cfg.Dir, 0o750); err != nil {
 		return err
 	}
 	lock, err := s.fs.Lock(s.fs.PathJoin(s.cfg.Dir, lockName))

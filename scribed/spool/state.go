@@ -8,7 +8,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"scribe/scribed/boundedfolder"
+	"scribe/internal/base/durable"
 	"scribe/scribed/spool/layout"
 )
 
@@ -96,7 +96,7 @@ func (f *stateSlots) createFile(b []byte, at int64) error {
 		err = f.fs.Rename(temp, f.path())
 	}
 	if err == nil {
-		err = boundedfolder.SyncNames(f.fs, f.dir)
+		err = durable.SyncFolder(f.fs, f.dir)
 	}
 	if err != nil {
 		return errors.Join(err, file.Close())

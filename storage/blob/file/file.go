@@ -14,6 +14,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"scribe/internal/base/durable"
 	"scribe/storage/blob"
 	"scribe/storage/blob/internal/gate"
 )
@@ -76,7 +77,7 @@ func New(dir string, opts Options) (*Store, error) {
 }
 
 func (s *Store) openFolder() error {
-	if err := s.makeRoot(); err != nil {
+	if err := durable.CreateFolder(s.fs, s.tmp, perm); err != nil {
 		return err
 	}
 	names, err := s.fs.List(s.tmp)
@@ -86,39 +87,6 @@ func (s *Store) openFolder() error {
 	for _, name := range names {
 		if err := s.fs.Remove(s.fs.PathJoin(s.tmp, name)); err != nil {
 			return fmt.Errorf("remove an unfinished blob: %w", err)
-		}
-	}
-	return nil
-}
-
-// makeRoot creates dir and .tmp and syncs the created folders into their parents.
-func (s *Store) makeRoot() error {
-	// From dir upwards to the first folder that exists.
-	var created []string
-	for d := s.dir; ; {
-		_, err := s.fs.Stat(d)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		created = append(created, d)
-		parent := s.fs.PathDir(d)
-		if parent == d {
-			break
-		}
-		d = parent
-	}
-	if err := s.fs.MkdirAll(s.tmp, perm); err != nil {
-		return err
-	}
-	if err := s.syncDir(s.dir); err != nil {
-		return err
-	}
-	for _, d := range created {
-		if err := s.syncDir(s.fs.PathDir(d)); err != nil {
-			return err
 		}
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"scribe/internal/base/durable"
 	"scribe/storage/blob"
 )
 
@@ -48,7 +49,7 @@ func (s *Store) putFile(ctx context.Context, path string, parts [][]byte) (err e
 		s.forgetFolder(folder) // somebody may have removed the folder
 		return err
 	}
-	if err := s.syncDir(folder); err != nil {
+	if err := durable.SyncFolder(s.fs, folder); err != nil {
 		// The blob exists, maybe not for long. Nothing refers to it and nothing will, so free its space if possible.
 		_ = s.fs.Remove(path)
 		return fmt.Errorf("sync the folder: %w", err)
@@ -155,7 +156,7 @@ func (s *Store) makeDurable(folder string) error {
 	}
 	for d := folder; d != s.dir; {
 		d = s.fs.PathDir(d)
-		if err := s.syncDir(d); err != nil {
+		if err := durable.SyncFolder(s.fs, d); err != nil {
 			return fmt.Errorf("sync the folder %s: %w", d, err)
 		}
 	}
@@ -172,12 +173,4 @@ func (s *Store) forgetFolder(folder string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.mu.durable, folder)
-}
-
-func (s *Store) syncDir(dir string) error {
-	f, err := s.fs.OpenDir(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }

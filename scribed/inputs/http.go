@@ -40,22 +40,6 @@ func (e *HTTPError) SetRetryAfter(answer http.Header) {
 	}
 }
 
-// RequestSlots bounds concurrent requests: each takes an element of the channel's capacity.
-type RequestSlots chan struct{}
-
-// TakeSlot takes a slot, which FreeSlot frees. It returns false when none is free.
-func (s RequestSlots) TakeSlot() bool {
-	select {
-	case s <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
-
-// FreeSlot frees a slot.
-func (s RequestSlots) FreeSlot() { <-s }
-
 // OpenBody returns the body of a request, of at most limit bytes, decompressed from one of the given encodings. A read without
 // progress for patience fails. Closing it does not close the request's body: that would wait for the rest of it, without patience.
 func OpenBody(w http.ResponseWriter, r *http.Request, limit int64, patience time.Duration, encodings ...string) (io.ReadCloser, *HTTPError) {

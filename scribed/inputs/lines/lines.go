@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/http"
 
+	"golang.org/x/sync/semaphore"
+
 	"scribe/internal/base/buffers"
 	"scribe/internal/base/config"
 	"scribe/internal/base/units"
@@ -50,7 +52,7 @@ type Handler struct {
 	agent   *producer.Producer
 	metrics *inputs.NetworkMetrics
 	buffers buffers.Pool
-	running inputs.RequestSlots
+	running *semaphore.Weighted
 }
 
 // NewHandler returns a handler that writes lines to the agent. The caller closes it.
@@ -62,7 +64,7 @@ func NewHandler(cfg Config, agent *producer.Producer, deps inputs.Deps) (*Handle
 	if err != nil {
 		return nil, err
 	}
-	return &Handler{cfg: cfg, agent: agent, metrics: m, running: make(inputs.RequestSlots, cfg.MaxRequests)}, nil
+	return &Handler{cfg: cfg, agent: agent, metrics: m, running: semaphore.NewWeighted(int64(cfg.MaxRequests))}, nil
 }
 
 // Close releases the metrics.
@@ -89,10 +91,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *Handler) serveRequest(w http.ResponseWriter, r *http.Request) (accepted int, fail *inputs.HTTPError) {
-	if !h.running.TakeSlot() {
+	if !h.running.TryAcquire(1) {
 		return 0, inputs.NewHTTPError(http.StatusTooManyRequests, "%d requests are being taken already: try again later", h.cfg.MaxRequests)
 	}
-	defer h.running.FreeSlot()
+	defer h.running.Release(1)
 	category := r.PathValue("category")
 	if err := record.ValidateCategory(category); err != nil {
 		return 0, inputs.NewHTTPError(http.StatusBadRequest, "%w", err)

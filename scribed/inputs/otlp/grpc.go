@@ -31,12 +31,12 @@ func (i *Input) serveGRPC() http.Handler {
 			http.Error(w, fmt.Sprintf("the Content-Type %q is not application/grpc", kind), http.StatusUnsupportedMediaType)
 			return
 		}
-		if !i.running.TakeSlot() {
+		if !i.running.TryAcquire(1) {
 			i.metrics.CountRefused(http.StatusTooManyRequests)
 			_ = refusal.Write(w, r, unavailableError(errBusy)) // the client is gone
 			return
 		}
-		defer i.running.FreeSlot()
+		defer i.running.Release(1)
 		r.Body = inputs.NewPatientBody(w, r.Body, i.cfg.Patience.Std())
 		rpc.ServeHTTP(w, r)
 		i.countRefusal(w.Header())

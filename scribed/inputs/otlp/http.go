@@ -41,10 +41,10 @@ func (i *Input) exportHTTP(w http.ResponseWriter, r *http.Request, kind string) 
 	if r.ContentLength > int64(i.cfg.MaxRequest) {
 		return nil, i.tooLarge()
 	}
-	if !i.running.TakeSlot() {
+	if !i.running.TryAcquire(1) {
 		return nil, inputs.NewHTTPError(http.StatusTooManyRequests, "%w", errBusy)
 	}
-	defer i.running.FreeSlot()
+	defer i.running.Release(1)
 	body, fail := i.readBody(w, r)
 	if fail != nil {
 		return nil, fail

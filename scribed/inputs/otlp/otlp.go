@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	collectorv1 "go.opentelemetry.io/proto/slim/otlp/collector/logs/v1"
+	"golang.org/x/sync/semaphore"
 
 	"scribe/producer"
 	"scribe/scribed/inputs"
@@ -18,7 +19,7 @@ type Input struct {
 	deps     inputs.Deps
 	category inputs.CategoryTemplate
 	names    *inputs.CategoryLimit
-	running  inputs.RequestSlots
+	running  *semaphore.Weighted
 
 	metrics *inputs.NetworkMetrics // while it runs
 	agent   *producer.Producer
@@ -34,7 +35,7 @@ func New(cfg Config, deps inputs.Deps) (*Input, error) {
 	}
 	return &Input{
 		cfg: cfg, deps: deps.WithDefaults(cfg.Name), category: t, names: inputs.NewCategoryLimit(cfg.MaxCategories, cfg.Fallback),
-		running: make(inputs.RequestSlots, cfg.MaxRequests),
+		running: semaphore.NewWeighted(int64(cfg.MaxRequests)),
 	}, nil
 }
 

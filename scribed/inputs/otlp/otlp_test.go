@@ -311,7 +311,7 @@ func TestRefusals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			i := input(t, &agent{err: c.err}, c.adjust)
 			if c.busy {
-				for i.running.TakeSlot() {
+				for i.running.TryAcquire(1) {
 				}
 			}
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/logs", bytes.NewReader(c.body))

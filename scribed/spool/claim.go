@@ -294,7 +294,7 @@ func (s *Spool) readIndex(p *segmentPart, g *segmentFile) ([]layout.IndexEntry, 
 		s.mu.Unlock()
 		return entries, nil
 	}
-	f := layout.Footer{SegmentID: g.id, DataEnd: g.end, Offset: g.footerAt} // what is known of it
+	f := layout.Footer{SegmentID: g.id, DataEnd: g.end, Offset: g.footerAt} // its other fields are not needed to read an index
 	c := layout.FooterCategory{Name: p.cat.name, IndexSummary: p.IndexSummary}
 	s.mu.Unlock()
 	r, err := s.openReader(g)

@@ -1,18 +1,11 @@
 // Package layout is the format of a spool's folder: segments with their records and footers, and the state file. It encodes and
 // decodes values, and its only I/O is through an io.ReaderAt. docs/format/spool.md describes the bytes.
-//
-// # Identity of a record
-//
-// A [Position] identifies a record for as long as it is held: the segment and the offset at which it was first written. It is
-// part of the record's header. Rewriting a segment, or merging several, keeps the positions of the records, so the state, which
-// is by position, stays valid whatever file a record is in.
 package layout
 
 import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 )
 
 var (
@@ -26,8 +19,6 @@ var (
 
 // Version is the version of every structure that this package writes.
 const Version = 1
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // appendVersion appends the beginning of a structure: its magic and the version.
 func appendVersion(dst []byte, magic string) []byte {
@@ -44,6 +35,3 @@ func appendFixed(dst []byte, v any) []byte {
 func parseFixed(b []byte, v any) {
 	_, _ = binary.Decode(b, binary.LittleEndian, v) // fails only for values of another size
 }
-
-// Checksum returns the CRC32C of b.
-func Checksum(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }

@@ -19,7 +19,14 @@ const (
 	MaxData = 1 << 30
 )
 
-// Position identifies a record by the segment it was first written to, and its offset there.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Checksum returns the CRC32C of b.
+func Checksum(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
+
+// Position identifies a record for as long as it is held: the segment that it was first written to, and its offset there. It is
+// part of the record's header. Rewriting a segment, or merging several, keeps it, so the state, which is by position, stays valid
+// whatever file a record is in.
 type Position uint64
 
 // At returns the position of an offset in a segment.

@@ -31,8 +31,8 @@ var (
 	ErrCorrupt = errors.New("metalog: damaged record")
 )
 
-// FindSentinel returns the one of these errors that err is, or nil if err is none of them. Of the errors of several shards, the first in
-// this order counts.
+// FindSentinel returns which of the errors above err wraps, nil for none. An error of several shards may wrap several: the first in
+// the order below counts.
 func FindSentinel(err error) error {
 	for _, sentinel := range []error{ErrSealed, ErrFenced, ErrConflict, ErrSequence, ErrStaleBlob, ErrTrimmed, ErrCorrupt, ErrInvalid, ErrClosed} {
 		if errors.Is(err, sentinel) {

@@ -17,10 +17,10 @@ var durableCases = []testCase{
 			crashUnderLoad(e, round)
 		}
 	}},
-	{name: "watermarks hold over a restart with a clock that went back", needs: withCrash(canRestart, hasClock), test: func(e *caseEnv) {
+	{name: "watermarks hold over a restart with a clock that went back", test: func(e *caseEnv) {
 		watermarksOutlive(e, e.restartLog)
 	}},
-	{name: "watermarks hold over a crash with a clock that went back", needs: withCrash(canCrash, hasClock), test: func(e *caseEnv) {
+	{name: "watermarks hold over a crash with a clock that went back", needs: canCrash, test: func(e *caseEnv) {
 		watermarksOutlive(e, e.crashLog)
 	}},
 }

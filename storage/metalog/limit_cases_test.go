@@ -192,7 +192,7 @@ var endCases = []testCase{
 		e.wantError(<-ended, metalog.ErrClosed)
 		e.wantError(<-ended, metalog.ErrClosed)
 	}},
-	{name: "appends during Close are stored or refused", needs: canRestart, test: func(e *caseEnv) {
+	{name: "appends during Close are stored or refused", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
 		log := e.log
 		const writers = 8

@@ -16,9 +16,7 @@ var linearCases = []testCase{
 	}},
 	{name: "append, read, tail and subscriptions are linearizable over restarts", many: func(t *testing.T, f logFactory) {
 		linearizable(t, f, func(e *caseEnv, line *linear.Line, cfg *linear.Config) {
-			if canRestart(e.in) {
-				cfg.Disturbances, cfg.Disturb = 3, func(*rand.Rand) { line.Replace(func() linear.Log { return e.restartLog() }) }
-			}
+			cfg.Disturbances, cfg.Disturb = 3, func(*rand.Rand) { line.Replace(func() linear.Log { return e.restartLog() }) }
 		})
 	}},
 	{name: "append, read, tail and subscriptions are linearizable over crashes", many: func(t *testing.T, f logFactory) {

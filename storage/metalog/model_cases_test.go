@@ -67,14 +67,10 @@ func (m *modelMachine) actions() map[string]func(*rapid.T) {
 		"sequences": m.sequencesSome,
 		"boundary":  m.advanceBoundary,
 		"list":      m.listShards,
-	}
-	if m.in.clock != nil {
-		actions["clock"] = func(rt *rapid.T) {
+		"clock": func(rt *rapid.T) {
 			m.in.clock.Advance(time.Duration(rapid.Int64Range(-int64(time.Minute), int64(time.Minute)).Draw(rt, "by")))
-		}
-	}
-	if m.in.restart != nil {
-		actions["restart"] = func(*rapid.T) { m.restartLog() }
+		},
+		"restart": func(*rapid.T) { m.restartLog() },
 	}
 	if m.in.crash != nil {
 		actions["crash"] = func(*rapid.T) { m.crashLog() }

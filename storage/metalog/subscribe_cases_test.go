@@ -31,9 +31,7 @@ var subscribeCases = []testCase{
 		f.stopChecked()
 		f = e.follow(time.Nanosecond, positionAt(shardA, 2), positionAt(shardB, 1)) // means the shortest there is
 		for range 3 {
-			if e.in.clock != nil {
-				e.in.clock.Advance(time.Second)
-			}
+			e.in.clock.Advance(time.Second)
 			now := e.tailOf(shardA).Watermark
 			f.waitWatermark(shardA, now)
 			f.waitWatermark(shardB, now)
@@ -174,7 +172,7 @@ var watermarkCases = []testCase{
 			}
 		}
 	}},
-	{name: "the watermark follows the clock", needs: hasClock, test: func(e *caseEnv) {
+	{name: "the watermark follows the clock", test: func(e *caseEnv) {
 		e.openOne(shardA)
 		for _, d := range []time.Duration{0, time.Second, time.Hour, 24 * time.Hour} {
 			e.in.clock.Advance(d)
@@ -190,7 +188,7 @@ var watermarkCases = []testCase{
 		}
 		f.stopChecked()
 	}},
-	{name: "a watermark holds when the clock goes back", needs: hasClock, test: func(e *caseEnv) {
+	{name: "a watermark holds when the clock goes back", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
 		w := e.tailOf(shardA).Watermark
 		e.in.clock.Advance(-time.Hour)
@@ -228,7 +226,7 @@ func watermarksHold(e *caseEnv) {
 			if err := e.tryAppend(appends...); err != nil {
 				return err
 			}
-			if w == 0 && i%40 == 0 && e.in.clock != nil {
+			if w == 0 && i%40 == 0 {
 				e.in.clock.Advance(time.Millisecond)
 			}
 		}

@@ -10,7 +10,7 @@ import (
 	"scribe/storage/metalog"
 )
 
-// logInstance is an engine under test. A nil function means that the engine lacks that ability: the cases that need it do nothing.
+// logInstance is an engine under test.
 type logInstance struct {
 	// log is the engine. The suite closes it.
 	log metalog.Log
@@ -18,7 +18,8 @@ type logInstance struct {
 	clock *testclock.Clock
 	// restart closes the engine and opens its stored state again.
 	restart func(tb testing.TB) metalog.Log
-	// crash ends the engine without warning, drops unsynced data, and opens the rest. Running calls may end in any way.
+	// crash ends the engine without warning, drops unsynced data, and opens the rest. Running calls may end in any way. If it or damage
+	// is nil, the cases that need it do nothing.
 	crash func(tb testing.TB) metalog.Log
 	// damage changes a byte of a stored record's value, and restarts the engine.
 	damage func(tb testing.TB, shard record.ShardID, lsn record.LSN) metalog.Log
@@ -103,11 +104,5 @@ func (e *caseEnv) crashLog() metalog.Log {
 	return e.log
 }
 
-func canRestart(in *logInstance) bool { return in.restart != nil }
-func canCrash(in *logInstance) bool   { return in.crash != nil }
-func canDamage(in *logInstance) bool  { return in.damage != nil }
-func hasClock(in *logInstance) bool   { return in.clock != nil }
-
-func withCrash(a, b func(*logInstance) bool) func(*logInstance) bool {
-	return func(in *logInstance) bool { return a(in) && b(in) }
-}
+func canCrash(in *logInstance) bool  { return in.crash != nil }
+func canDamage(in *logInstance) bool { return in.damage != nil }

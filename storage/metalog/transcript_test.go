@@ -58,7 +58,7 @@ func (e *caseEnv) wantCalls(calls string) {
 func (e *caseEnv) makeCalls(calls, reopen string) string {
 	e.Helper()
 	s := &callTranscript{caseEnv: e, epochs: map[record.ShardID][]uint64{}, times: map[record.ShardID][]int64{}, watermarks: map[record.ShardID]int64{}}
-	can := map[string]bool{"restart": canRestart(s.in), "crash": canCrash(s.in), "damage": canDamage(s.in)}
+	can := map[string]bool{"crash": canCrash(s.in), "damage": canDamage(s.in)}
 	var out strings.Builder
 	for line := range strings.Lines(calls) {
 		call, _, _ := strings.Cut(line, "->")

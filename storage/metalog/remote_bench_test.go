@@ -1,4 +1,4 @@
-package remote_test
+package metalog_test
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 
 // BenchmarkAppend measures what serving an engine costs, by transport: synced appends of one record.
 //
-//	go test ./storage/metalog/remote -run '^$' -bench Append -benchtime 3s -count 6
+//	go test ./storage/metalog -run '^$' -bench Append -benchtime 3s -count 6
 func BenchmarkAppend(b *testing.B) {
 	for _, c := range []struct {
 		name    string

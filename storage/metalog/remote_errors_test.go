@@ -1,4 +1,4 @@
-package remote_test
+package metalog_test
 
 import (
 	"context"

@@ -72,7 +72,8 @@ func Categories(ctx context.Context, server string, o CategoriesOptions) (r Cate
 		return r, err
 	}
 	r.IdleCPU = 100 * (cpuTime() - cpu).Seconds() / (o.Duration.Std() / 2).Seconds()
-	return r, o.measureBusy(ctx, server, &r, names[:o.Active])
+	err = o.measureBusy(ctx, server, &r, names[:o.Active])
+	return r, err
 }
 
 // measureBusy is the active phase.

@@ -35,7 +35,8 @@ func Consume(ctx context.Context, o Options) (r Report, err error) {
 		What: "consume", Workload: o.Workload.Name, InProcess: o.InProcess,
 		Limit: "unzstd", LimitNsPerByte: limit.nsPerByte, WarmNsPerByte: warm.nsPerByte, CompressionRate: limit.ratio,
 	}
-	return r, r.readCategory(ctx, o, written)
+	err = r.readCategory(ctx, o, written)
+	return r, err
 }
 
 // readCategory measures reading the whole category, which has so many messages.
@@ -90,7 +91,8 @@ func CatchUp(ctx context.Context, o Options) (r Report, err error) {
 		return r, err
 	}
 	debug.FreeOSMemory()
-	return r, r.readCategory(ctx, o, written)
+	err = r.readCategory(ctx, o, written)
+	return r, err
 }
 
 // blobsIn are the keys of the blobs in a folder of the file store.

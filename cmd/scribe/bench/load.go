@@ -204,7 +204,7 @@ func runDuring(ctx context.Context, fn func(context.Context) error, runs ...func
 	return ended
 }
 
-// loadProducer is a producer that writes a load, of which no message may be lost.
+// loadProducer writes a load. It keeps the first loss of a message, which makes a measurement worthless.
 type loadProducer struct {
 	*producer.Producer
 

@@ -122,7 +122,8 @@ func Outage(ctx context.Context, opts OutageOptions) (r OutageReport, err error)
 		return r, err
 	}
 	o.r.Refused = refused.Load()
-	return o.r, o.countLost(ctx)
+	err = o.countLost(ctx)
+	return o.r, err
 }
 
 // measurePhases measures one after the other, while the load runs.

@@ -139,7 +139,8 @@ func Queries(ctx context.Context, server string, o QueryOptions) (r QueryReport,
 	r.Seconds, r.CPUSeconds = span.wall.Seconds(), span.cpu.Seconds()
 	r.Written, r.Messages = l.bytes.Load(), l.messages.Load()
 	r.StoreBytes = int64(span.grown["scribe_readproxy_store_bytes_total"])
-	return r, r.addStats(readers)
+	err = r.addStats(readers)
+	return r, err
 }
 
 // settling is how long readers go on after the last write.

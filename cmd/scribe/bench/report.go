@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -204,9 +203,11 @@ func measureSpan(ctx context.Context, server string, run func() error) (s measur
 		return s, err
 	}
 	begin, cpu := time.Now(), cpuTime()
-	err = run()
+	if err := run(); err != nil {
+		return s, err
+	}
 	s.wall, s.cpu = time.Since(begin), cpuTime()-cpu
-	after, serr := scrapeMetrics(ctx, server)
+	after, err := scrapeMetrics(ctx, server)
 	s.grown = after.growthSince(before)
-	return s, errors.Join(err, serr)
+	return s, err
 }

@@ -16,6 +16,7 @@ import (
 	"scribe/columnar/sql"
 	"scribe/consumer"
 	"scribe/internal/base/atomicfile"
+	"scribe/internal/base/lifecycle"
 	"scribe/internal/base/units"
 )
 
@@ -37,7 +38,7 @@ type tailRun struct {
 	// held means that the consumer's position is ahead of the printed messages.
 	held bool
 
-	dirty   chan struct{} // of capacity 1: the place has changed
+	dirty   lifecycle.WakeChannel // the place has changed
 	rebased time.Time
 	failing bool // the last save; of save alone
 
@@ -56,7 +57,7 @@ var errEnough = errors.New("enough")
 var errGap = errors.New("messages are missing; without --fail-on-gap the tail skips them")
 
 func (t *tailRun) printAll(ctx context.Context) error {
-	t.dirty = make(chan struct{}, 1)
+	t.dirty = lifecycle.NewWakeChannel()
 	t.ctx, t.finish = context.WithCancelCause(ctx)
 	defer t.finish(nil)
 	saving, stopSaving := context.WithCancel(context.Background())
@@ -249,12 +250,8 @@ func (t *tailRun) rebasePosition(atMost time.Duration) {
 
 // requestSave asks for a save of the file soon. saveStart makes the first save itself.
 func (t *tailRun) requestSave() {
-	if t.file == nil || !t.begun {
-		return
-	}
-	select {
-	case t.dirty <- struct{}{}:
-	default: // the pending save includes this change
+	if t.file != nil && t.begun {
+		t.dirty.WakeUp()
 	}
 }
 

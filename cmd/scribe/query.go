@@ -216,7 +216,6 @@ type queryRun struct {
 	finish  context.CancelCauseFunc
 	writer  export.Writer // nil with --explain
 	format  export.Format
-	rows    uint64
 	waiting time.Time // when the first row came that was not handed out; zero if there is none
 	saved   time.Time
 	stopped error // why a pause has ended the iteration
@@ -306,7 +305,6 @@ func (r *queryRun) writeBatches() error {
 			r.unwritten = true
 			return err
 		}
-		r.rows += uint64(batch.NumRows()) //nolint:gosec // not negative
 		if r.waiting.IsZero() {
 			r.waiting = time.Now()
 		}

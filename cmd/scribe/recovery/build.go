@@ -229,7 +229,6 @@ func (l *logBuilder) appendRecord(c *positionClaim, known blobOutcome) error {
 		if err := l.r.sink.Producer(l.shard, state, c.lsn, l.time); err != nil {
 			return err
 		}
-		l.r.report.Producers++
 	}
 	l.next = c.lsn + 1
 	l.records++

@@ -125,8 +125,6 @@ type Report struct {
 	BlobCounts
 	LogCounts
 
-	// Producers counts the states of producers.
-	Producers int64
 	// Oldest and Newest are the times of the oldest and the newest blob, Unix microseconds; 0 without blobs.
 	Oldest, Newest int64
 	// Clock is the least time of later records, Unix microseconds.

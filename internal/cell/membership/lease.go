@@ -64,8 +64,7 @@ type Lease struct {
 
 	mu struct {
 		sync.Mutex
-		state   LeaseState
-		changed chan struct{}
+		state LeaseState
 	}
 	// ttl and deadline are those of the lease; only the renewing goroutine uses them.
 	ttl      time.Duration
@@ -113,7 +112,6 @@ func newLease(control Registrar, cfg LeaseConfig) (*Lease, error) {
 	}
 	cfg.Member = proto.CloneOf(cfg.Member)
 	l := &Lease{control: control, cfg: cfg, done: make(chan struct{})}
-	l.mu.changed = make(chan struct{})
 	return l, nil
 }
 
@@ -162,13 +160,6 @@ func (l *Lease) State() LeaseState {
 
 // Slot returns the writer slot that was granted last.
 func (l *Lease) Slot() uint32 { return l.State().Slot }
-
-// Watch returns the lease's state, and a channel that is closed when it changes.
-func (l *Lease) Watch() (LeaseState, <-chan struct{}) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.mu.state, l.mu.changed
-}
 
 // Close ends the lease: it stops the heartbeats and tells the control plane, as long as ctx allows. When that fails the lease
 // ends by itself, after its TTL. Repeating it is harmless.
@@ -282,12 +273,10 @@ func (l *Lease) markLost() bool {
 	return true
 }
 
-// setState changes the state and notifies watchers.
+// setState changes the state and tells OnChange.
 func (l *Lease) setState(s LeaseState) {
 	l.mu.Lock()
 	l.mu.state = s
-	close(l.mu.changed)
-	l.mu.changed = make(chan struct{})
 	l.mu.Unlock()
 	l.cfg.OnChange(s)
 }

@@ -1,9 +1,11 @@
 package controlplane
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -120,6 +122,16 @@ func TestLeases(t *testing.T) {
 		}
 		wantMembers(t, c, "a/1/0 c/3/0 d/2/0")
 	})
+}
+
+// TestJoinLog: the log calls roles what --roles does.
+func TestJoinLog(t *testing.T) {
+	var log bytes.Buffer
+	c := start(t, memkv.New(), func(_ *Config, d *Deps) { d.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	join(t, c, "a", time.Minute, scribev1.Role_ROLE_READPROXY, scribev1.Role_ROLE_COLLECTOR, scribev1.Role_ROLE_GATEWAY)
+	if want := `msg="member joined" member=a slot=1 roles="[readproxy retention sqlserver]"`; !strings.Contains(log.String(), want) {
+		t.Errorf("%s lacks %s", log.String(), want)
+	}
 }
 
 func TestSlotsRunOut(t *testing.T) {

@@ -77,3 +77,19 @@ func TestBrokenBuild(t *testing.T) {
 		t.Error("a package that does not exist passes")
 	}
 }
+
+// TestSlowest: of the tests that passed, those that took the longest are listed, without their subtests.
+func TestSlowest(t *testing.T) {
+	r, out := newResults(), new(bytes.Buffer)
+	err := r.readEvents(strings.NewReader(`{"Action":"pass","Package":"p","Test":"TestQuick","Elapsed":0.5}
+{"Action":"pass","Package":"p","Test":"TestSlow/part","Elapsed":30}
+{"Action":"pass","Package":"p","Test":"TestSlow","Elapsed":31}
+{"Action":"pass","Package":"q","Test":"TestMiddling","Elapsed":2}
+{"Action":"pass","Package":"q","Elapsed":40}
+`), out)
+	r.printSlowest(out, 2)
+	want := "The slowest tests, in seconds:\n    31.0  p TestSlow\n     2.0  q TestMiddling\n"
+	if err != nil || out.String() != want {
+		t.Errorf("%v, %q, want %q", err, out.String(), want)
+	}
+}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	scribev1 "scribe/proto/scribe/v1"
 )
 
 func TestDefaultConfigIsValid(t *testing.T) {
@@ -50,6 +52,16 @@ func TestParseRoles(t *testing.T) {
 	}
 	if err := got.UnmarshalText([]byte("gateway")); err == nil || !strings.Contains(err.Error(), `the role "gateway" is called "sqlserver" now`) {
 		t.Errorf("an earlier name: %v", err)
+	}
+}
+
+// TestRoleNames: a cell calls roles what --roles does.
+func TestRoleNames(t *testing.T) {
+	a := &App{cfg: Config{Roles: AllRoles}}
+	for i, name := range scribev1.RoleNames(a.protoRoles()) {
+		if Role(name) != AllRoles[i] {
+			t.Errorf("%s is called %s", AllRoles[i], name)
+		}
 	}
 }
 

@@ -303,10 +303,7 @@ func (conn *streamConnection) joinShards(o *scribev1.StreamOpened) (gaps []*scri
 	if err := sh.checkCategory(id); err != nil {
 		return nil, err
 	}
-	var there map[record.ShardID]bool // for a bounded iteration that goes on
-	if s.bounded {
-		there = make(map[record.ShardID]bool, len(o.GetShards()))
-	}
+	there := make(map[record.ShardID]bool, len(o.GetShards()))
 	behind := uint64(0)
 	for _, v := range o.GetShards() {
 		gap, err := sh.joinShard(v, s.bounded)
@@ -317,14 +314,12 @@ func (conn *streamConnection) joinShards(o *scribev1.StreamOpened) (gaps []*scri
 			gaps = append(gaps, gap)
 		}
 		id := record.ShardID(v.GetShard())
-		if s.bounded {
-			there[id] = true
-		}
+		there[id] = true
 		at := uint64(sh.shards[id].cursor)
 		behind += max(v.GetNextLsn(), at) - at
 	}
-	if s.bounded && sh.alone {
-		// A shard that no longer exists brings nothing more.
+	if sh.bounded && sh.alone {
+		// A shard that no longer exists brings nothing more, nor does one that a checkpoint knows and the stream does not.
 		for id := range sh.shards {
 			if !there[id] {
 				sh.endShard(id)

@@ -491,10 +491,14 @@ func (s *categoryShare) passOver(how [2]string, id record.ShardID, begin, to rec
 
 // endShard handles the end of a shard: nothing more comes, even if its end was thought to be later.
 func (s *categoryShare) endShard(id record.ShardID) {
-	if sh := s.shards[id]; sh != nil && sh.end > 0 {
-		sh.end = min(sh.end, sh.cursor)
-		s.countUndone(sh)
+	sh := s.shards[id]
+	if sh == nil || !s.bounded {
+		return
 	}
+	if sh.end == 0 || sh.end > sh.cursor {
+		sh.end = sh.cursor
+	}
+	s.countUndone(sh)
 }
 
 // isLive reports whether a position is one from which the consumer reads on.

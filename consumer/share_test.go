@@ -5,6 +5,7 @@ import (
 
 	"scribe/consumer/internal/payload"
 	"scribe/internal/format/bucket"
+	"scribe/internal/format/checkpoint"
 	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -75,5 +76,35 @@ func TestNothingIsPassedOverBehindAnUndeliveredPayload(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A bounded iteration reads nothing of a shard that its checkpoint knows and the stream, when it opens, does not: neither entries that
+// come nevertheless, nor the shard if it joins later.
+func TestShardsThatTheFirstStreamDoesNotHave(t *testing.T) {
+	here, gone := record.MakeShardID(7, 0, 1), record.MakeShardID(7, 1, 1)
+	var c Consumer
+	sh := newWholeShare(&checkpoint.Checkpoint{CategoryID: 7, Positions: []checkpoint.Position{{Shard: here, LSN: 5}, {Shard: gone, LSN: 9}}})
+	c.mu.share = sh
+	sh.rewindToDelivered(true)
+	sh.fillStart(&scribev1.StreamStart{}, func(record.ShardID) bool { return true })
+	s := &iterationSession{c: &c, queue: newQueue(1 << 20)}
+	conn := &streamConnection{s: s}
+	if _, err := conn.joinShards(&scribev1.StreamOpened{Shards: []*scribev1.StreamShard{{Shard: uint64(here), Lsn: 5, NextLsn: 6}}}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if p, deliver, err := sh.receiveEntry(gone, 9); deliver || err != nil {
+			t.Fatalf("an entry is delivered at %v: %v", p, err)
+		}
+		if err := s.addShard(&scribev1.StreamShard{Shard: uint64(gone), Lsn: 1, NextLsn: 20}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.isFinished() {
+		t.Error("the iteration ends before the shard that there is")
+	}
+	if _, deliver, err := sh.receiveEntry(here, 5); !deliver || err != nil || !s.isFinished() {
+		t.Error(deliver, err, s.isFinished())
 	}
 }

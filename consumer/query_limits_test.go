@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -523,6 +524,19 @@ func TestViewsThatAreNone(t *testing.T) {
 	c.views = lacking
 	if got, q := answer(t, c, text); got != want || q.Stats().ViewsRefused == 0 {
 		t.Errorf("a view without a column: got %s", got)
+	}
+	c.views = func(q *scribev1.Query, frames []byte) (*scribev1.Payload, error) {
+		p, err := c.make(q, frames, false, nil)
+		if err == nil {
+			v := p.GetView()
+			v.Rows, v.Kept, v.Rejected, v.Bad, v.Errors = math.MaxUint64, math.MaxUint64, 1<<63, 1<<63-1, math.MaxUint64
+		}
+		return p, err
+	}
+	got, q := answer(t, c, text)
+	s := q.Stats()
+	if most := max(s.RowsRead, s.RowsReceived, s.RowsRejected, s.RowsBad, s.Errors); got != want || s.Views != 3 || most >= 1<<50 {
+		t.Errorf("views with counts that can't be: got %s, %+v", got, s)
 	}
 }
 

@@ -66,6 +66,10 @@ func damage(p *payload.Payload, what string, offset int64, cause error) error {
 	return &consumer.DamageError{Category: p.Category, Shard: p.Source, LSN: uint64(p.SourceLSN), What: what, Offset: offset, Cause: cause}
 }
 
+// maxClaimed bounds the counts that a server may add with one view, which is more than a payload has of anything: sums then do not
+// overflow, whatever it says.
+const maxClaimed = 1 << 40
+
 // errNoView means that a server's answer is not the requested view.
 var errNoView = errors.New("consumer: the answer is not a view")
 
@@ -81,9 +85,8 @@ func (e *payloadEvaluation) fromView(p *payload.Payload, answer *scribev1.Payloa
 	}
 	defer batch.Release()
 	v := answer.GetView()
-	st := finish.Stats{
-		Rows: int64(v.GetRows()), Rejected: int64(v.GetRejected()), BadRows: int64(v.GetBad()), Errors: int64(v.GetErrors()), //nolint:gosec // rows of a payload
-	}
+	claimed := func(n uint64) int64 { return int64(min(n, maxClaimed)) }
+	st := finish.Stats{Rows: claimed(v.GetRows()), Rejected: claimed(v.GetRejected()), BadRows: claimed(v.GetBad()), Errors: claimed(v.GetErrors())}
 	var lost []*loss.Report
 	for _, l := range v.GetLosses() {
 		if l.GetIndex() < skip {
@@ -103,7 +106,7 @@ func (e *payloadEvaluation) fromView(p *payload.Payload, answer *scribev1.Payloa
 	e.stats.Lock()
 	defer e.stats.Unlock()
 	e.stats.Add(st)
-	e.stats.received += v.GetKept()
+	e.stats.received += min(v.GetKept(), maxClaimed)
 	e.stats.views++
 	if v.GetReused() {
 		e.stats.reused++

@@ -144,7 +144,7 @@ func New(cfg Config, deps Deps) (*Batcher, error) {
 	b.arena = arena.New(b.buffers, cfg.MemoryBytes)
 	b.bodies = budget.New("requests that the batcher reads", cfg.bodyLimit())
 	b.mu.acc = newAccumulator(cfg)
-	b.mu.counts.failed = make(map[scribev1.Reason]request.Amount)
+	b.mu.counts.failed = make(map[string]request.Amount)
 	b.metrics = newMetrics(b)
 	err := b.metrics.set.Register(deps.Registerer)
 	if err != nil {

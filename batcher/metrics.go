@@ -8,7 +8,6 @@ import (
 
 	"scribe/internal/base/metrics"
 	"scribe/internal/role/request"
-	"scribe/internal/transport/rpc"
 )
 
 // Stages of a flush.
@@ -70,7 +69,7 @@ func declareSnapshot(set *metrics.Set, b *Batcher) {
 		duplicate.Send(send, s.counts.duplicate)
 		buffered.Send(send, s.counts.buffered())
 		for reason, a := range s.counts.failed {
-			failed.Send(send, a, rpc.ReasonLabel(reason))
+			failed.Send(send, a, reason)
 		}
 		send(overloaded, float64(s.counts.overloaded))
 		send(refused, float64(s.counts.refusedShare), "share")

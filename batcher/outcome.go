@@ -2,6 +2,7 @@ package batcher
 
 import (
 	"scribe/internal/role/request"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -10,7 +11,7 @@ type frameCounts struct {
 	accepted  request.Amount
 	committed request.Amount
 	duplicate request.Amount
-	failed    map[scribev1.Reason]request.Amount
+	failed    map[string]request.Amount // by rpc.ReasonLabel
 	// overloaded counts requests refused for lack of memory; their frames were not accepted.
 	overloaded int64
 	// refusedShare and refusedTrouble count frames refused individually, for their category's share or because their log fails.
@@ -42,7 +43,7 @@ func (c *frameCounts) addOutcome(o *frameCounts) {
 
 // setResults sets the results of all frames of a finished part, and returns their counts. It does not wake the writers.
 func setResults(p *flushPart) *frameCounts {
-	out := &frameCounts{failed: make(map[scribev1.Reason]request.Amount)}
+	out := &frameCounts{failed: make(map[string]request.Amount)}
 	for _, g := range p.batches {
 		if g.exactlyOnce {
 			dropRepeats(g)
@@ -122,7 +123,8 @@ func setPayloadResults(pl *payload, out *frameCounts) {
 				out.duplicate = out.duplicate.Plus(size)
 			case fault != nil:
 				r.Error = fault
-				out.failed[fault.GetReason()] = out.failed[fault.GetReason()].Plus(size)
+				label := rpc.ReasonLabel(fault.GetReason())
+				out.failed[label] = out.failed[label].Plus(size)
 			default:
 				r.Shard, r.Lsn = uint64(pl.batch.shard), uint64(pl.ranges[next-1].lsn)
 				out.committed = out.committed.Plus(size)

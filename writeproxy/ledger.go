@@ -19,7 +19,7 @@ type frameCounts struct {
 	received     request.Amount
 	acknowledged request.Amount
 	sampledOut   request.Amount
-	failed       map[scribev1.Reason]request.Amount
+	failed       map[string]request.Amount // by rpc.ReasonLabel, which bounds what other processes can add
 }
 
 // addCounts adds the outcomes of a request.
@@ -50,7 +50,7 @@ type frameLedger struct {
 
 func newLedger() *frameLedger {
 	l := &frameLedger{}
-	l.mu.counts.failed = make(map[scribev1.Reason]request.Amount)
+	l.mu.counts.failed = make(map[string]request.Amount)
 	return l
 }
 
@@ -76,7 +76,7 @@ func (l *frameLedger) countReceived(items []frameItem) {
 
 // countAnswered counts the outcomes of a request's frames.
 func (l *frameLedger) countAnswered(items []frameItem) {
-	sum := frameCounts{failed: make(map[scribev1.Reason]request.Amount)}
+	sum := frameCounts{failed: make(map[string]request.Amount)}
 	var run request.Amount // of neighbours that failed for one reason
 	for i := range items {
 		it := &items[i]
@@ -87,7 +87,8 @@ func (l *frameLedger) countAnswered(items []frameItem) {
 		case info != nil:
 			run = run.Plus(it.amount())
 			if i == len(items)-1 || items[i+1].result.GetError().GetReason() != info.GetReason() || items[i+1].result.GetError() == nil {
-				sum.failed[info.GetReason()] = sum.failed[info.GetReason()].Plus(run)
+				label := rpc.ReasonLabel(info.GetReason())
+				sum.failed[label] = sum.failed[label].Plus(run)
 				run = request.Amount{}
 			}
 		case it.result.GetSampledOut():

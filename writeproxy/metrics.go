@@ -6,7 +6,6 @@ import (
 	"scribe/internal/base/metrics"
 	"scribe/internal/role/budget"
 	"scribe/internal/role/request"
-	"scribe/internal/transport/rpc"
 )
 
 // proxyMetrics are the metrics of one proxy. Counts of frames come from one snapshot.
@@ -72,7 +71,7 @@ func (m *proxyMetrics) collect(p *Proxy, send metrics.Send) {
 	m.dropped.Send(send, c.sampledOut, "sampled")
 	m.inFlight.Send(send, c.inFlight())
 	for reason, a := range c.failed {
-		m.failed.Send(send, a, rpc.ReasonLabel(reason))
+		m.failed.Send(send, a, reason)
 	}
 	for what, b := range map[string]*budget.Budget{"bodies": p.bodies, "writes": p.writes, "throttled": p.quotas.waiting} {
 		send(m.memory, float64(b.Used()), what)

@@ -573,6 +573,25 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
+// TestMetricsOfUnknownReasons: whatever reasons a batcher gives, they add one value of the label.
+func TestMetricsOfUnknownReasons(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCell(t, config.Defaults[Config](), 1, func(d *Deps) { d.Registerer = registry })
+		c.batchers[0].answer = func(_ int, frames [][]byte) (*scribev1.SubmitResponse, error) {
+			res := &scribev1.SubmitResponse{}
+			for i := range frames {
+				res.Results = append(res.Results, &scribev1.FrameResult{Error: &scribev1.ErrorInfo{Reason: scribev1.Reason(900 + i)}})
+			}
+			return res, nil
+		}
+		c.write(makeFrame(t, "least", 0, false, "one"), makeFrame(t, "least", 0, false, "two"), makeFrame(t, "least", 0, false, "three"))
+		if n := gathered(t, registry)["scribe_writeproxy_failed_messages_total/unknown"]; n != 3 {
+			t.Errorf("%v messages failed for unknown reasons", n)
+		}
+	})
+}
+
 func TestConfigReportsEveryFault(t *testing.T) {
 	cfg := config.Defaults[Config]()
 	if err := cfg.Validate(); err != nil {

@@ -122,8 +122,22 @@ func Message(err error) string {
 // ReasonOf returns the reason of an error, REASON_UNSPECIFIED if it has none.
 func ReasonOf(err error) scribev1.Reason { return Info(err).GetReason() }
 
-// ReasonLabel returns the metric label of a reason, for example "no_backend".
-func ReasonLabel(r scribev1.Reason) string { return scribev1.EnumName(r) }
+// ReasonLabel returns the metric label of a reason, for example "no_backend". Reasons that this build does not know have one label:
+// they come from other processes, and every value of a label is kept.
+func ReasonLabel(r scribev1.Reason) string {
+	if name, ok := reasonLabels[r]; ok {
+		return name
+	}
+	return "unknown"
+}
+
+var reasonLabels = func() map[scribev1.Reason]string {
+	labels := make(map[scribev1.Reason]string, len(scribev1.Reason_name))
+	for n := range scribev1.Reason_name {
+		labels[scribev1.Reason(n)] = scribev1.EnumName(scribev1.Reason(n))
+	}
+	return labels
+}()
 
 // reasonOf guesses the reason of an error without one: from a proxy in between, or from another implementation. Unavailable may
 // come from a proxy that forwarded the request and got no answer.

@@ -200,3 +200,17 @@ func TestAnswersOfOthers(t *testing.T) {
 		}
 	}
 }
+
+// The label of a reason is its name, and costs nothing; reasons that this build does not know share one.
+func TestReasonLabel(t *testing.T) {
+	for reason, want := range map[scribev1.Reason]string{
+		scribev1.Reason_REASON_UNSPECIFIED: "unspecified", scribev1.Reason_REASON_NO_BACKEND: "no_backend", 900: "unknown", -1: "unknown",
+	} {
+		if got := rpc.ReasonLabel(reason); got != want {
+			t.Errorf("the label of %v is %q, want %q", reason, got, want)
+		}
+		if n := testing.AllocsPerRun(10, func() { rpc.ReasonLabel(reason) }); n != 0 {
+			t.Errorf("the label of %v takes %v allocations", reason, n)
+		}
+	}
+}

@@ -45,7 +45,13 @@ func (f *categoryFeed) keepSubscriptions() {
 func (f *categoryFeed) ungroupedTails() []*shardTail {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone([]*shardTail(f.mu.table.order)), func(x *shardTail) bool { return x.group != nil })
+	var fresh []*shardTail
+	for _, x := range f.mu.table.order { // it may be long, and few are in no group
+		if x.group == nil {
+			fresh = append(fresh, x)
+		}
+	}
+	return fresh
 }
 
 // shrinkGroups ends the groups in which most shards are no longer followed. Their other shards are then in no group.
@@ -80,7 +86,7 @@ func (f *categoryFeed) endGroup(g *tailGroup) {
 // subscribeTails creates a group of tails that are in none. It absorbs the groups that are not larger, so there are few groups,
 // and a shard rarely changes its group.
 func (f *categoryFeed) subscribeTails(tails []*shardTail) {
-	g := &tailGroup{tails: slices.Clip(tails)}
+	g := &tailGroup{tails: slices.Clone(tails)}
 	for len(f.groups) > 0 {
 		last := f.groups[len(f.groups)-1]
 		if len(last.tails) > len(g.tails) || len(last.tails)+len(g.tails) > metalog.MaxShards {

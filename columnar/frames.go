@@ -172,7 +172,7 @@ func (b *batchBuilder) addRecord(r *record.Record) {
 func (b *batchBuilder) buildBatch() arrow.RecordBatch {
 	cols := make([]arrow.Array, numColumns)
 	column := func(i, nulls int, valid []byte, values ...[]byte) {
-		buffers := []*memory.Buffer{nil} // no bitmap: every value is valid
+		buffers := make([]*memory.Buffer, 1, 1+len(values)) // no bitmap: every value is valid
 		if nulls > 0 {
 			buffers[0] = memory.NewBufferBytes(valid)
 		}

@@ -26,6 +26,10 @@ func repeatedValues(t arrow.DataType, n int, value uint64) arrow.Array {
 // cutBatch removes the rows of messages that were delivered before or that are not rows, given the rows' index. The rows of a
 // payload are in the order of its messages. The caller releases the batch.
 func cutBatch(in arrow.RecordBatch, index []uint32, m Meta) arrow.RecordBatch {
+	if len(m.Drop) == 0 && (len(index) == 0 || index[0] >= m.Skip) {
+		in.Retain()
+		return in
+	}
 	kept := vector.SelectRows(len(index), func(i int) bool {
 		_, dropped := slices.BinarySearch(m.Drop, index[i])
 		return index[i] >= m.Skip && !dropped

@@ -95,9 +95,9 @@ type Batcher struct {
 	calls  lifecycle.Calls // used by Close only
 	// tasks are the timer's goroutine, one for each part that is written, and one for each call that opens logs.
 	tasks   sync.WaitGroup
-	rearm   chan struct{} // of capacity 1: the next tick is due before the timer fires
-	drained chan struct{} // closed when the batcher is closed and nothing is buffered
-	stop    chan struct{} // ends the timer's goroutine
+	rearm   lifecycle.WakeChannel // the next tick is due before the timer fires
+	drained chan struct{}         // closed when the batcher is closed and nothing is buffered
+	stop    chan struct{}         // ends the timer's goroutine
 
 	mu struct {
 		sync.Mutex
@@ -128,7 +128,7 @@ func New(cfg Config, deps Deps) (*Batcher, error) {
 		now:     deps.Clock,
 		history: newBuildHistory(),
 		buffers: &buffers.Pool{},
-		rearm:   make(chan struct{}, 1),
+		rearm:   lifecycle.NewWakeChannel(),
 		drained: make(chan struct{}),
 		stop:    make(chan struct{}),
 	}
@@ -203,10 +203,7 @@ func (b *Batcher) update(change func(now time.Time)) {
 	jobs := b.mu.acc.takeActions()
 	if wake := b.mu.acc.nextTick(); !wake.IsZero() && (b.mu.armed.IsZero() || wake.Before(b.mu.armed)) {
 		b.mu.armed = wake
-		select {
-		case b.rearm <- struct{}{}:
-		default: // a signal is pending
-		}
+		b.rearm.WakeUp()
 	}
 	if b.mu.closed && !b.mu.idle && b.mu.acc.isEmpty() {
 		b.mu.idle = true

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"scribe/internal/base/backoff"
+	"scribe/internal/base/lifecycle"
 	"scribe/internal/format/bucket"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -66,8 +67,8 @@ type Group struct {
 	held bool
 	// saving serializes commits, and guards against a commit while its buckets leave the committable set.
 	saving chan struct{}
-	// beat requests a heartbeat, look wakes the worker. Capacity 1.
-	beat, look chan struct{}
+	// beat requests a heartbeat, look wakes the worker.
+	beat, look lifecycle.WakeChannel
 
 	// life is that of the membership. Its mutex guards started and closed.
 	life struct {
@@ -99,7 +100,7 @@ func NewGroup(server, category, group string, opts ...Option) (*Group, error) {
 	}
 	g := &Group{
 		c: c, name: group, cfg: c.cfg.group, svc: c.groups, turn: newTurn(), changed: make(chan struct{}),
-		born: time.Now(), saving: make(chan struct{}, 1), beat: make(chan struct{}, 1), look: make(chan struct{}, 1),
+		born: time.Now(), saving: make(chan struct{}, 1), beat: lifecycle.NewWakeChannel(), look: lifecycle.NewWakeChannel(),
 	}
 	if g.svc == nil {
 		_ = c.Close()
@@ -233,7 +234,7 @@ func (g *Group) workTurn(ctx context.Context) error {
 		g.turn.giveTurn()
 		g.c.cfg.logger.Warn("coordinator unreachable: pausing, since other members may take the buckets", "group", g.name)
 		g.turn.setBlocked(true) // until a heartbeat is answered
-		wakeWaiter(g.beat)
+		g.beat.WakeUp()
 	}
 	g.held = true
 	g.c.mu.Lock()
@@ -373,7 +374,7 @@ func (g *Group) commitDelivered(ctx context.Context, looked bool) error {
 		// The next commit covers what remains of it; after ErrFenced, once the remaining buckets are known.
 		g.c.mu.share.putBack(positions)
 		if errors.Is(err, ErrFenced) {
-			wakeWaiter(g.beat)
+			g.beat.WakeUp()
 		} else {
 			g.missed = g.missed || missed
 		}

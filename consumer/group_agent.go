@@ -151,7 +151,7 @@ func (g *Group) setWanted(a memberAssignment) {
 	g.want = a
 	g.fresh = true // until the worker has applied it
 	g.announceChange()
-	wakeWaiter(g.look)
+	g.look.WakeUp()
 }
 
 // sendHeartbeats sends heartbeats until the membership ends.
@@ -330,7 +330,7 @@ func (g *Group) compareBuckets() bucketChanges {
 		case have == 0 && revoked: // its reading has not begun
 			g.granted[b] = want
 			g.releasing.Add(b)
-			wakeWaiter(g.beat)
+			g.beat.WakeUp()
 		case have == 0:
 			d.fresh.Add(b)
 		case revoked && g.c.mu.share.owned.Has(b):
@@ -458,7 +458,7 @@ func (g *Group) letGo(set bucket.Set) {
 	}
 	g.c.mu.share.dropBuckets(gone)
 	g.releasing.AddAll(gone)
-	wakeWaiter(g.beat)
+	g.beat.WakeUp()
 }
 
 // takeIn takes in new buckets. It is false when it has to be repeated.
@@ -474,7 +474,7 @@ func (g *Group) takeIn(ctx context.Context, d *bucketChanges) bool {
 			return true
 		}
 		g.c.cfg.logger.Warn("reading the positions of assigned buckets failed", "group", g.name, "error", err)
-		wakeWaiter(g.beat) // the membership may have changed
+		g.beat.WakeUp() // the membership may have changed
 		return false
 	}
 	ok := true

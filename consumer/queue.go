@@ -7,6 +7,7 @@ import (
 
 	"scribe/consumer/internal/payload"
 	"scribe/internal/base/buffers"
+	"scribe/internal/base/lifecycle"
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
 )
@@ -68,9 +69,9 @@ type itemQueue struct {
 	// maxPointers and maxBytes are the total credits: pointers, and bytes of their decoded payloads.
 	maxPointers int
 	maxBytes    int64
-	room        int64         // for payloads, in bytes of memory
-	news        chan struct{} // capacity 1: wakes the iteration when the head has changed
-	credits     chan struct{} // capacity 1: wakes the stream when there are credits to return
+	room        int64                 // for payloads, in bytes of memory
+	news        lifecycle.WakeChannel // wakes the iteration when the head has changed
+	credits     lifecycle.WakeChannel // wakes the stream when there are credits to return
 
 	mu struct {
 		sync.Mutex
@@ -112,7 +113,7 @@ func newQueue(maxBytes int64) *itemQueue {
 	pointers := min(max(maxBytes/8/pointerCost, minQueued), maxQueued)
 	return &itemQueue{
 		maxPointers: int(pointers), maxBytes: maxBytes, room: maxBytes - pointers*pointerCost,
-		news: make(chan struct{}, 1), credits: make(chan struct{}, 1),
+		news: lifecycle.NewWakeChannel(), credits: lifecycle.NewWakeChannel(),
 	}
 }
 
@@ -124,13 +125,6 @@ func fetchCost(p *pointer.Pointer) int64 {
 		return int64(p.Length)
 	}
 	return int64(p.BlockLen) + int64(p.Length)*5/4 // a pooled buffer is at most a quarter larger than its content
-}
-
-func wakeWaiter(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default: // a signal is pending: its receiver sees every change
-	}
 }
 
 // isFull reports whether the stream has used up its credits for pointers.
@@ -171,7 +165,7 @@ func (q *itemQueue) pushItem(it *streamItem) {
 	default: // bounded by the items around them
 	}
 	q.mu.items = append(q.mu.items, it)
-	wakeWaiter(q.news)
+	q.news.WakeUp()
 }
 
 // refundCredits returns the credits of a pointer that is not queued.
@@ -186,7 +180,7 @@ func (q *itemQueue) refundCredits(bytes int64) {
 // offerCredits wakes the stream when enough credits are free to be worth a message. The mutex is held.
 func (q *itemQueue) offerCredits() {
 	if q.mu.freePointers >= q.maxPointers/8 || q.mu.freeBytes >= q.maxBytes/8 || q.mu.pointers == 0 && q.mu.freePointers > 0 {
-		wakeWaiter(q.credits)
+		q.credits.WakeUp()
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"scribe/internal/base/lifecycle"
 	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
@@ -82,7 +83,7 @@ type Part struct {
 	// Since is the time at which the part began to wait for its turn.
 	Since time.Time
 	// Wake has a token after a change that the part may be waiting for.
-	Wake chan struct{}
+	Wake lifecycle.WakeChannel
 
 	// Guarded by Queues.mu: blocked is the number of entries that are not at the head of their queues; committing means that the
 	// part keeps its turn until it is finished or inspected again.
@@ -92,15 +93,7 @@ type Part struct {
 
 // NewPart returns a part that waits since now.
 func NewPart(ticket uint64, now time.Time) Part {
-	return Part{Ticket: ticket, Since: now, Wake: make(chan struct{}, 1)}
-}
-
-// wakeUp wakes the part's goroutine if it waits.
-func (p *Part) wakeUp() {
-	select {
-	case p.Wake <- struct{}{}:
-	default:
-	}
+	return Part{Ticket: ticket, Since: now, Wake: lifecycle.NewWakeChannel()}
 }
 
 // Entry is a part's turn in the queue of one log. The part's goroutine owns the exported fields.
@@ -198,7 +191,7 @@ func (q *Queues) remove(e *Entry) {
 	default:
 		next := l.entries[0].part
 		if next.blocked--; next.blocked == 0 {
-			next.wakeUp()
+			next.Wake.WakeUp()
 		}
 	}
 }
@@ -449,7 +442,7 @@ func (q *Queues) clearTrouble(l *logQueue) {
 // wakeParts wakes all parts in a log's queue after the log was opened or closed.
 func (l *logQueue) wakeParts() {
 	for _, e := range l.entries {
-		e.part.wakeUp()
+		e.part.Wake.WakeUp()
 	}
 }
 

@@ -7,11 +7,13 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"scribe/internal/base/lifecycle"
 )
 
 // Scheduler schedules streams of type *S. Lock order: the mutexes of streams, then the scheduler's, which is held only briefly.
 type Scheduler[S any] struct {
-	wake chan struct{} // of capacity 1: something changed
+	wake lifecycle.WakeChannel // something changed
 	mu   struct {
 		sync.Mutex
 		// ready[readied:] are the streams that have something to send and may send. A stream is in it at most once.
@@ -42,18 +44,13 @@ type Lingering[S any] struct {
 }
 
 // New returns a scheduler without streams.
-func New[S any]() *Scheduler[S] { return &Scheduler[S]{wake: make(chan struct{}, 1)} }
+func New[S any]() *Scheduler[S] { return &Scheduler[S]{wake: lifecycle.NewWakeChannel()} }
 
 // Changed returns a channel that yields a value when the loop must run again.
 func (q *Scheduler[S]) Changed() <-chan struct{} { return q.wake }
 
 // SignalLoop makes the loop run again.
-func (q *Scheduler[S]) SignalLoop() {
-	select {
-	case q.wake <- struct{}{}:
-	default: // a signal is pending, and its receiver will see all changes
-	}
-}
+func (q *Scheduler[S]) SignalLoop() { q.wake.WakeUp() }
 
 // update calls change under the mutex and signals the loop.
 func (q *Scheduler[S]) update(change func()) {

@@ -46,7 +46,7 @@ func (b *queryBinder) bindAggregate(e *sql.Call) typedOperand {
 
 // addAggregate adds an aggregate unless it exists, and returns the name of its column.
 func (b *queryBinder) addAggregate(a Aggregate) string {
-	key := fmt.Sprint(a.Func, a.Distinct, a.Params, "\x00", expr.Key(a.Arg), "\x00", expr.Key(a.Filter))
+	key := fmt.Sprint(a.Func, a.Distinct, a.Params, b.formOf(a.Arg), b.formOf(a.Filter))
 	i, ok := b.aggregateAt[key]
 	if !ok {
 		i = len(b.aggregates)

@@ -29,7 +29,10 @@ type queryBinder struct {
 	aggregates []Aggregate
 	// aggregateAt maps the key of each aggregate to its index. The key contains everything that distinguishes it.
 	aggregateAt map[string]int
-	keys        map[string]int        // maps the expr.Key of each group key to its index
+	keys        map[int]int           // maps the form of each group key to its index
+	named       map[string]int        // maps the names of SELECT elements to their indexes, or to ambiguous
+	formAt      map[expr.Expr]int     // see formOf
+	forms       map[string]int        // maps the expr.Key of each form to its number
 	grouped     map[*expr.Column]bool // columns that stand for aggregates
 	positions   map[*expr.Column]int  // positions of columns in the text
 }
@@ -41,7 +44,8 @@ func newBinder(s *schema.Schema, o Options, errorf func(int, string, string, ...
 	}
 	b := &queryBinder{
 		schema: s, columns: s.Columns(), byName: map[string]int{}, now: now.UnixMicro(), errorf: errorf,
-		aggregateAt: map[string]int{}, keys: map[string]int{}, grouped: map[*expr.Column]bool{}, positions: map[*expr.Column]int{},
+		aggregateAt: map[string]int{}, keys: map[int]int{}, named: map[string]int{}, formAt: map[expr.Expr]int{}, forms: map[string]int{},
+		grouped: map[*expr.Column]bool{}, positions: map[*expr.Column]int{},
 	}
 	for i := range b.columns {
 		b.byName[b.columns[i].Name] = i
@@ -279,11 +283,13 @@ func (b *queryBinder) bindField(x typedOperand, pos int, name string) typedOpera
 		hint := hintIf(t.Kind == schema.Map, "Write ['"+sql.ClipText(name)+"'] for the value of a map.")
 		panic(b.errorAt(pos, hint, "column notation .%s applied to type %s, which has no fields", sql.ClipText(name), typeName(t)))
 	}
-	names := make([]string, 0, len(t.Fields))
 	for i := range t.Fields {
 		if t.Fields[i].Name == name {
 			return typedOperand{e: b.makeCall(expr.StructField, t.Fields[i].Type, i, x.e), pos: x.pos}
 		}
+	}
+	names := make([]string, 0, len(t.Fields))
+	for i := range t.Fields {
 		names = append(names, t.Fields[i].Name)
 	}
 	hint := ""

@@ -1,11 +1,14 @@
 package plan
 
 import (
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"scribe/columnar/expr"
+	"scribe/columnar/schema"
 	"scribe/columnar/sql"
 )
 
@@ -43,6 +46,52 @@ func TestBounds(t *testing.T) {
 		if d := time.Since(started); d > time.Minute { // without the bounds it would be hours, or never
 			t.Errorf("%s: it took %v", name, d)
 		}
+	}
+}
+
+// TestDeepGroups shows that deep expressions over a wide struct are bound at once, too.
+func TestDeepGroups(t *testing.T) {
+	s := schema.Type{Kind: schema.Struct}
+	for i := range 3000 {
+		s.Fields = append(s.Fields, schema.Field{Name: "f" + strconv.Itoa(i), Type: typeInt64})
+	}
+	wide := &schema.Schema{Version: 1, Fields: []schema.Field{{Name: "i", Type: typeInt64}, {Name: "s", Type: s}}}
+	deep := strings.Repeat("s.f0+", 90) + "s.f0"
+	for name, text := range map[string]string{
+		"keys":       "SELECT " + strings.Repeat(deep+",", 120) + "s.f1 FROM c GROUP BY s.f0, s.f1",
+		"aggregates": "SELECT " + strings.Repeat("max("+deep+"),", 120) + "min(i) FROM c",
+		"aliases":    "SELECT " + strings.Repeat("i a,", 8000) + "count(*) FROM c GROUP BY i ORDER BY a" + strings.Repeat(",a", 15_000),
+	} {
+		q, err := sql.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		started := time.Now()
+		if _, err := Bind(q, wide, Options{Now: testNow}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if d := time.Since(started); d > 10*time.Second { // it is some milliseconds
+			t.Errorf("%s: it took %v", name, d)
+		}
+	}
+}
+
+// A column of a schema may have the name of an aggregate's column.
+func TestColumnNamedLikeAggregate(t *testing.T) {
+	q, err := sql.Parse(`SELECT count(*), count(*) + 1, "$a0" FROM c GROUP BY "$a0", "$a0" + 1`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := Bind(q, &schema.Schema{Version: 1, Fields: []schema.Field{{Name: "$a0", Type: typeInt64}}}, Options{Now: testNow})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, o := range p.Output {
+		got = append(got, expr.Text(o.Expr))
+	}
+	if want := []string{`"$a0"`, `"$a0" + 1`, `"$k0"`}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -60,13 +60,19 @@ func (b *queryBinder) bindOutputs(p *Plan, q *sql.Select) {
 // bindGroup binds GROUP BY, HAVING and ORDER BY, and replaces keys in the SELECT list.
 func (b *queryBinder) bindGroup(p *Plan, q *sql.Select, items []selectItem) {
 	g := &Group{}
+	for i, it := range items {
+		if j, again := b.named[it.name]; again && (j == ambiguous || b.formOf(items[j].e) != b.formOf(it.e)) {
+			i = ambiguous
+		}
+		b.named[it.name] = i
+	}
 	for _, e := range q.GroupBy {
 		key := b.bindKey(e, p, items)
 		b.failIf(isNested(key.e.Type().Kind), key.pos, "Name a part of it.", "could not identify an equality operator for type %s",
 			typeName(key.e.Type()))
 		b.failIf(len(g.Keys) == MaxKeys, key.pos, "", "GROUP BY has more than %d keys", MaxKeys)
-		if _, again := b.keys[expr.Key(key.e)]; !again {
-			b.keys[expr.Key(key.e)] = len(g.Keys)
+		if _, again := b.keys[b.formOf(key.e)]; !again {
+			b.keys[b.formOf(key.e)] = len(g.Keys)
 			g.Keys = append(g.Keys, key.e)
 		}
 	}
@@ -79,7 +85,7 @@ func (b *queryBinder) bindGroup(p *Plan, q *sql.Select, items []selectItem) {
 		}
 	}
 	for _, o := range q.OrderBy {
-		e := b.orderKey(o.Expr, p, items)
+		e := b.orderKey(o.Expr, p)
 		first := o.Desc
 		if o.Nulls != sql.NullsDefault {
 			first = o.Nulls == sql.NullsFirst
@@ -103,28 +109,28 @@ func (b *queryBinder) ordinalOf(e sql.Expr, clause string, n int) int {
 	return -1
 }
 
+// ambiguous stands for the index of SELECT elements that have one name and different expressions.
+const ambiguous = -1
+
 // aliasOf returns the index of the SELECT element with the name e, or -1 if there is none.
-func (b *queryBinder) aliasOf(e sql.Expr, items []selectItem) int {
+func (b *queryBinder) aliasOf(e sql.Expr) int {
 	n, ok := e.(*sql.Name)
 	if !ok || len(n.Parts) != 1 {
 		return -1
 	}
-	found := -1
-	for i := range items {
-		if items[i].name != n.Parts[0] {
-			continue
-		}
-		b.failIf(found >= 0 && expr.Key(items[found].e) != expr.Key(items[i].e), n.At, "", "%s is ambiguous", quoteName(n.Parts[0]))
-		found = i
+	i, found := b.named[n.Parts[0]]
+	if !found {
+		return -1
 	}
-	return found
+	b.failIf(i == ambiguous, n.At, "", "%s is ambiguous", quoteName(n.Parts[0]))
+	return i
 }
 
 // bindKey binds an element of GROUP BY: an ordinal of the SELECT list, a column, a name in the SELECT list, or an expression.
 func (b *queryBinder) bindKey(e sql.Expr, p *Plan, items []selectItem) typedOperand {
 	i := b.ordinalOf(e, "GROUP BY", len(p.Output))
 	if n, ok := e.(*sql.Name); ok && i < 0 && len(n.Parts) == 1 && b.findColumn(n.Parts[0]) < 0 {
-		i = b.aliasOf(e, items)
+		i = b.aliasOf(e)
 	}
 	b.clause = "GROUP BY"
 	defer func() { b.clause = "" }()
@@ -138,10 +144,10 @@ func (b *queryBinder) bindKey(e sql.Expr, p *Plan, items []selectItem) typedOper
 }
 
 // orderKey binds an element of ORDER BY: an ordinal or name of the SELECT list, or an expression over the columns.
-func (b *queryBinder) orderKey(e sql.Expr, p *Plan, items []selectItem) expr.Expr {
+func (b *queryBinder) orderKey(e sql.Expr, p *Plan) expr.Expr {
 	i := b.ordinalOf(e, "ORDER BY", len(p.Output))
 	if i < 0 {
-		i = b.aliasOf(e, items)
+		i = b.aliasOf(e)
 	}
 	if i >= 0 {
 		return p.Output[i].Expr
@@ -155,7 +161,7 @@ func (b *queryBinder) orderKey(e sql.Expr, p *Plan, items []selectItem) expr.Exp
 
 // overGroups replaces keys by their columns. The remaining expression may only use aggregates.
 func (b *queryBinder) overGroups(e expr.Expr) expr.Expr {
-	if i, ok := b.keys[expr.Key(e)]; ok {
+	if i, ok := b.keys[b.formOf(e)]; ok {
 		return &expr.Column{Name: KeyName(i), T: plainType(e.Type())}
 	}
 	switch e := e.(type) {
@@ -176,4 +182,36 @@ func (b *queryBinder) overGroups(e expr.Expr) expr.Expr {
 		}
 	}
 	return e
+}
+
+// formOf returns a number that equal expressions share. It prints each expression once, with numbers for its arguments and without nested
+// types: texts of whole subexpressions would grow with their depth times the number of fields in a struct.
+func (b *queryBinder) formOf(e expr.Expr) int {
+	if form, ok := b.formAt[e]; ok {
+		return form
+	}
+	node := e
+	switch e := e.(type) {
+	case *expr.Column:
+		if !b.grouped[e] { // an aggregate has a type, as a column of the schema may have its name
+			node = &expr.Column{Name: e.Name}
+		}
+	case *expr.Call:
+		c := &expr.Call{Op: e.Op, Args: make([]expr.Expr, len(e.Args)), T: e.T, Detail: e.Detail}
+		for i, a := range e.Args {
+			c.Args[i] = &expr.Column{Name: strconv.Itoa(b.formOf(a))}
+		}
+		if isNested(c.T.Kind) {
+			c.T = schema.Type{} // it follows from the arguments, as that of a column from its name
+		}
+		node = c
+	}
+	key := expr.Key(node)
+	form, ok := b.forms[key]
+	if !ok {
+		form = len(b.forms)
+		b.forms[key] = form
+	}
+	b.formAt[e] = form
+	return form
 }

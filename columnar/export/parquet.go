@@ -274,9 +274,16 @@ func parquetLeaf(t arrow.DataType) (parquet.Node, func(arrow.Array) func(row int
 		return parquet.TimestampAdjusted(parquet.Microsecond, t.TimeZone != ""), readLeaf((*array.Timestamp).Value, func(v arrow.Timestamp) parquet.Value { return parquet.Int64Value(int64(v)) })
 	case *arrow.Decimal128Type:
 		node := parquet.Decimal(int(t.Scale), int(t.Precision), parquet.FixedLenByteArrayType(16))
+		var free []byte // memory for values, allocated for many at once
 		return node, readLeaf((*array.Decimal128).Value, func(v decimal.Decimal128) parquet.Value {
-			b := binary.BigEndian.AppendUint64(make([]byte, 0, 16), uint64(v.HighBits()))
-			return parquet.FixedLenByteArrayValue(binary.BigEndian.AppendUint64(b, v.LowBits()))
+			if len(free) == 0 {
+				free = make([]byte, 16*parquetRows)
+			}
+			b := free[:16]
+			free = free[16:]
+			binary.BigEndian.PutUint64(b, uint64(v.HighBits()))
+			binary.BigEndian.PutUint64(b[8:], v.LowBits())
+			return parquet.FixedLenByteArrayValue(b)
 		})
 	case *arrow.StringType:
 		return parquet.Encoded(parquet.String(), &parquet.RLEDictionary), readText
@@ -294,17 +301,14 @@ func readLeaf[A arrow.Array, V any](get func(A, int) V, convert func(V) parquet.
 	}
 }
 
-// readText reads texts with and without a dictionary.
+// readText reads texts with and without a dictionary. It does not copy them: as binary values, their memory is a slice of bytes.
 func readText(a arrow.Array) func(row int) parquet.Value {
-	d, ok := a.(*array.Dictionary)
-	if !ok {
-		return readLeaf((*array.String).Value, textValue)(a)
+	if d, ok := a.(*array.Dictionary); ok {
+		value := readText(d.Dictionary())
+		return func(row int) parquet.Value { return value(d.GetValueIndex(row)) }
 	}
-	values := d.Dictionary().(*array.String)
-	return func(row int) parquet.Value { return textValue(values.Value(d.GetValueIndex(row))) }
+	return readLeaf((*array.Binary).Value, parquet.ByteArrayValue)(array.NewBinaryData(a.Data()))
 }
-
-func textValue(s string) parquet.Value { return parquet.ByteArrayValue([]byte(s)) }
 
 // withoutDictionary returns a type without its dictionary. Parquet makes dictionaries by itself.
 func withoutDictionary(t arrow.DataType) arrow.DataType {

@@ -245,7 +245,7 @@ func (c *flatChecker) checkString(t flatTable, i int, what string) { c.readVecto
 // keyValues checks the vector of KeyValue tables of field i.
 func (c *flatChecker) keyValues(t flatTable, i int, what string) {
 	pos, n := c.readVector(t, i, 4, what)
-	for j := range n {
+	for j := 0; j < n && c.err == nil; j++ {
 		kv := c.readTable(c.followOffset(pos+4*j, what), what)
 		c.checkString(kv, 0, what)
 		c.checkString(kv, 1, what)
@@ -317,7 +317,7 @@ func (c *flatChecker) checkBatch(t flatTable, bodyLen int64) {
 // eachPair calls visit for each element of a vector of pairs of numbers.
 func (c *flatChecker) eachPair(t flatTable, slot int, what string, visit func(a, b int64)) {
 	pos, n := c.readVector(t, slot, 16, what)
-	for i := range n {
+	for i := 0; i < n && c.err == nil; i++ {
 		pair := c.b[pos+16*i:]
 		visit(int64(binary.LittleEndian.Uint64(pair)), int64(binary.LittleEndian.Uint64(pair[8:])))
 	}

@@ -44,6 +44,8 @@ type Input struct {
 	Type   schema.Type
 	Field  int          // in the schema, -1 for a built-in column
 	Common CommonColumn // if Field is -1
+
+	appendDefault func(*column.Buffer) // appends the field's default; nil if there is none
 }
 
 // CommonColumn is a built-in column of every category.
@@ -107,11 +109,8 @@ func NewPlan(spec *Spec, defaults column.Defaults) (*Plan, error) {
 
 // NewColumn returns an empty column for an input.
 func (p *Plan) NewColumn(in *Input) *column.Buffer {
-	c := column.NewBuffer(&in.Type, true, p.defaults)
-	if in.Field >= 0 {
-		f := &p.Schema.Fields[in.Field]
-		c.Nullable, c.AppendDefault = f.Nullable, p.defaults(f)
-	}
+	c := column.NewBuffer(&in.Type, in.Field < 0 || p.Schema.Fields[in.Field].Nullable, p.defaults)
+	c.AppendDefault = in.appendDefault
 	return c
 }
 
@@ -132,11 +131,14 @@ func (p *Plan) addInputs(needed map[string]bool) error {
 		if err := checkType(&c.Type); err != nil {
 			return fmt.Errorf("transcode: column %q: %w", c.Name, err)
 		}
+		in := Input{Name: c.Name, Type: c.Type, Field: c.Field, Common: own}
 		if c.Field < 0 {
 			p.common = append(p.common, len(p.Inputs))
 			p.WantsMessage = p.WantsMessage || own != CommonIndex && own != CommonRest && own != CommonError
+		} else {
+			in.appendDefault = p.defaults(&p.Schema.Fields[c.Field])
 		}
-		p.Inputs = append(p.Inputs, Input{Name: c.Name, Type: c.Type, Field: c.Field, Common: own})
+		p.Inputs = append(p.Inputs, in)
 		f := arrow.Field{Name: c.Name, Type: c.Type.Arrow(), Nullable: true}
 		switch c.Name {
 		case ColumnIndex:

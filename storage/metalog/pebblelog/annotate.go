@@ -96,7 +96,7 @@ func (e *Engine) Annotations(
 		return nil, to, nil
 	}
 	first, last := schema.AppendAnnotationKey(nil, shard, uint8(kind), low), schema.AppendAnnotationKey(nil, shard, uint8(kind), high)
-	for it, err := range keysBetween(e.db, first, last) {
+	for it, err := range keysBetween(e.db, first, last, (*pebble.Iterator).Next) {
 		var value []byte
 		if err == nil {
 			low = schema.AnnotationKeyLSN(it.Key(), shard, uint8(kind))

@@ -219,7 +219,7 @@ func (e *Engine) loadFolder() error {
 
 // requireEmpty fails when the folder's database has any key.
 func (e *Engine) requireEmpty() error {
-	for _, err := range keysBetween(e.db, nil, nil) {
+	for _, err := range keysBetween(e.db, nil, nil, (*pebble.Iterator).Next) {
 		return cmp.Or(err, errors.New("the folder holds another Pebble database"))
 	}
 	return nil
@@ -239,14 +239,14 @@ func lookUp[T any](db *pebble.DB, key []byte, decode func(key, value []byte) (T,
 }
 
 // keysBetween yields an iterator at each key from low to before high, and then the error that ended it, if any; nil is no bound.
-func keysBetween(db *pebble.DB, low, high []byte) iter.Seq2[*pebble.Iterator, error] {
+func keysBetween(db *pebble.DB, low, high []byte, advance func(*pebble.Iterator) bool) iter.Seq2[*pebble.Iterator, error] {
 	return func(yield func(*pebble.Iterator, error) bool) {
 		it, err := db.NewIter(&pebble.IterOptions{LowerBound: low, UpperBound: high})
 		if err != nil {
 			yield(nil, err)
 			return
 		}
-		for ok := it.First(); ok; ok = it.Next() {
+		for ok := it.First(); ok; ok = advance(it) {
 			if !yield(it, nil) {
 				_ = it.Close() // the caller has what it wants
 				return
@@ -257,6 +257,10 @@ func keysBetween(db *pebble.DB, low, high []byte) iter.Seq2[*pebble.Iterator, er
 		}
 	}
 }
+
+// seekNextKey advances an iterator by a seek. Next steps over every version of a key that the memtable holds, which are as many as there were
+// appends where appends write the key.
+func seekNextKey(it *pebble.Iterator) bool { return it.SeekGE(append(slices.Clone(it.Key()), 0)) }
 
 func (e *Engine) readNumber(m schema.Meta) (v int64, found bool, err error) {
 	v, found, err = lookUp(e.db, schema.MetaKey(m), schema.DecodeNumber)

@@ -274,7 +274,7 @@ func (e *Engine) Shards(ctx context.Context, category uint32) ([]metalog.State, 
 // shardIDs returns the shards of a category that have a state in Pebble, in order, including unpublished ones.
 func (e *Engine) shardIDs(ctx context.Context, category uint32) (ids []record.ShardID, err error) {
 	low, high := schema.CategoryBounds(schema.KindState, category)
-	for it, err := range keysBetween(e.db, low, high) {
+	for it, err := range keysBetween(e.db, low, high, seekNextKey) {
 		if err != nil {
 			return nil, err
 		}

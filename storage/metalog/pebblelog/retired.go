@@ -54,7 +54,7 @@ func (r *categorySet) addCategory(category uint32) (now categoryRun, joined *cat
 // loadRetired reads the retired categories of a folder.
 func loadRetired(db *pebble.DB) (r categorySet, err error) {
 	low, high := schema.RetiredBounds()
-	for it, err := range keysBetween(db, low, high) {
+	for it, err := range keysBetween(db, low, high, (*pebble.Iterator).Next) {
 		var value []byte
 		if err == nil {
 			value, err = it.ValueAndErr()

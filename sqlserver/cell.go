@@ -44,6 +44,9 @@ func (g *Server) openQuery(ctx context.Context, req *Request) (rowSource, error)
 	opts := []consumer.Option{
 		columns.WithMaxMemory(req.Memory), consumer.WithName("sqlserver"), consumer.WithLogger(g.log), consumer.WithRetryTimeout(unavailableTimeout),
 	}
+	if t := g.deps.Transport; t != nil {
+		opts = append(opts, consumer.WithHTTPClient(t.HTTPClient()))
+	}
 	if req.Limit >= 0 {
 		opts = append(opts, columns.WithRowLimit(req.Limit))
 	}

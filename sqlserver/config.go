@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"scribe/internal/base/config"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -48,6 +49,8 @@ func (c *Config) Validate() error {
 type Deps struct {
 	// Server is the address of the cell, see consumer.New.
 	Server string
+	// Transport has the connections to the cell; nil = connections of each query's own.
+	Transport *rpc.Transport
 	// Categories lists the categories of the cell.
 	Categories interface {
 		All() iter.Seq[*scribev1.Category]

@@ -108,7 +108,7 @@ func (a *App) startScribed(context.Context) error {
 		(&rpc.Services{Logger: a.log, Write: a.parts.writeProxy, Admit: a.parts.writeProxy.Admit}).Register(a.loopMux)
 		upstream = rpc.NewWriteClient(a.parts.loopback, loopbackURL)
 	}
-	agent, err := scribed.New(a.cfg.scribedConfig(), scribed.Deps{Upstream: upstream, Logger: a.log, Registerer: a.registry})
+	agent, err := scribed.New(a.cfg.scribedConfig(), scribed.Deps{Upstream: upstream, FS: a.opts.Host.FS, Logger: a.log, Registerer: a.registry})
 	if err != nil {
 		return err
 	}

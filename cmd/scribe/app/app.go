@@ -40,6 +40,8 @@ type Options struct {
 	Version string
 	// Wiring between the roles of the process.
 	Wiring Wiring
+	// Host is the machine.
+	Host Host
 	// Drain accepts no new messages from producers and inputs: the process only forwards the agent's backlog.
 	Drain bool
 }
@@ -87,6 +89,7 @@ func Start(ctx context.Context, cfg Config, opts Options) (_ *App, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	opts.Host = opts.Host.withDefaults()
 	a := &App{
 		cfg: cfg, opts: opts, log: opts.Logger, started: time.Now(), mux: http.NewServeMux(), registry: prometheus.NewRegistry(),
 		failed: make(chan error, 1), ended: make(chan struct{}),
@@ -100,13 +103,13 @@ func Start(ctx context.Context, cfg Config, opts Options) (_ *App, err error) {
 		}
 	}()
 	if cfg.needsData() {
-		release, err := lockData(cfg.Data)
+		release, err := lockData(opts.Host.FS, cfg.Data)
 		if err != nil {
 			return nil, err
 		}
 		a.onStop("data folder", func(context.Context) error { return release() })
 	}
-	if a.id, err = memberID(&cfg); err != nil {
+	if a.id, err = memberID(opts.Host.FS, &cfg); err != nil {
 		return nil, fmt.Errorf("member id: %w", err)
 	}
 	if err := a.startListening(ctx); err != nil {
@@ -179,7 +182,7 @@ func (a *App) onStop(name string, fn func(context.Context) error) {
 
 // startListening starts to serve. Roles add their services to the mux as they start.
 func (a *App) startListening(ctx context.Context) error {
-	l, err := listenTCP(ctx, "--listen", a.cfg.Listen)
+	l, err := a.listenTCP(ctx, "--listen", a.cfg.Listen)
 	if err != nil {
 		return err
 	}
@@ -195,7 +198,7 @@ func (a *App) startListening(ctx context.Context) error {
 		a.mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}
 	a.server = rpc.NewServer(a.mux, a.log)
-	a.transport = rpc.NewTransport(nil)
+	a.transport = rpc.NewTransport(a.opts.Host.Dial)
 	a.onStop("connections", func(context.Context) error { a.transport.Close(); return nil })
 	a.onStop("server", a.server.Close)
 	a.server.Serve(l)

@@ -5,14 +5,15 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
-	"github.com/gofrs/flock"
+	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"scribe/internal/base/atomicfile"
+	"scribe/internal/base/durable"
 )
 
 // WithoutPath removes the file name from an error of the file system, for callers that name the file themselves.
@@ -25,27 +26,26 @@ func WithoutPath(err error) error {
 
 // lockData creates the data folder if it does not exist, and locks it. A second process on the same folder would write to the same logs and
 // blobs.
-func lockData(dir string) (release func() error, err error) {
-	if err := os.MkdirAll(dir, 0o750); err != nil {
+func lockData(fsys vfs.FS, dir string) (release func() error, err error) {
+	if err := durable.CreateFolder(fsys, dir, 0o750); err != nil {
 		return nil, fmt.Errorf("data folder %s can't be created: %w", dir, WithoutPath(err))
 	}
-	path := filepath.Join(dir, "LOCK")
-	lock := flock.New(path)
-	ok, err := lock.TryLock()
+	lock, err := fsys.Lock(filepath.Join(dir, "LOCK"))
+	_, isPath := errors.AsType[*fs.PathError](err)
 	switch {
-	case errors.Is(err, os.ErrPermission):
+	case errors.Is(err, fs.ErrPermission) && isPath:
 		return nil, fmt.Errorf("data folder %s is not writable for this user: %w", dir, WithoutPath(err))
-	case err != nil:
+	case isPath:
 		return nil, fmt.Errorf("lock data folder %s: %w", dir, WithoutPath(err))
-	case !ok:
+	case err != nil: // the file is there, and somebody has it
 		return nil, fmt.Errorf("data folder %s is in use by another scribe process: stop that one, or give another --data", dir)
 	}
-	probe, err := os.CreateTemp(dir, ".probe-*")
-	if err != nil {
+	// The lock file may be writable where the folder is not.
+	const probe = ".probe"
+	if err := durable.ReplaceFile(fsys, filepath.Join(dir, probe), func(io.Writer) error { return nil }); err != nil {
 		return nil, errors.Join(fmt.Errorf("data folder %s is not writable: %w", dir, WithoutPath(err)), lock.Close())
 	}
-	err = errors.Join(probe.Close(), os.Remove(probe.Name()))
-	if err != nil {
+	if err := fsys.Remove(filepath.Join(dir, probe)); err != nil {
 		return nil, errors.Join(fmt.Errorf("data folder %s: %w", dir, err), lock.Close())
 	}
 	return lock.Close, nil
@@ -56,12 +56,12 @@ const maxID = 255
 
 // memberID is the name of the process in the membership: the configured one, or one that is made once and kept in the data folder,
 // so that a process that comes back after a crash gets its writer slot back, and with it its logs.
-func memberID(c *Config) (string, error) {
+func memberID(fsys vfs.FS, c *Config) (string, error) {
 	if c.ID != "" || !c.needsData() {
 		return cmp.Or(c.ID, newID()), nil
 	}
 	path := filepath.Join(c.Data, "id")
-	text, err := os.ReadFile(path)
+	text, err := readFile(fsys, path)
 	switch id := strings.TrimSpace(string(text)); {
 	case err == nil && id != "" && len(id) <= maxID:
 		return id, nil
@@ -73,7 +73,20 @@ func memberID(c *Config) (string, error) {
 	}
 	id := newID()
 	// A process that loses its id takes another writer slot, of which there are not many.
-	return id, atomicfile.WriteBytes(path, []byte(id+"\n"))
+	return id, durable.ReplaceFile(fsys, path, func(w io.Writer) error {
+		_, err := io.WriteString(w, id+"\n")
+		return err
+	})
+}
+
+// readFile returns the content of a small file.
+func readFile(fsys vfs.FS, path string) ([]byte, error) {
+	f, err := fsys.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // it was only read
+	return io.ReadAll(io.LimitReader(f, 4<<10))
 }
 
 func newID() string {

@@ -13,9 +13,8 @@ import (
 )
 
 // listenTCP takes the address that a flag gives, with an error that says what to do.
-func listenTCP(ctx context.Context, flag, addr string) (net.Listener, error) {
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", addr)
+func (a *App) listenTCP(ctx context.Context, flag, addr string) (net.Listener, error) {
+	l, err := a.opts.Host.Listen(ctx, "tcp", addr)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("listen on %s: another process has that address; give another %s, or port 0 for a free one: %w", addr, flag, syscall.EADDRINUSE)

@@ -95,12 +95,14 @@ func (a *App) provideServices(s rpc.Services) {
 }
 
 func (a *App) startControlPlane(ctx context.Context) error {
-	store, err := pebblekv.Open(pebblekv.DefaultConfig(filepath.Join(a.cfg.Data, "control")), pebblekv.Deps{Logger: a.log, Registerer: a.registry})
+	store, err := pebblekv.Open(pebblekv.DefaultConfig(filepath.Join(a.cfg.Data, "control")), pebblekv.Deps{FS: a.opts.Host.FS, Logger: a.log, Registerer: a.registry})
 	if err != nil {
 		return err
 	}
 	a.onStop("control store", func(context.Context) error { return store.Close() })
 	a.readinessChecks = append(a.readinessChecks, store.Err)
+	// A store that failed to write refuses all changes: only a new process can reopen its folder.
+	watchFailure(a, store.Failed(), func(struct{}) error { return fmt.Errorf("control plane: %w", store.Err()) })
 	cfg := config.Defaults[controlplane.Config]()
 	cfg.Version, cfg.StartedAt, cfg.Roles = a.opts.Version, a.started, a.protoRoles()
 	// The metadata engine starts later and stops earlier. Without it, retiring categories is retried until the control plane stops.
@@ -165,7 +167,7 @@ func (a *App) openMetalog() error {
 		return nil
 	}
 	engine, err := pebblelog.Open(filepath.Join(a.cfg.Data, "metalog"), pebblelog.Options{
-		Logger: a.log, Metrics: a.registry, CacheBytes: a.cfg.MetadataCache,
+		FS: a.opts.Host.FS, Logger: a.log, Metrics: a.registry, CacheBytes: a.cfg.MetadataCache,
 	})
 	if err != nil {
 		return err
@@ -185,7 +187,7 @@ func (a *App) openMetalog() error {
 }
 
 func (a *App) startBlobs(ctx context.Context) (err error) {
-	if a.parts.blobs, err = OpenBlobs(ctx, a.cfg); err != nil {
+	if a.parts.blobs, err = a.opts.Host.OpenBlobs(ctx, a.cfg); err != nil {
 		return err
 	}
 	a.onStop("blob store", func(context.Context) error { return a.parts.blobs.Close() })
@@ -194,7 +196,7 @@ func (a *App) startBlobs(ctx context.Context) (err error) {
 
 func (a *App) startCatalog(ctx context.Context) error {
 	cfg := catalog.DefaultViewConfig()
-	cfg.File = filepath.Join(a.cfg.Data, "catalog")
+	cfg.File, cfg.FS = filepath.Join(a.cfg.Data, "catalog"), a.opts.Host.FS
 	view, err := catalog.New(cfg, catalog.ViewDeps{Source: a.parts.control, Logger: a.log, Registerer: a.registry})
 	if err != nil {
 		return err
@@ -329,7 +331,7 @@ func (a *App) sequencerIDs() []string {
 
 func (a *App) startSQLServer(ctx context.Context) error {
 	g, err := sqlserver.New(a.cfg.SQLServer, sqlserver.Deps{
-		Server: a.controlURL(), Categories: a.parts.catalog, Version: a.opts.Version, Logger: a.log, Registerer: a.registry,
+		Server: a.controlURL(), Transport: a.transport, Categories: a.parts.catalog, Version: a.opts.Version, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
@@ -339,7 +341,7 @@ func (a *App) startSQLServer(ctx context.Context) error {
 	if a.cfg.Flight == "" {
 		return nil
 	}
-	l, err := listenTCP(ctx, "--flight", a.cfg.Flight)
+	l, err := a.listenTCP(ctx, "--flight", a.cfg.Flight)
 	if err != nil {
 		return err
 	}

@@ -94,7 +94,7 @@ func (a *App) startReadProxy(ctx context.Context) error {
 	}
 	p, err := readproxy.New(a.cfg.readProxyConfig(), readproxy.Deps{
 		Blobs: a.regionStore, Peers: func(name string) readproxy.Peer { return a.parts.regions.peers[name] },
-		Categories: a.parts.catalog, Annotations: a.parts.log, Logger: a.log, Registerer: a.registry,
+		Categories: a.parts.catalog, Annotations: a.parts.log, CPUTime: a.opts.Host.CPUTime, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
@@ -121,7 +121,7 @@ func (a *App) openRegions(ctx context.Context) error {
 		}
 		cfg := a.cfg
 		cfg.Blobs = *b
-		store, err := OpenBlobs(ctx, cfg)
+		store, err := a.opts.Host.OpenBlobs(ctx, cfg)
 		if err != nil {
 			return fmt.Errorf("region %q: %w", r.Name, err)
 		}

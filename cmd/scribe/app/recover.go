@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"scribe/cmd/scribe/recovery"
 	"scribe/controlplane"
 	"scribe/internal/base/atomicfile"
@@ -109,7 +111,7 @@ func workFolder(o RecoverOptions) (work string, release func() error, err error)
 		return "", nil, fmt.Errorf("%s is not empty: %w: give another folder", o.To, ErrExists)
 	}
 	work = filepath.Clean(o.To) + workSuffix
-	release, err = lockData(work)
+	release, err = lockData(vfs.Default, work)
 	return work, release, err
 }
 

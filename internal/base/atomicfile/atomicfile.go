@@ -12,12 +12,43 @@ import (
 	"time"
 )
 
-// Write replaces the content of a file with the output of write. It writes and syncs a temporary file in the same folder, renames
-// it, and syncs the folder. Only the owner may read the file. If Write fails, the file is unchanged, unless the sync of the
-// folder failed: then it has the old or the new content. Calls for the same file must not be concurrent.
-func Write(name string, write func(io.Writer) error) (err error) {
+// FileSystem is where files are replaced: [OS], or another one (package durable).
+type FileSystem interface {
+	// Create creates an empty file, or empties the one that exists.
+	Create(name string) (File, error)
+	Rename(from, to string) error
+	Remove(name string) error
+	// SyncFolder makes the creation, renaming and removal of files in a folder durable.
+	SyncFolder(dir string) error
+}
+
+// File is a file that is being written.
+type File interface {
+	io.WriteCloser
+	Sync() error
+}
+
+// OS is the operating system's file system. Only the owner may read what is created.
+var OS FileSystem = osFiles{}
+
+type osFiles struct{}
+
+func (osFiles) Create(name string) (File, error) {
+	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+}
+func (osFiles) Rename(from, to string) error { return os.Rename(from, to) }
+func (osFiles) Remove(name string) error     { return os.Remove(name) }
+func (osFiles) SyncFolder(dir string) error  { return SyncFolder(dir) }
+
+// Write replaces the content of a file of [OS] with the output of write; see [WriteOn].
+func Write(name string, write func(io.Writer) error) error { return WriteOn(OS, name, write) }
+
+// WriteOn replaces the content of a file with the output of write. It writes and syncs a temporary file in the same folder, renames
+// it, and syncs the folder. If it fails, the file is unchanged, unless the sync of the folder failed: then it has the old or the new
+// content. Calls for the same file must not be concurrent.
+func WriteOn(files FileSystem, name string, write func(io.Writer) error) (err error) {
 	temp := name + ".tmp"
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := files.Create(temp)
 	if err != nil {
 		return err
 	}
@@ -29,12 +60,12 @@ func Write(name string, write func(io.Writer) error) (err error) {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(temp, name)
+		err = files.Rename(temp, name)
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(temp))
+		return errors.Join(err, files.Remove(temp))
 	}
-	return SyncFolder(filepath.Dir(name))
+	return files.SyncFolder(filepath.Dir(name))
 }
 
 // WriteBytes replaces the file with b, see [Write].

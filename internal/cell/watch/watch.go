@@ -12,16 +12,17 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"scribe/internal/base/atomicfile"
 	"scribe/internal/base/backoff"
+	"scribe/internal/base/durable"
 	"scribe/internal/base/lifecycle"
 	"scribe/internal/base/logthrottle"
 	"scribe/internal/base/metrics"
@@ -31,6 +32,8 @@ import (
 type Config struct {
 	// File is the path of the file of the last good state. Empty means no file. Its folder must exist.
 	File string
+	// FS is the file system of the file; nil = the operating system's.
+	FS vfs.FS
 	// FileInterval is the shortest time between two writes of the file.
 	FileInterval time.Duration `default:"30s" min:">0s"`
 	// Heartbeat is the longest silence requested from the control plane. A watch that is silent for three times as long counts as
@@ -90,6 +93,9 @@ type Loop[M any] struct {
 // registerer may be nil.
 func NewLoop[M any](cfg Config, subject WatchedCopy[M], logger *slog.Logger, registerer prometheus.Registerer) (*Loop[M], error) {
 	logger = cmp.Or(logger, slog.New(slog.DiscardHandler))
+	if cfg.FS == nil {
+		cfg.FS = vfs.Default
+	}
 	l := &Loop[M]{cfg: cfg, subject: subject, logger: logger, ready: make(chan struct{}), dirty: lifecycle.NewWakeChannel()}
 	if err := l.registerMetrics(registerer); err != nil {
 		return nil, fmt.Errorf("%s: %w", subject.Package, err)
@@ -208,7 +214,7 @@ func (l *Loop[M]) loadFile() {
 	if l.cfg.File == "" {
 		return
 	}
-	f, err := os.Open(l.cfg.File)
+	f, err := l.cfg.FS.Open(l.cfg.File)
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}
@@ -228,7 +234,7 @@ func (l *Loop[M]) loadFile() {
 }
 
 func (l *Loop[M]) saveFile() {
-	if err := atomicfile.Write(l.cfg.File, l.subject.Encode); err != nil {
+	if err := durable.ReplaceFile(l.cfg.FS, l.cfg.File, l.subject.Encode); err != nil {
 		l.failed.WithLabelValues("write").Inc()
 		l.logger.Error("last good state not written", "of", l.subject.Plural, "file", l.cfg.File, "error", err)
 		return

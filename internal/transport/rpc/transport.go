@@ -67,6 +67,20 @@ func OverClient(hc *http.Client) *Transport {
 	return &Transport{unary: namedClient{hc}, stream: namedClient{hc}, borrowed: true}
 }
 
+// HTTPClient returns a client over the transport's connections, for libraries that take a client: calls use HTTP/1.1, streams HTTP/2.
+func (t *Transport) HTTPClient() *http.Client { return &http.Client{Transport: byProtocol{t}} }
+
+// byProtocol sends each request over the connections that its kind uses.
+type byProtocol struct{ *Transport }
+
+// RoundTrip implements http.RoundTripper.
+func (p byProtocol) RoundTrip(r *http.Request) (*http.Response, error) {
+	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/connect+") {
+		return p.stream.Transport.RoundTrip(r)
+	}
+	return p.unary.Transport.RoundTrip(r)
+}
+
 // Default returns a transport that the process shares.
 var Default = sync.OnceValue(func() *Transport { return NewTransport(nil) })
 

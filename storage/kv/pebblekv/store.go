@@ -29,6 +29,8 @@ type Store struct {
 	done chan struct{}
 	// broken is set by the first failed write, and never reset.
 	broken atomic.Pointer[error]
+	// failed is closed when broken is set.
+	failed chan struct{}
 
 	mu struct {
 		sync.Mutex
@@ -69,6 +71,7 @@ func Open(cfg Config, deps Deps) (*Store, error) {
 		metrics: m,
 		queue:   make(chan *pendingCommit, cfg.MaxWaiting),
 		done:    make(chan struct{}),
+		failed:  make(chan struct{}),
 	}
 	if s.db, err = pebble.Open(cfg.Dir, s.pebbleOptions(cfg, deps.FS)); err != nil {
 		return nil, fmt.Errorf("pebblekv: open %s: %w", cfg.Dir, err)
@@ -281,13 +284,17 @@ func corruptIfSo(err error) error {
 	return err
 }
 
-// Err returns the error because of which the store refuses transactions until it is opened again, or nil while it accepts them. A
-// program with such an error is not ready, and should restart once the disk works again.
+// Failed is closed when the store has failed: it refuses transactions until it is opened again, so the process should exit and be
+// restarted.
+func (s *Store) Failed() <-chan struct{} { return s.failed }
+
+// Err returns the error because of which the store refuses transactions, or nil while it accepts them.
 func (s *Store) Err() error { return s.failedError() }
 
 // setFailed makes the store refuse transactions from now on.
 func (s *Store) setFailed(err error) {
 	if s.broken.CompareAndSwap(nil, &err) {
+		close(s.failed)
 		s.logger.Error("control store failed: it refuses transactions until it is opened again", "error", err)
 	}
 }

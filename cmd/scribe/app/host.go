@@ -1,0 +1,40 @@
+package app
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"scribe/internal/transport/rpc"
+	"scribe/storage/blob"
+)
+
+// Host is what a process reaches of its machine. Fields that are not set are the real machine; a simulation sets them all.
+type Host struct {
+	// Listen takes a TCP address.
+	Listen func(ctx context.Context, network, address string) (net.Listener, error)
+	// Dial connects to other processes.
+	Dial rpc.Dial
+	// FS is the file system of the data folder and of the agent's buffer. What inputs follow is always the real one's.
+	FS vfs.FS
+	// OpenBlobs opens the store of payloads that a configuration names.
+	OpenBlobs func(ctx context.Context, c Config) (blob.Store, error)
+	// CPUTime returns the CPU time that the process has used.
+	CPUTime func() time.Duration
+}
+
+// withDefaults returns the host with the real machine where nothing is set.
+func (h Host) withDefaults() Host {
+	if h.Listen == nil {
+		h.Listen = new(net.ListenConfig).Listen
+	}
+	if h.FS == nil {
+		h.FS = vfs.Default
+	}
+	if h.OpenBlobs == nil {
+		h.OpenBlobs = OpenBlobs
+	}
+	return h
+}

@@ -37,6 +37,8 @@ type Config struct {
 	Pace func(persisted time.Time) time.Duration
 	// Prefetch bounds the bytes that the consumer holds; 0 = 1 MiB.
 	Prefetch int64
+	// Options are given to its consumers after its own.
+	Options []consumer.Option
 	// Rand is used by the follower only. Its consumer has randomness of its own.
 	Rand *rand.Rand
 }
@@ -107,7 +109,7 @@ func (f *Follower) openConsumer(server string) (*consumer.Consumer, error) {
 	} else {
 		options = append(options, consumer.WithWindow(f.Window))
 	}
-	return consumer.New(server, f.Category, options...)
+	return consumer.New(server, f.Category, append(options, f.Options...)...)
 }
 
 // liveOnce reads until the follower dies, or returns the error that ended the reading.

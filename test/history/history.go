@@ -59,8 +59,8 @@ func Payload(id ID, size int, rng *rand.Rand) []byte {
 	return b
 }
 
-// parseID reads the ID that a payload begins with.
-func parseID(payload []byte) (ID, error) {
+// ParseID reads the ID that a payload begins with.
+func ParseID(payload []byte) (ID, error) {
 	writer, rest, ok := bytes.Cut(payload[:min(len(payload), 200)], []byte{' '})
 	number, _, ok2 := bytes.Cut(rest, []byte{' '})
 	index, err := strconv.Atoi(string(number))
@@ -221,7 +221,7 @@ type readMessage struct {
 }
 
 func newReadMessage(payload []byte, logical uint32, at position, persisted int64) readMessage {
-	id, err := parseID(payload)
+	id, err := ParseID(payload)
 	return readMessage{position: at, logical: logical, persisted: persisted, content: messageDigest{id, xxhash.Sum64(payload)}, err: err}
 }
 
@@ -243,3 +243,12 @@ func (r *Reading) Row(payload []byte) { r.Record(payload, 0, 0, 0, 0, 0) }
 
 // Len returns the number of delivered messages.
 func (r *Reading) Len() int { return len(r.seen) }
+
+// IDs returns the identifiers of the delivered messages, in the order of delivery.
+func (r *Reading) IDs() []ID {
+	ids := make([]ID, 0, len(r.seen))
+	for _, m := range r.seen {
+		ids = append(ids, m.content.id)
+	}
+	return ids
+}

@@ -26,11 +26,16 @@ func Scrape(ctx context.Context, url string) (Metrics, error) {
 		}
 		url = "http://socket"
 	}
+	return ScrapeWith(ctx, &http.Client{Transport: transport}, url)
+}
+
+// ScrapeWith reads the metrics at http://host:port through a client.
+func ScrapeWith(ctx context.Context, client *http.Client, url string) (Metrics, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/metrics", http.NoBody)
 	if err != nil {
 		return nil, err
 	}
-	res, err := (&http.Client{Transport: transport}).Do(req)
+	res, err := client.Do(req)
 	if err != nil {
 		return nil, err
 	}

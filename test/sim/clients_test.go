@@ -1,0 +1,293 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"scribe/consumer"
+	"scribe/producer"
+	"scribe/test/follow"
+	"scribe/test/history"
+)
+
+// writer is a producer that writes its source, message by message, and tells the history what it was told.
+type writer struct {
+	w    *world
+	plan writerPlan
+	c    *client
+	rng  *rand.Rand
+	p    *producer.Producer
+	next int // in the source
+	// saved is where a writer that restarts goes back to.
+	saved struct {
+		identity producer.Identity
+		next     int
+	}
+	acked, failed, unknown atomic.Int64
+}
+
+func (x *writer) run(ctx context.Context) {
+	if err := x.open(nil); err != nil {
+		x.w.violation("writer %s: %v", x.plan.Name, err)
+		return
+	}
+	for ctx.Err() == nil {
+		x.write(context.Background())
+		sleep(ctx, time.Duration(x.rng.Int64N(int64(2*x.plan.Pace))))
+	}
+	ending, cancel := context.WithTimeout(context.Background(), liveness)
+	defer cancel()
+	if err := x.p.Close(ending); err != nil {
+		x.w.violation("writer %s: close: %v", x.plan.Name, err)
+	}
+	if s := x.p.Stats(); s.Accepted != s.Acked+s.Failed+s.Buffered || s.Buffered != 0 || s.Memory != 0 {
+		x.w.violation("invariant 11: writer %s: its account does not balance: %+v", x.plan.Name, s)
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+func (x *writer) open(id *producer.Identity) (err error) {
+	level := map[string]producer.AckLevel{"none": producer.AckNone, "spooled": producer.AckSpooled, "committed": producer.AckCommitted}[x.plan.Level]
+	options := []producer.Option{
+		producer.WithAck(level), producer.WithHTTPClient(x.c.transport.HTTPClient()), producer.WithRequestTimeout(10 * time.Second),
+		producer.WithLogger(x.w.logger(x.plan.Name)),
+	}
+	if x.plan.Patient {
+		options = append(options, producer.WithDeliveryTimeout(0), producer.WithBackoff(10*time.Millisecond, time.Second))
+	} else {
+		options = append(options, producer.WithRetries(0))
+	}
+	if id != nil {
+		options = append(options, producer.WithIdentity(*id))
+	}
+	x.p, err = producer.New(x.w.process(x.plan.Via).url(), options...)
+	return err
+}
+
+// source returns the next messages of the writer's source. Their bytes depend on the seed, the writer and the index alone.
+func (x *writer) source(n int) []history.Message {
+	msgs := make([]history.Message, n)
+	for i := range msgs {
+		id := history.ID{Writer: x.plan.Name, Index: x.next}
+		rng := rngOf(x.w.plan.Seed, id.String())
+		msgs[i] = history.Message{ID: id, Payload: history.Payload(id, 20+rng.IntN(x.plan.Size), rng)}
+		x.next++
+	}
+	return msgs
+}
+
+func (x *writer) messages(msgs []history.Message) []producer.Message {
+	out := make([]producer.Message, len(msgs))
+	for i := range msgs {
+		out[i] = producer.Message{Payload: msgs[i].Payload, Shard: x.plan.Shard}
+	}
+	return out
+}
+
+func (x *writer) tell(a *history.Attempt, i int, err error) {
+	switch {
+	case err == nil:
+		a.Acked(i, map[string]history.Level{"none": history.None, "spooled": history.Spooled, "committed": history.Committed}[x.plan.Level])
+		x.acked.Add(1)
+	case errors.Is(err, producer.ErrUnknownOutcome):
+		x.unknown.Add(1)
+	default:
+		a.Failed(i)
+		x.failed.Add(1)
+	}
+}
+
+func (x *writer) tellAll(a *history.Attempt, n int, err error) {
+	failed := map[int]error{}
+	if batch := new(producer.BatchError); errors.As(err, &batch) {
+		for _, m := range batch.Messages {
+			failed[m.Index] = m.Err
+		}
+		err = nil
+	}
+	for i := range n {
+		if failed[i] != nil {
+			x.tell(a, i, failed[i])
+		} else {
+			x.tell(a, i, err)
+		}
+	}
+}
+
+func (x *writer) write(ctx context.Context) {
+	switch x.plan.Kind {
+	case "single":
+		x.writeSome(ctx, 1)
+	case "batch":
+		x.writeSome(ctx, 1+x.rng.IntN(20))
+	case "atomic":
+		msgs := x.source(2 + x.rng.IntN(10))
+		a := x.w.history.BeginAtomic(x.plan.Category, x.plan.Shard, msgs...)
+		x.tellAll(a, len(msgs), x.p.WriteAtomic(ctx, x.plan.Category, x.plan.Shard, x.messages(msgs)...))
+	case "async":
+		x.writeAsync(ctx, 10)
+	case "restarting":
+		x.writeAndRestart(ctx)
+	}
+}
+
+func (x *writer) writeSome(ctx context.Context, n int) {
+	msgs := x.source(n)
+	a := x.w.history.Begin(x.plan.Category, x.plan.Shard, msgs...)
+	x.tellAll(a, n, x.p.Write(ctx, x.plan.Category, x.messages(msgs)...))
+}
+
+// writeAsync has several writes under way, and waits for all of them.
+func (x *writer) writeAsync(ctx context.Context, n int) {
+	msgs := x.source(n)
+	results, attempts := make([]*producer.Result, n), make([]*history.Attempt, n)
+	for i := range msgs {
+		attempts[i] = x.w.history.Begin(x.plan.Category, x.plan.Shard, msgs[i])
+		results[i] = x.p.WriteAsyncContext(ctx, x.plan.Category, &producer.Message{Payload: msgs[i].Payload, Shard: x.plan.Shard})
+	}
+	for i, r := range results {
+		x.tell(attempts[i], 0, r.Wait(ctx))
+	}
+}
+
+// writeAndRestart saves its identity with its place in the source now and then, and crashes at times: then it goes on from what it saved,
+// and writes again what it may have written.
+func (x *writer) writeAndRestart(ctx context.Context) {
+	switch luck := x.rng.IntN(30); {
+	case luck == 0:
+		gone, cancel := context.WithCancel(ctx)
+		cancel()
+		msgs := x.source(5) // in the middle of a write, whose outcome nobody waits for
+		x.w.history.Begin(x.plan.Category, x.plan.Shard, msgs...)
+		for i := range msgs {
+			x.p.WriteAsync(x.plan.Category, &producer.Message{Payload: msgs[i].Payload, Shard: x.plan.Shard})
+		}
+		_ = x.p.Close(gone)
+		x.next = x.saved.next
+		var id *producer.Identity
+		if x.saved.identity.ID != 0 {
+			id = &x.saved.identity
+		}
+		if err := x.open(id); err != nil {
+			x.w.violation("writer %s: %v", x.plan.Name, err)
+			return
+		}
+	case luck < 4 || x.saved.identity.ID == 0:
+		x.saved.identity, x.saved.next = x.p.Identity(), x.next // every write before was acknowledged
+	}
+	x.writeSome(ctx, 1+x.rng.IntN(10))
+}
+
+// groupReader is a group of consumers. It delivers each message to one of its members, at least once.
+type groupReader struct {
+	w    *world
+	plan groupPlan
+
+	mu   sync.Mutex
+	seen map[history.ID]bool
+}
+
+// member runs one member through its lives.
+func (g *groupReader) member(ctx context.Context, i int) {
+	c, rng := g.w.newClient(), rngOf(g.w.plan.Seed, fmt.Sprint(g.plan.Name, " member ", i))
+	for life := 0; ctx.Err() == nil; life++ {
+		sharing := consumer.SharePointers
+		if g.plan.Shards {
+			sharing = consumer.ShareShards
+		}
+		member, err := consumer.NewGroup(g.w.process(g.plan.Via[(i+life)%len(g.plan.Via)]).url(), g.plan.Category, g.plan.Name,
+			consumer.WithHTTPClient(c.transport.HTTPClient()), consumer.WithStart(consumer.Earliest()), consumer.WithSharing(sharing),
+			consumer.WithMember(fmt.Sprintf("member%d-%d", i, life)), consumer.WithRequestTimeout(10*time.Second), consumer.WithGroupTTL(10*time.Second),
+			consumer.WithRetryTimeout(0), consumer.WithBackoff(10*time.Millisecond, time.Second), consumer.WithLogger(g.w.logger(g.plan.Name)))
+		if err != nil {
+			g.w.violation("group %s: %v", g.plan.Name, err)
+			return
+		}
+		for r, err := range member.Records(ctx) {
+			if err != nil {
+				g.w.note("member %d of %s: %v", i, g.plan.Name, err)
+				break
+			}
+			g.record(r.Payload)
+			if g.plan.Lifetime > 0 && rng.IntN(g.plan.Lifetime) == 0 {
+				break
+			}
+		}
+		_ = member.Close()
+		sleep(ctx, time.Second)
+	}
+}
+
+func (g *groupReader) record(payload []byte) {
+	id, err := history.ParseID(payload)
+	if err != nil {
+		g.w.violation("group %s: %v", g.plan.Name, err)
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.seen[id] = true
+}
+
+// follower makes a consumer with many lives for a plan.
+func (w *world) follower(r readerPlan) *follow.Follower {
+	c := w.newClient()
+	var servers []string
+	for _, name := range r.Via {
+		servers = append(servers, w.process(name).url())
+	}
+	window := r.Window
+	if window < 0 {
+		window = history.Unbounded
+	}
+	return follow.New(w.history, follow.Config{
+		Name: r.Name, Category: r.Category, Late: w.category(r.Category).Retention > 0, Window: window, Lifetime: r.Lifetime, Servers: servers, Rand: rngOf(w.plan.Seed, "reader "+r.Name),
+		Options: []consumer.Option{
+			consumer.WithHTTPClient(c.transport.HTTPClient()), consumer.WithRequestTimeout(10 * time.Second), consumer.WithRetryTimeout(0),
+			consumer.WithHeartbeat(time.Second), consumer.WithLogger(w.logger(r.Name)),
+		},
+	})
+}
+
+// read reads a category from its beginning to its end through one process.
+func (w *world) read(ctx context.Context, category, via string) (*history.Reading, error) {
+	c := w.newClient()
+	defer c.transport.Close()
+	r := w.history.Read(category)
+	reader, err := consumer.New(w.process(via).url(), category, consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd(),
+		consumer.WithHTTPClient(c.transport.HTTPClient()), consumer.WithPrefetchBytes(1<<20), consumer.WithRequestTimeout(10*time.Second),
+		consumer.WithBackoff(10*time.Millisecond, time.Second), consumer.WithLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = reader.Close() }()
+	for m, err := range reader.Records(ctx) {
+		if gap := new(consumer.GapError); errors.As(err, &gap) && gap.Reason == consumer.GapTrimmed {
+			continue // retention took them
+		}
+		if err != nil {
+			return nil, err
+		}
+		if w.category(category).Order == "sequenced" {
+			// The sequenced log is one: a message's number is its position.
+			r.Record(m.Payload, m.LogicalShard, 1, m.Offset+1, 0, m.Persisted.UnixMicro())
+			continue
+		}
+		r.Record(m.Payload, m.LogicalShard, uint64(m.Shard), m.LSN, m.Index, m.Persisted.UnixMicro())
+	}
+	return r, nil
+}

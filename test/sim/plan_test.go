@@ -1,0 +1,276 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"scribe/cmd/scribe/app"
+)
+
+// plan is what a seed draws: everything about a run that is decided before it begins. It is written to a file when a run fails, so
+// that a shorter one can be tried.
+type plan struct {
+	Seed uint64
+	// Length is how long faults come, Quiet how long the healed cell then rests before it is looked at.
+	Length, Quiet time.Duration
+	// Far is a store that is 30 to 90 ms away, as S3 is; else it is in the same room.
+	Far        bool
+	Processes  []processPlan
+	Categories []categoryPlan
+	Writers    []writerPlan
+	Readers    []readerPlan
+	Groups     []groupPlan
+	Faults     []faultPlan
+}
+
+// processPlan is a process on a host of its own.
+type processPlan struct {
+	Name  string
+	Roles []app.Role
+}
+
+// categoryPlan is a category of the workload.
+type categoryPlan struct {
+	Name string
+	// Delivery is best_effort, at_least_once or exactly_once; Order is none, bound or sequenced.
+	Delivery, Order string
+	Shards          uint32
+	// Retention is 0 where messages outlive the run.
+	Retention time.Duration
+}
+
+// writerPlan is a producer on a host of its own, which writes to one shard of a category.
+type writerPlan struct {
+	Name, Category string
+	Shard          uint32
+	// Level is none, spooled or committed; Kind is single, batch, atomic, async or restarting.
+	Level, Kind string
+	// Via is the process that it writes to.
+	Via string
+	// Patient writers repeat a request until it is answered. Others give up.
+	Patient bool
+	Pace    time.Duration
+	Size    int
+}
+
+// readerPlan is a consumer with many lives on a host of its own.
+type readerPlan struct {
+	Name, Category string
+	// Window is below 0 where it is unbounded.
+	Window   time.Duration
+	Lifetime int
+	// Via are the processes that its lives read from in turn.
+	Via []string
+}
+
+// groupPlan is a group of consumers.
+type groupPlan struct {
+	Name, Category string
+	// Shards is whether members share logical shards rather than pointers.
+	Shards  bool
+	Members int
+	// Lifetime is after how many messages, about, a member ends.
+	Lifetime int
+	Via      []string
+}
+
+// faultPlan is a fault that begins At a time after the start and lasts For some time.
+type faultPlan struct {
+	Kind    string
+	At, For time.Duration
+	// Process is what it befalls, Other the other end of a cut. Chance is how often, where faults are drawn.
+	Process, Other string
+	Chance         float64
+}
+
+func (f faultPlan) String() string {
+	text := fmt.Sprintf("%-12s at %-8v for %-8v %s", f.Kind, f.At.Round(time.Millisecond), f.For.Round(time.Millisecond), f.Process)
+	if f.Other != "" {
+		text += " to " + f.Other
+	}
+	if f.Chance > 0 {
+		text += fmt.Sprintf(" chance %.2f", f.Chance)
+	}
+	return text
+}
+
+// Kinds of faults.
+const (
+	faultKill     = "kill"      // kill -9, and a new start after a while
+	faultRestart  = "restart"   // SIGTERM, and a new start
+	faultPower    = "power"     // loss of power: what was not synced may be gone
+	faultStop     = "stop"      // SIGSTOP and SIGCONT
+	faultCut      = "cut"       // bytes of one direction do not arrive
+	faultIsolate  = "isolate"   // no bytes from or to a host
+	faultLoss     = "loss"      // segments are lost
+	faultSlowNet  = "slow-net"  // little bandwidth, high latency
+	faultStore    = "store"     // the store refuses, loses answers, is late
+	faultStoreOut = "store-out" // the store refuses everything
+	faultDiskFull = "disk-full" // no space on a disk
+	faultSlowDisk = "slow-disk" // a sync takes long
+)
+
+var faultKinds = []string{
+	faultKill, faultRestart, faultPower, faultStop, faultCut, faultIsolate, faultLoss, faultSlowNet, faultStore, faultStoreOut, faultDiskFull, faultSlowDisk,
+}
+
+// Layouts of a cell. Every role is in each, and twice where there may be several.
+var layouts = map[string][]processPlan{
+	"nodes": {
+		{"meta", []app.Role{app.ControlPlane, app.Metalog}},
+		{"node1", []app.Role{app.Batcher, app.WriteProxy, app.ReadStream, app.ReadProxy, app.Retention, app.Sequencer, app.SQLServer}},
+		{"node2", []app.Role{app.Batcher, app.WriteProxy, app.ReadStream, app.ReadProxy, app.Retention, app.Sequencer, app.SQLServer}},
+		{"agent1", []app.Role{app.Scribed}},
+		{"agent2", []app.Role{app.Scribed}},
+	},
+	"wide": {
+		{"control", []app.Role{app.ControlPlane}},
+		{"metalog", []app.Role{app.Metalog}},
+		{"batcher1", []app.Role{app.Batcher}},
+		{"batcher2", []app.Role{app.Batcher}},
+		{"write1", []app.Role{app.WriteProxy}},
+		{"write2", []app.Role{app.WriteProxy}},
+		{"read1", []app.Role{app.ReadStream, app.ReadProxy, app.Retention, app.Sequencer, app.SQLServer}},
+		{"read2", []app.Role{app.ReadStream, app.ReadProxy, app.Retention, app.Sequencer, app.SQLServer}},
+		{"agent1", []app.Role{app.Scribed}},
+		{"agent2", []app.Role{app.Scribed}},
+	},
+	"one": {
+		{"up", app.AllRoles},
+		{"node", []app.Role{app.Batcher, app.WriteProxy, app.Scribed, app.ReadStream, app.ReadProxy, app.Retention, app.Sequencer, app.SQLServer}},
+		{"agent1", []app.Role{app.Scribed}},
+	},
+}
+
+// drawPlan draws everything from a seed. Each seed leaves some kinds of faults and some features out, so that what remains comes often
+// (swarm testing).
+func drawPlan(seed uint64, length time.Duration) plan {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	p := plan{Seed: seed, Length: length, Quiet: 25 * time.Minute, Far: rng.IntN(2) == 0}
+	p.Processes = layouts[pick(rng, []string{"nodes", "nodes", "nodes", "wide", "one"})]
+	p.drawCategories(rng)
+	p.drawWriters(rng)
+	p.drawReaders(rng)
+	p.drawFaults(rng)
+	return p
+}
+
+func pick[T any](rng *rand.Rand, of []T) T { return of[rng.IntN(len(of))] }
+
+// with returns the names of the processes with a role.
+func (p *plan) with(role app.Role) (names []string) {
+	for _, x := range p.Processes {
+		if slices.Contains(x.Roles, role) {
+			names = append(names, x.Name)
+		}
+	}
+	return names
+}
+
+func (p *plan) drawCategories(rng *rand.Rand) {
+	for i := range 2 + rng.IntN(3) {
+		c := categoryPlan{
+			Name: fmt.Sprintf("category%d", i), Shards: 1 + rng.Uint32N(4),
+			Delivery: pick(rng, []string{"best_effort", "at_least_once", "at_least_once", "exactly_once", "exactly_once"}),
+			Order:    pick(rng, []string{"none", "none", "bound", "sequenced"}),
+		}
+		if rng.IntN(6) == 0 {
+			c.Retention = time.Duration(1+rng.IntN(3)) * time.Minute
+		}
+		p.Categories = append(p.Categories, c)
+	}
+}
+
+func (p *plan) drawWriters(rng *rand.Rand) {
+	proxies, agents := p.with(app.WriteProxy), p.with(app.Scribed)
+	for i := range 3 + rng.IntN(5) {
+		c := p.Categories[i%len(p.Categories)]
+		w := writerPlan{
+			Name: fmt.Sprintf("writer%d", i), Category: c.Name, Shard: rng.Uint32N(c.Shards), Level: "committed",
+			Kind: pick(rng, []string{"single", "batch", "batch", "atomic", "async", "restarting"}), Via: pick(rng, proxies),
+			Patient: c.Delivery == "exactly_once" || rng.IntN(4) > 0,
+			Pace:    pick(rng, []time.Duration{200 * time.Millisecond, time.Second, 5 * time.Second}), Size: pick(rng, []int{50, 500, 5000}),
+		}
+		if rng.IntN(2) == 0 {
+			w.Via, w.Level = pick(rng, agents), pick(rng, []string{"none", "spooled", "spooled", "committed"})
+		}
+		if c.Delivery != "exactly_once" && w.Kind == "restarting" {
+			w.Kind = "batch"
+		}
+		p.Writers = append(p.Writers, w)
+	}
+}
+
+func (p *plan) drawReaders(rng *rand.Rand) {
+	via := p.with(app.ReadStream)
+	windows := []time.Duration{-1, 0, 10 * time.Millisecond, time.Second, 10 * time.Second}
+	for i := range 2 + rng.IntN(3) {
+		c := p.Categories[i%len(p.Categories)]
+		if c.Order == "sequenced" {
+			continue // readings check it
+		}
+		p.Readers = append(p.Readers, readerPlan{
+			Name: fmt.Sprintf("reader%d", i), Category: c.Name, Window: pick(rng, windows), Lifetime: pick(rng, []int{0, 100, 1000}), Via: via,
+		})
+	}
+	for i := range rng.IntN(3) {
+		c := pick(rng, p.Categories)
+		if c.Retention > 0 {
+			continue
+		}
+		p.Groups = append(p.Groups, groupPlan{
+			Name: fmt.Sprintf("group%d", i), Category: c.Name, Shards: rng.IntN(2) == 0, Members: 1 + rng.IntN(3), Lifetime: pick(rng, []int{0, 200}), Via: via,
+		})
+	}
+}
+
+func (p *plan) drawFaults(rng *rand.Rand) {
+	kinds := slices.DeleteFunc(slices.Clone(faultKinds), func(string) bool { return rng.IntN(3) == 0 })
+	if len(kinds) == 0 {
+		return
+	}
+	pause := pick(rng, []time.Duration{10 * time.Second, 30 * time.Second, 90 * time.Second})
+	for at := time.Duration(0); ; {
+		at += time.Duration(rng.Int64N(int64(2 * pause)))
+		if at >= p.Length {
+			return
+		}
+		f := faultPlan{Kind: pick(rng, kinds), At: at, Process: pick(rng, p.Processes).Name}
+		f.For = time.Duration(rng.Int64N(int64(pick(rng, []time.Duration{time.Second, 10 * time.Second, time.Minute}))))
+		switch f.Kind {
+		case faultCut:
+			f.Other = pick(rng, p.Processes).Name
+		case faultLoss, faultStore:
+			f.Chance = pick(rng, []float64{0.01, 0.1, 0.3})
+		}
+		if slices.Contains([]string{faultLoss, faultSlowNet, faultStore, faultStoreOut}, f.Kind) {
+			f.Process = ""
+		}
+		p.Faults = append(p.Faults, f)
+	}
+}
+
+// String describes the plan in a few lines.
+func (p *plan) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed %d: %v of faults, far store %v, %d processes\n", p.Seed, p.Length, p.Far, len(p.Processes))
+	for _, c := range p.Categories {
+		fmt.Fprintf(&b, "  %+v\n", c)
+	}
+	for _, w := range p.Writers {
+		fmt.Fprintf(&b, "  %+v\n", w)
+	}
+	for _, r := range p.Readers {
+		fmt.Fprintf(&b, "  %+v\n", r)
+	}
+	for _, g := range p.Groups {
+		fmt.Fprintf(&b, "  %+v\n", g)
+	}
+	for _, f := range p.Faults {
+		fmt.Fprintf(&b, "  %v\n", f)
+	}
+	return b.String()
+}

@@ -1,0 +1,258 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"scribe/cmd/scribe/app"
+	"scribe/internal/transport/rpc"
+	"scribe/storage/blob"
+)
+
+// process is a process of the cell, on a host of its own, through all its lives.
+type process struct {
+	w    *world
+	plan processPlan
+	host string
+	disk *disk
+
+	mu   sync.Mutex
+	life *life // nil while it does not run
+	// wanted is whether it should run: a life that ends by itself is followed by another one.
+	wanted bool
+	// lives counts starts, fatal the failures that ended a life by themselves.
+	lives, fatal int
+}
+
+// life is one run of a process.
+type life struct {
+	app    *app.App
+	gate   *gate
+	access *access
+	cancel context.CancelFunc
+}
+
+func (p *process) url() string { return "http://" + net.JoinHostPort(p.host, "7420") }
+
+// config is what the process runs with: the defaults, but for what would take memory or hours.
+func (p *process) config() app.Config {
+	c := app.DefaultConfig()
+	c.Roles, c.Data, c.Listen, c.ID = p.plan.Roles, "/data", net.JoinHostPort(p.host, "7420"), p.plan.Name
+	if !c.Has(app.ControlPlane) && !slices.Equal(c.Roles, []app.Role{app.Scribed}) {
+		c.Control = p.w.first(app.ControlPlane).url()
+	}
+	if !c.Has(app.Metalog) && !slices.Equal(c.Roles, []app.Role{app.Scribed}) {
+		c.Metalog = p.w.first(app.Metalog).url()
+	}
+	if c.Has(app.Scribed) && !c.Has(app.WriteProxy) {
+		c.Upstream = p.w.first(app.WriteProxy).url()
+	}
+	c.MetadataCache = 8 << 20
+	c.ReadProxy.CacheBytes = 8 << 20
+	c.Scribed.Spool.BallastBytes, c.Scribed.Spool.SegmentBytes, c.Scribed.Spool.MaxBytes = 64<<10, 64<<10, 64<<20
+	// A blob may wait for its commit as long as a flush is repeated, and may arrive late (storeFaults.late).
+	c.Retention.Grace, c.Retention.Linger, c.Retention.SweepInterval, c.Retention.Interval = 3*time.Minute, time.Minute, time.Minute, 5*time.Second
+	c.Retention.BoundaryStep = 30 * time.Second
+	if p.w.plan.Far {
+		floor := 250 * time.Millisecond
+		c.FlushFloor = &floor
+	}
+	return c
+}
+
+// start begins a life, and goes on trying until one has begun or the world ends.
+func (p *process) start() {
+	p.mu.Lock()
+	p.wanted = true
+	p.mu.Unlock()
+	p.w.running.Go(p.keepRunning)
+}
+
+// keepRunning starts the process, as a supervisor does, until it runs or is not wanted any more.
+func (p *process) keepRunning() {
+	for {
+		p.mu.Lock()
+		if !p.wanted || p.life != nil || p.w.over() {
+			p.mu.Unlock()
+			return
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		l := &life{gate: newGate(), cancel: cancel}
+		l.access = &access{store: p.w.store, gate: l.gate}
+		p.life = l
+		p.lives++
+		host := app.Host{
+			Listen: func(_ context.Context, _, address string) (net.Listener, error) {
+				return p.w.net.listen(p.host, address, l.gate)
+			},
+			Dial: func(ctx context.Context, _, address string) (net.Conn, error) {
+				return p.w.net.dial(ctx, p.host, address, l.gate)
+			},
+			FS:        p.disk.mount(),
+			OpenBlobs: func(context.Context, app.Config) (blob.Store, error) { return l.access, nil },
+			CPUTime:   func() time.Duration { return 0 },
+		}
+		p.mu.Unlock()
+		a, err := app.Start(ctx, p.config(), app.Options{Logger: p.w.logger(p.plan.Name), Version: "simulated", Host: host})
+		p.mu.Lock()
+		if p.life != l { // it was killed while it started
+			p.mu.Unlock()
+			if a != nil {
+				endNow(a)
+			}
+			return
+		}
+		if err == nil {
+			l.app = a
+			p.mu.Unlock()
+			p.w.running.Go(func() { p.watch(l) })
+			return
+		}
+		p.life = nil
+		p.mu.Unlock()
+		cancel()
+		p.w.note("%s does not start: %v", p.plan.Name, err)
+		time.Sleep(time.Second)
+	}
+}
+
+// watch starts the process again after a fatal failure, as a supervisor does.
+func (p *process) watch(l *life) {
+	select {
+	case err := <-l.app.Failed():
+		p.mu.Lock()
+		if p.life != l {
+			p.mu.Unlock()
+			return
+		}
+		p.life = nil
+		p.fatal++
+		p.mu.Unlock()
+		p.w.note("%s failed: %v", p.plan.Name, err)
+		p.sever(l)
+		p.disk.crash(false)
+		p.w.net.disconnect(p.host)
+		endNow(l.app)
+		time.Sleep(time.Second)
+		p.keepRunning()
+	case <-p.w.done:
+	}
+}
+
+// sever cuts a life that is gone from the world: what its goroutines still do has no effect.
+func (p *process) sever(l *life) {
+	l.access.fence()
+	l.gate.gone.Store(true)
+	l.gate.resume()
+	l.cancel()
+}
+
+// endNow frees what a life holds. It does nothing in an orderly way: its context has ended.
+func endNow(a *app.App) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = a.Stop(ctx)
+}
+
+// kill is kill -9, or a loss of power on its host.
+func (p *process) kill(powerLoss bool) {
+	p.mu.Lock()
+	p.wanted = false
+	l := p.life
+	p.life = nil
+	p.mu.Unlock()
+	if l != nil {
+		p.sever(l)
+	}
+	p.disk.crash(powerLoss)
+	if powerLoss {
+		p.w.net.powerOff(p.host)
+	} else {
+		p.w.net.disconnect(p.host)
+	}
+	if l != nil && l.app != nil {
+		p.w.running.Go(func() { endNow(l.app) })
+	}
+}
+
+// stop is SIGTERM; it returns when the process has ended.
+func (p *process) stop() error {
+	p.mu.Lock()
+	p.wanted = false
+	l := p.life
+	p.mu.Unlock()
+	if l == nil || l.app == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	err := l.app.Stop(ctx)
+	p.mu.Lock()
+	if p.life == l {
+		p.life = nil
+	}
+	p.mu.Unlock()
+	p.sever(l)
+	p.disk.crash(false)
+	p.w.net.disconnect(p.host)
+	return err
+}
+
+// pause is SIGSTOP, resume SIGCONT: nothing that the process does reaches the outside, and nothing reaches it. Its timers run on.
+func (p *process) pause() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.life != nil {
+		p.life.gate.stop()
+	}
+}
+
+func (p *process) resume() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.life != nil {
+		p.life.gate.resume()
+	}
+}
+
+// client is a host outside the cell.
+type client struct {
+	host      string
+	transport *rpc.Transport
+}
+
+func (w *world) newClient() *client {
+	w.clients++
+	host := fmt.Sprintf("10.1.%d.%d", w.clients/250, 1+w.clients%250)
+	g := newGate()
+	return &client{host: host, transport: rpc.NewTransport(func(ctx context.Context, _, address string) (net.Conn, error) {
+		return w.net.dial(ctx, host, address, g)
+	})}
+}
+
+// logger returns the logger of a process: its lines are in the timeline.
+func (w *world) logger(name string) *slog.Logger {
+	return slog.New(slog.NewTextHandler(&timelineWriter{w: w, name: name}, &slog.HandlerOptions{
+		Level: w.level,
+		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey && len(groups) == 0 {
+				return slog.Attr{}
+			}
+			return a
+		},
+	}))
+}
+
+func rngOf(seed uint64, purpose string) *rand.Rand {
+	h := uint64(14695981039346656037)
+	for _, b := range []byte(purpose) {
+		h = (h ^ uint64(b)) * 1099511628211
+	}
+	return rand.New(rand.NewPCG(seed, h))
+}

@@ -1,0 +1,275 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var (
+	seedCount = flag.Int("seeds", 8, "how many seeds TestSeeds runs")
+	firstSeed = flag.Uint64("first-seed", 1, "the first of them")
+	minutes   = flag.Int("minutes", 10, "for how many virtual minutes faults come")
+	keep      = flag.String("keep", "", "folder for the plans and timelines of failed seeds (default: the test's artifacts)")
+	shrinking = flag.Int("shrink", 0, "how many smaller plans are tried after a failure")
+)
+
+// childEnv names the file of the plan that a child process runs. Its output goes to that name with ".out".
+const childEnv = "SCRIBE_SIM_PLAN"
+
+// seedLimit is the real time after which a seed counts as hung.
+const seedLimit = 5 * time.Minute
+
+// result is what a child says of its run.
+type result struct {
+	Violations []string
+	// Virtual is how long the run took, Real the processor time; Starts how often a process began, Fatal how often one gave up by itself.
+	Virtual, Real                time.Duration
+	Starts, Fatal                int
+	Acked, Failed, Unknown, Read int64
+	Puts, Gets, Faults           int64
+	Timeline                     []string
+}
+
+// TestPlan runs one plan; TestSeeds starts it as a child.
+func TestPlan(t *testing.T) {
+	path := os.Getenv(childEnv)
+	if path == "" {
+		t.Skip("runs only as a child of TestSeeds")
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p plan
+	if err := json.Unmarshal(text, &p); err != nil {
+		t.Fatal(err)
+	}
+	out, err := os.Create(path + ".out")
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(*testing.T) {
+		w := newWorld(p, slog.LevelInfo)
+		w.run()
+		r := w.result()
+		r.Real = cpuTime()
+		if err := json.NewEncoder(out).Encode(r); err != nil {
+			panic(err)
+		}
+		if err := out.Close(); err != nil {
+			panic(err)
+		}
+		os.Exit(0) // what killed processes left running would be a deadlock to the bubble
+	})
+}
+
+func (w *world) result() result {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r := result{
+		Violations: w.violations, Virtual: time.Since(w.began), Timeline: w.timeline,
+		Puts: w.store.puts.Load(), Gets: w.store.gets.Load(), Faults: w.faults.Load(),
+	}
+	for _, x := range w.writers {
+		r.Acked += x.acked.Load()
+		r.Failed += x.failed.Load()
+		r.Unknown += x.unknown.Load()
+	}
+	for _, f := range w.followers {
+		r.Read += int64(f.Trail.Len())
+	}
+	for _, p := range w.processes {
+		r.Starts += p.lives
+		r.Fatal += p.fatal
+	}
+	return r
+}
+
+// runPlan runs a plan in a child process. The error says how the child ended if it did not end well.
+func runPlan(ctx context.Context, dir string, p plan) (result, error) {
+	path := filepath.Join(dir, fmt.Sprintf("seed%d.json", p.Seed))
+	text, err := json.MarshalIndent(p, "", "\t")
+	if err != nil {
+		return result{}, err
+	}
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		return result{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, seedLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestPlan$", "-test.timeout=0") //nolint:gosec // this test's own binary
+	cmd.Env = append(os.Environ(), childEnv+"="+path, "GOMAXPROCS="+fmt.Sprint(1+p.Seed%2))
+	cmd.Cancel = func() error { return cmd.Process.Signal(stackSignal) } // prints where everybody stands
+	cmd.WaitDelay = 10 * time.Second
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
+	runErr := cmd.Run()
+	answer, err := os.ReadFile(path + ".out")
+	var r result
+	if err == nil && len(answer) > 0 {
+		err = json.Unmarshal(answer, &r)
+		return r, errors.Join(err, runErr)
+	}
+	return r, fmt.Errorf("the process ended without a result: %w\n%s", errors.Join(runErr, context.Cause(ctx)), tailOf(output.String(), 30000))
+}
+
+func tailOf(text string, n int) string {
+	if len(text) > n {
+		return text[:n/2] + "\n...\n" + text[len(text)-n/2:]
+	}
+	return text
+}
+
+// failure says in words why a run failed, "" if it did not.
+func (r *result) failure(err error) string {
+	switch {
+	case err != nil:
+		return err.Error()
+	case len(r.Violations) > 0:
+		return strings.Join(r.Violations, "\n")
+	}
+	return ""
+}
+
+// TestSeeds runs seeds, as many at a time as there are processors.
+func TestSeeds(t *testing.T) {
+	if os.Getenv(childEnv) != "" {
+		t.Skip("a child")
+	}
+	dir := t.TempDir()
+	var total result
+	var mu sync.Mutex
+	var running sync.WaitGroup
+	next := make(chan uint64)
+	for range runtime.GOMAXPROCS(0) {
+		running.Go(func() {
+			for seed := range next {
+				p := drawPlan(seed, time.Duration(*minutes)*time.Minute)
+				r, err := runPlan(t.Context(), dir, p)
+				mu.Lock()
+				total.add(&r)
+				mu.Unlock()
+				if why := r.failure(err); why != "" {
+					reportFailure(t, dir, p, r, why)
+				} else if testing.Verbose() {
+					t.Logf("seed %d: %v", seed, &r)
+				}
+			}
+		})
+	}
+	for i := range *seedCount {
+		next <- *firstSeed + uint64(i) //nolint:gosec // not negative
+	}
+	close(next)
+	running.Wait()
+	t.Logf("%d seeds: %v", *seedCount, &total)
+	if total.Acked == 0 || total.Read == 0 || total.Faults == 0 {
+		t.Errorf("nothing was tested: %v", &total)
+	}
+}
+
+func (r *result) add(o *result) {
+	r.Virtual += o.Virtual
+	r.Real += o.Real
+	r.Starts += o.Starts
+	r.Fatal += o.Fatal
+	r.Acked += o.Acked
+	r.Failed += o.Failed
+	r.Unknown += o.Unknown
+	r.Read += o.Read
+	r.Puts += o.Puts
+	r.Gets += o.Gets
+	r.Faults += o.Faults
+}
+
+func (r *result) String() string {
+	return fmt.Sprintf("%v virtual, %v of a processor, %d faults, %d starts, %d fatal, %d acked, %d failed, %d unknown, %d read, %d puts, %d gets",
+		r.Virtual.Round(time.Second), r.Real.Round(10*time.Millisecond), r.Faults, r.Starts, r.Fatal, r.Acked, r.Failed, r.Unknown, r.Read, r.Puts, r.Gets)
+}
+
+// reportFailure writes down what is known of a failure, and looks for a smaller plan that fails.
+func reportFailure(t *testing.T, dir string, p plan, r result, why string) {
+	t.Helper()
+	if *shrinking > 0 {
+		p, r, why = shrink(t, dir, p, r, why)
+	}
+	out := *keep
+	if out == "" {
+		out = t.ArtifactDir()
+	}
+	name := filepath.Join(out, fmt.Sprintf("seed%d", p.Seed))
+	text, err := json.MarshalIndent(p, "", "\t")
+	if err == nil {
+		err = errors.Join(os.MkdirAll(out, 0o750), os.WriteFile(name+".json", text, 0o600),
+			os.WriteFile(name+".timeline", []byte(p.String()+strings.Join(r.Timeline, "\n")+"\n"+why+"\n"), 0o600))
+	}
+	t.Errorf("seed %d failed: %s\n%sits plan and its timeline: %s.* %v", p.Seed, tailOf(why, 6000), p.String(), name, err)
+}
+
+// shrink looks for a smaller plan that fails, too: without a fault, a client, or a part of its length. What depends on the scheduler
+// does not fail every time, so each plan is tried twice.
+func shrink(t *testing.T, dir string, p plan, r result, why string) (plan, result, string) {
+	t.Helper()
+	tries := *shrinking
+	try := func(smaller plan) bool {
+		for range 2 {
+			if tries--; tries < 0 {
+				return false
+			}
+			sr, err := runPlan(t.Context(), dir, smaller)
+			if sw := sr.failure(err); sw != "" {
+				p, r, why = smaller, sr, sw
+				return true
+			}
+		}
+		return false
+	}
+	for part := len(p.Faults); part > 0; part /= 2 {
+		for at := 0; at+part <= len(p.Faults); {
+			smaller := p
+			smaller.Faults = slices.Delete(slices.Clone(p.Faults), at, at+part)
+			if !try(smaller) {
+				at += part
+			}
+		}
+	}
+	for at := len(p.Writers) - 1; at >= 0 && len(p.Writers) > 1; at-- {
+		smaller := p
+		smaller.Writers = slices.Delete(slices.Clone(p.Writers), at, at+1)
+		try(smaller)
+	}
+	for at := len(p.Readers) - 1; at >= 0; at-- {
+		smaller := p
+		smaller.Readers = slices.Delete(slices.Clone(p.Readers), at, at+1)
+		try(smaller)
+	}
+	for at := len(p.Groups) - 1; at >= 0; at-- {
+		smaller := p
+		smaller.Groups = slices.Delete(slices.Clone(p.Groups), at, at+1)
+		try(smaller)
+	}
+	last := time.Duration(0)
+	for _, f := range p.Faults {
+		last = max(last, f.At+f.For)
+	}
+	if smaller := p; last+10*time.Second < p.Length {
+		smaller.Length = last + 10*time.Second
+		try(smaller)
+	}
+	return p, r, why
+}

@@ -1,0 +1,346 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"scribe/cmd/scribe/app"
+	"scribe/internal/transport/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/test/follow"
+	"scribe/test/history"
+)
+
+// liveness bounds how long a healed cell takes to give every write an outcome and every reader every message.
+const liveness = 5 * time.Minute
+
+// world is a cell, its clients, and everything between them, in one bubble of virtual time.
+type world struct {
+	plan      plan
+	began     time.Time
+	net       *network
+	store     *store
+	processes []*process
+	history   *history.History
+	writers   []*writer
+	followers []*follow.Follower
+	groups    []*groupReader
+	clients   int
+	level     slog.Level
+
+	done    chan struct{} // closed when the run is over
+	running sync.WaitGroup
+
+	mu         sync.Mutex
+	timeline   []string
+	dropped    int
+	violations []string
+	faults     atomic.Int64 // that befell something
+}
+
+func newWorld(p plan, level slog.Level) *world {
+	w := &world{plan: p, began: time.Now(), history: history.New(), done: make(chan struct{}), level: level}
+	w.net = newNetwork(rngOf(p.Seed, "network"))
+	near, far := time.Duration(0), 2*time.Millisecond
+	if p.Far {
+		near, far = 30*time.Millisecond, 90*time.Millisecond
+	}
+	w.store = newStore(rngOf(p.Seed, "store"), near, far)
+	for i, x := range p.Processes {
+		w.processes = append(w.processes, &process{
+			w: w, plan: x, host: fmt.Sprintf("10.0.0.%d", i+1), disk: newDisk(rngOf(p.Seed, "disk "+x.Name), 2*time.Millisecond),
+		})
+	}
+	return w
+}
+
+func (w *world) process(name string) *process {
+	for _, p := range w.processes {
+		if p.plan.Name == name {
+			return p
+		}
+	}
+	panic("no process " + name)
+}
+
+// first returns the first process with a role.
+func (w *world) first(role app.Role) *process {
+	for _, p := range w.processes {
+		if slices.Contains(p.plan.Roles, role) {
+			return p
+		}
+	}
+	panic("no process with role " + string(role))
+}
+
+func (w *world) over() bool {
+	select {
+	case <-w.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// maxTimeline bounds the lines of a timeline; the oldest go.
+const maxTimeline = 4000
+
+// note writes a line to the timeline.
+func (w *world) note(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.timeline = append(w.timeline, fmt.Sprintf("%12v  ", time.Since(w.began).Round(time.Millisecond))+fmt.Sprintf(format, args...))
+	if len(w.timeline) > 2*maxTimeline {
+		w.dropped += maxTimeline
+		w.timeline = slices.Clone(w.timeline[maxTimeline:])
+	}
+}
+
+// violation notes that something that must hold does not.
+func (w *world) violation(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	w.note("VIOLATION %s", text)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.violations = append(w.violations, text)
+}
+
+// timelineWriter puts a process's log lines into the timeline.
+type timelineWriter struct {
+	w    *world
+	name string
+}
+
+func (t *timelineWriter) Write(line []byte) (int, error) {
+	t.w.note("%-10s %s", t.name, strings.TrimSpace(string(line)))
+	return len(line), nil
+}
+
+// run is the whole of a seed: start, load and faults, healing, and the looks at what is left.
+func (w *world) run() {
+	for _, p := range w.processes {
+		p.start()
+	}
+	if !w.createCategories() {
+		return
+	}
+	clientsCtx, stopReading := context.WithCancel(context.Background())
+	writing, stopWriting := context.WithCancel(context.Background())
+	var writers, readers sync.WaitGroup
+	for _, x := range w.plan.Writers {
+		wr := &writer{w: w, plan: x, c: w.newClient(), rng: rngOf(w.plan.Seed, "writer "+x.Name)}
+		w.writers = append(w.writers, wr)
+		writers.Go(func() { wr.run(writing) })
+	}
+	for _, x := range w.plan.Readers {
+		f := w.follower(x)
+		w.followers = append(w.followers, f)
+		readers.Go(func() {
+			if err := f.Run(clientsCtx); err != nil {
+				w.violation("%v", err)
+			}
+		})
+	}
+	for _, x := range w.plan.Groups {
+		g := &groupReader{w: w, plan: x, seen: map[history.ID]bool{}}
+		w.groups = append(w.groups, g)
+		for i := range x.Members {
+			readers.Go(func() { g.member(clientsCtx, i) })
+		}
+	}
+	w.injectFaults()
+	w.heal()
+	stopWriting()
+	healed := time.Now()
+	if w.await("every write has an outcome", healed, func() bool { return waitDone(&writers) }) {
+		w.note("writers: %s", w.progress())
+		w.verify(healed)
+	}
+	stopReading()
+	if !waitWithin(&readers, liveness) {
+		w.violation("the readers do not end")
+	}
+	close(w.done)
+}
+
+// waitDone reports whether everybody is done within a second.
+func waitDone(g *sync.WaitGroup) bool { return waitWithin(g, time.Second) }
+
+func waitWithin(g *sync.WaitGroup, d time.Duration) bool {
+	done := make(chan struct{})
+	go func() { g.Wait(); close(done) }()
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-done:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// await waits until something holds, at most for the bound of liveness from a time on.
+func (w *world) await(what string, from time.Time, holds func() bool) bool {
+	for !holds() {
+		if time.Since(from) > liveness {
+			w.violation("liveness: not within %v after everything was healed: %s: %s", liveness, what, w.progress())
+			return false
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	w.note("%v after the healing: %s", time.Since(from).Round(time.Millisecond), what)
+	return true
+}
+
+func (w *world) progress() string {
+	var b strings.Builder
+	for _, x := range w.writers {
+		fmt.Fprintf(&b, "%s %d acked %d failed %d unknown; ", x.plan.Name, x.acked.Load(), x.failed.Load(), x.unknown.Load())
+	}
+	return b.String()
+}
+
+// createCategories creates the categories once the cell answers.
+func (w *world) createCategories() bool {
+	c := w.newClient()
+	control := rpc.NewControlClient(c.transport, w.first(app.ControlPlane).url())
+	for _, x := range w.plan.Categories {
+		w.history.Category(x.Name, history.Guarantees{ExactlyOnce: x.Delivery == "exactly_once", NoGivingUp: x.Delivery == "exactly_once"})
+		category := &scribev1.Category{
+			Name: x.Name, Shards: x.Shards,
+			Delivery:   scribev1.Delivery(scribev1.Delivery_value["DELIVERY_"+strings.ToUpper(x.Delivery)]),
+			Repeatable: scribev1.Repeatability(scribev1.Repeatability_value["REPEATABILITY_"+strings.ToUpper(x.Order)]),
+		}
+		if x.Retention > 0 {
+			category.Retention = durationpb.New(x.Retention)
+			w.history.Retain(x.Name, x.Retention, time.Now())
+		}
+		begin := time.Now()
+		for {
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			_, err := control.CreateCategory(ctx, &scribev1.CreateCategoryRequest{Category: category, IfNotExists: true})
+			cancel()
+			if err == nil {
+				break
+			}
+			if time.Since(begin) > liveness {
+				w.violation("category %s can't be created: %v", x.Name, err)
+				return false
+			}
+			time.Sleep(time.Second)
+		}
+	}
+	return true
+}
+
+// injectFaults lets what the plan says befall the cell, until its length is over.
+func (w *world) injectFaults() {
+	var under sync.WaitGroup
+	for _, f := range w.plan.Faults {
+		if wait := f.At - time.Since(w.began); wait > 0 {
+			time.Sleep(wait)
+		}
+		w.note("FAULT %v", f)
+		w.faults.Add(1)
+		under.Go(func() { w.inject(f) })
+	}
+	if wait := w.plan.Length - time.Since(w.began); wait > 0 {
+		time.Sleep(wait)
+	}
+	under.Wait()
+}
+
+// inject begins a fault, waits for its time, and ends it.
+func (w *world) inject(f faultPlan) {
+	var p *process
+	if f.Process != "" {
+		p = w.process(f.Process)
+	}
+	switch f.Kind {
+	case faultKill, faultPower:
+		p.kill(f.Kind == faultPower)
+		time.Sleep(f.For)
+		w.net.powerOn(p.host)
+		p.start()
+	case faultRestart:
+		if err := p.stop(); err != nil {
+			w.note("%s stopped: %v", f.Process, err)
+		}
+		time.Sleep(f.For)
+		p.start()
+	case faultStop:
+		p.pause()
+		time.Sleep(f.For)
+		p.resume()
+	case faultCut:
+		other := w.process(f.Other)
+		w.net.cut(p.host, other.host)
+		time.Sleep(f.For)
+		w.net.heal(p.host, other.host)
+	case faultIsolate:
+		w.isolate(p, w.net.cut)
+		time.Sleep(f.For)
+		w.isolate(p, w.net.heal)
+	case faultLoss:
+		w.net.set(func(n *network) { n.loss = f.Chance })
+		time.Sleep(f.For)
+		w.net.set(func(n *network) { n.loss = 0 })
+	case faultSlowNet:
+		w.net.set(func(n *network) { n.latency, n.bandwidth = 100*time.Millisecond, 1<<20 })
+		time.Sleep(f.For)
+		w.net.set(func(n *network) { n.latency, n.bandwidth = 200*time.Microsecond, 100<<20 })
+	case faultStore:
+		w.store.set(storeFaults{refuse: f.Chance, loseAnswer: f.Chance, late: f.Chance / 2, cutList: f.Chance, slow: f.Chance})
+		time.Sleep(f.For)
+		w.store.set(storeFaults{})
+	case faultStoreOut:
+		w.store.set(storeFaults{refuse: 1})
+		time.Sleep(f.For)
+		w.store.set(storeFaults{})
+	case faultDiskFull:
+		p.disk.full.Store(true)
+		time.Sleep(f.For)
+		p.disk.full.Store(false)
+	case faultSlowDisk:
+		p.disk.setSyncTime(time.Second)
+		time.Sleep(f.For)
+		p.disk.setSyncTime(2 * time.Millisecond)
+	default:
+		panic("unknown fault " + f.Kind)
+	}
+}
+
+// isolate cuts, or heals, every way from and to a process.
+func (w *world) isolate(p *process, change func(from, to string)) {
+	for _, other := range w.processes {
+		if other != p {
+			change(p.host, other.host)
+			change(other.host, p.host)
+		}
+	}
+}
+
+// heal ends every fault, whatever is still under way, and starts what does not run.
+func (w *world) heal() {
+	w.net.set(func(n *network) {
+		clear(n.cuts)
+		n.loss, n.latency, n.bandwidth = 0, 200*time.Microsecond, 100<<20
+	})
+	w.store.set(storeFaults{})
+	for _, p := range w.processes {
+		w.net.powerOn(p.host)
+		p.disk.full.Store(false)
+		p.disk.setSyncTime(2 * time.Millisecond)
+		p.resume()
+		p.start()
+	}
+	w.note("HEALED")
+}

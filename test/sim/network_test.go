@@ -31,7 +31,9 @@ type network struct {
 	conns     map[*conn]bool
 	// cuts are directed: bytes from the first host do not reach the second.
 	cuts map[route]bool
-	// changed is closed and replaced when cuts change.
+	// stopped are hosts whose process is stopped (SIGSTOP): its kernel still answers, so nobody notices but by the silence.
+	stopped map[string]bool
+	// changed is closed and replaced when any of these change.
 	changed chan struct{}
 	// down are hosts that lost power: nothing answers, not even a refusal.
 	down map[string]bool
@@ -46,14 +48,12 @@ const (
 	retransmission = 200 * time.Millisecond
 	// keepAlive is how long a connection stands without an acknowledgement before its ends give it up, as the keep-alives of rpc do.
 	keepAlive = 30 * time.Second
-	// connBuffer bounds the bytes of one direction that are written and not read.
-	connBuffer = 256 << 10
 )
 
 func newNetwork(rng *rand.Rand) *network {
 	return &network{
 		rng: rng, latency: 200 * time.Microsecond, jitter: 300 * time.Microsecond, bandwidth: 100 << 20,
-		listeners: map[string]*listener{}, conns: map[*conn]bool{}, cuts: map[route]bool{}, down: map[string]bool{}, changed: make(chan struct{}),
+		listeners: map[string]*listener{}, conns: map[*conn]bool{}, cuts: map[route]bool{}, down: map[string]bool{}, stopped: map[string]bool{}, changed: make(chan struct{}),
 	}
 }
 
@@ -132,6 +132,13 @@ func (n *network) blocked(from, to string) (blocked bool, changed <-chan struct{
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.cuts[route{from, to}] || n.down[from] || n.down[to], n.changed
+}
+
+// silent reports whether the process at an end of a route is stopped.
+func (n *network) silent(from, to string) (silent bool, changed <-chan struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.stopped[from] || n.stopped[to], n.changed
 }
 
 // delay is how long n bytes take from one host to another.
@@ -252,7 +259,6 @@ type listener struct {
 func (l *listener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.conns:
-		l.gate.pass()
 		return c, nil
 	case <-l.closed:
 		return nil, net.ErrClosed
@@ -293,7 +299,6 @@ type stream struct {
 	mu     sync.Mutex
 	wake   chan struct{} // closed and replaced when anything changes
 	chunks []chunk
-	size   int  // bytes of chunks
 	ended  bool // the writer has closed its end
 }
 
@@ -343,7 +348,6 @@ func (c *conn) Read(p []byte) (int, error) {
 	for {
 		n, wait, wake, err := c.tryRead(p)
 		if n > 0 || err != nil || len(p) == 0 {
-			c.gate.pass()
 			return n, err
 		}
 		blocked, changed := c.n.blocked(c.remote.IP.String(), c.host)
@@ -391,7 +395,8 @@ func (c *conn) tryRead(p []byte) (n int, wait time.Duration, wake <-chan struct{
 	if !deadline.IsZero() && time.Until(deadline) <= 0 {
 		return 0, 0, nil, c.opError("read", os.ErrDeadlineExceeded)
 	}
-	if blocked, _ := c.n.blocked(c.remote.IP.String(), c.host); blocked {
+	blocked, _ := c.n.blocked(c.remote.IP.String(), c.host)
+	if silent, _ := c.n.silent(c.remote.IP.String(), c.host); blocked || silent {
 		s := c.in
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -406,7 +411,7 @@ func (c *conn) tryRead(p []byte) (n int, wait time.Duration, wake <-chan struct{
 			break
 		}
 		k := copy(p[n:], first.b)
-		n, s.size = n+k, s.size-k
+		n += k
 		if first.b = first.b[k:]; len(first.b) == 0 {
 			s.chunks[0] = chunk{}
 			s.chunks = s.chunks[1:]
@@ -422,50 +427,33 @@ func (c *conn) tryRead(p []byte) (n int, wait time.Duration, wake <-chan struct{
 	return 0, max(wait, 0), s.wake, nil
 }
 
-func (c *conn) Write(p []byte) (n int, err error) {
-	c.gate.pass()
-	for n < len(p) {
-		deadline, err := c.state(&c.writeDeadline)
-		if err != nil {
-			return n, c.opError("write", err)
-		}
-		if !deadline.IsZero() && time.Until(deadline) <= 0 {
-			return n, c.opError("write", os.ErrDeadlineExceeded)
-		}
-		if blocked, _ := c.n.blocked(c.host, c.remote.IP.String()); !blocked && c.peer.broken() {
-			return n, c.opError("write", syscall.ECONNRESET)
-		}
-		s := c.peer.in
-		s.mu.Lock()
-		room := connBuffer - s.size
-		if s.ended {
-			s.mu.Unlock()
-			return n, c.opError("write", syscall.EPIPE)
-		}
-		if room <= 0 {
-			wake := s.wake
-			s.mu.Unlock()
-			wait := keepAlive
-			if !deadline.IsZero() {
-				wait = max(time.Until(deadline), 1)
-			}
-			waitFor(wait, wake, nil)
-			continue
-		}
-		b := p[n:min(len(p), n+room)]
-		at := time.Now().Add(c.n.delay(c.host, c.remote.IP.String(), len(b)))
-		if last := len(s.chunks) - 1; last >= 0 && s.chunks[last].at.After(at) {
-			at = s.chunks[last].at // bytes never overtake each other
-		}
-		s.chunks = append(s.chunks, chunk{at: at, b: append([]byte(nil), b...)})
-		s.size += len(b)
-		s.announceLocked()
-		s.mu.Unlock()
-		n += len(b)
+// Write never waits: callers hold mutexes meanwhile, and a bubble's time stands still while somebody waits for a mutex. What is written
+// leaves when it can; protocols above bound how much that is.
+func (c *conn) Write(p []byte) (int, error) {
+	deadline, err := c.state(&c.writeDeadline)
+	if err != nil {
+		return 0, c.opError("write", err)
 	}
-	return n, nil
+	if !deadline.IsZero() && time.Until(deadline) <= 0 {
+		return 0, c.opError("write", os.ErrDeadlineExceeded)
+	}
+	if blocked, _ := c.n.blocked(c.host, c.remote.IP.String()); !blocked && c.peer.broken() {
+		return 0, c.opError("write", syscall.ECONNRESET)
+	}
+	at := time.Now().Add(c.n.delay(c.host, c.remote.IP.String(), len(p)))
+	s := c.peer.in
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return 0, c.opError("write", syscall.EPIPE)
+	}
+	if last := len(s.chunks) - 1; last >= 0 && s.chunks[last].at.After(at) {
+		at = s.chunks[last].at // bytes never overtake each other
+	}
+	s.chunks = append(s.chunks, chunk{at: at, b: append([]byte(nil), p...)})
+	s.announceLocked()
+	return len(p), nil
 }
-
 func (c *conn) opError(op string, err error) error {
 	if errors.Is(err, io.EOF) {
 		return err

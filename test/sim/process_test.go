@@ -150,6 +150,7 @@ func (p *process) sever(l *life) {
 	l.access.fence()
 	l.gate.gone.Store(true)
 	l.gate.resume()
+	p.w.net.set(func(n *network) { delete(n.stopped, p.host) })
 	l.cancel()
 }
 
@@ -210,12 +211,14 @@ func (p *process) pause() {
 	defer p.mu.Unlock()
 	if p.life != nil {
 		p.life.gate.stop()
+		p.w.net.set(func(n *network) { n.stopped[p.host] = true })
 	}
 }
 
 func (p *process) resume() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.w.net.set(func(n *network) { delete(n.stopped, p.host) })
 	if p.life != nil {
 		p.life.gate.resume()
 	}

@@ -162,12 +162,13 @@ func (w *world) run() {
 	healed := time.Now()
 	if w.await("every write has an outcome", healed, func() bool { return waitDone(&writers) }) {
 		w.note("writers: %s", w.progress())
-		w.verify(healed)
+		w.verifyReaders(healed)
 	}
 	stopReading()
 	if !waitWithin(&readers, liveness) {
 		w.violation("the readers do not end")
 	}
+	w.verifyStores()
 	close(w.done)
 }
 

@@ -149,7 +149,7 @@ var layouts = map[string][]processPlan{
 // (swarm testing).
 func drawPlan(seed uint64, length time.Duration) plan {
 	rng := rand.New(rand.NewPCG(seed, 1))
-	p := plan{Seed: seed, Length: length, Quiet: pick(rng, []time.Duration{time.Minute, swept}), Far: rng.IntN(2) == 0}
+	p := plan{Seed: seed, Length: length, Quiet: pick(rng, []time.Duration{time.Minute, time.Minute, time.Minute, swept}), Far: rng.IntN(2) == 0}
 	p.Processes = layouts[pick(rng, []string{"nodes", "nodes", "nodes", "wide", "one"})]
 	p.drawCategories(rng)
 	p.drawWriters(rng)

@@ -253,9 +253,14 @@ func (w *world) logger(name string) *slog.Logger {
 }
 
 func rngOf(seed uint64, purpose string) *rand.Rand {
+	return rand.New(rand.NewPCG(seed, hashOf(purpose)))
+}
+
+// hashOf is FNV-1a.
+func hashOf(text string) uint64 {
 	h := uint64(14695981039346656037)
-	for _, b := range []byte(purpose) {
+	for _, b := range []byte(text) {
 		h = (h ^ uint64(b)) * 1099511628211
 	}
-	return rand.New(rand.NewPCG(seed, h))
+	return h
 }

@@ -26,10 +26,17 @@ var (
 	minutes   = flag.Int("minutes", 10, "for how many virtual minutes faults come")
 	keep      = flag.String("keep", "", "folder for the plans and timelines of failed seeds (default: the test's artifacts)")
 	shrinking = flag.Int("shrink", 0, "how many smaller plans are tried after a failure")
+	soak      = flag.Duration("soak", 0, "run seeds for this long, whatever -seeds says")
+	replays   = flag.Int("replays", 1, "how often each seed is run; with more than 1, how many runs were the same is logged")
+	planFile  = flag.String("plan", "", "run this plan, as a failure has left it, instead of seeds")
 )
 
-// childEnv names the file of the plan that a child process runs. Its output goes to that name with ".out".
-const childEnv = "SCRIBE_SIM_PLAN"
+const (
+	// childEnv names the file of the plan that a child process runs. Its output goes to that name with ".out".
+	childEnv = "SCRIBE_SIM_PLAN"
+	// sealedEnv makes the child give up opening any further file or socket before it begins.
+	sealedEnv = "SCRIBE_SIM_SEALED"
+)
 
 // seedLimit is the real time after which a seed counts as hung.
 const seedLimit = 5 * time.Minute
@@ -42,6 +49,7 @@ type result struct {
 	Starts, Fatal                int
 	Acked, Failed, Unknown, Read int64
 	Puts, Gets, Faults           int64
+	Digest                       uint64 // of what was sent, when, by whom
 	Timeline                     []string
 }
 
@@ -51,17 +59,18 @@ func TestPlan(t *testing.T) {
 	if path == "" {
 		t.Skip("runs only as a child of TestSeeds")
 	}
-	text, err := os.ReadFile(path)
+	p, err := readPlan(path)
 	if err != nil {
-		t.Fatal(err)
-	}
-	var p plan
-	if err := json.Unmarshal(text, &p); err != nil {
 		t.Fatal(err)
 	}
 	out, err := os.Create(path + ".out")
 	if err != nil {
 		t.Fatal(err)
+	}
+	if os.Getenv(sealedEnv) != "" {
+		if err := sealProcess(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	synctest.Test(t, func(*testing.T) {
 		w := newWorld(p, slog.LevelInfo)
@@ -83,7 +92,7 @@ func (w *world) result() result {
 	defer w.mu.Unlock()
 	r := result{
 		Violations: w.violations, Virtual: time.Since(w.began), Timeline: w.timeline,
-		Puts: w.store.puts.Load(), Gets: w.store.gets.Load(), Faults: w.faults.Load(),
+		Digest: w.net.digest, Puts: w.store.puts.Load(), Gets: w.store.gets.Load(), Faults: w.faults.Load(),
 	}
 	for _, x := range w.writers {
 		r.Acked += x.acked.Load()
@@ -101,7 +110,7 @@ func (w *world) result() result {
 }
 
 // runPlan runs a plan in a child process. The error says how the child ended if it did not end well.
-func runPlan(ctx context.Context, dir string, p plan) (result, error) {
+func runPlan(ctx context.Context, dir string, p plan, env ...string) (result, error) {
 	path := filepath.Join(dir, fmt.Sprintf("seed%d.json", p.Seed))
 	text, err := json.MarshalIndent(p, "", "\t")
 	if err != nil {
@@ -114,6 +123,7 @@ func runPlan(ctx context.Context, dir string, p plan) (result, error) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestPlan$", "-test.timeout=0") //nolint:gosec // this test's own binary
 	cmd.Env = append(os.Environ(), childEnv+"="+path, "GOMAXPROCS="+fmt.Sprint(1+p.Seed%2))
+	cmd.Env = append(cmd.Env, env...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(stackSignal) } // prints where everybody stands
 	cmd.WaitDelay = 10 * time.Second
 	var output bytes.Buffer
@@ -148,38 +158,95 @@ func (r *result) failure(err error) string {
 
 // TestSeeds runs seeds, as many at a time as there are processors.
 func TestSeeds(t *testing.T) {
-	if os.Getenv(childEnv) != "" {
-		t.Skip("a child")
-	}
-	dir := t.TempDir()
-	var total result
-	var mu sync.Mutex
+	s := &seedRunner{T: t, dir: t.TempDir()}
+	plans := make(chan plan)
 	var running sync.WaitGroup
-	next := make(chan uint64)
 	for range runtime.GOMAXPROCS(0) {
 		running.Go(func() {
-			for seed := range next {
-				p := drawPlan(seed, time.Duration(*minutes)*time.Minute)
-				r, err := runPlan(t.Context(), dir, p)
-				mu.Lock()
-				total.add(&r)
-				mu.Unlock()
-				if why := r.failure(err); why != "" {
-					reportFailure(t, dir, p, r, why)
-				} else if testing.Verbose() {
-					t.Logf("seed %d: %v", seed, &r)
-				}
+			for p := range plans {
+				s.runSeed(p)
 			}
 		})
 	}
-	for i := range *seedCount {
-		next <- *firstSeed + uint64(i) //nolint:gosec // not negative
-	}
-	close(next)
+	s.drawPlans(plans)
+	close(plans)
 	running.Wait()
-	t.Logf("%d seeds: %v", *seedCount, &total)
-	if total.Acked == 0 || total.Read == 0 || total.Faults == 0 {
-		t.Errorf("nothing was tested: %v", &total)
+	t.Logf("%d seeds: %v", s.seeds, &s.total)
+	if *replays > 1 {
+		t.Logf("%d of %d seeds were the same in %d runs each", s.same, s.seeds, *replays)
+	}
+	if s.total.Acked == 0 || s.total.Read == 0 {
+		t.Errorf("nothing was tested: %v", &s.total)
+	}
+}
+
+// seedRunner runs plans and adds up what they did.
+type seedRunner struct {
+	*testing.T
+	dir string
+
+	mu          sync.Mutex
+	total       result
+	seeds, same int
+}
+
+// drawPlans hands out the plans that the flags ask for.
+func (s *seedRunner) drawPlans(plans chan<- plan) {
+	length := time.Duration(*minutes) * time.Minute
+	switch {
+	case *planFile != "":
+		p, err := readPlan(*planFile)
+		if err != nil {
+			s.Fatal(err)
+		}
+		plans <- p
+	case *soak > 0:
+		for begin, seed := time.Now(), *firstSeed; time.Since(begin) < *soak; seed++ {
+			plans <- drawPlan(seed, length)
+		}
+	default:
+		for i := range *seedCount {
+			plans <- drawPlan(*firstSeed+uint64(i), length) //nolint:gosec // not negative
+		}
+	}
+}
+
+// runSeed runs a plan as often as it shall be run.
+func (s *seedRunner) runSeed(p plan) {
+	digests := map[uint64]bool{}
+	for range *replays {
+		r, err := runPlan(s.Context(), s.dir, p)
+		s.mu.Lock()
+		s.total.add(&r)
+		s.mu.Unlock()
+		digests[r.Digest] = true
+		if why := r.failure(err); why != "" {
+			reportFailure(s.T, s.dir, p, r, why)
+		} else if testing.Verbose() {
+			s.Logf("seed %d: %v", p.Seed, &r)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seeds++; len(digests) == 1 {
+		s.same++
+	}
+}
+
+func readPlan(path string) (p plan, err error) {
+	text, err := os.ReadFile(path) //nolint:gosec // the user's own
+	if err == nil {
+		err = json.Unmarshal(text, &p)
+	}
+	return p, err
+}
+
+// TestNothingReal runs a cell in a process that can open no file and no socket.
+func TestNothingReal(t *testing.T) {
+	p := drawPlan(2, 2*time.Minute)
+	r, err := runPlan(t.Context(), t.TempDir(), p, sealedEnv+"=1")
+	if why := r.failure(err); why != "" || r.Acked == 0 {
+		t.Errorf("%d messages were acknowledged: %s\n%s", r.Acked, why, strings.Join(r.Timeline, "\n"))
 	}
 }
 

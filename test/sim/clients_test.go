@@ -243,6 +243,83 @@ func (g *groupReader) record(payload []byte) {
 	g.seen[id] = true
 }
 
+// batchReader reads a sequenced category in batches with identifiers, dies, and goes on from its checkpoint: an identifier always stands for
+// the same messages.
+type batchReader struct {
+	w        *world
+	plan     readerPlan
+	mu       sync.Mutex
+	batches  map[uint64]uint64 // identifier -> hash of the messages
+	next     uint64            // after the last batch
+	lastKept string            // the saved checkpoint
+}
+
+func (b *batchReader) run(ctx context.Context) {
+	c, rng := b.w.newClient(), rngOf(b.w.plan.Seed, "reader "+b.plan.Name)
+	for life := 0; ctx.Err() == nil; life++ {
+		if err := b.liveOnce(ctx, c, rng, b.w.process(b.plan.Via[life%len(b.plan.Via)]).url()); err != nil && ctx.Err() == nil {
+			b.w.violation("%s of %s: %v", b.plan.Name, b.plan.Category, err)
+			return
+		}
+	}
+}
+
+// liveOnce reads until the reader dies, or returns the error that ended the reading.
+func (b *batchReader) liveOnce(ctx context.Context, c *client, rng *rand.Rand, server string) error {
+	start := consumer.Earliest()
+	if b.lastKept != "" {
+		var err error
+		if start, err = consumer.Checkpoint(b.lastKept); err != nil {
+			return err
+		}
+	}
+	reader, err := consumer.New(server, b.plan.Category, consumer.WithStart(start), consumer.WithHTTPClient(c.transport.HTTPClient()),
+		consumer.WithRequestTimeout(10*time.Second), consumer.WithRetryTimeout(0), consumer.WithLogger(b.w.logger(b.plan.Name)))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = reader.Close() }()
+	following := uint64(0) // the identifier that must come next in this life; 0 = any
+	for batch, err := range reader.SequencedBatches(ctx, consumer.BatchSize{Messages: 7, Span: 10 * time.Second}) {
+		if err != nil {
+			return err
+		}
+		if following > 0 && batch.ID != following {
+			return fmt.Errorf("invariant 12: batch %d follows one that ended before %d", batch.ID, following)
+		}
+		following = batch.ID + uint64(len(batch.Records))
+		b.recordBatch(batch)
+		if rng.IntN(5) == 0 {
+			b.lastKept = reader.Checkpoint()
+		}
+		if b.plan.Lifetime > 0 && rng.IntN(b.plan.Lifetime/7+1) == 0 {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (b *batchReader) recordBatch(batch *consumer.SequencedBatch) {
+	sum := uint64(len(batch.Records))
+	for _, r := range batch.Records {
+		sum = sum*31 + hashOf(string(r.Payload))
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if old, ok := b.batches[batch.ID]; ok && old != sum {
+		b.w.violation("invariant 12: %s of %s got other messages for batch %d than in an earlier life", b.plan.Name, b.plan.Category, batch.ID)
+	}
+	b.batches[batch.ID] = sum
+	b.next = max(b.next, batch.ID+uint64(len(batch.Records)))
+}
+
+// hasAll reports whether the reader has every message of a reading. A batch that is not full yet comes after its span.
+func (b *batchReader) hasAll(r *history.Reading) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.next >= uint64(r.Len()) //nolint:gosec // not negative
+}
+
 // follower makes a consumer with many lives for a plan.
 func (w *world) follower(r readerPlan) *follow.Follower {
 	c := w.newClient()

@@ -99,6 +99,9 @@ func (w *world) result() result {
 		r.Failed += x.failed.Load()
 		r.Unknown += x.unknown.Load()
 	}
+	for _, b := range w.sequenced {
+		r.Read += int64(b.next) //nolint:gosec // a few
+	}
 	for _, f := range w.followers {
 		r.Read += int64(f.Trail.Len())
 	}

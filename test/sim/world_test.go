@@ -32,6 +32,7 @@ type world struct {
 	history   *history.History
 	writers   []*writer
 	followers []*follow.Follower
+	sequenced []*batchReader
 	groups    []*groupReader
 	clients   int
 	level     slog.Level
@@ -141,6 +142,12 @@ func (w *world) run() {
 		writers.Go(func() { wr.run(writing) })
 	}
 	for _, x := range w.plan.Readers {
+		if w.category(x.Category).Order == "sequenced" {
+			b := &batchReader{w: w, plan: x, batches: map[uint64]uint64{}}
+			w.sequenced = append(w.sequenced, b)
+			readers.Go(func() { b.run(clientsCtx) })
+			continue
+		}
 		f := w.follower(x)
 		w.followers = append(w.followers, f)
 		readers.Go(func() {

@@ -10,15 +10,15 @@ func TestKill(t *testing.T) {
 	t.Run("each in turn", func(t *testing.T) {
 		s := begin(t, "kill each")
 		for range rounds(t) {
-			for _, at := range s.rng.Perm(len(s.c.members)) {
-				s.kill(s.c.members[at])
+			for _, victim := range drawSome(s, 4, s.c.members) {
+				s.kill(victim)
 			}
 		}
 		s.end()
 	})
 	t.Run("several at once", func(t *testing.T) {
 		s := begin(t, "kill several")
-		for range 3 * rounds(t) {
+		for range 2 * rounds(t) {
 			var together []*member
 			for _, at := range s.rng.Perm(len(s.c.members))[:2+s.rng.IntN(4)] {
 				together = append(together, s.c.members[at])

@@ -57,6 +57,20 @@ func rounds(t *testing.T) int {
 	return n
 }
 
+// drawSome returns the faults of a round: n that the seed draws, or all where rounds were asked for. Every run has seeds of the simulator
+// (test/sim) as well, which meet each of these faults in every state; here it is enough that real processes meet some.
+func drawSome[T any](s *scenario, n int, of []T) []T {
+	s.Helper()
+	drawn := make([]T, 0, len(of))
+	for _, at := range s.rng.Perm(len(of)) {
+		drawn = append(drawn, of[at])
+	}
+	if os.Getenv(roundsVariable) != "" {
+		return drawn
+	}
+	return drawn[:min(n, len(drawn))]
+}
+
 // outage is how long cuts and outages last.
 func outage(t *testing.T) time.Duration {
 	t.Helper()

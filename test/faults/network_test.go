@@ -12,7 +12,7 @@ import (
 func TestNetwork(t *testing.T) {
 	s := begin(t, "network")
 	for range rounds(t) {
-		for _, names := range [][]string{{batcher1}, {batcher2}, {writeProxy1}, {controlPlane}, {batcher1, batcher2}, {reader1, writeProxy2}} {
+		for _, names := range drawSome(s, 3, [][]string{{batcher1}, {batcher2}, {writeProxy1}, {controlPlane}, {batcher1, batcher2}, {reader1, writeProxy2}}) {
 			what := "a cut of"
 			for _, name := range names {
 				what += " " + name

@@ -48,8 +48,8 @@ func TestReadersKilled(t *testing.T) {
 			{s.c.member(reader1), s.c.member(reader2)},
 			{s.c.member(reader1), s.c.member(metaLog), s.c.member(controlPlane)},
 		}
-		for _, at := range s.rng.Perm(len(victims)) {
-			s.kill(victims[at]...)
+		for _, together := range drawSome(s, 3, victims) {
+			s.kill(together...)
 		}
 		s.step("an orderly end of "+reader2, 100*time.Millisecond, func() { s.c.member(reader2).stop() }, func() { s.c.start(s.c.member(reader2)) })
 		for _, name := range []string{reader1, metaLog, reader2} {

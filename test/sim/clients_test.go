@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/apache/arrow-go/v18/arrow/array"
+
 	"scribe/consumer"
+	"scribe/consumer/columns"
 	"scribe/producer"
 	"scribe/test/follow"
 	"scribe/test/history"
@@ -84,10 +88,29 @@ func (x *writer) source(n int) []history.Message {
 	for i := range msgs {
 		id := history.ID{Writer: x.plan.Name, Index: x.next}
 		rng := rngOf(x.w.plan.Seed, id.String())
-		msgs[i] = history.Message{ID: id, Payload: history.Payload(id, 20+rng.IntN(x.plan.Size), rng)}
+		payload := history.Payload(id, 20+rng.IntN(x.plan.Size), rng)
+		if x.w.category(x.plan.Category).Columns {
+			payload = rowPayload(id, payload)
+		}
+		msgs[i] = history.Message{ID: id, Payload: payload}
 		x.next++
 	}
 	return msgs
+}
+
+// rowSchema is the schema of categories with columns, whose rows are those of rowPayload; a later version has a column that no row has.
+const rowSchema = `
+format: csv
+csv: {delimiter: " ", columns: [writer, n, rest]}
+fields:
+  - {name: writer, type: dictionary}
+  - {name: n, type: int64}
+`
+
+// rowPayload makes a row of three columns of a payload: a writer, a number, and the rest.
+func rowPayload(id history.ID, payload []byte) []byte {
+	rest := payload[len(id.String())+1:]
+	return append(append([]byte(id.String()), ' '), bytes.ReplaceAll(rest, []byte(" "), []byte("_"))...)
 }
 
 func (x *writer) messages(msgs []history.Message) []producer.Message {
@@ -318,6 +341,79 @@ func (b *batchReader) hasAll(r *history.Reading) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.next >= uint64(r.Len()) //nolint:gosec // not negative
+}
+
+// queryReader is a query that follows a category. It counts its rows by what they say they are.
+type queryReader struct {
+	w    *world
+	plan queryPlan
+	mu   sync.Mutex
+	rows map[history.ID]int
+}
+
+func (q *queryReader) run(ctx context.Context) {
+	if err := q.follow(ctx); err != nil && ctx.Err() == nil {
+		q.w.violation("%s: %v", q.plan.Name, err)
+	}
+}
+
+func (q *queryReader) follow(ctx context.Context) error {
+	c := q.w.newClient()
+	var query *columns.Query
+	for {
+		var err error
+		query, err = columns.NewQuery(ctx, q.w.process(q.plan.Via).url(), fmt.Sprintf("SELECT writer, n FROM %s WHERE n %% %d = 0", q.plan.Category, q.plan.Modulus),
+			columns.WithFollow(), consumer.WithStart(consumer.Earliest()), consumer.WithHTTPClient(c.transport.HTTPClient()), consumer.WithRetryTimeout(0),
+			consumer.WithRequestTimeout(10*time.Second), consumer.WithLogger(q.w.logger(q.plan.Name)))
+		if err == nil || ctx.Err() != nil {
+			break
+		}
+		q.w.note("%s: %v", q.plan.Name, err) // binding asks the control plane, once
+		sleep(ctx, time.Second)
+	}
+	if query == nil {
+		return ctx.Err()
+	}
+	defer func() { _ = query.Close() }()
+	for batch, err := range query.Batches(ctx) {
+		if err != nil {
+			return err
+		}
+		writers, ok := batch.Column(0).(*array.Dictionary)
+		numbers, ok2 := batch.Column(1).(*array.Int64)
+		if !ok || !ok2 {
+			return fmt.Errorf("columns of types %v and %v", batch.Column(0).DataType(), batch.Column(1).DataType())
+		}
+		q.mu.Lock()
+		for row := range numbers.Len() {
+			q.rows[history.ID{Writer: writers.ValueStr(row), Index: int(numbers.Value(row))}]++
+		}
+		q.mu.Unlock()
+	}
+	return nil
+}
+
+// compare says how the rows differ from those of a reading; lacking is whether only some have not come yet.
+func (q *queryReader) compare(r *history.Reading) (difference string, lacking bool) {
+	want := map[history.ID]int{}
+	for _, id := range r.IDs() {
+		if id.Index%q.plan.Modulus == 0 {
+			want[id]++
+		}
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for id, n := range q.rows {
+		if n > want[id] {
+			return fmt.Sprintf("%v came %d times, a reader gets it %d times", id, n, want[id]), false
+		}
+	}
+	for id, n := range want {
+		if q.rows[id] < n {
+			return fmt.Sprintf("%v came %d times, a reader gets it %d times", id, q.rows[id], n), true
+		}
+	}
+	return "", false
 }
 
 // follower makes a consumer with many lives for a plan.

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -23,6 +24,7 @@ type plan struct {
 	Writers    []writerPlan
 	Readers    []readerPlan
 	Groups     []groupPlan
+	Queries    []queryPlan
 	Faults     []faultPlan
 }
 
@@ -40,6 +42,8 @@ type categoryPlan struct {
 	Shards          uint32
 	// Retention is 0 where messages outlive the run.
 	Retention time.Duration
+	// Columns: its messages are rows with a schema, which queries follow.
+	Columns bool
 }
 
 // writerPlan is a producer on a host of its own, which writes to one shard of a category.
@@ -77,6 +81,13 @@ type groupPlan struct {
 	Via      []string
 }
 
+// queryPlan is a query that follows a category with columns.
+type queryPlan struct {
+	Name, Category, Via string
+	// Modulus: it selects the rows whose number is a multiple of it.
+	Modulus int
+}
+
 // faultPlan is a fault that begins At a time after the start and lasts For some time.
 type faultPlan struct {
 	Kind    string
@@ -88,7 +99,10 @@ type faultPlan struct {
 
 func (f faultPlan) String() string {
 	text := fmt.Sprintf("%-12s at %-8v for %-8v %s", f.Kind, f.At.Round(time.Millisecond), f.For.Round(time.Millisecond), f.Process)
-	if f.Other != "" {
+	switch {
+	case f.Kind == faultSchema:
+		text += f.Other
+	case f.Other != "":
 		text += " to " + f.Other
 	}
 	if f.Chance > 0 {
@@ -110,6 +124,7 @@ const (
 	faultStore    = "store"     // the store refuses, loses answers, is late
 	faultStoreOut = "store-out" // the store refuses everything
 	faultDiskFull = "disk-full" // no space on a disk
+	faultSchema   = "schema"    // no fault: a category's schema gets another column
 	faultSlowDisk = "slow-disk" // a sync takes long
 )
 
@@ -154,7 +169,9 @@ func drawPlan(seed uint64, length time.Duration) plan {
 	p.drawCategories(rng)
 	p.drawWriters(rng)
 	p.drawReaders(rng)
+	p.drawQueries(rng)
 	p.drawFaults(rng)
+	slices.SortStableFunc(p.Faults, func(a, b faultPlan) int { return cmp.Compare(a.At, b.At) })
 	return p
 }
 
@@ -180,6 +197,7 @@ func (p *plan) drawCategories(rng *rand.Rand) {
 		if rng.IntN(6) == 0 {
 			c.Retention = time.Duration(1+rng.IntN(3)) * time.Minute
 		}
+		c.Columns = rng.IntN(3) == 0
 		p.Categories = append(p.Categories, c)
 	}
 }
@@ -232,12 +250,26 @@ func (p *plan) drawReaders(rng *rand.Rand) {
 	}
 }
 
+func (p *plan) drawQueries(rng *rand.Rand) {
+	for _, c := range p.Categories {
+		if !c.Columns || c.Retention > 0 {
+			continue
+		}
+		for i := range 1 + rng.IntN(2) {
+			p.Queries = append(p.Queries, queryPlan{
+				Name: fmt.Sprintf("query%d of %s", i, c.Name), Category: c.Name, Via: pick(rng, p.with(app.ReadProxy)), Modulus: 1 + rng.IntN(5),
+			})
+		}
+		p.Faults = append(p.Faults, faultPlan{Kind: faultSchema, At: time.Duration(rng.Int64N(int64(p.Length))), Other: c.Name})
+	}
+}
+
 func (p *plan) drawFaults(rng *rand.Rand) {
 	kinds := slices.DeleteFunc(slices.Clone(faultKinds), func(string) bool { return rng.IntN(3) == 0 })
 	if len(kinds) == 0 {
 		return
 	}
-	pause := pick(rng, []time.Duration{10 * time.Second, 30 * time.Second, 90 * time.Second})
+	pause := p.Length / time.Duration(pick(rng, []int{10, 30, 60})) // between two faults, on average
 	for at := time.Duration(0); ; {
 		at += time.Duration(rng.Int64N(int64(2 * pause)))
 		if at >= p.Length {
@@ -273,6 +305,9 @@ func (p *plan) String() string {
 	}
 	for _, g := range p.Groups {
 		fmt.Fprintf(&b, "  %+v\n", g)
+	}
+	for _, q := range p.Queries {
+		fmt.Fprintf(&b, "  %+v\n", q)
 	}
 	for _, f := range p.Faults {
 		fmt.Fprintf(&b, "  %v\n", f)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"scribe/cmd/scribe/app"
@@ -36,6 +37,9 @@ type life struct {
 	gate   *gate
 	access *access
 	cancel context.CancelFunc
+	// stopping is set by whoever stops the app; giveUp ends an orderly stop that has begun.
+	stopping atomic.Bool
+	giveUp   chan struct{}
 }
 
 func (p *process) url() string { return "http://" + net.JoinHostPort(p.host, "7420") }
@@ -83,7 +87,7 @@ func (p *process) keepRunning() {
 			return
 		}
 		ctx, cancel := context.WithCancel(context.Background())
-		l := &life{gate: newGate(), cancel: cancel}
+		l := &life{gate: newGate(), cancel: cancel, giveUp: make(chan struct{})}
 		l.access = &access{store: p.w.store, gate: l.gate}
 		p.life = l
 		p.lives++
@@ -104,7 +108,8 @@ func (p *process) keepRunning() {
 		if p.life != l { // it was killed while it started
 			p.mu.Unlock()
 			if a != nil {
-				endNow(a)
+				l.app = a
+				_ = l.end(0)
 			}
 			return
 		}
@@ -138,7 +143,7 @@ func (p *process) watch(l *life) {
 		p.sever(l)
 		p.disk.crash(false)
 		p.w.net.disconnect(p.host)
-		endNow(l.app)
+		_ = l.end(0)
 		time.Sleep(time.Second)
 		p.keepRunning()
 	case <-p.w.done:
@@ -154,11 +159,21 @@ func (p *process) sever(l *life) {
 	l.cancel()
 }
 
-// endNow frees what a life holds. It does nothing in an orderly way: its context has ended.
-func endNow(a *app.App) {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	_ = a.Stop(ctx)
+// end stops the app within a time; 0 frees what it holds without any order. The first caller does it.
+func (l *life) end(within time.Duration) error {
+	if l.stopping.Swap(true) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	go func() {
+		select {
+		case <-l.giveUp:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return l.app.Stop(ctx)
 }
 
 // kill is kill -9, or a loss of power on its host.
@@ -169,6 +184,7 @@ func (p *process) kill(powerLoss bool) {
 	p.life = nil
 	p.mu.Unlock()
 	if l != nil {
+		close(l.giveUp)
 		p.sever(l)
 	}
 	p.disk.crash(powerLoss)
@@ -178,7 +194,7 @@ func (p *process) kill(powerLoss bool) {
 		p.w.net.disconnect(p.host)
 	}
 	if l != nil && l.app != nil {
-		p.w.running.Go(func() { endNow(l.app) })
+		p.w.running.Go(func() { _ = l.end(0) })
 	}
 }
 
@@ -191,13 +207,13 @@ func (p *process) stop() error {
 	if l == nil || l.app == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	err := l.app.Stop(ctx)
+	err := l.end(30 * time.Second)
 	p.mu.Lock()
-	if p.life == l {
-		p.life = nil
+	if p.life != l { // it was killed meanwhile
+		p.mu.Unlock()
+		return err
 	}
+	p.life = nil
 	p.mu.Unlock()
 	p.sever(l)
 	p.disk.crash(false)

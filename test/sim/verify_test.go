@@ -161,6 +161,13 @@ func (w *world) verifyFollowers(healed time.Time, readings map[string]*history.R
 	for _, b := range w.sequenced {
 		w.await(b.plan.Name+" has everything", healed, func() bool { return b.hasAll(readings[b.plan.Category]) })
 	}
+	for _, q := range w.queries {
+		whole := readings[q.plan.Category]
+		w.await(q.plan.Name+" has everything", healed, func() bool { _, lacking := q.compare(whole); return !lacking })
+		if difference, _ := q.compare(whole); difference != "" {
+			w.violation("%s: %s", q.plan.Name, difference)
+		}
+	}
 	for _, f := range w.followers {
 		whole := readings[f.Category]
 		if !w.await(f.Name+" has everything", healed, func() bool { return w.history.Reaches(f.Trail, whole) }) {

@@ -34,6 +34,7 @@ type world struct {
 	followers []*follow.Follower
 	sequenced []*batchReader
 	groups    []*groupReader
+	queries   []*queryReader
 	clients   int
 	level     slog.Level
 
@@ -156,6 +157,11 @@ func (w *world) run() {
 			}
 		})
 	}
+	for _, x := range w.plan.Queries {
+		q := &queryReader{w: w, plan: x, rows: map[history.ID]int{}}
+		w.queries = append(w.queries, q)
+		readers.Go(func() { q.run(clientsCtx) })
+	}
 	for _, x := range w.plan.Groups {
 		g := &groupReader{w: w, plan: x, seen: map[history.ID]bool{}}
 		w.groups = append(w.groups, g)
@@ -226,6 +232,9 @@ func (w *world) createCategories() bool {
 			Name: x.Name, Shards: x.Shards,
 			Delivery:   scribev1.Delivery(scribev1.Delivery_value["DELIVERY_"+strings.ToUpper(x.Delivery)]),
 			Repeatable: scribev1.Repeatability(scribev1.Repeatability_value["REPEATABILITY_"+strings.ToUpper(x.Order)]),
+		}
+		if x.Columns {
+			category.Schema = rowSchema
 		}
 		if x.Retention > 0 {
 			category.Retention = durationpb.New(x.Retention)
@@ -313,6 +322,8 @@ func (w *world) inject(f faultPlan) {
 		w.store.set(storeFaults{refuse: 1})
 		time.Sleep(f.For)
 		w.store.set(storeFaults{})
+	case faultSchema:
+		w.changeSchema(f.Other)
 	case faultDiskFull:
 		p.disk.full.Store(true)
 		time.Sleep(f.For)
@@ -323,6 +334,24 @@ func (w *world) inject(f faultPlan) {
 		p.disk.setSyncTime(2 * time.Millisecond)
 	default:
 		panic("unknown fault " + f.Kind)
+	}
+}
+
+// changeSchema gives a category's schema a column more, as soon as the control plane can be reached.
+func (w *world) changeSchema(name string) {
+	c := w.newClient()
+	defer c.transport.Close()
+	control := rpc.NewControlClient(c.transport, w.first(app.ControlPlane).url())
+	text := rowSchema + "  - {name: rest, type: string}\n"
+	for !w.over() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		_, err := control.UpdateCategory(ctx, &scribev1.UpdateCategoryRequest{Name: name, Schema: &text, ForceSchema: true})
+		cancel()
+		if err == nil {
+			return
+		}
+		w.note("schema of %s: %v", name, err)
+		time.Sleep(time.Second)
 	}
 }
 

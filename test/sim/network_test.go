@@ -459,6 +459,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	s.announceLocked()
 	return len(p), nil
 }
+
 func (c *conn) opError(op string, err error) error {
 	if errors.Is(err, io.EOF) {
 		return err

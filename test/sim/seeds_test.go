@@ -336,12 +336,12 @@ func shrink(t *testing.T, dir string, p plan, r result, why string) (plan, resul
 		smaller.Writers = slices.Delete(slices.Clone(p.Writers), at, at+1)
 		try(smaller)
 	}
-	for at := len(p.Readers) - 1; at >= 0; at-- {
+	for at := range slices.Backward(p.Readers) {
 		smaller := p
 		smaller.Readers = slices.Delete(slices.Clone(p.Readers), at, at+1)
 		try(smaller)
 	}
-	for at := len(p.Groups) - 1; at >= 0; at-- {
+	for at := range slices.Backward(p.Groups) {
 		smaller := p
 		smaller.Groups = slices.Delete(slices.Clone(p.Groups), at, at+1)
 		try(smaller)

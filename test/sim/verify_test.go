@@ -62,10 +62,16 @@ var hops = []struct {
 	{
 		"scribe_writeproxy_", []string{"received_%s_total"}, []string{"acknowledged_%s_total", "failed_%s_total"}, "in_flight_%s", []string{"memory_bytes"},
 	}, {
-		"scribe_batcher_", []string{"accepted_%s_total"}, []string{"committed_%s_total", "duplicate_%s_total", "failed_%s_total"}, "buffered_%s",
+		"scribe_batcher_",
+		[]string{"accepted_%s_total"},
+		[]string{"committed_%s_total", "duplicate_%s_total", "failed_%s_total"},
+		"buffered_%s",
 		[]string{"memory_bytes", "flushes_in_flight", "flushes_waiting"},
 	}, {
-		"scribe_scribed_", []string{"accepted_%s_total", "recovered_%s_total"}, []string{"forwarded_%s_total", "failed_%s_total", "dropped_%s_total"}, "buffered_%s",
+		"scribe_scribed_",
+		[]string{"accepted_%s_total", "recovered_%s_total"},
+		[]string{"forwarded_%s_total", "failed_%s_total", "dropped_%s_total"},
+		"buffered_%s",
 		[]string{"memory_bytes"},
 	},
 }

@@ -156,13 +156,13 @@ func (x *writer) write(ctx context.Context) {
 	case "single":
 		x.writeSome(ctx, 1)
 	case "batch":
-		x.writeSome(ctx, 1+x.rng.IntN(20))
+		x.writeSome(ctx, 1+x.rng.IntN(8))
 	case "atomic":
 		msgs := x.source(2 + x.rng.IntN(10))
 		a := x.w.history.BeginAtomic(x.plan.Category, x.plan.Shard, msgs...)
 		x.tellAll(a, len(msgs), x.p.WriteAtomic(ctx, x.plan.Category, x.plan.Shard, x.messages(msgs)...))
 	case "async":
-		x.writeAsync(ctx, 10)
+		x.writeAsync(ctx, 5)
 	case "restarting":
 		x.writeAndRestart(ctx)
 	}

@@ -204,13 +204,13 @@ func (p *plan) drawCategories(rng *rand.Rand) {
 
 func (p *plan) drawWriters(rng *rand.Rand) {
 	proxies, agents := p.with(app.WriteProxy), p.with(app.Scribed)
-	for i := range 3 + rng.IntN(5) {
+	for i := range 3 + rng.IntN(4) {
 		c := p.Categories[i%len(p.Categories)]
 		w := writerPlan{
 			Name: fmt.Sprintf("writer%d", i), Category: c.Name, Shard: rng.Uint32N(c.Shards), Level: "committed",
 			Kind: pick(rng, []string{"single", "batch", "batch", "atomic", "async", "restarting"}), Via: pick(rng, proxies),
 			Patient: c.Delivery == "exactly_once" || rng.IntN(4) > 0,
-			Pace:    pick(rng, []time.Duration{500 * time.Millisecond, 2 * time.Second, 10 * time.Second}), Size: pick(rng, []int{50, 500, 5000}),
+			Pace:    pick(rng, []time.Duration{500 * time.Millisecond, 3 * time.Second, 10 * time.Second}), Size: pick(rng, []int{50, 300, 3000}),
 		}
 		if rng.IntN(2) == 0 {
 			w.Via, w.Level = pick(rng, agents), pick(rng, []string{"none", "spooled", "spooled", "committed"})

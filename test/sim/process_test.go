@@ -108,8 +108,7 @@ func (p *process) keepRunning() {
 		if p.life != l { // it was killed while it started
 			p.mu.Unlock()
 			if a != nil {
-				l.app = a
-				_ = l.end(0)
+				_ = (&life{app: a, giveUp: l.giveUp}).end(0)
 			}
 			return
 		}
@@ -182,6 +181,7 @@ func (p *process) kill(powerLoss bool) {
 	p.wanted = false
 	l := p.life
 	p.life = nil
+	started := l != nil && l.app != nil
 	p.mu.Unlock()
 	if l != nil {
 		close(l.giveUp)
@@ -193,7 +193,7 @@ func (p *process) kill(powerLoss bool) {
 	} else {
 		p.w.net.disconnect(p.host)
 	}
-	if l != nil && l.app != nil {
+	if started {
 		p.w.running.Go(func() { _ = l.end(0) })
 	}
 }
@@ -203,8 +203,9 @@ func (p *process) stop() error {
 	p.mu.Lock()
 	p.wanted = false
 	l := p.life
+	started := l != nil && l.app != nil
 	p.mu.Unlock()
-	if l == nil || l.app == nil {
+	if !started {
 		return nil
 	}
 	err := l.end(30 * time.Second)
@@ -247,8 +248,8 @@ type client struct {
 }
 
 func (w *world) newClient() *client {
-	w.clients++
-	host := fmt.Sprintf("10.1.%d.%d", w.clients/250, 1+w.clients%250)
+	n := w.clients.Add(1)
+	host := fmt.Sprintf("10.1.%d.%d", n/250, 1+n%250)
 	g := newGate()
 	return &client{host: host, transport: rpc.NewTransport(func(ctx context.Context, _, address string) (net.Conn, error) {
 		return w.net.dial(ctx, host, address, g)

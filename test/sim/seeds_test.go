@@ -92,7 +92,7 @@ func (w *world) result() result {
 	defer w.mu.Unlock()
 	r := result{
 		Violations: w.violations, Virtual: time.Since(w.began), Timeline: w.timeline,
-		Digest: w.net.digest, Puts: w.store.puts.Load(), Gets: w.store.gets.Load(), Faults: w.faults.Load(),
+		Puts: w.store.puts.Load(), Gets: w.store.gets.Load(), Faults: w.faults.Load(),
 	}
 	for _, x := range w.writers {
 		r.Acked += x.acked.Load()
@@ -100,15 +100,20 @@ func (w *world) result() result {
 		r.Unknown += x.unknown.Load()
 	}
 	for _, b := range w.sequenced {
+		b.mu.Lock()
 		r.Read += int64(b.next) //nolint:gosec // a few
+		b.mu.Unlock()
 	}
 	for _, f := range w.followers {
 		r.Read += int64(f.Trail.Len())
 	}
 	for _, p := range w.processes {
+		p.mu.Lock()
 		r.Starts += p.lives
 		r.Fatal += p.fatal
+		p.mu.Unlock()
 	}
+	w.net.set(func(n *network) { r.Digest = n.digest })
 	return r
 }
 

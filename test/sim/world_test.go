@@ -35,7 +35,7 @@ type world struct {
 	sequenced []*batchReader
 	groups    []*groupReader
 	queries   []*queryReader
-	clients   int
+	clients   atomic.Int64
 	level     slog.Level
 
 	done    chan struct{} // closed when the run is over

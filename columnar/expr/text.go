@@ -30,14 +30,27 @@ func Key(e Expr) string {
 	return p.String()
 }
 
+// KeyWithin returns the key of an expression if it has at most limit bytes. A long one is not written to its end: the types of its columns
+// may be very long.
+func KeyWithin(e Expr, limit int) (key string, fits bool) {
+	p := exprPrinter{exact: true, limit: max(limit, 1)}
+	p.printExpr(e, false)
+	return p.String(), p.Len() <= limit
+}
+
 type exprPrinter struct {
 	strings.Builder
 	// exact writes everything that distinguishes expressions.
 	exact bool
+	// limit, if above 0, is the length beyond which nothing more is written.
+	limit int
 }
 
 // printExpr writes an expression. If inner is set and it is not atomic, it is in parentheses.
 func (p *exprPrinter) printExpr(e Expr, inner bool) {
+	if p.limit > 0 && p.Len() > p.limit {
+		return
+	}
 	switch e := e.(type) {
 	case *Column:
 		p.WriteString(quoteName(e.Name))

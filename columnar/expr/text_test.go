@@ -71,3 +71,26 @@ func TestKey(t *testing.T) {
 		t.Error("nothing has a key")
 	}
 }
+
+// A key that is too long is not written to its end, however many columns with long types follow.
+func TestKeyWithin(t *testing.T) {
+	wide := schema.Type{Kind: schema.Struct}
+	for range 100 {
+		wide.Fields = append(wide.Fields, schema.Field{Name: "field", Type: number})
+	}
+	args := make([]expr.Expr, 1000)
+	for i := range args {
+		args[i] = &expr.Column{Name: "a", T: wide}
+	}
+	e := call(expr.Or, nil, args...)
+	one := len(expr.Key(args[0]))
+	if key, fits := expr.KeyWithin(e, 10*one); fits || len(key) > 20*one {
+		t.Errorf("fits %v, %d bytes were written for a limit of %d", fits, len(key), 10*one)
+	}
+	if key, fits := expr.KeyWithin(args[0], one); !fits || key != expr.Key(args[0]) {
+		t.Errorf("%q of %d bytes fits in them: %v", key, one, fits)
+	}
+	if _, fits := expr.KeyWithin(args[0], 0); fits {
+		t.Error("a key fits in nothing")
+	}
+}

@@ -36,15 +36,14 @@ func NewNeed(columns []string, where expr.Expr, earlyStop bool) *Need {
 	n := &Need{Columns: slices.Clone(columns), EarlyStop: earlyStop}
 	slices.Sort(n.Columns)
 	n.Columns = slices.Compact(n.Columns)
+	left := maxPredicate
 	for _, e := range expr.Conjuncts(where) {
-		n.Terms = append(n.Terms, Term{expr.Key(e), e})
-	}
-	length := 0
-	for i := range n.Terms {
-		length += len(n.Terms[i].Key)
-	}
-	if length > maxPredicate {
-		n.Terms, n.cut = nil, true
+		key, fits := expr.KeyWithin(e, left)
+		if !fits {
+			n.Terms, n.cut = nil, true
+			break
+		}
+		n.Terms, left = append(n.Terms, Term{key, e}), left-len(key)
 	}
 	slices.SortFunc(n.Terms, func(a, b Term) int { return strings.Compare(a.Key, b.Key) })
 	n.Terms = slices.CompactFunc(n.Terms, func(a, b Term) bool { return a.Key == b.Key })

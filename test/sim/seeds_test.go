@@ -28,6 +28,7 @@ var (
 	shrinking = flag.Int("shrink", 0, "how many smaller plans are tried after a failure")
 	soak      = flag.Duration("soak", 0, "run seeds for this long, whatever -seeds says")
 	replays   = flag.Int("replays", 1, "how often each seed is run; with more than 1, how many runs were the same is logged")
+	untilFail = flag.Bool("until-failure", false, "begin no seed after one has failed")
 	planFile  = flag.String("plan", "", "run this plan, as a failure has left it, instead of seeds")
 )
 
@@ -235,6 +236,9 @@ func (s *seedRunner) drawPlans(plans chan<- plan) {
 			*seedCount = (*seedCount + 9) / 10
 		}
 		for i := range *seedCount {
+			if *untilFail && s.Failed() {
+				return
+			}
 			plans <- drawPlan(*firstSeed+uint64(i), length) //nolint:gosec // not negative
 		}
 	}

@@ -1,0 +1,367 @@
+package sim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+var planted = flag.String("planted", "", `the planted faults that TestPlanted looks for: "all", or names with commas between`)
+
+// plantedLimit is within how many seeds a planted fault must be found.
+const plantedLimit = 60
+
+// plantedFault is a fault that a developer could make. It breaks a promise of the program, and the simulator must find it.
+type plantedFault struct {
+	name string
+	// file is relative to the repository's root. before occurs in it exactly once, and is replaced by after.
+	file, before, after string
+}
+
+// plantedFaults are the faults, in the order of a message's way. The comment says what goes wrong.
+var plantedFaults = []plantedFault{
+	{ // a request that timed out counts as one that was not carried out
+		"rpc-certain-timeout", "internal/transport/rpc/outcome.go",
+		"scribev1.Reason_REASON_UNKNOWN_OUTCOME, alsoIs{cause, ctx.Err()})",
+		"scribev1.Reason_REASON_NO_BACKEND, alsoIs{cause, ctx.Err()})",
+	},
+	{ // a frame whose first messages are stored counts as stored
+		"producer-partly-stored", "producer/outcome.go",
+		"\t\tcase next >= first+uint64(count):",
+		"\t\tcase next > first:",
+	},
+	{ // frames to be sent again change their order
+		"producer-reversed-retry", "producer/stream.go",
+		`	for _, f := range slices.Backward(frames) {
+		if f.next = s.head; s.head == nil {`,
+		`	for _, f := range slices.All(frames) {
+		if f.next = s.head; s.head == nil {`,
+	},
+	{ // what is spooled is acknowledged before it is on disk
+		"agent-acks-before-sync", "scribed/write.go",
+		"w.finishSync(s.syncSpool(ctx), p)",
+		"w.finishSync(nil, p)",
+	},
+	{ // a spooled frame whose attempt failed leaves the memory, and nobody gives it back to the spool
+		"agent-drops-on-retry", "scribed/send.go",
+		`			left = append(left, *f)
+			continue
+`,
+		`			if !f.spooled {
+				left = append(left, *f)
+			}
+			continue
+`,
+	},
+	{ // a refused frame counts as forwarded as well
+		"agent-counts-twice", "scribed/send.go",
+		`		if info == nil {
+			s.mu.queue.counts.forwarded = s.mu.queue.counts.forwarded.Plus(f.amount())
+		}`,
+		"\t\ts.mu.queue.counts.forwarded = s.mu.queue.counts.forwarded.Plus(f.amount())",
+	},
+	{ // a backfill gives back what it claimed, and not what it reserved
+		"agent-leaks-fill", "scribed/backfill.go",
+		`	q.used -= f.reserved
+`,
+		`	if b != nil {
+		q.used -= b.bytes
+	}
+`,
+	},
+	{ // a new segment's name may be lost with the power
+		"spool-unsynced-folder", "scribed/spool/append.go",
+		`	if err := durable.SyncFolder(s.fs, s.cfg.Dir); err != nil {
+		return fmt.Errorf("sync the folder: %w", err)
+	}`,
+		"\t_ = durable.SyncFolder",
+	},
+	{ // a frame that an earlier attempt may have stored is told to have failed for certain
+		"writeproxy-forgets-unsure", "writeproxy/send.go",
+		"it.unsure = it.unsure || r.GetError()",
+		"it.unsure = r.GetError()",
+	},
+	{ // the argument is evaluated too early, and the memory of a request stays charged
+		"writeproxy-leaks-charge", "writeproxy/write.go",
+		"defer func() { p.writes.Release(charged) }()",
+		"defer p.writes.Release(charged)",
+	},
+	{ // an append with an unknown outcome is acknowledged, before the pointer is there
+		"batcher-acks-unknown", "batcher/commit.go",
+		`		err := b.appendOnce(ctx, p)
+		if err == nil {`,
+		`		err := b.appendOnce(ctx, p)
+		if !isDefinite(err) {`,
+	},
+	{ // a blob keeps the footer of an earlier place, and looks like an orphan
+		"batcher-stale-footer", "batcher/flushpart.go",
+		`				e.epoch, e.lsn = g.entry.Epoch, lsn
+				p.stale = true
+`,
+		`				e.epoch, e.lsn = g.entry.Epoch, lsn
+`,
+	},
+	{ // parts that waited for their log alone leave their memory charged
+		"batcher-leaks-detached", "batcher/accumulator.go",
+		`	a.memory.Release(now, freed)
+	if p.attached {
+		p.attached = false`,
+		`	if p.attached {
+		a.memory.Release(now, freed)
+		p.attached = false`,
+	},
+	{ // a repeated frame is acknowledged although the one that it repeats was not stored
+		"batcher-loses-repeats", "batcher/outcome.go",
+		`		if g.exactlyOnce {
+			dropRepeats(g)
+		}
+`,
+		"",
+	},
+	{ // appends are acknowledged before they are on disk
+		"log-skips-sync", "storage/metalog/pebblelog/engine.go",
+		`	if err := e.db.ApplyNoSyncWait(b, pebble.Sync); err != nil {
+		return err
+	}
+	return b.SyncWait()`,
+		"\treturn e.db.Apply(b, pebble.NoSync)",
+	},
+	{ // a writer whose log was taken over may append
+		"log-lets-old-epochs", "storage/metalog/pebblelog/ops.go",
+		"case s.Epoch != st.Epoch:",
+		"case s.Epoch > st.Epoch:",
+	},
+	{ // an append that is repeated after its answer was lost is carried out again
+		"log-appends-twice", "storage/metalog/pebblelog/ops.go",
+		"case s.ExpectLSN != 0 && s.ExpectLSN != st.Next:",
+		"case s.ExpectLSN > st.Next:",
+	},
+	{ // the blob of a log's last pointer is taken for an orphan
+		"retention-last-pointer", "retention/classify.go",
+		"case e.LSN < st.NextLSN:",
+		"case e.LSN+1 < st.NextLSN:",
+	},
+	{ // offsets grow by frames
+		"sequencer-counts-frames", "sequencer/ledger.go",
+		"after.Offset += uint64(p.Messages)",
+		"after.Offset += uint64(p.Frames)",
+	},
+	{ // a stream that is opened again begins where the term began
+		"sequencer-old-positions", "sequencer/ledger.go",
+		`	maps.Copy(l.state.At, b.after.At)
+`,
+		"",
+	},
+	{ // a message goes before one of the same time that another shard may still bring
+		"merge-ignores-tie", "readstream/merge/merge.go",
+		"m.floor <= c.key && !c.isBefore(m.tails[0])",
+		"m.floor < c.key && !c.isBefore(m.tails[0])",
+	},
+	{ // a message goes before those of a shard that has yet to be read, whatever the window says
+		"merge-passes-behind", "readstream/merge/merge.go",
+		`	case len(m.behind) > 0 && m.behind[0].key < least:
+		return Idle
+`,
+		"",
+	},
+	{ // the rest of a pointer that was handed out in part does not come first
+		"merge-splits-pointer", "readstream/stream.go",
+		`	if st.skips[v.Shard] != nil {
+		st.merge.Begin(v.Shard)
+	}
+`,
+		"",
+	},
+	{ // a checkpoint contains what was received and not delivered
+		"consumer-saves-received", "consumer/share.go",
+		"LSN: sh.live[0].lsn, Skip: sh.live[0].skip}",
+		"LSN: sh.live[0].received}",
+	},
+	{ // a consumer resumes one message late
+		"consumer-resumes-late", "consumer/consumer.go",
+		"it.pos.lsn, it.pos.skip = it.LSN, it.ptr.Messages-left",
+		"it.pos.lsn, it.pos.skip = it.LSN, it.ptr.Messages-left+1",
+	},
+	{ // a member commits what it received and did not deliver
+		"group-commits-received", "consumer/share.go",
+		"at := (bucket.Place{LSN: p.lsn, Skip: p.skip})",
+		"at := (bucket.Place{LSN: p.received})",
+	},
+	{ // a member that has gone keeps its buckets
+		"group-keeps-expired", "controlplane/group/coordinator.go",
+		"changed = g.RemoveMembers(findings.Silent...) || changed",
+		"changed = changed || g.RemoveMembers(findings.Silent...)",
+	},
+	{ // what a store does not give is taken for removed by retention
+		"readproxy-gives-up", "readproxy/storereader.go",
+		`	case errors.Is(err, blob.ErrNotFound):
+		return rpc.Errorf(scribev1.Reason_REASON_MISSING`,
+		`	case errors.Is(err, blob.ErrNotFound), errors.Is(err, blob.ErrUnavailable):
+		return rpc.Errorf(scribev1.Reason_REASON_TRIMMED`,
+	},
+	{ // categories that a watch sends as a whole do not reach the view
+		"catalog-drops-reset", "internal/cell/catalog/view.go",
+		`	v.index.Store(x)
+	v.mu.building, v.mu.synced = nil, true
+`,
+		`	v.mu.building, v.mu.synced = nil, true
+`,
+	},
+	{ // a view of one payload answers for another payload of its block
+		"sql-view-key", "readproxy/block.go",
+		"k.view, k.at, k.part, k.codec = view, p.Offset, p.Length, pointer.Codec(codec)",
+		"k.view, k.codec = view, pointer.Codec(codec)",
+	},
+	{ // the control store answers before a change is on disk
+		"control-skips-sync", "storage/kv/pebblekv/commit.go",
+		"batch.Commit(pebble.Sync)",
+		"batch.Commit(pebble.NoSync)",
+	},
+}
+
+// root is the repository's root.
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// plant returns the text of the file with the fault.
+func (f *plantedFault) plant(root string) ([]byte, error) {
+	text, err := os.ReadFile(filepath.Join(root, f.file))
+	if err != nil {
+		return nil, err
+	}
+	if n := strings.Count(string(text), f.before); n != 1 {
+		return nil, fmt.Errorf("the text that %s replaces occurs %d times in %s, want once: change the fault as the program changed", f.name, n, f.file)
+	}
+	return []byte(strings.Replace(string(text), f.before, f.after, 1)), nil
+}
+
+// TestPlantedTexts keeps the table from rotting while the program changes.
+func TestPlantedTexts(t *testing.T) {
+	names := map[string]bool{}
+	for _, f := range plantedFaults {
+		if names[f.name] {
+			t.Errorf("two faults are named %s", f.name)
+		}
+		names[f.name] = true
+		if f.before == f.after {
+			t.Errorf("%s changes nothing", f.name)
+		}
+		if _, err := f.plant(root(t)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestPlanted proves that the simulator finds faults: it plants each into a build of its own, and runs seeds until one fails. The seed must
+// pass without the fault, or it proves nothing.
+func TestPlanted(t *testing.T) {
+	if *planted == "" {
+		t.Skip("runs with -planted all, or -planted and names; it takes a build and some seeds for each fault")
+	}
+	left := strings.Split(*planted, ",")
+	var counts []int
+	for i := range plantedFaults {
+		f := &plantedFaults[i]
+		if *planted != "all" {
+			at := slices.Index(left, f.name)
+			if at < 0 {
+				continue
+			}
+			left = slices.Delete(left, at, at+1)
+		}
+		t.Run(f.name, func(t *testing.T) { // its folder goes with it: a binary takes some 80 MB
+			binary, err := f.build(t.Context(), root(t), t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, seed, why, err := findPlanted(t, binary)
+			switch {
+			case err != nil:
+				t.Fatal(err)
+			case n == 0:
+				t.Fatalf("not found in %d seeds", plantedLimit)
+			}
+			t.Logf("found by seed %d after %d seeds: %s", seed, n, why)
+			counts = append(counts, n)
+		})
+	}
+	if *planted != "all" && len(left) > 0 {
+		t.Errorf("no faults are named %s", strings.Join(left, ", "))
+	}
+	if slices.Sort(counts); len(counts) > 0 {
+		t.Logf("%d faults found; seeds until then: median %d, most %d", len(counts), counts[len(counts)/2], counts[len(counts)-1])
+	}
+}
+
+// build compiles the tests of this package with the fault, and leaves the repository as it is.
+func (f *plantedFault) build(ctx context.Context, root, dir string) (binary string, err error) {
+	text, err := f.plant(root)
+	if err != nil {
+		return "", err
+	}
+	patched := filepath.Join(dir, filepath.Base(f.file))
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(root, f.file): patched}})
+	if err != nil {
+		return "", err
+	}
+	list := filepath.Join(dir, "overlay.json")
+	if err := errors.Join(os.WriteFile(patched, text, 0o600), os.WriteFile(list, overlay, 0o600)); err != nil {
+		return "", err
+	}
+	binary = filepath.Join(dir, "sim.test")
+	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-overlay", list, "-o", binary, "./test/sim") //nolint:gosec // paths of this test
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return binary, nil
+}
+
+// seedFailed is how TestSeeds tells of a failure.
+var seedFailed = regexp.MustCompile(`seed (\d+) failed: (.*)`)
+
+// findPlanted runs seeds until one fails that passes without the fault. It returns how many that took, 0 when none failed.
+func findPlanted(t *testing.T, binary string) (n int, seed uint64, why string, err error) {
+	t.Helper()
+	for n < plantedLimit {
+		next := *firstSeed + uint64(n) //nolint:gosec // not negative
+		cmd := exec.CommandContext(t.Context(), binary, "-test.run=^TestSeeds$", "-test.timeout=0", "-until-failure", "-keep="+t.TempDir(),
+			fmt.Sprint("-first-seed=", next), fmt.Sprint("-seeds=", plantedLimit-n), fmt.Sprint("-minutes=", *minutes)) //nolint:gosec // built above
+		out, runErr := cmd.CombinedOutput()
+		found := seedFailed.FindSubmatch(out)
+		if found == nil {
+			if runErr != nil {
+				return 0, 0, "", fmt.Errorf("%w\n%s", runErr, tailOf(string(out), 4000))
+			}
+			return 0, 0, "", nil
+		}
+		if seed, err = strconv.ParseUint(string(found[1]), 10, 64); err != nil {
+			return 0, 0, "", err
+		}
+		n = int(seed-*firstSeed) + 1 //nolint:gosec // at most plantedLimit
+		r, err := runPlan(t.Context(), t.TempDir(), drawPlan(seed, time.Duration(*minutes)*time.Minute))
+		without := r.failure(err)
+		if without == "" {
+			return n, seed, string(found[2]), nil
+		}
+		t.Logf("seed %d fails without a fault, too: %s", seed, tailOf(without, 300))
+	}
+	return 0, 0, "", nil
+}

@@ -38,31 +38,13 @@ var plantedFaults = []plantedFault{
 	},
 	{ // a frame whose first messages are stored counts as stored
 		"producer-partly-stored", "producer/outcome.go",
-		"\t\tcase next >= first+uint64(count):",
-		"\t\tcase next > first:",
-	},
-	{ // frames to be sent again change their order
-		"producer-reversed-retry", "producer/stream.go",
-		`	for _, f := range slices.Backward(frames) {
-		if f.next = s.head; s.head == nil {`,
-		`	for _, f := range slices.All(frames) {
-		if f.next = s.head; s.head == nil {`,
+		"v.action, v.stored, v.cause = trim, int(next-first), ErrOutOfSequence",
+		"v.action = acked",
 	},
 	{ // what is spooled is acknowledged before it is on disk
 		"agent-acks-before-sync", "scribed/write.go",
 		"w.finishSync(s.syncSpool(ctx), p)",
 		"w.finishSync(nil, p)",
-	},
-	{ // a spooled frame whose attempt failed leaves the memory, and nobody gives it back to the spool
-		"agent-drops-on-retry", "scribed/send.go",
-		`			left = append(left, *f)
-			continue
-`,
-		`			if !f.spooled {
-				left = append(left, *f)
-			}
-			continue
-`,
 	},
 	{ // a refused frame counts as forwarded as well
 		"agent-counts-twice", "scribed/send.go",
@@ -80,17 +62,22 @@ var plantedFaults = []plantedFault{
 	}
 `,
 	},
+	{ // the state says of records that are only claimed that they are done
+		"spool-saves-claims", "scribed/spool/state.go",
+		"Spans: slices.Clone(p.done)",
+		"Spans: slices.Clone(p.taken)",
+	},
+	{ // a sync does not wait for the last append
+		"spool-syncs-one-less", "scribed/spool/sync.go",
+		"g.firstUnsynced <= sequence",
+		"g.firstUnsynced < sequence",
+	},
 	{ // a new segment's name may be lost with the power
 		"spool-unsynced-folder", "scribed/spool/append.go",
 		`	if err := durable.SyncFolder(s.fs, s.cfg.Dir); err != nil {
 		return fmt.Errorf("sync the folder: %w", err)
 	}`,
 		"\t_ = durable.SyncFolder",
-	},
-	{ // a frame that an earlier attempt may have stored is told to have failed for certain
-		"writeproxy-forgets-unsure", "writeproxy/send.go",
-		"it.unsure = it.unsure || r.GetError()",
-		"it.unsure = r.GetError()",
 	},
 	{ // the argument is evaluated too early, and the memory of a request stays charged
 		"writeproxy-leaks-charge", "writeproxy/write.go",
@@ -111,23 +98,6 @@ var plantedFaults = []plantedFault{
 `,
 		`				e.epoch, e.lsn = g.entry.Epoch, lsn
 `,
-	},
-	{ // parts that waited for their log alone leave their memory charged
-		"batcher-leaks-detached", "batcher/accumulator.go",
-		`	a.memory.Release(now, freed)
-	if p.attached {
-		p.attached = false`,
-		`	if p.attached {
-		a.memory.Release(now, freed)
-		p.attached = false`,
-	},
-	{ // a repeated frame is acknowledged although the one that it repeats was not stored
-		"batcher-loses-repeats", "batcher/outcome.go",
-		`		if g.exactlyOnce {
-			dropRepeats(g)
-		}
-`,
-		"",
 	},
 	{ // appends are acknowledged before they are on disk
 		"log-skips-sync", "storage/metalog/pebblelog/engine.go",
@@ -163,17 +133,10 @@ var plantedFaults = []plantedFault{
 `,
 		"",
 	},
-	{ // a message goes before one of the same time that another shard may still bring
-		"merge-ignores-tie", "readstream/merge/merge.go",
-		"m.floor <= c.key && !c.isBefore(m.tails[0])",
-		"m.floor < c.key && !c.isBefore(m.tails[0])",
-	},
-	{ // a message goes before those of a shard that has yet to be read, whatever the window says
-		"merge-passes-behind", "readstream/merge/merge.go",
-		`	case len(m.behind) > 0 && m.behind[0].key < least:
-		return Idle
-`,
-		"",
+	{ // a shard's place in the order is that of its newest record in memory, not of its oldest
+		"merge-orders-by-newest", "readstream/merge/merge.go",
+		"home, c.key = &m.ready, c.firstItem().order",
+		"home = &m.ready",
 	},
 	{ // the rest of a pointer that was handed out in part does not come first
 		"merge-splits-pointer", "readstream/stream.go",
@@ -198,10 +161,12 @@ var plantedFaults = []plantedFault{
 		"at := (bucket.Place{LSN: p.lsn, Skip: p.skip})",
 		"at := (bucket.Place{LSN: p.received})",
 	},
-	{ // a member that has gone keeps its buckets
-		"group-keeps-expired", "controlplane/group/coordinator.go",
-		"changed = g.RemoveMembers(findings.Silent...) || changed",
-		"changed = changed || g.RemoveMembers(findings.Silent...)",
+	{ // a commit moves the positions of other members' buckets as well
+		"group-commits-for-others", "controlplane/group/store.go",
+		`		for b := range k.set.Each() {
+			if want := to.At(b)`,
+		`		for b := range all.Each() {
+			if want := to.At(b)`,
 	},
 	{ // what a store does not give is taken for removed by retention
 		"readproxy-gives-up", "readproxy/storereader.go",

@@ -191,7 +191,9 @@ func TestSeeds(t *testing.T) {
 	for range runtime.GOMAXPROCS(0) {
 		running.Go(func() {
 			for p := range plans {
-				s.runSeed(p)
+				if !s.hasEnded() {
+					s.runSeed(p)
+				}
 			}
 		})
 	}
@@ -217,6 +219,9 @@ type seedRunner struct {
 	seeds, same int
 }
 
+// hasEnded reports whether no further seed is to begin.
+func (s *seedRunner) hasEnded() bool { return *untilFail && s.Failed() }
+
 // drawPlans hands out the plans that the flags ask for.
 func (s *seedRunner) drawPlans(plans chan<- plan) {
 	length := time.Duration(*minutes) * time.Minute
@@ -228,7 +233,7 @@ func (s *seedRunner) drawPlans(plans chan<- plan) {
 		}
 		plans <- p
 	case *soak > 0:
-		for begin, seed := time.Now(), *firstSeed; time.Since(begin) < *soak; seed++ {
+		for begin, seed := time.Now(), *firstSeed; time.Since(begin) < *soak && !s.hasEnded(); seed++ {
 			plans <- drawPlan(seed, length)
 		}
 	default:
@@ -236,9 +241,6 @@ func (s *seedRunner) drawPlans(plans chan<- plan) {
 			*seedCount = (*seedCount + 9) / 10
 		}
 		for i := range *seedCount {
-			if *untilFail && s.Failed() {
-				return
-			}
 			plans <- drawPlan(*firstSeed+uint64(i), length) //nolint:gosec // not negative
 		}
 	}

@@ -95,11 +95,6 @@ var plantedFaults = []plantedFault{
 	return b.SyncWait()`,
 		"\treturn e.db.Apply(b, pebble.NoSync)",
 	},
-	{ // an append that is repeated after its answer was lost is carried out again
-		"log-appends-twice", "storage/metalog/pebblelog/ops.go",
-		"case s.ExpectLSN != 0 && s.ExpectLSN != st.Next:",
-		"case s.ExpectLSN > st.Next:",
-	},
 	{ // the blob of a log's last pointer is taken for an orphan
 		"retention-last-pointer", "retention/classify.go",
 		"case e.LSN < st.NextLSN:",

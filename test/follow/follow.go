@@ -140,6 +140,9 @@ func (f *Follower) liveOnce(ctx context.Context, server string) error {
 		case err != nil:
 			return err
 		}
+		if reached := c.Watermark(); f.Window != history.Unbounded && m.Persisted.Before(reached.Add(-f.Window)) {
+			return fmt.Errorf("invariant 13, watermark: a message persisted at %v came when the watermark was at %v", m.Persisted, reached)
+		}
 		f.Trail.Record(m.Payload, m.LogicalShard, uint64(m.Shard), m.LSN, m.Index, m.Persisted.UnixMicro())
 		switch {
 		// A follower that dies without a saved checkpoint starts with what exists by then, and is told nothing of what retention

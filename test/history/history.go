@@ -192,6 +192,9 @@ func (a *Attempt) Failed(i int) {
 	a.recordOutcome(i, func(m *writtenMessage, _ int64) { m.failed++ })
 }
 
+// ID returns the identifier of a message of the attempt.
+func (a *Attempt) ID(i int) ID { return a.msgs[i].id }
+
 func (a *Attempt) recordOutcome(i int, note func(m *writtenMessage, now int64)) {
 	a.h.mu.Lock()
 	defer a.h.mu.Unlock()

@@ -87,6 +87,11 @@ var plantedFaults = []plantedFault{
 		`				e.epoch, e.lsn = g.entry.Epoch, lsn
 `,
 	},
+	{ // a watermark that passes records which are being committed
+		"log-early-watermark", "storage/metalog/pebblelog/clock.go",
+		"	w = c.mu.batch\n	if w == 0 {",
+		"	w = 0\n	if w == 0 {",
+	},
 	{ // appends are acknowledged before they are on disk
 		"log-skips-sync", "storage/metalog/pebblelog/engine.go",
 		`	if err := e.db.ApplyNoSyncWait(b, pebble.Sync); err != nil {
@@ -94,6 +99,11 @@ var plantedFaults = []plantedFault{
 	}
 	return b.SyncWait()`,
 		"\treturn e.db.Apply(b, pebble.NoSync)",
+	},
+	{ // records are trimmed before their time
+		"retention-trims-early", "retention/trim_logs.go",
+		"trimHorizon(now, retention, r.pins[id], r.c.cfg.PinLimit)",
+		"trimHorizon(now, retention/2, r.pins[id], r.c.cfg.PinLimit)",
 	},
 	{ // the blob of a log's last pointer is taken for an orphan
 		"retention-last-pointer", "retention/classify.go",
@@ -130,6 +140,11 @@ var plantedFaults = []plantedFault{
 		"group-commits-received", "consumer/share.go",
 		"at := (bucket.Place{LSN: p.lsn, Skip: p.skip})",
 		"at := (bucket.Place{LSN: p.received})",
+	},
+	{ // a member that is gone keeps its buckets
+		"group-keeps-expired", "controlplane/group/coordinator.go",
+		"g.RemoveMembers(findings.Silent...)",
+		"g.RemoveMembers()",
 	},
 	{ // a commit moves the positions of other members' buckets as well
 		"group-commits-for-others", "controlplane/group/store.go",

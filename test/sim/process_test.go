@@ -241,9 +241,11 @@ func (p *process) resume() {
 	}
 }
 
-// client is a host outside the cell.
+// client is a process on a host outside the cell.
 type client struct {
+	w         *world
 	host      string
+	gate      *gate
 	transport *rpc.Transport
 }
 
@@ -251,9 +253,15 @@ func (w *world) newClient() *client {
 	n := w.clients.Add(1)
 	host := fmt.Sprintf("10.1.%d.%d", n/250, 1+n%250)
 	g := newGate()
-	return &client{host: host, transport: rpc.NewTransport(func(ctx context.Context, _, address string) (net.Conn, error) {
+	return &client{w: w, host: host, gate: g, transport: rpc.NewTransport(func(ctx context.Context, _, address string) (net.Conn, error) {
 		return w.net.dial(ctx, host, address, g)
 	})}
+}
+
+// kill ends the client as kill -9 does: nothing of what it still does reaches anybody.
+func (c *client) kill() {
+	c.gate.gone.Store(true)
+	c.w.net.disconnect(c.host)
 }
 
 // logger returns the logger of a process: its lines are in the timeline.

@@ -209,7 +209,7 @@ func TestSeeds(t *testing.T) {
 	if *replays > 1 {
 		t.Logf("%d of %d seeds were the same in %d runs each", s.same, s.seeds, *replays)
 	}
-	if s.total.Acked == 0 || s.total.Read == 0 {
+	if s.seeds >= 10 && (s.total.Acked == 0 || s.total.Read == 0) {
 		t.Errorf("nothing was tested: %v", &s.total)
 	}
 }

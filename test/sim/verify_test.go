@@ -144,7 +144,8 @@ func (w *world) readAll() map[string]*history.Reading {
 				return nil
 			}
 			if all[c.Name] = r; c.Retention > 0 {
-				continue // what expires meanwhile is seen by followers
+				w.checkKept(&c, r, via)
+				continue
 			}
 			lasting := history.Spooled
 			if c.Delivery == "best_effort" {
@@ -159,6 +160,26 @@ func (w *world) readAll() map[string]*history.Reading {
 		}
 	}
 	return all
+}
+
+// checkKept: of a category that forgets, a reading has at least what was committed within its retention.
+func (w *world) checkKept(c *categoryPlan, r *history.Reading, via string) {
+	there := map[history.ID]bool{}
+	for _, id := range r.IDs() {
+		there[id] = true
+	}
+	oldest := time.Now().Add(-c.Retention)
+	w.mu.Lock()
+	var lost []history.ID
+	for id, began := range w.committed[c.Name] {
+		if began.After(oldest) && !there[id] {
+			lost = append(lost, id)
+		}
+	}
+	w.mu.Unlock()
+	if len(lost) > 0 {
+		w.violation("invariant 9: %d messages of %s are lost, read through %s, %v among them: they were committed less than %v ago", len(lost), c.Name, via, lost[0], c.Retention)
+	}
 }
 
 // verifyFollowers waits until every reader has everything, and checks what it got.

@@ -45,11 +45,13 @@ type world struct {
 	timeline   []string
 	dropped    int
 	violations []string
+	// committed has, for categories that forget, what was acknowledged and when the write began, at the earliest.
+	committed map[string]map[history.ID]time.Time
 	faults     atomic.Int64 // that befell something
 }
 
 func newWorld(p plan, level slog.Level) *world {
-	w := &world{plan: p, began: time.Now(), history: history.New(), done: make(chan struct{}), level: level}
+	w := &world{plan: p, began: time.Now(), history: history.New(), done: make(chan struct{}), level: level, committed: map[string]map[history.ID]time.Time{}}
 	w.net = newNetwork(rngOf(p.Seed, "network"))
 	near, far := time.Duration(0), 2*time.Millisecond
 	if p.Far {
@@ -104,6 +106,19 @@ func (w *world) note(format string, args ...any) {
 		w.dropped += maxTimeline
 		w.timeline = slices.Clone(w.timeline[maxTimeline:])
 	}
+}
+
+// noteCommitted notes a message of a category that forgets: it must be readable for as long as the category keeps messages.
+func (w *world) noteCommitted(category string, id history.ID, began time.Time) {
+	if w.category(category).Retention == 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.committed[category] == nil {
+		w.committed[category] = map[history.ID]time.Time{}
+	}
+	w.committed[category][id] = began
 }
 
 // violation notes that something that must hold does not.

@@ -47,7 +47,7 @@ type world struct {
 	violations []string
 	// committed has, for categories that forget, what was acknowledged and when the write began, at the earliest.
 	committed map[string]map[history.ID]time.Time
-	faults     atomic.Int64 // that befell something
+	faults    atomic.Int64 // that befell something
 }
 
 func newWorld(p plan, level slog.Level) *world {

@@ -180,7 +180,7 @@ func (n *network) listen(host, address string, gate *gate) (net.Listener, error)
 	if n.listeners[address] != nil {
 		return nil, &net.OpError{Op: "listen", Net: "tcp", Err: os.NewSyscallError("bind", syscall.EADDRINUSE)}
 	}
-	l := &listener{n: n, host: host, at: tcpAddr(host, port), conns: make(chan *conn, 128), closed: make(chan struct{}), gate: gate}
+	l := &listener{n: n, host: host, at: tcpAddr(host, port), conns: make(chan *conn, 128), closed: make(chan struct{})}
 	n.listeners[address] = l
 	return l, nil
 }
@@ -233,8 +233,8 @@ func (n *network) dial(ctx context.Context, host, address string, gate *gate) (n
 	}
 	n.port++
 	here := tcpAddr(host, strconv.Itoa(1024+n.port%60000))
-	client := &conn{n: n, host: host, local: here, remote: l.at, gate: gate, in: newStream()}
-	server := &conn{n: n, host: to, local: l.at, remote: here, gate: l.gate, in: newStream(), peer: client}
+	client := &conn{n: n, host: host, local: here, remote: l.at, in: newStream()}
+	server := &conn{n: n, host: to, local: l.at, remote: here, in: newStream(), peer: client}
 	client.peer = server
 	select {
 	case l.conns <- server:
@@ -255,7 +255,6 @@ type listener struct {
 	n      *network
 	host   string
 	at     *net.TCPAddr
-	gate   *gate
 	conns  chan *conn
 	closed chan struct{}
 	once   sync.Once
@@ -290,7 +289,6 @@ type conn struct {
 	host          string
 	local, remote *net.TCPAddr
 	peer          *conn
-	gate          *gate
 	in            *stream // to this end
 
 	mu            sync.Mutex

@@ -309,7 +309,7 @@ func (r *result) String() string {
 		r.Virtual.Round(time.Second), r.Real.Round(10*time.Millisecond), r.Faults, r.Starts, r.Fatal, r.Acked, r.Failed, r.Unknown, r.Read, r.Puts, r.Gets)
 }
 
-// reportFailure writes down what is known of a failure, and looks for a smaller plan that fails.
+// reportFailure saves the plan and the timeline of a failure, after an attempt to shrink the plan.
 func reportFailure(t *testing.T, dir string, p plan, r result, why string) {
 	t.Helper()
 	if *shrinking > 0 {

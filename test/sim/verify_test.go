@@ -274,8 +274,11 @@ func (w *world) queryCount(c *client, via, category string) (int, error) {
 	}
 	defer func() { _ = res.Body.Close() }()
 	text, err := io.ReadAll(res.Body)
-	if err != nil || res.StatusCode != http.StatusOK {
-		return 0, fmt.Errorf("%s: %w: %s", res.Status, err, text)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", res.Status, err)
+	}
+	if res.StatusCode != http.StatusOK {
+		return 0, fmt.Errorf("%s: %s", res.Status, text)
 	}
 	lines := bufio.NewScanner(strings.NewReader(string(text)))
 	last := ""
@@ -285,9 +288,8 @@ func (w *world) queryCount(c *client, via, category string) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(last))
 }
 
-// logs are the pointers of every shard of the cell, by its state.
+// logs are the entries of every log of the cell.
 type logs struct {
-	states   []metalog.State
 	pointers map[string]string // "shard LSN" -> encoded
 	blobs    map[string]bool   // keys that pointers name
 	entries  map[string]int    // by category
@@ -329,7 +331,6 @@ func (w *world) readLogs() *logs {
 }
 
 func (l *logs) readShard(ctx context.Context, log metalog.Log, s metalog.State) error {
-	l.states = append(l.states, s)
 	last := int64(0)
 	for at := s.FirstLSN; at < s.NextLSN; {
 		entries, err := log.Read(ctx, s.Shard, at, 1000, 1<<20)

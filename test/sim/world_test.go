@@ -43,7 +43,6 @@ type world struct {
 
 	mu         sync.Mutex
 	timeline   []string
-	dropped    int
 	violations []string
 	// committed has, for categories that forget, what was acknowledged and when the write began, at the earliest.
 	committed map[string]map[history.ID]time.Time
@@ -103,7 +102,6 @@ func (w *world) note(format string, args ...any) {
 	defer w.mu.Unlock()
 	w.timeline = append(w.timeline, fmt.Sprintf("%12v  ", time.Since(w.began).Round(time.Millisecond))+fmt.Sprintf(format, args...))
 	if len(w.timeline) > 2*maxTimeline {
-		w.dropped += maxTimeline
 		w.timeline = slices.Clone(w.timeline[maxTimeline:])
 	}
 }

@@ -119,6 +119,9 @@ func numberAs(text string, t *schema.Type, loose bool) (any, bool) {
 		return v, err == nil
 	case schema.Float64:
 		v, err := value.ParseFloat(text)
+		if v == 0 {
+			v = 0 // -0 is an integer, whose zero has no sign
+		}
 		return v, err == nil
 	default:
 		return nil, false

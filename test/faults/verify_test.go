@@ -58,7 +58,7 @@ func (v *verifier) readFrom(what, reader string, level history.Level) {
 			if err := report.Err(); err != nil {
 				v.c.t.Errorf("%s: read from %s:\n%v", what, reader, err)
 			}
-			v.c.t.Logf("%s: %s: %d written, %d acknowledged, %d failed; %d read, %d of them copies, %d acknowledged at a weak level lost", what, category,
+			v.c.t.Logf("%s: %s: %d written, %d acknowledged, %d failed; %d read, %d of them copies, %d acknowledged at a weak level are not there", what, category,
 				report.Written, report.Acked, report.Failed, report.Seen, report.Copies, report.WeakLost)
 		})
 	}
@@ -137,23 +137,37 @@ func (v *verifier) atRest(what string) {
 // inspect runs scribe inspect, which must not find anything wrong, and returns what it prints.
 func (v *verifier) inspect(args ...string) []line {
 	v.c.t.Helper()
-	cmd := program.Command(v.c.t.Context(), program.Binary(), append([]string{"inspect"}, args...)...)
-	cmd.Env = append(cmd.Environ(), v.c.env...)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	output, err := cmd.Output()
-	if err != nil {
-		v.c.t.Errorf("invariant 8: scribe inspect %s: %v\n%s", strings.Join(args, " "), err, stderr.Bytes())
+	args = append([]string{"inspect"}, args...)
+	r := v.run(args)
+	// A process that the machine held up may have lost its lease, and is joining again.
+	for begun := time.Now(); r.Code == program.ExitUnavailable && time.Since(begun) < program.WaitLimit; {
+		r = v.run(args)
+	}
+	if r.Code != 0 {
+		v.c.t.Errorf("invariant 8: scribe %s: exit code %d\n%s", strings.Join(args, " "), r.Code, r.Stderr)
 	}
 	var all []line
-	for text := range strings.Lines(string(output)) {
+	for text := range strings.Lines(string(r.Stdout)) {
 		l := line{text: text}
 		if err := json.Unmarshal([]byte(text), &l); err != nil {
-			v.c.t.Errorf("scribe inspect %s printed %q: %v", strings.Join(args, " "), text, err)
+			v.c.t.Errorf("scribe %s printed %q: %v", strings.Join(args, " "), text, err)
 		}
 		all = append(all, l)
 	}
 	return all
+}
+
+// run runs a command of the program with the cell's environment.
+func (v *verifier) run(args []string) program.Result {
+	cmd := program.Command(v.c.t.Context(), program.Binary(), args...)
+	cmd.Env = append(cmd.Environ(), v.c.env...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); cmd.ProcessState == nil {
+		v.c.t.Errorf("scribe %s: %v", strings.Join(args, " "), err)
+		return program.Result{Code: -1}
+	}
+	return program.Result{Stdout: stdout.Bytes(), Stderr: stderr.Bytes(), Code: cmd.ProcessState.ExitCode()}
 }
 
 // unchanged compares the pointers of a category with those of the last look.

@@ -12,6 +12,9 @@ import (
 	"scribe/internal/testkit/child"
 )
 
+// ExitUnavailable is the exit code of a command for which something was not available: it may be repeated.
+const ExitUnavailable = 5
+
 // Result is the result of a command.
 type Result struct {
 	Stdout, Stderr []byte

@@ -13,6 +13,7 @@ import (
 
 	"scribe/internal/base/buffers"
 	"scribe/internal/base/lifecycle"
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/scribed/deadletter"
@@ -231,8 +232,8 @@ func (s *Scribed) retryAfter() time.Duration {
 }
 
 // abandonCall ends the wait of a caller whose context ended, and returns the results of its frames: each is stored, not stored or of
-// unknown outcome. If no frame has an outcome, it returns an error that holds for all of them. Entries that were not being sent are
-// removed. It returns only when the caller's bytes are no longer used.
+// unknown outcome. It returns an error if the upstream was unavailable for all of them, or might have stored any of them. Entries that
+// were not being sent are removed. It returns only when the caller's bytes are no longer used.
 func (s *Scribed) abandonCall(ctx context.Context, sub *pendingCall) ([]*scribev1.FrameResult, error) {
 	s.mu.Lock()
 	if sub.pending == 0 { // it was answered meanwhile
@@ -245,8 +246,10 @@ func (s *Scribed) abandonCall(ctx context.Context, sub *pendingCall) ([]*scribev
 		left   = sub.pending
 		total  = len(sub.results)
 		unsure int // frames
-		// refusal is that of any frame: the upstream's reason.
-		refusal *scribev1.ErrorInfo
+		// away is why the upstream was unavailable.
+		away string
+		// refused: the upstream is available, and refused a frame. That is no reason for the caller to hold back others.
+		refused bool
 		// An answer may still be on its way, and is then written to sub.results.
 		results = slices.Clone(sub.results)
 		late    = rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "the upstream has not answered for %d of %d frames: %w", left, total, context.Cause(ctx))
@@ -264,7 +267,9 @@ func (s *Scribed) abandonCall(ctx context.Context, sub *pendingCall) ([]*scribev
 				unsure++
 				result.Error = rpc.Info(late)
 			case f.refusal != nil:
-				refusal, result.Error = f.refusal, f.refusal
+				result.Error = f.refusal
+				away = f.refusal.GetMessage()
+				refused = refused || retry.ClassOf(f.refusal.GetReason()) != retry.Unavailable
 			}
 			results[f.index] = result
 		}
@@ -288,10 +293,10 @@ func (s *Scribed) abandonCall(ctx context.Context, sub *pendingCall) ([]*scribev
 		<-c
 	}
 	switch {
-	case left < total:
+	case left < total, refused:
 		return results, nil
-	case unsure == 0 && refusal != nil:
-		return nil, rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "the upstream did not take the frames in time, they are not stored: %w; it answered: %s", context.Cause(ctx), refusal.GetMessage())
+	case unsure == 0 && away != "":
+		return nil, rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "the upstream did not take the frames in time, they are not stored: %w; the last attempt: %s", context.Cause(ctx), away)
 	case unsure == 0:
 		return nil, unsent
 	case unsure == total:

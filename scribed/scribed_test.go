@@ -314,12 +314,23 @@ func TestCallerGivesUpOnAPart(t *testing.T) {
 		c.mustHold("over", "1")
 		c.mustHold("under", "4")
 
-		// If all are refused, so is the request, with the reason.
-		c.up.replies(failing(1<<30, scribev1.Reason_REASON_OVERLOADED))
+		// A refused frame alone is no reason to hold back others. An upstream that is unavailable is.
+		c.up.replies(func(int, *call) reply {
+			return reply{each: func(string) error {
+				return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, time.Second, "over its quota")
+			}}
+		})
 		ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second+time.Millisecond)
 		defer cancel()
-		if _, err := c.writeContext(ctx, committed, "over/5"); rpc.ReasonOf(err) != scribev1.Reason_REASON_NO_BACKEND || !strings.Contains(err.Error(), "it answered: ") {
-			t.Errorf("refused as a whole: %v", err)
+		results, err = c.writeContext(ctx, committed, "over/5")
+		if err != nil || results[0].GetError().GetReason() != scribev1.Reason_REASON_OVERLOADED {
+			t.Errorf("refused alone: %v, %v", results, err)
+		}
+		c.up.replies(failing(1<<30, scribev1.Reason_REASON_NO_BACKEND))
+		ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second+time.Millisecond)
+		defer cancel()
+		if _, err := c.writeContext(ctx, committed, "over/6"); rpc.ReasonOf(err) != scribev1.Reason_REASON_NO_BACKEND || !strings.Contains(err.Error(), "the last attempt: injected") {
+			t.Errorf("unavailable: %v", err)
 		}
 	})
 }

@@ -175,8 +175,8 @@ type byteRate struct {
 
 func newByteRate() *byteRate { return &byteRate{at: time.Now()} }
 
-// next returns the bytes a second since the call before.
-func (r *byteRate) next(bytes uint64) float64 {
+// measureRate returns the bytes a second since the call before.
+func (r *byteRate) measureRate(bytes uint64) float64 {
 	before := *r
 	r.bytes, r.at = bytes, time.Now()
 	return float64(bytes-before.bytes) / r.at.Sub(before.at).Seconds()

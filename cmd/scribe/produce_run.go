@@ -166,7 +166,7 @@ func (r *produceRun) showProgress(stdin io.Reader, files []string) (stop func())
 	return r.stderr.keepShowing(func() string {
 		s := r.producer.Stats()
 		return fmt.Sprintf("%d messages, %s sent; %d messages, %s acknowledged, %s/s", s.Accepted, units.About(s.AcceptedBytes),
-			s.Acked, units.About(s.AckedBytes), units.About(rate.next(s.AckedBytes)))
+			s.Acked, units.About(s.AckedBytes), units.About(rate.measureRate(s.AckedBytes)))
 	})
 }
 

@@ -278,7 +278,7 @@ func (t *tailRun) showProgress(stdout io.Writer) (stop func()) {
 	rate := newByteRate()
 	return t.stderr.keepShowing(func() string {
 		bytes := t.printer.bytes.Load()
-		return fmt.Sprintf("%d messages, %s, %s/s, %v behind", t.printer.messages.Load(), units.About(bytes), units.About(rate.next(bytes)), t.consumer.Lag().Round(100*time.Millisecond))
+		return fmt.Sprintf("%d messages, %s, %s/s, %v behind", t.printer.messages.Load(), units.About(bytes), units.About(rate.measureRate(bytes)), t.consumer.Lag().Round(100*time.Millisecond))
 	})
 }
 

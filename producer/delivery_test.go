@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"slices"
 	"strings"
@@ -201,6 +202,48 @@ func TestUnknownOutcomeIsRemembered(t *testing.T) {
 		err := p.Write(t.Context(), "a", producer.Message{})
 		if !errors.Is(err, producer.ErrUnknownCategory) || !errors.Is(err, producer.ErrUnknownOutcome) {
 			t.Errorf("error is %v", err)
+		}
+	})
+}
+
+// A frame whose first messages an earlier producer has stored, and whose rest is refused: its messages share one outcome, so it is unknown.
+func TestFailureOfACutFrame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{exactlyOnce: true}
+		id := producer.Identity{ID: 5, Epoch: 1}
+		if err := start(t, s, producer.WithIdentity(id)).Write(t.Context(), "a", messages(texts("m", 2))...); err != nil {
+			t.Fatal(err)
+		}
+		s.fault = func(n int, _ *scribev1.WriteRequest) *fault {
+			if n < 3 { // the second request learns what is stored
+				return nil
+			}
+			return &fault{before: refusal(scribev1.Reason_REASON_CORRUPT, 0)}
+		}
+		err := start(t, s, producer.WithIdentity(id)).Write(t.Context(), "a", messages(texts("m", 3))...)
+		if !errors.Is(err, producer.ErrDamaged) || !errors.Is(err, producer.ErrUnknownOutcome) {
+			t.Errorf("two of three messages are stored, the error is %v", err)
+		}
+	})
+}
+
+// An outage is logged when it begins, once a minute while it lasts, and when it is over, however often requests are repeated.
+func TestOutageIsLoggedSparsely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const failures = 10
+		s := &server{fault: func(n int, _ *scribev1.WriteRequest) *fault {
+			if n > failures {
+				return nil
+			}
+			return &fault{before: refusal(scribev1.Reason_REASON_NO_BACKEND, 0)}
+		}}
+		var log bytes.Buffer
+		p := start(t, s, producer.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		if err := p.Write(t.Context(), "a", producer.Message{}); err != nil {
+			t.Fatal(err)
+		}
+		if text := log.String(); strings.Count(text, "write request failed") != 1 || strings.Count(text, "write requests succeed again\" failures=10") != 1 {
+			t.Errorf("logged for %d failures within a minute:\n%s", failures, text)
 		}
 	})
 }

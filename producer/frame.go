@@ -51,6 +51,10 @@ const frameOverhead = 512
 // hasSpace reports whether n more bytes of messages fit the buffer.
 func (f *outFrame) hasSpace(n int) bool { return int64(f.builder.Len()+n) <= f.capacity }
 
+// mayBeStored reports whether any of the frame's messages may be stored: by an attempt whose outcome is unknown, or because cutStored
+// removed them. They share one outcome.
+func (f *outFrame) mayBeStored() bool { return f.maybe || f.count < f.messages }
+
 // finishEncoding completes the encoding: sequences, counts and checksums. It accesses only the frame, so that a sender can call
 // it without a lock, once for every numbering.
 func (f *outFrame) finishEncoding(producer uint64) error {

@@ -180,7 +180,8 @@ func WithClock(now func() time.Time) Option {
 // WithRandom sets the source of jitter: numbers in [0, 1). The function must be safe for concurrent use.
 func WithRandom(random func() float64) Option { return func(c *producerConfig) { c.random = random } }
 
-// WithLogger sets the logger for retries and losses; by default nothing is logged.
+// WithLogger sets the logger for retries; by default nothing is logged. Requests that fail are logged at once and then once a minute,
+// and when they succeed again.
 func WithLogger(l *slog.Logger) Option { return func(c *producerConfig) { c.logger = l } }
 
 // WithHTTPClient sets the HTTP client, for TLS or authentication; the default speaks HTTP/1.1 without TLS.

@@ -17,6 +17,7 @@ import (
 	"scribe/internal/base/backoff"
 	"scribe/internal/base/buffers"
 	"scribe/internal/base/lifecycle"
+	"scribe/internal/base/logthrottle"
 	"scribe/internal/transport/discovery"
 	"scribe/internal/transport/rpc"
 	"scribe/producer/internal/schedule"
@@ -55,6 +56,11 @@ type sharedCore struct {
 	clock         eventClock
 	backoff       backoff.Backoff // pauses in the absence of a retry hint
 
+	// outage limits the log lines of failed requests, of which several may end at a time.
+	outage struct {
+		sync.Mutex
+		throttle logthrottle.Throttle
+	}
 	metrics *producerMetrics
 	losses  *lossReporter
 	refused atomic.Uint64 // messages that were not accepted

@@ -219,11 +219,12 @@ func (c *sharedCore) sendRequest(req *outRequest) {
 	if err != nil {
 		whole = classifyRequest(err, len(req.frames) > 1)
 		if whole.action == repeat {
-			c.cfg.logger.Warn("write request failed", "frames", len(req.frames), "bytes", req.size, "error", err)
+			c.logOutage(err, "frames", len(req.frames), "bytes", req.size)
 			c.sched.ShutGate(time.Now(), started, func(n int) time.Duration { return max(c.backoff.Pause(n), whole.after) })
 		}
 	} else {
 		c.sched.OpenGate()
+		c.logOutage(nil)
 	}
 	for _, r := range req.runs {
 		done = c.settleFrames(r, req, res, whole, done)
@@ -234,6 +235,18 @@ func (c *sharedCore) sendRequest(req *outRequest) {
 	c.copies.free.Add(req.copied)
 	*req = outRequest{frames: req.frames[:0], runs: req.runs[:0]}
 	c.requests.Put(req)
+}
+
+// logOutage logs the failure of a request that is repeated, and the next success, if err is nil.
+func (c *sharedCore) logOutage(err error, args ...any) {
+	c.outage.Lock()
+	defer c.outage.Unlock()
+	switch {
+	case err == nil:
+		c.outage.throttle.Recovered(context.Background(), c.cfg.logger, "write requests succeed again")
+	case c.ctx.Err() == nil: // else Close ended the request
+		c.outage.throttle.Failed(context.Background(), c.cfg.logger, "write request failed, repeating it", append(args, "error", err)...)
+	}
 }
 
 // callService finishes the encoding of the frames and calls the service.
@@ -402,7 +415,7 @@ func (c *sharedCore) giveUp(s *shardStream, f *outFrame, later []*outFrame, v at
 	n.failed.addFrame(f)
 	if v.cause == ErrClosed { //nolint:errorlint // a sentinel itself
 		n.unsent.addFrame(f)
-		if f.maybe {
+		if f.mayBeStored() {
 			n.unsentUnknown += uint64(f.messages)
 		}
 	}
@@ -412,7 +425,7 @@ func (c *sharedCore) giveUp(s *shardStream, f *outFrame, later []*outFrame, v at
 		RetryAfter: v.after,
 		cause:      v.cause,
 		detail:     v.detail,
-		unknown:    f.maybe,
+		unknown:    f.mayBeStored(),
 	}}
 }
 

@@ -26,6 +26,9 @@ type Config struct {
 	Linger time.Duration `default:"5ms" min:"0s" max:"1h"`
 	// Timeout is the deadline of a request to the upstream.
 	Timeout time.Duration `default:"30s" min:"1ms" max:"1h"`
+	// HopMargin is reserved from a request's remaining time, so that the answer arrives before the caller's deadline. At most a
+	// tenth of the remaining time is reserved.
+	HopMargin time.Duration `default:"250ms" min:"0s" max:"1h"`
 	// RetryBase and RetryMax are the least and the largest mean pause between attempts; pauses double and are jittered. Attempts
 	// continue as long as the upstream is unavailable. A retry hint of the upstream is honoured up to a minute, even above
 	// RetryMax.

@@ -6,6 +6,7 @@ import (
 	"scribe/internal/base/buffers"
 	"scribe/internal/base/lifecycle"
 	"scribe/internal/role/request"
+	scribev1 "scribe/proto/scribe/v1"
 	"scribe/scribed/spool"
 )
 
@@ -27,7 +28,9 @@ type queuedFrame struct {
 	attempts  int32 // attempts that ended with a reason that may be permanent
 	sequenced bool
 	unsure    bool // an attempt had an unknown outcome: the frame may be stored whatever a later attempt says
-	spooled   bool // it is in the spool, claimed, as ref
+	// refusal is the error of the last attempt; nil before the first one has ended.
+	refusal *scribev1.ErrorInfo
+	spooled bool // it is in the spool, claimed, as ref
 }
 
 func (f *queuedFrame) amount() request.Amount {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"scribe/internal/base/buffers"
 	"scribe/internal/base/lifecycle"
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/scribed/deadletter"
@@ -229,29 +231,50 @@ func (s *Scribed) retryAfter() time.Duration {
 	return max(s.mu.queue.notBefore.Sub(s.now()), 2*s.cfg.RetryBase)
 }
 
-// abandonCall ends the wait of a caller whose context ended. Entries that were never sent are removed; if the call has no others,
-// the error is a definite failure. It returns nil when every frame has an outcome. It returns only when the caller's bytes are no
-// longer used.
-func (s *Scribed) abandonCall(ctx context.Context, sub *pendingCall) error {
+// abandonCall ends the wait of a caller whose context ended, and returns the results of its frames: each is stored, not stored or of
+// unknown outcome. It returns an error if the upstream was unavailable for all of them, or might have stored any of them. Entries that
+// were not being sent are removed. It returns only when the caller's bytes are no longer used.
+func (s *Scribed) abandonCall(ctx context.Context, sub *pendingCall) ([]*scribev1.FrameResult, error) {
 	s.mu.Lock()
 	if sub.pending == 0 { // it was answered meanwhile
 		s.mu.Unlock()
-		return nil
+		return sub.results, nil
 	}
 	q := &s.mu.queue
 	var (
 		inUse  []chan struct{}
-		total  = len(sub.results)
 		left   = sub.pending
-		unsure = left < total
+		total  = len(sub.results)
+		unsure int // frames
+		// away is why the upstream was unavailable.
+		away string
+		// refused: the upstream is available, and refused a frame. That is no reason for the caller to hold back others.
+		refused bool
+		// An answer may still be on its way, and is then written to sub.results.
+		results = slices.Clone(sub.results)
+		late    = rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "the upstream has not answered for %d of %d frames: %w", left, total, context.Cause(ctx))
+		unsent  = rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "the upstream did not take the frames in time, they are not stored: %w", context.Cause(ctx))
 	)
 	for _, e := range sub.entries {
-		if len(e.frames) == 0 {
+		if len(e.frames) == 0 || e.sub == nil { // it has its outcome
 			continue
 		}
-		unsure = unsure || e.unsure
+		for i := range e.frames {
+			f := &e.frames[i]
+			result := &scribev1.FrameResult{Error: rpc.Info(unsent)}
+			switch {
+			case e.batch != nil || f.unsure:
+				unsure++
+				result.Error = rpc.Info(late)
+			case f.refusal != nil:
+				result.Error = f.refusal
+				away = f.refusal.GetMessage()
+				refused = refused || retry.ClassOf(f.refusal.GetReason()) != retry.Unavailable
+			}
+			results[f.index] = result
+		}
 		if b := e.batch; b != nil {
-			e.abandoned, unsure = true, true
+			e.abandoned = true
 			if e.mem == nil {
 				inUse = append(inUse, b.unused)
 				if b.wholeCall() == sub {
@@ -269,8 +292,15 @@ func (s *Scribed) abandonCall(ctx context.Context, sub *pendingCall) error {
 	for _, c := range inUse {
 		<-c
 	}
-	if unsure {
-		return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "the upstream has not answered for %d of %d frames: %w", left, total, context.Cause(ctx))
+	switch {
+	case left < total, refused:
+		return results, nil
+	case unsure == 0 && away != "":
+		return nil, rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "the upstream did not take the frames in time, they are not stored: %w; the last attempt: %s", context.Cause(ctx), away)
+	case unsure == 0:
+		return nil, unsent
+	case unsure == total:
+		return nil, late
 	}
-	return rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "the upstream did not take the frames in time, they are not stored: %w", context.Cause(ctx))
+	return results, nil
 }

@@ -282,6 +282,59 @@ func TestCallerGivesUp(t *testing.T) {
 	})
 }
 
+// TestCallerGivesUpOnAPart: a caller that gives up while a part of its frames is refused again and again learns which are stored and
+// which certainly are not.
+func TestCallerGivesUpOnAPart(t *testing.T) {
+	run(t, DefaultConfig(), func(t *testing.T, c *cell) {
+		c.up.replies(func(int, *call) reply {
+			return reply{each: func(m string) error {
+				if m == "over/2" {
+					return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, time.Second, "over its quota")
+				}
+				return nil
+			}}
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second+time.Millisecond)
+		defer cancel()
+		begun := time.Now()
+		results, err := c.writeContext(ctx, committed, "over/1", "over/2", "over/3", "under/4")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d, want := time.Since(begun), 10*time.Second+time.Millisecond-DefaultConfig().HopMargin; d != want {
+			t.Errorf("answered after %v, want %v: the answer has to arrive before the deadline", d, want)
+		}
+		for i, stored := range []bool{true, false, false, true} {
+			if info := results[i].GetError(); (info == nil) != stored || !stored && info.GetReason() != scribev1.Reason_REASON_OVERLOADED {
+				t.Errorf("frame %d: %v", i+1, info)
+			}
+		}
+		c.up.replies(nil)
+		<-time.After(time.Minute)
+		c.mustHold("over", "1")
+		c.mustHold("under", "4")
+
+		// A refused frame alone is no reason to hold back others. An upstream that is unavailable is.
+		c.up.replies(func(int, *call) reply {
+			return reply{each: func(string) error {
+				return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, time.Second, "over its quota")
+			}}
+		})
+		ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second+time.Millisecond)
+		defer cancel()
+		results, err = c.writeContext(ctx, committed, "over/5")
+		if err != nil || results[0].GetError().GetReason() != scribev1.Reason_REASON_OVERLOADED {
+			t.Errorf("refused alone: %v, %v", results, err)
+		}
+		c.up.replies(failing(1<<30, scribev1.Reason_REASON_NO_BACKEND))
+		ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second+time.Millisecond)
+		defer cancel()
+		if _, err := c.writeContext(ctx, committed, "over/6"); rpc.ReasonOf(err) != scribev1.Reason_REASON_NO_BACKEND || !strings.Contains(err.Error(), "the last attempt: injected") {
+			t.Errorf("unavailable: %v", err)
+		}
+	})
+}
+
 func TestMemoryIsShared(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.MemoryBytes = 1 << 20

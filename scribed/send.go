@@ -422,6 +422,7 @@ func (s *Scribed) endAttempt(e *queueEntry, o *answerOutcome, result func(*queue
 		f := &e.frames[i]
 		info := result(f)
 		if info != nil && e.mayRetry(f, info, s.maxAttempts(e, f, info)) {
+			f.refusal = info
 			left = append(left, *f)
 			continue
 		}
@@ -474,7 +475,9 @@ func (q *sendQueue) leaveMemory(e *queueEntry, f *queuedFrame) {
 func (e *queueEntry) mayRetry(f *queuedFrame, info *scribev1.ErrorInfo, attempts int) bool {
 	reason := info.GetReason()
 	unknown := reason == scribev1.Reason_REASON_UNKNOWN_OUTCOME
-	e.unsure, f.unsure = e.unsure || unknown, f.unsure || unknown
+	if unknown || reason == scribev1.Reason_REASON_UNSPECIFIED { // an error without a reason does not say whether it was stored either
+		e.unsure, f.unsure = true, true
+	}
 	switch {
 	case e.abandoned:
 		return false

@@ -192,7 +192,7 @@ func TestWhenFull(t *testing.T) {
 		for _, rule := range []WhenFull{Reject, Block, DropOldest, DropNewest} {
 			t.Run(fmt.Sprintf("%v/spool=%v", rule, spools), func(t *testing.T) {
 				cfg := DefaultConfig()
-				cfg.MemoryBytes = 1 << 20
+				cfg.MemoryBytes, cfg.HopMargin = 1<<20, 0
 				if spools {
 					cfg = spooling(cfg)
 				}

@@ -33,7 +33,8 @@ func (sub *pendingCall) finishFrames(n int) {
 
 // Write implements rpc.WriteService. ACK_LEVEL_NONE is answered when the frames are in memory or in the spool; ACK_LEVEL_SPOOLED
 // when they are synced in the spool, or committed; any other level when the upstream has committed them, or they have failed.
-// Without a spool, SPOOLED is answered when the frames are committed. When a category has no capacity, its rule decides. If all
+// Without a spool, SPOOLED is answered when the frames are committed. Shortly before the deadline of ctx, frames without an outcome
+// are answered, too: as refused if they are certainly not stored. When a category has no capacity, its rule decides. If all
 // frames of a request are refused, so is the request. The request's bytes are not used after Write returns.
 func (s *Scribed) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
 	return s.write(ctx, req, false)
@@ -50,6 +51,11 @@ func (s *Scribed) write(ctx context.Context, req *scribev1.WriteRequest, yields 
 	if err != nil {
 		return nil, err
 	}
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, request.AnswerBy(deadline, s.cfg.HopMargin))
+		defer cancel()
+	}
 	w := &writeCall{s: s, results: results, entries: entries, ack: s.levelOf(req.GetAck()), yields: yields}
 	if w.ack != ackNone {
 		w.sub = &pendingCall{data: data, results: results, done: make(chan struct{}), pending: 1} // 1 for acceptEntries
@@ -61,7 +67,7 @@ func (s *Scribed) write(ctx context.Context, req *scribev1.WriteRequest, yields 
 		select {
 		case <-w.sub.done:
 		case <-ctx.Done():
-			if err := s.abandonCall(ctx, w.sub); err != nil {
+			if results, err = s.abandonCall(ctx, w.sub); err != nil {
 				return nil, err
 			}
 		}

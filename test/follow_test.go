@@ -38,6 +38,12 @@ func follow(t *testing.T, args ...string) *following {
 // followed starts a command that prints lines.
 func followed(t *testing.T, args ...string) *following {
 	t.Helper()
+	return fed(t, nil, args...)
+}
+
+// fed starts a command that reads a file or a pipe; nil = no input.
+func fed(t *testing.T, stdin *os.File, args ...string) *following {
+	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -45,6 +51,9 @@ func followed(t *testing.T, args ...string) *following {
 	f := &following{t: t, out: r, lines: bufio.NewReader(r), stderr: new(program.Log), ended: make(chan struct{})}
 	f.cmd = program.Command(t.Context(), program.Binary(), args...)
 	f.cmd.Stdout, f.cmd.Stderr = w, f.stderr
+	if stdin != nil {
+		f.cmd.Stdin = stdin
+	}
 	if err := f.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +98,7 @@ func (f *following) code() int {
 	select {
 	case <-f.ended:
 	case <-time.After(waitLimit):
-		f.t.Fatalf("the tail did not end:\n%s", f.stderr)
+		f.t.Fatalf("%s did not end:\n%s", strings.Join(f.cmd.Args, " "), f.stderr)
 	}
 	return f.cmd.ProcessState.ExitCode()
 }

@@ -1,6 +1,7 @@
 package test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"scribe/test/netfault"
 	"scribe/test/program"
 )
 
@@ -32,6 +34,61 @@ func terminal(t *testing.T) (outside, inside *os.File) {
 		t.Fatal(err)
 	}
 	return outside, inside
+}
+
+// TestProduceOnTerminal: how far a produce is stands on a terminal, and gives way to what is said. The answer to a message that is then lost
+// leaves its outcome unknown, which is never called "not stored".
+func TestProduceOnTerminal(t *testing.T) {
+	front := netfault.Listen(t, "127.0.0.1:0")
+	up := serve(t, nil, "up", "--data", t.TempDir()+"/data", "--listen", "127.0.0.1:0", "--advertise", front.URL())
+	front.Target(strings.TrimPrefix(up.URL, "http://"))
+	ok(t, nil, "category", "create", "log", "--server", front.URL())
+	outside, inside := terminal(t)
+	stdin, feed, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := program.Command(t.Context(), program.Binary(), "produce", "log", "--server", front.URL(), "--timeout", "2s")
+	cmd.Stdin, cmd.Stderr = stdin, inside
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(inside.Close(), stdin.Close()); err != nil {
+		t.Fatal(err)
+	}
+	screen := new(program.Log)
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		_, _ = io.Copy(screen, outside) // ends with an error when the other side is closed
+	}()
+	if _, err := feed.Write(numbers(0, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	const shows = "1000 messages, 2.8KiB sent; 1000 messages, 2.8KiB acknowledged"
+	eventually(t, waitLimit, "the terminal shows "+shows, func() bool { return strings.Contains(screen.String(), shows) })
+	front.Set(netfault.LoseAnswers)
+	if _, err := feed.Write([]byte("stored, and nobody knows\n")); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // its state is looked at
+	<-read
+	front.Set(netfault.Pass)
+	_ = feed.Close()
+	if code := cmd.ProcessState.ExitCode(); code != 6 {
+		t.Errorf("exit code %d, want 6", code)
+	}
+	text := screen.String()
+	if got, want := readSummary(t, strings.ReplaceAll(text, "\r\n", "\n")), (summary{stored: 1000, unknown: 1}); got != want {
+		t.Errorf("the last line tells %+v, want %+v:\n%q", got, want, text)
+	}
+	const clearLine = "\r\x1b[K"
+	for line := range strings.SplitSeq(text, "\r\n") {
+		if parts := strings.Split(line, clearLine); strings.Contains(parts[len(parts)-1], " sent; ") {
+			t.Errorf("progress is left: %q", line)
+		}
+	}
+	sameBytes(t, "stored", tail(t, &cell{read: front.URL()}, "log"), append(numbers(0, 1000), "stored, and nobody knows\n"...))
 }
 
 // TestProgress: how far a tail is stands on a terminal while messages go elsewhere, is not there when all goes to one, and gives way to

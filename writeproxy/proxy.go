@@ -163,7 +163,7 @@ func (p *Proxy) beginCall(ctx context.Context) (_ context.Context, end func(), e
 	if !ok {
 		deadline = time.Now().Add(p.cfg.Timeout)
 	} else {
-		deadline = deadline.Add(-min(p.cfg.HopMargin, max(time.Until(deadline), 0)/10))
+		deadline = request.AnswerBy(deadline, p.cfg.HopMargin)
 	}
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	stop := context.AfterFunc(p.ctx, cancel)

@@ -167,6 +167,21 @@ func (s *statusLine) keepShowing(text func() string) (stop func()) {
 	}
 }
 
+// byteRate is the rate of bytes between two looks at a growing count, for progress.
+type byteRate struct {
+	bytes uint64
+	at    time.Time
+}
+
+func newByteRate() *byteRate { return &byteRate{at: time.Now()} }
+
+// measureRate returns the bytes a second since the call before.
+func (r *byteRate) measureRate(bytes uint64) float64 {
+	before := *r
+	r.bytes, r.at = bytes, time.Now()
+	return float64(bytes-before.bytes) / r.at.Sub(before.at).Seconds()
+}
+
 // hideText removes the progress line.
 func (s *statusLine) hideText() {
 	s.mu.Lock()

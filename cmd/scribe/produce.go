@@ -4,10 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
 	"scribe/cmd/scribe/app"
@@ -33,8 +32,25 @@ func newProduce() *cobra.Command {
 		Long: `Write each line of the files, or of standard input, as a message, without its newline. Lines may be empty and may contain any bytes; the
 last line needs no newline. The order is kept. A line that is too long is skipped and reported; all others are stored.
 
-The last line on standard error gives the number of messages and bytes stored, and the seconds it took. The exit code is 6 if some
-messages were stored and others were not.`,
+If nothing listens at the address of the cell, the command says so and ends before it reads any input. After that it rides out outages: a
+message that is refused for now, or that no server takes, is sent again until --timeout has passed. Then the command ends with an error
+that names the first line of each outcome.
+
+The last line on standard error gives the number of messages and bytes stored, and the seconds it took. If there are any, it also gives
+
+  N messages were not stored    they were refused, or no server took them in time: to write them again is safe
+  N of unknown outcome          the answer was lost or did not come in time: to write them again may store them twice
+  N left out by sampling        the category is over its quota, and samples
+
+Lines that were not read, because the command ended before, are in none of these numbers. On a terminal, progress is shown.
+
+A signal (SIGINT, SIGTERM) ends the reading. What was read is stored, if that takes at most 5 seconds, and the last line is printed. A
+last line of input that has no newline yet is left out. A second signal ends the program at once.
+
+Exit codes: 0 if everything was stored (or left out by sampling), also after a signal, if the input was not a file; 6 if some messages were
+stored, and others were not or have an unknown outcome, or their input could not be read. If no message is known to be stored: 5 if
+the cell is unavailable, over its quota, or did not answer in time; 3 if the category or the shard does not exist; 4 if access is denied; 2 for
+mistakes in the arguments; 1 otherwise. 1 also after a signal before the end of a file, if everything that was read was stored.`,
 		Example: `  scribe produce access /var/log/apache2/access.log
   tail -F app.jsonl | scribe produce app --key-field user_id
   scribe produce access access.log --ack spooled --server unix:/run/scribe.sock`,
@@ -47,7 +63,7 @@ messages were stored and others were not.`,
 	fs.Var(&f.batchBytes, "batch-bytes", "size of a frame, 4KiB to 64MiB")
 	fs.Var(&f.maxMessage, "max-message", "longest line, at most 64MiB; the category has its own limit as well")
 	fs.Uint32Var(&f.shard, "shard", 0, "logical shard")
-	fs.Var(&f.timeout, "timeout", "how long to retry a message; 0s = no limit")
+	fs.Var(&f.timeout, "timeout", "how long to retry a message before it counts as not stored; 0s = no limit")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return runProduce(cmd, *server, args[0], args[1:], &f)
 	}
@@ -94,37 +110,35 @@ func runProduce(cmd *cobra.Command, server, category string, files []string, f *
 		return usageError(err)
 	}
 	maxLine := int(f.maxMessage)
+	stderr := newStatusLine(cmd.ErrOrStderr())
 	p, err := producer.New(server,
 		producer.WithAck(ack), producer.WithBatchBytes(int(f.batchBytes)), producer.WithMaxMessageBytes(maxLine),
-		producer.WithDeliveryTimeout(f.timeout.Std()), producer.WithRequestTimeout(f.requestTimeout()), producer.WithLogger(newLogger(app.LogConfig{Level: "warn"}, cmd.ErrOrStderr())),
+		producer.WithDeliveryTimeout(f.timeout.Std()), producer.WithRequestTimeout(f.requestTimeout()),
+		producer.WithLogger(newLogger(app.LogConfig{Level: "info"}, stderr)), // the end of an outage is not a warning
 		producer.WithMaxBufferedBytes(max(producer.DefaultMaxBufferedBytes, int64(maxLine)*2+chunkBytes)))
 	if err != nil {
 		return usageError(err)
 	}
-	run := &produceRun{producer: p, category: category, shard: f.shard, stderr: cmd.ErrOrStderr(), start: time.Now()}
+	if err := checkReachable(cmd.Context(), server, "produce to "+category, category); err != nil {
+		return errors.Join(err, p.Close(cmd.Context()))
+	}
+	run := &produceRun{producer: p, category: category, shard: f.shard, stderr: stderr, start: time.Now()}
 	src := newLineReader(maxLine, f.keyField)
+	stopProgress := run.showProgress(cmd.InOrStdin(), files)
+	stopLimit := run.limitFlush(cmd.Context())
 	// An interrupt ends the reading; lines that were read are still stored.
 	go src.readInputs(cmd.Context(), cmd.InOrStdin(), files)
 	err = run.writeAll(context.WithoutCancel(cmd.Context()), src)
-	closeCtx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), f.timeout.Std())
-	defer cancel()
-	if cerr := p.Close(closeCtx); cerr != nil {
-		unsent := new(producer.UnsentError)
-		if errors.As(cerr, &unsent) {
-			run.messages -= min(run.messages, unsent.Messages)
-		}
-		err = errors.Join(err, cerr)
-	}
+	stopLimit()
+	_ = p.Close(context.WithoutCancel(cmd.Context())) // every message has its outcome, which is counted
+	stopProgress()
+	run.lost += src.countTooLong()
 	if err != nil {
-		code := exitCode(err)
-		if run.messages > 0 {
-			code = exitPartly
-		}
+		code := run.exitCode(err)
 		// The error comes before the summary, which is the last line.
-		fmt.Fprintln(cmd.ErrOrStderr(), "scribe: "+plainText(err))
+		stderr.printLine("scribe: %s", plainText(err))
 		err = &codedError{code: code, err: errSaid}
 	}
-	run.lost += src.countTooLong()
 	run.printSummary(ack)
 	return err
 }
@@ -132,87 +146,12 @@ func runProduce(cmd *cobra.Command, server, category string, files []string, f *
 // errSaid ends a command that has already printed its error.
 var errSaid = errors.New("")
 
-// produceRun is one run of the command.
-type produceRun struct {
-	producer *producer.Producer
-	category string
-	shard    uint32
-	stderr   io.Writer
-	start    time.Time
-
-	messages, bytes uint64 // stored
-	lost            uint64 // not stored
-}
-
-// writeAll writes chunk after chunk. While one is written, the next one is read.
-func (r *produceRun) writeAll(ctx context.Context, src *lineReader) error {
-	var msgs []producer.Message
-	var failed error
-	for {
-		c, err := src.takeChunk()
-		if err != nil {
-			if errors.Is(err, io.EOF) {
-				err = nil
-			}
-			return errors.Join(failed, src.tooLongError(), err)
-		}
-		msgs = c.appendMessages(msgs[:0], r.shard)
-		failed = errors.Join(failed, r.writeChunk(ctx, c, msgs))
-		src.releaseChunk(c)
-		if failed != nil && !errors.Is(failed, producer.ErrTooLarge) {
-			// The next chunk would fail for the same reason, and reading it would only lose more.
-			src.stopReading()
-			return errors.Join(failed, src.tooLongError())
-		}
+// checkReachable is an error if nothing answers at the server's address. A producer would go on trying, as in an outage; a command that was
+// given a wrong address should say so at once. What the server answers does not matter: an agent takes messages while its cell is away.
+func checkReachable(ctx context.Context, server, doing, category string) error {
+	_, err := getCategory(ctx, server, doing, category)
+	if ce, ok := errors.AsType[*connect.Error](err); ok && ce.Code() == connect.CodeUnavailable && !connect.IsWireError(ce) {
+		return err
 	}
-}
-
-// writeChunk stores one chunk and updates the counts.
-func (r *produceRun) writeChunk(ctx context.Context, c *lineChunk, msgs []producer.Message) error {
-	err := r.producer.Write(ctx, r.category, msgs...)
-	lost, stored := 0, uint64(len(c.buf))
-	batch := new(producer.BatchError)
-	switch {
-	case err == nil:
-	case errors.As(err, &batch):
-		lost = len(batch.Messages)
-		first := batch.Messages[0]
-		err = fmt.Errorf("%s: %w", c.linePosition(first.Index), first.Err)
-		if lost > 1 {
-			err = fmt.Errorf("%w (and %d more messages)", err, lost-1)
-		}
-		for _, m := range batch.Messages {
-			stored -= uint64(len(msgs[m.Index].Payload))
-		}
-	default:
-		lost = len(msgs)
-		err = fmt.Errorf("%s: %w", c.linePosition(0), err)
-		stored = 0
-	}
-	r.messages += uint64(len(msgs) - lost) //nolint:gosec // not negative: a batch names each message once
-	r.bytes += stored
-	r.lost += uint64(lost) //nolint:gosec // not negative
-	return err
-}
-
-// printSummary prints the last line of standard error.
-func (r *produceRun) printSummary(ack producer.AckLevel) {
-	seconds := time.Since(r.start).Seconds()
-	fmt.Fprintf(r.stderr, "produced %d messages, %d bytes in %.3f seconds (%s/s, ack %v)", r.messages, r.bytes, seconds, units.About(float64(r.bytes)/seconds), ack)
-	if r.lost > 0 {
-		fmt.Fprintf(r.stderr, "; %d messages were not stored", r.lost)
-	}
-	fmt.Fprintln(r.stderr)
-}
-
-// openInput opens a file; "-" is standard input.
-func openInput(stdin io.Reader, name string) (io.Reader, func() error, error) {
-	if name == "-" {
-		return stdin, func() error { return nil }, nil
-	}
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, nil, err
-	}
-	return f, f.Close, nil
+	return nil
 }

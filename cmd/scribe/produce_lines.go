@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"sync"
 
 	"scribe/cmd/scribe/app"
@@ -20,27 +21,38 @@ const (
 	chunkBytes = 4 << 20
 	// chunkLines bounds the lines of a chunk: empty ones take no bytes.
 	chunkLines = 100_000
+	// inputBuffer is how much of an input is read at once.
+	inputBuffer = 1 << 20
 	// maxNamed is how many too long lines are named; the others are only counted.
 	maxNamed = 10
 )
 
 // lineReader reads lines into chunks. One goroutine reads, another takes. A chunk holds the lines read since the last one was taken, so that
-// a slow stream is passed on at once and a fast one in large pieces. Its memory is bounded by chunkBytes and one line.
+// a slow stream is passed on at once and a fast one in large pieces. Its memory is bounded by chunkBytes and one line, and the buffer of
+// the input.
 type lineReader struct {
 	maxLine  int
 	keyField string
 
 	mu struct {
 		sync.Mutex
-		open    *lineChunk // being filled
-		spare   *lineChunk // to fill next; nil while the taker has it
-		err     error      // what ended the reading; io.EOF is the ordinary end
+		open  *lineChunk // being filled
+		spare *lineChunk // to fill next; nil while the taker has it
+		err   error      // what ended the reading; io.EOF is the ordinary end
+		// stopped: no further read of the input begins. Lines that were read before still come.
 		stopped bool
+		// blocked: the input is being opened or read, which may never return.
+		blocked bool
+		// endless: the input has no end of its own, as far as one can tell, and no other follows. To stop it is its ordinary end.
+		endless bool
 		long    []string // places of lines over the limit
 		longN   int
 	}
 	changed *sync.Cond // with mu: open has grown or was taken, or the reading ended
 }
+
+// errInterrupted ends the reading of inputs that have an end, before that end.
+var errInterrupted = errors.New("interrupted before everything was read")
 
 // lineChunk is a run of lines in one buffer.
 type lineChunk struct {
@@ -87,12 +99,42 @@ func (l *lineReader) releaseChunk(c *lineChunk) {
 	l.changed.Broadcast()
 }
 
-// stopReading makes the reading goroutine stop.
+// stopReading ends the reading of the input. The lines that were read can still be taken; only a last line without a newline is left out,
+// as its rest was not read.
 func (l *lineReader) stopReading() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.stopped = true
+	if l.mu.blocked {
+		l.endStopped()
+	}
+}
+
+// endStopped ends the reading after stopReading. The caller holds the mutex.
+func (l *lineReader) endStopped() {
+	if l.mu.err == nil {
+		l.mu.err = errInterrupted
+		if l.mu.endless {
+			l.mu.err = io.EOF
+		}
+	}
 	l.changed.Broadcast()
+}
+
+// discardLines stops the reading and returns the number of lines that were read and not taken, and the position of the first.
+func (l *lineReader) discardLines() (lines uint64, first string) {
+	l.stopReading()
+	for {
+		c, err := l.takeChunk()
+		if err != nil {
+			return lines, first
+		}
+		if lines == 0 {
+			first = c.linePosition(0)
+		}
+		lines += uint64(len(c.ends))
+		l.releaseChunk(c)
+	}
 }
 
 // tooLongError returns an error that names the lines over the limit.
@@ -118,17 +160,13 @@ func (l *lineReader) countTooLong() uint64 {
 
 // readInputs fills chunks from the files in turn, or from stdin when there are none, until ctx ends.
 func (l *lineReader) readInputs(ctx context.Context, stdin io.Reader, files []string) {
-	stop := context.AfterFunc(ctx, func() { l.endReading(io.EOF) })
+	stop := context.AfterFunc(ctx, l.stopReading)
 	defer stop()
 	if len(files) == 0 {
 		files = []string{"-"}
 	}
-	for _, name := range files {
-		in, closeIn, err := openInput(stdin, name)
-		if err == nil {
-			err = errors.Join(l.readFile(in, name), closeIn())
-		}
-		if err != nil {
+	for i, name := range files {
+		if err := l.readInput(stdin, name, i == len(files)-1); err != nil {
 			l.endReading(err)
 			return
 		}
@@ -136,21 +174,93 @@ func (l *lineReader) readInputs(ctx context.Context, stdin io.Reader, files []st
 	l.endReading(io.EOF)
 }
 
+// readInput reads one input; last says that no other follows.
+func (l *lineReader) readInput(stdin io.Reader, name string, last bool) error {
+	if !l.beginBlocking() {
+		return errStopped
+	}
+	in, closeIn, err := openInput(stdin, name)
+	l.endBlocking()
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.mu.endless = last && isEndless(in)
+	l.mu.Unlock()
+	return errors.Join(l.readFile(stoppableInput{l, in}, name), closeIn())
+}
+
+// openInput opens a file; "-" is standard input.
+func openInput(stdin io.Reader, name string) (io.Reader, func() error, error) {
+	if name == "-" {
+		return stdin, func() error { return nil }, nil
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	return f, f.Close, nil
+}
+
+// beginBlocking is called before a call that may never return; it returns false if the reading was stopped.
+func (l *lineReader) beginBlocking() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.blocked = !l.mu.stopped
+	return l.mu.blocked
+}
+
+// endBlocking is called after a call that may never return.
+func (l *lineReader) endBlocking() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.blocked = false
+}
+
+// isEndless reports whether an input is anything but a file: a pipe, for example, has no end that is known beforehand.
+func isEndless(in io.Reader) bool {
+	f, ok := in.(*os.File)
+	if !ok {
+		return true
+	}
+	info, err := f.Stat()
+	return err != nil || !info.Mode().IsRegular()
+}
+
+// stoppableInput is an input that is not read any more after stopReading.
+type stoppableInput struct {
+	l  *lineReader
+	in io.Reader
+}
+
+// Read implements io.Reader. It returns errStopped after stopReading.
+func (s stoppableInput) Read(b []byte) (int, error) {
+	if !s.l.beginBlocking() {
+		return 0, errStopped
+	}
+	defer s.l.endBlocking()
+	return s.in.Read(b)
+}
+
 func (l *lineReader) endReading(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if errors.Is(err, errStopped) {
+		l.endStopped()
+		return
+	}
 	if l.mu.err == nil {
 		l.mu.err = err
 	}
 	l.changed.Broadcast()
 }
 
-// errStopped ends the reading of a file after stopReading.
+// errStopped ends the reading of an input after stopReading.
 var errStopped = errors.New("stopped")
 
 // readFile splits one input at newlines. Memory is bounded by the longest allowed line, whatever the input holds.
 func (l *lineReader) readFile(in io.Reader, name string) error {
-	r := bufio.NewReaderSize(in, 1<<20)
+	r := bufio.NewReaderSize(in, inputBuffer)
 	var long []byte // the beginning of a line that did not fit into the reader's buffer
 	for number := 1; ; {
 		part, err := r.ReadSlice('\n')
@@ -158,6 +268,9 @@ func (l *lineReader) readFile(in io.Reader, name string) error {
 			// One byte over the limit shows that the line is too long; the rest is read and discarded.
 			long = append(long, part[:min(len(part), l.maxLine+1-min(len(long), l.maxLine+1))]...)
 			continue
+		}
+		if errors.Is(err, errStopped) {
+			return err
 		}
 		if err != nil && !errors.Is(err, io.EOF) {
 			return fmt.Errorf("read %s: %w", name, app.WithoutPath(err))
@@ -172,9 +285,6 @@ func (l *lineReader) readFile(in io.Reader, name string) error {
 			line = long
 		}
 		if err := l.appendLine(name, number, line); err != nil {
-			if errors.Is(err, errStopped) {
-				return nil
-			}
 			return err
 		}
 		if cap(long) > chunkBytes {
@@ -207,10 +317,10 @@ func (l *lineReader) appendLine(file string, number int, line []byte) error {
 		}
 		return nil
 	}
-	for !l.mu.stopped && l.mu.err == nil && !l.fitsOpenChunk(file, line) {
+	for l.mu.err == nil && !l.fitsOpenChunk(file, line) {
 		l.changed.Wait()
 	}
-	if l.mu.stopped || l.mu.err != nil {
+	if l.mu.err != nil { // the reading was stopped while this line was awaited
 		return errStopped
 	}
 	c := l.mu.open

@@ -102,6 +102,85 @@ func TestLinesLongerThanTheBuffer(t *testing.T) {
 	}
 }
 
+// TestStopReading: what was read before the reading was stopped still comes, without a last line whose end was not read, although a read
+// of the input never returns.
+func TestStopReading(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		more []string // files that follow
+		want error
+	}{
+		{"the last input", nil, io.EOF},
+		{"another input follows", []string{"unread"}, errInterrupted},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			in := &hangingInput{text: "a\nb\nunfinished", hanging: make(chan struct{}), goOn: make(chan struct{})}
+			l := newLineReader(100, "")
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				l.readInputs(t.Context(), in, append([]string{"-"}, c.more...))
+			}()
+			<-in.hanging
+			var got string
+			var err error
+			l.stopReading()
+			for err == nil {
+				var chunk *lineChunk
+				if chunk, err = l.takeChunk(); err == nil {
+					got += string(chunk.buf)
+					l.releaseChunk(chunk)
+				}
+			}
+			if got != "ab" || !errors.Is(err, c.want) {
+				t.Errorf("got %q, %v, want \"ab\", %v", got, err, c.want)
+			}
+			close(in.goOn)
+			<-ended
+			if chunk, err := l.takeChunk(); err == nil {
+				t.Errorf("after the end: %q", chunk.buf)
+			}
+		})
+	}
+}
+
+// hangingInput is an input whose second read hangs.
+type hangingInput struct {
+	text    string
+	reads   int
+	hanging chan struct{} // closed when it hangs
+	goOn    chan struct{}
+}
+
+func (h *hangingInput) Read(b []byte) (int, error) {
+	switch h.reads++; h.reads {
+	case 1:
+		return copy(b, h.text), nil
+	case 2:
+		close(h.hanging)
+		<-h.goOn
+		return copy(b, " line\nlate\n"), nil
+	}
+	return 0, io.EOF
+}
+
+// TestDiscardLines: the lines that were read and not taken are counted, and the first is named.
+func TestDiscardLines(t *testing.T) {
+	in := &hangingInput{text: "a\nb\nc\n", hanging: make(chan struct{}), goOn: make(chan struct{})}
+	l := newLineReader(100, "")
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		l.readInputs(t.Context(), in, nil)
+	}()
+	<-in.hanging
+	if lines, first := l.discardLines(); lines != 3 || first != "-:1" {
+		t.Errorf("%d lines from %s, want 3 from -:1", lines, first)
+	}
+	close(in.goOn)
+	<-ended
+}
+
 func TestLinesOfFiles(t *testing.T) {
 	dir := t.TempDir()
 	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")

@@ -275,12 +275,10 @@ func (t *tailRun) showProgress(stdout io.Writer) (stop func()) {
 	if !isTerminal(t.stderr.w) || isTerminal(stdout) {
 		return func() {}
 	}
-	before, at := uint64(0), time.Now()
+	rate := newByteRate()
 	return t.stderr.keepShowing(func() string {
 		bytes := t.printer.bytes.Load()
-		rate := float64(bytes-before) / time.Since(at).Seconds()
-		before, at = bytes, time.Now()
-		return fmt.Sprintf("%d messages, %s, %s/s, %v behind", t.printer.messages.Load(), units.About(bytes), units.About(rate), t.consumer.Lag().Round(100*time.Millisecond))
+		return fmt.Sprintf("%d messages, %s, %s/s, %v behind", t.printer.messages.Load(), units.About(bytes), units.About(rate.measureRate(bytes)), t.consumer.Lag().Round(100*time.Millisecond))
 	})
 }
 

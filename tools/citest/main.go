@@ -1,6 +1,8 @@
 // Citest runs go test for CI, so that a sound change passes at its first try on a busy machine, and an unsound one never does.
 //
-//	go run -C tools ./citest -dir .. [-race] [-short] [-bench REGEXP] [-timeout 20m] [-run REGEXP] [-report FILE] PACKAGE...
+//	go run -C tools ./citest -dir .. [-race] [-short] [-bench REGEXP] [-timeout 20m] [-run REGEXP] [-p N] [-report FILE] PACKAGE...
+//
+// Packages start in the order in which they are given, each once: name those first that take longest.
 //
 // A test that fails is run again by itself, up to twice, after everything else. One that then passes is flaky: it is listed with its
 // first output, here and in the report, and doesn't fail the run. A test that failed over a question of safety is not run again: a
@@ -20,6 +22,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -35,6 +38,7 @@ const slowestShown = 20
 type options struct {
 	dir, run, bench, timeout, tags, report string
 	race, short                            bool
+	parallel                               int
 	packages                               []string
 }
 
@@ -44,6 +48,7 @@ func main() {
 	flag.StringVar(&o.run, "run", "", "run only tests that match this expression")
 	flag.StringVar(&o.bench, "bench", "", "run benchmarks that match this expression once")
 	flag.StringVar(&o.timeout, "timeout", "20m", "time limit of each package")
+	flag.IntVar(&o.parallel, "p", 0, "packages that are tested at the same time (default: as many as there are processors)")
 	flag.StringVar(&o.tags, "tags", "", "build tags")
 	flag.StringVar(&o.report, "report", "", "file to which flaky tests are appended")
 	flag.BoolVar(&o.race, "race", false, "use the race detector")
@@ -139,6 +144,9 @@ func runTests(ctx context.Context, o options, run string, packages []string, out
 	}
 	if o.short {
 		args = append(args, "-short")
+	}
+	if o.parallel > 0 {
+		args = append(args, "-p", strconv.Itoa(o.parallel))
 	}
 	if o.tags != "" {
 		args = append(args, "-tags", o.tags)

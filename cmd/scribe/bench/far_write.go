@@ -115,12 +115,15 @@ func (w *farWriters) close(ctx context.Context) error {
 	for _, p := range w.producers {
 		errs = append(errs, p.Close(ctx), p.firstLoss())
 	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // there was no time for what was written
+	}
 	return errors.Join(errs...)
 }
 
 // manyBuffered bounds the memory of each producer that writes to many categories. With more, flushing it at the end takes longer than the
 // measurement.
-const manyBuffered = 16 << 20
+const manyBuffered = 32 << 20
 
 // farProbeCategory gets the committed writes that are measured beside other traffic.
 const farProbeCategory = "far-probe"

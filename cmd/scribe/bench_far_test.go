@@ -42,7 +42,7 @@ func runFarBench(t *testing.T, store *s3test.Server, args ...string) map[string]
 // TestBenchFar: every scenario reports what it did, as far as it does not depend on the machine, and nothing is left in the bucket.
 func TestBenchFar(t *testing.T) {
 	store := s3test.Start(t)
-	reports := runFarBench(t, store, "--delay", "1ms..2ms", "--bytes", "1MB", "--duration", "1s", "--flush-floor", "10ms",
+	reports := runFarBench(t, store, "--delay", "1ms..2ms", "--bytes", "1MB", "--duration", "3s", "--flush-floor", "10ms",
 		"--rate", "1MB", "--categories", "50", "--active", "20")
 	var table strings.Builder
 	for _, name := range bench.FarScenarios() {

@@ -37,9 +37,9 @@ func (f *farRun) openCategories(ctx context.Context, categories int) (err error)
 		return err
 	}
 	defer func() { err = errors.Join(err, p.Close(ctx)) }()
-	group, ctx := errgroup.WithContext(ctx)
+	group, groupCtx := errgroup.WithContext(ctx)
 	for i := range categories {
-		group.Go(func() error { return p.Write(ctx, farCategory(i), producer.Message{Payload: []byte("first")}) })
+		group.Go(func() error { return p.Write(groupCtx, farCategory(i), producer.Message{Payload: []byte("first")}) })
 	}
 	return group.Wait()
 }

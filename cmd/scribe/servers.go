@@ -28,8 +28,8 @@ type serverFlags struct {
 	values app.Config
 }
 
-// addFlags adds the flags of the settings for a command: up, serve, agent, or blobs for commands that only read blobs. d has their
-// defaults.
+// addFlags adds the flags of the settings for a command: up, serve, agent, blobs for commands that only read blobs, or far for the benchmark
+// of a store that is far away. d has their defaults.
 func (f *serverFlags) addFlags(cmd *cobra.Command, command string, d app.Config) {
 	f.defaults, f.values = d, app.DefaultConfig()
 	defaults := settingsByField(&d)
@@ -50,7 +50,7 @@ func (f *serverFlags) addFlags(cmd *cobra.Command, command string, d app.Config)
 			flag.NoOptDefVal = "true"
 		}
 	}
-	if command != "blobs" {
+	if command != "blobs" && command != "far" {
 		cmd.Flags().StringVar(&f.config, "config", "", "YAML configuration file; flags and environment variables override it")
 	}
 }

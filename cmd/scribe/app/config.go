@@ -60,7 +60,7 @@ type Config struct {
 	// Regions are others, whose payloads a read proxy serves here.
 	Regions RegionList `yaml:"regions" check:"off" flag:"regions" help:"other regions whose payloads this process serves, through their read proxies: NAME=URL,..."`
 	// FlushFloor is the batcher's; nil = 0 on files and 250 ms on S3, where requests cost money.
-	FlushFloor *time.Duration `yaml:"flush_floor" flag:"flush-floor" help:"least time between two flushes of a batcher (default: 0s on files, 250ms on S3)"`
+	FlushFloor *time.Duration `yaml:"flush_floor" flag:"flush-floor,up,serve,far" help:"least time between two flushes of a batcher (default: 0s on files, 250ms on S3)"`
 	// MetadataCache is what the metadata engine caches, in bytes.
 	MetadataCache int64 `yaml:"limits.metadata_cache" default:"64MiB" min:"8MiB" flag:"metadata-cache" help:"cache size of the metadata engine"`
 	// ShutdownTimeout is how long SIGTERM waits for what was accepted to become durable.
@@ -96,17 +96,17 @@ type BlobConfig struct {
 // S3Config names a bucket of an S3-compatible store.
 type S3Config struct {
 	// Endpoint is a URL, http://host:port or https://host.
-	Endpoint string `yaml:"endpoint" flag:"s3-endpoint,up,serve,blobs" help:"URL of the S3 store"`
+	Endpoint string `yaml:"endpoint" flag:"s3-endpoint,up,serve,blobs,far" help:"URL of the S3 store"`
 	// Bucket exists already, or is created at the start with CreateBucket.
-	Bucket       string `yaml:"bucket" flag:"s3-bucket,up,serve,blobs" help:"bucket"`
-	CreateBucket bool   `yaml:"create_bucket" flag:"s3-create-bucket,up,serve,blobs" help:"create the bucket when it does not exist"`
+	Bucket       string `yaml:"bucket" flag:"s3-bucket,up,serve,blobs,far" help:"bucket"`
+	CreateBucket bool   `yaml:"create_bucket" flag:"s3-create-bucket,up,serve,blobs,far" help:"create the bucket when it does not exist"`
 	// Prefix stands before every key.
-	Prefix string `yaml:"prefix" flag:"s3-prefix,up,serve,blobs" help:"prefix of every key"`
+	Prefix string `yaml:"prefix" flag:"s3-prefix,up,serve,blobs,far" help:"prefix of every key"`
 	// Region is the bucket's; empty lets the server say.
-	Region string `yaml:"region" flag:"s3-region,up,serve,blobs" help:"region of the bucket"`
+	Region string `yaml:"region" flag:"s3-region,up,serve,blobs,far" help:"region of the bucket"`
 	// AccessKey and SecretKey sign requests. Better given in the environment than in a file.
-	AccessKey string `yaml:"access_key" flag:"s3-access-key,up,serve,blobs" help:"access key; better in the environment, SCRIBE_S3_ACCESS_KEY"`
-	SecretKey string `yaml:"secret_key" flag:"s3-secret-key,up,serve,blobs" help:"secret key; better in the environment, SCRIBE_S3_SECRET_KEY"`
+	AccessKey string `yaml:"access_key" flag:"s3-access-key,up,serve,blobs,far" help:"access key; better in the environment, SCRIBE_S3_ACCESS_KEY"`
+	SecretKey string `yaml:"secret_key" flag:"s3-secret-key,up,serve,blobs,far" help:"secret key; better in the environment, SCRIBE_S3_SECRET_KEY"`
 }
 
 // LogConfig says what is logged.

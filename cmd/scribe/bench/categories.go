@@ -114,6 +114,9 @@ func createAll(ctx context.Context, server string, names []string) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(creators)
 	for _, name := range names {
+		if ctx.Err() != nil {
+			break // the rest would fail, too, one by one
+		}
 		group.Go(func() error { return createCategory(ctx, server, &scribev1.Category{Name: name}) })
 	}
 	return group.Wait()

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"scribe/internal/base/backoff"
 	"scribe/internal/testkit/sample"
 	"scribe/internal/transport/rpc"
@@ -142,38 +144,74 @@ func pickByZipf(categories []string) func() string {
 	return func() string { return categories[z.Uint64()] }
 }
 
-// writeProbe writes one small message at a time at a fixed rate, and measures the latency of each acknowledgement.
-type writeProbe struct {
-	producer   *producer.Producer
-	categories []string
-	every      time.Duration
-	samples    []time.Duration
+// latencySamples are collected by some goroutines and taken by another.
+type latencySamples struct {
+	mu struct {
+		sync.Mutex
+		samples []time.Duration
+	}
 }
 
-// takeLatency returns the latency of all writes since it was last called.
-func (p *writeProbe) takeLatency() *Latency {
-	l := newLatency(p.samples)
-	p.samples = nil
+func (s *latencySamples) addSample(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.samples = append(s.mu.samples, d)
+}
+
+// takeLatency returns the distribution of all samples since it was last called.
+func (s *latencySamples) takeLatency() *Latency {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := newLatency(s.mu.samples)
+	s.mu.samples = nil
 	return l
 }
 
+// writeProbe writes small messages at a fixed rate, and measures the latency of each acknowledgement.
+type writeProbe struct {
+	latencySamples
+
+	producer   *producer.Producer
+	categories []string
+	every      time.Duration
+	// overlapping writes don't wait for each other: with one at a time, there would be few samples where an acknowledgement takes long.
+	overlapping bool
+}
+
+// maxProbes bounds the overlapping writes of a probe. Beyond it, the next one waits.
+const maxProbes = 4096
+
 // probeWrites probes until ctx ends. A write that fails is an error.
 func (p *writeProbe) probeWrites(ctx context.Context) error {
-	payload := make([]byte, 100)
+	m := producer.Message{Payload: make([]byte, 100)}
 	pace := time.NewTicker(p.every)
 	defer pace.Stop()
+	// A started write completes, whatever ends the run: an interrupted one would look fast.
+	calls, failed := errgroup.WithContext(context.WithoutCancel(ctx))
+	calls.SetLimit(maxProbes)
 	for i := 0; ; i++ {
 		select {
 		case <-pace.C:
 		case <-ctx.Done():
-			return nil
+			return calls.Wait()
+		case <-failed.Done():
+			return calls.Wait()
 		}
+		category := p.categories[i%len(p.categories)]
 		begin := time.Now()
-		// A started write completes, whatever ends the run: an interrupted one would look fast.
-		if err := p.producer.Write(context.WithoutCancel(ctx), p.categories[i%len(p.categories)], producer.Message{Payload: payload}); err != nil {
+		if p.overlapping {
+			result := p.producer.WriteAsyncContext(context.WithoutCancel(ctx), category, &m)
+			calls.Go(func() error {
+				err := result.Wait(context.WithoutCancel(ctx))
+				p.addSample(time.Since(begin))
+				return err
+			})
+			continue
+		}
+		if err := p.producer.Write(context.WithoutCancel(ctx), category, m); err != nil {
 			return err
 		}
-		p.samples = append(p.samples, time.Since(begin))
+		p.addSample(time.Since(begin))
 	}
 }
 

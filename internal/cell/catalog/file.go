@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"os"
 	"slices"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"google.golang.org/protobuf/proto"
 
 	"scribe/internal/format/record"
@@ -44,8 +44,8 @@ type FileCopy struct {
 
 // ReadCopy reads the file that a [View] keeps (Config.File), so that lost categories can be set up again. A damaged file is an
 // error, and nothing of it is used.
-func ReadCopy(path string) (FileCopy, error) {
-	f, err := os.Open(path)
+func ReadCopy(fsys vfs.FS, path string) (FileCopy, error) {
+	f, err := fsys.Open(path)
 	if err != nil {
 		return FileCopy{}, fmt.Errorf("catalog: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path"
 	"path/filepath"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -57,7 +58,7 @@ type Recovered struct {
 	recovery.Report
 	// Boundary is the engine's: no older blob can be committed any more. Unix microseconds.
 	Boundary int64
-	// Claims are keys in the blob store that keep retention from working until it adopts one.
+	// Claims are keys in the blob store that keep retention from working until it adopts one: the newest of each cell.
 	Claims []string
 }
 
@@ -236,14 +237,19 @@ func (m *folderBuilder) recordFinding(f recovery.Finding) error {
 	return nil
 }
 
-// listClaims returns the claims of retention in the store, and the boundary up to which it deleted blobs.
+// listClaims returns the newest claim of retention in the store of each cell, and the boundary up to which it deleted blobs.
 func (m *folderBuilder) listClaims(ctx context.Context) (boundary int64, keys []string, err error) {
 	for info, err := range m.store.List(ctx, retention.ClaimRoot) {
 		if err != nil {
 			return 0, nil, fmt.Errorf("list the claims of retention: %w", err)
 		}
-		if t, ok := retention.ClaimBoundary(info.Key); ok {
-			boundary, keys = max(boundary, t), append(keys, info.Key)
+		if t, ok := retention.ClaimBoundary(info.Key); ok { // keys are in order
+			boundary = max(boundary, t)
+			if n := len(keys); n > 0 && path.Dir(keys[n-1]) == path.Dir(info.Key) {
+				keys[n-1] = info.Key
+			} else {
+				keys = append(keys, info.Key)
+			}
 		}
 	}
 	return boundary, keys, nil

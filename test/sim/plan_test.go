@@ -95,6 +95,17 @@ type faultPlan struct {
 	// Process is what it befalls, Other the other end of a cut. Chance is how often, where faults are drawn.
 	Process, Other string
 	Chance         float64
+	// Keep: of a lost disk, all but the metadata can be read. Cuts are where its recovery is cut off, again and again.
+	Keep bool          `json:",omitempty"`
+	Cuts []recoveryCut `json:",omitempty"`
+}
+
+// recoveryCut is where a recovery is cut off: before a step, or after a time.
+type recoveryCut struct {
+	Step  string
+	After time.Duration
+	// Power is a loss of power, else the process is killed.
+	Power bool
 }
 
 func (f faultPlan) String() string {
@@ -102,6 +113,8 @@ func (f faultPlan) String() string {
 	switch {
 	case f.Kind == faultSchema:
 		text += f.Other
+	case f.Kind == faultLostDisk:
+		text += fmt.Sprintf(" catalog from %q, keep %v, cuts %v", f.Other, f.Keep, f.Cuts)
 	case f.Other != "":
 		text += " to " + f.Other
 	}
@@ -126,6 +139,7 @@ const (
 	faultDiskFull = "disk-full" // no space on a disk
 	faultSchema   = "schema"    // no fault: a category's schema gets another column
 	faultSlowDisk = "slow-disk" // a sync takes long
+	faultLostDisk = "lost-disk" // the metadata is gone, and is recovered from the blobs
 )
 
 var faultKinds = []string{
@@ -171,6 +185,7 @@ func drawPlan(seed uint64, length time.Duration) plan {
 	p.drawReaders(rng)
 	p.drawQueries(rng)
 	p.drawFaults(rng)
+	p.drawLostDisks(rand.New(rand.NewPCG(seed, 2)))
 	slices.SortStableFunc(p.Faults, func(a, b faultPlan) int { return cmp.Compare(a.At, b.At) })
 	return p
 }
@@ -285,6 +300,37 @@ func (p *plan) drawFaults(rng *rand.Rand) {
 		}
 		if slices.Contains([]string{faultLoss, faultSlowNet, faultStore, faultStoreOut}, f.Kind) {
 			f.Process = ""
+		}
+		p.Faults = append(p.Faults, f)
+	}
+}
+
+// controlStore is the catalog of a recovery where only the logs were lost.
+const controlStore = "control store"
+
+// drawLostDisks loses the metadata in a share of the seeds, once or twice.
+func (p *plan) drawLostDisks(rng *rand.Rand) {
+	if rng.IntN(4) != 0 {
+		return
+	}
+	metalog, control := p.with(app.Metalog)[0], p.with(app.ControlPlane)[0]
+	at := time.Duration(0)
+	for range 1 + rng.IntN(4)/3 {
+		at += time.Duration(rng.Int64N(int64(p.Length)))
+		// What an agent has spooled on a disk goes with it, and is not what a recovery promises.
+		keep := slices.Contains(p.with(app.Scribed), metalog) || rng.IntN(2) == 0
+		sources := slices.Concat([]string{""}, p.with(app.Batcher), p.with(app.ReadStream))
+		if keep || control != metalog {
+			sources = append(sources, controlStore, controlStore)
+		}
+		f := faultPlan{Kind: faultLostDisk, At: at, Process: metalog, Other: pick(rng, sources), Keep: keep}
+		f.For = time.Duration(rng.Int64N(int64(pick(rng, []time.Duration{time.Second, 30 * time.Second}))))
+		for range rng.IntN(4) {
+			cut := recoveryCut{Power: rng.IntN(2) == 0, Step: pick(rng, []string{"", "", "logs", "finish logs", "categories", "findings", "rename", "clean"})}
+			if cut.Step == "" {
+				cut.After = time.Duration(rng.Int64N(int64(pick(rng, []time.Duration{50 * time.Millisecond, time.Second, 10 * time.Second}))))
+			}
+			f.Cuts = append(f.Cuts, cut)
 		}
 		p.Faults = append(p.Faults, f)
 	}

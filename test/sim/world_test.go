@@ -47,6 +47,7 @@ type world struct {
 	// committed has, for categories that forget, what was acknowledged and when the write began, at the earliest.
 	committed map[string]map[history.ID]time.Time
 	faults    atomic.Int64 // that befell something
+	recovery  recoveries
 }
 
 func newWorld(p plan, level slog.Level) *world {
@@ -162,13 +163,7 @@ func (w *world) run() {
 			readers.Go(func() { b.run(clientsCtx) })
 			continue
 		}
-		f := w.follower(x)
-		w.followers = append(w.followers, f)
-		readers.Go(func() {
-			if err := f.Run(clientsCtx); err != nil {
-				w.violation("%v", err)
-			}
-		})
+		w.startFollower(clientsCtx, &readers, x)
 	}
 	for _, x := range w.plan.Queries {
 		q := &queryReader{w: w, plan: x, rows: map[history.ID]int{}}
@@ -186,6 +181,7 @@ func (w *world) run() {
 	w.heal()
 	stopWriting()
 	healed := time.Now()
+	w.followRecovered(clientsCtx, &readers)
 	if w.await("every write has an outcome", healed, func() bool { return waitDone(&writers) }) {
 		w.note("writers: %s", w.progress())
 		w.verifyReaders(healed)
@@ -196,6 +192,17 @@ func (w *world) run() {
 	}
 	w.verifyStores()
 	close(w.done)
+}
+
+// startFollower starts a consumer of a plan.
+func (w *world) startFollower(ctx context.Context, readers *sync.WaitGroup, x readerPlan) {
+	f := w.follower(x)
+	w.followers = append(w.followers, f)
+	readers.Go(func() {
+		if err := f.Run(ctx); err != nil {
+			w.violation("%v", err)
+		}
+	})
 }
 
 // waitDone reports whether everybody is done within a second.
@@ -241,34 +248,46 @@ func (w *world) createCategories() bool {
 	control := rpc.NewControlClient(c.transport, w.first(app.ControlPlane).url())
 	for _, x := range w.plan.Categories {
 		w.history.Category(x.Name, history.Guarantees{ExactlyOnce: x.Delivery == "exactly_once", NoGivingUp: x.Delivery == "exactly_once"})
-		category := &scribev1.Category{
-			Name: x.Name, Shards: x.Shards,
-			Delivery:   scribev1.Delivery(scribev1.Delivery_value["DELIVERY_"+strings.ToUpper(x.Delivery)]),
-			Repeatable: scribev1.Repeatability(scribev1.Repeatability_value["REPEATABILITY_"+strings.ToUpper(x.Order)]),
-		}
-		if x.Columns {
-			category.Schema = rowSchema
-		}
 		if x.Retention > 0 {
-			category.Retention = durationpb.New(x.Retention)
 			w.history.Retain(x.Name, x.Retention, time.Now())
 		}
-		begin := time.Now()
-		for {
-			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-			_, err := control.CreateCategory(ctx, &scribev1.CreateCategoryRequest{Category: category, IfNotExists: true})
-			cancel()
-			if err == nil {
-				break
-			}
-			if time.Since(begin) > liveness {
-				w.violation("category %s can't be created: %v", x.Name, err)
-				return false
-			}
-			time.Sleep(time.Second)
+		if err := createCategory(control, &x); err != nil {
+			w.violation("category %s can't be created: %v", x.Name, err)
+			return false
 		}
 	}
 	return true
+}
+
+// createCategory creates a category that does not exist, as soon as the control plane answers.
+func createCategory(control rpc.ControlService, x *categoryPlan) error {
+	category := &scribev1.Category{
+		Name: x.Name, Shards: x.Shards,
+		Delivery:   scribev1.Delivery(scribev1.Delivery_value["DELIVERY_"+strings.ToUpper(x.Delivery)]),
+		Repeatable: scribev1.Repeatability(scribev1.Repeatability_value["REPEATABILITY_"+strings.ToUpper(x.Order)]),
+	}
+	if x.Columns {
+		category.Schema = rowSchema
+	}
+	if x.Retention > 0 {
+		category.Retention = durationpb.New(x.Retention)
+	}
+	return patiently(func(ctx context.Context) error {
+		_, err := control.CreateCategory(ctx, &scribev1.CreateCategoryRequest{Category: category, IfNotExists: true})
+		return err
+	})
+}
+
+// patiently tries something until it succeeds, at most for the bound of liveness.
+func patiently(try func(context.Context) error) error {
+	for begin := time.Now(); ; time.Sleep(time.Second) {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		err := try(ctx)
+		cancel()
+		if err == nil || time.Since(begin) > liveness {
+			return err
+		}
+	}
 }
 
 // injectFaults lets what the plan says befall the cell, until its length is over.
@@ -335,6 +354,8 @@ func (w *world) inject(f faultPlan) {
 		w.store.set(storeFaults{refuse: 1})
 		time.Sleep(f.For)
 		w.store.set(storeFaults{})
+	case faultLostDisk:
+		w.recoverMetadata(f)
 	case faultSchema:
 		w.changeSchema(f.Other)
 	case faultDiskFull:

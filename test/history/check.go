@@ -121,6 +121,7 @@ type historyChecker struct {
 	c      *categoryHistory
 	r      *Reading
 	report *Report
+	skew   int64
 
 	count     map[*writtenMessage]int
 	persisted map[*writtenMessage]int64 // of the oldest copy

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -78,6 +79,8 @@ type History struct {
 		now        int64
 		batches    int
 		categories map[string]*categoryHistory
+		// skew is in microseconds; see AllowSkew.
+		skew int64
 	}
 }
 
@@ -134,6 +137,14 @@ func (h *History) Category(name string, g Guarantees) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.mu.categories[name] = &categoryHistory{guarantees: g, messages: map[ID]*writtenMessage{}, positions: map[position]messageDigest{}}
+}
+
+// AllowSkew notes how far clocks of the cell may be from the clock of the test, or from each other: retention may remove a message that much
+// earlier.
+func (h *History) AllowSkew(most time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mu.skew = most.Microseconds()
 }
 
 // Uncertain notes that a recovery of the metadata found a message in a blob of which nothing said whether it was committed, and took it as

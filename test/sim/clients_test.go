@@ -297,6 +297,10 @@ func (b *batchReader) run(ctx context.Context) {
 	c, rng := b.w.newClient(), rngOf(b.w.plan.Seed, "reader "+b.plan.Name)
 	for life := 0; ctx.Err() == nil; life++ {
 		if err := b.liveOnce(ctx, c, rng, b.w.process(b.plan.Via[life%len(b.plan.Via)]).url()); err != nil && ctx.Err() == nil {
+			if b.lastKept == "" && b.w.recovery.hasLost(b.plan.Category) {
+				sleep(ctx, time.Second)
+				continue
+			}
 			b.w.violation("%s of %s: %v", b.plan.Name, b.plan.Category, err)
 			return
 		}
@@ -387,9 +391,21 @@ type queryReader struct {
 }
 
 func (q *queryReader) run(ctx context.Context) {
-	if err := q.follow(ctx); err != nil && ctx.Err() == nil {
+	err := q.follow(ctx)
+	for err != nil && ctx.Err() == nil && q.empty() && q.w.recovery.hasLost(q.plan.Category) {
+		sleep(ctx, time.Second)
+		err = q.follow(ctx)
+	}
+	if err != nil && ctx.Err() == nil {
 		q.w.violation("%s: %v", q.plan.Name, err)
 	}
+}
+
+// empty reports whether the query has given no rows.
+func (q *queryReader) empty() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.rows) == 0
 }
 
 func (q *queryReader) follow(ctx context.Context) error {

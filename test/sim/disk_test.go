@@ -79,7 +79,7 @@ func (d *disk) copyTo(to *disk, from, name string) (bool, error) {
 	d.mu.Unlock()
 	to.mu.Lock()
 	defer to.mu.Unlock()
-	if err := to.mem.RemoveAll(name); err != nil {
+	if err := errors.Join(durable.CreateFolder(to.mem, filepath.Dir(name), 0o750), to.mem.RemoveAll(name)); err != nil {
 		return false, err
 	}
 	done, err := vfs.Clone(source, to.mem, from, name, vfs.CloneSync)

@@ -22,6 +22,8 @@ type process struct {
 	plan processPlan
 	host string
 	disk *disk
+	// clock is the host's.
+	clock *clock
 
 	mu   sync.Mutex
 	life *life // nil while it does not run
@@ -65,6 +67,9 @@ func (p *process) config() app.Config {
 	c.Scribed.Spool.BallastBytes, c.Scribed.Spool.SegmentBytes, c.Scribed.Spool.MaxBytes = 64<<10, 64<<10, 64<<20
 	// A blob may wait for its commit as long as a flush is repeated, and may arrive late (storeFaults.late).
 	c.Retention.Grace, c.Retention.Linger, c.Retention.SweepInterval, c.Retention.Interval = 3*time.Minute, time.Minute, time.Minute, 5*time.Second
+	if p.w.plan.Clocks {
+		c.Retention.Grace += maxSkew // a blob of the clock that is furthest behind, beside one that is ahead
+	}
 	c.Retention.BoundaryStep, c.Retention.Adopt = 30*time.Second, p.adopt
 	if p.w.plan.Far {
 		floor := 250 * time.Millisecond
@@ -130,6 +135,7 @@ func (p *process) beginLifeLocked() (context.Context, *life, app.Host) {
 			return p.w.net.dial(ctx, p.host, address, l.gate)
 		},
 		FS:        p.disk.mount(),
+		Now:       p.clock.now,
 		OpenBlobs: func(context.Context, app.Config) (blob.Store, error) { return l.access, nil },
 		CPUTime:   func() time.Duration { return 0 },
 	}

@@ -30,6 +30,24 @@ type recoveries struct {
 	mu    sync.Mutex
 	// base is where the messages of a sequenced category begin since it was sequenced anew.
 	base map[string]uint64
+	// lost are categories that had left no trace: neither a blob nor a copy.
+	lost map[string]bool
+}
+
+// hasLost reports whether a category was lost, since nothing of it was committed when the metadata was. Who follows it must begin again.
+func (r *recoveries) hasLost(category string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.lost[category]
+}
+
+func (r *recoveries) noteLost(category string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.lost == nil {
+		r.lost = map[string]bool{}
+	}
+	r.lost[category] = true
 }
 
 // recoverMetadata loses the metadata, and has the operator do what docs/operations.md says: stop everything but agents and producers,
@@ -278,14 +296,25 @@ func (w *world) checkRecovered(r *app.Recovered) {
 func (w *world) completeCategories(c *client) {
 	control := rpc.NewControlClient(c.transport, w.first(app.ControlPlane).url())
 	for _, x := range w.plan.Categories {
-		if err := createCategory(control, &x); err != nil {
+		err := patiently(func(ctx context.Context) error {
+			_, err := control.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: x.Name})
+			if rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_CATEGORY {
+				w.recovery.noteLost(x.Name)
+				return nil
+			}
+			return err
+		})
+		if err == nil {
+			err = createCategory(control, &x)
+		}
+		if err != nil {
 			w.violation("category %s can't be created after a recovery: %v", x.Name, err)
 			continue
 		}
 		if !x.Columns {
 			continue
 		}
-		err := patiently(func(ctx context.Context) error {
+		err = patiently(func(ctx context.Context) error {
 			res, err := control.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: x.Name})
 			if err != nil || res.GetCategory().GetSchema() != "" {
 				return err

@@ -57,10 +57,13 @@ func newWorld(p plan, level slog.Level) *world {
 	if p.Far {
 		near, far = 30*time.Millisecond, 90*time.Millisecond
 	}
+	if p.Clocks {
+		w.history.AllowSkew(maxSkew)
+	}
 	w.store = newStore(rngOf(p.Seed, "store"), near, far)
 	for i, x := range p.Processes {
 		w.processes = append(w.processes, &process{
-			w: w, plan: x, host: fmt.Sprintf("10.0.0.%d", i+1), disk: newDisk(rngOf(p.Seed, "disk "+x.Name), 2*time.Millisecond),
+			w: w, plan: x, host: fmt.Sprintf("10.0.0.%d", i+1), disk: newDisk(rngOf(p.Seed, "disk "+x.Name), 2*time.Millisecond), clock: newClock(x.Offset, x.Drift),
 		})
 	}
 	return w
@@ -199,7 +202,12 @@ func (w *world) startFollower(ctx context.Context, readers *sync.WaitGroup, x re
 	f := w.follower(x)
 	w.followers = append(w.followers, f)
 	readers.Go(func() {
-		if err := f.Run(ctx); err != nil {
+		err := f.Run(ctx)
+		for err != nil && f.Trail.Len() == 0 && w.recovery.hasLost(x.Category) {
+			sleep(ctx, time.Second)
+			err = f.Run(ctx)
+		}
+		if err != nil {
 			w.violation("%v", err)
 		}
 	})
@@ -354,6 +362,8 @@ func (w *world) inject(f faultPlan) {
 		w.store.set(storeFaults{refuse: 1})
 		time.Sleep(f.For)
 		w.store.set(storeFaults{})
+	case faultClock:
+		p.clock.setOffset(f.To)
 	case faultLostDisk:
 		w.recoverMetadata(f)
 	case faultSchema:

@@ -215,7 +215,7 @@ func (m *folderBuilder) runRecovery(ctx context.Context, sink recovery.Sink) (*r
 	cfg.Scratch, cfg.Source, cfg.Catalog = filepath.Join(m.work, "scratch"), m.source, m.known
 	cfg.Workers = cmp.Or(m.o.Workers, cfg.Workers)
 	return recovery.Run(ctx, cfg, recovery.Deps{
-		FS: m.o.Host.FS, Blobs: m.store, Progress: m.o.Progress, Found: m.recordFinding,
+		FS: m.o.Host.FS, Blobs: m.store, Now: m.o.Host.Now, Progress: m.o.Progress, Found: m.recordFinding,
 	}, sink)
 }
 

@@ -8,7 +8,6 @@ import (
 	"hash/crc32"
 	"io"
 	"slices"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"google.golang.org/protobuf/proto"
@@ -190,7 +189,7 @@ func (v *View) decodeFile(r io.Reader) (savedAt int64, err error) {
 }
 
 // encodeFile writes a file. Concurrent changes may or may not be in it; all of it has reached its revision.
-func (v *View) encodeFile(w io.Writer) error {
+func (v *View) encodeFile(w io.Writer, savedAt int64) error {
 	revision := v.Revision()
-	return encodeSnapshot(w, FileCopy{Revision: revision, SavedAt: time.Now().UnixMicro(), Categories: slices.Collect(v.All())})
+	return encodeSnapshot(w, FileCopy{Revision: revision, SavedAt: savedAt, Categories: slices.Collect(v.All())})
 }

@@ -55,7 +55,7 @@ func (b *Batcher) orphanBlob(p *flushPart) {
 func (b *Batcher) putOnce(ctx context.Context, p *flushPart) error {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.PutTimeout)
 	defer cancel()
-	id := pointer.NewBlobID()
+	id := pointer.NewBlobIDAt(b.now().UnixMicro())
 	class := p.flush.queue.class
 	history := b.history.beginBuild()
 	parts, err := buildBlob(p, class, id, b.cfg.Region, history)

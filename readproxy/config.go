@@ -120,6 +120,8 @@ type Deps struct {
 	Logger *slog.Logger
 	// Registerer registers the metrics, until Close; nil means no metrics.
 	Registerer prometheus.Registerer
+	// Now is the wall clock, with which the times of blobs are compared; nil means time.Now.
+	Now func() time.Time
 }
 
 func (d *Deps) validate() error {

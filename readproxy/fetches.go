@@ -3,7 +3,6 @@ package readproxy
 import (
 	"context"
 	"errors"
-	"time"
 
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
@@ -176,7 +175,7 @@ func (s *Server) endFetch(f *blockFetch, b *checkedBlock, err error) (shared boo
 
 // isYoung reports whether a payload is assumed to have several readers.
 func (s *Server) isYoung(p *pointer.Pointer) bool {
-	return time.Now().UnixMicro()-p.Blob.Time() <= s.cfg.TailAge.Microseconds()
+	return s.deps.Now().UnixMicro()-p.Blob.Time() <= s.cfg.TailAge.Microseconds()
 }
 
 // endWithBlock ends a fetch with verified stored bytes from a tier. The block owns them afterwards.

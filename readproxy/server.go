@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 
@@ -61,6 +62,9 @@ var _ rpc.ReadProxyService = (*Server)(nil)
 func New(cfg Config, deps Deps) (*Server, error) {
 	if err := errors.Join(cfg.Validate(), deps.validate()); err != nil {
 		return nil, err
+	}
+	if deps.Now == nil {
+		deps.Now = time.Now
 	}
 	s := &Server{
 		cfg: cfg, deps: deps, log: cmp.Or(deps.Logger, slog.New(slog.DiscardHandler)),

@@ -1,9 +1,11 @@
 package retention
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -65,13 +67,23 @@ func (e *HaltedError) Error() string {
 		"with this claim to adopt: %s", e.Reason, e.Claim)
 }
 
-// compareClaims fails with a HaltedError when a claim in the blob store is another cell's or is above the engine's boundary, unless it is
-// the one to adopt.
+// covers reports whether the claim with a key, if it is one, stands for another one too: the same cell has older ones if it was stopped between
+// putting a claim and deleting those before.
+func covers(key string, other storeClaim) bool {
+	c, err := parseClaim(key)
+	return err == nil && c.cell == other.cell && c.boundary >= other.boundary
+}
+
+// compareClaims fails with a HaltedError when a claim in the blob store is another cell's or is above the engine's boundary, unless the
+// one to adopt covers it. Of several that halt it names the one that covers most.
 func compareClaims(cell string, boundary int64, claims []storeClaim, adopt string) error {
-	for _, c := range claims {
+	byAge := func(a, b storeClaim) int {
+		return cmp.Or(cmp.Compare(a.cell, b.cell), cmp.Compare(b.boundary, a.boundary))
+	}
+	for _, c := range slices.SortedFunc(slices.Values(claims), byAge) {
 		var reason string
 		switch {
-		case c.key() == adopt:
+		case covers(adopt, c):
 			continue
 		case c.cell != cell:
 			reason = fmt.Sprintf("the blob store has a claim of cell %s, this cell is %s: two cells share a store, or the metadata logs "+
@@ -132,7 +144,7 @@ func (t *leaseTerm) writeClaim(ctx context.Context, boundary int64) error {
 		return err
 	}
 	for _, c := range claims {
-		if c == own || c.key() != t.c.cfg.Adopt && (c.cell != own.cell || c.boundary > own.boundary) {
+		if c == own || !covers(t.c.cfg.Adopt, c) && (c.cell != own.cell || c.boundary > own.boundary) {
 			continue
 		}
 		if err := t.c.waitForStore(ctx, 1); err != nil {

@@ -335,4 +335,16 @@ func TestClaims(t *testing.T) {
 	if err := compareClaims("x", 10, []storeClaim{{"x", 10}, {"x", 3}, {"y", 11}}, storeClaim{"y", 11}.key()); err != nil {
 		t.Errorf("a claim that was adopted: %v", err)
 	}
+
+	// A keeper that was killed between putting a claim and deleting the one before left two: the newer one is named, and stands for both.
+	two := []storeClaim{{"y", 7}, {"y", 11}}
+	if err := compareClaims("x", 10, two, ""); !errors.As(err, &halted) || halted.Claim != two[1].key() {
+		t.Errorf("of two claims %v is named", halted)
+	}
+	if err := compareClaims("x", 10, two, two[1].key()); err != nil {
+		t.Errorf("two claims, of which the newer one was adopted: %v", err)
+	}
+	if err := compareClaims("x", 10, two, two[0].key()); !errors.As(err, &halted) || halted.Claim != two[1].key() {
+		t.Errorf("two claims, of which the older one was adopted: %v", err)
+	}
 }

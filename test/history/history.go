@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -78,6 +79,8 @@ type History struct {
 		now        int64
 		batches    int
 		categories map[string]*categoryHistory
+		// skew is in microseconds; see AllowSkew.
+		skew int64
 	}
 }
 
@@ -102,6 +105,8 @@ type writtenMessage struct {
 	acked     map[Level]int64 // when it was first acknowledged at each level
 	attempts  int
 	failed    int // attempts that definitely failed
+	// uncertain is set when a recovery of the metadata took it for committed, which nobody knew.
+	uncertain bool
 
 	// batch is the atomic batch that the message belongs to, at batchIndex of batchSize messages; 0 = none.
 	batch, batchIndex, batchSize int
@@ -132,6 +137,24 @@ func (h *History) Category(name string, g Guarantees) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.mu.categories[name] = &categoryHistory{guarantees: g, messages: map[ID]*writtenMessage{}, positions: map[position]messageDigest{}}
+}
+
+// AllowSkew notes how far clocks of the cell may be from the clock of the test, or from each other: retention may remove a message that much
+// earlier.
+func (h *History) AllowSkew(most time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mu.skew = most.Microseconds()
+}
+
+// Uncertain notes that a recovery of the metadata found a message in a blob of which nothing said whether it was committed, and took it as
+// committed: it may be there even if every attempt to write it failed.
+func (h *History) Uncertain(category string, id ID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if m := h.mu.categories[category].messages[id]; m != nil {
+		m.uncertain = true
+	}
 }
 
 // Attempt is a write that has begun. One goroutine calls its methods.

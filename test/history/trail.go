@@ -179,7 +179,7 @@ func (h *History) Reaches(t *Trail, r *Reading) bool {
 	for i := range r.seen {
 		p := r.seen[i].position
 		at, begun := last[p.shard]
-		if !begun && t.late && c.hasExpired(r.seen[i].persisted, knew) {
+		if !begun && t.late && c.hasExpired(r.seen[i].persisted, knew+h.mu.skew) {
 			continue
 		}
 		if !begun || at.before(p) {
@@ -229,7 +229,7 @@ func (h *History) CheckTrail(t *Trail, whole *Reading) *Report {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	k := &historyChecker{
-		c: h.mu.categories[t.category], r: &Reading{category: t.category + ", " + t.name, seen: t.collectMessages()}, report: new(Report),
+		skew: h.mu.skew, c: h.mu.categories[t.category], r: &Reading{category: t.category + ", " + t.name, seen: t.collectMessages()}, report: new(Report),
 		count: map[*writtenMessage]int{}, persisted: map[*writtenMessage]int64{},
 	}
 	messages := k.checkContents()
@@ -357,7 +357,7 @@ func (k *historyChecker) checkAgreement(t *Trail, whole *Reading) {
 			continue
 		}
 		k.report.Missed++
-		if !k.c.hasExpired(s.persisted, told) {
+		if !k.c.hasExpired(s.persisted, told+k.skew) {
 			k.addViolation(Owed, "%s, %v, was gone when it was %v old", s.describePosition(), s.content.id, time.Duration(told-s.persisted)*time.Microsecond)
 		}
 	}

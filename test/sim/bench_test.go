@@ -11,7 +11,7 @@ import (
 // BenchmarkCell runs cells of 1, 3 and 10 processes without faults, with ten committed writes a second and two readers, and says how many
 // virtual hours they make in a minute of one processor.
 func BenchmarkCell(b *testing.B) {
-	solo := []processPlan{{"up", app.AllRoles}}
+	solo := []processPlan{{Name: "up", Roles: app.AllRoles}}
 	for _, processes := range [][]processPlan{solo, layouts["one"], layouts["wide"]} {
 		b.Run(fmt.Sprintf("processes=%d", len(processes)), func(b *testing.B) {
 			p := plan{

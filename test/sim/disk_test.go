@@ -1,13 +1,17 @@
 package sim
 
 import (
+	"errors"
 	"math/rand/v2"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"scribe/internal/base/durable"
 )
 
 // disk is the disk of a host: a file system in memory that knows what was synced.
@@ -32,6 +36,13 @@ func (d *disk) mount() vfs.FS {
 	return &mountedFS{FS: d.mem, d: d}
 }
 
+// mountInstant is mount for a program under which no sync takes time.
+func (d *disk) mountInstant() vfs.FS {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return &mountedFS{FS: d.mem, d: d, instant: true}
+}
+
 // crash separates the disk from the process that used it. After kill -9 the disk has all that was written. After a loss of power it has
 // what was synced, and of the rest any part.
 func (d *disk) crash(powerLoss bool) {
@@ -44,11 +55,46 @@ func (d *disk) crash(powerLoss bool) {
 	d.mem = d.mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: kept, RNG: d.rng})
 }
 
+// destroy leaves an empty disk. With keep, only the folders of the metadata in a data folder are lost, and what is left of it is
+// under another name.
+func (d *disk) destroy(keep bool, folders ...string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !keep {
+		d.mem = vfs.NewCrashableMem()
+		return nil
+	}
+	for _, name := range folders {
+		if err := d.mem.RemoveAll("/data/" + name); err != nil {
+			return err
+		}
+	}
+	return errors.Join(d.mem.Rename("/data", "/old"), durable.SyncFolder(d.mem, "/"))
+}
+
+// copyTo copies a file or a folder to a disk, durably. It reports whether there was one.
+func (d *disk) copyTo(to *disk, from, name string) (bool, error) {
+	d.mu.Lock()
+	source := d.mem
+	d.mu.Unlock()
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	if err := errors.Join(durable.CreateFolder(to.mem, filepath.Dir(name), 0o750), to.mem.RemoveAll(name)); err != nil {
+		return false, err
+	}
+	done, err := vfs.Clone(source, to.mem, from, name, vfs.CloneSync)
+	if err == nil && done {
+		err = durable.SyncFolder(to.mem, filepath.Dir(name))
+	}
+	return done, err
+}
+
 // mountedFS is the disk as a process sees it. Only syncs of write-ahead logs take (virtual) time: elsewhere Pebble and the roles may hold a
 // mutex, and a bubble's time stands still while somebody waits for a mutex.
 type mountedFS struct {
 	vfs.FS
-	d *disk
+	d       *disk
+	instant bool
 }
 
 // walCategory is what Pebble calls its write-ahead logs.
@@ -58,7 +104,7 @@ func (m *mountedFS) wrap(f vfs.File, c vfs.DiskWriteCategory, err error) (vfs.Fi
 	if err != nil {
 		return nil, err
 	}
-	return &mountedFile{File: f, d: m.d, wal: c == walCategory}, nil
+	return &mountedFile{File: f, d: m.d, wal: c == walCategory && !m.instant}, nil
 }
 
 func (d *disk) mayWrite() error {

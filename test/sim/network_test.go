@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -37,11 +38,16 @@ type network struct {
 	changed chan struct{}
 	// down are hosts that lost power: nothing answers, not even a refusal.
 	down map[string]bool
+	// private are hosts of the cell that only one client reaches.
+	private map[string]string
 	// port is the last one that an unnamed end took.
 	port int
 	// digest is a hash over everything that was sent, in order: of two runs with the same digest, the same happened.
 	digest uint64
 }
+
+// clientHosts is what the addresses of hosts outside the cell begin with.
+const clientHosts = "10.1."
 
 type route struct{ from, to string }
 
@@ -55,7 +61,7 @@ const (
 func newNetwork(rng *rand.Rand) *network {
 	return &network{
 		rng: rng, latency: 200 * time.Microsecond, jitter: 300 * time.Microsecond, bandwidth: 100 << 20,
-		listeners: map[string]*listener{}, conns: map[*conn]bool{}, cuts: map[route]bool{}, down: map[string]bool{}, stopped: map[string]bool{}, changed: make(chan struct{}),
+		listeners: map[string]*listener{}, conns: map[*conn]bool{}, cuts: map[route]bool{}, down: map[string]bool{}, stopped: map[string]bool{}, private: map[string]string{}, changed: make(chan struct{}),
 	}
 }
 
@@ -228,7 +234,7 @@ func (n *network) dial(ctx context.Context, host, address string, gate *gate) (n
 	if gate.gone.Load() {
 		return fail(net.ErrClosed)
 	}
-	if l == nil {
+	if only := n.private[to]; l == nil || only != "" && only != host && strings.HasPrefix(host, clientHosts) {
 		return fail(os.NewSyscallError("connect", syscall.ECONNREFUSED))
 	}
 	n.port++

@@ -18,7 +18,9 @@ type plan struct {
 	// Length is how long faults come, Quiet how long the healed cell then rests before it is looked at.
 	Length, Quiet time.Duration
 	// Far is a store that is 30 to 90 ms away, as S3 is; else it is in the same room.
-	Far        bool
+	Far bool
+	// Clocks is whether the hosts' clocks differ, and are set at times.
+	Clocks     bool
 	Processes  []processPlan
 	Categories []categoryPlan
 	Writers    []writerPlan
@@ -32,6 +34,9 @@ type plan struct {
 type processPlan struct {
 	Name  string
 	Roles []app.Role
+	// Offset is how far the clock of the host is ahead at first, Drift how much too fast it is, in millionths.
+	Offset time.Duration `json:",omitempty"`
+	Drift  float64       `json:",omitempty"`
 }
 
 // categoryPlan is a category of the workload.
@@ -95,6 +100,19 @@ type faultPlan struct {
 	// Process is what it befalls, Other the other end of a cut. Chance is how often, where faults are drawn.
 	Process, Other string
 	Chance         float64
+	// Keep: of a lost disk, all but the metadata can be read. Cuts are where its recovery is cut off, again and again.
+	Keep bool `json:",omitempty"`
+	// To is how far ahead a clock is set.
+	To   time.Duration `json:",omitempty"`
+	Cuts []recoveryCut `json:",omitempty"`
+}
+
+// recoveryCut is where a recovery is cut off: before a step, or after a time.
+type recoveryCut struct {
+	Step  string
+	After time.Duration
+	// Power is a loss of power, else the process is killed.
+	Power bool
 }
 
 func (f faultPlan) String() string {
@@ -102,6 +120,10 @@ func (f faultPlan) String() string {
 	switch {
 	case f.Kind == faultSchema:
 		text += f.Other
+	case f.Kind == faultClock:
+		text += fmt.Sprintf(" is %v ahead from then on", f.To)
+	case f.Kind == faultLostDisk:
+		text += fmt.Sprintf(" catalog from %q, keep %v, cuts %v", f.Other, f.Keep, f.Cuts)
 	case f.Other != "":
 		text += " to " + f.Other
 	}
@@ -126,6 +148,8 @@ const (
 	faultDiskFull = "disk-full" // no space on a disk
 	faultSchema   = "schema"    // no fault: a category's schema gets another column
 	faultSlowDisk = "slow-disk" // a sync takes long
+	faultClock    = "clock"     // the wall clock of a host jumps
+	faultLostDisk = "lost-disk" // the metadata is gone, and is recovered from the blobs
 )
 
 var faultKinds = []string{
@@ -135,28 +159,28 @@ var faultKinds = []string{
 // Layouts of a cell. Every role is in each, and twice where there may be several.
 var layouts = map[string][]processPlan{
 	"nodes": {
-		{"meta", []app.Role{app.ControlPlane, app.Metalog}},
-		{"node1", []app.Role{app.Batcher, app.WriteProxy, app.ReadStream, app.ReadProxy, app.Retention, app.Sequencer, app.SQLServer}},
-		{"node2", []app.Role{app.Batcher, app.WriteProxy, app.ReadStream, app.ReadProxy, app.Retention, app.Sequencer, app.SQLServer}},
-		{"agent1", []app.Role{app.Scribed}},
-		{"agent2", []app.Role{app.Scribed}},
+		{Name: "meta", Roles: []app.Role{app.ControlPlane, app.Metalog}},
+		{Name: "node1", Roles: []app.Role{app.Batcher, app.WriteProxy, app.ReadStream, app.ReadProxy, app.Retention, app.Sequencer, app.SQLServer}},
+		{Name: "node2", Roles: []app.Role{app.Batcher, app.WriteProxy, app.ReadStream, app.ReadProxy, app.Retention, app.Sequencer, app.SQLServer}},
+		{Name: "agent1", Roles: []app.Role{app.Scribed}},
+		{Name: "agent2", Roles: []app.Role{app.Scribed}},
 	},
 	"wide": {
-		{"control", []app.Role{app.ControlPlane}},
-		{"metalog", []app.Role{app.Metalog}},
-		{"batcher1", []app.Role{app.Batcher}},
-		{"batcher2", []app.Role{app.Batcher}},
-		{"write1", []app.Role{app.WriteProxy}},
-		{"write2", []app.Role{app.WriteProxy}},
-		{"read1", []app.Role{app.ReadStream, app.ReadProxy, app.Retention, app.Sequencer, app.SQLServer}},
-		{"read2", []app.Role{app.ReadStream, app.ReadProxy, app.Retention, app.Sequencer, app.SQLServer}},
-		{"agent1", []app.Role{app.Scribed}},
-		{"agent2", []app.Role{app.Scribed}},
+		{Name: "control", Roles: []app.Role{app.ControlPlane}},
+		{Name: "metalog", Roles: []app.Role{app.Metalog}},
+		{Name: "batcher1", Roles: []app.Role{app.Batcher}},
+		{Name: "batcher2", Roles: []app.Role{app.Batcher}},
+		{Name: "write1", Roles: []app.Role{app.WriteProxy}},
+		{Name: "write2", Roles: []app.Role{app.WriteProxy}},
+		{Name: "read1", Roles: []app.Role{app.ReadStream, app.ReadProxy, app.Retention, app.Sequencer, app.SQLServer}},
+		{Name: "read2", Roles: []app.Role{app.ReadStream, app.ReadProxy, app.Retention, app.Sequencer, app.SQLServer}},
+		{Name: "agent1", Roles: []app.Role{app.Scribed}},
+		{Name: "agent2", Roles: []app.Role{app.Scribed}},
 	},
 	"one": {
-		{"up", app.AllRoles},
-		{"node", []app.Role{app.Batcher, app.WriteProxy, app.Scribed, app.ReadStream, app.ReadProxy, app.Retention, app.Sequencer, app.SQLServer}},
-		{"agent1", []app.Role{app.Scribed}},
+		{Name: "up", Roles: app.AllRoles},
+		{Name: "node", Roles: []app.Role{app.Batcher, app.WriteProxy, app.Scribed, app.ReadStream, app.ReadProxy, app.Retention, app.Sequencer, app.SQLServer}},
+		{Name: "agent1", Roles: []app.Role{app.Scribed}},
 	},
 }
 
@@ -171,6 +195,8 @@ func drawPlan(seed uint64, length time.Duration) plan {
 	p.drawReaders(rng)
 	p.drawQueries(rng)
 	p.drawFaults(rng)
+	p.drawLostDisks(rand.New(rand.NewPCG(seed, 2)))
+	p.drawClocks(rand.New(rand.NewPCG(seed, 3)))
 	slices.SortStableFunc(p.Faults, func(a, b faultPlan) int { return cmp.Compare(a.At, b.At) })
 	return p
 }
@@ -290,10 +316,65 @@ func (p *plan) drawFaults(rng *rand.Rand) {
 	}
 }
 
+// drawClocks gives the hosts clocks of their own in half of the seeds, and sets some of them, forward or back.
+func (p *plan) drawClocks(rng *rand.Rand) {
+	if p.Clocks = rng.IntN(2) == 0; !p.Clocks {
+		return
+	}
+	offset := func() time.Duration {
+		return time.Duration(rng.Int64N(int64(2*maxOffset))) - maxOffset
+	}
+	p.Processes = slices.Clone(p.Processes) // it is one of layouts
+	for i := range p.Processes {
+		p.Processes[i].Offset, p.Processes[i].Drift = offset(), 400*rng.Float64()-200
+	}
+	for range rng.IntN(8) {
+		p.Faults = append(p.Faults, faultPlan{
+			Kind: faultClock, At: time.Duration(rng.Int64N(int64(p.Length))), Process: pick(rng, p.Processes).Name, To: offset(),
+		})
+	}
+}
+
+// controlStore is the catalog of a recovery where only the logs were lost.
+const controlStore = "control store"
+
+// drawLostDisks loses the metadata in a share of the seeds, once or twice.
+func (p *plan) drawLostDisks(rng *rand.Rand) {
+	if rng.IntN(4) != 0 {
+		return
+	}
+	metalog, control := p.with(app.Metalog)[0], p.with(app.ControlPlane)[0]
+	at := time.Duration(0)
+	for range 1 + rng.IntN(4)/3 {
+		at += time.Duration(rng.Int64N(int64(p.Length)))
+		// What an agent has spooled on a disk goes with it, and is not what a recovery promises.
+		keep := slices.Contains(p.with(app.Scribed), metalog) || rng.IntN(2) == 0
+		sources := slices.Concat([]string{""}, p.with(app.Batcher), p.with(app.ReadStream))
+		if keep || control != metalog {
+			sources = append(sources, controlStore, controlStore)
+		}
+		f := faultPlan{Kind: faultLostDisk, At: at, Process: metalog, Other: pick(rng, sources), Keep: keep}
+		f.For = time.Duration(rng.Int64N(int64(pick(rng, []time.Duration{time.Second, 30 * time.Second}))))
+		for range rng.IntN(4) {
+			cut := recoveryCut{Power: rng.IntN(2) == 0, Step: pick(rng, []string{"", "", "logs", "finish logs", "categories", "findings", "rename", "clean"})}
+			if cut.Step == "" {
+				cut.After = time.Duration(rng.Int64N(int64(pick(rng, []time.Duration{50 * time.Millisecond, time.Second, 10 * time.Second}))))
+			}
+			f.Cuts = append(f.Cuts, cut)
+		}
+		p.Faults = append(p.Faults, f)
+	}
+}
+
 // String describes the plan in a few lines.
 func (p *plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d: %v of faults, far store %v, %d processes\n", p.Seed, p.Length, p.Far, len(p.Processes))
+	fmt.Fprintf(&b, "seed %d: %v of faults, far store %v, %d processes, clocks differ %v\n", p.Seed, p.Length, p.Far, len(p.Processes), p.Clocks)
+	for _, x := range p.Processes {
+		if p.Clocks {
+			fmt.Fprintf(&b, "  clock of %s: %v ahead, too fast by %.0f ppm\n", x.Name, x.Offset, x.Drift)
+		}
+	}
 	for _, c := range p.Categories {
 		fmt.Fprintf(&b, "  %+v\n", c)
 	}

@@ -22,11 +22,16 @@ type process struct {
 	plan processPlan
 	host string
 	disk *disk
+	// clock is the host's.
+	clock *clock
 
 	mu   sync.Mutex
 	life *life // nil while it does not run
 	// wanted is whether it should run: a life that ends by itself is followed by another one.
 	wanted bool
+	// held is whether an operator keeps it from running. adopt is the claim that retention is started with.
+	held  bool
+	adopt string
 	// lives counts starts, fatal the failures that ended a life by themselves.
 	lives, fatal int
 }
@@ -62,7 +67,10 @@ func (p *process) config() app.Config {
 	c.Scribed.Spool.BallastBytes, c.Scribed.Spool.SegmentBytes, c.Scribed.Spool.MaxBytes = 64<<10, 64<<10, 64<<20
 	// A blob may wait for its commit as long as a flush is repeated, and may arrive late (storeFaults.late).
 	c.Retention.Grace, c.Retention.Linger, c.Retention.SweepInterval, c.Retention.Interval = 3*time.Minute, time.Minute, time.Minute, 5*time.Second
-	c.Retention.BoundaryStep = 30 * time.Second
+	if p.w.plan.Clocks {
+		c.Retention.Grace += maxSkew // a blob of the clock that is furthest behind, beside one that is ahead
+	}
+	c.Retention.BoundaryStep, c.Retention.Adopt = 30*time.Second, p.adopt
 	if p.w.plan.Far {
 		floor := 250 * time.Millisecond
 		c.FlushFloor = &floor
@@ -82,28 +90,15 @@ func (p *process) start() {
 func (p *process) keepRunning() {
 	for {
 		p.mu.Lock()
-		if !p.wanted || p.life != nil || p.w.over() {
+		if !p.wanted || p.held || p.life != nil || p.w.over() {
 			p.mu.Unlock()
 			return
 		}
-		ctx, cancel := context.WithCancel(context.Background())
-		l := &life{gate: newGate(), cancel: cancel, giveUp: make(chan struct{})}
-		l.access = &access{store: p.w.store, gate: l.gate}
-		p.life = l
+		ctx, l, host := p.beginLifeLocked()
 		p.lives++
-		host := app.Host{
-			Listen: func(_ context.Context, _, address string) (net.Listener, error) {
-				return p.w.net.listen(p.host, address, l.gate)
-			},
-			Dial: func(ctx context.Context, _, address string) (net.Conn, error) {
-				return p.w.net.dial(ctx, p.host, address, l.gate)
-			},
-			FS:        p.disk.mount(),
-			OpenBlobs: func(context.Context, app.Config) (blob.Store, error) { return l.access, nil },
-			CPUTime:   func() time.Duration { return 0 },
-		}
+		config := p.config()
 		p.mu.Unlock()
-		a, err := app.Start(ctx, p.config(), app.Options{Logger: p.w.logger(p.plan.Name), Version: "simulated", Host: host})
+		a, err := app.Start(ctx, config, app.Options{Logger: p.w.logger(p.plan.Name), Version: "simulated", Host: host})
 		p.mu.Lock()
 		if p.life != l { // it was killed while it started
 			p.mu.Unlock()
@@ -120,9 +115,29 @@ func (p *process) keepRunning() {
 		}
 		p.life = nil
 		p.mu.Unlock()
-		cancel()
+		l.cancel()
 		p.w.note("%s does not start: %v", p.plan.Name, err)
 		time.Sleep(time.Second)
+	}
+}
+
+// beginLifeLocked makes the life that the host runs from now on, and what its program reaches of the host. p.mu is held.
+func (p *process) beginLifeLocked() (context.Context, *life, app.Host) {
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &life{gate: newGate(), cancel: cancel, giveUp: make(chan struct{})}
+	l.access = &access{store: p.w.store, gate: l.gate}
+	p.life = l
+	return ctx, l, app.Host{
+		Listen: func(_ context.Context, _, address string) (net.Listener, error) {
+			return p.w.net.listen(p.host, address, l.gate)
+		},
+		Dial: func(ctx context.Context, _, address string) (net.Conn, error) {
+			return p.w.net.dial(ctx, p.host, address, l.gate)
+		},
+		FS:        p.disk.mount(),
+		Now:       p.clock.now,
+		OpenBlobs: func(context.Context, app.Config) (blob.Store, error) { return l.access, nil },
+		CPUTime:   func() time.Duration { return 0 },
 	}
 }
 
@@ -222,6 +237,31 @@ func (p *process) stop() error {
 	return err
 }
 
+// hold stops the process, and keeps whoever would start it from doing so until it is released.
+func (p *process) hold() {
+	p.mu.Lock()
+	p.held = true
+	p.mu.Unlock()
+	if err := p.stop(); err != nil {
+		p.w.note("%s stopped: %v", p.plan.Name, err)
+	}
+	p.mu.Lock()
+	running := p.life != nil
+	p.mu.Unlock()
+	if running { // it was about to start
+		p.kill(false)
+	}
+}
+
+// release lets the process run again. Its retention adopts a claim, if there is one.
+func (p *process) release(adopt string) {
+	p.mu.Lock()
+	p.held, p.adopt = false, adopt
+	p.mu.Unlock()
+	p.w.net.powerOn(p.host)
+	p.start()
+}
+
 // pause is SIGSTOP, resume SIGCONT: nothing that the process does reaches the outside, and nothing reaches it. Its timers run on.
 func (p *process) pause() {
 	p.mu.Lock()
@@ -251,7 +291,7 @@ type client struct {
 
 func (w *world) newClient() *client {
 	n := w.clients.Add(1)
-	host := fmt.Sprintf("10.1.%d.%d", n/250, 1+n%250)
+	host := clientHosts + fmt.Sprintf("%d.%d", n/250, 1+n%250)
 	g := newGate()
 	return &client{w: w, host: host, gate: g, transport: rpc.NewTransport(func(ctx context.Context, _, address string) (net.Conn, error) {
 		return w.net.dial(ctx, host, address, g)

@@ -115,7 +115,7 @@ func (w *world) result() result {
 	}
 	for _, b := range w.sequenced {
 		b.mu.Lock()
-		r.Read += int64(b.next) //nolint:gosec // a few
+		r.Read += int64(b.next - b.first) //nolint:gosec // a few
 		b.mu.Unlock()
 	}
 	for _, f := range w.followers {

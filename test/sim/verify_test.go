@@ -25,8 +25,18 @@ import (
 
 // verifyReaders looks at what everybody has read of a healed cell that nobody writes to.
 func (w *world) verifyReaders(healed time.Time) {
-	if !w.await("no process holds anything", healed, w.holdNothing) {
+	// Processes are asked one after the other: a message may pass from one that was not asked yet to one that was, twice at most.
+	empty := 0
+	if !w.await("no process holds anything", healed, func() bool {
+		if empty++; !w.holdNothing() {
+			empty = 0
+		}
+		return empty == 3
+	}) {
 		return
+	}
+	if w.plan.Clocks {
+		time.Sleep(maxSkew) // if the engine's clock was set back, what is merged by time comes when it has caught up
 	}
 	readings := w.readAll()
 	if readings == nil {
@@ -152,6 +162,10 @@ func (w *world) readAll() map[string]*history.Reading {
 				lasting = history.Committed
 			}
 			report := w.history.Check(r, lasting)
+			if c.Delivery != "exactly_once" && w.plan.Clocks && w.recovery.count.Load() > 0 {
+				// Persisted times are those of batchers' clocks.
+				report.Violations = slices.DeleteFunc(report.Violations, func(v *history.Violation) bool { return v.Kind == history.Reordered })
+			}
 			if err := report.Err(); err != nil {
 				w.violation("read %s through %s:\n%v", c.Name, via, err)
 			}
@@ -169,6 +183,9 @@ func (w *world) checkKept(c *categoryPlan, r *history.Reading, via string) {
 		there[id] = true
 	}
 	oldest := time.Now().Add(-c.Retention)
+	if w.plan.Clocks {
+		oldest = oldest.Add(maxSkew)
+	}
 	w.mu.Lock()
 	var lost []history.ID
 	for id, began := range w.committed[c.Name] {
@@ -204,10 +221,14 @@ func (w *world) verifyFollowers(healed time.Time, readings map[string]*history.R
 		if w.category(f.Category).Retention > 0 {
 			whole = nil // it is not all that ever existed
 		}
-		if err := w.history.CheckTrail(f.Trail, whole).Err(); err != nil {
+		report := w.history.CheckTrail(f.Trail, whole)
+		if f.Rebuilt() { // its windows were of other persisted times
+			report.Violations = slices.DeleteFunc(report.Violations, func(v *history.Violation) bool { return v.Kind == history.OutOfWindow })
+		}
+		if err := report.Err(); err != nil {
 			w.violation("%s:\n%v", f.Name, err)
 		}
-		if f.Window == 0 && w.category(f.Category).Order != "none" {
+		if f.Window == 0 && w.category(f.Category).Order != "none" && !f.Rebuilt() {
 			strict[f.Category] = append(strict[f.Category], f.Trail)
 		}
 	}

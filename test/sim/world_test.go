@@ -47,6 +47,7 @@ type world struct {
 	// committed has, for categories that forget, what was acknowledged and when the write began, at the earliest.
 	committed map[string]map[history.ID]time.Time
 	faults    atomic.Int64 // that befell something
+	recovery  recoveries
 }
 
 func newWorld(p plan, level slog.Level) *world {
@@ -56,10 +57,13 @@ func newWorld(p plan, level slog.Level) *world {
 	if p.Far {
 		near, far = 30*time.Millisecond, 90*time.Millisecond
 	}
+	if p.Clocks {
+		w.history.AllowSkew(maxSkew)
+	}
 	w.store = newStore(rngOf(p.Seed, "store"), near, far)
 	for i, x := range p.Processes {
 		w.processes = append(w.processes, &process{
-			w: w, plan: x, host: fmt.Sprintf("10.0.0.%d", i+1), disk: newDisk(rngOf(p.Seed, "disk "+x.Name), 2*time.Millisecond),
+			w: w, plan: x, host: fmt.Sprintf("10.0.0.%d", i+1), disk: newDisk(rngOf(p.Seed, "disk "+x.Name), 2*time.Millisecond), clock: newClock(x.Offset, x.Drift),
 		})
 	}
 	return w
@@ -162,13 +166,7 @@ func (w *world) run() {
 			readers.Go(func() { b.run(clientsCtx) })
 			continue
 		}
-		f := w.follower(x)
-		w.followers = append(w.followers, f)
-		readers.Go(func() {
-			if err := f.Run(clientsCtx); err != nil {
-				w.violation("%v", err)
-			}
-		})
+		w.startFollower(clientsCtx, &readers, x)
 	}
 	for _, x := range w.plan.Queries {
 		q := &queryReader{w: w, plan: x, rows: map[history.ID]int{}}
@@ -186,6 +184,7 @@ func (w *world) run() {
 	w.heal()
 	stopWriting()
 	healed := time.Now()
+	w.followRecovered(clientsCtx, &readers)
 	if w.await("every write has an outcome", healed, func() bool { return waitDone(&writers) }) {
 		w.note("writers: %s", w.progress())
 		w.verifyReaders(healed)
@@ -196,6 +195,22 @@ func (w *world) run() {
 	}
 	w.verifyStores()
 	close(w.done)
+}
+
+// startFollower starts a consumer of a plan.
+func (w *world) startFollower(ctx context.Context, readers *sync.WaitGroup, x readerPlan) {
+	f := w.follower(x)
+	w.followers = append(w.followers, f)
+	readers.Go(func() {
+		err := f.Run(ctx)
+		for err != nil && f.Trail.Len() == 0 && w.recovery.hasLost(x.Category) {
+			sleep(ctx, time.Second)
+			err = f.Run(ctx)
+		}
+		if err != nil {
+			w.violation("%v", err)
+		}
+	})
 }
 
 // waitDone reports whether everybody is done within a second.
@@ -241,34 +256,46 @@ func (w *world) createCategories() bool {
 	control := rpc.NewControlClient(c.transport, w.first(app.ControlPlane).url())
 	for _, x := range w.plan.Categories {
 		w.history.Category(x.Name, history.Guarantees{ExactlyOnce: x.Delivery == "exactly_once", NoGivingUp: x.Delivery == "exactly_once"})
-		category := &scribev1.Category{
-			Name: x.Name, Shards: x.Shards,
-			Delivery:   scribev1.Delivery(scribev1.Delivery_value["DELIVERY_"+strings.ToUpper(x.Delivery)]),
-			Repeatable: scribev1.Repeatability(scribev1.Repeatability_value["REPEATABILITY_"+strings.ToUpper(x.Order)]),
-		}
-		if x.Columns {
-			category.Schema = rowSchema
-		}
 		if x.Retention > 0 {
-			category.Retention = durationpb.New(x.Retention)
 			w.history.Retain(x.Name, x.Retention, time.Now())
 		}
-		begin := time.Now()
-		for {
-			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-			_, err := control.CreateCategory(ctx, &scribev1.CreateCategoryRequest{Category: category, IfNotExists: true})
-			cancel()
-			if err == nil {
-				break
-			}
-			if time.Since(begin) > liveness {
-				w.violation("category %s can't be created: %v", x.Name, err)
-				return false
-			}
-			time.Sleep(time.Second)
+		if err := createCategory(control, &x); err != nil {
+			w.violation("category %s can't be created: %v", x.Name, err)
+			return false
 		}
 	}
 	return true
+}
+
+// createCategory creates a category that does not exist, as soon as the control plane answers.
+func createCategory(control rpc.ControlService, x *categoryPlan) error {
+	category := &scribev1.Category{
+		Name: x.Name, Shards: x.Shards,
+		Delivery:   scribev1.Delivery(scribev1.Delivery_value["DELIVERY_"+strings.ToUpper(x.Delivery)]),
+		Repeatable: scribev1.Repeatability(scribev1.Repeatability_value["REPEATABILITY_"+strings.ToUpper(x.Order)]),
+	}
+	if x.Columns {
+		category.Schema = rowSchema
+	}
+	if x.Retention > 0 {
+		category.Retention = durationpb.New(x.Retention)
+	}
+	return patiently(func(ctx context.Context) error {
+		_, err := control.CreateCategory(ctx, &scribev1.CreateCategoryRequest{Category: category, IfNotExists: true})
+		return err
+	})
+}
+
+// patiently tries something until it succeeds, at most for the bound of liveness.
+func patiently(try func(context.Context) error) error {
+	for begin := time.Now(); ; time.Sleep(time.Second) {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		err := try(ctx)
+		cancel()
+		if err == nil || time.Since(begin) > liveness {
+			return err
+		}
+	}
 }
 
 // injectFaults lets what the plan says befall the cell, until its length is over.
@@ -335,6 +362,10 @@ func (w *world) inject(f faultPlan) {
 		w.store.set(storeFaults{refuse: 1})
 		time.Sleep(f.For)
 		w.store.set(storeFaults{})
+	case faultClock:
+		p.clock.setOffset(f.To)
+	case faultLostDisk:
+		w.recoverMetadata(f)
 	case faultSchema:
 		w.changeSchema(f.Other)
 	case faultDiskFull:

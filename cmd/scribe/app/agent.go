@@ -108,7 +108,7 @@ func (a *App) startScribed(context.Context) error {
 		(&rpc.Services{Logger: a.log, Write: a.parts.writeProxy, Admit: a.parts.writeProxy.Admit}).Register(a.loopMux)
 		upstream = rpc.NewWriteClient(a.parts.loopback, loopbackURL)
 	}
-	agent, err := scribed.New(a.cfg.scribedConfig(), scribed.Deps{Upstream: upstream, FS: a.opts.Host.FS, Logger: a.log, Registerer: a.registry})
+	agent, err := scribed.New(a.cfg.scribedConfig(), scribed.Deps{Upstream: upstream, FS: a.opts.Host.FS, Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry})
 	if err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func (a *App) startInputs(ctx context.Context) error {
 	a.onStop("inputs' producer", p.Close)
 	own := lines.DefaultConfig()
 	own.Name = agentLines
-	h, err := lines.NewHandler(own, p, inputs.Deps{Logger: a.log, Registerer: a.registry})
+	h, err := lines.NewHandler(own, p, inputs.Deps{Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry})
 	if err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ func (a *App) newInputs() (list []inputs.Input, err error) {
 		}
 		return err
 	}
-	deps := inputs.Deps{Host: host, StateDir: a.cfg.inputsDir(), Logger: a.log, Registerer: a.registry}
+	deps := inputs.Deps{Host: host, StateDir: a.cfg.inputsDir(), Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry}
 	var errs []error
 	for _, c := range a.cfg.Inputs.Follow {
 		errs = append(errs, add(follow.New(c, deps)))

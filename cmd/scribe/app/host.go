@@ -21,9 +21,15 @@ type Host struct {
 	FS vfs.FS
 	// OpenBlobs opens the store of payloads that a configuration names.
 	OpenBlobs func(ctx context.Context, c Config) (blob.Store, error)
+	// Now is the wall clock: what is stored, sent to other processes, or compared with either has its times. Differences of two of its times are
+	// measured by the monotonic clock, as those of [time.Now] are.
+	Now func() time.Time
 	// CPUTime returns the CPU time that the process has used.
 	CPUTime func() time.Duration
 }
+
+// unixMicro returns the time of the wall clock in Unix microseconds.
+func (h Host) unixMicro() int64 { return h.Now().UnixMicro() }
 
 // withDefaults returns the host with the real machine where nothing is set.
 func (h Host) withDefaults() Host {
@@ -35,6 +41,9 @@ func (h Host) withDefaults() Host {
 	}
 	if h.OpenBlobs == nil {
 		h.OpenBlobs = OpenBlobs
+	}
+	if h.Now == nil {
+		h.Now = time.Now
 	}
 	return h
 }

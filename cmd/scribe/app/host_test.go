@@ -1,16 +1,21 @@
 package app
 
 import (
+	"context"
 	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
+	"scribe/internal/format/pointer"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/blob"
+	"scribe/storage/blob/memory"
 )
 
 // A data folder survives a loss of power right after its creation, with all folders above it.
@@ -56,5 +61,51 @@ func TestFailedControlStoreEndsTheProcess(t *testing.T) {
 	}
 	if err := <-a.Failed(); !strings.Contains(err.Error(), "control plane") {
 		t.Errorf("the process failed with %v", err)
+	}
+}
+
+// What a process stores has the times of its host's wall clock.
+func TestHostClock(t *testing.T) {
+	const behind = 1000 * time.Hour
+	store := memory.New()
+	c := DefaultConfig()
+	c.Data, c.Listen, c.Blobs.Path = "/data", "127.0.0.1:0", "/blobs"
+	a := startCellOn(t, c, Host{
+		FS:        vfs.NewMem(),
+		OpenBlobs: func(context.Context, Config) (blob.Store, error) { return store, nil },
+		Now:       func() time.Time { return time.Now().Add(-behind) },
+	})
+	defer stopCell(t, a)
+	fill(t, a)
+	check := func(what string, micros int64) {
+		t.Helper()
+		if off := time.Since(time.UnixMicro(micros)) - behind; off.Abs() > time.Hour {
+			t.Errorf("%s: the time is %v", what, time.UnixMicro(micros))
+		}
+	}
+	got, err := rpc.NewControlClient(rpc.Default(), a.URL()).GetCategory(t.Context(), &scribev1.GetCategoryRequest{Name: "plain"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("a category", got.GetCategory().GetCreatedAt())
+	states, err := a.parts.log.Shards(t.Context(), got.GetCategory().GetId())
+	if err != nil || len(states) == 0 {
+		t.Fatal(states, err)
+	}
+	check("a record", states[0].LastTime)
+	blobs := 0
+	for info, err := range store.List(t.Context(), pointer.KeyRoot) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, id, err := pointer.ParseKey(info.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		check("a blob", id.Time())
+		blobs++
+	}
+	if blobs == 0 {
+		t.Error("there are no blobs")
 	}
 }

@@ -17,7 +17,7 @@ import (
 // startMembers follows the list of members, for routing.
 func (a *App) startMembers(ctx context.Context) error {
 	cfg := membership.DefaultViewConfig()
-	cfg.File, cfg.FS = filepath.Join(a.cfg.Data, "members"), a.opts.Host.FS
+	cfg.File, cfg.FS, cfg.Now = filepath.Join(a.cfg.Data, "members"), a.opts.Host.FS, a.opts.Host.Now
 	view, err := membership.NewView(cfg, membership.ViewDeps{Source: a.parts.control, Logger: a.log, Registerer: a.registry})
 	if err != nil {
 		return err

@@ -107,7 +107,7 @@ func (a *App) startControlPlane(ctx context.Context) error {
 	cfg.Version, cfg.StartedAt, cfg.Roles = a.opts.Version, a.started, a.protoRoles()
 	// The metadata engine starts later and stops earlier. Without it, retiring categories is retried until the control plane stops.
 	logs := &lateMetalog{ready: make(chan struct{}), transport: a.transport}
-	cp, err := controlplane.New(cfg, controlplane.Deps{Store: store, Retirer: logs, Logger: a.log, Registerer: a.registry})
+	cp, err := controlplane.New(cfg, controlplane.Deps{Store: store, Retirer: logs, Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry})
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (a *App) startControlPlane(ctx context.Context) error {
 	a.onStop("control plane", cp.Close)
 	a.parts.control = cp
 	groups, err := group.NewCoordinator(config.Defaults[group.Config](), group.Deps{
-		Store: store, Control: cp, Log: logs, Holder: a.id + "/groups", Logger: a.log, Registerer: a.registry,
+		Store: store, Control: cp, Log: logs, Holder: a.id + "/groups", Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
@@ -167,7 +167,7 @@ func (a *App) openMetalog() error {
 		return nil
 	}
 	engine, err := pebblelog.Open(filepath.Join(a.cfg.Data, "metalog"), pebblelog.Options{
-		FS: a.opts.Host.FS, Logger: a.log, Metrics: a.registry, CacheBytes: a.cfg.MetadataCache,
+		FS: a.opts.Host.FS, Clock: a.opts.Host.unixMicro, Logger: a.log, Metrics: a.registry, CacheBytes: a.cfg.MetadataCache,
 	})
 	if err != nil {
 		return err
@@ -196,7 +196,7 @@ func (a *App) startBlobs(ctx context.Context) (err error) {
 
 func (a *App) startCatalog(ctx context.Context) error {
 	cfg := catalog.DefaultViewConfig()
-	cfg.File, cfg.FS = filepath.Join(a.cfg.Data, "catalog"), a.opts.Host.FS
+	cfg.File, cfg.FS, cfg.Now = filepath.Join(a.cfg.Data, "catalog"), a.opts.Host.FS, a.opts.Host.Now
 	view, err := catalog.New(cfg, catalog.ViewDeps{Source: a.parts.control, Logger: a.log, Registerer: a.registry})
 	if err != nil {
 		return err
@@ -224,7 +224,7 @@ func (a *App) runView(ctx context.Context, name string, view interface {
 
 func (a *App) startBatcher(context.Context) error {
 	b, err := batcher.New(a.cfg.batcherConfig(), batcher.Deps{
-		Blobs: a.parts.blobs, Log: a.parts.log, Categories: a.parts.catalog, Owner: a.id, Logger: a.log, Registerer: a.registry,
+		Blobs: a.parts.blobs, Log: a.parts.log, Categories: a.parts.catalog, Owner: a.id, Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 		Slot: func() uint16 { return uint16(a.slot.Load()) }, //nolint:gosec // slots are below 65,000
 	})
 	if err != nil {
@@ -242,7 +242,7 @@ func (a *App) startBatcher(context.Context) error {
 func (a *App) startWriteProxy(context.Context) error {
 	routes := &batcherRoutes{app: a}
 	p, err := writeproxy.New(a.cfg.WriteProxy, writeproxy.Deps{
-		Categories: a.parts.catalog, Creator: a.parts.control, Batchers: routes.routableBatchers, Proxies: a.countWriteProxies, Logger: a.log, Registerer: a.registry,
+		Categories: a.parts.catalog, Creator: a.parts.control, Batchers: routes.routableBatchers, Proxies: a.countWriteProxies, Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
@@ -271,7 +271,7 @@ func (a *App) serveWrites(context.Context) error {
 
 func (a *App) startReadStream(context.Context) error {
 	s, err := readstream.New(a.cfg.readStreamConfig(), readstream.Deps{
-		Log: a.parts.log, Categories: a.parts.catalog, Logger: a.log, Registerer: a.registry, Peers: a.readStreamPeers,
+		Log: a.parts.log, Categories: a.parts.catalog, Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry, Peers: a.readStreamPeers,
 	})
 	if err != nil {
 		return err
@@ -287,7 +287,7 @@ func (a *App) startReadStream(context.Context) error {
 
 func (a *App) startRetention(context.Context) error {
 	c, err := retention.New(a.cfg.retentionConfig(), retention.Deps{
-		Log: a.parts.log, Blobs: a.parts.blobs, Control: a.parts.control, Categories: a.parts.catalog, Owner: a.id, Logger: a.log, Registerer: a.registry,
+		Log: a.parts.log, Blobs: a.parts.blobs, Control: a.parts.control, Categories: a.parts.catalog, Owner: a.id, Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
@@ -302,7 +302,7 @@ func (a *App) startSequencer(context.Context) error {
 		streams = discovery.New(a.transport, a.controlURL()).ReadStream()
 	}
 	s, err := sequencer.New(a.cfg.Sequencer, sequencer.Deps{
-		Log: a.parts.log, Streams: streams, Categories: a.parts.catalog, Members: a.sequencerIDs, ID: a.id, Logger: a.log, Registerer: a.registry,
+		Log: a.parts.log, Streams: streams, Categories: a.parts.catalog, Members: a.sequencerIDs, ID: a.id, Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
@@ -331,7 +331,7 @@ func (a *App) sequencerIDs() []string {
 
 func (a *App) startSQLServer(ctx context.Context) error {
 	g, err := sqlserver.New(a.cfg.SQLServer, sqlserver.Deps{
-		Server: a.controlURL(), Transport: a.transport, Categories: a.parts.catalog, Version: a.opts.Version, Logger: a.log, Registerer: a.registry,
+		Server: a.controlURL(), Transport: a.transport, Categories: a.parts.catalog, Version: a.opts.Version, Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err

@@ -94,7 +94,7 @@ func (a *App) startReadProxy(ctx context.Context) error {
 	}
 	p, err := readproxy.New(a.cfg.readProxyConfig(), readproxy.Deps{
 		Blobs: a.regionStore, Peers: func(name string) readproxy.Peer { return a.parts.regions.peers[name] },
-		Categories: a.parts.catalog, Annotations: a.parts.log, CPUTime: a.opts.Host.CPUTime, Logger: a.log, Registerer: a.registry,
+		Categories: a.parts.catalog, Annotations: a.parts.log, CPUTime: a.opts.Host.CPUTime, Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err

@@ -3,19 +3,23 @@ package app
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"log/slog"
 	"os"
+	"path"
 	"path/filepath"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"scribe/cmd/scribe/recovery"
 	"scribe/controlplane"
-	"scribe/internal/base/atomicfile"
 	"scribe/internal/base/config"
+	"scribe/internal/base/durable"
 	"scribe/internal/cell/catalog"
 	"scribe/retention"
 	"scribe/storage/blob"
@@ -40,6 +44,8 @@ type RecoverOptions struct {
 	// Workers is how many footers are read at a time; 0 for the default.
 	Workers int
 	Logger  *slog.Logger
+	// Host is the machine: its file system and its way to the blobs.
+	Host Host
 	// Progress and Found are those of recovery.Deps; either may be nil.
 	Progress func(phase string, done int64)
 	Found    func(recovery.Finding) error
@@ -52,7 +58,7 @@ type Recovered struct {
 	recovery.Report
 	// Boundary is the engine's: no older blob can be committed any more. Unix microseconds.
 	Boundary int64
-	// Claims are keys in the blob store that keep retention from working until it adopts one.
+	// Claims are keys in the blob store that keep retention from working until it adopts one: the newest of each cell.
 	Claims []string
 }
 
@@ -68,6 +74,7 @@ func Recover(ctx context.Context, c Config, o RecoverOptions) (_ *Recovered, err
 	if o.Step == nil {
 		o.Step = func(string) error { return nil }
 	}
+	o.Host = o.Host.withDefaults()
 	work, release, err := workFolder(o)
 	if err != nil {
 		return nil, err
@@ -77,7 +84,7 @@ func Recover(ctx context.Context, c Config, o RecoverOptions) (_ *Recovered, err
 	if err != nil {
 		return nil, err
 	}
-	store, err := OpenBlobs(ctx, c)
+	store, err := o.Host.OpenBlobs(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("blob store: %w", err)
 	}
@@ -99,19 +106,20 @@ func (c *Config) blobSource() string {
 
 // workFolder creates and locks the folder to work in.
 func workFolder(o RecoverOptions) (work string, release func() error, err error) {
+	fsys := o.Host.FS
 	if o.DryRun {
-		work, err = os.MkdirTemp("", "scribe-recover-*")
-		return work, func() error { return os.RemoveAll(work) }, recoverError(err)
+		work = filepath.Join(os.TempDir(), "scribe-recover-"+rand.Text())
+		return work, func() error { return fsys.RemoveAll(work) }, recoverError(fsys.MkdirAll(work, 0o700))
 	}
-	switch names, err := os.ReadDir(o.To); {
-	case errors.Is(err, os.ErrNotExist):
+	switch names, err := fsys.List(o.To); {
+	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return "", nil, fmt.Errorf("recover into %s: %w", o.To, err)
 	case len(names) > 0:
 		return "", nil, fmt.Errorf("%s is not empty: %w: give another folder", o.To, ErrExists)
 	}
 	work = filepath.Clean(o.To) + workSuffix
-	release, err = lockData(vfs.Default, work)
+	release, err = lockData(fsys, work)
 	return work, release, err
 }
 
@@ -120,21 +128,25 @@ func readCatalog(ctx context.Context, o RecoverOptions, scratch string) (_ *reco
 	if o.Catalog == "" {
 		return nil, nil
 	}
-	info, err := os.Stat(o.Catalog)
+	fsys := o.Host.FS
+	info, err := fsys.Stat(o.Catalog)
 	if err != nil {
 		return nil, fmt.Errorf("catalog %s: %w", o.Catalog, WithoutPath(err))
 	}
 	if !info.IsDir() {
-		c, err := catalog.ReadCopy(o.Catalog)
+		c, err := catalog.ReadCopy(fsys, o.Catalog)
 		if err != nil {
 			return nil, err
 		}
 		return &recovery.Catalog{Categories: c.Categories, SavedAt: c.SavedAt}, nil
 	}
-	if err := errors.Join(os.RemoveAll(scratch), os.CopyFS(scratch, os.DirFS(o.Catalog))); err != nil {
+	if err = fsys.RemoveAll(scratch); err == nil {
+		_, err = vfs.Clone(fsys, fsys, o.Catalog, scratch)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("catalog: %w", err)
 	}
-	store, err := pebblekv.Open(pebblekv.DefaultConfig(scratch), pebblekv.Deps{Logger: o.Logger})
+	store, err := pebblekv.Open(pebblekv.DefaultConfig(scratch), pebblekv.Deps{FS: fsys, Logger: o.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("catalog: %w", err)
 	}
@@ -161,7 +173,7 @@ type folderBuilder struct {
 
 func (m *folderBuilder) buildFolder(ctx context.Context) (*Recovered, error) {
 	// The folder of an interrupted recovery is useless, but what it read is kept.
-	if err := os.RemoveAll(m.data); err != nil {
+	if err := m.o.Host.FS.RemoveAll(m.data); err != nil {
 		return nil, recoverError(err)
 	}
 	boundary, claims, err := m.listClaims(ctx)
@@ -175,7 +187,7 @@ func (m *folderBuilder) buildFolder(ctx context.Context) (*Recovered, error) {
 		if err := m.o.Step("logs"); err != nil {
 			return nil, err
 		}
-		logs, err = pebblelog.NewRestorer(filepath.Join(m.data, "metalog"), pebblelog.Options{})
+		logs, err = pebblelog.NewRestorer(filepath.Join(m.data, "metalog"), pebblelog.Options{FS: m.o.Host.FS})
 		if err != nil {
 			return nil, err
 		}
@@ -203,7 +215,7 @@ func (m *folderBuilder) runRecovery(ctx context.Context, sink recovery.Sink) (*r
 	cfg.Scratch, cfg.Source, cfg.Catalog = filepath.Join(m.work, "scratch"), m.source, m.known
 	cfg.Workers = cmp.Or(m.o.Workers, cfg.Workers)
 	return recovery.Run(ctx, cfg, recovery.Deps{
-		Blobs: m.store, Progress: m.o.Progress, Found: m.recordFinding,
+		FS: m.o.Host.FS, Blobs: m.store, Now: m.o.Host.Now, Progress: m.o.Progress, Found: m.recordFinding,
 	}, sink)
 }
 
@@ -225,14 +237,19 @@ func (m *folderBuilder) recordFinding(f recovery.Finding) error {
 	return nil
 }
 
-// listClaims returns the claims of retention in the store, and the boundary up to which it deleted blobs.
+// listClaims returns the newest claim of retention in the store of each cell, and the boundary up to which it deleted blobs.
 func (m *folderBuilder) listClaims(ctx context.Context) (boundary int64, keys []string, err error) {
 	for info, err := range m.store.List(ctx, retention.ClaimRoot) {
 		if err != nil {
 			return 0, nil, fmt.Errorf("list the claims of retention: %w", err)
 		}
-		if t, ok := retention.ClaimBoundary(info.Key); ok {
-			boundary, keys = max(boundary, t), append(keys, info.Key)
+		if t, ok := retention.ClaimBoundary(info.Key); ok { // keys are in order
+			boundary = max(boundary, t)
+			if n := len(keys); n > 0 && path.Dir(keys[n-1]) == path.Dir(info.Key) {
+				keys[n-1] = info.Key
+			} else {
+				keys = append(keys, info.Key)
+			}
 		}
 	}
 	return boundary, keys, nil
@@ -247,10 +264,13 @@ func (m *folderBuilder) finishFolder(ctx context.Context, logs *pebblelog.Restor
 		{"finish logs", func() error { return logs.Finish(out.Boundary, out.Clock) }},
 		{"categories", func() error { return m.writeCategories(ctx, out) }},
 		{"findings", func() error {
-			return recoverError(atomicfile.WriteBytes(filepath.Join(m.data, "recovery.jsonl"), m.quarantine))
+			return recoverError(durable.ReplaceFile(m.o.Host.FS, filepath.Join(m.data, "recovery.jsonl"), func(w io.Writer) error {
+				_, err := w.Write(m.quarantine)
+				return err
+			}))
 		}},
 		{"rename", func() error { return recoverError(m.renameFolder()) }},
-		{"clean", func() error { return os.RemoveAll(m.work) }},
+		{"clean", func() error { return m.o.Host.FS.RemoveAll(m.work) }},
 	} {
 		if err := m.o.Step(step.name); err != nil {
 			return err
@@ -272,18 +292,19 @@ func recoverError(err error) error {
 
 // renameFolder gives the folder its final name.
 func (m *folderBuilder) renameFolder() error {
-	if err := os.Remove(m.o.To); err != nil && !errors.Is(err, os.ErrNotExist) { // an empty folder
+	fsys := m.o.Host.FS
+	if err := fsys.Remove(m.o.To); err != nil && !errors.Is(err, fs.ErrNotExist) { // an empty folder
 		return err
 	}
-	if err := errors.Join(atomicfile.SyncFolder(m.data), os.Rename(m.data, m.o.To)); err != nil {
+	if err := errors.Join(durable.SyncFolder(fsys, m.data), fsys.Rename(m.data, m.o.To)); err != nil {
 		return err
 	}
-	return atomicfile.SyncFolder(filepath.Dir(filepath.Clean(m.o.To)))
+	return durable.SyncFolder(fsys, filepath.Dir(filepath.Clean(m.o.To)))
 }
 
 // writeCategories writes the control store.
 func (m *folderBuilder) writeCategories(ctx context.Context, out *Recovered) (err error) {
-	store, err := pebblekv.Open(pebblekv.DefaultConfig(filepath.Join(m.data, "control")), pebblekv.Deps{Logger: m.o.Logger})
+	store, err := pebblekv.Open(pebblekv.DefaultConfig(filepath.Join(m.data, "control")), pebblekv.Deps{FS: m.o.Host.FS, Logger: m.o.Logger})
 	if err != nil {
 		return err
 	}
@@ -292,7 +313,7 @@ func (m *folderBuilder) writeCategories(ctx context.Context, out *Recovered) (er
 	if err != nil || m.known == nil || m.known.NextID == 0 {
 		return err
 	}
-	before, err := pebblekv.Open(pebblekv.DefaultConfig(filepath.Join(m.work, "catalog")), pebblekv.Deps{Logger: m.o.Logger})
+	before, err := pebblekv.Open(pebblekv.DefaultConfig(filepath.Join(m.work, "catalog")), pebblekv.Deps{FS: m.o.Host.FS, Logger: m.o.Logger})
 	if err != nil {
 		return fmt.Errorf("catalog: %w", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/minio/minio-go/v7"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -20,12 +21,20 @@ import (
 	"scribe/internal/testkit/s3test"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/blob"
+	"scribe/storage/blob/memory"
 )
 
 // start runs a cell in this process.
 func startCell(t *testing.T, c Config) *App {
 	t.Helper()
-	a, err := Start(t.Context(), c, Options{Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}))})
+	return startCellOn(t, c, Host{})
+}
+
+// startCellOn runs a cell of this process on a machine.
+func startCellOn(t *testing.T, c Config, host Host) *App {
+	t.Helper()
+	a, err := Start(t.Context(), c, Options{Host: host, Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,6 +145,12 @@ func checkRecovered(t *testing.T, c Config, to string) {
 	c.Data = to
 	a := startCell(t, c)
 	defer stopCell(t, a)
+	checkCell(t, a)
+}
+
+// checkCell looks at the categories and logs of a cell that was recovered.
+func checkCell(t *testing.T, a *App) {
+	t.Helper()
 	control := rpc.NewControlClient(rpc.Default(), a.URL())
 	got, err := control.GetCategory(t.Context(), &scribev1.GetCategoryRequest{Name: "plain"})
 	if err != nil || got.GetCategory().GetRetention().AsDuration() != 50*time.Hour || got.GetCategory().GetShards() != 2 {
@@ -152,6 +167,68 @@ func checkRecovered(t *testing.T, c Config, to string) {
 	if err != nil || !r.GetResults()[0].GetDuplicate() || r.GetResults()[1].GetError() != nil || r.GetResults()[1].GetLsn() != 11 {
 		t.Errorf("once: %v, %v", r, err)
 	}
+}
+
+// A loss of power at each step leaves a folder that is complete or none, and a recovery that succeeds is not lost with the power.
+func TestRecoverOutlivesPowerLoss(t *testing.T) {
+	store := memory.New()
+	hostOf := func(fs vfs.FS, store *memory.Store) Host {
+		return Host{FS: fs, OpenBlobs: func(context.Context, Config) (blob.Store, error) { return keptOpen{store}, nil }}
+	}
+	c := DefaultConfig()
+	c.Data, c.Listen, c.Blobs.Path = "/data", "127.0.0.1:0", "/blobs"
+	disk := vfs.NewCrashableMem()
+	a := startCellOn(t, c, hostOf(disk, store))
+	fill(t, a)
+	stopCell(t, a)
+	for _, cut := range []string{"logs", "finish logs", "categories", "findings", "rename", "clean"} {
+		t.Run(cut, func(t *testing.T) {
+			fs, store := vfs.NewCrashableMem(), cloneStore(t, store)
+			if _, err := vfs.Clone(disk, fs, "/data/control", "/backup", vfs.CloneSync); err != nil {
+				t.Fatal(err)
+			}
+			o := RecoverOptions{To: "/recovered/data", Catalog: "/backup", Host: hostOf(fs, store), Step: func(name string) error {
+				if name == cut {
+					return errCut
+				}
+				return nil
+			}}
+			if _, err := Recover(t.Context(), c, o); !errors.Is(err, errCut) {
+				t.Fatalf("cut: %v", err)
+			}
+			fs = fs.CrashClone(vfs.CrashCloneCfg{})
+			o.Host, o.Step = hostOf(fs, store), nil
+			if _, err := Recover(t.Context(), c, o); err != nil && (cut != "clean" || !errors.Is(err, ErrExists)) {
+				t.Fatalf("again: %v", err)
+			}
+			c := c
+			c.Data = o.To
+			a := startCellOn(t, c, hostOf(fs.CrashClone(vfs.CrashCloneCfg{}), store))
+			defer stopCell(t, a)
+			checkCell(t, a)
+		})
+	}
+}
+
+// keptOpen is a store that outlives those who open it.
+type keptOpen struct{ *memory.Store }
+
+func (keptOpen) Close() error { return nil }
+
+// cloneStore copies a store.
+func cloneStore(t *testing.T, from *memory.Store) *memory.Store {
+	t.Helper()
+	to := memory.New()
+	for info, err := range from.List(t.Context(), "") {
+		b := make([]byte, info.Size)
+		if err == nil {
+			err = errors.Join(from.ReadAt(t.Context(), info.Key, b, 0), to.Put(t.Context(), info.Key, b))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return to
 }
 
 // TestRecoverCatalogs: a copy of the categories gives what blobs do not.

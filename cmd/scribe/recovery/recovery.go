@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"scribe/internal/base/config"
 	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
@@ -60,6 +62,8 @@ type Sink interface {
 
 // Deps are the dependencies of a recovery.
 type Deps struct {
+	// FS holds the scratch database; nil means the operating system's.
+	FS    vfs.FS
 	Blobs blob.Store
 	// Now is the time of the recovery; defaults to time.Now.
 	Now func() time.Time
@@ -192,6 +196,9 @@ func Run(ctx context.Context, cfg Config, deps Deps, sink Sink) (_ *Report, err 
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	if deps.FS == nil {
+		deps.FS = vfs.Default
+	}
 	if deps.Now == nil {
 		deps.Now = time.Now
 	}
@@ -204,7 +211,7 @@ func Run(ctx context.Context, cfg Config, deps Deps, sink Sink) (_ *Report, err 
 	if sink == nil {
 		sink = discardSink{}
 	}
-	s, err := openScratch(cfg.Scratch, cfg.Source)
+	s, err := openScratch(deps.FS, cfg.Scratch, cfg.Source)
 	if err != nil {
 		return nil, err
 	}

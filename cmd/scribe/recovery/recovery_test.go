@@ -282,6 +282,13 @@ func TestVersion1History(t *testing.T) {
 	})
 }
 
+// sequencedEntry is an entry of the first epoch of a log with five messages of a producer.
+func sequencedEntry(s record.ShardID, lsn record.LSN, first uint64, predicted bool) layout.Entry {
+	e := entry(s, 1, 1, lsn, predicted)
+	e.Pointer.Sequences = []pointer.Sequence{{Producer: 7, Epoch: 1, First: first, Last: first + 4}}
+	return e
+}
+
 // entry is one of version 2.
 func entry(s record.ShardID, epoch uint64, start, lsn record.LSN, predicted bool) layout.Entry {
 	return layout.Entry{Shard: s, Epoch: epoch, Start: start, LSN: lsn, Predicted: predicted}
@@ -365,6 +372,23 @@ func TestEvidence(t *testing.T) {
 				put(t, s, 3, history(3, 2), entry(orders, 1, 1, 1, false))
 			},
 			want: []at{{orders, 0, 1, 3}, {web, 0, 1, 2}}, committed: 2, uncertain: 1, kinds: []FindingKind{FindingConflict},
+		},
+		"messages that were sent again while their commit was unknown": {
+			put: func(t *testing.T, s blob.Store) {
+				put(t, s, 1, history(1, 0), sequencedEntry(orders, 1, 0, false))
+				put(t, s, 2, history(2, 1, layout.Exception{Build: 1}), sequencedEntry(orders, 2, 5, true))
+				// Blob 3 has them again, blob 4 what was written next: had it been committed, blob 3 had been before it.
+				put(t, s, 3, history(3, 2, layout.Exception{Build: 2}, layout.Exception{Build: 1}), sequencedEntry(orders, 3, 5, true), entry(web, 1, 1, 1, false))
+				put(t, s, 4, history(4, 3, layout.Exception{Build: 3}, layout.Exception{Build: 2}, layout.Exception{Build: 1}), sequencedEntry(orders, 4, 10, true))
+			},
+			want: []at{{orders, 0, 1, 1}, {orders, 0, 2, 2}}, void: 2, uncertain: 2, kinds: []FindingKind{FindingVoid, FindingVoid},
+		},
+		"messages that were cut into other frames and sent again, when they were committed": {
+			put: func(t *testing.T, s blob.Store) {
+				put(t, s, 1, history(1, 0), sequencedEntry(orders, 1, 0, false))
+				put(t, s, 2, history(2, 1), sequencedEntry(orders, 2, 3, false))
+			},
+			want: []at{{orders, 0, 1, 1}}, committed: 1, void: 1, kinds: []FindingKind{FindingVoid},
 		},
 		"what was committed at the end is lost": {
 			put: func(t *testing.T, s blob.Store) {

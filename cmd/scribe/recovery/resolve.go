@@ -14,6 +14,7 @@ import (
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
 	"scribe/storage/blob/layout"
+	"scribe/storage/metalog"
 )
 
 // blobOutcome is the outcome of a blob's commit. A blob's pointers are appended in one transaction, so they share it.
@@ -92,18 +93,27 @@ func (r *recoveryRun) resolveBlobs(ctx context.Context) error {
 	if err != nil || r.report.Damaged+r.report.Newer > 0 {
 		return err // the missing records may be in an unreadable blob
 	}
-	return r.voidOrphanedPredictions(ctx, v)
+	return r.voidUncertain(ctx, v)
 }
 
-// voidOrphanedPredictions decides predictions without other evidence: a prediction that depends on a record in no blob was not
-// committed. Other predictions may depend on a blob that is voided, so this is repeated until nothing changes, after the first
-// pass only for logs that have uncertain predictions.
-func (r *recoveryRun) voidOrphanedPredictions(ctx context.Context, v *outcomeTable) error {
-	var open []record.ShardID
+// openLog is a log with uncertain claims that may have to be voided.
+type openLog struct {
+	shard record.ShardID
+	// predictions counts the uncertain predictions, producers are those whose sequences uncertain claims contain.
+	predictions int
+	producers   map[uint64]bool
+}
+
+// voidUncertain decides claims without other evidence. A prediction that depends on a record in no blob was not committed. Neither was a claim
+// that repeats sequences of a producer which are before it in the log: the engine would have refused it. Other predictions may depend on
+// a blob that is voided, so this is repeated until nothing changes, after the first pass only for logs that have such claims.
+func (r *recoveryRun) voidUncertain(ctx context.Context, v *outcomeTable) error {
+	var open []*openLog
 	err := r.scratch.eachShard(ctx, func(shard record.ShardID) error {
-		predictions, _, err := r.voidInLog(ctx, v, shard)
-		if predictions > 0 {
-			open = append(open, shard)
+		l := &openLog{shard: shard, producers: map[uint64]bool{}}
+		_, err := r.voidInLog(ctx, v, l)
+		if l.predictions > 0 || len(l.producers) > 0 {
+			open = append(open, l)
 		}
 		return err
 	})
@@ -112,8 +122,8 @@ func (r *recoveryRun) voidOrphanedPredictions(ctx context.Context, v *outcomeTab
 	}
 	for changed := true; changed; {
 		changed = false
-		for _, shard := range open {
-			_, voided, err := r.voidInLog(ctx, v, shard)
+		for _, l := range open {
+			voided, err := r.voidInLog(ctx, v, l)
 			if err != nil {
 				return err
 			}
@@ -124,24 +134,45 @@ func (r *recoveryRun) voidOrphanedPredictions(ctx context.Context, v *outcomeTab
 }
 
 // voidInLog voids the uncertain predictions of a log in front of which a record is missing that was not committed when they
-// were built. It returns how many uncertain predictions there are, and how many it voided.
-func (r *recoveryRun) voidInLog(ctx context.Context, v *outcomeTable, shard record.ShardID) (predictions, voided int, err error) {
+// were built, and the uncertain claims that repeat sequences of l.producers. It returns how many it voided, and completes l.
+func (r *recoveryRun) voidInLog(ctx context.Context, v *outcomeTable, l *openLog) (voided int, err error) {
 	next := record.LSN(0) // after the newest position that a blob has
-	err = r.scratch.eachPosition(ctx, shard, func(claims []positionClaim) error {
+	known := map[uint64]metalog.ProducerState{}
+	l.predictions = 0
+	err = r.scratch.eachPosition(ctx, l.shard, func(claims []positionClaim) error {
 		left, err := v.standing(claims)
 		if err != nil {
 			return err
 		}
 		taken := false
 		for _, c := range left {
-			if c.known == outcomeUncertain && c.predicted {
-				predictions++
-				if c.lsn != next && c.start != 0 && c.lsn > c.start {
+			open := c.known == outcomeUncertain
+			var sequences []pointer.Sequence
+			if open || len(l.producers) > 0 {
+				p, err := pointer.Decode(c.data)
+				if err != nil {
+					return errScratch
+				}
+				sequences = p.Sequences
+			}
+			if open {
+				if c.predicted {
+					l.predictions++
+				}
+				if c.predicted && c.lsn != next && c.start != 0 && c.lsn > c.start || repeatsAny(known, sequences) {
 					voided++
 					if err := v.setOutcome(c.blob, outcomeVoid); err != nil {
 						return err
 					}
 					continue
+				}
+				for _, q := range sequences {
+					l.producers[q.Producer] = true
+				}
+			}
+			for _, q := range sequences {
+				if l.producers[q.Producer] {
+					known[q.Producer] = metalog.ProducerState{Producer: q.Producer, Epoch: q.Epoch, Next: q.Last + 1}
 				}
 			}
 			taken = true
@@ -151,7 +182,15 @@ func (r *recoveryRun) voidInLog(ctx context.Context, v *outcomeTable, shard reco
 		}
 		return nil
 	})
-	return predictions, voided, err
+	return voided, err
+}
+
+// repeatsAny reports whether any of the sequences is before those that a log expects next.
+func repeatsAny(known map[uint64]metalog.ProducerState, sequences []pointer.Sequence) bool {
+	return slices.ContainsFunc(sequences, func(q pointer.Sequence) bool {
+		p, ok := known[q.Producer]
+		return ok && (q.Epoch < p.Epoch || q.Epoch == p.Epoch && q.First < p.Next)
+	})
 }
 
 // countRead marks deleted blobs, and reports blobs that could not be read.

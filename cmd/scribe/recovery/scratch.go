@@ -11,6 +11,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
@@ -46,9 +47,9 @@ type scratchMeta struct {
 	Generation uint32 `json:"generation"`
 }
 
-func openScratch(dir, source string) (*scratchDB, error) {
+func openScratch(fsys vfs.FS, dir, source string) (*scratchDB, error) {
 	o := &pebble.Options{
-		Logger: silentLogger{}, MemTableSize: 16 << 20, MemTableStopWritesThreshold: 4, L0CompactionThreshold: 4, L0StopWritesThreshold: 1000,
+		FS: fsys, Logger: silentLogger{}, MemTableSize: 16 << 20, MemTableStopWritesThreshold: 4, L0CompactionThreshold: 4, L0StopWritesThreshold: 1000,
 		FormatMajorVersion: pebble.FormatTableFormatV6,
 	}
 	for i := range o.Levels {

@@ -7,10 +7,9 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"os"
 	"slices"
-	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"google.golang.org/protobuf/proto"
 
 	"scribe/internal/format/record"
@@ -44,8 +43,8 @@ type FileCopy struct {
 
 // ReadCopy reads the file that a [View] keeps (Config.File), so that lost categories can be set up again. A damaged file is an
 // error, and nothing of it is used.
-func ReadCopy(path string) (FileCopy, error) {
-	f, err := os.Open(path)
+func ReadCopy(fsys vfs.FS, path string) (FileCopy, error) {
+	f, err := fsys.Open(path)
 	if err != nil {
 		return FileCopy{}, fmt.Errorf("catalog: %w", err)
 	}
@@ -190,7 +189,7 @@ func (v *View) decodeFile(r io.Reader) (savedAt int64, err error) {
 }
 
 // encodeFile writes a file. Concurrent changes may or may not be in it; all of it has reached its revision.
-func (v *View) encodeFile(w io.Writer) error {
+func (v *View) encodeFile(w io.Writer, savedAt int64) error {
 	revision := v.Revision()
-	return encodeSnapshot(w, FileCopy{Revision: revision, SavedAt: time.Now().UnixMicro(), Categories: slices.Collect(v.All())})
+	return encodeSnapshot(w, FileCopy{Revision: revision, SavedAt: savedAt, Categories: slices.Collect(v.All())})
 }

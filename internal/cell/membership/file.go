@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -110,8 +109,8 @@ func (v *View) takeFile(r io.Reader) (savedAt int64, err error) {
 }
 
 // writeFile writes a file.
-func (v *View) writeFile(w io.Writer) error {
-	b, err := encodeFile(v.list.Load().all, time.Now().UnixMicro())
+func (v *View) writeFile(w io.Writer, savedAt int64) error {
+	b, err := encodeFile(v.list.Load().all, savedAt)
 	if err == nil {
 		_, err = w.Write(b)
 	}

@@ -34,6 +34,8 @@ type Config struct {
 	File string
 	// FS is the file system of the file; nil = the operating system's.
 	FS vfs.FS
+	// Now is the clock that stamps the file; nil = time.Now.
+	Now func() time.Time
 	// FileInterval is the shortest time between two writes of the file.
 	FileInterval time.Duration `default:"30s" min:">0s"`
 	// Heartbeat is the longest silence requested from the control plane. A watch that is silent for three times as long counts as
@@ -58,8 +60,8 @@ type WatchedCopy[M any] struct {
 	Count func() int
 	// Decode takes the content of a file into the copy. It returns when the file was written, in Unix microseconds.
 	Decode func(io.Reader) (savedAt int64, err error)
-	// Encode writes the copy as a file.
-	Encode func(io.Writer) error
+	// Encode writes the copy as a file of a time, in Unix microseconds.
+	Encode func(w io.Writer, savedAt int64) error
 }
 
 // ErrRunning means that Run was called twice.
@@ -95,6 +97,9 @@ func NewLoop[M any](cfg Config, subject WatchedCopy[M], logger *slog.Logger, reg
 	logger = cmp.Or(logger, slog.New(slog.DiscardHandler))
 	if cfg.FS == nil {
 		cfg.FS = vfs.Default
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
 	}
 	l := &Loop[M]{cfg: cfg, subject: subject, logger: logger, ready: make(chan struct{}), dirty: lifecycle.NewWakeChannel()}
 	if err := l.registerMetrics(registerer); err != nil {
@@ -234,7 +239,8 @@ func (l *Loop[M]) loadFile() {
 }
 
 func (l *Loop[M]) saveFile() {
-	if err := durable.ReplaceFile(l.cfg.FS, l.cfg.File, l.subject.Encode); err != nil {
+	encode := func(w io.Writer) error { return l.subject.Encode(w, l.cfg.Now().UnixMicro()) }
+	if err := durable.ReplaceFile(l.cfg.FS, l.cfg.File, encode); err != nil {
 		l.failed.WithLabelValues("write").Inc()
 		l.logger.Error("last good state not written", "of", l.subject.Plural, "file", l.cfg.File, "error", err)
 		return

@@ -18,11 +18,14 @@ type BlobID [16]byte
 const maxMillis = 1<<48 - 1
 
 // NewBlobID returns a new id with the current time.
-func NewBlobID() BlobID {
+func NewBlobID() BlobID { return NewBlobIDAt(time.Now().UnixMicro()) }
+
+// NewBlobIDAt returns a new id with a time in Unix microseconds, as [MakeBlobID] does.
+func NewBlobIDAt(micros int64) BlobID {
 	var entropy [10]byte
 	// crypto/rand.Read never fails: it ends the process when the system has no randomness.
 	_, _ = rand.Read(entropy[:])
-	return MakeBlobID(time.Now().UnixMicro(), entropy)
+	return MakeBlobID(micros, entropy)
 }
 
 // MakeBlobID returns the id for a time in Unix microseconds, truncated to milliseconds, and 74 of the 80 bits of entropy. Times

@@ -256,7 +256,8 @@ func (g *groupReader) member(ctx context.Context, i int) {
 				break
 			}
 			g.record(r.Payload)
-			if g.plan.Lifetime > 0 && rng.IntN(g.plan.Lifetime) == 0 {
+			// In a healed cell they live on: killed members cost a TTL each, and after a recovery the group reads everything again.
+			if g.plan.Lifetime > 0 && rng.IntN(g.plan.Lifetime) == 0 && !g.w.healed.Load() {
 				break
 			}
 		}

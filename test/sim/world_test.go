@@ -47,6 +47,7 @@ type world struct {
 	// committed has, for categories that forget, what was acknowledged and when the write began, at the earliest.
 	committed map[string]map[history.ID]time.Time
 	faults    atomic.Int64 // that befell something
+	healed    atomic.Bool
 	recovery  recoveries
 }
 
@@ -182,6 +183,7 @@ func (w *world) run() {
 	}
 	w.injectFaults()
 	w.heal()
+	w.healed.Store(true)
 	stopWriting()
 	healed := time.Now()
 	w.followRecovered(clientsCtx, &readers)

@@ -386,7 +386,7 @@ func (a *accumulator) dueTrigger(fl *classQueue, now time.Time) (flushTrigger, b
 		return triggerClose, true
 	case fl.pending.isFull(&a.cfg):
 		return triggerSize, true
-	case now.Before(a.floorEnd(fl)):
+	case now.Before(a.floorEnd(fl)) && fl.pending.raw < a.cfg.FloorBytes:
 		return 0, false
 	case fl.waiters > 0 && fl.running < a.cfg.GroupCommit:
 		return triggerCommit, true
@@ -397,7 +397,7 @@ func (a *accumulator) dueTrigger(fl *classQueue, now time.Time) (flushTrigger, b
 	}
 }
 
-// floorEnd returns the earliest time for a flush that is not full; zero if there is no bound.
+// floorEnd returns the earliest time for a flush of less than Config.FloorBytes; zero if there is no bound.
 func (a *accumulator) floorEnd(fl *classQueue) time.Time {
 	if fl.lastCut.IsZero() {
 		return time.Time{}

@@ -122,6 +122,24 @@ func TestFlushFloorGathersWriters(t *testing.T) {
 	})
 }
 
+// TestFlushFloorIsForSmallFlushes: what is worth a blob does not wait.
+func TestFlushFloorIsForSmallFlushes(t *testing.T) {
+	cfg := testConfig()
+	cfg.FlushFloor, cfg.FloorBytes = 250*time.Millisecond, 1000
+	bubble(t, cfg, func(t *testing.T, c *cell) {
+		c.commit(makeFrame(t, "alpha", 0, nil, "first"))
+		start := time.Now()
+		c.commit(makeFrame(t, "alpha", 0, nil, strings.Repeat("x", 1000)))
+		if d := time.Since(start); d != 0 {
+			t.Errorf("committed after %v", d)
+		}
+		c.commit(makeFrame(t, "alpha", 0, nil, "small"))
+		if d := time.Since(start); d != cfg.FlushFloor {
+			t.Errorf("a small one was committed after %v", d)
+		}
+	})
+}
+
 func TestFramesAreRefusedAlone(t *testing.T) {
 	c := newCell(t, testConfig(), nil, nil)
 	good := makeFrame(t, "alpha", 0, nil, "good")

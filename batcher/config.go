@@ -26,9 +26,10 @@ type Config struct {
 	FlushBytes int64 `default:"10MiB" min:"1B" max:"1GiB"`
 	// MaxAge is the longest time that frames without a waiting writer stay in memory before a flush.
 	MaxAge time.Duration `default:"1s" min:"1ms" max:"1h"`
-	// FlushFloor is the minimum time between two flushes of a retention class that are not full. It bounds the cost of requests
-	// to the store.
+	// FlushFloor is the minimum time between two flushes of a retention class with less than FloorBytes, before compression. It
+	// bounds the cost of requests to the store, which matters only for small blobs.
 	FlushFloor time.Duration `yaml:"/flush_floor" min:"0s" max:"1h"`
+	FloorBytes int64         `default:"8MiB" min:"1B" max:"1GiB"`
 	// MaxInFlight bounds the concurrent flushes of a retention class. Further frames accumulate in memory.
 	MaxInFlight int `default:"4" min:"1" max:"1024"`
 	// GroupCommit is the number of unfinished flushes of its retention class below which a writer that waits for its commit gets

@@ -21,8 +21,8 @@ import (
 // Defaults of the options.
 const (
 	DefaultServer         = "http://127.0.0.1:7420"
-	DefaultPrefetchBytes  = 32 << 20
-	DefaultConcurrency    = 4
+	DefaultPrefetchBytes  = 64 << 20
+	DefaultConcurrency    = 16
 	DefaultRequestTimeout = 30 * time.Second
 	DefaultHeartbeat      = time.Second
 	DefaultBackoff        = 50 * time.Millisecond
@@ -198,7 +198,8 @@ func WithLogicalShards(shards ...uint32) Option {
 // fetch ([WithConcurrency]).
 func WithPrefetchBytes(n int64) Option { return func(c *consumerOptions) { c.prefetchBytes = n } }
 
-// WithConcurrency sets the number of concurrent fetches, each including its decompression; the default is [DefaultConcurrency].
+// WithConcurrency bounds the concurrent fetches, each including its decompression; the default is [DefaultConcurrency]. Their number
+// times the delay of the store bounds the speed of a backlog.
 func WithConcurrency(n int) Option { return func(c *consumerOptions) { c.concurrency = n } }
 
 // WithUntilEnd ends an iteration at the tails that the shards had when the iteration began.

@@ -279,6 +279,8 @@ func (q *itemQueue) popItem() {
 const (
 	fetchBytes    = 2 << 20
 	fetchPointers = 256
+	// fetchParts is how many fetches share the memory for payloads at least, so that some arrive while others are decompressed.
+	fetchParts = 16
 )
 
 // nextFetch returns the next payloads to fetch together, in order, if there is memory for them and another fetch may start.
@@ -291,6 +293,7 @@ func (q *itemQueue) nextFetch(concurrency int) []*streamItem {
 	var (
 		group []*streamItem
 		bytes int64
+		held  int64
 	)
 	q.mu.next = max(q.mu.next, q.mu.head)
 	for ; q.mu.next < len(q.mu.items) && len(group) < fetchPointers; q.mu.next++ {
@@ -299,10 +302,11 @@ func (q *itemQueue) nextFetch(concurrency int) []*streamItem {
 			continue
 		}
 		n, cost := int64(it.ptr.Length), fetchCost(&it.ptr)
-		if len(group) > 0 && bytes+n > fetchBytes || q.mu.held > 0 && q.mu.held+cost > q.room {
+		if len(group) > 0 && (bytes+n > fetchBytes || held+cost > q.room/fetchParts) || q.mu.held > 0 && q.mu.held+cost > q.room {
 			break
 		}
 		bytes += n
+		held += cost
 		it.cost = cost
 		q.mu.held += cost
 		group = append(group, it)

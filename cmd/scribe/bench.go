@@ -263,7 +263,7 @@ func newBenchCost() *cobra.Command {
 	var (
 		rates      = []string{"1MB", "100MB", "max"}
 		categories = []int{1, 10_000}
-		floor      = units.Duration(250 * time.Millisecond)
+		floor      = units.Duration(80 * time.Millisecond)
 		o          = bench.CostOptions{Duration: units.Duration(20 * time.Second)}
 		workload   = "access-log"
 		asJSON     bool
@@ -310,7 +310,7 @@ runs in this process on files, with the pause between flushes that it has on S3.
 	fs := cmd.Flags()
 	fs.StringSliceVar(&rates, "rate", rates, "payload a second, or max")
 	fs.IntSliceVar(&categories, "categories", categories, "categories that share it")
-	fs.Var(&floor, "flush-floor", "least time between two flushes of the batcher")
+	fs.Var(&floor, "flush-floor", "least time between two small flushes of the batcher")
 	fs.Var(&o.Duration, "duration", "length of each measurement")
 	fs.StringVar(&workload, "workload", workload, "messages: 100b, access-log, 10kb")
 	fs.BoolVar(&asJSON, "json", false, "print a JSON object a line")

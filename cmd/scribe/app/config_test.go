@@ -96,8 +96,8 @@ func TestFlushFloor(t *testing.T) {
 		t.Errorf("on files: %v, want 0", got)
 	}
 	c.Blobs.Kind = "s3"
-	if got := c.batcherConfig().FlushFloor; got != 250*time.Millisecond {
-		t.Errorf("on S3: %v, want 250ms", got)
+	if got := c.batcherConfig().FlushFloor; got != 80*time.Millisecond {
+		t.Errorf("on S3: %v, want 80ms", got)
 	}
 	c.FlushFloor = new(time.Second)
 	if got := c.batcherConfig().FlushFloor; got != time.Second {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -64,7 +65,7 @@ func New(server, category string, opts ...Option) (*Consumer, error) {
 	if err := cfg.validate(category); err != nil {
 		return nil, err
 	}
-	decoder, err := newDecoder(cfg.concurrency)
+	decoder, err := newDecoder(min(cfg.concurrency, runtime.GOMAXPROCS(0)))
 	if err != nil {
 		return nil, fmt.Errorf("consumer: %w", err)
 	}

@@ -194,8 +194,7 @@ func WithLogicalShards(shards ...uint32) Option {
 
 // WithPrefetchBytes bounds the memory used ahead of the loop: queued pointers (at most an eighth), answers while they arrive, and
 // decompressed payloads, including the one being delivered. The default is [DefaultPrefetchBytes]. A payload that is larger than
-// the bound is fetched when no other is held: at most 80 MiB. Decompression uses an additional 130 KiB or so for each
-// processor.
+// the bound is fetched when no other is held: at most 80 MiB. Decompression uses another 130 KiB or so for each processor.
 func WithPrefetchBytes(n int64) Option { return func(c *consumerOptions) { c.prefetchBytes = n } }
 
 // WithConcurrency bounds the concurrent fetches, each including its decompression; the default is [DefaultConcurrency]. Their number

@@ -35,6 +35,24 @@ func follow(t *testing.T, args ...string) *following {
 	return followed(t, append([]string{"tail"}, args...)...)
 }
 
+// mustEndAtSecondSignal sends signals until the process ends, which must not be in order.
+func (f *following) mustEndAtSecondSignal() {
+	f.t.Helper()
+	eventually(f.t, waitLimit, "another signal ends it", func() bool {
+		_ = f.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		select {
+		case <-f.ended:
+			return true
+		default:
+			return false
+		}
+	})
+	status, isUnix := f.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if !isUnix || !status.Signaled() || status.Signal() != syscall.SIGTERM {
+		f.t.Errorf("ended with %v, want the second signal:\n%s", f.cmd.ProcessState, f.stderr)
+	}
+}
+
 // followed starts a command that prints lines.
 func followed(t *testing.T, args ...string) *following {
 	t.Helper()
@@ -290,19 +308,7 @@ func TestSecondSignal(t *testing.T) {
 	for range 3 {
 		f.line()
 	}
-	eventually(t, waitLimit, "signals end it", func() bool {
-		_ = f.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-		select {
-		case <-f.ended:
-			return true
-		default:
-			return false
-		}
-	})
-	status, isUnix := f.cmd.ProcessState.Sys().(syscall.WaitStatus)
-	if !isUnix || !status.Signaled() || status.Signal() != syscall.SIGTERM {
-		t.Errorf("ended with %v, want the second signal", f.cmd.ProcessState)
-	}
+	f.mustEndAtSecondSignal()
 	sameBytes(t, "the place did not move", ok(t, nil, "tail", "log", "--server", c.read, "--from", strings.TrimSpace(readAll(t, file)), "--until-end"), numbers(0, 3))
 }
 

@@ -204,18 +204,9 @@ func TestProduceInterruptedUnderQuota(t *testing.T) {
 				checkTold(t, c, got, bytes.Count(input, []byte{'\n'}))
 				return
 			}
-			eventually(t, waitLimit, "another signal ends it", func() bool {
-				_ = f.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-				select {
-				case <-f.ended:
-					return true
-				default:
-					return false
-				}
-			})
-			status, isUnix := f.cmd.ProcessState.Sys().(syscall.WaitStatus)
-			if !isUnix || !status.Signaled() || strings.Contains(f.stderr.String(), "produced ") {
-				t.Errorf("ended with %v, want the second signal:\n%s", f.cmd.ProcessState, f.stderr)
+			f.mustEndAtSecondSignal()
+			if strings.Contains(f.stderr.String(), "produced ") {
+				t.Errorf("ended in order:\n%s", f.stderr)
 			}
 		})
 	}

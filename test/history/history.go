@@ -147,8 +147,8 @@ func (h *History) AllowSkew(most time.Duration) {
 	h.mu.skew = most.Microseconds()
 }
 
-// Uncertain notes that a recovery of the metadata found a message in a blob of which nothing said whether it was committed, and took it as
-// committed: it may be there even if every attempt to write it failed.
+// Uncertain notes a message that a recovery of the metadata kept although nothing showed that its blob was committed. It may be there even
+// if every attempt to write it failed.
 func (h *History) Uncertain(category string, id ID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -55,8 +55,7 @@ func (d *disk) crash(powerLoss bool) {
 	d.mem = d.mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: kept, RNG: d.rng})
 }
 
-// destroy leaves an empty disk. With keep, only the folders of the metadata in a data folder are lost, and what is left of it is
-// under another name.
+// destroy leaves an empty disk. With keep, a data folder loses only its metadata folders, and the rest of it gets another name.
 func (d *disk) destroy(keep bool, folders ...string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -176,7 +176,7 @@ func (w *world) catalogFor(metalog, control *process, f faultPlan) string {
 	return name
 }
 
-// moveRest moves what was left of the former data folder of a process to the new one.
+// moveRest moves the rest of a process's old data folder to the new one.
 func (w *world) moveRest(p *process) error {
 	fsys := p.disk.mount()
 	names, err := fsys.List("/old")

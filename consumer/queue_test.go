@@ -9,7 +9,7 @@ import (
 
 // TestFetchesShareTheMemory: no fetch takes the memory that others could use at the same time.
 func TestFetchesShareTheMemory(t *testing.T) {
-	q := newQueue(64 << 20)
+	q := newQueue(16 << 20) // with more, fetchBytes is the tighter bound
 	for range 200 { // well-compressed payloads, of which one fetch could bring ten
 		q.pushItem(&streamItem{
 			kind: itemPayload, Payload: payload.Payload{}, ready: make(chan struct{}),

@@ -10,7 +10,7 @@ import (
 // TestFetchesShareTheMemory: no fetch takes the memory that others could use at the same time.
 func TestFetchesShareTheMemory(t *testing.T) {
 	q := newQueue(16 << 20) // with more, fetchBytes is the tighter bound
-	for range 200 { // well-compressed payloads, of which one fetch could bring ten
+	for range 200 {         // well-compressed payloads, of which one fetch could bring ten
 		q.pushItem(&streamItem{
 			kind: itemPayload, Payload: payload.Payload{}, ready: make(chan struct{}),
 			ptr: pointer.Pointer{Length: 200 << 10, BlockRawLen: 200 << 10, BlockLen: 20 << 10, Codec: pointer.CodecZstd},

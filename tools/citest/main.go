@@ -138,7 +138,7 @@ func rerunTest(ctx context.Context, o options, f *failure, out io.Writer) (try i
 
 // runTests runs go test once and reads its events.
 func runTests(ctx context.Context, o options, run string, packages []string, out io.Writer) (*results, error) {
-	args := []string{"test", "-json", "-count=1", "-timeout", o.timeout}
+	args := []string{"test", "-json", "-vet=off", "-count=1", "-timeout", o.timeout} // CI vets in a step of its own
 	if o.race {
 		args = append(args, "-race")
 	}

@@ -19,9 +19,9 @@
 //
 // A message is encoded once, into the open frame of its (category, shard). A frame is sealed when it is full, when its linger
 // ends, or when a call waits for it and the shard has no request in flight. Messages of one (category, shard) are sent in the
-// order in which they were accepted: at most one request carries its frames at a time, and frames to retry are sent first. Failed
-// requests are repeated with the same bytes, after a jittered pause that doubles and is never shorter than the server's retry
-// hint.
+// order in which they were accepted, in one request at a time, or in several if the server keeps their order: within a window of
+// bytes that follows bandwidth and delay. Frames to retry are sent first. Failed requests are repeated with the same bytes, after
+// a jittered pause that doubles and is never shorter than the server's retry hint.
 //
 // Every message has a sequence number under the producer's id and epoch, by which a category with exactly_once delivery
 // recognises duplicates, even after a restart: see [Identity]. A frame that may have been stored is never renumbered.

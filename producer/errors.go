@@ -219,6 +219,7 @@ var sentinels = map[scribev1.Reason]error{
 	scribev1.Reason_REASON_NO_BACKEND:       ErrUnavailable,
 	scribev1.Reason_REASON_SHUTTING_DOWN:    ErrUnavailable,
 	scribev1.Reason_REASON_FENCED:           ErrUnavailable,
+	scribev1.Reason_REASON_OUT_OF_ORDER:     ErrUnavailable,
 }
 
 // sentinelOf returns the sentinel for a server's reason.

@@ -20,8 +20,10 @@ import (
 // plan is a run of a producer: what is written, and what goes wrong with each request.
 type plan struct {
 	exactlyOnce bool
+	ordered     bool
 	steps       []step
 	faults      []int
+	delays      []time.Duration // of requests on their way
 	frameFaults []int
 	opts        []producer.Option
 }
@@ -35,7 +37,7 @@ type step struct {
 }
 
 func drawPlan(t *rapid.T) plan {
-	p := plan{exactlyOnce: rapid.Bool().Draw(t, "exactly_once")}
+	p := plan{exactlyOnce: rapid.Bool().Draw(t, "exactly_once"), ordered: rapid.Bool().Draw(t, "ordered")}
 	p.steps = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step {
 		return step{
 			stream: rapid.IntRange(0, 3).Draw(t, "stream"), count: rapid.IntRange(1, 20).Draw(t, "count"),
@@ -45,10 +47,11 @@ func drawPlan(t *rapid.T) plan {
 	}), 1, 40).Draw(t, "steps")
 	p.faults = rapid.SliceOfN(rapid.IntRange(0, 12), 0, 30).Draw(t, "faults")
 	p.frameFaults = rapid.SliceOfN(rapid.IntRange(0, 8), 0, 30).Draw(t, "frame_faults")
+	p.delays = rapid.SliceOfN(rapid.SampledFrom([]time.Duration{0, time.Millisecond, 20 * time.Millisecond, 300 * time.Millisecond}), 0, 30).Draw(t, "delays")
 	p.opts = []producer.Option{
 		producer.WithMaxBufferedBytes(rapid.SampledFrom([]int64{256 << 10, 4 << 20}).Draw(t, "memory")),
 		producer.WithBatchBytes(rapid.SampledFrom([]int{4 << 10, 64 << 10}).Draw(t, "batch")),
-		producer.WithMaxInFlight(rapid.IntRange(1, 3).Draw(t, "in_flight")),
+		producer.WithMaxInFlight(rapid.IntRange(1, 5).Draw(t, "in_flight")),
 		producer.WithLinger(rapid.SampledFrom([]time.Duration{0, 5 * time.Millisecond}).Draw(t, "linger")),
 		producer.WithDeliveryTimeout(rapid.SampledFrom([]time.Duration{time.Second, time.Minute}).Draw(t, "delivery")),
 		producer.WithRequestTimeout(2 * time.Second),
@@ -59,6 +62,9 @@ func drawPlan(t *rapid.T) plan {
 // faultOf is what goes wrong with the n-th request. When the list is used up nothing does.
 func (p *plan) faultOf(n int) *fault {
 	f := &fault{}
+	if n <= len(p.delays) {
+		f.delay = p.delays[n-1]
+	}
 	if n <= len(p.faults) {
 		switch p.faults[n-1] {
 		case 0, 1:
@@ -92,7 +98,7 @@ func (p *plan) faultOf(n int) *fault {
 // run carries the plan out and says what did not hold.
 func (p *plan) run(t *testing.T) (err error) {
 	wrong := func(format string, args ...any) { err = errors.Join(err, fmt.Errorf(format, args...)) }
-	s := &server{exactlyOnce: p.exactlyOnce, fault: func(n int, _ *scribev1.WriteRequest) *fault { return p.faultOf(n) }}
+	s := &server{exactlyOnce: p.exactlyOnce, ordered: p.ordered, fault: func(n int, _ *scribev1.WriteRequest) *fault { return p.faultOf(n) }}
 	var dropped atomic.Int64 // by the producer's goroutine, and by those that call Log
 	w, perr := producer.New("", append(p.opts, producer.WithService(s), producer.WithOnDrop(func(d producer.Drop) { dropped.Add(int64(d.Messages)) }))...)
 	if perr != nil {
@@ -157,12 +163,13 @@ func (p *plan) run(t *testing.T) (err error) {
 				acked = append(acked, m.text)
 			}
 		}
-		if p.exactlyOnce { // the order is that of the calls
-			at := 0
+		if p.exactlyOnce || p.ordered { // the order is that of the calls
+			at, seen := 0, map[string]bool{}
 			for _, text := range stored {
-				if at < len(acked) && text == acked[at] {
+				if at < len(acked) && text == acked[at] && !seen[text] {
 					at++
 				}
+				seen[text] = true
 			}
 			if at < len(acked) {
 				wrong("stream %d: %.20q is out of order", i, acked[at])

@@ -21,7 +21,7 @@ const (
 	DefaultLinger           = 5 * time.Millisecond
 	DefaultBatchBytes       = 1 << 20
 	DefaultMaxBufferedBytes = 64 << 20
-	DefaultMaxInFlight      = 4
+	DefaultMaxInFlight      = 8
 	DefaultRequestTimeout   = 30 * time.Second
 	DefaultDeliveryTimeout  = 2 * time.Minute
 	DefaultBackoff          = 50 * time.Millisecond
@@ -131,8 +131,8 @@ func WithBatchBytes(n int) Option { return func(c *producerConfig) { c.batchByte
 // with a context wait for space.
 func WithMaxBufferedBytes(n int64) Option { return func(c *producerConfig) { c.maxBuffered = n } }
 
-// WithMaxInFlight bounds concurrent requests; the default is [DefaultMaxInFlight]. Frames of one (category, shard) are never in
-// two of them, which keeps their order.
+// WithMaxInFlight bounds concurrent requests; the default is [DefaultMaxInFlight]. Frames of one (category, shard) are in several
+// of them only if the server keeps their order. 1 turns that off.
 func WithMaxInFlight(requests int) Option {
 	return func(c *producerConfig) { c.maxInFlight = requests }
 }

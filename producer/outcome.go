@@ -31,6 +31,8 @@ type attemptOutcome struct {
 	unknown bool
 	// gap reports that the server lacks messages before those of the frame.
 	gap bool
+	// outOfOrder reports that the frame followed one that the server has not taken.
+	outOfOrder bool
 	// after is the server's retry hint.
 	after time.Duration
 	// stored is the number of the frame's messages that are stored, if action is trim.
@@ -83,6 +85,8 @@ func classifyFrame(res *scribev1.FrameResult, producer, first uint64, count int)
 		}
 	case scribev1.Reason_REASON_OUT_OF_SEQUENCE:
 		v.action, v.gap = repeat, true
+	case scribev1.Reason_REASON_OUT_OF_ORDER:
+		v.action, v.outOfOrder = repeat, true
 	case scribev1.Reason_REASON_UNSPECIFIED:
 		v.unknown = true
 	default:

@@ -17,11 +17,11 @@ type pieceServer struct {
 	pieces []int // of the requests that came so
 }
 
-func (s *pieceServer) WritePieces(ctx context.Context, ack scribev1.AckLevel, frames ...[]byte) (*scribev1.WriteResponse, error) {
+func (s *pieceServer) WritePieces(ctx context.Context, req *scribev1.WriteRequest, frames ...[]byte) (*scribev1.WriteResponse, error) {
 	s.mu.Lock()
 	s.pieces = append(s.pieces, len(frames))
 	s.mu.Unlock()
-	return s.Write(ctx, &scribev1.WriteRequest{Frames: slices.Concat(frames...), Ack: ack})
+	return s.Write(ctx, &scribev1.WriteRequest{Frames: slices.Concat(frames...), Ack: req.GetAck(), Follows: req.GetFollows()})
 }
 
 // backlog has a producer make frames while its first request is held up.

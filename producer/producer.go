@@ -184,8 +184,10 @@ func (st *streamStripe) hurryStripe(c *sharedCore, pending []*Result) []*Result 
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for _, s := range st.mu.streams {
-		for _, f := range s.flight {
-			pending = append(pending, f.out)
+		for _, fl := range s.flights {
+			for _, f := range fl.frames {
+				pending = append(pending, f.out)
+			}
 		}
 		for f := s.head; f != nil; f = f.next {
 			pending = append(pending, f.out)

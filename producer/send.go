@@ -21,6 +21,8 @@ type outRequest struct {
 	alone  bool  // takes no other frame
 	limit  int   // bound of size if there are several frames
 	copied int64 // bytes charged for copies; 0 if the frames are sent without a copy
+	// follows are the frames before which others of their stream are in flight, by index.
+	follows []uint32
 }
 
 // maxRequest bounds a request of several frames, in bytes. Each request costs its servers a file, two syncs and a log record, so
@@ -41,6 +43,7 @@ func (m *copyMemory) requestLimit() int { return int(min(m.free.Load()/2, maxReq
 type streamRun struct {
 	s        *shardStream
 	from, to int
+	flight   *streamFlight
 }
 
 // finishedFrame is a frame with its final outcome.
@@ -123,16 +126,21 @@ func (c *sharedCore) composeRequest(now time.Time) *outRequest {
 		s.stripe.mu.Lock()
 		s.ready = false
 		late = c.dropLate(s, now, late)
-		if s.urgent && s.open != nil {
+		if s.urgent && s.open != nil && len(s.flights) == 0 {
 			c.sealFrame(s, false)
 		}
-		if added := c.addFrames(s, req); !added && s.head != nil {
+		if s.maySend() && !c.addFrames(s, req) {
 			s.ready = true
 			passed = append(passed, s)
 		}
 		s.stripe.mu.Unlock()
 	}
 	c.sched.ReturnReady(passed)
+	for _, r := range req.runs { // not before, so that no stream is in a request twice
+		r.s.stripe.mu.Lock()
+		c.scheduleStream(r.s)
+		r.s.stripe.mu.Unlock()
+	}
 	c.concludeFrames(late)
 	if len(req.frames) == 0 {
 		c.requests.Put(req)
@@ -167,8 +175,11 @@ func (c *sharedCore) dropLate(s *shardStream, now time.Time, late []finishedFram
 
 // addFrames moves frames of s into the request and numbers them. It reports whether any could join. The stripe's mutex is held.
 func (c *sharedCore) addFrames(s *shardStream, req *outRequest) bool {
-	from := len(req.frames)
+	from, size := len(req.frames), req.size
 	for s.head != nil && c.mayJoin(s, req, len(req.frames)-from) {
+		if len(s.flights) > 0 && len(req.frames) > from && !s.window.isOpen(req.size-size+s.head.length) {
+			break
+		}
 		f := s.popFrame()
 		if !f.numbered {
 			f.numbered, f.epoch, f.first = true, s.epoch, s.next
@@ -181,8 +192,16 @@ func (c *sharedCore) addFrames(s *shardStream, req *outRequest) bool {
 	if len(req.frames) == from {
 		return false
 	}
-	s.inFlight, s.flight = true, req.frames[from:len(req.frames):len(req.frames)]
-	req.runs = append(req.runs, streamRun{s, from, len(req.frames)})
+	fl := &streamFlight{
+		frames: req.frames[from:len(req.frames):len(req.frames)], bytes: int64(req.size - size), ack: req.ack, alone: req.alone,
+		epoch: req.frames[from].epoch, follows: len(s.flights) > 0,
+	}
+	if fl.follows {
+		req.follows = append(req.follows, uint32(from)) //nolint:gosec // bounded by the size of a request
+	}
+	s.flights = append(s.flights, fl)
+	fl.used = s.window.noteSent(fl.bytes)
+	req.runs = append(req.runs, streamRun{s, from, len(req.frames), fl})
 	return true
 }
 
@@ -227,13 +246,13 @@ func (c *sharedCore) sendRequest(req *outRequest) {
 		c.logOutage(nil)
 	}
 	for _, r := range req.runs {
-		done = c.settleFrames(r, req, res, whole, done)
+		done = c.settleFrames(r, &requestAnswer{req: req, res: res, whole: whole, started: started, now: time.Now()}, done)
 	}
 	c.concludeFrames(done)
 	clear(req.frames)
 	clear(req.runs)
 	c.copies.free.Add(req.copied)
-	*req = outRequest{frames: req.frames[:0], runs: req.runs[:0]}
+	*req = outRequest{frames: req.frames[:0], runs: req.runs[:0], follows: req.follows[:0]}
 	c.requests.Put(req)
 }
 
@@ -267,7 +286,7 @@ func (c *sharedCore) callService(req *outRequest) (*scribev1.WriteResponse, erro
 		for i, f := range req.frames {
 			pieces[i] = f.data
 		}
-		return c.pieces.WritePieces(ctx, req.ack.proto(), pieces...)
+		return c.pieces.WritePieces(ctx, &scribev1.WriteRequest{Ack: req.ack.proto(), Follows: req.follows}, pieces...)
 	default:
 		buf := c.copies.pool.Get(req.size)
 		defer c.copies.pool.Put(buf) // a service does not use the bytes after it returns
@@ -276,7 +295,7 @@ func (c *sharedCore) callService(req *outRequest) (*scribev1.WriteResponse, erro
 			body = append(body, f.data...)
 		}
 	}
-	return c.service.Write(ctx, &scribev1.WriteRequest{Frames: body, Ack: req.ack.proto()})
+	return c.service.Write(ctx, &scribev1.WriteRequest{Frames: body, Ack: req.ack.proto(), Follows: req.follows})
 }
 
 // minPiece is the minimum average size of frames that are sent without a copy, in bytes: each piece costs a system call.
@@ -287,31 +306,48 @@ func (c *sharedCore) inPieces(req *outRequest) bool {
 	return c.pieces != nil && req.size >= minPiece*len(req.frames)
 }
 
-// settleFrames decides the outcomes of one stream's frames after an attempt, and appends the finished ones to done. If the whole
-// request failed, whole is its outcome; otherwise res has a result for each frame.
-func (c *sharedCore) settleFrames(r streamRun, req *outRequest, res *scribev1.WriteResponse, whole attemptOutcome, done []finishedFrame) []finishedFrame {
-	s, frames := r.s, req.frames[r.from:r.to]
-	s.stripe.mu.Lock()
-	defer s.stripe.mu.Unlock()
-	outcomes := make([]attemptOutcome, len(frames))
-	for i, f := range frames {
-		if outcomes[i] = whole; whole.action == 0 {
-			outcomes[i] = classifyFrame(res.GetResults()[r.from+i], c.id, f.first, f.count)
+// requestAnswer is how an attempt ended. If the whole request failed, whole is its outcome; otherwise res has a result for each
+// frame.
+type requestAnswer struct {
+	req          *outRequest
+	res          *scribev1.WriteResponse
+	whole        attemptOutcome
+	started, now time.Time
+}
+
+// outcomesOf returns the outcomes of a stream's frames.
+func (a *requestAnswer) outcomesOf(r streamRun, producer uint64) []attemptOutcome {
+	outcomes := make([]attemptOutcome, r.to-r.from)
+	for i := range outcomes {
+		f := a.req.frames[r.from+i]
+		if outcomes[i] = a.whole; a.whole.action == 0 {
+			outcomes[i] = classifyFrame(a.res.GetResults()[r.from+i], producer, f.first, f.count)
 		}
 		f.maybe = f.maybe || outcomes[i].unknown
 	}
+	return outcomes
+}
+
+// settleFrames decides the outcomes of one stream's frames after an attempt, and appends the finished ones to done.
+func (c *sharedCore) settleFrames(r streamRun, a *requestAnswer, done []finishedFrame) []finishedFrame {
+	s, frames := r.s, a.req.frames[r.from:r.to]
+	s.stripe.mu.Lock()
+	defer s.stripe.mu.Unlock()
 	var (
-		again    []*outFrame // in order
-		after    time.Duration
-		progress bool
-		complete = true // all frames so far are stored
+		outcomes   = a.outcomesOf(r, c.id)
+		again      []*outFrame // in order
+		after      time.Duration
+		progress   bool
+		complete   = s.flights[0] == r.flight // all frames so far are stored
+		outOfOrder bool
+		ownFault   bool
 	)
 	for i, f := range frames {
 		v := c.decideRetry(s, f, outcomes[i], complete, frames[i+1:])
 		switch v.action {
 		case acked:
 			progress = true
-			done = append(done, c.acknowledgeFrame(s, f, res.GetResults()[r.from+i]))
+			done = append(done, c.acknowledgeFrame(s, f, a.res.GetResults()[r.from+i]))
 		case sampled:
 			progress = true
 			done = append(done, c.leaveOut(s, f))
@@ -324,19 +360,26 @@ func (c *sharedCore) settleFrames(r streamRun, req *outRequest, res *scribev1.Wr
 			f.last, f.lastWhy = v.detail, v.cause
 			after = max(after, v.after)
 			again = append(again, f)
+			outOfOrder = outOfOrder || v.outOfOrder
+			ownFault = ownFault || !v.outOfOrder || !r.flight.follows
 		}
 	}
-	s.inFlight, s.flight = false, nil
-	s.returnFrames(again)
+	if len(again) == 0 {
+		s.windowAck = r.flight.ack
+		s.window.noteAnswer(a.now, r.flight.bytes, r.flight.used, a.now.Sub(a.started), a.res.GetOrdered())
+	} else {
+		s.window.noteFailure(a.now, r.flight.bytes, outOfOrder)
+	}
+	s.endFlight(r.flight, again)
 	if progress || len(again) == 0 {
 		s.failures = 0
 	}
 	// After a failure of the whole request, the gate delays all streams. After a failure of its own frames, only this stream
-	// waits.
-	if len(again) > 0 && whole.action == 0 {
+	// waits. Frames that failed since those before them did wait for these alone.
+	if ownFault && a.whole.action == 0 && !s.parked {
 		s.failures++
 		s.parked = true
-		c.sched.Park(s, time.Now().Add(max(c.backoff.Pause(s.failures), after)))
+		c.sched.Park(s, a.now.Add(max(c.backoff.Pause(s.failures), after)))
 	}
 	c.scheduleStream(s)
 	return done
@@ -366,12 +409,17 @@ func (c *sharedCore) decideRetry(s *shardStream, f *outFrame, v attemptOutcome, 
 		}
 		f.count -= v.stored
 		return v
+	case v.outOfOrder:
+		f.attempts-- // those before it are the cause
+		return v
 	case v.gap && !complete:
 		return v // the missing frames are being sent again, or have failed
-	case v.gap && !f.maybe:
+	case v.gap:
 		if f.gaps++; f.gaps < maxGaps {
 			break
 		}
+		// A server that expects an earlier sequence has not stored the frame, whatever an attempt without an answer left open.
+		f.maybe = false
 		if c.continued && f.ack != AckNone {
 			return attemptOutcome{action: failed, cause: ErrOutOfSequence, detail: v.detail}
 		}
@@ -388,7 +436,7 @@ func (c *sharedCore) decideRetry(s *shardStream, f *outFrame, v attemptOutcome, 
 
 // acknowledgeFrame accounts for a stored frame. The stripe's mutex is held.
 func (c *sharedCore) acknowledgeFrame(s *shardStream, f *outFrame, res *scribev1.FrameResult) finishedFrame {
-	s.acked = f.first + uint64(f.count)
+	s.acked = max(s.acked, f.first+uint64(f.count)) // answers may overtake one another
 	s.known = max(s.known, f.epoch)
 	s.stripe.mu.count.acked.addFrame(f)
 	return finishedFrame{s: s, f: f, at: Position{
@@ -401,7 +449,7 @@ func (c *sharedCore) acknowledgeFrame(s *shardStream, f *outFrame, res *scribev1
 // leaveOut accounts for a frame that the server sampled out. Its sequences are not reused: a server samples only in categories in
 // which it does not check for gaps. The stripe's mutex is held.
 func (c *sharedCore) leaveOut(s *shardStream, f *outFrame) finishedFrame {
-	s.acked = f.first + uint64(f.count)
+	s.acked = max(s.acked, f.first+uint64(f.count))
 	s.stripe.mu.count.sampled.addFrame(f)
 	return finishedFrame{s: s, f: f, at: Position{Sampled: true}}
 }

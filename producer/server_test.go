@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"scribe/internal/format/record"
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -23,6 +24,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type server struct {
 	// exactlyOnce checks sequences.
 	exactlyOnce bool
+	// ordered keeps the order of a producer's requests in flight.
+	ordered bool
+	// forgetful refuses all that follows others.
+	forgetful bool
 	// only names the categories that exist; nil = all.
 	only []string
 	// fault, when set, is asked for each request, numbered from 1, before it is carried out.
@@ -38,12 +43,17 @@ type server struct {
 	bodies   [][]byte // of all requests
 	acks     []scribev1.AckLevel
 	known    map[known]sequence
-	wrong    error // the producer broke a promise
+	tails    map[known]sequence // of the frames stored last, with ordered
+	follows  int                // frames that followed others in flight
+	changed  chan struct{}      // closed when something is stored; nil if nobody waits
+	wrong    error              // the producer broke a promise
 }
 
 // fault is what goes wrong with a request.
 type fault struct {
 	wait <-chan struct{} // first, and until then or the end of the context nothing happens
+	// delay is how long the request is on its way.
+	delay time.Duration
 	// before is returned instead of carrying it out, after instead of the answer.
 	before, after error
 	// frame, when set, may refuse single frames.
@@ -114,9 +124,13 @@ func (s *server) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribe
 			return nil, ctx.Err()
 		}
 	}
+	if f.delay > 0 {
+		<-time.After(f.delay)
+	}
 	if f.before != nil {
 		return nil, f.before
 	}
+	s.awaitOrder(req)
 	res, err := s.store(req, f)
 	if err == nil && f.after != nil {
 		return nil, f.after
@@ -124,11 +138,13 @@ func (s *server) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribe
 	return res, err
 }
 
-// enter notes which streams a request carries: one must not be in two, and its frames stand together.
+// enter notes which streams a request carries: one must not be in two, except in frames that follow others, and its frames stand
+// together.
 func (s *server) enter(req *scribev1.WriteRequest) ([]shardStream, error) {
 	if s.busy == nil {
-		s.busy, s.logs, s.known = map[shardStream]bool{}, map[shardStream][]message{}, map[known]sequence{}
+		s.busy, s.logs, s.known, s.tails = map[shardStream]bool{}, map[shardStream][]message{}, map[known]sequence{}, map[known]sequence{}
 	}
+	index, following := -1, shardStream{}
 	s.acks = append(s.acks, req.GetAck())
 	var streams []shardStream
 	for f, err := range record.Split(req.GetFrames()) {
@@ -136,8 +152,14 @@ func (s *server) enter(req *scribev1.WriteRequest) ([]shardStream, error) {
 			s.wrong = errors.Join(s.wrong, err)
 			return streams, rpc.Errorf(scribev1.Reason_REASON_CORRUPT, "%w", err)
 		}
+		index++
 		st := shardStream{f.CategoryName(), f.Shard}
-		if len(streams) > 0 && streams[len(streams)-1] == st {
+		if following == st || len(streams) > 0 && streams[len(streams)-1] == st {
+			continue
+		}
+		if s.ordered && slices.Contains(req.GetFollows(), uint32(index)) {
+			following = st
+			s.follows++
 			continue
 		}
 		if s.busy[st] {
@@ -149,18 +171,65 @@ func (s *server) enter(req *scribev1.WriteRequest) ([]shardStream, error) {
 	return streams, nil
 }
 
+// awaitOrder holds a request for a second at most until what its frames follow is stored.
+func (s *server) awaitOrder(req *scribev1.WriteRequest) {
+	limit := time.After(time.Second)
+	for {
+		index, held := -1, false
+		s.mu.Lock()
+		for f, err := range record.Split(req.GetFrames()) {
+			index++
+			if err == nil && slices.Contains(req.GetFollows(), uint32(index)) {
+				held = held || !s.mayFollow(f.Header)
+			}
+		}
+		if s.changed == nil {
+			s.changed = make(chan struct{})
+		}
+		changed := s.changed
+		s.mu.Unlock()
+		if !held || s.forgetful {
+			return
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			return
+		}
+	}
+}
+
+func (s *server) mayFollow(h record.Header) bool {
+	return !s.forgetful && s.tails[known{shardStream{h.CategoryName(), h.Shard}, h.Producer}] == sequence{h.Epoch, h.FirstSequence}
+}
+
 func (s *server) store(req *scribev1.WriteRequest, flt *fault) (*scribev1.WriteResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	res := &scribev1.WriteResponse{}
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = nil
+	}
+	res := &scribev1.WriteResponse{Ordered: s.ordered}
+	refused := map[shardStream]bool{} // for a passing reason
 	for f, err := range record.Split(req.GetFrames()) {
 		if err != nil {
 			return nil, err // enter looked at them
 		}
 		r := &scribev1.FrameResult{}
 		res.Results = append(res.Results, r)
+		st := shardStream{f.CategoryName(), f.Shard}
+		if s.ordered {
+			follows := slices.Contains(req.GetFollows(), uint32(len(res.Results)-1))
+			if refused[st] || follows && !s.mayFollow(f.Header) {
+				refused[st] = true
+				r.Error = &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_OUT_OF_ORDER}
+				continue
+			}
+		}
 		if flt.frame != nil {
 			if r.Error = flt.frame(f.Header); r.Error != nil {
+				refused[st] = retry.ClassOf(r.Error.GetReason()).Retryable()
 				continue
 			}
 		}
@@ -178,7 +247,7 @@ func (s *server) store(req *scribev1.WriteRequest, flt *fault) (*scribev1.WriteR
 		if r.Error = s.sequence(f.Header); r.Error != nil {
 			continue
 		}
-		st := shardStream{f.CategoryName(), f.Shard}
+		s.tails[known{st, f.Producer}] = sequence{f.Epoch, f.NextSequence()}
 		s.keep(st, f)
 		r.Shard, r.Lsn = uint64(f.Shard)+1, uint64(len(s.logs[st]))
 	}

@@ -71,10 +71,14 @@ type shardStream struct {
 	opens uint64
 	// urgent: the open frame is due, and is sent as soon as the stream may send.
 	urgent bool
-	// inFlight: a request carries frames of this stream. There is at most one such request, which keeps the order and makes it
-	// safe to number and renumber frames.
-	inFlight bool
-	flight   []*outFrame // those frames
+	// flights are the parts of requests that carry frames of this stream, in order. There are several only if the server keeps
+	// their order, within window.
+	flights []*streamFlight
+	window  sendWindow
+	// windowAck is the level of the last answer: a server may keep the order at one and not at another.
+	windowAck AckLevel
+	// queued is the length of the frames from head to tail, in bytes.
+	queued int
 	// ready: the stream is in the scheduler's queue. parked: it waits in the scheduler until a time.
 	ready, parked bool
 	failures      int // attempts in a row without progress
@@ -90,6 +94,22 @@ type shardStream struct {
 	// begin the epoch, and the first would look like a duplicate for ever. So the first frame of an epoch is the only one of its
 	// stream in its request.
 	known uint32
+}
+
+// streamFlight is a stream's frames in one request.
+type streamFlight struct {
+	// frames are those in flight. Once answered, those to send again: they go back to the queue when all flights of the stream are
+	// answered, since only then is it known what goes before them.
+	frames   []*outFrame
+	answered bool
+	bytes    int64
+	ack      AckLevel
+	alone    bool
+	epoch    uint32
+	// follows: another flight of the stream had no answer when it was sent.
+	follows bool
+	// used: it makes use of the window.
+	used bool
 }
 
 // stripeOf returns the stripe of a shard.
@@ -113,7 +133,7 @@ func (c *sharedCore) streamOf(st *streamStripe, category string, shard uint32) (
 		return nil, ErrTooManyStreams
 	}
 	id := Shard{strings.Clone(category), shard} // the caller's string may be part of a large one
-	s := &shardStream{shard: id, stripe: st, epoch: c.epoch}
+	s := &shardStream{shard: id, stripe: st, epoch: c.epoch, window: sendWindow{first: windowParts * int64(c.largestBuffer)}}
 	if q, ok := c.resume[id]; ok {
 		s.epoch, s.next, s.acked = q.Epoch, q.Next, q.Next
 	}
@@ -275,6 +295,7 @@ func (c *sharedCore) sealFrame(s *shardStream, full bool) {
 
 // pushFrame queues a sealed frame.
 func (s *shardStream) pushFrame(f *outFrame) {
+	s.queued += f.length
 	f.next = nil
 	if s.tail == nil {
 		s.head = f
@@ -287,6 +308,7 @@ func (s *shardStream) pushFrame(f *outFrame) {
 // popFrame removes the first queued frame.
 func (s *shardStream) popFrame() *outFrame {
 	f := s.head
+	s.queued -= f.length
 	if s.head = f.next; s.head == nil {
 		s.tail = nil
 	}
@@ -297,6 +319,7 @@ func (s *shardStream) popFrame() *outFrame {
 // returnFrames puts frames of a request back at the head of the queue, in their order.
 func (s *shardStream) returnFrames(frames []*outFrame) {
 	for _, f := range slices.Backward(frames) {
+		s.queued += f.length
 		if f.next = s.head; s.head == nil {
 			s.tail = f
 		}
@@ -306,11 +329,61 @@ func (s *shardStream) returnFrames(frames []*outFrame) {
 
 // scheduleStream queues the stream in the scheduler if it has something to send and may send. The stripe's mutex is held.
 func (c *sharedCore) scheduleStream(s *shardStream) {
-	if s.ready || s.inFlight || s.parked || s.head == nil && (s.open == nil || !s.urgent) {
+	if s.ready || s.parked || !s.maySend() {
 		return
 	}
 	s.ready = true
 	c.sched.PushReady(s)
+}
+
+// maySend reports whether the stream has something that may be sent now. While a request is in flight, only sealed frames are:
+// what is added meanwhile shares the next frame. The stripe's mutex is held.
+func (s *shardStream) maySend() bool {
+	if len(s.flights) == 0 {
+		return s.head != nil || s.open != nil && s.urgent
+	}
+	return s.head != nil && s.mayFollow(s.head)
+}
+
+// mayFollow reports whether a frame may be sent while others of the stream are in flight. The server must keep their order, and
+// none of the others may have failed: it would have to be sent first. The stripe's mutex is held.
+func (s *shardStream) mayFollow(f *outFrame) bool {
+	if f.alone || s.window.limit == 0 || slices.ContainsFunc(s.flights, func(fl *streamFlight) bool { return fl.answered }) {
+		return false
+	}
+	epoch := s.epoch
+	if f.numbered {
+		epoch = f.epoch
+	}
+	// Requests of other levels are answered by other rules. For the epochs see mayJoin.
+	if last := s.flights[len(s.flights)-1]; f.ack != last.ack || f.ack != s.windowAck || last.alone || epoch != last.epoch || epoch > s.known {
+		return false
+	}
+	// A request that follows is worth its cost if it is large.
+	worth := s.window.worthSending()
+	return s.queued >= worth && s.window.isOpen(max(f.length, worth))
+}
+
+// endFlight ends a flight with the frames that are to be sent again. After the last one, all of these return to the queue, in
+// order. The stripe's mutex is held.
+func (s *shardStream) endFlight(fl *streamFlight, again []*outFrame) {
+	if fl.frames, fl.answered = again, true; len(again) == 0 {
+		s.flights = slices.DeleteFunc(s.flights, func(other *streamFlight) bool { return other == fl })
+	}
+	if slices.ContainsFunc(s.flights, func(fl *streamFlight) bool { return !fl.answered }) {
+		return
+	}
+	var left []*outFrame
+	for _, fl := range s.flights {
+		for _, f := range fl.frames {
+			if f.numbered && f.epoch != s.epoch {
+				f.clearSequences() // one in another flight failed meanwhile
+			}
+			left = append(left, f)
+		}
+	}
+	s.flights = nil
+	s.returnFrames(left)
 }
 
 // renumberAfter is called when a frame fails: if it had sequences, later frames need new ones. Frames that may have been stored

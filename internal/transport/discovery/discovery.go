@@ -61,6 +61,9 @@ type Cell struct {
 		// failed has the time until which an instance is avoided. Only instances of the view are in it, and in clients.
 		failed  map[roleInstance]time.Time
 		clients map[roleInstance]any
+		// writers has what is in flight of each stream. ordered are the instances whose last answer had WriteResponse.ordered.
+		writers map[writeStream]writeFlight
+		ordered map[roleInstance]bool
 		turns   map[scribev1.Role]uint64 // with one counter, roles called alternately would always get the same instance
 	}
 }
@@ -82,6 +85,8 @@ func New(t *rpc.Transport, server string) *Cell {
 	c := &Cell{transport: t, server: server, control: rpc.NewControlClient(t, server), retries: backoff.NewBudget(retryShare, maxRetries)}
 	c.mu.failed = make(map[roleInstance]time.Time)
 	c.mu.clients = make(map[roleInstance]any)
+	c.mu.writers = make(map[writeStream]writeFlight)
+	c.mu.ordered = make(map[roleInstance]bool)
 	c.mu.turns = make(map[scribev1.Role]uint64)
 	return c
 }
@@ -262,6 +267,7 @@ func (c *Cell) loadView(ctx context.Context, l *viewRefresh, old cellView, usabl
 		c.mu.soon = now.Add(refreshSoon)
 		maps.DeleteFunc(c.mu.failed, func(in roleInstance, until time.Time) bool { return !found.has(in) || now.After(until) })
 		maps.DeleteFunc(c.mu.clients, func(in roleInstance, _ any) bool { return !found.has(in) })
+		maps.DeleteFunc(c.mu.ordered, func(in roleInstance, _ bool) bool { return !found.has(in) })
 		return nil
 	case usable:
 		c.mu.due = now.Add(c.mu.late)

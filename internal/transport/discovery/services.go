@@ -30,15 +30,17 @@ type writeService struct{ c *Cell }
 
 // Write implements rpc.WriteService.
 func (s writeService) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
-	return try(ctx, s.c, isRefused, writers, func(in roleInstance) (*scribev1.WriteResponse, error) {
-		return clientOf(s.c, in, rpc.NewWriteClient).Write(ctx, req)
-	})
+	return s.tryWrite(ctx, req, req.GetFrames(), func(w rpc.WriteService) (*scribev1.WriteResponse, error) { return w.Write(ctx, req) })
 }
 
 // WritePieces implements rpc.PieceWriter.
-func (s writeService) WritePieces(ctx context.Context, ack scribev1.AckLevel, frames ...[]byte) (*scribev1.WriteResponse, error) {
-	return try(ctx, s.c, isRefused, writers, func(in roleInstance) (*scribev1.WriteResponse, error) {
-		return rpc.WritePieces(ctx, clientOf(s.c, in, rpc.NewWriteClient), ack, frames...)
+func (s writeService) WritePieces(ctx context.Context, req *scribev1.WriteRequest, frames ...[]byte) (*scribev1.WriteResponse, error) {
+	var first []byte
+	if len(frames) > 0 {
+		first = frames[0]
+	}
+	return s.tryWrite(ctx, req, first, func(w rpc.WriteService) (*scribev1.WriteResponse, error) {
+		return rpc.WritePieces(ctx, w, req, frames...)
 	})
 }
 
@@ -167,11 +169,17 @@ func (s groupService) DeleteGroup(ctx context.Context, req *scribev1.DeleteGroup
 
 // try calls one instance after another until one answers, or one fails with an error that other instances would return too.
 func try[T any](ctx context.Context, c *Cell, elsewhere func(error) bool, roles []scribev1.Role, call func(roleInstance) (T, error)) (T, error) {
-	var zero T
 	ch, err := c.chooseInstances(ctx, nil, roles...)
 	if err != nil {
+		var zero T
 		return zero, err
 	}
+	return tryChosen(ctx, c, elsewhere, ch, call)
+}
+
+// tryChosen is try with instances that were chosen.
+func tryChosen[T any](ctx context.Context, c *Cell, elsewhere func(error) bool, ch instanceChoice, call func(roleInstance) (T, error)) (T, error) {
+	var zero T
 	var failed []error
 	for _, url := range ch.urls[:min(len(ch.urls), maxTries)] {
 		in := roleInstance{ch.role, url}

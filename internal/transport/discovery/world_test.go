@@ -48,6 +48,7 @@ type process struct {
 	stream func(context.Context) error
 	evicts bool // it sends its streams away
 	most   int  // payloads in an answer; 0 = all
+	orders bool // it keeps the order of requests
 
 	mu struct {
 		sync.Mutex
@@ -193,7 +194,7 @@ func (p *process) GetStatus(ctx context.Context, _ *scribev1.GetStatusRequest) (
 
 func (p *process) Write(ctx context.Context, _ *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
 	p.count("write")
-	return &scribev1.WriteResponse{}, do(ctx, p.write)
+	return &scribev1.WriteResponse{Ordered: p.orders}, do(ctx, p.write)
 }
 
 func (p *process) Publish(ctx context.Context, _ *scribev1.PublishRequest) (*scribev1.PublishResponse, error) {

@@ -80,6 +80,7 @@ var classes = map[scribev1.Reason]Class{
 	scribev1.Reason_REASON_OVERLOADED:      Overloaded,
 	scribev1.Reason_REASON_FENCED:          Passing, // the new owner of the log answers the next attempt
 	scribev1.Reason_REASON_OUT_OF_SEQUENCE: Passing, // earlier messages have yet to arrive
+	scribev1.Reason_REASON_OUT_OF_ORDER:    Passing, // those before it have yet to be stored
 	scribev1.Reason_REASON_UNKNOWN_OUTCOME: UnknownOutcome,
 }
 

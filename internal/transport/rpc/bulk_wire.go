@@ -21,6 +21,7 @@ import (
 const (
 	framesField    protowire.Number = 1 // of WriteRequest and SubmitRequest
 	ackField       protowire.Number = 2 // of both
+	followsField   protowire.Number = 3 // of both
 	payloadsField  protowire.Number = 1 // of FetchResponse
 	dataField      protowire.Number = 3 // of Payload
 	maxBesideBytes                  = 1 << 20
@@ -35,7 +36,7 @@ type bulkRequest struct {
 }
 
 // encodeFrames encodes a WriteRequest or SubmitRequest whose frames lie in any number of pieces. The result refers to them.
-func encodeFrames(ack scribev1.AckLevel, frames ...[]byte) bulkRequest {
+func encodeFrames(ack scribev1.AckLevel, follows []uint32, frames ...[]byte) bulkRequest {
 	b := bulkRequest{pieces: make([][]byte, 0, len(frames)+2)}
 	length := 0
 	for _, p := range frames {
@@ -47,9 +48,24 @@ func encodeFrames(ack scribev1.AckLevel, frames ...[]byte) bulkRequest {
 		small = protowire.AppendVarint(small, uint64(length))
 	}
 	b.pieces = append(append(b.pieces, small), frames...)
+	tail := small[len(small):]
 	if ack != 0 {
-		tail := protowire.AppendTag(small[len(small):], ackField, protowire.VarintType)
-		b.pieces = append(b.pieces, protowire.AppendVarint(tail, uint64(ack)))
+		tail = protowire.AppendTag(tail, ackField, protowire.VarintType)
+		tail = protowire.AppendVarint(tail, uint64(ack))
+	}
+	if len(follows) > 0 {
+		length := 0
+		for _, i := range follows {
+			length += protowire.SizeVarint(uint64(i))
+		}
+		tail = protowire.AppendTag(tail, followsField, protowire.BytesType)
+		tail = protowire.AppendVarint(tail, uint64(length))
+		for _, i := range follows {
+			tail = protowire.AppendVarint(tail, uint64(i))
+		}
+	}
+	if len(tail) > 0 {
+		b.pieces = append(b.pieces, tail)
 	}
 	for _, p := range b.pieces {
 		b.size += int64(len(p))

@@ -33,6 +33,10 @@ func fill(t *testing.T, m protoreflect.Message) {
 			if _, ok := m.Interface().(*durationpb.Duration); !ok {
 				fill(t, m.Mutable(f).Message())
 			}
+		case f.IsList() && f.Kind() == protoreflect.Uint32Kind:
+			list := m.Mutable(f).List()
+			list.Append(protoreflect.ValueOfUint32(1))
+			list.Append(protoreflect.ValueOfUint32(300))
 		case f.IsList():
 			t.Fatalf("%s: a list of %s: teach the test", f.FullName(), f.Kind())
 		case f.Kind() == protoreflect.BytesKind:
@@ -72,8 +76,8 @@ func TestBulkEncodingHasEveryField(t *testing.T) {
 		b         []byte
 		got, want proto.Message
 	}{
-		{encodeFrames(w.GetAck(), w.GetFrames()).join(), gotW, w},
-		{encodeFrames(s.GetAck(), s.GetFrames()).join(), gotS, s},
+		{encodeFrames(w.GetAck(), w.GetFollows(), w.GetFrames()).join(), gotW, w},
+		{encodeFrames(s.GetAck(), s.GetFollows(), s.GetFrames()).join(), gotS, s},
 		{bytes.Join(pieces, nil), gotF, f},
 	} {
 		if err := proto.Unmarshal(c.b, c.got); err != nil || !proto.Equal(c.got, c.want) {
@@ -120,8 +124,11 @@ var drawPayload = rapid.Custom(func(t *rapid.T) *scribev1.Payload {
 // Whatever is encoded here is read by protobuf, and the other way round.
 func TestBulkEncodingIsProtobuf(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := &scribev1.WriteRequest{Frames: drawBytes(100_000).Draw(t, "frames"), Ack: scribev1.AckLevel(rapid.Int32().Draw(t, "ack"))}
-		encoded := encodeFrames(w.GetAck(), w.GetFrames())
+		w := &scribev1.WriteRequest{
+			Frames: drawBytes(100_000).Draw(t, "frames"), Ack: scribev1.AckLevel(rapid.Int32().Draw(t, "ack")),
+			Follows: rapid.SliceOfN(rapid.Uint32(), 0, 8).Draw(t, "follows"),
+		}
+		encoded := encodeFrames(w.GetAck(), w.GetFollows(), w.GetFrames())
 		got := new(scribev1.WriteRequest)
 		if err := proto.Unmarshal(encoded.join(), got); err != nil || !proto.Equal(got, w) || encoded.size != int64(len(encoded.join())) {
 			t.Fatalf("write: protobuf reads %v: %v", got, err)
@@ -153,7 +160,7 @@ func TestBulkEncodingIsProtobuf(t *testing.T) {
 
 // The frames of a request are those of its body, without a copy, and can't be appended to.
 func TestFramesAreNotCopied(t *testing.T) {
-	body := encodeFrames(scribev1.AckLevel_ACK_LEVEL_NONE, []byte("frames")).join()
+	body := encodeFrames(scribev1.AckLevel_ACK_LEVEL_NONE, nil, []byte("frames")).join()
 	req, err := decodeWrite(body)
 	if err != nil {
 		t.Fatal(err)
@@ -210,7 +217,7 @@ func TestBulkLimits(t *testing.T) {
 }
 
 func FuzzDecodeFrames(f *testing.F) {
-	f.Add(encodeFrames(3, []byte("fra"), nil, []byte("mes")).join())
+	f.Add(encodeFrames(3, nil, []byte("fra"), nil, []byte("mes")).join())
 	f.Add([]byte{0x10, 0x02, 0x0a, 0x01, 'x', 0x0a, 0x01, 'y', 0x52, 0x01, 'z'})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		got, err := decodeWrite(b)

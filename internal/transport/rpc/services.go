@@ -12,17 +12,17 @@ import (
 type WriteService = scribev1connect.WriteServiceHandler
 
 // PieceWriter is a WriteService that accepts the frames of a request in pieces of memory, without a copy. The concatenated pieces
-// are what WriteRequest.Frames would be. They are not used after it returns.
+// stand for WriteRequest.Frames, which is not used. They are not used after it returns.
 type PieceWriter interface {
-	WritePieces(ctx context.Context, ack scribev1.AckLevel, frames ...[]byte) (*scribev1.WriteResponse, error)
+	WritePieces(ctx context.Context, req *scribev1.WriteRequest, frames ...[]byte) (*scribev1.WriteResponse, error)
 }
 
 // WritePieces writes frames that are in pieces: without a copy if the service is a [PieceWriter], otherwise concatenated.
-func WritePieces(ctx context.Context, s WriteService, ack scribev1.AckLevel, frames ...[]byte) (*scribev1.WriteResponse, error) {
+func WritePieces(ctx context.Context, s WriteService, req *scribev1.WriteRequest, frames ...[]byte) (*scribev1.WriteResponse, error) {
 	if w, ok := s.(PieceWriter); ok {
-		return w.WritePieces(ctx, ack, frames...)
+		return w.WritePieces(ctx, req, frames...)
 	}
-	return s.Write(ctx, &scribev1.WriteRequest{Frames: slices.Concat(frames...), Ack: ack})
+	return s.Write(ctx, &scribev1.WriteRequest{Frames: slices.Concat(frames...), Ack: req.GetAck(), Follows: req.GetFollows()})
 }
 
 // BatchService accepts admitted frames. The batcher implements it.

@@ -27,7 +27,9 @@ type SubmitRequest struct {
 	// Frames, one after another; at most 64 MiB in all.
 	Frames []byte `protobuf:"bytes,1,opt,name=frames,proto3" json:"frames,omitempty"`
 	// What to wait for: ACK_LEVEL_NONE or ACK_LEVEL_COMMITTED.
-	Ack           AckLevel `protobuf:"varint,2,opt,name=ack,proto3,enum=scribe.v1.AckLevel" json:"ack,omitempty"`
+	Ack AckLevel `protobuf:"varint,2,opt,name=ack,proto3,enum=scribe.v1.AckLevel" json:"ack,omitempty"`
+	// See WriteRequest.
+	Follows       []uint32 `protobuf:"varint,3,rep,packed,name=follows,proto3" json:"follows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -76,13 +78,22 @@ func (x *SubmitRequest) GetAck() AckLevel {
 	return AckLevel_ACK_LEVEL_UNSPECIFIED
 }
 
+func (x *SubmitRequest) GetFollows() []uint32 {
+	if x != nil {
+		return x.Follows
+	}
+	return nil
+}
+
 // SubmitResponse says what became of each frame.
 type SubmitResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One for each frame of the request, in the same order.
 	Results []*FrameResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
 	// How full the batcher's memory is, 0 (idle) to 1000 (refusing): a hint for routing.
-	Load          uint32 `protobuf:"varint,2,opt,name=load,proto3" json:"load,omitempty"`
+	Load uint32 `protobuf:"varint,2,opt,name=load,proto3" json:"load,omitempty"`
+	// See WriteResponse.
+	Ordered       bool `protobuf:"varint,3,opt,name=ordered,proto3" json:"ordered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -131,17 +142,26 @@ func (x *SubmitResponse) GetLoad() uint32 {
 	return 0
 }
 
+func (x *SubmitResponse) GetOrdered() bool {
+	if x != nil {
+		return x.Ordered
+	}
+	return false
+}
+
 var File_scribe_v1_batch_proto protoreflect.FileDescriptor
 
 const file_scribe_v1_batch_proto_rawDesc = "" +
 	"\n" +
-	"\x15scribe/v1/batch.proto\x12\tscribe.v1\x1a\x16scribe/v1/common.proto\x1a\x15scribe/v1/write.proto\"N\n" +
+	"\x15scribe/v1/batch.proto\x12\tscribe.v1\x1a\x16scribe/v1/common.proto\x1a\x15scribe/v1/write.proto\"h\n" +
 	"\rSubmitRequest\x12\x16\n" +
 	"\x06frames\x18\x01 \x01(\fR\x06frames\x12%\n" +
-	"\x03ack\x18\x02 \x01(\x0e2\x13.scribe.v1.AckLevelR\x03ack\"V\n" +
+	"\x03ack\x18\x02 \x01(\x0e2\x13.scribe.v1.AckLevelR\x03ack\x12\x18\n" +
+	"\afollows\x18\x03 \x03(\rR\afollows\"p\n" +
 	"\x0eSubmitResponse\x120\n" +
 	"\aresults\x18\x01 \x03(\v2\x16.scribe.v1.FrameResultR\aresults\x12\x12\n" +
-	"\x04load\x18\x02 \x01(\rR\x04load2M\n" +
+	"\x04load\x18\x02 \x01(\rR\x04load\x12\x18\n" +
+	"\aordered\x18\x03 \x01(\bR\aordered2M\n" +
 	"\fBatchService\x12=\n" +
 	"\x06Submit\x12\x18.scribe.v1.SubmitRequest\x1a\x19.scribe.v1.SubmitResponseB!Z\x1fscribe/proto/scribe/v1;scribev1b\x06proto3"
 

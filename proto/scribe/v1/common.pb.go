@@ -358,6 +358,8 @@ const (
 	Reason_REASON_UNKNOWN_OUTCOME Reason = 19
 	// The object does not exist in the store although something refers to it.
 	Reason_REASON_MISSING Reason = 20
+	// The frame follows others of its producer and shard, see WriteRequest.follows, that this server has not taken: send those first.
+	Reason_REASON_OUT_OF_ORDER Reason = 21
 	// The consumer group does not exist.
 	Reason_REASON_UNKNOWN_GROUP Reason = 30
 	// The consumer group has members.
@@ -392,6 +394,7 @@ var (
 		18: "REASON_UNKNOWN_SHARD",
 		19: "REASON_UNKNOWN_OUTCOME",
 		20: "REASON_MISSING",
+		21: "REASON_OUT_OF_ORDER",
 		30: "REASON_UNKNOWN_GROUP",
 		31: "REASON_GROUP_ACTIVE",
 		32: "REASON_STALE_GENERATION",
@@ -419,6 +422,7 @@ var (
 		"REASON_UNKNOWN_SHARD":       18,
 		"REASON_UNKNOWN_OUTCOME":     19,
 		"REASON_MISSING":             20,
+		"REASON_OUT_OF_ORDER":        21,
 		"REASON_UNKNOWN_GROUP":       30,
 		"REASON_GROUP_ACTIVE":        31,
 		"REASON_STALE_GENERATION":    32,
@@ -1156,7 +1160,7 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\x16CACHE_MODE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11CACHE_MODE_ALWAYS\x10\x01\x12\x14\n" +
 	"\x10CACHE_MODE_NEVER\x10\x02\x12\x15\n" +
-	"\x11CACHE_MODE_REUSED\x10\x03*\xe6\x04\n" +
+	"\x11CACHE_MODE_REUSED\x10\x03*\xff\x04\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17REASON_UNKNOWN_CATEGORY\x10\x01\x12\x1a\n" +
@@ -1179,7 +1183,8 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\x14REASON_LEASE_EXPIRED\x10\x11\x12\x18\n" +
 	"\x14REASON_UNKNOWN_SHARD\x10\x12\x12\x1a\n" +
 	"\x16REASON_UNKNOWN_OUTCOME\x10\x13\x12\x12\n" +
-	"\x0eREASON_MISSING\x10\x14\x12\x18\n" +
+	"\x0eREASON_MISSING\x10\x14\x12\x17\n" +
+	"\x13REASON_OUT_OF_ORDER\x10\x15\x12\x18\n" +
 	"\x14REASON_UNKNOWN_GROUP\x10\x1e\x12\x17\n" +
 	"\x13REASON_GROUP_ACTIVE\x10\x1f\x12\x1b\n" +
 	"\x17REASON_STALE_GENERATION\x10 \x12\x1e\n" +

@@ -27,7 +27,11 @@ type WriteRequest struct {
 	// Frames (docs/format/frame.md), one after another; at most 64 MiB in all.
 	Frames []byte `protobuf:"bytes,1,opt,name=frames,proto3" json:"frames,omitempty"`
 	// What to wait for.
-	Ack           AckLevel `protobuf:"varint,2,opt,name=ack,proto3,enum=scribe.v1.AckLevel" json:"ack,omitempty"`
+	Ack AckLevel `protobuf:"varint,2,opt,name=ack,proto3,enum=scribe.v1.AckLevel" json:"ack,omitempty"`
+	// The frames, by index from 0 and ascending, that continue the sequences of a frame of the same producer and shard which was sent in an
+	// earlier request and has no answer yet. Such a frame is stored only after that one, in the same log, or refused with
+	// REASON_OUT_OF_ORDER. Only a server that has answered with ordered at the same level may get such frames.
+	Follows       []uint32 `protobuf:"varint,3,rep,packed,name=follows,proto3" json:"follows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -76,11 +80,20 @@ func (x *WriteRequest) GetAck() AckLevel {
 	return AckLevel_ACK_LEVEL_UNSPECIFIED
 }
 
+func (x *WriteRequest) GetFollows() []uint32 {
+	if x != nil {
+		return x.Follows
+	}
+	return nil
+}
+
 // WriteResponse says what became of each frame.
 type WriteResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One for each frame of the request, in the same order.
-	Results       []*FrameResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	Results []*FrameResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	// The server heeds WriteRequest.follows at this level: a producer may have several requests of one shard in flight.
+	Ordered       bool `protobuf:"varint,2,opt,name=ordered,proto3" json:"ordered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -120,6 +133,13 @@ func (x *WriteResponse) GetResults() []*FrameResult {
 		return x.Results
 	}
 	return nil
+}
+
+func (x *WriteResponse) GetOrdered() bool {
+	if x != nil {
+		return x.Ordered
+	}
+	return false
 }
 
 // FrameResult is the outcome of one frame.
@@ -478,12 +498,14 @@ var File_scribe_v1_write_proto protoreflect.FileDescriptor
 
 const file_scribe_v1_write_proto_rawDesc = "" +
 	"\n" +
-	"\x15scribe/v1/write.proto\x12\tscribe.v1\x1a\x16scribe/v1/common.proto\"M\n" +
+	"\x15scribe/v1/write.proto\x12\tscribe.v1\x1a\x16scribe/v1/common.proto\"g\n" +
 	"\fWriteRequest\x12\x16\n" +
 	"\x06frames\x18\x01 \x01(\fR\x06frames\x12%\n" +
-	"\x03ack\x18\x02 \x01(\x0e2\x13.scribe.v1.AckLevelR\x03ack\"A\n" +
+	"\x03ack\x18\x02 \x01(\x0e2\x13.scribe.v1.AckLevelR\x03ack\x12\x18\n" +
+	"\afollows\x18\x03 \x03(\rR\afollows\"[\n" +
 	"\rWriteResponse\x120\n" +
-	"\aresults\x18\x01 \x03(\v2\x16.scribe.v1.FrameResultR\aresults\"\xa0\x01\n" +
+	"\aresults\x18\x01 \x03(\v2\x16.scribe.v1.FrameResultR\aresults\x12\x18\n" +
+	"\aordered\x18\x02 \x01(\bR\aordered\"\xa0\x01\n" +
 	"\vFrameResult\x12*\n" +
 	"\x05error\x18\x01 \x01(\v2\x14.scribe.v1.ErrorInfoR\x05error\x12\x14\n" +
 	"\x05shard\x18\x02 \x01(\x04R\x05shard\x12\x10\n" +

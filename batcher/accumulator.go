@@ -178,7 +178,6 @@ func (a *accumulator) addSpan(now time.Time, t *categoryAccount, to logTarget, p
 			t.queue.listBatch(t, g)
 		}
 	}
-	a.chainSpan(g, &p)
 	pl := g.open
 	if pl != nil && (pl.bytes+p.bytes > a.cfg.PayloadBytes || pl.runs+p.runs > maxPayloadRuns) {
 		a.closePayload(pl)
@@ -211,10 +210,12 @@ func (a *accumulator) addSpan(now time.Time, t *categoryAccount, to logTarget, p
 	}
 }
 
-// chainSpan chains a span to the previous one in its log if both are of one request: they may be stored separately.
-func (a *accumulator) chainSpan(g *logBatch, p *frameSpan) {
+// chainSpan chains a span to the previous one in its log if both are of one request: they may be stored separately. It must be
+// called before addSpan.
+func (a *accumulator) chainSpan(shard record.ShardID, p *frameSpan) {
 	p.request = a.requests
-	if len(g.payloads) == 0 {
+	g := a.batches[shard]
+	if g == nil || len(g.payloads) == 0 {
 		return
 	}
 	pieces := g.payloads[len(g.payloads)-1].spans

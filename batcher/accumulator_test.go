@@ -235,6 +235,7 @@ func (s *script) add(t *testing.T, d *datadriven.TestData, text string, wait boo
 		fmt.Fprintf(&s.notes, "refused %s: %v, retry after %v: %s\n", text, info.GetReason(), info.GetRetryAfter().AsDuration(), info.GetMessage())
 		return
 	}
+	s.acc.chainSpan(to.shard, &p)
 	s.acc.addSpan(s.now, in.spans[0].account, to, p)
 }
 

@@ -103,6 +103,7 @@ type Batcher struct {
 		sync.Mutex
 		acc    accumulator
 		counts frameCounts
+		tails  producerTails
 		armed  time.Time // when the timer fires; zero when it is not set
 		closed bool
 		idle   bool // drained is closed
@@ -174,6 +175,7 @@ func (b *Batcher) shutDown(ctx context.Context) error {
 		failed = b.mu.counts.totalFailed()
 		b.mu.closed = true
 		b.mu.acc.close(now)
+		b.mu.tails.wakeHeld()
 	})
 	select {
 	case <-b.drained:

@@ -54,6 +54,8 @@ type Config struct {
 	PutTimeout time.Duration `default:"1m" min:"1ms" max:"1h"`
 	// LogTimeout bounds one call of the metadata engine.
 	LogTimeout time.Duration `default:"10s" min:"1ms" max:"1h"`
+	// FollowWait bounds how long a frame is held that follows one of another request, which has not arrived yet.
+	FollowWait time.Duration `default:"1s" min:"0s" max:"1m"`
 	// CommitPatience bounds how long an append with an unknown outcome is repeated before its frames fail with an unknown
 	// outcome. It also bounds the retries for a log that cannot be opened, and for an engine that is closed.
 	CommitPatience time.Duration `default:"30s" min:"0s" max:"1h"`

@@ -64,12 +64,26 @@ type frameSpan struct {
 	runs   int // upper bound of the sequence runs in an exactly_once category; 0 in others
 	// request is the number of the span's request. The accumulator sets it.
 	request uint64
-	// chain is shared with the request's spans of the same log in other payloads; nil when there are none.
+	// chain is shared with the request's other spans of the same log; nil if nothing can depend on the span.
 	chain *requestChain
+	// after is the chain of the span that the first frame follows, of an earlier request; nil if it follows none.
+	after *requestChain
 }
 
-// requestChain ensures that the stored frames of one shard in one request are a prefix: once a frame is not stored, later ones
-// are not either.
+// isBroken reports whether a frame before the span was not stored.
+func (p *frameSpan) isBroken() bool {
+	return p.chain != nil && p.chain.broken.Load() || p.after != nil && p.after.broken.Load()
+}
+
+// breakChain makes what comes after the span not be stored.
+func (p *frameSpan) breakChain() {
+	if p.chain != nil {
+		p.chain.broken.Store(true)
+	}
+}
+
+// requestChain ensures that the stored frames of one shard in one request, and of a producer's consecutive requests in flight, are
+// a prefix: once a frame is not stored, later ones are not either.
 type requestChain struct {
 	broken atomic.Bool
 }

@@ -103,9 +103,7 @@ func (p *flushPart) failPayload(pl *payload, fault *scribev1.ErrorInfo) {
 	// The blob must not describe what will not be appended.
 	p.stale = true
 	for i := range pl.spans {
-		if c := pl.spans[i].chain; c != nil {
-			c.broken.Store(true)
-		}
+		pl.spans[i].breakChain()
 	}
 }
 
@@ -413,6 +411,18 @@ func (b *Batcher) moveToSlot(ctx context.Context, p *flushPart, slot uint16) {
 		}
 		b.failBatches(p, batches, func(*logBatch) *scribev1.ErrorInfo { return fault })
 		return
+	}
+	// Logs do not wait for each other: what follows frames that went to the former log cannot be stored after them.
+	fault := &scribev1.ErrorInfo{
+		Reason: scribev1.Reason_REASON_NO_BACKEND, Message: "the batcher's writer slot has changed: send it again after the frames before it",
+		RetryAfter: durationpb.New(b.cfg.RetryBase),
+	}
+	for _, g := range batches {
+		for _, pl := range g.payloads {
+			if slices.ContainsFunc(pl.spans, func(s frameSpan) bool { return s.after != nil }) {
+				p.failPayload(pl, fault)
+			}
+		}
 	}
 	moving := p
 	if len(batches) < len(p.batches) {

@@ -61,7 +61,7 @@ func newMetrics(b *Batcher) *batcherMetrics {
 // in every scrape.
 func declareSnapshot(set *metrics.Set, b *Batcher) {
 	var accepted, committed, duplicate, failed, buffered request.AmountMetrics
-	var overloaded, refused, memory, memoryPeak, memoryLimit, inFlight, detached, stalled, pending, load metrics.Value
+	var overloaded, refused, followed, memory, memoryPeak, memoryLimit, inFlight, detached, stalled, pending, load metrics.Value
 	values := set.Snapshot(func(send metrics.Send) {
 		s := b.readSnapshot()
 		accepted.Send(send, s.counts.accepted)
@@ -74,6 +74,8 @@ func declareSnapshot(set *metrics.Set, b *Batcher) {
 		send(overloaded, float64(s.counts.overloaded))
 		send(refused, float64(s.counts.refusedShare), "share")
 		send(refused, float64(s.counts.refusedTrouble), "held")
+		send(refused, float64(s.counts.refusedOrder), "order")
+		send(followed, float64(s.counts.followed))
 		send(memory, float64(s.used))
 		send(memoryPeak, float64(s.peak))
 		send(memoryLimit, float64(b.cfg.MemoryBytes))
@@ -89,7 +91,8 @@ func declareSnapshot(set *metrics.Set, b *Batcher) {
 	failed = request.DeclareAmount(values.Counter, "failed_%s_total", "accepted and then not stored, by reason.", "reason")
 	buffered = request.DeclareAmount(values.Gauge, "buffered_%s", "accepted and without an outcome yet.")
 	overloaded = values.Counter("overloaded_requests_total", "Requests refused for lack of memory, or for their category's share of it.")
-	refused = values.Counter("refused_frames_total", "Frames refused before they were accepted, by cause: their category's share of the memory, or a shard that is held.", "cause")
+	refused = values.Counter("refused_frames_total", "Frames refused before they were accepted, by cause: their category's share of the memory, a shard that is held, or a frame before them that did not arrive.", "cause")
+	followed = values.Counter("followed_frames_total", "Frames accepted while one that they follow, of an earlier request, had no outcome.")
 	memory = values.Gauge("memory_bytes", "Bytes charged for frames in memory.")
 	memoryPeak = values.Gauge("memory_peak_bytes", "Most bytes charged since the start.")
 	memoryLimit = values.Gauge("memory_limit_bytes", "Bytes that may be charged.")

@@ -50,12 +50,21 @@ func (s *waitingRequest) finishSpan() {
 func (b *Batcher) Submit(ctx context.Context, req *scribev1.SubmitRequest) (*scribev1.SubmitResponse, error) {
 	data := req.GetFrames()
 	wait := req.GetAck() != scribev1.AckLevel_ACK_LEVEL_NONE
+	followers, err := request.NewFollowers(req.GetFollows())
+	if err != nil {
+		return nil, err
+	}
+	var late []uint32
+	if !followers.IsEmpty() {
+		late = b.awaitPredecessors(ctx, req, followers)
+	}
 	// A byte in memory is charged twice: see Config.MemoryBytes.
 	charged := 2 * int64(len(data))
 	if err := b.reserveRequest(charged, len(data)); err != nil {
+		b.noteRefused(req, nil)
 		return nil, err
 	}
-	in, err := b.parseRequest(ctx, data)
+	in, err := b.parseRequest(ctx, data, followers, late)
 	if err == nil {
 		b.refuseTroubled(in)
 		err = b.admitParsed(in, &charged)
@@ -63,11 +72,17 @@ func (b *Batcher) Submit(ctx context.Context, req *scribev1.SubmitRequest) (*scr
 	defer b.recycleSpans(in)
 	if err != nil {
 		b.cancelReservation(charged)
+		b.noteRefused(req, nil)
 		return nil, err
 	}
-	resp := &scribev1.SubmitResponse{Results: make([]*scribev1.FrameResult, len(in.results))}
+	resp := &scribev1.SubmitResponse{Results: make([]*scribev1.FrameResult, len(in.results)), Ordered: true}
+	refused := false
 	for i := range in.results {
 		resp.Results[i] = &in.results[i]
+		refused = refused || in.results[i].GetError() != nil
+	}
+	if refused {
+		b.noteRefused(req, in.results)
 	}
 	if len(in.spans) == 0 {
 		b.cancelReservation(charged)
@@ -119,6 +134,11 @@ func (b *Batcher) acceptSpans(in *parsedRequest) (load uint32, err error) {
 		b.mu.acc.requests++
 		for i := range in.spans {
 			p := &in.spans[i]
+			b.mu.acc.chainSpan(p.target.shard, &p.frameSpan)
+			b.mu.tails.acceptSpan(p)
+			if p.follows {
+				b.mu.counts.followed++
+			}
 			b.mu.acc.addSpan(now, p.account, p.target, p.frameSpan)
 		}
 		b.mu.acc.tick(now)
@@ -247,6 +267,7 @@ func (b *Batcher) admitParsed(in *parsedRequest, charged *int64) error {
 	whole := len(in.spans) > 0 && in.accepted.Frames == int64(len(in.results))
 	refusal := b.mu.acc.admitCategories(now, in)
 	b.mu.counts.refusedTrouble += in.refusedTrouble
+	b.mu.counts.refusedOrder += in.refusedOrder
 	b.mu.counts.refusedShare += in.refusedShare
 	if whole && len(in.spans) == 0 {
 		if rpc.ReasonOf(refusal) == scribev1.Reason_REASON_OVERLOADED {
@@ -277,6 +298,8 @@ type parsedRequest struct {
 	refusedShards map[record.ShardID]error
 	// refusedTrouble counts frames refused because their log fails, refusedShare those refused for their category's share.
 	refusedTrouble, refusedShare int64
+	// refusedOrder counts those whose predecessor is missing.
+	refusedOrder int64
 }
 
 // routedSpan is a span with its destination and its location in the request.
@@ -284,6 +307,7 @@ type routedSpan struct {
 	frameSpan
 	target  logTarget
 	account *categoryAccount // the category's account, once the span is admitted
+	follows bool             // the first frame follows one of an earlier request, which may have no outcome yet
 	start   int              // offset in the request's bytes
 	from    int              // index of the first frame in parsedRequest.frames
 }
@@ -342,8 +366,10 @@ const maxSpanFrames = maxPayloadRuns
 
 // parseRequest checks every frame, except checksums that the caller has verified, and groups runs of one target into spans.
 // Frames that are refused individually have their error in results.
-func (b *Batcher) parseRequest(ctx context.Context, data []byte) (*parsedRequest, error) {
+// Those of late are refused, since what they follow is not here.
+func (b *Batcher) parseRequest(ctx context.Context, data []byte, followers request.Followers, late []uint32) (*parsedRequest, error) {
 	var (
+		list     request.FollowList
 		in       = &parsedRequest{}
 		resolver = b.categories.NewResolver()
 		logs     = logFinder{slot: b.deps.Slot(), retryAfter: b.cfg.RetryMax}
@@ -355,12 +381,18 @@ func (b *Batcher) parseRequest(ctx context.Context, data []byte) (*parsedRequest
 	frames := request.Walk(ctx, data)
 	for frames.Next() {
 		in.results = append(in.results, scribev1.FrameResult{})
+		follows := followers.Marks(&frames)
 		h, err := &frames.Header, frames.Err
 		var t logTarget
 		if err == nil {
 			var c *scribev1.Category
 			if c, err = resolver.FindCategory(ctx, h); err == nil {
 				t, err = logs.findLog(c, h.Shard)
+			}
+		}
+		if err == nil && len(late) > 0 {
+			if err = in.refuseLate(t.shard, isListed(late, frames.Index)); err != nil {
+				in.refusedOrder++
 			}
 		}
 		if err != nil {
@@ -374,10 +406,13 @@ func (b *Batcher) parseRequest(ctx context.Context, data []byte) (*parsedRequest
 		})
 		in.bytes += int64(h.Len)
 		in.accepted = in.accepted.Plus(request.Amount{Frames: 1, Bytes: int64(h.Len), Messages: int64(h.Count)})
-		if current == nil || current.target != t || current.bytes+h.Len > b.cfg.PayloadBytes ||
+		if !followers.IsEmpty() && h.Sequenced() && list.Continues(request.StreamOf(h), h.Epoch, h.FirstSequence, h.NextSequence()) {
+			follows = false // the frame before it is in this request, and they share a chain
+		}
+		if current == nil || follows || current.target != t || current.bytes+h.Len > b.cfg.PayloadBytes ||
 			(t.exactlyOnce && len(in.frames)-1-current.from >= maxSpanFrames) {
 			in.spans = append(in.spans, routedSpan{
-				frameSpan: frameSpan{index: frames.Index}, target: t, start: int(frames.Offset), from: len(in.frames) - 1,
+				frameSpan: frameSpan{index: frames.Index}, target: t, start: int(frames.Offset), from: len(in.frames) - 1, follows: follows,
 			})
 			current = &in.spans[len(in.spans)-1]
 		}
@@ -385,6 +420,17 @@ func (b *Batcher) parseRequest(ctx context.Context, data []byte) (*parsedRequest
 	}
 	in.assignFrames()
 	return in, frames.Fault()
+}
+
+// refuseLate returns the error of a frame that is late, or comes after such a frame of its log: the stored ones are a prefix.
+func (in *parsedRequest) refuseLate(shard record.ShardID, late bool) error {
+	if late {
+		if in.refusedShards == nil {
+			in.refusedShards = make(map[record.ShardID]error)
+		}
+		in.refusedShards[shard] = errOutOfOrder()
+	}
+	return in.refusedShards[shard]
 }
 
 // assignFrames sets the frames of each span, once in.frames no longer grows.

@@ -84,19 +84,20 @@ func (p *flushPart) correctConflicts() {
 	}
 }
 
-// dropChained drops frames that follow a frame of the same request and log that was not stored.
+// dropChained drops frames that follow a frame that was not stored: of the same request and log, or of an earlier request.
 func (p *flushPart) dropChained(retry time.Duration) {
 	for _, g := range p.batches {
 		changed := false
 		for _, pl := range g.payloads {
 			for i := range pl.spans {
 				piece := &pl.spans[i]
-				if piece.chain == nil || !piece.chain.broken.Load() || pl.fault != nil {
+				if pl.fault != nil || !piece.isBroken() {
 					continue
 				}
+				piece.breakChain()
 				fault := &scribev1.ErrorInfo{
 					Reason: scribev1.Reason_REASON_NO_BACKEND, RetryAfter: durationpb.New(retry),
-					Message: "earlier frames of the request and shard were not stored: send it again after them",
+					Message: "earlier frames of the producer or request were not stored: send it again after them",
 				}
 				for j := range piece.frames {
 					if f := &piece.frames[j]; f.outcome != frameDropped {

@@ -38,7 +38,9 @@ type batcherFleet struct {
 // fleetMember is the health of one batcher. Its lock is a leaf.
 type fleetMember struct {
 	fleet *batcherFleet
-	mu    struct {
+	// ordered says that the batcher's last answer had SubmitResponse.ordered.
+	ordered atomic.Bool
+	mu      struct {
 		sync.Mutex
 		health batcherHealth
 	}

@@ -39,8 +39,14 @@ type frameItem struct {
 	summed bool
 	// rows: the body has encoded messages, to which the category's message limit applies.
 	rows bool
-	// sequenced: the frame has sequences, by which exactly_once categories recognise duplicates.
+	// sequenced: the frame has sequences, by which exactly_once categories recognise duplicates, and producer is theirs.
 	sequenced bool
+	producer  uint64
+	// follows: the frame, or one of its producer before it in the request, continues one of another request that has no answer yet.
+	// It goes where that one went, or nowhere. epoch, first and next are the sequences of such a request's frames.
+	follows     bool
+	epoch       uint32
+	first, next uint64
 	// renewed: the category was resolved again since its logs were sealed. This is done once.
 	renewed bool
 	// unsure: an attempt ended with an unknown outcome, so the frame may be stored even if a later attempt fails.
@@ -64,13 +70,18 @@ func (it *frameItem) refuseWith(err error) {
 // splitRequest returns an item for every frame of a request. It checks headers, not bodies. A frame that is refused individually
 // has its error in its result; if the start of the next frame is unknown, the whole request is refused. charge charges memory for
 // the items.
-func (p *Proxy) splitRequest(ctx context.Context, data []byte, charge func(n int64) error) ([]frameItem, error) {
+func (p *Proxy) splitRequest(ctx context.Context, req *scribev1.WriteRequest, charge func(n int64) error) ([]frameItem, error) {
 	var (
+		data     = req.GetFrames()
 		items    []frameItem
 		summed   = rpc.Checked(ctx)
 		resolver = p.categories.NewResolver()
 		frames   = request.WalkHeaders(data)
 	)
+	followers, err := request.NewFollowers(req.GetFollows())
+	if err != nil {
+		return nil, err
+	}
 	for frames.Next() {
 		if len(items)%itemStep == 0 && len(items) > 0 {
 			if err := charge(itemStep * itemBytes); err != nil {
@@ -83,8 +94,10 @@ func (p *Proxy) splitRequest(ctx context.Context, data []byte, charge func(n int
 		}
 		it := frameItem{
 			bytes: frames.Bytes, start: frames.Offset, messages: h.Count, shard: h.Shard, body: h.BodyOffset(), bodyCRC: h.BodyCRC,
-			sampleRate: h.SampleRate, rows: h.Encoding == record.EncodingMessages, sequenced: h.Sequenced(), summed: summed,
+			sampleRate: h.SampleRate, rows: h.Encoding == record.EncodingMessages, sequenced: h.Sequenced(), producer: h.Producer, summed: summed,
 		}
+		it.follows = followers.Marks(&frames)
+		it.epoch, it.first, it.next = h.Epoch, h.FirstSequence, h.NextSequence()
 		if c, err := resolver.FindCategory(ctx, h); err != nil {
 			it.refuseWith(err)
 		} else {

@@ -52,6 +52,7 @@ type Proxy struct {
 	fleet   *batcherFleet
 	quotas  *quotaRegistry
 	traffic *shardTraffic
+	flights producerFlights
 	retries *backoff.Budget // bounds retries
 	ledger  *frameLedger
 	metrics *proxyMetrics

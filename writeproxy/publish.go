@@ -16,7 +16,7 @@ func (p *Proxy) Publish(ctx context.Context, req *scribev1.PublishRequest) (*scr
 		p.metrics.refused.WithLabelValues(rpc.ReasonLabel(rpc.ReasonOf(err))).Inc()
 		return nil, err
 	}
-	items, err := p.writeFrames(ctx, frame, req.GetAck())
+	items, _, err := p.writeFrames(ctx, &scribev1.WriteRequest{Frames: frame, Ack: req.GetAck()})
 	if err != nil {
 		return nil, err
 	}

@@ -24,6 +24,9 @@ func (c *writeCall) deliverItems(ctx context.Context, items []*frameItem) {
 	}
 	t := c.p.fleet.currentTable()
 	c.assignMicroShards(t, items)
+	if len(t.batchers) > 1 {
+		defer c.p.flights.begin(items)()
+	}
 	sendParts(divideByBatcher(items, func(it *frameItem) int { return t.homeOf(it.key, it.micro) }), func(p batcherPart) {
 		home, left := c.sendHome(ctx, t, p)
 		c.sendFallbacks(ctx, home, left)
@@ -42,7 +45,10 @@ func (c *writeCall) assignMicroShards(t *routeTable, items []*frameItem) {
 			size += int64(len(items[end].bytes))
 		}
 		if !first.category.OneLog() { // batchers that share a log fence each other
-			micro := m.chooseMicro(items[:begin], first.key, size)
+			micro, known := c.p.flights.microOf(items[begin:end])
+			if !known {
+				micro = m.chooseMicro(items[:begin], first.key, size)
+			}
 			for _, it := range items[begin:end] {
 				it.micro = micro
 			}
@@ -161,6 +167,7 @@ func (t *routeTable) stayAt(home string, it *frameItem) int {
 
 // sendFallbacks sends items that their own batcher refused to fallbacks, one after another.
 func (c *writeCall) sendFallbacks(ctx context.Context, home string, left []*frameItem) {
+	left = dropFollowing(left)
 	for attempt := range c.p.cfg.FallbackAttempts {
 		if len(left) == 0 || ctx.Err() != nil {
 			return
@@ -187,6 +194,17 @@ func (c *writeCall) sendFallbacks(ctx context.Context, home string, left []*fram
 		})
 		left = rest
 	}
+}
+
+// dropFollowing leaves out the items of keys with an item that follows another: no other batcher than that one's may take it.
+func dropFollowing(left []*frameItem) []*frameItem {
+	follows := func(it *frameItem) bool { return it.follows }
+	if !slices.ContainsFunc(left, follows) {
+		return left
+	}
+	return slices.DeleteFunc(left, func(it *frameItem) bool {
+		return slices.ContainsFunc(left, func(other *frameItem) bool { return other.follows && other.key == it.key })
+	})
 }
 
 // renewCategories resolves categories again whose logs the batcher found sealed: a category that was deleted and created again
@@ -272,10 +290,15 @@ func (c *writeCall) submitPart(ctx context.Context, t *routeTable, p batcherPart
 	ctx, cancel := c.attemptContext(ctx, t, p.items)
 	defer cancel()
 	b, m := &t.batchers[p.at], t.members[p.at]
+	follows := followsOf(p.items)
+	if len(follows) > 0 && !m.ordered.Load() {
+		return failItems(p.items, rpc.Errorf(scribev1.Reason_REASON_OUT_OF_ORDER,
+			"batcher %s is not known to keep the order of several requests: send one at a time", b.ID)), false
+	}
 	c.p.metrics.submits.Inc()
 	start := m.beginRequest()
 	// Every frame that is sent has been checked.
-	resp, err := b.Service.Submit(rpc.WithChecked(ctx), &scribev1.SubmitRequest{Frames: frames, Ack: c.ack})
+	resp, err := b.Service.Submit(rpc.WithChecked(ctx), &scribev1.SubmitRequest{Frames: frames, Ack: c.ack, Follows: follows})
 	how, load := endingOf(ctx, resp, err)
 	m.endRequest(start, how, load, err == nil && c.ack == scribev1.AckLevel_ACK_LEVEL_COMMITTED)
 	if err == nil && len(resp.GetResults()) != len(p.items) {
@@ -284,12 +307,36 @@ func (c *writeCall) submitPart(ctx context.Context, t *routeTable, p batcherPart
 	if err != nil {
 		return failItems(p.items, err), how == endSilent
 	}
+	m.ordered.Store(resp.GetOrdered())
+	if resp.GetOrdered() {
+		c.ordered.Store(true)
+	} else {
+		c.unordered.Store(true)
+	}
 	for i, it := range p.items {
 		if it.setResult(resp.GetResults()[i]) {
 			left = append(left, it)
 		}
 	}
 	return left, false
+}
+
+// followsOf returns the indices of the items that follow frames which are not before them in the part.
+func followsOf(items []*frameItem) (follows []uint32) {
+	if !slices.ContainsFunc(items, func(it *frameItem) bool { return it.follows }) {
+		return nil
+	}
+	var list request.FollowList
+	for i, it := range items {
+		if !it.sequenced {
+			continue
+		}
+		s := request.Stream{Category: it.category.GetName(), Shard: it.shard, Producer: it.producer}
+		if !list.Continues(s, it.epoch, it.first, it.next) && it.follows {
+			follows = append(follows, uint32(i)) //nolint:gosec // bounded by the request's bytes
+		}
+	}
+	return follows
 }
 
 // attemptContext bounds the time of one attempt, if its items may be sent to another batcher afterwards.
@@ -366,6 +413,8 @@ func (it *frameItem) isRetryable(info *scribev1.ErrorInfo) bool {
 		return it.isRepeatable()
 	case reason == scribev1.Reason_REASON_SEALED:
 		return !it.renewed
+	case reason == scribev1.Reason_REASON_OUT_OF_ORDER:
+		return false // the sender has what goes before
 	default:
 		return retry.ClassOf(info.GetReason()).Retryable()
 	}

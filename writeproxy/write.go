@@ -3,7 +3,9 @@ package writeproxy
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"scribe/internal/role/request"
@@ -17,18 +19,20 @@ import (
 // memory (with a retry hint), for bytes that are not frames, or because the proxy is closed. The request's bytes are not used
 // after it returns.
 func (p *Proxy) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
-	items, err := p.writeFrames(ctx, req.GetFrames(), req.GetAck())
+	items, ordered, err := p.writeFrames(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	resp := &scribev1.WriteResponse{Results: make([]*scribev1.FrameResult, len(items))}
+	resp := &scribev1.WriteResponse{Results: make([]*scribev1.FrameResult, len(items)), Ordered: ordered}
 	for i := range items {
 		resp.Results[i] = items[i].result
 	}
 	return resp, nil
 }
 
-func (p *Proxy) writeFrames(ctx context.Context, data []byte, ack scribev1.AckLevel) (items []frameItem, err error) {
+// writeFrames implements Write. ordered reports that the batchers heed WriteRequest.follows.
+func (p *Proxy) writeFrames(ctx context.Context, req *scribev1.WriteRequest) (items []frameItem, ordered bool, err error) {
+	data, ack := req.GetFrames(), req.GetAck()
 	defer func() {
 		if err != nil {
 			p.metrics.refused.WithLabelValues(rpc.ReasonLabel(rpc.ReasonOf(err))).Inc()
@@ -36,11 +40,11 @@ func (p *Proxy) writeFrames(ctx context.Context, data []byte, ack scribev1.AckLe
 	}()
 	ctx, end, err := p.beginCall(ctx)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer end()
 	if int64(len(data)) > p.cfg.MaxRequestBytes {
-		return nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "the request has %d bytes of frames, the limit is %d: send less at once", len(data), p.cfg.MaxRequestBytes)
+		return nil, false, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "the request has %d bytes of frames, the limit is %d: send less at once", len(data), p.cfg.MaxRequestBytes)
 	}
 	charged := int64(0)
 	charge := func(n int64) error {
@@ -52,10 +56,10 @@ func (p *Proxy) writeFrames(ctx context.Context, data []byte, ack scribev1.AckLe
 	}
 	defer func() { p.writes.Release(charged) }()
 	if err := charge(int64(len(data))); err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	if items, err = p.splitRequest(ctx, data, charge); err != nil {
-		return nil, err
+	if items, err = p.splitRequest(ctx, req, charge); err != nil {
+		return nil, false, err
 	}
 	p.retries.Earn()
 	start := time.Now()
@@ -71,7 +75,9 @@ func (p *Proxy) writeFrames(ctx context.Context, data []byte, ack scribev1.AckLe
 	}
 	p.ledger.countAnswered(items)
 	p.metrics.seconds.WithLabelValues(scribev1.EnumName(ack)).Observe(time.Since(start).Seconds())
-	return items, nil
+	// What follows a frame that was sampled out finds no predecessor.
+	sampled := slices.ContainsFunc(items, func(it frameItem) bool { return it.leftOut })
+	return items, c.ordered.Load() && !c.unordered.Load() && !sampled, nil
 }
 
 // writeCall is the state of one request.
@@ -82,6 +88,8 @@ type writeCall struct {
 	whole []byte
 	// held: the request's bytes are charged to the memory of throttled requests.
 	held bool
+	// ordered: a batcher has answered that heeds SubmitRequest.follows; unordered: one that does not.
+	ordered, unordered atomic.Bool
 }
 
 // sendItems sends the items that are not done and sets their results. Items that wait for a quota delay only the answer.

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"scribe/internal/format/record"
+	scribev1 "scribe/proto/scribe/v1"
 )
 
 // FuzzSplit takes arbitrary bytes apart: every byte of a good request is in exactly one entry or in a frame with an error.
@@ -25,7 +26,7 @@ func FuzzSplit(f *testing.F) {
 	f.Add(good[:len(good)-1])
 	f.Add([]byte("SCRF\x02"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		results, entries, err := splitRequest(t.Context(), data)
+		results, entries, err := splitRequest(t.Context(), &scribev1.WriteRequest{Frames: data})
 		if err != nil {
 			return
 		}

@@ -35,10 +35,13 @@ const (
 
 // upstream is a server of WriteService that keeps what it takes in memory.
 type upstream struct {
-	mu     sync.Mutex
-	calls  []call
-	stored map[string][]string // messages by category, in order
-	hold   <-chan struct{}
+	mu    sync.Mutex
+	calls []call
+	// running are the requests without an answer. ordered is what answers say.
+	running int
+	ordered bool
+	stored  map[string][]string // messages by category, in order
+	hold    <-chan struct{}
 	// answer decides about a request before it is stored; nil takes it.
 	answer func(n int, c *call) reply
 	// once are categories of exactly_once delivery: next is the sequence that each producer of them must continue with, gaps counts
@@ -61,12 +64,19 @@ type call struct {
 	messages []string // "category/message", one a frame
 	frames   []byte   // as they came; valid during the call
 	checked  bool     // the caller said so
+	follows  []uint32
 }
 
 func (u *upstream) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
 	u.mu.Lock()
 	hold := u.hold
+	u.running++
 	u.mu.Unlock()
+	defer func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.running--
+	}()
 	if hold != nil {
 		select {
 		case <-hold:
@@ -76,7 +86,7 @@ func (u *upstream) Write(ctx context.Context, req *scribev1.WriteRequest) (*scri
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	c := call{ack: req.GetAck(), at: time.Now(), frames: req.GetFrames(), checked: rpc.Checked(ctx)}
+	c := call{ack: req.GetAck(), at: time.Now(), frames: req.GetFrames(), checked: rpc.Checked(ctx), follows: req.GetFollows()}
 	var headers []record.Header
 	for f, err := range record.Split(req.GetFrames()) {
 		if err != nil {
@@ -95,7 +105,7 @@ func (u *upstream) Write(ctx context.Context, req *scribev1.WriteRequest) (*scri
 		}
 		each = r.each
 	}
-	resp := &scribev1.WriteResponse{}
+	resp := &scribev1.WriteResponse{Ordered: u.ordered}
 	failed := map[string]bool{} // frames of one shard are stored as a prefix
 	for i, m := range c.messages {
 		r := &scribev1.FrameResult{}

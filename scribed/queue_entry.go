@@ -27,6 +27,7 @@ type queuedFrame struct {
 	index     int32 // index in the caller's request; identifies the frame within its entry
 	attempts  int32 // attempts that ended with a reason that may be permanent
 	sequenced bool
+	follows   bool // it, or one before it of its stream, follows a frame of an earlier call
 	unsure    bool // an attempt had an unknown outcome: the frame may be stored whatever a later attempt says
 	// refusal is the error of the last attempt; nil before the first one has ended.
 	refusal *scribev1.ErrorInfo
@@ -70,6 +71,8 @@ type queueEntry struct {
 	abandoned bool
 	// refused are the sequences of which the upstream refused a frame for good while a caller waits.
 	refused []producerSequence
+	// cut are the sequences of which the caller was told that a frame came out of order.
+	cut []producerSequence
 	// alone says that a request with this entry was refused as a whole. It is sent alone, to find out whether it was the cause.
 	alone bool
 	// backfill says that its frames came from the spool, and return there if they are not accepted.

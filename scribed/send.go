@@ -128,6 +128,7 @@ func (s *Scribed) claimBacklog(f *fillPlan) *upstreamBatch {
 // error of the whole request. When it returns, no frame's bytes are used any more.
 func (s *Scribed) callUpstream(ctx context.Context, b *upstreamBatch) ([]*scribev1.FrameResult, *scribev1.ErrorInfo) {
 	frames, direct, release := s.joinFrames(b)
+	follows := b.listFollowers(b.wholeCall() != nil)
 	if !direct {
 		b.releaseCallers()
 	}
@@ -135,7 +136,7 @@ func (s *Scribed) callUpstream(ctx context.Context, b *upstreamBatch) ([]*scribe
 	if !b.backfill { // frames read from disk are checked again
 		ctx = rpc.WithChecked(ctx)
 	}
-	resp, err := s.deps.Upstream.Write(ctx, &scribev1.WriteRequest{Frames: frames, Ack: b.ack})
+	resp, err := s.deps.Upstream.Write(ctx, &scribev1.WriteRequest{Frames: frames, Ack: b.ack, Follows: follows})
 	took := s.now().Sub(start)
 	b.cancel()
 	release()
@@ -153,6 +154,11 @@ func (s *Scribed) callUpstream(ctx context.Context, b *upstreamBatch) ([]*scribe
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, e := range b.entries {
+		if e.sub != nil {
+			e.sub.ordered = resp.GetOrdered()
+		}
+	}
 	if !b.backfill {
 		s.mu.queue.pace.noteLive(took, s.mu.queue.filling > 0)
 	}
@@ -479,8 +485,11 @@ func (e *queueEntry) mayRetry(f *queuedFrame, info *scribev1.ErrorInfo, attempts
 		e.unsure, f.unsure = true, true
 	}
 	switch {
-	case e.abandoned:
+	case e.abandoned, e.isCut(f):
 		return false
+	case reason == scribev1.Reason_REASON_OUT_OF_ORDER && f.follows && e.awaitsUpstream():
+		e.cutSequence(f)
+		return false // the caller knows what goes before it
 	case reason == scribev1.Reason_REASON_OUT_OF_SEQUENCE, reason == scribev1.Reason_REASON_UNSPECIFIED && !e.awaitsUpstream():
 		f.attempts++
 		return int(f.attempts) < attempts

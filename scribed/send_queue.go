@@ -25,6 +25,8 @@ type upstreamBatch struct {
 	// backfill says that the entries come from the spool; buf is their buffer.
 	backfill bool
 	buf      *sharedBuffer
+	// direct says that it is a call of its own, which did not take the turns of its queues.
+	direct bool
 
 	cancel context.CancelFunc
 	// unused is closed when callers' bytes are no longer used.
@@ -133,8 +135,20 @@ func (q *sendQueue) releaseMemory(e *queueEntry) {
 	q.forgetIdle(l)
 }
 
-// addEntry puts an entry into its queue, and counts it as in memory.
+// addEntry puts an entry into its queue.
 func (q *sendQueue) addEntry(e *queueEntry) {
+	q.countEntry(e)
+	q.enqueueEntry(e)
+}
+
+func (q *sendQueue) enqueueEntry(e *queueEntry) {
+	l := q.queues[e.category]
+	l.entries = append(l.entries, e)
+	q.joinTurn(l)
+}
+
+// countEntry counts an entry as in memory, in the order of arrival.
+func (q *sendQueue) countEntry(e *queueEntry) {
 	l := q.queues[e.category]
 	q.added++
 	e.number, e.after = q.added, l.end
@@ -145,8 +159,6 @@ func (q *sendQueue) addEntry(e *queueEntry) {
 	if q.spooling && e.ack == ackNone {
 		q.setOwed(l, e, e.onDisk())
 	}
-	l.entries = append(l.entries, e)
-	q.joinTurn(l)
 }
 
 func (q *sendQueue) joinTurn(l *categoryQueue) {
@@ -388,6 +400,9 @@ func (q *sendQueue) noteAnswer(b *upstreamBatch) {
 // finishLive is the event that a batch of live traffic was answered. Entries that still have frames return to the front of their
 // queues, in order; the others are released and returned. held maps the categories that must wait to their pauses.
 func (q *sendQueue) finishLive(now time.Time, b *upstreamBatch, held map[*categoryQueue]time.Duration) (done []*queueEntry) {
+	if b.direct {
+		return q.finishDirect(now, b, held)
+	}
 	q.endRequest(b.retry)
 	back := make(map[string][]*queueEntry, len(b.queues))
 	for _, e := range b.entries {

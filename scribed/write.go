@@ -15,6 +15,8 @@ import (
 // pendingCall is a request with frames that have no outcome yet.
 type pendingCall struct {
 	data    []byte // the request's frames; owned by the caller
+	follows bool   // some of them follow others
+	ordered bool   // the upstream's last answer for it had WriteResponse.ordered; guarded by Scribed.mu
 	results []*scribev1.FrameResult
 	entries []*queueEntry // its entries in the queue
 	pending int           // frames without an outcome; guarded by Scribed.mu
@@ -47,7 +49,7 @@ func (s *Scribed) write(ctx context.Context, req *scribev1.WriteRequest, yields 
 	if int64(len(data)) > s.cfg.MaxRequestBytes {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "the request has %d bytes of frames, the limit is %d: send less at once", len(data), s.cfg.MaxRequestBytes)
 	}
-	results, entries, err := splitRequest(ctx, data)
+	results, entries, err := splitRequest(ctx, req)
 	if err != nil {
 		return nil, err
 	}
@@ -57,8 +59,14 @@ func (s *Scribed) write(ctx context.Context, req *scribev1.WriteRequest, yields 
 		defer cancel()
 	}
 	w := &writeCall{s: s, results: results, entries: entries, ack: s.levelOf(req.GetAck()), yields: yields}
+	if w.ack != ackCommitted && len(req.GetFollows()) > 0 {
+		return nil, rpc.Errorf(scribev1.Reason_REASON_OUT_OF_ORDER, "the agent answers for itself at this level, and keeps no order of several calls: send one at a time")
+	}
 	if w.ack != ackNone {
-		w.sub = &pendingCall{data: data, results: results, done: make(chan struct{}), pending: 1} // 1 for acceptEntries
+		w.sub = &pendingCall{
+			data: data, follows: len(req.GetFollows()) > 0, results: results, done: make(chan struct{}),
+			pending: 1, // for acceptEntries
+		}
 	}
 	if err := w.acceptEntries(ctx); err != nil {
 		return nil, err
@@ -72,7 +80,14 @@ func (s *Scribed) write(ctx context.Context, req *scribev1.WriteRequest, yields 
 			}
 		}
 	}
-	return &scribev1.WriteResponse{Results: results}, nil
+	// The upstream keeps the order of several calls at a time; the agent does not.
+	return &scribev1.WriteResponse{Results: results, Ordered: w.ack == ackCommitted && s.isOrdered(w.sub)}, nil
+}
+
+func (s *Scribed) isOrdered(sub *pendingCall) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return sub.ordered
 }
 
 func (s *Scribed) levelOf(ack scribev1.AckLevel) ackLevel {
@@ -106,12 +121,17 @@ const maxBlock = 64
 // splitRequest checks every frame of a request, except the checksums, which the caller has checked. A frame that is refused alone
 // has its error in results. When the start of the next frame cannot be determined, the whole request is refused. There is one
 // entry for each category, in order of their first frames.
-func splitRequest(ctx context.Context, data []byte) (results []*scribev1.FrameResult, entries []*queueEntry, err error) {
+func splitRequest(ctx context.Context, req *scribev1.WriteRequest) (results []*scribev1.FrameResult, entries []*queueEntry, err error) {
+	followers, err := request.NewFollowers(req.GetFollows())
+	if err != nil {
+		return nil, nil, err
+	}
 	var last *queueEntry
 	byCategory := make(map[string]*queueEntry, 1)
 	var block []scribev1.FrameResult // results are allocated in blocks
-	frames := request.Walk(ctx, data)
+	frames := request.Walk(ctx, req.GetFrames())
 	for frames.Next() {
+		following := followers.Marks(&frames)
 		if len(block) == 0 {
 			block = make([]scribev1.FrameResult, min(max(len(results), 1), maxBlock))
 		}
@@ -128,7 +148,7 @@ func splitRequest(ctx context.Context, data []byte) (results []*scribev1.FrameRe
 			}
 		}
 		last.frames = append(last.frames, queuedFrame{
-			bytes: frames.Bytes, messages: int32(frames.Count), sequenced: frames.Sequenced(), index: int32(frames.Index), //nolint:gosec // bounded by the format
+			bytes: frames.Bytes, messages: int32(frames.Count), sequenced: frames.Sequenced(), follows: following, index: int32(frames.Index), //nolint:gosec // bounded by the format
 		})
 		last.bytes += int64(len(frames.Bytes))
 	}
@@ -349,6 +369,7 @@ func (w *writeCall) enqueueEntries(entries []*queueEntry) (live []*spoolAppend) 
 	defer s.notifyChange()
 	q := &s.mu.queue
 	now := s.now()
+	var added []*queueEntry
 	for _, e := range entries {
 		if q.closing {
 			q.releaseMemory(e)
@@ -359,11 +380,21 @@ func (w *writeCall) enqueueEntries(entries []*queueEntry) (live []*spoolAppend) 
 		}
 		e.since = now
 		q.counts.accepted = q.counts.accepted.Plus(e.amount())
-		q.addEntry(e)
+		q.countEntry(e)
 		if w.sub != nil {
 			w.sub.entries = append(w.sub.entries, e)
 			w.sub.pending += len(e.frames)
 		}
+		added = append(added, e)
+	}
+	if w.ack == ackCommitted {
+		if b := q.directBatch(w.sub, added); b != nil {
+			s.startDirect(b)
+			return nil
+		}
+	}
+	for _, e := range added {
+		q.enqueueEntry(e)
 		if w.ack == ackSpooled {
 			live = append(live, q.appendEntry(e))
 		}

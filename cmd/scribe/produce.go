@@ -115,7 +115,7 @@ func runProduce(cmd *cobra.Command, server, category string, files []string, f *
 		producer.WithAck(ack), producer.WithBatchBytes(int(f.batchBytes)), producer.WithMaxMessageBytes(maxLine),
 		producer.WithDeliveryTimeout(f.timeout.Std()), producer.WithRequestTimeout(f.requestTimeout()),
 		producer.WithLogger(newLogger(app.LogConfig{Level: "info"}, stderr)), // the end of an outage is not a warning
-		producer.WithMaxBufferedBytes(max(producer.DefaultMaxBufferedBytes, int64(maxLine)*2+chunkBytes)))
+		producer.WithMaxBufferedBytes(max(2*producer.DefaultMaxBufferedBytes, int64(maxLine)*2+chunkBytes)), producer.WithMaxInFlight(2*producer.DefaultMaxInFlight))
 	if err != nil {
 		return usageError(err)
 	}

@@ -72,6 +72,9 @@ func (x *writer) open(id *producer.Identity) (err error) {
 		producer.WithAck(level), producer.WithHTTPClient(x.c.transport.HTTPClient()), producer.WithRequestTimeout(10 * time.Second),
 		producer.WithLogger(x.w.logger(x.plan.Name)),
 	}
+	if x.plan.Kind == "stream" {
+		options = append(options, producer.WithBatchBytes(4<<10), producer.WithFramesPerRequest(3), producer.WithMaxInFlight(16)) // several requests are in flight
+	}
 	if x.plan.Patient {
 		options = append(options, producer.WithDeliveryTimeout(0), producer.WithBackoff(10*time.Millisecond, time.Second))
 	} else {
@@ -169,6 +172,8 @@ func (x *writer) write(ctx context.Context) {
 		x.tellAll(a, len(msgs), x.p.WriteAtomic(ctx, x.plan.Category, x.plan.Shard, x.messages(msgs)...))
 	case "async":
 		x.writeAsync(ctx, 5)
+	case "stream":
+		x.writeAsync(ctx, 200)
 	case "restarting":
 		x.writeAndRestart(ctx)
 	}
@@ -187,6 +192,9 @@ func (x *writer) writeAsync(ctx context.Context, n int) {
 	for i := range msgs {
 		attempts[i] = x.w.history.Begin(x.plan.Category, x.plan.Shard, msgs[i])
 		results[i] = x.p.WriteAsyncContext(ctx, x.plan.Category, &producer.Message{Payload: msgs[i].Payload, Shard: x.plan.Shard})
+		if i%50 == 49 {
+			sleep(ctx, time.Duration(x.rng.IntN(5))*time.Millisecond) // the first are in flight when the last are written
+		}
 	}
 	for i, r := range results {
 		x.tell(attempts[i], 0, r.Wait(ctx))

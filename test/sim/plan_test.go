@@ -55,7 +55,7 @@ type categoryPlan struct {
 type writerPlan struct {
 	Name, Category string
 	Shard          uint32
-	// Level is none, spooled or committed; Kind is single, batch, atomic, async or restarting.
+	// Level is none, spooled or committed; Kind is single, batch, atomic, async, stream or restarting.
 	Level, Kind string
 	// Via is the process that it writes to.
 	Via string
@@ -234,7 +234,7 @@ func (p *plan) drawWriters(rng *rand.Rand) {
 		c := p.Categories[i%len(p.Categories)]
 		w := writerPlan{
 			Name: fmt.Sprintf("writer%d", i), Category: c.Name, Shard: rng.Uint32N(c.Shards), Level: "committed",
-			Kind: pick(rng, []string{"single", "batch", "batch", "atomic", "async", "restarting"}), Via: pick(rng, proxies),
+			Kind: pick(rng, []string{"single", "batch", "stream", "atomic", "async", "restarting"}), Via: pick(rng, proxies),
 			Patient: c.Delivery == "exactly_once" || rng.IntN(4) > 0,
 			Pace:    pick(rng, []time.Duration{500 * time.Millisecond, 3 * time.Second, 10 * time.Second}), Size: pick(rng, []int{50, 300, 3000}),
 		}
@@ -248,6 +248,9 @@ func (p *plan) drawWriters(rng *rand.Rand) {
 		// first time can't cut them as the library does.
 		if w.Kind == "restarting" && (c.Delivery != "exactly_once" || w.Level != "committed") {
 			w.Kind = "batch"
+		}
+		if w.Kind == "stream" {
+			w.Size, w.Pace = pick(rng, []int{300, 1000}), 10*time.Second
 		}
 		p.Writers = append(p.Writers, w)
 	}

@@ -72,6 +72,16 @@ var plantedFaults = []plantedFault{
 		"defer func() { p.writes.Release(charged) }()",
 		"defer p.writes.Release(charged)",
 	},
+	{ // what follows a frame in flight is taken before that frame has come
+		"batcher-takes-out-of-order", "batcher/order.go",
+		"case tail.chain != nil && tail.next == first:",
+		"case tail.chain != nil:",
+	},
+	{ // what follows a frame is stored although that one was not
+		"batcher-forgets-chain", "batcher/flush.go",
+		"return p.chain != nil && p.chain.broken.Load() || p.after != nil && p.after.broken.Load()",
+		"return p.chain != nil && p.chain.broken.Load()",
+	},
 	{ // an append with an unknown outcome is acknowledged, before the pointer is there
 		"batcher-acks-unknown", "batcher/commit.go",
 		`		err := b.appendOnce(ctx, p)

@@ -49,7 +49,7 @@ type result struct {
 	Virtual, Real                time.Duration
 	Starts, Fatal                int
 	Acked, Failed, Unknown, Read int64
-	Puts, Gets, Faults           int64
+	Puts, Gets, Faults, Followed int64
 	Digest                       uint64 // of what was sent, when, by whom
 	Timeline                     []string
 }
@@ -106,7 +106,7 @@ func (w *world) result() result {
 	defer w.mu.Unlock()
 	r := result{
 		Violations: w.violations, Virtual: time.Since(w.began), Timeline: w.timeline,
-		Puts: w.store.puts.Load(), Gets: w.store.gets.Load(), Faults: w.faults.Load(),
+		Puts: w.store.puts.Load(), Gets: w.store.gets.Load(), Faults: w.faults.Load(), Followed: w.followed.Load(),
 	}
 	for _, x := range w.writers {
 		r.Acked += x.acked.Load()
@@ -302,11 +302,12 @@ func (r *result) add(o *result) {
 	r.Puts += o.Puts
 	r.Gets += o.Gets
 	r.Faults += o.Faults
+	r.Followed += o.Followed
 }
 
 func (r *result) String() string {
-	return fmt.Sprintf("%v virtual, %v of a processor, %d faults, %d starts, %d fatal, %d acked, %d failed, %d unknown, %d read, %d puts, %d gets",
-		r.Virtual.Round(time.Second), r.Real.Round(10*time.Millisecond), r.Faults, r.Starts, r.Fatal, r.Acked, r.Failed, r.Unknown, r.Read, r.Puts, r.Gets)
+	return fmt.Sprintf("%v virtual, %v of a processor, %d faults, %d starts, %d fatal, %d acked, %d failed, %d unknown, %d read, %d puts, %d gets, %d frames followed others",
+		r.Virtual.Round(time.Second), r.Real.Round(10*time.Millisecond), r.Faults, r.Starts, r.Fatal, r.Acked, r.Failed, r.Unknown, r.Read, r.Puts, r.Gets, r.Followed)
 }
 
 // reportFailure saves the plan and the timeline of a failure, after an attempt to shrink the plan.

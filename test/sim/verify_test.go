@@ -100,6 +100,7 @@ func (w *world) holdNothing() bool {
 			return false
 		}
 		held += w.checkAccounts(p.plan.Name, m)
+		w.followed.Store(max(w.followed.Load(), int64(m.Sum("scribe_batcher_followed_frames_total"))))
 		w.checkBounds(p.plan.Name, m)
 	}
 	return held == 0

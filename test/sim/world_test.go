@@ -47,8 +47,10 @@ type world struct {
 	// committed has, for categories that forget, what was acknowledged and when the write began, at the earliest.
 	committed map[string]map[history.ID]time.Time
 	faults    atomic.Int64 // that befell something
-	healed    atomic.Bool
-	recovery  recoveries
+	// followed is the most frames that a batcher, in its last life, accepted while others of their producer had no outcome.
+	followed atomic.Int64
+	recovery recoveries
+	healed   atomic.Bool
 }
 
 func newWorld(p plan, level slog.Level) *world {

@@ -23,9 +23,11 @@ type Trail struct {
 	mu struct {
 		sync.Mutex
 		steps []trailStep
-		kept  int
-		ids   map[ID]int
-		lives int
+		// messages counts the steps that are messages.
+		messages int
+		kept     int
+		ids      map[ID]int
+		lives    int
 		// begun is the latest time, in Unix microseconds, at which the consumer of a late trail learned where its logs begin.
 		begun int64
 	}
@@ -83,6 +85,7 @@ func (t *Trail) addStep(s trailStep) {
 	defer t.mu.Unlock()
 	t.mu.steps = append(t.mu.steps, s)
 	if s.gap == nil {
+		t.mu.messages++
 		t.mu.ids[s.content.id]++
 	}
 }
@@ -100,6 +103,7 @@ func (t *Trail) Die() {
 	defer t.mu.Unlock()
 	for _, s := range t.mu.steps[t.mu.kept:] {
 		if s.gap == nil {
+			t.mu.messages--
 			t.mu.ids[s.content.id]--
 		}
 	}
@@ -118,13 +122,7 @@ func (t *Trail) Lives() int {
 func (t *Trail) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := 0
-	for i := range t.mu.steps {
-		if t.mu.steps[i].gap == nil {
-			n++
-		}
-	}
-	return n
+	return t.mu.messages
 }
 
 // Now returns the current event count, for CountMissing.

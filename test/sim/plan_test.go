@@ -185,8 +185,8 @@ var layouts = map[string][]processPlan{
 }
 
 // drawPlan draws everything from a seed. Each seed leaves some kinds of faults and some features out, so that what remains comes often
-// (swarm testing).
-func drawPlan(seed uint64, length time.Duration) plan {
+// (swarm testing). The kinds that always names, with commas between, are in it in any case; the rest is as without them.
+func drawPlan(seed uint64, length time.Duration, always string) plan {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	p := plan{Seed: seed, Length: length, Quiet: pick(rng, []time.Duration{time.Minute, time.Minute, time.Minute, swept}), Far: rng.IntN(2) == 0}
 	p.Processes = layouts[pick(rng, []string{"nodes", "nodes", "nodes", "wide", "one"})]
@@ -195,10 +195,23 @@ func drawPlan(seed uint64, length time.Duration) plan {
 	p.drawReaders(rng)
 	p.drawQueries(rng)
 	p.drawFaults(rng)
-	p.drawLostDisks(rand.New(rand.NewPCG(seed, 2)))
-	p.drawClocks(rand.New(rand.NewPCG(seed, 3)))
+	p.drawLostDisks(rand.New(rand.NewPCG(seed, 2)), isDrawn(always, faultLostDisk))
+	p.drawClocks(rand.New(rand.NewPCG(seed, 3)), isDrawn(always, faultClock))
 	slices.SortStableFunc(p.Faults, func(a, b faultPlan) int { return cmp.Compare(a.At, b.At) })
 	return p
+}
+
+// isDrawn reports whether a list of kinds, with commas between, has one.
+func isDrawn(kinds, kind string) bool { return slices.Contains(strings.Split(kinds, ","), kind) }
+
+// checkDraws checks a list of kinds that seeds draw in any case.
+func checkDraws(kinds string) error {
+	for kind := range strings.SplitSeq(kinds, ",") {
+		if kind != "" && kind != faultLostDisk && kind != faultClock {
+			return fmt.Errorf("kind %q can't be drawn in every seed: want %s, %s or both with a comma between", kind, faultLostDisk, faultClock)
+		}
+	}
+	return nil
 }
 
 func pick[T any](rng *rand.Rand, of []T) T { return of[rng.IntN(len(of))] }
@@ -316,9 +329,9 @@ func (p *plan) drawFaults(rng *rand.Rand) {
 	}
 }
 
-// drawClocks gives the hosts clocks of their own in half of the seeds, and sets some of them, forward or back.
-func (p *plan) drawClocks(rng *rand.Rand) {
-	if p.Clocks = rng.IntN(2) == 0; !p.Clocks {
+// drawClocks gives the hosts clocks of their own in half of the seeds, or always, and sets some of them, forward or back.
+func (p *plan) drawClocks(rng *rand.Rand, always bool) {
+	if p.Clocks = rng.IntN(2) == 0 || always; !p.Clocks {
 		return
 	}
 	offset := func() time.Duration {
@@ -338,9 +351,9 @@ func (p *plan) drawClocks(rng *rand.Rand) {
 // controlStore is the catalog of a recovery where only the logs were lost.
 const controlStore = "control store"
 
-// drawLostDisks loses the metadata in a share of the seeds, once or twice.
-func (p *plan) drawLostDisks(rng *rand.Rand) {
-	if rng.IntN(4) != 0 {
+// drawLostDisks loses the metadata in a share of the seeds, or always, once or twice.
+func (p *plan) drawLostDisks(rng *rand.Rand, always bool) {
+	if rng.IntN(4) != 0 && !always {
 		return
 	}
 	metalog, control := p.with(app.Metalog)[0], p.with(app.ControlPlane)[0]

@@ -29,6 +29,7 @@ var (
 	soak      = flag.Duration("soak", 0, "run seeds for this long, whatever -seeds says")
 	replays   = flag.Int("replays", 1, "how often each seed is run; with more than 1, how many runs were the same is logged")
 	untilFail = flag.Bool("until-failure", false, "begin no seed after one has failed")
+	draws     = flag.String("draw", "", "kinds of faults that every seed draws, with commas between: "+faultLostDisk+", "+faultClock)
 	planFile  = flag.String("plan", "", "run this plan, as a failure has left it, instead of seeds")
 )
 
@@ -230,6 +231,10 @@ func (s *seedRunner) hasEnded() bool { return *untilFail && s.Failed() }
 // drawPlans hands out the plans that the flags ask for.
 func (s *seedRunner) drawPlans(plans chan<- plan) {
 	length := time.Duration(*minutes) * time.Minute
+	if err := checkDraws(*draws); err != nil {
+		s.Error("-draw: ", err)
+		return
+	}
 	switch {
 	case *planFile != "":
 		p, err := readPlan(*planFile)
@@ -239,14 +244,14 @@ func (s *seedRunner) drawPlans(plans chan<- plan) {
 		plans <- p
 	case *soak > 0:
 		for begin, seed := time.Now(), *firstSeed; time.Since(begin) < *soak && !s.hasEnded(); seed++ {
-			plans <- drawPlan(seed, length)
+			plans <- drawPlan(seed, length, *draws)
 		}
 	default:
 		if testing.Short() {
 			*seedCount = (*seedCount + 9) / 10
 		}
 		for i := range *seedCount {
-			plans <- drawPlan(*firstSeed+uint64(i), length) //nolint:gosec // not negative
+			plans <- drawPlan(*firstSeed+uint64(i), length, *draws) //nolint:gosec // not negative
 		}
 	}
 }
@@ -283,7 +288,7 @@ func readPlan(path string) (p plan, err error) {
 
 // TestNothingReal runs a cell in a process that can open no file and no socket.
 func TestNothingReal(t *testing.T) {
-	p := drawPlan(2, 2*time.Minute)
+	p := drawPlan(2, 2*time.Minute, "")
 	r, err := runPlan(t.Context(), t.TempDir(), p, sealedEnv+"=1")
 	if why := r.failure(err); why != "" || r.Acked == 0 {
 		t.Errorf("%d messages were acknowledged: %s\n%s", r.Acked, why, strings.Join(r.Timeline, "\n"))

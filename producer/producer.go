@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"maps"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +15,7 @@ import (
 
 	"scribe/internal/base/backoff"
 	"scribe/internal/base/buffers"
+	"scribe/internal/base/entropy"
 	"scribe/internal/base/lifecycle"
 	"scribe/internal/base/logthrottle"
 	"scribe/internal/transport/discovery"
@@ -88,7 +88,7 @@ func New(server string, opts ...Option) (*Producer, error) {
 	}
 	c := &sharedCore{
 		cfg:     cfg,
-		id:      randomID(),
+		id:      randomID(cfg.random),
 		epoch:   1,
 		seed:    maphash.MakeSeed(),
 		sched:   schedule.New[shardStream](),
@@ -136,13 +136,13 @@ func (c *sharedCore) connectService(server string) {
 	if c.cfg.httpClient == nil {
 		t = rpc.NewTransport(nil)
 	}
-	c.service, c.release = discovery.New(t, cmp.Or(server, DefaultServer)).Write(), t.Close
+	c.service, c.release = discovery.New(t, cmp.Or(server, DefaultServer), c.cfg.random).Write(), t.Close
 }
 
 // randomID returns a random id. It is never 0, which means no id.
-func randomID() uint64 {
+func randomID(random *entropy.Source) uint64 {
 	for {
-		if id := rand.Uint64(); id != 0 {
+		if id := random.Uint64(); id != 0 {
 			return id
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/cryptotest"
 	"testing/synctest"
 	"time"
 )
@@ -52,7 +54,9 @@ type result struct {
 	Acked, Failed, Unknown, Read int64
 	Puts, Gets, Faults           int64
 	Digest                       uint64 // of what was sent, when, by whom
-	Timeline                     []string
+	// Drawn is what lives of processes and writers drew: random bits of blobs' keys, ids of producers.
+	Drawn    map[string][]string
+	Timeline []string
 }
 
 // TestMain leaves out what only a child process runs, and what only runs when it is asked for.
@@ -87,6 +91,7 @@ func TestPlan(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	cryptotest.SetGlobalRandom(t, p.Seed) // what others than the roles draw, TLS and libraries
 	synctest.Test(t, func(*testing.T) {
 		w := newWorld(p, slog.LevelInfo)
 		w.run()
@@ -128,6 +133,9 @@ func (w *world) result() result {
 		r.Fatal += p.fatal
 		p.mu.Unlock()
 	}
+	w.store.mu.Lock()
+	r.Drawn = maps.Clone(w.store.drawn)
+	w.store.mu.Unlock()
 	w.net.set(func(n *network) { r.Digest = n.digest })
 	return r
 }

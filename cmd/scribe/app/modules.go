@@ -107,7 +107,7 @@ func (a *App) startControlPlane(ctx context.Context) error {
 	cfg.Version, cfg.StartedAt, cfg.Roles = a.opts.Version, a.started, a.protoRoles()
 	// The metadata engine starts later and stops earlier. Without it, retiring categories is retried until the control plane stops.
 	logs := &lateMetalog{ready: make(chan struct{}), transport: a.transport}
-	cp, err := controlplane.New(cfg, controlplane.Deps{Store: store, Retirer: logs, Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry})
+	cp, err := controlplane.New(cfg, controlplane.Deps{Store: store, Retirer: logs, Random: a.opts.Host.Random.Named("control plane"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry})
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (a *App) startControlPlane(ctx context.Context) error {
 	a.onStop("control plane", cp.Close)
 	a.parts.control = cp
 	groups, err := group.NewCoordinator(config.Defaults[group.Config](), group.Deps{
-		Store: store, Control: cp, Log: logs, Holder: a.id + "/groups", Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
+		Store: store, Control: cp, Log: logs, Holder: a.id + "/groups", Random: a.opts.Host.Random.Named("groups"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
@@ -197,6 +197,7 @@ func (a *App) startBlobs(ctx context.Context) (err error) {
 func (a *App) startCatalog(ctx context.Context) error {
 	cfg := catalog.DefaultViewConfig()
 	cfg.File, cfg.FS, cfg.Now = filepath.Join(a.cfg.Data, "catalog"), a.opts.Host.FS, a.opts.Host.Now
+	cfg.Random = a.opts.Host.Random.Named("catalog")
 	view, err := catalog.New(cfg, catalog.ViewDeps{Source: a.parts.control, Logger: a.log, Registerer: a.registry})
 	if err != nil {
 		return err
@@ -224,7 +225,7 @@ func (a *App) runView(ctx context.Context, name string, view interface {
 
 func (a *App) startBatcher(context.Context) error {
 	b, err := batcher.New(a.cfg.batcherConfig(), batcher.Deps{
-		Blobs: a.parts.blobs, Log: a.parts.log, Categories: a.parts.catalog, Owner: a.id, Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
+		Blobs: a.parts.blobs, Log: a.parts.log, Categories: a.parts.catalog, Owner: a.id, Random: a.opts.Host.Random.Named("batcher"), Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 		Slot: func() uint16 { return uint16(a.slot.Load()) }, //nolint:gosec // slots are below 65,000
 	})
 	if err != nil {
@@ -242,7 +243,8 @@ func (a *App) startBatcher(context.Context) error {
 func (a *App) startWriteProxy(context.Context) error {
 	routes := &batcherRoutes{app: a}
 	p, err := writeproxy.New(a.cfg.WriteProxy, writeproxy.Deps{
-		Categories: a.parts.catalog, Creator: a.parts.control, Batchers: routes.routableBatchers, Proxies: a.countWriteProxies, Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
+		Categories: a.parts.catalog, Creator: a.parts.control, Batchers: routes.routableBatchers, Proxies: a.countWriteProxies,
+		Random: a.opts.Host.Random.Named("write proxy"), Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
@@ -271,7 +273,7 @@ func (a *App) serveWrites(context.Context) error {
 
 func (a *App) startReadStream(context.Context) error {
 	s, err := readstream.New(a.cfg.readStreamConfig(), readstream.Deps{
-		Log: a.parts.log, Categories: a.parts.catalog, Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry, Peers: a.readStreamPeers,
+		Log: a.parts.log, Categories: a.parts.catalog, Random: a.opts.Host.Random.Named("read stream"), Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry, Peers: a.readStreamPeers,
 	})
 	if err != nil {
 		return err
@@ -287,7 +289,8 @@ func (a *App) startReadStream(context.Context) error {
 
 func (a *App) startRetention(context.Context) error {
 	c, err := retention.New(a.cfg.retentionConfig(), retention.Deps{
-		Log: a.parts.log, Blobs: a.parts.blobs, Control: a.parts.control, Categories: a.parts.catalog, Owner: a.id, Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
+		Log: a.parts.log, Blobs: a.parts.blobs, Control: a.parts.control, Categories: a.parts.catalog, Owner: a.id,
+		Random: a.opts.Host.Random.Named("retention"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
@@ -299,10 +302,11 @@ func (a *App) startRetention(context.Context) error {
 func (a *App) startSequencer(context.Context) error {
 	streams := a.parts.readStream
 	if streams == nil {
-		streams = discovery.New(a.transport, a.controlURL()).ReadStream()
+		streams = discovery.New(a.transport, a.controlURL(), a.opts.Host.Random.Named("streams")).ReadStream()
 	}
 	s, err := sequencer.New(a.cfg.Sequencer, sequencer.Deps{
-		Log: a.parts.log, Streams: streams, Categories: a.parts.catalog, Members: a.sequencerIDs, ID: a.id, Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
+		Log: a.parts.log, Streams: streams, Categories: a.parts.catalog, Members: a.sequencerIDs, ID: a.id,
+		Random: a.opts.Host.Random.Named("sequencer"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
@@ -331,7 +335,8 @@ func (a *App) sequencerIDs() []string {
 
 func (a *App) startSQLServer(ctx context.Context) error {
 	g, err := sqlserver.New(a.cfg.SQLServer, sqlserver.Deps{
-		Server: a.controlURL(), Transport: a.transport, Categories: a.parts.catalog, Version: a.opts.Version, Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
+		Server: a.controlURL(), Transport: a.transport, Categories: a.parts.catalog, Version: a.opts.Version,
+		Random: a.opts.Host.Random.Named("SQL server"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err

@@ -90,7 +90,7 @@ func New(server string, opts ...Option) (*Producer, error) {
 		cfg:     cfg,
 		id:      randomID(cfg.random),
 		epoch:   1,
-		seed:    maphash.MakeSeed(),
+		seed:    maphash.MakeSeed(), //nolint:forbidigo // it decides only which streams share a lock
 		sched:   schedule.New[shardStream](),
 		backoff: backoff.Backoff{Min: cfg.backoffMin, Max: cfg.backoffMax, Random: cfg.random},
 		running: make(chan struct{}),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 
 	"scribe/batcher"
@@ -63,6 +64,7 @@ type sharedParts struct {
 	// loopback goes to this process's own services; set only when Wiring is InMemory.
 	loopback *rpc.Transport
 
+	nextID     uint64             // from which on the control plane of this process gives out ids of categories; 0 without one
 	retirer    *lateMetalog       // the control plane's, if it waits for log; else nil
 	groups     rpc.GroupService   // the cell's consumer groups; nil where control is
 	control    rpc.ControlService // the cell's control plane; nil for an agent and a process that needs none
@@ -103,6 +105,9 @@ func (a *App) startControlPlane(ctx context.Context) error {
 	a.readinessChecks = append(a.readinessChecks, store.Err)
 	// A store that failed to write refuses all changes: only a new process can reopen its folder.
 	watchFailure(a, store.Failed(), func(struct{}) error { return fmt.Errorf("control plane: %w", store.Err()) })
+	if a.parts.nextID, err = controlplane.NextID(ctx, store); err != nil {
+		return err
+	}
 	cfg := config.Defaults[controlplane.Config]()
 	cfg.Version, cfg.StartedAt, cfg.Roles = a.opts.Version, a.started, a.protoRoles()
 	// The metadata engine starts later and stops earlier. Without it, retiring categories is retried until the control plane stops.
@@ -150,12 +155,36 @@ func (a *App) startControlGateway(context.Context) error {
 	return nil
 }
 
-func (a *App) startMetalog(context.Context) error {
+func (a *App) startMetalog(ctx context.Context) error {
 	if err := a.openMetalog(); err != nil {
 		return err
 	}
+	if a.parts.nextID > 0 && a.cfg.Has(Metalog) {
+		if err := a.checkCategoryIDs(ctx); err != nil {
+			return err
+		}
+	}
 	if a.parts.retirer != nil {
 		a.parts.retirer.setEngine(a.parts.log)
+	}
+	return nil
+}
+
+// checkCategoryIDs fails if the control plane would give out the id of a category that has logs: its store was lost, or is older than the logs.
+// Another category would then get the messages of the former one. It looks at as many ids as are taken at once.
+func (a *App) checkCategoryIDs(ctx context.Context) error {
+	next := a.parts.nextID
+	for id := next; id < next+uint64(config.Defaults[controlplane.Config]().IDBlock) && id <= math.MaxUint32; id++ {
+		logs, err := a.parts.log.Shards(ctx, uint32(id))
+		if err != nil {
+			return err
+		}
+		if len(logs) > 0 {
+			control := filepath.Join(a.cfg.Data, "control")
+			return fmt.Errorf("the control store %s is lost or older than the logs: it gives out category ids from %d on, and there are logs of category %d, "+
+				"whose messages another category would get. Put the newest %s back, or rebuild it with scribe recover (docs/operations.md, A lost control store)",
+				control, next, id, control)
+		}
 	}
 	return nil
 }

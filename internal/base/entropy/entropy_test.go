@@ -2,6 +2,7 @@ package entropy
 
 import (
 	"bytes"
+	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -15,7 +16,7 @@ func draw(s *Source) string {
 	b, list := make([]byte, 13), []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
 	s.Read(b)
 	s.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
-	return fmt.Sprint(s.Uint64(), s.Float64(), s.IntN(1000), s.Duration(time.Hour), s.Text(), b, list)
+	return fmt.Sprint(s.Uint64(), s.Float64(), s.IntN(1000), s.Duration(time.Hour), s.Text(), hex.EncodeToString(b), list)
 }
 
 // What a source gives follows from its seed and its name, and not from who else draws.

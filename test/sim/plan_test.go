@@ -122,6 +122,8 @@ func (f faultPlan) String() string {
 		text += f.Other
 	case f.Kind == faultClock:
 		text += fmt.Sprintf(" is %v ahead from then on", f.To)
+	case f.Kind == faultLostControl:
+		text += fmt.Sprintf(" catalog from %q", f.Other)
 	case f.Kind == faultLostDisk:
 		text += fmt.Sprintf(" catalog from %q, keep %v, cuts %v", f.Other, f.Keep, f.Cuts)
 	case f.Other != "":
@@ -150,6 +152,8 @@ const (
 	faultSlowDisk = "slow-disk" // a sync takes long
 	faultClock    = "clock"     // the wall clock of a host jumps
 	faultLostDisk = "lost-disk" // the metadata is gone, and is recovered from the blobs
+	// the control store is gone, and is recovered beside the logs
+	faultLostControl = "lost-control"
 )
 
 var faultKinds = []string{
@@ -196,10 +200,14 @@ func drawPlan(seed uint64, length time.Duration, always string) plan {
 	p.drawQueries(rng)
 	p.drawFaults(rng)
 	p.drawLostDisks(rand.New(rand.NewPCG(seed, 2)), isDrawn(always, faultLostDisk))
+	p.drawLostControl(rand.New(rand.NewPCG(seed, 4)), isDrawn(always, faultLostControl))
 	p.drawClocks(rand.New(rand.NewPCG(seed, 3)), isDrawn(always, faultClock))
 	slices.SortStableFunc(p.Faults, func(a, b faultPlan) int { return cmp.Compare(a.At, b.At) })
 	return p
 }
+
+// forcedKinds can be drawn in every seed.
+var forcedKinds = []string{faultLostDisk, faultLostControl, faultClock}
 
 // isDrawn reports whether a list of kinds, with commas between, has one.
 func isDrawn(kinds, kind string) bool { return slices.Contains(strings.Split(kinds, ","), kind) }
@@ -207,8 +215,8 @@ func isDrawn(kinds, kind string) bool { return slices.Contains(strings.Split(kin
 // checkDraws checks a list of kinds that seeds draw in any case.
 func checkDraws(kinds string) error {
 	for kind := range strings.SplitSeq(kinds, ",") {
-		if kind != "" && kind != faultLostDisk && kind != faultClock {
-			return fmt.Errorf("kind %q can't be drawn in every seed: want %s, %s or both with a comma between", kind, faultLostDisk, faultClock)
+		if kind != "" && !slices.Contains(forcedKinds, kind) {
+			return fmt.Errorf("kind %q can't be drawn in every seed: want some of %s, with commas between", kind, strings.Join(forcedKinds, ", "))
 		}
 	}
 	return nil
@@ -377,6 +385,19 @@ func (p *plan) drawLostDisks(rng *rand.Rand, always bool) {
 		}
 		p.Faults = append(p.Faults, f)
 	}
+}
+
+// drawLostControl loses the control store alone in an eighth of the seeds, or always.
+func (p *plan) drawLostControl(rng *rand.Rand, always bool) {
+	if rng.IntN(8) != 0 && !always {
+		return
+	}
+	control := p.with(app.ControlPlane)[0]
+	sources := slices.DeleteFunc(slices.Concat([]string{""}, p.with(app.Batcher), p.with(app.ReadStream)), func(name string) bool { return name == control })
+	p.Faults = append(p.Faults, faultPlan{
+		Kind: faultLostControl, At: time.Duration(rng.Int64N(int64(p.Length))), For: time.Duration(rng.Int64N(int64(30 * time.Second))),
+		Process: control, Other: pick(rng, sources),
+	})
 }
 
 // String describes the plan in a few lines.

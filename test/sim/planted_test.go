@@ -188,11 +188,6 @@ var plantedFaults = []plantedFault{
 		"reported = outcomeVoid",
 		"reported = outcomeCommitted",
 	},
-	{ // recovered logs keep the newest epoch of the blobs, which a writer may still have
-		"recovery-keeps-epochs", "cmd/scribe/recovery/build.go",
-		"Epoch: l.epoch + EpochMargin, Sealed",
-		"Epoch: l.epoch, Sealed",
-	},
 	{ // recovered logs expect the last sequence of each producer once more
 		"recovery-repeats-last", "cmd/scribe/recovery/build.go",
 		"Next: q.Last + 1}",
@@ -234,7 +229,6 @@ var plantedFaults = []plantedFault{
 var plantedDraws = map[string]string{
 	"recovery-repeats-sequences": faultLostDisk,
 	"recovery-takes-void":        faultLostDisk,
-	"recovery-keeps-epochs":      faultLostDisk,
 	"recovery-repeats-last":      faultLostDisk,
 	"recovery-blob-times":        faultLostDisk + "," + faultClock,
 	"retention-adopts-one":       faultLostDisk,

@@ -31,7 +31,7 @@ var (
 	soak      = flag.Duration("soak", 0, "run seeds for this long, whatever -seeds says")
 	replays   = flag.Int("replays", 1, "how often each seed is run; with more than 1, how many runs were the same is logged")
 	untilFail = flag.Bool("until-failure", false, "begin no seed after one has failed")
-	draws     = flag.String("draw", "", "kinds of faults that every seed draws, with commas between: "+faultLostDisk+", "+faultClock)
+	draws     = flag.String("draw", "", "kinds of faults that every seed draws, with commas between: "+strings.Join(forcedKinds, ", "))
 	planFile  = flag.String("plan", "", "run this plan, as a failure has left it, instead of seeds")
 )
 

@@ -368,6 +368,8 @@ func (w *world) inject(f faultPlan) {
 		p.clock.setOffset(f.To)
 	case faultLostDisk:
 		w.recoverMetadata(f)
+	case faultLostControl:
+		w.recoverControl(f)
 	case faultSchema:
 		w.changeSchema(f.Other)
 	case faultDiskFull:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"slices"
 
 	"scribe/batcher"
 	"scribe/controlplane"
@@ -170,8 +171,8 @@ func (a *App) startMetalog(ctx context.Context) error {
 	return nil
 }
 
-// checkCategoryIDs fails if the control plane would give out the id of a category that has logs: its store was lost, or is older than the logs.
-// Another category would then get the messages of the former one. It looks at as many ids as are taken at once.
+// checkCategoryIDs fails if the control plane would give out the id of a category that has records: its store was lost, or is older than the
+// logs. Another category would then get them. It looks at as many ids as are taken at once.
 func (a *App) checkCategoryIDs(ctx context.Context) error {
 	next := a.parts.nextID
 	for id := next; id < next+uint64(config.Defaults[controlplane.Config]().IDBlock) && id <= math.MaxUint32; id++ {
@@ -179,10 +180,10 @@ func (a *App) checkCategoryIDs(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if len(logs) > 0 {
+		if slices.ContainsFunc(logs, func(st metalog.State) bool { return st.FirstLSN < st.NextLSN }) {
 			control := filepath.Join(a.cfg.Data, "control")
-			return fmt.Errorf("the control store %s is lost or older than the logs: it gives out category ids from %d on, and there are logs of category %d, "+
-				"whose messages another category would get. Put the newest %s back, or rebuild it with scribe recover (docs/operations.md, A lost control store)",
+			return fmt.Errorf("the control store %s is lost or older than the logs: it gives out category ids from %d on, and there are records of category %d, "+
+				"which another category would get. Put the newest %s back, or rebuild it with scribe recover (docs/operations.md, A lost control store)",
 				control, next, id, control)
 		}
 	}

@@ -140,13 +140,7 @@ func (c *sharedCore) connectService(server string) {
 }
 
 // randomID returns a random id. It is never 0, which means no id.
-func randomID(random *entropy.Source) uint64 {
-	for {
-		if id := random.Uint64(); id != 0 {
-			return id
-		}
-	}
-}
+func randomID(random *entropy.Source) uint64 { return max(random.Uint64(), 1) }
 
 // WithCallAck returns a view of the producer whose calls wait for another acknowledgement level:
 //

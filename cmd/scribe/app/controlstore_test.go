@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -69,7 +68,7 @@ func TestLostControlStore(t *testing.T) {
 	refuses("an old control store")
 
 	to := filepath.Join(t.TempDir(), "new")
-	o := RecoverOptions{To: to, Catalog: filepath.Join(c.Data, "catalog"), Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	o := RecoverOptions{To: to, Catalog: filepath.Join(c.Data, "catalog"), Logger: slog.New(slog.DiscardHandler)}
 	if _, err := Recover(context.WithoutCancel(t.Context()), c, o); err != nil {
 		t.Fatal(err)
 	}

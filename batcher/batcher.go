@@ -14,6 +14,7 @@ import (
 	"scribe/batcher/arena"
 	"scribe/batcher/logqueue"
 	"scribe/internal/base/buffers"
+	"scribe/internal/base/entropy"
 	"scribe/internal/base/lifecycle"
 	"scribe/internal/format/record"
 	"scribe/internal/role/budget"
@@ -51,6 +52,8 @@ type Deps struct {
 	Registerer prometheus.Registerer
 	// Clock defaults to time.Now. Timers always use package time.
 	Clock func() time.Time
+	// Random draws jitter, the ids of blobs and of the run; nil means the machine's randomness.
+	Random *entropy.Source
 }
 
 func (d *Deps) validate() error {
@@ -74,6 +77,7 @@ func (d *Deps) validate() error {
 type Batcher struct {
 	cfg     Config
 	deps    Deps
+	blobIDs *entropy.Source
 	now     func() time.Time
 	metrics *batcherMetrics
 
@@ -127,7 +131,8 @@ func New(cfg Config, deps Deps) (*Batcher, error) {
 		cfg:     cfg,
 		deps:    deps,
 		now:     deps.Clock,
-		history: newBuildHistory(),
+		history: newBuildHistory(deps.Random.Named("run")),
+		blobIDs: deps.Random.Named("blobs"),
 		buffers: &buffers.Pool{},
 		rearm:   lifecycle.NewWakeChannel(),
 		drained: make(chan struct{}),

@@ -8,7 +8,7 @@ import (
 )
 
 func TestBuilds(t *testing.T) {
-	b := newBuildHistory()
+	b := newBuildHistory(nil)
 	if h := b.beginBuild(); h.Run == 0 || h.Build != 1 || h.Window != 0 || h.Exceptions != nil {
 		t.Errorf("the first build: %+v", h)
 	}

@@ -1,9 +1,9 @@
 package batcher
 
 import (
-	"math/rand/v2"
 	"sync"
 
+	"scribe/internal/base/entropy"
 	"scribe/storage/blob/layout"
 )
 
@@ -30,10 +30,10 @@ const (
 	buildUnknown                     // the outcome is unknown
 )
 
-func newBuildHistory() *buildHistory {
+func newBuildHistory(random *entropy.Source) *buildHistory {
 	b := &buildHistory{}
 	for b.run == 0 {
-		b.run = rand.Uint64()
+		b.run = random.Uint64()
 	}
 	return b
 }

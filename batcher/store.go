@@ -55,7 +55,7 @@ func (b *Batcher) orphanBlob(p *flushPart) {
 func (b *Batcher) putOnce(ctx context.Context, p *flushPart) error {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.PutTimeout)
 	defer cancel()
-	id := pointer.NewBlobIDAt(b.now().UnixMicro())
+	id := pointer.NewBlobIDAt(b.now().UnixMicro(), b.blobIDs)
 	class := p.flush.queue.class
 	history := b.history.beginBuild()
 	parts, err := buildBlob(p, class, id, b.cfg.Region, history)
@@ -136,5 +136,5 @@ func (b *Batcher) waitBackoff(ctx context.Context, attempt int) error {
 
 // backoffPause returns the jittered pause after a number of attempts.
 func (b *Batcher) backoffPause(attempt int) time.Duration {
-	return backoff.Jitter(backoff.Backoff{Min: b.cfg.RetryBase, Max: b.cfg.RetryMax}.Mean(attempt), 0.5)
+	return backoff.Jitter(b.deps.Random, backoff.Backoff{Min: b.cfg.RetryBase, Max: b.cfg.RetryMax}.Mean(attempt), 0.5)
 }

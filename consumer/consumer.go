@@ -96,7 +96,7 @@ func (c *Consumer) connectServices(server string) {
 		t = rpc.NewTransport(nil)
 	}
 	c.release = t.Close
-	cell := discovery.New(t, cmp.Or(server, DefaultServer))
+	cell := discovery.New(t, cmp.Or(server, DefaultServer), c.cfg.random)
 	if c.streams = cell.ReadStream(); c.groups == nil {
 		c.groups = cell.Group()
 	}
@@ -104,7 +104,7 @@ func (c *Consumer) connectServices(server string) {
 		c.control = cell.Control()
 	}
 	if c.cfg.readProxy != "" {
-		cell = discovery.New(t, c.cfg.readProxy)
+		cell = discovery.New(t, c.cfg.readProxy, c.cfg.random)
 	}
 	c.payloads, c.repeats = cell.ReadProxy(), func() uint64 { return cell.FetchStats().Repeats }
 }

@@ -87,7 +87,7 @@ func NewGroup(server, category, group string, opts ...Option) (*Group, error) {
 	defaults := func(c *consumerOptions) { c.member, c.group = true, defaultGroupConfig(group) }
 	setNames := func(c *consumerOptions) {
 		if c.group.member == "" {
-			c.group.member = memberName()
+			c.group.member = memberName(c.random)
 		}
 		if c.name == "" {
 			c.name = group + "/" + c.group.member

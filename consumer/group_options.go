@@ -3,11 +3,11 @@ package consumer
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"strings"
 	"time"
 
+	"scribe/internal/base/entropy"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -86,12 +86,12 @@ func (c *consumerOptions) validateGroup(check func(ok bool, format string, args 
 }
 
 // memberName returns a name that is unique to this process.
-func memberName() string {
+func memberName(random *entropy.Source) string {
 	host, err := os.Hostname()
 	if err != nil || host == "" {
 		host = "host"
 	}
-	return fmt.Sprintf("%s-%d-%08x", strings.ToValidUTF8(host[:min(len(host), 200)], ""), os.Getpid(), rand.Uint32())
+	return fmt.Sprintf("%s-%d-%08x", strings.ToValidUTF8(host[:min(len(host), 200)], ""), os.Getpid(), uint32(random.Uint64()))
 }
 
 // WithMember names the member; the default is unique. A member that joins under the name of another replaces it and takes over

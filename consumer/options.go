@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"scribe/internal/base/backoff"
+	"scribe/internal/base/entropy"
 	"scribe/internal/format/checkpoint"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/retry"
@@ -99,7 +100,7 @@ type consumerOptions struct {
 	damage         Damage
 	name           string
 	now            func() time.Time
-	random         func() float64
+	random         *entropy.Source
 	logger         *slog.Logger
 	httpClient     *http.Client   // may be nil
 	readProxy      string         // may be empty
@@ -125,7 +126,7 @@ func defaultConfig() consumerOptions {
 		backoffMax:     DefaultLongestBackoff,
 		damage:         DamageStop,
 		now:            time.Now,
-		random:         rand.Float64,
+		random:         new(entropy.Source),
 		logger:         slog.New(slog.DiscardHandler),
 	}
 }
@@ -232,8 +233,11 @@ func WithName(name string) Option { return func(c *consumerOptions) { c.name = n
 // WithClock sets the clock that [Consumer.Lag] compares with; the default is [time.Now].
 func WithClock(now func() time.Time) Option { return func(c *consumerOptions) { c.now = now } }
 
-// WithRandom sets the source of jitter: numbers in [0, 1). Several goroutines call it concurrently.
-func WithRandom(random func() float64) Option { return func(c *consumerOptions) { c.random = random } }
+// WithRandom sets where random numbers come from: jitter, the choice of an instance, the name of a group's member. The default is the machine's randomness. The source
+// must be safe for concurrent use.
+func WithRandom(of rand.Source) Option {
+	return func(c *consumerOptions) { c.random = entropy.FromSource(of) }
+}
 
 // WithLogger sets the logger for reconnects and retries; the default discards them.
 func WithLogger(l *slog.Logger) Option { return func(c *consumerOptions) { c.logger = l } }

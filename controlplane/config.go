@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"scribe/internal/base/config"
+	"scribe/internal/base/entropy"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
 )
@@ -60,6 +61,8 @@ type Deps struct {
 	Registerer prometheus.Registerer
 	// Now gives the times that are stored. Leases always run by the monotonic clock. Nil means time.Now.
 	Now func() time.Time
+	// Random draws jitter; nil means the machine's randomness.
+	Random *entropy.Source
 	// Retirer retires the logs of deleted categories. It may fail as often as it likes: failures are retried. With nil, pending
 	// retirements wait for a control plane that has a Retirer, and their names can't be used again until then.
 	Retirer Retirer

@@ -71,7 +71,7 @@ func New(cfg Config, deps Deps) (*ControlPlane, error) {
 		members:    newMembers(cfg.MaxSlot),
 		pins:       newPins(time.Now()),
 
-		retireSchedule: newRetireSchedule(),
+		retireSchedule: newRetireSchedule(deps.Random),
 	}
 	var err error
 	if c.metrics, err = newMetrics(deps.Registerer, c); err != nil {

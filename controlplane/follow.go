@@ -11,12 +11,10 @@ import (
 	"scribe/storage/kv"
 )
 
-// pauses are the pauses between attempts to follow the store.
-var pauses = backoff.Backoff{Min: 50 * time.Millisecond, Max: 5 * time.Second}
-
 // followStore keeps the feed equal to the store until the control plane stops.
 func (c *ControlPlane) followStore() {
 	var trouble logthrottle.Throttle
+	pauses := backoff.Backoff{Min: 50 * time.Millisecond, Max: 5 * time.Second, Random: c.deps.Random}
 	for failures := 1; ; failures++ {
 		err := c.followOnce(c.stopped, func() {
 			failures = 0

@@ -89,7 +89,7 @@ func (g *idAllocator) takeBlock(ctx context.Context) error {
 		return nil
 	}
 	for {
-		next, revision, err := g.readCounter(ctx)
+		next, revision, err := readCounter(ctx, g.store)
 		if err != nil {
 			return err
 		}
@@ -111,9 +111,15 @@ func (g *idAllocator) takeBlock(ctx context.Context) error {
 	}
 }
 
+// NextID returns the id from which on the control plane of a store gives out ids of categories: 1 for a new store.
+func NextID(ctx context.Context, store kv.Store) (uint64, error) {
+	next, _, err := readCounter(ctx, store)
+	return next, err
+}
+
 // readCounter reads the counter: the next id, and the counter's revision, 0 if the counter does not exist.
-func (g *idAllocator) readCounter(ctx context.Context) (next, revision uint64, err error) {
-	e, err := g.store.Get(ctx, nextIDKey)
+func readCounter(ctx context.Context, store kv.Store) (next, revision uint64, err error) {
+	e, err := store.Get(ctx, nextIDKey)
 	if errors.Is(err, kv.ErrNotFound) {
 		return 1, 0, nil
 	}

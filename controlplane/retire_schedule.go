@@ -2,10 +2,10 @@ package controlplane
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync"
 	"time"
 
+	"scribe/internal/base/entropy"
 	"scribe/internal/base/lifecycle"
 )
 
@@ -47,6 +47,8 @@ const (
 type retireSchedule struct {
 	// wake has a token after a request.
 	wake lifecycle.WakeChannel
+	// random draws the jitter of pauses.
+	random *entropy.Source
 
 	mu struct {
 		sync.Mutex
@@ -69,8 +71,8 @@ type retireSchedule struct {
 	}
 }
 
-func newRetireSchedule() *retireSchedule {
-	r := &retireSchedule{wake: lifecycle.NewWakeChannel()}
+func newRetireSchedule(random *entropy.Source) *retireSchedule {
+	r := &retireSchedule{wake: lifecycle.NewWakeChannel(), random: random}
 	r.mu.asked = make(map[string]retiringCategory)
 	r.mu.settled = make(chan struct{})
 	return r
@@ -163,7 +165,7 @@ func (r *retireSchedule) notePage(now time.Time, last string, more bool, done, f
 func (r *retireSchedule) scheduleRetry(now time.Time) {
 	pause := min(minRetirePause<<min(r.mu.failures, 20), maxRetirePause)
 	r.mu.failures++
-	if at := now.Add(pause/2 + rand.N(pause/2)); at.Before(r.mu.next) {
+	if at := now.Add(pause/2 + r.random.Duration(pause/2)); at.Before(r.mu.next) {
 		r.mu.next = at
 	}
 }

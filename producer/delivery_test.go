@@ -21,6 +21,11 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
+// leastRandom is a source of zeros.
+type leastRandom struct{}
+
+func (leastRandom) Uint64() uint64 { return 0 }
+
 // nth makes the n-th request fail.
 func nth(n int, f fault) func(int, *scribev1.WriteRequest) *fault {
 	return func(i int, _ *scribev1.WriteRequest) *fault {
@@ -70,7 +75,7 @@ func TestBackoffAndHints(t *testing.T) {
 			}
 			return nil
 		}}
-		p := start(t, s, producer.WithBackoff(100*time.Millisecond, time.Second), producer.WithRandom(func() float64 { return 0 }))
+		p := start(t, s, producer.WithBackoff(100*time.Millisecond, time.Second), producer.WithRandom(leastRandom{}))
 		if err := p.Write(t.Context(), "a", producer.Message{}); err != nil {
 			t.Fatal(err)
 		}
@@ -543,7 +548,7 @@ func TestRequestTimeoutIsTheServersDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		never := make(chan struct{})
 		s := &server{exactlyOnce: true, fault: nth(1, fault{wait: never})}
-		p := start(t, s, producer.WithRequestTimeout(3*time.Second), producer.WithRandom(func() float64 { return 0 }))
+		p := start(t, s, producer.WithRequestTimeout(3*time.Second), producer.WithRandom(leastRandom{}))
 		begun := time.Now()
 		if err := p.Write(t.Context(), "a", producer.Message{}); err != nil {
 			t.Fatal(err)

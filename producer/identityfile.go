@@ -91,7 +91,7 @@ func OpenIdentity(path string, opts ...IdentityOption) (*IdentityFile, error) {
 func (f *IdentityFile) loadFile(replay bool) error {
 	data, err := os.ReadFile(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return f.writeFile(Identity{ID: randomID(), Epoch: 1}, nil, false)
+		return f.writeFile(Identity{ID: randomID(nil), Epoch: 1}, nil, false)
 	}
 	if err != nil {
 		return fmt.Errorf("producer: read identity: %w", err)

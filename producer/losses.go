@@ -29,7 +29,7 @@ func newLossReporter(c *sharedCore, every time.Duration) *lossReporter {
 		return nil
 	}
 	l := &lossReporter{core: c, every: every, stopped: make(chan struct{})}
-	l.mu.ledger = loss.NewLedger(loss.ByProducer)
+	l.mu.ledger = loss.NewLedger(loss.ByProducer, c.cfg.random)
 	return l
 }
 

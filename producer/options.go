@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"scribe/internal/base/entropy"
 	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -58,7 +59,7 @@ type producerConfig struct {
 	identity         *Identity        // nil = a random one
 	now              func() time.Time // the caller's clock; nil = the system's
 	ownClock         bool
-	random           func() float64 // in [0, 1), for jitter
+	random           *entropy.Source
 	logger           *slog.Logger
 	httpClient       *http.Client          // may be nil
 	service          Service               // may be nil
@@ -82,7 +83,7 @@ func defaultConfig() producerConfig {
 		backoffMin:      DefaultBackoff,
 		backoffMax:      DefaultLongestBackoff,
 		maxMessage:      DefaultMaxMessageBytes,
-		random:          rand.Float64,
+		random:          new(entropy.Source),
 		logger:          slog.New(slog.DiscardHandler),
 	}
 }
@@ -107,7 +108,7 @@ func (c *producerConfig) validateOptions() error {
 	check(c.maxMessage >= 1 && c.maxMessage <= record.MaxFrameLen, "invalid size %d for WithMaxMessageBytes: want 1 to %d", c.maxMessage, record.MaxFrameLen)
 	check(!c.ownClock || c.now != nil, "WithClock needs a function")
 	check(c.reportLosses == 0 || c.reportLosses >= 10*time.Millisecond, "invalid duration %v for WithLossReports: want at least 10ms, or 0", c.reportLosses)
-	check(c.random != nil, "WithRandom needs a function")
+	check(c.random != nil, "WithRandom needs a source")
 	check(c.logger != nil, "WithLogger needs a logger")
 	if c.identity != nil {
 		errs = append(errs, c.identity.validateIdentity())
@@ -177,8 +178,11 @@ func WithClock(now func() time.Time) Option {
 	return func(c *producerConfig) { c.now, c.ownClock = now, true }
 }
 
-// WithRandom sets the source of jitter: numbers in [0, 1). The function must be safe for concurrent use.
-func WithRandom(random func() float64) Option { return func(c *producerConfig) { c.random = random } }
+// WithRandom sets where random numbers come from: the producer's id, jitter, the choice of an instance. The default is the machine's randomness. The source
+// must be safe for concurrent use.
+func WithRandom(of rand.Source) Option {
+	return func(c *producerConfig) { c.random = entropy.FromSource(of) }
+}
 
 // WithLogger sets the logger for retries; by default nothing is logged. Requests that fail are logged at once and then once a minute,
 // and when they succeed again.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"maps"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +15,7 @@ import (
 
 	"scribe/internal/base/backoff"
 	"scribe/internal/base/buffers"
+	"scribe/internal/base/entropy"
 	"scribe/internal/base/lifecycle"
 	"scribe/internal/base/logthrottle"
 	"scribe/internal/transport/discovery"
@@ -88,9 +88,9 @@ func New(server string, opts ...Option) (*Producer, error) {
 	}
 	c := &sharedCore{
 		cfg:     cfg,
-		id:      randomID(),
+		id:      randomID(cfg.random),
 		epoch:   1,
-		seed:    maphash.MakeSeed(),
+		seed:    maphash.MakeSeed(), //nolint:forbidigo // it decides only which streams share a lock
 		sched:   schedule.New[shardStream](),
 		backoff: backoff.Backoff{Min: cfg.backoffMin, Max: cfg.backoffMax, Random: cfg.random},
 		running: make(chan struct{}),
@@ -136,17 +136,11 @@ func (c *sharedCore) connectService(server string) {
 	if c.cfg.httpClient == nil {
 		t = rpc.NewTransport(nil)
 	}
-	c.service, c.release = discovery.New(t, cmp.Or(server, DefaultServer)).Write(), t.Close
+	c.service, c.release = discovery.New(t, cmp.Or(server, DefaultServer), c.cfg.random).Write(), t.Close
 }
 
 // randomID returns a random id. It is never 0, which means no id.
-func randomID() uint64 {
-	for {
-		if id := rand.Uint64(); id != 0 {
-			return id
-		}
-	}
-}
+func randomID(random *entropy.Source) uint64 { return max(random.Uint64(), 1) }
 
 // WithCallAck returns a view of the producer whose calls wait for another acknowledgement level:
 //

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"scribe/internal/base/config"
+	"scribe/internal/base/entropy"
 	"scribe/internal/format/pointer"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readproxy/admission"
@@ -122,6 +123,8 @@ type Deps struct {
 	Registerer prometheus.Registerer
 	// Now is the wall clock, with which the times of blobs are compared; nil means time.Now.
 	Now func() time.Time
+	// Random draws jitter; nil means the machine's randomness.
+	Random *entropy.Source
 }
 
 func (d *Deps) validate() error {

@@ -152,4 +152,6 @@ func (g *admissionGate) enterRequest(ctx context.Context, cost int64) (leave fun
 }
 
 // retryHint returns a jittered retry hint, so that requests refused together do not return together.
-func (s *Server) retryHint() time.Duration { return backoff.Jitter(s.cfg.RetryAfter, 0.5) }
+func (s *Server) retryHint() time.Duration {
+	return backoff.Jitter(s.deps.Random, s.cfg.RetryAfter, 0.5)
+}

@@ -84,7 +84,7 @@ func (s *Server) Load() uint32 {
 func (s *Server) balanceStreams(ctx context.Context) {
 	last := s.clock()
 	for {
-		if backoff.Sleep(ctx, backoff.Jitter(s.cfg.BalanceEvery, 0.1)) != nil {
+		if backoff.Sleep(ctx, backoff.Jitter(s.deps.Random, s.cfg.BalanceEvery, 0.1)) != nil {
 			return
 		}
 		now := s.clock()

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"scribe/internal/base/config"
+	"scribe/internal/base/entropy"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/metalog"
 )
@@ -105,6 +106,8 @@ type Deps struct {
 	Registerer prometheus.Registerer
 	// Clock defaults to time.Now. Timers always use package time.
 	Clock func() time.Time
+	// Random draws jitter; nil means the machine's randomness.
+	Random *entropy.Source
 }
 
 func (d *Deps) validate() error {

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"scribe/internal/base/config"
+	"scribe/internal/base/entropy"
 	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob"
@@ -102,6 +103,8 @@ type Deps struct {
 	Registerer prometheus.Registerer
 	// Now is the wall clock; nil means time.Now.
 	Now func() time.Time
+	// Random draws jitter and the name of the cell; nil means the machine's randomness.
+	Random *entropy.Source
 }
 
 func (d *Deps) validate() error {

@@ -2,7 +2,6 @@ package retention
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
@@ -132,7 +131,7 @@ func (c *Keeper) takeLease(ctx context.Context) (*leaseTerm, error) {
 		return nil, err
 	}
 	if s == nil {
-		s = &keeperState{Cell: strings.ToLower(rand.Text()[:16])}
+		s = &keeperState{Cell: strings.ToLower(c.deps.Random.Text()[:16])}
 	}
 	if s.Cursors == nil {
 		s.Cursors = map[uint32]int64{}

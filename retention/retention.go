@@ -201,7 +201,7 @@ func (c *Keeper) repeatRounds(ctx context.Context, what string, round func(conte
 		if more && err == nil {
 			continue
 		}
-		if err := backoff.Sleep(ctx, backoff.Jitter(c.cfg.Interval, 0.2)); err != nil {
+		if err := backoff.Sleep(ctx, backoff.Jitter(c.deps.Random, c.cfg.Interval, 0.2)); err != nil {
 			return nil //nolint:nilerr // ctx ended the pause
 		}
 	}

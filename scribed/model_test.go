@@ -54,7 +54,7 @@ func openWorld(t fataler, cfg Config) *world {
 	w.s = &Scribed{cfg: cfg, ctx: context.Background(), now: func() time.Time { return w.now }, changed: make(chan struct{}, 1), crowded: make(chan struct{}, 1)}
 	w.s.throttled = newNotes(slog.New(slog.DiscardHandler), w.s.now)
 	w.s.deps.Logger = w.s.throttled.log
-	w.s.mu.queue = newQueue(cfg, &w.s.buffers)
+	w.s.mu.queue = newQueue(cfg, &w.s.buffers, nil)
 	var err error
 	if w.s.spool, err = spool.Open(*cfg.Spool, spool.Deps{FS: vfs.NewMem()}); err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"scribe/internal/base/buffers"
+	"scribe/internal/base/entropy"
 	"scribe/internal/base/lifecycle"
 	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
@@ -30,6 +31,8 @@ type Deps struct {
 	Registerer prometheus.Registerer
 	// Clock defaults to time.Now. Timers always use package time.
 	Clock func() time.Time
+	// Random draws jitter and the name of the loss reports' run; nil means the machine's randomness.
+	Random *entropy.Source
 	// FS is the file system of the spool and the dead letters; nil = the real one.
 	FS vfs.FS
 }
@@ -101,7 +104,7 @@ func New(cfg Config, deps Deps) (*Scribed, error) {
 		crowded:     lifecycle.NewWakeChannel(),
 		drained:     make(chan struct{}),
 	}
-	s.mu.queue = newQueue(cfg, &s.buffers)
+	s.mu.queue = newQueue(cfg, &s.buffers, deps.Random)
 	s.metrics = newMetrics(s)
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	if err := s.openStorage(); err != nil {

@@ -3,7 +3,6 @@ package scribed
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -570,5 +569,5 @@ func (s *Scribed) writeLetters(dead []refusedFrame) {
 func (s *Scribed) retryPause(failures int, info *scribev1.ErrorInfo) time.Duration {
 	pauses := backoff.Backoff{Min: s.cfg.RetryBase, Max: s.cfg.RetryMax}
 	hint := retry.Hint(info, retry.LongestHint)
-	return max(backoff.Jitter(pauses.Mean(failures), 0.5), hint+rand.N(hint/4+1))
+	return max(backoff.Jitter(s.deps.Random, pauses.Mean(failures), 0.5), hint+s.deps.Random.Duration(hint/4+1))
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"scribe/internal/base/buffers"
+	"scribe/internal/base/entropy"
 	"scribe/internal/format/loss"
 	"scribe/internal/role/request"
 	scribev1 "scribe/proto/scribe/v1"
@@ -83,12 +84,12 @@ type sendQueue struct {
 	blockedBytes int64
 }
 
-func newQueue(cfg Config, pool *buffers.Pool) sendQueue {
+func newQueue(cfg Config, pool *buffers.Pool, random *entropy.Source) sendQueue {
 	q := sendQueue{
 		cfg: cfg, buffers: pool, queues: make(map[string]*categoryQueue), blocked: make(map[*categoryQueue]struct{}), gaps: newSequenceGaps(),
 	}
 	if cfg.ReportLosses > 0 {
-		q.losses = loss.NewLedger(loss.ByAgent)
+		q.losses = loss.NewLedger(loss.ByAgent, random)
 	}
 	q.pace.limit = cfg.BackfillBytesPerSecond
 	q.counts.failed, q.counts.dropped = make(map[string]request.Amount), make(map[string]request.Amount)

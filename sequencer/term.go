@@ -61,7 +61,7 @@ func (r *categoryRun) runTerms(ctx context.Context) {
 		switch {
 		case errors.Is(err, errFenced):
 			r.s.metrics.fenced.Inc()
-			pause = max(pause, backoff.Jitter(r.s.cfg.Contest, jitterShare))
+			pause = max(pause, backoff.Jitter(r.s.deps.Random, r.s.cfg.Contest, jitterShare))
 			r.log.Info("another sequencer took over the category", "pause", pause, "error", err)
 		default:
 			r.failing.Store(true)
@@ -222,7 +222,7 @@ func (r *categoryRun) recordProgress(in *stepInbox) {
 // retryPause returns the jittered pause after a number of consecutive failures.
 func (s *Sequencer) retryPause(failures int) time.Duration {
 	pauses := backoff.Backoff{Min: s.cfg.MinBackoff, Max: s.cfg.MaxBackoff}
-	return backoff.Jitter(pauses.Mean(failures+1), jitterShare)
+	return backoff.Jitter(s.deps.Random, pauses.Mean(failures+1), jitterShare)
 }
 
 // jitterShare spreads pauses, so that sequencers that failed together do not retry together.

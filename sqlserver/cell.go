@@ -43,6 +43,7 @@ const unavailableTimeout = 15 * time.Second
 func (g *Server) openQuery(ctx context.Context, req *Request) (rowSource, error) {
 	opts := []consumer.Option{
 		columns.WithMaxMemory(req.Memory), consumer.WithName("sqlserver"), consumer.WithLogger(g.log), consumer.WithRetryTimeout(unavailableTimeout),
+		consumer.WithRandom(g.deps.Random),
 	}
 	if t := g.deps.Transport; t != nil {
 		opts = append(opts, consumer.WithHTTPClient(t.HTTPClient()))

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"scribe/internal/base/config"
+	"scribe/internal/base/entropy"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -63,4 +64,6 @@ type Deps struct {
 	Registerer prometheus.Registerer
 	// Now is the wall clock; nil means time.Now.
 	Now func() time.Time
+	// Random draws jitter and ids; nil means the machine's randomness.
+	Random *entropy.Source
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/flight"
 	"github.com/apache/arrow-go/v18/arrow/flight/flightsql"
 	"github.com/apache/arrow-go/v18/arrow/memory"
-	"github.com/google/uuid"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -234,7 +233,7 @@ func (f *flightSQL) queryInfo(ctx context.Context, desc *flight.FlightDescriptor
 		return nil, err
 	}
 	t := newTicket(req)
-	t["id"] = uuid.NewString()
+	t["id"] = f.g.deps.Random.Text()
 	bytes, err := flightsql.CreateStatementQueryTicket(t.encodeTicket())
 	if err != nil {
 		return nil, err

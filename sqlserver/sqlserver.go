@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -112,7 +111,7 @@ func (g *Server) admitQuery(q *runningQuery) error {
 	defer g.mu.Unlock()
 	later := func(k Kind, after time.Duration, format string, args ...any) error {
 		err := errorf(k, format, args...)
-		err.RetryAfter = after + rand.N(after) // jittered, so that queries refused together do not return together
+		err.RetryAfter = after + g.deps.Random.Duration(after) // jittered, so that queries refused together do not return together
 		return err
 	}
 	switch {

@@ -50,7 +50,7 @@ func TestHerd(t *testing.T) {
 	for range 1000 {
 		herd.Go(func() {
 			// A client of its own, which knows nothing yet.
-			cell := discovery.New(tr, door.URL)
+			cell := discovery.New(tr, door.URL, nil)
 			for {
 				res, err := cell.ReadProxy().Fetch(t.Context(), req)
 				if err == nil && res.GetPayloads()[0].GetError() != nil {

@@ -44,9 +44,9 @@ func pointersOf(t *testing.T, tr *rpc.Transport, category, streams, payloads str
 	t.Helper()
 	r := &recorder{}
 	if payloads != "" {
-		r.ReadProxyService = discovery.New(tr, payloads).ReadProxy()
+		r.ReadProxyService = discovery.New(tr, payloads, nil).ReadProxy()
 	}
-	c, err := consumer.New("", category, consumer.WithServices(discovery.New(tr, streams).ReadStream(), r), consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd())
+	c, err := consumer.New("", category, consumer.WithServices(discovery.New(tr, streams, nil).ReadStream(), r), consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd())
 	if err != nil {
 		t.Fatal(err)
 	}

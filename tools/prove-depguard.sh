@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Shows that the import rules of .golangci.yml bite: builds a tree of empty packages with the layout of this repository, plants
-# imports in it, and fails unless the linter reports each forbidden one and none of the allowed ones.
+# Shows that the import rules of .golangci.yml bite, and the one against global random sources: builds a tree of empty packages with the
+# layout of this repository, plants imports and draws in it, and fails unless the linter reports each forbidden one and none of the allowed ones.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 lint=$(go -C "$root/tools" tool -n golangci-lint)
@@ -97,6 +97,25 @@ test                    readstream
 test                    internal/testkit/s3test
 '
 
+# folder, imported package, expression
+global_draws='
+batcher             crypto/rand       rand.Text()
+retention           crypto/rand       rand.Reader
+cmd/scribe/app      crypto/rand       rand.Text()
+scribed             math/rand/v2      rand.Uint64()
+producer            math/rand/v2      rand.Float64()
+internal/base       math/rand/v2      rand.N(7)
+controlplane        hash/maphash      maphash.MakeSeed()
+storage/metalog     math/rand/v2      rand.IntN(7)
+'
+own_draws='
+batcher               math/rand/v2      rand.New(rand.NewPCG(1,2))
+internal/base/entropy crypto/rand       rand.Reader
+internal/base/entropy math/rand/v2      rand.Uint64()
+storage/blob          crypto/rand       rand.Text()
+cmd/scribe/bench      math/rand/v2      rand.Uint64()
+'
+
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 cp "$root/.golangci.yml" "$tree/"
@@ -116,6 +135,15 @@ plant() {
 	echo "$at/plant.go"
 }
 
+# plant_draw FOLDER PACKAGE EXPRESSION: a package of its own below FOLDER that draws. Prints its path in the tree.
+plant_draw() {
+	local name
+	name="draw_$(tr -c 'a-zA-Z0-9\n' _ <<<"$2_$3")"
+	mkdir -p "$tree/$1/$name"
+	printf 'package draw\n\nimport "%s"\n\nvar _ = %s\n' "$2" "$3" >"$tree/$1/$name/draw.go"
+	echo "$1/$name/draw.go"
+}
+
 folders=$(printf '%s%s' "$forbidden" "$allowed" | tr -s ' ' '\n' | sort -u | sed '/^$/d')
 for folder in $folders; do
 	mkdir -p "$tree/$folder"
@@ -130,9 +158,16 @@ while read -r from to; do
 	[ -z "$from" ] || plant "$from" "$to" >>"$tree/must-pass"
 done <<<"$allowed"
 
+while read -r folder package expression; do
+	[ -z "$folder" ] || plant_draw "$folder" "$package" "$expression" >>"$tree/must-fail-draw"
+done <<<"$global_draws"
+while read -r folder package expression; do
+	[ -z "$folder" ] || plant_draw "$folder" "$package" "$expression" >>"$tree/must-pass"
+done <<<"$own_draws"
+
 # The linter exits with 1 because it finds something; anything else is a failure of its own.
 status=0
-(cd "$tree" && "$lint" run --enable-only depguard --show-stats=false --path-mode abs ./... >report 2>errors) || status=$?
+(cd "$tree" && "$lint" run --enable-only depguard,forbidigo --show-stats=false --path-mode abs ./... >report 2>errors) || status=$?
 if [ "$status" -ne 1 ]; then
 	cat "$tree/report" "$tree/errors" >&2
 	fail "the linter ended with $status on planted violations, not with 1"
@@ -141,8 +176,11 @@ while read -r file; do
 	grep -q "/$file:.*(depguard)" "$tree/report" || fail "not reported, and should be: $file"
 done <"$tree/must-fail"
 while read -r file; do
+	grep -q "/$file:.*(forbidigo)" "$tree/report" || fail "not reported, and should be: $file"
+done <"$tree/must-fail-draw"
+while read -r file; do
 	if grep "/$file:" "$tree/report" >&2; then fail "reported, and should not be: $file"; fi
 done <"$tree/must-pass"
 
 [ "$failed" -eq 0 ] || exit 1
-echo "prove-depguard: $(wc -l <"$tree/must-fail" | tr -d ' ') forbidden imports reported, $(wc -l <"$tree/must-pass" | tr -d ' ') allowed ones not"
+echo "prove-depguard: $(wc -l <"$tree/must-fail" | tr -d ' ') forbidden imports and $(wc -l <"$tree/must-fail-draw" | tr -d ' ') global draws reported, $(wc -l <"$tree/must-pass" | tr -d ' ') allowed ones not"

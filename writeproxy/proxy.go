@@ -14,6 +14,7 @@ import (
 
 	"scribe/internal/base/backoff"
 	"scribe/internal/base/buffers"
+	"scribe/internal/base/entropy"
 	"scribe/internal/base/lifecycle"
 	"scribe/internal/role/budget"
 	"scribe/internal/role/request"
@@ -43,6 +44,8 @@ type Deps struct {
 	Registerer prometheus.Registerer
 	// Clock provides the time of messages without one; it defaults to time.Now. Timers always use package time.
 	Clock func() time.Time
+	// Random draws jitter; nil means the machine's randomness.
+	Random *entropy.Source
 }
 
 // Proxy is an rpc.WriteService. It is safe for concurrent use.

@@ -272,7 +272,7 @@ func (c *writeCall) pauseBefore(ctx context.Context, attempt int, left []*frameI
 	for _, it := range left {
 		mean = max(mean, retry.Hint(it.result.GetError(), c.p.cfg.RetryMax))
 	}
-	d := backoff.Jitter(mean, 0.5)
+	d := backoff.Jitter(c.p.deps.Random, mean, 0.5)
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d {
 		return context.DeadlineExceeded // the present errors are better than a timeout
 	}

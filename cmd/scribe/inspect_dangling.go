@@ -87,7 +87,7 @@ type danglingLine struct {
 }
 
 func inspectDangling(ctx context.Context, server string, store blob.Store, stdout, stderr io.Writer) (err error) {
-	cell := discovery.New(rpc.Default(), server)
+	cell := discovery.New(rpc.Default(), server, nil)
 	categories, err := everyCategory(ctx, cell.Control())
 	if err != nil {
 		return callFailure(server, "inspect dangling", err)

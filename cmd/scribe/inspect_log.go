@@ -41,7 +41,7 @@ With --data it opens the folder of a stopped cell; otherwise it asks the running
 	cmd.Flags().Uint64Var(&from, "from-lsn", 0, "start at this LSN in every shard (default: the oldest)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		inspect := func(url string) error {
-			l := &logInspector{cell: discovery.New(rpc.Default(), url), server: url, verify: verify, from: from, stdout: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr()}
+			l := &logInspector{cell: discovery.New(rpc.Default(), url, nil), server: url, verify: verify, from: from, stdout: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr()}
 			return l.inspectCategory(cmd.Context(), args[0])
 		}
 		if data == "" {

@@ -32,7 +32,7 @@ const minSlots = 64
 func newTable(classes []valueClass, limit int) *groupTable {
 	t := &groupTable{
 		slots: make([]uint32, minSlots), keys: make([]keyStore, len(classes)), limit: limit,
-		seed: maphash.MakeSeed(), secret: rand.Uint64() | 1,
+		seed: maphash.MakeSeed(), secret: rand.Uint64() | 1, //nolint:forbidigo // rows are numbered as they come, wherever their hashes are
 	}
 	for i, c := range classes {
 		t.keys[i].class = c

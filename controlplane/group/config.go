@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"scribe/internal/base/config"
+	"scribe/internal/base/entropy"
 	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
@@ -81,6 +82,8 @@ type Deps struct {
 	// Now gives the times that are stored and compared with those of messages; nil means time.Now. Leases run by the monotonic
 	// clock.
 	Now func() time.Time
+	// Random draws jitter and the names of stored positions; nil means the machine's randomness.
+	Random *entropy.Source
 }
 
 func (d *Deps) validate() error {

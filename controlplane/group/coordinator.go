@@ -56,7 +56,7 @@ func NewCoordinator(cfg Config, deps Deps) (*Coordinator, error) {
 	if err := errors.Join(cfg.Validate(), deps.validate()); err != nil {
 		return nil, err
 	}
-	c := &Coordinator{cfg: cfg, deps: deps, log: deps.Logger, seed: maphash.MakeSeed(), wake: lifecycle.NewWakeChannel()}
+	c := &Coordinator{cfg: cfg, deps: deps, log: deps.Logger, seed: maphash.MakeSeed(), wake: lifecycle.NewWakeChannel()} //nolint:forbidigo // it decides only which groups share a lock
 	c.log = cmp.Or(c.log, slog.New(slog.DiscardHandler))
 	if c.deps.Now == nil {
 		c.deps.Now = time.Now

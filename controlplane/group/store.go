@@ -3,7 +3,6 @@ package group
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -152,7 +151,7 @@ func (c *Coordinator) readPositions(ctx context.Context, what string, g *Group) 
 func (c *Coordinator) installPositions(ctx context.Context, what string, g *Group, revision uint64, all positionMap, times []int64) error {
 	old := g.Positions
 	for g.Positions == old || g.Positions == 0 {
-		g.Positions = rand.Uint64()
+		g.Positions = c.deps.Random.Uint64()
 	}
 	parts := make(map[uint32]positionMap)
 	for shard, p := range all {

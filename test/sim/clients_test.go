@@ -15,6 +15,7 @@ import (
 
 	"scribe/consumer"
 	"scribe/consumer/columns"
+	"scribe/internal/base/entropy"
 	"scribe/producer"
 	"scribe/test/follow"
 	"scribe/test/history"
@@ -26,8 +27,10 @@ type writer struct {
 	plan writerPlan
 	c    *client
 	rng  *rand.Rand
-	p    *producer.Producer
-	next int // in the source
+	// random is what the program draws from in all lives.
+	random *entropy.Source
+	p      *producer.Producer
+	next   int // in the source
 	// saved is where a writer that restarts goes back to.
 	saved struct {
 		identity producer.Identity
@@ -70,7 +73,7 @@ func (x *writer) open(id *producer.Identity) (err error) {
 	level := map[string]producer.AckLevel{"none": producer.AckNone, "spooled": producer.AckSpooled, "committed": producer.AckCommitted}[x.plan.Level]
 	options := []producer.Option{
 		producer.WithAck(level), producer.WithHTTPClient(x.c.transport.HTTPClient()), producer.WithRequestTimeout(10 * time.Second),
-		producer.WithLogger(x.w.logger(x.plan.Name)),
+		producer.WithLogger(x.w.logger(x.plan.Name)), producer.WithRandom(x.random),
 	}
 	if x.plan.Kind == "stream" {
 		options = append(options, producer.WithBatchBytes(4<<10), producer.WithFramesPerRequest(3), producer.WithMaxInFlight(16)) // several requests are in flight
@@ -83,7 +86,9 @@ func (x *writer) open(id *producer.Identity) (err error) {
 	if id != nil {
 		options = append(options, producer.WithIdentity(*id))
 	}
-	x.p, err = producer.New(x.w.process(x.plan.Via).url(), options...)
+	if x.p, err = producer.New(x.w.process(x.plan.Via).url(), options...); err == nil {
+		x.w.store.noteDrawn(x.plan.Name, fmt.Sprintf("%016x", x.p.Identity().ID))
+	}
 	return err
 }
 
@@ -240,7 +245,8 @@ type groupReader struct {
 
 // member runs one member through its lives.
 func (g *groupReader) member(ctx context.Context, i int) {
-	rng := rngOf(g.w.plan.Seed, fmt.Sprint(g.plan.Name, " member ", i))
+	name := fmt.Sprint(g.plan.Name, " member ", i)
+	rng, random := rngOf(g.w.plan.Seed, name), g.w.randomOf(name)
 	for life := 0; ctx.Err() == nil; life++ {
 		c := g.w.newClient()
 		sharing := consumer.SharePointers
@@ -250,7 +256,7 @@ func (g *groupReader) member(ctx context.Context, i int) {
 		member, err := consumer.NewGroup(g.w.process(g.plan.Via[(i+life)%len(g.plan.Via)]).url(), g.plan.Category, g.plan.Name,
 			consumer.WithHTTPClient(c.transport.HTTPClient()), consumer.WithStart(consumer.Earliest()), consumer.WithSharing(sharing),
 			consumer.WithMember(fmt.Sprintf("member%d-%d", i, life)), consumer.WithRequestTimeout(10*time.Second), consumer.WithGroupTTL(10*time.Second),
-			consumer.WithRetryTimeout(0), consumer.WithBackoff(10*time.Millisecond, time.Second), consumer.WithLogger(g.w.logger(g.plan.Name)))
+			consumer.WithRetryTimeout(0), consumer.WithBackoff(10*time.Millisecond, time.Second), consumer.WithLogger(g.w.logger(g.plan.Name)), consumer.WithRandom(random))
 		if err != nil {
 			g.w.violation("group %s: %v", g.plan.Name, err)
 			return
@@ -303,9 +309,9 @@ type batchReader struct {
 }
 
 func (b *batchReader) run(ctx context.Context) {
-	c, rng := b.w.newClient(), rngOf(b.w.plan.Seed, "reader "+b.plan.Name)
+	c, rng, random := b.w.newClient(), rngOf(b.w.plan.Seed, "reader "+b.plan.Name), b.w.randomOf("reader "+b.plan.Name)
 	for life := 0; ctx.Err() == nil; life++ {
-		if err := b.liveOnce(ctx, c, rng, b.w.process(b.plan.Via[life%len(b.plan.Via)]).url()); err != nil && ctx.Err() == nil {
+		if err := b.liveOnce(ctx, c, rng, random, b.w.process(b.plan.Via[life%len(b.plan.Via)]).url()); err != nil && ctx.Err() == nil {
 			if b.lastKept == "" && b.w.recovery.hasLost(b.plan.Category) {
 				sleep(ctx, time.Second)
 				continue
@@ -317,7 +323,7 @@ func (b *batchReader) run(ctx context.Context) {
 }
 
 // liveOnce reads until the reader dies, or returns the error that ended the reading.
-func (b *batchReader) liveOnce(ctx context.Context, c *client, rng *rand.Rand, server string) error {
+func (b *batchReader) liveOnce(ctx context.Context, c *client, rng *rand.Rand, random *entropy.Source, server string) error {
 	start := consumer.Earliest()
 	if b.lastKept != "" {
 		var err error
@@ -326,7 +332,7 @@ func (b *batchReader) liveOnce(ctx context.Context, c *client, rng *rand.Rand, s
 		}
 	}
 	reader, err := consumer.New(server, b.plan.Category, consumer.WithStart(start), consumer.WithHTTPClient(c.transport.HTTPClient()),
-		consumer.WithRequestTimeout(10*time.Second), consumer.WithRetryTimeout(0), consumer.WithLogger(b.w.logger(b.plan.Name)))
+		consumer.WithRequestTimeout(10*time.Second), consumer.WithRetryTimeout(0), consumer.WithLogger(b.w.logger(b.plan.Name)), consumer.WithRandom(random))
 	if err != nil {
 		return err
 	}
@@ -418,13 +424,13 @@ func (q *queryReader) empty() bool {
 }
 
 func (q *queryReader) follow(ctx context.Context) error {
-	c := q.w.newClient()
+	c, random := q.w.newClient(), q.w.randomOf(q.plan.Name)
 	var query *columns.Query
 	for {
 		var err error
 		query, err = columns.NewQuery(ctx, q.w.process(q.plan.Via).url(), fmt.Sprintf("SELECT writer, n FROM %s WHERE n %% %d = 0", q.plan.Category, q.plan.Modulus),
 			columns.WithFollow(), consumer.WithStart(consumer.Earliest()), consumer.WithHTTPClient(c.transport.HTTPClient()), consumer.WithRetryTimeout(0),
-			consumer.WithRequestTimeout(10*time.Second), consumer.WithLogger(q.w.logger(q.plan.Name)))
+			consumer.WithRequestTimeout(10*time.Second), consumer.WithLogger(q.w.logger(q.plan.Name)), consumer.WithRandom(random))
 		if err == nil || ctx.Err() != nil {
 			break
 		}
@@ -500,7 +506,7 @@ func (w *world) follower(r readerPlan) *follow.Follower {
 		Rebuilt: func() bool { return w.recovery.count.Load() > recoveries },
 		Options: []consumer.Option{
 			consumer.WithHTTPClient(c.transport.HTTPClient()), consumer.WithRequestTimeout(10 * time.Second), consumer.WithRetryTimeout(0),
-			consumer.WithHeartbeat(time.Second), consumer.WithLogger(w.logger(r.Name)),
+			consumer.WithHeartbeat(time.Second), consumer.WithLogger(w.logger(r.Name)), consumer.WithRandom(w.randomOf("reader " + r.Name)),
 		},
 	})
 }

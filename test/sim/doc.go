@@ -8,6 +8,8 @@
 //   - disk_test.go: Pebble's file systems in memory, which lose what was not synced;
 //   - store_test.go: a store of blobs that is far away, refuses, loses answers, and lets blobs arrive late.
 //
+// Random numbers of each process follow from the seed as well (app.Host.Random).
+//
 // In the end everything is healed. The cell must then give every write an outcome and every reader every message within five minutes,
 // and is compared with test/history.
 //

@@ -122,6 +122,8 @@ func (f faultPlan) String() string {
 		text += f.Other
 	case f.Kind == faultClock:
 		text += fmt.Sprintf(" is %v ahead from then on", f.To)
+	case f.Kind == faultLostControl:
+		text += fmt.Sprintf(" catalog from %q", f.Other)
 	case f.Kind == faultLostDisk:
 		text += fmt.Sprintf(" catalog from %q, keep %v, cuts %v", f.Other, f.Keep, f.Cuts)
 	case f.Other != "":
@@ -150,6 +152,8 @@ const (
 	faultSlowDisk = "slow-disk" // a sync takes long
 	faultClock    = "clock"     // the wall clock of a host jumps
 	faultLostDisk = "lost-disk" // the metadata is gone, and is recovered from the blobs
+	// the control store is gone, and is recovered beside the logs
+	faultLostControl = "lost-control"
 )
 
 var faultKinds = []string{
@@ -185,8 +189,8 @@ var layouts = map[string][]processPlan{
 }
 
 // drawPlan draws everything from a seed. Each seed leaves some kinds of faults and some features out, so that what remains comes often
-// (swarm testing).
-func drawPlan(seed uint64, length time.Duration) plan {
+// (swarm testing). The kinds that always names, with commas between, are in it in any case; the rest is as without them.
+func drawPlan(seed uint64, length time.Duration, always string) plan {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	p := plan{Seed: seed, Length: length, Quiet: pick(rng, []time.Duration{time.Minute, time.Minute, time.Minute, swept}), Far: rng.IntN(2) == 0}
 	p.Processes = layouts[pick(rng, []string{"nodes", "nodes", "nodes", "wide", "one"})]
@@ -195,10 +199,27 @@ func drawPlan(seed uint64, length time.Duration) plan {
 	p.drawReaders(rng)
 	p.drawQueries(rng)
 	p.drawFaults(rng)
-	p.drawLostDisks(rand.New(rand.NewPCG(seed, 2)))
-	p.drawClocks(rand.New(rand.NewPCG(seed, 3)))
+	p.drawLostDisks(rand.New(rand.NewPCG(seed, 2)), isDrawn(always, faultLostDisk))
+	p.drawLostControl(rand.New(rand.NewPCG(seed, 4)), isDrawn(always, faultLostControl))
+	p.drawClocks(rand.New(rand.NewPCG(seed, 3)), isDrawn(always, faultClock))
 	slices.SortStableFunc(p.Faults, func(a, b faultPlan) int { return cmp.Compare(a.At, b.At) })
 	return p
+}
+
+// forcedKinds can be drawn in every seed.
+var forcedKinds = []string{faultLostDisk, faultLostControl, faultClock}
+
+// isDrawn reports whether a list of kinds, with commas between, has one.
+func isDrawn(kinds, kind string) bool { return slices.Contains(strings.Split(kinds, ","), kind) }
+
+// checkDraws checks a list of kinds that seeds draw in any case.
+func checkDraws(kinds string) error {
+	for kind := range strings.SplitSeq(kinds, ",") {
+		if kind != "" && !slices.Contains(forcedKinds, kind) {
+			return fmt.Errorf("kind %q can't be drawn in every seed: want some of %s, with commas between", kind, strings.Join(forcedKinds, ", "))
+		}
+	}
+	return nil
 }
 
 func pick[T any](rng *rand.Rand, of []T) T { return of[rng.IntN(len(of))] }
@@ -319,9 +340,9 @@ func (p *plan) drawFaults(rng *rand.Rand) {
 	}
 }
 
-// drawClocks gives the hosts clocks of their own in half of the seeds, and sets some of them, forward or back.
-func (p *plan) drawClocks(rng *rand.Rand) {
-	if p.Clocks = rng.IntN(2) == 0; !p.Clocks {
+// drawClocks gives the hosts clocks of their own in half of the seeds, or always, and sets some of them, forward or back.
+func (p *plan) drawClocks(rng *rand.Rand, always bool) {
+	if p.Clocks = rng.IntN(2) == 0 || always; !p.Clocks {
 		return
 	}
 	offset := func() time.Duration {
@@ -341,9 +362,9 @@ func (p *plan) drawClocks(rng *rand.Rand) {
 // controlStore is the catalog of a recovery where only the logs were lost.
 const controlStore = "control store"
 
-// drawLostDisks loses the metadata in a share of the seeds, once or twice.
-func (p *plan) drawLostDisks(rng *rand.Rand) {
-	if rng.IntN(4) != 0 {
+// drawLostDisks loses the metadata in a share of the seeds, or always, once or twice.
+func (p *plan) drawLostDisks(rng *rand.Rand, always bool) {
+	if rng.IntN(4) != 0 && !always {
 		return
 	}
 	metalog, control := p.with(app.Metalog)[0], p.with(app.ControlPlane)[0]
@@ -367,6 +388,19 @@ func (p *plan) drawLostDisks(rng *rand.Rand) {
 		}
 		p.Faults = append(p.Faults, f)
 	}
+}
+
+// drawLostControl loses the control store alone in an eighth of the seeds, or always.
+func (p *plan) drawLostControl(rng *rand.Rand, always bool) {
+	if rng.IntN(8) != 0 && !always {
+		return
+	}
+	control := p.with(app.ControlPlane)[0]
+	sources := slices.DeleteFunc(slices.Concat([]string{""}, p.with(app.Batcher), p.with(app.ReadStream)), func(name string) bool { return name == control })
+	p.Faults = append(p.Faults, faultPlan{
+		Kind: faultLostControl, At: time.Duration(rng.Int64N(int64(p.Length))), For: time.Duration(rng.Int64N(int64(30 * time.Second))),
+		Process: control, Other: pick(rng, sources),
+	})
 }
 
 // String describes the plan in a few lines.

@@ -188,6 +188,64 @@ var plantedFaults = []plantedFault{
 		"batch.Commit(pebble.Sync)",
 		"batch.Commit(pebble.NoSync)",
 	},
+	{ // uncertain blobs that repeat sequences of their log are taken as committed, as they once were
+		"recovery-repeats-sequences", "cmd/scribe/recovery/resolve.go",
+		" || repeatsAny(known, sequences)",
+		"",
+	},
+	{ // blobs of which their writer says that they were never committed come back
+		"recovery-takes-void", "cmd/scribe/recovery/resolve.go",
+		"reported = outcomeVoid",
+		"reported = outcomeCommitted",
+	},
+	{ // recovered logs expect the last sequence of each producer once more
+		"recovery-repeats-last", "cmd/scribe/recovery/build.go",
+		"Next: q.Last + 1}",
+		"Next: q.Last}",
+	},
+	{ // recovered times go back where the clock of a writer did
+		"recovery-blob-times", "cmd/scribe/recovery/build.go",
+		"max(l.time, min(c.blob.Time(), l.r.now), 1)",
+		"max(min(c.blob.Time(), l.r.now), 1)",
+	},
+	{ // a claim that is adopted does not stand for older ones of its cell, as it once did not
+		"retention-adopts-one", "retention/claim.go",
+		"c.cell == other.cell && c.boundary >= other.boundary",
+		"c == other",
+	},
+	{ // persisted times and watermarks go back with the clock
+		"log-follows-clock", "storage/metalog/pebblelog/clock.go",
+		"c.mu.last = max(c.mu.last, c.wall())",
+		"c.mu.last = c.wall()",
+	},
+	{ // after a start on a clock that is behind, watermarks of before do not hold
+		"log-forgets-bound", "storage/metalog/pebblelog/clock.go",
+		"max(bound, c.wall(), 1)",
+		"max(c.wall(), 1)",
+	},
+	{ // the silence of a group's member is measured by a clock that may be set
+		"group-expires-by-wall", "controlplane/group/coordinator.go",
+		"a.liveness.Check(g, time.Now())",
+		"a.liveness.Check(g, c.deps.Now().Round(0))",
+	},
+	{ // leases of a cell's members end by a clock that may be set
+		"lease-by-wall", "controlplane/leases.go",
+		"		now := time.Now()\n		expired",
+		"		now := c.deps.Now().Round(0)\n		expired",
+	},
+}
+
+// plantedDraws are the kinds of faults that every seed draws that looks for a planted fault: without them it can't show.
+var plantedDraws = map[string]string{
+	"recovery-repeats-sequences": faultLostDisk,
+	"recovery-takes-void":        faultLostDisk,
+	"recovery-repeats-last":      faultLostDisk,
+	"recovery-blob-times":        faultLostDisk + "," + faultClock,
+	"retention-adopts-one":       faultLostDisk,
+	"log-follows-clock":          faultClock,
+	"log-forgets-bound":          faultClock,
+	"group-expires-by-wall":      faultClock,
+	"lease-by-wall":              faultClock,
 }
 
 // root is the repository's root.
@@ -227,6 +285,11 @@ func TestPlantedTexts(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	for name, kinds := range plantedDraws {
+		if err := checkDraws(kinds); !names[name] || err != nil {
+			t.Errorf("plantedDraws of %s: a fault of that name: %v, %v", name, names[name], err)
+		}
+	}
 }
 
 // TestPlanted proves that the simulator finds faults: it plants each into a build of its own, and runs seeds until one fails. The seed must
@@ -248,7 +311,7 @@ func TestPlanted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			n, seed, why, err := findPlanted(t, binary)
+			n, seed, why, err := findPlanted(t, binary, plantedDraws[f.name])
 			switch {
 			case err != nil:
 				t.Fatal(err)
@@ -294,13 +357,13 @@ func (f *plantedFault) build(ctx context.Context, root, dir string) (binary stri
 // seedFailed is how TestSeeds tells of a failure. Where the first line says only who found it, the second says what.
 var seedFailed = regexp.MustCompile(`seed (\d+) failed: ((?:.*:\n\s*)?.*)`)
 
-// findPlanted runs seeds until one fails that passes without the fault. It returns how many that took, 0 when none failed.
-func findPlanted(t *testing.T, binary string) (n int, seed uint64, why string, err error) {
+// findPlanted runs seeds, which draw some kinds of faults in any case, until one fails that passes without the fault. It returns how many that took, 0 when none failed.
+func findPlanted(t *testing.T, binary, draws string) (n int, seed uint64, why string, err error) {
 	t.Helper()
 	for n < plantedLimit {
 		next := *firstSeed + uint64(n) //nolint:gosec // not negative
 		cmd := exec.CommandContext(t.Context(), binary, "-test.run=^TestSeeds$", "-test.timeout=0", "-until-failure", "-keep="+t.TempDir(),
-			fmt.Sprint("-first-seed=", next), fmt.Sprint("-seeds=", plantedLimit-n), fmt.Sprint("-minutes=", *minutes)) //nolint:gosec // built above
+			fmt.Sprint("-first-seed=", next), fmt.Sprint("-seeds=", plantedLimit-n), fmt.Sprint("-minutes=", *minutes), "-draw="+draws) //nolint:gosec // built above
 		out, runErr := cmd.CombinedOutput()
 		found := seedFailed.FindSubmatch(out)
 		if found == nil {
@@ -313,7 +376,7 @@ func findPlanted(t *testing.T, binary string) (n int, seed uint64, why string, e
 			return 0, 0, "", err
 		}
 		n = int(seed-*firstSeed) + 1 //nolint:gosec // at most plantedLimit
-		r, err := runPlan(t.Context(), t.TempDir(), drawPlan(seed, time.Duration(*minutes)*time.Minute))
+		r, err := runPlan(t.Context(), t.TempDir(), drawPlan(seed, time.Duration(*minutes)*time.Minute, draws))
 		without := r.failure(err)
 		if without == "" {
 			return n, seed, tailOf(strings.Join(strings.Fields(string(found[2])), " "), 300), nil

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"scribe/cmd/scribe/app"
+	"scribe/internal/base/entropy"
 	"scribe/internal/transport/rpc"
 	"scribe/storage/blob"
 )
@@ -34,6 +35,8 @@ type process struct {
 	adopt string
 	// lives counts starts, fatal the failures that ended a life by themselves.
 	lives, fatal int
+	// begun counts lives, with those of recoveries.
+	begun int
 }
 
 // life is one run of a process.
@@ -125,7 +128,9 @@ func (p *process) keepRunning() {
 func (p *process) beginLifeLocked() (context.Context, *life, app.Host) {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &life{gate: newGate(), cancel: cancel, giveUp: make(chan struct{})}
-	l.access = &access{store: p.w.store, gate: l.gate}
+	p.begun++
+	name := fmt.Sprintf("%s life %d", p.plan.Name, p.begun)
+	l.access = &access{store: p.w.store, gate: l.gate, name: name}
 	p.life = l
 	return ctx, l, app.Host{
 		Listen: func(_ context.Context, _, address string) (net.Listener, error) {
@@ -137,6 +142,7 @@ func (p *process) beginLifeLocked() (context.Context, *life, app.Host) {
 		FS:        p.disk.mount(),
 		Now:       p.clock.now,
 		OpenBlobs: func(context.Context, app.Config) (blob.Store, error) { return l.access, nil },
+		Random:    p.w.randomOf(name),
 		CPUTime:   func() time.Duration { return 0 },
 	}
 }
@@ -319,6 +325,11 @@ func (w *world) logger(name string) *slog.Logger {
 
 func rngOf(seed uint64, purpose string) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, hashOf(purpose)))
+}
+
+// randomOf returns what the program draws from somewhere. It follows from the seed: take each purpose once.
+func (w *world) randomOf(purpose string) *entropy.Source {
+	return entropy.NewSeeded(w.plan.Seed, purpose)
 }
 
 // hashOf is FNV-1a.

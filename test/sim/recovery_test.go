@@ -88,18 +88,64 @@ func (w *world) recoverMetadata(f faultPlan) {
 	if !w.recoverOn(metalog, control, f) {
 		return
 	}
+	w.releaseCell(metalog, control, cell, func(*process) string { return w.claim() })
+}
+
+// recoverControl loses the control store alone, and has the operator do what docs/operations.md says: stop everything but agents and
+// producers, recover into another folder, and start the cell with the control store of that one, on the logs as they are.
+func (w *world) recoverControl(f faultPlan) {
+	if !w.recovery.one.TryLock() {
+		return // the operator is busy
+	}
+	defer w.recovery.one.Unlock()
+	w.recovery.count.Add(1)
+	metalog, control := w.first(app.Metalog), w.first(app.ControlPlane)
+	cell := slices.DeleteFunc(slices.Clone(w.processes), func(p *process) bool {
+		return slices.Equal(p.plan.Roles, []app.Role{app.Scribed})
+	})
+	var stopping sync.WaitGroup
+	for _, p := range cell {
+		stopping.Go(p.hold)
+	}
+	stopping.Wait()
+	fsys := control.disk.mount()
+	if err := errors.Join(fsys.RemoveAll("/data/control"), durable.SyncFolder(fsys, "/data")); err != nil {
+		w.note("%s: %v", control.plan.Name, err)
+	}
+	time.Sleep(f.For)
+	o := app.RecoverOptions{To: "/new", Catalog: w.catalogFor(control, control, f), Logger: w.logger("recover")}
+	// The logs remain: no blob's outcome is uncertain.
+	o.Found = func(recovery.Finding) error { return nil }
+	switch err := w.recoverPatiently(control, o, nil); {
+	case errors.Is(err, app.ErrNothing):
+	case err != nil:
+		return
+	default:
+		fsys = control.disk.mount()
+		err = errors.Join(fsys.Rename("/new/control", "/data/control"), durable.SyncFolder(fsys, "/data"), fsys.RemoveAll("/new"), durable.SyncFolder(fsys, "/"))
+		if err != nil {
+			w.violation("move the control store: %v", err)
+		}
+	}
+	w.releaseCell(metalog, control, cell, func(p *process) string { return p.adopt })
+}
+
+// releaseCell starts the metadata, completes the categories, and then starts the rest of a cell that an operator has stopped.
+func (w *world) releaseCell(metalog, control *process, cell []*process, adopt func(*process) string) {
 	// Clients that found no category yet would take it for one that does not exist.
 	c := w.newClient()
 	defer c.transport.Close()
 	w.net.set(func(n *network) { n.private[metalog.host], n.private[control.host] = c.host, c.host })
-	metalog.release(w.claim())
+	metalog.release(adopt(metalog))
 	if control != metalog {
-		control.release("")
+		control.release(adopt(control))
 	}
 	w.completeCategories(c)
 	w.net.set(func(n *network) { clear(n.private) })
 	for _, p := range cell {
-		p.release(w.claim())
+		if p != metalog && p != control {
+			p.release(adopt(p))
+		}
 	}
 }
 
@@ -117,28 +163,11 @@ func (w *world) claim() (key string) {
 // recoverOn recovers on the host of the metadata logs, as often as it takes, and puts the folders where they belong.
 func (w *world) recoverOn(metalog, control *process, f faultPlan) bool {
 	o := app.RecoverOptions{To: "/data", Catalog: w.catalogFor(metalog, control, f), Logger: w.logger("recover")}
-	cuts := f.Cuts
-	for begin := time.Now(); ; time.Sleep(time.Second) {
-		var cut recoveryCut
-		if len(cuts) > 0 {
-			cut, cuts = cuts[0], cuts[1:]
-		}
-		done, alive, err := metalog.recoverOnce(o, cut)
-		switch {
-		case alive && err == nil:
-			w.checkRecovered(done)
-		case alive && errors.Is(err, app.ErrExists): // it was cut off when all was done
-		case alive && errors.Is(err, app.ErrNothing):
-			w.note("there is nothing to recover")
-			return true
-		case time.Since(begin) > 2*liveness:
-			w.violation("the metadata can't be recovered: %v", err)
-			return false
-		default:
-			w.note("recover: cut off %v: %v", !alive, err)
-			continue
-		}
-		break
+	switch err := w.recoverPatiently(metalog, o, f.Cuts); {
+	case errors.Is(err, app.ErrNothing):
+		return true
+	case err != nil:
+		return false
 	}
 	if err := w.moveRest(metalog); err != nil {
 		w.violation("move what was kept: %v", err)
@@ -153,6 +182,31 @@ func (w *world) recoverOn(metalog, control *process, f faultPlan) bool {
 		w.violation("move the control store: %v", err)
 	}
 	return true
+}
+
+// recoverPatiently recovers on the host of a process, as often as it takes. It fails if there is nothing to recover, or with a violation.
+func (w *world) recoverPatiently(p *process, o app.RecoverOptions, cuts []recoveryCut) error {
+	for begin := time.Now(); ; time.Sleep(time.Second) {
+		var cut recoveryCut
+		if len(cuts) > 0 {
+			cut, cuts = cuts[0], cuts[1:]
+		}
+		done, alive, err := p.recoverOnce(o, cut)
+		switch {
+		case alive && err == nil:
+			w.checkRecovered(done)
+			return nil
+		case alive && errors.Is(err, app.ErrExists): // it was cut off when all was done
+			return nil
+		case alive && errors.Is(err, app.ErrNothing):
+			w.note("there is nothing to recover")
+			return err
+		case time.Since(begin) > 2*liveness:
+			w.violation("the metadata can't be recovered: %v", err)
+			return errors.Join(err, errors.New("it took too long"))
+		}
+		w.note("recover: cut off %v: %v", !alive, err)
+	}
 }
 
 // catalogFor puts the copy of the categories that a plan names on the disk on which is recovered. It returns its name there, "" for none.
@@ -201,7 +255,9 @@ func (p *process) recoverOnce(o app.RecoverOptions, cut recoveryCut) (done *app.
 	p.mu.Unlock()
 	// A recovery closes stores that it has just opened. Pebble syncs a log that it closes under its mutex, so that must take no time.
 	host.FS = p.disk.mountInstant()
-	o.Host, o.Found = host, p.w.noteFinding
+	if o.Host = host; o.Found == nil {
+		o.Found = p.w.noteFinding
+	}
 	o.Step = func(name string) error {
 		if name == cut.Step {
 			p.kill(cut.Power)

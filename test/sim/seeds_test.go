@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/cryptotest"
 	"testing/synctest"
 	"time"
 )
@@ -29,6 +31,7 @@ var (
 	soak      = flag.Duration("soak", 0, "run seeds for this long, whatever -seeds says")
 	replays   = flag.Int("replays", 1, "how often each seed is run; with more than 1, how many runs were the same is logged")
 	untilFail = flag.Bool("until-failure", false, "begin no seed after one has failed")
+	draws     = flag.String("draw", "", "kinds of faults that every seed draws, with commas between: "+strings.Join(forcedKinds, ", "))
 	planFile  = flag.String("plan", "", "run this plan, as a failure has left it, instead of seeds")
 )
 
@@ -51,7 +54,9 @@ type result struct {
 	Acked, Failed, Unknown, Read int64
 	Puts, Gets, Faults, Followed int64
 	Digest                       uint64 // of what was sent, when, by whom
-	Timeline                     []string
+	// Drawn is what lives of processes and writers drew: random bits of blobs' keys, ids of producers.
+	Drawn    map[string][]string
+	Timeline []string
 }
 
 // TestMain leaves out what only a child process runs, and what only runs when it is asked for.
@@ -86,6 +91,7 @@ func TestPlan(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	cryptotest.SetGlobalRandom(t, p.Seed) // what others than the roles draw, TLS and libraries
 	synctest.Test(t, func(*testing.T) {
 		w := newWorld(p, slog.LevelInfo)
 		w.run()
@@ -127,6 +133,9 @@ func (w *world) result() result {
 		r.Fatal += p.fatal
 		p.mu.Unlock()
 	}
+	w.store.mu.Lock()
+	r.Drawn = maps.Clone(w.store.drawn)
+	w.store.mu.Unlock()
 	w.net.set(func(n *network) { r.Digest = n.digest })
 	return r
 }
@@ -238,6 +247,10 @@ func (s *seedRunner) hasEnded() bool { return *untilFail && s.Failed() }
 // drawPlans hands out the plans that the flags ask for.
 func (s *seedRunner) drawPlans(plans chan<- plan) {
 	length := time.Duration(*minutes) * time.Minute
+	if err := checkDraws(*draws); err != nil {
+		s.Error("-draw: ", err)
+		return
+	}
 	switch {
 	case *planFile != "":
 		p, err := readPlan(*planFile)
@@ -247,14 +260,14 @@ func (s *seedRunner) drawPlans(plans chan<- plan) {
 		plans <- p
 	case *soak > 0:
 		for begin, seed := time.Now(), *firstSeed; time.Since(begin) < *soak && !s.hasEnded(); seed++ {
-			plans <- drawPlan(seed, length)
+			plans <- drawPlan(seed, length, *draws)
 		}
 	default:
 		if testing.Short() {
 			*seedCount = (*seedCount + 9) / 10
 		}
 		for i := range *seedCount {
-			plans <- drawPlan(*firstSeed+uint64(i), length) //nolint:gosec // not negative
+			plans <- drawPlan(*firstSeed+uint64(i), length, *draws) //nolint:gosec // not negative
 		}
 	}
 }
@@ -291,7 +304,7 @@ func readPlan(path string) (p plan, err error) {
 
 // TestNothingReal runs a cell in a process that can open no file and no socket.
 func TestNothingReal(t *testing.T) {
-	p := drawPlan(2, 2*time.Minute)
+	p := drawPlan(2, 2*time.Minute, "")
 	r, err := runPlan(t.Context(), t.TempDir(), p, sealedEnv+"=1")
 	if why := r.failure(err); why != "" || r.Acked == 0 {
 		t.Errorf("%d messages were acknowledged: %s\n%s", r.Acked, why, strings.Join(r.Timeline, "\n"))

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"iter"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"scribe/internal/format/pointer"
 	"scribe/storage/blob"
 	"scribe/storage/blob/memory"
 )
@@ -22,6 +24,8 @@ type store struct {
 	nearest, farthest time.Duration
 	faults            storeFaults
 	gets, puts        atomic.Int64
+	// drawn is what lives of processes and writers drew, the first of each.
+	drawn map[string][]string
 }
 
 // storeFaults are chances, from 0 to 1, of a request.
@@ -37,7 +41,7 @@ type storeFaults struct {
 }
 
 func newStore(rng *rand.Rand, nearest, farthest time.Duration) *store {
-	return &store{blobs: memory.New(), rng: rng, nearest: nearest, farthest: farthest}
+	return &store{blobs: memory.New(), rng: rng, nearest: nearest, farthest: farthest, drawn: map[string][]string{}}
 }
 
 func (s *store) set(f storeFaults) {
@@ -74,11 +78,29 @@ func (s *store) travel(ctx context.Context) error {
 	}
 }
 
+const (
+	// blobBits is how many bytes at the end of a blob's key are not its time.
+	blobBits = len("74dc-8439-7ab203ba274b")
+	// maxDrawn bounds what is noted of a process's life.
+	maxDrawn = 100
+)
+
+// noteDrawn notes what a process, or a client, drew.
+func (s *store) noteDrawn(who, what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.drawn[who]) < maxDrawn {
+		s.drawn[who] = append(s.drawn[who], what)
+	}
+}
+
 // access is the store as one process reaches it. It implements blob.Store.
 type access struct {
 	*store
 	gate   *gate
 	closed atomic.Bool
+	// name is that of the process's life.
+	name string
 }
 
 // fence ends the access of a process that is gone.
@@ -117,6 +139,9 @@ func (a *access) end(err error) error {
 // Put implements blob.Store.
 func (a *access) Put(ctx context.Context, key string, parts ...[]byte) error {
 	a.puts.Add(1)
+	if strings.HasPrefix(key, pointer.KeyRoot) {
+		a.noteDrawn(a.name, key[len(key)-blobBits:])
+	}
 	if err := a.begin(ctx, key); err != nil {
 		return err
 	}

@@ -158,7 +158,7 @@ func (w *world) run() {
 	writing, stopWriting := context.WithCancel(context.Background())
 	var writers, readers sync.WaitGroup
 	for _, x := range w.plan.Writers {
-		wr := &writer{w: w, plan: x, c: w.newClient(), rng: rngOf(w.plan.Seed, "writer "+x.Name)}
+		wr := &writer{w: w, plan: x, c: w.newClient(), rng: rngOf(w.plan.Seed, "writer "+x.Name), random: w.randomOf("writer " + x.Name)}
 		w.writers = append(w.writers, wr)
 		writers.Go(func() { wr.run(writing) })
 	}
@@ -370,6 +370,8 @@ func (w *world) inject(f faultPlan) {
 		p.clock.setOffset(f.To)
 	case faultLostDisk:
 		w.recoverMetadata(f)
+	case faultLostControl:
+		w.recoverControl(f)
 	case faultSchema:
 		w.changeSchema(f.Other)
 	case faultDiskFull:

@@ -103,12 +103,14 @@ func (a *App) startScribed(context.Context) error {
 	upstream := a.parts.write
 	switch {
 	case upstream == nil:
-		upstream = discovery.New(a.transport, a.cfg.Upstream).Write()
+		upstream = discovery.New(a.transport, a.cfg.Upstream, a.opts.Host.Random.Named("upstream")).Write()
 	case a.overLoopback():
 		(&rpc.Services{Logger: a.log, Write: a.parts.writeProxy, Admit: a.parts.writeProxy.Admit}).Register(a.loopMux)
 		upstream = rpc.NewWriteClient(a.parts.loopback, loopbackURL)
 	}
-	agent, err := scribed.New(a.cfg.scribedConfig(), scribed.Deps{Upstream: upstream, FS: a.opts.Host.FS, Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry})
+	agent, err := scribed.New(a.cfg.scribedConfig(), scribed.Deps{
+		Upstream: upstream, Random: a.opts.Host.Random.Named("agent"), FS: a.opts.Host.FS, Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
+	})
 	if err != nil {
 		return err
 	}
@@ -129,7 +131,7 @@ func (a *App) startInputs(ctx context.Context) error {
 		return nil
 	}
 	p, err := producer.New("", producer.WithService(a.parts.agent), producer.WithAck(producer.AckSpooled),
-		producer.WithDeliveryTimeout(0), producer.WithLogger(a.log))
+		producer.WithDeliveryTimeout(0), producer.WithLogger(a.log), producer.WithRandom(a.opts.Host.Random.Named("inputs")))
 	if err != nil {
 		return err
 	}

@@ -109,7 +109,7 @@ func Start(ctx context.Context, cfg Config, opts Options) (_ *App, err error) {
 		}
 		a.onStop("data folder", func(context.Context) error { return release() })
 	}
-	if a.id, err = memberID(opts.Host.FS, &cfg); err != nil {
+	if a.id, err = memberID(opts.Host, &cfg); err != nil {
 		return nil, fmt.Errorf("member id: %w", err)
 	}
 	if err := a.startListening(ctx); err != nil {

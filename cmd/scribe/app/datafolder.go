@@ -2,7 +2,6 @@ package app
 
 import (
 	"cmp"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"scribe/internal/base/durable"
+	"scribe/internal/base/entropy"
 )
 
 // WithoutPath removes the file name from an error of the file system, for callers that name the file themselves.
@@ -56,9 +56,10 @@ const maxID = 255
 
 // memberID is the name of the process in the membership: the configured one, or one that is made once and kept in the data folder,
 // so that a process that comes back after a crash gets its writer slot back, and with it its logs.
-func memberID(fsys vfs.FS, c *Config) (string, error) {
+func memberID(host Host, c *Config) (string, error) {
+	fsys, random := host.FS, host.Random.Named("member")
 	if c.ID != "" || !c.needsData() {
-		return cmp.Or(c.ID, newID()), nil
+		return cmp.Or(c.ID, newID(random)), nil
 	}
 	path := filepath.Join(c.Data, "id")
 	text, err := readFile(fsys, path)
@@ -71,7 +72,7 @@ func memberID(fsys vfs.FS, c *Config) (string, error) {
 	case !errors.Is(err, fs.ErrNotExist):
 		return "", err
 	}
-	id := newID()
+	id := newID(random)
 	// A process that loses its id takes another writer slot, of which there are not many.
 	return id, durable.ReplaceFile(fsys, path, func(w io.Writer) error {
 		_, err := io.WriteString(w, id+"\n")
@@ -89,10 +90,10 @@ func readFile(fsys vfs.FS, path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, 4<<10))
 }
 
-func newID() string {
+func newID(random *entropy.Source) string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "host"
 	}
-	return host[:min(len(host), 200)] + "-" + rand.Text()[:10]
+	return host[:min(len(host), 200)] + "-" + random.Text()[:10]
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"scribe/internal/base/entropy"
 	"scribe/internal/transport/rpc"
 	"scribe/storage/blob"
 )
@@ -24,6 +25,8 @@ type Host struct {
 	// Now is the wall clock: what is stored, sent to other processes, or compared with either has its times. Differences of two of its times are
 	// measured by the monotonic clock, as those of [time.Now] are.
 	Now func() time.Time
+	// Random is where the roles draw random numbers, each from a source of its own; nil is the machine's randomness.
+	Random *entropy.Source
 	// CPUTime returns the CPU time that the process has used.
 	CPUTime func() time.Duration
 }

@@ -18,6 +18,7 @@ import (
 func (a *App) startMembers(ctx context.Context) error {
 	cfg := membership.DefaultViewConfig()
 	cfg.File, cfg.FS, cfg.Now = filepath.Join(a.cfg.Data, "members"), a.opts.Host.FS, a.opts.Host.Now
+	cfg.Random = a.opts.Host.Random.Named("members")
 	view, err := membership.NewView(cfg, membership.ViewDeps{Source: a.parts.control, Logger: a.log, Registerer: a.registry})
 	if err != nil {
 		return err
@@ -54,7 +55,7 @@ func (a *App) joinCell(ctx context.Context) error {
 	var once sync.Once
 	cfg := membership.LeaseConfig{
 		Member: &scribev1.Member{Id: a.id, Roles: a.protoRoles(), Url: a.advertisedURL(), Version: a.opts.Version},
-		TTL:    a.cfg.LeaseTTL, Logger: a.log, Load: a.currentLoad,
+		TTL:    a.cfg.LeaseTTL, Logger: a.log, Load: a.currentLoad, Random: a.opts.Host.Random.Named("membership"),
 		// The slot stays in use while the control plane is unavailable: epochs, not leases, fence a second writer.
 		OnChange: func(s membership.LeaseState) {
 			a.slot.Store(s.Slot)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
+	"slices"
 
 	"scribe/batcher"
 	"scribe/controlplane"
@@ -63,6 +65,7 @@ type sharedParts struct {
 	// loopback goes to this process's own services; set only when Wiring is InMemory.
 	loopback *rpc.Transport
 
+	nextID     uint64             // from which on the control plane of this process gives out ids of categories; 0 without one
 	retirer    *lateMetalog       // the control plane's, if it waits for log; else nil
 	groups     rpc.GroupService   // the cell's consumer groups; nil where control is
 	control    rpc.ControlService // the cell's control plane; nil for an agent and a process that needs none
@@ -103,11 +106,14 @@ func (a *App) startControlPlane(ctx context.Context) error {
 	a.readinessChecks = append(a.readinessChecks, store.Err)
 	// A store that failed to write refuses all changes: only a new process can reopen its folder.
 	watchFailure(a, store.Failed(), func(struct{}) error { return fmt.Errorf("control plane: %w", store.Err()) })
+	if a.parts.nextID, err = controlplane.NextID(ctx, store); err != nil {
+		return err
+	}
 	cfg := config.Defaults[controlplane.Config]()
 	cfg.Version, cfg.StartedAt, cfg.Roles = a.opts.Version, a.started, a.protoRoles()
 	// The metadata engine starts later and stops earlier. Without it, retiring categories is retried until the control plane stops.
 	logs := &lateMetalog{ready: make(chan struct{}), transport: a.transport}
-	cp, err := controlplane.New(cfg, controlplane.Deps{Store: store, Retirer: logs, Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry})
+	cp, err := controlplane.New(cfg, controlplane.Deps{Store: store, Retirer: logs, Random: a.opts.Host.Random.Named("control plane"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry})
 	if err != nil {
 		return err
 	}
@@ -119,7 +125,7 @@ func (a *App) startControlPlane(ctx context.Context) error {
 	a.onStop("control plane", cp.Close)
 	a.parts.control = cp
 	groups, err := group.NewCoordinator(config.Defaults[group.Config](), group.Deps{
-		Store: store, Control: cp, Log: logs, Holder: a.id + "/groups", Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
+		Store: store, Control: cp, Log: logs, Holder: a.id + "/groups", Random: a.opts.Host.Random.Named("groups"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
@@ -150,12 +156,36 @@ func (a *App) startControlGateway(context.Context) error {
 	return nil
 }
 
-func (a *App) startMetalog(context.Context) error {
+func (a *App) startMetalog(ctx context.Context) error {
 	if err := a.openMetalog(); err != nil {
 		return err
 	}
+	if a.parts.nextID > 0 && a.cfg.Has(Metalog) {
+		if err := a.checkCategoryIDs(ctx); err != nil {
+			return err
+		}
+	}
 	if a.parts.retirer != nil {
 		a.parts.retirer.setEngine(a.parts.log)
+	}
+	return nil
+}
+
+// checkCategoryIDs fails if the control plane would give out the id of a category that has records: its store was lost, or is older than the
+// logs. Another category would then get them. It looks at as many ids as are taken at once.
+func (a *App) checkCategoryIDs(ctx context.Context) error {
+	next := a.parts.nextID
+	for id := next; id < next+uint64(config.Defaults[controlplane.Config]().IDBlock) && id <= math.MaxUint32; id++ {
+		logs, err := a.parts.log.Shards(ctx, uint32(id))
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(logs, func(st metalog.State) bool { return st.FirstLSN < st.NextLSN }) {
+			control := filepath.Join(a.cfg.Data, "control")
+			return fmt.Errorf("the control store %s is lost or older than the logs: it gives out category ids from %d on, and there are records of category %d, "+
+				"which another category would get. Put the newest %s back, or rebuild it with scribe recover (docs/operations.md, A lost control store)",
+				control, next, id, control)
+		}
 	}
 	return nil
 }
@@ -197,6 +227,7 @@ func (a *App) startBlobs(ctx context.Context) (err error) {
 func (a *App) startCatalog(ctx context.Context) error {
 	cfg := catalog.DefaultViewConfig()
 	cfg.File, cfg.FS, cfg.Now = filepath.Join(a.cfg.Data, "catalog"), a.opts.Host.FS, a.opts.Host.Now
+	cfg.Random = a.opts.Host.Random.Named("catalog")
 	view, err := catalog.New(cfg, catalog.ViewDeps{Source: a.parts.control, Logger: a.log, Registerer: a.registry})
 	if err != nil {
 		return err
@@ -224,7 +255,7 @@ func (a *App) runView(ctx context.Context, name string, view interface {
 
 func (a *App) startBatcher(context.Context) error {
 	b, err := batcher.New(a.cfg.batcherConfig(), batcher.Deps{
-		Blobs: a.parts.blobs, Log: a.parts.log, Categories: a.parts.catalog, Owner: a.id, Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
+		Blobs: a.parts.blobs, Log: a.parts.log, Categories: a.parts.catalog, Owner: a.id, Random: a.opts.Host.Random.Named("batcher"), Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 		Slot: func() uint16 { return uint16(a.slot.Load()) }, //nolint:gosec // slots are below 65,000
 	})
 	if err != nil {
@@ -242,7 +273,8 @@ func (a *App) startBatcher(context.Context) error {
 func (a *App) startWriteProxy(context.Context) error {
 	routes := &batcherRoutes{app: a}
 	p, err := writeproxy.New(a.cfg.WriteProxy, writeproxy.Deps{
-		Categories: a.parts.catalog, Creator: a.parts.control, Batchers: routes.routableBatchers, Proxies: a.countWriteProxies, Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
+		Categories: a.parts.catalog, Creator: a.parts.control, Batchers: routes.routableBatchers, Proxies: a.countWriteProxies,
+		Random: a.opts.Host.Random.Named("write proxy"), Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
@@ -271,7 +303,7 @@ func (a *App) serveWrites(context.Context) error {
 
 func (a *App) startReadStream(context.Context) error {
 	s, err := readstream.New(a.cfg.readStreamConfig(), readstream.Deps{
-		Log: a.parts.log, Categories: a.parts.catalog, Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry, Peers: a.readStreamPeers,
+		Log: a.parts.log, Categories: a.parts.catalog, Random: a.opts.Host.Random.Named("read stream"), Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry, Peers: a.readStreamPeers,
 	})
 	if err != nil {
 		return err
@@ -287,7 +319,8 @@ func (a *App) startReadStream(context.Context) error {
 
 func (a *App) startRetention(context.Context) error {
 	c, err := retention.New(a.cfg.retentionConfig(), retention.Deps{
-		Log: a.parts.log, Blobs: a.parts.blobs, Control: a.parts.control, Categories: a.parts.catalog, Owner: a.id, Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
+		Log: a.parts.log, Blobs: a.parts.blobs, Control: a.parts.control, Categories: a.parts.catalog, Owner: a.id,
+		Random: a.opts.Host.Random.Named("retention"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
@@ -299,10 +332,11 @@ func (a *App) startRetention(context.Context) error {
 func (a *App) startSequencer(context.Context) error {
 	streams := a.parts.readStream
 	if streams == nil {
-		streams = discovery.New(a.transport, a.controlURL()).ReadStream()
+		streams = discovery.New(a.transport, a.controlURL(), a.opts.Host.Random.Named("streams")).ReadStream()
 	}
 	s, err := sequencer.New(a.cfg.Sequencer, sequencer.Deps{
-		Log: a.parts.log, Streams: streams, Categories: a.parts.catalog, Members: a.sequencerIDs, ID: a.id, Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
+		Log: a.parts.log, Streams: streams, Categories: a.parts.catalog, Members: a.sequencerIDs, ID: a.id,
+		Random: a.opts.Host.Random.Named("sequencer"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
@@ -331,7 +365,8 @@ func (a *App) sequencerIDs() []string {
 
 func (a *App) startSQLServer(ctx context.Context) error {
 	g, err := sqlserver.New(a.cfg.SQLServer, sqlserver.Deps{
-		Server: a.controlURL(), Transport: a.transport, Categories: a.parts.catalog, Version: a.opts.Version, Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
+		Server: a.controlURL(), Transport: a.transport, Categories: a.parts.catalog, Version: a.opts.Version,
+		Random: a.opts.Host.Random.Named("SQL server"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err

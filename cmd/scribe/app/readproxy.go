@@ -94,7 +94,8 @@ func (a *App) startReadProxy(ctx context.Context) error {
 	}
 	p, err := readproxy.New(a.cfg.readProxyConfig(), readproxy.Deps{
 		Blobs: a.regionStore, Peers: func(name string) readproxy.Peer { return a.parts.regions.peers[name] },
-		Categories: a.parts.catalog, Annotations: a.parts.log, CPUTime: a.opts.Host.CPUTime, Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
+		Categories: a.parts.catalog, Annotations: a.parts.log, CPUTime: a.opts.Host.CPUTime,
+		Random: a.opts.Host.Random.Named("read proxy"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
@@ -133,7 +134,7 @@ func (a *App) openRegions(ctx context.Context) error {
 
 // addPeer makes a region's read proxies known by the address of any process of its cell.
 func (a *App) addPeer(name, url string) error {
-	cell := discovery.New(a.transport, url)
+	cell := discovery.New(a.transport, url, a.opts.Host.Random.Named("region "+name))
 	a.parts.regions.peers[name] = cell.ReadProxy()
 	counter := func(metric, help string, of func(discovery.FetchStats) uint64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{

@@ -3,7 +3,6 @@ package app
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -108,7 +107,7 @@ func (c *Config) blobSource() string {
 func workFolder(o RecoverOptions) (work string, release func() error, err error) {
 	fsys := o.Host.FS
 	if o.DryRun {
-		work = filepath.Join(os.TempDir(), "scribe-recover-"+rand.Text())
+		work = filepath.Join(os.TempDir(), "scribe-recover-"+o.Host.Random.Text())
 		return work, func() error { return fsys.RemoveAll(work) }, recoverError(fsys.MkdirAll(work, 0o700))
 	}
 	switch names, err := fsys.List(o.To); {

@@ -23,7 +23,7 @@ type textDictionary struct {
 const minDictionaryTable = 64
 
 func newDictionary() *textDictionary {
-	return &textDictionary{seed: maphash.MakeSeed(), offsets: []int32{0}, table: make([]int32, minDictionaryTable), last: -1}
+	return &textDictionary{seed: maphash.MakeSeed(), offsets: []int32{0}, table: make([]int32, minDictionaryTable), last: -1} //nolint:forbidigo // texts are numbered as they come
 }
 
 func (d *textDictionary) reset() {

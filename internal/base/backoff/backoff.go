@@ -14,16 +14,17 @@ package backoff
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync/atomic"
 	"time"
+
+	"scribe/internal/base/entropy"
 )
 
 // Backoff is a pause that doubles with each failure in a row, from Min to Max.
 type Backoff struct {
 	Min, Max time.Duration
-	// Random draws the jitter, from 0 to 1; nil means math/rand/v2.
-	Random func() float64
+	// Random draws the jitter.
+	Random *entropy.Source
 }
 
 // Mean returns the pause after a number of consecutive failures, without jitter.
@@ -37,17 +38,13 @@ func (b Backoff) Mean(failures int) time.Duration {
 // Pause returns the pause after a number of consecutive failures, jittered over its upper half, so that callers that failed
 // together do not retry together.
 func (b Backoff) Pause(failures int) time.Duration {
-	random := b.Random
-	if random == nil {
-		random = rand.Float64
-	}
 	d := b.Mean(failures)
-	return d/2 + time.Duration(random()*float64(d/2))
+	return d/2 + time.Duration(b.Random.Float64()*float64(d/2))
 }
 
 // Jitter returns d, give or take up to that share of it: 0.2 is from 0.8 d to 1.2 d.
-func Jitter(d time.Duration, share float64) time.Duration {
-	return time.Duration(float64(d) * (1 + share*(2*rand.Float64()-1)))
+func Jitter(random *entropy.Source, d time.Duration, share float64) time.Duration {
+	return time.Duration(float64(d) * (1 + share*(2*random.Float64()-1)))
 }
 
 // Sleep waits for d. It fails with the cause of ctx if that ends first.

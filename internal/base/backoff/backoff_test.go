@@ -7,7 +7,14 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"scribe/internal/base/entropy"
 )
+
+// constant is a source of one number.
+type constant uint64
+
+func (c constant) Uint64() uint64 { return uint64(c) }
 
 func TestPauseDoubles(t *testing.T) {
 	for _, c := range []struct {
@@ -23,8 +30,8 @@ func TestPauseDoubles(t *testing.T) {
 		{time.Hour, math.MaxInt64, 32, math.MaxInt64}, // the shift overflows
 		{time.Minute, time.Second, 1, time.Second},
 	} {
-		for _, random := range []float64{0, 0.5, 1} {
-			b := Backoff{Min: c.min, Max: c.max, Random: func() float64 { return random }}
+		for _, random := range []float64{0, 0.5, 1 - 1.0/(1<<53)} {
+			b := Backoff{Min: c.min, Max: c.max, Random: entropy.FromSource(constant(random*(1<<53)) << 11)}
 			if got := b.Mean(c.failures); got != c.want {
 				t.Errorf("Mean(%d) from %v to %v = %v, want %v", c.failures, c.min, c.max, got, c.want)
 			}
@@ -34,7 +41,7 @@ func TestPauseDoubles(t *testing.T) {
 		}
 	}
 	for range 1000 {
-		if d := Jitter(time.Second, 0.2); d < 800*time.Millisecond || d > 1200*time.Millisecond {
+		if d := Jitter(nil, time.Second, 0.2); d < 800*time.Millisecond || d > 1200*time.Millisecond {
 			t.Fatalf("jittered to %v", d)
 		}
 	}

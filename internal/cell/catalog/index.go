@@ -33,7 +33,7 @@ var removedEntry = new(scribev1.Category)
 const minSlots = 16
 
 func newIndex() *categoryIndex {
-	x := &categoryIndex{seed: maphash.MakeSeed()}
+	x := &categoryIndex{seed: maphash.MakeSeed()} //nolint:forbidigo // a category is found by its name, wherever it is
 	for _, t := range []*probeTable{&x.byName, &x.byID} {
 		slots := make([]tableSlot, minSlots)
 		t.slots.Store(&slots)

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"scribe/internal/base/backoff"
+	"scribe/internal/base/entropy"
 	"scribe/internal/base/logthrottle"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -37,6 +38,8 @@ type LeaseConfig struct {
 	OnChange func(LeaseState)
 	// Logger may be nil.
 	Logger *slog.Logger
+	// Random draws jitter; nil means the machine's randomness.
+	Random *entropy.Source
 }
 
 // LeaseState is a process's view of its lease.
@@ -51,8 +54,10 @@ type LeaseState struct {
 
 const defaultTTL = 10 * time.Second
 
-// pauses are the pauses between attempts to join.
-var pauses = backoff.Backoff{Min: 50 * time.Millisecond, Max: 5 * time.Second}
+// pauses returns the pauses between attempts to join.
+func (c *LeaseConfig) pauses() backoff.Backoff {
+	return backoff.Backoff{Min: 50 * time.Millisecond, Max: 5 * time.Second, Random: c.Random}
+}
 
 // Lease keeps a process registered as a member. Make it with Join.
 type Lease struct {
@@ -133,7 +138,7 @@ func (l *Lease) joinFirst(ctx context.Context, retry func(error) bool) error {
 		if !retry(err) {
 			return err
 		}
-		pause := pauses.Pause(failures)
+		pause := l.cfg.pauses().Pause(failures)
 		trouble.Failed(ctx, l.cfg.Logger, "join failed", "member", l.cfg.Member.GetId(), "error", err, "retry_after", pause)
 		if backoff.Sleep(ctx, pause) != nil {
 			return fmt.Errorf("membership: join as %q: %w (last: %w)", l.cfg.Member.GetId(), ctx.Err(), err)
@@ -212,7 +217,7 @@ func (l *Lease) keepRenewing(ctx context.Context) {
 			trouble.Failed(ctx, l.cfg.Logger, "lease not renewed", "member", l.cfg.Member.GetId(), "error", err)
 		}
 		failures++
-		wait = pauses.Pause(failures)
+		wait = l.cfg.pauses().Pause(failures)
 		if l.State().Live {
 			// Retry several times before the lease ends, and once right after, when it is known to be lost.
 			wait = min(wait, l.ttl/6, max(0, time.Until(l.deadline))+time.Millisecond)

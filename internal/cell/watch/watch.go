@@ -23,6 +23,7 @@ import (
 	"scribe/internal/base/atomicfile"
 	"scribe/internal/base/backoff"
 	"scribe/internal/base/durable"
+	"scribe/internal/base/entropy"
 	"scribe/internal/base/lifecycle"
 	"scribe/internal/base/logthrottle"
 	"scribe/internal/base/metrics"
@@ -36,6 +37,8 @@ type Config struct {
 	FS vfs.FS
 	// Now is the clock that stamps the file; nil = time.Now.
 	Now func() time.Time
+	// Random draws jitter; nil means the machine's randomness.
+	Random *entropy.Source
 	// FileInterval is the shortest time between two writes of the file.
 	FileInterval time.Duration `default:"30s" min:">0s"`
 	// Heartbeat is the longest silence requested from the control plane. A watch that is silent for three times as long counts as
@@ -156,7 +159,7 @@ func (l *Loop[M]) Run(ctx context.Context) error {
 	if l.cfg.File != "" {
 		helpers.Go(func() { atomicfile.KeepSaved(ctx, l.dirty, l.cfg.FileInterval, l.saveFile) })
 	}
-	pauses := backoff.Backoff{Min: l.cfg.MinBackoff, Max: l.cfg.MaxBackoff}
+	pauses := backoff.Backoff{Min: l.cfg.MinBackoff, Max: l.cfg.MaxBackoff, Random: l.cfg.Random}
 	for failures := 1; ; failures++ {
 		l.watches.Inc()
 		synced, err := l.watchOnce(ctx)

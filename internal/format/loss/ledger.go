@@ -2,8 +2,9 @@ package loss
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"time"
+
+	"scribe/internal/base/entropy"
 )
 
 // MaxSums bounds the sums (about 200 bytes each) and pending reports (700 bytes each) of a [Ledger].
@@ -44,9 +45,9 @@ type lossSum struct {
 	since, until time.Time
 }
 
-// NewLedger returns an empty ledger of a reporter: [ByAgent] or [ByProducer].
-func NewLedger(by string) *Ledger {
-	return &Ledger{by: by, run: fmt.Sprintf("%016x", rand.Uint64()), open: make(map[Key]*lossSum)}
+// NewLedger returns an empty ledger of a reporter: [ByAgent] or [ByProducer]. Its reports bear a name that is drawn.
+func NewLedger(by string, random *entropy.Source) *Ledger {
+	return &Ledger{by: by, run: fmt.Sprintf("%016x", random.Uint64()), open: make(map[Key]*lossSum)}
 }
 
 // Add adds a loss between two times. Losses above MaxSums are only counted.

@@ -9,7 +9,7 @@ import (
 )
 
 func TestLedger(t *testing.T) {
-	l := loss.NewLedger(loss.ByAgent)
+	l := loss.NewLedger(loss.ByAgent, nil)
 	at := func(s int64) time.Time { return time.Unix(s, 0) }
 	one := loss.Amount{Frames: 1, Bytes: 10, Messages: 2}
 	a, b := loss.Key{Category: "a", Shard: 3, Reason: "full"}, loss.Key{Category: "b", AllShards: true, Reason: "expired"}

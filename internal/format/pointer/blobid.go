@@ -1,13 +1,14 @@
 package pointer
 
 import (
-	"crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
 	"math"
 	"strconv"
 	"strings"
 	"time"
+
+	"scribe/internal/base/entropy"
 )
 
 // BlobID names a blob. It is a UUID of version 7 (RFC 9562): its first 48 bits are the Unix milliseconds of its creation,
@@ -18,14 +19,13 @@ type BlobID [16]byte
 const maxMillis = 1<<48 - 1
 
 // NewBlobID returns a new id with the current time.
-func NewBlobID() BlobID { return NewBlobIDAt(time.Now().UnixMicro()) }
+func NewBlobID() BlobID { return NewBlobIDAt(time.Now().UnixMicro(), nil) }
 
-// NewBlobIDAt returns a new id with a time in Unix microseconds, as [MakeBlobID] does.
-func NewBlobIDAt(micros int64) BlobID {
-	var entropy [10]byte
-	// crypto/rand.Read never fails: it ends the process when the system has no randomness.
-	_, _ = rand.Read(entropy[:])
-	return MakeBlobID(micros, entropy)
+// NewBlobIDAt returns a new id with a time in Unix microseconds, as [MakeBlobID] does, whose other bits come from a source.
+func NewBlobIDAt(micros int64, random *entropy.Source) BlobID {
+	var bits [10]byte
+	random.Read(bits[:])
+	return MakeBlobID(micros, bits)
 }
 
 // MakeBlobID returns the id for a time in Unix microseconds, truncated to milliseconds, and 74 of the 80 bits of entropy. Times

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 
 	"scribe/internal/base/backoff"
+	"scribe/internal/base/entropy"
 	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -46,6 +46,7 @@ type Cell struct {
 	transport *rpc.Transport
 	server    string
 	control   rpc.ControlService
+	random    *entropy.Source
 	// retries bounds what fetches cost beyond their first tries.
 	retries *backoff.Budget
 	fetches struct{ calls, parts, repeats, waits, exhausted atomic.Uint64 }
@@ -80,9 +81,9 @@ type viewRefresh struct {
 	err  error
 }
 
-// New returns a view of the cell that server belongs to. It sends no request before the first call.
-func New(t *rpc.Transport, server string) *Cell {
-	c := &Cell{transport: t, server: server, control: rpc.NewControlClient(t, server), retries: backoff.NewBudget(retryShare, maxRetries)}
+// New returns a view of the cell that server belongs to, which draws its choices from a source. It sends no request before the first call.
+func New(t *rpc.Transport, server string, random *entropy.Source) *Cell {
+	c := &Cell{transport: t, server: server, control: rpc.NewControlClient(t, server), random: random, retries: backoff.NewBudget(retryShare, maxRetries)}
 	c.mu.failed = make(map[roleInstance]time.Time)
 	c.mu.clients = make(map[roleInstance]any)
 	c.mu.writers = make(map[writeStream]writeFlight)
@@ -122,7 +123,7 @@ func (c *Cell) chooseInstances(ctx context.Context, key *uint64, roles ...scribe
 	}
 	turn, begun := c.mu.turns[role]
 	if !begun {
-		turn = rand.Uint64() // clients that start together should not all begin with the same instance
+		turn = c.random.Uint64() // clients that start together should not all begin with the same instance
 	}
 	c.mu.turns[role] = turn + 1
 	well := c.wellFirst(role, urls)
@@ -167,13 +168,13 @@ func (c *Cell) chooseLighter(ctx context.Context, role scribev1.Role) (roleInsta
 	urls := ch.urls
 	if failed(urls[0]) { // then all have failed
 		if others := slices.DeleteFunc(slices.Clone(c.mu.view.spare[role]), failed); len(others) > 0 {
-			rand.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
+			c.random.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
 			urls = others
 		}
 	}
 	best := urls[0]
 	if len(urls) > 1 {
-		other := urls[1+rand.IntN(len(urls)-1)]
+		other := urls[1+c.random.IntN(len(urls)-1)]
 		if !failed(other) && c.mu.view.loads[other] < c.mu.view.loads[best] {
 			best = other
 		}
@@ -263,7 +264,7 @@ func (c *Cell) loadView(ctx context.Context, l *viewRefresh, old cellView, usabl
 	switch {
 	case err == nil:
 		c.mu.view, c.mu.late = found, refreshEvery
-		c.mu.due = now.Add(backoff.Jitter(refreshEvery, 0.1))
+		c.mu.due = now.Add(backoff.Jitter(c.random, refreshEvery, 0.1))
 		c.mu.soon = now.Add(refreshSoon)
 		maps.DeleteFunc(c.mu.failed, func(in roleInstance, until time.Time) bool { return !found.has(in) || now.After(until) })
 		maps.DeleteFunc(c.mu.clients, func(in roleInstance, _ any) bool { return !found.has(in) })
@@ -297,7 +298,7 @@ func (c *Cell) lookupView(ctx context.Context, old cellView) (cellView, error) {
 		return viewOfOne(c.server), nil
 	}
 	err = c.lookupError(ctx, err)
-	for _, url := range old.substitutes(c.server) {
+	for _, url := range old.substitutes(c.server, c.random) {
 		if ctx.Err() != nil {
 			break
 		}

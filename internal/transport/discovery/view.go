@@ -1,9 +1,9 @@
 package discovery
 
 import (
-	"math/rand/v2"
 	"slices"
 
+	"scribe/internal/base/entropy"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -99,13 +99,13 @@ func (v cellView) knows(st *scribev1.GetStatusResponse) bool {
 }
 
 // substitutes returns a few random members to ask in place of server.
-func (v cellView) substitutes(server string) []string {
+func (v cellView) substitutes(server string, random *entropy.Source) []string {
 	urls := make([]string, 0, len(v.members))
 	for _, url := range v.members {
 		if url != server && !slices.Contains(urls, url) {
 			urls = append(urls, url)
 		}
 	}
-	rand.Shuffle(len(urls), func(i, j int) { urls[i], urls[j] = urls[j], urls[i] })
+	random.Shuffle(len(urls), func(i, j int) { urls[i], urls[j] = urls[j], urls[i] })
 	return urls[:min(len(urls), maxSubstitutes)]
 }

@@ -125,7 +125,7 @@ func (w *world) start(host string, roles ...scribev1.Role) *process {
 func url(host string) string { return "http://" + host + ":7420" }
 
 // cell is a client's view through one of the hosts.
-func (w *world) cell(host string) *Cell { return New(w.transport, url(host)) }
+func (w *world) cell(host string) *Cell { return New(w.transport, url(host), nil) }
 
 // leave removes a member that still runs.
 func (w *world) leave(host string) {

@@ -77,11 +77,6 @@ var plantedFaults = []plantedFault{
 		"case tail.chain != nil && tail.next == first:",
 		"case tail.chain != nil:",
 	},
-	{ // what follows a frame is stored although that one was not
-		"batcher-forgets-chain", "batcher/flush.go",
-		"return p.chain != nil && p.chain.broken.Load() || p.after != nil && p.after.broken.Load()",
-		"return p.chain != nil && p.chain.broken.Load()",
-	},
 	{ // an append with an unknown outcome is acknowledged, before the pointer is there
 		"batcher-acks-unknown", "batcher/commit.go",
 		`		err := b.appendOnce(ctx, p)

@@ -15,6 +15,7 @@ type categoryQueue struct {
 
 	entries  []*queueEntry // in memory, in order
 	inFlight []*queueEntry // in flight to the upstream; they were at the front
+	direct   []*queueEntry // in flight with requests of their own, see directBatch
 	bytes    int64         // charged for entries that are queued, in flight, or about to be added
 	inTurn   bool
 	// busy says that entries taken from it are in flight, and later ones wait. In an ordered queue this includes backfill.

@@ -49,8 +49,9 @@ func (q *sendQueue) mayPassQueue(l *categoryQueue, e *queueEntry) bool {
 
 // startDirect starts a request of directBatch. The caller holds mu.
 func (s *Scribed) startDirect(b *upstreamBatch) {
-	for _, e := range b.entries {
+	for i, e := range b.entries {
 		e.batch = b
+		b.queues[i].direct = append(b.queues[i].direct, e)
 	}
 	var ctx context.Context
 	ctx, b.cancel = context.WithTimeout(s.ctx, s.cfg.Timeout)
@@ -60,6 +61,9 @@ func (s *Scribed) startDirect(b *upstreamBatch) {
 
 // finishDirect is the event that a request of directBatch was answered. Entries that still have frames take their turn.
 func (q *sendQueue) finishDirect(now time.Time, b *upstreamBatch, held map[*categoryQueue]time.Duration) (done []*queueEntry) {
+	for _, l := range b.queues {
+		l.direct = slices.DeleteFunc(l.direct, func(e *queueEntry) bool { return e.batch == b })
+	}
 	for i, e := range b.entries {
 		e.batch = nil
 		if len(e.frames) == 0 {

@@ -51,6 +51,26 @@ func reasonsOf(resp *scribev1.WriteResponse) (reasons []scribev1.Reason) {
 	return reasons
 }
 
+// TestDrainAwaitsDirectCalls: what is in flight beside the queues is not forwarded yet.
+func TestDrainAwaitsDirectCalls(t *testing.T) {
+	run(t, DefaultConfig(), func(t *testing.T, c *cell) {
+		hold := make(chan struct{})
+		c.up.holds(hold)
+		call := c.send(false, large("1"))
+		if n := c.runningAt(); n != 1 {
+			t.Errorf("%d requests are in flight", n)
+		}
+		if left := c.Backlogs(); len(left) != 1 || left[0].Frames != 1 {
+			t.Errorf("%v are left", left)
+		}
+		close(hold)
+		if left := c.Drain(t.Context()); left != nil {
+			t.Errorf("%v are left after draining", left)
+		}
+		<-call
+	})
+}
+
 // TestLargeCallsGoBesideOthers: callers that wait for large requests do not wait for one another, as those of small ones do, which share
 // the next request.
 func TestLargeCallsGoBesideOthers(t *testing.T) {

@@ -154,7 +154,11 @@ func (c *cell) weather(rng *rand.Rand, until time.Time) {
 //
 //	go test ./scribed -run TestSpoolHistories -histories 500
 func TestSpoolHistories(t *testing.T) {
-	for seed := range *histories {
+	n := *histories
+	if testing.Short() {
+		n = min(n, 8)
+	}
+	for seed := range n {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { spoolHistory(t, seed) })
 	}
 }

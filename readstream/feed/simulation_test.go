@@ -455,7 +455,11 @@ func TestSimulation(t *testing.T) {
 		if sc.shards == 0 {
 			sc.appear++ // the first one, so that there is something to append to
 		}
-		for seed := range uint64(4) {
+		seeds := uint64(4)
+		if testing.Short() {
+			seeds = 1
+		}
+		for seed := range seeds {
 			t.Run(fmt.Sprintf("%s/seed=%d", name, seed), func(t *testing.T) { simulate(t, seed, sc) })
 		}
 	}

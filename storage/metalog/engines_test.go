@@ -102,6 +102,9 @@ func (quiet) Infof(string, ...any) {}
 
 func TestRemote(t *testing.T) {
 	for name, c := range map[string]connect{"direct": direct, "memory": inMemory, "tcp": overTCP} {
+		if testing.Short() && name != "tcp" {
+			continue
+		}
 		t.Run(name, func(t *testing.T) { runSuite(t, connected(c)) })
 	}
 }

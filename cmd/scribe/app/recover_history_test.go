@@ -471,7 +471,11 @@ func (w *world) sameProducers(got *pebblelog.Engine, shard record.ShardID) {
 // TestRecoverHistories has batchers write under faults and kills, and compares what is recovered from their blobs with what the engine
 // holds: the same logs, record by record, and the same memory of producers.
 func TestRecoverHistories(t *testing.T) {
-	for seed := range uint64(12) {
+	n := uint64(12)
+	if testing.Short() {
+		n = 4
+	}
+	for seed := range n {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { recoverHistory(t, seed) })
 		})

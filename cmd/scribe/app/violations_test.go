@@ -85,9 +85,13 @@ func TestViolationsHaveNames(t *testing.T) {
 			known[list] = true
 		}
 	}
+	bads := []string{"", "0", "4611686018427387904", "-1", "NaN", "[", strings.Repeat("a", 1000), "1", "1073741824", "1e-9", "1e300", "+Inf", "1ns", "1B"}
+	if testing.Short() {
+		bads = bads[:5]
+	}
 	refused := 0
 	for target := range known {
-		for _, bad := range []string{"", "[", strings.Repeat("a", 1000), "0", "1", "1073741824", "4611686018427387904", "-1", "1e-9", "1e300", "NaN", "+Inf", "1ns", "1B"} {
+		for _, bad := range bads {
 			c, changed := full(), false
 			for s := range config.Settings(&c) {
 				if index.ReplaceAllString(s.Name, "") == target && s.Name != "" {

@@ -42,6 +42,8 @@ type Deps struct {
 	Blobs      Blobs
 	Log        Log
 	Categories request.Catalog
+	// ReadProxies returns the read proxies of the cell, the same slice until they change; nil means that no blocks are pushed.
+	ReadProxies func() []ReadProxy
 	// Slot returns the member's current writer slot; 0 while it has none.
 	Slot func() uint16
 	// Owner names this batcher in the metadata engine, for operators: at most 255 bytes.
@@ -88,6 +90,7 @@ type Batcher struct {
 	buffers      *buffers.Pool
 	arena        *arena.Arena
 	compressor   *blockCompressor
+	pusher       *blockPusher // nil if nothing is pushed
 	categories   request.Categories
 	bodies       *budget.Budget
 	recycled     sync.Pool    // of *[]routedSpan: the memory of requests' spans
@@ -152,6 +155,7 @@ func New(cfg Config, deps Deps) (*Batcher, error) {
 	b.mu.acc = newAccumulator(cfg)
 	b.mu.counts.failed = make(map[string]request.Amount)
 	b.metrics = newMetrics(b)
+	b.pusher = newPusher(&b.cfg, &b.deps, b.metrics)
 	err := b.metrics.set.Register(deps.Registerer)
 	if err != nil {
 		return nil, err
@@ -191,6 +195,7 @@ func (b *Batcher) shutDown(ctx context.Context) error {
 	close(b.stop)
 	b.tasks.Wait()
 	b.compressor.close()
+	b.pusher.stopPushing()
 	b.cancel(nil)
 	b.metrics.set.Unregister()
 

@@ -65,6 +65,10 @@ type Config struct {
 	// RetryBase and RetryMax are the shortest and the longest mean pause between attempts. Pauses double and are jittered.
 	RetryBase time.Duration `default:"50ms" min:"1ms" max:"1h"`
 	RetryMax  time.Duration `default:"2s" min:"RetryBase" max:"1h"`
+	// PushBytes bounds the blocks that are queued for read proxies, or being sent to them; 0 means that none are pushed.
+	PushBytes int64 `yaml:"/limits.push_memory" default:"64MiB" min:"0B" max:"1TiB" flag:"push-memory" help:"most bytes of fresh payloads on their way from a batcher to read proxies; 0B pushes none"`
+	// PushBytesPerSecond bounds the rate at which blocks are pushed; 0 means no bound.
+	PushBytesPerSecond int64 `yaml:"/push_rate" default:"0B" min:"0B" max:"1TiB" flag:"push-rate" help:"most bytes a second of fresh payloads that a batcher pushes to read proxies; 0B for no bound"`
 	// MaxLogs bounds the physical shards whose write position is cached, at about 100 bytes each.
 	MaxLogs int `default:"200000" min:"1" max:"1073741824"`
 }

@@ -23,6 +23,7 @@
 //   - accumulator.go, classqueue.go: the state machine that accumulates spans and cuts flushes. It does no I/O and
 //     reads no clock. Transcripts: testdata/accumulator.
 //   - flushpart.go: the steps of a part; store.go puts its blob, commit.go appends its pointers. Transcripts: testdata/part.
+//   - push.go: hands the blocks that readers want to read proxies, beside the put.
 //   - package logqueue: the per-log queues of parts, and the positions of pointers.
 //   - package arena: the memory of frames until they are compressed.
 //

@@ -34,6 +34,8 @@ type batcherMetrics struct {
 	appendFailures *prometheus.CounterVec
 	opens          prometheus.Counter
 	divided        prometheus.Counter
+	pushed         *prometheus.CounterVec // by outcome
+	pushedBytes    prometheus.Counter
 }
 
 func newMetrics(b *Batcher) *batcherMetrics {
@@ -52,7 +54,10 @@ func newMetrics(b *Batcher) *batcherMetrics {
 		appendFailures: set.CounterVec("append_failures_total", "Failed attempts to append pointers, by cause.", "cause"),
 		opens:          set.Counter("log_opens_total", "Metadata logs opened for writing."),
 		divided:        set.Counter("divided_flushes_total", "Parts of flushes that were divided off, because the rest could get on and they could not."),
+		pushed:         set.CounterVec("pushed_blocks_total", "Blocks to be pushed to read proxies while their blobs are put, by outcome: sent, or dropped for the reason.", "outcome"),
+		pushedBytes:    set.Counter("pushed_bytes_total", "Bytes of the blocks that were pushed."),
 	}
+	set.GaugeFunc("push_queue_bytes", "Bytes of blocks that wait to be pushed, or are being pushed.", func() float64 { return float64(b.pusher.queuedBytes()) })
 	declareSnapshot(set, b)
 	return m
 }

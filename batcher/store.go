@@ -68,6 +68,7 @@ func (b *Batcher) putOnce(ctx context.Context, p *flushPart) error {
 		size += int64(len(piece))
 	}
 	p.id, p.size, p.build = id, size, history.Build
+	b.pusher.pushPart(p)
 	start := b.now()
 	if err := b.deps.Blobs.Put(ctx, pointer.Key(class, id), parts...); err != nil {
 		return err

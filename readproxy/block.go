@@ -60,7 +60,7 @@ func (k *blockKey) sharedKey() string {
 	return string(b)
 }
 
-// checkedBlock is a block whose checksum was verified. It is immutable.
+// checkedBlock is a block whose checksum was verified. It is immutable, but for unread.
 type checkedBlock struct {
 	data []byte
 	// category is that of the first frame; empty for a decompressed block, which may have several.
@@ -69,6 +69,8 @@ type checkedBlock struct {
 	sums []uint32
 	// shared: the block is from memcached.
 	shared bool
+	// unread: the block was pushed, and has not been read yet. The cache's mutex guards it.
+	unread bool
 
 	// For a payload in a view: its description, compression, uncompressed length, and the checksum of data.
 	view   *scribev1.PayloadView

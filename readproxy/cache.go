@@ -25,6 +25,8 @@ type blockCache struct {
 		given                   *simplelru.LRU[blockKey, struct{}]
 		trialBytes, provenBytes int64
 		evicted                 uint64
+		// pushedReads counts the pushed blocks that were read, pushedUnread those that were evicted before.
+		pushedReads, pushedUnread uint64
 	}
 }
 
@@ -58,7 +60,54 @@ func (c *blockCache) getBlock(k blockKey) (b *checkedBlock, first bool) {
 	}
 	c.mu.trial.Remove(k)
 	c.addProven(k, b)
+	if b.unread {
+		b.unread = false
+		c.mu.pushedReads++
+		return b, false
+	}
 	return b, true
+}
+
+// hasBlock reports whether a block is in the cache. It does not count as a request.
+func (c *blockCache) hasBlock(k blockKey) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.proven.Contains(k) || c.mu.trial.Contains(k)
+}
+
+// addPushed adds a block that nobody has requested yet, unless it is in the cache. It starts in the trial part, and displaces
+// only trial blocks: blocks that were pushed and are not read do not take memory from those that are. It reports whether the
+// block is in the cache.
+func (c *blockCache) addPushed(k blockKey, b *checkedBlock) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.proven.Contains(k) || c.mu.trial.Contains(k) {
+		return true
+	}
+	if c.mu.provenBytes+b.bytes() > c.limit {
+		return false
+	}
+	for c.mu.trialBytes+c.mu.provenBytes+b.bytes() > c.limit {
+		c.evictTrial()
+	}
+	b.unread = true
+	c.mu.trial.Add(k, b)
+	c.mu.trialBytes += b.bytes()
+	return true
+}
+
+// evictTrial evicts the oldest trial block, and reports whether there was one. The mutex is held.
+func (c *blockCache) evictTrial() bool {
+	k, b, ok := c.mu.trial.RemoveOldest()
+	if !ok {
+		return false
+	}
+	c.mu.given.Add(k, struct{}{})
+	c.mu.evicted++
+	if b.unread {
+		c.mu.pushedUnread++
+	}
+	return true
 }
 
 // addProven adds a block that is in no part to the proven one. The mutex is held.
@@ -88,12 +137,10 @@ func (c *blockCache) addBlock(k blockKey, b *checkedBlock, proven bool) {
 	c.mu.trial.Remove(k)
 	c.mu.proven.Remove(k)
 	for c.mu.trialBytes+c.mu.provenBytes+b.bytes() > c.limit {
-		if key, _, ok := c.mu.trial.RemoveOldest(); ok {
-			c.mu.given.Add(key, struct{}{})
-		} else {
+		if !c.evictTrial() {
 			c.mu.proven.RemoveOldest()
+			c.mu.evicted++
 		}
-		c.mu.evicted++
 	}
 	if c.mu.given.Remove(k) || proven {
 		c.addProven(k, b)
@@ -119,6 +166,8 @@ type cacheStats struct {
 	blocks               int
 	bytes, proven, limit int64
 	evicted              uint64
+	// pushedReads and pushedUnread are the pushed blocks that were read, and those that were evicted before.
+	pushedReads, pushedUnread uint64
 }
 
 func (c *blockCache) readStats() cacheStats {
@@ -126,7 +175,7 @@ func (c *blockCache) readStats() cacheStats {
 	defer c.mu.Unlock()
 	return cacheStats{
 		blocks: c.mu.trial.Len() + c.mu.proven.Len(), bytes: c.mu.trialBytes + c.mu.provenBytes, proven: c.mu.provenBytes,
-		limit: c.limit, evicted: c.mu.evicted,
+		limit: c.limit, evicted: c.mu.evicted, pushedReads: c.mu.pushedReads, pushedUnread: c.mu.pushedUnread,
 	}
 }
 

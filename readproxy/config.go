@@ -40,6 +40,11 @@ type Config struct {
 	// TailAge is the age below which a block is assumed to have several readers. Older blocks get the same priority in the cache
 	// only when they are requested a second time.
 	TailAge time.Duration `yaml:"tail_age" default:"10m" min:"0s" max:"3650d"`
+	// PushInterest is how long after a read at its tail a category's blocks are wanted from batchers; 0 means never.
+	PushInterest time.Duration `yaml:"push_interest" default:"5m" min:"0s" max:"24h"`
+	// PushWait bounds how long a fetch of a new block waits for a batcher to push it, if blocks of its category are pushed. Then it
+	// goes to the next tier.
+	PushWait time.Duration `yaml:"push_wait" default:"20ms" min:"0s" max:"1s"`
 	// FetchBytes bounds the blocks that are being fetched or queued for it.
 	FetchBytes int64 `yaml:"/limits.read_memory" default:"256MiB" min:"LeastFetchBytes" max:"1024TiB" flag:"read-memory" help:"most bytes of requests with their answers in a read proxy, and of payloads that it fetches, each"`
 	// Fetches bounds the concurrent requests to stores, and separately those to peers.
@@ -123,7 +128,7 @@ type Deps struct {
 	Registerer prometheus.Registerer
 	// Now is the wall clock, with which the times of blobs are compared; nil means time.Now.
 	Now func() time.Time
-	// Random draws jitter; nil means the machine's randomness.
+	// Random draws jitter, and where versions begin; nil means the machine's randomness.
 	Random *entropy.Source
 }
 

@@ -20,13 +20,14 @@
 //
 // A request passes gate.go (admission), answer.go (which blocks it needs, and the response), fetches.go (one fetch of a block for
 // all who ask) and the tiers from near to far: cache.go, memcachedtier.go, regions.go, storereader.go with readplan.go. policy.go
-// says which tiers keep a category's blocks. views.go, viewbuild.go and package view serve queries; zones.go stores zone maps.
+// says which tiers keep a category's blocks. push.go takes the blocks that batchers push ([Server.Push]), of the categories that
+// tailreads.go wants. views.go, viewbuild.go, sharedviews.go and package view serve queries; zones.go stores zone maps.
 // DESIGN.md lists the checks and bounds.
 //
 // # Ownership and locks
 //
 // Data in an answer may be memory of the cache: it must not be changed.
 //
-// Lock order: fetches.mu before cache.mu, the read plan's lock before the token bucket's. The locks of views are leaves. Nothing
+// Lock order: fetches.mu before cache.mu and tails.mu, the read plan's lock before the token bucket's. The locks of views are leaves. Nothing
 // else is called under a lock.
 package readproxy

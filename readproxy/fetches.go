@@ -31,6 +31,10 @@ type blockFetch struct {
 	err   error
 	// shared: other requests than the first wait for the fetch. Guarded by Server.fetches.
 	shared bool
+	// pushed is closed when a batcher has pushed the block, if the fetch waits for that; else it is nil. While awaitsPush is set, a
+	// push may set block; Server.fetches guards both.
+	pushed     chan struct{}
+	awaitsPush bool
 }
 
 // loadBlocks loads the blocks of an answer from memory or by fetches, which concurrent requests share. It returns when each job
@@ -65,8 +69,7 @@ func (s *Server) joinFetches(a *fetchAnswer) (joined []*blockFetch, own []bool) 
 	var first []*blockFetch
 	defer func() {
 		if len(first) > 0 {
-			// Each is loaded from the nearest tier that has its block, and ends with the block or an error. Close waits for it.
-			go func() { s.reads.addBlocks(s.fromPeers(s.fromShared(first)), false) }()
+			s.startFetches(first)
 		}
 	}()
 	for i := range a.jobs {
@@ -89,6 +92,32 @@ func (s *Server) joinFetches(a *fetchAnswer) (joined []*blockFetch, own []bool) 
 		}
 	}
 	return joined, own
+}
+
+// startFetches loads each block from the nearest tier that has it. Each fetch ends with its block or an error. Close waits for it.
+func (s *Server) startFetches(fs []*blockFetch) {
+	var awaiting, others []*blockFetch
+	for _, f := range fs {
+		if f.pushed != nil {
+			awaiting = append(awaiting, f)
+		} else {
+			others = append(others, f)
+		}
+	}
+	load := func(fs []*blockFetch) { s.reads.addBlocks(s.fromPeers(s.fromShared(fs)), false) }
+	if len(others) > 0 {
+		go load(others)
+	}
+	if len(awaiting) > 0 {
+		go func() {
+			if awaiting[0].rule.Memory == KeepNever { // memcached has the blocks that were pushed before
+				awaiting = s.fromShared(awaiting)
+			}
+			if rest := s.fromPushes(awaiting); len(rest) > 0 {
+				load(rest)
+			}
+		}()
+	}
 }
 
 // cachedBlock returns a job's block from memory after verifying it again: a damaged block must be neither sent nor kept.
@@ -136,6 +165,7 @@ func (s *Server) joinFetch(a *fetchAnswer, j *blockJob) (f *blockFetch, mine boo
 			"the blocks being fetched use all %d bytes for them: retry", s.cfg.FetchBytes)
 	}
 	s.metrics.fetching.Inc()
+	s.markAwaiting(f)
 	s.fetches.running[j.key] = f
 	return f, true, nil
 }

@@ -102,6 +102,9 @@ type memcachedFill struct {
 	key  string
 	data []byte
 	ttl  time.Duration
+	// headKey, if not empty, is the key of another value, which is written after the first.
+	headKey string
+	head    []byte
 }
 
 // fillWriters bounds the concurrent writes to memcached.
@@ -136,17 +139,24 @@ func (w *memcachedFiller) addBlock(r *Rule, p *pointer.Pointer, stored []byte) {
 		return
 	}
 	key := keyOf(p, false)
-	// After that time no reader looks the block up in memcached.
-	ttl := r.SharedAge - time.Duration(now.UnixMicro()-p.Blob.Time())*time.Microsecond
-	if !w.addItem(memcachedFill{key.sharedKey(), stored, ttl}) {
-		s.metrics.fills.WithLabelValues("dropped").Inc()
+	w.addFill(memcachedFill{key: key.sharedKey(), data: stored, ttl: r.timeLeft(p, now)})
+}
+
+// addFill queues a value, or drops it.
+func (w *memcachedFiller) addFill(f memcachedFill) {
+	if !w.addItem(f) {
+		w.s.metrics.fills.WithLabelValues("dropped").Inc()
 	}
 }
 
 // writeFill writes a batch of one block.
 func (w *memcachedFiller) writeFill(batch []memcachedFill) {
 	f := batch[0]
-	if err := w.s.shared.Set(w.s.running, f.key, f.data, f.ttl); err != nil {
+	err := w.s.shared.Set(w.s.running, f.key, f.data, f.ttl)
+	if err == nil && f.headKey != "" {
+		err = w.s.shared.Set(w.s.running, f.headKey, f.head, f.ttl)
+	}
+	if err != nil {
 		w.s.metrics.fills.WithLabelValues("failed").Inc()
 		w.s.metrics.sharedFailures.WithLabelValues("set", sharedFailure(err)).Inc()
 		return

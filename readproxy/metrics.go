@@ -34,8 +34,13 @@ type roleMetrics struct {
 	fills          *prometheus.CounterVec // by outcome
 	filledBytes    prometheus.Counter
 
+	pushed      *prometheus.CounterVec // by outcome
+	pushedBytes prometheus.Counter
+	pushWaits   *prometheus.CounterVec // by outcome
+
 	peerRequests, peerBytes, fallbacks prometheus.Counter
 
+	viewSharedHits, viewSharedMisses                                                       prometheus.Counter
 	viewPayloads, viewHits, viewShared, viewMisses, viewBytesIn, viewBytesOut, viewSeconds prometheus.Counter
 }
 
@@ -43,6 +48,7 @@ type roleMetrics struct {
 const (
 	tierMemory = "memory"
 	tierFlight = "flight" // the fetch of another request
+	tierPush   = "push"   // a batcher, while the fetch waited
 	tierShared = "memcached"
 	tierRegion = "region" // a read proxy of the region that has the blob
 	tierStore  = "store"
@@ -76,6 +82,12 @@ func newMetrics(r prometheus.Registerer, s *Server) (*roleMetrics, error) {
 	m.sharedFailures = set.CounterVec("memcached_failures_total", "Failed calls to memcached, by operation and kind; away: the server failed recently and was not asked.", "operation", "kind")
 	m.fills = set.CounterVec("memcached_fills_total", "Blocks for memcached: stored, failed, or dropped because too many waited.", "outcome")
 	m.filledBytes = set.Counter("memcached_filled_bytes_total", "Bytes stored in memcached.")
+	m.pushed = set.CounterVec("pushed_blocks_total", "Blocks that batchers pushed, by outcome: kept, or refused for the reason; full, they would displace blocks that are read.", "outcome")
+	m.pushedBytes = set.Counter("pushed_bytes_total", "Bytes of the pushed blocks that were kept, as stored.")
+	m.pushWaits = set.CounterVec("push_waits_total", "Fetches that waited for a push: it arrived, or missed the time for it.", "outcome")
+	set.CounterFunc("pushed_reads_total", "Pushed blocks that were read from memory, each counted once.", func() float64 { return float64(s.cache.readStats().pushedReads) })
+	set.CounterFunc("pushed_unread_total", "Pushed blocks that were evicted from memory before anybody read them.", func() float64 { return float64(s.cache.readStats().pushedUnread) })
+	set.GaugeFunc("push_categories", "Categories that are read at the tail, whose blocks batchers push.", func() float64 { return float64(s.tails.count()) })
 	m.peerRequests = set.Counter("region_requests_total", "Requests to read proxies of other regions.")
 	m.peerBytes = set.Counter("region_bytes_total", "Bytes received from read proxies of other regions.")
 	m.fallbacks = set.Counter("region_fallbacks_total", "Blocks read from another region's store because its read proxies did not deliver them.")
@@ -83,6 +95,8 @@ func newMetrics(r prometheus.Registerer, s *Server) (*roleMetrics, error) {
 	m.viewHits = set.Counter("view_cache_hits_total", "Payloads in a view found in memory.")
 	m.viewMisses = set.Counter("view_cache_misses_total", "Payloads in a view not found in memory.")
 	m.viewShared = set.Counter("view_shared_total", "Payloads in a view that another request was making.")
+	m.viewSharedHits = set.Counter("view_memcached_hits_total", "Payloads in a view found in memcached.")
+	m.viewSharedMisses = set.Counter("view_memcached_misses_total", "Payloads in a view not found in memcached.")
 	m.viewBytesIn = set.Counter("view_input_bytes_total", "Bytes of messages made into views.")
 	m.viewBytesOut = set.Counter("view_output_bytes_total", "Bytes of views made.")
 	m.viewSeconds = set.Counter("view_seconds_total", "Time spent making views, decompression included.")

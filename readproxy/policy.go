@@ -101,6 +101,11 @@ var keepOf = map[scribev1.CacheMode]Keep{
 	scribev1.CacheMode_CACHE_MODE_REUSED: KeepReused,
 }
 
+// timeLeft returns how long memcached keeps a block. After that time no reader looks it up there.
+func (r *Rule) timeLeft(p *pointer.Pointer, now time.Time) time.Duration {
+	return r.SharedAge - time.Duration(now.UnixMicro()-p.Blob.Time())*time.Microsecond
+}
+
 // isRecent reports whether a block is young enough for memcached. Blob ids contain the creation time.
 func (r *Rule) isRecent(p *pointer.Pointer, now time.Time) bool {
 	return now.UnixMicro()-p.Blob.Time() <= r.SharedAge.Microseconds()

@@ -16,6 +16,7 @@ import (
 	"scribe/internal/base/lifecycle"
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
+	"scribe/internal/role/budget"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readproxy/memcached"
@@ -34,6 +35,8 @@ type Server struct {
 	views   *viewServer
 	zones   *zoneWriter
 	reads   *storeReader
+	tails   *tailReads
+	pushes  *budget.Budget // pushes that are being read
 
 	// fetches are the running fetches, regions the other regions that have peers.
 	fetches struct {
@@ -56,7 +59,10 @@ type Server struct {
 	calls lifecycle.Calls // requests and fetches
 }
 
-var _ rpc.ReadProxyService = (*Server)(nil)
+var (
+	_ rpc.ReadProxyService = (*Server)(nil)
+	_ rpc.PushService      = (*Server)(nil)
+)
 
 // New returns a server, to be closed with Close. It starts no goroutine. The error reports every violation.
 func New(cfg Config, deps Deps) (*Server, error) {
@@ -83,6 +89,10 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		if s.shared, err = memcached.New(*cfg.Memcached); err != nil {
 			return nil, fmt.Errorf("readproxy: %w", err)
 		}
+	}
+	s.pushes = budget.New("blocks that batchers push", max(cfg.RequestBytes/bodyShare, leastBodies))
+	if s.tails, err = newTailReads(cfg.PushInterest, deps.Random); err != nil {
+		return nil, fmt.Errorf("readproxy: %w", err)
 	}
 	if s.views, err = newViews(s); err != nil {
 		return nil, fmt.Errorf("readproxy: %w", err)
@@ -159,6 +169,7 @@ func (s *Server) serveFetch(ctx context.Context, req *scribev1.FetchRequest) (*s
 		}
 	}
 	a := newAnswer(s, encoding, cat, req, wanted)
+	a.noteTailRead(req.GetSole())
 	leave, err := s.gate.enterRequest(ctx, a.cost)
 	if err != nil {
 		return nil, err

@@ -77,7 +77,7 @@ func (a *fetchAnswer) joinBuild(it *answerItem) (e *viewBuild, first bool) {
 	}
 	e = &viewBuild{built: make(chan struct{})}
 	// A build may have ended after the caller looked into memory: it puts its block there before it leaves the map.
-	if e.block = a.keptView(it, it.view); e.block != nil {
+	if e.block, _ = a.keptView(it, it.view); e.block != nil {
 		close(e.built)
 		return e, false
 	}
@@ -120,6 +120,9 @@ func (a *fetchAnswer) awaitBuilds(ctx context.Context, items []*answerItem) erro
 			it.err = e.err
 		default:
 			it.made, it.reused = e.block, true
+			if a.rule.Shared == KeepReused {
+				a.shareView(it, e.block)
+			}
 			it.view.Stats.Hits.Add(1)
 			a.s.metrics.viewShared.Inc()
 		}
@@ -132,12 +135,6 @@ func (a *fetchAnswer) makeOwn(ctx context.Context, items []*answerItem) error {
 	if len(items) == 0 {
 		return nil
 	}
-	for i := range a.jobs {
-		a.jobs[i].idle = true
-	}
-	for _, it := range items {
-		a.jobs[it.job].idle = false
-	}
 	loaded := false
 	defer func() {
 		if loaded {
@@ -147,6 +144,13 @@ func (a *fetchAnswer) makeOwn(ctx context.Context, items []*answerItem) error {
 			a.endBuild(it, nil, errAbandoned)
 		}
 	}()
+	items = a.viewsFromShared(items)
+	for i := range a.jobs {
+		a.jobs[i].idle = true
+	}
+	for _, it := range items {
+		a.jobs[it.job].idle = false
+	}
 	err := a.s.loadBlocks(ctx, a)
 	loaded = true
 	var g errgroup.Group
@@ -159,6 +163,9 @@ func (a *fetchAnswer) makeOwn(ctx context.Context, items []*answerItem) error {
 		g.Go(func() error {
 			b, err := a.makeView(ctx, it)
 			a.endBuild(it, b, err)
+			if err == nil && a.rule.Shared == KeepAlways {
+				a.shareView(it, b)
+			}
 			return nil
 		})
 	}

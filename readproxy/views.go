@@ -190,27 +190,31 @@ func (a *fetchAnswer) chooseView(it *answerItem) {
 
 // cachedView reports whether a view of an item is in memory, and if so sets it.
 func (a *fetchAnswer) cachedView(it *answerItem, v *view.View[*viewTranscoder]) bool {
-	b := a.keptView(it, v)
+	b, again := a.keptView(it, v)
 	if b == nil {
 		return false
 	}
 	it.view, it.made, it.reused = v, b, true
+	if again && a.rule.Shared == KeepReused {
+		a.shareView(it, b)
+	}
 	a.s.metrics.viewHits.Inc()
 	v.Stats.Hits.Add(1)
 	return true
 }
 
-// keptView returns the view of an item in memory; nil if there is none, or if it is damaged.
-func (a *fetchAnswer) keptView(it *answerItem, v *view.View[*viewTranscoder]) *checkedBlock {
+// keptView returns the view of an item in memory; nil if there is none, or if it is damaged. again means that it is requested for
+// the second time.
+func (a *fetchAnswer) keptView(it *answerItem, v *view.View[*viewTranscoder]) (b *checkedBlock, again bool) {
 	key := viewKeyOf(&it.pointer, v.ID, a.asked.codec)
-	b, _ := a.s.cache.getBlock(key)
+	b, again = a.s.cache.getBlock(key)
 	if b != nil && !b.isIntact(&key, 0, uint64(len(b.data))) {
 		a.s.cache.dropDamaged(key, b)
 		a.s.metrics.damaged.WithLabelValues(tierMemory).Inc()
 		a.s.log.Error("view damaged in memory: making it again", "category", a.category, "view", v.ID)
-		return nil
+		return nil, false
 	}
-	return b
+	return b, again
 }
 
 // pruneEvery is the least time between two searches for expired queries.

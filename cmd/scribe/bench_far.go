@@ -60,6 +60,9 @@ Scenarios:
   tail        one consumer follows four producers that write --rate together
   many        four producers write to many categories by Zipf's law, as much as goes, beside a program with small committed writes
 
+The scenarios latency and tail are measured in steady state: batchers push what is read at the tail to the read proxies, so they should show
+no GETs. Delivery is from the commit of a pointer to the consumer's having its messages.
+
 Speeds are compared with the store's client alone, behind the same delay and in the same run. For writes it puts 16 objects of 8 MB, 8 at a
 time, of payload compressed before (objects are smaller where --bytes is less than 128 MB). For reads it gets the very blobs, each as a whole,
 8 at a time, and does not decompress them. MB are millions of bytes.`,

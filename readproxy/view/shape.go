@@ -115,6 +115,9 @@ type Shape struct {
 	inputs int
 }
 
+// Key returns the same string for shapes of equal columns and rows.
+func (s *Shape) Key() string { return s.key }
+
 // ShapeOf returns the shape that covers exactly a need.
 func ShapeOf(n *Need) *Shape { return newShape(n.Columns, []termSet{n.asTermSet()}, n.EarlyStop) }
 

@@ -73,6 +73,7 @@ const (
 	stored = `scribe_readproxy_memcached_fills_total{outcome="stored"}`
 	blocks = `scribe_readproxy_store_blocks_total`
 	wrong  = `scribe_readproxy_damaged_blocks_total{tier="memcached"}`
+	kept   = `scribe_readproxy_pushed_blocks_total{outcome="kept"}`
 	failed = `scribe_readproxy_memcached_failures_total`
 	away   = `scribe_readproxy_memcached_servers_away`
 )
@@ -109,6 +110,42 @@ func TestShared(t *testing.T) {
 		m := c.read(other.URL)
 		return m[blocks] > before[blocks] && m[hits] == before[hits]
 	})
+}
+
+// What is written while somebody reads the tail is in memcached before anybody asks for it: no read proxy reads the store.
+func TestPushed(t *testing.T) {
+	c := newCell(t, start(t))
+	c.fill()
+	write := func() {
+		t.Helper()
+		line := fmt.Appendf(nil, "line %d\n", len(c.messages))
+		program.OK(t, bytes.NewReader(line), "produce", "noise", "--server", c.URL)
+		c.messages = append(c.messages, line...)
+	}
+	scrape := func() program.Metrics {
+		t.Helper()
+		m, err := program.Scrape(t.Context(), c.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	await(t, func() bool { // batchers ask what is wanted when they write
+		write()
+		return scrape()[kept] > 0
+	})
+	before := c.read(c.URL)
+	for range 5 {
+		write()
+	}
+	await(t, func() bool { m := scrape(); return m[kept] >= before[kept]+5 && m[stored] >= before[stored]+5 })
+	if m := c.read(c.URL); m[blocks] != before[blocks] {
+		t.Errorf("%v blocks were read from the store", m[blocks]-before[blocks])
+	}
+	other := c.another()
+	if m := c.read(other.URL); m[blocks] != 0 || m.Sum(failed) != 0 {
+		t.Errorf("another proxy: %v blocks were read from the store", m[blocks])
+	}
 }
 
 // While memcached does anything but what it should, and afterwards, consumers get everything.

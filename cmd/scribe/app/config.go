@@ -289,7 +289,7 @@ func (c *Config) MemoryLimit() int64 {
 	const fullQueries = 2
 	sum := int64(0)
 	for role, n := range map[Role]int64{
-		Scribed: c.Scribed.MemoryBytes, WriteProxy: c.WriteProxy.MemoryBytes, Batcher: c.Batcher.MemoryBytes,
+		Scribed: c.Scribed.MemoryBytes, WriteProxy: c.WriteProxy.MemoryBytes, Batcher: c.Batcher.MemoryBytes + c.Batcher.PushBytes,
 		ReadProxy: c.ReadProxy.CacheBytes + c.ReadProxy.FetchBytes, Metalog: c.MetadataCache,
 		ReadStream: int64(c.ReadStream.TotalBytes), SQLServer: fullQueries * c.SQLServer.QueryMemory,
 	} {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"scribe/batcher"
 	"scribe/internal/cell/membership"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -184,5 +185,48 @@ func (r *batcherRoutes) routableBatchers() []writeproxy.Batcher {
 		current = append(current, writeproxy.Batcher{ID: r.app.id, Service: r.app.parts.batcher})
 	}
 	r.made, r.members, r.current, r.clients = true, members, current, clients
+	return current
+}
+
+// pushRoutes maps the read proxies among the members to those that the batcher pushes blocks to. It returns the same slice until they
+// change. The homes of blobs follow from the members' URLs, as they do for clients.
+type pushRoutes struct {
+	app *App
+
+	mu      sync.Mutex
+	members []*scribev1.Member // what current was made of
+	local   rpc.PushService    // likewise
+	current []batcher.ReadProxy
+	clients map[string]rpc.PushService // by URL
+}
+
+func (r *pushRoutes) readProxies() []batcher.ReadProxy {
+	members := r.app.parts.members.Members(scribev1.Role_ROLE_READPROXY)
+	var local rpc.PushService
+	if p := r.app.parts.push.Load(); p != nil {
+		local = *p
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if local == r.local && len(members) == len(r.members) && (len(members) == 0 || &members[0] == &r.members[0]) {
+		return r.current
+	}
+	clients := make(map[string]rpc.PushService, len(members))
+	current := make([]batcher.ReadProxy, 0, len(members))
+	for _, m := range members {
+		url := m.GetUrl()
+		if url == "" {
+			continue
+		}
+		svc := r.clients[url]
+		if m.GetId() == r.app.id && local != nil {
+			svc = local
+		} else if svc == nil {
+			svc = rpc.NewPushClient(r.app.transport, url)
+		}
+		clients[url] = svc
+		current = append(current, batcher.ReadProxy{URL: url, Service: svc})
+	}
+	r.members, r.local, r.current, r.clients = members, local, current, clients
 	return current
 }

@@ -7,6 +7,7 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 
 	"scribe/batcher"
 	"scribe/controlplane"
@@ -46,7 +47,7 @@ var modules = []module{
 	{"metalog", (*Config).usesMetalog, (*App).startMetalog},
 	{"blob store", (*Config).needsBlobs, (*App).startBlobs},
 	{"catalog", (*Config).needsCategories, (*App).startCatalog},
-	{"member list", func(c *Config) bool { return c.hasAny(WriteProxy, ReadStream, Sequencer) }, (*App).startMembers},
+	{"member list", func(c *Config) bool { return c.hasAny(WriteProxy, Batcher, ReadStream, Sequencer) }, (*App).startMembers},
 	{"batcher", func(c *Config) bool { return c.Has(Batcher) }, (*App).startBatcher},
 	{"write proxy", func(c *Config) bool { return c.Has(WriteProxy) }, (*App).startWriteProxy},
 	{"scribed", func(c *Config) bool { return c.Has(Scribed) }, (*App).startScribed},
@@ -79,7 +80,9 @@ type sharedParts struct {
 	writeProxy *writeproxy.Proxy
 	write      rpc.WriteService      // the write proxy; nil without one
 	readStream rpc.ReadStreamService // nil without one
-	agent      *scribed.Scribed
+	// push takes blocks for this process's read proxy. The batcher starts before it.
+	push  atomic.Pointer[rpc.PushService]
+	agent *scribed.Scribed
 }
 
 // overLoopback reports whether roles of this process call each other over in-memory HTTP.
@@ -254,8 +257,10 @@ func (a *App) runView(ctx context.Context, name string, view interface {
 }
 
 func (a *App) startBatcher(context.Context) error {
+	proxies := &pushRoutes{app: a}
 	b, err := batcher.New(a.cfg.batcherConfig(), batcher.Deps{
-		Blobs: a.parts.blobs, Log: a.parts.log, Categories: a.parts.catalog, Owner: a.id, Random: a.opts.Host.Random.Named("batcher"), Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
+		ReadProxies: proxies.readProxies, Blobs: a.parts.blobs, Log: a.parts.log, Categories: a.parts.catalog, Owner: a.id,
+		Random: a.opts.Host.Random.Named("batcher"), Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 		Slot: func() uint16 { return uint16(a.slot.Load()) }, //nolint:gosec // slots are below 65,000
 	})
 	if err != nil {

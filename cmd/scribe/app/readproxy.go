@@ -101,7 +101,12 @@ func (a *App) startReadProxy(ctx context.Context) error {
 		return err
 	}
 	a.onStop("read proxy", p.Close)
-	a.provideServices(rpc.Services{ReadProxy: p, Views: p, AdmitFetch: p.Admit})
+	a.provideServices(rpc.Services{ReadProxy: p, Views: p, Push: p, AdmitFetch: p.Admit, AdmitPush: p.AdmitPush})
+	push := rpc.PushService(p)
+	if a.overLoopback() {
+		push = rpc.NewPushClient(a.parts.loopback, loopbackURL)
+	}
+	a.parts.push.Store(&push)
 	return nil
 }
 

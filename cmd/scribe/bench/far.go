@@ -59,6 +59,9 @@ type FarReport struct {
 	StoredBytes float64 `json:"stored_bytes_per_gb"`
 	// GetsPerSecond at the store.
 	GetsPerSecond float64 `json:"gets_per_second"`
+	// PushedBytes are those of the blocks that batchers pushed to read proxies. PushedReads are the pushed blocks that were read.
+	PushedBytes float64 `json:"pushed_bytes"`
+	PushedReads float64 `json:"pushed_reads"`
 	// BlobBytes is the mean size of a blob.
 	BlobBytes    float64 `json:"blob_bytes"`
 	CPUSeconds   float64 `json:"cpu_seconds"`
@@ -144,6 +147,7 @@ func (r *FarReport) fillRates(span measuredSpan) {
 	r.CPUNsPerByte = float64(span.cpu) / float64(r.Bytes)
 	r.Puts, r.Gets = float64(r.Requests.Put)*perGB, float64(r.Requests.Get)*perGB
 	r.GetsPerSecond = float64(r.Requests.Get) / r.Seconds
+	r.PushedBytes, r.PushedReads = span.grown["scribe_batcher_pushed_bytes_total"], span.grown["scribe_readproxy_pushed_reads_total"]
 	r.Pointers = span.grown["scribe_metalog_appended_records_total"] * perGB
 	if blobs := span.grown["scribe_batcher_blobs_total"]; blobs > 0 {
 		stored := span.grown["scribe_batcher_blob_bytes_total"]
@@ -165,7 +169,11 @@ func FarTable(w io.Writer, reports []FarReport) error {
 			if l == nil {
 				l = &Latency{}
 			}
-			fmt.Fprintf(w, "%s\t%s\t", farCell(l.P50, 0), farCell(l.P99, 0))
+			decimals := 0
+			if l.P50 < 10 {
+				decimals = 1 // a tail that is in the caches
+			}
+			fmt.Fprintf(w, "%s\t%s\t", farCell(l.P50, decimals), farCell(l.P99, 0))
 		}
 		fmt.Fprintln(w)
 	})

@@ -219,6 +219,13 @@ func (s readProxyService) fetchPart(ctx context.Context, key *uint64, req *scrib
 	}
 	s.c.retries.Earn()
 	s.c.fetches.parts.Add(1)
+	if len(ch.urls) == 1 && !req.GetSole() {
+		// A copy: the request is the caller's.
+		req = &scribev1.FetchRequest{
+			Pointers: req.GetPointers(), Encoding: req.GetEncoding(), Category: req.GetCategory(), Peer: req.GetPeer(), Sole: true,
+			View: req.GetView(), Places: req.GetPlaces(),
+		}
+	}
 	var failed []error
 	patient := len(ch.urls) > 1
 	for i := 0; i < min(len(ch.urls), maxTries); {
@@ -270,8 +277,15 @@ func blobKey(pointers [][]byte) *uint64 {
 	if err != nil {
 		return nil
 	}
-	key := xxhash.Sum64(p.Blob[:])
+	key := keyOf(p.Blob)
 	return &key
+}
+
+func keyOf(blob pointer.BlobID) uint64 { return xxhash.Sum64(blob[:]) }
+
+// HomeOf returns the index of a blob's home among the read proxies, given by their base URLs, at least one.
+func HomeOf(blob pointer.BlobID, urls []string) int {
+	return slices.Index(urls, homeURL(keyOf(blob), urls))
 }
 
 // refusedOrLost reports whether a request that changes nothing may be repeated elsewhere. After a broken connection it does not

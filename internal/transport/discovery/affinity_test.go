@@ -73,6 +73,37 @@ func TestHerdHasOneHome(t *testing.T) {
 	})
 }
 
+// A client that knows one read proxy says so, in a request of its own; one that knows several does not. HomeOf is where the latter goes.
+func TestSole(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		all := readers(w, 3)
+		sole := func() (n int) {
+			for _, p := range all {
+				n += p.took("sole")
+			}
+			return n
+		}
+		req := &scribev1.FetchRequest{Pointers: [][]byte{blob(1)}, Category: "c", Peer: true}
+		if _, err := w.cell("seed").ReadProxy().Fetch(t.Context(), req); err != nil || sole() != 0 {
+			t.Errorf("a client of three: %v", err)
+		}
+		var hosts, urls []string
+		for host := range all {
+			hosts, urls = append(hosts, host), append(urls, url(host))
+		}
+		p, err := pointer.Decode(blob(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if home := hosts[HomeOf(p.Blob, urls)]; taken(all)[home] != 1 {
+			t.Errorf("the home is %s, which was not asked", home)
+		}
+		if _, err := w.cell("proxy1").ReadProxy().Fetch(t.Context(), req); err != nil || sole() != 1 || req.GetSole() {
+			t.Errorf("a client of one: %v, and the caller's request is %v", err, req)
+		}
+	})
+}
+
 // While everybody refuses, calls cost little more than they would if nobody did: repeats are a share of the calls, beyond what was
 // saved up.
 func TestRetryBudget(t *testing.T) {

@@ -204,6 +204,9 @@ func (p *process) Publish(ctx context.Context, _ *scribev1.PublishRequest) (*scr
 
 func (p *process) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
 	p.count("fetch")
+	if req.GetSole() {
+		p.count("sole")
+	}
 	p.mu.Lock()
 	for _, b := range req.GetPointers() {
 		p.mu.blobs = append(p.mu.blobs, string(b))

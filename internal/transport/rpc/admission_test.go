@@ -51,7 +51,7 @@ func admitting(b *budget) *rpc.Services {
 		}
 		return nil, nil
 	}}).services()
-	s.Admit, s.AdmitBatch = b.admit, b.admit
+	s.Admit, s.AdmitBatch, s.AdmitPush = b.admit, b.admit, b.admit
 	return s
 }
 
@@ -75,6 +75,8 @@ func TestAdmission(t *testing.T) {
 				_, err := e.write().Write(t.Context(), &scribev1.WriteRequest{Frames: frames})
 				refusedForLoad(t, err)
 				_, err = e.batch().Submit(t.Context(), &scribev1.SubmitRequest{Frames: frames})
+				refusedForLoad(t, err)
+				_, err = rpc.NewPushClient(e.transport, e.url).Push(t.Context(), &scribev1.PushRequest{Blocks: []*scribev1.PushedBlock{{Data: frames}}})
 				refusedForLoad(t, err)
 				_, err = e.write().Publish(t.Context(), &scribev1.PublishRequest{Category: string(make([]byte, 1<<20))})
 				refusedForLoad(t, err)

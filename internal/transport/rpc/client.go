@@ -45,6 +45,11 @@ func NewViewClient(t *Transport, url string) ViewService {
 	return scribev1connect.NewViewServiceClient(t.unary, baseURL(url), clientOptions())
 }
 
+// NewPushClient calls the PushService at a base URL.
+func NewPushClient(t *Transport, url string) PushService {
+	return scribev1connect.NewPushServiceClient(t.unary, baseURL(url), clientOptions())
+}
+
 // NewReadStreamClient calls the ReadStreamService at a base URL.
 func NewReadStreamClient(t *Transport, url string) ReadStreamService {
 	return readStreamClient{

@@ -181,7 +181,7 @@ func (f *fake) Stream(ctx context.Context, recv func(context.Context) (*scribev1
 
 // services are all of them.
 func (f *fake) services() *rpc.Services {
-	return &rpc.Services{Write: f, Batch: f, Metalog: f, ReadStream: f, ReadProxy: f, Views: f, Control: f}
+	return &rpc.Services{Write: f, Batch: f, Metalog: f, ReadStream: f, ReadProxy: f, Views: f, Push: f, Control: f}
 }
 
 // endpoint is a running server and a way to it.
@@ -290,6 +290,10 @@ func (f *fake) Annotate(ctx context.Context, req *scribev1.AnnotateRequest) (*sc
 
 func (f *fake) Annotations(ctx context.Context, req *scribev1.AnnotationsRequest) (*scribev1.AnnotationsResponse, error) {
 	return answer[scribev1.AnnotationsResponse](ctx, f, req)
+}
+
+func (f *fake) Push(ctx context.Context, req *scribev1.PushRequest) (*scribev1.PushResponse, error) {
+	return answer[scribev1.PushResponse](ctx, f, req)
 }
 
 func (f *fake) Views(ctx context.Context, req *scribev1.ViewsRequest) (*scribev1.ViewsResponse, error) {

@@ -25,6 +25,7 @@ type Services struct {
 	ReadStream ReadStreamService
 	ReadProxy  ReadProxyService
 	Views      ViewService
+	Push       PushService
 	Control    ControlService
 	Group      GroupService
 	// Admit is asked with a write's announced length before its body is read, and as it is read when it announces none; release
@@ -34,6 +35,8 @@ type Services struct {
 	AdmitBatch func(n int64) (release func(), err error)
 	// AdmitFetch is the same for ReadProxyService.
 	AdmitFetch func(n int64) (release func(), err error)
+	// AdmitPush is the same for PushService.
+	AdmitPush func(n int64) (release func(), err error)
 	// Logger logs panics of handlers.
 	Logger *slog.Logger
 }
@@ -72,6 +75,10 @@ func (s *Services) Register(mux *http.ServeMux) {
 	}
 	if s.Views != nil {
 		mountSmall(scribev1connect.NewViewServiceHandler(s.Views, small))
+	}
+	if s.Push != nil {
+		path, h := scribev1connect.NewPushServiceHandler(s.Push, opts)
+		mux.Handle(path, guardBody(s.AdmitPush, MaxMessageBytes, h))
 	}
 	if s.Control != nil {
 		mountSmall(scribev1connect.NewControlServiceHandler(controlHandler{s.Control}, small))

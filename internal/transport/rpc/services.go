@@ -45,6 +45,10 @@ type ReadProxyService = scribev1connect.ReadProxyServiceHandler
 // ViewService reports the views that a read proxy makes for queries.
 type ViewService = scribev1connect.ViewServiceHandler
 
+// PushService takes blocks from batchers. The data of pushed blocks belongs to the service from then on: the caller must not
+// change it.
+type PushService = scribev1connect.PushServiceHandler
+
 // MetalogService serves a metadata engine.
 type MetalogService interface {
 	Open(ctx context.Context, req *scribev1.OpenRequest) (*scribev1.OpenResponse, error)

@@ -83,6 +83,234 @@ func (PayloadEncoding) EnumDescriptor() ([]byte, []int) {
 	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{0}
 }
 
+// PushRequest hands over blocks.
+type PushRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// PushResponse.version of the last answer of this server; 0 if there is none.
+	Version uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	// At most 1,000 blocks, together at most 64 MiB; none to ask only what is wanted.
+	Blocks        []*PushedBlock `protobuf:"bytes,2,rep,name=blocks,proto3" json:"blocks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PushRequest) Reset() {
+	*x = PushRequest{}
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PushRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PushRequest) ProtoMessage() {}
+
+func (x *PushRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PushRequest.ProtoReflect.Descriptor instead.
+func (*PushRequest) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *PushRequest) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *PushRequest) GetBlocks() []*PushedBlock {
+	if x != nil {
+		return x.Blocks
+	}
+	return nil
+}
+
+// PushedBlock is a block as it is put into the blob store at the same time. The put may still fail: then nothing ever names the block.
+type PushedBlock struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The pointer of any payload in the block (docs/format/pointer.md), which has the block's checksum. Sequences may be left out.
+	Pointer []byte `protobuf:"bytes,1,opt,name=pointer,proto3" json:"pointer,omitempty"`
+	// The block as it is stored.
+	Data []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	// The wanted categories that have payloads in the block, 1 to 1,000.
+	Categories    []string `protobuf:"bytes,3,rep,name=categories,proto3" json:"categories,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PushedBlock) Reset() {
+	*x = PushedBlock{}
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PushedBlock) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PushedBlock) ProtoMessage() {}
+
+func (x *PushedBlock) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PushedBlock.ProtoReflect.Descriptor instead.
+func (*PushedBlock) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *PushedBlock) GetPointer() []byte {
+	if x != nil {
+		return x.Pointer
+	}
+	return nil
+}
+
+func (x *PushedBlock) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *PushedBlock) GetCategories() []string {
+	if x != nil {
+		return x.Categories
+	}
+	return nil
+}
+
+// PushResponse says what the server wants.
+type PushResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Identifies the list of wanted categories; never 0.
+	Version uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	// The list; empty if it still is the one of the request's version, or if nothing is wanted.
+	Wanted        []*WantedCategory `protobuf:"bytes,2,rep,name=wanted,proto3" json:"wanted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PushResponse) Reset() {
+	*x = PushResponse{}
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PushResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PushResponse) ProtoMessage() {}
+
+func (x *PushResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PushResponse.ProtoReflect.Descriptor instead.
+func (*PushResponse) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *PushResponse) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *PushResponse) GetWanted() []*WantedCategory {
+	if x != nil {
+		return x.Wanted
+	}
+	return nil
+}
+
+// WantedCategory is a category that is read at its tail.
+type WantedCategory struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Some readers fetch all payloads of the category from this server: it wants all blocks, not only those of its home blobs.
+	All           bool `protobuf:"varint,2,opt,name=all,proto3" json:"all,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WantedCategory) Reset() {
+	*x = WantedCategory{}
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WantedCategory) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WantedCategory) ProtoMessage() {}
+
+func (x *WantedCategory) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WantedCategory.ProtoReflect.Descriptor instead.
+func (*WantedCategory) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *WantedCategory) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *WantedCategory) GetAll() bool {
+	if x != nil {
+		return x.All
+	}
+	return false
+}
+
 // FetchRequest names payloads.
 type FetchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -95,6 +323,8 @@ type FetchRequest struct {
 	Category string `protobuf:"bytes,3,opt,name=category,proto3" json:"category,omitempty"`
 	// The caller is a read proxy of another region: the server answers from its caches and its stores, and asks no third one.
 	Peer bool `protobuf:"varint,4,opt,name=peer,proto3" json:"peer,omitempty"`
+	// The caller knows no other read proxy of the cell: all its requests come to this server.
+	Sole bool `protobuf:"varint,5,opt,name=sole,proto3" json:"sole,omitempty"`
 	// With PAYLOAD_ENCODING_ARROW: what is wanted of the payloads' rows.
 	View *View `protobuf:"bytes,10,opt,name=view,proto3" json:"view,omitempty"`
 	// With a view: where the readers' log has the pointers, in their order, so that what is learned of a payload can be kept for later
@@ -106,7 +336,7 @@ type FetchRequest struct {
 
 func (x *FetchRequest) Reset() {
 	*x = FetchRequest{}
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[0]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -118,7 +348,7 @@ func (x *FetchRequest) String() string {
 func (*FetchRequest) ProtoMessage() {}
 
 func (x *FetchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[0]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -131,7 +361,7 @@ func (x *FetchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchRequest.ProtoReflect.Descriptor instead.
 func (*FetchRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{0}
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *FetchRequest) GetPointers() [][]byte {
@@ -158,6 +388,13 @@ func (x *FetchRequest) GetCategory() string {
 func (x *FetchRequest) GetPeer() bool {
 	if x != nil {
 		return x.Peer
+	}
+	return false
+}
+
+func (x *FetchRequest) GetSole() bool {
+	if x != nil {
+		return x.Sole
 	}
 	return false
 }
@@ -194,7 +431,7 @@ type View struct {
 
 func (x *View) Reset() {
 	*x = View{}
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[1]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -206,7 +443,7 @@ func (x *View) String() string {
 func (*View) ProtoMessage() {}
 
 func (x *View) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[1]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -219,7 +456,7 @@ func (x *View) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use View.ProtoReflect.Descriptor instead.
 func (*View) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{1}
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *View) GetQuery() *Query {
@@ -248,7 +485,7 @@ type PointerPlace struct {
 
 func (x *PointerPlace) Reset() {
 	*x = PointerPlace{}
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[2]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -260,7 +497,7 @@ func (x *PointerPlace) String() string {
 func (*PointerPlace) ProtoMessage() {}
 
 func (x *PointerPlace) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[2]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -273,7 +510,7 @@ func (x *PointerPlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PointerPlace.ProtoReflect.Descriptor instead.
 func (*PointerPlace) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{2}
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *PointerPlace) GetShard() uint64 {
@@ -301,7 +538,7 @@ type FetchResponse struct {
 
 func (x *FetchResponse) Reset() {
 	*x = FetchResponse{}
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[3]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -313,7 +550,7 @@ func (x *FetchResponse) String() string {
 func (*FetchResponse) ProtoMessage() {}
 
 func (x *FetchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[3]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -326,7 +563,7 @@ func (x *FetchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchResponse.ProtoReflect.Descriptor instead.
 func (*FetchResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{3}
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *FetchResponse) GetPayloads() []*Payload {
@@ -357,7 +594,7 @@ type Payload struct {
 
 func (x *Payload) Reset() {
 	*x = Payload{}
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[4]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -369,7 +606,7 @@ func (x *Payload) String() string {
 func (*Payload) ProtoMessage() {}
 
 func (x *Payload) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[4]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -382,7 +619,7 @@ func (x *Payload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Payload.ProtoReflect.Descriptor instead.
 func (*Payload) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{4}
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Payload) GetError() *ErrorInfo {
@@ -456,7 +693,7 @@ type PayloadView struct {
 
 func (x *PayloadView) Reset() {
 	*x = PayloadView{}
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[5]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -468,7 +705,7 @@ func (x *PayloadView) String() string {
 func (*PayloadView) ProtoMessage() {}
 
 func (x *PayloadView) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[5]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -481,7 +718,7 @@ func (x *PayloadView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PayloadView.ProtoReflect.Descriptor instead.
 func (*PayloadView) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{5}
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PayloadView) GetExact() bool {
@@ -560,7 +797,7 @@ type LossFrame struct {
 
 func (x *LossFrame) Reset() {
 	*x = LossFrame{}
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[6]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -572,7 +809,7 @@ func (x *LossFrame) String() string {
 func (*LossFrame) ProtoMessage() {}
 
 func (x *LossFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[6]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -585,7 +822,7 @@ func (x *LossFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LossFrame.ProtoReflect.Descriptor instead.
 func (*LossFrame) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{6}
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *LossFrame) GetIndex() uint32 {
@@ -613,7 +850,7 @@ type ViewsRequest struct {
 
 func (x *ViewsRequest) Reset() {
 	*x = ViewsRequest{}
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[7]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -625,7 +862,7 @@ func (x *ViewsRequest) String() string {
 func (*ViewsRequest) ProtoMessage() {}
 
 func (x *ViewsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[7]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -638,7 +875,7 @@ func (x *ViewsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ViewsRequest.ProtoReflect.Descriptor instead.
 func (*ViewsRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{7}
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ViewsRequest) GetCategory() string {
@@ -666,7 +903,7 @@ type ViewsResponse struct {
 
 func (x *ViewsResponse) Reset() {
 	*x = ViewsResponse{}
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[8]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -678,7 +915,7 @@ func (x *ViewsResponse) String() string {
 func (*ViewsResponse) ProtoMessage() {}
 
 func (x *ViewsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[8]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -691,7 +928,7 @@ func (x *ViewsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ViewsResponse.ProtoReflect.Descriptor instead.
 func (*ViewsResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{8}
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ViewsResponse) GetViews() []*ViewStatus {
@@ -765,7 +1002,7 @@ type ViewStatus struct {
 
 func (x *ViewStatus) Reset() {
 	*x = ViewStatus{}
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[9]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -777,7 +1014,7 @@ func (x *ViewStatus) String() string {
 func (*ViewStatus) ProtoMessage() {}
 
 func (x *ViewStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[9]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -790,7 +1027,7 @@ func (x *ViewStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ViewStatus.ProtoReflect.Descriptor instead.
 func (*ViewStatus) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{9}
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ViewStatus) GetCategory() string {
@@ -917,7 +1154,7 @@ type QueryStatus struct {
 
 func (x *QueryStatus) Reset() {
 	*x = QueryStatus{}
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[10]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -929,7 +1166,7 @@ func (x *QueryStatus) String() string {
 func (*QueryStatus) ProtoMessage() {}
 
 func (x *QueryStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[10]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -942,7 +1179,7 @@ func (x *QueryStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryStatus.ProtoReflect.Descriptor instead.
 func (*QueryStatus) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{10}
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *QueryStatus) GetCategory() string {
@@ -984,12 +1221,28 @@ var File_scribe_v1_readproxy_proto protoreflect.FileDescriptor
 
 const file_scribe_v1_readproxy_proto_rawDesc = "" +
 	"\n" +
-	"\x19scribe/v1/readproxy.proto\x12\tscribe.v1\x1a\x16scribe/v1/common.proto\"\xe8\x01\n" +
+	"\x19scribe/v1/readproxy.proto\x12\tscribe.v1\x1a\x16scribe/v1/common.proto\"W\n" +
+	"\vPushRequest\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversion\x12.\n" +
+	"\x06blocks\x18\x02 \x03(\v2\x16.scribe.v1.PushedBlockR\x06blocks\"[\n" +
+	"\vPushedBlock\x12\x18\n" +
+	"\apointer\x18\x01 \x01(\fR\apointer\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\x12\x1e\n" +
+	"\n" +
+	"categories\x18\x03 \x03(\tR\n" +
+	"categories\"[\n" +
+	"\fPushResponse\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversion\x121\n" +
+	"\x06wanted\x18\x02 \x03(\v2\x19.scribe.v1.WantedCategoryR\x06wanted\"6\n" +
+	"\x0eWantedCategory\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03all\x18\x02 \x01(\bR\x03all\"\xfc\x01\n" +
 	"\fFetchRequest\x12\x1a\n" +
 	"\bpointers\x18\x01 \x03(\fR\bpointers\x126\n" +
 	"\bencoding\x18\x02 \x01(\x0e2\x1a.scribe.v1.PayloadEncodingR\bencoding\x12\x1a\n" +
 	"\bcategory\x18\x03 \x01(\tR\bcategory\x12\x12\n" +
-	"\x04peer\x18\x04 \x01(\bR\x04peer\x12#\n" +
+	"\x04peer\x18\x04 \x01(\bR\x04peer\x12\x12\n" +
+	"\x04sole\x18\x05 \x01(\bR\x04sole\x12#\n" +
 	"\x04view\x18\n" +
 	" \x01(\v2\x0f.scribe.v1.ViewR\x04view\x12/\n" +
 	"\x06places\x18\v \x03(\v2\x17.scribe.v1.PointerPlaceR\x06places\"D\n" +
@@ -1064,7 +1317,9 @@ const file_scribe_v1_readproxy_proto_rawDesc = "" +
 	"\x10ReadProxyService\x12:\n" +
 	"\x05Fetch\x12\x17.scribe.v1.FetchRequest\x1a\x18.scribe.v1.FetchResponse2I\n" +
 	"\vViewService\x12:\n" +
-	"\x05Views\x12\x17.scribe.v1.ViewsRequest\x1a\x18.scribe.v1.ViewsResponseB!Z\x1fscribe/proto/scribe/v1;scribev1b\x06proto3"
+	"\x05Views\x12\x17.scribe.v1.ViewsRequest\x1a\x18.scribe.v1.ViewsResponse2F\n" +
+	"\vPushService\x127\n" +
+	"\x04Push\x12\x16.scribe.v1.PushRequest\x1a\x17.scribe.v1.PushResponseB!Z\x1fscribe/proto/scribe/v1;scribev1b\x06proto3"
 
 var (
 	file_scribe_v1_readproxy_proto_rawDescOnce sync.Once
@@ -1079,44 +1334,52 @@ func file_scribe_v1_readproxy_proto_rawDescGZIP() []byte {
 }
 
 var file_scribe_v1_readproxy_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_scribe_v1_readproxy_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_scribe_v1_readproxy_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_scribe_v1_readproxy_proto_goTypes = []any{
-	(PayloadEncoding)(0),  // 0: scribe.v1.PayloadEncoding
-	(*FetchRequest)(nil),  // 1: scribe.v1.FetchRequest
-	(*View)(nil),          // 2: scribe.v1.View
-	(*PointerPlace)(nil),  // 3: scribe.v1.PointerPlace
-	(*FetchResponse)(nil), // 4: scribe.v1.FetchResponse
-	(*Payload)(nil),       // 5: scribe.v1.Payload
-	(*PayloadView)(nil),   // 6: scribe.v1.PayloadView
-	(*LossFrame)(nil),     // 7: scribe.v1.LossFrame
-	(*ViewsRequest)(nil),  // 8: scribe.v1.ViewsRequest
-	(*ViewsResponse)(nil), // 9: scribe.v1.ViewsResponse
-	(*ViewStatus)(nil),    // 10: scribe.v1.ViewStatus
-	(*QueryStatus)(nil),   // 11: scribe.v1.QueryStatus
-	(*Query)(nil),         // 12: scribe.v1.Query
-	(*ErrorInfo)(nil),     // 13: scribe.v1.ErrorInfo
+	(PayloadEncoding)(0),   // 0: scribe.v1.PayloadEncoding
+	(*PushRequest)(nil),    // 1: scribe.v1.PushRequest
+	(*PushedBlock)(nil),    // 2: scribe.v1.PushedBlock
+	(*PushResponse)(nil),   // 3: scribe.v1.PushResponse
+	(*WantedCategory)(nil), // 4: scribe.v1.WantedCategory
+	(*FetchRequest)(nil),   // 5: scribe.v1.FetchRequest
+	(*View)(nil),           // 6: scribe.v1.View
+	(*PointerPlace)(nil),   // 7: scribe.v1.PointerPlace
+	(*FetchResponse)(nil),  // 8: scribe.v1.FetchResponse
+	(*Payload)(nil),        // 9: scribe.v1.Payload
+	(*PayloadView)(nil),    // 10: scribe.v1.PayloadView
+	(*LossFrame)(nil),      // 11: scribe.v1.LossFrame
+	(*ViewsRequest)(nil),   // 12: scribe.v1.ViewsRequest
+	(*ViewsResponse)(nil),  // 13: scribe.v1.ViewsResponse
+	(*ViewStatus)(nil),     // 14: scribe.v1.ViewStatus
+	(*QueryStatus)(nil),    // 15: scribe.v1.QueryStatus
+	(*Query)(nil),          // 16: scribe.v1.Query
+	(*ErrorInfo)(nil),      // 17: scribe.v1.ErrorInfo
 }
 var file_scribe_v1_readproxy_proto_depIdxs = []int32{
-	0,  // 0: scribe.v1.FetchRequest.encoding:type_name -> scribe.v1.PayloadEncoding
-	2,  // 1: scribe.v1.FetchRequest.view:type_name -> scribe.v1.View
-	3,  // 2: scribe.v1.FetchRequest.places:type_name -> scribe.v1.PointerPlace
-	12, // 3: scribe.v1.View.query:type_name -> scribe.v1.Query
-	5,  // 4: scribe.v1.FetchResponse.payloads:type_name -> scribe.v1.Payload
-	13, // 5: scribe.v1.Payload.error:type_name -> scribe.v1.ErrorInfo
-	6,  // 6: scribe.v1.Payload.view:type_name -> scribe.v1.PayloadView
-	7,  // 7: scribe.v1.PayloadView.losses:type_name -> scribe.v1.LossFrame
-	10, // 8: scribe.v1.ViewsResponse.views:type_name -> scribe.v1.ViewStatus
-	11, // 9: scribe.v1.ViewsResponse.queries:type_name -> scribe.v1.QueryStatus
-	12, // 10: scribe.v1.QueryStatus.query:type_name -> scribe.v1.Query
-	1,  // 11: scribe.v1.ReadProxyService.Fetch:input_type -> scribe.v1.FetchRequest
-	8,  // 12: scribe.v1.ViewService.Views:input_type -> scribe.v1.ViewsRequest
-	4,  // 13: scribe.v1.ReadProxyService.Fetch:output_type -> scribe.v1.FetchResponse
-	9,  // 14: scribe.v1.ViewService.Views:output_type -> scribe.v1.ViewsResponse
-	13, // [13:15] is the sub-list for method output_type
-	11, // [11:13] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	2,  // 0: scribe.v1.PushRequest.blocks:type_name -> scribe.v1.PushedBlock
+	4,  // 1: scribe.v1.PushResponse.wanted:type_name -> scribe.v1.WantedCategory
+	0,  // 2: scribe.v1.FetchRequest.encoding:type_name -> scribe.v1.PayloadEncoding
+	6,  // 3: scribe.v1.FetchRequest.view:type_name -> scribe.v1.View
+	7,  // 4: scribe.v1.FetchRequest.places:type_name -> scribe.v1.PointerPlace
+	16, // 5: scribe.v1.View.query:type_name -> scribe.v1.Query
+	9,  // 6: scribe.v1.FetchResponse.payloads:type_name -> scribe.v1.Payload
+	17, // 7: scribe.v1.Payload.error:type_name -> scribe.v1.ErrorInfo
+	10, // 8: scribe.v1.Payload.view:type_name -> scribe.v1.PayloadView
+	11, // 9: scribe.v1.PayloadView.losses:type_name -> scribe.v1.LossFrame
+	14, // 10: scribe.v1.ViewsResponse.views:type_name -> scribe.v1.ViewStatus
+	15, // 11: scribe.v1.ViewsResponse.queries:type_name -> scribe.v1.QueryStatus
+	16, // 12: scribe.v1.QueryStatus.query:type_name -> scribe.v1.Query
+	5,  // 13: scribe.v1.ReadProxyService.Fetch:input_type -> scribe.v1.FetchRequest
+	12, // 14: scribe.v1.ViewService.Views:input_type -> scribe.v1.ViewsRequest
+	1,  // 15: scribe.v1.PushService.Push:input_type -> scribe.v1.PushRequest
+	8,  // 16: scribe.v1.ReadProxyService.Fetch:output_type -> scribe.v1.FetchResponse
+	13, // 17: scribe.v1.ViewService.Views:output_type -> scribe.v1.ViewsResponse
+	3,  // 18: scribe.v1.PushService.Push:output_type -> scribe.v1.PushResponse
+	16, // [16:19] is the sub-list for method output_type
+	13, // [13:16] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_readproxy_proto_init() }
@@ -1131,9 +1394,9 @@ func file_scribe_v1_readproxy_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_readproxy_proto_rawDesc), len(file_scribe_v1_readproxy_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   11,
+			NumMessages:   15,
 			NumExtensions: 0,
-			NumServices:   2,
+			NumServices:   3,
 		},
 		GoTypes:           file_scribe_v1_readproxy_proto_goTypes,
 		DependencyIndexes: file_scribe_v1_readproxy_proto_depIdxs,

@@ -25,6 +25,8 @@ const (
 	ReadProxyServiceName = "scribe.v1.ReadProxyService"
 	// ViewServiceName is the fully-qualified name of the ViewService service.
 	ViewServiceName = "scribe.v1.ViewService"
+	// PushServiceName is the fully-qualified name of the PushService service.
+	PushServiceName = "scribe.v1.PushService"
 )
 
 // These constants are the fully-qualified names of the RPCs defined in this package. They're
@@ -39,6 +41,8 @@ const (
 	ReadProxyServiceFetchProcedure = "/scribe.v1.ReadProxyService/Fetch"
 	// ViewServiceViewsProcedure is the fully-qualified name of the ViewService's Views RPC.
 	ViewServiceViewsProcedure = "/scribe.v1.ViewService/Views"
+	// PushServicePushProcedure is the fully-qualified name of the PushService's Push RPC.
+	PushServicePushProcedure = "/scribe.v1.PushService/Push"
 )
 
 // ReadProxyServiceClient is a client for the scribe.v1.ReadProxyService service.
@@ -191,4 +195,80 @@ type UnimplementedViewServiceHandler struct{}
 
 func (UnimplementedViewServiceHandler) Views(context.Context, *v1.ViewsRequest) (*v1.ViewsResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.ViewService.Views is not implemented"))
+}
+
+// PushServiceClient is a client for the scribe.v1.PushService service.
+type PushServiceClient interface {
+	// Push hands over blocks and asks what is wanted. A block that is refused is no error: consumers find it in the blob store.
+	Push(context.Context, *v1.PushRequest) (*v1.PushResponse, error)
+}
+
+// NewPushServiceClient constructs a client for the scribe.v1.PushService service. By default, it
+// uses the Connect protocol with the binary Protobuf Codec, asks for gzipped responses, and sends
+// uncompressed requests. To use the gRPC or gRPC-Web protocols, supply the connect.WithGRPC() or
+// connect.WithGRPCWeb() options.
+//
+// The URL supplied here should be the base URL for the Connect or gRPC server (for example,
+// http://api.acme.com or https://acme.com/grpc).
+func NewPushServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...connect.ClientOption) PushServiceClient {
+	baseURL = strings.TrimRight(baseURL, "/")
+	pushServiceMethods := v1.File_scribe_v1_readproxy_proto.Services().ByName("PushService").Methods()
+	return &pushServiceClient{
+		push: connect.NewClient[v1.PushRequest, v1.PushResponse](
+			httpClient,
+			baseURL+PushServicePushProcedure,
+			connect.WithSchema(pushServiceMethods.ByName("Push")),
+			connect.WithClientOptions(opts...),
+		),
+	}
+}
+
+// pushServiceClient implements PushServiceClient.
+type pushServiceClient struct {
+	push *connect.Client[v1.PushRequest, v1.PushResponse]
+}
+
+// Push calls scribe.v1.PushService.Push.
+func (c *pushServiceClient) Push(ctx context.Context, req *v1.PushRequest) (*v1.PushResponse, error) {
+	response, err := c.push.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// PushServiceHandler is an implementation of the scribe.v1.PushService service.
+type PushServiceHandler interface {
+	// Push hands over blocks and asks what is wanted. A block that is refused is no error: consumers find it in the blob store.
+	Push(context.Context, *v1.PushRequest) (*v1.PushResponse, error)
+}
+
+// NewPushServiceHandler builds an HTTP handler from the service implementation. It returns the path
+// on which to mount the handler and the handler itself.
+//
+// By default, handlers support the Connect, gRPC, and gRPC-Web protocols with the binary Protobuf
+// and JSON codecs. They also support gzip compression.
+func NewPushServiceHandler(svc PushServiceHandler, opts ...connect.HandlerOption) (string, http.Handler) {
+	pushServiceMethods := v1.File_scribe_v1_readproxy_proto.Services().ByName("PushService").Methods()
+	pushServicePushHandler := connect.NewUnaryHandlerSimple(
+		PushServicePushProcedure,
+		svc.Push,
+		connect.WithSchema(pushServiceMethods.ByName("Push")),
+		connect.WithHandlerOptions(opts...),
+	)
+	return "/scribe.v1.PushService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case PushServicePushProcedure:
+			pushServicePushHandler.ServeHTTP(w, r)
+		default:
+			http.NotFound(w, r)
+		}
+	})
+}
+
+// UnimplementedPushServiceHandler returns CodeUnimplemented from all methods.
+type UnimplementedPushServiceHandler struct{}
+
+func (UnimplementedPushServiceHandler) Push(context.Context, *v1.PushRequest) (*v1.PushResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.PushService.Push is not implemented"))
 }

@@ -5,22 +5,24 @@ import (
 
 	"scribe/internal/format/record"
 	"scribe/internal/role/publish"
+	"scribe/internal/transport/layouts"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// Publish implements rpc.WriteService: it encodes the messages into one frame, and processes it as Write does.
+// Publish implements rpc.WriteService: it encodes the messages into one frame, which is divided if the
+// category places messages by themselves, and processes it as Write does.
 func (p *Proxy) Publish(ctx context.Context, req *scribev1.PublishRequest) (*scribev1.PublishResponse, error) {
 	frame, err := p.encodeFrame(ctx, req)
 	if err != nil {
 		p.metrics.refused.WithLabelValues(rpc.ReasonLabel(rpc.ReasonOf(err))).Inc()
 		return nil, err
 	}
-	items, err := p.writeFrames(ctx, frame, req.GetAck())
+	results, err := p.writeFrames(ctx, frame, req.GetAck())
 	if err != nil {
 		return nil, err
 	}
-	return publish.Response(req, items[0].result)
+	return publish.Response(req, results[0])
 }
 
 func (p *Proxy) encodeFrame(ctx context.Context, req *scribev1.PublishRequest) ([]byte, error) {
@@ -33,6 +35,9 @@ func (p *Proxy) encodeFrame(ctx context.Context, req *scribev1.PublishRequest) (
 		if c, err = p.resolveOrCreate(ctx, req.GetCategory()); err != nil {
 			return nil, err
 		}
+	}
+	if l := layouts.Current(c); l != nil && req.GetShard() != 0 {
+		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "category %s places messages by %s: leave out the shard, %d", c.GetName(), layoutName(l), req.GetShard())
 	}
 	return publish.Frame(req, maxMessage(c), p.deps.Clock())
 }

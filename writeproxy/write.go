@@ -17,18 +17,15 @@ import (
 // memory (with a retry hint), for bytes that are not frames, or because the proxy is closed. The request's bytes are not used
 // after it returns.
 func (p *Proxy) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
-	items, err := p.writeFrames(ctx, req.GetFrames(), req.GetAck())
+	results, err := p.writeFrames(ctx, req.GetFrames(), req.GetAck())
 	if err != nil {
 		return nil, err
 	}
-	resp := &scribev1.WriteResponse{Results: make([]*scribev1.FrameResult, len(items))}
-	for i := range items {
-		resp.Results[i] = items[i].result
-	}
-	return resp, nil
+	return &scribev1.WriteResponse{Results: results}, nil
 }
 
-func (p *Proxy) writeFrames(ctx context.Context, data []byte, ack scribev1.AckLevel) (items []frameItem, err error) {
+// writeFrames returns a result for each frame.
+func (p *Proxy) writeFrames(ctx context.Context, data []byte, ack scribev1.AckLevel) (results []*scribev1.FrameResult, err error) {
 	defer func() {
 		if err != nil {
 			p.metrics.refused.WithLabelValues(rpc.ReasonLabel(rpc.ReasonOf(err))).Inc()
@@ -54,8 +51,20 @@ func (p *Proxy) writeFrames(ctx context.Context, data []byte, ack scribev1.AckLe
 	if err := charge(int64(len(data))); err != nil {
 		return nil, err
 	}
-	if items, err = p.splitRequest(ctx, data, charge); err != nil {
+	items, err := p.splitRequest(ctx, data, charge)
+	if err != nil {
 		return nil, err
+	}
+	placed, err := p.placeFrames(items, charge)
+	if err != nil {
+		return nil, err
+	}
+	if placed != nil {
+		data = placed.data
+		if items, err = p.splitRequest(ctx, data, charge); err != nil {
+			return nil, err
+		}
+		refuseMisplaced(items, p.cfg.RetryBase)
 	}
 	p.retries.Earn()
 	start := time.Now()
@@ -71,7 +80,23 @@ func (p *Proxy) writeFrames(ctx context.Context, data []byte, ack scribev1.AckLe
 	}
 	p.ledger.countAnswered(items)
 	p.metrics.seconds.WithLabelValues(scribev1.EnumName(ack)).Observe(time.Since(start).Seconds())
-	return items, nil
+	if placed != nil {
+		return placed.foldResults(items), nil
+	}
+	results = make([]*scribev1.FrameResult, len(items))
+	for i := range items {
+		results[i] = items[i].result
+	}
+	return results, nil
+}
+
+// refuseMisplaced refuses frames whose category got another layout while the request was placed.
+func refuseMisplaced(items []frameItem, after time.Duration) {
+	for i := range items {
+		if it := &items[i]; it.misplaced && !it.done {
+			it.refuseWith(rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, after, "category %s was changed while the request was read: send the frames again", it.category.GetName()))
+		}
+	}
 }
 
 // writeCall is the state of one request.

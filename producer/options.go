@@ -67,6 +67,8 @@ type producerConfig struct {
 	registerer       prometheus.Registerer // may be nil
 	onSampled        func(Sampled)         // may be nil
 	reportLosses     time.Duration         // 0 = never
+	partitioner      Partitioner           // may be nil
+	categories       CategorySource        // may be nil
 }
 
 func defaultConfig() producerConfig {

@@ -126,7 +126,7 @@ func (c *sharedCore) composeRequest(now time.Time) *outRequest {
 		if s.urgent && s.open != nil {
 			c.sealFrame(s, false)
 		}
-		if added := c.addFrames(s, req); !added && s.head != nil {
+		if added := c.addFrames(s, req); !added && s.head != nil && s.mayPass(s.head) {
 			s.ready = true
 			passed = append(passed, s)
 		}
@@ -168,7 +168,7 @@ func (c *sharedCore) dropLate(s *shardStream, now time.Time, late []finishedFram
 // addFrames moves frames of s into the request and numbers them. It reports whether any could join. The stripe's mutex is held.
 func (c *sharedCore) addFrames(s *shardStream, req *outRequest) bool {
 	from := len(req.frames)
-	for s.head != nil && c.mayJoin(s, req, len(req.frames)-from) {
+	for s.head != nil && s.mayPass(s.head) && c.mayJoin(s, req, len(req.frames)-from) {
 		f := s.popFrame()
 		if !f.numbered {
 			f.numbered, f.epoch, f.first = true, s.epoch, s.next
@@ -451,9 +451,12 @@ func (c *sharedCore) concludeFrames(done []finishedFrame) {
 			}
 		}
 		// Release the memory before the waiters wake.
-		out := f.out
+		out, category, generation := f.out, d.s.category, generationOf(f.placing)
 		out.err, out.at = d.err, d.at
 		c.recycleFrame(f)
 		close(out.done)
+		if category != nil && generation <= category.sent.Load() && category.sent.Load() != generationOf(category.placing.Load()) {
+			c.categories.continueSwitch(category)
+		}
 	}
 }

@@ -247,4 +247,3 @@ func appendFloat(dst []byte, f float64) (_ []byte, ok bool) {
 	}
 	return strconv.AppendFloat(dst, f, 'f', -1, 64), true
 }
-

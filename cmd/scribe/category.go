@@ -40,8 +40,8 @@ Shards. A category says how a message finds its logical shard (--shard-by):
   field:PATH  by the hash of a field of the message: a path in JSON (client_ip, user.id), or a column of Arrow batches
   explicit    the writer says: "scribe produce --shard"
 
-With key and field:PATH, equal values are in one shard, in the order in which a producer wrote them; "scribe tail --key" reads one key, and
-a query with WHERE client_ip = '...' reads one shard. A message without the key or field goes where a sticky one would. When shards are
+With key and field:PATH, equal values are in one shard, in the order in which a producer wrote them: "scribe category describe --value" says
+in which, "scribe tail --shards" reads it, and a query with WHERE client_ip = '...' reads that shard alone. A message without the key or field goes where a sticky one would. When shards are
 added (update --shards), values move to other shards and what is stored stays: readers of one value then read a shard more for each layout
 that the category had. Twice as many shards divide each shard in two.`,
 		Example: `  scribe category create clicks --shards 8 --shard-by key
@@ -258,19 +258,28 @@ func newCategoryList() *cobra.Command {
 }
 
 func newCategoryDescribe() *cobra.Command {
+	var value string
 	cmd := &cobra.Command{
-		Use:     "describe NAME",
-		Short:   "Show a category as JSON",
-		Example: "  scribe category describe access",
-		Args:    cobra.ExactArgs(1),
+		Use:   "describe NAME",
+		Short: "Show a category as JSON",
+		Example: `  scribe category describe access
+  scribe category describe clicks --value user-17     # also the logical shards that may hold the key user-17, for scribe tail --shards`,
+		Args: cobra.ExactArgs(1),
 	}
 	server := serverFlag(cmd)
+	cmd.Flags().StringVar(&value, "value", "", "a key, or a value of the field, by which the category places messages: show the logical shards that may hold it")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		category, err := getCategory(cmd.Context(), *server, "describe category "+args[0], args[0])
 		if err != nil {
 			return err
 		}
-		return printJSON(cmd.OutOrStdout(), describeCategory(category))
+		shown := describeCategory(category)
+		if cmd.Flags().Changed("value") {
+			if shown.ValueShards, err = shardsOfValue(category, value); err != nil {
+				return usageError(err)
+			}
+		}
+		return printJSON(cmd.OutOrStdout(), shown)
 	}
 	return cmd
 }
@@ -372,6 +381,7 @@ type categoryJSON struct {
 	Shards          uint32          `json:"shards"`
 	ShardBy         string          `json:"shard_by"`
 	FormerLayouts   []string        `json:"former_layouts,omitempty"`
+	ValueShards     []uint32        `json:"value_shards,omitempty"`
 	Delivery        string          `json:"delivery"`
 	MaxMessageBytes units.Bytes     `json:"max_message"`
 	Quota           units.Bytes     `json:"quota_per_second,omitempty"`

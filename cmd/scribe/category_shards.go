@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"scribe/internal/format/placement"
+	"scribe/internal/transport/layouts"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -47,6 +48,22 @@ func shardByText(rule scribev1.ShardBy, field string) string {
 		return scribev1.EnumName(rule) + ":" + field
 	}
 	return scribev1.EnumName(rule)
+}
+
+// shardsOfValue returns the logical shards that may hold a key, or a value of the field.
+func shardsOfValue(c *scribev1.Category, value string) ([]uint32, error) {
+	if !placement.IsCanonical(value) && c.GetShardBy() == scribev1.ShardBy_SHARD_BY_FIELD {
+		return nil, fmt.Errorf("invalid value %q for --value: want a text or an integer", value)
+	}
+	shards, ok := layouts.ShardsOf(c, []byte(value), func(l *placement.Layout) bool {
+		current := layouts.Current(c)
+		return l.Kind() == current.Kind() && l.Path().Equal(current.Path())
+	})
+	if !ok {
+		return nil, fmt.Errorf("--value: the value may be in any logical shard of %s: it is, or was, placed by %s", c.GetName(),
+			strings.Join(append(formerLayoutTexts(c), shardByText(c.GetShardBy(), c.GetShardField())), "; "))
+	}
+	return shards, nil
 }
 
 // formerLayoutTexts are the layouts that a category had, the last one last.

@@ -356,3 +356,40 @@ func (s *Scratch) placeDigits(negative bool, whole, fraction []byte, exponent in
 	}
 	return out[:sign+point-first], true
 }
+
+// IsCanonical reports whether a text is the canonical text of every value that becomes this text as a string: of the string, and of
+// numbers that are written like it. Readers that look for any other text can't tell where its values are.
+func IsCanonical(text string) bool {
+	switch {
+	case text == "NaN", text == "Infinity", text == "-Infinity": // floats of columns
+		return false
+	case text != "" && (text[0] == '{' || text[0] == '['): // objects and lists have several spellings
+		return false
+	case bytes.ContainsRune([]byte(text), utf8.RuneError): // stands for characters that can't be
+		return false
+	case !isNumber([]byte(text)):
+		return true
+	}
+	digits, ok := new(Scratch).integerOf([]byte(text))
+	return ok && string(digits) == text
+}
+
+// isNumber reports whether a text is a number of JSON.
+func isNumber(b []byte) bool {
+	if len(b) > 0 && b[0] == '-' {
+		b = b[1:]
+	}
+	whole := countDigits(b)
+	if whole == 0 || whole > 1 && b[0] == '0' {
+		return false
+	}
+	if b = b[whole:]; len(b) > 0 && b[0] == '.' {
+		f := countDigits(b[1:])
+		if f == 0 {
+			return false
+		}
+		b = b[1+f:]
+	}
+	_, ok := parseExponent(b)
+	return ok
+}

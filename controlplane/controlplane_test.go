@@ -86,7 +86,7 @@ func TestCreateCategory(t *testing.T) {
 	want := &scribev1.Category{
 		Name: "access_log", Id: 1, Revision: got.GetRevision(), Retention: durationpb.New(72 * time.Hour), Shards: 1,
 		Delivery: scribev1.Delivery_DELIVERY_AT_LEAST_ONCE, MaxMessageBytes: 16 << 20, CreatedAt: now.UnixMicro(), UpdatedAt: now.UnixMicro(),
-		QuotaMode: scribev1.QuotaMode_QUOTA_MODE_BLOCK,
+		QuotaMode: scribev1.QuotaMode_QUOTA_MODE_BLOCK, ShardBy: scribev1.ShardBy_SHARD_BY_STICKY,
 	}
 	if !proto.Equal(got, want) || got.GetRevision() == 0 {
 		t.Fatalf("created %v, want %v", got, want)
@@ -111,7 +111,7 @@ func TestCreateCategory(t *testing.T) {
 		QuotaMode:      scribev1.QuotaMode_QUOTA_MODE_THROTTLE,
 		Repeatable:     scribev1.Repeatability_REPEATABILITY_BOUND,
 		Cache:          &scribev1.CachePolicy{Memory: scribev1.CacheMode_CACHE_MODE_NEVER, MemcachedAge: durationpb.New(time.Hour)},
-		OrderingWindow: durationpb.New(0), Schema: "infer",
+		OrderingWindow: durationpb.New(0), Schema: "infer", ShardBy: scribev1.ShardBy_SHARD_BY_FIELD, ShardField: "user.id",
 	}
 	resp, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: full})
 	if err != nil {

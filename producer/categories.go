@@ -27,8 +27,6 @@ const (
 	// lookupTimeout bounds one question about a category, for which calls wait. It is short: programs of a host must start and
 	// continue while everything that its agent forwards to hangs.
 	lookupTimeout = time.Second
-	// lookupEvery is how often the producer asks about a category that it writes to, give or take a fifth.
-	lookupEvery = 30 * time.Second
 	// lookupSoon is the time to the next question if the category does not exist yet, or can't change before frames are sent.
 	lookupSoon = time.Second
 	// lookupSilence is how long nobody waits for a source that did not answer.
@@ -183,16 +181,16 @@ func (d *categoryDirectory) lookUp(cat *categoryState) {
 	defer cancel()
 	res, err := d.source.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: cat.name})
 	now := time.Now()
-	next := lookupEvery * time.Duration(80+rand.IntN(40)) / 100
+	next := d.core.cfg.categoryRefresh * time.Duration(80+rand.IntN(40)) / 100
 	switch {
 	case err == nil:
 		if !d.switchPlacing(cat, d.core.placingOf(res.GetCategory())) {
-			next = lookupSoon
+			next = min(next, lookupSoon)
 		}
 		cat.known.Store(true)
 	case rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_CATEGORY: // it may be created any time, perhaps by the first message
 		cat.known.Store(true)
-		next = lookupSoon
+		next = min(next, lookupSoon)
 	case connect.CodeOf(err) == connect.CodeUnimplemented: // the address takes only writes
 		cat.known.Store(true)
 	default:

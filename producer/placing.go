@@ -29,6 +29,12 @@ func WithCategories(source CategorySource) Option {
 	return func(c *producerConfig) { c.categories = source }
 }
 
+// WithCategoryRefresh sets how often the producer asks whether a category that it writes to places messages differently, give or take
+// a fifth; the default is [DefaultCategoryRefresh]. Until it knows, its messages go where they belonged before.
+func WithCategoryRefresh(every time.Duration) Option {
+	return func(c *producerConfig) { c.categoryRefresh = every }
+}
+
 // placing is how messages of a category are placed. It is immutable.
 type placing struct {
 	layout      *placement.Layout // nil unless by key or field

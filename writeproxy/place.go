@@ -6,6 +6,7 @@ import (
 
 	"scribe/columnar/divide"
 	"scribe/columnar/schema"
+	"scribe/internal/format/loss"
 	"scribe/internal/format/placement"
 	"scribe/internal/format/record"
 	"scribe/internal/role/request"
@@ -81,7 +82,7 @@ func (p *Proxy) placeFrame(dst []byte, it *frameItem) (_ []byte, pieces int, err
 		shards = max(it.category.GetShards(), 1)
 		other  = h.Shard // of messages without a value to place them by
 	)
-	if it.category.GetShardBy() != scribev1.ShardBy_SHARD_BY_EXPLICIT && h.Placement == placement.Unplaced {
+	if h.Placement == placement.Unplaced && (layout != nil || it.category.GetShardBy() == scribev1.ShardBy_SHARD_BY_STICKY) {
 		other = p.sticky.Add(1) % shards
 	}
 	other = min(other, shards-1)
@@ -105,7 +106,7 @@ func (p *Proxy) placeFrame(dst []byte, it *frameItem) (_ []byte, pieces int, err
 	env := h.Envelope()
 	env.Placement = tag
 	env.Sequenced, env.Producer, env.Epoch, env.FirstSequence = false, 0, 0, 0 // the numbers count messages of the frame as it was
-	s := frameSplit{layout: layout, env: env, other: other}
+	s := frameSplit{layout: layout, env: env, other: other, chosen: h.Placement == 0 && h.Shard != 0}
 	if h.Encoding == record.EncodingArrow {
 		err = s.splitRows(it.bytes[h.BodyOffset():h.Len])
 	} else {
@@ -137,6 +138,8 @@ type frameSplit struct {
 	layout *placement.Layout
 	env    record.Envelope
 	other  uint32
+	// chosen: the writer chose the shard, which only reports of losses may.
+	chosen bool
 	pieces []framePiece
 }
 
@@ -160,6 +163,11 @@ func (s *frameSplit) splitMessages(frame []byte) error {
 	}
 	for d.Next(&r) {
 		shard, ok := s.layout.Place(r.Key, r.Payload, &scratch)
+		if _, report := r.Attributes.Get(loss.Attribute); report {
+			shard, ok = s.other, true
+		} else if s.chosen {
+			return s.errChosen()
+		}
 		if !ok {
 			shard = s.other
 		}
@@ -203,8 +211,16 @@ func messageOf(r *record.Record) *record.Message {
 	return m
 }
 
+// errChosen refuses a shard that the writer chose.
+func (s *frameSplit) errChosen() error {
+	return rpc.Errorf(scribev1.Reason_REASON_INVALID, "it places messages by %s: leave out the shard, %d", layoutName(s.layout), s.other)
+}
+
 // splitRows divides a frame of columns.
 func (s *frameSplit) splitRows(body []byte) error {
+	if s.chosen {
+		return s.errChosen()
+	}
 	parts, err := divide.Stream(body, s.layout, s.other)
 	if err != nil {
 		return rpc.Errorf(scribev1.Reason_REASON_INVALID, "the rows can't be divided by %s: %w", layoutName(s.layout), err)

@@ -5,7 +5,6 @@ import (
 
 	"scribe/internal/format/record"
 	"scribe/internal/role/publish"
-	"scribe/internal/transport/layouts"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -35,9 +34,6 @@ func (p *Proxy) encodeFrame(ctx context.Context, req *scribev1.PublishRequest) (
 		if c, err = p.resolveOrCreate(ctx, req.GetCategory()); err != nil {
 			return nil, err
 		}
-	}
-	if l := layouts.Current(c); l != nil && req.GetShard() != 0 {
-		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "category %s places messages by %s: leave out the shard, %d", c.GetName(), layoutName(l), req.GetShard())
 	}
 	return publish.Frame(req, maxMessage(c), p.deps.Clock())
 }

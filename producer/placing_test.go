@@ -117,11 +117,18 @@ func TestPlaceEachWay(t *testing.T) {
 	}
 	for _, c := range []*scribev1.Category{keyed(byKey, "", 8), keyed(byField, "user.id", 8)} {
 		for name, write := range map[string]func(p *producer.Producer, i int) error{
-			"Write":        func(p *producer.Producer, i int) error { return p.Write(context.Background(), "c", *message(i), *message(i + 1)) },
-			"WriteAsync":   func(p *producer.Producer, i int) error { p.WriteAsync("c", message(i)); return nil },
-			"WriteContext": func(p *producer.Producer, i int) error { p.WriteAsyncContext(context.Background(), "c", message(i)); return nil },
-			"LogMessage":   func(p *producer.Producer, i int) error { p.LogMessage("c", message(i)); return nil },
-			"WriteAtomic":  func(p *producer.Producer, i int) error { return p.WriteAtomic(context.Background(), "c", 0, *message(i), *message(i)) },
+			"Write": func(p *producer.Producer, i int) error {
+				return p.Write(context.Background(), "c", *message(i), *message(i + 1))
+			},
+			"WriteAsync": func(p *producer.Producer, i int) error { p.WriteAsync("c", message(i)); return nil },
+			"WriteContext": func(p *producer.Producer, i int) error {
+				p.WriteAsyncContext(context.Background(), "c", message(i))
+				return nil
+			},
+			"LogMessage": func(p *producer.Producer, i int) error { p.LogMessage("c", message(i)); return nil },
+			"WriteAtomic": func(p *producer.Producer, i int) error {
+				return p.WriteAtomic(context.Background(), "c", 0, *message(i), *message(i))
+			},
 			"Log": func(p *producer.Producer, i int) error {
 				if c.GetShardBy() == byField { // it takes no key
 					p.Log("c", message(i).Payload)

@@ -31,8 +31,11 @@ type visit struct {
 	Way      string `json:"way"`
 }
 
-// visits are lines of messages from as many addresses.
-func visits(way string, addresses int) []byte {
+// addresses is the number of different addresses in the messages.
+const addresses = 60
+
+// visits are lines of a message from each address.
+func visits(way string) []byte {
 	var b bytes.Buffer
 	for i := range addresses {
 		line, _ := json.Marshal(visit{fmt.Sprintf("10.0.%d.%d", i/250, i%250), i, way})
@@ -67,13 +70,12 @@ func TestPlacement(t *testing.T) {
 	}
 	ok(t, nil, "category", "create", "keyed", "--shards", "8", "--shard-by", "key", "--server", c.read)
 
-	const addresses = 60
 	ways := map[string]int{} // messages of each address in the category visits
-	produce(t, c, "visits", visits("command", addresses))
-	produce(t, &cell{write: h.agent.URL}, "visits", visits("through the agent", addresses))
-	h.post(h.agent.URL+"/v1/lines/visits", "text/plain", string(visits("lines", addresses)))
+	produce(t, c, "visits", visits("command"))
+	produce(t, &cell{write: h.agent.URL}, "visits", visits("through the agent"))
+	h.post(h.agent.URL+"/v1/lines/visits", "text/plain", string(visits("lines")))
 	var published []string
-	for line := range bytes.Lines(visits("http", addresses)) {
+	for line := range bytes.Lines(visits("http")) {
 		text, _ := json.Marshal(strings.TrimSpace(string(line)))
 		published = append(published, fmt.Sprintf(`{"text": %s}`, text))
 	}
@@ -95,7 +97,7 @@ func TestPlacement(t *testing.T) {
 	if err := columns.Write(t.Context(), p, "visits", 0, rows.NewRecordBatch()); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(h.dir, "visits.log"), visits("file", addresses), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(h.dir, "visits.log"), visits("file"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	h.taken("follow", addresses)
@@ -147,11 +149,11 @@ func TestPlacement(t *testing.T) {
 	wantRows(6, shardsOf(t, c, "visits", "10.0.0.17"))
 
 	// Keys, and more shards: the key's messages are in the shards of both layouts.
-	produce(t, c, "keyed", visits("before", addresses), "--key-field", "client_ip")
+	produce(t, c, "keyed", visits("before"), "--key-field", "client_ip")
 	ok(t, nil, "category", "update", "keyed", "--shards", "11", "--server", c.read)
 	ok(t, nil, "category", "update", "visits", "--shards", "11", "--server", c.read)
-	produce(t, c, "keyed", visits("after", addresses), "--key-field", "client_ip")
-	produce(t, c, "visits", visits("after", addresses))
+	produce(t, c, "keyed", visits("after"), "--key-field", "client_ip")
+	produce(t, c, "visits", visits("after"))
 	moved := 0
 	for i := range addresses {
 		address := fmt.Sprintf("10.0.0.%d", i)

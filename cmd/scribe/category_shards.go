@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -41,13 +42,11 @@ func (s *shardBy) Type() string { return "rule" }
 
 // shardByText is a rule as the command line has it. Categories from before there were rules have none, which is explicit.
 func shardByText(rule scribev1.ShardBy, field string) string {
-	switch rule {
-	case scribev1.ShardBy_SHARD_BY_UNSPECIFIED:
-		return scribev1.EnumName(scribev1.ShardBy_SHARD_BY_EXPLICIT)
-	case scribev1.ShardBy_SHARD_BY_FIELD:
-		return scribev1.EnumName(rule) + ":" + field
+	name := scribev1.EnumName(cmp.Or(rule, scribev1.ShardBy_SHARD_BY_EXPLICIT))
+	if rule == scribev1.ShardBy_SHARD_BY_FIELD {
+		name += ":" + field
 	}
-	return scribev1.EnumName(rule)
+	return name
 }
 
 // shardsOfValue returns the logical shards that may hold a key, or a value of the field.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -92,13 +93,13 @@ func joinRuns(batch arrow.RecordBatch, runs []rowRun) (arrow.RecordBatch, error)
 		rows += int64(r.to - r.from)
 	}
 	for i, column := range batch.Columns() {
-		slices := make([]arrow.Array, len(runs))
+		pieces := make([]arrow.Array, len(runs))
 		for j, r := range runs {
-			slices[j] = array.NewSlice(column, int64(r.from), int64(r.to))
+			pieces[j] = array.NewSlice(column, int64(r.from), int64(r.to))
 		}
 		var err error
-		columns[i], err = array.Concatenate(slices, memory.DefaultAllocator)
-		for _, s := range slices {
+		columns[i], err = array.Concatenate(pieces, memory.DefaultAllocator)
+		for _, s := range pieces {
 			s.Release()
 		}
 		if err != nil {
@@ -171,19 +172,16 @@ func findColumn(batch arrow.RecordBatch, path placement.Path) (v rowValues, err 
 	if d, ok := column.(*array.Dictionary); ok {
 		values = d.Dictionary()
 	}
-	if !canPlace(values.DataType().ID()) {
+	if !slices.Contains(placing, values.DataType().ID()) {
 		return v, fmt.Errorf("%w: %s is %s; strings, bytes, integers, floats and booleans can place rows", ErrType, schema.PathText(path), column.DataType())
 	}
 	return v, nil
 }
 
-func canPlace(t arrow.Type) bool {
-	switch t {
-	case arrow.NULL, arrow.BOOL, arrow.STRING, arrow.LARGE_STRING, arrow.BINARY, arrow.LARGE_BINARY, arrow.STRING_VIEW,
-		arrow.INT8, arrow.INT16, arrow.INT32, arrow.INT64, arrow.UINT8, arrow.UINT16, arrow.UINT32, arrow.UINT64, arrow.FLOAT32, arrow.FLOAT64:
-		return true
-	}
-	return false
+// placing are the types by whose values rows are placed.
+var placing = []arrow.Type{
+	arrow.NULL, arrow.BOOL, arrow.STRING, arrow.LARGE_STRING, arrow.STRING_VIEW, arrow.BINARY, arrow.LARGE_BINARY,
+	arrow.INT8, arrow.INT16, arrow.INT32, arrow.INT64, arrow.UINT8, arrow.UINT16, arrow.UINT32, arrow.UINT64, arrow.FLOAT32, arrow.FLOAT64,
 }
 
 // appendText appends the canonical text of a row's value. ok is false if there is none: it is null, or a number that is not an

@@ -55,7 +55,7 @@ func (p *Producer) Log(category string, payload []byte) {
 
 // LogMessage is [Producer.Log] for a message with a key, a time, attributes or a shard.
 func (p *Producer) LogMessage(category string, m *Message) {
-	w := messageAdder{sharedCore: p.sharedCore, category: category, cat: p.categories.stateOf(category), ack: p.ack, now: p.clock.readTime()}
+	w := p.newAdder(category, false)
 	if _, err := w.addWaiting(context.Background(), m); err != nil {
 		p.refuseMessage(category, m.Shard, int64(m.Size()), err)
 	}
@@ -73,7 +73,7 @@ func (p *Producer) WriteAsyncContext(ctx context.Context, category string, m *Me
 }
 
 func (p *Producer) writeAsync(ctx context.Context, category string, m *Message, wait bool) *Result {
-	w := messageAdder{sharedCore: p.sharedCore, category: category, cat: p.categories.stateOf(category), ack: p.ack, wait: wait, now: p.clock.readTime()}
+	w := p.newAdder(category, wait)
 	if wait {
 		p.categories.await(ctx, w.cat)
 	}
@@ -92,11 +92,20 @@ type messageAdder struct {
 	ack      AckLevel
 	wait     bool // for memory
 	now      time.Time
-	s        *shardStream   // of the message before; streams are never removed
-	cat      *categoryState // nil if callers place the messages
-	scratch  placement.Scratch
+	s        *shardStream       // of the message before; streams are never removed
+	cat      *categoryState     // nil if callers place the messages
+	scratch  *placement.Scratch // nil if callers place the messages
 	// urgent has the streams with messages of the call, where it needs several.
 	urgent map[*shardStream]struct{}
+}
+
+// newAdder returns a messageAdder for one call.
+func (p *Producer) newAdder(category string, wait bool) messageAdder {
+	w := messageAdder{sharedCore: p.sharedCore, category: category, cat: p.categories.stateOf(category), ack: p.ack, wait: wait, now: p.clock.readTime()}
+	if w.cat != nil {
+		w.scratch = new(placement.Scratch)
+	}
+	return w
 }
 
 // tooLarge returns an error if a message exceeds a limit that does not depend on free memory.
@@ -125,7 +134,7 @@ func (w *messageAdder) addWaiting(ctx context.Context, m *Message) (*Result, err
 		}
 	}()
 	for {
-		shard, p, err := w.placeMessage(w.cat, m, &w.scratch, w.now)
+		shard, p, err := w.placeMessage(w.cat, m, w.scratch, w.now)
 		if err != nil {
 			return nil, err
 		}
@@ -156,7 +165,7 @@ const maxRun = 256 << 10
 // addRun adds leading messages of one shard until one needs a wait or an error, and returns their number. It locks the mutex and
 // finds the stream once: for small messages that costs more than the copy.
 func (w *messageAdder) addRun(msgs []Message, b *Batch) int {
-	shard, p, err := w.placeMessage(w.cat, &msgs[0], &w.scratch, w.now)
+	shard, p, err := w.placeMessage(w.cat, &msgs[0], w.scratch, w.now)
 	if err != nil {
 		return 0
 	}
@@ -181,7 +190,7 @@ func (w *messageAdder) addRun(msgs []Message, b *Batch) int {
 			return i
 		}
 		if i > 0 && p.choosesShard() {
-			if at, now, err := w.placeMessage(w.cat, m, &w.scratch, w.now); err != nil || at != shard || now != p {
+			if at, now, err := w.placeMessage(w.cat, m, w.scratch, w.now); err != nil || at != shard || now != p {
 				return i
 			}
 		}
@@ -211,9 +220,10 @@ func (w *messageAdder) addPayloads(st *streamStripe, msgs []Message, p *placing,
 	if f == nil {
 		return 0, 0
 	}
+	number := w.s.shard.Number
 	for ; n < len(msgs) && bytes <= most; n++ {
 		m := &msgs[n]
-		if m.Shard != w.s.shard.Number || m.Key != nil || len(m.Attributes) > 0 || !m.Time.IsZero() ||
+		if m.Shard != number || m.Key != nil || len(m.Attributes) > 0 || !m.Time.IsZero() ||
 			!f.hasSpace(len(m.Payload)+encodedExtra) || f.builder.AppendPayload(m.Payload) != nil {
 			break
 		}
@@ -287,7 +297,7 @@ func (p *Producer) WriteBatchAsync(ctx context.Context, category string, msgs ..
 
 // addBatch adds messages; urgent ones do not linger.
 func (p *Producer) addBatch(ctx context.Context, b *Batch, category string, msgs []Message, urgent bool) {
-	w := messageAdder{sharedCore: p.sharedCore, category: category, cat: p.categories.stateOf(category), ack: p.ack, wait: true, now: p.clock.readTime()}
+	w := p.newAdder(category, true)
 	p.categories.await(ctx, w.cat)
 	b.spans, b.total = b.few[:0], len(msgs)
 	for i := 0; i < len(msgs); {

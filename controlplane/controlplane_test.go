@@ -135,6 +135,15 @@ func TestInvalid(t *testing.T) {
 		"ordering_window: ", "schema: ")
 	_, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "a", Schema: "bad", Owner: "\xff"}})
 	wantReason(t, err, scribev1.Reason_REASON_INVALID, "schema: line 1, column 1: got \"bad\", want an object", "owner: is not UTF-8")
+	for _, wrong := range []*scribev1.Category{
+		{ShardBy: scribev1.ShardBy_SHARD_BY_FIELD}, {ShardBy: scribev1.ShardBy_SHARD_BY_FIELD, ShardField: "a..b"}, {ShardBy: scribev1.ShardBy_SHARD_BY_KEY, ShardField: "a"},
+	} {
+		wrong.Name = "a"
+		_, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: wrong})
+		wantReason(t, err, scribev1.Reason_REASON_INVALID, "shard_field: ")
+	}
+	_, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "a", ShardBy: 9}})
+	wantReason(t, err, scribev1.Reason_REASON_INVALID, "shard_by: 9 is not known")
 	_, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{})
 	wantReason(t, err, scribev1.Reason_REASON_INVALID, "category: ")
 	for _, name := range []string{"", "a/b", strings.Repeat("a", 256), "é"} {

@@ -164,7 +164,7 @@ func TestFramesAreRefusedAlone(t *testing.T) {
 	}{
 		{"no frame", []byte("something else"), scribev1.Reason_REASON_CORRUPT},
 		{"cut", good[:len(good)-1], scribev1.Reason_REASON_CORRUPT},
-		{"newer version", append([]byte("SCRF\x02"), make([]byte, 100)...), scribev1.Reason_REASON_INVALID},
+		{"newer version", append([]byte("SCRF\x03"), make([]byte, 100)...), scribev1.Reason_REASON_INVALID},
 		{"second one cut", append(bytes.Clone(good), good[:70]...), scribev1.Reason_REASON_CORRUPT},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -16,7 +16,7 @@ func FuzzSubmit(f *testing.F) {
 	once := makeFrame(f, "once", 1, &sequence{producer: 1, first: 2}, "three")
 	f.Add(slices.Concat(good, once, good))
 	f.Add(good[:len(good)-1])
-	f.Add([]byte("SCRF\x02"))
+	f.Add([]byte("SCRF\x03"))
 	c := newCell(f, testConfig(), nil, nil)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		resp, err := c.Submit(t.Context(), &scribev1.SubmitRequest{Frames: data})

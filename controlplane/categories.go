@@ -39,6 +39,7 @@ func (c *ControlPlane) CreateCategory(ctx context.Context, req *scribev1.CreateC
 	cat.ProtoReflect().SetUnknown(nil) // this program can't check fields that it does not know
 	setDefaults(cat)
 	cat.Cache = cachePolicy(cat.GetCache())
+	cat.FormerLayouts, cat.LayoutsForgotten = nil, false // a new category has had none
 	if err := checkCategory(cat, nil, false, what); err != nil {
 		return nil, err
 	}
@@ -247,6 +248,7 @@ func (c *ControlPlane) UpdateCategory(ctx context.Context, req *scribev1.UpdateC
 			return nil, before, nil
 		}
 		after.UpdatedAt = c.deps.Now().UnixMicro()
+		keepLayout(before, after)
 		value, err := encodeCategory(after)
 		return []kv.Op{kv.Put(categoryKey(t.name), value).If(before.GetRevision())}, after, err
 	})
@@ -273,6 +275,12 @@ func applyUpdate(before *scribev1.Category, req *scribev1.UpdateCategoryRequest)
 	}
 	if req.GetCache() != nil {
 		after.Cache = cachePolicy(req.GetCache())
+	}
+	switch {
+	case req.ShardBy != nil:
+		after.ShardBy, after.ShardField = cmp.Or(req.GetShardBy(), scribev1.ShardBy_SHARD_BY_STICKY), req.GetShardField()
+	case req.ShardField != nil:
+		after.ShardField = req.GetShardField()
 	}
 	switch {
 	case req.GetUnboundedWindow():

@@ -86,7 +86,7 @@ func TestCreateCategory(t *testing.T) {
 	want := &scribev1.Category{
 		Name: "access_log", Id: 1, Revision: got.GetRevision(), Retention: durationpb.New(72 * time.Hour), Shards: 1,
 		Delivery: scribev1.Delivery_DELIVERY_AT_LEAST_ONCE, MaxMessageBytes: 16 << 20, CreatedAt: now.UnixMicro(), UpdatedAt: now.UnixMicro(),
-		QuotaMode: scribev1.QuotaMode_QUOTA_MODE_BLOCK,
+		QuotaMode: scribev1.QuotaMode_QUOTA_MODE_BLOCK, ShardBy: scribev1.ShardBy_SHARD_BY_STICKY,
 	}
 	if !proto.Equal(got, want) || got.GetRevision() == 0 {
 		t.Fatalf("created %v, want %v", got, want)
@@ -111,7 +111,7 @@ func TestCreateCategory(t *testing.T) {
 		QuotaMode:      scribev1.QuotaMode_QUOTA_MODE_THROTTLE,
 		Repeatable:     scribev1.Repeatability_REPEATABILITY_BOUND,
 		Cache:          &scribev1.CachePolicy{Memory: scribev1.CacheMode_CACHE_MODE_NEVER, MemcachedAge: durationpb.New(time.Hour)},
-		OrderingWindow: durationpb.New(0), Schema: "infer",
+		OrderingWindow: durationpb.New(0), Schema: "infer", ShardBy: scribev1.ShardBy_SHARD_BY_FIELD, ShardField: "user.id",
 	}
 	resp, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: full})
 	if err != nil {
@@ -135,6 +135,15 @@ func TestInvalid(t *testing.T) {
 		"ordering_window: ", "schema: ")
 	_, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "a", Schema: "bad", Owner: "\xff"}})
 	wantReason(t, err, scribev1.Reason_REASON_INVALID, "schema: line 1, column 1: got \"bad\", want an object", "owner: is not UTF-8")
+	for _, wrong := range []*scribev1.Category{
+		{ShardBy: scribev1.ShardBy_SHARD_BY_FIELD}, {ShardBy: scribev1.ShardBy_SHARD_BY_FIELD, ShardField: "a..b"}, {ShardBy: scribev1.ShardBy_SHARD_BY_KEY, ShardField: "a"},
+	} {
+		wrong.Name = "a"
+		_, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: wrong})
+		wantReason(t, err, scribev1.Reason_REASON_INVALID, "shard_field: ")
+	}
+	_, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "a", ShardBy: 9}})
+	wantReason(t, err, scribev1.Reason_REASON_INVALID, "shard_by: 9 is not known")
 	_, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{})
 	wantReason(t, err, scribev1.Reason_REASON_INVALID, "category: ")
 	for _, name := range []string{"", "a/b", strings.Repeat("a", 256), "é"} {

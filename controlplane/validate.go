@@ -61,6 +61,9 @@ func setDefaults(c *scribev1.Category) {
 	if c.GetMaxMessageBytes() == 0 {
 		c.MaxMessageBytes = defaultMessage
 	}
+	if c.GetShardBy() == scribev1.ShardBy_SHARD_BY_UNSPECIFIED {
+		c.ShardBy = scribev1.ShardBy_SHARD_BY_STICKY
+	}
 	if c.GetQuotaMode() == scribev1.QuotaMode_QUOTA_MODE_UNSPECIFIED {
 		c.QuotaMode = scribev1.QuotaMode_QUOTA_MODE_BLOCK
 	}
@@ -88,6 +91,7 @@ func checkCategory(c, before *scribev1.Category, forceSchema bool, what string) 
 	}
 	checkQuotaMode(&v, "quota_mode", c)
 	checkRepeatable(&v, "repeatable", c, before)
+	checkShardBy(&v, c)
 	if c.GetMaxMessageBytes() < 1 || c.GetMaxMessageBytes() > maxMessage {
 		v.Add("max_message_bytes", "%v is not within 1B and %v", units.Bytes(c.GetMaxMessageBytes()), units.Bytes(maxMessage))
 	}

@@ -29,6 +29,7 @@ type outFrame struct {
 	out      *Result
 	base     time.Time // event time of messages without one
 	taken    time.Time // when the frame was created, by the system's clock
+	placing  *placing  // how its messages were placed; nil if their callers did
 	next     *outFrame // in the stream's queue
 
 	// Sequences of the messages, see shardStream. A frame keeps them for all attempts, unless no attempt can have been stored or

@@ -19,8 +19,10 @@ type Message struct {
 	Time time.Time
 	// Attributes keep their order. There are at most 1,024.
 	Attributes []Attribute
-	// Shard is the logical shard; it must be below the category's number of shards. Messages of one (category, shard) keep their
-	// order.
+	// Shard is the logical shard, below the category's number of shards. 0 leaves the choice to the category, which may place
+	// messages a batch at a time, by key, or by a field of the payload; where writers choose, it is shard 0. [ShardZero] is shard
+	// 0 in any case. In a category that places by key or field, a message with a shard fails with [ErrInvalid]. Messages of one
+	// (category, shard) keep their order.
 	Shard uint32
 }
 

@@ -28,6 +28,7 @@ const (
 	DefaultBackoff          = 50 * time.Millisecond
 	DefaultLongestBackoff   = 5 * time.Second
 	DefaultMaxMessageBytes  = record.DefaultMaxMessageSize
+	DefaultCategoryRefresh  = 30 * time.Second
 )
 
 // minBuffered is the smallest valid memory bound: all requests in flight share it.
@@ -68,6 +69,9 @@ type producerConfig struct {
 	registerer       prometheus.Registerer // may be nil
 	onSampled        func(Sampled)         // may be nil
 	reportLosses     time.Duration         // 0 = never
+	partitioner      Partitioner           // may be nil
+	categories       CategorySource        // may be nil
+	categoryRefresh  time.Duration
 }
 
 func defaultConfig() producerConfig {
@@ -83,6 +87,7 @@ func defaultConfig() producerConfig {
 		backoffMin:      DefaultBackoff,
 		backoffMax:      DefaultLongestBackoff,
 		maxMessage:      DefaultMaxMessageBytes,
+		categoryRefresh: DefaultCategoryRefresh,
 		random:          new(entropy.Source),
 		logger:          slog.New(slog.DiscardHandler),
 	}
@@ -106,6 +111,7 @@ func (c *producerConfig) validateOptions() error {
 	check(c.deliveryTimeout >= 0, "invalid duration %v for WithDeliveryTimeout: want 0 or more", c.deliveryTimeout)
 	check(c.backoffMin > 0 && c.backoffMax >= c.backoffMin, "invalid durations %v and %v for WithBackoff: want more than 0, and the first at most the second", c.backoffMin, c.backoffMax)
 	check(c.maxMessage >= 1 && c.maxMessage <= record.MaxFrameLen, "invalid size %d for WithMaxMessageBytes: want 1 to %d", c.maxMessage, record.MaxFrameLen)
+	check(c.categoryRefresh >= 10*time.Millisecond, "invalid duration %v for WithCategoryRefresh: want at least 10ms", c.categoryRefresh)
 	check(!c.ownClock || c.now != nil, "WithClock needs a function")
 	check(c.reportLosses == 0 || c.reportLosses >= 10*time.Millisecond, "invalid duration %v for WithLossReports: want at least 10ms, or 0", c.reportLosses)
 	check(c.random != nil, "WithRandom needs a source")

@@ -35,6 +35,8 @@ type sharedCore struct {
 	service Service
 	pieces  rpc.PieceWriter // the service, if it accepts frames in pieces; else nil
 	release func()          // closes the connections; may be nil
+	// categories knows how the categories place messages.
+	categories *categoryDirectory
 
 	id        uint64
 	epoch     uint32             // of streams without an entry in resume
@@ -115,6 +117,7 @@ func New(server string, opts ...Option) (*Producer, error) {
 		return nil, fmt.Errorf("producer: %w", err)
 	}
 	c.connectService(server)
+	c.categories = newDirectory(c, c.cfg.categories)
 	c.pieces, _ = c.service.(rpc.PieceWriter)
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	if c.losses = newLossReporter(c, cfg.reportLosses); c.losses != nil {
@@ -136,7 +139,11 @@ func (c *sharedCore) connectService(server string) {
 	if c.cfg.httpClient == nil {
 		t = rpc.NewTransport(nil)
 	}
-	c.service, c.release = discovery.New(t, cmp.Or(server, DefaultServer), c.cfg.random).Write(), t.Close
+	cell := discovery.New(t, cmp.Or(server, DefaultServer), c.cfg.random)
+	c.service, c.release = cell.Write(), t.Close
+	if c.cfg.categories == nil {
+		c.cfg.categories = cell.Control()
+	}
 }
 
 // randomID returns a random id. It is never 0, which means no id.
@@ -211,6 +218,7 @@ func (p *Producer) Close(ctx context.Context) error {
 		c.losses.reportLast(ctx)
 		c.cancel(ErrClosed)
 		c.sched.Stop()
+		c.categories.close()
 		<-c.running
 		if c.losses != nil {
 			<-c.losses.stopped

@@ -129,7 +129,7 @@ func (c *sharedCore) composeRequest(now time.Time) *outRequest {
 		if s.urgent && s.open != nil && len(s.flights) == 0 {
 			c.sealFrame(s, false)
 		}
-		if s.maySend() && !c.addFrames(s, req) {
+		if s.maySend() && s.mayPass(s.head) && !c.addFrames(s, req) {
 			s.ready = true
 			passed = append(passed, s)
 		}
@@ -176,7 +176,7 @@ func (c *sharedCore) dropLate(s *shardStream, now time.Time, late []finishedFram
 // addFrames moves frames of s into the request and numbers them. It reports whether any could join. The stripe's mutex is held.
 func (c *sharedCore) addFrames(s *shardStream, req *outRequest) bool {
 	from, size := len(req.frames), req.size
-	for s.head != nil && c.mayJoin(s, req, len(req.frames)-from) {
+	for s.head != nil && s.mayPass(s.head) && c.mayJoin(s, req, len(req.frames)-from) {
 		if len(s.flights) > 0 && len(req.frames) > from && !s.window.isOpen(req.size-size+s.head.length) {
 			break
 		}
@@ -499,9 +499,12 @@ func (c *sharedCore) concludeFrames(done []finishedFrame) {
 			}
 		}
 		// Release the memory before the waiters wake.
-		out := f.out
+		out, category, generation := f.out, d.s.category, generationOf(f.placing)
 		out.err, out.at = d.err, d.at
 		c.recycleFrame(f)
 		close(out.done)
+		if category != nil && generation <= category.sent.Load() && category.sent.Load() != generationOf(category.placing.Load()) {
+			c.categories.continueSwitch(category)
+		}
 	}
 }

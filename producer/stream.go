@@ -60,8 +60,9 @@ func (n *messageCount) addMessages(messages int, bytes int64) {
 // shardStream is the queue of one (category, shard): its messages are sent in the order in which they were accepted. Its stripe's
 // mutex guards it.
 type shardStream struct {
-	shard  Shard
-	stripe *streamStripe
+	shard    Shard
+	stripe   *streamStripe
+	category *categoryState // nil if callers place the messages
 
 	open       *outFrame // the frame that takes messages; nil if there is none
 	head, tail *outFrame // sealed frames that are not in flight, in order
@@ -133,7 +134,9 @@ func (c *sharedCore) streamOf(st *streamStripe, category string, shard uint32) (
 		return nil, ErrTooManyStreams
 	}
 	id := Shard{strings.Clone(category), shard} // the caller's string may be part of a large one
-	s := &shardStream{shard: id, stripe: st, epoch: c.epoch, window: sendWindow{first: windowParts * int64(c.largestBuffer)}}
+	s := &shardStream{
+		shard: id, stripe: st, epoch: c.epoch, category: c.categories.stateOf(category), window: sendWindow{first: windowParts * int64(c.largestBuffer)},
+	}
 	if q, ok := c.resume[id]; ok {
 		s.epoch, s.next, s.acked = q.Epoch, q.Next, q.Next
 	}
@@ -141,6 +144,7 @@ func (c *sharedCore) streamOf(st *streamStripe, category string, shard uint32) (
 		st.mu.streams = make(map[Shard]*shardStream)
 	}
 	st.mu.streams[id] = s
+	c.categories.addStream(s.category, s)
 	return s, nil
 }
 
@@ -151,9 +155,9 @@ const stampAfter = 5 * time.Millisecond
 
 // plainFrame returns the open frame if messages added now need only their payload in it; otherwise nil. The stripe's mutex is
 // held.
-func (s *shardStream) plainFrame(ack AckLevel, now time.Time) *outFrame {
+func (s *shardStream) plainFrame(p *placing, ack AckLevel, now time.Time) *outFrame {
 	f := s.open
-	if f == nil || f.ack != ack {
+	if f == nil || f.ack != ack || f.placing != p {
 		return nil
 	}
 	if d := now.Sub(f.base); d >= stampAfter || d <= -stampAfter {
@@ -170,8 +174,8 @@ func (s *shardStream) countTaken(f *outFrame, messages, bytes int) {
 
 // addPayload is the fast path of addMessage, for a message that has only a payload and fits the open frame. It reports whether it
 // added the message. The stripe's mutex is held.
-func (s *shardStream) addPayload(payload []byte, ack AckLevel, now time.Time) bool {
-	f := s.plainFrame(ack, now)
+func (s *shardStream) addPayload(payload []byte, p *placing, ack AckLevel, now time.Time) bool {
+	f := s.plainFrame(p, ack, now)
 	if f == nil || !f.hasSpace(len(payload)+encodedExtra) || f.builder.AppendPayload(payload) != nil {
 		return false
 	}
@@ -183,21 +187,21 @@ func (s *shardStream) addPayload(payload []byte, ack AckLevel, now time.Time) bo
 // a wait has charged; addMessage sets it to 0 if it uses it. The stripe's mutex is held.
 //
 // The error errNoMemory means that the message fits once memory is free.
-func (c *sharedCore) addMessage(s *shardStream, m *record.Message, bound int, ack AckLevel, now time.Time, held *int64) (*Result, error) {
+func (c *sharedCore) addMessage(s *shardStream, m *record.Message, p *placing, bound int, ack AckLevel, now time.Time, held *int64) (*Result, error) {
 	for range 2 {
 		f := s.open
-		if f != nil && (f.ack != ack || !f.hasSpace(bound)) {
+		if f != nil && (f.ack != ack || f.placing != p || !f.hasSpace(bound)) {
 			c.sealFrame(s, true)
 			c.scheduleStream(s)
 			f = nil
 		}
 		if f == nil {
 			var err error
-			env := record.Envelope{Category: s.shard.Category, Shard: s.shard.Number, BaseTime: now.UnixMicro()}
+			env := record.Envelope{Category: s.shard.Category, Shard: s.shard.Number, BaseTime: now.UnixMicro(), Placement: tagOf(p)}
 			if f, err = c.newFrame(s.bufferSize, &env, bound, ack, held); err != nil {
 				return nil, err
 			}
-			f.base = now
+			f.base, f.placing = now, p
 			c.openFrame(s, f)
 		}
 		if m.Time.IsZero() {
@@ -269,6 +273,7 @@ func (c *sharedCore) recycleFrame(f *outFrame) {
 func (c *sharedCore) openFrame(s *shardStream, f *outFrame) {
 	s.open = f
 	s.opens++
+	c.categories.refresh(s.category, f.taken)
 	if c.cfg.linger == 0 {
 		s.urgent = true
 		c.scheduleStream(s)
@@ -330,6 +335,9 @@ func (s *shardStream) returnFrames(frames []*outFrame) {
 // scheduleStream queues the stream in the scheduler if it has something to send and may send. The stripe's mutex is held.
 func (c *sharedCore) scheduleStream(s *shardStream) {
 	if s.ready || s.parked || !s.maySend() {
+		return
+	}
+	if s.head != nil && !s.mayPass(s.head) { // the end of the switch schedules it
 		return
 	}
 	s.ready = true

@@ -6,13 +6,14 @@ import (
 	"fmt"
 	"time"
 
+	"scribe/internal/format/placement"
 	"scribe/internal/format/record"
 )
 
 // errNoMemory means that the memory bound is used up for now. It is internal to the package.
 var errNoMemory = errors.New("producer: no memory is free")
 
-// Log writes a message to shard 0 of a category. It never waits: a message that is refused, or that fails later, is dropped,
+// Log writes a message to a category. It never waits: a message that is refused, or that fails later, is dropped,
 // counted by reason ([Stats]) and passed to the hook of [WithOnDrop].
 func (p *Producer) Log(category string, payload []byte) {
 	c := p.sharedCore
@@ -23,6 +24,7 @@ func (p *Producer) Log(category string, payload []byte) {
 	var (
 		m    = record.Message{Payload: payload}
 		st   = c.stripeOf(category, 0)
+		how  *placing
 		now  = c.clock.readTime()
 		held int64
 		err  error
@@ -35,8 +37,15 @@ func (p *Producer) Log(category string, payload []byte) {
 	case s == nil:
 		s, err = c.streamOf(st, category, 0)
 	}
-	if err == nil && !s.addPayload(payload, p.ack, now) {
-		_, err = c.addMessage(s, &m, len(payload)+encodedExtra, p.ack, now, &held)
+	if err == nil && s.category != nil {
+		if how = s.category.placing.Load(); how.choosesShard() || c.cfg.partitioner != nil {
+			st.mu.Unlock()
+			p.LogMessage(category, &Message{Payload: payload})
+			return
+		}
+	}
+	if err == nil && !s.addPayload(payload, how, p.ack, now) {
+		_, err = c.addMessage(s, &m, how, len(payload)+encodedExtra, p.ack, now, &held)
 	}
 	st.mu.Unlock()
 	if err != nil {
@@ -46,7 +55,7 @@ func (p *Producer) Log(category string, payload []byte) {
 
 // LogMessage is [Producer.Log] for a message with a key, a time, attributes or a shard.
 func (p *Producer) LogMessage(category string, m *Message) {
-	w := messageAdder{sharedCore: p.sharedCore, category: category, ack: p.ack, now: p.clock.readTime()}
+	w := p.newAdder(category, false)
 	if _, err := w.addWaiting(context.Background(), m); err != nil {
 		p.refuseMessage(category, m.Shard, int64(m.Size()), err)
 	}
@@ -64,7 +73,10 @@ func (p *Producer) WriteAsyncContext(ctx context.Context, category string, m *Me
 }
 
 func (p *Producer) writeAsync(ctx context.Context, category string, m *Message, wait bool) *Result {
-	w := messageAdder{sharedCore: p.sharedCore, category: category, ack: p.ack, wait: wait, now: p.clock.readTime()}
+	w := p.newAdder(category, wait)
+	if wait {
+		p.categories.await(ctx, w.cat)
+	}
 	r, err := w.addWaiting(ctx, m)
 	if err != nil {
 		p.countRefused(1)
@@ -80,7 +92,20 @@ type messageAdder struct {
 	ack      AckLevel
 	wait     bool // for memory
 	now      time.Time
-	s        *shardStream // of the message before; streams are never removed
+	s        *shardStream       // of the message before; streams are never removed
+	cat      *categoryState     // nil if callers place the messages
+	scratch  *placement.Scratch // nil if callers place the messages
+	// urgent has the streams with messages of the call, where it needs several.
+	urgent map[*shardStream]struct{}
+}
+
+// newAdder returns a messageAdder for one call.
+func (p *Producer) newAdder(category string, wait bool) messageAdder {
+	w := messageAdder{sharedCore: p.sharedCore, category: category, cat: p.categories.stateOf(category), ack: p.ack, wait: wait, now: p.clock.readTime()}
+	if w.cat != nil {
+		w.scratch = new(placement.Scratch)
+	}
+	return w
 }
 
 // tooLarge returns an error if a message exceeds a limit that does not depend on free memory.
@@ -100,7 +125,6 @@ func (w *messageAdder) addWaiting(ctx context.Context, m *Message) (*Result, err
 		return nil, err
 	}
 	var (
-		st    = w.stripeOf(w.category, m.Shard)
 		bound = m.encodedBound()
 		held  int64
 	)
@@ -110,9 +134,17 @@ func (w *messageAdder) addWaiting(ctx context.Context, m *Message) (*Result, err
 		}
 	}()
 	for {
+		shard, p, err := w.placeMessage(w.cat, m, w.scratch, w.now)
+		if err != nil {
+			return nil, err
+		}
+		st := w.stripeOf(w.category, shard)
 		st.mu.Lock()
-		r, err := w.appendMessage(st, m, bound, &held)
+		r, err := w.appendMessage(st, m, shard, p, bound, &held)
 		st.mu.Unlock()
+		if errors.Is(err, errMoved) {
+			continue
+		}
 		if !errors.Is(err, errNoMemory) {
 			return r, err
 		}
@@ -133,26 +165,37 @@ const maxRun = 256 << 10
 // addRun adds leading messages of one shard until one needs a wait or an error, and returns their number. It locks the mutex and
 // finds the stream once: for small messages that costs more than the copy.
 func (w *messageAdder) addRun(msgs []Message, b *Batch) int {
+	shard, p, err := w.placeMessage(w.cat, &msgs[0], w.scratch, w.now)
+	if err != nil {
+		return 0
+	}
 	var (
-		st   = w.stripeOf(w.category, msgs[0].Shard)
+		st   = w.stripeOf(w.category, shard)
 		held int64 // stays 0: no memory was reserved by a wait
 		size int
 	)
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for i := 0; i < len(msgs); {
-		if n, bytes := w.addPayloads(st, msgs[i:], maxRun-size); n > 0 {
-			b.addResult(w.s.open.out, n)
-			i += n
-			size += bytes
-			continue
+		if !p.choosesShard() {
+			if n, bytes := w.addPayloads(st, msgs[i:], p, maxRun-size); n > 0 {
+				b.addResult(w.s.open.out, n)
+				i += n
+				size += bytes
+				continue
+			}
 		}
 		m := &msgs[i]
 		if m.Shard != msgs[0].Shard || size > maxRun || w.tooLarge(m) != nil {
 			return i
 		}
+		if i > 0 && p.choosesShard() {
+			if at, now, err := w.placeMessage(w.cat, m, w.scratch, w.now); err != nil || at != shard || now != p {
+				return i
+			}
+		}
 		bound := m.encodedBound()
-		r, err := w.appendMessage(st, m, bound, &held)
+		r, err := w.appendMessage(st, m, shard, p, bound, &held)
 		if err != nil {
 			return i
 		}
@@ -166,17 +209,21 @@ func (w *messageAdder) addRun(msgs []Message, b *Batch) int {
 // addPayloads is the fast path of appendMessage: it adds leading messages that have only a payload, for the shard of the previous
 // message, while they fit the open frame and the limit of most bytes. It returns their number and bytes. The stripe's mutex is
 // held.
-func (w *messageAdder) addPayloads(st *streamStripe, msgs []Message, most int) (n, bytes int) {
+func (w *messageAdder) addPayloads(st *streamStripe, msgs []Message, p *placing, most int) (n, bytes int) {
 	if st.mu.closed || w.s == nil || w.s.shard.Number != msgs[0].Shard { // another shard may be in another stripe
 		return 0, 0
 	}
-	f := w.s.plainFrame(w.ack, w.now)
+	if w.isMoved(p) {
+		return 0, 0
+	}
+	f := w.s.plainFrame(p, w.ack, w.now)
 	if f == nil {
 		return 0, 0
 	}
+	number := w.s.shard.Number
 	for ; n < len(msgs) && bytes <= most; n++ {
 		m := &msgs[n]
-		if m.Shard != w.s.shard.Number || m.Key != nil || len(m.Attributes) > 0 || !m.Time.IsZero() ||
+		if m.Shard != number || m.Key != nil || len(m.Attributes) > 0 || !m.Time.IsZero() ||
 			!f.hasSpace(len(m.Payload)+encodedExtra) || f.builder.AppendPayload(m.Payload) != nil {
 			break
 		}
@@ -187,20 +234,27 @@ func (w *messageAdder) addPayloads(st *streamStripe, msgs []Message, most int) (
 }
 
 // appendMessage adds a message. The stripe's mutex is held.
-func (w *messageAdder) appendMessage(st *streamStripe, m *Message, bound int, held *int64) (*Result, error) {
+func (w *messageAdder) appendMessage(st *streamStripe, m *Message, shard uint32, p *placing, bound int, held *int64) (*Result, error) {
 	if st.mu.closed {
 		return nil, ErrClosed
 	}
-	if w.s == nil || w.s.shard.Number != m.Shard {
-		s, err := w.streamOf(st, w.category, m.Shard)
+	if w.isMoved(p) {
+		return nil, errMoved
+	}
+	if w.s == nil || w.s.shard.Number != shard {
+		s, err := w.streamOf(st, w.category, shard)
 		if err != nil {
 			return nil, err
 		}
 		w.s = s
 	}
 	rm := record.Message{Payload: m.Payload, Key: m.Key, Time: m.Time, Attributes: m.Attributes}
-	return w.addMessage(w.s, &rm, bound, w.ack, w.now, held)
+	return w.addMessage(w.s, &rm, p, bound, w.ack, w.now, held)
 }
+
+// isMoved reports whether the category places messages differently than a message was placed. A stripe's mutex is held: the answer
+// holds for as long, see switchPlacing.
+func (w *messageAdder) isMoved(p *placing) bool { return w.cat != nil && w.cat.placing.Load() != p }
 
 // waitForMemory waits until memory for a buffer of n bytes is free, charges it and sets held to the charge. Callers are served in
 // order, so that small messages do not starve a large one.
@@ -243,7 +297,8 @@ func (p *Producer) WriteBatchAsync(ctx context.Context, category string, msgs ..
 
 // addBatch adds messages; urgent ones do not linger.
 func (p *Producer) addBatch(ctx context.Context, b *Batch, category string, msgs []Message, urgent bool) {
-	w := messageAdder{sharedCore: p.sharedCore, category: category, ack: p.ack, wait: true, now: p.clock.readTime()}
+	w := p.newAdder(category, true)
+	p.categories.await(ctx, w.cat)
 	b.spans, b.total = b.few[:0], len(msgs)
 	for i := 0; i < len(msgs); {
 		n := w.addRun(msgs[i:], b)
@@ -257,9 +312,19 @@ func (p *Producer) addBatch(ctx context.Context, b *Batch, category string, msgs
 			n = 1
 		}
 		i += n
-		if urgent && (i == len(msgs) || msgs[i].Shard != msgs[i-1].Shard) {
+		switch {
+		case !urgent || w.s == nil:
+		case w.s.category != nil && w.s.category.placing.Load().choosesShard(): // messages of many shards alternate
+			if w.urgent == nil {
+				w.urgent = make(map[*shardStream]struct{})
+			}
+			w.urgent[w.s] = struct{}{}
+		case i == len(msgs) || msgs[i].Shard != msgs[i-1].Shard:
 			w.hurryStream(w.s)
 		}
+	}
+	for s := range w.urgent {
+		w.hurryStream(s)
 	}
 }
 
@@ -276,8 +341,8 @@ func (c *sharedCore) hurryStream(s *shardStream) {
 	}
 }
 
-// WriteAtomic writes an atomic batch as one frame, and waits for its acknowledgement. All messages go to the shard of the call;
-// their Shard fields are ignored. A batch that does not fit a frame or the producer's memory fails with [ErrTooLarge].
+// WriteAtomic writes an atomic batch as one frame, and waits for its acknowledgement. All messages go to the shard of the call, which
+// is as [Message.Shard]; their own Shard fields are ignored. Where the category places messages, they must all belong to one shard. A batch that does not fit a frame or the producer's memory fails with [ErrTooLarge].
 func (p *Producer) WriteAtomic(ctx context.Context, category string, shard uint32, msgs ...Message) error {
 	if len(msgs) == 0 {
 		return nil
@@ -293,7 +358,10 @@ func (p *Producer) WriteAtomic(ctx context.Context, category string, shard uint3
 		size += int64(msgs[i].Size())
 	}
 	return c.writeFrame(ctx, frameContent{
-		category: category, shard: shard, ack: p.ack, atomic: true, bound: bound, messages: len(msgs), size: size,
+		category: category, ack: p.ack, atomic: true, bound: bound, messages: len(msgs), size: size,
+		place: func(cat *categoryState, how *placing) (uint32, error) {
+			return c.placeTogether(cat, how, shard, msgs, c.clock.readTime())
+		},
 		fill: func(f *outFrame, _ record.Envelope) error {
 			for i := range msgs {
 				m := &msgs[i]
@@ -314,6 +382,41 @@ func (p *Producer) WriteAtomic(ctx context.Context, category string, shard uint3
 // writes nothing if rows is 0. Package producer/columns uses it to write record batches, so that this package does not link
 // Arrow.
 func (p *Producer) WriteArrow(ctx context.Context, category string, shard uint32, rows int, encode func() ([]byte, error)) error {
+	err := p.WriteArrowRows(ctx, category, ArrowRows{Shard: shard, Rows: rows}, encode)
+	if errors.Is(err, errMoved) {
+		return fmt.Errorf("%w: category %s places rows by a column: use columns.Write", ErrInvalid, category)
+	}
+	return err
+}
+
+// ArrowRows are rows for one shard.
+type ArrowRows struct {
+	Shard uint32
+	Rows  int
+	// Layout is the layout by which the rows were placed in the shard; nil if they were not.
+	Layout *placement.Layout
+}
+
+// Layout returns the layout by which rows have to be placed before they are written with WriteArrowRows; nil if they need not be. It
+// waits for the category like a write.
+func (p *Producer) Layout(ctx context.Context, category string) *placement.Layout {
+	cat := p.categories.stateOf(category)
+	if cat == nil {
+		return nil
+	}
+	p.categories.await(ctx, cat)
+	if how := cat.placing.Load(); how != nil && how.layout != nil && how.layout.Kind() == placement.ByField {
+		return how.layout
+	}
+	return nil
+}
+
+// IsMoved reports whether WriteArrowRows wrote nothing because the category has another layout now.
+func IsMoved(err error) bool { return errors.Is(err, errMoved) }
+
+// WriteArrowRows is [Producer.WriteArrow] for rows that were placed, for package producer/columns.
+func (p *Producer) WriteArrowRows(ctx context.Context, category string, part ArrowRows, encode func() ([]byte, error)) error {
+	rows := part.Rows
 	if rows == 0 {
 		return nil
 	}
@@ -326,7 +429,10 @@ func (p *Producer) WriteArrow(ctx context.Context, category string, shard uint32
 		return err
 	}
 	return p.writeFrame(ctx, frameContent{
-		category: category, shard: shard, ack: p.ack, bound: len(body), messages: rows, size: int64(len(body)),
+		category: category, ack: p.ack, bound: len(body), messages: rows, size: int64(len(body)),
+		place: func(cat *categoryState, how *placing) (uint32, error) {
+			return p.placeRows(cat, how, part, len(body), p.clock.readTime())
+		},
 		fill: func(f *outFrame, env record.Envelope) error {
 			data, err := record.AppendArrowFrame(f.buf.B[:0], env, rows, body)
 			if err != nil {
@@ -342,9 +448,10 @@ func (p *Producer) WriteArrow(ctx context.Context, category string, shard uint32
 // frameContent describes a frame that one call fills: an atomic batch or an Arrow frame.
 type frameContent struct {
 	category string
-	shard    uint32
 	ack      AckLevel
 	atomic   bool
+	// place returns the shard, if the category, which may be nil, places messages so.
+	place    func(*categoryState, *placing) (uint32, error)
 	bound    int // upper bound of the body in bytes
 	messages int
 	size     int64
@@ -354,7 +461,25 @@ type frameContent struct {
 
 // writeFrame builds a frame, queues it after the stream's other frames, and waits for its outcome.
 func (c *sharedCore) writeFrame(ctx context.Context, w frameContent) error {
-	r, err := c.addFrame(ctx, w)
+	cat := c.categories.stateOf(w.category)
+	c.categories.await(ctx, cat)
+	var (
+		r   *Result
+		err = errMoved
+	)
+	for errors.Is(err, errMoved) {
+		var (
+			how   *placing
+			shard uint32
+		)
+		if cat != nil {
+			how = cat.placing.Load()
+		}
+		if shard, err = w.place(cat, how); err != nil {
+			break // it may be errMoved: then the caller places the rows again
+		}
+		r, err = c.addFrame(ctx, w, cat, how, shard)
+	}
 	if err != nil {
 		c.countRefused(w.messages)
 		return err
@@ -362,8 +487,8 @@ func (c *sharedCore) writeFrame(ctx context.Context, w frameContent) error {
 	return r.Wait(ctx)
 }
 
-func (c *sharedCore) addFrame(ctx context.Context, w frameContent) (*Result, error) {
-	env := record.Envelope{Category: w.category, Shard: w.shard, Atomic: w.atomic, BaseTime: c.clock.readTime().UnixMicro()}
+func (c *sharedCore) addFrame(ctx context.Context, w frameContent, cat *categoryState, how *placing, shard uint32) (*Result, error) {
+	env := record.Envelope{Category: w.category, Shard: shard, Atomic: w.atomic, BaseTime: c.clock.readTime().UnixMicro(), Placement: tagOf(how)}
 	var (
 		held int64
 		f    *outFrame
@@ -381,19 +506,24 @@ func (c *sharedCore) addFrame(ctx context.Context, w frameContent) (*Result, err
 		c.recycleFrame(f)
 		return nil, err
 	}
-	f.count, f.messages, f.size = w.messages, w.messages, w.size
-	st := c.stripeOf(w.category, w.shard)
+	f.count, f.messages, f.size, f.placing = w.messages, w.messages, w.size, how
+	st := c.stripeOf(w.category, shard)
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.mu.closed {
 		c.recycleFrame(f)
 		return nil, ErrClosed
 	}
-	s, err := c.streamOf(st, w.category, w.shard)
+	if cat != nil && cat.placing.Load() != how {
+		c.recycleFrame(f)
+		return nil, errMoved
+	}
+	s, err := c.streamOf(st, w.category, shard)
 	if err != nil {
 		c.recycleFrame(f)
 		return nil, err
 	}
+	c.categories.refresh(cat, f.taken)
 	if s.open != nil {
 		c.sealFrame(s, false)
 	}

@@ -24,7 +24,7 @@ func FuzzSplit(f *testing.F) {
 	}
 	f.Add(append(append([]byte(nil), good...), good...))
 	f.Add(good[:len(good)-1])
-	f.Add([]byte("SCRF\x02"))
+	f.Add([]byte("SCRF\x03"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		results, entries, err := splitRequest(t.Context(), &scribev1.WriteRequest{Frames: data})
 		if err != nil {

@@ -148,7 +148,7 @@ const shards = 8
 
 func (l *load) create(t *testing.T, c *cell) {
 	t.Helper()
-	ok(t, nil, "category", "create", l.category, "--delivery", l.delivery, "--shards", fmt.Sprint(shards), "--server", c.read)
+	ok(t, nil, "category", "create", l.category, "--delivery", l.delivery, "--shards", fmt.Sprint(shards), "--shard-by", "explicit", "--server", c.read)
 }
 
 func (l *load) start(t *testing.T, c *cell) {

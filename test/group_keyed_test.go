@@ -22,7 +22,7 @@ func TestGroupKeyed(t *testing.T) {
 	const shards, perShard = 8, 600
 	up := serve(t, nil, "up", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0")
 	c := &cell{write: up.URL, read: up.URL}
-	ok(t, nil, "category", "create", "log", "--shards", strconv.Itoa(shards), "--server", c.read)
+	ok(t, nil, "category", "create", "log", "--shards", strconv.Itoa(shards), "--shard-by", "explicit", "--server", c.read)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))

@@ -21,7 +21,7 @@ import (
 // the logs, and what the sequenced one refers to, are whole.
 func TestSequencedCategory(t *testing.T) {
 	eachKind(t, func(t *testing.T, c *cell) {
-		ok(t, nil, "category", "create", "order", "--shards", "3", "--repeatable", "sequenced", "--server", c.read)
+		ok(t, nil, "category", "create", "order", "--shards", "3", "--shard-by", "explicit", "--repeatable", "sequenced", "--server", c.read)
 		for round := range 3 {
 			var wg sync.WaitGroup
 			for shard := range 3 {
@@ -92,7 +92,7 @@ func TestExactlyOnce(t *testing.T) {
 		return serve(t, env, "serve", "--roles", "sequencer", "--id", fmt.Sprint("sequencer-", i), "--data", filepath.Join(dir, fmt.Sprint("sequencer", i)), "--listen", "127.0.0.1:0")
 	}
 	sequencers := []*program.Process{sequencer(0), sequencer(1)}
-	ok(t, nil, "category", "create", "orders", "--shards", "4", "--delivery", "exactly_once", "--repeatable", "sequenced", "--server", meta.URL)
+	ok(t, nil, "category", "create", "orders", "--shards", "4", "--shard-by", "explicit", "--delivery", "exactly_once", "--repeatable", "sequenced", "--server", meta.URL)
 	ok(t, nil, "category", "create", "results", "--delivery", "exactly_once", "--server", meta.URL)
 
 	// Writers, until the killing is over.

@@ -39,7 +39,7 @@ func FuzzWrite(f *testing.F) {
 	f.Add(slices.Concat(good, makeFrame(f, "once", 1, true, "three"), good, makeFrame(f, "nobody", 0, false, "x")))
 	f.Add(good[:len(good)-1])
 	f.Add(slices.Concat(makeFrame(f, "blocks", 0, false, "x"), makeFrame(f, "waits", 0, false, "x"), makeFrame(f, "samples", 0, false, "x"), good))
-	f.Add([]byte("SCRF\x02"))
+	f.Add([]byte("SCRF\x03"))
 	cfg := config.Defaults[Config]()
 	cfg.Timeout = 10 * time.Millisecond
 	p, err := New(cfg, Deps{Categories: c, Batchers: func() []Batcher { return []Batcher{{ID: "a", Service: taking{}}, {ID: "b", Service: taking{}}} }})

@@ -10,6 +10,7 @@ import (
 
 	"scribe/internal/format/record"
 	"scribe/internal/role/request"
+	"scribe/internal/transport/layouts"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -51,6 +52,8 @@ type frameItem struct {
 	renewed bool
 	// unsure: an attempt ended with an unknown outcome, so the frame may be stored even if a later attempt fails.
 	unsure bool
+	// misplaced: the frame's shard does not follow from a layout of its category, so its messages have to be placed.
+	misplaced bool
 	// done: result is final.
 	done   bool
 	result *scribev1.FrameResult
@@ -102,6 +105,7 @@ func (p *Proxy) splitRequest(ctx context.Context, req *scribev1.WriteRequest, ch
 			it.refuseWith(err)
 		} else {
 			it.setCategory(c)
+			it.misplaced = !layouts.Accepts(c, h.Placement)
 		}
 		items = append(items, it)
 	}

@@ -18,6 +18,7 @@ type proxyMetrics struct {
 	fallbacks prometheus.Counter
 	created   prometheus.Counter
 	renewed   prometheus.Counter
+	placed    prometheus.Counter
 	probes    *prometheus.CounterVec
 	overQuota *prometheus.CounterVec
 	waits     prometheus.Histogram
@@ -36,6 +37,7 @@ func newMetrics(p *Proxy) *proxyMetrics {
 		fallbacks: set.Counter("fallbacks_total", "Requests to batchers that went to a fallback."),
 		created:   set.Counter("created_categories_total", "Categories created on first use."),
 		renewed:   set.Counter("renewed_frames_total", "Frames sent again because their category's logs were sealed, after the category was resolved again."),
+		placed:    set.Counter("placed_messages_total", "Messages that the proxy placed in shards by key or field, because their writer had not."),
 		probes:    set.CounterVec("probes_total", "Probes of batchers that get no frames, by result: alive or dead.", "result"),
 		overQuota: set.CounterVec("over_quota_bytes_total", "Bytes of frames over their category's quota, by what became of them: refused, delayed or left_out.", "outcome"),
 		waits:     set.Histogram("throttle_seconds", "Time that frames waited for their category's quota.", prometheus.ExponentialBuckets(0.001, 2, 16)),

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -65,6 +66,7 @@ type Proxy struct {
 	bodies, writes *budget.Budget
 	creating       singleflight.Group
 	copies         buffers.Pool
+	sticky         atomic.Uint32 // counts frames for which the proxy chooses a shard, one after the other
 	started        time.Time
 
 	// ctx is canceled when Close stops waiting for requests.

@@ -128,7 +128,7 @@ func TestFramesAreRefusedAlone(t *testing.T) {
 	}{
 		{"no frame", []byte("something else"), scribev1.Reason_REASON_CORRUPT},
 		{"second one cut", append(bytes.Clone(good), good[:70]...), scribev1.Reason_REASON_CORRUPT},
-		{"newer version", append([]byte("SCRF\x02"), make([]byte, 100)...), scribev1.Reason_REASON_INVALID},
+		{"newer version", append([]byte("SCRF\x03"), make([]byte, 100)...), scribev1.Reason_REASON_INVALID},
 		{"too large", make([]byte, record.MaxFrameLen+1), scribev1.Reason_REASON_TOO_LARGE},
 	} {
 		before := c.batchers[0].calls() + c.batchers[1].calls()

@@ -9,18 +9,19 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// Publish implements rpc.WriteService: it encodes the messages into one frame, and processes it as Write does.
+// Publish implements rpc.WriteService: it encodes the messages into one frame, which is divided if the
+// category places messages by themselves, and processes it as Write does.
 func (p *Proxy) Publish(ctx context.Context, req *scribev1.PublishRequest) (*scribev1.PublishResponse, error) {
 	frame, err := p.encodeFrame(ctx, req)
 	if err != nil {
 		p.metrics.refused.WithLabelValues(rpc.ReasonLabel(rpc.ReasonOf(err))).Inc()
 		return nil, err
 	}
-	items, _, err := p.writeFrames(ctx, &scribev1.WriteRequest{Frames: frame, Ack: req.GetAck()})
+	results, _, err := p.writeFrames(ctx, &scribev1.WriteRequest{Frames: frame, Ack: req.GetAck()})
 	if err != nil {
 		return nil, err
 	}
-	return publish.Response(req, items[0].result)
+	return publish.Response(req, results[0])
 }
 
 func (p *Proxy) encodeFrame(ctx context.Context, req *scribev1.PublishRequest) ([]byte, error) {

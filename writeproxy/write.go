@@ -19,19 +19,15 @@ import (
 // memory (with a retry hint), for bytes that are not frames, or because the proxy is closed. The request's bytes are not used
 // after it returns.
 func (p *Proxy) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
-	items, ordered, err := p.writeFrames(ctx, req)
+	results, ordered, err := p.writeFrames(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	resp := &scribev1.WriteResponse{Results: make([]*scribev1.FrameResult, len(items)), Ordered: ordered}
-	for i := range items {
-		resp.Results[i] = items[i].result
-	}
-	return resp, nil
+	return &scribev1.WriteResponse{Results: results, Ordered: ordered}, nil
 }
 
-// writeFrames implements Write. ordered reports that the batchers heed WriteRequest.follows.
-func (p *Proxy) writeFrames(ctx context.Context, req *scribev1.WriteRequest) (items []frameItem, ordered bool, err error) {
+// writeFrames returns a result for each frame. ordered reports that the batchers heed WriteRequest.follows.
+func (p *Proxy) writeFrames(ctx context.Context, req *scribev1.WriteRequest) (results []*scribev1.FrameResult, ordered bool, err error) {
 	data, ack := req.GetFrames(), req.GetAck()
 	defer func() {
 		if err != nil {
@@ -58,8 +54,23 @@ func (p *Proxy) writeFrames(ctx context.Context, req *scribev1.WriteRequest) (it
 	if err := charge(int64(len(data))); err != nil {
 		return nil, false, err
 	}
-	if items, err = p.splitRequest(ctx, req, charge); err != nil {
+	items, err := p.splitRequest(ctx, req, charge)
+	if err != nil {
 		return nil, false, err
+	}
+	placed, err := p.placeFrames(items, charge)
+	if err != nil {
+		return nil, false, err
+	}
+	if placed != nil {
+		if len(req.GetFollows()) > 0 {
+			return nil, false, rpc.Errorf(scribev1.Reason_REASON_OUT_OF_ORDER, "messages of the request have to be placed in shards first: send one request at a time")
+		}
+		data = placed.data
+		if items, err = p.splitRequest(ctx, &scribev1.WriteRequest{Frames: data, Ack: ack}, charge); err != nil {
+			return nil, false, err
+		}
+		refuseMisplaced(items, p.cfg.RetryBase)
 	}
 	p.retries.Earn()
 	start := time.Now()
@@ -75,9 +86,25 @@ func (p *Proxy) writeFrames(ctx context.Context, req *scribev1.WriteRequest) (it
 	}
 	p.ledger.countAnswered(items)
 	p.metrics.seconds.WithLabelValues(scribev1.EnumName(ack)).Observe(time.Since(start).Seconds())
+	if placed != nil {
+		return placed.foldResults(items), false, nil // the next request would follow frames that are others now
+	}
+	results = make([]*scribev1.FrameResult, len(items))
+	for i := range items {
+		results[i] = items[i].result
+	}
 	// What follows a frame that was sampled out finds no predecessor.
 	sampled := slices.ContainsFunc(items, func(it frameItem) bool { return it.leftOut })
-	return items, c.ordered.Load() && !c.unordered.Load() && !sampled, nil
+	return results, c.ordered.Load() && !c.unordered.Load() && !sampled, nil
+}
+
+// refuseMisplaced refuses frames whose category got another layout while the request was placed.
+func refuseMisplaced(items []frameItem, after time.Duration) {
+	for i := range items {
+		if it := &items[i]; it.misplaced && !it.done {
+			it.refuseWith(rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, after, "category %s was changed while the request was read: send the frames again", it.category.GetName()))
+		}
+	}
 }
 
 // writeCall is the state of one request.

@@ -31,8 +31,22 @@ needs the same order again after a crash, make the category repeatable:
 Then each logical shard has one log for all writers, and all consumers get the messages in the same order, by persisted time, whatever
 their start and window. This has two costs: one batcher at a time writes a logical shard (use more shards for more batchers), and a
 message is delivered some milliseconds later, when no other log can bring an older one. Open streams are reopened when a category
-becomes repeatable or stops being repeatable.`,
-		Example: `  scribe category create access --retention 7d
+becomes repeatable or stops being repeatable.
+
+Shards. A category says how a message finds its logical shard (--shard-by):
+
+  sticky      a batch at a time: each producer fills one shard with a batch, then goes on to the next one (default)
+  key         by the hash of the message's key: see "scribe produce --key-field"
+  field:PATH  by the hash of a field of the message: a path in JSON (client_ip, user.id), or a column of Arrow batches
+  explicit    the writer says: "scribe produce --shard"
+
+With key and field:PATH, equal values are in one shard, in the order in which a producer wrote them: "scribe category describe --value" says
+in which, "scribe tail --shards" reads it, and a query with WHERE client_ip = '...' reads that shard alone. A message without the key or field goes where a sticky one would. When shards are
+added (update --shards), values move to other shards and what is stored stays: readers of one value then read a shard more for each layout
+that the category had. Twice as many shards divide each shard in two.`,
+		Example: `  scribe category create clicks --shards 8 --shard-by key
+  scribe category create access --shards 8 --shard-by field:client_ip
+  scribe category create access --retention 7d
   scribe category list
   scribe category update access --quota 10MiB`,
 	}, newCategoryCreate(), newCategoryList(), newCategoryDescribe(), newCategoryUpdate(), newCategoryDelete())
@@ -43,6 +57,7 @@ type categoryFlags struct {
 	owner           string
 	retention       units.Duration
 	shards          uint32
+	shardBy         shardBy
 	delivery        string
 	maxMessageBytes units.Bytes
 	quota           units.Bytes
@@ -55,12 +70,14 @@ type categoryFlags struct {
 
 func (f *categoryFlags) addFlags(cmd *cobra.Command) {
 	f.retention, f.shards, f.maxMessageBytes = units.Duration(72*time.Hour), 1, 16<<20
+	f.shardBy = shardBy{rule: scribev1.ShardBy_SHARD_BY_STICKY}
 	f.quotaMode = enumFlag[scribev1.QuotaMode]{scribev1.QuotaMode_QUOTA_MODE_BLOCK, "mode"}
 	f.repeatable = enumFlag[scribev1.Repeatability]{scribev1.Repeatability_REPEATABILITY_NONE, "kind"}
 	fs := cmd.Flags()
 	fs.StringVar(&f.owner, "owner", "", "team or person responsible for the category")
 	fs.Var(&f.retention, "retention", "how long messages stay readable, 1m to 3650d")
 	fs.Uint32Var(&f.shards, "shards", f.shards, "number of logical shards, 1 to 10000; can only grow")
+	fs.Var(&f.shardBy, "shard-by", "how messages find their logical shard: sticky (a batch at a time), key, field:PATH (a path in JSON, or a column) or explicit (writers choose)")
 	fs.Var(&f.maxMessageBytes, "max-message", "largest message, at most 32MiB")
 	fs.Var(&f.quota, "quota", "bytes per second that all writers together may write, for example 10MiB; 0 = no limit")
 	fs.Var(&f.quotaMode, "quota-mode", "what happens to writes over the quota: block, throttle or sample")
@@ -159,6 +176,7 @@ func newCategoryCreate() *cobra.Command {
 		Example: `  scribe category create access
   scribe category create payments --retention 30d --shards 16 --delivery exactly_once --owner billing
   scribe category create changes --shards 4 --repeatable bound
+  scribe category create clicks --shards 8 --shard-by key
   scribe category create debug --quota 10MiB --quota-mode sample
   scribe category create web --schema web.yaml
   scribe category create events --schema infer
@@ -185,7 +203,7 @@ func newCategoryCreate() *cobra.Command {
 			Schema: schema, Name: args[0], Owner: f.owner, Retention: durationpb.New(f.retention.Std()), Shards: f.shards, Delivery: delivery,
 			MaxMessageBytes: clampUint32(f.maxMessageBytes), QuotaBytesPerSecond: uint64(f.quota),
 			QuotaMode: f.quotaMode.value, OrderingWindow: f.window.toProto(), Repeatable: f.repeatable.value,
-			Cache: f.cache.policy,
+			Cache: f.cache.policy, ShardBy: f.shardBy.rule, ShardField: f.shardBy.field,
 		}
 		res, err := callCell(cmd.Context(), *server, "create category "+args[0], controlClient(*server).CreateCategory,
 			&scribev1.CreateCategoryRequest{Category: c, IfNotExists: ifNotExists})
@@ -240,19 +258,28 @@ func newCategoryList() *cobra.Command {
 }
 
 func newCategoryDescribe() *cobra.Command {
+	var value string
 	cmd := &cobra.Command{
-		Use:     "describe NAME",
-		Short:   "Show a category as JSON",
-		Example: "  scribe category describe access",
-		Args:    cobra.ExactArgs(1),
+		Use:   "describe NAME",
+		Short: "Show a category as JSON",
+		Example: `  scribe category describe access
+  scribe category describe clicks --value user-17     # also the logical shards that may hold the key user-17, for scribe tail --shards`,
+		Args: cobra.ExactArgs(1),
 	}
 	server := serverFlag(cmd)
+	cmd.Flags().StringVar(&value, "value", "", "a key, or a value of the field, by which the category places messages: show the logical shards that may hold it")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		category, err := getCategory(cmd.Context(), *server, "describe category "+args[0], args[0])
 		if err != nil {
 			return err
 		}
-		return printJSON(cmd.OutOrStdout(), describeCategory(category))
+		shown := describeCategory(category)
+		if cmd.Flags().Changed("value") {
+			if shown.ValueShards, err = shardsOfValue(category, value); err != nil {
+				return usageError(err)
+			}
+		}
+		return printJSON(cmd.OutOrStdout(), shown)
 	}
 	return cmd
 }
@@ -266,6 +293,7 @@ func newCategoryUpdate() *cobra.Command {
 		Short: "Change the given properties of a category",
 		Example: `  scribe category update access --retention 7d
   scribe category update access --shards 4 --revision 17
+  scribe category update access --shards 8 --shard-by field:client_ip
   scribe category update access --quota 10MiB --quota-mode throttle --window none
   scribe category update access --cache memcached=reused,age=30m
   scribe category update access --cache default
@@ -283,6 +311,7 @@ func newCategoryUpdate() *cobra.Command {
 			"owner":       func() { req.Owner = &f.owner },
 			"retention":   func() { req.Retention = durationpb.New(f.retention.Std()) },
 			"shards":      func() { req.Shards = &f.shards },
+			"shard-by":    func() { req.ShardBy, req.ShardField = &f.shardBy.rule, &f.shardBy.field },
 			"max-message": func() { req.MaxMessageBytes = new(clampUint32(f.maxMessageBytes)) },
 			"quota":       func() { req.QuotaBytesPerSecond = new(uint64(f.quota)) },
 			"quota-mode":  func() { req.QuotaMode = &f.quotaMode.value },
@@ -350,6 +379,9 @@ type categoryJSON struct {
 	Owner           string          `json:"owner,omitempty"`
 	Retention       units.Duration  `json:"retention"`
 	Shards          uint32          `json:"shards"`
+	ShardBy         string          `json:"shard_by"`
+	FormerLayouts   []string        `json:"former_layouts,omitempty"`
+	ValueShards     []uint32        `json:"value_shards,omitempty"`
 	Delivery        string          `json:"delivery"`
 	MaxMessageBytes units.Bytes     `json:"max_message"`
 	Quota           units.Bytes     `json:"quota_per_second,omitempty"`
@@ -366,6 +398,7 @@ func describeCategory(c *scribev1.Category) categoryJSON {
 	out := categoryJSON{
 		Name: c.GetName(), ID: c.GetId(), Revision: c.GetRevision(), Owner: c.GetOwner(),
 		Retention: units.Duration(c.GetRetention().AsDuration()), Shards: c.GetShards(), Delivery: scribev1.EnumName(c.GetDelivery()),
+		ShardBy: shardByText(c.GetShardBy(), c.GetShardField()), FormerLayouts: formerLayoutTexts(c),
 		MaxMessageBytes: units.Bytes(c.GetMaxMessageBytes()), Quota: units.Bytes(c.GetQuotaBytesPerSecond()), Schema: schemaSummary(c), //nolint:gosec // a quota beyond int64 is none
 		CreatedAt: timeOf(c.GetCreatedAt()), UpdatedAt: timeOf(c.GetUpdatedAt()),
 	}

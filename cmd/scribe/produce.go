@@ -21,6 +21,7 @@ type produceFlags struct {
 	batchBytes units.Bytes
 	maxMessage units.Bytes
 	shard      uint32
+	shardGiven bool
 	timeout    units.Duration
 }
 
@@ -52,7 +53,7 @@ stored, and others were not or have an unknown outcome, or their input could not
 the cell is unavailable, over its quota, or did not answer in time; 3 if the category or the shard does not exist; 4 if access is denied; 2 for
 mistakes in the arguments; 1 otherwise. 1 also after a signal before the end of a file, if everything that was read was stored.`,
 		Example: `  scribe produce access /var/log/apache2/access.log
-  tail -F app.jsonl | scribe produce app --key-field user_id
+  tail -F app.jsonl | scribe produce app --key-field user_id     (a key for each message; see "scribe category --help" for shards by key)
   scribe produce access access.log --ack spooled --server unix:/run/scribe.sock`,
 		Args: cobra.MinimumNArgs(1),
 	}
@@ -62,9 +63,10 @@ mistakes in the arguments; 1 otherwise. 1 also after a signal before the end of 
 	fs.StringVar(&f.keyField, "key-field", "", "field of a JSON line that becomes the message's key")
 	fs.Var(&f.batchBytes, "batch-bytes", "size of a frame, 4KiB to 64MiB")
 	fs.Var(&f.maxMessage, "max-message", "longest line, at most 64MiB; the category has its own limit as well")
-	fs.Uint32Var(&f.shard, "shard", 0, "logical shard")
+	fs.Uint32Var(&f.shard, "shard", 0, "logical shard, where the category leaves it to writers (default: as the category says)")
 	fs.Var(&f.timeout, "timeout", "how long to retry a message before it counts as not stored; 0s = no limit")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		f.shardGiven = cmd.Flags().Changed("shard")
 		return runProduce(cmd, *server, args[0], args[1:], &f)
 	}
 	return cmd
@@ -88,6 +90,14 @@ func (f *produceFlags) checkFlags(category string) (producer.AckLevel, error) {
 		fault("invalid value %d for --shard: want 0 to %d", f.shard, record.MaxLogicalShard)
 	}
 	return ack, errors.Join(errs...)
+}
+
+// messageShard returns the shard of messages as the library has it.
+func (f *produceFlags) messageShard() uint32 {
+	if f.shardGiven && f.shard == 0 {
+		return producer.ShardZero
+	}
+	return f.shard
 }
 
 // requestTimeout returns the time limit of one request, which is at most that of a message.
@@ -122,7 +132,7 @@ func runProduce(cmd *cobra.Command, server, category string, files []string, f *
 	if err := checkReachable(cmd.Context(), server, "produce to "+category, category); err != nil {
 		return errors.Join(err, p.Close(cmd.Context()))
 	}
-	run := &produceRun{producer: p, category: category, shard: f.shard, stderr: stderr, start: time.Now()}
+	run := &produceRun{producer: p, category: category, shard: f.messageShard(), stderr: stderr, start: time.Now()}
 	src := newLineReader(maxLine, f.keyField)
 	stopProgress := run.showProgress(cmd.InOrStdin(), files)
 	stopLimit := run.limitFlush(cmd.Context())

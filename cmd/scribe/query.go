@@ -195,6 +195,9 @@ func (f *queryFlags) consumerOptions(stderr io.Writer) ([]consumer.Option, error
 	if f.follow {
 		opts = append(opts, columns.WithFollow())
 	}
+	if f.checkpoint != "" { // another query may continue from it
+		opts = append(opts, columns.WithAllShards())
+	}
 	if f.limited {
 		opts = append(opts, columns.WithRowLimit(int64(min(f.count, 1<<62)))) //nolint:gosec // bounded
 	}

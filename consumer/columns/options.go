@@ -37,6 +37,8 @@ type columnOptions struct {
 	timeout  time.Duration // 0 = none
 	memory   int64
 	compress uint32
+	// allShards: all logical shards are read.
+	allShards bool
 
 	query *Query // nil when the consumer is not a query's
 }
@@ -101,6 +103,10 @@ func WithNow(t time.Time) consumer.Option { return option(func(e *columnOptions)
 // WithLocal evaluates stored payloads in this process and requests no views from read proxies. The answer is the same, at the
 // cost of transferring whole payloads and of local CPU time.
 func WithLocal() consumer.Option { return option(func(e *columnOptions) { e.local = true }) }
+
+// WithAllShards reads all logical shards, also those that can't hold a row of the answer since the category places messages by key or
+// field. Then [Query.Checkpoint] is a position in all of them, from which another query can continue.
+func WithAllShards() consumer.Option { return option(func(e *columnOptions) { e.allShards = true }) }
 
 // WithRowLimit ends an answer after n rows, as LIMIT does; the lower of the two applies.
 func WithRowLimit(n int64) consumer.Option { return option(func(e *columnOptions) { e.rowLimit = n }) }

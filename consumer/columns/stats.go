@@ -76,7 +76,10 @@ type Explanation struct {
 	EarlyStop bool
 	// Local: no views are requested.
 	Local bool
-	Stats Stats
+	// Shards are the logical shards that are read, of OfShards; none = all. They are known once the first iteration has begun.
+	Shards   []uint32
+	OfShards uint32
+	Stats    Stats
 }
 
 // Explain returns how the query is answered, with its statistics so far.
@@ -98,8 +101,33 @@ func (q *Query) Explain() Explanation {
 	if rest := q.finisher.Rest(); rest != nil {
 		x.Here = expr.Text(rest)
 	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	x.Shards, x.OfShards = q.mu.shards, q.mu.ofShards
 	return x
 }
+
+// shardText lists shards, the first of many.
+func shardText(shards []uint32) string {
+	if len(shards) == 0 {
+		return "none"
+	}
+	var b strings.Builder
+	for i, n := range shards {
+		if i == maxShardsShown {
+			fmt.Fprintf(&b, " and %d more", len(shards)-i)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprint(&b, n)
+	}
+	return b.String()
+}
+
+// maxShardsShown bounds the shards that an explanation lists.
+const maxShardsShown = 20
 
 // String returns the explanation as lines of text.
 func (x *Explanation) String() string {
@@ -117,6 +145,9 @@ func (x *Explanation) String() string {
 	line("pushed", "%s", cmp.Or(x.Pushed, "-"))
 	if x.Here != "" {
 		line("here", "%s (%s, %s and %s are known to readers alone)", x.Here, schema.ColumnPersisted, schema.ColumnShard, schema.ColumnOffset)
+	}
+	if x.OfShards > 0 {
+		line("shards", "%s of %d, by how the category places messages", shardText(x.Shards), x.OfShards)
 	}
 	line("answers", "%s", cmp.Or(strings.Join(x.Answers, ", "), "-"))
 	s := &x.Stats

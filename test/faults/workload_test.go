@@ -96,7 +96,7 @@ func (w *workload) create(name string, g history.Guarantees, flags ...string) {
 	w.t.Helper()
 	w.h.Category(name, g)
 	w.categories = append(w.categories, name)
-	program.OK(w.t, nil, append([]string{"category", "create", name, "--server", w.c.url(controlPlane), "--shards", "4"}, flags...)...)
+	program.OK(w.t, nil, append([]string{"category", "create", name, "--server", w.c.url(controlPlane), "--shards", "4", "--shard-by", "explicit"}, flags...)...)
 }
 
 // patient repeats a request until it is answered, whatever comes.

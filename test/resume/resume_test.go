@@ -52,7 +52,7 @@ func cell(t *testing.T, age time.Duration) string {
 func create(t *testing.T, url, name string, repeatable scribev1.Repeatability) {
 	t.Helper()
 	_, err := rpc.NewControlClient(rpc.Default(), url).CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{
-		Category: &scribev1.Category{Name: name, Shards: shards, Repeatable: repeatable},
+		Category: &scribev1.Category{Name: name, Shards: shards, ShardBy: scribev1.ShardBy_SHARD_BY_EXPLICIT, Repeatable: repeatable},
 	})
 	if err != nil {
 		t.Fatal(err)

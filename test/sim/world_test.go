@@ -274,7 +274,7 @@ func (w *world) createCategories() bool {
 // createCategory creates a category that does not exist, as soon as the control plane answers.
 func createCategory(control rpc.ControlService, x *categoryPlan) error {
 	category := &scribev1.Category{
-		Name: x.Name, Shards: x.Shards,
+		Name: x.Name, Shards: x.Shards, ShardBy: scribev1.ShardBy_SHARD_BY_EXPLICIT,
 		Delivery:   scribev1.Delivery(scribev1.Delivery_value["DELIVERY_"+strings.ToUpper(x.Delivery)]),
 		Repeatable: scribev1.Repeatability(scribev1.Repeatability_value["REPEATABILITY_"+strings.ToUpper(x.Order)]),
 	}

@@ -130,7 +130,7 @@ func (a *App) startInputs(ctx context.Context) error {
 	if a.opts.Drain {
 		return nil
 	}
-	p, err := producer.New("", producer.WithService(a.parts.agent), producer.WithAck(producer.AckSpooled),
+	p, err := producer.New("", producer.WithService(a.parts.agent), producer.WithCategories(a.parts.control), producer.WithAck(producer.AckSpooled),
 		producer.WithDeliveryTimeout(0), producer.WithLogger(a.log), producer.WithRandom(a.opts.Host.Random.Named("inputs")))
 	if err != nil {
 		return err

@@ -29,8 +29,16 @@ const (
 	MaxLogicalShard = 65535
 )
 
-// Version is the version of the format that this build writes, and the newest that it reads.
-const Version = 1
+// Versions of the format. Version is the newest that this build reads. It writes version 1, which every reader knows, unless the
+// frame has a placement tag.
+const (
+	Version       = 2
+	versionPlain  = 1
+	versionPlaced = 2
+)
+
+// MaxPlacement is the highest tag of a placement.
+const MaxPlacement = 1<<24 - 1
 
 // Encoding is the layout of a frame's body. The numbers are persisted and never reused.
 type Encoding uint8
@@ -93,7 +101,7 @@ const (
 	offCount         = 12
 	offShard         = 16
 	offNameLen       = 20
-	offReserved      = 21
+	offPlacement     = 21
 	offBaseTime      = 24
 	offProducer      = 32
 	offEpoch         = 40
@@ -123,6 +131,8 @@ type Envelope struct {
 	BaseTime int64
 	// SampleRate N means that one message in N was kept; 0 and 1 mean all.
 	SampleRate uint32
+	// Placement is the tag of the layout from which the shard follows (package placement), at most [MaxPlacement]; 0 for none.
+	Placement uint32
 }
 
 func (env *Envelope) validateFields() error {
@@ -134,6 +144,9 @@ func (env *Envelope) validateFields() error {
 			What: "logical shard", Value: fmt.Sprint(env.Shard),
 			Reason: fmt.Sprintf("the highest is %d", MaxLogicalShard),
 		}
+	}
+	if env.Placement > MaxPlacement {
+		return &InvalidError{What: "placement", Value: fmt.Sprint(env.Placement), Reason: fmt.Sprintf("the highest is %d", MaxPlacement)}
 	}
 	return nil
 }
@@ -158,6 +171,8 @@ type Header struct {
 	FirstSequence uint64
 	// SampleRate is as stored: 0 and 1 both mean that all messages were kept.
 	SampleRate uint32
+	// Placement is as in [Envelope.Placement].
+	Placement uint32
 	// BodyCRC is the stored checksum of the body. [ParseHeader] does not verify it; [Check] does.
 	BodyCRC uint32
 	// HeaderCRC is the stored checksum of header and name, verified by [ParseHeader].
@@ -194,6 +209,7 @@ func (h *Header) Envelope() Envelope {
 		Sequenced:     h.Sequenced(),
 		BaseTime:      h.BaseTime,
 		SampleRate:    h.SampleRate,
+		Placement:     h.Placement,
 	}
 }
 
@@ -246,6 +262,7 @@ func decodeHeader(fixed, name []byte, crc uint32) (Header, error) {
 		Producer:      binary.LittleEndian.Uint64(fixed[offProducer:]),
 		Epoch:         binary.LittleEndian.Uint32(fixed[offEpoch:]),
 		SampleRate:    binary.LittleEndian.Uint32(fixed[offSampleRate:]),
+		Placement:     binary.LittleEndian.Uint32(fixed[offPlacement-1:]) >> 8,
 		FirstSequence: binary.LittleEndian.Uint64(fixed[offFirstSequence:]),
 		BodyCRC:       binary.LittleEndian.Uint32(fixed[offBodyCRC:]),
 		HeaderCRC:     crc,
@@ -268,8 +285,10 @@ func decodeHeader(fixed, name []byte, crc uint32) (Header, error) {
 		return Header{}, corruptFrame("message count", offCount, "%d messages do not fit a body of %d bytes", count, length-bodyOffset)
 	case h.Shard > MaxLogicalShard:
 		return Header{}, corruptFrame("logical shard", offShard, "%d is over the limit of %d", h.Shard, MaxLogicalShard)
-	case fixed[offReserved]|fixed[offReserved+1]|fixed[offReserved+2] != 0:
-		return Header{}, corruptFrame("reserved bytes", offReserved, "must be 0")
+	case fixed[offVersion] == versionPlain && h.Placement != 0:
+		return Header{}, corruptFrame("reserved bytes", offPlacement, "must be 0 in version 1")
+	case fixed[offVersion] == versionPlaced && h.Placement == 0:
+		return Header{}, corruptFrame("placement", offPlacement, "must not be 0 in version 2")
 	case !h.Sequenced() && (h.Producer != 0 || h.Epoch != 0 || h.FirstSequence != 0):
 		return Header{}, corruptFrame("producer id", offProducer, "producer, epoch and first sequence must be 0 in a frame that is not sequenced")
 	case h.FirstSequence > math.MaxUint64-uint64(count):
@@ -357,6 +376,32 @@ func SetSampleRate(b []byte, rate uint32) error {
 	return nil
 }
 
+// SetPlacement changes the logical shard and the placement tag of the frame at the start of b, in place, together with the header
+// checksum; the body and its checksum stay. Otherwise it is like [SetSampleRate].
+func SetPlacement(b []byte, shard, tag uint32) error {
+	h, err := ParseHeader(b)
+	if err != nil {
+		return err
+	}
+	env := Envelope{Category: h.CategoryName(), Shard: shard, Placement: tag}
+	if err := env.validateFields(); err != nil {
+		return err
+	}
+	binary.LittleEndian.PutUint32(b[offShard:], shard)
+	setPlacement(b, tag)
+	binary.LittleEndian.PutUint32(b[offHeaderCRC:], headerCRC(b[:HeaderLen], h.Category))
+	return nil
+}
+
+// setPlacement writes the tag, and the version that goes with it.
+func setPlacement(frame []byte, tag uint32) {
+	frame[offVersion] = versionPlain
+	if tag != 0 {
+		frame[offVersion] = versionPlaced
+	}
+	frame[offPlacement], frame[offPlacement+1], frame[offPlacement+2] = byte(tag), byte(tag>>8), byte(tag>>16)
+}
+
 // writeHeader writes the header in front of a complete frame: HeaderLen bytes of any content, the name, the body. The frame must
 // be within MaxFrameLen and env valid.
 func writeHeader(frame []byte, encoding Encoding, count int, env *Envelope, bodyCRC uint32) {
@@ -369,7 +414,7 @@ func writeHeader(frame []byte, encoding Encoding, count int, env *Envelope, body
 	}
 	clear(frame[:HeaderLen])
 	copy(frame[offMagic:], magic)
-	frame[offVersion] = Version
+	setPlacement(frame, env.Placement)
 	frame[offEncoding] = uint8(encoding)
 	if env.Sequenced {
 		flags |= FlagSequenced

@@ -139,7 +139,7 @@ func TestTruncated(t *testing.T) {
 }
 
 func TestNewerVersion(t *testing.T) {
-	for version := 2; version < 256; version++ {
+	for version := record.Version + 1; version < 256; version++ {
 		frame := encode(t, nil, record.Envelope{Category: "c"}, []record.Message{{}})
 		frame[atVersion] = byte(version)
 		// Whatever follows the version byte of a newer version: it decides.
@@ -308,7 +308,7 @@ func TestSplit(t *testing.T) {
 func TestSplitError(t *testing.T) {
 	good := encode(t, nil, record.Envelope{Category: "c"}, []record.Message{{Payload: []byte("p")}})
 	newer := bytes.Clone(good)
-	newer[atVersion] = 2
+	newer[atVersion] = record.Version + 1
 	broken := bytes.Clone(good)
 	broken[12] = 9
 	for _, tc := range []struct {
@@ -379,6 +379,40 @@ func TestStrings(t *testing.T) {
 	} {
 		if tc.got != tc.want {
 			t.Errorf("%q, want %q", tc.got, tc.want)
+		}
+	}
+}
+
+// TestPlacement: a frame has a placement tag in version 2 alone, and the tag can be changed with the shard and nothing else.
+func TestPlacement(t *testing.T) {
+	frame := encode(t, nil, record.Envelope{Category: "c", Shard: 3, Sequenced: true, Producer: 7, Epoch: 1}, []record.Message{{Payload: []byte("x")}})
+	plain := bytes.Clone(frame)
+	if frame[atVersion] != 1 {
+		t.Errorf("a frame without a tag has version %d", frame[atVersion])
+	}
+	if err := record.SetPlacement(frame, 9, record.MaxPlacement); err != nil {
+		t.Fatal(err)
+	}
+	h, err := record.Check(frame)
+	want := record.Envelope{Category: "c", Shard: 9, Sequenced: true, Producer: 7, Epoch: 1, Placement: record.MaxPlacement}
+	if err != nil || h.Envelope() != want || frame[atVersion] != 2 {
+		t.Errorf("%+v in version %d, %v", h.Envelope(), frame[atVersion], err)
+	}
+	if record.SetPlacement(frame, 9, record.MaxPlacement+1) == nil || record.SetPlacement(frame, record.MaxLogicalShard+1, 1) == nil {
+		t.Error("a tag or a shard over the limit was written")
+	}
+	if err := record.SetPlacement(frame, 3, 0); err != nil || !bytes.Equal(frame, plain) {
+		t.Errorf("removing the tag: %v, %x, want %x", err, frame, plain)
+	}
+	// A tag in version 1, and none in version 2, were never written.
+	for _, version := range []byte{1, 2} {
+		f := bytes.Clone(plain)
+		f[atVersion] = version
+		if version == 1 {
+			f[22] = 1
+		}
+		if _, err := record.ParseHeader(reseal(f)); !errors.Is(err, record.ErrCorrupt) {
+			t.Errorf("version %d: %v", version, err)
 		}
 	}
 }

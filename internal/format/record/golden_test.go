@@ -87,6 +87,11 @@ func goldenFrames() []goldenFrame {
 			env:   record.Envelope{Category: "columns", Shard: 1, BaseTime: -1},
 			arrow: []byte("an Arrow IPC stream is opaque here"), rows: 5,
 		},
+		{
+			name:     "placed",
+			env:      record.Envelope{Category: "clicks", Shard: 5, BaseTime: base.UnixMicro(), Placement: 0xabcdef},
+			messages: []record.Message{{Payload: []byte("by key"), Key: []byte("user-17")}},
+		},
 	}
 }
 
@@ -107,7 +112,11 @@ func (g *goldenFrame) encode(t testing.TB) []byte {
 func TestGolden(t *testing.T) {
 	for _, g := range goldenFrames() {
 		t.Run(g.name, func(t *testing.T) {
-			path := filepath.Join("testdata", "golden", "v1", g.name+".hex")
+			version := "v1"
+			if g.env.Placement != 0 {
+				version = "v2"
+			}
+			path := filepath.Join("testdata", "golden", version, g.name+".hex")
 			written := g.encode(t)
 			if *rewrite {
 				writeHex(t, path, written)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"scribe/internal/format/placement"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -34,6 +35,9 @@ func Frame(req *scribev1.PublishRequest, maxMessage int, now time.Time) ([]byte,
 	}
 	b := record.Builder{MaxMessageSize: maxMessage}
 	env := record.Envelope{Category: req.GetCategory(), Shard: req.GetShard(), Atomic: req.GetAtomic(), BaseTime: now.UnixMicro()}
+	if env.Shard == 0 { // the write proxy knows how the category places messages
+		env.Placement = placement.Unplaced
+	}
 	if err := b.Reset(nil, env); err != nil {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "%w", err)
 	}

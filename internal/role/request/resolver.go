@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"time"
 
+	"scribe/internal/format/placement"
 	"scribe/internal/format/record"
+	"scribe/internal/transport/layouts"
 	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -92,8 +94,9 @@ func (r *Resolver) useCategory(ctx context.Context, h *record.Header) error {
 		}
 	}
 	// The category may have grown, or have been deleted and created again. If the control plane has nothing newer, the log
-	// decides.
-	if !hasShard(r.current, h.Shard) || r.categories.IsStale != nil && r.categories.IsStale(r.current, h.Shard) {
+	// decides. A writer that places messages by a layout may also know of a newer one.
+	newer := h.Placement != 0 && h.Placement != placement.Unplaced && !layouts.Accepts(r.current, h.Placement)
+	if newer || !hasShard(r.current, h.Shard) || r.categories.IsStale != nil && r.categories.IsStale(r.current, h.Shard) {
 		if err := r.renewCategory(ctx); err != nil {
 			return err
 		}

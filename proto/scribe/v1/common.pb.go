@@ -312,6 +312,67 @@ func (CacheMode) EnumDescriptor() ([]byte, []int) {
 	return file_scribe_v1_common_proto_rawDescGZIP(), []int{4}
 }
 
+// ShardBy says how messages find their logical shard.
+type ShardBy int32
+
+const (
+	// Not set. A category is created with SHARD_BY_STICKY then; one that is older than the choice is like SHARD_BY_EXPLICIT.
+	ShardBy_SHARD_BY_UNSPECIFIED ShardBy = 0
+	// A batch at a time: each producer fills one shard with a batch, and goes on to the next one. Writers may choose a shard other than 0.
+	ShardBy_SHARD_BY_STICKY ShardBy = 1
+	// By the hash of the message's key. Messages without a key go where sticky ones would.
+	ShardBy_SHARD_BY_KEY ShardBy = 2
+	// By the hash of a field of the message's content. Messages without the field go where sticky ones would.
+	ShardBy_SHARD_BY_FIELD ShardBy = 3
+	// Writers choose; 0 if they do not.
+	ShardBy_SHARD_BY_EXPLICIT ShardBy = 4
+)
+
+// Enum value maps for ShardBy.
+var (
+	ShardBy_name = map[int32]string{
+		0: "SHARD_BY_UNSPECIFIED",
+		1: "SHARD_BY_STICKY",
+		2: "SHARD_BY_KEY",
+		3: "SHARD_BY_FIELD",
+		4: "SHARD_BY_EXPLICIT",
+	}
+	ShardBy_value = map[string]int32{
+		"SHARD_BY_UNSPECIFIED": 0,
+		"SHARD_BY_STICKY":      1,
+		"SHARD_BY_KEY":         2,
+		"SHARD_BY_FIELD":       3,
+		"SHARD_BY_EXPLICIT":    4,
+	}
+)
+
+func (x ShardBy) Enum() *ShardBy {
+	p := new(ShardBy)
+	*p = x
+	return p
+}
+
+func (x ShardBy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ShardBy) Descriptor() protoreflect.EnumDescriptor {
+	return file_scribe_v1_common_proto_enumTypes[5].Descriptor()
+}
+
+func (ShardBy) Type() protoreflect.EnumType {
+	return &file_scribe_v1_common_proto_enumTypes[5]
+}
+
+func (x ShardBy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ShardBy.Descriptor instead.
+func (ShardBy) EnumDescriptor() ([]byte, []int) {
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{5}
+}
+
 // Reason is the machine-readable cause of an error: callers branch on it, not on the text.
 type Reason int32
 
@@ -441,11 +502,11 @@ func (x Reason) String() string {
 }
 
 func (Reason) Descriptor() protoreflect.EnumDescriptor {
-	return file_scribe_v1_common_proto_enumTypes[5].Descriptor()
+	return file_scribe_v1_common_proto_enumTypes[6].Descriptor()
 }
 
 func (Reason) Type() protoreflect.EnumType {
-	return &file_scribe_v1_common_proto_enumTypes[5]
+	return &file_scribe_v1_common_proto_enumTypes[6]
 }
 
 func (x Reason) Number() protoreflect.EnumNumber {
@@ -454,7 +515,7 @@ func (x Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Reason.Descriptor instead.
 func (Reason) EnumDescriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{5}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{6}
 }
 
 // CachePolicy says how the read proxies cache a category.
@@ -521,6 +582,79 @@ func (x *CachePolicy) GetMemcachedAge() *durationpb.Duration {
 	return nil
 }
 
+// ShardLayout is how messages of a category found their logical shard at some time.
+type ShardLayout struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The rule.
+	By ShardBy `protobuf:"varint,1,opt,name=by,proto3,enum=scribe.v1.ShardBy" json:"by,omitempty"`
+	// Of SHARD_BY_FIELD.
+	Field string `protobuf:"bytes,2,opt,name=field,proto3" json:"field,omitempty"`
+	// How many logical shards there were.
+	Shards uint32 `protobuf:"varint,3,opt,name=shards,proto3" json:"shards,omitempty"`
+	// When another layout took its place, Unix microseconds.
+	Until         int64 `protobuf:"varint,4,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShardLayout) Reset() {
+	*x = ShardLayout{}
+	mi := &file_scribe_v1_common_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShardLayout) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShardLayout) ProtoMessage() {}
+
+func (x *ShardLayout) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_common_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShardLayout.ProtoReflect.Descriptor instead.
+func (*ShardLayout) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ShardLayout) GetBy() ShardBy {
+	if x != nil {
+		return x.By
+	}
+	return ShardBy_SHARD_BY_UNSPECIFIED
+}
+
+func (x *ShardLayout) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *ShardLayout) GetShards() uint32 {
+	if x != nil {
+		return x.Shards
+	}
+	return 0
+}
+
+func (x *ShardLayout) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
 // ErrorInfo is attached to RPC errors as a detail, and to the parts of an answer that failed alone.
 type ErrorInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -540,7 +674,7 @@ type ErrorInfo struct {
 
 func (x *ErrorInfo) Reset() {
 	*x = ErrorInfo{}
-	mi := &file_scribe_v1_common_proto_msgTypes[1]
+	mi := &file_scribe_v1_common_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -552,7 +686,7 @@ func (x *ErrorInfo) String() string {
 func (*ErrorInfo) ProtoMessage() {}
 
 func (x *ErrorInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_common_proto_msgTypes[1]
+	mi := &file_scribe_v1_common_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -565,7 +699,7 @@ func (x *ErrorInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErrorInfo.ProtoReflect.Descriptor instead.
 func (*ErrorInfo) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{1}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ErrorInfo) GetReason() Reason {
@@ -622,7 +756,7 @@ type SchemaProblem struct {
 
 func (x *SchemaProblem) Reset() {
 	*x = SchemaProblem{}
-	mi := &file_scribe_v1_common_proto_msgTypes[2]
+	mi := &file_scribe_v1_common_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -634,7 +768,7 @@ func (x *SchemaProblem) String() string {
 func (*SchemaProblem) ProtoMessage() {}
 
 func (x *SchemaProblem) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_common_proto_msgTypes[2]
+	mi := &file_scribe_v1_common_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -647,7 +781,7 @@ func (x *SchemaProblem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SchemaProblem.ProtoReflect.Descriptor instead.
 func (*SchemaProblem) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{2}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *SchemaProblem) GetLine() uint32 {
@@ -704,7 +838,7 @@ type SequenceConflict struct {
 
 func (x *SequenceConflict) Reset() {
 	*x = SequenceConflict{}
-	mi := &file_scribe_v1_common_proto_msgTypes[3]
+	mi := &file_scribe_v1_common_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -716,7 +850,7 @@ func (x *SequenceConflict) String() string {
 func (*SequenceConflict) ProtoMessage() {}
 
 func (x *SequenceConflict) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_common_proto_msgTypes[3]
+	mi := &file_scribe_v1_common_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -729,7 +863,7 @@ func (x *SequenceConflict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SequenceConflict.ProtoReflect.Descriptor instead.
 func (*SequenceConflict) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{3}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *SequenceConflict) GetShard() uint64 {
@@ -802,14 +936,23 @@ type Category struct {
 	// Whether all readers see the same order, default none. It can be changed, but to and from sequenced: what is stored keeps its order.
 	Repeatable Repeatability `protobuf:"varint,20,opt,name=repeatable,proto3,enum=scribe.v1.Repeatability" json:"repeatable,omitempty"`
 	// How the read proxies cache it; absent = as they are configured.
-	Cache         *CachePolicy `protobuf:"bytes,30,opt,name=cache,proto3" json:"cache,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Cache *CachePolicy `protobuf:"bytes,30,opt,name=cache,proto3" json:"cache,omitempty"`
+	// How messages find their logical shard, default sticky. What is stored stays where it is when this changes.
+	ShardBy ShardBy `protobuf:"varint,50,opt,name=shard_by,json=shardBy,proto3,enum=scribe.v1.ShardBy" json:"shard_by,omitempty"`
+	// Of SHARD_BY_FIELD: a path in JSON, or a column (docs/format/placement.md); at most 1,024 bytes.
+	ShardField string `protobuf:"bytes,51,opt,name=shard_field,json=shardField,proto3" json:"shard_field,omitempty"`
+	// The other layouts that the category had, each once, the one that was replaced last at the end; at most 16. The server's. Readers that
+	// look for one value read the shards that any of them gives it.
+	FormerLayouts []*ShardLayout `protobuf:"bytes,52,rep,name=former_layouts,json=formerLayouts,proto3" json:"former_layouts,omitempty"`
+	// There were others, which are not among former_layouts any more: a value may be in any shard. The server's.
+	LayoutsForgotten bool `protobuf:"varint,53,opt,name=layouts_forgotten,json=layoutsForgotten,proto3" json:"layouts_forgotten,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Category) Reset() {
 	*x = Category{}
-	mi := &file_scribe_v1_common_proto_msgTypes[4]
+	mi := &file_scribe_v1_common_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -821,7 +964,7 @@ func (x *Category) String() string {
 func (*Category) ProtoMessage() {}
 
 func (x *Category) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_common_proto_msgTypes[4]
+	mi := &file_scribe_v1_common_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -834,7 +977,7 @@ func (x *Category) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Category.ProtoReflect.Descriptor instead.
 func (*Category) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{4}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Category) GetName() string {
@@ -949,6 +1092,34 @@ func (x *Category) GetCache() *CachePolicy {
 	return nil
 }
 
+func (x *Category) GetShardBy() ShardBy {
+	if x != nil {
+		return x.ShardBy
+	}
+	return ShardBy_SHARD_BY_UNSPECIFIED
+}
+
+func (x *Category) GetShardField() string {
+	if x != nil {
+		return x.ShardField
+	}
+	return ""
+}
+
+func (x *Category) GetFormerLayouts() []*ShardLayout {
+	if x != nil {
+		return x.FormerLayouts
+	}
+	return nil
+}
+
+func (x *Category) GetLayoutsForgotten() bool {
+	if x != nil {
+		return x.LayoutsForgotten
+	}
+	return false
+}
+
 // ShardPosition is a place in a physical shard.
 type ShardPosition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -964,7 +1135,7 @@ type ShardPosition struct {
 
 func (x *ShardPosition) Reset() {
 	*x = ShardPosition{}
-	mi := &file_scribe_v1_common_proto_msgTypes[5]
+	mi := &file_scribe_v1_common_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -976,7 +1147,7 @@ func (x *ShardPosition) String() string {
 func (*ShardPosition) ProtoMessage() {}
 
 func (x *ShardPosition) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_common_proto_msgTypes[5]
+	mi := &file_scribe_v1_common_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -989,7 +1160,7 @@ func (x *ShardPosition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShardPosition.ProtoReflect.Descriptor instead.
 func (*ShardPosition) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{5}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ShardPosition) GetShard() uint64 {
@@ -1028,7 +1199,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_scribe_v1_common_proto_msgTypes[6]
+	mi := &file_scribe_v1_common_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1040,7 +1211,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_common_proto_msgTypes[6]
+	mi := &file_scribe_v1_common_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1053,7 +1224,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{6}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Query) GetText() string {
@@ -1085,7 +1256,12 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\vCachePolicy\x12,\n" +
 	"\x06memory\x18\x01 \x01(\x0e2\x14.scribe.v1.CacheModeR\x06memory\x122\n" +
 	"\tmemcached\x18\x02 \x01(\x0e2\x14.scribe.v1.CacheModeR\tmemcached\x12>\n" +
-	"\rmemcached_age\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\fmemcachedAge\"\x8a\x02\n" +
+	"\rmemcached_age\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\fmemcachedAge\"u\n" +
+	"\vShardLayout\x12\"\n" +
+	"\x02by\x18\x01 \x01(\x0e2\x12.scribe.v1.ShardByR\x02by\x12\x14\n" +
+	"\x05field\x18\x02 \x01(\tR\x05field\x12\x16\n" +
+	"\x06shards\x18\x03 \x01(\rR\x06shards\x12\x14\n" +
+	"\x05until\x18\x04 \x01(\x03R\x05until\"\x8a\x02\n" +
 	"\tErrorInfo\x12)\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12:\n" +
@@ -1104,7 +1280,7 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\bproducer\x18\x02 \x01(\x04R\bproducer\x12)\n" +
 	"\x06reason\x18\x03 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\x12\x14\n" +
 	"\x05epoch\x18\x04 \x01(\rR\x05epoch\x12#\n" +
-	"\rnext_sequence\x18\x05 \x01(\x04R\fnextSequence\"\xfa\x04\n" +
+	"\rnext_sequence\x18\x05 \x01(\x04R\fnextSequence\"\xb6\x06\n" +
 	"\bCategory\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\rR\x02id\x12\x1a\n" +
@@ -1127,7 +1303,12 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\n" +
 	"repeatable\x18\x14 \x01(\x0e2\x18.scribe.v1.RepeatabilityR\n" +
 	"repeatable\x12,\n" +
-	"\x05cache\x18\x1e \x01(\v2\x16.scribe.v1.CachePolicyR\x05cache\"K\n" +
+	"\x05cache\x18\x1e \x01(\v2\x16.scribe.v1.CachePolicyR\x05cache\x12-\n" +
+	"\bshard_by\x182 \x01(\x0e2\x12.scribe.v1.ShardByR\ashardBy\x12\x1f\n" +
+	"\vshard_field\x183 \x01(\tR\n" +
+	"shardField\x12=\n" +
+	"\x0eformer_layouts\x184 \x03(\v2\x16.scribe.v1.ShardLayoutR\rformerLayouts\x12+\n" +
+	"\x11layouts_forgotten\x185 \x01(\bR\x10layoutsForgotten\"K\n" +
 	"\rShardPosition\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x10\n" +
 	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\x12\x12\n" +
@@ -1160,7 +1341,13 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\x16CACHE_MODE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11CACHE_MODE_ALWAYS\x10\x01\x12\x14\n" +
 	"\x10CACHE_MODE_NEVER\x10\x02\x12\x15\n" +
-	"\x11CACHE_MODE_REUSED\x10\x03*\xff\x04\n" +
+	"\x11CACHE_MODE_REUSED\x10\x03*u\n" +
+	"\aShardBy\x12\x18\n" +
+	"\x14SHARD_BY_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fSHARD_BY_STICKY\x10\x01\x12\x10\n" +
+	"\fSHARD_BY_KEY\x10\x02\x12\x12\n" +
+	"\x0eSHARD_BY_FIELD\x10\x03\x12\x15\n" +
+	"\x11SHARD_BY_EXPLICIT\x10\x04*\xff\x04\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17REASON_UNKNOWN_CATEGORY\x10\x01\x12\x1a\n" +
@@ -1202,44 +1389,49 @@ func file_scribe_v1_common_proto_rawDescGZIP() []byte {
 	return file_scribe_v1_common_proto_rawDescData
 }
 
-var file_scribe_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_scribe_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_scribe_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
+var file_scribe_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_scribe_v1_common_proto_goTypes = []any{
 	(AckLevel)(0),               // 0: scribe.v1.AckLevel
 	(Delivery)(0),               // 1: scribe.v1.Delivery
 	(QuotaMode)(0),              // 2: scribe.v1.QuotaMode
 	(Repeatability)(0),          // 3: scribe.v1.Repeatability
 	(CacheMode)(0),              // 4: scribe.v1.CacheMode
-	(Reason)(0),                 // 5: scribe.v1.Reason
-	(*CachePolicy)(nil),         // 6: scribe.v1.CachePolicy
-	(*ErrorInfo)(nil),           // 7: scribe.v1.ErrorInfo
-	(*SchemaProblem)(nil),       // 8: scribe.v1.SchemaProblem
-	(*SequenceConflict)(nil),    // 9: scribe.v1.SequenceConflict
-	(*Category)(nil),            // 10: scribe.v1.Category
-	(*ShardPosition)(nil),       // 11: scribe.v1.ShardPosition
-	(*Query)(nil),               // 12: scribe.v1.Query
-	(*durationpb.Duration)(nil), // 13: google.protobuf.Duration
+	(ShardBy)(0),                // 5: scribe.v1.ShardBy
+	(Reason)(0),                 // 6: scribe.v1.Reason
+	(*CachePolicy)(nil),         // 7: scribe.v1.CachePolicy
+	(*ShardLayout)(nil),         // 8: scribe.v1.ShardLayout
+	(*ErrorInfo)(nil),           // 9: scribe.v1.ErrorInfo
+	(*SchemaProblem)(nil),       // 10: scribe.v1.SchemaProblem
+	(*SequenceConflict)(nil),    // 11: scribe.v1.SequenceConflict
+	(*Category)(nil),            // 12: scribe.v1.Category
+	(*ShardPosition)(nil),       // 13: scribe.v1.ShardPosition
+	(*Query)(nil),               // 14: scribe.v1.Query
+	(*durationpb.Duration)(nil), // 15: google.protobuf.Duration
 }
 var file_scribe_v1_common_proto_depIdxs = []int32{
 	4,  // 0: scribe.v1.CachePolicy.memory:type_name -> scribe.v1.CacheMode
 	4,  // 1: scribe.v1.CachePolicy.memcached:type_name -> scribe.v1.CacheMode
-	13, // 2: scribe.v1.CachePolicy.memcached_age:type_name -> google.protobuf.Duration
-	5,  // 3: scribe.v1.ErrorInfo.reason:type_name -> scribe.v1.Reason
-	13, // 4: scribe.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
-	9,  // 5: scribe.v1.ErrorInfo.conflicts:type_name -> scribe.v1.SequenceConflict
-	8,  // 6: scribe.v1.ErrorInfo.schema_problems:type_name -> scribe.v1.SchemaProblem
-	5,  // 7: scribe.v1.SequenceConflict.reason:type_name -> scribe.v1.Reason
-	13, // 8: scribe.v1.Category.retention:type_name -> google.protobuf.Duration
-	1,  // 9: scribe.v1.Category.delivery:type_name -> scribe.v1.Delivery
-	13, // 10: scribe.v1.Category.ordering_window:type_name -> google.protobuf.Duration
-	2,  // 11: scribe.v1.Category.quota_mode:type_name -> scribe.v1.QuotaMode
-	3,  // 12: scribe.v1.Category.repeatable:type_name -> scribe.v1.Repeatability
-	6,  // 13: scribe.v1.Category.cache:type_name -> scribe.v1.CachePolicy
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	15, // 2: scribe.v1.CachePolicy.memcached_age:type_name -> google.protobuf.Duration
+	5,  // 3: scribe.v1.ShardLayout.by:type_name -> scribe.v1.ShardBy
+	6,  // 4: scribe.v1.ErrorInfo.reason:type_name -> scribe.v1.Reason
+	15, // 5: scribe.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
+	11, // 6: scribe.v1.ErrorInfo.conflicts:type_name -> scribe.v1.SequenceConflict
+	10, // 7: scribe.v1.ErrorInfo.schema_problems:type_name -> scribe.v1.SchemaProblem
+	6,  // 8: scribe.v1.SequenceConflict.reason:type_name -> scribe.v1.Reason
+	15, // 9: scribe.v1.Category.retention:type_name -> google.protobuf.Duration
+	1,  // 10: scribe.v1.Category.delivery:type_name -> scribe.v1.Delivery
+	15, // 11: scribe.v1.Category.ordering_window:type_name -> google.protobuf.Duration
+	2,  // 12: scribe.v1.Category.quota_mode:type_name -> scribe.v1.QuotaMode
+	3,  // 13: scribe.v1.Category.repeatable:type_name -> scribe.v1.Repeatability
+	7,  // 14: scribe.v1.Category.cache:type_name -> scribe.v1.CachePolicy
+	5,  // 15: scribe.v1.Category.shard_by:type_name -> scribe.v1.ShardBy
+	8,  // 16: scribe.v1.Category.former_layouts:type_name -> scribe.v1.ShardLayout
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_common_proto_init() }
@@ -1252,8 +1444,8 @@ func file_scribe_v1_common_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_common_proto_rawDesc), len(file_scribe_v1_common_proto_rawDesc)),
-			NumEnums:      6,
-			NumMessages:   7,
+			NumEnums:      7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

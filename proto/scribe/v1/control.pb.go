@@ -450,7 +450,11 @@ type UpdateCategoryRequest struct {
 	// New cache policy, in place of all of the old one; an empty one removes it.
 	Cache *CachePolicy `protobuf:"bytes,30,opt,name=cache,proto3" json:"cache,omitempty"`
 	// Take the schema even if it is not compatible.
-	ForceSchema   bool `protobuf:"varint,40,opt,name=force_schema,json=forceSchema,proto3" json:"force_schema,omitempty"`
+	ForceSchema bool `protobuf:"varint,40,opt,name=force_schema,json=forceSchema,proto3" json:"force_schema,omitempty"`
+	// New rule by which messages find their logical shard.
+	ShardBy *ShardBy `protobuf:"varint,50,opt,name=shard_by,json=shardBy,proto3,enum=scribe.v1.ShardBy,oneof" json:"shard_by,omitempty"`
+	// New field, beside SHARD_BY_FIELD; empty or absent beside any other.
+	ShardField    *string `protobuf:"bytes,51,opt,name=shard_field,json=shardField,proto3,oneof" json:"shard_field,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -581,6 +585,20 @@ func (x *UpdateCategoryRequest) GetForceSchema() bool {
 		return x.ForceSchema
 	}
 	return false
+}
+
+func (x *UpdateCategoryRequest) GetShardBy() ShardBy {
+	if x != nil && x.ShardBy != nil {
+		return *x.ShardBy
+	}
+	return ShardBy_SHARD_BY_UNSPECIFIED
+}
+
+func (x *UpdateCategoryRequest) GetShardField() string {
+	if x != nil && x.ShardField != nil {
+		return *x.ShardField
+	}
+	return ""
 }
 
 // UpdateCategoryResponse returns it.
@@ -2009,7 +2027,7 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\n" +
 	"categories\x18\x01 \x03(\v2\x13.scribe.v1.CategoryR\n" +
 	"categories\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"\xe8\x05\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\xdf\x06\n" +
 	"\x15UpdateCategoryRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x19\n" +
@@ -2028,14 +2046,19 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"repeatable\x18\x14 \x01(\x0e2\x18.scribe.v1.RepeatabilityH\x06R\n" +
 	"repeatable\x88\x01\x01\x12,\n" +
 	"\x05cache\x18\x1e \x01(\v2\x16.scribe.v1.CachePolicyR\x05cache\x12!\n" +
-	"\fforce_schema\x18( \x01(\bR\vforceSchemaB\b\n" +
+	"\fforce_schema\x18( \x01(\bR\vforceSchema\x122\n" +
+	"\bshard_by\x182 \x01(\x0e2\x12.scribe.v1.ShardByH\aR\ashardBy\x88\x01\x01\x12$\n" +
+	"\vshard_field\x183 \x01(\tH\bR\n" +
+	"shardField\x88\x01\x01B\b\n" +
 	"\x06_ownerB\t\n" +
 	"\a_shardsB\x14\n" +
 	"\x12_max_message_bytesB\x19\n" +
 	"\x17_quota_bytes_per_secondB\t\n" +
 	"\a_schemaB\r\n" +
 	"\v_quota_modeB\r\n" +
-	"\v_repeatable\"I\n" +
+	"\v_repeatableB\v\n" +
+	"\t_shard_byB\x0e\n" +
+	"\f_shard_field\"I\n" +
 	"\x16UpdateCategoryResponse\x12/\n" +
 	"\bcategory\x18\x01 \x01(\v2\x13.scribe.v1.CategoryR\bcategory\"G\n" +
 	"\x15DeleteCategoryRequest\x12\x12\n" +
@@ -2199,6 +2222,7 @@ var file_scribe_v1_control_proto_goTypes = []any{
 	(QuotaMode)(0),                  // 37: scribe.v1.QuotaMode
 	(Repeatability)(0),              // 38: scribe.v1.Repeatability
 	(*CachePolicy)(nil),             // 39: scribe.v1.CachePolicy
+	(ShardBy)(0),                    // 40: scribe.v1.ShardBy
 }
 var file_scribe_v1_control_proto_depIdxs = []int32{
 	35, // 0: scribe.v1.CreateCategoryRequest.category:type_name -> scribe.v1.Category
@@ -2210,62 +2234,63 @@ var file_scribe_v1_control_proto_depIdxs = []int32{
 	37, // 6: scribe.v1.UpdateCategoryRequest.quota_mode:type_name -> scribe.v1.QuotaMode
 	38, // 7: scribe.v1.UpdateCategoryRequest.repeatable:type_name -> scribe.v1.Repeatability
 	39, // 8: scribe.v1.UpdateCategoryRequest.cache:type_name -> scribe.v1.CachePolicy
-	35, // 9: scribe.v1.UpdateCategoryResponse.category:type_name -> scribe.v1.Category
-	36, // 10: scribe.v1.WatchCategoriesRequest.heartbeat:type_name -> google.protobuf.Duration
-	35, // 11: scribe.v1.WatchCategoriesResponse.updated:type_name -> scribe.v1.Category
-	0,  // 12: scribe.v1.Member.roles:type_name -> scribe.v1.Role
-	13, // 13: scribe.v1.JoinRequest.member:type_name -> scribe.v1.Member
-	36, // 14: scribe.v1.JoinRequest.ttl:type_name -> google.protobuf.Duration
-	13, // 15: scribe.v1.JoinResponse.member:type_name -> scribe.v1.Member
-	36, // 16: scribe.v1.JoinResponse.ttl:type_name -> google.protobuf.Duration
-	0,  // 17: scribe.v1.ListMembersRequest.role:type_name -> scribe.v1.Role
-	13, // 18: scribe.v1.ListMembersResponse.members:type_name -> scribe.v1.Member
-	36, // 19: scribe.v1.WatchMembersRequest.heartbeat:type_name -> google.protobuf.Duration
-	13, // 20: scribe.v1.WatchMembersResponse.members:type_name -> scribe.v1.Member
-	0,  // 21: scribe.v1.GetStatusResponse.roles:type_name -> scribe.v1.Role
-	13, // 22: scribe.v1.GetStatusResponse.members:type_name -> scribe.v1.Member
-	35, // 23: scribe.v1.ListDroppedResponse.categories:type_name -> scribe.v1.Category
-	30, // 24: scribe.v1.HoldPinsRequest.pins:type_name -> scribe.v1.Pin
-	36, // 25: scribe.v1.HoldPinsRequest.ttl:type_name -> google.protobuf.Duration
-	30, // 26: scribe.v1.ListPinsResponse.pins:type_name -> scribe.v1.Pin
-	36, // 27: scribe.v1.ListPinsResponse.age:type_name -> google.protobuf.Duration
-	1,  // 28: scribe.v1.ControlService.CreateCategory:input_type -> scribe.v1.CreateCategoryRequest
-	3,  // 29: scribe.v1.ControlService.GetCategory:input_type -> scribe.v1.GetCategoryRequest
-	5,  // 30: scribe.v1.ControlService.ListCategories:input_type -> scribe.v1.ListCategoriesRequest
-	7,  // 31: scribe.v1.ControlService.UpdateCategory:input_type -> scribe.v1.UpdateCategoryRequest
-	9,  // 32: scribe.v1.ControlService.DeleteCategory:input_type -> scribe.v1.DeleteCategoryRequest
-	11, // 33: scribe.v1.ControlService.WatchCategories:input_type -> scribe.v1.WatchCategoriesRequest
-	14, // 34: scribe.v1.ControlService.Join:input_type -> scribe.v1.JoinRequest
-	16, // 35: scribe.v1.ControlService.Heartbeat:input_type -> scribe.v1.HeartbeatRequest
-	18, // 36: scribe.v1.ControlService.Leave:input_type -> scribe.v1.LeaveRequest
-	20, // 37: scribe.v1.ControlService.ListMembers:input_type -> scribe.v1.ListMembersRequest
-	22, // 38: scribe.v1.ControlService.WatchMembers:input_type -> scribe.v1.WatchMembersRequest
-	24, // 39: scribe.v1.ControlService.GetStatus:input_type -> scribe.v1.GetStatusRequest
-	26, // 40: scribe.v1.ControlService.ListDropped:input_type -> scribe.v1.ListDroppedRequest
-	28, // 41: scribe.v1.ControlService.ForgetDropped:input_type -> scribe.v1.ForgetDroppedRequest
-	31, // 42: scribe.v1.ControlService.HoldPins:input_type -> scribe.v1.HoldPinsRequest
-	33, // 43: scribe.v1.ControlService.ListPins:input_type -> scribe.v1.ListPinsRequest
-	2,  // 44: scribe.v1.ControlService.CreateCategory:output_type -> scribe.v1.CreateCategoryResponse
-	4,  // 45: scribe.v1.ControlService.GetCategory:output_type -> scribe.v1.GetCategoryResponse
-	6,  // 46: scribe.v1.ControlService.ListCategories:output_type -> scribe.v1.ListCategoriesResponse
-	8,  // 47: scribe.v1.ControlService.UpdateCategory:output_type -> scribe.v1.UpdateCategoryResponse
-	10, // 48: scribe.v1.ControlService.DeleteCategory:output_type -> scribe.v1.DeleteCategoryResponse
-	12, // 49: scribe.v1.ControlService.WatchCategories:output_type -> scribe.v1.WatchCategoriesResponse
-	15, // 50: scribe.v1.ControlService.Join:output_type -> scribe.v1.JoinResponse
-	17, // 51: scribe.v1.ControlService.Heartbeat:output_type -> scribe.v1.HeartbeatResponse
-	19, // 52: scribe.v1.ControlService.Leave:output_type -> scribe.v1.LeaveResponse
-	21, // 53: scribe.v1.ControlService.ListMembers:output_type -> scribe.v1.ListMembersResponse
-	23, // 54: scribe.v1.ControlService.WatchMembers:output_type -> scribe.v1.WatchMembersResponse
-	25, // 55: scribe.v1.ControlService.GetStatus:output_type -> scribe.v1.GetStatusResponse
-	27, // 56: scribe.v1.ControlService.ListDropped:output_type -> scribe.v1.ListDroppedResponse
-	29, // 57: scribe.v1.ControlService.ForgetDropped:output_type -> scribe.v1.ForgetDroppedResponse
-	32, // 58: scribe.v1.ControlService.HoldPins:output_type -> scribe.v1.HoldPinsResponse
-	34, // 59: scribe.v1.ControlService.ListPins:output_type -> scribe.v1.ListPinsResponse
-	44, // [44:60] is the sub-list for method output_type
-	28, // [28:44] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	40, // 9: scribe.v1.UpdateCategoryRequest.shard_by:type_name -> scribe.v1.ShardBy
+	35, // 10: scribe.v1.UpdateCategoryResponse.category:type_name -> scribe.v1.Category
+	36, // 11: scribe.v1.WatchCategoriesRequest.heartbeat:type_name -> google.protobuf.Duration
+	35, // 12: scribe.v1.WatchCategoriesResponse.updated:type_name -> scribe.v1.Category
+	0,  // 13: scribe.v1.Member.roles:type_name -> scribe.v1.Role
+	13, // 14: scribe.v1.JoinRequest.member:type_name -> scribe.v1.Member
+	36, // 15: scribe.v1.JoinRequest.ttl:type_name -> google.protobuf.Duration
+	13, // 16: scribe.v1.JoinResponse.member:type_name -> scribe.v1.Member
+	36, // 17: scribe.v1.JoinResponse.ttl:type_name -> google.protobuf.Duration
+	0,  // 18: scribe.v1.ListMembersRequest.role:type_name -> scribe.v1.Role
+	13, // 19: scribe.v1.ListMembersResponse.members:type_name -> scribe.v1.Member
+	36, // 20: scribe.v1.WatchMembersRequest.heartbeat:type_name -> google.protobuf.Duration
+	13, // 21: scribe.v1.WatchMembersResponse.members:type_name -> scribe.v1.Member
+	0,  // 22: scribe.v1.GetStatusResponse.roles:type_name -> scribe.v1.Role
+	13, // 23: scribe.v1.GetStatusResponse.members:type_name -> scribe.v1.Member
+	35, // 24: scribe.v1.ListDroppedResponse.categories:type_name -> scribe.v1.Category
+	30, // 25: scribe.v1.HoldPinsRequest.pins:type_name -> scribe.v1.Pin
+	36, // 26: scribe.v1.HoldPinsRequest.ttl:type_name -> google.protobuf.Duration
+	30, // 27: scribe.v1.ListPinsResponse.pins:type_name -> scribe.v1.Pin
+	36, // 28: scribe.v1.ListPinsResponse.age:type_name -> google.protobuf.Duration
+	1,  // 29: scribe.v1.ControlService.CreateCategory:input_type -> scribe.v1.CreateCategoryRequest
+	3,  // 30: scribe.v1.ControlService.GetCategory:input_type -> scribe.v1.GetCategoryRequest
+	5,  // 31: scribe.v1.ControlService.ListCategories:input_type -> scribe.v1.ListCategoriesRequest
+	7,  // 32: scribe.v1.ControlService.UpdateCategory:input_type -> scribe.v1.UpdateCategoryRequest
+	9,  // 33: scribe.v1.ControlService.DeleteCategory:input_type -> scribe.v1.DeleteCategoryRequest
+	11, // 34: scribe.v1.ControlService.WatchCategories:input_type -> scribe.v1.WatchCategoriesRequest
+	14, // 35: scribe.v1.ControlService.Join:input_type -> scribe.v1.JoinRequest
+	16, // 36: scribe.v1.ControlService.Heartbeat:input_type -> scribe.v1.HeartbeatRequest
+	18, // 37: scribe.v1.ControlService.Leave:input_type -> scribe.v1.LeaveRequest
+	20, // 38: scribe.v1.ControlService.ListMembers:input_type -> scribe.v1.ListMembersRequest
+	22, // 39: scribe.v1.ControlService.WatchMembers:input_type -> scribe.v1.WatchMembersRequest
+	24, // 40: scribe.v1.ControlService.GetStatus:input_type -> scribe.v1.GetStatusRequest
+	26, // 41: scribe.v1.ControlService.ListDropped:input_type -> scribe.v1.ListDroppedRequest
+	28, // 42: scribe.v1.ControlService.ForgetDropped:input_type -> scribe.v1.ForgetDroppedRequest
+	31, // 43: scribe.v1.ControlService.HoldPins:input_type -> scribe.v1.HoldPinsRequest
+	33, // 44: scribe.v1.ControlService.ListPins:input_type -> scribe.v1.ListPinsRequest
+	2,  // 45: scribe.v1.ControlService.CreateCategory:output_type -> scribe.v1.CreateCategoryResponse
+	4,  // 46: scribe.v1.ControlService.GetCategory:output_type -> scribe.v1.GetCategoryResponse
+	6,  // 47: scribe.v1.ControlService.ListCategories:output_type -> scribe.v1.ListCategoriesResponse
+	8,  // 48: scribe.v1.ControlService.UpdateCategory:output_type -> scribe.v1.UpdateCategoryResponse
+	10, // 49: scribe.v1.ControlService.DeleteCategory:output_type -> scribe.v1.DeleteCategoryResponse
+	12, // 50: scribe.v1.ControlService.WatchCategories:output_type -> scribe.v1.WatchCategoriesResponse
+	15, // 51: scribe.v1.ControlService.Join:output_type -> scribe.v1.JoinResponse
+	17, // 52: scribe.v1.ControlService.Heartbeat:output_type -> scribe.v1.HeartbeatResponse
+	19, // 53: scribe.v1.ControlService.Leave:output_type -> scribe.v1.LeaveResponse
+	21, // 54: scribe.v1.ControlService.ListMembers:output_type -> scribe.v1.ListMembersResponse
+	23, // 55: scribe.v1.ControlService.WatchMembers:output_type -> scribe.v1.WatchMembersResponse
+	25, // 56: scribe.v1.ControlService.GetStatus:output_type -> scribe.v1.GetStatusResponse
+	27, // 57: scribe.v1.ControlService.ListDropped:output_type -> scribe.v1.ListDroppedResponse
+	29, // 58: scribe.v1.ControlService.ForgetDropped:output_type -> scribe.v1.ForgetDroppedResponse
+	32, // 59: scribe.v1.ControlService.HoldPins:output_type -> scribe.v1.HoldPinsResponse
+	34, // 60: scribe.v1.ControlService.ListPins:output_type -> scribe.v1.ListPinsResponse
+	45, // [45:61] is the sub-list for method output_type
+	29, // [29:45] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_control_proto_init() }

@@ -230,7 +230,7 @@ type PublishRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The category.
 	Category string `protobuf:"bytes,1,opt,name=category,proto3" json:"category,omitempty"`
-	// The logical shard, below the category's number of shards.
+	// The logical shard, below the category's number of shards; 0 = as the category says. Any other is refused where messages have theirs.
 	Shard uint32 `protobuf:"varint,2,opt,name=shard,proto3" json:"shard,omitempty"`
 	// 1 to 10,000 messages, at most 32 MiB in all.
 	Messages []*PublishMessage `protobuf:"bytes,3,rep,name=messages,proto3" json:"messages,omitempty"`
@@ -426,7 +426,7 @@ type PublishResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How many were taken.
 	Count uint32 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
-	// The physical shard and log sequence number, as in FrameResult.
+	// The physical shard and log sequence number, as in FrameResult; of the first messages, if they are in several shards.
 	Shard uint64 `protobuf:"varint,2,opt,name=shard,proto3" json:"shard,omitempty"`
 	// See shard.
 	Lsn uint64 `protobuf:"varint,3,opt,name=lsn,proto3" json:"lsn,omitempty"`

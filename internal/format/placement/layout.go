@@ -1,0 +1,103 @@
+package placement
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// Kind is the rule of a layout. The numbers are part of the tag and never reused.
+type Kind uint8
+
+// The rules that place each message by itself. Other categories have no layout.
+const (
+	// ByKey places by the message's key.
+	ByKey Kind = 2
+	// ByField places by a field of the message's content.
+	ByField Kind = 3
+)
+
+// Unplaced is the tag of a frame whose messages still have to be placed, by the first server that knows the category. 0 is the tag
+// of a frame whose shard its writer chose.
+const Unplaced = 1<<24 - 1
+
+// Layout is a rule with a number of shards. Make it with NewLayout.
+type Layout struct {
+	kind   Kind
+	path   Path
+	shards uint32
+	tag    uint32
+}
+
+// NewLayout returns a layout. The field is empty unless the kind is ByField, where it is the text of a [Path].
+func NewLayout(kind Kind, field string, shards uint32) (*Layout, error) {
+	l := &Layout{kind: kind, shards: max(shards, 1)}
+	switch {
+	case kind == ByField:
+		var err error
+		if l.path, err = ParsePath(field); err != nil {
+			return nil, err
+		}
+	case kind != ByKey:
+		return nil, fmt.Errorf("placement: unknown kind %d", kind)
+	case field != "":
+		return nil, fmt.Errorf("placement: a field beside the placement by key")
+	}
+	l.tag = tagOf(kind, l.path, l.shards)
+	return l, nil
+}
+
+// tagOf hashes the kind (1 byte), the number of shards (4 bytes, little-endian), and of each step of the path its length (4 bytes,
+// little-endian) and its bytes. The tag is the upper 24 bits; the two values with other meanings become their neighbours.
+func tagOf(kind Kind, path Path, shards uint32) uint32 {
+	b := make([]byte, 0, 64)
+	b = append(b, byte(kind))
+	b = binary.LittleEndian.AppendUint32(b, shards)
+	for _, step := range path {
+		b = binary.LittleEndian.AppendUint32(b, uint32(len(step)))
+		b = append(b, step...)
+	}
+	return min(max(uint32(xxhash.Sum64(b)>>40), 1), Unplaced-1)
+}
+
+// Kind returns the rule.
+func (l *Layout) Kind() Kind { return l.kind }
+
+// Path returns the path of the field; nil unless the kind is ByField.
+func (l *Layout) Path() Path { return l.path }
+
+// Shards returns the number of shards.
+func (l *Layout) Shards() uint32 { return l.shards }
+
+// Tag returns the mark of frames whose shard follows from the layout: 24 bits, neither 0 nor [Unplaced].
+func (l *Layout) Tag() uint32 { return l.tag }
+
+// ShardOf returns the shard of a value: a key, or the canonical text of a field.
+func (l *Layout) ShardOf(value []byte) uint32 { return Shard(xxhash.Sum64(value), l.shards) }
+
+// Place returns the shard of a message with this key (nil without one) and payload. ok is false if it has no key or no such field:
+// then the message may be in any shard.
+func (l *Layout) Place(key, payload []byte, scratch *Scratch) (shard uint32, ok bool) {
+	value := key
+	if l.kind == ByField {
+		value, ok = l.path.Find(payload, scratch)
+	} else {
+		ok = key != nil
+	}
+	if !ok {
+		return 0, false
+	}
+	return l.ShardOf(value), true
+}
+
+// Hash returns the hash of a value: XXH64 with seed 0.
+func Hash(value []byte) uint64 { return xxhash.Sum64(value) }
+
+// Shard returns the shard of a hash: the hashes are divided into as many equal ranges as there are shards. So twice as many shards
+// divide each shard in two: the messages of shard n go to 2n and 2n+1.
+func Shard(hash uint64, shards uint32) uint32 {
+	high, _ := bits.Mul64(hash, uint64(shards))
+	return uint32(high) //nolint:gosec // below shards
+}

@@ -175,6 +175,17 @@ func TestPlaceRefuses(t *testing.T) {
 	}
 }
 
+// TestPlaceFollows: frames that have to be placed follow nothing: the placed ones are others.
+func TestPlaceFollows(t *testing.T) {
+	c := newCell(t, config.Defaults[Config](), 1)
+	c.placing(scribev1.ShardBy_SHARD_BY_KEY, "", nil)
+	frame := placedFrame(t, record.Envelope{Sequenced: true, Producer: 7, Epoch: 1, FirstSequence: 5}, "a", "b")
+	_, err := c.Write(t.Context(), &scribev1.WriteRequest{Frames: frame, Follows: []uint32{0}})
+	if rpc.ReasonOf(err) != scribev1.Reason_REASON_OUT_OF_ORDER || len(c.batchers[0].stored(t)) > 0 {
+		t.Errorf("the request ended with %v", err)
+	}
+}
+
 // TestPlaceAtomic: an atomic batch whose messages belong together stays one, and a report of losses stays in its shard.
 func TestPlaceAtomic(t *testing.T) {
 	c := newCell(t, config.Defaults[Config](), 1)

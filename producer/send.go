@@ -418,8 +418,7 @@ func (c *sharedCore) decideRetry(s *shardStream, f *outFrame, v attemptOutcome, 
 		if f.gaps++; f.gaps < maxGaps {
 			break
 		}
-		// A server that expects an earlier sequence has not stored the frame, whatever an attempt without an answer left open.
-		f.maybe = false
+		s.noteMissing(f, later)
 		if c.continued && f.ack != AckNone {
 			return attemptOutcome{action: failed, cause: ErrOutOfSequence, detail: v.detail}
 		}

@@ -383,9 +383,12 @@ func (s *shardStream) endFlight(fl *streamFlight, again []*outFrame) {
 	}
 	var left []*outFrame
 	for _, fl := range s.flights {
+		// What follows a frame that is certainly not stored is not stored either, and never will be once that frame has another epoch.
+		certain := fl.follows && slices.ContainsFunc(left, func(f *outFrame) bool { return !f.maybe })
 		for _, f := range fl.frames {
-			if f.numbered && f.epoch != s.epoch {
-				f.clearSequences() // one in another flight failed meanwhile
+			if f.numbered && f.epoch != s.epoch { // one in another flight failed meanwhile
+				f.maybe = f.maybe && !certain
+				f.clearSequences()
 			}
 			left = append(left, f)
 		}
@@ -408,6 +411,18 @@ func (s *shardStream) renumberAfter(f *outFrame, rest []*outFrame) {
 	}
 	for r := s.head; r != nil; r = r.next {
 		r.clearSequences()
+	}
+}
+
+// noteMissing is called when a server expects an earlier sequence than that of a frame: it has stored neither the frame nor what comes after
+// it in the epoch, whatever attempts without an answer left open.
+func (s *shardStream) noteMissing(f *outFrame, later []*outFrame) {
+	f.maybe = false
+	for _, r := range later {
+		r.maybe = r.maybe && r.epoch != f.epoch
+	}
+	for r := s.head; r != nil; r = r.next {
+		r.maybe = r.maybe && r.epoch != f.epoch
 	}
 }
 

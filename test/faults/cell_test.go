@@ -94,6 +94,8 @@ type layout struct {
 	machines map[string]machine
 	// files keeps payloads in a folder instead of S3.
 	files string
+	// unpushed has batchers push nothing, so that readers at the tail read from the store.
+	unpushed bool
 }
 
 // machine is a network of its own: what stands before the command lines of its processes, and the address that they listen on.
@@ -159,6 +161,9 @@ func (c *cell) addServer(name string, l layout) {
 	m.args = []string{"serve", "--roles", roles, "--id", name, "--data", c.folder(name, l), "--listen", listen + ":0", "--advertise", m.front.URL()}
 	if name != controlPlane {
 		m.args = append(m.args, "--control", c.url(controlPlane))
+	}
+	if roles == partBatcher && l.unpushed {
+		m.args = append(m.args, "--push-memory", "0B")
 	}
 	if name != controlPlane && name != metaLog {
 		m.args = append(m.args, "--metalog", c.url(metaLog))

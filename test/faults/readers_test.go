@@ -9,10 +9,10 @@ import (
 )
 
 // readers begins a scenario of the read path: a cell under a load that many consumers follow.
-func readers(t *testing.T, purpose string) *scenario {
+func readers(t *testing.T, purpose string, l layout) *scenario {
 	t.Helper()
 	s := prepare(t, purpose)
-	c := startCell(t, s.seed, layout{})
+	c := startCell(t, s.seed, l)
 	s.c, s.w = c, emptyWorkload(c, s.seed)
 	s.w.create(catLeast, history.Guarantees{}, "--delivery", "at_least_once")
 	s.w.create(catOnce, history.Guarantees{ExactlyOnce: true, NoGivingUp: true}, "--delivery", "exactly_once")
@@ -38,7 +38,7 @@ func readers(t *testing.T, purpose string) *scenario {
 
 // TestReadersKilled ends and pauses what consumers read from, while they follow a category that is written.
 func TestReadersKilled(t *testing.T) {
-	s := readers(t, "readers killed")
+	s := readers(t, "readers killed", layout{})
 	for range rounds(t) {
 		victims := [][]*member{
 			{s.c.member(reader1)},
@@ -62,7 +62,7 @@ func TestReadersKilled(t *testing.T) {
 
 // TestReadersCut lets the store and the network fail under consumers: bytes come late, in part, damaged, or not at all.
 func TestReadersCut(t *testing.T) {
-	s := readers(t, "readers cut")
+	s := readers(t, "readers cut", layout{unpushed: true})
 	set := func(f netfault.StoreFaults) func() { return func() { s.c.store.Set(f) } }
 	for range rounds(t) {
 		for _, f := range []struct {

@@ -72,7 +72,7 @@ func TestOrderIsLostOnTheWay(t *testing.T) {
 			t.Errorf("%d messages are stored, in order: %t", len(got), slices.IsSorted(got))
 		}
 		requests, _ := s.count()
-		if s.follows == 0 || s.follows > requests/4 {
+		if s.follows == 0 || s.follows > requests/3 {
 			t.Errorf("%d of %d requests followed others", s.follows, requests)
 		}
 	})

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"sync"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -127,9 +126,9 @@ func checkStored(p *pointer.Pointer, stored []byte) error {
 }
 
 // newBlock returns the cached form of verified stored bytes. It keeps them, unless the block is decompressed.
-func newBlock(p *pointer.Pointer, stored []byte, raw bool) (*checkedBlock, error) {
+func (s *Server) newBlock(p *pointer.Pointer, stored []byte, raw bool) (*checkedBlock, error) {
 	if !raw {
-		h, err := firstHeader(p, stored)
+		h, err := s.firstHeader(p, stored)
 		if err != nil {
 			return nil, err
 		}
@@ -148,29 +147,29 @@ func newBlock(p *pointer.Pointer, stored []byte, raw bool) (*checkedBlock, error
 // headerRoom bounds the size of a frame's header and category name.
 const headerRoom = record.HeaderLen + record.MaxCategoryName
 
-// peekers are decoders that read the beginning of a block. They start no goroutines.
-var peekers = sync.Pool{New: func() any {
+// newPeeker returns a decoder that reads the beginning of a block, or an error. It starts no goroutine.
+func newPeeker() any {
 	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(pointer.MaxBlockRaw))
 	if err != nil {
 		return err
 	}
 	return d
-}}
+}
 
 // firstHeader returns the header of the first frame of a block. It decompresses only the beginning of a compressed block. The
 // header is valid, and the caller owns it.
-func firstHeader(p *pointer.Pointer, stored []byte) (record.Header, error) {
+func (s *Server) firstHeader(p *pointer.Pointer, stored []byte) (record.Header, error) {
 	if p.Codec == pointer.CodecNone {
 		return record.ParseHeader(stored)
 	}
-	v := peekers.Get()
+	v := s.peekers.Get()
 	d, ok := v.(*zstd.Decoder)
 	if !ok {
 		return record.Header{}, v.(error)
 	}
 	defer func() {
 		_ = d.Reset(nil) // drops the reference to stored
-		peekers.Put(d)
+		s.peekers.Put(d)
 	}()
 	if err := d.Reset(bytes.NewReader(stored)); err != nil {
 		return record.Header{}, err

@@ -210,7 +210,7 @@ func (s *Server) isYoung(p *pointer.Pointer) bool {
 
 // endWithBlock ends a fetch with verified stored bytes from a tier. The block owns them afterwards.
 func (s *Server) endWithBlock(f *blockFetch, stored []byte, tier string) {
-	b, err := newBlock(&f.p, stored, f.key.raw)
+	b, err := s.newBlock(&f.p, stored, f.key.raw)
 	switch {
 	case errors.Is(err, record.ErrVersion):
 		err = rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: %w", describePayload(&f.p), err)

@@ -149,7 +149,7 @@ func (s *Server) keepForm(p *pointer.Pointer, stored []byte, raw, memory bool) (
 		}
 		defer s.fetchBytes.Release(need)
 	}
-	b, err := newBlock(p, stored, raw)
+	b, err := s.newBlock(p, stored, raw)
 	if err != nil {
 		s.log.Error("pushed block is damaged: refused", "blob", p.Key(), "block", p.BlockOffset, "error", err)
 		if errors.Is(err, record.ErrVersion) {

@@ -37,6 +37,8 @@ type Server struct {
 	reads   *storeReader
 	tails   *tailReads
 	pushes  *budget.Budget // pushes that are being read
+	// peekers are decoders that read the beginnings of blocks.
+	peekers sync.Pool
 
 	// fetches are the running fetches, regions the other regions that have peers.
 	fetches struct {
@@ -77,6 +79,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		fetchBytes: semaphore.NewWeighted(cfg.FetchBytes),
 		peerSlots:  semaphore.NewWeighted(int64(cfg.Fetches)),
 	}
+	s.peekers.New = newPeeker
 	s.running, s.stop = context.WithCancel(context.Background())
 	s.fetches.running = make(map[blockKey]*blockFetch)
 	s.regions.named = make(map[string]*peerRegion)

@@ -92,9 +92,7 @@ func (q *sendQueue) finishDirect(now time.Time, b *upstreamBatch, held map[*cate
 // listFollowers returns the indices, in the request, of the frames that follow others which are not before them in it. whole says that the
 // request is that of a call.
 func (b *upstreamBatch) listFollowers(whole bool) (follows []uint32) {
-	if !slices.ContainsFunc(b.entries, func(e *queueEntry) bool {
-		return slices.ContainsFunc(e.frames, func(f queuedFrame) bool { return f.follows })
-	}) {
+	if !slices.ContainsFunc(b.entries, (*queueEntry).hasFollowers) {
 		return nil
 	}
 	var list request.FollowList
@@ -115,6 +113,16 @@ func (b *upstreamBatch) listFollowers(whole bool) (follows []uint32) {
 	}
 	slices.Sort(follows)
 	return follows
+}
+
+// hasFollowers reports whether any frame follows another. It copies no frame: the spool may be noting where a frame is.
+func (e *queueEntry) hasFollowers() bool {
+	for i := range e.frames {
+		if e.frames[i].follows {
+			return true
+		}
+	}
+	return false
 }
 
 // cutSequence is the event that a waiting caller is told that a frame came out of order: it sends the rest of the sequence again,

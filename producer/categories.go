@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"golang.org/x/time/rate"
 
 	"scribe/internal/base/backoff"
 	"scribe/internal/format/record"
@@ -33,6 +34,10 @@ const (
 	lookupSilence = 5 * time.Second
 	// maxLookups bounds the questions at a time.
 	maxLookups = 8
+	// lookupRate bounds the questions a second for which nobody waits, after lookupBurst of them. Who writes to thousands of categories
+	// learns of each later; servers place what they have to until then.
+	lookupRate  = 100
+	lookupBurst = 200
 )
 
 // categoryDirectory has what the producer knows of the categories that it writes to. Its mutex may be taken while a stripe's is
@@ -41,6 +46,7 @@ type categoryDirectory struct {
 	core    *sharedCore
 	source  CategorySource // nil: shards are as callers give them
 	slots   chan struct{}  // taken by questions
+	pace    *rate.Limiter  // of questions for which nobody waits
 	running sync.WaitGroup
 	// silent is the time, in Unix nanoseconds, until which calls do not wait for the source.
 	silent atomic.Int64
@@ -53,7 +59,7 @@ type categoryDirectory struct {
 }
 
 func newDirectory(c *sharedCore, source CategorySource) *categoryDirectory {
-	d := &categoryDirectory{core: c, source: source, slots: make(chan struct{}, maxLookups)}
+	d := &categoryDirectory{core: c, source: source, slots: make(chan struct{}, maxLookups), pace: rate.NewLimiter(lookupRate, lookupBurst)}
 	d.mu.byName = make(map[string]*categoryState)
 	return d
 }
@@ -114,6 +120,10 @@ func (d *categoryDirectory) addStream(cat *categoryState, s *shardStream) {
 // refresh asks about a category that is used, if it is time and not too much is being asked.
 func (d *categoryDirectory) refresh(cat *categoryState, now time.Time) {
 	if cat == nil || now.UnixNano() < cat.due.Load() {
+		return
+	}
+	if !d.pace.AllowN(now, 1) {
+		cat.due.Store(now.Add(lookupSoon).UnixNano())
 		return
 	}
 	d.mu.Lock()

@@ -144,7 +144,7 @@ func (b *Batcher) awaitPredecessors(ctx context.Context, req *scribev1.SubmitReq
 			continue
 		}
 		h := &frames.Header
-		if list.Continues(request.StreamOf(h), h.Epoch, h.FirstSequence, h.NextSequence()) || !marked {
+		if list.Continues(h.Stream(), h.Epoch, h.FirstSequence, h.NextSequence()) || !marked {
 			continue
 		}
 		if !b.awaitPredecessor(ctx, h) {
@@ -186,26 +186,32 @@ func (b *Batcher) awaitPredecessor(ctx context.Context, h *record.Header) bool {
 // noteRefused notes the frames of a request that were refused, so that those which follow them are not held in vain. results is
 // nil if all were.
 func (b *Batcher) noteRefused(req *scribev1.SubmitRequest, results []scribev1.FrameResult) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	type refusal struct {
+		key   tailKey
+		epoch uint32
+		first uint64
+	}
+	var refused []refusal
 	for frames := request.WalkHeaders(req.GetFrames()); frames.Next(); {
 		if frames.Err != nil || !frames.Sequenced() || results != nil && results[frames.Index].GetError() == nil {
 			continue
 		}
-		c, ok := b.categories.LookupFrame(&frames.Header)
-		if !ok {
-			continue
+		if c, ok := b.categories.LookupFrame(&frames.Header); ok {
+			refused = append(refused, refusal{tailKeyOf(logOf(c, frames.Shard, 0), frames.Producer), frames.Epoch, frames.FirstSequence})
 		}
-		k := tailKeyOf(logOf(c, frames.Shard, 0), frames.Producer)
-		tail := b.mu.tails.byKey[k]
-		if tail.epoch != frames.Epoch {
-			tail = producerTail{epoch: frames.Epoch}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, r := range refused {
+		tail := b.mu.tails.byKey[r.key]
+		if tail.epoch != r.epoch {
+			tail = producerTail{epoch: r.epoch}
 		}
-		if tail.refused && tail.missing <= frames.FirstSequence {
+		if tail.refused && tail.missing <= r.first {
 			continue // one before it was refused
 		}
-		tail.refused, tail.missing = true, frames.FirstSequence
-		b.mu.tails.setTail(k, tail)
+		tail.refused, tail.missing = true, r.first
+		b.mu.tails.setTail(r.key, tail)
 	}
 }
 

@@ -406,7 +406,7 @@ func (b *Batcher) parseRequest(ctx context.Context, data []byte, followers reque
 		})
 		in.bytes += int64(h.Len)
 		in.accepted = in.accepted.Plus(request.Amount{Frames: 1, Bytes: int64(h.Len), Messages: int64(h.Count)})
-		if !followers.IsEmpty() && h.Sequenced() && list.Continues(request.StreamOf(h), h.Epoch, h.FirstSequence, h.NextSequence()) {
+		if !followers.IsEmpty() && h.Sequenced() && list.Continues(h.Stream(), h.Epoch, h.FirstSequence, h.NextSequence()) {
 			follows = false // the frame before it is in this request, and they share a chain
 		}
 		if current == nil || follows || current.target != t || current.bytes+h.Len > b.cfg.PayloadBytes ||

@@ -189,7 +189,7 @@ func (a *fetchAnswer) asTrimmed(p *pointer.Pointer, err error) error {
 	if retention <= 0 {
 		retention = pointer.DefaultRetention
 	}
-	if a.s.deps.Now().UnixMicro()-p.Blob.Time() <= retention.Microseconds() {
+	if blobAge(p, a.s.deps.Now()) <= retention {
 		return err
 	}
 	return rpc.Errorf(scribev1.Reason_REASON_TRIMMED, "the payload was removed after its retention of %v: %v", retention, err)

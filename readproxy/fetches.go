@@ -205,7 +205,7 @@ func (s *Server) endFetch(f *blockFetch, b *checkedBlock, err error) (shared boo
 
 // isYoung reports whether a payload is assumed to have several readers.
 func (s *Server) isYoung(p *pointer.Pointer) bool {
-	return s.deps.Now().UnixMicro()-p.Blob.Time() <= s.cfg.TailAge.Microseconds()
+	return blobAge(p, s.deps.Now()) <= s.cfg.TailAge
 }
 
 // endWithBlock ends a fetch with verified stored bytes from a tier. The block owns them afterwards.

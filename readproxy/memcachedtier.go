@@ -21,12 +21,12 @@ func (s *Server) fromShared(fs []*blockFetch) []*blockFetch {
 	if s.shared == nil {
 		return fs
 	}
-	t := time.Now()
+	now := s.deps.Now()
 	landed := make([]bool, len(fs))
 	var g errgroup.Group
 	g.SetLimit(sharedLookups)
 	for i, f := range fs {
-		if f.rule.Shared == KeepNever || !f.rule.isRecent(&f.p, t) || int(f.p.BlockLen) > s.cfg.Memcached.ValueBytes {
+		if f.rule.Shared == KeepNever || !f.rule.isRecent(&f.p, now) || int(f.p.BlockLen) > s.cfg.Memcached.ValueBytes {
 			continue
 		}
 		g.Go(func() error {
@@ -134,7 +134,7 @@ func (w *memcachedFiller) blockReused(r *Rule, p *pointer.Pointer, stored []byte
 
 func (w *memcachedFiller) addBlock(r *Rule, p *pointer.Pointer, stored []byte) {
 	s := w.s
-	now := time.Now()
+	now := s.deps.Now()
 	if s.shared == nil || !r.isRecent(p, now) || len(stored) > s.cfg.Memcached.ValueBytes {
 		return
 	}

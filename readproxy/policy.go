@@ -103,10 +103,15 @@ var keepOf = map[scribev1.CacheMode]Keep{
 
 // timeLeft returns how long memcached keeps a block. After that time no reader looks it up there.
 func (r *Rule) timeLeft(p *pointer.Pointer, now time.Time) time.Duration {
-	return r.SharedAge - time.Duration(now.UnixMicro()-p.Blob.Time())*time.Microsecond
+	return r.SharedAge - blobAge(p, now)
 }
 
 // isRecent reports whether a block is young enough for memcached. Blob ids contain the creation time.
 func (r *Rule) isRecent(p *pointer.Pointer, now time.Time) bool {
-	return now.UnixMicro()-p.Blob.Time() <= r.SharedAge.Microseconds()
+	return blobAge(p, now) <= r.SharedAge
+}
+
+// blobAge returns the time since a blob was made, by the clock of its batcher.
+func blobAge(p *pointer.Pointer, now time.Time) time.Duration {
+	return time.Duration(now.UnixMicro()-p.Blob.Time()) * time.Microsecond
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
@@ -92,7 +91,7 @@ func decodeView(body []byte, crc uint32) (*checkedBlock, error) {
 
 // viewsFromShared ends the builds of items whose views are in memcached, and returns the other items.
 func (a *fetchAnswer) viewsFromShared(items []*answerItem) (rest []*answerItem) {
-	s, now := a.s, time.Now()
+	s, now := a.s, a.s.deps.Now()
 	if s.shared == nil || a.rule.Shared == KeepNever {
 		return items
 	}
@@ -176,7 +175,7 @@ func (a *fetchAnswer) sharedViewKey(it *answerItem) string {
 
 // shareView queues a view for memcached, unless it is from there.
 func (a *fetchAnswer) shareView(it *answerItem, b *checkedBlock) {
-	s, now := a.s, time.Now()
+	s, now := a.s, a.s.deps.Now()
 	if s.shared == nil || b.shared || !a.rule.isRecent(&it.pointer, now) || len(b.data) > s.cfg.Memcached.ValueBytes {
 		return
 	}

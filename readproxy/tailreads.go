@@ -7,7 +7,6 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"scribe/internal/base/entropy"
-	"scribe/internal/format/pointer"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -166,9 +165,4 @@ func (a *fetchAnswer) noteTailRead(sole bool) {
 // keepsPushed reports whether any tier keeps pushed blocks under a rule.
 func (s *Server) keepsPushed(r *Rule) bool {
 	return r.Memory != KeepNever && s.cfg.CacheBytes > 0 || r.Shared == KeepAlways && s.shared != nil
-}
-
-// blobAge returns the time since a blob was made, by the clock of its batcher.
-func blobAge(p *pointer.Pointer, now time.Time) time.Duration {
-	return time.Duration(now.UnixMicro()-p.Blob.Time()) * time.Microsecond
 }

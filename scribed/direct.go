@@ -64,13 +64,13 @@ func (q *sendQueue) finishDirect(now time.Time, b *upstreamBatch, held map[*cate
 	for _, l := range b.queues {
 		l.direct = slices.DeleteFunc(l.direct, func(e *queueEntry) bool { return e.batch == b })
 	}
-	for i, e := range b.entries {
+	for _, e := range b.entries {
 		e.batch = nil
 		if len(e.frames) == 0 {
 			done = append(done, e)
 			continue
 		}
-		l := b.queues[min(i, len(b.queues)-1)] // an entry that was divided is the call's only one
+		l := q.queues[e.category]
 		at, _ := slices.BinarySearchFunc(l.entries, e, func(a, b *queueEntry) int {
 			if a.number < b.number || a.number == b.number && a.frames[0].index < b.frames[0].index {
 				return -1
@@ -104,7 +104,7 @@ func (b *upstreamBatch) listFollowers(whole bool) (follows []uint32) {
 				index = f.index
 			}
 			if h, err := record.ParseHeader(f.bytes); err == nil && f.sequenced {
-				if !list.Continues(request.StreamOf(&h), h.Epoch, h.FirstSequence, h.NextSequence()) && f.follows {
+				if !list.Continues(h.Stream(), h.Epoch, h.FirstSequence, h.NextSequence()) && f.follows {
 					follows = append(follows, uint32(index)) //nolint:gosec // bounded by the format
 				}
 			}

@@ -1,21 +1,15 @@
 package writeproxy
 
-import "sync"
+import "scribe/internal/base/inflight"
 
 // producerFlights knows which micro-shard the frames go to that producers have in flight, so that those which follow them go there
 // too: two batchers know nothing of each other's order.
 type producerFlights struct {
-	mu      sync.Mutex
-	byOwner map[flightOwner]producerFlight
+	micros inflight.Places[flightOwner, int]
 }
 
 // flightOwner is a producer in a logical shard.
 type flightOwner struct{ key, producer uint64 }
-
-type producerFlight struct {
-	micro    int
-	requests int // in flight
-}
 
 // microOf returns the micro-shard of frames in flight which one of the items follows.
 func (f *producerFlights) microOf(items []*frameItem) (micro int, known bool) {
@@ -23,11 +17,8 @@ func (f *producerFlights) microOf(items []*frameItem) (micro int, known bool) {
 		if !it.follows {
 			continue
 		}
-		f.mu.Lock()
-		flight, ok := f.byOwner[flightOwner{it.key, it.producer}]
-		f.mu.Unlock()
-		if ok {
-			return flight.micro, true
+		if micro, known = f.micros.Find(flightOwner{it.key, it.producer}); known {
+			return micro, true
 		}
 	}
 	return 0, false
@@ -36,31 +27,17 @@ func (f *producerFlights) microOf(items []*frameItem) (micro int, known bool) {
 // begin notes where the items of a request go, until end is called.
 func (f *producerFlights) begin(items []*frameItem) (end func()) {
 	var owners []flightOwner
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.byOwner == nil {
-		f.byOwner = make(map[flightOwner]producerFlight)
-	}
 	for _, it := range items {
 		o := flightOwner{it.key, it.producer}
 		if !it.sequenced || len(owners) > 0 && owners[len(owners)-1] == o {
 			continue
 		}
 		owners = append(owners, o)
-		f.byOwner[o] = producerFlight{micro: it.micro, requests: f.byOwner[o].requests + 1}
+		f.micros.Begin(o, it.micro)
 	}
-	return func() { f.end(owners) }
-}
-
-func (f *producerFlights) end(owners []flightOwner) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, o := range owners {
-		flight := f.byOwner[o]
-		if flight.requests--; flight.requests == 0 {
-			delete(f.byOwner, o)
-		} else {
-			f.byOwner[o] = flight
+	return func() {
+		for _, o := range owners {
+			f.micros.End(o)
 		}
 	}
 }

@@ -331,7 +331,7 @@ func followsOf(items []*frameItem) (follows []uint32) {
 		if !it.sequenced {
 			continue
 		}
-		s := request.Stream{Category: it.category.GetName(), Shard: it.shard, Producer: it.producer}
+		s := record.Stream{Category: it.category.GetName(), Shard: it.shard, Producer: it.producer}
 		if !list.Continues(s, it.epoch, it.first, it.next) && it.follows {
 			follows = append(follows, uint32(i)) //nolint:gosec // bounded by the request's bytes
 		}

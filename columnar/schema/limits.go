@@ -1,5 +1,7 @@
 package schema
 
+import "scribe/internal/format/placement"
+
 // Bounds of a schema.
 const (
 	// MaxText is the maximum length in bytes of a schema's text, and of all versions of a category together.
@@ -11,7 +13,7 @@ const (
 	// MaxName is the maximum length in bytes of the name of a column or nested field.
 	MaxName = 255
 	// MaxPath is the maximum number of steps in a path, MaxKey the maximum length of a step in bytes.
-	MaxPath = 32
+	MaxPath = placement.MaxSteps
 	MaxKey  = 1024
 	// MaxAliases is the maximum number of aliases of a field, MaxFormats of time formats of a type.
 	MaxAliases = 32

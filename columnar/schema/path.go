@@ -1,10 +1,6 @@
 package schema
 
-import (
-	"errors"
-	"fmt"
-	"strings"
-)
+import "scribe/internal/format/placement"
 
 // PathText returns the text of a path: its steps separated by dots. A step with characters other than letters, digits and
 // underscores is in double quotes. [ParsePath] reads it.
@@ -20,38 +16,7 @@ func PathText(path []string) string {
 }
 
 // ParsePath parses the text of a path: steps separated by dots, optionally in double quotes. An unquoted step is taken literally.
-func ParsePath(text string) ([]string, error) {
-	p := &typeParser{text: text}
-	var path []string
-	for {
-		var step string
-		if p.at < len(text) && text[p.at] == '"' {
-			var closed bool
-			if step, closed = p.scanQuoted(); !closed {
-				return nil, errors.New("missing closing double quote")
-			}
-		} else {
-			end := strings.IndexByte(text[p.at:], '.')
-			if end < 0 {
-				end = len(text) - p.at
-			}
-			if step = text[p.at : p.at+end]; step == "" {
-				return nil, errors.New("empty step in the path")
-			}
-			p.at += end
-		}
-		if path = append(path, step); len(path) > MaxPath {
-			return nil, fmt.Errorf("the path has more than %d steps", MaxPath)
-		}
-		if p.at == len(text) {
-			return path, nil
-		}
-		if text[p.at] != '.' {
-			return nil, fmt.Errorf("unexpected %q after a step in quotes: want a dot", clipText(text[p.at:]))
-		}
-		p.at++
-	}
-}
+func ParsePath(text string) ([]string, error) { return placement.SplitPath(text) }
 
 // Source returns the first path at which the field's value is looked up: its path, or its name.
 func (f *Field) Source() []string {

@@ -4,88 +4,26 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/bits"
-	"slices"
-	"unicode/utf16"
-	"unicode/utf8"
+
+	"scribe/internal/base/jsontext"
 )
 
 // Reasons why a value can't be read.
 const (
-	BadEscape = "an escape that JSON does not have"
-	BadHex    = "\\u without four hexadecimal digits"
+	BadEscape = jsontext.BadEscape
+	BadHex    = jsontext.BadHex
 	BadNumber = "a number that is not written as JSON does"
 	BadWord   = "neither a value of JSON nor a text in quotes"
 )
 
-// AppendUnescaped appends the text between the quotes of a string, with its escapes resolved. An unpaired surrogate becomes
-// U+FFFD, as in encoding/json. On a fault, At is the position of the escape in raw, and dst is undefined.
+// AppendUnescaped appends the text between the quotes of a string: see [jsontext.AppendUnescaped]. On a fault, At is the position of the
+// escape in raw, and dst is undefined.
 func AppendUnescaped(dst, raw []byte) (_ []byte, fault Fault) {
-	// No escape is shorter than its character.
-	n := len(dst)
-	dst = slices.Grow(dst, len(raw))
-	out := dst[n : n+len(raw)]
-	to := 0
-	for at := 0; at < len(raw); {
-		c := raw[at]
-		if c != '\\' {
-			out[to] = c
-			at++
-			to++
-			continue
-		}
-		if at+1 >= len(raw) {
-			return dst, Fault{At: at, Why: BadEscape}
-		}
-		if c = raw[at+1]; c != 'u' {
-			if c = escapes[c]; c == 0 {
-				return dst, Fault{At: at, Why: BadEscape}
-			}
-			out[to] = c
-			at += 2
-			to++
-			continue
-		}
-		r := hex4(raw[at:])
-		if r < 0 {
-			return dst, Fault{At: at, Why: BadHex}
-		}
-		at += 6
-		if utf16.IsSurrogate(r) {
-			if pair := utf16.DecodeRune(r, hex4(raw[at:])); pair != utf8.RuneError {
-				r = pair
-				at += 6
-			} else {
-				r = utf8.RuneError
-			}
-		}
-		to += utf8.EncodeRune(out[to:], r)
+	dst, at, why := jsontext.AppendUnescaped(dst, raw)
+	if why != "" {
+		return dst, Fault{At: at, Why: why}
 	}
-	return dst[:n+to], Fault{}
-}
-
-// escapes maps the character after a backslash to the character that it stands for; 0 is invalid.
-var escapes = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
-
-// hex4 returns the code of an escape \uXXXX at the start of b, or -1 if there is none.
-func hex4(b []byte) rune {
-	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
-		return -1
-	}
-	var r rune
-	for _, c := range b[2:6] {
-		switch {
-		case '0' <= c && c <= '9':
-			c -= '0'
-		case 'a' <= c && c <= 'f':
-			c -= 'a' - 10
-		case 'A' <= c && c <= 'F':
-			c -= 'A' - 10
-		default:
-			return -1
-		}
-		r = r<<4 | rune(c)
-	}
-	return r
+	return dst, Fault{}
 }
 
 // Kind is the kind of a value without quotes and brackets.
@@ -120,56 +58,14 @@ func Scalar(b []byte) Kind {
 			return False
 		}
 	default:
-		return number(b)
+		switch number, integer := jsontext.IsNumber(b); {
+		case integer:
+			return Integer
+		case number:
+			return Fraction
+		}
 	}
 	return Malformed
-}
-
-// number checks the grammar of a number.
-func number(b []byte) Kind {
-	i := 0
-	if b[0] == '-' {
-		i++
-	}
-	digits := countDigits(b[i:])
-	if digits == 0 || digits > 1 && b[i] == '0' {
-		return Malformed
-	}
-	if i += digits; i == len(b) {
-		return Integer
-	}
-	if b[i] == '.' {
-		i++
-		digits = countDigits(b[i:])
-		if digits == 0 {
-			return Malformed
-		}
-		i += digits
-	}
-	if i < len(b) && b[i]|0x20 == 'e' {
-		i++
-		if i < len(b) && (b[i] == '+' || b[i] == '-') {
-			i++
-		}
-		digits = countDigits(b[i:])
-		if digits == 0 {
-			return Malformed
-		}
-		i += digits
-	}
-	if i != len(b) {
-		return Malformed
-	}
-	return Fraction
-}
-
-func countDigits(b []byte) int {
-	for i, c := range b {
-		if c-'0' > 9 {
-			return i
-		}
-	}
-	return len(b)
 }
 
 // ScalarEnd returns the end of a value without quotes and brackets that begins at at: the position of the first byte that can't

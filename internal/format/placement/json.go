@@ -2,8 +2,9 @@ package placement
 
 import (
 	"bytes"
-	"unicode/utf16"
 	"unicode/utf8"
+
+	"scribe/internal/base/jsontext"
 )
 
 // Scratch is memory that [Path.Find] reuses. The zero Scratch is ready.
@@ -171,80 +172,9 @@ func (s *Scratch) textOf(raw []byte) (text []byte, ok bool) {
 	if bytes.IndexByte(raw, '\\') < 0 {
 		return raw, true
 	}
-	out := s.buf[:0]
-	defer func() { s.buf = out[:0] }()
-	for at := 0; at < len(raw); {
-		c := raw[at]
-		if c != '\\' {
-			out = append(out, c)
-			at++
-			continue
-		}
-		if at+1 >= len(raw) {
-			return nil, false
-		}
-		if c = raw[at+1]; c != 'u' {
-			if c = unescapeByte(c); c == 0 {
-				return nil, false
-			}
-			out = append(out, c)
-			at += 2
-			continue
-		}
-		r := hexRune(raw[at:])
-		if r < 0 {
-			return nil, false
-		}
-		at += 6
-		if utf16.IsSurrogate(r) { // an unpaired one becomes U+FFFD, as in queries
-			pair := utf16.DecodeRune(r, hexRune(raw[at:]))
-			if r = pair; pair != utf8.RuneError {
-				at += 6
-			}
-		}
-		out = utf8.AppendRune(out, r)
-	}
-	return out, true
-}
-
-func unescapeByte(c byte) byte {
-	switch c {
-	case '"', '\\', '/':
-		return c
-	case 'b':
-		return '\b'
-	case 'f':
-		return '\f'
-	case 'n':
-		return '\n'
-	case 'r':
-		return '\r'
-	case 't':
-		return '\t'
-	}
-	return 0
-}
-
-// hexRune returns the value of \uXXXX at the start of b, or -1.
-func hexRune(b []byte) rune {
-	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
-		return -1
-	}
-	var r rune
-	for _, c := range b[2:6] {
-		switch {
-		case c >= '0' && c <= '9':
-			c -= '0'
-		case c >= 'a' && c <= 'f':
-			c -= 'a' - 10
-		case c >= 'A' && c <= 'F':
-			c -= 'A' - 10
-		default:
-			return -1
-		}
-		r = r<<4 | rune(c)
-	}
-	return r
+	text, _, why := jsontext.AppendUnescaped(s.buf[:0], raw)
+	s.buf = text[:0]
+	return text, why == ""
 }
 
 // maxDigits bounds the digits of integers in canonical form: those of 64 bits, signed and not.
@@ -258,7 +188,7 @@ func (s *Scratch) integerOf(raw []byte) (digits []byte, ok bool) {
 	if negative {
 		n = n[1:]
 	}
-	whole := countDigits(n)
+	whole := jsontext.CountDigits(n)
 	if whole == 0 || whole > 1 && n[0] == '0' { // not a number of JSON
 		return nil, false
 	}
@@ -268,7 +198,7 @@ func (s *Scratch) integerOf(raw []byte) (digits []byte, ok bool) {
 	rest := n[whole:]
 	var fraction []byte
 	if len(rest) > 0 && rest[0] == '.' {
-		f := countDigits(rest[1:])
+		f := jsontext.CountDigits(rest[1:])
 		if f == 0 {
 			return nil, false
 		}
@@ -279,13 +209,6 @@ func (s *Scratch) integerOf(raw []byte) (digits []byte, ok bool) {
 		return nil, false
 	}
 	return s.placeDigits(negative, n[:whole], fraction, exponent)
-}
-
-func countDigits(b []byte) (n int) {
-	for n < len(b) && b[n] >= '0' && b[n] <= '9' {
-		n++
-	}
-	return n
 }
 
 // maxExponent bounds the value of exponents: no digits that a message could have make up for more.
@@ -304,7 +227,7 @@ func parseExponent(b []byte) (e int, ok bool) {
 	if len(b) > 0 && (b[0] == '-' || b[0] == '+') {
 		b = b[1:]
 	}
-	if len(b) == 0 || countDigits(b) != len(b) {
+	if len(b) == 0 || jsontext.CountDigits(b) != len(b) {
 		return 0, false
 	}
 	for _, c := range b {
@@ -367,29 +290,10 @@ func IsCanonical(text string) bool {
 		return false
 	case bytes.ContainsRune([]byte(text), utf8.RuneError): // stands for characters that can't be
 		return false
-	case !isNumber([]byte(text)):
+	}
+	if number, _ := jsontext.IsNumber([]byte(text)); !number {
 		return true
 	}
 	digits, ok := new(Scratch).integerOf([]byte(text))
 	return ok && string(digits) == text
-}
-
-// isNumber reports whether a text is a number of JSON.
-func isNumber(b []byte) bool {
-	if len(b) > 0 && b[0] == '-' {
-		b = b[1:]
-	}
-	whole := countDigits(b)
-	if whole == 0 || whole > 1 && b[0] == '0' {
-		return false
-	}
-	if b = b[whole:]; len(b) > 0 && b[0] == '.' {
-		f := countDigits(b[1:])
-		if f == 0 {
-			return false
-		}
-		b = b[1+f:]
-	}
-	_, ok := parseExponent(b)
-	return ok
 }

@@ -8,18 +8,6 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// Stream is a producer's messages of one category and logical shard.
-type Stream struct {
-	Category string
-	Shard    uint32
-	Producer uint64
-}
-
-// StreamOf returns the stream of a frame with sequences.
-func StreamOf(h *record.Header) Stream {
-	return Stream{Category: h.CategoryName(), Shard: h.Shard, Producer: h.Producer}
-}
-
 // streamEnd is the end of a stream's frames so far.
 type streamEnd struct {
 	epoch uint32
@@ -31,7 +19,7 @@ type streamEnd struct {
 // the way: refused, or sampled out.
 type Followers struct {
 	listed  []uint32
-	streams map[Stream]bool
+	streams map[record.Stream]bool
 	// all: a listed frame could not be read, so that any stream may be the one.
 	all bool
 }
@@ -65,23 +53,23 @@ func (f *Followers) Marks(frames *Frames) bool {
 		return false
 	case listed && !f.all:
 		if f.streams == nil {
-			f.streams = make(map[Stream]bool)
+			f.streams = make(map[record.Stream]bool)
 		}
-		f.streams[StreamOf(&frames.Header)] = true
+		f.streams[frames.Stream()] = true
 	}
-	return f.all || f.streams[StreamOf(&frames.Header)]
+	return f.all || f.streams[frames.Stream()]
 }
 
 // FollowList finds the frames of a request that follow frames which are not in it, or not before them: those to list.
 type FollowList struct {
-	ends map[Stream]streamEnd
+	ends map[record.Stream]streamEnd
 }
 
 // Continues notes a frame with sequences that is taken into the request, and reports whether the frame of its stream that was noted
 // before ends where it begins.
-func (l *FollowList) Continues(s Stream, epoch uint32, first, next uint64) bool {
+func (l *FollowList) Continues(s record.Stream, epoch uint32, first, next uint64) bool {
 	if l.ends == nil {
-		l.ends = make(map[Stream]streamEnd)
+		l.ends = make(map[record.Stream]streamEnd)
 	}
 	before, ok := l.ends[s]
 	l.ends[s] = streamEnd{epoch, next}

@@ -15,6 +15,8 @@ import (
 
 	"scribe/internal/base/backoff"
 	"scribe/internal/base/entropy"
+	"scribe/internal/base/inflight"
+	"scribe/internal/format/record"
 	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -50,6 +52,8 @@ type Cell struct {
 	// retries bounds what fetches cost beyond their first tries.
 	retries *backoff.Budget
 	fetches struct{ calls, parts, repeats, waits, exhausted atomic.Uint64 }
+	// writers knows which instance has what is in flight of a stream.
+	writers inflight.Places[record.Stream, roleInstance]
 
 	mu struct {
 		sync.Mutex
@@ -62,8 +66,7 @@ type Cell struct {
 		// failed has the time until which an instance is avoided. Only instances of the view are in it, and in clients.
 		failed  map[roleInstance]time.Time
 		clients map[roleInstance]any
-		// writers has what is in flight of each stream. ordered are the instances whose last answer had WriteResponse.ordered.
-		writers map[writeStream]writeFlight
+		// ordered are the instances whose last answer had WriteResponse.ordered.
 		ordered map[roleInstance]bool
 		turns   map[scribev1.Role]uint64 // with one counter, roles called alternately would always get the same instance
 	}
@@ -86,7 +89,6 @@ func New(t *rpc.Transport, server string, random *entropy.Source) *Cell {
 	c := &Cell{transport: t, server: server, control: rpc.NewControlClient(t, server), random: random, retries: backoff.NewBudget(retryShare, maxRetries)}
 	c.mu.failed = make(map[roleInstance]time.Time)
 	c.mu.clients = make(map[roleInstance]any)
-	c.mu.writers = make(map[writeStream]writeFlight)
 	c.mu.ordered = make(map[roleInstance]bool)
 	c.mu.turns = make(map[scribev1.Role]uint64)
 	return c

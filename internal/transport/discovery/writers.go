@@ -9,26 +9,13 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// writeStream is a producer in a logical shard.
-type writeStream struct {
-	category string
-	shard    uint32
-	producer uint64
-}
-
-// writeFlight is what is in flight of a stream, all at one instance if it can be.
-type writeFlight struct {
-	at       roleInstance
-	requests int
-}
-
 // streamOf returns the stream of the first frame of a request, or the zero value if it has none.
-func streamOf(frames []byte) writeStream {
+func streamOf(frames []byte) record.Stream {
 	h, err := record.ParseHeader(frames)
 	if err != nil || !h.Sequenced() {
-		return writeStream{}
+		return record.Stream{}
 	}
-	return writeStream{h.CategoryName(), h.Shard, h.Producer}
+	return h.Stream()
 }
 
 // tryWrite is try for a request that begins with a frame. One that follows others in flight goes where they went, or nowhere: a write
@@ -47,7 +34,10 @@ func (s writeService) tryWrite(
 		}
 	}
 	return tryChosen(ctx, s.c, isRefused, ch, func(in roleInstance) (*scribev1.WriteResponse, error) {
-		defer s.c.beginWrite(stream, in)()
+		if stream != (record.Stream{}) {
+			s.c.writers.Begin(stream, in)
+			defer s.c.writers.End(stream)
+		}
 		res, err := call(clientOf(s.c, in, rpc.NewWriteClient))
 		if err == nil {
 			s.c.mu.Lock()
@@ -60,38 +50,18 @@ func (s writeService) tryWrite(
 
 // chooseOrdered returns the one instance for a request that follows others in flight, or none: that which has what is in flight of its
 // first stream, if any, else the best one that keeps the order.
-func (c *Cell) chooseOrdered(stream writeStream, ch instanceChoice) []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if flight, ok := c.mu.writers[stream]; ok && flight.at.role == ch.role {
-		if i := slices.Index(ch.urls, flight.at.url); i > 0 {
+func (c *Cell) chooseOrdered(stream record.Stream, ch instanceChoice) []string {
+	if at, ok := c.writers.Find(stream); ok && at.role == ch.role {
+		if i := slices.Index(ch.urls, at.url); i > 0 {
 			ch.urls[0], ch.urls[i] = ch.urls[i], ch.urls[0]
 		}
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for i, url := range ch.urls {
 		if c.mu.ordered[roleInstance{ch.role, url}] {
 			return ch.urls[i : i+1]
 		}
 	}
 	return nil
-}
-
-// beginWrite notes where a request goes, until end is called.
-func (c *Cell) beginWrite(stream writeStream, at roleInstance) (end func()) {
-	if stream == (writeStream{}) {
-		return func() {}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.mu.writers[stream] = writeFlight{at, c.mu.writers[stream].requests + 1}
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		flight := c.mu.writers[stream]
-		if flight.requests--; flight.requests == 0 {
-			delete(c.mu.writers, stream)
-			return
-		}
-		c.mu.writers[stream] = flight
-	}
 }

@@ -69,8 +69,8 @@ func TestFollowingRequestsGoTogether(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if len(c.mu.writers) != 0 {
-			t.Errorf("%d streams are in flight after the last answer", len(c.mu.writers))
+		if n := c.writers.Len(); n != 0 {
+			t.Errorf("%d streams are in flight after the last answer", n)
 		}
 	})
 }

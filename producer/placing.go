@@ -155,11 +155,7 @@ func (c *sharedCore) placeBy(cat *categoryState, p *placing, m *Message, scratch
 
 // errGivenShard is the error of a call that names a shard where messages have theirs.
 func errGivenShard(cat *categoryState, p *placing, shard uint32) error {
-	by := "key"
-	if p.layout.Kind() == placement.ByField {
-		by = fmt.Sprintf("field %q", []string(p.layout.Path()))
-	}
-	return fmt.Errorf("%w: category %s places messages by %s: leave the shard, %d, at 0", ErrInvalid, cat.name, by, givenShard(shard))
+	return fmt.Errorf("%w: category %s places messages by %s: leave the shard, %d, at 0", ErrInvalid, cat.name, p.layout, givenShard(shard))
 }
 
 // placeTogether returns the shard of the messages of an atomic batch, whose Shard fields do not count.

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"scribe/columnar/divide"
-	"scribe/columnar/schema"
 	"scribe/internal/format/loss"
 	"scribe/internal/format/placement"
 	"scribe/internal/format/record"
@@ -101,7 +100,7 @@ func (p *Proxy) placeFrame(dst []byte, it *frameItem) (_ []byte, pieces int, err
 	case it.sequenced && it.category.GetDelivery() == scribev1.Delivery_DELIVERY_EXACTLY_ONCE:
 		return dst, 0, rpc.Errorf(scribev1.Reason_REASON_INVALID,
 			"it places messages by %s and is exactly_once, so only their producer can place them, which numbers them by shard: "+
-				"this producer did not know the category (see Producer.Prepare), or its library is too old", layoutName(layout))
+				"this producer did not know the category (see Producer.Prepare), or its library is too old", layout)
 	}
 	env := h.Envelope()
 	env.Placement = tag
@@ -117,20 +116,12 @@ func (p *Proxy) placeFrame(dst []byte, it *frameItem) (_ []byte, pieces int, err
 	}
 	if h.Atomic() && len(s.pieces) > 1 {
 		return dst, 0, rpc.Errorf(scribev1.Reason_REASON_INVALID,
-			"an atomic batch has messages of logical shards %d and %d, by their %s: write one for each", s.pieces[0].shard, s.pieces[1].shard, layoutName(layout))
+			"an atomic batch has messages of logical shards %d and %d, by their %s: write one for each", s.pieces[0].shard, s.pieces[1].shard, layout)
 	}
 	for i := range s.pieces {
 		dst = append(dst, s.pieces[i].frame...)
 	}
 	return dst, len(s.pieces), nil
-}
-
-// layoutName names what a layout places messages by.
-func layoutName(l *placement.Layout) string {
-	if l.Kind() == placement.ByField {
-		return "field " + schema.PathText(l.Path())
-	}
-	return "key"
 }
 
 // frameSplit divides a frame by shard.
@@ -213,7 +204,7 @@ func messageOf(r *record.Record) *record.Message {
 
 // errChosen refuses a shard that the writer chose.
 func (s *frameSplit) errChosen() error {
-	return rpc.Errorf(scribev1.Reason_REASON_INVALID, "it places messages by %s: leave out the shard, %d", layoutName(s.layout), s.other)
+	return rpc.Errorf(scribev1.Reason_REASON_INVALID, "it places messages by %s: leave out the shard, %d", s.layout, s.other)
 }
 
 // splitRows divides a frame of columns.
@@ -223,7 +214,7 @@ func (s *frameSplit) splitRows(body []byte) error {
 	}
 	parts, err := divide.Stream(body, s.layout, s.other)
 	if err != nil {
-		return rpc.Errorf(scribev1.Reason_REASON_INVALID, "the rows can't be divided by %s: %w", layoutName(s.layout), err)
+		return rpc.Errorf(scribev1.Reason_REASON_INVALID, "the rows can't be divided by %s: %w", s.layout, err)
 	}
 	for _, part := range parts {
 		env := s.env

@@ -26,6 +26,7 @@ const Unplaced = 1<<24 - 1
 // Layout is a rule with a number of shards. Make it with NewLayout.
 type Layout struct {
 	kind   Kind
+	field  string // the text of path
 	path   Path
 	shards uint32
 	tag    uint32
@@ -33,7 +34,7 @@ type Layout struct {
 
 // NewLayout returns a layout. The field is empty unless the kind is ByField, where it is the text of a [Path].
 func NewLayout(kind Kind, field string, shards uint32) (*Layout, error) {
-	l := &Layout{kind: kind, shards: max(shards, 1)}
+	l := &Layout{kind: kind, field: field, shards: max(shards, 1)}
 	switch {
 	case kind == ByField:
 		var err error
@@ -64,6 +65,14 @@ func tagOf(kind Kind, path Path, shards uint32) uint32 {
 
 // Kind returns the rule.
 func (l *Layout) Kind() Kind { return l.kind }
+
+// String names what messages are placed by: "key", or "field client_ip".
+func (l *Layout) String() string {
+	if l.kind == ByField {
+		return "field " + l.field
+	}
+	return "key"
+}
 
 // Path returns the path of the field; nil unless the kind is ByField.
 func (l *Layout) Path() Path { return l.path }

@@ -94,7 +94,7 @@ func (k *keySelection) match(p *payload.Payload, skip uint32) error {
 	return nil
 }
 
-// find returns the messages with the values in frames, ascending, without the first skip messages.
+// find returns the messages with the values in frames, ascending. It leaves out frames of the first skip messages.
 func (k *keySelection) find(frames []byte, skip uint32) (found []uint32, err error) {
 	var (
 		d       record.Decoder
@@ -118,7 +118,7 @@ func (k *keySelection) find(frames []byte, skip uint32) (found []uint32, err err
 				return nil, err
 			}
 			for n := first; d.Next(&r); n++ {
-				if value, ok := k.layout.Value(r.Key, r.Payload, &scratch); ok && n >= skip && k.wanted[string(value)] {
+				if value, ok := k.layout.Value(r.Key, r.Payload, &scratch); ok && k.wanted[string(value)] {
 					found = append(found, n)
 				}
 			}

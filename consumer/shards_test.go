@@ -254,7 +254,7 @@ func TestKeysOfColumns(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c.addFrames(shardID(1, 1), keyedFrame(1, "b", 1), columnsFrame, keyedFrame(1, "b", 2), keyedFrame(1, "y", 3))
+			c.addFrames(shardID(1, 1), keyedFrame(1, "b", 1), keyedFrame(1, "b", 2), columnsFrame, keyedFrame(1, "y", 3))
 			opts := []consumer.Option{consumer.WithControl(c), consumer.WithUntilEnd()}
 			got, err := read(t.Context(), open(t, c.cell, append(opts, columns.Keys("b"))...), 0)
 			want(t, got, err, `{"s":"b","n":1}`, `{"s":"b","n":2}`)

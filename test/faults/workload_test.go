@@ -56,6 +56,8 @@ type writer struct {
 	pace time.Duration
 	// size is the largest payload.
 	size int
+	// keys is how many keys its messages have; 0 = none.
+	keys int
 	// until ends this writer alone; it may be nil. Nobody waits for its progress then.
 	until chan struct{}
 
@@ -249,7 +251,9 @@ func (wr *writer) open(id *producer.Identity) error {
 		options = append(options, producer.WithIdentity(*id))
 	}
 	p, err := producer.New(wr.server(), options...)
-	wr.p = p
+	if wr.p = p; err == nil && wr.keys > 0 {
+		err = p.Prepare(wr.w.t.Context(), wr.category) // servers do not place what is numbered
+	}
 	return err
 }
 
@@ -276,6 +280,9 @@ func (wr *writer) source(n int) []history.Message {
 		id := history.ID{Writer: wr.name, Index: wr.next}
 		rng := rngOf(wr.w.seed, id.String())
 		msgs[i] = history.Message{ID: id, Payload: history.Payload(id, 20+rng.IntN(wr.size), rng)}
+		if wr.keys > 0 {
+			msgs[i].Key = keyOf(rng.IntN(wr.keys))
+		}
 		wr.next++
 	}
 	return msgs
@@ -284,7 +291,15 @@ func (wr *writer) source(n int) []history.Message {
 func toMessages(msgs []history.Message, shard uint32) []producer.Message {
 	out := make([]producer.Message, len(msgs))
 	for i := range msgs {
-		out[i] = producer.Message{Payload: msgs[i].Payload, Shard: shard}
+		out[i] = toMessage(&msgs[i], shard)
+	}
+	return out
+}
+
+func toMessage(m *history.Message, shard uint32) producer.Message {
+	out := producer.Message{Payload: m.Payload, Shard: shard}
+	if m.Key != "" {
+		out.Key = []byte(m.Key)
 	}
 	return out
 }
@@ -361,7 +376,7 @@ func (wr *writer) async(ctx context.Context) error {
 	attempts := make([]*history.Attempt, len(msgs))
 	for i := range msgs {
 		attempts[i] = wr.w.h.Begin(wr.category, wr.shard, msgs[i])
-		results[i] = wr.p.WriteAsyncContext(ctx, wr.category, &producer.Message{Payload: msgs[i].Payload, Shard: wr.shard})
+		results[i] = wr.p.WriteAsyncContext(ctx, wr.category, new(toMessage(&msgs[i], wr.shard)))
 	}
 	for i, r := range results {
 		wr.tell(attempts[i], 0, r.Wait(ctx))

@@ -42,8 +42,8 @@ type cell struct {
 	schema string
 	// describe, when set, says more of the category, each time that somebody asks.
 	describe func(*scribev1.Category)
-	views  func(q *scribev1.Query, frames []byte) (*scribev1.Payload, error)
-	skips  func(q *scribev1.Query, frames []byte) bool
+	views    func(q *scribev1.Query, frames []byte) (*scribev1.Payload, error)
+	skips    func(q *scribev1.Query, frames []byte) bool
 
 	mu       sync.Mutex
 	changed  chan struct{} // closed at every change

@@ -125,11 +125,13 @@ func TestReadsFewShards(t *testing.T) {
 		{
 			"keys and former layouts", byKey, func(c *scribev1.Category) { c.FormerLayouts = []*scribev1.ShardLayout{{By: byKey, Shards: 3}} },
 			[]consumer.Option{columns.Keys("a")},
-			[]string{"a"}, false,
+			[]string{"a"},
+			false,
 		},
 		{
 			"keys of what was placed otherwise", byKey, func(c *scribev1.Category) { c.FormerLayouts = []*scribev1.ShardLayout{{Shards: 3}} },
-			[]consumer.Option{columns.Keys("a")}, nil, true,
+			[]consumer.Option{columns.Keys("a")},
+			nil, true,
 		},
 		{"keys of forgotten layouts", byKey, func(c *scribev1.Category) { c.LayoutsForgotten = true }, []consumer.Option{columns.Keys("a")}, nil, true},
 		{"a window", byKey, nil, []consumer.Option{columns.Keys("a"), consumer.WithWindow(0)}, []string{"a"}, false},
@@ -334,9 +336,11 @@ func TestKeysFollow(t *testing.T) {
 // TestFollowsAllShards: where a shard that is added late would break a promise, a consumer that follows reads all of them.
 func TestFollowsAllShards(t *testing.T) {
 	for name, change := range map[string]func(*scribev1.Category) []consumer.Option{
-		"few":              func(*scribev1.Category) []consumer.Option { return nil },
-		"unbounded window": func(*scribev1.Category) []consumer.Option { return []consumer.Option{consumer.WithWindow(consumer.Unbounded)} },
-		"window":           func(*scribev1.Category) []consumer.Option { return []consumer.Option{consumer.WithWindow(time.Second)} },
+		"few": func(*scribev1.Category) []consumer.Option { return nil },
+		"unbounded window": func(*scribev1.Category) []consumer.Option {
+			return []consumer.Option{consumer.WithWindow(consumer.Unbounded)}
+		},
+		"window": func(*scribev1.Category) []consumer.Option { return []consumer.Option{consumer.WithWindow(time.Second)} },
 		"category's window": func(c *scribev1.Category) []consumer.Option {
 			c.OrderingWindow = durationpb.New(time.Second)
 			return nil

@@ -30,7 +30,7 @@ var ErrKeys = errors.New("consumer: the keys can't be looked for")
 //
 // Integers are equal however they are written: 42 finds 42, 42.0 and "42". Together with [Where], messages must satisfy both. Keep the
 // values the same when a consumer continues from a checkpoint: other shards are read from their beginning. A category that places
-// messages by neither, and a value that can't be found, end the iteration with [ErrKeys]. Groups do not support it.
+// messages by neither, and a value that can't be found, end the iteration with [ErrKeys]. Members of a group read all shards.
 func Keys(values ...string) consumer.Option {
 	return option(func(e *columnOptions) { e.keys = append(slices.Clone(e.keys), values...) })
 }

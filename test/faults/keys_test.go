@@ -63,7 +63,7 @@ func TestKeyOrder(t *testing.T) {
 	options := append(patient(), producer.WithCategoryRefresh(100*time.Millisecond), producer.WithBatchBytes(4<<10), producer.WithFramesPerRequest(2)) // several requests are in flight
 	for i, category := range []string{catKeys, catKeys, catOnceKeys, catOnceKeys} {
 		via := direct([]string{writeProxy1, writeProxy2}[i%2])
-		s.w.add(&writer{name: fmt.Sprint("async-", i), category: category, options: options, server: via, write: (*writer).async, keys: keys})
+		s.w.add(&writer{name: fmt.Sprint("flowing-", i), category: category, options: options, server: via, write: (*writer).flowing, keys: keys, pace: 10 * time.Millisecond, size: 300})
 	}
 	s.w.add(&writer{name: "batches", category: catKeys, options: options, server: direct(writeProxy1), write: (*writer).batch, keys: keys})
 	s.v = newVerifier(c, s.w)

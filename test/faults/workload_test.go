@@ -70,6 +70,8 @@ type writer struct {
 		next     int
 	}
 	restarts int
+	// flight are messages of flowing whose outcome nobody has waited for yet, the oldest first.
+	flight []messageInFlight
 
 	// log is what the producer says of retries and losses.
 	log program.Log
@@ -265,6 +267,7 @@ func (wr *writer) close(ctx context.Context) {
 	if wr.w.t.Context().Err() != nil {
 		return // the test has ended, and the cell with it
 	}
+	wr.land(ctx, 0)
 	if err != nil {
 		wr.w.t.Errorf("writer %s: close: %v", wr.name, err)
 	}
@@ -382,6 +385,41 @@ func (wr *writer) async(ctx context.Context) error {
 		wr.tell(attempts[i], 0, r.Wait(ctx))
 	}
 	return nil
+}
+
+// messageInFlight is a message that was written, and its outcome.
+type messageInFlight struct {
+	attempt *history.Attempt
+	result  *producer.Result
+}
+
+// maxFlight is how many messages of flowing have no outcome at most.
+const maxFlight = 500
+
+// flowing writes without waiting for what it wrote before, also while nobody answers.
+func (wr *writer) flowing(ctx context.Context) error {
+	for _, m := range wr.source(10) {
+		a := wr.w.h.Begin(wr.category, wr.shard, m)
+		wr.flight = append(wr.flight, messageInFlight{a, wr.p.WriteAsyncContext(ctx, wr.category, new(toMessage(&m, wr.shard)))})
+	}
+	wr.land(ctx, maxFlight)
+	return nil
+}
+
+// land tells the outcomes of messages in flight: those that are known, in order, and those of all but the last few.
+func (wr *writer) land(ctx context.Context, few int) {
+	for len(wr.flight) > 0 {
+		f := wr.flight[0]
+		select {
+		case <-f.result.Done():
+		default:
+			if len(wr.flight) <= few {
+				return
+			}
+		}
+		wr.tell(f.attempt, 0, f.result.Wait(ctx))
+		wr.flight = wr.flight[1:]
+	}
 }
 
 // restarting writes like batch, saves its identity with its place in the source now and then, and crashes at times: then it goes on

@@ -266,6 +266,18 @@ func TestTailKey(t *testing.T) {
 	if got, want := string(tail(t, c, "keyed", "--key", "10.0.0.17", "--checkpoint", file)), `{"client_ip":"10.0.0.17","n":17,"way":"later"}`+"\n"; got != want {
 		t.Errorf("the second run prints %q", got)
 	}
+	// The file of a predicate is a position in all shards: another one goes on there.
+	file = filepath.Join(t.TempDir(), "checkpoint")
+	if got := tail(t, c, "visits", "--where", "client_ip = '10.0.0.17'", "--checkpoint", file); bytes.Count(got, []byte("\n")) != 3 {
+		t.Errorf("printed\n%s", got)
+	}
+	for i := range addresses {
+		if i%7 == 0 {
+			if got := tail(t, c, "visits", "--where", fmt.Sprintf("client_ip = '10.0.0.%d'", i), "--checkpoint", file); len(got) > 0 {
+				t.Errorf("behind the end is\n%s", got)
+			}
+		}
+	}
 	for _, wrong := range []struct {
 		text string
 		args []string

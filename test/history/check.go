@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 )
 
 // Kind is the kind of a violation.
@@ -285,19 +286,21 @@ func (k *historyChecker) checkKeyOrder(messages []*writtenMessage) {
 	if k.c.guarantees.ByKey == nil {
 		return
 	}
-	last := map[stream]*writtenMessage{}
+	last := map[stream]int{} // in messages
 	told := map[*writtenMessage]bool{}
 	for i, m := range messages {
 		if m == nil || told[m] {
 			continue
 		}
 		told[m] = true
-		before := last[m.stream()]
-		if before != nil && before.id.Index > m.id.Index && m.committed != 0 {
-			k.addViolation(Reordered, "%s: %v, of key %s, stands behind %v", k.r.seen[i].describePosition(), m.id, m.key, before.id)
-		}
-		if before == nil || before.id.Index < m.id.Index {
-			last[m.stream()] = m
+		at, known := last[m.stream()]
+		switch {
+		case !known || messages[at].id.Index < m.id.Index:
+			last[m.stream()] = i
+		case m.committed != 0:
+			s, before := &k.r.seen[i], &k.r.seen[at]
+			k.addViolation(Reordered, "%s: %v, of key %s, stands behind %v (%s), persisted %v after it", s.describePosition(), m.id, m.key, messages[at].id,
+				before.describePosition(), time.Duration(s.persisted-before.persisted)*time.Microsecond)
 		}
 	}
 }

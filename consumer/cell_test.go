@@ -40,8 +40,10 @@ type cell struct {
 	// schema is the category's. views, when set, answers for views of a payload's frames; else they are refused. skips, when set, says which
 	// payloads a stream with a filter leaves out.
 	schema string
-	views  func(q *scribev1.Query, frames []byte) (*scribev1.Payload, error)
-	skips  func(q *scribev1.Query, frames []byte) bool
+	// describe, when set, says more of the category, each time that somebody asks.
+	describe func(*scribev1.Category)
+	views    func(q *scribev1.Query, frames []byte) (*scribev1.Payload, error)
+	skips    func(q *scribev1.Query, frames []byte) bool
 
 	mu       sync.Mutex
 	changed  chan struct{} // closed at every change
@@ -503,8 +505,12 @@ func (c *cell) GetCategory(_ context.Context, req *scribev1.GetCategoryRequest) 
 		return nil, rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "no category %q", req.GetName())
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	return &scribev1.GetCategoryResponse{Category: &scribev1.Category{Name: categoryName, Id: cmp.Or(c.ids, categoryID), Schema: c.schema}}, nil
+	category := &scribev1.Category{Name: categoryName, Id: cmp.Or(c.ids, categoryID), Schema: c.schema}
+	c.mu.Unlock()
+	if c.describe != nil {
+		c.describe(category)
+	}
+	return &scribev1.GetCategoryResponse{Category: category}, nil
 }
 
 // UpdateCategory implements the control plane, which has nothing to change here.

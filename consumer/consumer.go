@@ -27,8 +27,9 @@ type Consumer struct {
 	decoder  *zstd.Decoder
 	release  func() // closes the connections; may be nil
 	repeats  func() uint64
-	wanted   map[uint32]bool
 	group    *Group // the group that the consumer reads for; nil = none
+	// reads are the logical shards that are read; never nil.
+	reads atomic.Pointer[shardSet]
 	// eval evaluates payloads as they arrive; nil without an extension that evaluates any. It is set before the first session
 	// begins.
 	eval    *payload.Evaluation
@@ -40,6 +41,7 @@ type Consumer struct {
 		share     *categoryShare    // nil for a group member that has not joined yet
 		watermark int64             // Unix microseconds; 0 = unknown
 		session   *iterationSession // of the running iteration
+		reopen    func()            // ends the running stream, to open one for what is to be read now; nil without one
 		closed    bool
 	}
 
@@ -74,12 +76,7 @@ func New(server, category string, opts ...Option) (*Consumer, error) {
 	if cfg.start.from != nil {
 		c.mu.watermark = cfg.start.from.Watermark
 	}
-	if len(cfg.logicalShards) > 0 {
-		c.wanted = make(map[uint32]bool)
-		for _, s := range cfg.logicalShards {
-			c.wanted[s] = true
-		}
-	}
+	c.reads.Store(c.optionShards())
 	c.connectServices(server)
 	return c, nil
 }

@@ -32,8 +32,9 @@ var (
 	// ErrColumnar means that the next message is a row of an Arrow batch, which has no bytes of its own: read it with
 	// columns.Batches. The position stays before it.
 	ErrColumnar = errors.New("consumer: the next messages are an Arrow batch")
-	// ErrFiltered means that a consumer with a filter, see columns.Where, was used for something other than [Consumer.Records].
-	ErrFiltered = errors.New("consumer: columns.Where is for Records; columns.NewQuery yields rows that match")
+	// ErrFiltered means that a consumer with a filter, see columns.Where and columns.Keys, was used for something other than
+	// [Consumer.Records].
+	ErrFiltered = errors.New("consumer: columns.Where and columns.Keys are for Records; columns.NewQuery yields rows that match")
 )
 
 // DamageError reports stored data that differs from what was written. It matches [ErrDamaged]. None of the data it names was

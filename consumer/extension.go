@@ -87,35 +87,6 @@ func (g *Group) Payloads(ctx context.Context, refuse func(error) bool, deliver p
 	g.c.Payloads(ctx, refuse, deliver)
 }
 
-// NarrowShards makes the consumer read no logical shards but these, of those that it would read, and reports whether it does. It is
-// for a caller that knows that the others have nothing for it. A consumer that continues from a checkpoint reads what it read before;
-// one that has begun to iterate, too. With no shards it reads one, whose messages are to be skipped: a stream without any would wait
-// for the first.
-func (c *Consumer) NarrowShards(shards []uint32) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.cfg.start.from != nil || c.cfg.member || c.mu.session != nil || c.mu.share != nil && c.mu.share.opened {
-		return false
-	}
-	wanted := make(map[uint32]bool)
-	var list []uint32
-	for _, n := range shards {
-		if len(c.wanted) == 0 || c.wanted[n] {
-			wanted[n] = true
-			list = append(list, n)
-		}
-	}
-	if len(list) == 0 {
-		list = []uint32{0}
-		if len(c.cfg.logicalShards) > 0 {
-			list[0] = c.cfg.logicalShards[0]
-		}
-		wanted[list[0]] = true
-	}
-	c.cfg.logicalShards, c.wanted = list, wanted
-	return true
-}
-
 // Describe returns the category from the control plane. It retries within the options' retry limits.
 func (c *Consumer) Describe(ctx context.Context) (*scribev1.Category, error) {
 	doing := fmt.Sprintf("describing category %q", c.category)

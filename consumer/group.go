@@ -46,7 +46,6 @@ type Group struct {
 	meter rateMeter // guarded by c.mu
 	// Guarded by c.mu.
 	changed chan struct{}    // closed when the consumer's share or a field below changes
-	reopen  func()           // ends the running stream, to open one for other buckets
 	want    memberAssignment // the coordinator's last assignment
 	granted []uint64         // generation of each bucket that is held or being given back
 	// releasing are buckets being given back; taken is the last generation that was taken in completely.

@@ -412,9 +412,7 @@ func (g *Group) stopReading(d *bucketChanges) {
 
 // reopenStream reopens the stream for the member's current buckets. The consumer's mutex is held.
 func (g *Group) reopenStream() {
-	if g.reopen != nil {
-		g.reopen()
-	}
+	g.c.reopenStream()
 	g.announceChange()
 }
 

@@ -8,8 +8,9 @@ import (
 // This file has the steps in which an iteration of a group member differs from that of a plain consumer. For the latter the
 // methods do what a plain consumer does.
 
-// errReassigned ends the stream of a member whose buckets have changed; it is reopened for the new ones.
-var errReassigned = errors.New("consumer: the member's buckets have changed")
+// errReassigned ends a stream where what is to be read has changed: the buckets of a member, or the logical shards. It is reopened for
+// the new ones.
+var errReassigned = errors.New("consumer: what is to be read has changed")
 
 // shareOfStream returns the consumer's share for messages of the running stream. It fails with errReassigned if a member's
 // positions have changed since the stream was opened. Such messages are useless and would be misinterpreted: a stream that was
@@ -49,19 +50,15 @@ func (s *iterationSession) awaitBuckets() bool {
 	}
 }
 
-// followBuckets ends the stream when the member's buckets change.
-func (s *iterationSession) followBuckets(cancel context.CancelCauseFunc) (stop func()) {
-	g := s.c.group
-	if g == nil {
-		return func() {}
-	}
+// letReopen ends the stream when what is to be read changes.
+func (s *iterationSession) letReopen(cancel context.CancelCauseFunc) (stop func()) {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
-	g.reopen = func() { cancel(errReassigned) }
+	s.c.mu.reopen = func() { cancel(errReassigned) }
 	return func() {
 		s.c.mu.Lock()
 		defer s.c.mu.Unlock()
-		g.reopen = nil
+		s.c.mu.reopen = nil
 	}
 }
 

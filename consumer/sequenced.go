@@ -231,14 +231,12 @@ func (it *streamItem) setSource(category string, q *shardPosition, e *scribev1.S
 	}
 }
 
-// wantsSource reports whether the consumer reads messages of a source.
-func (c *Consumer) wantsSource(source record.ShardID) bool {
-	return c.wanted == nil || c.wanted[uint32(source.Logical())]
-}
+// wantsSource reports whether the set has the messages of a source.
+func (s *shardSet) wantsSource(source record.ShardID) bool { return s.has(uint32(source.Logical())) }
 
-// wantsLog reports whether the consumer reads a log. A sequenced log holds all logical shards.
-func (c *Consumer) wantsLog(id record.ShardID) bool {
-	return sequenced.Reserved(id) || c.wantsSource(id)
+// wantsLog reports whether messages of a log are read. A sequenced log holds all logical shards.
+func (s *shardSet) wantsLog(id record.ShardID) bool {
+	return sequenced.Reserved(id) || s.wantsSource(id)
 }
 
 // passItem moves the position after an item that is not delivered.

@@ -16,6 +16,7 @@ import (
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/discovery"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -36,6 +37,8 @@ type iterationSession struct {
 	past    bool          // everything before the query's end time was received; used only by the stream's goroutine
 	window  int64         // the stream's window, microseconds: later messages may be older than the watermark by this much
 	version atomic.Uint64 // categoryShare.version for which the stream was opened
+	// choosesLate: which shards are read is decided when the stream is open; used only by the stream's goroutine.
+	choosesLate bool
 }
 
 // errDone ends a stream after everything requested was received.
@@ -86,6 +89,7 @@ func (s *iterationSession) keepStream() {
 		failures, broken int
 		since            = time.Now() // of the last sign of life
 	)
+	s.chooseShards(false)
 	for s.ctx.Err() == nil && s.awaitBuckets() {
 		lived, err := s.runStream()
 		switch {
@@ -125,6 +129,10 @@ func (s *iterationSession) endingError(err error, since time.Time, broken int) e
 	if err == nil {
 		return nil // evicted, or an orderly close by the server
 	}
+	// The shards are those that the category has: the server has an older copy of it.
+	if _, of := s.c.ShardsRead(); of > 0 && rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_SHARD {
+		err = rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "a server has an older copy of the category: %w", err)
+	}
 	if errors.Is(err, ErrCheckpoint) || errors.Is(err, ErrRefused) || broken >= maxBroken {
 		return err
 	}
@@ -151,7 +159,7 @@ type streamConnection struct {
 func (s *iterationSession) runStream() (lived bool, err error) {
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	defer cancel(nil)
-	defer s.followBuckets(cancel)()
+	defer s.letReopen(cancel)()
 	silence := max(10*s.c.cfg.heartbeat, 10*time.Second)
 	conn := &streamConnection{s: s, alive: time.AfterFunc(silence, func() { cancel(errSilent) })}
 	defer conn.alive.Stop()
@@ -187,9 +195,10 @@ func (s *iterationSession) runStream() (lived bool, err error) {
 func (s *iterationSession) startRequest() *scribev1.StreamRequest {
 	c := s.c
 	pointers, bytes := s.queue.initialCredits()
+	reads := c.reads.Load()
 	start := &scribev1.StreamStart{
 		Category:      c.category,
-		LogicalShards: c.cfg.logicalShards,
+		LogicalShards: reads.list,
 		StartAt:       c.cfg.start.kind,
 		StartTime:     c.cfg.start.time,
 		Credits:       &scribev1.StreamCredits{Pointers: uint32(pointers), Bytes: uint64(bytes)},
@@ -204,7 +213,7 @@ func (s *iterationSession) startRequest() *scribev1.StreamRequest {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.share.fillStart(start, c.wantsLog)
+	c.mu.share.fillStart(start, reads.wantsLog)
 	s.version.Store(c.mu.share.version)
 	return &scribev1.StreamRequest{Step: &scribev1.StreamRequest_Start{Start: start}}
 }
@@ -278,6 +287,10 @@ func (conn *streamConnection) handleOpened(o *scribev1.StreamOpened) error {
 		if err == nil {
 			err = conn.s.queueGap(g)
 		}
+	}
+	if s := conn.s; err == nil && s.choosesLate {
+		s.choosesLate = false
+		s.chooseShards(true)
 	}
 	return err
 }
@@ -407,7 +420,7 @@ func (s *iterationSession) queueEntry(e *scribev1.StreamEntry) error {
 		s.c.eval.Counts.Pointers.Add(1)
 	}
 	it.setSource(s.c.category, q, e)
-	if !s.c.wantsSource(it.Source) {
+	if !s.c.reads.Load().wantsSource(it.Source) {
 		s.queue.pushItem(&streamItem{kind: itemPassed, pos: q, Payload: payload.Payload{LSN: lsn}, ptr: pointer.Pointer{Length: ptr.Length}})
 		return nil
 	}

@@ -1,6 +1,7 @@
 package test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -22,6 +23,7 @@ import (
 	"scribe/consumer"
 	"scribe/producer"
 	"scribe/producer/columns"
+	"scribe/test/program"
 )
 
 // visit is a message of this file's tests.
@@ -181,6 +183,114 @@ func TestPlacement(t *testing.T) {
 	} {
 		if r := cli(t, nil, append(wrong, "--server", c.read)...); r.Code != 2 {
 			t.Errorf("%q: exit code %d\n%s", wrong, r.Code, r.Stderr)
+		}
+	}
+}
+
+// TestTailKey: tail --key prints the messages of a key, or of a value of a field, and reads only their shards: also those that were added,
+// before it began and while it follows. tail --where reads no more.
+func TestTailKey(t *testing.T) {
+	up := serve(t, nil, "up", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0")
+	defer up.Stop()
+	c := &cell{write: up.URL, read: up.URL}
+	schema := filepath.Join(t.TempDir(), "visits.yaml")
+	if err := os.WriteFile(schema, []byte("format: json\nfields:\n  - {name: client_ip, type: string}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for category, by := range map[string]string{"keyed": "key", "visits": "field:client_ip", "loose": "sticky", "chosen": "explicit"} {
+		ok(t, nil, "category", "create", category, "--shards", "8", "--shard-by", by, "--schema", schema, "--server", up.URL)
+	}
+	write := func(way string) {
+		produce(t, c, "keyed", visits(way), "--key-field", "client_ip")
+		produce(t, c, "visits", visits(way))
+	}
+	sent := func() float64 {
+		m, err := program.Scrape(t.Context(), up.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.Sum("scribe_readstream_pointers_total")
+	}
+	write("before")
+	const grown = 29
+	ok(t, nil, "category", "update", "visits", "--shards", fmt.Sprint(grown), "--server", up.URL)
+	if both := shardsOf(t, c, "visits", "10.0.0.17"); len(both) != 2 {
+		t.Fatalf("the address is in shards %v", both)
+	}
+	follower, stdout := launch(t, nil, "tail", "keyed", "--key", "10.0.0.17", "--key", "10.0.0.18", "--from", "earliest", "--server", up.URL)
+	lines := bufio.NewReader(stdout)
+	next := func(way string) {
+		t.Helper()
+		var got []string
+		for range 2 {
+			line, err := lines.ReadString('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, line)
+		}
+		slices.Sort(got)
+		if want := fmt.Sprintf(`{"client_ip":"10.0.0.17","n":17,"way":%q}`+"\n"+`{"client_ip":"10.0.0.18","n":18,"way":%q}`+"\n", way, way); strings.Join(got, "") != want {
+			t.Fatalf("the tail that follows prints %q", got)
+		}
+	}
+	next("before")
+	ok(t, nil, "category", "update", "keyed", "--shards", fmt.Sprint(grown), "--server", up.URL)
+	write("after")
+	next("after")
+	follower.Stop()
+
+	for _, category := range []string{"keyed", "visits"} {
+		column := map[string]string{"keyed": "_key", "visits": "client_ip"}[category]
+		before := sent()
+		all := tail(t, c, category)
+		whole := sent() - before
+		for _, args := range [][]string{{"--key", "10.0.0.17"}, {"--where", column + " = '10.0.0.17'"}} {
+			before = sent()
+			got := tail(t, c, category, args...)
+			few := sent() - before
+			if bytes.Count(got, []byte("\n")) != 2 || bytes.Count(got, []byte(`"10.0.0.17"`)) != 2 {
+				t.Errorf("tail %s %q prints\n%s", category, args, got)
+			}
+			if few*3 > whole {
+				t.Errorf("tail %s %q reads %v pointers, the category has %v with %d messages", category, args, few, whole, bytes.Count(all, []byte("\n")))
+			}
+		}
+	}
+	// A checkpoint, and a second run.
+	file := filepath.Join(t.TempDir(), "checkpoint")
+	if got := tail(t, c, "keyed", "--key", "10.0.0.17", "--checkpoint", file); bytes.Count(got, []byte("\n")) != 2 {
+		t.Errorf("printed\n%s", got)
+	}
+	write("later")
+	if got, want := string(tail(t, c, "keyed", "--key", "10.0.0.17", "--checkpoint", file)), `{"client_ip":"10.0.0.17","n":17,"way":"later"}`+"\n"; got != want {
+		t.Errorf("the second run prints %q", got)
+	}
+	// The file of a predicate is a position in all shards: another one goes on there.
+	file = filepath.Join(t.TempDir(), "checkpoint")
+	if got := tail(t, c, "visits", "--where", "client_ip = '10.0.0.17'", "--checkpoint", file); bytes.Count(got, []byte("\n")) != 3 {
+		t.Errorf("printed\n%s", got)
+	}
+	for i := range addresses {
+		if i%7 == 0 {
+			if got := tail(t, c, "visits", "--where", fmt.Sprintf("client_ip = '10.0.0.%d'", i), "--checkpoint", file); len(got) > 0 {
+				t.Errorf("behind the end is\n%s", got)
+			}
+		}
+	}
+	for _, wrong := range []struct {
+		text string
+		args []string
+	}{
+		{"neither by key nor by field", []string{"loose", "--key", "a"}},
+		{"neither by key nor by field", []string{"chosen", "--key", "a"}},
+		{"want a text or an integer", []string{"visits", "--key", "1.0"}},
+		{"--shards", []string{"keyed", "--key", "a", "--shards", "1"}},
+		{"--group", []string{"keyed", "--key", "a", "--group", "g"}},
+	} {
+		r := cli(t, nil, append([]string{"tail", "--until-end", "--server", up.URL}, wrong.args...)...)
+		if r.Code != 2 || !strings.Contains(string(r.Stderr), "--key") || !strings.Contains(string(r.Stderr), wrong.text) {
+			t.Errorf("tail %q: exit code %d\n%s", wrong.args, r.Code, r.Stderr)
 		}
 	}
 }

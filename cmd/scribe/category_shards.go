@@ -54,10 +54,7 @@ func shardsOfValue(c *scribev1.Category, value string) ([]uint32, error) {
 	if !placement.IsCanonical(value) && c.GetShardBy() == scribev1.ShardBy_SHARD_BY_FIELD {
 		return nil, fmt.Errorf("invalid value %q for --value: want a text or an integer", value)
 	}
-	shards, ok := layouts.ShardsOf(c, []byte(value), func(l *placement.Layout) bool {
-		current := layouts.Current(c)
-		return l.Kind() == current.Kind() && l.Path().Equal(current.Path())
-	})
+	shards, ok := layouts.ShardsOf(c, []byte(value), func(l *placement.Layout) bool { return l.PlacesLike(layouts.Current(c)) })
 	if !ok {
 		return nil, fmt.Errorf("--value: the value may be in any logical shard of %s: it is, or was, placed by %s", c.GetName(),
 			strings.Join(append(formerLayoutTexts(c), shardByText(c.GetShardBy(), c.GetShardField())), "; "))

@@ -22,6 +22,7 @@ type tailFlags struct {
 	onDamage string
 	timeout  units.Duration
 	where    string
+	keys     []string
 	group    groupFlags
 }
 
@@ -56,9 +57,15 @@ With --group NAME the tail is a member of a consumer group: all members with the
 committed about once a second, and at the end. --from is the start of a new group. Members may join and leave at any time; messages
 that a killed member printed but did not commit are delivered again, to another member. See "scribe group --help".
 
+With --key VALUE the tail prints only messages of that key: in a category that places messages by key, those with this key; in one that
+places them by a field, those with this text or integer in the field (42 finds 42, 42.0 and "42"). It reads only the logical shards
+in which such messages can be, and shards that are added while it follows, within about 5 seconds. With an ordering window, and in a
+repeatable category, a tail without --until-end reads all shards. Given more than once, it prints the messages of each. Keep the keys
+the same when you continue from a checkpoint file: other shards are read from their beginning. Arrow batches are not printed, as always.
+
 With --where the tail prints only messages that match a predicate, in the syntax of WHERE in "scribe query", over the columns of the
-category's schema and those that every category has. Payloads that can't contain a match are not fetched. The checkpoint moves past
-messages that do not match.
+category's schema and those that every category has. Payloads that can't contain a match are not fetched, and without --checkpoint logical
+shards that can't, as with --key, are not read. The checkpoint moves past messages that do not match.
 
 Missing messages, which retention removed before they were read or which are damaged, are reported on standard error and counted at the
 end. With --fail-on-gap the tail stops before them instead, and its checkpoint stays there.
@@ -73,6 +80,7 @@ without -n; 1 otherwise, for example after a signal before the end; 2 for mistak
   scribe tail access --from earliest --checkpoint access.cp       # and resume later
   scribe tail access --checkpoint access.cp -n 0                  # save the position, print nothing
   scribe tail access --where "status >= 500 AND path LIKE '/api/%'"
+  scribe tail orders --key user-17 --from earliest                # one key's messages
   scribe tail orders --shards 0,4-7 --fail-on-gap --until-end
   scribe tail access --group audit --from earliest                # shared with other members of the group
   scribe tail access --server http://us.example.net:7420 --read-proxy http://127.0.0.1:7420`,
@@ -85,6 +93,7 @@ without -n; 1 otherwise, for example after a signal before the end; 2 for mistak
 	fs.StringVarP(&f.output, "output", "o", "raw", "raw or jsonl")
 	fs.StringVar(&f.onDamage, "on-damage", damageStop, "what to do with damaged messages: stop, or skip and report them")
 	fs.StringVar(&f.where, "where", "", "print only messages that match this SQL predicate, for example: status >= 500 AND path LIKE '/api/%'")
+	fs.StringArrayVar(&f.keys, "key", nil, "print only messages of this key, or value of the field, by which the category places messages (may be repeated)")
 	fs.Var(&f.timeout, "timeout", "fail when the cell is unavailable for this long (default: never)")
 	f.group.addFlags(fs)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -151,6 +160,18 @@ func (f *tailFlags) consumerOptions(stderr io.Writer) ([]consumer.Option, error)
 			return nil, fmt.Errorf("--where: %w", err)
 		}
 		opts = append(opts, columns.Where(f.where))
+		if f.checkpoint != "" { // the next run may have another predicate
+			opts = append(opts, columns.WithAllShards())
+		}
+	}
+	if len(f.keys) > 0 {
+		switch {
+		case len(f.shards) > 0:
+			return nil, errors.New("--key can't be combined with --shards: the shards follow from the key")
+		case f.group.name != "":
+			return nil, errors.New("--key can't be combined with --group: a group reads all shards; use --where, with the same predicate in all members")
+		}
+		opts = append(opts, columns.Keys(f.keys...))
 	}
 	switch f.onDamage {
 	case damageStop:

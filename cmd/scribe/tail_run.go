@@ -15,6 +15,7 @@ import (
 
 	"scribe/columnar/sql"
 	"scribe/consumer"
+	"scribe/consumer/columns"
 	"scribe/internal/base/atomicfile"
 	"scribe/internal/base/lifecycle"
 	"scribe/internal/base/units"
@@ -90,6 +91,8 @@ func (t *tailRun) endError(err error) error {
 		return nil // the reader of standard output exited
 	case errors.As(err, new(*sql.Error)):
 		return usageError(fmt.Errorf("--where: %w", err))
+	case errors.Is(err, columns.ErrKeys):
+		return usageError(fmt.Errorf("--key: %w", err))
 	case errors.Is(err, consumer.ErrGap), errors.Is(err, consumer.ErrDamaged):
 		return &codedError{code: exitError, err: err} // whatever the cause
 	}

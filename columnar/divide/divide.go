@@ -142,6 +142,28 @@ func Stream(body []byte, layout *placement.Layout, other uint32) ([]Frame, error
 	return frames, nil
 }
 
+// Find returns the rows of an Arrow stream whose canonical text in the field at a path is wanted, ascending. wanted does not keep the
+// text. The error matches [ErrType] if rows can't be placed by the field.
+func Find(body []byte, path placement.Path, wanted func(text []byte) bool) (rows []int, err error) {
+	batch, err := columnar.DecodeIPC(body)
+	if err != nil {
+		return nil, err
+	}
+	defer batch.Release()
+	values, err := findColumn(batch, path)
+	if err != nil {
+		return nil, err
+	}
+	var scratch []byte
+	for i := range int(batch.NumRows()) {
+		text, ok := values.appendText(scratch[:0], i)
+		if scratch = text; ok && wanted(text) {
+			rows = append(rows, i)
+		}
+	}
+	return rows, nil
+}
+
 // rowValues are the values by which rows are placed. The column is nil if no row has any.
 type rowValues struct {
 	above  []arrow.Array // the structs on the way to the column: a null one has no value

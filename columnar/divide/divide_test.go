@@ -36,6 +36,27 @@ func batch(t *testing.T, rows string, fields ...arrow.Field) arrow.RecordBatch {
 	return b
 }
 
+// TestFind: the rows with a text, of a column and of a field of structs.
+func TestFind(t *testing.T) {
+	inner := arrow.StructOf(arrow.Field{Name: "c", Type: arrow.PrimitiveTypes.Float64, Nullable: true})
+	body, err := columnar.EncodeIPC(nil, batch(t, `[{"a":{"c":42}},{"a":null},{"a":{"c":41.5}},{"a":{"c":42.0}},{"a":{"c":7}}]`, arrow.Field{Name: "a", Type: inner, Nullable: true}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for field, want := range map[string]string{"a.c": "[0 3]", "a.d": "[]", "b": "[]"} {
+		rows, err := divide.Find(body, layout(t, field).Path(), func(text []byte) bool { return string(text) == "42" })
+		if err != nil || fmt.Sprint(rows) != want {
+			t.Errorf("%s: rows %v, %v, want %s", field, rows, err, want)
+		}
+	}
+	if _, err := divide.Find(body, layout(t, "a").Path(), func([]byte) bool { return true }); !errors.Is(err, divide.ErrType) {
+		t.Errorf("structs: %v", err)
+	}
+	if _, err := divide.Find(body[:20], layout(t, "a").Path(), func([]byte) bool { return true }); err == nil {
+		t.Error("half a stream is read")
+	}
+}
+
 // TestTypes: values that are equal are in one shard, whatever the type of their column, where JSON would put them.
 func TestTypes(t *testing.T) {
 	types := []arrow.DataType{

@@ -16,6 +16,8 @@
 //
 //	c, err := consumer.New(server, "access", columns.Where("status >= 500"))
 //
+// and one with [Keys] only those of some keys. Both read only the logical shards in which there can be such messages.
+//
 // [Batches] yields the messages of a consumer or group member as batches. [InferSchema] and [EnsureSchema] infer the schema of a
 // category from its messages.
 //

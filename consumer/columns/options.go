@@ -26,7 +26,8 @@ const (
 
 // columnOptions holds the settings of this package's options.
 type columnOptions struct {
-	filter   string // a predicate; may be empty
+	filter   string   // a predicate; may be empty
+	keys     []string // none = all messages
 	follow   bool
 	until    time.Time // the zero Time means no end
 	now      time.Time // value of now(); the zero Time means when the query or the first iteration begins
@@ -74,6 +75,8 @@ func (e *columnOptions) Validate() error {
 		check(err == nil, "Where: %w", err)
 		check(e.query == nil, "Where: a query has its own WHERE")
 	}
+	check(len(e.keys) <= MaxKeys, "Keys: %d values, the limit is %d", len(e.keys), MaxKeys)
+	check(len(e.keys) == 0 || e.query == nil, "Keys: a query has its WHERE")
 	return errors.Join(errs...)
 }
 
@@ -87,7 +90,7 @@ func (e *columnOptions) Adjust(l *payload.Limits) {
 }
 
 // Filters implements [consumer.Extension].
-func (e *columnOptions) Filters() bool { return e.filter != "" }
+func (e *columnOptions) Filters() bool { return e.filter != "" || len(e.keys) > 0 }
 
 // WithFollow makes a query continue with messages written after it began, until its context ends. By default a query ends at the
 // tails that the shards had when it began.
@@ -104,8 +107,9 @@ func WithNow(t time.Time) consumer.Option { return option(func(e *columnOptions)
 // cost of transferring whole payloads and of local CPU time.
 func WithLocal() consumer.Option { return option(func(e *columnOptions) { e.local = true }) }
 
-// WithAllShards reads all logical shards, also those that can't hold a row of the answer since the category places messages by key or
-// field. Then [Query.Checkpoint] is a position in all of them, from which another query can continue.
+// WithAllShards reads all logical shards, also those that can't hold a row of a query's answer, or a message that satisfies [Where], since the
+// category places messages by key or field. Then a checkpoint is a position in all of them, from which another query or predicate can
+// continue. [Keys] leaves out shards nevertheless.
 func WithAllShards() consumer.Option { return option(func(e *columnOptions) { e.allShards = true }) }
 
 // WithRowLimit ends an answer after n rows, as LIMIT does; the lower of the two applies.
@@ -148,7 +152,8 @@ func WithCompression(c Compression) consumer.Option {
 //	status >= 500 AND path LIKE '/api/%'
 //
 // It is evaluated like that of a query: the stream leaves out pointers to payloads that it knows to contain no match. A message
-// that is a batch of rows matches if one of its rows does. A checkpoint stays exact to the message. The predicate is bound to the
+// that is a batch of rows matches if one of its rows does. Logical shards in which no message can match, by how the category places
+// messages, are not read, as in a query: see [WithAllShards]. A checkpoint stays exact to the message. The predicate is bound to the
 // schema that the category has when the first iteration begins; an invalid predicate makes that iteration yield a *sql.Error, if
 // [consumer.New] did not report it. [Batches] and [consumer.Consumer.SequencedBatches] do not support it and fail with
 // [consumer.ErrFiltered]; use [NewQuery].
@@ -186,9 +191,51 @@ func (e *columnOptions) Bind(ctx context.Context, c *consumer.Consumer, now time
 	switch {
 	case e.query != nil:
 		return &e.query.Evaluation, nil
-	case e.filter == "":
+	case !e.Filters():
 		return nil, nil
 	}
+	v := &payload.Evaluation{}
+	if e.filter != "" {
+		var err error
+		if v, err = e.bindFilter(ctx, c, now); err != nil {
+			return nil, err
+		}
+	}
+	if len(e.keys) == 0 {
+		return v, nil
+	}
+	k, err := bindKeys(ctx, c, e.keys)
+	if err != nil {
+		return nil, err
+	}
+	filtered, left := v.FromFrames, v.Shards
+	v.FromFrames = func(p *payload.Payload, skip uint32) error {
+		if filtered != nil {
+			if err := filtered(p, skip); err != nil {
+				return err
+			}
+		}
+		return k.match(p, skip)
+	}
+	v.Shards = func(category *scribev1.Category) ([]uint32, bool) {
+		shards, ok := k.shards(category)
+		if left == nil {
+			return shards, ok
+		}
+		some, known := left(category)
+		switch {
+		case !known:
+			return shards, ok
+		case !ok:
+			return some, true
+		}
+		return intersect(shards, some), true
+	}
+	return v, nil
+}
+
+// bindFilter binds the predicate.
+func (e *columnOptions) bindFilter(ctx context.Context, c *consumer.Consumer, now time.Time) (*payload.Evaluation, error) {
 	s, err := currentSchema(ctx, c)
 	if err != nil {
 		return nil, err
@@ -210,6 +257,9 @@ func (e *columnOptions) Bind(ctx context.Context, c *consumer.Consumer, now time
 	}
 	v := newEvaluation(f, e.memory)
 	v.FromFrames = v.match
+	if !e.allShards {
+		v.Shards = func(category *scribev1.Category) ([]uint32, bool) { return matchingShards(p.Where, p.Schema, category) }
+	}
 	// A filter that is too long for a query's text is evaluated only here.
 	if text := wireText(filterText(c.Category(), p.Text), filterText(c.Category(), e.filter)); len(text) <= MaxQueryText {
 		v.Query = &scribev1.Query{Text: text, SchemaVersion: s.Version, Now: now.UnixMicro()}

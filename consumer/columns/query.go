@@ -33,18 +33,12 @@ type Query struct {
 	*payloadEvaluation
 	text  string // the query's canonical text
 	began time.Time
-	// mayNarrow: what is read is known to end, and no checkpoint has to cover all shards. narrowed belongs to the iteration: it has
-	// decided which shards it reads.
-	mayNarrow, narrowed bool
 
 	mu struct {
 		sync.Mutex
 		rows, bytes int64 // of the answer
 		groups      int
 		groupErrors int64
-		// The logical shards that are read, of so many; none = all.
-		shards   []uint32
-		ofShards uint32
 	}
 	done atomic.Bool // LIMIT was reached, or a bounded query has ended
 }
@@ -91,7 +85,6 @@ func (q *Query) bind(ctx context.Context, parsed *sql.Select, text string) error
 		return err
 	}
 	q.text = parsed.String()
-	q.mayNarrow = !e.allShards && !e.follow && !e.until.After(q.began)
 	if q.plan.Group != nil && e.follow {
 		at := 0
 		if len(parsed.GroupBy) > 0 {
@@ -105,6 +98,9 @@ func (q *Query) bind(ctx context.Context, parsed *sql.Select, text string) error
 		return err
 	}
 	q.payloadEvaluation = newEvaluation(finisher, e.memory)
+	if !e.allShards {
+		q.Shards = func(c *scribev1.Category) ([]uint32, bool) { return matchingShards(q.plan.Where, q.plan.Schema, c) }
+	}
 	q.Query = &scribev1.Query{Text: wireText(q.plan.Text, text), SchemaVersion: s.Version, Now: e.now.UnixMicro()}
 	if !e.local {
 		q.View = &scribev1.View{Query: q.Query, Codec: e.compress}
@@ -191,7 +187,6 @@ func (r *queryIteration) iterate(ctx context.Context) {
 	if q.done.Load() || q.limit() == 0 {
 		return
 	}
-	q.narrowShards(ctx)
 	q.consumer.Payloads(ctx, r.refuse, r.deliver)
 	if r.over || r.grouping == nil {
 		return

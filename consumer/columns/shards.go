@@ -1,7 +1,6 @@
 package columns
 
 import (
-	"context"
 	"slices"
 	"strconv"
 
@@ -104,25 +103,4 @@ func canonicalText(l *expr.Literal) (text []byte, ok bool) {
 		return strconv.AppendUint(nil, v, 10), true
 	}
 	return nil, false
-}
-
-// narrowShards makes the first iteration read only the shards that can hold rows of the answer. What it knows of the category must
-// not be older than the iteration: shards may have been added since the query was made.
-func (q *Query) narrowShards(ctx context.Context) {
-	if q.narrowed {
-		return
-	}
-	q.narrowed = true
-	if !q.mayNarrow {
-		return
-	}
-	category, err := q.consumer.Describe(ctx)
-	if err != nil {
-		return // the iteration meets the same error, or reads all shards
-	}
-	if shards, ok := matchingShards(q.plan.Where, q.plan.Schema, category); ok && q.consumer.NarrowShards(shards) {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		q.mu.shards, q.mu.ofShards = shards, category.GetShards()
-	}
 }

@@ -101,9 +101,7 @@ func (q *Query) Explain() Explanation {
 	if rest := q.finisher.Rest(); rest != nil {
 		x.Here = expr.Text(rest)
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	x.Shards, x.OfShards = q.mu.shards, q.mu.ofShards
+	x.Shards, x.OfShards = q.consumer.ShardsRead()
 	return x
 }
 

@@ -29,6 +29,8 @@ type verifier struct {
 	answers int64
 	// others are categories of a scenario that the history knows nothing of.
 	others []string
+	// options are those with which some categories are read.
+	options map[string][]consumer.Option
 }
 
 func newVerifier(c *cell, w *workload) *verifier {
@@ -68,8 +70,9 @@ func (v *verifier) readFrom(what, reader string, level history.Level) {
 func (v *verifier) read(r *history.Reading, category, server string) error {
 	ctx, cancel := context.WithTimeout(v.c.t.Context(), program.WaitLimit)
 	defer cancel()
-	reader, err := consumer.New(server, category, consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd(), consumer.WithPrefetchBytes(readAhead),
+	options := append(v.options[category], consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd(), consumer.WithPrefetchBytes(readAhead),
 		consumer.WithRequestTimeout(5*time.Second), consumer.WithBackoff(10*time.Millisecond, time.Second))
+	reader, err := consumer.New(server, category, options...)
 	if err != nil {
 		return err
 	}

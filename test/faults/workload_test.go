@@ -56,6 +56,8 @@ type writer struct {
 	pace time.Duration
 	// size is the largest payload.
 	size int
+	// keys is how many keys its messages have; 0 = none.
+	keys int
 	// until ends this writer alone; it may be nil. Nobody waits for its progress then.
 	until chan struct{}
 
@@ -68,6 +70,8 @@ type writer struct {
 		next     int
 	}
 	restarts int
+	// flight are messages of flowing whose outcome nobody has waited for yet, the oldest first.
+	flight []messageInFlight
 
 	// log is what the producer says of retries and losses.
 	log program.Log
@@ -249,7 +253,9 @@ func (wr *writer) open(id *producer.Identity) error {
 		options = append(options, producer.WithIdentity(*id))
 	}
 	p, err := producer.New(wr.server(), options...)
-	wr.p = p
+	if wr.p = p; err == nil && wr.keys > 0 {
+		err = p.Prepare(wr.w.t.Context(), wr.category) // servers do not place what is numbered
+	}
 	return err
 }
 
@@ -261,6 +267,7 @@ func (wr *writer) close(ctx context.Context) {
 	if wr.w.t.Context().Err() != nil {
 		return // the test has ended, and the cell with it
 	}
+	wr.land(ctx, 0)
 	if err != nil {
 		wr.w.t.Errorf("writer %s: close: %v", wr.name, err)
 	}
@@ -276,6 +283,9 @@ func (wr *writer) source(n int) []history.Message {
 		id := history.ID{Writer: wr.name, Index: wr.next}
 		rng := rngOf(wr.w.seed, id.String())
 		msgs[i] = history.Message{ID: id, Payload: history.Payload(id, 20+rng.IntN(wr.size), rng)}
+		if wr.keys > 0 {
+			msgs[i].Key = keyOf(rng.IntN(wr.keys))
+		}
 		wr.next++
 	}
 	return msgs
@@ -284,7 +294,15 @@ func (wr *writer) source(n int) []history.Message {
 func toMessages(msgs []history.Message, shard uint32) []producer.Message {
 	out := make([]producer.Message, len(msgs))
 	for i := range msgs {
-		out[i] = producer.Message{Payload: msgs[i].Payload, Shard: shard}
+		out[i] = toMessage(&msgs[i], shard)
+	}
+	return out
+}
+
+func toMessage(m *history.Message, shard uint32) producer.Message {
+	out := producer.Message{Payload: m.Payload, Shard: shard}
+	if m.Key != "" {
+		out.Key = []byte(m.Key)
 	}
 	return out
 }
@@ -361,12 +379,47 @@ func (wr *writer) async(ctx context.Context) error {
 	attempts := make([]*history.Attempt, len(msgs))
 	for i := range msgs {
 		attempts[i] = wr.w.h.Begin(wr.category, wr.shard, msgs[i])
-		results[i] = wr.p.WriteAsyncContext(ctx, wr.category, &producer.Message{Payload: msgs[i].Payload, Shard: wr.shard})
+		results[i] = wr.p.WriteAsyncContext(ctx, wr.category, new(toMessage(&msgs[i], wr.shard)))
 	}
 	for i, r := range results {
 		wr.tell(attempts[i], 0, r.Wait(ctx))
 	}
 	return nil
+}
+
+// messageInFlight is a message that was written, and its outcome.
+type messageInFlight struct {
+	attempt *history.Attempt
+	result  *producer.Result
+}
+
+// maxFlight is how many messages of flowing have no outcome at most.
+const maxFlight = 500
+
+// flowing writes without waiting for what it wrote before, also while nobody answers.
+func (wr *writer) flowing(ctx context.Context) error {
+	for _, m := range wr.source(10) {
+		a := wr.w.h.Begin(wr.category, wr.shard, m)
+		wr.flight = append(wr.flight, messageInFlight{a, wr.p.WriteAsyncContext(ctx, wr.category, new(toMessage(&m, wr.shard)))})
+	}
+	wr.land(ctx, maxFlight)
+	return nil
+}
+
+// land tells the outcomes of messages in flight: those that are known, in order, and those of all but the last few.
+func (wr *writer) land(ctx context.Context, few int) {
+	for len(wr.flight) > 0 {
+		f := wr.flight[0]
+		select {
+		case <-f.result.Done():
+		default:
+			if len(wr.flight) <= few {
+				return
+			}
+		}
+		wr.tell(f.attempt, 0, f.result.Wait(ctx))
+		wr.flight = wr.flight[1:]
+	}
 }
 
 // restarting writes like batch, saves its identity with its place in the source now and then, and crashes at times: then it goes on

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 )
 
 // Kind is the kind of a violation.
@@ -22,7 +23,8 @@ const (
 	Duplicate Kind = "duplicate"
 	// Gap: in such a category, if its writers never give up, a message is missing before a later one of its writer.
 	Gap Kind = "gap"
-	// Reordered: in such a category a writer's messages are not in its order; in any other one, a message has an older persisted time
+	// Reordered: in such a category a writer's messages (of a key, if it places messages by key) are not in its order; in any other one,
+	// a writer's committed message of a key stands behind a later one, or a message has an older persisted time
 	// than one that was acknowledged as committed before it was first written.
 	Reordered Kind = "reordered"
 	// Positions: the positions in a log, (LSN, index), are not dense.
@@ -33,6 +35,8 @@ const (
 	WrongBytes Kind = "wrong bytes"
 	// TornBatch: an atomic batch is not whole, or not contiguous in the stream.
 	TornBatch Kind = "torn batch"
+	// Misplaced: a message is in a logical shard in which readers of its key do not look.
+	Misplaced Kind = "misplaced"
 	// Unresolved: a pointer that was not trimmed refers to no payload.
 	Unresolved Kind = "unresolved"
 	// Owed: a missing message had not expired under any retention that the category had ([History.Retain]).
@@ -53,7 +57,7 @@ func (k Kind) Invariant() int {
 	switch k {
 	case Lost:
 		return 1
-	case VisibleFailure, Duplicate, Gap, Reordered:
+	case VisibleFailure, Duplicate, Gap, Reordered, Misplaced:
 		return 2
 	case Positions, Changed:
 		return 3
@@ -141,6 +145,7 @@ func (h *History) Check(r *Reading, lasting Level) *Report {
 		k.checkWriterOrder(messages)
 	} else {
 		k.checkRealTimeOrder()
+		k.checkKeyOrder(messages)
 	}
 	k.checkOutcomes(lasting)
 	return k.report
@@ -174,6 +179,10 @@ func (k *historyChecker) checkContents() []*writtenMessage {
 		case m.digest != s.content.digest:
 			k.addViolation(WrongBytes, "%s: the payload of %v is not what was written", s.describePosition(), s.content.id)
 			continue
+		case k.c.guarantees.ByKey != nil:
+			if s.position.lsn != 0 && !k.c.guarantees.ByKey(m.key, s.logical) {
+				k.addViolation(Misplaced, "%s: %v, of key %s, is in the logical shard %d, where no layout puts it", s.describePosition(), m.id, m.key, s.logical)
+			}
 		case s.position.lsn != 0 && m.shard != s.logical:
 			k.addViolation(WrongBytes, "%s: %v was written to the logical shard %d, and is in %d", s.describePosition(), m.id, m.shard, s.logical)
 		}
@@ -262,10 +271,38 @@ func (k *historyChecker) checkEnds(messages []*writtenMessage) {
 	}
 }
 
-// stream identifies the messages that one writer writes to one shard.
+// stream identifies the messages that one writer writes to one shard, or with one key.
 type stream struct {
 	writer string
 	shard  uint32
+	key    string
+}
+
+func (m *writtenMessage) stream() stream { return stream{m.id.Writer, m.shard, m.key} }
+
+// checkKeyOrder checks that no message that was acknowledged as committed stands behind a later one of its writer and key; the first
+// copies count. What has another outcome may have been stored by an attempt that its writer had given up.
+func (k *historyChecker) checkKeyOrder(messages []*writtenMessage) {
+	if k.c.guarantees.ByKey == nil {
+		return
+	}
+	last := map[stream]int{} // in messages
+	told := map[*writtenMessage]bool{}
+	for i, m := range messages {
+		if m == nil || told[m] {
+			continue
+		}
+		told[m] = true
+		at, known := last[m.stream()]
+		switch {
+		case !known || messages[at].id.Index < m.id.Index:
+			last[m.stream()] = i
+		case m.committed != 0:
+			s, before := &k.r.seen[i], &k.r.seen[at]
+			k.addViolation(Reordered, "%s: %v, of key %s, stands behind %v (%s), persisted %v after it", s.describePosition(), m.id, m.key, messages[at].id,
+				before.describePosition(), time.Duration(s.persisted-before.persisted)*time.Microsecond)
+		}
+	}
 }
 
 // checkWriterOrder checks that the first copies of each writer's messages are in the writer's order.
@@ -277,7 +314,7 @@ func (k *historyChecker) checkWriterOrder(messages []*writtenMessage) {
 			continue
 		}
 		told[m] = true
-		of := stream{m.id.Writer, m.shard}
+		of := m.stream()
 		if before := last[of]; before != nil && before.id.Index >= m.id.Index {
 			k.addViolation(Reordered, "%s: %v stands behind %v", k.r.seen[i].describePosition(), m.id, before.id)
 		}
@@ -287,7 +324,7 @@ func (k *historyChecker) checkWriterOrder(messages []*writtenMessage) {
 		return
 	}
 	for _, m := range k.sortMessages() {
-		end := last[stream{m.id.Writer, m.shard}]
+		end := last[m.stream()]
 		if end != nil && m.id.Index < end.id.Index && k.count[m] == 0 {
 			k.addViolation(Gap, "%v is missing, %v is there", m.id, end.id)
 		}

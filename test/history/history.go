@@ -28,8 +28,12 @@ const (
 type Guarantees struct {
 	// ExactlyOnce means that no message occurs twice, and that each writer's messages are in its order.
 	ExactlyOnce bool
+	// ByKey, if set, means that messages are placed by their keys, and reports whether those of a key may be in a logical shard. Then, for
+	// readers with a strict order, each writer's messages of a key are in its order, as far as they were acknowledged as committed; with
+	// ExactlyOnce at any level.
+	ByKey func(key string, shard uint32) bool
 	// NoGivingUp means that the writers retry a write until it is acknowledged, so no message is ever missing before a later one of
-	// the same writer. It is for ExactlyOnce categories whose writers each write to one shard.
+	// the same writer, and key. It is for ExactlyOnce categories whose writers each write to one shard, or by key.
 	NoGivingUp bool
 }
 
@@ -46,6 +50,8 @@ func (id ID) String() string { return id.Writer + " " + strconv.Itoa(id.Index) }
 type Message struct {
 	ID      ID
 	Payload []byte
+	// Key is what a category with ByKey places the message by; "" in others.
+	Key string
 }
 
 // Payload returns a payload of about size bytes for a message. Where a message may be written twice, rng must yield the same bytes for
@@ -60,8 +66,17 @@ func Payload(id ID, size int, rng *rand.Rand) []byte {
 	return b
 }
 
+// object is what a payload begins with that is a JSON object.
+const object = `{"id":"`
+
+// JSONPayload returns a payload that is an object: the field id has a payload as Payload makes it, then come other fields.
+func JSONPayload(payload []byte, fields string) []byte {
+	return append(append(append([]byte(object), payload...), `",`...), fields+"}"...)
+}
+
 // ParseID reads the ID that a payload begins with.
 func ParseID(payload []byte) (ID, error) {
+	payload = bytes.TrimPrefix(payload, []byte(object))
 	writer, rest, ok := bytes.Cut(payload[:min(len(payload), 200)], []byte{' '})
 	number, _, ok2 := bytes.Cut(rest, []byte{' '})
 	index, err := strconv.Atoi(string(number))
@@ -99,6 +114,7 @@ type writtenMessage struct {
 	id     ID
 	digest uint64
 	shard  uint32
+	key    string
 
 	invoked   int64
 	committed int64           // when it was first acknowledged as committed
@@ -184,12 +200,12 @@ func (h *History) beginAttempt(name string, shard uint32, atomic bool, msgs []Me
 	for i, in := range msgs {
 		m := c.messages[in.ID]
 		if m == nil {
-			m = &writtenMessage{id: in.ID, digest: xxhash.Sum64(in.Payload), shard: shard, invoked: h.mu.now, acked: map[Level]int64{}}
+			m = &writtenMessage{id: in.ID, digest: xxhash.Sum64(in.Payload), shard: shard, key: in.Key, invoked: h.mu.now, acked: map[Level]int64{}}
 			if atomic {
 				m.batch, m.batchIndex, m.batchSize = h.mu.batches, i, len(msgs)
 			}
 			c.messages[in.ID] = m
-		} else if m.digest != xxhash.Sum64(in.Payload) || m.shard != shard {
+		} else if m.digest != xxhash.Sum64(in.Payload) || m.shard != shard || m.key != in.Key {
 			panic(fmt.Sprintf("history: the test writes %v again with other bytes, or elsewhere", in.ID))
 		}
 		m.attempts++

@@ -102,6 +102,77 @@ func TestConsistentHistories(t *testing.T) {
 	}
 }
 
+// kinds are the kinds of the violations in a report, each once.
+func kinds(r *history.Report) (kinds []history.Kind) {
+	for _, v := range r.Violations {
+		if !slices.Contains(kinds, v.Kind) {
+			kinds = append(kinds, v.Kind)
+		}
+	}
+	return kinds
+}
+
+// TestKeyOrder: the order of messages with keys, and where they are, as a strict reader sees them. The writer wrote 0 to 5, of the keys
+// a, b, a, b, a, b, at once; 2 has an unknown outcome.
+func TestKeyOrder(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		stream []int // index, times ten the logical shard if it is not the right one
+		once   []history.Kind
+		least  []history.Kind
+	}{
+		{"as written", []int{0, 1, 2, 3, 4, 5}, nil, nil},
+		{"other keys between", []int{0, 2, 4, 1, 3, 5}, nil, nil},
+		{"a key's messages change places", []int{2, 1, 0, 3, 4, 5}, []history.Kind{history.Reordered}, []history.Kind{history.Reordered}},
+		{"a later one comes first", []int{4, 0, 1, 2, 3, 5}, []history.Kind{history.Reordered}, []history.Kind{history.Reordered}},
+		{"one that was given up comes late", []int{0, 1, 4, 2, 3, 5}, []history.Kind{history.Reordered}, nil},
+		{"copies come later", []int{0, 1, 2, 3, 4, 5, 0, 1}, []history.Kind{history.Duplicate}, nil},
+		{"another shard", []int{0, 1, 20, 3, 4, 5}, []history.Kind{history.Misplaced}, []history.Kind{history.Misplaced}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := history.New()
+			byKey := func(key string, shard uint32) bool { return shard == uint32(key[0]-'a') }
+			h.Category("once", history.Guarantees{ExactlyOnce: true, ByKey: byKey})
+			h.Category("least", history.Guarantees{ByKey: byKey})
+			for name, want := range map[string][]history.Kind{"once": c.once, "least": c.least} {
+				var msgs []history.Message
+				for i := range 6 {
+					m := writtenMessage("ann", i)
+					m.Key = string(rune('a' + i%2))
+					m.Payload = history.JSONPayload(m.Payload, `"key":"`+m.Key+`"`)
+					msgs = append(msgs, m)
+				}
+				a := h.Begin(name, 0, msgs...)
+				for i := range msgs {
+					if i != 2 {
+						a.Acked(i, history.Committed)
+					}
+				}
+				r := h.Read(name)
+				trail := h.Follow(name, "strict", 0)
+				lsn := map[uint32]uint64{}
+				for at, i := range c.stream {
+					shard := uint32(i % 2)
+					if i >= 10 {
+						i, shard = i/10, 1
+					}
+					lsn[shard]++
+					r.Record(msgs[i].Payload, shard, uint64(shard), lsn[shard], 0, int64(1000+at))
+					trail.Record(msgs[i].Payload, shard, uint64(shard), lsn[shard], 0, int64(1000+at))
+				}
+				if got := kinds(h.Check(r, history.Committed)); !slices.Equal(got, want) {
+					t.Errorf("%s: a reading: found %v, want %v", name, got, want)
+				}
+				if want = slices.DeleteFunc(slices.Clone(want), func(k history.Kind) bool { return k == history.Duplicate }); name == "least" {
+					if got := kinds(h.CheckTrail(trail, nil)); !slices.Equal(got, want) {
+						t.Errorf("%s: a trail: found %v, want %v", name, got, want)
+					}
+				}
+			}
+		})
+	}
+}
+
 // TestPlantedViolations damages what a reader sees in each way, and the checker must say so.
 func TestPlantedViolations(t *testing.T) {
 	for _, c := range []struct {

@@ -233,6 +233,9 @@ func (h *History) CheckTrail(t *Trail, whole *Reading) *Report {
 	messages := k.checkContents()
 	k.checkSteps(t)
 	k.checkWindow(t.window)
+	if t.window == 0 {
+		k.checkKeyOrder(messages)
+	}
 	if whole != nil {
 		k.checkAgreement(t, whole)
 	}

@@ -78,6 +78,9 @@ func (x *writer) open(id *producer.Identity) (err error) {
 	if x.plan.Kind == "stream" {
 		options = append(options, producer.WithBatchBytes(4<<10), producer.WithFramesPerRequest(3), producer.WithMaxInFlight(16)) // several requests are in flight
 	}
+	if x.w.category(x.plan.Category).Keys != nil {
+		options = append(options, producer.WithCategoryRefresh(5*time.Second))
+	}
 	if x.plan.Patient {
 		options = append(options, producer.WithDeliveryTimeout(0), producer.WithBackoff(10*time.Millisecond, time.Second))
 	} else {
@@ -89,6 +92,9 @@ func (x *writer) open(id *producer.Identity) (err error) {
 	if x.p, err = producer.New(x.w.process(x.plan.Via).url(), options...); err == nil {
 		x.w.store.noteDrawn(x.plan.Name, fmt.Sprintf("%016x", x.p.Identity().ID))
 	}
+	if c := x.w.category(x.plan.Category); err == nil && c.Keys != nil && c.Delivery == "exactly_once" {
+		err = x.p.Prepare(context.Background(), c.Name) // servers do not place what is numbered
+	}
 	return err
 }
 
@@ -99,10 +105,15 @@ func (x *writer) source(n int) []history.Message {
 		id := history.ID{Writer: x.plan.Name, Index: x.next}
 		rng := rngOf(x.w.plan.Seed, id.String())
 		payload := history.Payload(id, 20+rng.IntN(x.plan.Size), rng)
-		if x.w.category(x.plan.Category).Columns {
+		c := x.w.category(x.plan.Category)
+		key := x.w.keyOf(c, id)
+		switch {
+		case c.Columns:
 			payload = rowPayload(id, payload)
+		case c.Keys != nil && c.Keys.Field:
+			payload = fieldPayload(payload, key, rng)
 		}
-		msgs[i] = history.Message{ID: id, Payload: payload}
+		msgs[i] = history.Message{ID: id, Payload: payload, Key: key}
 		x.next++
 	}
 	return msgs
@@ -126,7 +137,16 @@ func rowPayload(id history.ID, payload []byte) []byte {
 func (x *writer) messages(msgs []history.Message) []producer.Message {
 	out := make([]producer.Message, len(msgs))
 	for i := range msgs {
-		out[i] = producer.Message{Payload: msgs[i].Payload, Shard: x.plan.Shard}
+		out[i] = x.message(&msgs[i])
+	}
+	return out
+}
+
+// message returns a message as the library takes it.
+func (x *writer) message(m *history.Message) producer.Message {
+	out := producer.Message{Payload: m.Payload, Shard: x.plan.Shard}
+	if k := x.w.category(x.plan.Category).Keys; k != nil && !k.Field {
+		out.Key = []byte(m.Key)
 	}
 	return out
 }
@@ -173,6 +193,16 @@ func (x *writer) write(ctx context.Context) {
 		x.writeSome(ctx, 1+x.rng.IntN(8))
 	case "atomic":
 		msgs := x.source(2 + x.rng.IntN(10))
+		if msgs[0].Key != "" {
+			// A batch is of one shard: the messages of one key, which may be one message.
+			rest := msgs[1:]
+			msgs = msgs[:1]
+			for _, m := range rest {
+				if m.Key == msgs[0].Key {
+					msgs = append(msgs, m)
+				}
+			}
+		}
 		a := x.w.history.BeginAtomic(x.plan.Category, x.plan.Shard, msgs...)
 		x.tellAll(a, len(msgs), x.p.WriteAtomic(ctx, x.plan.Category, x.plan.Shard, x.messages(msgs)...))
 	case "async":
@@ -181,6 +211,8 @@ func (x *writer) write(ctx context.Context) {
 		x.writeAsync(ctx, 200)
 	case "restarting":
 		x.writeAndRestart(ctx)
+	case "publish":
+		x.publish(ctx)
 	}
 }
 
@@ -196,7 +228,7 @@ func (x *writer) writeAsync(ctx context.Context, n int) {
 	results, attempts := make([]*producer.Result, n), make([]*history.Attempt, n)
 	for i := range msgs {
 		attempts[i] = x.w.history.Begin(x.plan.Category, x.plan.Shard, msgs[i])
-		results[i] = x.p.WriteAsyncContext(ctx, x.plan.Category, &producer.Message{Payload: msgs[i].Payload, Shard: x.plan.Shard})
+		results[i] = x.p.WriteAsyncContext(ctx, x.plan.Category, new(x.message(&msgs[i])))
 		if i%50 == 49 {
 			sleep(ctx, time.Duration(x.rng.IntN(5))*time.Millisecond) // the first are in flight when the last are written
 		}
@@ -472,18 +504,24 @@ func (q *queryReader) compare(r *history.Reading) (difference string, lacking bo
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	return q.w.compareCounts(q.w.category(q.plan.Category), q.rows, want)
+}
+
+// compareCounts says how often messages of a category came otherwise than a reader gets them; lacking is whether only some have not come
+// yet.
+func (w *world) compareCounts(c *categoryPlan, have, want map[history.ID]int) (difference string, lacking bool) {
 	times := 1
-	if q.w.category(q.plan.Category).Order == "sequenced" {
-		times += int(q.w.recovery.count.Load()) // when it is sequenced anew, everything comes again
+	if c.Order == "sequenced" {
+		times += int(w.recovery.count.Load()) // when it is sequenced anew, everything comes again
 	}
-	for id, n := range q.rows {
+	for id, n := range have {
 		if n > times*want[id] {
 			return fmt.Sprintf("%v came %d times, a reader gets it %d times", id, n, want[id]), false
 		}
 	}
 	for id, n := range want {
-		if q.rows[id] < n {
-			return fmt.Sprintf("%v came %d times, a reader gets it %d times", id, q.rows[id], n), true
+		if have[id] < n {
+			return fmt.Sprintf("%v came %d times, a reader gets it %d times", id, have[id], n), true
 		}
 	}
 	return "", false
@@ -512,13 +550,16 @@ func (w *world) follower(r readerPlan) *follow.Follower {
 }
 
 // read reads a category from its beginning to its end through one process.
-func (w *world) read(ctx context.Context, category, via string) (*history.Reading, error) {
+func (w *world) read(ctx context.Context, category, via string, more ...consumer.Option) (*history.Reading, error) {
 	c := w.newClient()
 	defer c.transport.Close()
 	r := w.history.Read(category)
-	reader, err := consumer.New(w.process(via).url(), category, consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd(),
+	if w.category(category).Keys != nil {
+		more = append(more, consumer.WithWindow(0)) // the messages of a key are in several logs
+	}
+	reader, err := consumer.New(w.process(via).url(), category, append(more, consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd(),
 		consumer.WithHTTPClient(c.transport.HTTPClient()), consumer.WithPrefetchBytes(1<<20), consumer.WithRequestTimeout(10*time.Second),
-		consumer.WithBackoff(10*time.Millisecond, time.Second), consumer.WithLogger(slog.New(slog.DiscardHandler)))
+		consumer.WithBackoff(10*time.Millisecond, time.Second), consumer.WithLogger(slog.New(slog.DiscardHandler)))...)
 	if err != nil {
 		return nil, err
 	}

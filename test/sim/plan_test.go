@@ -27,6 +27,7 @@ type plan struct {
 	Readers    []readerPlan
 	Groups     []groupPlan
 	Queries    []queryPlan
+	KeyReaders []keyReaderPlan `json:",omitempty"`
 	Faults     []faultPlan
 }
 
@@ -49,13 +50,15 @@ type categoryPlan struct {
 	Retention time.Duration
 	// Columns: its messages are rows with a schema, which queries follow.
 	Columns bool
+	// Keys is how it places messages by key or field; nil where writers choose shards.
+	Keys *keysPlan `json:",omitempty"`
 }
 
 // writerPlan is a producer on a host of its own, which writes to one shard of a category.
 type writerPlan struct {
 	Name, Category string
 	Shard          uint32
-	// Level is none, spooled or committed; Kind is single, batch, atomic, async, stream or restarting.
+	// Level is none, spooled or committed; Kind is single, batch, atomic, async, stream, restarting or publish.
 	Level, Kind string
 	// Via is the process that it writes to.
 	Via string
@@ -103,8 +106,10 @@ type faultPlan struct {
 	// Keep: of a lost disk, all but the metadata can be read. Cuts are where its recovery is cut off, again and again.
 	Keep bool `json:",omitempty"`
 	// To is how far ahead a clock is set.
-	To   time.Duration `json:",omitempty"`
-	Cuts []recoveryCut `json:",omitempty"`
+	To time.Duration `json:",omitempty"`
+	// Shards is how many a category has then.
+	Shards uint32        `json:",omitempty"`
+	Cuts   []recoveryCut `json:",omitempty"`
 }
 
 // recoveryCut is where a recovery is cut off: before a step, or after a time.
@@ -120,6 +125,8 @@ func (f faultPlan) String() string {
 	switch {
 	case f.Kind == faultSchema:
 		text += f.Other
+	case f.Kind == faultGrow:
+		text += fmt.Sprintf("%s to %d shards", f.Other, f.Shards)
 	case f.Kind == faultClock:
 		text += fmt.Sprintf(" is %v ahead from then on", f.To)
 	case f.Kind == faultLostControl:
@@ -202,12 +209,13 @@ func drawPlan(seed uint64, length time.Duration, always string) plan {
 	p.drawLostDisks(rand.New(rand.NewPCG(seed, 2)), isDrawn(always, faultLostDisk))
 	p.drawLostControl(rand.New(rand.NewPCG(seed, 4)), isDrawn(always, faultLostControl))
 	p.drawClocks(rand.New(rand.NewPCG(seed, 3)), isDrawn(always, faultClock))
+	p.drawKeyed(rand.New(rand.NewPCG(seed, 5)), isDrawn(always, faultGrow))
 	slices.SortStableFunc(p.Faults, func(a, b faultPlan) int { return cmp.Compare(a.At, b.At) })
 	return p
 }
 
 // forcedKinds can be drawn in every seed.
-var forcedKinds = []string{faultLostDisk, faultLostControl, faultClock}
+var forcedKinds = []string{faultLostDisk, faultLostControl, faultClock, faultGrow}
 
 // isDrawn reports whether a list of kinds, with commas between, has one.
 func isDrawn(kinds, kind string) bool { return slices.Contains(strings.Split(kinds, ","), kind) }
@@ -413,6 +421,9 @@ func (p *plan) String() string {
 		}
 	}
 	for _, c := range p.Categories {
+		if c.Keys != nil {
+			fmt.Fprintf(&b, "  keys of %s: %+v\n", c.Name, *c.Keys)
+		}
 		fmt.Fprintf(&b, "  %+v\n", c)
 	}
 	for _, w := range p.Writers {
@@ -426,6 +437,9 @@ func (p *plan) String() string {
 	}
 	for _, q := range p.Queries {
 		fmt.Fprintf(&b, "  %+v\n", q)
+	}
+	for _, k := range p.KeyReaders {
+		fmt.Fprintf(&b, "  %+v\n", k)
 	}
 	for _, f := range p.Faults {
 		fmt.Fprintf(&b, "  %v\n", f)

@@ -41,6 +41,11 @@ var plantedFaults = []plantedFault{
 		"v.action, v.stored, v.cause = trim, int(next-first), ErrOutOfSequence",
 		"v.action = acked",
 	},
+	{ // frames placed by a new layout do not wait for those placed by the old one
+		"producer-forgets-barrier", "producer/placing.go",
+		"ordered := p.keepsOrder() || old.keepsOrder()",
+		"ordered := p.keepsOrder() && false",
+	},
 	{ // what is spooled is acknowledged before it is on disk
 		"agent-acks-before-sync", "scribed/write.go",
 		"w.finishSync(s.syncSpool(ctx), p)",
@@ -66,6 +71,11 @@ var plantedFaults = []plantedFault{
 		"spool-saves-claims", "scribed/spool/state.go",
 		"Spans: slices.Clone(p.done)",
 		"Spans: slices.Clone(p.taken)",
+	},
+	{ // messages that their writer did not place are in one of the first two shards
+		"writeproxy-uses-two-shards", "writeproxy/place.go",
+		"shard, ok := s.layout.Place(r.Key, r.Payload, &scratch)\n",
+		"shard, ok := s.layout.Place(r.Key, r.Payload, &scratch)\n\t\tshard = min(shard, 1)\n",
 	},
 	{ // the argument is evaluated too early, and the memory of a request stays charged
 		"writeproxy-leaks-charge", "writeproxy/write.go",
@@ -130,6 +140,16 @@ var plantedFaults = []plantedFault{
 		"merge-orders-by-newest", "readstream/merge/merge.go",
 		"home, c.key = &m.ready, c.firstItem().order",
 		"home = &m.ready",
+	},
+	{ // readers of a key look where its messages are written now
+		"readers-forget-layouts", "internal/transport/layouts/layouts.go",
+		"		shards = append(shards, l.ShardOf(value))\n",
+		"",
+	},
+	{ // a consumer that follows a key does not look for shards that are added
+		"consumer-follows-old-shards", "consumer/shards.go",
+		"		s.startGoroutine(s.followLayouts)\n",
+		"		_ = s.followLayouts\n",
 	},
 	{ // a checkpoint contains what was received and not delivered
 		"consumer-saves-received", "consumer/share.go",
@@ -232,15 +252,19 @@ var plantedFaults = []plantedFault{
 
 // plantedDraws are the kinds of faults that every seed draws that looks for a planted fault: without them it can't show.
 var plantedDraws = map[string]string{
-	"recovery-repeats-sequences": faultLostDisk,
-	"recovery-takes-void":        faultLostDisk,
-	"recovery-repeats-last":      faultLostDisk,
-	"recovery-blob-times":        faultLostDisk + "," + faultClock,
-	"retention-adopts-one":       faultLostDisk,
-	"log-follows-clock":          faultClock,
-	"log-forgets-bound":          faultClock,
-	"group-expires-by-wall":      faultClock,
-	"lease-by-wall":              faultClock,
+	"recovery-repeats-sequences":  faultLostDisk,
+	"recovery-takes-void":         faultLostDisk,
+	"recovery-repeats-last":       faultLostDisk,
+	"recovery-blob-times":         faultLostDisk + "," + faultClock,
+	"retention-adopts-one":        faultLostDisk,
+	"producer-forgets-barrier":    faultGrow,
+	"writeproxy-uses-two-shards":  faultGrow,
+	"readers-forget-layouts":      faultGrow,
+	"consumer-follows-old-shards": faultGrow,
+	"log-follows-clock":           faultClock,
+	"log-forgets-bound":           faultClock,
+	"group-expires-by-wall":       faultClock,
+	"lease-by-wall":               faultClock,
 }
 
 // root is the repository's root.

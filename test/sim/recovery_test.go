@@ -367,7 +367,14 @@ func (w *world) completeCategories(c *client) {
 			w.violation("category %s can't be created after a recovery: %v", x.Name, err)
 			continue
 		}
-		if !x.Columns {
+		if x.Keys != nil {
+			// Who has lost the rule sets it again, with all shards that were added.
+			if err := patiently(func(context.Context) error { return w.setShards(control, x.Name) }); err != nil {
+				w.violation("shards of %s after a recovery: %v", x.Name, err)
+			}
+		}
+		schema := x.schema()
+		if schema == "" {
 			continue
 		}
 		err = patiently(func(ctx context.Context) error {
@@ -375,7 +382,7 @@ func (w *world) completeCategories(c *client) {
 			if err != nil || res.GetCategory().GetSchema() != "" {
 				return err
 			}
-			text := rowSchema
+			text := schema
 			_, err = control.UpdateCategory(ctx, &scribev1.UpdateCategoryRequest{Name: x.Name, Schema: &text, ForceSchema: true})
 			return err
 		})

@@ -24,19 +24,20 @@ const liveness = 5 * time.Minute
 
 // world is a cell, its clients, and everything between them, in one bubble of virtual time.
 type world struct {
-	plan      plan
-	began     time.Time
-	net       *network
-	store     *store
-	processes []*process
-	history   *history.History
-	writers   []*writer
-	followers []*follow.Follower
-	sequenced []*batchReader
-	groups    []*groupReader
-	queries   []*queryReader
-	clients   atomic.Int64
-	level     slog.Level
+	plan       plan
+	began      time.Time
+	net        *network
+	store      *store
+	processes  []*process
+	history    *history.History
+	writers    []*writer
+	followers  []*follow.Follower
+	sequenced  []*batchReader
+	groups     []*groupReader
+	queries    []*queryReader
+	keyReaders []*keyReader
+	clients    atomic.Int64
+	level      slog.Level
 
 	done    chan struct{} // closed when the run is over
 	running sync.WaitGroup
@@ -46,7 +47,9 @@ type world struct {
 	violations []string
 	// committed has, for categories that forget, what was acknowledged and when the write began, at the earliest.
 	committed map[string]map[history.ID]time.Time
-	faults    atomic.Int64 // that befell something
+	// shards are the numbers of shards that categories with keys had.
+	shards map[string][]uint32
+	faults atomic.Int64 // that befell something
 	// followed is the most frames that a batcher, in its last life, accepted while others of their producer had no outcome.
 	followed atomic.Int64
 	recovery recoveries
@@ -176,6 +179,11 @@ func (w *world) run() {
 		w.queries = append(w.queries, q)
 		readers.Go(func() { q.run(clientsCtx) })
 	}
+	for _, x := range w.plan.KeyReaders {
+		k := &keyReader{w: w, plan: x, seen: map[history.ID]int{}, kept: map[history.ID]int{}}
+		w.keyReaders = append(w.keyReaders, k)
+		readers.Go(func() { k.run(clientsCtx) })
+	}
 	for _, x := range w.plan.Groups {
 		g := &groupReader{w: w, plan: x, seen: map[history.ID]bool{}}
 		w.groups = append(w.groups, g)
@@ -259,7 +267,8 @@ func (w *world) createCategories() bool {
 	c := w.newClient()
 	control := rpc.NewControlClient(c.transport, w.first(app.ControlPlane).url())
 	for _, x := range w.plan.Categories {
-		w.history.Category(x.Name, history.Guarantees{ExactlyOnce: x.Delivery == "exactly_once", NoGivingUp: x.Delivery == "exactly_once"})
+		w.noteShards(x.Name, x.Shards)
+		w.history.Category(x.Name, history.Guarantees{ExactlyOnce: x.Delivery == "exactly_once", NoGivingUp: x.Delivery == "exactly_once", ByKey: w.byKey(&x)})
 		if x.Retention > 0 {
 			w.history.Retain(x.Name, x.Retention, time.Now())
 		}
@@ -273,14 +282,13 @@ func (w *world) createCategories() bool {
 
 // createCategory creates a category that does not exist, as soon as the control plane answers.
 func createCategory(control rpc.ControlService, x *categoryPlan) error {
+	by, field := x.shardBy()
 	category := &scribev1.Category{
-		Name: x.Name, Shards: x.Shards, ShardBy: scribev1.ShardBy_SHARD_BY_EXPLICIT,
+		Name: x.Name, Shards: x.Shards, ShardBy: by, ShardField: field,
 		Delivery:   scribev1.Delivery(scribev1.Delivery_value["DELIVERY_"+strings.ToUpper(x.Delivery)]),
 		Repeatable: scribev1.Repeatability(scribev1.Repeatability_value["REPEATABILITY_"+strings.ToUpper(x.Order)]),
 	}
-	if x.Columns {
-		category.Schema = rowSchema
-	}
+	category.Schema = x.schema()
 	if x.Retention > 0 {
 		category.Retention = durationpb.New(x.Retention)
 	}
@@ -288,6 +296,17 @@ func createCategory(control rpc.ControlService, x *categoryPlan) error {
 		_, err := control.CreateCategory(ctx, &scribev1.CreateCategoryRequest{Category: category, IfNotExists: true})
 		return err
 	})
+}
+
+// schema returns the text of the category's first schema, "" without one.
+func (x *categoryPlan) schema() string {
+	switch {
+	case x.Columns:
+		return rowSchema
+	case x.Keys != nil && x.Keys.Field:
+		return keySchema
+	}
+	return ""
 }
 
 // patiently tries something until it succeeds, at most for the bound of liveness.
@@ -374,6 +393,8 @@ func (w *world) inject(f faultPlan) {
 		w.recoverControl(f)
 	case faultSchema:
 		w.changeSchema(f.Other)
+	case faultGrow:
+		w.growCategory(f.Other, f.Shards)
 	case faultDiskFull:
 		p.disk.full.Store(true)
 		time.Sleep(f.For)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"scribe/internal/base/units"
@@ -145,6 +146,13 @@ func planCategories(rows map[uint32]*categoryRow, c *Catalog, now int64) *catego
 			p.keep = append(p.keep, cat)
 		}
 	}
+	if c != nil && !complete {
+		for _, cat := range c.Categories {
+			if newer := asOfCopy(cat, rows[cat.GetId()], note); newer != nil {
+				byName[cat.GetName()] = newer
+			}
+		}
+	}
 	for _, id := range slices.Sorted(maps.Keys(rows)) {
 		row := rows[id]
 		p.names[id] = row.Name
@@ -179,6 +187,33 @@ func planCategories(rows map[uint32]*categoryRow, c *Catalog, now int64) *catego
 	}
 	p.finishPlan(byName)
 	return p
+}
+
+// asOfCopy returns a category of a copy that may be older than its last change, nil if it may stay as it is. Messages may be in shards
+// that were added since, and placed by layouts that the copy does not have: a reader of one key must not rely on those that it has.
+func asOfCopy(cat *scribev1.Category, row *categoryRow, note func(name, format string, args ...any)) *scribev1.Category {
+	shards := max(cat.GetShards(), 1)
+	if row != nil {
+		shards = max(shards, row.Shards)
+		if row.Settings != nil {
+			shards = max(shards, row.Settings.Shards)
+		}
+	}
+	places := cat.GetShardBy() == scribev1.ShardBy_SHARD_BY_KEY || cat.GetShardBy() == scribev1.ShardBy_SHARD_BY_FIELD
+	grown := shards > max(cat.GetShards(), 1)
+	if !grown && (!places || cat.GetLayoutsForgotten()) {
+		return nil
+	}
+	newer := proto.CloneOf(cat)
+	if grown {
+		newer.Shards = shards
+		note(cat.GetName(), "id %d: it has %d logical shards, more than in the copy: those that were used", cat.GetId(), shards)
+	}
+	if places {
+		newer.LayoutsForgotten = true
+		note(cat.GetName(), "id %d: the copy may lack layouts by which messages were placed: readers of a key or a value read all shards", cat.GetId())
+	}
+	return newer
 }
 
 // finishPlan sorts the decisions.

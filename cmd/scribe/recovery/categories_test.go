@@ -16,6 +16,50 @@ import (
 	"scribe/storage/blob/memory"
 )
 
+// TestCopiedLayouts: a copy may be older than the last layout of a category, the control store is not.
+func TestCopiedLayouts(t *testing.T) {
+	for name, test := range map[string]struct {
+		category  *scribev1.Category
+		shards    uint32 // that blobs tell of
+		settings  uint32
+		complete  bool
+		want      uint32
+		forgotten bool
+	}{
+		"by key":                  {&scribev1.Category{Shards: 4, ShardBy: scribev1.ShardBy_SHARD_BY_KEY}, 3, 4, false, 4, true},
+		"by field, more shards":   {&scribev1.Category{Shards: 4, ShardBy: scribev1.ShardBy_SHARD_BY_FIELD, ShardField: "a"}, 6, 4, false, 6, true},
+		"by key, more in blobs":   {&scribev1.Category{Shards: 4, ShardBy: scribev1.ShardBy_SHARD_BY_KEY}, 3, 9, false, 9, true},
+		"sticky":                  {&scribev1.Category{Shards: 4, ShardBy: scribev1.ShardBy_SHARD_BY_STICKY}, 4, 4, false, 4, false},
+		"explicit, more shards":   {&scribev1.Category{Shards: 4, ShardBy: scribev1.ShardBy_SHARD_BY_EXPLICIT}, 7, 0, false, 7, false},
+		"by key, control store":   {&scribev1.Category{Shards: 4, ShardBy: scribev1.ShardBy_SHARD_BY_KEY}, 3, 4, true, 4, false},
+		"by key, without a blob":  {&scribev1.Category{Shards: 4, ShardBy: scribev1.ShardBy_SHARD_BY_KEY}, 0, 0, false, 4, true},
+		"sticky, without a blob":  {&scribev1.Category{Shards: 4, ShardBy: scribev1.ShardBy_SHARD_BY_STICKY}, 0, 0, false, 4, false},
+		"by key, known forgotten": {&scribev1.Category{Shards: 4, ShardBy: scribev1.ShardBy_SHARD_BY_KEY, LayoutsForgotten: true}, 3, 4, true, 4, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.category.Name, test.category.Id, test.category.Retention = "a", 3, durationpb.New(time.Hour)
+			c := &Catalog{Categories: []*scribev1.Category{test.category}, SavedAt: 10}
+			if test.complete {
+				c.NextID = 4
+			}
+			rows := map[uint32]*categoryRow{}
+			if test.shards > 0 {
+				rows[3] = &categoryRow{Name: "a", Class: 72, Shards: test.shards, First: 5, Last: 5}
+			}
+			if test.settings > 0 {
+				rows[3].Settings = &layout.Settings{Shards: test.settings}
+			}
+			p := planCategories(rows, c, 100)
+			if got := p.categories[0]; len(p.categories) != 1 || got.GetShards() != test.want || got.GetLayoutsForgotten() != test.forgotten || got.GetShardBy() != test.category.GetShardBy() {
+				t.Errorf("recovered %v", got)
+			}
+			if changed := test.want != test.category.GetShards() || test.forgotten != test.category.GetLayoutsForgotten(); changed != (len(p.findings) > 0) {
+				t.Errorf("findings %+v", p.findings)
+			}
+		})
+	}
+}
+
 func TestPlanCategories(t *testing.T) {
 	row := func(name string, first int64) *categoryRow {
 		return &categoryRow{Name: name, Class: 72, Shards: 2, First: first, Last: first}

@@ -55,6 +55,10 @@ type Evaluation struct {
 	// FromFrames sets the result of a payload with frames, and sets Frames to nil if nothing else needs them.
 	FromFrames func(p *Payload, skip uint32) error
 
+	// Shards returns the logical shards of a category in which there may be something for the evaluation; ok is false if that may be any.
+	// It may be nil: then all are read. The consumer calls it again when the category may have changed.
+	Shards func(*scribev1.Category) (shards []uint32, ok bool)
+
 	// The consumer maintains Counts.
 	Counts struct {
 		Pointers, SkippedPointers, SkippedMessages, SkippedBytes, ViewsRefused atomic.Uint64

@@ -74,6 +74,11 @@ func (l *Layout) String() string {
 	return "key"
 }
 
+// PlacesLike reports whether another layout places messages by the same: by key, or by the same field.
+func (l *Layout) PlacesLike(other *Layout) bool {
+	return l.kind == other.kind && l.path.Equal(other.path)
+}
+
 // Path returns the path of the field; nil unless the kind is ByField.
 func (l *Layout) Path() Path { return l.path }
 
@@ -89,16 +94,20 @@ func (l *Layout) ShardOf(value []byte) uint32 { return Shard(xxhash.Sum64(value)
 // Place returns the shard of a message with this key (nil without one) and payload. ok is false if it has no key or no such field:
 // then the message may be in any shard.
 func (l *Layout) Place(key, payload []byte, scratch *Scratch) (shard uint32, ok bool) {
-	value := key
-	if l.kind == ByField {
-		value, ok = l.path.Find(payload, scratch)
-	} else {
-		ok = key != nil
-	}
+	value, ok := l.Value(key, payload, scratch)
 	if !ok {
 		return 0, false
 	}
 	return l.ShardOf(value), true
+}
+
+// Value returns what a message with this key (nil without one) and payload is placed by: the key, or the canonical text of a field,
+// which points into the payload or the scratch. ok is false if it has none.
+func (l *Layout) Value(key, payload []byte, scratch *Scratch) (value []byte, ok bool) {
+	if l.kind == ByField {
+		return l.path.Find(payload, scratch)
+	}
+	return key, key != nil
 }
 
 // Hash returns the hash of a value: XXH64 with seed 0.

@@ -43,6 +43,8 @@ type watermarkClock struct {
 		bound int64
 		// batch is the time of the batch being committed; 0 if there is none.
 		batch int64
+		// newest is the newest time that a batch has had, or may have had before a restart.
+		newest int64
 	}
 }
 
@@ -51,16 +53,22 @@ func (c *watermarkClock) startAt(bound int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.last = max(bound, c.wall(), 1)
-	c.mu.bound = bound
+	c.mu.newest, c.mu.bound = bound, bound
 }
 
 // beginBatch returns the time of the next batch, and the bound that the batch must write, or 0 if the current bound is far enough
-// ahead.
+// ahead. Each batch has a later time than the one before, also while the clock stands still: after a restart that may be for as long
+// as the lease. Readers with a strict order merge the logs by time, and a writer that has waited for one message may find the next one
+// in another log.
 func (c *watermarkClock) beginBatch() (now, bound int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now = c.tick()
-	c.mu.batch = now
+	if now <= c.mu.newest && c.mu.newest < math.MaxInt64 {
+		now = c.mu.newest + 1
+		c.mu.last = now
+	}
+	c.mu.batch, c.mu.newest = now, now
 	if c.nearBound(now) {
 		bound = now + min(c.lease, math.MaxInt64-now)
 	}

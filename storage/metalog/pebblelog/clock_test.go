@@ -49,10 +49,22 @@ func TestClock(t *testing.T) {
 		t.Errorf("the clock is ahead by %d", got)
 	}
 
-	// After a crash the next clock begins where nothing was promised yet.
+	// Batches have later times than those before them, though the wall stands still.
+	begin("the wall stands still", 2000, 2100)
+	c.endBatch(2100)
+	begin("the wall stands still", 2001, 0)
+	c.endBatch(0)
+	check("the watermark goes with the batches", 2001, false)
+	begin("the wall stands still", 2002, 0)
+	c.endBatch(0)
+	wall = 2050
+	begin("the wall is ahead again", 2050, 0)
+	c.endBatch(0)
+
+	// After a crash the next clock begins where nothing was promised yet, behind the last batch.
 	next := &watermarkClock{wall: func() int64 { return 0 }, lease: 100}
 	next.startAt(1151)
-	if now, bound := next.beginBatch(); now != 1151 || bound != 1251 {
+	if now, bound := next.beginBatch(); now != 1152 || bound != 1252 {
 		t.Errorf("after a crash the first time is %d, the bound %d", now, bound)
 	}
 	// Without any time before, times begin above 0, which stands for none.

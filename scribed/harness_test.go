@@ -241,12 +241,12 @@ func run(t *testing.T, cfg Config, f func(t *testing.T, c *cell)) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		q := &c.mu.queue
-		if q.used != 0 || len(q.turn) != 0 || q.running != 0 || q.filling != 0 || c.mu.bodies != 0 || q.blockedCalls != 0 || q.retrying != 0 {
+		if q.used != 0 || len(q.turn) != 0 || q.running != 0 || q.filling != 0 || q.following != 0 || q.fillingBehind != 0 || q.sending != 0 || q.pace.inFlight != 0 || c.mu.bodies != 0 || q.blockedCalls != 0 || q.retrying != 0 {
 			t.Errorf("%d bytes, %d turns, %d requests, %d with backlog, %d retries, %d bytes of bodies, %d blocked calls are left",
 				q.used, len(q.turn), q.running, q.filling, q.retrying, c.mu.bodies, q.blockedCalls)
 		}
 		for _, l := range q.queues {
-			if l.bytes != 0 || len(l.leaving) != 0 || l.appends != 0 || l.busy || l.filling || len(l.waiters) != 0 || q.backlogOf(l).Frames == 0 {
+			if l.bytes != 0 || len(l.leaving) != 0 || l.appends != 0 || l.live.isBusy() || l.isFilling() || l.queued != 0 || len(l.waiters) != 0 || q.backlogOf(l).Frames == 0 {
 				t.Errorf("a queue is left: %+v", l)
 			}
 		}

@@ -204,6 +204,10 @@ func (w *world) fill(t fataler) *filling {
 		entries = append(entries, newBackfillEntry(l, got))
 	}
 	x := &filling{f: f, b: q.backfillBatch(f, entries)}
+	if x.b == nil {
+		q.finishFill(w.now, f, nil, nil)
+		return nil
+	}
 	w.fills = append(w.fills, x)
 	return x
 }

@@ -228,6 +228,7 @@ func (q *sendQueue) finishFill(now time.Time, f *fillPlan, b *upstreamBatch, hel
 			}
 			q.setHold(l, now, held)
 			l.backfill.end(now, b, fl, left)
+			l.backfill.failed = l.backfill.failed || l.claiming && len(left) > 0 // what is being claimed comes after that
 		}
 	}
 	for _, l := range f.queues {
@@ -272,7 +273,11 @@ func (q *sendQueue) backfillBatch(f *fillPlan, entries []*queueEntry) *upstreamB
 	for _, e := range entries {
 		l := q.queues[e.category]
 		check := l.backfill.newFollowCheck()
-		if n := check.countAllowed(e.frames); n < len(e.frames) {
+		n := check.countAllowed(e.frames)
+		if l.backfill.failed {
+			n = 0
+		}
+		if n < len(e.frames) {
 			for i := range e.frames[n:] {
 				q.spool.Release(e.frames[n+i].ref)
 			}
@@ -292,6 +297,11 @@ func (q *sendQueue) backfillBatch(f *fillPlan, entries []*queueEntry) *upstreamB
 		b.flights = append(b.flights, l.backfill.begin([]*queueEntry{e}, b.ack))
 		b.bytes += e.bytes
 		b.frames += len(e.frames)
+	}
+	for _, l := range f.queues {
+		if !l.backfill.isBusy() {
+			l.backfill.failed, l.backfill.cut = false, false
+		}
 	}
 	q.pace.noteClaimed(b.bytes - f.bytes)
 	if len(b.entries) == 0 {

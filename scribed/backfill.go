@@ -237,9 +237,13 @@ func (q *sendQueue) finishFill(now time.Time, f *fillPlan, b *upstreamBatch, hel
 	}
 }
 
-// clearWaits is the event that a claim up to a position found nothing, although the queue has backlog: the records are damaged,
-// or were dropped. No entry waits for them any more.
-func (q *sendQueue) clearWaits(l *categoryQueue, upTo spool.Position, now time.Time) {
+// noteEmptyClaim is the event that a claim up to a position found nothing, although the queue has backlog: the records are damaged,
+// or were dropped. No entry waits for them any more. For a request that follows, the rest may be in flight.
+func (q *sendQueue) noteEmptyClaim(l *categoryQueue, f *fillPlan, upTo spool.Position, now time.Time) {
+	if f.follows {
+		l.backfill.cut = l.backfill.isBusy()
+		return
+	}
 	for _, e := range l.entries {
 		if e.after <= upTo {
 			e.after = 0

@@ -39,7 +39,7 @@ type categoryFlight struct {
 	// follows: some of its frames follow others, of earlier requests.
 	follows bool
 	// late: when it was answered, another one had failed. What follows that one is refused for it.
-	late bool
+	late    bool
 	streams []streamKey
 }
 

@@ -43,17 +43,17 @@ type upstream struct {
 	// far is how long a request takes to arrive, and its answer to come back; nil = no time.
 	far func() time.Duration
 	// order is what the server knows of streams if it keeps the order of requests, as a batcher does; nil if it only says so.
-	order *streamOrder
-	stored  map[string][]string // messages by category, in order
-	hold    <-chan struct{}
+	order  *streamOrder
+	stored map[string][]string // messages by category, in order
+	hold   <-chan struct{}
 	// answer decides about a request before it is stored; nil takes it.
 	answer func(n int, c *call) reply
 	// again are categories of repeatable delivery, and once those of exactly_once delivery: next is the sequence that each producer of them must continue with, gaps counts
 	// frames that did not.
 	again map[string]bool
 	once  map[string]bool
-	next map[string]uint64
-	gaps int
+	next  map[string]uint64
+	gaps  int
 }
 
 // reply is an error for a whole request, or for each frame by its message. lost is the error of a request that was carried out.
@@ -148,7 +148,7 @@ func (u *upstream) Write(ctx context.Context, req *scribev1.WriteRequest) (*scri
 	u.most = max(u.most, u.running)
 	u.mu.Unlock()
 	if u.far != nil {
-		time.Sleep(u.far()) //nolint:forbidigo // in virtual time
+		time.Sleep(u.far())                    //nolint:forbidigo // in virtual time
 		defer func() { time.Sleep(u.far()) }() //nolint:forbidigo // in virtual time
 	}
 	defer func() {

@@ -98,13 +98,10 @@ func (s *Scribed) claimBacklog(f *fillPlan) *upstreamBatch {
 		}
 		if len(records) == 0 {
 			s.mu.Lock()
-			switch {
-			case err != nil:
+			if err != nil {
 				l.notBefore = s.now().Add(s.cfg.RetryMax)
-			case f.follows:
-				l.backfill.cut = l.backfill.isBusy() // it is in flight, or gone
-			default:
-				s.mu.queue.clearWaits(l, f.upTo[i], s.now())
+			} else {
+				s.mu.queue.noteEmptyClaim(l, f, f.upTo[i], s.now())
 			}
 			s.mu.Unlock()
 			continue

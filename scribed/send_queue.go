@@ -73,9 +73,9 @@ type sendQueue struct {
 	running, filling         int
 	following, fillingBehind int
 	sending                  int64
-	lastLive         bool // the newest request has live traffic
-	pace             backfillPacer
-	closing          bool
+	lastLive                 bool // the newest request has live traffic
+	pace                     backfillPacer
+	closing                  bool
 	// draining says that the backlog is forwarded as fast as possible, also when closing.
 	draining bool
 

@@ -29,6 +29,10 @@ type world struct {
 	written map[string]int
 	taken   map[string]int // frames accepted and acknowledged
 
+	categories []string
+	// first is the limit in bytes with which windows open; 0 = the agent's.
+	first int64
+
 	appends []*spoolAppend
 	live    []*upstreamBatch
 	plans   []*fillPlan // of which nothing is claimed yet
@@ -121,12 +125,15 @@ func (w *world) enter(e *queueEntry) {
 
 // write is a frame of none or committed that comes.
 func (w *world) write(t *rapid.T) {
-	category, ack := rapid.SampledFrom([]string{"strict", "plain", "stream"}).Draw(t, "category"), ackNone
+	category, ack := rapid.SampledFrom(w.categories).Draw(t, "category"), ackNone
 	if rapid.IntRange(0, 3).Draw(t, "committed") == 0 {
 		ack = ackCommitted
 	}
 	e, q := w.newEntry(category, ack), &w.s.mu.queue
 	l := q.queueOf(category)
+	if w.first > 0 {
+		l.live.window.First, l.backfill.window.First = w.first, w.first
+	}
 	switch q.chooseDestination(l, e, w.now) {
 	case inMemory:
 		w.enter(e)
@@ -187,7 +194,7 @@ func (w *world) end(t fataler, a *spoolAppend) {
 func (w *world) answers(t *rapid.T, b *upstreamBatch) ([]*scribev1.FrameResult, *scribev1.ErrorInfo) {
 	toldUnknown := func(e *queueEntry) bool { return e.awaitsUpstream() && !e.frames[0].sequenced } // its caller would have to send it again
 	lost := false
-	switch rapid.IntRange(0, 7).Draw(t, "whole") {
+	switch rapid.IntRange(0, 15).Draw(t, "whole") {
 	case 0:
 		return nil, rpc.Info(rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "away"))
 	case 1:
@@ -198,7 +205,7 @@ func (w *world) answers(t *rapid.T, b *upstreamBatch) ([]*scribev1.FrameResult, 
 		lost = !slices.ContainsFunc(b.entries, toldUnknown)
 	}
 	follows := b.listFollowers(false)
-	b.ordered, b.took = rapid.IntRange(0, 9).Draw(t, "ordered") > 0, time.Millisecond
+	b.ordered, b.took = rapid.IntRange(0, 19).Draw(t, "ordered") > 0, time.Millisecond
 	failed := map[string]bool{}
 	var results []*scribev1.FrameResult
 	for _, e := range b.entries {
@@ -216,7 +223,7 @@ func (w *world) answers(t *rapid.T, b *upstreamBatch) ([]*scribev1.FrameResult, 
 			case behind && !w.ends[f.sequences.first]:
 				failed[e.category] = true
 				r.Error = rpc.Info(rpc.Errorf(scribev1.Reason_REASON_OUT_OF_ORDER, "early"))
-			case failed[e.category] || rapid.IntRange(0, 9).Draw(t, "refused") == 0:
+			case failed[e.category] || rapid.IntRange(0, 19).Draw(t, "refused") == 0:
 				failed[e.category] = true
 				r.Error = rpc.Info(rpc.Errorf(scribev1.Reason_REASON_OVERLOADED, "quota"))
 			default:
@@ -235,7 +242,7 @@ func (w *world) answers(t *rapid.T, b *upstreamBatch) ([]*scribev1.FrameResult, 
 }
 
 func (w *world) send() {
-	if b := w.s.mu.queue.nextLive(w.now); b != nil {
+	for b := w.s.mu.queue.nextLive(w.now); b != nil; b = w.s.mu.queue.nextLive(w.now) {
 		w.live = append(w.live, b)
 	}
 }
@@ -368,45 +375,83 @@ func (w *world) check(t *rapid.T) {
 func TestQueueModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
-		defer func() { _ = w.s.spool.Close() }()
-		step := func(t *rapid.T) {
-			w.now = w.now.Add(time.Duration(rapid.SampledFrom([]int{0, 1, 10, 300, 3000}).Draw(t, "pause")) * time.Millisecond)
-		}
-		t.Repeat(map[string]func(*rapid.T){
-			"":       w.check,
-			"write":  func(t *rapid.T) { step(t); w.write(t) },
-			"append": func(t *rapid.T) { step(t); w.append(t, false) },
-			"send":   func(t *rapid.T) { step(t); w.send() },
-			"answer": func(t *rapid.T) { step(t); w.answer(t) },
-			"plan":   func(t *rapid.T) { step(t); w.plan() },
-			"claim": func(t *rapid.T) {
-				if step(t); len(w.plans) > 0 {
-					w.claim(t, rapid.IntRange(0, len(w.plans)-1).Draw(t, "plan"))
-				}
-			},
-			"filled": func(t *rapid.T) { step(t); w.filled(t) },
-			"spill":  func(t *rapid.T) { step(t); w.spill() },
-		})
-		for range 10_000 {
-			w.now = w.now.Add(time.Second)
-			w.append(t, true)
-			w.send()
-			w.answer(t)
-			for len(w.plans) > 0 {
-				w.claim(t, 0)
-			}
-			w.plan()
-			w.filled(t)
-			w.check(t)
-			if len(w.s.mu.queue.queues) == 0 && len(w.live)+len(w.fills)+len(w.plans)+len(w.appends) == 0 {
-				break
-			}
-		}
-		for category, n := range w.taken {
-			got := slices.Sorted(slices.Values(w.stored[category]))
-			if got = slices.Compact(got); len(got) != n {
-				t.Fatalf("%s: %d of %d are stored: %v, queues %+v", category, len(got), n, w.stored[category], w.s.mu.queue.queues[category])
-			}
-		}
+		w.categories = []string{"strict", "plain", "stream"}
+		w.play(t)
 	})
+}
+
+// TestStreamModel: so is a stream of which many requests are in flight, of live traffic and of the backlog.
+func TestStreamModel(t *testing.T) {
+	followed := 0
+	rapid.Check(t, func(t *rapid.T) {
+		cfg := spooling(DefaultConfig())
+		cfg.MaxInFlight, cfg.BatchBytes, cfg.Linger = rapid.IntRange(2, 4).Draw(t, "inFlight"), rapid.IntRange(60, 250).Draw(t, "batch"), 0
+		cfg.SpillAfter = 20 * time.Second
+		w := openWorld(t, cfg)
+		w.categories, w.first = []string{"stream"}, 8*int64(cfg.BatchBytes)
+		w.play(t)
+		followed += w.followed
+	})
+	if followed < 100 {
+		t.Errorf("%d frames followed others", followed)
+	}
+}
+
+// play takes random steps, and then those that come to an end.
+func (w *world) play(t *rapid.T) {
+	defer func() { _ = w.s.spool.Close() }()
+	step := func(t *rapid.T) {
+		w.now = w.now.Add(time.Duration(rapid.SampledFrom([]int{0, 1, 10, 300, 3000}).Draw(t, "pause")) * time.Millisecond)
+	}
+	actions := map[string]func(*rapid.T){
+		"": w.check,
+		"write": func(t *rapid.T) {
+			step(t)
+			for range rapid.IntRange(1, 12).Draw(t, "frames") {
+				w.write(t)
+			}
+		},
+		"append": func(t *rapid.T) { step(t); w.append(t, false) },
+		"send":   func(t *rapid.T) { step(t); w.send() },
+		"answer": func(t *rapid.T) { step(t); w.answer(t) },
+		"plan":   func(t *rapid.T) { step(t); w.plan() },
+		"claim": func(t *rapid.T) {
+			if step(t); len(w.plans) > 0 {
+				w.claim(t, rapid.IntRange(0, len(w.plans)-1).Draw(t, "plan"))
+			}
+		},
+		"filled": func(t *rapid.T) { step(t); w.filled(t) },
+		"spill":  func(t *rapid.T) { step(t); w.spill() },
+	}
+	for _, often := range []string{"write", "send", "answer", "plan", "claim"} {
+		actions[often+", again"] = actions[often]
+	}
+	for range 3 {
+		t.Repeat(actions)
+	}
+	for range 10_000 {
+		w.now = w.now.Add(time.Second)
+		w.append(t, true)
+		w.send()
+		if rapid.Bool().Draw(t, "answered") {
+			w.answer(t)
+		}
+		for len(w.plans) > 0 && rapid.Bool().Draw(t, "claimed") {
+			w.claim(t, 0)
+		}
+		w.plan()
+		if rapid.Bool().Draw(t, "filled") {
+			w.filled(t)
+		}
+		w.check(t)
+		if len(w.s.mu.queue.queues) == 0 && len(w.live)+len(w.fills)+len(w.plans)+len(w.appends) == 0 {
+			break
+		}
+	}
+	for category, n := range w.taken {
+		got := slices.Sorted(slices.Values(w.stored[category]))
+		if got = slices.Compact(got); len(got) != n {
+			t.Fatalf("%s: %d of %d are stored: %v, queues %+v", category, len(got), n, w.stored[category], w.s.mu.queue.queues[category])
+		}
+	}
 }

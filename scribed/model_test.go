@@ -455,3 +455,90 @@ func (w *world) play(t *rapid.T) {
 		}
 	}
 }
+
+// openStream opens a world with a stream whose window is large once it opens.
+func openStream(t *testing.T) (*world, *categoryQueue) {
+	t.Helper()
+	cfg := spooling(DefaultConfig())
+	cfg.BatchBytes, cfg.Linger = 1, 0 // a request has one frame
+	w := openWorld(t, cfg)
+	t.Cleanup(func() { _ = w.s.spool.Close() })
+	l := w.s.mu.queue.queueOf("stream")
+	l.live.window.First, l.backfill.window.First = 1<<20, 1<<20
+	return w, l
+}
+
+// endRequest ends a request: all its frames are stored, or all failed for a reason.
+func (w *world) endRequest(b *upstreamBatch, f *fillPlan, reason scribev1.Reason) {
+	b.ordered, b.took = true, time.Millisecond
+	var results []*scribev1.FrameResult
+	for range b.frames {
+		r := &scribev1.FrameResult{Shard: 1 << 32}
+		if reason != 0 {
+			r.Error = &scribev1.ErrorInfo{Reason: reason}
+		}
+		results = append(results, r)
+	}
+	o := w.s.decideOutcome(b, results, nil)
+	if f != nil {
+		w.s.mu.queue.finishFill(w.now, f, b, o.held)
+	} else {
+		w.s.mu.queue.finishLive(w.now, b, o.held)
+	}
+}
+
+// TestFailureWhileClaiming: backlog that is being claimed when a request before it fails returns to the spool.
+func TestFailureWhileClaiming(t *testing.T) {
+	w, l := openStream(t)
+	q := &w.s.mu.queue
+	for range 6 {
+		e := w.newEntry("stream", ackNone)
+		w.written["stream"]++
+		w.end(t, q.appendPassing(l, e))
+	}
+	first := w.fill(t)
+	w.endRequest(first.b, first.f, 0)
+	second := w.fill(t) // of frame 1
+	if !w.plan() {
+		t.Fatal("the window is closed")
+	}
+	w.endRequest(second.b, second.f, scribev1.Reason_REASON_OVERLOADED)
+	if x := w.claim(t, 0); x != nil {
+		t.Errorf("%d is sent after 1 has failed", numberOf(&x.b.entries[0].frames[0]))
+	}
+	w.now = w.now.Add(time.Minute)
+	if x := w.fill(t); x == nil || numberOf(&x.b.entries[0].frames[0]) != 1 {
+		t.Errorf("%+v follows", x)
+	}
+}
+
+// TestAppendAfterFailure: what failed goes to the spool before what follows it and is still in flight.
+func TestAppendAfterFailure(t *testing.T) {
+	w, l := openStream(t)
+	q := &w.s.mu.queue
+	for range 5 {
+		w.enter(w.newEntry("stream", ackNone))
+	}
+	w.send()
+	w.endRequest(w.live[0], nil, 0)
+	w.live = nil
+	w.send()
+	if len(w.live) < 3 {
+		t.Fatalf("%d requests are in flight", len(w.live))
+	}
+	w.endRequest(w.live[0], nil, scribev1.Reason_REASON_OVERLOADED)
+	w.now = w.now.Add(time.Minute)
+	if b := q.nextLive(w.now); b != nil {
+		t.Errorf("%d is sent while what follows it is in flight", numberOf(&b.entries[0].frames[0]))
+	}
+	if a := q.planSpill(w.now, true); a != nil {
+		t.Errorf("%d entries are spilled", len(a.parts))
+	}
+	var got []int
+	for _, p := range q.appendPassing(l, w.newEntry("stream", ackNone)).parts {
+		got = append(got, numberOf(&p.e.frames[0]))
+	}
+	if !slices.Equal(got, []int{1, 2, 3, 4, 5}) {
+		t.Errorf("%v are appended", got)
+	}
+}

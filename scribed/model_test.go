@@ -517,7 +517,10 @@ func TestAppendAfterFailure(t *testing.T) {
 	w, l := openStream(t)
 	q := &w.s.mu.queue
 	for range 5 {
-		w.enter(w.newEntry("stream", ackNone))
+		e := w.newEntry("stream", ackNone)
+		if q.chooseDestination(l, e, w.now) == inMemory {
+			w.enter(e)
+		}
 	}
 	w.send()
 	w.endRequest(w.live[0], nil, 0)

@@ -460,7 +460,7 @@ func (w *world) play(t *rapid.T) {
 func openStream(t *testing.T) (*world, *categoryQueue) {
 	t.Helper()
 	cfg := spooling(DefaultConfig())
-	cfg.BatchBytes, cfg.Linger = 1, 0 // a request has one frame
+	cfg.BatchBytes, cfg.Linger = 1, 0
 	w := openWorld(t, cfg)
 	t.Cleanup(func() { _ = w.s.spool.Close() })
 	l := w.s.mu.queue.queueOf("stream")
@@ -516,17 +516,20 @@ func TestFailureWhileClaiming(t *testing.T) {
 func TestAppendAfterFailure(t *testing.T) {
 	w, l := openStream(t)
 	q := &w.s.mu.queue
-	for range 5 {
+	for i := range 5 {
 		e := w.newEntry("stream", ackNone)
 		if q.chooseDestination(l, e, w.now) == inMemory {
 			w.enter(e)
 		}
+		if i == 1 { // the first one opens the window
+			w.endRequest(w.live[0], nil, 0)
+			w.live = nil
+		}
+		if i < 4 {
+			w.send()
+		}
 	}
-	w.send()
-	w.endRequest(w.live[0], nil, 0)
-	w.live = nil
-	w.send()
-	if len(w.live) < 3 {
+	if len(w.live) != 3 {
 		t.Fatalf("%d requests are in flight", len(w.live))
 	}
 	w.endRequest(w.live[0], nil, scribev1.Reason_REASON_OVERLOADED)

@@ -440,6 +440,9 @@ func (s *Scribed) endAttempt(e *queueEntry, o *answerOutcome, result func(*queue
 	for i := range e.frames {
 		f := &e.frames[i]
 		info := result(f)
+		if f.behind && info.GetReason() == scribev1.Reason_REASON_OUT_OF_ORDER {
+			s.mu.queue.counts.early++
+		}
 		if info != nil && e.mayRetry(f, info, s.maxAttempts(e, f, info)) {
 			f.refusal, f.behind = info, false
 			left = append(left, *f)

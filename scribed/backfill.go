@@ -199,10 +199,10 @@ func (q *sendQueue) nextFillWake(now time.Time) (at time.Time) {
 	for _, l := range q.backlog {
 		t := laterOf(base, l.notBefore)
 		_, behind := q.mayFollowFill(l, t, size)
-		if !(begin && q.mayFill(l, t) || follow && behind) {
-			continue
+		if begin && q.mayFill(l, t) || follow && behind {
+			at = earlierOf(at, t)
 		}
-		if at = earlierOf(at, t); at.Equal(base) {
+		if at.Equal(base) {
 			break
 		}
 	}

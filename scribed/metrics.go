@@ -53,7 +53,7 @@ type agentMetrics struct {
 	set *metrics.Set
 
 	requests, failures, following, bytes, backfill, lettersFailed prometheus.Counter
-	seconds                                            prometheus.Histogram
+	seconds                                                       prometheus.Histogram
 }
 
 func newMetrics(s *Scribed) *agentMetrics {

@@ -243,7 +243,7 @@ func (q *sendQueue) nextLive(now time.Time) *upstreamBatch {
 		return nil
 	}
 	full := q.beginning() >= q.liveSlots(now)
-	first := slices.IndexFunc(q.turn, func(l *categoryQueue) bool { return !(full && !l.live.isBusy()) && q.isDue(l, now) })
+	first := slices.IndexFunc(q.turn, func(l *categoryQueue) bool { return (!full || l.live.isBusy()) && q.isDue(l, now) })
 	if first < 0 {
 		return nil
 	}

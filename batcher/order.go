@@ -10,9 +10,13 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// maxTails bounds the producers whose last accepted frame is known, at about 100 bytes each. Random ones above it are evicted: what
+// maxTails bounds the producers whose last accepted frames are known, at about 150 bytes each. Random ones above it are evicted: what
 // follows their frames is refused, and sent again after them.
 const maxTails = 1 << 16
+
+// maxChains bounds the tails of one producer in a logical shard. An agent forwards what its producers send beside what it has in its
+// backlog of them, so two are common; a newer instance of a producer may begin beside the backlog of the older one.
+const maxChains = 4
 
 // tailKey names a producer in a logical shard.
 type tailKey struct {
@@ -20,23 +24,28 @@ type tailKey struct {
 	producer uint64
 }
 
-// producerTail is the end of what a producer has sent to a logical shard.
+// producerTail is the end of some frames that a producer has sent to a logical shard, which continue one another.
 type producerTail struct {
 	epoch uint32
 	// next is the sequence after the frame that was accepted last, log where it went, and chain that of its span: what follows the
-	// frame is not stored if the chain is broken. chain is nil if no frame of the epoch was accepted.
+	// frame is not stored if the chain is broken. chain is nil, and next 0, if no frame was accepted.
 	next  uint64
 	log   record.ShardID
 	chain *requestChain
-	// refused: a frame that begins with the sequence missing was refused, and has not been accepted since.
+	// refused: a frame that begins with the sequence missing, next or later, was refused, and has not been accepted since.
 	refused bool
 	missing uint64
+}
+
+// mayBeStored reports whether the frame that was accepted last went to a log, and may still be stored there.
+func (t *producerTail) mayBeStored(log record.ShardID) bool {
+	return t.chain != nil && t.log == log && !t.chain.broken.Load()
 }
 
 // producerTails knows where producers are that have several requests in flight. Their requests may overtake one another on the way:
 // one that follows another is held until that one is accepted.
 type producerTails struct {
-	byKey map[tailKey]producerTail
+	byKey map[tailKey][]producerTail // the tails of a key, the one that changed last at the end
 	// changed is closed when a tail changes while requests are held; nil while none is.
 	changed chan struct{}
 }
@@ -52,12 +61,21 @@ func tailKeyOf(shard record.ShardID, producer uint64) tailKey {
 	return tailKey{record.MakeShardID(shard.Category(), shard.Logical(), 0), producer}
 }
 
-// setTail sets a tail, and wakes the requests that are held.
-func (t *producerTails) setTail(k tailKey, tail producerTail) {
+// setTail sets the tail of a key at an index, or a new one below 0, and wakes the requests that are held.
+func (t *producerTails) setTail(k tailKey, at int, tail producerTail) {
 	if t.byKey == nil {
-		t.byKey = make(map[tailKey]producerTail)
+		t.byKey = make(map[tailKey][]producerTail)
 	}
-	t.byKey[k] = tail
+	tails := t.byKey[k]
+	switch {
+	case at >= 0:
+		tails = slices.Delete(tails, at, at+1)
+	case len(tails) == maxChains && tail.chain == nil:
+		return // of what was refused, nothing follows what was accepted
+	case len(tails) == maxChains:
+		tails = slices.Delete(tails, 0, 1)
+	}
+	t.byKey[k] = append(tails, tail)
 	for old := range t.byKey { // in the map's order: random
 		if len(t.byKey) <= maxTails {
 			break
@@ -67,6 +85,19 @@ func (t *producerTails) setTail(k tailKey, tail producerTail) {
 		}
 	}
 	t.wakeHeld()
+}
+
+// findTail returns the index of the tail that a frame is behind: the last of its epoch that ends where it begins or before; -1 if there
+// is none. exact reports that it ends there.
+func (t *producerTails) findTail(k tailKey, epoch uint32, first uint64) (at int, exact bool) {
+	at = -1
+	tails := t.byKey[k]
+	for i := range tails {
+		if c := &tails[i]; c.epoch == epoch && c.next <= first && (at < 0 || c.next >= tails[at].next) {
+			at = i
+		}
+	}
+	return at, at >= 0 && tails[at].chain != nil && tails[at].next == first
 }
 
 // wakeHeld makes held requests look again.
@@ -88,12 +119,15 @@ const (
 
 // stateOf returns the state of a frame for a log.
 func (t *producerTails) stateOf(log record.ShardID, producer uint64, epoch uint32, first uint64) followState {
-	switch tail := t.byKey[tailKeyOf(log, producer)]; {
-	case tail.epoch != epoch:
+	k := tailKeyOf(log, producer)
+	at, exact := t.findTail(k, epoch, first)
+	if at < 0 {
 		return followLater
-	case tail.chain != nil && tail.next == first && tail.log != log:
+	}
+	switch tail := &t.byKey[k][at]; {
+	case exact && tail.log != log:
 		return followNever // logs do not wait for each other
-	case tail.chain != nil && tail.next == first:
+	case exact:
 		return followNow
 	case tail.refused && tail.missing < first:
 		return followNever
@@ -106,30 +140,48 @@ func (t *producerTails) stateOf(log record.ShardID, producer uint64, epoch uint3
 func (t *producerTails) acceptSpan(p *routedSpan) {
 	log := p.target.shard
 	if f := &p.frames[0]; p.follows {
-		if p.after = brokenChain; t.stateOf(log, f.producer, f.epoch, f.first) == followNow {
-			p.after = t.byKey[tailKeyOf(log, f.producer)].chain
-		}
-	}
-	for i := range p.frames {
-		f := &p.frames[i]
-		if !f.sequenced || i+1 < len(p.frames) && p.frames[i+1].producer == f.producer {
-			continue // the last one of the producer decides
-		}
-		if p.chain == nil {
-			p.chain = &requestChain{}
-		}
+		p.after = brokenChain
 		k := tailKeyOf(log, f.producer)
-		tail, old := producerTail{epoch: f.epoch, next: f.lastSequence() + 1, log: log, chain: p.chain}, t.byKey[k]
-		if old.epoch == f.epoch {
-			if old.chain != nil && old.log == log && old.next >= tail.next && !old.chain.broken.Load() {
-				continue // a copy of what is there
-			}
-			if old.refused && old.missing >= tail.next {
-				tail.refused, tail.missing = true, old.missing
-			}
+		if at, exact := t.findTail(k, f.epoch, f.first); exact && t.byKey[k][at].log == log {
+			p.after = t.byKey[k][at].chain
 		}
-		t.setTail(k, tail)
 	}
+	for from := 0; from < len(p.frames); {
+		f := &p.frames[from]
+		to := from + 1 // the frames of a producer that are adjacent are one: the last one decides
+		for to < len(p.frames) && p.frames[to].sequenced == f.sequenced && p.frames[to].producer == f.producer {
+			to++
+		}
+		if from = to; f.sequenced {
+			if p.chain == nil {
+				p.chain = &requestChain{}
+			}
+			t.advanceTail(log, f, &p.frames[to-1], p.chain)
+		}
+	}
+}
+
+// advanceTail notes that the frames of a producer from first to last were accepted.
+func (t *producerTails) advanceTail(log record.ShardID, first, last *frame, chain *requestChain) {
+	k := tailKeyOf(log, first.producer)
+	tail := producerTail{epoch: last.epoch, next: last.lastSequence() + 1, log: log, chain: chain}
+	at, exact := t.findTail(k, last.epoch, tail.next)
+	if exact && t.byKey[k][at].mayBeStored(log) {
+		return // a copy of what is there
+	}
+	if !exact { // it replaces what it continues, or what was refused there
+		at, exact = t.findTail(k, first.epoch, first.first)
+	}
+	if at >= 0 {
+		old := t.byKey[k][at]
+		if old.refused && old.missing >= tail.next {
+			tail.refused, tail.missing = true, old.missing
+		}
+		if !exact && old.chain != nil { // it does not continue that: two senders, or frames between them are missing
+			at = -1
+		}
+	}
+	t.setTail(k, at, tail)
 }
 
 // awaitPredecessors waits until each frame that follows another may be accepted, for Config.FollowWait at most. It returns those that
@@ -203,15 +255,16 @@ func (b *Batcher) noteRefused(req *scribev1.SubmitRequest, results []scribev1.Fr
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, r := range refused {
-		tail := b.mu.tails.byKey[r.key]
-		if tail.epoch != r.epoch {
-			tail = producerTail{epoch: r.epoch}
+		at, _ := b.mu.tails.findTail(r.key, r.epoch, r.first)
+		tail := producerTail{epoch: r.epoch}
+		if at >= 0 {
+			tail = b.mu.tails.byKey[r.key][at]
 		}
 		if tail.refused && tail.missing <= r.first {
 			continue // one before it was refused
 		}
 		tail.refused, tail.missing = true, r.first
-		b.mu.tails.setTail(r.key, tail)
+		b.mu.tails.setTail(r.key, at, tail)
 	}
 }
 

@@ -190,3 +190,44 @@ func TestSlotChangesBetween(t *testing.T) {
 		<-first
 	})
 }
+
+// TestSeveralChains: what an agent forwards of a producer follows what is in flight of its backlog, or of live traffic. Neither keeps the
+// other from following, also when a frame of one is refused.
+func TestSeveralChains(t *testing.T) {
+	bubble(t, testConfig(), func(t *testing.T, c *cell) {
+		begun := time.Now()
+		mustFail(t, c.submit(committed, c.numbered(10)), 0)
+		live := c.following(c.numbered(12))
+		mustFail(t, c.submit(committed, c.numbered(0)), 0)
+		mustFail(t, <-c.following(c.numbered(1)), 0)
+		mustFail(t, <-c.following(c.numbered(11)), 0)
+		mustFail(t, <-live, 0)
+		mustFail(t, <-c.following(c.numbered(2)), 0)
+		damaged := c.numbered(3)
+		damaged[len(damaged)-1] ^= 1
+		live = c.following(c.numbered(14))
+		synctest.Wait()
+		mustFail(t, <-c.following(damaged), scribev1.Reason_REASON_CORRUPT)
+		mustFail(t, <-c.following(c.numbered(4)), scribev1.Reason_REASON_OUT_OF_ORDER)
+		mustFail(t, <-c.following(c.numbered(13)), 0)
+		mustFail(t, <-live, 0)
+		older := makeFrame(t, "alpha", 0, &sequence{producer: 9, epoch: 0, first: 0}, "z")
+		mustFail(t, c.submit(committed, older), 0)
+		mustFail(t, <-c.following(c.numbered(15)), 0)
+		if waited := time.Since(begun); waited != 0 {
+			t.Errorf("took %v", waited)
+		}
+		c.mustBe(alpha0, "k", "a", "b", "l", "m", "c", "n", "o", "z", "p")
+	})
+}
+
+// TestChainsAreBounded: of a producer with many chains, the one that was not continued for longest is forgotten.
+func TestChainsAreBounded(t *testing.T) {
+	bubble(t, testConfig(), func(t *testing.T, c *cell) {
+		for i := range uint64(maxChains + 1) {
+			mustFail(t, c.submit(committed, c.numbered(4*i)), 0)
+		}
+		mustFail(t, <-c.following(c.numbered(1)), scribev1.Reason_REASON_OUT_OF_ORDER)
+		mustFail(t, <-c.following(c.numbered(5)), 0)
+	})
+}

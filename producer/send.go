@@ -177,7 +177,7 @@ func (c *sharedCore) dropLate(s *shardStream, now time.Time, late []finishedFram
 func (c *sharedCore) addFrames(s *shardStream, req *outRequest) bool {
 	from, size := len(req.frames), req.size
 	for s.head != nil && s.mayPass(s.head) && c.mayJoin(s, req, len(req.frames)-from) {
-		if len(s.flights) > 0 && len(req.frames) > from && !s.window.isOpen(req.size-size+s.head.length) {
+		if len(s.flights) > 0 && len(req.frames) > from && s.window.Space() < int64(req.size-size+s.head.length) {
 			break
 		}
 		f := s.popFrame()
@@ -200,7 +200,7 @@ func (c *sharedCore) addFrames(s *shardStream, req *outRequest) bool {
 		req.follows = append(req.follows, uint32(from)) //nolint:gosec // bounded by the size of a request
 	}
 	s.flights = append(s.flights, fl)
-	fl.used = s.window.noteSent(fl.bytes)
+	fl.used = s.window.NoteSent(fl.bytes)
 	req.runs = append(req.runs, streamRun{s, from, len(req.frames), fl})
 	return true
 }
@@ -366,9 +366,9 @@ func (c *sharedCore) settleFrames(r streamRun, a *requestAnswer, done []finished
 	}
 	if len(again) == 0 {
 		s.windowAck = r.flight.ack
-		s.window.noteAnswer(a.now, r.flight.bytes, r.flight.used, a.now.Sub(a.started), a.res.GetOrdered())
+		s.window.NoteAnswer(a.now, r.flight.bytes, r.flight.used, a.now.Sub(a.started), a.res.GetOrdered())
 	} else {
-		s.window.noteFailure(a.now, r.flight.bytes, outOfOrder)
+		s.window.NoteFailure(a.now, r.flight.bytes, outOfOrder)
 	}
 	s.endFlight(r.flight, again)
 	if progress || len(again) == 0 {

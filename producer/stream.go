@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"scribe/internal/base/inflight"
 	"scribe/internal/format/record"
 )
 
@@ -75,7 +76,7 @@ type shardStream struct {
 	// flights are the parts of requests that carry frames of this stream, in order. There are several only if the server keeps
 	// their order, within window.
 	flights []*streamFlight
-	window  sendWindow
+	window  inflight.Window
 	// windowAck is the level of the last answer: a server may keep the order at one and not at another.
 	windowAck AckLevel
 	// queued is the length of the frames from head to tail, in bytes.
@@ -135,7 +136,7 @@ func (c *sharedCore) streamOf(st *streamStripe, category string, shard uint32) (
 	}
 	id := Shard{strings.Clone(category), shard} // the caller's string may be part of a large one
 	s := &shardStream{
-		shard: id, stripe: st, epoch: c.epoch, category: c.categories.stateOf(category), window: sendWindow{first: windowParts * int64(c.largestBuffer)},
+		shard: id, stripe: st, epoch: c.epoch, category: c.categories.stateOf(category), window: inflight.Window{First: inflight.WindowParts * int64(c.largestBuffer)},
 	}
 	if q, ok := c.resume[id]; ok {
 		s.epoch, s.next, s.acked = q.Epoch, q.Next, q.Next
@@ -356,7 +357,7 @@ func (s *shardStream) maySend() bool {
 // mayFollow reports whether a frame may be sent while others of the stream are in flight. The server must keep their order, and
 // none of the others may have failed: it would have to be sent first. The stripe's mutex is held.
 func (s *shardStream) mayFollow(f *outFrame) bool {
-	if f.alone || s.window.limit == 0 || slices.ContainsFunc(s.flights, func(fl *streamFlight) bool { return fl.answered }) {
+	if f.alone || s.window.IsClosed() || slices.ContainsFunc(s.flights, func(fl *streamFlight) bool { return fl.answered }) {
 		return false
 	}
 	epoch := s.epoch
@@ -368,8 +369,8 @@ func (s *shardStream) mayFollow(f *outFrame) bool {
 		return false
 	}
 	// A request that follows is worth its cost if it is large.
-	worth := s.window.worthSending()
-	return s.queued >= worth && s.window.isOpen(max(f.length, worth))
+	worth := s.window.WorthSending(maxRequest)
+	return int64(s.queued) >= worth && s.window.Space() >= max(int64(f.length), worth)
 }
 
 // endFlight ends a flight with the frames that are to be sent again. After the last one, all of these return to the queue, in

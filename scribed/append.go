@@ -82,6 +82,11 @@ func (a *spoolAppend) addMemoryOnly(l *categoryQueue, lists ...[]*queueEntry) {
 	if !l.isOrdered() {
 		return
 	}
+	if l.live.failed { // what failed is queued again, and what followed it is still in flight
+		all := slices.Concat(lists...)
+		slices.SortStableFunc(all, compareEntries)
+		lists = [][]*queueEntry{all}
+	}
 	for _, entries := range lists {
 		for _, e := range entries {
 			if e.canSpill() && !e.isSpooled() {
@@ -95,7 +100,7 @@ func (a *spoolAppend) addMemoryOnly(l *categoryQueue, lists ...[]*queueEntry) {
 func (q *sendQueue) appendEntry(e *queueEntry) *spoolAppend {
 	a, l := newAppending(), q.queues[e.category]
 	e.writing = true // addMemoryOnly skips it
-	a.addMemoryOnly(l, l.inFlight, l.entries)
+	a.addMemoryOnly(l, l.live.entries(), l.entries)
 	a.addEntry(l, e, stays)
 	return a
 }
@@ -108,7 +113,7 @@ func (q *sendQueue) appendPassing(l *categoryQueue, e *queueEntry) *spoolAppend 
 	for i := range e.frames {
 		l.sequenced = l.sequenced || e.frames[i].sequenced
 	}
-	a.addMemoryOnly(l, l.inFlight, l.entries)
+	a.addMemoryOnly(l, l.live.entries(), l.entries)
 	a.addEntry(l, e, passes)
 	return a
 }
@@ -139,10 +144,11 @@ func (q *sendQueue) planSpill(now time.Time, everything bool) *spoolAppend {
 	return p.a
 }
 
-// spillCandidates returns the queues that have entries to spill, the fullest first.
+// spillCandidates returns the queues that have entries to spill, the fullest first. What failed stays until what follows it is
+// answered: that may be appended only after it.
 func (q *sendQueue) spillCandidates() (queues []*categoryQueue) {
 	for _, c := range q.queues {
-		if len(c.entries) > 0 && !c.spilling {
+		if len(c.entries) > 0 && !c.spilling && !c.live.failed {
 			queues = append(queues, c)
 		}
 	}
@@ -188,7 +194,7 @@ func (p *spillPlan) chooseEntries(c *categoryQueue, stuck bool) (leaving []*queu
 // moveToAppend moves entries from a queue to an append. In an ordered queue the entries in flight are appended too, since they
 // stood before them.
 func (q *sendQueue) moveToAppend(a *spoolAppend, c *categoryQueue, leaving []*queueEntry) {
-	a.addMemoryOnly(c, c.inFlight)
+	a.addMemoryOnly(c, c.live.entries())
 	next := 0
 	c.entries = slices.DeleteFunc(c.entries, func(e *queueEntry) bool {
 		leaves := next < len(leaving) && leaving[next] == e
@@ -202,6 +208,7 @@ func (q *sendQueue) moveToAppend(a *spoolAppend, c *categoryQueue, leaving []*qu
 	}
 	c.spilling = true
 	for _, e := range leaving {
+		c.queued -= e.bytes
 		a.addEntry(c, e, leaves)
 	}
 }
@@ -235,6 +242,9 @@ func (q *sendQueue) finishAppend(a *spoolAppend, refs []spool.Ref, now time.Time
 			c.waitFor(entries)
 		} else {
 			c.fullTill = now.Add(time.Second)
+			for _, e := range entries {
+				c.queued += e.bytes
+			}
 			c.entries = append(entries, c.entries...)
 			slices.SortStableFunc(c.entries, func(a, b *queueEntry) int { return cmp.Compare(a.number, b.number) })
 		}

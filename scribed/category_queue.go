@@ -13,13 +13,12 @@ type categoryQueue struct {
 	name string
 	rule *Rule
 
-	entries  []*queueEntry // in memory, in order
-	inFlight []*queueEntry // in flight to the upstream; they were at the front
-	direct   []*queueEntry // in flight with requests of their own, see directBatch
-	bytes    int64         // charged for entries that are queued, in flight, or about to be added
-	inTurn   bool
-	// busy says that entries taken from it are in flight, and later ones wait. In an ordered queue this includes backfill.
-	busy bool
+	entries []*queueEntry   // in memory, in order
+	queued  int64           // bytes of entries
+	live    categoryFlights // of entries that were at the front
+	direct  []*queueEntry   // in flight with requests of their own, see directBatch
+	bytes   int64           // charged for entries that are queued, in flight, or about to be added
+	inTurn  bool
 	// failures and notBefore delay a category that the upstream refuses.
 	failures  int
 	notBefore time.Time
@@ -33,10 +32,9 @@ type categoryQueue struct {
 	spilling bool          // an append moves entries out of memory
 	fullTill time.Time     // the spool had no capacity for a spill: none is tried before
 
-	inBacklog bool // it may have backlog, and is in queue.backlog
-	filling   bool // frames of the backlog are in flight
-	// busyFilling says that the queue was ordered when they were claimed, so they make it busy.
-	busyFilling bool
+	inBacklog bool            // it may have backlog, and is in queue.backlog
+	claiming  bool            // frames of the backlog are being claimed
+	backfill  categoryFlights // of frames of the backlog
 	// cautious says that a backfill request of the queue was refused as a whole: its backlog is sent in requests of its own, and
 	// the next singles frames one by one.
 	cautious bool
@@ -75,23 +73,34 @@ func (q *sendQueue) isEligible(l *categoryQueue, e *queueEntry) bool {
 	if !l.isOrdered() {
 		return true
 	}
-	if l.filling || slices.ContainsFunc(l.leaving, func(x *queueEntry) bool { return x.number < e.number }) {
+	if l.isFilling() || slices.ContainsFunc(l.leaving, func(x *queueEntry) bool { return x.number < e.number }) {
 		return false
 	}
 	return !l.inBacklog || q.spool.Reached(l.name, e.after)
 }
 
-// isIdle reports whether the category has nothing in memory, in the spool, or waiting.
-func (q *sendQueue) isIdle(l *categoryQueue) bool {
-	return l.bytes == 0 && l.appends == 0 && !l.filling && len(l.waiters) == 0 && q.backlogOf(l).Frames == 0
+// isFilling reports whether frames of the backlog are in flight, or about to be.
+func (l *categoryQueue) isFilling() bool { return l.claiming || l.backfill.isBusy() }
+
+// flightsOf returns those of a request: of live traffic, or of the backlog.
+func (l *categoryQueue) flightsOf(b *upstreamBatch) *categoryFlights {
+	if b.backfill {
+		return &l.backfill
+	}
+	return &l.live
 }
 
-// canFill reports whether some of the backlog may be sent now.
+// isIdle reports whether the category has nothing in memory, in the spool, or waiting.
+func (q *sendQueue) isIdle(l *categoryQueue) bool {
+	return l.bytes == 0 && l.appends == 0 && !l.isFilling() && len(l.waiters) == 0 && q.backlogOf(l).Frames == 0
+}
+
+// canFill reports whether some of the backlog may be sent now that none is in flight.
 func (q *sendQueue) canFill(l *categoryQueue, now time.Time) bool {
-	if l.filling || now.Before(l.notBefore) {
+	if l.isFilling() || now.Before(l.notBefore) {
 		return false
 	}
-	if l.isOrdered() && (l.busy || l.spilling || len(l.entries) > 0 && q.isEligible(l, l.entries[0])) {
+	if l.isOrdered() && (l.live.isBusy() || l.spilling || len(l.entries) > 0 && q.isEligible(l, l.entries[0])) {
 		return false
 	}
 	return q.backlogOf(l).Frames > 0

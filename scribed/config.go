@@ -19,8 +19,8 @@ type Config struct {
 	MaxRequestBytes int64 `default:"64MiB" min:"1B" max:"64MiB"`
 	// BatchBytes is the size of a request to the upstream. Frames of one caller that are larger exceed it.
 	BatchBytes int `default:"4MiB" min:"1B" max:"64MiB"`
-	// MaxInFlight is the number of concurrent requests to the upstream. At most one of them has a category's live traffic, to
-	// keep the category's order.
+	// MaxInFlight is the number of concurrent requests to the upstream that do not follow others of their categories. Those that do
+	// are bounded by the windows of their categories, and by half of MemoryBytes in flight.
 	MaxInFlight int `default:"4" min:"1" max:"1024"`
 	// Linger is how long frames without a waiting caller may wait for others to share a request with.
 	Linger time.Duration `default:"5ms" min:"0s" max:"1h"`

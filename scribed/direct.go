@@ -44,7 +44,7 @@ func (q *sendQueue) directBatch(sub *pendingCall, entries []*queueEntry) *upstre
 func (q *sendQueue) mayPassQueue(l *categoryQueue, e *queueEntry) bool {
 	unattended := func(e *queueEntry) bool { return !e.awaitsUpstream() || e.alone }
 	return l.failures == 0 && len(l.leaving) == 0 && q.isEligible(l, e) &&
-		!slices.ContainsFunc(l.entries, unattended) && !slices.ContainsFunc(l.inFlight, unattended)
+		!slices.ContainsFunc(l.entries, unattended) && !slices.ContainsFunc(l.live.entries(), unattended)
 }
 
 // startDirect starts a request of directBatch. The caller holds mu.
@@ -71,17 +71,10 @@ func (q *sendQueue) finishDirect(now time.Time, b *upstreamBatch, held map[*cate
 			continue
 		}
 		l := q.queues[e.category]
-		at, _ := slices.BinarySearchFunc(l.entries, e, func(a, b *queueEntry) int {
-			if a.number < b.number || a.number == b.number && a.frames[0].index < b.frames[0].index {
-				return -1
-			}
-			return 1
-		})
-		l.entries = slices.Insert(l.entries, at, e)
+		q.returnEntry(l, e)
 		if _, ok := held[l]; ok {
 			q.setHold(l, now, held)
 		}
-		q.joinTurn(l)
 	}
 	for _, e := range done {
 		q.releaseMemory(e)
@@ -103,8 +96,9 @@ func (b *upstreamBatch) listFollowers(whole bool) (follows []uint32) {
 			if whole {
 				index = f.index
 			}
-			if h, err := record.ParseHeader(f.bytes); err == nil && f.sequenced {
-				if !list.Continues(h.Stream(), h.Epoch, h.FirstSequence, h.NextSequence()) && f.follows {
+			if s := &f.sequences; f.sequenced {
+				stream := record.Stream{Category: e.category, Shard: s.stream.shard, Producer: s.stream.producer}
+				if !list.Continues(stream, s.epoch, s.first, s.next) && (f.follows || f.behind) {
 					follows = append(follows, uint32(index)) //nolint:gosec // bounded by the format
 				}
 			}
@@ -118,7 +112,7 @@ func (b *upstreamBatch) listFollowers(whole bool) (follows []uint32) {
 // hasFollowers reports whether any frame follows another. It copies no frame: the spool may be noting where a frame is.
 func (e *queueEntry) hasFollowers() bool {
 	for i := range e.frames {
-		if e.frames[i].follows {
+		if e.frames[i].follows || e.frames[i].behind {
 			return true
 		}
 	}

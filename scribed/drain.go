@@ -218,7 +218,7 @@ func (s *Scribed) Backlogs() []Backlog {
 	var all []Backlog
 	for _, l := range s.mu.queue.queues {
 		sum := s.mu.queue.backlogOf(l)
-		for _, entries := range [][]*queueEntry{l.entries, l.inFlight, l.direct, l.leaving} {
+		for _, entries := range [][]*queueEntry{l.entries, l.live.entries(), l.direct, l.leaving} {
 			for _, e := range entries {
 				sum = sum.Plus(e.amount())
 			}

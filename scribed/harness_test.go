@@ -37,24 +37,98 @@ const (
 type upstream struct {
 	mu    sync.Mutex
 	calls []call
-	// running are the requests without an answer. ordered is what answers say.
-	running int
-	ordered bool
-	stored  map[string][]string // messages by category, in order
-	hold    <-chan struct{}
+	// running are the requests without an answer, most how many there were of them at a time. ordered is what answers say.
+	running, most int
+	ordered       bool
+	// far is how long a request takes to arrive, and its answer to come back; nil = no time.
+	far func() time.Duration
+	// order is what the server knows of streams if it keeps the order of requests, as a batcher does; nil if it only says so.
+	order  *streamOrder
+	stored map[string][]string // messages by category, in order
+	hold   <-chan struct{}
 	// answer decides about a request before it is stored; nil takes it.
 	answer func(n int, c *call) reply
-	// once are categories of exactly_once delivery: next is the sequence that each producer of them must continue with, gaps counts
+	// again are categories of repeatable delivery, and once those of exactly_once delivery: next is the sequence that each producer of them must continue with, gaps counts
 	// frames that did not.
-	once map[string]bool
-	next map[string]uint64
-	gaps int
+	again map[string]bool
+	once  map[string]bool
+	next  map[string]uint64
+	gaps  int
 }
 
-// reply is an error for a whole request, or for each frame by its message.
+// reply is an error for a whole request, or for each frame by its message. lost is the error of a request that was carried out.
 type reply struct {
-	whole error
-	each  func(message string) error
+	whole, lost error
+	each        func(message string) error
+	// silent: there is no answer before the caller gives up.
+	silent bool
+}
+
+// streamOrder is what a server knows that keeps the order of requests: where the frames end that it stored, and those that it refused.
+// changed is closed when there are more.
+type streamOrder struct {
+	stored, refused map[streamPlace]bool
+	changed         chan struct{}
+	// followed counts frames of earlier requests' streams, late those that were refused since what they follow did not come.
+	followed, late int
+}
+
+// streamPlace is a place between the messages of a stream.
+type streamPlace struct {
+	stream   record.Stream
+	epoch    uint32
+	sequence uint64
+}
+
+func newStreamOrder() *streamOrder {
+	return &streamOrder{stored: map[streamPlace]bool{}, refused: map[streamPlace]bool{}, changed: make(chan struct{})}
+}
+
+// note notes what became of a frame.
+func (o *streamOrder) note(h *record.Header, stored bool) {
+	if o == nil || !h.Sequenced() {
+		return
+	}
+	end := streamPlace{h.Stream(), h.Epoch, h.NextSequence()}
+	if o.refused[end] = !stored; stored {
+		o.stored[end] = true
+	}
+	close(o.changed)
+	o.changed = make(chan struct{})
+}
+
+// awaitOrder waits for what frames of a request follow, and returns the errors of those that must not be stored.
+func (u *upstream) awaitOrder(headers []record.Header, follows []uint32) map[int]error {
+	if u.order == nil {
+		return nil
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	failed := map[int]error{}
+	patience, late := time.After(time.Second), false
+	for _, i := range follows {
+		h := &headers[i]
+		begin := streamPlace{h.Stream(), h.Epoch, h.FirstSequence}
+		u.order.followed++
+		for !u.order.stored[begin] && failed[int(i)] == nil {
+			if late || u.order.refused[begin] {
+				if late {
+					u.order.late++
+				}
+				failed[int(i)] = rpc.Errorf(scribev1.Reason_REASON_OUT_OF_ORDER, "injected")
+				break
+			}
+			changed := u.order.changed
+			u.mu.Unlock()
+			select {
+			case <-changed:
+			case <-patience:
+				late = true
+			}
+			u.mu.Lock()
+		}
+	}
+	return failed
 }
 
 // call is a request that arrived.
@@ -71,7 +145,12 @@ func (u *upstream) Write(ctx context.Context, req *scribev1.WriteRequest) (*scri
 	u.mu.Lock()
 	hold := u.hold
 	u.running++
+	u.most = max(u.most, u.running)
 	u.mu.Unlock()
+	if u.far != nil {
+		time.Sleep(u.far())                    //nolint:forbidigo // in virtual time
+		defer func() { time.Sleep(u.far()) }() //nolint:forbidigo // in virtual time
+	}
 	defer func() {
 		u.mu.Lock()
 		defer u.mu.Unlock()
@@ -84,8 +163,6 @@ func (u *upstream) Write(ctx context.Context, req *scribev1.WriteRequest) (*scri
 			return nil, rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "%w", context.Cause(ctx))
 		}
 	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
 	c := call{ack: req.GetAck(), at: time.Now(), frames: req.GetFrames(), checked: rpc.Checked(ctx), follows: req.GetFollows()}
 	var headers []record.Header
 	for f, err := range record.Split(req.GetFrames()) {
@@ -95,46 +172,59 @@ func (u *upstream) Write(ctx context.Context, req *scribev1.WriteRequest) (*scri
 		c.messages = append(c.messages, string(f.Category)+"/"+message(f.Bytes))
 		headers = append(headers, f.Header)
 	}
+	u.mu.Lock()
 	n := len(u.calls)
 	u.calls = append(u.calls, c)
-	var each func(string) error
+	var r reply
 	if u.answer != nil {
-		r := u.answer(n, &c)
-		if r.whole != nil {
-			return nil, r.whole
-		}
-		each = r.each
+		r = u.answer(n, &c)
 	}
+	u.mu.Unlock()
+	switch {
+	case r.whole != nil:
+		return nil, r.whole
+	case r.silent:
+		<-ctx.Done()
+		return nil, rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "%w", context.Cause(ctx))
+	}
+	misplaced := u.awaitOrder(headers, req.GetFollows())
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	resp := &scribev1.WriteResponse{Ordered: u.ordered}
 	failed := map[string]bool{} // frames of one shard are stored as a prefix
 	for i, m := range c.messages {
-		r := &scribev1.FrameResult{}
-		resp.Results = append(resp.Results, r)
+		result := &scribev1.FrameResult{}
+		resp.Results = append(resp.Results, result)
 		category, text, _ := strings.Cut(m, "/")
-		if failed[category] {
-			r.Error = rpc.Info(rpc.Errorf(scribev1.Reason_REASON_OVERLOADED, "an earlier frame was not stored"))
+		err := misplaced[i]
+		switch {
+		case failed[category]:
+			err = rpc.Errorf(scribev1.Reason_REASON_OVERLOADED, "an earlier frame was not stored")
+		case err == nil && r.each != nil:
+			err = r.each(m)
+		}
+		if err != nil {
+			result.Error = rpc.Info(err)
+			failed[category] = retry.Retryable(err)
+			u.order.note(&headers[i], false)
 			continue
 		}
-		if each != nil {
-			if err := each(m); err != nil {
-				r.Error = rpc.Info(err)
-				failed[category] = retry.Retryable(err)
-				continue
-			}
-		}
-		if u.sequence(&headers[i], r) {
+		if u.sequence(&headers[i], result) {
 			u.stored[category] = append(u.stored[category], text)
-			r.Lsn = uint64(len(u.stored[category]))
+			result.Lsn = uint64(len(u.stored[category]))
 		}
+		u.order.note(&headers[i], result.GetError() == nil)
 	}
-	return resp, nil
+	return resp, r.lost
 }
 
 // sequence checks a frame of an exactly_once category, and reports whether it is to be stored.
 func (u *upstream) sequence(h *record.Header, r *scribev1.FrameResult) bool {
 	category := h.CategoryName()
 	if !u.once[category] {
-		r.Shard = 1<<32 | 1
+		if r.Shard = 1 << 32; !u.again[category] {
+			r.Shard++
+		}
 		return true
 	}
 	r.Shard = 1 << 32
@@ -241,12 +331,12 @@ func run(t *testing.T, cfg Config, f func(t *testing.T, c *cell)) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		q := &c.mu.queue
-		if q.used != 0 || len(q.turn) != 0 || q.running != 0 || q.filling != 0 || c.mu.bodies != 0 || q.blockedCalls != 0 || q.retrying != 0 {
+		if q.used != 0 || len(q.turn) != 0 || q.running != 0 || q.filling != 0 || q.following != 0 || q.fillingBehind != 0 || q.sending != 0 || q.pace.inFlight != 0 || c.mu.bodies != 0 || q.blockedCalls != 0 || q.retrying != 0 {
 			t.Errorf("%d bytes, %d turns, %d requests, %d with backlog, %d retries, %d bytes of bodies, %d blocked calls are left",
 				q.used, len(q.turn), q.running, q.filling, q.retrying, c.mu.bodies, q.blockedCalls)
 		}
 		for _, l := range q.queues {
-			if l.bytes != 0 || len(l.leaving) != 0 || l.appends != 0 || l.busy || l.filling || len(l.waiters) != 0 || q.backlogOf(l).Frames == 0 {
+			if l.bytes != 0 || len(l.leaving) != 0 || l.appends != 0 || l.live.isBusy() || l.isFilling() || l.queued != 0 || len(l.waiters) != 0 || q.backlogOf(l).Frames == 0 {
 				t.Errorf("a queue is left: %+v", l)
 			}
 		}

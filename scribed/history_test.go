@@ -36,6 +36,12 @@ type writer struct {
 	unknown map[string]bool
 }
 
+// noteUnknown notes that a message may be stored, whatever was known of an earlier attempt.
+func (w *writer) noteUnknown(text string) {
+	w.unknown[text] = true
+	delete(w.refused, text)
+}
+
 func (w *writer) write(size int) {
 	text := fmt.Sprintf("%d:%06d:%s", w.id, w.next, strings.Repeat("x", w.rng.IntN(size)))
 	if w.rng.IntN(50) == 0 && !strings.HasPrefix(w.category, "once") {
@@ -56,7 +62,7 @@ func (w *writer) write(size int) {
 		}
 		switch reason := rpc.ReasonOf(err); {
 		case w.c.down.Load():
-			w.unknown[text] = true
+			w.noteUnknown(text)
 			return
 		case err == nil:
 			w.acked[text] = ack
@@ -70,7 +76,7 @@ func (w *writer) write(size int) {
 			}
 			return
 		case reason == scribev1.Reason_REASON_UNKNOWN_OUTCOME, reason == scribev1.Reason_REASON_UNSPECIFIED:
-			w.unknown[text] = true
+			w.noteUnknown(text)
 			if w.c.isClosed() {
 				return
 			}
@@ -138,11 +144,20 @@ func (c *cell) weather(rng *rand.Rand, until time.Time) {
 		case 1:
 			return reply{whole: rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "away")}
 		case 2:
-			switch rng.IntN(3) {
+			switch rng.IntN(4) {
 			case 0:
 				return reply{whole: rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "not applied, but who knows")}
 			case 1:
 				return reply{whole: errors.New("something else")}
+			case 2:
+				return reply{each: each, lost: rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "applied, but who knows")}
+			}
+		case 5:
+			switch rng.IntN(10) {
+			case 0:
+				return reply{silent: true}
+			case 1:
+				return reply{whole: rpc.Errorf(scribev1.Reason_REASON_OUT_OF_ORDER, "another server")}
 			}
 		}
 		return reply{each: each}
@@ -171,13 +186,21 @@ func spoolHistory(t *testing.T, seed uint64) {
 	cfg.SpillAbove = []float64{0.01, 0.05, 0.5}[rng.IntN(3)]
 	cfg.Rules = []Rule{{Pattern: "strict*", Strict: true}, {Pattern: "*", WhenFull: Block}}
 	crashes := seed%3 == 2
+	pause := 200
+	if seed%4 > 0 { // many requests are in flight
+		pause, cfg.Timeout = 1+rng.IntN(30), 2*time.Second
+	}
 	run(t, cfg, func(t *testing.T, c *cell) {
-		c.up.once = map[string]bool{"once": true, "once2": true}
+		c.up.once, c.up.again = map[string]bool{"once": true, "once2": true}, map[string]bool{"again": true}
+		if pause < 200 {
+			c.goFar(true)
+			c.up.once["once2"] = true
+		}
 		var writers []*writer
 		for i := range 9 {
 			w := &writer{
 				c: c, id: uint64(i + 1), rng: rand.New(rand.NewPCG(seed, uint64(i+1))),
-				category: []string{"plain", "strict", "once", "once2", "plain2"}[i%5],
+				category: []string{"plain", "strict", "once", "once2", "again"}[i%5],
 				acked:    map[string]scribev1.AckLevel{}, refused: map[string]bool{}, unknown: map[string]bool{},
 			}
 			w.ack = [][]scribev1.AckLevel{{none}, {spooled}, {none, spooled, committed}, {committed, none}, {none, spooled}}[rng.IntN(5)]
@@ -192,7 +215,7 @@ func spoolHistory(t *testing.T, seed uint64) {
 				group.Go(func() {
 					for !c.isClosed() {
 						w.write(size)
-						<-time.After(time.Duration(w.rng.IntN(200)) * time.Millisecond)
+						<-time.After(time.Duration(w.rng.IntN(pause)) * time.Millisecond)
 					}
 				})
 			}

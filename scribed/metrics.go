@@ -1,6 +1,7 @@
 package scribed
 
 import (
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,6 +29,8 @@ type outcomeCounts struct {
 	memory request.Amount
 	// refused counts entries of requests that were not accepted for lack of capacity.
 	refused int64
+	// early counts frames that came out of order at the upstream.
+	early int64
 }
 
 func (c *outcomeCounts) addFailed(reason string, a request.Amount) {
@@ -49,8 +52,8 @@ const (
 type agentMetrics struct {
 	set *metrics.Set
 
-	requests, failures, bytes, backfill, lettersFailed prometheus.Counter
-	seconds                                            prometheus.Histogram
+	requests, failures, following, bytes, backfill, lettersFailed prometheus.Counter
+	seconds                                                       prometheus.Histogram
 }
 
 func newMetrics(s *Scribed) *agentMetrics {
@@ -59,6 +62,7 @@ func newMetrics(s *Scribed) *agentMetrics {
 		set:           set,
 		requests:      set.Counter("upstream_requests_total", "Requests to the upstream."),
 		failures:      set.Counter("upstream_failures_total", "Requests to the upstream that failed as a whole."),
+		following:     set.Counter("upstream_following_total", "Requests to the upstream that were sent while others with some of their streams had no answer."),
 		bytes:         set.Counter("upstream_bytes_total", "Bytes of frames in requests to the upstream."),
 		backfill:      set.Counter("backfill_bytes_total", "Bytes of backlog frames in requests to the upstream."),
 		lettersFailed: set.Counter("dead_letters_failed_total", "Frames that could not be written to the dead letters."),
@@ -77,6 +81,8 @@ func newMetrics(s *Scribed) *agentMetrics {
 		memory       = v.Gauge("memory_bytes", "Bytes charged for queued frames and for request bodies being read.", "what")
 		memoryLimit  = v.Gauge("memory_limit_bytes", "Limits of memory_bytes.", "what")
 		categories   = v.Gauge("buffered_categories", "Categories with frames in memory or in the spool.")
+		sending      = v.Gauge("upstream_in_flight_bytes", "Bytes of frames in requests to the upstream that have no answer, those of waiting callers with requests of their own not counted.")
+		early        = v.Counter("upstream_out_of_order_total", "Frames that the upstream refused since those before them, in other requests, had not been stored.")
 		unavailable  = v.Gauge("upstream_away", "1 while requests to the upstream fail.")
 		blocked      = v.Gauge("blocked_calls", "Calls that wait for capacity.")
 		blockedBytes = v.Gauge("blocked_bytes", "Bytes of frames of calls that wait for capacity.")
@@ -121,6 +127,8 @@ func newMetrics(s *Scribed) *agentMetrics {
 		send(categories, float64(len(q.queues)))
 		send(blocked, float64(q.blockedCalls))
 		send(blockedBytes, float64(q.blockedBytes))
+		send(sending, float64(q.sending))
+		send(early, float64(q.counts.early))
 		send(unavailable, float64(min(q.failures, 1)))
 		if s.spool != nil {
 			age := 0.0
@@ -145,6 +153,9 @@ func newMetrics(s *Scribed) *agentMetrics {
 func (m *agentMetrics) countRequest(b *upstreamBatch, d time.Duration) {
 	m.requests.Inc()
 	m.bytes.Add(float64(b.bytes))
+	if slices.ContainsFunc(b.flights, func(fl *categoryFlight) bool { return fl.follows }) {
+		m.following.Inc()
+	}
 	m.seconds.Observe(d.Seconds())
 	if b.backfill {
 		m.backfill.Add(float64(b.bytes))

@@ -2,6 +2,7 @@ package scribed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"scribe/internal/base/buffers"
+	"scribe/internal/format/record"
 	"scribe/internal/role/request"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -27,9 +29,18 @@ type world struct {
 	written map[string]int
 	taken   map[string]int // frames accepted and acknowledged
 
+	categories []string
+	// first is the limit in bytes with which windows open; 0 = the agent's.
+	first int64
+
 	appends []*spoolAppend
 	live    []*upstreamBatch
+	plans   []*fillPlan // of which nothing is claimed yet
 	fills   []*filling
+
+	// ends are where the frames of the stream end that were stored. followed counts those that followed others in flight.
+	ends     map[uint64]bool
+	followed int
 }
 
 // fataler is a test of package testing or rapid.
@@ -49,7 +60,7 @@ func newWorld(t *rapid.T) *world {
 func openWorld(t fataler, cfg Config) *world {
 	cfg.Rules = []Rule{{Pattern: "strict", Strict: true}}
 	w := &world{
-		now: time.Unix(1e6, 0), stored: map[string][]int{}, written: map[string]int{}, taken: map[string]int{},
+		now: time.Unix(1e6, 0), stored: map[string][]int{}, written: map[string]int{}, taken: map[string]int{}, ends: map[uint64]bool{0: true},
 	}
 	w.s = &Scribed{cfg: cfg, ctx: context.Background(), now: func() time.Time { return w.now }, changed: make(chan struct{}, 1), crowded: make(chan struct{}, 1)}
 	w.s.throttled = newNotes(slog.New(slog.DiscardHandler), w.s.now)
@@ -70,8 +81,37 @@ func (w *world) newEntry(category string, ack ackLevel) *queueEntry {
 		e.sub = &pendingCall{results: make([]*scribev1.FrameResult, 1), pending: 1, done: make(chan struct{})}
 	}
 	data := fmt.Appendf(nil, "%d", w.written[category])
-	e.frames, e.bytes = []queuedFrame{{bytes: data, messages: 1}}, int64(len(data))
+	e.frames = []queuedFrame{{bytes: data, messages: 1}}
+	if category == "stream" {
+		f, first := &e.frames[0], uint64(w.written[category]) //nolint:gosec // a few
+		f.bytes = makeStreamFrame(first)
+		f.sequenced, f.sequences = true, frameSequences{stream: streamKey{producer: 1}, first: first, next: first + 1}
+	}
+	e.bytes = e.countBytes()
 	return e
+}
+
+// makeStreamFrame is a frame with sequences, with one message.
+func makeStreamFrame(first uint64) []byte {
+	var b record.Builder
+	err := b.Reset(nil, record.Envelope{Category: "stream", Sequenced: true, Producer: 1, FirstSequence: first})
+	if err == nil {
+		err = b.AppendPayload([]byte("x"))
+	}
+	frame, other := b.Finish()
+	if err = errors.Join(err, other); err != nil {
+		panic(err)
+	}
+	return frame
+}
+
+// numberOf returns the number by which a frame names itself.
+func numberOf(f *queuedFrame) (n int) {
+	if f.sequenced {
+		return int(f.sequences.first) //nolint:gosec // a few
+	}
+	_, _ = fmt.Sscan(string(f.bytes), &n)
+	return n
 }
 
 // enter brings an entry into memory.
@@ -85,12 +125,15 @@ func (w *world) enter(e *queueEntry) {
 
 // write is a frame of none or committed that comes.
 func (w *world) write(t *rapid.T) {
-	category, ack := rapid.SampledFrom([]string{"strict", "plain"}).Draw(t, "category"), ackNone
+	category, ack := rapid.SampledFrom(w.categories).Draw(t, "category"), ackNone
 	if rapid.IntRange(0, 3).Draw(t, "committed") == 0 {
 		ack = ackCommitted
 	}
 	e, q := w.newEntry(category, ack), &w.s.mu.queue
 	l := q.queueOf(category)
+	if w.first > 0 {
+		l.live.window.First, l.backfill.window.First = w.first, w.first
+	}
 	switch q.chooseDestination(l, e, w.now) {
 	case inMemory:
 		w.enter(e)
@@ -147,31 +190,59 @@ func (w *world) end(t fataler, a *spoolAppend) {
 	w.s.mu.queue.finishAppend(a, refs, w.now)
 }
 
-// answers makes up results for a request: frames of a category are stored as a prefix.
+// answers makes up results for a request: frames of a category are stored as a prefix, and one that follows others only after them.
 func (w *world) answers(t *rapid.T, b *upstreamBatch) ([]*scribev1.FrameResult, *scribev1.ErrorInfo) {
-	if rapid.IntRange(0, 3).Draw(t, "whole") == 0 {
+	toldUnknown := func(e *queueEntry) bool { return e.awaitsUpstream() && !e.frames[0].sequenced } // its caller would have to send it again
+	lost := false
+	switch rapid.IntRange(0, 15).Draw(t, "whole") {
+	case 0:
 		return nil, rpc.Info(rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "away"))
+	case 1:
+		if !slices.ContainsFunc(b.entries, toldUnknown) {
+			return nil, rpc.Info(rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "lost on the way"))
+		}
+	case 2:
+		lost = !slices.ContainsFunc(b.entries, toldUnknown)
 	}
+	follows := b.listFollowers(false)
+	b.ordered, b.took = rapid.IntRange(0, 19).Draw(t, "ordered") > 0, time.Millisecond
 	failed := map[string]bool{}
 	var results []*scribev1.FrameResult
 	for _, e := range b.entries {
 		for i := range e.frames {
-			r := &scribev1.FrameResult{}
-			if failed[e.category] = failed[e.category] || rapid.IntRange(0, 4).Draw(t, "refused") == 0; failed[e.category] {
+			f, r := &e.frames[i], &scribev1.FrameResult{Shard: 1 << 32}
+			if e.category == "plain" {
+				r.Shard++
+			}
+			behind := len(follows) > 0 && int(follows[0]) == len(results)
+			if behind {
+				follows = follows[1:]
+				w.followed++
+			}
+			switch {
+			case behind && !w.ends[f.sequences.first]:
+				failed[e.category] = true
+				r.Error = rpc.Info(rpc.Errorf(scribev1.Reason_REASON_OUT_OF_ORDER, "early"))
+			case failed[e.category] || rapid.IntRange(0, 19).Draw(t, "refused") == 0:
+				failed[e.category] = true
 				r.Error = rpc.Info(rpc.Errorf(scribev1.Reason_REASON_OVERLOADED, "quota"))
-			} else {
-				number := 0
-				_, _ = fmt.Sscan(string(e.frames[i].bytes), &number)
-				w.stored[e.category] = append(w.stored[e.category], number)
+			default:
+				w.stored[e.category] = append(w.stored[e.category], numberOf(f))
+				if f.sequenced {
+					w.ends[f.sequences.next] = true
+				}
 			}
 			results = append(results, r)
 		}
+	}
+	if lost {
+		return nil, rpc.Info(rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "the answer is lost"))
 	}
 	return results, nil
 }
 
 func (w *world) send() {
-	if b := w.s.mu.queue.nextLive(w.now); b != nil {
+	for b := w.s.mu.queue.nextLive(w.now); b != nil; b = w.s.mu.queue.nextLive(w.now) {
 		w.live = append(w.live, b)
 	}
 }
@@ -188,32 +259,56 @@ func (w *world) answer(t *rapid.T) {
 	w.s.mu.queue.finishLive(w.now, b, o.held)
 }
 
-// fill claims backlog as the driver does.
-func (w *world) fill(t fataler) *filling {
-	q := &w.s.mu.queue
-	f := q.nextFill(w.now)
-	if f == nil {
-		return nil
+// plan begins a request with backlog.
+func (w *world) plan() bool {
+	f := w.s.mu.queue.nextFill(w.now)
+	if f != nil {
+		w.plans = append(w.plans, f)
 	}
+	return f != nil
+}
+
+// claim claims backlog as the driver does, and returns the request; nil if there is none.
+func (w *world) claim(t fataler, plan int) *filling {
+	q := &w.s.mu.queue
+	f := w.plans[plan]
+	w.plans = slices.Delete(w.plans, plan, plan+1)
 	var entries []*queueEntry
 	for i, l := range f.queues {
 		got, err := w.s.spool.Claim(l.name, f.wants[i], f.upTo[i], nil)
-		if err != nil || len(got) == 0 {
+		switch {
+		case err != nil || len(got) == 0 && !f.follows:
 			t.Fatal("nothing could be claimed of", l.name, err)
+		case len(got) == 0:
+			q.noteEmptyClaim(l, f, f.upTo[i], w.now)
+		default:
+			entries = append(entries, newBackfillEntry(l, got))
 		}
-		entries = append(entries, newBackfillEntry(l, got))
 	}
 	x := &filling{f: f, b: q.backfillBatch(f, entries)}
+	if x.b == nil {
+		q.finishFill(w.now, f, nil, nil)
+		return nil
+	}
 	w.fills = append(w.fills, x)
 	return x
+}
+
+// fill begins a request with backlog, and claims it.
+func (w *world) fill(t fataler) *filling {
+	if !w.plan() {
+		return nil
+	}
+	return w.claim(t, len(w.plans)-1)
 }
 
 func (w *world) filled(t *rapid.T) {
 	if len(w.fills) == 0 {
 		return
 	}
-	x := w.fills[0]
-	w.fills = w.fills[1:]
+	i := rapid.IntRange(0, len(w.fills)-1).Draw(t, "request")
+	x := w.fills[i]
+	w.fills = slices.Delete(w.fills, i, i+1)
 	results, info := w.answers(t, x.b)
 	o := w.s.decideOutcome(x.b, results, info)
 	w.s.mu.queue.finishFill(w.now, x.f, x.b, o.held)
@@ -238,61 +333,218 @@ func (w *world) check(t *rapid.T) {
 	if a := q.counts.findImbalance(w.s.readBacklog()); a != (request.Amount{}) {
 		t.Fatalf("%+v are not accounted for", a)
 	}
-	used, owed := int64(0), int64(0)
+	used, owed, sending := int64(0), int64(0), int64(0)
 	for _, l := range q.queues {
 		used += l.bytes
 		owed += l.owed
-		if l.bytes < 0 || l.owed < 0 {
+		queued := int64(0)
+		for _, e := range l.entries {
+			queued += e.bytes
+		}
+		if l.bytes < 0 || l.owed < 0 || queued != l.queued || !slices.IsSortedFunc(l.entries, compareEntries) {
 			t.Fatalf("queue %+v", l)
 		}
 	}
-	for _, x := range w.fills {
-		used += x.f.reserved
+	for _, b := range w.live {
+		sending += b.bytes
 	}
-	if used != q.used || owed != q.owed || q.running != len(w.live)+len(w.fills) || q.filling != len(w.fills) {
+	plans := slices.Clone(w.plans)
+	for _, x := range w.fills {
+		plans = append(plans, x.f)
+	}
+	for _, f := range plans {
+		used += f.reserved
+		sending += f.bytes
+	}
+	if used != q.used || owed != q.owed || q.running != len(w.live)+len(plans) || q.filling != len(plans) || sending != q.sending {
 		t.Fatalf("%d used, %d owed by queues; %d, %d, %d and %d in all", used, owed, q.used, q.owed, q.running, q.filling)
 	}
-	if got := w.stored["strict"]; !slices.IsSorted(got) {
-		t.Fatalf("stored out of order: %v", got)
+	for _, category := range []string{"strict", "stream"} {
+		last, seen := -1, map[int]bool{}
+		for _, n := range w.stored[category] {
+			if !seen[n] && n < last { // copies may come again
+				t.Fatalf("%s is stored out of order: %v", category, w.stored[category])
+			}
+			seen[n], last = true, max(last, n)
+		}
 	}
 }
 
-// Whatever the order in which the parts of everything end, a strict category is stored in the order in which it came, and
+// Whatever the order in which the parts of everything end, a strict category and a stream are stored in the order in which they came, and
 // everything that was taken is stored in the end.
 func TestQueueModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
-		defer func() { _ = w.s.spool.Close() }()
-		step := func(t *rapid.T) {
-			w.now = w.now.Add(time.Duration(rapid.SampledFrom([]int{0, 1, 10, 300, 3000}).Draw(t, "pause")) * time.Millisecond)
-		}
-		t.Repeat(map[string]func(*rapid.T){
-			"":       w.check,
-			"write":  func(t *rapid.T) { step(t); w.write(t) },
-			"append": func(t *rapid.T) { step(t); w.append(t, false) },
-			"send":   func(t *rapid.T) { step(t); w.send() },
-			"answer": func(t *rapid.T) { step(t); w.answer(t) },
-			"fill":   func(t *rapid.T) { step(t); w.fill(t) },
-			"filled": func(t *rapid.T) { step(t); w.filled(t) },
-			"spill":  func(t *rapid.T) { step(t); w.spill() },
-		})
-		for range 10_000 {
-			w.now = w.now.Add(time.Second)
-			w.append(t, true)
-			w.send()
-			w.answer(t)
-			w.fill(t)
-			w.filled(t)
-			w.check(t)
-			if len(w.s.mu.queue.queues) == 0 && len(w.live)+len(w.fills)+len(w.appends) == 0 {
-				break
-			}
-		}
-		for category, n := range w.taken {
-			got := slices.Sorted(slices.Values(w.stored[category]))
-			if len(got) != n {
-				t.Fatalf("%s: %d of %d are stored: %v, queues %+v", category, len(got), n, w.stored[category], w.s.mu.queue.queues[category])
-			}
-		}
+		w.categories = []string{"strict", "plain", "stream"}
+		w.play(t)
 	})
+}
+
+// TestStreamModel: so is a stream of which many requests are in flight, of live traffic and of the backlog.
+func TestStreamModel(t *testing.T) {
+	followed := 0
+	rapid.Check(t, func(t *rapid.T) {
+		cfg := spooling(DefaultConfig())
+		cfg.MaxInFlight, cfg.BatchBytes, cfg.Linger = rapid.IntRange(2, 4).Draw(t, "inFlight"), rapid.IntRange(60, 250).Draw(t, "batch"), 0
+		cfg.SpillAfter = 20 * time.Second
+		w := openWorld(t, cfg)
+		w.categories, w.first = []string{"stream"}, 8*int64(cfg.BatchBytes)
+		w.play(t)
+		followed += w.followed
+	})
+	if followed < 10 && !testing.Short() {
+		t.Errorf("%d frames followed others", followed)
+	}
+}
+
+// play takes random steps, and then those that come to an end.
+func (w *world) play(t *rapid.T) {
+	defer func() { _ = w.s.spool.Close() }()
+	step := func(t *rapid.T) {
+		w.now = w.now.Add(time.Duration(rapid.SampledFrom([]int{0, 1, 10, 300, 3000}).Draw(t, "pause")) * time.Millisecond)
+	}
+	actions := map[string]func(*rapid.T){
+		"": w.check,
+		"write": func(t *rapid.T) {
+			step(t)
+			for range rapid.IntRange(1, 12).Draw(t, "frames") {
+				w.write(t)
+			}
+		},
+		"append": func(t *rapid.T) { step(t); w.append(t, false) },
+		"send":   func(t *rapid.T) { step(t); w.send() },
+		"answer": func(t *rapid.T) { step(t); w.answer(t) },
+		"plan":   func(t *rapid.T) { step(t); w.plan() },
+		"claim": func(t *rapid.T) {
+			if step(t); len(w.plans) > 0 {
+				w.claim(t, rapid.IntRange(0, len(w.plans)-1).Draw(t, "plan"))
+			}
+		},
+		"filled": func(t *rapid.T) { step(t); w.filled(t) },
+		"spill":  func(t *rapid.T) { step(t); w.spill() },
+	}
+	for _, often := range []string{"write", "send", "answer", "plan", "claim"} {
+		actions[often+", again"] = actions[often]
+	}
+	for range 3 {
+		t.Repeat(actions)
+	}
+	for range 10_000 {
+		w.now = w.now.Add(time.Second)
+		w.append(t, true)
+		w.send()
+		if rapid.Bool().Draw(t, "answered") {
+			w.answer(t)
+		}
+		for len(w.plans) > 0 && rapid.Bool().Draw(t, "claimed") {
+			w.claim(t, 0)
+		}
+		w.plan()
+		if rapid.Bool().Draw(t, "filled") {
+			w.filled(t)
+		}
+		w.check(t)
+		if len(w.s.mu.queue.queues) == 0 && len(w.live)+len(w.fills)+len(w.plans)+len(w.appends) == 0 {
+			break
+		}
+	}
+	for category, n := range w.taken {
+		got := slices.Sorted(slices.Values(w.stored[category]))
+		if got = slices.Compact(got); len(got) != n {
+			t.Fatalf("%s: %d of %d are stored: %v, queues %+v", category, len(got), n, w.stored[category], w.s.mu.queue.queues[category])
+		}
+	}
+}
+
+// openStream opens a world with a stream whose window is large once it opens.
+func openStream(t *testing.T) (*world, *categoryQueue) {
+	t.Helper()
+	cfg := spooling(DefaultConfig())
+	cfg.BatchBytes, cfg.Linger = 1, 0
+	w := openWorld(t, cfg)
+	t.Cleanup(func() { _ = w.s.spool.Close() })
+	l := w.s.mu.queue.queueOf("stream")
+	l.live.window.First, l.backfill.window.First = 1<<20, 1<<20
+	return w, l
+}
+
+// endRequest ends a request: all its frames are stored, or all failed for a reason.
+func (w *world) endRequest(b *upstreamBatch, f *fillPlan, reason scribev1.Reason) {
+	b.ordered, b.took = true, time.Millisecond
+	var results []*scribev1.FrameResult
+	for range b.frames {
+		r := &scribev1.FrameResult{Shard: 1 << 32}
+		if reason != 0 {
+			r.Error = &scribev1.ErrorInfo{Reason: reason}
+		}
+		results = append(results, r)
+	}
+	o := w.s.decideOutcome(b, results, nil)
+	if f != nil {
+		w.s.mu.queue.finishFill(w.now, f, b, o.held)
+	} else {
+		w.s.mu.queue.finishLive(w.now, b, o.held)
+	}
+}
+
+// TestFailureWhileClaiming: backlog that is being claimed when a request before it fails returns to the spool.
+func TestFailureWhileClaiming(t *testing.T) {
+	w, l := openStream(t)
+	q := &w.s.mu.queue
+	for range 6 {
+		e := w.newEntry("stream", ackNone)
+		w.written["stream"]++
+		w.end(t, q.appendPassing(l, e))
+	}
+	first := w.fill(t)
+	w.endRequest(first.b, first.f, 0)
+	second := w.fill(t) // of frame 1
+	if !w.plan() {
+		t.Fatal("the window is closed")
+	}
+	w.endRequest(second.b, second.f, scribev1.Reason_REASON_OVERLOADED)
+	if x := w.claim(t, 0); x != nil {
+		t.Errorf("%d is sent after 1 has failed", numberOf(&x.b.entries[0].frames[0]))
+	}
+	w.now = w.now.Add(time.Minute)
+	if x := w.fill(t); x == nil || numberOf(&x.b.entries[0].frames[0]) != 1 {
+		t.Errorf("%+v follows", x)
+	}
+}
+
+// TestAppendAfterFailure: what failed goes to the spool before what follows it and is still in flight.
+func TestAppendAfterFailure(t *testing.T) {
+	w, l := openStream(t)
+	q := &w.s.mu.queue
+	for i := range 5 {
+		e := w.newEntry("stream", ackNone)
+		if q.chooseDestination(l, e, w.now) == inMemory {
+			w.enter(e)
+		}
+		if i == 1 { // the first one opens the window
+			w.endRequest(w.live[0], nil, 0)
+			w.live = nil
+		}
+		if i < 4 {
+			w.send()
+		}
+	}
+	if len(w.live) != 3 {
+		t.Fatalf("%d requests are in flight", len(w.live))
+	}
+	w.endRequest(w.live[0], nil, scribev1.Reason_REASON_OVERLOADED)
+	w.now = w.now.Add(time.Minute)
+	if b := q.nextLive(w.now); b != nil {
+		t.Errorf("%d is sent while what follows it is in flight", numberOf(&b.entries[0].frames[0]))
+	}
+	if a := q.planSpill(w.now, true); a != nil {
+		t.Errorf("%d entries are spilled", len(a.parts))
+	}
+	var got []int
+	for _, p := range q.appendPassing(l, w.newEntry("stream", ackNone)).parts {
+		got = append(got, numberOf(&p.e.frames[0]))
+	}
+	if !slices.Equal(got, []int{1, 2, 3, 4, 5}) {
+		t.Errorf("%v are appended", got)
+	}
 }

@@ -28,10 +28,13 @@ type queuedFrame struct {
 	attempts  int32 // attempts that ended with a reason that may be permanent
 	sequenced bool
 	follows   bool // it, or one before it of its stream, follows a frame of an earlier call
+	behind    bool // in flight: another request with its stream was, too, when it was sent
 	unsure    bool // an attempt had an unknown outcome: the frame may be stored whatever a later attempt says
 	// refusal is the error of the last attempt; nil before the first one has ended.
 	refusal *scribev1.ErrorInfo
 	spooled bool // it is in the spool, claimed, as ref
+	// sequences are set if sequenced is.
+	sequences frameSequences
 }
 
 func (f *queuedFrame) amount() request.Amount {
@@ -88,7 +91,7 @@ type queueEntry struct {
 // frameOverhead, entryOverhead and recordOverhead are the bytes charged for the bookkeeping of a frame, of an entry, and of a
 // frame in the spool.
 const (
-	frameOverhead  = 100
+	frameOverhead  = 140
 	entryOverhead  = 350
 	recordOverhead = 64
 )

@@ -91,7 +91,7 @@ func (s *Scribed) claimBacklog(f *fillPlan) *upstreamBatch {
 	free := buf.B
 	var entries []*queueEntry
 	for i, l := range f.queues {
-		n := min(f.bufferOf(i), len(free))
+		n := min(int(bufferFor(f.wants[i])), len(free))
 		records, err := s.spool.Claim(l.name, f.wants[i], f.upTo[i], free[:0:n])
 		if err != nil {
 			s.throttled.warn(s.ctx, "claim", "spool read failed", slog.String("category", l.name), slog.Any("error", err))
@@ -101,7 +101,7 @@ func (s *Scribed) claimBacklog(f *fillPlan) *upstreamBatch {
 			if err != nil {
 				l.notBefore = s.now().Add(s.cfg.RetryMax)
 			} else {
-				s.mu.queue.clearWaits(l, f.upTo[i], s.now())
+				s.mu.queue.noteEmptyClaim(l, f, f.upTo[i], s.now())
 			}
 			s.mu.Unlock()
 			continue
@@ -109,17 +109,18 @@ func (s *Scribed) claimBacklog(f *fillPlan) *upstreamBatch {
 		free = free[n:]
 		entries = append(entries, newBackfillEntry(l, records))
 	}
-	if len(entries) == 0 {
-		s.buffers.Put(buf)
-		return nil
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b := s.mu.queue.backfillBatch(f, entries)
+	if b == nil {
+		s.buffers.Put(buf)
+		return nil
+	}
 	b.buf = &sharedBuffer{buf: buf, refs: 1}
-	for _, e := range entries {
+	for _, e := range b.entries {
 		e.mem = b.buf
 	}
+	s.notifyChange() // more of the queues may be claimed
 	return b
 }
 
@@ -153,13 +154,14 @@ func (s *Scribed) callUpstream(ctx context.Context, b *upstreamBatch) ([]*scribe
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	b.took, b.ordered = took, resp.GetOrdered()
 	for _, e := range b.entries {
 		if e.sub != nil {
-			e.sub.ordered = resp.GetOrdered()
+			e.sub.ordered = b.ordered
 		}
 	}
 	if !b.backfill {
-		s.mu.queue.pace.noteLive(took, s.mu.queue.filling > 0)
+		s.mu.queue.pace.noteLive(s.now(), took, s.mu.queue.filling > 0)
 	}
 	if !direct || b.entries[0].mem != nil {
 		return results, nil
@@ -227,6 +229,7 @@ type answerOutcome struct {
 // decideOutcome processes the answer of a batch. The caller holds mu.
 func (s *Scribed) decideOutcome(b *upstreamBatch, results []*scribev1.FrameResult, info *scribev1.ErrorInfo) answerOutcome {
 	o := answerOutcome{held: make(map[*categoryQueue]time.Duration)}
+	b.answered = info == nil
 	if info != nil {
 		s.handleRefusal(b, info, &o)
 	} else {
@@ -234,6 +237,9 @@ func (s *Scribed) decideOutcome(b *upstreamBatch, results []*scribev1.FrameResul
 	}
 	if b.backfill {
 		s.giveBack(b, &o)
+	}
+	for i, fl := range b.flights {
+		b.queues[i].flightsOf(b).noteOutcome(fl)
 	}
 	if s.spool != nil {
 		s.spool.Done(o.done...)
@@ -247,7 +253,6 @@ func (s *Scribed) decideOutcome(b *upstreamBatch, results []*scribev1.FrameResul
 func (s *Scribed) giveBack(b *upstreamBatch, o *answerOutcome) {
 	for i, e := range b.entries {
 		l := b.queues[i]
-		l.tries = nil
 		for j := range e.frames {
 			f := &e.frames[j]
 			o.release = append(o.release, f.ref)
@@ -271,6 +276,12 @@ func (s *Scribed) handleRefusal(b *upstreamBatch, info *scribev1.ErrorInfo, o *a
 		}
 		if len(b.entries) > 1 || len(b.entries[0].frames) > 0 {
 			s.throttled.warn(s.ctx, "refused", "request refused by the upstream: retrying its frames in smaller requests", slog.String("error", info.GetMessage()))
+		}
+		return
+	}
+	if info.GetReason() == scribev1.Reason_REASON_OUT_OF_ORDER && slices.ContainsFunc(b.entries, (*queueEntry).hasFollowers) {
+		for _, e := range b.entries { // the upstream is there, and takes requests one at a time
+			s.endAttempt(e, o, func(*queuedFrame) *scribev1.ErrorInfo { return info })
 		}
 		return
 	}
@@ -340,6 +351,9 @@ func (s *Scribed) bisectEntry(b *upstreamBatch, e *queueEntry) {
 		e.sub.entries = append(e.sub.entries, &other)
 	}
 	b.entries = append(b.entries, &other)
+	if fl := b.flightOf(s.mu.queue.queues[e.category]); fl != nil {
+		fl.entries = append(fl.entries, &other)
+	}
 }
 
 // handleResults handles the results of a batch. The caller holds mu.
@@ -349,17 +363,17 @@ func (s *Scribed) handleResults(b *upstreamBatch, results []*scribev1.FrameResul
 	q.noteAnswer(b)
 	for _, e := range b.entries {
 		l := q.queues[e.category]
-		if b.backfill {
+		if b.cautious {
 			l.singles = max(l.singles-len(e.frames), 0)
 			l.cautious = l.cautious && l.singles > 0
 		}
 		mine := results[:len(e.frames)]
 		results = results[len(e.frames):]
 		worst := s.applyResults(l, e, mine, o)
-		if len(e.frames) == 0 {
+		if len(e.frames) == 0 || b.isConsequence(l, e) {
 			continue
 		}
-		if _, ok := o.held[l]; !ok {
+		if _, ok := o.held[l]; !ok && !l.flightsOf(b).failed {
 			l.failures++
 		}
 		o.held[l] = max(o.held[l], s.retryPause(l.failures, worst))
@@ -426,8 +440,11 @@ func (s *Scribed) endAttempt(e *queueEntry, o *answerOutcome, result func(*queue
 	for i := range e.frames {
 		f := &e.frames[i]
 		info := result(f)
+		if f.behind && info.GetReason() == scribev1.Reason_REASON_OUT_OF_ORDER {
+			s.mu.queue.counts.early++
+		}
 		if info != nil && e.mayRetry(f, info, s.maxAttempts(e, f, info)) {
-			f.refusal = info
+			f.refusal, f.behind = info, false
 			left = append(left, *f)
 			continue
 		}
@@ -489,6 +506,8 @@ func (e *queueEntry) mayRetry(f *queuedFrame, info *scribev1.ErrorInfo, attempts
 	case reason == scribev1.Reason_REASON_OUT_OF_ORDER && f.follows && e.awaitsUpstream():
 		e.cutSequence(f)
 		return false // the caller knows what goes before it
+	case reason == scribev1.Reason_REASON_OUT_OF_SEQUENCE && f.behind:
+		return true // those before it may have failed since
 	case reason == scribev1.Reason_REASON_OUT_OF_SEQUENCE, reason == scribev1.Reason_REASON_UNSPECIFIED && !e.awaitsUpstream():
 		f.attempts++
 		return int(f.attempts) < attempts

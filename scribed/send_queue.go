@@ -17,15 +17,24 @@ import (
 type upstreamBatch struct {
 	entries []*queueEntry
 	queues  []*categoryQueue
+	flights []*categoryFlight // the parts of the queues, see categoryFlights; none in a direct request
 	ack     scribev1.AckLevel
 	bytes   int64
 	frames  int
 	// retry says that it has queues that were refused before. round is sendQueue.round when it began.
 	retry bool
 	round int
+	// follows says that it was sent although some of each of its queues was in flight.
+	follows bool
+	// answered says that it has an answer for each frame; took and ordered are the time until the answer, and what it said.
+	answered bool
+	took     time.Duration
+	ordered  bool
 	// backfill says that the entries come from the spool; buf is their buffer.
 	backfill bool
 	buf      *sharedBuffer
+	// cautious says that the queue was when they were claimed.
+	cautious bool
 	// direct says that it is a call of its own, which did not take the turns of its queues.
 	direct bool
 
@@ -55,15 +64,18 @@ type sendQueue struct {
 	diskFullTill time.Time
 	queues       map[string]*categoryQueue
 	added        uint64 // entries
-	// turn holds every queue with entries that is not busy, in the order of their turns.
+	// turn holds every queue with entries, in the order of their turns.
 	turn []*categoryQueue
 	// backlog holds every queue with frames in the spool only; queues are removed when they are found to have none.
 	backlog []*categoryQueue
-	// running counts the requests in flight, filling those with backlog.
-	running, filling int
-	lastLive         bool // the newest request has live traffic
-	pace             backfillPacer
-	closing          bool
+	// running counts the requests in flight, filling those with backlog; following and fillingBehind count those of each that follow
+	// others of all their categories. sending counts their bytes of frames.
+	running, filling         int
+	following, fillingBehind int
+	sending                  int64
+	lastLive                 bool // the newest request has live traffic
+	pace                     backfillPacer
+	closing                  bool
 	// draining says that the backlog is forwarded as fast as possible, also when closing.
 	draining bool
 
@@ -104,6 +116,7 @@ func (q *sendQueue) queueOf(category string) *categoryQueue {
 	l := q.queues[category]
 	if l == nil {
 		l = &categoryQueue{name: category, rule: q.cfg.ruleOf(category)}
+		l.live.window.First, l.backfill.window.First = int64(q.cfg.BatchBytes), int64(q.cfg.BatchBytes)
 		q.queues[category] = l
 	}
 	return l
@@ -145,6 +158,7 @@ func (q *sendQueue) addEntry(e *queueEntry) {
 func (q *sendQueue) enqueueEntry(e *queueEntry) {
 	l := q.queues[e.category]
 	l.entries = append(l.entries, e)
+	l.queued += e.bytes
 	q.joinTurn(l)
 }
 
@@ -163,7 +177,7 @@ func (q *sendQueue) countEntry(e *queueEntry) {
 }
 
 func (q *sendQueue) joinTurn(l *categoryQueue) {
-	if len(l.entries) > 0 && !l.busy && !l.inTurn {
+	if len(l.entries) > 0 && !l.inTurn {
 		l.inTurn = true
 		q.turn = append(q.turn, l)
 	}
@@ -199,6 +213,7 @@ func (q *sendQueue) removeEntry(e *queueEntry) bool {
 		return false
 	}
 	l.entries = slices.Delete(l.entries, i, i+1)
+	l.queued -= e.bytes
 	if len(l.entries) == 0 {
 		q.leaveTurn(l)
 	}
@@ -209,8 +224,11 @@ func (q *sendQueue) removeEntry(e *queueEntry) bool {
 // isUnavailable reports whether the upstream is unavailable.
 func (q *sendQueue) isUnavailable() bool { return q.failures > 0 }
 
-// liveSlots is how many requests may run when one with live traffic begins. One slot is kept for the backlog if it has its turn.
-// With a single slot, live traffic and backlog take turns.
+// beginning counts the requests in flight that do not follow others: those that MaxInFlight bounds.
+func (q *sendQueue) beginning() int { return q.running - q.following }
+
+// liveSlots is how many of them may run when one with live traffic begins. One slot is kept for the backlog if it has its turn. With a
+// single slot, live traffic and backlog take turns.
 func (q *sendQueue) liveSlots(now time.Time) int {
 	n := q.cfg.MaxInFlight
 	if q.filling == 0 && (n > 1 || q.lastLive) && q.fillReady(now) {
@@ -221,17 +239,24 @@ func (q *sendQueue) liveSlots(now time.Time) int {
 
 // nextLive returns the next batch of live traffic to send now, or nil.
 func (q *sendQueue) nextLive(now time.Time) *upstreamBatch {
-	if q.running >= q.liveSlots(now) || now.Before(q.notBefore) || q.isUnavailable() && q.running > 0 {
+	if len(q.turn) == 0 || now.Before(q.notBefore) || q.isUnavailable() && q.running > 0 {
 		return nil
 	}
-	first := slices.IndexFunc(q.turn, func(l *categoryQueue) bool { return q.isDue(l, now) })
+	full := q.beginning() >= q.liveSlots(now)
+	first := slices.IndexFunc(q.turn, func(l *categoryQueue) bool { return (!full || l.live.isBusy()) && q.isDue(l, now) })
 	if first < 0 {
 		return nil
 	}
-	b := &upstreamBatch{ack: q.upstreamLevel(q.turn[first].entries[0]), round: q.round}
+	b := &upstreamBatch{ack: q.upstreamLevel(q.turn[first].entries[0]), round: q.round, follows: q.turn[first].live.isBusy()}
 	// Queues that are due get a share each, in turn; queues of another level wait for another batch. A queue that is only
 	// lingering may come along.
-	quantum := max(q.cfg.BatchBytes/max(len(q.turn), 1), minQuantum)
+	sharing := 0
+	for _, l := range q.turn {
+		if !l.live.isBusy() || q.mayFollow(l) {
+			sharing++
+		}
+	}
+	quantum := max(q.cfg.BatchBytes/max(sharing, 1), minQuantum)
 	order := slices.Concat(q.turn[first:], q.turn[:first])
 	q.turn = q.turn[:0:0]
 	for _, l := range order {
@@ -239,14 +264,22 @@ func (q *sendQueue) nextLive(now time.Time) *upstreamBatch {
 			q.turn = append(q.turn, l)
 		}
 	}
-	q.beginRequest(b.retry)
+	for _, l := range b.queues { // to the end
+		q.joinTurn(l)
+	}
+	q.beginRequest(b.retry, b.follows, b.bytes)
 	q.lastLive = true
 	return b
 }
 
-// beginRequest counts a request that begins; retry says that it has queues that were refused before.
-func (q *sendQueue) beginRequest(retry bool) {
+// beginRequest counts a request of n bytes that begins; retry says that it has queues that were refused before, follows that it
+// follows others.
+func (q *sendQueue) beginRequest(retry, follows bool, n int64) {
 	q.running++
+	q.sending += n
+	if follows {
+		q.following++
+	}
 	if !retry {
 		return
 	}
@@ -257,8 +290,12 @@ func (q *sendQueue) beginRequest(retry bool) {
 }
 
 // endRequest is the inverse of beginRequest.
-func (q *sendQueue) endRequest(retry bool) {
+func (q *sendQueue) endRequest(retry, follows bool, n int64) {
 	q.running--
+	q.sending -= n
+	if follows {
+		q.following--
+	}
 	if retry {
 		q.retrying--
 	}
@@ -276,7 +313,7 @@ const (
 
 // maySend reports whether a queue may send now, whether or not it is due.
 func (q *sendQueue) maySend(l *categoryQueue, now time.Time) bool {
-	return !now.Before(l.notBefore) && q.isEligible(l, l.entries[0]) && (l.failures == 0 || q.mayRetry())
+	return !now.Before(l.notBefore) && q.isEligible(l, l.entries[0]) && (l.failures == 0 || q.mayRetry()) && (!l.live.isBusy() || q.mayFollow(l))
 }
 
 // upstreamLevel is the acknowledgement level of requests to the upstream. With a spool, frames are kept until they are committed,
@@ -299,9 +336,11 @@ const minQuantum = 64 << 10
 // moveEntries moves entries from a queue to a batch, and reports whether it moved any.
 func (q *sendQueue) moveEntries(b *upstreamBatch, l *categoryQueue, quantum int) bool {
 	n, size := 0, int64(0)
+	check := l.live.newFollowCheck()
 	for _, e := range l.entries {
-		full := n > 0 && size+e.bytes > int64(quantum) || len(b.entries) > 0 && b.bytes+size+e.bytes > int64(q.cfg.BatchBytes)
-		if full || q.upstreamLevel(e) != b.ack || e.alone && n+len(b.entries) > 0 || !q.isEligible(l, e) {
+		full := n > 0 && size+e.bytes > int64(quantum) || len(b.entries) > 0 && b.bytes+size+e.bytes > int64(q.cfg.BatchBytes) ||
+			n > 0 && l.live.isBusy() && size+e.bytes > l.live.window.Space()
+		if full || q.upstreamLevel(e) != b.ack || e.alone && n+len(b.entries) > 0 || !q.isEligible(l, e) || check.countAllowed(e.frames) < len(e.frames) {
 			break
 		}
 		n++
@@ -317,13 +356,13 @@ func (q *sendQueue) moveEntries(b *upstreamBatch, l *categoryQueue, quantum int)
 		e.batch = b
 		b.frames += len(e.frames)
 	}
-	l.inFlight = append(l.inFlight[:0], l.entries[:n]...)
-	b.entries = append(b.entries, l.inFlight...)
-	b.queues = append(b.queues, l)
+	fl := l.live.begin(slices.Clone(l.entries[:n]), b.ack)
+	b.entries = append(b.entries, fl.entries...)
+	b.queues, b.flights = append(b.queues, l), append(b.flights, fl)
 	b.bytes += size
 	b.retry = b.retry || l.failures > 0
 	l.entries = slices.Delete(l.entries, 0, n)
-	l.busy = true
+	l.queued -= size
 	return true
 }
 
@@ -333,21 +372,22 @@ func (q *sendQueue) isDue(l *categoryQueue, now time.Time) bool {
 		return false
 	}
 	e := l.entries[0]
-	return q.closing || e.awaitsUpstream() || l.failures > 0 || l.bytes >= int64(q.cfg.BatchBytes) || !now.Before(e.since.Add(q.cfg.Linger))
+	return q.closing || l.live.isBusy() || e.awaitsUpstream() || l.failures > 0 || l.queued >= int64(q.cfg.BatchBytes) || !now.Before(e.since.Add(q.cfg.Linger))
 }
 
 // nextWake is when nextLive or nextFill may have a request if no event comes first; zero = only an event can bring one.
 func (q *sendQueue) nextWake(now time.Time) time.Time {
-	if q.running >= q.cfg.MaxInFlight || q.isUnavailable() && q.running > 0 {
+	if q.isUnavailable() && q.running > 0 {
 		return time.Time{}
 	}
 	at := q.nextFillWake(now)
-	if q.running >= q.liveSlots(now) {
-		return at
-	}
+	full := q.beginning() >= q.liveSlots(now)
 	for _, l := range q.turn {
 		if at.Equal(now) {
 			break
+		}
+		if full && !l.live.isBusy() || l.live.isBusy() && !q.mayFollow(l) {
+			continue // until a request is answered, or more comes
 		}
 		e := l.entries[0]
 		if !q.isEligible(l, e) || l.failures > 0 && !q.mayRetry() {
@@ -404,25 +444,23 @@ func (q *sendQueue) finishLive(now time.Time, b *upstreamBatch, held map[*catego
 	if b.direct {
 		return q.finishDirect(now, b, held)
 	}
-	q.endRequest(b.retry)
-	back := make(map[string][]*queueEntry, len(b.queues))
-	for _, e := range b.entries {
-		e.batch = nil
-		if len(e.frames) > 0 {
-			back[e.category] = append(back[e.category], e)
-		} else {
-			done = append(done, e)
-		}
-	}
-	for _, l := range b.queues {
-		l.busy = false
-		clear(l.inFlight)
-		l.inFlight = l.inFlight[:0]
-		if back := back[l.name]; len(back) > 0 {
-			l.entries = append(back, l.entries...)
+	q.endRequest(b.retry, b.follows, b.bytes)
+	for i, l := range b.queues {
+		fl := b.flights[i]
+		var left []*queueEntry
+		for _, e := range fl.entries {
+			e.batch = nil
+			if len(e.frames) > 0 {
+				left = append(left, e)
+			} else {
+				done = append(done, e)
+			}
 		}
 		q.setHold(l, now, held)
-		q.joinTurn(l)
+		l.live.end(now, b, fl, left)
+		for _, e := range left {
+			q.returnEntry(l, e)
+		}
 	}
 	for _, e := range done {
 		q.releaseMemory(e)
@@ -430,11 +468,11 @@ func (q *sendQueue) finishLive(now time.Time, b *upstreamBatch, held map[*catego
 	return done
 }
 
-// setHold makes a queue wait if it is in held, and otherwise clears its failures.
+// setHold makes a queue wait if it is in held. Otherwise it clears its failures, unless what is in flight follows one.
 func (q *sendQueue) setHold(l *categoryQueue, now time.Time, held map[*categoryQueue]time.Duration) {
 	if d, ok := held[l]; ok {
-		l.notBefore = now.Add(d)
-	} else {
+		l.notBefore = laterOf(l.notBefore, now.Add(d))
+	} else if !l.live.failed && !l.backfill.failed {
 		l.failures, l.notBefore = 0, time.Time{}
 	}
 }

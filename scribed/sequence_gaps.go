@@ -5,7 +5,6 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
-	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -37,11 +36,8 @@ const (
 
 // sequenceOf returns the sequence that a frame belongs to.
 func sequenceOf(category string, f *queuedFrame) (producerSequence, bool) {
-	if !f.sequenced {
-		return producerSequence{}, false
-	}
-	h, err := record.ParseHeader(f.bytes)
-	return producerSequence{category: category, shard: h.Shard, producer: h.Producer, epoch: h.Epoch}, err == nil
+	of := &f.sequences
+	return producerSequence{category: category, shard: of.stream.shard, producer: of.stream.producer, epoch: of.epoch}, f.sequenced
 }
 
 // noteLost is the event that a frame was given up because an earlier one is missing, or because its epoch is fenced.

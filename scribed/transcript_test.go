@@ -180,6 +180,6 @@ func (s *transcript) describe(out *strings.Builder) {
 			}
 			out.WriteString(texts(e) + mark)
 		}
-		fmt.Fprintf(out, "] in flight %d, leaving %d, backlog %d\n", len(l.inFlight), len(l.leaving), q.backlogOf(l).Frames)
+		fmt.Fprintf(out, "] in flight %d, leaving %d, backlog %d\n", len(l.live.entries()), len(l.leaving), q.backlogOf(l).Frames)
 	}
 }

@@ -149,6 +149,7 @@ func splitRequest(ctx context.Context, req *scribev1.WriteRequest) (results []*s
 		}
 		last.frames = append(last.frames, queuedFrame{
 			bytes: frames.Bytes, messages: int32(frames.Count), sequenced: frames.Sequenced(), follows: following, index: int32(frames.Index), //nolint:gosec // bounded by the format
+			sequences: sequencesOf(&frames.Header),
 		})
 		last.bytes += int64(len(frames.Bytes))
 	}

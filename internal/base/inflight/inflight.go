@@ -1,4 +1,4 @@
-// Package inflight knows where what is in flight went.
+// Package inflight knows where what is in flight went (Places), and how much may be in flight at a time (Window).
 package inflight
 
 import "sync"

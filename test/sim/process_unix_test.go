@@ -32,6 +32,12 @@ func sealProcess() error {
 // stackSignal makes a Go program print all stacks and end.
 const stackSignal = syscall.SIGQUIT
 
+// endWithStacks ends this process so.
+func endWithStacks() {
+	_ = syscall.Kill(syscall.Getpid(), stackSignal)
+	select {}
+}
+
 // cpuTime returns the processor time that this process has used.
 func cpuTime() time.Duration {
 	var u syscall.Rusage

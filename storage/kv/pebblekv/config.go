@@ -16,7 +16,7 @@ type Config struct {
 	// Dir is the folder, which is created if it does not exist. One process at a time may have it open.
 	Dir string `required:"a folder"`
 	// CacheBytes is the size of the block cache.
-	CacheBytes int64 `default:"8MiB" min:"1B"`
+	CacheBytes int64 `default:"32MiB" min:"1B"`
 	// MemTableBytes is the size of the write buffer.
 	MemTableBytes int64 `default:"4MiB" min:"64KiB" max:"1GiB"`
 	// HistoryEvents and HistoryBytes bound the changes kept in memory for watches.

@@ -201,6 +201,9 @@ func sectionLen(attrs []Attribute) (int, error) {
 	return n, nil
 }
 
+// Move continues the frame in dst, whose content is overwritten. The former buffer belongs to the caller again.
+func (b *Builder) Move(dst []byte) { b.buf = append(dst[:0], b.buf...) }
+
 // Count returns the number of messages in the current frame, or in the last finished one.
 func (b *Builder) Count() int { return b.count }
 

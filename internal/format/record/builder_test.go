@@ -3,6 +3,7 @@ package record_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -418,5 +419,35 @@ func TestAllocations(t *testing.T) {
 		}
 	}); n != 0 {
 		t.Errorf("splitting allocates %v times", n)
+	}
+}
+
+// TestMove: a frame that moves to other buffers in between is the same.
+func TestMove(t *testing.T) {
+	build := func(move bool) []byte {
+		var b record.Builder
+		buf := make([]byte, 0, 128<<10)
+		if err := b.Reset(buf, record.Envelope{Category: "c", BaseTime: 1_000_000}); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 2000 { // more than one step of the checksum
+			if err := b.Append(&record.Message{Payload: fmt.Append(nil, "message ", i), Time: time.UnixMicro(1_000_000 + int64(i))}); err != nil {
+				t.Fatal(err)
+			}
+			if move && i%300 == 0 {
+				next := make([]byte, 17, 128<<10)
+				b.Move(next)
+				clear(buf[:cap(buf)]) // the caller uses it for something else
+				buf = next
+			}
+		}
+		frame, err := b.Finish()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return frame
+	}
+	if !bytes.Equal(build(true), build(false)) {
+		t.Error("the frame that moved is another")
 	}
 }

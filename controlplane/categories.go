@@ -20,6 +20,9 @@ import (
 // maxAttempts bounds the attempts of a change that names no revision and conflicts with other changes.
 const maxAttempts = 16
 
+// maxNames bounds the names of a list.
+const maxNames = 1000
+
 // maxList is the largest page of ListCategories.
 const maxList = 10_000
 
@@ -203,8 +206,19 @@ func (c *ControlPlane) ListCategories(ctx context.Context, req *scribev1.ListCat
 	if len(req.GetAfter()) > record.MaxCategoryName {
 		v.Add("after", "%d bytes, the limit is %d", len(req.GetAfter()), record.MaxCategoryName)
 	}
+	if n := len(req.GetNames()); n > maxNames {
+		v.Add("names", "%d names, the limit is %d", n, maxNames)
+	} else if n > 0 && (req.GetPrefix() != "" || req.GetAfter() != "" || req.GetLimit() != 0) {
+		v.Add("names", "stands alone: not beside prefix, after or limit")
+	}
+	for i := 0; i < len(req.GetNames()) && len(req.GetNames()) <= maxNames; i++ {
+		checkCategoryName(&v, fmt.Sprintf("names[%d]", i), req.GetNames()[i])
+	}
 	if err := v.Err(what); err != nil {
 		return nil, err
+	}
+	if len(req.GetNames()) > 0 {
+		return c.listNamed(ctx, what, req)
 	}
 	r := kv.KeyRange{Prefix: categoryKey(req.GetPrefix()), Limit: int(cmp.Or(min(req.GetLimit(), maxList), maxList))}
 	if req.GetAfter() != "" {
@@ -220,6 +234,37 @@ func (c *ControlPlane) ListCategories(ctx context.Context, req *scribev1.ListCat
 		if err != nil {
 			return nil, request.ReadError(what, err)
 		}
+		if req.GetWithoutSchemas() {
+			cat.Schema = ""
+		}
+		resp.Categories = append(resp.Categories, cat)
+	}
+	return resp, nil
+}
+
+// listNamed lists the categories that a request names. Damaged ones are left out: others do not depend on them.
+func (c *ControlPlane) listNamed(ctx context.Context, what string, req *scribev1.ListCategoriesRequest) (*scribev1.ListCategoriesResponse, error) {
+	resp := &scribev1.ListCategoriesResponse{Named: true}
+	size := 0
+	for _, name := range req.GetNames() {
+		e, err := c.deps.Store.Get(ctx, categoryKey(name))
+		if errors.Is(err, kv.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, request.ReadError(what, err)
+		}
+		cat, err := c.decodeCounted(name, e.Value, e.Revision)
+		if err != nil {
+			continue
+		}
+		if req.GetWithoutSchemas() {
+			cat.Schema = ""
+		}
+		if size += proto.Size(cat); size > rpc.MaxMessageBytes/2 {
+			return nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s: the categories take more than %d bytes: name fewer, or leave the schemas out",
+				what, rpc.MaxMessageBytes/2)
+		}
 		resp.Categories = append(resp.Categories, cat)
 	}
 	return resp, nil
@@ -233,6 +278,10 @@ func (c *ControlPlane) UpdateCategory(ctx context.Context, req *scribev1.UpdateC
 	defer c.calls.Leave()
 	if req.GetUnboundedWindow() && req.GetOrderingWindow() != nil {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "update category %q: unbounded_window: removes the window that ordering_window sets: give one of them",
+			shorten(req.GetName()))
+	}
+	if req.GetAutoLinger() && req.GetLinger() != nil {
+		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "update category %q: auto_linger: removes the duration that linger sets: give one of them",
 			shorten(req.GetName()))
 	}
 	t := categoryChange{change: changeUpdated, what: "update category", name: req.GetName(), revision: req.GetRevision()}
@@ -287,6 +336,12 @@ func applyUpdate(before *scribev1.Category, req *scribev1.UpdateCategoryRequest)
 		after.OrderingWindow = nil
 	case req.GetOrderingWindow() != nil:
 		after.OrderingWindow = proto.CloneOf(req.GetOrderingWindow())
+	}
+	switch {
+	case req.GetAutoLinger():
+		after.Linger = nil
+	case req.GetLinger() != nil:
+		after.Linger = proto.CloneOf(req.GetLinger())
 	}
 	return after
 }

@@ -111,7 +111,7 @@ func TestCreateCategory(t *testing.T) {
 		QuotaMode:      scribev1.QuotaMode_QUOTA_MODE_THROTTLE,
 		Repeatable:     scribev1.Repeatability_REPEATABILITY_BOUND,
 		Cache:          &scribev1.CachePolicy{Memory: scribev1.CacheMode_CACHE_MODE_NEVER, MemcachedAge: durationpb.New(time.Hour)},
-		OrderingWindow: durationpb.New(0), Schema: "infer", ShardBy: scribev1.ShardBy_SHARD_BY_FIELD, ShardField: "user.id",
+		OrderingWindow: durationpb.New(0), Linger: durationpb.New(time.Minute), Schema: "infer", ShardBy: scribev1.ShardBy_SHARD_BY_FIELD, ShardField: "user.id",
 	}
 	resp, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: full})
 	if err != nil {
@@ -129,10 +129,10 @@ func TestInvalid(t *testing.T) {
 	long := strings.Repeat("x", 1<<20+1)
 	_, err := c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{
 		Name: "-x", Owner: long[:256], Retention: durationpb.New(time.Second), Shards: 10_001, Delivery: 9,
-		MaxMessageBytes: 32<<20 + 1, OrderingWindow: durationpb.New(-1), Schema: long, QuotaMode: 9, Repeatable: 9,
+		MaxMessageBytes: 32<<20 + 1, OrderingWindow: durationpb.New(-1), Linger: durationpb.New(time.Hour), Schema: long, QuotaMode: 9, Repeatable: 9,
 	}})
 	wantReason(t, err, scribev1.Reason_REASON_INVALID, "repeatable: ", "quota_mode: ", "name: ", "owner: ", "retention: ", "shards: ", "delivery: ", "max_message_bytes: ",
-		"ordering_window: ", "schema: ")
+		"ordering_window: ", "linger: ", "schema: ")
 	_, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "a", Schema: "bad", Owner: "\xff"}})
 	wantReason(t, err, scribev1.Reason_REASON_INVALID, "schema: line 1, column 1: got \"bad\", want an object", "owner: is not UTF-8")
 	for _, wrong := range []*scribev1.Category{
@@ -166,6 +166,10 @@ func TestInvalid(t *testing.T) {
 	wantReason(t, err, scribev1.Reason_REASON_INVALID, "member: ")
 	_, err = c.ListCategories(t.Context(), &scribev1.ListCategoriesRequest{Prefix: long, After: long})
 	wantReason(t, err, scribev1.Reason_REASON_INVALID, "prefix: ", "after: ")
+	_, err = c.ListCategories(t.Context(), &scribev1.ListCategoriesRequest{Names: make([]string, 1001)})
+	wantReason(t, err, scribev1.Reason_REASON_INVALID, "names: 1001 names, the limit is 1000")
+	_, err = c.ListCategories(t.Context(), &scribev1.ListCategoriesRequest{Names: []string{"a", "-"}, Limit: 1})
+	wantReason(t, err, scribev1.Reason_REASON_INVALID, "names: ", "names[1]: ")
 	err = c.WatchCategories(t.Context(), &scribev1.WatchCategoriesRequest{Heartbeat: durationpb.New(time.Millisecond)}, nil)
 	wantReason(t, err, scribev1.Reason_REASON_INVALID, "heartbeat: ")
 	err = c.WatchMembers(t.Context(), &scribev1.WatchMembersRequest{Heartbeat: durationpb.New(time.Millisecond)}, nil)
@@ -317,6 +321,22 @@ func TestCachePolicy(t *testing.T) {
 	}
 }
 
+// TestAutoLinger: a linger that was set can be removed again.
+func TestAutoLinger(t *testing.T) {
+	c := start(t, newStore(t), nil)
+	create(t, c, "a")
+	resp, err := c.UpdateCategory(t.Context(), &scribev1.UpdateCategoryRequest{Name: "a", Linger: durationpb.New(time.Second)})
+	if err != nil || resp.GetCategory().GetLinger().AsDuration() != time.Second {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	_, err = c.UpdateCategory(t.Context(), &scribev1.UpdateCategoryRequest{Name: "a", Linger: durationpb.New(0), AutoLinger: true})
+	wantReason(t, err, scribev1.Reason_REASON_INVALID, "auto_linger: ")
+	resp, err = c.UpdateCategory(t.Context(), &scribev1.UpdateCategoryRequest{Name: "a", AutoLinger: true})
+	if err != nil || resp.GetCategory().GetLinger() != nil {
+		t.Errorf("%v, %v", resp, err)
+	}
+}
+
 // TestUnboundedWindow: a window that was set can be removed again.
 func TestUnboundedWindow(t *testing.T) {
 	c := start(t, newStore(t), nil)
@@ -416,6 +436,22 @@ func TestListCategories(t *testing.T) {
 		}
 		return fmt.Sprintf("%s more=%v", strings.Join(names, " "), resp.GetMore())
 	}
+	resp, err := c.UpdateCategory(t.Context(), &scribev1.UpdateCategoryRequest{Name: "a", Schema: new("infer")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, req := range []*scribev1.ListCategoriesRequest{{Names: []string{"a"}}, {Limit: 1}} {
+		for _, req.WithoutSchemas = range []bool{false, true} {
+			want := proto.CloneOf(resp.GetCategory())
+			if req.GetWithoutSchemas() {
+				want.Schema = ""
+			}
+			got, err := c.ListCategories(t.Context(), req)
+			if err != nil || len(got.GetCategories()) != 1 || !proto.Equal(got.GetCategories()[0], want) || got.GetNamed() != (req.GetNames() != nil) {
+				t.Errorf("%v: %v, %v; want %v", req, got, err, want)
+			}
+		}
+	}
 	for _, test := range []struct {
 		req  *scribev1.ListCategoriesRequest
 		want string
@@ -426,6 +462,8 @@ func TestListCategories(t *testing.T) {
 		{&scribev1.ListCategoriesRequest{Prefix: "b", After: "b.1", Limit: 2}, "b.2 b.3 more=false"},
 		{&scribev1.ListCategoriesRequest{After: "b.3", Limit: 1_000_000}, "c more=false"},
 		{&scribev1.ListCategoriesRequest{Prefix: "x"}, " more=false"},
+		{&scribev1.ListCategoriesRequest{Names: []string{"c", "no", "a"}}, "c a more=false"},
+		{&scribev1.ListCategoriesRequest{Names: []string{"no"}}, " more=false"},
 		{&scribev1.ListCategoriesRequest{Prefix: "b", After: "a"}, "b b.1 b.2 b.3 more=false"},
 	} {
 		if got := list(test.req); got != test.want {

@@ -21,6 +21,7 @@ const (
 	maxShards        = 10_000
 	defaultMessage   = 16 << 20
 	maxMessage       = 32 << 20
+	maxLinger        = 5 * time.Minute
 	maxOwner         = 255
 	maxSchema        = 1 << 20
 	schemaInfer      = "infer"
@@ -97,6 +98,9 @@ func checkCategory(c, before *scribev1.Category, forceSchema bool, what string) 
 	}
 	if w := c.GetOrderingWindow(); w != nil {
 		v.CheckDuration("ordering_window", w, 0, maxRetention)
+	}
+	if l := c.GetLinger(); l != nil {
+		v.CheckDuration("linger", l, 0, maxLinger)
 	}
 	checkCachePolicy(&v, c.GetCache())
 	v.CheckText("schema", c.GetSchema(), maxSchema)

@@ -28,7 +28,7 @@ func TestCategories(t *testing.T) {
 		}
 		run := func(args ...string) []byte { return ok(t, nil, append(args, "--server", c.read)...) }
 		run("category", "create", "orders", "--retention", "7d", "--shards", "4", "--delivery", "exactly_once", "--owner", "shop", "--quota", "10MB",
-			"--window", "30s", "--max-message", "1MiB", "--schema", schema)
+			"--window", "30s", "--linger", "1m", "--max-message", "1MiB", "--schema", schema)
 		run("category", "create", "other")
 		run("category", "update", "orders", "--retention", "1w1d", "--shards", "8")
 		c.restart(t, c)
@@ -37,7 +37,7 @@ func TestCategories(t *testing.T) {
 			t.Fatal(err)
 		}
 		for field, want := range map[string]any{
-			"name": "orders", "retention": "8d", "shards": 8.0, "delivery": "exactly_once", "owner": "shop", "quota_per_second": "10MB", "window": "30s",
+			"name": "orders", "retention": "8d", "shards": 8.0, "delivery": "exactly_once", "owner": "shop", "quota_per_second": "10MB", "window": "30s", "linger": "1m",
 			"max_message": "1MiB", "schema": "version 1: json, 1 field",
 		} {
 			if got[field] != want {

@@ -62,7 +62,8 @@ type categoryFlags struct {
 	maxMessageBytes units.Bytes
 	quota           units.Bytes
 	quotaMode       enumFlag[scribev1.QuotaMode]
-	window          windowFlag
+	window          durationOrFlag
+	linger          durationOrFlag
 	repeatable      enumFlag[scribev1.Repeatability]
 	cache           cachePolicy
 	schema          string
@@ -71,6 +72,7 @@ type categoryFlags struct {
 func (f *categoryFlags) addFlags(cmd *cobra.Command) {
 	f.retention, f.shards, f.maxMessageBytes = units.Duration(72*time.Hour), 1, 16<<20
 	f.shardBy = shardBy{rule: scribev1.ShardBy_SHARD_BY_STICKY}
+	f.window.without, f.linger.without = "none", "auto"
 	f.quotaMode = enumFlag[scribev1.QuotaMode]{scribev1.QuotaMode_QUOTA_MODE_BLOCK, "mode"}
 	f.repeatable = enumFlag[scribev1.Repeatability]{scribev1.Repeatability_REPEATABILITY_NONE, "kind"}
 	fs := cmd.Flags()
@@ -84,6 +86,7 @@ func (f *categoryFlags) addFlags(cmd *cobra.Command) {
 	fs.Var(&f.repeatable, "repeatable", "none; bound: one log per logical shard, and one order for all readers; or sequenced: an additional log that orders all messages, only for a new category")
 	fs.Var(&f.cache, "cache", "cache policy of read proxies: default, or for example memory=never,memcached=reused,age=4h; tiers take always, never or reused (payloads that are read twice)")
 	fs.Var(&f.window, "window", "default ordering window of consumers; none = unbounded")
+	fs.Var(&f.linger, "linger", "how long messages that no writer waits for may be held back so that many go together, at most 5m; auto = longer, to 3s, the more categories a program writes to")
 	fs.StringVar(&f.schema, "schema", "", "schema file, which maps messages to columns (see scribe schema --help), or infer: from the first messages")
 }
 
@@ -131,40 +134,43 @@ func (f *enumFlag[E]) Set(s string) (err error) {
 // Type implements pflag.Value.
 func (f *enumFlag[E]) Type() string { return f.kind }
 
-// windowFlag is a flag for an ordering window: a duration, or none.
-type windowFlag struct{ duration *units.Duration }
+// durationOrFlag is a flag for a duration, or a word for none.
+type durationOrFlag struct {
+	duration *units.Duration
+	without  string
+}
 
 // String implements pflag.Value.
-func (w *windowFlag) String() string {
-	if w.duration == nil {
-		return "none"
+func (f *durationOrFlag) String() string {
+	if f.duration == nil {
+		return f.without
 	}
-	return w.duration.String()
+	return f.duration.String()
 }
 
 // Set implements pflag.Value.
-func (w *windowFlag) Set(s string) error {
-	if s == "none" {
-		w.duration = nil
+func (f *durationOrFlag) Set(s string) error {
+	if s == f.without {
+		f.duration = nil
 		return nil
 	}
 	d, err := units.ParseDuration(s)
 	if err != nil {
-		return fmt.Errorf("%w; or none", err)
+		return fmt.Errorf("%w; or %s", err, f.without)
 	}
-	w.duration = &d
+	f.duration = &d
 	return nil
 }
 
 // Type implements pflag.Value.
-func (w *windowFlag) Type() string { return "duration" }
+func (f *durationOrFlag) Type() string { return "duration" }
 
-// toProto is the window as a category has it; nil is unbounded.
-func (w *windowFlag) toProto() *durationpb.Duration {
-	if w.duration == nil {
+// toProto is the duration as a category has it; nil if there is none.
+func (f *durationOrFlag) toProto() *durationpb.Duration {
+	if f.duration == nil {
 		return nil
 	}
-	return durationpb.New(w.duration.Std())
+	return durationpb.New(f.duration.Std())
 }
 
 func newCategoryCreate() *cobra.Command {
@@ -178,6 +184,7 @@ func newCategoryCreate() *cobra.Command {
   scribe category create changes --shards 4 --repeatable bound
   scribe category create clicks --shards 8 --shard-by key
   scribe category create debug --quota 10MiB --quota-mode sample
+  scribe category create sensors.cold --linger 1m
   scribe category create web --schema web.yaml
   scribe category create events --schema infer
   scribe category create dumps --cache memcached=never`,
@@ -202,7 +209,7 @@ func newCategoryCreate() *cobra.Command {
 		c := &scribev1.Category{
 			Schema: schema, Name: args[0], Owner: f.owner, Retention: durationpb.New(f.retention.Std()), Shards: f.shards, Delivery: delivery,
 			MaxMessageBytes: clampUint32(f.maxMessageBytes), QuotaBytesPerSecond: uint64(f.quota),
-			QuotaMode: f.quotaMode.value, OrderingWindow: f.window.toProto(), Repeatable: f.repeatable.value,
+			QuotaMode: f.quotaMode.value, OrderingWindow: f.window.toProto(), Linger: f.linger.toProto(), Repeatable: f.repeatable.value,
 			Cache: f.cache.policy, ShardBy: f.shardBy.rule, ShardField: f.shardBy.field,
 		}
 		res, err := callCell(cmd.Context(), *server, "create category "+args[0], controlClient(*server).CreateCategory,
@@ -318,6 +325,7 @@ func newCategoryUpdate() *cobra.Command {
 			"repeatable":  func() { req.Repeatable = &f.repeatable.value },
 			"cache":       func() { req.Cache = cmp.Or(f.cache.policy, &scribev1.CachePolicy{}) }, // an empty one removes it
 			"window":      func() { req.OrderingWindow, req.UnboundedWindow = f.window.toProto(), f.window.duration == nil },
+			"linger":      func() { req.Linger, req.AutoLinger = f.linger.toProto(), f.linger.duration == nil },
 			"schema": func() {
 				req.Schema = new(string)
 				*req.Schema, err = f.schemaText()
@@ -387,6 +395,7 @@ type categoryJSON struct {
 	Quota           units.Bytes     `json:"quota_per_second,omitempty"`
 	QuotaMode       string          `json:"quota_mode,omitempty"`
 	Window          *units.Duration `json:"window,omitempty"`
+	Linger          *units.Duration `json:"linger,omitempty"`
 	Repeatable      string          `json:"repeatable,omitempty"`
 	Cache           string          `json:"cache,omitempty"`
 	Schema          string          `json:"schema,omitempty"`
@@ -413,6 +422,9 @@ func describeCategory(c *scribev1.Category) categoryJSON {
 	}
 	if c.GetOrderingWindow() != nil {
 		out.Window = new(units.Duration(c.GetOrderingWindow().AsDuration()))
+	}
+	if c.GetLinger() != nil {
+		out.Linger = new(units.Duration(c.GetLinger().AsDuration()))
 	}
 	return out
 }

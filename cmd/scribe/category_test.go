@@ -152,31 +152,51 @@ func TestCacheFlag(t *testing.T) {
 	}
 }
 
-// TestWindowFlag: a window is set with a duration and removed with none.
-func TestWindowFlag(t *testing.T) {
+// TestDurationOrFlags: an ordering window and a linger are set with a duration, and removed with a word.
+func TestDurationOrFlags(t *testing.T) {
 	c := &categories{}
-	for _, tc := range []struct {
-		window    string
-		set       *durationpb.Duration
-		unbounded bool
-	}{{"30s", durationpb.New(30 * time.Second), false}, {"0s", durationpb.New(0), false}, {"none", nil, true}} {
-		if _, err := c.run(t, "create", "a", "--window", tc.window); err != nil {
+	for _, f := range []struct {
+		flag, without string
+		created       func() *durationpb.Duration
+		updated       func() (*durationpb.Duration, bool)
+	}{
+		{
+			"--window", "none", func() *durationpb.Duration { return c.category.GetOrderingWindow() },
+			func() (*durationpb.Duration, bool) {
+				return c.update.GetOrderingWindow(), c.update.GetUnboundedWindow()
+			},
+		},
+		{
+			"--linger", "auto", func() *durationpb.Duration { return c.category.GetLinger() },
+			func() (*durationpb.Duration, bool) { return c.update.GetLinger(), c.update.GetAutoLinger() },
+		},
+	} {
+		for _, tc := range []struct {
+			text    string
+			set     *durationpb.Duration
+			removed bool
+		}{{"30s", durationpb.New(30 * time.Second), false}, {"0s", durationpb.New(0), false}, {f.without, nil, true}} {
+			if _, err := c.run(t, "create", "a", f.flag, tc.text); err != nil {
+				t.Fatal(err)
+			}
+			if got := f.created(); (got == nil) != (tc.set == nil) || got.AsDuration() != tc.set.AsDuration() {
+				t.Errorf("%s %s creates %v", f.flag, tc.text, got)
+			}
+			if _, err := c.run(t, "update", "a", f.flag, tc.text); err != nil {
+				t.Fatal(err)
+			}
+			if got, removed := f.updated(); (got == nil) != (tc.set == nil) || got.AsDuration() != tc.set.AsDuration() || removed != tc.removed {
+				t.Errorf("%s %s updates with %v", f.flag, tc.text, c.update)
+			}
+		}
+		if _, err := c.run(t, "update", "a", "--owner", "x"); err != nil {
 			t.Fatal(err)
 		}
-		if got := c.category.GetOrderingWindow(); (got == nil) != (tc.set == nil) || got.AsDuration() != tc.set.AsDuration() {
-			t.Errorf("--window %s creates %v", tc.window, got)
+		if got, removed := f.updated(); got != nil || removed {
+			t.Errorf("an update without %s: %v", f.flag, c.update)
 		}
-		if _, err := c.run(t, "update", "a", "--window", tc.window); err != nil {
-			t.Fatal(err)
+		if _, err := c.run(t, "update", "a", f.flag, "never"); err == nil || !strings.Contains(err.Error(), "or "+f.without) {
+			t.Errorf("%s never: %v", f.flag, err)
 		}
-		if got := c.update.GetOrderingWindow(); (got == nil) != (tc.set == nil) || c.update.GetUnboundedWindow() != tc.unbounded {
-			t.Errorf("--window %s updates with %v", tc.window, c.update)
-		}
-	}
-	if _, err := c.run(t, "update", "a", "--owner", "x"); err != nil || c.update.GetUnboundedWindow() {
-		t.Errorf("an update that names no window: %v, %v", c.update, err)
-	}
-	if _, err := c.run(t, "update", "a", "--window", "never"); err == nil || !strings.Contains(err.Error(), "or none") {
-		t.Errorf("a window that is none: %v", err)
 	}
 }

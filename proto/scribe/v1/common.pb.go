@@ -946,8 +946,11 @@ type Category struct {
 	FormerLayouts []*ShardLayout `protobuf:"bytes,52,rep,name=former_layouts,json=formerLayouts,proto3" json:"former_layouts,omitempty"`
 	// There were others, which are not among former_layouts any more: a value may be in any shard. The server's.
 	LayoutsForgotten bool `protobuf:"varint,53,opt,name=layouts_forgotten,json=layoutsForgotten,proto3" json:"layouts_forgotten,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// How long messages whose writers do not wait for them linger in producers and agents, so that many go together; 0 to 5 minutes. Absent:
+	// producers decide, by the number of categories that they write to.
+	Linger        *durationpb.Duration `protobuf:"bytes,60,opt,name=linger,proto3" json:"linger,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Category) Reset() {
@@ -1120,6 +1123,13 @@ func (x *Category) GetLayoutsForgotten() bool {
 	return false
 }
 
+func (x *Category) GetLinger() *durationpb.Duration {
+	if x != nil {
+		return x.Linger
+	}
+	return nil
+}
+
 // ShardPosition is a place in a physical shard.
 type ShardPosition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1280,7 +1290,7 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\bproducer\x18\x02 \x01(\x04R\bproducer\x12)\n" +
 	"\x06reason\x18\x03 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\x12\x14\n" +
 	"\x05epoch\x18\x04 \x01(\rR\x05epoch\x12#\n" +
-	"\rnext_sequence\x18\x05 \x01(\x04R\fnextSequence\"\xb6\x06\n" +
+	"\rnext_sequence\x18\x05 \x01(\x04R\fnextSequence\"\xe9\x06\n" +
 	"\bCategory\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\rR\x02id\x12\x1a\n" +
@@ -1308,7 +1318,8 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\vshard_field\x183 \x01(\tR\n" +
 	"shardField\x12=\n" +
 	"\x0eformer_layouts\x184 \x03(\v2\x16.scribe.v1.ShardLayoutR\rformerLayouts\x12+\n" +
-	"\x11layouts_forgotten\x185 \x01(\bR\x10layoutsForgotten\"K\n" +
+	"\x11layouts_forgotten\x185 \x01(\bR\x10layoutsForgotten\x121\n" +
+	"\x06linger\x18< \x01(\v2\x19.google.protobuf.DurationR\x06linger\"K\n" +
 	"\rShardPosition\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x10\n" +
 	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\x12\x12\n" +
@@ -1427,11 +1438,12 @@ var file_scribe_v1_common_proto_depIdxs = []int32{
 	7,  // 14: scribe.v1.Category.cache:type_name -> scribe.v1.CachePolicy
 	5,  // 15: scribe.v1.Category.shard_by:type_name -> scribe.v1.ShardBy
 	8,  // 16: scribe.v1.Category.former_layouts:type_name -> scribe.v1.ShardLayout
-	17, // [17:17] is the sub-list for method output_type
-	17, // [17:17] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	15, // 17: scribe.v1.Category.linger:type_name -> google.protobuf.Duration
+	18, // [18:18] is the sub-list for method output_type
+	18, // [18:18] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_common_proto_init() }

@@ -308,9 +308,13 @@ type ListCategoriesRequest struct {
 	// Names after this one.
 	After string `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
 	// At most so many; 0 and anything above 10,000 mean 10,000.
-	Limit         uint32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Limit uint32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	// Only these, at most 1,000: those of them that exist are in one page. Beside without_schemas alone.
+	Names []string `protobuf:"bytes,4,rep,name=names,proto3" json:"names,omitempty"`
+	// Leave the schemas out.
+	WithoutSchemas bool `protobuf:"varint,5,opt,name=without_schemas,json=withoutSchemas,proto3" json:"without_schemas,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ListCategoriesRequest) Reset() {
@@ -364,13 +368,29 @@ func (x *ListCategoriesRequest) GetLimit() uint32 {
 	return 0
 }
 
+func (x *ListCategoriesRequest) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+func (x *ListCategoriesRequest) GetWithoutSchemas() bool {
+	if x != nil {
+		return x.WithoutSchemas
+	}
+	return false
+}
+
 // ListCategoriesResponse is a page.
 type ListCategoriesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// By name.
 	Categories []*Category `protobuf:"bytes,1,rep,name=categories,proto3" json:"categories,omitempty"`
 	// There are more: ask again with `after` set to the last name.
-	More          bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	More bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	// They are those of `names`. A server that does not know that field would list others.
+	Named         bool `protobuf:"varint,3,opt,name=named,proto3" json:"named,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -419,6 +439,13 @@ func (x *ListCategoriesResponse) GetMore() bool {
 	return false
 }
 
+func (x *ListCategoriesResponse) GetNamed() bool {
+	if x != nil {
+		return x.Named
+	}
+	return false
+}
+
 // UpdateCategoryRequest changes what it sets.
 type UpdateCategoryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -454,7 +481,11 @@ type UpdateCategoryRequest struct {
 	// New rule by which messages find their logical shard.
 	ShardBy *ShardBy `protobuf:"varint,50,opt,name=shard_by,json=shardBy,proto3,enum=scribe.v1.ShardBy,oneof" json:"shard_by,omitempty"`
 	// New field, beside SHARD_BY_FIELD; empty or absent beside any other.
-	ShardField    *string `protobuf:"bytes,51,opt,name=shard_field,json=shardField,proto3,oneof" json:"shard_field,omitempty"`
+	ShardField *string `protobuf:"bytes,51,opt,name=shard_field,json=shardField,proto3,oneof" json:"shard_field,omitempty"`
+	// New linger.
+	Linger *durationpb.Duration `protobuf:"bytes,60,opt,name=linger,proto3" json:"linger,omitempty"`
+	// Remove the linger: producers decide. Not beside linger.
+	AutoLinger    bool `protobuf:"varint,61,opt,name=auto_linger,json=autoLinger,proto3" json:"auto_linger,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -599,6 +630,20 @@ func (x *UpdateCategoryRequest) GetShardField() string {
 		return *x.ShardField
 	}
 	return ""
+}
+
+func (x *UpdateCategoryRequest) GetLinger() *durationpb.Duration {
+	if x != nil {
+		return x.Linger
+	}
+	return nil
+}
+
+func (x *UpdateCategoryRequest) GetAutoLinger() bool {
+	if x != nil {
+		return x.AutoLinger
+	}
+	return false
 }
 
 // UpdateCategoryResponse returns it.
@@ -2018,16 +2063,19 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x12GetCategoryRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"F\n" +
 	"\x13GetCategoryResponse\x12/\n" +
-	"\bcategory\x18\x01 \x01(\v2\x13.scribe.v1.CategoryR\bcategory\"[\n" +
+	"\bcategory\x18\x01 \x01(\v2\x13.scribe.v1.CategoryR\bcategory\"\x9a\x01\n" +
 	"\x15ListCategoriesRequest\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\tR\x05after\x12\x14\n" +
-	"\x05limit\x18\x03 \x01(\rR\x05limit\"a\n" +
+	"\x05limit\x18\x03 \x01(\rR\x05limit\x12\x14\n" +
+	"\x05names\x18\x04 \x03(\tR\x05names\x12'\n" +
+	"\x0fwithout_schemas\x18\x05 \x01(\bR\x0ewithoutSchemas\"w\n" +
 	"\x16ListCategoriesResponse\x123\n" +
 	"\n" +
 	"categories\x18\x01 \x03(\v2\x13.scribe.v1.CategoryR\n" +
 	"categories\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"\xdf\x06\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\x12\x14\n" +
+	"\x05named\x18\x03 \x01(\bR\x05named\"\xb3\a\n" +
 	"\x15UpdateCategoryRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x19\n" +
@@ -2049,7 +2097,10 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\fforce_schema\x18( \x01(\bR\vforceSchema\x122\n" +
 	"\bshard_by\x182 \x01(\x0e2\x12.scribe.v1.ShardByH\aR\ashardBy\x88\x01\x01\x12$\n" +
 	"\vshard_field\x183 \x01(\tH\bR\n" +
-	"shardField\x88\x01\x01B\b\n" +
+	"shardField\x88\x01\x01\x121\n" +
+	"\x06linger\x18< \x01(\v2\x19.google.protobuf.DurationR\x06linger\x12\x1f\n" +
+	"\vauto_linger\x18= \x01(\bR\n" +
+	"autoLingerB\b\n" +
 	"\x06_ownerB\t\n" +
 	"\a_shardsB\x14\n" +
 	"\x12_max_message_bytesB\x19\n" +
@@ -2235,62 +2286,63 @@ var file_scribe_v1_control_proto_depIdxs = []int32{
 	38, // 7: scribe.v1.UpdateCategoryRequest.repeatable:type_name -> scribe.v1.Repeatability
 	39, // 8: scribe.v1.UpdateCategoryRequest.cache:type_name -> scribe.v1.CachePolicy
 	40, // 9: scribe.v1.UpdateCategoryRequest.shard_by:type_name -> scribe.v1.ShardBy
-	35, // 10: scribe.v1.UpdateCategoryResponse.category:type_name -> scribe.v1.Category
-	36, // 11: scribe.v1.WatchCategoriesRequest.heartbeat:type_name -> google.protobuf.Duration
-	35, // 12: scribe.v1.WatchCategoriesResponse.updated:type_name -> scribe.v1.Category
-	0,  // 13: scribe.v1.Member.roles:type_name -> scribe.v1.Role
-	13, // 14: scribe.v1.JoinRequest.member:type_name -> scribe.v1.Member
-	36, // 15: scribe.v1.JoinRequest.ttl:type_name -> google.protobuf.Duration
-	13, // 16: scribe.v1.JoinResponse.member:type_name -> scribe.v1.Member
-	36, // 17: scribe.v1.JoinResponse.ttl:type_name -> google.protobuf.Duration
-	0,  // 18: scribe.v1.ListMembersRequest.role:type_name -> scribe.v1.Role
-	13, // 19: scribe.v1.ListMembersResponse.members:type_name -> scribe.v1.Member
-	36, // 20: scribe.v1.WatchMembersRequest.heartbeat:type_name -> google.protobuf.Duration
-	13, // 21: scribe.v1.WatchMembersResponse.members:type_name -> scribe.v1.Member
-	0,  // 22: scribe.v1.GetStatusResponse.roles:type_name -> scribe.v1.Role
-	13, // 23: scribe.v1.GetStatusResponse.members:type_name -> scribe.v1.Member
-	35, // 24: scribe.v1.ListDroppedResponse.categories:type_name -> scribe.v1.Category
-	30, // 25: scribe.v1.HoldPinsRequest.pins:type_name -> scribe.v1.Pin
-	36, // 26: scribe.v1.HoldPinsRequest.ttl:type_name -> google.protobuf.Duration
-	30, // 27: scribe.v1.ListPinsResponse.pins:type_name -> scribe.v1.Pin
-	36, // 28: scribe.v1.ListPinsResponse.age:type_name -> google.protobuf.Duration
-	1,  // 29: scribe.v1.ControlService.CreateCategory:input_type -> scribe.v1.CreateCategoryRequest
-	3,  // 30: scribe.v1.ControlService.GetCategory:input_type -> scribe.v1.GetCategoryRequest
-	5,  // 31: scribe.v1.ControlService.ListCategories:input_type -> scribe.v1.ListCategoriesRequest
-	7,  // 32: scribe.v1.ControlService.UpdateCategory:input_type -> scribe.v1.UpdateCategoryRequest
-	9,  // 33: scribe.v1.ControlService.DeleteCategory:input_type -> scribe.v1.DeleteCategoryRequest
-	11, // 34: scribe.v1.ControlService.WatchCategories:input_type -> scribe.v1.WatchCategoriesRequest
-	14, // 35: scribe.v1.ControlService.Join:input_type -> scribe.v1.JoinRequest
-	16, // 36: scribe.v1.ControlService.Heartbeat:input_type -> scribe.v1.HeartbeatRequest
-	18, // 37: scribe.v1.ControlService.Leave:input_type -> scribe.v1.LeaveRequest
-	20, // 38: scribe.v1.ControlService.ListMembers:input_type -> scribe.v1.ListMembersRequest
-	22, // 39: scribe.v1.ControlService.WatchMembers:input_type -> scribe.v1.WatchMembersRequest
-	24, // 40: scribe.v1.ControlService.GetStatus:input_type -> scribe.v1.GetStatusRequest
-	26, // 41: scribe.v1.ControlService.ListDropped:input_type -> scribe.v1.ListDroppedRequest
-	28, // 42: scribe.v1.ControlService.ForgetDropped:input_type -> scribe.v1.ForgetDroppedRequest
-	31, // 43: scribe.v1.ControlService.HoldPins:input_type -> scribe.v1.HoldPinsRequest
-	33, // 44: scribe.v1.ControlService.ListPins:input_type -> scribe.v1.ListPinsRequest
-	2,  // 45: scribe.v1.ControlService.CreateCategory:output_type -> scribe.v1.CreateCategoryResponse
-	4,  // 46: scribe.v1.ControlService.GetCategory:output_type -> scribe.v1.GetCategoryResponse
-	6,  // 47: scribe.v1.ControlService.ListCategories:output_type -> scribe.v1.ListCategoriesResponse
-	8,  // 48: scribe.v1.ControlService.UpdateCategory:output_type -> scribe.v1.UpdateCategoryResponse
-	10, // 49: scribe.v1.ControlService.DeleteCategory:output_type -> scribe.v1.DeleteCategoryResponse
-	12, // 50: scribe.v1.ControlService.WatchCategories:output_type -> scribe.v1.WatchCategoriesResponse
-	15, // 51: scribe.v1.ControlService.Join:output_type -> scribe.v1.JoinResponse
-	17, // 52: scribe.v1.ControlService.Heartbeat:output_type -> scribe.v1.HeartbeatResponse
-	19, // 53: scribe.v1.ControlService.Leave:output_type -> scribe.v1.LeaveResponse
-	21, // 54: scribe.v1.ControlService.ListMembers:output_type -> scribe.v1.ListMembersResponse
-	23, // 55: scribe.v1.ControlService.WatchMembers:output_type -> scribe.v1.WatchMembersResponse
-	25, // 56: scribe.v1.ControlService.GetStatus:output_type -> scribe.v1.GetStatusResponse
-	27, // 57: scribe.v1.ControlService.ListDropped:output_type -> scribe.v1.ListDroppedResponse
-	29, // 58: scribe.v1.ControlService.ForgetDropped:output_type -> scribe.v1.ForgetDroppedResponse
-	32, // 59: scribe.v1.ControlService.HoldPins:output_type -> scribe.v1.HoldPinsResponse
-	34, // 60: scribe.v1.ControlService.ListPins:output_type -> scribe.v1.ListPinsResponse
-	45, // [45:61] is the sub-list for method output_type
-	29, // [29:45] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	36, // 10: scribe.v1.UpdateCategoryRequest.linger:type_name -> google.protobuf.Duration
+	35, // 11: scribe.v1.UpdateCategoryResponse.category:type_name -> scribe.v1.Category
+	36, // 12: scribe.v1.WatchCategoriesRequest.heartbeat:type_name -> google.protobuf.Duration
+	35, // 13: scribe.v1.WatchCategoriesResponse.updated:type_name -> scribe.v1.Category
+	0,  // 14: scribe.v1.Member.roles:type_name -> scribe.v1.Role
+	13, // 15: scribe.v1.JoinRequest.member:type_name -> scribe.v1.Member
+	36, // 16: scribe.v1.JoinRequest.ttl:type_name -> google.protobuf.Duration
+	13, // 17: scribe.v1.JoinResponse.member:type_name -> scribe.v1.Member
+	36, // 18: scribe.v1.JoinResponse.ttl:type_name -> google.protobuf.Duration
+	0,  // 19: scribe.v1.ListMembersRequest.role:type_name -> scribe.v1.Role
+	13, // 20: scribe.v1.ListMembersResponse.members:type_name -> scribe.v1.Member
+	36, // 21: scribe.v1.WatchMembersRequest.heartbeat:type_name -> google.protobuf.Duration
+	13, // 22: scribe.v1.WatchMembersResponse.members:type_name -> scribe.v1.Member
+	0,  // 23: scribe.v1.GetStatusResponse.roles:type_name -> scribe.v1.Role
+	13, // 24: scribe.v1.GetStatusResponse.members:type_name -> scribe.v1.Member
+	35, // 25: scribe.v1.ListDroppedResponse.categories:type_name -> scribe.v1.Category
+	30, // 26: scribe.v1.HoldPinsRequest.pins:type_name -> scribe.v1.Pin
+	36, // 27: scribe.v1.HoldPinsRequest.ttl:type_name -> google.protobuf.Duration
+	30, // 28: scribe.v1.ListPinsResponse.pins:type_name -> scribe.v1.Pin
+	36, // 29: scribe.v1.ListPinsResponse.age:type_name -> google.protobuf.Duration
+	1,  // 30: scribe.v1.ControlService.CreateCategory:input_type -> scribe.v1.CreateCategoryRequest
+	3,  // 31: scribe.v1.ControlService.GetCategory:input_type -> scribe.v1.GetCategoryRequest
+	5,  // 32: scribe.v1.ControlService.ListCategories:input_type -> scribe.v1.ListCategoriesRequest
+	7,  // 33: scribe.v1.ControlService.UpdateCategory:input_type -> scribe.v1.UpdateCategoryRequest
+	9,  // 34: scribe.v1.ControlService.DeleteCategory:input_type -> scribe.v1.DeleteCategoryRequest
+	11, // 35: scribe.v1.ControlService.WatchCategories:input_type -> scribe.v1.WatchCategoriesRequest
+	14, // 36: scribe.v1.ControlService.Join:input_type -> scribe.v1.JoinRequest
+	16, // 37: scribe.v1.ControlService.Heartbeat:input_type -> scribe.v1.HeartbeatRequest
+	18, // 38: scribe.v1.ControlService.Leave:input_type -> scribe.v1.LeaveRequest
+	20, // 39: scribe.v1.ControlService.ListMembers:input_type -> scribe.v1.ListMembersRequest
+	22, // 40: scribe.v1.ControlService.WatchMembers:input_type -> scribe.v1.WatchMembersRequest
+	24, // 41: scribe.v1.ControlService.GetStatus:input_type -> scribe.v1.GetStatusRequest
+	26, // 42: scribe.v1.ControlService.ListDropped:input_type -> scribe.v1.ListDroppedRequest
+	28, // 43: scribe.v1.ControlService.ForgetDropped:input_type -> scribe.v1.ForgetDroppedRequest
+	31, // 44: scribe.v1.ControlService.HoldPins:input_type -> scribe.v1.HoldPinsRequest
+	33, // 45: scribe.v1.ControlService.ListPins:input_type -> scribe.v1.ListPinsRequest
+	2,  // 46: scribe.v1.ControlService.CreateCategory:output_type -> scribe.v1.CreateCategoryResponse
+	4,  // 47: scribe.v1.ControlService.GetCategory:output_type -> scribe.v1.GetCategoryResponse
+	6,  // 48: scribe.v1.ControlService.ListCategories:output_type -> scribe.v1.ListCategoriesResponse
+	8,  // 49: scribe.v1.ControlService.UpdateCategory:output_type -> scribe.v1.UpdateCategoryResponse
+	10, // 50: scribe.v1.ControlService.DeleteCategory:output_type -> scribe.v1.DeleteCategoryResponse
+	12, // 51: scribe.v1.ControlService.WatchCategories:output_type -> scribe.v1.WatchCategoriesResponse
+	15, // 52: scribe.v1.ControlService.Join:output_type -> scribe.v1.JoinResponse
+	17, // 53: scribe.v1.ControlService.Heartbeat:output_type -> scribe.v1.HeartbeatResponse
+	19, // 54: scribe.v1.ControlService.Leave:output_type -> scribe.v1.LeaveResponse
+	21, // 55: scribe.v1.ControlService.ListMembers:output_type -> scribe.v1.ListMembersResponse
+	23, // 56: scribe.v1.ControlService.WatchMembers:output_type -> scribe.v1.WatchMembersResponse
+	25, // 57: scribe.v1.ControlService.GetStatus:output_type -> scribe.v1.GetStatusResponse
+	27, // 58: scribe.v1.ControlService.ListDropped:output_type -> scribe.v1.ListDroppedResponse
+	29, // 59: scribe.v1.ControlService.ForgetDropped:output_type -> scribe.v1.ForgetDroppedResponse
+	32, // 60: scribe.v1.ControlService.HoldPins:output_type -> scribe.v1.HoldPinsResponse
+	34, // 61: scribe.v1.ControlService.ListPins:output_type -> scribe.v1.ListPinsResponse
+	46, // [46:62] is the sub-list for method output_type
+	30, // [30:46] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_control_proto_init() }

@@ -100,7 +100,7 @@ func BenchmarkWrite(b *testing.B) {
 func BenchmarkLogParallel(b *testing.B) {
 	for _, shared := range []bool{true, false} {
 		b.Run(fmt.Sprintf("size=100/shared=%t", shared), func(b *testing.B) {
-			p := benchProducer(b, producer.WithMaxBufferedBytes(1<<30))
+			p := benchProducer(b, producer.WithMaxBufferedBytes(4<<30))
 			b.SetBytes(100)
 			names := make(chan string, 1024)
 			for i := range 1024 {

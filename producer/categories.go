@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,15 +14,15 @@ import (
 	"golang.org/x/time/rate"
 
 	"scribe/internal/base/backoff"
+	"scribe/internal/base/lifecycle"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/layouts"
-	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
 // CategorySource says how a category's messages find their shards: a client of the control plane, or the control plane itself.
 type CategorySource interface {
-	GetCategory(ctx context.Context, req *scribev1.GetCategoryRequest) (*scribev1.GetCategoryResponse, error)
+	ListCategories(ctx context.Context, req *scribev1.ListCategoriesRequest) (*scribev1.ListCategoriesResponse, error)
 }
 
 const (
@@ -32,21 +33,22 @@ const (
 	lookupSoon = time.Second
 	// lookupSilence is how long nobody waits for a source that did not answer.
 	lookupSilence = 5 * time.Second
-	// maxLookups bounds the questions at a time.
-	maxLookups = 8
-	// lookupRate bounds the questions a second for which nobody waits, after lookupBurst of them. Who writes to thousands of categories
-	// learns of each later; servers place what they have to until then.
-	lookupRate  = 100
-	lookupBurst = 200
+	// maxLookup bounds the categories of one question. Who writes to thousands of them asks about many at once.
+	maxLookup = 500
+	// lookupGather is the pause after a question that nobody waits for: more categories gather for the next one.
+	lookupGather = 20 * time.Millisecond
+	// waitRate bounds how many categories a second a call of WriteAsyncContext waits for the first answer about, after waitBurst of them.
+	waitRate  = 100
+	waitBurst = 200
 )
 
 // categoryDirectory has what the producer knows of the categories that it writes to. Its mutex may be taken while a stripe's is
 // held, not the other way.
 type categoryDirectory struct {
 	core    *sharedCore
-	source  CategorySource // nil: shards are as callers give them
-	slots   chan struct{}  // taken by questions
-	pace    *rate.Limiter  // of questions for which nobody waits
+	source  CategorySource        // nil: shards are as callers give them
+	waits   *rate.Limiter         // of calls that need not wait
+	waiting lifecycle.WakeChannel // somebody waits for an answer
 	running sync.WaitGroup
 	// silent is the time, in Unix nanoseconds, until which calls do not wait for the source.
 	silent atomic.Int64
@@ -54,12 +56,15 @@ type categoryDirectory struct {
 	mu struct {
 		sync.RWMutex
 		byName map[string]*categoryState
+		// asking are those to ask about, in order. asks: a goroutine does.
+		asking []*categoryState
+		asks   bool
 		closed bool
 	}
 }
 
 func newDirectory(c *sharedCore, source CategorySource) *categoryDirectory {
-	d := &categoryDirectory{core: c, source: source, slots: make(chan struct{}, maxLookups), pace: rate.NewLimiter(lookupRate, lookupBurst)}
+	d := &categoryDirectory{core: c, source: source, waits: rate.NewLimiter(waitRate, waitBurst), waiting: lifecycle.NewWakeChannel()}
 	d.mu.byName = make(map[string]*categoryState)
 	return d
 }
@@ -73,11 +78,13 @@ type categoryState struct {
 	sent atomic.Uint64
 	// due is the time of the next question, in Unix nanoseconds.
 	due atomic.Int64
+	// linger is the category's own, in nanoseconds; below 0 if it has none.
+	linger atomic.Int64
 	// known: the source has answered.
 	known  atomic.Bool
 	sticky stickyShard
 
-	// Guarded by the directory's mutex. asking: a question is under way, or waits for a slot.
+	// Guarded by the directory's mutex. asking: a question is under way, or to be asked.
 	asking   bool
 	streams  []*shardStream
 	answered chan struct{} // closed after the next answer or failure; nil if nobody waits
@@ -101,6 +108,7 @@ func (d *categoryDirectory) stateOf(name string) *categoryState {
 	defer d.mu.Unlock()
 	if cat = d.mu.byName[name]; cat == nil && len(d.mu.byName) < MaxStreams {
 		cat = &categoryState{name: strings.Clone(name)}
+		cat.linger.Store(-1)
 		cat.sticky.shard = uint32(d.core.cfg.random.Uint64()) // producers that start together should not all begin with the same shard
 		d.mu.byName[cat.name] = cat
 	}
@@ -117,25 +125,46 @@ func (d *categoryDirectory) addStream(cat *categoryState, s *shardStream) {
 	cat.streams = append(cat.streams, s)
 }
 
-// refresh asks about a category that is used, if it is time and not too much is being asked.
+// refresh asks about a category that is used, if it is time.
 func (d *categoryDirectory) refresh(cat *categoryState, now time.Time) {
 	if cat == nil || now.UnixNano() < cat.due.Load() {
 		return
 	}
-	if !d.pace.AllowN(now, 1) {
-		cat.due.Store(now.Add(lookupSoon).UnixNano())
-		return
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.ask(cat)
+}
+
+// ask makes a category be asked about. The mutex is held.
+func (d *categoryDirectory) ask(cat *categoryState) {
 	if cat.asking || d.mu.closed {
 		return
 	}
-	select {
-	case d.slots <- struct{}{}:
-		cat.asking = true
-		d.running.Go(func() { d.lookUp(cat) })
-	default: // the next frame tries again
+	cat.asking = true
+	d.mu.asking = append(d.mu.asking, cat)
+	if !d.mu.asks {
+		d.mu.asks = true
+		d.running.Go(d.askAll)
+	}
+}
+
+// askAll asks until there is nothing left to ask.
+func (d *categoryDirectory) askAll() {
+	for {
+		d.mu.Lock()
+		batch := slices.Clone(d.mu.asking[:min(len(d.mu.asking), maxLookup)])
+		d.mu.asking = slices.Delete(d.mu.asking, 0, len(batch))
+		d.mu.asks = len(batch) > 0
+		d.mu.Unlock()
+		if len(batch) == 0 {
+			return
+		}
+		d.lookUp(batch)
+		select {
+		case <-time.After(lookupGather):
+		case <-d.waiting:
+		case <-d.core.ctx.Done():
+		}
 	}
 }
 
@@ -153,23 +182,63 @@ func (d *categoryDirectory) await(ctx context.Context, cat *categoryState) {
 		cat.answered = make(chan struct{})
 	}
 	answered := cat.answered
-	if !cat.asking {
-		cat.asking = true
-		d.running.Go(func() {
-			select {
-			case d.slots <- struct{}{}:
-				d.lookUp(cat)
-			case <-d.core.ctx.Done():
-				d.endLookup(cat)
-			}
-		})
-	}
+	d.ask(cat)
+	d.waiting.WakeUp()
 	d.mu.Unlock()
 	select {
 	case <-answered:
 	case <-ctx.Done():
 	case <-d.core.closing.Done():
 	}
+}
+
+// lookUp asks about categories once, and uses the answer.
+func (d *categoryDirectory) lookUp(batch []*categoryState) {
+	ctx, cancel := context.WithTimeout(d.core.ctx, lookupTimeout)
+	defer cancel()
+	req := &scribev1.ListCategoriesRequest{WithoutSchemas: true}
+	for _, cat := range batch {
+		req.Names = append(req.Names, cat.name)
+	}
+	res, err := d.source.ListCategories(ctx, req)
+	known := make(map[string]*scribev1.Category, len(batch))
+	for _, c := range res.GetCategories() {
+		known[c.GetName()] = c
+	}
+	// A server that lists others, or none, takes only writes, or is older.
+	silent := err != nil && connect.CodeOf(err) != connect.CodeUnimplemented
+	now := time.Now()
+	if silent {
+		d.silent.Store(now.Add(lookupSilence).UnixNano())
+	}
+	for _, cat := range batch {
+		next := backoff.Jitter(d.core.cfg.random, d.core.cfg.categoryRefresh, 0.2)
+		switch {
+		case silent:
+			next = lookupSilence
+		case res.GetNamed():
+			if !d.learn(cat, known[cat.name]) {
+				next = min(next, lookupSoon)
+			}
+			cat.known.Store(true)
+		default:
+			cat.known.Store(true)
+		}
+		cat.due.Store(now.Add(next).UnixNano())
+		d.endLookup(cat)
+	}
+}
+
+// learn uses what a category is; nil if it does not exist yet. It reports whether that is all for some time.
+func (d *categoryDirectory) learn(cat *categoryState, c *scribev1.Category) bool {
+	if c == nil { // it may be created any time, perhaps by the first message
+		return false
+	}
+	cat.linger.Store(-1)
+	if l := c.GetLinger(); l != nil {
+		cat.linger.Store(int64(l.AsDuration()))
+	}
+	return d.switchPlacing(cat, d.core.placingOf(c))
 }
 
 // endLookup wakes who waits for the answer of a question.
@@ -181,33 +250,6 @@ func (d *categoryDirectory) endLookup(cat *categoryState) {
 		close(cat.answered)
 		cat.answered = nil
 	}
-}
-
-// lookUp asks about a category once, and uses the answer. The caller has taken a slot.
-func (d *categoryDirectory) lookUp(cat *categoryState) {
-	defer d.endLookup(cat)
-	defer func() { <-d.slots }()
-	ctx, cancel := context.WithTimeout(d.core.ctx, lookupTimeout)
-	defer cancel()
-	res, err := d.source.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: cat.name})
-	now := time.Now()
-	next := backoff.Jitter(d.core.cfg.random, d.core.cfg.categoryRefresh, 0.2)
-	switch {
-	case err == nil:
-		if !d.switchPlacing(cat, d.core.placingOf(res.GetCategory())) {
-			next = min(next, lookupSoon)
-		}
-		cat.known.Store(true)
-	case rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_CATEGORY: // it may be created any time, perhaps by the first message
-		cat.known.Store(true)
-		next = min(next, lookupSoon)
-	case connect.CodeOf(err) == connect.CodeUnimplemented: // the address takes only writes
-		cat.known.Store(true)
-	default:
-		d.silent.Store(now.Add(lookupSilence).UnixNano())
-		next = lookupSilence
-	}
-	cat.due.Store(now.Add(next).UnixNano())
 }
 
 // close refuses further questions, and waits for those that are under way: their context has ended.

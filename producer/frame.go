@@ -16,10 +16,10 @@ import (
 // the sender of that request owns it.
 type outFrame struct {
 	builder record.Builder  // used until the frame is encoded; frames of rows only
-	buf     *buffers.Buffer // memory of the builder
-	// capacity is that of buf. Together with frameOverhead it is charged to the memory bound.
+	buf     *buffers.Buffer // memory of the builder; nil once a request has packed the frame
+	// capacity is that of buf, or of data without one. Together with frameOverhead it is charged to the memory bound.
 	capacity int64
-	data     []byte // the encoded frame; nil until encoded
+	data     []byte // the encoded frame; nil until encoded. In flight it may be part of its request's memory
 	length   int    // of the encoded frame, in bytes, once sealed
 	count    int    // messages in it, once sealed
 	// messages counts the messages added to it, including those that cutStored removed. size is the sum of their Message.Size.
@@ -167,7 +167,7 @@ func (c *sharedCore) bufferSize(n int) int64 {
 	}
 	size := smallestBuffer
 	for size < n {
-		size *= bufferGrowth
+		size *= 2
 	}
 	return int64(min(size, c.largestBuffer))
 }

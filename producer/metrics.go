@@ -11,7 +11,7 @@ import (
 //	scribe_producer_messages_total{outcome}      accepted, acked, sampled, failed, refused
 //	scribe_producer_message_bytes_total{outcome} accepted, acked, sampled, failed
 //	scribe_producer_dropped_messages_total{reason} see [DropReason]
-//	scribe_producer_buffered_bytes, scribe_producer_memory_bytes, scribe_producer_streams
+//	scribe_producer_buffered_bytes, scribe_producer_memory_bytes, scribe_producer_streams, scribe_producer_linger_seconds
 //	scribe_producer_requests_total{result}       ok, error
 //	scribe_producer_ack_latency_seconds          from the first message of a frame to its acknowledgement
 //
@@ -30,7 +30,7 @@ type producerMetrics struct {
 
 func newMetrics(stats func() Stats) *producerMetrics {
 	set := metrics.NewSet("scribe_producer_")
-	var messages, bytes, dropped, buffered, memory, streams metrics.Value
+	var messages, bytes, dropped, buffered, memory, streams, linger metrics.Value
 	values := set.Snapshot(func(send metrics.Send) {
 		s := stats()
 		for _, o := range []struct {
@@ -52,6 +52,7 @@ func newMetrics(stats func() Stats) *producerMetrics {
 		send(buffered, float64(s.BufferedBytes))
 		send(memory, float64(s.Memory))
 		send(streams, float64(s.Streams))
+		send(linger, s.Linger.Seconds())
 	})
 	messages = values.Counter("messages_total", "Messages by what became of them; accepted ones are counted again by their outcome.", "outcome")
 	bytes = values.Counter("message_bytes_total", "Bytes of messages, as messages_total.", "outcome")
@@ -59,6 +60,7 @@ func newMetrics(stats func() Stats) *producerMetrics {
 	buffered = values.Gauge("buffered_bytes", "Bytes of messages that wait or are being sent.")
 	memory = values.Gauge("memory_bytes", "Memory in use out of the bound for buffers.")
 	streams = values.Gauge("streams", "Categories and shards written to since the start.")
+	linger = values.Gauge("linger_seconds", "How long messages linger that nobody waits for, in categories without a linger of their own.")
 	return &producerMetrics{
 		set:      set,
 		requests: set.CounterVec("requests_total", "Write requests that ended, by whether the server answered for their frames.", "result"),

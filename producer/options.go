@@ -20,6 +20,7 @@ import (
 const (
 	DefaultServer           = "http://127.0.0.1:7420"
 	DefaultLinger           = 5 * time.Millisecond
+	DefaultMaxLinger        = 3 * time.Second
 	DefaultBatchBytes       = 1 << 20
 	DefaultMaxBufferedBytes = 64 << 20
 	DefaultMaxInFlight      = 8
@@ -47,6 +48,7 @@ type Option func(*producerConfig)
 type producerConfig struct {
 	ack              AckLevel
 	linger           time.Duration // 0 = send at once
+	maxLinger        time.Duration // at most linger = never longer than that
 	batchBytes       int
 	maxBuffered      int64
 	maxInFlight      int
@@ -78,6 +80,7 @@ func defaultConfig() producerConfig {
 	return producerConfig{
 		ack:             AckCommitted,
 		linger:          DefaultLinger,
+		maxLinger:       DefaultMaxLinger,
 		batchBytes:      DefaultBatchBytes,
 		maxBuffered:     DefaultMaxBufferedBytes,
 		maxInFlight:     DefaultMaxInFlight,
@@ -103,6 +106,7 @@ func (c *producerConfig) validateOptions() error {
 	}
 	check(c.ack.isValid(), "invalid level %v for WithAck: want AckNone, AckSpooled or AckCommitted", c.ack)
 	check(c.linger >= 0, "invalid duration %v for WithLinger: want 0 or more", c.linger)
+	check(c.maxLinger >= 0 && c.maxLinger <= MaxLinger, "invalid duration %v for WithMaxLinger: want 0 to %v", c.maxLinger, MaxLinger)
 	check(c.batchBytes >= 4<<10 && c.batchBytes <= record.MaxFrameLen, "invalid size %d for WithBatchBytes: want %d to %d", c.batchBytes, 4<<10, record.MaxFrameLen)
 	check(c.maxBuffered >= minBuffered, "invalid size %d for WithMaxBufferedBytes: want at least %d", c.maxBuffered, minBuffered)
 	check(c.maxInFlight >= 1 && c.maxInFlight <= 1024, "invalid number %d for WithMaxInFlight: want 1 to 1024", c.maxInFlight)
@@ -129,6 +133,14 @@ func WithAck(level AckLevel) Option { return func(c *producerConfig) { c.ack = l
 // WithLinger sets how long messages of Log and WriteAsync wait for others to share their frame; the default is [DefaultLinger], 0
 // sends at once. Calls that wait for their outcome never linger.
 func WithLinger(d time.Duration) Option { return func(c *producerConfig) { c.linger = d } }
+
+// WithMaxLinger bounds how long messages linger whose writers do not wait, while the producer writes to many (category, shard) pairs: then
+// frames would be small, and each costs every server on its way about as much as a large one. The linger grows with the number of pairs,
+// to send about 2,000 small frames a second. The default is [DefaultMaxLinger], which 6,000 pairs reach; 0 never lingers longer than
+// [WithLinger] says. Somebody waits once [Result.Wait] or [Result.Done] is called. Messages linger so only at [AckCommitted]: at other levels an agent is to
+// have them soon. A category's own linger takes precedence. Messages that linger are lost with the process, like all without an
+// acknowledgement.
+func WithMaxLinger(d time.Duration) Option { return func(c *producerConfig) { c.maxLinger = d } }
 
 // WithBatchBytes sets the size at which a frame is sent without lingering further; the default is [DefaultBatchBytes].
 func WithBatchBytes(n int) Option { return func(c *producerConfig) { c.batchBytes = n } }

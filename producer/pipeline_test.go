@@ -87,7 +87,7 @@ type unluckyServer struct {
 func (s *unluckyServer) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
 	s.mu.Lock()
 	state := -1
-	if len(req.GetFollows()) > 0 && s.follows > 40 && s.state < 3 {
+	if len(req.GetFollows()) > 0 && s.follows > 10 && s.state < 3 {
 		state = s.state
 		s.state++
 	}

@@ -60,6 +60,9 @@ func (p *placing) choosesShard() bool {
 	return p != nil && (p.layout != nil || p.sticky || p.partitioner != nil)
 }
 
+// placesByValue reports whether messages are placed by their key or field.
+func (p *placing) placesByValue() bool { return p != nil && p.layout != nil }
+
 // keepsOrder reports whether messages that belong together are placed together, so that their order across a switch counts.
 func (p *placing) keepsOrder() bool { return p != nil && (p.layout != nil || p.partitioner != nil) }
 
@@ -139,6 +142,9 @@ func (c *sharedCore) placeBy(cat *categoryState, p *placing, m *Message, scratch
 	case p.layout != nil:
 		if m.Shard != 0 {
 			return 0, false, errGivenShard(cat, p, m.Shard)
+		}
+		if scratch == nil { // the category has begun to just now
+			scratch = new(placement.Scratch)
 		}
 		shard, placed = p.layout.Place(m.Key, m.Payload, scratch)
 		return shard, placed, nil

@@ -13,7 +13,6 @@ import (
 
 	"scribe/internal/format/placement"
 	"scribe/internal/transport/layouts"
-	"scribe/internal/transport/rpc"
 	"scribe/producer"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -26,18 +25,20 @@ type source struct {
 	asked      int
 }
 
-func (s *source) GetCategory(_ context.Context, req *scribev1.GetCategoryRequest) (*scribev1.GetCategoryResponse, error) {
+func (s *source) ListCategories(_ context.Context, req *scribev1.ListCategoriesRequest) (*scribev1.ListCategoriesResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked++
 	if s.err != nil {
 		return nil, s.err
 	}
-	c, ok := s.categories[req.GetName()]
-	if !ok {
-		return nil, rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "there is no category %s", req.GetName())
+	res := &scribev1.ListCategoriesResponse{Named: true}
+	for _, name := range req.GetNames() {
+		if c, ok := s.categories[name]; ok {
+			res.Categories = append(res.Categories, c)
+		}
 	}
-	return &scribev1.GetCategoryResponse{Category: c}, nil
+	return res, nil
 }
 
 func (s *source) set(c *scribev1.Category, err error) {

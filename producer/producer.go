@@ -45,10 +45,14 @@ type sharedCore struct {
 
 	maxMessage int // limit of a message in bytes: the configured one, or less if the memory bound is small
 
-	seed          maphash.Seed
-	stripes       [stripes]streamStripe
-	streams       atomic.Int64
-	memory        *memoryBound
+	seed    maphash.Seed
+	stripes [stripes]streamStripe
+	streams atomic.Int64
+	memory  *memoryBound
+	open    atomic.Int64 // bytes of memory that open frames have
+	// shortage is the most bytes that a call lacks while open frames have much of the memory; 0 if there is none. See relieveMemory.
+	shortage      atomic.Int64
+	linger        lingerPlan
 	copies        copyMemory
 	buffers       buffers.Pool // of frames
 	largestBuffer int          // size of the largest pooled buffer: a full batch
@@ -109,6 +113,7 @@ func New(server string, opts ...Option) (*Producer, error) {
 	c.maxMessage = min(cfg.maxMessage, int(frames)-24<<10) // frame header, and the bound of 1,024 attributes' lengths
 	c.frames.New = func() any { return new(outFrame) }
 	c.requests.New = func() any { return new(outRequest) }
+	c.linger.setDurations(&c.cfg)
 	c.clock.exact, c.clock.zero, c.clock.wake = cfg.now, time.Now(), c.sched.SignalLoop
 	c.closing, c.beginClosing = context.WithCancel(context.Background())
 	p := &Producer{sharedCore: c, ack: cfg.ack}
@@ -322,12 +327,14 @@ type Stats struct {
 	// Memory is the used part of the memory bound, in bytes. Streams is the number of (category, shard) pairs written to.
 	Memory  int64
 	Streams int
+	// Linger is how long messages linger that nobody waits for, in categories without a linger of their own.
+	Linger time.Duration
 }
 
 // Stats returns the counters.
 func (p *Producer) Stats() Stats {
 	c := p.sharedCore
-	s := Stats{Refused: c.refused.Load(), Memory: c.memory.used.Load(), Dropped: make(map[DropReason]uint64)}
+	s := Stats{Refused: c.refused.Load(), Memory: c.memory.used.Load(), Dropped: make(map[DropReason]uint64), Linger: c.linger.planned()}
 	for i := range c.stripes {
 		st := &c.stripes[i]
 		st.mu.Lock()
@@ -352,7 +359,7 @@ func (p *Producer) Stats() Stats {
 // refuseMessage counts a message that Log refused.
 func (c *sharedCore) refuseMessage(category string, shard uint32, size int64, err error) {
 	if errors.Is(err, errNoMemory) {
-		c.sched.EndLingering()
+		c.noteShortage(0)
 		err = ErrBufferFull
 	}
 	c.countRefused(1)

@@ -12,6 +12,10 @@ type Result struct {
 	done chan struct{} // closed after err and at are set; they do not change afterwards
 	err  error
 	at   Position
+
+	// stream is the one of the message's frame, if that may linger; else nil.
+	stream *shardStream
+	core   *sharedCore
 }
 
 func newResult() *Result { return &Result{done: make(chan struct{})} }
@@ -24,8 +28,12 @@ func settledResult(err error) *Result {
 	return r
 }
 
-// Done returns a channel that is closed when the outcome is known.
-func (r *Result) Done() <-chan struct{} { return r.done }
+// Done returns a channel that is closed when the outcome is known. From the first call on, the message lingers no longer than [WithLinger]
+// says, as somebody waits for it.
+func (r *Result) Done() <-chan struct{} {
+	r.endLongLinger()
+	return r.done
+}
 
 // Err returns the error of a message that failed. It is nil if the message was acknowledged, if the server left it out by
 // sampling ([Position] tells), and while the outcome is pending.
@@ -48,7 +56,7 @@ func (r *Result) Position() Position {
 	}
 }
 
-// Wait waits for the outcome and returns [Result.Err]. If ctx ends first, the producer continues to send the message, and the
+// Wait waits for the outcome and returns [Result.Err]. The message lingers no longer than [WithLinger] says. If ctx ends first, the producer continues to send the message, and the
 // error matches [ErrUnknownOutcome] and the cause of ctx.
 func (r *Result) Wait(ctx context.Context) error {
 	select {
@@ -56,6 +64,7 @@ func (r *Result) Wait(ctx context.Context) error {
 		return r.err
 	default:
 	}
+	r.endLongLinger()
 	select {
 	case <-r.done:
 		return r.err

@@ -3,12 +3,12 @@ package producer
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"scribe/internal/base/buffers"
 	"scribe/internal/transport/rpc"
-	"scribe/producer/internal/schedule"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -20,7 +20,9 @@ type outRequest struct {
 	ack    AckLevel
 	alone  bool  // takes no other frame
 	limit  int   // bound of size if there are several frames
-	copied int64 // bytes charged for copies; 0 if the frames are sent without a copy
+	copied int64 // bytes charged for copies, until the frames have left their own buffers; 0 if they are sent without a copy
+	// packed has all frames of the request, once they are copied; nil if they are not.
+	packed *buffers.Buffer
 	// follows are the frames before which others of their stream are in flight, by index.
 	follows []uint32
 }
@@ -29,7 +31,8 @@ type outRequest struct {
 // requests should be large when many frames wait.
 const maxRequest = 8 << 20
 
-// copyMemory is the memory for copies: a request of several frames copies them into one buffer.
+// copyMemory is the memory for copies: a request of several frames copies them into one buffer. They leave their own buffers then, which
+// for small frames are much larger.
 type copyMemory struct {
 	free atomic.Int64
 	pool buffers.Pool
@@ -60,20 +63,16 @@ func (c *sharedCore) sendLoop() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	defer c.clock.stopTicks()
-	var due []schedule.Lingering[shardStream]
+	var due []*shardStream
 	for !c.sched.IsStopped() {
 		now := time.Now()
 		ticking := c.clock.takeTick(now)
 		due = c.sched.TakeDue(now, due[:0])
-		for _, e := range due {
-			s := e.Stream
-			s.stripe.mu.Lock()
-			if s.open != nil && s.opens == e.Frame { // otherwise the frame was sealed before its linger ended
-				s.urgent = true
-				c.scheduleStream(s)
-			}
-			s.stripe.mu.Unlock()
+		for _, s := range due {
+			c.endLinger(s, now)
 		}
+		clear(due)
+		c.relieveMemory()
 		for s := c.sched.Unpark(now); s != nil; s = c.sched.Unpark(now) {
 			s.stripe.mu.Lock()
 			s.parked = false
@@ -251,7 +250,7 @@ func (c *sharedCore) sendRequest(req *outRequest) {
 	c.concludeFrames(done)
 	clear(req.frames)
 	clear(req.runs)
-	c.copies.free.Add(req.copied)
+	c.copies.pool.Put(req.packed) // a service does not use the bytes after it returns
 	*req = outRequest{frames: req.frames[:0], runs: req.runs[:0], follows: req.follows[:0]}
 	c.requests.Put(req)
 }
@@ -288,14 +287,26 @@ func (c *sharedCore) callService(req *outRequest) (*scribev1.WriteResponse, erro
 		}
 		return c.pieces.WritePieces(ctx, &scribev1.WriteRequest{Ack: req.ack.proto(), Follows: req.follows}, pieces...)
 	default:
-		buf := c.copies.pool.Get(req.size)
-		defer c.copies.pool.Put(buf) // a service does not use the bytes after it returns
-		body = buf.B[:0]
-		for _, f := range req.frames {
-			body = append(body, f.data...)
-		}
+		body = c.packFrames(req)
 	}
 	return c.service.Write(ctx, &scribev1.WriteRequest{Frames: body, Ack: req.ack.proto(), Follows: req.follows})
+}
+
+// packFrames copies the frames of a request into one buffer, and returns its bytes.
+func (c *sharedCore) packFrames(req *outRequest) []byte {
+	req.packed = c.copies.pool.Get(req.size)
+	body, saved := req.packed.B[:0], int64(0)
+	for _, f := range req.frames {
+		from := len(body)
+		body = append(body, f.data...)
+		saved += f.capacity - int64(f.length)
+		c.buffers.Put(f.buf)
+		f.data, f.buf, f.capacity = body[from:len(body):len(body)], nil, int64(f.length)
+	}
+	c.memory.giveBack(saved)
+	c.copies.free.Add(req.copied)
+	c.sched.SignalLoop() // the next request may be larger
+	return body
 }
 
 // minPiece is the minimum average size of frames that are sent without a copy, in bytes: each piece costs a system call.
@@ -358,6 +369,9 @@ func (c *sharedCore) settleFrames(r streamRun, a *requestAnswer, done []finished
 			complete = false
 			progress = progress || v.action == trim
 			f.last, f.lastWhy = v.detail, v.cause
+			if a.req.packed != nil {
+				f.data = slices.Clone(f.data)
+			}
 			after = max(after, v.after)
 			again = append(again, f)
 			outOfOrder = outOfOrder || v.outOfOrder

@@ -69,10 +69,17 @@ type shardStream struct {
 	head, tail *outFrame // sealed frames that are not in flight, in order
 	bufferSize int64     // of the next frame; adapts to the traffic
 
-	// opens counts the opened frames. It tells whether the open frame is the one that a timer was set for.
-	opens uint64
 	// urgent: the open frame is due, and is sent as soon as the stream may send.
 	urgent bool
+	// due is when the open frame is due. wake is the earliest time at which the scheduler returns the stream to see whether it is; zero
+	// if none is set.
+	due, wake time.Time
+	// lingersLong: the last frame that was opened may linger longer than [WithLinger] says.
+	lingersLong bool
+	// phase decides when in each linger the stream's frames are due: see lingerPlan.
+	phase uint64
+	// period is the last one of lingerPlan in which the stream was counted.
+	period int64
 	// flights are the parts of requests that carry frames of this stream, in order. There are several only if the server keeps
 	// their order, within window.
 	flights []*streamFlight
@@ -120,6 +127,13 @@ func (c *sharedCore) stripeOf(category string, shard uint32) *streamStripe {
 	return &c.stripes[h>>32%stripes]
 }
 
+// findStream returns the stream of a shard; nil if it is new.
+func (st *streamStripe) findStream(category string, shard uint32) *shardStream {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.mu.streams[Shard{category, shard}]
+}
+
 // streamOf returns the stream of a shard, and creates it if it is new. The stripe's mutex is held.
 func (c *sharedCore) streamOf(st *streamStripe, category string, shard uint32) (*shardStream, error) {
 	if s, ok := st.mu.streams[Shard{category, shard}]; ok {
@@ -136,7 +150,8 @@ func (c *sharedCore) streamOf(st *streamStripe, category string, shard uint32) (
 	}
 	id := Shard{strings.Clone(category), shard} // the caller's string may be part of a large one
 	s := &shardStream{
-		shard: id, stripe: st, epoch: c.epoch, category: c.categories.stateOf(category), window: inflight.Window{First: inflight.WindowParts * int64(c.largestBuffer)},
+		shard: id, stripe: st, phase: phaseOf(id), epoch: c.epoch, category: c.categories.stateOf(category),
+		window: inflight.Window{First: inflight.WindowParts * int64(c.largestBuffer)},
 	}
 	if q, ok := c.resume[id]; ok {
 		s.epoch, s.next, s.acked = q.Epoch, q.Next, q.Next
@@ -191,7 +206,7 @@ func (s *shardStream) addPayload(payload []byte, p *placing, ack AckLevel, now t
 func (c *sharedCore) addMessage(s *shardStream, m *record.Message, p *placing, bound int, ack AckLevel, now time.Time, held *int64) (*Result, error) {
 	for range 2 {
 		f := s.open
-		if f != nil && (f.ack != ack || f.placing != p || !f.hasSpace(bound)) {
+		if f != nil && (f.ack != ack || f.placing != p || !f.hasSpace(bound) && !c.growFrame(s, bound)) {
 			c.sealFrame(s, true)
 			c.scheduleStream(s)
 			f = nil
@@ -218,7 +233,7 @@ func (c *sharedCore) addMessage(s *shardStream, m *record.Message, p *placing, b
 			s.countTaken(f, 1, m.Size())
 			return f.out, nil
 		case f.builder.Count() == 0:
-			s.open, s.urgent = nil, false
+			c.detachOpen(s)
 			c.recycleFrame(f)
 			return nil, fromRecord(err)
 		case err != record.ErrFrameFull: //nolint:errorlint // a sentinel, returned as it is
@@ -273,28 +288,58 @@ func (c *sharedCore) recycleFrame(f *outFrame) {
 // openFrame makes f the stream's open frame, and schedules the end of its linger.
 func (c *sharedCore) openFrame(s *shardStream, f *outFrame) {
 	s.open = f
-	s.opens++
+	f.out.stream, f.out.core = s, c
+	c.open.Add(f.capacity + frameOverhead)
+	c.noteShortage(0)
 	c.categories.refresh(s.category, f.taken)
 	if c.cfg.linger == 0 {
 		s.urgent = true
 		c.scheduleStream(s)
 		return
 	}
-	c.sched.AddLingering(s, s.opens, f.taken.Add(c.cfg.linger))
+	s.due = c.linger.endOf(s, f)
+	c.setWake(s)
+}
+
+// growFrame makes space for n more bytes of messages in the open frame of a stream, if it is to linger on. Frames that linger long begin
+// small, since most remain so.
+func (c *sharedCore) growFrame(s *shardStream, n int) bool {
+	f := s.open
+	size := c.bufferSize(f.builder.Len() + n)
+	if !s.lingersLong || s.urgent || size > min(enoughBytes, int64(c.largestBuffer)) || !c.memory.tryTake(size-f.capacity) {
+		return false
+	}
+	c.open.Add(size - f.capacity)
+	buf := c.buffers.Get(int(size))
+	f.builder.Move(buf.B[:0:size])
+	c.buffers.Put(f.buf)
+	f.buf, f.capacity = buf, size
+	return true
+}
+
+// detachOpen makes the stream have no open frame.
+func (c *sharedCore) detachOpen(s *shardStream) {
+	c.open.Add(-s.open.capacity - frameOverhead)
+	s.open, s.urgent = nil, false
 }
 
 // sealFrame seals the open frame and queues it. full reports that the frame was full: the next one gets a larger buffer.
 func (c *sharedCore) sealFrame(s *shardStream, full bool) {
 	f := s.open
-	s.open, s.urgent = nil, false
+	c.detachOpen(s)
 	f.length, f.count = f.builder.Len(), f.builder.Count()
 	f.messages = f.count
-	switch largest := int64(c.largestBuffer); {
+	largest, growth := int64(c.largestBuffer), int64(bufferGrowth)
+	if s.lingersLong { // there are many frames: what they do not use is much
+		largest, growth = min(largest, enoughBytes), 2
+	}
+	switch {
 	case f.capacity > largest:
+		s.bufferSize = min(s.bufferSize, largest)
 	case full && f.capacity >= s.bufferSize: // a smaller buffer was due to lack of memory
-		s.bufferSize = min(f.capacity*bufferGrowth, largest)
-	case !full && int64(f.length) < s.bufferSize/bufferGrowth/2:
-		s.bufferSize = max(s.bufferSize/bufferGrowth, smallestBuffer)
+		s.bufferSize = min(f.capacity*growth, largest)
+	case !full && int64(f.length) < s.bufferSize/growth/2:
+		s.bufferSize = max(s.bufferSize/growth, smallestBuffer)
 	}
 	s.pushFrame(f)
 }

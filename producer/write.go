@@ -74,7 +74,7 @@ func (p *Producer) WriteAsyncContext(ctx context.Context, category string, m *Me
 
 func (p *Producer) writeAsync(ctx context.Context, category string, m *Message, wait bool) *Result {
 	w := p.newAdder(category, wait)
-	if wait {
+	if wait && w.cat != nil && !w.cat.known.Load() && p.categories.waits.Allow() { // else who writes to thousands would wait for each
 		p.categories.await(ctx, w.cat)
 	}
 	r, err := w.addWaiting(ctx, m)
@@ -92,20 +92,39 @@ type messageAdder struct {
 	ack      AckLevel
 	wait     bool // for memory
 	now      time.Time
-	s        *shardStream       // of the message before; streams are never removed
+	s        *shardStream       // of the message before, or of shard 0; nil if that is new. Streams are never removed
 	cat      *categoryState     // nil if callers place the messages
-	scratch  *placement.Scratch // nil if callers place the messages
+	scratch  *placement.Scratch // nil until a message is placed by its value
 	// urgent has the streams with messages of the call, where it needs several.
 	urgent map[*shardStream]struct{}
 }
 
 // newAdder returns a messageAdder for one call.
 func (p *Producer) newAdder(category string, wait bool) messageAdder {
-	w := messageAdder{sharedCore: p.sharedCore, category: category, cat: p.categories.stateOf(category), ack: p.ack, wait: wait, now: p.clock.readTime()}
-	if w.cat != nil {
-		w.scratch = new(placement.Scratch)
+	w := messageAdder{sharedCore: p.sharedCore, category: category, ack: p.ack, wait: wait, now: p.clock.readTime()}
+	// Most messages go to shard 0, whose stream is needed below: who looks for it first need not look for the category.
+	if w.s = p.stripeOf(category, 0).findStream(category, 0); w.s != nil {
+		w.cat = w.s.category
+	} else {
+		w.cat = p.categories.stateOf(category)
 	}
 	return w
+}
+
+// choosePlace returns the shard of a message, and how it was placed.
+func (w *messageAdder) choosePlace(m *Message) (shard uint32, p *placing, err error) {
+	if w.scratch == nil && w.cat != nil && w.cat.placing.Load().placesByValue() {
+		w.scratch = new(placement.Scratch)
+	}
+	return w.placeMessage(w.cat, m, w.scratch, w.now)
+}
+
+// stripeFor returns the stripe of a shard.
+func (w *messageAdder) stripeFor(shard uint32) *streamStripe {
+	if w.s != nil && w.s.shard.Number == shard {
+		return w.s.stripe
+	}
+	return w.stripeOf(w.category, shard)
 }
 
 // tooLarge returns an error if a message exceeds a limit that does not depend on free memory.
@@ -134,11 +153,11 @@ func (w *messageAdder) addWaiting(ctx context.Context, m *Message) (*Result, err
 		}
 	}()
 	for {
-		shard, p, err := w.placeMessage(w.cat, m, w.scratch, w.now)
+		shard, p, err := w.choosePlace(m)
 		if err != nil {
 			return nil, err
 		}
-		st := w.stripeOf(w.category, shard)
+		st := w.stripeFor(shard)
 		st.mu.Lock()
 		r, err := w.appendMessage(st, m, shard, p, bound, &held)
 		st.mu.Unlock()
@@ -149,7 +168,7 @@ func (w *messageAdder) addWaiting(ctx context.Context, m *Message) (*Result, err
 			return r, err
 		}
 		if !w.wait {
-			w.sched.EndLingering()
+			w.noteShortage(0)
 			return nil, ErrBufferFull
 		}
 		if err := w.waitForMemory(ctx, record.HeaderLen+len(w.category)+bound, &held); err != nil {
@@ -165,12 +184,12 @@ const maxRun = 256 << 10
 // addRun adds leading messages of one shard until one needs a wait or an error, and returns their number. It locks the mutex and
 // finds the stream once: for small messages that costs more than the copy.
 func (w *messageAdder) addRun(msgs []Message, b *Batch) int {
-	shard, p, err := w.placeMessage(w.cat, &msgs[0], w.scratch, w.now)
+	shard, p, err := w.choosePlace(&msgs[0])
 	if err != nil {
 		return 0
 	}
 	var (
-		st   = w.stripeOf(w.category, shard)
+		st   = w.stripeFor(shard)
 		held int64 // stays 0: no memory was reserved by a wait
 		size int
 	)
@@ -190,7 +209,7 @@ func (w *messageAdder) addRun(msgs []Message, b *Batch) int {
 			return i
 		}
 		if i > 0 && p.choosesShard() {
-			if at, now, err := w.placeMessage(w.cat, m, w.scratch, w.now); err != nil || at != shard || now != p {
+			if at, now, err := w.choosePlace(m); err != nil || at != shard || now != p {
 				return i
 			}
 		}
@@ -264,7 +283,7 @@ func (c *sharedCore) waitForMemory(ctx context.Context, n int, held *int64) erro
 	defer cancel(nil)
 	defer context.AfterFunc(c.closing, func() { cancel(ErrClosed) })()
 	if !c.memory.tryTake(charge) {
-		c.sched.EndLingering()
+		c.noteShortage(charge)
 		if c.memory.takeWhenFree(ctx, charge) != nil {
 			if err := context.Cause(ctx); !errors.Is(err, ErrClosed) {
 				return fmt.Errorf("%w: no memory came free: %w", ErrBufferFull, err)

@@ -19,13 +19,10 @@ type Scheduler[S any] struct {
 		// ready[readied:] are the streams that have something to send and may send. A stream is in it at most once.
 		ready   []*S
 		readied int
-		// lingering[lingered:] are open frames by deadline. All have the same linger, so they are also in the order of opening.
-		// An entry stays when its frame fills up before the deadline, so the number of entries is bounded by the frames that can
-		// be filled in one linger.
-		lingering []Lingering[S]
-		lingered  int
+		// lingering are the streams to look at when a time has come, by its slot; slots are those that are not empty.
+		lingering map[int64][]*S
+		slots     slotHeap
 		parked    parkedHeap[S] // streams that wait before a retry
-		pressure  bool          // memory is short: nothing lingers
 
 		inFlight int
 		// gate is the time before which no request starts, after one failed as a whole. gateSet is the time when gate was last
@@ -36,15 +33,16 @@ type Scheduler[S any] struct {
 	}
 }
 
-// Lingering is a stream's open frame that lingers.
-type Lingering[S any] struct {
-	Stream *S
-	Frame  uint64 // number of the frame in its stream
-	at     time.Time
-}
+// slotLength is the accuracy of the times at which frames are due. Frames that are due together are sent together, and cost one entry of
+// the heap.
+const slotLength = time.Millisecond
 
 // New returns a scheduler without streams.
-func New[S any]() *Scheduler[S] { return &Scheduler[S]{wake: lifecycle.NewWakeChannel()} }
+func New[S any]() *Scheduler[S] {
+	q := &Scheduler[S]{wake: lifecycle.NewWakeChannel()}
+	q.mu.lingering = make(map[int64][]*S)
+	return q
+}
 
 // Changed returns a channel that yields a value when the loop must run again.
 func (q *Scheduler[S]) Changed() <-chan struct{} { return q.wake }
@@ -100,34 +98,32 @@ func dropFront[E any](queue []E, taken int) (rest []E, left int) {
 	return queue[:n], 0
 }
 
-// AddLingering makes TakeDue return a stream's open frame at a time. Times must not decrease from call to call, except by the
-// delay between reading the clock and locking the mutex.
-func (q *Scheduler[S]) AddLingering(s *S, frame uint64, at time.Time) {
+// AddLingering makes TakeDue return s at a time, or up to slotLength later.
+func (q *Scheduler[S]) AddLingering(s *S, at time.Time) {
+	slot := (at.UnixNano() + int64(slotLength) - 1) / int64(slotLength)
 	q.mu.Lock()
-	q.mu.lingering = append(q.mu.lingering, Lingering[S]{s, frame, at})
-	first := len(q.mu.lingering) == q.mu.lingered+1
+	streams, found := q.mu.lingering[slot]
+	q.mu.lingering[slot] = append(streams, s)
+	first := false
+	if !found {
+		heap.Push(&q.mu.slots, slot)
+		first = q.mu.slots[0] == slot
+	}
 	q.mu.Unlock()
 	if first {
 		q.SignalLoop()
 	}
 }
 
-// EndLingering makes all lingering frames due.
-func (q *Scheduler[S]) EndLingering() { q.update(func() { q.mu.pressure = true }) }
-
-// TakeDue removes the entries whose linger has ended and appends them to dst.
-func (q *Scheduler[S]) TakeDue(now time.Time, dst []Lingering[S]) []Lingering[S] {
+// TakeDue removes the streams whose time has come and appends them to dst.
+func (q *Scheduler[S]) TakeDue(now time.Time, dst []*S) []*S {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	from := q.mu.lingered
-	to := from
-	for to < len(q.mu.lingering) && (q.mu.pressure || !q.mu.lingering[to].at.After(now)) {
-		to++
+	for len(q.mu.slots) > 0 && q.mu.slots[0] <= now.UnixNano()/int64(slotLength) {
+		slot := heap.Pop(&q.mu.slots).(int64)
+		dst = append(dst, q.mu.lingering[slot]...)
+		delete(q.mu.lingering, slot)
 	}
-	q.mu.pressure = false
-	dst = append(dst, q.mu.lingering[from:to]...)
-	clear(q.mu.lingering[from:to])
-	q.mu.lingering, q.mu.lingered = dropFront(q.mu.lingering, to)
 	return dst
 }
 
@@ -191,8 +187,8 @@ func (q *Scheduler[S]) NextWake(limit int) (at time.Time) {
 			at = t
 		}
 	}
-	if len(q.mu.lingering) > q.mu.lingered {
-		sooner(q.mu.lingering[q.mu.lingered].at)
+	if len(q.mu.slots) > 0 {
+		sooner(time.Unix(0, q.mu.slots[0]*int64(slotLength)))
 	}
 	if len(q.mu.parked) > 0 {
 		sooner(q.mu.parked[0].until)
@@ -211,6 +207,20 @@ func (q *Scheduler[S]) IsStopped() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.mu.stopped
+}
+
+// slotHeap implements heap.Interface, ordered by time.
+type slotHeap []int64
+
+func (h slotHeap) Len() int           { return len(h) }
+func (h slotHeap) Less(i, j int) bool { return h[i] < h[j] }
+func (h slotHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *slotHeap) Push(x any)        { *h = append(*h, x.(int64)) }
+func (h *slotHeap) Pop() any {
+	last := len(*h) - 1
+	x := (*h)[last]
+	*h = (*h)[:last]
+	return x
 }
 
 type parkedStream[S any] struct {

@@ -54,8 +54,8 @@ func TestTimes(t *testing.T) {
 	q := New[int]()
 	at := func(n int) time.Time { return time.Unix(int64(n), 0) }
 	a, b := new(int), new(int)
-	q.AddLingering(a, 1, at(10))
-	q.AddLingering(b, 1, at(11))
+	q.AddLingering(b, at(11))
+	q.AddLingering(a, at(10))
 	q.Park(a, at(20))
 	q.Park(b, at(5))
 	if got := q.NextWake(1); !got.Equal(at(5)) {
@@ -64,12 +64,11 @@ func TestTimes(t *testing.T) {
 	if q.Unpark(at(4)) != nil || q.Unpark(at(5)) != b || q.Unpark(at(6)) != nil {
 		t.Error("parked streams return at another time")
 	}
-	if due := q.TakeDue(at(10), nil); len(due) != 1 || due[0].Stream != a {
+	if due := q.TakeDue(at(10), nil); len(due) != 1 || due[0] != a {
 		t.Errorf("due are %v", due)
 	}
-	q.EndLingering()
-	if due := q.TakeDue(at(10), nil); len(due) != 1 || due[0].Stream != b {
-		t.Errorf("due under pressure are %v", due)
+	if due := q.TakeDue(at(12), nil); len(due) != 1 || due[0] != b {
+		t.Errorf("due later are %v", due)
 	}
 	pause := func(failures int) time.Duration { return time.Duration(failures) * time.Second }
 	q.PushReady(a)

@@ -1,0 +1,285 @@
+package producer_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"scribe/internal/format/record"
+	"scribe/producer"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// arrivals are the times at which a server got frames, by category.
+type arrivals struct {
+	mu     sync.Mutex
+	frames int
+	times  map[string][]time.Time
+}
+
+// noteFrames is a server's fault that is none.
+func (a *arrivals) noteFrames(_ int, req *scribev1.WriteRequest) *fault {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.times == nil {
+		a.times = map[string][]time.Time{}
+	}
+	for h, err := range record.Split(req.GetFrames()) {
+		if err != nil {
+			continue
+		}
+		a.frames++
+		a.times[string(h.Category)] = append(a.times[string(h.Category)], time.Now())
+	}
+	return nil
+}
+
+func (a *arrivals) count() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.frames
+}
+
+// writeRounds writes a message to each category every pause.
+func writeRounds(p *producer.Producer, names []string, rounds int, pause time.Duration) {
+	for range rounds {
+		for _, name := range names {
+			p.WriteAsync(name, &producer.Message{Payload: []byte("something")})
+		}
+		<-time.After(pause)
+	}
+}
+
+// TestLingerGrows: who writes to many categories sends some 2,000 frames a second, not one for each message, unless that is turned off or
+// another level is asked for. With few categories nothing changes.
+func TestLingerGrows(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		categories  int
+		opts        []producer.Option
+		least, most int // frames a second
+		linger      time.Duration
+	}{
+		{"many", 2500, nil, 1000, 2000, 1500 * time.Millisecond},
+		{"turned off", 2500, []producer.Option{producer.WithMaxLinger(0)}, 12_000, 12_500, producer.DefaultLinger},
+		{"bounded", 2500, []producer.Option{producer.WithMaxLinger(500 * time.Millisecond)}, 4900, 5100, 500 * time.Millisecond},
+		{"spooled", 2500, []producer.Option{producer.WithAck(producer.AckSpooled)}, 12_000, 12_500, producer.DefaultLinger},
+		{"few", 10, nil, 48, 50, producer.DefaultLinger},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var a arrivals
+				p := start(t, &server{fault: a.noteFrames}, c.opts...)
+				names := texts("category-", c.categories)
+				writeRounds(p, names, 20, 200*time.Millisecond) // the number of categories is known by then
+				before := a.count()
+				writeRounds(p, names, 30, 200*time.Millisecond)
+				if rate := (a.count() - before) / 6; rate < c.least || rate > c.most {
+					t.Errorf("%d frames a second, want %d to %d", rate, c.least, c.most)
+				}
+				if got := p.Stats().Linger; got != c.linger {
+					t.Errorf("messages linger for %v, want %v", got, c.linger)
+				}
+			})
+		})
+	}
+}
+
+// TestLingersEndTogether: frames of several programs for one category arrive at the same time, so that they share a pointer, also if one
+// writes to twice as many categories. Categories have times of their own.
+func TestLingersEndTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var a arrivals
+		first, second := start(t, &server{fault: a.noteFrames}), start(t, &server{fault: a.noteFrames})
+		names := texts("category-", 6000)
+		var group sync.WaitGroup
+		group.Go(func() { writeRounds(first, names[:3000], 90, 90*time.Millisecond) })
+		group.Go(func() {
+			<-time.After(33 * time.Millisecond)
+			writeRounds(second, names, 80, 100*time.Millisecond)
+		})
+		group.Wait()
+		settled := time.Now().Add(-4 * time.Second)
+		moments := map[time.Time]bool{}
+		together := 0
+		for _, name := range names[:3000] {
+			times := a.times[name]
+			for i, at := range times {
+				if at.Before(settled) {
+					continue
+				}
+				moments[at.Truncate(time.Millisecond)] = true
+				if i > 0 && at.Sub(times[i-1]) <= time.Millisecond {
+					together++
+				}
+			}
+		}
+		// The second producer lingers for 3 s, the first for 1.5 s.
+		if together < 3000 || len(moments) < 500 {
+			t.Errorf("%d of 3000 frames arrived together with another one, at %d moments", together, len(moments))
+		}
+	})
+}
+
+// lingering is a source of one category with a linger.
+func lingering(linger time.Duration) *source {
+	src := &source{}
+	src.set(&scribev1.Category{Name: "c", Id: 1, Shards: 1, ShardBy: explicit, Linger: durationpb.New(linger)}, nil)
+	return src
+}
+
+// TestCategoryLinger: messages of a category linger as long as the category says, until somebody waits for them.
+func TestCategoryLinger(t *testing.T) {
+	const linger = 20 * time.Second
+	for _, c := range []struct {
+		name        string
+		linger      time.Duration
+		opts        []producer.Option
+		wait        func(p *producer.Producer, r *producer.Result) error
+		least, most time.Duration
+	}{
+		{"nobody waits", linger, nil, func(*producer.Producer, *producer.Result) error { return nil }, time.Second, linger},
+		{"none", 0, nil, func(*producer.Producer, *producer.Result) error { return nil }, 0, producer.DefaultLinger},
+		{"Wait", linger, nil, func(_ *producer.Producer, r *producer.Result) error { return r.Wait(context.Background()) }, 0, producer.DefaultLinger},
+		{"Done", linger, nil, func(_ *producer.Producer, r *producer.Result) error { r.Done(); return nil }, 0, producer.DefaultLinger},
+		{"Flush", linger, nil, func(p *producer.Producer, _ *producer.Result) error { return p.Flush(context.Background()) }, 0, 0},
+		{"Write", linger, nil, func(p *producer.Producer, _ *producer.Result) error {
+			return p.Write(context.Background(), "c", producer.Message{Payload: []byte("urgent")})
+		}, 0, 0},
+		{
+			"a short delivery timeout", 5 * time.Minute,
+			[]producer.Option{producer.WithDeliveryTimeout(8 * time.Second)},
+			func(*producer.Producer, *producer.Result) error { return nil }, 0, 2 * time.Second,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var a arrivals
+				p := newPlacing(t, &server{fault: a.noteFrames}, lingering(c.linger), c.opts...)
+				if err := p.Prepare(t.Context(), "c"); err != nil {
+					t.Fatal(err)
+				}
+				<-time.After(time.Until(time.Now().Truncate(linger).Add(linger))) // so that the time that is left is the same in each run
+				begin := time.Now()
+				r := p.WriteAsync("c", &producer.Message{Payload: []byte("patient")})
+				if err := c.wait(p, r); err != nil {
+					t.Error(err)
+				}
+				<-time.After(2 * linger)
+				if got := a.times["c"]; len(got) != 1 || got[0].Sub(begin) < c.least || got[0].Sub(begin) > c.most+time.Millisecond {
+					t.Errorf("frames arrived at %v, want one after %v to %v from %v", got, c.least, c.most, begin)
+				}
+			})
+		})
+	}
+}
+
+// TestWaitLate: a message that has lingered longer than WithLinger says is sent at once when somebody begins to wait.
+func TestWaitLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlacing(t, &server{}, lingering(time.Minute))
+		if err := p.Prepare(t.Context(), "c"); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute)))
+		r := p.WriteAsync("c", &producer.Message{Payload: []byte("patient")})
+		<-time.After(100 * time.Millisecond)
+		begin := time.Now()
+		if err := r.Wait(t.Context()); err != nil || time.Since(begin) > 2*time.Millisecond {
+			t.Errorf("waited for %v: %v", time.Since(begin), err)
+		}
+	})
+}
+
+// TestLargestFramesLeave: where memory is short, frames with many bytes are sent, and those with few linger on. A large message gets the
+// memory that it needs.
+func TestLargestFramesLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var a arrivals
+		src := &source{}
+		names := texts("cold-", 500)
+		for i, name := range append(names, "warm-0", "warm-1", "warm-2", "warm-3") {
+			src.set(&scribev1.Category{Name: name, Id: uint32(i + 1), Shards: 1, ShardBy: explicit, Linger: durationpb.New(time.Minute)}, nil)
+		}
+		p := newPlacing(t, &server{fault: a.noteFrames}, src, producer.WithMaxBufferedBytes(2<<20))
+		if err := p.Prepare(t.Context(), append(names, "warm-0", "warm-1", "warm-2", "warm-3")...); err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		for _, name := range names {
+			p.WriteAsyncContext(t.Context(), name, &producer.Message{Payload: make([]byte, 100)})
+		}
+		for i := range 20_000 {
+			p.WriteAsyncContext(t.Context(), fmt.Sprintf("warm-%d", i%4), &producer.Message{Payload: make([]byte, 500)})
+		}
+		synctest.Wait()
+		cold := 0
+		for _, name := range names {
+			cold += len(a.times[name])
+		}
+		if took := time.Since(begin); took > time.Second || a.count() < 40 || cold > 50 {
+			t.Errorf("10 MB took %v in %d frames, of which %d had few bytes", took, a.count(), cold)
+		}
+		if err := p.Write(t.Context(), "warm-0", producer.Message{Payload: make([]byte, 1400<<10)}); err != nil || time.Since(begin) > time.Second {
+			t.Errorf("a large message took %v: %v", time.Since(begin), err)
+		}
+	})
+}
+
+// TestQuestionsAreJoined: a producer asks about many categories at a time, so that it knows of all of them soon, and an answer of an older
+// server, which lists others, is none.
+func TestQuestionsAreJoined(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := &source{}
+		names := texts("category-", 5000)
+		for i, name := range names {
+			src.set(&scribev1.Category{Name: name, Id: uint32(i + 1), Shards: 1, ShardBy: explicit, Linger: durationpb.New(time.Minute)}, nil)
+		}
+		p := newPlacing(t, &server{}, src)
+		writeRounds(p, names, 1, 5*time.Second)
+		if src.asked > 60 {
+			t.Errorf("asked %d times", src.asked)
+		}
+		before := p.Stats().Acked
+		writeRounds(p, names, 1, 2*time.Second)
+		if got := p.Stats().Acked - before; got > 600 {
+			t.Errorf("%d messages did not linger", got)
+		}
+	})
+}
+
+// TestLingeringFramesGrow: a frame that lingers takes more memory as more messages come, and is not sent before its time.
+func TestLingeringFramesGrow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var a arrivals
+		s := &server{fault: a.noteFrames}
+		p := newPlacing(t, s, lingering(time.Minute))
+		if err := p.Prepare(t.Context(), "c"); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute)))
+		for i := range 300 {
+			p.WriteAsync("c", &producer.Message{Payload: fmt.Appendf(nil, "%0150d", i)})
+		}
+		if used := p.Stats().Memory; used < 300*150 || used > 80<<10 {
+			t.Errorf("300 messages take %d bytes of memory", used)
+		}
+		<-time.After(2 * time.Minute)
+		if got := s.payloads("c", 0); len(got) != 300 || !slices.IsSorted(got) || a.count() != 1 {
+			t.Errorf("%d messages arrived in %d frames", len(got), a.count())
+		}
+		for i := range 1000 {
+			p.WriteAsync("c", &producer.Message{Payload: fmt.Appendf(nil, "%0200d", i)})
+		}
+		<-time.After(time.Second)
+		if got := a.count() - 1; got != 3 { // three full ones of 64 KiB, and one that lingers
+			t.Errorf("%d frames of 200 KB arrived", got)
+		}
+	})
+}

@@ -15,6 +15,7 @@ import (
 	"scribe/cmd/scribe/app"
 	"scribe/cmd/scribe/bench"
 	"scribe/internal/base/units"
+	"scribe/producer"
 	"scribe/storage/blob"
 )
 
@@ -27,6 +28,7 @@ type farBench struct {
 	scenarios []string
 	bytes     units.Bytes
 	rates     []string
+	manyRates []string
 	workload  string
 	count     int
 	profile   string
@@ -40,10 +42,11 @@ const startStoreHint = `the S3 store must run already; for one on this machine:
   scribe bench far --s3-create-bucket`
 
 func newBenchFar() *cobra.Command {
-	f := &farBench{scenarios: bench.FarScenarios(), bytes: 512 << 20, rates: []string{"1MB", "30MB"}, workload: "access-log", count: 1}
+	f := &farBench{scenarios: bench.FarScenarios(), bytes: 512 << 20, rates: []string{"1MB", "30MB"}, manyRates: []string{"max"}, workload: "access-log", count: 1}
 	o := &f.options
 	o.Delay = bench.DelayRange{Least: units.Duration(30 * time.Millisecond), Most: units.Duration(90 * time.Millisecond)}
 	o.Duration, o.Categories, o.Active = 10*second, 100_000, 10_000
+	o.WriterMemory = producer.DefaultMaxBufferedBytes
 	cmd := &cobra.Command{
 		Use:   "far",
 		Short: "Writes, latency, reads and cost where the object store is far away",
@@ -58,7 +61,8 @@ Scenarios:
   latency     one producer writes 1 MB/s, committed, while a consumer follows
   backlog     one consumer reads what was written before the cell restarted
   tail        one consumer follows four producers that write --rate together
-  many        four producers write to many categories by Zipf's law, as much as goes, beside a program with small committed writes
+  many        four producers write to many categories by Zipf's law, --many-rate together, without waiting, beside a program with small
+              committed writes
 
 The scenarios latency and tail are measured in steady state: batchers push what is read at the tail to the read proxies, so they should show
 no GETs. Delivery is from the commit of a pointer to the consumer's having its messages.
@@ -72,6 +76,7 @@ time, of payload compressed before (objects are smaller where --bytes is less th
   export SCRIBE_S3_ENDPOINT=http://127.0.0.1:7070 SCRIBE_S3_BUCKET=bench SCRIBE_S3_ACCESS_KEY=scribe SCRIBE_S3_SECRET_KEY=scribe-secret
   scribe bench far --s3-create-bucket
   scribe bench far --scenario write,latency --delay 5ms..15ms --count 3 --json
+  scribe bench far --scenario many --many-rate 1MB,100MB,max --linger 1m --duration 2m
   scribe bench far --scenario write --delay 0 --bytes 2GiB --cpuprofile cpu.out`,
 		Args: cobra.NoArgs,
 		RunE: f.runFar,
@@ -87,6 +92,9 @@ time, of payload compressed before (objects are smaller where --bytes is less th
 	fs.StringSliceVar(&f.rates, "rate", f.rates, "payload a second of the scenario tail, a measurement each")
 	fs.IntVar(&o.Categories, "categories", o.Categories, "categories of the scenario many")
 	fs.IntVar(&o.Active, "active", o.Active, "how many of them are written to")
+	fs.StringSliceVar(&f.manyRates, "many-rate", f.manyRates, "payload a second of the scenario many, a measurement each; max = as much as goes")
+	fs.Var(&o.Linger, "linger", "linger of its categories; 0s = as producers choose")
+	fs.Var(&o.WriterMemory, "writer-memory", "what each of its four producers may buffer")
 	fs.StringVar(&f.workload, "workload", f.workload, "messages: 100b, access-log, 10kb")
 	fs.IntVar(&f.count, "count", f.count, "runs of each scenario")
 	fs.StringVar(&f.profile, "cpuprofile", "", "write a CPU profile of all runs to this file")
@@ -106,6 +114,9 @@ func (f *farBench) checkFlags(cmd *cobra.Command) (err error) {
 	if o.Workload, err = bench.NewWorkload(f.workload); err != nil {
 		return usageError(err)
 	}
+	if o.Linger < 0 || o.Linger.Std() > producer.MaxLinger || o.WriterMemory < 1<<20 {
+		return usageError(fmt.Errorf("want 0s to %v for --linger, and 1MiB or more for --writer-memory", producer.MaxLinger))
+	}
 	o.Bytes = int64(f.bytes)
 	if err := f.planRuns(); err != nil {
 		return err
@@ -119,32 +130,47 @@ func (f *farBench) checkFlags(cmd *cobra.Command) (err error) {
 	return nil
 }
 
-// planRuns lists what is measured: each scenario once, but a tail at each rate.
-func (f *farBench) planRuns() error {
-	var rates []units.Bytes
-	for _, text := range f.rates {
+// parseRates parses rates, given by a flag. most is the word for as much as goes, if there is one.
+func parseRates(flag string, texts []string, most string) (rates []units.Bytes, err error) {
+	for _, text := range texts {
 		var rate units.Bytes
-		if err := rate.Set(text); err != nil || rate == 0 {
-			return usageError(fmt.Errorf("--rate %q: want bytes a second, such as 1MB", text))
+		if most == "" || text != most {
+			if err := rate.Set(text); err != nil || rate == 0 {
+				return nil, usageError(fmt.Errorf("%s %q: want bytes a second, such as 1MB", flag, text))
+			}
 		}
 		rates = append(rates, rate)
 	}
+	return rates, nil
+}
+
+// planRuns lists what is measured: each scenario once, but a tail and many categories at each of their rates.
+func (f *farBench) planRuns() error {
+	rates, err := parseRates("--rate", f.rates, "")
+	if err != nil {
+		return err
+	}
+	manyRates, err := parseRates("--many-rate", f.manyRates, "max")
+	if err != nil {
+		return err
+	}
+	ratesOf := map[string][]units.Bytes{bench.FarTail: rates, bench.FarMany: manyRates}
 	for _, scenario := range f.scenarios {
 		if err := checkChoice("--scenario", scenario, bench.FarScenarios()...); err != nil {
 			return err
 		}
 		o := f.options
 		o.Scenario = scenario
-		if scenario != bench.FarTail {
-			f.runs = append(f.runs, o)
-			continue
+		rates, several := ratesOf[scenario]
+		if !several {
+			rates = []units.Bytes{0}
 		}
 		for _, o.BytesPerSecond = range rates {
 			f.runs = append(f.runs, o)
 		}
 	}
 	if len(f.runs) == 0 {
-		return usageError(errors.New("want at least one --scenario, and one --rate for the scenario tail"))
+		return usageError(errors.New("want at least one --scenario, one --rate for the scenario tail, and one --many-rate for many"))
 	}
 	return nil
 }

@@ -11,9 +11,11 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"scribe/internal/base/backoff"
 	"scribe/internal/base/units"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -61,7 +63,7 @@ func Categories(ctx context.Context, server string, o CategoriesOptions) (r Cate
 		names[i] = fmt.Sprintf("bench.team-%03d.service-%06d", i%1000, i)
 	}
 	begin := time.Now()
-	if err := createAll(ctx, server, names); err != nil {
+	if err := createAll(ctx, server, names, 0); err != nil {
 		return r, err
 	}
 	r.CreateSeconds = time.Since(begin).Seconds()
@@ -110,14 +112,23 @@ func (o CategoriesOptions) measureBusy(ctx context.Context, server string, r *Ca
 // creators is how many creations run at the same time: they share the store's syncs.
 const creators = 128
 
-func createAll(ctx context.Context, server string, names []string) error {
+// createAll creates categories with a linger; 0 = as producers choose.
+func createAll(ctx context.Context, server string, names []string, linger units.Duration) error {
+	control := rpc.NewControlClient(rpc.Default(), server)
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(creators)
 	for _, name := range names {
 		if ctx.Err() != nil {
 			break // the rest would fail, too, one by one
 		}
-		group.Go(func() error { return createCategory(ctx, server, &scribev1.Category{Name: name}) })
+		group.Go(func() error {
+			c := &scribev1.Category{Name: name}
+			if linger > 0 {
+				c.Linger = durationpb.New(linger.Std())
+			}
+			_, err := control.CreateCategory(ctx, &scribev1.CreateCategoryRequest{Category: c})
+			return err
+		})
 	}
 	return group.Wait()
 }

@@ -27,10 +27,13 @@ type FarOptions struct {
 	// Bytes of payload are written or read by scenarios that go as fast as they can. Others last for Duration.
 	Bytes    int64
 	Duration units.Duration
-	// BytesPerSecond of payload are written where a tail is followed.
+	// BytesPerSecond of payload are written where a tail is followed, and to many categories; there, 0 is as much as goes.
 	BytesPerSecond units.Bytes
 	// Categories are created where there are many, and Active of them are written to.
 	Categories, Active int
+	// Linger is that of many categories; 0 = as producers choose. WriterMemory is what each of their producers may buffer.
+	Linger       units.Duration
+	WriterMemory units.Bytes
 }
 
 // FarReport is what one scenario found. CPU figures are of the whole process, which includes the delay proxy. A gigabyte is 10^9 bytes
@@ -92,12 +95,14 @@ var farScenarios = []struct {
 	}},
 	{"backlog", (*farRun).readBacklog},
 	{FarTail, func(f *farRun, ctx context.Context) error { return f.followTail(ctx, farProducers) }},
-	{"many", (*farRun).writeToMany},
+	{FarMany, (*farRun).writeToMany},
 }
 
 const (
-	// FarTail is the scenario that is measured at several rates.
+	// FarTail is a scenario that is measured at several rates.
 	FarTail = "tail"
+	// FarMany is the other one.
+	FarMany = "many"
 	// farProducers are the programs of one host.
 	farProducers = 4
 )

@@ -121,14 +121,10 @@ func (w *farWriters) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// manyBuffered bounds the memory of each producer that writes to many categories. With more, flushing it at the end takes longer than the
-// measurement.
-const manyBuffered = 32 << 20
-
 // farProbeCategory gets the committed writes that are measured beside other traffic.
 const farProbeCategory = "far-probe"
 
-// writeToMany measures producers that write to many categories by Zipf's law, as much as goes, without waiting for acknowledgements. Beside
+// writeToMany measures producers that write to many categories by Zipf's law, at a rate or as much as goes, without waiting for acknowledgements. Beside
 // them a program of its own writes messages whose acknowledgement is measured.
 func (f *farRun) writeToMany(ctx context.Context) (err error) {
 	if err := f.measurePutLimit(ctx); err != nil {
@@ -138,11 +134,11 @@ func (f *farRun) writeToMany(ctx context.Context) (err error) {
 	for i := range names {
 		names[i] = farCategory(i)
 	}
-	if err := createAll(ctx, f.Server, names); err != nil {
+	if err := createAll(ctx, f.Server, names, f.Linger); err != nil {
 		return err
 	}
-	f.BytesPerSecond = 0
-	writers, err := f.newWriters(farProducers, manyBuffered, func() func() string { return pickByZipf(names[:f.Active]) })
+	f.r.OfferedMBPerSecond = float64(f.BytesPerSecond) / 1e6
+	writers, err := f.newWriters(farProducers, int64(f.WriterMemory), func() func() string { return pickByZipf(names[:f.Active]) })
 	if err != nil {
 		return err
 	}
@@ -156,8 +152,8 @@ func (f *farRun) writeToMany(ctx context.Context) (err error) {
 	write := func(d time.Duration) error {
 		return errors.Join(runFor(ctx, d, writers.writeTraffic, probe.probeWrites), writers.flushAll(ctx))
 	}
-	// What opening the logs takes is not the traffic's.
-	if err := write(f.Duration.Std() / 4); err != nil {
+	// What opening the logs takes is not the traffic's, nor what it takes until the categories' linger is known.
+	if err := write(max(f.Duration.Std()/4, f.Linger.Std())); err != nil {
 		return err
 	}
 	probe.takeLatency()

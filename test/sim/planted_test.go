@@ -84,8 +84,8 @@ var plantedFaults = []plantedFault{
 	},
 	{ // what follows a frame in flight is taken before that frame has come
 		"batcher-takes-out-of-order", "batcher/order.go",
-		"case tail.chain != nil && tail.next == first:",
-		"case tail.chain != nil:",
+		"return at, at >= 0 && tails[at].chain != nil && tails[at].next == first",
+		"return at, at >= 0 && tails[at].chain != nil",
 	},
 	{ // an append with an unknown outcome is acknowledged, before the pointer is there
 		"batcher-acks-unknown", "batcher/commit.go",

@@ -97,18 +97,18 @@ func TestLingersEndTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var a arrivals
 		first, second := start(t, &server{fault: a.noteFrames}), start(t, &server{fault: a.noteFrames})
-		names := texts("category-", 6000)
+		names := texts("category-", 2400)
 		var group sync.WaitGroup
-		group.Go(func() { writeRounds(first, names[:3000], 90, 90*time.Millisecond) })
+		group.Go(func() { writeRounds(first, names[:1200], 60, 140*time.Millisecond) })
 		group.Go(func() {
 			<-time.After(33 * time.Millisecond)
-			writeRounds(second, names, 80, 100*time.Millisecond)
+			writeRounds(second, names, 55, 150*time.Millisecond)
 		})
 		group.Wait()
 		settled := time.Now().Add(-4 * time.Second)
 		moments := map[time.Time]bool{}
 		together := 0
-		for _, name := range names[:3000] {
+		for _, name := range names[:1200] {
 			times := a.times[name]
 			for i, at := range times {
 				if at.Before(settled) {
@@ -120,9 +120,9 @@ func TestLingersEndTogether(t *testing.T) {
 				}
 			}
 		}
-		// The second producer lingers for 3 s, the first for 1.5 s.
-		if together < 3000 || len(moments) < 500 {
-			t.Errorf("%d of 3000 frames arrived together with another one, at %d moments", together, len(moments))
+		// The second producer lingers for 1.5 s, so it has sent two frames of each category at least, and the first for 0.75 s.
+		if together < 2400 || len(moments) < 500 {
+			t.Errorf("%d frames arrived together with another one, want 2400; at %d moments", together, len(moments))
 		}
 	})
 }
@@ -203,12 +203,13 @@ func TestLargestFramesLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var a arrivals
 		src := &source{}
-		names := texts("cold-", 500)
-		for i, name := range append(names, "warm-0", "warm-1", "warm-2", "warm-3") {
+		names, warm := texts("cold-", 500), texts("warm-", 12)
+		all := slices.Concat(names, warm)
+		for i, name := range all {
 			src.set(&scribev1.Category{Name: name, Id: uint32(i + 1), Shards: 1, ShardBy: explicit, Linger: durationpb.New(time.Minute)}, nil)
 		}
 		p := newPlacing(t, &server{fault: a.noteFrames}, src, producer.WithMaxBufferedBytes(2<<20))
-		if err := p.Prepare(t.Context(), append(names, "warm-0", "warm-1", "warm-2", "warm-3")...); err != nil {
+		if err := p.Prepare(t.Context(), all...); err != nil {
 			t.Fatal(err)
 		}
 		begin := time.Now()
@@ -216,7 +217,7 @@ func TestLargestFramesLeave(t *testing.T) {
 			p.WriteAsyncContext(t.Context(), name, &producer.Message{Payload: make([]byte, 100)})
 		}
 		for i := range 20_000 {
-			p.WriteAsyncContext(t.Context(), fmt.Sprintf("warm-%d", i%4), &producer.Message{Payload: make([]byte, 500)})
+			p.WriteAsyncContext(t.Context(), warm[i%len(warm)], &producer.Message{Payload: make([]byte, 500)})
 		}
 		synctest.Wait()
 		cold := 0

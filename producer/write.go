@@ -67,7 +67,8 @@ func (p *Producer) WriteAsync(category string, m *Message) *Result {
 	return p.writeAsync(context.Background(), category, m, false)
 }
 
-// WriteAsyncContext is [Producer.WriteAsync], but waits for space in the buffer until ctx ends. It does not wait for the outcome.
+// WriteAsyncContext is [Producer.WriteAsync], but waits for space in the buffer until ctx ends. It does not wait for the outcome. Of a new
+// category it waits until it is known how its messages are placed, unless there are hundreds of them a second: see [Producer.Prepare].
 func (p *Producer) WriteAsyncContext(ctx context.Context, category string, m *Message) *Result {
 	return p.writeAsync(ctx, category, m, true)
 }

@@ -37,7 +37,7 @@ type lingerPlan struct {
 
 func (l *lingerPlan) setDurations(cfg *producerConfig) {
 	l.base, l.longest = cfg.linger, cfg.maxLinger
-	if l.limit = cfg.deliveryTimeout / 4; l.limit > 0 {
+	if l.limit = cfg.deliveryTimeout / 2; l.limit > 0 {
 		l.longest = min(l.longest, l.limit)
 	}
 }

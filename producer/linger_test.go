@@ -155,7 +155,7 @@ func TestCategoryLinger(t *testing.T) {
 		{
 			"a short delivery timeout", 5 * time.Minute,
 			[]producer.Option{producer.WithDeliveryTimeout(8 * time.Second)},
-			func(*producer.Producer, *producer.Result) error { return nil }, 0, 2 * time.Second,
+			func(*producer.Producer, *producer.Result) error { return nil }, 0, 4 * time.Second,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

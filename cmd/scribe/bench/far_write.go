@@ -73,7 +73,7 @@ type farWriters struct {
 func (f *farRun) newWriters(n int, memory int64, newPick func() func() string) (*farWriters, error) {
 	w := &farWriters{}
 	for range n {
-		p, err := newLoadProducer(f.Server, producer.WithMaxBufferedBytes(memory))
+		p, err := newLoadProducer(f.Server, producer.WithMaxBufferedBytes(memory), producer.WithDeliveryTimeout(producer.DefaultDeliveryTimeout+2*f.Linger.Std()))
 		if err != nil {
 			return nil, errors.Join(err, w.close(context.Background()))
 		}

@@ -174,15 +174,17 @@ func (c *sharedCore) relieveMemory() {
 	if charge == 0 {
 		return
 	}
-	excess := c.open.Load() - min(c.memory.total/2, c.memory.total-charge)
-	if excess <= 0 {
-		return
-	}
-	var bySize [64]int64 // charges of the open frames, by the logarithm of their length
+	var (
+		bySize [64]int64 // charges of the open frames, by the logarithm of their length
+		open   int64
+	)
 	c.forEachOpen(func(s *shardStream) bool {
-		bySize[bits.Len(uint(s.open.builder.Len()))] += s.open.capacity + frameOverhead
+		n := s.open.capacity + frameOverhead
+		bySize[bits.Len(uint(s.open.builder.Len()))] += n
+		open += n
 		return true
 	})
+	excess := open - min(c.memory.total/2, c.memory.total-charge)
 	least := len(bySize)
 	for sum := int64(0); sum < excess && least > 0; {
 		least--

@@ -40,6 +40,13 @@ func (a *arrivals) noteFrames(_ int, req *scribev1.WriteRequest) *fault {
 	return nil
 }
 
+// of returns the arrivals of a category.
+func (a *arrivals) of(category string) []time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.times[category])
+}
+
 func (a *arrivals) count() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -109,7 +116,7 @@ func TestLingersEndTogether(t *testing.T) {
 		moments := map[time.Time]bool{}
 		together := 0
 		for _, name := range names[:1200] {
-			times := a.times[name]
+			times := a.of(name)
 			for i, at := range times {
 				if at.Before(settled) {
 					continue
@@ -172,7 +179,7 @@ func TestCategoryLinger(t *testing.T) {
 					t.Error(err)
 				}
 				<-time.After(2 * linger)
-				if got := a.times["c"]; len(got) != 1 || got[0].Sub(begin) < c.least || got[0].Sub(begin) > c.most+time.Millisecond {
+				if got := a.of("c"); len(got) != 1 || got[0].Sub(begin) < c.least || got[0].Sub(begin) > c.most+time.Millisecond {
 					t.Errorf("frames arrived at %v, want one after %v to %v from %v", got, c.least, c.most, begin)
 				}
 			})
@@ -222,7 +229,7 @@ func TestLargestFramesLeave(t *testing.T) {
 		synctest.Wait()
 		cold := 0
 		for _, name := range names {
-			cold += len(a.times[name])
+			cold += len(a.of(name))
 		}
 		if took := time.Since(begin); took > time.Second || a.count() < 40 || cold > 50 {
 			t.Errorf("10 MB took %v in %d frames, of which %d had few bytes", took, a.count(), cold)

@@ -93,6 +93,9 @@ func (r *recoveryRun) readBlob(ctx context.Context, info blob.Info) (f readBlob,
 	if f.err = errKnown; old == nil {
 		f.footer, f.err = r.readFooter(ctx, info)
 	}
+	if f.err != nil && ctx.Err() != nil { // another reader has failed: this is no finding
+		return f, context.Cause(ctx)
+	}
 	if errors.Is(f.err, layout.ErrDamaged) {
 		f.contents, err = inspectDamaged(ctx, r.deps.Blobs, info)
 	}

@@ -103,9 +103,10 @@ func (w *farWriters) flushAll(ctx context.Context) error {
 	return group.Wait()
 }
 
-func (w *farWriters) countBytes() (n int64) {
-	for _, l := range w.loads {
-		n += l.bytes.Load()
+// countAcked returns the bytes of payload that were acknowledged.
+func (w *farWriters) countAcked() (n int64) {
+	for _, p := range w.producers {
+		n += int64(p.Stats().AckedBytes) //nolint:gosec // below 2^63
 	}
 	return n
 }
@@ -149,20 +150,19 @@ func (f *farRun) writeToMany(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, quiet.Close(ctx)) }()
 	probe := &writeProbe{producer: quiet, categories: []string{farProbeCategory}, every: farProbeEvery, overlapping: true}
-	write := func(d time.Duration) error {
-		return errors.Join(runFor(ctx, d, writers.writeTraffic, probe.probeWrites), writers.flushAll(ctx))
-	}
-	// What opening the logs takes is not the traffic's, nor what it takes until the categories' linger is known.
+	write := func(d time.Duration) error { return runFor(ctx, d, writers.writeTraffic, probe.probeWrites) }
+	// What opening the logs takes is not the traffic's, nor what it takes until the categories' linger is known and frames are due.
 	if err := write(max(f.Duration.Std()/4, f.Linger.Std())); err != nil {
 		return err
 	}
 	probe.takeLatency()
-	before := writers.countBytes()
-	return f.measureRequests(ctx, func() error {
+	before := writers.countAcked()
+	err = f.measureRequests(ctx, func() error {
 		err := write(f.Duration.Std())
-		f.r.Bytes, f.r.Commit = writers.countBytes()-before, probe.takeLatency()
+		f.r.Bytes, f.r.Commit = writers.countAcked()-before, probe.takeLatency()
 		return err
 	})
+	return errors.Join(err, writers.flushAll(ctx)) // what lingers at the end is not part of a steady state
 }
 
 const (

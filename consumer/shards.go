@@ -135,14 +135,13 @@ func (s *iterationSession) followLayouts() {
 		if before.of == now.of && slices.Equal(before.list, now.list) {
 			continue
 		}
-		c.cfg.logger.Info("the category places messages differently: reading more shards", "shards", now.list, "category_shards", category.GetShards())
 		c.reads.Store(now)
-		if slices.Equal(before.list, now.list) {
-			continue
+		if !slices.Equal(before.list, now.list) {
+			c.cfg.logger.Info("the category places messages differently: reading more shards", "shards", now.list, "category_shards", category.GetShards())
+			c.mu.Lock()
+			c.reopenStream()
+			c.mu.Unlock()
 		}
-		c.mu.Lock()
-		c.reopenStream()
-		c.mu.Unlock()
 		if now.of == 0 {
 			return
 		}

@@ -138,8 +138,8 @@ func WithLinger(d time.Duration) Option { return func(c *producerConfig) { c.lin
 // frames would be small, and each costs every server on its way about as much as a large one. The linger grows with the number of pairs,
 // to send about 2,000 small frames a second. The default is [DefaultMaxLinger], which 6,000 pairs reach; 0 never lingers longer than
 // [WithLinger] says. Somebody waits once [Result.Wait] or [Result.Done] is called. Messages linger so only at [AckCommitted]: at other
-// levels an agent is to have them soon. A category's own linger takes precedence. Neither is longer than half of the delivery timeout.
-// Messages that linger are lost with the process, like all without an acknowledgement.
+// levels an agent is to have them soon. A category's own linger takes precedence. Neither is longer than half of the delivery timeout, and
+// with WithLinger(0) nothing lingers. Messages that linger are lost with the process, like all without an acknowledgement.
 func WithMaxLinger(d time.Duration) Option { return func(c *producerConfig) { c.maxLinger = d } }
 
 // WithBatchBytes sets the size at which a frame is sent without lingering further; the default is [DefaultBatchBytes].

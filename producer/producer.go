@@ -97,7 +97,7 @@ func New(server string, opts ...Option) (*Producer, error) {
 		id:      randomID(cfg.random),
 		epoch:   1,
 		seed:    maphash.MakeSeed(), //nolint:forbidigo // it decides only which streams share a lock
-		sched:   schedule.New[shardStream](),
+		sched:   schedule.New[shardStream](time.Now()),
 		backoff: backoff.Backoff{Min: cfg.backoffMin, Max: cfg.backoffMax, Random: cfg.random},
 		running: make(chan struct{}),
 	}

@@ -13,7 +13,7 @@ type Result struct {
 	err  error
 	at   Position
 
-	// stream is the one of the message's frame, if that may linger; else nil.
+	// stream is the one of the message's frame, if that may linger long; else nil.
 	stream *shardStream
 	core   *sharedCore
 }

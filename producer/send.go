@@ -250,6 +250,7 @@ func (c *sharedCore) sendRequest(req *outRequest) {
 	c.concludeFrames(done)
 	clear(req.frames)
 	clear(req.runs)
+	c.copies.free.Add(req.copied) // of a request that failed before it was packed
 	c.copies.pool.Put(req.packed) // a service does not use the bytes after it returns
 	*req = outRequest{frames: req.frames[:0], runs: req.runs[:0], follows: req.follows[:0]}
 	c.requests.Put(req)
@@ -305,6 +306,7 @@ func (c *sharedCore) packFrames(req *outRequest) []byte {
 	}
 	c.memory.giveBack(saved)
 	c.copies.free.Add(req.copied)
+	req.copied = 0
 	c.sched.SignalLoop() // the next request may be larger
 	return body
 }

@@ -288,7 +288,6 @@ func (c *sharedCore) recycleFrame(f *outFrame) {
 // openFrame makes f the stream's open frame, and schedules the end of its linger.
 func (c *sharedCore) openFrame(s *shardStream, f *outFrame) {
 	s.open = f
-	f.out.stream, f.out.core = s, c
 	c.open.Add(f.capacity + frameOverhead)
 	c.noteShortage(0)
 	c.categories.refresh(s.category, f.taken)
@@ -297,7 +296,9 @@ func (c *sharedCore) openFrame(s *shardStream, f *outFrame) {
 		c.scheduleStream(s)
 		return
 	}
-	s.due = c.linger.endOf(s, f)
+	if s.due = c.linger.endOf(s, f); s.lingersLong {
+		f.out.stream, f.out.core = s, c
+	}
 	c.setWake(s)
 }
 

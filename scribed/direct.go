@@ -43,8 +43,9 @@ func (q *sendQueue) directBatch(sub *pendingCall, entries []*queueEntry) *upstre
 // mayPassQueue reports whether an entry may be sent before what its category has: all of that is waited for, and nothing has failed.
 func (q *sendQueue) mayPassQueue(l *categoryQueue, e *queueEntry) bool {
 	unattended := func(e *queueEntry) bool { return !e.awaitsUpstream() || e.alone }
+	sent := func(fl *categoryFlight) bool { return slices.ContainsFunc(fl.entries, unattended) }
 	return l.failures == 0 && len(l.leaving) == 0 && q.isEligible(l, e) &&
-		!slices.ContainsFunc(l.entries, unattended) && !slices.ContainsFunc(l.live.entries(), unattended)
+		!slices.ContainsFunc(l.entries, unattended) && !slices.ContainsFunc(l.live.flights, sent)
 }
 
 // startDirect starts a request of directBatch. The caller holds mu.

@@ -13,6 +13,7 @@ import (
 
 // Scheduler schedules streams of type *S. Lock order: the mutexes of streams, then the scheduler's, which is held only briefly.
 type Scheduler[S any] struct {
+	zero time.Time             // slots count from it: by differences, so that a clock that is set back delays nothing
 	wake lifecycle.WakeChannel // something changed
 	mu   struct {
 		sync.Mutex
@@ -37,9 +38,9 @@ type Scheduler[S any] struct {
 // the heap.
 const slotLength = time.Millisecond
 
-// New returns a scheduler without streams.
-func New[S any]() *Scheduler[S] {
-	q := &Scheduler[S]{wake: lifecycle.NewWakeChannel()}
+// New returns a scheduler without streams. zero is not after any time that it is told of.
+func New[S any](zero time.Time) *Scheduler[S] {
+	q := &Scheduler[S]{zero: zero, wake: lifecycle.NewWakeChannel()}
 	q.mu.lingering = make(map[int64][]*S)
 	return q
 }
@@ -100,7 +101,7 @@ func dropFront[E any](queue []E, taken int) (rest []E, left int) {
 
 // AddLingering makes TakeDue return s at a time, or up to slotLength later.
 func (q *Scheduler[S]) AddLingering(s *S, at time.Time) {
-	slot := (at.UnixNano() + int64(slotLength) - 1) / int64(slotLength)
+	slot := int64((at.Sub(q.zero) + slotLength - 1) / slotLength)
 	q.mu.Lock()
 	streams, found := q.mu.lingering[slot]
 	q.mu.lingering[slot] = append(streams, s)
@@ -119,7 +120,7 @@ func (q *Scheduler[S]) AddLingering(s *S, at time.Time) {
 func (q *Scheduler[S]) TakeDue(now time.Time, dst []*S) []*S {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for len(q.mu.slots) > 0 && q.mu.slots[0] <= now.UnixNano()/int64(slotLength) {
+	for len(q.mu.slots) > 0 && q.mu.slots[0] <= int64(now.Sub(q.zero)/slotLength) {
 		slot := heap.Pop(&q.mu.slots).(int64)
 		dst = append(dst, q.mu.lingering[slot]...)
 		delete(q.mu.lingering, slot)
@@ -188,7 +189,7 @@ func (q *Scheduler[S]) NextWake(limit int) (at time.Time) {
 		}
 	}
 	if len(q.mu.slots) > 0 {
-		sooner(time.Unix(0, q.mu.slots[0]*int64(slotLength)))
+		sooner(q.zero.Add(time.Duration(q.mu.slots[0]) * slotLength))
 	}
 	if len(q.mu.parked) > 0 {
 		sooner(q.mu.parked[0].until)

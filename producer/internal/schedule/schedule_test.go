@@ -11,7 +11,7 @@ import (
 // TestReadyOrder: streams are sent in the order in which they became ready; those that are returned come first, in their order.
 func TestReadyOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		q := New[int]()
+		q := New[int](time.Unix(0, 0))
 		var want []*int
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
 			switch rapid.IntRange(0, 2).Draw(t, "step") {
@@ -51,7 +51,7 @@ func TestReadyOrder(t *testing.T) {
 }
 
 func TestTimes(t *testing.T) {
-	q := New[int]()
+	q := New[int](time.Unix(0, 0))
 	at := func(n int) time.Time { return time.Unix(int64(n), 0) }
 	a, b := new(int), new(int)
 	q.AddLingering(b, at(11))

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"scribe/columnar/near"
 	"scribe/controlplane/request"
@@ -211,8 +212,8 @@ func (c *ControlPlane) ListCategories(ctx context.Context, req *scribev1.ListCat
 	} else if n > 0 && (req.GetPrefix() != "" || req.GetAfter() != "" || req.GetLimit() != 0) {
 		v.Add("names", "stands alone: not beside prefix, after or limit")
 	}
-	for i := 0; i < len(req.GetNames()) && len(req.GetNames()) <= maxNames; i++ {
-		checkCategoryName(&v, fmt.Sprintf("names[%d]", i), req.GetNames()[i])
+	for i, name := range req.GetNames()[:min(len(req.GetNames()), maxNames)] {
+		checkCategoryName(&v, fmt.Sprintf("names[%d]", i), name)
 	}
 	if err := v.Err(what); err != nil {
 		return nil, err
@@ -331,19 +332,19 @@ func applyUpdate(before *scribev1.Category, req *scribev1.UpdateCategoryRequest)
 	case req.ShardField != nil:
 		after.ShardField = req.GetShardField()
 	}
-	switch {
-	case req.GetUnboundedWindow():
-		after.OrderingWindow = nil
-	case req.GetOrderingWindow() != nil:
-		after.OrderingWindow = proto.CloneOf(req.GetOrderingWindow())
-	}
-	switch {
-	case req.GetAutoLinger():
-		after.Linger = nil
-	case req.GetLinger() != nil:
-		after.Linger = proto.CloneOf(req.GetLinger())
-	}
+	setOrRemove(&after.OrderingWindow, req.GetOrderingWindow(), req.GetUnboundedWindow())
+	setOrRemove(&after.Linger, req.GetLinger(), req.GetAutoLinger())
 	return after
+}
+
+// setOrRemove sets a duration to the one that a request gives, if any, or removes it.
+func setOrRemove(field **durationpb.Duration, given *durationpb.Duration, remove bool) {
+	switch {
+	case remove:
+		*field = nil
+	case given != nil:
+		*field = proto.CloneOf(given)
+	}
 }
 
 // setGiven sets a field to the value that a request gives for it, if any.

@@ -160,16 +160,16 @@ func TestBacklogOverlaps(t *testing.T) {
 						old := &streamWriter{c: c, category: category, producer: 1, size: 4000}
 						for range 2000 {
 							old.write(spooled)
-							time.Sleep(time.Millisecond) //nolint:forbidigo // in virtual time
+							<-time.After(time.Millisecond)
 						}
-						time.Sleep(10 * time.Second) //nolint:forbidigo // in virtual time
+						<-time.After(10 * time.Second)
 						before := c.onDisk().Frames
 						c.up.replies(nil)
 						start := time.Now()
 						live := &streamWriter{c: c, category: category + "2", producer: 1, size: 1000}
 						own := &streamWriter{c: c, category: category, producer: 3, size: 1000}
 						for old.arrived() < 2000 && time.Since(start) < 10*time.Minute {
-							time.Sleep(10 * time.Millisecond) //nolint:forbidigo // in virtual time
+							<-time.After(10 * time.Millisecond)
 							if busy {
 								live.write(none)
 								own.write(none)
@@ -262,7 +262,7 @@ func TestFailureInWindow(t *testing.T) {
 							w.write(none)
 						}
 						if backlog {
-							time.Sleep(10 * time.Second) //nolint:forbidigo // in virtual time
+							<-time.After(10 * time.Second)
 							c.up.replies(fail)
 						}
 						c.Drain(t.Context())
@@ -298,7 +298,7 @@ func TestMemoryBoundsFlights(t *testing.T) {
 		w := &streamWriter{c: c, category: "plain", producer: 1, size: 4000}
 		for range 2000 {
 			w.write(none)
-			time.Sleep(100 * time.Microsecond) //nolint:forbidigo // in virtual time
+			<-time.After(100 * time.Microsecond)
 			c.mu.Lock()
 			most = max(most, c.mu.queue.sending)
 			c.mu.Unlock()
@@ -322,7 +322,7 @@ func TestRestartInWindow(t *testing.T) {
 				w := &streamWriter{c: c, category: "once", producer: 1, size: 4000}
 				for range 2000 {
 					w.write(spooled)
-					time.Sleep(500 * time.Microsecond) //nolint:forbidigo // in virtual time
+					<-time.After(500 * time.Microsecond)
 				}
 				if n := c.runningAt(); n < 3 {
 					t.Errorf("%d requests are in flight", n)

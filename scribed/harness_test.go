@@ -148,8 +148,8 @@ func (u *upstream) Write(ctx context.Context, req *scribev1.WriteRequest) (*scri
 	u.most = max(u.most, u.running)
 	u.mu.Unlock()
 	if u.far != nil {
-		time.Sleep(u.far())                    //nolint:forbidigo // in virtual time
-		defer func() { time.Sleep(u.far()) }() //nolint:forbidigo // in virtual time
+		<-time.After(u.far())
+		defer func() { <-time.After(u.far()) }()
 	}
 	defer func() {
 		u.mu.Lock()

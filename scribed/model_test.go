@@ -35,7 +35,7 @@ type world struct {
 
 	appends []*spoolAppend
 	live    []*upstreamBatch
-	plans   []*fillPlan // of which nothing is claimed yet
+	plans   []*fillPlan // planned, not claimed yet
 	fills   []*filling
 
 	// ends are where the frames of the stream end that were stored. followed counts those that followed others in flight.

@@ -126,8 +126,7 @@ func createAll(ctx context.Context, server string, names []string, linger units.
 			if linger > 0 {
 				c.Linger = durationpb.New(linger.Std())
 			}
-			_, err := control.CreateCategory(ctx, &scribev1.CreateCategoryRequest{Category: c})
-			return err
+			return createCategory(ctx, control, c)
 		})
 	}
 	return group.Wait()

@@ -101,7 +101,7 @@ var farScenarios = []struct {
 const (
 	// FarTail is a scenario that is measured at several rates.
 	FarTail = "tail"
-	// FarMany is the other one.
+	// FarMany is one with rates of its own.
 	FarMany = "many"
 	// farProducers are the programs of one host.
 	farProducers = 4

@@ -265,7 +265,7 @@ func (p *loadProducer) firstLoss() error {
 }
 
 // createCategory creates a category in a cell.
-func createCategory(ctx context.Context, server string, c *scribev1.Category) error {
-	_, err := rpc.NewControlClient(rpc.Default(), server).CreateCategory(ctx, &scribev1.CreateCategoryRequest{Category: c})
+func createCategory(ctx context.Context, control rpc.ControlService, c *scribev1.Category) error {
+	_, err := control.CreateCategory(ctx, &scribev1.CreateCategoryRequest{Category: c})
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"scribe/internal/base/units"
+	"scribe/internal/transport/rpc"
 	"scribe/producer"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -41,7 +42,7 @@ type NeighbourReport struct {
 func Neighbour(ctx context.Context, server string, o NeighbourOptions) (r NeighbourReport, err error) {
 	noisy := fmt.Sprintf("noisy-%d", time.Now().UnixNano())
 	c := &scribev1.Category{Name: noisy, QuotaBytesPerSecond: uint64(o.Quota), QuotaMode: o.Mode} //nolint:gosec // not negative
-	if err := createCategory(ctx, server, c); err != nil {
+	if err := createCategory(ctx, rpc.NewControlClient(rpc.Default(), server), c); err != nil {
 		return r, err
 	}
 	r = NeighbourReport{Mode: scribev1.EnumName(o.Mode), Quota: float64(o.Quota) / 1e6}

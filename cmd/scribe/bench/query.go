@@ -15,6 +15,7 @@ import (
 	"scribe/internal/base/backoff"
 	"scribe/internal/base/units"
 	"scribe/internal/testkit/sample"
+	"scribe/internal/transport/rpc"
 	"scribe/producer"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -228,7 +229,7 @@ func FirstRow(ctx context.Context, server string, history int64) (r QueryReport,
 func newAccessProducer(ctx context.Context, server string, w Workload) (*producer.Producer, error) {
 	s, _, err := schema.Infer(slices.Values(w.Messages), schema.JSON, schema.DefaultInferOptions())
 	if err == nil {
-		err = createCategory(ctx, server, &scribev1.Category{Name: queryCategory, Schema: string(s.Marshal())})
+		err = createCategory(ctx, rpc.NewControlClient(rpc.Default(), server), &scribev1.Category{Name: queryCategory, Schema: string(s.Marshal())})
 	}
 	if err != nil {
 		return nil, err

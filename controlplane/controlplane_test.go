@@ -420,58 +420,6 @@ func TestDeleteCategory(t *testing.T) {
 	}
 }
 
-func TestListCategories(t *testing.T) {
-	c := start(t, newStore(t), nil)
-	for _, name := range []string{"b.2", "a", "b.1", "c", "b", "b.3"} {
-		create(t, c, name)
-	}
-	list := func(req *scribev1.ListCategoriesRequest) string {
-		resp, err := c.ListCategories(t.Context(), req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var names []string
-		for _, cat := range resp.GetCategories() {
-			names = append(names, cat.GetName())
-		}
-		return fmt.Sprintf("%s more=%v", strings.Join(names, " "), resp.GetMore())
-	}
-	resp, err := c.UpdateCategory(t.Context(), &scribev1.UpdateCategoryRequest{Name: "a", Schema: new("infer")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, req := range []*scribev1.ListCategoriesRequest{{Names: []string{"a"}}, {Limit: 1}} {
-		for _, req.WithoutSchemas = range []bool{false, true} {
-			want := proto.CloneOf(resp.GetCategory())
-			if req.GetWithoutSchemas() {
-				want.Schema = ""
-			}
-			got, err := c.ListCategories(t.Context(), req)
-			if err != nil || len(got.GetCategories()) != 1 || !proto.Equal(got.GetCategories()[0], want) || got.GetNamed() != (req.GetNames() != nil) {
-				t.Errorf("%v: %v, %v; want %v", req, got, err, want)
-			}
-		}
-	}
-	for _, test := range []struct {
-		req  *scribev1.ListCategoriesRequest
-		want string
-	}{
-		{&scribev1.ListCategoriesRequest{}, "a b b.1 b.2 b.3 c more=false"},
-		{&scribev1.ListCategoriesRequest{Prefix: "b."}, "b.1 b.2 b.3 more=false"},
-		{&scribev1.ListCategoriesRequest{Prefix: "b", Limit: 2}, "b b.1 more=true"},
-		{&scribev1.ListCategoriesRequest{Prefix: "b", After: "b.1", Limit: 2}, "b.2 b.3 more=false"},
-		{&scribev1.ListCategoriesRequest{After: "b.3", Limit: 1_000_000}, "c more=false"},
-		{&scribev1.ListCategoriesRequest{Prefix: "x"}, " more=false"},
-		{&scribev1.ListCategoriesRequest{Names: []string{"c", "no", "a"}}, "c a more=false"},
-		{&scribev1.ListCategoriesRequest{Names: []string{"no"}}, " more=false"},
-		{&scribev1.ListCategoriesRequest{Prefix: "b", After: "a"}, "b b.1 b.2 b.3 more=false"},
-	} {
-		if got := list(test.req); got != test.want {
-			t.Errorf("%v: %s, want %s", test.req, got, test.want)
-		}
-	}
-}
-
 func TestSuggestions(t *testing.T) {
 	c := start(t, newStore(t), nil)
 	for _, name := range []string{"access_log", "access_logs", "error_log", "Payments", "a", "b"} {

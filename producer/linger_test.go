@@ -240,8 +240,28 @@ func TestLargestFramesLeave(t *testing.T) {
 	})
 }
 
-// TestQuestionsAreJoined: a producer asks about many categories at a time, so that it knows of all of them soon, and an answer of an older
-// server, which lists others, is none.
+// TestOlderSource: of an older server, which lists other categories than those that it is asked about, a producer learns nothing. Its
+// messages go where callers say.
+func TestOlderSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var a arrivals
+		src := lingering(time.Minute)
+		src.set(keyed(byKey, "", 8), nil)
+		src.older = true
+		s := &server{fault: a.noteFrames}
+		p := newPlacing(t, s, src)
+		if err := p.Prepare(t.Context(), "c"); err != nil {
+			t.Fatal(err)
+		}
+		p.WriteAsync("c", &producer.Message{Key: []byte("k"), Payload: []byte("x"), Shard: 3})
+		<-time.After(time.Second)
+		if got := s.payloads("c", 3); len(got) != 1 || src.asked != 1 {
+			t.Errorf("shard 3 has %q, asked %d times", got, src.asked)
+		}
+	})
+}
+
+// TestQuestionsAreJoined: a producer asks about many categories at a time, so that it knows of all of them soon.
 func TestQuestionsAreJoined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := &source{}

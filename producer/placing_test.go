@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -23,6 +24,8 @@ type source struct {
 	categories map[string]*scribev1.Category
 	err        error
 	asked      int
+	// older: it does not know ListCategoriesRequest.names, and lists what there is.
+	older bool
 }
 
 func (s *source) ListCategories(_ context.Context, req *scribev1.ListCategoriesRequest) (*scribev1.ListCategoriesResponse, error) {
@@ -31,6 +34,9 @@ func (s *source) ListCategories(_ context.Context, req *scribev1.ListCategoriesR
 	s.asked++
 	if s.err != nil {
 		return nil, s.err
+	}
+	if s.older {
+		return &scribev1.ListCategoriesResponse{Categories: slices.Collect(maps.Values(s.categories))}, nil
 	}
 	res := &scribev1.ListCategoriesResponse{Named: true}
 	for _, name := range req.GetNames() {

@@ -946,8 +946,8 @@ type Category struct {
 	FormerLayouts []*ShardLayout `protobuf:"bytes,52,rep,name=former_layouts,json=formerLayouts,proto3" json:"former_layouts,omitempty"`
 	// There were others, which are not among former_layouts any more: a value may be in any shard. The server's.
 	LayoutsForgotten bool `protobuf:"varint,53,opt,name=layouts_forgotten,json=layoutsForgotten,proto3" json:"layouts_forgotten,omitempty"`
-	// How long messages whose writers do not wait for them linger in producers and agents, so that many go together; 0 to 5 minutes. Absent:
-	// producers decide, by the number of categories that they write to.
+	// How long messages whose writers do not wait for them linger in producers, so that many go together; 0 to 5 minutes. Absent: producers
+	// decide, by the number of categories that they write to.
 	Linger        *durationpb.Duration `protobuf:"bytes,60,opt,name=linger,proto3" json:"linger,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

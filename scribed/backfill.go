@@ -277,7 +277,7 @@ func (q *sendQueue) backfillBatch(f *fillPlan, entries []*queueEntry) *upstreamB
 	for _, e := range entries {
 		l := q.queues[e.category]
 		check := l.backfill.newFollowCheck()
-		n := check.countAllowed(e.frames)
+		n := check.countAllowed(nil, e.frames)
 		if l.backfill.failed {
 			n = 0
 		}

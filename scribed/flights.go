@@ -38,6 +38,7 @@ type categoryFlight struct {
 	used, alone, loose bool
 	// follows: some of its frames follow others, of earlier requests.
 	follows bool
+	layouts layoutTags
 	// late: when it was answered, another one had failed. What follows that one is refused for it.
 	late    bool
 	streams []streamKey
@@ -49,22 +50,26 @@ type streamKey struct {
 	shard    uint32
 }
 
-// streamEnd is the end of what is in flight of a stream.
+// streamEnd is the end of what is in flight of a stream, and the tag of the layout that placed it.
 type streamEnd struct {
-	epoch   uint32
-	next    uint64
-	flights int
+	epoch     uint32
+	placement uint32
+	next      uint64
+	flights   int
 }
 
 // frameSequences are the sequences of a frame, and whose they are.
 type frameSequences struct {
 	stream      streamKey
 	epoch       uint32
+	placement   uint32 // the tag of the layout by which their producer placed them
 	first, next uint64
 }
 
 func sequencesOf(h *record.Header) frameSequences {
-	return frameSequences{stream: streamKey{h.Producer, h.Shard}, epoch: h.Epoch, first: h.FirstSequence, next: h.NextSequence()}
+	return frameSequences{
+		stream: streamKey{h.Producer, h.Shard}, epoch: h.Epoch, placement: h.Placement, first: h.FirstSequence, next: h.NextSequence(),
+	}
 }
 
 // isBusy reports whether anything is in flight.
@@ -84,48 +89,52 @@ func (c *categoryFlights) mayFollow(level scribev1.AckLevel) bool {
 	return !c.window.IsClosed() && !c.failed && !c.cut && !last.alone && level == last.level && level == c.level
 }
 
-// followCheck finds out which frames may share a request that is sent while others are in flight.
+// followCheck finds out which frames may share a request, and which of them one that is sent while others are in flight.
 type followCheck struct {
 	flights *categoryFlights
 	ends    map[streamKey]streamEnd // of streams in flight, with the frames of the request
 	loose   bool                    // frames without sequences are in flight
+	layouts layoutCheck
 }
 
 func (c *categoryFlights) newFollowCheck() followCheck {
 	loose := func(fl *categoryFlight) bool { return fl.loose }
-	return followCheck{flights: c, loose: slices.ContainsFunc(c.flights, loose)}
+	return followCheck{flights: c, loose: slices.ContainsFunc(c.flights, loose), layouts: c.newLayoutCheck()}
 }
 
-// countAllowed returns how many of the frames may join the request: the first that may not, and those after it, have to wait.
-func (k *followCheck) countAllowed(frames []queuedFrame) int {
-	if !k.flights.isBusy() {
-		return len(frames)
-	}
+// countAllowed returns how many of the frames may join the request, after the entries that have: the first frame that may not, and those
+// after it, have to wait.
+func (k *followCheck) countAllowed(joined []*queueEntry, frames []queuedFrame) int {
+	busy := k.flights.isBusy()
 	for i := range frames {
-		f := &frames[i]
-		if !f.sequenced {
-			if k.loose {
-				return i
-			}
-			continue
-		}
-		end, ok := k.ends[f.sequences.stream]
-		if !ok {
-			other := k.flights.ends[f.sequences.stream]
-			if other == nil {
-				continue // it may begin anywhere
-			}
-			end = *other
-		}
-		if end.epoch != f.sequences.epoch || end.next != f.sequences.first {
+		if busy && !k.mayFollow(&frames[i]) || !k.layouts.mayJoin(joined, frames, i) {
 			return i
 		}
-		if k.ends == nil {
-			k.ends = make(map[streamKey]streamEnd)
-		}
-		k.ends[f.sequences.stream] = streamEnd{epoch: end.epoch, next: f.sequences.next}
 	}
 	return len(frames)
+}
+
+// mayFollow reports whether the flights allow a frame in a request beside them.
+func (k *followCheck) mayFollow(f *queuedFrame) bool {
+	if !f.sequenced {
+		return !k.loose
+	}
+	end, ok := k.ends[f.sequences.stream]
+	if !ok {
+		other := k.flights.ends[f.sequences.stream]
+		if other == nil {
+			return true // it may begin anywhere
+		}
+		end = *other
+	}
+	if end.epoch != f.sequences.epoch || end.next != f.sequences.first {
+		return false
+	}
+	if k.ends == nil {
+		k.ends = make(map[streamKey]streamEnd)
+	}
+	k.ends[f.sequences.stream] = streamEnd{epoch: end.epoch, next: f.sequences.next}
+	return true
 }
 
 // begin notes that entries are sent, and marks their frames that follow others.
@@ -157,7 +166,8 @@ func (c *categoryFlights) begin(entries []*queueEntry, level scribev1.AckLevel) 
 			}
 			f.behind = end.flights > 1
 			fl.follows = fl.follows || f.behind
-			end.epoch, end.next = f.sequences.epoch, f.sequences.next
+			end.epoch, end.next, end.placement = f.sequences.epoch, f.sequences.next, f.sequences.placement
+			fl.layouts.addTag(f.sequences.placement)
 		}
 	}
 	fl.used = c.window.NoteSent(fl.bytes)
@@ -253,7 +263,7 @@ func (q *sendQueue) mayFollow(l *categoryQueue) bool {
 		return false
 	}
 	check := c.newFollowCheck()
-	return check.countAllowed(e.frames) == len(e.frames)
+	return check.countAllowed(nil, e.frames) == len(e.frames)
 }
 
 // mayFollowFill reports whether more of the backlog may be sent while some of it is in flight, in a request of about size bytes, and

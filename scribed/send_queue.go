@@ -340,12 +340,16 @@ func (q *sendQueue) moveEntries(b *upstreamBatch, l *categoryQueue, quantum int)
 	for _, e := range l.entries {
 		full := n > 0 && size+e.bytes > int64(quantum) || len(b.entries) > 0 && b.bytes+size+e.bytes > int64(q.cfg.BatchBytes) ||
 			n > 0 && l.live.isBusy() && size+e.bytes > l.live.window.Space()
-		if full || q.upstreamLevel(e) != b.ack || e.alone && n+len(b.entries) > 0 || !q.isEligible(l, e) || check.countAllowed(e.frames) < len(e.frames) {
+		if full || q.upstreamLevel(e) != b.ack || e.alone && n+len(b.entries) > 0 || !q.isEligible(l, e) {
+			break
+		}
+		held := check.countAllowed(l.entries[:n], e.frames) < len(e.frames)
+		if held && (n > 0 || l.live.isBusy()) {
 			break
 		}
 		n++
 		size += e.bytes
-		if e.alone {
+		if e.alone || held { // a call with frames of several layouts goes as it came, but with no other
 			break
 		}
 	}

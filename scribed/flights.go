@@ -50,10 +50,10 @@ type streamKey struct {
 	shard    uint32
 }
 
-// streamEnd is the end of what is in flight of a stream, and the tag of the layout that placed it.
+// streamEnd is the end of what is in flight of a stream.
 type streamEnd struct {
 	epoch     uint32
-	placement uint32
+	placement uint32 // the tag of the layout that placed it, or severalTags
 	next      uint64
 	flights   int
 }
@@ -153,7 +153,7 @@ func (c *categoryFlights) begin(entries []*queueEntry, level scribev1.AckLevel) 
 			key := f.sequences.stream
 			end := c.ends[key]
 			if end == nil {
-				end = &streamEnd{}
+				end = &streamEnd{placement: f.sequences.placement}
 				if c.ends == nil {
 					c.ends = make(map[streamKey]*streamEnd)
 				}
@@ -166,7 +166,7 @@ func (c *categoryFlights) begin(entries []*queueEntry, level scribev1.AckLevel) 
 			}
 			f.behind = end.flights > 1
 			fl.follows = fl.follows || f.behind
-			end.epoch, end.next, end.placement = f.sequences.epoch, f.sequences.next, f.sequences.placement
+			end.epoch, end.next, end.placement = f.sequences.epoch, f.sequences.next, joinTags(end.placement, f.sequences.placement)
 			fl.layouts.addTag(f.sequences.placement)
 		}
 	}

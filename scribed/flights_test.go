@@ -51,12 +51,23 @@ type streamWriter struct {
 	producer uint64
 	next     uint64
 	size     int
+	// layout places the next frame: into a shard of its own, which begins with the message that is first there.
+	layout uint32
+	first  uint64
+}
+
+// addShard makes the next frames go to another shard, by another layout.
+func (w *streamWriter) addShard() {
+	w.layout++
+	w.first = w.next
 }
 
 func (w *streamWriter) write(ack scribev1.AckLevel) {
 	w.c.t.Helper()
 	text := fmt.Sprintf("%d:%06d:%s", w.producer, w.next, strings.Repeat("x", w.size))
-	frame := buildFrame(w.c.t, record.Envelope{Category: w.category, Sequenced: true, Producer: w.producer, FirstSequence: w.next}, text)
+	frame := buildFrame(w.c.t, record.Envelope{
+		Category: w.category, Sequenced: true, Producer: w.producer, FirstSequence: w.next - w.first, Shard: w.layout, Placement: w.layout,
+	}, text)
 	w.next++
 	resp, err := w.c.Write(w.c.t.Context(), &scribev1.WriteRequest{Frames: frame, Ack: ack})
 	if err == nil {

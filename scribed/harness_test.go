@@ -1,6 +1,7 @@
 package scribed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -190,22 +191,24 @@ func (u *upstream) Write(ctx context.Context, req *scribev1.WriteRequest) (*scri
 	misplaced := u.awaitOrder(headers, req.GetFollows())
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	resp := &scribev1.WriteResponse{Ordered: u.ordered}
+	resp := &scribev1.WriteResponse{Ordered: u.ordered, Results: make([]*scribev1.FrameResult, len(headers))}
 	failed := map[string]bool{} // frames of one shard are stored as a prefix
-	for i, m := range c.messages {
+	for _, i := range orderOfShards(headers) {
+		m := c.messages[i]
 		result := &scribev1.FrameResult{}
-		resp.Results = append(resp.Results, result)
+		resp.Results[i] = result
 		category, text, _ := strings.Cut(m, "/")
+		shard := fmt.Sprintf("%s/%d", category, headers[i].Shard)
 		err := misplaced[i]
 		switch {
-		case failed[category]:
+		case failed[shard]:
 			err = rpc.Errorf(scribev1.Reason_REASON_OVERLOADED, "an earlier frame was not stored")
 		case err == nil && r.each != nil:
 			err = r.each(m)
 		}
 		if err != nil {
 			result.Error = rpc.Info(err)
-			failed[category] = retry.Retryable(err)
+			failed[shard] = retry.Retryable(err)
 			u.order.note(&headers[i], false)
 			continue
 		}
@@ -216,6 +219,16 @@ func (u *upstream) Write(ctx context.Context, req *scribev1.WriteRequest) (*scri
 		u.order.note(&headers[i], result.GetError() == nil)
 	}
 	return resp, r.lost
+}
+
+// orderOfShards returns the order in which the frames of a request are stored: it promises none of several shards, and the last one is first.
+func orderOfShards(headers []record.Header) []int {
+	order := make([]int, len(headers))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(headers[b].Shard, headers[a].Shard) })
+	return order
 }
 
 // sequence checks a frame of an exactly_once category, and reports whether it is to be stored.
@@ -231,7 +244,7 @@ func (u *upstream) sequence(h *record.Header, r *scribev1.FrameResult) bool {
 	if !h.Sequenced() {
 		return true
 	}
-	key := fmt.Sprintf("%s/%d", category, h.Producer)
+	key := fmt.Sprintf("%s/%d/%d", category, h.Shard, h.Producer)
 	switch {
 	case h.FirstSequence < u.next[key]:
 		r.Duplicate = true

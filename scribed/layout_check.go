@@ -1,5 +1,18 @@
 package scribed
 
+import "math"
+
+// severalTags stands for more than one: no frame has it. No library sends a call that mixes a producer's layouts.
+const severalTags = math.MaxUint32
+
+// joinTags returns the tag of frames that have two.
+func joinTags(a, b uint32) uint32 {
+	if a != b {
+		return severalTags
+	}
+	return a
+}
+
 // layoutTags says by how many layouts frames were placed.
 type layoutTags struct {
 	tag          uint32 // the newest
@@ -62,7 +75,7 @@ func (k *layoutCheck) mayJoin(joined []*queueEntry, frames []queuedFrame, i int)
 func (k *layoutCheck) collectTags(joined []*queueEntry, frames []queuedFrame) {
 	k.tags = make(map[uint64]uint32)
 	for stream, end := range k.flights.ends {
-		k.tags[stream.producer] = end.placement
+		k.joinTag(stream.producer, end.placement)
 	}
 	for _, e := range joined {
 		k.addTags(e.frames)
@@ -73,7 +86,14 @@ func (k *layoutCheck) collectTags(joined []*queueEntry, frames []queuedFrame) {
 func (k *layoutCheck) addTags(frames []queuedFrame) {
 	for i := range frames {
 		if s := &frames[i].sequences; frames[i].sequenced {
-			k.tags[s.stream.producer] = s.placement
+			k.joinTag(s.stream.producer, s.placement)
 		}
 	}
+}
+
+func (k *layoutCheck) joinTag(producer uint64, tag uint32) {
+	if other, ok := k.tags[producer]; ok {
+		tag = joinTags(other, tag)
+	}
+	k.tags[producer] = tag
 }

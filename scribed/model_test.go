@@ -41,6 +41,8 @@ type world struct {
 	// ends are where the frames of the stream end that were stored. followed counts those that followed others in flight.
 	ends     map[uint64]bool
 	followed int
+	// layout places the next frames of the stream: into a shard of its own.
+	layout uint32
 }
 
 // fataler is a test of package testing or rapid.
@@ -84,17 +86,17 @@ func (w *world) newEntry(category string, ack ackLevel) *queueEntry {
 	e.frames = []queuedFrame{{bytes: data, messages: 1}}
 	if category == "stream" {
 		f, first := &e.frames[0], uint64(w.written[category]) //nolint:gosec // a few
-		f.bytes = makeStreamFrame(first)
-		f.sequenced, f.sequences = true, frameSequences{stream: streamKey{producer: 1}, first: first, next: first + 1}
+		f.bytes = makeStreamFrame(1, w.layout, first)
+		f.sequenced, f.sequences = true, frameSequences{stream: streamKey{producer: 1, shard: w.layout}, placement: w.layout, first: first, next: first + 1}
 	}
 	e.bytes = e.countBytes()
 	return e
 }
 
-// makeStreamFrame is a frame with sequences, with one message.
-func makeStreamFrame(first uint64) []byte {
+// makeStreamFrame is a frame with sequences, with one message. Each layout has a shard of its own.
+func makeStreamFrame(producer uint64, layout uint32, first uint64) []byte {
 	var b record.Builder
-	err := b.Reset(nil, record.Envelope{Category: "stream", Sequenced: true, Producer: 1, FirstSequence: first})
+	err := b.Reset(nil, record.Envelope{Category: "stream", Sequenced: true, Producer: producer, FirstSequence: first, Shard: layout, Placement: layout})
 	if err == nil {
 		err = b.AppendPayload([]byte("x"))
 	}
@@ -190,7 +192,7 @@ func (w *world) end(t fataler, a *spoolAppend) {
 	w.s.mu.queue.finishAppend(a, refs, w.now)
 }
 
-// answers makes up results for a request: frames of a category are stored as a prefix, and one that follows others only after them.
+// answers makes up results for a request: frames of a shard are stored as a prefix, and one that follows others only after them.
 func (w *world) answers(t *rapid.T, b *upstreamBatch) ([]*scribev1.FrameResult, *scribev1.ErrorInfo) {
 	toldUnknown := func(e *queueEntry) bool { return e.awaitsUpstream() && !e.frames[0].sequenced } // its caller would have to send it again
 	lost := false
@@ -206,11 +208,16 @@ func (w *world) answers(t *rapid.T, b *upstreamBatch) ([]*scribev1.FrameResult, 
 	}
 	follows := b.listFollowers(false)
 	b.ordered, b.took = rapid.IntRange(0, 19).Draw(t, "ordered") > 0, time.Millisecond
-	failed := map[string]bool{}
+	type shard struct {
+		category string
+		number   uint32
+	}
+	failed := map[shard]bool{}
 	var results []*scribev1.FrameResult
 	for _, e := range b.entries {
 		for i := range e.frames {
 			f, r := &e.frames[i], &scribev1.FrameResult{Shard: 1 << 32}
+			of := shard{e.category, f.sequences.stream.shard}
 			if e.category == "plain" {
 				r.Shard++
 			}
@@ -221,10 +228,10 @@ func (w *world) answers(t *rapid.T, b *upstreamBatch) ([]*scribev1.FrameResult, 
 			}
 			switch {
 			case behind && !w.ends[f.sequences.first]:
-				failed[e.category] = true
+				failed[of] = true
 				r.Error = rpc.Info(rpc.Errorf(scribev1.Reason_REASON_OUT_OF_ORDER, "early"))
-			case failed[e.category] || rapid.IntRange(0, 19).Draw(t, "refused") == 0:
-				failed[e.category] = true
+			case failed[of] || rapid.IntRange(0, 19).Draw(t, "refused") == 0:
+				failed[of] = true
 				r.Error = rpc.Info(rpc.Errorf(scribev1.Reason_REASON_OVERLOADED, "quota"))
 			default:
 				w.stored[e.category] = append(w.stored[e.category], numberOf(f))
@@ -370,8 +377,8 @@ func (w *world) check(t *rapid.T) {
 	}
 }
 
-// Whatever the order in which the parts of everything end, a strict category and a stream are stored in the order in which they came, and
-// everything that was taken is stored in the end.
+// Whatever the order in which the parts of everything end, a strict category and a stream are stored in the order in which they came, also
+// when another layout gives the stream another shard, and everything that was taken is stored in the end.
 func TestQueueModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
@@ -422,6 +429,11 @@ func (w *world) play(t *rapid.T) {
 		},
 		"filled": func(t *rapid.T) { step(t); w.filled(t) },
 		"spill":  func(t *rapid.T) { step(t); w.spill() },
+		"grow": func(t *rapid.T) {
+			if rapid.IntRange(0, 2).Draw(t, "grows") == 0 {
+				w.layout++
+			}
+		},
 	}
 	for _, often := range []string{"write", "send", "answer", "plan", "claim"} {
 		actions[often+", again"] = actions[often]

@@ -51,6 +51,11 @@ var plantedFaults = []plantedFault{
 		"w.finishSync(s.syncSpool(ctx), p)",
 		"w.finishSync(nil, p)",
 	},
+	{ // frames placed by a new layout are sent beside those placed by the old one, as they once were
+		"agent-mixes-layouts", "scribed/layout_check.go",
+		"if k.layouts.addTag(f.sequences.placement); !k.layouts.several {",
+		"if k.layouts.addTag(f.sequences.placement); k.layouts.any {",
+	},
 	{ // a refused frame counts as forwarded as well
 		"agent-counts-twice", "scribed/send.go",
 		`		if info == nil {
@@ -258,6 +263,7 @@ var plantedDraws = map[string]string{
 	"recovery-blob-times":         faultLostDisk + "," + faultClock,
 	"retention-adopts-one":        faultLostDisk,
 	"producer-forgets-barrier":    faultGrow,
+	"agent-mixes-layouts":         faultGrow,
 	"writeproxy-uses-two-shards":  faultGrow,
 	"readers-forget-layouts":      faultGrow,
 	"consumer-follows-old-shards": faultGrow,

@@ -218,7 +218,8 @@ func (c *sharedCore) placeRows(cat *categoryState, p *placing, rows ArrowRows, s
 // switchPlacing makes a placing the category's, and reports whether that was possible: not while an earlier switch is under way.
 //
 // A message with the same key may go to another shard from now on, and must not be stored before those that were accepted earlier.
-// So frames of the new generation wait until all frames of earlier ones have an outcome.
+// So frames of the new generation wait until all frames of earlier ones have an outcome. An agent that gives one before they are stored
+// tells them apart by their tags.
 func (d *categoryDirectory) switchPlacing(cat *categoryState, p *placing) bool {
 	c, old := d.core, cat.placing.Load()
 	if samePlacing(old, p) {

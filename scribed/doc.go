@@ -21,7 +21,7 @@
 // accepted + recovered = forwarded + failed + dropped + in memory + in the spool only, for frames, bytes and messages, in every
 // scrape of the metrics; recovered counts the frames that the spool held at the start. A dropped frame is never acknowledged
 // afterwards. An acknowledged frame is dropped only by DropOldest, MaxAge, or damage, and is counted. No frame of an ordered
-// category overtakes the category's backlog.
+// category overtakes the category's backlog, or frames of its producer that another layout placed.
 //
 // # Locks
 //

@@ -35,8 +35,12 @@ type keyReaderPlan struct {
 	Via      []string
 }
 
-// faultGrow adds logical shards to a category. It is no fault.
-const faultGrow = "grow"
+// faultGrow adds logical shards to a category. It is no fault. With growSpooled, agents answer for all that is written to the category, and
+// it is exactly_once: of its messages that are only spooled it keeps the order, too.
+const (
+	faultGrow   = "grow"
+	growSpooled = "grow-spooled"
+)
 
 // keyField is the field that messages are placed by, and keySchema the schema that has it as the column key.
 const (
@@ -46,13 +50,17 @@ const (
 
 // drawKeyed adds, in half of the seeds or always, a category that places messages by key or field, which gets more shards, with writers of
 // several kinds and readers of single keys.
-func (p *plan) drawKeyed(rng *rand.Rand, always bool) {
-	if rng.IntN(2) == 0 && !always {
+func (p *plan) drawKeyed(rng *rand.Rand, always string) {
+	spooled := isDrawn(always, growSpooled)
+	if rng.IntN(2) == 0 && !spooled && !isDrawn(always, faultGrow) {
 		return
 	}
 	c := categoryPlan{
 		Name: "keyed", Shards: 1 + rng.Uint32N(3), Delivery: pick(rng, []string{"best_effort", "at_least_once", "at_least_once", "exactly_once"}),
 		Order: pick(rng, []string{"none", "none", "bound", "sequenced"}), Keys: &keysPlan{Field: rng.IntN(2) == 0, Count: 2 + rng.IntN(6)},
+	}
+	if spooled {
+		c.Delivery = "exactly_once"
 	}
 	// A frame that was placed by a layout which a recovery has lost is placed again, which a server can't do with numbered messages.
 	if slices.ContainsFunc(p.Faults, func(f faultPlan) bool { return f.Kind == faultLostDisk || f.Kind == faultLostControl }) && c.Delivery == "exactly_once" {
@@ -66,7 +74,10 @@ func (p *plan) drawKeyed(rng *rand.Rand, always bool) {
 			Via: pick(rng, proxies), Patient: c.Delivery == "exactly_once" || rng.IntN(4) > 0, Pace: pick(rng, []time.Duration{200 * time.Millisecond, time.Second, 3 * time.Second}),
 			Size: pick(rng, []int{50, 300}),
 		}
-		if rng.IntN(3) == 0 {
+		switch {
+		case spooled:
+			w.Via, w.Level = pick(rng, agents), "spooled"
+		case rng.IntN(3) == 0:
 			w.Via, w.Level = pick(rng, agents), pick(rng, []string{"spooled", "committed", "committed"})
 		}
 		switch {

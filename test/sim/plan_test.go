@@ -209,13 +209,13 @@ func drawPlan(seed uint64, length time.Duration, always string) plan {
 	p.drawLostDisks(rand.New(rand.NewPCG(seed, 2)), isDrawn(always, faultLostDisk))
 	p.drawLostControl(rand.New(rand.NewPCG(seed, 4)), isDrawn(always, faultLostControl))
 	p.drawClocks(rand.New(rand.NewPCG(seed, 3)), isDrawn(always, faultClock))
-	p.drawKeyed(rand.New(rand.NewPCG(seed, 5)), isDrawn(always, faultGrow))
+	p.drawKeyed(rand.New(rand.NewPCG(seed, 5)), always)
 	slices.SortStableFunc(p.Faults, func(a, b faultPlan) int { return cmp.Compare(a.At, b.At) })
 	return p
 }
 
 // forcedKinds can be drawn in every seed.
-var forcedKinds = []string{faultLostDisk, faultLostControl, faultClock, faultGrow}
+var forcedKinds = []string{faultLostDisk, faultLostControl, faultClock, faultGrow, growSpooled}
 
 // isDrawn reports whether a list of kinds, with commas between, has one.
 func isDrawn(kinds, kind string) bool { return slices.Contains(strings.Split(kinds, ","), kind) }

@@ -263,7 +263,7 @@ var plantedDraws = map[string]string{
 	"recovery-blob-times":         faultLostDisk + "," + faultClock,
 	"retention-adopts-one":        faultLostDisk,
 	"producer-forgets-barrier":    faultGrow,
-	"agent-mixes-layouts":         faultGrow,
+	"agent-mixes-layouts":         growSpooled,
 	"writeproxy-uses-two-shards":  faultGrow,
 	"readers-forget-layouts":      faultGrow,
 	"consumer-follows-old-shards": faultGrow,

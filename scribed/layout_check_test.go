@@ -44,17 +44,17 @@ func TestLayoutsInOrder(t *testing.T) {
 							t.Errorf("%d frames are in the backlog", on)
 						}
 					}
-					if where == "crash" {
+					switch where {
+					case "crash":
 						c.crash(0, nil)
-					} else if where == "restart" {
+						c.start(cfg)
+					case "restart":
 						if err := c.Close(t.Context()); err != nil {
 							t.Error(err)
 						}
-					}
-					c.up.replies(nil)
-					if where == "crash" || where == "restart" {
 						c.start(cfg)
 					}
+					c.up.replies(nil)
 					c.Drain(t.Context())
 					for _, w := range writers {
 						w.mustArrive(true, false)
@@ -109,13 +109,21 @@ func TestLayoutsShareNoRequest(t *testing.T) {
 	calls := [][]placedFrame{{{1, 7}}, {{2, 8}}, {{1, 7}}, {{3, 8}, {3, 8}}, {{1, 8}}, {{2, 8}}, {{2, 9}, {1, 8}}, {{4, 8}, {4, 9}, {4, 8}}, {{1, 8}}, {{1, 7}}}
 	for _, backlog := range []bool{false, true} {
 		want := [][]string{
-			{"1 by 7", "2 by 8", "1 by 7", "3 by 8", "3 by 8"}, {"1 by 8", "2 by 8"}, {"2 by 9", "1 by 8"},
-			{"4 by 8", "4 by 9", "4 by 8"}, {"1 by 8"}, {"1 by 7"},
+			{"1 by 7", "2 by 8", "1 by 7", "3 by 8", "3 by 8"},
+			{"1 by 8", "2 by 8"},
+			{"2 by 9", "1 by 8"},
+			{"4 by 8", "4 by 9", "4 by 8"},
+			{"1 by 8"},
+			{"1 by 7"},
 		}
 		if backlog { // there are no calls there
 			want = [][]string{
-				{"1 by 7", "2 by 8", "1 by 7", "3 by 8", "3 by 8"}, {"1 by 8", "2 by 8"}, {"2 by 9", "1 by 8", "4 by 8"},
-				{"4 by 9"}, {"4 by 8", "1 by 8"}, {"1 by 7"},
+				{"1 by 7", "2 by 8", "1 by 7", "3 by 8", "3 by 8"},
+				{"1 by 8", "2 by 8"},
+				{"2 by 9", "1 by 8", "4 by 8"},
+				{"4 by 9"},
+				{"4 by 8", "1 by 8"},
+				{"1 by 7"},
 			}
 		}
 		t.Run(fmt.Sprintf("backlog=%t", backlog), func(t *testing.T) {

@@ -113,8 +113,8 @@ func (r *Restorer) writeBatch() error {
 }
 
 // Finish makes everything durable and closes the folder. boundary is the time below which blobs may be deleted. No later record
-// or watermark is below clock. Both are in Unix microseconds.
-func (r *Restorer) Finish(boundary, clock int64) (err error) {
+// or watermark is below clock. Both are in Unix microseconds. Shards that were not added begin at origin.
+func (r *Restorer) Finish(boundary, clock int64, origin Origin) (err error) {
 	defer func() { err = errors.Join(err, r.Close()) }()
 	for _, run := range r.retired {
 		r.key = schema.RetiredKey(run.first)
@@ -127,6 +127,10 @@ func (r *Restorer) Finish(boundary, clock int64) (err error) {
 		setNumber(r.batch, schema.MetaBoundary, boundary)
 	}
 	setNumber(r.batch, schema.MetaClock, clock)
+	if origin.End != 0 {
+		setNumber(r.batch, schema.MetaOrigin, int64(origin.LSN))    //nolint:gosec // read back as unsigned
+		setNumber(r.batch, schema.MetaOriginEnd, int64(origin.End)) //nolint:gosec // at most 2^32
+	}
 	// Tables are synced when they are written. The version is written last: it marks the folder as complete.
 	if err := r.flushBatch(); err != nil {
 		return err

@@ -38,7 +38,7 @@ func restore(t *testing.T, fs vfs.FS, finish bool) {
 	r.Retire(4)
 	r.Retire(5)
 	if finish {
-		must(r.Finish(77, 5000))
+		must(r.Finish(77, 5000, Origin{LSN: 1 << 50, End: 6}))
 	}
 	must(r.Close())
 }
@@ -87,6 +87,66 @@ func TestRestore(t *testing.T) {
 	done, err := e.Append(t.Context(), &metalog.Append{Shards: []metalog.ShardAppend{{Shard: a, Epoch: opened[0].Epoch, ExpectLSN: 3000, Records: [][]byte{{1}}}}})
 	if err != nil || done[0].Time < 5000 {
 		t.Errorf("%+v, %v", done, err)
+	}
+}
+
+// A shard that was not restored begins at the origin, above all that it may have had before: who resumes at an old position is told
+// of a trim. Shards of later categories begin at LSN 1.
+func TestRestoreOrigin(t *testing.T) {
+	const origin = 1 << 50
+	fs := vfs.NewMem()
+	restore(t, fs, true)
+	lost, later := record.MakeShardID(1, 0, 2), record.MakeShardID(6, 0, 1)
+	open := func() *Engine {
+		e, err := Open("restored", Options{FS: fs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	check := func(e *Engine, lostNext record.LSN) {
+		t.Helper()
+		states, err := e.Tail(t.Context(), []record.ShardID{lost, later})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := states[0]; s.FirstLSN != origin || s.NextLSN != lostNext {
+			t.Errorf("the lost shard: %+v", s)
+		}
+		if s := states[1]; s.FirstLSN != record.FirstLSN || s.NextLSN != record.FirstLSN {
+			t.Errorf("the later shard: %+v", s)
+		}
+		var trimmed *metalog.TrimmedError
+		if _, err := e.Read(t.Context(), lost, 14, 1, 0); !errors.As(err, &trimmed) || trimmed.First != origin {
+			t.Errorf("an old position of the lost shard: %v", err)
+		}
+	}
+	e := open()
+	check(e, origin)
+	states, err := e.Open(t.Context(), "me", []record.ShardID{lost, later})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if states[0].Epoch <= origin || states[1].Epoch != 1 {
+		t.Errorf("epochs %d and %d", states[0].Epoch, states[1].Epoch)
+	}
+	done, err := e.Append(t.Context(), &metalog.Append{Shards: []metalog.ShardAppend{{Shard: lost, Epoch: states[0].Epoch, Records: [][]byte{{1}}}}})
+	if err != nil || done[0].FirstLSN != origin {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	check(e, origin+1)
+	// The origin outlives the engine that opened the folder first.
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	e = open()
+	check(e, origin+1)
+	other, err := e.Open(t.Context(), "me", []record.ShardID{record.MakeShardID(1, 7, 1)})
+	if err != nil || other[0].NextLSN != origin {
+		t.Errorf("%+v, %v", other, err)
+	}
+	if err := e.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -11,9 +11,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
@@ -533,6 +537,32 @@ func TestLateBlob(t *testing.T) {
 	l, report, findings := recoverAll(t, store, func(_ *Config, d *Deps) { d.Now = func() time.Time { return now.Add(10 * time.Minute) } })
 	if st := l.states[web]; st.FirstLSN != origin || st.NextLSN != origin+1 || !report.Whole() {
 		t.Errorf("%+v, %+v, %v", st, report.LogCounts, findings)
+	}
+}
+
+// TestFullDisk: a recovery on a disk that is full ends with an error, whichever write fails first, and works when it is repeated with space.
+func TestFullDisk(t *testing.T) {
+	store := memory.New()
+	for n := range 20 {
+		put(t, store, n, history(uint64(n+1), uint64(n)), entry(web, 1, 1, record.LSN(n+1), false))
+	}
+	for after := range int32(40) {
+		fs := vfs.NewMem()
+		var writes atomic.Int32
+		full := errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if op.Kind.ReadOrWrite() == errorfs.OpIsRead || writes.Add(1) <= after {
+				return nil
+			}
+			return syscall.ENOSPC
+		}))
+		_, _, _, err := tryRecover(t, store, "scratch", func(_ *Config, d *Deps) { d.FS = full })
+		if err != nil && !errors.Is(err, syscall.ENOSPC) || err == nil && after < 10 {
+			t.Errorf("after %d writes: %v", after, err)
+		}
+		_, report, _, err := tryRecover(t, store, "scratch", func(_ *Config, d *Deps) { d.FS = fs })
+		if err != nil || report.Records != 20 {
+			t.Errorf("after %d writes, with space: %+v, %v", after, report, err)
+		}
 	}
 }
 

@@ -3,9 +3,12 @@ package pebblelog
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"scribe/internal/format/record"
 	"scribe/storage/metalog"
@@ -185,4 +188,49 @@ func TestRestoreCutOff(t *testing.T) {
 	if err := r.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// On a full disk a restore ends with an error, whichever write fails first, and leaves no folder that could be opened.
+func TestRestoreOnFullDisk(t *testing.T) {
+	for after := range int32(40) {
+		fs := vfs.NewMem()
+		var writes atomic.Int32
+		full := errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if op.Kind.ReadOrWrite() == errorfs.OpIsRead || writes.Add(1) <= after {
+				return nil
+			}
+			return syscall.ENOSPC
+		}))
+		if err := restoreOne(full); err == nil {
+			if after < 10 {
+				t.Errorf("%d writes were enough", after)
+			}
+			continue
+		} else if !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("after %d writes: %v", after, err)
+		}
+		if e, err := Open("restored", Options{FS: fs}); err == nil {
+			states, err := e.Tail(t.Context(), []record.ShardID{record.MakeShardID(1, 0, 1)})
+			if err != nil || states[0].Epoch != 0 {
+				t.Errorf("after %d writes: %+v, %v", after, states, err)
+			}
+			if err := e.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// restoreOne restores a shard with a record.
+func restoreOne(fs vfs.FS) error {
+	r, err := NewRestorer("restored", Options{FS: fs})
+	if err != nil {
+		return err
+	}
+	s := record.MakeShardID(1, 0, 1)
+	return errors.Join(
+		r.Record(s, 1, 1, []byte("a")),
+		r.Shard(metalog.State{Shard: s, FirstLSN: 1, NextLSN: 2, Epoch: 1, LastTime: 1}),
+		r.Finish(1, 1, Origin{}),
+	)
 }

@@ -218,7 +218,13 @@ type harness struct {
 
 func newHarness(t testing.TB, change ...func(*Config)) *harness {
 	t.Helper()
-	engine, err := pebblelog.Open("log", pebblelog.Options{FS: vfs.NewMem()})
+	return newHarnessOn(t, vfs.NewMem(), change...)
+}
+
+// newHarnessOn begins on the folder that a file system may have.
+func newHarnessOn(t testing.TB, fs vfs.FS, change ...func(*Config)) *harness {
+	t.Helper()
+	engine, err := pebblelog.Open("log", pebblelog.Options{FS: fs})
 	if err != nil {
 		t.Fatal(err)
 	}

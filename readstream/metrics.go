@@ -50,7 +50,7 @@ func newMetrics(r prometheus.Registerer, s *Server) (*roleMetrics, error) {
 	m.heartbeats = set.Counter("heartbeats_total", "Heartbeats sent.")
 	m.stalls = set.Counter("credit_stalls_total", "Times that a stream with pointers to send ran out of credits.")
 	m.gaps = set.CounterVec("gaps_total", "Gaps sent, by reason.", "reason")
-	m.lost = set.CounterVec("gap_pointers_total", "Pointers that the gaps sent stand for, by reason.", "reason")
+	m.lost = set.CounterVec("gap_pointers_total", "Pointers that the gaps sent stand for, by reason, without the gaps that a recovery of the metadata left.", "reason")
 	m.reads = set.Counter("log_reads_total", "Reads of the metadata engine.")
 	m.lateReads = set.Counter("late_reads_total", "Reads that streams went on without, for the time being.")
 	m.engineErrors = set.CounterVec("log_errors_total", "Failed calls of the metadata engine, by call.", "call")

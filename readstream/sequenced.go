@@ -35,7 +35,7 @@ func (s *Server) awaitSequencer(ctx context.Context, states []metalog.State) err
 		done := true
 		var state *sequenced.State
 		for _, v := range states {
-			if sequenced.Reserved(v.Shard) || v.NextLSN == record.FirstLSN {
+			if sequenced.Reserved(v.Shard) || v.NextLSN == v.FirstLSN {
 				continue
 			}
 			if state == nil {

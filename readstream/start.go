@@ -341,14 +341,23 @@ func (st *consumerStream) addKnownShards(ctx context.Context, states []metalog.S
 	for _, v := range states {
 		known[v.Shard] = struct{}{}
 	}
-	// Shards of a checkpoint may have no log here, either no longer or not yet.
+	// Shards of a checkpoint may have no log here, either no longer or not yet. If metadata was recovered, they will begin after the
+	// checkpoint, which the engine knows.
+	var absent []record.ShardID
 	for shard := range st.plan.resume {
 		if _, ok := known[shard]; !ok && st.plan.wantsShard(shard) {
-			states = append(states, metalog.State{Shard: shard, FirstLSN: record.FirstLSN, NextLSN: record.FirstLSN})
+			absent = append(absent, shard)
 		}
 	}
-	if len(states) > st.s.cfg.MaxShards {
-		return tooManyShards(len(states), st.s.cfg.MaxShards)
+	if n := len(states) + len(absent); n > st.s.cfg.MaxShards {
+		return tooManyShards(n, st.s.cfg.MaxShards)
+	}
+	for part := range slices.Chunk(absent, metalog.MaxShards) {
+		more, err := st.s.deps.Log.Tail(ctx, part)
+		if err != nil {
+			return st.s.engineError(ctx, "tail", err)
+		}
+		states = append(states, more...)
 	}
 	// Count before comparing, so that streams that open concurrently see each other.
 	if total := st.addShards(len(states)); total > int64(st.s.cfg.TotalShards) {

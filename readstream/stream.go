@@ -522,12 +522,17 @@ func (st *consumerStream) flushBatch() error {
 		reason = scribev1.Reason_REASON_CORRUPT
 	}
 	st.s.metrics.gaps.WithLabelValues(rpc.ReasonLabel(reason)).Inc()
-	st.s.metrics.lost.WithLabelValues(rpc.ReasonLabel(reason)).Add(float64(it.To - it.LSN))
+	if n := it.To - it.LSN; n < uncountedGap {
+		st.s.metrics.lost.WithLabelValues(rpc.ReasonLabel(reason)).Add(float64(n))
+	}
 	st.log.Warn("gap", "shard", it.Shard.String(), "from", uint64(it.LSN), "to", uint64(it.To), "reason", rpc.ReasonLabel(reason))
 	return st.sendNow(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Gap{
 		Gap: &scribev1.StreamGap{Shard: uint64(it.Shard), From: uint64(it.LSN), To: uint64(it.To), Reason: reason},
 	}})
 }
+
+// uncountedGap is the length of a gap that is no number of records: a log that was lost begins far above its former LSNs.
+const uncountedGap = 1 << 32
 
 func (st *consumerStream) sendNow(r *scribev1.StreamResponse) error {
 	st.silent = false

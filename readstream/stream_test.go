@@ -8,11 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/metalog"
+	"scribe/storage/metalog/pebblelog"
 )
 
 func shards(n int) []record.ShardID {
@@ -206,6 +208,41 @@ func TestTrimmedPositionsAreGaps(t *testing.T) {
 	gap := c.until(func(r *scribev1.StreamResponse) bool { return r.GetGap() != nil }).GetGap()
 	if gap.GetFrom() != 2 || gap.GetTo() != 11 || gap.GetReason() != scribev1.Reason_REASON_TRIMMED {
 		t.Fatalf("got %v", gap)
+	}
+}
+
+// Who resumes in a log that a recovery did not find is told of a gap, whether the log was opened again or not, and then gets what is
+// written after the recovery, also once the log has more records than before.
+func TestLostLogsAreGaps(t *testing.T) {
+	const origin = 1 << 50
+	fs := vfs.NewMem()
+	r, err := pebblelog.NewRestorer("log", pebblelog.Options{FS: fs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Finish(1, 1, pebblelog.Origin{LSN: origin, End: testCategoryID + 1}); err != nil {
+		t.Fatal(err)
+	}
+	h := newHarnessOn(t, fs)
+	opened, absent := shardID(0, 1), shardID(0, 2)
+	for range 20 {
+		h.write(1, opened)
+	}
+	c, _ := h.open(plenty, resumeAt([]*scribev1.ShardPosition{{Shard: uint64(opened), Lsn: 14}, {Shard: uint64(absent), Lsn: 7}}))
+	gaps := map[uint64]*scribev1.StreamGap{}
+	for len(gaps) < 2 {
+		g := c.until(func(r *scribev1.StreamResponse) bool { return r.GetGap() != nil }).GetGap()
+		gaps[g.GetShard()] = g
+	}
+	for shard, from := range map[record.ShardID]uint64{opened: 14, absent: 7} {
+		if g := gaps[uint64(shard)]; g.GetFrom() != from || g.GetTo() != origin || g.GetReason() != scribev1.Reason_REASON_TRIMMED {
+			t.Errorf("shard %v: %v", shard, g)
+		}
+	}
+	h.write(1, absent)
+	c.entries(21)
+	if got := h.metric("gap_pointers_total"); got != 0 {
+		t.Errorf("%v pointers in gaps: how many there were is not known", got)
 	}
 }
 

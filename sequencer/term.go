@@ -136,6 +136,10 @@ func (r *categoryRun) openTerm(ctx context.Context) (*categoryTerm, error) {
 	if err != nil {
 		return nil, &termError{stepOpen, err}
 	}
+	if states[0].NextLSN == states[0].FirstLSN && states[1].NextLSN == states[1].FirstLSN {
+		// The log is new. If metadata was recovered, it may begin above LSN 1.
+		state.Next, state.Offset = states[0].NextLSN, uint64(states[0].NextLSN-record.FirstLSN)
+	}
 	if state.Next != states[0].NextLSN {
 		return nil, &termError{stepOpen, fmt.Errorf("%w: the log's next LSN is %d, the positions' is %d", errLost, states[0].NextLSN, state.Next)}
 	}

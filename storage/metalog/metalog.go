@@ -62,7 +62,8 @@ type Log interface {
 	// caller.
 	Read(ctx context.Context, shard record.ShardID, from record.LSN, maxRecords, maxBytes int) ([]Entry, error)
 
-	// Tail returns the states of shards, in their order. A shard that does not exist has Epoch 0, FirstLSN 1 and NextLSN 1. It is
+	// Tail returns the states of shards, in their order. A shard that does not exist has Epoch 0, and the LSN of its first record as
+	// FirstLSN and NextLSN: 1, or a higher one if the metadata was recovered and the shard may have been lost. It is
 	// Sealed if its category was retired: then it will never exist, or was erased.
 	Tail(ctx context.Context, shards []record.ShardID) ([]State, error)
 

@@ -211,12 +211,15 @@ func (k *historyChecker) checkPositions() {
 		}
 		before := last[s.position.shard] // before the first one: LSN 0, which has no messages
 		next := s.position.lsn == before.lsn && before.lsn != 0 && s.position.index == before.index+1
-		if !next && (s.position.lsn != before.lsn+1 || s.position.index != 0) {
+		if !next && (s.position.lsn != before.lsn+1 && (before.lsn != 0 || !k.c.beginsAt(s.position)) || s.position.index != 0) {
 			k.addViolation(Positions, "%s stands behind LSN %d, message %d", s.describePosition(), before.lsn, before.index)
 		}
 		last[s.position.shard] = s.position
 	}
 }
+
+// beginsAt reports whether a log may begin at a position: at the origin of a recovery.
+func (c *categoryHistory) beginsAt(at position) bool { return c.origin != 0 && at.lsn >= c.origin }
 
 // checkStability compares the reading with the previous one.
 func (k *historyChecker) checkStability() {

@@ -105,6 +105,8 @@ type categoryHistory struct {
 	messages   map[ID]*writtenMessage
 	// positions are the messages that the last reading saw, by position.
 	positions map[position]messageDigest
+	// origin is where logs may begin, or later, if it is not 0; see Origin.
+	origin uint64
 	// retention has the changes of the retention in order.
 	retention []retentionChange
 }
@@ -161,6 +163,17 @@ func (h *History) AllowSkew(most time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.mu.skew = most.Microseconds()
+}
+
+// Origin notes that a recovery of the metadata may let logs begin at an LSN from least on, instead of at the first one.
+func (h *History) Origin(least uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range h.mu.categories {
+		if c.origin == 0 {
+			c.origin = least
+		}
+	}
 }
 
 // Uncertain notes a message that a recovery of the metadata kept although nothing showed that its blob was committed. It may be there even

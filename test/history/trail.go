@@ -268,6 +268,8 @@ func (k *historyChecker) checkSteps(t *Trail) {
 			w = at{lsn: s.position.lsn}
 		case t.late:
 			w = at{lsn: s.gap.from}
+		case s.gap == nil && k.c.beginsAt(s.position):
+			w = at{lsn: s.position.lsn}
 		default:
 			w = at{lsn: 1}
 		}

@@ -242,7 +242,8 @@ func (x *writer) writeAsync(ctx context.Context, n int) {
 // and writes again what it may have written.
 func (x *writer) writeAndRestart(ctx context.Context) {
 	switch luck := x.rng.IntN(30); {
-	case luck == 0:
+	case luck == 0 && x.saved.identity.ID != 0:
+		// Who has no identity to go on with writes as another producer, whom nothing keeps from repeating messages.
 		gone, cancel := context.WithCancel(ctx)
 		cancel()
 		msgs := x.source(5) // in the middle of a write, whose outcome nobody waits for
@@ -252,11 +253,7 @@ func (x *writer) writeAndRestart(ctx context.Context) {
 		}
 		_ = x.p.Close(gone)
 		x.next = x.saved.next
-		var id *producer.Identity
-		if x.saved.identity.ID != 0 {
-			id = &x.saved.identity
-		}
-		if err := x.open(id); err != nil {
+		if err := x.open(&x.saved.identity); err != nil {
 			x.w.violation("writer %s: %v", x.plan.Name, err)
 			return
 		}

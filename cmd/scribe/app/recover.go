@@ -12,6 +12,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -89,6 +90,7 @@ func Recover(ctx context.Context, c Config, o RecoverOptions) (_ *Recovered, err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	m := &folderBuilder{o: o, work: work, data: filepath.Join(work, "data"), store: store, known: known, source: c.blobSource()}
+	m.lag = c.Retention.Grace + c.Retention.BoundaryStep + time.Hour
 	return m.buildFolder(ctx)
 }
 
@@ -168,6 +170,8 @@ type folderBuilder struct {
 	store      blob.Store
 	known      *recovery.Catalog
 	quarantine []byte
+	// lag is how long ago the boundary of retention's claim was the present at most, while retention runs. An hour is for clocks.
+	lag time.Duration
 }
 
 func (m *folderBuilder) buildFolder(ctx context.Context) (*Recovered, error) {
@@ -193,7 +197,7 @@ func (m *folderBuilder) buildFolder(ctx context.Context) (*Recovered, error) {
 		defer logs.Close() //nolint:errcheck // Finish closes it, too, and its error counts
 		sink = logs
 	}
-	report, err := m.runRecovery(ctx, sink)
+	report, err := m.runRecovery(ctx, boundary, sink)
 	if err != nil {
 		return nil, err
 	}
@@ -209,8 +213,12 @@ func (m *folderBuilder) buildFolder(ctx context.Context) (*Recovered, error) {
 	return out, m.finishFolder(ctx, logs, out)
 }
 
-func (m *folderBuilder) runRecovery(ctx context.Context, sink recovery.Sink) (*recovery.Report, error) {
+// runRecovery recovers into sink, with the boundary of the newest claim of retention; 0 without one.
+func (m *folderBuilder) runRecovery(ctx context.Context, boundary int64, sink recovery.Sink) (*recovery.Report, error) {
 	cfg := config.Defaults[recovery.Config]()
+	if boundary != 0 {
+		cfg.TrimmedUntil = boundary + m.lag.Microseconds()
+	}
 	cfg.Scratch, cfg.Source, cfg.Catalog = filepath.Join(m.work, "scratch"), m.source, m.known
 	cfg.Workers = cmp.Or(m.o.Workers, cfg.Workers)
 	return recovery.Run(ctx, cfg, recovery.Deps{
@@ -260,7 +268,9 @@ func (m *folderBuilder) finishFolder(ctx context.Context, logs *pebblelog.Restor
 		name string
 		run  func() error
 	}{
-		{"finish logs", func() error { return logs.Finish(out.Boundary, out.Clock) }},
+		{"finish logs", func() error {
+			return logs.Finish(out.Boundary, out.Clock, pebblelog.Origin{LSN: out.Origin, End: out.NextID})
+		}},
 		{"categories", func() error { return m.writeCategories(ctx, out) }},
 		{"findings", func() error {
 			return recoverError(durable.ReplaceFile(m.o.Host.FS, filepath.Join(m.data, "recovery.jsonl"), func(w io.Writer) error {

@@ -39,7 +39,7 @@ func BenchmarkRecover(b *testing.B) {
 			if err != nil || report.Records != int64(b.N*entries) {
 				b.Fatalf("%+v, %v", report, err)
 			}
-			if err := logs.Finish(1, report.Clock); err != nil {
+			if err := logs.Finish(1, report.Clock, pebblelog.Origin{}); err != nil {
 				b.Fatal(err)
 			}
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "footers/s")

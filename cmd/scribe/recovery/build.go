@@ -32,6 +32,7 @@ func (r *recoveryRun) buildLogs(ctx context.Context) error {
 		r.sink.Retire(id)
 	}
 	v := newOutcomeTable(r.scratch)
+	r.report.Origin = record.LSN(max(r.now, r.report.Newest, r.cfg.TrimmedUntil)) //nolint:gosec // times after 1970
 	err = r.scratch.eachShard(ctx, func(shard record.ShardID) error {
 		l := &logBuilder{r: r, v: v, shard: shard, category: plan.names[shard.Category()], retention: plan.retention[shard.Category()]}
 		if plan.deleted[shard.Category()] {
@@ -135,6 +136,7 @@ type logBuilder struct {
 	first, next record.LSN // 0 while there is no record
 	time        int64      // of the newest record
 	records     int64      // since first
+	restarted   bool
 }
 
 // countDeleted counts the records of a deleted category.
@@ -172,14 +174,55 @@ func (l *logBuilder) buildLog(ctx context.Context) error {
 			return err
 		}
 	}
-	if l.next == 0 {
-		l.first, l.next = record.FirstLSN, record.FirstLSN
+	if err := l.checkEnd(); err != nil {
+		return err
 	}
 	l.r.report.Logs++
 	l.r.report.Clock = max(l.r.report.Clock, l.time)
 	return l.r.sink.Shard(metalog.State{
 		Shard: l.shard, FirstLSN: l.first, NextLSN: l.next, Epoch: l.epoch + EpochMargin, Sealed: l.sealed, LastTime: l.time,
 	})
+}
+
+// checkEnd lets the log begin anew at the origin if its end is unknown. A blob is deleted when its own records are trimmed, which its
+// neighbours in a log may outlive in their blobs. So after the newest record there may have been others, unless it had not expired
+// when retention ran last: they would have been trimmed after it. A reader that was after them must not take later records for them.
+// A sealed log gets no records.
+func (l *logBuilder) checkEnd() error {
+	l.first, l.next = max(l.first, record.FirstLSN), max(l.next, record.FirstLSN)
+	if l.sealed || l.records > 0 && !l.mayHaveLostEnd() {
+		return nil
+	}
+	to := max(l.r.report.Origin, l.next)
+	finding := Finding{
+		Kind: FindingRestart, Category: l.category, Shard: l.shard, From: l.first, To: to,
+		Reason: "the log begins anew: no blob tells where it ended",
+	}
+	if l.records > 0 {
+		finding.Reason = fmt.Sprintf("the log begins anew: the %d records of it have expired, and later ones may have been removed", l.records)
+	}
+	l.epoch = max(l.epoch, uint64(to))
+	l.restartAt(to)
+	return l.r.deps.Found(finding)
+}
+
+// mayHaveLostEnd reports whether the newest record had expired before retention ran last.
+func (l *logBuilder) mayHaveLostEnd() bool {
+	if l.r.cfg.TrimmedUntil == 0 {
+		return false
+	}
+	return l.time+l.retention <= min(l.r.now, max(l.r.cfg.TrimmedUntil, l.r.report.Newest))
+}
+
+// restartAt lets the log begin at an LSN, after records that have expired.
+func (l *logBuilder) restartAt(lsn record.LSN) {
+	if !l.restarted {
+		l.r.report.Restarts++
+	}
+	l.restarted = true
+	l.r.report.Expired += l.records
+	l.r.report.Records -= l.records
+	l.first, l.next, l.records = lsn, lsn, 0
 }
 
 // standingClaim returns the claim that is valid for a position; nil if there is none.
@@ -246,10 +289,13 @@ func (l *logBuilder) appendRecord(c *positionClaim, known blobOutcome) error {
 // fillGap handles missing records before a position. Retention deletes blobs in the order in which they become free, not in the
 // order of one log. So if the records before a gap have expired, the missing ones were trimmed. Otherwise they are lost, and
 // placeholders make a gap for readers.
+//
+// A log has fewer records than microseconds pass. So an LSN above the time of the record before it shows that the log began anew at the
+// origin of an earlier recovery: what stands before the gap had expired then, or its blob arrived later and was never committed.
 func (l *logBuilder) fillGap(to record.LSN) error {
 	missing := uint64(to - l.next)
 	finding := Finding{Category: l.category, Shard: l.shard, From: l.next, To: to}
-	expired := l.time+l.retention <= l.r.now
+	expired := l.time+l.retention <= l.r.now || to > record.LSN(l.time) //nolint:gosec // a time after 1970
 	if expired || missing > l.r.cfg.MaxFill {
 		finding.Kind = FindingRestart
 		finding.From = l.first
@@ -259,10 +305,7 @@ func (l *logBuilder) fillGap(to record.LSN) error {
 			l.r.report.Lost += int64(missing) + l.records //nolint:gosec // far below
 			l.r.report.Gaps++
 		}
-		l.r.report.Restarts++
-		l.r.report.Expired += l.records
-		l.r.report.Records -= l.records
-		l.first, l.next, l.records = to, to, 0
+		l.restartAt(to)
 		return l.r.deps.Found(finding)
 	}
 	finding.Kind = FindingGap

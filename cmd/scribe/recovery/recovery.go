@@ -34,6 +34,9 @@ type Config struct {
 	MaxFill uint64 `default:"1000000"`
 	// Catalog is a copy of the categories; nil if there is none.
 	Catalog *Catalog
+	// TrimmedUntil is a time after which retention trimmed nothing unless there are newer blobs, Unix microseconds: what had not expired by
+	// then is in the blobs. 0 means that it never deleted a blob.
+	TrimmedUntil int64
 }
 
 // Validate reports every violation.
@@ -133,6 +136,9 @@ type Report struct {
 	Oldest, Newest int64
 	// Clock is the least time of later records, Unix microseconds.
 	Clock int64
+	// Origin is the LSN at which logs begin that were not found, or whose end is unknown. It is the time of the recovery in microseconds,
+	// above all LSNs that these logs can have given out, even if they began at the origin of an earlier recovery.
+	Origin record.LSN
 	// Categories, Dropped and NextID are the state of a control plane.
 	Categories, Dropped []*scribev1.Category
 	NextID              uint64

@@ -11,9 +11,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
@@ -381,7 +385,7 @@ func TestEvidence(t *testing.T) {
 				put(t, s, 3, history(3, 2, layout.Exception{Build: 2}, layout.Exception{Build: 1}), sequencedEntry(orders, 3, 5, true), entry(web, 1, 1, 1, false))
 				put(t, s, 4, history(4, 3, layout.Exception{Build: 3}, layout.Exception{Build: 2}, layout.Exception{Build: 1}), sequencedEntry(orders, 4, 10, true))
 			},
-			want: []at{{orders, 0, 1, 1}, {orders, 0, 2, 2}}, void: 2, uncertain: 2, kinds: []FindingKind{FindingVoid, FindingVoid},
+			want: []at{{orders, 0, 1, 1}, {orders, 0, 2, 2}}, void: 2, uncertain: 2, kinds: []FindingKind{FindingRestart, FindingVoid, FindingVoid},
 		},
 		"messages that were cut into other frames and sent again, when they were committed": {
 			put: func(t *testing.T, s blob.Store) {
@@ -475,6 +479,90 @@ func TestGaps(t *testing.T) {
 				t.Errorf("%+v, %v", report, kinds(findings))
 			}
 		})
+	}
+}
+
+// TestEnds: a log begins anew where its end may have been removed, and keeps its end elsewhere. What it began with anew stands in the next
+// recovery, beside blobs of before.
+func TestEnds(t *testing.T) {
+	later := now.Add(73 * time.Hour)
+	at := func(l *Deps) { l.Now = func() time.Time { return later } }
+	for name, test := range map[string]struct {
+		edit func(*Config, *Deps)
+		anew bool
+	}{
+		"not expired":                    {edit: func(c *Config, _ *Deps) { c.TrimmedUntil = now.UnixMicro() }},
+		"nothing was ever removed":       {edit: func(_ *Config, d *Deps) { at(d) }},
+		"expired after retention ended":  {edit: func(c *Config, d *Deps) { c.TrimmedUntil = now.UnixMicro(); at(d) }},
+		"expired before retention ended": {edit: func(c *Config, d *Deps) { c.TrimmedUntil = later.UnixMicro(); at(d) }, anew: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := memory.New()
+			put(t, store, 0, history(1, 0), sequencedEntry(orders, 1, 0, false))
+			l, report, findings := recoverAll(t, store, test.edit)
+			st := l.states[orders]
+			if !test.anew {
+				if st.FirstLSN != 1 || st.NextLSN != 2 || report.Restarts != 0 {
+					t.Fatalf("%+v, %+v", st, report.LogCounts)
+				}
+				return
+			}
+			if st.FirstLSN != report.Origin || st.NextLSN != report.Origin || report.Origin < record.LSN(later.UnixMicro()) || st.Epoch <= uint64(report.Origin) {
+				t.Errorf("%+v, the origin is %d", st, report.Origin)
+			}
+			if len(l.producers[orders]) == 0 || !report.Whole() || !slices.Contains(kinds(findings), FindingRestart) {
+				t.Errorf("%+v, %+v, %v", l.producers, report.LogCounts, kinds(findings))
+			}
+			// The log has a record since, and the metadata is lost again.
+			put(t, store, int(later.Sub(now)/time.Millisecond)+700_000, layout.History{Run: 6, Build: 1}, entry(orders, st.Epoch+1, st.NextLSN, st.NextLSN, false))
+			l, report, _ = recoverAll(t, store, func(c *Config, d *Deps) {
+				c.TrimmedUntil = later.UnixMicro()
+				d.Now = func() time.Time { return later.Add(10 * time.Minute) }
+			})
+			again := l.states[orders]
+			if again.FirstLSN != st.NextLSN || again.NextLSN != st.NextLSN+1 || !report.Whole() {
+				t.Errorf("%+v, was %+v: %+v", again, st, report.LogCounts)
+			}
+		})
+	}
+}
+
+// TestLateBlob: a blob that arrives after a recovery that did not find its log is no record of the log that began anew, though it has not
+// expired when the metadata is lost again.
+func TestLateBlob(t *testing.T) {
+	store := memory.New()
+	origin := record.LSN(now.UnixMicro())
+	put(t, store, 0, history(1, 0), entry(web, 5, 14, 14, false))
+	put(t, store, 700_000, layout.History{Run: 6, Build: 1}, entry(web, uint64(origin)+1, origin, origin, false))
+	l, report, findings := recoverAll(t, store, func(_ *Config, d *Deps) { d.Now = func() time.Time { return now.Add(10 * time.Minute) } })
+	if st := l.states[web]; st.FirstLSN != origin || st.NextLSN != origin+1 || !report.Whole() {
+		t.Errorf("%+v, %+v, %v", st, report.LogCounts, findings)
+	}
+}
+
+// TestFullDisk: a recovery on a disk that is full ends with an error, whichever write fails first, and works when it is repeated with space.
+func TestFullDisk(t *testing.T) {
+	store := memory.New()
+	for n := range 20 {
+		put(t, store, n, history(uint64(n+1), uint64(n)), entry(web, 1, 1, record.LSN(n+1), false))
+	}
+	for after := range int32(40) {
+		fs := vfs.NewMem()
+		var writes atomic.Int32
+		full := errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if op.Kind.ReadOrWrite() == errorfs.OpIsRead || writes.Add(1) <= after {
+				return nil
+			}
+			return syscall.ENOSPC
+		}))
+		_, _, _, err := tryRecover(t, store, "scratch", func(_ *Config, d *Deps) { d.FS = full })
+		if err != nil && !errors.Is(err, syscall.ENOSPC) || err == nil && after < 10 {
+			t.Errorf("after %d writes: %v", after, err)
+		}
+		_, report, _, err := tryRecover(t, store, "scratch", func(_ *Config, d *Deps) { d.FS = fs })
+		if err != nil || report.Records != 20 {
+			t.Errorf("after %d writes, with space: %+v, %v", after, report, err)
+		}
 	}
 }
 

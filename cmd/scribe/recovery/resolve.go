@@ -66,7 +66,7 @@ func (v *outcomeTable) outcomeOf(id pointer.BlobID) (blobOutcome, error) {
 // setOutcome writes to the cache and the database, which is read after an eviction from the cache.
 func (v *outcomeTable) setOutcome(id pointer.BlobID, to blobOutcome) error {
 	v.cache.Add(id, to)
-	return v.s.db.Set(outcomeKey(id), []byte{byte(to)}, pebble.NoSync)
+	return v.s.setRow(outcomeKey(id), []byte{byte(to)})
 }
 
 // resolveBlobs decides the outcome of every blob, in the order of the strength of evidence: the reports of writers on their own

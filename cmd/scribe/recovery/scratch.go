@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/bloom"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"scribe/internal/base/durable"
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
 	"scribe/storage/blob/layout"
@@ -36,6 +37,7 @@ const (
 // its entries, so if a crash loses writes, only the blobs whose rows are missing are read again.
 type scratchDB struct {
 	db    *pebble.DB
+	fs    *durable.FailStopFS
 	batch *pebble.Batch
 	// generation counts the scans. Rows that the current scan has not marked are of deleted blobs.
 	generation uint32
@@ -48,8 +50,10 @@ type scratchMeta struct {
 }
 
 func openScratch(fsys vfs.FS, dir, source string) (*scratchDB, error) {
+	stop := durable.NewFailStopFS(fsys)
+	// Without a write-ahead log a crash loses what is in memory: those blobs are read again.
 	o := &pebble.Options{
-		FS: fsys, Logger: silentLogger{}, MemTableSize: 16 << 20, MemTableStopWritesThreshold: 4, L0CompactionThreshold: 4, L0StopWritesThreshold: 1000,
+		FS: stop, DisableWAL: true, Logger: silentLogger{stop}, MemTableSize: 16 << 20, MemTableStopWritesThreshold: 4, L0CompactionThreshold: 4, L0StopWritesThreshold: 1000,
 		FormatMajorVersion: pebble.FormatTableFormatV6,
 	}
 	for i := range o.Levels {
@@ -59,10 +63,13 @@ func openScratch(fsys vfs.FS, dir, source string) (*scratchDB, error) {
 	defer cache.Unref()
 	o.Cache = cache
 	db, err := pebble.Open(dir, o)
-	if err != nil {
-		return nil, fmt.Errorf("recovery: scratch database %s: %w; it can be deleted", dir, err)
+	if full := stop.Err(); err != nil || full != nil {
+		if err == nil {
+			_ = db.Close() // the first error counts
+		}
+		return nil, fmt.Errorf("recovery: scratch database %s: %w; it can be deleted", dir, cmp.Or(full, err))
 	}
-	s := &scratchDB{db: db, batch: db.NewBatch()}
+	s := &scratchDB{db: db, fs: stop, batch: db.NewBatch()}
 	if err := s.beginGeneration(source); err != nil {
 		return nil, errors.Join(fmt.Errorf("recovery: scratch database %s: %w", dir, err), s.close())
 	}
@@ -89,13 +96,36 @@ func (s *scratchDB) beginGeneration(source string) error {
 	if err != nil {
 		return err
 	}
-	return s.db.Set([]byte{keyMeta}, value, pebble.Sync)
+	return s.setRow([]byte{keyMeta}, value)
 }
 
-func (s *scratchDB) close() error { return errors.Join(s.batch.Close(), s.db.Close()) }
+// close makes what was written outlive the process, for the next run.
+func (s *scratchDB) close() error {
+	err := s.batch.Close()
+	if s.writeError() == nil {
+		err = errors.Join(err, s.db.Flush())
+	}
+	return errors.Join(err, s.db.Close(), s.writeError())
+}
+
+// writeError returns the error of the first write that failed; nil if there is none.
+func (s *scratchDB) writeError() error {
+	if err := s.fs.Err(); err != nil {
+		return fmt.Errorf("recovery: scratch database: %w", err)
+	}
+	return nil
+}
+
+// setRow writes a row at once.
+func (s *scratchDB) setRow(key, value []byte) error {
+	return errors.Join(s.db.Set(key, value, pebble.NoSync), s.writeError())
+}
 
 // getCopy returns a copy of a value; nil if there is none.
 func (s *scratchDB) getCopy(key []byte) ([]byte, error) {
+	if err := s.writeError(); err != nil {
+		return nil, err
+	}
 	value, closer, err := s.db.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return nil, nil
@@ -120,7 +150,7 @@ func (s *scratchDB) flushBatch() error {
 	}
 	err := s.batch.Close()
 	s.batch = s.db.NewBatch()
-	return err
+	return errors.Join(err, s.writeError())
 }
 
 // eachRow calls fn with the rows whose keys begin with prefix, in order, until it fails. Key and value are valid during the call.
@@ -132,7 +162,7 @@ func (s *scratchDB) eachRow(ctx context.Context, prefix []byte, fn func(scratchR
 	for ok := it.First(); ok && err == nil; ok = it.Next() {
 		var value []byte
 		value, err = it.ValueAndErr()
-		if err = cmp.Or(err, ctx.Err()); err == nil {
+		if err = cmp.Or(err, ctx.Err(), s.writeError()); err == nil {
 			err = fn(scratchRow{it.Key(), value})
 		}
 	}
@@ -274,11 +304,14 @@ func (s *scratchDB) eachPosition(ctx context.Context, shard record.ShardID, fn f
 	return fn(group)
 }
 
-// silentLogger discards Pebble's log.
-type silentLogger struct{}
+// silentLogger discards Pebble's log. After a failed write Pebble misses what was dropped, which the run reports; anything else that is
+// fatal ends the process.
+type silentLogger struct{ fs *durable.FailStopFS }
 
 func (silentLogger) Infof(string, ...any)  {}
 func (silentLogger) Errorf(string, ...any) {}
-func (silentLogger) Fatalf(format string, args ...any) {
-	panic(fmt.Sprintf("recovery: scratch database: "+format, args...))
+func (l silentLogger) Fatalf(format string, args ...any) {
+	if l.fs.Err() == nil {
+		panic(fmt.Sprintf("recovery: scratch database: "+format, args...))
+	}
 }

@@ -30,7 +30,7 @@ func Read(ctx context.Context, log LogReader, category uint32) (*sequenced.State
 		if err != nil {
 			return nil, fmt.Errorf("look at the positions of category %d: %w", category, err)
 		}
-		if states[0].NextLSN == record.FirstLSN {
+		if states[0].NextLSN == states[0].FirstLSN { // the newest whole state is never trimmed
 			return sequenced.NewState(), nil
 		}
 		s, err := replayLog(ctx, log, category, &states[0])

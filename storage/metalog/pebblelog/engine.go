@@ -201,6 +201,9 @@ func (e *Engine) loadFolder() error {
 	if err != nil {
 		return err
 	}
+	if e.table.origin, err = e.readOrigin(); err != nil {
+		return err
+	}
 	e.boundary.Store(boundary)
 	e.clock.startAt(bound)
 	if ahead := e.clock.microsAhead(); ahead > 2*e.clock.lease {
@@ -268,6 +271,16 @@ func (e *Engine) readNumber(m schema.Meta) (v int64, found bool, err error) {
 		err = fmt.Errorf("%w: folder key %#x: %w", metalog.ErrCorrupt, m, err)
 	}
 	return v, found, err
+}
+
+// readOrigin reads where new shards begin.
+func (e *Engine) readOrigin() (Origin, error) {
+	lsn, _, err := e.readNumber(schema.MetaOrigin)
+	if err != nil {
+		return Origin{}, err
+	}
+	end, _, err := e.readNumber(schema.MetaOriginEnd)
+	return Origin{LSN: record.LSN(lsn), End: uint64(end)}, err //nolint:gosec // Restorer.Finish wrote them from unsigned numbers
 }
 
 func setNumber(b *pebble.Batch, m schema.Meta, v int64) {

@@ -1,11 +1,13 @@
 package pebblelog
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
 
+	"scribe/internal/base/durable"
 	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 	"scribe/storage/metalog/pebblelog/schema"
@@ -20,6 +22,7 @@ const restoreBatch = 4 << 20
 type Restorer struct {
 	dir     string
 	db      *pebble.DB
+	fs      *durable.FailStopFS
 	batch   *pebble.Batch
 	retired categorySet
 	key     []byte
@@ -39,14 +42,18 @@ func NewRestorer(dir string, opts Options) (*Restorer, error) {
 		return nil, fmt.Errorf("metalog: create folder %s: %w", dir, err)
 	}
 	o := pebbleOptions(&opts)
-	o.Logger = quietLogger{}
+	stop := durable.NewFailStopFS(opts.FS)
+	o.FS, o.Logger = stop, quietLogger{stop}
 	// An unfinished restore is started again, so a write-ahead log is of no use.
 	o.DisableWAL, o.ErrorIfExists = true, true
 	db, err := pebble.Open(dir, o)
-	if err != nil {
-		return nil, fmt.Errorf("metalog: make folder %s: %w", dir, err)
+	if full := stop.Err(); err != nil || full != nil {
+		if err == nil {
+			_ = db.Close() // the first error counts
+		}
+		return nil, fmt.Errorf("metalog: make folder %s: %w", dir, cmp.Or(full, err))
 	}
-	return &Restorer{dir: dir, db: db, batch: db.NewBatch()}, nil
+	return &Restorer{dir: dir, db: db, fs: stop, batch: db.NewBatch()}, nil
 }
 
 // Record adds the record of a shard at an LSN. The data is copied.
@@ -109,12 +116,20 @@ func (r *Restorer) writeBatch() error {
 	}
 	err := r.batch.Close()
 	r.batch = r.db.NewBatch()
-	return err
+	return errors.Join(err, r.writeError())
+}
+
+// writeError returns the error of the first write that failed; nil if there is none.
+func (r *Restorer) writeError() error {
+	if err := r.fs.Err(); err != nil {
+		return fmt.Errorf("metalog: write to %s: %w", r.dir, err)
+	}
+	return nil
 }
 
 // Finish makes everything durable and closes the folder. boundary is the time below which blobs may be deleted. No later record
-// or watermark is below clock. Both are in Unix microseconds.
-func (r *Restorer) Finish(boundary, clock int64) (err error) {
+// or watermark is below clock. Both are in Unix microseconds. Shards that were not added begin at origin.
+func (r *Restorer) Finish(boundary, clock int64, origin Origin) (err error) {
 	defer func() { err = errors.Join(err, r.Close()) }()
 	for _, run := range r.retired {
 		r.key = schema.RetiredKey(run.first)
@@ -127,6 +142,10 @@ func (r *Restorer) Finish(boundary, clock int64) (err error) {
 		setNumber(r.batch, schema.MetaBoundary, boundary)
 	}
 	setNumber(r.batch, schema.MetaClock, clock)
+	if origin.End != 0 {
+		setNumber(r.batch, schema.MetaOrigin, int64(origin.LSN))    //nolint:gosec // read back as unsigned
+		setNumber(r.batch, schema.MetaOriginEnd, int64(origin.End)) //nolint:gosec // at most 2^32
+	}
 	// Tables are synced when they are written. The version is written last: it marks the folder as complete.
 	if err := r.flushBatch(); err != nil {
 		return err
@@ -143,7 +162,7 @@ func (r *Restorer) flushBatch() error {
 	if err := r.db.Flush(); err != nil {
 		return fmt.Errorf("metalog: write to %s: %w", r.dir, err)
 	}
-	return nil
+	return r.writeError()
 }
 
 // Close abandons an unfinished restore. Repeating it is harmless.
@@ -156,11 +175,14 @@ func (r *Restorer) Close() error {
 	return err
 }
 
-// quietLogger discards Pebble's messages. A fatal error of Pebble ends the process, since nothing written can be relied on.
-type quietLogger struct{}
+// quietLogger discards Pebble's messages. After a failed write Pebble misses what was dropped, which the Restorer reports; anything else
+// that is fatal ends the process, since nothing written can be relied on.
+type quietLogger struct{ fs *durable.FailStopFS }
 
 func (quietLogger) Infof(string, ...any)  {}
 func (quietLogger) Errorf(string, ...any) {}
-func (quietLogger) Fatalf(format string, args ...any) {
-	panic(fmt.Sprintf("metalog: restore: "+format, args...))
+func (l quietLogger) Fatalf(format string, args ...any) {
+	if l.fs.Err() == nil {
+		panic(fmt.Sprintf("metalog: restore: "+format, args...))
+	}
 }

@@ -3,9 +3,12 @@ package pebblelog
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"scribe/internal/format/record"
 	"scribe/storage/metalog"
@@ -38,7 +41,7 @@ func restore(t *testing.T, fs vfs.FS, finish bool) {
 	r.Retire(4)
 	r.Retire(5)
 	if finish {
-		must(r.Finish(77, 5000))
+		must(r.Finish(77, 5000, Origin{LSN: 1 << 50, End: 6}))
 	}
 	must(r.Close())
 }
@@ -90,6 +93,66 @@ func TestRestore(t *testing.T) {
 	}
 }
 
+// A shard that was not restored begins at the origin, above all that it may have had before: who resumes at an old position is told
+// of a trim. Shards of later categories begin at LSN 1.
+func TestRestoreOrigin(t *testing.T) {
+	const origin = 1 << 50
+	fs := vfs.NewMem()
+	restore(t, fs, true)
+	lost, later := record.MakeShardID(1, 0, 2), record.MakeShardID(6, 0, 1)
+	open := func() *Engine {
+		e, err := Open("restored", Options{FS: fs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	check := func(e *Engine, lostNext record.LSN) {
+		t.Helper()
+		states, err := e.Tail(t.Context(), []record.ShardID{lost, later})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := states[0]; s.FirstLSN != origin || s.NextLSN != lostNext {
+			t.Errorf("the lost shard: %+v", s)
+		}
+		if s := states[1]; s.FirstLSN != record.FirstLSN || s.NextLSN != record.FirstLSN {
+			t.Errorf("the later shard: %+v", s)
+		}
+		var trimmed *metalog.TrimmedError
+		if _, err := e.Read(t.Context(), lost, 14, 1, 0); !errors.As(err, &trimmed) || trimmed.First != origin {
+			t.Errorf("an old position of the lost shard: %v", err)
+		}
+	}
+	e := open()
+	check(e, origin)
+	states, err := e.Open(t.Context(), "me", []record.ShardID{lost, later})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if states[0].Epoch <= origin || states[1].Epoch != 1 {
+		t.Errorf("epochs %d and %d", states[0].Epoch, states[1].Epoch)
+	}
+	done, err := e.Append(t.Context(), &metalog.Append{Shards: []metalog.ShardAppend{{Shard: lost, Epoch: states[0].Epoch, Records: [][]byte{{1}}}}})
+	if err != nil || done[0].FirstLSN != origin {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	check(e, origin+1)
+	// The origin outlives the engine that opened the folder first.
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	e = open()
+	check(e, origin+1)
+	other, err := e.Open(t.Context(), "me", []record.ShardID{record.MakeShardID(1, 7, 1)})
+	if err != nil || other[0].NextLSN != origin {
+		t.Errorf("%+v, %v", other, err)
+	}
+	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A folder that was not finished is none, and one that holds something is not restored into.
 func TestRestoreCutOff(t *testing.T) {
 	fs := vfs.NewMem()
@@ -125,4 +188,49 @@ func TestRestoreCutOff(t *testing.T) {
 	if err := r.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// On a full disk a restore ends with an error, whichever write fails first, and leaves no folder that could be opened.
+func TestRestoreOnFullDisk(t *testing.T) {
+	for after := range int32(40) {
+		fs := vfs.NewMem()
+		var writes atomic.Int32
+		full := errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if op.Kind.ReadOrWrite() == errorfs.OpIsRead || writes.Add(1) <= after {
+				return nil
+			}
+			return syscall.ENOSPC
+		}))
+		if err := restoreOne(full); err == nil {
+			if after < 10 {
+				t.Errorf("%d writes were enough", after)
+			}
+			continue
+		} else if !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("after %d writes: %v", after, err)
+		}
+		if e, err := Open("restored", Options{FS: fs}); err == nil {
+			states, err := e.Tail(t.Context(), []record.ShardID{record.MakeShardID(1, 0, 1)})
+			if err != nil || states[0].Epoch != 0 {
+				t.Errorf("after %d writes: %+v, %v", after, states, err)
+			}
+			if err := e.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// restoreOne restores a shard with a record.
+func restoreOne(fs vfs.FS) error {
+	r, err := NewRestorer("restored", Options{FS: fs})
+	if err != nil {
+		return err
+	}
+	s := record.MakeShardID(1, 0, 1)
+	return errors.Join(
+		r.Record(s, 1, 1, []byte("a")),
+		r.Shard(metalog.State{Shard: s, FirstLSN: 1, NextLSN: 2, Epoch: 1, LastTime: 1}),
+		r.Finish(1, 1, Origin{}),
+	)
 }

@@ -19,7 +19,9 @@ import (
 // committer puts every shard into the table before it commits any change of it, and a state already in the table wins.
 type shardTable struct {
 	db *pebble.DB
-	mu struct {
+	// origin is where new shards begin. It does not change while the engine is open.
+	origin Origin
+	mu     struct {
 		sync.RWMutex
 		shards map[record.ShardID]*shardEntry
 		// watches are notified of new shards under this lock, so that they neither miss nor repeat one; see watch.go.
@@ -42,8 +44,26 @@ type shardEntry struct {
 	swept bool
 }
 
-// absentState is the state of a shard that does not exist.
-var absentState = schema.State{First: record.FirstLSN, Next: record.FirstLSN}
+// Origin is where the shards begin that a recovery did not find: above all positions that they may have had before, so that no
+// position of then is taken for another one. The zero value lets all shards begin at record.FirstLSN.
+type Origin struct {
+	// LSN is that of a shard's first record. The shard's epochs begin above it, too.
+	LSN record.LSN
+	// End is above the categories that existed before the recovery: shards of later ones begin at record.FirstLSN.
+	End uint64
+}
+
+// covers reports whether a shard begins at the origin.
+func (o Origin) covers(id record.ShardID) bool { return uint64(id.Category()) < o.End }
+
+// absentState returns the state of a shard that does not exist.
+func (t *shardTable) absentState(id record.ShardID) schema.State {
+	first := record.FirstLSN
+	if t.origin.covers(id) {
+		first = max(first, t.origin.LSN)
+	}
+	return schema.State{First: first, Next: first}
+}
 
 // states fills in the published states of shards.
 func (t *shardTable) states(ids []record.ShardID, out []schema.State) error {
@@ -95,7 +115,7 @@ func (t *shardTable) missingState(id record.ShardID) schema.State {
 	if t.mu.retired.holds(id.Category()) {
 		return erasedState
 	}
-	return absentState
+	return t.absentState(id)
 }
 
 func (t *shardTable) cachedState(id record.ShardID) (schema.State, bool) {
@@ -137,13 +157,20 @@ func (t *shardTable) getShards(ids []record.ShardID) (shards []*shardEntry, err 
 func (t *shardTable) currentState(id record.ShardID) (*shardEntry, schema.State, error) {
 	sh, err := t.getShard(id)
 	if sh == nil {
-		return nil, absentState, err
+		return nil, t.absentState(id), err
 	}
 	return sh, sh.cur, nil
 }
 
-// createShard returns a new shard for the committer. Readers see it once it is published.
-func (t *shardTable) createShard(id record.ShardID) *shardEntry { return t.addLoaded(id, absentState) }
+// createShard returns a new shard for the committer. Readers see it once it is published. Its epoch is above those that the shard may have
+// had before a recovery: a blob that arrives late must not look like one of a later writer.
+func (t *shardTable) createShard(id record.ShardID) *shardEntry {
+	sh := t.addLoaded(id, t.absentState(id))
+	if t.origin.covers(id) {
+		sh.cur.Epoch = max(sh.cur.Epoch, uint64(t.origin.LSN))
+	}
+	return sh
+}
 
 // addLoaded puts a shard into the table, unless the table has it.
 func (t *shardTable) addLoaded(id record.ShardID, st schema.State) *shardEntry {

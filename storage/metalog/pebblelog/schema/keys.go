@@ -37,6 +37,10 @@ const (
 	MetaClock Meta = 0x02
 	// MetaBoundary: the creation time below which blobs may be deleted, Unix microseconds.
 	MetaBoundary Meta = 0x03
+	// MetaOrigin: the LSN at which shards of categories below MetaOriginEnd begin, in a recovered folder.
+	MetaOrigin Meta = 0x04
+	// MetaOriginEnd: the first category whose shards begin at LSN 1 all the same.
+	MetaOriginEnd Meta = 0x05
 )
 
 // Lengths of keys in bytes.

@@ -16,7 +16,7 @@ import (
 // TestGolden pins the bytes of each version, where a later one has only what it added. A change of these files is a change of the
 // format.
 func TestGolden(t *testing.T) {
-	for _, file := range []string{"testdata/v1.txt", "testdata/v2.txt", "testdata/v3.txt"} {
+	for _, file := range []string{"testdata/v1.txt", "testdata/v2.txt", "testdata/v3.txt", "testdata/v4.txt"} {
 		golden(t, file)
 	}
 }
@@ -38,7 +38,7 @@ func golden(t *testing.T, file string) {
 		var key, value []byte
 		switch d.Cmd {
 		case "meta":
-			metas := map[string]Meta{"format": MetaFormat, "clock": MetaClock, "boundary": MetaBoundary}
+			metas := map[string]Meta{"format": MetaFormat, "clock": MetaClock, "boundary": MetaBoundary, "origin": MetaOrigin, "origin-end": MetaOriginEnd}
 			key = MetaKey(metas[d.CmdArgs[0].Key])
 			value = AppendNumber(nil, key, int64(number))
 		case "state":

@@ -10,9 +10,10 @@ import (
 )
 
 // Version is the version of the format that this package writes. OldestVersion is the oldest version that it reads. Version 2
-// added retired categories, version 3 annotations; the encoding of everything else is unchanged.
+// added retired categories, version 3 annotations, version 4 the origin of recovered folders; the encoding of everything else is
+// unchanged.
 const (
-	Version       = 3
+	Version       = 4
 	OldestVersion = 1
 )
 

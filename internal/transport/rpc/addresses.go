@@ -75,8 +75,9 @@ var awayPause = backoff.Backoff{Min: time.Second, Max: 15 * time.Second}
 // AddressSet is what a process knows about the addresses of a list: which one answered last, and which ones are away. It spreads
 // nothing: everything goes to one address while that answers. It is safe for concurrent use.
 type AddressSet struct {
-	list AddressList
-	mu   struct {
+	list    AddressList
+	returns bool // the first address is preferred whenever it is not away
+	mu      struct {
 		sync.Mutex
 		preferred int       // the one that answered last; at first the first one
 		away      []absence // by index
@@ -92,6 +93,14 @@ type absence struct {
 func newAddressSet(list AddressList) *AddressSet {
 	s := &AddressSet{list: list}
 	s.mu.away = make([]absence, len(list))
+	return s
+}
+
+// PreferFirst returns a set of names that is not shared, for callers that choose by Order. Its order begins with the first one
+// whenever that is not away.
+func PreferFirst(list AddressList) *AddressSet {
+	s := newAddressSet(list)
+	s.returns = true
 	return s
 }
 
@@ -171,7 +180,10 @@ func (s *AddressSet) ReportOutcome(address string, err error) {
 func (s *AddressSet) markPresent(i int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.preferred, s.mu.away[i] = i, absence{}
+	s.mu.away[i] = absence{}
+	if !s.returns {
+		s.mu.preferred = i
+	}
 }
 
 // markAway delays the next call to an address. Calls that fail together count once.

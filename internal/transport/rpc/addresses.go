@@ -42,6 +42,15 @@ func ParseAddresses(text string) (AddressList, error) {
 	return list, nil
 }
 
+// CheckAddresses reports what is wrong with a list of several addresses. A single one is not checked, as in [Transport.Addresses].
+func CheckAddresses(text string) error {
+	if !strings.Contains(text, ",") {
+		return nil
+	}
+	_, err := ParseAddresses(text)
+	return err
+}
+
 // emptyEntry returns the error for an entry that is missing in a list of several.
 func emptyEntry(entry, text string) error {
 	if entry != "" || !strings.Contains(text, ",") {

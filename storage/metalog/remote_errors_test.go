@@ -91,8 +91,10 @@ func TestEngineErrorsComeBack(t *testing.T) {
 		if got.Error() != want.Error() {
 			t.Errorf("got %q, want %q", got, want)
 		}
-		for _, typed := range []any{new(*metalog.RefusedError), new(*metalog.SequenceError), new(*metalog.TrimmedError), new(*metalog.CorruptError),
-			new(*metalog.NotLeaderError)} {
+		for _, typed := range []any{
+			new(*metalog.RefusedError), new(*metalog.SequenceError), new(*metalog.TrimmedError), new(*metalog.CorruptError),
+			new(*metalog.NotLeaderError),
+		} {
 			if !errors.As(want, typed) {
 				continue
 			}

@@ -25,7 +25,7 @@ import (
 func TestParseAddresses(t *testing.T) {
 	for text, want := range map[string]string{
 		"host":                                 "host",
-		" http://a:1/ , b:2,unix:/run/s.sock ": "http://a:1/,b:2,unix:/run/s.sock",
+		"http://a:1/ , b:2, unix:/run/s.sock":  "http://a:1/,b:2,unix:/run/s.sock",
 		"https://a,https://b/scribe":           "https://a,https://b/scribe",
 		"":                                     `invalid address ""`,
 		"a,,b":                                 "is empty",

@@ -141,12 +141,8 @@ func readAny[T any](ctx context.Context, l *Log, read func(metalog.Log) (T, erro
 
 // helpsElsewhere reports whether another replica may serve a read that failed. Damage is one replica's own.
 func helpsElsewhere(err error) bool {
-	switch metalog.FindSentinel(err) { //nolint:errorlint // it returns the sentinel itself
-	case nil, metalog.ErrClosed, metalog.ErrNotLeader, metalog.ErrCorrupt:
-		return true
-	default:
-		return false
-	}
+	sentinel := metalog.FindSentinel(err)
+	return sentinel == nil || errors.Is(sentinel, metalog.ErrClosed) || errors.Is(sentinel, metalog.ErrNotLeader) || errors.Is(sentinel, metalog.ErrCorrupt)
 }
 
 // noteFailure remembers a replica as away, unless it answered.

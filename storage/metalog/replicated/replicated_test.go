@@ -298,7 +298,9 @@ func TestNobodyServesTheSubscription(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fronts, l := newFronts(t, 2)
 		for _, f := range fronts {
-			f.subscribe = func(context.Context, []metalog.Position, func([]metalog.Update) error) error { return errors.New("away") }
+			f.subscribe = func(context.Context, []metalog.Position, func([]metalog.Update) error) error {
+				return errors.New("away")
+			}
 		}
 		began := time.Now()
 		err := l.Subscribe(t.Context(), []metalog.Position{{Shard: 1, LSN: 1}}, 0, nil)

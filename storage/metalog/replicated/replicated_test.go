@@ -27,6 +27,7 @@ type front struct {
 	metalog.Log  // what is not implemented here is not called
 	url          string
 	err          error
+	elected      time.Time // err ends then, if not zero
 	writes       int
 	reads        int
 	subscribe    func(ctx context.Context, from []metalog.Position, fn func([]metalog.Update) error) error
@@ -36,6 +37,9 @@ type front struct {
 
 func (f *front) Append(context.Context, *metalog.Append) ([]metalog.Appended, error) {
 	f.writes++
+	if !f.elected.IsZero() && time.Now().After(f.elected) {
+		f.err = nil
+	}
 	return []metalog.Appended{{FirstLSN: 7}}, f.err
 }
 
@@ -180,7 +184,7 @@ func TestLeaderIsElected(t *testing.T) {
 		for _, f := range fronts {
 			f.err = notLeader("http://a")
 		}
-		time.AfterFunc(3*time.Second, func() { fronts[1].err = nil })
+		fronts[1].elected = time.Now().Add(3 * time.Second)
 		began := time.Now()
 		if err := appendOne(t.Context(), l); err != nil || time.Since(began) > 5*time.Second {
 			t.Errorf("after %v: %v", time.Since(began), err)

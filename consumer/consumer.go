@@ -52,8 +52,9 @@ type Consumer struct {
 	}
 }
 
-// New returns a consumer of a category that reads from the server at a URL; "" means [DefaultServer]. It does not connect before
-// the first iteration. The error reports every invalid option.
+// New returns a consumer of a category that reads from the server at a URL; "" means [DefaultServer]. Several addresses of one cell
+// are separated by commas: one is used while it answers, then the next. It does not connect before the first iteration. The error
+// reports every invalid option, and an invalid list of addresses.
 func New(server, category string, opts ...Option) (*Consumer, error) {
 	cfg := defaultConfig()
 	for _, o := range opts {
@@ -66,6 +67,9 @@ func New(server, category string, opts ...Option) (*Consumer, error) {
 	}
 	if err := cfg.validate(category); err != nil {
 		return nil, err
+	}
+	if err := errors.Join(rpc.CheckAddresses(server), rpc.CheckAddresses(cfg.readProxy)); err != nil {
+		return nil, fmt.Errorf("consumer: %w", err)
 	}
 	decoder, err := newDecoder(min(cfg.concurrency, runtime.GOMAXPROCS(0)))
 	if err != nil {

@@ -83,7 +83,8 @@ type sharedCore struct {
 }
 
 // New returns a producer that writes to a server. The address is a URL, or unix:/path for the socket of the host's agent; ""
-// means [DefaultServer]. New does not connect: the first request does. The error reports every invalid option.
+// means [DefaultServer]. Several addresses of one cell are separated by commas: one is used while it answers, then the next. New does
+// not connect: the first request does. The error reports every invalid option, and an invalid list of addresses.
 func New(server string, opts ...Option) (*Producer, error) {
 	cfg := defaultConfig()
 	for _, o := range opts {
@@ -91,6 +92,9 @@ func New(server string, opts ...Option) (*Producer, error) {
 	}
 	if err := cfg.validateOptions(); err != nil {
 		return nil, err
+	}
+	if err := rpc.CheckAddresses(server); err != nil {
+		return nil, fmt.Errorf("producer: %w", err)
 	}
 	c := &sharedCore{
 		cfg:     cfg,

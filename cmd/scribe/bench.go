@@ -15,6 +15,7 @@ import (
 	"scribe/cmd/scribe/app"
 	"scribe/cmd/scribe/bench"
 	"scribe/internal/base/units"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -75,7 +76,7 @@ func newBenchOf(name, short string, run func(context.Context, bench.Options) (be
 	}
 	fs := cmd.Flags()
 	if name != "catchup" {
-		fs.StringVar(&f.server, "server", "", "address of a running cell (default: one in this process)")
+		fs.Var((*addressFlag)(&f.server), "server", "address of a running cell, or several, separated by commas (default: one in this process)")
 	}
 	fs.StringVar(&f.data, "data", "", "folder of the cell in this process (default: a temporary one)")
 	fs.StringSliceVar(&f.workloads, "workload", bench.WorkloadNames(), "messages: 100b, access-log, 10kb")
@@ -110,6 +111,12 @@ func (f *benchFlags) runBench(cmd *cobra.Command, run func(context.Context, benc
 		if _, err := callCell(cmd.Context(), f.server, "bench", controlClient(f.server).GetStatus, &scribev1.GetStatusRequest{}); err != nil {
 			return err
 		}
+		// Of several addresses the one that answered is measured, so that the load and the metrics are of one process.
+		servers, err := rpc.Default().Addresses(f.server)
+		if err != nil {
+			return err
+		}
+		o.Server = servers.Order()[0]
 		return f.measureWorkloads(cmd, o, run)
 	}
 	return withCell(cmd, f.data, func(c *app.Config) { o.Blobs = c.BlobPath() }, func(server string) error {

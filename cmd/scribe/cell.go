@@ -165,11 +165,11 @@ const defaultServer = "http://127.0.0.1:7420"
 // serverFlag adds the flag for the address of the cell.
 func serverFlag(cmd *cobra.Command) *string {
 	addr := addressFlag(defaultServer)
-	cmd.Flags().Var(&addr, "server", "address of the cell: a URL, host:port or unix:/path (SCRIBE_SERVER)")
+	cmd.Flags().Var(&addr, "server", "address of the cell: a URL, host:port or unix:/path; or several, separated by commas, of which one that answers is used (SCRIBE_SERVER)")
 	return (*string)(&addr)
 }
 
-// addressFlag is the address of a cell. An invalid one is a usage error, not an unavailable cell.
+// addressFlag is the address of a cell, or several. An invalid one is a usage error, not an unavailable cell.
 type addressFlag string
 
 // String implements pflag.Value.
@@ -180,16 +180,10 @@ func (a *addressFlag) Type() string { return "address" }
 
 // Set implements pflag.Value.
 func (a *addressFlag) Set(s string) error {
-	s = strings.TrimSpace(s)
-	scheme, rest, isURL := strings.Cut(s, "://")
-	if path, ok := strings.CutPrefix(s, "unix:"); ok {
-		isURL, rest = false, path
-	} else if !isURL {
-		rest = s
+	list, err := rpc.ParseAddresses(s)
+	if err != nil {
+		return err
 	}
-	if isURL && scheme != "http" && scheme != "https" || strings.HasPrefix(s, "/") || strings.Trim(rest, "/") == "" {
-		return errors.New("want http://host:port, host:port or unix:/path")
-	}
-	*a = addressFlag(s)
+	*a = addressFlag(list.String())
 	return nil
 }

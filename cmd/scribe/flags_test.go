@@ -155,6 +155,7 @@ func TestHelp(t *testing.T) {
 func TestServerAddress(t *testing.T) {
 	for text, good := range map[string]bool{
 		"http://a:1": true, "https://a/b": true, "a": true, "a:7420": true, "[::1]:1": true, "unix:/run/s.sock": true, "unix:///run/s.sock": true,
+		"a,b:1,unix:/run/s.sock": true, "a, b": true, "a,,b": false, "a,a:7420": false, "a,ftp://b": false, ",": false,
 		"": false, "ftp://a": false, "http://": false, "unix:": false, "/run/s.sock": false,
 	} {
 		var a addressFlag

@@ -29,12 +29,14 @@ var (
 	ErrClosed = errors.New("metalog: closed")
 	// ErrCorrupt means that stored data is missing or does not match its checksum. It comes as *CorruptError.
 	ErrCorrupt = errors.New("metalog: damaged record")
+	// ErrNotLeader means that this replica of the engine takes no writes: another one leads. It comes as *NotLeaderError.
+	ErrNotLeader = errors.New("metalog: this replica does not lead")
 )
 
 // FindSentinel returns which of the errors above err wraps, nil for none. An error of several shards may wrap several: the first in
 // the order below counts.
 func FindSentinel(err error) error {
-	for _, sentinel := range []error{ErrSealed, ErrFenced, ErrConflict, ErrSequence, ErrStaleBlob, ErrTrimmed, ErrCorrupt, ErrInvalid, ErrClosed} {
+	for _, sentinel := range []error{ErrSealed, ErrFenced, ErrConflict, ErrSequence, ErrStaleBlob, ErrTrimmed, ErrCorrupt, ErrInvalid, ErrNotLeader, ErrClosed} {
 		if errors.Is(err, sentinel) {
 			return sentinel
 		}
@@ -154,3 +156,20 @@ func (e *CorruptError) Error() string {
 
 // Unwrap makes errors.Is(err, ErrCorrupt) hold.
 func (e *CorruptError) Unwrap() error { return ErrCorrupt }
+
+// NotLeaderError is an ErrNotLeader with the replica that leads.
+type NotLeaderError struct {
+	// Leader is the URL of the replica that leads, as its followers know it; empty when this one does not know it.
+	Leader string
+}
+
+// Error implements error.
+func (e *NotLeaderError) Error() string {
+	if e.Leader == "" {
+		return ErrNotLeader.Error() + ", and knows no leader: try another replica, or later"
+	}
+	return fmt.Sprintf("%v: %q does", ErrNotLeader, e.Leader)
+}
+
+// Unwrap makes errors.Is(err, ErrNotLeader) hold.
+func (e *NotLeaderError) Unwrap() error { return ErrNotLeader }

@@ -39,9 +39,9 @@ const (
 // use, and append, read and tail are linearizable per shard. Times are Unix microseconds.
 //
 // Errors that callers branch on: ErrFenced, ErrSealed and ErrConflict (as *RefusedError), ErrSequence (as
-// *SequenceError), ErrStaleBlob, ErrTrimmed (as *TrimmedError), ErrInvalid, ErrClosed, ErrCorrupt (as *CorruptError). They are
-// definite: the call changed nothing. An Append that fails with any other error, the end of its context included, has an unknown
-// outcome: it may have been applied.
+// *SequenceError), ErrStaleBlob, ErrTrimmed (as *TrimmedError), ErrInvalid, ErrClosed, ErrCorrupt (as *CorruptError), ErrNotLeader
+// (as *NotLeaderError). They are definite: the call changed nothing. An Append that fails with any other error, the end of its
+// context included, has an unknown outcome: it may have been applied.
 type Log interface {
 	// Open makes owner the writer of shards, and creates those that do not exist. Each shard gets an epoch above all earlier
 	// ones; appends with an earlier epoch fail with ErrFenced from then on. A sealed shard keeps its epoch and is returned with

@@ -34,7 +34,7 @@ func (b *broken) Subscribe(context.Context, []metalog.Position, time.Duration, f
 
 var sentinels = []error{
 	metalog.ErrFenced, metalog.ErrSealed, metalog.ErrConflict, metalog.ErrSequence, metalog.ErrStaleBlob, metalog.ErrTrimmed,
-	metalog.ErrInvalid, metalog.ErrClosed, metalog.ErrCorrupt,
+	metalog.ErrInvalid, metalog.ErrClosed, metalog.ErrCorrupt, metalog.ErrNotLeader,
 }
 
 var anAppend = &metalog.Append{Shards: []metalog.ShardAppend{{Shard: 1, Epoch: 1, Records: [][]byte{{1}}}}}
@@ -76,6 +76,8 @@ func TestEngineErrorsComeBack(t *testing.T) {
 		&metalog.TrimmedError{Shard: shard, LSN: 4, First: 8},
 		&metalog.CorruptError{Shard: shard, LSN: 4, Detail: "checksum"},
 		&metalog.CorruptError{Shard: shard, Detail: "checksum"},
+		&metalog.NotLeaderError{Leader: "http://n2:7420"},
+		&metalog.NotLeaderError{},
 	}
 	for _, s := range sentinels {
 		errs = append(errs, s, fmt.Errorf("text around it: %w", s))
@@ -89,7 +91,10 @@ func TestEngineErrorsComeBack(t *testing.T) {
 		if got.Error() != want.Error() {
 			t.Errorf("got %q, want %q", got, want)
 		}
-		for _, typed := range []any{new(*metalog.RefusedError), new(*metalog.SequenceError), new(*metalog.TrimmedError), new(*metalog.CorruptError)} {
+		for _, typed := range []any{
+			new(*metalog.RefusedError), new(*metalog.SequenceError), new(*metalog.TrimmedError), new(*metalog.CorruptError),
+			new(*metalog.NotLeaderError),
+		} {
 			if !errors.As(want, typed) {
 				continue
 			}

@@ -14,6 +14,7 @@ import (
 	"scribe/internal/base/config"
 	"scribe/internal/base/units"
 	"scribe/internal/format/pointer"
+	"scribe/internal/transport/rpc"
 	"scribe/readproxy"
 	"scribe/readproxy/memcached"
 	"scribe/readstream"
@@ -42,14 +43,14 @@ type Config struct {
 	Advertise string `yaml:"advertise" flag:"advertise" help:"base URL under which others reach this process (default: http:// and the listening address)"`
 	// ID names the process in the membership; empty = the host's name and a random part, kept in the data folder.
 	ID string `yaml:"id" flag:"id,up,serve,agent" help:"name in the membership (default: host name and a random part, kept in the data folder)"`
-	// Control is the control plane's base URL; for processes without that role.
-	Control string `yaml:"control" flag:"control,serve" help:"base URL of the control plane, if another process runs it"`
-	// Metalog is the base URL of the process that serves the metadata logs; for batchers, read streams, retention and sequencers in processes
+	// Control is the control plane's base URL, or several, separated by commas; for processes without that role.
+	Control string `yaml:"control" flag:"control,serve" help:"base URL of the control plane, if another process runs it; several, separated by commas, if several do"`
+	// Metalog is the base URL of the process that serves the metadata logs, or those of all its replicas, separated by commas; for batchers, read streams, retention and sequencers in processes
 	// without that role. A control plane that does without takes the one that is a member of the cell.
-	Metalog string `yaml:"metalog" flag:"metalog,serve" help:"base URL of the process that serves the metadata logs, if it is another one"`
-	// Upstream is where scribed forwards to: the base URL of a write proxy, or of any process of the cell; empty with a
-	// writeproxy in the same process.
-	Upstream string `yaml:"upstream" flag:"upstream,serve,agent" help:"address of the cell that scribed forwards to, if this process has no writeproxy"`
+	Metalog string `yaml:"metalog" flag:"metalog,serve" help:"base URL of the process that serves the metadata logs, if it is another one; those of all replicas, separated by commas"`
+	// Upstream is where scribed forwards to: the base URL of a write proxy, or of any process of the cell, or several, separated by commas;
+	// empty with a writeproxy in the same process.
+	Upstream string `yaml:"upstream" flag:"upstream,serve,agent" help:"address of the cell that scribed forwards to, if this process has no writeproxy; or several, separated by commas"`
 	// Inputs are the agent's sources beside the producer library.
 	Inputs InputsConfig `yaml:"inputs" check:"off"`
 	// Blobs is where payloads are kept.
@@ -182,17 +183,19 @@ func (c *Config) checkURLs(v *config.Violations) {
 		field, url, why string
 		needed          bool
 	}{
-		{"Advertise", c.Advertise, "", false},
 		{"Control", c.Control, "the process has no controlplane role", c.needsControl() && !c.Has(ControlPlane)},
 		{"Metalog", c.Metalog, "the process has no metalog role", c.needsMetalog() && !c.Has(Metalog)},
 		{"Upstream", c.Upstream, "scribed needs somewhere to forward to", c.Has(Scribed) && !c.Has(WriteProxy)},
 	} {
-		switch {
-		case u.url == "" && u.needed:
+		if u.url == "" && u.needed {
 			v.Add(u.field, "missing: %s", u.why)
-		case u.url != "" && !isURL(u.url):
-			v.Add(u.field, "invalid value %q: want http://host:port", u.url)
 		}
+		if err := checkURLList(u.url); err != nil {
+			v.Add(u.field, "%w", err)
+		}
+	}
+	if c.Advertise != "" && !isURL(c.Advertise) {
+		v.Add("Advertise", "invalid value %q: want http://host:port", c.Advertise)
 	}
 }
 
@@ -394,6 +397,20 @@ func (c *Config) retentionConfig() retention.Config {
 	r := c.Retention
 	r.BoundaryStep = min(max(r.Grace/12, time.Second), r.BoundaryStep)
 	return r
+}
+
+// checkURLList reports what is wrong with the base URLs of a cell, separated by commas. None are in order.
+func checkURLList(text string) error {
+	if text == "" {
+		return nil
+	}
+	for entry := range strings.SplitSeq(text, ",") {
+		if entry = strings.TrimSpace(entry); entry != "" && !isURL(entry) {
+			return fmt.Errorf("invalid value %q: want http://host:port", entry)
+		}
+	}
+	_, err := rpc.ParseAddresses(text)
+	return err
 }
 
 func isURL(s string) bool {

@@ -28,6 +28,7 @@ import (
 	"scribe/storage/metalog"
 	"scribe/storage/metalog/pebblelog"
 	"scribe/storage/metalog/remote"
+	"scribe/storage/metalog/replicated"
 	"scribe/writeproxy"
 )
 
@@ -195,9 +196,7 @@ func (a *App) checkCategoryIDs(ctx context.Context) error {
 
 func (a *App) openMetalog() error {
 	if !a.cfg.Has(Metalog) {
-		a.parts.log = remote.NewClient(rpc.NewMetalogClient(a.transport, a.cfg.Metalog))
-		a.onStop("metalog client", func(context.Context) error { return a.parts.log.Close() })
-		return nil
+		return a.connectMetalog()
 	}
 	engine, err := pebblelog.Open(filepath.Join(a.cfg.Data, "metalog"), pebblelog.Options{
 		FS: a.opts.Host.FS, Clock: a.opts.Host.unixMicro, Logger: a.log, Metrics: a.registry, CacheBytes: a.cfg.MetadataCache,
@@ -216,6 +215,31 @@ func (a *App) openMetalog() error {
 		a.onStop("metalog client", func(context.Context) error { return client.Close() })
 		a.parts.log = client
 	}
+	return nil
+}
+
+// connectMetalog makes the client of the engine of another process, or of the replicas of one.
+func (a *App) connectMetalog() error {
+	urls, err := rpc.ParseAddresses(a.cfg.Metalog)
+	if err != nil {
+		return err
+	}
+	var replicas []replicated.Replica
+	for _, url := range urls {
+		client := remote.NewClient(rpc.NewMetalogClient(a.transport, url))
+		a.onStop("metalog client", func(context.Context) error { return client.Close() })
+		replicas = append(replicas, replicated.Replica{URL: url, Log: client})
+	}
+	if len(replicas) == 1 {
+		a.parts.log = replicas[0].Log
+		return nil
+	}
+	log, err := replicated.New(replicas, replicated.Options{Random: a.opts.Host.Random.Named("metalog replicas")})
+	if err != nil {
+		return err
+	}
+	a.onStop("metalog replicas", func(context.Context) error { return log.Close() })
+	a.parts.log = log
 	return nil
 }
 

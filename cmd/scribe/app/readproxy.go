@@ -59,8 +59,8 @@ func (c *Config) checkRegion(v *config.Violations, i int) {
 	if r.ReadProxies == "" && r.Blobs == nil {
 		v.Add(field, "missing: want read_proxies or blobs")
 	}
-	if r.ReadProxies != "" && !isURL(r.ReadProxies) {
-		v.Add(field+".ReadProxies", "invalid value %q: want http://host:port", r.ReadProxies)
+	if err := checkURLList(r.ReadProxies); err != nil {
+		v.Add(field+".ReadProxies", "%w", err)
 	}
 	if b := c.regionBlobs(r); b != nil {
 		if b.Kind == "file" && b.Path == "" {

@@ -32,6 +32,8 @@ const (
 	refreshLate = time.Minute
 	// lookupTimeout bounds the first lookup at the given address, for which a call waits.
 	lookupTimeout = 5 * time.Second
+	// lookupPatience is the lookupTimeout while other given addresses are left to ask.
+	lookupPatience = 2 * time.Second
 	// recheckTimeout bounds each lookup while a list is known.
 	recheckTimeout = time.Second
 	// maxSubstitutes bounds the members that are asked if the given address does not answer.
@@ -46,8 +48,10 @@ const (
 // use.
 type Cell struct {
 	transport *rpc.Transport
-	server    string
+	server    string // one address, or the text of a list
 	control   rpc.ControlService
+	given     *rpc.AddressSet // the addresses in server; nil if they are invalid
+	invalid   error
 	random    *entropy.Source
 	// retries bounds what fetches cost beyond their first tries.
 	retries *backoff.Budget
@@ -84,9 +88,11 @@ type viewRefresh struct {
 	err  error
 }
 
-// New returns a view of the cell that server belongs to, which draws its choices from a source. It sends no request before the first call.
+// New returns a view of the cell that server belongs to, which draws its choices from a source. With the text of an [rpc.AddressList]
+// the first of them that answers is the given address, until it is away. It sends no request before the first call.
 func New(t *rpc.Transport, server string, random *entropy.Source) *Cell {
 	c := &Cell{transport: t, server: server, control: rpc.NewControlClient(t, server), random: random, retries: backoff.NewBudget(retryShare, maxRetries)}
+	c.given, c.invalid = t.Addresses(server)
 	c.mu.failed = make(map[roleInstance]time.Time)
 	c.mu.clients = make(map[roleInstance]any)
 	c.mu.ordered = make(map[roleInstance]bool)
@@ -94,7 +100,7 @@ func New(t *rpc.Transport, server string, random *entropy.Source) *Cell {
 	return c
 }
 
-// Control returns the ControlService of the given address.
+// Control returns the ControlService of the given address, or of the first of several that can be reached.
 func (c *Cell) Control() rpc.ControlService { return c.control }
 
 // instanceChoice orders instances for one call.
@@ -285,22 +291,21 @@ func (c *Cell) loadView(ctx context.Context, l *viewRefresh, old cellView, usabl
 	}
 }
 
-// lookupView asks the given address which roles it offers, and which members offer the others. If it does not answer, members
-// that it named before are asked.
+// lookupView asks the given address which roles it offers, and which members offer the others. Of several the first that answers
+// counts. If none does, members that it named before are asked.
 func (c *Cell) lookupView(ctx context.Context, old cellView) (cellView, error) {
+	if c.invalid != nil {
+		return cellView{}, rpc.Errorf(scribev1.Reason_REASON_INVALID, "server addresses: %w", c.invalid)
+	}
 	timeout := lookupTimeout
 	if len(old.members) > 0 {
 		timeout = recheckTimeout
 	}
-	st, err := c.askStatus(ctx, c.control, timeout)
-	switch {
-	case err == nil:
-		return viewOf(st, c.server), nil
-	case connect.CodeOf(err) == connect.CodeUnimplemented:
-		return viewOfOne(c.server), nil
+	found, err := c.lookupGiven(ctx, timeout)
+	if err == nil {
+		return found, nil
 	}
-	err = c.lookupError(ctx, err)
-	for _, url := range old.substitutes(c.server, c.random) {
+	for _, url := range old.substitutes(c.given.Order(), c.random) {
 		if ctx.Err() != nil {
 			break
 		}
@@ -309,9 +314,36 @@ func (c *Cell) lookupView(ctx context.Context, old cellView) (cellView, error) {
 		if serr != nil || !old.knows(st) {
 			continue
 		}
-		return viewFrom(st, url, c.server, old), nil
+		return viewFrom(st, url, old), nil
 	}
 	return cellView{}, err
+}
+
+// lookupGiven asks the given addresses, until one answers.
+func (c *Cell) lookupGiven(ctx context.Context, timeout time.Duration) (cellView, error) {
+	var failed []error
+	order := c.given.Order()
+	for i, url := range order {
+		limit := timeout
+		if i < len(order)-1 {
+			limit = min(limit, lookupPatience)
+		}
+		st, err := c.askStatus(ctx, rpc.NewControlClient(c.transport, url), limit)
+		switch {
+		case err == nil:
+			c.given.ReportOutcome(url, nil)
+			return viewOf(st, url), nil
+		case connect.CodeOf(err) == connect.CodeUnimplemented:
+			c.given.ReportOutcome(url, nil)
+			return viewOfOne(url), nil
+		}
+		failed = append(failed, err)
+		if gaveUp(ctx, err) {
+			break
+		}
+		c.given.ReportOutcome(url, err)
+	}
+	return cellView{}, c.lookupError(ctx, joinErrors(failed))
 }
 
 func (c *Cell) askStatus(ctx context.Context, control rpc.ControlService, timeout time.Duration) (*scribev1.GetStatusResponse, error) {

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"scribe/internal/base/entropy"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -38,17 +39,17 @@ func viewOfOne(server string) cellView {
 	return v
 }
 
-// viewFrom returns the view that a member reports, in place of the given address, which does not answer. An agent at the given
+// viewFrom returns the view that a member reports, in place of the given addresses, which do not answer. An agent at a given
 // address is still used for writes: no other host's agent replaces it.
-func viewFrom(st *scribev1.GetStatusResponse, url, server string, old cellView) cellView {
+func viewFrom(st *scribev1.GetStatusResponse, url string, old cellView) cellView {
 	v := membersOf(st)
 	for _, r := range st.GetRoles() {
 		if r != scribev1.Role_ROLE_SCRIBED {
 			v.add(r, url)
 		}
 	}
-	if old.has(roleInstance{scribev1.Role_ROLE_SCRIBED, server}) {
-		v.add(scribev1.Role_ROLE_SCRIBED, server)
+	for _, agent := range old.roles[scribev1.Role_ROLE_SCRIBED] {
+		v.add(scribev1.Role_ROLE_SCRIBED, agent)
 	}
 	return v
 }
@@ -98,11 +99,11 @@ func (v cellView) knows(st *scribev1.GetStatusResponse) bool {
 	return slices.ContainsFunc(st.GetMembers(), func(m *scribev1.Member) bool { _, ok := v.members[m.GetId()]; return ok })
 }
 
-// substitutes returns a few random members to ask in place of server.
-func (v cellView) substitutes(server string, random *entropy.Source) []string {
+// substitutes returns a few random members to ask in place of the given addresses.
+func (v cellView) substitutes(given rpc.AddressList, random *entropy.Source) []string {
 	urls := make([]string, 0, len(v.members))
 	for _, url := range v.members {
-		if url != server && !slices.Contains(urls, url) {
+		if !slices.Contains(given, url) && !slices.Contains(urls, url) {
 			urls = append(urls, url)
 		}
 	}

@@ -77,6 +77,7 @@ var classes = map[scribev1.Reason]Class{
 
 	scribev1.Reason_REASON_NO_BACKEND:      Unavailable,
 	scribev1.Reason_REASON_SHUTTING_DOWN:   Unavailable,
+	scribev1.Reason_REASON_NOT_LEADER:      Unavailable, // the leader takes the same request
 	scribev1.Reason_REASON_OVERLOADED:      Overloaded,
 	scribev1.Reason_REASON_FENCED:          Passing, // the new owner of the log answers the next attempt
 	scribev1.Reason_REASON_OUT_OF_SEQUENCE: Passing, // earlier messages have yet to arrive

@@ -25,21 +25,21 @@ import (
 // bulkClient calls one procedure with large requests or answers. It implements Connect's unary protocol itself, so that bytes go
 // from the caller's memory to the socket, and from the socket to their final memory, without a copy in between.
 type bulkClient struct {
-	client namedClient
+	client connect.HTTPClient
 	url    *url.URL
 	err    error // from parsing the URL
 	header http.Header
 }
 
-func newBulkClient(t *Transport, base, procedure string) *bulkClient {
-	u, err := url.Parse(baseURL(base) + procedure)
+func newBulkClient(to endpoint, base, procedure string) *bulkClient {
+	u, err := url.Parse(to.base + procedure)
 	if err == nil && u.Host == "" {
 		err = errors.New("no host")
 	}
 	if err != nil {
 		err = Errorf(scribev1.Reason_REASON_INVALID, "server address %q: %w", base, err)
 	}
-	return &bulkClient{client: t.unary, url: u, err: err, header: http.Header{
+	return &bulkClient{client: to.unary, url: u, err: err, header: http.Header{
 		"Content-Type":             {protoType},
 		"Connect-Protocol-Version": {"1"},
 		"Accept-Encoding":          {"identity"},
@@ -89,17 +89,21 @@ func (c *bulkClient) roundTrip(ctx context.Context, body *sentBody, decode func(
 		return err
 	}
 	defer res.Body.Close()
+	at := c.url
+	if res.Request != nil { // with several addresses, the one that answered
+		at = res.Request.URL
+	}
 	if res.StatusCode != http.StatusOK {
-		return wireError(res, "call "+readableURL(c.url))
+		return wireError(res, "call "+readableURL(at))
 	}
 	if t := res.Header.Get("Content-Type"); t != protoType {
-		return connect.NewError(connect.CodeUnimplemented, fmt.Errorf("call %s: the answer is of type %q, not %s: is that the address of this service?", readableURL(c.url), t, protoType))
+		return connect.NewError(connect.CodeUnimplemented, fmt.Errorf("call %s: the answer is of type %q, not %s: is that the address of this service?", readableURL(at), t, protoType))
 	}
 	if res.ContentLength > MaxMessageBytes {
-		return Errorf(scribev1.Reason_REASON_TOO_LARGE, "call %s: the answer has %d bytes, the limit is %d", readableURL(c.url), res.ContentLength, MaxMessageBytes)
+		return Errorf(scribev1.Reason_REASON_TOO_LARGE, "call %s: the answer has %d bytes, the limit is %d", readableURL(at), res.ContentLength, MaxMessageBytes)
 	}
 	if err := decode(res.Body, res.ContentLength); err != nil {
-		return fmt.Errorf("call %s: read the answer: %w", readableURL(c.url), err)
+		return fmt.Errorf("call %s: read the answer: %w", readableURL(at), err)
 	}
 	return nil
 }

@@ -10,7 +10,8 @@ import (
 	"scribe/proto/scribe/v1/scribev1connect"
 )
 
-// A client is created once for a URL and used by many calls; creating one costs more than a small call.
+// A client is created once for a URL and used by many calls; creating one costs more than a small call. Wherever a base URL is asked
+// for, the text of an [AddressList] stands for several: see setClient.
 
 // clientOptions bound answers and request them uncompressed: payloads are compressed already, and the rest is small.
 func clientOptions() connect.ClientOption {
@@ -24,59 +25,68 @@ func clientOptions() connect.ClientOption {
 
 // NewWriteClient calls the WriteService at a base URL.
 func NewWriteClient(t *Transport, url string) WriteService {
+	to := t.endpointOf(url)
 	return writeClient{
-		WriteServiceClient: scribev1connect.NewWriteServiceClient(t.unary, baseURL(url), clientOptions()),
-		write:              newBulkClient(t, url, scribev1connect.WriteServiceWriteProcedure),
+		WriteServiceClient: scribev1connect.NewWriteServiceClient(to.unary, to.base, clientOptions()),
+		write:              newBulkClient(to, url, scribev1connect.WriteServiceWriteProcedure),
 	}
 }
 
 // NewBatchClient calls the BatchService at a base URL.
 func NewBatchClient(t *Transport, url string) BatchService {
-	return batchClient{newBulkClient(t, url, scribev1connect.BatchServiceSubmitProcedure)}
+	to := t.endpointOf(url)
+	return batchClient{newBulkClient(to, url, scribev1connect.BatchServiceSubmitProcedure)}
 }
 
 // NewReadProxyClient calls the ReadProxyService at a base URL.
 func NewReadProxyClient(t *Transport, url string) ReadProxyService {
-	return readProxyClient{newBulkClient(t, url, scribev1connect.ReadProxyServiceFetchProcedure)}
+	to := t.endpointOf(url)
+	return readProxyClient{newBulkClient(to, url, scribev1connect.ReadProxyServiceFetchProcedure)}
 }
 
 // NewViewClient calls the ViewService at a base URL.
 func NewViewClient(t *Transport, url string) ViewService {
-	return scribev1connect.NewViewServiceClient(t.unary, baseURL(url), clientOptions())
+	to := t.endpointOf(url)
+	return scribev1connect.NewViewServiceClient(to.unary, to.base, clientOptions())
 }
 
 // NewPushClient calls the PushService at a base URL.
 func NewPushClient(t *Transport, url string) PushService {
-	return scribev1connect.NewPushServiceClient(t.unary, baseURL(url), clientOptions())
+	to := t.endpointOf(url)
+	return scribev1connect.NewPushServiceClient(to.unary, to.base, clientOptions())
 }
 
 // NewReadStreamClient calls the ReadStreamService at a base URL.
 func NewReadStreamClient(t *Transport, url string) ReadStreamService {
+	to := t.endpointOf(url)
 	return readStreamClient{
-		ReadStreamServiceClient: scribev1connect.NewReadStreamServiceClient(t.unary, baseURL(url), clientOptions()),
-		streams:                 scribev1connect.NewReadStreamServiceClient(t.stream, baseURL(url), clientOptions()),
+		ReadStreamServiceClient: scribev1connect.NewReadStreamServiceClient(to.unary, to.base, clientOptions()),
+		streams:                 scribev1connect.NewReadStreamServiceClient(to.stream, to.base, clientOptions()),
 	}
 }
 
 // NewMetalogClient calls the MetalogService at a base URL.
 func NewMetalogClient(t *Transport, url string) MetalogService {
+	to := t.endpointOf(url)
 	return metalogClient{
-		MetalogServiceClient: scribev1connect.NewMetalogServiceClient(t.unary, baseURL(url), clientOptions()),
-		streams:              scribev1connect.NewMetalogServiceClient(t.stream, baseURL(url), clientOptions()),
+		MetalogServiceClient: scribev1connect.NewMetalogServiceClient(to.unary, to.base, clientOptions()),
+		streams:              scribev1connect.NewMetalogServiceClient(to.stream, to.base, clientOptions()),
 	}
 }
 
 // NewControlClient calls the ControlService at a base URL.
 func NewControlClient(t *Transport, url string) ControlService {
+	to := t.endpointOf(url)
 	return controlClient{
-		ControlServiceClient: scribev1connect.NewControlServiceClient(t.unary, baseURL(url), clientOptions()),
-		streams:              scribev1connect.NewControlServiceClient(t.stream, baseURL(url), clientOptions()),
+		ControlServiceClient: scribev1connect.NewControlServiceClient(to.unary, to.base, clientOptions()),
+		streams:              scribev1connect.NewControlServiceClient(to.stream, to.base, clientOptions()),
 	}
 }
 
 // NewGroupClient calls the GroupService at a base URL.
 func NewGroupClient(t *Transport, url string) GroupService {
-	return scribev1connect.NewGroupServiceClient(t.unary, baseURL(url), clientOptions())
+	to := t.endpointOf(url)
+	return scribev1connect.NewGroupServiceClient(to.unary, to.base, clientOptions())
 }
 
 type writeClient struct {

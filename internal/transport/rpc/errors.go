@@ -35,7 +35,7 @@ func Code(r scribev1.Reason) connect.Code {
 		return connect.CodeAborted
 	case scribev1.Reason_REASON_TRIMMED:
 		return connect.CodeOutOfRange
-	case scribev1.Reason_REASON_SHUTTING_DOWN, scribev1.Reason_REASON_NO_BACKEND:
+	case scribev1.Reason_REASON_SHUTTING_DOWN, scribev1.Reason_REASON_NO_BACKEND, scribev1.Reason_REASON_NOT_LEADER:
 		return connect.CodeUnavailable
 	case scribev1.Reason_REASON_UNSPECIFIED:
 	}

@@ -2,6 +2,7 @@ package rpc_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -193,7 +194,7 @@ type endpoint struct {
 }
 
 // networks are what every test of the wire runs over.
-var networks = []string{"memory", "tcp", "unix"}
+var networks = []string{"memory", "tcp", "unix", "second address"}
 
 // start serves until the test ends.
 func start(t *testing.T, network string, s *rpc.Services) *endpoint {
@@ -211,6 +212,16 @@ func startHandler(t *testing.T, network string, h http.Handler) *endpoint {
 	case "memory":
 		ml := memhttp.Listen()
 		l, e.dial, e.transport, e.url = ml, ml.Dial, rpc.NewTransport(ml.Dial), "memory"
+	case "second address":
+		ml := memhttp.Listen()
+		l, e.url = ml, "gone,memory"
+		e.dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if addr == "gone:7420" {
+				return nil, &net.OpError{Op: "dial", Net: network, Err: errors.New("connection refused")}
+			}
+			return ml.Dial(ctx, network, addr)
+		}
+		e.transport = rpc.NewTransport(e.dial)
 	case "tcp":
 		l = listen(t, "tcp", "127.0.0.1:0")
 		e.transport, e.url = rpc.NewTransport(nil), l.Addr().String()

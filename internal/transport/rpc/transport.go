@@ -14,6 +14,11 @@ import (
 type Transport struct {
 	unary, stream namedClient
 	borrowed      bool
+
+	sets struct {
+		sync.Mutex
+		byText map[string]*AddressSet // by the text of the list
+	}
 }
 
 // Dial opens a connection to an address of the form host:port.
@@ -25,7 +30,7 @@ func NewTransport(dial Dial) *Transport {
 		dial = dialNet
 	}
 	connected := func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := dial(ctx, network, addr)
+		c, err := dialPatiently(ctx, dial, network, addr)
 		if err != nil {
 			return nil, &dialError{err}
 		}

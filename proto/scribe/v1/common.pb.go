@@ -421,6 +421,8 @@ const (
 	Reason_REASON_MISSING Reason = 20
 	// The frame follows others of its producer and shard, see WriteRequest.follows, that this server has not taken: send those first.
 	Reason_REASON_OUT_OF_ORDER Reason = 21
+	// This replica does not lead: the leader takes the request. Nothing was carried out.
+	Reason_REASON_NOT_LEADER Reason = 22
 	// The consumer group does not exist.
 	Reason_REASON_UNKNOWN_GROUP Reason = 30
 	// The consumer group has members.
@@ -456,6 +458,7 @@ var (
 		19: "REASON_UNKNOWN_OUTCOME",
 		20: "REASON_MISSING",
 		21: "REASON_OUT_OF_ORDER",
+		22: "REASON_NOT_LEADER",
 		30: "REASON_UNKNOWN_GROUP",
 		31: "REASON_GROUP_ACTIVE",
 		32: "REASON_STALE_GENERATION",
@@ -484,6 +487,7 @@ var (
 		"REASON_UNKNOWN_OUTCOME":     19,
 		"REASON_MISSING":             20,
 		"REASON_OUT_OF_ORDER":        21,
+		"REASON_NOT_LEADER":          22,
 		"REASON_UNKNOWN_GROUP":       30,
 		"REASON_GROUP_ACTIVE":        31,
 		"REASON_STALE_GENERATION":    32,
@@ -1358,7 +1362,7 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\x0fSHARD_BY_STICKY\x10\x01\x12\x10\n" +
 	"\fSHARD_BY_KEY\x10\x02\x12\x12\n" +
 	"\x0eSHARD_BY_FIELD\x10\x03\x12\x15\n" +
-	"\x11SHARD_BY_EXPLICIT\x10\x04*\xff\x04\n" +
+	"\x11SHARD_BY_EXPLICIT\x10\x04*\x96\x05\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17REASON_UNKNOWN_CATEGORY\x10\x01\x12\x1a\n" +
@@ -1382,7 +1386,8 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\x14REASON_UNKNOWN_SHARD\x10\x12\x12\x1a\n" +
 	"\x16REASON_UNKNOWN_OUTCOME\x10\x13\x12\x12\n" +
 	"\x0eREASON_MISSING\x10\x14\x12\x17\n" +
-	"\x13REASON_OUT_OF_ORDER\x10\x15\x12\x18\n" +
+	"\x13REASON_OUT_OF_ORDER\x10\x15\x12\x15\n" +
+	"\x11REASON_NOT_LEADER\x10\x16\x12\x18\n" +
 	"\x14REASON_UNKNOWN_GROUP\x10\x1e\x12\x17\n" +
 	"\x13REASON_GROUP_ACTIVE\x10\x1f\x12\x1b\n" +
 	"\x17REASON_STALE_GENERATION\x10 \x12\x1e\n" +

@@ -2201,7 +2201,8 @@ func (x *AnnotationsResponse) GetUntil() uint64 {
 type MetalogFault struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What happened: REASON_FENCED, REASON_SEALED or REASON_CONFLICT (with refusals), REASON_DUPLICATE, REASON_OUT_OF_SEQUENCE or
-	// REASON_STALE_PRODUCER (with runs), REASON_STALE_BLOB, REASON_TRIMMED, REASON_CORRUPT, REASON_INVALID, REASON_SHUTTING_DOWN.
+	// REASON_STALE_PRODUCER (with runs), REASON_STALE_BLOB, REASON_TRIMMED, REASON_CORRUPT, REASON_INVALID, REASON_SHUTTING_DOWN,
+	// REASON_NOT_LEADER (with leader).
 	Reason Reason `protobuf:"varint,1,opt,name=reason,proto3,enum=scribe.v1.Reason" json:"reason,omitempty"`
 	// The shards that refused an append or an opening, at most 1,000.
 	Refusals []*ShardRefusal `protobuf:"bytes,2,rep,name=refusals,proto3" json:"refusals,omitempty"`
@@ -2214,7 +2215,9 @@ type MetalogFault struct {
 	// LSN of the first record after a trimmed position.
 	FirstLsn uint64 `protobuf:"varint,6,opt,name=first_lsn,json=firstLsn,proto3" json:"first_lsn,omitempty"`
 	// What is damaged. For people.
-	Detail        string `protobuf:"bytes,7,opt,name=detail,proto3" json:"detail,omitempty"`
+	Detail string `protobuf:"bytes,7,opt,name=detail,proto3" json:"detail,omitempty"`
+	// URL of the replica that leads, with REASON_NOT_LEADER; empty when the answering replica does not know it.
+	Leader        string `protobuf:"bytes,8,opt,name=leader,proto3" json:"leader,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2294,6 +2297,13 @@ func (x *MetalogFault) GetFirstLsn() uint64 {
 func (x *MetalogFault) GetDetail() string {
 	if x != nil {
 		return x.Detail
+	}
+	return ""
+}
+
+func (x *MetalogFault) GetLeader() string {
+	if x != nil {
+		return x.Leader
 	}
 	return ""
 }
@@ -2553,7 +2563,7 @@ const file_scribe_v1_metalog_proto_rawDesc = "" +
 	"\tmax_bytes\x18\x05 \x01(\rR\bmaxBytes\"d\n" +
 	"\x13AnnotationsResponse\x127\n" +
 	"\vannotations\x18\x01 \x03(\v2\x15.scribe.v1.AnnotationR\vannotations\x12\x14\n" +
-	"\x05until\x18\x02 \x01(\x04R\x05until\"\xf6\x01\n" +
+	"\x05until\x18\x02 \x01(\x04R\x05until\"\x8e\x02\n" +
 	"\fMetalogFault\x12)\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\x123\n" +
 	"\brefusals\x18\x02 \x03(\v2\x17.scribe.v1.ShardRefusalR\brefusals\x12)\n" +
@@ -2561,7 +2571,8 @@ const file_scribe_v1_metalog_proto_rawDesc = "" +
 	"\x05shard\x18\x04 \x01(\x04R\x05shard\x12\x10\n" +
 	"\x03lsn\x18\x05 \x01(\x04R\x03lsn\x12\x1b\n" +
 	"\tfirst_lsn\x18\x06 \x01(\x04R\bfirstLsn\x12\x16\n" +
-	"\x06detail\x18\a \x01(\tR\x06detail\"f\n" +
+	"\x06detail\x18\a \x01(\tR\x06detail\x12\x16\n" +
+	"\x06leader\x18\b \x01(\tR\x06leader\"f\n" +
 	"\fShardRefusal\x12)\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\x12+\n" +
 	"\x05state\x18\x02 \x01(\v2\x15.scribe.v1.ShardStateR\x05state\"\xac\x01\n" +

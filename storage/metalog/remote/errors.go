@@ -42,6 +42,7 @@ var reasons = map[error]scribev1.Reason{
 	metalog.ErrTrimmed:   scribev1.Reason_REASON_TRIMMED,
 	metalog.ErrCorrupt:   scribev1.Reason_REASON_CORRUPT,
 	metalog.ErrInvalid:   scribev1.Reason_REASON_INVALID,
+	metalog.ErrNotLeader: scribev1.Reason_REASON_NOT_LEADER,
 	metalog.ErrClosed:    scribev1.Reason_REASON_SHUTTING_DOWN,
 }
 
@@ -93,6 +94,9 @@ func faultOf(err error) (*scribev1.MetalogFault, []*scribev1.SequenceConflict) {
 	if e := new(metalog.CorruptError); errors.As(err, &e) {
 		fault.Shard, fault.Lsn, fault.Detail = uint64(e.Shard), uint64(e.LSN), e.Detail
 	}
+	if e := new(metalog.NotLeaderError); errors.As(err, &e) {
+		fault.Leader = e.Leader
+	}
 	return fault, conflicts
 }
 
@@ -143,6 +147,8 @@ func engineError(fault *scribev1.MetalogFault) error {
 		return &metalog.TrimmedError{Shard: shard, LSN: lsn, First: record.LSN(fault.GetFirstLsn())}
 	case fault.GetReason() == scribev1.Reason_REASON_CORRUPT:
 		return &metalog.CorruptError{Shard: shard, LSN: lsn, Detail: fault.GetDetail()}
+	case fault.GetReason() == scribev1.Reason_REASON_NOT_LEADER:
+		return &metalog.NotLeaderError{Leader: fault.GetLeader()}
 	}
 	return keyOf(reasons, fault.GetReason())
 }

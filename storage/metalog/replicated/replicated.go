@@ -1,0 +1,295 @@
+package replicated
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"scribe/internal/base/backoff"
+	"scribe/internal/base/entropy"
+	"scribe/internal/base/lifecycle"
+	"scribe/internal/transport/retry"
+	"scribe/internal/transport/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/metalog"
+)
+
+// Replica is one of the replicas of an engine.
+type Replica struct {
+	// URL is the name by which the others call it when it leads.
+	URL string
+	// Log is the replica, which the caller closes after the Log made of it.
+	Log metalog.Log
+}
+
+// DefaultPatience is the default of Options.Patience: several times what it takes to elect a leader.
+const DefaultPatience = 10 * time.Second
+
+// Options are the settings of a Log.
+type Options struct {
+	// Patience bounds how long a write looks for the leader, and how long a subscription looks for a replica that serves it; 0 means
+	// DefaultPatience.
+	Patience time.Duration
+	// Random draws the jitter of pauses.
+	Random *entropy.Source
+}
+
+// Log is a metalog.Log over replicas.
+type Log struct {
+	replicas []Replica
+	urls     rpc.AddressList
+	present  *rpc.AddressSet // which replicas are away
+	patience time.Duration
+	pauses   backoff.Backoff
+	life     context.Context //nolint:containedctx // ends with the Log
+	end      context.CancelFunc
+	calls    lifecycle.Calls
+
+	mu struct {
+		sync.Mutex
+		leader int // index of the replica that took the last write; -1 when unknown
+	}
+}
+
+var _ metalog.Log = (*Log)(nil)
+
+// New returns a Log over replicas, of which the first is preferred for reads.
+func New(replicas []Replica, o Options) (*Log, error) {
+	if len(replicas) == 0 {
+		return nil, errors.New("replicated metalog: no replicas")
+	}
+	l := &Log{replicas: replicas, patience: cmp.Or(o.Patience, DefaultPatience)}
+	l.pauses = backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second, Random: o.Random}
+	for _, r := range replicas {
+		if l.indexOf(r.URL) >= 0 {
+			return nil, fmt.Errorf("replicated metalog: the replica %q is listed twice", r.URL)
+		}
+		l.urls = append(l.urls, plainURL(r.URL))
+	}
+	l.present = rpc.PreferFirst(l.urls)
+	l.life, l.end = context.WithCancel(context.Background())
+	l.mu.leader = -1
+	return l, nil
+}
+
+// plainURL is a URL as replicas are compared by it.
+func plainURL(url string) string { return strings.ToLower(strings.TrimRight(url, "/")) }
+
+// indexOf returns the index of the replica that a URL names, -1 for none.
+func (l *Log) indexOf(url string) int {
+	for i, known := range l.urls {
+		if known == plainURL(url) {
+			return i
+		}
+	}
+	return -1
+}
+
+// Close implements metalog.Log. It leaves the replicas open. It must not be called from within a callback.
+func (l *Log) Close() error {
+	l.calls.Drain()
+	l.end()
+	return l.calls.Wait(context.Background())
+}
+
+// order returns the replicas in the order in which a read asks them.
+func (l *Log) order() []int {
+	var order []int
+	for _, url := range l.present.Order() {
+		order = append(order, l.indexOf(url))
+	}
+	return order
+}
+
+// enterCall admits a call whose context is not over.
+func (l *Log) enterCall(ctx context.Context) error {
+	if !l.calls.Enter() {
+		return metalog.ErrClosed
+	}
+	if err := ctx.Err(); err != nil {
+		l.calls.Leave()
+		return err
+	}
+	return nil
+}
+
+// readAny makes a call that changes nothing at one replica after another, until one answers, or has an error that is about the request.
+func readAny[T any](ctx context.Context, l *Log, read func(metalog.Log) (T, error)) (res T, err error) {
+	if err := l.enterCall(ctx); err != nil {
+		return res, err
+	}
+	defer l.calls.Leave()
+	var failed error
+	for _, i := range l.order() {
+		res, err := read(l.replicas[i].Log)
+		if err == nil {
+			l.present.ReportOutcome(l.urls[i], nil)
+			return res, nil
+		}
+		if ctx.Err() != nil || !helpsElsewhere(err) {
+			return res, err
+		}
+		l.noteFailure(i, err)
+		failed = cmp.Or(failed, err)
+	}
+	return res, failed
+}
+
+// helpsElsewhere reports whether another replica may serve a read that failed. Damage is one replica's own.
+func helpsElsewhere(err error) bool {
+	sentinel := metalog.FindSentinel(err)
+	return sentinel == nil || errors.Is(sentinel, metalog.ErrClosed) || errors.Is(sentinel, metalog.ErrNotLeader) || errors.Is(sentinel, metalog.ErrCorrupt)
+}
+
+// noteFailure remembers a replica as away, unless it answered.
+func (l *Log) noteFailure(i int, err error) {
+	if sentinel := metalog.FindSentinel(err); sentinel == nil || errors.Is(sentinel, metalog.ErrClosed) {
+		l.present.ReportOutcome(l.urls[i], err)
+	}
+}
+
+// writeLeader makes a call at the leader.
+func writeLeader[T any](ctx context.Context, l *Log, write func(metalog.Log) (T, error)) (res T, err error) {
+	if err := l.enterCall(ctx); err != nil {
+		return res, err
+	}
+	defer l.calls.Leave()
+	s := l.searchLeader()
+	for {
+		i := s.at
+		res, err = write(l.replicas[i].Log)
+		if !l.mayFollow(ctx, i, err) {
+			return res, err
+		}
+		if serr := s.moveOn(ctx, err); serr != nil {
+			return res, serr
+		}
+	}
+}
+
+// mayFollow records the outcome of a write at a replica, and reports whether another attempt may follow: if it was definitely
+// not carried out, for a reason that another replica does not have.
+func (l *Log) mayFollow(ctx context.Context, i int, err error) bool {
+	refused := errors.Is(err, metalog.ErrNotLeader)
+	sentinel := metalog.FindSentinel(err)
+	if err == nil || sentinel != nil && !refused && !errors.Is(sentinel, metalog.ErrClosed) {
+		l.present.ReportOutcome(l.urls[i], nil)
+		l.setLeader(i)
+		return false
+	}
+	l.forgetLeader(i)
+	if refused {
+		return true
+	}
+	if ctx.Err() == nil {
+		l.noteFailure(i, err)
+	}
+	d := retry.Classify(err)
+	return errors.Is(sentinel, metalog.ErrClosed) || d.Class == retry.Unavailable && !d.Unknown
+}
+
+func (l *Log) setLeader(i int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.leader = i
+}
+
+// forgetLeader forgets the leader if it was that replica.
+func (l *Log) forgetLeader(i int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.leader == i {
+		l.mu.leader = -1
+	}
+}
+
+// leaderSearch is the search of one write for the leader.
+type leaderSearch struct {
+	log   *Log
+	at    int // the replica to ask
+	began time.Time
+	// asked counts the attempts since the last pause, pauses the pauses.
+	asked, pauses int
+	tried         []bool // since the last pause
+}
+
+// searchLeader begins with the known leader, or the first replica that is not away.
+func (l *Log) searchLeader() *leaderSearch {
+	l.mu.Lock()
+	at := l.mu.leader
+	l.mu.Unlock()
+	if at < 0 {
+		at = l.order()[0]
+	}
+	return &leaderSearch{log: l, at: at, began: time.Now(), tried: make([]bool, len(l.replicas))}
+}
+
+// moveOn chooses the next replica after a refusal: the one that it names, otherwise one that was not asked. When every replica was
+// asked, or they send each other in a circle, it pauses first. It fails when the time is over.
+func (s *leaderSearch) moveOn(ctx context.Context, refusal error) error {
+	s.tried[s.at] = true
+	s.asked++
+	from, named := s.at, -1
+	if e := new(metalog.NotLeaderError); errors.As(refusal, &e) {
+		named = s.log.indexOf(e.Leader)
+	}
+	switch next := s.untried(); {
+	case named >= 0 && named != from && !s.tried[named]:
+		s.at = named
+	case next >= 0:
+		s.at = next
+	default:
+		if err := s.pause(ctx, refusal); err != nil {
+			return err
+		}
+		if s.at = named; named < 0 || named == from {
+			s.at = s.log.order()[0]
+		}
+	}
+	return nil
+}
+
+// untried returns a replica that was not asked since the last pause, -1 for none.
+func (s *leaderSearch) untried() int {
+	for _, i := range s.log.order() {
+		if !s.tried[i] {
+			return i
+		}
+	}
+	return -1
+}
+
+// pause waits before another round.
+func (s *leaderSearch) pause(ctx context.Context, refusal error) error {
+	s.pauses++
+	d := s.log.pauses.Pause(s.pauses)
+	if waited := time.Since(s.began); waited+d > s.log.patience {
+		return s.giveUp(refusal, fmt.Errorf("after %v", waited))
+	}
+	clear(s.tried)
+	return s.log.sleep(ctx, d, func(cause error) error { return s.giveUp(refusal, cause) })
+}
+
+// giveUp returns the error of a write that no replica took. It is definite, since every attempt was refused.
+func (s *leaderSearch) giveUp(refusal, why error) error {
+	if errors.Is(why, metalog.ErrClosed) {
+		return why
+	}
+	return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, time.Second, "metalog: none of %d replicas leads (asked %d times, given up: %w): the last one said: %w",
+		len(s.log.replicas), s.asked, why, refusal)
+}
+
+// sleep waits for d, and returns what ended makes of the end of ctx or of the Log, if that comes first.
+func (l *Log) sleep(ctx context.Context, d time.Duration, ended func(cause error) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(l.life, func() { cancel(metalog.ErrClosed) })()
+	if err := backoff.Sleep(ctx, d); err != nil {
+		return ended(err)
+	}
+	return nil
+}

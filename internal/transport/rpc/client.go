@@ -68,9 +68,10 @@ func NewMetalogClient(t *Transport, url string) MetalogService {
 
 // NewControlClient calls the ControlService at a base URL.
 func NewControlClient(t *Transport, url string) ControlService {
+	opts := connect.WithClientOptions(clientOptions(), connect.WithInterceptors(forwardedMark{}))
 	return controlClient{
-		ControlServiceClient: scribev1connect.NewControlServiceClient(t.unary, baseURL(url), clientOptions()),
-		streams:              scribev1connect.NewControlServiceClient(t.stream, baseURL(url), clientOptions()),
+		ControlServiceClient: scribev1connect.NewControlServiceClient(t.unary, baseURL(url), opts),
+		streams:              scribev1connect.NewControlServiceClient(t.stream, baseURL(url), opts),
 	}
 }
 

@@ -148,15 +148,29 @@ func TestStoreAwayIsNotSilence(t *testing.T) {
 func TestLeaderIsCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSharedStore(t)
-		s.serveAll("a", "b")
-		old := s.leader()
+		s.serveAll("a", "b", "c")
+		old, began := s.leader(), time.Now()
 		join(t, old.ControlPlane, "m", 10*time.Second)
 		hold(t, old.ControlPlane, "h", 0, &scribev1.Pin{Category: 1, From: 5})
 		watch, ended := watchMembersOf(t.Context(), old.ControlPlane, 5*time.Second)
 		synctest.Wait()
 		<-watch
+		var there []<-chan error // watches that are passed on
+		for _, i := range s.instances() {
+			if i != old {
+				_, e := watchMembersOf(t.Context(), i.ControlPlane, time.Hour)
+				there = append(there, e)
+			}
+		}
+		synctest.Wait()
 		old.way.cut()
 		leader, _ := s.awaitLeader(old) // which checks that there are never two
+		for _, e := range there { // they don't wait until the old one notices
+			wantReason(t, <-e, scribev1.Reason_REASON_NO_BACKEND)
+		}
+		if d := time.Since(began); d > 2*time.Second {
+			t.Errorf("watches that are passed on go on for %v", d)
+		}
 		wantMembers(t, leader.ControlPlane, "m/1/0")
 		wantPins(t, leader.ControlPlane, 0)
 		_, err := old.ListPins(t.Context(), &scribev1.ListPinsRequest{})
@@ -230,6 +244,40 @@ func TestJoinBeforeTakeover(t *testing.T) {
 		wantMembers(t, leader.ControlPlane, "m/1/0")
 		if m := join(t, leader.ControlPlane, "n", time.Minute); m.GetSlot() != 2 {
 			t.Errorf("n has slot %d", m.GetSlot())
+		}
+	})
+}
+
+// A takeover whose answer is lost, and a term that can't be read, are followed by another term after the silence.
+func TestTermsOfUnknownHolders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSharedStore(t)
+		lost := &faultyStore{Store: s.store, prefix: leaderTermKey, applied: true}
+		lost.failing.Store(true)
+		a := s.serve("a", func(_ *Config, d *Deps) { d.Store = lost })
+		synctest.Wait()
+		if seen, _ := a.leadership.seenTerm(); len(s.leaders()) != 0 || seen.Term > 1 {
+			t.Fatalf("it leads in a term of which it does not know: %+v", seen)
+		}
+		_, err := a.ListPins(t.Context(), &scribev1.ListPinsRequest{})
+		wantReason(t, err, scribev1.Reason_REASON_NO_BACKEND)
+		lost.failing.Store(false)
+		s.awaitLeader(nil)
+		if seen, _ := a.leadership.seenTerm(); seen.Term != 2 || seen.Holder != "a" {
+			t.Errorf("%+v", seen)
+		}
+		if _, err := s.store.Commit(t.Context(), kv.Put(leaderTermKey, []byte("{"))); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if len(s.leaders()) != 0 {
+			t.Error("it leads on in a term that was overwritten")
+		}
+		if _, took := s.awaitLeader(nil); took < 900*time.Millisecond {
+			t.Errorf("a term that can't be read was replaced after %v", took)
+		}
+		if seen, _ := a.leadership.seenTerm(); seen.Term != 1 && seen.Term != 3 {
+			t.Errorf("%+v", seen)
 		}
 	})
 }

@@ -232,6 +232,9 @@ type storeWay struct {
 	// their senders have been gone.
 	stalled string
 	release chan struct{}
+	// late is how long the answers of transactions that write a key with the prefix delayed are on their way.
+	delayed string
+	late    time.Duration
 }
 
 var errCut = errors.New("the store can't be reached")
@@ -252,6 +255,18 @@ func (w *storeWay) stall(prefix string) (release func()) {
 	defer w.mu.Unlock()
 	w.stalled, w.release = prefix, make(chan struct{})
 	return func() { close(w.release) }
+}
+
+// delay delays answers.
+func (w *storeWay) delay(prefix string, by time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.delayed, w.late = prefix, by
+}
+
+// writes reports whether a transaction writes a key with a prefix.
+func writes(ops []kv.Op, prefix string) bool {
+	return prefix != "" && slices.ContainsFunc(ops, func(op kv.Op) bool { return op.Kind != kv.OpCheck && strings.HasPrefix(op.Key, prefix) })
 }
 
 // pass returns an error if nothing passes.
@@ -285,9 +300,12 @@ func (w *storeWay) Range(ctx context.Context, r kv.KeyRange) (kv.RangePage, erro
 
 func (w *storeWay) Commit(ctx context.Context, ops ...kv.Op) (uint64, error) {
 	w.mu.Lock()
-	stalled, release := w.stalled, w.release
+	stalled, release, delayed, late := w.stalled, w.release, w.delayed, w.late
 	w.mu.Unlock()
-	if stalled != "" && slices.ContainsFunc(ops, func(op kv.Op) bool { return op.Kind != kv.OpCheck && strings.HasPrefix(op.Key, stalled) }) {
+	if writes(ops, delayed) {
+		defer func() { <-time.After(late) }()
+	}
+	if writes(ops, stalled) {
 		<-release
 		ctx = context.WithoutCancel(ctx)
 	} else if err := w.pass(ctx); err != nil {

@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -107,6 +108,7 @@ func TestStoreAwayIsNotSilence(t *testing.T) {
 				all := s.serveAll("a", "b", "c")
 				leader := s.leader()
 				join(t, leader.ControlPlane, "m", 10*time.Second)
+				hold(t, leader.ControlPlane, "h", 5*time.Minute, &scribev1.Pin{Category: 1, From: 5})
 				for _, i := range all {
 					fail(i.way)
 				}
@@ -137,6 +139,10 @@ func TestStoreAwayIsNotSilence(t *testing.T) {
 					}
 				}
 				wantMembers(t, leader.ControlPlane, "m/1/0")
+				res, err := leader.ListPins(t.Context(), &scribev1.ListPinsRequest{})
+				if err != nil || res.GetAge().AsDuration() > 2*time.Second { // others may have expired meanwhile
+					t.Errorf("%v, %v", res, err)
+				}
 				advance(10*time.Second + time.Millisecond)
 				wantMembers(t, leader.ControlPlane, "") // leases run again
 			})
@@ -229,21 +235,98 @@ func TestStalledWriter(t *testing.T) {
 	})
 }
 
-// Calls of a deposed leader that were stored before it was deposed are known to the next one, and answered as unknown.
+// A join that was stored just before the takeover is known to the next leader. The caller, whose answer comes from the deposed one,
+// is told that the outcome is unknown.
 func TestJoinBeforeTakeover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSharedStore(t)
 		s.serveAll("a", "b")
 		old := s.leader()
+		old.way.delay(slotPrefix, 4*time.Second)
+		joined := make(chan error, 1)
+		go func() {
+			_, err := old.Join(t.Context(), &scribev1.JoinRequest{Member: &scribev1.Member{Id: "m", Roles: []scribev1.Role{scribev1.Role_ROLE_BATCHER}}})
+			joined <- err
+		}()
+		synctest.Wait()
 		old.way.cut()
-		advance(900 * time.Millisecond)
-		old.way.mend()
-		join(t, old.ControlPlane, "m", time.Minute)
-		s.kill(old)
 		leader, _ := s.awaitLeader(old)
 		wantMembers(t, leader.ControlPlane, "m/1/0")
 		if m := join(t, leader.ControlPlane, "n", time.Minute); m.GetSlot() != 2 {
 			t.Errorf("n has slot %d", m.GetSlot())
+		}
+		old.way.mend()
+		wantReason(t, <-joined, scribev1.Reason_REASON_UNKNOWN_OUTCOME)
+		if n := old.members.countMembers(); n != 0 {
+			t.Errorf("an instance that does not lead has %d members", n)
+		}
+	})
+}
+
+// A takeover that was on its way for long does not depose the leader that was faster.
+func TestStalledTakeover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSharedStore(t)
+		all := s.serveAll("a", "b", "c")
+		old := s.leader()
+		slow := all[slices.IndexFunc(all, func(i *instance) bool { return i != old })]
+		release := slow.way.stall(leaderTermKey)
+		s.kill(old)
+		leader, _ := s.awaitLeader(old)
+		advance(5 * time.Second)
+		release()
+		for range 100 {
+			advance(50 * time.Millisecond)
+			if s.leader() != leader {
+				t.Fatal("it was deposed")
+			}
+		}
+		if seen, _ := leader.leadership.seenTerm(); seen.Term != 2 {
+			t.Errorf("%+v", seen)
+		}
+	})
+}
+
+// A leader counts from when it sent a beat, not from when it was answered: the others may have seen it long before.
+func TestLateAnswersDoNotExtendATerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSharedStore(t)
+		s.serveAll("a", "b")
+		old := s.leader()
+		advance(time.Second)
+		old.way.delay(leaderBeatKey, 900*time.Millisecond)
+		for range 20 {
+			advance(50 * time.Millisecond)
+			s.leaders()
+		}
+		old.way.cut()
+		if leader, _ := s.awaitLeader(old); leader == old { // which checks that there are never two
+			t.Error("it leads on")
+		}
+	})
+}
+
+// Looks that fail now and then are not silence either, even if each of the others finds the same beat.
+func TestFlakyReadsAreNotSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSharedStore(t)
+		all := s.serveAll("a", "b")
+		leader := s.leader()
+		leader.way.cut()
+		for range 20 {
+			for _, i := range all {
+				if i != leader {
+					i.way.cut()
+					advance(300 * time.Millisecond)
+					i.way.mend()
+				}
+			}
+			advance(600 * time.Millisecond)
+		}
+		leader.way.mend()
+		advance(time.Second)
+		if seen, _ := leader.leadership.seenTerm(); s.leader() != leader || seen.Term != 1 {
+			t.Errorf("%+v", seen)
 		}
 	})
 }

@@ -95,6 +95,7 @@ func TestForwardedOverRPC(t *testing.T) {
 		// A call goes one hop, whoever the others take for the leader.
 		_, err = here.ListPins(rpc.WithForwarded(t.Context()), &scribev1.ListPinsRequest{})
 		wantReason(t, err, scribev1.Reason_REASON_NO_BACKEND, "passed the call on")
+		synctest.Wait()
 		if n := other.forwarder.running.Load(); n != 0 {
 			t.Errorf("%d calls are still counted", n)
 		}

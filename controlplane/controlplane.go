@@ -199,7 +199,7 @@ func (c *ControlPlane) GetStatus(ctx context.Context, _ *scribev1.GetStatusReque
 	}
 	defer c.calls.Leave()
 	members, err := c.ListMembers(ctx, &scribev1.ListMembersRequest{})
-	if err != nil {
+	if err != nil && !c.cfg.Shared { // else it still tells what it knows without the leader
 		return nil, err
 	}
 	return &scribev1.GetStatusResponse{

@@ -139,7 +139,7 @@ func (c *ControlPlane) joinMember(ctx context.Context, what string, term *heldTe
 	defer cancel()
 	now := time.Now()
 	m.mu.Lock()
-	registry := m.mu.registry
+	registry := m.mu.registry // of the term; the next one has another, which has read what is stored here
 	slot, free := registry.reserveSlot(member.GetId(), now)
 	m.mu.Unlock()
 	if slot == 0 {
@@ -156,9 +156,6 @@ func (c *ControlPlane) joinMember(ctx context.Context, what string, term *heldTe
 	if err != nil {
 		registry.abandonSlot(member.GetId(), ttl, time.Now())
 		return c.termError(what, err)
-	}
-	if m.mu.registry != registry {
-		return c.errDeposed(what) // it is stored, which the next leader has read
 	}
 	registry.beginLease(member, ttl, time.Now())
 	m.wakeWatches()

@@ -69,7 +69,7 @@ func newMetrics(r prometheus.Registerer, c *ControlPlane) (*roleMetrics, error) 
 		forwarded: set.CounterOf("forwarded_calls_total", "Calls that only the leader serves, and that were passed on to it, or refused because none was known.", "result",
 			forwardDone, forwardFailed, forwardRefused),
 	}
-	set.GaugeFunc("leading", "1 while this control plane leads, or has its store for itself.", c.measureLeading)
+	set.GaugeFunc("leads", "1 while this control plane leads, or has its store for itself.", c.measureLeading)
 	set.GaugeFunc("term", "How many control planes have led, the present one included; 0 where one has its store for itself.", func() float64 {
 		seen, _ := c.leadership.seenTerm()
 		return float64(seen.Term)

@@ -179,7 +179,11 @@ func TestLeaderIsCutOff(t *testing.T) {
 		}
 		wantMembers(t, leader.ControlPlane, "m/1/0")
 		wantPins(t, leader.ControlPlane, 0)
-		_, err := old.ListPins(t.Context(), &scribev1.ListPinsRequest{})
+		status, err := old.GetStatus(t.Context(), nil)
+		if err != nil || len(status.GetMembers()) != 0 || status.GetLeadership().GetLeading() {
+			t.Errorf("%v, %v", status, err)
+		}
+		_, err = old.ListPins(t.Context(), &scribev1.ListPinsRequest{})
 		wantReason(t, err, scribev1.Reason_REASON_NO_BACKEND)
 		advance(5 * time.Second)
 		wantReason(t, <-ended, scribev1.Reason_REASON_NO_BACKEND)

@@ -1527,7 +1527,7 @@ type GetStatusResponse struct {
 	StartedAt int64 `protobuf:"varint,2,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
 	// Roles of the process that answers.
 	Roles []Role `protobuf:"varint,3,rep,packed,name=roles,proto3,enum=scribe.v1.Role" json:"roles,omitempty"`
-	// Members of the cell.
+	// Members of the cell; none if they are unknown, since no control plane that leads can be reached.
 	Members []*Member `protobuf:"bytes,4,rep,name=members,proto3" json:"members,omitempty"`
 	// How many categories there are.
 	Categories uint64 `protobuf:"varint,5,opt,name=categories,proto3" json:"categories,omitempty"`

@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,7 +26,7 @@ func (t *heldTerm) only(ops ...kv.Op) []kv.Op {
 	if t.revision == 0 {
 		return ops
 	}
-	return append(ops[:len(ops):len(ops)], kv.Check(leaderTermKey, t.revision))
+	return append(slices.Clip(ops), kv.Check(leaderTermKey, t.revision))
 }
 
 // leadership is what an instance knows of who leads. An instance that leads answers from its memory, so it must stop before
@@ -75,7 +76,9 @@ func (l *leadership) currentTerm(now time.Time) *heldTerm {
 }
 
 // lapsed reports whether the last beat was too long ago. l.mu is held.
-func (l *leadership) lapsed(now time.Time) bool { return !l.mu.until.IsZero() && !now.Before(l.mu.until) }
+func (l *leadership) lapsed(now time.Time) bool {
+	return !l.mu.until.IsZero() && !now.Before(l.mu.until)
+}
 
 // leadsIn reports whether this instance leads in that term now. What it read from its memory before the call is then true.
 func (l *leadership) leadsIn(t *heldTerm) bool { return l.currentTerm(time.Now()) == t }
@@ -120,9 +123,9 @@ func (l *leadership) setRestored(t *heldTerm, install func()) bool {
 	return true
 }
 
-// endTerm ends a term here, and lets clear remove the term's state. It reports whether this call has ended it. clear must not use
+// endTerm ends a term here, and lets forget remove the term's state. It reports whether this call has ended it. forget must not use
 // the leadership.
-func (l *leadership) endTerm(t *heldTerm, clear func()) bool {
+func (l *leadership) endTerm(t *heldTerm, forget func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.held != t {
@@ -130,7 +133,7 @@ func (l *leadership) endTerm(t *heldTerm, clear func()) bool {
 	}
 	l.mu.held, l.mu.restored = nil, false
 	close(t.ended)
-	clear()
+	forget()
 	return true
 }
 
@@ -171,7 +174,6 @@ func (c *ControlPlane) errDeposed(what string) error {
 	return rpc.RetryErrorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, c.cfg.BeatInterval,
 		"%s: this control plane stopped leading during the call: repeat it", what)
 }
-
 
 // termError wraps the error of a transaction that only the leader may commit. If another instance leads, nothing has changed.
 func (c *ControlPlane) termError(what string, err error) error {

@@ -72,15 +72,7 @@ func (w *workload) create(ctx context.Context, random *rand.Rand, name string) e
 	for {
 		res, err := w.pick(random).CreateCategory(ctx, &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: name}, IfNotExists: true})
 		if err == nil {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			id := res.GetCategory().GetId()
-			if other, used := w.ids[id]; used {
-				return fmt.Errorf("%s and %s have id %d", other, name, id)
-			}
-			w.ids[id], w.names[name] = name, true
-			w.done++
-			return nil
+			return w.noteCreated(name, res.GetCategory().GetId())
 		}
 		if !retry.Retryable(err) {
 			return fmt.Errorf("create %s: %w", name, err)
@@ -89,14 +81,26 @@ func (w *workload) create(ctx context.Context, random *rand.Rand, name string) e
 	}
 }
 
+// noteCreated records a create that succeeded. It fails if the id was used before.
+func (w *workload) noteCreated(name string, id uint32) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if other, used := w.ids[id]; used {
+		return fmt.Errorf("%s and %s have id %d", other, name, id)
+	}
+	w.ids[id], w.names[name] = name, true
+	w.done++
+	return nil
+}
+
 // remove deletes a category likewise.
 func (w *workload) remove(ctx context.Context, random *rand.Rand, name string) error {
 	for {
 		_, err := w.pick(random).DeleteCategory(ctx, &scribev1.DeleteCategoryRequest{Name: name})
 		if err == nil || rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_CATEGORY {
 			w.mu.Lock()
-			defer w.mu.Unlock()
 			delete(w.names, name)
+			w.mu.Unlock()
 			return nil
 		}
 		if !retry.Retryable(err) {

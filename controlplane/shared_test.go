@@ -2,12 +2,12 @@ package controlplane
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-
 
 	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
@@ -91,7 +91,7 @@ func TestHandOver(t *testing.T) {
 			t.Errorf("it took %v", took)
 		}
 		close(leave)
-		<-done
+		wantReason(t, <-done, scribev1.Reason_REASON_SHUTTING_DOWN)
 		if err := <-closed; err != nil {
 			t.Error(err)
 		}
@@ -171,7 +171,7 @@ func TestLeaderIsCutOff(t *testing.T) {
 		synctest.Wait()
 		old.way.cut()
 		leader, _ := s.awaitLeader(old) // which checks that there are never two
-		for _, e := range there { // they don't wait until the old one notices
+		for _, e := range there {       // they don't wait until the old one notices
 			wantReason(t, <-e, scribev1.Reason_REASON_NO_BACKEND)
 		}
 		if d := time.Since(began); d > 2*time.Second {
@@ -423,8 +423,11 @@ func TestForwardedCallsAreBounded(t *testing.T) {
 		_, err := b.ListMembers(t.Context(), &scribev1.ListMembersRequest{})
 		wantReason(t, err, scribev1.Reason_REASON_OVERLOADED)
 		cancel()
-		<-one
-		<-two
+		for _, ended := range []<-chan error{one, two} {
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}
 		wantMembers(t, b.ControlPlane, "")
 	})
 }
@@ -456,7 +459,9 @@ func TestForwardedWatch(t *testing.T) {
 		lists, ended = watchMembersOf(t.Context(), at.ControlPlane, 5*time.Second)
 		wantLists(t, lists, "0s: m/1/0 n/2/0")
 		s.endAll()
-		<-ended
+		if err := <-ended; retry.Classify(err).Class != retry.Unavailable {
+			t.Errorf("the watch ended with %v", err)
+		}
 	})
 }
 

@@ -158,4 +158,3 @@ func TestGroupsOfADeadCoordinatorAreFound(t *testing.T) {
 		}
 	})
 }
-

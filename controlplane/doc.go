@@ -17,8 +17,7 @@
 // A frame names its category, and a batcher finds the id in its copy of the categories. With an outdated copy it would put frames
 // of a deleted category, or of a new one of that name, into the old logs, and acknowledge them. Therefore the metadata engine is
 // told to retire the id. The transaction that deletes a category records the pending retirement, and one goroutine retries it until
-// it succeeds, in this process or the next. Until then the name can't be used: a create waits for some seconds and is then refused
-// with a hint to retry. Type retireSchedule decides when each retirement is tried, without I/O.
+// it succeeds, in this process or the next. Until then the name can't be used. Type retireSchedule decides when each is tried.
 //
 // # Members
 //

@@ -154,10 +154,11 @@ func (c *ControlPlane) restoreTerm(t *heldTerm) {
 	c.retireSchedule.requestScan()
 }
 
-// beatOnce tells the others that this instance is alive, and learns whether it still leads.
+// beatOnce tells the others that this instance is alive, and learns whether it still leads. It gives a beat up early enough for
+// another one: a single lost answer must not end the term.
 func (r *candidate) beatOnce(t *heldTerm) {
 	c := r.c
-	ctx, cancel := c.electionContext()
+	ctx, cancel := context.WithTimeout(c.stopped, max(c.cfg.TakeoverAfter/2, time.Millisecond))
 	defer cancel()
 	sent := time.Now()
 	r.beats++

@@ -310,6 +310,30 @@ func TestLateAnswersDoNotExtendATerm(t *testing.T) {
 	})
 }
 
+// One beat that gets no answer does not end a term, nor what the leader serves.
+func TestOneLostBeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSharedStore(t)
+		s.serveAll("a", "b")
+		leader := s.leader()
+		join(t, leader.ControlPlane, "m", time.Minute)
+		for range 5 {
+			leader.way.hang()
+			advance(300 * time.Millisecond)
+			leader.way.mend()
+			for range 100 {
+				advance(10 * time.Millisecond)
+				if s.leader() != leader {
+					t.Fatal("it was deposed")
+				}
+				if err := heartbeat(t, leader.ControlPlane, "m", 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	})
+}
+
 // Looks that fail now and then are not silence either, even if each of the others finds the same beat.
 func TestFlakyReadsAreNotSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -87,19 +88,26 @@ func (c *ControlPlane) beginForward(ctx context.Context, what string) (leader rp
 	}
 	return c.forwarder.client(seen.URL, c.deps.Peer), func(err error) {
 		c.forwarder.running.Add(-1)
-		result := forwardDone
-		if err != nil {
-			result = forwardFailed
-			c.leadership.wake.WakeUp() // the leader may have changed
-		}
-		c.metrics.forwarded.WithLabelValues(result).Inc()
+		c.metrics.forwarded.WithLabelValues(forwardResult(ctx, err)).Inc()
 	}, nil
 }
 
-// refuse counts a call that is not passed on, and makes the election look for the leader.
+// forwardResult returns the label of a call that was passed on. It failed if the leader did not serve it; that the leader refused it
+// for its content, or that the caller went away, is not a failure.
+func forwardResult(ctx context.Context, err error) string {
+	switch class := retry.ClassOf(rpc.ReasonOf(err)); {
+	case err == nil || ctx.Err() != nil:
+		return forwardDone
+	case class == retry.Unavailable || class == retry.UnknownOutcome || class == retry.Unexplained:
+		return forwardFailed
+	default:
+		return forwardDone
+	}
+}
+
+// refuse counts a call that is not passed on.
 func (c *ControlPlane) refuse(err error) error {
 	c.metrics.forwarded.WithLabelValues(forwardRefused).Inc()
-	c.leadership.wake.WakeUp()
 	return err
 }
 

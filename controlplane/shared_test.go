@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -430,6 +432,37 @@ func TestForwardedCalls(t *testing.T) {
 			}
 		}
 		wantMembers(t, s.leader().ControlPlane, "n/2/1 o/3/2")
+	})
+}
+
+// The metrics tell who leads, and count calls that are passed on by whether the leader served them.
+func TestLeadershipMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSharedStore(t)
+		s.serveAll("a")
+		leader := s.leader()
+		other := s.serve("b", nil)
+		synctest.Wait()
+		join(t, other.ControlPlane, "m", time.Minute)
+		wantReason(t, heartbeat(t, other.ControlPlane, "unknown", 0), scribev1.Reason_REASON_LEASE_EXPIRED)
+		if leader.measureLeading() != 1 || other.measureLeading() != 0 {
+			t.Error("the gauges do not tell who leads")
+		}
+		s.kill(leader)
+		wantReason(t, heartbeat(t, other.ControlPlane, "m", 0), scribev1.Reason_REASON_NO_BACKEND)
+		s.awaitLeader(leader)
+		if err := heartbeat(t, other.ControlPlane, "m", 0); err != nil {
+			t.Error(err)
+		}
+		_, err := other.ListPins(rpc.WithForwarded(t.Context()), &scribev1.ListPinsRequest{})
+		if err != nil {
+			t.Errorf("a leader refuses what is passed on to it: %v", err)
+		}
+		for label, want := range map[string]float64{forwardDone: 2, forwardFailed: 1, forwardRefused: 0} {
+			if got := testutil.ToFloat64(other.metrics.forwarded.WithLabelValues(label)); got != want {
+				t.Errorf("%v calls %s, want %v", got, label, want)
+			}
+		}
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"scribe/internal/base/config"
 	"scribe/internal/base/entropy"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
 )
@@ -44,11 +45,29 @@ type Config struct {
 	RetireTimeout time.Duration `default:"30s" min:">0s"`
 	// CreatePatience is how long a create waits until a deleted category of its name is retired; then it is refused.
 	CreatePatience time.Duration `default:"5s" min:"0s"`
+
+	// Shared says that other control planes may use the same store. Then one of them leads, and the others pass its calls on.
+	Shared bool
+	// Instance names this control plane among those that share the store; no two running ones have the same name. URL is where the
+	// others reach it. Both are required where the store is shared.
+	Instance, URL string
+	// BeatInterval is how often the leader shows that it is alive, and the others look.
+	BeatInterval time.Duration `default:"250ms" min:"1ms" max:"1m"`
+	// TakeoverAfter is the silence after which another control plane takes over.
+	TakeoverAfter time.Duration `default:"1s" min:"BeatInterval" max:"1h"`
+	// MaxForwarded bounds the calls and watches that are passed on to the leader at a time; further ones are refused.
+	MaxForwarded int `default:"10000" min:"1" max:"2147483648"`
 }
 
 // Validate reports every violation.
 func (c Config) Validate() error {
-	return config.Check("controlplane", &c, config.Bounds{"MaxSlotOfAll": MaxSlot}).Err()
+	v := config.Check("controlplane", &c, config.Bounds{"MaxSlotOfAll": MaxSlot})
+	for field, text := range map[string]string{"Instance": c.Instance, "URL": c.URL} {
+		if c.Shared && (text == "" || len(text) > maxLeaderText) {
+			v.Add(field, "invalid value of %d bytes: want 1 to %d where the store is shared", len(text), maxLeaderText)
+		}
+	}
+	return v.Err()
 }
 
 // Deps are the dependencies of a control plane.
@@ -66,4 +85,6 @@ type Deps struct {
 	// Retirer retires the logs of deleted categories. It may fail as often as it likes: failures are retried. With nil, pending
 	// retirements wait for a control plane that has a Retirer, and their names can't be used again until then.
 	Retirer Retirer
+	// Peer returns a client for the control plane at a URL. It is required where the store is shared.
+	Peer func(url string) rpc.ControlService
 }

@@ -31,6 +31,11 @@ type ControlPlane struct {
 	feed    *categoryFeed
 	members *memberDriver
 	pins    *pinTable
+	// leadership says whether this instance serves members and pins itself.
+	leadership *leadership
+	forwarder  forwarder
+	// elected is closed when the election has ended here.
+	elected chan struct{}
 	// retireSchedule schedules the deleted categories that may not be retired yet.
 	retireSchedule *retireSchedule
 	// suggesting limits the search for similar names, which reads all of them: one search at a time, and a bounded rate. An error
@@ -57,6 +62,9 @@ func New(cfg Config, deps Deps) (*ControlPlane, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	if cfg.Shared && deps.Peer == nil {
+		return nil, errors.New("controlplane: missing clients for the control planes that share the store")
+	}
 	deps.Logger = cmp.Or(deps.Logger, slog.New(slog.DiscardHandler))
 	if deps.Now == nil {
 		deps.Now = time.Now
@@ -70,6 +78,8 @@ func New(cfg Config, deps Deps) (*ControlPlane, error) {
 		suggestive: rate.NewLimiter(5, 10),
 		members:    newMembers(cfg.MaxSlot),
 		pins:       newPins(time.Now()),
+		leadership: newLeadership(),
+		elected:    make(chan struct{}),
 
 		retireSchedule: newRetireSchedule(deps.Random),
 	}
@@ -78,9 +88,9 @@ func New(cfg Config, deps Deps) (*ControlPlane, error) {
 		return nil, err
 	}
 	c.stopped, c.stop = context.WithCancel(context.Background())
-	if err := c.restoreMembers(); err != nil {
+	if err := c.begin(); err != nil {
 		c.stop()
-		return nil, fmt.Errorf("controlplane: read stored members: %w", err)
+		return nil, err
 	}
 	c.workers.Go(c.followStore)
 	c.workers.Go(c.watchLeases)
@@ -88,10 +98,40 @@ func New(cfg Config, deps Deps) (*ControlPlane, error) {
 	return c, nil
 }
 
-// Close refuses new calls, ends watches, waits for running calls until ctx ends, and releases the control plane's resources. The
+// begin restores the members, or starts the election that decides who does.
+func (c *ControlPlane) begin() error {
+	ctx, cancel := context.WithTimeout(c.stopped, storeTimeout)
+	defer cancel()
+	if !c.cfg.Shared {
+		r, err := c.loadMembers(ctx)
+		if err != nil {
+			return fmt.Errorf("controlplane: read stored members: %w", err)
+		}
+		c.members.replaceRegistry(r)
+		c.leadership.leadAlone()
+		close(c.elected)
+		return nil
+	}
+	if _, err := c.readLeader(ctx); err != nil {
+		return fmt.Errorf("controlplane: read who leads: %w", err)
+	}
+	c.workers.Go(func() {
+		defer close(c.elected)
+		c.runElection()
+	})
+	c.workers.Go(c.followTerm)
+	c.workers.Go(c.followRetiring)
+	return nil
+}
+
+// Close refuses new calls, hands over if it leads, ends watches, waits for running calls until ctx ends, and releases the control plane's resources. The
 // members' leases stay for the next control plane on the same store. Repeating it is harmless.
 func (c *ControlPlane) Close(ctx context.Context) error {
 	first := c.calls.Drain()
+	select {
+	case <-c.elected: // handed over, so that the others need not wait for the calls that run here
+	case <-ctx.Done():
+	}
 	err := c.calls.Wait(ctx)
 	switch {
 	case err != nil:
@@ -153,18 +193,23 @@ func commitError(what string, err error) (certain bool, wrapped error) {
 }
 
 // GetStatus implements rpc.ControlService.
-func (c *ControlPlane) GetStatus(_ context.Context, _ *scribev1.GetStatusRequest) (*scribev1.GetStatusResponse, error) {
+func (c *ControlPlane) GetStatus(ctx context.Context, _ *scribev1.GetStatusRequest) (*scribev1.GetStatusResponse, error) {
 	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
 	defer c.calls.Leave()
+	members, err := c.ListMembers(ctx, &scribev1.ListMembersRequest{})
+	if err != nil && !c.cfg.Shared { // else it still tells what it knows without the leader
+		return nil, err
+	}
 	return &scribev1.GetStatusResponse{
 		Version:    c.cfg.Version,
 		StartedAt:  c.cfg.StartedAt.UnixMicro(),
 		Roles:      slices.Clone(c.cfg.Roles),
-		Members:    c.members.listMembers(scribev1.Role_ROLE_UNSPECIFIED),
+		Members:    members.GetMembers(),
 		Categories: uint64(c.feed.countLive()),
 
 		RetirementsPending: uint64(max(c.retireSchedule.countPending(), 0)),
+		Leadership:         c.describeLeadership(),
 	}, nil
 }

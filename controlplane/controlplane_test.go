@@ -591,7 +591,7 @@ func TestConfig(t *testing.T) {
 	}
 	err := Config{MemberInterval: -1, CreatePatience: -1}.Validate()
 	var joined interface{ Unwrap() []error }
-	if !errors.As(err, &joined) || len(joined.Unwrap()) != 11 {
+	if !errors.As(err, &joined) || len(joined.Unwrap()) != 13 {
 		t.Errorf("%v does not report every field", err)
 	}
 	if _, err := New(Config{}, Deps{Store: newStore(t)}); err == nil {
@@ -640,6 +640,7 @@ func TestStatusAndMetrics(t *testing.T) {
 	for name, want := range map[string]float64{
 		"categories": 1, "members": 1, "watches/categories": 0, "watches/members": 0, "category_changes_total/created": 1,
 		"joins_total": 1, "leaves_total": 0, "expiries_total": 0, "store_reads_total": 1,
+		"leads": 1, "term": 0, "leader_changes_total": 0, "beat_failures_total": 0, "forwarded_calls_total/done": 0, "forwarded_calls_total/refused": 0,
 	} {
 		if got, ok := values[name]; !ok || got != want {
 			t.Errorf("%s is %v (%v), want %v", name, got, ok, want)

@@ -11,15 +11,16 @@ import (
 // storeTimeout bounds writes of the members to the store, since these writes are serialised.
 const storeTimeout = 10 * time.Second
 
-// restoreMembers reads the stored slots. Leases that were live then get one more TTL, since their members may have sent
-// heartbeats until a moment ago and will continue; so watchers do not see them leave and join again.
-func (c *ControlPlane) restoreMembers() error {
-	ctx, cancel := context.WithTimeout(c.stopped, storeTimeout)
+// loadMembers reads the stored slots. Leases that were live then get one more TTL, since their members may have sent heartbeats
+// until a moment ago and will continue; so watchers do not see them leave and join again.
+func (c *ControlPlane) loadMembers(ctx context.Context) (*memberRegistry, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
+	r := newRegistry(c.cfg.MaxSlot)
 	now, wall := time.Now(), c.deps.Now()
 	for e, err := range kv.All(ctx, c.deps.Store, slotPrefix) {
 		if err != nil {
-			return err
+			return nil, err
 		}
 		m, ttl, expiredAt, err := decodeSlot(e.Key, e.Value)
 		if err != nil {
@@ -36,11 +37,9 @@ func (c *ControlPlane) restoreMembers() error {
 			// By the wall clock, which may have been set since: never longer than for a lease that expired now.
 			usable = now.Add(min(time.UnixMicro(expiredAt).Add(ttl).Sub(wall), ttl))
 		}
-		c.members.mu.Lock()
-		c.members.mu.registry.restoreMember(m, ttl, now, usable)
-		c.members.mu.Unlock()
+		r.restoreMember(m, ttl, now, usable)
 	}
-	return nil
+	return r, nil
 }
 
 // watchLeases expires leases when they are due, and announces changed loads, with one timer for all.
@@ -56,6 +55,11 @@ func (c *ControlPlane) watchLeases() {
 		case <-c.members.wake:
 		}
 		now := time.Now()
+		term := c.leadership.currentTerm(now)
+		if term == nil { // the leader decides; and this one, if it is not certain to lead, may have missed heartbeats
+			timer.Stop()
+			continue
+		}
 		expired, next := c.members.expireLeases(now)
 		for _, l := range expired {
 			c.metrics.expiries.Inc()
@@ -66,7 +70,7 @@ func (c *ControlPlane) watchLeases() {
 		} else if waiting && (next.IsZero() || announced.Add(c.cfg.LoadInterval).Before(next)) {
 			next = announced.Add(c.cfg.LoadInterval)
 		}
-		c.writeExpired(expired)
+		c.writeExpired(term, expired)
 		if next.IsZero() {
 			timer.Stop()
 		} else {
@@ -100,7 +104,7 @@ func (m *memberDriver) announceLoads(now, from time.Time) (due, waiting bool) {
 
 // writeExpired stores that leases have expired, so that a later control plane does not take the members for alive. If the write
 // fails, that control plane will, for one TTL.
-func (c *ControlPlane) writeExpired(expired []*memberLease) {
+func (c *ControlPlane) writeExpired(term *heldTerm, expired []*memberLease) {
 	if len(expired) == 0 || c.members.turn.Acquire(c.stopped, 1) != nil {
 		return
 	}
@@ -120,8 +124,13 @@ func (c *ControlPlane) writeExpired(expired []*memberLease) {
 		}
 		ops = append(ops, kv.Put(slotKey(l.member.GetSlot()), value))
 	}
-	for _, part := range kv.SplitOps(ops, 0) {
-		if _, err := c.deps.Store.Commit(ctx, part...); err != nil && !errors.Is(err, context.Canceled) {
+	for _, part := range kv.SplitOps(ops, 1) {
+		_, err := c.deps.Store.Commit(ctx, term.only(part...)...)
+		if errors.Is(err, kv.ErrConflict) {
+			c.leadership.wake.WakeUp() // another instance leads, and has its own leases
+			return
+		}
+		if err != nil && !errors.Is(err, context.Canceled) {
 			c.logger.Error("expired leases not stored", "leases", len(part), "error", err)
 		}
 	}

@@ -45,6 +45,21 @@ func newMembers(maxSlot uint32) *memberDriver {
 	return m
 }
 
+// replaceRegistry replaces the registry when this instance begins to lead, or does not lead any more.
+func (m *memberDriver) replaceRegistry(r *memberRegistry) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.registry = r
+	m.wakeWatches()
+}
+
+// extendLeases lets every lease last for one TTL at least.
+func (m *memberDriver) extendLeases(now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.registry.extendLeases(now)
+}
+
 func (m *memberDriver) countMembers() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -105,14 +120,16 @@ func (c *ControlPlane) Join(ctx context.Context, req *scribev1.JoinRequest) (*sc
 	}
 	member := proto.CloneOf(req.GetMember())
 	member.ProtoReflect().SetUnknown(nil)
-	if err := c.joinMember(ctx, what, member, ttl); err != nil {
-		return nil, err
-	}
-	return &scribev1.JoinResponse{Member: proto.CloneOf(member), Ttl: durationpb.New(ttl)}, nil
+	return serveLeading(ctx, c, what, req, rpc.ControlService.Join, func(ctx context.Context, term *heldTerm) (*scribev1.JoinResponse, error) {
+		if err := c.joinMember(ctx, what, term, member, ttl); err != nil {
+			return nil, err
+		}
+		return &scribev1.JoinResponse{Member: proto.CloneOf(member), Ttl: durationpb.New(ttl)}, nil
+	})
 }
 
 // joinMember gives a member a slot, stores it, and begins the lease. From then on the registry owns member.
-func (c *ControlPlane) joinMember(ctx context.Context, what string, member *scribev1.Member, ttl time.Duration) error {
+func (c *ControlPlane) joinMember(ctx context.Context, what string, term *heldTerm, member *scribev1.Member, ttl time.Duration) error {
 	m := c.members
 	if err := m.turn.Acquire(ctx, 1); err != nil {
 		return err
@@ -122,7 +139,8 @@ func (c *ControlPlane) joinMember(ctx context.Context, what string, member *scri
 	defer cancel()
 	now := time.Now()
 	m.mu.Lock()
-	slot, free := m.mu.registry.reserveSlot(member.GetId(), now)
+	registry := m.mu.registry // of the term; the next one has another, which has read what is stored here
+	slot, free := registry.reserveSlot(member.GetId(), now)
 	m.mu.Unlock()
 	if slot == 0 {
 		return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, max(free.Sub(now), minTTL), "%s: all %d slots are taken", what, c.cfg.MaxSlot)
@@ -131,16 +149,15 @@ func (c *ControlPlane) joinMember(ctx context.Context, what string, member *scri
 	member.JoinedAt = c.deps.Now().UnixMicro()
 	value, err := encodeSlot(member, ttl, 0)
 	if err == nil {
-		_, err = c.deps.Store.Commit(ctx, kv.Put(slotKey(slot), value))
+		_, err = c.deps.Store.Commit(ctx, term.only(kv.Put(slotKey(slot), value))...)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err != nil {
-		m.mu.registry.abandonSlot(member.GetId(), ttl, time.Now())
-		_, err = commitError(what, err)
-		return err
+		registry.abandonSlot(member.GetId(), ttl, time.Now())
+		return c.termError(what, err)
 	}
-	m.mu.registry.beginLease(member, ttl, time.Now())
+	registry.beginLease(member, ttl, time.Now())
 	m.wakeWatches()
 	m.wake.WakeUp()
 	c.metrics.joins.Inc()
@@ -149,7 +166,7 @@ func (c *ControlPlane) joinMember(ctx context.Context, what string, member *scri
 }
 
 // Heartbeat implements rpc.ControlService.
-func (c *ControlPlane) Heartbeat(_ context.Context, req *scribev1.HeartbeatRequest) (*scribev1.HeartbeatResponse, error) {
+func (c *ControlPlane) Heartbeat(ctx context.Context, req *scribev1.HeartbeatRequest) (*scribev1.HeartbeatResponse, error) {
 	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
@@ -157,7 +174,14 @@ func (c *ControlPlane) Heartbeat(_ context.Context, req *scribev1.HeartbeatReque
 	if req.GetLoad() > maxLoad {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "heartbeat of %q: load: %d is above %d", shorten(req.GetId()), req.GetLoad(), maxLoad)
 	}
-	m := c.members
+	what := fmt.Sprintf("heartbeat of %q", shorten(req.GetId()))
+	return serveLeading(ctx, c, what, req, rpc.ControlService.Heartbeat, func(context.Context, *heldTerm) (*scribev1.HeartbeatResponse, error) {
+		return c.members.heartbeat(req)
+	})
+}
+
+// heartbeat renews a lease.
+func (m *memberDriver) heartbeat(req *scribev1.HeartbeatRequest) (*scribev1.HeartbeatResponse, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	changed, ok := m.mu.registry.renewLease(req.GetId(), req.GetLoad(), time.Now())
@@ -177,13 +201,22 @@ func (c *ControlPlane) Leave(ctx context.Context, req *scribev1.LeaveRequest) (*
 		return nil, err
 	}
 	defer c.calls.Leave()
+	what := fmt.Sprintf("leave of %q", shorten(req.GetId()))
+	return serveLeading(ctx, c, what, req, rpc.ControlService.Leave, func(ctx context.Context, term *heldTerm) (*scribev1.LeaveResponse, error) {
+		return c.removeMember(ctx, what, term, req)
+	})
+}
+
+// removeMember frees the slot of a member, and ends its lease.
+func (c *ControlPlane) removeMember(ctx context.Context, what string, term *heldTerm, req *scribev1.LeaveRequest) (*scribev1.LeaveResponse, error) {
 	m := c.members
 	if err := m.turn.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
 	defer m.turn.Release(1)
 	m.mu.Lock()
-	slot, lived := m.mu.registry.slots.byID[req.GetId()], m.mu.registry.leases[req.GetId()] != nil
+	registry := m.mu.registry
+	slot, lived := registry.slots.byID[req.GetId()], registry.leases[req.GetId()] != nil
 	m.mu.Unlock()
 	if slot == 0 {
 		return &scribev1.LeaveResponse{}, nil
@@ -191,13 +224,12 @@ func (c *ControlPlane) Leave(ctx context.Context, req *scribev1.LeaveRequest) (*
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	// The slot becomes free only after the deletion is stored: otherwise a restart could give it to two members.
-	if _, err := c.deps.Store.Commit(ctx, kv.Delete(slotKey(slot))); err != nil {
-		_, err = commitError(fmt.Sprintf("leave of %q", shorten(req.GetId())), err)
-		return nil, err
+	if _, err := c.deps.Store.Commit(ctx, term.only(kv.Delete(slotKey(slot)))...); err != nil {
+		return nil, c.termError(what, err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.mu.registry.endLease(req.GetId())
+	registry.endLease(req.GetId())
 	m.wakeWatches()
 	if lived {
 		c.metrics.leaves.Inc()
@@ -207,12 +239,14 @@ func (c *ControlPlane) Leave(ctx context.Context, req *scribev1.LeaveRequest) (*
 }
 
 // ListMembers implements rpc.ControlService.
-func (c *ControlPlane) ListMembers(_ context.Context, req *scribev1.ListMembersRequest) (*scribev1.ListMembersResponse, error) {
+func (c *ControlPlane) ListMembers(ctx context.Context, req *scribev1.ListMembersRequest) (*scribev1.ListMembersResponse, error) {
 	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
 	defer c.calls.Leave()
-	return &scribev1.ListMembersResponse{Members: c.members.listMembers(req.GetRole())}, nil
+	return serveLeading(ctx, c, "list members", req, rpc.ControlService.ListMembers, func(context.Context, *heldTerm) (*scribev1.ListMembersResponse, error) {
+		return &scribev1.ListMembersResponse{Members: c.members.listMembers(req.GetRole())}, nil
+	})
 }
 
 // WatchMembers implements rpc.ControlService. It ends with REASON_SHUTTING_DOWN when the control plane closes.
@@ -222,6 +256,10 @@ func (c *ControlPlane) WatchMembers(ctx context.Context, req *scribev1.WatchMemb
 		return err
 	}
 	defer done()
+	term := c.leadership.currentTerm(time.Now())
+	if term == nil {
+		return c.forwardMembers(ctx, req, send)
+	}
 	timer := time.NewTimer(heartbeat)
 	defer timer.Stop()
 	// wait returns nil when changed is closed (nil = never) or after d, and an error when the control plane or ctx ends.
@@ -232,6 +270,8 @@ func (c *ControlPlane) WatchMembers(ctx context.Context, req *scribev1.WatchMemb
 		case <-timer.C:
 		case <-c.calls.Draining():
 			return errClosing()
+		case <-term.ended:
+			return c.errNoLeader("watch members", errLeaderChanged.Error())
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -239,6 +279,9 @@ func (c *ControlPlane) WatchMembers(ctx context.Context, req *scribev1.WatchMemb
 	}
 	for {
 		list, changed := c.members.watchList()
+		if !c.leadership.leadsIn(term) { // the list may be outdated: the client keeps its own until it finds the leader
+			return c.errNoLeader("watch members", "this control plane is not certain to lead any more")
+		}
 		if err := send(&scribev1.WatchMembersResponse{Members: cloneMembers(list)}); err != nil {
 			return err
 		}

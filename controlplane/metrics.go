@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -21,6 +22,10 @@ type roleMetrics struct {
 	// retired and retireFailures count retirements of deleted categories.
 	retired        prometheus.Counter
 	retireFailures prometheus.Counter
+	// leaderChanges, beatFailures and forwarded are of control planes that share a store.
+	leaderChanges prometheus.Counter
+	beatFailures  prometheus.Counter
+	forwarded     *prometheus.CounterVec
 }
 
 // Values of the labels "watch" and "change".
@@ -31,7 +36,19 @@ const (
 	changeCreated = "created"
 	changeUpdated = "updated"
 	changeDeleted = "deleted"
+
+	forwardDone    = "done"
+	forwardFailed  = "failed"
+	forwardRefused = "refused"
 )
+
+// measureLeading returns 1 if this control plane leads.
+func (c *ControlPlane) measureLeading() float64 {
+	if c.leadership.currentTerm(time.Now()) == nil {
+		return 0
+	}
+	return 1
+}
 
 func newMetrics(r prometheus.Registerer, c *ControlPlane) (*roleMetrics, error) {
 	set := metrics.NewSet("scribe_controlplane_")
@@ -47,7 +64,16 @@ func newMetrics(r prometheus.Registerer, c *ControlPlane) (*roleMetrics, error) 
 		expiries:       set.Counter("expiries_total", "Leases that ended without a heartbeat."),
 		retired:        set.Counter("retirements_total", "Deleted categories whose logs this process has ended."),
 		retireFailures: set.Counter("retirement_failures_total", "Attempts to end the logs of a deleted category that failed. They are repeated."),
+		leaderChanges:  set.Counter("leader_changes_total", "Terms of control planes, and ends of terms, that this process has seen."),
+		beatFailures:   set.Counter("beat_failures_total", "Times that this process led and could not confirm it in the store."),
+		forwarded: set.CounterOf("forwarded_calls_total", "Calls that only the leader serves, and that were passed on to it, or refused because none was known.", "result",
+			forwardDone, forwardFailed, forwardRefused),
 	}
+	set.GaugeFunc("leads", "1 while this control plane leads, or has its store for itself.", c.measureLeading)
+	set.GaugeFunc("term", "How many control planes have led, the present one included; 0 where one has its store for itself.", func() float64 {
+		seen, _ := c.leadership.seenTerm()
+		return float64(seen.Term)
+	})
 	set.GaugeFunc("categories", "Categories that exist.", func() float64 { return float64(c.feed.countLive()) })
 	set.GaugeFunc("members", "Processes with a lease.", func() float64 { return float64(c.members.countMembers()) })
 	set.GaugeFunc("retirements_pending", "Deleted categories whose logs may still take records, so that their names can't be used again.",

@@ -26,9 +26,10 @@ const (
 // pinTable holds the pins: what readers still need of categories that retention is about to remove. Pins live in memory and
 // holders repeat them. ListPins says since when this process has collected them.
 type pinTable struct {
-	since time.Time
-	mu    struct {
+	mu struct {
 		sync.Mutex
+		// since is when this process began to collect them.
+		since   time.Time
 		holders map[string]*pinHolder
 		pins    int // of all holders
 	}
@@ -40,9 +41,16 @@ type pinHolder struct {
 }
 
 func newPins(now time.Time) *pinTable {
-	p := &pinTable{since: now}
-	p.mu.holders = map[string]*pinHolder{}
+	p := &pinTable{}
+	p.restart(now)
 	return p
+}
+
+// restart forgets the pins and begins to collect them anew.
+func (p *pinTable) restart(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.since, p.mu.holders, p.mu.pins = now, map[string]*pinHolder{}, 0
 }
 
 // replacePins replaces the pins of a holder. It returns false if all holders together would have too many.
@@ -65,8 +73,8 @@ func (p *pinTable) replacePins(now time.Time, holder string, list []*scribev1.Pi
 	return true
 }
 
-// earliestPins returns the earliest pin of each category, by category.
-func (p *pinTable) earliestPins(now time.Time) []*scribev1.Pin {
+// earliestPins returns the earliest pin of each category, by category, and since when pins have been collected.
+func (p *pinTable) earliestPins(now time.Time) ([]*scribev1.Pin, time.Time) {
 	p.mu.Lock()
 	p.expireHolders(now)
 	earliest := map[uint32]int64{}
@@ -77,12 +85,13 @@ func (p *pinTable) earliestPins(now time.Time) []*scribev1.Pin {
 			}
 		}
 	}
+	since := p.mu.since
 	p.mu.Unlock()
 	out := make([]*scribev1.Pin, 0, len(earliest))
 	for _, category := range slices.Sorted(maps.Keys(earliest)) {
 		out = append(out, &scribev1.Pin{Category: category, From: earliest[category]})
 	}
-	return out
+	return out, since
 }
 
 // expireHolders removes holders whose pins have expired. The caller holds mu.
@@ -102,7 +111,7 @@ func (p *pinTable) countHolders() int {
 }
 
 // HoldPins implements rpc.ControlService.
-func (c *ControlPlane) HoldPins(_ context.Context, req *scribev1.HoldPinsRequest) (*scribev1.HoldPinsResponse, error) {
+func (c *ControlPlane) HoldPins(ctx context.Context, req *scribev1.HoldPinsRequest) (*scribev1.HoldPinsResponse, error) {
 	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
@@ -130,18 +139,23 @@ func (c *ControlPlane) HoldPins(_ context.Context, req *scribev1.HoldPinsRequest
 	if err := v.Err(what); err != nil {
 		return nil, err
 	}
-	if !c.pins.replacePins(time.Now(), req.GetHolder(), list, ttl) {
-		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, defaultPinTTL, "%s: %d pins are held in all, which is the limit", what, maxPinsInAll)
-	}
-	return &scribev1.HoldPinsResponse{}, nil
+	return serveLeading(ctx, c, what, req, rpc.ControlService.HoldPins, func(context.Context, *heldTerm) (*scribev1.HoldPinsResponse, error) {
+		if !c.pins.replacePins(time.Now(), req.GetHolder(), list, ttl) {
+			return nil, rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, defaultPinTTL, "%s: %d pins are held in all, which is the limit", what, maxPinsInAll)
+		}
+		return &scribev1.HoldPinsResponse{}, nil
+	})
 }
 
 // ListPins implements rpc.ControlService.
-func (c *ControlPlane) ListPins(context.Context, *scribev1.ListPinsRequest) (*scribev1.ListPinsResponse, error) {
+func (c *ControlPlane) ListPins(ctx context.Context, req *scribev1.ListPinsRequest) (*scribev1.ListPinsResponse, error) {
 	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
 	defer c.calls.Leave()
-	now := time.Now()
-	return &scribev1.ListPinsResponse{Pins: c.pins.earliestPins(now), Age: durationpb.New(now.Sub(c.pins.since))}, nil
+	return serveLeading(ctx, c, "list pins", req, rpc.ControlService.ListPins, func(context.Context, *heldTerm) (*scribev1.ListPinsResponse, error) {
+		now := time.Now()
+		pins, since := c.pins.earliestPins(now)
+		return &scribev1.ListPinsResponse{Pins: pins, Age: durationpb.New(now.Sub(since))}, nil
+	})
 }

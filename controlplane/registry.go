@@ -86,6 +86,15 @@ func (r *memberRegistry) renewLease(id string, load uint32, now time.Time) (chan
 	return changed, true
 }
 
+// extendLeases lets every lease last for one TTL at least.
+func (r *memberRegistry) extendLeases(now time.Time) {
+	for _, l := range r.leases {
+		if at := now.Add(l.ttl); l.deadline.Before(at) {
+			l.deadline = at
+		}
+	}
+}
+
 // endLease ends a lease, live or expired, and frees the slot at once. It returns the slot, 0 if there was none.
 func (r *memberRegistry) endLease(id string) uint32 {
 	delete(r.leases, id)

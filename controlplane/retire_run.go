@@ -35,14 +35,19 @@ func (c *ControlPlane) retireCategories() {
 // retireDue executes the work that is due, and returns how long to wait for the next.
 func (c *ControlPlane) retireDue(ctx context.Context) time.Duration {
 	for ctx.Err() == nil {
-		t := c.retireSchedule.nextTurn(time.Now())
+		now := time.Now()
+		t := c.retireSchedule.nextTurn(now)
+		term := c.leadership.currentTerm(now)
+		if term == nil { // the leader retires; this one looks again when it leads
+			return retireInterval
+		}
 		switch {
 		case len(t.asked) > 0 && c.deps.Retirer == nil: // a pass counts them
 		case len(t.asked) > 0:
-			done, failed := c.retireSome(ctx, t.asked)
+			done, failed := c.retireSome(ctx, term, t.asked)
 			c.retireSchedule.noteRequested(time.Now(), done, failed)
 		case t.page:
-			c.retirePage(ctx, t.after)
+			c.retirePage(ctx, term, t.after)
 		default:
 			return t.wait
 		}
@@ -51,7 +56,7 @@ func (c *ControlPlane) retireDue(ctx context.Context) time.Duration {
 }
 
 // retirePage retires one page of the store's entries.
-func (c *ControlPlane) retirePage(ctx context.Context, after string) {
+func (c *ControlPlane) retirePage(ctx context.Context, term *heldTerm, after string) {
 	if after == "" {
 		c.countRetiring(ctx)
 	}
@@ -84,7 +89,7 @@ func (c *ControlPlane) retirePage(ctx context.Context, after string) {
 		}
 		list = append(list, p)
 	}
-	done, failed := c.retireSome(ctx, list)
+	done, failed := c.retireSome(ctx, term, list)
 	c.retireSchedule.notePage(time.Now(), last, page.More, done, failed)
 }
 
@@ -113,7 +118,7 @@ func (c *ControlPlane) countRetiring(ctx context.Context) {
 }
 
 // retireSome retires categories concurrently, and returns the numbers of successes and failures.
-func (c *ControlPlane) retireSome(ctx context.Context, list []retiringCategory) (done, failed int) {
+func (c *ControlPlane) retireSome(ctx context.Context, term *heldTerm, list []retiringCategory) (done, failed int) {
 	var (
 		group errgroup.Group
 		mu    sync.Mutex
@@ -123,7 +128,7 @@ func (c *ControlPlane) retireSome(ctx context.Context, list []retiringCategory) 
 	group.SetLimit(retireParallel)
 	for _, p := range list {
 		group.Go(func() error {
-			if err := c.retireOne(ctx, p); err != nil && ctx.Err() == nil {
+			if err := c.retireOne(ctx, term, p); err != nil && ctx.Err() == nil {
 				c.metrics.retireFailures.Inc()
 				mu.Lock()
 				defer mu.Unlock()
@@ -142,20 +147,21 @@ func (c *ControlPlane) retireSome(ctx context.Context, list []retiringCategory) 
 }
 
 // retireOne retires the logs of a category, then removes its entry.
-func (c *ControlPlane) retireOne(ctx context.Context, p retiringCategory) error {
+func (c *ControlPlane) retireOne(ctx context.Context, term *heldTerm, p retiringCategory) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.RetireTimeout)
 	defer cancel()
 	if err := c.deps.Retirer.Retire(ctx, p.id); err != nil {
 		return err
 	}
 	c.retireSchedule.beginChange()
-	_, err := c.deps.Store.Commit(ctx, kv.Delete(retiringKey(p.name)).If(p.revision))
+	_, err := c.deps.Store.Commit(ctx, term.only(kv.Delete(retiringKey(p.name)).If(p.revision))...)
 	if err != nil {
 		c.retireSchedule.endChange(0)
 	}
 	switch {
 	case errors.Is(err, kv.ErrConflict): // another control plane was faster, and the name may even have been used again since
 		c.retireSchedule.requestScan()
+		c.leadership.wake.WakeUp() // or it leads
 	case err != nil:
 		return fmt.Errorf("remove %s: %w", retiringKey(p.name), err)
 	default:

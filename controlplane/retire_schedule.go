@@ -57,6 +57,8 @@ type retireSchedule struct {
 		pending  int64
 		changing int
 		changes  uint64
+		// followed says that pending follows the store, where other control planes change the entries, too.
+		followed bool
 
 		asked map[string]retiringCategory
 		// after is where the pass continues; empty at its beginning.
@@ -78,7 +80,8 @@ func newRetireSchedule(random *entropy.Source) *retireSchedule {
 	return r
 }
 
-// requestNow requests the immediate retirement of a category.
+// requestNow requests the immediate retirement of a category. A control plane that does not lead drops the request: the leader
+// learns of the category from the store.
 func (r *retireSchedule) requestNow(c retiringCategory) {
 	r.mu.Lock()
 	if len(r.mu.asked) < maxAsked {
@@ -182,7 +185,16 @@ func (r *retireSchedule) endChange(by int64) {
 	defer r.mu.Unlock()
 	r.mu.changing--
 	r.mu.changes++
-	r.mu.pending += by
+	if !r.mu.followed {
+		r.mu.pending += by
+	}
+}
+
+// setPending sets the number of entries, which the caller follows in the store from now on.
+func (r *retireSchedule) setPending(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.followed, r.mu.pending = true, int64(n)
 }
 
 // countPending returns the number of entries that this process knows of.
@@ -201,7 +213,7 @@ func (r *retireSchedule) beginCount() func(n int64) bool {
 	return func(n int64) bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if !quiet || r.mu.changing > 0 || r.mu.changes != before {
+		if r.mu.followed || !quiet || r.mu.changing > 0 || r.mu.changes != before {
 			return false
 		}
 		r.mu.pending = n

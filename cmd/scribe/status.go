@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,8 +35,8 @@ func newStatus() *cobra.Command {
 			return err
 		}
 		var away error
-		if len(st.GetMembers()) == 0 && !slices.Contains(st.GetRoles(), scribev1.Role_ROLE_CONTROLPLANE) {
-			// A control plane that answers knows at least itself.
+		if len(st.GetMembers()) == 0 && (st.GetLeadership() != nil || !slices.Contains(st.GetRoles(), scribev1.Role_ROLE_CONTROLPLANE)) {
+			// A control plane that answers, and that leads if there are several, knows at least itself.
 			away = &codedError{code: exitUnavailable, err: fmt.Errorf("%s can't reach its control plane: members and categories are unknown", *server)}
 		}
 		if asJSON {
@@ -44,6 +45,9 @@ func newStatus() *cobra.Command {
 		out := cmd.OutOrStdout()
 		fmt.Fprintf(out, "server      %s\nversion     %s\nup          %v\nroles       %s\ncategories  %d\nmembers     %d\n", *server, st.GetVersion(),
 			elapsedSince(st.GetStartedAt()), strings.Join(scribev1.RoleNames(st.GetRoles()), ","), st.GetCategories(), len(st.GetMembers()))
+		if l := st.GetLeadership(); l != nil {
+			fmt.Fprintf(out, "leader      %s (control plane at %s, term %d)\n", cmp.Or(l.GetLeader(), "unknown"), cmp.Or(l.GetLeaderUrl(), "an unknown address"), l.GetTerm())
+		}
 		if n := st.GetRetirementsPending(); n > 0 {
 			fmt.Fprintf(out, "retiring    %d (deleted categories whose logs are not retired yet: their names can't be reused until then)\n", n)
 		}
@@ -86,7 +90,22 @@ func statusJSON(st *scribev1.GetStatusResponse) any {
 		Categories uint64       `json:"categories"`
 		Retiring   uint64       `json:"retirements_pending"`
 		Members    []memberJSON `json:"members"`
-	}{st.GetVersion(), timeOf(st.GetStartedAt()), scribev1.RoleNames(st.GetRoles()), st.GetCategories(), st.GetRetirementsPending(), members}
+		Leader     *leaderJSON  `json:"leader,omitempty"`
+	}{st.GetVersion(), timeOf(st.GetStartedAt()), scribev1.RoleNames(st.GetRoles()), st.GetCategories(), st.GetRetirementsPending(), members, newLeaderJSON(st.GetLeadership())}
+}
+
+// leaderJSON is the control plane that leads, of several that share a store. Its name and URL are empty while none is known.
+type leaderJSON struct {
+	Name string `json:"name"`
+	URL  string `json:"url"`
+	Term uint64 `json:"term"`
+}
+
+func newLeaderJSON(l *scribev1.ControlLeadership) *leaderJSON {
+	if l == nil {
+		return nil
+	}
+	return &leaderJSON{Name: l.GetLeader(), URL: l.GetLeaderUrl(), Term: l.GetTerm()}
 }
 
 func newStatusViews() *cobra.Command {

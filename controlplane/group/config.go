@@ -46,6 +46,9 @@ type Config struct {
 	LogTimeout time.Duration `default:"10s" min:"1ms" max:"1h"`
 	// TrafficWindow is the period, up to now, over which the traffic of a category is measured.
 	TrafficWindow time.Duration `default:"5m" min:"1s" max:"1d"`
+	// Shared says that other coordinators may use the same store. Then groups are looked for whose coordinator may have ended, so
+	// that their members expire.
+	Shared bool
 }
 
 // Validate reports every violation.

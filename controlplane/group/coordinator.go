@@ -190,12 +190,15 @@ func (c *Coordinator) countActive() (groups, members float64) {
 	return float64(len(c.mu.active)), members
 }
 
+// findInterval is the interval at which groups are looked for that other coordinators serve, or have served.
+const findInterval = 10 * time.Second
+
 // sweepGroups checks the groups that have members, with one goroutine for all of them.
 func (c *Coordinator) sweepGroups() {
 	c.findActive()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	pins := time.Now().Add(c.cfg.PinInterval)
+	pins, find := time.Now().Add(c.cfg.PinInterval), time.Now().Add(findInterval)
 	for {
 		select {
 		case <-timer.C:
@@ -210,6 +213,12 @@ func (c *Coordinator) sweepGroups() {
 		if !now.Before(pins) {
 			c.holdPins()
 			pins = now.Add(c.cfg.PinInterval)
+		}
+		if c.cfg.Shared && !now.Before(find) {
+			if err := c.findActiveOnce(); err != nil && c.stopped.Err() == nil {
+				c.log.Warn("active groups of other coordinators not read", "error", err)
+			}
+			find = now.Add(findInterval)
 		}
 		timer.Reset(time.Until(c.nextDue(pins)))
 	}

@@ -155,7 +155,15 @@ var errDown = errors.New("the store is down")
 // coordinator starts one in the world.
 func (w *world) coordinator(t testing.TB, holder string) *Coordinator {
 	t.Helper()
-	c, err := NewCoordinator(config.Defaults[Config](), Deps{Store: w.store, Control: w, Log: w, Holder: holder})
+	return w.coordinatorOn(t, holder, w.store)
+}
+
+// coordinatorOn is coordinator with a way of its own to the store.
+func (w *world) coordinatorOn(t testing.TB, holder string, store kv.Store) *Coordinator {
+	t.Helper()
+	cfg := config.Defaults[Config]()
+	cfg.Shared = true
+	c, err := NewCoordinator(cfg, Deps{Store: store, Control: w, Log: w, Holder: holder})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -57,6 +57,7 @@ func (g *controlGateway) GetStatus(ctx context.Context, req *scribev1.GetStatusR
 	return &scribev1.GetStatusResponse{
 		Version: g.version, StartedAt: g.startedAt, Roles: g.roles,
 		Members: cell.GetMembers(), Categories: cell.GetCategories(), RetirementsPending: cell.GetRetirementsPending(),
+		Leadership: cell.GetLeadership(),
 	}, nil
 }
 

@@ -76,10 +76,10 @@ func NewMetalogClient(t *Transport, url string) MetalogService {
 
 // NewControlClient calls the ControlService at a base URL.
 func NewControlClient(t *Transport, url string) ControlService {
-	to := t.endpointOf(url)
+	to, opts := t.endpointOf(url), connect.WithClientOptions(clientOptions(), connect.WithInterceptors(forwardedMark{}))
 	return controlClient{
-		ControlServiceClient: scribev1connect.NewControlServiceClient(to.unary, to.base, clientOptions()),
-		streams:              scribev1connect.NewControlServiceClient(to.stream, to.base, clientOptions()),
+		ControlServiceClient: scribev1connect.NewControlServiceClient(to.unary, to.base, opts),
+		streams:              scribev1connect.NewControlServiceClient(to.stream, to.base, opts),
 	}
 }
 

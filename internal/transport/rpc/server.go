@@ -81,7 +81,7 @@ func (s *Services) Register(mux *http.ServeMux) {
 		mux.Handle(path, guardBody(s.AdmitPush, MaxMessageBytes, h))
 	}
 	if s.Control != nil {
-		mountSmall(scribev1connect.NewControlServiceHandler(controlHandler{s.Control}, small))
+		mountSmall(scribev1connect.NewControlServiceHandler(controlHandler{s.Control}, small, connect.WithInterceptors(forwardedMark{})))
 	}
 	if s.Group != nil {
 		mountSmall(scribev1connect.NewGroupServiceHandler(s.Group, small))

@@ -1527,14 +1527,16 @@ type GetStatusResponse struct {
 	StartedAt int64 `protobuf:"varint,2,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
 	// Roles of the process that answers.
 	Roles []Role `protobuf:"varint,3,rep,packed,name=roles,proto3,enum=scribe.v1.Role" json:"roles,omitempty"`
-	// Members of the cell.
+	// Members of the cell; none if they are unknown, since no control plane that leads can be reached.
 	Members []*Member `protobuf:"bytes,4,rep,name=members,proto3" json:"members,omitempty"`
 	// How many categories there are.
 	Categories uint64 `protobuf:"varint,5,opt,name=categories,proto3" json:"categories,omitempty"`
 	// How many deleted categories there are whose logs have not ended yet: their names can't be used again.
 	RetirementsPending uint64 `protobuf:"varint,6,opt,name=retirements_pending,json=retirementsPending,proto3" json:"retirements_pending,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Which control plane leads, as the one that answers knows it; unset where a control plane has its store for itself.
+	Leadership    *ControlLeadership `protobuf:"bytes,7,opt,name=leadership,proto3" json:"leadership,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetStatusResponse) Reset() {
@@ -1609,6 +1611,94 @@ func (x *GetStatusResponse) GetRetirementsPending() uint64 {
 	return 0
 }
 
+func (x *GetStatusResponse) GetLeadership() *ControlLeadership {
+	if x != nil {
+		return x.Leadership
+	}
+	return nil
+}
+
+// ControlLeadership says which of the control planes that share a store leads.
+type ControlLeadership struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The control plane that answers.
+	Instance string `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
+	// The one that leads, and where it is; empty while none is known.
+	Leader    string `protobuf:"bytes,2,opt,name=leader,proto3" json:"leader,omitempty"`
+	LeaderUrl string `protobuf:"bytes,3,opt,name=leader_url,json=leaderUrl,proto3" json:"leader_url,omitempty"`
+	// How many have led, the present one included.
+	Term uint64 `protobuf:"varint,4,opt,name=term,proto3" json:"term,omitempty"`
+	// The one that answers leads, and was confirmed to within the last second.
+	Leading       bool `protobuf:"varint,5,opt,name=leading,proto3" json:"leading,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ControlLeadership) Reset() {
+	*x = ControlLeadership{}
+	mi := &file_scribe_v1_control_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ControlLeadership) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ControlLeadership) ProtoMessage() {}
+
+func (x *ControlLeadership) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ControlLeadership.ProtoReflect.Descriptor instead.
+func (*ControlLeadership) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ControlLeadership) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *ControlLeadership) GetLeader() string {
+	if x != nil {
+		return x.Leader
+	}
+	return ""
+}
+
+func (x *ControlLeadership) GetLeaderUrl() string {
+	if x != nil {
+		return x.LeaderUrl
+	}
+	return ""
+}
+
+func (x *ControlLeadership) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *ControlLeadership) GetLeading() bool {
+	if x != nil {
+		return x.Leading
+	}
+	return false
+}
+
 // ListDroppedRequest pages through deleted categories.
 type ListDroppedRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1622,7 +1712,7 @@ type ListDroppedRequest struct {
 
 func (x *ListDroppedRequest) Reset() {
 	*x = ListDroppedRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[25]
+	mi := &file_scribe_v1_control_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1634,7 +1724,7 @@ func (x *ListDroppedRequest) String() string {
 func (*ListDroppedRequest) ProtoMessage() {}
 
 func (x *ListDroppedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[25]
+	mi := &file_scribe_v1_control_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1647,7 +1737,7 @@ func (x *ListDroppedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDroppedRequest.ProtoReflect.Descriptor instead.
 func (*ListDroppedRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{25}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListDroppedRequest) GetAfter() uint32 {
@@ -1677,7 +1767,7 @@ type ListDroppedResponse struct {
 
 func (x *ListDroppedResponse) Reset() {
 	*x = ListDroppedResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[26]
+	mi := &file_scribe_v1_control_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1689,7 +1779,7 @@ func (x *ListDroppedResponse) String() string {
 func (*ListDroppedResponse) ProtoMessage() {}
 
 func (x *ListDroppedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[26]
+	mi := &file_scribe_v1_control_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1702,7 +1792,7 @@ func (x *ListDroppedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDroppedResponse.ProtoReflect.Descriptor instead.
 func (*ListDroppedResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{26}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListDroppedResponse) GetCategories() []*Category {
@@ -1730,7 +1820,7 @@ type ForgetDroppedRequest struct {
 
 func (x *ForgetDroppedRequest) Reset() {
 	*x = ForgetDroppedRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[27]
+	mi := &file_scribe_v1_control_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1742,7 +1832,7 @@ func (x *ForgetDroppedRequest) String() string {
 func (*ForgetDroppedRequest) ProtoMessage() {}
 
 func (x *ForgetDroppedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[27]
+	mi := &file_scribe_v1_control_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1755,7 +1845,7 @@ func (x *ForgetDroppedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetDroppedRequest.ProtoReflect.Descriptor instead.
 func (*ForgetDroppedRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{27}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ForgetDroppedRequest) GetIds() []uint32 {
@@ -1774,7 +1864,7 @@ type ForgetDroppedResponse struct {
 
 func (x *ForgetDroppedResponse) Reset() {
 	*x = ForgetDroppedResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[28]
+	mi := &file_scribe_v1_control_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1786,7 +1876,7 @@ func (x *ForgetDroppedResponse) String() string {
 func (*ForgetDroppedResponse) ProtoMessage() {}
 
 func (x *ForgetDroppedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[28]
+	mi := &file_scribe_v1_control_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1799,7 +1889,7 @@ func (x *ForgetDroppedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetDroppedResponse.ProtoReflect.Descriptor instead.
 func (*ForgetDroppedResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{28}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{29}
 }
 
 // Pin is what readers of a category still need.
@@ -1815,7 +1905,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_scribe_v1_control_proto_msgTypes[29]
+	mi := &file_scribe_v1_control_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1827,7 +1917,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[29]
+	mi := &file_scribe_v1_control_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1840,7 +1930,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{29}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Pin) GetCategory() uint32 {
@@ -1872,7 +1962,7 @@ type HoldPinsRequest struct {
 
 func (x *HoldPinsRequest) Reset() {
 	*x = HoldPinsRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[30]
+	mi := &file_scribe_v1_control_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1884,7 +1974,7 @@ func (x *HoldPinsRequest) String() string {
 func (*HoldPinsRequest) ProtoMessage() {}
 
 func (x *HoldPinsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[30]
+	mi := &file_scribe_v1_control_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1897,7 +1987,7 @@ func (x *HoldPinsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldPinsRequest.ProtoReflect.Descriptor instead.
 func (*HoldPinsRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{30}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *HoldPinsRequest) GetHolder() string {
@@ -1930,7 +2020,7 @@ type HoldPinsResponse struct {
 
 func (x *HoldPinsResponse) Reset() {
 	*x = HoldPinsResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[31]
+	mi := &file_scribe_v1_control_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1942,7 +2032,7 @@ func (x *HoldPinsResponse) String() string {
 func (*HoldPinsResponse) ProtoMessage() {}
 
 func (x *HoldPinsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[31]
+	mi := &file_scribe_v1_control_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1955,7 +2045,7 @@ func (x *HoldPinsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldPinsResponse.ProtoReflect.Descriptor instead.
 func (*HoldPinsResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{31}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{32}
 }
 
 // ListPinsRequest asks for pins.
@@ -1967,7 +2057,7 @@ type ListPinsRequest struct {
 
 func (x *ListPinsRequest) Reset() {
 	*x = ListPinsRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[32]
+	mi := &file_scribe_v1_control_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1979,7 +2069,7 @@ func (x *ListPinsRequest) String() string {
 func (*ListPinsRequest) ProtoMessage() {}
 
 func (x *ListPinsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[32]
+	mi := &file_scribe_v1_control_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1992,7 +2082,7 @@ func (x *ListPinsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPinsRequest.ProtoReflect.Descriptor instead.
 func (*ListPinsRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{32}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{33}
 }
 
 // ListPinsResponse holds them.
@@ -2008,7 +2098,7 @@ type ListPinsResponse struct {
 
 func (x *ListPinsResponse) Reset() {
 	*x = ListPinsResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[33]
+	mi := &file_scribe_v1_control_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2020,7 +2110,7 @@ func (x *ListPinsResponse) String() string {
 func (*ListPinsResponse) ProtoMessage() {}
 
 func (x *ListPinsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[33]
+	mi := &file_scribe_v1_control_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2033,7 +2123,7 @@ func (x *ListPinsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPinsResponse.ProtoReflect.Descriptor instead.
 func (*ListPinsResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{33}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListPinsResponse) GetPins() []*Pin {
@@ -2153,7 +2243,7 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\theartbeat\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\theartbeat\"C\n" +
 	"\x14WatchMembersResponse\x12+\n" +
 	"\amembers\x18\x01 \x03(\v2\x11.scribe.v1.MemberR\amembers\"\x12\n" +
-	"\x10GetStatusRequest\"\xf1\x01\n" +
+	"\x10GetStatusRequest\"\xaf\x02\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1d\n" +
 	"\n" +
@@ -2163,7 +2253,17 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\n" +
 	"categories\x18\x05 \x01(\x04R\n" +
 	"categories\x12/\n" +
-	"\x13retirements_pending\x18\x06 \x01(\x04R\x12retirementsPending\"@\n" +
+	"\x13retirements_pending\x18\x06 \x01(\x04R\x12retirementsPending\x12<\n" +
+	"\n" +
+	"leadership\x18\a \x01(\v2\x1c.scribe.v1.ControlLeadershipR\n" +
+	"leadership\"\x94\x01\n" +
+	"\x11ControlLeadership\x12\x1a\n" +
+	"\binstance\x18\x01 \x01(\tR\binstance\x12\x16\n" +
+	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x1d\n" +
+	"\n" +
+	"leader_url\x18\x03 \x01(\tR\tleaderUrl\x12\x12\n" +
+	"\x04term\x18\x04 \x01(\x04R\x04term\x12\x18\n" +
+	"\aleading\x18\x05 \x01(\bR\aleading\"@\n" +
 	"\x12ListDroppedRequest\x12\x14\n" +
 	"\x05after\x18\x01 \x01(\rR\x05after\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\rR\x05limit\"^\n" +
@@ -2231,7 +2331,7 @@ func file_scribe_v1_control_proto_rawDescGZIP() []byte {
 }
 
 var file_scribe_v1_control_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_scribe_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_scribe_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_scribe_v1_control_proto_goTypes = []any{
 	(Role)(0),                       // 0: scribe.v1.Role
 	(*CreateCategoryRequest)(nil),   // 1: scribe.v1.CreateCategoryRequest
@@ -2259,90 +2359,92 @@ var file_scribe_v1_control_proto_goTypes = []any{
 	(*WatchMembersResponse)(nil),    // 23: scribe.v1.WatchMembersResponse
 	(*GetStatusRequest)(nil),        // 24: scribe.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),       // 25: scribe.v1.GetStatusResponse
-	(*ListDroppedRequest)(nil),      // 26: scribe.v1.ListDroppedRequest
-	(*ListDroppedResponse)(nil),     // 27: scribe.v1.ListDroppedResponse
-	(*ForgetDroppedRequest)(nil),    // 28: scribe.v1.ForgetDroppedRequest
-	(*ForgetDroppedResponse)(nil),   // 29: scribe.v1.ForgetDroppedResponse
-	(*Pin)(nil),                     // 30: scribe.v1.Pin
-	(*HoldPinsRequest)(nil),         // 31: scribe.v1.HoldPinsRequest
-	(*HoldPinsResponse)(nil),        // 32: scribe.v1.HoldPinsResponse
-	(*ListPinsRequest)(nil),         // 33: scribe.v1.ListPinsRequest
-	(*ListPinsResponse)(nil),        // 34: scribe.v1.ListPinsResponse
-	(*Category)(nil),                // 35: scribe.v1.Category
-	(*durationpb.Duration)(nil),     // 36: google.protobuf.Duration
-	(QuotaMode)(0),                  // 37: scribe.v1.QuotaMode
-	(Repeatability)(0),              // 38: scribe.v1.Repeatability
-	(*CachePolicy)(nil),             // 39: scribe.v1.CachePolicy
-	(ShardBy)(0),                    // 40: scribe.v1.ShardBy
+	(*ControlLeadership)(nil),       // 26: scribe.v1.ControlLeadership
+	(*ListDroppedRequest)(nil),      // 27: scribe.v1.ListDroppedRequest
+	(*ListDroppedResponse)(nil),     // 28: scribe.v1.ListDroppedResponse
+	(*ForgetDroppedRequest)(nil),    // 29: scribe.v1.ForgetDroppedRequest
+	(*ForgetDroppedResponse)(nil),   // 30: scribe.v1.ForgetDroppedResponse
+	(*Pin)(nil),                     // 31: scribe.v1.Pin
+	(*HoldPinsRequest)(nil),         // 32: scribe.v1.HoldPinsRequest
+	(*HoldPinsResponse)(nil),        // 33: scribe.v1.HoldPinsResponse
+	(*ListPinsRequest)(nil),         // 34: scribe.v1.ListPinsRequest
+	(*ListPinsResponse)(nil),        // 35: scribe.v1.ListPinsResponse
+	(*Category)(nil),                // 36: scribe.v1.Category
+	(*durationpb.Duration)(nil),     // 37: google.protobuf.Duration
+	(QuotaMode)(0),                  // 38: scribe.v1.QuotaMode
+	(Repeatability)(0),              // 39: scribe.v1.Repeatability
+	(*CachePolicy)(nil),             // 40: scribe.v1.CachePolicy
+	(ShardBy)(0),                    // 41: scribe.v1.ShardBy
 }
 var file_scribe_v1_control_proto_depIdxs = []int32{
-	35, // 0: scribe.v1.CreateCategoryRequest.category:type_name -> scribe.v1.Category
-	35, // 1: scribe.v1.CreateCategoryResponse.category:type_name -> scribe.v1.Category
-	35, // 2: scribe.v1.GetCategoryResponse.category:type_name -> scribe.v1.Category
-	35, // 3: scribe.v1.ListCategoriesResponse.categories:type_name -> scribe.v1.Category
-	36, // 4: scribe.v1.UpdateCategoryRequest.retention:type_name -> google.protobuf.Duration
-	36, // 5: scribe.v1.UpdateCategoryRequest.ordering_window:type_name -> google.protobuf.Duration
-	37, // 6: scribe.v1.UpdateCategoryRequest.quota_mode:type_name -> scribe.v1.QuotaMode
-	38, // 7: scribe.v1.UpdateCategoryRequest.repeatable:type_name -> scribe.v1.Repeatability
-	39, // 8: scribe.v1.UpdateCategoryRequest.cache:type_name -> scribe.v1.CachePolicy
-	40, // 9: scribe.v1.UpdateCategoryRequest.shard_by:type_name -> scribe.v1.ShardBy
-	36, // 10: scribe.v1.UpdateCategoryRequest.linger:type_name -> google.protobuf.Duration
-	35, // 11: scribe.v1.UpdateCategoryResponse.category:type_name -> scribe.v1.Category
-	36, // 12: scribe.v1.WatchCategoriesRequest.heartbeat:type_name -> google.protobuf.Duration
-	35, // 13: scribe.v1.WatchCategoriesResponse.updated:type_name -> scribe.v1.Category
+	36, // 0: scribe.v1.CreateCategoryRequest.category:type_name -> scribe.v1.Category
+	36, // 1: scribe.v1.CreateCategoryResponse.category:type_name -> scribe.v1.Category
+	36, // 2: scribe.v1.GetCategoryResponse.category:type_name -> scribe.v1.Category
+	36, // 3: scribe.v1.ListCategoriesResponse.categories:type_name -> scribe.v1.Category
+	37, // 4: scribe.v1.UpdateCategoryRequest.retention:type_name -> google.protobuf.Duration
+	37, // 5: scribe.v1.UpdateCategoryRequest.ordering_window:type_name -> google.protobuf.Duration
+	38, // 6: scribe.v1.UpdateCategoryRequest.quota_mode:type_name -> scribe.v1.QuotaMode
+	39, // 7: scribe.v1.UpdateCategoryRequest.repeatable:type_name -> scribe.v1.Repeatability
+	40, // 8: scribe.v1.UpdateCategoryRequest.cache:type_name -> scribe.v1.CachePolicy
+	41, // 9: scribe.v1.UpdateCategoryRequest.shard_by:type_name -> scribe.v1.ShardBy
+	37, // 10: scribe.v1.UpdateCategoryRequest.linger:type_name -> google.protobuf.Duration
+	36, // 11: scribe.v1.UpdateCategoryResponse.category:type_name -> scribe.v1.Category
+	37, // 12: scribe.v1.WatchCategoriesRequest.heartbeat:type_name -> google.protobuf.Duration
+	36, // 13: scribe.v1.WatchCategoriesResponse.updated:type_name -> scribe.v1.Category
 	0,  // 14: scribe.v1.Member.roles:type_name -> scribe.v1.Role
 	13, // 15: scribe.v1.JoinRequest.member:type_name -> scribe.v1.Member
-	36, // 16: scribe.v1.JoinRequest.ttl:type_name -> google.protobuf.Duration
+	37, // 16: scribe.v1.JoinRequest.ttl:type_name -> google.protobuf.Duration
 	13, // 17: scribe.v1.JoinResponse.member:type_name -> scribe.v1.Member
-	36, // 18: scribe.v1.JoinResponse.ttl:type_name -> google.protobuf.Duration
+	37, // 18: scribe.v1.JoinResponse.ttl:type_name -> google.protobuf.Duration
 	0,  // 19: scribe.v1.ListMembersRequest.role:type_name -> scribe.v1.Role
 	13, // 20: scribe.v1.ListMembersResponse.members:type_name -> scribe.v1.Member
-	36, // 21: scribe.v1.WatchMembersRequest.heartbeat:type_name -> google.protobuf.Duration
+	37, // 21: scribe.v1.WatchMembersRequest.heartbeat:type_name -> google.protobuf.Duration
 	13, // 22: scribe.v1.WatchMembersResponse.members:type_name -> scribe.v1.Member
 	0,  // 23: scribe.v1.GetStatusResponse.roles:type_name -> scribe.v1.Role
 	13, // 24: scribe.v1.GetStatusResponse.members:type_name -> scribe.v1.Member
-	35, // 25: scribe.v1.ListDroppedResponse.categories:type_name -> scribe.v1.Category
-	30, // 26: scribe.v1.HoldPinsRequest.pins:type_name -> scribe.v1.Pin
-	36, // 27: scribe.v1.HoldPinsRequest.ttl:type_name -> google.protobuf.Duration
-	30, // 28: scribe.v1.ListPinsResponse.pins:type_name -> scribe.v1.Pin
-	36, // 29: scribe.v1.ListPinsResponse.age:type_name -> google.protobuf.Duration
-	1,  // 30: scribe.v1.ControlService.CreateCategory:input_type -> scribe.v1.CreateCategoryRequest
-	3,  // 31: scribe.v1.ControlService.GetCategory:input_type -> scribe.v1.GetCategoryRequest
-	5,  // 32: scribe.v1.ControlService.ListCategories:input_type -> scribe.v1.ListCategoriesRequest
-	7,  // 33: scribe.v1.ControlService.UpdateCategory:input_type -> scribe.v1.UpdateCategoryRequest
-	9,  // 34: scribe.v1.ControlService.DeleteCategory:input_type -> scribe.v1.DeleteCategoryRequest
-	11, // 35: scribe.v1.ControlService.WatchCategories:input_type -> scribe.v1.WatchCategoriesRequest
-	14, // 36: scribe.v1.ControlService.Join:input_type -> scribe.v1.JoinRequest
-	16, // 37: scribe.v1.ControlService.Heartbeat:input_type -> scribe.v1.HeartbeatRequest
-	18, // 38: scribe.v1.ControlService.Leave:input_type -> scribe.v1.LeaveRequest
-	20, // 39: scribe.v1.ControlService.ListMembers:input_type -> scribe.v1.ListMembersRequest
-	22, // 40: scribe.v1.ControlService.WatchMembers:input_type -> scribe.v1.WatchMembersRequest
-	24, // 41: scribe.v1.ControlService.GetStatus:input_type -> scribe.v1.GetStatusRequest
-	26, // 42: scribe.v1.ControlService.ListDropped:input_type -> scribe.v1.ListDroppedRequest
-	28, // 43: scribe.v1.ControlService.ForgetDropped:input_type -> scribe.v1.ForgetDroppedRequest
-	31, // 44: scribe.v1.ControlService.HoldPins:input_type -> scribe.v1.HoldPinsRequest
-	33, // 45: scribe.v1.ControlService.ListPins:input_type -> scribe.v1.ListPinsRequest
-	2,  // 46: scribe.v1.ControlService.CreateCategory:output_type -> scribe.v1.CreateCategoryResponse
-	4,  // 47: scribe.v1.ControlService.GetCategory:output_type -> scribe.v1.GetCategoryResponse
-	6,  // 48: scribe.v1.ControlService.ListCategories:output_type -> scribe.v1.ListCategoriesResponse
-	8,  // 49: scribe.v1.ControlService.UpdateCategory:output_type -> scribe.v1.UpdateCategoryResponse
-	10, // 50: scribe.v1.ControlService.DeleteCategory:output_type -> scribe.v1.DeleteCategoryResponse
-	12, // 51: scribe.v1.ControlService.WatchCategories:output_type -> scribe.v1.WatchCategoriesResponse
-	15, // 52: scribe.v1.ControlService.Join:output_type -> scribe.v1.JoinResponse
-	17, // 53: scribe.v1.ControlService.Heartbeat:output_type -> scribe.v1.HeartbeatResponse
-	19, // 54: scribe.v1.ControlService.Leave:output_type -> scribe.v1.LeaveResponse
-	21, // 55: scribe.v1.ControlService.ListMembers:output_type -> scribe.v1.ListMembersResponse
-	23, // 56: scribe.v1.ControlService.WatchMembers:output_type -> scribe.v1.WatchMembersResponse
-	25, // 57: scribe.v1.ControlService.GetStatus:output_type -> scribe.v1.GetStatusResponse
-	27, // 58: scribe.v1.ControlService.ListDropped:output_type -> scribe.v1.ListDroppedResponse
-	29, // 59: scribe.v1.ControlService.ForgetDropped:output_type -> scribe.v1.ForgetDroppedResponse
-	32, // 60: scribe.v1.ControlService.HoldPins:output_type -> scribe.v1.HoldPinsResponse
-	34, // 61: scribe.v1.ControlService.ListPins:output_type -> scribe.v1.ListPinsResponse
-	46, // [46:62] is the sub-list for method output_type
-	30, // [30:46] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	26, // 25: scribe.v1.GetStatusResponse.leadership:type_name -> scribe.v1.ControlLeadership
+	36, // 26: scribe.v1.ListDroppedResponse.categories:type_name -> scribe.v1.Category
+	31, // 27: scribe.v1.HoldPinsRequest.pins:type_name -> scribe.v1.Pin
+	37, // 28: scribe.v1.HoldPinsRequest.ttl:type_name -> google.protobuf.Duration
+	31, // 29: scribe.v1.ListPinsResponse.pins:type_name -> scribe.v1.Pin
+	37, // 30: scribe.v1.ListPinsResponse.age:type_name -> google.protobuf.Duration
+	1,  // 31: scribe.v1.ControlService.CreateCategory:input_type -> scribe.v1.CreateCategoryRequest
+	3,  // 32: scribe.v1.ControlService.GetCategory:input_type -> scribe.v1.GetCategoryRequest
+	5,  // 33: scribe.v1.ControlService.ListCategories:input_type -> scribe.v1.ListCategoriesRequest
+	7,  // 34: scribe.v1.ControlService.UpdateCategory:input_type -> scribe.v1.UpdateCategoryRequest
+	9,  // 35: scribe.v1.ControlService.DeleteCategory:input_type -> scribe.v1.DeleteCategoryRequest
+	11, // 36: scribe.v1.ControlService.WatchCategories:input_type -> scribe.v1.WatchCategoriesRequest
+	14, // 37: scribe.v1.ControlService.Join:input_type -> scribe.v1.JoinRequest
+	16, // 38: scribe.v1.ControlService.Heartbeat:input_type -> scribe.v1.HeartbeatRequest
+	18, // 39: scribe.v1.ControlService.Leave:input_type -> scribe.v1.LeaveRequest
+	20, // 40: scribe.v1.ControlService.ListMembers:input_type -> scribe.v1.ListMembersRequest
+	22, // 41: scribe.v1.ControlService.WatchMembers:input_type -> scribe.v1.WatchMembersRequest
+	24, // 42: scribe.v1.ControlService.GetStatus:input_type -> scribe.v1.GetStatusRequest
+	27, // 43: scribe.v1.ControlService.ListDropped:input_type -> scribe.v1.ListDroppedRequest
+	29, // 44: scribe.v1.ControlService.ForgetDropped:input_type -> scribe.v1.ForgetDroppedRequest
+	32, // 45: scribe.v1.ControlService.HoldPins:input_type -> scribe.v1.HoldPinsRequest
+	34, // 46: scribe.v1.ControlService.ListPins:input_type -> scribe.v1.ListPinsRequest
+	2,  // 47: scribe.v1.ControlService.CreateCategory:output_type -> scribe.v1.CreateCategoryResponse
+	4,  // 48: scribe.v1.ControlService.GetCategory:output_type -> scribe.v1.GetCategoryResponse
+	6,  // 49: scribe.v1.ControlService.ListCategories:output_type -> scribe.v1.ListCategoriesResponse
+	8,  // 50: scribe.v1.ControlService.UpdateCategory:output_type -> scribe.v1.UpdateCategoryResponse
+	10, // 51: scribe.v1.ControlService.DeleteCategory:output_type -> scribe.v1.DeleteCategoryResponse
+	12, // 52: scribe.v1.ControlService.WatchCategories:output_type -> scribe.v1.WatchCategoriesResponse
+	15, // 53: scribe.v1.ControlService.Join:output_type -> scribe.v1.JoinResponse
+	17, // 54: scribe.v1.ControlService.Heartbeat:output_type -> scribe.v1.HeartbeatResponse
+	19, // 55: scribe.v1.ControlService.Leave:output_type -> scribe.v1.LeaveResponse
+	21, // 56: scribe.v1.ControlService.ListMembers:output_type -> scribe.v1.ListMembersResponse
+	23, // 57: scribe.v1.ControlService.WatchMembers:output_type -> scribe.v1.WatchMembersResponse
+	25, // 58: scribe.v1.ControlService.GetStatus:output_type -> scribe.v1.GetStatusResponse
+	28, // 59: scribe.v1.ControlService.ListDropped:output_type -> scribe.v1.ListDroppedResponse
+	30, // 60: scribe.v1.ControlService.ForgetDropped:output_type -> scribe.v1.ForgetDroppedResponse
+	33, // 61: scribe.v1.ControlService.HoldPins:output_type -> scribe.v1.HoldPinsResponse
+	35, // 62: scribe.v1.ControlService.ListPins:output_type -> scribe.v1.ListPinsResponse
+	47, // [47:63] is the sub-list for method output_type
+	31, // [31:47] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_control_proto_init() }
@@ -2358,7 +2460,7 @@ func file_scribe_v1_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_control_proto_rawDesc), len(file_scribe_v1_control_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   34,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

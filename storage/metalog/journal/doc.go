@@ -5,7 +5,7 @@
 // suite_test.go is the acceptance suite of engines. What all engines need is built on the interface here:
 //
 //   - [Lead] takes over, and returns the [Leader] that appends, beats and hands over. It resolves calls with unknown outcomes.
-//   - [ReadEntries] reads, decodes, and checks that nothing is missing and nothing was exchanged.
+//   - [Reader.ReadEntries] reads, decodes, and checks that nothing is missing and nothing was exchanged.
 //   - [CheckPosition] finds a journal that was set back, for example by restoring a backup.
 //
 // # Why the head, and not a free number, decides

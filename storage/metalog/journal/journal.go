@@ -19,7 +19,7 @@ type (
 )
 
 // Journal is an ordered list of entries with one head that is changed by compare-and-swap. All methods are safe for concurrent
-// use. Replicas use [Lead] and [ReadEntries] rather than Swap and Read: an engine does not look inside entries.
+// use. Replicas use [Lead] and [Reader.ReadEntries] rather than Swap and Read: an engine does not look inside entries.
 //
 // Every method may fail with ErrClosed, with the context's error, or with an error of the engine's own (a network, a server).
 // Head, Wait and Swap fail with ErrWentBack if the head's revision is below one that this handle saw before.

@@ -19,7 +19,8 @@ func ValidateSwap(known, next Head, entry []byte) error {
 		return fmt.Errorf("%w: an entry without bytes", ErrInvalid)
 	case len(entry) > schema.MaxEntry:
 		return fmt.Errorf("%w: an entry of %d bytes, the limit is %d", ErrInvalid, len(entry), schema.MaxEntry)
-	case next.Term < known.Term || next.Beat < known.Beat || next.Time < known.Time || next.Bound < known.Bound || next.Snapshot < known.Snapshot:
+	case next.Term < known.Term || next.Beat < known.Beat || next.Time < known.Time || next.Snapshot < known.Snapshot,
+		next.Bound < known.Bound && !next.Free():
 		return fmt.Errorf("%w: a field of the head goes back: from %+v to %+v", ErrInvalid, known, next)
 	case next.Snapshot > next.Seq:
 		return fmt.Errorf("%w: a snapshot at entry %d, the last one is %d", ErrInvalid, next.Snapshot, next.Seq)

@@ -51,7 +51,7 @@ type Head struct {
 	// Time is a watermark in Unix µs: no entry after Seq has a time below it. It never decreases.
 	Time int64
 	// Bound is the bound of the leader's clock in Unix µs: no leader has told a time above it. The next leader begins at it. It
-	// never decreases.
+	// never decreases, but when a leader hands over.
 	Bound int64
 	// Snapshot is the number of the last entry in the newest snapshot of the replicas; 0 means that there is none. It never
 	// decreases. Entries above it are never trimmed.

@@ -144,3 +144,6 @@ func ChainAfter(entry []byte) Chain {
 	sum := sha256.Sum256(entry)
 	return Chain(sum[:len(Chain{})])
 }
+
+// Close releases the decoder's memory.
+func (d *Decoder) Close() { d.z.Close() }

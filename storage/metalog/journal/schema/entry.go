@@ -144,6 +144,3 @@ func ChainAfter(entry []byte) Chain {
 	sum := sha256.Sum256(entry)
 	return Chain(sum[:len(Chain{})])
 }
-
-// Close releases the decoder's memory.
-func (d *Decoder) Close() { d.z.Close() }

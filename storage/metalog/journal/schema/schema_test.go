@@ -41,7 +41,6 @@ func decode(t testing.TB, b []byte) (Entry, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer d.Close()
 	return d.Decode(b)
 }
 
@@ -148,8 +147,7 @@ func TestRoundTrips(t *testing.T) {
 			t.Fatal(err)
 		}
 		d, _ := NewDecoder()
-		defer d.Close()
-		if got, err := d.Decode(b); err != nil || !reflect.DeepEqual(got, e) {
+			if got, err := d.Decode(b); err != nil || !reflect.DeepEqual(got, e) {
 			t.Fatalf("%+v, %v", got, err)
 		}
 		e.Payload = nil

@@ -147,7 +147,7 @@ func TestRoundTrips(t *testing.T) {
 			t.Fatal(err)
 		}
 		d, _ := NewDecoder()
-			if got, err := d.Decode(b); err != nil || !reflect.DeepEqual(got, e) {
+		if got, err := d.Decode(b); err != nil || !reflect.DeepEqual(got, e) {
 			t.Fatalf("%+v, %v", got, err)
 		}
 		e.Payload = nil

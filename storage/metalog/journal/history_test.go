@@ -40,12 +40,14 @@ func checkHistory(ctx context.Context, s journalStore) error {
 	for i := range errs {
 		j := &flakyJournal{Journal: s.Open(), random: entropy.NewSeeded(uint64(i)+1, "journal faults")}
 		defer j.Journal.Close()
-		defer j.late.Wait()
-		contenders.Go(func() { errs[i] = h.runContender(ctx, j, i, 6*s.Rounds) })
+		contenders.Go(func() {
+			errs[i] = h.runContender(ctx, j, i, 6*s.Rounds)
+			j.late.Wait()
+		})
 	}
 	contenders.Wait()
 	close(stopFollower)
-	// A last entry ends the wait of the follower, and is behind every late call.
+	// A last entry, behind every late call, ends the wait of the follower.
 	last := s.Open()
 	defer last.Close()
 	errs = append(errs, h.runContender(ctx, last, len(errs), 1), <-followed)

@@ -203,3 +203,12 @@ func (j *Journal) checkFull() error {
 	}
 	return nil
 }
+
+// SetInUse makes the handle believe, until the next look, that the database is full, or that it is empty. It is for tests: a
+// database of that size takes long to fill.
+func (j *Journal) SetInUse(full bool) {
+	j.inUse.Store(0)
+	if full {
+		j.inUse.Store(j.config.FullBytes)
+	}
+}

@@ -154,8 +154,16 @@ func checkSwaps(ctx context.Context, s journalStore) error {
 	if got, err := b.Head(ctx); err != nil || got != second {
 		return fmt.Errorf("head after lost swaps %+v, %w, want %+v", got, err, second)
 	}
-	last, err := appendMany(ctx, b, second, 300)
-	if err != nil {
+	last := second
+	for last.Seq < 10 {
+		if last, err = appendMany(ctx, b, last, last.Seq+1); err != nil {
+			return err
+		}
+		if got, err := a.Head(ctx); err != nil || got != last {
+			return fmt.Errorf("another handle sees %+v, %w, after a swap to %+v", got, err, last)
+		}
+	}
+	if last, err = appendMany(ctx, b, last, 300); err != nil {
 		return err
 	}
 	return errors.Join(wantEntries(ctx, a, 1, last.Seq), wantEntries(ctx, b, 123, 124), wantEntries(ctx, b, 300, 300), wantEntries(ctx, a, 5, 4))

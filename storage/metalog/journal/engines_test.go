@@ -9,7 +9,11 @@ import (
 	"scribe/storage/metalog/journal/memjournal"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain looks for goroutines that are left. Connections between members of etcd end a while after the members.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*connReader).backgroundRead"), goleak.IgnoreAnyFunction("net/http.(*conn).serve"),
+		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
+}
 
 // openMemory returns a journal in memory whose handles are changed by wrap.
 func openMemory(wrap func(s *memjournal.Store, j *memjournal.Journal) journal.Journal) journalStore {

@@ -59,8 +59,10 @@ func startEtcd(tb testing.TB, count int) *etcdCluster {
 	for _, m := range c.members {
 		<-m.Server.ReadyNotify()
 	}
-	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: 10 * time.Second, Logger: zap.NewNop(),
-		DialKeepAliveTime: time.Second, DialKeepAliveTimeout: time.Second})
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: endpoints, DialTimeout: 10 * time.Second, Logger: zap.NewNop(),
+		DialKeepAliveTime: time.Second, DialKeepAliveTimeout: time.Second,
+	})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -39,10 +39,10 @@ func checkHistory(ctx context.Context, s journalStore) error {
 	errs := make([]error, 3)
 	for i := range errs {
 		j := &flakyJournal{Journal: s.Open(), random: entropy.NewSeeded(uint64(i)+1, "journal faults")}
-		defer j.Journal.Close()
 		contenders.Go(func() {
 			errs[i] = h.runContender(ctx, j, i, 6*s.Rounds)
 			j.late.Wait()
+			_ = j.Close()
 		})
 	}
 	contenders.Wait()

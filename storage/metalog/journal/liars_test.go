@@ -16,11 +16,11 @@ import (
 type liar struct {
 	journal.Journal
 	store  *memjournal.Store
-	swap   func(l *liar, ctx context.Context, known, next journal.Head, entry []byte) (journal.Head, error)
-	head   func(l *liar, ctx context.Context) (journal.Head, error)
-	read   func(l *liar, ctx context.Context, from, to uint64, fn func(uint64, []byte) error) error
-	wait   func(l *liar, ctx context.Context, after journal.Head) (journal.Head, error)
-	trim   func(l *liar, ctx context.Context, below uint64) error
+	swap   func(ctx context.Context, l *liar, known, next journal.Head, entry []byte) (journal.Head, error)
+	head   func(ctx context.Context, l *liar) (journal.Head, error)
+	read   func(ctx context.Context, l *liar, from, to uint64, fn func(uint64, []byte) error) error
+	wait   func(ctx context.Context, l *liar, after journal.Head) (journal.Head, error)
+	trim   func(ctx context.Context, l *liar, below uint64) error
 	calls  int
 	memory journal.Head
 }
@@ -29,41 +29,41 @@ func (l *liar) Swap(ctx context.Context, known, next journal.Head, entry []byte)
 	if l.swap == nil {
 		return l.Journal.Swap(ctx, known, next, entry)
 	}
-	return l.swap(l, ctx, known, next, entry)
+	return l.swap(ctx, l, known, next, entry)
 }
 
 func (l *liar) Head(ctx context.Context) (journal.Head, error) {
 	if l.head == nil {
 		return l.Journal.Head(ctx)
 	}
-	return l.head(l, ctx)
+	return l.head(ctx, l)
 }
 
 func (l *liar) Read(ctx context.Context, from, to uint64, fn func(uint64, []byte) error) error {
 	if l.read == nil {
 		return l.Journal.Read(ctx, from, to, fn)
 	}
-	return l.read(l, ctx, from, to, fn)
+	return l.read(ctx, l, from, to, fn)
 }
 
 func (l *liar) Wait(ctx context.Context, after journal.Head) (journal.Head, error) {
 	if l.wait == nil {
 		return l.Journal.Wait(ctx, after)
 	}
-	return l.wait(l, ctx, after)
+	return l.wait(ctx, l, after)
 }
 
 func (l *liar) Trim(ctx context.Context, below uint64) error {
 	if l.trim == nil {
 		return l.Journal.Trim(ctx, below)
 	}
-	return l.trim(l, ctx, below)
+	return l.trim(ctx, l, below)
 }
 
 // liars are the planted faults, by what is wrong.
 func liars() map[string]liar {
 	return map[string]liar{
-		"a lost swap that is acknowledged": {swap: func(l *liar, ctx context.Context, known, next journal.Head, entry []byte) (journal.Head, error) {
+		"a lost swap that is acknowledged": {swap: func(ctx context.Context, l *liar, known, next journal.Head, entry []byte) (journal.Head, error) {
 			head, err := l.Journal.Swap(ctx, known, next, entry)
 			if errors.Is(err, journal.ErrLost) {
 				next.Revision = known.Revision + 1
@@ -72,21 +72,21 @@ func liars() map[string]liar {
 			return head, err
 		}},
 		"put if absent instead of a swap": {swap: putIfAbsent},
-		"applied, and told to be refused": {swap: func(l *liar, ctx context.Context, known, next journal.Head, entry []byte) (journal.Head, error) {
+		"applied, and told to be refused": {swap: func(ctx context.Context, l *liar, known, next journal.Head, entry []byte) (journal.Head, error) {
 			head, err := l.Journal.Swap(ctx, known, next, entry)
 			if l.calls++; err == nil && entry != nil && l.calls%7 == 0 {
 				return journal.Head{}, journal.ErrFull
 			}
 			return head, err
 		}},
-		"acknowledged, and not stored": {swap: func(l *liar, ctx context.Context, known, next journal.Head, entry []byte) (journal.Head, error) {
+		"acknowledged, and not stored": {swap: func(ctx context.Context, l *liar, known, next journal.Head, entry []byte) (journal.Head, error) {
 			if l.calls++; l.calls%7 == 0 {
 				next.Revision = known.Revision + 1
 				return next, nil
 			}
 			return l.Journal.Swap(ctx, known, next, entry)
 		}},
-		"a full journal that stores": {swap: func(l *liar, ctx context.Context, known, next journal.Head, entry []byte) (journal.Head, error) {
+		"a full journal that stores": {swap: func(ctx context.Context, l *liar, known, next journal.Head, entry []byte) (journal.Head, error) {
 			head, err := l.Journal.Swap(ctx, known, next, entry)
 			if errors.Is(err, journal.ErrFull) {
 				l.store.SetCapacity(0)
@@ -94,18 +94,18 @@ func liars() map[string]liar {
 			}
 			return head, err
 		}},
-		"a head that stays behind": {head: func(l *liar, ctx context.Context) (journal.Head, error) {
+		"a head that stays behind": {head: func(ctx context.Context, l *liar) (journal.Head, error) {
 			head, err := l.Journal.Head(ctx)
 			if l.calls++; l.calls%2 == 1 {
 				l.memory = head
 			}
 			return l.memory, err
 		}},
-		"a store that went back unnoticed": {head: func(l *liar, ctx context.Context) (journal.Head, error) {
+		"a store that went back unnoticed": {head: func(ctx context.Context, l *liar) (journal.Head, error) {
 			j := l.store.Open()
 			return j.Head(ctx)
 		}},
-		"holes are passed over": {read: func(l *liar, ctx context.Context, from, to uint64, fn func(uint64, []byte) error) error {
+		"holes are passed over": {read: func(ctx context.Context, l *liar, from, to uint64, fn func(uint64, []byte) error) error {
 			for seq := from; seq <= to; seq++ {
 				if err := l.Journal.Read(ctx, seq, seq, fn); err != nil && !errors.Is(err, journal.ErrCorrupt) {
 					return err
@@ -113,7 +113,7 @@ func liars() map[string]liar {
 			}
 			return nil
 		}},
-		"an entry is left out": {read: func(l *liar, ctx context.Context, from, to uint64, fn func(uint64, []byte) error) error {
+		"an entry is left out": {read: func(ctx context.Context, l *liar, from, to uint64, fn func(uint64, []byte) error) error {
 			return l.Journal.Read(ctx, from, to, func(seq uint64, b []byte) error {
 				if seq == 17 {
 					return nil
@@ -121,37 +121,37 @@ func liars() map[string]liar {
 				return fn(seq, b)
 			})
 		}},
-		"a read that ends early": {read: func(l *liar, ctx context.Context, from, to uint64, fn func(uint64, []byte) error) error {
+		"a read that ends early": {read: func(ctx context.Context, l *liar, from, to uint64, fn func(uint64, []byte) error) error {
 			return l.Journal.Read(ctx, from, min(to, from+9), fn)
 		}},
-		"trimmed is told as damaged": {read: func(l *liar, ctx context.Context, from, to uint64, fn func(uint64, []byte) error) error {
+		"trimmed is told as damaged": {read: func(ctx context.Context, l *liar, from, to uint64, fn func(uint64, []byte) error) error {
 			err := l.Journal.Read(ctx, from, to, fn)
 			if errors.Is(err, journal.ErrTrimmed) {
 				return journal.ErrCorrupt
 			}
 			return err
 		}},
-		"a wait that never ends": {wait: func(_ *liar, ctx context.Context, _ journal.Head) (journal.Head, error) {
+		"a wait that never ends": {wait: func(ctx context.Context, _ *liar, _ journal.Head) (journal.Head, error) {
 			<-ctx.Done()
 			return journal.Head{}, ctx.Err()
 		}},
-		"a wait that returns an old head": {wait: func(l *liar, ctx context.Context, after journal.Head) (journal.Head, error) {
+		"a wait that returns an old head": {wait: func(ctx context.Context, l *liar, after journal.Head) (journal.Head, error) {
 			head, err := l.Journal.Wait(ctx, after)
 			head.Seq = max(head.Seq, 1) - 1
 			return head, err
 		}},
-		"a trim of one too many": {trim: func(l *liar, ctx context.Context, below uint64) error {
+		"a trim of one too many": {trim: func(ctx context.Context, l *liar, below uint64) error {
 			err := l.Journal.Trim(ctx, below)
 			if err == nil && below > 1 {
 				l.store.Damage(below, func([]byte) []byte { return nil })
 			}
 			return err
 		}},
-		"a trim that does nothing": {trim: func(l *liar, ctx context.Context, _ uint64) error {
+		"a trim that does nothing": {trim: func(ctx context.Context, l *liar, _ uint64) error {
 			_, err := l.Head(ctx)
 			return err
 		}},
-		"a trim above the snapshot": {trim: func(l *liar, ctx context.Context, below uint64) error {
+		"a trim above the snapshot": {trim: func(ctx context.Context, l *liar, below uint64) error {
 			err := l.Journal.Trim(ctx, below)
 			if errors.Is(err, journal.ErrInvalid) {
 				l.store.Damage(below-1, func([]byte) []byte { return nil })
@@ -163,7 +163,7 @@ func liars() map[string]liar {
 }
 
 // putIfAbsent stores an entry when its number is free, as journals on object stores do.
-func putIfAbsent(l *liar, ctx context.Context, known, next journal.Head, entry []byte) (journal.Head, error) {
+func putIfAbsent(ctx context.Context, l *liar, known, next journal.Head, entry []byte) (journal.Head, error) {
 	present, err := l.Journal.Head(ctx)
 	if err != nil {
 		return journal.Head{}, err

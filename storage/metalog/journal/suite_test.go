@@ -114,7 +114,7 @@ func wantEntries(ctx context.Context, j journal.Journal, from, to uint64) error 
 // wantErr returns an error unless err is the one wanted.
 func wantErr(what string, err, want error) error {
 	if !errors.Is(err, want) {
-		return fmt.Errorf("%s: error %v, want %v", what, err, want)
+		return fmt.Errorf("%s: error %w, want %q", what, err, want.Error())
 	}
 	return nil
 }
@@ -435,8 +435,10 @@ func checkContenders(ctx context.Context, s journalStore) error {
 	var wg sync.WaitGroup
 	for i := range contenders {
 		j := s.Open()
-		defer j.Close()
-		wg.Go(func() { won[i], errs[i] = contend(ctx, j, i, each) })
+		wg.Go(func() {
+			won[i], errs[i] = contend(ctx, j, i, each)
+			_ = j.Close()
+		})
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {

@@ -1,7 +1,6 @@
 package etcdjournal
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"strings"
@@ -119,7 +118,7 @@ func (j *Journal) sweepTry(ctx context.Context, tryPrefix string) error {
 	var seq uint64
 	var try string
 	if _, err := fmt.Sscanf(strings.TrimPrefix(tryPrefix, j.config.Prefix+"p/"), "%16x/%32s", &seq, &try); err != nil {
-		return nil //nolint:nilerr // not a key of ours: left alone
+		return nil // not a key of ours: left alone
 	}
 	c, cancel := j.request(ctx)
 	defer cancel()
@@ -129,7 +128,7 @@ func (j *Journal) sweepTry(ctx context.Context, tryPrefix string) error {
 	}
 	if len(resp.Kvs) > 0 {
 		named, p, err := schema.ParseStored(resp.Kvs[0].Value)
-		if err != nil || (named == nil && bytes.Equal([]byte(p.Try.String()), []byte(strings.TrimSuffix(try, "/")))) {
+		if err != nil || (named == nil && p.Try.String() == strings.TrimSuffix(try, "/")) {
 			return err
 		}
 	}

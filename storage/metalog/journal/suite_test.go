@@ -265,10 +265,9 @@ func checkWaits(ctx context.Context, s journalStore) error {
 	}
 	result := make(chan error, 1)
 	go func() {
-		for seen.Seq < 20 {
-			if seen, err = b.Wait(ctx, seen); err != nil {
-				break
-			}
+		var err error
+		for seen.Seq < 20 && err == nil {
+			seen, err = b.Wait(ctx, seen)
 		}
 		result <- err
 	}()

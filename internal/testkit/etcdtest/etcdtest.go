@@ -1,0 +1,153 @@
+// Package etcdtest runs etcd clusters inside tests, on ports that nothing else is given.
+package etcdtest
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"scribe/internal/testkit/loopback"
+	"scribe/storage/etcd"
+	"scribe/storage/etcd/member"
+)
+
+// Cluster is a running cluster. Its methods are for the test's goroutine.
+type Cluster struct {
+	tb      testing.TB
+	configs []member.Config
+	members []*member.Member // nil where it is stopped
+}
+
+// Start starts a cluster of n members and waits until each takes requests. It ends with the test.
+func Start(tb testing.TB, n int) *Cluster {
+	tb.Helper()
+	c := &Cluster{tb: tb, members: make([]*member.Member, n)}
+	var peers []member.Peer
+	folder := tb.TempDir()
+	for i := range n {
+		client, peer := reserve(tb), reserve(tb)
+		name := fmt.Sprintf("m%d", i)
+		peers = append(peers, member.Peer{Name: name, URL: "http://" + peer})
+		c.configs = append(c.configs, member.Config{
+			Name: name, Folder: filepath.Join(folder, name), ClientListen: client, PeerListen: peer, ClientURL: "http://" + client, Token: folder,
+		})
+	}
+	for i := range n {
+		c.configs[i].Members = peers
+		c.begin(i)
+	}
+	tb.Cleanup(c.close)
+	for i := range n {
+		c.await(i)
+	}
+	return c
+}
+
+func reserve(tb testing.TB) string {
+	tb.Helper()
+	addr, release, err := loopback.Reserve()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(release)
+	return addr
+}
+
+// Endpoints are the client URLs of all members.
+func (c *Cluster) Endpoints() []string {
+	urls := make([]string, len(c.configs))
+	for i := range c.configs {
+		urls[i] = c.configs[i].ClientURL
+	}
+	return urls
+}
+
+// Client returns a new client of all members, which is closed with the test.
+func (c *Cluster) Client(tb testing.TB) *clientv3.Client {
+	tb.Helper()
+	return c.client(tb, c.Endpoints())
+}
+
+// MemberClient returns a client of one member.
+func (c *Cluster) MemberClient(tb testing.TB, i int) *clientv3.Client {
+	tb.Helper()
+	return c.client(tb, c.Endpoints()[i:i+1])
+}
+
+func (c *Cluster) client(tb testing.TB, endpoints []string) *clientv3.Client {
+	tb.Helper()
+	client, err := etcd.Connect(etcd.Config{Endpoints: endpoints})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// Member returns a running member.
+func (c *Cluster) Member(i int) *member.Member { return c.members[i] }
+
+// Leader returns the number of the member that leads; the cluster has one.
+func (c *Cluster) Leader() int {
+	c.tb.Helper()
+	for i, url := range c.Endpoints() {
+		if c.members[i] == nil {
+			continue
+		}
+		status, err := c.MemberClient(c.tb, i).Status(c.tb.Context(), url)
+		if err != nil {
+			c.tb.Fatal(err)
+		}
+		for j, m := range c.members {
+			if m != nil && m.ID() == status.Leader {
+				return j
+			}
+		}
+	}
+	c.tb.Fatal("etcdtest: no member leads")
+	return -1
+}
+
+// Stop stops a member.
+func (c *Cluster) Stop(i int) {
+	c.members[i].Close()
+	c.members[i] = nil
+}
+
+// Restart starts a stopped member with its data. It does not wait for a majority.
+func (c *Cluster) Restart(i int) {
+	c.tb.Helper()
+	c.begin(i)
+}
+
+// Await waits until a member takes requests.
+func (c *Cluster) Await(i int) {
+	c.tb.Helper()
+	c.await(i)
+}
+
+func (c *Cluster) begin(i int) {
+	c.tb.Helper()
+	m, err := member.Start(c.configs[i])
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	c.members[i] = m
+}
+
+func (c *Cluster) await(i int) {
+	c.tb.Helper()
+	if err := c.members[i].AwaitReady(c.tb.Context()); err != nil {
+		c.tb.Fatal(err)
+	}
+}
+
+func (c *Cluster) close() {
+	for _, m := range c.members {
+		if m != nil {
+			m.Close()
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package member
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Config configures a member. Addresses are host:port.
+type Config struct {
+	// Name of this member, one of Members.
+	Name string
+	// Folder of its data.
+	Folder string
+	// ClientListen and PeerListen are where it listens; the hosts are IP addresses or localhost.
+	ClientListen, PeerListen string
+	// ClientURL is where clients reach it.
+	ClientURL string
+	// Members are all members, this one included. They matter at the first start only: later starts know them from the folder.
+	Members []Peer
+	// Join says that the cluster exists already, and that this member was added to it.
+	Join bool
+	// Token distinguishes clusters: members of another one are refused.
+	Token string
+	// Logger gets etcd's messages of level warning and above; nil discards them.
+	Logger *slog.Logger
+}
+
+// Peer is a member as the others see it.
+type Peer struct {
+	// Name of the member.
+	Name string
+	// URL is where other members reach it.
+	URL string
+}
+
+const (
+	// quotaBytes is the size of the database at which etcd refuses writes. The metadata logs stop earlier.
+	quotaBytes = 8 << 30
+	// snapshotEntries is after how many log entries etcd writes a snapshot, and how many it keeps in memory for members that are behind. With the
+	// default of 10,000 entries, of 128 KiB each, it would have gigabytes of them.
+	snapshotEntries = 500
+	// maxRequestBytes is the largest request.
+	maxRequestBytes = 2 << 20
+	// tickMillis and electionMillis are etcd's heartbeat and election timeout.
+	tickMillis     = 100
+	electionMillis = 1000
+	// checkEvery is how often the members compare their data. They do not at the start, where each would wait for all others to be there.
+	checkEvery = time.Hour
+)
+
+// Validate reports every violation.
+func (c *Config) Validate() error {
+	var errs []error
+	if c.Folder == "" {
+		errs = append(errs, errors.New("no folder"))
+	}
+	if !slices.ContainsFunc(c.Members, func(p Peer) bool { return p.Name == c.Name }) {
+		errs = append(errs, fmt.Errorf("member %q is not among the members %s", c.Name, c.initialCluster()))
+	}
+	for _, addr := range []string{c.ClientListen, c.PeerListen} {
+		if _, _, err := net.SplitHostPort(addr); err != nil {
+			errs = append(errs, fmt.Errorf("invalid address %q: want HOST:PORT", addr))
+		}
+	}
+	for _, p := range c.Members {
+		if _, err := parseURL(p.URL); err != nil {
+			errs = append(errs, fmt.Errorf("member %q: %w", p.Name, err))
+		}
+	}
+	if _, err := parseURL(c.ClientURL); err != nil {
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("etcd member: invalid configuration: %w", err)
+	}
+	return nil
+}
+
+// initialCluster are the members in etcd's notation.
+func (c *Config) initialCluster() string {
+	members := make([]string, len(c.Members))
+	for i, p := range c.Members {
+		members[i] = p.Name + "=" + p.URL
+	}
+	return strings.Join(members, ",")
+}
+
+func parseURL(text string) (url.URL, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || u.Port() == "" {
+		return url.URL{}, fmt.Errorf("invalid URL %q: want http://HOST:PORT", text)
+	}
+	return *u, nil
+}

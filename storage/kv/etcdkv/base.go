@@ -23,19 +23,23 @@ const (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func encodeBase(base uint64) []byte {
-	b := binary.BigEndian.AppendUint64([]byte{baseVersion}, base)
-	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+	b := binary.LittleEndian.AppendUint64([]byte{baseVersion}, base)
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
-// decodeBase returns a base, or an error that wraps kv.ErrCorrupt.
+// decodeBase returns a base, or an error that wraps kv.ErrCorrupt. The checksum is compared first, so damage is not taken for a newer version.
 func decodeBase(b []byte) (uint64, error) {
-	if len(b) > 0 && b[0] != baseVersion {
-		return 0, fmt.Errorf("%w: the base of revisions has version %d, this program knows %d: use a newer one", kv.ErrCorrupt, b[0], baseVersion)
-	}
-	if len(b) != baseBytes || crc32.Checksum(b[:9], castagnoli) != binary.BigEndian.Uint32(b[9:]) {
+	end := len(b) - 4
+	if end < 1 || crc32.Checksum(b[:end], castagnoli) != binary.LittleEndian.Uint32(b[end:]) {
 		return 0, fmt.Errorf("%w: the base of revisions: %x", kv.ErrCorrupt, b[:min(len(b), 2*baseBytes)])
 	}
-	base := binary.BigEndian.Uint64(b[1:9])
+	if b[0] != baseVersion {
+		return 0, fmt.Errorf("%w: the base of revisions has version %d, this program knows %d: use a newer one", kv.ErrCorrupt, b[0], baseVersion)
+	}
+	if len(b) != baseBytes {
+		return 0, fmt.Errorf("%w: the base of revisions has %d bytes, want %d", kv.ErrCorrupt, len(b), baseBytes)
+	}
+	base := binary.LittleEndian.Uint64(b[1:end])
 	if base > maxBase {
 		return 0, fmt.Errorf("%w: the base of revisions is %d, the limit %d", kv.ErrCorrupt, base, uint64(maxBase))
 	}

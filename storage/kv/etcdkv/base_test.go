@@ -8,7 +8,7 @@ import (
 	"scribe/storage/kv"
 )
 
-const goldenBase = "010102030405060708857a13e0"
+const goldenBase = "0108070605040302017d0e0ae5"
 
 // TestBaseBytes pins the bytes of version 1.
 func TestBaseBytes(t *testing.T) {

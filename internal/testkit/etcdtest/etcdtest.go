@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -24,25 +25,32 @@ type Cluster struct {
 func Start(tb testing.TB, n int) *Cluster {
 	tb.Helper()
 	c := &Cluster{tb: tb, members: make([]*member.Member, n)}
-	var peers []member.Peer
 	folder := tb.TempDir()
+	peers := make([]member.Peer, n)
 	for i := range n {
-		client, peer := reserve(tb), reserve(tb)
-		name := fmt.Sprintf("m%d", i)
-		peers = append(peers, member.Peer{Name: name, URL: "http://" + peer})
-		c.configs = append(c.configs, member.Config{
-			Name: name, Folder: filepath.Join(folder, name), ClientListen: client, PeerListen: peer, ClientURL: "http://" + client, Token: folder,
-		})
+		cfg, own := Reserve(tb, fmt.Sprintf("m%d", i), folder)
+		peers[i] = own
+		c.configs = append(c.configs, cfg)
 	}
+	tb.Cleanup(c.close)
 	for i := range n {
 		c.configs[i].Members = peers
 		c.begin(i)
 	}
-	tb.Cleanup(c.close)
 	for i := range n {
 		c.await(i)
 	}
 	return c
+}
+
+// Reserve returns the configuration of a member, and the member as others see it. Its addresses are reserved until the test ends, and its
+// folder is one of its name within folder. It has no members yet.
+func Reserve(tb testing.TB, name, folder string) (member.Config, member.Peer) {
+	tb.Helper()
+	client, peer := reserve(tb), reserve(tb)
+	return member.Config{
+		Name: name, Folder: filepath.Join(folder, name), ClientListen: client, PeerListen: peer, ClientURL: "http://" + client, Token: folder,
+	}, member.Peer{Name: name, URL: "http://" + peer}
 }
 
 func reserve(tb testing.TB) string {
@@ -86,33 +94,36 @@ func (c *Cluster) client(tb testing.TB, endpoints []string) *clientv3.Client {
 	return client
 }
 
+// Config returns the configuration of a member.
+func (c *Cluster) Config(i int) member.Config { return c.configs[i] }
+
 // Member returns a running member.
 func (c *Cluster) Member(i int) *member.Member { return c.members[i] }
 
-// Leader returns the number of the member that leads; the cluster has one.
+// Leader returns the number of a member that leads; it waits while there is none, as for a while after one stopped.
 func (c *Cluster) Leader() int {
 	c.tb.Helper()
-	for i, url := range c.Endpoints() {
-		if c.members[i] == nil {
-			continue
-		}
-		status, err := c.MemberClient(c.tb, i).Status(c.tb.Context(), url)
-		if err != nil {
-			c.tb.Fatal(err)
-		}
-		for j, m := range c.members {
-			if m != nil && m.ID() == status.Leader {
-				return j
+	ticks := time.NewTicker(50 * time.Millisecond)
+	defer ticks.Stop()
+	for {
+		for i, m := range c.members {
+			if m != nil && m.Leads() {
+				return i
 			}
 		}
+		select {
+		case <-ticks.C:
+		case <-c.tb.Context().Done():
+			c.tb.Fatal("etcdtest: no member leads")
+		}
 	}
-	c.tb.Fatal("etcdtest: no member leads")
-	return -1
 }
 
-// Stop stops a member.
+// Stop stops a member. Repeating it is harmless.
 func (c *Cluster) Stop(i int) {
-	c.members[i].Close()
+	if c.members[i] != nil {
+		c.members[i].Close()
+	}
 	c.members[i] = nil
 }
 
@@ -145,9 +156,7 @@ func (c *Cluster) await(i int) {
 }
 
 func (c *Cluster) close() {
-	for _, m := range c.members {
-		if m != nil {
-			m.Close()
-		}
+	for i := range c.members {
+		c.Stop(i)
 	}
 }

@@ -28,7 +28,7 @@ func (a *App) openReplica() error {
 	a.onStop("metalog journal", func(context.Context) error { return j.Close() })
 	engine, err := pebblelog.Open(filepath.Join(a.cfg.Data, "metalog"), pebblelog.Options{
 		FS: a.opts.Host.FS, Clock: a.opts.Host.unixMicro, Logger: a.log, Metrics: a.registry, CacheBytes: a.cfg.MetadataCache,
-		Journal: j, URL: a.advertisedURL(), Random: a.opts.Host.Random.Named("metalog"),
+		Journal: j, URL: a.advertisedURL(), Name: engineName, Snapshots: a.parts.blobs, Random: a.opts.Host.Random.Named("metalog"),
 	})
 	if err != nil {
 		return err

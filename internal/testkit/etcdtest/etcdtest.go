@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"path/filepath"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"scribe/internal/base/backoff"
 	"scribe/internal/testkit/loopback"
 	"scribe/storage/etcd"
 	"scribe/storage/etcd/member"
@@ -34,11 +36,11 @@ func Start(tb testing.TB, n int) *Cluster {
 			Name: name, Folder: filepath.Join(folder, name), ClientListen: client, PeerListen: peer, ClientURL: "http://" + client, Token: folder,
 		})
 	}
+	tb.Cleanup(c.close)
 	for i := range n {
 		c.configs[i].Members = peers
 		c.begin(i)
 	}
-	tb.Cleanup(c.close)
 	for i := range n {
 		c.await(i)
 	}
@@ -86,25 +88,22 @@ func (c *Cluster) client(tb testing.TB, endpoints []string) *clientv3.Client {
 	return client
 }
 
+// Config returns the configuration of a member.
+func (c *Cluster) Config(i int) member.Config { return c.configs[i] }
+
 // Member returns a running member.
 func (c *Cluster) Member(i int) *member.Member { return c.members[i] }
 
-// Leader returns the number of the member that leads; the cluster has one.
+// Leader returns the number of the member that leads. It waits for an election, for which a majority must run.
 func (c *Cluster) Leader() int {
 	c.tb.Helper()
-	for i, url := range c.Endpoints() {
-		if c.members[i] == nil {
-			continue
-		}
-		status, err := c.MemberClient(c.tb, i).Status(c.tb.Context(), url)
-		if err != nil {
-			c.tb.Fatal(err)
-		}
-		for j, m := range c.members {
-			if m != nil && m.ID() == status.Leader {
-				return j
+	for c.tb.Context().Err() == nil {
+		for i, m := range c.members {
+			if m != nil && m.Leads() {
+				return i
 			}
 		}
+		_ = backoff.Sleep(c.tb.Context(), 10*time.Millisecond)
 	}
 	c.tb.Fatal("etcdtest: no member leads")
 	return -1

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 
 	"go.etcd.io/etcd/server/v3/embed"
@@ -29,7 +28,8 @@ type Member struct {
 
 // HasData reports whether a folder is that of a member that was started before.
 func HasData(folder string) (bool, error) {
-	switch _, err := os.Stat(filepath.Join(folder, "member")); {
+	// etcd makes the folder of its log whole under another name first.
+	switch _, err := os.Stat(filepath.Join(folder, "member", "wal")); {
 	case err == nil:
 		return true, nil
 	case os.IsNotExist(err):
@@ -43,6 +43,9 @@ func HasData(folder string) (bool, error) {
 func Start(c Config) (*Member, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
+	}
+	if err := refuseLostData(c); err != nil {
+		return nil, fmt.Errorf("etcd member %s: %w", c.Name, err)
 	}
 	server, err := embed.StartEtcd(c.embedded())
 	if err != nil {
@@ -78,19 +81,6 @@ func (c *Config) embedded() *embed.Config {
 	return e
 }
 
-// explainStart adds to an error of etcd what to do about it.
-func explainStart(c Config, err error) error {
-	switch text := err.Error(); {
-	case strings.Contains(text, "address already in use"):
-		return fmt.Errorf("%w: another process listens on %s or %s", err, c.ClientListen, c.PeerListen)
-	case strings.Contains(text, "has already been bootstrapped"):
-		return fmt.Errorf("%w: the cluster knows this member, and its data is not in %s", err, c.Folder)
-	case strings.Contains(text, "member count is unequal"), strings.Contains(text, "unmatched member"):
-		return fmt.Errorf("%w: the cluster's members are not those given", err)
-	}
-	return err
-}
-
 // watchServer reports a failure of the server until it is closed.
 func (m *Member) watchServer(name string) {
 	var err error
@@ -116,6 +106,9 @@ func (m *Member) Failed() <-chan error { return m.failed }
 
 // ID is the member's number in the cluster.
 func (m *Member) ID() uint64 { return uint64(m.server.Server.MemberID()) }
+
+// Leads reports whether the member leads the cluster as far as it knows.
+func (m *Member) Leads() bool { return m.server.Server.Leader() == m.server.Server.MemberID() }
 
 // AwaitReady waits for Ready, for a failure, or for the context's end.
 func (m *Member) AwaitReady(ctx context.Context) error {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/goleak"
 
 	"scribe/internal/base/backoff"
 	"scribe/internal/testkit/etcdtest"
@@ -19,11 +18,7 @@ import (
 	"scribe/storage/etcd/member"
 )
 
-// TestMain looks for goroutines that are left. Connections between members of etcd end a while after the members.
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*connReader).backgroundRead"), goleak.IgnoreAnyFunction("net/http.(*conn).serve"),
-		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
-}
+func TestMain(m *testing.M) { etcdtest.VerifyMain(m) }
 
 // patience bounds what takes a second or two, on a machine that is 20 times slower.
 const patience = 2 * time.Minute
@@ -272,7 +267,10 @@ func TestReplace(t *testing.T) {
 		}
 		t.Errorf("before it was added: %v", err)
 	}
-	changeMembers(t, func(ctx context.Context) error { _, err := client.MemberAdd(ctx, []string{lost.Members[2].URL}); return err })
+	changeMembers(t, func(ctx context.Context) error {
+		_, err := client.MemberAdd(ctx, []string{lost.Members[2].URL})
+		return err
+	})
 	m, err := member.Start(lost)
 	if err != nil {
 		t.Fatal(err)
@@ -321,7 +319,10 @@ func TestJoinGrows(t *testing.T) {
 	second := configOf(t)
 	second.Name, second.Join, second.Token = "second", true, c.Config(0).Token
 	second.Members = append(slices.Clone(c.Config(0).Members), member.Peer{Name: "second", URL: second.Members[0].URL})
-	changeMembers(t, func(ctx context.Context) error { _, err := client.MemberAdd(ctx, []string{second.Members[1].URL}); return err })
+	changeMembers(t, func(ctx context.Context) error {
+		_, err := client.MemberAdd(ctx, []string{second.Members[1].URL})
+		return err
+	})
 	m, err := member.Start(second)
 	if err != nil {
 		t.Fatal(err)

@@ -31,6 +31,9 @@ type Config struct {
 	// HistoryEvents is how many events may wait for the function of a watch before that is told that it is too slow (ErrCompacted); 0 means
 	// 100,000.
 	HistoryEvents int
+	// ProgressEvery is how often a watch asks how far it is; 0 means 5 s. A quiet watch that is opened again goes on from there, not from its
+	// last change, which may be compacted by then. So it must be shorter than what whoever compacts etcd keeps.
+	ProgressEvery time.Duration
 }
 
 // maxPrefix bounds the prefix in bytes.
@@ -45,7 +48,7 @@ func (c *Config) Validate() error {
 	if !strings.HasSuffix(c.Prefix, "/") || len(c.Prefix) > maxPrefix {
 		errs = append(errs, fmt.Errorf("prefix %q: want up to %d bytes that end with a slash", c.Prefix, maxPrefix))
 	}
-	if c.RequestTimeout < 0 || c.HistoryEvents < 0 {
+	if c.RequestTimeout < 0 || c.HistoryEvents < 0 || c.ProgressEvery < 0 {
 		errs = append(errs, errors.New("a negative limit"))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -73,6 +76,7 @@ func New(cfg Config) (*Store, error) {
 	}
 	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, 5*time.Second)
 	cfg.HistoryEvents = cmp.Or(cfg.HistoryEvents, 100_000)
+	cfg.ProgressEvery = cmp.Or(cfg.ProgressEvery, 5*time.Second)
 	s := &Store{cfg: cfg}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	return s, nil
@@ -155,10 +159,15 @@ func (s *Store) checkRevision(before, revision int64) error {
 	if revision < before {
 		return fmt.Errorf("%w: %d, it was at %d", ErrWentBack, revision, before)
 	}
+	s.noteRevision(revision)
+	return nil
+}
+
+func (s *Store) noteRevision(revision int64) {
 	for {
 		seen := s.seen.Load()
 		if seen >= revision || s.seen.CompareAndSwap(seen, revision) {
-			return nil
+			return
 		}
 	}
 }

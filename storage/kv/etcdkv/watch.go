@@ -13,10 +13,6 @@ import (
 	"scribe/storage/kv"
 )
 
-// progressEvery is how often a watch asks how far it is. A quiet watch that is opened again goes on from there, not from its last change,
-// which may be compacted by then.
-const progressEvery = 5 * time.Second
-
 // reopening are the pauses before a watch is opened again.
 var reopening = backoff.Backoff{Min: 100 * time.Millisecond, Max: 2 * time.Second}
 
@@ -88,7 +84,7 @@ func (w *watch) followOnce(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	changes := w.store.cfg.Client.Watch(ctx, w.prefix, clientv3.WithPrefix(), clientv3.WithRev(w.after+1), clientv3.WithFragment())
-	progress := time.NewTicker(progressEvery)
+	progress := time.NewTicker(w.store.cfg.ProgressEvery)
 	defer progress.Stop()
 	for {
 		select {
@@ -100,7 +96,11 @@ func (w *watch) followOnce(ctx context.Context) error {
 				return err
 			}
 		case <-progress.C:
-			_ = w.store.cfg.Client.RequestProgress(ctx) // the watch itself tells what is wrong
+			// A watch of an etcd that went back would wait for its old revision. Of everything else, the watch itself tells what is wrong.
+			if _, err := w.newestRevision(ctx); errors.Is(err, ErrWentBack) {
+				return err
+			}
+			_ = w.store.cfg.Client.RequestProgress(ctx)
 		}
 	}
 }
@@ -110,15 +110,30 @@ var errWatchEnded = errors.New("etcdkv: the watch ended")
 
 // checkBegin compares the position of a new watch with etcd's revision.
 func (w *watch) checkBegin(ctx context.Context) error {
-	res, err := w.store.getKeys(ctx, w.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	newest, err := w.newestRevision(ctx)
 	if err != nil {
 		return err
 	}
-	if newest := res.Header.Revision; w.after > newest {
+	if w.after > newest {
 		return w.compactedAt(newest, newest)
 	}
 	w.begun = true
 	return nil
+}
+
+// newestRevision asks for etcd's revision. It fails with ErrWentBack if the store has seen a later one.
+func (w *watch) newestRevision(ctx context.Context) (int64, error) {
+	res, err := w.store.getKeys(ctx, w.prefix, clientv3.WithCountOnly()) // of any key, also one that isn't there
+	if err != nil {
+		return 0, err
+	}
+	return res.Header.Revision, nil
+}
+
+// advance moves the position, which is one that etcd told.
+func (w *watch) advance(revision int64) {
+	w.after = max(w.after, revision)
+	w.store.noteRevision(w.after)
 }
 
 // compactedAt is the error of a watch that can't be continued.
@@ -134,7 +149,7 @@ func (w *watch) queueEvents(res *clientv3.WatchResponse) error {
 	case res.Err() != nil:
 		return res.Err()
 	case res.IsProgressNotify():
-		w.after = max(w.after, res.Header.Revision)
+		w.advance(res.Header.Revision)
 		return nil
 	}
 	var events []kv.KeyEvent
@@ -151,7 +166,7 @@ func (w *watch) queueEvents(res *clientv3.WatchResponse) error {
 	if !w.queue.push(batch) {
 		return w.compactedAt(int64(batch.Revision), res.Header.Revision) //nolint:gosec // it was etcd's
 	}
-	w.after = int64(batch.Revision) //nolint:gosec // it was etcd's
+	w.advance(int64(batch.Revision)) //nolint:gosec // it was etcd's
 	return nil
 }
 

@@ -144,13 +144,18 @@ func newUp() *cobra.Command {
 	var f serverFlags
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Run every role in one process, with embedded storage",
+		Short: "Run every role in one process, alone or as a node of a cell",
 		Long: `Run every role in one process. Payloads are files and metadata logs are in Pebble, both in the data folder. There is one listening
 address, and no other service is needed. When the process is ready, it prints the line "ready http://HOST:PORT" on standard output.
-On SIGTERM it makes everything that it accepted durable, then exits.`,
+On SIGTERM it makes everything that it accepted durable, then exits.
+
+With --node and --cluster the process is one of one, three or five nodes, which replicate the metadata: the cell works while more than half of
+them are up. A node listens at its address in --cluster (unless --listen says otherwise); its etcd serves clients at the next port and the other
+nodes at the one after that. Payloads are on S3, or in a folder that all nodes share. A node that lost its data says which command replaces it.`,
 		Example: `  scribe up
   scribe up --data /var/lib/scribe --listen 0.0.0.0:7420 --flight 0.0.0.0:7424
-  SCRIBE_S3_ACCESS_KEY=... SCRIBE_S3_SECRET_KEY=... scribe up --blobs s3 --s3-endpoint http://127.0.0.1:9000 --s3-bucket scribe`,
+  SCRIBE_S3_ACCESS_KEY=... SCRIBE_S3_SECRET_KEY=... scribe up --blobs s3 --s3-endpoint http://127.0.0.1:9000 --s3-bucket scribe
+  scribe up --node n1 --cluster n1=10.0.0.1:7420,n2=10.0.0.2:7420,n3=10.0.0.3:7420 --data /var/lib/scribe --blob-path /mnt/shared/blobs`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.runServer(cmd) },
 	}
@@ -171,6 +176,7 @@ When it is ready, it prints the line "ready http://HOST:PORT" on standard output
 		Example: `  scribe serve --roles controlplane,metalog --data ./meta --listen 127.0.0.1:7421
   scribe serve --roles batcher --control http://127.0.0.1:7421 --metalog http://127.0.0.1:7421 --blob-path ./blobs --data ./b1 --listen 127.0.0.1:7431
   scribe serve --roles readproxy --control http://127.0.0.1:7421 --blob-path ./blobs --data ./r1 --listen 127.0.0.1:7441 --memcached 127.0.0.1:11211
+  scribe serve --roles controlplane,metalog --etcd http://127.0.0.1:2379 --blob-path ./blobs --data ./meta --listen 127.0.0.1:7421
   scribe serve --roles sqlserver --control http://127.0.0.1:7421 --data ./g1 --listen 127.0.0.1:7451 --flight 127.0.0.1:7454
   scribe serve --config /etc/scribe/writeproxy.yaml
     # another region, and settings of a read proxy, in the file:

@@ -59,7 +59,7 @@ func newStatus() *cobra.Command {
 			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%.1f%%\t%v\t%s\n", m.GetId(), strings.Join(scribev1.RoleNames(m.GetRoles()), ","), m.GetUrl(), m.GetSlot(), float64(m.GetLoad())/10,
 				elapsedSince(m.GetJoinedAt()), m.GetVersion())
 		}
-		return w.Flush()
+		return errors.Join(w.Flush(), printCellNodes(cmd, *server))
 	}
 	cmd.AddCommand(newStatusViews())
 	return cmd

@@ -23,6 +23,9 @@ type logInstance struct {
 	crash func(tb testing.TB) metalog.Log
 	// damage changes a byte of a stored record's value, and restarts the engine.
 	damage func(tb testing.TB, shard record.ShardID, lsn record.LSN) metalog.Log
+	// lags says that calls may be answered by a replica that knows the watermark of a while ago: it may be below one that another
+	// replica told.
+	lags bool
 }
 
 // logFactory makes an engine without any shards. It registers cleanups with tb.Cleanup.

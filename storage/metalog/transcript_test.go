@@ -367,10 +367,14 @@ func (s *callTranscript) describeState(st metalog.State) string {
 	if st.NextLSN > 1 {
 		last = times[st.NextLSN-2]
 	}
-	if st.LastTime != last || st.Watermark < max(s.watermarks[st.Shard], 1) {
+	least := max(s.watermarks[st.Shard], 1)
+	if s.in.lags {
+		least = 1
+	}
+	if st.LastTime != last || st.Watermark < least {
 		s.Fatalf("the state is %+v, the watermark was %d, the records' times are %v", st, s.watermarks[st.Shard], times)
 	}
-	s.watermarks[st.Shard] = st.Watermark
+	s.watermarks[st.Shard] = max(st.Watermark, s.watermarks[st.Shard])
 	text := nameShard(st.Shard)
 	if st.Epoch != 0 {
 		epochs := s.epochs[st.Shard]

@@ -89,6 +89,7 @@ func Start(ctx context.Context, cfg Config, opts Options) (_ *App, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	cfg = cfg.asNode()
 	opts.Host = opts.Host.withDefaults()
 	a := &App{
 		cfg: cfg, opts: opts, log: opts.Logger, started: time.Now(), mux: http.NewServeMux(), registry: prometheus.NewRegistry(),

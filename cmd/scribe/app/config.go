@@ -48,6 +48,14 @@ type Config struct {
 	// Metalog is the base URL of the process that serves the metadata logs, or those of all its replicas, separated by commas; for batchers, read streams, retention and sequencers in processes
 	// without that role. A control plane that does without takes the one that is a member of the cell.
 	Metalog string `yaml:"metalog" flag:"metalog,serve" help:"base URL of the process that serves the metadata logs, if it is another one; those of all replicas, separated by commas"`
+	// Node is the name of the process among the nodes of its cell, which replicate the metadata; empty = it is none.
+	Node string `yaml:"node" flag:"node,up" help:"name of this node, one of --cluster: the cell's metadata is replicated over its nodes"`
+	// Cluster are all nodes of the cell as NAME=HOST:PORT. Etcd has the two ports that follow each.
+	Cluster []string `yaml:"cluster" flag:"cluster,up" help:"all nodes of the cell, one, three or five: NAME=HOST:PORT,...; the two ports after each are etcd's"`
+	// Cell names the cell in etcd, where several may be.
+	Cell string `yaml:"cell" default:"scribe" flag:"cell,up,serve" help:"name of the cell, the prefix of its keys in etcd"`
+	// Etcd is an etcd that others run, for the roles controlplane and metalog.
+	Etcd EtcdConfig `yaml:"etcd" check:"off"`
 	// Upstream is where scribed forwards to: the base URL of a write proxy, or of any process of the cell, or several, separated by commas;
 	// empty with a writeproxy in the same process.
 	Upstream string `yaml:"upstream" flag:"upstream,serve,agent" help:"address of the cell that scribed forwards to, if this process has no writeproxy; or several, separated by commas"`
@@ -149,6 +157,7 @@ func (c *Config) Validate() error {
 		v.Add("Listen", "invalid value %q: want host:port", c.Listen)
 	}
 	c.checkURLs(v)
+	c.checkNodes(v)
 	if c.needsBlobs() {
 		v.Join("Blobs", c.Blobs.Validate())
 	}
@@ -342,7 +351,11 @@ func (c *Config) needsCategories() bool {
 	return c.hasAny(Batcher, WriteProxy, ReadStream, ReadProxy, Retention, Sequencer, SQLServer)
 }
 func (c *Config) needsMetalog() bool { return c.hasAny(Batcher, ReadStream, Retention, Sequencer) }
-func (c *Config) needsBlobs() bool   { return c.hasAny(Batcher, ReadProxy, Retention) }
+
+// needsBlobs: replicas of the metadata logs keep their snapshots beside the payloads.
+func (c *Config) needsBlobs() bool {
+	return c.hasAny(Batcher, ReadProxy, Retention) || c.Has(Metalog) && c.replicates()
+}
 
 // usesMetalog reports whether the process has an engine, or a client of one. A control plane alone finds it through the membership,
 // unless it is told where it is; a read proxy alone does without, and learns no zone maps.

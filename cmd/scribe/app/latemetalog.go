@@ -9,7 +9,6 @@ import (
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/metalog"
-	"scribe/storage/metalog/remote"
 )
 
 // lateMetalog is the metadata engine for the control plane of this process: the engine of this process or of its configuration, or else the
@@ -21,6 +20,8 @@ type lateMetalog struct {
 	cell  rpc.ControlService // knows the members
 	// transport goes to other processes.
 	transport *rpc.Transport
+	// replicated means that all engines of the cell are replicas of one.
+	replicated bool
 }
 
 // setEngine sets the engine of the process.
@@ -61,30 +62,38 @@ func callEngine[T any](ctx context.Context, r *lateMetalog, fn func(metalog.Log)
 	if r.log != nil {
 		return fn(r.log)
 	}
-	url, err := r.memberURL(ctx)
+	urls, err := r.memberURLs(ctx)
 	if err != nil {
 		return result, err
 	}
-	log := remote.NewClient(rpc.NewMetalogClient(r.transport, url))
+	log, err := newMetalogClient(r.transport, urls, nil)
+	if err != nil {
+		return result, err
+	}
 	defer func() { err = errors.Join(err, log.Close()) }()
 	return fn(log)
 }
 
 var errNoMetalog = errors.New("no member of the cell has the role metalog: start one, or set its URL with --metalog at the control plane")
 
-// memberURL returns the URL of the engine that is a member of the cell. Two engines are an error: only one of them has the logs.
-func (r *lateMetalog) memberURL(ctx context.Context) (string, error) {
+// memberURLs returns the URLs of the engine that is a member of the cell: of its replicas, if it is replicated. Two engines are an error:
+// only one of them has the logs.
+func (r *lateMetalog) memberURLs(ctx context.Context) ([]string, error) {
 	res, err := r.cell.ListMembers(ctx, &scribev1.ListMembersRequest{Role: scribev1.Role_ROLE_METALOG})
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	switch members := res.GetMembers(); len(members) {
-	case 0:
-		return "", errNoMetalog
-	case 1:
-		return members[0].GetUrl(), nil
-	default:
-		return "", fmt.Errorf("%d members of the cell have the role metalog, %s and %s among them: set the URL of the right one with --metalog at the control plane",
+	members := res.GetMembers()
+	switch {
+	case len(members) == 0:
+		return nil, errNoMetalog
+	case len(members) > 1 && !r.replicated:
+		return nil, fmt.Errorf("%d members of the cell have the role metalog, %s and %s among them: set the URL of the right one with --metalog at the control plane",
 			len(members), members[0].GetId(), members[1].GetId())
 	}
+	urls := make([]string, len(members))
+	for i, m := range members {
+		urls[i] = m.GetUrl()
+	}
+	return urls, nil
 }

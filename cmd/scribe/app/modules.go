@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync/atomic"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"scribe/batcher"
 	"scribe/controlplane"
 	"scribe/controlplane/group"
@@ -24,11 +26,7 @@ import (
 	"scribe/sequencer"
 	"scribe/sqlserver"
 	"scribe/storage/blob"
-	"scribe/storage/kv/pebblekv"
 	"scribe/storage/metalog"
-	"scribe/storage/metalog/pebblelog"
-	"scribe/storage/metalog/remote"
-	"scribe/storage/metalog/replicated"
 	"scribe/writeproxy"
 )
 
@@ -43,10 +41,11 @@ type module struct {
 // leaves the cell, so that no new work is routed to it; then the write path stops from front to back, each role draining into the next; then
 // the shared parts.
 var modules = []module{
+	{"node", (*Config).replicates, (*App).startReplication},
 	{"control plane", func(c *Config) bool { return c.Has(ControlPlane) }, (*App).startControlPlane},
 	{"control gateway", func(*Config) bool { return true }, (*App).startControlGateway},
-	{"metalog", (*Config).usesMetalog, (*App).startMetalog},
 	{"blob store", (*Config).needsBlobs, (*App).startBlobs},
+	{"metalog", (*Config).usesMetalog, (*App).startMetalog},
 	{"catalog", (*Config).needsCategories, (*App).startCatalog},
 	{"member list", func(c *Config) bool { return c.hasAny(WriteProxy, Batcher, ReadStream, Sequencer) }, (*App).startMembers},
 	{"batcher", func(c *Config) bool { return c.Has(Batcher) }, (*App).startBatcher},
@@ -66,6 +65,9 @@ var modules = []module{
 type sharedParts struct {
 	// loopback goes to this process's own services; set only when Wiring is InMemory.
 	loopback *rpc.Transport
+
+	node *node            // this process among the nodes of its cell; nil if it is none
+	etcd *clientv3.Client // where replicated metadata is; nil if the process has none
 
 	nextID     uint64             // from which on the control plane of this process gives out ids of categories; 0 without one
 	retirer    *lateMetalog       // the control plane's, if it waits for log; else nil
@@ -102,22 +104,24 @@ func (a *App) provideServices(s rpc.Services) {
 }
 
 func (a *App) startControlPlane(ctx context.Context) error {
-	store, err := pebblekv.Open(pebblekv.DefaultConfig(filepath.Join(a.cfg.Data, "control")), pebblekv.Deps{FS: a.opts.Host.FS, Logger: a.log, Registerer: a.registry})
+	store, err := a.openControlStore()
 	if err != nil {
 		return err
 	}
-	a.onStop("control store", func(context.Context) error { return store.Close() })
-	a.readinessChecks = append(a.readinessChecks, store.Err)
-	// A store that failed to write refuses all changes: only a new process can reopen its folder.
-	watchFailure(a, store.Failed(), func(struct{}) error { return fmt.Errorf("control plane: %w", store.Err()) })
-	if a.parts.nextID, err = controlplane.NextID(ctx, store); err != nil {
-		return err
+	// Others take ids from a shared store at any time, so there is nothing to compare the logs with.
+	if !a.cfg.replicates() {
+		if a.parts.nextID, err = controlplane.NextID(ctx, store); err != nil {
+			return err
+		}
 	}
 	cfg := config.Defaults[controlplane.Config]()
 	cfg.Version, cfg.StartedAt, cfg.Roles = a.opts.Version, a.started, a.protoRoles()
+	a.shareControl(&cfg)
 	// The metadata engine starts later and stops earlier. Without it, retiring categories is retried until the control plane stops.
-	logs := &lateMetalog{ready: make(chan struct{}), transport: a.transport}
-	cp, err := controlplane.New(cfg, controlplane.Deps{Store: store, Retirer: logs, Random: a.opts.Host.Random.Named("control plane"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry})
+	logs := &lateMetalog{ready: make(chan struct{}), transport: a.transport, replicated: a.cfg.replicates()}
+	cp, err := controlplane.New(cfg, controlplane.Deps{
+		Store: store, Retirer: logs, Peer: a.controlPeer, Random: a.opts.Host.Random.Named("control plane"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
+	})
 	if err != nil {
 		return err
 	}
@@ -128,7 +132,12 @@ func (a *App) startControlPlane(ctx context.Context) error {
 	}
 	a.onStop("control plane", cp.Close)
 	a.parts.control = cp
-	groups, err := group.NewCoordinator(config.Defaults[group.Config](), group.Deps{
+	if a.parts.node != nil {
+		a.parts.node.leadsControl.Store(new(cp.Leads))
+	}
+	sharing := config.Defaults[group.Config]()
+	sharing.Shared = a.cfg.replicates()
+	groups, err := group.NewCoordinator(sharing, group.Deps{
 		Store: store, Control: cp, Log: logs, Holder: a.id + "/groups", Random: a.opts.Host.Random.Named("groups"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
@@ -191,55 +200,6 @@ func (a *App) checkCategoryIDs(ctx context.Context) error {
 				control, next, id, control)
 		}
 	}
-	return nil
-}
-
-func (a *App) openMetalog() error {
-	if !a.cfg.Has(Metalog) {
-		return a.connectMetalog()
-	}
-	engine, err := pebblelog.Open(filepath.Join(a.cfg.Data, "metalog"), pebblelog.Options{
-		FS: a.opts.Host.FS, Clock: a.opts.Host.unixMicro, Logger: a.log, Metrics: a.registry, CacheBytes: a.cfg.MetadataCache,
-	})
-	if err != nil {
-		return err
-	}
-	a.onStop("metalog", func(context.Context) error { return engine.Close() })
-	// An engine that failed to write refuses all calls: only a new process can reopen its folder.
-	watchFailure(a, engine.Failed(), func(struct{}) error { return fmt.Errorf("metalog: %w", engine.Err()) })
-	a.readinessChecks = append(a.readinessChecks, engine.Err)
-	a.parts.log = engine
-	a.provideServices(rpc.Services{Metalog: remote.NewServer(engine)})
-	if a.overLoopback() {
-		client := remote.NewClient(rpc.NewMetalogClient(a.parts.loopback, loopbackURL))
-		a.onStop("metalog client", func(context.Context) error { return client.Close() })
-		a.parts.log = client
-	}
-	return nil
-}
-
-// connectMetalog makes the client of the engine of another process, or of the replicas of one.
-func (a *App) connectMetalog() error {
-	urls, err := rpc.ParseAddresses(a.cfg.Metalog)
-	if err != nil {
-		return err
-	}
-	var replicas []replicated.Replica
-	for _, url := range urls {
-		client := remote.NewClient(rpc.NewMetalogClient(a.transport, url))
-		a.onStop("metalog client", func(context.Context) error { return client.Close() })
-		replicas = append(replicas, replicated.Replica{URL: url, Log: client})
-	}
-	if len(replicas) == 1 {
-		a.parts.log = replicas[0].Log
-		return nil
-	}
-	log, err := replicated.New(replicas, replicated.Options{Random: a.opts.Host.Random.Named("metalog replicas")})
-	if err != nil {
-		return err
-	}
-	a.onStop("metalog replicas", func(context.Context) error { return log.Close() })
-	a.parts.log = log
 	return nil
 }
 

@@ -89,6 +89,12 @@ func NewGroupClient(t *Transport, url string) GroupService {
 	return scribev1connect.NewGroupServiceClient(to.unary, to.base, clientOptions())
 }
 
+// NewNodeClient calls the NodeService at a base URL.
+func NewNodeClient(t *Transport, url string) NodeService {
+	to := t.endpointOf(url)
+	return scribev1connect.NewNodeServiceClient(to.unary, to.base, clientOptions())
+}
+
 type writeClient struct {
 	scribev1connect.WriteServiceClient
 	write *bulkClient

@@ -28,6 +28,7 @@ type Services struct {
 	Push       PushService
 	Control    ControlService
 	Group      GroupService
+	Node       NodeService
 	// Admit is asked with a write's announced length before its body is read, and as it is read when it announces none; release
 	// is called when it has been answered. Nil admits everything up to MaxMessageBytes.
 	Admit func(n int64) (release func(), err error)
@@ -85,6 +86,9 @@ func (s *Services) Register(mux *http.ServeMux) {
 	}
 	if s.Group != nil {
 		mountSmall(scribev1connect.NewGroupServiceHandler(s.Group, small))
+	}
+	if s.Node != nil {
+		mountSmall(scribev1connect.NewNodeServiceHandler(s.Node, small))
 	}
 }
 

@@ -91,3 +91,6 @@ type ControlService interface {
 
 // GroupService shares categories among the members of consumer groups. The control plane serves it.
 type GroupService = scribev1connect.GroupServiceHandler
+
+// NodeService describes and changes the nodes of a cell. Every node serves it.
+type NodeService = scribev1connect.NodeServiceHandler

@@ -45,6 +45,8 @@ type watermarkClock struct {
 		batch int64
 		// newest is the newest time that a batch has had, or may have had before a restart.
 		newest int64
+		// following says that another replica gives out the times: the clock stands, but for what is observed of the other's.
+		following bool
 	}
 }
 
@@ -83,11 +85,36 @@ func (c *watermarkClock) endBatch(bound int64) {
 	c.mu.bound = max(c.mu.bound, bound)
 }
 
+// follow stops the clock of a replica that does not lead. What was told so far is at most the bound, so it stays true under every
+// later leader, whose clock begins there. The time after last may have been given to a batch that never became durable: nobody was
+// told it. observed is a watermark of the journal.
+func (c *watermarkClock) follow(observed int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.mu.following {
+		c.mu.last = min(c.mu.last, c.mu.bound)
+	}
+	c.mu.following, c.mu.batch = true, 0
+	c.mu.last = max(c.mu.last, observed, 1)
+}
+
+// lead starts the clock of a replica that has taken over, at the bound of the leader before.
+func (c *watermarkClock) lead(bound int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.following, c.mu.batch = false, 0
+	c.mu.last = max(c.mu.last, bound, c.wall())
+	c.mu.newest, c.mu.bound = max(c.mu.newest, bound), bound
+}
+
 // watermark returns a time W: no unpublished record has a time below it. stale says that the bound keeps W below the clock,
 // extend that the bound should be moved soon.
 func (c *watermarkClock) watermark() (w int64, stale, extend bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.mu.following {
+		return c.mu.last, false, false
+	}
 	w = c.mu.batch
 	if w == 0 {
 		w = c.tick()

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"scribe/storage/metalog"
+	"scribe/storage/metalog/journal"
 	"scribe/storage/metalog/pebblelog/schema"
 )
 
@@ -49,6 +50,9 @@ type stagedOp interface {
 func (e *Engine) submit(ctx context.Context, o stagedOp) error {
 	if err := ctx.Err(); err != nil {
 		return err
+	}
+	if e.replica != nil && !e.replica.leads() {
+		return e.replica.notLeader()
 	}
 	r := newRequest(o)
 	select {
@@ -110,7 +114,18 @@ type logCommitter struct {
 	// known caches the states of producers on disk.
 	known *simplelru.LRU[producerKey, schema.Producer]
 
-	key, value []byte // scratch
+	// leading is what the committer of a leading replica has; nil otherwise.
+	leading *journal.Leader
+	// patient says until when a replica that has handed over lets the others go first.
+	patient time.Time
+	// held is a request that did not fit into the entry before.
+	held *commitRequest
+	// retiredChanged says that the entry being applied changes retired categories.
+	retiredChanged bool
+	// fresh are records of the entry being applied that will become a chunk of tails.
+	fresh freshRecords
+
+	key, value, payload []byte // scratch
 }
 
 func newCommitter(e *Engine) *logCommitter {
@@ -193,7 +208,7 @@ func (c *logCommitter) buildBatch(first *commitRequest) (bound int64, err error)
 		c.value = schema.AppendProducer(c.value[:0], c.key, p)
 		err = errors.Join(err, c.batch.Set(c.key, c.value, nil))
 	}
-	if bound != 0 {
+	if bound != 0 && e.replica == nil {
 		setNumber(c.batch, schema.MetaClock, bound)
 	}
 	return bound, err
@@ -206,6 +221,10 @@ func (c *logCommitter) nextRequest() *commitRequest {
 	}
 	select {
 	case r := <-c.e.queue:
+		if !c.fitsEntry(r) {
+			c.held = r
+			return nil
+		}
 		return r
 	default:
 		return nil
@@ -257,16 +276,29 @@ func (c *logCommitter) removeTrimmed() error {
 		return nil
 	}
 	b := c.e.db.NewBatch()
-	var err error
+	err := c.deleteTrimmed(b)
+	c.endTrims()
+	return errors.Join(err, b.Commit(pebble.NoSync), b.Close())
+}
+
+// deleteTrimmed adds the removals of the group's trims to a batch.
+func (c *logCommitter) deleteTrimmed(b *pebble.Batch) (err error) {
 	for _, t := range c.trims {
 		from := t.from
 		if !t.sh.swept {
-			from, t.sh.swept = 0, true
+			from = 0
 		}
 		err = errors.Join(err, b.DeleteRange(schema.AppendRecordKey(nil, t.sh.id, from), schema.AppendRecordKey(nil, t.sh.id, t.before), nil),
 			b.DeleteRange(schema.AppendAnnotationKey(nil, t.sh.id, zones, from), schema.AppendAnnotationKey(nil, t.sh.id, zones, t.before), nil))
 	}
+	return err
+}
+
+// endTrims forgets the group's trims once they are carried out.
+func (c *logCommitter) endTrims() {
+	for _, t := range c.trims {
+		t.sh.swept = true
+	}
 	clear(c.trims)
 	c.trims = c.trims[:0]
-	return errors.Join(err, b.Commit(pebble.NoSync), b.Close())
 }

@@ -32,6 +32,8 @@ var (
 	ErrLocked = errors.New("metalog: the folder is in use")
 	// ErrVersion means that a newer build wrote the folder.
 	ErrVersion = errors.New("metalog: the folder has a newer format")
+	// ErrReplica means that the folder is that of a replica, and no journal was given, or the other way round.
+	ErrReplica = errors.New("metalog: the folder does not fit to the journal")
 )
 
 // Engine is a metalog.Log on a folder. It is safe for concurrent use.
@@ -51,6 +53,9 @@ type Engine struct {
 	// retired are the retired categories found when the folder was opened; the committer takes them over.
 	retired categorySet
 
+	// replica is what a replica of a journal has beyond its folder; nil for an engine of its own.
+	replica *replica
+
 	queue chan *commitRequest
 	// staging is held while the committer reads the memory of callers; see request.withdraw.
 	staging sync.Mutex
@@ -64,6 +69,8 @@ type Engine struct {
 	fatal struct {
 		once sync.Once
 		err  error // set before failed is closed
+		// halted says that only the journal is at fault: the folder can be closed. Set before failed is closed.
+		halted bool
 	}
 	failed chan struct{}
 }
@@ -89,19 +96,32 @@ func Open(dir string, opts Options) (_ *Engine, err error) {
 	e.guard = &guardFS{FS: e.opts.FS, fail: e.setFailed, closing: e.calls.Draining()}
 	e.clock.wall, e.clock.lease = e.opts.Clock, e.opts.ClockLease.Microseconds()
 	e.tails.limit = e.opts.TailBytes
+	if opts.Journal != nil {
+		if e.replica, err = newReplica(e); err != nil {
+			return nil, err
+		}
+	}
 	e.metrics = newMetrics(e)
 	if err := e.openFolder(); err != nil {
 		return nil, err
 	}
 	e.table.db = e.db
-	if err := e.loadFolder(); err != nil {
+	load := e.loadFolder
+	if e.replica != nil {
+		load = e.loadReplica
+	}
+	if err := load(); err != nil {
 		return nil, errors.Join(fmt.Errorf("metalog: open %s: %w", dir, err), e.releaseFolder())
 	}
 	if err := e.metrics.set.Register(e.opts.Metrics); err != nil {
 		return nil, errors.Join(fmt.Errorf("metalog: open %s: %w", dir, err), e.releaseFolder())
 	}
 	e.guard.armed.Store(true)
-	go newCommitter(e).serveQueue()
+	if e.replica != nil {
+		go newCommitter(e).serveReplica()
+	} else {
+		go newCommitter(e).serveQueue()
+	}
 	return e, nil
 }
 
@@ -126,6 +146,7 @@ func (e *Engine) openDB(lock *pebble.Lock) (err error) {
 	cache := pebble.NewCache(e.opts.CacheBytes)
 	defer cache.Unref() // from here on the database holds a reference
 	o := pebbleOptions(&e.opts)
+	o.DisableWAL = e.replica != nil
 	o.FS, o.Lock, o.Cache, o.Logger, o.EventListener = e.guard, lock, cache, pebbleLogger{e.opts.Logger, e.guard}, e.events()
 	e.db, err = pebble.Open(e.dir, o)
 	return err
@@ -182,6 +203,8 @@ func (e *Engine) loadFolder() error {
 			return err
 		}
 		setNumber(b, schema.MetaFormat, schema.Version)
+	case version == schema.ReplicaVersion:
+		return fmt.Errorf("%w: it belongs to a replica: give the journal, or use another folder", ErrReplica)
 	case version > schema.Version:
 		return fmt.Errorf("%w: version %d, this build reads %d: use a newer build", ErrVersion, version, schema.Version)
 	case version < schema.OldestVersion:
@@ -189,22 +212,13 @@ func (e *Engine) loadFolder() error {
 	case version < schema.Version:
 		setNumber(b, schema.MetaFormat, schema.Version)
 	}
-	if e.retired, err = loadRetired(e.db); err != nil {
+	if err := e.loadMarks(); err != nil {
 		return err
 	}
-	e.table.mu.retired = slices.Clone(e.retired)
 	bound, _, err := e.readNumber(schema.MetaClock)
 	if err != nil {
 		return err
 	}
-	boundary, _, err := e.readNumber(schema.MetaBoundary)
-	if err != nil {
-		return err
-	}
-	if e.table.origin, err = e.readOrigin(); err != nil {
-		return err
-	}
-	e.boundary.Store(boundary)
 	e.clock.startAt(bound)
 	if ahead := e.clock.microsAhead(); ahead > 2*e.clock.lease {
 		e.opts.Logger.Warn("wall clock is behind the last persisted times: the engine's clock stands still until it catches up", "behind_us", ahead)
@@ -218,6 +232,20 @@ func (e *Engine) loadFolder() error {
 	}
 	e.clock.endBatch(bound)
 	return nil
+}
+
+// loadMarks reads the retired categories and the boundary.
+func (e *Engine) loadMarks() (err error) {
+	if e.retired, err = loadRetired(e.db); err != nil {
+		return err
+	}
+	e.table.mu.retired = slices.Clone(e.retired)
+	if e.table.origin, err = e.readOrigin(); err != nil {
+		return err
+	}
+	boundary, _, err := e.readNumber(schema.MetaBoundary)
+	e.boundary.Store(boundary)
+	return err
 }
 
 // requireEmpty fails when the folder's database has any key.
@@ -321,6 +349,9 @@ func (e *Engine) setFailed(err error) {
 
 // failedError may be called only after failed was closed.
 func (e *Engine) failedError() error {
+	if e.fatal.halted {
+		return fmt.Errorf("metalog: the replica on %s has halted: %w", e.dir, e.fatal.err)
+	}
 	return fmt.Errorf("metalog: the engine on %s failed: restart the process: %w", e.dir, e.fatal.err)
 }
 
@@ -329,11 +360,14 @@ func (e *Engine) enterCall() error {
 	if !e.calls.Enter() {
 		return metalog.ErrClosed
 	}
-	if err := e.Err(); err != nil {
-		e.calls.Leave()
-		return err
+	err := e.Err()
+	if err == nil && e.replica != nil {
+		err = e.replica.checkAdmitted()
 	}
-	return nil
+	if err != nil {
+		e.calls.Leave()
+	}
+	return err
 }
 
 // runOp has the committer execute an operation, unless its arguments are invalid.
@@ -359,6 +393,9 @@ func (e *Engine) closeFolder() (err error) {
 	defer func() { err = caught(recover(), err) }()
 	e.metrics.set.Unregister()
 	close(e.stop)
+	if e.replica != nil {
+		return e.replica.closeFolder()
+	}
 	select {
 	case <-e.stopped:
 	case <-e.failed:
@@ -405,10 +442,13 @@ func (e *Engine) currentWatermark(ctx context.Context) (int64, error) {
 			if ctx.Err() != nil {
 				return 0, ctx.Err()
 			}
+			if e.replica != nil && e.Err() == nil {
+				break // what the bound allows is true for ever; another replica leads now, or the journal is away
+			}
 			return 0, err
 		}
 	}
-	w, _, _ := e.clock.watermark() // the wall clock runs faster than the disk
+	w, _, _ := e.clock.watermark() // the wall clock runs faster than the bound moves
 	return w, nil
 }
 

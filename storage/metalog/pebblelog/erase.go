@@ -26,15 +26,9 @@ func (o *eraseOp) stage(c *logCommitter) error {
 	if !c.retired.holds(o.category) {
 		return fmt.Errorf("%w: category %d was not retired: it can't be erased", metalog.ErrInvalid, o.category)
 	}
-	shards, err := c.categoryShards(o.category)
-	if err != nil || len(shards) == 0 {
+	found, err := c.eraseShards(o.category)
+	if err != nil || !found {
 		return err
-	}
-	for _, sh := range shards {
-		if sh != nil && sh.cur.Epoch != 0 {
-			sh.cur = erasedState
-			c.markDirty(sh)
-		}
 	}
 	for k := range c.producers {
 		if k.shard.Category() == o.category {
@@ -51,4 +45,16 @@ func (o *eraseOp) stage(c *logCommitter) error {
 		_ = c.batch.DeleteRange(low, high, nil) // a batch without an index fails only when it is closed
 	}
 	return nil
+}
+
+// eraseShards makes the shards of a category such that never will be. found says that there are any.
+func (c *logCommitter) eraseShards(category uint32) (found bool, err error) {
+	shards, err := c.categoryShards(category)
+	for _, sh := range shards {
+		if sh != nil && sh.cur.Epoch != 0 {
+			sh.cur = erasedState
+			c.markDirty(sh)
+		}
+	}
+	return len(shards) > 0, err
 }

@@ -1,6 +1,7 @@
 package pebblelog
 
 import (
+	"cmp"
 	"context"
 
 	"scribe/internal/format/record"
@@ -20,7 +21,7 @@ func (e *Engine) Open(ctx context.Context, owner string, shards []record.ShardID
 // Append implements metalog.Log.
 func (e *Engine) Append(ctx context.Context, a *metalog.Append) ([]metalog.Appended, error) {
 	o := &appendOp{a: a, out: make([]metalog.Appended, len(a.Shards)), shards: make([]*shardEntry, len(a.Shards))}
-	err := e.runOp(ctx, a.Validate(), o)
+	err := e.runOp(ctx, cmp.Or(a.Validate(), e.checkEntry(o)), o)
 	e.metrics.append(a, err)
 	if err != nil {
 		return nil, err
@@ -47,6 +48,9 @@ func (e *Engine) Retire(ctx context.Context, category uint32) error {
 
 // Sequences implements metalog.Log.
 func (e *Engine) Sequences(ctx context.Context, shard record.ShardID, producers []uint64) ([]metalog.ProducerState, error) {
+	if e.replica != nil {
+		return e.readSequences(ctx, shard, producers)
+	}
 	o := &sequencesOp{shard: shard, producers: producers, out: make([]metalog.ProducerState, len(producers))}
 	if err := e.runOp(ctx, metalog.ValidateProducers(producers), o); err != nil {
 		return nil, err
@@ -56,6 +60,9 @@ func (e *Engine) Sequences(ctx context.Context, shard record.ShardID, producers 
 
 // AdvanceBoundary implements metalog.Log.
 func (e *Engine) AdvanceBoundary(ctx context.Context, t int64) (int64, error) {
+	if e.replica != nil && t == 0 {
+		return e.readBoundary(ctx)
+	}
 	o := &boundaryOp{time: t} // 0 changes nothing
 	err := e.runOp(ctx, nil, o)
 	return o.out, err

@@ -10,6 +10,7 @@ import (
 
 	"scribe/internal/base/metrics"
 	"scribe/storage/metalog"
+	"scribe/storage/metalog/journal"
 )
 
 // engineMetrics are the engine's metrics. None of them is per shard or category.
@@ -27,6 +28,9 @@ type engineMetrics struct {
 	stalls        prometheus.Counter
 	// annotations counts annotations kept, badAnnotations those found damaged by a read.
 	annotations, badAnnotations prometheus.Counter
+	// The others are those of replicas; an engine of its own does not show them.
+	barrierSeconds             prometheus.Histogram
+	journalErrors, journalFull prometheus.Counter
 
 	set *metrics.Set
 }
@@ -60,7 +64,33 @@ func newMetrics(e *Engine) *engineMetrics {
 		return 0
 	})
 	set.GaugeFunc("disk_bytes", "Bytes of the folder's files.", e.diskBytes)
+	if e.replica != nil {
+		m.addReplica(e)
+	}
 	return m
+}
+
+// addReplica declares the metrics of a replica.
+func (m *engineMetrics) addReplica(e *Engine) {
+	m.barrierSeconds = m.set.Histogram("barrier_seconds", "Time that reads waited until this replica was up to date.", prometheus.ExponentialBuckets(0.0001, 2, 18))
+	m.journalErrors = m.set.Counter("journal_errors_total", "Looks at the journal's head that failed.")
+	m.journalFull = m.set.Counter("journal_full_total", "Groups that the journal had no room for.")
+	m.set.GaugeFunc("leading", "1 while this replica leads.", func() float64 {
+		if leads, _ := e.Leading(); leads {
+			return 1
+		}
+		return 0
+	})
+	m.set.GaugeFunc("term", "The newest leader's term that this replica knows.", func() float64 {
+		_, term := e.Leading()
+		return float64(term)
+	})
+	m.set.GaugeFunc("applied_seq", "The newest entry of the journal that this replica shows.", func() float64 { return float64(e.Position().Applied) })
+	m.set.GaugeFunc("lag_entries", "Entries of the journal that this replica knows of and does not show yet.", func() float64 {
+		p := e.Position()
+		return float64(p.Head - p.Applied)
+	})
+	e.replica.counts = journal.NewMetrics(m.set)
 }
 
 // diskBytes returns Pebble's disk usage, unless the engine may not touch Pebble any more.

@@ -76,6 +76,8 @@ type appendOp struct {
 	out []metalog.Appended
 
 	shards []*shardEntry
+	// size bounds the bytes of the changes; only a replica uses it.
+	size int
 }
 
 func (o *appendOp) stage(c *logCommitter) error {

@@ -9,6 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"scribe/internal/base/config"
+	"scribe/internal/base/entropy"
+	"scribe/storage/metalog/journal"
 )
 
 // Options configure an engine. The zero value is usable: every zero field has a default.
@@ -31,6 +33,18 @@ type Options struct {
 	// ClockLease is how far the persisted bound, at which a restart begins, is ahead of the clock. After a crash the clock may
 	// stand still for as long. An idle engine with subscribers writes twice in that time. 0 means 2 s.
 	ClockLease time.Duration `zero:"off" min:"1ms" max:"1m"`
+
+	// Journal makes the engine a replica: what it writes is durable in the journal, in which the replicas of an engine find each
+	// other's changes. The caller closes it after the engine. nil means an engine of its own, durable in its folder.
+	Journal journal.Journal
+	// URL is where this replica serves writes, for clients of the other replicas.
+	URL string
+	// TakeoverAfter is how long a leader is silent before another replica takes over; 0 means 1 s.
+	TakeoverAfter time.Duration `zero:"off" min:"10ms" max:"1m"`
+	// BeatEvery is how often an idle leader shows that it leads; 0 means a quarter of TakeoverAfter.
+	BeatEvery time.Duration `zero:"off" min:"1ms" max:"1m"`
+	// Random draws ids and jitter; nil is the machine's randomness.
+	Random *entropy.Source
 }
 
 // Validate reports every violation.
@@ -52,5 +66,7 @@ func (o Options) withDefaults() Options {
 	o.MemTableBytes = cmp.Or(o.MemTableBytes, 16<<20)
 	o.TailBytes = cmp.Or(o.TailBytes, 16<<20)
 	o.ClockLease = cmp.Or(o.ClockLease, 2*time.Second)
+	o.TakeoverAfter = cmp.Or(o.TakeoverAfter, time.Second)
+	o.BeatEvery = cmp.Or(o.BeatEvery, o.TakeoverAfter/4)
 	return o
 }

@@ -115,6 +115,9 @@ func (e *Engine) Read(ctx context.Context, shard record.ShardID, from record.LSN
 		return nil, err
 	}
 	maxRecords, maxBytes = metalog.ReadLimits(maxRecords, maxBytes)
+	if err := e.awaitBarrier(ctx); err != nil {
+		return nil, err
+	}
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -147,6 +150,9 @@ func (e *Engine) Read(ctx context.Context, shard record.ShardID, from record.LSN
 // checkMissing explains a missing record that lies within the state st. It returns nil if the shard was trimmed since, so that
 // the caller should look again.
 func (e *Engine) checkMissing(shard record.ShardID, lsn record.LSN, st schema.State) error {
+	if e.replica != nil {
+		e.replica.awaitPublished()
+	}
 	now, err := e.table.stateOf(shard)
 	if err != nil {
 		return err
@@ -164,6 +170,9 @@ func (e *Engine) Tail(ctx context.Context, shards []record.ShardID) ([]metalog.S
 	}
 	defer e.calls.Leave()
 	if err := metalog.ValidateShards(shards); err != nil {
+		return nil, err
+	}
+	if err := e.awaitBarrier(ctx); err != nil {
 		return nil, err
 	}
 	return e.tailStates(ctx, shards)
@@ -189,6 +198,9 @@ func (e *Engine) Seek(ctx context.Context, shards []record.ShardID, t int64) ([]
 	}
 	defer e.calls.Leave()
 	if err := metalog.ValidateShards(shards); err != nil {
+		return nil, err
+	}
+	if err := e.awaitBarrier(ctx); err != nil {
 		return nil, err
 	}
 	out := make([]record.LSN, len(shards))
@@ -254,6 +266,9 @@ func (e *Engine) Shards(ctx context.Context, category uint32) ([]metalog.State, 
 		return nil, err
 	}
 	defer e.calls.Leave()
+	if err := e.awaitBarrier(ctx); err != nil {
+		return nil, err
+	}
 	ids, err := e.shardIDs(ctx, category)
 	if err != nil {
 		return nil, err

@@ -137,6 +137,7 @@ func (e *Engine) Subscribe(ctx context.Context, from []metalog.Position, heartbe
 	if err != nil {
 		return err
 	}
+	e.tryBarrier(ctx)
 	s := newSubscription(e, from, fn)
 	e.metrics.subscriptions.Inc()
 	defer e.metrics.subscriptions.Dec()

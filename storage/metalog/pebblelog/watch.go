@@ -78,6 +78,7 @@ func (e *Engine) WatchShards(ctx context.Context, category uint32, fn func([]rec
 		return err
 	}
 	defer e.calls.Leave()
+	e.tryBarrier(ctx)
 	w := &categoryWatch{wake: lifecycle.NewWakeChannel()}
 	e.table.addWatch(category, w)
 	defer e.table.removeWatch(category, w)

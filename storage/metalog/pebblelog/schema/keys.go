@@ -41,6 +41,8 @@ const (
 	MetaOrigin Meta = 0x04
 	// MetaOriginEnd: the first category whose shards begin at LSN 1 all the same.
 	MetaOriginEnd Meta = 0x05
+	// MetaApplied: how far a replica has applied its journal.
+	MetaApplied Meta = 0x06
 )
 
 // Lengths of keys in bytes.
@@ -72,6 +74,14 @@ func CategoryBounds(kind Kind, category uint32) (low, high []byte) {
 	return low, binary.BigEndian.AppendUint32([]byte{byte(kind)}, category+1)
 }
 
+// CategoryOf returns the category of the first key of CategoryBounds.
+func CategoryOf(low []byte) (uint32, error) {
+	if len(low) != 1+4 {
+		return 0, corruptError("a key of %d bytes does not begin a category", len(low))
+	}
+	return binary.BigEndian.Uint32(low[1:]), nil
+}
+
 // StateKeyShard returns the shard in the key of a state.
 func StateKeyShard(key []byte) (record.ShardID, error) {
 	if len(key) != StateKeyLen || Kind(key[0]) != KindState {
@@ -84,6 +94,14 @@ func StateKeyShard(key []byte) (record.ShardID, error) {
 func AppendRecordKey(dst []byte, s record.ShardID, lsn record.LSN) []byte {
 	dst = binary.BigEndian.AppendUint64(append(dst, byte(KindRecord)), uint64(s))
 	return binary.BigEndian.AppendUint64(dst, uint64(lsn))
+}
+
+// RecordKeyPlace returns shard and LSN in the key of a record.
+func RecordKeyPlace(key []byte) (record.ShardID, record.LSN, error) {
+	if len(key) != RecordKeyLen || Kind(key[0]) != KindRecord {
+		return 0, 0, corruptError("a key of %d bytes is not that of a record", len(key))
+	}
+	return record.ShardID(binary.BigEndian.Uint64(key[1:])), record.LSN(binary.BigEndian.Uint64(key[9:])), nil
 }
 
 // RecordKeyLSN returns the LSN in the key of a record of s. It returns 0, which no record has, for any other key.

@@ -11,14 +11,23 @@ import (
 
 // Version is the version of the format that this package writes. OldestVersion is the oldest version that it reads. Version 2
 // added retired categories, version 3 annotations, version 4 the origin of recovered folders; the encoding of everything else is
-// unchanged.
+// unchanged. ReplicaVersion is that of the folder of a replica, which has MetaApplied as well, and no clock: its content continues in a
+// journal.
 const (
-	Version       = 4
-	OldestVersion = 1
+	Version        = 4
+	ReplicaVersion = 5
+	OldestVersion  = 1
 )
 
 // ErrCorrupt means that a value does not match its checksum or its layout.
 var ErrCorrupt = errors.New("damaged value")
+
+// ErrNewer means that a newer build wrote a list of changes.
+var ErrNewer = errors.New("a newer format")
+
+func newerError(version byte) error {
+	return fmt.Errorf("%w: a list of changes of version %d, this build reads %d", ErrNewer, version, ChangesVersion)
+}
 
 // RecordOverhead is the length in bytes of a record's value beyond its data.
 const RecordOverhead = 4 + 8

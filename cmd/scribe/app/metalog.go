@@ -1,0 +1,98 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"scribe/internal/base/entropy"
+	"scribe/internal/transport/rpc"
+	"scribe/storage/metalog"
+	"scribe/storage/metalog/pebblelog"
+	"scribe/storage/metalog/remote"
+	"scribe/storage/metalog/replicated"
+)
+
+func (a *App) openMetalog() error {
+	if !a.cfg.Has(Metalog) {
+		return a.connectMetalog()
+	}
+	if a.cfg.replicates() {
+		return a.openReplica()
+	}
+	engine, err := pebblelog.Open(filepath.Join(a.cfg.Data, "metalog"), pebblelog.Options{
+		FS: a.opts.Host.FS, Clock: a.opts.Host.unixMicro, Logger: a.log, Metrics: a.registry, CacheBytes: a.cfg.MetadataCache,
+	})
+	if err != nil {
+		return err
+	}
+	a.onStop("metalog", func(context.Context) error { return engine.Close() })
+	// An engine that failed to write refuses all calls: only a new process can reopen its folder.
+	watchFailure(a, engine.Failed(), func(struct{}) error { return fmt.Errorf("metalog: %w", engine.Err()) })
+	a.readinessChecks = append(a.readinessChecks, engine.Err)
+	a.parts.log = engine
+	a.provideServices(rpc.Services{Metalog: remote.NewServer(engine)})
+	if a.overLoopback() {
+		client := remote.NewClient(rpc.NewMetalogClient(a.parts.loopback, loopbackURL))
+		a.onStop("metalog client", func(context.Context) error { return client.Close() })
+		a.parts.log = client
+	}
+	return nil
+}
+
+// connectMetalog makes a client of the engine of other processes.
+func (a *App) connectMetalog() error {
+	log, err := newMetalogClient(a.transport, strings.Split(a.cfg.Metalog, ","), a.opts.Host.Random.Named("metalog"))
+	if err != nil {
+		return err
+	}
+	a.onStop("metalog client", func(context.Context) error { return log.Close() })
+	a.parts.log = log
+	return nil
+}
+
+// newMetalogClient returns a client of an engine; with several URLs, of its replicas.
+func newMetalogClient(t *rpc.Transport, urls []string, random *entropy.Source) (metalog.Log, error) {
+	if len(urls) == 1 {
+		return remote.NewClient(rpc.NewMetalogClient(t, urls[0])), nil
+	}
+	return newReplicaSet(nil, t, urls, random)
+}
+
+// replicaSet is an engine's replicas, with the clients of those in other processes.
+type replicaSet struct {
+	*replicated.Log
+	clients []metalog.Log
+}
+
+// newReplicaSet returns an engine of replicas: the one of this process, if there is one, and those at URLs. It closes only the latter.
+func newReplicaSet(own *replicated.Replica, t *rpc.Transport, urls []string, random *entropy.Source) (metalog.Log, error) {
+	s := &replicaSet{}
+	var replicas []replicated.Replica
+	if own != nil {
+		replicas = append(replicas, *own)
+	}
+	for _, u := range urls {
+		client := remote.NewClient(rpc.NewMetalogClient(t, strings.TrimSpace(u)))
+		s.clients = append(s.clients, client)
+		replicas = append(replicas, replicated.Replica{URL: strings.TrimSpace(u), Log: client})
+	}
+	var err error
+	if s.Log, err = replicated.New(replicas, replicated.Options{Random: random}); err != nil {
+		return nil, errors.Join(err, s.closeClients())
+	}
+	return s, nil
+}
+
+// Close implements metalog.Log.
+func (s *replicaSet) Close() error { return errors.Join(s.Log.Close(), s.closeClients()) }
+
+func (s *replicaSet) closeClients() error {
+	var errs []error
+	for _, c := range s.clients {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(errs...)
+}

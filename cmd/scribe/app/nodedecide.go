@@ -1,0 +1,143 @@
+package app
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// beginning is what a node does at its start.
+type beginning int
+
+const (
+	// startMember starts the member of etcd that the folder has.
+	startMember beginning = iota + 1
+	// beginCell begins a new cell with the nodes of the list.
+	beginCell
+	// askMembers asks a node of a cell that was ready for its members: decideJoin says what follows.
+	askMembers
+	// awaitNodes waits for others, and asks again.
+	awaitNodes
+)
+
+// nodeFacts are what a node knows of itself before it begins.
+type nodeFacts struct {
+	place nodePlace
+	// cluster are all nodes as they were given to it, by name.
+	cluster []nodePlace
+	data    string    // for errors
+	file    *nodeFile // nil if it never began
+	// hasMember means that the folder has a member of etcd.
+	hasMember bool
+}
+
+// nodeAnswer is the answer of another node.
+type nodeAnswer struct {
+	place nodePlace
+	node  *scribev1.NodeDescription // nil if it did not answer
+	err   error
+}
+
+// decision is what a node does next.
+type decision struct {
+	do beginning
+	// ask are the nodes to ask for members, with askMembers.
+	ask []nodePlace
+	// waiting says what it waits for, with awaitNodes.
+	waiting string
+}
+
+// decideBegin says how a node begins. A node whose data is lost must not begin as if it were new: it voted and acknowledged, and without its
+// memory a majority could forget what was acknowledged. So only nodes all of which say that their cell was never ready begin one.
+func decideBegin(own nodeFacts, others []nodeAnswer) (decision, error) {
+	if own.hasMember {
+		return decision{do: startMember}, own.checkFolder()
+	}
+	if f := own.file; f != nil && f.Name != own.place.name {
+		return decision{}, own.otherNameError()
+	}
+	var ready []nodePlace
+	var silent []string
+	for _, o := range others {
+		if o.node == nil {
+			silent = append(silent, fmt.Sprintf("%s (%v)", o.place, o.err))
+			continue
+		}
+		if err := own.checkAnswer(o); err != nil {
+			return decision{}, err
+		}
+		if o.node.GetState() == scribev1.NodeState_NODE_STATE_READY {
+			ready = append(ready, o.place)
+		}
+	}
+	switch {
+	case len(ready) > 0:
+		return decision{do: askMembers, ask: ready}, nil
+	case len(silent) > 0:
+		return decision{do: awaitNodes, waiting: "the other nodes: this one is empty, and can't tell whether the cell is new or its own data is lost before it has heard of " +
+			strings.Join(silent, " and of ")}, nil
+	case own.file.state() == scribev1.NodeState_NODE_STATE_READY:
+		return decision{}, own.lostMemberError()
+	}
+	return decision{do: beginCell}, nil
+}
+
+// checkFolder fails unless the folder with a member of etcd is that of this node.
+func (own nodeFacts) checkFolder() error {
+	switch f := own.file; {
+	case f == nil:
+		return fmt.Errorf("%s holds an etcd, and %s/%s is missing, which says whose it is: put it back, or start node %s with an empty folder and "+
+			"replace it (scribe node replace %s)", etcdFolder(own.data), own.data, nodeFileName, own.place.name, own.place.name)
+	case f.Name != own.place.name:
+		return own.otherNameError()
+	case f.Address != own.place.address:
+		return fmt.Errorf("node %s was at %s, and --cluster says %s: the other nodes would not find it. Give its former address, or begin with an empty "+
+			"folder at the new one after: scribe node replace %s", own.place.name, f.Address, own.place.address, own.place)
+	}
+	return nil
+}
+
+func (own nodeFacts) otherNameError() error {
+	return fmt.Errorf("the data folder %s is that of node %s, not of %s: give another --data, or --node %s", own.data, own.file.Name, own.place.name, own.file.Name)
+}
+
+// lostMemberError: nobody else knows of a cell that this node knows was ready.
+func (own nodeFacts) lostMemberError() error {
+	return fmt.Errorf("%s/%s says that the cell of node %s was ready, but %s is empty, and no other node has anything of the cell: its metadata is lost. "+
+		"Put back a copy of the folder, or rebuild it with scribe recover; to begin a new cell, give an empty --data", own.data, nodeFileName, own.place.name, etcdFolder(own.data))
+}
+
+// checkAnswer fails if what answers is not the node that the list names, or if it is of another cell. A cell that was ready may have other
+// nodes by now than it began with: then its members count.
+func (own nodeFacts) checkAnswer(o nodeAnswer) error {
+	if o.node.GetName() != o.place.name {
+		return fmt.Errorf("at %s, where --cluster has node %s, answers node %s: want the same names at all nodes", o.place.address, o.place.name, o.node.GetName())
+	}
+	if theirs := nodesOf(o.node.GetCluster()); o.node.GetState() != scribev1.NodeState_NODE_STATE_READY && !slices.Equal(theirs, own.cluster) {
+		return fmt.Errorf("nodes begin a cell with the same --cluster: node %s has %s, and node %s has %s", own.place.name, listNodes(own.cluster), o.place.name, listNodes(theirs))
+	}
+	return nil
+}
+
+// decideJoin says whether a node without data may join the cell whose members another node told: as one that has a place and never was there.
+func decideJoin(own nodeFacts, via nodePlace, members []*scribev1.Node) error {
+	for _, m := range members {
+		place := nodePlace{m.GetPlace().GetName(), m.GetPlace().GetAddress()}
+		switch {
+		case place.address != own.place.address && place.name == own.place.name && m.GetStarted():
+			return fmt.Errorf("node %s of the cell is at %s, and --cluster says %s: if it is to move, and that one does not run any more: scribe node replace %s --server %s",
+				place.name, place.address, own.place.address, own.place, via.url())
+		case place.address != own.place.address:
+		case m.GetStarted() && place.name != own.place.name:
+			return fmt.Errorf("at %s the cell has node %s, not %s: want the same names at all nodes", place.address, place.name, own.place.name)
+		case m.GetStarted():
+			return fmt.Errorf("the data of node %s is gone: %s is empty, and the node was in the cell before. It must not go on as if it knew what it has voted for. "+
+				"If the data can't be put back: scribe node replace %s --server %s", own.place.name, own.data, own.place.name, via.url())
+		default:
+			return nil
+		}
+	}
+	return fmt.Errorf("node %s is not one of the cell's nodes: add it with: scribe node add %s --server %s", own.place.name, own.place, via.url())
+}

@@ -1,0 +1,101 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"scribe/controlplane"
+	"scribe/internal/transport/rpc"
+	"scribe/storage/etcd"
+	"scribe/storage/kv"
+	"scribe/storage/kv/etcdkv"
+	"scribe/storage/kv/pebblekv"
+)
+
+// startReplication makes the process a node, or connects to an etcd that others run.
+func (a *App) startReplication(ctx context.Context) error {
+	if a.cfg.Node != "" {
+		return a.startNode(ctx)
+	}
+	cfg := etcd.Config{Endpoints: a.cfg.Etcd.URLs, User: a.cfg.Etcd.User, Password: a.cfg.Etcd.Password}
+	var err error
+	if cfg.TLS, err = a.cfg.Etcd.tlsConfig(); err != nil {
+		return err
+	}
+	if err := a.connectEtcd(cfg); err != nil {
+		return err
+	}
+	// A wrong address or password is an error at the start, not one of each call.
+	checking, cancel := context.WithTimeout(ctx, membersTimeout)
+	defer cancel()
+	if _, err := a.parts.etcd.Get(checking, a.etcdPrefix()); err != nil {
+		return fmt.Errorf("etcd at %v does not answer: %w", a.cfg.Etcd.URLs, err)
+	}
+	return nil
+}
+
+// tlsConfig returns the configuration of connections; nil is the machine's.
+func (e *EtcdConfig) tlsConfig() (*tls.Config, error) {
+	if e.CA == "" && e.Cert == "" {
+		return nil, nil
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if e.CA != "" {
+		pem, err := os.ReadFile(e.CA)
+		if err != nil {
+			return nil, fmt.Errorf("--etcd-ca: %w", err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("--etcd-ca: %s has no certificate in PEM", e.CA)
+		}
+	}
+	if e.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(e.Cert, e.Key)
+		if err != nil {
+			return nil, fmt.Errorf("--etcd-cert and --etcd-key: %w", err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}
+
+// etcdPrefix is before all keys of the cell in etcd.
+func (a *App) etcdPrefix() string { return "scribe/" + a.cfg.Cell + "/" }
+
+// openControlStore opens what the control plane keeps: in the cell's etcd, or in the data folder.
+func (a *App) openControlStore() (kv.Store, error) {
+	if a.cfg.replicates() {
+		store, err := etcdkv.New(etcdkv.Config{Client: a.parts.etcd, Prefix: a.etcdPrefix() + "kv/"})
+		if err != nil {
+			return nil, err
+		}
+		a.onStop("control store", func(context.Context) error { return store.Close() })
+		return store, nil
+	}
+	store, err := pebblekv.Open(pebblekv.DefaultConfig(filepath.Join(a.cfg.Data, "control")), pebblekv.Deps{FS: a.opts.Host.FS, Logger: a.log, Registerer: a.registry})
+	if err != nil {
+		return nil, err
+	}
+	a.onStop("control store", func(context.Context) error { return store.Close() })
+	a.readinessChecks = append(a.readinessChecks, store.Err)
+	// A store that failed to write refuses all changes: only a new process can reopen its folder.
+	watchFailure(a, store.Failed(), func(struct{}) error { return fmt.Errorf("control plane: %w", store.Err()) })
+	return store, nil
+}
+
+// shareControl makes the control plane one of several that share the store, if it is.
+func (a *App) shareControl(cfg *controlplane.Config) {
+	if a.cfg.replicates() {
+		cfg.Shared, cfg.Instance, cfg.URL = true, a.id, a.advertisedURL()
+	}
+}
+
+// controlPeer returns a client for another control plane.
+func (a *App) controlPeer(url string) rpc.ControlService {
+	return rpc.NewControlClient(a.transport, url)
+}

@@ -1,0 +1,285 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	"scribe/internal/base/units"
+	"scribe/internal/transport/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+func newNode() *cobra.Command {
+	return newParent(&cobra.Command{
+		Use:   "node",
+		Short: "List, add, replace and remove the nodes of a cell",
+		Long: `A cell of several nodes ("scribe up --node NAME --cluster ...") keeps its metadata on each of them, and works while more than half of them are up.
+Nodes keep it in etcd, which each one runs in its process: at its port + 1 for clients, at its port + 2 for the other nodes.
+
+A node that lost its data does not start by itself: it has voted, and what it has voted for counts on its memory. "scribe node replace"
+makes it a new one. These commands ask any node that is up.`,
+		Example: `  scribe node list
+  scribe node replace n3 --server http://10.0.0.1:7420    # then start n3 with an empty --data
+  scribe node add n4=10.0.0.4:7420`,
+	}, newNodeList(), newNodeAdd(), newNodeReplace(), newNodeRemove())
+}
+
+func nodeClient(server string) rpc.NodeService { return rpc.NewNodeClient(rpc.Default(), server) }
+
+// nodeFailure returns the error of a call to a node. A process that is not one does not know the call.
+func nodeFailure(server string, err error) error {
+	if connect.CodeOf(err) == connect.CodeUnimplemented {
+		return &codedError{code: exitNotFound, err: fmt.Errorf("%s is not a node: its cell has none, or it is another process of the cell; give the address of a node with --server", server)}
+	}
+	return err
+}
+
+func newNodeList() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the nodes, who leads, and how far each is",
+		Long: `List the nodes of the cell. ETCD is the state of the node's etcd member, METALOG that of its replica of the metadata logs (LAG in entries of the
+journal), CONTROL whether its control plane keeps the membership. A node that does not answer has only what etcd knows of it.`,
+		Example: `  scribe node list
+  scribe node list --server http://10.0.0.2:7420 -o json`,
+		Args: cobra.NoArgs,
+	}
+	server, format := serverFlag(cmd), tableFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		asJSON, err := format()
+		if err != nil {
+			return err
+		}
+		res, err := callCell(cmd.Context(), *server, "list nodes", nodeClient(*server).ListNodes, &scribev1.ListNodesRequest{})
+		if err != nil {
+			return nodeFailure(*server, err)
+		}
+		if asJSON {
+			return printLines(cmd.OutOrStdout(), nodesJSON(res.GetNodes())...)
+		}
+		return printNodes(cmd.OutOrStdout(), res.GetNodes())
+	}
+	return cmd
+}
+
+func newNodeAdd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "add NAME=HOST:PORT",
+		Short: "Make room for another node",
+		Long: `Make room for another node, which can be started then: with an empty --data and a --cluster that has it. To go from three nodes to five, add
+one and start it, then the other: between the two steps the cell has four, of which three must be up.`,
+		Example: `  scribe node add n4=10.0.0.4:7420
+  scribe up --node n4 --cluster n1=10.0.0.1:7420,n2=10.0.0.2:7420,n3=10.0.0.3:7420,n4=10.0.0.4:7420,n5=10.0.0.5:7420 --data /var/lib/scribe ...`,
+		Args: cobra.ExactArgs(1),
+	}
+	server := serverFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		name, address, err := parseNodeArgument(args[0], true)
+		if err != nil {
+			return err
+		}
+		req := &scribev1.AddNodeRequest{Node: &scribev1.NodeAddress{Name: name, Address: address}}
+		res, err := callCell(cmd.Context(), *server, "add node "+name, nodeClient(*server).AddNode, req)
+		if err != nil {
+			return nodeFailure(*server, err)
+		}
+		return printNext(cmd.OutOrStdout(), name, "has a place", res.GetNodes())
+	}
+	return cmd
+}
+
+func newNodeReplace() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "replace NAME[=HOST:PORT]",
+		Short: "Put an empty node in the place of one whose data is lost",
+		Long: `Put an empty node in the place of one whose data is lost, or whose machine is; with HOST:PORT at another address. Start it afterwards with an empty
+--data. What the former node's folder holds can't come back. It is refused while the node runs with its data, and if the
+majority of the others would not be up.`,
+		Example: `  scribe node replace n3 --server http://10.0.0.1:7420
+  scribe node replace n3=10.0.0.9:7420 --server http://10.0.0.1:7420`,
+		Args: cobra.ExactArgs(1),
+	}
+	server := serverFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		name, address, err := parseNodeArgument(args[0], false)
+		if err != nil {
+			return err
+		}
+		res, err := callCell(cmd.Context(), *server, "replace node "+name, nodeClient(*server).ReplaceNode, &scribev1.ReplaceNodeRequest{Name: name, Address: address})
+		if err != nil {
+			return nodeFailure(*server, err)
+		}
+		return printNext(cmd.OutOrStdout(), name, "is replaced by an empty node", res.GetNodes())
+	}
+	return cmd
+}
+
+func newNodeRemove() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "remove NAME",
+		Short: "Remove a node for good",
+		Long: `Remove a node for good. What its folder holds can't come back. It is refused if the majority of the others would not be up. Stop the node
+afterwards, and take it out of --cluster of the others at their next start.`,
+		Example: `  scribe node remove n5
+  scribe node remove n5 --server http://10.0.0.1:7420`,
+		Args: cobra.ExactArgs(1),
+	}
+	server := serverFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		res, err := callCell(cmd.Context(), *server, "remove node "+args[0], nodeClient(*server).RemoveNode, &scribev1.RemoveNodeRequest{Name: args[0]})
+		if err != nil {
+			return nodeFailure(*server, err)
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "node %s is removed; the nodes are %s\n", args[0], placesText(res.GetNodes()))
+		return nil
+	}
+	return cmd
+}
+
+// parseNodeArgument reads NAME=HOST:PORT, or NAME alone where no address is needed.
+func parseNodeArgument(text string, needsAddress bool) (name, address string, err error) {
+	name, address, found := strings.Cut(text, "=")
+	if name == "" || found && address == "" || needsAddress && !found {
+		return "", "", usageError(fmt.Errorf("invalid node %q: want NAME=HOST:PORT", text))
+	}
+	return name, address, nil
+}
+
+// printNext says what was done, and what starts the node.
+func printNext(out io.Writer, name, done string, nodes []*scribev1.NodeAddress) error {
+	_, err := fmt.Fprintf(out, "node %s %s; start it with an empty --data: scribe up --node %s --cluster %s ...\n", name, done, name, placesText(nodes))
+	return err
+}
+
+// placesText writes nodes as --cluster does.
+func placesText(nodes []*scribev1.NodeAddress) string {
+	texts := make([]string, len(nodes))
+	for i, n := range nodes {
+		texts[i] = n.GetName() + "=" + n.GetAddress()
+	}
+	return strings.Join(texts, ",")
+}
+
+func printNodes(out io.Writer, nodes []*scribev1.Node) error {
+	w := newTable(out, "NODE\tADDRESS\tSTATE\tETCD\tMEMBER\tMETALOG\tTERM\tAPPLIED\tLAG\tCONTROL\tVERSION")
+	var remarks []string
+	for _, n := range nodes {
+		d := newNodeJSON(n)
+		name := cmp.Or(d.Name, "-")
+		applied, lag := "-", "-"
+		if m := n.GetSelf().GetMetalog(); m != nil {
+			applied, lag = strconv.FormatUint(m.GetApplied(), 10), strconv.FormatUint(d.Metalog.Lag, 10)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%x\t%s\t%s\t%s\t%s\t%s\t%s\n", name, d.Address, d.State, leadsText(d.EtcdLeads, n.GetSelf().GetEtcd() != nil), n.GetMember(),
+			leadsText(n.GetSelf().GetMetalog().GetLeads(), n.GetSelf().GetMetalog() != nil), termText(n.GetSelf().GetMetalog()), applied, lag,
+			leadsText(d.ControlLeads, n.GetSelf() != nil), cmp.Or(d.Version, "-"))
+		if why := cmp.Or(d.Error, d.Waiting, n.GetSelf().GetMetalog().GetError()); why != "" {
+			remarks = append(remarks, fmt.Sprintf("%s: %s", name, why))
+		}
+	}
+	err := w.Flush()
+	for _, r := range remarks {
+		fmt.Fprintln(out, r)
+	}
+	return err
+}
+
+func termText(m *scribev1.ReplicaStatus) string {
+	if m == nil {
+		return "-"
+	}
+	return strconv.FormatUint(m.GetTerm(), 10)
+}
+
+// leadsText says whether a part of a node leads, if that is known.
+func leadsText(leads, known bool) string {
+	switch {
+	case !known:
+		return "-"
+	case leads:
+		return "leads"
+	}
+	return "follows"
+}
+
+// nodeJSON is a node for people and scripts.
+type nodeJSON struct {
+	Name    string `json:"name"`
+	Address string `json:"address"`
+	// State is "new" before the node's first start, "away" if it does not answer, "starting" while it waits for others, else "up".
+	State        string       `json:"state"`
+	Started      bool         `json:"started"`
+	Member       string       `json:"etcd_member"`
+	EtcdLeads    bool         `json:"etcd_leads"`
+	EtcdTerm     uint64       `json:"etcd_term"`
+	EtcdSize     units.Bytes  `json:"etcd_bytes"`
+	Metalog      *replicaJSON `json:"metalog,omitempty"`
+	ControlLeads bool         `json:"control_leads"`
+	Version      string       `json:"version"`
+	Waiting      string       `json:"waiting,omitempty"`
+	Error        string       `json:"error,omitempty"`
+}
+
+type replicaJSON struct {
+	Leads   bool   `json:"leads"`
+	Leader  string `json:"leader"`
+	Term    uint64 `json:"term"`
+	Applied uint64 `json:"applied"`
+	Lag     uint64 `json:"lag"`
+	Error   string `json:"error,omitempty"`
+}
+
+func nodesJSON(nodes []*scribev1.Node) []nodeJSON {
+	all := make([]nodeJSON, len(nodes))
+	for i, n := range nodes {
+		all[i] = newNodeJSON(n)
+	}
+	return all
+}
+
+func newNodeJSON(n *scribev1.Node) nodeJSON {
+	self, etcd := n.GetSelf(), n.GetSelf().GetEtcd()
+	out := nodeJSON{
+		Name: n.GetPlace().GetName(), Address: n.GetPlace().GetAddress(), State: nodeStateText(n), Started: n.GetStarted(),
+		Member: strconv.FormatUint(n.GetMember(), 16), EtcdLeads: etcd.GetLeader() != 0 && etcd.GetLeader() == n.GetMember(), EtcdTerm: etcd.GetTerm(),
+		EtcdSize: units.Bytes(etcd.GetBytes()), ControlLeads: self.GetLeadsControl(), Version: self.GetVersion(), Waiting: self.GetWaiting(), Error: n.GetError(),
+	}
+	if m := self.GetMetalog(); m != nil {
+		out.Metalog = &replicaJSON{
+			Leads: m.GetLeads(), Leader: m.GetLeader(), Term: m.GetTerm(), Applied: m.GetApplied(), Lag: max(m.GetNewest(), m.GetApplied()) - m.GetApplied(), Error: m.GetError(),
+		}
+	}
+	return out
+}
+
+func nodeStateText(n *scribev1.Node) string {
+	switch self := n.GetSelf(); {
+	case self == nil && !n.GetStarted():
+		return "new"
+	case self == nil:
+		return "away"
+	case self.GetWaiting() != "":
+		return "starting"
+	}
+	return "up"
+}
+
+// printCellNodes shows the nodes of a cell after its status, if it has any.
+func printCellNodes(cmd *cobra.Command, server string) error {
+	res, err := callCell(cmd.Context(), server, "list nodes", nodeClient(server).ListNodes, &scribev1.ListNodesRequest{})
+	if err != nil {
+		if connect.CodeOf(err) == connect.CodeUnimplemented {
+			return nil
+		}
+		return errors.New(plainText(err))
+	}
+	fmt.Fprintln(cmd.OutOrStdout())
+	return printNodes(cmd.OutOrStdout(), res.GetNodes())
+}

@@ -1,0 +1,178 @@
+package pebblelog
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"scribe/internal/format/record"
+	"scribe/storage/metalog"
+	"scribe/storage/metalog/journal"
+	"scribe/storage/metalog/pebblelog/schema"
+)
+
+// headLimit bounds one look at the journal's head, applyLimit how long a read waits for the entries up to there.
+const (
+	headLimit  = 2500 * time.Millisecond
+	applyLimit = 10 * time.Second
+)
+
+// headBarrier makes reads linearizable at every replica, also at a leader that does not know yet that it was deposed: a read looks at
+// the journal's head after it was called, and waits until everything up to there is applied. Reads that wait share one look, which
+// must begin after the call.
+type headBarrier struct {
+	mu struct {
+		sync.Mutex
+		// next is the look that begins next, nil if nobody waits for it. running says that a goroutine makes looks.
+		next    *headLook
+		running bool
+	}
+}
+
+// headLook is one look at the head. The result is set before done is closed.
+type headLook struct {
+	done chan struct{}
+	head journal.Head
+	err  error
+}
+
+// awaitBarrier waits until this replica shows everything that was acknowledged, by any replica, before the call.
+func (e *Engine) awaitBarrier(ctx context.Context) error {
+	if e.replica == nil {
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return e.replica.passBarrier(ctx)
+}
+
+// lookLimit bounds the barrier at the begin of a subscription.
+const lookLimit = time.Second
+
+// tryBarrier is awaitBarrier for calls that go on with what is applied if the journal does not answer soon.
+func (e *Engine) tryBarrier(ctx context.Context) {
+	if e.replica == nil || ctx.Err() != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
+	if err := e.replica.passBarrier(ctx); err != nil {
+		e.opts.Logger.DebugContext(ctx, "subscription begins with what is applied", "error", err)
+	}
+}
+
+func (r *replica) passBarrier(ctx context.Context) error {
+	start := time.Now()
+	look := r.joinLook()
+	select {
+	case <-look.done:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-r.e.calls.Draining():
+		return r.e.closingError()
+	case <-r.e.failed:
+		return r.e.failedError()
+	}
+	if look.err != nil {
+		return fmt.Errorf("metalog: the journal does not answer, so this replica can't tell whether it is up to date: %w", look.err)
+	}
+	limited, cancel := context.WithTimeout(ctx, applyLimit)
+	defer cancel()
+	if err := r.awaitState(limited, func() bool { return r.mu.applied.Seq >= look.head.Seq }); err != nil {
+		if ctx.Err() == nil && limited.Err() != nil {
+			return fmt.Errorf("metalog: the replica on %s is behind: it has applied entry %d of %d: ask another one", r.e.dir, r.position().Seq, look.head.Seq)
+		}
+		return err
+	}
+	r.e.metrics.barrierSeconds.Observe(time.Since(start).Seconds())
+	return nil
+}
+
+// joinLook returns the look that begins next.
+func (r *replica) joinLook() *headLook {
+	b := &r.barrier
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.next == nil {
+		b.mu.next = &headLook{done: make(chan struct{})}
+	}
+	if !b.mu.running {
+		b.mu.running = true
+		r.work.Go(r.makeLooks)
+	}
+	return b.mu.next
+}
+
+// makeLooks makes looks, one after another, until nobody waits for one.
+func (r *replica) makeLooks() {
+	for {
+		look := r.barrier.takeNext()
+		if look == nil {
+			return
+		}
+		if look.head, look.err = r.readHead(r.life); look.err == nil {
+			r.offerHead(look.head)
+		}
+		close(look.done)
+	}
+}
+
+func (b *headBarrier) takeNext() *headLook {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	look := b.mu.next
+	b.mu.next, b.mu.running = nil, look != nil
+	return look
+}
+
+// readHead reads the head within headLimit.
+func (r *replica) readHead(ctx context.Context) (journal.Head, error) {
+	ctx, cancel := context.WithTimeout(ctx, headLimit)
+	defer cancel()
+	return r.journal.Head(ctx)
+}
+
+// readSequences is Sequences of a replica: producers' states are read from Pebble, where what is not durable never is.
+func (e *Engine) readSequences(ctx context.Context, shard record.ShardID, producers []uint64) ([]metalog.ProducerState, error) {
+	if err := e.enterCall(); err != nil {
+		return nil, err
+	}
+	defer e.calls.Leave()
+	if err := metalog.ValidateProducers(producers); err != nil {
+		return nil, err
+	}
+	if err := e.awaitBarrier(ctx); err != nil {
+		return nil, err
+	}
+	st, err := e.table.stateOf(shard)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]metalog.ProducerState, len(producers))
+	for i, p := range producers {
+		out[i].Producer = p
+		if st.Epoch == 0 { // absent, or erased
+			continue
+		}
+		known, _, err := lookUp(e.db, schema.AppendProducerKey(nil, shard, p), schema.DecodeProducer)
+		if err != nil {
+			return nil, readError(shard, 0, fmt.Errorf("producer %d: %w", p, err))
+		}
+		out[i].Epoch, out[i].Next = known.Epoch, known.Next
+	}
+	return out, nil
+}
+
+// readBoundary is AdvanceBoundary of a replica that only reads.
+func (e *Engine) readBoundary(ctx context.Context) (int64, error) {
+	if err := e.enterCall(); err != nil {
+		return 0, err
+	}
+	defer e.calls.Leave()
+	if err := e.awaitBarrier(ctx); err != nil {
+		return 0, err
+	}
+	return e.boundary.Load(), nil
+}

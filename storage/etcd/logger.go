@@ -39,7 +39,7 @@ func (c *slogCore) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcor
 
 // Write implements zapcore.Core.
 func (c *slogCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
-	c.log.Log(nil, slogLevel(e.Level), "etcd: "+e.Message, slogArgs(fields)...) //nolint:staticcheck // etcd has no context here
+	c.log.Log(nil, slogLevel(e.Level), "etcd: "+e.Message, slogArgs(fields)...) //nolint:staticcheck,sloglint // etcd has no context here, and the message is its
 	return nil
 }
 

@@ -23,34 +23,34 @@ func TestMain(m *testing.M) { etcdtest.VerifyMain(m) }
 // patience bounds what takes a second or two, on a machine that is 20 times slower.
 const patience = 2 * time.Minute
 
-func mustPut(t *testing.T, client *clientv3.Client, key, value string) {
+func mustPut(t *testing.T, client *clientv3.Client, value string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for {
-		_, err := client.Put(ctx, key, value) // the same value again is harmless
+		_, err := client.Put(ctx, "a", value) // the same value again is harmless
 		if err == nil {
 			return
 		}
 		if ctx.Err() != nil {
-			t.Fatalf("put %s: %v", key, err)
+			t.Fatalf("put: %v", err)
 		}
 	}
 }
 
-func wantValue(t *testing.T, client *clientv3.Client, key, want string) {
+func wantValue(t *testing.T, client *clientv3.Client, want string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for {
-		res, err := client.Get(ctx, key)
+		res, err := client.Get(ctx, "a")
 		switch {
 		case err != nil && ctx.Err() == nil:
 			continue
 		case err != nil:
-			t.Fatalf("get %s: %v", key, err)
+			t.Fatalf("get: %v", err)
 		case len(res.Kvs) != 1 || string(res.Kvs[0].Value) != want:
-			t.Fatalf("%s is %v, want %q", key, res.Kvs, want)
+			t.Fatalf("a is %v, want %q", res.Kvs, want)
 		}
 		return
 	}
@@ -121,7 +121,7 @@ func TestValidate(t *testing.T) {
 func TestRestart(t *testing.T) {
 	c := etcdtest.Start(t, 1)
 	client := c.Client(t)
-	mustPut(t, client, "a", "1")
+	mustPut(t, client, "1")
 	m := c.Member(0)
 	c.Stop(0)
 	m.Close()
@@ -130,7 +130,7 @@ func TestRestart(t *testing.T) {
 	}
 	c.Restart(0)
 	c.Await(0)
-	wantValue(t, client, "a", "1")
+	wantValue(t, client, "1")
 	select {
 	case err := <-m.Failed():
 		t.Errorf("a member that was closed tells of a failure: %v", err)
@@ -163,13 +163,13 @@ func TestOneStops(t *testing.T) {
 	}
 	c := etcdtest.Start(t, 3)
 	client := c.Client(t)
-	mustPut(t, client, "a", "1")
+	mustPut(t, client, "1")
 	for _, i := range []int{c.Leader(), (c.Leader() + 1) % 3} {
 		c.Stop(i)
-		mustPut(t, client, "a", c.Config(i).Name)
+		mustPut(t, client, c.Config(i).Name)
 		c.Restart(i)
 		c.Await(i)
-		wantValue(t, c.MemberClient(t, i), "a", c.Config(i).Name)
+		wantValue(t, c.MemberClient(t, i), c.Config(i).Name)
 	}
 }
 
@@ -223,7 +223,7 @@ func TestAddressInUse(t *testing.T) {
 func TestDataLost(t *testing.T) {
 	c := etcdtest.Start(t, 3)
 	client := c.Client(t)
-	mustPut(t, client, "a", "1")
+	mustPut(t, client, "1")
 	lost := c.Config(2)
 	c.Stop(2)
 	if err := os.RemoveAll(lost.Folder); err != nil {
@@ -239,7 +239,7 @@ func TestDataLost(t *testing.T) {
 			t.Errorf("join %v: %v, want ErrDataLost", join, err)
 		}
 	}
-	mustPut(t, client, "a", "2")
+	mustPut(t, client, "2")
 }
 
 // TestReplace does what ErrDataLost asks for: the member is removed, whereupon it ends by itself, is added, and joins with an empty folder.
@@ -249,7 +249,7 @@ func TestReplace(t *testing.T) {
 	}
 	c := etcdtest.Start(t, 3)
 	client := c.Client(t)
-	mustPut(t, client, "a", "1")
+	mustPut(t, client, "1")
 	lost, id := c.Config(2), c.Member(2).ID()
 	removed := c.Member(2)
 	changeMembers(t, func(ctx context.Context) error { _, err := client.MemberRemove(ctx, id); return err })
@@ -282,7 +282,7 @@ func TestReplace(t *testing.T) {
 	if m.ID() == id {
 		t.Error("it has its old number")
 	}
-	wantValue(t, c.MemberClient(t, 2), "a", "1")
+	wantValue(t, c.MemberClient(t, 2), "1")
 	m.Close()
 	if m, err = member.Start(lost); err != nil { // with its data, Join tells nothing new
 		t.Fatal(err)
@@ -315,7 +315,7 @@ func TestJoinGrows(t *testing.T) {
 	}
 	c := etcdtest.Start(t, 1)
 	client := c.Client(t)
-	mustPut(t, client, "a", "1")
+	mustPut(t, client, "1")
 	second := configOf(t)
 	second.Name, second.Join, second.Token = "second", true, c.Config(0).Token
 	second.Members = append(slices.Clone(c.Config(0).Members), member.Peer{Name: "second", URL: second.Members[0].URL})
@@ -330,7 +330,7 @@ func TestJoinGrows(t *testing.T) {
 	if err := m.AwaitReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	wantValue(t, client, "a", "1")
+	wantValue(t, client, "1")
 	m.Close()
 }
 

@@ -11,8 +11,8 @@ import (
 
 // ErrDataLost means that the cluster knows this member as one that ran, and that its folder is empty. It has forgotten what it voted for
 // and what it stored, so it may not go on under its old number: remove it from the cluster, and add it as a new member.
-var ErrDataLost = errors.New("the cluster knows this member, whose data is not there: remove it from the cluster (etcdctl member remove), " +
-	"add it again (etcdctl member add), and let it join")
+var ErrDataLost = errors.New("the cluster knows this member, whose data is not there: put it back, or remove the member from the cluster, " +
+	"add it again and let it join (scribe node replace)")
 
 // refuseLostData refuses to join as a member that ran before. etcd refuses that for new clusters only; a member that joins takes its old
 // number again, and panics when the leader tells it of entries that it had.

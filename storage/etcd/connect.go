@@ -1,7 +1,6 @@
 package etcd
 
 import (
-	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -23,7 +22,7 @@ type Config struct {
 	TLS *tls.Config
 	// User and Password log in where the cluster has authentication; empty for none.
 	User, Password string
-	// Logger gets the client's messages; nil discards them.
+	// Logger gets the client's messages, below the level of warnings: who calls reports what fails. Nil discards them.
 	Logger *slog.Logger
 }
 
@@ -55,8 +54,8 @@ func (c *Config) Validate() error {
 			errs = append(errs, fmt.Errorf("endpoint %q is given twice", e))
 		}
 	}
-	if c.User == "" && c.Password != "" {
-		errs = append(errs, errors.New("a password without a user"))
+	if (c.User == "") != (c.Password == "") {
+		errs = append(errs, errors.New("a user and a password go together"))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("etcd: invalid configuration: %w", err)
@@ -73,8 +72,8 @@ func Connect(c Config) (*clientv3.Client, error) {
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: c.Endpoints, TLS: c.TLS, Username: c.User, Password: c.Password,
 		DialTimeout: dialTimeout, DialKeepAliveTime: keepAliveEvery, DialKeepAliveTimeout: keepAliveTimeout,
-		MaxCallSendMsgSize: maxRequest, MaxCallRecvMsgSize: maxMessage, RejectOldCluster: false,
-		Logger: zapLogger(cmp.Or(c.Logger, slog.New(slog.DiscardHandler)), slog.LevelWarn),
+		MaxCallSendMsgSize: maxRequest, MaxCallRecvMsgSize: maxMessage,
+		PermitWithoutStream: true, Logger: NewZapLogger(c.Logger, clientLevel),
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxBackoff},
 			MinConnectTimeout: dialTimeout,

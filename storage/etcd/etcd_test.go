@@ -1,17 +1,14 @@
 package etcd_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
-	"go.uber.org/zap"
 
 	"scribe/internal/testkit/etcdtest"
 	"scribe/internal/testkit/loopback"
@@ -31,7 +28,7 @@ func TestValidate(t *testing.T) {
 		`invalid endpoint "ftp://a:1"`:           {Endpoints: []string{"ftp://a:1"}},
 		`invalid endpoint "http://"`:             {Endpoints: []string{"http://"}},
 		`endpoint "http://a:1" is given twice`:   {Endpoints: []string{"http://a:1", "http://b:1", "http://a:1"}},
-		"a password without a user":              {Endpoints: []string{"http://a:1"}, Password: "p"},
+		"a user and a password go together":      {Endpoints: []string{"http://a:1"}, Password: "p"},
 		"no endpoint: want http://HOST:PORT of ": {Password: "and every violation"},
 	} {
 		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
@@ -42,7 +39,7 @@ func TestValidate(t *testing.T) {
 			t.Errorf("%+v: connected", c)
 		}
 	}
-	if err := (&etcd.Config{Password: "p"}).Validate(); !strings.Contains(err.Error(), "no endpoint") || !strings.Contains(err.Error(), "without a user") {
+	if err := (&etcd.Config{Password: "p"}).Validate(); !strings.Contains(err.Error(), "no endpoint") || !strings.Contains(err.Error(), "go together") {
 		t.Errorf("%v, want both violations", err)
 	}
 }
@@ -116,37 +113,5 @@ func TestLargeMessages(t *testing.T) {
 	res, err := client.Get(t.Context(), "a/", clientv3.WithPrefix())
 	if err != nil || len(res.Kvs) != 4 || len(res.Kvs[3].Value) != len(value) {
 		t.Fatalf("get 8 MiB: %v", err)
-	}
-}
-
-// TestLogger: messages of etcd's packages keep their facts, errors of etcd are warnings, and what is below the level is not written.
-func TestLogger(t *testing.T) {
-	var out bytes.Buffer
-	noTime := func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey {
-			return slog.Attr{}
-		}
-		return a
-	}
-	ours := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: noTime}))
-	log := etcd.NewZapLogger(ours, slog.LevelInfo).With(zap.String("member", "m1"))
-	log.Debug("not written")
-	log.Info("begins", zap.Int("count", 3), zap.Duration("took", time.Second))
-	log.Warn("slow")
-	log.Error("failed", zap.Error(errors.New("no disk")))
-	if err := log.Sync(); err != nil {
-		t.Error(err)
-	}
-	want := `level=INFO msg="etcd: begins" member=m1 count=3 took=1s
-level=WARN msg="etcd: slow" member=m1
-level=WARN msg="etcd: failed" member=m1 error="no disk"
-`
-	if out.String() != want {
-		t.Errorf("%s, want\n%s", out.String(), want)
-	}
-	out.Reset()
-	etcd.NewZapLogger(ours, slog.LevelDebug).Debug("detail")
-	if out.String() != "level=DEBUG msg=\"etcd: detail\"\n" {
-		t.Errorf("%s", out.String())
 	}
 }

@@ -1,32 +1,44 @@
 package etcd
 
 import (
+	"context"
 	"log/slog"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 )
 
-// NewZapLogger returns a logger for etcd's packages that writes what is at least of a level to ours. Errors of etcd are warnings here: what
-// an operator must act on is reported by who uses etcd.
-func NewZapLogger(log *slog.Logger, least slog.Level) *zap.Logger { return zapLogger(log, least) }
+// NewZapLogger returns a logger for packages of etcd that writes to logger, at the levels that levelOf gives to theirs; nil discards
+// everything. Their debugging is left out: it is a line for each write.
+func NewZapLogger(logger *slog.Logger, levelOf func(zapcore.Level) slog.Level) *zap.Logger {
+	if logger == nil {
+		return zap.NewNop()
+	}
+	return zap.New(&slogCore{logger: logger, levelOf: levelOf})
+}
 
-func zapLogger(log *slog.Logger, least slog.Level) *zap.Logger {
-	return zap.New(&slogCore{log: log, least: least})
+// clientLevel is low: a client logs each repetition as a warning, and who calls reports what fails.
+func clientLevel(l zapcore.Level) slog.Level {
+	if l >= zapcore.ErrorLevel {
+		return slog.LevelInfo
+	}
+	return slog.LevelDebug
 }
 
 // slogCore is a zapcore.Core that writes to a slog.Logger.
 type slogCore struct {
-	log   *slog.Logger
-	least slog.Level
+	logger  *slog.Logger
+	levelOf func(zapcore.Level) slog.Level
 }
 
 // Enabled implements zapcore.LevelEnabler.
-func (c *slogCore) Enabled(l zapcore.Level) bool { return slogLevel(l) >= c.least }
+func (c *slogCore) Enabled(l zapcore.Level) bool {
+	return l >= zapcore.InfoLevel && c.logger.Enabled(context.Background(), c.levelOf(l))
+}
 
 // With implements zapcore.Core.
 func (c *slogCore) With(fields []zapcore.Field) zapcore.Core {
-	return &slogCore{log: c.log.With(slogArgs(fields)...), least: c.least}
+	return &slogCore{logger: slog.New(c.logger.Handler().WithAttrs(attributesOf(fields))), levelOf: c.levelOf}
 }
 
 // Check implements zapcore.Core.
@@ -39,31 +51,21 @@ func (c *slogCore) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcor
 
 // Write implements zapcore.Core.
 func (c *slogCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
-	c.log.Log(nil, slogLevel(e.Level), "etcd: "+e.Message, slogArgs(fields)...) //nolint:staticcheck,sloglint // etcd has no context here, and the message is its
+	c.logger.LogAttrs(context.Background(), c.levelOf(e.Level), "etcd: "+e.Message, attributesOf(fields)...) //nolint:sloglint // the text is etcd's
 	return nil
 }
 
 // Sync implements zapcore.Core.
-func (c *slogCore) Sync() error { return nil }
+func (*slogCore) Sync() error { return nil }
 
-func slogArgs(fields []zapcore.Field) []any {
+func attributesOf(fields []zapcore.Field) []slog.Attr {
 	values := zapcore.NewMapObjectEncoder()
-	args := make([]any, 0, 2*len(fields))
+	attributes := make([]slog.Attr, 0, len(fields))
 	for _, f := range fields {
 		f.AddTo(values)
 		if v, ok := values.Fields[f.Key]; ok {
-			args = append(args, f.Key, v)
+			attributes = append(attributes, slog.Any(f.Key, v))
 		}
 	}
-	return args
-}
-
-func slogLevel(l zapcore.Level) slog.Level {
-	switch {
-	case l >= zapcore.WarnLevel:
-		return slog.LevelWarn
-	case l == zapcore.InfoLevel:
-		return slog.LevelInfo
-	}
-	return slog.LevelDebug
+	return attributes
 }

@@ -10,7 +10,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 
-	"scribe/internal/base/backoff"
 	"scribe/internal/testkit/loopback"
 	"scribe/storage/etcd"
 	"scribe/storage/etcd/member"
@@ -33,15 +32,12 @@ type Cluster struct {
 func Start(tb testing.TB, n int) *Cluster {
 	tb.Helper()
 	c := &Cluster{tb: tb, members: make([]*member.Member, n)}
-	var peers []member.Peer
 	folder := tb.TempDir()
+	peers := make([]member.Peer, n)
 	for i := range n {
-		client, peer := reserve(tb), reserve(tb)
-		name := fmt.Sprintf("m%d", i)
-		peers = append(peers, member.Peer{Name: name, URL: "http://" + peer})
-		c.configs = append(c.configs, member.Config{
-			Name: name, Folder: filepath.Join(folder, name), ClientListen: client, PeerListen: peer, ClientURL: "http://" + client, Token: folder,
-		})
+		cfg, own := Reserve(tb, fmt.Sprintf("m%d", i), folder)
+		peers[i] = own
+		c.configs = append(c.configs, cfg)
 	}
 	tb.Cleanup(c.close)
 	for i := range n {
@@ -52,6 +48,16 @@ func Start(tb testing.TB, n int) *Cluster {
 		c.await(i)
 	}
 	return c
+}
+
+// Reserve returns the configuration of a member, and the member as others see it. Its addresses are reserved until the test ends, and its
+// folder is one of its name within folder. It has no members yet.
+func Reserve(tb testing.TB, name, folder string) (member.Config, member.Peer) {
+	tb.Helper()
+	client, peer := reserve(tb), reserve(tb)
+	return member.Config{
+		Name: name, Folder: filepath.Join(folder, name), ClientListen: client, PeerListen: peer, ClientURL: "http://" + client, Token: folder,
+	}, member.Peer{Name: name, URL: "http://" + peer}
 }
 
 func reserve(tb testing.TB) string {
@@ -101,24 +107,30 @@ func (c *Cluster) Config(i int) member.Config { return c.configs[i] }
 // Member returns a running member.
 func (c *Cluster) Member(i int) *member.Member { return c.members[i] }
 
-// Leader returns the number of the member that leads. It waits for an election, for which a majority must run.
+// Leader returns the number of a member that leads; it waits while there is none, as for a while after one stopped.
 func (c *Cluster) Leader() int {
 	c.tb.Helper()
-	for c.tb.Context().Err() == nil {
+	ticks := time.NewTicker(50 * time.Millisecond)
+	defer ticks.Stop()
+	for {
 		for i, m := range c.members {
 			if m != nil && m.Leads() {
 				return i
 			}
 		}
-		_ = backoff.Sleep(c.tb.Context(), 10*time.Millisecond)
+		select {
+		case <-ticks.C:
+		case <-c.tb.Context().Done():
+			c.tb.Fatal("etcdtest: no member leads")
+		}
 	}
-	c.tb.Fatal("etcdtest: no member leads")
-	return -1
 }
 
-// Stop stops a member.
+// Stop stops a member. Repeating it is harmless.
 func (c *Cluster) Stop(i int) {
-	c.members[i].Close()
+	if c.members[i] != nil {
+		c.members[i].Close()
+	}
 	c.members[i] = nil
 }
 
@@ -151,9 +163,7 @@ func (c *Cluster) await(i int) {
 }
 
 func (c *Cluster) close() {
-	for _, m := range c.members {
-		if m != nil {
-			m.Close()
-		}
+	for i := range c.members {
+		c.Stop(i)
 	}
 }

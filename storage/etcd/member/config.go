@@ -9,6 +9,11 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"go.etcd.io/etcd/pkg/v3/featuregate"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/features"
+	"go.uber.org/zap"
 )
 
 // Config configures a member. Addresses are host:port.
@@ -23,11 +28,11 @@ type Config struct {
 	ClientURL string
 	// Members are all members, this one included. They matter at the first start only: later starts know them from the folder.
 	Members []Peer
-	// Join says that the cluster exists already, and that this member was added to it.
+	// Join says that the cluster exists already, and that this member was added to it. It matters at the first start only.
 	Join bool
 	// Token distinguishes clusters: members of another one are refused.
 	Token string
-	// Logger gets etcd's messages of level warning and above; nil discards them.
+	// Logger gets etcd's messages, most of them at the level of debugging; nil discards them.
 	Logger *slog.Logger
 }
 
@@ -45,18 +50,24 @@ const (
 	// snapshotEntries is after how many log entries etcd writes a snapshot, and how many it keeps in memory for members that are behind. With the
 	// default of 10,000 entries, of 128 KiB each, it would have gigabytes of them.
 	snapshotEntries = 500
+	// maxTxnOps is more than a transaction of package kv with as many conditions needs.
+	maxTxnOps = 512
 	// maxRequestBytes is the largest request.
 	maxRequestBytes = 2 << 20
 	// tickMillis and electionMillis are etcd's heartbeat and election timeout.
 	tickMillis     = 100
 	electionMillis = 1000
-	// checkEvery is how often the members compare their data. They do not at the start, where each would wait for all others to be there.
+	// checkEvery is how often the members compare all their data. They do not at the start, where each would wait for all others to be there.
+	// What was compacted they compare every minute.
 	checkEvery = time.Hour
 )
 
 // Validate reports every violation.
 func (c *Config) Validate() error {
 	var errs []error
+	if c.Name == "" {
+		errs = append(errs, errors.New("no name"))
+	}
 	if c.Folder == "" {
 		errs = append(errs, errors.New("no folder"))
 	}
@@ -68,9 +79,12 @@ func (c *Config) Validate() error {
 			errs = append(errs, fmt.Errorf("invalid address %q: want HOST:PORT", addr))
 		}
 	}
-	for _, p := range c.Members {
+	for i, p := range c.Members {
 		if _, err := parseURL(p.URL); err != nil {
 			errs = append(errs, fmt.Errorf("member %q: %w", p.Name, err))
+		}
+		if slices.ContainsFunc(c.Members[:i], func(o Peer) bool { return o.Name == p.Name || o.URL == p.URL }) {
+			errs = append(errs, fmt.Errorf("member %q at %s is given twice", p.Name, p.URL))
 		}
 	}
 	if _, err := parseURL(c.ClientURL); err != nil {
@@ -80,6 +94,11 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("etcd member: invalid configuration: %w", err)
 	}
 	return nil
+}
+
+// own is this member among Members. c is valid.
+func (c *Config) own() Peer {
+	return c.Members[slices.IndexFunc(c.Members, func(p Peer) bool { return p.Name == c.Name })]
 }
 
 // initialCluster are the members in etcd's notation.
@@ -97,4 +116,32 @@ func parseURL(text string) (url.URL, error) {
 		return url.URL{}, fmt.Errorf("invalid URL %q: want http://HOST:PORT", text)
 	}
 	return *u, nil
+}
+
+// embedded is the configuration in etcd's terms. c is valid.
+func (c *Config) embedded(logger *zap.Logger) (*embed.Config, error) {
+	e := embed.NewConfig()
+	e.Name, e.Dir = c.Name, c.Folder
+	peer, _ := parseURL(c.own().URL)
+	client, _ := parseURL(c.ClientURL)
+	e.ListenPeerUrls = []url.URL{{Scheme: peer.Scheme, Host: c.PeerListen}}
+	e.ListenClientUrls = []url.URL{{Scheme: client.Scheme, Host: c.ClientListen}}
+	e.AdvertisePeerUrls, e.AdvertiseClientUrls = []url.URL{peer}, []url.URL{client}
+	e.InitialCluster, e.InitialClusterToken = c.initialCluster(), c.Token
+	e.ClusterState = embed.ClusterStateFlagNew
+	if c.Join {
+		e.ClusterState = embed.ClusterStateFlagExisting
+	}
+	e.SnapshotCount, e.SnapshotCatchUpEntries = snapshotEntries, snapshotEntries
+	e.QuotaBackendBytes, e.MaxRequestBytes, e.MaxTxnOps = quotaBytes, maxRequestBytes, maxTxnOps
+	e.TickMs, e.ElectionMs = tickMillis, electionMillis
+	e.EnableGRPCGateway, e.StrictReconfigCheck, e.PreVote = false, true, true
+	e.CorruptCheckTime = checkEvery
+	if gate, ok := e.ServerFeatureGate.(featuregate.MutableFeatureGate); ok {
+		if err := gate.SetFromMap(map[string]bool{string(features.CompactHashCheck): true}); err != nil {
+			return nil, err
+		}
+	}
+	e.ZapLoggerBuilder = embed.NewZapLoggerBuilder(logger)
+	return e, nil
 }

@@ -1,114 +1,157 @@
 package member
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
+	"strings"
 	"sync"
+	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap/zapcore"
+	"google.golang.org/grpc"
 
 	"scribe/storage/etcd"
 )
 
+// Errors of Start that callers branch on. Those who start nodes tell operators what to do about them.
+var (
+	// ErrAddressInUse means that another process listens at an address of the member.
+	ErrAddressInUse = errors.New("the address is in use")
+	// ErrDataLost means that the cluster knows this member as started, and its folder is empty: it must be removed and added again.
+	ErrDataLost = errors.New("the cluster knows this member, but its folder has no data")
+	// ErrNotMember means that the cluster to join does not have the members that were given, or not this one.
+	ErrNotMember = errors.New("the cluster has other members than those given")
+)
+
+// Bounds of the steps of Close.
+const (
+	handOverTimeout = 2 * time.Second
+	drainTimeout    = time.Second
+)
+
 // Member is a running member. Its methods are safe for concurrent use.
 type Member struct {
-	server *embed.Etcd
-	failed chan error
-	ended  chan struct{}
-	waits  sync.WaitGroup
-	close  func()
+	name     string
+	server   *embed.Etcd
+	failed   chan error
+	closed   chan struct{}
+	watching sync.WaitGroup
+	shutdown func()
+
+	mu struct {
+		sync.Mutex
+		// services are what clients are served by.
+		services []*grpc.Server
+	}
 }
 
 // HasData reports whether a folder is that of a member that was started before.
 func HasData(folder string) (bool, error) {
-	// etcd makes the folder of its log whole under another name first.
 	switch _, err := os.Stat(filepath.Join(folder, "member", "wal")); {
 	case err == nil:
 		return true, nil
-	case os.IsNotExist(err):
+	case errors.Is(err, os.ErrNotExist):
 		return false, nil
 	default:
 		return false, fmt.Errorf("etcd member: %w", err)
 	}
 }
 
-// Start starts a member. It returns when the member runs, which may be before the cluster has a majority: see Ready.
+// Start starts a member. It returns when the member runs, which may be long before its cluster has a majority: see Ready. Errors:
+// ErrAddressInUse, ErrDataLost, ErrNotMember, and others of etcd.
 func Start(c Config) (*Member, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	if err := refuseLostData(c); err != nil {
+	if err := c.refuseForgotten(); err != nil {
 		return nil, fmt.Errorf("etcd member %s: %w", c.Name, err)
 	}
-	server, err := embed.StartEtcd(c.embedded())
+	m := &Member{name: c.Name, failed: make(chan error, 1), closed: make(chan struct{})}
+	cfg, err := c.embedded(etcd.NewZapLogger(c.Logger, m.levelOf))
 	if err != nil {
-		return nil, fmt.Errorf("etcd member %s: %w", c.Name, explainStart(c, err))
+		return nil, fmt.Errorf("etcd member %s: %w", c.Name, err)
 	}
-	m := &Member{server: server, failed: make(chan error, 1), ended: make(chan struct{})}
-	m.close = sync.OnceFunc(m.stopServer)
-	m.waits.Go(func() { m.watchServer(c.Name) })
+	cfg.ServiceRegister = m.addService
+	if m.server, err = embed.StartEtcd(cfg); err != nil {
+		return nil, fmt.Errorf("etcd member %s: %w", c.Name, explainStart(&c, err))
+	}
+	m.shutdown = sync.OnceFunc(m.stopServer)
+	m.watching.Go(m.watchServer)
 	return m, nil
 }
 
-// embedded is the configuration in etcd's terms. c is valid.
-func (c *Config) embedded() *embed.Config {
-	e := embed.NewConfig()
-	e.Name, e.Dir = c.Name, c.Folder
-	own := c.Members[slices.IndexFunc(c.Members, func(p Peer) bool { return p.Name == c.Name })]
-	peer, _ := parseURL(own.URL)
-	client, _ := parseURL(c.ClientURL)
-	e.ListenPeerUrls = []url.URL{{Scheme: peer.Scheme, Host: c.PeerListen}}
-	e.ListenClientUrls = []url.URL{{Scheme: client.Scheme, Host: c.ClientListen}}
-	e.AdvertisePeerUrls, e.AdvertiseClientUrls = []url.URL{peer}, []url.URL{client}
-	e.InitialCluster, e.InitialClusterToken = c.initialCluster(), c.Token
-	e.ClusterState = embed.ClusterStateFlagNew
-	if c.Join {
-		e.ClusterState = embed.ClusterStateFlagExisting
+// levelOf is one level below etcd's, for which an election is an error and a slow disk a warning. Only what ends the process stays an
+// error. That addresses are closed is an error for etcd also when it closes them itself.
+func (m *Member) levelOf(l zapcore.Level) slog.Level {
+	switch {
+	case l > zapcore.ErrorLevel:
+		return slog.LevelError
+	case l <= zapcore.InfoLevel || m.isClosed():
+		return slog.LevelDebug
+	case l == zapcore.WarnLevel:
+		return slog.LevelInfo
 	}
-	e.SnapshotCount, e.SnapshotCatchUpEntries = snapshotEntries, snapshotEntries
-	e.QuotaBackendBytes, e.MaxRequestBytes = quotaBytes, maxRequestBytes
-	e.TickMs, e.ElectionMs = tickMillis, electionMillis
-	e.EnableGRPCGateway, e.CorruptCheckTime = false, checkEvery
-	log := etcd.NewZapLogger(cmp.Or(c.Logger, slog.New(slog.DiscardHandler)), slog.LevelWarn)
-	e.ZapLoggerBuilder = embed.NewZapLoggerBuilder(log)
-	return e
+	return slog.LevelWarn
 }
 
-// watchServer reports a failure of the server until it is closed.
-func (m *Member) watchServer(name string) {
+func (m *Member) isClosed() bool {
+	select {
+	case <-m.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+func (m *Member) addService(s *grpc.Server) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.services = append(m.mu.services, s)
+}
+
+// explainStart adds what an error of etcd means. etcd has only texts.
+func explainStart(c *Config, err error) error {
+	switch text := err.Error(); {
+	case strings.Contains(text, "address already in use"):
+		return fmt.Errorf("%w: another process listens at %s or %s: %w", ErrAddressInUse, c.ClientListen, c.PeerListen, err)
+	case strings.Contains(text, "has already been bootstrapped"):
+		return fmt.Errorf("%w: folder %s: bring the data back, or remove the member from the cluster and add it again: %w", ErrDataLost, c.Folder, err)
+	case strings.Contains(text, "member count is unequal"), strings.Contains(text, "no match found for existing member"),
+		strings.Contains(text, "couldn't find local name"), strings.Contains(text, "cannot fetch cluster info"):
+		return fmt.Errorf("%w: given were %s: %w", ErrNotMember, c.initialCluster(), err)
+	}
+	return err
+}
+
+// watchServer reports the end of the server, unless it is closed.
+func (m *Member) watchServer() {
 	var err error
 	select {
 	case err = <-m.server.Err():
 	case <-m.server.Server.StopNotify():
-		err = errors.New("stopped by itself")
-	case <-m.ended:
+		err = errors.New("it stopped: it was removed from the cluster, or its data is damaged")
+	case <-m.closed:
 		return
 	}
-	select {
-	case <-m.ended: // Close stops the server, too
-	default:
-		m.failed <- fmt.Errorf("etcd member %s: %w", name, err)
-	}
+	m.failed <- fmt.Errorf("etcd member %s: %w", m.name, err)
 }
 
-// Ready is closed when the cluster has a majority and this member takes requests.
-func (m *Member) Ready() <-chan struct{} { return m.server.Server.ReadyNotify() }
-
-// Failed yields an error when the member ended by itself. The process should then end: etcd does not go on after a failed write.
-func (m *Member) Failed() <-chan error { return m.failed }
-
-// ID is the member's number in the cluster.
+// ID returns the number of the member in the cluster.
 func (m *Member) ID() uint64 { return uint64(m.server.Server.MemberID()) }
 
-// Leads reports whether the member leads the cluster as far as it knows.
+// Leads reports whether this member takes itself for the leader of the cluster.
 func (m *Member) Leads() bool { return m.server.Server.Leader() == m.server.Server.MemberID() }
+
+// Ready is closed when the member serves: its cluster has a majority.
+func (m *Member) Ready() <-chan struct{} { return m.server.Server.ReadyNotify() }
+
+// Failed yields one error when the member has ended by itself. The process should end then.
+func (m *Member) Failed() <-chan error { return m.failed }
 
 // AwaitReady waits for Ready, for a failure, or for the context's end.
 func (m *Member) AwaitReady(ctx context.Context) error {
@@ -123,11 +166,46 @@ func (m *Member) AwaitReady(ctx context.Context) error {
 	}
 }
 
-// Close stops the member, which hands over its leadership if it has it, and waits until its files are closed. Repeating it is harmless.
-func (m *Member) Close() { m.close() }
+// Close hands over what the member leads, ends requests and watches of clients, and stops the member, with or without a majority, within
+// seconds. It returns when its files and addresses are free. Repeating it is harmless.
+func (m *Member) Close() { m.shutdown() }
 
+// stopServer stops what etcd's own Close would wait for: without a majority it waits for one, and with a watch for seven seconds.
 func (m *Member) stopServer() {
-	close(m.ended)
+	close(m.closed)
+	m.watching.Wait()
+	var handOver sync.WaitGroup
+	waitBounded(&handOver, handOverTimeout, func() { _ = m.server.Server.TryTransferLeadershipOnShutdown() })
+	m.stopServices()
+	m.server.Server.HardStop()
 	m.server.Close()
-	m.waits.Wait()
+	handOver.Wait() // it ends with the server
+}
+
+// stopServices lets running requests end for a moment.
+func (m *Member) stopServices() {
+	m.mu.Lock()
+	services := m.mu.services
+	m.mu.Unlock()
+	for _, s := range services {
+		var drain sync.WaitGroup
+		waitBounded(&drain, drainTimeout, s.GracefulStop)
+		s.Stop()
+		drain.Wait()
+	}
+}
+
+// waitBounded runs f within a group, and waits for it until a timeout.
+func waitBounded(group *sync.WaitGroup, timeout time.Duration, f func()) {
+	done := make(chan struct{})
+	group.Go(func() {
+		defer close(done)
+		f()
+	})
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+	}
 }

@@ -2,8 +2,10 @@ package etcdkv
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"scribe/storage/kv"
@@ -14,49 +16,59 @@ func (s *Store) Commit(ctx context.Context, ops ...kv.Op) (uint64, error) {
 	if err := kv.ValidateOps(ops); err != nil {
 		return 0, err
 	}
-	ctx, leave, err := s.enterCall(ctx)
-	if err != nil {
+	if err := s.enterCall(ctx); err != nil {
 		return 0, err
 	}
-	defer leave()
-	conditions, changes, looks := s.transactionOf(ops)
-	before := s.seen.Load()
-	asked, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
-	defer cancel()
-	res, err := s.cfg.Client.Txn(asked).If(conditions...).Then(changes...).Else(looks...).Commit()
-	if err != nil {
+	defer s.calls.Leave()
+	if err := s.loadBase(ctx); err != nil {
+		return 0, err
+	}
+	res, err := s.transact(ctx, s.conditionsOf(ops), s.changesOf(ops), s.looksOf(ops))
+	switch {
+	case errors.Is(err, rpctypes.ErrRequestTooLarge), errors.Is(err, rpctypes.ErrTooManyOps):
+		return 0, fmt.Errorf("%w: etcd's limits are too small for a transaction of %d operations, see docs/format/etcd.md: %w", kv.ErrInvalid, len(ops), err)
+	case err != nil:
 		return 0, s.explainError(ctx, "commit", err)
+	case !res.Succeeded:
+		return 0, s.conflictOf(ops, res)
 	}
-	if err := s.checkRevision(before, res.Header.Revision); err != nil {
-		return 0, err
-	}
-	if !res.Succeeded {
-		return 0, conflictOf(ops, res)
-	}
-	return uint64(res.Header.Revision), nil //nolint:gosec // revisions are not negative
+	return s.revisionOf(res.Header.Revision), nil
 }
 
-// transactionOf is a transaction in etcd's terms: conditions, changes, and what to look at if a condition does not hold.
-func (s *Store) transactionOf(ops []kv.Op) (conditions []clientv3.Cmp, changes, looks []clientv3.Op) {
+// conditionsOf, changesOf and looksOf are a transaction in etcd's terms; looks are at what does not have its expected revision.
+func (s *Store) conditionsOf(ops []kv.Op) (conditions []clientv3.Cmp) {
 	for _, op := range ops {
-		key := s.cfg.Prefix + op.Key
 		if op.Conditional {
-			conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(key), "=", int64(op.Revision))) //nolint:gosec // it was etcd's
-			looks = append(looks, clientv3.OpGet(key, clientv3.WithKeysOnly()))
+			conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(s.cfg.Prefix+op.Key), "=", s.etcdRevision(op.Revision)))
 		}
+	}
+	return conditions
+}
+
+func (s *Store) changesOf(ops []kv.Op) (changes []clientv3.Op) {
+	for _, op := range ops {
 		switch op.Kind {
 		case kv.OpPut:
-			changes = append(changes, clientv3.OpPut(key, string(op.Value)))
+			changes = append(changes, clientv3.OpPut(s.cfg.Prefix+op.Key, string(op.Value)))
 		case kv.OpDelete:
-			changes = append(changes, clientv3.OpDelete(key))
+			changes = append(changes, clientv3.OpDelete(s.cfg.Prefix+op.Key))
 		case kv.OpCheck: // a condition alone
 		}
 	}
-	return conditions, changes, looks
+	return changes
+}
+
+func (s *Store) looksOf(ops []kv.Op) (looks []clientv3.Op) {
+	for _, op := range ops {
+		if op.Conditional {
+			looks = append(looks, clientv3.OpGet(s.cfg.Prefix+op.Key, clientv3.WithKeysOnly()))
+		}
+	}
+	return looks
 }
 
 // conflictOf lists the conditions of a refused transaction that do not hold.
-func conflictOf(ops []kv.Op, res *clientv3.TxnResponse) error {
+func (s *Store) conflictOf(ops []kv.Op, res *clientv3.TxnResponse) error {
 	var conflicts []kv.KeyConflict
 	look := 0
 	for _, op := range ops {
@@ -68,7 +80,7 @@ func conflictOf(ops []kv.Op, res *clientv3.TxnResponse) error {
 		}
 		actual := uint64(0)
 		if kvs := res.Responses[look].GetResponseRange().GetKvs(); len(kvs) > 0 {
-			actual = uint64(kvs[0].ModRevision) //nolint:gosec // revisions are not negative
+			actual = s.revisionOf(kvs[0].ModRevision)
 		}
 		if look++; actual != op.Revision {
 			conflicts = append(conflicts, kv.KeyConflict{Key: op.Key, Expected: op.Revision, Actual: actual})

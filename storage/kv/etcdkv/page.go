@@ -2,7 +2,9 @@ package etcdkv
 
 import (
 	"context"
+	"errors"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -15,6 +17,8 @@ const (
 	firstKeys = 16
 	// wantBytes is how large an answer of etcd should be. etcd bounds an answer by the number of its entries only.
 	wantBytes = 4 << 20
+	// maxKeys bounds the entries of a request: an etcd server, which may run in this process, collects an answer before it sends it.
+	maxKeys = 512
 )
 
 // readPage collects a page from answers of one revision.
@@ -26,18 +30,21 @@ func (s *Store) readPage(ctx context.Context, r kv.KeyRange) (kv.RangePage, erro
 		from = s.cfg.Prefix + r.After + "\x00"
 	}
 	end := clientv3.WithRange(clientv3.GetPrefixRangeEnd(s.cfg.Prefix + r.Prefix))
+	revision := int64(0) // the newest one
 	for {
 		limit := min(next, r.Limit-len(p.Entries))
-		// Sorting is etcd's own order of keys, which costs nothing. A revision of 0 is the newest one.
-		res, err := s.getKeys(ctx, from, end, clientv3.WithLimit(int64(limit)), clientv3.WithRev(int64(p.Revision))) //nolint:gosec // it was etcd's
+		res, err := s.getKeys(ctx, from, end, clientv3.WithLimit(int64(limit)), clientv3.WithRev(revision))
 		switch {
 		case status.Code(err) == codes.ResourceExhausted && limit > 1:
 			next = limit / 2
 			continue
+		case errors.Is(err, rpctypes.ErrCompacted) && len(p.Entries) > 0: // what follows is read at another revision
+			p.More = true
+			return p, nil
 		case err != nil:
 			return kv.RangePage{}, err
-		case p.Revision == 0:
-			p.Revision = uint64(res.Header.Revision) //nolint:gosec // revisions are not negative
+		case revision == 0:
+			revision, p.Revision = res.Header.Revision, s.revisionOf(res.Header.Revision)
 		}
 		answered := 0
 		for _, e := range res.Kvs {
@@ -53,6 +60,6 @@ func (s *Store) readPage(ctx context.Context, r kv.KeyRange) (kv.RangePage, erro
 			return p, nil
 		}
 		from = string(res.Kvs[len(res.Kvs)-1].Key) + "\x00"
-		next = max(1, min(2*limit, wantBytes*len(res.Kvs)/max(answered, 1), kv.MaxRange))
+		next = max(1, min(2*limit, wantBytes*len(res.Kvs)/max(answered, 1), maxKeys))
 	}
 }

@@ -9,9 +9,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"scribe/internal/base/backoff"
 	"scribe/internal/base/lifecycle"
 	"scribe/storage/kv"
 )
@@ -31,8 +34,7 @@ type Config struct {
 	// HistoryEvents is how many events may wait for the function of a watch before that is told that it is too slow (ErrCompacted); 0 means
 	// 100,000.
 	HistoryEvents int
-	// ProgressEvery is how often a watch asks how far it is; 0 means 5 s. A quiet watch that is opened again goes on from there, not from its
-	// last change, which may be compacted by then. So it must be shorter than what whoever compacts etcd keeps.
+	// ProgressEvery is how often a watch asks how far it is, also while nothing changes; 0 means 5 s.
 	ProgressEvery time.Duration
 }
 
@@ -48,7 +50,7 @@ func (c *Config) Validate() error {
 	if !strings.HasSuffix(c.Prefix, "/") || len(c.Prefix) > maxPrefix {
 		errs = append(errs, fmt.Errorf("prefix %q: want up to %d bytes that end with a slash", c.Prefix, maxPrefix))
 	}
-	if c.RequestTimeout < 0 || c.HistoryEvents < 0 || c.ProgressEvery < 0 {
+	if c.RequestTimeout < 0 || c.ProgressEvery < 0 || c.HistoryEvents < 0 {
 		errs = append(errs, errors.New("a negative limit"))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -61,10 +63,15 @@ func (c *Config) Validate() error {
 type Store struct {
 	cfg   Config
 	calls lifecycle.Calls
-	ctx   context.Context //nolint:containedctx // of all calls; it ends at Close
+	ctx   context.Context //nolint:containedctx // of watches; it ends at Close
 	end   context.CancelFunc
-	// seen is the newest revision that etcd told.
-	seen atomic.Int64
+	// base is the base of revisions once it is known. It never changes.
+	base atomic.Pointer[uint64]
+	// seen is the newest revision that etcd told, and cluster is who told it; 0 before the first answer.
+	seen    atomic.Int64
+	cluster atomic.Uint64
+	// wentBack is the ErrWentBack that every call returns since etcd is not what it was.
+	wentBack atomic.Pointer[error]
 }
 
 var _ kv.Store = (*Store)(nil)
@@ -75,24 +82,25 @@ func New(cfg Config) (*Store, error) {
 		return nil, err
 	}
 	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, 5*time.Second)
-	cfg.HistoryEvents = cmp.Or(cfg.HistoryEvents, 100_000)
 	cfg.ProgressEvery = cmp.Or(cfg.ProgressEvery, 5*time.Second)
+	cfg.HistoryEvents = cmp.Or(cfg.HistoryEvents, 100_000)
 	s := &Store{cfg: cfg}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	return s, nil
 }
 
-// enterCall admits a call, and returns a context that ends with ctx and with the store. leave ends the call.
-func (s *Store) enterCall(ctx context.Context) (_ context.Context, leave func(), err error) {
+// enterCall admits a call, which ends with s.calls.Leave.
+func (s *Store) enterCall(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
-		return nil, nil, err
+		return err
+	}
+	if err := s.wentBack.Load(); err != nil {
+		return *err
 	}
 	if !s.calls.Enter() {
-		return nil, nil, kv.ErrClosed
+		return kv.ErrClosed
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(s.ctx, func() { cancel(kv.ErrClosed) })
-	return ctx, func() { stop(); cancel(nil); s.calls.Leave() }, nil
+	return nil
 }
 
 // Get implements kv.Store.
@@ -100,11 +108,13 @@ func (s *Store) Get(ctx context.Context, key string) (kv.Entry, error) {
 	if err := kv.ValidateKey(key); err != nil {
 		return kv.Entry{}, err
 	}
-	ctx, leave, err := s.enterCall(ctx)
-	if err != nil {
+	if err := s.enterCall(ctx); err != nil {
 		return kv.Entry{}, err
 	}
-	defer leave()
+	defer s.calls.Leave()
+	if err := s.loadBase(ctx); err != nil {
+		return kv.Entry{}, err
+	}
 	res, err := s.getKeys(ctx, s.cfg.Prefix+key)
 	switch {
 	case err != nil:
@@ -121,15 +131,19 @@ func (s *Store) Range(ctx context.Context, r kv.KeyRange) (kv.RangePage, error) 
 	if err != nil {
 		return kv.RangePage{}, err
 	}
-	ctx, leave, err := s.enterCall(ctx)
-	if err != nil {
+	if err := s.enterCall(ctx); err != nil {
 		return kv.RangePage{}, err
 	}
-	defer leave()
+	defer s.calls.Leave()
+	if err := s.loadBase(ctx); err != nil {
+		return kv.RangePage{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 4*s.cfg.RequestTimeout)
+	defer cancel()
 	return s.readPage(ctx, r)
 }
 
-// Close implements kv.Store.
+// Close implements kv.Store. A Commit that runs is waited for: ended early, it would have an unknown outcome.
 func (s *Store) Close() error {
 	return s.calls.Close(context.Background(), func() error {
 		s.end()
@@ -139,43 +153,70 @@ func (s *Store) Close() error {
 
 // entryOf is an entry as users of package kv see it.
 func (s *Store) entryOf(e *mvccpb.KeyValue) kv.Entry {
-	return kv.Entry{Key: string(e.Key[len(s.cfg.Prefix):]), Value: e.Value, Revision: uint64(e.ModRevision)} //nolint:gosec // revisions are not negative
+	return kv.Entry{Key: string(e.Key[len(s.cfg.Prefix):]), Value: e.Value, Revision: s.revisionOf(e.ModRevision)}
 }
 
 // getKeys asks for keys; the answer is linearizable.
 func (s *Store) getKeys(ctx context.Context, key string, options ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	before := s.seen.Load()
-	asked, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
+	// A member that is cut off says so at once, and the client asks another one.
+	asked, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), s.cfg.RequestTimeout)
 	defer cancel()
 	res, err := s.cfg.Client.Get(asked, key, options...)
 	if err != nil {
 		return nil, s.explainError(ctx, "read", err)
 	}
-	return res, s.checkRevision(before, res.Header.Revision)
+	return res, s.checkAnswer(before, res.Header)
 }
 
-// checkRevision takes note of the revision of an answer. before is what had been seen when the request was sent.
-func (s *Store) checkRevision(before, revision int64) error {
-	if revision < before {
-		return fmt.Errorf("%w: %d, it was at %d", ErrWentBack, revision, before)
-	}
-	s.noteRevision(revision)
-	return nil
-}
-
-func (s *Store) noteRevision(revision int64) {
-	for {
-		seen := s.seen.Load()
-		if seen >= revision || s.seen.CompareAndSwap(seen, revision) {
-			return
+// transact runs a transaction. Who is refused because a member has no leader asks again: nothing was proposed.
+func (s *Store) transact(ctx context.Context, conditions []clientv3.Cmp, changes, looks []clientv3.Op) (*clientv3.TxnResponse, error) {
+	before := s.seen.Load()
+	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), s.cfg.RequestTimeout)
+	defer cancel()
+	for attempts := 1; ; attempts++ {
+		res, err := s.cfg.Client.Txn(ctx).If(conditions...).Then(changes...).Else(looks...).Commit()
+		switch {
+		case err == nil:
+			return res, s.checkAnswer(before, res.Header)
+		case !errors.Is(err, rpctypes.ErrNoLeader), backoff.Sleep(ctx, repeating.Mean(attempts)) != nil:
+			return nil, err
 		}
 	}
 }
 
+// checkAnswer takes note of the revision of a linearizable answer. before is what had been seen when the request was sent.
+func (s *Store) checkAnswer(before int64, header *etcdserverpb.ResponseHeader) error {
+	s.cluster.CompareAndSwap(0, header.ClusterId)
+	if cluster := s.cluster.Load(); cluster != header.ClusterId {
+		return s.goBack(fmt.Errorf("%w: it is cluster %x, it was %x", ErrWentBack, header.ClusterId, cluster))
+	}
+	if header.Revision < before {
+		return s.goBack(fmt.Errorf("%w: %d, it was at %d", ErrWentBack, header.Revision, before))
+	}
+	for {
+		seen := s.seen.Load()
+		if seen >= header.Revision || s.seen.CompareAndSwap(seen, header.Revision) {
+			return nil
+		}
+	}
+}
+
+// goBack makes every later call fail.
+func (s *Store) goBack(err error) error {
+	s.wentBack.CompareAndSwap(nil, &err)
+	return *s.wentBack.Load()
+}
+
 // explainError is the error of a request of a call.
 func (s *Store) explainError(ctx context.Context, what string, err error) error {
-	if cause := context.Cause(ctx); cause != nil {
+	switch cause := context.Cause(ctx); {
+	case errors.Is(err, ErrWentBack):
+		return err
+	case cause != nil:
 		return cause
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("etcdkv: %s: no answer within %v, is a majority of etcd's members there?: %w", what, s.cfg.RequestTimeout, err)
 	}
 	return fmt.Errorf("etcdkv: %s: %w", what, err)
 }

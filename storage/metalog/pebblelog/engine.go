@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"log/slog"
 	"slices"
@@ -42,7 +41,7 @@ type Engine struct {
 	opts    Options
 	db      *pebble.DB
 	guard   *guardFS
-	lock    io.Closer
+	lock    *pebble.Lock
 	metrics *engineMetrics
 
 	clock    watermarkClock
@@ -94,6 +93,9 @@ func Open(dir string, opts Options) (_ *Engine, err error) {
 	}
 	e.opts.Logger = e.opts.Logger.With(slog.String("metalog", dir))
 	e.guard = &guardFS{FS: e.opts.FS, fail: e.setFailed, closing: e.calls.Draining()}
+	if opts.Journal != nil {
+		e.guard.harmless = e.guard.PathJoin(dir, checkpointName)
+	}
 	e.clock.wall, e.clock.lease = e.opts.Clock, e.opts.ClockLease.Microseconds()
 	e.tails.limit = e.opts.TailBytes
 	if opts.Journal != nil {
@@ -105,12 +107,7 @@ func Open(dir string, opts Options) (_ *Engine, err error) {
 	if err := e.openFolder(); err != nil {
 		return nil, err
 	}
-	e.table.db = e.db
-	load := e.loadFolder
-	if e.replica != nil {
-		load = e.loadReplica
-	}
-	if err := load(); err != nil {
+	if err := e.load(); err != nil {
 		return nil, errors.Join(fmt.Errorf("metalog: open %s: %w", dir, err), e.releaseFolder())
 	}
 	if err := e.metrics.set.Register(e.opts.Metrics); err != nil {
@@ -125,6 +122,26 @@ func Open(dir string, opts Options) (_ *Engine, err error) {
 	return e, nil
 }
 
+// load reads the state that the engine starts with. The folder of a replica is emptied if it is damaged, to be seeded.
+func (e *Engine) load() error {
+	e.table.db = e.db
+	if e.replica == nil {
+		return e.loadFolder()
+	}
+	err := e.loadReplica()
+	if err == nil || !isDamaged(err) || e.opts.Snapshots == nil {
+		return err
+	}
+	if err := errors.Join(e.db.Close(), e.clearFolder(err)); err != nil {
+		return err
+	}
+	if err := e.openDB(e.lock); err != nil {
+		return err
+	}
+	e.table.db = e.db
+	return e.loadReplica()
+}
+
 // openFolder locks the folder and opens Pebble in it.
 func (e *Engine) openFolder() error {
 	if err := e.guard.MkdirAll(e.dir, 0o755); err != nil {
@@ -134,11 +151,29 @@ func (e *Engine) openFolder() error {
 	if err != nil {
 		return lockError(e.dir, err)
 	}
-	if err := e.openDB(lock); err != nil {
+	if err := e.openLocked(lock); err != nil {
 		return errors.Join(fmt.Errorf("metalog: open folder %s: %w", e.dir, err), lock.Close())
 	}
 	e.lock = lock
 	return nil
+}
+
+// openLocked opens the database of a locked folder. That of a replica is emptied if it is damaged.
+func (e *Engine) openLocked(lock *pebble.Lock) error {
+	if e.replica == nil {
+		return e.openDB(lock)
+	}
+	if err := finishSeed(e.opts.FS, e.dir); err != nil {
+		return err
+	}
+	err := e.openDB(lock)
+	if err == nil || !isDamaged(err) || e.opts.Snapshots == nil {
+		return err
+	}
+	if err := e.clearFolder(err); err != nil {
+		return err
+	}
+	return e.openDB(lock)
 }
 
 func (e *Engine) openDB(lock *pebble.Lock) (err error) {

@@ -3,6 +3,7 @@ package pebblelog
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -23,9 +24,11 @@ import (
 type guardFS struct {
 	vfs.FS
 	// armed is false while the engine opens and closes: then Pebble returns errors to the caller.
-	armed   atomic.Bool
-	fail    func(error)
-	closing <-chan struct{} // ends pauses
+	armed atomic.Bool
+	fail  func(error)
+	// harmless is a subfolder in which nothing that fails is the database's: of snapshots.
+	harmless string
+	closing  <-chan struct{} // ends pauses
 }
 
 // tablePause is the delay of an error of a table.
@@ -43,6 +46,9 @@ const (
 // A marker makes a manifest current, and Pebble does not sync the folder between creating the manifest and the marker: after a
 // crash the marker may exist without its manifest, and the folder could never be opened again. So the folder is synced first.
 func (g *guardFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	if g.isHarmless(name) {
+		return g.FS.Create(name, category)
+	}
 	if category == categoryMarker {
 		if err := g.syncFolder(g.PathDir(name)); err != nil {
 			return nil, err
@@ -61,10 +67,14 @@ func (g *guardFS) ReuseForWrite(oldname, newname string, category vfs.DiskWriteC
 // OpenDir implements vfs.FS. If the folder can't be synced, a new log or manifest is useless.
 func (g *guardFS) OpenDir(name string) (vfs.File, error) {
 	f, err := g.FS.OpenDir(name)
-	if err != nil {
-		return nil, err
+	if err != nil || g.isHarmless(name) {
+		return f, err
 	}
 	return &guardFile{File: f, g: g, name: name}, nil
+}
+
+func (g *guardFS) isHarmless(name string) bool {
+	return g.harmless != "" && strings.HasPrefix(name, g.harmless)
 }
 
 func (g *guardFS) syncFolder(name string) error {

@@ -42,7 +42,7 @@ func (c *logCommitter) takeOver(head journal.Head) (leads bool) {
 		c.stepDown()
 		return false
 	}
-	r.beginLeading(l.Head())
+	r.beginLeading(l)
 	log.Info("replica leads", "term", now.Term, "entry", now.Seq, "from", head.Leader)
 	return true
 }
@@ -245,6 +245,9 @@ func (c *logCommitter) failGroup(err error) error {
 		return errDeposed
 	case errors.Is(err, journal.ErrFull):
 		c.e.metrics.journalFull.Inc()
+		if s := c.e.replica.snapshots; s != nil {
+			s.wake.WakeUp()
+		}
 		c.abandonGroup(fmt.Errorf("metalog: not carried out, the journal takes no changes: %w", err))
 	case errors.Is(err, journal.ErrInvalid):
 		c.abandonGroup(fmt.Errorf("%w: %w", metalog.ErrInvalid, err))

@@ -31,6 +31,8 @@ type engineMetrics struct {
 	// The others are those of replicas; an engine of its own does not show them.
 	barrierSeconds             prometheus.Histogram
 	journalErrors, journalFull prometheus.Counter
+	snapshots                  *prometheus.CounterVec // by outcome
+	snapshotBytes, seeds       prometheus.Counter
 
 	set *metrics.Set
 }
@@ -75,6 +77,9 @@ func (m *engineMetrics) addReplica(e *Engine) {
 	m.barrierSeconds = m.set.Histogram("barrier_seconds", "Time that reads waited until this replica was up to date.", prometheus.ExponentialBuckets(0.0001, 2, 18))
 	m.journalErrors = m.set.Counter("journal_errors_total", "Looks at the journal's head that failed.")
 	m.journalFull = m.set.Counter("journal_full_total", "Groups that the journal had no room for.")
+	m.snapshots = m.set.CounterOf("snapshots_total", "Snapshots of the folder by outcome.", "outcome", "ok", "failed")
+	m.snapshotBytes = m.set.Counter("snapshot_bytes_total", "Bytes of tables that were uploaded for snapshots.")
+	m.seeds = m.set.Counter("seeds_total", "Times that the folder was replaced by a snapshot.")
 	m.set.GaugeFunc("leading", "1 while this replica leads.", func() float64 {
 		if leads, _ := e.Leading(); leads {
 			return 1

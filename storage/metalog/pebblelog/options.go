@@ -10,6 +10,7 @@ import (
 
 	"scribe/internal/base/config"
 	"scribe/internal/base/entropy"
+	"scribe/storage/blob"
 	"scribe/storage/metalog/journal"
 )
 
@@ -43,6 +44,14 @@ type Options struct {
 	TakeoverAfter time.Duration `zero:"off" min:"10ms" max:"1m"`
 	// BeatEvery is how often an idle leader shows that it leads; 0 means a quarter of TakeoverAfter.
 	BeatEvery time.Duration `zero:"off" min:"1ms" max:"1m"`
+	// Snapshots is where replicas keep snapshots of their folders, under "meta/NAME/": they seed new and damaged replicas, and let the
+	// journal be trimmed. nil keeps none, and the journal grows.
+	Snapshots blob.Store
+	// Name is that of the engine in the keys of snapshots; empty means "main".
+	Name string
+	// SnapshotEvery and SnapshotBytes are after how long, and after how many bytes of entries, a snapshot is made; 0 means 15 min and 1 GiB.
+	SnapshotEvery time.Duration `zero:"off" min:"100ms" max:"24h"`
+	SnapshotBytes int64         `min:"0B"`
 	// Random draws ids and jitter; nil is the machine's randomness.
 	Random *entropy.Source
 }
@@ -68,5 +77,8 @@ func (o Options) withDefaults() Options {
 	o.ClockLease = cmp.Or(o.ClockLease, 2*time.Second)
 	o.TakeoverAfter = cmp.Or(o.TakeoverAfter, time.Second)
 	o.BeatEvery = cmp.Or(o.BeatEvery, o.TakeoverAfter/4)
+	o.Name = cmp.Or(o.Name, "main")
+	o.SnapshotEvery = cmp.Or(o.SnapshotEvery, 15*time.Minute)
+	o.SnapshotBytes = cmp.Or(o.SnapshotBytes, 1<<30)
 	return o
 }

@@ -164,6 +164,7 @@ func (c *logCommitter) applyStaged(at journal.Position, time, bound int64) error
 	if err != nil {
 		return fmt.Errorf("%w: %w", errFolder, err)
 	}
+	r.journaled.Add(int64(c.batch.Len()))
 	r.addUnflushed(c.batch.Len())
 	c.endTrims()
 	c.publishBatch(bound)

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"scribe/internal/base/lifecycle"
+	"scribe/storage/blob"
 	"scribe/storage/metalog"
 	"scribe/storage/metalog/journal"
 	"scribe/storage/metalog/pebblelog/schema"
@@ -39,6 +40,10 @@ type replica struct {
 	handOvers chan *handOverRequest
 	// admitted is set once the folder is known to continue in the journal: calls are refused before.
 	admitted atomic.Bool
+	// snapshots makes snapshots; nil without a store.
+	snapshots *snapshotter
+	// journaled is how many bytes of changes were applied since the last snapshot of this process.
+	journaled atomic.Int64
 	// publishing is held for writing from before an entry's changes are in Pebble until they are published.
 	publishing sync.RWMutex
 
@@ -55,6 +60,7 @@ type replica struct {
 		// leading says that the committer leads, owner is the id with which it did so last.
 		leading bool
 		owner   journal.ID
+		leader  *journal.Leader
 		// changed is closed when applied, leading or seen change; nil if nobody waits for it.
 		changed chan struct{}
 	}
@@ -67,6 +73,13 @@ func newReplica(e *Engine) (*replica, error) {
 	}
 	r := &replica{e: e, journal: e.opts.Journal, reader: reader, news: lifecycle.NewWakeChannel(), handOvers: make(chan *handOverRequest)}
 	r.life, r.end = context.WithCancel(context.Background())
+	if e.opts.Snapshots == nil {
+		return r, nil
+	}
+	if err := blob.CheckKey(snapshotKey(e.opts.Name, 0)); err != nil {
+		return nil, fmt.Errorf("metalog: name %q of the engine: %w", e.opts.Name, err)
+	}
+	r.snapshots = newSnapshotter(e)
 	return r, nil
 }
 
@@ -171,8 +184,9 @@ func (r *replica) leads() bool {
 }
 
 // beginLeading says that the committer leads since head.
-func (r *replica) beginLeading(head journal.Head) {
-	r.changeState(func() { r.mu.leading, r.mu.caught, r.mu.owner = true, head, head.Owner })
+func (r *replica) beginLeading(l *journal.Leader) {
+	head := l.Head()
+	r.changeState(func() { r.mu.leading, r.mu.leader, r.mu.caught, r.mu.owner = true, l, head, head.Owner })
 }
 
 func (r *replica) endLeading() { r.changeState(func() { r.mu.leading = false }) }
@@ -265,6 +279,9 @@ var errStopped = errors.New("stopped")
 func (c *logCommitter) serveReplica() {
 	defer close(c.e.stopped)
 	err := c.prepareFolder()
+	if err == nil && c.e.replica.snapshots != nil {
+		c.e.replica.work.Go(c.e.replica.snapshots.makeSnapshots)
+	}
 	for err == nil {
 		if err = c.followJournal(); err == nil {
 			err = c.leadJournal()

@@ -10,6 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"scribe/storage/blob/memory"
 	"scribe/storage/metalog/linear"
 )
 
@@ -48,7 +51,9 @@ func TestReplicasAreLinearizable(t *testing.T) {
 }
 
 func disturbed(t *testing.T, seed uint64) (*linear.History, *testCell) {
-	cell, _ := newCell(t, 3, seededOptions(seed))
+	options := seededOptions(seed)
+	options.Snapshots, options.SnapshotEvery = memory.New(), time.Second
+	cell, _ := newCell(t, 3, options)
 	rng := lockedRand{rng: rand.New(rand.NewPCG(seed, 7))}
 	for _, n := range cell.nodes {
 		n.delay = func() time.Duration { return time.Duration(rng.IntN(2000)) * time.Microsecond }
@@ -80,6 +85,7 @@ func (r *lockedRand) IntN(n int) int {
 
 // disturb does something to a node, in half of the cases the one that leads.
 func (c *testCell) disturb(t *testing.T, rng *lockedRand) {
+	c.restartHalted(t)
 	n := c.nodes[rng.IntN(len(c.nodes))]
 	if rng.IntN(2) == 0 {
 		for _, other := range c.nodes {
@@ -90,7 +96,7 @@ func (c *testCell) disturb(t *testing.T, rng *lockedRand) {
 	}
 	n.ahead.Store(int64(rng.IntN(7_200_000_000)) - 3_600_000_000)
 	while := time.Duration(rng.IntN(4000)) * time.Millisecond
-	switch rng.IntN(5) {
+	switch rng.IntN(6) {
 	case 0:
 		n.cut.Store(true)
 		waitFor(t.Context(), while)
@@ -101,7 +107,11 @@ func (c *testCell) disturb(t *testing.T, rng *lockedRand) {
 		n.lost.Store(false)
 	case 2, 3:
 		c.crash(t, n, rand.New(rand.NewPCG(uint64(rng.IntN(1<<30)), 1)))
-	case 4:
+	case 4: // the host is replaced
+		n.close(t)
+		n.folder = vfs.NewCrashableMem()
+		c.replace(n, n.open(t))
+	case 5:
 		_ = n.engine.HandOver(t.Context())
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"scribe/internal/base/entropy"
 	"scribe/internal/format/record"
 	"scribe/storage/metalog"
+	"scribe/storage/metalog/journal"
 	"scribe/storage/metalog/journal/memjournal"
 	"scribe/storage/metalog/pebblelog/schema"
 )
@@ -169,6 +170,17 @@ func (c *testCell) leader(t testing.TB) *testNode {
 	return nil
 }
 
+// restartHalted starts the nodes again that have halted because they were too far behind.
+func (c *testCell) restartHalted(t testing.TB) {
+	t.Helper()
+	for _, n := range c.nodes {
+		if err := n.engine.Err(); errors.Is(err, journal.ErrTrimmed) {
+			n.close(t)
+			c.replace(n, n.open(t))
+		}
+	}
+}
+
 // settle waits until every node has applied everything, and returns the number of the last entry.
 func (c *testCell) settle(t testing.TB) uint64 {
 	t.Helper()
@@ -179,6 +191,7 @@ func (c *testCell) settle(t testing.TB) uint64 {
 			}
 			t.FailNow()
 		}
+		c.restartHalted(t)
 		head := c.leader(t).engine.Position().Applied
 		if !slices.ContainsFunc(c.nodes, func(n *testNode) bool { return n.engine.Position().Applied != head }) {
 			return head

@@ -1,0 +1,116 @@
+package etcdkv
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"scribe/storage/kv"
+)
+
+// The base of a store: docs/format/etcd.md.
+const (
+	baseVersion = 1
+	baseBytes   = 1 + 8 + 4
+	// maxBase leaves room for the revisions of etcd.
+	maxBase = 1 << 62
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func encodeBase(base uint64) []byte {
+	b := binary.LittleEndian.AppendUint64([]byte{baseVersion}, base)
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+}
+
+// decodeBase returns a base, or an error that wraps kv.ErrCorrupt. The checksum is compared first, so damage is not taken for a newer version.
+func decodeBase(b []byte) (uint64, error) {
+	end := len(b) - 4
+	if end < 1 || crc32.Checksum(b[:end], castagnoli) != binary.LittleEndian.Uint32(b[end:]) {
+		return 0, fmt.Errorf("%w: the base of revisions: %x", kv.ErrCorrupt, b[:min(len(b), 2*baseBytes)])
+	}
+	if b[0] != baseVersion {
+		return 0, fmt.Errorf("%w: the base of revisions has version %d, this program knows %d: use a newer one", kv.ErrCorrupt, b[0], baseVersion)
+	}
+	if len(b) != baseBytes {
+		return 0, fmt.Errorf("%w: the base of revisions has %d bytes, want %d", kv.ErrCorrupt, len(b), baseBytes)
+	}
+	base := binary.LittleEndian.Uint64(b[1:end])
+	if base > maxBase {
+		return 0, fmt.Errorf("%w: the base of revisions is %d, the limit %d", kv.ErrCorrupt, base, uint64(maxBase))
+	}
+	return base, nil
+}
+
+// baseKey is beside the entries, where no key of the store can be.
+func (c *Config) baseKey() string { return strings.TrimSuffix(c.Prefix, "/") + "base" }
+
+// CreateBase begins a store whose revisions are all above base, the last revision of the store that is moved to it. The store must be empty
+// and never have been used; after an error the call may be repeated with the same base.
+func CreateBase(ctx context.Context, cfg Config, base uint64) error {
+	s, err := New(cfg)
+	if err != nil {
+		return err
+	}
+	if base > maxBase {
+		return fmt.Errorf("%w: a base of revisions of %d, the limit is %d", kv.ErrInvalid, base, uint64(maxBase))
+	}
+	empty := clientv3.Compare(clientv3.CreateRevision(cfg.Prefix), "=", 0).WithPrefix()
+	if err := s.beginBase(ctx, base, empty); err != nil {
+		return err
+	}
+	if found := s.base.Load(); *found != base {
+		return fmt.Errorf("%w: the store at %s was begun with base %d, not %d", kv.ErrInvalid, cfg.Prefix, *found, base)
+	}
+	return nil
+}
+
+// loadBase makes s.base known. Who uses an empty store first fixes that its base is 0: it must not change while processes know it.
+func (s *Store) loadBase(ctx context.Context) error {
+	if s.base.Load() != nil {
+		return nil
+	}
+	return s.beginBase(ctx, 0)
+}
+
+// beginBase stores the base if there is none and the conditions hold, and takes the one that there is.
+func (s *Store) beginBase(ctx context.Context, base uint64, conditions ...clientv3.Cmp) error {
+	key := s.cfg.baseKey()
+	conditions = append(conditions, clientv3.Compare(clientv3.CreateRevision(key), "=", 0))
+	res, err := s.transact(ctx, conditions, []clientv3.Op{clientv3.OpPut(key, string(encodeBase(base)))}, []clientv3.Op{clientv3.OpGet(key)})
+	if err != nil {
+		return s.explainError(ctx, "read the base of revisions", err)
+	}
+	if !res.Succeeded {
+		kvs := res.Responses[0].GetResponseRange().GetKvs()
+		if len(kvs) == 0 {
+			return fmt.Errorf("%w: the store at %s has entries, and no base of revisions", kv.ErrInvalid, s.cfg.Prefix)
+		}
+		if base, err = decodeBase(kvs[0].Value); err != nil {
+			return err
+		}
+	}
+	s.base.CompareAndSwap(nil, &base)
+	return nil
+}
+
+// revisionOf is the store's revision at one of etcd. The base is known.
+func (s *Store) revisionOf(revision int64) uint64 {
+	return uint64(revision) + *s.base.Load() //nolint:gosec // etcd's revisions are not negative
+}
+
+// etcdRevision is etcd's revision at one of the store; 0 stays 0. What can't be a revision of this store is -1, which no key has.
+func (s *Store) etcdRevision(revision uint64) int64 {
+	base := *s.base.Load()
+	switch {
+	case revision == 0:
+		return 0
+	case revision <= base || revision-base > maxRevision:
+		return -1
+	}
+	return int64(revision - base) //nolint:gosec // bounded
+}

@@ -62,6 +62,10 @@ readproxy               consumer
 controlplane            scribed
 controlplane            cmd/scribe/app
 batcher                 internal/testkit/s3test
+storage/kv              internal/testkit/etcdtest
+storage/metalog         go.etcd.io/etcd/client/v3
+storage/etcd            go.etcd.io/etcd/server/v3/embed
+cmd/scribe/app          go.etcd.io/etcd/server/v3/embed
 '
 allowed='
 internal/format         internal/base/units
@@ -95,6 +99,9 @@ cmd/scribe              producer
 test                    cmd/scribe/app
 test                    readstream
 test                    internal/testkit/s3test
+storage/etcd            go.etcd.io/etcd/client/v3
+storage/etcd/member     go.etcd.io/etcd/server/v3/embed
+storage/kv/etcdkv       go.etcd.io/etcd/client/v3
 '
 
 # folder, imported package, expression
@@ -119,7 +126,10 @@ cmd/scribe/bench      math/rand/v2      rand.Uint64()
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 cp "$root/.golangci.yml" "$tree/"
-printf 'module scribe\n\ngo 1.26\n' >"$tree/go.mod"
+printf 'module scribe\n\ngo 1.26\n\nrequire go.etcd.io/etcd v0.0.0\n\nreplace go.etcd.io/etcd => ./etcd\n' >"$tree/go.mod"
+# Stubs of what is not ours.
+mkdir -p "$tree/etcd"
+printf 'module go.etcd.io/etcd\n\ngo 1.26\n' >"$tree/etcd/go.mod"
 
 failed=0
 fail() {
@@ -129,9 +139,10 @@ fail() {
 
 # plant FOLDER PACKAGE: a package of its own below FOLDER, so that plants never form a cycle. Prints its path in the tree.
 plant() {
-	local at="$1/${2//\//_}_plant"
+	local at="$1/${2//\//_}_plant" path="scribe/$2"
+	if [[ $2 == go.etcd.io/* ]]; then path=$2; fi
 	mkdir -p "$tree/$at"
-	printf 'package plant\n\nimport _ "scribe/%s"\n' "$2" >"$tree/$at/plant.go"
+	printf 'package plant\n\nimport _ "%s"\n' "$path" >"$tree/$at/plant.go"
 	echo "$at/plant.go"
 }
 
@@ -146,6 +157,12 @@ plant_draw() {
 
 folders=$(printf '%s%s' "$forbidden" "$allowed" | tr -s ' ' '\n' | sort -u | sed '/^$/d')
 for folder in $folders; do
+	if [[ $folder == go.etcd.io/* ]]; then
+		folder=${folder#go.etcd.io/}
+		mkdir -p "$tree/$folder"
+		printf 'package stub\n' >"$tree/$folder/stub.go"
+		continue
+	fi
 	mkdir -p "$tree/$folder"
 	printf 'package stub\n' >"$tree/$folder/stub.go"
 	# A rule about a folder that is no longer there protects nothing.

@@ -8,11 +8,18 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
 
 	"scribe/internal/testkit/loopback"
 	"scribe/storage/etcd"
 	"scribe/storage/etcd/member"
 )
+
+// VerifyMain runs a package's tests, and looks for goroutines that are left. Connections between members end a while after the members.
+func VerifyMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*connReader).backgroundRead"), goleak.IgnoreAnyFunction("net/http.(*conn).serve"),
+		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
+}
 
 // Cluster is a running cluster. Its methods are for the test's goroutine.
 type Cluster struct {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"scribe/internal/base/entropy"
+	"scribe/internal/testkit/etcdtest"
 	"scribe/storage/metalog/journal"
 	"scribe/storage/metalog/journal/etcdjournal"
 	"scribe/storage/metalog/journal/memjournal"
@@ -19,9 +20,9 @@ func BenchmarkAppend(b *testing.B) {
 	})
 	for _, members := range []int{1, 3} {
 		b.Run(fmt.Sprintf("engine=etcd/members=%d", members), func(b *testing.B) {
-			c := startEtcd(b, members)
+			client := etcdtest.Start(b, members).Client(b)
 			benchAppend(b, func() journal.Journal {
-				j, err := etcdjournal.Open(etcdjournal.Config{Client: c.client, Prefix: fmt.Sprintf("scribe/bench/m/%d/", etcdPrefixes.Add(1))})
+				j, err := etcdjournal.Open(etcdjournal.Config{Client: client, Prefix: fmt.Sprintf("scribe/bench/m/%d/", etcdPrefixes.Add(1))})
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -3,17 +3,12 @@ package journal_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"scribe/internal/testkit/etcdtest"
 	"scribe/storage/metalog/journal"
 	"scribe/storage/metalog/journal/memjournal"
 )
 
-// TestMain looks for goroutines that are left. Connections between members of etcd end a while after the members.
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*connReader).backgroundRead"), goleak.IgnoreAnyFunction("net/http.(*conn).serve"),
-		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
-}
+func TestMain(m *testing.M) { etcdtest.VerifyMain(m) }
 
 // openMemory returns a journal in memory whose handles are changed by wrap.
 func openMemory(wrap func(s *memjournal.Store, j *memjournal.Journal) journal.Journal) journalStore {

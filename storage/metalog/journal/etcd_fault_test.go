@@ -11,6 +11,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"scribe/internal/testkit/etcdtest"
 	"scribe/storage/metalog/journal"
 	"scribe/storage/metalog/journal/etcdjournal"
 )
@@ -21,8 +22,8 @@ func TestEtcdLeaderStops(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it stops members of etcd, whose elections take seconds")
 	}
-	c := startEtcd(t, 3)
-	s := openEtcd(t, c)
+	c := etcdtest.Start(t, 3)
+	s := openEtcd(t, c.Client(t))
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	var h history
@@ -44,14 +45,11 @@ func TestEtcdLeaderStops(t *testing.T) {
 	}
 	for round := range 2 {
 		h.waitFor(ctx, t, 100*(round+1))
-		at := c.leader()
-		if at < 0 {
-			continue
-		}
-		c.members[at].Close()
-		c.members[at] = nil
+		at := c.Leader()
+		c.Stop(at)
 		h.waitFor(ctx, t, h.acknowledged()+50)
-		c.startMember(t, at)
+		c.Restart(at)
+		c.Await(at)
 	}
 	stop()
 	contenders.Wait()
@@ -88,9 +86,9 @@ func (h *history) waitFor(ctx context.Context, t *testing.T, count int) {
 // TestEtcdUpkeep: parts of failed tries are removed and those of entries are not, history is compacted, and a small limit makes the
 // journal full.
 func TestEtcdUpkeep(t *testing.T) {
-	c := startEtcd(t, 1)
+	client := etcdtest.Start(t, 1).Client(t)
 	const prefix = "scribe/test/m/upkeep/"
-	j, err := etcdjournal.Open(etcdjournal.Config{Client: c.client, Prefix: prefix, FullBytes: 1, UpkeepEvery: 5 * time.Millisecond, KeepHistory: time.Millisecond})
+	j, err := etcdjournal.Open(etcdjournal.Config{Client: client, Prefix: prefix, FullBytes: 1, UpkeepEvery: 5 * time.Millisecond, KeepHistory: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,19 +101,19 @@ func TestEtcdUpkeep(t *testing.T) {
 	orphan := fmt.Sprintf("%sp/%016x/%s/0000", prefix, 1, strings.Repeat("ab", 16))
 	future := fmt.Sprintf("%sp/%016x/%s/0000", prefix, 2, strings.Repeat("ab", 16))
 	for _, key := range []string{orphan, future} {
-		if _, err := c.client.Put(ctx, key, "of a try that failed"); err != nil {
+		if _, err := client.Put(ctx, key, "of a try that failed"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	first := known.Revision
-	for isPresent(t, c, orphan) || !isCompacted(t, c, int64(first)) {
+	for isPresent(t, client, orphan) || !isCompacted(t, client, int64(first)) {
 		beat := known
 		beat.Beat++
 		if known, err = j.Swap(ctx, known, beat, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if !isPresent(t, c, future) {
+	if !isPresent(t, client, future) {
 		t.Error("a part of an entry that may still be appended was removed")
 	}
 	if err := j.Read(ctx, 1, 1, func(_ uint64, b []byte) error {
@@ -131,9 +129,9 @@ func TestEtcdUpkeep(t *testing.T) {
 	}
 }
 
-func isPresent(t *testing.T, c *etcdCluster, key string) bool {
+func isPresent(t *testing.T, client *clientv3.Client, key string) bool {
 	t.Helper()
-	resp, err := c.client.Get(t.Context(), key, clientv3.WithCountOnly())
+	resp, err := client.Get(t.Context(), key, clientv3.WithCountOnly())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,8 +139,8 @@ func isPresent(t *testing.T, c *etcdCluster, key string) bool {
 }
 
 // isCompacted reports whether a revision can't be read any more.
-func isCompacted(t *testing.T, c *etcdCluster, revision int64) bool {
+func isCompacted(t *testing.T, client *clientv3.Client, revision int64) bool {
 	t.Helper()
-	_, err := c.client.Get(t.Context(), "any", clientv3.WithRev(revision))
+	_, err := client.Get(t.Context(), "any", clientv3.WithRev(revision))
 	return err != nil
 }

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"context"
 	"log/slog"
 
 	"go.uber.org/zap"
@@ -39,7 +40,7 @@ func (c *slogCore) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcor
 
 // Write implements zapcore.Core.
 func (c *slogCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
-	c.log.Log(nil, slogLevel(e.Level), "etcd: "+e.Message, slogArgs(fields)...) //nolint:staticcheck // etcd has no context here
+	c.log.Log(context.Background(), slogLevel(e.Level), "etcd: "+e.Message, slogArgs(fields)...) //nolint:sloglint // etcd's messages are constants
 	return nil
 }
 

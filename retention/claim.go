@@ -74,29 +74,56 @@ func covers(key string, other storeClaim) bool {
 	return err == nil && c.cell == other.cell && c.boundary >= other.boundary
 }
 
-// compareClaims fails with a HaltedError when a claim in the blob store is another cell's or is above the engine's boundary, unless the
-// one to adopt covers it. Of several that halt it names the one that covers most.
-func compareClaims(cell string, boundary int64, claims []storeClaim, adopt string) error {
+// claimRule says which claims in the blob store a keeper may replace.
+type claimRule struct {
+	// own has the keeper's cell, and the engine's boundary.
+	own storeClaim
+	// former is the state's FormerUntil, adopt is Config.Adopt.
+	former int64
+	adopt  string
+}
+
+// replaces reports whether a claim does not halt the keeper. A claim of a former cell may appear long after the cell is gone, because the
+// answer to a put was lost: one up to former is such a claim. A cell that still lives soon claims more than that, and halts the keeper.
+func (r claimRule) replaces(c storeClaim) bool {
+	switch {
+	case covers(r.adopt, c):
+		return true
+	case c.cell == r.own.cell:
+		return c.boundary <= r.own.boundary
+	default:
+		return c.boundary <= r.former
+	}
+}
+
+// compareClaims fails with a HaltedError when a claim in the blob store is not one that the keeper may replace: another cell's, or above
+// the engine's boundary. Of several that halt it names the one that covers most.
+func compareClaims(rule claimRule, claims []storeClaim) error {
 	byAge := func(a, b storeClaim) int {
 		return cmp.Or(cmp.Compare(a.cell, b.cell), cmp.Compare(b.boundary, a.boundary))
 	}
 	for _, c := range slices.SortedFunc(slices.Values(claims), byAge) {
 		var reason string
 		switch {
-		case covers(adopt, c):
+		case rule.replaces(c):
 			continue
-		case c.cell != cell:
+		case c.cell != rule.own.cell:
 			reason = fmt.Sprintf("the blob store has a claim of cell %s, this cell is %s: two cells share a store, or the metadata logs "+
-				"were replaced", c.cell, cell)
-		case c.boundary > boundary:
-			reason = fmt.Sprintf("the blob store was collected up to %d (Unix microseconds), but the engine's boundary is %d: the metadata was "+
-				"restored from a backup, and newer blobs would look like orphans", c.boundary, boundary)
+				"were replaced", c.cell, rule.own.cell)
 		default:
-			continue
+			reason = fmt.Sprintf("the blob store was collected up to %d (Unix microseconds), but the engine's boundary is %d: the metadata was "+
+				"restored from a backup, and newer blobs would look like orphans", c.boundary, rule.own.boundary)
 		}
 		return &HaltedError{Claim: c.key(), Reason: reason}
 	}
 	return nil
+}
+
+// ruleAt returns the rule at a boundary of the engine.
+func (t *leaseTerm) ruleAt(boundary int64) claimRule {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return claimRule{own: storeClaim{t.mu.state.Cell, boundary}, former: t.mu.state.FormerUntil, adopt: t.c.cfg.Adopt}
 }
 
 // checkStoreClaims fails with a HaltedError when this cell may not delete from the blob store.
@@ -105,7 +132,33 @@ func (t *leaseTerm) checkStoreClaims(ctx context.Context, boundary int64) error 
 	if err != nil {
 		return err
 	}
-	return compareClaims(t.cellName(), boundary, claims, t.c.cfg.Adopt)
+	rule := t.ruleAt(boundary)
+	if err := compareClaims(rule, claims); err != nil {
+		return err
+	}
+	return t.noteFormer(ctx, rule, claims)
+}
+
+// noteFormer persists up to where claims of other cells are former ones, when the cell has the store for the first time, or by adopting
+// another cell's claim. A recovered engine begins with the time of the recovery as its boundary, and lost cells claimed less; a new engine
+// begins with 0, and accepts none.
+func (t *leaseTerm) noteFormer(ctx context.Context, rule claimRule, claims []storeClaim) error {
+	until := int64(-1)
+	for _, c := range claims {
+		if c.cell != rule.own.cell && c.boundary > rule.former {
+			until = max(until, c.boundary, rule.own.boundary)
+		}
+	}
+	t.updateState(func(s *keeperState) {
+		if s.Unclaimed {
+			until = max(until, rule.own.boundary)
+		}
+		s.Unclaimed, s.FormerUntil = false, max(s.FormerUntil, until)
+	})
+	if until < 0 {
+		return nil
+	}
+	return t.saveState(ctx)
 }
 
 func (t *leaseTerm) listClaims(ctx context.Context) (claims []storeClaim, err error) {
@@ -128,10 +181,11 @@ func (t *leaseTerm) listClaims(ctx context.Context) (claims []storeClaim, err er
 	return claims, nil
 }
 
-// writeClaim stores a claim with the engine's boundary, and then deletes older claims. The engine's boundary advances first, so that a
+// writeClaim stores a claim with the engine's boundary, and then deletes the claims that it replaces. The engine's boundary advances first, so that a
 // crash between the two does not look like a lost boundary.
 func (t *leaseTerm) writeClaim(ctx context.Context, boundary int64) error {
-	own := storeClaim{t.cellName(), boundary}
+	rule := t.ruleAt(boundary)
+	own := rule.own
 	if err := t.c.waitForStore(ctx, 1); err != nil {
 		return err
 	}
@@ -144,7 +198,7 @@ func (t *leaseTerm) writeClaim(ctx context.Context, boundary int64) error {
 		return err
 	}
 	for _, c := range claims {
-		if c == own || !covers(t.c.cfg.Adopt, c) && (c.cell != own.cell || c.boundary > own.boundary) {
+		if c == own || !rule.replaces(c) {
 			continue
 		}
 		if err := t.c.waitForStore(ctx, 1); err != nil {

@@ -329,22 +329,29 @@ func TestClaims(t *testing.T) {
 	if _, err = w.lead(w.deps("one")); !errors.As(err, &halted) {
 		t.Errorf("the cell of before: %v", err)
 	}
-	if err := compareClaims("x", 10, []storeClaim{{"x", 11}}, ""); !errors.As(err, &halted) {
+	x := claimRule{own: storeClaim{"x", 10}}
+	if err := compareClaims(x, []storeClaim{{"x", 11}}); !errors.As(err, &halted) {
 		t.Errorf("a boundary that went back: %v", err)
 	}
-	if err := compareClaims("x", 10, []storeClaim{{"x", 10}, {"x", 3}, {"y", 11}}, storeClaim{"y", 11}.key()); err != nil {
+	if err := compareClaims(x.adopting(storeClaim{"y", 11}), []storeClaim{{"x", 10}, {"x", 3}, {"y", 11}}); err != nil {
 		t.Errorf("a claim that was adopted: %v", err)
 	}
 
 	// A keeper that was killed between putting a claim and deleting the one before left two: the newer one is named, and stands for both.
 	two := []storeClaim{{"y", 7}, {"y", 11}}
-	if err := compareClaims("x", 10, two, ""); !errors.As(err, &halted) || halted.Claim != two[1].key() {
+	if err := compareClaims(x, two); !errors.As(err, &halted) || halted.Claim != two[1].key() {
 		t.Errorf("of two claims %v is named", halted)
 	}
-	if err := compareClaims("x", 10, two, two[1].key()); err != nil {
+	if err := compareClaims(x.adopting(two[1]), two); err != nil {
 		t.Errorf("two claims, of which the newer one was adopted: %v", err)
 	}
-	if err := compareClaims("x", 10, two, two[0].key()); !errors.As(err, &halted) || halted.Claim != two[1].key() {
+	if err := compareClaims(x.adopting(two[0]), two); !errors.As(err, &halted) || halted.Claim != two[1].key() {
 		t.Errorf("two claims, of which the older one was adopted: %v", err)
 	}
+}
+
+// adopting is the rule of a keeper that is started with a claim to adopt.
+func (r claimRule) adopting(c storeClaim) claimRule {
+	r.adopt = c.key()
+	return r
 }

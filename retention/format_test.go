@@ -37,6 +37,22 @@ func TestStateGolden(t *testing.T) {
 	}
 }
 
+// TestFormerClaimsGolden: what says whose claims are former ones is absent from the states of cells that have replaced none.
+func TestFormerClaimsGolden(t *testing.T) {
+	const golden = `{"version":1,"cell":"c","unclaimed":true,"former_until":1750000000000000,"owner":"host-1"}`
+	s := &keeperState{Cell: "c", Owner: "host-1", Unclaimed: true, FormerUntil: 1_750_000_000_000_000}
+	b, err := s.encode()
+	if err != nil || string(b) != golden {
+		t.Errorf("%s, %v", b, err)
+	}
+	if got, err := decodeState([]byte(golden)); err != nil || !reflect.DeepEqual(got, s) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := decodeState([]byte(strings.Replace(golden, ":175", ":-175", 1))); !errors.Is(err, errState) {
+		t.Errorf("a negative boundary: %v", err)
+	}
+}
+
 // TestRechecksAreBounded: however many there are, the state fits a record, and none is forgotten.
 func TestRechecksAreBounded(t *testing.T) {
 	s := sampleState()

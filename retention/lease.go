@@ -131,7 +131,7 @@ func (c *Keeper) takeLease(ctx context.Context) (*leaseTerm, error) {
 		return nil, err
 	}
 	if s == nil {
-		s = &keeperState{Cell: strings.ToLower(c.deps.Random.Text()[:16])}
+		s = &keeperState{Cell: strings.ToLower(c.deps.Random.Text()[:16]), Unclaimed: true}
 	}
 	if s.Cursors == nil {
 		s.Cursors = map[uint32]int64{}

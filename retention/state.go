@@ -26,6 +26,10 @@ type keeperState struct {
 	Version int `json:"version"`
 	// Cell is a random name for the pair of engine and blob store, made by the first keeper.
 	Cell string `json:"cell"`
+	// Unclaimed is set until the cell has had the blob store for itself once.
+	Unclaimed bool `json:"unclaimed,omitempty"`
+	// FormerUntil is the boundary up to which claims of other cells are those of former ones, which the cell has replaced.
+	FormerUntil int64 `json:"former_until,omitempty"`
 	// Owner leads, unless Released is set.
 	Owner    string `json:"owner"`
 	Released bool   `json:"released,omitempty"`
@@ -75,6 +79,9 @@ func decodeState(b []byte) (*keeperState, error) {
 		return nil, fmt.Errorf("retention: state has version %d, this build reads up to %d: use a newer build", s.Version, stateVersion)
 	case checkCell(s.Cell) != nil || s.Owner == "" || len(s.Owner) > metalog.MaxOwner || len(s.Rechecks) > maxRechecks:
 		return nil, fmt.Errorf("%w: cell %.80q, owner %.80q, %d rechecks", errState, s.Cell, s.Owner, len(s.Rechecks))
+	}
+	if s.FormerUntil < 0 {
+		return nil, fmt.Errorf("%w: claims of former cells until %d", errState, s.FormerUntil)
 	}
 	for class, at := range s.Cursors {
 		if class == 0 || at < 0 {

@@ -333,8 +333,6 @@ type batchReader struct {
 	batches  map[uint64]uint64 // identifier -> hash of the messages
 	next     uint64            // after the last batch
 	lastKept string            // the saved checkpoint
-	// first is the identifier of the first batch since the category was sequenced anew, 0 if it was not.
-	first uint64
 }
 
 func (b *batchReader) run(ctx context.Context) {
@@ -367,13 +365,9 @@ func (b *batchReader) liveOnce(ctx context.Context, c *client, rng *rand.Rand, r
 	}
 	defer func() { _ = reader.Close() }()
 	following := uint64(0) // the identifier that must come next in this life; 0 = any
-	if b.lastKept == "" {
-		b.restart()
-	}
 	for batch, err := range reader.SequencedBatches(ctx, consumer.BatchSize{Messages: 7, Span: 10 * time.Second}) {
 		if errors.Is(err, consumer.ErrGap) && b.w.recovery.count.Load() > 0 {
-			following = 0 // everything comes again, under other identifiers
-			b.restart()
+			following = 0 // everything comes again, under other identifiers, or a source begins at the origin
 			continue
 		}
 		if err != nil {
@@ -405,25 +399,17 @@ func (b *batchReader) recordBatch(batch *consumer.SequencedBatch) {
 		b.w.violation("invariant 12: %s of %s got other messages for batch %d than in an earlier life", b.plan.Name, b.plan.Category, batch.ID)
 	}
 	b.batches[batch.ID] = sum
-	if batch.ID >= anew && b.first == 0 {
-		b.first = batch.ID
-	}
 	b.next = max(b.next, batch.ID+uint64(len(batch.Records)))
 }
 
-// restart notes that the next batch may be the first one since the category was sequenced anew.
-func (b *batchReader) restart() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.first = 0
-}
-
-// hasAll reports whether the reader has every message of a reading. A batch that is not full yet comes after its span.
+// hasAll reports whether the reader has every message of a reading, from the first batch since the category was sequenced anew, if it was. A
+// batch that is not full yet comes after its span.
 func (b *batchReader) hasAll(r *history.Reading) bool {
 	base := b.w.baseOf(b.plan.Category)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return r.Len() == 0 || b.first == base && b.next >= base+uint64(r.Len()) //nolint:gosec // not negative
+	_, begun := b.batches[base]
+	return r.Len() == 0 || begun && b.next >= base+uint64(r.Len()) //nolint:gosec // not negative
 }
 
 // queryReader is a query that follows a category. It counts its rows by what they say they are.
@@ -471,8 +457,8 @@ func (q *queryReader) follow(ctx context.Context) error {
 	}
 	defer func() { _ = query.Close() }()
 	for batch, err := range query.Batches(ctx) {
-		if errors.Is(err, consumer.ErrGap) && q.w.recovery.count.Load() > 0 && q.w.category(q.plan.Category).Order == "sequenced" {
-			continue // the category was sequenced anew
+		if q.w.leftGap(q.plan.Category, err) {
+			continue
 		}
 		if err != nil {
 			return err

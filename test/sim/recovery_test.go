@@ -12,6 +12,7 @@ import (
 
 	"scribe/cmd/scribe/app"
 	"scribe/cmd/scribe/recovery"
+	"scribe/consumer"
 	"scribe/internal/base/durable"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
@@ -421,6 +422,13 @@ func (w *world) baseOf(category string) uint64 {
 	w.recovery.mu.Lock()
 	defer w.recovery.mu.Unlock()
 	return w.recovery.base[category]
+}
+
+// leftGap reports whether an error is a gap that a recovery left: a log that was not found begins at its origin, far above all former LSNs,
+// and a sequenced category is sequenced anew.
+func (w *world) leftGap(category string, err error) bool {
+	gap, ok := errors.AsType[*consumer.GapError](err)
+	return ok && w.recovery.count.Load() > 0 && (w.category(category).Order == "sequenced" || gap.To-gap.From > 1<<32)
 }
 
 // anew is below every number that messages get when a category is sequenced anew, and above all others.

@@ -1,11 +1,11 @@
 package metalog_test
 
 import (
+	"errors"
 	"math/rand/v2"
 	"os"
 	"strconv"
 	"testing"
-	"time"
 
 	"scribe/storage/metalog/linear"
 )
@@ -51,7 +51,7 @@ func number(t *testing.T, variable string, otherwise uint64) uint64 {
 // linearizable records calls and answers of concurrent clients, some with short timeouts, while the engine is disturbed, and
 // requires an order of the calls that explains them.
 func linearizable(t *testing.T, f logFactory, disturb func(*caseEnv, *linear.Line, *linear.Config)) {
-	seed := number(t, seedVariable, rand.Uint64())
+	seed, decided := number(t, seedVariable, rand.Uint64()), 0
 	for range number(t, roundsVariable, 5) {
 		e := newEnv(t, f)
 		line := linear.NewLine(e.log)
@@ -59,10 +59,17 @@ func linearizable(t *testing.T, f logFactory, disturb func(*caseEnv, *linear.Lin
 		disturb(e, line, &cfg)
 		h := linear.Run(e.ctx, cfg, line)
 		e.closeLog()
-		if err := h.Check(time.Minute); err != nil {
+		err := h.Check()
+		if err != nil && !errors.Is(err, linear.ErrUndecided) {
 			t.Fatalf("%s=%d: %v", seedVariable, seed, err)
+		}
+		if err == nil {
+			decided++
 		}
 		t.Logf("%s=%d: %d operations, %d of them of unknown outcome", seedVariable, seed, h.Len(), h.Unknown())
 		seed++
+	}
+	if decided == 0 {
+		t.Error("no history was decided: the machine is too slow for so many calls at once")
 	}
 }

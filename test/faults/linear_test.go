@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"errors"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -58,7 +59,7 @@ func TestLinearizable(t *testing.T) {
 			t.Error(err)
 		}
 		transport.Close()
-		if err := h.Check(time.Minute); err != nil {
+		if err := h.Check(); err != nil && !errors.Is(err, linear.ErrUndecided) {
 			t.Fatalf("round %d: invariants 3, 5, 7: %v", round, err)
 		}
 		t.Logf("round %d: %d operations, %d of them of unknown outcome; %d kills", round, h.Len(), h.Unknown(), logs.killed)

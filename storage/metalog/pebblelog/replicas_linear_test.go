@@ -2,6 +2,7 @@ package pebblelog
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -34,7 +35,7 @@ func TestReplicasAreLinearizable(t *testing.T) {
 		var h *linear.History
 		var cell *testCell
 		synctest.Test(t, func(t *testing.T) { h, cell = disturbed(t, seed) })
-		if err := h.Check(time.Minute); err != nil {
+		if err := h.Check(); err != nil && !errors.Is(err, linear.ErrUndecided) {
 			t.Errorf("SCRIBE_TEST_SEED=%d: %v", seed, err)
 		}
 		if t.Failed() {

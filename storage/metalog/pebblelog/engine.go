@@ -181,7 +181,9 @@ func (e *Engine) openDB(lock *pebble.Lock) (err error) {
 	cache := pebble.NewCache(e.opts.CacheBytes)
 	defer cache.Unref() // from here on the database holds a reference
 	o := pebbleOptions(&e.opts)
-	o.DisableWAL = e.replica != nil
+	if e.replica != nil {
+		o.DisableWAL, o.MemTableStopWritesThreshold, o.L0StopWritesThreshold = true, replicaStall, replicaStall
+	}
 	o.FS, o.Lock, o.Cache, o.Logger, o.EventListener = e.guard, lock, cache, pebbleLogger{e.opts.Logger, e.guard}, e.events()
 	e.db, err = pebble.Open(e.dir, o)
 	return err

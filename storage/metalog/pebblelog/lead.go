@@ -78,6 +78,10 @@ func (c *logCommitter) leadJournal() error {
 			c.held = nil
 			err = c.journalGroup(first)
 		}
+		if err == nil && r.room.failing.Load() {
+			_ = c.handOver(context.Background()) // logged; if it fails, another replica takes over after a while
+			err = errDeposed
+		}
 		if errors.Is(err, errDeposed) {
 			c.stepDown()
 			return nil
@@ -168,8 +172,8 @@ func (c *logCommitter) journalBatch(bound int64) error {
 	times := journal.Times{Time: c.now, Bound: bound}
 	switch {
 	case !c.batch.Empty():
-		if err := c.e.replica.awaitRoom(); err != nil {
-			return fmt.Errorf("%w: %w", journal.ErrFull, err)
+		if err := c.awaitFlush(); err != nil {
+			return err
 		}
 		payload, err := c.encodeBatch()
 		if err != nil {

@@ -65,7 +65,12 @@ func caught(p any, err error) error {
 
 // events reports Pebble's background work to the engine.
 func (e *Engine) events() *pebble.EventListener {
+	var flushed func(pebble.FlushInfo)
+	if e.replica != nil {
+		flushed = e.replica.room.noteFlush
+	}
 	return &pebble.EventListener{
+		FlushEnd: flushed,
 		BackgroundError: func(err error) {
 			e.metrics.background.Inc()
 			e.opts.Logger.Error("flush or compaction failed: pebble retries it", "error", err)

@@ -46,7 +46,7 @@ func (c *logCommitter) catchUp(w *headWatch) (leads bool, err error) {
 		return false, nil
 	}
 	if err := c.applyEntries(head); err != nil {
-		if isJournalFault(err) || r.life.Err() != nil || errors.Is(err, errFolder) {
+		if isJournalFault(err) || errors.Is(err, errStopped) || r.life.Err() != nil || errors.Is(err, errFolder) {
 			return false, c.stopOr(err)
 		}
 		c.e.opts.Logger.Warn("entries of the journal can't be read: trying again", "error", err)
@@ -119,7 +119,7 @@ func (c *logCommitter) applyEntries(head journal.Head) error {
 // applyEntry applies one entry and shows it to readers.
 func (c *logCommitter) applyEntry(en journal.Entry, at journal.Position) error {
 	c.refuseQueued()
-	if err := c.e.replica.awaitRoom(); err != nil {
+	if err := c.awaitRoom(); err != nil {
 		return err
 	}
 	c.batch = c.e.db.NewBatch()
@@ -165,7 +165,7 @@ func (c *logCommitter) applyStaged(at journal.Position, time, bound int64) error
 		return fmt.Errorf("%w: %w", errFolder, err)
 	}
 	r.journaled.Add(int64(c.batch.Len()))
-	r.addUnflushed(c.batch.Len())
+	r.room.unflushed.Add(int64(c.batch.Len()))
 	c.endTrims()
 	c.publishBatch(bound)
 	if c.leading == nil {
@@ -363,7 +363,7 @@ func waitFor(ctx context.Context, d time.Duration) {
 // isLeaderless reports whether this replica may take over from a head: nobody leads, or who leads is silent, or it is this replica,
 // which did not know the outcome of what it changed last.
 func (c *logCommitter) isLeaderless(w *headWatch, head journal.Head) bool {
-	if time.Now().Before(c.patient) {
+	if time.Now().Before(c.patient) || c.e.replica.room.failing.Load() {
 		return false
 	}
 	return head.Free() || head.Owner == c.e.replica.formerOwner() || w.isSilent(head)

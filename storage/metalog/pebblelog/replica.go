@@ -44,6 +44,7 @@ type replica struct {
 	snapshots *snapshotter
 	// journaled is how many bytes of changes were applied since the last snapshot of this process.
 	journaled atomic.Int64
+	room      folderRoom
 	// publishing is held for writing from before an entry's changes are in Pebble until they are published.
 	publishing sync.RWMutex
 
@@ -72,6 +73,7 @@ func newReplica(e *Engine) (*replica, error) {
 		return nil, err
 	}
 	r := &replica{e: e, journal: e.opts.Journal, reader: reader, news: lifecycle.NewWakeChannel(), handOvers: make(chan *handOverRequest)}
+	r.room.changed = lifecycle.NewWakeChannel()
 	r.life, r.end = context.WithCancel(context.Background())
 	if e.opts.Snapshots == nil {
 		return r, nil
@@ -351,6 +353,10 @@ func (r *replica) closeFolder() error {
 
 // flushFolder writes what the folder has in memory only. The replica need not read it from the journal again then.
 func (r *replica) flushFolder() {
+	if r.room.failing.Load() {
+		r.e.opts.Logger.Warn("folder not written before closing: the journal has what is missing", "error", errNoRoom)
+		return
+	}
 	flushed, err := r.e.db.AsyncFlush()
 	if err != nil {
 		r.e.opts.Logger.Warn("folder not written before closing: the journal has what is missing", "error", err)

@@ -54,11 +54,10 @@ func TestReplicasAreLinearizable(t *testing.T) {
 func disturbed(t *testing.T, seed uint64) (*linear.History, *testCell) {
 	options := seededOptions(seed)
 	options.Snapshots, options.SnapshotEvery = memory.New(), time.Second
-	cell, _ := newCell(t, 3, options)
 	rng := lockedRand{rng: rand.New(rand.NewPCG(seed, 7))}
-	for _, n := range cell.nodes {
+	cell, _ := newCell(t, 3, options, func(n *testNode) {
 		n.delay = func() time.Duration { return time.Duration(rng.IntN(2000)) * time.Microsecond }
-	}
+	})
 	cell.leader(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()

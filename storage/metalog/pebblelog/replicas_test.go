@@ -14,6 +14,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"scribe/internal/base/entropy"
 	"scribe/internal/format/record"
@@ -36,6 +37,8 @@ type testNode struct {
 	ahead atomic.Int64
 	// cut says that the journal does not answer; lost that it answers to no change, although it makes it.
 	cut, lost atomic.Bool
+	// wrap makes operations of the folder fail; nil for none.
+	wrap errorfs.Injector
 	// delay draws how long a call of the journal takes; nil for none.
 	delay func() time.Duration
 }
@@ -56,6 +59,9 @@ func (n *testNode) open(t testing.TB) *Engine {
 	n.journal.SetFault(n.fault)
 	o := n.options
 	o.FS, o.Journal = n.folder, n.journal
+	if n.wrap != nil {
+		o.FS = errorfs.Wrap(n.folder, n.wrap)
+	}
 	e, err := Open(testDir, o)
 	if err != nil {
 		t.Fatalf("%s: %v", n.name, err)
@@ -115,13 +121,16 @@ type testCell struct {
 	turn  atomic.Int64
 }
 
-func newCell(t testing.TB, n int, options Options) (*testCell, *memjournal.Store) {
+func newCell(t testing.TB, n int, options Options, prepare ...func(*testNode)) (*testCell, *memjournal.Store) {
 	t.Helper()
 	store, c := memjournal.New(), &testCell{}
 	for i := range n {
 		c.nodes = append(c.nodes, newNode(i, store, options))
 	}
 	for _, n := range c.nodes {
+		for _, p := range prepare {
+			p(n)
+		}
 		n.engine = n.open(t)
 	}
 	return c, store

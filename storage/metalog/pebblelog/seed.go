@@ -302,6 +302,3 @@ func (e *Engine) clearFolder(damage error) error {
 	}
 	return err
 }
-
-func (r *replica) awaitRoom() error   { return nil }
-func (r *replica) addUnflushed(n int) {}

@@ -121,10 +121,11 @@ func DecodeState(key, value []byte) (State, error) {
 		LastTime: int64(binary.LittleEndian.Uint64(value[28:])),
 		Sealed:   value[36]&flagSealed != 0,
 	}
-	if length > stateLen {
+	began := value[36]&flagOrigin != 0
+	if began {
 		s.Origin = record.LSN(binary.LittleEndian.Uint64(value[stateLen:]))
 	}
-	if s.First < record.FirstLSN || s.Next < s.First || s.Epoch == 0 || value[36]&^(flagSealed|flagOrigin) != 0 || s.Origin > s.First {
+	if s.First < record.FirstLSN || s.Next < s.First || s.Epoch == 0 || value[36]&^(flagSealed|flagOrigin) != 0 || began != (s.Origin != 0) || s.Origin > s.First {
 		return State{}, corruptError("a shard state that cannot be: first LSN %d, next %d, epoch %d, flags %#x, origin %d", s.First, s.Next, s.Epoch, value[36], s.Origin)
 	}
 	return s, nil

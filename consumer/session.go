@@ -452,9 +452,15 @@ func (s *iterationSession) queueGap(g *scribev1.StreamGap) error {
 	if err != nil {
 		return err
 	}
-	r, err := sh.passOver(passedGap, record.ShardID(g.GetShard()), record.LSN(g.GetFrom()), record.LSN(g.GetTo()))
+	shard := record.ShardID(g.GetShard())
+	unread := g.GetBeforeOrigin() && !sh.hasReceived(shard)
+	r, err := sh.passOver(passedGap, shard, record.LSN(g.GetFrom()), record.LSN(g.GetTo()))
 	if err != nil || len(r.places) == 0 {
 		return err
+	}
+	if unread { // nothing is missing
+		s.queueRuns(r.places)
+		return nil
 	}
 	p := r.places[0]
 	s.queue.pushItem(&streamItem{kind: itemGap, pos: p, lost: r.places, Payload: payload.Payload{LSN: r.from}, gap: &GapError{
@@ -484,12 +490,17 @@ func (s *iterationSession) queueSkip(k *scribev1.StreamSkip) error {
 	n.SkippedPointers.Add(r.pointers)
 	n.SkippedMessages.Add(k.GetMessages())
 	n.SkippedBytes.Add(k.GetBytes())
-	runs := make(map[*shardPosition]record.LSN, len(r.places))
-	for _, p := range r.places {
+	s.queueRuns(r.places)
+	return nil
+}
+
+// queueRuns queues that positions move to where they have received everything, without a word to the application. The mutex is held.
+func (s *iterationSession) queueRuns(places []*shardPosition) {
+	runs := make(map[*shardPosition]record.LSN, len(places))
+	for _, p := range places {
 		runs[p] = p.received
 	}
 	s.queue.pushItem(&streamItem{kind: itemSkipped, runs: runs})
-	return nil
 }
 
 // pastUntil reports whether a time is at or after the requested end, without a group: reading of the shard then ends. The mutex

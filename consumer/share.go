@@ -489,6 +489,20 @@ func (s *categoryShare) passOver(how [2]string, id record.ShardID, begin, to rec
 	return r, nil
 }
 
+// hasReceived reports whether something of a shard was received in a bucket of the share, now or by an earlier owner.
+func (s *categoryShare) hasReceived(id record.ShardID) bool {
+	sh := s.shards[id]
+	if sh == nil {
+		return false
+	}
+	for b := range s.owned.Each() {
+		if sh.receivedOf(b) > record.FirstLSN {
+			return true
+		}
+	}
+	return false
+}
+
 // endShard handles the end of a shard: nothing more comes, even if its end was thought to be later.
 func (s *categoryShare) endShard(id record.ShardID) {
 	sh := s.shards[id]

@@ -154,6 +154,44 @@ func damagedCell(frames func() []byte, payload func(*scribev1.Payload)) *cell {
 	return c
 }
 
+// TestOriginIsNoGap: a consumer that has read nothing of a log goes on where it began in a recovery, without a word, and its checkpoint
+// is there. A consumer that has read something is told.
+func TestOriginIsNoGap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCell()
+		shard := shardID(0, 1)
+		for i := range 6 {
+			c.add(shard, fmt.Sprint(i))
+		}
+		some := open(t, c, consumer.WithUntilEnd())
+		got, err := read(t.Context(), some, 2)
+		want(t, got, err, "0", "1")
+		c.onStream = func(_ int, m *scribev1.StreamResponse) ([]*scribev1.StreamResponse, error) {
+			if m.GetOpened() != nil {
+				c.trim(shard, 5)
+			}
+			if g := m.GetGap(); g != nil {
+				g.BeforeOrigin = true
+			}
+			return []*scribev1.StreamResponse{m}, nil
+		}
+		none := open(t, c, consumer.WithUntilEnd())
+		got, err = read(t.Context(), none, 1)
+		want(t, got, err, "4")
+		again := open(t, c, consumer.WithUntilEnd(), from(t, none.Checkpoint()))
+		got, err = read(t.Context(), again, 0)
+		want(t, got, err, "5")
+		if none.Stats().Gaps != 0 || again.Stats().Gaps != 0 {
+			t.Errorf("%d and %d gaps", none.Stats().Gaps, again.Stats().Gaps)
+		}
+		_, err = read(t.Context(), some, 0)
+		gap := new(consumer.GapError)
+		if !errors.As(err, &gap) || gap.From != 3 || gap.To != 5 {
+			t.Errorf("gap is %v", err)
+		}
+	})
+}
+
 func TestDamage(t *testing.T) {
 	for name, d := range damaged {
 		t.Run(name, func(t *testing.T) {

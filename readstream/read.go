@@ -166,7 +166,7 @@ func (st *consumerStream) readOne(ctx context.Context, w merge.Want) error {
 		st.log.Error("a record is damaged in the metadata engine", "shard", w.Shard.String(), "lsn", uint64(w.LSN), "error", err)
 		to, cause, err = w.LSN+1, merge.Corrupt, nil
 	case errors.Is(err, metalog.ErrTrimmed):
-		to, err = st.firstLSN(ctx, w.Shard, err)
+		to, cause, err = st.firstLSN(ctx, w, err)
 	}
 	var leave map[record.LSN]prunedPointer
 	if err == nil && to == 0 {
@@ -206,14 +206,28 @@ func damagedAt(err error, from record.LSN) record.LSN {
 	return noRecord
 }
 
-// firstLSN returns the first LSN of a shard whose read failed with ErrTrimmed.
-func (st *consumerStream) firstLSN(ctx context.Context, shard record.ShardID, err error) (record.LSN, error) {
-	if t := new(metalog.TrimmedError); errors.As(err, &t) && t.First > 0 {
-		return t.First, nil
+// firstLSN returns up to where nothing can be read of a shard whose read failed with ErrTrimmed, and why. Who has read nothing of the
+// shard goes first to where it began: only what was trimmed since is missing.
+func (st *consumerStream) firstLSN(ctx context.Context, w merge.Want, err error) (record.LSN, merge.Cause, error) {
+	t := new(metalog.TrimmedError)
+	known := errors.As(err, &t) && t.First > 0
+	if known && w.LSN > record.FirstLSN {
+		return t.First, merge.Trimmed, nil
 	}
-	states, terr := st.s.deps.Log.Tail(ctx, []record.ShardID{shard})
+	states, terr := st.s.deps.Log.Tail(ctx, []record.ShardID{w.Shard})
 	if terr != nil {
-		return 0, terr
+		return 0, 0, terr
 	}
-	return states[0].FirstLSN, nil
+	if at := states[0].Origin; at > w.LSN && w.LSN == record.FirstLSN && !st.begunAt(w.Shard) {
+		return at, merge.Unbegun, nil
+	}
+	if known {
+		return max(t.First, states[0].FirstLSN), merge.Trimmed, nil
+	}
+	return states[0].FirstLSN, merge.Trimmed, nil
+}
+
+// begunAt reports whether the reader resumes behind messages of the first record of a shard.
+func (st *consumerStream) begunAt(shard record.ShardID) bool {
+	return st.plan.resume[shard].GetSkip() > 0
 }

@@ -399,6 +399,9 @@ func (st *consumerStream) startPositions(ctx context.Context, states []metalog.S
 			// The shard appeared after the other positions were taken. The reader was owed what was trimmed of it since, so that
 			// is a gap.
 			from[i] = record.FirstLSN
+		case st.plan.at == scribev1.StartAt_START_AT_EARLIEST && v.FirstLSN == v.Origin:
+			// It is told where the shard began, since a reader of all of it takes a later start for a gap.
+			from[i] = record.FirstLSN
 		case st.plan.at == scribev1.StartAt_START_AT_EARLIEST:
 			from[i] = v.FirstLSN
 		case st.plan.at == scribev1.StartAt_START_AT_TIME:

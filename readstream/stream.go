@@ -517,6 +517,13 @@ func (st *consumerStream) flushBatch() error {
 			ShardEnded: &scribev1.StreamShard{Shard: uint64(it.Shard), Lsn: uint64(it.LSN), NextLsn: uint64(it.LSN)},
 		}})
 	}
+	if it.Cause == merge.Unbegun {
+		return st.sendNow(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Gap{
+			Gap: &scribev1.StreamGap{
+				Shard: uint64(it.Shard), From: uint64(it.LSN), To: uint64(it.To), Reason: scribev1.Reason_REASON_TRIMMED, BeforeOrigin: true,
+			},
+		}})
+	}
 	reason := scribev1.Reason_REASON_TRIMMED
 	if it.Cause == merge.Corrupt {
 		reason = scribev1.Reason_REASON_CORRUPT

@@ -246,6 +246,80 @@ func TestLostLogsAreGaps(t *testing.T) {
 	}
 }
 
+// Who has read nothing of such a log is not told of missing messages, however it comes to the log: its position moves to where the log
+// began. What was trimmed since is a gap all the same.
+func TestLostLogsBeginAtTheirOrigin(t *testing.T) {
+	const origin = 1 << 50
+	for name, test := range map[string]struct {
+		change  func(*scribev1.StreamStart)
+		late    bool // the log appears once the stream is there
+		trimmed record.LSN
+		quiet   bool // there is a gap up to the origin, without a word
+	}{
+		"from the beginning":       {change: func(s *scribev1.StreamStart) { s.StartAt = scribev1.StartAt_START_AT_EARLIEST }, quiet: true},
+		"a log that appears":       {change: func(s *scribev1.StreamStart) { s.StartAt = scribev1.StartAt_START_AT_EARLIEST }, late: true, quiet: true},
+		"a checkpoint of others":   {change: resumeAt([]*scribev1.ShardPosition{{Shard: uint64(shardID(0, 2)), Lsn: 7}}), quiet: true},
+		"at LSN 1":                 {change: resumeAt([]*scribev1.ShardPosition{{Shard: uint64(shardID(0, 1)), Lsn: 1}}), quiet: true},
+		"within LSN 1":             {change: resumeAt([]*scribev1.ShardPosition{{Shard: uint64(shardID(0, 1)), Lsn: 1, Skip: 1}})},
+		"at LSN 1, trimmed since":  {change: resumeAt([]*scribev1.ShardPosition{{Shard: uint64(shardID(0, 1)), Lsn: 1}}), trimmed: origin + 2, quiet: true},
+		"behind LSN 1, and beyond": {change: resumeAt([]*scribev1.ShardPosition{{Shard: uint64(shardID(0, 1)), Lsn: 9}}), trimmed: origin + 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fs := vfs.NewMem()
+			r, err := pebblelog.NewRestorer("log", pebblelog.Options{FS: fs})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Finish(1, 1, pebblelog.Origin{LSN: origin, End: testCategoryID + 1}); err != nil {
+				t.Fatal(err)
+			}
+			h := newHarnessOn(t, fs)
+			shard := shardID(0, 1)
+			write := func() {
+				for range 5 {
+					h.write(1, shard)
+				}
+			}
+			if !test.late {
+				write()
+			}
+			if test.trimmed != 0 {
+				if err := h.engine.Trim(t.Context(), shard, test.trimmed); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c, _ := h.open(plenty, test.change)
+			if test.late {
+				write()
+			}
+			var quiet, told []*scribev1.StreamGap
+			for entries := 0; entries < 5-int(max(test.trimmed, origin)-origin); {
+				m := c.until(func(r *scribev1.StreamResponse) bool {
+					return r.GetGap().GetShard() == uint64(shard) || len(r.GetEntries().GetEntries()) > 0
+				})
+				entries += len(m.GetEntries().GetEntries())
+				switch g := m.GetGap(); {
+				case g.GetBeforeOrigin():
+					quiet = append(quiet, g)
+				case g != nil:
+					told = append(told, g)
+				}
+			}
+			if len(quiet) == 1 != test.quiet || test.quiet && (quiet[0].GetFrom() != 1 || quiet[0].GetTo() != origin) {
+				t.Errorf("up to the origin: %v", quiet)
+			}
+			if want := !test.quiet || test.trimmed != 0; len(told) == 1 != want {
+				t.Errorf("told of %v", told)
+			}
+			for _, g := range told {
+				if g.GetTo() != uint64(max(test.trimmed, origin)) || len(quiet) == 1 && g.GetFrom() != origin {
+					t.Errorf("told of %v", g)
+				}
+			}
+		})
+	}
+}
+
 func TestDamageIsAGap(t *testing.T) {
 	for name, typed := range map[string]bool{"place known": true, "place unknown": false} {
 		t.Run(name, func(t *testing.T) {

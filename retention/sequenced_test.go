@@ -458,3 +458,19 @@ func TestSequencedWorld(t *testing.T) {
 		w.resolves()
 	})
 }
+
+// TestOriginIsNotOvertaken: a source that began in a recovery has nothing that a sequencer could be behind, until it is trimmed there.
+func TestOriginIsNotOvertaken(t *testing.T) {
+	source := record.MakeShardID(7, 0, 1)
+	s := &sequencedTrim{state: sequenced.NewState(), origins: map[record.ShardID]record.LSN{source: 1 << 50}}
+	if at := s.positionOf(source); at != 1<<50 {
+		t.Errorf("before anything was sequenced: LSN %d", at)
+	}
+	s.state.At[source] = 1<<50 + 3
+	if at := s.positionOf(source); at != 1<<50+3 {
+		t.Errorf("after three records: LSN %d", at)
+	}
+	if at := s.positionOf(record.MakeShardID(7, 0, 2)); at != record.FirstLSN {
+		t.Errorf("a source that began at the first LSN: LSN %d", at)
+	}
+}

@@ -32,6 +32,13 @@ type sequencedTrim struct {
 	log metalog.State
 	// held: unsequenced records are kept beyond the retention. overtaken: some unsequenced records were trimmed.
 	held, overtaken bool
+	// origins are where sources began in a recovery; only of those that did.
+	origins map[record.ShardID]record.LSN
+}
+
+// positionOf returns up to where a source was sequenced. There is nothing below its origin.
+func (s *sequencedTrim) positionOf(source record.ShardID) record.LSN {
+	return max(s.state.Position(source), s.origins[source])
 }
 
 // beginTrim separates the sequencer's logs from the states of a category, trims the sequenced log, and returns the sources.
@@ -53,8 +60,12 @@ func (s *sequencedTrim) beginTrim(ctx context.Context, states []metalog.State) (
 	if s.state, err = positions.Read(ctx, s.r.c.deps.Log, s.category); err != nil {
 		return nil, err
 	}
+	s.origins = map[record.ShardID]record.LSN{}
 	for _, st := range sources {
-		s.overtaken = s.overtaken || st.FirstLSN > s.state.Position(st.Shard)
+		if st.Origin != 0 {
+			s.origins[st.Shard] = st.Origin
+		}
+		s.overtaken = s.overtaken || st.FirstLSN > s.positionOf(st.Shard)
 	}
 	return sources, s.trimLog(ctx)
 }
@@ -134,7 +145,7 @@ func (s *sequencedTrim) holdSources(ctx context.Context, shards []record.ShardID
 	var unsequenced []record.ShardID
 	var index []int
 	for i, shard := range shards {
-		if lsns[i] > s.state.Position(shard) {
+		if lsns[i] > s.positionOf(shard) {
 			unsequenced, index = append(unsequenced, shard), append(index, i)
 		}
 	}
@@ -150,7 +161,7 @@ func (s *sequencedTrim) holdSources(ctx context.Context, shards []record.ShardID
 		return err
 	}
 	for i, shard := range unsequenced {
-		at := s.state.Position(shard)
+		at := s.positionOf(shard)
 		s.overtaken = s.overtaken || limits[i] > at
 		lsns[index[i]] = min(lsns[index[i]], max(limits[i], at))
 	}

@@ -79,6 +79,15 @@ func (r *streamChecker) checkGap(g *scribev1.StreamGap) (sourceStep, error) {
 	return s, r.advanceSource(&s)
 }
 
+// startSource moves a source to where it began in a recovery of the metadata: nothing of it was sequenced before.
+func (r *streamChecker) startSource(g *scribev1.StreamGap) error {
+	s, err := r.checkGap(g)
+	if err == nil && s.lsn != record.FirstLSN {
+		err = fmt.Errorf("%w: shard %v began at LSN %d, and its gap from LSN %d", errStream, s.source, s.to, s.lsn)
+	}
+	return err
+}
+
 func (r *streamChecker) advanceSource(s *sourceStep) error {
 	at, known := r.at[s.source]
 	if !known || s.lsn != at {

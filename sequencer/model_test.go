@@ -243,6 +243,22 @@ func TestWorldModel(t *testing.T) {
 	})
 }
 
+// TestReceptionBeginsAtOrigin: a source that began in a recovery goes on there, and no step says that something is missing.
+func TestReceptionBeginsAtOrigin(t *testing.T) {
+	const origin = 1 << 50
+	r, shard := newStreamChecker(sequenced.NewState()), uint64(sourceID(0, 1))
+	if step, err := r.joinShard(&scribev1.StreamShard{Shard: shard, Lsn: 1}); err != nil || step != nil {
+		t.Fatal(step, err)
+	}
+	if err := r.startSource(&scribev1.StreamGap{Shard: shard, From: 1, To: origin, BeforeOrigin: true}); err != nil {
+		t.Fatal(err)
+	}
+	step, err := r.checkEntry(&scribev1.StreamEntry{Shard: shard, Lsn: origin})
+	if err != nil || step.lsn != origin || step.to != 0 {
+		t.Errorf("%+v, %v", step, err)
+	}
+}
+
 // TestReceptionRefuses: a stream that does not continue what was sequenced is not followed.
 func TestReceptionRefuses(t *testing.T) {
 	state := sequenced.NewState()
@@ -252,6 +268,9 @@ func TestReceptionRefuses(t *testing.T) {
 		"joins elsewhere": func(r *streamChecker) error {
 			_, err := r.joinShard(&scribev1.StreamShard{Shard: shard, Lsn: 4})
 			return err
+		},
+		"an origin behind what was sequenced": func(r *streamChecker) error {
+			return r.startSource(&scribev1.StreamGap{Shard: shard, From: 5, To: 9, BeforeOrigin: true})
 		},
 		"joins nowhere": func(r *streamChecker) error {
 			_, err := r.joinShard(&scribev1.StreamShard{Shard: uint64(sourceID(1, 1))})

@@ -85,6 +85,9 @@ func (s *sourceStream) takeMessage(ctx context.Context, m *scribev1.StreamRespon
 		}
 		return s.in.putSteps(ctx, m.Entries.GetWatermark(), steps...)
 	case *scribev1.StreamResponse_Gap:
+		if m.Gap.GetBeforeOrigin() {
+			return s.checker.startSource(m.Gap)
+		}
 		st, err := s.checker.checkGap(m.Gap)
 		if err != nil {
 			return err

@@ -47,6 +47,8 @@ const (
 	Trimmed Cause = 1
 	// Corrupt: the record is damaged in the engine.
 	Corrupt Cause = 2
+	// Unbegun: the shard began after them in a recovery of the metadata.
+	Unbegun Cause = 3
 )
 
 // Item is one step of a stream. The items of a shard are contiguous: an entry's successor has the next LSN, a gap's successor the

@@ -143,6 +143,9 @@ type State struct {
 	LastTime int64
 	// Watermark: no later record will have a persisted time below it.
 	Watermark int64
+	// Origin is the LSN at which the shard began in a recovery of the metadata, at most FirstLSN; 0 if it began at record.FirstLSN. There
+	// is nothing below it for a reader that has read nothing of the shard. For other readers what followed their position is gone.
+	Origin record.LSN
 }
 
 // Append is one transaction.

@@ -270,6 +270,8 @@ func (k *historyChecker) checkSteps(t *Trail) {
 			w = at{lsn: s.gap.from}
 		case s.gap == nil && k.c.beginsAt(s.position):
 			w = at{lsn: s.position.lsn}
+		case s.gap != nil && k.c.beginsAt(position{lsn: s.gap.from}): // what was trimmed since
+			w = at{lsn: s.gap.from}
 		default:
 			w = at{lsn: 1}
 		}

@@ -86,7 +86,7 @@ func (r *recoveryRun) sequenceAnew(category uint32, sources []sequencedFrom) err
 		}
 	}
 	return errors.Join(
-		r.sink.Shard(metalog.State{Shard: sequenced.Log(category), FirstLSN: state.Next, NextLSN: state.Next, Epoch: EpochMargin}),
+		r.sink.Shard(metalog.State{Shard: sequenced.Log(category), FirstLSN: state.Next, NextLSN: state.Next, Epoch: EpochMargin, Origin: state.Next}),
 		r.sink.Shard(metalog.State{
 			Shard: sequenced.Positions(category), FirstLSN: record.FirstLSN, NextLSN: record.LSN(len(records) + 1), Epoch: EpochMargin, LastTime: r.now,
 		}))
@@ -180,8 +180,18 @@ func (l *logBuilder) buildLog(ctx context.Context) error {
 	l.r.report.Logs++
 	l.r.report.Clock = max(l.r.report.Clock, l.time)
 	return l.r.sink.Shard(metalog.State{
-		Shard: l.shard, FirstLSN: l.first, NextLSN: l.next, Epoch: l.epoch + EpochMargin, Sealed: l.sealed, LastTime: l.time,
+		Shard: l.shard, FirstLSN: l.first, NextLSN: l.next, Epoch: l.epoch + EpochMargin, Sealed: l.sealed, LastTime: l.time, Origin: l.originLSN(),
 	})
+}
+
+// originLSN returns where the log began in this recovery or an earlier one; 0 if it began at LSN 1. No blob has the origin of an
+// earlier recovery, so that is the first LSN found. A log that began at LSN 1 would have had a record in each microsecond of half of the
+// time since 1970 to come that far.
+func (l *logBuilder) originLSN() record.LSN {
+	if l.first >= l.r.report.Origin/2 {
+		return l.first
+	}
+	return 0
 }
 
 // checkEnd lets the log begin anew at the origin if its end is unknown. A blob is deleted when its own records are trimmed, which its

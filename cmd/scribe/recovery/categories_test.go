@@ -161,7 +161,7 @@ func TestSequencedAnew(t *testing.T) {
 		}}}
 	})
 	base := record.LSN(now.UnixNano())
-	if st := l.states[sequenced.Log(17)]; st.FirstLSN != base || st.NextLSN != base {
+	if st := l.states[sequenced.Log(17)]; st.FirstLSN != base || st.NextLSN != base || st.Origin != base {
 		t.Errorf("the sequenced log: %+v", st)
 	}
 	r := sequenced.NewReader(17)

@@ -502,12 +502,12 @@ func TestEnds(t *testing.T) {
 			l, report, findings := recoverAll(t, store, test.edit)
 			st := l.states[orders]
 			if !test.anew {
-				if st.FirstLSN != 1 || st.NextLSN != 2 || report.Restarts != 0 {
+				if st.FirstLSN != 1 || st.NextLSN != 2 || st.Origin != 0 || report.Restarts != 0 {
 					t.Fatalf("%+v, %+v", st, report.LogCounts)
 				}
 				return
 			}
-			if st.FirstLSN != report.Origin || st.NextLSN != report.Origin || report.Origin < record.LSN(later.UnixMicro()) || st.Epoch <= uint64(report.Origin) {
+			if st.FirstLSN != report.Origin || st.Origin != report.Origin || st.NextLSN != report.Origin || report.Origin < record.LSN(later.UnixMicro()) || st.Epoch <= uint64(report.Origin) {
 				t.Errorf("%+v, the origin is %d", st, report.Origin)
 			}
 			if len(l.producers[orders]) == 0 || !report.Whole() || !slices.Contains(kinds(findings), FindingRestart) {
@@ -520,7 +520,7 @@ func TestEnds(t *testing.T) {
 				d.Now = func() time.Time { return later.Add(10 * time.Minute) }
 			})
 			again := l.states[orders]
-			if again.FirstLSN != st.NextLSN || again.NextLSN != st.NextLSN+1 || !report.Whole() {
+			if again.FirstLSN != st.NextLSN || again.Origin != again.FirstLSN || again.NextLSN != st.NextLSN+1 || !report.Whole() {
 				t.Errorf("%+v, was %+v: %+v", again, st, report.LogCounts)
 			}
 		})

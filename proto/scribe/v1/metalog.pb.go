@@ -38,7 +38,9 @@ type ShardState struct {
 	// Persisted time of the newest record ever appended, Unix microseconds; 0 when there was none.
 	LastTime int64 `protobuf:"varint,6,opt,name=last_time,json=lastTime,proto3" json:"last_time,omitempty"`
 	// No later record of the shard will have a persisted time below this one.
-	Watermark     int64 `protobuf:"varint,7,opt,name=watermark,proto3" json:"watermark,omitempty"`
+	Watermark int64 `protobuf:"varint,7,opt,name=watermark,proto3" json:"watermark,omitempty"`
+	// LSN at which the shard began in a recovery of the metadata; 0 when it began at LSN 1.
+	Origin        uint64 `protobuf:"varint,8,opt,name=origin,proto3" json:"origin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -118,6 +120,13 @@ func (x *ShardState) GetLastTime() int64 {
 func (x *ShardState) GetWatermark() int64 {
 	if x != nil {
 		return x.Watermark
+	}
+	return 0
+}
+
+func (x *ShardState) GetOrigin() uint64 {
+	if x != nil {
+		return x.Origin
 	}
 	return 0
 }
@@ -2440,7 +2449,7 @@ var File_scribe_v1_metalog_proto protoreflect.FileDescriptor
 
 const file_scribe_v1_metalog_proto_rawDesc = "" +
 	"\n" +
-	"\x17scribe/v1/metalog.proto\x12\tscribe.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16scribe/v1/common.proto\"\xc3\x01\n" +
+	"\x17scribe/v1/metalog.proto\x12\tscribe.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16scribe/v1/common.proto\"\xdb\x01\n" +
 	"\n" +
 	"ShardState\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x1b\n" +
@@ -2449,7 +2458,8 @@ const file_scribe_v1_metalog_proto_rawDesc = "" +
 	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x16\n" +
 	"\x06sealed\x18\x05 \x01(\bR\x06sealed\x12\x1b\n" +
 	"\tlast_time\x18\x06 \x01(\x03R\blastTime\x12\x1c\n" +
-	"\twatermark\x18\a \x01(\x03R\twatermark\"n\n" +
+	"\twatermark\x18\a \x01(\x03R\twatermark\x12\x16\n" +
+	"\x06origin\x18\b \x01(\x04R\x06origin\"n\n" +
 	"\x10ProducerSequence\x12\x1a\n" +
 	"\bproducer\x18\x01 \x01(\x04R\bproducer\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x14\n" +

@@ -1254,7 +1254,10 @@ type StreamGap struct {
 	// LSN after the gap.
 	To uint64 `protobuf:"varint,3,opt,name=to,proto3" json:"to,omitempty"`
 	// Why: REASON_TRIMMED, REASON_CORRUPT or REASON_MISSING.
-	Reason        Reason `protobuf:"varint,4,opt,name=reason,proto3,enum=scribe.v1.Reason" json:"reason,omitempty"`
+	Reason Reason `protobuf:"varint,4,opt,name=reason,proto3,enum=scribe.v1.Reason" json:"reason,omitempty"`
+	// The gap ends where the shard began in a recovery of the metadata, and the reader had read nothing of the shard: its position moves, and
+	// nothing is missing for it.
+	BeforeOrigin  bool `protobuf:"varint,5,opt,name=before_origin,json=beforeOrigin,proto3" json:"before_origin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1315,6 +1318,13 @@ func (x *StreamGap) GetReason() Reason {
 		return x.Reason
 	}
 	return Reason_REASON_UNSPECIFIED
+}
+
+func (x *StreamGap) GetBeforeOrigin() bool {
+	if x != nil {
+		return x.BeforeOrigin
+	}
+	return false
 }
 
 // StreamEvicted ends a stream that can go on elsewhere.
@@ -1468,12 +1478,13 @@ const file_scribe_v1_readstream_proto_rawDesc = "" +
 	"\x06offset\x18\x16 \x01(\x04R\x06offset\"I\n" +
 	"\x0fStreamHeartbeat\x12\x1c\n" +
 	"\twatermark\x18\x01 \x01(\x03R\twatermark\x12\x18\n" +
-	"\apending\x18\x02 \x01(\x04R\apending\"p\n" +
+	"\apending\x18\x02 \x01(\x04R\apending\"\x95\x01\n" +
 	"\tStreamGap\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\x04R\x04from\x12\x0e\n" +
 	"\x02to\x18\x03 \x01(\x04R\x02to\x12)\n" +
-	"\x06reason\x18\x04 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\"\x86\x01\n" +
+	"\x06reason\x18\x04 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\x12#\n" +
+	"\rbefore_origin\x18\x05 \x01(\bR\fbeforeOrigin\"\x86\x01\n" +
 	"\rStreamEvicted\x12)\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x120\n" +

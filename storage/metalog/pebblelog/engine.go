@@ -510,6 +510,7 @@ func publicState(id record.ShardID, s schema.State, watermark int64) metalog.Sta
 		Sealed:    s.Sealed,
 		LastTime:  s.LastTime,
 		Watermark: watermark,
+		Origin:    s.Origin,
 	}
 }
 

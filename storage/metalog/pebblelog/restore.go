@@ -83,12 +83,12 @@ func (r *Restorer) Producer(s record.ShardID, p metalog.ProducerState, lsn recor
 
 // Shard adds the state of a shard; its watermark is not used. A record must exist at every LSN from FirstLSN to NextLSN - 1.
 func (r *Restorer) Shard(st metalog.State) error {
-	if st.FirstLSN < record.FirstLSN || st.NextLSN < st.FirstLSN || st.Epoch == 0 {
+	if st.FirstLSN < record.FirstLSN || st.NextLSN < st.FirstLSN || st.Epoch == 0 || st.Origin > st.FirstLSN {
 		return fmt.Errorf("%w: shard %v from LSN %d to %d in epoch %d", metalog.ErrInvalid, st.Shard, st.FirstLSN, st.NextLSN, st.Epoch)
 	}
 	r.key = schema.AppendStateKey(r.key[:0], st.Shard)
 	r.value = schema.AppendState(r.value[:0], r.key, schema.State{
-		First: st.FirstLSN, Next: st.NextLSN, Epoch: st.Epoch, LastTime: st.LastTime, Sealed: st.Sealed,
+		First: st.FirstLSN, Next: st.NextLSN, Epoch: st.Epoch, LastTime: st.LastTime, Sealed: st.Sealed, Origin: st.Origin,
 	})
 	return r.setValue()
 }

@@ -113,10 +113,10 @@ func TestRestoreOrigin(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s := states[0]; s.FirstLSN != origin || s.NextLSN != lostNext {
+		if s := states[0]; s.FirstLSN != origin || s.NextLSN != lostNext || s.Origin != origin {
 			t.Errorf("the lost shard: %+v", s)
 		}
-		if s := states[1]; s.FirstLSN != record.FirstLSN || s.NextLSN != record.FirstLSN {
+		if s := states[1]; s.FirstLSN != record.FirstLSN || s.NextLSN != record.FirstLSN || s.Origin != 0 {
 			t.Errorf("the later shard: %+v", s)
 		}
 		var trimmed *metalog.TrimmedError

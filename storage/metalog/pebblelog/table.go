@@ -58,11 +58,10 @@ func (o Origin) covers(id record.ShardID) bool { return uint64(id.Category()) < 
 
 // absentState returns the state of a shard that does not exist.
 func (t *shardTable) absentState(id record.ShardID) schema.State {
-	first := record.FirstLSN
-	if t.origin.covers(id) {
-		first = max(first, t.origin.LSN)
+	if !t.origin.covers(id) || t.origin.LSN <= record.FirstLSN {
+		return schema.State{First: record.FirstLSN, Next: record.FirstLSN}
 	}
-	return schema.State{First: first, Next: first}
+	return schema.State{First: t.origin.LSN, Next: t.origin.LSN, Origin: t.origin.LSN}
 }
 
 // states fills in the published states of shards.

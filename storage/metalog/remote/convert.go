@@ -39,6 +39,7 @@ func stateToProto(s metalog.State) *scribev1.ShardState {
 		Sealed:    s.Sealed,
 		LastTime:  s.LastTime,
 		Watermark: s.Watermark,
+		Origin:    uint64(s.Origin),
 	}
 }
 
@@ -51,6 +52,7 @@ func stateFromProto(s *scribev1.ShardState) metalog.State {
 		Sealed:    s.GetSealed(),
 		LastTime:  s.GetLastTime(),
 		Watermark: s.GetWatermark(),
+		Origin:    record.LSN(s.GetOrigin()),
 	}
 }
 

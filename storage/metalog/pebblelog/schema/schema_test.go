@@ -25,11 +25,11 @@ func golden(t *testing.T, file string) {
 	t.Helper()
 	datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
 		var category, producer, number uint64
-		var logical, writer, epoch, first, next, lsn, at, last uint64
+		var logical, writer, epoch, first, next, lsn, at, last, began uint64
 		for _, a := range d.CmdArgs {
 			if dst := map[string]*uint64{
 				"category": &category, "logical": &logical, "writer": &writer, "producer": &producer, "epoch": &epoch, "first": &first,
-				"next": &next, "lsn": &lsn, "time": &at, "last": &last, "number": &number,
+				"next": &next, "lsn": &lsn, "time": &at, "last": &last, "number": &number, "began": &began,
 			}[a.Key]; dst != nil {
 				d.ScanArgs(t, a.Key, dst)
 			}
@@ -44,7 +44,7 @@ func golden(t *testing.T, file string) {
 		case "state":
 			key = AppendStateKey(nil, shard)
 			value = AppendState(nil, key, State{
-				First: record.LSN(first), Next: record.LSN(next), Epoch: epoch, LastTime: int64(last), Sealed: d.HasArg("sealed"),
+				First: record.LSN(first), Next: record.LSN(next), Epoch: epoch, LastTime: int64(last), Sealed: d.HasArg("sealed"), Origin: record.LSN(began),
 			})
 		case "record":
 			key = AppendRecordKey(nil, shard, record.LSN(lsn))
@@ -95,7 +95,7 @@ func TestRoundTrip(t *testing.T) {
 		first := record.LSN(rapid.Uint64Range(1, 1<<62).Draw(t, "first"))
 		st := State{
 			First: first, Next: first + record.LSN(rapid.Uint32().Draw(t, "records")), Epoch: rapid.Uint64Min(1).Draw(t, "epoch"),
-			LastTime: at, Sealed: rapid.Bool().Draw(t, "sealed"),
+			LastTime: at, Sealed: rapid.Bool().Draw(t, "sealed"), Origin: record.LSN(rapid.Uint64Range(0, uint64(first)).Draw(t, "origin")),
 		}
 		key = AppendStateKey(nil, shard)
 		if got, err := StateKeyShard(key); err != nil || got != shard {

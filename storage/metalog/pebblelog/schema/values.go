@@ -10,9 +10,9 @@ import (
 )
 
 // Version is the version of the format that this package writes. OldestVersion is the oldest version that it reads. Version 2
-// added retired categories, version 3 annotations, version 4 the origin of recovered folders; the encoding of everything else is
-// unchanged. ReplicaVersion is that of the folder of a replica, which has MetaApplied as well, and no clock: its content continues in a
-// journal.
+// added retired categories, version 3 annotations, version 4 the origin of recovered folders and of their shards; the encoding of
+// everything else is unchanged. ReplicaVersion is that of the folder of a replica, which has MetaApplied as well, and no clock: its
+// content continues in a journal.
 const (
 	Version        = 4
 	ReplicaVersion = 5
@@ -39,11 +39,15 @@ const AnnotationOverhead = 4
 const (
 	numberLen   = 4 + 8
 	stateLen    = 4 + 8 + 8 + 8 + 8 + 1
+	originLen   = 8 // at the end of a state that has one
 	producerLen = 4 + 4 + 8 + 8 + 8
 	retiredLen  = 4 + 4
 )
 
-const flagSealed = 0x01
+const (
+	flagSealed = 0x01
+	flagOrigin = 0x02
+)
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -55,6 +59,8 @@ type State struct {
 	// LastTime is the persisted time of the newest record ever appended, Unix microseconds; 0 if none was appended.
 	LastTime int64
 	Sealed   bool
+	// Origin is the LSN at which the shard began in a recovery; 0 if it began at LSN 1.
+	Origin record.LSN
 }
 
 // Producer is a shard's state of a producer.
@@ -97,14 +103,24 @@ func AppendState(dst, key []byte, s State) []byte {
 	if s.Sealed {
 		flags |= flagSealed
 	}
+	if s.Origin != 0 {
+		flags |= flagOrigin
+	}
 	dst = append(dst, flags)
+	if s.Origin != 0 {
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(s.Origin))
+	}
 	appendChecksum(dst[n:], key)
 	return dst
 }
 
 // DecodeState decodes the value of a shard's state.
 func DecodeState(key, value []byte) (State, error) {
-	if err := verifyValue(key, value, stateLen, "a shard state"); err != nil {
+	length := stateLen
+	if len(value) >= stateLen && value[stateLen-1]&flagOrigin != 0 {
+		length += originLen
+	}
+	if err := verifyValue(key, value, length, "a shard state"); err != nil {
 		return State{}, err
 	}
 	s := State{
@@ -114,8 +130,12 @@ func DecodeState(key, value []byte) (State, error) {
 		LastTime: int64(binary.LittleEndian.Uint64(value[28:])),
 		Sealed:   value[36]&flagSealed != 0,
 	}
-	if s.First < record.FirstLSN || s.Next < s.First || s.Epoch == 0 || value[36]&^flagSealed != 0 {
-		return State{}, corruptError("a shard state that cannot be: first LSN %d, next %d, epoch %d, flags %#x", s.First, s.Next, s.Epoch, value[36])
+	began := value[36]&flagOrigin != 0
+	if began {
+		s.Origin = record.LSN(binary.LittleEndian.Uint64(value[stateLen:]))
+	}
+	if s.First < record.FirstLSN || s.Next < s.First || s.Epoch == 0 || value[36]&^(flagSealed|flagOrigin) != 0 || began != (s.Origin != 0) || s.Origin > s.First {
+		return State{}, corruptError("a shard state that cannot be: first LSN %d, next %d, epoch %d, flags %#x, origin %d", s.First, s.Next, s.Epoch, value[36], s.Origin)
 	}
 	return s, nil
 }

@@ -190,8 +190,8 @@ func (c *testCell) restartHalted(t testing.TB) {
 	}
 }
 
-// settle waits until every node has applied everything, and returns the number of the last entry.
-func (c *testCell) settle(t testing.TB) uint64 {
+// settle waits until every node has applied everything.
+func (c *testCell) settle(t testing.TB) {
 	t.Helper()
 	for began := time.Now(); ; {
 		if time.Since(began) > 5*time.Minute {
@@ -203,7 +203,7 @@ func (c *testCell) settle(t testing.TB) uint64 {
 		c.restartHalted(t)
 		head := c.leader(t).engine.Position().Applied
 		if !slices.ContainsFunc(c.nodes, func(n *testNode) bool { return n.engine.Position().Applied != head }) {
-			return head
+			return
 		}
 		waitFor(t.Context(), time.Millisecond)
 	}

@@ -27,8 +27,8 @@ func snapshotOptions(store blob.Store) Options {
 	return o
 }
 
-// fill appends records of different sizes until the journal has a new snapshot, and returns its head.
-func (c *testCell) fill(t testing.TB) journal.Head {
+// fill appends records of different sizes until the journal has a new snapshot.
+func (c *testCell) fill(t testing.TB) {
 	t.Helper()
 	states, err := c.Open(t.Context(), "test", []record.ShardID{shardA, shardB})
 	if err != nil {
@@ -46,8 +46,8 @@ func (c *testCell) fill(t testing.TB) journal.Head {
 				t.Fatal(err)
 			}
 		}
-		if head := c.head(t); head.Snapshot > before.Snapshot {
-			return head
+		if c.head(t).Snapshot > before.Snapshot {
+			return
 		}
 		waitFor(t.Context(), 20*time.Millisecond)
 	}

@@ -16,7 +16,7 @@ import (
 // TestGolden pins the bytes of each version, where a later one has only what it added. A change of these files is a change of the
 // format.
 func TestGolden(t *testing.T) {
-	for _, file := range []string{"testdata/v1.txt", "testdata/v2.txt", "testdata/v3.txt", "testdata/v4.txt"} {
+	for _, file := range []string{"testdata/v1.txt", "testdata/v2.txt", "testdata/v3.txt", "testdata/v4.txt", "testdata/v5.txt"} {
 		golden(t, file)
 	}
 }
@@ -59,6 +59,20 @@ func golden(t *testing.T, file string) {
 		case "annotation":
 			key = AppendAnnotationKey(nil, shard, uint8(number), record.LSN(lsn))
 			value = AppendAnnotation(nil, key, []byte(d.Input))
+		case "applied":
+			key = MetaKey(MetaApplied)
+			value = AppendApplied(nil, key, Applied{Seq: number, Time: int64(at), Chain: [16]byte([]byte(d.Input))})
+		case "changes":
+			value = BeginChanges(nil)
+			for _, line := range strings.Split(d.Input, "\n") {
+				words := strings.Fields(line)
+				value = AppendChange(value, Change{Kind: map[string]ChangeKind{"set": 1, "delete": 2, "range": 3}[words[0]], Key: []byte(words[1]), Value: []byte(words[2])})
+			}
+		case "snapshot":
+			value = AppendSnapshot(nil, Snapshot{Applied: Applied{Seq: number, Time: int64(at)}, Files: []SnapshotFile{
+				{Name: "MANIFEST-000001", Size: uint64(len(d.Input)), CRC: 1, Data: []byte(d.Input)},
+				{Name: "000004.sst", Size: 1 << 20, CRC: 2, ID: [16]byte{1, 2, 3}},
+			}})
 		default:
 			d.Fatalf(t, "unknown command %s", d.Cmd)
 		}

@@ -424,11 +424,10 @@ func (w *world) baseOf(category string) uint64 {
 	return w.recovery.base[category]
 }
 
-// leftGap reports whether an error is a gap that a recovery left: a log that was not found begins at its origin, far above all former LSNs,
-// and a sequenced category is sequenced anew.
+// leftGap reports whether an error is a gap that a recovery left: a sequenced category is sequenced anew.
 func (w *world) leftGap(category string, err error) bool {
-	gap, ok := errors.AsType[*consumer.GapError](err)
-	return ok && w.recovery.count.Load() > 0 && (w.category(category).Order == "sequenced" || gap.To-gap.From > 1<<32)
+	_, ok := errors.AsType[*consumer.GapError](err)
+	return ok && w.recovery.count.Load() > 0 && w.category(category).Order == "sequenced"
 }
 
 // anew is below every number that messages get when a category is sequenced anew, and above all others.

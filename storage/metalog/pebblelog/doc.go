@@ -1,4 +1,5 @@
-// Package pebblelog is the metadata engine of one process: package metalog's Log on a local folder, in Pebble.
+// Package pebblelog is the metadata engine: package metalog's Log on a local folder, in Pebble. With Options.Journal it is one of
+// several replicas, see replica.go: the committer's batches become durable in the journal instead of a write-ahead log.
 //
 // # Writing
 //
@@ -26,6 +27,6 @@
 //
 // # Locks
 //
-// The lock order is: life, staging, table.mu, watchers.mu, subscription.mu; any may be skipped. tails.mu and clock.mu are leaves:
+// The lock order is: life, staging, replica.publishing, table.mu, watchers.mu, subscription.mu; any may be skipped. tails.mu, clock.mu and replica.mu are leaves:
 // no other lock is taken while one is held. Only staging is held during disk I/O: it covers reads of states that are not cached.
 package pebblelog

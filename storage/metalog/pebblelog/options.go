@@ -2,6 +2,8 @@ package pebblelog
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -58,7 +60,11 @@ type Options struct {
 
 // Validate reports every violation.
 func (o *Options) Validate() error {
-	return config.Check("metalog", o, nil).Err()
+	violations := config.Check("metalog", o, nil).Err()
+	if d := o.withDefaults(); d.BeatEvery > d.TakeoverAfter/2 {
+		violations = errors.Join(violations, fmt.Errorf("metalog: invalid BeatEvery %v: want at most half of TakeoverAfter, which is %v", d.BeatEvery, d.TakeoverAfter))
+	}
+	return violations
 }
 
 func (o Options) withDefaults() Options {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -186,16 +187,24 @@ func (v *replicaView) Annotate(ctx context.Context, notes []metalog.Annotation) 
 	return write(ctx, v, func(e *pebblelog.Engine) (int, error) { return e.Annotate(ctx, notes) })
 }
 
-// Annotations are where they were written.
+// Annotations are where they were written: at the replica that leads, or at one that led before a restart.
 func (v *replicaView) Annotations(
 	ctx context.Context, shard record.ShardID, from, to record.LSN, kind metalog.AnnotationKind, maxBytes int,
 ) ([]metalog.Annotation, record.LSN, error) {
-	for _, e := range v.set.engines {
+	engines := slices.Clone(v.set.engines)
+	for i, e := range engines {
 		if leads, _ := e.Leading(); leads {
-			return e.Annotations(ctx, shard, from, to, kind, maxBytes)
+			engines[0], engines[i] = e, engines[0]
 		}
 	}
-	return v.Log.Annotations(ctx, shard, from, to, kind, maxBytes)
+	notes, until, err := engines[0].Annotations(ctx, shard, from, to, kind, maxBytes)
+	for _, e := range engines[1:] {
+		if err != nil || len(notes) > 0 {
+			break
+		}
+		notes, until, err = e.Annotations(ctx, shard, from, to, kind, maxBytes)
+	}
+	return notes, until, err
 }
 
 func (v *replicaView) Close() error { return v.set.closeAll() }

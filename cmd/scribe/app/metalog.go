@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"scribe/internal/base/entropy"
 	"scribe/internal/transport/rpc"
@@ -64,26 +65,37 @@ func newMetalogClient(t *rpc.Transport, urls []string, random *entropy.Source) (
 // replicaSet is an engine's replicas, with the clients of those in other processes.
 type replicaSet struct {
 	*replicated.Log
-	clients []metalog.Log
+
+	transport *rpc.Transport
+	mu        sync.Mutex
+	clients   []metalog.Log
 }
 
 // newReplicaSet returns an engine of replicas: the one of this process, if there is one, and those at URLs. It closes only the latter.
 func newReplicaSet(own *replicated.Replica, t *rpc.Transport, urls []string, random *entropy.Source) (metalog.Log, error) {
-	s := &replicaSet{}
+	s := &replicaSet{transport: t}
 	var replicas []replicated.Replica
 	if own != nil {
 		replicas = append(replicas, *own)
 	}
 	for _, u := range urls {
-		client := remote.NewClient(rpc.NewMetalogClient(t, strings.TrimSpace(u)))
-		s.clients = append(s.clients, client)
-		replicas = append(replicas, replicated.Replica{URL: strings.TrimSpace(u), Log: client})
+		u = strings.TrimSpace(u)
+		replicas = append(replicas, replicated.Replica{URL: u, Log: s.connect(u)})
 	}
 	var err error
-	if s.Log, err = replicated.New(replicas, replicated.Options{Random: random}); err != nil {
+	if s.Log, err = replicated.New(replicas, replicated.Options{Random: random, Connect: s.connect}); err != nil {
 		return nil, errors.Join(err, s.closeClients())
 	}
 	return s, nil
+}
+
+// connect returns a client of a replica, which is closed with the set.
+func (s *replicaSet) connect(url string) metalog.Log {
+	client := remote.NewClient(rpc.NewMetalogClient(s.transport, url))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clients = append(s.clients, client)
+	return client
 }
 
 // Close implements metalog.Log.

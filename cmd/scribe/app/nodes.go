@@ -193,6 +193,9 @@ func (n *node) awaitMajority(ctx context.Context, m *member.Member) error {
 	}
 }
 
+// readPause is the pause before etcd is asked again.
+const readPause = 200 * time.Millisecond
+
 // readOnce reads from etcd until that succeeds.
 func (n *node) readOnce(ctx context.Context) error {
 	client := n.app.parts.etcd
@@ -204,8 +207,12 @@ func (n *node) readOnce(ctx context.Context) error {
 			n.etcd.Store(client)
 			return nil
 		}
-		if ctx.Err() != nil {
+		select {
+		case failed := <-n.app.failed:
+			return failed
+		case <-ctx.Done():
 			return fmt.Errorf("node %s waits for etcd (%w): %w", n.place.name, err, context.Cause(ctx))
+		case <-time.After(readPause):
 		}
 	}
 }

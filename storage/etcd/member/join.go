@@ -19,6 +19,8 @@ const (
 type knownMember struct {
 	Name     string   `json:"name"`
 	PeerURLs []string `json:"peerURLs"`
+	// ClientURLs are there once the member was started. Names are not: members of a new cluster have theirs from the beginning.
+	ClientURLs []string `json:"clientURLs"`
 }
 
 // refuseForgotten fails with ErrDataLost if this member is about to join with an empty folder and was started before. etcd looks only where
@@ -33,8 +35,7 @@ func (c *Config) refuseForgotten() error {
 			continue
 		}
 		for _, m := range askMembers(peer.URL) {
-			// A member tells its name when it has started.
-			if m.Name != "" && slices.Contains(m.PeerURLs, own) {
+			if len(m.ClientURLs) > 0 && slices.Contains(m.PeerURLs, own) {
 				return fmt.Errorf("%w: folder %s: %s says that %q was started: remove the member from the cluster and add it again",
 					ErrDataLost, c.Folder, peer.URL, m.Name)
 			}

@@ -242,6 +242,7 @@ func (c *logCommitter) failGroup(err error) error {
 	}
 	switch {
 	case errors.Is(err, journal.ErrUnknown):
+		c.e.clock.follow(0) // before anything else: the entry may be stored, and no watermark above its time may be told
 		c.abandonGroup(fmt.Errorf("metalog: outcome unknown, the call may still be carried out: %w", err))
 		return errDeposed
 	case errors.Is(err, journal.ErrDeposed):

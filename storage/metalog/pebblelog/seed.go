@@ -38,12 +38,12 @@ func (c *logCommitter) prepareFolder() error {
 	for tries := 1; ; tries++ {
 		err := c.continueFolder()
 		switch {
-		case err == nil, tries >= 3 && r.position().Seq > 0 && !isJournalFault(err):
+		case isJournalFault(err), errors.Is(err, errFolder):
+			return c.stopOr(err)
+		case err == nil, errors.Is(err, errNoHead) && tries >= 3 && r.position().Seq > 0:
 			r.admitted.Store(true)
 			r.changeState(func() {})
 			return nil
-		case isJournalFault(err), errors.Is(err, errFolder):
-			return c.stopOr(err)
 		}
 		select {
 		case <-c.e.stop:
@@ -53,12 +53,15 @@ func (c *logCommitter) prepareFolder() error {
 	}
 }
 
+// errNoHead says that the journal's head can't be read.
+var errNoHead = errors.New("metalog: the journal does not answer")
+
 // continueFolder makes sure that the entry after the folder's last one is in the journal.
 func (c *logCommitter) continueFolder() error {
 	r := c.e.replica
 	head, err := r.readHead(r.life)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errNoHead, err)
 	}
 	position := r.position()
 	if err := journal.CheckPosition(position, head); err != nil {

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -129,6 +131,7 @@ func (s *snapshotter) uploadCheckpoint(ctx context.Context, dir string) (list sc
 		}
 		list.Files = append(list.Files, f)
 	}
+	maps.DeleteFunc(s.stored, func(name string, _ schema.SnapshotFile) bool { return !slices.Contains(names, name) })
 	err = s.store.Put(ctx, snapshotKey(s.e.opts.Name, list.Seq), schema.AppendSnapshot(nil, list))
 	if errors.Is(err, blob.ErrExists) { // of another leader: it has the same content
 		err = nil

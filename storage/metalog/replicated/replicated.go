@@ -36,6 +36,9 @@ type Options struct {
 	Patience time.Duration
 	// Random draws the jitter of pauses.
 	Random *entropy.Source
+	// Connect returns a client of a replica that was not listed and leads: one that was added since. The caller closes it after the Log. nil
+	// means that writes do not reach such a leader.
+	Connect func(url string) metalog.Log
 }
 
 // Log is a metalog.Log over replicas.
@@ -49,11 +52,18 @@ type Log struct {
 	end      context.CancelFunc
 	calls    lifecycle.Calls
 
+	connect func(url string) metalog.Log
+
 	mu struct {
 		sync.Mutex
 		leader int // index of the replica that took the last write; -1 when unknown
+		// added are leaders that were not listed, by their plain URLs.
+		added map[string]metalog.Log
 	}
 }
+
+// maxAdded bounds the leaders that were not listed.
+const maxAdded = 16
 
 var _ metalog.Log = (*Log)(nil)
 
@@ -62,7 +72,7 @@ func New(replicas []Replica, o Options) (*Log, error) {
 	if len(replicas) == 0 {
 		return nil, errors.New("replicated metalog: no replicas")
 	}
-	l := &Log{replicas: replicas, patience: cmp.Or(o.Patience, DefaultPatience)}
+	l := &Log{replicas: replicas, patience: cmp.Or(o.Patience, DefaultPatience), connect: o.Connect}
 	l.pauses = backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second, Random: o.Random}
 	for _, r := range replicas {
 		if l.indexOf(r.URL) >= 0 {
@@ -72,7 +82,7 @@ func New(replicas []Replica, o Options) (*Log, error) {
 	}
 	l.present = rpc.PreferFirst(l.urls)
 	l.life, l.end = context.WithCancel(context.Background())
-	l.mu.leader = -1
+	l.mu.leader, l.mu.added = -1, map[string]metalog.Log{}
 	return l, nil
 }
 
@@ -165,6 +175,11 @@ func writeLeader[T any](ctx context.Context, l *Log, write func(metalog.Log) (T,
 		if !l.mayFollow(ctx, i, err) {
 			return res, err
 		}
+		if added := l.addedLeader(err); added != nil {
+			if res, err = write(added); !isRefused(err) {
+				return res, err
+			}
+		}
 		if serr := s.moveOn(ctx, err); serr != nil {
 			return res, serr
 		}
@@ -188,8 +203,28 @@ func (l *Log) mayFollow(ctx context.Context, i int, err error) bool {
 	if ctx.Err() == nil {
 		l.noteFailure(i, err)
 	}
+	return isRefused(err)
+}
+
+// isRefused reports whether a write was definitely not carried out, for a reason that another replica does not have.
+func isRefused(err error) bool {
 	d := retry.Classify(err)
-	return errors.Is(sentinel, metalog.ErrClosed) || d.Class == retry.Unavailable && !d.Unknown
+	return errors.Is(err, metalog.ErrNotLeader) || errors.Is(err, metalog.ErrClosed) || err != nil && d.Class == retry.Unavailable && !d.Unknown
+}
+
+// addedLeader returns the leader that a refusal names if it is not one of the listed replicas; nil otherwise.
+func (l *Log) addedLeader(refusal error) metalog.Log {
+	e := new(metalog.NotLeaderError)
+	if l.connect == nil || !errors.As(refusal, &e) || e.Leader == "" || l.indexOf(e.Leader) >= 0 {
+		return nil
+	}
+	url := plainURL(e.Leader)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.added[url] == nil && len(l.mu.added) < maxAdded {
+		l.mu.added[url] = l.connect(e.Leader)
+	}
+	return l.mu.added[url]
 }
 
 func (l *Log) setLeader(i int) {

@@ -316,3 +316,28 @@ func TestNobodyServesTheSubscription(t *testing.T) {
 		}
 	})
 }
+
+// TestAddedLeader: a leader that was added after the list was made is reached by the name that the others tell, through one client.
+func TestAddedLeader(t *testing.T) {
+	added := &front{url: "http://n4"}
+	follower := &front{url: "http://a", err: notLeader("http://N4/")}
+	var connected []string
+	l, err := replicated.New([]replicated.Replica{{URL: follower.url, Log: follower}}, replicated.Options{Connect: func(url string) metalog.Log {
+		connected = append(connected, url)
+		return added
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := appendOne(t.Context(), l); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if added.writes != 2 || len(connected) != 1 {
+		t.Errorf("%d writes at the leader, clients of %q", added.writes, connected)
+	}
+}

@@ -64,7 +64,7 @@ func golden(t *testing.T, file string) {
 			value = AppendApplied(nil, key, Applied{Seq: number, Time: int64(at), Chain: [16]byte([]byte(d.Input))})
 		case "changes":
 			value = BeginChanges(nil)
-			for _, line := range strings.Split(d.Input, "\n") {
+			for line := range strings.SplitSeq(d.Input, "\n") {
 				words := strings.Fields(line)
 				value = AppendChange(value, Change{Kind: map[string]ChangeKind{"set": 1, "delete": 2, "range": 3}[words[0]], Key: []byte(words[1]), Value: []byte(words[2])})
 			}

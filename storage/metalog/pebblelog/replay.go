@@ -306,7 +306,8 @@ func (w *headWatch) stop() {
 
 // watch offers each head to the committer, until ctx ends.
 func (w *headWatch) watch(ctx context.Context) {
-	s := silence{after: w.r.e.opts.TakeoverAfter}
+	s := &w.r.silence
+	s.lose()
 	pause := w.r.e.opts.TakeoverAfter / 8
 	var known journal.Head
 	for ctx.Err() == nil {
@@ -375,18 +376,34 @@ type silence struct {
 	head  journal.Head
 	since time.Time
 	looks int
+	// strikes counts leaders that were deposed, until none was for strikeMemory. Each doubles the patience: a leader that only took
+	// long for a large entry would be deposed again and again otherwise, and so would whoever is asked for that entry next.
+	strikes int
+	struck  time.Time
 }
+
+// strikeMemory is how long a deposed leader is remembered, maxStrikes how many of them count.
+const (
+	strikeMemory = time.Minute
+	maxStrikes   = 5
+)
 
 // minSilentLooks is how often the same head must have been seen before its leader counts as silent.
 const minSilentLooks = 4
 
 // observe takes note of a look that returned head, and reports whether its leader is silent.
 func (s *silence) observe(head journal.Head, now time.Time) bool {
+	if head.Term > s.head.Term && s.head.Term > 0 && !s.head.Free() {
+		s.strikes, s.struck = min(s.strikes+1, maxStrikes), now
+	}
+	if now.Sub(s.struck) > strikeMemory {
+		s.strikes = 0
+	}
 	if s.looks == 0 || head != s.head {
 		s.head, s.since, s.looks = head, now, 0
 	}
 	s.looks++
-	return s.looks >= minSilentLooks && now.Sub(s.since) >= s.after
+	return s.looks >= minSilentLooks && now.Sub(s.since) >= s.after<<s.strikes
 }
 
 // lose takes note of a look that failed.

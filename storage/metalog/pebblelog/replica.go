@@ -45,6 +45,7 @@ type replica struct {
 	// journaled is how many bytes of changes were applied since the last snapshot of this process.
 	journaled atomic.Int64
 	room      folderRoom
+	silence   silence // of the goroutine that watches the head
 	// publishing is held for writing from before an entry's changes are in Pebble until they are published.
 	publishing sync.RWMutex
 
@@ -73,6 +74,7 @@ func newReplica(e *Engine) (*replica, error) {
 		return nil, err
 	}
 	r := &replica{e: e, journal: e.opts.Journal, reader: reader, news: lifecycle.NewWakeChannel(), handOvers: make(chan *handOverRequest)}
+	r.silence.after = e.opts.TakeoverAfter
 	r.room.changed = lifecycle.NewWakeChannel()
 	r.life, r.end = context.WithCancel(context.Background())
 	if e.opts.Snapshots == nil {

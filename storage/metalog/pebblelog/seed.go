@@ -233,8 +233,8 @@ func (c *logCommitter) adoptSeed(list schema.Snapshot) (err error) {
 	return nil
 }
 
-// finishSeed completes the replacement of a folder's files that adoptSeed began, also after a crash, and removes what is left of
-// snapshots. A file that is in the seed replaces that of the folder; one that is listed and not in the seed was moved before.
+// finishSeed completes a replacement of the folder's files that adoptSeed began, if there is one, and removes leftover snapshots. It is
+// safe to repeat after a crash: a file in the seed replaces the folder's, and a listed file that is not in the seed was moved before.
 func finishSeed(fs vfs.FS, dir string) error {
 	seed, marker := fs.PathJoin(dir, seedName), fs.PathJoin(dir, seedingName)
 	listed, err := readListed(fs, marker)

@@ -4,26 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
-	"strings"
 	"testing"
 
 	"go.uber.org/zap"
 )
-
-func TestValidate(t *testing.T) {
-	if err := (&Config{Endpoints: []string{"http://a:1", "https://b:2"}, User: "u", Password: "p"}).Validate(); err != nil {
-		t.Error(err)
-	}
-	err := (&Config{Endpoints: []string{"a:1", "http://b:2", "http://b:2"}, Password: "p"}).Validate()
-	for _, want := range []string{`"a:1"`, `"http://b:2" is given twice`, "user"} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v: want %s", err, want)
-		}
-	}
-	if _, err := Connect(Config{}); err == nil {
-		t.Error("no endpoints are accepted")
-	}
-}
 
 // TestLogs: fields, those of With among them, and levels arrive; debugging does not.
 func TestLogs(t *testing.T) {

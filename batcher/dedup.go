@@ -36,8 +36,8 @@ type cachedSequence struct {
 	next     uint64
 }
 
-// add caches the states of a log's producers. logEpoch is the epoch of this writer in the log.
-func (c *dedupCache) add(s record.ShardID, logEpoch uint64, states ...metalog.ProducerState) {
+// addStates caches the states of a log's producers. logEpoch is the epoch of this writer in the log.
+func (c *dedupCache) addStates(s record.ShardID, logEpoch uint64, states ...metalog.ProducerState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.sequences == nil {
@@ -64,7 +64,7 @@ func (c *dedupCache) addBatch(g *logBatch) {
 			states = append(states, metalog.ProducerState{Producer: r.Producer, Epoch: r.Epoch, Next: r.Last + 1})
 		}
 	}
-	c.add(g.shard, g.entry.Epoch, states...)
+	c.addStates(g.shard, g.entry.Epoch, states...)
 }
 
 // statesOf returns the cached states of the producers of a batch; nil if there are none.
@@ -149,7 +149,7 @@ func (b *Batcher) confirmRefused(ctx context.Context, g *logBatch, known map[uin
 			states[i].Producer = chunk[i]
 			known[chunk[i]] = states[i]
 		}
-		b.dedup.add(g.shard, g.entry.Epoch, states...)
+		b.dedup.addStates(g.shard, g.entry.Epoch, states...)
 	}
 	return judgeFrames(g, known) || changed
 }

@@ -55,7 +55,7 @@ func (b *Batcher) judgeConflicts(p *flushPart, err *metalog.SequenceError) (chan
 		if producers == nil {
 			continue
 		}
-		b.dedup.add(g.shard, g.entry.Epoch, slices.Collect(maps.Values(producers))...)
+		b.dedup.addStates(g.shard, g.entry.Epoch, slices.Collect(maps.Values(producers))...)
 		if judgeFrames(g, producers) {
 			p.rebuildRanges(g)
 			changed = true

@@ -167,9 +167,9 @@ func (c *flatChecker) readTable(pos int, what string) flatTable {
 	return flatTable{}
 }
 
-// findSlot returns the position of field i of a table. It is 0 if the field is absent, and -1 if it does not lie inside the table
+// findTableSlot returns the position of field i of a table. It is 0 if the field is absent, and -1 if it does not lie inside the table
 // with width bytes.
-func (c *flatChecker) findSlot(t flatTable, i, width int) int {
+func (c *flatChecker) findTableSlot(t flatTable, i, width int) int {
 	if 2*i+2 > len(t.vtable) {
 		return 0
 	}
@@ -186,7 +186,7 @@ func (c *flatChecker) findSlot(t flatTable, i, width int) int {
 // readScalar returns a number of 1, 2, 4 or 8 bytes, or 0 if the field is absent. For a field outside its table it returns a
 // number that every check rejects.
 func (c *flatChecker) readScalar(t flatTable, i, width int) uint64 {
-	pos := c.findSlot(t, i, width)
+	pos := c.findTableSlot(t, i, width)
 	switch {
 	case pos < 0:
 		return math.MaxUint64
@@ -204,7 +204,7 @@ func (c *flatChecker) readScalar(t flatTable, i, width int) uint64 {
 
 // childTable follows field i to a table, which must be present.
 func (c *flatChecker) childTable(t flatTable, i int, what string) flatTable {
-	pos := c.findSlot(t, i, 4)
+	pos := c.findTableSlot(t, i, 4)
 	if pos <= 0 {
 		c.boundsError(what)
 		return flatTable{}
@@ -214,7 +214,7 @@ func (c *flatChecker) childTable(t flatTable, i int, what string) flatTable {
 
 // optionalTable follows field i to a table. An absent one has no fields.
 func (c *flatChecker) optionalTable(t flatTable, i int, what string) flatTable {
-	if c.findSlot(t, i, 4) == 0 {
+	if c.findTableSlot(t, i, 4) == 0 {
 		return flatTable{}
 	}
 	return c.childTable(t, i, what)
@@ -222,7 +222,7 @@ func (c *flatChecker) optionalTable(t flatTable, i int, what string) flatTable {
 
 // readVector follows field i to a vector of elements of width bytes. An absent vector is empty.
 func (c *flatChecker) readVector(t flatTable, i, width int, what string) (pos, n int) {
-	if pos = c.findSlot(t, i, 4); pos == 0 {
+	if pos = c.findTableSlot(t, i, 4); pos == 0 {
 		return 0, 0
 	}
 	if pos > 0 {
@@ -296,7 +296,7 @@ func (c *flatChecker) checkBatch(t flatTable, bodyLen int64) {
 	if rows := int64(c.readScalar(t, 0, 8)); rows < 0 || rows > math.MaxInt32 {
 		c.keepError(invalidError("a batch of %d rows", rows))
 	}
-	if c.findSlot(t, 3, 4) != 0 {
+	if c.findTableSlot(t, 3, 4) != 0 {
 		c.keepError(unsupportedError("compressed batches"))
 	}
 	if _, n := c.readVector(t, 4, 8, "views"); n > 0 {

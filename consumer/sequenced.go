@@ -152,7 +152,7 @@ func (b *batchBuilder) addPayload(it *streamItem) bool {
 	b.c.stats.payloads.Add(1)
 	it.Keep = true // batches refer to its memory
 	it.Left.Store(int64(it.Messages - min(b.c.skipOf(it), it.Messages)))
-	goOn := b.c.deliverRecords(it, func(r Record, _ error) bool { return b.addMessage(it, &r) }, nil, func(gap error) bool { return b.tellLoss(it, gap) })
+	goOn := b.c.deliverRecords(it, func(r Record, _ error) bool { return b.addRecord(it, &r) }, nil, func(gap error) bool { return b.tellLoss(it, gap) })
 	if goOn && it.Err != nil {
 		return b.handleDamage(it)
 	}
@@ -176,8 +176,8 @@ func (b *batchBuilder) handleDamage(it *streamItem) bool {
 	return b.c.handleDamage(it, it.Err, b.refuse)
 }
 
-// addMessage adds a message, and yields the batch if it is full.
-func (b *batchBuilder) addMessage(it *streamItem, r *Record) bool {
+// addRecord adds a message, and yields the batch if it is full.
+func (b *batchBuilder) addRecord(it *streamItem, r *Record) bool {
 	if len(b.records) == 0 {
 		b.began, b.pos = it.Time, it.pos
 	}

@@ -68,9 +68,9 @@ func (c *Consumer) choosesShards() bool {
 	return c.eval != nil && c.eval.Shards != nil && !c.cfg.member && (c.cfg.untilEnd || c.cfg.until.IsZero())
 }
 
-// mayFollow reports whether a consumer that follows the category may leave out shards of it. It reads a shard that was added late:
+// canFollow reports whether a consumer that follows the category may leave out shards of it. It reads a shard that was added late:
 // its messages would break a window, and the one order of a repeatable category.
-func (c *Consumer) mayFollow(category *scribev1.Category) bool {
+func (c *Consumer) canFollow(category *scribev1.Category) bool {
 	switch category.GetRepeatable() {
 	case scribev1.Repeatability_REPEATABILITY_UNSPECIFIED, scribev1.Repeatability_REPEATABILITY_NONE:
 	default:
@@ -85,7 +85,7 @@ func (c *Consumer) mayFollow(category *scribev1.Category) bool {
 // readsOf returns the shards to read of a category.
 func (c *Consumer) readsOf(category *scribev1.Category) *shardSet {
 	all := c.optionShards()
-	if !c.cfg.untilEnd && !c.mayFollow(category) {
+	if !c.cfg.untilEnd && !c.canFollow(category) {
 		return all
 	}
 	some, ok := c.eval.Shards(category)

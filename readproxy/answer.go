@@ -92,7 +92,7 @@ func newAnswer(s *Server, encoding scribev1.PayloadEncoding, cat *scribev1.Categ
 			}
 		}
 		it.whole = p.Offset == 0 && p.Length == p.BlockRawLen || encoding == blockEncoding
-		key := keyOf(&it.pointer, !it.whole)
+		key := blockKeyOf(&it.pointer, !it.whole)
 		at, ok := known[key]
 		if !ok {
 			at = len(a.jobs)

@@ -37,12 +37,12 @@ type blockKey struct {
 
 // viewKeyOf returns the key of a payload in a view.
 func viewKeyOf(p *pointer.Pointer, view uint64, codec uint32) blockKey {
-	k := keyOf(p, true)
+	k := blockKeyOf(p, true)
 	k.view, k.at, k.part, k.codec = view, p.Offset, p.Length, pointer.Codec(codec) //nolint:gosec // one of three
 	return k
 }
 
-func keyOf(p *pointer.Pointer, raw bool) blockKey {
+func blockKeyOf(p *pointer.Pointer, raw bool) blockKey {
 	return blockKey{
 		region: p.Region, blob: p.Blob, class: p.Class, offset: p.BlockOffset, length: p.BlockLen, rawLen: p.BlockRawLen,
 		crc: p.BlockCRC, codec: p.Codec, raw: raw,

@@ -93,7 +93,7 @@ func FuzzPeerAnswer(f *testing.F) {
 		if failed {
 			p.Error = &scribev1.ErrorInfo{Reason: scribev1.Reason(codec)}
 		}
-		fl := &blockFetch{key: keyOf(&ptrs[0], true), p: ptrs[0], done: make(chan struct{}), need: 1}
+		fl := &blockFetch{key: blockKeyOf(&ptrs[0], true), p: ptrs[0], done: make(chan struct{}), need: 1}
 		if !h.server.calls.Enter() || !h.server.fetchBytes.TryAcquire(1) {
 			t.Fatal("the server is closed")
 		}

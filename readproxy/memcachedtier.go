@@ -138,7 +138,7 @@ func (w *memcachedFiller) addBlock(r *Rule, p *pointer.Pointer, stored []byte) {
 	if s.shared == nil || !r.isRecent(p, now) || len(stored) > s.cfg.Memcached.ValueBytes {
 		return
 	}
-	key := keyOf(p, false)
+	key := blockKeyOf(p, false)
 	w.addFill(memcachedFill{key: key.sharedKey(), data: stored, ttl: r.timeLeft(p, now)})
 }
 

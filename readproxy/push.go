@@ -135,7 +135,7 @@ func (s *Server) keepForms(p *pointer.Pointer, stored []byte, keep *pushedPlace)
 
 // keepForm gives one form of a block to the fetch that waits for it, or keeps it in memory.
 func (s *Server) keepForm(p *pointer.Pointer, stored []byte, raw, memory bool) (outcome string) {
-	key := keyOf(p, raw)
+	key := blockKeyOf(p, raw)
 	switch {
 	case !memory && !s.isAwaited(key):
 		return pushKept // by memcached alone

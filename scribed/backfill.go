@@ -227,7 +227,7 @@ func (q *sendQueue) finishFill(now time.Time, f *fillPlan, b *upstreamBatch, hel
 				left = fl.entries
 			}
 			q.setHold(l, now, held)
-			l.backfill.end(now, b, fl, left)
+			l.backfill.endFlight(now, b, fl, left)
 			l.backfill.failed = l.backfill.failed || l.claiming && len(left) > 0 // what is being claimed comes after that
 		}
 	}
@@ -298,7 +298,7 @@ func (q *sendQueue) backfillBatch(f *fillPlan, entries []*queueEntry) *upstreamB
 		}
 		e.batch = b
 		b.entries, b.queues = append(b.entries, e), append(b.queues, l)
-		b.flights = append(b.flights, l.backfill.begin([]*queueEntry{e}, b.ack))
+		b.flights = append(b.flights, l.backfill.beginFlight([]*queueEntry{e}, b.ack))
 		b.bytes += e.bytes
 		b.frames += len(e.frames)
 	}

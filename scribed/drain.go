@@ -61,7 +61,7 @@ func (s *Scribed) shutDown(ctx context.Context) error {
 	s.keepers.Wait()
 	// The requests in flight end: their frames return to the queue or have an outcome.
 	s.tasks.Wait()
-	err := s.giveUp()
+	err := s.emptyMemory()
 	s.cancel(nil)
 	if s.spool != nil {
 		err = errors.Join(err, s.closeSpool())
@@ -78,8 +78,8 @@ func (s *Scribed) closeSpool() error {
 	return errors.Join(err, s.spool.Close())
 }
 
-// giveUp empties the memory: entries go to the spool, or fail if a caller waits for them or there is no capacity.
-func (s *Scribed) giveUp() error {
+// emptyMemory empties the memory: entries go to the spool, or fail if a caller waits for them or there is no capacity.
+func (s *Scribed) emptyMemory() error {
 	var cause error
 	if s.spool != nil {
 		cause = s.spillAll()

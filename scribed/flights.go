@@ -137,8 +137,8 @@ func (k *followCheck) mayFollow(f *queuedFrame) bool {
 	return true
 }
 
-// begin notes that entries are sent, and marks their frames that follow others.
-func (c *categoryFlights) begin(entries []*queueEntry, level scribev1.AckLevel) *categoryFlight {
+// beginFlight notes that entries are sent, and marks their frames that follow others.
+func (c *categoryFlights) beginFlight(entries []*queueEntry, level scribev1.AckLevel) *categoryFlight {
 	fl := &categoryFlight{entries: entries, level: level}
 	own := make(map[streamKey]struct{}, 1)
 	for _, e := range entries {
@@ -181,8 +181,8 @@ func (c *categoryFlights) noteOutcome(fl *categoryFlight) {
 	c.failed = c.failed || slices.ContainsFunc(fl.entries, func(e *queueEntry) bool { return len(e.frames) > 0 })
 }
 
-// end ends a request that was answered. left are its entries with frames that are to be sent again.
-func (c *categoryFlights) end(now time.Time, b *upstreamBatch, fl *categoryFlight, left []*queueEntry) {
+// endFlight ends a request that was answered. left are its entries with frames that are to be sent again.
+func (c *categoryFlights) endFlight(now time.Time, b *upstreamBatch, fl *categoryFlight, left []*queueEntry) {
 	c.flights = slices.DeleteFunc(c.flights, func(other *categoryFlight) bool { return other == fl })
 	for _, key := range fl.streams {
 		end := c.ends[key]

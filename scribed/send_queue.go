@@ -360,7 +360,7 @@ func (q *sendQueue) moveEntries(b *upstreamBatch, l *categoryQueue, quantum int)
 		e.batch = b
 		b.frames += len(e.frames)
 	}
-	fl := l.live.begin(slices.Clone(l.entries[:n]), b.ack)
+	fl := l.live.beginFlight(slices.Clone(l.entries[:n]), b.ack)
 	b.entries = append(b.entries, fl.entries...)
 	b.queues, b.flights = append(b.queues, l), append(b.flights, fl)
 	b.bytes += size
@@ -461,7 +461,7 @@ func (q *sendQueue) finishLive(now time.Time, b *upstreamBatch, held map[*catego
 			}
 		}
 		q.setHold(l, now, held)
-		l.live.end(now, b, fl, left)
+		l.live.endFlight(now, b, fl, left)
 		for _, e := range left {
 			q.returnEntry(l, e)
 		}

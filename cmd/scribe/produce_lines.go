@@ -187,7 +187,7 @@ func (l *lineReader) readInput(stdin io.Reader, name string, last bool) error {
 	l.mu.Lock()
 	l.mu.endless = last && isEndless(in)
 	l.mu.Unlock()
-	return errors.Join(l.readFile(stoppableInput{l, in}, name), closeIn())
+	return errors.Join(l.readLines(stoppableInput{l, in}, name), closeIn())
 }
 
 // openInput opens a file; "-" is standard input.
@@ -258,8 +258,8 @@ func (l *lineReader) endReading(err error) {
 // errStopped ends the reading of an input after stopReading.
 var errStopped = errors.New("stopped")
 
-// readFile splits one input at newlines. Memory is bounded by the longest allowed line, whatever the input holds.
-func (l *lineReader) readFile(in io.Reader, name string) error {
+// readLines splits one input at newlines. Memory is bounded by the longest allowed line, whatever the input holds.
+func (l *lineReader) readLines(in io.Reader, name string) error {
 	r := bufio.NewReaderSize(in, inputBuffer)
 	var long []byte // the beginning of a line that did not fit into the reader's buffer
 	for number := 1; ; {
@@ -302,7 +302,7 @@ func (l *lineReader) readFile(in io.Reader, name string) error {
 func (l *lineReader) appendLine(file string, number int, line []byte) error {
 	var key []byte
 	if l.keyField != "" && len(line) <= l.maxLine {
-		k, err := keyOf(line, l.keyField)
+		k, err := lineKey(line, l.keyField)
 		if err != nil {
 			return fmt.Errorf("%s:%d: %w", file, number, err)
 		}
@@ -357,8 +357,8 @@ func (c *lineChunk) appendMessages(msgs []producer.Message, shard uint32) []prod
 // linePosition names line i as FILE:LINE, as editors do.
 func (c *lineChunk) linePosition(i int) string { return fmt.Sprintf("%s:%d", c.file, c.numbers[i]) }
 
-// keyOf returns the named field of a JSON object as a key: a string's text, any other value's JSON.
-func keyOf(line []byte, field string) ([]byte, error) {
+// lineKey returns the named field of a JSON object as a key: a string's text, any other value's JSON.
+func lineKey(line []byte, field string) ([]byte, error) {
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal(line, &object); err != nil {
 		return nil, fmt.Errorf("--key-field %s: the line is not a JSON object: %w", field, err)

@@ -213,7 +213,7 @@ func TestKeyField(t *testing.T) {
 		{line: `not JSON`, bad: true},
 		{line: `[1]`, bad: true},
 	} {
-		got, err := keyOf([]byte(c.line), "user")
+		got, err := lineKey([]byte(c.line), "user")
 		if (err != nil) != c.bad || (got == nil) != (c.none || c.bad) || string(got) != c.want {
 			t.Errorf("keyOf(%s) = %q, %v", c.line, got, err)
 		}

@@ -136,7 +136,7 @@ func New(g *plan.Group, in *arrow.Schema, limits Limits) (*Aggregator, error) {
 		a.keys, classes = append(a.keys, at), append(classes, c)
 		fields = append(fields, arrow.Field{Name: plan.KeyName(i), Type: plainType(k.Type()), Nullable: true})
 	}
-	a.table = newTable(classes, limits.Groups)
+	a.table = newGroupTable(classes, limits.Groups)
 	for i := range g.Aggregates {
 		p := &g.Aggregates[i]
 		at, err := a.addAggregate(p, in)
@@ -208,7 +208,7 @@ func (a *Aggregator) addAggregate(p *plan.Aggregate, in *arrow.Schema) (int, err
 	}
 	if p.Distinct && p.Arg != nil && (n.family == familyCount || n.family == familySum) {
 		c, _ := classOf(kind)
-		n.seen = newTable([]valueClass{word, c}, a.limits.Groups)
+		n.seen = newGroupTable([]valueClass{word, c}, a.limits.Groups)
 	}
 	for i := range a.aggregates {
 		o := &a.aggregates[i]

@@ -29,7 +29,7 @@ const none = ^uint32(0)
 
 const minSlots = 64
 
-func newTable(classes []valueClass, limit int) *groupTable {
+func newGroupTable(classes []valueClass, limit int) *groupTable {
 	t := &groupTable{
 		slots: make([]uint32, minSlots), keys: make([]keyStore, len(classes)), limit: limit,
 		seed: maphash.MakeSeed(), secret: rand.Uint64() | 1, //nolint:forbidigo // rows are numbered as they come, wherever their hashes are

@@ -66,7 +66,7 @@ func New(f Format, w io.Writer, s *arrow.Schema) (Writer, error) {
 	out := lineWriter{bufio.NewWriterSize(w, bufferSize)}
 	switch f {
 	case Table:
-		return newTable(out, s), nil
+		return newTableWriter(out, s), nil
 	case JSONLines:
 		return newJSONLines(out, s), nil
 	case CSV:

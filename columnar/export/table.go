@@ -36,7 +36,7 @@ type tableWriter struct {
 // tableCell is a buffered value: the end of its text, and its width in terminal columns.
 type tableCell struct{ end, width int }
 
-func newTable(out lineWriter, s *arrow.Schema) *tableWriter {
+func newTableWriter(out lineWriter, s *arrow.Schema) *tableWriter {
 	t := &tableWriter{out: out, schema: s, widths: make([]int, s.NumFields()), right: make([]bool, s.NumFields())}
 	for i, f := range s.Fields() {
 		t.right[i] = slices.Contains(numbers, f.Type.ID())

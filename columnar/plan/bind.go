@@ -306,7 +306,7 @@ func (b *queryBinder) bindIndex(e *sql.Index) typedOperand {
 	case schema.List:
 		return typedOperand{e: b.makeCall(expr.ListElement, *t.Elem, nil, x.e, b.subscriptOf(i)), pos: x.pos}
 	case schema.Map:
-		key, ok := b.textOf(i)
+		key, ok := b.bindText(i)
 		b.failIf(!ok, i.pos, "", "keys of a map are text, not %s", typeName(i.typ()))
 		return typedOperand{e: b.makeCall(expr.MapValue, *t.Elem, nil, x.e, key), pos: x.pos}
 	default:
@@ -325,8 +325,8 @@ func (b *queryBinder) subscriptOf(i typedOperand) expr.Expr {
 	panic(b.errorAt(i.pos, "", "places in a list are integers, not %s", typeName(i.typ())))
 }
 
-// textOf converts an operand to text, if PostgreSQL does so implicitly.
-func (b *queryBinder) textOf(o typedOperand) (expr.Expr, bool) {
+// bindText converts an operand to text, if PostgreSQL does so implicitly.
+func (b *queryBinder) bindText(o typedOperand) (expr.Expr, bool) {
 	if o.unknown {
 		return b.convertTo(o, &typeString), true
 	}

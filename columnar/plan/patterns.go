@@ -31,7 +31,7 @@ func (b *queryBinder) bindLike(e *sql.Like) expr.Expr {
 		panic(b.errorAt(e.At, "Cast the left side to text.", "operator does not exist: %s %s %s", typeName(x.typ()), name, typeName(pattern.typ())))
 	}
 	escape, dynamic := b.escapeOf(e.Escape)
-	pe, ok := b.textOf(pattern)
+	pe, ok := b.bindText(pattern)
 	b.failIf(!ok, e.At, noOperator, "operator does not exist: %s %s %s", typeName(x.typ()), name, typeName(pattern.typ()))
 	var r expr.Expr
 	l, constant := pe.(*expr.Literal)
@@ -72,8 +72,8 @@ func (b *queryBinder) escapeOf(e sql.Expr) (r rune, null bool) {
 
 // bindMatch binds ~, ~*, !~ and !~*.
 func (b *queryBinder) bindMatch(e *sql.Binary, l, r typedOperand) expr.Expr {
-	x, textual := b.textOf(l)
-	pattern, ok := b.textOf(r)
+	x, textual := b.bindText(l)
+	pattern, ok := b.bindText(r)
 	if !textual || !ok {
 		hint := noOperator
 		if !textual {

@@ -179,7 +179,7 @@ func detectFormat(samples [][]byte) (Format, error) {
 
 // readJSON reads the samples as JSON objects, or as lines of them.
 func (c *sampleReader) readJSON(format Format) {
-	c.root = c.newNode()
+	c.root = c.newSeenValues()
 	for _, sample := range c.samples {
 		sample = bytes.TrimPrefix(sample, bom)
 		if format == JSON {
@@ -317,7 +317,7 @@ func (c *sampleReader) memberNode(n *seenValues, key string) *seenValues {
 		n.foldMembers()
 		return n.elem
 	}
-	in := c.newNode()
+	in := c.newSeenValues()
 	if in == nil || len(key) > MaxKey {
 		n.dropped++
 		return nil
@@ -329,7 +329,7 @@ func (c *sampleReader) memberNode(n *seenValues, key string) *seenValues {
 
 func (c *sampleReader) readElements(d *json.Decoder, n *seenValues, depth int) {
 	if n.item == nil {
-		n.item = c.newNode()
+		n.item = c.newSeenValues()
 	}
 	for d.More() {
 		c.readValue(d, n.item, depth+1)
@@ -337,8 +337,8 @@ func (c *sampleReader) readElements(d *json.Decoder, n *seenValues, depth int) {
 	_, _ = d.Token() // the bracket
 }
 
-// newNode returns a new node, or nil if the limit is reached.
-func (c *sampleReader) newNode() *seenValues {
+// newSeenValues returns a new node, or nil if the limit is reached.
+func (c *sampleReader) newSeenValues() *seenValues {
 	if c.nodes >= maxNodesSeen {
 		return nil
 	}

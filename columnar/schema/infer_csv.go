@@ -14,7 +14,7 @@ import (
 
 // readCSV reads the samples as lines and returns how lines are split.
 func (c *sampleReader) readCSV() *CSVOptions {
-	c.root = c.newNode()
+	c.root = c.newSeenValues()
 	o := &CSVOptions{Delimiter: ","}
 	named := c.o.CSV != nil
 	if named {

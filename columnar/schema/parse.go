@@ -132,7 +132,7 @@ func (r *schemaReader) readSchema(doc *docNode) *Schema {
 				r.readString(n, at)
 			}
 		}},
-		objectKey{"avro_file", func(n *docNode, at string) { s.Avro = string(r.readFile(n, at)) }},
+		objectKey{"avro_file", func(n *docNode, at string) { s.Avro = string(r.readReference(n, at)) }},
 		objectKey{"protobuf", func(n *docNode, at string) { s.Protobuf = r.readProtobuf(n, at) }},
 	)
 	if s.Format == CSV && s.CSV == nil {
@@ -141,8 +141,8 @@ func (r *schemaReader) readSchema(doc *docNode) *Schema {
 	return s
 }
 
-// readFile reads a file that the schema refers to.
-func (r *schemaReader) readFile(n *docNode, where string) []byte {
+// readReference reads a file that the schema refers to.
+func (r *schemaReader) readReference(n *docNode, where string) []byte {
 	name := r.readString(n, where)
 	if r.load == nil {
 		r.failAt(n, where, "put the file's content into the schema", "files can be named only in a schema file that the command line reads")
@@ -177,7 +177,7 @@ func (r *schemaReader) readProtobuf(n *docNode, where string) *ProtobufOptions {
 			}
 			o.Descriptors = b
 		}},
-		objectKey{"descriptors_file", func(n *docNode, at string) { o.Descriptors = r.readFile(n, at) }},
+		objectKey{"descriptors_file", func(n *docNode, at string) { o.Descriptors = r.readReference(n, at) }},
 	)
 	return o
 }

@@ -149,7 +149,7 @@ func newWordSet(keys []uint64) *wordSet {
 	}
 	s.slots, s.shift = make([]uint64, size), shift
 	for _, k := range keys {
-		s.add(k)
+		s.addWord(k)
 	}
 	return s
 }
@@ -159,7 +159,7 @@ func hashWord(k uint64) uint64 {
 	return k * 0x9e3779b97f4a7c15
 }
 
-func (s *wordSet) add(k uint64) {
+func (s *wordSet) addWord(k uint64) {
 	if k == 0 {
 		s.zero = true
 		return

@@ -28,7 +28,7 @@ func findContaining(out bitmap, a *columnVec, text []byte, live bitmap) {
 	find := newFinder(text, data)
 	row := 0
 	for at := 0; at < len(data); {
-		p := find.next(data, at)
+		p := find.findNext(data, at)
 		if p < 0 {
 			break
 		}
@@ -112,8 +112,8 @@ func newFinder(text, data []byte) textFinder {
 	return f
 }
 
-// next returns the first position, from at on, where the text is found, or -1 if there is none.
-func (f *textFinder) next(data []byte, at int) int {
+// findNext returns the first position, from at on, where the text is found, or -1 if there is none.
+func (f *textFinder) findNext(data []byte, at int) int {
 	if f.common {
 		if p := jsonscan.SearchPair(data[at:], f.text, f.first, f.second); p >= 0 {
 			return at + p

@@ -143,8 +143,8 @@ func (r *groupReport) toResponse(brief bool) *scribev1.DescribeGroupResponse {
 			s = &lagSum{}
 			sums[b.Owner] = s
 		}
-		s.add(r.left[i], at)
-		total.add(r.left[i], at)
+		s.addLag(r.left[i], at)
+		total.addLag(r.left[i], at)
 		owner, target := byEpoch[b.Owner], byEpoch[b.Target]
 		if owner != nil {
 			owner.Buckets++
@@ -186,7 +186,7 @@ type lagSum struct {
 	since    int64
 }
 
-func (s *lagSum) add(pointers uint64, since int64) {
+func (s *lagSum) addLag(pointers uint64, since int64) {
 	if pointers == 0 {
 		return
 	}

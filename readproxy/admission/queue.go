@@ -90,14 +90,14 @@ func (q *Queue) Enter(ctx context.Context, cost int64) (leave func(keep int64), 
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
-	if !q.giveUp(w) {
+	if !q.leaveQueue(w) {
 		return leave, nil // admitted at the last moment
 	}
 	return nil, err
 }
 
-// giveUp removes a waiter. It returns false if the waiter was admitted.
-func (q *Queue) giveUp(w *queueWaiter) bool {
+// leaveQueue removes a waiter. It returns false if the waiter was admitted.
+func (q *Queue) leaveQueue(w *queueWaiter) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	i := slices.Index(q.mu.waiting, w)

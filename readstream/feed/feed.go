@@ -191,7 +191,7 @@ func newFeed(h *Hub, category uint32) *categoryFeed {
 		hub: h, category: category, log: h.deps.Logger.With(slog.Uint64("category_id", uint64(category))),
 		regroup: lifecycle.NewWakeChannel(), look: lifecycle.NewWakeChannel(),
 	}
-	f.mu.table = newTable()
+	f.mu.table = newTailTable()
 	f.ctx, f.stop = context.WithCancel(context.Background())
 	f.running.Go(f.keepSubscriptions)
 	f.running.Go(f.watchShards)

@@ -399,7 +399,7 @@ const longestStall = 3 * s
 
 func newSimulation(t *testing.T, seed uint64, sc scenario) *simulation {
 	sim := &simulation{
-		t: t, random: rand.New(rand.NewPCG(seed, 1)), pause: 5*ms + int64(sc.shards)*5, now: 1_000_000 * s, shards: map[record.ShardID]*simShard{}, table: newTable(),
+		t: t, random: rand.New(rand.NewPCG(seed, 1)), pause: 5*ms + int64(sc.shards)*5, now: 1_000_000 * s, shards: map[record.ShardID]*simShard{}, table: newTailTable(),
 	}
 	for range sc.shards {
 		sim.create()

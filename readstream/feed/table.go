@@ -60,7 +60,7 @@ type shardTail struct {
 	index   int        // index in order; -1 when not in it
 }
 
-func newTable() *tailTable {
+func newTailTable() *tailTable {
 	return &tailTable{tails: map[record.ShardID]*shardTail{}, members: map[*Member]struct{}{}, known: map[record.ShardID]struct{}{}}
 }
 

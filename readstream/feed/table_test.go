@@ -276,7 +276,7 @@ func TestTable(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{
 			t: t, now: 1000, shards: map[record.ShardID][]metalog.Entry{}, sealed: map[record.ShardID]bool{},
-			sub: map[record.ShardID]record.LSN{}, table: newTable(), held: map[*Member]metalog.State{}, coming: map[record.ShardID]metalog.Update{},
+			sub: map[record.ShardID]record.LSN{}, table: newTailTable(), held: map[*Member]metalog.State{}, coming: map[record.ShardID]metalog.Update{},
 		}
 		t.Repeat(w.actions())
 		w.now++

@@ -161,7 +161,7 @@ func (s *Spool) rewriteSegments(from []*segmentFile) (err error) {
 	}
 	size, err := w.writeFile(from)
 	if err != nil {
-		w.giveUp()
+		w.discardRewrite()
 		return fmt.Errorf("rewrite %d segments as %s: %w", len(from), w.id.Name(), err)
 	}
 	w.replaceSegments(from, size)
@@ -235,8 +235,8 @@ func (w *segmentRewrite) reserveSpace() error {
 	return nil
 }
 
-// giveUp discards the file.
-func (w *segmentRewrite) giveUp() {
+// discardRewrite discards the file.
+func (w *segmentRewrite) discardRewrite() {
 	s := w.s
 	if w.file != nil {
 		_ = w.file.Close() // no longer needed

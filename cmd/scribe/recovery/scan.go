@@ -190,7 +190,7 @@ func (r *recoveryRun) storeFooter(f readBlob, row blobRow, rows *categoryRows) e
 	var key, value []byte
 	for i := range footer.Entries {
 		e := &footer.Entries[i]
-		key, value = appendEntryKey(key[:0], e, f.id), appendEntry(value[:0], e)
+		key, value = appendEntryKey(key[:0], e, f.id), encodeEntry(value[:0], e)
 		if err := r.scratch.putRow(key, value); err != nil {
 			return err
 		}

@@ -238,7 +238,7 @@ func appendEntryKey(dst []byte, e *layout.Entry, id pointer.BlobID) []byte {
 	return append(dst, id[:]...)
 }
 
-func appendEntry(dst []byte, e *layout.Entry) []byte {
+func encodeEntry(dst []byte, e *layout.Entry) []byte {
 	dst = binary.BigEndian.AppendUint64(dst, uint64(e.Start))
 	return pointer.Append(append(dst, boolByte(e.Predicted)), &e.Pointer)
 }

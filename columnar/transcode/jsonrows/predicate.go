@@ -85,7 +85,7 @@ func (p *predicatePusher) pushStartsWith(e *expr.Call) slotPredicate {
 	if !ok {
 		return nil
 	}
-	text, ok := textOf(l)
+	text, ok := literalText(l)
 	o, column := p.operandOf(e.Args[0])
 	if !ok || !column || !isText(o.kind) {
 		return nil
@@ -145,7 +145,7 @@ func (p *predicatePusher) pushComparison(e *expr.Call) slotPredicate {
 		return constantPredicate(expr.Null)
 	}
 	if isText(o.kind) {
-		if v, ok := textOf(l); ok {
+		if v, ok := literalText(l); ok {
 			return compareWith(o, op, v, (*jsonReader).operandString)
 		}
 		return nil
@@ -170,7 +170,7 @@ func (p *predicatePusher) pushComparison(e *expr.Call) slotPredicate {
 
 func isText(k schema.Kind) bool { return k == schema.String || k == schema.Binary }
 
-func textOf(l *expr.Literal) (string, bool) {
+func literalText(l *expr.Literal) (string, bool) {
 	switch v := l.Value.(type) {
 	case string:
 		return v, true
@@ -219,7 +219,7 @@ func (p *predicatePusher) pushIn(e *expr.Call) slotPredicate {
 			continue
 		}
 		if isText(o.kind) {
-			v, ok := textOf(l)
+			v, ok := literalText(l)
 			if !ok {
 				return nil
 			}

@@ -93,7 +93,7 @@ func classOf(t *schema.Type) fieldClass {
 }
 
 func newJSONPlan(p *rows.Plan, lines bool) *jsonPlan {
-	j := &jsonPlan{p: p, lines: lines, top: newNode()}
+	j := &jsonPlan{p: p, lines: lines, top: newKeyNode()}
 	var t slotTree
 	for i := range p.Inputs {
 		if p.Inputs[i].Field < 0 {
@@ -116,7 +116,7 @@ func (t *slotTree) addField(n *keyNode, declared *schema.Field, i int) jsonField
 		if k == nil {
 			return f
 		}
-		k.below = newNode()
+		k.below = newKeyNode()
 		below := k.below // n.children may be reallocated
 		for j := range declared.Type.Fields {
 			f.parts = append(f.parts, t.addField(below, &declared.Type.Fields[j], j))

@@ -31,7 +31,7 @@ type keyChild struct {
 // slotTree makes nodes and numbers their slots.
 type slotTree struct{ slots int }
 
-func newNode() *keyNode { return &keyNode{byKey: map[string]int32{}} }
+func newKeyNode() *keyNode { return &keyNode{byKey: map[string]int32{}} }
 
 // addSource adds a source of a field at a path from n and returns its slot and its key. In a valid schema no path is a prefix of
 // another. Of such a pair the first one stays, and the other gets a slot that is never filled, and no key.
@@ -48,7 +48,7 @@ func (t *slotTree) addSource(n *keyNode, path []string, field, alternative int) 
 				n.children[at].slot = slot
 				k = &n.children[at]
 			} else {
-				n.children[at].below = newNode()
+				n.children[at].below = newKeyNode()
 			}
 		}
 		n.slots = append(n.slots, slot)
@@ -62,7 +62,7 @@ func (t *slotTree) addSource(n *keyNode, path []string, field, alternative int) 
 // structNode returns the node for the values of a struct.
 func structNode(typ *schema.Type) *keyNode {
 	var t slotTree
-	top := newNode()
+	top := newKeyNode()
 	for i := range typ.Fields {
 		for j, path := range typ.Fields[i].Sources() {
 			t.addSource(top, path, i, j)

@@ -144,8 +144,8 @@ func (x *Index) special(at int) uint64 {
 	return x.blocks[i].Special>>shift | x.blocks[i+1].Special<<1<<(blockLen-1-shift)
 }
 
-// next returns the position of the first quote, backslash or control at or after at, or len(b) if there is none.
-func (x *Index) next(at int) int {
+// findSpecial returns the position of the first quote, backslash or control at or after at, or len(b) if there is none.
+func (x *Index) findSpecial(at int) int {
 	if w := x.special(at); w != 0 {
 		return at + bits.TrailingZeros64(w)
 	}
@@ -190,13 +190,13 @@ func (x *Index) StringEnd(at, limit int) (quote int, escaped bool) {
 
 // StringFault returns why StringEnd has returned -1.
 func (x *Index) StringFault(at, limit int) Fault {
-	_, fault := x.stringEnd(x.next(at), limit)
+	_, fault := x.stringEnd(x.findSpecial(at), limit)
 	return fault
 }
 
 // stringEnd continues from the first position where a string may end.
 func (x *Index) stringEnd(at, limit int) (quote int, fault Fault) {
-	for ; at < limit; at = x.next(at + 2) {
+	for ; at < limit; at = x.findSpecial(at + 2) {
 		switch c := x.b[at]; {
 		case c == '"':
 			return at, Fault{}

@@ -147,7 +147,7 @@ func (r *protoReader) ReadMessage(w *rows.Writer, payload []byte) {
 		return
 	}
 	for i, field := range r.indices {
-		slot := r.row.fields[i].findSlot(places)
+		slot := r.row.fields[i].findFilled(places)
 		if slot < 0 {
 			continue
 		}
@@ -168,8 +168,8 @@ func (r *protoReader) takePositions(s *protoShape) []protoPosition {
 	return r.positions[base:]
 }
 
-// findSlot returns the slot with the field's value, or -1 if there is none.
-func (c *protoColumn) findSlot(places []protoPosition) int {
+// findFilled returns the slot with the field's value, or -1 if there is none.
+func (c *protoColumn) findFilled(places []protoPosition) int {
 	for s := c.first; s < c.end; s++ {
 		if places[s].typ != nil || places[s].why != "" {
 			return s

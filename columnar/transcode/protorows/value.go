@@ -236,7 +236,7 @@ func (r *protoReader) appendStruct(s *protoShape, c *column.Buffer, at int32, me
 	}
 	for i := range s.fields {
 		f, child := &s.fields[i], c.Children[i]
-		slot := f.findSlot(places)
+		slot := f.findFilled(places)
 		switch {
 		case slot < 0:
 			why = child.AppendAbsent()

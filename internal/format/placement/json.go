@@ -36,7 +36,7 @@ func (p Path) Find(payload []byte, scratch *Scratch) (value []byte, ok bool) {
 	raw := payload[at:end]
 	switch c := raw[0]; {
 	case c == '"':
-		return scratch.textOf(raw[1 : len(raw)-1])
+		return scratch.unescapeText(raw[1 : len(raw)-1])
 	case c == '-' || c >= '0' && c <= '9':
 		if digits, ok := scratch.integerOf(raw); ok {
 			return digits, true
@@ -86,7 +86,7 @@ func (s *Scratch) isNamed(key []byte, name string) bool {
 	if bytes.IndexByte(key, '\\') < 0 {
 		return false
 	}
-	text, ok := s.textOf(key)
+	text, ok := s.unescapeText(key)
 	return ok && string(text) == name
 }
 
@@ -167,8 +167,8 @@ func skipNested(b []byte, at int) int {
 	return -1
 }
 
-// textOf returns the text of a string between its quotes. ok is false for an escape that JSON does not have.
-func (s *Scratch) textOf(raw []byte) (text []byte, ok bool) {
+// unescapeText returns the text of a string between its quotes. ok is false for an escape that JSON does not have.
+func (s *Scratch) unescapeText(raw []byte) (text []byte, ok bool) {
 	if bytes.IndexByte(raw, '\\') < 0 {
 		return raw, true
 	}

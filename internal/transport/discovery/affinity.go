@@ -277,15 +277,15 @@ func blobKey(pointers [][]byte) *uint64 {
 	if err != nil {
 		return nil
 	}
-	key := keyOf(p.Blob)
+	key := blobHash(p.Blob)
 	return &key
 }
 
-func keyOf(blob pointer.BlobID) uint64 { return xxhash.Sum64(blob[:]) }
+func blobHash(blob pointer.BlobID) uint64 { return xxhash.Sum64(blob[:]) }
 
 // HomeOf returns the index of a blob's home among the read proxies, given by their base URLs, at least one.
 func HomeOf(blob pointer.BlobID, urls []string) int {
-	return slices.Index(urls, homeURL(keyOf(blob), urls))
+	return slices.Index(urls, homeURL(blobHash(blob), urls))
 }
 
 // refusedOrLost reports whether a request that changes nothing may be repeated elsewhere. After a broken connection it does not

@@ -192,8 +192,8 @@ type sendingReader struct {
 // Close implements io.Closer.
 func (*sendingReader) Close() error { return nil }
 
-// next returns the rest of the current piece, nil at the end.
-func (r *sendingReader) next() []byte {
+// restOfPiece returns the rest of the current piece, nil at the end.
+func (r *sendingReader) restOfPiece() []byte {
 	for ; r.piece < len(r.of.pieces); r.piece, r.off = r.piece+1, 0 {
 		if p := r.of.pieces[r.piece][r.off:]; len(p) > 0 {
 			return p
@@ -209,7 +209,7 @@ func (r *sendingReader) Read(b []byte) (int, error) {
 	if r.of.mu.detached {
 		return 0, errDetached
 	}
-	p := r.next()
+	p := r.restOfPiece()
 	if p == nil {
 		return 0, io.EOF
 	}
@@ -240,7 +240,7 @@ func (r *sendingReader) writeSome(c net.Conn, limit int64) (int, error) {
 	if r.of.mu.detached {
 		return 0, errDetached
 	}
-	p := r.next()
+	p := r.restOfPiece()
 	n, err := c.Write(p[:min(int64(len(p)), limit, writeAtOnce)])
 	r.off += n
 	return n, err

@@ -161,7 +161,7 @@ func (f *Follower) readAll(ctx context.Context, now time.Time) {
 			if ctx.Err() != nil {
 				return
 			}
-			if s.pending() && f.readFile(ctx, s, now) && s.pending() {
+			if s.pending() && f.readFollowed(ctx, s, now) && s.pending() {
 				more = true
 			}
 			// Reading a backlog may take hours, and a crash must repeat only a moment of it.

@@ -45,7 +45,7 @@ func (s *lineSplitter) nextMessages(dst []producer.Message, b []byte, skipping, 
 		size, complete := s.messageEnd(rest, flush, last)
 		switch {
 		case complete && len(trimLineEnd(rest[:size])) <= s.maxLine:
-			c.addMessage(trimLineEnd(rest[:size]))
+			c.addLine(trimLineEnd(rest[:size]))
 			c.consumed += size
 		case complete:
 			s.tooLong(&c, rest[:s.maxLine], size)
@@ -90,12 +90,12 @@ func (s *lineSplitter) tooLong(c *cutLines, text []byte, size int) {
 	switch s.long {
 	case longSplit:
 		c.split++
-		c.addMessage(text)
+		c.addLine(text)
 		c.consumed += len(text)
 		return
 	case longTruncate:
 		c.truncated++
-		c.addMessage(text)
+		c.addLine(text)
 	default:
 		c.dropped++
 	}
@@ -107,7 +107,7 @@ func (s *lineSplitter) tooLong(c *cutLines, text []byte, size int) {
 	c.skipping = true
 }
 
-func (c *cutLines) addMessage(text []byte) {
+func (c *cutLines) addLine(text []byte) {
 	c.messages = append(c.messages, producer.Message{Payload: text})
 }
 

@@ -97,8 +97,8 @@ func (s *followedFile) pending() bool { return s.size > s.position }
 // deliverTimeout bounds one delivery: other files are read while the agent has no capacity for this file's category.
 const deliverTimeout = 30 * time.Second
 
-// readFile delivers the next messages of a file, at most a buffer of them, and reports whether it made progress.
-func (f *Follower) readFile(ctx context.Context, s *followedFile, now time.Time) (progress bool) {
+// readFollowed delivers the next messages of a file, at most a buffer of them, and reports whether it made progress.
+func (f *Follower) readFollowed(ctx context.Context, s *followedFile, now time.Time) (progress bool) {
 	if now.Before(s.notBefore) {
 		return false
 	}

@@ -65,7 +65,7 @@ func (c *recordConverter) setScope(s *recordSource, name string, list []*commonv
 
 // categoryField returns a value as a field of a category, no longer than a name can use.
 func (c *recordConverter) categoryField(v *commonv1.AnyValue) string {
-	t, _ := c.textOf(v)
+	t, _ := c.valueText(v)
 	return string(t[:min(len(t), maxName)])
 }
 
@@ -116,7 +116,7 @@ func (c *recordConverter) encodePayload(s *recordSource, r *logsv1.LogRecord) (b
 		b, err = proto.Marshal(r)
 		return b, false, err
 	}
-	b, cut = c.textOf(r.GetBody())
+	b, cut = c.valueText(r.GetBody())
 	return b, cut, nil
 }
 
@@ -203,7 +203,7 @@ func (a *attributeList) addAll(prefix string, list []*commonv1.KeyValue) {
 			a.cut = true
 			return
 		}
-		value, cut := a.convert.textOf(kv.GetValue())
+		value, cut := a.convert.valueText(kv.GetValue())
 		a.cut = a.cut || cut
 		a.addAttribute(prefix+kv.GetKey(), value)
 	}
@@ -227,8 +227,8 @@ func cutText(b []byte, n int) []byte {
 	return b[:n]
 }
 
-// textOf returns a value as text: a string or bytes as they are, anything else as JSON.
-func (c *recordConverter) textOf(v *commonv1.AnyValue) (b []byte, cut bool) {
+// valueText returns a value as text: a string or bytes as they are, anything else as JSON.
+func (c *recordConverter) valueText(v *commonv1.AnyValue) (b []byte, cut bool) {
 	switch x := v.GetValue().(type) {
 	case nil:
 		return nil, false

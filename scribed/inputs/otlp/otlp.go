@@ -126,7 +126,7 @@ func (e *exportRequest) writeAll(ctx context.Context, req *collectorv1.ExportLog
 				if cut {
 					e.input.metrics.Truncated.Inc()
 				}
-				e.addMessage(e.input.categoryOf(&s, severityOf(r)), m)
+				e.addToCategory(e.input.categoryOf(&s, severityOf(r)), m)
 				if e.size < pieceBytes {
 					continue
 				}
@@ -158,7 +158,7 @@ func (i *Input) categoryOf(s *recordSource, severity string) string {
 	return name
 }
 
-func (e *exportRequest) addMessage(category string, m producer.Message) {
+func (e *exportRequest) addToCategory(category string, m producer.Message) {
 	n, known := e.index[category]
 	if !known {
 		n = len(e.parts)

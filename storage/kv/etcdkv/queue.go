@@ -60,8 +60,8 @@ func (q *eventQueue) wakeNext() {
 	}
 }
 
-// next waits for the next batch, or for why there is none. A watch that ended delivers no more of what waits: its caller has gone.
-func (q *eventQueue) next() (kv.EventBatch, error) {
+// nextBatch waits for the next batch, or for why there is none. A watch that ended delivers no more of what waits: its caller has gone.
+func (q *eventQueue) nextBatch() (kv.EventBatch, error) {
 	for {
 		q.mu.Lock()
 		switch {

@@ -34,7 +34,7 @@ func (s *Store) Watch(ctx context.Context, prefix string, after uint64, fn func(
 	defer following.Wait()
 	defer cancel(nil)
 	for {
-		batch, err := w.queue.next()
+		batch, err := w.queue.nextBatch()
 		if err != nil {
 			return err
 		}

@@ -35,7 +35,7 @@ type shardWatcher struct {
 	index int32
 }
 
-func (w *watcherTable) add(sub *shardSubscription) {
+func (w *watcherTable) addSubscription(sub *shardSubscription) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.mu.byShard == nil {
@@ -142,7 +142,7 @@ func (e *Engine) Subscribe(ctx context.Context, from []metalog.Position, heartbe
 	e.metrics.subscriptions.Inc()
 	defer e.metrics.subscriptions.Dec()
 	// Registered before the first look, so that nothing is missed between the two.
-	e.watchers.add(s)
+	e.watchers.addSubscription(s)
 	defer func() { e.watchers.remove(s, s.shards...) }()
 	return s.serve(ctx, heartbeat)
 }

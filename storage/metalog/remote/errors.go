@@ -53,8 +53,8 @@ var kinds = map[metalog.SequenceKind]scribev1.Reason{
 	metalog.SequenceStaleEpoch: scribev1.Reason_REASON_STALE_PRODUCER,
 }
 
-// keyOf returns the key of a value, or the zero value if m does not have it.
-func keyOf[K, V comparable](m map[K]V, value V) (key K) {
+// keyWithValue returns the key of a value, or the zero value if m does not have it.
+func keyWithValue[K, V comparable](m map[K]V, value V) (key K) {
 	for k, v := range m {
 		if v == value {
 			key = k
@@ -128,7 +128,7 @@ func engineError(fault *scribev1.MetalogFault) error {
 		e := &metalog.SequenceError{}
 		for _, r := range fault.GetRuns() {
 			e.Conflicts = append(e.Conflicts, metalog.SequenceConflict{
-				Shard: record.ShardID(r.GetShard()), Kind: keyOf(kinds, r.GetReason()),
+				Shard: record.ShardID(r.GetShard()), Kind: keyWithValue(kinds, r.GetReason()),
 				Run: sequenceFromProto(r.GetRun()), Known: producerFromProto(r.GetKnown()),
 			})
 		}
@@ -136,7 +136,7 @@ func engineError(fault *scribev1.MetalogFault) error {
 	case len(fault.GetRefusals()) > 0:
 		e := &metalog.RefusedError{}
 		for _, r := range fault.GetRefusals() {
-			if why := keyOf(reasons, r.GetReason()); why != nil {
+			if why := keyWithValue(reasons, r.GetReason()); why != nil {
 				e.Refusals = append(e.Refusals, metalog.Refusal{Err: why, State: stateFromProto(r.GetState())})
 			}
 		}
@@ -150,7 +150,7 @@ func engineError(fault *scribev1.MetalogFault) error {
 	case fault.GetReason() == scribev1.Reason_REASON_NOT_LEADER:
 		return &metalog.NotLeaderError{Leader: fault.GetLeader()}
 	}
-	return keyOf(reasons, fault.GetReason())
+	return keyWithValue(reasons, fault.GetReason())
 }
 
 // servedError is an engine's error that came over RPC: it matches both errors, and has the engine's text.

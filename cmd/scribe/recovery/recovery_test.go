@@ -394,6 +394,15 @@ func TestEvidence(t *testing.T) {
 			},
 			want: []at{{orders, 0, 1, 1}}, committed: 1, void: 1, kinds: []FindingKind{FindingVoid},
 		},
+		"messages that are twice in a payload, as they were sent again before it was put": {
+			put: func(t *testing.T, s blob.Store) {
+				put(t, s, 1, history(1, 0), sequencedEntry(orders, 1, 0, false))
+				twice := sequencedEntry(orders, 2, 5, true)
+				twice.Pointer.Sequences = append(twice.Pointer.Sequences, twice.Pointer.Sequences[0])
+				put(t, s, 2, history(2, 1), twice)
+			},
+			want: []at{{orders, 0, 1, 1}}, committed: 1, void: 1, kinds: []FindingKind{FindingVoid},
+		},
 		"what was committed at the end is lost": {
 			put: func(t *testing.T, s blob.Store) {
 				put(t, s, 1, history(1, 0), entry(web, 1, 1, 1, false))

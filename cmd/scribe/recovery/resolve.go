@@ -105,7 +105,7 @@ type openLog struct {
 }
 
 // voidUncertain decides claims without other evidence. A prediction that depends on a record in no blob was not committed. Neither was a claim
-// that repeats sequences of a producer which are before it in the log: the engine would have refused it. Other predictions may depend on
+// that repeats sequences of a producer which are before it in the log, or in the claim itself: the engine would have refused it. Other predictions may depend on
 // a blob that is voided, so this is repeated until nothing changes, after the first pass only for logs that have such claims.
 func (r *recoveryRun) voidUncertain(ctx context.Context, v *outcomeTable) error {
 	var open []*openLog
@@ -185,12 +185,21 @@ func (r *recoveryRun) voidInLog(ctx context.Context, v *outcomeTable, l *openLog
 	return voided, err
 }
 
-// repeatsAny reports whether any of the sequences is before those that a log expects next.
+// repeatsAny reports whether any of the sequences is before those that a log expects next, after those in front of it in the same entry:
+// a batcher may join a frame and its repetition in one payload, which the engine refuses.
 func repeatsAny(known map[uint64]metalog.ProducerState, sequences []pointer.Sequence) bool {
-	return slices.ContainsFunc(sequences, func(q pointer.Sequence) bool {
-		p, ok := known[q.Producer]
-		return ok && (q.Epoch < p.Epoch || q.Epoch == p.Epoch && q.First < p.Next)
-	})
+	own := map[uint64]metalog.ProducerState{}
+	for _, q := range sequences {
+		p, ok := own[q.Producer]
+		if !ok {
+			p, ok = known[q.Producer]
+		}
+		if ok && (q.Epoch < p.Epoch || q.Epoch == p.Epoch && q.First < p.Next) {
+			return true
+		}
+		own[q.Producer] = metalog.ProducerState{Producer: q.Producer, Epoch: q.Epoch, Next: q.Last + 1}
+	}
+	return false
 }
 
 // countRead marks deleted blobs, and reports blobs that could not be read.

@@ -65,6 +65,7 @@ func TestConnectAway(t *testing.T) {
 
 // TestLogin: where the cluster has authentication, a wrong password is an error of Connect.
 func TestLogin(t *testing.T) {
+	t.Parallel()
 	c := etcdtest.Start(t, 1)
 	admin := c.Client(t)
 	ctx := t.Context()
@@ -103,6 +104,7 @@ func TestLogin(t *testing.T) {
 
 // TestLargeMessages: requests and answers of the sizes that package kv and journals use get through.
 func TestLargeMessages(t *testing.T) {
+	t.Parallel()
 	client := etcdtest.Start(t, 1).Client(t)
 	value := strings.Repeat("v", 2<<20-4<<10)
 	for _, key := range []string{"a/1", "a/2", "a/3", "a/4"} {

@@ -4,18 +4,14 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"go.uber.org/goleak"
 
+	"scribe/internal/testkit/etcdtest"
 	"scribe/storage/kv"
 	"scribe/storage/kv/memkv"
 	"scribe/storage/kv/pebblekv"
 )
 
-// TestMain looks for goroutines that are left. Connections between members of etcd end a while after the members.
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*connReader).backgroundRead"), goleak.IgnoreAnyFunction("net/http.(*conn).serve"),
-		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
-}
+func TestMain(m *testing.M) { etcdtest.VerifyMain(m) }
 
 func TestMemkv(t *testing.T) {
 	runSuite(t, storeFactory{

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -20,7 +19,8 @@ import (
 	"scribe/storage/kv/etcdkv"
 )
 
-func newEtcdkv(t *testing.T, client *clientv3.Client, timeout time.Duration) *etcdkv.Store {
+// openEtcdkv returns a store that closes with the test, before its client.
+func openEtcdkv(t *testing.T, client *clientv3.Client, timeout time.Duration) *etcdkv.Store {
 	t.Helper()
 	s, err := etcdkv.New(etcdkv.Config{
 		Client: client, Prefix: "scribe/fault/kv/", RequestTimeout: timeout, ProgressEvery: 100 * time.Millisecond,
@@ -28,41 +28,9 @@ func newEtcdkv(t *testing.T, client *clientv3.Client, timeout time.Duration) *et
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { closeStore(t, s) })
 	return s
 }
-
-// faultOutput is a linearOutput, or that nobody knows.
-type faultOutput struct {
-	linearOutput
-
-	unknown bool
-}
-
-// anyRevision is the revision of a state that a transaction with an unknown outcome left.
-const anyRevision = math.MaxUint64
-
-// faultModel is keyModel with transactions that may have been applied. Each puts a value of its own.
-var faultModel = (&porcupine.NondeterministicModel{
-	Init: func() []any { return []any{keyState{}} },
-	Step: func(state, in, out any) []any {
-		s, i, o := state.(keyState), in.(linearInput), out.(faultOutput)
-		holds := s.revision == i.expect || s.revision == anyRevision && i.expect != 0
-		switch {
-		case o.unknown && holds:
-			return []any{s, keyState{i.value, anyRevision}}
-		case o.unknown:
-			return []any{s}
-		case i.kind == 0 && s.value == o.value && (s.revision == o.revision || s.revision == anyRevision && o.revision != 0):
-			return []any{keyState{o.value, o.revision}}
-		case o.conflict && (s.revision != i.expect):
-			return []any{s}
-		case i.kind == kv.OpPut && !o.conflict && holds && (s.revision == anyRevision || o.revision > s.revision):
-			return []any{keyState{i.value, o.revision}}
-		}
-		return nil
-	},
-	Equal: func(a, b any) bool { return a.(keyState) == b.(keyState) },
-}).ToModel()
 
 // faultHistory is what clients did with one key.
 type faultHistory struct {
@@ -73,7 +41,7 @@ type faultHistory struct {
 	unknown      int
 }
 
-func (h *faultHistory) add(client int, in linearInput, out faultOutput, call, end int64) {
+func (h *faultHistory) add(client int, in linearInput, out linearOutput, call, end int64) {
 	h.Lock()
 	defer h.Unlock()
 	if out.unknown {
@@ -87,14 +55,17 @@ func (h *faultHistory) add(client int, in linearInput, out faultOutput, call, en
 }
 
 // TestEtcdkvMembersStop stops the leader of three members, and starts it again, several times while clients write. The history of each key is
-// linearizable, and a watch is told every acknowledged change once, in order.
+// linearizable, and watches, each of one member alone, are told every acknowledged change once, in order.
 func TestEtcdkvMembersStop(t *testing.T) {
+	t.Parallel()
 	c := etcdtest.Start(t, 3)
-	s := newEtcdkv(t, c.Client(t), 2*time.Second)
-	defer closeStore(t, s)
+	s := openEtcdkv(t, c.Client(t), 2*time.Second)
 	begin := mustPut(t, s, "begin", "")
-	watched := make(chan []kv.KeyEvent, 1)
-	go func() { watched <- watchUntil(t, s, begin, "end") }()
+	watched := make(chan []kv.KeyEvent, 3)
+	for i := range cap(watched) {
+		watching := openEtcdkv(t, c.MemberClient(t, i), 2*time.Second)
+		go func() { watched <- watchUntil(t, watching, begin, "end") }()
+	}
 
 	const keys, clients, stops, each = 6, 5, 3, 80
 	histories := make([]*faultHistory, keys)
@@ -114,7 +85,7 @@ func TestEtcdkvMembersStop(t *testing.T) {
 				in := linearInput{kind: kv.OpKind(i % 2), value: fmt.Sprintf("%d.%d", client, i), expect: known[k]}
 				// A client that never knows an outcome gets another number: an operation without an end overlaps with its later ones.
 				call := clock.Add(1)
-				out, err := linearCallOn(t, s, fmt.Sprintf("k%d", k), in)
+				out, err := linearCall(t, s, fmt.Sprintf("k%d", k), in)
 				if err != nil && in.kind == 0 {
 					continue
 				}
@@ -122,7 +93,7 @@ func TestEtcdkvMembersStop(t *testing.T) {
 				if err != nil {
 					id = clients + int(next.Add(1))
 				}
-				histories[k].add(id, in, faultOutput{out, err != nil}, call, clock.Add(1))
+				histories[k].add(id, in, out, call, clock.Add(1))
 				if err == nil {
 					if known[k] = out.revision; out.conflict {
 						known[k] = in.expect
@@ -154,40 +125,34 @@ func TestEtcdkvMembersStop(t *testing.T) {
 	wg.Wait()
 	mustPut(t, s, "end", "")
 
+	for range cap(watched) {
+		wantTold(t, <-watched, histories)
+	}
+	for k, h := range histories {
+		t.Logf("key %d: %d operations, %d of an unknown outcome", k, len(h.operations), h.unknown)
+		if result := porcupine.CheckOperationsTimeout(keyModel, h.operations, time.Minute); result != porcupine.Ok {
+			t.Errorf("the history of key %d is not linearizable: %v", k, result)
+		}
+	}
+}
+
+// wantTold checks that a watch was told every acknowledged change of the keys once, at its revision.
+func wantTold(t *testing.T, told []kv.KeyEvent, histories []*faultHistory) {
+	t.Helper()
 	events := map[string]uint64{}
-	for _, e := range <-watched {
+	for _, e := range told {
 		if events[e.Key+string(e.Value)] != 0 {
 			t.Errorf("a watch tells %s=%s twice", e.Key, e.Value)
 		}
 		events[e.Key+string(e.Value)] = e.Revision
 	}
 	for k, h := range histories {
-		t.Logf("key %d: %d operations, %d of an unknown outcome", k, len(h.operations), h.unknown)
 		for value, revision := range h.acknowledged {
-			if events[fmt.Sprintf("k%d", k)+value] != revision {
-				t.Errorf("%s of revision %d is told at %d", value, revision, events[fmt.Sprintf("k%d", k)+value])
+			if at := events[fmt.Sprintf("k%d", k)+value]; at != revision {
+				t.Errorf("%s of revision %d is told at %d", value, revision, at)
 			}
 		}
-		if result := porcupine.CheckOperationsTimeout(faultModel, h.operations, time.Minute); result != porcupine.Ok {
-			t.Errorf("the history of key %d is not linearizable: %v", k, result)
-		}
 	}
-}
-
-// linearCallOn is linearCall with a key, whose errors are unknown outcomes.
-func linearCallOn(t *testing.T, s kv.Store, key string, in linearInput) (linearOutput, error) {
-	if in.kind == 0 {
-		e, err := s.Get(t.Context(), key)
-		if errors.Is(err, kv.ErrNotFound) {
-			err = nil
-		}
-		return linearOutput{value: string(e.Value), revision: e.Revision}, err
-	}
-	revision, err := s.Commit(t.Context(), kv.Put(key, []byte(in.value)).If(in.expect))
-	if errors.Is(err, kv.ErrConflict) {
-		return linearOutput{conflict: true}, nil
-	}
-	return linearOutput{revision: revision}, err
 }
 
 // watchUntil returns all events after a revision until one of a key. It checks their order.
@@ -211,96 +176,9 @@ func watchUntil(t *testing.T, s kv.Store, after uint64, key string) (events []kv
 	return events
 }
 
-// TestEtcdkvQuorumLost: without a majority calls end, with an error that is not definite, and a watch waits.
-func TestEtcdkvQuorumLost(t *testing.T) {
-	c := etcdtest.Start(t, 3)
-	s := newEtcdkv(t, c.Client(t), 500*time.Millisecond)
-	defer closeStore(t, s)
-	var begin uint64
-	for begin == 0 { // the time limit is short for a machine that has other things to do
-		begin, _ = s.Commit(t.Context(), kv.Put("begin", nil))
-	}
-	watched := make(chan []kv.KeyEvent, 1)
-	go func() { watched <- watchUntil(t, s, begin, "end") }()
-	c.Stop(0)
-	c.Stop(1)
-
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, cerr := s.Commit(t.Context(), kv.Put("a", []byte("1")))
-	_, gerr := s.Get(t.Context(), "a")
-	_, rerr := s.Range(t.Context(), kv.KeyRange{})
-	for _, err := range []error{cerr, gerr, rerr} {
-		for _, definite := range []error{nil, kv.ErrNotFound, kv.ErrConflict, kv.ErrCompacted, kv.ErrInvalid, kv.ErrCorrupt, kv.ErrClosed, etcdkv.ErrWentBack} {
-			if errors.Is(err, definite) {
-				t.Errorf("without a majority: %v", err)
-			}
-		}
-	}
-	if _, err := s.Get(ended, "a"); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v after the context ended", err)
-	}
-	c.Restart(0)
-	c.Restart(1)
-	c.Await(0)
-	c.Await(1)
-	for {
-		if _, err := s.Commit(t.Context(), kv.Put("end", nil)); err == nil {
-			break
-		}
-	}
-	<-watched
-}
-
-// TestEtcdkvWentBack brings an earlier state of etcd back under a running store and its watch.
-func TestEtcdkvWentBack(t *testing.T) {
-	c := etcdtest.Start(t, 1)
-	client := c.Client(t)
-	s := newEtcdkv(t, client, time.Minute)
-	defer closeStore(t, s)
-	mustPut(t, s, "a", "1")
-	folder, backup := c.Config(0).Folder, t.TempDir()
-	c.Stop(0)
-	if err := os.CopyFS(backup, os.DirFS(folder)); err != nil {
-		t.Fatal(err)
-	}
-	c.Restart(0)
-	c.Await(0)
-	last := mustPut(t, s, "a", "2")
-	told := make(chan struct{})
-	watched := make(chan error, 1)
-	go func() {
-		watched <- s.Watch(t.Context(), "", last-1, func(kv.EventBatch) error { close(told); return nil })
-	}()
-	<-told
-	c.Stop(0)
-	if err := errors.Join(os.RemoveAll(folder), os.CopyFS(folder, os.DirFS(backup))); err != nil {
-		t.Fatal(err)
-	}
-	c.Restart(0)
-	c.Await(0)
-
-	// The watch notices by itself, and nothing is answered from then on.
-	if err := <-watched; !errors.Is(err, etcdkv.ErrWentBack) && !errors.Is(err, kv.ErrCompacted) {
-		t.Errorf("the watch ends with %v", err)
-	}
-	for range 2 {
-		if _, err := s.Get(t.Context(), "a"); !errors.Is(err, etcdkv.ErrWentBack) {
-			t.Errorf("Get: %v", err)
-		}
-	}
-	if _, err := s.Commit(t.Context(), kv.Put("a", nil)); !errors.Is(err, etcdkv.ErrWentBack) {
-		t.Errorf("Commit: %v", err)
-	}
-	again := newEtcdkv(t, client, time.Minute)
-	defer closeStore(t, again)
-	if err := again.Watch(t.Context(), "", last, func(kv.EventBatch) error { return nil }); !errors.Is(err, kv.ErrCompacted) {
-		t.Errorf("a watch of another process from what is lost: %v", err)
-	}
-}
-
 // TestEtcdkvBase: the base of a store is fixed by who uses it first.
 func TestEtcdkvBase(t *testing.T) {
+	t.Parallel()
 	client := etcdtest.Start(t, 1).Client(t)
 	cfg := etcdkv.Config{Client: client, Prefix: "scribe/moved/kv/"}
 	for range 2 {
@@ -319,8 +197,7 @@ func TestEtcdkvBase(t *testing.T) {
 	if r := mustPut(t, moved, "a", "1"); r <= 1000 {
 		t.Errorf("revision %d is not above the base", r)
 	}
-	used := newEtcdkv(t, client, time.Minute)
-	defer closeStore(t, used)
+	used := openEtcdkv(t, client, time.Minute)
 	mustPut(t, used, "a", "1")
 	if err := etcdkv.CreateBase(t.Context(), etcdkv.Config{Client: client, Prefix: "scribe/fault/kv/"}, 1000); !errors.Is(err, kv.ErrInvalid) {
 		t.Errorf("a base of a store in use: %v", err)

@@ -18,6 +18,7 @@ const etcdBase = 1 << 40
 
 // TestEtcdkv runs the suite over one cluster of one member, each store behind a prefix of its own.
 func TestEtcdkv(t *testing.T) {
+	t.Parallel()
 	client := etcdtest.Start(t, 1).Client(t)
 	compacted := etcdtest.Start(t, 1).Client(t)
 	var stores atomic.Int64

@@ -15,17 +15,12 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/goleak"
 
 	"scribe/internal/testkit/etcdtest"
 	"scribe/storage/etcd/member"
 )
 
-// TestMain looks for goroutines that are left. Connections between members end a while after the members.
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*connReader).backgroundRead"), goleak.IgnoreAnyFunction("net/http.(*conn).serve"),
-		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
-}
+func TestMain(m *testing.M) { etcdtest.VerifyMain(m) }
 
 func wantValue(t *testing.T, client *clientv3.Client, key, value string) {
 	t.Helper()
@@ -47,6 +42,7 @@ func mustPut(t *testing.T, client *clientv3.Client, key, value string) {
 
 // TestRestart stops one member alone with its data, and starts it again.
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	c := etcdtest.Start(t, 1)
 	client := c.Client(t)
 	if has, err := member.HasData(c.Config(0).Folder); err != nil || !has {
@@ -63,8 +59,9 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestMembers stops the leader of three, replaces its folder, and then the member.
-func TestMembers(t *testing.T) {
+// TestReplaceMember stops the leader of three, removes its folder, and then replaces the member.
+func TestReplaceMember(t *testing.T) {
+	t.Parallel()
 	c := etcdtest.Start(t, 3)
 	client := c.Client(t)
 	mustPut(t, client, "a", "1")
@@ -106,15 +103,22 @@ func TestMembers(t *testing.T) {
 	behind := connectTo(t, fresh)
 	wantValue(t, behind, "a", "2")
 	wantValue(t, behind, "b", "3")
+}
 
+// TestRemoveMember removes a member that runs: it ends by itself.
+func TestRemoveMember(t *testing.T) {
+	t.Parallel()
+	c := etcdtest.Start(t, 3)
+	leader := c.Leader()
+	client, removed := c.MemberClient(t, leader), (leader+1)%3
 	untilHealthy(t, func() error {
-		_, err := client.MemberRemove(t.Context(), m.ID())
+		_, err := client.MemberRemove(t.Context(), c.Member(removed).ID())
 		return err
 	})
-	if err := <-m.Failed(); err == nil || !strings.Contains(err.Error(), "fresh") {
+	if err := <-c.Member(removed).Failed(); err == nil || !strings.Contains(err.Error(), c.Config(removed).Name) {
 		t.Fatalf("a removed member ends with %v", err)
 	}
-	mustPut(t, client, "b", "4")
+	mustPut(t, client, "a", "1")
 }
 
 // untilHealthy repeats a change of the membership. etcd refuses it for some seconds after another one, until all members are connected.
@@ -150,6 +154,7 @@ func connectTo(t *testing.T, cfg member.Config) *clientv3.Client {
 
 // TestCloseWithoutMajority closes the one of two members that runs alone: etcd's own Close would wait for the other.
 func TestCloseWithoutMajority(t *testing.T) {
+	t.Parallel()
 	folder := t.TempDir()
 	one, own := etcdtest.Reserve(t, "one", folder)
 	_, other := etcdtest.Reserve(t, "other", folder)
@@ -179,6 +184,7 @@ func TestCloseWithoutMajority(t *testing.T) {
 
 // TestCloseWithWatch closes a member while a client watches, which ends neither the watch nor, for long, the closing.
 func TestCloseWithWatch(t *testing.T) {
+	t.Parallel()
 	c := etcdtest.Start(t, 1)
 	client := c.Client(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -194,6 +200,7 @@ func TestCloseWithWatch(t *testing.T) {
 
 // TestAddressInUse starts a member where something else listens.
 func TestAddressInUse(t *testing.T) {
+	t.Parallel()
 	cfg, own := etcdtest.Reserve(t, "one", t.TempDir())
 	cfg.Members = []member.Peer{own}
 	for _, address := range []string{cfg.ClientListen, cfg.PeerListen} {
@@ -227,6 +234,7 @@ func TestValidate(t *testing.T) {
 
 // TestLogs: what etcd has to say goes to the program's logger, and nothing of an orderly start and stop is a warning.
 func TestLogs(t *testing.T) {
+	t.Parallel()
 	var lines struct {
 		sync.Mutex
 		strings.Builder

@@ -84,6 +84,7 @@ func TestValidate(t *testing.T) {
 
 // TestPrefixes: stores behind different prefixes of one cluster see nothing of each other but gaps of revisions.
 func TestPrefixes(t *testing.T) {
+	t.Parallel()
 	client := etcdtest.Start(t, 1).Client(t)
 	s := openStore(t, etcdkv.Config{Client: client})
 	for _, key := range []string{"scribe/test/kv", "scribe/test/kw/a", "scribe/test/", "a", "zz"} {
@@ -128,6 +129,7 @@ func rangeAll(t *testing.T, s kv.Store) (pages int, keys []string) {
 // TestRangeBytes: pages are bounded by bytes. Many small entries are followed by large ones, of which so many are asked for that etcd's
 // answer is more than the client takes: fewer are asked for then.
 func TestRangeBytes(t *testing.T) {
+	t.Parallel()
 	s := openStore(t, etcdkv.Config{Client: etcdtest.Start(t, 1).Client(t), RequestTimeout: patience})
 	const small, large = 16 + 32 + 64, 70
 	for i := range small {
@@ -148,6 +150,7 @@ func TestRangeBytes(t *testing.T) {
 
 // TestRangeWhileWritten: a page is of one revision, although it takes several requests to etcd: the first and the last key change together.
 func TestRangeWhileWritten(t *testing.T) {
+	t.Parallel()
 	s := openStore(t, etcdkv.Config{Client: etcdtest.Start(t, 1).Client(t)})
 	for i := range 100 {
 		mustPut(t, s, fmt.Sprintf("%03d", 100+i), strings.Repeat("v", 64<<10))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -76,6 +77,7 @@ func TestQuorumAway(t *testing.T) {
 	if testing.Short() {
 		t.Skip("elections take seconds")
 	}
+	t.Parallel()
 	c := etcdtest.Start(t, 3)
 	s := openStore(t, etcdkv.Config{Client: c.Client(t), RequestTimeout: 200 * time.Millisecond})
 	patient := openStore(t, etcdkv.Config{Client: c.Client(t), RequestTimeout: patience})
@@ -95,7 +97,7 @@ func TestQuorumAway(t *testing.T) {
 		if err == nil || ctx.Err() != nil {
 			t.Errorf("%s without a majority: %v", what, err)
 		}
-		for _, definite := range []error{kv.ErrConflict, kv.ErrNotFound, kv.ErrCompacted, kv.ErrClosed, etcdkv.ErrWentBack} {
+		for _, definite := range []error{kv.ErrNotFound, kv.ErrConflict, kv.ErrCompacted, kv.ErrInvalid, kv.ErrCorrupt, kv.ErrClosed, etcdkv.ErrWentBack} {
 			if errors.Is(err, definite) {
 				t.Errorf("%s without a majority: %v", what, err)
 			}
@@ -150,6 +152,7 @@ func TestQuietWatch(t *testing.T) {
 	if testing.Short() {
 		t.Skip("elections take seconds")
 	}
+	t.Parallel()
 	c := etcdtest.Start(t, 3)
 	progress := make(chan int64)
 	quiet := openStore(t, etcdkv.Config{Client: progressClient(t, c, progress), ProgressEvery: 5 * time.Millisecond})
@@ -192,6 +195,7 @@ func revisionOf(t *testing.T, s kv.Store, key string) uint64 {
 
 // TestWatchCompactedAway: a watch whose position is compacted while its member is away says so, instead of leaving out changes.
 func TestWatchCompactedAway(t *testing.T) {
+	t.Parallel()
 	c := etcdtest.Start(t, 1)
 	client := c.Client(t)
 	s := openStore(t, etcdkv.Config{Client: client, ProgressEvery: time.Hour})
@@ -210,20 +214,49 @@ func TestWatchCompactedAway(t *testing.T) {
 	}
 }
 
-// TestWentBack: calls and watches notice that etcd is another one, or an earlier state, once it is below what they have seen.
+// TestWentBack: calls and watches notice that etcd is another cluster, or was restored to an earlier state.
 func TestWentBack(t *testing.T) {
-	old, young := etcdtest.Start(t, 1), etcdtest.Start(t, 1)
-	client := old.Client(t)
-	config := etcdkv.Config{Client: client, ProgressEvery: 5 * time.Millisecond}
+	for name, prepare := range map[string]func(t *testing.T, c *etcdtest.Cluster, client *clientv3.Client) (goBack func()){
+		"AnotherCluster": func(t *testing.T, c *etcdtest.Cluster, client *clientv3.Client) func() {
+			young := etcdtest.Start(t, 1)
+			return func() {
+				client.SetEndpoints(young.Endpoints()...)
+				c.Stop(0)
+			}
+		},
+		"Backup": func(t *testing.T, c *etcdtest.Cluster, _ *clientv3.Client) func() {
+			folder, backup := c.Config(0).Folder, t.TempDir()
+			c.Stop(0)
+			err := os.CopyFS(backup, os.DirFS(folder))
+			c.Restart(0)
+			return func() {
+				c.Stop(0)
+				if err := errors.Join(err, os.RemoveAll(folder), os.CopyFS(folder, os.DirFS(backup))); err != nil {
+					t.Fatal(err)
+				}
+				c.Restart(0)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := etcdtest.Start(t, 1)
+			client := c.Client(t)
+			testWentBack(t, client, prepare(t, c, client))
+		})
+	}
+}
+
+func testWentBack(t *testing.T, client *clientv3.Client, goBack func()) {
+	config := etcdkv.Config{Client: client, RequestTimeout: patience, ProgressEvery: 5 * time.Millisecond}
 	s, watching := openStore(t, config), openStore(t, config)
 	for i := range 20 {
 		mustPut(t, s, "a", fmt.Sprint(i))
 	}
 	values, ended := startWatch(t, watching, "a", mustPut(t, s, "b", "begin"))
-	mustPut(t, s, "a", "end")
+	last := mustPut(t, s, "a", "end")
 	wantNext(t, values, ended, "", "end")
-	client.SetEndpoints(young.Endpoints()...)
-	old.Stop(0)
+	goBack()
 	for what, call := range map[string]func() error{
 		"Get":    func() error { _, err := s.Get(t.Context(), "a"); return err },
 		"Range":  func() error { _, err := s.Range(t.Context(), kv.KeyRange{}); return err },
@@ -240,5 +273,9 @@ func TestWentBack(t *testing.T) {
 	}
 	if err := receive(t, ended); !errors.Is(err, etcdkv.ErrWentBack) {
 		t.Errorf("the watch ended with %v", err)
+	}
+	again := openStore(t, config)
+	if err := again.Watch(t.Context(), "", last, func(kv.EventBatch) error { return nil }); !errors.Is(err, kv.ErrCompacted) {
+		t.Errorf("a watch of another process from what is lost: %v", err)
 	}
 }

@@ -22,6 +22,7 @@ func TestEtcdLeaderStops(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it stops members of etcd, whose elections take seconds")
 	}
+	t.Parallel()
 	c := etcdtest.Start(t, 3)
 	s := openEtcd(t, c.Client(t))
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
@@ -86,6 +87,7 @@ func (h *history) waitFor(ctx context.Context, t *testing.T, count int) {
 // TestEtcdUpkeep: parts of failed tries are removed and those of entries are not, history is compacted, and a small limit makes the
 // journal full.
 func TestEtcdUpkeep(t *testing.T) {
+	t.Parallel()
 	client := etcdtest.Start(t, 1).Client(t)
 	const prefix = "scribe/test/m/upkeep/"
 	j, err := etcdjournal.Open(etcdjournal.Config{Client: client, Prefix: prefix, FullBytes: 1, UpkeepEvery: 5 * time.Millisecond, KeepHistory: time.Millisecond})

@@ -46,6 +46,7 @@ func openEtcd(t *testing.T, client *clientv3.Client) journalStore {
 }
 
 func TestEtcdjournal(t *testing.T) {
+	t.Parallel()
 	client := etcdtest.Start(t, 1).Client(t)
 	runSuite(t, func(t *testing.T) journalStore { return openEtcd(t, client) })
 }

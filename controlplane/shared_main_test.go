@@ -22,8 +22,6 @@ import (
 type sharedStore struct {
 	t     *testing.T
 	store *memkv.Store
-	// careless removes the condition of the term from all transactions: the fault that the tests must find.
-	careless bool
 
 	mu    sync.Mutex
 	alive map[string]*instance // by URL
@@ -42,10 +40,23 @@ func newSharedStore(t *testing.T) *sharedStore {
 	return s
 }
 
+// testShared runs a test in a bubble, with instances of these names, of which one leads.
+func testShared(t *testing.T, names string, test func(t *testing.T, s *sharedStore, leader *instance)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSharedStore(t)
+		for name := range strings.FieldsSeq(names) {
+			s.serve(name, nil)
+		}
+		synctest.Wait()
+		test(t, s, s.leader())
+	})
+}
+
 // serve starts an instance.
 func (s *sharedStore) serve(name string, change func(*Config, *Deps)) *instance {
 	s.t.Helper()
-	i := &instance{name: name, way: &storeWay{Store: s.store, careless: s.careless}}
+	i := &instance{name: name, way: &storeWay{Store: s.store}}
 	i.ControlPlane = run(s.t, i.way, func(c *Config, d *Deps) {
 		c.Shared, c.Instance, c.URL = true, name, "http://"+name
 		d.Peer = s.dial
@@ -57,18 +68,6 @@ func (s *sharedStore) serve(name string, change func(*Config, *Deps)) *instance 
 	defer s.mu.Unlock()
 	s.alive[i.cfg.URL] = i
 	return i
-}
-
-// serveAll starts instances, and waits until one leads.
-func (s *sharedStore) serveAll(names ...string) []*instance {
-	s.t.Helper()
-	var all []*instance
-	for _, name := range names {
-		all = append(all, s.serve(name, nil))
-	}
-	synctest.Wait()
-	s.leader()
-	return all
 }
 
 // dial returns a client for the instance at a URL, or one that finds nobody there.
@@ -111,6 +110,24 @@ func (s *sharedStore) leader() *instance {
 		s.t.Fatal("nobody leads")
 	}
 	return leading[0]
+}
+
+// followers returns those that run and do not lead, by name.
+func (s *sharedStore) followers() []*instance {
+	s.t.Helper()
+	leader := s.leader()
+	return slices.DeleteFunc(s.instances(), func(i *instance) bool { return i == leader })
+}
+
+// startJoin joins a batcher, and returns at once.
+func (i *instance) startJoin(t *testing.T, id string) (joined <-chan error) {
+	result := make(chan error, 1)
+	go func() {
+		_, err := i.Join(t.Context(), &scribev1.JoinRequest{Member: &scribev1.Member{Id: id, Roles: []scribev1.Role{scribev1.Role_ROLE_BATCHER}}})
+		result <- err
+	}()
+	synctest.Wait()
+	return result
 }
 
 // awaitLeader waits until an instance other than one leads, and returns it and how long that took.
@@ -223,6 +240,7 @@ func (p *peerClient) WatchMembers(ctx context.Context, req *scribev1.WatchMember
 // storeWay is the way of one instance to the store.
 type storeWay struct {
 	kv.Store
+	// careless removes the condition of the term from all transactions: the fault that the tests must find.
 	careless bool
 
 	mu sync.Mutex

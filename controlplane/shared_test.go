@@ -3,7 +3,6 @@ package controlplane
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -39,10 +38,7 @@ func TestAloneWritesNoBeats(t *testing.T) {
 
 // One leads; when it is killed another one does, after the silence and not before, and there are never two.
 func TestElection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSharedStore(t)
-		s.serveAll("a", "b", "c")
-		first := s.leader()
+	testShared(t, "a b c", func(t *testing.T, s *sharedStore, first *instance) {
 		for range 1000 {
 			advance(10 * time.Millisecond)
 			if s.leader() != first {
@@ -75,10 +71,7 @@ func TestElection(t *testing.T) {
 
 // An instance that closes hands over at once, whatever calls of others still run in it.
 func TestHandOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSharedStore(t)
-		s.serveAll("a", "b")
-		leader := s.leader()
+	testShared(t, "a b", func(t *testing.T, s *sharedStore, leader *instance) {
 		leave, done := make(chan struct{}), make(chan error, 1)
 		go func() {
 			done <- leader.WatchCategories(t.Context(), &scribev1.WatchCategoriesRequest{}, func(*scribev1.WatchCategoriesResponse) error {
@@ -105,10 +98,8 @@ func TestHandOver(t *testing.T) {
 func TestStoreAwayIsNotSilence(t *testing.T) {
 	for name, fail := range map[string]func(*storeWay){"fails": (*storeWay).cut, "hangs": (*storeWay).hang} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newSharedStore(t)
-				all := s.serveAll("a", "b", "c")
-				leader := s.leader()
+			testShared(t, "a b c", func(t *testing.T, s *sharedStore, leader *instance) {
+				all := s.instances()
 				join(t, leader.ControlPlane, "m", 10*time.Second)
 				hold(t, leader.ControlPlane, "h", 5*time.Minute, &scribev1.Pin{Category: 1, From: 5})
 				for _, i := range all {
@@ -154,21 +145,17 @@ func TestStoreAwayIsNotSilence(t *testing.T) {
 
 // A leader that alone is cut off from the store stops answering before another one begins, and follows it when it is back.
 func TestLeaderIsCutOff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSharedStore(t)
-		s.serveAll("a", "b", "c")
-		old, began := s.leader(), time.Now()
+	testShared(t, "a b c", func(t *testing.T, s *sharedStore, old *instance) {
+		began := time.Now()
 		join(t, old.ControlPlane, "m", 10*time.Second)
 		hold(t, old.ControlPlane, "h", 0, &scribev1.Pin{Category: 1, From: 5})
 		watch, ended := watchMembersOf(t.Context(), old.ControlPlane, 5*time.Second)
 		synctest.Wait()
 		<-watch
 		var there []<-chan error // watches that are passed on
-		for _, i := range s.instances() {
-			if i != old {
-				_, e := watchMembersOf(t.Context(), i.ControlPlane, time.Hour)
-				there = append(there, e)
-			}
+		for _, i := range s.followers() {
+			_, e := watchMembersOf(t.Context(), i.ControlPlane, time.Hour)
+			there = append(there, e)
 		}
 		synctest.Wait()
 		old.way.cut()
@@ -203,19 +190,10 @@ func TestLeaderIsCutOff(t *testing.T) {
 
 // A deposed leader writes nothing: not even a transaction that was on its way when it was deposed.
 func TestStalledWriter(t *testing.T) {
-	stalled := func(t *testing.T, careless bool) (slots string, err error) {
-		s := newSharedStore(t)
-		s.careless = careless
-		s.serveAll("a", "b")
-		old := s.leader()
+	stalled := func(t *testing.T, s *sharedStore, old *instance) (slots string, err error) {
 		join(t, old.ControlPlane, "x", time.Minute)
 		release := old.way.stall(slotPrefix)
-		joined := make(chan error, 1)
-		go func() {
-			_, err := old.Join(t.Context(), &scribev1.JoinRequest{Member: &scribev1.Member{Id: "late", Roles: []scribev1.Role{scribev1.Role_ROLE_BATCHER}}})
-			joined <- err
-		}()
-		synctest.Wait()
+		joined := old.startJoin(t, "late")
 		old.way.cut()
 		leader, _ := s.awaitLeader(old)
 		if m := join(t, leader.ControlPlane, "y", time.Minute); m.GetSlot() != 2 {
@@ -223,19 +201,20 @@ func TestStalledWriter(t *testing.T) {
 		}
 		release()
 		err = <-joined
-		slots = s.slots()
-		s.endAll()
-		return slots, err
+		return s.slots(), err
 	}
-	synctest.Test(t, func(t *testing.T) {
-		slots, err := stalled(t, false)
+	testShared(t, "a b", func(t *testing.T, s *sharedStore, old *instance) {
+		slots, err := stalled(t, s, old)
 		wantReason(t, err, scribev1.Reason_REASON_NO_BACKEND)
 		if slots != "x/1 y/2" {
 			t.Errorf("the store has %s", slots)
 		}
 	})
-	synctest.Test(t, func(t *testing.T) { // the test finds a writer whose transactions have no condition
-		if slots, _ := stalled(t, true); slots == "x/1 y/2" {
+	testShared(t, "a b", func(t *testing.T, s *sharedStore, old *instance) { // the test finds a writer whose transactions have no condition
+		for _, i := range s.instances() {
+			i.way.careless = true
+		}
+		if slots, _ := stalled(t, s, old); slots == "x/1 y/2" {
 			t.Error("a writer that ignores the term was not found")
 		}
 	})
@@ -244,17 +223,9 @@ func TestStalledWriter(t *testing.T) {
 // A join that was stored just before the takeover is known to the next leader. The caller, whose answer comes from the deposed one,
 // is told that the outcome is unknown.
 func TestJoinBeforeTakeover(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSharedStore(t)
-		s.serveAll("a", "b")
-		old := s.leader()
+	testShared(t, "a b", func(t *testing.T, s *sharedStore, old *instance) {
 		old.way.delay(slotPrefix, 4*time.Second)
-		joined := make(chan error, 1)
-		go func() {
-			_, err := old.Join(t.Context(), &scribev1.JoinRequest{Member: &scribev1.Member{Id: "m", Roles: []scribev1.Role{scribev1.Role_ROLE_BATCHER}}})
-			joined <- err
-		}()
-		synctest.Wait()
+		joined := old.startJoin(t, "m")
 		old.way.cut()
 		leader, _ := s.awaitLeader(old)
 		wantMembers(t, leader.ControlPlane, "m/1/0")
@@ -271,12 +242,8 @@ func TestJoinBeforeTakeover(t *testing.T) {
 
 // A takeover that was on its way for long does not depose the leader that was faster.
 func TestStalledTakeover(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSharedStore(t)
-		all := s.serveAll("a", "b", "c")
-		old := s.leader()
-		slow := all[slices.IndexFunc(all, func(i *instance) bool { return i != old })]
-		release := slow.way.stall(leaderTermKey)
+	testShared(t, "a b c", func(t *testing.T, s *sharedStore, old *instance) {
+		release := s.followers()[0].way.stall(leaderTermKey)
 		s.kill(old)
 		leader, _ := s.awaitLeader(old)
 		advance(5 * time.Second)
@@ -295,10 +262,7 @@ func TestStalledTakeover(t *testing.T) {
 
 // A leader counts from when it sent a beat, not from when it was answered: the others may have seen it long before.
 func TestLateAnswersDoNotExtendATerm(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSharedStore(t)
-		s.serveAll("a", "b")
-		old := s.leader()
+	testShared(t, "a b", func(t *testing.T, s *sharedStore, old *instance) {
 		advance(time.Second)
 		old.way.delay(leaderBeatKey, 900*time.Millisecond)
 		for range 20 {
@@ -314,10 +278,7 @@ func TestLateAnswersDoNotExtendATerm(t *testing.T) {
 
 // One beat that gets no answer does not end a term, nor what the leader serves.
 func TestOneLostBeat(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSharedStore(t)
-		s.serveAll("a", "b")
-		leader := s.leader()
+	testShared(t, "a b", func(t *testing.T, s *sharedStore, leader *instance) {
 		join(t, leader.ControlPlane, "m", time.Minute)
 		for range 5 {
 			leader.way.hang()
@@ -336,21 +297,15 @@ func TestOneLostBeat(t *testing.T) {
 	})
 }
 
-// Looks that fail now and then are not silence either, even if each of the others finds the same beat.
+// Looks that fail now and then are not silence either, even if another one finds the same beat each time.
 func TestFlakyReadsAreNotSilence(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSharedStore(t)
-		all := s.serveAll("a", "b")
-		leader := s.leader()
+	testShared(t, "a b", func(t *testing.T, s *sharedStore, leader *instance) {
+		other := s.followers()[0]
 		leader.way.cut()
 		for range 20 {
-			for _, i := range all {
-				if i != leader {
-					i.way.cut()
-					advance(300 * time.Millisecond)
-					i.way.mend()
-				}
-			}
+			other.way.cut()
+			advance(300 * time.Millisecond)
+			other.way.mend()
 			advance(600 * time.Millisecond)
 		}
 		leader.way.mend()
@@ -397,9 +352,8 @@ func TestTermsOfUnknownHolders(t *testing.T) {
 
 // Every instance serves members and pins, for the leader.
 func TestForwardedCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSharedStore(t)
-		all := s.serveAll("a", "b", "c")
+	testShared(t, "a b c", func(t *testing.T, s *sharedStore, _ *instance) {
+		all := s.instances()
 		for n, i := range all {
 			name := string(rune('m' + n))
 			if m := join(t, i.ControlPlane, name, time.Minute); m.GetSlot() != uint32(n+1) {
@@ -417,10 +371,7 @@ func TestForwardedCalls(t *testing.T) {
 			wantReason(t, err, scribev1.Reason_REASON_INVALID)
 			wantReason(t, heartbeat(t, i.ControlPlane, "unknown", 0), scribev1.Reason_REASON_LEASE_EXPIRED)
 		}
-		for _, i := range all {
-			if i == s.leader() {
-				continue
-			}
+		for _, i := range s.followers() {
 			// One hop only: what was passed on to an instance that does not lead is refused.
 			_, err := i.ListPins(rpc.WithForwarded(t.Context()), &scribev1.ListPinsRequest{})
 			wantReason(t, err, scribev1.Reason_REASON_NO_BACKEND)
@@ -437,10 +388,7 @@ func TestForwardedCalls(t *testing.T) {
 
 // The metrics tell who leads, and count calls that are passed on by whether the leader served them.
 func TestLeadershipMetrics(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSharedStore(t)
-		s.serveAll("a")
-		leader := s.leader()
+	testShared(t, "a", func(t *testing.T, s *sharedStore, leader *instance) {
 		other := s.serve("b", nil)
 		synctest.Wait()
 		join(t, other.ControlPlane, "m", time.Minute)
@@ -468,9 +416,7 @@ func TestLeadershipMetrics(t *testing.T) {
 
 // What is passed on at a time is bounded.
 func TestForwardedCallsAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSharedStore(t)
-		s.serveAll("a")
+	testShared(t, "a", func(t *testing.T, s *sharedStore, _ *instance) {
 		b := s.serve("b", func(c *Config, _ *Deps) { c.MaxForwarded = 2 })
 		synctest.Wait()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -492,16 +438,8 @@ func TestForwardedCallsAreBounded(t *testing.T) {
 // Watches of members that are passed on bring every change, end when the leader changes, and go on at the next one, whose list
 // has everybody from the start.
 func TestForwardedWatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSharedStore(t)
-		s.serveAll("a", "b", "c")
-		old := s.leader()
-		var at *instance
-		for _, i := range s.instances() {
-			if i != old {
-				at = i
-			}
-		}
+	testShared(t, "a b c", func(t *testing.T, s *sharedStore, old *instance) {
+		at := s.followers()[0]
 		join(t, old.ControlPlane, "m", time.Minute)
 		lists, ended := watchMembersOf(t.Context(), at.ControlPlane, 5*time.Second)
 		wantLists(t, lists, "0s: m/1/0")
@@ -525,9 +463,7 @@ func TestForwardedWatch(t *testing.T) {
 // A heartbeat that reached the leader just before its end is not known to the next one, which gives every member a whole TTL.
 // Slots stay with their members through any number of leaders.
 func TestMembersThroughFailovers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSharedStore(t)
-		s.serveAll("a", "b", "c", "d", "e", "f")
+	testShared(t, "a b c d e f", func(t *testing.T, s *sharedStore, _ *instance) {
 		for _, id := range []string{"m", "n", "o"} {
 			join(t, s.leader().ControlPlane, id, 5*time.Second)
 		}
@@ -591,11 +527,8 @@ func TestRetiredByTheLeader(t *testing.T) {
 
 // What the leader has not retired is retired by the next one.
 func TestRetirementsAreTakenOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSharedStore(t)
-		s.serve("a", nil) // it has no engine
-		synctest.Wait()
-		create(t, s.leader().ControlPlane, "x")
+	testShared(t, "a", func(t *testing.T, s *sharedStore, leader *instance) { // which has no engine
+		create(t, leader.ControlPlane, "x")
 		l := newLogs()
 		b := s.serve("b", withLogs(l))
 		synctest.Wait()
@@ -606,7 +539,7 @@ func TestRetirementsAreTakenOver(t *testing.T) {
 		if n := l.count(); n != 0 || b.retireSchedule.countPending() != 1 {
 			t.Errorf("b does not lead, and has retired %d; %d are pending", n, b.retireSchedule.countPending())
 		}
-		s.end(s.leader())
+		s.end(leader)
 		advance(time.Second)
 		if n := l.count(); n != 1 || b.retireSchedule.countPending() != 0 {
 			t.Errorf("b leads, and has retired %d; %d are pending", n, b.retireSchedule.countPending())

@@ -116,7 +116,8 @@ func (r *candidate) takeOver(ctx context.Context, s leaderState) {
 		return
 	}
 	sent := time.Now()
-	revision, err := c.deps.Store.Commit(ctx, kv.Put(leaderTermKey, value).If(s.termRevision), kv.Put(leaderBeatKey, encodeBeat(0)))
+	// The condition on the beat is for a leader whose next beat was stored after the read: it answers from its memory, counting on that beat.
+	revision, err := c.deps.Store.Commit(ctx, kv.Put(leaderTermKey, value).If(s.termRevision), kv.Put(leaderBeatKey, encodeBeat(0)).If(s.beatRevision))
 	if err != nil {
 		// With an unknown outcome it may be the leader without knowing: the term is then silent, and is followed by another.
 		r.election.noteFailure()

@@ -260,6 +260,22 @@ func TestStalledTakeover(t *testing.T) {
 	})
 }
 
+// A leader whose beat is stored just before a takeover leads on: it counts on that beat, so the takeover must fail.
+func TestBeatBeforeTakeover(t *testing.T) {
+	testShared(t, "a b", func(t *testing.T, s *sharedStore, leader *instance) {
+		release := s.followers()[0].way.stall(leaderTermKey)
+		leader.way.cut()
+		advance(5 * time.Second) // the takeover is on its way
+		leader.way.mend()
+		advance(500 * time.Millisecond)
+		release()
+		synctest.Wait()
+		if s.leader() != leader { // which checks that there are never two
+			t.Error("it was deposed")
+		}
+	})
+}
+
 // A leader counts from when it sent a beat, not from when it was answered: the others may have seen it long before.
 func TestLateAnswersDoNotExtendATerm(t *testing.T) {
 	testShared(t, "a b", func(t *testing.T, s *sharedStore, old *instance) {

@@ -145,7 +145,7 @@ func (n *node) AddNode(ctx context.Context, req *scribev1.AddNodeRequest) (*scri
 	for _, m := range members {
 		switch known := n.placeOf(m); {
 		case known == p && !isStarted(m):
-			return &scribev1.AddNodeResponse{Nodes: n.messages(members)}, nil // a repetition
+			return &scribev1.AddNodeResponse{Nodes: n.listAfter(members, nodePlace{}, nodePlace{})}, nil // a repetition
 		case known.collides(p):
 			return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "add node %s: the cell has node %s", p, known)
 		}
@@ -156,7 +156,7 @@ func (n *node) AddNode(ctx context.Context, req *scribev1.AddNodeRequest) (*scri
 	if err := n.addMember(ctx, p); err != nil {
 		return nil, fmt.Errorf("add node %s: %w", p, err)
 	}
-	return &scribev1.AddNodeResponse{Nodes: n.listAfter(members, p, "")}, nil
+	return &scribev1.AddNodeResponse{Nodes: n.listAfter(members, p, nodePlace{})}, nil
 }
 
 // addMember makes room for a member that begins later.
@@ -174,11 +174,7 @@ func (n *node) addMember(ctx context.Context, p nodePlace) error {
 func (n *node) ReplaceNode(ctx context.Context, req *scribev1.ReplaceNodeRequest) (*scribev1.ReplaceNodeResponse, error) {
 	n.changing.Lock()
 	defer n.changing.Unlock()
-	members, err := n.listMembers(ctx)
-	if err != nil {
-		return nil, err
-	}
-	old, found, err := n.findMember(members, req.GetName())
+	members, old, found, err := n.findOther(ctx, "replace", req.GetName())
 	if err != nil {
 		return nil, err
 	}
@@ -186,61 +182,66 @@ func (n *node) ReplaceNode(ctx context.Context, req *scribev1.ReplaceNodeRequest
 	if err := next.validate(); err != nil {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "replace node: %w", err)
 	}
-	if found.address == n.place.address {
-		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "node %s can't replace itself: ask another node, with --server", found.name)
-	}
 	if !isStarted(old) && next == found {
-		return &scribev1.ReplaceNodeResponse{Nodes: n.messages(members)}, nil // a repetition
+		return &scribev1.ReplaceNodeResponse{Nodes: n.listAfter(members, nodePlace{}, nodePlace{})}, nil // a repetition
 	}
 	if self, err := n.describe(ctx, found); err == nil && self.GetName() == found.name && self.GetState() != scribev1.NodeState_NODE_STATE_EMPTY {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "node %s runs, and has its data: stop it first, if it is to be replaced", found)
 	}
-	if err := n.checkRest(ctx, members, old, "replace node "+found.name); err != nil {
+	if err := n.removeMember(ctx, members, old, "replace node "+found.name); err != nil {
 		return nil, err
-	}
-	if err := n.removeMember(ctx, old); err != nil {
-		return nil, fmt.Errorf("replace node %s: %w", found.name, err)
 	}
 	if err := n.addMember(ctx, next); err != nil {
 		return nil, fmt.Errorf("node %s is removed, but its successor is not added yet: scribe node add %s: %w", found.name, next, err)
 	}
-	return &scribev1.ReplaceNodeResponse{Nodes: n.listAfter(members, next, found.name)}, nil
+	return &scribev1.ReplaceNodeResponse{Nodes: n.listAfter(members, next, found)}, nil
 }
 
 // RemoveNode implements rpc.NodeService.
 func (n *node) RemoveNode(ctx context.Context, req *scribev1.RemoveNodeRequest) (*scribev1.RemoveNodeResponse, error) {
 	n.changing.Lock()
 	defer n.changing.Unlock()
-	members, err := n.listMembers(ctx)
+	members, old, found, err := n.findOther(ctx, "remove", req.GetName())
 	if err != nil {
 		return nil, err
 	}
-	old, found, err := n.findMember(members, req.GetName())
-	switch {
-	case err != nil:
-		return nil, err
-	case len(members) == 1:
-		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "remove node %s: it is the last one", found.name)
-	case found.address == n.place.address:
-		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "node %s can't remove itself: ask another node, with --server", found.name)
-	}
-	if err := n.checkRest(ctx, members, old, "remove node "+found.name); err != nil {
+	if err := n.removeMember(ctx, members, old, "remove node "+found.name); err != nil {
 		return nil, err
 	}
-	if err := n.removeMember(ctx, old); err != nil {
-		return nil, fmt.Errorf("remove node %s: %w", found.name, err)
-	}
-	return &scribev1.RemoveNodeResponse{Nodes: n.listAfter(members, nodePlace{}, found.name)}, nil
+	return &scribev1.RemoveNodeResponse{Nodes: n.listAfter(members, nodePlace{}, found)}, nil
 }
 
-func (n *node) removeMember(ctx context.Context, m *etcdserverpb.Member) error {
-	return n.changeMembers(ctx, func(ctx context.Context, client *clientv3.Client) error {
+// removeMember removes a member from a cell that has a majority without it.
+func (n *node) removeMember(ctx context.Context, members []*etcdserverpb.Member, m *etcdserverpb.Member, what string) error {
+	if err := n.checkRest(ctx, members, m, what); err != nil {
+		return err
+	}
+	err := n.changeMembers(ctx, func(ctx context.Context, client *clientv3.Client) error {
 		_, err := client.MemberRemove(ctx, m.ID)
 		if errors.Is(err, rpctypes.ErrMemberNotFound) {
 			return nil // an earlier try did it
 		}
 		return err
 	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// findOther returns the members, and the one of a node that is to be replaced or removed. That can't be this node.
+func (n *node) findOther(ctx context.Context, verb, name string) (members []*etcdserverpb.Member, other *etcdserverpb.Member, p nodePlace, err error) {
+	if members, err = n.listMembers(ctx); err == nil {
+		other, p, err = n.findMember(members, name)
+	}
+	switch {
+	case err != nil:
+	case len(members) == 1:
+		err = rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s node %s: it is the last one", verb, name)
+	case p.address == n.place.address:
+		err = rpc.Errorf(scribev1.Reason_REASON_INVALID, "node %s can't %s itself: ask another node, with --server", name, verb)
+	}
+	return members, other, p, err
 }
 
 // findMember returns the member of a node.
@@ -320,25 +321,15 @@ func (n *node) changeMembers(ctx context.Context, change func(context.Context, *
 	}
 }
 
-// messages are the nodes of members, by name.
-func (n *node) messages(members []*etcdserverpb.Member) []*scribev1.NodeAddress {
-	places := make([]nodePlace, len(members))
-	for i, m := range members {
-		places[i] = n.placeOf(m)
-	}
-	slices.SortFunc(places, func(a, b nodePlace) int { return cmp.Compare(a.name, b.name) })
-	return nodeMessages(places)
-}
-
-// listAfter are the nodes after a change that added one or removed another, by name. A node that was added has no name in etcd yet.
-func (n *node) listAfter(before []*etcdserverpb.Member, added nodePlace, removed string) []*scribev1.NodeAddress {
+// listAfter returns the nodes after a change that added one or removed another, by name. A node that was added has no name in etcd yet.
+func (n *node) listAfter(before []*etcdserverpb.Member, added, removed nodePlace) []*scribev1.NodeAddress {
 	var places []nodePlace
 	for _, m := range before {
-		if p := n.placeOf(m); p.name != removed {
+		if p := n.placeOf(m); p != removed {
 			places = append(places, p)
 		}
 	}
-	if added.name != "" {
+	if added != (nodePlace{}) {
 		places = append(places, added)
 	}
 	slices.SortFunc(places, func(a, b nodePlace) int { return cmp.Compare(a.name, b.name) })

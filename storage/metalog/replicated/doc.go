@@ -9,5 +9,5 @@
 // A subscription moves to another replica when its own one fails. The new one may be behind. Package replicated keeps the position,
 // tail and watermark of each shard, and leaves out what the subscriber has seen: nothing goes back, comes twice or is missing.
 //
-// Every replica must be listed: a leader of which only the others know is asked for, but not found.
+// A leader that is not listed, since it was added later, is reached by [Options].Connect. Reads and subscriptions stay with the listed ones.
 package replicated

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -51,8 +52,7 @@ type Log struct {
 	life     context.Context //nolint:containedctx // ends with the Log
 	end      context.CancelFunc
 	calls    lifecycle.Calls
-
-	connect func(url string) metalog.Log
+	connect  func(url string) metalog.Log
 
 	mu struct {
 		sync.Mutex
@@ -90,14 +90,7 @@ func New(replicas []Replica, o Options) (*Log, error) {
 func plainURL(url string) string { return strings.ToLower(strings.TrimRight(url, "/")) }
 
 // indexOf returns the index of the replica that a URL names, -1 for none.
-func (l *Log) indexOf(url string) int {
-	for i, known := range l.urls {
-		if known == plainURL(url) {
-			return i
-		}
-	}
-	return -1
-}
+func (l *Log) indexOf(url string) int { return slices.Index(l.urls, plainURL(url)) }
 
 // Close implements metalog.Log. It leaves the replicas open. It must not be called from within a callback.
 func (l *Log) Close() error {
@@ -189,17 +182,13 @@ func writeLeader[T any](ctx context.Context, l *Log, write func(metalog.Log) (T,
 // mayFollow records the outcome of a write at a replica, and reports whether another attempt may follow: if it was definitely
 // not carried out, for a reason that another replica does not have.
 func (l *Log) mayFollow(ctx context.Context, i int, err error) bool {
-	refused := errors.Is(err, metalog.ErrNotLeader)
 	sentinel := metalog.FindSentinel(err)
-	if err == nil || sentinel != nil && !refused && !errors.Is(sentinel, metalog.ErrClosed) {
+	if err == nil || sentinel != nil && !errors.Is(sentinel, metalog.ErrNotLeader) && !errors.Is(sentinel, metalog.ErrClosed) {
 		l.present.ReportOutcome(l.urls[i], nil)
 		l.setLeader(i)
 		return false
 	}
 	l.forgetLeader(i)
-	if refused {
-		return true
-	}
 	if ctx.Err() == nil {
 		l.noteFailure(i, err)
 	}

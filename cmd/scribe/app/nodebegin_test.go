@@ -127,6 +127,19 @@ func TestBeginLost(t *testing.T) {
 	}
 }
 
+// TestBeginOtherCell: a node does not start under another name of its cell, where it would find nothing of what it has.
+func TestBeginOtherCell(t *testing.T) {
+	b := beginnerOf(t, vfs.NewMem(), nil)
+	b.facts.file, b.facts.hasMember = &nodeFile{Name: "n1", Address: "a:100", Cell: "former", Token: "t", Ready: true}, true
+	if _, err := b.awaitBegin(t.Context()); err == nil || !strings.Contains(err.Error(), `"former"`) || !strings.Contains(err.Error(), "--cell") {
+		t.Errorf("got %v", err)
+	}
+	b.cell = "former"
+	if _, err := b.awaitBegin(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestBeginEnds: whoever waits for others ends with the process.
 func TestBeginEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

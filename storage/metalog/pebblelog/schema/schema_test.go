@@ -2,8 +2,10 @@ package schema
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"strings"
 	"testing"
 
@@ -267,5 +269,22 @@ func TestErrorsSayWhat(t *testing.T) {
 	value = AppendState(nil, key, State{First: 3, Next: 2, Epoch: 3}) // sound bytes, but no state
 	if _, err := DecodeState(key, value); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("a state that cannot be ended with %v", err)
+	}
+}
+
+// TestDamagedSnapshots: a list with any flipped bit is damaged, and not one of a newer version.
+func TestDamagedSnapshots(t *testing.T) {
+	b := AppendSnapshot(nil, Snapshot{Applied: Applied{Seq: 3}, Files: []SnapshotFile{{Name: "a", Data: []byte("x"), Size: 1}}})
+	for i := range 8 * len(b) {
+		damaged := bytes.Clone(b)
+		damaged[i/8] ^= 1 << (i % 8)
+		if _, err := DecodeSnapshot(damaged); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("bit %d of byte %d: %v", i%8, i/8, err)
+		}
+	}
+	newer := append([]byte(snapshotMagic), SnapshotVersion+1)
+	newer = binary.LittleEndian.AppendUint32(newer, crc32.Checksum(newer, castagnoli))
+	if _, err := DecodeSnapshot(newer); !errors.Is(err, ErrNewer) {
+		t.Errorf("a list of the next version: %v", err)
 	}
 }

@@ -52,18 +52,19 @@ func AppendSnapshot(dst []byte, s Snapshot) []byte {
 	return binary.LittleEndian.AppendUint32(dst, crc32.Checksum(dst[n:], castagnoli))
 }
 
-// DecodeSnapshot decodes the list of a snapshot. The files' data alias b.
+// DecodeSnapshot decodes the list of a snapshot. The files' data alias b. The checksum is compared before the version, so damage is not
+// taken for a newer version.
 func DecodeSnapshot(b []byte) (s Snapshot, err error) {
 	const head = len(snapshotMagic) + 1
-	switch {
-	case len(b) < head+4 || string(b[:len(snapshotMagic)]) != snapshotMagic:
+	if len(b) < head+4 || string(b[:len(snapshotMagic)]) != snapshotMagic {
 		return s, corruptError("%d bytes are not the list of a snapshot", len(b))
-	case b[head-1] != SnapshotVersion:
-		return s, fmt.Errorf("%w: the list of a snapshot of version %d, this build reads %d", ErrNewer, b[head-1], SnapshotVersion)
 	}
 	body, sum := b[:len(b)-4], binary.LittleEndian.Uint32(b[len(b)-4:])
 	if crc32.Checksum(body, castagnoli) != sum {
 		return s, corruptError("the list of a snapshot does not match its checksum")
+	}
+	if b[head-1] != SnapshotVersion {
+		return s, fmt.Errorf("%w: the list of a snapshot of version %d, this build reads %d", ErrNewer, b[head-1], SnapshotVersion)
 	}
 	rest := body[head:]
 	if len(rest) < 8+8+16 {

@@ -1,0 +1,221 @@
+package readstream
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"scribe/internal/format/record"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/metalog"
+	"scribe/storage/metalog/pebblelog"
+)
+
+func TestTrimmedPositionsAreGaps(t *testing.T) {
+	h := newHarness(t)
+	shard := shardID(0, 1)
+	for range 10 {
+		h.write(1, shard)
+	}
+	if err := h.engine.Trim(t.Context(), shard, 5); err != nil {
+		t.Fatal(err)
+	}
+	c, _ := h.open(plenty, resumeAt([]*scribev1.ShardPosition{{Shard: uint64(shard), Lsn: 2}}))
+	c.entries(6)
+	if c.got[0].GetLsn() != 5 {
+		t.Fatalf("the first entry is %v", c.got[0])
+	}
+	if got := h.metric("gap_pointers_total"); got != 3 {
+		t.Fatalf("%v pointers in gaps, want 3", got)
+	}
+	// Everything is gone, and the shard idle.
+	if err := h.engine.Trim(t.Context(), shard, 11); err != nil {
+		t.Fatal(err)
+	}
+	c, _ = h.open(resumeAt([]*scribev1.ShardPosition{{Shard: uint64(shard), Lsn: 2}}))
+	gap := c.until(func(r *scribev1.StreamResponse) bool { return r.GetGap() != nil }).GetGap()
+	if gap.GetFrom() != 2 || gap.GetTo() != 11 || gap.GetReason() != scribev1.Reason_REASON_TRIMMED {
+		t.Fatalf("got %v", gap)
+	}
+}
+
+// Who resumes in a log that a recovery did not find is told of a gap, whether the log was opened again or not, and then gets what is
+// written after the recovery, also once the log has more records than before.
+func TestLostLogsAreGaps(t *testing.T) {
+	const origin = 1 << 50
+	fs := vfs.NewMem()
+	r, err := pebblelog.NewRestorer("log", pebblelog.Options{FS: fs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Finish(1, 1, pebblelog.Origin{LSN: origin, End: testCategoryID + 1}); err != nil {
+		t.Fatal(err)
+	}
+	h := newHarnessOn(t, fs)
+	opened, absent := shardID(0, 1), shardID(0, 2)
+	for range 20 {
+		h.write(1, opened)
+	}
+	c, _ := h.open(plenty, resumeAt([]*scribev1.ShardPosition{{Shard: uint64(opened), Lsn: 14}, {Shard: uint64(absent), Lsn: 7}}))
+	gaps := map[uint64]*scribev1.StreamGap{}
+	for len(gaps) < 2 {
+		g := c.until(func(r *scribev1.StreamResponse) bool { return r.GetGap() != nil }).GetGap()
+		gaps[g.GetShard()] = g
+	}
+	for shard, from := range map[record.ShardID]uint64{opened: 14, absent: 7} {
+		if g := gaps[uint64(shard)]; g.GetFrom() != from || g.GetTo() != origin || g.GetReason() != scribev1.Reason_REASON_TRIMMED {
+			t.Errorf("shard %v: %v", shard, g)
+		}
+	}
+	h.write(1, absent)
+	c.entries(21)
+	if got := h.metric("gap_pointers_total"); got != 0 {
+		t.Errorf("%v pointers in gaps: how many there were is not known", got)
+	}
+}
+
+// Who has read nothing of such a log is not told of missing messages, however it comes to the log: its position moves to where the log
+// began. What was trimmed since is a gap all the same.
+func TestLostLogsBeginAtTheirOrigin(t *testing.T) {
+	const origin = 1 << 50
+	for name, test := range map[string]struct {
+		change  func(*scribev1.StreamStart)
+		late    bool // the log appears once the stream is there
+		trimmed record.LSN
+		quiet   bool // there is a gap up to the origin, without a word
+	}{
+		"from the beginning":       {change: func(s *scribev1.StreamStart) { s.StartAt = scribev1.StartAt_START_AT_EARLIEST }, quiet: true},
+		"a log that appears":       {change: func(s *scribev1.StreamStart) { s.StartAt = scribev1.StartAt_START_AT_EARLIEST }, late: true, quiet: true},
+		"a checkpoint of others":   {change: resumeAt([]*scribev1.ShardPosition{{Shard: uint64(shardID(0, 2)), Lsn: 7}}), quiet: true},
+		"at LSN 1":                 {change: resumeAt([]*scribev1.ShardPosition{{Shard: uint64(shardID(0, 1)), Lsn: 1}}), quiet: true},
+		"within LSN 1":             {change: resumeAt([]*scribev1.ShardPosition{{Shard: uint64(shardID(0, 1)), Lsn: 1, Skip: 1}})},
+		"at LSN 1, trimmed since":  {change: resumeAt([]*scribev1.ShardPosition{{Shard: uint64(shardID(0, 1)), Lsn: 1}}), trimmed: origin + 2, quiet: true},
+		"behind LSN 1, and beyond": {change: resumeAt([]*scribev1.ShardPosition{{Shard: uint64(shardID(0, 1)), Lsn: 9}}), trimmed: origin + 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fs := vfs.NewMem()
+			r, err := pebblelog.NewRestorer("log", pebblelog.Options{FS: fs})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Finish(1, 1, pebblelog.Origin{LSN: origin, End: testCategoryID + 1}); err != nil {
+				t.Fatal(err)
+			}
+			h := newHarnessOn(t, fs)
+			shard := shardID(0, 1)
+			write := func() {
+				for range 5 {
+					h.write(1, shard)
+				}
+			}
+			if !test.late {
+				write()
+			}
+			if test.trimmed != 0 {
+				if err := h.engine.Trim(t.Context(), shard, test.trimmed); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c, _ := h.open(plenty, test.change)
+			if test.late {
+				write()
+			}
+			var quiet, told []*scribev1.StreamGap
+			for entries := 0; entries < 5-int(max(test.trimmed, origin)-origin); {
+				m := c.until(func(r *scribev1.StreamResponse) bool {
+					return r.GetGap().GetShard() == uint64(shard) || len(r.GetEntries().GetEntries()) > 0
+				})
+				entries += len(m.GetEntries().GetEntries())
+				switch g := m.GetGap(); {
+				case g.GetBeforeOrigin():
+					quiet = append(quiet, g)
+				case g != nil:
+					told = append(told, g)
+				}
+			}
+			if len(quiet) == 1 != test.quiet || test.quiet && (quiet[0].GetFrom() != 1 || quiet[0].GetTo() != origin) {
+				t.Errorf("up to the origin: %v", quiet)
+			}
+			if want := !test.quiet || test.trimmed != 0; len(told) == 1 != want {
+				t.Errorf("told of %v", told)
+			}
+			for _, g := range told {
+				if g.GetTo() != uint64(max(test.trimmed, origin)) || len(quiet) == 1 && g.GetFrom() != origin {
+					t.Errorf("told of %v", g)
+				}
+			}
+		})
+	}
+}
+
+func TestDamageIsAGap(t *testing.T) {
+	for name, typed := range map[string]bool{"place known": true, "place unknown": false} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t)
+			shard := shardID(0, 1)
+			for i := range 10 {
+				if i == 7 {
+					h.writeRecord([]byte("no pointer"), shard)
+					continue
+				}
+				h.write(1, shard)
+			}
+			h.log.failReads(func(s record.ShardID, from record.LSN, n int) error {
+				if from > 4 || from+record.LSN(n) <= 4 {
+					return nil
+				}
+				if typed {
+					return &metalog.CorruptError{Shard: s, LSN: 4, Detail: "test"}
+				}
+				return metalog.ErrCorrupt
+			})
+			c, _ := h.open(earliest, plenty)
+			var gaps []*scribev1.StreamGap
+			for len(c.got) < 8 {
+				if g := c.next().GetGap(); g != nil {
+					gaps = append(gaps, g)
+				}
+			}
+			if len(gaps) != 2 || gaps[0].GetFrom() != 4 || gaps[0].GetTo() != 5 || gaps[1].GetFrom() != 8 || gaps[1].GetTo() != 9 ||
+				gaps[0].GetReason() != scribev1.Reason_REASON_CORRUPT || gaps[1].GetReason() != scribev1.Reason_REASON_CORRUPT {
+				t.Fatalf("got %v", gaps)
+			}
+		})
+	}
+}
+
+// Damage of a shard's own state says nothing of its records: nothing is skipped.
+func TestDamagedStateIsNoGap(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harness) {
+		shard := shardID(0, 1)
+		h.write(1, shard)
+		h.log.failReads(func(s record.ShardID, _ record.LSN, _ int) error {
+			return &metalog.CorruptError{Shard: s, Detail: "test"}
+		})
+		c, _ := h.open(earliest, plenty)
+		wantReason(t, c.end(), scribev1.Reason_REASON_NO_BACKEND)
+		if len(c.got) != 0 || c.at[uint64(shard)] != 1 {
+			t.Fatalf("the stream went on to %v", c.at)
+		}
+	}, func(c *Config) { c.FailAfter = time.Millisecond })
+}
+
+func TestSkipIsKeptUntilPassed(t *testing.T) {
+	h := newHarness(t)
+	a, b := shardID(0, 1), shardID(1, 1)
+	h.write(1, a, b)
+	h.write(1, a, b)
+	c, _ := h.open(withCredits(1, 1), resumeAt([]*scribev1.ShardPosition{{Shard: uint64(a), Lsn: 1, Skip: 5}, {Shard: uint64(b), Lsn: 2, Skip: 9}}))
+	c.entries(1) // LSN 1 of a is older than LSN 2 of b
+	h.restartWhile()
+	for _, p := range c.evicted() {
+		want := uint32(0)
+		if p.GetShard() == uint64(b) {
+			want = 9
+		}
+		if p.GetLsn() != 2 || p.GetSkip() != want {
+			t.Errorf("resume at %v, want LSN 2 and %d to skip", p, want)
+		}
+	}
+}

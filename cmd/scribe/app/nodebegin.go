@@ -79,7 +79,7 @@ func (b *nodeBeginner) sayWaiting(ctx context.Context, waiting string) {
 // tryBegin is one attempt. waiting says what has to happen before the next one.
 func (b *nodeBeginner) tryBegin(ctx context.Context) (start etcdStart, waiting string, err error) {
 	if f := b.facts.file; f != nil && f.Cell != b.cell {
-		return start, "", fmt.Errorf("the data folder %s is that of a node of cell %q, and --cell says %q: under that name etcd has other metadata, or none; give the former --cell",
+		return start, "", fmt.Errorf("the data folder %s is that of a node of cell %s, and --cell says %s: under that name etcd has other metadata, or none; give the former --cell",
 			b.facts.data, f.Cell, b.cell)
 	}
 	d, err := decideBegin(b.facts, b.askOthers(ctx))

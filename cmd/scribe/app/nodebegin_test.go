@@ -131,7 +131,7 @@ func TestBeginLost(t *testing.T) {
 func TestBeginOtherCell(t *testing.T) {
 	b := beginnerOf(t, vfs.NewMem(), nil)
 	b.facts.file, b.facts.hasMember = &nodeFile{Name: "n1", Address: "a:100", Cell: "former", Token: "t", Ready: true}, true
-	if _, err := b.awaitBegin(t.Context()); err == nil || !strings.Contains(err.Error(), `"former"`) || !strings.Contains(err.Error(), "--cell") {
+	if _, err := b.awaitBegin(t.Context()); err == nil || !strings.Contains(err.Error(), "of cell former, and --cell says c:") {
 		t.Errorf("got %v", err)
 	}
 	b.cell = "former"

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	gosyslog "github.com/leodido/go-syslog/v4"
-	"github.com/leodido/go-syslog/v4/rfc3164"
 	"github.com/leodido/go-syslog/v4/rfc5424"
 
 	"scribe/producer"
@@ -20,11 +19,9 @@ type messageParser struct {
 	cfg      *Config
 	location *time.Location
 	now      func() time.Time
-	// host is the host name of local messages, which carry none.
-	host         string
-	modern, bsd  gosyslog.Machine
-	local        bool
-	localScratch []byte
+	// host is the host name of local messages, which carry none; empty where messages come from elsewhere.
+	host   string
+	modern gosyslog.Machine
 	// attributes and values hold those of all messages since reset; they are allocated in bulk.
 	attributes []producer.Attribute
 	values     []byte
@@ -39,9 +36,8 @@ func (p *messageParser) reset() {
 
 func newParser(cfg *Config, location *time.Location, now func() time.Time, localHost string) *messageParser {
 	return &messageParser{
-		cfg: cfg, location: location, now: now, host: localHost, local: localHost != "",
+		cfg: cfg, location: location, now: now, host: localHost,
 		modern: rfc5424.NewParser(rfc5424.WithBestEffort()),
-		bsd:    rfc3164.NewParser(rfc3164.WithBestEffort(), rfc3164.WithLocaleTimezone(location), rfc3164.WithLenientDay()),
 	}
 }
 
@@ -170,53 +166,6 @@ func (p *messageParser) parseFull5424(raw []byte) (messageFields, bool) {
 		}
 	}
 	return f, true
-}
-
-func (p *messageParser) parse3164(raw []byte) (messageFields, bool) {
-	if p.local {
-		raw = p.addHost(raw)
-	}
-	parsed, _ := p.bsd.Parse(raw)
-	m, ok := parsed.(*rfc3164.SyslogMessage)
-	if !ok || m == nil || m.Priority == nil || m.Timestamp == nil {
-		return messageFields{}, false
-	}
-	f := baseFields(&m.Base)
-	if f.Time != nil && f.Time.Year() == 0 {
-		t := p.guessYear(*f.Time)
-		f.Time = &t
-	}
-	return f, true
-}
-
-// stampLen is the length of a time of RFC 3164, "Jan _2 15:04:05", with the space after it.
-const stampLen = 16
-
-// addHost inserts the host's name into a local message, which has none.
-func (p *messageParser) addHost(raw []byte) []byte {
-	i := bytes.IndexByte(raw[:min(len(raw), 6)], '>') + 1
-	if i == 0 || len(raw) < i+stampLen || raw[i+stampLen-1] != ' ' {
-		return raw
-	}
-	b := append(p.localScratch[:0], raw[:i+stampLen]...)
-	b = append(b, p.host...)
-	b = append(b, ' ')
-	b = append(b, raw[i+stampLen:]...)
-	p.localScratch = b
-	return b
-}
-
-// guessYear returns a time without a year in the year that brings it closest to now: around New Year that may be another one.
-func (p *messageParser) guessYear(t time.Time) time.Time {
-	now := p.now().In(p.location)
-	best := time.Time{}
-	for y := now.Year() - 1; y <= now.Year()+1; y++ {
-		c := time.Date(y, t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), t.Nanosecond(), p.location)
-		if best.IsZero() || now.Sub(c).Abs() < now.Sub(best).Abs() {
-			best = c
-		}
-	}
-	return best
 }
 
 func baseFields(b *gosyslog.Base) messageFields {

@@ -73,18 +73,23 @@ func plainPriority(text string) (priority uint8, rest string, ok bool) {
 // plainField reads a field of the header up to the space after it; "-" means empty.
 func plainField(text string, most int) (field, rest string, ok bool) {
 	i := strings.IndexByte(text, ' ')
-	if i < 1 || i > most {
+	if i < 1 || i > most || !isGraphic(text[:i]) {
 		return "", "", false
-	}
-	for _, c := range []byte(text[:i]) {
-		if c < '!' || c > '~' {
-			return "", "", false
-		}
 	}
 	if field = text[:i]; field == "-" {
 		field = ""
 	}
 	return field, text[i+1:], true
+}
+
+// isGraphic reports whether text has no space, and nothing that can't be seen.
+func isGraphic(text string) bool {
+	for _, c := range []byte(text) {
+		if c < '!' || c > '~' {
+			return false
+		}
+	}
+	return true
 }
 
 // plainTime reads a time of RFC 3339 as restricted by RFC 5424: upper case, at most microseconds. time.Parse alone accepts more.

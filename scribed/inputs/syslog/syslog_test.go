@@ -73,6 +73,14 @@ func TestParse(t *testing.T) {
 			time: "2025-12-31T23:59:59Z",
 		},
 		{raw: "<13>Jan  1 00:00:01 h app: x", want: messageFields{Facility: "user", Severity: "notice", Host: "h", App: "app", Message: "x"}, time: "2026-01-01T00:00:01Z"},
+		{ // of devices that send no host, a zero in front of the day, and more spaces
+			raw:  "<13> Jan 01 00:00:01  app[12]: x\n\x01: y",
+			want: messageFields{Facility: "user", Severity: "notice", App: "app", ProcID: "12", Message: "x\n\x01: y"}, time: "2026-01-01T00:00:01Z",
+		},
+		{raw: "<13>Jan  1 00:00:01 h app:x", want: messageFields{Facility: "user", Severity: "notice", Host: "h", App: "app", Message: "app:x"}, time: "2026-01-01T00:00:01Z"},
+		{raw: "<13>Jan  1 00:00:01 h app[12 x", want: messageFields{Facility: "user", Severity: "notice", Host: "h", Message: "app[12 x"}, time: "2026-01-01T00:00:01Z"},
+		{raw: "<13>Jan  1 00:00:01 alone", want: messageFields{Facility: "user", Severity: "notice", Message: "alone"}, time: "2026-01-01T00:00:01Z"},
+		{raw: "<13>Jan 32 00:00:01 h app: x", want: messageFields{Message: "<13>Jan 32 00:00:01 h app: x", unparsed: true}},
 		{ // of /dev/log, without a host
 			raw: "<30>Jan  1 00:00:02 systemd[1]: Started.", local: "here",
 			want: messageFields{Facility: "daemon", Severity: "info", Host: "here", App: "systemd", ProcID: "1", Message: "Started."},

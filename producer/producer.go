@@ -255,7 +255,7 @@ func (c *sharedCore) giveUpUnsent(cause error) error {
 			}
 			for s.head != nil {
 				f := s.popFrame()
-				left = append(left, c.failFrames(s, f, nil, attemptOutcome{cause: ErrClosed, detail: f.last}))
+				left = append(left, c.failFrame(s, f, nil, attemptOutcome{cause: ErrClosed, detail: f.last}))
 			}
 		}
 		e.Messages += st.mu.count.unsent.messages

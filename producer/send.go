@@ -167,7 +167,7 @@ func (c *sharedCore) dropLate(s *shardStream, now time.Time, late []finishedFram
 		if f.last != nil {
 			detail = fmt.Errorf("%w; the last attempt: %w", detail, f.last)
 		}
-		late = append(late, c.failFrames(s, f, nil, attemptOutcome{cause: cause, detail: detail}))
+		late = append(late, c.failFrame(s, f, nil, attemptOutcome{cause: cause, detail: detail}))
 	}
 	return late
 }
@@ -366,7 +366,7 @@ func (c *sharedCore) settleFrames(r streamRun, a *requestAnswer, done []finished
 			done = append(done, c.leaveOut(s, f))
 		case failed:
 			complete = false
-			done = append(done, c.failFrames(s, f, frames[i+1:], v))
+			done = append(done, c.failFrame(s, f, frames[i+1:], v))
 		default:
 			complete = false
 			progress = progress || v.action == trim
@@ -469,8 +469,8 @@ func (c *sharedCore) leaveOut(s *shardStream, f *outFrame) finishedFrame {
 	return finishedFrame{s: s, f: f, at: Position{Sampled: true}}
 }
 
-// failFrames accounts for a frame that failed; later are the frames after it in its request. The stripe's mutex is held.
-func (c *sharedCore) failFrames(s *shardStream, f *outFrame, later []*outFrame, v attemptOutcome) finishedFrame {
+// failFrame accounts for a frame that failed; later are the frames after it in its request. The stripe's mutex is held.
+func (c *sharedCore) failFrame(s *shardStream, f *outFrame, later []*outFrame, v attemptOutcome) finishedFrame {
 	if v.cause != ErrStaleProducer { //nolint:errorlint // a sentinel itself; who is shut out does not come back under a new epoch
 		s.renumberAfter(f, later)
 	}

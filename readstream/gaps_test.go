@@ -40,10 +40,9 @@ func TestTrimmedPositionsAreGaps(t *testing.T) {
 	}
 }
 
-// Who resumes in a log that a recovery did not find is told of a gap, whether the log was opened again or not, and then gets what is
-// written after the recovery, also once the log has more records than before.
-func TestLostLogsAreGaps(t *testing.T) {
-	const origin = 1 << 50
+// newRecoveredHarness returns a cell after a recovery that found no log: each begins at the origin.
+func newRecoveredHarness(t *testing.T, origin record.LSN) *harness {
+	t.Helper()
 	fs := vfs.NewMem()
 	r, err := pebblelog.NewRestorer("log", pebblelog.Options{FS: fs})
 	if err != nil {
@@ -52,7 +51,14 @@ func TestLostLogsAreGaps(t *testing.T) {
 	if err := r.Finish(1, 1, pebblelog.Origin{LSN: origin, End: testCategoryID + 1}); err != nil {
 		t.Fatal(err)
 	}
-	h := newHarnessOn(t, fs)
+	return newHarnessOn(t, fs)
+}
+
+// Who resumes in a log that a recovery did not find is told of a gap, whether the log was opened again or not, and then gets what is
+// written after the recovery, also once the log has more records than before.
+func TestLostLogsAreGaps(t *testing.T) {
+	const origin = 1 << 50
+	h := newRecoveredHarness(t, origin)
 	opened, absent := shardID(0, 1), shardID(0, 2)
 	for range 20 {
 		h.write(1, opened)
@@ -94,15 +100,7 @@ func TestLostLogsBeginAtTheirOrigin(t *testing.T) {
 		"behind LSN 1, and beyond": {change: resumeAt([]*scribev1.ShardPosition{{Shard: uint64(shardID(0, 1)), Lsn: 9}}), trimmed: origin + 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			fs := vfs.NewMem()
-			r, err := pebblelog.NewRestorer("log", pebblelog.Options{FS: fs})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := r.Finish(1, 1, pebblelog.Origin{LSN: origin, End: testCategoryID + 1}); err != nil {
-				t.Fatal(err)
-			}
-			h := newHarnessOn(t, fs)
+			h := newRecoveredHarness(t, origin)
 			shard := shardID(0, 1)
 			write := func() {
 				for range 5 {

@@ -74,6 +74,11 @@ func replicaEngine(n int) logFactory {
 			},
 			damage: func(tb testing.TB, shard record.ShardID, lsn record.LSN) metalog.Log {
 				tb.Helper()
+				for _, e := range s.engines { // a read waits until the replica has applied what is journaled: what its folder lacks can't be damaged
+					if _, err := e.Tail(tb.Context(), []record.ShardID{shard}); err != nil {
+						tb.Fatal(err)
+					}
+				}
 				return again(tb, func() {
 					for _, fs := range s.folders {
 						flipByte(tb, fs, schema.AppendRecordKey(nil, shard, lsn))

@@ -105,8 +105,9 @@ type openLog struct {
 }
 
 // voidUncertain decides claims without other evidence. A prediction that depends on a record in no blob was not committed. Neither was a claim
-// that repeats sequences of a producer which are before it in the log, or in the claim itself: the engine would have refused it. Other predictions may depend on
-// a blob that is voided, so this is repeated until nothing changes, after the first pass only for logs that have such claims.
+// that repeats sequences of a producer which are before it in the log, or in the claim itself: the engine would have refused it. Other
+// predictions may depend on a blob that is voided, so this is repeated until nothing changes, after the first pass only for logs that have
+// such claims.
 func (r *recoveryRun) voidUncertain(ctx context.Context, v *outcomeTable) error {
 	var open []*openLog
 	err := r.scratch.eachShard(ctx, func(shard record.ShardID) error {
@@ -172,7 +173,7 @@ func (r *recoveryRun) voidInLog(ctx context.Context, v *outcomeTable, l *openLog
 			}
 			for _, q := range sequences {
 				if l.producers[q.Producer] {
-					known[q.Producer] = metalog.ProducerState{Producer: q.Producer, Epoch: q.Epoch, Next: q.Last + 1}
+					known[q.Producer] = stateAfter(q)
 				}
 			}
 			taken = true
@@ -192,14 +193,20 @@ func repeatsAny(known map[uint64]metalog.ProducerState, sequences []pointer.Sequ
 	for _, q := range sequences {
 		p, ok := own[q.Producer]
 		if !ok {
-			p, ok = known[q.Producer]
+			p = known[q.Producer]
 		}
-		if ok && (q.Epoch < p.Epoch || q.Epoch == p.Epoch && q.First < p.Next) {
+		// A gap is not a repetition: a missing record may have had what is between.
+		if _, kind := p.Continue(metalog.Sequence(q)); kind == metalog.SequenceDuplicate || kind == metalog.SequenceStaleEpoch {
 			return true
 		}
-		own[q.Producer] = metalog.ProducerState{Producer: q.Producer, Epoch: q.Epoch, Next: q.Last + 1}
+		own[q.Producer] = stateAfter(q)
 	}
 	return false
+}
+
+// stateAfter returns the state of a producer whose last sequences are q, whatever was before them.
+func stateAfter(q pointer.Sequence) metalog.ProducerState {
+	return metalog.ProducerState{Producer: q.Producer, Epoch: q.Epoch, Next: q.Last + 1}
 }
 
 // countRead marks deleted blobs, and reports blobs that could not be read.

@@ -1,6 +1,7 @@
 package syslog
 
 import (
+	"net/netip"
 	"strings"
 	"time"
 )
@@ -31,11 +32,13 @@ func (p *messageParser) parse3164(raw []byte) (f messageFields, ok bool) {
 	return f, true
 }
 
-// cutHost returns the host and what follows it. A first word that ends with a colon, or has a process in brackets, is a tag: there is no
-// host. An IPv6 address has colons inside.
+// cutHost returns the host and what follows it. A first word with a colon is a tag, and there is no host, unless it is an IPv6 address.
 func cutHost(text string) (host, rest string) {
 	host, rest, found := strings.Cut(text, " ")
-	if !found || len(host) > maxHost || !isGraphic(host) || strings.HasSuffix(host, ":") || strings.Contains(host, "[") {
+	if !found || len(host) > maxHost || !isGraphic(host) {
+		return "", text
+	}
+	if _, err := netip.ParseAddr(host); err != nil && strings.Contains(host, ":") {
 		return "", text
 	}
 	return host, strings.TrimLeft(rest, " ")

@@ -73,6 +73,10 @@ func TestParse(t *testing.T) {
 			time: "2025-12-31T23:59:59Z",
 		},
 		{raw: "<13>Jan  1 00:00:01 h app: x", want: messageFields{Facility: "user", Severity: "notice", Host: "h", App: "app", Message: "x"}, time: "2026-01-01T00:00:01Z"},
+		{ // without a host, and without a space behind the tag
+			raw:  "<13>Jan  1 00:00:01 app:x y",
+			want: messageFields{Facility: "user", Severity: "notice", App: "app", Message: "app:x y"}, time: "2026-01-01T00:00:01Z",
+		},
 		{ // of a device that is named by its IPv6 address
 			raw:  "<13>Jan  1 00:00:01 2001:db8::7 app: x",
 			want: messageFields{Facility: "user", Severity: "notice", Host: "2001:db8::7", App: "app", Message: "x"}, time: "2026-01-01T00:00:01Z",

@@ -26,6 +26,6 @@
 //
 // # Locks
 //
-// leaseTerm.mu guards the state that the loops of a term share; leaseTerm.saving serialises its appends. Keeper.mu is a leaf. Only
-// leaseTerm.saving is held across calls of the stores.
+// leaseTerm.mu guards the state that the loops of a term share; leaseTerm.saving, a semaphore that is held across calls of the engine,
+// serialises its appends and comes before it. Keeper.mu is a leaf.
 package retention

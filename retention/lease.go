@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"scribe/internal/base/backoff"
 	"scribe/internal/format/record"
 	"scribe/storage/metalog"
@@ -47,7 +49,9 @@ type leaseTerm struct {
 	c     *Keeper
 	epoch uint64
 
-	saving sync.Mutex
+	// saving serialises appends of the state. It is held across calls of the engine, so who waits for it must be able to give up: a renewal
+	// that could not would outlast the lease.
+	saving *semaphore.Weighted
 	mu     struct {
 		sync.Mutex
 		state *keeperState
@@ -137,7 +141,7 @@ func (c *Keeper) takeLease(ctx context.Context) (*leaseTerm, error) {
 		s.Cursors = map[uint32]int64{}
 	}
 	s.Owner, s.Released = c.deps.Owner, false
-	t := &leaseTerm{c: c, epoch: states[0].Epoch}
+	t := &leaseTerm{c: c, epoch: states[0].Epoch, saving: semaphore.NewWeighted(1)}
 	t.mu.state = s
 	if err := t.saveState(ctx); err != nil {
 		return nil, err
@@ -160,8 +164,10 @@ func (t *leaseTerm) updateState(fn func(*keeperState)) {
 
 // saveState appends the state, which also renews the lease. It fails with errLost when another keeper leads.
 func (t *leaseTerm) saveState(ctx context.Context) error {
-	t.saving.Lock()
-	defer t.saving.Unlock()
+	if err := t.saving.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("wait for another write of the state: %w", err)
+	}
+	defer t.saving.Release(1)
 	t.mu.Lock()
 	data, err := t.mu.state.encode()
 	t.mu.Unlock()

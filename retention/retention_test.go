@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
 
 	"scribe/internal/format/record"
 	"scribe/storage/blob/memory"
@@ -180,6 +181,39 @@ func TestTerm(t *testing.T) {
 		defer cancel()
 		if tm := collector("five").awaitLease(ctx); tm != nil {
 			t.Errorf("%v", tm)
+		}
+	})
+}
+
+// silentLease is an engine that does not answer appends.
+type silentLease struct{ fakeLease }
+
+func (*silentLease) Append(ctx context.Context, _ *metalog.Append) ([]metalog.Appended, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// TestRenewalBesideAnotherWrite: a lease is given up in time while another write of the state waits for the engine.
+func TestRenewalBesideAnotherWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cell := newCell()
+		c, err := prepare(DefaultConfig(), Deps{Log: &silentLease{}, Blobs: memory.New(), Control: cell, Categories: cell, Owner: "one"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tm := &leaseTerm{c: c, epoch: 1, saving: semaphore.NewWeighted(1)}
+		tm.mu.state = &keeperState{Owner: "one"}
+		ctx, cancel := context.WithCancel(t.Context())
+		other := make(chan error, 1)
+		go func() { other <- tm.saveState(ctx) }()
+		synctest.Wait()
+		began := time.Now()
+		if err := tm.renewLease(t.Context()); !errors.Is(err, errLost) || time.Since(began) >= c.cfg.LeaseTTL {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		cancel()
+		if err := <-other; !errors.Is(err, context.Canceled) {
+			t.Error(err)
 		}
 	})
 }

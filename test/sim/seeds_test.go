@@ -45,7 +45,11 @@ const (
 const (
 	// seedLimit is the processor time after which a seed counts as hung: in real time a busy machine would decide.
 	seedLimit = 5 * time.Minute
-	// hangLimit is the real time after which it does. What waits for something that is not virtual uses no processor.
+	// idleLimit is for how many looks, one a second, a seed may use less than idleUse of processor time before it counts as hung: what waits
+	// for something that is not virtual uses none. A process that gets no processor does not look either, so a busy machine does not decide.
+	idleLimit = 60
+	idleUse   = 200 * time.Millisecond
+	// hangLimit is the real time after which a child is ended that can't even look.
 	hangLimit = time.Hour
 )
 
@@ -95,13 +99,7 @@ func TestPlan(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	go func() {
-		for range time.Tick(time.Second) {
-			if cpuTime() > seedLimit {
-				endWithStacks()
-			}
-		}
-	}()
+	go endIfHung()
 	cryptotest.SetGlobalRandom(t, p.Seed) // what others than the roles draw, TLS and libraries
 	synctest.Test(t, func(*testing.T) {
 		w := newWorld(p, slog.LevelInfo)
@@ -116,6 +114,21 @@ func TestPlan(t *testing.T) {
 		}
 		os.Exit(0) // what killed processes left running would be a deadlock to the bubble
 	})
+}
+
+// endIfHung ends the process, with the stacks of all goroutines, once its seed counts as hung.
+func endIfHung() {
+	var idle int
+	var before time.Duration
+	for range time.Tick(time.Second) {
+		used := cpuTime()
+		if idle++; used-before > idleUse {
+			before, idle = used, 0
+		}
+		if used > seedLimit || idle >= idleLimit {
+			endWithStacks()
+		}
+	}
 }
 
 func (w *world) result() result {

@@ -51,7 +51,17 @@ const (
 	idleUse   = 200 * time.Millisecond
 	// hangLimit is the real time after which a child is ended that can't even look.
 	hangLimit = time.Hour
+	// reportTime is how long before the time limit of the package children are ended, so that what they were doing is still told.
+	reportTime = time.Minute
+	// hangEnv makes the child hang before its run.
+	hangEnv = "SCRIBE_SIM_HANG"
 )
+
+// childrenEnd is when all children are ended, the zero time if the package has no time limit.
+var childrenEnd time.Time
+
+// errTimeOver is why a child was ended at childrenEnd.
+var errTimeOver = errors.New("the time limit of the package (-timeout) is near")
 
 // result is what a child says of its run.
 type result struct {
@@ -80,6 +90,9 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.skip", strings.Join(skip, "|")); err != nil {
 		panic(err)
 	}
+	if limit, ok := flag.Lookup("test.timeout").Value.(flag.Getter).Get().(time.Duration); ok && limit > 0 {
+		childrenEnd = time.Now().Add(limit - min(reportTime, limit/2))
+	}
 	os.Exit(m.Run())
 }
 
@@ -100,6 +113,9 @@ func TestPlan(t *testing.T) {
 		}
 	}
 	go endIfHung()
+	if os.Getenv(hangEnv) != "" {
+		select {}
+	}
 	cryptotest.SetGlobalRandom(t, p.Seed) // what others than the roles draw, TLS and libraries
 	synctest.Test(t, func(*testing.T) {
 		w := newWorld(p, slog.LevelInfo)
@@ -176,6 +192,10 @@ func runPlan(ctx context.Context, dir string, p plan, env ...string) (result, er
 	}
 	ctx, cancel := context.WithTimeout(ctx, hangLimit)
 	defer cancel()
+	if !childrenEnd.IsZero() {
+		ctx, cancel = context.WithDeadlineCause(ctx, childrenEnd, errTimeOver)
+		defer cancel()
+	}
 	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestPlan$", "-test.timeout=0") //nolint:gosec // this test's own binary
 	cmd.Env = append(os.Environ(), childEnv+"="+path, "GOGC=400", "GOMAXPROCS="+fmt.Sprint(processorsOf(p.Seed)))
 	cmd.Env = append(cmd.Env, env...)
@@ -247,6 +267,9 @@ func TestSeeds(t *testing.T) {
 	close(plans)
 	running.Wait()
 	t.Logf("%d seeds: %v", s.seeds, &s.total)
+	if isTimeOver() {
+		t.Errorf("after %d seeds: %v", s.seeds, errTimeOver)
+	}
 	if *replays > 1 {
 		t.Logf("%d of %d seeds were the same in %d runs each", s.same, s.seeds, *replays)
 	}
@@ -266,7 +289,9 @@ type seedRunner struct {
 }
 
 // hasEnded reports whether no further seed is to begin.
-func (s *seedRunner) hasEnded() bool { return *untilFail && s.Failed() }
+func (s *seedRunner) hasEnded() bool { return *untilFail && s.Failed() || isTimeOver() }
+
+func isTimeOver() bool { return !childrenEnd.IsZero() && time.Now().After(childrenEnd) }
 
 // drawPlans hands out the plans that the flags ask for.
 func (s *seedRunner) drawPlans(plans chan<- plan) {
@@ -324,6 +349,32 @@ func readPlan(path string) (p plan, err error) {
 		err = json.Unmarshal(text, &p)
 	}
 	return p, err
+}
+
+// TestHungSeed: a seed that hangs fails with its plan and its stacks, before the time limit of the package ends everything without them.
+func TestHungSeed(t *testing.T) {
+	keep := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSeeds$", "-test.timeout=20s", "-seeds=1", "-keep="+keep) //nolint:gosec // this test's own binary
+	cmd.Env = append(os.Environ(), hangEnv+"=1")
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		t.Fatalf("the run ended with %v\n%s", err, out)
+	}
+	for _, want := range []string{"seed 1 failed", errTimeOver.Error(), "[select (no cases)]", "sim.TestPlan", "its plan and its timeline"} {
+		if !bytes.Contains(out, []byte(want)) {
+			t.Errorf("the report lacks %q", want)
+		}
+	}
+	if bytes.Contains(out, []byte("panic: test timed out")) {
+		t.Error("the time limit of the package ended it")
+	}
+	if _, err := readPlan(filepath.Join(keep, "seed1.json")); err != nil {
+		t.Error(err)
+	}
+	if t.Failed() {
+		t.Logf("%s", out)
+	}
 }
 
 // TestNothingReal runs a cell in a process that can open no file and no socket.

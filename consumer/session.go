@@ -313,7 +313,7 @@ func (conn *streamConnection) joinShards(o *scribev1.StreamOpened) (gaps []*scri
 	if shards := o.GetShards(); id == 0 && len(shards) > 0 {
 		id = record.ShardID(shards[0].GetShard()).Category()
 	}
-	if err := sh.checkCategory(id); err != nil {
+	if err := sh.adoptCategoryID(id); err != nil {
 		return nil, err
 	}
 	there := make(map[record.ShardID]bool, len(o.GetShards()))

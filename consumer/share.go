@@ -119,8 +119,8 @@ func (s *categoryShare) asCheckpoint(category string, watermark int64) checkpoin
 	return c
 }
 
-// checkCategory compares the category id of a stream with the known one, or adopts it.
-func (s *categoryShare) checkCategory(id uint32) error {
+// adoptCategoryID compares the category id of a stream with the known one, or adopts it.
+func (s *categoryShare) adoptCategoryID(id uint32) error {
 	switch {
 	case id == 0, id == s.categoryID:
 		return nil

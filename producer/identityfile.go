@@ -91,7 +91,7 @@ func OpenIdentity(path string, opts ...IdentityOption) (*IdentityFile, error) {
 func (f *IdentityFile) loadFile(replay bool) error {
 	data, err := os.ReadFile(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return f.writeFile(Identity{ID: randomID(nil), Epoch: 1}, nil, false)
+		return f.writeIdentity(Identity{ID: randomID(nil), Epoch: 1}, nil, false)
 	}
 	if err != nil {
 		return fmt.Errorf("producer: read identity: %w", err)
@@ -105,7 +105,7 @@ func (f *IdentityFile) loadFile(replay bool) error {
 			return err
 		}
 	}
-	return f.writeFile(id, position, false)
+	return f.writeIdentity(id, position, false)
 }
 
 // raiseEpochs returns the identity with a new epoch, above all earlier ones, for all shards.
@@ -143,13 +143,13 @@ func (f *IdentityFile) Position() []byte {
 // Save replaces the saved identity and position, and syncs the file. The position is any bytes; all messages of the source up to
 // it must be acknowledged in id.
 func (f *IdentityFile) Save(id Identity, position []byte) error {
-	return f.writeFile(id, position, false)
+	return f.writeIdentity(id, position, false)
 }
 
 // Close saves id and position as those of an orderly stop, after which nothing is replayed, and releases the file. If messages
 // were not delivered, call Release instead: the identity and position of the last Save then stay valid.
 func (f *IdentityFile) Close(id Identity, position []byte) error {
-	if err := f.writeFile(id, position, true); err != nil {
+	if err := f.writeIdentity(id, position, true); err != nil {
 		return err
 	}
 	return f.Release()
@@ -166,7 +166,7 @@ func (f *IdentityFile) Release() error {
 	return f.lock.Close()
 }
 
-func (f *IdentityFile) writeFile(id Identity, position []byte, clean bool) error {
+func (f *IdentityFile) writeIdentity(id Identity, position []byte, clean bool) error {
 	data, err := encodeIdentity(id, position, clean)
 	if err != nil {
 		return err

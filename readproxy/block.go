@@ -81,7 +81,7 @@ type checkedBlock struct {
 // blockOverhead is the size that the cache adds to a block's data.
 const blockOverhead = 256
 
-func (b *checkedBlock) bytes() int64 {
+func (b *checkedBlock) chargedBytes() int64 {
 	return int64(len(b.data)) + 4*int64(len(b.sums)) + blockOverhead
 }
 

@@ -41,8 +41,8 @@ func newCache(limit int64) (*blockCache, error) {
 	c := &blockCache{limit: limit, provenLimit: int64(float64(limit) * provenShare)}
 	var errs [3]error
 	// The bounds are on bytes, which addBlock and addProven count up and enforce.
-	c.mu.trial, errs[0] = simplelru.NewLRU(math.MaxInt, func(_ blockKey, b *checkedBlock) { c.mu.trialBytes -= b.bytes() })
-	c.mu.proven, errs[1] = simplelru.NewLRU(math.MaxInt, func(_ blockKey, b *checkedBlock) { c.mu.provenBytes -= b.bytes() })
+	c.mu.trial, errs[0] = simplelru.NewLRU(math.MaxInt, func(_ blockKey, b *checkedBlock) { c.mu.trialBytes -= b.chargedBytes() })
+	c.mu.proven, errs[1] = simplelru.NewLRU(math.MaxInt, func(_ blockKey, b *checkedBlock) { c.mu.provenBytes -= b.chargedBytes() })
 	c.mu.given, errs[2] = simplelru.NewLRU[blockKey, struct{}](rememberedKeys, nil)
 	return c, errors.Join(errs[:]...)
 }
@@ -84,15 +84,15 @@ func (c *blockCache) addPushed(k blockKey, b *checkedBlock) bool {
 	if c.mu.proven.Contains(k) || c.mu.trial.Contains(k) {
 		return true
 	}
-	if c.mu.provenBytes+b.bytes() > c.limit {
+	if c.mu.provenBytes+b.chargedBytes() > c.limit {
 		return false
 	}
-	for c.mu.trialBytes+c.mu.provenBytes+b.bytes() > c.limit {
+	for c.mu.trialBytes+c.mu.provenBytes+b.chargedBytes() > c.limit {
 		c.evictTrial()
 	}
 	b.unread = true
 	c.mu.trial.Add(k, b)
-	c.mu.trialBytes += b.bytes()
+	c.mu.trialBytes += b.chargedBytes()
 	return true
 }
 
@@ -112,31 +112,31 @@ func (c *blockCache) evictTrial() bool {
 
 // addProven adds a block that is in no part to the proven one. The mutex is held.
 func (c *blockCache) addProven(k blockKey, b *checkedBlock) {
-	if b.bytes() > c.provenLimit {
+	if b.chargedBytes() > c.provenLimit {
 		c.mu.trial.Add(k, b)
-		c.mu.trialBytes += b.bytes()
+		c.mu.trialBytes += b.chargedBytes()
 		return
 	}
 	c.mu.proven.Add(k, b)
-	c.mu.provenBytes += b.bytes()
+	c.mu.provenBytes += b.chargedBytes()
 	for c.mu.provenBytes > c.provenLimit {
 		old, demoted, _ := c.mu.proven.RemoveOldest()
 		c.mu.trial.Add(old, demoted)
-		c.mu.trialBytes += demoted.bytes()
+		c.mu.trialBytes += demoted.chargedBytes()
 	}
 }
 
 // addBlock adds a block, unless it is larger than the whole cache. proven means that it is young, or has been requested several
 // times. Other blocks are evicted first, so the bound always holds.
 func (c *blockCache) addBlock(k blockKey, b *checkedBlock, proven bool) {
-	if b.bytes() > c.limit {
+	if b.chargedBytes() > c.limit {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.trial.Remove(k)
 	c.mu.proven.Remove(k)
-	for c.mu.trialBytes+c.mu.provenBytes+b.bytes() > c.limit {
+	for c.mu.trialBytes+c.mu.provenBytes+b.chargedBytes() > c.limit {
 		if !c.evictTrial() {
 			c.mu.proven.RemoveOldest()
 			c.mu.evicted++
@@ -147,7 +147,7 @@ func (c *blockCache) addBlock(k blockKey, b *checkedBlock, proven bool) {
 		return
 	}
 	c.mu.trial.Add(k, b)
-	c.mu.trialBytes += b.bytes()
+	c.mu.trialBytes += b.chargedBytes()
 }
 
 // dropDamaged removes a damaged block, unless another one has replaced it.

@@ -29,7 +29,7 @@ func TestCacheProperties(t *testing.T) {
 			switch rapid.IntRange(0, 3).Draw(t, "what") {
 			case 0, 1:
 				b := &checkedBlock{data: make([]byte, rapid.IntRange(0, 6000).Draw(t, "size")), sums: make([]uint32, rapid.IntRange(0, 3).Draw(t, "sums"))}
-				if b.bytes() <= c.limit {
+				if b.chargedBytes() <= c.limit {
 					added[k] = b
 				}
 				c.addBlock(k, b, rapid.Bool().Draw(t, "wanted"))
@@ -47,7 +47,7 @@ func TestCacheProperties(t *testing.T) {
 			}
 			var sum int64
 			for _, b := range append(c.mu.trial.Values(), c.mu.proven.Values()...) {
-				sum += b.bytes()
+				sum += b.chargedBytes()
 			}
 			if s := c.readStats(); s.bytes != sum || sum > c.limit || s.proven > c.provenLimit {
 				t.Fatalf("%+v, but the blocks have %d bytes", s, sum)
@@ -117,7 +117,7 @@ func TestReplayLeavesTheTail(t *testing.T) {
 	lru, _ := simplelru.NewLRU[blockKey, *checkedBlock](blocks, nil)
 	plain := run(func(k blockKey) bool { _, ok := lru.Get(k); return ok }, func(k blockKey, _ bool) { lru.Add(k, b) })
 	for _, young := range []bool{true, false} {
-		c, _ := newCache(blocks * b.bytes())
+		c, _ := newCache(blocks * b.chargedBytes())
 		ours := run(func(k blockKey) bool { got, _ := c.getBlock(k); return got != nil }, func(k blockKey, tail bool) { c.addBlock(k, b, tail && young) })
 		t.Logf("hits of those who follow the tail: %.3f, with a plain LRU %.3f; its blocks are young: %v", ours, plain, young)
 		// Each block of the tail is fetched once when it is known to be one, else twice.

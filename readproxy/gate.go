@@ -100,7 +100,7 @@ func (o *sentAnswers) countAnswer(blocks []*checkedBlock, own int64, by int) int
 			delete(o.blocks, b)
 		}
 		if before == 0 || before+by == 0 {
-			n += b.bytes()
+			n += b.chargedBytes()
 		}
 	}
 	o.bytes += int64(by) * n

@@ -73,7 +73,7 @@ func Audit(ctx context.Context, log Log, blobs blob.Store, categories []AuditCat
 		return a.result, fmt.Errorf("read the boundary: %w", err)
 	}
 	for _, c := range categories {
-		if err := a.readCategory(c); err != nil {
+		if err := a.auditCategory(c); err != nil {
 			return a.result, err
 		}
 	}
@@ -101,8 +101,8 @@ type auditRun struct {
 	result AuditResult
 }
 
-// readCategory reads the logs of a category.
-func (a *auditRun) readCategory(c AuditCategory) error {
+// auditCategory reads the logs of a category, and counts what they refer to.
+func (a *auditRun) auditCategory(c AuditCategory) error {
 	states, err := a.log.Shards(a.ctx, c.ID)
 	if err != nil {
 		return fmt.Errorf("list the logs of %s: %w", c.Name, err)

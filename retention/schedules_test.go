@@ -60,14 +60,14 @@ func TestSchedule(t *testing.T) {
 				done[k] = true
 			}
 		}
-		for k := begin; k.end() <= boundary; k = k.next() {
+		for k := begin; k.end() <= boundary; k = k.nextSlice() {
 			left[k] = rapid.IntRange(0, 2).Draw(t, "blobs")
 		}
 		frontier := s.frontier[class]
 		t.Repeat(map[string]func(*rapid.T){
 			"": func(t *rapid.T) {
 				cursor := s.classCursor(class)
-				for k := begin; k.end() <= cursor; k = k.next() {
+				for k := begin; k.end() <= cursor; k = k.nextSlice() {
 					if !done[k] {
 						t.Fatalf("the cursor passed %s: looked at %v, %d doomed", k.keyPrefix(), seen[k], doomed[k])
 					}
@@ -82,7 +82,7 @@ func TestSchedule(t *testing.T) {
 				now += rapid.Int64Range(0, classLength(2)).Draw(t, "by")
 				boundary = now - classLength(1)
 				s.advanceFrontier(class, boundary)
-				for ; frontier.end() <= boundary; frontier = frontier.next() {
+				for ; frontier.end() <= boundary; frontier = frontier.nextSlice() {
 					left[frontier] = rapid.IntRange(0, 2).Draw(t, "blobs")
 				}
 			},
@@ -115,7 +115,7 @@ func TestSchedule(t *testing.T) {
 				}
 			},
 			"delete": func(t *rapid.T) {
-				for k := begin; k.end() <= boundary; k = k.next() {
+				for k := begin; k.end() <= boundary; k = k.nextSlice() {
 					if doomed[k] > 0 {
 						doomed[k]--
 						s.recordDeleted(k)

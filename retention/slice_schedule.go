@@ -41,7 +41,7 @@ func (s *sliceSchedule) beginClass(class uint32, oldest, cursor, boundary int64,
 		first = sliceOf(class, digits, max(oldest, horizon))
 	}
 	at := first
-	for ; at.end() <= min(cursor, boundary); at = at.next() {
+	for ; at.end() <= min(cursor, boundary); at = at.nextSlice() {
 		s.putDue(at, at.end()+expected.Microseconds())
 	}
 	s.frontier[class] = at
@@ -52,7 +52,7 @@ func (s *sliceSchedule) beginClass(class uint32, oldest, cursor, boundary int64,
 // advanceFrontier adds the slices of a class that the boundary has passed.
 func (s *sliceSchedule) advanceFrontier(class uint32, boundary int64) {
 	at := s.frontier[class]
-	for ; at.end() <= boundary; at = at.next() {
+	for ; at.end() <= boundary; at = at.nextSlice() {
 		s.putUnseen(at, at.end())
 	}
 	s.frontier[class] = at

@@ -45,9 +45,9 @@ func sliceOf(class uint32, digits uint8, t int64) timeSlice {
 
 // start is the time of the first blob that the slice may hold, end that of the first one after it, in Unix microseconds.
 func (s timeSlice) start() int64 { return int64(s.number<<sliceShift(s.digits)) * 1000 }
-func (s timeSlice) end() int64   { return s.next().start() }
+func (s timeSlice) end() int64   { return s.nextSlice().start() }
 
-func (s timeSlice) next() timeSlice {
+func (s timeSlice) nextSlice() timeSlice {
 	s.number++
 	return s
 }

@@ -127,7 +127,7 @@ func runQuery(cmd *cobra.Command, server, text string, f *queryFlags) (err error
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
 	r := &queryRun{flags: f, stderr: stderr, signalled: cmd.Context(), file: file}
-	if err := checkCategory(cmd.Context(), server, "query "+category, category, file); err != nil {
+	if err := requireCategory(cmd.Context(), server, "query "+category, category, file); err != nil {
 		if cmd.Context().Err() != nil {
 			return r.interruptedError()
 		}

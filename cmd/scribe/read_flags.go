@@ -75,9 +75,9 @@ func (f *readFlags) openStart(category string) (start consumer.Start, file *chec
 	return start, file, nil
 }
 
-// checkCategory is an error if the category does not exist, or is not that of the checkpoint file. A consumer would wait for a server
+// requireCategory returns an error if the category does not exist, or is not that of the checkpoint file. A consumer would wait for a server
 // that is away; a command that was given the wrong address or name should say so at once.
-func checkCategory(ctx context.Context, server, doing, category string, file *checkpointFile) error {
+func requireCategory(ctx context.Context, server, doing, category string, file *checkpointFile) error {
 	found, err := getCategory(ctx, server, doing, category)
 	if err == nil && file != nil && file.category != 0 && file.category != found.GetId() {
 		err = file.unusableError(fmt.Errorf("the category %q was deleted and created again since", category))

@@ -132,7 +132,7 @@ func runTail(cmd *cobra.Command, server, category string, f *tailFlags) (err err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
 	t.file = file
-	if err := checkCategory(cmd.Context(), server, "tail "+category, category, file); err != nil {
+	if err := requireCategory(cmd.Context(), server, "tail "+category, category, file); err != nil {
 		if cmd.Context().Err() != nil {
 			return t.interruptedError()
 		}

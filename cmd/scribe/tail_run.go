@@ -336,7 +336,7 @@ func (f *tailFlags) tailGroup(cmd *cobra.Command, server, category string, forma
 		return usageError(err)
 	}
 	t := &groupTailRun{tailRun: tailRun{flags: f, stderr: stderr, signalled: cmd.Context(), position: new(outputPosition)}}
-	if err := checkCategory(cmd.Context(), server, "tail "+category, category, nil); err != nil {
+	if err := requireCategory(cmd.Context(), server, "tail "+category, category, nil); err != nil {
 		if cmd.Context().Err() != nil {
 			return t.interruptedError()
 		}

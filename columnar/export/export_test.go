@@ -214,7 +214,7 @@ func TestStrings(t *testing.T) {
 func TestFieldsOfCSV(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.StringMatching(`[a,"\n ']{0,12}`).Draw(t, "text")
-		rows, err := csv.NewReader(bytes.NewReader(append(appendField(nil, []byte(text)), newline...))).ReadAll()
+		rows, err := csv.NewReader(bytes.NewReader(append(appendCSVField(nil, []byte(text)), newline...))).ReadAll()
 		if err != nil || len(rows) != 1 || len(rows[0]) != 1 || rows[0][0] != text {
 			t.Fatalf("%q came back as %q, %v", text, rows, err)
 		}

@@ -99,7 +99,7 @@ func (w *parquetFile) Write(batch arrow.RecordBatch) (err error) {
 func (w *parquetFile) writeValues() error {
 	size := 0
 	for i := range w.leaves {
-		size += w.leaves[i].bytes()
+		size += w.leaves[i].valueBytes()
 	}
 	if w.group > 0 && w.group+size > groupBytes {
 		if err := w.file.Flush(); err != nil {
@@ -119,8 +119,8 @@ func (w *parquetFile) writeValues() error {
 	return nil
 }
 
-// bytes returns the approximate size of the values in a file, without dictionary and compression.
-func (l *leafColumn) bytes() int {
+// valueBytes returns the approximate size of the values in a file, without dictionary and compression.
+func (l *leafColumn) valueBytes() int {
 	size := 8 * len(l.values)
 	for i := range l.values {
 		if v := &l.values[i]; v.Kind() == parquet.ByteArray {

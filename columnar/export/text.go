@@ -64,7 +64,7 @@ func newCSV(w io.Writer, s *arrow.Schema) *csvWriter {
 		if i > 0 {
 			line = append(line, ',')
 		}
-		line = appendField(line, []byte(f.Name))
+		line = appendCSVField(line, []byte(f.Name))
 	}
 	line = append(line, newline...)
 	out := lineWriter{bufio.NewWriterSize(w, max(bufferSize, len(line)))}
@@ -87,7 +87,7 @@ func (w *csvWriter) Write(batch arrow.RecordBatch) error {
 			}
 			if !isNull(batch.Column(i), row) {
 				scratch = value(scratch[:0], row)
-				line = appendField(line, scratch)
+				line = appendCSVField(line, scratch)
 			}
 		}
 		if _, err := w.Writer.Write(append(line, newline...)); err != nil {
@@ -97,8 +97,8 @@ func (w *csvWriter) Write(batch arrow.RecordBatch) error {
 	return nil
 }
 
-// appendField appends a field. It quotes fields that need it, and the empty text, which would otherwise be null.
-func appendField(dst, field []byte) []byte {
+// appendCSVField appends a field. It quotes fields that need it, and the empty text, which would otherwise be null.
+func appendCSVField(dst, field []byte) []byte {
 	if len(field) > 0 && !bytes.ContainsAny(field, "\",\r\n") {
 		return append(dst, field...)
 	}

@@ -13,7 +13,7 @@ func (q *Select) String() string {
 	b = appendAlias(b, q.From.Alias)
 	b = appendClause(b, " WHERE ", q.Where, precOr)
 	if len(q.GroupBy) > 0 {
-		b = appendList(append(b, " GROUP BY "...), q.GroupBy)
+		b = appendExprs(append(b, " GROUP BY "...), q.GroupBy)
 	}
 	b = appendClause(b, " HAVING ", q.Having, precOr)
 	if len(q.OrderBy) > 0 {
@@ -110,7 +110,7 @@ func appendQuoted(b []byte, s string, quote byte) []byte {
 	return append(append(append(b, quote), strings.ReplaceAll(s, single, single+single)...), quote)
 }
 
-func appendList(b []byte, list []Expr) []byte {
+func appendExprs(b []byte, list []Expr) []byte {
 	return appendEach(b, list, func(b []byte, e Expr) []byte { return appendExpr(b, e, precOr) })
 }
 
@@ -208,7 +208,7 @@ func appendOperator(b []byte, e Expr) []byte {
 		return appendBinary(b, e)
 	case *In:
 		b = appendIf(appendExpr(b, e.X, precLike+1), e.Not, " NOT")
-		return append(appendList(append(b, " IN ("...), e.List), ')')
+		return append(appendExprs(append(b, " IN ("...), e.List), ')')
 	case *Between:
 		b = append(appendIf(appendExpr(b, e.X, precLike+1), e.Not, " NOT"), " BETWEEN "...)
 		b = appendExpr(appendIf(b, e.Symmetric, "SYMMETRIC "), e.Low, precLike+1)
@@ -314,6 +314,6 @@ func appendCall(b []byte, e *Call) []byte {
 		b = appendName(b, e.Func)
 	}
 	b = appendIf(append(b, '('), e.Distinct, "DISTINCT ")
-	b = append(appendList(appendIf(b, e.Star, "*"), e.Args), ')')
+	b = append(appendExprs(appendIf(b, e.Star, "*"), e.Args), ')')
 	return appendIf(appendClause(b, " FILTER (WHERE ", e.Filter, precOr), e.Filter != nil, ")")
 }

@@ -159,7 +159,7 @@ func (s *Spool) rewriteSegments(from []*segmentFile) (err error) {
 	if err := w.reserveSpace(); err != nil {
 		return err
 	}
-	size, err := w.writeFile(from)
+	size, err := w.writeSegment(from)
 	if err != nil {
 		w.discardRewrite()
 		return fmt.Errorf("rewrite %d segments as %s: %w", len(from), w.id.Name(), err)
@@ -253,8 +253,8 @@ func (w *segmentRewrite) discardRewrite() {
 
 const rewriteBuffer = 1 << 20
 
-// writeFile writes the file, renames it into place, and returns its length.
-func (w *segmentRewrite) writeFile(from []*segmentFile) (size int64, err error) {
+// writeSegment writes the file, renames it into place, and returns its length.
+func (w *segmentRewrite) writeSegment(from []*segmentFile) (size int64, err error) {
 	s := w.s
 	if w.file, err = s.fs.Create(w.path+tempSuffix, diskCategory); err != nil {
 		return 0, err

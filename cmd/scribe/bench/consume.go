@@ -35,12 +35,12 @@ func Consume(ctx context.Context, o Options) (r Report, err error) {
 		What: "consume", Workload: o.Workload.Name, InProcess: o.InProcess,
 		Limit: "unzstd", LimitNsPerByte: limit.nsPerByte, WarmNsPerByte: warm.nsPerByte, CompressionRate: limit.ratio,
 	}
-	err = r.readCategory(ctx, o, written)
+	err = r.measureReading(ctx, o, written)
 	return r, err
 }
 
-// readCategory measures reading the whole category, which has so many messages.
-func (r *Report) readCategory(ctx context.Context, o Options, written int64) error {
+// measureReading measures reading the whole category, which has so many messages.
+func (r *Report) measureReading(ctx context.Context, o Options, written int64) error {
 	c, err := consumer.New(o.Server, o.Category, consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd())
 	if err != nil {
 		return err
@@ -91,7 +91,7 @@ func CatchUp(ctx context.Context, o Options) (r Report, err error) {
 		return r, err
 	}
 	debug.FreeOSMemory()
-	err = r.readCategory(ctx, o, written)
+	err = r.measureReading(ctx, o, written)
 	return r, err
 }
 

@@ -45,7 +45,7 @@ func (f *farRun) readBacklog(ctx context.Context) error {
 	debug.FreeOSMemory() // the memory of producers and the limit would let the path run without garbage collection
 	return f.measureRequests(ctx, func() error {
 		var read Report
-		err := read.readCategory(ctx, Options{Server: f.Server, Category: farCategory(0)}, messages+1) // and the one that opened it
+		err := read.measureReading(ctx, Options{Server: f.Server, Category: farCategory(0)}, messages+1) // and the one that opened it
 		f.r.Bytes = read.Bytes
 		return err
 	})

@@ -164,7 +164,7 @@ func (r *recoveryRun) storeResult(f readBlob, rows *categoryRows) error {
 		if err != nil {
 			return err
 		}
-		return r.putBlob(f, row, text)
+		return r.putBlobRow(f, row, text)
 	}
 	return r.storeFooter(f, row, rows)
 }
@@ -208,11 +208,11 @@ func (r *recoveryRun) storeFooter(f readBlob, row blobRow, rows *categoryRows) e
 			return err
 		}
 	}
-	return r.putBlob(f, row, nil)
+	return r.putBlobRow(f, row, nil)
 }
 
-// putBlob writes the row of a blob, with the finding about one that can't be read.
-func (r *recoveryRun) putBlob(f readBlob, row blobRow, finding []byte) error {
+// putBlobRow writes the row of a blob, with the finding about one that can't be read.
+func (r *recoveryRun) putBlobRow(f readBlob, row blobRow, finding []byte) error {
 	value, err := binary.Append(nil, binary.BigEndian, row)
 	if err != nil {
 		return err

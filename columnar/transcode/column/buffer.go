@@ -341,7 +341,7 @@ func (c *Buffer) IsFull() bool {
 func (c *Buffer) Bytes() int64 {
 	s := int64(len(c.valid)+len(c.bits)+4*len(c.i32)+8*len(c.i64)+16*len(c.dec)+4*len(c.offsets)) + int64(len(c.values))
 	if c.dict != nil {
-		s += c.dict.bytes()
+		s += c.dict.memoryBytes()
 	}
 	for _, child := range c.Children {
 		s += child.Bytes()

@@ -40,7 +40,7 @@ func (d *textDictionary) textOf(code int32) []byte {
 	return d.values[d.offsets[code]:d.offsets[code+1]]
 }
 
-func (d *textDictionary) bytes() int64 { return int64(len(d.values) + 4*len(d.offsets)) }
+func (d *textDictionary) memoryBytes() int64 { return int64(len(d.values) + 4*len(d.offsets)) }
 
 // codeOf returns the code of a text. It returns false if the dictionary can't take another text.
 func (d *textDictionary) codeOf(v []byte) (int32, bool) {

@@ -108,8 +108,8 @@ func (v *View) takeFile(r io.Reader) (savedAt int64, err error) {
 	return savedAt, err
 }
 
-// writeFile writes a file.
-func (v *View) writeFile(w io.Writer, savedAt int64) error {
+// writeMembers writes a file.
+func (v *View) writeMembers(w io.Writer, savedAt int64) error {
 	b, err := encodeFile(v.list.Load().all, savedAt)
 	if err == nil {
 		_, err = w.Write(b)

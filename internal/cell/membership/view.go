@@ -99,7 +99,7 @@ func NewView(cfg ViewConfig, deps ViewDeps) (*View, error) {
 		Watch: func(ctx context.Context, heartbeat *durationpb.Duration, receive func(*scribev1.WatchMembersResponse) error) error {
 			return deps.Source.WatchMembers(ctx, &scribev1.WatchMembersRequest{Heartbeat: heartbeat}, receive)
 		},
-		Apply: v.applyList, Count: func() int { return len(v.list.Load().all) }, Decode: v.takeFile, Encode: v.writeFile,
+		Apply: v.applyList, Count: func() int { return len(v.list.Load().all) }, Decode: v.takeFile, Encode: v.writeMembers,
 	}, deps.Logger, deps.Registerer)
 	if err != nil {
 		return nil, err

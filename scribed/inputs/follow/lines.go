@@ -48,9 +48,9 @@ func (s *lineSplitter) nextMessages(dst []producer.Message, b []byte, skipping, 
 			c.addLine(trimLineEnd(rest[:size]))
 			c.consumed += size
 		case complete:
-			s.tooLong(&c, rest[:s.maxLine], size)
+			s.takeLongLine(&c, rest[:s.maxLine], size)
 		case len(rest) > s.maxLine:
-			s.tooLong(&c, rest[:s.maxLine], 0)
+			s.takeLongLine(&c, rest[:s.maxLine], 0)
 		default:
 			return c // the rest is not written yet
 		}
@@ -85,8 +85,8 @@ func (s *lineSplitter) messageEnd(b []byte, flush, last bool) (size int, complet
 	return at, flush || last
 }
 
-// tooLong handles a message over the limit. text is its beginning; size is its length, 0 if not known yet.
-func (s *lineSplitter) tooLong(c *cutLines, text []byte, size int) {
+// takeLongLine handles a message over the limit. text is its beginning; size is its length, 0 if not known yet.
+func (s *lineSplitter) takeLongLine(c *cutLines, text []byte, size int) {
 	switch s.long {
 	case longSplit:
 		c.split++

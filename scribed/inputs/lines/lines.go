@@ -142,13 +142,13 @@ func (h *Handler) writeLines(ctx context.Context, category string, body io.Reade
 			}
 			line = bytes.TrimSuffix(line, []byte{'\r'})
 			if len(line) > int(h.cfg.MaxLine) {
-				return h.tooLong(ctx, category, messages, accepted)
+				return h.endAtLongLine(ctx, category, messages, accepted)
 			}
 			messages = append(messages, producer.Message{Payload: line})
 			text = rest
 		}
 		if len(text) > int(h.cfg.MaxLine)+1 {
-			return h.tooLong(ctx, category, messages, accepted)
+			return h.endAtLongLine(ctx, category, messages, accepted)
 		}
 		if fail := h.writeMessages(ctx, category, messages); fail != nil {
 			return accepted, fail
@@ -159,8 +159,8 @@ func (h *Handler) writeLines(ctx context.Context, category string, body io.Reade
 	return accepted, nil
 }
 
-// tooLong ends a request at a line over the limit, after delivering the lines before it.
-func (h *Handler) tooLong(ctx context.Context, category string, before []producer.Message, accepted int) (int, *inputs.HTTPError) {
+// endAtLongLine ends a request at a line over the limit, after delivering the lines before it.
+func (h *Handler) endAtLongLine(ctx context.Context, category string, before []producer.Message, accepted int) (int, *inputs.HTTPError) {
 	if fail := h.writeMessages(ctx, category, before); fail != nil {
 		return accepted, fail
 	}

@@ -184,7 +184,7 @@ func (s *Store) stageCommit(batch *pebble.Batch, t *pendingCommit, revision uint
 		var err error
 		switch {
 		case op.Kind == kv.OpPut:
-			err = batch.Set(storedKey(op.Key), appendValue(make([]byte, 0, headerLen+len(op.Value)), op.Key, revision, op.Value), nil)
+			err = batch.Set(storedKey(op.Key), appendStored(make([]byte, 0, headerLen+len(op.Value)), op.Key, revision, op.Value), nil)
 			events = append(events, kv.KeyEvent{Key: op.Key, Value: op.Value, Revision: revision})
 		case op.Kind == kv.OpDelete && exists[i]:
 			err = batch.Delete(storedKey(op.Key), nil)

@@ -35,9 +35,9 @@ var (
 	castagnoli = crc32.MakeTable(crc32.Castagnoli)
 )
 
-// appendValue appends the stored form of an entry. The checksum covers the key as well, so that a value is not valid under
+// appendStored appends the stored form of an entry. The checksum covers the key as well, so that a value is not valid under
 // another key.
-func appendValue(dst []byte, key string, revision uint64, value []byte) []byte {
+func appendStored(dst []byte, key string, revision uint64, value []byte) []byte {
 	start := len(dst)
 	dst = append(dst, valueVersion, 0, 0, 0, 0, 0, 0, 0)
 	dst = binary.LittleEndian.AppendUint64(dst, revision)

@@ -17,7 +17,7 @@ const (
 )
 
 func TestGolden(t *testing.T) {
-	value := appendValue(nil, "key", 258, []byte("value"))
+	value := appendStored(nil, "key", 258, []byte("value"))
 	if got := hex.EncodeToString(value); got != goldenValue {
 		t.Errorf("value %s, want %s", got, goldenValue)
 	}
@@ -36,7 +36,7 @@ func TestGolden(t *testing.T) {
 
 // TestDamage flips every bit: none goes unnoticed.
 func TestDamage(t *testing.T) {
-	value := appendValue(nil, "key", 258, []byte("value"))
+	value := appendStored(nil, "key", 258, []byte("value"))
 	state := encodeState(258)
 	if _, _, err := parseValue("kez", value); !errors.Is(err, kv.ErrCorrupt) {
 		t.Errorf("another key's value: %v", err)
@@ -73,7 +73,7 @@ func TestDamage(t *testing.T) {
 }
 
 func FuzzParseValue(f *testing.F) {
-	f.Add("key", appendValue(nil, "key", 258, []byte("value")))
+	f.Add("key", appendStored(nil, "key", 258, []byte("value")))
 	f.Add("", []byte{})
 	f.Fuzz(func(t *testing.T, key string, stored []byte) {
 		revision, value, err := parseValue(key, stored)
@@ -83,7 +83,7 @@ func FuzzParseValue(f *testing.F) {
 			}
 			return
 		}
-		if !bytes.Equal(appendValue(nil, key, revision, value), stored) {
+		if !bytes.Equal(appendStored(nil, key, revision, value), stored) {
 			t.Fatal("a value has two forms")
 		}
 	})

@@ -103,7 +103,7 @@ func (l *EventLog) Watch(ctx context.Context, prefix string, after uint64, fn fu
 	l.mu.Unlock()
 	defer l.watches.Done()
 	for {
-		batch, grown, err := l.next(prefix, after)
+		batch, grown, err := l.nextBatch(prefix, after)
 		if err != nil {
 			return err
 		}
@@ -127,8 +127,8 @@ func (l *EventLog) Watch(ctx context.Context, prefix string, after uint64, fn fu
 	}
 }
 
-// next returns changes after a revision. If they are the last ones, it also returns the channel that announces more.
-func (l *EventLog) next(prefix string, after uint64) (kv.EventBatch, <-chan struct{}, error) {
+// nextBatch returns changes after a revision. If they are the last ones, it also returns the channel that announces more.
+func (l *EventLog) nextBatch(prefix string, after uint64) (kv.EventBatch, <-chan struct{}, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.closed {

@@ -80,6 +80,8 @@ type leaderState struct {
 // leader that lives for silent, and it takes several reads.
 type election struct {
 	interval, patience time.Duration
+	// reluctant says that a term that is free is left to others, until it has been silent, too.
+	reluctant bool
 
 	// known says that the last read succeeded; it returned state at readAt.
 	known   bool
@@ -96,7 +98,7 @@ func (e *election) noteRead(s leaderState, began, ended time.Time) bool {
 		e.silence = 0
 	}
 	e.known, e.state, e.readAt = true, s, ended
-	return !s.unreadable && s.term.isFree() || e.silence >= e.patience
+	return !s.unreadable && s.term.isFree() && !e.reluctant || e.silence >= e.patience
 }
 
 // noteFailure records a read that failed: the leader may be unable to beat for the same reason.

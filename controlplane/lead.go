@@ -3,6 +3,7 @@ package controlplane
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"scribe/internal/base/backoff"
@@ -35,12 +36,47 @@ func (c *ControlPlane) runElection() {
 			return
 		}
 		began := time.Now()
-		if held, _, _ := c.leadership.heldNow(began); held != nil {
+		r.election.reluctant = c.leadership.reluctant.Load()
+		held, _, _ := c.leadership.heldNow(began)
+		if handsOver := c.leadership.handsOver.Swap(false); handsOver && held != nil {
+			c.handOver(held)
+			held = nil
+		}
+		if held != nil {
 			r.beatOnce(held)
 			timer.Reset(max(c.cfg.BeatInterval-time.Since(began), 0))
 		} else {
 			r.standBy()
 			timer.Reset(c.cfg.BeatInterval)
+		}
+	}
+}
+
+// StandAside hands over if this instance leads, and lets others lead first from now on: it is for a process that is about to stop, and still
+// needs a leader until then. It returns when another instance leads, and fails with the cause of ctx if that ends first. Then, and if all
+// others end, this one leads again after a while.
+func (c *ControlPlane) StandAside(ctx context.Context) error {
+	l := c.leadership
+	if !c.cfg.Shared {
+		return nil
+	}
+	l.reluctant.Store(true)
+	if held, _, _ := l.heldNow(time.Now()); held == nil {
+		return nil
+	}
+	l.handsOver.Store(true)
+	l.wake.WakeUp()
+	for {
+		seen, changed := l.seenTerm()
+		if !seen.isFree() && seen.Holder != c.cfg.Instance {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("controlplane: no other instance has taken over: %w", context.Cause(ctx))
+		case <-c.calls.Draining():
+			return nil
 		}
 	}
 }

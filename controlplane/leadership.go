@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"scribe/internal/base/lifecycle"
@@ -35,6 +36,8 @@ func (t *heldTerm) only(ops ...kv.Op) []kv.Op {
 type leadership struct {
 	// wake tells the election to look at the store now.
 	wake lifecycle.WakeChannel
+	// handsOver asks the election to hand over, once; reluctant says that others go first, see StandAside.
+	handsOver, reluctant atomic.Bool
 
 	mu struct {
 		sync.Mutex

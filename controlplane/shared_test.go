@@ -93,6 +93,41 @@ func TestHandOver(t *testing.T) {
 	})
 }
 
+// An instance that is about to stop lets another one lead at once, serves on, and leads again only when the others are gone.
+func TestStandAside(t *testing.T) {
+	testShared(t, "a b", func(t *testing.T, s *sharedStore, leader *instance) {
+		join(t, leader.ControlPlane, "m", 10*time.Second)
+		other := s.followers()[0]
+		began := time.Now()
+		if err := leader.StandAside(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if next := s.leader(); next != other || time.Since(began) > 10*time.Millisecond {
+			t.Errorf("%s leads after %v", next.name, time.Since(began))
+		}
+		if err := heartbeat(t, leader.ControlPlane, "m", 0); err != nil {
+			t.Errorf("a heartbeat at the one that stood aside: %v", err)
+		}
+		if err := leader.StandAside(t.Context()); err != nil {
+			t.Errorf("it does not lead: %v", err)
+		}
+		s.end(other)
+		advance(leader.cfg.TakeoverAfter / 2)
+		if len(s.leaders()) > 0 {
+			t.Error("it does not let others go first")
+		}
+		if next, took := s.awaitLeader(nil); next != leader || took > 2*leader.cfg.TakeoverAfter {
+			t.Errorf("%s leads after %v", next.name, took)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if err := leader.StandAside(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("without any other: %v", err)
+		}
+	})
+}
+
 // A store that does not answer is not silence: when it is back, the same instance leads in the same term, and members and slots
 // are as they were. Meanwhile nothing is answered that might be outdated.
 func TestStoreAwayIsNotSilence(t *testing.T) {

@@ -75,6 +75,8 @@ type App struct {
 	stopped  error
 	// stops stop the started parts, in reverse order.
 	stops []stopStep
+	// leads are what other processes can lead in place of this one; they are handed over in reverse order.
+	leads []leadStep
 }
 
 // stopStep stops one part of the process.
@@ -152,11 +154,14 @@ func watchFailure[T any](a *App, happened <-chan T, why func(T) error) {
 	}()
 }
 
-// Stop stops the process without losing data: it becomes not ready, drains accepted messages, ends streams with a notice, then releases its
+// Stop stops the process without losing data: it becomes not ready, hands over what it leads, drains accepted messages, ends streams with a notice, then releases its
 // resources. It returns all errors, including work that remained when ctx ended. Repeated calls return the same error.
 func (a *App) Stop(ctx context.Context) error {
 	a.stopping.Do(func() {
 		served := a.ready.Swap(false)
+		if served {
+			a.standAside(ctx)
+		}
 		close(a.ended)
 		var errs []error
 		for _, s := range slices.Backward(a.stops) {

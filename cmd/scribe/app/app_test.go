@@ -221,7 +221,7 @@ func TestFailureEndsTheProcess(t *testing.T) {
 
 // TestGatewayDescribesItself: a process says what it offers also while its control plane is away.
 func TestGatewayDescribesItself(t *testing.T) {
-	g := newControlGateway(away{}, "v", time.Now(), []scribev1.Role{scribev1.Role_ROLE_SCRIBED})
+	g := newControlGateway(away{}, "v", time.Now(), "", []scribev1.Role{scribev1.Role_ROLE_SCRIBED})
 	res, err := g.GetStatus(t.Context(), &scribev1.GetStatusRequest{})
 	if err != nil || len(res.GetRoles()) != 1 || res.GetVersion() != "v" {
 		t.Errorf("%v, %v", res, err)

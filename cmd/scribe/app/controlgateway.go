@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,20 +15,25 @@ type controlGateway struct {
 	rpc.ControlService
 	version   string
 	startedAt int64
-	roles     []scribev1.Role
+	// member is the id of this process among the members of its cell.
+	member string
+	roles  []scribev1.Role
 
 	mu struct {
 		sync.Mutex
 		// silent means that the control plane did not answer; then only awaitControlPlane asks it.
 		silent bool
+		// stopping means that the process is about to stop; others are the members that go on.
+		stopping bool
+		others   []*scribev1.Member
 	}
 	listening sync.WaitGroup
 	life      context.Context //nolint:containedctx // of listen, which no call waits for
 	end       context.CancelFunc
 }
 
-func newControlGateway(control rpc.ControlService, version string, started time.Time, roles []scribev1.Role) *controlGateway {
-	g := &controlGateway{ControlService: control, version: version, startedAt: started.UnixMicro(), roles: roles}
+func newControlGateway(control rpc.ControlService, version string, started time.Time, member string, roles []scribev1.Role) *controlGateway {
+	g := &controlGateway{ControlService: control, version: version, startedAt: started.UnixMicro(), member: member, roles: roles}
 	g.life, g.end = context.WithCancel(context.Background())
 	return g
 }
@@ -54,11 +60,46 @@ const (
 // moment still describes itself: clients learn what it offers.
 func (g *controlGateway) GetStatus(ctx context.Context, req *scribev1.GetStatusRequest) (*scribev1.GetStatusResponse, error) {
 	cell := g.cellStatus(ctx, req)
+	roles, members := g.roles, cell.GetMembers()
+	g.mu.Lock()
+	if g.mu.stopping {
+		roles, members = g.lastRoles(g.mu.others), g.mu.others
+	}
+	g.mu.Unlock()
 	return &scribev1.GetStatusResponse{
-		Version: g.version, StartedAt: g.startedAt, Roles: g.roles,
-		Members: cell.GetMembers(), Categories: cell.GetCategories(), RetirementsPending: cell.GetRetirementsPending(),
+		Version: g.version, StartedAt: g.startedAt, Roles: roles,
+		Members: members, Categories: cell.GetCategories(), RetirementsPending: cell.GetRetirementsPending(),
 		Leadership: cell.GetLeadership(),
 	}, nil
+}
+
+// announceStop makes GetStatus name only those roles of this process that no other member has: clients go to the others at once, and wait for
+// a process that nobody replaces. It returns the other members, as far as the control plane knows them.
+func (g *controlGateway) announceStop(ctx context.Context) []*scribev1.Member {
+	members := slices.Clone(g.cellStatus(ctx, &scribev1.GetStatusRequest{}).GetMembers())
+	others := slices.DeleteFunc(members, func(m *scribev1.Member) bool { return m.GetId() == g.member })
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(others) > 0 {
+		g.mu.stopping, g.mu.others = true, others
+	}
+	return others
+}
+
+// lastRoles are the roles that this process offers until it ends, because nobody else does. Writes go to the agent of a cell's process or to
+// another write proxy; no other host's agent replaces one that is only that.
+func (g *controlGateway) lastRoles(others []*scribev1.Member) []scribev1.Role {
+	return slices.DeleteFunc(slices.Clone(g.roles), func(r scribev1.Role) bool {
+		if r == scribev1.Role_ROLE_SCRIBED && slices.Contains(g.roles, scribev1.Role_ROLE_WRITEPROXY) {
+			r = scribev1.Role_ROLE_WRITEPROXY
+		}
+		return r != scribev1.Role_ROLE_SCRIBED && hasRole(others, r)
+	})
+}
+
+// hasRole reports whether any of some members has a role.
+func hasRole(members []*scribev1.Member, r scribev1.Role) bool {
+	return slices.ContainsFunc(members, func(m *scribev1.Member) bool { return slices.Contains(m.GetRoles(), r) })
 }
 
 // cellStatus returns the answer of the control plane; nil without one.

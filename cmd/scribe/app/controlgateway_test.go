@@ -33,7 +33,7 @@ func TestStatusWhileTheControlPlaneHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		control := &hangingControl{}
 		control.hangs.Store(true)
-		g := newControlGateway(control, "v", time.Now(), []scribev1.Role{scribev1.Role_ROLE_SCRIBED})
+		g := newControlGateway(control, "v", time.Now(), "", []scribev1.Role{scribev1.Role_ROLE_SCRIBED})
 		defer func() {
 			if err := g.close(t.Context()); err != nil {
 				t.Error(err)

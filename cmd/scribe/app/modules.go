@@ -66,6 +66,8 @@ type sharedParts struct {
 	// loopback goes to this process's own services; set only when Wiring is InMemory.
 	loopback *rpc.Transport
 
+	gateway *controlGateway
+
 	node *node            // this process among the nodes of its cell; nil if it is none
 	etcd *clientv3.Client // where replicated metadata is; nil if the process has none
 
@@ -131,6 +133,7 @@ func (a *App) startControlPlane(ctx context.Context) error {
 		a.parts.retirer = logs
 	}
 	a.onStop("control plane", cp.Close)
+	a.onStandAside("control plane", scribev1.Role_ROLE_CONTROLPLANE, cp.StandAside)
 	a.parts.control = cp
 	if a.parts.node != nil {
 		a.parts.node.leadsControl.Store(new(cp.Leads))
@@ -160,7 +163,8 @@ func (a *App) startControlGateway(context.Context) error {
 		upstream = rpc.NewControlClient(a.transport, a.cfg.Upstream) // an agent forwards the calls, but is not a member
 		a.parts.groups = rpc.NewGroupClient(a.transport, a.cfg.Upstream)
 	}
-	g := newControlGateway(upstream, a.opts.Version, a.started, a.protoRoles())
+	g := newControlGateway(upstream, a.opts.Version, a.started, a.id, a.protoRoles())
+	a.parts.gateway = g
 	a.onStop("control gateway", g.close)
 	a.provideServices(rpc.Services{Control: g, Group: a.parts.groups})
 	if a.overLoopback() {

@@ -99,6 +99,7 @@ func (n *node) startMember(ctx context.Context, start etcdStart) error {
 		return err
 	}
 	a.onStop("etcd member", func(context.Context) error { m.Close(); return nil })
+	a.onStandAside("etcd member", scribev1.Role_ROLE_METALOG, m.HandOver)
 	watchFailure(a, m.Failed(), func(err error) error {
 		return fmt.Errorf("%w; scribe node list, at another node, tells whether node %s was removed or replaced", err, n.place.name)
 	})

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/metalog"
 	"scribe/storage/metalog/journal/etcdjournal"
 	"scribe/storage/metalog/pebblelog"
 	"scribe/storage/metalog/remote"
@@ -34,6 +36,12 @@ func (a *App) openReplica() error {
 		return err
 	}
 	a.onStop("metalog", func(context.Context) error { return engine.Close() })
+	a.onStandAside("metalog", scribev1.Role_ROLE_METALOG, func(ctx context.Context) error {
+		if err := engine.HandOver(ctx); !errors.Is(err, metalog.ErrNotLeader) {
+			return err
+		}
+		return nil
+	})
 	// A replica whose folder failed, or whose journal went back, refuses all calls: only a new process can reopen it.
 	watchFailure(a, engine.Failed(), func(struct{}) error { return fmt.Errorf("metalog: %w", engine.Err()) })
 	a.readinessChecks = append(a.readinessChecks, engine.Err)

@@ -205,11 +205,15 @@ func (c *Cell) reportOutcome(in roleInstance, err error) {
 		return
 	}
 	pause := passOver
-	if d := retry.Classify(err); d.Class == retry.Overloaded {
+	switch d := retry.Classify(err); {
+	case d.Class == retry.Overloaded:
 		if d.After > 0 {
 			pause = min(d.After, passOver)
 		}
-	} else {
+	case d.Reason == scribev1.Reason_REASON_SHUTTING_DOWN && !c.isFailing(in.role, in.url):
+		// Who serves instead is known already. It says so once: those that go on refusing are asked about as others are.
+		c.mu.due, c.mu.soon = time.Time{}, time.Time{}
+	default:
 		c.mu.due = c.mu.soon // the membership may have changed
 	}
 	c.mu.failed[in] = time.Now().Add(pause)

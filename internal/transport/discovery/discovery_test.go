@@ -500,7 +500,7 @@ func TestStreamsGoToTheLessLoaded(t *testing.T) {
 func TestStreamsSentAway(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		up, other := w.start("up", control, readStream), w.start("other", readStream)
-		up.evicts = true
+		up.evicts, up.reason = true, scribev1.Reason_REASON_OVERLOADED
 		c := w.cell("up")
 		for i, want := range []struct{ up, other int }{{1, 0}, {0, 1}, {0, 1}} {
 			if err := stream(t.Context(), c); err != nil {
@@ -513,6 +513,64 @@ func TestStreamsSentAway(t *testing.T) {
 		pass(passOver + time.Second)
 		if err := stream(t.Context(), c); err != nil || up.took("stream") != 1 {
 			t.Errorf("%v, it did not go back to the given address", err)
+		}
+	})
+}
+
+// A process that says that it stops is left by the very call that it refuses, however young the list of instances is; the one that goes on
+// offering its roles is not asked again and again what it offers.
+func TestInstanceStops(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		up, other := w.start("up", control, writeProxy, readStream), w.start("other", writeProxy, readStream)
+		c := w.cell("up")
+		if err := write(t.Context(), c); err != nil || up.took("write") != 1 {
+			t.Fatal(err)
+		}
+		refuse := func(context.Context) error {
+			return rpc.Errorf(scribev1.Reason_REASON_SHUTTING_DOWN, "it is shutting down")
+		}
+		up.write = refuse
+		up.took("status")
+		for range 10 {
+			if err := write(t.Context(), c); rpc.ReasonOf(err) != scribev1.Reason_REASON_SHUTTING_DOWN {
+				t.Fatal(err)
+			}
+		}
+		if n := up.took("status"); n > 1 {
+			t.Errorf("it was asked %d times", n)
+		}
+		pass(passOver + time.Second)
+		up.write = nil
+		if err := write(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		up.took("write")
+		up.write, up.roles = refuse, nil
+		w.leave("up")
+		for range 3 {
+			if err := write(t.Context(), c); err != nil || other.took("write") != 1 {
+				t.Errorf("another instance serves it: %v", err)
+			}
+		}
+		if n := up.took("write"); n != 1 {
+			t.Errorf("it was called %d times", n)
+		}
+	})
+}
+
+// The streams of an instance that stops go to another one.
+func TestStreamsOfAnInstanceThatStops(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		up, other := w.start("up", control, readStream), w.start("other", readStream)
+		up.evicts, up.reason = true, scribev1.Reason_REASON_SHUTTING_DOWN
+		c := w.cell("up")
+		for range 2 {
+			if err := stream(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if up.took("stream") != 1 || other.took("stream") != 1 {
+			t.Error("the stream went back to the instance that stops")
 		}
 	})
 }

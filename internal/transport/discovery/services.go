@@ -79,7 +79,8 @@ func (s readStreamService) Stream(ctx context.Context, recv func(context.Context
 	}
 	var sentAway error
 	err = clientOf(s.c, in, rpc.NewReadStreamClient).Stream(ctx, recv, func(res *scribev1.StreamResponse) error {
-		if e := res.GetEvicted(); e.GetReason() == scribev1.Reason_REASON_OVERLOADED {
+		switch e := res.GetEvicted(); e.GetReason() { //nolint:exhaustive // after others the instance is as good as any
+		case scribev1.Reason_REASON_OVERLOADED, scribev1.Reason_REASON_SHUTTING_DOWN:
 			sentAway = rpc.RetryErrorf(e.GetReason(), passOver, "%s", e.GetMessage())
 		}
 		return send(res)
@@ -174,7 +175,26 @@ func try[T any](ctx context.Context, c *Cell, elsewhere func(error) bool, roles 
 		var zero T
 		return zero, err
 	}
-	return tryChosen(ctx, c, elsewhere, ch, call)
+	res, err := tryChosen(ctx, c, elsewhere, ch, call)
+	if others := c.chooseOthers(ctx, ch, err, roles); len(others.urls) > 0 {
+		return tryChosen(ctx, c, elsewhere, others, call)
+	}
+	return res, err
+}
+
+// chooseOthers returns the instances that took over from those that were chosen, if these are stopping.
+func (c *Cell) chooseOthers(ctx context.Context, chosen instanceChoice, refusal error, roles []scribev1.Role) (others instanceChoice) {
+	if refusal == nil || rpc.ReasonOf(refusal) != scribev1.Reason_REASON_SHUTTING_DOWN || len(chosen.urls) > maxTries || ctx.Err() != nil {
+		return others
+	}
+	others, err := c.chooseInstances(ctx, nil, roles...)
+	if err != nil {
+		return instanceChoice{}
+	}
+	if others.role == chosen.role {
+		others.urls = slices.DeleteFunc(others.urls, func(url string) bool { return slices.Contains(chosen.urls, url) })
+	}
+	return others
 }
 
 // tryChosen is try with instances that were chosen.

@@ -46,7 +46,8 @@ type process struct {
 	write  func(context.Context) error
 	fetch  func(context.Context) error
 	stream func(context.Context) error
-	evicts bool // it sends its streams away
+	evicts bool // it sends its streams away, for this reason:
+	reason scribev1.Reason
 	most   int  // payloads in an answer; 0 = all
 	orders bool // it keeps the order of requests
 
@@ -240,7 +241,7 @@ func (p *process) Stream(ctx context.Context, recv func(context.Context) (*scrib
 	}
 	if p.evicts {
 		return send(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Evicted{
-			Evicted: &scribev1.StreamEvicted{Reason: scribev1.Reason_REASON_OVERLOADED, Message: "others have less to do"},
+			Evicted: &scribev1.StreamEvicted{Reason: p.reason, Message: "it goes on elsewhere"},
 		}})
 	}
 	return send(&scribev1.StreamResponse{})

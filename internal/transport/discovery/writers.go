@@ -33,7 +33,7 @@ func (s writeService) tryWrite(
 			return nil, rpc.Errorf(scribev1.Reason_REASON_OUT_OF_ORDER, "no server is known to keep the order of several requests: send one at a time")
 		}
 	}
-	return tryChosen(ctx, s.c, isRefused, ch, func(in roleInstance) (*scribev1.WriteResponse, error) {
+	write := func(in roleInstance) (*scribev1.WriteResponse, error) {
 		if stream != (record.Stream{}) {
 			s.c.writers.Begin(stream, in)
 			defer s.c.writers.End(stream)
@@ -45,7 +45,15 @@ func (s writeService) tryWrite(
 			s.c.mu.Unlock()
 		}
 		return res, err
-	})
+	}
+	res, err := tryChosen(ctx, s.c, isRefused, ch, write)
+	if len(req.GetFollows()) > 0 {
+		return res, err
+	}
+	if others := s.c.chooseOthers(ctx, ch, err, writers); len(others.urls) > 0 {
+		return tryChosen(ctx, s.c, isRefused, others, write)
+	}
+	return res, err
 }
 
 // chooseOrdered returns the one instance for a request that follows others in flight, or none: that which has what is in flight of its

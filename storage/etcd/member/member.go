@@ -41,7 +41,9 @@ type Member struct {
 	failed   chan error
 	closed   chan struct{}
 	watching sync.WaitGroup
-	shutdown func()
+	// handOvers are attempts to let another member lead.
+	handOvers sync.WaitGroup
+	shutdown  func()
 
 	mu struct {
 		sync.Mutex
@@ -166,6 +168,28 @@ func (m *Member) AwaitReady(ctx context.Context) error {
 	}
 }
 
+// HandOver lets another member lead the cluster, if this one does and there is another: clients do not wait for an election then. It returns
+// when another one leads, or ctx ends. Nobody may call it once Close was called.
+func (m *Member) HandOver(ctx context.Context) error {
+	if !m.Leads() {
+		return nil
+	}
+	server, done := m.server.Server, make(chan error, 1)
+	changed := server.LeaderChangedNotify() // etcd looks only every tick
+	m.handOvers.Go(func() { done <- server.TryTransferLeadershipOnShutdown() })
+	select {
+	case err := <-done:
+		if err != nil {
+			return fmt.Errorf("etcd member %s: hand over: %w", m.name, err)
+		}
+		return nil
+	case <-changed:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("etcd member %s: no other member took over: %w", m.name, context.Cause(ctx))
+	}
+}
+
 // Close hands over what the member leads, ends requests and watches of clients, and stops the member, with or without a majority, within
 // seconds. It returns when its files and addresses are free. Repeating it is harmless.
 func (m *Member) Close() { m.shutdown() }
@@ -174,12 +198,11 @@ func (m *Member) Close() { m.shutdown() }
 func (m *Member) stopServer() {
 	close(m.closed)
 	m.watching.Wait()
-	var handOver sync.WaitGroup
-	waitBounded(&handOver, handOverTimeout, func() { _ = m.server.Server.TryTransferLeadershipOnShutdown() })
+	waitBounded(&m.handOvers, handOverTimeout, func() { _ = m.server.Server.TryTransferLeadershipOnShutdown() })
 	m.stopServices()
 	m.server.Server.HardStop()
 	m.server.Close()
-	handOver.Wait() // it ends with the server
+	m.handOvers.Wait() // they end with the server
 }
 
 // stopServices lets running requests end for a moment.

@@ -59,6 +59,26 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// TestHandOver lets another member lead before this one stops; where there is no other it does nothing.
+func TestHandOver(t *testing.T) {
+	t.Parallel()
+	c := etcdtest.Start(t, 3)
+	former := c.Leader()
+	if err := c.Member(former).HandOver(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if next := c.Leader(); next == former || c.Member(former).Leads() {
+		t.Errorf("member %d leads after %d has handed over", next, former)
+	}
+	if err := c.Member(former).HandOver(t.Context()); err != nil {
+		t.Errorf("one that does not lead: %v", err)
+	}
+	mustPut(t, c.Client(t), "a", "1")
+	if err := etcdtest.Start(t, 1).Member(0).HandOver(t.Context()); err != nil {
+		t.Errorf("the only one: %v", err)
+	}
+}
+
 // TestReplaceMember stops the leader of three, removes its folder, and then replaces the member.
 func TestReplaceMember(t *testing.T) {
 	t.Parallel()

@@ -32,7 +32,7 @@ func (l *Leader) settle(ctx context.Context, c *change) error {
 	defer cancel()
 	pauses := backoff.Backoff{Min: 5 * time.Millisecond, Max: 250 * time.Millisecond, Random: l.options.Random}
 	for failures := 1; ; failures++ {
-		settled, err := l.tryChange(within, l.options.TryTimeout+transfer, c)
+		settled, err := l.tryChange(within, l.options.limitTry(failures)+transfer, c)
 		if settled {
 			l.options.Metrics.countResolved(c.uncertain, err)
 			return err
@@ -42,6 +42,15 @@ func (l *Leader) settle(ctx context.Context, c *change) error {
 			return fmt.Errorf("%w: %d tries, the last one: %w", ErrUnknown, failures, err)
 		}
 	}
+}
+
+// firstTry is the share of TryTimeout that the first try of a change has. A repetition of the same swap is harmless and costs little, and a
+// server of the journal that passes its own lead on forgets requests on their way to it without a word.
+const firstTry = 8
+
+// limitTry returns the time limit of a try of a change, by its number from 1: it doubles, up to TryTimeout.
+func (o *Options) limitTry(number int) time.Duration {
+	return min(o.TryTimeout/firstTry<<min(number-1, firstTry), o.TryTimeout)
 }
 
 // tryChange tries a change once. settled says that its outcome is known, and err is the outcome then.

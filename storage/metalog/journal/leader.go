@@ -16,7 +16,7 @@ import (
 type Options struct {
 	// URL is where this replica serves writes, for others to find it; at most schema.MaxURL bytes.
 	URL string
-	// TryTimeout bounds one try of a change, beside the time that its bytes take; 0 means 1 s.
+	// TryTimeout bounds one try of a change, beside the time that its bytes take; 0 means 1 s. The first tries have less.
 	TryTimeout time.Duration
 	// GiveUpAfter bounds a change with all its repetitions, beside the time that its bytes take; 0 means 2.5 s.
 	GiveUpAfter time.Duration

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"scribe/storage/metalog/journal"
 	"scribe/storage/metalog/journal/memjournal"
@@ -96,6 +98,29 @@ func TestDoubt(t *testing.T) {
 			wantPayloads(t, store, "one", "two", "three")
 		})
 	}
+}
+
+// TestForgottenSwap: a swap that nobody ever answers is repeated soon, and appended once.
+func TestForgottenSwap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memjournal.New()
+		j := store.Open()
+		l := leadAt(t, j)
+		var swaps atomic.Int64
+		j.SetFault(func(ctx context.Context, c memjournal.Call) error {
+			if c.Kind == memjournal.CallSwap && !c.Done && swaps.Add(1) == 1 {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		})
+		began := time.Now()
+		mustAppend(t, l, "one")
+		if took := time.Since(began); took > 150*time.Millisecond || swaps.Load() != 2 {
+			t.Errorf("it took %v and %d swaps", took, swaps.Load())
+		}
+		wantPayloads(t, store, "one")
+	})
 }
 
 // TestFullAfterDoubt: a journal that refuses the repetition of a swap tells nothing of the first try, so that is fenced off.

@@ -13,6 +13,7 @@ import (
 
 	"scribe/columnar/near"
 	"scribe/internal/base/config"
+	"scribe/internal/testkit/testsize"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
 	"scribe/storage/kv/pebblekv"
@@ -221,8 +222,9 @@ func BenchmarkWatchSync(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	createMany(b, c, 10_000)
-	b.Run("categories=10000", func(b *testing.B) {
+	n := testsize.Benchmark(10_000, 1000)
+	createMany(b, c, n)
+	b.Run(fmt.Sprintf("categories=%d", n), func(b *testing.B) {
 		for b.Loop() {
 			readAll(b, c)
 		}
@@ -238,8 +240,9 @@ func BenchmarkSuggest(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	createMany(b, c, 10_000)
-	b.Run("categories=10000", func(b *testing.B) {
+	n := testsize.Benchmark(10_000, 1000)
+	createMany(b, c, n)
+	b.Run(fmt.Sprintf("categories=%d", n), func(b *testing.B) {
 		for b.Loop() {
 			f := near.NewFinder("team-007.service.request-000007")
 			c.feed.eachName(f.Offer)

@@ -16,8 +16,8 @@ import (
 	"scribe/consumer/columns"
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
-	"scribe/internal/testkit/testsize"
 	"scribe/internal/testkit/sample"
+	"scribe/internal/testkit/testsize"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

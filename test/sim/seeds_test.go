@@ -378,6 +378,9 @@ func TestHungSeed(t *testing.T) {
 
 // TestNothingReal runs a cell in a process that can open no file and no socket.
 func TestNothingReal(t *testing.T) {
+	if testsize.Test(false, false, true) {
+		t.Skip("TestSeeds has its races")
+	}
 	p := drawPlan(2, 2*time.Minute, "")
 	r, err := runPlan(t.Context(), t.TempDir(), p, sealedEnv+"=1")
 	if why := r.failure(err); why != "" || r.Acked == 0 {

@@ -17,6 +17,7 @@ import (
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
 	"scribe/internal/testkit/sample"
+	"scribe/internal/testkit/testsize"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -194,7 +195,8 @@ func BenchmarkTrickle(b *testing.B) {
 //	go test ./consumer -run '^$' -bench Deliver -cpu 1 -count 6
 func BenchmarkDeliver(b *testing.B) {
 	w := warm{newCell(), map[string]*scribev1.Payload{}}
-	const payloads, each = 16, 20_000
+	const payloads = 16
+	each := testsize.Benchmark(20_000, 1000)
 	texts := make([]string, each)
 	for i := range texts {
 		texts[i] = strings.Repeat("0123456789", 10)

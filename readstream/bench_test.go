@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"scribe/internal/format/record"
+	"scribe/internal/testkit/testsize"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/metalog"
 	"scribe/storage/metalog/pebblelog"
@@ -24,7 +25,7 @@ func BenchmarkStream(b *testing.B) {
 	for _, n := range []int{1, 100, 1000, 10_000} {
 		for _, window := range []time.Duration{-1, 0} {
 			b.Run(fmt.Sprintf("shards=%d/strict=%v", n, window == 0), func(b *testing.B) {
-				const records = 200_000
+				records := testsize.Benchmark(200_000, 10_000)
 				h := newHarness(b)
 				all, pointer := shards(n), encoded(100)
 				h.create(all...)
@@ -50,7 +51,7 @@ func BenchmarkStream(b *testing.B) {
 				for b.Loop() {
 					readHistory(b, h.server, start, records)
 				}
-				b.ReportMetric(float64(b.N)*records/b.Elapsed().Seconds(), "pointers/s")
+				b.ReportMetric(float64(b.N*records)/b.Elapsed().Seconds(), "pointers/s")
 			})
 		}
 	}
@@ -84,14 +85,11 @@ func readHistory(b *testing.B, s *Server, start *scribev1.StreamStart, n int) {
 }
 
 // Opens a stream at a time point of a log on disk, and waits for its first pointer. The limit is a read at a place that is known. Building
-// the largest log takes 1.5 GB and half a minute; -short leaves it out.
+// the largest log takes 1.5 GB and half a minute.
 //
 // go test ./readstream -run - -bench StartAtTime -count 6
 func BenchmarkStartAtTime(b *testing.B) {
-	for _, n := range []int{100_000, 10_000_000} {
-		if testing.Short() && n > 1_000_000 {
-			continue
-		}
+	for _, n := range testsize.Benchmark([]int{100_000, 10_000_000}, []int{100_000}) {
 		engine, err := pebblelog.Open(b.TempDir(), pebblelog.Options{Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			b.Fatal(err)

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"scribe/internal/testkit/testsize"
 	"scribe/storage/metalog"
 )
 
@@ -78,12 +79,9 @@ func killedAt(t *testing.T, n int, after bool) (killed bool) {
 	return killed
 }
 
-// TestKilledAtEveryStep: whatever a keeper was doing, the next one finishes it, and nothing owed is lost. With -short at every seventh step.
+// TestKilledAtEveryStep: whatever a keeper was doing, the next one finishes it, and nothing owed is lost. With -short at some steps.
 func TestKilledAtEveryStep(t *testing.T) {
-	stride := 1
-	if testing.Short() {
-		stride = 7
-	}
+	stride := testsize.Test(1, 7, 29)
 	for _, after := range []bool{false, true} {
 		steps := 0
 		for killedAt(t, steps, after) {

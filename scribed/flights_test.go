@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"scribe/internal/format/record"
+	"scribe/internal/testkit/testsize"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/scribed/deadletter"
@@ -116,11 +117,17 @@ func (w *streamWriter) mustArrive(inOrder, copies bool) {
 	}
 }
 
+// flightCategories returns categories of every kind that the upstream of goFar knows.
+func flightCategories() []string {
+	all := []string{"once", "again", "plain"}
+	return all[:testsize.Test(3, 3, 1)]
+}
+
 // TestRequestsOverlap: what the agent has taken over goes out with several requests in flight, if the upstream keeps their order: many times
 // as fast as with one, where a round trip takes 100 ms. Frames of a shard arrive once, in order.
 func TestRequestsOverlap(t *testing.T) {
 	for _, level := range []scribev1.AckLevel{none, spooled} {
-		for _, category := range []string{"plain", "again", "once"} {
+		for _, category := range flightCategories() {
 			t.Run(fmt.Sprintf("%s/%v", category, level), func(t *testing.T) {
 				forward := func(ordered bool) (took time.Duration) {
 					cfg := farConfig()
@@ -159,7 +166,7 @@ func TestRequestsOverlap(t *testing.T) {
 
 // TestBacklogOverlaps: so does the backlog after an outage, alone and beside live traffic, whose requests do not take longer.
 func TestBacklogOverlaps(t *testing.T) {
-	for _, category := range []string{"plain", "again", "once"} {
+	for _, category := range flightCategories() {
 		for _, busy := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/live=%t", category, busy), func(t *testing.T) {
 				forward := func(ordered bool) (took time.Duration) {
@@ -240,7 +247,7 @@ func TestFailureInWindow(t *testing.T) {
 		{name: "out of order", reply: refuse(scribev1.Reason_REASON_OUT_OF_ORDER), times: 1},
 	}
 	for _, backlog := range []bool{false, true} {
-		for _, category := range []string{"plain", "again", "once"} {
+		for _, category := range flightCategories() {
 			for _, x := range cases {
 				t.Run(fmt.Sprintf("backlog=%t/%s/%s", backlog, category, x.name), func(t *testing.T) {
 					cfg := farConfig()

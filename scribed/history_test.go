@@ -14,6 +14,7 @@ import (
 
 	"scribe/internal/format/record"
 	"scribe/internal/role/request"
+	"scribe/internal/testkit/testsize"
 	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -169,10 +170,7 @@ func (c *cell) weather(rng *rand.Rand, until time.Time) {
 //
 //	go test ./scribed -run TestSpoolHistories -histories 500
 func TestSpoolHistories(t *testing.T) {
-	n := *histories
-	if testing.Short() {
-		n = min(n, 8)
-	}
+	n := min(*histories, testsize.Test[uint64](*histories, 8, 4))
 	for seed := range n {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { spoolHistory(t, seed) })
 	}

@@ -25,7 +25,7 @@ import (
 )
 
 // patience is how long a test waits for what must come.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 const testCategory, testID = "orders", 7
 

@@ -195,6 +195,7 @@ func TestInterrupted(t *testing.T) {
 
 // TestKilledTail: after a kill what was printed since the last save comes again, and nothing is left out.
 func TestKilledTail(t *testing.T) {
+	t.Parallel()
 	c := single(t)
 	file := filepath.Join(t.TempDir(), "checkpoint")
 	const all = 60_000

@@ -237,6 +237,7 @@ func TestInputs(t *testing.T) {
 // TestFollowThroughKills kills the agent with -9 in the middle of a file, again and again, while the file is written to and rotated.
 // Every line arrives, since the glob matches the rotated names as well; those since the last saved position may do so twice.
 func TestFollowThroughKills(t *testing.T) {
+	t.Parallel()
 	h := startHost(t, "*.log*")
 	const rounds, lines = 4, 20_000
 	for round := range rounds {

@@ -137,6 +137,7 @@ func (c *nodeCell) leader(t *testing.T, at int) int {
 // TestNodes: three nodes are one cell. Each serves everything; the one that leads is killed, its data is lost, and it is replaced, and nothing
 // that was acknowledged is missing at any of them.
 func TestNodes(t *testing.T) {
+	t.Parallel()
 	c := startNodes(t)
 	input := countedLines(0, 500)
 	produce(t, c.at(0), "log", input)

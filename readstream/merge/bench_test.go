@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"scribe/internal/format/record"
+	"scribe/internal/testkit/testsize"
 	"scribe/storage/metalog"
 )
 
@@ -27,7 +28,7 @@ func history(shards, records int) [][]metalog.Entry {
 //
 // go test ./readstream/merge -run - -bench History -count 6
 func BenchmarkHistory(b *testing.B) {
-	const records = 1_000_000
+	records := testsize.Benchmark(1_000_000, 20_000)
 	for _, shards := range []int{1, 100, 10_000} {
 		all := history(shards, records)
 		for _, way := range []struct {
@@ -41,7 +42,7 @@ func BenchmarkHistory(b *testing.B) {
 						b.Fatalf("%d records of %d", n, records)
 					}
 				}
-				b.ReportMetric(float64(b.N)*records/b.Elapsed().Seconds(), "pointers/s")
+				b.ReportMetric(float64(b.N*records)/b.Elapsed().Seconds(), "pointers/s")
 				b.ReportMetric(0, "ns/op")
 			})
 		}

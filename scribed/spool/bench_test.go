@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"scribe/internal/testkit/testsize"
 )
 
 func benchSpool(b *testing.B) (*Spool, *disk) {
@@ -151,7 +153,8 @@ func BenchmarkAppend(b *testing.B) {
 //
 // Run with: go test ./scribed/spool -run - -bench Claim -count 6
 func BenchmarkClaim(b *testing.B) {
-	const size, records = 64 << 10, 4096
+	const size = 64 << 10
+	records := testsize.Benchmark(4096, 256)
 	s, _ := benchSpool(b)
 	data := make([]byte, size)
 	for i := range records {
@@ -164,7 +167,7 @@ func BenchmarkClaim(b *testing.B) {
 	}
 	buf := make([]byte, 5<<20)
 	b.Run("spool", func(b *testing.B) {
-		b.SetBytes(records / 8 * size)
+		b.SetBytes(int64(records / 8 * size))
 		b.ReportAllocs()
 		for b.Loop() {
 			var all []Ref
@@ -189,7 +192,7 @@ func BenchmarkClaim(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		b.SetBytes(records / 8 * size)
+		b.SetBytes(int64(records / 8 * size))
 		for b.Loop() {
 			left := records / 8
 			for _, path := range paths {

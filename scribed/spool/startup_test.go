@@ -9,6 +9,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"scribe/internal/testkit/testsize"
 	"scribe/scribed/spool/layout"
 )
 
@@ -103,7 +104,7 @@ func BenchmarkOpen(b *testing.B) {
 	for _, categories := range []int{1, 100, 1000} {
 		b.Run(fmt.Sprintf("10GB/categories=%d", categories), func(b *testing.B) {
 			dir := b.TempDir()
-			backlog(b, dir, 320, 2000, categories, 32<<20)
+			backlog(b, dir, testsize.Benchmark(320, 2), 2000, categories, 32<<20)
 			c := DefaultConfig()
 			c.Dir, c.MaxBytes, c.BallastBytes = dir, 16<<30, 0
 			for b.Loop() {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"testing"
 
+	"scribe/internal/testkit/testsize"
 	"scribe/storage/metalog/linear"
 )
 
@@ -52,7 +53,7 @@ func number(t *testing.T, variable string, otherwise uint64) uint64 {
 // requires an order of the calls that explains them.
 func linearizable(t *testing.T, f logFactory, disturb func(*caseEnv, *linear.Line, *linear.Config)) {
 	seed, decided := number(t, seedVariable, rand.Uint64()), 0
-	for range number(t, roundsVariable, 5) {
+	for range number(t, roundsVariable, testsize.Test[uint64](5, 5, 2)) {
 		e := newEnv(t, f)
 		line := linear.NewLine(e.log)
 		cfg := linear.Config{Seed: seed}

@@ -21,7 +21,7 @@ import (
 	"scribe/storage/metalog/pebblelog/schema"
 )
 
-func TestReplicaAlone(t *testing.T) { runSuite(t, replicaEngine(1)) }
+func TestReplicaAlone(t *testing.T) { runMost(t, replicaEngine(1)) }
 
 func TestReplicas(t *testing.T) { runSuite(t, replicaEngine(3)) }
 

@@ -16,7 +16,7 @@ import (
 
 // TestReplicated runs the suite over three fronts of one engine: the first, which serves the reads, follows and is reached over
 // HTTP; the second does not know the leader; the third leads.
-func TestReplicated(t *testing.T) { runSuite(t, replicatedLogs) }
+func TestReplicated(t *testing.T) { runMost(t, replicatedLogs) }
 
 func replicatedLogs(tb testing.TB) *logInstance {
 	tb.Helper()

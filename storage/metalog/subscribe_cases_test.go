@@ -38,7 +38,7 @@ var subscribeCases = []testCase{
 		}
 		f.stopChecked()
 	}},
-	{name: "a long past comes in bounded parts", test: func(e *caseEnv) {
+	{name: "a long past comes in bounded parts", needs: isNotRaced, test: func(e *caseEnv) {
 		epochs := e.openShards(shardA, shardB)
 		big := bytes.Repeat([]byte("x"), metalog.MaxRecord)
 		const n = 300 // 19 MiB

@@ -2,11 +2,13 @@ package metalog_test
 
 import (
 	"context"
+	"runtime"
 	"testing"
 	"time"
 
 	"scribe/internal/format/record"
 	"scribe/internal/testkit/testclock"
+	"scribe/internal/testkit/testsize"
 	"scribe/storage/metalog"
 )
 
@@ -44,6 +46,19 @@ func runSuite(t *testing.T, f logFactory) {
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) { c.runCase(t, f) })
 		}
+	}
+}
+
+// runMost is runSuite, but in the short run under the race detector only what a single caller sees, and concurrent ones do in any order: for
+// engines that differ little from one that runs all of it.
+func runMost(t *testing.T, f logFactory) {
+	if !testsize.Test(false, false, true) {
+		runSuite(t, f)
+		return
+	}
+	t.Run("transcripts", func(t *testing.T) { runTranscripts(t, f) })
+	for _, c := range linearCases {
+		t.Run(c.name, func(t *testing.T) { c.runCase(t, f) })
 	}
 }
 
@@ -106,6 +121,24 @@ func (e *caseEnv) crashLog() metalog.Log {
 	e.log = e.in.crash(e)
 	return e.log
 }
+
+// awaitReader waits until reads answer: a replica that applies a large entry on a busy machine refuses them for a while.
+func (e *caseEnv) awaitReader(shard record.ShardID) {
+	e.Helper()
+	for {
+		_, err := e.log.Tail(e.ctx, []record.ShardID{shard})
+		if err == nil {
+			return
+		}
+		if e.ctx.Err() != nil {
+			e.Fatalf("reads did not answer within %v: %v", caseTimeout, err)
+		}
+		runtime.Gosched()
+	}
+}
+
+// isNotRaced leaves a case out of the short run under the race detector: it moves many bytes, and has no more goroutines than others.
+func isNotRaced(*logInstance) bool { return testsize.Test(true, true, false) }
 
 func canCrash(in *logInstance) bool  { return in.crash != nil }
 func canDamage(in *logInstance) bool { return in.damage != nil }

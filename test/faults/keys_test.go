@@ -52,6 +52,7 @@ func (k *keyShards) grow(s *scenario, shards uint32) {
 // TestKeyOrder ends batchers with kill -9 while messages with keys are written, and adds shards while they are gone: each writer's messages
 // of a key stay in its order, where readers of the key look.
 func TestKeyOrder(t *testing.T) {
+	t.Parallel()
 	const keys = 6
 	s := prepare(t, "key order")
 	c := startCell(t, s.seed, layout{})

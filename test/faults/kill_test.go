@@ -7,6 +7,7 @@ import (
 
 // TestKill ends processes of a cell with kill -9 under load, lets the others go on without them for a moment, and starts them again.
 func TestKill(t *testing.T) {
+	t.Parallel()
 	t.Run("each in turn", func(t *testing.T) {
 		s := begin(t, "kill each")
 		for range rounds(t) {

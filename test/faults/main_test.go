@@ -11,7 +11,7 @@ import (
 	"scribe/test/program"
 )
 
-func TestMain(m *testing.M) { os.Exit(program.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(program.Main(m, "^TestNetwork$", "^TestAgent$/^outages")) }
 
 // seedVariable repeats a run's choices, roundsVariable repeats the faults of each scenario, outageVariable says how long cuts and
 // outages last.

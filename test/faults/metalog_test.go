@@ -10,6 +10,7 @@ import (
 // TestMetalog stalls what serves the metadata logs, cuts its connections, and loses its answers: what was appended may not be known to
 // who appended it.
 func TestMetalog(t *testing.T) {
+	t.Parallel()
 	s := begin(t, "metalog")
 	pass := s.set(netfault.Pass, metaLog)
 	for range rounds(t) {

@@ -8,6 +8,7 @@ import (
 // TestPause stops processes for longer than their lease, and lets them go on: what they had begun meets the work of those that took
 // over. A batcher that comes back must not commit over its successor.
 func TestPause(t *testing.T) {
+	t.Parallel()
 	t.Run("batchers", func(t *testing.T) {
 		s := begin(t, "pause batchers")
 		for range rounds(t) {

@@ -38,6 +38,7 @@ func readers(t *testing.T, purpose string, l layout) *scenario {
 
 // TestReadersKilled ends and pauses what consumers read from, while they follow a category that is written.
 func TestReadersKilled(t *testing.T) {
+	t.Parallel()
 	s := readers(t, "readers killed", layout{})
 	for range rounds(t) {
 		victims := [][]*member{
@@ -62,6 +63,7 @@ func TestReadersKilled(t *testing.T) {
 
 // TestReadersCut lets the store and the network fail under consumers: bytes come late, in part, damaged, or not at all.
 func TestReadersCut(t *testing.T) {
+	t.Parallel()
 	s := readers(t, "readers cut", layout{unpushed: true})
 	set := func(f netfault.StoreFaults) func() { return func() { s.c.store.Set(f) } }
 	for range rounds(t) {

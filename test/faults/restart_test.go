@@ -12,6 +12,7 @@ import (
 // TestRestartedProducer restarts a producer with its saved identity, and lets it cut its source into other frames than before: the
 // first one is stored in part. It must go on within a few of its requests, whoever is in between, and a zombie of it must be refused.
 func TestRestartedProducer(t *testing.T) {
+	t.Parallel()
 	s := prepare(t, "restarted producer")
 	const patience = time.Minute
 	s.c = startCell(t, s.seed, layout{})

@@ -10,6 +10,7 @@ import (
 // TestStore lets the object store fail in every way: before a request is carried out, after it, in the middle, slowly, and not at all
 // for a while. No process ends in it, so every message of every hop is accounted for in the end.
 func TestStore(t *testing.T) {
+	t.Parallel()
 	s := begin(t, "store")
 	set := func(f netfault.StoreFaults) func() { return func() { s.c.store.Set(f) } }
 	for range rounds(t) {

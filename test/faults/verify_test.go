@@ -14,6 +14,7 @@ import (
 
 	"scribe/consumer"
 	"scribe/consumer/columns"
+	"scribe/internal/testkit/testsize"
 	"scribe/test/history"
 	"scribe/test/program"
 )
@@ -375,7 +376,7 @@ func (v *verifier) memory(what string) {
 			limit += memoryOverhead * bounds[part]
 		}
 		v.c.t.Logf("%s: %s had %d MiB at most, %d MiB are allowed", what, m.name, m.peak>>20, limit>>20)
-		if m.peak > limit && !program.RaceEnabled {
+		if m.peak > limit && !testsize.RaceEnabled {
 			v.c.t.Errorf("%s: invariant 16: %s had %d MiB in memory, its bounds allow %d MiB", what, m.name, m.peak>>20, limit>>20)
 		}
 	}

@@ -112,3 +112,10 @@ func TestLeak(t *testing.T) {
 	countRuns(t)
 	go func() { select {} }()
 }
+
+// BenchmarkLosing fails.
+func BenchmarkLosing(b *testing.B) {
+	for b.Loop() {
+		b.Error("message 7 was lost")
+	}
+}

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"scribe/internal/testkit/testsize"
 )
 
 // WaitLimit bounds every wait of these tests. It is far above the duration of any step, so that only a hang reaches it.
@@ -21,13 +23,18 @@ const WaitLimit = 2 * time.Minute
 var binary string
 
 // Main builds the program, with the race detector if the tests have it, runs the tests of a package and returns the exit code. With -short
-// it runs no test: suites over the real program take too long for the developer's loop.
-func Main(m *testing.M) int {
+// it runs no test: suites over the real program take too long for the developer's loop. Under the race detector it runs those that raced
+// matches, as -run would, if they are not chosen otherwise: they should be few, in which the most goes on at once.
+func Main(m *testing.M, raced ...string) int {
 	flag.Parse()
-	if testing.Short() {
+	switch chosen := flag.Lookup("test.run").Value; {
+	case !testing.Short():
+	case !testsize.RaceEnabled || len(raced) == 0:
 		fmt.Fprintln(os.Stderr, "left out with -short: this suite runs the real program")
-		_ = flag.Set("test.run", "^$") // go test says "no tests to run" beside the package
+		_ = chosen.Set("^$") // go test says "no tests to run" beside the package
 		return m.Run()
+	case chosen.String() == "":
+		_ = chosen.Set(strings.Join(raced, "|"))
 	}
 	dir, err := os.MkdirTemp("", "scribe-test-")
 	if err != nil {
@@ -36,8 +43,8 @@ func Main(m *testing.M) int {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	binary = filepath.Join(dir, "scribe")
-	args := []string{"build", "-o", binary}
-	if RaceEnabled {
+	args := []string{"build", "-ldflags=-s -w", "-o", binary} // without what debuggers need, linking takes half as long
+	if testsize.RaceEnabled {
 		args = append(args, "-race")
 	}
 	build := Command(context.Background(), "go", append(args, "scribe/cmd/scribe")...)

@@ -5,11 +5,16 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"scribe/internal/testkit/testsize"
 )
 
 // What a process draws follows from the seed alone, and not from what others draw: two runs of a seed have the same blobs and the same
 // producers, though one of the processes has less to do in the second one.
 func TestEntropy(t *testing.T) {
+	if testsize.Test(false, false, true) {
+		t.Skip("TestSeeds has its races")
+	}
 	p := plan{
 		Seed: 7, Length: time.Minute, Quiet: time.Minute, Processes: layouts["nodes"],
 		Categories: []categoryPlan{{Name: "a", Delivery: "exactly_once", Order: "none", Shards: 4}},

@@ -20,10 +20,12 @@ import (
 	"testing/cryptotest"
 	"testing/synctest"
 	"time"
+
+	"scribe/internal/testkit/testsize"
 )
 
 var (
-	seedCount = flag.Int("seeds", 100, "how many seeds TestSeeds runs; a tenth of them with -short")
+	seedCount = flag.Int("seeds", 100, "how many seeds TestSeeds runs; fewer with -short")
 	firstSeed = flag.Uint64("first-seed", 1, "the first of them")
 	minutes   = flag.Int("minutes", 2, "for how many virtual minutes faults come")
 	keep      = flag.String("keep", "", "folder for the plans and timelines of failed seeds (default: the test's artifacts)")
@@ -312,10 +314,7 @@ func (s *seedRunner) drawPlans(plans chan<- plan) {
 			plans <- drawPlan(seed, length, *draws)
 		}
 	default:
-		if testing.Short() {
-			*seedCount = (*seedCount + 9) / 10
-		}
-		for i := range *seedCount {
+		for i := range max(1, *seedCount/testsize.Test(1, 10, 20)) {
 			plans <- drawPlan(*firstSeed+uint64(i), length, *draws) //nolint:gosec // not negative
 		}
 	}
@@ -379,6 +378,9 @@ func TestHungSeed(t *testing.T) {
 
 // TestNothingReal runs a cell in a process that can open no file and no socket.
 func TestNothingReal(t *testing.T) {
+	if testsize.Test(false, false, true) {
+		t.Skip("TestSeeds has its races")
+	}
 	p := drawPlan(2, 2*time.Minute, "")
 	r, err := runPlan(t.Context(), t.TempDir(), p, sealedEnv+"=1")
 	if why := r.failure(err); why != "" || r.Acked == 0 {

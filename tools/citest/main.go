@@ -21,7 +21,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -46,7 +45,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.dir, "dir", ".", "folder of the module under test")
 	flag.StringVar(&o.run, "run", "", "run only tests that match this expression")
-	flag.StringVar(&o.bench, "bench", "", "run benchmarks that match this expression once")
+	flag.StringVar(&o.bench, "bench", "", "after the tests of a package, run its benchmarks that match this expression, each once")
 	flag.StringVar(&o.timeout, "timeout", "20m", "time limit of each package")
 	flag.IntVar(&o.parallel, "p", 0, "packages that are tested at the same time (default: as many as there are processors)")
 	flag.StringVar(&o.tags, "tags", "", "build tags")
@@ -154,10 +153,11 @@ func runTests(ctx context.Context, o options, run string, packages []string, out
 	if run != "" {
 		args = append(args, "-run", run)
 	}
+	args = append(args, packages...)
 	if o.bench != "" {
-		args = append(args, "-bench", o.bench, "-benchtime", "1x")
+		args = append(args, "-args", "-test.bench", o.bench, "-test.benchtime", "1x") // go test would test one package at a time if it knew
 	}
-	cmd := exec.CommandContext(ctx, "go", slices.Concat(args, packages)...)
+	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir, cmd.Stderr = o.dir, out
 	if o.race {
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=1") // the race detector is written in C

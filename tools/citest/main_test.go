@@ -57,6 +57,22 @@ func TestPlanted(t *testing.T) {
 	}
 }
 
+// TestBenchmark: a benchmark runs after the tests of its package, once, and fails the run if it fails.
+func TestBenchmark(t *testing.T) {
+	t.Setenv("SCRIBE_PLANTED", t.TempDir())
+	o := options{
+		dir: "../..", tags: "planted", run: "^TestNone$", bench: "^BenchmarkLosing$", packages: []string{"./test/planted"}, timeout: "10s",
+	}
+	var out bytes.Buffer
+	err := runSuite(t.Context(), o, &out)
+	if err == nil || !strings.Contains(err.Error(), "BenchmarkLosing (lost, duplicated or damaged data: not run again)") {
+		t.Errorf("the run ended with %v\n%s", err, out.String())
+	}
+	if n := strings.Count(out.String(), "message 7 was lost"); n != 1 {
+		t.Errorf("it was run %d times\n%s", n, out.String())
+	}
+}
+
 // TestBrokenBuild: a package that doesn't build, or doesn't exist, fails the run.
 func TestBrokenBuild(t *testing.T) {
 	folder := t.TempDir()

@@ -21,6 +21,7 @@ import (
 	"scribe/internal/base/config"
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
+	"scribe/internal/testkit/testsize"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob/layout"
@@ -471,11 +472,7 @@ func (w *world) sameProducers(got *pebblelog.Engine, shard record.ShardID) {
 // TestRecoverHistories has batchers write under faults and kills, and compares what is recovered from their blobs with what the engine
 // holds: the same logs, record by record, and the same memory of producers.
 func TestRecoverHistories(t *testing.T) {
-	n := uint64(12)
-	if testing.Short() {
-		n = 4
-	}
-	for seed := range n {
+	for seed := range testsize.Test[uint64](12, 4, 2) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { recoverHistory(t, seed) })
 		})

@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"scribe/internal/base/config"
+	"scribe/internal/testkit/testsize"
 	"scribe/readproxy"
 	"scribe/scribed"
 	"scribe/scribed/inputs/follow"
@@ -86,9 +87,7 @@ func TestViolationsHaveNames(t *testing.T) {
 		}
 	}
 	bads := []string{"", "0", "4611686018427387904", "-1", "NaN", "[", strings.Repeat("a", 1000), "1", "1073741824", "1e-9", "1e300", "+Inf", "1ns", "1B"}
-	if testing.Short() {
-		bads = bads[:5]
-	}
+	bads = bads[:testsize.Test(len(bads), 5, 2)]
 	refused := 0
 	for target := range known {
 		for _, bad := range bads {

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"scribe/internal/testkit/testsize"
 )
 
 // The model searches every interleaving of two replicas, a network that delays, drops and repeats, and a store that has only the
@@ -396,6 +398,9 @@ func (s *modelSearch) failTransaction(at *modelState, m modelMessage, what strin
 
 // TestModel: our rules keep every promise in every interleaving of the bounds above, and each rule is needed.
 func TestModel(t *testing.T) {
+	if testing.Short() && testsize.RaceEnabled {
+		t.Skip("it has one goroutine")
+	}
 	trace, states := runModel(modelRules{})
 	if trace != "" {
 		t.Fatalf("our rules break a promise:\n%s", trace)

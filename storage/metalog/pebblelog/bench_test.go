@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"scribe/internal/format/record"
+	"scribe/internal/testkit/testsize"
 	"scribe/storage/metalog"
 )
 
@@ -126,7 +127,7 @@ func fillShard(b *testing.B, e *Engine, shard record.ShardID, n int) {
 //
 //	go test ./storage/metalog/pebblelog -run '^$' -bench Read -benchtime 3s -count 6
 func BenchmarkRead(b *testing.B) {
-	const n = 1_000_000
+	n := testsize.Benchmark(1_000_000, 20_000)
 	e := onDisk(b)
 	fillShard(b, e, shardA, n)
 	for _, page := range []int{1, 100, metalog.MaxReadRecords} {
@@ -139,7 +140,7 @@ func BenchmarkRead(b *testing.B) {
 				if err != nil || len(entries) != page {
 					b.Fatal(len(entries), err)
 				}
-				if from += record.LSN(page); from > n-record.LSN(page) {
+				if from += record.LSN(page); from > record.LSN(n-page) {
 					from = 1
 				}
 			}
@@ -151,7 +152,7 @@ func BenchmarkRead(b *testing.B) {
 //
 //	go test ./storage/metalog/pebblelog -run '^$' -bench Seek -benchtime 3s -count 6
 func BenchmarkSeek(b *testing.B) {
-	const n = 1_000_000
+	n := testsize.Benchmark(1_000_000, 20_000)
 	var now atomic.Int64
 	e, err := Open(b.TempDir(), Options{Clock: func() int64 { return now.Add(1000) }})
 	if err != nil {
@@ -220,7 +221,7 @@ func BenchmarkSubscribe(b *testing.B) {
 //
 //	go test ./storage/metalog/pebblelog -run '^$' -bench Start -benchtime 20x -count 6
 func BenchmarkStart(b *testing.B) {
-	for _, n := range []int{1000, 100_000, 1_000_000, 3_000_000} {
+	for _, n := range testsize.Benchmark([]int{1000, 100_000, 1_000_000, 3_000_000}, []int{1000, 100_000}) {
 		b.Run(fmt.Sprintf("records=%d", n), func(b *testing.B) {
 			fs := vfs.NewCrashableMem()
 			e, err := Open(testDir, Options{FS: fs})

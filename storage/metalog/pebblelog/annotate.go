@@ -79,7 +79,7 @@ func (e *Engine) Annotations(
 	if err := e.enterCall(); err != nil {
 		return nil, 0, err
 	}
-	defer e.calls.Leave()
+	defer e.leaveCall()
 	to, maxBytes, err = metalog.ValidateAnnotationRange(shard, from, to, kind, maxBytes)
 	if err != nil {
 		return nil, 0, err

@@ -70,6 +70,8 @@ func (r *replica) passBarrier(ctx context.Context) error {
 	case <-look.done:
 	case <-ctx.Done():
 		return ctx.Err()
+	case <-r.e.leaving():
+		return r.e.closingError()
 	case <-r.e.calls.Draining():
 		return r.e.closingError()
 	case <-r.e.failed:
@@ -80,7 +82,7 @@ func (r *replica) passBarrier(ctx context.Context) error {
 	}
 	limited, cancel := context.WithTimeout(ctx, applyLimit)
 	defer cancel()
-	if err := r.awaitState(limited, func() bool { return r.mu.applied.Seq >= look.head.Seq }); err != nil {
+	if err := r.awaitState(limited, r.e.leaving(), func() bool { return r.mu.applied.Seq >= look.head.Seq }); err != nil {
 		if ctx.Err() == nil && limited.Err() != nil {
 			return fmt.Errorf("metalog: the replica on %s is behind: it has applied entry %d of %d: ask another one", r.e.dir, r.position().Seq, look.head.Seq)
 		}
@@ -139,7 +141,7 @@ func (e *Engine) readSequences(ctx context.Context, shard record.ShardID, produc
 	if err := e.enterCall(); err != nil {
 		return nil, err
 	}
-	defer e.calls.Leave()
+	defer e.leaveCall()
 	if err := metalog.ValidateProducers(producers); err != nil {
 		return nil, err
 	}
@@ -170,7 +172,7 @@ func (e *Engine) readBoundary(ctx context.Context) (int64, error) {
 	if err := e.enterCall(); err != nil {
 		return 0, err
 	}
-	defer e.calls.Leave()
+	defer e.leaveCall()
 	if err := e.awaitBarrier(ctx); err != nil {
 		return 0, err
 	}

@@ -132,6 +132,15 @@ func (e *Engine) load() error {
 	if err := errors.Join(e.db.Close(), e.clearFolder(err)); err != nil {
 		return err
 	}
+	return e.reopenFolder()
+}
+
+// reopenFolder opens the database of a replica's folder whose files were replaced, and forgets what was in memory of the former ones.
+func (e *Engine) reopenFolder() error {
+	e.table.forgetShards()
+	e.tails.forgetChunks()
+	e.replica.room.unflushed.Store(0)
+	e.replica.room.failing.Store(false)
 	if err := e.openDB(e.lock); err != nil {
 		return err
 	}
@@ -246,12 +255,18 @@ func (e *Engine) Err() error {
 	}
 }
 
-// closingError returns the error with which streams end when the engine closes; an engine that failed reports its failure.
+// closingError returns the error with which running calls end when the engine closes, or its folder is replaced; an engine that failed
+// reports its failure.
 func (e *Engine) closingError() error {
-	if err := e.Err(); err != nil {
+	err := e.Err()
+	switch {
+	case err != nil:
 		return err
+	case !e.calls.Closed():
+		return e.replica.notServing()
+	default:
+		return metalog.ErrClosed
 	}
-	return metalog.ErrClosed
 }
 
 // setFailed makes the engine refuse all calls from now on.
@@ -271,14 +286,14 @@ func (e *Engine) failedError() error {
 	return fmt.Errorf("metalog: the engine on %s failed: restart the process: %w", e.dir, e.fatal.err)
 }
 
-// enterCall admits a call. The caller ends it with calls.Leave.
+// enterCall admits a call. The caller ends it with leaveCall.
 func (e *Engine) enterCall() error {
 	if !e.calls.Enter() {
 		return metalog.ErrClosed
 	}
 	err := e.Err()
 	if err == nil && e.replica != nil {
-		err = e.replica.checkAdmitted()
+		err = e.replica.enterFolder()
 	}
 	if err != nil {
 		e.calls.Leave()
@@ -286,12 +301,28 @@ func (e *Engine) enterCall() error {
 	return err
 }
 
+// leaveCall ends a call that enterCall admitted.
+func (e *Engine) leaveCall() {
+	if e.replica != nil {
+		e.replica.folder.Load().Leave()
+	}
+	e.calls.Leave()
+}
+
+// leaving returns a channel that is closed when the running call must end because the folder is replaced.
+func (e *Engine) leaving() <-chan struct{} {
+	if e.replica == nil {
+		return nil
+	}
+	return e.replica.folder.Load().Draining()
+}
+
 // runOp has the committer execute an operation, unless its arguments are invalid.
 func (e *Engine) runOp(ctx context.Context, invalid error, o stagedOp) error {
 	if err := e.enterCall(); err != nil {
 		return err
 	}
-	defer e.calls.Leave()
+	defer e.leaveCall()
 	if invalid != nil {
 		return invalid
 	}

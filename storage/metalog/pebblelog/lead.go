@@ -78,7 +78,7 @@ func (c *logCommitter) leadJournal() error {
 			c.held = nil
 			err = c.journalGroup(first)
 		}
-		if err == nil && r.room.failing.Load() {
+		if err == nil && (r.room.failing.Load() || r.checkDamage() != nil) {
 			_ = c.handOver(context.Background()) // logged; if it fails, another replica takes over after a while
 			err = errDeposed
 		}
@@ -353,7 +353,7 @@ func (e *Engine) HandOver(ctx context.Context) error {
 	if err := e.enterCall(); err != nil {
 		return err
 	}
-	defer e.calls.Leave()
+	defer e.leaveCall()
 	h := &handOverRequest{ctx: ctx, done: make(chan error, 1)}
 	select {
 	case e.replica.handOvers <- h:

@@ -65,13 +65,20 @@ func caught(p any, err error) error {
 
 // events reports Pebble's background work to the engine.
 func (e *Engine) events() *pebble.EventListener {
-	var flushed func(pebble.FlushInfo)
+	flushed, damaged := func(pebble.FlushInfo) {}, func(error) {}
 	if e.replica != nil {
-		flushed = e.replica.room.noteFlush
+		flushed, damaged = e.replica.room.noteFlush, e.replica.noteDamage
 	}
 	return &pebble.EventListener{
 		FlushEnd: flushed,
+		DataCorruption: func(info pebble.DataCorruptionInfo) {
+			e.opts.Logger.Error("a file of the folder is damaged", "file", info.Path, "error", info.Details)
+			damaged(fmt.Errorf("file %s: %w", info.Path, info.Details))
+		},
 		BackgroundError: func(err error) {
+			if isDamaged(err) {
+				damaged(err)
+			}
 			e.metrics.background.Inc()
 			e.opts.Logger.Error("flush or compaction failed: pebble retries it", "error", err)
 		},

@@ -103,7 +103,7 @@ func (e *Engine) diskBytes() float64 {
 	if e.enterCall() != nil {
 		return 0
 	}
-	defer e.calls.Leave()
+	defer e.leaveCall()
 	return float64(e.db.Metrics().DiskSpaceUsage())
 }
 

@@ -110,7 +110,7 @@ func (e *Engine) Read(ctx context.Context, shard record.ShardID, from record.LSN
 	if err := e.enterCall(); err != nil {
 		return nil, err
 	}
-	defer e.calls.Leave()
+	defer e.leaveCall()
 	if err := metalog.ValidatePosition(shard, from); err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func (e *Engine) Tail(ctx context.Context, shards []record.ShardID) ([]metalog.S
 	if err := e.enterCall(); err != nil {
 		return nil, err
 	}
-	defer e.calls.Leave()
+	defer e.leaveCall()
 	if err := metalog.ValidateShards(shards); err != nil {
 		return nil, err
 	}
@@ -196,7 +196,7 @@ func (e *Engine) Seek(ctx context.Context, shards []record.ShardID, t int64) ([]
 	if err := e.enterCall(); err != nil {
 		return nil, err
 	}
-	defer e.calls.Leave()
+	defer e.leaveCall()
 	if err := metalog.ValidateShards(shards); err != nil {
 		return nil, err
 	}
@@ -265,7 +265,7 @@ func (e *Engine) Shards(ctx context.Context, category uint32) ([]metalog.State, 
 	if err := e.enterCall(); err != nil {
 		return nil, err
 	}
-	defer e.calls.Leave()
+	defer e.leaveCall()
 	if err := e.awaitBarrier(ctx); err != nil {
 		return nil, err
 	}

@@ -31,6 +31,9 @@ func (c *logCommitter) followJournal() error {
 			return errStopped
 		case <-r.news:
 		}
+		if err := r.checkDamage(); err != nil {
+			return err
+		}
 		leads, err := c.catchUp(w)
 		if err != nil || leads {
 			return err

@@ -38,8 +38,11 @@ type replica struct {
 	news lifecycle.WakeChannel
 	// handOvers are asked of the committer. Nobody waits in it once the engine has failed or drains.
 	handOvers chan *handOverRequest
-	// admitted is set once the folder is known to continue in the journal: calls are refused before.
-	admitted atomic.Bool
+	// folder counts the calls that use the folder as it is, once that is known to continue in the journal: calls are refused before. It drains,
+	// and another takes its place, when the folder is replaced. So it does not change while a call runs.
+	folder atomic.Pointer[lifecycle.Calls]
+	// damage is what the folder's files were found to be damaged by; nil while they are not.
+	damage atomic.Pointer[error]
 	// snapshots makes snapshots; nil without a store.
 	snapshots *snapshotter
 	// journaled is how many bytes of changes were applied since the last snapshot of this process.
@@ -129,8 +132,8 @@ func (r *replica) changeState(change func()) {
 	}
 }
 
-// awaitState waits until the state satisfies done, which is called under the lock.
-func (r *replica) awaitState(ctx context.Context, done func() bool) error {
+// awaitState waits until the state satisfies done, which is called under the lock, or the caller must leave.
+func (r *replica) awaitState(ctx context.Context, leaving <-chan struct{}, done func() bool) error {
 	for {
 		r.mu.Lock()
 		ok := done()
@@ -146,6 +149,8 @@ func (r *replica) awaitState(ctx context.Context, done func() bool) error {
 		case <-changed:
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-leaving:
+			return r.e.closingError()
 		case <-r.e.calls.Draining():
 			return r.e.closingError()
 		case <-r.e.failed:
@@ -215,12 +220,23 @@ func (r *replica) notLeader() error {
 	return &metalog.NotLeaderError{Leader: r.mu.seen.Leader}
 }
 
-// checkAdmitted refuses calls while the replica does not know whether its folder continues in the journal.
-func (r *replica) checkAdmitted() error {
-	if r.admitted.Load() {
+// enterFolder admits a call to the folder, unless the replica does not know whether that continues in the journal.
+func (r *replica) enterFolder() error {
+	if folder := r.folder.Load(); folder != nil && folder.Enter() {
 		return nil
 	}
-	return fmt.Errorf("the replica on %s is starting: %w", r.e.dir, &metalog.NotLeaderError{})
+	return r.notServing()
+}
+
+// servesFolder reports whether calls are admitted.
+func (r *replica) servesFolder() bool {
+	folder := r.folder.Load()
+	return folder != nil && !folder.Closed()
+}
+
+// notServing returns the error of a call while the folder is not served: another replica takes it.
+func (r *replica) notServing() error {
+	return fmt.Errorf("the replica on %s is starting, or its folder is being replaced by a snapshot: %w", r.e.dir, &metalog.NotLeaderError{})
 }
 
 // awaitPublished waits until what is in Pebble now is published.
@@ -269,9 +285,9 @@ func (e *Engine) AwaitLeader(ctx context.Context) (leads bool, err error) {
 		return true, nil
 	}
 	r := e.replica
-	err = r.awaitState(ctx, func() bool {
+	err = r.awaitState(ctx, nil, func() bool {
 		leads = r.mu.leading
-		return leads || r.admitted.Load() && !r.mu.caught.Free() && r.mu.caught.Owner != r.mu.owner
+		return leads || r.servesFolder() && !r.mu.caught.Free() && r.mu.caught.Owner != r.mu.owner
 	})
 	return leads, err
 }
@@ -282,13 +298,16 @@ var errStopped = errors.New("stopped")
 // serveReplica follows and leads in turn until the engine stops or fails.
 func (c *logCommitter) serveReplica() {
 	defer close(c.e.stopped)
-	err := c.prepareFolder()
+	err := c.prepareFolder(false)
 	if err == nil && c.e.replica.snapshots != nil {
 		c.e.replica.work.Go(c.e.replica.snapshots.makeSnapshots)
 	}
 	for err == nil {
 		if err = c.followJournal(); err == nil {
 			err = c.leadJournal()
+		}
+		if err != nil && c.mayReplace(err) {
+			err = c.replaceFolder(err)
 		}
 	}
 	if !errors.Is(err, errStopped) {

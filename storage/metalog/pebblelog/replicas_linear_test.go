@@ -85,7 +85,6 @@ func (r *lockedRand) IntN(n int) int {
 
 // disturb does something to a node, in half of the cases the one that leads.
 func (c *testCell) disturb(t *testing.T, rng *lockedRand) {
-	c.restartHalted(t)
 	n := c.nodes[rng.IntN(len(c.nodes))]
 	if rng.IntN(2) == 0 {
 		for _, other := range c.nodes {

@@ -19,7 +19,6 @@ import (
 	"scribe/internal/base/entropy"
 	"scribe/internal/format/record"
 	"scribe/storage/metalog"
-	"scribe/storage/metalog/journal"
 	"scribe/storage/metalog/journal/memjournal"
 	"scribe/storage/metalog/pebblelog/schema"
 )
@@ -179,17 +178,6 @@ func (c *testCell) leader(t testing.TB) *testNode {
 	return nil
 }
 
-// restartHalted starts the nodes again that have halted because they were too far behind.
-func (c *testCell) restartHalted(t testing.TB) {
-	t.Helper()
-	for _, n := range c.nodes {
-		if err := n.engine.Err(); errors.Is(err, journal.ErrTrimmed) {
-			n.close(t)
-			c.replace(n, n.open(t))
-		}
-	}
-}
-
 // settle waits until every node has applied everything.
 func (c *testCell) settle(t testing.TB) {
 	t.Helper()
@@ -200,7 +188,6 @@ func (c *testCell) settle(t testing.TB) {
 			}
 			t.FailNow()
 		}
-		c.restartHalted(t)
 		head := c.leader(t).engine.Position().Applied
 		if !slices.ContainsFunc(c.nodes, func(n *testNode) bool { return n.engine.Position().Applied != head }) {
 			return

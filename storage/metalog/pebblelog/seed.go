@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"scribe/internal/base/lifecycle"
 	"scribe/storage/blob"
 	"scribe/storage/metalog"
 	"scribe/storage/metalog/journal"
@@ -31,19 +32,22 @@ const lockName = "LOCK"
 // maxList bounds the list of a snapshot in bytes.
 const maxList = 256 << 20
 
-// prepareFolder finds out whether the folder continues in the journal, fetches a snapshot if it does not, and admits calls then. A
-// folder that has applied something is shown also while the journal does not answer.
-func (c *logCommitter) prepareFolder() error {
+// prepareFolder finds out whether the folder continues in the journal, fetches a snapshot if it does not, or is damaged, and admits calls
+// then. A folder that has applied something is shown also while the journal does not answer.
+func (c *logCommitter) prepareFolder(damaged bool) error {
 	r := c.e.replica
 	for tries := 1; ; tries++ {
-		err := c.continueFolder()
+		err := c.continueFolder(damaged)
 		switch {
 		case isJournalFault(err), errors.Is(err, errFolder):
 			return c.stopOr(err)
-		case err == nil, errors.Is(err, errNoHead) && tries >= 3 && r.position().Seq > 0:
-			r.admitted.Store(true)
+		case err == nil, errors.Is(err, errNoHead) && tries >= 3 && r.position().Seq > 0 && !damaged:
+			r.folder.Store(new(lifecycle.Calls))
 			r.changeState(func() {})
 			return nil
+		}
+		if tries == 3 {
+			c.e.opts.Logger.Warn("the folder can't be continued yet: trying again", "error", err)
 		}
 		select {
 		case <-c.e.stop:
@@ -56,8 +60,8 @@ func (c *logCommitter) prepareFolder() error {
 // errNoHead says that the journal's head can't be read.
 var errNoHead = errors.New("metalog: the journal does not answer")
 
-// continueFolder makes sure that the entry after the folder's last one is in the journal.
-func (c *logCommitter) continueFolder() error {
+// continueFolder makes sure that the entry after the folder's last one is in the journal, and replaces a folder that is damaged.
+func (c *logCommitter) continueFolder(damaged bool) error {
 	r := c.e.replica
 	head, err := r.readHead(r.life)
 	if err != nil {
@@ -67,19 +71,38 @@ func (c *logCommitter) continueFolder() error {
 	if err := journal.CheckPosition(position, head); err != nil {
 		return err
 	}
-	if head.Seq > position.Seq && head.Snapshot > position.Seq {
-		ctx, cancel := context.WithTimeout(r.life, readLimit)
-		defer cancel()
-		err := r.journal.Read(ctx, position.Seq+1, position.Seq+1, func(uint64, []byte) error { return nil })
-		if errors.Is(err, journal.ErrTrimmed) || errors.Is(err, journal.ErrCorrupt) {
-			err = c.seedFolder(head)
-		}
-		if err != nil {
-			return err
-		}
+	switch {
+	case damaged && head.Snapshot == 0: // the journal has everything from its first entry on
+		err = c.emptyFolder()
+	case damaged:
+		err = c.seedFolder(head)
+	case head.Seq > position.Seq && head.Snapshot > position.Seq:
+		err = c.seedBehind(head)
+	}
+	if err != nil {
+		return err
 	}
 	r.offerHead(head)
 	return nil
+}
+
+// errEnough ends a read after its first entry.
+var errEnough = errors.New("enough")
+
+// seedBehind replaces the folder if the entry after its last one is not in the journal, or can't be read.
+func (c *logCommitter) seedBehind(head journal.Head) error {
+	r := c.e.replica
+	ctx, cancel := context.WithTimeout(r.life, readLimit)
+	defer cancel()
+	_, err := r.reader.ReadEntries(ctx, r.position(), head, func(journal.Entry, journal.Position) error { return errEnough })
+	switch {
+	case errors.Is(err, errEnough):
+		return nil
+	case errors.Is(err, journal.ErrTrimmed), errors.Is(err, journal.ErrCorrupt):
+		return c.seedFolder(head)
+	default:
+		return err
+	}
 }
 
 // seedFolder replaces the folder by the newest snapshot that can be read.
@@ -195,41 +218,54 @@ func syncFolder(fs vfs.FS, dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// adoptSeed replaces the folder's files by those of the seed, and opens them. No calls are admitted yet, so nobody else uses the
-// database. An error leaves no usable folder: the next process goes on.
-func (c *logCommitter) adoptSeed(list schema.Snapshot) (err error) {
+// adoptSeed replaces the folder's files by those of the seed, and opens them.
+func (c *logCommitter) adoptSeed(list schema.Snapshot) error {
 	e, fs := c.e, c.e.opts.FS
+	err := c.exchangeFiles(func() error {
+		var names []string
+		for _, f := range list.Files {
+			names = append(names, f.Name)
+		}
+		marker := fs.PathJoin(e.dir, seedingName)
+		if err := errors.Join(writeFile(fs, marker, []byte(strings.Join(names, "\n"))), syncFolder(fs, e.dir)); err != nil {
+			return err
+		}
+		return finishSeed(fs, e.dir)
+	})
+	if err != nil {
+		return fmt.Errorf("%w: replace it by a snapshot: %w", errFolder, err)
+	}
+	e.metrics.seeds.Inc()
+	e.opts.Logger.Info("folder replaced by a snapshot", "entry", list.Seq, "files", len(list.Files))
+	return nil
+}
+
+// emptyFolder removes the files of a damaged folder: everything is read from the journal again.
+func (c *logCommitter) emptyFolder() error {
+	if err := c.exchangeFiles(func() error { return c.e.clearFolder(c.e.replica.checkDamage()) }); err != nil {
+		return fmt.Errorf("%w: empty it: %w", errFolder, err)
+	}
+	return nil
+}
+
+// exchangeFiles closes the database, exchanges its files, and opens it. No calls are admitted, so nobody else uses it. An error leaves no
+// usable folder: the next process goes on.
+func (c *logCommitter) exchangeFiles(exchange func() error) (err error) {
+	e := c.e
+	defer func() { err = caught(recover(), err) }()
 	e.guard.armed.Store(false)
 	defer e.guard.armed.Store(true)
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("%w: replace it by a snapshot: %w", errFolder, err)
-		}
-	}()
-	if err := e.db.Close(); err != nil {
+	if err := e.db.Close(); err != nil && !isDamaged(err) {
 		return err
 	}
-	var names []string
-	for _, f := range list.Files {
-		names = append(names, f.Name)
-	}
-	marker := fs.PathJoin(e.dir, seedingName)
-	if err := errors.Join(writeFile(fs, marker, []byte(strings.Join(names, "\n"))), syncFolder(fs, e.dir)); err != nil {
+	if err := exchange(); err != nil {
 		return err
 	}
-	if err := finishSeed(fs, e.dir); err != nil {
-		return err
-	}
-	if err := e.openDB(e.lock); err != nil {
-		return err
-	}
-	e.table.db = e.db
-	if err := e.loadReplica(); err != nil {
+	e.replica.damage.Store(nil)
+	if err := e.reopenFolder(); err != nil {
 		return err
 	}
 	c.retired, c.boundary = e.retired, e.boundary.Load()
-	e.metrics.seeds.Inc()
-	e.opts.Logger.Info("folder replaced by a snapshot", "entry", list.Seq, "files", len(list.Files))
 	return nil
 }
 
@@ -289,7 +325,7 @@ func moveSeed(fs vfs.FS, dir, seed string, listed []string) error {
 // isDamaged reports whether an error of opening a folder means that its files are damaged or missing. Pebble does not mark the error
 // of a damaged manifest.
 func isDamaged(err error) bool {
-	return errors.Is(err, pebble.ErrCorruption) || errors.Is(err, metalog.ErrCorrupt) || errors.Is(err, os.ErrNotExist) ||
+	return pebble.IsCorruptionError(err) || errors.Is(err, metalog.ErrCorrupt) || errors.Is(err, os.ErrNotExist) ||
 		strings.Contains(err.Error(), "malformed manifest")
 }
 

@@ -37,8 +37,10 @@ type snapshotter struct {
 	store blob.Store
 	// wake asks for a snapshot at once, because the journal is full.
 	wake lifecycle.WakeChannel
-	// stored are the tables of this folder that were stored, by name: tables never change, and no name is used again.
+	// stored are the tables that were stored of the folder while its calls are counted by folder, by name: tables never change, and no name is
+	// used again.
 	stored map[string]schema.SnapshotFile
+	folder *lifecycle.Calls
 }
 
 func newSnapshotter(e *Engine) *snapshotter {
@@ -76,7 +78,7 @@ func (s *snapshotter) makeSnapshots() {
 		if !r.leads() || !urgent && bytes < s.e.opts.SnapshotBytes && (bytes == 0 || time.Since(last) < s.e.opts.SnapshotEvery) {
 			continue
 		}
-		if err := s.makeSnapshot(r.life); err != nil && r.life.Err() == nil {
+		if err := s.snapshotFolder(); err != nil && r.life.Err() == nil {
 			s.e.metrics.snapshots.WithLabelValues("failed").Inc()
 			s.e.opts.Logger.Warn("snapshot failed: the journal is not trimmed", "error", err)
 			continue
@@ -84,6 +86,32 @@ func (s *snapshotter) makeSnapshots() {
 		last = time.Now()
 		r.journaled.Add(-bytes)
 	}
+}
+
+// snapshotFolder makes a snapshot of the folder as it is: it ends when that is replaced.
+func (s *snapshotter) snapshotFolder() error {
+	r := s.e.replica
+	folder := r.folder.Load()
+	if !folder.Enter() {
+		return r.notServing()
+	}
+	defer folder.Leave()
+	if folder != s.folder {
+		clear(s.stored)
+		s.folder = folder
+	}
+	ctx, cancel := context.WithCancel(r.life)
+	defer cancel()
+	left := make(chan struct{})
+	defer close(left)
+	r.work.Go(func() {
+		select {
+		case <-folder.Draining():
+			cancel()
+		case <-left:
+		}
+	})
+	return s.makeSnapshot(ctx)
 }
 
 // makeSnapshot uploads what the folder has, tells the others, and trims the journal up to the snapshot before: the others have had the

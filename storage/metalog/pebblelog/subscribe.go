@@ -132,7 +132,7 @@ func (e *Engine) Subscribe(ctx context.Context, from []metalog.Position, heartbe
 	if err := e.enterCall(); err != nil {
 		return err
 	}
-	defer e.calls.Leave()
+	defer e.leaveCall()
 	heartbeat, err := metalog.ValidateSubscribe(from, heartbeat)
 	if err != nil {
 		return err
@@ -200,12 +200,15 @@ func (s *shardSubscription) markHeartbeat() {
 func (s *shardSubscription) serve(ctx context.Context, heartbeat time.Duration) error {
 	beats := time.NewTicker(heartbeat) // drops heartbeats while fn is slow
 	defer beats.Stop()
+	leaving := s.e.leaving()
 	for {
 		s.collectMarked()
 		if len(s.ready) > 0 {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
+			case <-leaving:
+				return s.e.closingError()
 			case <-s.e.calls.Draining():
 				return s.e.closingError()
 			case <-s.e.failed:
@@ -222,6 +225,8 @@ func (s *shardSubscription) serve(ctx context.Context, heartbeat time.Duration) 
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-leaving:
+			return s.e.closingError()
 		case <-s.e.calls.Draining():
 			return s.e.closingError()
 		case <-s.e.failed:

@@ -202,6 +202,13 @@ func (t *shardTable) publishStates(changed []*shardEntry, r categorySet) {
 	}
 }
 
+// forgetShards forgets all states. Nobody uses the table.
+func (t *shardTable) forgetShards() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	clear(t.mu.shards)
+}
+
 func (t *shardTable) len() int {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -220,7 +227,7 @@ func (t *shardTable) loadState(id record.ShardID) (st schema.State, found bool, 
 // readError adds the damaged record to an error.
 func readError(id record.ShardID, lsn record.LSN, err error) error {
 	switch {
-	case errors.Is(err, schema.ErrCorrupt), errors.Is(err, pebble.ErrCorruption):
+	case errors.Is(err, schema.ErrCorrupt), pebble.IsCorruptionError(err):
 		return &metalog.CorruptError{Shard: id, LSN: lsn, Detail: err.Error()}
 	case lsn == 0:
 		return fmt.Errorf("metalog: read the state of shard %v: %w", id, err)

@@ -99,6 +99,14 @@ func (t *tailCache) addChunks(chunks []*tailChunk) {
 	}
 }
 
+// forgetChunks empties the cache.
+func (t *tailCache) forgetChunks() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	clear(t.mu.runs)
+	t.mu.fifo, t.mu.head, t.mu.size = nil, 0, 0
+}
+
 // readCached appends the shard's entries [from, next), as far as the budget allows. It returns false, and appends nothing, if the
 // record at from is not cached.
 func (t *tailCache) readCached(dst []metalog.Entry, shard record.ShardID, from, next record.LSN, b *readBudget) ([]metalog.Entry, bool) {

@@ -77,7 +77,7 @@ func (e *Engine) WatchShards(ctx context.Context, category uint32, fn func([]rec
 	if err := e.enterCall(); err != nil {
 		return err
 	}
-	defer e.calls.Leave()
+	defer e.leaveCall()
 	e.tryBarrier(ctx)
 	w := &categoryWatch{wake: lifecycle.NewWakeChannel()}
 	e.table.addWatch(category, w)
@@ -93,6 +93,8 @@ func (e *Engine) WatchShards(ctx context.Context, category uint32, fn func([]rec
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-e.leaving():
+			return e.closingError()
 		case <-e.calls.Draining():
 			return e.closingError()
 		case <-e.failed:

@@ -117,6 +117,11 @@ func (s *snapshotter) uploadCheckpoint(ctx context.Context, dir string) (list sc
 	if err := s.checkpoint(ctx, dir); err != nil {
 		return list, err
 	}
+	return s.storeFolder(ctx, dir)
+}
+
+// storeFolder stores the files of a replica's folder that nobody uses, and then their list.
+func (s *snapshotter) storeFolder(ctx context.Context, dir string) (list schema.Snapshot, err error) {
 	if list.Applied, err = appliedIn(s.e.opts, dir); err != nil {
 		return list, fmt.Errorf("read the checkpoint: %w", err)
 	}

@@ -174,7 +174,7 @@ func (a *App) startMetalog(ctx context.Context) error {
 		return err
 	}
 	if a.parts.nextID > 0 && a.cfg.Has(Metalog) {
-		if err := a.checkCategoryIDs(ctx); err != nil {
+		if err := a.checkCategoryIDs(ctx, a.parts.log, a.parts.nextID); err != nil {
 			return err
 		}
 	}
@@ -186,15 +186,14 @@ func (a *App) startMetalog(ctx context.Context) error {
 
 // checkCategoryIDs fails if the control plane would give out the id of a category that has records: its store was lost, or is older than the
 // logs. Another category would then get them. It looks at as many ids as are taken at once.
-func (a *App) checkCategoryIDs(ctx context.Context) error {
-	next := a.parts.nextID
+func (a *App) checkCategoryIDs(ctx context.Context, log metalog.Log, next uint64) error {
 	for id := next; id < next+uint64(config.Defaults[controlplane.Config]().IDBlock) && id <= math.MaxUint32; id++ {
-		logs, err := a.parts.log.Shards(ctx, uint32(id))
+		logs, err := log.Shards(ctx, uint32(id))
 		if err != nil {
 			return err
 		}
 		if slices.ContainsFunc(logs, func(st metalog.State) bool { return st.FirstLSN < st.NextLSN }) {
-			control := filepath.Join(a.cfg.Data, "control")
+			control := a.controlFolder()
 			return fmt.Errorf("the control store %s is lost or older than the logs: it gives out category ids from %d on, and there are records of category %d, "+
 				"which another category would get. Put the newest %s back, or rebuild it with scribe recover (docs/operations.md, A lost control store)",
 				control, next, id, control)

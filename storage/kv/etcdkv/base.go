@@ -73,6 +73,16 @@ func CreateBase(ctx context.Context, cfg Config, base uint64) error {
 	return nil
 }
 
+// HasBegun reports whether anybody has used the store.
+func (s *Store) HasBegun(ctx context.Context) (bool, error) {
+	base, err := s.getKeys(ctx, s.cfg.baseKey(), clientv3.WithCountOnly())
+	if err != nil || base.Count > 0 {
+		return err == nil, err
+	}
+	entries, err := s.getKeys(ctx, s.cfg.Prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	return err == nil && entries.Count > 0, err
+}
+
 // End ends a store for good, because another one goes on with its content: nobody's transactions are carried out any more, however long they were on
 // their way; they fail with ErrEnded. Reads go on. Repeating the call is harmless.
 func End(ctx context.Context, cfg Config) error {

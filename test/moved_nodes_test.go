@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -99,7 +100,7 @@ func (c *movedCell) writeOnce(t *testing.T) (stop func() int) {
 		}
 		done <- p.Close(context.WithoutCancel(t.Context()))
 	}()
-	return func() int {
+	return sync.OnceValue(func() int {
 		ends.Store(true)
 		select {
 		case err := <-done:
@@ -110,7 +111,7 @@ func (c *movedCell) writeOnce(t *testing.T) (stop func() int) {
 			t.Fatal("a writer stands still")
 		}
 		return count
-	}
+	})
 }
 
 // TestMoveToNodesAndBack: a cell of one process becomes one of three nodes, any of which can be lost, and one of one process again. Readers with checkpoints, groups
@@ -155,7 +156,6 @@ func TestMoveToNodesAndBack(t *testing.T) {
 		t.Errorf("the category is at revision %d at last, it was at %d", r, before)
 	}
 	count := stop()
-	stop = func() int { return 0 }
 	var want bytes.Buffer
 	for i := range count {
 		fmt.Fprintln(&want, i)

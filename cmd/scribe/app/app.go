@@ -66,6 +66,8 @@ type App struct {
 	parts sharedParts
 	// detaching means that the process takes the metadata of a cell of nodes along, and serves nothing.
 	detaching bool
+	// dismissed means that nothing can be made durable here any more, so that stopping need not wait for anything.
+	dismissed atomic.Bool
 
 	// failed gets the first fatal failure of the process; ended is closed when Stop begins.
 	failed chan error
@@ -181,6 +183,11 @@ func (a *App) Stop(ctx context.Context) error {
 	a.stopping.Do(func() {
 		served := a.ready.Swap(false)
 		close(a.ended)
+		if a.dismissed.Load() {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, dismissedTimeout)
+			defer cancel()
+		}
 		var errs []error
 		for _, s := range slices.Backward(a.stops) {
 			begin := time.Now()

@@ -250,6 +250,9 @@ func (n *node) awaitDetached(ctx context.Context, why error) error {
 	}
 }
 
+// dismissedTimeout is how long a process that was dismissed waits for its parts: writers repeat what it holds where the metadata is now.
+const dismissedTimeout = time.Second
+
 // explainHalt returns why a replica that halted ends the process, once that may end.
 func (a *App) explainHalt(err error) error {
 	err = fmt.Errorf("metalog: %w", err)
@@ -265,5 +268,6 @@ func (a *App) explainHalt(err error) error {
 		case <-ctx.Done():
 		}
 	}()
+	defer a.dismissed.Store(true)
 	return a.parts.node.awaitDetached(ctx, err)
 }

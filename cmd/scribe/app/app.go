@@ -42,6 +42,8 @@ type Options struct {
 	Wiring Wiring
 	// Host is the machine.
 	Host Host
+	// Step is called before each durable step by which metadata moves to nodes or back. Its error ends that there, as a crash would. Nil for none.
+	Step func(name string) error
 	// Drain accepts no new messages from producers and inputs: the process only forwards the agent's backlog.
 	Drain bool
 }
@@ -121,6 +123,9 @@ func newApp(cfg Config, opts Options) (*App, error) {
 		return nil, err
 	}
 	opts.Host = opts.Host.withDefaults()
+	if opts.Step == nil {
+		opts.Step = func(string) error { return nil }
+	}
 	a := &App{
 		cfg: cfg.asNode(), opts: opts, log: opts.Logger, started: time.Now(), mux: http.NewServeMux(), registry: prometheus.NewRegistry(),
 		failed: make(chan error, 1), ended: make(chan struct{}),

@@ -159,7 +159,7 @@ func (n *node) adoptFolder(ctx context.Context, file nodeFile, j journal.Journal
 			return nil, fmt.Errorf("adopt %s (it was not changed, and starts without --node as before): %w", a.cfg.Data, err)
 		}
 		file.Moved = &movedMetadata{Entry: at.Seq, Chain: hex.EncodeToString(at.Chain[:]), Time: at.Time}
-		if err := writeNodeFile(a.opts.Host.FS, a.cfg.Data, file); err != nil {
+		if err := a.takeStep("mark", func() error { return writeNodeFile(a.opts.Host.FS, a.cfg.Data, file) }); err != nil {
 			return nil, err
 		}
 		n.setFile(file)
@@ -188,7 +188,11 @@ func (n *node) exportMetadata(ctx context.Context) (at pebblelog.Adoption, err e
 	}
 	o := a.ownLogOptions()
 	o.Name, o.Snapshots, o.Random = engineName, blobs, a.opts.Host.Random.Named("adoption")
-	return pebblelog.ExportFolder(ctx, a.metalogFolder(), o)
+	err = a.takeStep("export", func() (err error) {
+		at, err = pebblelog.ExportFolder(ctx, a.metalogFolder(), o)
+		return err
+	})
+	return at, err
 }
 
 // checkUnused fails if etcd has metadata of the cell: nobody can have begun it, but in a cell that was one before.
@@ -280,13 +284,21 @@ func (n *node) moveMetadata(ctx context.Context, moved *movedMetadata, j journal
 	if err != nil {
 		return err
 	}
-	if err := pebblelog.AdoptFolder(a.metalogFolder(), a.ownLogOptions(), at); err != nil {
+	if err := a.takeStep("logs", func() error { return pebblelog.AdoptFolder(a.metalogFolder(), a.ownLogOptions(), at) }); err != nil {
 		return err
 	}
-	if err := n.moveControl(ctx); err != nil {
+	if err := a.takeStep("control", func() error { return n.moveControl(ctx) }); err != nil {
 		return err
 	}
-	return at.Begin(ctx, j)
+	return a.takeStep("journal", func() error { return at.Begin(ctx, j) })
+}
+
+// takeStep takes a step that is durable.
+func (a *App) takeStep(name string, step func() error) error {
+	if err := a.opts.Step(name); err != nil {
+		return err
+	}
+	return step()
 }
 
 // moveControl copies the control store to etcd. Its revisions go on there.

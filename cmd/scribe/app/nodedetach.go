@@ -56,12 +56,19 @@ func Detach(ctx context.Context, cfg Config, opts Options) (err error) {
 // detachFolder takes the cell's metadata along.
 func (n *node) detachFolder(ctx context.Context) error {
 	a, start := n.app, time.Now()
-	head, err := n.endJournal(ctx)
+	var head journal.Head
+	err := a.takeStep("journal", func() (err error) {
+		head, err = n.endJournal(ctx)
+		return err
+	})
 	if err != nil {
 		return err
 	}
 	a.log.InfoContext(ctx, "the nodes' metadata is this folder's from now on", "node", n.place.name, "entry", head.Seq, "after", time.Since(start))
-	if err := n.finishLogs(ctx, head); err != nil {
+	if err := a.takeStep("logs", func() error { return n.finishLogs(ctx, head) }); err != nil {
+		return fmt.Errorf("detach %s (go on with the same command): %w", a.cfg.Data, err)
+	}
+	if err := a.takeStep("end", func() error { return etcdkv.End(ctx, a.sharedControl()) }); err != nil {
 		return fmt.Errorf("detach %s (go on with the same command): %w", a.cfg.Data, err)
 	}
 	if err := n.finishControl(ctx); err != nil {
@@ -71,7 +78,7 @@ func (n *node) detachFolder(ctx context.Context) error {
 	file := *n.mu.file
 	n.mu.Unlock()
 	file.Detached = true
-	if err := writeNodeFile(a.opts.Host.FS, a.cfg.Data, file); err != nil {
+	if err := a.takeStep("mark", func() error { return writeNodeFile(a.opts.Host.FS, a.cfg.Data, file) }); err != nil {
 		return err
 	}
 	a.log.InfoContext(ctx, "the folder is that of a cell of one process", "node", n.place.name, "after", time.Since(start))
@@ -163,12 +170,9 @@ func (n *node) finishLogs(ctx context.Context, head journal.Head) (err error) {
 	return pebblelog.DetachFolder(a.metalogFolder(), a.ownLogOptions(), head)
 }
 
-// finishControl ends the control store in etcd, and copies it to the folder.
+// finishControl copies the control store in etcd, which has ended, to the folder.
 func (n *node) finishControl(ctx context.Context) (err error) {
 	a, fsys := n.app, n.app.opts.Host.FS
-	if err := etcdkv.End(ctx, a.sharedControl()); err != nil {
-		return err
-	}
 	shared, err := etcdkv.New(a.sharedControl())
 	if err != nil {
 		return err
@@ -179,11 +183,17 @@ func (n *node) finishControl(ctx context.Context) (err error) {
 	if err := fsys.RemoveAll(copied); err != nil {
 		return err
 	}
-	if err := pebblekv.Restore(ctx, pebblekv.DefaultConfig(copied), pebblekv.Deps{FS: fsys, Logger: a.log}, shared); err != nil {
+	err = a.takeStep("copy", func() error {
+		return pebblekv.Restore(ctx, pebblekv.DefaultConfig(copied), pebblekv.Deps{FS: fsys, Logger: a.log}, shared)
+	})
+	if err != nil {
 		return err
 	}
 	// What is there is from before the folder was a node's.
-	if err := errors.Join(fsys.RemoveAll(folder), fsys.Rename(copied, folder)); err != nil {
+	if err := a.takeStep("remove", func() error { return fsys.RemoveAll(folder) }); err != nil {
+		return err
+	}
+	if err := a.takeStep("rename", func() error { return fsys.Rename(copied, folder) }); err != nil {
 		return err
 	}
 	return durable.SyncFolder(fsys, filepath.Dir(folder))

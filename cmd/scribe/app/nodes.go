@@ -245,7 +245,7 @@ func (n *node) rememberReady(f nodeFile) error {
 		return nil
 	}
 	f.Ready = true
-	if err := writeNodeFile(n.app.opts.Host.FS, n.app.cfg.Data, f); err != nil {
+	if err := n.app.takeStep("ready", func() error { return writeNodeFile(n.app.opts.Host.FS, n.app.cfg.Data, f) }); err != nil {
 		return err
 	}
 	n.setFile(f)

@@ -26,6 +26,7 @@ import (
 	"scribe/sequencer"
 	"scribe/sqlserver"
 	"scribe/storage/blob"
+	"scribe/storage/kv"
 	"scribe/storage/metalog"
 	"scribe/writeproxy"
 )
@@ -109,10 +110,13 @@ func (a *App) startControlPlane(ctx context.Context) error {
 		return err
 	}
 	// Others take ids from a shared store at any time, so there is nothing to compare the logs with.
-	if !a.cfg.replicates() {
-		if a.parts.nextID, err = controlplane.NextID(ctx, store); err != nil {
-			return err
-		}
+	if a.cfg.replicates() {
+		err = a.checkRevision(ctx, store)
+	} else {
+		a.parts.nextID, err = controlplane.NextID(ctx, store)
+	}
+	if err != nil {
+		return err
 	}
 	cfg := config.Defaults[controlplane.Config]()
 	cfg.Version, cfg.StartedAt, cfg.Roles = a.opts.Version, a.started, a.protoRoles()
@@ -210,9 +214,30 @@ func (a *App) startBlobs(ctx context.Context) (err error) {
 	return nil
 }
 
+// checkRevision fails if the shared control store is at an earlier revision than the process's copy of the categories: etcd was set back, or is another one.
+// While processes run they notice it themselves; one that starts knows nothing else of before.
+func (a *App) checkRevision(ctx context.Context, store kv.Store) error {
+	known, err := catalog.ReadCopy(a.opts.Host.FS, a.catalogFile())
+	if err != nil {
+		return nil //nolint:nilerr // without a copy, or with a damaged one, there is nothing to compare; the catalog says what is wrong with it
+	}
+	page, err := store.Range(ctx, kv.KeyRange{Limit: 1})
+	if err != nil {
+		return err
+	}
+	if known.Revision <= page.Revision {
+		return nil
+	}
+	return fmt.Errorf("etcd has the categories at revision %d, and %s has them at revision %d: etcd was restored from a backup, or is not the one of this cell. "+
+		"What came after the backup is missing there: see docs/operations.md, Etcd restored or lost", page.Revision, a.catalogFile(), known.Revision)
+}
+
+// catalogFile is where the process keeps a copy of the categories.
+func (a *App) catalogFile() string { return filepath.Join(a.cfg.Data, "catalog") }
+
 func (a *App) startCatalog(ctx context.Context) error {
 	cfg := catalog.DefaultViewConfig()
-	cfg.File, cfg.FS, cfg.Now = filepath.Join(a.cfg.Data, "catalog"), a.opts.Host.FS, a.opts.Host.Now
+	cfg.File, cfg.FS, cfg.Now = a.catalogFile(), a.opts.Host.FS, a.opts.Host.Now
 	cfg.Random = a.opts.Host.Random.Named("catalog")
 	view, err := catalog.New(cfg, catalog.ViewDeps{Source: a.parts.control, Logger: a.log, Registerer: a.registry})
 	if err != nil {

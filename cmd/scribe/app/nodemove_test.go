@@ -137,6 +137,27 @@ func TestMoveAtEachStep(t *testing.T) {
 	}
 }
 
+// TestAdoptRecovered: what a recovery made is adopted, as any folder; with the payloads of another cell it is not, and has not changed.
+func TestAdoptRecovered(t *testing.T) {
+	own := cellConfig(t)
+	a := startCell(t, own)
+	fill(t, a)
+	stopCell(t, a)
+	node := oneNode(t, own)
+	node.Data, node.Adopt, node.Blobs.Path = filepath.Join(t.TempDir(), "to"), true, t.TempDir()
+	mustRefuse(t, "without a folder", node, "there is nothing to adopt")
+	node.Data = filepath.Join(t.TempDir(), "to")
+	if _, err := Recover(t.Context(), own, RecoverOptions{To: node.Data, Catalog: filepath.Join(own.Data, "control")}); err != nil {
+		t.Fatal(err)
+	}
+	mustRefuse(t, "with other payloads", node, "none of the newest payloads is in")
+	node.Blobs.Path = own.BlobPath()
+	m := &movingCell{next: 10}
+	m.check(t, "recovered", node)
+	node.Adopt = false
+	m.check(t, "started again", node)
+}
+
 func hasName(entries []os.DirEntry, names ...string) bool {
 	for _, e := range entries {
 		for _, name := range names {

@@ -17,6 +17,7 @@ import (
 	"scribe/storage/metalog"
 	"scribe/storage/metalog/journal"
 	"scribe/storage/metalog/journal/memjournal"
+	"scribe/storage/metalog/pebblelog/schema"
 )
 
 // told is what callers of an engine know of its logs.
@@ -317,6 +318,41 @@ func crashEach(t *testing.T, folder *vfs.MemFS, run func(vfs.FS) error, check fu
 			t.Fatalf("crashed before operation %d of %d", point, operations)
 		}
 	}
+}
+
+// TestForeignSnapshot: a list that another journal left under the number of a snapshot is replaced, and so is a damaged one; that of another leader stays.
+func TestForeignSnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		c, _ := newCell(t, 1, snapshotOptions(store))
+		c.fill(t)
+		e := c.nodes[0].engine
+		s := newSnapshotter(e)
+		mine, err := s.uploadCheckpoint(t.Context(), "work")
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := snapshotKey("main", mine.Seq)
+		foreign := mine
+		foreign.Chain[0]++
+		for what, planted := range map[string][]byte{"foreign": schema.AppendSnapshot(nil, foreign), "damaged": []byte("damaged"), "mine": schema.AppendSnapshot(nil, mine)} {
+			if err := errors.Join(store.Delete(t.Context(), key), store.Put(t.Context(), key, planted)); err != nil {
+				t.Fatal(err)
+			}
+			if again, err := s.uploadCheckpoint(t.Context(), "work"); err != nil || again.Applied != mine.Applied {
+				t.Fatalf("%s: %+v, %v", what, again.Applied, err)
+			}
+			info, err := store.Stat(t.Context(), key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			info.Key = key
+			if got, err := readList(t.Context(), store, info); err != nil || got.Applied != mine.Applied {
+				t.Errorf("%s: the list is of %+v, %v", what, got.Applied, err)
+			}
+		}
+		c.closeAll(t)
+	})
 }
 
 // TestAdoptRefused: what is not a folder of logs, or has changed since its export, is not adopted.

@@ -61,13 +61,17 @@ func nodeAddress(t *testing.T, i int) string {
 }
 
 // launch starts a node, and does not wait for it.
-func (c *nodeCell) launch(t *testing.T, i int) (*program.Process, io.Reader) {
+func (c *nodeCell) launch(t *testing.T, i int, more ...string) (*program.Process, io.Reader) {
+	return launch(t, nil, append(append([]string{"up"}, c.flags(i)...), more...)...)
+}
+
+// flags say which node it is, and where its data is.
+func (c *nodeCell) flags(i int) []string {
 	list := make([]string, len(c.address))
 	for j, a := range c.address {
 		list[j] = fmt.Sprintf("n%d=%s", j+1, a)
 	}
-	return launch(t, nil, "up", "--node", fmt.Sprintf("n%d", i+1), "--cluster", strings.Join(list, ","),
-		"--data", c.data(i), "--blob-path", filepath.Join(c.dir, "blobs"))
+	return []string{"--node", fmt.Sprintf("n%d", i+1), "--cluster", strings.Join(list, ","), "--data", c.data(i), "--blob-path", filepath.Join(c.dir, "blobs")}
 }
 
 // start starts a node, and waits until it is ready.

@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
+	"scribe/cmd/scribe/app"
 	"scribe/internal/base/units"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -19,16 +20,19 @@ import (
 func newNode() *cobra.Command {
 	return newParent(&cobra.Command{
 		Use:   "node",
-		Short: "List, add, replace and remove the nodes of a cell",
+		Short: "List, add, replace and remove the nodes of a cell, or make it one of one process",
 		Long: `A cell of several nodes ("scribe up --node NAME --cluster ...") keeps its metadata on each of them, and works while more than half of them are up.
 Nodes keep it in etcd, which each one runs in its process: at its port + 1 for clients, at its port + 2 for the other nodes.
 
 A node that lost its data does not start by itself: it has voted, and what it has voted for counts on its memory. "scribe node replace"
-makes it a new one. These commands ask any node that is up.`,
+makes it a new one. These commands ask any node that is up; but "scribe node detach", which takes the place of a node that was stopped.
+
+The folder of a cell of one process becomes that of nodes with "scribe up --adopt", and that of a node one of one process with "scribe node detach".`,
 		Example: `  scribe node list
   scribe node replace n3 --server http://10.0.0.1:7420    # then start n3 with an empty --data
-  scribe node add n4=10.0.0.4:7420`,
-	}, newNodeList(), newNodeAdd(), newNodeReplace(), newNodeRemove())
+  scribe node add n4=10.0.0.4:7420
+  scribe node detach --node n1 --cluster n1=10.0.0.1:7420,n2=10.0.0.2:7420,n3=10.0.0.3:7420 --data /var/lib/scribe --blob-path /mnt/shared/blobs`,
+	}, newNodeList(), newNodeAdd(), newNodeReplace(), newNodeRemove(), newNodeDetach())
 }
 
 func nodeClient(server string) rpc.NodeService { return rpc.NewNodeClient(rpc.Default(), server) }
@@ -138,6 +142,42 @@ afterwards, and take it out of --cluster of the others at their next start.`,
 			return nodeFailure(*server, err)
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "node %s is removed; the nodes are %s\n", args[0], placesText(res.GetNodes()))
+		return nil
+	}
+	return cmd
+}
+
+func newNodeDetach() *cobra.Command {
+	var f serverFlags
+	cmd := &cobra.Command{
+		Use:   "detach --node NAME --cluster NAME=HOST:PORT,... --data DIR",
+		Short: "Make a node's folder that of a cell of one process, and end the cell of nodes",
+		Long: `Make the data folder of a node that of a cell of one process, with all that the nodes have: metadata logs, categories, groups, checkpoints and sequences go
+on where they are. Stop that node before, and leave the others running; give the flags with which it ran. Whoever leads the metadata logs ends them in order,
+the folder gets what is missing, and the other nodes end and do not start again. Writers wait until "scribe up" runs with the folder.
+
+After an interruption run the command again: it goes on. The other nodes keep their etcd up until it has finished.
+
+Exit codes: 0 the folder is that of a cell of one process, 1 something is in the way (it is named), 2 wrong usage.`,
+		Example: `  kill -TERM PID_OF_N1
+  scribe node detach --node n1 --cluster n1=10.0.0.1:7420,n2=10.0.0.2:7420,n3=10.0.0.3:7420 --data /var/lib/scribe --blob-path /mnt/shared/blobs
+  scribe up --data /var/lib/scribe --blob-path /mnt/shared/blobs --listen 10.0.0.1:7420`,
+		Args: cobra.NoArgs,
+	}
+	f.addFlags(cmd, "up", app.DefaultConfig())
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := f.configureServer(cmd)
+		if err != nil {
+			return err
+		}
+		if c.Node == "" {
+			return usageError(errors.New("missing --node and --cluster: want those with which the node ran"))
+		}
+		c.Adopt = false
+		if err := app.Detach(cmd.Context(), c, app.Options{Logger: newLogger(c.Log, cmd.ErrOrStderr()), Version: programVersion()}); err != nil {
+			return err
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "the cell of nodes has ended, and %s has its metadata; go on with: scribe up --data %s ... (without --node and --cluster, with the same blobs)\n", c.Data, c.Data)
 		return nil
 	}
 	return cmd

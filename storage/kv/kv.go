@@ -9,8 +9,8 @@ const (
 	MaxKey = 512
 	// MaxValue is the largest value in bytes.
 	MaxValue = 1536<<10 - 128<<10
-	// MaxOps is how many operations a transaction may have.
-	MaxOps = 128
+	// MaxOps is how many operations a transaction may have. One more condition is the engine's.
+	MaxOps = 127
 	// MaxCommit is the largest transaction in bytes of keys and values. The rest of 1.5 MiB is for the envelope and for the
 	// conditions, which repeat the keys.
 	MaxCommit = MaxValue + 32<<10

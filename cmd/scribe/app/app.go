@@ -42,6 +42,8 @@ type Options struct {
 	Wiring Wiring
 	// Host is the machine.
 	Host Host
+	// Step is called before each durable step by which metadata moves to nodes or back. Its error ends that there, as a crash would. Nil for none.
+	Step func(name string) error
 	// Drain accepts no new messages from producers and inputs: the process only forwards the agent's backlog.
 	Drain bool
 }
@@ -64,6 +66,10 @@ type App struct {
 	slot      atomic.Uint32 // writer slot of this member; 0 while it has none
 
 	parts sharedParts
+	// detaching means that the process takes the metadata of a cell of nodes along, and serves nothing.
+	detaching bool
+	// dismissed means that nothing can be made durable here any more, so that stopping need not wait for anything.
+	dismissed atomic.Bool
 
 	// failed gets the first fatal failure of the process; ended is closed when Stop begins.
 	failed chan error
@@ -88,38 +94,20 @@ type stopStep struct {
 // Start runs the roles of a configuration. It returns when the process serves and is a member of its cell. It may wait for the control plane
 // of another process until ctx ends. An invalid configuration is an error.
 func Start(ctx context.Context, cfg Config, opts Options) (_ *App, err error) {
-	if err := cfg.Validate(); err != nil {
+	a, err := newApp(cfg, opts)
+	if err != nil {
 		return nil, err
 	}
-	cfg = cfg.asNode()
-	opts.Host = opts.Host.withDefaults()
-	a := &App{
-		cfg: cfg, opts: opts, log: opts.Logger, started: time.Now(), mux: http.NewServeMux(), registry: prometheus.NewRegistry(),
-		failed: make(chan error, 1), ended: make(chan struct{}),
-	}
-	a.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	defer func() {
 		if err != nil {
-			stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.ShutdownTimeout)
-			defer cancel()
-			err = errors.Join(err, a.Stop(stopCtx))
+			err = errors.Join(err, a.stopNow(ctx))
 		}
 	}()
-	if cfg.needsData() {
-		release, err := lockData(opts.Host.FS, cfg.Data)
-		if err != nil {
-			return nil, err
-		}
-		a.onStop("data folder", func(context.Context) error { return release() })
-	}
-	if a.id, err = memberID(opts.Host, &cfg); err != nil {
-		return nil, fmt.Errorf("member id: %w", err)
-	}
-	if err := a.startListening(ctx); err != nil {
+	if err := a.startProcess(ctx); err != nil {
 		return nil, err
 	}
 	for _, m := range modules {
-		if !m.wanted(&cfg) {
+		if !m.wanted(&a.cfg) {
 			continue
 		}
 		if err := m.start(a, ctx); err != nil {
@@ -127,8 +115,50 @@ func Start(ctx context.Context, cfg Config, opts Options) (_ *App, err error) {
 		}
 	}
 	a.ready.Store(true)
-	a.log.Info("ready", "url", a.url, "roles", cfg.Roles, "id", a.id, "after", time.Since(a.started))
+	a.log.Info("ready", "url", a.url, "roles", a.cfg.Roles, "id", a.id, "after", time.Since(a.started))
 	return a, nil
+}
+
+// newApp returns a process that has not begun.
+func newApp(cfg Config, opts Options) (*App, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	opts.Host = opts.Host.withDefaults()
+	if opts.Step == nil {
+		opts.Step = func(string) error { return nil }
+	}
+	a := &App{
+		cfg: cfg.asNode(), opts: opts, log: opts.Logger, started: time.Now(), mux: http.NewServeMux(), registry: prometheus.NewRegistry(),
+		failed: make(chan error, 1), ended: make(chan struct{}),
+	}
+	a.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return a, nil
+}
+
+// stopNow stops a process also when ctx has ended.
+func (a *App) stopNow(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.cfg.ShutdownTimeout)
+	defer cancel()
+	return a.Stop(ctx)
+}
+
+// startProcess takes the data folder, and listens.
+func (a *App) startProcess(ctx context.Context) (err error) {
+	if a.cfg.needsData() {
+		release, err := lockData(a.opts.Host.FS, a.cfg.Data)
+		if err != nil {
+			return err
+		}
+		a.onStop("data folder", func(context.Context) error { return release() })
+		if err := a.checkFolderUse(); err != nil {
+			return err
+		}
+	}
+	if a.id, err = memberID(a.opts.Host, &a.cfg); err != nil {
+		return fmt.Errorf("member id: %w", err)
+	}
+	return a.startListening(ctx)
 }
 
 // URL is the base URL that the process serves at.
@@ -163,6 +193,11 @@ func (a *App) Stop(ctx context.Context) error {
 			a.standAside(ctx)
 		}
 		close(a.ended)
+		if a.dismissed.Load() {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, dismissedTimeout)
+			defer cancel()
+		}
 		var errs []error
 		for _, s := range slices.Backward(a.stops) {
 			begin := time.Now()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"sync"
 
@@ -23,9 +22,9 @@ func (a *App) openMetalog() error {
 	if a.cfg.replicates() {
 		return a.openReplica()
 	}
-	engine, err := pebblelog.Open(filepath.Join(a.cfg.Data, "metalog"), pebblelog.Options{
-		FS: a.opts.Host.FS, Clock: a.opts.Host.unixMicro, Logger: a.log, Metrics: a.registry, CacheBytes: a.cfg.MetadataCache,
-	})
+	o := a.ownLogOptions()
+	o.Metrics = a.registry
+	engine, err := pebblelog.Open(a.metalogFolder(), o)
 	if err != nil {
 		return err
 	}

@@ -26,6 +26,7 @@ import (
 	"scribe/sequencer"
 	"scribe/sqlserver"
 	"scribe/storage/blob"
+	"scribe/storage/kv"
 	"scribe/storage/metalog"
 	"scribe/writeproxy"
 )
@@ -111,10 +112,13 @@ func (a *App) startControlPlane(ctx context.Context) error {
 		return err
 	}
 	// Others take ids from a shared store at any time, so there is nothing to compare the logs with.
-	if !a.cfg.replicates() {
-		if a.parts.nextID, err = controlplane.NextID(ctx, store); err != nil {
-			return err
-		}
+	if a.cfg.replicates() {
+		err = a.checkRevision(ctx, store)
+	} else {
+		a.parts.nextID, err = controlplane.NextID(ctx, store)
+	}
+	if err != nil {
+		return err
 	}
 	cfg := config.Defaults[controlplane.Config]()
 	cfg.Version, cfg.StartedAt, cfg.Roles = a.opts.Version, a.started, a.protoRoles()
@@ -178,7 +182,7 @@ func (a *App) startMetalog(ctx context.Context) error {
 		return err
 	}
 	if a.parts.nextID > 0 && a.cfg.Has(Metalog) {
-		if err := a.checkCategoryIDs(ctx); err != nil {
+		if err := a.checkCategoryIDs(ctx, a.parts.log, a.parts.nextID); err != nil {
 			return err
 		}
 	}
@@ -190,15 +194,14 @@ func (a *App) startMetalog(ctx context.Context) error {
 
 // checkCategoryIDs fails if the control plane would give out the id of a category that has records: its store was lost, or is older than the
 // logs. Another category would then get them. It looks at as many ids as are taken at once.
-func (a *App) checkCategoryIDs(ctx context.Context) error {
-	next := a.parts.nextID
+func (a *App) checkCategoryIDs(ctx context.Context, log metalog.Log, next uint64) error {
 	for id := next; id < next+uint64(config.Defaults[controlplane.Config]().IDBlock) && id <= math.MaxUint32; id++ {
-		logs, err := a.parts.log.Shards(ctx, uint32(id))
+		logs, err := log.Shards(ctx, uint32(id))
 		if err != nil {
 			return err
 		}
 		if slices.ContainsFunc(logs, func(st metalog.State) bool { return st.FirstLSN < st.NextLSN }) {
-			control := filepath.Join(a.cfg.Data, "control")
+			control := a.controlFolder()
 			return fmt.Errorf("the control store %s is lost or older than the logs: it gives out category ids from %d on, and there are records of category %d, "+
 				"which another category would get. Put the newest %s back, or rebuild it with scribe recover (docs/operations.md, A lost control store)",
 				control, next, id, control)
@@ -215,9 +218,30 @@ func (a *App) startBlobs(ctx context.Context) (err error) {
 	return nil
 }
 
+// checkRevision fails if the shared control store is at an earlier revision than the process's copy of the categories: etcd was set back, or is another one.
+// While processes run they notice it themselves; one that starts knows nothing else of before.
+func (a *App) checkRevision(ctx context.Context, store kv.Store) error {
+	known, err := catalog.ReadCopy(a.opts.Host.FS, a.catalogFile())
+	if err != nil {
+		return nil //nolint:nilerr // without a copy, or with a damaged one, there is nothing to compare; the catalog says what is wrong with it
+	}
+	page, err := store.Range(ctx, kv.KeyRange{Limit: 1})
+	if err != nil {
+		return err
+	}
+	if known.Revision <= page.Revision {
+		return nil
+	}
+	return fmt.Errorf("etcd has the categories at revision %d, and %s has them at revision %d: etcd was restored from a backup, or is not the one of this cell. "+
+		"What came after the backup is missing there: see docs/operations.md, Etcd restored or lost", page.Revision, a.catalogFile(), known.Revision)
+}
+
+// catalogFile is where the process keeps a copy of the categories.
+func (a *App) catalogFile() string { return filepath.Join(a.cfg.Data, "catalog") }
+
 func (a *App) startCatalog(ctx context.Context) error {
 	cfg := catalog.DefaultViewConfig()
-	cfg.File, cfg.FS, cfg.Now = filepath.Join(a.cfg.Data, "catalog"), a.opts.Host.FS, a.opts.Host.Now
+	cfg.File, cfg.FS, cfg.Now = a.catalogFile(), a.opts.Host.FS, a.opts.Host.Now
 	cfg.Random = a.opts.Host.Random.Named("catalog")
 	view, err := catalog.New(cfg, catalog.ViewDeps{Source: a.parts.control, Logger: a.log, Registerer: a.registry})
 	if err != nil {

@@ -94,21 +94,21 @@ func (b *nodeBeginner) tryBegin(ctx context.Context) (start etcdStart, waiting s
 		if err != nil || waiting != "" {
 			return start, waiting, err
 		}
-		return b.writeStart(etcdStart{members: members, join: true})
+		return b.writeStart(etcdStart{members: members, join: true}, "")
 	case beginCell:
-		return b.writeStart(etcdStart{members: b.facts.cluster})
+		return b.writeStart(etcdStart{members: b.facts.cluster}, d.adopts)
 	case awaitNodes:
 	}
 	return start, d.waiting, nil
 }
 
 // writeStart makes the decision durable before anything follows from it.
-func (b *nodeBeginner) writeStart(start etcdStart) (etcdStart, string, error) {
+func (b *nodeBeginner) writeStart(start etcdStart, adopts string) (etcdStart, string, error) {
 	own := b.facts.place
 	start.file = nodeFile{
 		Name: own.name, Address: own.address, Cell: b.cell, Token: clusterToken(b.cell, b.facts.cluster), Joined: start.join,
 		// A node that joins is in a cell that was ready.
-		Ready: start.join,
+		Ready: start.join, Adopts: adopts,
 	}
 	for _, p := range b.facts.cluster {
 		start.file.Cluster = append(start.file.Cluster, p.String())

@@ -175,8 +175,20 @@ func TestNodeFile(t *testing.T) {
 	if err != nil || got.Name != want.Name || got.Address != want.Address || got.Token != want.Token || !got.Ready || !slices.Equal(got.Cluster, want.Cluster) {
 		t.Errorf("%+v, %v: want %+v", got, err, want)
 	}
+	want.Adopts, want.Moved, want.Detached = "n1", &movedMetadata{Entry: 7, Chain: strings.Repeat("0a", 16), Time: 9}, true
+	if err := writeNodeFile(fsys, "DATA", want); err != nil {
+		t.Fatal(err)
+	}
+	got, err = readNodeFile(fsys, "DATA")
+	if err != nil || got.Version != movedFileVersion || got.Adopts != "n1" || *got.Moved != *want.Moved || !got.Detached {
+		t.Fatalf("%+v, %v: want %+v", got, err, want)
+	}
+	if at, err := got.Moved.adoption(); err != nil || at.Seq != 7 || at.Time != 9 || at.Chain.String() != want.Moved.Chain {
+		t.Errorf("the journal begins at %+v, %v", at, err)
+	}
 	for text, says := range map[string]string{
-		"": "damaged", "{": "damaged", `{"version":2,"name":"n1"}`: "version is 2", `{"version":1,"name":"n1"}`: "names no node",
+		`{"version":2,"name":"n1","address":"a:1","token":"t","moved":{"entry":1,"chain":"0a"}}`: "where the journal begins",
+		"": "damaged", "{": "damaged", `{"version":3,"name":"n1"}`: "version is 3", `{"version":1,"name":"n1"}`: "names no node",
 	} {
 		if _, err := decodeNodeFile([]byte(text)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, want %q", text, err, says)
@@ -186,8 +198,9 @@ func TestNodeFile(t *testing.T) {
 
 func FuzzNodeFile(f *testing.F) {
 	f.Add([]byte(`{"version":1,"name":"n1","address":"a:1","token":"t","cluster":["n1=a:1"],"ready":true}`))
+	f.Add([]byte(`{"version":2,"name":"n1","address":"a:1","token":"t","adopts":"n1","moved":{"entry":1,"chain":"00112233445566778899aabbccddeeff","time":3}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if got, err := decodeNodeFile(text); err == nil && (got.Name == "" || got.Token == "" || got.Version != nodeFileVersion) {
+		if got, err := decodeNodeFile(text); err == nil && (got.Name == "" || got.Token == "" || got.Version != nodeFileVersion && got.Version != movedFileVersion) {
 			t.Errorf("%q is %+v", text, got)
 		}
 	})

@@ -73,6 +73,9 @@ func (c *Config) checkNodes(v *config.Violations) {
 	c.checkEtcd(v)
 	switch {
 	case c.Node == "" && len(c.Cluster) == 0:
+		if c.Adopt {
+			v.Add("Adopt", "only a node adopts: want --node and --cluster as well")
+		}
 		return
 	case c.Node == "":
 		v.Add("Node", "missing: want the name of this node, one of --cluster")

@@ -57,6 +57,7 @@ func TestNodeViolations(t *testing.T) {
 		{"blobs of each its own", func(c *Config) { c.Blobs.Path = "" }, "blobs.path (--blob-path): missing: want a folder that all nodes share"},
 		{"a part of the roles", func(c *Config) { c.Roles = c.Roles[1:] }, "a node has every role: the role controlplane is missing"},
 		{"another etcd", func(c *Config) { c.Etcd.URLs = []string{"http://e:2379"} }, "etcd.urls (--etcd): a node runs its own etcd"},
+		{"nobody to adopt", func(c *Config) { c.Node, c.Cluster, c.Adopt = "", nil, true }, "adopt (--adopt): only a node adopts"},
 		{"a name of a cell", func(c *Config) { c.Cell = "a/b" }, `cell (--cell): invalid value "a/b"`},
 		{"etcd for other roles", func(c *Config) {
 			c.Node, c.Cluster, c.Roles, c.Control, c.Metalog = "", nil, RoleList{Batcher}, "http://a:1", "http://a:1"

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -31,6 +32,8 @@ type nodeFacts struct {
 	file    *nodeFile // nil if it never began
 	// hasMember means that the folder has a member of etcd.
 	hasMember bool
+	// hasMetadata means that the folder has metadata logs or categories, and adopt that they are to be those of the nodes.
+	hasMetadata, adopt bool
 }
 
 // nodeAnswer is the answer of another node.
@@ -47,16 +50,21 @@ type decision struct {
 	ask []nodePlace
 	// waiting says what it waits for, with awaitNodes.
 	waiting string
+	// adopts is the node whose folder has what the cell begins with, with beginCell; empty if it begins with nothing.
+	adopts string
 }
 
 // decideBegin says how a node begins. A node whose data is lost must not begin as if it were new: it voted and acknowledged, and without its
 // memory a majority could forget what was acknowledged. So only nodes all of which say that their cell was never ready begin one.
 func decideBegin(own nodeFacts, others []nodeAnswer) (decision, error) {
 	if own.hasMember {
-		return decision{do: startMember}, own.checkFolder()
+		return decision{do: startMember}, cmp.Or(own.checkFolder(), own.checkMetadata())
 	}
 	if f := own.file; f != nil && f.Name != own.place.name {
 		return decision{}, own.otherNameError()
+	}
+	if err := own.checkMetadata(); err != nil {
+		return decision{}, err
 	}
 	var ready []nodePlace
 	var silent []string
@@ -72,7 +80,13 @@ func decideBegin(own nodeFacts, others []nodeAnswer) (decision, error) {
 			ready = append(ready, o.place)
 		}
 	}
+	source, err := own.sourceOf(others)
 	switch {
+	case err != nil:
+		return decision{}, err
+	case len(ready) > 0 && source == own.place.name:
+		return decision{}, fmt.Errorf("node %s is to bring what is in %s along, but the cell of node %s is there already, and has metadata of its own: only a new cell can begin with it",
+			own.place.name, own.data, ready[0])
 	case len(ready) > 0:
 		return decision{do: askMembers, ask: ready}, nil
 	case len(silent) > 0:
@@ -81,7 +95,51 @@ func decideBegin(own nodeFacts, others []nodeAnswer) (decision, error) {
 	case own.file.state() == scribev1.NodeState_NODE_STATE_READY:
 		return decision{}, own.lostMemberError()
 	}
-	return decision{do: beginCell}, nil
+	return decision{do: beginCell, adopts: source}, nil
+}
+
+// checkMetadata fails unless what the folder has of metadata is a node's, or is adopted.
+func (own nodeFacts) checkMetadata() error {
+	switch f := own.file; {
+	case f == nil && own.adopt && !own.hasMetadata:
+		return fmt.Errorf("there is nothing to adopt: %s has neither metadata logs nor categories. Give the --data of the cell that is to move to the nodes, or no --adopt", own.data)
+	case f == nil && own.hasMetadata && !own.adopt:
+		return fmt.Errorf("%s has the metadata of a cell of one process: to make it that of the nodes, add --adopt at this one; else give an empty --data", own.data)
+	case f == nil:
+		return nil
+	case f.Detached:
+		return fmt.Errorf("%s was detached from the nodes, and is that of a cell of one process: start it without --node and --cluster, or with --adopt, as a node of a new cell", own.data)
+	case own.adopt && f.Adopts != own.place.name:
+		return fmt.Errorf("%s is that of a node whose cell began without what is to be adopted: give the --data of the cell that is to move to the nodes, or no --adopt", own.data)
+	}
+	return nil
+}
+
+// sourceOf returns the node whose folder has what the new cell begins with; empty if it begins with nothing. All nodes must agree on it: one that
+// does not know of it would begin the cell with nothing.
+func (own nodeFacts) sourceOf(others []nodeAnswer) (string, error) {
+	source := ""
+	if own.adopt {
+		source = own.place.name
+	} else if own.file != nil {
+		source = own.file.Adopts
+	}
+	for _, o := range others {
+		theirs := o.node.GetAdopts()
+		if o.node.GetState() == scribev1.NodeState_NODE_STATE_READY || theirs == "" || theirs == source {
+			continue
+		}
+		if source != "" {
+			return "", fmt.Errorf("a cell begins with the metadata of one node: of %s, as node %s has it, or of %s, as node %s has it? Give --adopt to one only", source, own.place.name, theirs, o.place.name)
+		}
+		source = theirs
+	}
+	for _, o := range others {
+		if o.node.GetState() == scribev1.NodeState_NODE_STATE_BEGUN && o.node.GetAdopts() != source {
+			return "", fmt.Errorf("node %s has begun a cell without the metadata of node %s: stop it, and start it again with an empty --data", o.place.name, source)
+		}
+	}
+	return source, nil
 }
 
 // checkFolder fails unless the folder with a member of etcd is that of this node.

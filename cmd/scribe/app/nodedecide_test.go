@@ -47,10 +47,17 @@ func TestDecideBegin(t *testing.T) {
 	unlike := []nodePlace{cell[0], cell[1], {"n3", "elsewhere:100"}}
 	renamed := answering(cell[1], empty, cell)
 	renamed.node.Name = "n7"
+	adopting := func(a nodeAnswer, source string) nodeAnswer {
+		a.node.Adopts = source
+		return a
+	}
 	for _, c := range []struct {
 		name      string
 		file      *nodeFile
 		hasMember bool
+		metadata  bool
+		adopt     bool
+		adopts    string
 		cluster   []nodePlace
 		others    []nodeAnswer
 		do        beginning
@@ -74,11 +81,35 @@ func TestDecideBegin(t *testing.T) {
 		{name: "one was ready with other nodes", others: []nodeAnswer{answering(cell[1], ready, unlike), silent(cell[2])}, do: askMembers, ask: cell[1:2]},
 		{name: "only this one was ready", file: mine(func(f *nodeFile) { f.Ready = true }), others: others(empty, begun), says: []string{"was ready", "scribe recover"}},
 		{name: "this one was ready, one does not answer", file: mine(func(f *nodeFile) { f.Ready = true }), others: []nodeAnswer{silent(cell[1])}, do: awaitNodes, says: []string{"n2=b:100"}},
+		{name: "metadata that is not adopted", metadata: true, others: others(empty, empty), says: []string{"cell of one process", "--adopt"}},
+		{name: "nothing to adopt", adopt: true, others: others(empty, empty), says: []string{"nothing to adopt", "DATA"}},
+		{name: "metadata that is adopted", metadata: true, adopt: true, others: others(empty, empty), do: beginCell, adopts: "n1"},
+		{name: "metadata that is adopted, and another node knows", metadata: true, adopt: true, others: []nodeAnswer{
+			adopting(answering(cell[1], begun, cell), "n1"), answering(cell[2], empty, cell),
+		}, do: beginCell, adopts: "n1"},
+		{
+			name: "another node has begun without what is adopted", metadata: true, adopt: true, others: others(empty, begun),
+			says: []string{"n3 has begun a cell without the metadata of node n1", "empty --data"},
+		},
+		{name: "another node adopts", others: []nodeAnswer{adopting(answering(cell[1], empty, cell), "n2"), answering(cell[2], empty, cell)}, do: beginCell, adopts: "n2"},
+		{
+			name: "another node adopts, a third has begun", others: []nodeAnswer{adopting(answering(cell[1], begun, cell), "n2"), answering(cell[2], begun, cell)},
+			says: []string{"n3 has begun a cell without the metadata of node n2"},
+		},
+		{name: "two adopt", metadata: true, adopt: true, others: []nodeAnswer{adopting(answering(cell[1], empty, cell), "n2"), answering(cell[2], empty, cell)}, says: []string{"n1", "n2", "to one only"}},
+		{name: "two others adopt", others: []nodeAnswer{adopting(answering(cell[1], empty, cell), "n2"), adopting(answering(cell[2], empty, cell), "n3")}, says: []string{"n3", "to one only"}},
+		{name: "one that adopts does not answer", file: mine(func(f *nodeFile) { f.Adopts = "n2" }), others: []nodeAnswer{silent(cell[1]), answering(cell[2], empty, cell)}, do: awaitNodes, says: []string{"n2"}},
+		{name: "metadata for a cell that is there", metadata: true, adopt: true, others: others(empty, ready), says: []string{"n3=c:100 is there already", "only a new cell"}},
+		{name: "a new node of a cell that adopted", others: []nodeAnswer{adopting(answering(cell[1], ready, cell), "n2"), silent(cell[2])}, do: askMembers, ask: cell[1:2]},
+		{name: "a member that adopted", file: mine(func(f *nodeFile) { f.Adopts = "n1" }), hasMember: true, metadata: true, adopt: true, do: startMember},
+		{name: "a member that adopted, without the flag", file: mine(func(f *nodeFile) { f.Adopts = "n1" }), hasMember: true, metadata: true, do: startMember},
+		{name: "a member that began with nothing", file: mine(nil), hasMember: true, metadata: true, adopt: true, says: []string{"began without", "--adopt"}},
+		{name: "a member that was detached", file: mine(func(f *nodeFile) { f.Detached = true }), hasMember: true, metadata: true, says: []string{"was detached", "without --node"}},
 		{name: "one node", cluster: cell[:1], do: beginCell},
 		{name: "one node that lost its member", cluster: cell[:1], file: mine(func(f *nodeFile) { f.Ready = true }), says: []string{"was ready"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			own := nodeFacts{place: cell[0], cluster: cell, data: "DATA", file: c.file, hasMember: c.hasMember}
+			own := nodeFacts{place: cell[0], cluster: cell, data: "DATA", file: c.file, hasMember: c.hasMember, hasMetadata: c.metadata, adopt: c.adopt}
 			if c.cluster != nil {
 				own.cluster = c.cluster
 			}
@@ -87,7 +118,7 @@ func TestDecideBegin(t *testing.T) {
 			if err != nil {
 				text = err.Error()
 			}
-			if (err == nil) != (c.do != 0) || err == nil && got.do != c.do || !slices.Equal(got.ask, c.ask) {
+			if (err == nil) != (c.do != 0) || err == nil && got.do != c.do || !slices.Equal(got.ask, c.ask) || got.adopts != c.adopts {
 				t.Fatalf("%+v, %v: want %d, asking %v", got, err, c.do, c.ask)
 			}
 			for _, w := range c.says {

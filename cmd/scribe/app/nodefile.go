@@ -1,6 +1,7 @@
 package app
 
 import (
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"scribe/internal/base/durable"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/metalog/pebblelog"
 )
 
 // nodeFile is what a node remembers of itself in DATA/node (docs/format/node.md). It is written before the node's etcd runs for the first
@@ -32,9 +34,37 @@ type nodeFile struct {
 	Joined bool `json:"joined,omitempty"`
 	// Ready means that the cell was ready at least once: what the node had may have been acknowledged. It is written before the node serves.
 	Ready bool `json:"ready"`
+	// Adopts is the node whose folder has the metadata that the cell begins with; empty if it begins with none.
+	Adopts string `json:"adopts,omitempty"`
+	// Moved is in the file of that node from the moment on when its folder can't be used without the nodes any more.
+	Moved *movedMetadata `json:"moved,omitempty"`
+	// Detached means that the folder is that of a cell of one process again, with all that the nodes had.
+	Detached bool `json:"detached,omitempty"`
 }
 
-const nodeFileVersion = 1
+// movedMetadata is where the cell's journal begins: pebblelog.Adoption.
+type movedMetadata struct {
+	Entry uint64 `json:"entry"`
+	Chain string `json:"chain"`
+	Time  int64  `json:"time"`
+}
+
+// Versions of the node file. Programs that know only the first must not start with what the second one has.
+const (
+	nodeFileVersion  = 1
+	movedFileVersion = 2
+)
+
+// adoption returns where the journal begins.
+func (m *movedMetadata) adoption() (at pebblelog.Adoption, err error) {
+	at.Seq, at.Time = m.Entry, m.Time
+	chain, err := hex.DecodeString(m.Chain)
+	if err != nil || len(chain) != len(at.Chain) || m.Entry == 0 {
+		return at, errors.New("it is damaged: it does not say where the journal begins")
+	}
+	copy(at.Chain[:], chain)
+	return at, nil
+}
 
 // nodeFileName is its name in the data folder.
 const nodeFileName = "node"
@@ -45,9 +75,14 @@ func decodeNodeFile(text []byte) (*nodeFile, error) {
 	if err := json.Unmarshal(text, f); err != nil {
 		return nil, fmt.Errorf("it is damaged: %w", err)
 	}
+	if f.Moved != nil {
+		if _, err := f.Moved.adoption(); err != nil {
+			return nil, err
+		}
+	}
 	switch {
-	case f.Version != nodeFileVersion:
-		return nil, fmt.Errorf("its version is %d, and this program knows %d: it was written by another version of the program", f.Version, nodeFileVersion)
+	case f.Version != nodeFileVersion && f.Version != movedFileVersion:
+		return nil, fmt.Errorf("its version is %d, and this program knows %d and %d: it was written by another version of the program", f.Version, nodeFileVersion, movedFileVersion)
 	case !nodeName.MatchString(f.Name) || f.Address == "" || f.Token == "":
 		return nil, errors.New("it is damaged: it names no node")
 	}
@@ -74,6 +109,9 @@ func readNodeFile(fsys vfs.FS, data string) (*nodeFile, error) {
 // writeNodeFile makes what the node remembers durable.
 func writeNodeFile(fsys vfs.FS, data string, f nodeFile) error {
 	f.Version = nodeFileVersion
+	if f.Adopts != "" || f.Detached {
+		f.Version = movedFileVersion
+	}
 	text, err := json.MarshalIndent(f, "", "  ")
 	if err != nil {
 		return err

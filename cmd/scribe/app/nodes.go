@@ -15,6 +15,7 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/etcd"
 	"scribe/storage/etcd/member"
+	"scribe/storage/metalog/pebblelog"
 )
 
 // node is this process among the nodes of its cell. It serves NodeService (nodeservice.go) from the begin on, and has the cell's etcd once
@@ -32,6 +33,8 @@ type node struct {
 	changing sync.Mutex
 	// replica says how this node's replica of the metadata logs is; nil until that runs.
 	replica atomic.Pointer[func() *scribev1.ReplicaStatus]
+	// engine is this node's replica; nil until it runs.
+	engine atomic.Pointer[pebblelog.Engine]
 	// leadsControl says whether this node's control plane leads; nil until that runs.
 	leadsControl atomic.Pointer[func() bool]
 
@@ -57,10 +60,14 @@ func (a *App) startNode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	metadata, err := hasMetadata(fsys, a.cfg.Data)
+	if err != nil {
+		return err
+	}
 	a.parts.node = n
 	a.provideServices(rpc.Services{Node: n})
 	begin := &nodeBeginner{
-		facts: nodeFacts{place: n.place, cluster: n.cluster, data: a.cfg.Data, file: file, hasMember: has},
+		facts: nodeFacts{place: n.place, cluster: n.cluster, data: a.cfg.Data, file: file, hasMember: has, hasMetadata: metadata, adopt: a.cfg.Adopt},
 		cell:  a.cfg.Cell, fsys: fsys, log: a.log, connect: n.connect, report: n.setWaiting,
 	}
 	start, err := begin.awaitBegin(ctx)
@@ -71,7 +78,11 @@ func (a *App) startNode(ctx context.Context) error {
 	if err := n.startMember(ctx, start); err != nil {
 		return err
 	}
-	return n.rememberReady(start.file)
+	file, err = n.awaitMetadata(ctx, start.file)
+	if err != nil {
+		return err
+	}
+	return n.rememberReady(*file)
 }
 
 // setWaiting notes what the node waits for; "" when it goes on.
@@ -200,12 +211,23 @@ const readPause = 200 * time.Millisecond
 // readOnce reads from etcd until that succeeds.
 func (n *node) readOnce(ctx context.Context) error {
 	client := n.app.parts.etcd
+	err := n.repeatRead(ctx, func(ctx context.Context) error {
+		_, err := client.Get(ctx, n.app.etcdPrefix())
+		return err
+	})
+	if err == nil {
+		n.etcd.Store(client)
+	}
+	return err
+}
+
+// repeatRead reads from etcd until that succeeds.
+func (n *node) repeatRead(ctx context.Context, read func(context.Context) error) error {
 	for {
 		reading, cancel := context.WithTimeout(ctx, askTimeout)
-		_, err := client.Get(reading, "scribe/"+n.app.cfg.Cell+"/")
+		err := read(reading)
 		cancel()
 		if err == nil {
-			n.etcd.Store(client)
 			return nil
 		}
 		select {
@@ -224,7 +246,7 @@ func (n *node) rememberReady(f nodeFile) error {
 		return nil
 	}
 	f.Ready = true
-	if err := writeNodeFile(n.app.opts.Host.FS, n.app.cfg.Data, f); err != nil {
+	if err := n.app.takeStep("ready", func() error { return writeNodeFile(n.app.opts.Host.FS, n.app.cfg.Data, f) }); err != nil {
 		return err
 	}
 	n.setFile(f)

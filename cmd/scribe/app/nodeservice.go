@@ -16,6 +16,7 @@ import (
 
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/metalog"
 )
 
 const (
@@ -32,6 +33,7 @@ func (n *node) DescribeNode(ctx context.Context, _ *scribev1.DescribeNodeRequest
 	n.mu.Lock()
 	d := &scribev1.NodeDescription{
 		Name: n.place.name, Address: n.place.address, Version: n.version, State: n.mu.file.state(), Cluster: nodeMessages(n.cluster), Waiting: n.mu.waiting,
+		Adopts: n.adopts(),
 	}
 	n.mu.Unlock()
 	d.Etcd = n.etcdStatus(ctx)
@@ -209,6 +211,31 @@ func (n *node) RemoveNode(ctx context.Context, req *scribev1.RemoveNodeRequest) 
 		return nil, err
 	}
 	return &scribev1.RemoveNodeResponse{Nodes: n.listAfter(members, nodePlace{}, found)}, nil
+}
+
+// DetachCell implements rpc.NodeService.
+func (n *node) DetachCell(ctx context.Context, req *scribev1.DetachCellRequest) (*scribev1.DetachCellResponse, error) {
+	n.changing.Lock()
+	defer n.changing.Unlock()
+	members, err := n.listMembers(ctx)
+	if err == nil {
+		_, _, err = n.findMember(members, req.GetNode())
+	}
+	if err != nil {
+		return nil, err
+	}
+	engine := n.engine.Load()
+	if engine == nil {
+		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, time.Second, "node %s does not keep metadata logs yet", n.place.name)
+	}
+	err = engine.Detach(ctx, req.GetNode())
+	if errors.Is(err, metalog.ErrNotLeader) {
+		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, time.Second, "node %s does not lead the metadata logs: %w", n.place.name, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("detach the cell to node %s: %w", req.GetNode(), err)
+	}
+	return &scribev1.DetachCellResponse{}, nil
 }
 
 // removeMember removes a member from a cell that has a majority without it.

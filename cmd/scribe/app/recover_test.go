@@ -151,6 +151,12 @@ func checkRecovered(t *testing.T, c Config, to string) {
 // checkCell looks at the categories and logs of a cell that was recovered.
 func checkCell(t *testing.T, a *App) {
 	t.Helper()
+	checkCellAt(t, a, 10)
+}
+
+// checkCellAt does so where the next message of the category once is next, which it writes after a repetition of the one before.
+func checkCellAt(t *testing.T, a *App, next uint64) {
+	t.Helper()
 	control := rpc.NewControlClient(rpc.Default(), a.URL())
 	got, err := control.GetCategory(t.Context(), &scribev1.GetCategoryRequest{Name: "plain"})
 	if err != nil || got.GetCategory().GetRetention().AsDuration() != 50*time.Hour || got.GetCategory().GetShards() != 2 {
@@ -162,9 +168,9 @@ func checkCell(t *testing.T, a *App) {
 	}
 	write := rpc.NewWriteClient(rpc.Default(), a.URL())
 	r, err := write.Write(t.Context(), &scribev1.WriteRequest{
-		Frames: slices.Concat(frameOf(t, "once", 0, 5, 9, "once 9"), frameOf(t, "once", 0, 5, 10, "once 10")), Ack: scribev1.AckLevel_ACK_LEVEL_COMMITTED,
+		Frames: slices.Concat(frameOf(t, "once", 0, 5, next-1, fmt.Sprint("once ", next-1)), frameOf(t, "once", 0, 5, next, fmt.Sprint("once ", next))), Ack: scribev1.AckLevel_ACK_LEVEL_COMMITTED,
 	})
-	if err != nil || !r.GetResults()[0].GetDuplicate() || r.GetResults()[1].GetError() != nil || r.GetResults()[1].GetLsn() != 11 {
+	if err != nil || !r.GetResults()[0].GetDuplicate() || r.GetResults()[1].GetError() != nil || r.GetResults()[1].GetLsn() != next+1 {
 		t.Errorf("once: %v, %v", r, err)
 	}
 }

@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/metalog"
+	"scribe/storage/metalog/journal"
 	"scribe/storage/metalog/journal/etcdjournal"
 	"scribe/storage/metalog/pebblelog"
 	"scribe/storage/metalog/remote"
@@ -23,15 +23,12 @@ const engineName = "main"
 // openReplica opens this process's replica of the metadata logs, serves it, and makes one engine of all replicas for the roles: the own one
 // first.
 func (a *App) openReplica() error {
-	j, err := etcdjournal.Open(etcdjournal.Config{Client: a.parts.etcd, Prefix: a.etcdPrefix() + "m/" + engineName + "/", Logger: a.log})
+	j, err := a.openJournal()
 	if err != nil {
 		return err
 	}
 	a.onStop("metalog journal", func(context.Context) error { return j.Close() })
-	engine, err := pebblelog.Open(filepath.Join(a.cfg.Data, "metalog"), pebblelog.Options{
-		FS: a.opts.Host.FS, Clock: a.opts.Host.unixMicro, Logger: a.log, Metrics: a.registry, CacheBytes: a.cfg.MetadataCache,
-		Journal: j, URL: a.advertisedURL(), Name: engineName, Snapshots: a.parts.blobs, Random: a.opts.Host.Random.Named("metalog"),
-	})
+	engine, err := pebblelog.Open(a.metalogFolder(), a.replicaOptions(j))
 	if err != nil {
 		return err
 	}
@@ -42,14 +39,38 @@ func (a *App) openReplica() error {
 		}
 		return nil
 	})
-	// A replica whose folder failed, or whose journal went back, refuses all calls: only a new process can reopen it.
-	watchFailure(a, engine.Failed(), func(struct{}) error { return fmt.Errorf("metalog: %w", engine.Err()) })
+	// A replica whose folder failed, or whose journal went back or has ended, refuses all calls: only a new process can reopen it.
+	watchFailure(a, engine.Failed(), func(struct{}) error { return a.explainHalt(engine.Err()) })
 	a.readinessChecks = append(a.readinessChecks, engine.Err)
 	a.provideServices(rpc.Services{Metalog: remote.NewServer(engine)})
 	if a.parts.node != nil {
 		a.parts.node.replica.Store(new(func() *scribev1.ReplicaStatus { return replicaStatus(engine) }))
+		a.parts.node.engine.Store(engine)
 	}
 	return a.joinReplicas(engine)
+}
+
+// metalogFolder is where the process keeps metadata logs.
+func (a *App) metalogFolder() string { return filepath.Join(a.cfg.Data, "metalog") }
+
+// controlFolder is where a control plane that shares its store with none keeps it.
+func (a *App) controlFolder() string { return filepath.Join(a.cfg.Data, "control") }
+
+// openJournal opens the journal of the metadata logs in etcd.
+func (a *App) openJournal() (*etcdjournal.Journal, error) {
+	return etcdjournal.Open(etcdjournal.Config{Client: a.parts.etcd, Prefix: a.etcdPrefix() + "m/" + engineName + "/", Logger: a.log})
+}
+
+// ownLogOptions are those of an engine that has its folder for itself.
+func (a *App) ownLogOptions() pebblelog.Options {
+	return pebblelog.Options{FS: a.opts.Host.FS, Clock: a.opts.Host.unixMicro, Logger: a.log, CacheBytes: a.cfg.MetadataCache}
+}
+
+// replicaOptions are those of a replica.
+func (a *App) replicaOptions(j journal.Journal) pebblelog.Options {
+	o := a.ownLogOptions()
+	o.Metrics, o.Journal, o.URL, o.Name, o.Snapshots, o.Random = a.registry, j, a.advertisedURL(), engineName, a.parts.blobs, a.opts.Host.Random.Named("metalog")
+	return o
 }
 
 // joinReplicas makes one engine of this process's replica and the others: those of the other nodes, or those that --metalog lists.

@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"scribe/controlplane"
 	"scribe/internal/transport/rpc"
@@ -67,17 +66,22 @@ func (e *EtcdConfig) tlsConfig() (*tls.Config, error) {
 // etcdPrefix is before all keys of the cell in etcd.
 func (a *App) etcdPrefix() string { return "scribe/" + a.cfg.Cell + "/" }
 
+// sharedControl is the control planes' store in etcd.
+func (a *App) sharedControl() etcdkv.Config {
+	return etcdkv.Config{Client: a.parts.etcd, Prefix: a.etcdPrefix() + "kv/"}
+}
+
 // openControlStore opens what the control plane keeps: in the cell's etcd, or in the data folder.
 func (a *App) openControlStore() (kv.Store, error) {
 	if a.cfg.replicates() {
-		store, err := etcdkv.New(etcdkv.Config{Client: a.parts.etcd, Prefix: a.etcdPrefix() + "kv/"})
+		store, err := etcdkv.New(a.sharedControl())
 		if err != nil {
 			return nil, err
 		}
 		a.onStop("control store", func(context.Context) error { return store.Close() })
 		return store, nil
 	}
-	store, err := pebblekv.Open(pebblekv.DefaultConfig(filepath.Join(a.cfg.Data, "control")), pebblekv.Deps{FS: a.opts.Host.FS, Logger: a.log, Registerer: a.registry})
+	store, err := pebblekv.Open(pebblekv.DefaultConfig(a.controlFolder()), pebblekv.Deps{FS: a.opts.Host.FS, Logger: a.log, Registerer: a.registry})
 	if err != nil {
 		return nil, err
 	}

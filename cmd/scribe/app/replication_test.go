@@ -42,6 +42,26 @@ func startShared(t *testing.T, endpoints []string, n int) []*App {
 	return apps
 }
 
+// TestSharedEtcdWentBack: a process whose copy of the categories is newer than etcd does not serve what etcd has.
+func TestSharedEtcdWentBack(t *testing.T) {
+	cluster := etcdtest.Start(t, 1)
+	apps := startShared(t, cluster.Endpoints(), 1)
+	if _, err := apps[0].parts.control.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "a"}}); err != nil {
+		t.Fatal(err)
+	}
+	c := apps[0].cfg
+	stopNow(t, apps[0])
+	restored := etcdtest.Start(t, 1)
+	c.Etcd.URLs = restored.Endpoints()
+	mustRefuse(t, "another etcd", c, "etcd was restored from a backup")
+	c.Etcd.URLs = cluster.Endpoints()
+	a, err := Start(t.Context(), c, cutAt(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopNow(t, a)
+}
+
 // TestSharedEtcd: processes with --etcd are one cell: what is created and written at one is read at the other, also when the first, which
 // leads, has ended; and all of the cell's keys are below its name.
 func TestSharedEtcd(t *testing.T) {

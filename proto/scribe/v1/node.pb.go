@@ -236,7 +236,9 @@ type NodeDescription struct {
 	// Its control plane leads: it keeps the membership.
 	LeadsControl bool `protobuf:"varint,8,opt,name=leads_control,json=leadsControl,proto3" json:"leads_control,omitempty"`
 	// What the node waits for, in words; empty for a node that serves.
-	Waiting       string `protobuf:"bytes,9,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	Waiting string `protobuf:"bytes,9,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// Name of the node whose folder has the metadata that the cell begins with; empty = the cell begins with none.
+	Adopts        string `protobuf:"bytes,10,opt,name=adopts,proto3" json:"adopts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -330,6 +332,13 @@ func (x *NodeDescription) GetLeadsControl() bool {
 func (x *NodeDescription) GetWaiting() string {
 	if x != nil {
 		return x.Waiting
+	}
+	return ""
+}
+
+func (x *NodeDescription) GetAdopts() string {
+	if x != nil {
+		return x.Adopts
 	}
 	return ""
 }
@@ -948,6 +957,89 @@ func (x *RemoveNodeResponse) GetNodes() []*NodeAddress {
 	return nil
 }
 
+// DetachCellRequest names the node that goes on alone.
+type DetachCellRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the node.
+	Node          string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DetachCellRequest) Reset() {
+	*x = DetachCellRequest{}
+	mi := &file_scribe_v1_node_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DetachCellRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DetachCellRequest) ProtoMessage() {}
+
+func (x *DetachCellRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_node_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DetachCellRequest.ProtoReflect.Descriptor instead.
+func (*DetachCellRequest) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_node_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *DetachCellRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+// DetachCellResponse says that the cell of nodes has ended.
+type DetachCellResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DetachCellResponse) Reset() {
+	*x = DetachCellResponse{}
+	mi := &file_scribe_v1_node_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DetachCellResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DetachCellResponse) ProtoMessage() {}
+
+func (x *DetachCellResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_node_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DetachCellResponse.ProtoReflect.Descriptor instead.
+func (*DetachCellResponse) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_node_proto_rawDescGZIP(), []int{16}
+}
+
 var File_scribe_v1_node_proto protoreflect.FileDescriptor
 
 const file_scribe_v1_node_proto_rawDesc = "" +
@@ -958,7 +1050,7 @@ const file_scribe_v1_node_proto_rawDesc = "" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\"\x15\n" +
 	"\x13DescribeNodeRequest\"F\n" +
 	"\x14DescribeNodeResponse\x12.\n" +
-	"\x04node\x18\x01 \x01(\v2\x1a.scribe.v1.NodeDescriptionR\x04node\"\xd5\x02\n" +
+	"\x04node\x18\x01 \x01(\v2\x1a.scribe.v1.NodeDescriptionR\x04node\"\xed\x02\n" +
 	"\x0fNodeDescription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
@@ -968,7 +1060,9 @@ const file_scribe_v1_node_proto_rawDesc = "" +
 	"\x04etcd\x18\x06 \x01(\v2\x15.scribe.v1.EtcdStatusR\x04etcd\x122\n" +
 	"\ametalog\x18\a \x01(\v2\x18.scribe.v1.ReplicaStatusR\ametalog\x12#\n" +
 	"\rleads_control\x18\b \x01(\bR\fleadsControl\x12\x18\n" +
-	"\awaiting\x18\t \x01(\tR\awaiting\"f\n" +
+	"\awaiting\x18\t \x01(\tR\awaiting\x12\x16\n" +
+	"\x06adopts\x18\n" +
+	" \x01(\tR\x06adopts\"f\n" +
 	"\n" +
 	"EtcdStatus\x12\x16\n" +
 	"\x06member\x18\x01 \x01(\x04R\x06member\x12\x16\n" +
@@ -1003,19 +1097,24 @@ const file_scribe_v1_node_proto_rawDesc = "" +
 	"\x11RemoveNodeRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"B\n" +
 	"\x12RemoveNodeResponse\x12,\n" +
-	"\x05nodes\x18\x01 \x03(\v2\x16.scribe.v1.NodeAddressR\x05nodes*i\n" +
+	"\x05nodes\x18\x01 \x03(\v2\x16.scribe.v1.NodeAddressR\x05nodes\"'\n" +
+	"\x11DetachCellRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\"\x14\n" +
+	"\x12DetachCellResponse*i\n" +
 	"\tNodeState\x12\x1a\n" +
 	"\x16NODE_STATE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10NODE_STATE_EMPTY\x10\x01\x12\x14\n" +
 	"\x10NODE_STATE_BEGUN\x10\x02\x12\x14\n" +
-	"\x10NODE_STATE_READY\x10\x032\x81\x03\n" +
+	"\x10NODE_STATE_READY\x10\x032\xcc\x03\n" +
 	"\vNodeService\x12O\n" +
 	"\fDescribeNode\x12\x1e.scribe.v1.DescribeNodeRequest\x1a\x1f.scribe.v1.DescribeNodeResponse\x12F\n" +
 	"\tListNodes\x12\x1b.scribe.v1.ListNodesRequest\x1a\x1c.scribe.v1.ListNodesResponse\x12@\n" +
 	"\aAddNode\x12\x19.scribe.v1.AddNodeRequest\x1a\x1a.scribe.v1.AddNodeResponse\x12L\n" +
 	"\vReplaceNode\x12\x1d.scribe.v1.ReplaceNodeRequest\x1a\x1e.scribe.v1.ReplaceNodeResponse\x12I\n" +
 	"\n" +
-	"RemoveNode\x12\x1c.scribe.v1.RemoveNodeRequest\x1a\x1d.scribe.v1.RemoveNodeResponseB!Z\x1fscribe/proto/scribe/v1;scribev1b\x06proto3"
+	"RemoveNode\x12\x1c.scribe.v1.RemoveNodeRequest\x1a\x1d.scribe.v1.RemoveNodeResponse\x12I\n" +
+	"\n" +
+	"DetachCell\x12\x1c.scribe.v1.DetachCellRequest\x1a\x1d.scribe.v1.DetachCellResponseB!Z\x1fscribe/proto/scribe/v1;scribev1b\x06proto3"
 
 var (
 	file_scribe_v1_node_proto_rawDescOnce sync.Once
@@ -1030,7 +1129,7 @@ func file_scribe_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_scribe_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_scribe_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_scribe_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_scribe_v1_node_proto_goTypes = []any{
 	(NodeState)(0),               // 0: scribe.v1.NodeState
 	(*NodeAddress)(nil),          // 1: scribe.v1.NodeAddress
@@ -1048,6 +1147,8 @@ var file_scribe_v1_node_proto_goTypes = []any{
 	(*ReplaceNodeResponse)(nil),  // 13: scribe.v1.ReplaceNodeResponse
 	(*RemoveNodeRequest)(nil),    // 14: scribe.v1.RemoveNodeRequest
 	(*RemoveNodeResponse)(nil),   // 15: scribe.v1.RemoveNodeResponse
+	(*DetachCellRequest)(nil),    // 16: scribe.v1.DetachCellRequest
+	(*DetachCellResponse)(nil),   // 17: scribe.v1.DetachCellResponse
 }
 var file_scribe_v1_node_proto_depIdxs = []int32{
 	4,  // 0: scribe.v1.DescribeNodeResponse.node:type_name -> scribe.v1.NodeDescription
@@ -1067,13 +1168,15 @@ var file_scribe_v1_node_proto_depIdxs = []int32{
 	10, // 14: scribe.v1.NodeService.AddNode:input_type -> scribe.v1.AddNodeRequest
 	12, // 15: scribe.v1.NodeService.ReplaceNode:input_type -> scribe.v1.ReplaceNodeRequest
 	14, // 16: scribe.v1.NodeService.RemoveNode:input_type -> scribe.v1.RemoveNodeRequest
-	3,  // 17: scribe.v1.NodeService.DescribeNode:output_type -> scribe.v1.DescribeNodeResponse
-	8,  // 18: scribe.v1.NodeService.ListNodes:output_type -> scribe.v1.ListNodesResponse
-	11, // 19: scribe.v1.NodeService.AddNode:output_type -> scribe.v1.AddNodeResponse
-	13, // 20: scribe.v1.NodeService.ReplaceNode:output_type -> scribe.v1.ReplaceNodeResponse
-	15, // 21: scribe.v1.NodeService.RemoveNode:output_type -> scribe.v1.RemoveNodeResponse
-	17, // [17:22] is the sub-list for method output_type
-	12, // [12:17] is the sub-list for method input_type
+	16, // 17: scribe.v1.NodeService.DetachCell:input_type -> scribe.v1.DetachCellRequest
+	3,  // 18: scribe.v1.NodeService.DescribeNode:output_type -> scribe.v1.DescribeNodeResponse
+	8,  // 19: scribe.v1.NodeService.ListNodes:output_type -> scribe.v1.ListNodesResponse
+	11, // 20: scribe.v1.NodeService.AddNode:output_type -> scribe.v1.AddNodeResponse
+	13, // 21: scribe.v1.NodeService.ReplaceNode:output_type -> scribe.v1.ReplaceNodeResponse
+	15, // 22: scribe.v1.NodeService.RemoveNode:output_type -> scribe.v1.RemoveNodeResponse
+	17, // 23: scribe.v1.NodeService.DetachCell:output_type -> scribe.v1.DetachCellResponse
+	18, // [18:24] is the sub-list for method output_type
+	12, // [12:18] is the sub-list for method input_type
 	12, // [12:12] is the sub-list for extension type_name
 	12, // [12:12] is the sub-list for extension extendee
 	0,  // [0:12] is the sub-list for field type_name
@@ -1090,7 +1193,7 @@ func file_scribe_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_node_proto_rawDesc), len(file_scribe_v1_node_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   15,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

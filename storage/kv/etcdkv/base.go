@@ -7,6 +7,7 @@ import (
 	"hash/crc32"
 	"strings"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"scribe/storage/kv"
@@ -15,35 +16,38 @@ import (
 // The base of a store: docs/format/etcd.md.
 const (
 	baseVersion = 1
-	baseBytes   = 1 + 8 + 4
+	// endedVersion is that of the base of a store that has ended. Programs that know only baseVersion refuse it.
+	endedVersion = 2
+	baseBytes    = 1 + 8 + 4
 	// maxBase leaves room for the revisions of etcd.
 	maxBase = 1 << 62
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-func encodeBase(base uint64) []byte {
-	b := binary.LittleEndian.AppendUint64([]byte{baseVersion}, base)
+func encodeBase(version byte, base uint64) []byte {
+	b := binary.LittleEndian.AppendUint64([]byte{version}, base)
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
-// decodeBase returns a base, or an error that wraps kv.ErrCorrupt. The checksum is compared first, so damage is not taken for a newer version.
-func decodeBase(b []byte) (uint64, error) {
+// decodeBase returns a base and whether the store has ended, or an error that wraps kv.ErrCorrupt. The checksum is compared first, so damage is not taken
+// for a newer version.
+func decodeBase(b []byte) (base uint64, ended bool, err error) {
 	end := len(b) - 4
 	if end < 1 || crc32.Checksum(b[:end], castagnoli) != binary.LittleEndian.Uint32(b[end:]) {
-		return 0, fmt.Errorf("%w: the base of revisions: %x", kv.ErrCorrupt, b[:min(len(b), 2*baseBytes)])
+		return 0, false, fmt.Errorf("%w: the base of revisions: %x", kv.ErrCorrupt, b[:min(len(b), 2*baseBytes)])
 	}
-	if b[0] != baseVersion {
-		return 0, fmt.Errorf("%w: the base of revisions has version %d, this program knows %d: use a newer one", kv.ErrCorrupt, b[0], baseVersion)
+	if b[0] != baseVersion && b[0] != endedVersion {
+		return 0, false, fmt.Errorf("%w: the base of revisions has version %d, this program knows %d and %d: use a newer one", kv.ErrCorrupt, b[0], baseVersion, endedVersion)
 	}
 	if len(b) != baseBytes {
-		return 0, fmt.Errorf("%w: the base of revisions has %d bytes, want %d", kv.ErrCorrupt, len(b), baseBytes)
+		return 0, false, fmt.Errorf("%w: the base of revisions has %d bytes, want %d", kv.ErrCorrupt, len(b), baseBytes)
 	}
-	base := binary.LittleEndian.Uint64(b[1:end])
+	base = binary.LittleEndian.Uint64(b[1:end])
 	if base > maxBase {
-		return 0, fmt.Errorf("%w: the base of revisions is %d, the limit %d", kv.ErrCorrupt, base, uint64(maxBase))
+		return 0, false, fmt.Errorf("%w: the base of revisions is %d, the limit %d", kv.ErrCorrupt, base, uint64(maxBase))
 	}
-	return base, nil
+	return base, b[0] == endedVersion, nil
 }
 
 // baseKey is beside the entries, where no key of the store can be.
@@ -69,6 +73,50 @@ func CreateBase(ctx context.Context, cfg Config, base uint64) error {
 	return nil
 }
 
+// HasBegun reports whether anybody has used the store.
+func (s *Store) HasBegun(ctx context.Context) (bool, error) {
+	base, err := s.getKeys(ctx, s.cfg.baseKey(), clientv3.WithCountOnly())
+	if err != nil || base.Count > 0 {
+		return err == nil, err
+	}
+	entries, err := s.getKeys(ctx, s.cfg.Prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	return err == nil && entries.Count > 0, err
+}
+
+// End ends a store for good, because another one goes on with its content: nobody's transactions are carried out any more, however long they were on
+// their way; they fail with ErrEnded. Reads go on. Repeating the call is harmless.
+func End(ctx context.Context, cfg Config) error {
+	s, err := New(cfg)
+	if err != nil {
+		return err
+	}
+	if err := s.loadBase(ctx); err != nil {
+		return err
+	}
+	_, err = s.transact(ctx, []clientv3.Cmp{s.goesOn()}, []clientv3.Op{clientv3.OpPut(cfg.baseKey(), string(encodeBase(endedVersion, *s.base.Load())))}, nil)
+	if err != nil {
+		return s.explainError(ctx, "end", err)
+	}
+	return nil
+}
+
+// goesOn is the condition of every transaction that the store has not ended.
+func (s *Store) goesOn() clientv3.Cmp {
+	return clientv3.Compare(clientv3.Value(s.cfg.baseKey()), "=", string(encodeBase(baseVersion, *s.base.Load())))
+}
+
+// endedError returns ErrEnded if a value of the base's key says so.
+func endedError(kvs []*mvccpb.KeyValue) error {
+	if len(kvs) == 0 {
+		return fmt.Errorf("%w: there is no base of revisions any more", ErrWentBack)
+	}
+	_, ended, err := decodeBase(kvs[0].Value)
+	if err == nil && ended {
+		err = ErrEnded
+	}
+	return err
+}
+
 // loadBase makes s.base known. Who uses an empty store first fixes that its base is 0: it must not change while processes know it.
 func (s *Store) loadBase(ctx context.Context) error {
 	if s.base.Load() != nil {
@@ -81,7 +129,7 @@ func (s *Store) loadBase(ctx context.Context) error {
 func (s *Store) beginBase(ctx context.Context, base uint64, conditions ...clientv3.Cmp) error {
 	key := s.cfg.baseKey()
 	conditions = append(conditions, clientv3.Compare(clientv3.CreateRevision(key), "=", 0))
-	res, err := s.transact(ctx, conditions, []clientv3.Op{clientv3.OpPut(key, string(encodeBase(base)))}, []clientv3.Op{clientv3.OpGet(key)})
+	res, err := s.transact(ctx, conditions, []clientv3.Op{clientv3.OpPut(key, string(encodeBase(baseVersion, base)))}, []clientv3.Op{clientv3.OpGet(key)})
 	if err != nil {
 		return s.explainError(ctx, "read the base of revisions", err)
 	}
@@ -90,7 +138,7 @@ func (s *Store) beginBase(ctx context.Context, base uint64, conditions ...client
 		if len(kvs) == 0 {
 			return fmt.Errorf("%w: the store at %s has entries, and no base of revisions", kv.ErrInvalid, s.cfg.Prefix)
 		}
-		if base, err = decodeBase(kvs[0].Value); err != nil {
+		if base, _, err = decodeBase(kvs[0].Value); err != nil {
 			return err
 		}
 	}

@@ -8,23 +8,29 @@ import (
 	"scribe/storage/kv"
 )
 
-const goldenBase = "0108070605040302017d0e0ae5"
+const (
+	goldenBase  = "0108070605040302017d0e0ae5"
+	goldenEnded = "0208070605040302015402a5fc"
+)
 
-// TestBaseBytes pins the bytes of version 1.
+// TestBaseBytes pins the bytes of both versions.
 func TestBaseBytes(t *testing.T) {
-	if got := hex.EncodeToString(encodeBase(0x0102030405060708)); got != goldenBase {
-		t.Errorf("%s, want %s", got, goldenBase)
+	for version, want := range map[byte]string{baseVersion: goldenBase, endedVersion: goldenEnded} {
+		b := encodeBase(version, 0x0102030405060708)
+		if got := hex.EncodeToString(b); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+		if base, ended, err := decodeBase(b); err != nil || base != 0x0102030405060708 || ended != (version == endedVersion) {
+			t.Errorf("decoded %x, %v, %v", base, ended, err)
+		}
 	}
 	golden, err := hex.DecodeString(goldenBase)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if base, err := decodeBase(golden); err != nil || base != 0x0102030405060708 {
-		t.Errorf("decoded %x, %v", base, err)
-	}
 	for i := range golden {
 		golden[i] ^= 0x10
-		if _, err := decodeBase(golden); !errors.Is(err, kv.ErrCorrupt) {
+		if _, _, err := decodeBase(golden); !errors.Is(err, kv.ErrCorrupt) {
 			t.Errorf("with a changed byte %d: %v", i, err)
 		}
 		golden[i] ^= 0x10
@@ -32,12 +38,16 @@ func TestBaseBytes(t *testing.T) {
 }
 
 func FuzzDecodeBase(f *testing.F) {
-	f.Add(encodeBase(0))
-	f.Add(encodeBase(maxBase + 1))
+	f.Add(encodeBase(baseVersion, 0))
+	f.Add(encodeBase(endedVersion, maxBase+1))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		base, err := decodeBase(b)
-		if err == nil && string(encodeBase(base)) != string(b) {
-			t.Errorf("%x decodes to %d, which is %x", b, base, encodeBase(base))
+		base, ended, err := decodeBase(b)
+		version := byte(baseVersion)
+		if ended {
+			version = endedVersion
+		}
+		if err == nil && string(encodeBase(version, base)) != string(b) {
+			t.Errorf("%x decodes to %d, which is %x", b, base, encodeBase(version, base))
 		}
 		if err != nil && !errors.Is(err, kv.ErrCorrupt) {
 			t.Errorf("%v is not ErrCorrupt", err)

@@ -30,13 +30,14 @@ func (s *Store) Commit(ctx context.Context, ops ...kv.Op) (uint64, error) {
 	case err != nil:
 		return 0, s.explainError(ctx, "commit", err)
 	case !res.Succeeded:
-		return 0, s.conflictOf(ops, res)
+		return 0, s.refusalOf(ops, res)
 	}
 	return s.revisionOf(res.Header.Revision), nil
 }
 
 // conditionsOf, changesOf and looksOf are a transaction in etcd's terms; looks are at what does not have its expected revision.
 func (s *Store) conditionsOf(ops []kv.Op) (conditions []clientv3.Cmp) {
+	conditions = append(conditions, s.goesOn())
 	for _, op := range ops {
 		if op.Conditional {
 			conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(s.cfg.Prefix+op.Key), "=", s.etcdRevision(op.Revision)))
@@ -59,6 +60,7 @@ func (s *Store) changesOf(ops []kv.Op) (changes []clientv3.Op) {
 }
 
 func (s *Store) looksOf(ops []kv.Op) (looks []clientv3.Op) {
+	looks = append(looks, clientv3.OpGet(s.cfg.baseKey()))
 	for _, op := range ops {
 		if op.Conditional {
 			looks = append(looks, clientv3.OpGet(s.cfg.Prefix+op.Key, clientv3.WithKeysOnly()))
@@ -67,16 +69,22 @@ func (s *Store) looksOf(ops []kv.Op) (looks []clientv3.Op) {
 	return looks
 }
 
-// conflictOf lists the conditions of a refused transaction that do not hold.
-func (s *Store) conflictOf(ops []kv.Op, res *clientv3.TxnResponse) error {
+// refusalOf says why a transaction was refused: the store has ended, or conditions do not hold, which it lists.
+func (s *Store) refusalOf(ops []kv.Op, res *clientv3.TxnResponse) error {
+	if len(res.Responses) == 0 {
+		return errors.New("etcdkv: commit: etcd did not answer what it was asked about")
+	}
+	if err := endedError(res.Responses[0].GetResponseRange().GetKvs()); err != nil {
+		return err
+	}
 	var conflicts []kv.KeyConflict
-	look := 0
+	look := 1
 	for _, op := range ops {
 		if !op.Conditional {
 			continue
 		}
 		if look >= len(res.Responses) {
-			return fmt.Errorf("etcdkv: commit: etcd answered %d of the keys that it was asked about", look)
+			return fmt.Errorf("etcdkv: commit: etcd answered %d of the keys that it was asked about", look-1)
 		}
 		actual := uint64(0)
 		if kvs := res.Responses[look].GetResponseRange().GetKvs(); len(kvs) > 0 {

@@ -30,6 +30,9 @@ var (
 	ErrWentBack = errors.New("journal: it is not the one that was seen before")
 	// ErrInvalid means that a call is outside the limits of this package, or against its rules. The call changed nothing.
 	ErrInvalid = errors.New("journal: invalid call")
+	// ErrDetached means that the journal has ended for good: one node took the metadata along, and goes on without a journal. It comes as
+	// *DetachedError.
+	ErrDetached = errors.New("journal: detached")
 	// ErrClosed means that the handle is closed.
 	ErrClosed = errors.New("journal: closed")
 )
@@ -100,3 +103,17 @@ func (e *FullError) Error() string { return ErrFull.Error() + ": " + e.Detail }
 
 // Unwrap makes errors.Is(err, ErrFull) hold.
 func (e *FullError) Unwrap() error { return ErrFull }
+
+// DetachedError is an ErrDetached with the node that goes on.
+type DetachedError struct {
+	// To is the name of the node.
+	To string
+}
+
+// Error implements error.
+func (e *DetachedError) Error() string {
+	return fmt.Sprintf("%v: node %s has taken the cell's metadata along, and goes on alone", ErrDetached, e.To)
+}
+
+// Unwrap makes errors.Is(err, ErrDetached) hold.
+func (e *DetachedError) Unwrap() error { return ErrDetached }

@@ -77,6 +77,9 @@ func Lead(ctx context.Context, j Journal, known Head, applied Position, o Option
 	if applied != known.Position() {
 		return nil, fmt.Errorf("%w: take over at entry %d with chain %v, entry %d with chain %v was applied", ErrInvalid, known.Seq, known.Chain, applied.Seq, applied.Chain)
 	}
+	if err := CheckDetached(known); err != nil {
+		return nil, fmt.Errorf("take over in term %d: %w", known.Term+1, err)
+	}
 	encoder, err := schema.NewEncoder()
 	if err != nil {
 		return nil, err
@@ -150,10 +153,21 @@ func (l *Leader) RecordSnapshot(ctx context.Context, seq uint64) error {
 
 // HandOver ends the leadership in order: the next replica takes over without waiting. t.Bound is the newest time that the leader
 // has told. It may be below the bound before, so that the next leader's clock need not wait for the rest of that.
-func (l *Leader) HandOver(ctx context.Context, t Times) error {
+func (l *Leader) HandOver(ctx context.Context, t Times) error { return l.endLead(ctx, t, "") }
+
+// Detach ends the journal in order, as HandOver does, but nobody leads it any more: the node of a name takes the metadata along, and goes
+// on without a journal.
+func (l *Leader) Detach(ctx context.Context, t Times, node string) error {
+	if node == "" || len(node) > schema.MaxDetached {
+		return fmt.Errorf("%w: detach to a node with a name of %d bytes, want 1 to %d", ErrInvalid, len(node), schema.MaxDetached)
+	}
+	return l.endLead(ctx, t, node)
+}
+
+func (l *Leader) endLead(ctx context.Context, t Times, detached string) error {
 	err := l.changeHead(ctx, func(next *Head) ([]byte, error) {
 		next.Beat++
-		next.Owner, next.Leader = ID{}, ""
+		next.Owner, next.Leader, next.Detached = ID{}, "", detached
 		advanceTimes(next, Times{Time: t.Time})
 		if t.Bound != 0 {
 			next.Bound = max(t.Bound, next.Time)

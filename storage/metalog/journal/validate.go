@@ -13,6 +13,8 @@ func ValidateSwap(known, next Head, entry []byte) error {
 		appended = 1
 	}
 	switch {
+	case known.Detached != "":
+		return fmt.Errorf("%w: a change of a journal that has ended: %w", ErrInvalid, CheckDetached(known))
 	case next.Seq != known.Seq+appended:
 		return fmt.Errorf("%w: the head goes from entry %d to %d with %d new entries", ErrInvalid, known.Seq, next.Seq, appended)
 	case entry != nil && len(entry) == 0:

@@ -80,6 +80,9 @@ func (r *replica) passBarrier(ctx context.Context) error {
 	if look.err != nil {
 		return fmt.Errorf("metalog: the journal does not answer, so this replica can't tell whether it is up to date: %w", look.err)
 	}
+	if err := journal.CheckDetached(look.head); err != nil {
+		return err
+	}
 	limited, cancel := context.WithTimeout(ctx, applyLimit)
 	defer cancel()
 	if err := r.awaitState(limited, r.e.leaving(), func() bool { return r.mu.applied.Seq >= look.head.Seq }); err != nil {

@@ -65,10 +65,10 @@ func (c *logCommitter) leadJournal() error {
 		case <-r.news:
 			err = c.checkSeen()
 		case h := <-r.handOvers:
-			h.done <- c.handOver(h.ctx)
+			h.done <- c.handOver(h.ctx, h.detach)
 			err = errDeposed
 		case <-c.e.stop:
-			if err := c.handOver(context.Background()); err != nil {
+			if err := c.handOver(context.Background(), ""); err != nil {
 				c.e.opts.Logger.Warn("hand-over failed: another replica takes over after a while", "error", err)
 			}
 			return errStopped
@@ -79,7 +79,7 @@ func (c *logCommitter) leadJournal() error {
 			err = c.journalGroup(first)
 		}
 		if err == nil && (r.room.failing.Load() || r.checkDamage() != nil) {
-			_ = c.handOver(context.Background()) // logged; if it fails, another replica takes over after a while
+			_ = c.handOver(context.Background(), "") // logged; if it fails, another replica takes over after a while
 			err = errDeposed
 		}
 		if errors.Is(err, errDeposed) {
@@ -342,11 +342,16 @@ func (e *Engine) checkEntry(o *appendOp) error {
 type handOverRequest struct {
 	ctx  context.Context //nolint:containedctx // of the call
 	done chan error      // has room for the answer
+	// detach is the node that goes on without the journal; empty if another replica goes on.
+	detach string
 }
 
 // HandOver ends this replica's leadership in order: another replica takes over at once. It fails with ErrNotLeader at a replica that
 // does not lead. After any other error this replica does not lead either, and another one takes over after a while.
-func (e *Engine) HandOver(ctx context.Context) error {
+func (e *Engine) HandOver(ctx context.Context) error { return e.askHandOver(ctx, "") }
+
+// askHandOver has the committer hand over, or detach the journal.
+func (e *Engine) askHandOver(ctx context.Context, detach string) error {
 	if e.replica == nil {
 		return fmt.Errorf("%w: the engine has no journal: nobody can take over", metalog.ErrInvalid)
 	}
@@ -354,7 +359,7 @@ func (e *Engine) HandOver(ctx context.Context) error {
 		return err
 	}
 	defer e.leaveCall()
-	h := &handOverRequest{ctx: ctx, done: make(chan error, 1)}
+	h := &handOverRequest{ctx: ctx, done: make(chan error, 1), detach: detach}
 	select {
 	case e.replica.handOvers <- h:
 	case <-ctx.Done():
@@ -366,19 +371,29 @@ func (e *Engine) HandOver(ctx context.Context) error {
 	case err := <-h.done:
 		return err
 	case <-e.failed:
+	}
+	select {
+	case err := <-h.done: // who has detached the journal halts
+		return err
+	default:
 		return e.failedError()
 	}
 }
 
-// handOver frees the head. The clock stands from before its exact bound is taken.
-func (c *logCommitter) handOver(ctx context.Context) error {
+// handOver frees the head, for good if a node detaches the journal. The clock stands from before its exact bound is taken.
+func (c *logCommitter) handOver(ctx context.Context, detach string) (err error) {
 	c.e.clock.follow(0)
 	c.e.replica.endLeading()
 	c.patient = time.Now().Add(c.e.opts.TakeoverAfter)
-	err := c.leading.HandOver(ctx, journal.Times{Bound: c.e.clock.exactBound()})
+	exact := journal.Times{Bound: c.e.clock.exactBound()}
+	if detach == "" {
+		err = c.leading.HandOver(ctx, exact)
+	} else {
+		err = c.leading.Detach(ctx, exact, detach)
+	}
 	head := c.leading.Head()
 	c.e.replica.offerHead(head)
-	c.e.opts.Logger.Log(ctx, levelOf(err), "replica hands over", "term", head.Term, "entry", head.Seq, "error", err)
+	c.e.opts.Logger.Log(ctx, levelOf(err), "replica hands over", "term", head.Term, "entry", head.Seq, "detached", head.Detached, "error", err)
 	return err
 }
 

@@ -55,6 +55,9 @@ func (c *logCommitter) catchUp(w *headWatch) (leads bool, err error) {
 		c.e.opts.Logger.Warn("entries of the journal can't be read: trying again", "error", err)
 		return false, nil // the next look at the head tries again
 	}
+	if err := journal.CheckDetached(head); err != nil {
+		return false, c.stopOr(err)
+	}
 	if !c.isLeaderless(w, head) {
 		return false, nil
 	}

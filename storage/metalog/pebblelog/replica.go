@@ -319,7 +319,7 @@ func (c *logCommitter) serveReplica() {
 }
 
 // journalFaults are the errors that no repetition cures, and for which the folder is not at fault.
-var journalFaults = []error{journal.ErrWentBack, journal.ErrCorrupt, journal.ErrTrimmed, journal.ErrVersion, schema.ErrNewer, errSeed}
+var journalFaults = []error{journal.ErrWentBack, journal.ErrCorrupt, journal.ErrTrimmed, journal.ErrVersion, journal.ErrDetached, schema.ErrNewer, errSeed}
 
 // isJournalFault reports whether the journal, and not the folder, keeps the replica from going on.
 func isJournalFault(err error) bool {

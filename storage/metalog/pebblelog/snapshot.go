@@ -145,6 +145,11 @@ func (s *snapshotter) uploadCheckpoint(ctx context.Context, dir string) (list sc
 	if err := s.checkpoint(ctx, dir); err != nil {
 		return list, err
 	}
+	return s.storeFolder(ctx, dir)
+}
+
+// storeFolder stores the files of a replica's folder that nobody uses, and then their list.
+func (s *snapshotter) storeFolder(ctx context.Context, dir string) (list schema.Snapshot, err error) {
 	if list.Applied, err = appliedIn(s.e.opts, dir); err != nil {
 		return list, fmt.Errorf("read the checkpoint: %w", err)
 	}
@@ -161,10 +166,33 @@ func (s *snapshotter) uploadCheckpoint(ctx context.Context, dir string) (list sc
 	}
 	maps.DeleteFunc(s.stored, func(name string, _ schema.SnapshotFile) bool { return !slices.Contains(names, name) })
 	err = s.store.Put(ctx, snapshotKey(s.e.opts.Name, list.Seq), schema.AppendSnapshot(nil, list))
-	if errors.Is(err, blob.ErrExists) { // of another leader: it has the same content
-		err = nil
+	if errors.Is(err, blob.ErrExists) {
+		err = s.replaceList(ctx, list)
 	}
 	return list, err
+}
+
+// replaceList makes sure that the list that is stored at an entry's number is that of this journal. One of another leader is: it has the same content. One that is
+// damaged, or of another journal, before etcd was set back or begun anew, is replaced: nobody could be seeded from it.
+func (s *snapshotter) replaceList(ctx context.Context, list schema.Snapshot) error {
+	key := snapshotKey(s.e.opts.Name, list.Seq)
+	info, err := s.store.Stat(ctx, key)
+	if err != nil {
+		return err
+	}
+	info.Key = key
+	stored, err := readList(ctx, s.store, info)
+	switch {
+	case err == nil && stored.Applied == list.Applied:
+		return nil
+	case err != nil && !errors.Is(err, schema.ErrCorrupt):
+		return err
+	}
+	s.e.opts.Logger.Warn("snapshot of another journal is replaced", "snapshot", key, "error", err)
+	if err := s.store.Delete(ctx, key); err != nil {
+		return err
+	}
+	return s.store.Put(ctx, key, schema.AppendSnapshot(nil, list))
 }
 
 // checkpoint links the tables of the folder, with everything that was applied until now, into dir.

@@ -44,6 +44,8 @@ const (
 	NodeServiceReplaceNodeProcedure = "/scribe.v1.NodeService/ReplaceNode"
 	// NodeServiceRemoveNodeProcedure is the fully-qualified name of the NodeService's RemoveNode RPC.
 	NodeServiceRemoveNodeProcedure = "/scribe.v1.NodeService/RemoveNode"
+	// NodeServiceDetachCellProcedure is the fully-qualified name of the NodeService's DetachCell RPC.
+	NodeServiceDetachCellProcedure = "/scribe.v1.NodeService/DetachCell"
 )
 
 // NodeServiceClient is a client for the scribe.v1.NodeService service.
@@ -59,6 +61,9 @@ type NodeServiceClient interface {
 	ReplaceNode(context.Context, *v1.ReplaceNodeRequest) (*v1.ReplaceNodeResponse, error)
 	// RemoveNode removes a node for good. It is refused if the majority of the others would not be up.
 	RemoveNode(context.Context, *v1.RemoveNodeRequest) (*v1.RemoveNodeResponse, error)
+	// DetachCell ends the cell of nodes for good, for one node that takes its metadata along and goes on alone. Only the node that leads the metadata
+	// logs can do it: it hands over to nobody. Any other one refuses with REASON_NO_BACKEND.
+	DetachCell(context.Context, *v1.DetachCellRequest) (*v1.DetachCellResponse, error)
 }
 
 // NewNodeServiceClient constructs a client for the scribe.v1.NodeService service. By default, it
@@ -102,6 +107,12 @@ func NewNodeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(nodeServiceMethods.ByName("RemoveNode")),
 			connect.WithClientOptions(opts...),
 		),
+		detachCell: connect.NewClient[v1.DetachCellRequest, v1.DetachCellResponse](
+			httpClient,
+			baseURL+NodeServiceDetachCellProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("DetachCell")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -112,6 +123,7 @@ type nodeServiceClient struct {
 	addNode      *connect.Client[v1.AddNodeRequest, v1.AddNodeResponse]
 	replaceNode  *connect.Client[v1.ReplaceNodeRequest, v1.ReplaceNodeResponse]
 	removeNode   *connect.Client[v1.RemoveNodeRequest, v1.RemoveNodeResponse]
+	detachCell   *connect.Client[v1.DetachCellRequest, v1.DetachCellResponse]
 }
 
 // DescribeNode calls scribe.v1.NodeService.DescribeNode.
@@ -159,6 +171,15 @@ func (c *nodeServiceClient) RemoveNode(ctx context.Context, req *v1.RemoveNodeRe
 	return nil, err
 }
 
+// DetachCell calls scribe.v1.NodeService.DetachCell.
+func (c *nodeServiceClient) DetachCell(ctx context.Context, req *v1.DetachCellRequest) (*v1.DetachCellResponse, error) {
+	response, err := c.detachCell.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // NodeServiceHandler is an implementation of the scribe.v1.NodeService service.
 type NodeServiceHandler interface {
 	// DescribeNode says what the node that answers knows of itself. It waits for nobody.
@@ -172,6 +193,9 @@ type NodeServiceHandler interface {
 	ReplaceNode(context.Context, *v1.ReplaceNodeRequest) (*v1.ReplaceNodeResponse, error)
 	// RemoveNode removes a node for good. It is refused if the majority of the others would not be up.
 	RemoveNode(context.Context, *v1.RemoveNodeRequest) (*v1.RemoveNodeResponse, error)
+	// DetachCell ends the cell of nodes for good, for one node that takes its metadata along and goes on alone. Only the node that leads the metadata
+	// logs can do it: it hands over to nobody. Any other one refuses with REASON_NO_BACKEND.
+	DetachCell(context.Context, *v1.DetachCellRequest) (*v1.DetachCellResponse, error)
 }
 
 // NewNodeServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -211,6 +235,12 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(nodeServiceMethods.ByName("RemoveNode")),
 		connect.WithHandlerOptions(opts...),
 	)
+	nodeServiceDetachCellHandler := connect.NewUnaryHandlerSimple(
+		NodeServiceDetachCellProcedure,
+		svc.DetachCell,
+		connect.WithSchema(nodeServiceMethods.ByName("DetachCell")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/scribe.v1.NodeService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case NodeServiceDescribeNodeProcedure:
@@ -223,6 +253,8 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 			nodeServiceReplaceNodeHandler.ServeHTTP(w, r)
 		case NodeServiceRemoveNodeProcedure:
 			nodeServiceRemoveNodeHandler.ServeHTTP(w, r)
+		case NodeServiceDetachCellProcedure:
+			nodeServiceDetachCellHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -250,4 +282,8 @@ func (UnimplementedNodeServiceHandler) ReplaceNode(context.Context, *v1.ReplaceN
 
 func (UnimplementedNodeServiceHandler) RemoveNode(context.Context, *v1.RemoveNodeRequest) (*v1.RemoveNodeResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.NodeService.RemoveNode is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) DetachCell(context.Context, *v1.DetachCellRequest) (*v1.DetachCellResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.NodeService.DetachCell is not implemented"))
 }

@@ -117,7 +117,7 @@ func PeekEntry(b []byte) (Entry, error) {
 }
 
 func parseEntry(b []byte) (e Entry, how Compression, stored []byte, size int, err error) {
-	body, err := openRecord(b, MaxEntry, "entry")
+	body, err := openRecord(b, MaxEntry, Version, "entry")
 	if err != nil {
 		return Entry{}, 0, nil, 0, err
 	}

@@ -21,6 +21,8 @@ func FuzzParseHead(f *testing.F) {
 	b, _ := AppendHead(nil, Head{Term: 3, Seq: 9, Snapshot: 4, Leader: "http://a", Owner: someID})
 	f.Add(true, b[:len(b)-crcLen])
 	f.Add(false, b)
+	b, _ = AppendHead(nil, Head{Term: 3, Seq: 9, Detached: "n1"})
+	f.Add(true, b[:len(b)-crcLen])
 	f.Fuzz(func(t *testing.T, seal bool, b []byte) {
 		b = sealIf(seal, b)
 		h, err := ParseHead(b)

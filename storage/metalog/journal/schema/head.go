@@ -13,11 +13,16 @@ const crcLen = 4
 
 // AppendHead appends the encoded head to b. The head's Revision is not encoded. The error is ErrInvalid.
 func AppendHead(b []byte, h Head) ([]byte, error) {
-	if len(h.Leader) > MaxURL || h.Time < 0 || h.Bound < 0 {
-		return b, fmt.Errorf("%w: head with a URL of %d bytes (limit %d), time %d, bound %d", ErrInvalid, len(h.Leader), MaxURL, h.Time, h.Bound)
+	if len(h.Leader) > MaxURL || len(h.Detached) > MaxDetached || h.Time < 0 || h.Bound < 0 {
+		return b, fmt.Errorf("%w: head with a URL of %d bytes (limit %d), detached to a name of %d bytes (limit %d), time %d, bound %d",
+			ErrInvalid, len(h.Leader), MaxURL, len(h.Detached), MaxDetached, h.Time, h.Bound)
 	}
 	start := len(b)
-	b = append(b, Version)
+	if h.Detached == "" {
+		b = append(b, Version)
+	} else {
+		b = append(b, DetachedVersion)
+	}
 	b = binary.AppendUvarint(b, h.Term)
 	b = append(b, h.Owner[:]...)
 	b = binary.AppendUvarint(b, uint64(len(h.Leader)))
@@ -29,12 +34,16 @@ func AppendHead(b []byte, h Head) ([]byte, error) {
 	b = binary.AppendUvarint(b, uint64(h.Time))
 	b = binary.AppendUvarint(b, uint64(h.Bound))
 	b = binary.AppendUvarint(b, h.Snapshot)
+	if h.Detached != "" {
+		b = binary.AppendUvarint(b, uint64(len(h.Detached)))
+		b = append(b, h.Detached...)
+	}
 	return sealRecord(b, start), nil
 }
 
 // ParseHead decodes a head, which gets no Revision. The errors are ErrCorrupt and ErrVersion.
 func ParseHead(b []byte) (Head, error) {
-	body, err := openRecord(b, MaxHead, "head")
+	body, err := openRecord(b, MaxHead, DetachedVersion, "head")
 	if err != nil {
 		return Head{}, err
 	}
@@ -50,6 +59,11 @@ func ParseHead(b []byte) (Head, error) {
 	h.Time = int64(r.Uvarint("time", math.MaxInt64))
 	h.Bound = int64(r.Uvarint("bound", math.MaxInt64))
 	h.Snapshot = r.Uvarint("snapshot", h.Seq)
+	if body[0] == DetachedVersion {
+		if h.Detached = string(r.Sized("detached", MaxDetached)); h.Detached == "" && r.Err() == nil {
+			return Head{}, corrupt("head: of version %d without the name of a node", DetachedVersion)
+		}
+	}
 	r.End()
 	if e := r.Err(); e != nil {
 		return Head{}, corrupt("head: %v", e)
@@ -64,7 +78,7 @@ func sealRecord(b []byte, start int) []byte {
 
 // openRecord checks length, checksum and version, in this order, and returns b without the checksum. So damage is never taken for
 // a newer version.
-func openRecord(b []byte, limit int, what string) ([]byte, error) {
+func openRecord(b []byte, limit int, newest byte, what string) ([]byte, error) {
 	if len(b) > limit {
 		return nil, corrupt("%s: %d bytes, the limit is %d", what, len(b), limit)
 	}
@@ -75,8 +89,8 @@ func openRecord(b []byte, limit int, what string) ([]byte, error) {
 	if record.CRC(body) != binary.LittleEndian.Uint32(b[len(body):]) {
 		return nil, corrupt("%s: the checksum does not match", what)
 	}
-	if body[0] > Version {
-		return nil, fmt.Errorf("%w: %s of version %d, this build reads up to %d: upgrade it", ErrVersion, what, body[0], Version)
+	if body[0] > newest {
+		return nil, fmt.Errorf("%w: %s of version %d, this build reads up to %d: upgrade it", ErrVersion, what, body[0], newest)
 	}
 	if body[0] == 0 {
 		return nil, corrupt("%s: version 0", what)

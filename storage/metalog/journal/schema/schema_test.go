@@ -52,7 +52,7 @@ func TestGolden(t *testing.T) {
 		var size int
 		for _, a := range d.CmdArgs {
 			if dst := map[string]any{
-				"term": &h.Term, "seq": &h.Seq, "beat": &h.Beat, "time": &h.Time, "bound": &h.Bound, "snapshot": &h.Snapshot, "leader": &h.Leader, "size": &size,
+				"term": &h.Term, "seq": &h.Seq, "beat": &h.Beat, "time": &h.Time, "bound": &h.Bound, "snapshot": &h.Snapshot, "leader": &h.Leader, "detached": &h.Detached, "size": &size,
 			}[a.Key]; dst != nil {
 				d.ScanArgs(t, a.Key, dst)
 			}
@@ -133,6 +133,7 @@ func TestRoundTrips(t *testing.T) {
 			Time: rapid.Int64Min(0).Draw(t, "time"), Bound: rapid.Int64Min(0).Draw(t, "bound"),
 		}
 		h.Snapshot = rapid.Uint64Max(h.Seq).Draw(t, "snapshot")
+		h.Detached = rapid.StringN(0, MaxDetached/4, MaxDetached).Draw(t, "detached")
 		b, err := AppendHead(nil, h)
 		if err != nil || len(b) > MaxHead {
 			t.Fatalf("%d bytes, %v", len(b), err)
@@ -163,6 +164,10 @@ func TestEveryChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	ended, err := AppendHead(nil, Head{Term: 1, Seq: 2, Detached: "n1"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	parts, err := AppendStoredParts(nil, Parts{Try: someID, Size: 5_000_000})
 	if err != nil {
 		t.Fatal(err)
@@ -173,6 +178,7 @@ func TestEveryChange(t *testing.T) {
 		parse func(b []byte) error
 	}{
 		"head":  {head, func(b []byte) error { _, err := ParseHead(b); return err }},
+		"ended": {ended, func(b []byte) error { _, err := ParseHead(b); return err }},
 		"entry": {entry, func(b []byte) error { _, err := decode(t, b); return err }},
 		"parts": {parts[1:], func(b []byte) error { _, err := parseParts(b); return err }},
 	} {
@@ -205,11 +211,14 @@ func resealed(good []byte, change func(body []byte) []byte) []byte {
 func TestVersions(t *testing.T) {
 	head, _ := AppendHead(nil, Head{Term: 1})
 	entry := encode(t, Entry{Seq: 2, Term: 1, Payload: []byte("a")})
-	for version, want := range map[byte]error{0: ErrCorrupt, Version: nil, Version + 1: ErrVersion, 255: ErrVersion} {
+	for version, want := range map[byte]error{0: ErrCorrupt, Version: nil, DetachedVersion: ErrCorrupt, DetachedVersion + 1: ErrVersion, 255: ErrVersion} {
 		set := func(b []byte) []byte { b[0] = version; return b }
 		if _, err := ParseHead(resealed(head, set)); !errors.Is(err, want) {
 			t.Errorf("head of version %d: %v", version, err)
 		}
+	}
+	for version, want := range map[byte]error{0: ErrCorrupt, Version: nil, Version + 1: ErrVersion, 255: ErrVersion} {
+		set := func(b []byte) []byte { b[0] = version; return b }
 		if _, err := decode(t, resealed(entry, set)); !errors.Is(err, want) {
 			t.Errorf("entry of version %d: %v", version, err)
 		}
@@ -276,7 +285,7 @@ func TestInvalid(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	for what, h := range map[string]Head{"leader": {Leader: strings.Repeat("a", MaxURL+1)}, "time": {Time: -1}, "bound": {Bound: -1}} {
+	for what, h := range map[string]Head{"leader": {Leader: strings.Repeat("a", MaxURL+1)}, "time": {Time: -1}, "bound": {Bound: -1}, "node": {Detached: strings.Repeat("a", MaxDetached+1)}} {
 		if _, err := AppendHead(nil, h); !errors.Is(err, ErrInvalid) {
 			t.Errorf("head with a wrong %s: %v", what, err)
 		}

@@ -65,7 +65,7 @@ func ParseStored(b []byte) (entry []byte, p Parts, err error) {
 }
 
 func parseParts(b []byte) (Parts, error) {
-	body, err := openRecord(b, 64, "list of parts")
+	body, err := openRecord(b, 64, Version, "list of parts")
 	if err != nil {
 		return Parts{}, err
 	}

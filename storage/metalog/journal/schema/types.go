@@ -2,8 +2,12 @@ package schema
 
 import "encoding/hex"
 
-// Version is the version that this build writes, of heads and of entries, and the newest that it reads.
+// Version is the version that this build writes, of heads and of entries, and the newest that it reads of entries.
 const Version = 1
+
+// DetachedVersion is the version of the head of a journal that has ended, and the newest that this build reads of heads. Builds that know
+// only Version refuse it, so they neither lead such a journal nor follow it. No other head is written in it.
+const DetachedVersion = 2
 
 // Limits of the format.
 const (
@@ -13,6 +17,8 @@ const (
 	MaxEntry = MaxPayload + 1<<10
 	// MaxURL bounds a leader's URL in bytes.
 	MaxURL = 512
+	// MaxDetached bounds the name of the node in the head of a journal that has ended, in bytes.
+	MaxDetached = 63
 	// MaxHead is the largest encoded head in bytes.
 	MaxHead = 1 << 10
 )
@@ -56,6 +62,9 @@ type Head struct {
 	// Snapshot is the number of the last entry in the newest snapshot of the replicas; 0 means that there is none. It never
 	// decreases. Entries above it are never trimmed.
 	Snapshot uint64
+	// Detached is the name of the node that took the metadata along: the journal has ended, and this is its last head. Empty while the
+	// journal goes on.
+	Detached string
 }
 
 // Free reports whether nobody leads, so that a replica may take over without waiting.

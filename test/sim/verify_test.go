@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -53,11 +54,17 @@ const swept = 25 * time.Minute
 
 // verifyStores looks at the logs and the blobs of a cell that nobody uses, before and after a quiet time.
 func (w *world) verifyStores() {
-	before := w.readLogs()
+	metalogs := w.plan.with(app.Metalog)
+	before := w.readLogs(metalogs[0])
 	time.Sleep(w.plan.Quiet)
-	after := w.readLogs()
+	after := w.readLogs(metalogs[0])
 	if before == nil || after == nil {
 		return
+	}
+	for _, other := range metalogs[1:] {
+		if l := w.readLogs(other); l != nil && !maps.Equal(l.pointers, after.pointers) {
+			w.violation("invariant 3: the logs of %s differ from those of %s, and nobody wrote", other, metalogs[0])
+		}
 	}
 	w.verifyLogs(before, after)
 	w.verifyBlobs(after)
@@ -322,11 +329,11 @@ type logs struct {
 	entries  map[string]int    // by category
 }
 
-// readLogs reads every log; nil if it can't.
-func (w *world) readLogs() *logs {
+// readLogs reads every log at a process; nil if it can't.
+func (w *world) readLogs(at string) *logs {
 	c := w.newClient()
 	defer c.transport.Close()
-	log := remote.NewClient(rpc.NewMetalogClient(c.transport, w.first(app.Metalog).url()))
+	log := remote.NewClient(rpc.NewMetalogClient(c.transport, w.process(at).url()))
 	defer func() { _ = log.Close() }()
 	control := rpc.NewControlClient(c.transport, w.first(app.ControlPlane).url())
 	ctx, cancel := context.WithTimeout(context.Background(), liveness)

@@ -9,7 +9,6 @@ import (
 
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
-	"scribe/storage/metalog/journal/etcdjournal"
 	"scribe/storage/metalog/pebblelog"
 	"scribe/storage/metalog/remote"
 	"scribe/storage/metalog/replicated"
@@ -21,14 +20,15 @@ const engineName = "main"
 // openReplica opens this process's replica of the metadata logs, serves it, and makes one engine of all replicas for the roles: the own one
 // first.
 func (a *App) openReplica() error {
-	j, err := etcdjournal.Open(etcdjournal.Config{Client: a.parts.etcd, Prefix: a.etcdPrefix() + "m/" + engineName + "/", Logger: a.log})
+	j, err := a.parts.replication.OpenJournal()
 	if err != nil {
 		return err
 	}
 	a.onStop("metalog journal", func(context.Context) error { return j.Close() })
 	engine, err := pebblelog.Open(filepath.Join(a.cfg.Data, "metalog"), pebblelog.Options{
 		FS: a.opts.Host.FS, Clock: a.opts.Host.unixMicro, Logger: a.log, Metrics: a.registry, CacheBytes: a.cfg.MetadataCache,
-		Journal: j, URL: a.advertisedURL(), Name: engineName, Snapshots: a.parts.blobs, Random: a.opts.Host.Random.Named("metalog"),
+		Journal: j, URL: a.advertisedURL(), Name: engineName, Snapshots: a.parts.blobs, SnapshotEvery: a.parts.replication.SnapshotEvery,
+		Random: a.opts.Host.Random.Named("metalog"),
 	})
 	if err != nil {
 		return err

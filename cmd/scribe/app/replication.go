@@ -14,10 +14,31 @@ import (
 	"scribe/storage/kv"
 	"scribe/storage/kv/etcdkv"
 	"scribe/storage/kv/pebblekv"
+	"scribe/storage/metalog/journal"
+	"scribe/storage/metalog/journal/etcdjournal"
 )
 
-// startReplication makes the process a node, or connects to an etcd that others run.
+// startReplication provides what the processes of the cell share.
 func (a *App) startReplication(ctx context.Context) error {
+	if a.parts.replication = a.opts.Host.Replication; a.parts.replication != nil {
+		return nil
+	}
+	if err := a.startEtcd(ctx); err != nil {
+		return err
+	}
+	a.parts.replication = &Replication{
+		OpenControl: func() (kv.Store, error) {
+			return etcdkv.New(etcdkv.Config{Client: a.parts.etcd, Prefix: a.etcdPrefix() + "kv/"})
+		},
+		OpenJournal: func() (journal.Journal, error) {
+			return etcdjournal.Open(etcdjournal.Config{Client: a.parts.etcd, Prefix: a.etcdPrefix() + "m/" + engineName + "/", Logger: a.log})
+		},
+	}
+	return nil
+}
+
+// startEtcd makes the process a node, or connects to an etcd that others run.
+func (a *App) startEtcd(ctx context.Context) error {
 	if a.cfg.Node != "" {
 		return a.startNode(ctx)
 	}
@@ -70,7 +91,7 @@ func (a *App) etcdPrefix() string { return "scribe/" + a.cfg.Cell + "/" }
 // openControlStore opens what the control plane keeps: in the cell's etcd, or in the data folder.
 func (a *App) openControlStore() (kv.Store, error) {
 	if a.cfg.replicates() {
-		store, err := etcdkv.New(etcdkv.Config{Client: a.parts.etcd, Prefix: a.etcdPrefix() + "kv/"})
+		store, err := a.parts.replication.OpenControl()
 		if err != nil {
 			return nil, err
 		}

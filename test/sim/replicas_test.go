@@ -43,11 +43,13 @@ const (
 	faultLeaderRestart = "leader-restart" // and so on
 	faultLeaderPower   = "leader-power"
 	faultLeaderStop    = "leader-stop"
+	faultLeaderCut     = "leader-cut" // journal-cut
 )
 
 // leaderKinds are the faults that befall who leads, by what they are there.
 var leaderKinds = map[string]string{
 	faultLeaderKill: faultKill, faultLeaderRestart: faultRestart, faultLeaderPower: faultPower, faultLeaderStop: faultStop,
+	faultLeaderCut: faultJournalCut,
 }
 
 var replicaKinds = slices.Concat([]string{faultJournalCut, faultEtcdCut, faultEtcdLoss, faultSlowEtcd, faultReplace}, slices.Sorted(maps.Keys(leaderKinds)))
@@ -191,7 +193,7 @@ func (w *world) callReplicas() *replicaCalls {
 	}
 	go func() {
 		r.result <- linear.Run(ctx, linear.Config{
-			Seed: w.plan.Seed, Clients: 4, Calls: 1 << 20, Logs: 4, Pace: 2 * time.Second, Enough: r.enough,
+			Seed: w.plan.Seed, Clients: 4, Calls: 1 << 20, Logs: 4, Pace: time.Second, Enough: r.enough,
 			Hurry: 20 * time.Millisecond, Patience: 10 * time.Second, CatchUp: liveness,
 		}, r)
 	}()

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -53,6 +54,38 @@ var leaderKinds = map[string]string{
 }
 
 var replicaKinds = slices.Concat([]string{faultJournalCut, faultEtcdCut, faultEtcdLoss, faultSlowEtcd, faultReplace}, slices.Sorted(maps.Keys(leaderKinds)))
+
+// TestNodes runs a cell of nodes through the faults that only such a cell has, one after another: seeds draw such cells only if asked to.
+func TestNodes(t *testing.T) {
+	p := plan{
+		Seed: 3, Length: 70 * time.Second, Quiet: time.Minute, Processes: layouts[replicatedLayout],
+		Categories: []categoryPlan{{Name: "a", Delivery: "exactly_once", Order: "none", Shards: 2}},
+		Readers:    []readerPlan{{Name: "reader", Category: "a", Via: []string{"node1", "node2", "node3"}}},
+	}
+	for shard, via := range []string{"node1", "agent1"} {
+		p.Writers = append(p.Writers, writerPlan{
+			Name: "writer-" + via, Category: "a", Shard: uint32(shard), Level: "committed", Kind: "single", Via: via, //nolint:gosec // below 2
+			Patient: true, Pace: 500 * time.Millisecond, Size: 500,
+		})
+	}
+	for i, kind := range []string{faultEtcdLoss, faultLeaderCut, faultLeaderKill, faultSlowEtcd, faultReplace, faultEtcdCut} {
+		f := faultPlan{Kind: kind, At: time.Duration(5+10*i) * time.Second, For: 4 * time.Second}
+		switch kind {
+		case faultEtcdLoss:
+			f.Chance = 0.3
+		case faultReplace, faultEtcdCut:
+			f.Process = "node2"
+		}
+		p.Faults = append(p.Faults, f)
+	}
+	r, err := runPlan(t.Context(), t.TempDir(), p)
+	if why := r.failure(err); why != "" {
+		reportFailure(t, t.TempDir(), p, r, why)
+	}
+	if r.Terms < 3 || r.Unanswered == 0 || r.Calls < 100 || r.Acked < 100 {
+		t.Errorf("that proves little: %v", &r)
+	}
+}
 
 // drawReplicaFaults adds faults of cells of nodes; some kinds are left out.
 func (p *plan) drawReplicaFaults(rng *rand.Rand) {

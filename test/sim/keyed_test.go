@@ -67,7 +67,7 @@ func (p *plan) drawKeyed(rng *rand.Rand, always string) {
 		c.Delivery = "at_least_once"
 	}
 	p.Categories = append(slices.Clone(p.Categories), c)
-	proxies, agents := p.with(app.WriteProxy), p.with(app.Scribed)
+	proxies, agents := p.with(app.WriteProxy), p.agents()
 	for i := range 2 + rng.IntN(2) {
 		w := writerPlan{
 			Name: fmt.Sprintf("keywriter%d", i), Category: c.Name, Level: "committed", Kind: pick(rng, []string{"batch", "async", "async", "stream", "atomic", "publish"}),

@@ -35,6 +35,8 @@ type plan struct {
 type processPlan struct {
 	Name  string
 	Roles []app.Role
+	// Node is whether it is a node of its cell, with a replica of the metadata.
+	Node bool `json:",omitempty"`
 	// Offset is how far the clock of the host is ahead at first, Drift how much too fast it is, in millionths.
 	Offset time.Duration `json:",omitempty"`
 	Drift  float64       `json:",omitempty"`
@@ -193,6 +195,14 @@ var layouts = map[string][]processPlan{
 		{Name: "node", Roles: []app.Role{app.Batcher, app.WriteProxy, app.Scribed, app.ReadStream, app.ReadProxy, app.Retention, app.Sequencer, app.SQLServer}},
 		{Name: "agent1", Roles: []app.Role{app.Scribed}},
 	},
+	// as scribe up --node makes them
+	replicatedLayout: {
+		{Name: "node1", Roles: app.AllRoles, Node: true},
+		{Name: "node2", Roles: app.AllRoles, Node: true},
+		{Name: "node3", Roles: app.AllRoles, Node: true},
+		{Name: "agent1", Roles: []app.Role{app.Scribed}},
+		{Name: "agent2", Roles: []app.Role{app.Scribed}},
+	},
 }
 
 // drawPlan draws everything from a seed. Each seed leaves some kinds of faults and some features out, so that what remains comes often
@@ -201,13 +211,21 @@ func drawPlan(seed uint64, length time.Duration, always string) plan {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	p := plan{Seed: seed, Length: length, Quiet: pick(rng, []time.Duration{time.Minute, time.Minute, time.Minute, swept}), Far: rng.IntN(2) == 0}
 	p.Processes = layouts[pick(rng, []string{"nodes", "nodes", "nodes", "wide", "one"})]
+	nodes := isDrawn(always, drawNodes)
+	if nodes {
+		p.Processes = layouts[replicatedLayout]
+	}
 	p.drawCategories(rng)
 	p.drawWriters(rng)
 	p.drawReaders(rng)
 	p.drawQueries(rng)
 	p.drawFaults(rng)
-	p.drawLostDisks(rand.New(rand.NewPCG(seed, 2)), isDrawn(always, faultLostDisk))
-	p.drawLostControl(rand.New(rand.NewPCG(seed, 4)), isDrawn(always, faultLostControl))
+	if nodes {
+		p.drawReplicaFaults(rand.New(rand.NewPCG(seed, 6)))
+	} else {
+		p.drawLostDisks(rand.New(rand.NewPCG(seed, 2)), isDrawn(always, faultLostDisk))
+		p.drawLostControl(rand.New(rand.NewPCG(seed, 4)), isDrawn(always, faultLostControl))
+	}
 	p.drawClocks(rand.New(rand.NewPCG(seed, 3)), isDrawn(always, faultClock))
 	p.drawKeyed(rand.New(rand.NewPCG(seed, 5)), always)
 	slices.SortStableFunc(p.Faults, func(a, b faultPlan) int { return cmp.Compare(a.At, b.At) })
@@ -215,7 +233,7 @@ func drawPlan(seed uint64, length time.Duration, always string) plan {
 }
 
 // forcedKinds can be drawn in every seed.
-var forcedKinds = []string{faultLostDisk, faultLostControl, faultClock, faultGrow, growSpooled}
+var forcedKinds = []string{faultLostDisk, faultLostControl, faultClock, faultGrow, growSpooled, drawNodes}
 
 // isDrawn reports whether a list of kinds, with commas between, has one.
 func isDrawn(kinds, kind string) bool { return slices.Contains(strings.Split(kinds, ","), kind) }
@@ -242,6 +260,16 @@ func (p *plan) with(role app.Role) (names []string) {
 	return names
 }
 
+// agents returns the names of the processes that producers use as agents. Nodes are none: what they have spooled goes with their disk.
+func (p *plan) agents() (names []string) {
+	for _, x := range p.Processes {
+		if slices.Contains(x.Roles, app.Scribed) && !x.Node {
+			names = append(names, x.Name)
+		}
+	}
+	return names
+}
+
 func (p *plan) drawCategories(rng *rand.Rand) {
 	for i := range 2 + rng.IntN(3) {
 		c := categoryPlan{
@@ -258,7 +286,7 @@ func (p *plan) drawCategories(rng *rand.Rand) {
 }
 
 func (p *plan) drawWriters(rng *rand.Rand) {
-	proxies, agents := p.with(app.WriteProxy), p.with(app.Scribed)
+	proxies, agents := p.with(app.WriteProxy), p.agents()
 	for i := range 3 + rng.IntN(4) {
 		c := p.Categories[i%len(p.Categories)]
 		w := writerPlan{

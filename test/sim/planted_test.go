@@ -243,6 +243,54 @@ var plantedFaults = []plantedFault{
 		"max(bound, c.wall(), 1)",
 		"max(c.wall(), 1)",
 	},
+	{ // a replica that leads answers reads without asking whether it still does
+		"replica-skips-barrier", "storage/metalog/pebblelog/barrier.go",
+		"	return e.replica.passBarrier(ctx)\n}",
+		"	if e.replica.leads() {\n\t\treturn nil\n\t}\n\treturn e.replica.passBarrier(ctx)\n}",
+	},
+	{ // a takeover from the newest head, of which not everything is applied
+		"replica-leads-behind", "storage/metalog/pebblelog/lead.go",
+		"	l, err := journal.Lead(context.WithoutCancel(r.life), r.journal, head, r.position(), journal.Options{",
+		`	if newest, err := r.readHead(r.life); err == nil {
+		head = newest
+	}
+	l, err := journal.Lead(context.WithoutCancel(r.life), r.journal, head, head.Position(), journal.Options{`,
+	},
+	{ // an append whose outcome the journal does not tell counts as refused
+		"replica-refuses-unknown", "storage/metalog/pebblelog/lead.go",
+		`c.abandonGroup(fmt.Errorf("metalog: outcome unknown, the call may still be carried out: %w", err))`,
+		"c.abandonGroup(c.e.replica.notLeader())",
+	},
+	{ // calls are answered before the journal has their changes
+		"replica-acks-early", "storage/metalog/pebblelog/lead.go",
+		"		return c.leading.Append(c.leadContext(), payload, times)\n",
+		`		for _, q := range c.group {
+			close(q.done)
+		}
+		c.group = c.group[:0]
+		return c.leading.Append(c.leadContext(), payload, times)
+`,
+	},
+	{ // a replica that follows skips what an entry says of producers
+		"replica-skips-producers", "storage/metalog/pebblelog/replay.go",
+		"	case kind == schema.KindRetired:\n",
+		"	case kind == schema.KindProducer:\n\t\treturn nil\n\tcase kind == schema.KindRetired:\n",
+	},
+	{ // a replica that follows skips an entry now and then
+		"replica-skips-entries", "storage/metalog/pebblelog/replay.go",
+		"	err := schema.DecodeChanges(en.Payload, c.stageChange)\n",
+		"	if at.Seq%100 == 0 {\n\t\ten.Payload = en.Payload[:1]\n\t}\n\terr := schema.DecodeChanges(en.Payload, c.stageChange)\n",
+	},
+	{ // the clock of a replica that takes over begins below what the one before has promised
+		"replica-forgets-bound", "storage/metalog/pebblelog/clock.go",
+		"c.mu.last = max(c.mu.last, bound, c.wall())",
+		"c.mu.last = max(c.mu.last, c.wall())",
+	},
+	{ // the list of a snapshot names one entry more than its files have
+		"snapshot-lacks-entry", "storage/metalog/pebblelog/snapshot.go",
+		"	err = s.store.Put(ctx, snapshotKey(s.e.opts.Name, list.Seq), schema.AppendSnapshot(nil, list))\n",
+		"	list.Seq++\n\terr = s.store.Put(ctx, snapshotKey(s.e.opts.Name, list.Seq), schema.AppendSnapshot(nil, list))\n",
+	},
 	{ // the silence of a group's member is measured by a clock that may be set
 		"group-expires-by-wall", "controlplane/group/coordinator.go",
 		"a.liveness.Check(g, time.Now())",
@@ -271,6 +319,14 @@ var plantedDraws = map[string]string{
 	"log-forgets-bound":           faultClock,
 	"group-expires-by-wall":       faultClock,
 	"lease-by-wall":               faultClock,
+	"replica-skips-barrier":       drawNodes,
+	"replica-leads-behind":        drawNodes,
+	"replica-refuses-unknown":     drawNodes,
+	"replica-acks-early":          drawNodes,
+	"replica-skips-producers":     drawNodes,
+	"replica-skips-entries":       drawNodes,
+	"replica-forgets-bound":       drawNodes + "," + faultClock,
+	"snapshot-lacks-entry":        drawNodes,
 }
 
 // root is the repository's root.

@@ -56,6 +56,9 @@ func (p *process) url() string { return "http://" + net.JoinHostPort(p.host, "74
 func (p *process) config() app.Config {
 	c := app.DefaultConfig()
 	c.Roles, c.Data, c.Listen, c.ID = p.plan.Roles, "/data", net.JoinHostPort(p.host, "7420"), p.plan.Name
+	if p.plan.Node {
+		c.Node, c.Cluster, c.Blobs.Path = p.plan.Name, p.w.cluster(), "/blobs"
+	}
 	if !c.Has(app.ControlPlane) && !slices.Equal(c.Roles, []app.Role{app.Scribed}) {
 		c.Control = p.w.first(app.ControlPlane).url()
 	}
@@ -63,7 +66,7 @@ func (p *process) config() app.Config {
 		c.Metalog = p.w.first(app.Metalog).url()
 	}
 	if c.Has(app.Scribed) && !c.Has(app.WriteProxy) {
-		c.Upstream = p.w.first(app.WriteProxy).url()
+		c.Upstream = p.w.upstream()
 	}
 	c.MetadataCache = 8 << 20
 	c.ReadProxy.CacheBytes = 8 << 20
@@ -132,7 +135,7 @@ func (p *process) beginLifeLocked() (context.Context, *life, app.Host) {
 	name := fmt.Sprintf("%s life %d", p.plan.Name, p.begun)
 	l.access = &access{store: p.w.store, gate: l.gate, name: name}
 	p.life = l
-	return ctx, l, app.Host{
+	host := app.Host{
 		Listen: func(_ context.Context, _, address string) (net.Listener, error) {
 			return p.w.net.listen(p.host, address, l.gate)
 		},
@@ -145,6 +148,10 @@ func (p *process) beginLifeLocked() (context.Context, *life, app.Host) {
 		Random:    p.w.randomOf(name),
 		CPUTime:   func() time.Duration { return 0 },
 	}
+	if p.plan.Node {
+		host.Replication = p.w.etcd.replication(p.host, l.gate)
+	}
+	return ctx, l, host
 }
 
 // watch starts the process again after a fatal failure, as a supervisor does.

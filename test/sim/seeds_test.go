@@ -73,6 +73,8 @@ type result struct {
 	Starts, Fatal                int
 	Acked, Failed, Unknown, Read int64
 	Puts, Gets, Faults, Followed int64
+	// Of cells of nodes: terms of replicas that led, changes in etcd without an answer, calls at replicas that were recorded.
+	Terms, Unanswered, Calls int64
 	Digest                       uint64 // of what was sent, when, by whom
 	// Drawn is what lives of processes and writers drew: random bits of blobs' keys, ids of producers.
 	Drawn    map[string][]string
@@ -118,9 +120,11 @@ func TestPlan(t *testing.T) {
 	if os.Getenv(hangEnv) != "" {
 		select {}
 	}
+	checking := newCallChecker()
 	cryptotest.SetGlobalRandom(t, p.Seed) // what others than the roles draw, TLS and libraries
 	synctest.Test(t, func(*testing.T) {
 		w := newWorld(p, slog.LevelInfo)
+		w.checking = checking
 		w.run()
 		r := w.result()
 		r.Real = cpuTime()
@@ -179,6 +183,8 @@ func (w *world) result() result {
 	r.Drawn = maps.Clone(w.store.drawn)
 	w.store.mu.Unlock()
 	w.net.set(func(n *network) { r.Digest = n.digest })
+	w.etcd.set(func(e *etcd) { r.Terms = int64(e.terms) }) //nolint:gosec // a few
+	r.Unanswered, r.Calls = w.etcd.unanswered.Load(), w.calls.Load()
 	return r
 }
 
@@ -401,11 +407,18 @@ func (r *result) add(o *result) {
 	r.Gets += o.Gets
 	r.Faults += o.Faults
 	r.Followed += o.Followed
+	r.Terms += o.Terms
+	r.Unanswered += o.Unanswered
+	r.Calls += o.Calls
 }
 
 func (r *result) String() string {
-	return fmt.Sprintf("%v virtual, %v of a processor, %d faults, %d starts, %d fatal, %d acked, %d failed, %d unknown, %d read, %d puts, %d gets, %d frames followed others",
+	text := fmt.Sprintf("%v virtual, %v of a processor, %d faults, %d starts, %d fatal, %d acked, %d failed, %d unknown, %d read, %d puts, %d gets, %d frames followed others",
 		r.Virtual.Round(time.Second), r.Real.Round(10*time.Millisecond), r.Faults, r.Starts, r.Fatal, r.Acked, r.Failed, r.Unknown, r.Read, r.Puts, r.Gets, r.Followed)
+	if r.Terms > 0 {
+		text += fmt.Sprintf("; replicas: %d terms, %d changes without an answer, %d calls", r.Terms, r.Unanswered, r.Calls)
+	}
+	return text
 }
 
 // reportFailure saves the plan and the timeline of a failure, after an attempt to shrink the plan.

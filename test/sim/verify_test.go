@@ -3,6 +3,7 @@ package sim
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -53,11 +54,17 @@ const swept = 25 * time.Minute
 
 // verifyStores looks at the logs and the blobs of a cell that nobody uses, before and after a quiet time.
 func (w *world) verifyStores() {
-	before := w.readLogs()
+	metalogs := w.plan.with(app.Metalog)
+	before := w.readLogs(metalogs[0])
 	time.Sleep(w.plan.Quiet)
-	after := w.readLogs()
+	after := w.readLogs(metalogs[0])
 	if before == nil || after == nil {
 		return
+	}
+	for _, other := range metalogs[1:] {
+		if l := w.readLogs(other); l != nil {
+			w.verifyLogs(after, l)
+		}
 	}
 	w.verifyLogs(before, after)
 	w.verifyBlobs(after)
@@ -322,11 +329,11 @@ type logs struct {
 	entries  map[string]int    // by category
 }
 
-// readLogs reads every log; nil if it can't.
-func (w *world) readLogs() *logs {
+// readLogs reads every log at a process; nil if it can't.
+func (w *world) readLogs(at string) *logs {
 	c := w.newClient()
 	defer c.transport.Close()
-	log := remote.NewClient(rpc.NewMetalogClient(c.transport, w.first(app.Metalog).url()))
+	log := remote.NewClient(rpc.NewMetalogClient(c.transport, w.process(at).url()))
 	defer func() { _ = log.Close() }()
 	control := rpc.NewControlClient(c.transport, w.first(app.ControlPlane).url())
 	ctx, cancel := context.WithTimeout(context.Background(), liveness)
@@ -348,7 +355,7 @@ func (w *world) readLogs() *logs {
 				continue // the sequencer's own notes, which it trims itself
 			}
 			l.entries[x.Name] += int(s.NextLSN - s.FirstLSN) //nolint:gosec // a few
-			if err := l.readShard(ctx, log, s); err != nil {
+			if err := l.readShard(ctx, log, s, x.Retention > 0); err != nil {
 				w.violation("log %v: %v", s.Shard, err)
 				return nil
 			}
@@ -357,10 +364,15 @@ func (w *world) readLogs() *logs {
 	return l
 }
 
-func (l *logs) readShard(ctx context.Context, log metalog.Log, s metalog.State) error {
+// readShard reads a log, whose oldest entries may go meanwhile if the category forgets.
+func (l *logs) readShard(ctx context.Context, log metalog.Log, s metalog.State, forgets bool) error {
 	last := int64(0)
 	for at := s.FirstLSN; at < s.NextLSN; {
 		entries, err := log.Read(ctx, s.Shard, at, 1000, 1<<20)
+		if trimmed := new(metalog.TrimmedError); forgets && errors.As(err, &trimmed) {
+			at = trimmed.First
+			continue
+		}
 		if err != nil {
 			return err
 		}

@@ -28,6 +28,7 @@ type world struct {
 	began      time.Time
 	net        *network
 	store      *store
+	etcd       *etcd
 	processes  []*process
 	history    *history.History
 	writers    []*writer
@@ -54,6 +55,9 @@ type world struct {
 	followed atomic.Int64
 	recovery recoveries
 	healed   atomic.Bool
+	// calls counts the recorded calls at replicas, which checking looks at.
+	calls    atomic.Int64
+	checking *callChecker
 }
 
 func newWorld(p plan, level slog.Level) *world {
@@ -67,6 +71,7 @@ func newWorld(p plan, level slog.Level) *world {
 		w.history.AllowSkew(maxSkew)
 	}
 	w.store = newStore(rngOf(p.Seed, "store"), near, far)
+	w.etcd = newEtcd(rngOf(p.Seed, "etcd"))
 	for i, x := range p.Processes {
 		w.processes = append(w.processes, &process{
 			w: w, plan: x, host: fmt.Sprintf("10.0.0.%d", i+1), disk: newDisk(rngOf(p.Seed, "disk "+x.Name), 2*time.Millisecond), clock: newClock(x.Offset, x.Drift),
@@ -191,6 +196,7 @@ func (w *world) run() {
 			readers.Go(func() { g.member(clientsCtx, i) })
 		}
 	}
+	calls := w.callReplicas()
 	w.injectFaults()
 	w.heal()
 	w.healed.Store(true)
@@ -201,11 +207,13 @@ func (w *world) run() {
 		w.note("writers: %s", w.progress())
 		w.verifyReaders(healed)
 	}
+	w.verifyCalls(calls)
 	stopReading()
 	if !waitWithin(&readers, liveness) {
 		w.violation("the readers do not end")
 	}
 	w.verifyStores()
+	w.verifyReplicas()
 	close(w.done)
 }
 
@@ -341,6 +349,10 @@ func (w *world) injectFaults() {
 // inject begins a fault, waits for its time, and ends it.
 func (w *world) inject(f faultPlan) {
 	var p *process
+	if kind := leaderKinds[f.Kind]; kind != "" {
+		f.Kind, f.Process = kind, w.leadingNode()
+		w.note("FAULT it is %s", f.Process)
+	}
 	if f.Process != "" {
 		p = w.process(f.Process)
 	}
@@ -367,8 +379,10 @@ func (w *world) inject(f faultPlan) {
 		w.net.heal(p.host, other.host)
 	case faultIsolate:
 		w.isolate(p, w.net.cut)
+		w.etcd.set(func(e *etcd) { e.cuts[p.host] = wholeCut }) // a member of etcd is on each node
 		time.Sleep(f.For)
 		w.isolate(p, w.net.heal)
+		w.etcd.set(func(e *etcd) { delete(e.cuts, p.host) })
 	case faultLoss:
 		w.net.set(func(n *network) { n.loss = f.Chance })
 		time.Sleep(f.For)
@@ -404,7 +418,9 @@ func (w *world) inject(f faultPlan) {
 		time.Sleep(f.For)
 		p.disk.setSyncTime(2 * time.Millisecond)
 	default:
-		panic("unknown fault " + f.Kind)
+		if !w.injectReplicaFault(f, p) {
+			panic("unknown fault " + f.Kind)
+		}
 	}
 }
 
@@ -443,6 +459,7 @@ func (w *world) heal() {
 		n.loss, n.latency, n.bandwidth = 0, 200*time.Microsecond, 100<<20
 	})
 	w.store.set(storeFaults{})
+	w.etcd.set(func(e *etcd) { clear(e.cuts); e.faults = etcdFaults{} })
 	for _, p := range w.processes {
 		w.net.powerOn(p.host)
 		p.disk.full.Store(false)

@@ -10,6 +10,8 @@ import (
 	"scribe/internal/base/entropy"
 	"scribe/internal/transport/rpc"
 	"scribe/storage/blob"
+	"scribe/storage/kv"
+	"scribe/storage/metalog/journal"
 )
 
 // Host is what a process reaches of its machine. Fields that are not set are the real machine; a simulation sets them all.
@@ -22,6 +24,9 @@ type Host struct {
 	FS vfs.FS
 	// OpenBlobs opens the store of payloads that a configuration names.
 	OpenBlobs func(ctx context.Context, c Config) (blob.Store, error)
+	// Replication is what a cell with replicated metadata shares in place of its etcd. A node then has no member of etcd, and does not serve
+	// NodeService.
+	Replication *Replication
 	// Now is the wall clock: what is stored, sent to other processes, or compared with either has its times. Differences of two of its times are
 	// measured by the monotonic clock, as those of [time.Now] are.
 	Now func() time.Time
@@ -29,6 +34,15 @@ type Host struct {
 	Random *entropy.Source
 	// CPUTime returns the CPU time that the process has used.
 	CPUTime func() time.Duration
+}
+
+// Replication is what the processes of a cell with replicated metadata share, and how they use it.
+type Replication struct {
+	// OpenControl opens the store of the control planes, and OpenJournal the journal of the metadata logs. The process closes both.
+	OpenControl func() (kv.Store, error)
+	OpenJournal func() (journal.Journal, error)
+	// SnapshotEvery is how often the replica that leads makes a snapshot; 0 is the engine's default.
+	SnapshotEvery time.Duration
 }
 
 // unixMicro returns the time of the wall clock in Unix microseconds.

@@ -12,10 +12,15 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"scribe/internal/format/pointer"
+	"scribe/internal/testkit/loopback"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob"
 	"scribe/storage/blob/memory"
+	"scribe/storage/kv"
+	"scribe/storage/kv/memkv"
+	"scribe/storage/metalog/journal"
+	"scribe/storage/metalog/journal/memjournal"
 )
 
 // A data folder survives a loss of power right after its creation, with all folders above it.
@@ -107,5 +112,34 @@ func TestHostClock(t *testing.T) {
 	}
 	if blobs == 0 {
 		t.Error("there are no blobs")
+	}
+}
+
+// A node keeps its metadata in what its host gives it for an etcd, and begins none itself.
+func TestHostReplication(t *testing.T) {
+	entries, control := memjournal.New(), memkv.New()
+	address, release, err := loopback.Reserve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	c := DefaultConfig()
+	c.Data, c.Node, c.Cluster, c.Blobs.Path = "/data", "n1", []string{"n1=" + address}, "/blobs"
+	fs, store := vfs.NewMem(), memory.New()
+	a := startCellOn(t, c, Host{
+		FS: fs, OpenBlobs: func(context.Context, Config) (blob.Store, error) { return store, nil },
+		Replication: &Replication{
+			OpenControl: func() (kv.Store, error) { return control, nil },
+			OpenJournal: func() (journal.Journal, error) { return entries.Open(), nil },
+		},
+	})
+	fill(t, a)
+	stopCell(t, a)
+	head, err := entries.Open().Head(t.Context())
+	if err != nil || head.Seq == 0 {
+		t.Errorf("the journal is at entry %d, %v", head.Seq, err)
+	}
+	if names, err := fs.List(etcdFolder(c.Data)); err == nil {
+		t.Errorf("there is an etcd: %v", names)
 	}
 }

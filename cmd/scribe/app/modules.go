@@ -72,6 +72,8 @@ type sharedParts struct {
 	node *node            // this process among the nodes of its cell; nil if it is none
 	etcd *clientv3.Client // where replicated metadata is; nil if the process has none
 
+	replication *Replication // what the processes of a cell with replicated metadata share; nil in others
+
 	nextID     uint64             // from which on the control plane of this process gives out ids of categories; 0 without one
 	retirer    *lateMetalog       // the control plane's, if it waits for log; else nil
 	groups     rpc.GroupService   // the cell's consumer groups; nil where control is

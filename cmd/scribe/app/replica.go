@@ -23,7 +23,7 @@ const engineName = "main"
 // openReplica opens this process's replica of the metadata logs, serves it, and makes one engine of all replicas for the roles: the own one
 // first.
 func (a *App) openReplica() error {
-	j, err := a.openJournal()
+	j, err := a.parts.replication.OpenJournal()
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (a *App) metalogFolder() string { return filepath.Join(a.cfg.Data, "metalog
 func (a *App) controlFolder() string { return filepath.Join(a.cfg.Data, "control") }
 
 // openJournal opens the journal of the metadata logs in etcd.
-func (a *App) openJournal() (*etcdjournal.Journal, error) {
+func (a *App) openJournal() (journal.Journal, error) {
 	return etcdjournal.Open(etcdjournal.Config{Client: a.parts.etcd, Prefix: a.etcdPrefix() + "m/" + engineName + "/", Logger: a.log})
 }
 
@@ -70,6 +70,7 @@ func (a *App) ownLogOptions() pebblelog.Options {
 func (a *App) replicaOptions(j journal.Journal) pebblelog.Options {
 	o := a.ownLogOptions()
 	o.Metrics, o.Journal, o.URL, o.Name, o.Snapshots, o.Random = a.registry, j, a.advertisedURL(), engineName, a.parts.blobs, a.opts.Host.Random.Named("metalog")
+	o.SnapshotEvery = a.parts.replication.SnapshotEvery
 	return o
 }
 

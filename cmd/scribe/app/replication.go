@@ -15,8 +15,23 @@ import (
 	"scribe/storage/kv/pebblekv"
 )
 
-// startReplication makes the process a node, or connects to an etcd that others run.
+// startReplication provides what the processes of the cell share.
 func (a *App) startReplication(ctx context.Context) error {
+	if a.parts.replication = a.opts.Host.Replication; a.parts.replication != nil {
+		return nil
+	}
+	if err := a.startEtcd(ctx); err != nil {
+		return err
+	}
+	a.parts.replication = &Replication{
+		OpenControl: func() (kv.Store, error) { return etcdkv.New(a.sharedControl()) },
+		OpenJournal: a.openJournal,
+	}
+	return nil
+}
+
+// startEtcd makes the process a node, or connects to an etcd that others run.
+func (a *App) startEtcd(ctx context.Context) error {
 	if a.cfg.Node != "" {
 		return a.startNode(ctx)
 	}
@@ -74,7 +89,7 @@ func (a *App) sharedControl() etcdkv.Config {
 // openControlStore opens what the control plane keeps: in the cell's etcd, or in the data folder.
 func (a *App) openControlStore() (kv.Store, error) {
 	if a.cfg.replicates() {
-		store, err := etcdkv.New(a.sharedControl())
+		store, err := a.parts.replication.OpenControl()
 		if err != nil {
 			return nil, err
 		}

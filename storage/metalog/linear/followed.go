@@ -16,6 +16,7 @@ type FollowedShard struct {
 	Watermark int64
 	Sealed    bool
 	last      int64 // time of the newest record
+	promised  int64 // the newest watermark of the subscriptions before
 }
 
 // TakeUpdate takes an update, or fails if the update violates the contract of metalog.Log.Subscribe.
@@ -36,6 +37,8 @@ func (f *FollowedShard) TakeUpdate(u *metalog.Update) error {
 			return fmt.Errorf("LSN %d came instead of %d", en.LSN, f.Next)
 		case en.Time < f.Watermark:
 			return fmt.Errorf("LSN %d has time %d, but the watermark was %d before", en.LSN, en.Time, f.Watermark)
+		case en.Time < f.promised:
+			return fmt.Errorf("LSN %d has time %d, but an earlier subscription had the watermark %d", en.LSN, en.Time, f.promised)
 		case en.Time < f.last:
 			return fmt.Errorf("LSN %d has time %d, the one before %d", en.LSN, en.Time, f.last)
 		}

@@ -31,6 +31,9 @@ type Config struct {
 	Patience time.Duration
 	// Regret is the longest pause after a call with an unknown outcome, so that an unavailable engine does not use up the calls.
 	Regret time.Duration
+	// Pace is the longest pause before a call; 0 means none. Enough, when it is closed, ends the calls before there are Calls of them.
+	Pace   time.Duration
+	Enough <-chan struct{}
 	// Disturb is called Disturbances times, at moments that the seed chooses by the number of calls made, by one goroutine.
 	Disturb      func(rng *rand.Rand)
 	Disturbances int
@@ -168,21 +171,42 @@ func (r *runState) newClient(id int) *runClient {
 func (r *runState) runClient(id int) {
 	c := r.newClient(id)
 	for n := range r.cfg.Calls {
-		if r.ctx.Err() != nil {
+		if r.cfg.Pace > 0 {
+			c.pauseUpTo(r.cfg.Pace)
+		}
+		if r.hasEnough() {
 			return
 		}
 		c.makeCall(uint64(id)<<32 | uint64(n)<<8) //nolint:gosec // a few
 		r.made.Add(1)
 		if c.unknown && r.cfg.Regret > 0 {
-			select {
-			case <-time.After(time.Duration(c.rng.Int64N(int64(r.cfg.Regret)))):
-			case <-r.ctx.Done():
-			}
+			c.pauseUpTo(r.cfg.Regret)
 		}
 		select {
 		case r.moved <- struct{}{}:
 		default:
 		}
+	}
+}
+
+// pauseUpTo waits for a random time, at most until no more calls are wanted.
+func (c *runClient) pauseUpTo(most time.Duration) {
+	select {
+	case <-time.After(time.Duration(c.rng.Int64N(int64(most)))):
+	case <-c.cfg.Enough:
+	case <-c.ctx.Done():
+	}
+}
+
+// hasEnough reports whether no more calls are wanted.
+func (r *runState) hasEnough() bool {
+	select {
+	case <-r.cfg.Enough:
+		return true
+	case <-r.ctx.Done():
+		return true
+	default:
+		return false
 	}
 }
 
@@ -327,7 +351,7 @@ type historyFollower struct {
 
 func (f *historyFollower) followShard(ctx context.Context) {
 	for ctx.Err() == nil {
-		f.began, f.FollowedShard = f.h.now(), FollowedShard{Next: f.Next, last: f.last}
+		f.began, f.FollowedShard = f.h.now(), FollowedShard{Next: f.Next, last: f.last, promised: max(f.promised, f.Watermark)}
 		err := f.log.Subscribe(ctx, []metalog.Position{{Shard: f.logs[f.at], LSN: f.Next}}, f.heartbeat, f.takeUpdates)
 		if errors.Is(err, errViolation) {
 			f.h.addViolation("log %d: %v", f.at, err)

@@ -385,10 +385,20 @@ func (r *replica) flushFolder() {
 	}
 	limit := time.NewTimer(flushLimit)
 	defer limit.Stop()
-	select {
-	case <-flushed:
-	case <-r.e.failed:
-	case <-limit.C:
-		r.e.opts.Logger.Warn("folder not written before closing: the journal has what is missing", "waited", flushLimit)
+	for {
+		select {
+		case <-flushed:
+			return
+		case <-r.e.failed:
+			return
+		case <-r.room.changed: // the committer does not wait for it any more
+			if r.room.failing.Load() { // Pebble tries again at once, for as long as it is not closed
+				r.e.opts.Logger.Warn("folder not written before closing: the journal has what is missing", "error", errNoRoom)
+				return
+			}
+		case <-limit.C:
+			r.e.opts.Logger.Warn("folder not written before closing: the journal has what is missing", "waited", flushLimit)
+			return
+		}
 	}
 }

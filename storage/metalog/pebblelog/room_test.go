@@ -73,3 +73,39 @@ func fillDisk(t *testing.T, closes bool) {
 	}
 	c.closeAll(t)
 }
+
+// A replica closes on a full disk that nothing was written to since: it does not try to write its folder for as long as it may.
+func TestCloseOnFullDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := newCell(t, 1, seededOptions(1))
+		n := c.leader(t)
+		n.close(t)
+		const many = 1000
+		var noRoom atomic.Bool
+		var refused atomic.Int64
+		n.wrap = errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if !noRoom.Load() || !strings.HasSuffix(op.Path, ".sst") || op.Kind.ReadOrWrite() != errorfs.OpIsWrite {
+				return nil
+			}
+			if refused.Add(1) > many { // time stands still meanwhile
+				noRoom.Store(false)
+			}
+			return syscall.ENOSPC
+		})
+		c.replace(n, n.open(t))
+		c.settle(t)
+		c.leader(t)
+		states, err := c.Open(t.Context(), "test", []record.ShardID{shardA})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Append(t.Context(), one(shardA, states[0].Epoch, "x")); err != nil {
+			t.Fatal(err)
+		}
+		noRoom.Store(true)
+		n.close(t)
+		if refused.Load() == 0 || refused.Load() > many {
+			t.Errorf("%d writes were refused", refused.Load())
+		}
+	})
+}

@@ -205,6 +205,12 @@ func (a *accumulator) addSpan(now time.Time, t *categoryAccount, to logTarget, p
 	if counted {
 		t.queue.countPayload(pl, 1)
 	}
+	if p.isAwaited() && !g.awaited {
+		g.awaited = true
+		if counted {
+			t.queue.listAwaited(g)
+		}
+	}
 	if pl.bytes >= a.cfg.PayloadBytes {
 		a.closePayload(pl)
 	}
@@ -318,7 +324,15 @@ func (a *accumulator) releaseInFlight(f *flush) {
 		return
 	}
 	fl := f.queue
-	fl.running--
+	switch {
+	case f.urgent:
+		fl.urgent--
+	case f.large:
+		fl.large--
+		fallthrough
+	default:
+		fl.running--
+	}
 	fl.runningFlushes = slices.DeleteFunc(fl.runningFlushes, func(s runningFlush) bool { return s.flush == f })
 }
 
@@ -381,7 +395,11 @@ func (a *accumulator) cutDue(now time.Time) {
 // dueTrigger reports whether a flush is due now, and by which trigger.
 func (a *accumulator) dueTrigger(fl *classQueue, now time.Time) (flushTrigger, bool) {
 	switch {
-	case fl.pending.payloads == 0, fl.running >= a.cfg.MaxInFlight:
+	case fl.pending.payloads == 0:
+		return 0, false
+	case a.mayPass(fl) && !now.Before(a.urgentFloorEnd(fl)):
+		return triggerAwaited, true
+	case fl.running >= a.cfg.MaxInFlight:
 		return 0, false
 	case a.closing:
 		return triggerClose, true
@@ -406,10 +424,30 @@ func (a *accumulator) floorEnd(fl *classQueue) time.Time {
 	return fl.lastCut.Add(a.cfg.FlushFloor)
 }
 
+// mayPass reports whether the awaited batches get a flush of their own, beside the large ones that lingered frames make: which run, or
+// are about to be cut. Where all frames are awaited, or what lingered is little, one flush has all.
+func (a *accumulator) mayPass(fl *classQueue) bool {
+	return fl.awaited.payloads > 0 && fl.urgent < a.cfg.GroupCommit && !a.closing && (fl.large > 0 || fl.isMixed(&a.cfg)) && !fl.awaited.isFull(&a.cfg)
+}
+
+// urgentFloorEnd returns the earliest time for a flush of awaited batches; zero if there is no bound.
+func (a *accumulator) urgentFloorEnd(fl *classQueue) time.Time {
+	if fl.lastAwaited.IsZero() || fl.awaited.raw >= a.cfg.FloorBytes {
+		return time.Time{}
+	}
+	return fl.lastAwaited.Add(a.cfg.FlushFloor)
+}
+
 // nextTick returns the time at which tick must be called if no other event comes first; zero if no tick is needed.
 func (a *accumulator) nextTick() (at time.Time) {
 	for _, fl := range a.queues {
-		if fl.pending.payloads == 0 || fl.running >= a.cfg.MaxInFlight {
+		if fl.pending.payloads == 0 {
+			continue
+		}
+		if a.mayPass(fl) {
+			at = earlierTime(at, a.urgentFloorEnd(fl))
+		}
+		if fl.running >= a.cfg.MaxInFlight {
 			continue // partFinished comes first
 		}
 		due, floor := fl.oldest.Add(a.cfg.MaxAge), a.floorEnd(fl)
@@ -441,9 +479,19 @@ func (a *accumulator) cutFlush(fl *classQueue, t flushTrigger, now time.Time) {
 	a.tickets++
 	f := newFlush(a.tickets, fl, a.last)
 	f.trigger, f.cutAt = t, now
-	a.takePending(f, fl)
-	a.last, fl.lastCut = f, now
-	fl.running++
+	f.urgent = t == triggerAwaited
+	f.large = a.takeBatches(f, fl)
+	a.last = f
+	switch {
+	case f.urgent:
+		fl.urgent++
+	case f.large:
+		fl.large++
+		fallthrough
+	default:
+		fl.running++
+		fl.lastCut = now
+	}
 	fl.runningFlushes = append(fl.runningFlushes, runningFlush{f, now})
 	a.parts++
 	a.actions.start = append(a.actions.start, f)

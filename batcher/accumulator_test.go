@@ -22,7 +22,7 @@ import (
 // Commands, each with an optional at=DURATION since the start:
 //
 //	init [memory= share= flush= age= floor= inflight= batch= payload= block=]
-//	add [wait] (SHARD:BYTES[xFRAMES][#CLASS][!] ...)   the spans of one request; ! = exactly_once, each frame a run of its own
+//	add [wait [lingered]] (SHARD:BYTES[xFRAMES][#CLASS][!] ...)   the spans of one request; ! = exactly_once, each frame a run of its own
 //	squeeze TIMES BYTES SIZE                           spans of so many bytes are added, and each is compressed to SIZE
 //	compressed BLOCK SIZE                              the compressor is done with a block
 //	finished FLUSH                                     a flush, or what was not divided off it, is durable; it took 100 ms
@@ -64,10 +64,13 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	case "init":
 		return s.init(t, d)
 	case "add":
-		wait := d.HasArg("wait")
+		var sub *waitingRequest
+		if d.HasArg("wait") {
+			sub = &waitingRequest{lingered: d.HasArg("lingered")}
+		}
 		s.acc.requests++
 		for piece := range strings.FieldsSeq(d.Input) {
-			s.add(t, d, piece, wait)
+			s.add(t, d, piece, sub)
 		}
 		s.acc.tick(s.now)
 	case "compressed":
@@ -75,7 +78,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		s.compressed(b, s.number(t, d, 1, ""))
 	case "squeeze":
 		for range s.number(t, d, 0, "") {
-			s.add(t, d, "1/0/7:"+d.CmdArgs[1].Key, false)
+			s.add(t, d, "1/0/7:"+d.CmdArgs[1].Key, nil)
 			for _, b := range s.acc.takeActions().compress {
 				s.blocks = append(s.blocks, b)
 				s.compressed(b, s.number(t, d, 2, ""))
@@ -195,7 +198,7 @@ func (s *script) init(t *testing.T, d *datadriven.TestData) string {
 }
 
 // add parses SHARD:BYTES[xFRAMES][#CLASS][!].
-func (s *script) add(t *testing.T, d *datadriven.TestData, text string, wait bool) {
+func (s *script) add(t *testing.T, d *datadriven.TestData, text string, sub *waitingRequest) {
 	spec, once := strings.CutSuffix(text, "!")
 	name, spec, _ := strings.Cut(spec, ":")
 	spec, classText, classed := strings.Cut(spec, "#")
@@ -211,15 +214,12 @@ func (s *script) add(t *testing.T, d *datadriven.TestData, text string, wait boo
 		}
 		return n
 	}
-	p := frameSpan{frames: make([]frame, number(count, 1, counted)), bytes: number(size, 0, true)}
+	p := frameSpan{sub: sub, frames: make([]frame, number(count, 1, counted)), bytes: number(size, 0, true)}
 	for i := range p.frames {
 		p.frames[i] = frame{size: uint32(p.bytes / len(p.frames)), messages: 1}
 	}
 	if once {
 		p.runs = len(p.frames)
-	}
-	if wait {
-		p.sub = &waitingRequest{}
 	}
 	to := logTarget{shard: shard, class: uint32(number(classText, 72, classed)), exactlyOnce: once}
 	in := &parsedRequest{spans: []routedSpan{{frameSpan: p, target: to}}, results: make([]scribev1.FrameResult, len(p.frames))}
@@ -281,6 +281,12 @@ func (s *script) state() string {
 		fmt.Fprintf(&out, "class %d: ", fl.class)
 		if v := fl.pending; v != (flushVolume{}) {
 			fmt.Fprintf(&out, "%d bytes pending in %d payloads, %d waiting; ", v.size, v.payloads, fl.waiters)
+		}
+		if fl.awaited != (flushVolume{}) && fl.awaited != fl.pending {
+			fmt.Fprintf(&out, "%d bytes awaited in %d batches; ", fl.awaited.size, len(fl.awaitedBatches))
+		}
+		if fl.urgent > 0 {
+			fmt.Fprintf(&out, "%d urgent, ", fl.urgent)
 		}
 		fmt.Fprintf(&out, "%d running, %d held\n", fl.running, fl.held)
 	}

@@ -19,6 +19,10 @@ const (
 	// maxTurns bounds the turns that fill a flush: in its turn, a category may add at least 1/maxTurns of the flush. Fresh
 	// categories may add no more.
 	maxTurns = 64
+	// What lingers of more than asideBytes, before compression, or more than asidePayloads, makes a flush that takes notably longer than a
+	// small one.
+	asideBytes    = 1 << 20
+	asidePayloads = 128
 )
 
 // flushVolume has the quantities that limit a flush, for a flush or for the pending payloads.
@@ -56,9 +60,16 @@ type classQueue struct {
 	waiters int
 	oldest  time.Time
 
-	running        int            // flushes that are being written
-	lastCut        time.Time      // zero before the first
-	runningFlushes []runningFlush // the running flushes, in the order of their start
+	// awaited is the part of pending in batches that somebody waits for, which awaitedBatches lists.
+	awaited        flushVolume
+	awaitedBatches []*logBatch
+
+	running        int            // flushes that are being written, without urgent ones
+	large          int            // those of them that what lingered makes large
+	urgent         int            // flushes of awaited batches beside these
+	lastCut        time.Time      // of a flush that is not urgent; zero before the first
+	lastAwaited    time.Time      // of a flush with awaited batches; zero before the first
+	runningFlushes []runningFlush // all that are being written, in the order of their start
 }
 
 // runningFlush is a flush and the time it was cut.
@@ -98,10 +109,52 @@ func (fl *classQueue) listBatch(t *categoryAccount, g *logBatch) {
 // countPayload adds a payload to the pending volume, or removes it if sign is -1.
 func (fl *classQueue) countPayload(pl *payload, sign int) {
 	fl.pending.countPayload(pl, int64(sign))
+	if pl.batch.awaited {
+		fl.awaited.countPayload(pl, int64(sign))
+	}
 	fl.waiters += sign * pl.waiters
 	if sign > 0 {
 		fl.oldest = earlierTime(fl.oldest, pl.since)
 	}
+}
+
+// countBatch adds the payloads of a batch to the pending volume, or removes them if sign is -1.
+func (fl *classQueue) countBatch(g *logBatch, sign int) {
+	for _, pl := range g.payloads {
+		fl.countPayload(pl, sign)
+	}
+}
+
+// listAwaited notes that somebody waits for a batch, which flushes may take.
+func (fl *classQueue) listAwaited(g *logBatch) {
+	fl.awaitedBatches = append(fl.awaitedBatches, g)
+	for _, pl := range g.payloads {
+		fl.awaited.countPayload(pl, 1)
+	}
+}
+
+// detachAwaited takes the awaited batches out of their categories' turns, and returns them.
+func (fl *classQueue) detachAwaited() []*logBatch {
+	batches := fl.awaitedBatches
+	fl.awaitedBatches = nil
+	for _, g := range batches {
+		t := g.account
+		t.batches = slices.DeleteFunc(t.batches, func(x *logBatch) bool { return x == g })
+		t.listed = len(t.batches) > 0
+	}
+	unlisted := func(t *categoryAccount) bool { return !t.listed }
+	fl.fresh, fl.turn = slices.DeleteFunc(fl.fresh, unlisted), slices.DeleteFunc(fl.turn, unlisted)
+	return batches
+}
+
+// lingersMuch reports whether what nobody waits for makes a flush large.
+func (fl *classQueue) lingersMuch() bool {
+	return fl.pending.raw-fl.awaited.raw > asideBytes || fl.pending.payloads-fl.awaited.payloads > asidePayloads
+}
+
+// isMixed reports whether awaited batches stay out of flushes of what lingered: there is much of that, and they fit a flush of their own.
+func (fl *classQueue) isMixed(cfg *Config) bool {
+	return fl.awaited.payloads > 0 && !fl.awaited.isFull(cfg) && fl.lingersMuch()
 }
 
 // refreshOldest recomputes oldest, after payloads were removed.
@@ -144,6 +197,43 @@ func (fl *classQueue) longestRunning(now time.Time) time.Duration {
 	return now.Sub(fl.runningFlushes[0].at)
 }
 
+// takeBatches moves pending payloads to a flush. It reports whether what lingered makes the flush large.
+//
+// A batch has all pending frames of its log, so whichever batches a flush takes, it keeps the order of each log.
+func (a *accumulator) takeBatches(f *flush, fl *classQueue) (large bool) {
+	mixed := fl.isMixed(&a.cfg) && !a.closing
+	large = fl.lingersMuch() && (mixed || fl.awaited.payloads == 0) && !f.urgent
+	var apart []*logBatch
+	if mixed {
+		apart = fl.detachAwaited()
+	}
+	switch {
+	case !mixed:
+		if fl.awaited.payloads > 0 {
+			fl.lastAwaited = f.cutAt
+		}
+		a.takePending(f, fl)
+	case f.urgent:
+		fl.lastAwaited = f.cutAt
+		for _, g := range apart {
+			a.takeBatch(f, g)
+		}
+	default:
+		for _, g := range apart {
+			fl.countBatch(g, -1)
+		}
+		a.takePending(f, fl)
+		for _, g := range apart {
+			fl.listBatch(g.account, g)
+			fl.countBatch(g, 1)
+		}
+		fl.awaitedBatches = apart
+	}
+	fl.awaitedBatches = slices.DeleteFunc(fl.awaitedBatches, func(g *logBatch) bool { return a.batches[g.shard] != g })
+	fl.refreshOldest()
+	return large
+}
+
 // takePending moves pending payloads to a flush: all of them, or if they exceed a flush, fair shares of the categories.
 func (a *accumulator) takePending(f *flush, fl *classQueue) {
 	if !fl.pending.isFull(&a.cfg) {
@@ -162,7 +252,6 @@ func (a *accumulator) takePending(f *flush, fl *classQueue) {
 	} else {
 		a.takeFairShares(f, fl)
 	}
-	fl.refreshOldest()
 }
 
 // takeBatch moves a whole batch to a flush.
@@ -190,6 +279,7 @@ func (a *accumulator) takeFairShares(f *flush, fl *classQueue) {
 			t.credit -= pl.flushSize()
 			if g.taken == nil {
 				g.taken = newLogBatch(g.logTarget, t)
+				g.taken.awaited = g.awaited
 				f.batches = append(f.batches, g.taken)
 				taken = append(taken, g)
 			}
@@ -254,10 +344,9 @@ func (a *accumulator) stallShard(s record.ShardID) {
 		return
 	}
 	g.stalled = true
-	for _, pl := range g.payloads {
-		g.account.queue.countPayload(pl, -1)
-	}
 	t := g.account
+	t.queue.countBatch(g, -1)
+	t.queue.awaitedBatches = slices.DeleteFunc(t.queue.awaitedBatches, func(x *logBatch) bool { return x == g })
 	t.batches = slices.DeleteFunc(t.batches, func(x *logBatch) bool { return x == g })
 	if len(t.batches) == 0 {
 		t.listed = false
@@ -279,9 +368,11 @@ func (a *accumulator) resumeShards(now time.Time, shards []record.ShardID) {
 			continue
 		}
 		g.stalled = false
-		g.account.queue.listBatch(g.account, g)
-		for _, pl := range g.payloads {
-			g.account.queue.countPayload(pl, 1)
+		fl := g.account.queue
+		fl.listBatch(g.account, g)
+		fl.countBatch(g, 1)
+		if g.awaited {
+			fl.awaitedBatches = append(fl.awaitedBatches, g)
 		}
 	}
 	if len(shards) > 0 {

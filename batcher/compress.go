@@ -15,8 +15,8 @@ import (
 // maxScratch bounds the memory that a worker keeps between blocks, in bytes. Larger blocks, of a single huge frame, are rare.
 const maxScratch = 8 << 20
 
-// blockCompressor compresses blocks in a fixed number of workers. Blocks that a flush waits for come first; otherwise the order is
-// that of enqueue. The memory bound of the frames in the blocks also bounds its queues.
+// blockCompressor compresses blocks in a fixed number of workers. The most urgent blocks come first; otherwise the order is that of
+// enqueue. The memory bound of the frames in the blocks also bounds its queues.
 type blockCompressor struct {
 	pool *buffers.Pool
 	// done is called when a block's codec and stored bytes are set. Afterwards the compressor does not read the spans' memory.
@@ -26,9 +26,9 @@ type blockCompressor struct {
 
 	mu struct {
 		sync.Mutex
-		// urgent is served before queue. A block that became urgent later is in both.
-		urgent, queue []*block
-		closed        bool
+		// queues are by urgency. A block that became more urgent is in several.
+		queues [urgencies][]*block
+		closed bool
 	}
 }
 
@@ -57,11 +57,7 @@ func (c *blockCompressor) enqueue(blocks []*block) {
 	c.mu.Lock()
 	for _, b := range blocks {
 		b.state = blockQueued
-		if b.urgent {
-			c.mu.urgent = append(c.mu.urgent, b)
-		} else {
-			c.mu.queue = append(c.mu.queue, b)
-		}
+		c.mu.queues[b.urgency] = append(c.mu.queues[b.urgency], b)
 	}
 	c.mu.Unlock()
 	if len(blocks) == 1 {
@@ -71,7 +67,7 @@ func (c *blockCompressor) enqueue(blocks []*block) {
 	}
 }
 
-// prioritize makes blocks urgent that are queued, or that will be.
+// prioritize makes blocks of flushes urgent that are queued, or that will be.
 func (c *blockCompressor) prioritize(blocks []*block) {
 	if len(blocks) == 0 {
 		return
@@ -79,10 +75,11 @@ func (c *blockCompressor) prioritize(blocks []*block) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, b := range blocks {
-		if b.state == blockQueued && !b.urgent {
-			c.mu.urgent = append(c.mu.urgent, b)
+		urgency := b.flush.urgency()
+		if b.state == blockQueued && b.urgency < urgency {
+			c.mu.queues[urgency] = append(c.mu.queues[urgency], b)
 		}
-		b.urgent = true
+		b.urgency = urgency
 	}
 }
 
@@ -100,8 +97,8 @@ func (c *blockCompressor) nextBlock() *block {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
-		for _, queue := range []*[]*block{&c.mu.urgent, &c.mu.queue} {
-			for len(*queue) > 0 {
+		for i := range slices.Backward(c.mu.queues[:]) {
+			for queue := &c.mu.queues[i]; len(*queue) > 0; {
 				b := (*queue)[0]
 				(*queue)[0] = nil
 				*queue = (*queue)[1:]

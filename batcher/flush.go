@@ -70,6 +70,9 @@ type frameSpan struct {
 	after *requestChain
 }
 
+// isAwaited reports whether somebody waits for the span's frames.
+func (p *frameSpan) isAwaited() bool { return p.sub != nil && !p.sub.lingered }
+
 // isBroken reports whether a frame before the span was not stored.
 func (p *frameSpan) isBroken() bool {
 	return p.chain != nil && p.chain.broken.Load() || p.after != nil && p.after.broken.Load()
@@ -114,6 +117,8 @@ type logBatch struct {
 	taken *logBatch
 	// stalled: flushes leave the frames out for now.
 	stalled bool
+	// awaited: somebody waits for frames of it.
+	awaited bool
 
 	// Owned by the goroutine that writes the batch's part.
 
@@ -241,9 +246,9 @@ type block struct {
 	payloads []*payload
 	raw      int
 
-	// Owned by the compressor once the block is queued. urgent: a flush waits for the block.
-	state  blockState
-	urgent bool
+	// Owned by the compressor once the block is queued.
+	state   blockState
+	urgency blockUrgency
 
 	// Set by the compressor.
 	codec  pointer.Codec
@@ -262,19 +267,38 @@ const (
 	blockTaken  blockState = 2
 )
 
+// blockUrgency says who waits for a block. The compressor serves the most urgent first.
+type blockUrgency uint8
+
+const (
+	forNobody  blockUrgency = 0
+	forFlush   blockUrgency = 1
+	forAwaited blockUrgency = 2 // a flush that somebody waits for, beside large ones
+	urgencies               = 3
+)
+
+// urgency returns the urgency of the flush's blocks.
+func (f *flush) urgency() blockUrgency {
+	if f.urgent {
+		return forAwaited
+	}
+	return forFlush
+}
+
 // flushTrigger is the reason for cutting a flush.
 type flushTrigger uint8
 
 const (
 	triggerSize flushTrigger = iota
 	triggerAge
+	triggerAwaited
 	triggerCommit
 	triggerClose
 	triggerCount // their number
 )
 
 func (t flushTrigger) String() string {
-	return [triggerCount]string{"size", "age", "commit", "close"}[t]
+	return [triggerCount]string{"size", "age", "awaited", "commit", "close"}[t]
 }
 
 // flush is a set of frames of one retention class, cut at once. It becomes one blob and one transaction, unless it is divided
@@ -284,6 +308,8 @@ type flush struct {
 	queue   *classQueue
 	trigger flushTrigger
 	cutAt   time.Time
+	// urgent: it was cut for awaited batches beside large flushes. large: others need not wait for it, see classQueue.large.
+	urgent, large bool
 
 	batches []*logBatch // in the order of their categories' turns
 	blocks  []*block    // of payloads that were compressed, or queued for it, when the flush was cut

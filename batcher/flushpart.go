@@ -191,7 +191,7 @@ func (b *Batcher) writeFlush(f *flush) {
 func (b *Batcher) packSmall(f *flush) {
 	blocks := packBlocks(f.small, b.cfg.BlockBytes)
 	for _, blk := range blocks {
-		blk.flush, blk.urgent = f, true
+		blk.flush, blk.urgency = f, f.urgency()
 	}
 	f.blocks, f.small = append(f.blocks, blocks...), nil
 	b.update(func(time.Time) { b.mu.acc.blocksPacked(f, len(blocks)) })

@@ -22,6 +22,7 @@ type waitingRequest struct {
 	results  []scribev1.FrameResult
 	pending  atomic.Int64 // spans without an outcome
 	done     chan struct{}
+	lingered bool              // nobody waits for the writer: see SubmitRequest.lingered
 	borrowed []*arena.Borrowed // buffers borrowed from the caller
 }
 
@@ -91,7 +92,7 @@ func (b *Batcher) Submit(ctx context.Context, req *scribev1.SubmitRequest) (*scr
 	}
 	var sub *waitingRequest
 	if wait {
-		sub = &waitingRequest{results: in.results, done: make(chan struct{})}
+		sub = &waitingRequest{results: in.results, done: make(chan struct{}), lingered: req.GetLingered()}
 		sub.pending.Store(int64(len(in.spans)))
 	}
 	for i := range in.spans {

@@ -31,6 +31,7 @@ type outFrame struct {
 	taken    time.Time // when the frame was created, by the system's clock
 	placing  *placing  // how its messages were placed; nil if their callers did
 	next     *outFrame // in the stream's queue
+	lingered bool      // it lingers long, or did, and nobody waits for it or for a later one of its stream
 
 	// Sequences of the messages, see shardStream. A frame keeps them for all attempts, unless no attempt can have been stored or
 	// be stored later.

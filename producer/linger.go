@@ -143,7 +143,12 @@ func (r *Result) endLongLinger() {
 	}
 	s.stripe.mu.Lock()
 	defer s.stripe.mu.Unlock()
-	if s.open == nil || s.open.out != r || s.urgent {
+	if s.open == nil || s.open.out != r {
+		return
+	}
+	s.noteAwaited()
+	c.scheduleStream(s) // in another lane, if it was to be sent
+	if s.urgent {
 		return
 	}
 	if due := s.open.taken.Add(c.cfg.linger); due.Before(s.due) {

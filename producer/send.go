@@ -9,6 +9,7 @@ import (
 
 	"scribe/internal/base/buffers"
 	"scribe/internal/transport/rpc"
+	"scribe/producer/internal/schedule"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -18,6 +19,9 @@ type outRequest struct {
 	runs   []streamRun
 	size   int // bytes of the frames
 	ack    AckLevel
+	// lingered: its frames did, so nobody waits for it.
+	lingered bool
+
 	alone  bool  // takes no other frame
 	limit  int   // bound of size if there are several frames
 	copied int64 // bytes charged for copies, until the frames have left their own buffers; 0 if they are sent without a copy
@@ -79,15 +83,15 @@ func (c *sharedCore) sendLoop() {
 			c.scheduleStream(s)
 			s.stripe.mu.Unlock()
 		}
-		for c.sched.StartRequest(now, c.cfg.maxInFlight) {
-			req := c.composeRequest(now)
+		for lane, ok := c.sched.StartRequest(now, c.cfg.maxInFlight); ok; lane, ok = c.sched.StartRequest(now, c.cfg.maxInFlight) {
+			req := c.composeRequest(now, lane)
 			if req == nil {
-				c.sched.EndRequest()
+				c.sched.EndRequest(lane)
 				continue
 			}
 			c.senders.Go(func() {
 				c.sendRequest(req)
-				c.sched.EndRequest()
+				c.sched.EndRequest(lane)
 			})
 		}
 		timer.Stop()
@@ -108,9 +112,9 @@ func (c *sharedCore) sendLoop() {
 // maxPassed bounds the streams that composeRequest skips because their next frame can't join the request.
 const maxPassed = 64
 
-// composeRequest fills a request with frames of the ready streams, in the order in which they became ready. It returns nil if
+// composeRequest fills a request with frames of the ready streams of a lane, in the order in which they became ready. It returns nil if
 // there are none.
-func (c *sharedCore) composeRequest(now time.Time) *outRequest {
+func (c *sharedCore) composeRequest(now time.Time, lane schedule.Lane) *outRequest {
 	req := c.requests.Get().(*outRequest)
 	var (
 		passed []*shardStream
@@ -118,23 +122,27 @@ func (c *sharedCore) composeRequest(now time.Time) *outRequest {
 	)
 	req.limit = c.copies.requestLimit()
 	for (len(req.frames) == 0 || req.size < req.limit) && !req.alone && len(passed) < maxPassed {
-		s := c.sched.PopReady()
+		s := c.sched.PopReady(lane)
 		if s == nil {
 			break
 		}
 		s.stripe.mu.Lock()
+		if !s.ready { // it was in both lanes
+			s.stripe.mu.Unlock()
+			continue
+		}
 		s.ready = false
 		late = c.dropLate(s, now, late)
 		if s.urgent && s.open != nil && len(s.flights) == 0 {
 			c.sealFrame(s, false)
 		}
 		if s.maySend() && s.mayPass(s.head) && !c.addFrames(s, req) {
-			s.ready = true
+			s.ready, s.lane = true, lane
 			passed = append(passed, s)
 		}
 		s.stripe.mu.Unlock()
 	}
-	c.sched.ReturnReady(passed)
+	c.sched.ReturnReady(lane, passed)
 	for _, r := range req.runs { // not before, so that no stream is in a request twice
 		r.s.stripe.mu.Lock()
 		c.scheduleStream(r.s)
@@ -186,7 +194,7 @@ func (c *sharedCore) addFrames(s *shardStream, req *outRequest) bool {
 		}
 		req.frames = append(req.frames, f)
 		req.size += f.length
-		req.ack, req.alone = f.ack, f.alone
+		req.ack, req.alone, req.lingered = f.ack, f.alone, f.lingered
 	}
 	if len(req.frames) == from {
 		return false
@@ -210,7 +218,7 @@ func (c *sharedCore) mayJoin(s *shardStream, req *outRequest, own int) bool {
 	if len(req.frames) == 0 {
 		return true // one frame can always be sent
 	}
-	if f.ack != req.ack || f.alone || req.alone || req.size+f.length > req.limit {
+	if f.ack != req.ack || f.lingered != req.lingered || f.alone || req.alone || req.size+f.length > req.limit {
 		return false
 	}
 	if own == 0 {
@@ -286,11 +294,11 @@ func (c *sharedCore) callService(req *outRequest) (*scribev1.WriteResponse, erro
 		for i, f := range req.frames {
 			pieces[i] = f.data
 		}
-		return c.pieces.WritePieces(ctx, &scribev1.WriteRequest{Ack: req.ack.proto(), Follows: req.follows}, pieces...)
+		return c.pieces.WritePieces(ctx, &scribev1.WriteRequest{Ack: req.ack.proto(), Follows: req.follows, Lingered: req.lingered}, pieces...)
 	default:
 		body = c.packFrames(req)
 	}
-	return c.service.Write(ctx, &scribev1.WriteRequest{Frames: body, Ack: req.ack.proto(), Follows: req.follows})
+	return c.service.Write(ctx, &scribev1.WriteRequest{Frames: body, Ack: req.ack.proto(), Follows: req.follows, Lingered: req.lingered})
 }
 
 // packFrames copies the frames of a request into one buffer, and returns its bytes.

@@ -1,6 +1,7 @@
 package producer
 
 import (
+	"cmp"
 	"fmt"
 	"hash/maphash"
 	"math"
@@ -11,6 +12,7 @@ import (
 
 	"scribe/internal/base/inflight"
 	"scribe/internal/format/record"
+	"scribe/producer/internal/schedule"
 )
 
 // MaxStreams bounds the (category, shard) pairs that a producer writes to. It keeps the sequences of each until it is closed, in
@@ -88,8 +90,9 @@ type shardStream struct {
 	windowAck AckLevel
 	// queued is the length of the frames from head to tail, in bytes.
 	queued int
-	// ready: the stream is in the scheduler's queue. parked: it waits in the scheduler until a time.
+	// ready: the stream is in the scheduler's queue of a lane. parked: it waits in the scheduler until a time.
 	ready, parked bool
+	lane          schedule.Lane
 	failures      int // attempts in a row without progress
 
 	// Sequences: next is the sequence of the next message to number; acked is the sequence after the last acknowledged message. A
@@ -297,6 +300,7 @@ func (c *sharedCore) openFrame(s *shardStream, f *outFrame) {
 		return
 	}
 	if s.due = c.linger.endOf(s, f); s.lingersLong {
+		f.lingered = true
 		f.out.stream, f.out.core = s, c
 	}
 	c.setWake(s)
@@ -381,14 +385,33 @@ func (s *shardStream) returnFrames(frames []*outFrame) {
 
 // scheduleStream queues the stream in the scheduler if it has something to send and may send. The stripe's mutex is held.
 func (c *sharedCore) scheduleStream(s *shardStream) {
-	if s.ready || s.parked || !s.maySend() {
+	lane := s.nextLane()
+	if s.ready && s.lane <= lane || s.parked || !s.maySend() {
 		return
 	}
 	if s.head != nil && !s.mayPass(s.head) { // the end of the switch schedules it
 		return
 	}
-	s.ready = true
-	c.sched.PushReady(s)
+	s.ready, s.lane = true, lane
+	c.sched.PushReady(lane, s)
+}
+
+// nextLane returns the lane of the frame that is sent next. The stripe's mutex is held.
+func (s *shardStream) nextLane() schedule.Lane {
+	if f := cmp.Or(s.head, s.open); f != nil && f.lingered {
+		return schedule.Lingered
+	}
+	return schedule.Awaited
+}
+
+// noteAwaited notes that somebody waits for the open frame, and so for what goes before it. The stripe's mutex is held.
+func (s *shardStream) noteAwaited() {
+	if s.open != nil {
+		s.open.lingered = false
+	}
+	for f := s.head; f != nil; f = f.next {
+		f.lingered = false
+	}
 }
 
 // maySend reports whether the stream has something that may be sent now. While a request is in flight, only sealed frames are:

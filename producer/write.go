@@ -348,17 +348,18 @@ func (p *Producer) addBatch(ctx context.Context, b *Batch, category string, msgs
 	}
 }
 
-// hurryStream makes the stream's open frame due.
+// hurryStream makes the stream's open frame due: somebody waits for it.
 func (c *sharedCore) hurryStream(s *shardStream) {
 	if s == nil {
 		return
 	}
 	s.stripe.mu.Lock()
 	defer s.stripe.mu.Unlock()
+	s.noteAwaited()
 	if s.open != nil {
 		s.urgent = true
-		c.scheduleStream(s)
 	}
+	c.scheduleStream(s)
 }
 
 // WriteAtomic writes an atomic batch as one frame, and waits for its acknowledgement. All messages go to the shard of the call, which

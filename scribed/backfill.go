@@ -270,7 +270,7 @@ func newBackfillEntry(l *categoryQueue, claimed []spool.ClaimedRecord) *queueEnt
 // backfillBatch makes a request of entries, after the claims of its queues. Frames that may not follow those in flight return to the spool.
 // It returns nil if no frames are left.
 func (q *sendQueue) backfillBatch(f *fillPlan, entries []*queueEntry) *upstreamBatch {
-	b := &upstreamBatch{ack: scribev1.AckLevel_ACK_LEVEL_COMMITTED, backfill: true, retry: f.retry, follows: f.follows, round: q.round, cautious: f.queues[0].cautious}
+	b := &upstreamBatch{ack: scribev1.AckLevel_ACK_LEVEL_COMMITTED, backfill: true, unawaited: true, retry: f.retry, follows: f.follows, round: q.round, cautious: f.queues[0].cautious}
 	for _, l := range f.queues {
 		l.claiming = false
 	}

@@ -34,6 +34,7 @@ func (q *sendQueue) directBatch(sub *pendingCall, entries []*queueEntry) *upstre
 		b.frames += len(e.frames)
 		b.ack = q.upstreamLevel(e)
 	}
+	b.unawaited = !slices.ContainsFunc(entries, (*queueEntry).isAwaited)
 	if b.frames != len(sub.results) { // some were refused
 		return nil
 	}

@@ -58,6 +58,7 @@ type queueEntry struct {
 	since    time.Time
 	ack      ackLevel
 	sub      *pendingCall // the call that waits for its frames; nil if none does, or no longer
+	lingered bool         // nobody waits for its frames, though a call may: see WriteRequest.lingered
 	// mem holds the frames' bytes, including frames that have an outcome. nil: the bytes are the caller's, which waits until they
 	// are no longer used.
 	mem *sharedBuffer
@@ -135,6 +136,9 @@ func (e *queueEntry) canSpill() bool { return e.sub == nil && !e.writing && !e.a
 
 // awaitsUpstream reports whether a caller waits for the upstream's answer.
 func (e *queueEntry) awaitsUpstream() bool { return e.sub != nil && e.ack == ackCommitted }
+
+// isAwaited reports whether somebody waits for the upstream's answer behind the call that does.
+func (e *queueEntry) isAwaited() bool { return e.awaitsUpstream() && !e.lingered }
 
 // spoolRefs returns the references of its frames, all of which are in the spool.
 func (e *queueEntry) spoolRefs() []spool.Ref {

@@ -136,7 +136,7 @@ func (s *Scribed) callUpstream(ctx context.Context, b *upstreamBatch) ([]*scribe
 	if !b.backfill { // frames read from disk are checked again
 		ctx = rpc.WithChecked(ctx)
 	}
-	resp, err := s.deps.Upstream.Write(ctx, &scribev1.WriteRequest{Frames: frames, Ack: b.ack, Follows: follows})
+	resp, err := s.deps.Upstream.Write(ctx, &scribev1.WriteRequest{Frames: frames, Ack: b.ack, Follows: follows, Lingered: b.unawaited})
 	took := s.now().Sub(start)
 	b.cancel()
 	release()

@@ -26,6 +26,8 @@ type upstreamBatch struct {
 	round int
 	// follows says that it was sent although some of each of its queues was in flight.
 	follows bool
+	// lingered says that its entries are, or are not. unawaited says that nobody waits for any of them.
+	lingered, unawaited bool
 	// answered says that it has an answer for each frame; took and ordered are the time until the answer, and what it said.
 	answered bool
 	took     time.Duration
@@ -72,6 +74,7 @@ type sendQueue struct {
 	// others of all their categories. sending counts their bytes of frames.
 	running, filling         int
 	following, fillingBehind int
+	lingering                int // of live traffic that lingered, and do not follow others
 	sending                  int64
 	lastLive                 bool // the newest request has live traffic
 	pace                     backfillPacer
@@ -227,6 +230,20 @@ func (q *sendQueue) isUnavailable() bool { return q.failures > 0 }
 // beginning counts the requests in flight that do not follow others: those that MaxInFlight bounds.
 func (q *sendQueue) beginning() int { return q.running - q.following }
 
+// beginningLike counts those that MaxInFlight bounds together. What lingered and what did not each have slots of their own: so nobody
+// waits for requests of frames for which nobody waits.
+func (q *sendQueue) beginningLike(lingered bool) int {
+	if lingered {
+		return q.lingering + q.filling - q.fillingBehind
+	}
+	return q.beginning() - q.lingering
+}
+
+// hasSlot reports whether a queue's first entry may be sent, as far as the number of requests matters.
+func (q *sendQueue) hasSlot(l *categoryQueue, slots int) bool {
+	return l.live.isBusy() || q.beginningLike(l.entries[0].lingered) < slots
+}
+
 // liveSlots is how many of them may run when one with live traffic begins. One slot is kept for the backlog if it has its turn. With a
 // single slot, live traffic and backlog take turns.
 func (q *sendQueue) liveSlots(now time.Time) int {
@@ -242,12 +259,17 @@ func (q *sendQueue) nextLive(now time.Time) *upstreamBatch {
 	if len(q.turn) == 0 || now.Before(q.notBefore) || q.isUnavailable() && q.running > 0 {
 		return nil
 	}
-	full := q.beginning() >= q.liveSlots(now)
-	first := slices.IndexFunc(q.turn, func(l *categoryQueue) bool { return (!full || l.live.isBusy()) && q.isDue(l, now) })
+	slots := q.liveSlots(now)
+	due := func(l *categoryQueue) bool { return q.hasSlot(l, slots) && q.isDue(l, now) }
+	first := slices.IndexFunc(q.turn, func(l *categoryQueue) bool { return !l.entries[0].lingered && due(l) })
+	if first < 0 {
+		first = slices.IndexFunc(q.turn, due)
+	}
 	if first < 0 {
 		return nil
 	}
-	b := &upstreamBatch{ack: q.upstreamLevel(q.turn[first].entries[0]), round: q.round, follows: q.turn[first].live.isBusy()}
+	head := q.turn[first].entries[0]
+	b := &upstreamBatch{ack: q.upstreamLevel(head), lingered: head.lingered, round: q.round, follows: q.turn[first].live.isBusy()}
 	// Queues that are due get a share each, in turn; queues of another level wait for another batch. A queue that is only
 	// lingering may come along.
 	sharing := 0
@@ -267,7 +289,11 @@ func (q *sendQueue) nextLive(now time.Time) *upstreamBatch {
 	for _, l := range b.queues { // to the end
 		q.joinTurn(l)
 	}
+	b.unawaited = !slices.ContainsFunc(b.entries, (*queueEntry).isAwaited)
 	q.beginRequest(b.retry, b.follows, b.bytes)
+	if b.lingered && !b.follows {
+		q.lingering++
+	}
 	q.lastLive = true
 	return b
 }
@@ -340,7 +366,7 @@ func (q *sendQueue) moveEntries(b *upstreamBatch, l *categoryQueue, quantum int)
 	for _, e := range l.entries {
 		full := n > 0 && size+e.bytes > int64(quantum) || len(b.entries) > 0 && b.bytes+size+e.bytes > int64(q.cfg.BatchBytes) ||
 			n > 0 && l.live.isBusy() && size+e.bytes > l.live.window.Space()
-		if full || q.upstreamLevel(e) != b.ack || e.alone && n+len(b.entries) > 0 || !q.isEligible(l, e) {
+		if full || q.upstreamLevel(e) != b.ack || e.lingered != b.lingered || e.alone && n+len(b.entries) > 0 || !q.isEligible(l, e) {
 			break
 		}
 		held := check.countAllowed(l.entries[:n], e.frames) < len(e.frames)
@@ -385,12 +411,12 @@ func (q *sendQueue) nextWake(now time.Time) time.Time {
 		return time.Time{}
 	}
 	at := q.nextFillWake(now)
-	full := q.beginning() >= q.liveSlots(now)
+	slots := q.liveSlots(now)
 	for _, l := range q.turn {
 		if at.Equal(now) {
 			break
 		}
-		if full && !l.live.isBusy() || l.live.isBusy() && !q.mayFollow(l) {
+		if !q.hasSlot(l, slots) || l.live.isBusy() && !q.mayFollow(l) {
 			continue // until a request is answered, or more comes
 		}
 		e := l.entries[0]
@@ -449,6 +475,9 @@ func (q *sendQueue) finishLive(now time.Time, b *upstreamBatch, held map[*catego
 		return q.finishDirect(now, b, held)
 	}
 	q.endRequest(b.retry, b.follows, b.bytes)
+	if b.lingered && !b.follows {
+		q.lingering--
+	}
 	for i, l := range b.queues {
 		fl := b.flights[i]
 		var left []*queueEntry

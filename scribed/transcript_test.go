@@ -39,7 +39,7 @@ func (s *transcript) run(t *testing.T, d *datadriven.TestData) string {
 	q := &s.s.mu.queue
 	var out strings.Builder
 	switch d.Cmd {
-	case "write": // CATEGORY...  [ack=none|committed]
+	case "write": // CATEGORY...  [ack=none|committed] [lingered]
 		ack := ackNone
 		for _, a := range d.CmdArgs {
 			if a.Key == "ack" && a.Vals[0] == "committed" {
@@ -47,10 +47,11 @@ func (s *transcript) run(t *testing.T, d *datadriven.TestData) string {
 			}
 		}
 		for _, a := range d.CmdArgs {
-			if a.Key == "ack" {
+			if a.Key == "ack" || a.Key == "lingered" {
 				continue
 			}
 			e := s.newEntry(a.Key, ack)
+			e.lingered = d.HasArg("lingered")
 			l := q.queueOf(a.Key)
 			switch q.chooseDestination(l, e, s.now) {
 			case inMemory:
@@ -79,7 +80,11 @@ func (s *transcript) run(t *testing.T, d *datadriven.TestData) string {
 		s.end(t, a)
 	case "send":
 		for b := q.nextLive(s.now); b != nil; b = q.nextLive(s.now) {
-			s.request(&out, "live", &filling{b: b})
+			kind := "live"
+			if b.unawaited {
+				kind = "live, unawaited"
+			}
+			s.request(&out, kind, &filling{b: b})
 		}
 		for x := s.fill(t); x != nil; x = s.fill(t) {
 			s.request(&out, "backlog", x)

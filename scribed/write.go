@@ -58,6 +58,9 @@ func (s *Scribed) write(ctx context.Context, req *scribev1.WriteRequest, yields 
 		ctx, cancel = context.WithDeadline(ctx, request.AnswerBy(deadline, s.cfg.HopMargin))
 		defer cancel()
 	}
+	for _, e := range entries {
+		e.lingered = req.GetLingered()
+	}
 	w := &writeCall{s: s, results: results, entries: entries, ack: s.levelOf(req.GetAck()), yields: yields}
 	if w.ack != ackCommitted && len(req.GetFollows()) > 0 {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_OUT_OF_ORDER, "the agent answers for itself at this level, and keeps no order of several calls: send one at a time")

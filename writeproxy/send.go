@@ -298,7 +298,7 @@ func (c *writeCall) submitPart(ctx context.Context, t *routeTable, p batcherPart
 	c.p.metrics.submits.Inc()
 	start := m.beginRequest()
 	// Every frame that is sent has been checked.
-	resp, err := b.Service.Submit(rpc.WithChecked(ctx), &scribev1.SubmitRequest{Frames: frames, Ack: c.ack, Follows: follows})
+	resp, err := b.Service.Submit(rpc.WithChecked(ctx), &scribev1.SubmitRequest{Frames: frames, Ack: c.ack, Follows: follows, Lingered: c.lingered})
 	how, load := endingOf(ctx, resp, err)
 	m.endRequest(start, how, load, err == nil && c.ack == scribev1.AckLevel_ACK_LEVEL_COMMITTED)
 	if err == nil && len(resp.GetResults()) != len(p.items) {

@@ -79,7 +79,7 @@ func (p *Proxy) writeFrames(ctx context.Context, req *scribev1.WriteRequest) (re
 		// A write proxy has no spool, so spooled becomes committed, which is stronger.
 		ack = scribev1.AckLevel_ACK_LEVEL_COMMITTED
 	}
-	c := &writeCall{p: p, ack: ack, whole: data}
+	c := &writeCall{p: p, ack: ack, lingered: req.GetLingered(), whole: data}
 	c.sendItems(ctx, items)
 	for i := range items {
 		items[i].concludeResult()
@@ -111,6 +111,8 @@ func refuseMisplaced(items []frameItem, after time.Duration) {
 type writeCall struct {
 	p   *Proxy
 	ack scribev1.AckLevel
+	// lingered: see WriteRequest.lingered.
+	lingered bool
 	// whole is the request's bytes. Adjacent frames for one batcher are sent from it without a copy.
 	whole []byte
 	// held: the request's bytes are charged to the memory of throttled requests.

@@ -46,7 +46,9 @@ func (s some) Read(b []byte) (int, error) { return s.r.Read(b[:1+s.rng.IntN(len(
 func TestArrival(t *testing.T) {
 	const committed = scribev1.AckLevel_ACK_LEVEL_COMMITTED
 	large, small := frameOf(t, 300_000), frameOf(t, 1000)
-	body := func(frames ...[]byte) []byte { return encodeFrames(committed, nil, frames...).join() }
+	body := func(frames ...[]byte) []byte {
+		return encodeFrames(&scribev1.WriteRequest{Ack: committed}, frames...).join()
+	}
 	damaged := func(frame []byte, at int) []byte {
 		frame = slices.Clone(frame)
 		frame[at] ^= 1
@@ -91,8 +93,8 @@ func TestArrival(t *testing.T) {
 // What is said to be checked is what a role would find good, whatever the body and however it arrives.
 func FuzzArrival(f *testing.F) {
 	frame := frameOf(f, 20)
-	f.Add(encodeFrames(3, nil, frame, frame).join(), uint64(1))
-	f.Add(slices.Concat(encodeFrames(3, nil, frame).join(), encodeFrames(3, nil, frame[:70]).join()), uint64(2))
+	f.Add(encodeFrames(&scribev1.WriteRequest{Ack: 3}, frame, frame).join(), uint64(1))
+	f.Add(slices.Concat(encodeFrames(&scribev1.WriteRequest{Ack: 3}, frame).join(), encodeFrames(&scribev1.WriteRequest{Ack: 3}, frame[:70]).join()), uint64(2))
 	f.Fuzz(func(t *testing.T, body []byte, seed uint64) {
 		b := make([]byte, len(body))
 		checked, err := (&arrivingBody{body: b, smallest: 1}).readBody(some{bytes.NewReader(body), rand.New(rand.NewPCG(seed, 1))})

@@ -22,6 +22,7 @@ const (
 	framesField    protowire.Number = 1 // of WriteRequest and SubmitRequest
 	ackField       protowire.Number = 2 // of both
 	followsField   protowire.Number = 3 // of both
+	lingeredField  protowire.Number = 4 // of both
 	payloadsField  protowire.Number = 1 // of FetchResponse
 	dataField      protowire.Number = 3 // of Payload
 	maxBesideBytes                  = 1 << 20
@@ -35,8 +36,16 @@ type bulkRequest struct {
 	size   int64
 }
 
+// besideFrames are the fields of a WriteRequest or SubmitRequest beside its frames.
+type besideFrames interface {
+	GetAck() scribev1.AckLevel
+	GetFollows() []uint32
+	GetLingered() bool
+}
+
 // encodeFrames encodes a WriteRequest or SubmitRequest whose frames lie in any number of pieces. The result refers to them.
-func encodeFrames(ack scribev1.AckLevel, follows []uint32, frames ...[]byte) bulkRequest {
+func encodeFrames(req besideFrames, frames ...[]byte) bulkRequest {
+	ack, follows := req.GetAck(), req.GetFollows()
 	b := bulkRequest{pieces: make([][]byte, 0, len(frames)+2)}
 	length := 0
 	for _, p := range frames {
@@ -63,6 +72,10 @@ func encodeFrames(ack scribev1.AckLevel, follows []uint32, frames ...[]byte) bul
 		for _, i := range follows {
 			tail = protowire.AppendVarint(tail, uint64(i))
 		}
+	}
+	if req.GetLingered() {
+		tail = protowire.AppendTag(tail, lingeredField, protowire.VarintType)
+		tail = protowire.AppendVarint(tail, protowire.EncodeBool(true))
 	}
 	if len(tail) > 0 {
 		b.pieces = append(b.pieces, tail)

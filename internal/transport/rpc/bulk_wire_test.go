@@ -76,8 +76,8 @@ func TestBulkEncodingHasEveryField(t *testing.T) {
 		b         []byte
 		got, want proto.Message
 	}{
-		{encodeFrames(w.GetAck(), w.GetFollows(), w.GetFrames()).join(), gotW, w},
-		{encodeFrames(s.GetAck(), s.GetFollows(), s.GetFrames()).join(), gotS, s},
+		{encodeFrames(w, w.GetFrames()).join(), gotW, w},
+		{encodeFrames(s, s.GetFrames()).join(), gotS, s},
 		{bytes.Join(pieces, nil), gotF, f},
 	} {
 		if err := proto.Unmarshal(c.b, c.got); err != nil || !proto.Equal(c.got, c.want) {
@@ -128,7 +128,7 @@ func TestBulkEncodingIsProtobuf(t *testing.T) {
 			Frames: drawBytes(100_000).Draw(t, "frames"), Ack: scribev1.AckLevel(rapid.Int32().Draw(t, "ack")),
 			Follows: rapid.SliceOfN(rapid.Uint32(), 0, 8).Draw(t, "follows"),
 		}
-		encoded := encodeFrames(w.GetAck(), w.GetFollows(), w.GetFrames())
+		encoded := encodeFrames(w, w.GetFrames())
 		got := new(scribev1.WriteRequest)
 		if err := proto.Unmarshal(encoded.join(), got); err != nil || !proto.Equal(got, w) || encoded.size != int64(len(encoded.join())) {
 			t.Fatalf("write: protobuf reads %v: %v", got, err)
@@ -160,7 +160,7 @@ func TestBulkEncodingIsProtobuf(t *testing.T) {
 
 // The frames of a request are those of its body, without a copy, and can't be appended to.
 func TestFramesAreNotCopied(t *testing.T) {
-	body := encodeFrames(scribev1.AckLevel_ACK_LEVEL_NONE, nil, []byte("frames")).join()
+	body := encodeFrames(&scribev1.WriteRequest{Ack: scribev1.AckLevel_ACK_LEVEL_NONE}, []byte("frames")).join()
 	req, err := decodeWrite(body)
 	if err != nil {
 		t.Fatal(err)
@@ -217,7 +217,7 @@ func TestBulkLimits(t *testing.T) {
 }
 
 func FuzzDecodeFrames(f *testing.F) {
-	f.Add(encodeFrames(3, nil, []byte("fra"), nil, []byte("mes")).join())
+	f.Add(encodeFrames(&scribev1.WriteRequest{Ack: 3}, []byte("fra"), nil, []byte("mes")).join())
 	f.Add([]byte{0x10, 0x02, 0x0a, 0x01, 'x', 0x0a, 0x01, 'y', 0x52, 0x01, 'z'})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		got, err := decodeWrite(b)

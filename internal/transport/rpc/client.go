@@ -108,7 +108,7 @@ func (c writeClient) Write(ctx context.Context, req *scribev1.WriteRequest) (*sc
 // WritePieces implements PieceWriter.
 func (c writeClient) WritePieces(ctx context.Context, req *scribev1.WriteRequest, frames ...[]byte) (*scribev1.WriteResponse, error) {
 	res := new(scribev1.WriteResponse)
-	if err := c.write.callBulk(ctx, encodeFrames(req.GetAck(), req.GetFollows(), frames...), decodeInto(res)); err != nil {
+	if err := c.write.callBulk(ctx, encodeFrames(req, frames...), decodeInto(res)); err != nil {
 		return nil, err
 	}
 	return res, nil
@@ -119,7 +119,7 @@ type batchClient struct{ submit *bulkClient }
 // Submit implements BatchService.
 func (c batchClient) Submit(ctx context.Context, req *scribev1.SubmitRequest) (*scribev1.SubmitResponse, error) {
 	res := new(scribev1.SubmitResponse)
-	if err := c.submit.callBulk(ctx, encodeFrames(req.GetAck(), req.GetFollows(), req.GetFrames()), decodeInto(res)); err != nil {
+	if err := c.submit.callBulk(ctx, encodeFrames(req, req.GetFrames()), decodeInto(res)); err != nil {
 		return nil, err
 	}
 	return res, nil

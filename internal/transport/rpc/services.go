@@ -22,7 +22,7 @@ func WritePieces(ctx context.Context, s WriteService, req *scribev1.WriteRequest
 	if w, ok := s.(PieceWriter); ok {
 		return w.WritePieces(ctx, req, frames...)
 	}
-	return s.Write(ctx, &scribev1.WriteRequest{Frames: slices.Concat(frames...), Ack: req.GetAck(), Follows: req.GetFollows()})
+	return s.Write(ctx, &scribev1.WriteRequest{Frames: slices.Concat(frames...), Ack: req.GetAck(), Follows: req.GetFollows(), Lingered: req.GetLingered()})
 }
 
 // BatchService accepts admitted frames. The batcher implements it.

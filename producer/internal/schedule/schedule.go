@@ -11,21 +11,40 @@ import (
 	"scribe/internal/base/lifecycle"
 )
 
+// Lane is a way to the server. Requests of each lane are composed of its streams alone, and each has as many in flight. So what somebody
+// waits for does not wait for what lingered.
+type Lane uint8
+
+// The lanes, the first of which goes first.
+const (
+	Awaited  Lane = 0
+	Lingered Lane = 1
+	lanes         = 2
+)
+
+// readyQueue has the streams of a lane.
+type readyQueue[S any] struct {
+	// ready[taken:] are the streams that have something to send and may send.
+	ready []*S
+	taken int
+	// inFlight counts the requests of the lane.
+	inFlight int
+}
+
+func (l *readyQueue[S]) isEmpty() bool { return l.taken == len(l.ready) }
+
 // Scheduler schedules streams of type *S. Lock order: the mutexes of streams, then the scheduler's, which is held only briefly.
 type Scheduler[S any] struct {
 	zero time.Time             // slots count from it: by differences, so that a clock that is set back delays nothing
 	wake lifecycle.WakeChannel // something changed
 	mu   struct {
 		sync.Mutex
-		// ready[readied:] are the streams that have something to send and may send. A stream is in it at most once.
-		ready   []*S
-		readied int
+		lanes [lanes]readyQueue[S]
 		// lingering are the streams to look at when a time has come, by its slot; slots are those that are not empty.
 		lingering map[int64][]*S
 		slots     slotHeap
 		parked    parkedHeap[S] // streams that wait before a retry
 
-		inFlight int
 		// gate is the time before which no request starts, after one failed as a whole. gateSet is the time when gate was last
 		// moved.
 		gate, gateSet time.Time
@@ -60,31 +79,33 @@ func (q *Scheduler[S]) update(change func()) {
 }
 
 // PushReady queues a stream that has something to send.
-func (q *Scheduler[S]) PushReady(s *S) {
-	q.update(func() { q.mu.ready = append(q.mu.ready, s) })
+func (q *Scheduler[S]) PushReady(lane Lane, s *S) {
+	q.update(func() { l := &q.mu.lanes[lane]; l.ready = append(l.ready, s) })
 }
 
-// PopReady removes and returns the stream that has been ready longest; nil if there is none.
-func (q *Scheduler[S]) PopReady() (s *S) {
+// PopReady removes and returns the stream of a lane that has been ready longest; nil if there is none.
+func (q *Scheduler[S]) PopReady(lane Lane) (s *S) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.mu.readied < len(q.mu.ready) {
-		s, q.mu.ready[q.mu.readied] = q.mu.ready[q.mu.readied], nil
-		q.mu.readied++
+	l := &q.mu.lanes[lane]
+	if !l.isEmpty() {
+		s, l.ready[l.taken] = l.ready[l.taken], nil
+		l.taken++
 	}
-	q.mu.ready, q.mu.readied = dropFront(q.mu.ready, q.mu.readied)
+	l.ready, l.taken = dropFront(l.ready, l.taken)
 	return s
 }
 
-// ReturnReady puts streams that PopReady returned back at the head of the queue, in their order.
-func (q *Scheduler[S]) ReturnReady(streams []*S) {
+// ReturnReady puts streams that PopReady returned back at the head of their lane, in their order.
+func (q *Scheduler[S]) ReturnReady(lane Lane, streams []*S) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if n := len(streams); n <= q.mu.readied {
-		q.mu.readied -= n
-		copy(q.mu.ready[q.mu.readied:], streams)
+	l := &q.mu.lanes[lane]
+	if n := len(streams); n <= l.taken {
+		l.taken -= n
+		copy(l.ready[l.taken:], streams)
 	} else {
-		q.mu.ready, q.mu.readied = slices.Concat(streams, q.mu.ready[q.mu.readied:]), 0
+		l.ready, l.taken = slices.Concat(streams, l.ready[l.taken:]), 0
 	}
 }
 
@@ -143,19 +164,24 @@ func (q *Scheduler[S]) Unpark(now time.Time) *S {
 	return heap.Pop(&q.mu.parked).(parkedStream[S]).stream
 }
 
-// StartRequest counts a new request and returns true, if fewer than limit run, a stream is ready, and the gate is open.
-func (q *Scheduler[S]) StartRequest(now time.Time, limit int) bool {
+// StartRequest counts a new request of the first lane in which fewer than limit run and a stream is ready, if the gate is open.
+func (q *Scheduler[S]) StartRequest(now time.Time, limit int) (lane Lane, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.mu.stopped || q.mu.readied == len(q.mu.ready) || q.mu.inFlight >= limit || now.Before(q.mu.gate) {
-		return false
+	if q.mu.stopped || now.Before(q.mu.gate) {
+		return 0, false
 	}
-	q.mu.inFlight++
-	return true
+	for i := range q.mu.lanes {
+		if l := &q.mu.lanes[i]; !l.isEmpty() && l.inFlight < limit {
+			l.inFlight++
+			return Lane(i), true //nolint:gosec // a lane
+		}
+	}
+	return 0, false
 }
 
 // EndRequest ends a request that StartRequest began.
-func (q *Scheduler[S]) EndRequest() { q.update(func() { q.mu.inFlight-- }) }
+func (q *Scheduler[S]) EndRequest(lane Lane) { q.update(func() { q.mu.lanes[lane].inFlight-- }) }
 
 // ShutGate delays further requests after one, begun at started, has failed as a whole. pause returns the delay for a number of
 // consecutive failures. A request that was in flight when the gate was last moved does not count as another failure, since it
@@ -194,7 +220,8 @@ func (q *Scheduler[S]) NextWake(limit int) (at time.Time) {
 	if len(q.mu.parked) > 0 {
 		sooner(q.mu.parked[0].until)
 	}
-	if q.mu.readied < len(q.mu.ready) && q.mu.inFlight < limit && !q.mu.gate.IsZero() {
+	mayStart := func(l readyQueue[S]) bool { return !l.isEmpty() && l.inFlight < limit }
+	if !q.mu.gate.IsZero() && slices.ContainsFunc(q.mu.lanes[:], mayStart) {
 		sooner(q.mu.gate)
 	}
 	return at

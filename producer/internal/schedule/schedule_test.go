@@ -8,46 +8,74 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestReadyOrder: streams are sent in the order in which they became ready; those that are returned come first, in their order.
+// TestReadyOrder: the streams of each lane are sent in the order in which they became ready; those that are returned come first, in their
+// order. Requests of the lane that goes first start first.
 func TestReadyOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		q := New[int](time.Unix(0, 0))
-		var want []*int
+		var wants [lanes][]*int
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
+			lane := rapid.SampledFrom([]Lane{Awaited, Lingered}).Draw(t, "lane")
+			want := &wants[lane]
 			switch rapid.IntRange(0, 2).Draw(t, "step") {
 			case 0:
 				s := new(int)
-				q.PushReady(s)
-				want = append(want, s)
+				q.PushReady(lane, s)
+				*want = append(*want, s)
 			case 1:
 				var wanted *int
-				if len(want) > 0 {
-					wanted, want = want[0], want[1:]
+				if len(*want) > 0 {
+					wanted, *want = (*want)[0], (*want)[1:]
 				}
-				if got := q.PopReady(); got != wanted {
+				if got := q.PopReady(lane); got != wanted {
 					t.Fatal("another stream is next")
 				}
 			case 2:
-				n := rapid.IntRange(0, len(want)).Draw(t, "returned")
+				n := rapid.IntRange(0, len(*want)).Draw(t, "returned")
 				var popped []*int
 				for range n {
-					popped = append(popped, q.PopReady())
+					popped = append(popped, q.PopReady(lane))
 				}
-				if !slices.Equal(popped, want[:n]) {
+				if !slices.Equal(popped, (*want)[:n]) {
 					t.Fatal("other streams are next")
 				}
 				for range rapid.IntRange(0, 2).Draw(t, "pushed") {
 					s := new(int)
-					q.PushReady(s)
-					want = append(want, s)
+					q.PushReady(lane, s)
+					*want = append(*want, s)
 				}
-				q.ReturnReady(popped)
+				q.ReturnReady(lane, popped)
 			}
-			if ready := q.StartRequest(time.Time{}, 1<<30); ready != (len(want) > 0) {
-				t.Fatalf("a request starts: %t, with %d ready streams", ready, len(want))
+			first := slices.IndexFunc(wants[:], func(want []*int) bool { return len(want) > 0 })
+			if lane, ok := q.StartRequest(time.Time{}, 1<<30); ok != (first >= 0) || ok && int(lane) != first {
+				t.Fatalf("a request starts: %t, of lane %d, with the ready streams %v", ok, lane, wants)
 			}
 		}
 	})
+}
+
+// TestLimits: each lane has as many requests in flight, so that one does not wait for the other.
+func TestLimits(t *testing.T) {
+	q := New[int](time.Unix(0, 0))
+	starts := func(wanted ...Lane) {
+		t.Helper()
+		for _, want := range wanted {
+			if lane, ok := q.StartRequest(time.Time{}, 2); !ok || lane != want {
+				t.Errorf("a request starts: %t, of lane %d instead of %d", ok, lane, want)
+			}
+		}
+		if lane, ok := q.StartRequest(time.Time{}, 2); ok {
+			t.Errorf("a request of lane %d starts beyond the limit", lane)
+		}
+	}
+	q.PushReady(Lingered, new(int))
+	starts(Lingered, Lingered)
+	q.PushReady(Awaited, new(int))
+	starts(Awaited, Awaited)
+	q.EndRequest(Lingered)
+	starts(Lingered)
+	q.EndRequest(Awaited)
+	starts(Awaited)
 }
 
 func TestTimes(t *testing.T) {
@@ -71,15 +99,19 @@ func TestTimes(t *testing.T) {
 		t.Errorf("due later are %v", due)
 	}
 	pause := func(failures int) time.Duration { return time.Duration(failures) * time.Second }
-	q.PushReady(a)
+	q.PushReady(Lingered, a)
+	start := func(now time.Time) bool {
+		_, ok := q.StartRequest(now, 1)
+		return ok
+	}
 	q.ShutGate(at(30), at(29), pause)
 	q.ShutGate(at(30), at(29), pause) // failed with the other
-	if q.StartRequest(at(30), 1) || !q.NextWake(1).Equal(at(20)) || !q.StartRequest(at(31), 1) || q.StartRequest(at(31), 1) {
+	if start(at(30)) || !q.NextWake(1).Equal(at(20)) || !start(at(31)) || start(at(31)) {
 		t.Error("requests start before the pause is over, or beyond the limit")
 	}
-	q.EndRequest()
+	q.EndRequest(Lingered)
 	q.Stop()
-	if q.StartRequest(at(40), 1) || !q.IsStopped() {
+	if start(at(40)) || !q.IsStopped() {
 		t.Error("a request starts after the end")
 	}
 }

@@ -29,7 +29,9 @@ type SubmitRequest struct {
 	// What to wait for: ACK_LEVEL_NONE or ACK_LEVEL_COMMITTED.
 	Ack AckLevel `protobuf:"varint,2,opt,name=ack,proto3,enum=scribe.v1.AckLevel" json:"ack,omitempty"`
 	// See WriteRequest.
-	Follows       []uint32 `protobuf:"varint,3,rep,packed,name=follows,proto3" json:"follows,omitempty"`
+	Follows []uint32 `protobuf:"varint,3,rep,packed,name=follows,proto3" json:"follows,omitempty"`
+	// See WriteRequest.
+	Lingered      bool `protobuf:"varint,4,opt,name=lingered,proto3" json:"lingered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -83,6 +85,13 @@ func (x *SubmitRequest) GetFollows() []uint32 {
 		return x.Follows
 	}
 	return nil
+}
+
+func (x *SubmitRequest) GetLingered() bool {
+	if x != nil {
+		return x.Lingered
+	}
+	return false
 }
 
 // SubmitResponse says what became of each frame.
@@ -153,11 +162,12 @@ var File_scribe_v1_batch_proto protoreflect.FileDescriptor
 
 const file_scribe_v1_batch_proto_rawDesc = "" +
 	"\n" +
-	"\x15scribe/v1/batch.proto\x12\tscribe.v1\x1a\x16scribe/v1/common.proto\x1a\x15scribe/v1/write.proto\"h\n" +
+	"\x15scribe/v1/batch.proto\x12\tscribe.v1\x1a\x16scribe/v1/common.proto\x1a\x15scribe/v1/write.proto\"\x84\x01\n" +
 	"\rSubmitRequest\x12\x16\n" +
 	"\x06frames\x18\x01 \x01(\fR\x06frames\x12%\n" +
 	"\x03ack\x18\x02 \x01(\x0e2\x13.scribe.v1.AckLevelR\x03ack\x12\x18\n" +
-	"\afollows\x18\x03 \x03(\rR\afollows\"p\n" +
+	"\afollows\x18\x03 \x03(\rR\afollows\x12\x1a\n" +
+	"\blingered\x18\x04 \x01(\bR\blingered\"p\n" +
 	"\x0eSubmitResponse\x120\n" +
 	"\aresults\x18\x01 \x03(\v2\x16.scribe.v1.FrameResultR\aresults\x12\x12\n" +
 	"\x04load\x18\x02 \x01(\rR\x04load\x12\x18\n" +

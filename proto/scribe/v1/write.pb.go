@@ -31,7 +31,9 @@ type WriteRequest struct {
 	// The frames, by index from 0 and ascending, that continue the sequences of a frame of the same producer and shard which was sent in an
 	// earlier request and has no answer yet. Such a frame is stored only after that one, in the same log, or refused with
 	// REASON_OUT_OF_ORDER. Only a server that has answered with ordered at the same level may get such frames.
-	Follows       []uint32 `protobuf:"varint,3,rep,packed,name=follows,proto3" json:"follows,omitempty"`
+	Follows []uint32 `protobuf:"varint,3,rep,packed,name=follows,proto3" json:"follows,omitempty"`
+	// The frames lingered, so nobody waits for them: frames of other shards that somebody waits for may be sent and stored before them.
+	Lingered      bool `protobuf:"varint,4,opt,name=lingered,proto3" json:"lingered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -85,6 +87,13 @@ func (x *WriteRequest) GetFollows() []uint32 {
 		return x.Follows
 	}
 	return nil
+}
+
+func (x *WriteRequest) GetLingered() bool {
+	if x != nil {
+		return x.Lingered
+	}
+	return false
 }
 
 // WriteResponse says what became of each frame.
@@ -498,11 +507,12 @@ var File_scribe_v1_write_proto protoreflect.FileDescriptor
 
 const file_scribe_v1_write_proto_rawDesc = "" +
 	"\n" +
-	"\x15scribe/v1/write.proto\x12\tscribe.v1\x1a\x16scribe/v1/common.proto\"g\n" +
+	"\x15scribe/v1/write.proto\x12\tscribe.v1\x1a\x16scribe/v1/common.proto\"\x83\x01\n" +
 	"\fWriteRequest\x12\x16\n" +
 	"\x06frames\x18\x01 \x01(\fR\x06frames\x12%\n" +
 	"\x03ack\x18\x02 \x01(\x0e2\x13.scribe.v1.AckLevelR\x03ack\x12\x18\n" +
-	"\afollows\x18\x03 \x03(\rR\afollows\"[\n" +
+	"\afollows\x18\x03 \x03(\rR\afollows\x12\x1a\n" +
+	"\blingered\x18\x04 \x01(\bR\blingered\"[\n" +
 	"\rWriteResponse\x120\n" +
 	"\aresults\x18\x01 \x03(\v2\x16.scribe.v1.FrameResultR\aresults\x12\x18\n" +
 	"\aordered\x18\x02 \x01(\bR\aordered\"\xa0\x01\n" +

@@ -75,7 +75,7 @@ type result struct {
 	Puts, Gets, Faults, Followed int64
 	// Of cells of nodes: terms of replicas that led, changes in etcd without an answer, calls at replicas that were recorded.
 	Terms, Unanswered, Calls int64
-	Digest                       uint64 // of what was sent, when, by whom
+	Digest                   uint64 // of what was sent, when, by whom
 	// Drawn is what lives of processes and writers drew: random bits of blobs' keys, ids of producers.
 	Drawn    map[string][]string
 	Timeline []string

@@ -129,6 +129,9 @@ func TestMoveToNodesAndBack(t *testing.T) {
 	stop := c.writeOnce(t)
 	defer stop()
 
+	if told := string(ok(t, nil, "node", "export", "--data", c.data(0), "--blob-path", filepath.Join(c.dir, "blobs"))); !strings.Contains(told, "are stored") {
+		t.Errorf("the export of a running cell says %q", told)
+	}
 	alone.Stop()
 	plain, out := c.launch(t, 0)
 	refused(t, plain, out, "has the metadata of a cell of one process", "--adopt")

@@ -32,7 +32,7 @@ The folder of a cell of one process becomes that of nodes with "scribe up --adop
   scribe node replace n3 --server http://10.0.0.1:7420    # then start n3 with an empty --data
   scribe node add n4=10.0.0.4:7420
   scribe node detach --node n1 --cluster n1=10.0.0.1:7420,n2=10.0.0.2:7420,n3=10.0.0.3:7420 --data /var/lib/scribe --blob-path /mnt/shared/blobs`,
-	}, newNodeList(), newNodeAdd(), newNodeReplace(), newNodeRemove(), newNodeDetach())
+	}, newNodeList(), newNodeAdd(), newNodeReplace(), newNodeRemove(), newNodeExport(), newNodeDetach())
 }
 
 func nodeClient(server string) rpc.NodeService { return rpc.NewNodeClient(rpc.Default(), server) }
@@ -142,6 +142,40 @@ afterwards, and take it out of --cluster of the others at their next start.`,
 			return nodeFailure(*server, err)
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "node %s is removed; the nodes are %s\n", args[0], placesText(res.GetNodes()))
+		return nil
+	}
+	return cmd
+}
+
+func newNodeExport() *cobra.Command {
+	var f serverFlags
+	cmd := &cobra.Command{
+		Use:   "export --data DIR",
+		Short: "Store a copy of a running cell's metadata logs, so that its move to nodes is short",
+		Long: `Store the tables of the metadata logs of a cell of one process, which may run, with its payloads. "scribe up --adopt" stores only what is missing then, so that
+writers wait for seconds, whatever the size of the logs. It changes nothing in DIR. Run it again for what was written since; the last time shortly before the move.
+What is stored and not used within a day is removed by the nodes later.
+
+--data, --blobs or --config give the location of the logs and of the blobs, as for "scribe up".`,
+		Example: `  scribe node export --data /var/lib/scribe --blob-path /mnt/shared/blobs
+  scribe node export --data /var/lib/scribe --blobs s3 --s3-endpoint https://s3.example.org --s3-bucket scribe`,
+		Args: cobra.NoArgs,
+	}
+	f.addFlags(cmd, "blobs", app.DefaultConfig())
+	cmd.Flags().StringVar(&f.config, "config", "", "YAML configuration file of the cell; flags and environment variables override it")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := f.configure(cmd)
+		if err != nil {
+			return err
+		}
+		if err := checkBlobs(c); err != nil {
+			return err
+		}
+		tables, bytes, err := app.ExportTables(cmd.Context(), c, app.Host{})
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "%d tables with %v are stored\n", tables, units.Bytes(bytes))
 		return nil
 	}
 	return cmd

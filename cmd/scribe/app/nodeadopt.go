@@ -195,6 +195,20 @@ func (n *node) exportMetadata(ctx context.Context) (at pebblelog.Adoption, err e
 	return at, err
 }
 
+// ExportTables stores most of what the move of a cell of one process to nodes stores, while that cell runs. It returns how many tables there are, and their bytes.
+func ExportTables(ctx context.Context, cfg Config, host Host) (tables int, bytes int64, err error) {
+	if err := cfg.ValidateBlobs(); err != nil {
+		return 0, 0, err
+	}
+	host = host.withDefaults()
+	blobs, err := host.OpenBlobs(ctx, cfg)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { err = errors.Join(err, blobs.Close()) }()
+	return pebblelog.ExportTables(ctx, filepath.Join(cfg.Data, "metalog"), pebblelog.Options{FS: host.FS, Name: engineName, Snapshots: blobs})
+}
+
 // checkUnused fails if etcd has metadata of the cell: nobody can have begun it, but in a cell that was one before.
 func (n *node) checkUnused(ctx context.Context) error {
 	store, err := etcdkv.New(n.app.sharedControl())

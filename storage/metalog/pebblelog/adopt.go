@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"strconv"
 	"strings"
 
@@ -69,10 +71,42 @@ func ExportFolder(ctx context.Context, dir string, opts Options) (at Adoption, e
 	if err != nil {
 		return at, err
 	}
-	e := &Engine{opts: opts}
-	e.metrics = newMetrics(e)
-	_, err = newSnapshotter(e).storeFolder(ctx, converted)
+	_, err = newExporter(opts).storeFolder(ctx, converted)
 	return at, err
+}
+
+// ExportTables stores the tables of the folder dir of an engine, which may run: a later ExportFolder finds most of what it needs in opts.Snapshots then. It returns how many
+// tables there are, and their bytes.
+func ExportTables(ctx context.Context, dir string, opts Options) (tables int, bytes int64, err error) {
+	opts = opts.withDefaults()
+	names, err := opts.FS.List(dir)
+	if err != nil {
+		return 0, 0, fmt.Errorf("metalog: export tables of %s: %w", dir, err)
+	}
+	s := newExporter(opts)
+	for _, name := range names {
+		if !strings.HasSuffix(name, ".sst") {
+			continue
+		}
+		// A table that is being written gets another name by its content once it is whole: what is stored of it is removed as other tables that no list names.
+		f, err := s.storeFile(ctx, dir, name)
+		switch {
+		case errors.Is(err, os.ErrNotExist), errors.Is(err, io.EOF): // removed by a compaction
+			continue
+		case err != nil:
+			return tables, bytes, fmt.Errorf("metalog: export table %s of %s: %w", name, dir, err)
+		}
+		tables++
+		bytes += int64(f.Size) //nolint:gosec // of a file
+	}
+	return tables, bytes, nil
+}
+
+// newExporter returns what stores files of a folder without an engine.
+func newExporter(opts Options) *snapshotter {
+	e := &Engine{opts: opts, replica: &replica{}} // replicas have the metrics of snapshots; nobody sees these
+	e.metrics = newMetrics(e)
+	return newSnapshotter(e)
 }
 
 // nextSnapshot returns the number after that of every snapshot in the store.

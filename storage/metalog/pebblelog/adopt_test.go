@@ -1,9 +1,11 @@
 package pebblelog
 
 import (
+	"crypto/sha256"
 	"errors"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -318,6 +320,67 @@ func crashEach(t *testing.T, folder *vfs.MemFS, run func(vfs.FS) error, check fu
 			t.Fatalf("crashed before operation %d of %d", point, operations)
 		}
 	}
+}
+
+// TestExportTables: tables are stored while the engine runs, once, under the names that an export of the folder looks for.
+func TestExportTables(t *testing.T) {
+	fs, store := vfs.NewCrashableMem(), memory.New()
+	o := Options{FS: fs, Snapshots: store}
+	if _, _, err := ExportTables(t.Context(), "missing", o); err == nil {
+		t.Error("tables of a folder that is not there are exported")
+	}
+	e, err := Open(testDir, Options{FS: fs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	states, err := e.Open(t.Context(), "test", []record.ShardID{shardA})
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := make([]byte, 50_000) // which does not compress: small tables are in lists
+	seededOptions(1).Random.Read(data)
+	if _, err := e.Append(t.Context(), one(shardA, states[0].Epoch, string(data))); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.db.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	var stored []string
+	for range 2 {
+		if tables, bytes, err := ExportTables(t.Context(), testDir, o); err != nil || tables != 1 || bytes < int64(len(data)) {
+			t.Fatalf("exported %d tables of %d bytes, %v", tables, bytes, err)
+		}
+		stored = listTables(t, store)
+	}
+	name := mustList(t, fs, testDir)
+	name = slices.DeleteFunc(name, func(n string) bool { return !strings.HasSuffix(n, ".sst") })
+	info, err := fs.Stat(fs.PathJoin(testDir, name[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := readFile(fs, fs.PathJoin(testDir, name[0]), info.Size())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(table)
+	if len(name) != 1 || len(stored) != 1 || stored[0] != tableKey("main", [16]byte(sum[:16])) {
+		t.Errorf("stored %v of %v, with the hash %x", stored, name, sum)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// listTables returns the keys of the tables in a store.
+func listTables(t *testing.T, store *memory.Store) (keys []string) {
+	t.Helper()
+	for info, err := range store.List(t.Context(), "meta/main/sst/") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys = append(keys, info.Key)
+	}
+	return keys
 }
 
 // TestForeignSnapshot: a list that another journal left under the number of a snapshot is replaced, and so is a damaged one; that of another leader stays.

@@ -37,6 +37,7 @@ Exit codes: 0 everything was recovered, 6 something is damaged or lost (it is na
 		Example: `  scribe recover --data ./scribe-data --to ./recovered --dry-run
   scribe recover --data ./scribe-data --to ./recovered --catalog ./scribe-data/catalog
   scribe up --data ./recovered --blob-path ./scribe-data/blobs
+  scribe up --node n1 --cluster n1=10.0.0.1:7420,... --data ./recovered --blobs s3 ... --adopt    # as a cell of nodes
   scribe recover --config serve.yaml --to /var/lib/scribe-new --catalog /backup/control
   scribe recover --blobs s3 --s3-endpoint https://s3.example.org --s3-bucket scribe --to ./recovered`,
 		Args: cobra.NoArgs,

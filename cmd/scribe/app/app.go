@@ -189,15 +189,14 @@ func watchFailure[T any](a *App, happened <-chan T, why func(T) error) {
 func (a *App) Stop(ctx context.Context) error {
 	a.stopping.Do(func() {
 		served := a.ready.Swap(false)
-		if served {
-			a.standAside(ctx)
-		}
-		close(a.ended)
 		if a.dismissed.Load() {
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(ctx, dismissedTimeout)
 			defer cancel()
+		} else if served {
+			a.standAside(ctx)
 		}
+		close(a.ended)
 		var errs []error
 		for _, s := range slices.Backward(a.stops) {
 			begin := time.Now()

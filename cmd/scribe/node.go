@@ -208,7 +208,7 @@ Exit codes: 0 the folder is that of a cell of one process, 1 something is in the
 			return usageError(errors.New("missing --node and --cluster: want those with which the node ran"))
 		}
 		c.Adopt = false
-		if err := app.Detach(cmd.Context(), c, app.Options{Logger: newLogger(c.Log, cmd.ErrOrStderr()), Version: programVersion()}); err != nil {
+		if err := app.DetachNode(cmd.Context(), c, app.Options{Logger: newLogger(c.Log, cmd.ErrOrStderr()), Version: programVersion()}); err != nil {
 			return err
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "the cell of nodes has ended, and %s has its metadata; go on with: scribe up --data %s ... (without --node and --cluster, with the same blobs)\n", c.Data, c.Data)

@@ -89,7 +89,7 @@ func TestMove(t *testing.T) {
 	mustPut(t, shared, "k/9", "there")
 
 	for range 2 {
-		if err := etcdkv.End(t.Context(), cfg); err != nil {
+		if err := etcdkv.EndStore(t.Context(), cfg); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -101,10 +101,10 @@ func TestMove(t *testing.T) {
 	values, revisions, newest = contentOf(t, shared)
 	back := pebblekv.DefaultConfig("kv")
 	deps := pebblekv.Deps{FS: vfs.NewMem()}
-	if err := pebblekv.Restore(t.Context(), back, deps, shared); err != nil {
+	if err := pebblekv.RestoreFrom(t.Context(), back, deps, shared); err != nil {
 		t.Fatal(err)
 	}
-	if err := pebblekv.Restore(t.Context(), back, deps, shared); !errors.Is(err, kv.ErrInvalid) {
+	if err := pebblekv.RestoreFrom(t.Context(), back, deps, shared); !errors.Is(err, kv.ErrInvalid) {
 		t.Errorf("restored into a folder with entries: %v", err)
 	}
 	again, err := pebblekv.Open(back, deps)

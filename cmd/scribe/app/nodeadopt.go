@@ -304,7 +304,7 @@ func (n *node) moveMetadata(ctx context.Context, moved *movedMetadata, j journal
 	if err := a.takeStep("control", func() error { return n.moveControl(ctx) }); err != nil {
 		return err
 	}
-	return a.takeStep("journal", func() error { return at.Begin(ctx, j) })
+	return a.takeStep("journal", func() error { return at.BeginJournal(ctx, j) })
 }
 
 // takeStep takes a step that is durable.

@@ -27,9 +27,9 @@ import (
 //  3. It writes down, in DATA/node, that it is detached: the folder starts without --node.
 //  4. It tells the others, which end.
 
-// Detach makes the folder of a node that of a cell of one process, with all that the nodes have, and ends the cell of nodes. The node must not run; the
+// DetachNode makes the folder of a node that of a cell of one process, with all that the nodes have, and ends the cell of nodes. The node must not run; the
 // others must, or a majority of them with this one. After an error, or a crash, it may be called again, and goes on.
-func Detach(ctx context.Context, cfg Config, opts Options) (err error) {
+func DetachNode(ctx context.Context, cfg Config, opts Options) (err error) {
 	a, err := newApp(cfg, opts)
 	if err != nil {
 		return err
@@ -41,8 +41,11 @@ func Detach(ctx context.Context, cfg Config, opts Options) (err error) {
 	if err := a.startProcess(ctx); err != nil {
 		return err
 	}
-	if f, err := readNodeFile(a.opts.Host.FS, a.cfg.Data); err != nil || f == nil {
-		return errors.Join(err, fmt.Errorf("%s is not the folder of a node", a.cfg.Data))
+	switch f, err := readNodeFile(a.opts.Host.FS, a.cfg.Data); {
+	case err != nil:
+		return err
+	case f == nil || !f.Ready:
+		return fmt.Errorf("%s is not the folder of a node whose cell was ready: there is nothing to detach", a.cfg.Data)
 	}
 	if err := a.startReplication(ctx); err != nil {
 		return err
@@ -68,7 +71,7 @@ func (n *node) detachFolder(ctx context.Context) error {
 	if err := a.takeStep("logs", func() error { return n.finishLogs(ctx, head) }); err != nil {
 		return fmt.Errorf("detach %s (go on with the same command): %w", a.cfg.Data, err)
 	}
-	if err := a.takeStep("end", func() error { return etcdkv.End(ctx, a.sharedControl()) }); err != nil {
+	if err := a.takeStep("end", func() error { return etcdkv.EndStore(ctx, a.sharedControl()) }); err != nil {
 		return fmt.Errorf("detach %s (go on with the same command): %w", a.cfg.Data, err)
 	}
 	if err := n.finishControl(ctx); err != nil {
@@ -135,7 +138,7 @@ func (n *node) askEnd(ctx context.Context, engine *pebblelog.Engine) error {
 		return err
 	}
 	if leads {
-		return engine.Detach(ctx, n.place.name)
+		return engine.DetachTo(ctx, n.place.name)
 	}
 	url := engine.Position().Leader
 	_, err = rpc.NewNodeClient(n.app.transport, url).DetachCell(ctx, &scribev1.DetachCellRequest{Node: n.place.name})
@@ -184,7 +187,7 @@ func (n *node) finishControl(ctx context.Context) (err error) {
 		return err
 	}
 	err = a.takeStep("copy", func() error {
-		return pebblekv.Restore(ctx, pebblekv.DefaultConfig(copied), pebblekv.Deps{FS: fsys, Logger: a.log}, shared)
+		return pebblekv.RestoreFrom(ctx, pebblekv.DefaultConfig(copied), pebblekv.Deps{FS: fsys, Logger: a.log}, shared)
 	})
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"scribe/internal/testkit/testsize"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -93,7 +94,8 @@ func TestMoveAtEachStep(t *testing.T) {
 	fill(t, a)
 	stopCell(t, a)
 	there := []string{"export", "mark", "logs", "control", "journal", "ready"}
-	for i, back := range []string{"journal", "logs", "end", "copy", "remove", "rename", "mark"} {
+	back := []string{"journal", "logs", "end", "copy", "remove", "rename", "mark"}
+	for i, back := range back[:testsize.Test(len(back), 2, 1)] {
 		cut := there[i%len(there)]
 		t.Run(cut+" and "+back, func(t *testing.T) {
 			m := &movingCell{next: 10}
@@ -117,14 +119,14 @@ func TestMoveAtEachStep(t *testing.T) {
 			m.check(t, "it has moved", node)
 			mustRefuse(t, "it has moved", c, "scribe node detach")
 
-			if err := Detach(t.Context(), node, cutAt(back)); !errors.Is(err, errCut) {
+			if err := DetachNode(t.Context(), node, cutAt(back)); !errors.Is(err, errCut) {
 				t.Fatalf("the move back ended with %v", err)
 			}
 			mustRefuse(t, "it has not moved back", c, "start it with --node n1")
 			if back == "journal" {
 				m.check(t, "it has not moved back", node)
 			}
-			if err := Detach(t.Context(), node, cutAt("")); err != nil {
+			if err := DetachNode(t.Context(), node, cutAt("")); err != nil {
 				t.Fatalf("the move back: %v", err)
 			}
 			node.Adopt = false
@@ -146,6 +148,9 @@ func TestAdoptRecovered(t *testing.T) {
 	node := oneNode(t, own)
 	node.Data, node.Adopt, node.Blobs.Path = filepath.Join(t.TempDir(), "to"), true, t.TempDir()
 	mustRefuse(t, "without a folder", node, "there is nothing to adopt")
+	if err := DetachNode(t.Context(), node, cutAt("")); err == nil || !strings.Contains(err.Error(), "there is nothing to detach") {
+		t.Errorf("a folder of no node is detached: %v", err)
+	}
 	node.Data = filepath.Join(t.TempDir(), "to")
 	if _, err := Recover(t.Context(), own, RecoverOptions{To: node.Data, Catalog: filepath.Join(own.Data, "control")}); err != nil {
 		t.Fatal(err)

@@ -228,7 +228,7 @@ func (n *node) DetachCell(ctx context.Context, req *scribev1.DetachCellRequest) 
 	if engine == nil {
 		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, time.Second, "node %s does not keep metadata logs yet", n.place.name)
 	}
-	err = engine.Detach(ctx, req.GetNode())
+	err = engine.DetachTo(ctx, req.GetNode())
 	if errors.Is(err, metalog.ErrNotLeader) {
 		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, time.Second, "node %s does not lead the metadata logs: %w", n.place.name, err)
 	}

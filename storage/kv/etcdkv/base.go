@@ -83,9 +83,9 @@ func (s *Store) HasBegun(ctx context.Context) (bool, error) {
 	return err == nil && entries.Count > 0, err
 }
 
-// End ends a store for good, because another one goes on with its content: nobody's transactions are carried out any more, however long they were on
+// EndStore ends a store for good, because another one goes on with its content: nobody's transactions are carried out any more, however long they were on
 // their way; they fail with ErrEnded. Reads go on. Repeating the call is harmless.
-func End(ctx context.Context, cfg Config) error {
+func EndStore(ctx context.Context, cfg Config) error {
 	s, err := New(cfg)
 	if err != nil {
 		return err

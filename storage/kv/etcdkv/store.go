@@ -23,7 +23,7 @@ import (
 // says can be relied on until every process of the cell was restarted.
 var ErrWentBack = errors.New("etcdkv: etcd went back to an earlier revision")
 
-// ErrEnded means that the store has ended for good (End). The transaction changed nothing.
+// ErrEnded means that the store has ended for good (EndStore). The transaction changed nothing.
 var ErrEnded = errors.New("etcdkv: the store has ended: another one goes on with its content")
 
 // Config configures a store.

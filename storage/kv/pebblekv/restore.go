@@ -14,9 +14,9 @@ import (
 // revisions since.
 const revisionGap = 1 << 16
 
-// Restore fills the folder of cfg, which must be new, with the entries of another store, which takes no transactions any more. Entries keep their revisions,
-// and the next one is above all that the other store told. A folder that Restore did not complete must not be used: remove it, and repeat the call.
-func Restore(ctx context.Context, cfg Config, deps Deps, from kv.Store) (err error) {
+// RestoreFrom fills the folder of cfg, which must be new, with the entries of another store, which takes no transactions any more. Entries keep their revisions,
+// and the next one is above all that the other store told. A folder that RestoreFrom did not complete must not be used: remove it, and repeat the call.
+func RestoreFrom(ctx context.Context, cfg Config, deps Deps, from kv.Store) (err error) {
 	s, err := Open(cfg, deps)
 	if err != nil {
 		return err

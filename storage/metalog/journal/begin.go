@@ -6,13 +6,13 @@ import (
 	"fmt"
 )
 
-// Begin begins a journal that was never written at a position above 0, as if all entries up to there had been trimmed: what the logs hold
+// BeginAt begins a journal that was never written at a position above 0, as if all entries up to there had been trimmed: what the logs hold
 // by then is in a snapshot, which every replica needs, and which must be readable before the call. All times that were ever told are at
 // most t.Bound.
 //
 // It returns the head also if an earlier call with the same arguments began the journal, and nothing has changed since. ErrLost, as
 // *LostError with the present head: the journal was begun before. After other errors the outcome is unknown, and the call can be repeated.
-func Begin(ctx context.Context, j Journal, at Position, t Times) (Head, error) {
+func BeginAt(ctx context.Context, j Journal, at Position, t Times) (Head, error) {
 	if at.Seq == 0 {
 		return Head{}, fmt.Errorf("%w: a journal that begins with a snapshot begins after an entry", ErrInvalid)
 	}

@@ -9,13 +9,13 @@ import (
 	"scribe/storage/metalog/journal/memjournal"
 )
 
-// TestBegin: a journal begins at a position, once: a repetition finds its own head, another beginning is refused, and entries follow.
-func TestBegin(t *testing.T) {
+// TestBeginAt: a journal begins at a position, once: a repetition finds its own head, another beginning is refused, and entries follow.
+func TestBeginAt(t *testing.T) {
 	s := memjournal.New()
 	j := s.Open()
 	at, times := journal.Position{Seq: 8, Chain: journal.Position{}.Chain}, journal.Times{Time: 70, Bound: 90}
 	at.Chain[0] = 5
-	if _, err := journal.Begin(t.Context(), j, journal.Position{}, times); !errors.Is(err, journal.ErrInvalid) {
+	if _, err := journal.BeginAt(t.Context(), j, journal.Position{}, times); !errors.Is(err, journal.ErrInvalid) {
 		t.Errorf("before the first entry: %v", err)
 	}
 	// The answer is lost after the head was stored.
@@ -25,17 +25,17 @@ func TestBegin(t *testing.T) {
 		}
 		return nil
 	})
-	if _, err := journal.Begin(t.Context(), j, at, times); !errors.Is(err, errCut) {
+	if _, err := journal.BeginAt(t.Context(), j, at, times); !errors.Is(err, errCut) {
 		t.Fatalf("without an answer: %v", err)
 	}
 	j.SetFault(nil)
-	head, err := journal.Begin(t.Context(), j, at, times)
+	head, err := journal.BeginAt(t.Context(), j, at, times)
 	if err != nil || head.Position() != at || head.Snapshot != 8 || head.Time != 70 || head.Bound != 90 || !head.Free() || head.Revision != 1 {
 		t.Fatalf("repeated: %+v, %v", head, err)
 	}
 	other := at
 	other.Chain[0]++
-	if _, err := journal.Begin(t.Context(), j, other, times); !errors.Is(err, journal.ErrLost) {
+	if _, err := journal.BeginAt(t.Context(), j, other, times); !errors.Is(err, journal.ErrLost) {
 		t.Errorf("another beginning: %v", err)
 	}
 	if err := j.Read(t.Context(), 1, 1, nil); !errors.Is(err, journal.ErrTrimmed) {
@@ -43,7 +43,7 @@ func TestBegin(t *testing.T) {
 	}
 	l := leadAt(t, j)
 	mustAppend(t, l, "next")
-	if _, err := journal.Begin(t.Context(), j, at, times); !errors.Is(err, journal.ErrLost) {
+	if _, err := journal.BeginAt(t.Context(), j, at, times); !errors.Is(err, journal.ErrLost) {
 		t.Errorf("beginning again a journal that goes on: %v", err)
 	}
 	r, err := journal.NewReader(s.Open())
@@ -63,18 +63,18 @@ func TestBegin(t *testing.T) {
 	}
 }
 
-// TestDetach: a journal that has ended takes no change any more, from nobody, and its last head has the exact bound.
-func TestDetach(t *testing.T) {
+// TestDetachTo: a journal that has ended takes no change any more, from nobody, and its last head has the exact bound.
+func TestDetachTo(t *testing.T) {
 	s := memjournal.New()
 	j := s.Open()
 	l := leadAt(t, j)
 	mustAppend(t, l, "last")
 	for _, name := range []string{"", string(make([]byte, 64))} {
-		if err := l.Detach(t.Context(), journal.Times{}, name); !errors.Is(err, journal.ErrInvalid) {
+		if err := l.DetachTo(t.Context(), journal.Times{}, name); !errors.Is(err, journal.ErrInvalid) {
 			t.Errorf("detach to a name of %d bytes: %v", len(name), err)
 		}
 	}
-	if err := l.Detach(t.Context(), journal.Times{Bound: 1234}, "n2"); err != nil {
+	if err := l.DetachTo(t.Context(), journal.Times{Bound: 1234}, "n2"); err != nil {
 		t.Fatal(err)
 	}
 	head, err := s.Open().Head(t.Context())

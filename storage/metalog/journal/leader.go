@@ -155,9 +155,9 @@ func (l *Leader) RecordSnapshot(ctx context.Context, seq uint64) error {
 // has told. It may be below the bound before, so that the next leader's clock need not wait for the rest of that.
 func (l *Leader) HandOver(ctx context.Context, t Times) error { return l.endLead(ctx, t, "") }
 
-// Detach ends the journal in order, as HandOver does, but nobody leads it any more: the node of a name takes the metadata along, and goes
+// DetachTo ends the journal in order, as HandOver does, but nobody leads it any more: the node of a name takes the metadata along, and goes
 // on without a journal.
-func (l *Leader) Detach(ctx context.Context, t Times, node string) error {
+func (l *Leader) DetachTo(ctx context.Context, t Times, node string) error {
 	if node == "" || len(node) > schema.MaxDetached {
 		return fmt.Errorf("%w: detach to a node with a name of %d bytes, want 1 to %d", ErrInvalid, len(node), schema.MaxDetached)
 	}

@@ -155,9 +155,9 @@ func AdoptFolder(dir string, opts Options, at Adoption) error {
 	return nil
 }
 
-// Begin begins the journal of an adopted folder. It does nothing if the journal was begun there before, also if it has gone on since.
-func (a Adoption) Begin(ctx context.Context, j journal.Journal) error {
-	_, err := journal.Begin(ctx, j, a.Position, journal.Times{Time: a.Time, Bound: a.Time})
+// BeginJournal begins the journal of an adopted folder. It does nothing if the journal was begun there before, also if it has gone on since.
+func (a Adoption) BeginJournal(ctx context.Context, j journal.Journal) error {
+	_, err := journal.BeginAt(ctx, j, a.Position, journal.Times{Time: a.Time, Bound: a.Time})
 	lost, ok := errors.AsType[*journal.LostError](err)
 	if !ok {
 		return err
@@ -195,8 +195,8 @@ func DetachFolder(dir string, opts Options, head journal.Head) error {
 	return nil
 }
 
-// Detach ends the journal in order: no replica leads it any more, and the node of a name goes on without it. It fails as HandOver does.
-func (e *Engine) Detach(ctx context.Context, node string) error {
+// DetachTo ends the journal in order: no replica leads it any more, and the node of a name goes on without it. It fails as HandOver does.
+func (e *Engine) DetachTo(ctx context.Context, node string) error {
 	if node == "" {
 		return fmt.Errorf("%w: detach to a node without a name", metalog.ErrInvalid)
 	}

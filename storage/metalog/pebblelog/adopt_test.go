@@ -126,7 +126,7 @@ func TestAdoptAndDetach(t *testing.T) {
 		}
 		j := entries.Open()
 		for range 2 {
-			if err := errors.Join(AdoptFolder(testDir, o, at), at.Begin(t.Context(), j)); err != nil {
+			if err := errors.Join(AdoptFolder(testDir, o, at), at.BeginJournal(t.Context(), j)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -153,12 +153,12 @@ func TestAdoptAndDetach(t *testing.T) {
 		}
 		goOn(t, c.leader(t).engine, known)
 		known = lookAround(t, c.leader(t).engine)
-		if err := at.Begin(t.Context(), j); err != nil {
+		if err := at.BeginJournal(t.Context(), j); err != nil {
 			t.Errorf("beginning again a journal that goes on: %v", err)
 		}
 		other := at
 		other.Seq += 1000
-		if err := other.Begin(t.Context(), j); !errors.Is(err, journal.ErrWentBack) {
+		if err := other.BeginJournal(t.Context(), j); !errors.Is(err, journal.ErrWentBack) {
 			t.Errorf("another beginning: %v", err)
 		}
 		detachNode(t, c, known)
@@ -185,10 +185,10 @@ func goOn(t testing.TB, log metalog.Log, known told) {
 func detachNode(t *testing.T, c *testCell, known told) {
 	t.Helper()
 	n, leader := c.nodes[2], c.leader(t)
-	if err := n.engine.Detach(t.Context(), ""); !errors.Is(err, metalog.ErrInvalid) {
+	if err := n.engine.DetachTo(t.Context(), ""); !errors.Is(err, metalog.ErrInvalid) {
 		t.Errorf("detached to nobody: %v", err)
 	}
-	if err := leader.engine.Detach(t.Context(), n.name); err != nil {
+	if err := leader.engine.DetachTo(t.Context(), n.name); err != nil {
 		t.Fatal(err)
 	}
 	for _, n := range c.nodes {

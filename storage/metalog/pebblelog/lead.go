@@ -389,7 +389,7 @@ func (c *logCommitter) handOver(ctx context.Context, detach string) (err error) 
 	if detach == "" {
 		err = c.leading.HandOver(ctx, exact)
 	} else {
-		err = c.leading.Detach(ctx, exact, detach)
+		err = c.leading.DetachTo(ctx, exact, detach)
 	}
 	head := c.leading.Head()
 	c.e.replica.offerHead(head)

@@ -146,7 +146,7 @@ func (s *Store) swapHead(known uint64, next journal.Head, entry []byte) (journal
 		return s.mu.head, &journal.FullError{Detail: fmt.Sprintf("entries take %d of %d bytes; they are removed after the next snapshot", s.mu.size, s.mu.capacity)}
 	}
 	if known == 0 && entry == nil {
-		s.mu.first = next.Seq + 1 // it begins with a snapshot: see journal.Begin
+		s.mu.first = next.Seq + 1 // it begins with a snapshot: see journal.BeginAt
 	}
 	next.Revision = known + 1
 	s.mu.head = next

@@ -90,9 +90,10 @@ func (c *movedCell) writeOnce(t *testing.T) (stop func() int) {
 		t.Fatal(err)
 	}
 	var ends atomic.Bool
-	count, done := 0, make(chan error, 1)
+	count, longest, done := 0, time.Duration(0), make(chan error, 1)
 	go func() {
-		for ; !ends.Load(); count++ {
+		for last := time.Now(); !ends.Load(); count++ {
+			longest, last = max(longest, time.Since(last)), time.Now()
 			if err := p.Write(context.WithoutCancel(t.Context()), "once", producer.Message{Payload: fmt.Appendf(nil, "%d", count)}); err != nil {
 				done <- fmt.Errorf("message %d: %w", count, err)
 				return
@@ -110,6 +111,7 @@ func (c *movedCell) writeOnce(t *testing.T) (stop func() int) {
 		case <-time.After(waitLimit):
 			t.Fatal("a writer stands still")
 		}
+		t.Logf("%d messages were written, the longest pause was %v", count, longest)
 		return count
 	})
 }

@@ -56,7 +56,7 @@ func (c *movedCell) goOn(t *testing.T, what string, i int) {
 // revision returns the revision of the category once.
 func (c *movedCell) revision(t *testing.T, i int) uint64 {
 	t.Helper()
-	var category struct{ Id, Revision uint64 }
+	var category struct{ Revision uint64 }
 	if err := json.Unmarshal(ok(t, nil, "category", "describe", "once", "--server", c.url(i)), &category); err != nil {
 		t.Fatal(err)
 	}

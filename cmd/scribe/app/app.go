@@ -189,13 +189,11 @@ func watchFailure[T any](a *App, happened <-chan T, why func(T) error) {
 func (a *App) Stop(ctx context.Context) error {
 	a.stopping.Do(func() {
 		served := a.ready.Swap(false)
-		if a.dismissed.Load() {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, dismissedTimeout)
-			defer cancel()
-		} else if served {
+		if served && !a.dismissed.Load() {
 			a.standAside(ctx)
 		}
+		ctx, cancel := a.limitStop(ctx)
+		defer cancel()
 		close(a.ended)
 		var errs []error
 		for _, s := range slices.Backward(a.stops) {

@@ -266,6 +266,14 @@ func (n *node) awaitDetached(ctx context.Context, why error) error {
 // dismissedTimeout is how long a process that was dismissed waits for its parts: writers repeat what it holds where the metadata is now.
 const dismissedTimeout = time.Second
 
+// limitStop bounds how long the parts of the process may take to stop.
+func (a *App) limitStop(ctx context.Context) (context.Context, context.CancelFunc) {
+	if a.dismissed.Load() {
+		return context.WithTimeout(ctx, dismissedTimeout)
+	}
+	return context.WithCancel(ctx)
+}
+
 // explainHalt returns why a replica that halted ends the process, once that may end.
 func (a *App) explainHalt(err error) error {
 	err = fmt.Errorf("metalog: %w", err)

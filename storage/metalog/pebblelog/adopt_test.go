@@ -28,7 +28,6 @@ type told struct {
 	entries   []metalog.Entry
 	producers []metalog.ProducerState
 	boundary  int64
-	retired   error
 }
 
 // adoptedShards are the shards of the folders of these tests; shardA is trimmed, shardB sealed, and the last one was never opened.

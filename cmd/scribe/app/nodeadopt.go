@@ -26,7 +26,7 @@ import (
 )
 
 // A cell of one process becomes one of nodes in these steps (docs/adr/0052-moving-to-nodes-and-back.md). The cell of one process starts again after a crash
-// before the third, the nodes go on after a crash behind it, and nobody else can begin the journal in between:
+// before the third, the nodes go on after a later one, and nobody else can begin the journal in between:
 //
 //  1. All nodes begin, and know whose folder the cell begins with: the others wait for the journal's head.
 //  2. The node that adopts checks the folder, and stores a snapshot of it.

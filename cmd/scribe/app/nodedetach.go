@@ -20,7 +20,7 @@ import (
 )
 
 // A cell of nodes becomes one of one process in these steps (docs/adr/0052-moving-to-nodes-and-back.md). The nodes go on after a crash before the first; after
-// one behind it the node that detaches goes on with the same command, for which the others keep their etcd up:
+// a later one the node that detaches goes on with the same command, for which the others keep their etcd up:
 //
 //  1. The leader of the metadata logs writes the last head of the journal, which names the node. No node does anything from then on.
 //  2. The node ends the control store in etcd, and copies it to its folder; it makes its replica an engine without a journal.

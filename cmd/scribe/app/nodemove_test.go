@@ -86,7 +86,7 @@ func mustRefuse(t *testing.T, what string, c Config, says string) {
 	}
 }
 
-// TestMoveAtEachStep cuts off the move to a node, and the one back, before each of their steps. Before the mark of the move the folder starts as before, behind it only
+// TestMoveAtEachStep cuts off the move to a node, and the one back, before each of their steps. Before the mark of the move the folder starts as before, after it only
 // as the node's, which has everything; and the other way round.
 func TestMoveAtEachStep(t *testing.T) {
 	own := cellConfig(t)

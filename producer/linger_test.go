@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"scribe/internal/format/record"
+	"scribe/internal/testkit/testsize"
 	"scribe/producer"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -66,7 +67,7 @@ func writeRounds(p *producer.Producer, names []string, rounds int, pause time.Du
 // TestLingerGrows: who writes to many categories sends some 2,000 frames a second, not one for each message, unless that is turned off or
 // another level is asked for. With few categories nothing changes.
 func TestLingerGrows(t *testing.T) {
-	for _, c := range []struct {
+	cases := []struct {
 		name        string
 		categories  int
 		opts        []producer.Option
@@ -78,7 +79,8 @@ func TestLingerGrows(t *testing.T) {
 		{"bounded", 2500, []producer.Option{producer.WithMaxLinger(500 * time.Millisecond)}, 4900, 5100, 500 * time.Millisecond},
 		{"spooled", 2500, []producer.Option{producer.WithAck(producer.AckSpooled)}, 12_000, 12_500, producer.DefaultLinger},
 		{"few", 10, nil, 48, 50, producer.DefaultLinger},
-	} {
+	}
+	for _, c := range cases[:testsize.Test(len(cases), len(cases), 1)] {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var a arrivals

@@ -29,7 +29,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience is how long a test waits for what must come.
-const patience = 2 * time.Minute
+const patience = time.Minute
 
 // categories are the names that exist.
 type categories []string

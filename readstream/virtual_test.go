@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"scribe/internal/format/record"
+	"scribe/internal/testkit/testsize"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/metalog"
 )
@@ -276,7 +277,7 @@ func watched(t *testing.T, e *engine, s *Server, sc scene, seed uint64) {
 }
 
 func TestTenThousandShardsInVirtualTime(t *testing.T) {
-	sc := scene{shards: 10_000, appear: 20, appends: 2000, length: 10 * time.Second, idle: 0.5}
+	sc := scene{shards: testsize.Test(10_000, 10_000, 2000), appear: 20, appends: 2000, length: 10 * time.Second, idle: 0.5}
 	inBubble(t, 1, nil, func(t *testing.T, e *engine, s *Server) { watched(t, e, s, sc, 1) })
 }
 

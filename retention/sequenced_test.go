@@ -16,6 +16,7 @@ import (
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
 	"scribe/internal/format/sequenced"
+	"scribe/internal/testkit/testsize"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob/memory"
 	"scribe/storage/metalog"
@@ -347,7 +348,7 @@ func TestUnsequencedFromTheStart(t *testing.T) {
 // has something in its hands. No pointer of any log is without its blob, at any time.
 func TestSequencedKilled(t *testing.T) {
 	for _, after := range []bool{false, true} {
-		for n := range 40 {
+		for n := 0; n < 40; n += testsize.Test(1, 1, 4) {
 			t.Run(fmt.Sprintf("step %d, carried out %v", n, after), func(t *testing.T) {
 				w := testWorld(t)
 				w.cfg.PinLimit, w.cfg.Linger, w.cfg.Grace = 20*time.Minute, 0, 0

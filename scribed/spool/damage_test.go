@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
+	"scribe/internal/testkit/testsize"
 	"scribe/scribed/spool/layout"
 )
 
@@ -149,20 +150,23 @@ func (f *folder) expect(t *testing.T, what string, segment []byte, from, to int6
 	check(t, s)
 }
 
+// damageStep is the distance of bytes that are damaged one after another, by one goroutine.
+func damageStep() int { return testsize.Test(1, 1, 17) }
+
 // TestDamageSweep flips each byte of a segment, and ranges of it, with and without a footer. Only the records that are hit are
 // missing, and they are counted and kept.
 func TestDamageSweep(t *testing.T) {
 	for _, sealed := range []bool{true, false} {
 		f := makeFolderOf(t, sealed)
 		f.expect(t, "whole", f.segment, 0, 0)
-		for at := range f.segment {
+		for at := 0; at < len(f.segment); at += damageStep() {
 			b := slices.Clone(f.segment)
 			b[at] ^= 0x41
 			f.expect(t, fmt.Sprintf("sealed %v, byte %d", sealed, at), b, int64(at), int64(at)+1)
 		}
 		rng := rand.New(rand.NewPCG(3, 4))
 		end := int(f.want[9].Offset) // of what is known to be on disk
-		for range 300 {
+		for range testsize.Test(300, 300, 20) {
 			from := rng.IntN(end)
 			to := min(end, from+1+rng.IntN(700))
 			b := slices.Clone(f.segment)
@@ -206,7 +210,7 @@ func (f *folder) expectRange(t *testing.T, what string, segment []byte, from, to
 func TestTruncated(t *testing.T) {
 	for _, sealed := range []bool{true, false} {
 		f := makeFolderOf(t, sealed)
-		for n := range f.segment {
+		for n := 0; n < len(f.segment); n += damageStep() {
 			s, _ := f.open(t, f.segment[:n])
 			var got []ClaimedRecord
 			for _, c := range []string{"a", "b"} {
@@ -260,7 +264,7 @@ func TestDamagedState(t *testing.T) {
 		t.Fatalf("%d and %d held, %d dropped, want 2, 5, 1", a, b, d)
 	}
 	seen := map[int64]bool{}
-	for at := 0; at < len(whole); at += 3 {
+	for at := 0; at < len(whole); at += testsize.Test(3, 3, 6) {
 		bad := slices.Clone(whole)
 		bad[at] ^= 0xff
 		a, b, _ := records(bad)

@@ -362,8 +362,7 @@ func TestHungSeed(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSeeds$", "-test.timeout=20s", "-seeds=1", "-keep="+keep) //nolint:gosec // this test's own binary
 	cmd.Env = append(os.Environ(), hangEnv+"=1")
 	out, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) {
+	if _, failed := errors.AsType[*exec.ExitError](err); !failed {
 		t.Fatalf("the run ended with %v\n%s", err, out)
 	}
 	for _, want := range []string{"seed 1 failed", errTimeOver.Error(), "[select (no cases)]", "sim.TestPlan", "its plan and its timeline"} {

@@ -94,17 +94,20 @@ func TestBrokenBuild(t *testing.T) {
 	}
 }
 
-// TestSlowest: of the tests that passed, those that took the longest are listed, without their subtests.
+// TestSlowest: of the tests that passed, those that took the longest are listed, without their subtests, which may have run at the same time.
 func TestSlowest(t *testing.T) {
 	r, out := newResults(), new(bytes.Buffer)
 	err := r.readEvents(strings.NewReader(`{"Action":"pass","Package":"p","Test":"TestQuick","Elapsed":0.5}
 {"Action":"pass","Package":"p","Test":"TestSlow/part","Elapsed":30}
 {"Action":"pass","Package":"p","Test":"TestSlow","Elapsed":31}
+{"Action":"pass","Package":"q","Test":"TestTogether/one","Elapsed":20}
+{"Action":"pass","Package":"q","Test":"TestTogether/other","Elapsed":19}
+{"Action":"pass","Package":"q","Test":"TestTogether","Elapsed":0}
 {"Action":"pass","Package":"q","Test":"TestMiddling","Elapsed":2}
 {"Action":"pass","Package":"q","Elapsed":40}
 `), out)
 	r.printSlowest(out, 2)
-	want := "The slowest tests, in seconds:\n    31.0  p TestSlow\n     2.0  q TestMiddling\n"
+	want := "The slowest tests, in seconds:\n    31.0  p TestSlow\n    20.0  q TestTogether\n"
 	if err != nil || out.String() != want {
 		t.Errorf("%v, %q, want %q", err, out.String(), want)
 	}

@@ -41,6 +41,9 @@ type packageResult struct {
 	output      map[string][]string
 	failedTests []string
 	buildOutput []string
+	// longest is the seconds that the longest subtest of each top-level test took: go test counts those that run at the same time for none
+	// of the tests above them.
+	longest map[string]float64
 }
 
 // failure is a test that failed. test is empty if a package failed outside of its tests.
@@ -86,7 +89,7 @@ func (r *results) apply(e event, out io.Writer) {
 	}
 	p := r.packages[e.Package]
 	if p == nil {
-		p = &packageResult{path: e.Package, output: map[string][]string{}}
+		p = &packageResult{path: e.Package, output: map[string][]string{}, longest: map[string]float64{}}
 		r.packages[e.Package] = p
 	}
 	test, _, isSubtest := strings.Cut(e.Test, "/")
@@ -104,9 +107,10 @@ func (r *results) apply(e event, out io.Writer) {
 			return
 		}
 		r.passed++
+		p.longest[test] = max(p.longest[test], e.Elapsed)
 		if !isSubtest {
 			delete(p.output, test) // only what failed is shown
-			r.slowest = append(r.slowest, testTime{e.Elapsed, e.Package + " " + test})
+			r.slowest = append(r.slowest, testTime{p.longest[test], e.Package + " " + test})
 		}
 	case "skip":
 		if e.Test != "" {

@@ -6,7 +6,8 @@
 //
 //   - network_test.go: a network with latency, bandwidth, loss, one-way cuts and hosts that vanish;
 //   - disk_test.go: Pebble's file systems in memory, which lose what was not synced;
-//   - store_test.go: a store of blobs that is far away, refuses, loses answers, and lets blobs arrive late.
+//   - store_test.go: a store of blobs that is far away, refuses, loses answers, and lets blobs arrive late;
+//   - etcd_test.go: what stands for the etcd of a cell of nodes, which is slow, cut off, and loses answers.
 //
 // Random numbers of each process follow from the seed as well (app.Host.Random).
 //

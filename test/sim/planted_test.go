@@ -283,13 +283,17 @@ var plantedFaults = []plantedFault{
 	},
 	{ // the clock of a replica that takes over begins below what the one before has promised
 		"replica-forgets-bound", "storage/metalog/pebblelog/clock.go",
-		"c.mu.last = max(c.mu.last, bound, c.wall())",
-		"c.mu.last = max(c.mu.last, c.wall())",
+		`	c.mu.last = max(c.mu.last, bound, c.wall())
+	c.mu.newest, c.mu.bound = max(c.mu.newest, bound), bound
+`,
+		`	c.mu.last = max(c.mu.last, c.wall())
+	c.mu.bound = bound
+`,
 	},
 	{ // the list of a snapshot names one entry more than its files have
 		"snapshot-lacks-entry", "storage/metalog/pebblelog/snapshot.go",
 		"	err = s.store.Put(ctx, snapshotKey(s.e.opts.Name, list.Seq), schema.AppendSnapshot(nil, list))\n",
-		"	list.Seq++\n\terr = s.store.Put(ctx, snapshotKey(s.e.opts.Name, list.Seq), schema.AppendSnapshot(nil, list))\n",
+		"	more := list\n\tmore.Seq++\n\terr = s.store.Put(ctx, snapshotKey(s.e.opts.Name, list.Seq), schema.AppendSnapshot(nil, more))\n",
 	},
 	{ // the silence of a group's member is measured by a clock that may be set
 		"group-expires-by-wall", "controlplane/group/coordinator.go",

@@ -150,6 +150,8 @@ func (p *process) beginLifeLocked() (context.Context, *life, app.Host) {
 	}
 	if p.plan.Node {
 		host.Replication = p.w.etcd.replication(p.host, l.gate)
+		// A replica's write-ahead log stays empty: what is in the journal is durable. Pebble syncs it as it closes, with its mutex held.
+		host.FS = p.disk.mountInstant()
 	}
 	return ctx, l, host
 }

@@ -102,7 +102,7 @@ func (p *plan) drawReplicaFaults(rng *rand.Rand) {
 		f := faultPlan{Kind: pick(rng, kinds), At: at, Process: pick(rng, p.nodes())}
 		f.For = time.Duration(rng.Int64N(int64(pick(rng, []time.Duration{time.Second, 5 * time.Second, 30 * time.Second}))))
 		if f.Kind == faultEtcdLoss {
-			f.Chance = pick(rng, []float64{0.05, 0.3, 0.8})
+			f.Chance = pick(rng, []float64{0.1, 0.5, 0.95})
 		}
 		if leaderKinds[f.Kind] != "" || f.Kind == faultEtcdLoss || f.Kind == faultSlowEtcd {
 			f.Process = ""

@@ -65,7 +65,9 @@ type patched struct {
 	read      func(ctx context.Context, shard record.ShardID, from record.LSN, n, bytes int) ([]metalog.Entry, error)
 	tail      func(ctx context.Context, shards []record.ShardID) ([]metalog.State, error)
 	subscribe func(updates []metalog.Update) []metalog.Update
-	trim      func(ctx context.Context, shard record.ShardID, before record.LSN) error
+	// promise returns what is sent after an update before the subscription ends; nil if it goes on.
+	promise func(u *metalog.Update) *metalog.Update
+	trim    func(ctx context.Context, shard record.ShardID, before record.LSN) error
 }
 
 func (p *patched) Open(ctx context.Context, owner string, shards []record.ShardID) ([]metalog.State, error) {
@@ -108,7 +110,13 @@ func (p *patched) Subscribe(ctx context.Context, from []metalog.Position, heartb
 		if p.subscribe != nil {
 			updates = p.subscribe(updates)
 		}
-		return fn(updates)
+		if err := fn(updates); err != nil || p.promise == nil {
+			return err
+		}
+		if last := p.promise(&updates[len(updates)-1]); last != nil {
+			return errors.Join(fn([]metalog.Update{*last}), errors.New("cut off"))
+		}
+		return nil
 	})
 }
 
@@ -295,6 +303,14 @@ var lies = map[string]lie{
 		u.Entries[0].Data[7] ^= 1
 	}),
 	"a subscription's time is another one": subscriptions(func(u *metalog.Update) { u.Entries[len(u.Entries)-1].Time++ }),
+	"what an ended subscription promised does not hold": func(l *liar) linear.Log {
+		return &patched{Log: l.log, promise: func(u *metalog.Update) *metalog.Update {
+			if u.Watermark == 0 || !l.now() {
+				return nil
+			}
+			return &metalog.Update{Shard: u.Shard, NextLSN: u.NextLSN, Watermark: u.Watermark + int64(time.Hour/time.Microsecond)}
+		}}
+	},
 	"a subscription's watermark is ahead": subscriptions(func(u *metalog.Update) {
 		u.Watermark = u.Entries[0].Time + int64(time.Hour/time.Microsecond)
 	}),

@@ -365,11 +365,23 @@ func (r *replica) closeFolder() error {
 		return err
 	}
 	r.flushFolder()
-	e.guard.armed.Store(false)
-	if err := e.Err(); err != nil && !e.fatal.halted {
-		return err
+	if err := e.Err(); err != nil {
+		if !e.fatal.halted {
+			return err
+		}
+		e.guard.armed.Store(false) // it has nothing to report any more
+		return e.releaseFolder()
 	}
-	return e.releaseFolder()
+	// A flush or a compaction may still be under way, and Pebble ends the process if it can't write the manifest then. So the guard stays,
+	// and who closes does not wait for Pebble after that.
+	released := make(chan error, 1)
+	go func() { released <- e.releaseFolder() }()
+	select {
+	case err := <-released:
+		return err
+	case <-e.failed:
+		return e.failedError()
+	}
 }
 
 // flushFolder writes what the folder has in memory only. The replica need not read it from the journal again then.

@@ -199,8 +199,11 @@ func (a *accumulator) addSpan(now time.Time, t *categoryAccount, to logTarget, p
 	for i := range p.frames {
 		pl.messages += int(p.frames[i].messages)
 	}
-	if p.sub != nil {
+	switch {
+	case p.isAwaited():
 		pl.waiters++
+	case p.sub != nil:
+		pl.lingered++
 	}
 	if counted {
 		t.queue.countPayload(pl, 1)
@@ -409,11 +412,19 @@ func (a *accumulator) dueTrigger(fl *classQueue, now time.Time) (flushTrigger, b
 		return 0, false
 	case fl.waiters > 0 && fl.running < a.cfg.GroupCommit:
 		return triggerCommit, true
-	case !now.Before(fl.oldest.Add(a.cfg.MaxAge)):
+	case !now.Before(fl.oldest.Add(a.oldestAge(fl))):
 		return triggerAge, true
 	default:
 		return 0, false
 	}
+}
+
+// oldestAge returns the age of the oldest pending frame at which a flush is due.
+func (a *accumulator) oldestAge(fl *classQueue) time.Duration {
+	if fl.lingered > 0 {
+		return min(a.cfg.GatherTime, a.cfg.MaxAge)
+	}
+	return a.cfg.MaxAge
 }
 
 // floorEnd returns the earliest time for a flush of less than Config.FloorBytes; zero if there is no bound.
@@ -450,7 +461,7 @@ func (a *accumulator) nextTick() (at time.Time) {
 		if fl.running >= a.cfg.MaxInFlight {
 			continue // partFinished comes first
 		}
-		due, floor := fl.oldest.Add(a.cfg.MaxAge), a.floorEnd(fl)
+		due, floor := fl.oldest.Add(a.oldestAge(fl)), a.floorEnd(fl)
 		if fl.waiters > 0 && fl.running < a.cfg.GroupCommit || due.Before(floor) {
 			due = floor
 		}

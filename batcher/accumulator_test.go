@@ -21,7 +21,7 @@ import (
 //
 // Commands, each with an optional at=DURATION since the start:
 //
-//	init [memory= share= flush= age= floor= inflight= batch= payload= block=]
+//	init [memory= share= flush= age= gather= floor= inflight= batch= payload= block=]
 //	add [wait [lingered]] (SHARD:BYTES[xFRAMES][#CLASS][!] ...)   the spans of one request; ! = exactly_once, each frame a run of its own
 //	squeeze TIMES BYTES SIZE                           spans of so many bytes are added, and each is compressed to SIZE
 //	compressed BLOCK SIZE                              the compressor is done with a block
@@ -172,7 +172,7 @@ func (s *script) init(t *testing.T, d *datadriven.TestData) string {
 		"block":    func(v int64) { cfg.BlockBytes = int(v) },
 	}
 	shares := map[string]func(float64){"share": func(v float64) { cfg.Share = v }}
-	times := map[string]*time.Duration{"age": &cfg.MaxAge, "floor": &cfg.FlushFloor}
+	times := map[string]*time.Duration{"age": &cfg.MaxAge, "gather": &cfg.GatherTime, "floor": &cfg.FlushFloor}
 	for _, arg := range d.CmdArgs {
 		var err error
 		if set := ints[arg.Key]; set != nil {
@@ -280,7 +280,7 @@ func (s *script) state() string {
 	for _, fl := range s.acc.queues {
 		fmt.Fprintf(&out, "class %d: ", fl.class)
 		if v := fl.pending; v != (flushVolume{}) {
-			fmt.Fprintf(&out, "%d bytes pending in %d payloads, %d waiting; ", v.size, v.payloads, fl.waiters)
+			fmt.Fprintf(&out, "%d bytes pending in %d payloads, %d waiting; ", v.size, v.payloads, fl.waiters+fl.lingered)
 		}
 		if fl.awaited != (flushVolume{}) && fl.awaited != fl.pending {
 			fmt.Fprintf(&out, "%d bytes awaited in %d batches; ", fl.awaited.size, len(fl.awaitedBatches))

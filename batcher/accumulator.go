@@ -412,19 +412,18 @@ func (a *accumulator) dueTrigger(fl *classQueue, now time.Time) (flushTrigger, b
 		return 0, false
 	case fl.waiters > 0 && fl.running < a.cfg.GroupCommit:
 		return triggerCommit, true
-	case !now.Before(fl.oldest.Add(a.oldestAge(fl))):
+	case a.mayGather(fl) && !now.Before(fl.oldest.Add(a.cfg.GatherTime)):
+		return triggerCommit, true
+	case !now.Before(fl.oldest.Add(a.cfg.MaxAge)):
 		return triggerAge, true
 	default:
 		return 0, false
 	}
 }
 
-// oldestAge returns the age of the oldest pending frame at which a flush is due.
-func (a *accumulator) oldestAge(fl *classQueue) time.Duration {
-	if fl.lingered > 0 {
-		return min(a.cfg.GatherTime, a.cfg.MaxAge)
-	}
-	return a.cfg.MaxAge
+// mayGather reports whether a flush of what lingered is due when that was gathered. If flushes are slow, what comes gathers for longer.
+func (a *accumulator) mayGather(fl *classQueue) bool {
+	return fl.lingered > 0 && fl.running < a.cfg.GroupCommit
 }
 
 // floorEnd returns the earliest time for a flush of less than Config.FloorBytes; zero if there is no bound.
@@ -461,7 +460,10 @@ func (a *accumulator) nextTick() (at time.Time) {
 		if fl.running >= a.cfg.MaxInFlight {
 			continue // partFinished comes first
 		}
-		due, floor := fl.oldest.Add(a.oldestAge(fl)), a.floorEnd(fl)
+		due, floor := fl.oldest.Add(a.cfg.MaxAge), a.floorEnd(fl)
+		if a.mayGather(fl) {
+			due = earlierTime(due, fl.oldest.Add(a.cfg.GatherTime))
+		}
 		if fl.waiters > 0 && fl.running < a.cfg.GroupCommit || due.Before(floor) {
 			due = floor
 		}

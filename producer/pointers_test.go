@@ -43,6 +43,7 @@ const (
 	modelFloor    = 80 * time.Millisecond
 	modelBytes    = 20 << 20
 	modelInFlight = 4
+	modelGroup    = 2 // flushes in flight from which only full ones are cut
 )
 
 // between returns a random duration.
@@ -76,7 +77,7 @@ func (m *flushModel) Write(_ context.Context, req *scribev1.WriteRequest) (*scri
 // cutDue cuts the open flush if it is due, or looks again when it is. The caller holds mu.
 func (m *flushModel) cutDue() {
 	flush, now := m.open, time.Now()
-	if flush == nil || m.running == modelInFlight {
+	if flush == nil || m.running == modelInFlight || m.running >= modelGroup && flush.bytes < modelBytes {
 		return
 	}
 	if wait := max(modelGather-now.Sub(flush.begun), modelFloor-now.Sub(m.last)); wait > 0 && flush.bytes < modelBytes {

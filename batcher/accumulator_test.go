@@ -39,6 +39,36 @@ func TestAccumulator(t *testing.T) {
 	})
 }
 
+// TestManyLingeredPayloads: a flush of many small payloads is as slow as one of many bytes, so what is awaited stays out of it.
+func TestManyLingeredPayloads(t *testing.T) {
+	for _, c := range []struct {
+		payloads int
+		trigger  flushTrigger
+	}{
+		{asidePayloads, triggerCommit},
+		{asidePayloads + 1, triggerAwaited},
+	} {
+		acc := newAccumulator(DefaultConfig())
+		add := func(shard int, sub *waitingRequest) {
+			to := logTarget{shard: record.MakeShardID(uint32(shard), 0, 7), class: 72} //nolint:gosec // small
+			in := &parsedRequest{spans: []routedSpan{{frameSpan: frameSpan{sub: sub, frames: make([]frame, 1), bytes: 10}, target: to}}, results: make([]scribev1.FrameResult, 1)}
+			if err := acc.admitCategories(epoch, in); err != nil {
+				t.Fatal(err)
+			}
+			acc.addSpan(epoch, in.spans[0].account, to, in.spans[0].frameSpan)
+		}
+		for i := range c.payloads {
+			add(i+1, &waitingRequest{lingered: true})
+		}
+		add(c.payloads+1, &waitingRequest{})
+		acc.tick(epoch)
+		started := acc.takeActions().start
+		if len(started) != 1 || started[0].trigger != c.trigger {
+			t.Errorf("%d payloads: started %d flushes, the first by %v, want one by %v", c.payloads, len(started), started[0].trigger, c.trigger)
+		}
+	}
+}
+
 type script struct {
 	acc    accumulator
 	now    time.Time

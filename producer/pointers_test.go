@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"scribe/internal/role/request"
+	"scribe/internal/format/record"
 	"scribe/producer"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/proto/scribe/v1/scribev1connect"
@@ -63,8 +63,11 @@ func (m *flushModel) Write(_ context.Context, req *scribev1.WriteRequest) (*scri
 	}
 	flush := m.open
 	res := &scribev1.WriteResponse{Ordered: true}
-	for frames := request.WalkHeaders(req.GetFrames()); frames.Next(); {
-		m.categories[string(frames.Category)] = struct{}{}
+	for h, err := range record.Split(req.GetFrames()) {
+		if err != nil {
+			continue
+		}
+		m.categories[string(h.Category)] = struct{}{}
 		res.Results = append(res.Results, &scribev1.FrameResult{Shard: 1, Lsn: 1})
 	}
 	flush.bytes += len(req.GetFrames())

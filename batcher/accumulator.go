@@ -199,8 +199,11 @@ func (a *accumulator) addSpan(now time.Time, t *categoryAccount, to logTarget, p
 	for i := range p.frames {
 		pl.messages += int(p.frames[i].messages)
 	}
-	if p.sub != nil {
+	switch {
+	case p.isAwaited():
 		pl.waiters++
+	case p.sub != nil:
+		pl.lingered++
 	}
 	if counted {
 		t.queue.countPayload(pl, 1)
@@ -409,11 +412,18 @@ func (a *accumulator) dueTrigger(fl *classQueue, now time.Time) (flushTrigger, b
 		return 0, false
 	case fl.waiters > 0 && fl.running < a.cfg.GroupCommit:
 		return triggerCommit, true
+	case a.mayGather(fl) && !now.Before(fl.oldest.Add(a.cfg.GatherTime)):
+		return triggerCommit, true
 	case !now.Before(fl.oldest.Add(a.cfg.MaxAge)):
 		return triggerAge, true
 	default:
 		return 0, false
 	}
+}
+
+// mayGather reports whether a flush of what lingered is due when that was gathered. If flushes are slow, what comes gathers for longer.
+func (a *accumulator) mayGather(fl *classQueue) bool {
+	return fl.lingered > 0 && fl.running < a.cfg.GroupCommit
 }
 
 // floorEnd returns the earliest time for a flush of less than Config.FloorBytes; zero if there is no bound.
@@ -451,6 +461,9 @@ func (a *accumulator) nextTick() (at time.Time) {
 			continue // partFinished comes first
 		}
 		due, floor := fl.oldest.Add(a.cfg.MaxAge), a.floorEnd(fl)
+		if a.mayGather(fl) {
+			due = earlierTime(due, fl.oldest.Add(a.cfg.GatherTime))
+		}
 		if fl.waiters > 0 && fl.running < a.cfg.GroupCommit || due.Before(floor) {
 			due = floor
 		}

@@ -21,7 +21,7 @@ import (
 //
 // Commands, each with an optional at=DURATION since the start:
 //
-//	init [memory= share= flush= age= floor= inflight= batch= payload= block=]
+//	init [memory= share= flush= age= gather= floor= inflight= batch= payload= block=]
 //	add [wait [lingered]] (SHARD:BYTES[xFRAMES][#CLASS][!] ...)   the spans of one request; ! = exactly_once, each frame a run of its own
 //	squeeze TIMES BYTES SIZE                           spans of so many bytes are added, and each is compressed to SIZE
 //	compressed BLOCK SIZE                              the compressor is done with a block
@@ -37,6 +37,36 @@ func TestAccumulator(t *testing.T) {
 			return s.run(t, d)
 		})
 	})
+}
+
+// TestManyLingeredPayloads: a flush of many small payloads is as slow as one of many bytes, so what is awaited stays out of it.
+func TestManyLingeredPayloads(t *testing.T) {
+	for _, c := range []struct {
+		payloads int
+		trigger  flushTrigger
+	}{
+		{asidePayloads, triggerCommit},
+		{asidePayloads + 1, triggerAwaited},
+	} {
+		acc := newAccumulator(DefaultConfig())
+		add := func(shard int, sub *waitingRequest) {
+			to := logTarget{shard: record.MakeShardID(uint32(shard), 0, 7), class: 72} //nolint:gosec // small
+			in := &parsedRequest{spans: []routedSpan{{frameSpan: frameSpan{sub: sub, frames: make([]frame, 1), bytes: 10}, target: to}}, results: make([]scribev1.FrameResult, 1)}
+			if err := acc.admitCategories(epoch, in); err != nil {
+				t.Fatal(err)
+			}
+			acc.addSpan(epoch, in.spans[0].account, to, in.spans[0].frameSpan)
+		}
+		for i := range c.payloads {
+			add(i+1, &waitingRequest{lingered: true})
+		}
+		add(c.payloads+1, &waitingRequest{})
+		acc.tick(epoch)
+		started := acc.takeActions().start
+		if len(started) != 1 || started[0].trigger != c.trigger {
+			t.Errorf("%d payloads: started %d flushes, the first by %v, want one by %v", c.payloads, len(started), started[0].trigger, c.trigger)
+		}
+	}
 }
 
 type script struct {
@@ -172,7 +202,7 @@ func (s *script) init(t *testing.T, d *datadriven.TestData) string {
 		"block":    func(v int64) { cfg.BlockBytes = int(v) },
 	}
 	shares := map[string]func(float64){"share": func(v float64) { cfg.Share = v }}
-	times := map[string]*time.Duration{"age": &cfg.MaxAge, "floor": &cfg.FlushFloor}
+	times := map[string]*time.Duration{"age": &cfg.MaxAge, "gather": &cfg.GatherTime, "floor": &cfg.FlushFloor}
 	for _, arg := range d.CmdArgs {
 		var err error
 		if set := ints[arg.Key]; set != nil {
@@ -280,7 +310,7 @@ func (s *script) state() string {
 	for _, fl := range s.acc.queues {
 		fmt.Fprintf(&out, "class %d: ", fl.class)
 		if v := fl.pending; v != (flushVolume{}) {
-			fmt.Fprintf(&out, "%d bytes pending in %d payloads, %d waiting; ", v.size, v.payloads, fl.waiters)
+			fmt.Fprintf(&out, "%d bytes pending in %d payloads, %d waiting; ", v.size, v.payloads, fl.waiters+fl.lingered)
 		}
 		if fl.awaited != (flushVolume{}) && fl.awaited != fl.pending {
 			fmt.Fprintf(&out, "%d bytes awaited in %d batches; ", fl.awaited.size, len(fl.awaitedBatches))

@@ -27,18 +27,22 @@ const (
 
 // flushVolume has the quantities that limit a flush, for a flush or for the pending payloads.
 type flushVolume struct {
-	size     int64 // bytes that count towards Config.FlushBytes
+	size     int64 // stored bytes of compressed payloads, and raw bytes of others
+	lingered int64 // the latter where nobody waits, of which half counts towards Config.FlushBytes: they'll hardly be stored in more
 	raw      int64
 	payloads int
 	runs     int
 }
 
 func (v *flushVolume) isFull(cfg *Config) bool {
-	return v.size >= cfg.FlushBytes || v.raw >= maxRawFactor*cfg.FlushBytes || v.payloads >= maxFlushPayloads || v.runs >= maxFlushRuns
+	return v.size-v.lingered/2 >= cfg.FlushBytes || v.raw >= maxRawFactor*cfg.FlushBytes || v.payloads >= maxFlushPayloads || v.runs >= maxFlushRuns
 }
 
 func (v *flushVolume) countPayload(pl *payload, sign int64) {
 	v.size += sign * pl.flushSize()
+	if pl.stored < 0 && pl.lingered > 0 && pl.waiters == 0 {
+		v.lingered += sign * int64(pl.bytes)
+	}
 	v.raw += sign * int64(pl.bytes)
 	v.payloads += int(sign)
 	v.runs += int(sign) * pl.runs
@@ -54,11 +58,12 @@ type classQueue struct {
 	// before enters fresh, which is served before the categories that want more than their share. So a category with little
 	// traffic does not wait for one with heavy traffic.
 	fresh, turn []*categoryAccount
-	// pending is the volume that flushes may take. waiters counts its spans with a waiting writer. oldest is the arrival of its
-	// first frame.
-	pending flushVolume
-	waiters int
-	oldest  time.Time
+	// pending is the volume that flushes may take. waiters counts its awaited spans, lingered those for which only a request waits. oldest
+	// is the arrival of its first frame.
+	pending  flushVolume
+	waiters  int
+	lingered int
+	oldest   time.Time
 
 	// awaited is the part of pending in batches that somebody waits for, which awaitedBatches lists.
 	awaited        flushVolume
@@ -113,6 +118,7 @@ func (fl *classQueue) countPayload(pl *payload, sign int) {
 		fl.awaited.countPayload(pl, int64(sign))
 	}
 	fl.waiters += sign * pl.waiters
+	fl.lingered += sign * pl.lingered
 	if sign > 0 {
 		fl.oldest = earlierTime(fl.oldest, pl.since)
 	}

@@ -22,10 +22,12 @@ type Config struct {
 	// enough for a request of 64 MiB.
 	BodyBytes int64 `min:"0B" max:"1TiB"`
 	// FlushBytes is the size at which a flush is cut in any case. It counts compressed bytes of payloads that are compressed
-	// already, raw bytes of the others.
+	// already, raw bytes of the others, and half of these if they lingered.
 	FlushBytes int64 `default:"10MiB" min:"1B" max:"1GiB"`
 	// MaxAge is the longest time that frames without a waiting writer stay in memory before a flush.
 	MaxAge time.Duration `default:"1s" min:"1ms" max:"1h"`
+	// GatherTime is how long frames that lingered wait for those that left other programs at the same moment, so that they share a payload.
+	GatherTime time.Duration `default:"60ms" min:"0s" max:"1h"`
 	// FlushFloor is the minimum time between two flushes of a retention class with less than FloorBytes, before compression. It
 	// bounds the cost of requests to the store, which matters only for small blobs.
 	FlushFloor time.Duration `yaml:"/flush_floor" min:"0s" max:"1h"`

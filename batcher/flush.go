@@ -145,7 +145,8 @@ type payload struct {
 	frames   int
 	messages int
 	runs     int
-	waiters  int // spans whose request waits for the commit
+	waiters  int // spans whose request waits for the commit, because somebody waits for it
+	lingered int // those whose request waits, but nobody else
 
 	block  *block // set once the payload is queued for compression
 	offset int    // in the raw block

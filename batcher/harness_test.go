@@ -473,7 +473,7 @@ func (c *cell) verify() {
 			acc.memory.Used(), len(acc.accounts), len(acc.batches), len(acc.stalled), acc.parts, acc.detached)
 	}
 	for _, fl := range c.mu.acc.queues {
-		if fl.held != 0 || fl.running != 0 || fl.urgent != 0 || fl.large != 0 || fl.awaited != (flushVolume{}) || len(fl.awaitedBatches) != 0 || fl.pending != (flushVolume{}) || fl.waiters != 0 || len(fl.runningFlushes) != 0 {
+		if fl.held != 0 || fl.running != 0 || fl.urgent != 0 || fl.large != 0 || fl.awaited != (flushVolume{}) || len(fl.awaitedBatches) != 0 || fl.pending != (flushVolume{}) || fl.waiters != 0 || fl.lingered != 0 || len(fl.runningFlushes) != 0 {
 			c.t.Errorf("class %d: %+v", fl.class, *fl)
 		}
 	}

@@ -19,6 +19,13 @@ const lingerRate = 2000
 // from others, and bytes that were written long ago have left the processor's caches.
 const enoughBytes = 64 << 10
 
+// departures is the time between the moments at which frames leave that linger for longer. What leaves at the same moment goes in few
+// requests, so that it arrives within a short time from all hosts, and meets. It divides DefaultMaxLinger.
+const departures = DefaultMaxLinger / 32
+
+// manyDepartures is how many departures a linger must have for what lingers, and for full frames beside it, to leave at no other time.
+const manyDepartures = 8
+
 // lingerPlan decides how long frames linger.
 //
 // Frames of many streams that all linger shortly are small, and a frame costs all servers about as much as a large one. So the linger grows
@@ -29,6 +36,8 @@ type lingerPlan struct {
 	// limit bounds also the linger of a category, so that frames do not reach their delivery timeout.
 	limit time.Duration
 
+	// departed is the latest moment at which a frame that lingers for manyDepartures or longer was opened, in Unix nanoseconds.
+	departed atomic.Int64
 	// Periods last for the longest linger. period is the number of the current one, active counts the streams that opened a frame in it,
 	// and before those of the previous one.
 	period         atomic.Int64
@@ -57,7 +66,14 @@ func (l *lingerPlan) endOf(s *shardStream, f *outFrame) time.Time {
 	if s.lingersLong = linger > l.base; !s.lingersLong {
 		return f.taken.Add(linger)
 	}
-	at := uint64(f.taken.UnixNano()) - s.phase%uint64(linger)
+	phase := s.phase % uint64(linger)
+	if linger >= departures {
+		phase -= phase % uint64(departures)
+	}
+	if linger >= manyDepartures*departures {
+		l.departed.Store(f.taken.UnixNano())
+	}
+	at := uint64(f.taken.UnixNano()) - phase
 	return f.taken.Add(linger - time.Duration(at%uint64(linger)))
 }
 
@@ -92,6 +108,16 @@ func (l *lingerPlan) planned() time.Duration {
 		return l.longest >> (bits.Len64(ratio) - 1)
 	}
 	return l.longest
+}
+
+// nextDeparture returns when what lingered leaves next; the zero time if it leaves as it comes, since it doesn't linger for long.
+func (l *lingerPlan) nextDeparture(now time.Time) time.Time {
+	if now.UnixNano()-l.departed.Load() > int64(manyDepartures*departures) {
+		return time.Time{}
+	}
+	const after = 2 * time.Millisecond // when the frames that are due have been found
+	gone := time.Duration((now.UnixNano() - int64(after)) % int64(departures))
+	return now.Add(departures - gone)
 }
 
 // countActive counts a stream that opens a frame.

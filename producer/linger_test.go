@@ -3,6 +3,7 @@ package producer_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -101,7 +102,7 @@ func TestLingerGrows(t *testing.T) {
 }
 
 // TestLingersEndTogether: frames of several programs for one category arrive at the same time, so that they share a pointer, also if one
-// writes to twice as many categories. Categories have times of their own.
+// writes to twice as many categories. Categories have times of their own, of which there are few, so that what leaves goes in few requests.
 func TestLingersEndTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var a arrivals
@@ -130,8 +131,96 @@ func TestLingersEndTogether(t *testing.T) {
 			}
 		}
 		// The second producer lingers for 1.5 s, so it has sent two frames of each category at least, and the first for 0.75 s.
-		if together < 2400 || len(moments) < 500 {
+		if together < 2400 || len(moments) < 30 || len(moments) > 100 {
 			t.Errorf("%d frames arrived together with another one, want 2400; at %d moments", together, len(moments))
+		}
+	})
+}
+
+// TestDepartures: where frames linger for long, full ones leave with those that are due, in few requests. What somebody waits for leaves at
+// once, with what is before it in its category, and another program, which does not linger, as well.
+func TestDepartures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const apart = producer.DefaultMaxLinger / 32
+		var a, quick arrivals
+		src := lingering(producer.DefaultMaxLinger)
+		src.set(&scribev1.Category{Name: "awaited", Id: 2, Shards: 1, ShardBy: explicit, Linger: durationpb.New(producer.DefaultMaxLinger)}, nil)
+		s := &server{fault: a.noteFrames, ordered: true}
+		p := newPlacing(t, s, src)
+		if err := p.Prepare(t.Context(), "c", "awaited"); err != nil {
+			t.Fatal(err)
+		}
+		for range 200 {
+			for range 20 {
+				p.WriteAsync("c", &producer.Message{Payload: make([]byte, 1000)})
+			}
+			<-time.After(10 * time.Millisecond)
+		}
+		<-time.After(5 * time.Second)
+		moments := map[time.Time]bool{}
+		for _, at := range a.of("c") {
+			moments[at] = true
+			if late := time.Duration(at.UnixNano() % int64(apart)); late > 5*time.Millisecond {
+				t.Errorf("a frame arrived %v after a departure", late)
+			}
+		}
+		if frames := len(a.of("c")); frames < 60 || len(moments) > 24 {
+			t.Errorf("%d frames arrived at %d moments", frames, len(moments))
+		}
+		<-time.After(time.Until(time.Now().Truncate(apart).Add(3 * apart / 2)))
+		p.WriteAsync("awaited", &producer.Message{Payload: []byte("before")})
+		begin := time.Now()
+		if err := p.Write(t.Context(), "awaited", producer.Message{Payload: []byte("x")}); err != nil || time.Since(begin) > time.Millisecond {
+			t.Errorf("an awaited message took %v: %v", time.Since(begin), err)
+		}
+		other := start(t, &server{fault: quick.noteFrames})
+		other.WriteAsync("d", &producer.Message{Payload: []byte("x")})
+		<-time.After(producer.DefaultLinger + time.Millisecond)
+		if quick.count() != 1 {
+			t.Error("a program without long lingers waits for a departure")
+		}
+	})
+}
+
+// TestLingeredRequests: requests say whether somebody waits for their frames, and have either kind.
+func TestLingeredRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var (
+			mu       sync.Mutex
+			lingered = map[string]bool{}
+		)
+		src := lingering(time.Minute)
+		for i, name := range []string{"waited", "written"} {
+			src.set(&scribev1.Category{Name: name, Id: uint32(i + 2), Shards: 1, ShardBy: explicit, Linger: durationpb.New(time.Minute)}, nil)
+		}
+		s := &server{fault: func(_ int, req *scribev1.WriteRequest) *fault {
+			mu.Lock()
+			defer mu.Unlock()
+			for h, err := range record.Split(req.GetFrames()) {
+				if err == nil {
+					lingered[string(h.Category)] = req.GetLingered()
+				}
+			}
+			return nil
+		}}
+		p := newPlacing(t, s, src)
+		if err := p.Prepare(t.Context(), "c", "waited", "written", "d"); err != nil {
+			t.Fatal(err)
+		}
+		message := &producer.Message{Payload: []byte("x")}
+		p.WriteAsync("c", message)
+		p.WriteAsync("d", message) // which does not linger
+		if err := p.WriteAsync("waited", message).Wait(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := p.Write(t.Context(), "written", *message); err != nil {
+			t.Error(err)
+		}
+		if err := p.Flush(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if want := map[string]bool{"c": true, "d": false, "waited": false, "written": false}; !maps.Equal(lingered, want) {
+			t.Errorf("lingered is %v, want %v", lingered, want)
 		}
 	})
 }

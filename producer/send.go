@@ -94,6 +94,7 @@ func (c *sharedCore) sendLoop() {
 				c.sched.EndRequest(lane)
 			})
 		}
+		c.sched.Depart(c.linger.nextDeparture(now))
 		timer.Stop()
 		at := c.sched.NextWake(c.cfg.maxInFlight)
 		if at.IsZero() || !ticking.IsZero() && ticking.Before(at) {

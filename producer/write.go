@@ -170,6 +170,7 @@ func (w *messageAdder) addWaiting(ctx context.Context, m *Message) (*Result, err
 		}
 		if !w.wait {
 			w.noteShortage(0)
+			w.sched.DepartNow()
 			return nil, ErrBufferFull
 		}
 		if err := w.waitForMemory(ctx, record.HeaderLen+len(w.category)+bound, &held); err != nil {
@@ -285,6 +286,7 @@ func (c *sharedCore) waitForMemory(ctx context.Context, n int, held *int64) erro
 	defer context.AfterFunc(c.closing, func() { cancel(ErrClosed) })()
 	if !c.memory.tryTake(charge) {
 		c.noteShortage(charge)
+		c.sched.DepartNow() // it takes memory
 		if c.memory.takeWhenFree(ctx, charge) != nil {
 			if err := context.Cause(ctx); !errors.Is(err, ErrClosed) {
 				return fmt.Errorf("%w: no memory came free: %w", ErrBufferFull, err)

@@ -147,9 +147,12 @@ func (s *Scribed) openStorage() (err error) {
 	return nil
 }
 
+// smallBody is the size up to which a request is small: a few messages that somebody waits for.
+const smallBody = 64 << 10
+
 // Admit charges a request's announced length before its body is read. It refuses with REASON_OVERLOADED and a retry hint, or with
 // REASON_TOO_LARGE. The caller calls release when the request is answered. Bodies have a budget of their own, as large as that of
-// the frames, because a body is read and then copied.
+// the frames, because a body is read and then copied. An eighth of it is for small ones, which are not refused for large ones' sake.
 func (s *Scribed) Admit(n int64) (release func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,7 +161,7 @@ func (s *Scribed) Admit(n int64) (release func(), err error) {
 		return nil, errShutDown()
 	case n > s.cfg.MemoryBytes:
 		return nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "the request has %d bytes, more than the agent's memory of %d: send less at once", n, s.cfg.MemoryBytes)
-	case s.mu.bodies+n > s.cfg.MemoryBytes:
+	case s.mu.bodies+n > s.cfg.MemoryBytes, n > smallBody && s.mu.bodies > 0 && s.mu.bodies+n > s.cfg.MemoryBytes*7/8:
 		s.mu.queue.counts.refused++
 		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.cfg.RetryBase, "the agent reads requests of %d bytes, at most %d: try again later", s.mu.bodies, s.cfg.MemoryBytes)
 	}

@@ -389,8 +389,25 @@ func TestAdmit(t *testing.T) {
 		if _, err := c.Admit(2 << 20); rpc.ReasonOf(err) != scribev1.Reason_REASON_TOO_LARGE {
 			t.Errorf("admitted: %v", err)
 		}
-		release()
-		release()
+		large, err := c.Admit(250 << 10)
+		if err != nil {
+			t.Errorf("refused: %v", err)
+		}
+		if _, err := c.Admit(100 << 10); rpc.ReasonOf(err) != scribev1.Reason_REASON_OVERLOADED {
+			t.Errorf("a large request takes what is for small ones: %v", err)
+		}
+		small, err := c.Admit(64 << 10)
+		if err != nil {
+			t.Errorf("a small request was refused: %v", err)
+		}
+		for _, end := range []func(){release, release, large, small} {
+			end()
+		}
+		if end, err := c.Admit(1 << 20); err != nil {
+			t.Errorf("alone, a request was refused: %v", err)
+		} else {
+			end()
+		}
 	})
 }
 

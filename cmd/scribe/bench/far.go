@@ -60,6 +60,9 @@ type FarReport struct {
 	Gets        float64 `json:"gets_per_gb"`
 	Pointers    float64 `json:"pointers_per_gb"`
 	StoredBytes float64 `json:"stored_bytes_per_gb"`
+	// RequestDollars are the price of the requests, StorageDollars that of keeping the stored bytes for a month, also per gigabyte.
+	RequestDollars float64 `json:"request_dollars_per_gb"`
+	StorageDollars float64 `json:"storage_dollars_per_gb_month"`
 	// GetsPerSecond at the store.
 	GetsPerSecond float64 `json:"gets_per_second"`
 	// PushedBytes are those of the blocks that batchers pushed to read proxies. PushedReads are the pushed blocks that were read.
@@ -151,25 +154,27 @@ func (r *FarReport) fillRates(span measuredSpan) {
 	r.SpeedRatio = r.LimitMBPerSecond / r.MBPerSecond
 	r.CPUNsPerByte = float64(span.cpu) / float64(r.Bytes)
 	r.Puts, r.Gets = float64(r.Requests.Put)*perGB, float64(r.Requests.Get)*perGB
+	r.RequestDollars = r.Requests.dollars() * perGB
 	r.GetsPerSecond = float64(r.Requests.Get) / r.Seconds
 	r.PushedBytes, r.PushedReads = span.grown["scribe_batcher_pushed_bytes_total"], span.grown["scribe_readproxy_pushed_reads_total"]
 	r.Pointers = span.grown["scribe_metalog_appended_records_total"] * perGB
 	if blobs := span.grown["scribe_batcher_blobs_total"]; blobs > 0 {
 		stored := span.grown["scribe_batcher_blob_bytes_total"]
 		r.StoredBytes, r.BlobBytes = stored*perGB, stored/blobs
+		r.StorageDollars = r.StoredBytes / 1e9 * priceGBForMonth
 	}
 }
 
 // FarTable prints reports for people.
 func FarTable(w io.Writer, reports []FarReport) error {
-	const header = "scenario\tMB/s\tlimit MB/s\tratio\tPUTs/GB\tGETs/GB\tGETs/s\tpointers/GB\tblob MB\tstored MB/GB\tCPU ns/B\tcommit p50 ms\tp99\tdelivery p50 ms\tp99\t"
+	const header = "scenario\tMB/s\tlimit MB/s\tratio\tPUTs/GB\tGETs/GB\tGETs/s\tpointers/GB\tblob MB\tstored MB/GB\trequests $/GB\tstorage $/GB/month\tCPU ns/B\tcommit p50 ms\tp99\tdelivery p50 ms\tp99\t"
 	return printTable(w, header, reports, func(w io.Writer, r *FarReport) {
 		name := r.Scenario
 		if r.OfferedMBPerSecond > 0 {
 			name += fmt.Sprintf(", %.0f MB/s", r.OfferedMBPerSecond)
 		}
-		fmt.Fprintf(w, "%s\t%.1f\t%s\t%s\t%.0f\t%.0f\t%.1f\t%.0f\t%s\t%s\t%.1f\t", name, r.MBPerSecond, farCell(r.LimitMBPerSecond, 0), farCell(r.SpeedRatio, 1), r.Puts, r.Gets, r.GetsPerSecond,
-			r.Pointers, farCell(r.BlobBytes/1e6, 2), farCell(r.StoredBytes/1e6, 0), r.CPUNsPerByte)
+		fmt.Fprintf(w, "%s\t%.1f\t%s\t%s\t%.0f\t%.0f\t%.1f\t%.0f\t%s\t%s\t%.5f\t%s\t%.1f\t", name, r.MBPerSecond, farCell(r.LimitMBPerSecond, 0), farCell(r.SpeedRatio, 1), r.Puts, r.Gets, r.GetsPerSecond,
+			r.Pointers, farCell(r.BlobBytes/1e6, 2), farCell(r.StoredBytes/1e6, 0), r.RequestDollars, farCell(r.StorageDollars, 5), r.CPUNsPerByte)
 		for _, l := range []*Latency{r.Commit, r.Delivery} {
 			if l == nil {
 				l = &Latency{}

@@ -40,6 +40,8 @@ type Scheduler[S any] struct {
 	mu   struct {
 		sync.Mutex
 		lanes [lanes]readyQueue[S]
+		// departs is the time before which no request with what lingered starts.
+		departs time.Time
 		// lingering are the streams to look at when a time has come, by its slot; slots are those that are not empty.
 		lingering map[int64][]*S
 		slots     slotHeap
@@ -172,13 +174,25 @@ func (q *Scheduler[S]) StartRequest(now time.Time, limit int) (lane Lane, ok boo
 		return 0, false
 	}
 	for i := range q.mu.lanes {
-		if l := &q.mu.lanes[i]; !l.isEmpty() && l.inFlight < limit {
+		if l := &q.mu.lanes[i]; !l.isEmpty() && l.inFlight < limit && (Lane(i) != Lingered || !now.Before(q.mu.departs)) { //nolint:gosec // a lane
 			l.inFlight++
 			return Lane(i), true //nolint:gosec // a lane
 		}
 	}
 	return 0, false
 }
+
+// Depart makes what lingered wait until a time, if all that was ready has left.
+func (q *Scheduler[S]) Depart(next time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.mu.lanes[Lingered].isEmpty() {
+		q.mu.departs = next
+	}
+}
+
+// DepartNow lets what lingered leave before its time.
+func (q *Scheduler[S]) DepartNow() { q.update(func() { q.mu.departs = time.Time{} }) }
 
 // EndRequest ends a request that StartRequest began.
 func (q *Scheduler[S]) EndRequest(lane Lane) { q.update(func() { q.mu.lanes[lane].inFlight-- }) }
@@ -219,6 +233,9 @@ func (q *Scheduler[S]) NextWake(limit int) (at time.Time) {
 	}
 	if len(q.mu.parked) > 0 {
 		sooner(q.mu.parked[0].until)
+	}
+	if l := q.mu.lanes[Lingered]; !l.isEmpty() && l.inFlight < limit && !q.mu.departs.IsZero() {
+		sooner(q.mu.departs)
 	}
 	mayStart := func(l readyQueue[S]) bool { return !l.isEmpty() && l.inFlight < limit }
 	if !q.mu.gate.IsZero() && slices.ContainsFunc(q.mu.lanes[:], mayStart) {

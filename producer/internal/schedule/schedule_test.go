@@ -78,6 +78,44 @@ func TestLimits(t *testing.T) {
 	starts(Awaited)
 }
 
+// TestDepart: what lingered leaves together. What is ready before a departure waits for it, what is left of one does not wait for the next.
+func TestDepart(t *testing.T) {
+	q := New[int](time.Unix(0, 0))
+	at := func(n int) time.Time { return time.Unix(int64(n), 0) }
+	starts := func(now int) bool {
+		_, ok := q.StartRequest(at(now), 8)
+		return ok
+	}
+	q.Depart(at(10))
+	q.PushReady(Lingered, new(int))
+	if starts(9) || !q.NextWake(8).Equal(at(10)) {
+		t.Error("it does not wait for the departure")
+	}
+	q.PushReady(Awaited, new(int))
+	if !starts(9) || q.PopReady(Awaited) == nil {
+		t.Error("what is awaited waits for the departure")
+	}
+	q.Depart(at(20))
+	for range 2 {
+		if !starts(10) {
+			t.Error("what is left waits for the next departure")
+		}
+	}
+	q.PopReady(Lingered)
+	q.Depart(at(20))
+	q.PushReady(Lingered, new(int))
+	if starts(19) || !starts(20) {
+		t.Error("what came later left at another time")
+	}
+	q.PopReady(Lingered)
+	q.Depart(at(30))
+	q.PushReady(Lingered, new(int))
+	q.DepartNow()
+	if !starts(21) {
+		t.Error("it waits although it was told to leave")
+	}
+}
+
 func TestTimes(t *testing.T) {
 	q := New[int](time.Unix(0, 0))
 	at := func(n int) time.Time { return time.Unix(int64(n), 0) }

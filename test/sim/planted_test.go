@@ -256,11 +256,6 @@ var plantedFaults = []plantedFault{
 	}
 	l, err := journal.Lead(context.WithoutCancel(r.life), r.journal, head, head.Position(), journal.Options{`,
 	},
-	{ // an append whose outcome the journal does not tell counts as refused
-		"replica-refuses-unknown", "storage/metalog/pebblelog/lead.go",
-		`c.abandonGroup(fmt.Errorf("metalog: outcome unknown, the call may still be carried out: %w", err))`,
-		"c.abandonGroup(c.e.replica.notLeader())",
-	},
 	{ // calls are answered before the journal has their changes
 		"replica-acks-early", "storage/metalog/pebblelog/lead.go",
 		"		return c.leading.Append(c.leadContext(), payload, times)\n",
@@ -325,7 +320,6 @@ var plantedDraws = map[string]string{
 	"lease-by-wall":               faultClock,
 	"replica-skips-barrier":       drawNodes,
 	"replica-leads-behind":        drawNodes,
-	"replica-refuses-unknown":     drawNodes,
 	"replica-acks-early":          drawNodes,
 	"replica-skips-producers":     drawNodes,
 	"replica-skips-entries":       drawNodes,

@@ -250,8 +250,11 @@ func (r *replicaCalls) writer() linear.Log {
 	return r.all
 }
 
-// hideAway makes the error of a replica that is away one that says nothing.
-func hideAway(err error) error {
+// hideAway makes the error of a replica that is away one that says nothing, and pauses, since who reads asks again at once.
+func hideAway(ctx context.Context, err error) error {
+	if err != nil {
+		sleep(ctx, 100*time.Millisecond)
+	}
 	if errors.Is(err, metalog.ErrClosed) || errors.Is(err, metalog.ErrNotLeader) {
 		return fmt.Errorf("away: %v", err) //nolint:errorlint // it is hidden
 	}
@@ -276,13 +279,13 @@ func (r *replicaCalls) Trim(ctx context.Context, shard record.ShardID, before re
 // Read implements linear.Log.
 func (r *replicaCalls) Read(ctx context.Context, shard record.ShardID, from record.LSN, maxRecords, maxBytes int) ([]metalog.Entry, error) {
 	got, err := r.anyReplica().Read(ctx, shard, from, maxRecords, maxBytes)
-	return got, hideAway(err)
+	return got, hideAway(ctx, err)
 }
 
 // Tail implements linear.Log.
 func (r *replicaCalls) Tail(ctx context.Context, shards []record.ShardID) ([]metalog.State, error) {
 	states, err := r.anyReplica().Tail(ctx, shards)
-	return states, hideAway(err)
+	return states, hideAway(ctx, err)
 }
 
 // Subscribe implements linear.Log. The replica knows what was acknowledged before the call, as a history supposes. Each subscription ends

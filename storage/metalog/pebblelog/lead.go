@@ -55,12 +55,17 @@ func (c *logCommitter) leadJournal() error {
 	r := c.e.replica
 	beats := time.NewTicker(c.e.opts.BeatEvery)
 	defer beats.Stop()
+	defer c.startBusyBeats()()
+	defer r.busy.end()
 	for {
 		var err error
+		r.busy.end()
 		select {
 		case q := <-c.e.queue:
+			r.busy.begin()
 			err = c.journalGroup(q)
 		case <-beats.C:
+			r.busy.begin()
 			err = c.sendBeat()
 		case <-r.news:
 			err = c.checkSeen()
@@ -76,6 +81,7 @@ func (c *logCommitter) leadJournal() error {
 		for err == nil && c.held != nil {
 			first := c.held
 			c.held = nil
+			r.busy.begin()
 			err = c.journalGroup(first)
 		}
 		if err == nil && (r.room.failing.Load() || r.checkDamage() != nil) {

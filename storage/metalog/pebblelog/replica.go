@@ -49,6 +49,7 @@ type replica struct {
 	journaled atomic.Int64
 	room      folderRoom
 	silence   silence // of the goroutine that watches the head
+	busy      busySince
 	// publishing is held for writing from before an entry's changes are in Pebble until they are published.
 	publishing sync.RWMutex
 

@@ -8,6 +8,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"scribe/internal/base/lifecycle"
+	"scribe/storage/metalog/journal"
 )
 
 // errNoRoom means that the folder can't be written. What the journal has is not lost by that.
@@ -84,19 +85,30 @@ func (c *logCommitter) awaitFlush() error {
 	return errNoRoom
 }
 
-// awaitChange waits until the room may have changed, or flushed is closed, and refuses calls meanwhile if this replica does not lead.
+// awaitChange waits until the room may have changed, or flushed is closed. A replica that does not lead refuses calls meanwhile; one that
+// does gives up its group, of which nothing is journaled yet, if another leads or shall lead.
 func (c *logCommitter) awaitChange(flushed <-chan struct{}) error {
 	r := c.e.replica
-	queue, handOvers := c.e.queue, r.handOvers
+	queue, news := c.e.queue, r.news
 	if c.leading != nil {
-		queue, handOvers = nil, nil
+		queue = nil
+	} else {
+		news = nil
 	}
 	select {
+	case <-news:
+		if c.checkSeen() != nil {
+			return journal.ErrDeposed
+		}
 	case <-r.room.changed:
 	case <-flushed:
 	case q := <-queue:
 		c.refuse(q)
-	case h := <-handOvers:
+	case h := <-r.handOvers:
+		if c.leading != nil {
+			h.done <- c.handOver(h.ctx, h.detach)
+			return journal.ErrDeposed
+		}
 		h.done <- r.notLeader()
 	case <-r.life.Done():
 		return errStopped

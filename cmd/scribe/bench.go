@@ -41,7 +41,7 @@ same bytes in the same run. MB are millions of bytes.`,
 		Example: `  scribe bench produce
   scribe bench e2e --messages 100
   scribe bench consume --workload access-log --json`,
-	}, newBenchCategories(), newBenchCost(), newBenchFanout(), newBenchFar(), newBenchNeighbour(), newBenchOutage(), newBenchQuery())
+	}, newBenchCategories(), newBenchCost(), newBenchFailover(), newBenchFanout(), newBenchFar(), newBenchMetalog(), newBenchNeighbour(), newBenchOutage(), newBenchQuery())
 	for _, b := range []struct {
 		name, short, long string
 		run               func(context.Context, bench.Options) (bench.Report, error)

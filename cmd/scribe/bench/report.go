@@ -136,7 +136,7 @@ func Table(w io.Writer, reports []Report) error {
 	return tw.Flush()
 }
 
-// metricValues are a process's metrics: the sum over the labels by name, and each sample of one label by name{label="value"}.
+// metricValues are a process's metrics: the sum over the labels by name (of a histogram by name_count), and each sample of one label by name{label="value"}.
 type metricValues map[string]float64
 
 // scrapeMetrics reads a process's /metrics.
@@ -162,6 +162,9 @@ func scrapeMetrics(ctx context.Context, server string) (metricValues, error) {
 	for name, f := range families {
 		for _, m := range f.GetMetric() {
 			out[name] += metricValue(m)
+			if m.Histogram != nil {
+				out[name+"_count"] += float64(m.GetHistogram().GetSampleCount())
+			}
 			if l := m.GetLabel(); len(l) == 1 {
 				out[fmt.Sprintf("%s{%s=%q}", name, l[0].GetName(), l[0].GetValue())] += metricValue(m)
 			}

@@ -66,41 +66,50 @@ type replicaSet struct {
 	*replicated.Log
 
 	transport *rpc.Transport
-	mu        sync.Mutex
-	clients   []metalog.Log
+	own       *replicated.Replica // of this process; nil if it has none
+
+	mu      sync.Mutex
+	clients map[string]metalog.Log // by URL, also of replicas that were removed
 }
 
 // newReplicaSet returns an engine of replicas: the one of this process, if there is one, and those at URLs. It closes only the latter.
-func newReplicaSet(own *replicated.Replica, t *rpc.Transport, urls []string, random *entropy.Source) (metalog.Log, error) {
-	s := &replicaSet{transport: t}
-	var replicas []replicated.Replica
-	if own != nil {
-		replicas = append(replicas, *own)
-	}
-	for _, u := range urls {
-		u = strings.TrimSpace(u)
-		replicas = append(replicas, replicated.Replica{URL: u, Log: s.connect(u)})
-	}
+func newReplicaSet(own *replicated.Replica, t *rpc.Transport, urls []string, random *entropy.Source) (*replicaSet, error) {
+	s := &replicaSet{transport: t, own: own, clients: map[string]metalog.Log{}}
 	var err error
-	if s.Log, err = replicated.New(replicas, replicated.Options{Random: random, Connect: s.connect}); err != nil {
+	if s.Log, err = replicated.New(s.replicasAt(urls), replicated.Options{Random: random, Connect: s.connect}); err != nil {
 		return nil, errors.Join(err, s.closeClients())
 	}
 	return s, nil
 }
 
+// replicasAt are the replica of this process, and those at URLs.
+func (s *replicaSet) replicasAt(urls []string) (replicas []replicated.Replica) {
+	if s.own != nil {
+		replicas = append(replicas, *s.own)
+	}
+	for _, u := range urls {
+		u = strings.TrimSpace(u)
+		replicas = append(replicas, replicated.Replica{URL: u, Log: s.connect(u)})
+	}
+	return replicas
+}
+
 // connect returns a client of a replica, which is closed with the set.
 func (s *replicaSet) connect(url string) metalog.Log {
-	client := remote.NewClient(rpc.NewMetalogClient(s.transport, url))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.clients = append(s.clients, client)
-	return client
+	if s.clients[url] == nil {
+		s.clients[url] = remote.NewClient(rpc.NewMetalogClient(s.transport, url))
+	}
+	return s.clients[url]
 }
 
 // Close implements metalog.Log.
 func (s *replicaSet) Close() error { return errors.Join(s.Log.Close(), s.closeClients()) }
 
 func (s *replicaSet) closeClients() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var errs []error
 	for _, c := range s.clients {
 		errs = append(errs, c.Close())

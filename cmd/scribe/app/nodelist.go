@@ -99,7 +99,7 @@ func parseNodes(texts []string) ([]nodePlace, error) {
 		}
 		nodes = append(nodes, p)
 	}
-	slices.SortFunc(nodes, func(a, b nodePlace) int { return cmp.Compare(a.name, b.name) })
+	slices.SortFunc(nodes, compareNodes)
 	return nodes, errors.Join(errs...)
 }
 
@@ -115,6 +115,9 @@ func (p nodePlace) collides(other nodePlace) bool {
 	}
 	return false
 }
+
+// compareNodes orders nodes by their names.
+func compareNodes(a, b nodePlace) int { return cmp.Compare(a.name, b.name) }
 
 // listNodes writes nodes as --cluster does.
 func listNodes(nodes []nodePlace) string {
@@ -140,7 +143,7 @@ func nodesOf(messages []*scribev1.NodeAddress) []nodePlace {
 	for i, m := range messages {
 		nodes[i] = nodePlace{m.GetName(), m.GetAddress()}
 	}
-	slices.SortFunc(nodes, func(a, b nodePlace) int { return cmp.Compare(a.name, b.name) })
+	slices.SortFunc(nodes, compareNodes)
 	return nodes
 }
 

@@ -115,16 +115,21 @@ func (n *node) startMember(ctx context.Context, start etcdStart) error {
 		return fmt.Errorf("%w; scribe node list, at another node, tells whether node %s was removed or replaced", err, n.place.name)
 	})
 	n.member.Store(m.ID())
-	endpoints := []string{"http://" + n.place.etcdClient()}
-	for _, p := range n.cluster {
-		if p != n.place {
-			endpoints = append(endpoints, "http://"+p.etcdClient())
-		}
-	}
-	if err := a.connectEtcd(etcd.Config{Endpoints: endpoints}); err != nil {
+	if err := a.connectEtcd(etcd.Config{Endpoints: n.etcdEndpoints(n.cluster)}); err != nil {
 		return err
 	}
 	return n.awaitMajority(ctx, m)
+}
+
+// etcdEndpoints are where the etcd of nodes serves clients, this one's first.
+func (n *node) etcdEndpoints(nodes []nodePlace) []string {
+	endpoints := []string{"http://" + n.place.etcdClient()}
+	for _, p := range nodes {
+		if p.address != n.place.address {
+			endpoints = append(endpoints, "http://"+p.etcdClient())
+		}
+	}
+	return endpoints
 }
 
 // memberConfig is that of the node's member of etcd. It listens on the interface that the node does.

@@ -359,6 +359,6 @@ func (n *node) listAfter(before []*etcdserverpb.Member, added, removed nodePlace
 	if added != (nodePlace{}) {
 		places = append(places, added)
 	}
-	slices.SortFunc(places, func(a, b nodePlace) int { return cmp.Compare(a.name, b.name) })
+	slices.SortFunc(places, compareNodes)
 	return nodeMessages(places)
 }

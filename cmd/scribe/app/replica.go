@@ -88,22 +88,33 @@ func (a *App) joinReplicas(engine *pebblelog.Engine) error {
 	}
 	a.onStop("metalog replicas", func(context.Context) error { return log.Close() })
 	a.parts.log = log
+	if n := a.parts.node; n != nil {
+		n.followNodes(func(nodes []nodePlace) error {
+			a.parts.etcd.SetEndpoints(n.etcdEndpoints(nodes)...)
+			return log.SetReplicas(log.replicasAt(a.urlsBut(nodes)))
+		})
+	}
 	return nil
 }
 
 // otherReplicas returns the URLs of the replicas in other processes.
 func (a *App) otherReplicas() []string {
-	var urls []string
-	for _, p := range a.cfg.nodes() {
-		if p != a.cfg.nodePlace() {
-			urls = append(urls, p.url())
-		}
-	}
+	urls := a.urlsBut(a.cfg.nodes())
 	if a.cfg.Node == "" && a.cfg.Metalog != "" {
 		list, _ := rpc.ParseAddresses(a.cfg.Metalog) // validated
 		urls = append(urls, list...)
 	}
 	return slices.DeleteFunc(urls, func(u string) bool { return strings.TrimRight(u, "/") == strings.TrimRight(a.advertisedURL(), "/") })
+}
+
+// urlsBut returns the URLs of nodes but this one.
+func (a *App) urlsBut(nodes []nodePlace) (urls []string) {
+	for _, p := range nodes {
+		if p.address != a.cfg.nodePlace().address {
+			urls = append(urls, p.url())
+		}
+	}
+	return urls
 }
 
 // replicaStatus describes a replica for NodeService.

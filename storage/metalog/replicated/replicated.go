@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"scribe/internal/base/backoff"
@@ -44,9 +45,8 @@ type Options struct {
 
 // Log is a metalog.Log over replicas.
 type Log struct {
-	replicas []Replica
-	urls     rpc.AddressList
-	present  *rpc.AddressSet // which replicas are away
+	// known are the replicas. A call uses those that it found.
+	known    atomic.Pointer[replicaList]
 	patience time.Duration
 	pauses   backoff.Backoff
 	life     context.Context //nolint:containedctx // ends with the Log
@@ -56,10 +56,17 @@ type Log struct {
 
 	mu struct {
 		sync.Mutex
-		leader int // index of the replica that took the last write; -1 when unknown
+		leader string // plain URL of the replica that took the last write; empty when unknown
 		// added are leaders that were not listed, by their plain URLs.
 		added map[string]metalog.Log
 	}
+}
+
+// replicaList are the replicas of a Log at some time. It does not change, but for which of them are away.
+type replicaList struct {
+	replicas []Replica
+	urls     rpc.AddressList // plain
+	present  *rpc.AddressSet // which replicas are away
 }
 
 // maxAdded bounds the leaders that were not listed.
@@ -69,28 +76,39 @@ var _ metalog.Log = (*Log)(nil)
 
 // New returns a Log over replicas, of which the first is preferred for reads.
 func New(replicas []Replica, o Options) (*Log, error) {
-	if len(replicas) == 0 {
-		return nil, errors.New("replicated metalog: no replicas")
-	}
-	l := &Log{replicas: replicas, patience: cmp.Or(o.Patience, DefaultPatience), connect: o.Connect}
+	l := &Log{patience: cmp.Or(o.Patience, DefaultPatience), connect: o.Connect}
 	l.pauses = backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second, Random: o.Random}
-	for _, r := range replicas {
-		if l.indexOf(r.URL) >= 0 {
-			return nil, fmt.Errorf("replicated metalog: the replica %q is listed twice", r.URL)
-		}
-		l.urls = append(l.urls, plainURL(r.URL))
+	if err := l.SetReplicas(replicas); err != nil {
+		return nil, err
 	}
-	l.present = rpc.PreferFirst(l.urls)
 	l.life, l.end = context.WithCancel(context.Background())
-	l.mu.leader, l.mu.added = -1, map[string]metalog.Log{}
+	l.mu.added = map[string]metalog.Log{}
 	return l, nil
+}
+
+// SetReplicas replaces the list of replicas: some were added, or removed. Those that were removed must stay open until the Log is closed,
+// since calls may use them.
+func (l *Log) SetReplicas(replicas []Replica) error {
+	if len(replicas) == 0 {
+		return errors.New("replicated metalog: no replicas")
+	}
+	list := &replicaList{replicas: replicas}
+	for _, r := range replicas {
+		if list.indexOf(r.URL) >= 0 {
+			return fmt.Errorf("replicated metalog: the replica %q is listed twice", r.URL)
+		}
+		list.urls = append(list.urls, plainURL(r.URL))
+	}
+	list.present = rpc.PreferFirst(list.urls)
+	l.known.Store(list)
+	return nil
 }
 
 // plainURL is a URL as replicas are compared by it.
 func plainURL(url string) string { return strings.ToLower(strings.TrimRight(url, "/")) }
 
 // indexOf returns the index of the replica that a URL names, -1 for none.
-func (l *Log) indexOf(url string) int { return slices.Index(l.urls, plainURL(url)) }
+func (l *replicaList) indexOf(url string) int { return slices.Index(l.urls, plainURL(url)) }
 
 // Close implements metalog.Log. It leaves the replicas open. It must not be called from within a callback.
 func (l *Log) Close() error {
@@ -100,7 +118,7 @@ func (l *Log) Close() error {
 }
 
 // order returns the replicas in the order in which a read asks them.
-func (l *Log) order() []int {
+func (l *replicaList) order() []int {
 	var order []int
 	for _, url := range l.present.Order() {
 		order = append(order, l.indexOf(url))
@@ -127,16 +145,17 @@ func readAny[T any](ctx context.Context, l *Log, read func(metalog.Log) (T, erro
 	}
 	defer l.calls.Leave()
 	var failed error
-	for _, i := range l.order() {
-		res, err := read(l.replicas[i].Log)
+	list := l.known.Load()
+	for _, i := range list.order() {
+		res, err := read(list.replicas[i].Log)
 		if err == nil {
-			l.present.ReportOutcome(l.urls[i], nil)
+			list.present.ReportOutcome(list.urls[i], nil)
 			return res, nil
 		}
 		if ctx.Err() != nil || !helpsElsewhere(err) {
 			return res, err
 		}
-		l.noteFailure(i, err)
+		list.noteFailure(i, err)
 		failed = cmp.Or(failed, err)
 	}
 	return res, failed
@@ -149,7 +168,7 @@ func helpsElsewhere(err error) bool {
 }
 
 // noteFailure remembers a replica as away, unless it answered.
-func (l *Log) noteFailure(i int, err error) {
+func (l *replicaList) noteFailure(i int, err error) {
 	if sentinel := metalog.FindSentinel(err); sentinel == nil || errors.Is(sentinel, metalog.ErrClosed) {
 		l.present.ReportOutcome(l.urls[i], err)
 	}
@@ -163,12 +182,11 @@ func writeLeader[T any](ctx context.Context, l *Log, write func(metalog.Log) (T,
 	defer l.calls.Leave()
 	s := l.searchLeader()
 	for {
-		i := s.at
-		res, err = write(l.replicas[i].Log)
-		if !l.mayFollow(ctx, i, err) {
+		res, err = write(s.list.replicas[s.at].Log)
+		if !s.mayFollow(ctx, err) {
 			return res, err
 		}
-		if added := l.addedLeader(err); added != nil {
+		if added := l.addedLeader(s.list, err); added != nil {
 			if res, err = write(added); !isRefused(err) {
 				return res, err
 			}
@@ -179,18 +197,19 @@ func writeLeader[T any](ctx context.Context, l *Log, write func(metalog.Log) (T,
 	}
 }
 
-// mayFollow records the outcome of a write at a replica, and reports whether another attempt may follow: if it was definitely
+// mayFollow records the outcome of a write at the replica that was asked, and reports whether another attempt may follow: if it was definitely
 // not carried out, for a reason that another replica does not have.
-func (l *Log) mayFollow(ctx context.Context, i int, err error) bool {
+func (s *leaderSearch) mayFollow(ctx context.Context, err error) bool {
+	list, url := s.list, s.list.urls[s.at]
 	sentinel := metalog.FindSentinel(err)
 	if err == nil || sentinel != nil && !errors.Is(sentinel, metalog.ErrNotLeader) && !errors.Is(sentinel, metalog.ErrClosed) {
-		l.present.ReportOutcome(l.urls[i], nil)
-		l.setLeader(i)
+		list.present.ReportOutcome(url, nil)
+		s.log.setLeader(url)
 		return false
 	}
-	l.forgetLeader(i)
+	s.log.forgetLeader(url)
 	if ctx.Err() == nil {
-		l.noteFailure(i, err)
+		list.noteFailure(s.at, err)
 	}
 	return isRefused(err)
 }
@@ -202,9 +221,9 @@ func isRefused(err error) bool {
 }
 
 // addedLeader returns the leader that a refusal names if it is not one of the listed replicas; nil otherwise.
-func (l *Log) addedLeader(refusal error) metalog.Log {
+func (l *Log) addedLeader(list *replicaList, refusal error) metalog.Log {
 	e := new(metalog.NotLeaderError)
-	if l.connect == nil || !errors.As(refusal, &e) || e.Leader == "" || l.indexOf(e.Leader) >= 0 {
+	if l.connect == nil || !errors.As(refusal, &e) || e.Leader == "" || list.indexOf(e.Leader) >= 0 {
 		return nil
 	}
 	url := plainURL(e.Leader)
@@ -216,24 +235,25 @@ func (l *Log) addedLeader(refusal error) metalog.Log {
 	return l.mu.added[url]
 }
 
-func (l *Log) setLeader(i int) {
+func (l *Log) setLeader(url string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.mu.leader = i
+	l.mu.leader = url
 }
 
 // forgetLeader forgets the leader if it was that replica.
-func (l *Log) forgetLeader(i int) {
+func (l *Log) forgetLeader(url string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.mu.leader == i {
-		l.mu.leader = -1
+	if l.mu.leader == url {
+		l.mu.leader = ""
 	}
 }
 
 // leaderSearch is the search of one write for the leader.
 type leaderSearch struct {
 	log   *Log
+	list  *replicaList
 	at    int // the replica to ask
 	began time.Time
 	// asked counts the attempts since the last pause, pauses the pauses.
@@ -243,13 +263,14 @@ type leaderSearch struct {
 
 // searchLeader begins with the known leader, or the first replica that is not away.
 func (l *Log) searchLeader() *leaderSearch {
+	list := l.known.Load()
 	l.mu.Lock()
-	at := l.mu.leader
+	at := slices.Index(list.urls, l.mu.leader)
 	l.mu.Unlock()
 	if at < 0 {
-		at = l.order()[0]
+		at = list.order()[0]
 	}
-	return &leaderSearch{log: l, at: at, began: time.Now(), tried: make([]bool, len(l.replicas))}
+	return &leaderSearch{log: l, list: list, at: at, began: time.Now(), tried: make([]bool, len(list.replicas))}
 }
 
 // moveOn chooses the next replica after a refusal: the one that it names, otherwise one that was not asked. When every replica was
@@ -259,7 +280,7 @@ func (s *leaderSearch) moveOn(ctx context.Context, refusal error) error {
 	s.asked++
 	from, named := s.at, -1
 	if e := new(metalog.NotLeaderError); errors.As(refusal, &e) {
-		named = s.log.indexOf(e.Leader)
+		named = s.list.indexOf(e.Leader)
 	}
 	switch next := s.untried(); {
 	case named >= 0 && named != from && !s.tried[named]:
@@ -271,7 +292,7 @@ func (s *leaderSearch) moveOn(ctx context.Context, refusal error) error {
 			return err
 		}
 		if s.at = named; named < 0 || named == from {
-			s.at = s.log.order()[0]
+			s.at = s.list.order()[0]
 		}
 	}
 	return nil
@@ -279,7 +300,7 @@ func (s *leaderSearch) moveOn(ctx context.Context, refusal error) error {
 
 // untried returns a replica that was not asked since the last pause, -1 for none.
 func (s *leaderSearch) untried() int {
-	for _, i := range s.log.order() {
+	for _, i := range s.list.order() {
 		if !s.tried[i] {
 			return i
 		}
@@ -304,7 +325,7 @@ func (s *leaderSearch) giveUp(refusal, why error) error {
 		return why
 	}
 	return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, time.Second, "metalog: none of %d replicas leads (asked %d times, given up: %w): the last one said: %w",
-		len(s.log.replicas), s.asked, why, refusal)
+		len(s.list.replicas), s.asked, why, refusal)
 }
 
 // sleep waits for d, and returns what ended makes of the end of ctx or of the Log, if that comes first.

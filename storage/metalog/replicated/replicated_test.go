@@ -106,6 +106,46 @@ func wantUnavailable(t *testing.T, err error) {
 	}
 }
 
+// Replicas that were added serve reads and writes, those that were removed none; a bad list changes nothing.
+func TestSetReplicas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fronts, l := newFronts(t, 3)
+		a, b, c := fronts[0], fronts[1], fronts[2]
+		list := func(fronts ...*front) (replicas []replicated.Replica) {
+			for _, f := range fronts {
+				replicas = append(replicas, replicated.Replica{URL: f.url, Log: f})
+			}
+			return replicas
+		}
+		if err := l.SetReplicas(list(a, b)); err != nil {
+			t.Fatal(err)
+		}
+		a.err, b.err = notLeader(c.url), notLeader(c.url)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		wantUnavailable(t, appendOne(ctx, l))
+		if c.writes > 0 {
+			t.Error("a replica that is not listed was asked")
+		}
+		for _, bad := range [][]replicated.Replica{nil, list(a, a)} {
+			if err := l.SetReplicas(bad); err == nil {
+				t.Errorf("a list of %d was taken", len(bad))
+			}
+		}
+		if err := l.SetReplicas(list(c)); err != nil {
+			t.Fatal(err)
+		}
+		a.writes, b.writes, a.reads, b.reads = 0, 0, 0, 0
+		if err := appendOne(t.Context(), l); err != nil {
+			t.Error(err)
+		}
+		wantWrites(t, fronts, 0, 0, 1)
+		if _, err := l.Tail(t.Context(), []record.ShardID{1}); err != nil || c.reads != 1 || a.reads+b.reads != 0 {
+			t.Errorf("a read: %v, %d at the new one", err, c.reads)
+		}
+	})
+}
+
 func TestNewRefusesBadLists(t *testing.T) {
 	for _, replicas := range [][]replicated.Replica{nil, {{URL: "http://a"}, {URL: "http://A/"}}} {
 		if _, err := replicated.New(replicas, replicated.Options{}); err == nil {

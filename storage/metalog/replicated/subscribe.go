@@ -27,9 +27,10 @@ func (l *Log) followReplicas(ctx context.Context, run func(ctx context.Context, 
 	defer context.AfterFunc(l.life, cancel)()
 	progress, failures := time.Now(), 0
 	for {
-		i, began := l.order()[0], time.Now()
+		list := l.known.Load()
+		i, began := list.order()[0], time.Now()
 		var broken error
-		err := run(inner, l.replicas[i].Log, func(err error) error {
+		err := run(inner, list.replicas[i].Log, func(err error) error {
 			progress, broken = time.Now(), err
 			return err
 		})
@@ -43,17 +44,17 @@ func (l *Log) followReplicas(ctx context.Context, run func(ctx context.Context, 
 		case err != nil && !helpsElsewhere(err):
 			return err
 		}
-		l.present.ReportOutcome(l.urls[i], errors.Join(errEnded, err))
+		list.present.ReportOutcome(list.urls[i], errors.Join(errEnded, err))
 		if failures++; time.Since(began) >= settled {
 			failures = 0
 		}
-		if failures < len(l.replicas) {
+		if failures < len(list.replicas) {
 			continue
 		}
 		if time.Since(progress) > l.patience {
-			return fmt.Errorf("metalog: none of %d replicas serves the subscription: %w", len(l.replicas), err)
+			return fmt.Errorf("metalog: none of %d replicas serves the subscription: %w", len(list.replicas), err)
 		}
-		if err := l.sleep(ctx, l.pauses.Pause(failures-len(l.replicas)+1), func(cause error) error { return cause }); err != nil {
+		if err := l.sleep(ctx, l.pauses.Pause(failures-len(list.replicas)+1), func(cause error) error { return cause }); err != nil {
 			return err
 		}
 	}

@@ -11,9 +11,9 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"go.uber.org/goleak"
 
 	"scribe/internal/format/record"
+	"scribe/internal/testkit/etcdtest"
 	"scribe/internal/testkit/testclock"
 	"scribe/internal/transport/rpc"
 	"scribe/internal/transport/rpc/memhttp"
@@ -23,7 +23,7 @@ import (
 	"scribe/storage/metalog/remote"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { etcdtest.VerifyMain(m) }
 
 func TestPebblelog(t *testing.T) { runSuite(t, onMemory) }
 

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"scribe/storage/etcd"
 )
 
 // A node uses those that were added, and no more those that were removed; a list that can't be had, or can't be used, changes nothing.
@@ -58,4 +60,28 @@ func TestEtcdEndpoints(t *testing.T) {
 	if got, want := n.etcdEndpoints([]nodePlace{a, b}), []string{"http://b:21", "http://a:11"}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
+}
+
+// A node asks an etcd that refuses again after a pause, and gives up when its time is over.
+func TestReadOncePauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, err := etcd.Connect(etcd.Config{Endpoints: []string{"http://127.0.0.1:1"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := client.Close(); err != nil {
+			t.Fatal(err)
+		}
+		n := &node{app: &App{failed: make(chan error, 1)}, place: nodePlace{"a", "a:1"}}
+		n.app.parts.etcd = client
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if err := n.readOnce(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		n.app.failed <- errors.New("planted")
+		if err := n.readOnce(t.Context()); err == nil || err.Error() != "planted" {
+			t.Error(err)
+		}
+	})
 }

@@ -3,8 +3,11 @@ package member_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -123,6 +126,29 @@ func TestReplaceMember(t *testing.T) {
 	behind := connectTo(t, fresh)
 	wantValue(t, behind, "a", "2")
 	wantValue(t, behind, "b", "3")
+}
+
+// TestJoinAsked: a member with an empty folder joins if the others say that it never ran, which its client addresses tell, not its name: those
+// that a cluster begins with have names before they run.
+func TestJoinAsked(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		clients string
+		want    error
+	}{
+		{`["http://127.0.0.1:1"]`, member.ErrDataLost},
+		{`[]`, member.ErrNotMember}, // what answers here is no etcd to join
+	} {
+		fresh, own := etcdtest.Reserve(t, "fresh", t.TempDir())
+		others := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = fmt.Fprintf(w, `[{"id":1,"name":"fresh","peerURLs":[%q],"clientURLs":%s}]`, own.URL, c.clients)
+		}))
+		fresh.Join, fresh.Members = true, []member.Peer{own, {Name: "other", URL: others.URL}}
+		if m, err := member.Start(fresh); !errors.Is(err, c.want) {
+			t.Errorf("with client addresses %s: %v, %v", c.clients, m, err)
+		}
+		others.Close()
+	}
 }
 
 // TestRemoveMember removes a member that runs: it ends by itself.

@@ -315,3 +315,59 @@ func TestHandOver(t *testing.T) {
 		c.closeAll(t)
 	})
 }
+
+// What is remembered of stored tables are those of the last snapshot, however many compactions have removed.
+func TestStoredTablesAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		c, _ := newCell(t, 1, snapshotOptions(store))
+		for range 8 {
+			c.fill(t)
+		}
+		n := c.nodes[0]
+		n.close(t)
+		var newest blob.Info
+		for info, err := range store.List(t.Context(), snapshotPrefix("main")) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			newest = info
+		}
+		list, err := readList(t.Context(), store, newest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		listed := map[string]bool{}
+		for _, f := range list.Files {
+			listed[f.Name] = true
+		}
+		for name := range n.engine.replica.snapshots.stored {
+			if !listed[name] {
+				t.Errorf("table %s is remembered, and not in the newest snapshot", name)
+			}
+		}
+	})
+}
+
+// After a group of unknown outcome the leader's clock stands before anybody is answered: the entry may be stored, and no watermark above its
+// time may be told.
+func TestUnknownOutcomeStopsTheClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := newCell(t, 1, seededOptions(1))
+		e := c.leader(t).engine
+		committer := newCommitter(e)
+		q := newRequest(tickOp{})
+		committer.group = append(committer.group, q)
+		if err := committer.failGroup(fmt.Errorf("planted: %w", journal.ErrUnknown)); !errors.Is(err, errDeposed) {
+			t.Error(err)
+		}
+		<-q.done
+		e.clock.mu.Lock()
+		following := e.clock.mu.following
+		e.clock.mu.Unlock()
+		if !following || q.err == nil {
+			t.Errorf("the clock stands: %v, the call is told %v", following, q.err)
+		}
+		c.closeAll(t)
+	})
+}

@@ -76,8 +76,15 @@ func TestBenchMetalog(t *testing.T) {
 // TestBenchNodesUsage: what can't be measured is refused before anything starts.
 func TestBenchNodesUsage(t *testing.T) {
 	for _, args := range [][]string{
-		{"failover", "--kills", "0", "--stops", "0"}, {"failover", "--nodes", "2"}, {"failover", "--settle", "1ms"}, {"failover", "--every", "0s"},
-		{"metalog", "--nodes", "2"}, {"metalog", "--group", "0"}, {"metalog", "--writers", "5000"}, {"metalog", "--duration", "1ms"}, {"metalog", "--count", "0"},
+		{"failover", "--kills", "0", "--stops", "0"},
+		{"failover", "--nodes", "2"},
+		{"failover", "--settle", "1ms"},
+		{"failover", "--every", "0s"},
+		{"metalog", "--nodes", "2"},
+		{"metalog", "--group", "0"},
+		{"metalog", "--writers", "5000"},
+		{"metalog", "--duration", "1ms"},
+		{"metalog", "--count", "0"},
 	} {
 		cmd := newBench()
 		cmd.SetArgs(args)

@@ -184,8 +184,8 @@ func watchFailure[T any](a *App, happened <-chan T, why func(T) error) {
 	}()
 }
 
-// Stop stops the process without losing data: it becomes not ready, hands over what it leads, drains accepted messages, ends streams with a notice, then releases its
-// resources. It returns all errors, including work that remained when ctx ended. Repeated calls return the same error.
+// Stop stops the process without losing data: it becomes not ready, hands over what it leads, drains accepted messages, ends streams with a
+// notice, then releases its resources. It returns all errors, including work that remained when ctx ended. Repeated calls return the same error.
 func (a *App) Stop(ctx context.Context) error {
 	a.stopping.Do(func() {
 		served := a.ready.Swap(false)

@@ -58,8 +58,11 @@ func TestStandAside(t *testing.T) {
 		others []scribev1.Role
 		want   []string
 	}{
-		{"all roles elsewhere", []scribev1.Role{scribev1.Role_ROLE_METALOG, scribev1.Role_ROLE_CONTROLPLANE},
-			[]string{"hand over metalog", "hand over control", "hand over etcd", "drain", "end etcd"}},
+		{
+			"all roles elsewhere",
+			[]scribev1.Role{scribev1.Role_ROLE_METALOG, scribev1.Role_ROLE_CONTROLPLANE},
+			[]string{"hand over metalog", "hand over control", "hand over etcd", "drain", "end etcd"},
+		},
 		{"one role elsewhere", []scribev1.Role{scribev1.Role_ROLE_METALOG}, []string{"hand over metalog", "hand over etcd", "drain", "end etcd"}},
 		{"alone", nil, []string{"drain, still offered", "end etcd, still offered"}},
 	} {

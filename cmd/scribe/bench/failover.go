@@ -191,14 +191,14 @@ func (r *failoverRun) measureGaps(ctx context.Context, n int, end func(int) erro
 	}
 	gaps := &FailoverGaps{}
 	for range n {
-		leader, err := r.fleet.awaitSettled(ctx)
-		if err != nil {
+		if _, err := r.fleet.awaitSettled(ctx); err != nil {
 			return gaps, err
 		}
 		if err := backoff.Sleep(ctx, r.Settle.Std()); err != nil {
 			return gaps, err
 		}
-		if leader, err = r.fleet.awaitSettled(ctx); err != nil {
+		leader, err := r.fleet.awaitSettled(ctx)
+		if err != nil {
 			return gaps, err
 		}
 		r.takeGaps()
@@ -261,11 +261,10 @@ func (r *failoverRun) countMessages() {
 		written := c.written.Load()
 		r.report.Messages += written
 		for number := range uint64(written) { //nolint:gosec // not negative
-			switch n := c.seen[number]; {
-			case n == 0:
-				r.report.Lost++
-			default:
+			if n := c.seen[number]; n > 0 {
 				r.report.Repeated += n - 1
+			} else {
+				r.report.Lost++
 			}
 		}
 	}

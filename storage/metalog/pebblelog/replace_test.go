@@ -265,7 +265,9 @@ func TestReplacingWaitsForCallers(t *testing.T) {
 			t.Error(err)
 		}
 		close(leave)
-		<-subscribed
+		if err := <-subscribed; err == nil {
+			t.Error("the subscription goes on")
+		}
 		c.closeAll(t)
 	})
 }

@@ -26,8 +26,10 @@ type memberSeen struct {
 	at   time.Time
 	// written is when the beat was stored, at the latest: other coordinators count from there.
 	written time.Time
-	// spoken says that the member has spoken since its beat was stored, and sent status.
+	// spoken says that the member has spoken to this coordinator since its beat was stored, and sent status; spoke is when it last did. A
+	// beat that another coordinator stored is no reason to store one: two that did so in turn would keep a dead member alive for ever.
 	spoken bool
+	spoke  time.Time
 	status MemberStatus
 	// revoking is since when it has had buckets to release, and left how many remain.
 	revoking time.Time
@@ -44,7 +46,7 @@ func (w *Liveness) NoteSpoke(epoch uint64, now time.Time, status *MemberStatus) 
 		s = &memberSeen{}
 		w.members[epoch] = s
 	}
-	s.at, s.spoken = now, true
+	s.at, s.spoke, s.spoken = now, now, true
 	if status != nil {
 		s.status = *status
 	}
@@ -148,7 +150,7 @@ func (w *Liveness) NoteStored(g *Group, epochs []uint64, now time.Time) {
 	for _, epoch := range epochs {
 		// The beat of any other member may come from another coordinator: Check finds that out.
 		if m, s := g.Member(epoch), w.members[epoch]; m != nil && s != nil {
-			s.beat, s.written, s.spoken = m.Beat, now, s.at.After(now)
+			s.beat, s.written, s.spoken = m.Beat, now, s.spoke.After(now)
 		}
 	}
 }

@@ -43,6 +43,30 @@ func TestSilentMembersGo(t *testing.T) {
 	}
 }
 
+// A member that died after it had spoken to two coordinators expires: neither takes the beat that the other has stored for a word to itself.
+func TestDeadMemberOfTwoCoordinators(t *testing.T) {
+	g, watches := testGroup(8, 8), []*Liveness{NewLiveness(), NewLiveness()}
+	a := g.Join(testMember("a"))
+	for _, w := range watches {
+		w.NoteSpoke(a, at(0), &MemberStatus{})
+	}
+	const transaction = 10 * time.Millisecond
+	for now := time.Second; now < 40*time.Second; now += time.Second {
+		w := watches[now/time.Second%2]
+		v := w.Check(g, at(now+transaction))
+		if slices.Equal(v.Silent, []uint64{a}) {
+			return
+		}
+		if v.Write {
+			w.NoteStored(g, w.WriteBeats(g), at(now))
+		}
+		if now == time.Second {
+			w.NoteSpoke(a, at(now+time.Second/2), &MemberStatus{}) // its last word
+		}
+	}
+	t.Errorf("it has not expired after 40 s, its beat is %d", g.Member(a).Beat)
+}
+
 func TestStubbornMembersLoseWhatTheyOwe(t *testing.T) {
 	g, w := testGroup(8, 8), NewLiveness()
 	a := g.Join(testMember("a"))

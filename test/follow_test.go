@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -96,7 +97,11 @@ func fed(t *testing.T, stdin *os.File, args ...string) *following {
 // line reads the next line.
 func (f *following) line() string {
 	f.t.Helper()
+	limit := time.AfterFunc(waitLimit, func() { _ = f.cmd.Process.Kill() }) // then there is no further line
 	s, err := f.lines.ReadString('\n')
+	if !limit.Stop() {
+		f.t.Fatalf("waited %v for a line\n%s", waitLimit, f.stderr)
+	}
 	if err != nil {
 		f.t.Fatalf("read a line: %q, %v\n%s", s, err, f.stderr)
 	}
@@ -167,16 +172,22 @@ func TestInterrupted(t *testing.T) {
 		if code := first.code(); code != 0 || len(first.rest()) > 0 {
 			t.Fatalf("before there were messages: exit code %d", code)
 		}
-		const all, rounds = 20_000, 8
-		written := make(chan struct{})
+		// Each round has more to read than it reads, however fast the others were, and more is written meanwhile.
+		const all, rounds, piece = 20_000, 8, 1_000
+		pieces, written := make(chan int, all/piece), make(chan struct{})
 		go func() {
 			defer close(written)
-			for i := 0; i < all; i += all / 20 {
-				produce(t, c, "live", numbers(i, i+all/20), "--batch-bytes", "4KiB")
+			for i := range pieces {
+				produce(t, c, "live", numbers(i, i+piece), "--batch-bytes", "4KiB")
 			}
 		}()
+		end := sync.OnceFunc(func() { close(pieces) })
+		defer end()
 		var got []byte
 		for round := range rounds {
+			for i := round * all / piece / rounds; i < (round+1)*all/piece/rounds; i++ {
+				pieces <- i * piece
+			}
 			f := follow(t, args...)
 			for range all / rounds / 2 {
 				got = append(got, f.line()...)
@@ -187,6 +198,7 @@ func TestInterrupted(t *testing.T) {
 				t.Fatalf("interrupted: exit code %d\n%s", code, f.stderr)
 			}
 		}
+		end()
 		<-written
 		got = append(got, ok(t, nil, append([]string{"tail", "--until-end"}, args...)...)...)
 		sameBytes(t, "over all runs", got, numbers(0, all))

@@ -73,11 +73,11 @@ func (s *snapshotter) makeSnapshots() {
 		if urgent && time.Since(tried) < urgentPause {
 			continue
 		}
-		tried = time.Now()
 		bytes := r.journaled.Load()
 		if !r.leads() || !urgent && bytes < s.e.opts.SnapshotBytes && (bytes == 0 || time.Since(last) < s.e.opts.SnapshotEvery) {
 			continue
 		}
+		tried = time.Now()
 		if err := s.snapshotFolder(); err != nil && r.life.Err() == nil {
 			s.e.metrics.snapshots.WithLabelValues("failed").Inc()
 			s.e.opts.Logger.Warn("snapshot failed: the journal is not trimmed", "error", err)

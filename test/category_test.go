@@ -75,7 +75,6 @@ func TestRecreatedCategory(t *testing.T) {
 // lost the control plane: it knows the categories that were deleted, and not those that came after them. Whatever is sent after the
 // second create and acknowledged is in the new category, and nothing that was acknowledged before the delete is.
 func TestRecreatedUnderLoad(t *testing.T) {
-	t.Parallel()
 	blobs := "SCRIBE_BLOB_PATH=" + filepath.Join(t.TempDir(), "blobs")
 	control := serve(t, nil, "serve", "--roles", "controlplane,metalog", "--data", filepath.Join(t.TempDir(), "control"), "--listen", "127.0.0.1:0")
 	link := netfault.Listen(t, "127.0.0.1:0")
@@ -274,7 +273,6 @@ func TestDeleteEndsReaders(t *testing.T) {
 
 // TestRecreateWithoutMetalog: a control plane that can't have the old logs ended says so, and goes on with it once it can.
 func TestRecreateWithoutMetalog(t *testing.T) {
-	t.Parallel()
 	control := serve(t, nil, "serve", "--roles", "controlplane", "--data", filepath.Join(t.TempDir(), "control"), "--listen", "127.0.0.1:0")
 	ok(t, nil, "category", "create", "again", "--server", control.URL)
 	ok(t, nil, "category", "delete", "again", "--server", control.URL)

@@ -34,13 +34,10 @@ var kinds = []struct {
 	{"processes on S3", func(t *testing.T) *cell { return processes(t, s3Environment(t)) }},
 }
 
-// eachKind runs a test over every kind of cell, over all at the same time: a cell of processes mostly waits.
+// eachKind runs a test over every kind of cell.
 func eachKind(t *testing.T, test func(t *testing.T, c *cell)) {
 	for _, kind := range kinds {
-		t.Run(kind.name, func(t *testing.T) {
-			t.Parallel()
-			test(t, kind.start(t))
-		})
+		t.Run(kind.name, func(t *testing.T) { test(t, kind.start(t)) })
 	}
 }
 

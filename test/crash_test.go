@@ -24,7 +24,6 @@ const kills = 20
 // each restart everything that was acknowledged is there, nothing else than what was written is, and LSNs are dense. The seed is
 // printed; SCRIBE_TEST_SEED repeats it.
 func TestKillUnderLoad(t *testing.T) {
-	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	if s := os.Getenv("SCRIBE_TEST_SEED"); s != "" {
 		var err error

@@ -156,7 +156,6 @@ func cliHead(t *testing.T, n int, args ...string) (lines []string) {
 // TestTailsOfAGroup: several tails share a category. What one that is killed had printed and not committed comes again; nothing is left
 // out. A pipe that is closed early is a clean end.
 func TestTailsOfAGroup(t *testing.T) {
-	t.Parallel()
 	up := serve(t, nil, "up", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0")
 	c := &cell{write: up.URL, read: up.URL}
 	write(t, c, 0, 2000)

@@ -40,7 +40,6 @@ func keys(n int) []string {
 // TestGroupKilled: five members, processes of their own, are killed at random while messages are written. Whatever is committed does not
 // come again, and nothing is left out. The seed is printed.
 func TestGroupKilled(t *testing.T) {
-	t.Parallel()
 	const members, messages, kills = 5, 6000, 40
 	up := serve(t, nil, "up", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0")
 	c := &cell{write: up.URL, read: up.URL}
@@ -81,7 +80,6 @@ func TestGroupKilled(t *testing.T) {
 
 // TestGroupZombies: members are stopped for longer than their TTL, and go on then. What they commit of what others have by now is refused.
 func TestGroupZombies(t *testing.T) {
-	t.Parallel()
 	const messages = 3000
 	up := serve(t, nil, "up", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0")
 	c := &cell{write: up.URL, read: up.URL}
@@ -112,7 +110,6 @@ func TestGroupZombies(t *testing.T) {
 // TestGroupCoordinatorKilled: the process that coordinates, with everything else, is killed and started again while members read. They wait,
 // and go on.
 func TestGroupCoordinatorKilled(t *testing.T) {
-	t.Parallel()
 	const messages = 2000
 	data := filepath.Join(t.TempDir(), "data")
 	listen := program.Reserve(t)

@@ -13,7 +13,7 @@ func TestMain(m *testing.M) {
 		os.Exit(runMember(os.Args[2:])) // the test binary is a member of a group
 	}
 	flag.Parse()
-	// Tests that mostly wait, for messages to expire or for what was killed, do so together, whatever the number of processors.
+	// Tests of retention wait a minute for messages to expire; they may do so together, whatever the number of processors.
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}

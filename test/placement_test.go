@@ -61,7 +61,6 @@ func shardsOf(t *testing.T, c *cell, category, value string) []uint32 {
 // TestPlacement: whatever way a message comes in, by the library, the command line, plain HTTP, an agent's inputs and as columns, it is in
 // the shard of its key or field; so `tail --shards` and queries find it there, also after shards were added.
 func TestPlacement(t *testing.T) {
-	t.Parallel()
 	h := startHost(t, "*.log")
 	c := &cell{write: h.cell.URL, read: h.cell.URL}
 	schema := filepath.Join(t.TempDir(), "visits.yaml")
@@ -191,7 +190,6 @@ func TestPlacement(t *testing.T) {
 // TestTailKey: tail --key prints the messages of a key, or of a value of a field, and reads only their shards: also those that were added,
 // before it began and while it follows. tail --where reads no more.
 func TestTailKey(t *testing.T) {
-	t.Parallel()
 	up := serve(t, nil, "up", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0")
 	defer up.Stop()
 	c := &cell{write: up.URL, read: up.URL}
@@ -300,7 +298,6 @@ func TestTailKey(t *testing.T) {
 // TestOrderPerKey: while shards are added and the cell is killed and started again, a reader with a strict window gets the messages of each
 // key in the order in which a producer wrote them. Messages may come twice, since the category is at_least_once: the first counts.
 func TestOrderPerKey(t *testing.T) {
-	t.Parallel()
 	const keys = 20
 	data := filepath.Join(t.TempDir(), "data")
 	up := serve(t, nil, "up", "--data", data, "--listen", "127.0.0.1:0")

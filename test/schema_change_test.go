@@ -50,7 +50,6 @@ func (f *following) stillRuns() {
 // TestSchemaChangeWhileWriting: a category's schema changes in every compatible way while it is written to and read. Queries that run keep
 // the version that they began with and get every row; new ones see the new columns, over what was written before and after.
 func TestSchemaChangeWhileWriting(t *testing.T) {
-	t.Parallel()
 	for _, kind := range []string{"direct calls", "processes on files"} {
 		t.Run(kind, func(t *testing.T) {
 			for _, k := range kinds {

@@ -15,7 +15,6 @@ import (
 // TestSchemas: a schema is inferred from samples, checked, set, changed compatibly, refused or forced otherwise, and shown in any version; the
 // exit codes say which.
 func TestSchemas(t *testing.T) {
-	t.Parallel()
 	c := inProcess(t, app.Direct)
 	dir := t.TempDir()
 	file := func(name, content string) string {

@@ -19,7 +19,6 @@ import (
 // TestReadsFromATroubledStore: whatever the store does to the reads, consumers get everything as it was written, later. What it keeps
 // damaged is an error that names the place, and is read as soon as it is whole again: nothing damaged was cached.
 func TestReadsFromATroubledStore(t *testing.T) {
-	t.Parallel()
 	s := s3test.Start(t)
 	proxy := netfault.NewStore(t, "127.0.0.1:0", s.Endpoint, 7)
 	env := []string{

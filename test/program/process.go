@@ -85,6 +85,9 @@ func startProcess(t testing.TB, name string, env []string, stdout io.WriteCloser
 		t.Fatalf("start %s: %v", p.Name, err)
 	}
 	t.Cleanup(func() {
+		if stdout != nil {
+			_ = stdout.Close() // nobody reads any more, so what it has printed must not keep it from ending
+		}
 		p.Kill()
 		if t.Failed() {
 			t.Logf("%s\n%s", p.Name, p.Log)
@@ -124,8 +127,8 @@ func (p *Process) AwaitReady(stdout io.Reader) {
 	}
 }
 
-// Kill ends the process at once, with kill -9, and returns when it has ended. Unsynced writes survive in the page cache, unlike in a
-// power loss.
+// Kill ends the process at once, with kill -9, and returns when it has ended and its output was read. Unsynced writes survive in the page
+// cache, unlike in a power loss.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill() // an error means that it has ended
 	<-p.Done

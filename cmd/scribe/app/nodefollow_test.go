@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,38 +17,58 @@ import (
 func TestFollowNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, c := nodePlace{"a", "a:1"}, nodePlace{"b", "b:1"}, nodePlace{"c", "c:1"}
-		listed, failed := []nodePlace{a, b}, error(nil)
-		refuses := false
-		var used [][]nodePlace
-		n := &node{app: &App{log: slog.New(slog.DiscardHandler)}, place: a, cluster: []nodePlace{a, b}}
-		ctx, cancel := context.WithCancel(t.Context())
-		go n.watchNodes(ctx, func(context.Context) ([]nodePlace, error) { return listed, failed }, func(nodes []nodePlace) error {
-			if refuses {
+		var world struct {
+			sync.Mutex
+			listed  []nodePlace
+			failed  error
+			refuses bool
+			used    [][]nodePlace
+		}
+		change := func(listed []nodePlace, failed error, refuses bool) {
+			world.Lock()
+			defer world.Unlock()
+			world.listed, world.failed, world.refuses = listed, failed, refuses
+		}
+		list := func(context.Context) ([]nodePlace, error) {
+			world.Lock()
+			defer world.Unlock()
+			return world.listed, world.failed
+		}
+		use := func(nodes []nodePlace) error {
+			world.Lock()
+			defer world.Unlock()
+			if world.refuses {
 				return errors.New("refused")
 			}
-			used = append(used, nodes)
+			world.used = append(world.used, nodes)
 			return nil
-		})
+		}
 		step := func(what string, want ...[]nodePlace) {
 			t.Helper()
 			<-time.After(2 * followInterval)
 			synctest.Wait()
-			if !slices.EqualFunc(used, want, slices.Equal) {
-				t.Errorf("%s: it used %v, want %v", what, used, want)
+			world.Lock()
+			defer world.Unlock()
+			if !slices.EqualFunc(world.used, want, slices.Equal) {
+				t.Errorf("%s: it used %v, want %v", what, world.used, want)
 			}
-			used = nil
+			world.used = nil
 		}
+		n := &node{app: &App{log: slog.New(slog.DiscardHandler)}, place: a, cluster: []nodePlace{a, b}}
+		ctx, cancel := context.WithCancel(t.Context())
+		change([]nodePlace{a, b}, nil, false)
+		go n.watchNodes(ctx, list, use)
 		step("as it began")
-		listed = []nodePlace{a, b, c}
-		step("one more", listed)
-		listed, failed = []nodePlace{c}, errors.New("no majority")
+		change([]nodePlace{a, b, c}, nil, false)
+		step("one more", []nodePlace{a, b, c})
+		change([]nodePlace{c}, errors.New("no majority"), false)
 		step("no answer")
-		listed, failed = nil, nil
+		change(nil, nil, false)
 		step("an empty answer")
-		listed, refuses = []nodePlace{a, c}, true
+		change([]nodePlace{a, c}, nil, true)
 		step("refused")
-		refuses = false
-		step("one less", listed)
+		change([]nodePlace{a, c}, nil, false)
+		step("one less", []nodePlace{a, c})
 		cancel()
 		synctest.Wait()
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -69,8 +70,8 @@ func (s *awayStore) ReadAt(ctx context.Context, key string, p []byte, off int64)
 // store of snapshots is away, and read on there afterwards.
 func TestBehindTheTrimWhileRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		away := false
-		store := &awayStore{memory.New(), func() bool { return away }}
+		var away atomic.Bool
+		store := &awayStore{memory.New(), away.Load}
 		c, entries := newCell(t, 3, snapshotOptions(store))
 		c.fill(t)
 		c.settle(t)
@@ -87,7 +88,7 @@ func TestBehindTheTrimWhileRunning(t *testing.T) {
 		if first := firstEntry(t, entries); first <= engine.Position().Applied+1 {
 			t.Fatalf("the journal begins at entry %d, and %s is at %d", first, n.name, engine.Position().Applied)
 		}
-		away = true
+		away.Store(true)
 		n.cut.Store(false)
 		if err := <-subscribed; !errors.Is(err, metalog.ErrNotLeader) {
 			t.Errorf("the subscription: %v", err)
@@ -96,7 +97,7 @@ func TestBehindTheTrimWhileRunning(t *testing.T) {
 			t.Errorf("a read while the folder is replaced: %v", err)
 		}
 		waitFor(t.Context(), time.Minute)
-		away = false
+		away.Store(false)
 		awaitSeeds(t, n, 1)
 		c.compare(t)
 		if _, err := engine.Tail(t.Context(), []record.ShardID{shardA}); err != nil {

@@ -248,7 +248,7 @@ var plantedFaults = []plantedFault{
 		"	return e.replica.passBarrier(ctx)\n}",
 		"	if e.replica.leads() {\n\t\treturn nil\n\t}\n\treturn e.replica.passBarrier(ctx)\n}",
 	},
-	{ // a takeover from the newest head, of which not everything is applied
+	{ // a takeover from the newest head before everything up to it is applied
 		"replica-leads-behind", "storage/metalog/pebblelog/lead.go",
 		"	l, err := journal.Lead(context.WithoutCancel(r.life), r.journal, head, r.position(), journal.Options{",
 		`	if newest, err := r.readHead(r.life); err == nil {

@@ -71,7 +71,7 @@ func (a *App) checkFolderUse() error {
 		a.cfg.Data, what, f.Name, f.Name, strings.Join(f.Cluster, ","))
 }
 
-// forgetNode removes what is left of the node that a folder was, once it was detached.
+// forgetNode removes the node's own files from a folder that was detached.
 func (a *App) forgetNode() error {
 	fsys, data := a.opts.Host.FS, a.cfg.Data
 	err := fsys.RemoveAll(etcdFolder(data))
@@ -79,7 +79,7 @@ func (a *App) forgetNode() error {
 		err = errors.Join(fsys.Remove(filepath.Join(data, nodeFileName)), durable.SyncFolder(fsys, data))
 	}
 	if err != nil {
-		return fmt.Errorf("remove what is left of the node in %s: %w", data, WithoutPath(err))
+		return fmt.Errorf("remove the files of the detached node in %s: %w", data, WithoutPath(err))
 	}
 	return nil
 }

@@ -78,7 +78,7 @@ func TestLimits(t *testing.T) {
 	starts(Awaited)
 }
 
-// TestDepart: what lingered leaves together. What is ready before a departure waits for it, what is left of one does not wait for the next.
+// TestDepart: lingered streams leave together. A stream that is ready early waits for the departure; one that a departure leaves behind does not wait for the next.
 func TestDepart(t *testing.T) {
 	q := New[int](time.Unix(0, 0))
 	at := func(n int) time.Time { return time.Unix(int64(n), 0) }

@@ -88,7 +88,7 @@ func ExportTables(ctx context.Context, dir string, opts Options) (tables int, by
 		if !strings.HasSuffix(name, ".sst") {
 			continue
 		}
-		// A table that is being written gets another name by its content once it is whole: what is stored of it is removed as other tables that no list names.
+		// A table that is being written gets another name by its content once it is whole: the partial copy is removed like any table that no list names.
 		f, err := s.storeFile(ctx, dir, name)
 		switch {
 		case errors.Is(err, os.ErrNotExist), errors.Is(err, io.EOF): // removed by a compaction

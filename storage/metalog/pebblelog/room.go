@@ -86,7 +86,7 @@ func (c *logCommitter) awaitFlush() error {
 }
 
 // awaitChange waits until the room may have changed, or flushed is closed. A replica that does not lead refuses calls meanwhile; one that
-// does gives up its group, of which nothing is journaled yet, if another leads or shall lead.
+// does gives up its group, which is not journaled yet, if another leads or shall lead.
 func (c *logCommitter) awaitChange(flushed <-chan struct{}) error {
 	r := c.e.replica
 	queue, news := c.e.queue, r.news

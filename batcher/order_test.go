@@ -91,9 +91,16 @@ func TestPredecessorRefused(t *testing.T) {
 		if waited := time.Since(begun); waited != 0 {
 			t.Errorf("took %v", waited)
 		}
+		// It comes first, and is not stored yet when the others come.
+		put := make(chan struct{})
+		c.store.puts.plan(step{hold: put})
+		first := c.async(c.numbered(0))
+		synctest.Wait()
 		held = c.following(c.numbered(2))
 		between := c.following(c.numbered(1))
-		mustFail(t, c.submit(committed, c.numbered(0)), 0)
+		synctest.Wait()
+		close(put)
+		mustFail(t, <-first, 0)
 		mustFail(t, <-between, 0)
 		mustFail(t, <-held, 0)
 		c.mustBe(alpha0, "a", "b", "c")

@@ -71,6 +71,10 @@ func New(server, category string, opts ...Option) (*Consumer, error) {
 	if err := errors.Join(rpc.CheckAddresses(server), rpc.CheckAddresses(cfg.readProxy)); err != nil {
 		return nil, fmt.Errorf("consumer: %w", err)
 	}
+	transport, err := cfg.openTransport()
+	if err != nil {
+		return nil, err
+	}
 	decoder, err := newDecoder(min(cfg.concurrency, runtime.GOMAXPROCS(0)))
 	if err != nil {
 		return nil, fmt.Errorf("consumer: %w", err)
@@ -81,20 +85,16 @@ func New(server, category string, opts ...Option) (*Consumer, error) {
 		c.mu.watermark = cfg.start.from.Watermark
 	}
 	c.reads.Store(c.optionShards())
-	c.connectServices(server)
+	c.connectServices(transport, server)
 	return c, nil
 }
 
 // connectServices creates clients for the services that the options do not supply.
-func (c *Consumer) connectServices(server string) {
+func (c *Consumer) connectServices(t *rpc.Transport, server string) {
 	c.repeats = func() uint64 { return 0 }
 	c.control = c.cfg.control
 	if c.streams, c.payloads, c.groups = c.cfg.streams, c.cfg.payloads, c.cfg.group.service; c.streams != nil {
 		return
-	}
-	t := rpc.OverClient(c.cfg.httpClient)
-	if c.cfg.httpClient == nil {
-		t = rpc.NewTransport(nil)
 	}
 	c.release = t.Close
 	cell := discovery.New(t, cmp.Or(server, DefaultServer), c.cfg.random)

@@ -103,6 +103,7 @@ type consumerOptions struct {
 	random         *entropy.Source
 	logger         *slog.Logger
 	httpClient     *http.Client   // may be nil
+	tls            *TLS           // may be nil
 	readProxy      string         // may be empty
 	streams        StreamService  // may be nil, with payloads
 	payloads       PayloadService // may be nil, with streams
@@ -242,8 +243,8 @@ func WithRandom(of rand.Source) Option {
 // WithLogger sets the logger for reconnects and retries; the default discards them.
 func WithLogger(l *slog.Logger) Option { return func(c *consumerOptions) { c.logger = l } }
 
-// WithHTTPClient sets the HTTP client, for TLS or authentication. It must speak HTTP/2 to the server, since streams are
-// bidirectional. The default uses HTTP/2 for the stream and HTTP/1.1 for payloads, without TLS.
+// WithHTTPClient sets the HTTP client, for example for tracing. It must speak HTTP/2 to the server, since streams are
+// bidirectional. The default uses HTTP/2 for the stream and HTTP/1.1 for payloads, and TLS as [WithTLS] says.
 func WithHTTPClient(hc *http.Client) Option { return func(c *consumerOptions) { c.httpClient = hc } }
 
 // WithReadProxy fetches payloads through a different address than the stream's: any process in the consumer's region. The read

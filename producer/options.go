@@ -65,6 +65,7 @@ type producerConfig struct {
 	random           *entropy.Source
 	logger           *slog.Logger
 	httpClient       *http.Client          // may be nil
+	tls              *TLS                  // may be nil
 	service          Service               // may be nil
 	onDrop           func(Drop)            // may be nil
 	onAck            func(Acked)           // may be nil
@@ -206,7 +207,7 @@ func WithRandom(of rand.Source) Option {
 // and when they succeed again.
 func WithLogger(l *slog.Logger) Option { return func(c *producerConfig) { c.logger = l } }
 
-// WithHTTPClient sets the HTTP client, for TLS or authentication; the default speaks HTTP/1.1 without TLS.
+// WithHTTPClient sets the HTTP client, for example for tracing; the default speaks HTTP/1.1, and TLS as [WithTLS] says.
 func WithHTTPClient(hc *http.Client) Option { return func(c *producerConfig) { c.httpClient = hc } }
 
 // WithService writes to s instead of a server's address. It is for a role in the same process.

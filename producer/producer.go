@@ -96,6 +96,10 @@ func New(server string, opts ...Option) (*Producer, error) {
 	if err := rpc.CheckAddresses(server); err != nil {
 		return nil, fmt.Errorf("producer: %w", err)
 	}
+	transport, err := cfg.openTransport()
+	if err != nil {
+		return nil, err
+	}
 	c := &sharedCore{
 		cfg:     cfg,
 		id:      randomID(cfg.random),
@@ -125,7 +129,7 @@ func New(server string, opts ...Option) (*Producer, error) {
 	if err := c.metrics.set.Register(cfg.registerer); err != nil {
 		return nil, fmt.Errorf("producer: %w", err)
 	}
-	c.connectService(server)
+	c.connectService(transport, server)
 	c.categories = newDirectory(c, c.cfg.categories)
 	c.pieces, _ = c.service.(rpc.PieceWriter)
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
@@ -140,13 +144,9 @@ func New(server string, opts ...Option) (*Producer, error) {
 }
 
 // connectService makes a client for the server's address unless the options supply a service.
-func (c *sharedCore) connectService(server string) {
+func (c *sharedCore) connectService(t *rpc.Transport, server string) {
 	if c.service = c.cfg.service; c.service != nil {
 		return
-	}
-	t := rpc.OverClient(c.cfg.httpClient)
-	if c.cfg.httpClient == nil {
-		t = rpc.NewTransport(nil)
 	}
 	cell := discovery.New(t, cmp.Or(server, DefaultServer), c.cfg.random)
 	c.service, c.release = cell.Write(), t.Close

@@ -2,6 +2,7 @@ package sqlserver
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/flight"
 	"github.com/apache/arrow-go/v18/arrow/flight/flightsql"
@@ -19,26 +21,61 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"scribe/internal/transport/rpc"
 )
 
 // maxFlightRequest bounds a message from a Flight client: a query in a ticket.
 const maxFlightRequest = 1 << 20
 
+// FlightSecurity says how Flight is served, and to whom.
+type FlightSecurity struct {
+	// TLS is the configuration of connections; nil serves without TLS.
+	TLS *tls.Config
+	// Check returns the context of a call with its principal, or why the call is refused, a Connect error. state is nil without TLS. A nil Check
+	// refuses nothing.
+	Check func(ctx context.Context, method string, state *tls.ConnectionState) (context.Context, error)
+}
+
+// checkCall asks for a call.
+func (s *FlightSecurity) checkCall(ctx context.Context, method string) (context.Context, error) {
+	if s.Check == nil {
+		return ctx, nil
+	}
+	var state *tls.ConnectionState
+	if p, ok := peer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok {
+			state = &info.State
+		}
+	}
+	ctx, err := s.Check(ctx, method, state)
+	if err != nil {
+		return ctx, status.Error(codes.Code(connect.CodeOf(err)), rpc.Message(err)) // the codes have the same numbers
+	}
+	return ctx, nil
+}
+
 // ServeFlight answers Flight SQL on l, which it takes over, until the server closes. It returns immediately; failed receives the
 // error of a listener that stopped by itself.
-func (g *Server) ServeFlight(l net.Listener) (failed <-chan error, err error) {
+func (g *Server) ServeFlight(l net.Listener, security FlightSecurity) (failed <-chan error, err error) {
 	sql, err := newFlightSQL(g)
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
+	creds := insecure.NewCredentials()
+	if security.TLS != nil {
+		creds = credentials.NewTLS(security.TLS)
+	}
 	s := grpc.NewServer(
-		grpc.MaxRecvMsgSize(maxFlightRequest), grpc.MaxConcurrentStreams(1000), grpc.ConnectionTimeout(10*time.Second),
-		grpc.UnaryInterceptor(g.guardUnary), grpc.StreamInterceptor(g.guardStream),
+		grpc.Creds(creds), grpc.MaxRecvMsgSize(maxFlightRequest), grpc.MaxConcurrentStreams(1000), grpc.ConnectionTimeout(10*time.Second),
+		grpc.ChainUnaryInterceptor(security.guardUnary, g.guardUnary), grpc.ChainStreamInterceptor(security.guardStream, g.guardStream),
 		// A client that vanished without closing is detected after Time + Timeout.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 15 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
@@ -71,6 +108,33 @@ func (readOnly) DoPut(flight.FlightService_DoPutServer) error {
 func (readOnly) DoExchange(flight.FlightService_DoExchangeServer) error {
 	return status.Error(codes.Unimplemented, "nothing can be exchanged: ask with GetFlightInfo and DoGet")
 }
+
+// guardUnary refuses calls that may not be made.
+func (s *FlightSecurity) guardUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	ctx, err := s.checkCall(ctx, info.FullMethod)
+	if err != nil {
+		return nil, err
+	}
+	return next(ctx, req)
+}
+
+// guardStream refuses calls that may not be made, before anything of them is read.
+func (s *FlightSecurity) guardStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	ctx, err := s.checkCall(stream.Context(), info.FullMethod)
+	if err != nil {
+		return err
+	}
+	return next(srv, checkedStream{stream, ctx})
+}
+
+// checkedStream is a stream whose context has the principal.
+type checkedStream struct {
+	grpc.ServerStream
+	ctx context.Context //nolint:containedctx // the stream's
+}
+
+// Context implements grpc.ServerStream.
+func (s checkedStream) Context() context.Context { return s.ctx }
 
 // guardUnary turns a panic of a call into an error, so that it does not end the process.
 func (g *Server) guardUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (res any, err error) {

@@ -33,7 +33,7 @@ func (s *site) flightClient() (*flightsql.Client, context.Context) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if _, err := s.ServeFlight(l); err != nil {
+	if _, err := s.ServeFlight(l, FlightSecurity{}); err != nil {
 		s.t.Fatal(err)
 	}
 	c, err := flightsql.NewClient(l.Addr().String(), nil, nil, grpc.WithTransportCredentials(insecure.NewCredentials()))

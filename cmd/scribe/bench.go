@@ -77,6 +77,7 @@ func newBenchOf(name, short string, run func(context.Context, bench.Options) (be
 	fs := cmd.Flags()
 	if name != "catchup" {
 		fs.Var((*addressFlag)(&f.server), "server", "address of a running cell, or several, separated by commas (default: one in this process)")
+		addClientTLS(fs)
 	}
 	fs.StringVar(&f.data, "data", "", "folder of the cell in this process (default: a temporary one)")
 	fs.StringSliceVar(&f.workloads, "workload", bench.WorkloadNames(), "messages: 100b, access-log, 10kb")

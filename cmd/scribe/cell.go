@@ -165,6 +165,7 @@ const defaultServer = "http://127.0.0.1:7420"
 // serverFlag adds the flag for the address of the cell.
 func serverFlag(cmd *cobra.Command) *string {
 	addr := addressFlag(defaultServer)
+	addClientTLS(cmd.Flags())
 	cmd.Flags().Var(&addr, "server", "address of the cell: a URL, host:port or unix:/path; or several, separated by commas, of which one that answers is used (SCRIBE_SERVER)")
 	return (*string)(&addr)
 }

@@ -82,7 +82,7 @@ Every flag can be given in the environment as SCRIBE_ and its name in capitals, 
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError(fmt.Errorf("%w; run %q for the list of flags", flagError(err), cmd.CommandPath()+" --help"))
 	})
-	root.AddCommand(newUp(), newServe(), newAgent(), newCategory(), newProduce(), newTail(), newQuery(), newSchema(), newGroup(), newNode(), newStatus(), newInspect(), newRecover(), newBench())
+	root.AddCommand(newUp(), newServe(), newAgent(), newCategory(), newProduce(), newTail(), newQuery(), newSchema(), newGroup(), newNode(), newStatus(), newCert(), newInspect(), newRecover(), newBench())
 	prepareCommands(root)
 	return root
 }
@@ -109,6 +109,9 @@ func prepareCommands(cmd *cobra.Command) {
 		if run := c.RunE; run != nil {
 			c.RunE = func(cmd *cobra.Command, a []string) error {
 				if err := fromEnvironment(cmd.Flags()); err != nil {
+					return err
+				}
+				if err := useClientTLS(cmd.Flags()); err != nil {
 					return err
 				}
 				return run(cmd, a)
@@ -143,9 +146,33 @@ func flagError(err error) error {
 	return &callError{text: strings.ReplaceAll(err.Error(), bad.Error(), want), err: err}
 }
 
-// variableOf returns the environment variable of a flag.
+// variableOf returns the environment variable that a flag's name gives.
 func variableOf(flag string) string {
 	return "SCRIBE_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// variablesKey is the annotation of flags with other environment variables than the one that the name gives, or none.
+const variablesKey = "variables"
+
+// setVariables gives a flag its environment variables, the first that is set counts.
+func setVariables(flags *pflag.FlagSet, flag string, names ...string) {
+	if err := flags.SetAnnotation(flag, variablesKey, names); err != nil {
+		panic(err) // there is no such flag
+	}
+}
+
+// lookupVariable returns the value of a flag's environment variable, and the variable.
+func lookupVariable(f *pflag.Flag) (name, value string) {
+	names, ok := f.Annotations[variablesKey]
+	if !ok {
+		names = []string{variableOf(f.Name)}
+	}
+	for _, name := range names {
+		if value := os.Getenv(name); value != "" {
+			return name, value
+		}
+	}
+	return "", ""
 }
 
 // fromEnvironment sets flags that are not on the command line from the environment.
@@ -155,8 +182,7 @@ func fromEnvironment(flags *pflag.FlagSet) error {
 		if f.Changed || f.Name == "help" || err != nil {
 			return
 		}
-		name := variableOf(f.Name)
-		if v, ok := os.LookupEnv(name); ok && v != "" {
+		if name, v := lookupVariable(f); v != "" {
 			if serr := flags.Set(f.Name, v); serr != nil {
 				err = usageError(fmt.Errorf("environment variable %s: %w", name, flagError(serr)))
 			}

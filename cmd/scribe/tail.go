@@ -94,6 +94,7 @@ without -n; 1 otherwise, for example after a signal before the end; 2 for mistak
 	fs.StringVar(&f.onDamage, "on-damage", damageStop, "what to do with damaged messages: stop, or skip and report them")
 	fs.StringVar(&f.where, "where", "", "print only messages that match this SQL predicate, for example: status >= 500 AND path LIKE '/api/%'")
 	fs.StringArrayVar(&f.keys, "key", nil, "print only messages of this key, or value of the field, by which the category places messages (may be repeated)")
+	setVariables(fs, "key") // SCRIBE_KEY is the file of a certificate's key
 	fs.Var(&f.timeout, "timeout", "fail when the cell is unavailable for this long (default: never)")
 	f.group.addFlags(fs)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -19,6 +19,7 @@ import (
 
 	"scribe/internal/transport/rpc"
 	"scribe/internal/transport/rpc/memhttp"
+	"scribe/internal/transport/tlsfiles"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -58,7 +59,9 @@ type App struct {
 	url     string
 
 	registry  *prometheus.Registry
-	mux       *http.ServeMux
+	tls       *tlsfiles.Files // nil if the configuration names none
+	guard     *accessGuard
+	mux       *guardedMux
 	loopMux   *http.ServeMux // services for roles of this process; nil with Direct wiring
 	server    *rpc.Server
 	transport *rpc.Transport // to other processes
@@ -129,10 +132,18 @@ func newApp(cfg Config, opts Options) (*App, error) {
 		opts.Step = func(string) error { return nil }
 	}
 	a := &App{
-		cfg: cfg.asNode(), opts: opts, log: opts.Logger, started: time.Now(), mux: http.NewServeMux(), registry: prometheus.NewRegistry(),
+		cfg: cfg.asNode(), opts: opts, log: opts.Logger, started: time.Now(), registry: prometheus.NewRegistry(),
 		failed: make(chan error, 1), ended: make(chan struct{}),
 	}
 	a.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if err := a.openTLS(); err != nil {
+		return nil, err
+	}
+	var err error
+	if a.guard, err = newAccessGuard(a.cfg.enforcesAccess(), a.registry); err != nil {
+		return nil, err
+	}
+	a.mux = &guardedMux{http.NewServeMux(), a.guard}
 	return a, nil
 }
 
@@ -224,7 +235,10 @@ func (a *App) startListening(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.url = "http://" + callableAddress(l.Addr())
+	a.url = a.cfg.scheme() + "://" + callableAddress(l.Addr())
+	if err := a.checkOwnName(); err != nil {
+		return errors.Join(err, l.Close())
+	}
 	a.mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
 	a.mux.HandleFunc("GET /readyz", a.serveReadyz)
 	a.mux.HandleFunc("/", a.serveUnknownPath)
@@ -236,10 +250,14 @@ func (a *App) startListening(ctx context.Context) error {
 		a.mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}
 	a.server = rpc.NewServer(a.mux, a.log)
-	a.transport = rpc.NewTransport(a.opts.Host.Dial)
+	a.transport = rpc.NewTransport(a.opts.Host.Dial, rpc.WithTLS(a.tls))
 	a.onStop("connections", func(context.Context) error { a.transport.Close(); return nil })
 	a.onStop("server", a.server.Close)
-	a.server.Serve(l)
+	if a.cfg.servesTLS() {
+		a.server.ServeTLS(l, a.tls)
+	} else {
+		a.server.Serve(l)
+	}
 	watchFailure(a, a.server.Failed(), func(err error) error { return err })
 	if a.cfg.Socket != "" {
 		ul, err := listenUnix(ctx, a.cfg.Socket)

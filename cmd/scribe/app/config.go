@@ -15,6 +15,7 @@ import (
 	"scribe/internal/base/units"
 	"scribe/internal/format/pointer"
 	"scribe/internal/transport/rpc"
+	"scribe/internal/transport/tlsfiles"
 	"scribe/readproxy"
 	"scribe/readproxy/memcached"
 	"scribe/readstream"
@@ -39,8 +40,12 @@ type Config struct {
 	Listen string `yaml:"listen" default:"127.0.0.1:7420" flag:"listen,up,serve,agent" help:"address to serve on, host:port; port 0 takes a free one"`
 	// Socket is the path of a Unix socket to serve on as well; empty = none.
 	Socket string `yaml:"socket" flag:"socket,agent" help:"path of a Unix socket to serve on in addition"`
-	// Advertise is the base URL under which other processes reach this one; empty = http:// and the listening address.
-	Advertise string `yaml:"advertise" flag:"advertise" help:"base URL under which others reach this process (default: http:// and the listening address)"`
+	// TLS names the files with which the process serves, and proves who it is.
+	TLS tlsfiles.Config `yaml:",inline" check:"off"`
+	// PlainListen serves without TLS although there is a certificate: an agent's is for the cell, and its own clients are on the same host.
+	PlainListen bool `yaml:"plain_listen" flag:"plain-listen,agent" help:"serve --listen without TLS although there is a certificate: it must be a loopback address"`
+	// Advertise is the base URL under which other processes reach this one; empty = http:// or https:// and the listening address.
+	Advertise string `yaml:"advertise" flag:"advertise" help:"base URL under which others reach this process (default: http://, or https:// with --tls-cert, and the listening address)"`
 	// ID names the process in the membership; empty = the host's name and a random part, kept in the data folder.
 	ID string `yaml:"id" flag:"id,up,serve,agent" help:"name in the membership (default: host name and a random part, kept in the data folder)"`
 	// Control is the control plane's base URL, or several, separated by commas; for processes without that role.
@@ -159,6 +164,7 @@ func (c *Config) Validate() error {
 		v.Add("Listen", "invalid value %q: want host:port", c.Listen)
 	}
 	c.checkURLs(v)
+	c.checkTLS(v)
 	c.checkNodes(v)
 	if c.needsBlobs() {
 		v.Join("Blobs", c.Blobs.Validate())

@@ -366,8 +366,11 @@ func (a *App) startSequencer(context.Context) error {
 
 // controlURL is where the control plane is reached: at this process when it has it.
 func (a *App) controlURL() string {
-	if a.cfg.Control != "" {
+	switch {
+	case a.cfg.Control != "":
 		return a.cfg.Control
+	case a.cfg.servesTLS():
+		return a.advertisedURL() // the certificate is for that name
 	}
 	return a.url
 }
@@ -399,11 +402,11 @@ func (a *App) startSQLServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	failed, err := g.ServeFlight(l)
+	failed, err := g.ServeFlight(l, a.flightSecurity())
 	if err != nil {
 		return err
 	}
 	watchFailure(a, failed, func(err error) error { return err })
-	a.log.Info("serving Flight SQL", "url", "grpc://"+callableAddress(l.Addr()))
+	a.log.Info("serving Flight SQL", "url", a.flightScheme()+callableAddress(l.Addr()))
 	return nil
 }

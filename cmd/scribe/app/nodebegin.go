@@ -82,6 +82,10 @@ func (b *nodeBeginner) tryBegin(ctx context.Context) (start etcdStart, waiting s
 		return start, "", fmt.Errorf("the data folder %s is that of a node of cell %s, and --cell says %s: under that name etcd has other metadata, or none; give the former --cell",
 			b.facts.data, f.Cell, b.cell)
 	}
+	if f := b.facts.file; f != nil && f.TLS != (b.facts.scheme == "https") {
+		return start, "", fmt.Errorf("the nodes of this cell began %s, and this node starts %s: their etcd knows all nodes by URLs that say so. Start it as before, or take the cell to one process "+
+			"and back to nodes (scribe node detach, then --adopt; docs/security.md)", withTLS(f.TLS), withTLS(!f.TLS))
+	}
 	d, err := decideBegin(b.facts, b.askOthers(ctx))
 	if err != nil {
 		return start, "", err
@@ -106,7 +110,7 @@ func (b *nodeBeginner) tryBegin(ctx context.Context) (start etcdStart, waiting s
 func (b *nodeBeginner) writeStart(start etcdStart, adopts string) (etcdStart, string, error) {
 	own := b.facts.place
 	start.file = nodeFile{
-		Name: own.name, Address: own.address, Cell: b.cell, Token: clusterToken(b.cell, b.facts.cluster), Joined: start.join,
+		Name: own.name, Address: own.address, Cell: b.cell, Token: clusterToken(b.cell, b.facts.cluster), TLS: b.facts.scheme == "https", Joined: start.join,
 		// A node that joins is in a cell that was ready.
 		Ready: start.join, Adopts: adopts,
 	}
@@ -114,6 +118,14 @@ func (b *nodeBeginner) writeStart(start etcdStart, adopts string) (etcdStart, st
 		start.file.Cluster = append(start.file.Cluster, p.String())
 	}
 	return start, "", writeNodeFile(b.fsys, b.facts.data, start.file)
+}
+
+// withTLS says whether nodes serve with TLS.
+func withTLS(on bool) string {
+	if on {
+		return "with TLS"
+	}
+	return "without TLS"
 }
 
 // askOthers asks all other nodes at the same time, if it matters.

@@ -60,7 +60,7 @@ func (c Config) asNode() Config {
 	if c.Listen == config.Defaults[Config]().Listen {
 		c.Listen = place.address
 	}
-	c.Advertise = cmp.Or(c.Advertise, place.url())
+	c.Advertise = cmp.Or(c.Advertise, place.url(c.scheme()))
 	c.ID = cmp.Or(c.ID, c.Node)
 	return c
 }
@@ -96,6 +96,9 @@ func (c *Config) checkNodes(v *config.Violations) {
 	}
 	if len(nodes) > 1 && c.Blobs.Kind == "file" && c.Blobs.Path == "" {
 		v.Add("Blobs.Path", "missing: want a folder that all nodes share, or --blobs s3")
+	}
+	if c.TLS.Serves() && (c.TLS.CA == "" || c.TLS.ClientCA == "") {
+		v.Add("TLS.ClientCA", "missing: the nodes' etcd is for nodes alone, so that nodes with TLS need tls_ca and tls_client_ca")
 	}
 	for _, r := range AllRoles {
 		if !c.Has(r) {

@@ -28,6 +28,8 @@ type nodeFile struct {
 	// Cell is the name of the cell, and Token tells its etcd from others.
 	Cell  string `json:"cell"`
 	Token string `json:"token"`
+	// TLS means that the nodes' etcd speaks TLS. Its members know each other by URLs, which say so.
+	TLS bool `json:"tls,omitempty"`
 	// Cluster are the nodes that it began with.
 	Cluster []string `json:"cluster"`
 	// Joined means that it came to a cell that was there.

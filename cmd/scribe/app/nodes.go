@@ -49,7 +49,7 @@ type node struct {
 // has a majority. It stops last.
 func (a *App) startNode(ctx context.Context) error {
 	n := &node{app: a, place: a.cfg.nodePlace(), cluster: a.cfg.nodes(), version: a.opts.Version}
-	n.connect = func(p nodePlace) rpc.NodeService { return rpc.NewNodeClient(a.transport, p.url()) }
+	n.connect = func(p nodePlace) rpc.NodeService { return rpc.NewNodeClient(a.transport, p.url(a.cfg.scheme())) }
 	fsys := a.opts.Host.FS
 	file, err := readNodeFile(fsys, a.cfg.Data)
 	if err != nil {
@@ -67,7 +67,7 @@ func (a *App) startNode(ctx context.Context) error {
 	a.parts.node = n
 	a.provideServices(rpc.Services{Node: n})
 	begin := &nodeBeginner{
-		facts: nodeFacts{place: n.place, cluster: n.cluster, data: a.cfg.Data, file: file, hasMember: has, hasMetadata: metadata, adopt: a.cfg.Adopt},
+		facts: nodeFacts{place: n.place, scheme: a.cfg.scheme(), cluster: n.cluster, data: a.cfg.Data, file: file, hasMember: has, hasMetadata: metadata, adopt: a.cfg.Adopt},
 		cell:  a.cfg.Cell, fsys: fsys, log: a.log, connect: n.connect, report: n.setWaiting,
 	}
 	start, err := begin.awaitBegin(ctx)
@@ -115,7 +115,7 @@ func (n *node) startMember(ctx context.Context, start etcdStart) error {
 		return fmt.Errorf("%w; scribe node list, at another node, tells whether node %s was removed or replaced", err, n.place.name)
 	})
 	n.member.Store(m.ID())
-	if err := a.connectEtcd(etcd.Config{Endpoints: n.etcdEndpoints(n.cluster)}); err != nil {
+	if err := a.connectEtcd(etcd.Config{Endpoints: n.etcdEndpoints(n.cluster), TLS: a.etcdTLS()}); err != nil {
 		return err
 	}
 	return n.awaitMajority(ctx, m)
@@ -123,10 +123,11 @@ func (n *node) startMember(ctx context.Context, start etcdStart) error {
 
 // etcdEndpoints are where the etcd of nodes serves clients, this one's first.
 func (n *node) etcdEndpoints(nodes []nodePlace) []string {
-	endpoints := []string{"http://" + n.place.etcdClient()}
+	scheme := n.app.cfg.scheme() + "://"
+	endpoints := []string{scheme + n.place.etcdClient()}
 	for _, p := range nodes {
 		if p.address != n.place.address {
-			endpoints = append(endpoints, "http://"+p.etcdClient())
+			endpoints = append(endpoints, scheme+p.etcdClient())
 		}
 	}
 	return endpoints
@@ -134,9 +135,9 @@ func (n *node) etcdEndpoints(nodes []nodePlace) []string {
 
 // memberConfig is that of the node's member of etcd. It listens on the interface that the node does.
 func (n *node) memberConfig(ctx context.Context, start etcdStart) (cfg member.Config, err error) {
-	own, data := n.place, n.app.cfg.Data
+	own, data, scheme := n.place, n.app.cfg.Data, n.app.cfg.scheme()+"://"
 	cfg = member.Config{
-		Name: own.name, Folder: etcdFolder(data), ClientURL: "http://" + own.etcdClient(), Join: start.join, Token: start.file.Token, Logger: n.app.log,
+		Name: own.name, Folder: etcdFolder(data), ClientURL: scheme + own.etcdClient(), TLS: n.app.memberTLS(), Join: start.join, Token: start.file.Token, Logger: n.app.log,
 	}
 	if cfg.ClientListen, err = listenAddress(ctx, n.app.cfg.Listen, own.etcdClient()); err != nil {
 		return cfg, err
@@ -149,7 +150,7 @@ func (n *node) memberConfig(ctx context.Context, start etcdStart) (cfg member.Co
 		members = []nodePlace{own} // the folder knows the others
 	}
 	for _, p := range members {
-		cfg.Members = append(cfg.Members, member.Peer{Name: p.name, URL: "http://" + p.etcdPeer()})
+		cfg.Members = append(cfg.Members, member.Peer{Name: p.name, URL: scheme + p.etcdPeer()})
 	}
 	return cfg, nil
 }

@@ -58,7 +58,7 @@ func (n *node) etcdStatus(ctx context.Context) *scribev1.EtcdStatus {
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout/2)
 	defer cancel()
-	if res, err := client.Status(ctx, "http://"+n.place.etcdClient()); err == nil {
+	if res, err := client.Status(ctx, n.etcdEndpoints(nil)[0]); err == nil {
 		status.Leader, status.Term, status.Bytes = res.Leader, res.RaftTerm, res.DbSize
 	}
 	return status
@@ -164,7 +164,7 @@ func (n *node) AddNode(ctx context.Context, req *scribev1.AddNodeRequest) (*scri
 // addMember makes room for a member that begins later.
 func (n *node) addMember(ctx context.Context, p nodePlace) error {
 	return n.changeMembers(ctx, func(ctx context.Context, client *clientv3.Client) error {
-		_, err := client.MemberAdd(ctx, []string{"http://" + p.etcdPeer()})
+		_, err := client.MemberAdd(ctx, []string{n.app.cfg.scheme() + "://" + p.etcdPeer()})
 		if errors.Is(err, rpctypes.ErrPeerURLExist) {
 			return nil // an earlier try did it
 		}

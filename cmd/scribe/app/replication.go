@@ -2,10 +2,7 @@ package app
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
-	"os"
 
 	"scribe/controlplane"
 	"scribe/internal/transport/rpc"
@@ -37,7 +34,7 @@ func (a *App) startEtcd(ctx context.Context) error {
 	}
 	cfg := etcd.Config{Endpoints: a.cfg.Etcd.URLs, User: a.cfg.Etcd.User, Password: a.cfg.Etcd.Password}
 	var err error
-	if cfg.TLS, err = a.cfg.Etcd.tlsConfig(); err != nil {
+	if cfg.TLS, err = a.externalEtcdTLS(); err != nil {
 		return err
 	}
 	if err := a.connectEtcd(cfg); err != nil {
@@ -50,32 +47,6 @@ func (a *App) startEtcd(ctx context.Context) error {
 		return fmt.Errorf("etcd at %v does not answer: %w", a.cfg.Etcd.URLs, err)
 	}
 	return nil
-}
-
-// tlsConfig returns the configuration of connections; nil is the machine's.
-func (e *EtcdConfig) tlsConfig() (*tls.Config, error) {
-	if e.CA == "" && e.Cert == "" {
-		return nil, nil
-	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12}
-	if e.CA != "" {
-		pem, err := os.ReadFile(e.CA)
-		if err != nil {
-			return nil, fmt.Errorf("--etcd-ca: %w", err)
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--etcd-ca: %s has no certificate in PEM", e.CA)
-		}
-	}
-	if e.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(e.Cert, e.Key)
-		if err != nil {
-			return nil, fmt.Errorf("--etcd-cert and --etcd-key: %w", err)
-		}
-		c.Certificates = []tls.Certificate{pair}
-	}
-	return c, nil
 }
 
 // etcdPrefix is before all keys of the cell in etcd.

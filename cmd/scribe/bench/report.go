@@ -13,6 +13,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"scribe/internal/transport/rpc"
 )
 
 // Report is what one measurement found. CPU figures are of the whole process.
@@ -145,7 +147,7 @@ func scrapeMetrics(ctx context.Context, server string) (metricValues, error) {
 	if err != nil {
 		return nil, err
 	}
-	res, err := http.DefaultClient.Do(req)
+	res, err := rpc.Default().HTTPClient().Do(req)
 	if err != nil {
 		return nil, err
 	}

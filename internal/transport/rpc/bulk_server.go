@@ -164,7 +164,7 @@ func readError(ctx context.Context, err error) error {
 }
 
 // mountBulk serves a procedure on mux, beside the service's own handler.
-func mountBulk[Req, Res any](s *Services, mux *http.ServeMux, guard func(http.Handler) http.Handler, procedure string, service http.Handler,
+func mountBulk[Req, Res any](s *Services, mux Mux, guard func(http.Handler) http.Handler, procedure string, service http.Handler,
 	call func(context.Context, *Req) (*Res, error), decode func([]byte) (*Req, error), encode func(*Res) ([][]byte, error), frames bool,
 ) {
 	mux.Handle(procedure, guard(&bulkHandler[Req, Res]{

@@ -58,6 +58,28 @@ func guardBody(admit Admit, limit int64, next http.Handler) http.Handler {
 	})
 }
 
+// RefuseRequest answers a request with an error before its body is read, in the request's own protocol, or else as text. Also a client that sends
+// everything before it reads sees the answer.
+func RefuseRequest(w http.ResponseWriter, r *http.Request, err error) {
+	body := &guardedBody{ReadCloser: r.Body, w: w, http1: r.ProtoMajor == 1, limit: MaxMessageBytes, length: r.ContentLength}
+	defer body.releaseAll()
+	if r.ContentLength != 0 {
+		body.refuseBody(err)
+	}
+	if errs := connect.NewErrorWriter(); errs.IsSupported(r) {
+		_ = errs.Write(w, r, serverError(r.Context(), err)) // a failure here can't be reported to anyone
+	} else {
+		status := http.StatusForbidden
+		if connect.CodeOf(err) == connect.CodeUnauthenticated {
+			status = http.StatusUnauthorized
+		}
+		http.Error(w, Message(err), status)
+	}
+	if body.refused != nil && !strings.EqualFold(r.Header.Get("Expect"), "100-continue") {
+		body.discardRest()
+	}
+}
+
 // guardedBody is a request's body whose reading is bounded by a limit, admission and time.
 type guardedBody struct {
 	io.ReadCloser

@@ -3,6 +3,7 @@ package rpc
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -10,9 +11,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"scribe/internal/transport/tlsfiles"
 )
 
-// Server serves a handler over HTTP/1.1 and HTTP/2 without TLS on any number of listeners.
+// Server serves a handler over HTTP/1.1 and HTTP/2, with or without TLS, on any number of listeners. Requests carry whom their connection names
+// ([principal.FromContext]): the client's certificate, or on a Unix socket the user.
 type Server struct {
 	http    *http.Server
 	ctx     context.Context //nolint:containedctx // the root of the requests' contexts
@@ -34,7 +38,7 @@ func NewServer(h http.Handler, logger *slog.Logger) *Server {
 	counted := func(w http.ResponseWriter, r *http.Request) {
 		s.active.Add(1)
 		defer s.active.Add(-1)
-		h.ServeHTTP(w, r)
+		h.ServeHTTP(w, identifyClient(w, r))
 	}
 	stopping, stop := context.WithCancel(context.Background())
 	s.stop = stop
@@ -46,11 +50,8 @@ func NewServer(h http.Handler, logger *slog.Logger) *Server {
 		MaxHeaderBytes:    64 << 10,
 		Protocols:         newProtocols(true, true),
 		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
-		BaseContext:       func(net.Listener) context.Context { return s.ctx },
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			tuneLoopback(c)
-			return ctx
-		},
+		BaseContext:       func(l net.Listener) context.Context { return listenerContext(s.ctx, l) },
+		ConnContext:       connContext,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: 10_000,
 			SendPingTimeout:      15 * time.Second,
@@ -76,6 +77,11 @@ func (s *Server) Serve(l net.Listener) {
 			}
 		}
 	})
+}
+
+// ServeTLS is Serve over TLS, with the certificate of files.
+func (s *Server) ServeTLS(l net.Listener, files *tlsfiles.Files) {
+	s.Serve(tlsListener{tls.NewListener(l, files.ServerConfig()), files})
 }
 
 // Failed returns a channel with the error of a listener that stopped accepting by itself.

@@ -42,9 +42,14 @@ type Services struct {
 	Logger *slog.Logger
 }
 
+// Mux is where handlers are registered: an [http.ServeMux], or one that checks who calls.
+type Mux interface {
+	Handle(pattern string, h http.Handler)
+}
+
 // Register mounts the services that are set on mux, each under its Connect path. A request's memory is reused once it was
 // answered: see the package comment.
-func (s *Services) Register(mux *http.ServeMux) {
+func (s *Services) Register(mux Mux) {
 	opts := s.handlerOptions(MaxMessageBytes)
 	small := s.handlerOptions(maxSmallBytes)
 	mountSmall := func(path string, h http.Handler) { mux.Handle(path, guardBody(nil, maxSmallBytes, h)) }

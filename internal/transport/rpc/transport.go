@@ -2,11 +2,15 @@ package rpc
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"scribe/internal/transport/tlsfiles"
 )
 
 // Transport holds a process's connections to other processes. Unary calls, whose bodies are large, use HTTP/1.1, which costs Go
@@ -24,10 +28,32 @@ type Transport struct {
 // Dial opens a connection to an address of the form host:port.
 type Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
+// TransportOption changes what NewTransport makes.
+type TransportOption func(*transportOptions)
+
+type transportOptions struct{ files *tlsfiles.Files }
+
+// WithTLS proves with a process's files who it is, and trusts the authorities in them, where URLs say https. Nil is the default: no certificate,
+// and the machine's authorities.
+func WithTLS(files *tlsfiles.Files) TransportOption {
+	return func(o *transportOptions) { o.files = files }
+}
+
+// programFiles are the files of a program that is one client.
+var programFiles atomic.Pointer[tlsfiles.Files]
+
+// SetProgramTLS is WithTLS for every transport over the network that the process makes later and that has no files of its own. It is for the main
+// package of a command, which is one client: libraries take files as options.
+func SetProgramTLS(files *tlsfiles.Files) { programFiles.Store(files) }
+
 // NewTransport returns a transport over dial; nil means TCP, and Unix sockets for URLs of the form unix:/path.
-func NewTransport(dial Dial) *Transport {
+func NewTransport(dial Dial, options ...TransportOption) *Transport {
+	var with transportOptions
 	if dial == nil {
-		dial = dialNet
+		dial, with.files = dialNet, programFiles.Load()
+	}
+	for _, option := range options {
+		option(&with)
 	}
 	connected := func(ctx context.Context, network, addr string) (net.Conn, error) {
 		c, err := dialPatiently(ctx, dial, network, addr)
@@ -35,6 +61,14 @@ func NewTransport(dial Dial) *Transport {
 			return nil, &dialError{err}
 		}
 		return c, nil
+	}
+	secured := func(ctx context.Context, network, addr, protocol string) (net.Conn, error) {
+		c, err := connected(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		tuneLoopback(c)
+		return dialTLS(ctx, with.files, c, addr, protocol)
 	}
 	unary := &http.Transport{
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -45,6 +79,13 @@ func NewTransport(dial Dial) *Transport {
 			tuneLoopback(c)
 			return bulkConn{c}, nil
 		},
+		DialTLSContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := secured(ctx, network, addr, "http/1.1")
+			if err != nil {
+				return nil, err
+			}
+			return bulkConn{c}, nil
+		},
 		MaxIdleConnsPerHost: 64,
 		IdleConnTimeout:     90 * time.Second, // less than a server's, which would otherwise close a connection that is about to be used
 		DisableCompression:  true,
@@ -53,7 +94,10 @@ func NewTransport(dial Dial) *Transport {
 		Protocols:           newProtocols(true, false),
 	}
 	stream := &http.Transport{
-		DialContext:        connected,
+		DialContext: connected,
+		DialTLSContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return secured(ctx, network, addr, "h2")
+		},
 		IdleConnTimeout:    90 * time.Second,
 		DisableCompression: true,
 		Protocols:          newProtocols(false, true),
@@ -64,6 +108,23 @@ func NewTransport(dial Dial) *Transport {
 		},
 	}
 	return &Transport{unary: namedClient{&http.Client{Transport: unary}}, stream: namedClient{&http.Client{Transport: stream}}}
+}
+
+// dialTLS makes a new connection one over TLS. No request was sent if it fails.
+func dialTLS(ctx context.Context, files *tlsfiles.Files, c net.Conn, addr, protocol string) (net.Conn, error) {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		host = addr
+	}
+	secure, err := files.Handshake(ctx, c, host, protocol)
+	if err != nil {
+		return nil, &dialError{err}
+	}
+	if got := secure.ConnectionState().NegotiatedProtocol; protocol == "h2" && got != protocol {
+		_ = secure.Close() // nothing was sent
+		return nil, &dialError{fmt.Errorf("the server at %s does not speak HTTP/2, which streams need", addr)}
+	}
+	return secure, nil
 }
 
 // OverClient returns a transport over the caller's HTTP client, which may add TLS, authentication or tracing. It must use HTTP/2

@@ -1,9 +1,11 @@
 package rpc
 
 import (
+	"bytes"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -42,5 +44,25 @@ func (c namedClient) Do(req *http.Request) (*http.Response, error) {
 	if named := new(url.Error); errors.As(err, &named) {
 		named.URL = readableURL(req.URL)
 	}
+	if err == nil && needsTLS(res) {
+		_ = res.Body.Close() // it was read
+		return nil, &dialError{fmt.Errorf("the server at %s speaks TLS: use https:// for it, and give the file of its authority with --tls-ca (SCRIBE_CA)", req.URL.Host)}
+	}
 	return res, err
+}
+
+// httpsHint is in what net/http answers to a request without TLS where it expects a handshake.
+const httpsHint = "HTTP request to an HTTPS server"
+
+// needsTLS reports whether an answer is that of a server that expects TLS. No server has seen the request then.
+func needsTLS(res *http.Response) bool {
+	if res.StatusCode != http.StatusBadRequest || res.TLS != nil || res.ProtoMinor != 0 || len(res.Header) > 0 {
+		return false
+	}
+	text, err := io.ReadAll(io.LimitReader(res.Body, 256))
+	res.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(text), res.Body), res.Body}
+	return err == nil && strings.Contains(string(text), httpsHint)
 }

@@ -1,6 +1,7 @@
 package member
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,10 +11,13 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/pkg/v3/featuregate"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/features"
 	"go.uber.org/zap"
+
+	"scribe/internal/transport/principal"
 )
 
 // Config configures a member. Addresses are host:port.
@@ -32,8 +36,30 @@ type Config struct {
 	Join bool
 	// Token distinguishes clusters: members of another one are refused.
 	Token string
+	// TLS is what the member serves clients and the other members with, where URLs say https; nil for http.
+	TLS *TLS
 	// Logger gets etcd's messages, most of them at the level of debugging; nil discards them.
 	Logger *slog.Logger
+}
+
+// TLS names a member's files. Certificates are read again at each connection, authorities at the start.
+type TLS struct {
+	// Cert and Key are the member's, towards clients and members, and CA signed the certificates of both.
+	Cert, Key, CA string
+	// ServerName is the name that certificates of members must have; empty = the host of their URLs.
+	ServerName string
+	// Client is how this process asks other members.
+	Client *tls.Config
+}
+
+// info is the same in etcd's terms. Others of the same authority are refused: etcd has no finer rights for them.
+func (t *TLS) info() transport.TLSInfo {
+	if t == nil {
+		return transport.TLSInfo{}
+	}
+	return transport.TLSInfo{
+		CertFile: t.Cert, KeyFile: t.Key, TrustedCAFile: t.CA, ClientCertAuth: true, AllowedHostnames: []string{principal.MemberHost}, ServerName: t.ServerName, MinVersion: tls.VersionTLS13,
+	}
 }
 
 // Peer is a member as the others see it.
@@ -90,6 +116,9 @@ func (c *Config) Validate() error {
 	if _, err := parseURL(c.ClientURL); err != nil {
 		errs = append(errs, err)
 	}
+	if secure := strings.HasPrefix(c.ClientURL, "https:"); secure != (c.TLS != nil) {
+		errs = append(errs, errors.New("URLs of https and files for TLS go together"))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("etcd member: invalid configuration: %w", err)
 	}
@@ -142,6 +171,7 @@ func (c *Config) embedded(logger *zap.Logger) (*embed.Config, error) {
 			return nil, err
 		}
 	}
+	e.ClientTLSInfo, e.PeerTLSInfo = c.TLS.info(), c.TLS.info()
 	e.ZapLoggerBuilder = embed.NewZapLoggerBuilder(logger)
 	return e, nil
 }

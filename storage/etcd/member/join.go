@@ -34,7 +34,7 @@ func (c *Config) refuseForgotten() error {
 		if peer.URL == own {
 			continue
 		}
-		for _, m := range askMembers(peer.URL) {
+		for _, m := range c.askMembers(peer.URL) {
 			if len(m.ClientURLs) > 0 && slices.Contains(m.PeerURLs, own) {
 				return fmt.Errorf("%w: folder %s: %s says that %q was started: remove the member from the cluster and add it again",
 					ErrDataLost, c.Folder, peer.URL, m.Name)
@@ -45,14 +45,18 @@ func (c *Config) refuseForgotten() error {
 }
 
 // askMembers asks a member for all of them; none if it does not answer. If nobody answers, etcd does not start.
-func askMembers(peerURL string) (members []knownMember) {
+func (c *Config) askMembers(peerURL string) (members []knownMember) {
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, peerURL+"/members", nil)
 	if err != nil {
 		return nil
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	via := &http.Transport{DisableKeepAlives: true}
+	if c.TLS != nil {
+		via.TLSClientConfig = c.TLS.Client.Clone()
+	}
+	client := http.Client{Transport: via}
 	res, err := client.Do(req)
 	if err != nil {
 		return nil

@@ -1,0 +1,244 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"scribe/internal/transport/principal"
+	"scribe/internal/transport/rpc"
+	"scribe/internal/transport/tlsfiles"
+	"scribe/proto/scribe/v1/scribev1connect"
+)
+
+// callers are the kinds of principals that may make a call.
+type callers []principal.Kind
+
+// Who may call. Members may call everything: they are the cell, and do for others what those may.
+var (
+	anyone    = callers{principal.Anonymous, principal.Client, principal.Agent, principal.Operator, principal.Member}
+	knownOnes = callers{principal.Client, principal.Agent, principal.Operator, principal.Member}
+	// people are programs and those who run the cell, but not the daemons of hosts: whoever takes over a host reads nothing.
+	people    = callers{principal.Client, principal.Operator, principal.Member}
+	operators = callers{principal.Operator, principal.Member}
+	members   = callers{principal.Member}
+)
+
+// accessRules are what can be called: procedures, the other paths of the address as they are registered, and the calls of Flight. What is not in
+// the table can't be called by anyone, nor registered. docs/security.md has the same table.
+var accessRules = map[string]callers{
+	scribev1connect.WriteServiceWriteProcedure:   knownOnes,
+	scribev1connect.WriteServicePublishProcedure: knownOnes,
+
+	scribev1connect.BatchServiceSubmitProcedure: members,
+
+	scribev1connect.ControlServiceCreateCategoryProcedure:  people,
+	scribev1connect.ControlServiceGetCategoryProcedure:     knownOnes,
+	scribev1connect.ControlServiceListCategoriesProcedure:  knownOnes,
+	scribev1connect.ControlServiceUpdateCategoryProcedure:  people,
+	scribev1connect.ControlServiceDeleteCategoryProcedure:  people,
+	scribev1connect.ControlServiceWatchCategoriesProcedure: members,
+	scribev1connect.ControlServiceJoinProcedure:            members,
+	scribev1connect.ControlServiceHeartbeatProcedure:       members,
+	scribev1connect.ControlServiceLeaveProcedure:           members,
+	scribev1connect.ControlServiceListMembersProcedure:     operators,
+	scribev1connect.ControlServiceWatchMembersProcedure:    members,
+	scribev1connect.ControlServiceGetStatusProcedure:       knownOnes,
+	scribev1connect.ControlServiceListDroppedProcedure:     operators,
+	scribev1connect.ControlServiceForgetDroppedProcedure:   members,
+	scribev1connect.ControlServiceHoldPinsProcedure:        members,
+	scribev1connect.ControlServiceListPinsProcedure:        operators,
+
+	scribev1connect.GroupServiceJoinGroupProcedure:      people,
+	scribev1connect.GroupServiceHeartbeatGroupProcedure: people,
+	scribev1connect.GroupServiceGroupPositionsProcedure: people,
+	scribev1connect.GroupServiceCommitGroupProcedure:    people,
+	scribev1connect.GroupServiceLeaveGroupProcedure:     people,
+	scribev1connect.GroupServiceListGroupsProcedure:     people,
+	scribev1connect.GroupServiceDescribeGroupProcedure:  people,
+	scribev1connect.GroupServiceResetGroupProcedure:     people,
+	scribev1connect.GroupServiceDeleteGroupProcedure:    people,
+
+	scribev1connect.MetalogServiceOpenProcedure:            members,
+	scribev1connect.MetalogServiceAppendProcedure:          members,
+	scribev1connect.MetalogServiceReadProcedure:            operators,
+	scribev1connect.MetalogServiceTailProcedure:            operators,
+	scribev1connect.MetalogServiceSubscribeProcedure:       members,
+	scribev1connect.MetalogServiceSeekProcedure:            operators,
+	scribev1connect.MetalogServiceTrimProcedure:            members,
+	scribev1connect.MetalogServiceSealProcedure:            members,
+	scribev1connect.MetalogServiceRetireProcedure:          members,
+	scribev1connect.MetalogServiceEraseProcedure:           members,
+	scribev1connect.MetalogServiceListShardsProcedure:      operators,
+	scribev1connect.MetalogServiceWatchShardsProcedure:     members,
+	scribev1connect.MetalogServiceSequencesProcedure:       operators,
+	scribev1connect.MetalogServiceAdvanceBoundaryProcedure: members,
+	scribev1connect.MetalogServiceAnnotateProcedure:        members,
+	scribev1connect.MetalogServiceAnnotationsProcedure:     operators,
+
+	scribev1connect.NodeServiceDescribeNodeProcedure: operators,
+	scribev1connect.NodeServiceListNodesProcedure:    operators,
+	scribev1connect.NodeServiceAddNodeProcedure:      operators,
+	scribev1connect.NodeServiceReplaceNodeProcedure:  operators,
+	scribev1connect.NodeServiceRemoveNodeProcedure:   operators,
+	scribev1connect.NodeServiceDetachCellProcedure:   operators,
+
+	scribev1connect.ReadProxyServiceFetchProcedure: people,
+	scribev1connect.ViewServiceViewsProcedure:      operators,
+	scribev1connect.PushServicePushProcedure:       members,
+
+	scribev1connect.ReadStreamServiceStreamProcedure: people,
+	scribev1connect.ReadStreamServiceBoundsProcedure: people,
+
+	"GET /livez":                anyone,
+	"GET /readyz":               anyone,
+	"/":                         anyone, // nothing is there
+	"GET /metrics":              people,
+	"/debug/pprof/":             operators,
+	"/debug/pprof/profile":      operators,
+	"/debug/pprof/symbol":       operators,
+	"/debug/pprof/trace":        operators,
+	"/v1/query":                 people,
+	"POST /v1/lines/{category}": knownOnes,
+
+	flightService + "Handshake":      people,
+	flightService + "ListFlights":    people,
+	flightService + "GetFlightInfo":  people,
+	flightService + "PollFlightInfo": people,
+	flightService + "GetSchema":      people,
+	flightService + "DoGet":          people,
+	flightService + "DoPut":          people,
+	flightService + "DoExchange":     people,
+	flightService + "DoAction":       people,
+	flightService + "ListActions":    people,
+}
+
+// flightService is the service of Flight, which Flight SQL uses.
+const flightService = "/arrow.flight.protocol.FlightService/"
+
+// rpcServices begins the patterns of services. Each of their procedures has a rule of its own.
+const rpcServices = "/scribe.v1."
+
+// String lists the kinds.
+func (c callers) String() string {
+	words := make([]string, len(c))
+	for i, k := range c {
+		words[i] = k.String()
+	}
+	return strings.Join(words, ", ")
+}
+
+// accessGuard decides who may call what, in one place for everything that the process serves. It decides nothing while access is not enforced.
+type accessGuard struct {
+	enforced bool
+	denied   *prometheus.CounterVec // by kind; nil while not enforced
+}
+
+// newAccessGuard returns the guard of a process.
+func newAccessGuard(enforced bool, registry prometheus.Registerer) (*accessGuard, error) {
+	g := &accessGuard{enforced: enforced}
+	if !enforced {
+		return g, nil
+	}
+	g.denied = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "scribe_access_denied_total", Help: "Requests that were refused because their principals may not make them, by the kind of principal.",
+	}, []string{"kind"})
+	for _, k := range anyone {
+		g.denied.WithLabelValues(k.String())
+	}
+	return g, registry.Register(g.denied)
+}
+
+// checkCall returns why the principal of a context may not make a call; nil if it may.
+func (g *accessGuard) checkCall(ctx context.Context, call string) error {
+	if !g.enforced {
+		return nil
+	}
+	p, allowed := principal.FromContext(ctx), accessRules[call]
+	if slices.Contains(allowed, p.Kind) {
+		return nil
+	}
+	g.denied.WithLabelValues(p.Kind.String()).Inc()
+	if p.Kind != principal.Anonymous {
+		return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("%s %q may not call %s: %s may", p.Kind, p.Name, call, plural(allowed)))
+	}
+	why := rpc.CertificateError(ctx)
+	if why == nil {
+		why = errors.New("the connection proves nothing of who calls")
+	}
+	return connect.NewError(connect.CodeUnauthenticated, fmt.Errorf("%s needs to know who calls: %w; give a client certificate with --tls-cert and --tls-key (SCRIBE_CERT, SCRIBE_KEY)", call, why))
+}
+
+// plural names kinds in a sentence.
+func plural(c callers) string {
+	if len(c) == 0 {
+		return "nobody"
+	}
+	words := make([]string, len(c))
+	for i, k := range c {
+		words[i] = k.String() + "s"
+	}
+	if last := len(words) - 1; last > 0 {
+		return strings.Join(words[:last], ", ") + " and " + words[last]
+	}
+	return words[0]
+}
+
+// guardHandler lets a handler see only requests that its pattern's rule allows, before their bodies are read.
+func (g *accessGuard) guardHandler(pattern string, h http.Handler) http.Handler {
+	service := strings.HasPrefix(pattern, rpcServices)
+	if _, ok := accessRules[pattern]; !ok && !service {
+		panic(fmt.Sprintf("app: %s is not in the access table (access.go, docs/security.md)", pattern))
+	}
+	if !g.enforced {
+		return h
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		call := pattern
+		if service {
+			if call = r.URL.Path; accessRules[call] == nil {
+				http.NotFound(w, r) // of a newer version: the caller learns that there is no such procedure
+				return
+			}
+		}
+		if err := g.checkCall(r.Context(), call); err != nil {
+			rpc.RefuseRequest(w, r, err)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// guardedMux is the mux of what a process serves to others.
+type guardedMux struct {
+	*http.ServeMux
+	guard *accessGuard
+}
+
+// Handle implements rpc.Mux. It panics for a pattern that is not in the access table.
+func (m *guardedMux) Handle(pattern string, h http.Handler) {
+	m.ServeMux.Handle(pattern, m.guard.guardHandler(pattern, h))
+}
+
+// HandleFunc is Handle for a function.
+func (m *guardedMux) HandleFunc(pattern string, h func(http.ResponseWriter, *http.Request)) {
+	m.Handle(pattern, http.HandlerFunc(h))
+}
+
+// checkFlight returns why a call of Flight may not be made by the client of a connection, and the call's context with its principal.
+func (g *accessGuard) checkFlight(files *tlsfiles.Files) func(context.Context, string, *tls.ConnectionState) (context.Context, error) {
+	return func(ctx context.Context, method string, state *tls.ConnectionState) (context.Context, error) {
+		if state != nil && files != nil && files.AsksClients() {
+			v, _ := files.VerifyClient(state, nil)
+			ctx = rpc.WithVerified(ctx, v)
+		}
+		return ctx, g.checkCall(ctx, method)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -65,9 +66,30 @@ func (s *FlightSecurity) checkCall(ctx context.Context, method string) (context.
 // ServeFlight answers Flight SQL on l, which it takes over, until the server closes. It returns immediately; failed receives the
 // error of a listener that stopped by itself.
 func (g *Server) ServeFlight(l net.Listener, security FlightSecurity) (failed <-chan error, err error) {
-	sql, err := newFlightSQL(g)
+	s, err := g.newFlightServer(security)
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
+	}
+	ended := make(chan error, 1)
+	g.serving.Go(func() {
+		if err := s.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			ended <- fmt.Errorf("serve Flight SQL on %v: %w", l.Addr(), err)
+		}
+	})
+	return ended, nil
+}
+
+// FlightPath is the path of the calls of Flight.
+const FlightPath = "/arrow.flight.protocol.FlightService/"
+
+// FlightHandler answers Flight SQL at FlightPath of a server that speaks HTTP/2, and that checks who calls.
+func (g *Server) FlightHandler() (http.Handler, error) { return g.newFlightServer(FlightSecurity{}) }
+
+// newFlightServer makes a server of Flight SQL that stops when g closes.
+func (g *Server) newFlightServer(security FlightSecurity) (*grpc.Server, error) {
+	sql, err := newFlightSQL(g)
+	if err != nil {
+		return nil, err
 	}
 	creds := insecure.NewCredentials()
 	if security.TLS != nil {
@@ -84,16 +106,10 @@ func (g *Server) ServeFlight(l net.Listener, security FlightSecurity) (failed <-
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.calls.Closed() {
-		return nil, errors.Join(errClosing, l.Close())
+		return nil, errClosing
 	}
 	g.mu.flights[s] = struct{}{}
-	ended := make(chan error, 1)
-	g.serving.Go(func() {
-		if err := s.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-			ended <- fmt.Errorf("serve Flight SQL on %v: %w", l.Addr(), err)
-		}
-	})
-	return ended, nil
+	return s, nil
 }
 
 // readOnly refuses uploads before decoding any of them.

@@ -120,7 +120,14 @@ func (f *benchFlags) runBench(cmd *cobra.Command, run func(context.Context, benc
 		o.Server = servers.Order()[0]
 		return f.measureWorkloads(cmd, o, run)
 	}
-	return withCell(cmd, f.data, func(c *app.Config) { o.Blobs = c.BlobPath() }, func(server string) error {
+	return withCell(cmd, f.data, func(c *app.Config) {
+		o.Blobs = c.BlobPath()
+		// With a certificate the cell in this process has it too: what TLS costs is measured so.
+		if files := clientTLS(cmd.Flags()); files.Serves() {
+			c.TLS = files
+			c.TLS.ClientCA = files.CA
+		}
+	}, func(server string) error {
 		o.Server, o.InProcess = server, true
 		return f.measureWorkloads(cmd, o, run)
 	})

@@ -29,8 +29,8 @@ func addClientTLS(flags *pflag.FlagSet) {
 	}
 }
 
-// useClientTLS makes what a command calls go over TLS as its flags say. It does nothing for commands without these flags.
-func useClientTLS(flags *pflag.FlagSet) error {
+// clientTLS returns what the flags of a command say; nothing for commands without these flags.
+func clientTLS(flags *pflag.FlagSet) tlsfiles.Config {
 	value := func(name string) string {
 		f := flags.Lookup(name)
 		if f == nil {
@@ -41,7 +41,12 @@ func useClientTLS(flags *pflag.FlagSet) error {
 		}
 		return f.Value.String()
 	}
-	cfg := tlsfiles.Config{CA: value("tls-ca"), Cert: value("tls-cert"), Key: value("tls-key"), ServerName: value("tls-server-name")}
+	return tlsfiles.Config{CA: value("tls-ca"), Cert: value("tls-cert"), Key: value("tls-key"), ServerName: value("tls-server-name")}
+}
+
+// useClientTLS makes what a command calls go over TLS as its flags say.
+func useClientTLS(flags *pflag.FlagSet) error {
+	cfg := clientTLS(flags)
 	switch {
 	case cfg == tlsfiles.Config{}:
 		return nil

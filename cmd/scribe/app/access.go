@@ -16,6 +16,7 @@ import (
 	"scribe/internal/transport/rpc"
 	"scribe/internal/transport/tlsfiles"
 	"scribe/proto/scribe/v1/scribev1connect"
+	"scribe/sqlserver"
 )
 
 // callers are the kinds of principals that may make a call.
@@ -108,20 +109,17 @@ var accessRules = map[string]callers{
 	"/v1/query":                 people,
 	"POST /v1/lines/{category}": knownOnes,
 
-	flightService + "Handshake":      people,
-	flightService + "ListFlights":    people,
-	flightService + "GetFlightInfo":  people,
-	flightService + "PollFlightInfo": people,
-	flightService + "GetSchema":      people,
-	flightService + "DoGet":          people,
-	flightService + "DoPut":          people,
-	flightService + "DoExchange":     people,
-	flightService + "DoAction":       people,
-	flightService + "ListActions":    people,
+	sqlserver.FlightPath + "Handshake":      people,
+	sqlserver.FlightPath + "ListFlights":    people,
+	sqlserver.FlightPath + "GetFlightInfo":  people,
+	sqlserver.FlightPath + "PollFlightInfo": people,
+	sqlserver.FlightPath + "GetSchema":      people,
+	sqlserver.FlightPath + "DoGet":          people,
+	sqlserver.FlightPath + "DoPut":          people,
+	sqlserver.FlightPath + "DoExchange":     people,
+	sqlserver.FlightPath + "DoAction":       people,
+	sqlserver.FlightPath + "ListActions":    people,
 }
-
-// flightService is the service of Flight, which Flight SQL uses.
-const flightService = "/arrow.flight.protocol.FlightService/"
 
 // rpcServices begins the patterns of services. Each of their procedures has a rule of its own.
 const rpcServices = "/scribe.v1."
@@ -193,7 +191,7 @@ func plural(c callers) string {
 
 // guardHandler lets a handler see only requests that its pattern's rule allows, before their bodies are read.
 func (g *accessGuard) guardHandler(pattern string, h http.Handler) http.Handler {
-	service := strings.HasPrefix(pattern, rpcServices)
+	service := pattern == sqlserver.FlightPath || strings.HasPrefix(pattern, rpcServices)
 	if _, ok := accessRules[pattern]; !ok && !service {
 		panic(fmt.Sprintf("app: %s is not in the access table (access.go, docs/security.md)", pattern))
 	}

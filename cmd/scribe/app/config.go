@@ -87,8 +87,8 @@ type Config struct {
 	Log LogConfig `yaml:"log"`
 	// Pprof serves profiles under /debug/pprof/.
 	Pprof bool `yaml:"pprof" flag:"pprof,up,serve,agent" help:"serve profiles under /debug/pprof/"`
-	// Flight is the TCP address of Arrow Flight SQL, host:port; empty = it is not served. Queries over HTTP are on the process's own address.
-	Flight string `yaml:"sqlserver.flight" flag:"flight" help:"address to serve Arrow Flight SQL on, host:port (default: none); queries over HTTP are at --listen, under /v1/query"`
+	// Flight is a TCP address of Arrow Flight SQL alone, host:port; empty = none. The process's own address has it as well, as it has queries over HTTP.
+	Flight string `yaml:"sqlserver.flight" flag:"flight" help:"address to serve Arrow Flight SQL on, host:port, beside --listen, where it is as queries over HTTP are (default: none)"`
 
 	Scribed    scribed.Config    `check:"off"`
 	WriteProxy writeproxy.Config `check:"off"`

@@ -395,6 +395,11 @@ func (a *App) startSQLServer(ctx context.Context) error {
 	}
 	a.onStop("SQL server", g.Close)
 	a.mux.Handle(sqlserver.Path, g)
+	overHTTP, err := g.FlightHandler()
+	if err != nil {
+		return err
+	}
+	a.mux.Handle(sqlserver.FlightPath, overHTTP)
 	if a.cfg.Flight == "" {
 		return nil
 	}

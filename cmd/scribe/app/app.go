@@ -235,7 +235,7 @@ func (a *App) startListening(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.url = a.cfg.scheme() + "://" + callableAddress(l.Addr())
+	a.url = schemeOf(a.cfg.servesTLS()) + callableAddress(l.Addr())
 	if err := a.checkOwnName(); err != nil {
 		return errors.Join(err, l.Close())
 	}

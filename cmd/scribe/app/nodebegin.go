@@ -82,7 +82,7 @@ func (b *nodeBeginner) tryBegin(ctx context.Context) (start etcdStart, waiting s
 		return start, "", fmt.Errorf("the data folder %s is that of a node of cell %s, and --cell says %s: under that name etcd has other metadata, or none; give the former --cell",
 			b.facts.data, f.Cell, b.cell)
 	}
-	if f := b.facts.file; f != nil && f.TLS != (b.facts.scheme == "https") {
+	if f := b.facts.file; f != nil && f.TLS != b.facts.secure {
 		return start, "", fmt.Errorf("the nodes of this cell began %s, and this node starts %s: their etcd knows all nodes by URLs that say so. Start it as before, or take the cell to one process "+
 			"and back to nodes (scribe node detach, then --adopt; docs/security.md)", withTLS(f.TLS), withTLS(!f.TLS))
 	}
@@ -110,7 +110,7 @@ func (b *nodeBeginner) tryBegin(ctx context.Context) (start etcdStart, waiting s
 func (b *nodeBeginner) writeStart(start etcdStart, adopts string) (etcdStart, string, error) {
 	own := b.facts.place
 	start.file = nodeFile{
-		Name: own.name, Address: own.address, Cell: b.cell, Token: clusterToken(b.cell, b.facts.cluster), TLS: b.facts.scheme == "https", Joined: start.join,
+		Name: own.name, Address: own.address, Cell: b.cell, Token: clusterToken(b.cell, b.facts.cluster), TLS: b.facts.secure, Joined: start.join,
 		// A node that joins is in a cell that was ready.
 		Ready: start.join, Adopts: adopts,
 	}

@@ -60,7 +60,7 @@ func (c Config) asNode() Config {
 	if c.Listen == config.Defaults[Config]().Listen {
 		c.Listen = place.address
 	}
-	c.Advertise = cmp.Or(c.Advertise, place.url(c.scheme()))
+	c.Advertise = cmp.Or(c.Advertise, place.url(c.servesTLS()))
 	c.ID = cmp.Or(c.ID, c.Node)
 	return c
 }

@@ -26,8 +26,8 @@ const (
 // nodeFacts are what a node knows of itself before it begins.
 type nodeFacts struct {
 	place nodePlace
-	// scheme is that of the nodes' URLs: https if they serve with TLS.
-	scheme string
+	// secure means that the nodes serve with TLS.
+	secure bool
 	// cluster are all nodes as they were given to it, by name.
 	cluster []nodePlace
 	data    string    // for errors
@@ -188,16 +188,16 @@ func decideJoin(own nodeFacts, via nodePlace, members []*scribev1.Node) error {
 		switch {
 		case place.address != own.place.address && place.name == own.place.name && m.GetStarted():
 			return fmt.Errorf("node %s of the cell is at %s, and --cluster says %s: if it is to move, and that one does not run any more: scribe node replace %s --server %s",
-				place.name, place.address, own.place.address, own.place, via.url(own.scheme))
+				place.name, place.address, own.place.address, own.place, via.url(own.secure))
 		case place.address != own.place.address:
 		case m.GetStarted() && place.name != own.place.name:
 			return fmt.Errorf("at %s the cell has node %s, not %s: want the same names at all nodes", place.address, place.name, own.place.name)
 		case m.GetStarted():
 			return fmt.Errorf("the data of node %s is gone: %s is empty, and the node was in the cell before. It must not go on as if it knew what it has voted for. "+
-				"If the data can't be put back: scribe node replace %s --server %s", own.place.name, own.data, own.place.name, via.url(own.scheme))
+				"If the data can't be put back: scribe node replace %s --server %s", own.place.name, own.data, own.place.name, via.url(own.secure))
 		default:
 			return nil
 		}
 	}
-	return fmt.Errorf("node %s is not one of the cell's nodes: add it with: scribe node add %s --server %s", own.place.name, own.place, via.url(own.scheme))
+	return fmt.Errorf("node %s is not one of the cell's nodes: add it with: scribe node add %s --server %s", own.place.name, own.place, via.url(own.secure))
 }

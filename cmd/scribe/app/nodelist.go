@@ -34,8 +34,8 @@ const maxPort = 1<<16 - 1 - etcdPeerPort
 // String is the node as --cluster names it.
 func (p nodePlace) String() string { return p.name + "=" + p.address }
 
-// url is the node's base URL; all nodes of a cell have the same scheme.
-func (p nodePlace) url(scheme string) string { return scheme + "://" + p.address }
+// url is the node's base URL; all nodes of a cell serve with TLS, or none.
+func (p nodePlace) url(secure bool) string { return schemeOf(secure) + p.address }
 
 // etcdClient returns the address at which its etcd serves clients.
 func (p nodePlace) etcdClient() string { return shiftPort(p.address, etcdClientPort) }

@@ -24,6 +24,8 @@ type node struct {
 	app     *App
 	place   nodePlace
 	cluster []nodePlace
+	// secure means that the nodes, and their etcd, serve with TLS.
+	secure  bool
 	version string
 	// connect returns a client for another node.
 	connect func(nodePlace) rpc.NodeService
@@ -48,8 +50,8 @@ type node struct {
 // startNode makes the process a node: it serves NodeService, finds out how it begins, starts its member of etcd, and waits until that
 // has a majority. It stops last.
 func (a *App) startNode(ctx context.Context) error {
-	n := &node{app: a, place: a.cfg.nodePlace(), cluster: a.cfg.nodes(), version: a.opts.Version}
-	n.connect = func(p nodePlace) rpc.NodeService { return rpc.NewNodeClient(a.transport, p.url(a.cfg.scheme())) }
+	n := &node{app: a, place: a.cfg.nodePlace(), cluster: a.cfg.nodes(), secure: a.cfg.servesTLS(), version: a.opts.Version}
+	n.connect = func(p nodePlace) rpc.NodeService { return rpc.NewNodeClient(a.transport, p.url(n.secure)) }
 	fsys := a.opts.Host.FS
 	file, err := readNodeFile(fsys, a.cfg.Data)
 	if err != nil {
@@ -67,7 +69,7 @@ func (a *App) startNode(ctx context.Context) error {
 	a.parts.node = n
 	a.provideServices(rpc.Services{Node: n})
 	begin := &nodeBeginner{
-		facts: nodeFacts{place: n.place, scheme: a.cfg.scheme(), cluster: n.cluster, data: a.cfg.Data, file: file, hasMember: has, hasMetadata: metadata, adopt: a.cfg.Adopt},
+		facts: nodeFacts{place: n.place, secure: n.secure, cluster: n.cluster, data: a.cfg.Data, file: file, hasMember: has, hasMetadata: metadata, adopt: a.cfg.Adopt},
 		cell:  a.cfg.Cell, fsys: fsys, log: a.log, connect: n.connect, report: n.setWaiting,
 	}
 	start, err := begin.awaitBegin(ctx)
@@ -123,7 +125,7 @@ func (n *node) startMember(ctx context.Context, start etcdStart) error {
 
 // etcdEndpoints are where the etcd of nodes serves clients, this one's first.
 func (n *node) etcdEndpoints(nodes []nodePlace) []string {
-	scheme := n.app.cfg.scheme() + "://"
+	scheme := schemeOf(n.secure)
 	endpoints := []string{scheme + n.place.etcdClient()}
 	for _, p := range nodes {
 		if p.address != n.place.address {
@@ -135,7 +137,7 @@ func (n *node) etcdEndpoints(nodes []nodePlace) []string {
 
 // memberConfig is that of the node's member of etcd. It listens on the interface that the node does.
 func (n *node) memberConfig(ctx context.Context, start etcdStart) (cfg member.Config, err error) {
-	own, data, scheme := n.place, n.app.cfg.Data, n.app.cfg.scheme()+"://"
+	own, data, scheme := n.place, n.app.cfg.Data, schemeOf(n.secure)
 	cfg = member.Config{
 		Name: own.name, Folder: etcdFolder(data), ClientURL: scheme + own.etcdClient(), TLS: n.app.memberTLS(), Join: start.join, Token: start.file.Token, Logger: n.app.log,
 	}

@@ -164,7 +164,7 @@ func (n *node) AddNode(ctx context.Context, req *scribev1.AddNodeRequest) (*scri
 // addMember makes room for a member that begins later.
 func (n *node) addMember(ctx context.Context, p nodePlace) error {
 	return n.changeMembers(ctx, func(ctx context.Context, client *clientv3.Client) error {
-		_, err := client.MemberAdd(ctx, []string{n.app.cfg.scheme() + "://" + p.etcdPeer()})
+		_, err := client.MemberAdd(ctx, []string{schemeOf(n.secure) + p.etcdPeer()})
 		if errors.Is(err, rpctypes.ErrPeerURLExist) {
 			return nil // an earlier try did it
 		}

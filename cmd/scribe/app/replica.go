@@ -111,7 +111,7 @@ func (a *App) otherReplicas() []string {
 func (a *App) urlsBut(nodes []nodePlace) (urls []string) {
 	for _, p := range nodes {
 		if p.address != a.cfg.nodePlace().address {
-			urls = append(urls, p.url(a.cfg.scheme()))
+			urls = append(urls, p.url(a.cfg.servesTLS()))
 		}
 	}
 	return urls

@@ -18,12 +18,12 @@ import (
 // servesTLS reports whether the process serves with TLS.
 func (c *Config) servesTLS() bool { return c.TLS.Serves() && !c.PlainListen }
 
-// scheme is that of the process's URL, and of the other nodes' if it is a node.
-func (c *Config) scheme() string {
-	if c.servesTLS() {
-		return "https"
+// schemeOf begins the URL of a process that serves with TLS, or without.
+func schemeOf(secure bool) string {
+	if secure {
+		return "https://"
 	}
-	return "http"
+	return "http://"
 }
 
 // enforcesAccess reports whether callers must prove who they are, and may call only what the access table says.

@@ -79,7 +79,7 @@ func (a *fetchAnswer) zonesOf(it *answerItem, losses []*scribev1.LossFrame) []st
 	columns := []string{schema.ColumnKey, schema.ColumnTime}
 	for _, name := range a.s.views.table.Inputs(a.asked.key) {
 		switch name {
-		case schema.ColumnAttr, schema.ColumnRest, schema.ColumnPayload: // a zone map has nothing on these
+		case schema.ColumnAttr, schema.ColumnRate, schema.ColumnRest, schema.ColumnPayload: // a zone map has nothing on these
 		default:
 			columns = append(columns, name)
 		}

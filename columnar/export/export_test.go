@@ -112,6 +112,36 @@ func TestCSV(t *testing.T) {
 	}
 }
 
+// TestTableOfTerminal: no line is wider than the terminal, and whoever writes knows how many were cut. Without a limit none is.
+func TestTableOfTerminal(t *testing.T) {
+	rec := everything(t)
+	whole := strings.Split(strings.TrimSuffix(written(t, Table, rec.Schema(), rec), "\n"), "\n")
+	for _, width := range []int{0, 1, 7, 40, 80, 10_000} {
+		var out bytes.Buffer
+		w := NewTable(&out, rec.Schema(), width)
+		if err := errors.Join(w.Write(rec), w.Close()); err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+		cut := int64(0)
+		for i, line := range lines {
+			if n := displayWidth([]byte(line)); width > 0 && n > width {
+				t.Errorf("width %d: a line of %d columns: %q", width, n, line)
+			}
+			if line == whole[i] {
+				continue
+			}
+			cut++
+			if begin, ok := strings.CutSuffix(line, "…"); !ok || !strings.HasPrefix(whole[i], begin) {
+				t.Errorf("width %d: %q is not the beginning of %q", width, line, whole[i])
+			}
+		}
+		if len(lines) != len(whole) || w.CutLines() != cut || (cut > 0) != (width == 1 || width == 7 || width == 40 || width == 80) {
+			t.Errorf("width %d: %d lines of %d, %d cut, counted %d", width, len(lines), len(whole), cut, w.CutLines())
+		}
+	}
+}
+
 func TestTable(t *testing.T) {
 	rec := everything(t)
 	var cols []arrow.Array

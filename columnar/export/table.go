@@ -1,7 +1,9 @@
 package export
 
 import (
+	"bufio"
 	"bytes"
+	"io"
 	"slices"
 	"unicode"
 	"unicode/utf8"
@@ -31,10 +33,32 @@ type tableWriter struct {
 	widths []int
 	right  []bool
 	rows   int // number of buffered rows
+	// limit is the maximum width of a line; 0 = none. line is the line that is being cut, cut the number of lines that were.
+	limit int
+	line  []byte
+	cut   int64
 }
 
 // tableCell is a buffered value: the end of its text, and its width in terminal columns.
 type tableCell struct{ end, width int }
+
+// TableWriter writes a table for a terminal.
+type TableWriter interface {
+	Writer
+	// CutLines returns how many lines were cut because they are wider than the terminal.
+	CutLines() int64
+}
+
+// NewTable returns a Writer of the format [Table] whose lines are at most width terminal columns wide: the rest of a wider one is replaced by
+// an ellipsis. Width 0 is no limit.
+func NewTable(w io.Writer, s *arrow.Schema, width int) TableWriter {
+	t := newTableWriter(lineWriter{bufio.NewWriterSize(w, bufferSize)}, s)
+	t.limit = max(width, 0)
+	return t
+}
+
+// CutLines implements TableWriter.
+func (t *tableWriter) CutLines() int64 { return t.cut }
 
 func newTableWriter(out lineWriter, s *arrow.Schema) *tableWriter {
 	t := &tableWriter{out: out, schema: s, widths: make([]int, s.NumFields()), right: make([]bool, s.NumFields())}
@@ -77,21 +101,46 @@ func (t *tableWriter) Write(batch arrow.RecordBatch) error {
 
 // printRows writes the buffered rows.
 func (t *tableWriter) printRows() error {
-	if _, err := t.out.Write(t.appendHead(t.out.AvailableBuffer())); err != nil {
-		return err
+	for _, line := range bytes.SplitAfter(t.appendHead(nil), []byte("\n")) {
+		if _, err := t.out.Write(t.cutLine(line)); err != nil {
+			return err
+		}
 	}
 	begin := 0
 	for n, c := range t.cells {
 		cell := t.appendCell(t.out.AvailableBuffer(), n%len(t.widths), t.text[begin:c.end], c.width)
+		begin = c.end
+		if t.limit > 0 {
+			if t.line = append(t.line, cell...); n%len(t.widths) < len(t.widths)-1 {
+				continue
+			}
+			cell = t.cutLine(t.line)
+			t.line = t.line[:0]
+		}
 		if _, err := t.out.Write(cell); err != nil {
 			return err
 		}
-		begin = c.end
 	}
 	if t.cells, t.text, t.rows = t.cells[:0], t.text[:0], 0; cap(t.text) > 2*tableBytes {
 		t.text = nil
 	}
 	return nil
+}
+
+// cutLine cuts a line, which ends with a newline unless it is empty, at the limit. It cuts in place.
+func (t *tableWriter) cutLine(line []byte) []byte {
+	if t.limit == 0 || len(line) <= t.limit || displayWidth(line[:len(line)-1]) <= t.limit {
+		return line
+	}
+	t.cut++
+	n, width := 0, 0
+	for {
+		_, size := utf8.DecodeRune(line[n:])
+		if width += displayWidth(line[n : n+size]); width > t.limit-1 {
+			return append(bytes.TrimRight(line[:n:n], " "), "…\n"...)
+		}
+		n += size
+	}
 }
 
 // appendHead appends the names, the types and a line, once.

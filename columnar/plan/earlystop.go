@@ -30,7 +30,7 @@ func stopsEarly(e expr.Expr) bool {
 // ofMessage reports whether a column's value does not depend on the message's body.
 func ofMessage(name string) bool {
 	switch name {
-	case schema.ColumnTime, schema.ColumnPersisted, schema.ColumnKey, schema.ColumnShard, schema.ColumnOffset, schema.ColumnAttr:
+	case schema.ColumnTime, schema.ColumnPersisted, schema.ColumnKey, schema.ColumnShard, schema.ColumnOffset, schema.ColumnAttr, schema.ColumnRate:
 		return true
 	}
 	return false

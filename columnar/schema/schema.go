@@ -32,6 +32,7 @@ const (
 	ColumnShard     = "_shard"     // uint64: physical shard
 	ColumnOffset    = "_offset"    // uint64: position in the shard, as columnar.Offset makes it
 	ColumnAttr      = "_attr"      // map<string>: the message's attributes; bytes that are not UTF-8 are replaced by U+FFFD
+	ColumnRate      = "_rate"      // int64: the message stands for so many, because the category's quota left out others; 1 without sampling
 	ColumnRest      = "_rest"      // string, null if empty: a JSON object of the undeclared top-level fields of a JSON row
 	ColumnError     = "_error"     // string, null if none: which values of the row did not fit, and why
 	ColumnPayload   = "payload"    // binary: the message's bytes; only in categories without a schema
@@ -77,7 +78,7 @@ type Column struct {
 
 // Columns returns every column that a query can refer to: the declared ones in order, then the built-in ones.
 func (s *Schema) Columns() []Column {
-	columns := make([]Column, 0, len(s.Fields)+9)
+	columns := make([]Column, 0, len(s.Fields)+10)
 	for i := range s.Fields {
 		columns = append(columns, Column{Name: s.Fields[i].Name, Type: s.Fields[i].Type, Field: i})
 	}
@@ -93,5 +94,6 @@ func (s *Schema) Columns() []Column {
 		Column{Name: ColumnShard, Type: Type{Kind: Uint64}, Field: -1},
 		Column{Name: ColumnOffset, Type: Type{Kind: Uint64}, Field: -1},
 		Column{Name: ColumnAttr, Type: Type{Kind: Map, Elem: &Type{Kind: String}}, Field: -1},
+		Column{Name: ColumnRate, Type: Type{Kind: Int64}, Field: -1},
 	)
 }

@@ -23,7 +23,7 @@ var (
 	formats  = []string{string(JSON), string(NDJSON), string(CSV), string(Avro), string(Protobuf), string(Arrow)}
 	onErrors = []string{string(OnErrorNull), string(OnErrorReject)}
 	// messageColumns are the reserved names that begin with an underscore.
-	messageColumns = []string{ColumnTime, ColumnPersisted, ColumnKey, ColumnShard, ColumnOffset, ColumnAttr, ColumnRest, ColumnError}
+	messageColumns = []string{ColumnTime, ColumnPersisted, ColumnKey, ColumnShard, ColumnOffset, ColumnAttr, ColumnRate, ColumnRest, ColumnError}
 )
 
 // Validate reports all problems of the schema, as an *[Error].

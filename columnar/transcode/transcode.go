@@ -145,6 +145,7 @@ func (c *transcodeCall) readFrames(payload []byte) error {
 		if err != nil {
 			return err
 		}
+		c.w.rows.SetRate(f.SampleRate)
 		switch f.Encoding {
 		case record.EncodingMessages:
 			err = c.w.reader.ReadFrame(c.w.rows, f, c.index)

@@ -17,6 +17,7 @@ type arrowBatch struct {
 	rec    arrow.RecordBatch
 	rows   int
 	base   int64  // event time
+	rate   int64  // sample rate
 	first  uint32 // index of the first row
 	st     *rows.Stats
 	memory rows.MemoryGuard
@@ -35,7 +36,7 @@ type rowFault struct {
 // has _index first+i. The caller releases the result.
 func ReadBatch(p *rows.Plan, rec arrow.RecordBatch, h *record.Header, first uint32, st *rows.Stats) (arrow.RecordBatch, error) {
 	b := &arrowBatch{
-		p: p, rec: rec, rows: int(rec.NumRows()), base: h.BaseTime, first: first, st: st,
+		p: p, rec: rec, rows: int(rec.NumRows()), base: h.BaseTime, rate: int64(max(h.SampleRate, 1)), first: first, st: st,
 		memory: rows.MemoryGuard{Limit: p.Limits.Bytes}, faults: map[int]*rowFault{},
 	}
 	if b.rows > p.Limits.Rows {
@@ -220,6 +221,8 @@ func (b *arrowBatch) makeCommon(in *rows.Input, dt arrow.DataType) arrow.Array {
 			c.AppendInt64(b.base)
 		case rows.CommonIndex:
 			c.AppendInt32(int32(b.first) + int32(i))
+		case rows.CommonRate:
+			c.AppendInt64(b.rate)
 		case rows.CommonAttr:
 			c.AppendList()
 		case rows.CommonError:

@@ -60,11 +60,13 @@ const (
 	CommonAttr
 	CommonRest
 	CommonError
+	CommonRate
 )
 
 var commonColumns = map[string]CommonColumn{
 	schema.ColumnTime: CommonTime, schema.ColumnKey: CommonKey, ColumnIndex: CommonIndex, schema.ColumnPayload: CommonPayload,
 	schema.ColumnAttr: CommonAttr, schema.ColumnRest: CommonRest, schema.ColumnError: CommonError,
+	schema.ColumnRate: CommonRate,
 }
 
 // NewPlan checks and compiles a spec. It calls defaults to parse the defaults of fields.
@@ -134,7 +136,7 @@ func (p *Plan) addInputs(needed map[string]bool) error {
 		in := Input{Name: c.Name, Type: c.Type, Field: c.Field, Common: own}
 		if c.Field < 0 {
 			p.common = append(p.common, len(p.Inputs))
-			p.WantsMessage = p.WantsMessage || own != CommonIndex && own != CommonRest && own != CommonError
+			p.WantsMessage = p.WantsMessage || own != CommonIndex && own != CommonRest && own != CommonError && own != CommonRate
 		} else {
 			in.appendDefault = p.defaults(&p.Schema.Fields[c.Field])
 		}

@@ -24,6 +24,7 @@ type Writer struct {
 
 	message *record.Record
 	Index   uint32
+	rate    int64 // of the frame
 
 	// State of the current row.
 	rowBad     bool
@@ -51,6 +52,9 @@ func NewWriter(p *Plan) *Writer {
 
 // SetMessage sets the message that the following rows belong to. The writer keeps m until the next call.
 func (w *Writer) SetMessage(m *record.Record, index uint32) { w.message, w.Index = m, index }
+
+// SetRate sets the sample rate of the frame that the following messages belong to.
+func (w *Writer) SetRate(rate uint32) { w.rate = int64(max(rate, 1)) }
 
 // Err returns an error if the batch has become too large: the payload can't be transcoded.
 func (w *Writer) Err() error { return w.failure }
@@ -176,6 +180,8 @@ func (w *Writer) appendCommon(kind CommonColumn, c *column.Buffer) {
 		}
 	case CommonIndex:
 		c.AppendInt32(int32(w.Index))
+	case CommonRate:
+		c.AppendInt64(w.rate)
 	case CommonPayload:
 		c.AppendString(w.message.Payload)
 	case CommonAttr:

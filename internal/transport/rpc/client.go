@@ -89,6 +89,12 @@ func NewGroupClient(t *Transport, url string) GroupService {
 	return scribev1connect.NewGroupServiceClient(to.unary, to.base, clientOptions())
 }
 
+// NewProcessClient calls the ProcessService at a base URL.
+func NewProcessClient(t *Transport, url string) ProcessService {
+	to := t.endpointOf(url)
+	return scribev1connect.NewProcessServiceClient(to.unary, to.base, clientOptions())
+}
+
 // NewNodeClient calls the NodeService at a base URL.
 func NewNodeClient(t *Transport, url string) NodeService {
 	to := t.endpointOf(url)

@@ -77,10 +77,12 @@ func TestJSON(t *testing.T) {
 	}
 	// Mistakes are named.
 	for body, want := range map[string]string{
-		"":                             "zero-length",
-		"{":                            "unexpected EOF",
-		`{"category":{"shards":"x"}}`:  "shards",
-		`{"category":{"retention":3}}`: "line 1:26",
+		"": "at least {}",
+		`{"category":{},` + "\n" + ` "if_nots_exists":true}`: `(line 2:2): unknown field`,
+		`{"category":{"nmae":"x"}}`:                          "nmae",
+		"{":                                                  "unexpected EOF",
+		`{"category":{"shards":"x"}}`:                        "shards",
+		`{"category":{"retention":3}}`:                       "line 1:26",
 	} {
 		res := e.post(t, "ControlService/CreateCategory", "application/json", strings.NewReader(body))
 		if answer, _ := io.ReadAll(res.Body); res.StatusCode != 400 || !strings.Contains(string(answer), want) || !strings.Contains(string(answer), "invalid_argument") {

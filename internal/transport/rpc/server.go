@@ -29,6 +29,7 @@ type Services struct {
 	Control    ControlService
 	Group      GroupService
 	Node       NodeService
+	Process    ProcessService
 	// Admit is asked with a write's announced length before its body is read, and as it is read when it announces none; release
 	// is called when it has been answered. Nil admits everything up to MaxMessageBytes.
 	Admit func(n int64) (release func(), err error)
@@ -92,6 +93,9 @@ func (s *Services) Register(mux Mux) {
 	if s.Group != nil {
 		mountSmall(scribev1connect.NewGroupServiceHandler(s.Group, small))
 	}
+	if s.Process != nil {
+		mountSmall(scribev1connect.NewProcessServiceHandler(s.Process, small))
+	}
 	if s.Node != nil {
 		mountSmall(scribev1connect.NewNodeServiceHandler(s.Node, small))
 	}
@@ -104,6 +108,7 @@ func (s *Services) handlerOptions(limit int) connect.HandlerOption {
 		connect.WithReadMaxBytes(limit),
 		connect.WithCompression("gzip", nil, nil),
 		connect.WithRecover(s.reportPanic),
+		jsonCodecs(),
 		connect.WithInterceptors(errorMapper{}),
 	)
 }

@@ -92,5 +92,8 @@ type ControlService interface {
 // GroupService shares categories among the members of consumer groups. The control plane serves it.
 type GroupService = scribev1connect.GroupServiceHandler
 
+// ProcessService is what a process says of itself to operators. Every process serves it.
+type ProcessService = scribev1connect.ProcessServiceHandler
+
 // NodeService describes and changes the nodes of a cell. Every node serves it.
 type NodeService = scribev1connect.NodeServiceHandler

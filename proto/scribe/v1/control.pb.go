@@ -1534,9 +1534,13 @@ type GetStatusResponse struct {
 	// How many deleted categories there are whose logs have not ended yet: their names can't be used again.
 	RetirementsPending uint64 `protobuf:"varint,6,opt,name=retirements_pending,json=retirementsPending,proto3" json:"retirements_pending,omitempty"`
 	// Which control plane leads, as the one that answers knows it; unset where a control plane has its store for itself.
-	Leadership    *ControlLeadership `protobuf:"bytes,7,opt,name=leadership,proto3" json:"leadership,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Leadership *ControlLeadership `protobuf:"bytes,7,opt,name=leadership,proto3" json:"leadership,omitempty"`
+	// What the process that answers knew last, where no control plane can be reached: the members, who may have left since, and how many categories
+	// there were. Operators see it; nobody routes by it.
+	KnownMembers    []*Member `protobuf:"bytes,90,rep,name=known_members,json=knownMembers,proto3" json:"known_members,omitempty"`
+	KnownCategories uint64    `protobuf:"varint,91,opt,name=known_categories,json=knownCategories,proto3" json:"known_categories,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *GetStatusResponse) Reset() {
@@ -1616,6 +1620,20 @@ func (x *GetStatusResponse) GetLeadership() *ControlLeadership {
 		return x.Leadership
 	}
 	return nil
+}
+
+func (x *GetStatusResponse) GetKnownMembers() []*Member {
+	if x != nil {
+		return x.KnownMembers
+	}
+	return nil
+}
+
+func (x *GetStatusResponse) GetKnownCategories() uint64 {
+	if x != nil {
+		return x.KnownCategories
+	}
+	return 0
 }
 
 // ControlLeadership says which of the control planes that share a store leads.
@@ -2243,7 +2261,7 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\theartbeat\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\theartbeat\"C\n" +
 	"\x14WatchMembersResponse\x12+\n" +
 	"\amembers\x18\x01 \x03(\v2\x11.scribe.v1.MemberR\amembers\"\x12\n" +
-	"\x10GetStatusRequest\"\xaf\x02\n" +
+	"\x10GetStatusRequest\"\x92\x03\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1d\n" +
 	"\n" +
@@ -2256,7 +2274,9 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x13retirements_pending\x18\x06 \x01(\x04R\x12retirementsPending\x12<\n" +
 	"\n" +
 	"leadership\x18\a \x01(\v2\x1c.scribe.v1.ControlLeadershipR\n" +
-	"leadership\"\x94\x01\n" +
+	"leadership\x126\n" +
+	"\rknown_members\x18Z \x03(\v2\x11.scribe.v1.MemberR\fknownMembers\x12)\n" +
+	"\x10known_categories\x18[ \x01(\x04R\x0fknownCategories\"\x94\x01\n" +
 	"\x11ControlLeadership\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x1d\n" +
@@ -2403,48 +2423,49 @@ var file_scribe_v1_control_proto_depIdxs = []int32{
 	0,  // 23: scribe.v1.GetStatusResponse.roles:type_name -> scribe.v1.Role
 	13, // 24: scribe.v1.GetStatusResponse.members:type_name -> scribe.v1.Member
 	26, // 25: scribe.v1.GetStatusResponse.leadership:type_name -> scribe.v1.ControlLeadership
-	36, // 26: scribe.v1.ListDroppedResponse.categories:type_name -> scribe.v1.Category
-	31, // 27: scribe.v1.HoldPinsRequest.pins:type_name -> scribe.v1.Pin
-	37, // 28: scribe.v1.HoldPinsRequest.ttl:type_name -> google.protobuf.Duration
-	31, // 29: scribe.v1.ListPinsResponse.pins:type_name -> scribe.v1.Pin
-	37, // 30: scribe.v1.ListPinsResponse.age:type_name -> google.protobuf.Duration
-	1,  // 31: scribe.v1.ControlService.CreateCategory:input_type -> scribe.v1.CreateCategoryRequest
-	3,  // 32: scribe.v1.ControlService.GetCategory:input_type -> scribe.v1.GetCategoryRequest
-	5,  // 33: scribe.v1.ControlService.ListCategories:input_type -> scribe.v1.ListCategoriesRequest
-	7,  // 34: scribe.v1.ControlService.UpdateCategory:input_type -> scribe.v1.UpdateCategoryRequest
-	9,  // 35: scribe.v1.ControlService.DeleteCategory:input_type -> scribe.v1.DeleteCategoryRequest
-	11, // 36: scribe.v1.ControlService.WatchCategories:input_type -> scribe.v1.WatchCategoriesRequest
-	14, // 37: scribe.v1.ControlService.Join:input_type -> scribe.v1.JoinRequest
-	16, // 38: scribe.v1.ControlService.Heartbeat:input_type -> scribe.v1.HeartbeatRequest
-	18, // 39: scribe.v1.ControlService.Leave:input_type -> scribe.v1.LeaveRequest
-	20, // 40: scribe.v1.ControlService.ListMembers:input_type -> scribe.v1.ListMembersRequest
-	22, // 41: scribe.v1.ControlService.WatchMembers:input_type -> scribe.v1.WatchMembersRequest
-	24, // 42: scribe.v1.ControlService.GetStatus:input_type -> scribe.v1.GetStatusRequest
-	27, // 43: scribe.v1.ControlService.ListDropped:input_type -> scribe.v1.ListDroppedRequest
-	29, // 44: scribe.v1.ControlService.ForgetDropped:input_type -> scribe.v1.ForgetDroppedRequest
-	32, // 45: scribe.v1.ControlService.HoldPins:input_type -> scribe.v1.HoldPinsRequest
-	34, // 46: scribe.v1.ControlService.ListPins:input_type -> scribe.v1.ListPinsRequest
-	2,  // 47: scribe.v1.ControlService.CreateCategory:output_type -> scribe.v1.CreateCategoryResponse
-	4,  // 48: scribe.v1.ControlService.GetCategory:output_type -> scribe.v1.GetCategoryResponse
-	6,  // 49: scribe.v1.ControlService.ListCategories:output_type -> scribe.v1.ListCategoriesResponse
-	8,  // 50: scribe.v1.ControlService.UpdateCategory:output_type -> scribe.v1.UpdateCategoryResponse
-	10, // 51: scribe.v1.ControlService.DeleteCategory:output_type -> scribe.v1.DeleteCategoryResponse
-	12, // 52: scribe.v1.ControlService.WatchCategories:output_type -> scribe.v1.WatchCategoriesResponse
-	15, // 53: scribe.v1.ControlService.Join:output_type -> scribe.v1.JoinResponse
-	17, // 54: scribe.v1.ControlService.Heartbeat:output_type -> scribe.v1.HeartbeatResponse
-	19, // 55: scribe.v1.ControlService.Leave:output_type -> scribe.v1.LeaveResponse
-	21, // 56: scribe.v1.ControlService.ListMembers:output_type -> scribe.v1.ListMembersResponse
-	23, // 57: scribe.v1.ControlService.WatchMembers:output_type -> scribe.v1.WatchMembersResponse
-	25, // 58: scribe.v1.ControlService.GetStatus:output_type -> scribe.v1.GetStatusResponse
-	28, // 59: scribe.v1.ControlService.ListDropped:output_type -> scribe.v1.ListDroppedResponse
-	30, // 60: scribe.v1.ControlService.ForgetDropped:output_type -> scribe.v1.ForgetDroppedResponse
-	33, // 61: scribe.v1.ControlService.HoldPins:output_type -> scribe.v1.HoldPinsResponse
-	35, // 62: scribe.v1.ControlService.ListPins:output_type -> scribe.v1.ListPinsResponse
-	47, // [47:63] is the sub-list for method output_type
-	31, // [31:47] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	13, // 26: scribe.v1.GetStatusResponse.known_members:type_name -> scribe.v1.Member
+	36, // 27: scribe.v1.ListDroppedResponse.categories:type_name -> scribe.v1.Category
+	31, // 28: scribe.v1.HoldPinsRequest.pins:type_name -> scribe.v1.Pin
+	37, // 29: scribe.v1.HoldPinsRequest.ttl:type_name -> google.protobuf.Duration
+	31, // 30: scribe.v1.ListPinsResponse.pins:type_name -> scribe.v1.Pin
+	37, // 31: scribe.v1.ListPinsResponse.age:type_name -> google.protobuf.Duration
+	1,  // 32: scribe.v1.ControlService.CreateCategory:input_type -> scribe.v1.CreateCategoryRequest
+	3,  // 33: scribe.v1.ControlService.GetCategory:input_type -> scribe.v1.GetCategoryRequest
+	5,  // 34: scribe.v1.ControlService.ListCategories:input_type -> scribe.v1.ListCategoriesRequest
+	7,  // 35: scribe.v1.ControlService.UpdateCategory:input_type -> scribe.v1.UpdateCategoryRequest
+	9,  // 36: scribe.v1.ControlService.DeleteCategory:input_type -> scribe.v1.DeleteCategoryRequest
+	11, // 37: scribe.v1.ControlService.WatchCategories:input_type -> scribe.v1.WatchCategoriesRequest
+	14, // 38: scribe.v1.ControlService.Join:input_type -> scribe.v1.JoinRequest
+	16, // 39: scribe.v1.ControlService.Heartbeat:input_type -> scribe.v1.HeartbeatRequest
+	18, // 40: scribe.v1.ControlService.Leave:input_type -> scribe.v1.LeaveRequest
+	20, // 41: scribe.v1.ControlService.ListMembers:input_type -> scribe.v1.ListMembersRequest
+	22, // 42: scribe.v1.ControlService.WatchMembers:input_type -> scribe.v1.WatchMembersRequest
+	24, // 43: scribe.v1.ControlService.GetStatus:input_type -> scribe.v1.GetStatusRequest
+	27, // 44: scribe.v1.ControlService.ListDropped:input_type -> scribe.v1.ListDroppedRequest
+	29, // 45: scribe.v1.ControlService.ForgetDropped:input_type -> scribe.v1.ForgetDroppedRequest
+	32, // 46: scribe.v1.ControlService.HoldPins:input_type -> scribe.v1.HoldPinsRequest
+	34, // 47: scribe.v1.ControlService.ListPins:input_type -> scribe.v1.ListPinsRequest
+	2,  // 48: scribe.v1.ControlService.CreateCategory:output_type -> scribe.v1.CreateCategoryResponse
+	4,  // 49: scribe.v1.ControlService.GetCategory:output_type -> scribe.v1.GetCategoryResponse
+	6,  // 50: scribe.v1.ControlService.ListCategories:output_type -> scribe.v1.ListCategoriesResponse
+	8,  // 51: scribe.v1.ControlService.UpdateCategory:output_type -> scribe.v1.UpdateCategoryResponse
+	10, // 52: scribe.v1.ControlService.DeleteCategory:output_type -> scribe.v1.DeleteCategoryResponse
+	12, // 53: scribe.v1.ControlService.WatchCategories:output_type -> scribe.v1.WatchCategoriesResponse
+	15, // 54: scribe.v1.ControlService.Join:output_type -> scribe.v1.JoinResponse
+	17, // 55: scribe.v1.ControlService.Heartbeat:output_type -> scribe.v1.HeartbeatResponse
+	19, // 56: scribe.v1.ControlService.Leave:output_type -> scribe.v1.LeaveResponse
+	21, // 57: scribe.v1.ControlService.ListMembers:output_type -> scribe.v1.ListMembersResponse
+	23, // 58: scribe.v1.ControlService.WatchMembers:output_type -> scribe.v1.WatchMembersResponse
+	25, // 59: scribe.v1.ControlService.GetStatus:output_type -> scribe.v1.GetStatusResponse
+	28, // 60: scribe.v1.ControlService.ListDropped:output_type -> scribe.v1.ListDroppedResponse
+	30, // 61: scribe.v1.ControlService.ForgetDropped:output_type -> scribe.v1.ForgetDroppedResponse
+	33, // 62: scribe.v1.ControlService.HoldPins:output_type -> scribe.v1.HoldPinsResponse
+	35, // 63: scribe.v1.ControlService.ListPins:output_type -> scribe.v1.ListPinsResponse
+	48, // [48:64] is the sub-list for method output_type
+	32, // [32:48] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_control_proto_init() }

@@ -62,6 +62,7 @@ func (s *Scribed) shutDown(ctx context.Context) error {
 	// The requests in flight end: their frames return to the queue or have an outcome.
 	s.tasks.Wait()
 	err := s.emptyMemory()
+	s.keepLastLosses()
 	s.cancel(nil)
 	if s.spool != nil {
 		err = errors.Join(err, s.closeSpool())

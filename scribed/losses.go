@@ -65,6 +65,7 @@ func (s *Scribed) sendDueReports(ctx context.Context, ack scribev1.AckLevel) {
 	todo := s.mu.queue.losses.Reports(s.now())
 	alone := s.mu.queue.isUnavailable() // then a single report probes whether it still is
 	s.mu.Unlock()
+	s.keepLosses() // before they are sent: see loss.Ledger.AppendKept
 	var group errgroup.Group
 	group.SetLimit(reportsAtOnce)
 	for _, reports := range todo {
@@ -121,11 +122,12 @@ func (s *Scribed) sendReports(ctx context.Context, reports []*loss.Pending, ack 
 // lastReport bounds how long Close waits for the last reports.
 const lastReport = time.Second
 
-// reportAtEnd reports the remaining losses, unless that depends on an unavailable upstream.
+// reportAtEnd reports the remaining losses, unless that depends on an unavailable upstream. With a spool the next run reports them then: beside
+// the backlog, of which they might be dropped themselves.
 func (s *Scribed) reportAtEnd(ctx context.Context) {
 	s.mu.Lock()
 	l := s.mu.queue.losses
-	wanted := l != nil && !s.accepting.Closed() && !l.Idle() && (s.spool != nil || !s.mu.queue.isUnavailable())
+	wanted := l != nil && !s.accepting.Closed() && !l.Idle() && !s.mu.queue.isUnavailable()
 	s.mu.Unlock()
 	if wanted {
 		ctx, cancel := context.WithTimeout(ctx, lastReport)

@@ -187,3 +187,57 @@ func TestReportsAtTheEnd(t *testing.T) {
 		}
 	})
 }
+
+// What was dropped during an outage is told after it, exactly, also by the next run: of an agent that was closed, and of one that was killed once
+// it had noted it. Reports say where they come from.
+func TestLossesOutliveTheAgent(t *testing.T) {
+	for _, killed := range []bool{false, true} {
+		cfg := reporting(spooling(DefaultConfig()))
+		cfg.Rules = []Rule{{Pattern: "a", WhenFull: DropOldest, MaxBytes: 100_000}}
+		run(t, cfg, func(t *testing.T, c *cell) {
+			c.up.replies(failing(1<<30, scribev1.Reason_REASON_NO_BACKEND))
+			const n = 300
+			for i := range n {
+				c.mustWrite(none, fmt.Sprintf("a/%d%s", i, strings.Repeat("x", 1000)))
+				<-time.After(10 * time.Millisecond)
+			}
+			if killed {
+				<-time.After(10 * time.Second)
+				c.crash(0, nil)
+			} else if err := c.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+			var err error
+			if c.Scribed, err = New(cfg, Deps{Upstream: c.up, FS: c.fs, Host: "host-7", Agent: "agent-7"}); err != nil {
+				t.Fatal(err)
+			}
+			c.down.Store(false)
+			// More is dropped while the report of the earlier run waits.
+			for i := range n {
+				c.mustWrite(none, fmt.Sprintf("a/%d%s", n+i, strings.Repeat("x", 1000)))
+				<-time.After(10 * time.Millisecond)
+			}
+			<-time.After(10 * time.Second)
+			c.up.replies(nil)
+			<-time.After(time.Minute)
+			reports, others := c.reports("a")
+			told, named := uint64(0), 0
+			seen := map[string]bool{}
+			for _, r := range reports {
+				id := fmt.Sprint(r.Run, "/", r.Number)
+				if !seen[id] {
+					told += r.Messages
+				}
+				if seen[id] = true; r.Host == "host-7" && r.Agent == "agent-7" {
+					named++
+				}
+			}
+			if int(told)+others != 2*n || others == 0 || named == 0 {
+				t.Errorf("killed %v: %d messages arrived and %d are told in %d reports, %d of them with a host; want %d in all", killed, others, told, len(reports), named, 2*n)
+			}
+			if kept, err := readLossFile(c.fs, c.keeper.path); err != nil || len(kept) > 0 {
+				t.Errorf("%d bytes of reports are kept that are stored, %v", len(kept), err)
+			}
+		})
+	}
+}

@@ -3,6 +3,7 @@ package scribed
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -35,6 +36,8 @@ type Deps struct {
 	Random *entropy.Source
 	// FS is the file system of the spool and the dead letters; nil = the real one.
 	FS vfs.FS
+	// Host and Agent are the machine's name and the process's id, for loss reports; empty if they are unknown.
+	Host, Agent string
 }
 
 // Scribed is an rpc.WriteService. It is safe for concurrent use.
@@ -57,7 +60,8 @@ type Scribed struct {
 	// report.
 	tasks, keepers sync.WaitGroup
 	stopKeeping    chan struct{}
-	reporting      chan struct{}         // capacity 1: a semaphore for sending reports
+	reporting      chan struct{} // capacity 1: a semaphore for sending reports
+	keeper         lossKeeper
 	changed        lifecycle.WakeChannel // the loop must examine the queue
 	crowded        lifecycle.WakeChannel // the memory must be spilled
 	drained        chan struct{}         // closed when scribed is closing and the memory is empty, or when Close gives up
@@ -105,6 +109,9 @@ func New(cfg Config, deps Deps) (*Scribed, error) {
 		drained:     make(chan struct{}),
 	}
 	s.mu.queue = newQueue(cfg, &s.buffers, deps.Random)
+	if s.mu.queue.losses != nil {
+		s.mu.queue.losses.NameReporter(deps.Host, deps.Agent)
+	}
 	s.metrics = newMetrics(s)
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	if err := s.openStorage(); err != nil {
@@ -137,6 +144,7 @@ func (s *Scribed) openStorage() (err error) {
 		}
 		s.mu.queue.spool = s.spool
 		s.recoverBacklog()
+		s.restoreLosses()
 	}
 	if err := s.metrics.set.Register(s.deps.Registerer); err != nil {
 		if s.spool != nil {
@@ -309,4 +317,14 @@ func (s *Scribed) abandonCall(ctx context.Context, sub *pendingCall) ([]*scribev
 		return nil, late
 	}
 	return results, nil
+}
+
+// Err returns why nothing can be forwarded, as far as the last request to the upstream tells; nil while requests succeed.
+func (s *Scribed) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.mu.queue.isUnavailable() {
+		return nil
+	}
+	return fmt.Errorf("it has taken nothing for %v", s.now().Sub(s.mu.queue.unavailableSince).Round(time.Second))
 }

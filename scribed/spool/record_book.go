@@ -470,14 +470,28 @@ func (b *recordBook) dropSome(p *segmentPart, atLeast, olderThan int64) (sum Amo
 	return sum, more
 }
 
+// oldestHeld returns when the oldest held record of a part was appended. Under steady traffic the part of the segment that is being filled always
+// has some, and its first one may be finished for long. Without its index, which only a segment lacks that is filled, it is the first one's time.
+func (p *segmentPart) oldestHeld() int64 {
+	first := layout.At(p.seg.id.First, 0)
+	if len(p.done) == 0 || p.done[0].From > first || p.entries == nil {
+		return p.FirstTime
+	}
+	first = p.done[0].To
+	if i := sort.Search(len(p.entries), func(i int) bool { return p.entries[i].Position >= first }); i < len(p.entries) {
+		return p.entries[i].Time
+	}
+	return p.FirstTime
+}
+
 // describeQueue returns the sums of a category.
 func (b *recordBook) describeQueue(name string) CategorySums {
 	q := CategorySums{Category: name}
 	if c := b.categories[name]; c != nil {
 		q.Held, q.Unclaimed, q.Last = c.held, c.unclaimed, c.parts[len(c.parts)-1].LastPosition
-		oldest := c.parts[0].FirstTime
+		oldest := c.parts[0].oldestHeld()
 		for _, p := range c.parts { // clocks may go back; otherwise the first is the oldest
-			oldest = min(oldest, p.FirstTime)
+			oldest = min(oldest, p.oldestHeld())
 		}
 		q.Oldest = time.UnixMicro(oldest)
 	}

@@ -48,7 +48,7 @@ type CategorySums struct {
 	Unclaimed Amount
 	// Last is the position of the newest held record, or a later one.
 	Last Position
-	// Oldest is when the oldest held record was appended, to the resolution of a segment.
+	// Oldest is when the oldest held record was appended; in a segment that is filled, to the resolution of a segment.
 	Oldest time.Time
 }
 

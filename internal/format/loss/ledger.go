@@ -1,10 +1,15 @@
 package loss
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"math"
+	"strings"
 	"time"
 
 	"scribe/internal/base/entropy"
+	"scribe/internal/format/record"
 )
 
 // MaxSums bounds the sums (about 200 bytes each) and pending reports (700 bytes each) of a [Ledger].
@@ -33,9 +38,11 @@ type Pending struct {
 // Ledger sums the losses of one reporter, and makes reports of them. It does no I/O and is not safe for concurrent use.
 type Ledger struct {
 	by, run string
-	number  uint64 // of the newest report
-	open    map[Key]*lossSum
-	made    []*Pending
+	// host and agent say where the reporter is, in at most MaxText bytes each.
+	host, agent string
+	number      uint64 // of the newest report
+	open        map[Key]*lossSum
+	made        []*Pending
 	// told counts stored reports, untold the messages that no report will count.
 	told, untold int64
 }
@@ -48,6 +55,19 @@ type lossSum struct {
 // NewLedger returns an empty ledger of a reporter: [ByAgent] or [ByProducer]. Its reports bear a name that is drawn.
 func NewLedger(by string, random *entropy.Source) *Ledger {
 	return &Ledger{by: by, run: fmt.Sprintf("%016x", random.Uint64()), open: make(map[Key]*lossSum)}
+}
+
+// NameReporter sets what reports say of where they come from: the host's name, and the agent's id. Longer texts are cut.
+func (l *Ledger) NameReporter(host, agent string) {
+	l.host, l.agent = cutText(host), cutText(agent)
+}
+
+// cutText cuts a text at MaxText bytes, and not within a character.
+func cutText(s string) string {
+	if len(s) > MaxText {
+		s = strings.ToValidUTF8(s[:MaxText], "")
+	}
+	return s
 }
 
 // Add adds a loss between two times. Losses above MaxSums are only counted.
@@ -104,11 +124,7 @@ func (l *Ledger) Reports(now time.Time) map[string][]*Pending {
 		}
 		delete(l.open, key)
 		l.number++
-		r := Report{
-			Reason: key.Reason, Messages: uint64(s.Messages), Frames: uint64(max(s.Frames, 0)), Bytes: uint64(max(s.Bytes, 0)),
-			Since: s.since.UnixMicro(), Until: s.until.UnixMicro(), AllShards: key.AllShards, By: l.by, Run: l.run, Number: l.number,
-		}
-		f, err := AppendFrame(nil, key.Category, key.Shard, now.UnixMicro(), &r)
+		f, err := l.appendReport(nil, key, s, l.number, now)
 		if err != nil {
 			l.untold += s.Messages // the name or shard is invalid: nothing of it can be stored
 			continue
@@ -120,6 +136,62 @@ func (l *Ledger) Reports(now time.Time) map[string][]*Pending {
 		out[p.Category] = append(out[p.Category], p)
 	}
 	return out
+}
+
+// appendReport appends the report of a sum.
+func (l *Ledger) appendReport(dst []byte, key Key, s *lossSum, number uint64, now time.Time) ([]byte, error) {
+	r := Report{
+		Reason: key.Reason, Messages: uint64(s.Messages), Frames: uint64(max(s.Frames, 0)), Bytes: uint64(max(s.Bytes, 0)),
+		Since: s.since.UnixMicro(), Until: s.until.UnixMicro(), AllShards: key.AllShards, By: l.by, Run: l.run, Number: number, Host: l.host, Agent: l.agent,
+	}
+	return AppendFrame(dst, key.Category, key.Shard, now.UnixMicro(), &r)
+}
+
+// AppendKept appends the reports of all losses that are not known to be stored, for a file from which [Ledger.Restore] takes them after a restart.
+// Pending reports are as they are sent. A sum without a report gets one with a number above those of all reports that were made: keep the
+// file before reports are sent that were made since, and the reports of a restarted process have no number twice.
+func (l *Ledger) AppendKept(dst []byte, now time.Time) []byte {
+	for _, p := range l.made {
+		dst = append(dst, p.Frame...)
+	}
+	number := l.number
+	for key, s := range l.open {
+		number++
+		if with, err := l.appendReport(dst, key, s, number, now); err == nil { // else nothing of it can be stored
+			dst = with
+		}
+	}
+	return dst
+}
+
+// ErrKept matches kept reports that are damaged. Those before the damage are restored.
+var ErrKept = errors.New("loss: damaged file of reports")
+
+// Restore makes reports pending that an earlier run kept. At most MaxSums are taken; the others' messages count as untold.
+func (l *Ledger) Restore(kept []byte) error {
+	for len(kept) > 0 {
+		h, err := record.ParseHeader(kept)
+		if err != nil || h.Len > len(kept) {
+			return fmt.Errorf("%w: a report is cut or damaged", ErrKept)
+		}
+		frame := bytes.Clone(kept[:h.Len])
+		kept = kept[h.Len:]
+		if _, err := record.Check(frame); err != nil {
+			return fmt.Errorf("%w: %w", ErrKept, err)
+		}
+		shard, r, is, err := inFrame(frame)
+		if err != nil || !is {
+			return fmt.Errorf("%w: a frame that is not a report", ErrKept)
+		}
+		messages := int64(min(r.Messages, math.MaxInt64))
+		if len(l.made) >= MaxSums {
+			l.untold += messages
+			continue
+		}
+		key := Key{Category: h.CategoryName(), Shard: shard, AllShards: r.AllShards, Reason: r.Reason}
+		l.made = append(l.made, &Pending{Key: key, Messages: messages, Frame: frame})
+	}
+	return nil
 }
 
 // Settle records the outcomes of reports. done has the reports that need not be sent again: true for stored, false for refused

@@ -1,7 +1,9 @@
 package loss_test
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -66,5 +68,58 @@ func TestLedger(t *testing.T) {
 	l.Add(loss.Key{Category: "not a name", Reason: "full"}, one, at(15), at(15))
 	if _, untold := l.Counts(); untold != 2+4*2 {
 		t.Errorf("%d untold", untold)
+	}
+}
+
+// TestKeptReports: a ledger that takes over what another one kept reports the same losses, those that were pending as the same bytes.
+func TestKeptReports(t *testing.T) {
+	l := loss.NewLedger(loss.ByAgent, nil)
+	l.NameReporter("host-1", strings.Repeat("é", loss.MaxText))
+	at := func(s int64) time.Time { return time.Unix(s, 0) }
+	key := loss.Key{Category: "a", Shard: 3, Reason: "full"}
+	l.Add(key, loss.Amount{Frames: 1, Bytes: 10, Messages: 2}, at(1), at(1))
+	pending := l.Reports(at(2))["a"][0]
+	l.Add(key, loss.Amount{Frames: 2, Bytes: 20, Messages: 5}, at(3), at(4)) // while the first report is on its way
+	l.Add(loss.Key{Category: "b", AllShards: true, Reason: "expired"}, loss.Amount{Frames: 1, Bytes: 1, Messages: 1}, at(5), at(5))
+	kept := l.AppendKept(nil, at(6))
+
+	next := loss.NewLedger(loss.ByAgent, nil)
+	if err := next.Restore(kept); err != nil {
+		t.Fatal(err)
+	}
+	messages, identical := uint64(0), false
+	numbers := map[string]bool{}
+	for category, reports := range next.Reports(at(7)) {
+		for _, p := range reports {
+			r := decode(t, p.Frame)
+			got, ok := loss.Parse(r.Payload, r.Attributes)
+			if !ok || p.Category != category || got.Host != "host-1" || len(got.Agent) > loss.MaxText || got.Agent == "" {
+				t.Errorf("report %+v of %s", got, category)
+			}
+			if id := fmt.Sprint(got.Run, got.Number); numbers[id] {
+				t.Errorf("two reports are number %d", got.Number)
+			} else {
+				numbers[id] = true
+			}
+			messages += got.Messages
+			identical = identical || string(p.Frame) == string(pending.Frame)
+		}
+	}
+	if messages != 8 || len(numbers) != 3 || !identical {
+		t.Errorf("%d messages in %d reports, the pending one as it was: %v", messages, len(numbers), identical)
+	}
+	for n := range kept {
+		if err := loss.NewLedger(loss.ByAgent, nil).Restore(kept[:n]); n > 0 && n < len(pending.Frame) && !errors.Is(err, loss.ErrKept) {
+			t.Errorf("cut to %d bytes: %v", n, err)
+		}
+	}
+	damaged := append([]byte(nil), kept...)
+	damaged[len(damaged)-1] ^= 1
+	again := loss.NewLedger(loss.ByAgent, nil)
+	if err := again.Restore(damaged); !errors.Is(err, loss.ErrKept) || again.Idle() {
+		t.Errorf("damaged at the end: %v, and nothing of what stands before it: %v", err, again.Idle())
+	}
+	if len(loss.NewLedger(loss.ByAgent, nil).AppendKept(nil, at(9))) != 0 {
+		t.Error("an empty ledger keeps something")
 	}
 }

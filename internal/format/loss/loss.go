@@ -21,7 +21,7 @@ const (
 const (
 	// MaxPayload bounds the JSON in bytes.
 	MaxPayload = 1024
-	// MaxText bounds Reason, By and Run in bytes.
+	// MaxText bounds texts in bytes.
 	MaxText = 64
 )
 
@@ -51,11 +51,21 @@ type Report struct {
 	By     string `json:"by"`
 	Run    string `json:"run"`
 	Number uint64 `json:"number"`
+	// Host is the name of the reporter's machine, Agent the id of the agent's process; empty if they are unknown.
+	Host  string `json:"host,omitempty"`
+	Agent string `json:"agent,omitempty"`
 }
 
 // String describes the report in words.
 func (r *Report) String() string {
-	return fmt.Sprintf("(%s: %s, %s to %s, report %s/%d)", r.By, r.Reason,
+	by := r.By
+	if r.Agent != "" {
+		by += " " + r.Agent
+	}
+	if r.Host != "" {
+		by += " on " + r.Host
+	}
+	return fmt.Sprintf("(%s: %s, %s to %s, report %s/%d)", by, r.Reason,
 		time.UnixMicro(r.Since).UTC().Format(time.RFC3339Nano), time.UnixMicro(r.Until).UTC().Format(time.RFC3339Nano), r.Run, r.Number)
 }
 
@@ -66,7 +76,7 @@ func (r *Report) Validate() error {
 		return fmt.Errorf("%w: of no messages", ErrInvalid)
 	case r.Reason == "" || r.By == "" || r.Run == "":
 		return fmt.Errorf("%w: reason, by and run are needed", ErrInvalid)
-	case len(r.Reason) > MaxText || len(r.By) > MaxText || len(r.Run) > MaxText:
+	case len(r.Reason) > MaxText || len(r.By) > MaxText || len(r.Run) > MaxText || len(r.Host) > MaxText || len(r.Agent) > MaxText:
 		return fmt.Errorf("%w: a text of more than %d bytes", ErrInvalid, MaxText)
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"scribe/internal/base/config"
 	"scribe/internal/base/entropy"
 	"scribe/internal/format/pointer"
+	"scribe/internal/role/traffic"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readproxy/admission"
 	"scribe/readproxy/memcached"
@@ -122,6 +123,8 @@ type Deps struct {
 	Annotations Annotator
 	// CPUTime returns the CPU time that the process has used, from which utilisation is computed; nil means the system's counter.
 	CPUTime func() time.Duration
+	// Traffic counts what is read by category; nil = it is not counted.
+	Traffic *traffic.Counter
 	// Logger defaults to none.
 	Logger *slog.Logger
 	// Registerer registers the metrics, until Close; nil means no metrics.

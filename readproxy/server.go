@@ -187,6 +187,7 @@ func (s *Server) serveFetch(ctx context.Context, req *scribev1.FetchRequest) (*s
 		return nil, err
 	}
 	res := a.buildResponse()
+	a.countTraffic(cat, res)
 	s.gate.releaseWhenSent(ctx, a, leave)
 	return res, nil
 }

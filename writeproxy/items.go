@@ -52,6 +52,8 @@ type frameItem struct {
 	renewed bool
 	// unsure: an attempt ended with an unknown outcome, so the frame may be stored even if a later attempt fails.
 	unsure bool
+	// overQuota: the frame was refused since its category is over its quota.
+	overQuota bool
 	// misplaced: the frame's shard does not follow from a layout of its category, so its messages have to be placed.
 	misplaced bool
 	// done: result is final.

@@ -108,7 +108,7 @@ func (c *writeCall) limitGroup(ctx context.Context, g *limitedGroup) {
 func (c *writeCall) refuseItems(frames []*frameItem, err error) {
 	result, sum := &scribev1.FrameResult{Error: rpc.Info(err)}, 0
 	for _, it := range frames {
-		it.done, it.result = true, result
+		it.done, it.result, it.overQuota = true, result, true
 		sum += len(it.bytes)
 	}
 	c.countOverQuota("refused", sum)

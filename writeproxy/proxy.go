@@ -19,6 +19,7 @@ import (
 	"scribe/internal/base/lifecycle"
 	"scribe/internal/role/budget"
 	"scribe/internal/role/request"
+	"scribe/internal/role/traffic"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -39,6 +40,8 @@ type Deps struct {
 	// Proxies returns the number of write proxies in the cell, including this one: they share each category's quota. Nil or a
 	// number below 1 means one. It is called often.
 	Proxies func() int
+	// Traffic counts what is written by category; nil = it is not counted.
+	Traffic *traffic.Counter
 	// Logger defaults to none.
 	Logger *slog.Logger
 	// Registerer registers the metrics, until Close; nil means no metrics.

@@ -85,6 +85,7 @@ func (p *Proxy) writeFrames(ctx context.Context, req *scribev1.WriteRequest) (re
 		items[i].concludeResult()
 	}
 	p.ledger.countAnswered(items)
+	p.countTraffic(items)
 	p.metrics.seconds.WithLabelValues(scribev1.EnumName(ack)).Observe(time.Since(start).Seconds())
 	if placed != nil {
 		return placed.foldResults(items), false, nil // the next request would follow frames that are others now

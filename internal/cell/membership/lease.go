@@ -70,6 +70,9 @@ type Lease struct {
 	mu struct {
 		sync.Mutex
 		state LeaseState
+		// renewed is when the request was sent that renewed the lease last; lasts is how long a lease lasts.
+		renewed time.Time
+		lasts   time.Duration
 	}
 	// ttl and deadline are those of the lease; only the renewing goroutine uses them.
 	ttl      time.Duration
@@ -163,6 +166,21 @@ func (l *Lease) State() LeaseState {
 	return l.mu.state
 }
 
+// LastRenewal returns when the lease was last renewed, zero if it never began, and for how long a renewal holds.
+func (l *Lease) LastRenewal() (last time.Time, ttl time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.renewed, l.mu.lasts
+}
+
+// extendLease notes that a request renewed the lease that was sent at a time: the control plane counts from a later one.
+func (l *Lease) extendLease(sent time.Time) {
+	l.deadline = sent.Add(l.ttl)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.renewed, l.mu.lasts = sent, l.ttl
+}
+
 // Slot returns the writer slot that was granted last.
 func (l *Lease) Slot() uint32 { return l.State().Slot }
 
@@ -241,7 +259,7 @@ func (l *Lease) renewLease(ctx context.Context) error {
 		return err
 	}
 	if err == nil {
-		l.deadline = sent.Add(l.ttl) // the control plane counts from a later time
+		l.extendLease(sent)
 	}
 	return err
 }
@@ -261,7 +279,7 @@ func (l *Lease) joinOnce(ctx context.Context) error {
 		return fmt.Errorf("membership: the control plane granted slot %d for %v", resp.GetMember().GetSlot(), resp.GetTtl().AsDuration())
 	}
 	l.ttl = resp.GetTtl().AsDuration()
-	l.deadline = sent.Add(l.ttl)
+	l.extendLease(sent)
 	l.setState(LeaseState{Slot: resp.GetMember().GetSlot(), Live: true, Member: resp.GetMember()})
 	l.cfg.Logger.Info("joined the cell", "member", member.GetId(), "slot", resp.GetMember().GetSlot(), "ttl", l.ttl)
 	return nil

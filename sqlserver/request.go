@@ -220,14 +220,16 @@ func (r *Request) setFields(get func(string) string, now time.Time) (err error) 
 // parseTime parses an instant, or an age.
 func parseTime(name, v string, now time.Time) (time.Time, error) {
 	// In a URL an unescaped plus means a space.
-	if t, err := units.ParseTime(strings.ReplaceAll(v, " ", "+"), now); err == nil {
-		return t, nil
+	for _, text := range []string{strings.ReplaceAll(v, " ", "+"), v} {
+		if t, err := units.ParseTime(text, now); err == nil {
+			return t, nil
+		}
 	}
 	more := ""
 	if name == "from" {
 		more = "earliest, latest, "
 	}
-	return time.Time{}, errorf(KindInvalid, "invalid %s %q: want %sa time such as 2026-11-21T09:00:00Z, or an age such as 15m or 3d", name, v, more)
+	return time.Time{}, errorf(KindInvalid, "invalid %s %q: want %s%s", name, v, more, units.TimeHelp)
 }
 
 // acceptedFormat returns the client's preferred format; JSON lines if it names none.

@@ -81,7 +81,7 @@ func (f *categoryFlags) addFlags(cmd *cobra.Command) {
 	fs.Uint32Var(&f.shards, "shards", f.shards, "number of logical shards, 1 to 10000; can only grow")
 	fs.Var(&f.shardBy, "shard-by", "how messages find their logical shard: sticky (a batch at a time), key, field:PATH (a path in JSON, or a column) or explicit (writers choose)")
 	fs.Var(&f.maxMessageBytes, "max-message", "largest message, at most 32MiB")
-	fs.Var(&f.quota, "quota", "bytes per second that all writers together may write, for example 10MiB; 0 = no limit")
+	fs.Var((*sizeWithUnit)(&f.quota), "quota", "bytes per second that all writers together may write, for example 10MiB; 0 = no limit")
 	fs.Var(&f.quotaMode, "quota-mode", "what happens to writes over the quota: block, throttle or sample")
 	fs.Var(&f.repeatable, "repeatable", "none; bound: one log per logical shard, and one order for all readers; or sequenced: an additional log that orders all messages, only for a new category")
 	fs.Var(&f.cache, "cache", "cache policy of read proxies: default, or for example memory=never,memcached=reused,age=4h; tiers take always, never or reused (payloads that are read twice)")
@@ -224,17 +224,22 @@ func newCategoryCreate() *cobra.Command {
 
 func newCategoryList() *cobra.Command {
 	var prefix string
-	var asJSON bool
 	cmd := &cobra.Command{
-		Use:     "list",
-		Short:   "List categories by name",
-		Example: "  scribe category list --prefix web.",
-		Args:    cobra.NoArgs,
+		Use:   "list",
+		Short: "List categories by name",
+		Long:  "List categories by name: a table, or with -o json an object per line.",
+		Example: `  scribe category list --prefix web.
+  scribe category list -o json`,
+		Args: cobra.NoArgs,
 	}
 	server := serverFlag(cmd)
 	cmd.Flags().StringVar(&prefix, "prefix", "", "list only names with this prefix")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object per line")
+	format := tableFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		asJSON, err := format()
+		if err != nil {
+			return err
+		}
 		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 		if !asJSON {
 			fmt.Fprintln(w, "NAME\tID\tSHARDS\tDELIVERY\tRETENTION\tQUOTA\tOWNER")
@@ -274,8 +279,12 @@ func newCategoryDescribe() *cobra.Command {
 		Args: cobra.ExactArgs(1),
 	}
 	server := serverFlag(cmd)
+	format := jsonFlag(cmd)
 	cmd.Flags().StringVar(&value, "value", "", "a key, or a value of the field, by which the category places messages: show the logical shards that may hold it")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := format(); err != nil {
+			return err
+		}
 		category, err := getCategory(cmd.Context(), *server, "describe category "+args[0], args[0])
 		if err != nil {
 			return err
@@ -352,10 +361,11 @@ func newCategoryUpdate() *cobra.Command {
 
 func newCategoryDelete() *cobra.Command {
 	var revision uint64
+	var yes bool
 	cmd := &cobra.Command{
 		Use:   "delete NAME",
 		Short: "Delete a category, with its messages",
-		Long: `Delete a category. This can't be undone.
+		Long: `Delete a category. This can't be undone. If standard input is a terminal, the command asks for the category's name first.
 
 Its messages can no longer be read, and its streams end. Its blobs and log records stay in the stores, unreachable, until retention
 removes them. Later writes are refused; on a server that creates categories on first use, they create the category again.
@@ -363,12 +373,19 @@ removes them. Later writes are refused; on a server that creates categories on f
 Its logs are retired in the background, so that a writer that does not know of the deletion can't append to them. Then the name can be
 used again. This takes moments while the metadata logs are available; until then a create waits, and fails with exit code 5 after some
 seconds. The new category has a new id and no data of the old one.`,
-		Example: "  scribe category delete access",
-		Args:    cobra.ExactArgs(1),
+		Example: `  scribe category delete access
+  scribe category delete access --yes     # asks nothing`,
+		Args: cobra.ExactArgs(1),
 	}
 	server := serverFlag(cmd)
 	cmd.Flags().Uint64Var(&revision, "revision", 0, "only if the category has this revision")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask on a terminal")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if in := cmd.InOrStdin(); !yes && isTerminal(in) {
+			if err := confirmName(cmd.Context(), in, cmd.ErrOrStderr(), "delete category "+args[0]+" with all its messages", args[0]); err != nil {
+				return err
+			}
+		}
 		req := &scribev1.DeleteCategoryRequest{Name: args[0], Revision: revision}
 		if _, err := callCell(cmd.Context(), *server, "delete category "+args[0], controlClient(*server).DeleteCategory, req); err != nil {
 			return err

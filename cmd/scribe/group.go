@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -196,7 +195,7 @@ committed by then is refused.`,
 		Args: cobra.ExactArgs(1),
 	}
 	server, format := serverFlag(cmd), tableFlag(cmd)
-	cmd.Flags().StringVar(&to, "to", "", "earliest, latest, a time (2026-11-21T09:00:00Z), an age (15m, 3d) or the text of a checkpoint")
+	cmd.Flags().StringVar(&to, "to", "", "earliest, latest, "+units.TimeHelp+" or the text of a checkpoint")
 	cmd.Flags().BoolVar(&force, "force", false, "allow it while the group has members")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		asJSON, err := format()
@@ -225,7 +224,7 @@ func resetTo(req *scribev1.ResetGroupRequest, to string) error {
 	to = strings.TrimSpace(to)
 	switch to {
 	case "":
-		return errors.New("missing --to: want earliest, latest, a time such as 2026-11-21T09:00:00Z, an age such as 15m, or a checkpoint")
+		return fmt.Errorf("missing --to: want earliest, latest, %s or a checkpoint", units.TimeHelp)
 	case "earliest":
 		req.StartAt = scribev1.StartAt_START_AT_EARLIEST
 		return nil

@@ -256,11 +256,11 @@ func newInspectFrame() *cobra.Command {
 			}
 			var errs []error
 			for _, name := range args {
-				in, closeIn, err := openInput(cmd.InOrStdin(), name)
+				in, err := openInput(cmd.InOrStdin(), name)
 				if err != nil {
 					return err
 				}
-				errs = append(errs, inspectFrames(in, name, cmd.OutOrStdout()), closeIn())
+				errs = append(errs, inspectFrames(in.content, name, cmd.OutOrStdout()), in.close())
 			}
 			return errors.Join(errs...)
 		},

@@ -73,25 +73,34 @@ Every flag can be given in the environment as SCRIBE_ and its name in capitals, 
 		SilenceUsage:  true,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usageError(fmt.Errorf("unknown command %q; run %q for the list of commands", args[0], "scribe --help"))
+				return usageError(fmt.Errorf("%w; run %q for the list of commands", unknownCommand(cmd, args[0]), "scribe --help"))
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError(fmt.Errorf("%w; run %q for the list of flags", flagError(err), cmd.CommandPath()+" --help"))
+		return usageError(fmt.Errorf("%w; run %q for the list of flags", unknownFlag(cmd, flagError(err)), cmd.CommandPath()+" --help"))
 	})
-	root.AddCommand(newUp(), newServe(), newAgent(), newCategory(), newProduce(), newTail(), newQuery(), newSchema(), newGroup(), newNode(), newStatus(), newCert(), newInspect(), newRecover(), newBench())
+	root.AddCommand(newUp(), newServe(), newAgent(), newCategory(), newProduce(), newTail(), newQuery(), newSchema(), newGroup(), newNode(), newStatus(), newTop(), newDoctor(), newCert(), newInspect(),
+		newRecover(), newBench())
 	prepareCommands(root)
 	return root
 }
 
 // newParent makes a command that only has others. Alone it prints its help.
 func newParent(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
-	cmd.Args, cmd.RunE = cobra.NoArgs, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.Args, cmd.RunE = refuseCommand, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	cmd.AddCommand(commands...)
 	return cmd
+}
+
+// refuseCommand is the check of arguments of a command that only has others: what follows it is none of them.
+func refuseCommand(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return unknownCommand(cmd, args[0])
+	}
+	return nil
 }
 
 // prepareCommands makes every command below cmd read flags from the environment, and report mistakes in arguments as usage errors.

@@ -33,6 +33,18 @@ func tableFlag(cmd *cobra.Command) func() (asJSON bool, err error) {
 	}
 }
 
+// jsonFlag adds -o to a command that prints JSON in any case, so that scripts can say the same to all commands.
+func jsonFlag(cmd *cobra.Command) (check func() error) {
+	var output string
+	cmd.Flags().StringVarP(&output, "output", "o", "json", "json, the only format")
+	return func() error {
+		if output != "json" {
+			return usageError(fmt.Errorf("invalid value %q for -o: want json", output))
+		}
+		return nil
+	}
+}
+
 // checkChoice is a usage error unless the value of a flag is one of its choices.
 func checkChoice(flag, value string, choices ...string) error {
 	if slices.Contains(choices, value) {
@@ -189,9 +201,17 @@ func (s *statusLine) hideText() {
 	s.clearText()
 }
 
-// isTerminal reports whether w is a terminal.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
+// terminalWidth returns how many columns an output has if it is a terminal, and 0 otherwise.
+func terminalWidth(out io.Writer) int {
+	if f, ok := out.(*os.File); ok && isTerminal(out) {
+		return windowColumns(f)
+	}
+	return 0
+}
+
+// isTerminal reports whether an input or output is a terminal.
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
 	if !ok {
 		return false
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -18,6 +19,11 @@ import (
 type produceFlags struct {
 	ack        string
 	keyField   string
+	key        string
+	keyGiven   bool
+	delimiter  string
+	attributes []string
+	wholeFiles bool
 	batchBytes units.Bytes
 	maxMessage units.Bytes
 	shard      uint32
@@ -29,9 +35,14 @@ func newProduce() *cobra.Command {
 	f := produceFlags{batchBytes: 1 << 20, maxMessage: producer.DefaultMaxMessageBytes, timeout: units.Duration(2 * time.Minute)}
 	cmd := &cobra.Command{
 		Use:   "produce CATEGORY [FILE...]",
-		Short: "Write lines as messages",
+		Short: "Write lines, or whole files, as messages",
 		Long: `Write each line of the files, or of standard input, as a message, without its newline. Lines may be empty and may contain any bytes; the
-last line needs no newline. The order is kept. A line that is too long is skipped and reported; all others are stored.
+last line needs no newline. The order is kept. A line that is too long is skipped and reported; all others are stored. Files whose names end
+with .gz or .zst are decompressed as they are read. With --whole-files each file is one message, byte for byte.
+
+Each message has the attributes of --attribute, and at most one key: --key is that of all messages; --key-field is the name of a field of
+JSON lines; with --key-delimiter the key is what stands before the delimiter, and the payload what stands after it (a line without it has
+no key).
 
 If nothing listens at the address of the cell, the command says so and ends before it reads any input. After that it rides out outages: a
 message that is refused for now, or that no server takes, is sent again until --timeout has passed. Then the command ends with an error
@@ -53,20 +64,27 @@ stored, and others were not or have an unknown outcome, or their input could not
 the cell is unavailable, over its quota, or did not answer in time; 3 if the category or the shard does not exist; 4 if access is denied; 2 for
 mistakes in the arguments; 1 otherwise. 1 also after a signal before the end of a file, if everything that was read was stored.`,
 		Example: `  scribe produce access /var/log/apache2/access.log
+  scribe produce access /var/log/apache2/access.log.*.gz --attribute host=web1 --attribute dc=eu
   tail -F app.jsonl | scribe produce app --key-field user_id     (a key for each message; see "scribe category --help" for shards by key)
+  printf 'user-17:logged in\nuser-4:left\n' | scribe produce app --key-delimiter :
+  scribe produce dumps --whole-files crash-*.json --key host-3
   scribe produce access access.log --ack spooled --server unix:/run/scribe.sock`,
 		Args: cobra.MinimumNArgs(1),
 	}
 	server := serverFlag(cmd)
 	fs := cmd.Flags()
 	fs.StringVar(&f.ack, "ack", "committed", "what to wait for: none, spooled or committed")
+	fs.StringVar(&f.key, "key", "", "key of all messages")
 	fs.StringVar(&f.keyField, "key-field", "", "field of a JSON line that becomes the message's key")
+	fs.StringVar(&f.delimiter, "key-delimiter", "", `what stands between the key and the payload of a line; escapes such as \t are understood`)
+	fs.StringArrayVar(&f.attributes, "attribute", nil, "attribute of all messages, as NAME=VALUE (may be repeated)")
+	fs.BoolVar(&f.wholeFiles, "whole-files", false, "write each file as one message, not each line")
 	fs.Var(&f.batchBytes, "batch-bytes", "size of a frame, 4KiB to 64MiB")
 	fs.Var(&f.maxMessage, "max-message", "longest line, at most 64MiB; the category has its own limit as well")
 	fs.Uint32Var(&f.shard, "shard", 0, "logical shard, where the category leaves it to writers (default: as the category says)")
 	fs.Var(&f.timeout, "timeout", "how long to retry a message before it counts as not stored; 0s = no limit")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		f.shardGiven = cmd.Flags().Changed("shard")
+		f.shardGiven, f.keyGiven = cmd.Flags().Changed("shard"), cmd.Flags().Changed("key")
 		return runProduce(cmd, *server, args[0], args[1:], &f)
 	}
 	return cmd
@@ -89,7 +107,56 @@ func (f *produceFlags) checkFlags(category string) (producer.AckLevel, error) {
 	if f.shard > record.MaxLogicalShard {
 		fault("invalid value %d for --shard: want 0 to %d", f.shard, record.MaxLogicalShard)
 	}
+	if ways := countTrue(f.keyGiven, f.keyField != "", f.delimiter != ""); ways > 1 {
+		fault("--key, --key-field and --key-delimiter each say what the key is: give one of them")
+	}
+	if f.wholeFiles && f.delimiter != "" {
+		fault("--key-delimiter is for lines: remove it, or --whole-files")
+	}
 	return ack, errors.Join(errs...)
+}
+
+// countTrue counts the conditions that hold.
+func countTrue(conditions ...bool) (n int) {
+	for _, c := range conditions {
+		if c {
+			n++
+		}
+	}
+	return n
+}
+
+// commonMessage is what all messages share: shard, key and attributes.
+func (f *produceFlags) commonMessage() (producer.Message, error) {
+	m := producer.Message{Shard: f.messageShard()}
+	if f.keyGiven {
+		m.Key = []byte(f.key)
+	}
+	for _, text := range f.attributes {
+		name, value, ok := strings.Cut(text, "=")
+		if !ok || name == "" {
+			return m, fmt.Errorf("invalid value %q for --attribute: want NAME=VALUE", text)
+		}
+		m.Attributes = append(m.Attributes, producer.Attribute{Name: name, Value: []byte(value)})
+	}
+	return m, nil
+}
+
+// parseDelimiter returns the delimiter of keys with its escapes resolved.
+func (f *produceFlags) parseDelimiter() (string, error) {
+	var b []byte
+	for rest := f.delimiter; rest != ""; {
+		if rest[0] != '\\' {
+			b, rest = append(b, rest[0]), rest[1:]
+			continue
+		}
+		c, after, err := parseEscape(rest)
+		if err != nil {
+			return "", fmt.Errorf("--key-delimiter: %w", err)
+		}
+		b, rest = append(b, c), after
+	}
+	return string(b), nil
 }
 
 // messageShard returns the shard of messages as the library has it.
@@ -119,6 +186,14 @@ func runProduce(cmd *cobra.Command, server, category string, files []string, f *
 	if err != nil {
 		return usageError(err)
 	}
+	delimiter, err := f.parseDelimiter()
+	if err != nil {
+		return usageError(err)
+	}
+	common, err := f.commonMessage()
+	if err != nil {
+		return usageError(err)
+	}
 	maxLine := int(f.maxMessage)
 	stderr := newStatusLine(cmd.ErrOrStderr())
 	p, err := producer.New(server,
@@ -132,8 +207,9 @@ func runProduce(cmd *cobra.Command, server, category string, files []string, f *
 	if err := checkReachable(cmd.Context(), server, "produce to "+category, category); err != nil {
 		return errors.Join(err, p.Close(cmd.Context()))
 	}
-	run := &produceRun{producer: p, category: category, shard: f.messageShard(), stderr: stderr, start: time.Now()}
+	run := &produceRun{producer: p, category: category, common: common, stderr: stderr, start: time.Now()}
 	src := newLineReader(maxLine, f.keyField)
+	src.keyDelimiter, src.wholeFiles = delimiter, f.wholeFiles
 	stopProgress := run.showProgress(cmd.InOrStdin(), files)
 	stopLimit := run.limitFlush(cmd.Context())
 	// An interrupt ends the reading; lines that were read are still stored.

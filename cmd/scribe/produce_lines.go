@@ -31,8 +31,11 @@ const (
 // a slow stream is passed on at once and a fast one in large pieces. Its memory is bounded by chunkBytes and one line, and the buffer of
 // the input.
 type lineReader struct {
-	maxLine  int
-	keyField string
+	maxLine int
+	// keyField is the field of a JSON line that is its key, and keyDelimiter what stands between a line's key and its payload; empty = none.
+	keyField, keyDelimiter string
+	// wholeFiles: an input is one message.
+	wholeFiles bool
 
 	mu struct {
 		sync.Mutex
@@ -58,10 +61,12 @@ var errInterrupted = errors.New("interrupted before everything was read")
 type lineChunk struct {
 	buf  []byte
 	ends []int    // of each line in buf
-	keys [][]byte // of each line, when a key field is wanted; nil = none
+	keys [][]byte // of each line, when lines have keys; nil = none
 	file string
 	// numbers are those of the lines in the file, from 1; lines that are too long are not among them.
 	numbers []int
+	// files are those of the messages, when each file is one.
+	files []string
 }
 
 func newLineReader(maxLine int, keyField string) *lineReader {
@@ -94,7 +99,7 @@ func (l *lineReader) releaseChunk(c *lineChunk) {
 	if cap(c.buf) > 2*chunkBytes {
 		c.buf = nil // a single long line must not hold its memory for ever
 	}
-	*c = lineChunk{buf: c.buf[:0], ends: c.ends[:0], keys: c.keys[:0], numbers: c.numbers[:0]}
+	*c = lineChunk{buf: c.buf[:0], ends: c.ends[:0], keys: c.keys[:0], numbers: c.numbers[:0], files: c.files[:0]}
 	l.mu.spare = c
 	l.changed.Broadcast()
 }
@@ -141,12 +146,16 @@ func (l *lineReader) discardLines() (lines uint64, first string) {
 func (l *lineReader) tooLongError() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	what := "line"
+	if l.wholeFiles {
+		what = "file"
+	}
 	var errs []error
 	for _, place := range l.mu.long {
-		errs = append(errs, fmt.Errorf("%s: the line is over the limit of %v and was skipped; --max-message sets the limit", place, units.Bytes(l.maxLine)))
+		errs = append(errs, fmt.Errorf("%s: the %s is over the limit of %v and was skipped; --max-message sets the limit", place, what, units.Bytes(l.maxLine)))
 	}
 	if more := l.mu.longN - len(l.mu.long); more > 0 {
-		errs = append(errs, fmt.Errorf("skipped %d more lines over the limit", more))
+		errs = append(errs, fmt.Errorf("skipped %d more %ss over the limit", more, what))
 	}
 	return errors.Join(errs...)
 }
@@ -179,27 +188,31 @@ func (l *lineReader) readInput(stdin io.Reader, name string, last bool) error {
 	if !l.beginBlocking() {
 		return errStopped
 	}
-	in, closeIn, err := openInput(stdin, name)
+	in, err := openInput(stdin, name)
 	l.endBlocking()
 	if err != nil {
 		return err
 	}
 	l.mu.Lock()
-	l.mu.endless = last && isEndless(in)
+	l.mu.endless = last && isEndless(in.source)
 	l.mu.Unlock()
-	return errors.Join(l.readLines(stoppableInput{l, in}, name), closeIn())
+	read := l.readLines
+	if l.wholeFiles {
+		read = l.readWhole
+	}
+	return errors.Join(read(stoppableInput{l, in.content}, name), in.close())
 }
 
-// openInput opens a file; "-" is standard input.
-func openInput(stdin io.Reader, name string) (io.Reader, func() error, error) {
-	if name == "-" {
-		return stdin, func() error { return nil }, nil
+// readWhole reads an input as one message. Of one that is too large it reads no more than shows that.
+func (l *lineReader) readWhole(in io.Reader, name string) error {
+	content, err := io.ReadAll(io.LimitReader(in, int64(l.maxLine)+1))
+	switch {
+	case errors.Is(err, errStopped):
+		return err
+	case err != nil:
+		return fmt.Errorf("read %s: %w", name, app.WithoutPath(err))
 	}
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, nil, err
-	}
-	return f, f.Close, nil
+	return l.appendLine(name, 0, content)
 }
 
 // beginBlocking is called before a call that may never return; it returns false if the reading was stopped.
@@ -301,19 +314,19 @@ func (l *lineReader) readLines(in io.Reader, name string) error {
 // appendLine appends a line to the open chunk, waiting while it is full.
 func (l *lineReader) appendLine(file string, number int, line []byte) error {
 	var key []byte
-	if l.keyField != "" && len(line) <= l.maxLine {
-		k, err := lineKey(line, l.keyField)
-		if err != nil {
-			return fmt.Errorf("%s:%d: %w", file, number, err)
+	tooLong := len(line) > l.maxLine
+	if !tooLong {
+		var err error
+		if key, line, err = l.splitKey(line); err != nil {
+			return fmt.Errorf("%s: %w", inputPosition(file, number), err)
 		}
-		key = k
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(line) > l.maxLine {
+	if tooLong {
 		l.mu.longN++
 		if len(l.mu.long) < maxNamed {
-			l.mu.long = append(l.mu.long, fmt.Sprintf("%s:%d", file, number))
+			l.mu.long = append(l.mu.long, inputPosition(file, number))
 		}
 		return nil
 	}
@@ -327,24 +340,45 @@ func (l *lineReader) appendLine(file string, number int, line []byte) error {
 	c.file, c.numbers = file, append(c.numbers, number)
 	c.buf = append(c.buf, line...)
 	c.ends = append(c.ends, len(c.buf))
-	if l.keyField != "" {
+	if l.hasKeys() {
 		c.keys = append(c.keys, key)
+	}
+	if l.wholeFiles {
+		c.files = append(c.files, file)
 	}
 	l.changed.Broadcast()
 	return nil
 }
 
-// fitsOpenChunk reports whether the line fits into the open chunk, which holds lines of one file.
+// fitsOpenChunk reports whether the line fits into the open chunk, which holds lines of one file, or whole files.
 func (l *lineReader) fitsOpenChunk(file string, line []byte) bool {
 	c := l.mu.open
-	return len(c.ends) == 0 || c.file == file && len(c.buf)+len(line) <= chunkBytes && len(c.ends) < chunkLines
+	return len(c.ends) == 0 || (c.file == file || l.wholeFiles) && len(c.buf)+len(line) <= chunkBytes && len(c.ends) < chunkLines
 }
 
-// appendMessages appends the chunk's lines to msgs. They point into the chunk.
-func (c *lineChunk) appendMessages(msgs []producer.Message, shard uint32) []producer.Message {
+// hasKeys reports whether lines have keys of their own.
+func (l *lineReader) hasKeys() bool { return l.keyField != "" || l.keyDelimiter != "" }
+
+// splitKey returns the key of a line, which is nil without one, and its payload.
+func (l *lineReader) splitKey(line []byte) (key, payload []byte, err error) {
+	if l.keyDelimiter != "" {
+		if before, after, ok := bytes.Cut(line, []byte(l.keyDelimiter)); ok {
+			return bytes.Clone(before), after, nil // the buffer of the input is read into again
+		}
+		return nil, line, nil
+	}
+	if l.keyField != "" {
+		key, err = lineKey(line, l.keyField)
+	}
+	return key, line, err
+}
+
+// appendMessages appends the chunk's lines to msgs. They point into the chunk; all else is as in common.
+func (c *lineChunk) appendMessages(msgs []producer.Message, common *producer.Message) []producer.Message {
 	begin := 0
 	for i, end := range c.ends {
-		m := producer.Message{Payload: c.buf[begin:end:end], Shard: shard}
+		m := *common
+		m.Payload = c.buf[begin:end:end]
 		if i < len(c.keys) {
 			m.Key = c.keys[i]
 		}
@@ -354,8 +388,21 @@ func (c *lineChunk) appendMessages(msgs []producer.Message, shard uint32) []prod
 	return msgs
 }
 
-// linePosition names line i as FILE:LINE, as editors do.
-func (c *lineChunk) linePosition(i int) string { return fmt.Sprintf("%s:%d", c.file, c.numbers[i]) }
+// linePosition names line i as FILE:LINE, as editors do, and a whole file by its name.
+func (c *lineChunk) linePosition(i int) string {
+	if len(c.files) > 0 {
+		return c.files[i]
+	}
+	return inputPosition(c.file, c.numbers[i])
+}
+
+// inputPosition names a line of an input; line 0 is all of it.
+func inputPosition(file string, line int) string {
+	if line == 0 {
+		return file
+	}
+	return fmt.Sprintf("%s:%d", file, line)
+}
 
 // lineKey returns the named field of a JSON object as a key: a string's text, any other value's JSON.
 func lineKey(line []byte, field string) ([]byte, error) {

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"scribe/producer"
 )
 
 // readAll takes every line, with the place that an error would name.
@@ -26,7 +28,7 @@ func readAll(t testing.TB, l *lineReader, stdin io.Reader, files ...string) (got
 			}
 			return got, places, err
 		}
-		for i, m := range c.appendMessages(nil, 0) {
+		for i, m := range c.appendMessages(nil, new(producer.Message)) {
 			got = append(got, string(m.Payload))
 			places = append(places, c.linePosition(i))
 		}

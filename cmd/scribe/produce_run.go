@@ -18,7 +18,7 @@ import (
 type produceRun struct {
 	producer *producer.Producer
 	category string
-	shard    uint32
+	common   producer.Message // what all messages share
 	stderr   *statusLine
 	start    time.Time
 
@@ -40,7 +40,7 @@ func (r *produceRun) writeAll(ctx context.Context, src *lineReader) error {
 			}
 			return errors.Join(failed, src.tooLongError(), err)
 		}
-		msgs = c.appendMessages(msgs[:0], r.shard)
+		msgs = c.appendMessages(msgs[:0], &r.common)
 		goOn, err := r.writeChunk(ctx, c, msgs)
 		src.releaseChunk(c)
 		failed = errors.Join(failed, err)

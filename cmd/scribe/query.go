@@ -45,7 +45,7 @@ Syntax:
   SELECT list with expressions and aliases, WHERE, GROUP BY with count, sum, min, max, avg, approx_count_distinct and approx_quantile,
   HAVING, LIMIT, over one category, in PostgreSQL's syntax and with its rules for NULL. Quote names
   that are not plain identifiers, or are SQL keywords: SELECT "user" FROM "web.access". A category's columns are those of its schema ("scribe schema show"); one
-  without a schema has the column payload. All also have _time, _persisted, _key, _shard, _offset and _attr['name'].
+  without a schema has the column payload. All also have _time, _persisted, _key, _shard, _offset, _rate and _attr['name'].
 
 Which messages:
   The default is from the oldest message to the end of the category as of the start of the command; see --from and --to. --follow continues
@@ -53,7 +53,7 @@ Which messages:
   it up to date, as "scribe tail" does.
 
 Output formats (-o):
-  table    aligned columns under their names and types, for people
+  table    aligned columns under their names and types, for people; on a terminal, lines are cut at its width
   jsonl    one object per line; integers and decimals with all their digits, times in RFC 3339
   csv      RFC 4180, with the names in the first line; null is an empty field, the empty text is ""
   arrow    an Arrow IPC stream: pyarrow.ipc.open_stream, polars.read_ipc_stream
@@ -78,7 +78,7 @@ unavailable.`,
 	server := serverFlag(cmd)
 	fs := cmd.Flags()
 	f.addFlags(fs, "earliest", "rows", ", as LIMIT does")
-	fs.StringVar(&f.to, "to", "", "stop before messages persisted at this time, or at this age (default: the end as of the start of the command)")
+	fs.StringVar(&f.to, "to", "", "stop before messages persisted at this time: "+units.TimeHelp+" (default: the end as of the start of the command)")
 	fs.BoolVar(&f.follow, "follow", false, "continue with new messages")
 	fs.StringVarP(&f.format, "format", "o", string(export.Table), "table, jsonl, csv, arrow or parquet")
 	fs.StringVar(&f.file, "output", "", "file to write to (default: standard output)")
@@ -242,10 +242,15 @@ func (r *queryRun) printAnswer(ctx context.Context, stdout io.Writer, format exp
 		return err
 	}
 	defer func() { err = errors.Join(err, closed()) }()
-	if r.writer, err = export.New(format, out, r.query.Schema()); err != nil {
+	if width := terminalWidth(stdout); format == export.Table && r.flags.file == "" && width > 0 {
+		r.writer = export.NewTable(out, r.query.Schema(), width)
+	} else if r.writer, err = export.New(format, out, r.query.Schema()); err != nil {
 		return usageError(err)
 	}
 	err = r.endError(r.printRows())
+	if table, ok := r.writer.(export.TableWriter); ok && table.CutLines() > 0 {
+		r.stderr.printLine("scribe: %s cut at the width of the terminal: name fewer columns, or use -o jsonl", countText(table.CutLines(), "line"))
+	}
 	if r.gaps > 0 {
 		r.stderr.printLine("scribe: %d gaps: messages are missing from the answer", r.gaps)
 	}

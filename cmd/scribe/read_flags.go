@@ -33,7 +33,7 @@ type readFlags struct {
 
 // addFlags adds the flags. The command begins at from, and prints messages or rows.
 func (f *readFlags) addFlags(fs *pflag.FlagSet, from, printed, ofCount string) {
-	fs.StringVar(&f.from, "from", from, "earliest, latest, a time (2026-11-21T09:00:00Z), an age (15m, 3d) or the text of a checkpoint")
+	fs.StringVar(&f.from, "from", from, "earliest, latest, "+units.TimeHelp+" or the text of a checkpoint")
 	fs.Uint64VarP(&f.count, "count", "n", 0, "stop after this many "+printed+ofCount+" (default: no limit)")
 	fs.Var(&f.window, "window", "ordering window, by which "+printed+" may be out of order of persisted time: 0 (strict order), a duration or unbounded (default: the category's, else unbounded)")
 	fs.StringVar(&f.checkpoint, "checkpoint", "", "file to resume from and to update")
@@ -109,7 +109,7 @@ func startOf(from string) (consumer.Start, error) {
 // checkStart tells what is no checkpoint at all from one that is damaged.
 func checkStart(text string) error {
 	if _, err := checkpoint.Parse(text); err != nil && !strings.HasPrefix(text, "scribe") {
-		return fmt.Errorf("invalid value %q: want earliest, latest, a time such as 2026-11-21T09:00:00Z, an age such as 15m or 3d, or a checkpoint", excerptOf(text))
+		return fmt.Errorf("invalid value %q: want earliest, latest, %s or a checkpoint", excerptOf(text), units.TimeHelp)
 	}
 	return nil
 }

@@ -201,7 +201,7 @@ func inferFiles(stdin io.Reader, names []string, format string, o schema.InferOp
 func fileLines(stdin io.Reader, names []string, csv *schema.CSVOptions, limit int, failed *error) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for _, name := range names {
-			file, done, err := openInput(stdin, name)
+			file, err := openInput(stdin, name)
 			if err != nil {
 				*failed = err
 				return
@@ -209,17 +209,17 @@ func fileLines(stdin io.Reader, names []string, csv *schema.CSVOptions, limit in
 			more := true
 			if csv != nil && csv.Header {
 				var content []byte
-				content, err = io.ReadAll(io.LimitReader(file, int64(limit)+1))
+				content, err = io.ReadAll(io.LimitReader(file.content, int64(limit)+1))
 				more = err == nil && yield(content)
 			} else {
-				lines := bufio.NewScanner(file)
+				lines := bufio.NewScanner(file.content)
 				lines.Buffer(make([]byte, 0, 64<<10), maxSampleLine)
 				for more && lines.Scan() {
 					more = yield(lines.Bytes())
 				}
 				err = lines.Err()
 			}
-			if err := errors.Join(app.WithoutPath(err), done()); err != nil {
+			if err := errors.Join(app.WithoutPath(err), file.close()); err != nil {
 				*failed = fmt.Errorf("%s: %w", name, err)
 				return
 			}

@@ -168,10 +168,15 @@ sequences go on where they are. Give it at that one node; the others begin with 
 	return cmd
 }
 
-func newServe() *cobra.Command {
-	var f serverFlags
+// serveConfig are the defaults of a process of a cell that consists of several.
+func serveConfig() app.Config {
 	d := app.DefaultConfig()
 	d.WriteProxy.AutoCreate, d.Roles = false, nil
+	return d
+}
+
+func newServe() *cobra.Command {
+	var f serverFlags
 	cmd := &cobra.Command{
 		Use:   "serve --roles ROLE,...",
 		Short: "Run some roles of a cell that consists of several processes",
@@ -191,8 +196,19 @@ When it is ready, it prints the line "ready http://HOST:PORT" on standard output
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.runServer(cmd) },
 	}
-	f.addFlags(cmd, "serve", d)
+	f.addFlags(cmd, "serve", serveConfig())
 	return cmd
+}
+
+// agentConfig are the defaults of an agent.
+func agentConfig() app.Config {
+	d := app.DefaultConfig()
+	d.Roles = []app.Role{app.Scribed}
+	d.Listen = "127.0.0.1:7410"
+	d.Upstream = defaultServer
+	d.Scribed.Spool.Dir = "./scribe-spool"
+	d.Scribed.MemoryBytes, d.WriteProxy.MemoryBytes = 64<<20, 64<<20 // the host has other programs, and messages that do not fit go to the spool
+	return d
 }
 
 func newAgent() *cobra.Command {
@@ -200,12 +216,6 @@ func newAgent() *cobra.Command {
 		f     serverFlags
 		drain bool
 	)
-	d := app.DefaultConfig()
-	d.Roles = []app.Role{app.Scribed}
-	d.Listen = "127.0.0.1:7410"
-	d.Upstream = defaultServer
-	d.Scribed.Spool.Dir = "./scribe-spool"
-	d.Scribed.MemoryBytes, d.WriteProxy.MemoryBytes = 64<<20, 64<<20 // the host has other programs, and messages that do not fit go to the spool
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Run the host's agent, which accepts messages from programs on this host and forwards them",
@@ -237,7 +247,7 @@ code 0 if nothing remains, and 6 otherwise.`,
 		}
 		return f.runServer(cmd)
 	}
-	f.addFlags(cmd, "agent", d)
+	f.addFlags(cmd, "agent", agentConfig())
 	fs := cmd.Flags()
 	fs.BoolVar(&drain, "drain", false, "forward the backlog in the spool, print what remains, and exit")
 	fs.Var(&timeout, "drain-timeout", "time limit of --drain")

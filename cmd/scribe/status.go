@@ -18,51 +18,80 @@ import (
 )
 
 func newStatus() *cobra.Command {
-	var asJSON bool
+	var check bool
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show the processes of the cell and what they do",
+		Short: "Show whether the cell is well, its processes and what they do",
+		Long: `Show the cell. The first line is its health:
+
+  healthy    everything that was looked at is in order
+  degraded   the cell works, but not as well as it should, or not for long: a disk is nearly full, clocks or versions differ, a process
+             that others can stand in for does not answer, the control plane is away (then what was known last is shown)
+  failing    something that a cell is for does not work: nobody can write or read, a blob store fails, a disk is full
+
+The lines after it give the reasons, the worst first: each process of the cell is asked how it is. Then come the process that was asked,
+and the members.
+
+Exit codes: 0 if the cell answers, 5 if it or its control plane can't be reached. With --check also 1 if the cell is not healthy.`,
 		Example: `  scribe status
-  scribe status --server http://scribe.internal:7420 --json
+  scribe status --server http://scribe.internal:7420 -o json
+  scribe status --check > /dev/null || page-somebody
   scribe status views`,
 		Args: cobra.NoArgs,
 	}
 	server := serverFlag(cmd)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	format := tableFlag(cmd)
+	cmd.Flags().BoolVar(&check, "check", false, "exit with code 1 unless the cell is healthy")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		st, err := callCell(cmd.Context(), *server, "status", controlClient(*server).GetStatus, &scribev1.GetStatusRequest{})
+		asJSON, err := format()
 		if err != nil {
 			return err
 		}
-		var away error
-		if len(st.GetMembers()) == 0 && (st.GetLeadership() != nil || !slices.Contains(st.GetRoles(), scribev1.Role_ROLE_CONTROLPLANE)) {
-			// A control plane that answers, and that leads if there are several, knows at least itself.
-			away = &codedError{code: exitUnavailable, err: fmt.Errorf("%s can't reach its control plane: members and categories are unknown", *server)}
+		h, err := examineCell(cmd.Context(), *server)
+		if err != nil {
+			return err
 		}
 		if asJSON {
-			return errors.Join(printJSON(cmd.OutOrStdout(), statusJSON(st)), away)
+			err = printJSON(cmd.OutOrStdout(), statusJSON(h))
+		} else {
+			err = printStatus(cmd, *server, h)
 		}
-		out := cmd.OutOrStdout()
-		fmt.Fprintf(out, "server      %s\nversion     %s\nup          %v\nroles       %s\ncategories  %d\nmembers     %d\n", *server, st.GetVersion(),
-			elapsedSince(st.GetStartedAt()), strings.Join(scribev1.RoleNames(st.GetRoles()), ","), st.GetCategories(), len(st.GetMembers()))
-		if l := st.GetLeadership(); l != nil {
-			fmt.Fprintf(out, "leader      %s (control plane at %s, term %d)\n", cmp.Or(l.GetLeader(), "unknown"), cmp.Or(l.GetLeaderUrl(), "an unknown address"), l.GetTerm())
+		if h.away == nil && check && h.summary.Health != healthy {
+			err = errors.Join(err, errUnhealthy)
 		}
-		if n := st.GetRetirementsPending(); n > 0 {
-			fmt.Fprintf(out, "retiring    %d (deleted categories whose logs are not retired yet: their names can't be reused until then)\n", n)
-		}
-		if len(st.GetMembers()) == 0 {
-			return away
-		}
-		w := newTable(out, "\nMEMBER\tROLES\tURL\tSLOT\tLOAD\tUP\tVERSION")
-		for _, m := range st.GetMembers() {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%.1f%%\t%v\t%s\n", m.GetId(), strings.Join(scribev1.RoleNames(m.GetRoles()), ","), m.GetUrl(), m.GetSlot(), float64(m.GetLoad())/10,
-				elapsedSince(m.GetJoinedAt()), m.GetVersion())
-		}
-		return errors.Join(w.Flush(), printCellNodes(cmd, *server))
+		return errors.Join(err, h.away)
 	}
 	cmd.AddCommand(newStatusViews())
 	return cmd
+}
+
+func printStatus(cmd *cobra.Command, server string, h *cellHealth) error {
+	out, st := cmd.OutOrStdout(), h.status
+	categories := st.GetCategories()
+	known := ""
+	if h.away != nil {
+		categories, known = st.GetKnownCategories(), " (known last)"
+	}
+	fmt.Fprintf(out, "%sserver      %s\nversion     %s\nup          %v\nroles       %s\ncategories  %d%s\nmembers     %d%s\n", h.summary.healthText(), server, st.GetVersion(),
+		elapsedSince(st.GetStartedAt()), strings.Join(scribev1.RoleNames(st.GetRoles()), ","), categories, known, len(h.members), known)
+	if l := st.GetLeadership(); l != nil {
+		fmt.Fprintf(out, "leader      %s (control plane at %s, term %d)\n", cmp.Or(l.GetLeader(), "unknown"), cmp.Or(l.GetLeaderUrl(), "an unknown address"), l.GetTerm())
+	}
+	if n := st.GetRetirementsPending(); n > 0 {
+		fmt.Fprintf(out, "retiring    %d (deleted categories whose logs are not retired yet: their names can't be reused until then)\n", n)
+	}
+	if len(h.members) == 0 {
+		return nil
+	}
+	w := newTable(out, "\nMEMBER\tROLES\tURL\tSLOT\tLOAD\tUP\tVERSION")
+	for _, m := range h.members {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%.1f%%\t%v\t%s\n", m.GetId(), strings.Join(scribev1.RoleNames(m.GetRoles()), ","), m.GetUrl(), m.GetSlot(), float64(m.GetLoad())/10,
+			elapsedSince(m.GetJoinedAt()), m.GetVersion())
+	}
+	if err := w.Flush(); err != nil || h.away != nil {
+		return err
+	}
+	return printCellNodes(cmd, server)
 }
 
 type memberJSON struct {
@@ -75,15 +104,24 @@ type memberJSON struct {
 	Version  string    `json:"version"`
 }
 
-func statusJSON(st *scribev1.GetStatusResponse) any {
-	members := make([]memberJSON, len(st.GetMembers()))
-	for i, m := range st.GetMembers() {
+func statusJSON(h *cellHealth) any {
+	st := h.status
+	categories := st.GetCategories()
+	if h.away != nil {
+		categories = st.GetKnownCategories()
+	}
+	members := make([]memberJSON, len(h.members))
+	for i, m := range h.members {
 		members[i] = memberJSON{
 			ID: m.GetId(), Roles: scribev1.RoleNames(m.GetRoles()), URL: m.GetUrl(), Slot: m.GetSlot(), Load: float64(m.GetLoad()) / 1000,
 			JoinedAt: timeOf(m.GetJoinedAt()), Version: m.GetVersion(),
 		}
 	}
 	return struct {
+		healthSummary
+
+		// Known says that categories and members are those known last, since the control plane is away.
+		Known      bool         `json:"known_last,omitempty"`
 		Version    string       `json:"version"`
 		StartedAt  time.Time    `json:"started_at"`
 		Roles      []string     `json:"roles"`
@@ -91,7 +129,10 @@ func statusJSON(st *scribev1.GetStatusResponse) any {
 		Retiring   uint64       `json:"retirements_pending"`
 		Members    []memberJSON `json:"members"`
 		Leader     *leaderJSON  `json:"leader,omitempty"`
-	}{st.GetVersion(), timeOf(st.GetStartedAt()), scribev1.RoleNames(st.GetRoles()), st.GetCategories(), st.GetRetirementsPending(), members, newLeaderJSON(st.GetLeadership())}
+	}{
+		h.summary, h.away != nil, st.GetVersion(), timeOf(st.GetStartedAt()), scribev1.RoleNames(st.GetRoles()), categories, st.GetRetirementsPending(), members,
+		newLeaderJSON(st.GetLeadership()),
+	}
 }
 
 // leaderJSON is the control plane that leads, of several that share a store. Its name and URL are empty while none is known.

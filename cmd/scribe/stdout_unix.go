@@ -22,3 +22,12 @@ func pollFile(f *os.File, events int16, wait time.Duration) int16 {
 	}
 	return fds[0].Revents
 }
+
+// windowColumns returns the width of a terminal's window, 0 if it is unknown.
+func windowColumns(f *os.File) int {
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0
+	}
+	return int(size.Col)
+}

@@ -18,12 +18,17 @@ type tailFlags struct {
 	readFlags
 
 	untilEnd bool
+	follow   bool
+	last     uint64
 	output   string
-	onDamage string
-	timeout  units.Duration
-	where    string
-	keys     []string
-	group    groupFlags
+	format   string
+	// fromGiven: --from is on the command line or in the environment.
+	fromGiven bool
+	onDamage  string
+	timeout   units.Duration
+	where     string
+	keys      []string
+	group     groupFlags
 }
 
 func newTail() *cobra.Command {
@@ -40,10 +45,17 @@ prints each message's payload and a newline. With -o jsonl it prints one object 
   attributes          an object, if there are any
   shard, lsn, index   the message's position, its permanent identifier
 
+  rate                the message stands for so many, if the category's quota left out some beside it
+
+With --format the command prints each message as a format string says, for example --format '%T %k %s\n':
+
+` + formatHelp + `
+
 Bytes that are not UTF-8 can't be JSON text. They are printed as base64 in separate fields: payload_base64, key_base64 and
 attributes_base64.
 
 Where it starts:
+  With --last N at the last N messages: it prints these and stops; with -f it goes on with new ones (-n N prints N messages from the start on).
   With --checkpoint FILE, and if FILE exists, after the last message that was printed; otherwise at --from.
   Logical shards that are not in FILE are read from their beginning.
 
@@ -74,6 +86,10 @@ Exit codes: 0 if everything requested was printed, if the reader of standard out
 without -n; 1 otherwise, for example after a signal before the end; 2 for mistakes in the arguments; 3 if the category does not exist;
 4 if access is denied; 5 if the cell is unavailable. A second signal ends the program at once.`,
 		Example: `  scribe tail access                                              # new messages
+  scribe tail access --last 10                                    # the last ten messages
+  scribe tail access --last 10 -f                                 # and then new ones
+  scribe tail access --from yesterday --until-end                 # since midnight (UTC) of yesterday
+  scribe tail access --format '%T %o %k %{host} %s\n'
   scribe tail access --from earliest --until-end > access.log     # all messages
   scribe tail access --from 2026-11-21T09:00:00Z -n 10 -o jsonl   # the first ten since a time
   scribe tail access --from earliest --window 1s                  # at most a second out of order
@@ -90,7 +106,10 @@ without -n; 1 otherwise, for example after a signal before the end; 2 for mistak
 	fs := cmd.Flags()
 	f.addFlags(fs, "latest", "messages", "")
 	fs.BoolVar(&f.untilEnd, "until-end", false, "stop at the end of the category as of the start of the command")
+	fs.BoolVarP(&f.follow, "follow", "f", false, "go on with new messages, as the tail does by default, also after --last")
+	fs.Uint64Var(&f.last, "last", 0, "print the last N messages and stop; with -f go on with new ones")
 	fs.StringVarP(&f.output, "output", "o", "raw", "raw or jsonl")
+	fs.StringVar(&f.format, "format", "", "print messages as this format string says, in place of -o; see above")
 	fs.StringVar(&f.onDamage, "on-damage", damageStop, "what to do with damaged messages: stop, or skip and report them")
 	fs.StringVar(&f.where, "where", "", "print only messages that match this SQL predicate, for example: status >= 500 AND path LIKE '/api/%'")
 	fs.StringArrayVar(&f.keys, "key", nil, "print only messages of this key, or value of the field, by which the category places messages (may be repeated)")
@@ -98,7 +117,10 @@ without -n; 1 otherwise, for example after a signal before the end; 2 for mistak
 	fs.Var(&f.timeout, "timeout", "fail when the cell is unavailable for this long (default: never)")
 	f.group.addFlags(fs)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		f.limited = cmd.Flags().Changed("count")
+		f.limited, f.fromGiven = cmd.Flags().Changed("count"), cmd.Flags().Changed("from")
+		if f.format != "" && cmd.Flags().Changed("output") {
+			return usageError(errors.New("--format and -o both say how messages are printed: give one of them"))
+		}
 		return runTail(cmd, *server, args[0], &f)
 	}
 	return cmd
@@ -111,8 +133,11 @@ const (
 )
 
 func runTail(cmd *cobra.Command, server, category string, f *tailFlags) (err error) {
-	format, err := recordFormat(f.output)
+	format, err := f.recordFormat()
 	if err != nil {
+		return usageError(err)
+	}
+	if err := f.checkLast(); err != nil {
 		return usageError(err)
 	}
 	stderr := newStatusLine(cmd.ErrOrStderr())
@@ -139,21 +164,43 @@ func runTail(cmd *cobra.Command, server, category string, f *tailFlags) (err err
 		}
 		return err
 	}
+	ctx, stop := untilReaderGone(cmd.Context(), cmd.OutOrStdout())
+	defer stop()
+	out := newOutput(cmd.OutOrStdout())
+	if f.last > 0 {
+		var done bool
+		if start, done, err = f.printLast(ctx, server, category, out, format, opts); err != nil || done {
+			return t.endLast(ctx, err)
+		}
+	}
 	if t.consumer, err = consumer.New(server, category, append(opts, consumer.WithStart(start), consumer.WithOnPause(t.flushOnPause))...); err != nil {
 		return usageError(err)
 	}
 	defer func() { err = errors.Join(err, t.consumer.Close()) }()
-	t.printer = &recordPrinter{format: format, out: newOutput(cmd.OutOrStdout()), position: t.position, marking: t.file != nil}
-	ctx, stop := untilReaderGone(cmd.Context(), cmd.OutOrStdout())
-	defer stop()
+	t.printer = &recordPrinter{format: format, out: out, position: t.position, marking: t.file != nil}
 	defer t.showProgress(cmd.OutOrStdout())()
 	return t.printAll(ctx)
+}
+
+// recordFormat returns what appends a message as -o or --format says.
+func (f *tailFlags) recordFormat() (func([]byte, *consumer.Record) ([]byte, error), error) {
+	if f.format == "" {
+		return recordFormat(f.output)
+	}
+	format, err := parseFormat(f.format)
+	if err != nil {
+		return nil, fmt.Errorf("--format: %w", err)
+	}
+	return format, nil
 }
 
 // consumerOptions are those of the consumer that follow from the flags alone.
 func (f *tailFlags) consumerOptions(stderr io.Writer) ([]consumer.Option, error) {
 	opts := append(f.readOptions("scribe tail", stderr), consumer.WithRetryTimeout(f.timeout.Std()))
 	if f.untilEnd {
+		if f.follow {
+			return nil, errors.New("--follow never ends, but --until-end does: remove one of them")
+		}
 		opts = append(opts, consumer.WithUntilEnd())
 	}
 	if f.where != "" {
@@ -161,7 +208,7 @@ func (f *tailFlags) consumerOptions(stderr io.Writer) ([]consumer.Option, error)
 			return nil, fmt.Errorf("--where: %w", err)
 		}
 		opts = append(opts, columns.Where(f.where))
-		if f.checkpoint != "" { // the next run may have another predicate
+		if f.checkpoint != "" || f.last > 0 { // the next run may have another predicate; the last messages are looked for from the ends of all logs
 			opts = append(opts, columns.WithAllShards())
 		}
 	}

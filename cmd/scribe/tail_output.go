@@ -111,6 +111,7 @@ type recordLine struct {
 	Shard            string            `json:"shard"`
 	LSN              uint64            `json:"lsn"`
 	Index            int               `json:"index"`
+	Rate             uint32            `json:"rate,omitempty"`
 }
 
 // Years that RFC 3339 can write.
@@ -131,6 +132,9 @@ func appendJSONLine(dst []byte, rec *consumer.Record) ([]byte, error) {
 		line.Key, line.KeyBase64 = textOrBytes(rec.Key)
 	}
 	line.setAttributes(rec.Attributes)
+	if rec.SampleRate > 1 {
+		line.Rate = rec.SampleRate
+	}
 	out := bytes.NewBuffer(dst)
 	enc := json.NewEncoder(out)
 	enc.SetEscapeHTML(false)

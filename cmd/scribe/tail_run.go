@@ -99,6 +99,14 @@ func (t *tailRun) endError(err error) error {
 	return err
 }
 
+// endLast is the end of a tail in or after its last messages.
+func (t *tailRun) endLast(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil && t.signalled.Err() != nil {
+		return errors.New("interrupted before the last messages were printed")
+	}
+	return t.endError(err)
+}
+
 // interruptedError returns the command's error after a signal.
 func (t *tailRun) interruptedError() error {
 	if !t.flags.untilEnd && !t.flags.limited {

@@ -250,7 +250,7 @@ func TestStartOf(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	for text, want := range map[string]string{"yesterday": "want earliest, latest", "scribe1.AAAA": "checkpoint", "scribe9.AAAA": "version"} {
+	for text, want := range map[string]string{"tomorrow": "want earliest, latest", "scribe1.AAAA": "checkpoint", "scribe9.AAAA": "version"} {
 		if _, err := startOf(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}

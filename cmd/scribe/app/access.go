@@ -91,6 +91,9 @@ var accessRules = map[string]callers{
 	scribev1connect.NodeServiceRemoveNodeProcedure:   operators,
 	scribev1connect.NodeServiceDetachCellProcedure:   operators,
 
+	scribev1connect.ProcessServiceGetHealthProcedure:  operators,
+	scribev1connect.ProcessServiceGetTrafficProcedure: operators,
+
 	scribev1connect.ReadProxyServiceFetchProcedure: people,
 	scribev1connect.ViewServiceViewsProcedure:      operators,
 	scribev1connect.PushServicePushProcedure:       members,

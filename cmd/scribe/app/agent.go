@@ -103,13 +103,14 @@ func (a *App) startScribed(context.Context) error {
 	upstream := a.parts.write
 	switch {
 	case upstream == nil:
+		a.greetUpstream()
 		upstream = discovery.New(a.transport, a.cfg.Upstream, a.opts.Host.Random.Named("upstream")).Write()
 	case a.overLoopback():
 		(&rpc.Services{Logger: a.log, Write: a.parts.writeProxy, Admit: a.parts.writeProxy.Admit}).Register(a.loopMux)
 		upstream = rpc.NewWriteClient(a.parts.loopback, loopbackURL)
 	}
 	agent, err := scribed.New(a.cfg.scribedConfig(), scribed.Deps{
-		Upstream: upstream, Random: a.opts.Host.Random.Named("agent"), FS: a.opts.Host.FS, Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
+		Upstream: upstream, Host: hostName(), Agent: a.id, Random: a.opts.Host.Random.Named("agent"), FS: a.opts.Host.FS, Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
@@ -173,18 +174,23 @@ func (a *App) startInputs(ctx context.Context) error {
 	return nil
 }
 
-func (a *App) newInputs() (list []inputs.Input, err error) {
+// hostName is the name of this machine in messages and reports.
+func hostName() string {
 	host, err := os.Hostname()
 	if err != nil {
-		host = "localhost"
+		return "localhost"
 	}
+	return host
+}
+
+func (a *App) newInputs() (list []inputs.Input, err error) {
 	add := func(in inputs.Input, err error) error {
 		if err == nil {
 			list = append(list, in)
 		}
 		return err
 	}
-	deps := inputs.Deps{Host: host, StateDir: a.cfg.inputsDir(), Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry}
+	deps := inputs.Deps{Host: hostName(), StateDir: a.cfg.inputsDir(), Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry}
 	var errs []error
 	for _, c := range a.cfg.Inputs.Follow {
 		errs = append(errs, add(follow.New(c, deps)))

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"scribe/internal/role/traffic"
 	"scribe/internal/transport/rpc"
 	"scribe/internal/transport/rpc/memhttp"
 	"scribe/internal/transport/tlsfiles"
@@ -79,6 +80,9 @@ type App struct {
 	ended  chan struct{}
 	// readinessChecks return errors while the process runs but cannot do its work.
 	readinessChecks []func() error
+	health          healthBook
+	// traffic counts what write proxy and read proxy move, by category.
+	traffic *traffic.Counter
 
 	stopping sync.Once
 	stopped  error
@@ -144,7 +148,8 @@ func newApp(cfg Config, opts Options) (*App, error) {
 		return nil, err
 	}
 	a.mux = &guardedMux{http.NewServeMux(), a.guard}
-	return a, nil
+	a.traffic, err = traffic.NewCounter(a.registry)
+	return a, err
 }
 
 // stopNow stops a process also when ctx has ended.
@@ -302,20 +307,6 @@ func (a *App) allowedMethod(r *http.Request) string {
 		}
 	}
 	return ""
-}
-
-func (a *App) serveReadyz(w http.ResponseWriter, _ *http.Request) {
-	if !a.ready.Load() {
-		http.Error(w, "not ready", http.StatusServiceUnavailable)
-		return
-	}
-	for _, fault := range a.readinessChecks {
-		if err := fault(); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-	}
-	_, _ = fmt.Fprintln(w, "ok") // the prober may have closed the connection
 }
 
 // advertisedURL returns the URL for other processes.

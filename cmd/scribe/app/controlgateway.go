@@ -18,6 +18,8 @@ type controlGateway struct {
 	// member is the id of this process among the members of its cell.
 	member string
 	roles  []scribev1.Role
+	// lastKnown returns the members and the number of categories that the process knows without the control plane; nil if it knows none.
+	lastKnown func() (members []*scribev1.Member, categories int)
 
 	mu struct {
 		sync.Mutex
@@ -66,11 +68,16 @@ func (g *controlGateway) GetStatus(ctx context.Context, req *scribev1.GetStatusR
 		roles, members = g.lastRoles(g.mu.others), g.mu.others
 	}
 	g.mu.Unlock()
-	return &scribev1.GetStatusResponse{
+	res := &scribev1.GetStatusResponse{
 		Version: g.version, StartedAt: g.startedAt, Roles: roles,
 		Members: members, Categories: cell.GetCategories(), RetirementsPending: cell.GetRetirementsPending(),
 		Leadership: cell.GetLeadership(),
-	}, nil
+	}
+	if cell == nil && g.lastKnown != nil {
+		known, categories := g.lastKnown()
+		res.KnownMembers, res.KnownCategories = known, uint64(categories) //nolint:gosec // not negative
+	}
+	return res, nil
 }
 
 // announceStop makes GetStatus name only those roles of this process that no other member has: clients go to the others at once, and wait for

@@ -69,6 +69,7 @@ func (a *App) joinCell(ctx context.Context) error {
 			return fmt.Errorf("join the cell: %w", err)
 		}
 		a.onStop("membership", a.leaveCell(lease))
+		a.watchLease(lease)
 		return a.awaitOwnBatcher(ctx)
 	}
 	lease, err := membership.Keep(a.parts.control, cfg)
@@ -76,6 +77,7 @@ func (a *App) joinCell(ctx context.Context) error {
 		return fmt.Errorf("join the cell: %w", err)
 	}
 	a.onStop("membership", a.leaveCell(lease))
+	a.watchLease(lease)
 	timer := time.NewTimer(min(joinTimeout, a.cfg.LeaseTTL))
 	defer timer.Stop()
 	select {

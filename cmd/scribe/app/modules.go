@@ -57,6 +57,7 @@ var modules = []module{
 	{"retention", func(c *Config) bool { return c.Has(Retention) }, (*App).startRetention},
 	{"sequencer", func(c *Config) bool { return c.Has(Sequencer) }, (*App).startSequencer},
 	{"SQL server", func(c *Config) bool { return c.Has(SQLServer) }, (*App).startSQLServer},
+	{"health", func(*Config) bool { return true }, (*App).watchHealth},
 	{"membership", (*Config).needsControl, (*App).joinCell},
 	{"write service", func(c *Config) bool { return c.hasAny(WriteProxy, Scribed) }, (*App).serveWrites},
 	{"inputs", func(c *Config) bool { return c.Has(Scribed) }, (*App).startInputs},
@@ -74,20 +75,23 @@ type sharedParts struct {
 
 	replication *Replication // what the processes of a cell with replicated metadata share; nil in others
 
-	nextID     uint64             // from which on the control plane of this process gives out ids of categories; 0 without one
-	retirer    *lateMetalog       // the control plane's, if it waits for log; else nil
-	groups     rpc.GroupService   // the cell's consumer groups; nil where control is
-	control    rpc.ControlService // the cell's control plane; nil for an agent and a process that needs none
-	log        metalog.Log
-	blobs      blob.Store
-	regions    otherRegions
-	catalog    *catalog.View
-	members    *membership.View
-	batcher    rpc.BatchService
-	loads      []func() uint32 // load of each role that is chosen by load
-	writeProxy *writeproxy.Proxy
-	write      rpc.WriteService      // the write proxy; nil without one
-	readStream rpc.ReadStreamService // nil without one
+	nextID  uint64             // from which on the control plane of this process gives out ids of categories; 0 without one
+	retirer *lateMetalog       // the control plane's, if it waits for log; else nil
+	groups  rpc.GroupService   // the cell's consumer groups; nil where control is
+	control rpc.ControlService // the cell's control plane; nil for an agent and a process that needs none
+	log     metalog.Log
+	blobs   blob.Store
+	// observedBlobs is blobs, of which is known whether it fails; nil without a store.
+	observedBlobs *observedBlobs
+	lags          func() []readstream.CategoryLag // of the read stream; nil without one
+	regions       otherRegions
+	catalog       *catalog.View
+	members       *membership.View
+	batcher       rpc.BatchService
+	loads         []func() uint32 // load of each role that is chosen by load
+	writeProxy    *writeproxy.Proxy
+	write         rpc.WriteService      // the write proxy; nil without one
+	readStream    rpc.ReadStreamService // nil without one
 	// push takes blocks for this process's read proxy. The batcher starts before it.
 	push  atomic.Pointer[rpc.PushService]
 	agent *scribed.Scribed
@@ -172,7 +176,8 @@ func (a *App) startControlGateway(context.Context) error {
 	g := newControlGateway(upstream, a.opts.Version, a.started, a.id, a.protoRoles())
 	a.parts.gateway = g
 	a.onStop("control gateway", g.close)
-	a.provideServices(rpc.Services{Control: g, Group: a.parts.groups})
+	g.lastKnown = a.lastKnown
+	a.provideServices(rpc.Services{Control: g, Group: a.parts.groups, Process: processService{a}})
 	if a.overLoopback() {
 		a.parts.control = rpc.NewControlClient(a.parts.loopback, loopbackURL)
 	}
@@ -212,10 +217,13 @@ func (a *App) checkCategoryIDs(ctx context.Context, log metalog.Log, next uint64
 	return nil
 }
 
-func (a *App) startBlobs(ctx context.Context) (err error) {
-	if a.parts.blobs, err = a.opts.Host.OpenBlobs(ctx, a.cfg); err != nil {
+func (a *App) startBlobs(ctx context.Context) error {
+	store, err := a.opts.Host.OpenBlobs(ctx, a.cfg)
+	if err != nil {
 		return err
 	}
+	a.parts.observedBlobs = observeBlobs(store, a.log)
+	a.parts.blobs = a.parts.observedBlobs
 	a.onStop("blob store", func(context.Context) error { return a.parts.blobs.Close() })
 	return nil
 }
@@ -293,7 +301,7 @@ func (a *App) startWriteProxy(context.Context) error {
 	routes := &batcherRoutes{app: a}
 	p, err := writeproxy.New(a.cfg.WriteProxy, writeproxy.Deps{
 		Categories: a.parts.catalog, Creator: a.parts.control, Batchers: routes.routableBatchers, Proxies: a.countWriteProxies,
-		Random: a.opts.Host.Random.Named("write proxy"), Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
+		Traffic: a.traffic, Random: a.opts.Host.Random.Named("write proxy"), Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
@@ -328,7 +336,7 @@ func (a *App) startReadStream(context.Context) error {
 		return err
 	}
 	a.onStop("read stream", s.Close)
-	a.parts.loads = append(a.parts.loads, s.Load)
+	a.parts.loads, a.parts.lags = append(a.parts.loads, s.Load), s.Lags
 	a.provideServices(rpc.Services{ReadStream: s})
 	if a.parts.readStream = s; a.overLoopback() {
 		a.parts.readStream = rpc.NewReadStreamClient(a.parts.loopback, loopbackURL)

@@ -45,15 +45,36 @@ func ParseDuration(s string) (Duration, error) {
 	return Duration(total), nil
 }
 
-// ParseTime reads an instant: in RFC 3339, or how long before now it was, as [ParseDuration] reads it.
+// TimeHelp says in help and errors which texts [ParseTime] reads.
+const TimeHelp = "a time (2026-11-21T09:00:00Z), a date (2026-11-21, today, yesterday; from midnight on, in UTC) or an age (15m, 3d)"
+
+// civilLayouts are times without a zone, which are in UTC as all times that are printed.
+var civilLayouts = []string{time.DateOnly, "2006-01-02T15:04:05", "2006-01-02T15:04", time.DateTime, "2006-01-02 15:04"}
+
+// ParseTime reads an instant: in RFC 3339, or without a zone (UTC); a date, today or yesterday, which is the midnight (UTC) with which it begins;
+// now; or how long before now it was, as [ParseDuration] reads it.
 func ParseTime(s string, now time.Time) (time.Time, error) {
 	if t, err := time.Parse(time.RFC3339Nano, s); err == nil {
 		return t, nil
 	}
+	for _, layout := range civilLayouts {
+		if t, err := time.Parse(layout, s); err == nil {
+			return t, nil
+		}
+	}
+	midnight := now.UTC().Truncate(24 * time.Hour)
+	switch s {
+	case "now":
+		return now, nil
+	case "today":
+		return midnight, nil
+	case "yesterday":
+		return midnight.AddDate(0, 0, -1), nil
+	}
 	if d, err := ParseDuration(s); err == nil {
 		return now.Add(-d.Std()), nil
 	}
-	return time.Time{}, fmt.Errorf("%q is neither a time as 2026-11-21T09:00:00Z nor how long ago it was, as 15m or 3d", s)
+	return time.Time{}, fmt.Errorf("%q is not a time: want %s", s, TimeHelp)
 }
 
 func durationError(s string) error {

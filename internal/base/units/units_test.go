@@ -93,12 +93,23 @@ func TestParseTime(t *testing.T) {
 		"2026-11-21T08:00:00.5+01:00": now.Add(-2*time.Hour + 500*time.Millisecond),
 		"15m":                         now.Add(-15 * time.Minute),
 		"3d":                          now.AddDate(0, 0, -3),
+		"2026-11-20":                  time.Date(2026, 11, 20, 0, 0, 0, 0, time.UTC),
+		"2026-11-20T08:30":            time.Date(2026, 11, 20, 8, 30, 0, 0, time.UTC),
+		"2026-11-20 08:30:01.25":      time.Date(2026, 11, 20, 8, 30, 1, 250e6, time.UTC),
+		"today":                       time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC),
+		"yesterday":                   time.Date(2026, 11, 20, 0, 0, 0, 0, time.UTC),
+		"now":                         now,
 	} {
 		if got, err := ParseTime(text, now); err != nil || !got.Equal(want) {
 			t.Errorf("%q is %v, %v; want %v", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "yesterday", "-3d", "2026-11-21"} {
+	// The day is that of UTC, wherever the clock of the caller is.
+	east := now.Add(5 * time.Hour).In(time.FixedZone("", 14*3600))
+	if got, err := ParseTime("today", east); err != nil || got.Format(time.DateOnly) != "2026-11-21" {
+		t.Errorf("today is %v, %v", got, err)
+	}
+	for _, text := range []string{"", "tomorrow", "-3d", "2026-11", "2026-13-01", "21.11.2026"} {
 		if got, err := ParseTime(text, now); err == nil {
 			t.Errorf("%q is %v", text, got)
 		}

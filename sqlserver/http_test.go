@@ -187,7 +187,7 @@ func TestBadRequests(t *testing.T) {
 		"format":          {"GET", "?sql=x&format=xml", "", "", 400, "want arrow, jsonl or csv"},
 		"follow":          {"GET", "?sql=x&follow=maybe", "", "", 400, "follow"},
 		"follow to":       {"GET", "?sql=x&follow=1&to=1h", "", "", 400, "no end"},
-		"from":            {"GET", "?sql=x&from=yesterday", "", "", 400, "earliest, latest"},
+		"from":            {"GET", "?sql=x&from=tomorrow", "", "", 400, "earliest, latest"},
 		"to":              {"GET", "?sql=x&to=tomorrow", "", "", 400, "to \\\"tomorrow"},
 		"limit":           {"GET", "?sql=x&limit=-3", "", "", 400, "want a number of rows"},
 		"timeout":         {"GET", "?sql=x&timeout=0s", "", "", 400, "not a duration above zero"},

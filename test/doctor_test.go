@@ -31,7 +31,8 @@ func TestDoctor(t *testing.T) {
 			failed = append(failed, c.Found)
 		}
 	}
-	if len(failed) != 2 || !strings.Contains(failed[0], fmt.Sprintf("in use by process %d", up.PID())) || !strings.Contains(failed[1], "another process listens there") {
-		t.Errorf("failed: %q, want the folder that process %d has, and the address", failed, up.PID())
+	held := fmt.Sprintf("in use by process %d", up.PID())
+	if len(failed) != 3 || !strings.Contains(failed[0], dir+" is "+held) || !strings.Contains(failed[1], "spool is "+held) || !strings.Contains(failed[2], "another process listens there") {
+		t.Errorf("failed: %q, want the folders that process %d has, and the address", failed, up.PID())
 	}
 }

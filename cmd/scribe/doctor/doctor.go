@@ -11,6 +11,7 @@ import (
 
 	"scribe/cmd/scribe/app"
 	"scribe/internal/base/config"
+	"scribe/internal/transport/tlsfiles"
 	"scribe/storage/blob"
 )
 
@@ -74,8 +75,10 @@ func Examine(ctx context.Context, c app.Config, m Machine) []Result {
 	if needs.Blobs {
 		e.checkBlobs(ctx)
 	}
-	for _, server := range needs.Servers {
-		e.checkServer(ctx, server)
+	if e.checkTLS() {
+		for _, server := range needs.Servers {
+			e.checkServer(ctx, server)
+		}
 	}
 	e.checkClock()
 	e.checkLimits(needs.Memory)
@@ -98,7 +101,9 @@ type examination struct {
 	config  app.Config
 	machine Machine
 	results []Result
-	// servers are the clocks of other machines, as far as they told.
+	// tls are the files by which the process proves who it is; nil without any.
+	tls *tlsfiles.Files
+	// clocks are those of other machines, as far as they told.
 	clocks []remoteClock
 }
 
@@ -126,6 +131,21 @@ func (e *examination) checkConfiguration() bool {
 		roles[i] = string(r)
 	}
 	e.add(OK, "configuration", "", "valid, for the roles %s", strings.Join(slices.Compact(roles), ", "))
+	return true
+}
+
+// checkTLS opens the process's certificates, if it has any. It returns false if they can't be used.
+func (e *examination) checkTLS() bool {
+	if e.config.TLS.IsEmpty() && e.config.TLS.ServerName == "" {
+		return true
+	}
+	files, err := tlsfiles.Open(e.config.TLS, tlsfiles.Deps{Now: e.machine.Host.Now})
+	if err != nil {
+		e.add(Failed, "TLS", "correct the files that the error names (--tls-...), see docs/security.md", "%v", err)
+		return false
+	}
+	e.tls = files
+	e.add(OK, "TLS", "", "certificates can be used")
 	return true
 }
 

@@ -79,7 +79,11 @@ func (e *examination) askServer(ctx context.Context, flag, url string) {
 	name := "server " + url
 	ctx, cancel := context.WithTimeout(ctx, serverTimeout)
 	defer cancel()
-	transport := rpc.NewTransport(e.machine.Host.Dial)
+	var options []rpc.TransportOption
+	if e.tls != nil {
+		options = append(options, rpc.WithTLS(e.tls))
+	}
+	transport := rpc.NewTransport(e.machine.Host.Dial, options...)
 	defer transport.Close()
 	status, err := rpc.NewControlClient(transport, url).GetStatus(ctx, &scribev1.GetStatusRequest{})
 	switch {
@@ -91,20 +95,18 @@ func (e *examination) askServer(ctx context.Context, flag, url string) {
 	default:
 		e.add(OK, name, "", "it answers (%s)", flag)
 	}
-	if told, err := e.askTime(ctx, url); err == nil {
+	if told, err := askTime(ctx, transport.HTTPClient(), url); err == nil {
 		e.clocks = append(e.clocks, remoteClock{url, told, e.machine.Host.Now()})
 	}
 }
 
 // askTime returns the time of another machine's clock, which HTTP tells in whole seconds.
-func (e *examination) askTime(ctx context.Context, url string) (time.Time, error) {
+func askTime(ctx context.Context, client *http.Client, url string) (time.Time, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/livez", nil)
 	if err != nil {
 		return time.Time{}, err
 	}
-	transport := &http.Transport{DialContext: e.machine.Host.Dial}
-	defer transport.CloseIdleConnections()
-	res, err := transport.RoundTrip(req)
+	res, err := client.Do(req)
 	if err != nil {
 		return time.Time{}, err
 	}

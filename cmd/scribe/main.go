@@ -82,7 +82,7 @@ Every flag can be given in the environment as SCRIBE_ and its name in capitals, 
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError(fmt.Errorf("%w; run %q for the list of flags", flagError(err), cmd.CommandPath()+" --help"))
 	})
-	root.AddCommand(newUp(), newServe(), newAgent(), newCategory(), newProduce(), newTail(), newQuery(), newSchema(), newGroup(), newNode(), newStatus(), newCert(), newInspect(), newRecover(), newBench())
+	root.AddCommand(newUp(), newServe(), newAgent(), newCategory(), newProduce(), newTail(), newQuery(), newSchema(), newGroup(), newNode(), newStatus(), newCert(), newToken(), newGrant(), newRevoke(), newGrants(), newAccess(), newInspect(), newRecover(), newBench())
 	prepareCommands(root)
 	return root
 }
@@ -113,6 +113,12 @@ func prepareCommands(cmd *cobra.Command) {
 				}
 				if err := useClientTLS(cmd.Flags()); err != nil {
 					return err
+				}
+				// Processes of a cell prove to each other that they are members; a client's token is nothing to them.
+				if cmd.Name() != "up" && cmd.Name() != "serve" {
+					if err := useToken(); err != nil {
+						return err
+					}
 				}
 				return run(cmd, a)
 			}

@@ -29,6 +29,7 @@ type Services struct {
 	Control    ControlService
 	Group      GroupService
 	Node       NodeService
+	Access     AccessService
 	// Admit is asked with a write's announced length before its body is read, and as it is read when it announces none; release
 	// is called when it has been answered. Nil admits everything up to MaxMessageBytes.
 	Admit func(n int64) (release func(), err error)
@@ -91,6 +92,9 @@ func (s *Services) Register(mux Mux) {
 	}
 	if s.Group != nil {
 		mountSmall(scribev1connect.NewGroupServiceHandler(s.Group, small))
+	}
+	if s.Access != nil {
+		mountSmall(scribev1connect.NewAccessServiceHandler(accessHandler{s.Access}, small))
 	}
 	if s.Node != nil {
 		mountSmall(scribev1connect.NewNodeServiceHandler(s.Node, small))

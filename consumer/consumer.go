@@ -96,6 +96,7 @@ func (c *Consumer) connectServices(t *rpc.Transport, server string) {
 	if c.streams, c.payloads, c.groups = c.cfg.streams, c.cfg.payloads, c.cfg.group.service; c.streams != nil {
 		return
 	}
+	t.SetToken(c.cfg.token)
 	c.release = t.Close
 	cell := discovery.New(t, cmp.Or(server, DefaultServer), c.cfg.random)
 	if c.streams = cell.ReadStream(); c.groups == nil {

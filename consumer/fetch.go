@@ -107,6 +107,12 @@ func (s *iterationSession) fetchOnce(todo []*streamItem) ([]*streamItem, error) 
 	for i, it := range todo {
 		req.Pointers[i] = it.raw
 	}
+	if len(todo[0].ticket) > 0 {
+		req.Tickets = make([][]byte, len(todo))
+		for i, it := range todo {
+			req.Tickets[i] = it.ticket
+		}
+	}
 	raw := todo[0].plain
 	if s.c.wantsView(todo[0]) {
 		req.Encoding = scribev1.PayloadEncoding_PAYLOAD_ENCODING_ARROW
@@ -250,7 +256,7 @@ func (it *streamItem) memoryCost() int64 {
 
 // markReady hands the item over to the iteration.
 func (it *streamItem) markReady() {
-	it.raw = nil
+	it.raw, it.ticket = nil, nil
 	close(it.ready)
 }
 

@@ -104,6 +104,7 @@ type consumerOptions struct {
 	logger         *slog.Logger
 	httpClient     *http.Client   // may be nil
 	tls            *TLS           // may be nil
+	token          string         // may be empty
 	readProxy      string         // may be empty
 	streams        StreamService  // may be nil, with payloads
 	payloads       PayloadService // may be nil, with streams
@@ -246,6 +247,10 @@ func WithLogger(l *slog.Logger) Option { return func(c *consumerOptions) { c.log
 // WithHTTPClient sets the HTTP client, for example for tracing. It must speak HTTP/2 to the server, since streams are
 // bidirectional. The default uses HTTP/2 for the stream and HTTP/1.1 for payloads, and TLS as [WithTLS] says.
 func WithHTTPClient(hc *http.Client) Option { return func(c *consumerOptions) { c.httpClient = hc } }
+
+// WithToken sends a token of the cell with every request ("scribe token issue"). Beside [WithHTTPClient] it is added to that client's
+// requests.
+func WithToken(text string) Option { return func(c *consumerOptions) { c.token = text } }
 
 // WithReadProxy fetches payloads through a different address than the stream's: any process in the consumer's region. The read
 // proxies of that region cache what several consumers there read of another region's categories. The default is the consumer's

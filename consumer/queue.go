@@ -35,10 +35,12 @@ type streamItem struct {
 	offset uint64 // number of its first message, in a sequenced category
 
 	// For payloads. raw is the encoded pointer, dropped after the fetch.
-	raw   []byte
-	ptr   pointer.Pointer
-	ready chan struct{}
-	buf   *buffers.Buffer
+	raw []byte
+	ptr pointer.Pointer
+	// ticket lets this reader fetch the payload, in a closed cell; it is dropped with raw.
+	ticket []byte
+	ready  chan struct{}
+	buf    *buffers.Buffer
 	// cost is the item's share of itemQueue.mu.held: an upper estimate of the fetch's memory, and after the fetch the memory in
 	// use.
 	cost  int64

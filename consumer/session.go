@@ -402,7 +402,7 @@ func (s *iterationSession) queueEntry(e *scribev1.StreamEntry) error {
 		return fmt.Errorf("%w: it overruns its credits", ErrProtocol)
 	}
 	shard, lsn := record.ShardID(e.GetShard()), record.LSN(e.GetLsn())
-	it := &streamItem{kind: itemPayload, Payload: payload.Payload{LSN: lsn, Time: e.GetTime()}, raw: e.GetPointer(), ready: make(chan struct{})}
+	it := &streamItem{kind: itemPayload, Payload: payload.Payload{LSN: lsn, Time: e.GetTime()}, raw: e.GetPointer(), ticket: e.GetTicket(), ready: make(chan struct{})}
 	ptr, perr := pointer.Decode(it.raw)
 	if len(ptr.Sequences) > 0 { // up to pointer.MaxLen bytes that readers do not need
 		ptr.Sequences = nil

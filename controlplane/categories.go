@@ -179,8 +179,12 @@ func (c *ControlPlane) lookupError(what, name string, err error) error {
 	return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "%s: it does not exist%s", what, c.suggestNames(name))
 }
 
-// suggestNames returns names similar to name, as the end of a message.
+// suggestNames returns names similar to name, as the end of a message. In a closed cell it returns none: a name is told only to who
+// may do something with it, and the call comes from a process that does not say for whom.
 func (c *ControlPlane) suggestNames(name string) string {
+	if c.accessFeed.countLive() > 0 {
+		return ""
+	}
 	if !c.suggestive.Allow() || !c.suggesting.TryLock() {
 		return ""
 	}

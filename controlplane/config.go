@@ -46,6 +46,10 @@ type Config struct {
 	// CreatePatience is how long a create waits until a deleted category of its name is retired; then it is refused.
 	CreatePatience time.Duration `default:"5s" min:"0s"`
 
+	// MembersProven says that members of the cell prove who they are, so that a closed cell can tell them from clients. Else only the
+	// control plane's own process may be a member when the first token is issued or the first grant given.
+	MembersProven bool
+
 	// Shared says that other control planes may use the same store. Then one of them leads, and the others pass its calls on.
 	Shared bool
 	// Instance names this control plane among those that share the store; no two running ones have the same name. URL is where the

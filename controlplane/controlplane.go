@@ -29,8 +29,10 @@ type ControlPlane struct {
 	metrics *roleMetrics
 	ids     *idAllocator
 	feed    *categoryFeed
-	members *memberDriver
-	pins    *pinTable
+	// accessFeed has the records of who may do what.
+	accessFeed *categoryFeed
+	members    *memberDriver
+	pins       *pinTable
 	// leadership says whether this instance serves members and pins itself.
 	leadership *leadership
 	forwarder  forwarder
@@ -75,6 +77,7 @@ func New(cfg Config, deps Deps) (*ControlPlane, error) {
 		logger:     deps.Logger,
 		ids:        newIDs(deps.Store, cfg.IDBlock),
 		feed:       newFeed(cfg.MaxDeletions),
+		accessFeed: newFeed(cfg.MaxDeletions),
 		suggestive: rate.NewLimiter(5, 10),
 		members:    newMembers(cfg.MaxSlot),
 		pins:       newPins(time.Now()),
@@ -92,7 +95,14 @@ func New(cfg Config, deps Deps) (*ControlPlane, error) {
 		c.stop()
 		return nil, err
 	}
-	c.workers.Go(c.followStore)
+	c.workers.Go(func() {
+		c.followStore(storeFollower{prefix: categoryPrefix, feed: c.feed, keep: c.isReadable})
+	})
+	c.workers.Go(func() {
+		// Damaged records are kept: they deny what they allowed before.
+		c.followStore(storeFollower{prefix: accessPrefix, feed: c.accessFeed, keep: func(string, []byte) bool { return true }})
+	})
+	c.workers.Go(c.tendAccess)
 	c.workers.Go(c.watchLeases)
 	c.workers.Go(c.retireCategories)
 	return c, nil

@@ -9,7 +9,8 @@ import (
 	"scribe/storage/kv"
 )
 
-// categoryFeed is the source of category watches: the newest state of every category, in the order in which the states arrived. A
+// categoryFeed is the source of category watches, and in the same way of access watches, whose records stand for categories in what
+// follows: the newest state of every category, in the order in which the states arrived. A
 // change moves its category to the end of the order. So the only state of a watch is its position in the order: its backlog never
 // exceeds the number of categories, and states that were overwritten before it read them are not sent.
 //

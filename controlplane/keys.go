@@ -21,7 +21,11 @@ const (
 	droppedPrefix  = "dropped/"  // then the id in ten digits
 	retiringPrefix = "retiring/" // then the name
 	slotPrefix     = "slot/"     // then the slot in five digits
+	accessPrefix   = "access/"   // then the key of a record, see package access
 	nextIDKey      = "meta/next-category-id"
+	// accessChangesKey changes with every change of an access record, so that of two changes that were decided by the same records
+	// one is decided anew.
+	accessChangesKey = "meta/access-changes"
 )
 
 func categoryKey(name string) string { return categoryPrefix + name }

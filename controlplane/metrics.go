@@ -11,14 +11,16 @@ import (
 
 // roleMetrics are the role's metrics.
 type roleMetrics struct {
-	watches  *prometheus.GaugeVec
-	changes  *prometheus.CounterVec
-	resets   prometheus.Counter
-	resyncs  prometheus.Counter
-	damaged  prometheus.Counter
-	joins    prometheus.Counter
-	leaves   prometheus.Counter
-	expiries prometheus.Counter
+	watches *prometheus.GaugeVec
+	changes *prometheus.CounterVec
+	resets  prometheus.Counter
+	resyncs prometheus.Counter
+	// accessChanges counts changes of tokens and grants.
+	accessChanges *prometheus.CounterVec
+	damaged       prometheus.Counter
+	joins         prometheus.Counter
+	leaves        prometheus.Counter
+	expiries      prometheus.Counter
 	// retired and retireFailures count retirements of deleted categories.
 	retired        prometheus.Counter
 	retireFailures prometheus.Counter
@@ -32,6 +34,7 @@ type roleMetrics struct {
 const (
 	watchCategories = "categories"
 	watchMembers    = "members"
+	watchAccess     = "access"
 
 	changeCreated = "created"
 	changeUpdated = "updated"
@@ -56,8 +59,10 @@ func newMetrics(r prometheus.Registerer, c *ControlPlane) (*roleMetrics, error) 
 		watches: set.GaugeVec("watches", "Running watches.", "watch"),
 		changes: set.CounterOf("category_changes_total", "Changes of categories that this process made.", "change",
 			changeCreated, changeUpdated, changeDeleted),
-		resets:         set.Counter("watch_resets_total", "Category watches that had to start over since they were too far behind."),
-		resyncs:        set.Counter("store_reads_total", "Times that all categories were read from the store: at the start, and when following it failed."),
+		resets:  set.Counter("watch_resets_total", "Category watches that had to start over since they were too far behind."),
+		resyncs: set.Counter("store_reads_total", "Times that all categories were read from the store: at the start, and when following it failed."),
+		accessChanges: set.CounterOf("access_changes_total", "Changes of tokens, grants and ticket keys that this process made.", "change",
+			accessIssued, accessRevoked, accessGranted, accessUngranted, accessTended),
 		damaged:        set.Counter("damaged_values_total", "Values of the store that could not be read, each time they were met."),
 		joins:          set.Counter("joins_total", "Leases granted."),
 		leaves:         set.Counter("leaves_total", "Leases given back."),
@@ -79,7 +84,7 @@ func newMetrics(r prometheus.Registerer, c *ControlPlane) (*roleMetrics, error) 
 	set.GaugeFunc("retirements_pending", "Deleted categories whose logs may still take records, so that their names can't be used again.",
 		func() float64 { return float64(c.retireSchedule.countPending()) })
 	set.GaugeFunc("pin_holders", "Processes whose readers hold back retention.", func() float64 { return float64(c.pins.countHolders()) })
-	for _, w := range []string{watchCategories, watchMembers} {
+	for _, w := range []string{watchCategories, watchMembers, watchAccess} {
 		m.watches.WithLabelValues(w)
 	}
 	if err := set.Register(r); err != nil {

@@ -66,6 +66,7 @@ type producerConfig struct {
 	logger           *slog.Logger
 	httpClient       *http.Client          // may be nil
 	tls              *TLS                  // may be nil
+	token            string                // may be empty
 	service          Service               // may be nil
 	onDrop           func(Drop)            // may be nil
 	onAck            func(Acked)           // may be nil
@@ -209,6 +210,10 @@ func WithLogger(l *slog.Logger) Option { return func(c *producerConfig) { c.logg
 
 // WithHTTPClient sets the HTTP client, for example for tracing; the default speaks HTTP/1.1, and TLS as [WithTLS] says.
 func WithHTTPClient(hc *http.Client) Option { return func(c *producerConfig) { c.httpClient = hc } }
+
+// WithToken sends a token of the cell with every request ("scribe token issue"). Beside [WithHTTPClient] it is added to that client's
+// requests.
+func WithToken(text string) Option { return func(c *producerConfig) { c.token = text } }
 
 // WithService writes to s instead of a server's address. It is for a role in the same process.
 func WithService(s Service) Option { return func(c *producerConfig) { c.service = s } }

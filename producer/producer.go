@@ -148,6 +148,7 @@ func (c *sharedCore) connectService(t *rpc.Transport, server string) {
 	if c.service = c.cfg.service; c.service != nil {
 		return
 	}
+	t.SetToken(c.cfg.token)
 	cell := discovery.New(t, cmp.Or(server, DefaultServer), c.cfg.random)
 	c.service, c.release = cell.Write(), t.Close
 	if c.cfg.categories == nil {

@@ -307,9 +307,9 @@ func (s *Scribed) handleRefusal(b *upstreamBatch, info *scribev1.ErrorInfo, o *a
 const unavailableAfter = time.Second
 
 // blamesContent reports whether an error of a whole request is about its content. Other errors, including those of unknown kind,
-// are caused by the upstream or by something in between, and are transient.
+// are caused by the upstream or by something in between, and are transient; so are those about who the agent is.
 func blamesContent(info *scribev1.ErrorInfo) bool {
-	return info.GetReason() != scribev1.Reason_REASON_UNSPECIFIED && !retry.ClassOf(info.GetReason()).Retryable()
+	return info.GetReason() != scribev1.Reason_REASON_UNAUTHENTICATED && info.GetReason() != scribev1.Reason_REASON_UNSPECIFIED && !retry.ClassOf(info.GetReason()).Retryable()
 }
 
 // isolateCause handles an entry of a request that was refused for its content: one frame is the cause, and the others need not
@@ -511,6 +511,8 @@ func (e *queueEntry) mayRetry(f *queuedFrame, info *scribev1.ErrorInfo, attempts
 	case reason == scribev1.Reason_REASON_OUT_OF_SEQUENCE, reason == scribev1.Reason_REASON_UNSPECIFIED && !e.awaitsUpstream():
 		f.attempts++
 		return int(f.attempts) < attempts
+	case reason == scribev1.Reason_REASON_UNAUTHENTICATED && !e.awaitsUpstream():
+		return true // the agent's token has ended: with another one the frame is taken
 	case !retry.ClassOf(info.GetReason()).Retryable():
 		return false
 	case unknown && e.awaitsUpstream() && !f.sequenced:

@@ -107,7 +107,7 @@ func (f *flightSQL) DoGetTables(ctx context.Context, cmd flightsql.GetTables) (*
 	var tables []tableInfo
 	if types := cmd.GetTableTypes(); inCatalog(cmd.GetCatalog(), cmd.GetDBSchemaFilterPattern()) && (len(types) == 0 || slices.Contains(types, tableType)) {
 		var err error
-		if tables, err = f.g.tables(); err != nil {
+		if tables, err = f.g.tables(ctx); err != nil {
 			return nil, nil, rpcError(err)
 		}
 	}

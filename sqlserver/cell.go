@@ -65,7 +65,7 @@ func (g *Server) openQuery(ctx context.Context, req *Request) (rowSource, error)
 	}
 	q, err := columns.NewQuery(ctx, g.deps.Server, req.SQL, opts...)
 	if errors.Is(err, consumer.ErrUnknownCategory) {
-		return nil, g.unknownCategory(req.SQL)
+		return nil, g.unknownCategory(ctx, req.SQL)
 	}
 	if err != nil {
 		return nil, clientError(err)
@@ -113,10 +113,13 @@ type tableInfo struct {
 	schema *arrow.Schema
 }
 
-// listTables returns the tables that can be queried.
-func (g *Server) listTables() ([]tableInfo, error) {
+// listTables returns the tables that the caller of ctx may know of.
+func (g *Server) listTables(ctx context.Context) ([]tableInfo, error) {
 	var tables []tableInfo
 	for c := range g.deps.Categories.All() {
+		if !g.sees(ctx, c) {
+			continue
+		}
 		h, err := schema.ParseHistory(c.GetSchema())
 		if err != nil {
 			return nil, fmt.Errorf("read the schema of category %q: %w", c.GetName(), err)
@@ -136,14 +139,16 @@ func arrowSchema(s *schema.Schema) *arrow.Schema {
 }
 
 // unknownCategory returns the error for a query of a category that does not exist.
-func (g *Server) unknownCategory(text string) error {
+func (g *Server) unknownCategory(ctx context.Context, text string) error {
 	parsed, err := sql.Parse(text)
 	if err != nil {
 		return clientError(err)
 	}
 	f := near.NewFinder(parsed.From.Category)
 	for c := range g.deps.Categories.All() {
-		f.Offer(c.GetName())
+		if g.sees(ctx, c) {
+			f.Offer(c.GetName())
+		}
 	}
 	return &Error{Kind: KindUnknown, Message: fmt.Sprintf("there is no category %q", parsed.From.Category), Hint: near.Phrase(f.Names())}
 }

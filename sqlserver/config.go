@@ -1,6 +1,7 @@
 package sqlserver
 
 import (
+	"context"
 	"iter"
 	"log/slog"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"scribe/internal/base/config"
 	"scribe/internal/base/entropy"
+	"scribe/internal/cell/access"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -46,6 +48,17 @@ func (c *Config) Validate() error {
 	return config.Check("sqlserver", c, nil).Err()
 }
 
+// Rights says what callers may do. Their principals are in the contexts of requests. *enforce.Enforcer has it.
+type Rights interface {
+	// Allow returns an error unless the caller may do something to a category, Sees reports whether it may know of one.
+	Allow(ctx context.Context, what access.Permission, category string) error
+	Sees(ctx context.Context, c *scribev1.Category) bool
+	// AllowAny returns an error unless the caller may do something to some category.
+	AllowAny(ctx context.Context, what access.Permission, act string) error
+	// WatchRights returns a context that ends when the caller may no longer do something to a category.
+	WatchRights(ctx context.Context, what access.Permission, category string) (context.Context, context.CancelFunc)
+}
+
 // Deps are a server's dependencies. They outlive it.
 type Deps struct {
 	// Server is the address of the cell, see consumer.New.
@@ -56,6 +69,8 @@ type Deps struct {
 	Categories interface {
 		All() iter.Seq[*scribev1.Category]
 	}
+	// Rights says what the callers of queries may query; nil = everything.
+	Rights Rights
 	// Version is the program's version, for Flight SQL's GetSqlInfo.
 	Version string
 	// Logger may be nil.

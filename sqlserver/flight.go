@@ -159,6 +159,9 @@ func (g *Server) guardUnary(ctx context.Context, req any, info *grpc.UnaryServer
 			err = g.panicError(info.FullMethod, v)
 		}
 	}()
+	if err := g.allowFlight(ctx); err != nil {
+		return nil, err
+	}
 	return next(ctx, req)
 }
 
@@ -170,6 +173,9 @@ func (g *Server) panicError(method string, v any) error {
 // guardStream ends a call whose client accepts no data. A blocked send ends only with its stream, and the stream only when
 // guardStream returns, so the handler runs in another goroutine.
 func (g *Server) guardStream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	if err := g.allowFlight(s.Context()); err != nil {
+		return err
+	}
 	watched := &watchedStream{ServerStream: s, timeout: g.cfg.StallTimeout, stalled: make(chan struct{}, 1)}
 	done := make(chan error, 1)
 	g.serving.Go(func() {

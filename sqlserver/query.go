@@ -34,6 +34,8 @@ type runningQuery struct {
 	cancel context.CancelCauseFunc
 	stop   context.CancelFunc // releases the deadline
 	source rowSource          // nil until it is bound
+	// unwatch ends the watch over the caller's rights.
+	unwatch context.CancelFunc
 
 	rest   arrow.RecordBatch // the part of the last batch that was not handed out
 	offset int64
@@ -53,7 +55,7 @@ func (g *Server) beginQuery(ctx context.Context, q *runningQuery) error {
 	}
 	q.req.Memory = g.cfg.QueryMemory
 	q.ctx, q.cancel = context.WithCancelCause(ctx)
-	q.stop = func() {}
+	q.stop, q.unwatch = func() {}, func() {}
 	if limit = lowerBound(limit, q.req.Timeout); limit > 0 {
 		q.ctx, q.stop = context.WithTimeoutCause(q.ctx, limit, errTimeout)
 	}
@@ -83,6 +85,9 @@ func (q *runningQuery) bindQuery() error {
 		return err
 	}
 	q.g.log.Debug("query begins", "api", q.api, "client", q.client, "text", q.req.SQL)
+	if err := q.checkRights(); err != nil {
+		return err
+	}
 	return q.recoverPanic(func() (err error) {
 		if q.source, err = q.g.open(q.ctx, q.req); err != nil {
 			q.source = nil
@@ -118,6 +123,8 @@ func (q *runningQuery) clientFailure(err error) error {
 // endReason returns why the query's context ended. A following query that reached its time is complete: io.EOF.
 func (q *runningQuery) endReason() error {
 	switch cause := context.Cause(q.ctx); {
+	case isDenial(cause):
+		return denialError(cause)
 	case errors.Is(cause, errTimeout) && q.req.Follow && q.source != nil:
 		return io.EOF
 	case errors.Is(cause, errTimeout):
@@ -230,6 +237,7 @@ func (q *runningQuery) endQuery(err error) {
 	category := ""
 	q.cancel(nil)
 	q.stop()
+	q.unwatch()
 	q.dropBatch()
 	if q.source != nil {
 		category, stats = q.source.Category(), q.source.Stats()

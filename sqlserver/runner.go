@@ -39,15 +39,17 @@ type Kind uint8
 
 // Kinds of errors.
 const (
-	KindInternal    Kind = 0 // damaged data or a bug
-	KindInvalid     Kind = 1 // the query or its parameters are wrong
-	KindUnknown     Kind = 2 // the category does not exist
-	KindTooLarge    Kind = 3 // the request is too large
-	KindLimit       Kind = 4 // the answer exceeds a bound
-	KindBusy        Kind = 5 // too many queries: retry later, or at another server
-	KindUnavailable Kind = 6 // a dependency is unavailable: retry later
-	KindTimeout     Kind = 7 // it took too long
-	KindCancelled   Kind = 8 // the client went away
+	KindInternal    Kind = 0  // damaged data or a bug
+	KindInvalid     Kind = 1  // the query or its parameters are wrong
+	KindUnknown     Kind = 2  // the category does not exist
+	KindTooLarge    Kind = 3  // the request is too large
+	KindLimit       Kind = 4  // the answer exceeds a bound
+	KindBusy        Kind = 5  // too many queries: retry later, or at another server
+	KindUnavailable Kind = 6  // a dependency is unavailable: retry later
+	KindTimeout     Kind = 7  // it took too long
+	KindCancelled   Kind = 8  // the client went away
+	KindDenied      Kind = 9  // the client may not do that
+	KindUnproven    Kind = 10 // the client has not proved who it is
 )
 
 // kinds are the representations of each kind: its word in answers, logs and metrics, its HTTP status and its gRPC code.
@@ -58,6 +60,8 @@ var kinds = [...]struct {
 }{
 	KindInternal:    {"internal", http.StatusInternalServerError, codes.Internal},
 	KindInvalid:     {"invalid", http.StatusBadRequest, codes.InvalidArgument},
+	KindDenied:      {"denied", http.StatusForbidden, codes.PermissionDenied},
+	KindUnproven:    {"unauthenticated", http.StatusUnauthorized, codes.Unauthenticated},
 	KindUnknown:     {"unknown_category", http.StatusNotFound, codes.NotFound},
 	KindTooLarge:    {"too_large", http.StatusRequestEntityTooLarge, codes.InvalidArgument},
 	KindLimit:       {"limit", http.StatusUnprocessableEntity, codes.ResourceExhausted},

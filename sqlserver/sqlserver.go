@@ -24,7 +24,7 @@ type Server struct {
 	calls   lifecycle.Calls // the admitted queries
 	// open and tables are openQuery and listTables, except in tests.
 	open   func(ctx context.Context, req *Request) (rowSource, error)
-	tables func() ([]tableInfo, error)
+	tables func(ctx context.Context) ([]tableInfo, error)
 
 	mu struct {
 		sync.Mutex

@@ -82,8 +82,8 @@ Every flag can be given in the environment as SCRIBE_ and its name in capitals, 
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError(fmt.Errorf("%w; run %q for the list of flags", unknownFlag(cmd, flagError(err)), cmd.CommandPath()+" --help"))
 	})
-	root.AddCommand(newUp(), newServe(), newAgent(), newCategory(), newProduce(), newTail(), newQuery(), newSchema(), newGroup(), newNode(), newStatus(), newTop(), newDoctor(), newCert(), newInspect(),
-		newRecover(), newBench())
+	root.AddCommand(newUp(), newServe(), newAgent(), newCategory(), newProduce(), newTail(), newQuery(), newSchema(), newGroup(), newNode(), newStatus(), newTop(), newDoctor(),
+		newCert(), newToken(), newGrant(), newRevoke(), newGrants(), newAccess(), newInspect(), newRecover(), newBench())
 	prepareCommands(root)
 	return root
 }
@@ -122,6 +122,12 @@ func prepareCommands(cmd *cobra.Command) {
 				}
 				if err := useClientTLS(cmd.Flags()); err != nil {
 					return err
+				}
+				// Processes of a cell prove to each other that they are members; a client's token is nothing to them.
+				if cmd.Name() != "up" && cmd.Name() != "serve" {
+					if err := useToken(); err != nil {
+						return err
+					}
 				}
 				return run(cmd, a)
 			}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"math"
@@ -73,18 +72,6 @@ func (l *listedMembers) ListMembers(context.Context, *scribev1.ListMembersReques
 
 func (l *listedMembers) GetStatus(context.Context, *scribev1.GetStatusRequest) (*scribev1.GetStatusResponse, error) {
 	return l.status, nil
-}
-
-// runCommand runs a command of the program and returns what it prints.
-func runCommand(t *testing.T, args ...string) (string, error) {
-	t.Helper()
-	cmd := newRoot()
-	var out bytes.Buffer
-	cmd.SetOut(&out)
-	cmd.SetErr(new(bytes.Buffer))
-	cmd.SetArgs(args)
-	err := cmd.ExecuteContext(t.Context())
-	return out.String(), err
 }
 
 // TestTop: what processes count is shown as rates, summed over them, in the order asked for.

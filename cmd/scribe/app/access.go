@@ -11,6 +11,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/metadata"
 
 	"scribe/internal/transport/principal"
 	"scribe/internal/transport/rpc"
@@ -39,6 +40,15 @@ var accessRules = map[string]callers{
 	scribev1connect.WriteServicePublishProcedure: knownOnes,
 
 	scribev1connect.BatchServiceSubmitProcedure: members,
+
+	scribev1connect.AccessServiceIssueTokenProcedure:   operators,
+	scribev1connect.AccessServiceListTokensProcedure:   operators,
+	scribev1connect.AccessServiceRevokeTokenProcedure:  operators,
+	scribev1connect.AccessServiceAddGrantsProcedure:    operators,
+	scribev1connect.AccessServiceRemoveGrantsProcedure: operators,
+	scribev1connect.AccessServiceListGrantsProcedure:   operators,
+	scribev1connect.AccessServiceCheckAccessProcedure:  operators,
+	scribev1connect.AccessServiceWatchAccessProcedure:  members,
 
 	scribev1connect.ControlServiceCreateCategoryProcedure:  people,
 	scribev1connect.ControlServiceGetCategoryProcedure:     knownOnes,
@@ -233,12 +243,20 @@ func (m *guardedMux) HandleFunc(pattern string, h func(http.ResponseWriter, *htt
 	m.Handle(pattern, http.HandlerFunc(h))
 }
 
-// checkFlight returns why a call of Flight may not be made by the client of a connection, and the call's context with its principal.
-func (g *accessGuard) checkFlight(files *tlsfiles.Files) func(context.Context, string, *tls.ConnectionState) (context.Context, error) {
+// checkFlight returns why a call of Flight may not be made by the client of a connection, and the call's context with its principal: that of
+// its token, if it has one, else of its certificate.
+func (g *accessGuard) checkFlight(files *tlsfiles.Files, withToken func(context.Context, string) (context.Context, error)) func(context.Context, string, *tls.ConnectionState) (context.Context, error) {
 	return func(ctx context.Context, method string, state *tls.ConnectionState) (context.Context, error) {
 		if state != nil && files != nil && files.AsksClients() {
 			v, _ := files.VerifyClient(state, nil)
 			ctx = rpc.WithVerified(ctx, v)
+		}
+		headers, _ := metadata.FromIncomingContext(ctx)
+		for _, header := range headers.Get("authorization") {
+			var err error
+			if ctx, err = withToken(ctx, header); err != nil {
+				return ctx, err
+			}
 		}
 		return ctx, g.checkCall(ctx, method)
 	}

@@ -144,7 +144,7 @@ func (a *App) startInputs(ctx context.Context) error {
 		return err
 	}
 	a.onStop("lines", func(context.Context) error { h.Close(); return nil })
-	a.mux.Handle(lines.Pattern, h)
+	a.mux.Handle(lines.Pattern, a.protectCategory(h))
 	list, err := a.newInputs()
 	if err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"scribe/internal/cell/enforce"
 	"scribe/internal/role/traffic"
 	"scribe/internal/transport/rpc"
 	"scribe/internal/transport/rpc/memhttp"
@@ -66,8 +67,11 @@ type App struct {
 	loopMux   *http.ServeMux // services for roles of this process; nil with Direct wiring
 	server    *rpc.Server
 	transport *rpc.Transport // to other processes
-	ready     atomic.Bool
-	slot      atomic.Uint32 // writer slot of this member; 0 while it has none
+	// enforcer decides who may do what here; nil in an agent alone. entrance is the mux behind it, once it knows.
+	enforcer *enforce.Enforcer
+	entrance atomic.Pointer[http.Handler]
+	ready    atomic.Bool
+	slot     atomic.Uint32 // writer slot of this member; 0 while it has none
 
 	parts sharedParts
 	// detaching means that the process takes the metadata of a cell of nodes along, and serves nothing.
@@ -140,6 +144,11 @@ func newApp(cfg Config, opts Options) (*App, error) {
 		failed: make(chan error, 1), ended: make(chan struct{}),
 	}
 	a.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if a.cfg.Secure {
+		if err := a.cfg.makeSecure(opts.Host.Now()); err != nil {
+			return nil, err
+		}
+	}
 	if err := a.openTLS(); err != nil {
 		return nil, err
 	}
@@ -254,7 +263,7 @@ func (a *App) startListening(ctx context.Context) error {
 		a.mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 		a.mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}
-	a.server = rpc.NewServer(a.mux, a.log)
+	a.server = rpc.NewServer(a, a.log)
 	a.transport = rpc.NewTransport(a.opts.Host.Dial, rpc.WithTLS(a.tls))
 	a.onStop("connections", func(context.Context) error { a.transport.Close(); return nil })
 	a.onStop("server", a.server.Close)
@@ -293,6 +302,10 @@ func (a *App) serveUnknownPath(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
+	serveStarting(w)
+}
+
+func serveStarting(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", "1")
 	http.Error(w, "the process is starting or stopping: try again", http.StatusServiceUnavailable)
 }

@@ -15,6 +15,7 @@ import (
 	"scribe/controlplane"
 	"scribe/controlplane/group"
 	"scribe/internal/base/config"
+	"scribe/internal/cell/access"
 	"scribe/internal/cell/catalog"
 	"scribe/internal/cell/membership"
 	"scribe/internal/transport/discovery"
@@ -44,6 +45,7 @@ type module struct {
 var modules = []module{
 	{"node", (*Config).replicates, (*App).startReplication},
 	{"control plane", func(c *Config) bool { return c.Has(ControlPlane) }, (*App).startControlPlane},
+	{"access", (*Config).needsControl, (*App).startAccess},
 	{"control gateway", func(*Config) bool { return true }, (*App).startControlGateway},
 	{"blob store", (*Config).needsBlobs, (*App).startBlobs},
 	{"metalog", (*Config).usesMetalog, (*App).startMetalog},
@@ -59,6 +61,7 @@ var modules = []module{
 	{"SQL server", func(c *Config) bool { return c.Has(SQLServer) }, (*App).startSQLServer},
 	{"health", func(*Config) bool { return true }, (*App).watchHealth},
 	{"membership", (*Config).needsControl, (*App).joinCell},
+	{"administrator", func(c *Config) bool { return c.Secure }, (*App).startAdministrator},
 	{"write service", func(c *Config) bool { return c.hasAny(WriteProxy, Scribed) }, (*App).serveWrites},
 	{"inputs", func(c *Config) bool { return c.Has(Scribed) }, (*App).startInputs},
 }
@@ -79,6 +82,8 @@ type sharedParts struct {
 	retirer *lateMetalog       // the control plane's, if it waits for log; else nil
 	groups  rpc.GroupService   // the cell's consumer groups; nil where control is
 	control rpc.ControlService // the cell's control plane; nil for an agent and a process that needs none
+	access  rpc.AccessService  // where who may do what is kept; nil for an agent alone
+	rights  *access.View       // what the process knows of that; nil for an agent alone
 	log     metalog.Log
 	blobs   blob.Store
 	// observedBlobs is blobs, of which is known whether it fails; nil without a store.
@@ -106,7 +111,8 @@ const loopbackURL = "http://loopback"
 // provideServices serves a role's service to other processes, and to those of this one that call over the loopback.
 func (a *App) provideServices(s rpc.Services) {
 	s.Logger = a.log
-	s.Register(a.mux)
+	served := a.enforced(s)
+	served.Register(a.mux)
 	if a.overLoopback() {
 		s.Register(a.loopMux)
 	}
@@ -128,6 +134,7 @@ func (a *App) startControlPlane(ctx context.Context) error {
 	}
 	cfg := config.Defaults[controlplane.Config]()
 	cfg.Version, cfg.StartedAt, cfg.Roles = a.opts.Version, a.started, a.protoRoles()
+	cfg.MembersProven = a.cfg.enforcesAccess()
 	a.shareControl(&cfg)
 	// The metadata engine starts later and stops earlier. Without it, retiring categories is retried until the control plane stops.
 	logs := &lateMetalog{ready: make(chan struct{}), transport: a.transport, replicated: a.cfg.replicates()}
@@ -144,7 +151,7 @@ func (a *App) startControlPlane(ctx context.Context) error {
 	}
 	a.onStop("control plane", cp.Close)
 	a.onStandAside("control plane", scribev1.Role_ROLE_CONTROLPLANE, cp.StandAside)
-	a.parts.control = cp
+	a.parts.control, a.parts.access = cp, cp
 	if a.parts.node != nil {
 		a.parts.node.leadsControl.Store(new(cp.Leads))
 	}
@@ -172,6 +179,9 @@ func (a *App) startControlGateway(context.Context) error {
 	default:
 		upstream = rpc.NewControlClient(a.transport, a.cfg.Upstream) // an agent forwards the calls, but is not a member
 		a.parts.groups = rpc.NewGroupClient(a.transport, a.cfg.Upstream)
+	}
+	if a.enforcer != nil && !a.cfg.needsCategories() {
+		a.enforcer.SetCategories(controlCategories{upstream})
 	}
 	g := newControlGateway(upstream, a.opts.Version, a.started, a.id, a.protoRoles())
 	a.parts.gateway = g
@@ -259,6 +269,7 @@ func (a *App) startCatalog(ctx context.Context) error {
 	}
 	a.runView(ctx, "catalog", view)
 	a.parts.catalog = view
+	a.enforcer.SetCategories(view)
 	select {
 	case <-view.Ready():
 		return nil
@@ -324,6 +335,7 @@ func (a *App) serveWrites(context.Context) error {
 	if a.parts.agent != nil {
 		s.Write, s.Admit = a.parts.agent, a.parts.agent.Admit
 	}
+	s = a.enforced(s)
 	s.Register(a.mux)
 	return nil
 }
@@ -395,7 +407,7 @@ func (a *App) sequencerIDs() []string {
 
 func (a *App) startSQLServer(ctx context.Context) error {
 	g, err := sqlserver.New(a.cfg.SQLServer, sqlserver.Deps{
-		Server: a.controlURL(), Transport: a.transport, Categories: a.parts.catalog, Version: a.opts.Version,
+		Server: a.controlURL(), Transport: a.transport, Categories: a.parts.catalog, Rights: a.enforcer, Version: a.opts.Version,
 		Random: a.opts.Host.Random.Named("SQL server"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {

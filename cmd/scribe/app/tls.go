@@ -97,7 +97,7 @@ func (a *App) checkOwnName() error {
 
 // flightSecurity is how Flight is served: as everything else is.
 func (a *App) flightSecurity() sqlserver.FlightSecurity {
-	s := sqlserver.FlightSecurity{Check: a.guard.checkFlight(a.tls)}
+	s := sqlserver.FlightSecurity{Check: a.guard.checkFlight(a.tls, a.enforcer.WithCaller)}
 	if a.cfg.servesTLS() {
 		s.TLS = a.tls.ServerConfig()
 	}

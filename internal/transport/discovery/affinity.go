@@ -156,6 +156,9 @@ func (s readProxyService) splitByHome(ctx context.Context, req *scribev1.FetchRe
 		if len(req.GetPlaces()) == len(req.GetPointers()) {
 			p.req.Places = selectItems(req.GetPlaces(), p.at)
 		}
+		if len(req.GetTickets()) == len(req.GetPointers()) {
+			p.req.Tickets = selectItems(req.GetTickets(), p.at)
+		}
 	}
 	return parts, nil
 }
@@ -223,7 +226,7 @@ func (s readProxyService) fetchPart(ctx context.Context, key *uint64, req *scrib
 		// A copy: the request is the caller's.
 		req = &scribev1.FetchRequest{
 			Pointers: req.GetPointers(), Encoding: req.GetEncoding(), Category: req.GetCategory(), Peer: req.GetPeer(), Sole: true,
-			View: req.GetView(), Places: req.GetPlaces(),
+			View: req.GetView(), Places: req.GetPlaces(), Tickets: req.GetTickets(),
 		}
 	}
 	var failed []error

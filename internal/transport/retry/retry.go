@@ -59,6 +59,9 @@ var classes = map[scribev1.Reason]Class{
 	scribev1.Reason_REASON_TOO_LARGE:        Invalid,
 	scribev1.Reason_REASON_UNKNOWN_CATEGORY: Invalid,
 	scribev1.Reason_REASON_UNKNOWN_SHARD:    Invalid,
+	scribev1.Reason_REASON_UNAUTHENTICATED:  Invalid,
+	scribev1.Reason_REASON_DENIED:           Invalid,
+	scribev1.Reason_REASON_TICKET_EXPIRED:   Invalid, // the stream gives new ones
 
 	scribev1.Reason_REASON_CATEGORY_EXISTS:     Refused,
 	scribev1.Reason_REASON_CONFLICT:            Refused,

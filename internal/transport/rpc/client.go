@@ -95,6 +95,15 @@ func NewProcessClient(t *Transport, url string) ProcessService {
 	return scribev1connect.NewProcessServiceClient(to.unary, to.base, clientOptions())
 }
 
+// NewAccessClient calls the AccessService at a base URL.
+func NewAccessClient(t *Transport, url string) AccessService {
+	to := t.endpointOf(url)
+	return accessClient{
+		AccessServiceClient: scribev1connect.NewAccessServiceClient(to.unary, to.base, clientOptions()),
+		streams:             scribev1connect.NewAccessServiceClient(to.stream, to.base, clientOptions()),
+	}
+}
+
 // NewNodeClient calls the NodeService at a base URL.
 func NewNodeClient(t *Transport, url string) NodeService {
 	to := t.endpointOf(url)

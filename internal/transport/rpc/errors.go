@@ -29,7 +29,8 @@ func Code(r scribev1.Reason) connect.Code {
 		return connect.CodeResourceExhausted
 	case scribev1.Reason_REASON_FENCED, scribev1.Reason_REASON_SEALED, scribev1.Reason_REASON_STALE_PRODUCER,
 		scribev1.Reason_REASON_STALE_BLOB, scribev1.Reason_REASON_OUT_OF_SEQUENCE, scribev1.Reason_REASON_OUT_OF_ORDER, scribev1.Reason_REASON_LEASE_EXPIRED,
-		scribev1.Reason_REASON_GROUP_ACTIVE, scribev1.Reason_REASON_STALE_GENERATION, scribev1.Reason_REASON_INCOMPATIBLE_SCHEMA:
+		scribev1.Reason_REASON_GROUP_ACTIVE, scribev1.Reason_REASON_STALE_GENERATION, scribev1.Reason_REASON_INCOMPATIBLE_SCHEMA,
+		scribev1.Reason_REASON_TICKET_EXPIRED:
 		return connect.CodeFailedPrecondition
 	case scribev1.Reason_REASON_CONFLICT, scribev1.Reason_REASON_UNKNOWN_OUTCOME:
 		return connect.CodeAborted
@@ -37,6 +38,10 @@ func Code(r scribev1.Reason) connect.Code {
 		return connect.CodeOutOfRange
 	case scribev1.Reason_REASON_SHUTTING_DOWN, scribev1.Reason_REASON_NO_BACKEND, scribev1.Reason_REASON_NOT_LEADER:
 		return connect.CodeUnavailable
+	case scribev1.Reason_REASON_UNAUTHENTICATED:
+		return connect.CodeUnauthenticated
+	case scribev1.Reason_REASON_DENIED:
+		return connect.CodePermissionDenied
 	case scribev1.Reason_REASON_UNSPECIFIED:
 	}
 	return connect.CodeInternal

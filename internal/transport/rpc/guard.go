@@ -70,8 +70,11 @@ func RefuseRequest(w http.ResponseWriter, r *http.Request, err error) {
 		_ = errs.Write(w, r, serverError(r.Context(), err)) // a failure here can't be reported to anyone
 	} else {
 		status := http.StatusForbidden
-		if connect.CodeOf(err) == connect.CodeUnauthenticated {
+		switch connect.CodeOf(err) { //nolint:exhaustive // the others are refusals of who asks
+		case connect.CodeUnauthenticated:
 			status = http.StatusUnauthorized
+		case connect.CodeUnavailable:
+			status = http.StatusServiceUnavailable
 		}
 		http.Error(w, Message(err), status)
 	}

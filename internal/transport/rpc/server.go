@@ -30,6 +30,7 @@ type Services struct {
 	Group      GroupService
 	Node       NodeService
 	Process    ProcessService
+	Access     AccessService
 	// Admit is asked with a write's announced length before its body is read, and as it is read when it announces none; release
 	// is called when it has been answered. Nil admits everything up to MaxMessageBytes.
 	Admit func(n int64) (release func(), err error)
@@ -95,6 +96,9 @@ func (s *Services) Register(mux Mux) {
 	}
 	if s.Process != nil {
 		mountSmall(scribev1connect.NewProcessServiceHandler(s.Process, small))
+	}
+	if s.Access != nil {
+		mountSmall(scribev1connect.NewAccessServiceHandler(accessHandler{s.Access}, small))
 	}
 	if s.Node != nil {
 		mountSmall(scribev1connect.NewNodeServiceHandler(s.Node, small))

@@ -89,6 +89,18 @@ type ControlService interface {
 	ListPins(ctx context.Context, req *scribev1.ListPinsRequest) (*scribev1.ListPinsResponse, error)
 }
 
+// AccessService keeps who may do what. The control plane serves it.
+type AccessService interface {
+	IssueToken(ctx context.Context, req *scribev1.IssueTokenRequest) (*scribev1.IssueTokenResponse, error)
+	ListTokens(ctx context.Context, req *scribev1.ListTokensRequest) (*scribev1.ListTokensResponse, error)
+	RevokeToken(ctx context.Context, req *scribev1.RevokeTokenRequest) (*scribev1.RevokeTokenResponse, error)
+	AddGrants(ctx context.Context, req *scribev1.AddGrantsRequest) (*scribev1.AddGrantsResponse, error)
+	RemoveGrants(ctx context.Context, req *scribev1.RemoveGrantsRequest) (*scribev1.RemoveGrantsResponse, error)
+	ListGrants(ctx context.Context, req *scribev1.ListGrantsRequest) (*scribev1.ListGrantsResponse, error)
+	CheckAccess(ctx context.Context, req *scribev1.CheckAccessRequest) (*scribev1.CheckAccessResponse, error)
+	WatchAccess(ctx context.Context, req *scribev1.WatchAccessRequest, send func(*scribev1.WatchAccessResponse) error) error
+}
+
 // GroupService shares categories among the members of consumer groups. The control plane serves it.
 type GroupService = scribev1connect.GroupServiceHandler
 

@@ -41,6 +41,16 @@ func (c controlClient) WatchMembers(ctx context.Context, req *scribev1.WatchMemb
 	return forwardStream(ctx, req, c.streams.WatchMembers, send)
 }
 
+type accessClient struct {
+	scribev1connect.AccessServiceClient
+	streams scribev1connect.AccessServiceClient
+}
+
+// WatchAccess implements AccessService.
+func (c accessClient) WatchAccess(ctx context.Context, req *scribev1.WatchAccessRequest, send func(*scribev1.WatchAccessResponse) error) error {
+	return forwardStream(ctx, req, c.streams.WatchAccess, send)
+}
+
 // streamBroke is the reason for a broken stream: opening it again loses nothing.
 const streamBroke = scribev1.Reason_REASON_NO_BACKEND
 

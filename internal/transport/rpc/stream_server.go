@@ -31,6 +31,12 @@ func (h controlHandler) WatchMembers(ctx context.Context, req *scribev1.WatchMem
 	return serveStream(ctx, req, h.ControlService.WatchMembers, s)
 }
 
+type accessHandler struct{ AccessService }
+
+func (h accessHandler) WatchAccess(ctx context.Context, req *scribev1.WatchAccessRequest, s *connect.ServerStream[scribev1.WatchAccessResponse]) error {
+	return serveStream(ctx, req, h.AccessService.WatchAccess, s)
+}
+
 // serveStream runs a stream until it ends by itself or the server stops.
 func serveStream[Req, Res any](ctx context.Context, req *Req, stream func(context.Context, *Req, func(*Res) error) error, s *connect.ServerStream[Res]) error {
 	ctx, cancel := untilStopping(ctx)

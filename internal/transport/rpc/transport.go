@@ -18,6 +18,7 @@ import (
 type Transport struct {
 	unary, stream namedClient
 	borrowed      bool
+	tokens        *tokenHolder
 
 	sets struct {
 		sync.Mutex
@@ -107,7 +108,10 @@ func NewTransport(dial Dial, options ...TransportOption) *Transport {
 			PingTimeout:     10 * time.Second,
 		},
 	}
-	return &Transport{unary: namedClient{&http.Client{Transport: unary}}, stream: namedClient{&http.Client{Transport: stream}}}
+	tokens := new(tokenHolder)
+	return &Transport{
+		unary: namedClient{&http.Client{Transport: unary}, tokens}, stream: namedClient{&http.Client{Transport: stream}, tokens}, tokens: tokens,
+	}
 }
 
 // dialTLS makes a new connection one over TLS. No request was sent if it fails.
@@ -130,7 +134,8 @@ func dialTLS(ctx context.Context, files *tlsfiles.Files, c net.Conn, addr, proto
 // OverClient returns a transport over the caller's HTTP client, which may add TLS, authentication or tracing. It must use HTTP/2
 // with servers whose streams are bidirectional. The caller remains responsible for closing it.
 func OverClient(hc *http.Client) *Transport {
-	return &Transport{unary: namedClient{hc}, stream: namedClient{hc}, borrowed: true}
+	tokens := new(tokenHolder)
+	return &Transport{unary: namedClient{hc, tokens}, stream: namedClient{hc, tokens}, borrowed: true, tokens: tokens}
 }
 
 // HTTPClient returns a client over the transport's connections, for libraries that take a client: calls use HTTP/1.1, streams HTTP/2.
@@ -141,6 +146,8 @@ type byProtocol struct{ *Transport }
 
 // RoundTrip implements http.RoundTripper.
 func (p byProtocol) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context()) // it is the caller's
+	p.tokens.authorize(r)
 	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/connect+") {
 		return p.stream.Transport.RoundTrip(r)
 	}

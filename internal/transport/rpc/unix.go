@@ -35,11 +35,15 @@ func readableURL(u *url.URL) string {
 	return u.Redacted()
 }
 
-// namedClient is an HTTP client whose errors name sockets by their paths.
-type namedClient struct{ *http.Client }
+// namedClient is an HTTP client whose errors name sockets by their paths, and whose requests have the transport's token.
+type namedClient struct {
+	*http.Client
+	tokens *tokenHolder
+}
 
 // Do sends a request.
 func (c namedClient) Do(req *http.Request) (*http.Response, error) {
+	c.tokens.authorize(req)
 	res, err := c.Client.Do(req)
 	if named := new(url.Error); errors.As(err, &named) {
 		named.URL = readableURL(req.URL)

@@ -329,7 +329,9 @@ type FetchRequest struct {
 	View *View `protobuf:"bytes,10,opt,name=view,proto3" json:"view,omitempty"`
 	// With a view: where the readers' log has the pointers, in their order, so that what is learned of a payload can be kept for later
 	// streams. All of them or none.
-	Places        []*PointerPlace `protobuf:"bytes,11,rep,name=places,proto3" json:"places,omitempty"`
+	Places []*PointerPlace `protobuf:"bytes,11,rep,name=places,proto3" json:"places,omitempty"`
+	// In a closed cell: the tickets that came with the pointers (StreamEntry.ticket), in their order.
+	Tickets       [][]byte `protobuf:"bytes,80,rep,name=tickets,proto3" json:"tickets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -409,6 +411,13 @@ func (x *FetchRequest) GetView() *View {
 func (x *FetchRequest) GetPlaces() []*PointerPlace {
 	if x != nil {
 		return x.Places
+	}
+	return nil
+}
+
+func (x *FetchRequest) GetTickets() [][]byte {
+	if x != nil {
+		return x.Tickets
 	}
 	return nil
 }
@@ -1236,7 +1245,7 @@ const file_scribe_v1_readproxy_proto_rawDesc = "" +
 	"\x06wanted\x18\x02 \x03(\v2\x19.scribe.v1.WantedCategoryR\x06wanted\"6\n" +
 	"\x0eWantedCategory\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
-	"\x03all\x18\x02 \x01(\bR\x03all\"\xfc\x01\n" +
+	"\x03all\x18\x02 \x01(\bR\x03all\"\x96\x02\n" +
 	"\fFetchRequest\x12\x1a\n" +
 	"\bpointers\x18\x01 \x03(\fR\bpointers\x126\n" +
 	"\bencoding\x18\x02 \x01(\x0e2\x1a.scribe.v1.PayloadEncodingR\bencoding\x12\x1a\n" +
@@ -1245,7 +1254,8 @@ const file_scribe_v1_readproxy_proto_rawDesc = "" +
 	"\x04sole\x18\x05 \x01(\bR\x04sole\x12#\n" +
 	"\x04view\x18\n" +
 	" \x01(\v2\x0f.scribe.v1.ViewR\x04view\x12/\n" +
-	"\x06places\x18\v \x03(\v2\x17.scribe.v1.PointerPlaceR\x06places\"D\n" +
+	"\x06places\x18\v \x03(\v2\x17.scribe.v1.PointerPlaceR\x06places\x12\x18\n" +
+	"\atickets\x18P \x03(\fR\atickets\"D\n" +
 	"\x04View\x12&\n" +
 	"\x05query\x18\x01 \x01(\v2\x10.scribe.v1.QueryR\x05query\x12\x14\n" +
 	"\x05codec\x18\x02 \x01(\rR\x05codec\"6\n" +

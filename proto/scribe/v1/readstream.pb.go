@@ -1105,7 +1105,9 @@ type StreamEntry struct {
 	SourceShard uint64 `protobuf:"varint,20,opt,name=source_shard,json=sourceShard,proto3" json:"source_shard,omitempty"`
 	SourceLsn   uint64 `protobuf:"varint,21,opt,name=source_lsn,json=sourceLsn,proto3" json:"source_lsn,omitempty"`
 	// Of a sequenced category: how many messages are in front of the payload in the sequenced log, since its beginning.
-	Offset        uint64 `protobuf:"varint,22,opt,name=offset,proto3" json:"offset,omitempty"`
+	Offset uint64 `protobuf:"varint,22,opt,name=offset,proto3" json:"offset,omitempty"`
+	// In a closed cell: lets the reader, and nobody else, fetch this payload for some hours.
+	Ticket        []byte `protobuf:"bytes,80,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1187,6 +1189,13 @@ func (x *StreamEntry) GetOffset() uint64 {
 		return x.Offset
 	}
 	return 0
+}
+
+func (x *StreamEntry) GetTicket() []byte {
+	if x != nil {
+		return x.Ticket
+	}
+	return nil
 }
 
 // StreamHeartbeat shows that the stream lives.
@@ -1466,7 +1475,7 @@ const file_scribe_v1_readstream_proto_rawDesc = "" +
 	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\x12\x12\n" +
 	"\x04time\x18\a \x01(\x03R\x04time\x12\x1f\n" +
 	"\vnext_offset\x18\b \x01(\x04R\n" +
-	"nextOffset\"\xbd\x01\n" +
+	"nextOffset\"\xd5\x01\n" +
 	"\vStreamEntry\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x10\n" +
 	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\x12\x12\n" +
@@ -1475,7 +1484,8 @@ const file_scribe_v1_readstream_proto_rawDesc = "" +
 	"\fsource_shard\x18\x14 \x01(\x04R\vsourceShard\x12\x1d\n" +
 	"\n" +
 	"source_lsn\x18\x15 \x01(\x04R\tsourceLsn\x12\x16\n" +
-	"\x06offset\x18\x16 \x01(\x04R\x06offset\"I\n" +
+	"\x06offset\x18\x16 \x01(\x04R\x06offset\x12\x16\n" +
+	"\x06ticket\x18P \x01(\fR\x06ticket\"I\n" +
 	"\x0fStreamHeartbeat\x12\x1c\n" +
 	"\twatermark\x18\x01 \x01(\x03R\twatermark\x12\x18\n" +
 	"\apending\x18\x02 \x01(\x04R\apending\"\x95\x01\n" +

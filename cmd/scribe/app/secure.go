@@ -1,0 +1,192 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"scribe/internal/base/atomicfile"
+	"scribe/internal/base/config"
+	"scribe/internal/cell/access"
+	"scribe/internal/transport/certificates"
+	"scribe/internal/transport/principal"
+	"scribe/internal/transport/tlsfiles"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// What a secure process makes is in the folder secure of its data: an authority, its own certificate, and admin.env.
+const (
+	authorityLife   = 10 * 365 * 24 * time.Hour
+	certificateLife = 365 * 24 * time.Hour
+	// certificateLeft is how long a certificate must be valid at the start; else it is replaced.
+	certificateLeft = 60 * 24 * time.Hour
+	// administrator is the principal of the token in admin.env.
+	administrator = "admin"
+)
+
+func (c *Config) secureFile(name string) string { return filepath.Join(c.Data, "secure", name) }
+
+// AdminFile is where a secure process writes what its administrator exports.
+func (c *Config) AdminFile() string { return c.secureFile("admin.env") }
+
+// checkSecure checks what --secure does by itself.
+func (c *Config) checkSecure(v *config.Violations) {
+	switch {
+	case !c.Secure:
+	case !c.TLS.IsEmpty():
+		v.Add("Secure", "it makes certificates by itself: want either that or the files of --tls-cert")
+	case c.Node != "":
+		v.Add("Secure", "the nodes of a cell need one authority: make it with scribe cert (docs/security.md), and give its files with --tls-cert, --tls-key, --tls-ca and --tls-client-ca")
+	case !c.Has(ControlPlane) || c.Control != "":
+		v.Add("Secure", "it is for a process that is a cell by itself: want scribe up")
+	}
+}
+
+// makeSecure makes the authority and the certificate of a secure process where they are missing, will expire soon, or are not for its
+// addresses, and has the process use them.
+func (c *Config) makeSecure(now time.Time) error {
+	if err := os.MkdirAll(filepath.Dir(c.AdminFile()), 0o700); err != nil {
+		return fmt.Errorf("folder of certificates: %w", err)
+	}
+	ca, caKey := c.secureFile("ca.pem"), c.secureFile("ca.key")
+	if _, err := os.Stat(ca); errors.Is(err, fs.ErrNotExist) {
+		pair, err := certificates.NewAuthority("scribe", now, authorityLife)
+		if err == nil {
+			err = errors.Join(removeFile(caKey), pair.Write(ca, caKey))
+		}
+		if err != nil {
+			return fmt.Errorf("make an authority: %w", err)
+		}
+	}
+	files := tlsfiles.Config{Cert: c.secureFile("server.pem"), Key: c.secureFile("server.key"), CA: ca, ClientCA: ca}
+	hosts := c.secureHosts()
+	if !fitsCertificate(files.Cert, ca, hosts, now) {
+		authority, err := certificates.LoadAuthority(ca, caKey, now)
+		if err != nil {
+			return fmt.Errorf("the certificate of this process has to be replaced: %w", err)
+		}
+		pair, err := authority.Issue(certificates.Request{Name: "server", Kind: principal.Member, Server: true, Hosts: hosts, Now: now, Lifetime: certificateLife})
+		if err == nil {
+			err = errors.Join(removeFile(files.Cert), removeFile(files.Key))
+		}
+		if err == nil {
+			err = pair.Write(files.Cert, files.Key)
+		}
+		if err != nil {
+			return fmt.Errorf("make the certificate of this process: %w", err)
+		}
+	}
+	c.TLS = files
+	return nil
+}
+
+// secureHosts are the names and addresses at which others may reach the process, beside those of loopback.
+func (c *Config) secureHosts() (hosts []string) {
+	add := func(host string) {
+		if host != "" && host != "localhost" && !slices.Contains(hosts, host) {
+			hosts = append(hosts, host)
+		}
+	}
+	if u, err := url.Parse(c.Advertise); err == nil {
+		add(u.Hostname())
+	}
+	host, _, _ := net.SplitHostPort(c.Listen) // validated
+	ip := net.ParseIP(host)
+	switch {
+	case host != "" && ip == nil || ip != nil && !ip.IsUnspecified() && !ip.IsLoopback():
+		add(host)
+	case host == "" || ip.IsUnspecified(): // every address of the machine
+		name, _ := os.Hostname()
+		add(name)
+		addresses, _ := net.InterfaceAddrs()
+		for _, a := range addresses {
+			if n, ok := a.(*net.IPNet); ok && !n.IP.IsLoopback() && !n.IP.IsLinkLocalUnicast() {
+				add(n.IP.String())
+			}
+		}
+	}
+	return hosts
+}
+
+// fitsCertificate reports whether the certificate in a file can be used at some hosts for a while.
+func fitsCertificate(file, authority string, hosts []string, now time.Time) bool {
+	list, err := certificates.Read(file)
+	if err != nil {
+		return false
+	}
+	signers, err := certificates.Read(authority)
+	if err != nil || list[0].CheckSignatureFrom(signers[0]) != nil || now.Add(certificateLeft).After(list[0].NotAfter) {
+		return false
+	}
+	return !slices.ContainsFunc(hosts, func(host string) bool { return list[0].VerifyHostname(host) != nil })
+}
+
+func removeFile(path string) error {
+	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// startAdministrator writes what the administrator exports, with the token that is there or, if that may not administer the cell any
+// more, a new one. When it returns the process knows the token.
+func (a *App) startAdministrator(ctx context.Context) error {
+	path := a.cfg.AdminFile()
+	token := readAdminToken(path)
+	if !a.administers(token) {
+		res, err := a.parts.access.IssueToken(ctx, &scribev1.IssueTokenRequest{Principal: administrator, Rules: []string{"all:*"}})
+		if err != nil {
+			return fmt.Errorf("issue the administrator's token: %w", err)
+		}
+		token = res.GetText()
+	}
+	ca, err := filepath.Abs(a.cfg.TLS.CA)
+	if err != nil {
+		return err
+	}
+	text := fmt.Sprintf("export SCRIBE_SERVER=%s\nexport SCRIBE_TOKEN=%s\nexport SCRIBE_CA='%s'\n", a.advertisedURL(), token, strings.ReplaceAll(ca, "'", `'\''`))
+	if err := atomicfile.WriteBytes(path, []byte(text)); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	for {
+		_, replaced := a.parts.rights.Watch()
+		if a.administers(token) {
+			a.log.Info("the cell is secure: what its administrator exports is in a file", "file", path)
+			return nil
+		}
+		select {
+		case <-replaced:
+		case <-ctx.Done():
+			return fmt.Errorf("the administrator's token is not known yet: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// administers reports whether a token may operate the cell, as far as this process knows.
+func (a *App) administers(token string) bool {
+	set, now := a.parts.rights.Set(), a.opts.Host.Now()
+	p, cause := set.Authenticate(token, now)
+	return cause == access.Allowed && set.Decide(p, access.Operate, "", "", now) == access.Allowed
+}
+
+// readAdminToken returns the token in a file that startAdministrator wrote; "" if there is none.
+func readAdminToken(path string) string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(text)) {
+		if token, ok := strings.CutPrefix(strings.TrimSpace(line), "export SCRIBE_TOKEN="); ok {
+			return token
+		}
+	}
+	return ""
+}

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+func newGrant() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "grant PRINCIPAL RULE...",
+		Short: "Give rules to a principal or role",
+		Long: `Give rules to a principal: the name that a token or a client certificate proves. A role, role:NAME, has rules like a principal; whoever is
+granted "role:NAME" has them. See "scribe token --help" for rules.
+
+The first grant or token closes the cell: from then on, only what a rule allows is allowed. So somebody must have all:* first.`,
+		Example: `  scribe grant alice 'read:web.*' query:web.access
+  scribe grant role:web 'write,read:web.*' 'group:owner=web'
+  scribe grant bob role:web`,
+		Args: cobra.MinimumNArgs(2),
+	}
+	server := serverFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		res, err := callCell(cmd.Context(), *server, "grant to "+args[0], accessClient(*server).AddGrants, &scribev1.AddGrantsRequest{Principal: args[0], Rules: args[1:]})
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s has %s\n", args[0], strings.Join(res.GetGrant().GetRules(), " "))
+		return nil
+	}
+	return cmd
+}
+
+func newRevoke() *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "revoke PRINCIPAL RULE...",
+		Short: "Take rules from a principal or role",
+		Long: `Take rules from a principal or role. Within seconds every process of the cell heeds it, and ends streams and queries that are not allowed any
+more. With --all it loses all rules, also if their record is damaged. Tokens are revoked with "scribe token revoke".`,
+		Example: `  scribe revoke alice 'read:web.*'
+  scribe revoke bob role:web
+  scribe revoke alice --all`,
+		Args: cobra.MinimumNArgs(1),
+	}
+	server := serverFlag(cmd)
+	cmd.Flags().BoolVar(&all, "all", false, "take all rules")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if all == (len(args) > 1) {
+			return usageError(errors.New("want rules to take, or --all"))
+		}
+		res, err := callCell(cmd.Context(), *server, "revoke from "+args[0], accessClient(*server).RemoveGrants,
+			&scribev1.RemoveGrantsRequest{Principal: args[0], Rules: args[1:], All: all})
+		if err != nil {
+			return err
+		}
+		left := strings.Join(res.GetGrant().GetRules(), " ")
+		if left == "" {
+			left = "no rules"
+		}
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s has %s\n", args[0], left)
+		return nil
+	}
+	return cmd
+}
+
+// grantLine is what a principal or role has, in JSON.
+type grantLine struct {
+	Principal string   `json:"principal"`
+	Rules     []string `json:"rules,omitempty"`
+	Damaged   bool     `json:"damaged,omitempty"`
+}
+
+func newGrants() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "grants",
+		Short: "List what is granted to principals and roles",
+		Example: `  scribe grants
+  scribe grants -o json`,
+		Args: cobra.NoArgs,
+	}
+	server, format := serverFlag(cmd), tableFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		asJSON, err := format()
+		if err != nil {
+			return err
+		}
+		var lines []grantLine
+		for req := (&scribev1.ListGrantsRequest{}); ; {
+			res, err := callCell(cmd.Context(), *server, "list grants", accessClient(*server).ListGrants, req)
+			if err != nil {
+				return err
+			}
+			for _, g := range res.GetGrants() {
+				lines = append(lines, grantLine{Principal: g.GetPrincipal(), Rules: g.GetRules()})
+			}
+			for _, name := range res.GetDamaged() {
+				lines = append(lines, grantLine{Principal: name, Damaged: true})
+			}
+			if req.After = res.GetNext(); !res.GetMore() {
+				break
+			}
+		}
+		if asJSON {
+			return printLines(cmd.OutOrStdout(), lines...)
+		}
+		w := newTable(cmd.OutOrStdout(), "PRINCIPAL\tRULES")
+		for _, l := range lines {
+			rules := strings.Join(l.Rules, " ")
+			if l.Damaged {
+				rules = "(damaged: no rights)"
+			}
+			fmt.Fprintf(w, "%s\t%s\n", l.Principal, rules)
+		}
+		return w.Flush()
+	}
+	return cmd
+}
+
+func newAccess() *cobra.Command {
+	return newParent(&cobra.Command{
+		Use:     "access",
+		Short:   "Explain who may do what",
+		Example: "  scribe access check --as alice --do read --on web.access",
+	}, newAccessCheck())
+}
+
+func newAccessCheck() *cobra.Command {
+	var as, token, do, on string
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Say whether a principal may do something, and which rule decides",
+		Long: `Say whether a principal or token may do something to a category, which need not exist, or without --on to the cell as a whole. The rule that
+decides is printed, and whose it is. The exit code is 0 if it is allowed, and 4 if it is denied.`,
+		Example: `  scribe access check --as alice --do read --on web.access
+  scribe access check --token-id k2v7qjx4m3ap --do operate`,
+		Args: cobra.NoArgs,
+	}
+	server := serverFlag(cmd)
+	cmd.Flags().StringVar(&as, "as", "", "the principal")
+	cmd.Flags().StringVar(&token, "token-id", "", "the id of a token, in place of a principal")
+	cmd.Flags().StringVar(&do, "do", "", "the permission: write, read, query, group, manage or operate")
+	cmd.Flags().StringVar(&on, "on", "", "the category")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if do == "" || (as == "") == (token == "") {
+			return usageError(errors.New("want --do, and --as or --token-id"))
+		}
+		res, err := callCell(cmd.Context(), *server, "check access", accessClient(*server).CheckAccess,
+			&scribev1.CheckAccessRequest{Principal: as, Token: token, Permission: do, Category: on})
+		if err != nil {
+			return err
+		}
+		verdict := "denied"
+		if res.GetAllowed() {
+			verdict = "allowed"
+		}
+		if res.GetRule() != "" {
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, of %s (%s)\n", verdict, res.GetRule(), res.GetHolder(), res.GetReason())
+		} else {
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", verdict, res.GetReason())
+		}
+		if !res.GetAllowed() {
+			return &codedError{code: exitDenied, err: errors.New("")}
+		}
+		return nil
+	}
+	return cmd
+}

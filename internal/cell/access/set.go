@@ -1,0 +1,398 @@
+package access
+
+import (
+	"maps"
+	"time"
+
+	"scribe/internal/transport/principal"
+)
+
+// Set is who may do what at one moment. It never changes once it is in a [View], and its methods are safe for concurrent use. The
+// zero Set is open.
+type Set struct {
+	tokens     map[string]*tokenEntry
+	principals map[string]*rights
+	roles      map[string]*rights
+	keys       map[uint32][]byte
+	newest     uint32 // key that signs
+	newestAt   int64
+	// closed is set by the first record of any kind, and stays: the end of the last token must not open a cell.
+	closed bool
+	// damaged counts the records that deny since they can't be decoded; rules those of principals and roles.
+	damaged, rules int
+}
+
+// tokenEntry is a token.
+type tokenEntry struct {
+	principal string
+	hash      [hashLen]byte
+	expires   int64 // Unix microseconds; 0 = never
+	revoked   int64
+	issued    int64
+	// own are the token's own rights; nil = those of its principal.
+	own     *rights
+	damaged bool
+}
+
+// rights are what the rules of a token, principal or role permit.
+type rights struct {
+	exact map[string]Permission
+	// prefixes are by their text; lengths are the lengths of the texts, ascending.
+	prefixes map[string]Permission
+	lengths  []int
+	owners   map[string]Permission
+	// everywhere is what is permitted on every category, anywhere on some.
+	everywhere, anywhere Permission
+	roles                []string
+	count                int
+	damaged              bool
+}
+
+// newRights compiles rules in their normal form. Rules that do not parse are an error: then the record is damaged.
+func newRights(rules []string) (*rights, error) {
+	r := &rights{count: len(rules)}
+	for _, text := range rules {
+		if IsRole(text) {
+			r.roles = append(r.roles, text)
+			continue
+		}
+		rule, err := ParseRule(text)
+		if err != nil {
+			return nil, err
+		}
+		r.anywhere |= rule.Permissions
+		switch {
+		case rule.coversAll():
+			r.everywhere |= rule.Permissions
+		case rule.kind == namePrefix:
+			addPermission(&r.prefixes, rule)
+		case rule.kind == ownerName:
+			addPermission(&r.owners, rule)
+		default:
+			addPermission(&r.exact, rule)
+		}
+	}
+	var seen [MaxName + 1]bool
+	for text := range r.prefixes {
+		seen[min(len(text), MaxName)] = true
+	}
+	for n, has := range seen {
+		if has {
+			r.lengths = append(r.lengths, n)
+		}
+	}
+	return r, nil
+}
+
+func addPermission(m *map[string]Permission, rule Rule) {
+	if *m == nil {
+		*m = make(map[string]Permission)
+	}
+	(*m)[rule.text] |= rule.Permissions
+}
+
+// permits reports whether a rule permits p on a category. The empty name is the cell as a whole.
+func (r *rights) permits(p Permission, category, owner string) bool {
+	if r == nil || r.damaged || r.anywhere&p == 0 {
+		return false
+	}
+	if r.everywhere&p != 0 || r.exact[category]&p != 0 {
+		return true
+	}
+	for _, n := range r.lengths {
+		if n > len(category) {
+			break
+		}
+		if r.prefixes[category[:n]]&p != 0 {
+			return true
+		}
+	}
+	return owner != "" && r.owners[owner]&p != 0
+}
+
+// deciding returns the rule that permits p, in words.
+func (r *rights) deciding(p Permission, category, owner string) string {
+	rule := func(kind patternKind, text string, of Permission) string { return Rule{of, kind, text}.String() }
+	switch {
+	case r.everywhere&p != 0:
+		return rule(namePrefix, "", r.everywhere)
+	case r.exact[category]&p != 0:
+		return rule(exactName, category, r.exact[category])
+	}
+	for _, n := range r.lengths {
+		if n <= len(category) && r.prefixes[category[:n]]&p != 0 {
+			return rule(namePrefix, category[:n], r.prefixes[category[:n]])
+		}
+	}
+	return rule(ownerName, owner, r.owners[owner])
+}
+
+// Closed reports whether only what a rule allows is allowed.
+func (s *Set) Closed() bool { return s.closed }
+
+// Cause says why something is denied. The values are those of a metric's label.
+type Cause string
+
+// The causes.
+const (
+	// Allowed is no denial.
+	Allowed Cause = ""
+	// NotKnown: this process does not know yet who may do what.
+	NotKnown Cause = "not_known"
+	// Unproven: who asks has not proved who it is.
+	Unproven Cause = "unproven"
+	// BadToken: no token is like that.
+	BadToken Cause = "bad_token"
+	// Expired and Revoked: the token was valid once.
+	Expired Cause = "expired"
+	Revoked Cause = "revoked"
+	// NoRule: no rule allows it.
+	NoRule Cause = "no_rule"
+	// Damaged: the record with the rules can't be decoded.
+	Damaged Cause = "damaged"
+	// NotMember: it is for members of the cell.
+	NotMember Cause = "not_member"
+	// BadTicket: the ticket is missing, or of another reader, payload or place. OldTicket: it is too old.
+	BadTicket Cause = "bad_ticket"
+	OldTicket Cause = "old_ticket"
+)
+
+// Causes are all causes of denials.
+var Causes = []Cause{NotKnown, Unproven, BadToken, Expired, Revoked, NoRule, Damaged, NotMember, BadTicket, OldTicket}
+
+// Decide returns why a principal may not do something to a category of an owner, or Allowed. It is for hot paths: it takes no lock and
+// allocates nothing. The empty category is the cell as a whole.
+func (s *Set) Decide(p principal.Principal, what Permission, category, owner string, now time.Time) Cause {
+	if p.Kind == principal.Member || !s.Closed() {
+		return Allowed
+	}
+	own, of, cause := s.rightsOf(p, now)
+	switch {
+	case cause != Allowed:
+		return cause
+	case isOperator(p) && what&(Operate|Manage) != 0:
+		return Allowed
+	case own != nil && own.permits(what, category, owner):
+		return Allowed
+	case of == nil:
+		return denied(own)
+	case of.permits(what, category, owner):
+		return Allowed
+	}
+	for _, role := range of.activeRoles() {
+		if s.roles[role].permits(what, category, owner) {
+			return Allowed
+		}
+	}
+	return denied(of)
+}
+
+// isOperator reports whether a certificate says that a principal operates the cell. What a token may is decided by its rules alone.
+func isOperator(p principal.Principal) bool { return p.Kind == principal.Operator && p.Token == "" }
+
+// activeRoles are the roles of a principal whose record is not damaged.
+func (r *rights) activeRoles() []string {
+	if r == nil || r.damaged {
+		return nil
+	}
+	return r.roles
+}
+
+func denied(r *rights) Cause {
+	if r != nil && r.damaged {
+		return Damaged
+	}
+	return NoRule
+}
+
+// rightsOf returns the rights of a principal: its token's own, or those of its name, which may have roles.
+func (s *Set) rightsOf(p principal.Principal, now time.Time) (own, of *rights, cause Cause) {
+	if p.Kind == principal.Anonymous {
+		return nil, nil, Unproven
+	}
+	if p.Token == "" {
+		return nil, s.principals[p.Name], Allowed
+	}
+	t := s.tokens[p.Token]
+	if cause := t.validity(now); cause != Allowed {
+		return nil, nil, cause
+	}
+	if t.own != nil {
+		return t.own, nil, Allowed
+	}
+	return nil, s.principals[t.principal], Allowed
+}
+
+// validity returns why a token proves nothing, or Allowed.
+func (t *tokenEntry) validity(now time.Time) Cause {
+	switch {
+	case t == nil:
+		return BadToken
+	case t.damaged:
+		return Damaged
+	case t.revoked != 0:
+		return Revoked
+	case t.expires != 0 && now.UnixMicro() >= t.expires:
+		return Expired
+	}
+	return Allowed
+}
+
+// DecideAny returns why a principal may do none of some things to any category, or Allowed if it may do one of them to one.
+func (s *Set) DecideAny(p principal.Principal, what Permission, now time.Time) Cause {
+	if p.Kind == principal.Member || !s.Closed() {
+		return Allowed
+	}
+	own, of, cause := s.rightsOf(p, now)
+	if cause != Allowed {
+		return cause
+	}
+	if isOperator(p) && what&(Operate|Manage) != 0 {
+		return Allowed
+	}
+	for _, r := range []*rights{own, of} {
+		if r != nil && !r.damaged && r.anywhere&what != 0 {
+			return Allowed
+		}
+	}
+	for _, role := range of.activeRoles() {
+		if r := s.roles[role]; r != nil && !r.damaged && r.anywhere&what != 0 {
+			return Allowed
+		}
+	}
+	if own != nil {
+		return denied(own)
+	}
+	return denied(of)
+}
+
+// UsesOwners reports whether a rule about owners may permit something to a principal, so that the owner of a category that is not
+// known here is worth asking for.
+func (s *Set) UsesOwners(p principal.Principal, what Permission, now time.Time) bool {
+	own, of, cause := s.rightsOf(p, now)
+	if cause != Allowed {
+		return false
+	}
+	if own.hasOwners(what) || of.hasOwners(what) {
+		return true
+	}
+	for _, role := range of.activeRoles() {
+		if s.roles[role].hasOwners(what) {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *rights) hasOwners(what Permission) bool {
+	if r == nil || r.damaged {
+		return false
+	}
+	for _, p := range r.owners {
+		if p&what != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Explanation is a decision in words.
+type Explanation struct {
+	Allowed bool
+	// Rule is the rule that decides, Holder whose it is; empty if none does.
+	Rule, Holder string
+	// Reason is for people.
+	Reason string
+}
+
+// Explain decides as Decide does, and says why.
+func (s *Set) Explain(p principal.Principal, what Permission, category, owner string, now time.Time) Explanation {
+	cause := s.Decide(p, what, category, owner, now)
+	own, of, _ := s.rightsOf(p, now)
+	e := Explanation{Allowed: cause == Allowed}
+	decide := func(r *rights, holder, reason string) Explanation {
+		e.Rule, e.Holder, e.Reason = r.deciding(what, category, owner), holder, reason
+		return e
+	}
+	switch {
+	case !s.Closed():
+		e.Reason = "the cell is open: there is no token and no grant"
+	case !e.Allowed:
+		e.Reason = cause.explain()
+	case p.Kind == principal.Member:
+		e.Reason = "members of the cell may do what they must"
+	case own != nil && own.permits(what, category, owner):
+		return decide(own, "token "+p.Token, "a rule of the token")
+	case of != nil && of.permits(what, category, owner):
+		return decide(of, s.nameOf(p), "a rule of the principal")
+	default:
+		for _, role := range of.activeRoles() {
+			if s.roles[role].permits(what, category, owner) {
+				return decide(s.roles[role], role, "a rule of a role of the principal")
+			}
+		}
+		e.Reason = "operators may operate and manage"
+	}
+	return e
+}
+
+// nameOf returns the name whose grants count for a principal.
+func (s *Set) nameOf(p principal.Principal) string {
+	if t := s.tokens[p.Token]; t != nil {
+		return t.principal
+	}
+	return p.Name
+}
+
+// explain is the cause for people.
+func (c Cause) explain() string {
+	switch c {
+	case NotKnown:
+		return "this process does not know yet who may do what"
+	case Unproven:
+		return "who asks has not proved who it is"
+	case BadToken:
+		return "there is no such token"
+	case Expired:
+		return "the token has expired"
+	case Revoked:
+		return "the token was revoked"
+	case Damaged:
+		return "the record of its rules is damaged: give the rules again"
+	default:
+		return "no rule allows it"
+	}
+}
+
+// HasAdministrator reports whether anybody may operate the cell by a token or a grant.
+func (s *Set) HasAdministrator(now time.Time) bool {
+	for id, t := range s.tokens {
+		if t.validity(now) == Allowed && s.Decide(principal.Principal{Kind: principal.Client, Name: t.principal, Token: id}, Operate, "", "", now) == Allowed {
+			return true
+		}
+	}
+	for name := range s.principals {
+		if s.Decide(principal.Principal{Kind: principal.Client, Name: name}, Operate, "", "", now) == Allowed {
+			return true
+		}
+	}
+	return false
+}
+
+// Tokens, Principals and Rules count what the set has: principals include roles.
+func (s *Set) Tokens() int     { return len(s.tokens) }
+func (s *Set) Principals() int { return len(s.principals) + len(s.roles) }
+func (s *Set) Rules() int      { return s.rules }
+
+// Damaged counts the records that deny since they can't be decoded.
+func (s *Set) Damaged() int { return s.damaged }
+
+// NewestKey returns the key that signs tickets, and when it was made in Unix microseconds; 0 if there is none.
+func (s *Set) NewestKey() (id uint32, createdAt int64) { return s.newest, s.newestAt }
+
+// clone returns a copy that can be changed. Rights and keys are shared: they never change.
+func (s *Set) clone() *Set {
+	c := *s
+	c.tokens, c.principals, c.roles, c.keys = maps.Clone(s.tokens), maps.Clone(s.principals), maps.Clone(s.roles), maps.Clone(s.keys)
+	return &c
+}

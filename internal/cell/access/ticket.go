@@ -1,0 +1,102 @@
+package access
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"time"
+
+	"scribe/internal/format/pointer"
+	"scribe/internal/transport/principal"
+)
+
+// TicketTTL is how long a ticket lets its reader fetch. Whether the reader still has the right to is asked with every fetch, so this
+// bounds only what a key can be used for.
+const TicketTTL = 24 * time.Hour
+
+// Layout of a ticket (docs/format/access.md). Integers are little-endian: version 1, key 4, end in Unix seconds 8, shard 8, LSN 8, MAC 16.
+const (
+	ticketVersion = 1
+	ticketHead    = 1 + 4 + 8 + 8 + 8
+	ticketMAC     = 16
+	ticketLen     = ticketHead + ticketMAC
+)
+
+// Place is where a pointer stands in a reader's log.
+type Place struct {
+	Shard, LSN uint64
+}
+
+// SignTicket returns the ticket with which a principal may fetch the payload of a pointer in a category; nil if there is no key, or
+// the pointer can't be decoded.
+func (s *Set) SignTicket(p principal.Principal, category string, at Place, encoded []byte, now time.Time) []byte {
+	key := s.keys[s.newest]
+	canonical, ok := canonicalPointer(encoded)
+	if key == nil || !ok {
+		return nil
+	}
+	t := make([]byte, 0, ticketLen)
+	t = append(t, ticketVersion)
+	t = binary.LittleEndian.AppendUint32(t, s.newest)
+	t = binary.LittleEndian.AppendUint64(t, uint64(now.Add(TicketTTL).Unix())) //nolint:gosec // after 1970
+	t = binary.LittleEndian.AppendUint64(t, at.Shard)
+	t = binary.LittleEndian.AppendUint64(t, at.LSN)
+	return append(t, macOf(key, t, p, category, canonical)...)
+}
+
+// CheckTicket returns why (NotKnown: the key has not arrived yet) a ticket does not let a principal fetch the payload of a pointer in a category, or Allowed; and the place
+// that the ticket is for. Nothing of the pointer can be changed: its blob, its block and its range are under the MAC.
+func (s *Set) CheckTicket(ticket []byte, p principal.Principal, category string, encoded []byte, now time.Time) (Place, Cause) {
+	if len(ticket) != ticketLen || ticket[0] != ticketVersion {
+		return Place{}, BadTicket
+	}
+	id := binary.LittleEndian.Uint32(ticket[1:])
+	key := s.keys[id]
+	canonical, ok := canonicalPointer(encoded)
+	switch {
+	case !ok:
+		return Place{}, BadTicket
+	case key == nil && id > s.newest:
+		return Place{}, NotKnown // it is on its way here
+	case key == nil:
+		return Place{}, OldTicket
+	}
+	if !hmac.Equal(ticket[ticketHead:], macOf(key, ticket[:ticketHead], p, category, canonical)) {
+		return Place{}, BadTicket
+	}
+	if uint64(now.Unix()) >= binary.LittleEndian.Uint64(ticket[5:]) { //nolint:gosec // after 1970
+		return Place{}, OldTicket
+	}
+	return Place{Shard: binary.LittleEndian.Uint64(ticket[13:]), LSN: binary.LittleEndian.Uint64(ticket[21:])}, Allowed
+}
+
+// canonicalPointer returns a pointer without its sequences, which readers leave out since they need none.
+func canonicalPointer(encoded []byte) ([]byte, bool) {
+	p, err := pointer.Decode(encoded)
+	if err != nil {
+		return nil, false
+	}
+	if len(p.Sequences) == 0 {
+		return encoded, true
+	}
+	p.Sequences = nil
+	return pointer.Append(nil, &p), true
+}
+
+func macOf(key, head []byte, p principal.Principal, category string, canonical []byte) []byte {
+	m := hmac.New(sha256.New, key)
+	field := func(b []byte) {
+		var n [4]byte
+		binary.LittleEndian.PutUint32(n[:], uint32(len(b))) //nolint:gosec // names and pointers are short
+		m.Write(n[:])
+		m.Write(b)
+	}
+	field([]byte("scribe ticket"))
+	field(head)
+	field([]byte{byte(p.Kind)})
+	field([]byte(p.Name))
+	field([]byte(p.Token))
+	field([]byte(category))
+	field(canonical)
+	return m.Sum(nil)[:ticketMAC]
+}

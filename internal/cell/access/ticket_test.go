@@ -1,0 +1,130 @@
+package access
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"scribe/internal/format/pointer"
+	"scribe/internal/transport/principal"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+func keyRecord(t testing.TB, records map[string][]byte, id uint32) {
+	t.Helper()
+	records[KeyKey(id)] = encode(t, &scribev1.TicketKey{Id: id, Secret: bytes.Repeat([]byte{byte(id)}, KeyBytes), CreatedAt: noon.UnixMicro()})
+}
+
+func samplePointer(change func(*pointer.Pointer)) []byte {
+	id := pointer.BlobID{6: 0x70, 8: 0x80}
+	p := pointer.Pointer{
+		Blob: id, Class: 72, Codec: pointer.CodecZstd, BlockOffset: 128, BlockLen: 1000, BlockRawLen: 5000, BlockCRC: 7, Offset: 100, Length: 200, Frames: 1, Messages: 3,
+		MinTime: 1, MaxTime: 2,
+	}
+	if change != nil {
+		change(&p)
+	}
+	return pointer.Append(nil, &p)
+}
+
+func TestTickets(t *testing.T) {
+	records := recordsOf(t, "alice read:a")
+	keyRecord(t, records, 1)
+	s := setOf(t, records)
+	alice := client("alice")
+	place := Place{Shard: 5 << 32, LSN: 9}
+	mine := samplePointer(nil)
+	ticket := s.SignTicket(alice, "a", place, mine, noon)
+	at, cause := s.CheckTicket(ticket, alice, "a", mine, noon.Add(TicketTTL-time.Second))
+	if cause != Allowed || at != place {
+		t.Fatalf("%v, %q", at, cause)
+	}
+	// Readers leave sequences out of the pointer.
+	sequenced := samplePointer(func(p *pointer.Pointer) { p.Sequences = []pointer.Sequence{{Producer: 1, Epoch: 1, First: 1, Last: 3}} })
+	if _, cause := s.CheckTicket(s.SignTicket(alice, "a", place, sequenced, noon), alice, "a", mine, noon); cause != Allowed {
+		t.Errorf("without its sequences: %q", cause)
+	}
+	tokenOf := alice
+	tokenOf.Token = "other"
+	agent := principal.Principal{Kind: principal.Agent, Name: "alice"}
+	for name, c := range map[string]struct {
+		p        principal.Principal
+		category string
+		pointer  []byte
+		at       time.Time
+		want     Cause
+	}{
+		"another reader":    {client("bob"), "a", mine, noon, BadTicket},
+		"another token":     {tokenOf, "a", mine, noon, BadTicket},
+		"another kind":      {agent, "a", mine, noon, BadTicket},
+		"another category":  {alice, "b", mine, noon, BadTicket},
+		"the whole block":   {alice, "a", samplePointer(func(p *pointer.Pointer) { p.Offset, p.Length = 0, p.BlockRawLen }), noon, BadTicket},
+		"more of the block": {alice, "a", samplePointer(func(p *pointer.Pointer) { p.Length++ }), noon, BadTicket},
+		"another block":     {alice, "a", samplePointer(func(p *pointer.Pointer) { p.BlockOffset++ }), noon, BadTicket},
+		"another blob":      {alice, "a", samplePointer(func(p *pointer.Pointer) { p.Blob[15]++ }), noon, BadTicket},
+		"another codec":     {alice, "a", samplePointer(func(p *pointer.Pointer) { p.Codec, p.BlockLen = pointer.CodecNone, p.BlockRawLen }), noon, BadTicket},
+		"another region":    {alice, "a", samplePointer(func(p *pointer.Pointer) { p.Region = "eu" }), noon, BadTicket},
+		"too late":          {alice, "a", mine, noon.Add(TicketTTL), OldTicket},
+		"no pointer":        {alice, "a", []byte{1}, noon, BadTicket},
+	} {
+		if _, cause := s.CheckTicket(ticket, c.p, c.category, c.pointer, c.at); cause != c.want {
+			t.Errorf("%s: %q, want %q", name, cause, c.want)
+		}
+	}
+	for i := range ticket {
+		changed := bytes.Clone(ticket)
+		changed[i] ^= 1
+		if _, cause := s.CheckTicket(changed, alice, "a", mine, noon); cause == Allowed {
+			t.Errorf("byte %d of a ticket may be anything", i)
+		}
+	}
+	for n := range len(ticket) {
+		if _, cause := s.CheckTicket(ticket[:n], alice, "a", mine, noon); cause != BadTicket {
+			t.Errorf("%d bytes of a ticket: %q", n, cause)
+		}
+	}
+}
+
+// TestTicketKeys: tickets of an earlier key stay valid while the key is kept, and one of a key that has not arrived is worth a retry.
+func TestTicketKeys(t *testing.T) {
+	records := recordsOf(t, "alice read:a")
+	keyRecord(t, records, 1)
+	before, mine, alice := setOf(t, records), samplePointer(nil), client("alice")
+	old := before.SignTicket(alice, "a", Place{}, mine, noon)
+	keyRecord(t, records, 2)
+	both := setOf(t, records)
+	fresh := both.SignTicket(alice, "a", Place{}, mine, noon)
+	if _, cause := both.CheckTicket(old, alice, "a", mine, noon); cause != Allowed {
+		t.Errorf("of the earlier key: %q", cause)
+	}
+	if _, cause := before.CheckTicket(fresh, alice, "a", mine, noon); cause != NotKnown {
+		t.Errorf("of a key that has not arrived: %q", cause)
+	}
+	gone, _ := both.Apply(nil, []string{KeyKey(1)})
+	if _, cause := gone.CheckTicket(old, alice, "a", mine, noon); cause != OldTicket {
+		t.Errorf("of a key that is gone: %q", cause)
+	}
+	if both.SignTicket(alice, "a", Place{}, []byte("damaged"), noon) != nil {
+		t.Error("a ticket for no pointer")
+	}
+}
+
+// BenchmarkTicket: go test -run '^$' -bench Ticket -count 6 ./internal/cell/access
+func BenchmarkTicket(b *testing.B) {
+	records := recordsOf(b, "alice read:a")
+	keyRecord(b, records, 1)
+	s, mine, alice := setOf(b, records), samplePointer(nil), client("alice")
+	ticket := s.SignTicket(alice, "a", Place{}, mine, noon)
+	b.Run("sign", func(b *testing.B) {
+		for b.Loop() {
+			s.SignTicket(alice, "a", Place{}, mine, noon)
+		}
+	})
+	b.Run("check", func(b *testing.B) {
+		for b.Loop() {
+			if _, cause := s.CheckTicket(ticket, alice, "a", mine, noon); cause != Allowed {
+				b.Fatal(cause)
+			}
+		}
+	})
+}

@@ -1,0 +1,142 @@
+package enforce
+
+import (
+	"cmp"
+	"context"
+
+	"scribe/internal/cell/access"
+	"scribe/internal/transport/principal"
+	"scribe/internal/transport/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// controlService serves what the caller may see and change of the categories.
+type controlService struct {
+	rpc.ControlService
+	e *Enforcer
+}
+
+// CreateCategory implements rpc.ControlService. With a rule about owners a caller may create categories of that owner.
+func (s controlService) CreateCategory(ctx context.Context, req *scribev1.CreateCategoryRequest) (*scribev1.CreateCategoryResponse, error) {
+	if s.e.IsFree(ctx) {
+		return s.ControlService.CreateCategory(ctx, req)
+	}
+	p, c := principal.FromContext(ctx), req.GetCategory()
+	set, now := s.e.rights.Set(), s.e.now()
+	act := describeAct(access.Manage, c.GetName())
+	if cause := set.Decide(p, access.Manage, c.GetName(), c.GetOwner(), now); cause != access.Allowed {
+		return nil, s.e.deny(p, s.e.orUnknown(cause), act)
+	}
+	res, err := s.ControlService.CreateCategory(ctx, req)
+	byName := set.Decide(p, access.Manage, c.GetName(), "", now) == access.Allowed
+	switch {
+	case rpc.ReasonOf(err) == scribev1.Reason_REASON_CATEGORY_EXISTS && !byName,
+		err == nil && set.Decide(p, access.Manage, res.GetCategory().GetName(), res.GetCategory().GetOwner(), now) != access.Allowed:
+		return nil, s.e.deny(p, access.NoRule, act) // it is another owner's
+	}
+	return res, err
+}
+
+// GetCategory implements rpc.ControlService.
+func (s controlService) GetCategory(ctx context.Context, req *scribev1.GetCategoryRequest) (*scribev1.GetCategoryResponse, error) {
+	if !s.e.IsFree(ctx) {
+		if err := s.e.Allow(ctx, access.All, req.GetName()); err != nil {
+			return nil, err
+		}
+	}
+	return s.ControlService.GetCategory(ctx, req)
+}
+
+// UpdateCategory implements rpc.ControlService. Who owns a category decides who has rights to it by rules about owners, so only who
+// may manage every category changes owners.
+func (s controlService) UpdateCategory(ctx context.Context, req *scribev1.UpdateCategoryRequest) (*scribev1.UpdateCategoryResponse, error) {
+	if !s.e.IsFree(ctx) {
+		if err := s.e.Allow(ctx, access.Manage, req.GetName()); err != nil {
+			return nil, err
+		}
+		if req.Owner != nil {
+			if err := s.e.AllowCell(ctx, access.Manage, "change the owner of a category"); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return s.ControlService.UpdateCategory(ctx, req)
+}
+
+// DeleteCategory implements rpc.ControlService.
+func (s controlService) DeleteCategory(ctx context.Context, req *scribev1.DeleteCategoryRequest) (*scribev1.DeleteCategoryResponse, error) {
+	if !s.e.IsFree(ctx) {
+		if err := s.e.Allow(ctx, access.Manage, req.GetName()); err != nil {
+			return nil, err
+		}
+	}
+	return s.ControlService.DeleteCategory(ctx, req)
+}
+
+// ListCategories implements rpc.ControlService. It leaves out what the caller may not see, and says that there are more only if there
+// are more that it may see.
+func (s controlService) ListCategories(ctx context.Context, req *scribev1.ListCategoriesRequest) (*scribev1.ListCategoriesResponse, error) {
+	if s.e.IsFree(ctx) || s.e.AllowsAll(ctx) {
+		return s.ControlService.ListCategories(ctx, req)
+	}
+	const most = 10_000 // as the protocol says
+	limit := int(cmp.Or(min(req.GetLimit(), most), most))
+	out := &scribev1.ListCategoriesResponse{}
+	ask := &scribev1.ListCategoriesRequest{Prefix: req.GetPrefix(), After: req.GetAfter(), Names: req.GetNames(), WithoutSchemas: req.GetWithoutSchemas()}
+	for {
+		page, err := s.ControlService.ListCategories(ctx, ask)
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range page.GetCategories() {
+			ask.After = c.GetName()
+			if !s.e.Sees(ctx, c) {
+				continue
+			}
+			if len(out.GetCategories()) == limit {
+				out.More = true
+				return out, nil
+			}
+			out.Categories = append(out.Categories, c)
+		}
+		if out.Named = page.GetNamed(); !page.GetMore() {
+			return out, nil
+		}
+	}
+}
+
+// AllowsAll reports whether the caller of ctx sees every category.
+func (e *Enforcer) AllowsAll(ctx context.Context) bool {
+	return e.rights.Set().Decide(principal.FromContext(ctx), access.All, "", "", e.now()) == access.Allowed
+}
+
+// GetStatus implements rpc.ControlService. How many categories there are is for those who see all of them. Where members are, and
+// what they offer, every client must know.
+func (s controlService) GetStatus(ctx context.Context, req *scribev1.GetStatusRequest) (*scribev1.GetStatusResponse, error) {
+	res, err := s.ControlService.GetStatus(ctx, req)
+	if err == nil && !s.e.IsFree(ctx) && !s.e.AllowsAll(ctx) {
+		res.Categories, res.RetirementsPending, res.Leadership = 0, 0, nil
+	}
+	return res, err
+}
+
+// Services returns services that let pass what the callers of each may do. Those that are for members or operators alone, which Protect
+// sees to, are unchanged.
+func (e *Enforcer) Services(s rpc.Services) rpc.Services {
+	if s.Write != nil {
+		s.Write = writeService{s.Write, e}
+	}
+	if s.ReadStream != nil {
+		s.ReadStream = readStreamService{s.ReadStream, e}
+	}
+	if s.ReadProxy != nil {
+		s.ReadProxy = readProxyService{s.ReadProxy, e}
+	}
+	if s.Control != nil {
+		s.Control = controlService{s.Control, e}
+	}
+	if s.Group != nil {
+		s.Group = groupService{s.Group, e}
+	}
+	return s
+}

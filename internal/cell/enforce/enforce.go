@@ -1,0 +1,269 @@
+package enforce
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"scribe/internal/base/entropy"
+	"scribe/internal/base/metrics"
+	"scribe/internal/cell/access"
+	"scribe/internal/transport/principal"
+	"scribe/internal/transport/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// Rights is the process's copy of who may do what. *access.View has it.
+type Rights interface {
+	Set() *access.Set
+	Known() bool
+	Watch() (*access.Set, <-chan struct{})
+}
+
+// Categories is the process's copy of the categories, for their owners. *catalog.View has it.
+type Categories interface {
+	Lookup(name string) (*scribev1.Category, bool)
+	Resolve(ctx context.Context, name string) (*scribev1.Category, error)
+}
+
+// Deps are what an Enforcer works with.
+type Deps struct {
+	// Rights is required.
+	Rights Rights
+	// Random draws the process's own secret; nil means the machine's randomness.
+	Random *entropy.Source
+	// Now is the wall clock; nil means time.Now.
+	Now func() time.Time
+	// Logger and Registerer may be nil.
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer
+}
+
+// Enforcer decides about requests. Its methods are safe for concurrent use.
+type Enforcer struct {
+	rights     Rights
+	categories atomic.Pointer[Categories] // nil until they are known
+	now        func() time.Time
+	log        *slog.Logger
+	denials    *prometheus.CounterVec
+	// own is the text with which the process proves to itself that it is a member, ownHash its hash.
+	own     string
+	ownHash [sha256.Size]byte
+}
+
+// New returns an enforcer.
+func New(deps Deps) (*Enforcer, error) {
+	if deps.Rights == nil {
+		return nil, errors.New("enforce: Deps.Rights is missing")
+	}
+	e := &Enforcer{
+		rights: deps.Rights, now: deps.Now, log: cmp.Or(deps.Logger, slog.New(slog.DiscardHandler)),
+		own: "process_" + deps.Random.Text() + deps.Random.Text(),
+	}
+	if e.now == nil {
+		e.now = time.Now
+	}
+	e.ownHash = sha256.Sum256([]byte(e.own))
+	set := metrics.NewSet("scribe_access_")
+	causes := make([]string, len(access.Causes))
+	for i, c := range access.Causes {
+		causes[i] = string(c)
+	}
+	e.denials = set.CounterOf("denials_total", "Requests, frames and payloads that were denied, by cause.", "cause", causes...)
+	if err := set.Register(deps.Registerer); err != nil {
+		return nil, fmt.Errorf("enforce: %w", err)
+	}
+	return e, nil
+}
+
+// SetCategories gives the enforcer the categories. Until then rules about owners allow nothing.
+func (e *Enforcer) SetCategories(c Categories) { e.categories.Store(&c) }
+
+// OwnToken is what the process sends to itself where it calls itself over its address, as the SQL server does. Nobody else may get it.
+func (e *Enforcer) OwnToken() string { return e.own }
+
+// Authenticate returns who has a token.
+func (e *Enforcer) Authenticate(token string) (principal.Principal, error) {
+	sum := sha256.Sum256([]byte(token))
+	if subtle.ConstantTimeCompare(sum[:], e.ownHash[:]) == 1 {
+		return principal.Principal{Kind: principal.Member, Name: "this process"}, nil
+	}
+	p, cause := e.rights.Set().Authenticate(token, e.now())
+	if cause == access.Allowed {
+		return p, nil
+	}
+	if !e.rights.Known() {
+		cause = access.NotKnown
+	}
+	return principal.Principal{}, e.deny(principal.Principal{}, cause, "be let in")
+}
+
+// Closed reports whether only what a rule allows is allowed to those who are no members.
+func (e *Enforcer) Closed() bool { return e.rights.Set().Closed() }
+
+// IsFree reports whether nothing needs to be asked about the caller of ctx: it is a member, or the cell is open.
+func (e *Enforcer) IsFree(ctx context.Context) bool {
+	return principal.FromContext(ctx).Kind == principal.Member || !e.Closed()
+}
+
+// Allow returns an error unless the caller of ctx may do something to a category. Its text is the same whether the category exists
+// or not.
+func (e *Enforcer) Allow(ctx context.Context, what access.Permission, category string) error {
+	p := principal.FromContext(ctx)
+	if cause := e.decide(ctx, p, what, category); cause != access.Allowed {
+		return e.deny(p, cause, describeAct(what, category))
+	}
+	return nil
+}
+
+// AllowCell returns an error unless the caller of ctx may do something to the cell as a whole.
+func (e *Enforcer) AllowCell(ctx context.Context, what access.Permission, act string) error {
+	p := principal.FromContext(ctx)
+	if cause := e.rights.Set().Decide(p, what, "", "", e.now()); cause != access.Allowed {
+		return e.deny(p, e.orUnknown(cause), act)
+	}
+	return nil
+}
+
+// AllowAny returns an error unless the caller of ctx may do one of some things to some category.
+func (e *Enforcer) AllowAny(ctx context.Context, what access.Permission, act string) error {
+	p := principal.FromContext(ctx)
+	if cause := e.rights.Set().DecideAny(p, what, e.now()); cause != access.Allowed {
+		return e.deny(p, e.orUnknown(cause), act)
+	}
+	return nil
+}
+
+// Sees reports whether the caller of ctx may know that a category exists: it may do anything to it.
+func (e *Enforcer) Sees(ctx context.Context, c *scribev1.Category) bool {
+	return e.rights.Set().Decide(principal.FromContext(ctx), access.All, c.GetName(), c.GetOwner(), e.now()) == access.Allowed
+}
+
+// decide decides about a category. Only for a caller whom a rule about owners may help is a category looked up that is not known here.
+func (e *Enforcer) decide(ctx context.Context, p principal.Principal, what access.Permission, category string) access.Cause {
+	set, now := e.rights.Set(), e.now()
+	if p.Kind == principal.Member || !set.Closed() {
+		return access.Allowed
+	}
+	var owner string
+	categories, known := e.categories.Load(), false
+	if categories != nil {
+		var c *scribev1.Category
+		c, known = (*categories).Lookup(category)
+		owner = c.GetOwner()
+	}
+	cause := set.Decide(p, what, category, owner, now)
+	if cause == access.NoRule && !known && categories != nil && set.UsesOwners(p, what, now) {
+		if c, err := (*categories).Resolve(ctx, category); err == nil {
+			cause = set.Decide(p, what, category, c.GetOwner(), now)
+		}
+	}
+	return e.orUnknown(cause)
+}
+
+// orUnknown replaces a denial by NotKnown while it is not known who may do what.
+func (e *Enforcer) orUnknown(cause access.Cause) access.Cause {
+	if cause != access.Allowed && !e.rights.Known() {
+		return access.NotKnown
+	}
+	return cause
+}
+
+// acts are the permissions in errors.
+var acts = map[access.Permission]string{
+	access.Write: "write to", access.Read: "read", access.Query: "query", access.Group: "use consumer groups of", access.Manage: "manage",
+}
+
+func describeAct(what access.Permission, category string) string {
+	return cmp.Or(acts[what], "see") + fmt.Sprintf(" category %q", shortenName(category))
+}
+
+func shortenName(name string) string {
+	if len(name) <= access.MaxName {
+		return name
+	}
+	return fmt.Sprintf("%.64s...", name)
+}
+
+// deny counts a denial, and returns its error.
+func (e *Enforcer) deny(p principal.Principal, cause access.Cause, act string) error {
+	e.denials.WithLabelValues(string(cause)).Inc()
+	e.log.Debug("denied", "kind", p.Kind.String(), "principal", p.Name, "token", p.Token, "act", act, "cause", string(cause))
+	switch cause { //nolint:exhaustive // the others are denials of a known caller
+	case access.NotKnown:
+		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, time.Second, "this process does not know yet who may %s: the control plane does not answer", act)
+	case access.Unproven:
+		return rpc.Errorf(scribev1.Reason_REASON_UNAUTHENTICATED, "the cell is closed, and the request proves nothing: send a token (SCRIBE_TOKEN, or the header Authorization: Bearer) or a client certificate")
+	case access.BadToken:
+		return rpc.Errorf(scribev1.Reason_REASON_UNAUTHENTICATED, "the token is not one of this cell: check SCRIBE_TOKEN")
+	case access.Expired, access.Revoked:
+		return rpc.Errorf(scribev1.Reason_REASON_UNAUTHENTICATED, "the token has ended (%s): ask for another one", cause)
+	case access.OldTicket:
+		return rpc.Errorf(scribev1.Reason_REASON_TICKET_EXPIRED, "the ticket of the pointer is too old: open the stream again at the same position")
+	case access.BadTicket:
+		return rpc.Errorf(scribev1.Reason_REASON_DENIED, "the pointer came without a ticket, or with one for another reader, payload or place: fetch what a read stream has sent, as it was sent")
+	case access.NotMember:
+		return rpc.Errorf(scribev1.Reason_REASON_DENIED, "%s %q may not %s: that is for members of the cell", p.Kind, p.Name, act)
+	case access.Damaged:
+		return rpc.Errorf(scribev1.Reason_REASON_DENIED, "%s %q may not %s: the record of its rules is damaged; an administrator can grant them again", p.Kind, p.Name, act)
+	default:
+		return rpc.Errorf(scribev1.Reason_REASON_DENIED, "%s %q may not %s: no rule allows it; an administrator can grant it", p.Kind, p.Name, act)
+	}
+}
+
+// WatchRights returns a context that ends with a denial as its cause as soon as its caller may no longer do something to a category:
+// a grant was taken, or a token was revoked or has expired. cancel releases it.
+func (e *Enforcer) WatchRights(ctx context.Context, what access.Permission, category string) (_ context.Context, cancel context.CancelFunc) {
+	ctx, stop := context.WithCancelCause(ctx)
+	p := principal.FromContext(ctx)
+	if p.Kind == principal.Member {
+		return ctx, func() { stop(nil) }
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			set, replaced := e.rights.Watch()
+			if cause := e.decide(ctx, p, what, category); cause != access.Allowed && cause != access.NotKnown {
+				stop(e.deny(p, cause, describeAct(what, category)))
+				return
+			}
+			wait := longestWait
+			if end := set.EndOf(p); !end.IsZero() {
+				wait = min(max(end.Sub(e.now()), 0)+time.Millisecond, longestWait)
+			}
+			t := time.NewTimer(wait)
+			select {
+			case <-replaced:
+			case <-t.C:
+			case <-ctx.Done():
+				t.Stop()
+				return
+			}
+			t.Stop()
+		}
+	}()
+	return ctx, func() { stop(nil); <-ended }
+}
+
+// longestWait bounds the time between two looks at the same rights: a token may end in years, and the wall clock may be set.
+const longestWait = time.Minute
+
+// endedBy returns the denial that ended a context of WatchRights, or err.
+func endedBy(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		switch rpc.ReasonOf(cause) { //nolint:exhaustive // denials
+		case scribev1.Reason_REASON_DENIED, scribev1.Reason_REASON_UNAUTHENTICATED:
+			return cause
+		}
+	}
+	return err
+}

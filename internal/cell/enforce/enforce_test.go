@@ -1,0 +1,311 @@
+package enforce
+
+import (
+	"context"
+	"encoding/base64"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"scribe/internal/cell/access"
+	"scribe/internal/role/publish"
+	"scribe/internal/role/request"
+	"scribe/internal/transport/principal"
+	"scribe/internal/transport/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// rights are who may do what in a test.
+type rights struct {
+	set     *access.Set
+	unknown bool
+	next    chan struct{}
+}
+
+func (r *rights) Set() *access.Set { return r.set }
+func (r *rights) Known() bool      { return !r.unknown }
+func (r *rights) Watch() (*access.Set, <-chan struct{}) {
+	return r.set, r.next
+}
+
+// categories are the owners of categories; asked counts the names that were looked up at the control plane.
+type categories struct {
+	owners map[string]string // known here
+	later  map[string]string // known to the control plane
+	asked  []string
+}
+
+func (c *categories) Lookup(name string) (*scribev1.Category, bool) {
+	owner, ok := c.owners[name]
+	return &scribev1.Category{Name: name, Owner: owner}, ok
+}
+
+func (c *categories) Resolve(_ context.Context, name string) (*scribev1.Category, error) {
+	c.asked = append(c.asked, name)
+	if owner, ok := c.later[name]; ok {
+		return &scribev1.Category{Name: name, Owner: owner}, nil
+	}
+	return nil, rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "it does not exist")
+}
+
+// newEnforcer returns an enforcer for grants, given as "principal rule rule".
+func newEnforcer(t *testing.T, c *categories, grants ...string) (*Enforcer, *rights) {
+	t.Helper()
+	records := map[string][]byte{}
+	for _, g := range grants {
+		words := strings.Fields(g)
+		rules, err := access.ParseRules(words[1:], true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		records[access.GrantKey(words[0])] = encode(t, &scribev1.AccessGrant{Principal: words[0], Rules: rules})
+	}
+	if len(grants) > 0 {
+		records[access.KeyKey(1)] = encode(t, &scribev1.TicketKey{Id: 1, Secret: make([]byte, access.KeyBytes), CreatedAt: 1})
+	}
+	set, damaged := access.NewSet(records)
+	if len(damaged) > 0 {
+		t.Fatal(damaged)
+	}
+	r := &rights{set: set, next: make(chan struct{})}
+	e, err := New(Deps{Rights: r})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c != nil {
+		e.SetCategories(c)
+	}
+	return e, r
+}
+
+func encode(t *testing.T, m proto.Message) []byte {
+	t.Helper()
+	b, err := access.EncodeRecord(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// as returns a context of a client; "" is for nobody.
+func as(name string) context.Context {
+	if name == "" {
+		return context.Background()
+	}
+	return principal.NewContext(context.Background(), principal.Principal{Kind: principal.Client, Name: name})
+}
+
+func wantReason(t *testing.T, err error, want scribev1.Reason) {
+	t.Helper()
+	if rpc.ReasonOf(err) != want {
+		t.Errorf("%v: %v, want %v", err, rpc.ReasonOf(err), want)
+	}
+}
+
+const (
+	denied          = scribev1.Reason_REASON_DENIED
+	unauthenticated = scribev1.Reason_REASON_UNAUTHENTICATED
+)
+
+// TestEveryProcedureIsClassified: a new call is refused to all but members until somebody decides.
+func TestEveryProcedureIsClassified(t *testing.T) {
+	found := 0
+	protoregistry.GlobalFiles.RangeFilesByPackage("scribe.v1", func(f protoreflect.FileDescriptor) bool {
+		for i := range f.Services().Len() {
+			s := f.Services().Get(i)
+			for j := range s.Methods().Len() {
+				path := "/" + string(s.FullName()) + "/" + string(s.Methods().Get(j).Name())
+				found++
+				if _, ok := procedures[path]; !ok {
+					t.Errorf("%s is not in the table", path)
+				}
+			}
+		}
+		return true
+	})
+	if found != len(procedures) {
+		t.Errorf("the table has %d procedures, the protocol %d", len(procedures), found)
+	}
+}
+
+func TestAdmission(t *testing.T) {
+	e, r := newEnforcer(t, nil, "writer write:a.*", "reader read:b", "ops operate:*", "root all:*")
+	open := func(path, who string) bool { return e.admitCall(as(who), path) == nil }
+	const (
+		write   = "/scribe.v1.WriteService/Write"
+		stream  = "/scribe.v1.ReadStreamService/Stream"
+		submit  = "/scribe.v1.BatchService/Submit"
+		status  = "/scribe.v1.ControlService/GetStatus"
+		join    = "/scribe.v1.ControlService/Join"
+		issue   = "/scribe.v1.AccessService/IssueToken"
+		records = "/scribe.v1.AccessService/WatchAccess"
+	)
+	for path, allowed := range map[string]string{
+		write: "writer root", stream: "reader root", submit: "", status: "writer reader ops root", join: "", issue: "ops root", records: "",
+		"/livez": "writer reader ops root", "/readyz": "writer reader ops root", "/metrics": "ops root", "/debug/pprof/profile": "ops root", "/metricsx": "",
+		"/v1/query": "root", "/v1/lines/a.x": "writer root", "/": "", "/v1/lines": "", "/scribe.v1.WriteService/Other": "",
+	} {
+		for _, who := range []string{"", "writer", "reader", "ops", "root", "stranger"} {
+			want := slices.Contains(strings.Fields(allowed), who)
+			if path == "/livez" || path == "/readyz" {
+				want = true
+			}
+			if open(path, who) != want {
+				t.Errorf("%s by %q: %v, want %v", path, who, !want, want)
+			}
+		}
+		if !open(path, "root") && e.admitCall(principal.NewContext(t.Context(), principal.Principal{Kind: principal.Member}), path) != nil {
+			t.Errorf("%s is closed to members", path)
+		}
+	}
+	wantReason(t, e.admitCall(as(""), write), unauthenticated)
+	wantReason(t, e.admitCall(as("stranger"), write), denied)
+	r.unknown = true
+	wantReason(t, e.admitCall(as("stranger"), write), scribev1.Reason_REASON_NO_BACKEND)
+	openCell, _ := newEnforcer(t, nil)
+	if err := openCell.admitCall(as(""), submit); err != nil {
+		t.Errorf("an open cell: %v", err)
+	}
+}
+
+// TestProtect: tokens are read from the header, and a wrong one is refused also where the connection has proved something.
+func TestProtect(t *testing.T) {
+	e, _ := newEnforcer(t, nil, "root all:*")
+	var who principal.Principal
+	h := e.Protect(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { who = principal.FromContext(r.Context()) }))
+	call := func(path, authorization string, p principal.Principal) int {
+		who = principal.Principal{}
+		r := httptest.NewRequestWithContext(principal.NewContext(t.Context(), p), http.MethodPost, path, http.NoBody)
+		r.Header.Set("Authorization", authorization)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Code
+	}
+	root := principal.Principal{Kind: principal.Client, Name: "root"}
+	for _, c := range []struct {
+		path, authorization string
+		p                   principal.Principal
+		want                int
+		kind                principal.Kind
+	}{
+		{"/metrics", "Bearer " + e.OwnToken(), principal.Principal{}, 200, principal.Member},
+		{"/metrics", "bearer " + e.OwnToken(), principal.Principal{}, 200, principal.Member},
+		{"/metrics", "", root, 200, principal.Client},
+		{"/metrics", "Digest x", root, 200, principal.Client},
+		{"/metrics", "Basic " + base64.StdEncoding.EncodeToString([]byte("any:"+e.OwnToken())), principal.Principal{}, 200, principal.Member},
+		{"/metrics", "Basic eDp5", root, 401, 0},
+		{"/metrics", "", principal.Principal{}, 401, 0},
+		{"/metrics", "Bearer scribe_x", root, 401, 0},
+		{"/metrics", "", principal.Principal{Kind: principal.Client, Name: "x"}, 403, 0},
+		{"/livez", "Bearer wrong", principal.Principal{}, 200, 0},
+		{"/scribe.v1.ControlService/Join", "", root, 403, 0},
+		{"/scribe.v1.ControlService/Join", "Bearer " + e.OwnToken(), root, 200, principal.Member},
+	} {
+		if got := call(c.path, c.authorization, c.p); got != c.want || who.Kind != c.kind {
+			t.Errorf("%s with %q by %v: %d by %v, want %d by %v", c.path, c.authorization, c.p, got, who.Kind, c.want, c.kind)
+		}
+	}
+}
+
+// TestOwners: a category that is not known here is looked up only for who may have a right by its owner.
+func TestOwners(t *testing.T) {
+	c := &categories{owners: map[string]string{"known": "team"}, later: map[string]string{"fresh": "team", "foreign": "other"}}
+	e, _ := newEnforcer(t, c, "owner write:owner=team", "named write:x.*")
+	for _, name := range []string{"known", "fresh"} {
+		if err := e.Allow(as("owner"), access.Write, name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	same := e.Allow(as("owner"), access.Write, "foreign").Error()
+	if missing := e.Allow(as("owner"), access.Write, "missing").Error(); strings.ReplaceAll(missing, "missing", "foreign") != same {
+		t.Errorf("what exists is told by %q and %q", same, missing)
+	}
+	if want := []string{"fresh", "foreign", "missing"}; !slices.Equal(c.asked, want) {
+		t.Errorf("asked for %q, want %q", c.asked, want)
+	}
+	c.asked = nil
+	for _, name := range []string{"fresh", "foreign", "missing"} {
+		wantReason(t, e.Allow(as("named"), access.Write, name), denied)
+		wantReason(t, e.Allow(as("owner"), access.Read, name), denied)
+		wantReason(t, e.Allow(as(""), access.Write, name), unauthenticated)
+	}
+	if len(c.asked) > 0 {
+		t.Errorf("asked for %q of callers without a right", c.asked)
+	}
+}
+
+// writer takes all frames, and notes their categories and the request.
+type writer struct {
+	rpc.WriteService
+	req  *scribev1.WriteRequest
+	seen []string
+}
+
+func (w *writer) Write(_ context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
+	w.req = req
+	res := &scribev1.WriteResponse{Ordered: true}
+	for frames := request.WalkHeaders(req.GetFrames()); frames.Next(); {
+		w.seen = append(w.seen, frames.CategoryName())
+		res.Results = append(res.Results, &scribev1.FrameResult{Lsn: uint64(len(w.seen))})
+	}
+	return res, nil
+}
+
+func frameOf(t *testing.T, category string) []byte {
+	t.Helper()
+	f, err := publish.Frame(&scribev1.PublishRequest{
+		Category: category, Messages: []*scribev1.PublishMessage{{Content: &scribev1.PublishMessage_Text{Text: "m"}}},
+	}, publish.MaxBytes, time.UnixMicro(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func TestWrite(t *testing.T) {
+	e, _ := newEnforcer(t, nil, "alice write:a.*", "root write:*")
+	inner := &writer{}
+	s := e.Services(rpc.Services{Write: inner}).Write
+	mixed := &scribev1.WriteRequest{Ack: scribev1.AckLevel_ACK_LEVEL_COMMITTED, Follows: []uint32{1, 3, 4}, Lingered: true}
+	for _, category := range []string{"b", "a.x", "b", "a.x", "a.y", "c"} {
+		mixed.Frames = append(mixed.Frames, frameOf(t, category)...)
+	}
+	res, err := s.Write(as("alice"), mixed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"a.x", "a.x", "a.y"}; !slices.Equal(inner.seen, want) || !slices.Equal(inner.req.GetFollows(), []uint32{0, 1, 2}) || !inner.req.GetLingered() {
+		t.Errorf("written %q, follows %v", inner.seen, inner.req.GetFollows())
+	}
+	for i, want := range []uint64{0, 1, 0, 2, 3, 0} {
+		r := res.GetResults()[i]
+		if r.GetLsn() != want || (want == 0) != (r.GetError().GetReason() == denied) {
+			t.Errorf("frame %d: %v, want LSN %d", i, r, want)
+		}
+	}
+	for who, reason := range map[string]scribev1.Reason{"bob": denied, "": unauthenticated} {
+		inner.seen = nil
+		_, err := s.Write(as(who), mixed)
+		wantReason(t, err, reason)
+		if len(inner.seen) > 0 {
+			t.Errorf("%q wrote %q", who, inner.seen)
+		}
+	}
+	// Nothing of a request is copied unless something is denied.
+	for who, category := range map[string]string{"alice": "a.x", "root": "b"} {
+		req := &scribev1.WriteRequest{Frames: frameOf(t, category)}
+		if _, err := s.Write(as(who), req); err != nil || inner.req != req {
+			t.Errorf("%s: %v, another request: %v", who, err, inner.req != req)
+		}
+	}
+	if _, err := s.Publish(as("alice"), &scribev1.PublishRequest{Category: "b"}); rpc.ReasonOf(err) != denied {
+		t.Errorf("publish: %v", err)
+	}
+}

@@ -1,0 +1,137 @@
+package enforce
+
+import (
+	"context"
+	"time"
+
+	"scribe/internal/cell/access"
+	"scribe/internal/transport/principal"
+	"scribe/internal/transport/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// readStreamService serves streams of categories that the caller may read, with tickets for their pointers.
+type readStreamService struct {
+	rpc.ReadStreamService
+	e *Enforcer
+}
+
+// Bounds implements rpc.ReadStreamService.
+func (s readStreamService) Bounds(ctx context.Context, req *scribev1.BoundsRequest) (*scribev1.BoundsResponse, error) {
+	if err := s.e.Allow(ctx, access.Read, req.GetCategory()); err != nil {
+		return nil, err
+	}
+	return s.ReadStreamService.Bounds(ctx, req)
+}
+
+// Stream implements rpc.ReadStreamService. The stream ends when the caller's right does.
+func (s readStreamService) Stream(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) error {
+	p := principal.FromContext(ctx)
+	if p.Kind == principal.Member {
+		return s.ReadStreamService.Stream(ctx, recv, send)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var (
+		category string
+		refused  error
+		release  = func() {}
+	)
+	defer func() { release() }()
+	begin := func(rctx context.Context) (*scribev1.StreamRequest, error) {
+		req, err := recv(rctx)
+		if start := req.GetStart(); err == nil && start != nil && category == "" && refused == nil {
+			if refused = s.e.allowStart(ctx, start); refused != nil {
+				return nil, refused
+			}
+			category = start.GetCategory()
+			var watched context.Context
+			watched, release = s.e.WatchRights(ctx, access.Read, category)
+			context.AfterFunc(watched, func() { cancel(context.Cause(watched)) })
+		}
+		return req, err
+	}
+	ticketed := func(res *scribev1.StreamResponse) error {
+		if cause := context.Cause(ctx); cause != nil {
+			return cause
+		}
+		if entries := res.GetEntries().GetEntries(); len(entries) > 0 && s.e.Closed() {
+			set, now := s.e.rights.Set(), s.e.now()
+			for _, entry := range entries {
+				entry.Ticket = set.SignTicket(p, category, access.Place{Shard: entry.GetShard(), LSN: entry.GetLsn()}, entry.GetPointer(), now)
+			}
+		}
+		return send(res)
+	}
+	err := s.ReadStreamService.Stream(ctx, begin, ticketed)
+	if refused != nil {
+		return refused
+	}
+	return endedBy(ctx, err)
+}
+
+// allowStart decides about the start of a stream.
+func (e *Enforcer) allowStart(ctx context.Context, start *scribev1.StreamStart) error {
+	if start.GetUnsequenced() && !e.IsFree(ctx) {
+		return e.deny(principal.FromContext(ctx), access.NotMember, "read what is not sequenced yet")
+	}
+	return e.Allow(ctx, access.Read, start.GetCategory())
+}
+
+// retryKeys is when a fetch is worth repeating whose key has not arrived.
+const retryKeys = 200 * time.Millisecond
+
+// readProxyService serves payloads for which the caller has tickets.
+type readProxyService struct {
+	rpc.ReadProxyService
+	e *Enforcer
+}
+
+// Fetch implements rpc.ReadProxyService.
+func (s readProxyService) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
+	if s.e.IsFree(ctx) {
+		return s.ReadProxyService.Fetch(ctx, req)
+	}
+	if err := s.e.allowFetch(ctx, req); err != nil {
+		return nil, err
+	}
+	return s.ReadProxyService.Fetch(ctx, req)
+}
+
+// allowFetch decides about a fetch. Whoever may read every category of the cell needs no tickets: there is nothing of others in a
+// block. Whole blocks are for the read proxies of other regions alone.
+func (e *Enforcer) allowFetch(ctx context.Context, req *scribev1.FetchRequest) error {
+	p := principal.FromContext(ctx)
+	if req.GetPeer() || req.GetEncoding() == scribev1.PayloadEncoding_PAYLOAD_ENCODING_BLOCK {
+		return e.deny(p, access.NotMember, "fetch whole blocks")
+	}
+	if err := e.Allow(ctx, access.Read, req.GetCategory()); err != nil {
+		return err
+	}
+	set, now := e.rights.Set(), e.now()
+	everywhere := set.Decide(p, access.Read, "", "", now) == access.Allowed
+	if everywhere && len(req.GetTickets()) == 0 && len(req.GetPlaces()) == 0 {
+		return nil
+	}
+	if len(req.GetTickets()) != len(req.GetPointers()) {
+		return e.deny(p, access.BadTicket, "fetch")
+	}
+	places := req.GetPlaces()
+	if len(places) > 0 && len(places) != len(req.GetPointers()) {
+		return e.deny(p, access.BadTicket, "fetch")
+	}
+	for i, ticket := range req.GetTickets() {
+		at, cause := set.CheckTicket(ticket, p, req.GetCategory(), req.GetPointers()[i], now)
+		// What is learned of a payload is kept at its place, for other readers: it must be the payload's own.
+		if cause == access.Allowed && len(places) > 0 && at != (access.Place{Shard: places[i].GetShard(), LSN: places[i].GetLsn()}) {
+			cause = access.BadTicket
+		}
+		if cause == access.NotKnown { // a key that has not arrived yet
+			return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, retryKeys, "the key of the ticket has not arrived at this read proxy yet")
+		}
+		if cause != access.Allowed {
+			return e.deny(p, cause, "fetch")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,151 @@
+package enforce
+
+import (
+	"context"
+	"strings"
+
+	"scribe/internal/cell/access"
+	"scribe/internal/transport/principal"
+	"scribe/proto/scribe/v1/scribev1connect"
+)
+
+// requirement is what a call needs before its content is looked at, in a closed cell.
+type requirement struct {
+	// member: only members of the cell may.
+	member bool
+	// everybody: nothing needs to be proved.
+	everybody bool
+	// cell is a permission on the cell as a whole; any are permissions of which the caller must have one somewhere. What the call
+	// names is checked where it is known.
+	cell, any access.Permission
+}
+
+var (
+	membersOnly = requirement{member: true}
+	operators   = requirement{cell: access.Operate}
+	everybody   = requirement{everybody: true}
+	anyRight    = requirement{any: access.All}
+)
+
+func needs(what access.Permission) requirement { return requirement{any: what} }
+
+// procedures are the requirements of all calls. One that is not here is for members only.
+var procedures = map[string]requirement{
+	scribev1connect.WriteServiceWriteProcedure:   needs(access.Write),
+	scribev1connect.WriteServicePublishProcedure: needs(access.Write),
+
+	scribev1connect.BatchServiceSubmitProcedure: membersOnly,
+	scribev1connect.PushServicePushProcedure:    membersOnly,
+
+	scribev1connect.ReadStreamServiceStreamProcedure: needs(access.Read),
+	scribev1connect.ReadStreamServiceBoundsProcedure: needs(access.Read),
+	scribev1connect.ReadProxyServiceFetchProcedure:   needs(access.Read),
+	scribev1connect.ViewServiceViewsProcedure:        operators, // it shows the text of queries
+
+	scribev1connect.ControlServiceCreateCategoryProcedure:  needs(access.Manage),
+	scribev1connect.ControlServiceUpdateCategoryProcedure:  needs(access.Manage),
+	scribev1connect.ControlServiceDeleteCategoryProcedure:  needs(access.Manage),
+	scribev1connect.ControlServiceGetCategoryProcedure:     anyRight,
+	scribev1connect.ControlServiceListCategoriesProcedure:  anyRight,
+	scribev1connect.ControlServiceGetStatusProcedure:       anyRight,
+	scribev1connect.ControlServiceListMembersProcedure:     operators,
+	scribev1connect.ControlServiceListDroppedProcedure:     operators,
+	scribev1connect.ControlServiceWatchCategoriesProcedure: membersOnly,
+	scribev1connect.ControlServiceWatchMembersProcedure:    membersOnly,
+	scribev1connect.ControlServiceJoinProcedure:            membersOnly,
+	scribev1connect.ControlServiceHeartbeatProcedure:       membersOnly,
+	scribev1connect.ControlServiceLeaveProcedure:           membersOnly,
+	scribev1connect.ControlServiceForgetDroppedProcedure:   membersOnly,
+	scribev1connect.ControlServiceHoldPinsProcedure:        membersOnly,
+	scribev1connect.ControlServiceListPinsProcedure:        membersOnly,
+
+	scribev1connect.GroupServiceJoinGroupProcedure:      needs(access.Group),
+	scribev1connect.GroupServiceHeartbeatGroupProcedure: needs(access.Group),
+	scribev1connect.GroupServiceGroupPositionsProcedure: needs(access.Group),
+	scribev1connect.GroupServiceCommitGroupProcedure:    needs(access.Group),
+	scribev1connect.GroupServiceLeaveGroupProcedure:     needs(access.Group),
+	scribev1connect.GroupServiceListGroupsProcedure:     needs(access.Group),
+	scribev1connect.GroupServiceDescribeGroupProcedure:  needs(access.Group),
+	scribev1connect.GroupServiceResetGroupProcedure:     needs(access.Group),
+	scribev1connect.GroupServiceDeleteGroupProcedure:    needs(access.Group),
+
+	// What operators look at with scribe inspect; pointers of all categories are among it.
+	scribev1connect.MetalogServiceReadProcedure:            operators,
+	scribev1connect.MetalogServiceTailProcedure:            operators,
+	scribev1connect.MetalogServiceSeekProcedure:            operators,
+	scribev1connect.MetalogServiceListShardsProcedure:      operators,
+	scribev1connect.MetalogServiceAnnotationsProcedure:     operators,
+	scribev1connect.MetalogServiceSequencesProcedure:       operators,
+	scribev1connect.MetalogServiceSubscribeProcedure:       membersOnly,
+	scribev1connect.MetalogServiceWatchShardsProcedure:     membersOnly,
+	scribev1connect.MetalogServiceOpenProcedure:            membersOnly,
+	scribev1connect.MetalogServiceAppendProcedure:          membersOnly,
+	scribev1connect.MetalogServiceTrimProcedure:            membersOnly,
+	scribev1connect.MetalogServiceSealProcedure:            membersOnly,
+	scribev1connect.MetalogServiceRetireProcedure:          membersOnly,
+	scribev1connect.MetalogServiceEraseProcedure:           membersOnly,
+	scribev1connect.MetalogServiceAdvanceBoundaryProcedure: membersOnly,
+	scribev1connect.MetalogServiceAnnotateProcedure:        membersOnly,
+
+	scribev1connect.NodeServiceDescribeNodeProcedure: operators,
+	scribev1connect.NodeServiceListNodesProcedure:    operators,
+	scribev1connect.NodeServiceAddNodeProcedure:      operators,
+	scribev1connect.NodeServiceReplaceNodeProcedure:  operators,
+	scribev1connect.NodeServiceRemoveNodeProcedure:   operators,
+	scribev1connect.NodeServiceDetachCellProcedure:   operators,
+
+	scribev1connect.AccessServiceIssueTokenProcedure:   operators,
+	scribev1connect.AccessServiceListTokensProcedure:   operators,
+	scribev1connect.AccessServiceRevokeTokenProcedure:  operators,
+	scribev1connect.AccessServiceAddGrantsProcedure:    operators,
+	scribev1connect.AccessServiceRemoveGrantsProcedure: operators,
+	scribev1connect.AccessServiceListGrantsProcedure:   operators,
+	scribev1connect.AccessServiceCheckAccessProcedure:  operators,
+	scribev1connect.AccessServiceWatchAccessProcedure:  membersOnly, // it has keys
+}
+
+// paths are the requirements of what is not a procedure, by the beginnings of paths. Any other path is for members only.
+var paths = []struct {
+	prefix string
+	of     requirement
+}{
+	{"/livez", everybody},
+	{"/readyz", everybody},
+	{"/metrics", operators},
+	{"/debug/pprof/", operators},
+	{"/v1/query", needs(access.Query)},
+	{"/v1/lines/", needs(access.Write)},
+	{"/arrow.flight.protocol.FlightService/", needs(access.Query)},
+}
+
+// requirementOf returns what a request to a path needs.
+func requirementOf(path string) requirement {
+	if r, ok := procedures[path]; ok {
+		return r
+	}
+	for _, p := range paths {
+		if path == p.prefix || strings.HasSuffix(p.prefix, "/") && strings.HasPrefix(path, p.prefix) {
+			return p.of
+		}
+	}
+	return membersOnly
+}
+
+// admitCall returns an error unless a call to a path can be open to the caller of ctx.
+func (e *Enforcer) admitCall(ctx context.Context, path string) error {
+	r := requirementOf(path)
+	p := principal.FromContext(ctx)
+	const act = "do that"
+	switch {
+	case r.everybody || e.IsFree(ctx):
+		return nil
+	case p.Kind == principal.Anonymous:
+		return e.deny(p, e.orUnknown(access.Unproven), act)
+	case r.member:
+		return e.deny(p, e.orUnknown(access.NotMember), act)
+	case r.cell != 0:
+		return e.AllowCell(ctx, r.cell, "operate the cell")
+	default:
+		return e.AllowAny(ctx, r.any, act)
+	}
+}

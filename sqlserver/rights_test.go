@@ -1,0 +1,99 @@
+package sqlserver
+
+import (
+	"context"
+	"iter"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"scribe/internal/cell/access"
+	"scribe/internal/transport/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// onlyOne lets everybody query one category. Its word can be taken back.
+type onlyOne struct {
+	category string
+	ended    context.CancelCauseFunc
+}
+
+var errDenied = rpc.Errorf(scribev1.Reason_REASON_DENIED, "client %q may not do that", "x")
+
+func (o *onlyOne) Allow(_ context.Context, what access.Permission, category string) error {
+	if what == access.Query && category == o.category {
+		return nil
+	}
+	return errDenied
+}
+
+func (o *onlyOne) Sees(_ context.Context, c *scribev1.Category) bool {
+	return c.GetName() == o.category
+}
+
+func (o *onlyOne) AllowAny(context.Context, access.Permission, string) error {
+	if o.category == "" {
+		return rpc.Errorf(scribev1.Reason_REASON_UNAUTHENTICATED, "nothing is proved")
+	}
+	return nil
+}
+
+func (o *onlyOne) WatchRights(ctx context.Context, _ access.Permission, _ string) (context.Context, context.CancelFunc) {
+	ctx, o.ended = context.WithCancelCause(ctx)
+	return ctx, func() { o.ended(nil) }
+}
+
+// twoCategories are the categories of a cell.
+type twoCategories struct{}
+
+func (twoCategories) All() iter.Seq[*scribev1.Category] {
+	return func(yield func(*scribev1.Category) bool) {
+		_ = yield(&scribev1.Category{Name: "access"}) && yield(&scribev1.Category{Name: "accession"})
+	}
+}
+
+// TestRights: a query needs the right to its category, before anything of the category is looked up; what one may not see is neither a
+// table nor a hint.
+func TestRights(t *testing.T) {
+	s := serve(t, &runner{}, nil)
+	rights := &onlyOne{category: "access"}
+	s.Server.deps.Rights, s.Server.deps.Categories = rights, twoCategories{}
+	for text, want := range map[string]int{"SELECT * FROM other": http.StatusForbidden, "SELECT * FROM accession": http.StatusForbidden, "SELEC": http.StatusBadRequest} {
+		res, err := s.http.Client().Get(s.http.URL + Path + "?" + url.Values{"sql": {text}}.Encode())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if res.StatusCode != want {
+			t.Errorf("%q: %s, want %d", text, res.Status, want)
+		}
+	}
+	tables, err := s.Server.listTables(t.Context())
+	if err != nil || len(tables) != 1 || tables[0].name != "access" {
+		t.Errorf("tables %v, %v", tables, err)
+	}
+	if err := s.Server.unknownCategory(t.Context(), "SELECT * FROM accessio"); strings.Contains(errorOf(err).Hint, "accession") || !strings.Contains(errorOf(err).Hint, "access") {
+		t.Errorf("hint %q", errorOf(err).Hint)
+	}
+	if err := s.Server.allowFlight(t.Context()); err != nil {
+		t.Error(err)
+	}
+	q := &runningQuery{g: s.Server, ctx: t.Context(), req: &Request{SQL: "SELECT * FROM access"}}
+	if err := q.checkRights(); err != nil {
+		t.Fatal(err)
+	}
+	rights.ended(errDenied)
+	<-q.ctx.Done()
+	if e := errorOf(q.endReason()); e.Kind != KindDenied {
+		t.Errorf("a query whose right has ended: %v", e)
+	}
+	q.unwatch()
+	rights.category = ""
+	if err := s.Server.allowFlight(t.Context()); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("a call of Flight: %v", err)
+	}
+}

@@ -31,6 +31,7 @@ type ControlPlane struct {
 	feed    *categoryFeed
 	members *memberDriver
 	pins    *pinTable
+	store   cellStore
 	// leadership says whether this instance serves members and pins itself.
 	leadership *leadership
 	forwarder  forwarder

@@ -95,9 +95,9 @@ func NetworkSupport() error {
 	if os.Getuid() != 0 {
 		return errors.New("root, to make network namespaces")
 	}
-	for program, of := range map[string]string{"ip": "iproute2", "nsenter": "util-linux"} {
-		if _, err := exec.LookPath(program); err != nil {
-			return fmt.Errorf("the program %s (%s)", program, of)
+	for name, of := range map[string]string{"ip": "iproute2", "nsenter": "util-linux"} {
+		if _, err := exec.LookPath(name); err != nil {
+			return fmt.Errorf("the program %s (%s)", name, of)
 		}
 	}
 	if _, err := os.Stat("/dev/net/tun"); err != nil {

@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"context"
 	"log/slog"
 	"time"
 
@@ -91,4 +92,6 @@ type Deps struct {
 	Retirer Retirer
 	// Peer returns a client for the control plane at a URL. It is required where the store is shared.
 	Peer func(url string) rpc.ControlService
+	// Probe asks who serves at a member's URL, and returns the incarnation of that process. Nil: a process that joins takes over its id from whoever has it.
+	Probe func(ctx context.Context, url string) (incarnation string, err error)
 }

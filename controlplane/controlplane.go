@@ -33,6 +33,7 @@ type ControlPlane struct {
 	accessFeed *categoryFeed
 	members    *memberDriver
 	pins       *pinTable
+	store      cellStore
 	// leadership says whether this instance serves members and pins itself.
 	leadership *leadership
 	forwarder  forwarder

@@ -26,6 +26,9 @@
 // processes should not use one slot at a time (epochs fence the older one if they do), so a slot stays with a member's id while its
 // lease lives, and for at least one more TTL; then it goes to another id only when no unused or freed slot is left.
 //
+// A process that would damage the cell is refused (file identity.go): one whose id a living process has, which is asked at its address, and
+// one whose store of payloads is not the one that the first member named.
+//
 // # Several control planes
 //
 // Control planes that share a store (Config.Shared) elect one that leads (types election and leadership, file lead.go). It keeps
@@ -34,7 +37,7 @@
 //
 // # Locks
 //
-// feed.mu, members.mu, pins.mu, ids.mu and retireSchedule.mu are leaves: while one is held, no other lock is taken and no I/O is
+// feed.mu, members.mu, pins.mu, store.mu, ids.mu and retireSchedule.mu are leaves: while one is held, no other lock is taken and no I/O is
 // done. Under leadership.mu only members.mu and pins.mu are taken.
 // Joins are serialised by members.turn, a semaphore that is held across the write to the store and acquired before members.mu.
 package controlplane

@@ -23,6 +23,7 @@ const (
 	slotPrefix     = "slot/"     // then the slot in five digits
 	accessPrefix   = "access/"   // then the key of a record, see package access
 	nextIDKey      = "meta/next-category-id"
+	cellStoreKey   = "meta/blob-store"
 	// accessChangesKey changes with every change of an access record, so that of two changes that were decided by the same records
 	// one is decided anew.
 	accessChangesKey = "meta/access-changes"
@@ -83,13 +84,17 @@ const slotVersion = 1
 
 // slotRecord is the stored form of a slot and its last holder. Times are Unix microseconds.
 type slotRecord struct {
-	Version  int     `json:"version"`
-	ID       string  `json:"id"`
-	Roles    []int32 `json:"roles,omitempty"`
-	URL      string  `json:"url,omitempty"`
-	Program  string  `json:"program,omitempty"`
-	JoinedAt int64   `json:"joined_at"`
-	TTL      int64   `json:"ttl_us"`
+	Version int     `json:"version"`
+	ID      string  `json:"id"`
+	Roles   []int32 `json:"roles,omitempty"`
+	URL     string  `json:"url,omitempty"`
+	Program string  `json:"program,omitempty"`
+	// Incarnation and Store are the member's; empty for one of an older program.
+	Incarnation string `json:"incarnation,omitempty"`
+	Store       string `json:"store,omitempty"`
+
+	JoinedAt int64 `json:"joined_at"`
+	TTL      int64 `json:"ttl_us"`
 	// ExpiredAt is when the lease ended; 0 if it was live when this was written.
 	ExpiredAt int64 `json:"expired_at,omitempty"`
 }
@@ -97,7 +102,7 @@ type slotRecord struct {
 func encodeSlot(m *scribev1.Member, ttl time.Duration, expiredAt int64) ([]byte, error) {
 	r := slotRecord{
 		Version: slotVersion, ID: m.GetId(), URL: m.GetUrl(), Program: m.GetVersion(),
-		JoinedAt: m.GetJoinedAt(), TTL: ttl.Microseconds(), ExpiredAt: expiredAt,
+		Incarnation: m.GetIncarnation(), Store: m.GetStore(), JoinedAt: m.GetJoinedAt(), TTL: ttl.Microseconds(), ExpiredAt: expiredAt,
 	}
 	for _, role := range m.GetRoles() {
 		r.Roles = append(r.Roles, int32(role))
@@ -121,7 +126,7 @@ func decodeSlot(key string, value []byte) (m *scribev1.Member, ttl time.Duration
 	if r.Version != slotVersion {
 		return damaged(fmt.Errorf("version %d, this program knows version %d", r.Version, slotVersion))
 	}
-	m = &scribev1.Member{Id: r.ID, Url: r.URL, Slot: uint32(slot), JoinedAt: r.JoinedAt, Version: r.Program}
+	m = &scribev1.Member{Id: r.ID, Url: r.URL, Slot: uint32(slot), JoinedAt: r.JoinedAt, Version: r.Program, Incarnation: r.Incarnation, Store: r.Store}
 	for _, role := range r.Roles {
 		m.Roles = append(m.Roles, scribev1.Role(role))
 	}

@@ -121,15 +121,22 @@ func (c *ControlPlane) Join(ctx context.Context, req *scribev1.JoinRequest) (*sc
 	member := proto.CloneOf(req.GetMember())
 	member.ProtoReflect().SetUnknown(nil)
 	return serveLeading(ctx, c, what, req, rpc.ControlService.Join, func(ctx context.Context, term *heldTerm) (*scribev1.JoinResponse, error) {
-		if err := c.joinMember(ctx, what, term, member, ttl); err != nil {
+		replaced, err := c.examineHolder(ctx, what, member)
+		if err != nil {
+			return nil, err
+		}
+		if err := c.checkStore(ctx, what, term, member.GetStore()); err != nil {
+			return nil, err
+		}
+		if err := c.joinMember(ctx, what, term, member, replaced, ttl); err != nil {
 			return nil, err
 		}
 		return &scribev1.JoinResponse{Member: proto.CloneOf(member), Ttl: durationpb.New(ttl)}, nil
 	})
 }
 
-// joinMember gives a member a slot, stores it, and begins the lease. From then on the registry owns member.
-func (c *ControlPlane) joinMember(ctx context.Context, what string, term *heldTerm, member *scribev1.Member, ttl time.Duration) error {
+// joinMember gives a member a slot, stores it, and begins the lease. From then on the registry owns member. replaced is the incarnation whose lease it may end.
+func (c *ControlPlane) joinMember(ctx context.Context, what string, term *heldTerm, member *scribev1.Member, replaced string, ttl time.Duration) error {
 	m := c.members
 	if err := m.turn.Acquire(ctx, 1); err != nil {
 		return err
@@ -140,6 +147,10 @@ func (c *ControlPlane) joinMember(ctx context.Context, what string, term *heldTe
 	now := time.Now()
 	m.mu.Lock()
 	registry := m.mu.registry // of the term; the next one has another, which has read what is stored here
+	if holder := registry.findHolder(member.GetId(), member.GetIncarnation(), now); holder != nil && holder.incarnation() != replaced {
+		m.mu.Unlock()
+		return rpc.RetryErrorf(scribev1.Reason_REASON_MEMBER_REFUSED, minTTL, "%s: the process at %s has just joined with this id: try again", what, holder.member.GetUrl())
+	}
 	slot, free := registry.reserveSlot(member.GetId(), now)
 	m.mu.Unlock()
 	if slot == 0 {
@@ -175,7 +186,20 @@ func (c *ControlPlane) Heartbeat(ctx context.Context, req *scribev1.HeartbeatReq
 		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "heartbeat of %q: load: %d is above %d", shorten(req.GetId()), req.GetLoad(), maxLoad)
 	}
 	what := fmt.Sprintf("heartbeat of %q", shorten(req.GetId()))
-	return serveLeading(ctx, c, what, req, rpc.ControlService.Heartbeat, func(context.Context, *heldTerm) (*scribev1.HeartbeatResponse, error) {
+	var v request.Violations
+	v.CheckText("incarnation", req.GetIncarnation(), maxIdentity)
+	v.CheckText("store", req.GetStore(), maxIdentity)
+	if err := v.Err(what); err != nil {
+		return nil, err
+	}
+	return serveLeading(ctx, c, what, req, rpc.ControlService.Heartbeat, func(ctx context.Context, term *heldTerm) (*scribev1.HeartbeatResponse, error) {
+		if holder := c.members.findHolder(req.GetId(), req.GetIncarnation()); holder != nil {
+			return nil, c.errReplaced(what, holder)
+		}
+		// A control store that does not answer does not end a lease: the next heartbeat names the store again.
+		if err := c.checkStore(ctx, what, term, req.GetStore()); rpc.ReasonOf(err) == scribev1.Reason_REASON_MEMBER_REFUSED {
+			return nil, err
+		}
 		return c.members.heartbeat(req)
 	})
 }
@@ -216,9 +240,10 @@ func (c *ControlPlane) removeMember(ctx context.Context, what string, term *held
 	defer m.turn.Release(1)
 	m.mu.Lock()
 	registry := m.mu.registry
-	slot, lived := registry.slots.byID[req.GetId()], registry.leases[req.GetId()] != nil
+	lease := registry.leases[req.GetId()]
+	slot, lived := registry.slots.byID[req.GetId()], lease != nil
 	m.mu.Unlock()
-	if slot == 0 {
+	if slot == 0 || competes(lease, req.GetIncarnation()) { // nothing to leave, or another process has taken the id over
 		return &scribev1.LeaveResponse{}, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)

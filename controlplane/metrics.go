@@ -21,6 +21,8 @@ type roleMetrics struct {
 	joins         prometheus.Counter
 	leaves        prometheus.Counter
 	expiries      prometheus.Counter
+	// refusals counts processes that were not admitted, by what was wrong.
+	refusals *prometheus.CounterVec
 	// retired and retireFailures count retirements of deleted categories.
 	retired        prometheus.Counter
 	retireFailures prometheus.Counter
@@ -43,6 +45,9 @@ const (
 	forwardDone    = "done"
 	forwardFailed  = "failed"
 	forwardRefused = "refused"
+
+	refusedID    = "id"
+	refusedStore = "store"
 )
 
 // measureLeading returns 1 if this control plane leads.
@@ -67,6 +72,7 @@ func newMetrics(r prometheus.Registerer, c *ControlPlane) (*roleMetrics, error) 
 		joins:          set.Counter("joins_total", "Leases granted."),
 		leaves:         set.Counter("leaves_total", "Leases given back."),
 		expiries:       set.Counter("expiries_total", "Leases that ended without a heartbeat."),
+		refusals:       set.CounterOf("refused_members_total", "Processes that were refused as members: another one has their id, or their store of payloads is not the cell's.", "why", refusedID, refusedStore),
 		retired:        set.Counter("retirements_total", "Deleted categories whose logs this process has ended."),
 		retireFailures: set.Counter("retirement_failures_total", "Attempts to end the logs of a deleted category that failed. They are repeated."),
 		leaderChanges:  set.Counter("leader_changes_total", "Terms of control planes, and ends of terms, that this process has seen."),

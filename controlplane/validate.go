@@ -32,6 +32,7 @@ const (
 	maxMemberRoles   = 16
 	maxMemberURL     = 2048
 	maxMemberVersion = 255
+	maxIdentity      = 64 // of a start of a process, and of a store
 	maxLoad          = 1000
 	minTTL           = 100 * time.Millisecond
 	maxTTL           = 5 * time.Minute
@@ -180,5 +181,7 @@ func checkMember(m *scribev1.Member) (v request.Violations) {
 		v.Add("load", "%d is above %d", m.GetLoad(), maxLoad)
 	}
 	v.CheckText("version", m.GetVersion(), maxMemberVersion)
+	v.CheckText("incarnation", m.GetIncarnation(), maxIdentity)
+	v.CheckText("store", m.GetStore(), maxIdentity)
 	return v
 }

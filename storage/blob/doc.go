@@ -11,6 +11,8 @@
 // Every such key is a valid file name below a folder and a valid object name, on every system. No key may be a folder of another
 // key: while "a/b" is stored, "a" can't be.
 //
+// [IdentityKey] is the key of an object that tells the store from others; see [Identify].
+//
 // # Durability and outcomes
 //
 // When Put returns nil, the blob survives a crash of the process and of the machine (file, s3). A reader never sees a part of a

@@ -30,6 +30,7 @@ func runSuite(t *testing.T, open func(t *testing.T) blob.Store) {
 		{"FolderIsNoBlob", testFolder},
 		{"Exists", testExists},
 		{"SameKeyAtOnce", testSameKeyAtOnce},
+		{"Identity", testIdentity},
 		{"Stat", testStat},
 		{"ListOrder", testListOrder},
 		{"ListPrefix", testListPrefix},

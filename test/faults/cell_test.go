@@ -1,9 +1,12 @@
 package faults
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"net/url"
 	"path/filepath"
 	"slices"
@@ -62,6 +65,8 @@ type cell struct {
 	store *netfault.Store
 	// single has all roles, in a cell of one process.
 	single *member
+	// outside is where clients are that can't reach the cell from here; nil in cells whose clients can.
+	outside *outsideHost
 	// killed counts processes that ended without a word: their counters are gone.
 	killed int
 	// orphans is an upper bound of the blobs that batchers which were killed may have left.
@@ -80,8 +85,17 @@ type member struct {
 	proc  *program.Process
 	// socket is where it is reached if it has a network of its own.
 	socket string
+	// address is the URL at which clients outside of this machine reach a node; "" for others.
+	address string
 	// peak is the most memory that it had before it was restarted.
 	peak int64
+}
+
+// outsideHost is a host that is not of the cell.
+type outsideHost struct {
+	// client makes requests from there, under runs commands there.
+	client *http.Client
+	under  []string
 }
 
 // layout is what differs between cells.
@@ -213,6 +227,9 @@ func (c *cell) start(members ...*member) {
 func (c *cell) ready(m *member, stdout io.Reader) {
 	c.t.Helper()
 	m.proc.AwaitReady(stdout)
+	if m.front == nil {
+		return
+	}
 	u, err := url.Parse(m.proc.URL)
 	if err != nil {
 		c.t.Fatal(err)
@@ -229,8 +246,11 @@ func (c *cell) member(name string) *member {
 	return c.members[i]
 }
 
-// url is where a process is reached.
+// url is where a process is reached. In a cell of nodes, roles are at all of them.
 func (c *cell) url(name string) string {
+	if c.outside != nil {
+		return c.nodeURL(name)
+	}
 	if m := c.member(name); m.socket == "" {
 		return m.front.URL()
 	}
@@ -253,15 +273,19 @@ func (c *cell) kill(m *member) {
 	c.t.Helper()
 	c.remember(m)
 	m.proc.Kill()
-	m.front.Target("") // its port may soon be another process's
-	m.front.Cut()
+	if m.front != nil {
+		m.front.Target("") // its port may soon be another process's
+		m.front.Cut()
+	}
 	c.killed++
 }
 
 // stop ends a process in an orderly way.
 func (m *member) stop() {
 	m.proc.Stop()
-	m.front.Target("")
+	if m.front != nil {
+		m.front.Target("")
+	}
 }
 
 // remember keeps what a process that is about to be killed knows.
@@ -270,7 +294,7 @@ func (c *cell) remember(m *member) {
 	if !slices.Contains(m.parts, partBatcher) {
 		return
 	}
-	if s, err := program.Scrape(c.t.Context(), m.proc.URL); err == nil {
+	if s, err := c.scrape(m); err == nil {
 		c.orphans += s.Sum("scribe_batcher_orphan_blobs_total")
 	}
 	// What it had begun to put and did not point to any more: 4 flushes at a time, and what was cut in between.
@@ -281,7 +305,7 @@ func (c *cell) remember(m *member) {
 func (c *cell) accounts() string {
 	var b strings.Builder
 	for _, m := range c.members {
-		s, err := program.Scrape(c.t.Context(), m.at())
+		s, err := c.scrape(m)
 		fmt.Fprintf(&b, "%s: %v\n", m.name, err)
 		for _, sample := range slices.Sorted(maps.Keys(s)) {
 			if s[sample] != 0 && strings.HasPrefix(sample, "scribe_") && !strings.Contains(sample, "seconds") {
@@ -290,6 +314,46 @@ func (c *cell) accounts() string {
 		}
 	}
 	return b.String()
+}
+
+// scrape reads the metrics of a process.
+func (c *cell) scrape(m *member) (program.Metrics, error) {
+	ctx, cancel := context.WithTimeout(c.t.Context(), 5*time.Second)
+	defer cancel()
+	if c.outside != nil {
+		return program.ScrapeWith(ctx, c.outside.client, m.at())
+	}
+	return program.Scrape(ctx, m.at())
+}
+
+// run runs a command of the program with the cell's environment, where its clients are.
+func (c *cell) run(args ...string) program.Result {
+	line := append([]string{program.Binary()}, args...)
+	if c.outside != nil {
+		line = append(slices.Clone(c.outside.under), line...)
+	}
+	cmd := program.Command(c.t.Context(), line[0], line[1:]...)
+	cmd.Env = append(cmd.Environ(), c.env...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); cmd.ProcessState == nil {
+		c.t.Errorf("scribe %s: %v", strings.Join(args, " "), err)
+		return program.Result{Code: -1}
+	}
+	return program.Result{Stdout: stdout.Bytes(), Stderr: stderr.Bytes(), Code: cmd.ProcessState.ExitCode()}
+}
+
+// ok runs a command that must succeed, and returns what it printed. A cell that is not available for a moment is asked again.
+func (c *cell) ok(args ...string) []byte {
+	c.t.Helper()
+	r := c.run(args...)
+	for begun := time.Now(); r.Code == program.ExitUnavailable && time.Since(begun) < program.WaitLimit; {
+		r = c.run(args...)
+	}
+	if r.Code != 0 {
+		c.t.Fatalf("scribe %s: exit code %d\n%s", strings.Join(args, " "), r.Code, r.Stderr)
+	}
+	return r.Stdout
 }
 
 // at is where the process's metrics are read.

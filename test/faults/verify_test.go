@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -71,8 +70,11 @@ func (v *verifier) readFrom(what, reader string, level history.Level) {
 func (v *verifier) read(r *history.Reading, category, server string) error {
 	ctx, cancel := context.WithTimeout(v.c.t.Context(), program.WaitLimit)
 	defer cancel()
-	options := append(v.options[category], consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd(), consumer.WithPrefetchBytes(readAhead),
+	options := append(slices.Clone(v.options[category]), consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd(), consumer.WithPrefetchBytes(readAhead),
 		consumer.WithRequestTimeout(5*time.Second), consumer.WithBackoff(10*time.Millisecond, time.Second))
+	if v.c.outside != nil {
+		options = append(options, consumer.WithHTTPClient(v.c.outside.client))
+	}
 	reader, err := consumer.New(server, category, options...)
 	if err != nil {
 		return err
@@ -142,10 +144,10 @@ func (v *verifier) atRest(what string) {
 func (v *verifier) inspect(args ...string) []line {
 	v.c.t.Helper()
 	args = append([]string{"inspect"}, args...)
-	r := v.run(args)
+	r := v.c.run(args...)
 	// A process that the machine held up may have lost its lease, and is joining again.
 	for begun := time.Now(); r.Code == program.ExitUnavailable && time.Since(begun) < program.WaitLimit; {
-		r = v.run(args)
+		r = v.c.run(args...)
 	}
 	if r.Code != 0 {
 		v.c.t.Errorf("invariant 8: scribe %s: exit code %d\n%s", strings.Join(args, " "), r.Code, r.Stderr)
@@ -159,19 +161,6 @@ func (v *verifier) inspect(args ...string) []line {
 		all = append(all, l)
 	}
 	return all
-}
-
-// run runs a command of the program with the cell's environment.
-func (v *verifier) run(args []string) program.Result {
-	cmd := program.Command(v.c.t.Context(), program.Binary(), args...)
-	cmd.Env = append(cmd.Environ(), v.c.env...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); cmd.ProcessState == nil {
-		v.c.t.Errorf("scribe %s: %v", strings.Join(args, " "), err)
-		return program.Result{Code: -1}
-	}
-	return program.Result{Stdout: stdout.Bytes(), Stderr: stderr.Bytes(), Code: cmd.ProcessState.ExitCode()}
 }
 
 // unchanged compares the pointers of a category with those of the last look.
@@ -258,7 +247,7 @@ func (v *verifier) orphans(what string, pointers []line, stored map[string][]lin
 
 func (v *verifier) scrape(m *member) program.Metrics {
 	v.c.t.Helper()
-	s, err := program.Scrape(v.c.t.Context(), m.at())
+	s, err := v.c.scrape(m)
 	if err != nil {
 		v.c.t.Fatalf("the metrics of %s: %v", m.name, err)
 	}

@@ -100,7 +100,7 @@ func (w *workload) create(name string, g history.Guarantees, flags ...string) {
 	w.t.Helper()
 	w.h.Category(name, g)
 	w.categories = append(w.categories, name)
-	program.OK(w.t, nil, append([]string{"category", "create", name, "--server", w.c.url(controlPlane), "--shards", "4", "--shard-by", "explicit"}, flags...)...)
+	w.c.ok(append([]string{"category", "create", name, "--server", w.c.url(controlPlane), "--shards", "4", "--shard-by", "explicit"}, flags...)...)
 }
 
 // patient repeats a request until it is answered, whatever comes.
@@ -251,6 +251,9 @@ func (wr *writer) open(id *producer.Identity) error {
 	}, wr.options...)
 	if id != nil {
 		options = append(options, producer.WithIdentity(*id))
+	}
+	if wr.w.c.outside != nil {
+		options = append(options, producer.WithHTTPClient(wr.w.c.outside.client))
 	}
 	p, err := producer.New(wr.server(), options...)
 	if wr.p = p; err == nil && wr.keys > 0 {

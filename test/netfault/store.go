@@ -107,6 +107,12 @@ func NewStore(tb testing.TB, addr, target string, seed uint64) *Store {
 	if err != nil {
 		tb.Fatalf("netfault: %v", err)
 	}
+	return ServeStore(tb, l, target, seed)
+}
+
+// ServeStore is NewStore on a listener, for example one on a host of a Network.
+func ServeStore(tb testing.TB, l net.Listener, target string, seed uint64) *Store {
+	tb.Helper()
 	s := &Store{target: target, client: &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 64}, stop: make(chan struct{})}
 	s.mu.rng, s.mu.counts = rand.New(rand.NewPCG(seed, 3)), map[string]int{} //nolint:gosec // reproducible on purpose
 	s.server = &httptest.Server{Listener: l, Config: &http.Server{Handler: s, ReadHeaderTimeout: time.Minute}}

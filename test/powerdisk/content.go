@@ -45,6 +45,16 @@ func (c *fileContent) writeAt(data []byte, at int64) {
 	}
 }
 
+// holds reports whether the file has all the pages of a range.
+func (c *fileContent) holds(n, at int64) bool {
+	for number := at / pageSize; number*pageSize < at+n; number++ {
+		if c.live.pages[number] == nil {
+			return false
+		}
+	}
+	return true
+}
+
 // readAt fills buf from an offset and returns the number of bytes read.
 func (c *fileContent) readAt(buf []byte, at int64) int {
 	end := min(at+int64(len(buf)), c.live.size)

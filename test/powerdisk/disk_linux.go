@@ -29,8 +29,8 @@ type Disk struct {
 	mu struct {
 		sync.Mutex
 		tree *fileTree
-		// off means that the power is off, failing that syncs fail.
-		off, failing bool
+		// off means that the power is off, failing that syncs fail, full that there is no room.
+		off, failing, full bool
 		// losses counts power losses.
 		losses int
 	}
@@ -114,6 +114,13 @@ func (d *Disk) FailSyncs(fail bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.mu.failing = fail
+}
+
+// Fill leaves no room for anything new, or makes room again. What is written over older data needs none.
+func (d *Disk) Fill(full bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mu.full = full
 }
 
 // Close unmounts the disk; its content is gone.

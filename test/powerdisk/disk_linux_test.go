@@ -213,3 +213,29 @@ func TestFailSyncs(t *testing.T) {
 	disk.FailSyncs(false)
 	try(t, f.Sync())
 }
+
+// TestFill: a full disk takes nothing new, and what is written over older data; when there is room again everything goes on.
+func TestFill(t *testing.T) {
+	disk, dir := newDisk(t)
+	old, other := filepath.Join(dir, "old"), filepath.Join(dir, "other")
+	write(t, old, bytes.Repeat([]byte("x"), 8192), true)
+	f, err := os.OpenFile(old, os.O_RDWR, 0)
+	try(t, err)
+	defer func() { _ = f.Close() }()
+	disk.Fill(true)
+	if _, err := f.WriteAt([]byte("y"), 4096); err != nil {
+		t.Errorf("over older data: %v", err)
+	}
+	if _, err := f.WriteAt([]byte("y"), 8192); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("after its end: %v", err)
+	}
+	if err := os.WriteFile(other, []byte("z"), 0o600); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("a new file: %v", err)
+	}
+	try(t, f.Sync())
+	disk.Fill(false)
+	try(t, os.WriteFile(other, []byte("z"), 0o600))
+	if _, err := f.WriteAt([]byte("y"), 8192); err != nil {
+		t.Error(err)
+	}
+}

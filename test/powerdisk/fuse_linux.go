@@ -111,6 +111,9 @@ func (m *mountedNode) makeNode(id uint64, name string, isDir bool, mode uint32, 
 		if dir.live[name] != nil {
 			return fuse.Status(syscall.EEXIST)
 		}
+		if m.d.mu.full {
+			return fuse.Status(syscall.ENOSPC)
+		}
 		n := t.newNode(isDir, mode&0o7777)
 		t.applyChange(nameChange{{dir, name, n}})
 		fillEntry(n, out)
@@ -218,6 +221,9 @@ func (m *mountedNode) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse
 // Write changes a part of a file, in memory.
 func (m *mountedNode) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
 	status := m.with(in.NodeId, func(_ *fileTree, n *fileNode) fuse.Status {
+		if m.d.mu.full && !n.content.holds(int64(len(data)), int64(in.Offset)) { //nolint:gosec // the kernel's, not negative
+			return fuse.Status(syscall.ENOSPC)
+		}
 		n.content.writeAt(data, int64(in.Offset)) //nolint:gosec // the kernel's, not negative
 		n.modified = unixNano()
 		return fuse.OK
@@ -232,6 +238,8 @@ func (m *mountedNode) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.St
 		switch end := int64(in.Offset + in.Length); { //nolint:gosec // the kernel's, not negative
 		case in.Mode&^keepSize != 0:
 			return fuse.Status(syscall.EOPNOTSUPP)
+		case m.d.mu.full && end > n.content.live.size:
+			return fuse.Status(syscall.ENOSPC)
 		case in.Mode == 0 && end > n.content.live.size:
 			n.content.setSize(end)
 		}
@@ -291,6 +299,9 @@ func (m *mountedNode) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.Stat
 	m.d.mu.Lock()
 	defer m.d.mu.Unlock()
 	used := uint64(m.d.mu.tree.usedBytes() / pageSize) //nolint:gosec // not negative
+	if m.d.mu.full {
+		used = blocks
+	}
 	*out = fuse.StatfsOut{Blocks: blocks, Bfree: blocks - min(used, blocks), Bavail: blocks - min(used, blocks), Bsize: pageSize, Frsize: pageSize, NameLen: 255}
 	return fuse.OK
 }

@@ -134,10 +134,19 @@ func (p *Process) Kill() {
 	<-p.Done
 }
 
+// Terminate asks the process to end, and does not wait for it.
+func (p *Process) Terminate() { _ = p.cmd.Process.Signal(syscall.SIGTERM) } // an error means that it has ended
+
 // Stop asks the process to end and waits until it has ended.
 func (p *Process) Stop() {
 	p.t.Helper()
-	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	p.Terminate()
+	p.AwaitStop()
+}
+
+// AwaitStop waits until a process that was asked to end has ended.
+func (p *Process) AwaitStop() {
+	p.t.Helper()
 	select {
 	case <-p.Done:
 		if p.Err != nil {

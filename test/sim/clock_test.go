@@ -8,11 +8,19 @@ import (
 	"unsafe"
 )
 
+// drawHour makes a seed draw clocks that are up to an hour apart.
+const drawHour = "hour"
+
 // maxOffset bounds how far a host's clock is from the true time. docs/operations.md says what it must stay below.
-const maxOffset = 25 * time.Second
+func (p *plan) maxOffset() time.Duration {
+	if p.Hour {
+		return 30 * time.Minute
+	}
+	return 25 * time.Second
+}
 
 // maxSkew is how far two clocks are from each other at most, with their drift.
-const maxSkew = 2*maxOffset + 2*time.Second
+func (p *plan) maxSkew() time.Duration { return 2*p.maxOffset() + 2*time.Second }
 
 // clock is the wall clock of a host: off by some time, and a little fast or slow. It jumps when somebody sets it.
 type clock struct {

@@ -20,7 +20,9 @@ type plan struct {
 	// Far is a store that is 30 to 90 ms away, as S3 is; else it is in the same room.
 	Far bool
 	// Clocks is whether the hosts' clocks differ, and are set at times.
-	Clocks     bool
+	Clocks bool
+	// Hour is whether they are up to an hour apart.
+	Hour       bool
 	Processes  []processPlan
 	Categories []categoryPlan
 	Writers    []writerPlan
@@ -226,14 +228,17 @@ func drawPlan(seed uint64, length time.Duration, always string) plan {
 		p.drawLostDisks(rand.New(rand.NewPCG(seed, 2)), isDrawn(always, faultLostDisk))
 		p.drawLostControl(rand.New(rand.NewPCG(seed, 4)), isDrawn(always, faultLostControl))
 	}
-	p.drawClocks(rand.New(rand.NewPCG(seed, 3)), isDrawn(always, faultClock))
+	if p.Hour = isDrawn(always, drawHour); p.Hour && p.Quiet == swept {
+		p.Quiet = time.Minute // blobs without pointers are kept for longer than that by the grace that such clocks need
+	}
+	p.drawClocks(rand.New(rand.NewPCG(seed, 3)), isDrawn(always, faultClock) || p.Hour)
 	p.drawKeyed(rand.New(rand.NewPCG(seed, 5)), always)
 	slices.SortStableFunc(p.Faults, func(a, b faultPlan) int { return cmp.Compare(a.At, b.At) })
 	return p
 }
 
 // forcedKinds can be drawn in every seed.
-var forcedKinds = []string{faultLostDisk, faultLostControl, faultClock, faultGrow, growSpooled, drawNodes}
+var forcedKinds = []string{faultLostDisk, faultLostControl, faultClock, faultGrow, growSpooled, drawNodes, drawHour}
 
 // isDrawn reports whether a list of kinds, with commas between, has one.
 func isDrawn(kinds, kind string) bool { return slices.Contains(strings.Split(kinds, ","), kind) }
@@ -382,7 +387,7 @@ func (p *plan) drawClocks(rng *rand.Rand, always bool) {
 		return
 	}
 	offset := func() time.Duration {
-		return time.Duration(rng.Int64N(int64(2*maxOffset))) - maxOffset
+		return time.Duration(rng.Int64N(int64(2*p.maxOffset()))) - p.maxOffset()
 	}
 	p.Processes = slices.Clone(p.Processes) // it is one of layouts
 	for i := range p.Processes {
@@ -442,7 +447,7 @@ func (p *plan) drawLostControl(rng *rand.Rand, always bool) {
 // String describes the plan in a few lines.
 func (p *plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d: %v of faults, far store %v, %d processes, clocks differ %v\n", p.Seed, p.Length, p.Far, len(p.Processes), p.Clocks)
+	fmt.Fprintf(&b, "seed %d: %v of faults, far store %v, %d processes, clocks differ %v, by an hour %v\n", p.Seed, p.Length, p.Far, len(p.Processes), p.Clocks, p.Hour)
 	for _, x := range p.Processes {
 		if p.Clocks {
 			fmt.Fprintf(&b, "  clock of %s: %v ahead, too fast by %.0f ppm\n", x.Name, x.Offset, x.Drift)

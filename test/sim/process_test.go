@@ -74,7 +74,7 @@ func (p *process) config() app.Config {
 	// A blob may wait for its commit as long as a flush is repeated, and may arrive late (storeFaults.late).
 	c.Retention.Grace, c.Retention.Linger, c.Retention.SweepInterval, c.Retention.Interval = 3*time.Minute, time.Minute, time.Minute, 5*time.Second
 	if p.w.plan.Clocks {
-		c.Retention.Grace += maxSkew // a blob of the clock that is furthest behind, beside one that is ahead
+		c.Retention.Grace += p.w.plan.maxSkew() // a blob of the clock that is furthest behind, beside one that is ahead
 	}
 	c.Retention.BoundaryStep, c.Retention.Adopt = 30*time.Second, p.adopt
 	if p.w.plan.Far {

@@ -59,7 +59,7 @@ func (w *world) recoverMetadata(f faultPlan) {
 	}
 	defer w.recovery.one.Unlock()
 	w.recovery.count.Add(1)
-	w.history.Origin(uint64(time.Now().Add(-maxSkew).UnixMicro())) //nolint:gosec // after 1970
+	w.history.Origin(uint64(time.Now().Add(-w.plan.maxSkew()).UnixMicro())) //nolint:gosec // after 1970
 	metalog, control := w.first(app.Metalog), w.first(app.ControlPlane)
 	lost := []*process{metalog}
 	if control != metalog && f.Other != controlStore {

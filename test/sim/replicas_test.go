@@ -14,10 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2"
-
 	"scribe/cmd/scribe/app"
-	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
 	"scribe/storage/metalog"
 	entries "scribe/storage/metalog/journal/schema"
@@ -25,6 +22,7 @@ import (
 	"scribe/storage/metalog/pebblelog/schema"
 	"scribe/storage/metalog/remote"
 	"scribe/storage/metalog/replicated"
+	"scribe/test/replicas"
 )
 
 // replicatedLayout is that of cells of three nodes, and drawNodes what makes a seed draw it.
@@ -191,14 +189,11 @@ func (w *world) injectReplicaFault(f faultPlan, p *process) bool {
 	return true
 }
 
-// replicaCalls are the replicas as clients outside the cell call them, each by itself. It implements linear.Log.
+// replicaCalls are calls of clients outside the cell at the replicas, each by itself.
 type replicaCalls struct {
 	replicas []metalog.Log
 	all      *replicated.Log
 	client   *client
-
-	mu  sync.Mutex
-	rng *rand.Rand
 
 	enough chan struct{}
 	result chan *linear.History
@@ -212,94 +207,29 @@ func (w *world) callReplicas() *replicaCalls {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &replicaCalls{
-		client: w.newClient(), rng: rngOf(w.plan.Seed, "calls"), enough: make(chan struct{}), result: make(chan *linear.History, 1), cancel: cancel,
+		client: w.newClient(), enough: make(chan struct{}), result: make(chan *linear.History, 1), cancel: cancel,
 	}
-	var all []replicated.Replica
+	var (
+		all  []replicated.Replica
+		each []linear.Log
+	)
 	for _, name := range w.plan.nodes() {
 		url := w.process(name).url()
 		log := remote.NewClient(rpc.NewMetalogClient(r.client.transport, url))
-		r.replicas, all = append(r.replicas, log), append(all, replicated.Replica{URL: url, Log: log})
+		r.replicas, all, each = append(r.replicas, log), append(all, replicated.Replica{URL: url, Log: log}), append(each, log)
 	}
 	var err error
 	if r.all, err = replicated.New(all, replicated.Options{Random: w.randomOf("calls")}); err != nil {
 		panic(err)
 	}
+	log := linear.NewReplicas(each, r.all, rngOf(w.plan.Seed, "calls"))
 	go func() {
 		r.result <- linear.Run(ctx, linear.Config{
 			Seed: w.plan.Seed, Clients: 4, Calls: 1 << 20, Logs: 4, Pace: time.Second, Enough: r.enough,
 			Hurry: 20 * time.Millisecond, Patience: 10 * time.Second, CatchUp: liveness,
-		}, r)
+		}, log)
 	}()
 	return r
-}
-
-// anyReplica returns one of the replicas.
-func (r *replicaCalls) anyReplica() metalog.Log {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return pick(r.rng, r.replicas)
-}
-
-// writer returns where a write goes: to the replica that leads, or, at times, to one that may have led until now.
-func (r *replicaCalls) writer() linear.Log {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.rng.IntN(3) == 0 {
-		return pick(r.rng, r.replicas)
-	}
-	return r.all
-}
-
-// hideAway makes the error of a replica that is away one that says nothing, and pauses, since who reads asks again at once.
-func hideAway(ctx context.Context, err error) error {
-	if err != nil {
-		sleep(ctx, 100*time.Millisecond)
-	}
-	if errors.Is(err, metalog.ErrClosed) || errors.Is(err, metalog.ErrNotLeader) {
-		return fmt.Errorf("away: %v", err) //nolint:errorlint // it is hidden
-	}
-	return err
-}
-
-// Open implements linear.Log.
-func (r *replicaCalls) Open(ctx context.Context, owner string, shards []record.ShardID) ([]metalog.State, error) {
-	return r.writer().Open(ctx, owner, shards)
-}
-
-// Append implements linear.Log.
-func (r *replicaCalls) Append(ctx context.Context, a *metalog.Append) ([]metalog.Appended, error) {
-	return r.writer().Append(ctx, a)
-}
-
-// Trim implements linear.Log.
-func (r *replicaCalls) Trim(ctx context.Context, shard record.ShardID, before record.LSN) error {
-	return r.writer().Trim(ctx, shard, before)
-}
-
-// Read implements linear.Log.
-func (r *replicaCalls) Read(ctx context.Context, shard record.ShardID, from record.LSN, maxRecords, maxBytes int) ([]metalog.Entry, error) {
-	got, err := r.anyReplica().Read(ctx, shard, from, maxRecords, maxBytes)
-	return got, hideAway(ctx, err)
-}
-
-// Tail implements linear.Log.
-func (r *replicaCalls) Tail(ctx context.Context, shards []record.ShardID) ([]metalog.State, error) {
-	states, err := r.anyReplica().Tail(ctx, shards)
-	return states, hideAway(ctx, err)
-}
-
-// Subscribe implements linear.Log. The replica knows what was acknowledged before the call, as a history supposes. Each subscription ends
-// after a while, so that the next one is at another replica.
-func (r *replicaCalls) Subscribe(ctx context.Context, from []metalog.Position, heartbeat time.Duration, fn func([]metalog.Update) error) error {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
-	log := r.anyReplica()
-	_, err := log.Tail(ctx, []record.ShardID{from[0].Shard})
-	if err == nil {
-		err = log.Subscribe(ctx, from, max(heartbeat, time.Second), fn)
-	}
-	sleep(ctx, 100*time.Millisecond)
-	return err
 }
 
 // verifyCalls ends the calls at the replicas, and looks whether some order of them explains every answer.
@@ -365,83 +295,34 @@ func (w *world) verifyReplicas() {
 		})
 	}
 	stopping.Wait()
-	var folders []replicaFolder
+	var folders []replicas.Folder
 	for _, name := range nodes {
 		f, err := w.process(name).disk.readReplica()
 		switch {
 		case err != nil:
 			w.violation("the metadata of %s can't be read: %v", name, err)
 			return
-		case f.applied.Seq > 0:
-			f.name = name
+		case f.Applied.Seq > 0:
+			f.Name = name
 			folders = append(folders, f)
 		}
 	}
-	slices.SortFunc(folders, func(a, b replicaFolder) int { return cmp.Compare(a.applied.Seq, b.applied.Seq) })
+	slices.SortFunc(folders, func(a, b replicas.Folder) int { return cmp.Compare(a.Applied.Seq, b.Applied.Seq) })
 	if err := w.compareFolders(folders); err != nil {
 		w.violation("replicas: %v", err)
 	}
 }
 
-// replicaFolder is what a replica has on its disk.
-type replicaFolder struct {
-	name    string
-	applied schema.Applied
-	content map[string]string
-}
-
 // readReplica reads the folder of a replica that does not run.
-func (d *disk) readReplica() (f replicaFolder, err error) {
+func (d *disk) readReplica() (replicas.Folder, error) {
 	d.mu.Lock()
 	mem := d.mem
 	d.mu.Unlock()
-	db, err := pebble.Open("/data/metalog", &pebble.Options{FS: mem, ReadOnly: true, Logger: quietLogger{}})
-	if err != nil {
-		return f, err
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	it, err := db.NewIter(nil)
-	if err != nil {
-		return f, err
-	}
-	defer func() { err = errors.Join(err, it.Close()) }()
-	f.content = map[string]string{}
-	for ok := it.First(); ok; ok = it.Next() {
-		value, err := it.ValueAndErr()
-		if err != nil {
-			return f, err
-		}
-		switch key := string(it.Key()); {
-		case key == string(schema.MetaKey(schema.MetaApplied)):
-			if f.applied, err = schema.DecodeApplied(it.Key(), value); err != nil {
-				return f, err
-			}
-		case isReplicated(key):
-			f.content[key] = string(value)
-		}
-	}
-	return f, it.Error()
+	return replicas.ReadFolder(mem, "/data/metalog")
 }
-
-// isReplicated reports whether all replicas have a key alike: not annotations, and not what a folder says of itself.
-func isReplicated(key string) bool {
-	return schema.Kind(key[0]) != schema.KindAnnotation && key != string(schema.MetaKey(schema.MetaFormat)) && key != string(schema.MetaKey(schema.MetaApplied))
-}
-
-// quietLogger is for Pebble.
-type quietLogger struct{}
-
-// Infof implements pebble.Logger.
-func (quietLogger) Infof(string, ...any) {}
-
-// Errorf implements pebble.Logger.
-func (quietLogger) Errorf(string, ...any) {}
-
-// Fatalf implements pebble.Logger.
-func (quietLogger) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
 
 // compareFolders compares folders, by their entries, with the changes of all entries of the journal.
-func (w *world) compareFolders(folders []replicaFolder) error {
+func (w *world) compareFolders(folders []replicas.Folder) error {
 	decoder, err := entries.NewDecoder()
 	if err != nil {
 		return err
@@ -451,10 +332,10 @@ func (w *world) compareFolders(folders []replicaFolder) error {
 	w.etcd.mu.Unlock()
 	want, at := map[string]string{}, uint64(0)
 	for _, f := range folders {
-		for ; at < f.applied.Seq; at++ {
+		for ; at < f.Applied.Seq; at++ {
 			b, ok := journaled[at+1]
 			if !ok {
-				return fmt.Errorf("%s has applied entry %d, and the journal never had entry %d", f.name, f.applied.Seq, at+1)
+				return fmt.Errorf("%s has applied entry %d, and the journal never had entry %d", f.Name, f.Applied.Seq, at+1)
 			}
 			e, err := decoder.Decode(b)
 			if err == nil {
@@ -464,9 +345,9 @@ func (w *world) compareFolders(folders []replicaFolder) error {
 				return fmt.Errorf("entry %d: %w", at+1, err)
 			}
 		}
-		w.note("%s has applied entry %d of %d: %d keys", f.name, f.applied.Seq, len(journaled), len(f.content))
-		if difference := compareContent(f.content, want); difference != "" {
-			return fmt.Errorf("the folder of %s, which has applied entry %d, is not what the journal makes of it: %s", f.name, f.applied.Seq, difference)
+		w.note("%s has applied entry %d of %d: %d keys", f.Name, f.Applied.Seq, len(journaled), len(f.Content))
+		if difference := replicas.CompareContents(f.Content, want); difference != "" {
+			return fmt.Errorf("the folder of %s, which has applied entry %d, is not what the journal makes of it: %s", f.Name, f.Applied.Seq, difference)
 		}
 	}
 	return nil
@@ -476,7 +357,7 @@ func (w *world) compareFolders(folders []replicaFolder) error {
 func applyChange(content map[string]string, c schema.Change) {
 	switch key := string(c.Key); c.Kind {
 	case schema.ChangeSet:
-		if isReplicated(key) {
+		if replicas.IsReplicated(key) {
 			content[key] = string(c.Value)
 		}
 	case schema.ChangeDelete:
@@ -484,29 +365,4 @@ func applyChange(content map[string]string, c schema.Change) {
 	case schema.ChangeDeleteRange:
 		maps.DeleteFunc(content, func(k, _ string) bool { return k >= key && k < string(c.Value) })
 	}
-}
-
-// compareContent says how two contents differ, "" if they do not.
-func compareContent(got, want map[string]string) string {
-	missing, other, more := 0, 0, 0
-	example := ""
-	for key, value := range want {
-		if v, ok := got[key]; !ok {
-			missing++
-			example = key
-		} else if v != value {
-			other++
-			example = key
-		}
-	}
-	for key := range got {
-		if _, ok := want[key]; !ok {
-			more++
-			example = key
-		}
-	}
-	if missing+other+more == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%d keys are missing, %d have another value, %d should not be there, %x among them", missing, other, more, example)
 }

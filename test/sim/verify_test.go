@@ -37,7 +37,7 @@ func (w *world) verifyReaders(healed time.Time) {
 		return
 	}
 	if w.plan.Clocks {
-		time.Sleep(maxSkew) // if the engine's clock was set back, what is merged by time comes when it has caught up
+		time.Sleep(w.plan.maxSkew()) // if the engine's clock was set back, what is merged by time comes when it has caught up
 	}
 	readings := w.readAll()
 	if readings == nil {
@@ -196,7 +196,7 @@ func (w *world) checkKept(c *categoryPlan, r *history.Reading, via string) {
 	}
 	oldest := time.Now().Add(-c.Retention)
 	if w.plan.Clocks {
-		oldest = oldest.Add(maxSkew)
+		oldest = oldest.Add(w.plan.maxSkew())
 	}
 	w.mu.Lock()
 	var lost []history.ID

@@ -68,7 +68,7 @@ func newWorld(p plan, level slog.Level) *world {
 		near, far = 30*time.Millisecond, 90*time.Millisecond
 	}
 	if p.Clocks {
-		w.history.AllowSkew(maxSkew)
+		w.history.AllowSkew(p.maxSkew())
 	}
 	w.store = newStore(rngOf(p.Seed, "store"), near, far)
 	w.etcd = newEtcd(rngOf(p.Seed, "etcd"))

@@ -58,7 +58,9 @@ type App struct {
 	opts    Options
 	started time.Time
 	id      string
-	url     string
+	// incarnation tells this start of the process from others with its id.
+	incarnation string
+	url         string
 
 	registry  *prometheus.Registry
 	tls       *tlsfiles.Files // nil if the configuration names none
@@ -72,6 +74,7 @@ type App struct {
 	entrance atomic.Pointer[http.Handler]
 	ready    atomic.Bool
 	slot     atomic.Uint32 // writer slot of this member; 0 while it has none
+	store    storeIdentity
 
 	parts sharedParts
 	// detaching means that the process takes the metadata of a cell of nodes along, and serves nothing.
@@ -183,6 +186,7 @@ func (a *App) startProcess(ctx context.Context) (err error) {
 	if a.id, err = memberID(a.opts.Host, &a.cfg); err != nil {
 		return fmt.Errorf("member id: %w", err)
 	}
+	a.incarnation = a.opts.Host.Random.Named("incarnation").Text()
 	return a.startListening(ctx)
 }
 
@@ -253,7 +257,7 @@ func (a *App) startListening(ctx context.Context) error {
 	if err := a.checkOwnName(); err != nil {
 		return errors.Join(err, l.Close())
 	}
-	a.mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
+	a.mux.HandleFunc("GET /livez", a.serveLivez)
 	a.mux.HandleFunc("GET /readyz", a.serveReadyz)
 	a.mux.HandleFunc("/", a.serveUnknownPath)
 	a.mux.Handle("GET /metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{Registry: a.registry}))

@@ -63,6 +63,9 @@ type Config struct {
 	Adopt bool `yaml:"adopt" flag:"adopt,up" help:"make the metadata in --data, of a cell of one process, that of the new cell of nodes; at one node only"`
 	// Cell names the cell in etcd, where several may be.
 	Cell string `yaml:"cell" default:"scribe" flag:"cell,up,serve" help:"name of the cell, the prefix of its keys in etcd"`
+	// SnapshotEvery is how often the replica that leads makes a snapshot of replicated metadata, where there is something new. New and damaged replicas begin with it, and the
+	// journal in etcd is trimmed up to it.
+	SnapshotEvery time.Duration `yaml:"snapshot_every" default:"15m" min:"1s" max:"24h" flag:"snapshot-every,up,serve" help:"how often a snapshot of replicated metadata is made, if there is anything new"`
 	// Etcd is an etcd that others run, for the roles controlplane and metalog.
 	Etcd EtcdConfig `yaml:"etcd" check:"off"`
 	// Upstream is where scribed forwards to: the base URL of a write proxy, or of any process of the cell, or several, separated by commas;

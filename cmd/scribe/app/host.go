@@ -41,7 +41,7 @@ type Replication struct {
 	// OpenControl opens the store of the control planes, and OpenJournal the journal of the metadata logs. The process closes both.
 	OpenControl func() (kv.Store, error)
 	OpenJournal func() (journal.Journal, error)
-	// SnapshotEvery is how often the replica that leads makes a snapshot; 0 is the engine's default.
+	// SnapshotEvery is how often the replica that leads makes a snapshot; 0 is the configured time.
 	SnapshotEvery time.Duration
 }
 

@@ -54,12 +54,15 @@ func (a *App) leaveCell(lease *membership.Lease) func(context.Context) error {
 func (a *App) joinCell(ctx context.Context) error {
 	joined := make(chan struct{})
 	var once sync.Once
+	refused := make(chan error, 1)
 	cfg := membership.LeaseConfig{
-		Member: &scribev1.Member{Id: a.id, Roles: a.protoRoles(), Url: a.advertisedURL(), Version: a.opts.Version},
-		TTL:    a.cfg.LeaseTTL, Logger: a.log, Load: a.currentLoad, Random: a.opts.Host.Random.Named("membership"),
+		Member: &scribev1.Member{Id: a.id, Roles: a.protoRoles(), Url: a.advertisedURL(), Version: a.opts.Version, Incarnation: a.incarnation},
+		TTL:    a.cfg.LeaseTTL, Logger: a.log, Load: a.currentLoad, Store: a.store.identity, Random: a.opts.Host.Random.Named("membership"),
+		OnRefused: func(err error) { refused <- err },
 		// The slot stays in use while the control plane is unavailable: epochs, not leases, fence a second writer.
 		OnChange: func(s membership.LeaseState) {
 			a.slot.Store(s.Slot)
+			a.store.noteAdmitted(s.Store)
 			once.Do(func() { close(joined) })
 		},
 	}
@@ -70,6 +73,7 @@ func (a *App) joinCell(ctx context.Context) error {
 		}
 		a.onStop("membership", a.leaveCell(lease))
 		a.watchLease(lease)
+		a.endWhenRefused(refused)
 		return a.awaitOwnBatcher(ctx)
 	}
 	lease, err := membership.Keep(a.parts.control, cfg)
@@ -82,12 +86,20 @@ func (a *App) joinCell(ctx context.Context) error {
 	defer timer.Stop()
 	select {
 	case <-joined:
+	case err := <-refused:
+		return fmt.Errorf("join the cell: %w", err)
 	case <-timer.C:
 		a.log.Warn("control plane unavailable: serving with the last known state", "control", a.cfg.Control)
 	case <-ctx.Done():
 		return fmt.Errorf("join the cell: %w", context.Cause(ctx))
 	}
+	a.endWhenRefused(refused)
 	return nil
+}
+
+// endWhenRefused ends the process when the cell refuses it: another process has its id and its writer slot, or its payloads are where the cell does not look.
+func (a *App) endWhenRefused(refused <-chan error) {
+	watchFailure(a, refused, func(err error) error { return fmt.Errorf("the cell refuses this process: %w", err) })
 }
 
 // currentLoad returns the load of the process, per mille: the higher load of its batcher and its read stream, which are chosen by load.

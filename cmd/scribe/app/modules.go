@@ -139,7 +139,7 @@ func (a *App) startControlPlane(ctx context.Context) error {
 	// The metadata engine starts later and stops earlier. Without it, retiring categories is retried until the control plane stops.
 	logs := &lateMetalog{ready: make(chan struct{}), transport: a.transport, replicated: a.cfg.replicates()}
 	cp, err := controlplane.New(cfg, controlplane.Deps{
-		Store: store, Retirer: logs, Peer: a.controlPeer, Random: a.opts.Host.Random.Named("control plane"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
+		Store: store, Retirer: logs, Peer: a.controlPeer, Probe: a.probeProcess, Random: a.opts.Host.Random.Named("control plane"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
@@ -235,7 +235,7 @@ func (a *App) startBlobs(ctx context.Context) error {
 	a.parts.observedBlobs = observeBlobs(store, a.log)
 	a.parts.blobs = a.parts.observedBlobs
 	a.onStop("blob store", func(context.Context) error { return a.parts.blobs.Close() })
-	return nil
+	return a.learnIdentity(ctx)
 }
 
 // checkRevision fails if the shared control store is at an earlier revision than the process's copy of the categories: etcd was set back, or is another one.
@@ -292,7 +292,7 @@ func (a *App) runView(ctx context.Context, name string, view interface {
 func (a *App) startBatcher(context.Context) error {
 	proxies := &pushRoutes{app: a}
 	b, err := batcher.New(a.cfg.batcherConfig(), batcher.Deps{
-		ReadProxies: proxies.readProxies, Blobs: a.parts.blobs, Log: a.parts.log, Categories: a.parts.catalog, Owner: a.id,
+		ReadProxies: proxies.readProxies, Blobs: admittedStore{a.parts.blobs, &a.store}, Log: a.parts.log, Categories: a.parts.catalog, Owner: a.id,
 		Random: a.opts.Host.Random.Named("batcher"), Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 		Slot: func() uint16 { return uint16(a.slot.Load()) }, //nolint:gosec // slots are below 65,000
 	})

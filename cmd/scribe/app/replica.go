@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"path/filepath"
@@ -70,7 +71,7 @@ func (a *App) ownLogOptions() pebblelog.Options {
 func (a *App) replicaOptions(j journal.Journal) pebblelog.Options {
 	o := a.ownLogOptions()
 	o.Metrics, o.Journal, o.URL, o.Name, o.Snapshots, o.Random = a.registry, j, a.advertisedURL(), engineName, a.parts.blobs, a.opts.Host.Random.Named("metalog")
-	o.SnapshotEvery = a.parts.replication.SnapshotEvery
+	o.SnapshotEvery = cmp.Or(a.parts.replication.SnapshotEvery, a.cfg.SnapshotEvery)
 	return o
 }
 

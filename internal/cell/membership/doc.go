@@ -14,4 +14,9 @@
 // cut off from the control plane, its slot is kept for another TTL, and then may be given to another member. From then on the
 // epochs of logs decide which of the two can write. So a batcher works whether or not the lease is Live, and uses a new slot when
 // State.Slot changes.
+//
+// # Being refused
+//
+// A cell refuses a process whose id another living process has, or whose store of payloads is not the cell's. That is a reason to stop: Join
+// fails, and a lease that runs calls OnRefused and ends.
 package membership

@@ -28,12 +28,17 @@ type Registrar interface {
 
 // LeaseConfig configures the membership of a process.
 type LeaseConfig struct {
-	// Member describes the process; Join sets slot, load and joined_at.
+	// Member describes the process; Join sets slot, load, joined_at and store.
 	Member *scribev1.Member
 	// TTL is how long the lease lasts without a heartbeat; three heartbeats are sent in each TTL. 0 means 10 seconds.
 	TTL time.Duration
 	// Load returns the process's load, 0 (idle) to 1000 (refusing). It is called before each heartbeat; nil means always idle.
 	Load func() uint32
+	// Store returns the identity of the process's store of payloads, "" while it is not known. It is called before each request; nil means that there is none.
+	Store func() string
+	// OnRefused is called once with the error if the cell refuses the process after Join or Keep has returned: another process has its id, or its store is not the
+	// cell's. No heartbeat follows, and the process has to end.
+	OnRefused func(error)
 	// OnChange is called with each new state, the first included, never concurrently. It must not block, and must not call Close.
 	OnChange func(LeaseState)
 	// Logger may be nil.
@@ -50,6 +55,8 @@ type LeaseState struct {
 	Live bool
 	// Member is the member as the control plane last registered it. It is shared and must not be changed.
 	Member *scribev1.Member
+	// Store is the identity of the store of payloads with which the cell has admitted the process; "" before it was known.
+	Store string
 }
 
 const defaultTTL = 10 * time.Second
@@ -115,6 +122,12 @@ func newLease(control Registrar, cfg LeaseConfig) (*Lease, error) {
 	if cfg.Load == nil {
 		cfg.Load = func() uint32 { return 0 }
 	}
+	if cfg.Store == nil {
+		cfg.Store = func() string { return "" }
+	}
+	if cfg.OnRefused == nil {
+		cfg.OnRefused = func(error) {}
+	}
 	if cfg.OnChange == nil {
 		cfg.OnChange = func(LeaseState) {}
 	}
@@ -155,8 +168,14 @@ func mayRetry(err error) bool {
 	case scribev1.Reason_REASON_INVALID, scribev1.Reason_REASON_TOO_LARGE:
 		return false
 	default:
-		return true
+		return !isRefusal(err)
 	}
+}
+
+// isRefusal reports whether the cell refuses the process, and will not admit it later.
+func isRefusal(err error) bool {
+	info := rpc.Info(err)
+	return info.GetReason() == scribev1.Reason_REASON_MEMBER_REFUSED && info.GetRetryAfter().AsDuration() <= 0
 }
 
 // State returns the lease's state.
@@ -199,7 +218,7 @@ func (l *Lease) Close(ctx context.Context) error {
 		if l.State().Slot == 0 {
 			return // as far as the process knows, it never was a member
 		}
-		if _, err = l.control.Leave(ctx, &scribev1.LeaveRequest{Id: l.cfg.Member.GetId()}); err != nil {
+		if _, err = l.control.Leave(ctx, &scribev1.LeaveRequest{Id: l.cfg.Member.GetId(), Incarnation: l.cfg.Member.GetIncarnation()}); err != nil {
 			err = fmt.Errorf("membership: leave as %q: %w", l.cfg.Member.GetId(), err)
 		}
 		l.mu.Lock()
@@ -212,8 +231,11 @@ func (l *Lease) Close(ctx context.Context) error {
 // keepRenewing renews the lease until ctx ends.
 func (l *Lease) keepRenewing(ctx context.Context) {
 	defer close(l.done)
-	if l.State().Slot == 0 && l.joinFirst(ctx, func(error) bool { return true }) != nil {
-		return // ctx has ended
+	if l.State().Slot == 0 {
+		if err := l.joinFirst(ctx, func(err error) bool { return !isRefusal(err) }); err != nil {
+			l.stopRefused(err)
+			return // or ctx has ended
+		}
 	}
 	failures := 0
 	var trouble logthrottle.Throttle
@@ -222,6 +244,9 @@ func (l *Lease) keepRenewing(ctx context.Context) {
 		err := l.renewLease(ctx)
 		switch {
 		case ctx.Err() != nil:
+			return
+		case isRefusal(err):
+			l.stopRefused(err)
 			return
 		case err == nil:
 			failures, wait = 0, l.ttl/3
@@ -243,6 +268,16 @@ func (l *Lease) keepRenewing(ctx context.Context) {
 	}
 }
 
+// stopRefused tells that the cell refuses the process, if that is what err says.
+func (l *Lease) stopRefused(err error) {
+	if !isRefusal(err) {
+		return
+	}
+	l.markLost()
+	l.cfg.Logger.Error("the cell refuses this process", "member", l.cfg.Member.GetId(), "error", err)
+	l.cfg.OnRefused(err)
+}
+
 // renewLease sends a heartbeat, or joins again if the lease has ended.
 func (l *Lease) renewLease(ctx context.Context) error {
 	if !l.State().Live {
@@ -251,7 +286,8 @@ func (l *Lease) renewLease(ctx context.Context) error {
 	sent := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, l.ttl/3)
 	defer cancel()
-	_, err := l.control.Heartbeat(ctx, &scribev1.HeartbeatRequest{Id: l.cfg.Member.GetId(), Load: l.cfg.Load()})
+	store := l.cfg.Store()
+	_, err := l.control.Heartbeat(ctx, &scribev1.HeartbeatRequest{Id: l.cfg.Member.GetId(), Load: l.cfg.Load(), Incarnation: l.cfg.Member.GetIncarnation(), Store: store})
 	if rpc.ReasonOf(err) == scribev1.Reason_REASON_LEASE_EXPIRED {
 		if err = l.joinOnce(ctx); err != nil {
 			l.deadline = time.Time{} // it is known to be lost
@@ -260,6 +296,10 @@ func (l *Lease) renewLease(ctx context.Context) error {
 	}
 	if err == nil {
 		l.extendLease(sent)
+		if s := l.State(); s.Store != store {
+			s.Store = store
+			l.setState(s)
+		}
 	}
 	return err
 }
@@ -269,7 +309,7 @@ func (l *Lease) joinOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, max(l.cfg.TTL, time.Second))
 	defer cancel()
 	member := proto.CloneOf(l.cfg.Member)
-	member.Load = l.cfg.Load()
+	member.Load, member.Store = l.cfg.Load(), l.cfg.Store()
 	sent := time.Now()
 	resp, err := l.control.Join(ctx, &scribev1.JoinRequest{Member: member, Ttl: durationpb.New(l.cfg.TTL)})
 	if err != nil {
@@ -280,7 +320,7 @@ func (l *Lease) joinOnce(ctx context.Context) error {
 	}
 	l.ttl = resp.GetTtl().AsDuration()
 	l.extendLease(sent)
-	l.setState(LeaseState{Slot: resp.GetMember().GetSlot(), Live: true, Member: resp.GetMember()})
+	l.setState(LeaseState{Slot: resp.GetMember().GetSlot(), Live: true, Member: resp.GetMember(), Store: member.GetStore()})
 	l.cfg.Logger.Info("joined the cell", "member", member.GetId(), "slot", resp.GetMember().GetSlot(), "ttl", l.ttl)
 	return nil
 }

@@ -72,7 +72,7 @@ func (r *registrar) calls() []string {
 }
 
 func (r *registrar) Join(ctx context.Context, req *scribev1.JoinRequest) (*scribev1.JoinResponse, error) {
-	if err := r.call(ctx, "join %s load %d", req.GetMember().GetId(), req.GetMember().GetLoad()); err != nil {
+	if err := r.call(ctx, "join %s load %d%s", req.GetMember().GetId(), req.GetMember().GetLoad(), showIdentities(req.GetMember().GetIncarnation(), req.GetMember().GetStore())); err != nil {
 		return nil, err
 	}
 	r.mu.Lock()
@@ -85,7 +85,7 @@ func (r *registrar) Join(ctx context.Context, req *scribev1.JoinRequest) (*scrib
 }
 
 func (r *registrar) Heartbeat(ctx context.Context, req *scribev1.HeartbeatRequest) (*scribev1.HeartbeatResponse, error) {
-	if err := r.call(ctx, "heartbeat load %d", req.GetLoad()); err != nil {
+	if err := r.call(ctx, "heartbeat load %d%s", req.GetLoad(), showIdentities(req.GetIncarnation(), req.GetStore())); err != nil {
 		return nil, err
 	}
 	r.mu.Lock()
@@ -98,7 +98,18 @@ func (r *registrar) Heartbeat(ctx context.Context, req *scribev1.HeartbeatReques
 }
 
 func (r *registrar) Leave(ctx context.Context, req *scribev1.LeaveRequest) (*scribev1.LeaveResponse, error) {
-	return &scribev1.LeaveResponse{}, r.call(ctx, "leave %s", req.GetId())
+	return &scribev1.LeaveResponse{}, r.call(ctx, "leave %s%s", req.GetId(), showIdentities(req.GetIncarnation(), ""))
+}
+
+// showIdentities shows what a request names.
+func showIdentities(incarnation, store string) (text string) {
+	if incarnation != "" {
+		text += " as " + incarnation
+	}
+	if store != "" {
+		text += " store " + store
+	}
+	return text
 }
 
 // advance lets time pass in a bubble, and everything happen that is due.

@@ -70,6 +70,7 @@ var classes = map[scribev1.Reason]Class{
 	scribev1.Reason_REASON_GROUP_ACTIVE:        Refused,
 	scribev1.Reason_REASON_INCOMPATIBLE_SCHEMA: Refused,
 	scribev1.Reason_REASON_LEASE_EXPIRED:       Refused,
+	scribev1.Reason_REASON_MEMBER_REFUSED:      Refused,
 	scribev1.Reason_REASON_MISSING:             Refused,
 	scribev1.Reason_REASON_SEALED:              Refused,
 	scribev1.Reason_REASON_STALE_BLOB:          Refused,

@@ -431,6 +431,8 @@ const (
 	Reason_REASON_STALE_GENERATION Reason = 32
 	// The schema would make what is stored read otherwise than by the newest version; schema_problems say where. It can be forced.
 	Reason_REASON_INCOMPATIBLE_SCHEMA Reason = 40
+	// The cell does not admit the process as a member: another one has its id, or its store of payloads is not the cell's. Without retry_after it ends.
+	Reason_REASON_MEMBER_REFUSED Reason = 41
 	// Who asks has not proved who it is, or its token is not valid (any more).
 	Reason_REASON_UNAUTHENTICATED Reason = 80
 	// Who asks may not do that. The same is said of what exists and of what does not.
@@ -469,6 +471,7 @@ var (
 		31: "REASON_GROUP_ACTIVE",
 		32: "REASON_STALE_GENERATION",
 		40: "REASON_INCOMPATIBLE_SCHEMA",
+		41: "REASON_MEMBER_REFUSED",
 		80: "REASON_UNAUTHENTICATED",
 		81: "REASON_DENIED",
 		82: "REASON_TICKET_EXPIRED",
@@ -501,6 +504,7 @@ var (
 		"REASON_GROUP_ACTIVE":        31,
 		"REASON_STALE_GENERATION":    32,
 		"REASON_INCOMPATIBLE_SCHEMA": 40,
+		"REASON_MEMBER_REFUSED":      41,
 		"REASON_UNAUTHENTICATED":     80,
 		"REASON_DENIED":              81,
 		"REASON_TICKET_EXPIRED":      82,
@@ -1374,7 +1378,7 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\x0fSHARD_BY_STICKY\x10\x01\x12\x10\n" +
 	"\fSHARD_BY_KEY\x10\x02\x12\x12\n" +
 	"\x0eSHARD_BY_FIELD\x10\x03\x12\x15\n" +
-	"\x11SHARD_BY_EXPLICIT\x10\x04*\xe0\x05\n" +
+	"\x11SHARD_BY_EXPLICIT\x10\x04*\xfb\x05\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17REASON_UNKNOWN_CATEGORY\x10\x01\x12\x1a\n" +
@@ -1403,7 +1407,8 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\x14REASON_UNKNOWN_GROUP\x10\x1e\x12\x17\n" +
 	"\x13REASON_GROUP_ACTIVE\x10\x1f\x12\x1b\n" +
 	"\x17REASON_STALE_GENERATION\x10 \x12\x1e\n" +
-	"\x1aREASON_INCOMPATIBLE_SCHEMA\x10(\x12\x1a\n" +
+	"\x1aREASON_INCOMPATIBLE_SCHEMA\x10(\x12\x19\n" +
+	"\x15REASON_MEMBER_REFUSED\x10)\x12\x1a\n" +
 	"\x16REASON_UNAUTHENTICATED\x10P\x12\x11\n" +
 	"\rREASON_DENIED\x10Q\x12\x19\n" +
 	"\x15REASON_TICKET_EXPIRED\x10RB!Z\x1fscribe/proto/scribe/v1;scribev1b\x06proto3"

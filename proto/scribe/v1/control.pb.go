@@ -928,7 +928,11 @@ type Member struct {
 	// When it joined, Unix microseconds.
 	JoinedAt int64 `protobuf:"varint,6,opt,name=joined_at,json=joinedAt,proto3" json:"joined_at,omitempty"`
 	// Version of the program.
-	Version       string `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
+	Version string `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
+	// What tells this start of the process from others that have its id: drawn at random at each start. At most 64 bytes; empty = an older program, which is not told apart.
+	Incarnation string `protobuf:"bytes,40,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// Identity of its store of payloads (docs/format/blob.md). At most 64 bytes; empty = it has none, or does not know it yet.
+	Store         string `protobuf:"bytes,41,opt,name=store,proto3" json:"store,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1008,6 +1012,20 @@ func (x *Member) GetJoinedAt() int64 {
 func (x *Member) GetVersion() string {
 	if x != nil {
 		return x.Version
+	}
+	return ""
+}
+
+func (x *Member) GetIncarnation() string {
+	if x != nil {
+		return x.Incarnation
+	}
+	return ""
+}
+
+func (x *Member) GetStore() string {
+	if x != nil {
+		return x.Store
 	}
 	return ""
 }
@@ -1128,7 +1146,11 @@ type HeartbeatRequest struct {
 	// The member's id.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Its load now.
-	Load          uint32 `protobuf:"varint,2,opt,name=load,proto3" json:"load,omitempty"`
+	Load uint32 `protobuf:"varint,2,opt,name=load,proto3" json:"load,omitempty"`
+	// Member.incarnation. Another one than the lease's is REASON_MEMBER_REFUSED: another process has taken the id over.
+	Incarnation string `protobuf:"bytes,40,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// Member.store. Another one than the cell's is REASON_MEMBER_REFUSED.
+	Store         string `protobuf:"bytes,41,opt,name=store,proto3" json:"store,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1177,6 +1199,20 @@ func (x *HeartbeatRequest) GetLoad() uint32 {
 	return 0
 }
 
+func (x *HeartbeatRequest) GetIncarnation() string {
+	if x != nil {
+		return x.Incarnation
+	}
+	return ""
+}
+
+func (x *HeartbeatRequest) GetStore() string {
+	if x != nil {
+		return x.Store
+	}
+	return ""
+}
+
 // HeartbeatResponse acknowledges. A lease that has ended is REASON_LEASE_EXPIRED.
 type HeartbeatResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1218,7 +1254,9 @@ func (*HeartbeatResponse) Descriptor() ([]byte, []int) {
 type LeaveRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The member's id.
-	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Member.incarnation: the lease of another one goes on. Empty ends any.
+	Incarnation   string `protobuf:"bytes,40,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1256,6 +1294,13 @@ func (*LeaveRequest) Descriptor() ([]byte, []int) {
 func (x *LeaveRequest) GetId() string {
 	if x != nil {
 		return x.Id
+	}
+	return ""
+}
+
+func (x *LeaveRequest) GetIncarnation() string {
+	if x != nil {
+		return x.Incarnation
 	}
 	return ""
 }
@@ -2231,7 +2276,7 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\aupdated\x18\x02 \x03(\v2\x13.scribe.v1.CategoryR\aupdated\x12\x18\n" +
 	"\adeleted\x18\x03 \x03(\tR\adeleted\x12\x16\n" +
 	"\x06synced\x18\x04 \x01(\bR\x06synced\x12\x1a\n" +
-	"\brevision\x18\x05 \x01(\x04R\brevision\"\xb0\x01\n" +
+	"\brevision\x18\x05 \x01(\x04R\brevision\"\xe8\x01\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12%\n" +
 	"\x05roles\x18\x02 \x03(\x0e2\x0f.scribe.v1.RoleR\x05roles\x12\x10\n" +
@@ -2239,19 +2284,24 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x04slot\x18\x04 \x01(\rR\x04slot\x12\x12\n" +
 	"\x04load\x18\x05 \x01(\rR\x04load\x12\x1b\n" +
 	"\tjoined_at\x18\x06 \x01(\x03R\bjoinedAt\x12\x18\n" +
-	"\aversion\x18\a \x01(\tR\aversion\"e\n" +
+	"\aversion\x18\a \x01(\tR\aversion\x12 \n" +
+	"\vincarnation\x18( \x01(\tR\vincarnation\x12\x14\n" +
+	"\x05store\x18) \x01(\tR\x05store\"e\n" +
 	"\vJoinRequest\x12)\n" +
 	"\x06member\x18\x01 \x01(\v2\x11.scribe.v1.MemberR\x06member\x12+\n" +
 	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"f\n" +
 	"\fJoinResponse\x12)\n" +
 	"\x06member\x18\x01 \x01(\v2\x11.scribe.v1.MemberR\x06member\x12+\n" +
-	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"6\n" +
+	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"n\n" +
 	"\x10HeartbeatRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
-	"\x04load\x18\x02 \x01(\rR\x04load\"\x13\n" +
-	"\x11HeartbeatResponse\"\x1e\n" +
+	"\x04load\x18\x02 \x01(\rR\x04load\x12 \n" +
+	"\vincarnation\x18( \x01(\tR\vincarnation\x12\x14\n" +
+	"\x05store\x18) \x01(\tR\x05store\"\x13\n" +
+	"\x11HeartbeatResponse\"@\n" +
 	"\fLeaveRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"\x0f\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
+	"\vincarnation\x18( \x01(\tR\vincarnation\"\x0f\n" +
 	"\rLeaveResponse\"9\n" +
 	"\x12ListMembersRequest\x12#\n" +
 	"\x04role\x18\x01 \x01(\x0e2\x0f.scribe.v1.RoleR\x04role\"B\n" +

@@ -1,15 +1,16 @@
 // Package file keeps blobs as files of a folder: the store of a single machine.
 //
 //	<dir>/blobs/72h/01890a5d-ac96-774b-bcce-b302099a8057    a blob: its key is its path
-//	<dir>/.tmp/<random>-<n>                                 a blob that is being written
+//	<dir>/.tmp/<random>/<n>                                 a blob that is being written by a store
+//	<dir>/.tmp/<random>/LOCK                                locked by that store
 //
 // # How Put makes a blob durable
 //
-//  1. write the parts to a new file in .tmp, which is in the same file system;
+//  1. write the parts to a new file in the store's folder in .tmp, which is in the same file system;
 //  2. sync the file;
 //  3. link it to its final name, which fails if the name exists: nothing is ever overwritten, and a reader sees all of it or nothing;
 //  4. sync the folder of the final name;
-//  5. remove the name in .tmp.
+//  5. remove the name in the store's folder.
 //
 // Folders that Put creates are synced into their parents before anything is linked into them. An existing folder is not
 // necessarily durable: another Put may have created it a moment ago without syncing it yet. The store therefore remembers which
@@ -18,8 +19,11 @@
 // Put fails if any step fails. In particular, a failed sync is final: the kernel may have dropped the data although the next sync
 // succeeds, so the file is removed and the caller starts again under another key.
 //
-// [New] removes files that a crash left in .tmp. The application must prevent two stores from using a folder at the same time; it
-// locks its data folder.
+// # Shared folders
+//
+// Stores of any number of processes may use one folder, also over a network, if the file system has locks. [New] removes what a crash
+// left in .tmp: the folders whose locks are free, one after another. A store makes its own folder at the first Put, so that a store that only
+// reads and deletes opens on a full disk.
 //
 // # File system
 //

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
@@ -36,7 +37,7 @@ func put(tb testing.TB, s *file.Store, key string) {
 	}
 }
 
-// contents opens the store on fs and returns the keys in it. A blob that is not whole fails the test, as does anything left in .tmp.
+// contents opens the store on fs and returns the keys in it. A blob that is not whole fails the test, as does a file that no store writes any more.
 func contents(tb testing.TB, fs vfs.FS) map[string]bool {
 	tb.Helper()
 	s := open(tb, root, file.Options{FS: fs})
@@ -55,10 +56,32 @@ func contents(tb testing.TB, fs vfs.FS) map[string]bool {
 		}
 		keys[info.Key] = true
 	}
-	if left, err := fs.List(root + "/.tmp"); err != nil || len(left) > 0 {
-		tb.Errorf("left in .tmp: %q, %v", left, err)
+	if left := unfinished(tb, fs, root); len(left) > 0 {
+		tb.Errorf("left in .tmp: %q", left)
 	}
 	return keys
+}
+
+// unfinished returns the files in .tmp, without the locks of stores.
+func unfinished(tb testing.TB, fs vfs.FS, dir string) (files []string) {
+	tb.Helper()
+	tmp := fs.PathJoin(dir, ".tmp")
+	folders, err := fs.List(tmp)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, folder := range folders {
+		names, err := fs.List(fs.PathJoin(tmp, folder))
+		if err != nil {
+			files = append(files, folder) // a file
+		}
+		for _, name := range names {
+			if name != "LOCK" {
+				files = append(files, fs.PathJoin(folder, name))
+			}
+		}
+	}
+	return files
 }
 
 // TestPowerLoss crashes the machine before every single operation on the file system during a number of puts, keeping none, some
@@ -185,6 +208,10 @@ func TestFailingOperation(t *testing.T) {
 		if keys := contents(t, mem.CrashClone(vfs.CrashCloneCfg{})); !keys["blobs/24h/2"] {
 			t.Errorf("after a failure of operation %d, the next blob is gone after a crash: %v", n, keys)
 		}
+		// What could not be removed goes with the store.
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
 		contents(t, mem)
 	}
 	// The file, its folder, and the two folders above it.
@@ -236,7 +263,13 @@ func TestLeftovers(t *testing.T) {
 		}
 		return path
 	}
-	left := []string{write(".tmp/0123-1"), write(".tmp/0123-2")}
+	left := []string{write(".tmp/crashed/1"), write(".tmp/crashed/LOCK"), write(".tmp/unlocked/1"), write(".tmp/other.removed/1"), write(".tmp/0123-1")}
+	// The last one is of an earlier version, and so is this, which may be running.
+	old := time.Now().Add(-2 * time.Hour)
+	if err := os.Chtimes(left[len(left)-1], old, old); err != nil {
+		t.Fatal(err)
+	}
+	young := write(".tmp/0123-2")
 	foreign := []string{write(".lock"), write("lost+found/x"), write("blobs/.DS_Store"), write("blobs/a b")}
 	write("blobs/24h/1")
 	s := open(t, dir, file.Options{})
@@ -261,8 +294,14 @@ func TestLeftovers(t *testing.T) {
 		t.Errorf("List yields %q", keys)
 	}
 	put(t, s, "blobs/24h/2")
-	if names, err := os.ReadDir(filepath.Join(dir, ".tmp")); err != nil || len(names) != 0 {
-		t.Errorf("Put left %v in .tmp, %v", names, err)
+	if got := unfinished(t, vfs.Default, dir); fmt.Sprint(got) != "["+filepath.Base(young)+"]" {
+		t.Errorf("Put left %q in .tmp", got)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if names, err := os.ReadDir(filepath.Join(dir, ".tmp")); err != nil || len(names) != 1 {
+		t.Errorf("Close left %v in .tmp, %v", names, err)
 	}
 }
 

@@ -2,14 +2,11 @@ package file
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -30,11 +27,8 @@ type Store struct {
 	*gate.Store
 	fs  vfs.FS
 	dir string
-	tmp string
 
-	// Names in .tmp are random per store, so that two stores that use one folder by mistake do not write to one file.
-	nonce string
-	next  atomic.Uint64
+	unfinished unfinishedFolder
 
 	mu struct {
 		sync.Mutex
@@ -52,8 +46,8 @@ const (
 	perm       = 0o755
 )
 
-// New opens the store in dir, and creates dir and its parents if they do not exist. It removes unfinished blobs of an earlier
-// store.
+// New opens the store in dir, and creates dir and its parents if they do not exist. It removes unfinished blobs of stores that do not
+// run any more.
 func New(dir string, opts Options) (*Store, error) {
 	if dir == "" {
 		return nil, errors.New("file: open store: no folder given")
@@ -62,12 +56,9 @@ func New(dir string, opts Options) (*Store, error) {
 		opts.FS = vfs.Default
 	}
 	dir = opts.FS.PathJoin(dir) // cleaned: folders are compared as text
-	nonce := make([]byte, 8)
-	// crypto/rand.Read never fails: it ends the process when the system has no randomness.
-	_, _ = rand.Read(nonce)
-	s := &Store{fs: opts.FS, dir: dir, tmp: opts.FS.PathJoin(dir, tmpName), nonce: hex.EncodeToString(nonce)}
+	s := &Store{fs: opts.FS, dir: dir, unfinished: unfinishedFolder{fs: opts.FS, tmp: opts.FS.PathJoin(dir, tmpName)}}
 	s.Store = gate.NewStore(new(gate.Gate), gate.Engine{
-		Put: s.putBlob, ReadAt: s.readBlob, Stat: s.statBlob, List: s.listBlobs, Delete: s.deleteBlob, Release: func() {},
+		Put: s.putBlob, ReadAt: s.readBlob, Stat: s.statBlob, List: s.listBlobs, Delete: s.deleteBlob, Release: s.unfinished.release,
 	})
 	s.mu.durable = map[string]struct{}{}
 	if err := s.openFolder(); err != nil {
@@ -77,19 +68,10 @@ func New(dir string, opts Options) (*Store, error) {
 }
 
 func (s *Store) openFolder() error {
-	if err := durable.CreateFolder(s.fs, s.tmp, perm); err != nil {
+	if err := durable.CreateFolder(s.fs, s.unfinished.tmp, perm); err != nil {
 		return err
 	}
-	names, err := s.fs.List(s.tmp)
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if err := s.fs.Remove(s.fs.PathJoin(s.tmp, name)); err != nil {
-			return fmt.Errorf("remove an unfinished blob: %w", err)
-		}
-	}
-	return nil
+	return removeLeftovers(s.fs, s.unfinished.tmp)
 }
 
 // readBlob opens the file for each call: that costs a few microseconds, and files left open would keep the space of deleted blobs.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strconv"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -31,9 +30,15 @@ func (s *Store) putFile(ctx context.Context, path string, parts [][]byte) (err e
 	if err := s.makeDurable(folder); err != nil {
 		return err
 	}
-	tmp := s.fs.PathJoin(s.tmp, s.nonce+"-"+strconv.FormatUint(s.next.Add(1), 10))
+	tmp, err := s.unfinished.nameFile()
+	if err != nil {
+		return err
+	}
 	if err := s.writeFile(ctx, tmp, parts); err != nil {
 		_ = s.fs.Remove(tmp) // a leftover is removed when the store is opened again
+		if errors.Is(err, fs.ErrNotExist) {
+			s.unfinished.forget(tmp) // somebody may have removed the folder
+		}
 		return err
 	}
 	// In any case the name in .tmp is not needed any more. Its removal need not be durable.

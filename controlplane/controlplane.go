@@ -31,6 +31,7 @@ type ControlPlane struct {
 	feed    *categoryFeed
 	members *memberDriver
 	pins    *pinTable
+	quotas  *quotaDriver
 	// leadership says whether this instance serves members and pins itself.
 	leadership *leadership
 	forwarder  forwarder
@@ -78,6 +79,7 @@ func New(cfg Config, deps Deps) (*ControlPlane, error) {
 		suggestive: rate.NewLimiter(5, 10),
 		members:    newMembers(cfg.MaxSlot),
 		pins:       newPins(time.Now()),
+		quotas:     newQuotas(time.Now()),
 		leadership: newLeadership(),
 		elected:    make(chan struct{}),
 

@@ -18,6 +18,7 @@ import (
 	"scribe/internal/base/entropy"
 	"scribe/internal/base/lifecycle"
 	"scribe/internal/role/budget"
+	"scribe/internal/role/quota"
 	"scribe/internal/role/request"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -54,7 +55,7 @@ type Proxy struct {
 	cfg     Config
 	deps    Deps
 	fleet   *batcherFleet
-	quotas  *quotaRegistry
+	quotas  *quota.Registry
 	traffic *shardTraffic
 	flights producerFlights
 	retries *backoff.Budget // bounds retries
@@ -110,7 +111,7 @@ func New(cfg Config, deps Deps) (*Proxy, error) {
 		started: time.Now(),
 	}
 	p.categories = &request.Categories{Catalog: deps.Categories, Create: p.resolveOrCreate, RetryAfter: cfg.RetryBase}
-	p.quotas = newQuotaRegistry(p.now, deps.Proxies, int64(cfg.ThrottleShare*float64(p.writes.Limit())))
+	p.quotas = quota.NewRegistry(p.now, deps.Proxies, int64(cfg.ThrottleShare*float64(p.writes.Limit())))
 	p.fleet = &batcherFleet{batchers: deps.Batchers, now: p.now, stall: cfg.StallAfter, probe: p.sendProbe}
 	p.metrics = newMetrics(p)
 	if err := p.metrics.set.Register(deps.Registerer); err != nil {
@@ -119,6 +120,9 @@ func New(cfg Config, deps Deps) (*Proxy, error) {
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
 	return p, nil
 }
+
+// Quotas returns the quotas that the proxy enforces, for who reports what they want.
+func (p *Proxy) Quotas() *quota.Registry { return p.quotas }
 
 // now returns the time of the state machines: the time since the start.
 func (p *Proxy) now() time.Duration { return time.Since(p.started) }

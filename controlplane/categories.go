@@ -325,6 +325,7 @@ func applyUpdate(before *scribev1.Category, req *scribev1.UpdateCategoryRequest)
 	if req.ReadQuotaMode != nil {
 		after.ReadQuotaMode = cmp.Or(req.GetReadQuotaMode(), scribev1.QuotaMode_QUOTA_MODE_BLOCK)
 	}
+	setGiven(&after.Priority, req.Priority)
 	if req.GetRetention() != nil {
 		after.Retention = proto.CloneOf(req.GetRetention())
 	}

@@ -92,6 +92,9 @@ func checkCategory(c, before *scribev1.Category, forceSchema bool, what string) 
 	}
 	checkQuotaMode(&v, "quota_mode", c, c.GetQuotaMode())
 	checkQuotaMode(&v, "read_quota_mode", c, c.GetReadQuotaMode())
+	if p := c.GetPriority(); p < scribev1.Priority_PRIORITY_UNSPECIFIED || p > scribev1.Priority_PRIORITY_CRITICAL {
+		v.Add("priority", "%d is not known", p)
+	}
 	checkRepeatable(&v, "repeatable", c, before)
 	checkShardBy(&v, c)
 	if c.GetMaxMessageBytes() < 1 || c.GetMaxMessageBytes() > maxMessage {

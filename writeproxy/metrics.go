@@ -21,6 +21,7 @@ type proxyMetrics struct {
 	placed    prometheus.Counter
 	probes    *prometheus.CounterVec
 	overQuota *prometheus.CounterVec
+	shed      prometheus.Counter
 	waits     prometheus.Histogram
 
 	received, acknowledged, inFlight, failed, dropped request.AmountMetrics
@@ -40,6 +41,7 @@ func newMetrics(p *Proxy) *proxyMetrics {
 		placed:    set.Counter("placed_messages_total", "Messages that the proxy placed in shards by key or field, because their writer had not."),
 		probes:    set.CounterVec("probes_total", "Probes of batchers that get no frames, by result: alive or dead.", "result"),
 		overQuota: set.CounterVec("over_quota_bytes_total", "Bytes of frames over their category's quota, by what became of them: refused, delayed or left_out.", "outcome"),
+		shed:      set.Counter("shed_bytes_total", "Bytes of frames refused because memory is short, for the sake of categories of higher priority."),
 		waits:     set.Histogram("throttle_seconds", "Time that frames waited for their category's quota.", prometheus.ExponentialBuckets(0.001, 2, 16)),
 	}
 	gauge := func(name, help string, read func() int) {

@@ -20,6 +20,7 @@ import (
 	"scribe/internal/role/budget"
 	"scribe/internal/role/quota"
 	"scribe/internal/role/request"
+	"scribe/internal/role/shedding"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -56,6 +57,7 @@ type Proxy struct {
 	deps    Deps
 	fleet   *batcherFleet
 	quotas  *quota.Registry
+	shedder shedding.Shedder
 	traffic *shardTraffic
 	flights producerFlights
 	retries *backoff.Budget // bounds retries

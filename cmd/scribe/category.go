@@ -65,6 +65,7 @@ type categoryFlags struct {
 	readQuota       units.Bytes
 	readRequests    uint64
 	readQuotaMode   enumFlag[scribev1.QuotaMode]
+	priority        enumFlag[scribev1.Priority]
 	window          durationOrFlag
 	linger          durationOrFlag
 	repeatable      enumFlag[scribev1.Repeatability]
@@ -78,6 +79,7 @@ func (f *categoryFlags) addFlags(cmd *cobra.Command) {
 	f.window.without, f.linger.without = "none", "auto"
 	f.quotaMode = enumFlag[scribev1.QuotaMode]{scribev1.QuotaMode_QUOTA_MODE_BLOCK, "mode"}
 	f.readQuotaMode = f.quotaMode
+	f.priority = enumFlag[scribev1.Priority]{scribev1.Priority_PRIORITY_NORMAL, "priority"}
 	f.repeatable = enumFlag[scribev1.Repeatability]{scribev1.Repeatability_REPEATABILITY_NONE, "kind"}
 	fs := cmd.Flags()
 	fs.StringVar(&f.owner, "owner", "", "team or person responsible for the category")
@@ -90,6 +92,7 @@ func (f *categoryFlags) addFlags(cmd *cobra.Command) {
 	fs.Var(&f.readQuota, "read-quota", "bytes per second, uncompressed, that all readers together may read, for example 50MiB; 0 = no limit")
 	fs.Uint64Var(&f.readRequests, "read-requests", 0, "fetches per second that all readers together may make; 0 = no limit")
 	fs.Var(&f.readQuotaMode, "read-quota-mode", "what happens to reads over these quotas: block, throttle or sample (queries are blocked)")
+	fs.Var(&f.priority, "priority", "whose messages are refused first when the cell is full, those of the lowest: low, normal, high or critical")
 	fs.Var(&f.repeatable, "repeatable", "none; bound: one log per logical shard, and one order for all readers; or sequenced: an additional log that orders all messages, only for a new category")
 	fs.Var(&f.cache, "cache", "cache policy of read proxies: default, or for example memory=never,memcached=reused,age=4h; tiers take always, never or reused (payloads that are read twice)")
 	fs.Var(&f.window, "window", "default ordering window of consumers; none = unbounded")
@@ -218,7 +221,7 @@ func newCategoryCreate() *cobra.Command {
 			Schema: schema, Name: args[0], Owner: f.owner, Retention: durationpb.New(f.retention.Std()), Shards: f.shards, Delivery: delivery,
 			MaxMessageBytes: clampUint32(f.maxMessageBytes), QuotaBytesPerSecond: uint64(f.quota),
 			QuotaMode: f.quotaMode.value, ReadQuotaBytesPerSecond: uint64(f.readQuota), ReadQuotaRequestsPerSecond: f.readRequests,
-			ReadQuotaMode: f.readQuotaMode.value, OrderingWindow: f.window.toProto(), Linger: f.linger.toProto(), Repeatable: f.repeatable.value,
+			ReadQuotaMode: f.readQuotaMode.value, Priority: f.priority.value, OrderingWindow: f.window.toProto(), Linger: f.linger.toProto(), Repeatable: f.repeatable.value,
 			Cache: f.cache.policy, ShardBy: f.shardBy.rule, ShardField: f.shardBy.field,
 		}
 		res, err := callCell(cmd.Context(), *server, "create category "+args[0], controlClient(*server).CreateCategory,
@@ -334,6 +337,7 @@ func newCategoryUpdate() *cobra.Command {
 			"read-quota":      func() { req.ReadQuotaBytesPerSecond = new(uint64(f.readQuota)) },
 			"read-requests":   func() { req.ReadQuotaRequestsPerSecond = &f.readRequests },
 			"read-quota-mode": func() { req.ReadQuotaMode = &f.readQuotaMode.value },
+			"priority":        func() { req.Priority = &f.priority.value },
 			"repeatable":      func() { req.Repeatable = &f.repeatable.value },
 			"cache":           func() { req.Cache = cmp.Or(f.cache.policy, &scribev1.CachePolicy{}) }, // an empty one removes it
 			"window":          func() { req.OrderingWindow, req.UnboundedWindow = f.window.toProto(), f.window.duration == nil },
@@ -409,6 +413,7 @@ type categoryJSON struct {
 	ReadQuota       units.Bytes     `json:"read_quota_per_second,omitempty"`
 	ReadRequests    uint64          `json:"read_requests_per_second,omitempty"`
 	ReadQuotaMode   string          `json:"read_quota_mode,omitempty"`
+	Priority        string          `json:"priority,omitempty"`
 	Window          *units.Duration `json:"window,omitempty"`
 	Linger          *units.Duration `json:"linger,omitempty"`
 	Repeatable      string          `json:"repeatable,omitempty"`
@@ -432,6 +437,9 @@ func describeCategory(c *scribev1.Category) categoryJSON {
 	if c.GetReadQuotaBytesPerSecond() > 0 || c.GetReadQuotaRequestsPerSecond() > 0 {
 		out.ReadQuota, out.ReadRequests = units.Bytes(c.GetReadQuotaBytesPerSecond()), c.GetReadQuotaRequestsPerSecond() //nolint:gosec // a quota beyond int64 is none
 		out.ReadQuotaMode = quotaModeName(c.GetReadQuotaMode())
+	}
+	if p := c.GetPriority(); p > scribev1.Priority_PRIORITY_UNSPECIFIED && p != scribev1.Priority_PRIORITY_NORMAL {
+		out.Priority = scribev1.EnumName(p)
 	}
 	if r := c.GetRepeatable(); r > scribev1.Repeatability_REPEATABILITY_NONE {
 		out.Repeatable = scribev1.EnumName(r)

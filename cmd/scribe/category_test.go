@@ -152,6 +152,27 @@ func TestReadQuotaFlags(t *testing.T) {
 	}
 }
 
+// TestPriorityFlag: a priority is created, shown and changed by name, and normal is not worth a word.
+func TestPriorityFlag(t *testing.T) {
+	c := &categories{}
+	if _, err := c.run(t, "create", "a", "--priority", "critical"); err != nil || c.category.GetPriority() != scribev1.Priority_PRIORITY_CRITICAL {
+		t.Errorf("created %v, %v", c.category, err)
+	}
+	if out, err := c.run(t, "describe", "a"); err != nil || !strings.Contains(out, `"priority": "critical"`) {
+		t.Errorf("described as %s, %v", out, err)
+	}
+	if _, err := c.run(t, "update", "a", "--priority", "normal"); err != nil || c.update.GetPriority() != scribev1.Priority_PRIORITY_NORMAL {
+		t.Errorf("updated with %v, %v", c.update, err)
+	}
+	c.category.Priority = scribev1.Priority_PRIORITY_NORMAL
+	if out, err := c.run(t, "describe", "a"); err != nil || strings.Contains(out, "priority") {
+		t.Errorf("described as %s, %v", out, err)
+	}
+	if _, err := c.run(t, "create", "b", "--priority", "urgent"); err == nil || !strings.Contains(err.Error(), "low, normal, high or critical") {
+		t.Errorf("an unknown priority: %v", err)
+	}
+}
+
 // TestCacheFlag: how read proxies cache a category is created, shown and changed by the names that people use.
 func TestCacheFlag(t *testing.T) {
 	c := &categories{}

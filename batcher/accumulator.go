@@ -8,6 +8,7 @@ import (
 
 	"scribe/internal/base/account"
 	"scribe/internal/format/record"
+	"scribe/internal/role/shedding"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -47,6 +48,9 @@ type accumulator struct {
 	// latency is the moving average of the duration of flushes. lastEnd is the time when the last one ended.
 	latency time.Duration
 	lastEnd time.Time
+	// shedder decides which categories are refused first when memory is short. Its times are since began.
+	shedder *shedding.Shedder
+	began   time.Time
 
 	actions driverActions
 }
@@ -63,6 +67,7 @@ func newAccumulator(cfg Config) accumulator {
 	return accumulator{
 		cfg:      cfg,
 		memory:   account.New(cfg.MemoryBytes),
+		shedder:  &shedding.Shedder{},
 		accounts: make(map[uint32]*categoryAccount),
 		batches:  make(map[record.ShardID]*logBatch),
 		stalled:  make(map[record.ShardID]struct{}),
@@ -122,16 +127,23 @@ func (a *accumulator) admitCategories(now time.Time, in *parsedRequest) (last er
 		p.account = a.accountOf(p.target)
 		if p.account.asked == 0 {
 			asking = append(asking, p.account)
+			p.account.priority = shedding.LevelOf(p.target.settings)
 		}
 		p.account.asked += p.memoryCharge()
 	}
 	for _, t := range asking {
 		a.admitCategory(now, t)
 	}
+	in.refuseSpans(func(p *routedSpan) error {
+		if p.account.givesWay {
+			return p.account.refusal
+		}
+		return nil
+	}, &in.refusedPriority)
 	in.refuseSpans(func(p *routedSpan) error { return p.account.refusal }, &in.refusedShare)
 	for _, t := range asking {
 		last = cmp.Or(t.refusal, last)
-		t.asked, t.refusal = 0, nil
+		t.asked, t.refusal, t.givesWay = 0, nil, false
 		a.chargeCategory(t, 0)
 	}
 	return last
@@ -145,13 +157,27 @@ func (a *accumulator) admitCategory(now time.Time, t *categoryAccount) {
 			"the frames of the category take %d bytes of memory, which is more than the %d that one category may have: send less at once", t.asked, alone)
 		return
 	}
+	if a.began.IsZero() {
+		a.began = now
+	}
+	since := now.Sub(a.began)
+	a.shedder.Note(since, t.priority)
+	if reserved := a.shedder.ReservedShare(since, t.priority); shedding.GivesWay(reserved, a.memory.Used(), a.memory.Limit()) {
+		t.givesWay = true
+		t.refusal = rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, a.memory.Hint(now, t.asked),
+			"the batcher holds %d bytes of at most %d, and keeps the rest for categories of higher priority: try again later", a.memory.Used(), a.memory.Limit())
+		return
+	}
 	ok, excess := a.memory.WithinShare(t.held, t.asked, a.cfg.Share)
-	if ok {
+	if ok && t.priority <= scribev1.Priority_PRIORITY_NORMAL { // what is kept for higher ones is theirs also within a class
 		ok, excess = a.memory.WithinShare(t.queue.held, t.asked, classShare*a.cfg.Share)
 	}
 	if ok {
 		a.chargeCategory(t, t.asked)
 		return
+	}
+	if 2*t.held < a.memory.Used() { // others have the memory, not the category itself
+		a.shedder.NoteRefused(since, t.priority)
 	}
 	t.refusal = rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, a.memory.Hint(now, excess),
 		"the batcher holds %d bytes of the category and its retention class and %d of all, at most %d: try again later",

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"scribe/internal/format/record"
+	scribev1 "scribe/proto/scribe/v1"
 )
 
 // Limits of one flush in addition to its size. They keep a transaction within the limits of package metalog, and a footer within
@@ -97,9 +98,12 @@ type categoryAccount struct {
 	listed  bool         // in fresh or turn of its queue
 	one     [1]*logBatch // the memory of batches while it has one element
 
-	// Of the request that is being admitted: the bytes that it asks for, and the error if it is refused.
-	asked   int64
-	refusal error
+	// Of the request that is being admitted: the bytes that it asks for, the category's priority, and the error if it is refused.
+	asked    int64
+	refusal  error
+	priority scribev1.Priority
+	// givesWay: it is refused for the sake of categories of higher priority.
+	givesWay bool
 }
 
 // listBatch makes a batch of the category available to flushes.

@@ -78,6 +78,7 @@ func declareSnapshot(set *metrics.Set, b *Batcher) {
 		}
 		send(overloaded, float64(s.counts.overloaded))
 		send(refused, float64(s.counts.refusedShare), "share")
+		send(refused, float64(s.counts.refusedPriority), "priority")
 		send(refused, float64(s.counts.refusedTrouble), "held")
 		send(refused, float64(s.counts.refusedOrder), "order")
 		send(followed, float64(s.counts.followed))
@@ -96,7 +97,7 @@ func declareSnapshot(set *metrics.Set, b *Batcher) {
 	failed = request.DeclareAmount(values.Counter, "failed_%s_total", "accepted and then not stored, by reason.", "reason")
 	buffered = request.DeclareAmount(values.Gauge, "buffered_%s", "accepted and without an outcome yet.")
 	overloaded = values.Counter("overloaded_requests_total", "Requests refused for lack of memory, or for their category's share of it.")
-	refused = values.Counter("refused_frames_total", "Frames refused before they were accepted, by cause: their category's share of the memory, a shard that is held, or a frame before them that did not arrive.", "cause")
+	refused = values.Counter("refused_frames_total", "Frames refused before they were accepted, by cause: their category's share of the memory, memory that is kept for higher priorities, a shard that is held, or a frame before them that did not arrive.", "cause")
 	followed = values.Counter("followed_frames_total", "Frames accepted while one that they follow, of an earlier request, had no outcome.")
 	memory = values.Gauge("memory_bytes", "Bytes charged for frames in memory.")
 	memoryPeak = values.Gauge("memory_peak_bytes", "Most bytes charged since the start.")

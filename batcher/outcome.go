@@ -14,9 +14,9 @@ type frameCounts struct {
 	failed    map[string]request.Amount // by rpc.ReasonLabel
 	// overloaded counts requests refused for lack of memory; their frames were not accepted.
 	overloaded int64
-	// refusedShare, refusedTrouble and refusedOrder count frames refused individually: for their category's share, because their
-	// log fails, or because a frame before them is missing. They were not accepted.
-	refusedShare, refusedTrouble, refusedOrder int64
+	// refusedShare, refusedPriority, refusedTrouble and refusedOrder count frames refused individually: for their category's share, for
+	// the sake of higher priorities, because their log fails, or because a frame before them is missing. They were not accepted.
+	refusedShare, refusedPriority, refusedTrouble, refusedOrder int64
 	// followed counts accepted frames that followed one of an earlier request.
 	followed int64
 }

@@ -270,6 +270,7 @@ func (b *Batcher) admitParsed(in *parsedRequest, charged *int64) error {
 	b.mu.counts.refusedTrouble += in.refusedTrouble
 	b.mu.counts.refusedOrder += in.refusedOrder
 	b.mu.counts.refusedShare += in.refusedShare
+	b.mu.counts.refusedPriority += in.refusedPriority
 	if whole && len(in.spans) == 0 {
 		if rpc.ReasonOf(refusal) == scribev1.Reason_REASON_OVERLOADED {
 			b.mu.counts.overloaded++
@@ -297,8 +298,9 @@ type parsedRequest struct {
 	accepted request.Amount
 	// refusedShards has the errors of refused shards.
 	refusedShards map[record.ShardID]error
-	// refusedTrouble counts frames refused because their log fails, refusedShare those refused for their category's share.
-	refusedTrouble, refusedShare int64
+	// refusedTrouble counts frames refused because their log fails, refusedShare those refused for their category's share, refusedPriority
+	// those refused for the sake of higher priorities.
+	refusedTrouble, refusedShare, refusedPriority int64
 	// refusedOrder counts those whose predecessor is missing.
 	refusedOrder int64
 }

@@ -48,7 +48,7 @@ type Consumer struct {
 	current *streamItem // the payload being delivered; guarded by mu
 
 	stats struct {
-		records, payloads, bytes, fetched, gaps, reconnects, retries atomic.Uint64
+		records, payloads, bytes, fetched, sampledOut, gaps, reconnects, retries atomic.Uint64
 	}
 }
 
@@ -184,6 +184,8 @@ type Stats struct {
 	Records, Bytes uint64
 	// Payloads is the number of fetched payloads, FetchedBytes the bytes received for them over the network.
 	Payloads, FetchedBytes uint64
+	// SampledOut is the number of messages that the category's quota for reading left out. See Record.SampleRate.
+	SampledOut uint64
 	// Gaps is the number of gaps yielded.
 	Gaps uint64
 	// Reconnects is the number of times that a stream was reopened.
@@ -197,7 +199,7 @@ func (c *Consumer) Stats() Stats {
 	return Stats{
 		Records: c.stats.records.Load(), Bytes: c.stats.bytes.Load(),
 		Payloads: c.stats.payloads.Load(), FetchedBytes: c.stats.fetched.Load(),
-		Gaps: c.stats.gaps.Load(), Reconnects: c.stats.reconnects.Load(),
+		SampledOut: c.stats.sampledOut.Load(), Gaps: c.stats.gaps.Load(), Reconnects: c.stats.reconnects.Load(),
 		Retries: c.stats.retries.Load() + c.repeats(),
 	}
 }

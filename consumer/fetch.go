@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
 	"scribe/internal/base/backoff"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/discovery"
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -80,7 +82,12 @@ func (s *iterationSession) fetchAll(todo []*streamItem) {
 				failItems(todo, &ServerError{Doing: "fetching payloads", cause: cause, Detail: err})
 				return
 			}
-			s.c.cfg.logger.Warn("fetch failed", "payloads", len(todo), "failures", failures+1, "error", err)
+			level := slog.LevelWarn
+			if after := retry.Classify(err).After; after > 0 && rpc.ReasonOf(err) == scribev1.Reason_REASON_OVERLOADED {
+				// The read proxy has said when to ask again, as beyond a quota: waiting until then is not a failure.
+				level, since = slog.LevelDebug, since.Add(after)
+			}
+			s.c.cfg.logger.Log(s.ctx, level, "fetch failed", "payloads", len(todo), "failures", failures+1, "error", err)
 			failures, lastErr = failures+1, err
 			continue
 		}
@@ -113,6 +120,8 @@ func (s *iterationSession) fetchOnce(todo []*streamItem) ([]*streamItem, error) 
 			req.Tickets[i] = it.ticket
 		}
 	}
+	// Not of a payload that was delivered in part: the rest of an atomic batch must follow.
+	req.AcceptsSamples = s.c.eval == nil && !slices.ContainsFunc(todo, func(it *streamItem) bool { return s.c.skipOf(it) > 0 })
 	raw := todo[0].plain
 	if s.c.wantsView(todo[0]) {
 		req.Encoding = scribev1.PayloadEncoding_PAYLOAD_ENCODING_ARROW
@@ -178,6 +187,12 @@ func (s *iterationSession) settleAnswer(ctx context.Context, it *streamItem, p *
 	}
 	if s.c.wantsView(it) {
 		return s.settleView(it, p)
+	}
+	if it.sampleRate = p.GetSampleRate(); p.GetSampledOut() && s.c.eval == nil {
+		it.leftOut = true
+		s.queue.chargeItem(it, 0)
+		it.markReady()
+		return true
 	}
 	frames, buf, transit, err := decodePayload(s.c.decoder, p, &it.ptr, &it.Payload)
 	if err != nil && transit {

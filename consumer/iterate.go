@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"math"
 	"time"
 
 	"scribe/consumer/internal/payload"
@@ -115,6 +116,10 @@ func (c *Consumer) deliverPayload(it *streamItem, refuse func(error) bool, deliv
 	c.mu.Lock()
 	skip := it.deliveredCount()
 	left := it.ptr.Messages - min(skip, it.ptr.Messages)
+	if it.leftOut {
+		c.stats.sampledOut.Add(uint64(left))
+		left = 0
+	}
 	it.Left.Store(int64(left))
 	c.current = it
 	c.mu.Unlock()
@@ -225,7 +230,7 @@ func (d *recordDelivery) deliverFrame(h *record.Header) bool {
 		delivered = int(it.Messages) - left // before
 		mayReport = payload.MayBeReport(h)
 	)
-	out.SampleRate, out.Atomic, out.BatchLeft = max(h.SampleRate, 1), h.Atomic(), 0
+	out.SampleRate, out.Atomic, out.BatchLeft = sampleRate(h.SampleRate, it.sampleRate), h.Atomic(), 0
 	for d.decoder.Next(&r) {
 		if index++; index <= delivered {
 			continue
@@ -266,4 +271,9 @@ func (d *recordDelivery) deliverFrame(h *record.Header) bool {
 // markBroken records a damaged frame in the payload's Err.
 func (d *recordDelivery) markBroken(err error) {
 	d.it.Err = damageError(&d.it.Payload, fmt.Sprintf("frame %d", d.frame), int64(d.offset), err)
+}
+
+// sampleRate is how many messages one stands for whose frame and whose payload were sampled. 0 and 1 both stand for itself alone.
+func sampleRate(frame, payload uint32) uint32 {
+	return uint32(min(uint64(max(frame, 1))*uint64(max(payload, 1)), math.MaxUint32))
 }

@@ -26,7 +26,7 @@ const (
 )
 
 // streamItem is one step of the merged stream. Its creator fills it. In a payload item, the fetching goroutine owns Frames, buf,
-// gap and Err until ready is closed.
+// gap, leftOut, sampleRate and Err until ready is closed.
 type streamItem struct {
 	kind itemKind
 	pos  *shardPosition
@@ -47,6 +47,10 @@ type streamItem struct {
 	tries int // number of answers whose bytes were damaged
 	// gone: the rest of it no longer belongs to the member of a group.
 	gone bool
+
+	// leftOut: the category's quota for reading left the payload out. sampleRate is how many payloads it stands for; 0 for itself alone.
+	leftOut    bool
+	sampleRate uint32
 
 	// plain: fetch the payload as it is stored. refused: because no view of it is available.
 	plain, refused bool

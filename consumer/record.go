@@ -28,8 +28,8 @@ type Record struct {
 	// LogicalShard is the shard that the producer wrote to. Shard is the physical shard in it that one batcher appended to; in a
 	// sequenced category it is the sequenced log.
 	LogicalShard uint32
-	// SampleRate N means that the category's quota kept one message in N, including this one; 1 means all. Multiply counts and
-	// sums by it.
+	// SampleRate N means that the category's quotas, for writing and for reading, kept one message in N, including this one; 1 means
+	// all. Multiply counts and sums by it.
 	SampleRate uint32
 	Shard      ShardID
 	// LSN is the log sequence number of the pointer that covers the message. Index is the message's index, from 0, among that

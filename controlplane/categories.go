@@ -324,6 +324,12 @@ func applyUpdate(before *scribev1.Category, req *scribev1.UpdateCategoryRequest)
 	if req.QuotaMode != nil {
 		after.QuotaMode = cmp.Or(req.GetQuotaMode(), scribev1.QuotaMode_QUOTA_MODE_BLOCK)
 	}
+	setGiven(&after.ReadQuotaBytesPerSecond, req.ReadQuotaBytesPerSecond)
+	setGiven(&after.ReadQuotaRequestsPerSecond, req.ReadQuotaRequestsPerSecond)
+	if req.ReadQuotaMode != nil {
+		after.ReadQuotaMode = cmp.Or(req.GetReadQuotaMode(), scribev1.QuotaMode_QUOTA_MODE_BLOCK)
+	}
+	setGiven(&after.Priority, req.Priority)
 	if req.GetRetention() != nil {
 		after.Retention = proto.CloneOf(req.GetRetention())
 	}

@@ -34,6 +34,7 @@ type ControlPlane struct {
 	members    *memberDriver
 	pins       *pinTable
 	store      cellStore
+	quotas     *quotaDriver
 	// leadership says whether this instance serves members and pins itself.
 	leadership *leadership
 	forwarder  forwarder
@@ -82,6 +83,7 @@ func New(cfg Config, deps Deps) (*ControlPlane, error) {
 		suggestive: rate.NewLimiter(5, 10),
 		members:    newMembers(cfg.MaxSlot),
 		pins:       newPins(time.Now()),
+		quotas:     newQuotas(time.Now()),
 		leadership: newLeadership(),
 		elected:    make(chan struct{}),
 

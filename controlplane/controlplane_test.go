@@ -254,8 +254,8 @@ func TestQuotaMode(t *testing.T) {
 		sample, unset   = scribev1.QuotaMode_QUOTA_MODE_SAMPLE, scribev1.QuotaMode_QUOTA_MODE_UNSPECIFIED
 		once            = scribev1.Delivery_DELIVERY_EXACTLY_ONCE
 	)
-	_, err := c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "once", Delivery: once, QuotaMode: sample}})
-	wantReason(t, err, scribev1.Reason_REASON_INVALID, "quota_mode: sample drops frames")
+	_, err := c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "once", Delivery: once, QuotaMode: sample, ReadQuotaMode: sample}})
+	wantReason(t, err, scribev1.Reason_REASON_INVALID, "quota_mode: sample drops frames", "read_quota_mode: sample drops frames")
 	if _, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "once", Delivery: once}}); err != nil {
 		t.Fatal(err)
 	}
@@ -282,6 +282,33 @@ func TestQuotaMode(t *testing.T) {
 			t.Errorf("%s after %v: %v, %v", tc.name, tc.set, resp.GetCategory().GetQuotaMode(), err)
 		}
 	}
+}
+
+// TestReadQuota: the quotas for reading are stored, and changed one by one.
+func TestReadQuota(t *testing.T) {
+	c := start(t, newStore(t), nil)
+	throttle, sample := scribev1.QuotaMode_QUOTA_MODE_THROTTLE, scribev1.QuotaMode_QUOTA_MODE_SAMPLE
+	_, err := c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{
+		Name: "a", ReadQuotaBytesPerSecond: 5, ReadQuotaRequestsPerSecond: 6, ReadQuotaMode: throttle,
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := func(bytes, requests uint64, mode scribev1.QuotaMode) {
+		t.Helper()
+		resp, err := c.GetCategory(t.Context(), &scribev1.GetCategoryRequest{Name: "a"})
+		if got := resp.GetCategory(); err != nil || got.GetReadQuotaBytesPerSecond() != bytes || got.GetReadQuotaRequestsPerSecond() != requests || got.GetReadQuotaMode() != mode {
+			t.Errorf("%v, %v; want %d bytes, %d requests, %v", got, err, bytes, requests, mode)
+		}
+	}
+	want(5, 6, throttle)
+	for _, req := range []*scribev1.UpdateCategoryRequest{{ReadQuotaBytesPerSecond: new(uint64(7))}, {ReadQuotaMode: &sample}, {ReadQuotaRequestsPerSecond: new(uint64(0))}} {
+		req.Name = "a"
+		if _, err := c.UpdateCategory(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want(7, 0, sample)
 }
 
 // TestCachePolicy: a policy is changed as a whole and removed with an empty one, and only one that means something is taken.

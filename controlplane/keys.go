@@ -97,12 +97,14 @@ type slotRecord struct {
 	TTL      int64 `json:"ttl_us"`
 	// ExpiredAt is when the lease ended; 0 if it was live when this was written.
 	ExpiredAt int64 `json:"expired_at,omitempty"`
+	// SharesQuotas is Member.shares_quotas.
+	SharesQuotas bool `json:"shares_quotas,omitempty"`
 }
 
 func encodeSlot(m *scribev1.Member, ttl time.Duration, expiredAt int64) ([]byte, error) {
 	r := slotRecord{
 		Version: slotVersion, ID: m.GetId(), URL: m.GetUrl(), Program: m.GetVersion(),
-		Incarnation: m.GetIncarnation(), Store: m.GetStore(), JoinedAt: m.GetJoinedAt(), TTL: ttl.Microseconds(), ExpiredAt: expiredAt,
+		Incarnation: m.GetIncarnation(), Store: m.GetStore(), JoinedAt: m.GetJoinedAt(), TTL: ttl.Microseconds(), ExpiredAt: expiredAt, SharesQuotas: m.GetSharesQuotas(),
 	}
 	for _, role := range m.GetRoles() {
 		r.Roles = append(r.Roles, int32(role))
@@ -126,7 +128,7 @@ func decodeSlot(key string, value []byte) (m *scribev1.Member, ttl time.Duration
 	if r.Version != slotVersion {
 		return damaged(fmt.Errorf("version %d, this program knows version %d", r.Version, slotVersion))
 	}
-	m = &scribev1.Member{Id: r.ID, Url: r.URL, Slot: uint32(slot), JoinedAt: r.JoinedAt, Version: r.Program, Incarnation: r.Incarnation, Store: r.Store}
+	m = &scribev1.Member{Id: r.ID, Url: r.URL, Slot: uint32(slot), JoinedAt: r.JoinedAt, Version: r.Program, Incarnation: r.Incarnation, Store: r.Store, SharesQuotas: r.SharesQuotas}
 	for _, role := range r.Roles {
 		m.Roles = append(m.Roles, scribev1.Role(role))
 	}

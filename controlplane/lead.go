@@ -182,6 +182,7 @@ func (c *ControlPlane) restoreTerm(t *heldTerm) {
 	installed := c.leadership.setRestored(t, func() {
 		c.members.replaceRegistry(r)
 		c.pins.restart(time.Now())
+		c.quotas.restart()
 	})
 	if !installed {
 		return
@@ -220,6 +221,7 @@ func (c *ControlPlane) confirmTerm(t *heldTerm, sent time.Time) {
 		now := time.Now()
 		c.members.extendLeases(now)
 		c.pins.restart(now)
+		c.quotas.restart()
 		c.logger.Warn("control plane leads on: the store had not answered in time", "term", t.Term)
 		defer c.retireSchedule.requestScan()
 	}
@@ -231,6 +233,7 @@ func (c *ControlPlane) confirmTerm(t *heldTerm, sent time.Time) {
 func (c *ControlPlane) forgetMembers() {
 	c.members.replaceRegistry(newRegistry(c.cfg.MaxSlot))
 	c.pins.restart(time.Now())
+	c.quotas.restart()
 }
 
 // loseTerm ends a term after another instance has begun one.

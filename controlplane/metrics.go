@@ -30,6 +30,7 @@ type roleMetrics struct {
 	leaderChanges prometheus.Counter
 	beatFailures  prometheus.Counter
 	forwarded     *prometheus.CounterVec
+	quotaReports  prometheus.Counter
 }
 
 // Values of the labels "watch" and "change".
@@ -79,7 +80,16 @@ func newMetrics(r prometheus.Registerer, c *ControlPlane) (*roleMetrics, error) 
 		beatFailures:   set.Counter("beat_failures_total", "Times that this process led and could not confirm it in the store."),
 		forwarded: set.CounterOf("forwarded_calls_total", "Calls that only the leader serves, and that were passed on to it, or refused because none was known.", "result",
 			forwardDone, forwardFailed, forwardRefused),
+		quotaReports: set.Counter("quota_reports_total", "Reports of what processes want of quotas, which this process answered as the leader."),
 	}
+	set.GaugeFunc("quota_categories", "Categories whose quotas are divided by what processes want, those for writing and those for reading.", func() float64 {
+		n, _ := c.quotas.countDivided()
+		return float64(n)
+	})
+	set.CounterFunc("quota_divisions_total", "Divisions of a category's quota among processes.", func() float64 {
+		_, n := c.quotas.countDivided()
+		return float64(n)
+	})
 	set.GaugeFunc("leads", "1 while this control plane leads, or has its store for itself.", c.measureLeading)
 	set.GaugeFunc("term", "How many control planes have led, the present one included; 0 where one has its store for itself.", func() float64 {
 		seen, _ := c.leadership.seenTerm()

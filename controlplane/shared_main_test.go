@@ -225,6 +225,10 @@ func (p *peerClient) HoldPins(ctx context.Context, req *scribev1.HoldPinsRequest
 	return callPeer(ctx, p, req, rpc.ControlService.HoldPins)
 }
 
+func (p *peerClient) ShareQuotas(ctx context.Context, req *scribev1.ShareQuotasRequest) (*scribev1.ShareQuotasResponse, error) {
+	return callPeer(ctx, p, req, rpc.ControlService.ShareQuotas)
+}
+
 func (p *peerClient) ListPins(ctx context.Context, req *scribev1.ListPinsRequest) (*scribev1.ListPinsResponse, error) {
 	return callPeer(ctx, p, req, rpc.ControlService.ListPins)
 }

@@ -91,7 +91,11 @@ func checkCategory(c, before *scribev1.Category, forceSchema bool, what string) 
 	default:
 		v.Add("delivery", "%d is not known", c.GetDelivery())
 	}
-	checkQuotaMode(&v, "quota_mode", c)
+	checkQuotaMode(&v, "quota_mode", c, c.GetQuotaMode())
+	checkQuotaMode(&v, "read_quota_mode", c, c.GetReadQuotaMode())
+	if p := c.GetPriority(); p < scribev1.Priority_PRIORITY_UNSPECIFIED || p > scribev1.Priority_PRIORITY_CRITICAL {
+		v.Add("priority", "%d is not known", p)
+	}
 	checkRepeatable(&v, "repeatable", c, before)
 	checkShardBy(&v, c)
 	if c.GetMaxMessageBytes() < 1 || c.GetMaxMessageBytes() > maxMessage {
@@ -128,8 +132,8 @@ func checkRepeatable(v *request.Violations, field string, c, before *scribev1.Ca
 }
 
 // checkQuotaMode checks the mode of a category's quota. Categories older than the modes have none, which means block.
-func checkQuotaMode(v *request.Violations, field string, c *scribev1.Category) {
-	switch mode := c.GetQuotaMode(); mode {
+func checkQuotaMode(v *request.Violations, field string, c *scribev1.Category, mode scribev1.QuotaMode) {
+	switch mode {
 	case scribev1.QuotaMode_QUOTA_MODE_UNSPECIFIED, scribev1.QuotaMode_QUOTA_MODE_BLOCK, scribev1.QuotaMode_QUOTA_MODE_THROTTLE:
 	case scribev1.QuotaMode_QUOTA_MODE_SAMPLE:
 		if c.GetDelivery() == scribev1.Delivery_DELIVERY_EXACTLY_ONCE {

@@ -38,6 +38,9 @@ type answerItem struct {
 	whole bool
 	job   int   // index in jobs
 	err   error // the pointer is invalid, or the view can't be made
+	// leftOut: the category's quota for reading left the payload out. sampleRate is how many it stands for; 0 for itself alone.
+	leftOut    bool
+	sampleRate uint32
 	// For a view: the pointer's position and encoding, the view that serves the item, and its result or running build. reused
 	// means that the result was made for another request.
 	position logPosition
@@ -200,6 +203,11 @@ func (a *fetchAnswer) fillPayload(it *answerItem, out *scribev1.Payload) error {
 	if it.err != nil {
 		return it.err
 	}
+	if it.leftOut {
+		out.SampledOut = true
+		return nil
+	}
+	out.SampleRate = it.sampleRate
 	if a.asked != nil {
 		b := it.made
 		said := &scribev1.PayloadView{

@@ -119,6 +119,9 @@ type Deps struct {
 	Peers func(region string) Peer
 	// Categories is the view of categories.
 	Categories Categories
+	// Sharers returns the number of read proxies in the cell, including this one: they share each category's quota for reading. Nil
+	// means one. It is called often.
+	Sharers func() int
 	// Annotations stores zone maps with their pointers; nil disables them.
 	Annotations Annotator
 	// CPUTime returns the CPU time that the process has used, from which utilisation is computed; nil means the system's counter.

@@ -17,6 +17,7 @@ import (
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
 	"scribe/internal/role/budget"
+	"scribe/internal/role/quota"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readproxy/memcached"
@@ -37,6 +38,7 @@ type Server struct {
 	reads   *storeReader
 	tails   *tailReads
 	pushes  *budget.Budget // pushes that are being read
+	quotas  *quota.Registry
 	// peekers are decoders that read the beginnings of blocks.
 	peekers sync.Pool
 
@@ -83,6 +85,8 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	s.running, s.stop = context.WithCancel(context.Background())
 	s.fetches.running = make(map[blockKey]*blockFetch)
 	s.regions.named = make(map[string]*peerRegion)
+	begin := time.Now()
+	s.quotas = quota.NewRegistry(func() time.Duration { return time.Since(begin) }, deps.Sharers, max(cfg.RequestBytes/bodyShare, leastBodies))
 	s.gate, s.reads, s.fills = newGate(s), newReads(s), newFills(s)
 	var err error
 	if s.cache, err = newCache(cfg.CacheBytes); err != nil {
@@ -130,6 +134,9 @@ func (s *Server) Close(ctx context.Context) error {
 	})
 }
 
+// Quotas returns the quotas for reading, for who reports what they want.
+func (s *Server) Quotas() *quota.Registry { return s.quotas }
+
 func (s *Server) shutdownError() error {
 	return rpc.RetryErrorf(scribev1.Reason_REASON_SHUTTING_DOWN, s.retryHint(), "the read proxy is shutting down: try another one")
 }
@@ -173,6 +180,9 @@ func (s *Server) serveFetch(ctx context.Context, req *scribev1.FetchRequest) (*s
 	}
 	a := newAnswer(s, encoding, cat, req, wanted)
 	a.noteTailRead(req.GetSole())
+	if err := s.limitAnswer(ctx, cat, a, req.GetAcceptsSamples()); err != nil {
+		return nil, err
+	}
 	leave, err := s.gate.enterRequest(ctx, a.cost)
 	if err != nil {
 		return nil, err

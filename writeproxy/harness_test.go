@@ -213,7 +213,7 @@ func newCell(t *testing.T, cfg Config, batchers int, edit ...func(*Deps)) *cell 
 		if err := c.Close(context.Background()); err != nil {
 			t.Log(err)
 		}
-		if used := c.writes.Used() + c.bodies.Used() + c.quotas.waiting.Used(); used != 0 {
+		if used := c.writes.Used() + c.bodies.Used() + c.quotas.Waiting.Used(); used != 0 {
 			t.Errorf("%d bytes are still charged", used)
 		}
 		counts := c.ledger.readCounts()

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"scribe/internal/role/quota"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -16,8 +17,16 @@ type limitedGroup struct {
 	frames   []*frameItem
 	bytes    int64
 	// waiter is set when they wait.
-	waiter *quotaWaiter
+	waiter *quota.Waiter
 }
+
+// limit is the quota of the group's category.
+func (g *limitedGroup) limit() quota.Limit {
+	return quota.Limit{Category: g.category.GetId(), Bytes: g.category.GetQuotaBytesPerSecond()}
+}
+
+// sizeOf returns the bytes of a frame of the group.
+func (g *limitedGroup) sizeOf(i int) int64 { return int64(len(g.frames[i].bytes)) }
 
 // groupLimited returns the frames that have a quota, by category. All frames of a category are in one group, since they must not
 // overtake each other.
@@ -72,23 +81,20 @@ func (it *frameItem) checkOnce() bool {
 	return !it.done
 }
 
-// quotaMode returns what happens beyond a category's quota. In exactly_once categories, sampling becomes blocking, since a frame
-// that is left out would be a gap in its producer's sequences.
-func quotaMode(c *scribev1.Category) scribev1.QuotaMode {
-	mode := c.GetQuotaMode()
-	if mode == scribev1.QuotaMode_QUOTA_MODE_SAMPLE && c.GetDelivery() == scribev1.Delivery_DELIVERY_EXACTLY_ONCE {
-		return scribev1.QuotaMode_QUOTA_MODE_BLOCK
-	}
-	return mode
-}
-
 // limitGroup applies a category's quota to its frames.
 func (c *writeCall) limitGroup(ctx context.Context, g *limitedGroup) {
-	switch quotaMode(g.category) {
+	switch quota.ModeOf(g.category, g.category.GetQuotaMode()) {
 	case scribev1.QuotaMode_QUOTA_MODE_THROTTLE:
 		c.throttleGroup(ctx, g)
 	case scribev1.QuotaMode_QUOTA_MODE_SAMPLE:
-		c.p.quotas.sampleFrames(g.category, g.frames)
+		_, _ = c.p.quotas.SampleParts(g.limit(), len(g.frames), g.sizeOf, func(i int, rate uint32) {
+			it := g.frames[i]
+			it.leftOut = rate == 0
+			if rate > 1 {
+				it.sampleRate = quota.ScaleRate(it.sampleRate, rate)
+				it.resampled = true
+			}
+		})
 		out, sum := &scribev1.FrameResult{SampledOut: true}, 0 // nobody changes results
 		for _, it := range g.frames {
 			if it.leftOut {
@@ -98,7 +104,7 @@ func (c *writeCall) limitGroup(ctx context.Context, g *limitedGroup) {
 		}
 		c.countOverQuota("left_out", sum)
 	case scribev1.QuotaMode_QUOTA_MODE_UNSPECIFIED, scribev1.QuotaMode_QUOTA_MODE_BLOCK:
-		if n, after := c.p.quotas.blockFrames(g.category, g.frames); n < len(g.frames) {
+		if n, after := c.p.quotas.PassLeading(g.limit(), len(g.frames), g.sizeOf); n < len(g.frames) {
 			c.refuseItems(g.frames[n:], overQuota(g.category, after))
 		}
 	}
@@ -137,15 +143,16 @@ func (c *writeCall) throttleGroup(ctx context.Context, g *limitedGroup) {
 	if !c.held {
 		held = int64(len(c.whole)) // the bytes of other categories stay, too, until the request is answered
 	}
-	ctx, cancel := quotaContext(ctx)
+	ctx, cancel := quota.WaitContext(ctx)
 	defer cancel()
-	var err error
-	if g.waiter, err = c.p.quotas.enterLine(ctx, g.category, g.bytes, held); err != nil {
-		c.refuseItems(g.frames, err)
+	waiter, after, ok := c.p.quotas.EnterLine(ctx, g.limit(), g.bytes, held)
+	if !ok {
+		c.refuseItems(g.frames, overQuota(g.category, after))
 	}
-	if g.waiter == nil {
+	if waiter == nil {
 		return
 	}
+	g.waiter = waiter
 	c.held = true
 	for _, it := range g.frames {
 		it.waits = true
@@ -155,24 +162,25 @@ func (c *writeCall) throttleGroup(ctx context.Context, g *limitedGroup) {
 // awaitQuota waits for the group's turn, and sends its frames.
 func (c *writeCall) awaitQuota(ctx context.Context, g *limitedGroup) {
 	start := time.Now()
-	waiting, cancel := quotaContext(ctx)
-	err := c.p.quotas.awaitTurn(waiting, g.category, g.waiter, c.p.calls.Draining())
+	waiting, cancel := quota.WaitContext(ctx)
+	passed, after := c.p.quotas.AwaitTurn(waiting, g.limit(), g.waiter, c.p.calls.Draining())
 	cancel()
 	c.p.metrics.waits.Observe(time.Since(start).Seconds())
-	if err != nil {
-		c.refuseItems(g.frames, err)
+	switch {
+	case passed:
+	case after > 0:
+		c.refuseItems(g.frames, overQuota(g.category, after))
+		return
+	default:
+		c.refuseItems(g.frames, errShutDown())
 		return
 	}
 	c.countOverQuota("delayed", int(g.bytes))
 	c.deliverItems(ctx, g.frames)
 }
 
-// quotaContext returns a context for waiting for a quota, which ends after three quarters of the remaining time: the rest is for
-// sending the frames.
-func quotaContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, time.Until(deadline)*3/4)
+// overQuota returns the error for frames over a quota, with a retry hint.
+func overQuota(c *scribev1.Category, after time.Duration) error {
+	return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, after,
+		"category %s is over its quota of %d bytes a second: try again in %v", c.GetName(), c.GetQuotaBytesPerSecond(), after.Round(time.Millisecond))
 }

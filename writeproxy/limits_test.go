@@ -15,6 +15,7 @@ import (
 
 	"scribe/internal/base/config"
 	"scribe/internal/format/record"
+	"scribe/internal/role/quota"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -169,7 +170,7 @@ func TestThrottle(t *testing.T) {
 		if got := c.batchers[0].stored(t); len(got) != 4 {
 			t.Errorf("%d frames were sent at once", len(got))
 		}
-		if used := c.quotas.waiting.Used(); used != 3*minHeld {
+		if used := c.quotas.Waiting.Used(); used != 3*quota.MinHeld {
 			t.Errorf("%d bytes wait", used)
 		}
 		if r := c.write(makeFrame(t, "once", 0, false, "quiet")); r[0].GetError() != nil || time.Since(start) != 0 {
@@ -442,7 +443,7 @@ func TestManyQuotas(t *testing.T) {
 				t.Errorf("%d frames of %s were refused", n, name)
 			}
 		}
-		if n := c.quotas.countCategories(); n != categories {
+		if n, _ := c.quotas.CountCategories(); n != categories {
 			t.Errorf("%d quotas are remembered", n)
 		}
 		<-time.After(time.Hour)
@@ -451,7 +452,7 @@ func TestManyQuotas(t *testing.T) {
 			c.write(sized(t, "x", 0, 100))
 			<-time.After(time.Second)
 		}
-		if n := c.quotas.countCategories(); n > 300 {
+		if n, _ := c.quotas.CountCategories(); n > 300 {
 			t.Errorf("%d quotas are remembered of which one is in use", n)
 		}
 	})

@@ -21,6 +21,7 @@ type proxyMetrics struct {
 	placed    prometheus.Counter
 	probes    *prometheus.CounterVec
 	overQuota *prometheus.CounterVec
+	shed      prometheus.Counter
 	waits     prometheus.Histogram
 
 	received, acknowledged, inFlight, failed, dropped request.AmountMetrics
@@ -40,6 +41,7 @@ func newMetrics(p *Proxy) *proxyMetrics {
 		placed:    set.Counter("placed_messages_total", "Messages that the proxy placed in shards by key or field, because their writer had not."),
 		probes:    set.CounterVec("probes_total", "Probes of batchers that get no frames, by result: alive or dead.", "result"),
 		overQuota: set.CounterVec("over_quota_bytes_total", "Bytes of frames over their category's quota, by what became of them: refused, delayed or left_out.", "outcome"),
+		shed:      set.Counter("shed_bytes_total", "Bytes of frames refused because memory is short, for the sake of categories of higher priority."),
 		waits:     set.Histogram("throttle_seconds", "Time that frames waited for their category's quota.", prometheus.ExponentialBuckets(0.001, 2, 16)),
 	}
 	gauge := func(name, help string, read func() int) {
@@ -48,8 +50,9 @@ func newMetrics(p *Proxy) *proxyMetrics {
 	gauge("batchers", "Batchers known.", func() int { return len(p.deps.Batchers()) })
 	gauge("batchers_left_alone", "Batchers that do not answer and are probed.", func() int { open, _ := p.fleet.countDegraded(); return open })
 	gauge("batchers_lightened", "Batchers that get less than their share because they are full or slow.", func() int { _, light := p.fleet.countDegraded(); return light })
-	gauge("quota_categories", "Categories with a quota that wrote lately.", p.quotas.countCategories)
-	gauge("quota_proxies", "Write proxies that share the quotas.", func() int { return max(p.quotas.proxies(), 1) })
+	gauge("quota_categories", "Categories with a quota that wrote lately.", func() int { known, _ := p.quotas.CountCategories(); return known })
+	gauge("quota_leases", "Categories of whose quota the proxy leases more than an equal share, since the other proxies use less.", func() int { _, leased := p.quotas.CountCategories(); return leased })
+	gauge("quota_proxies", "Write proxies that share the quotas.", p.quotas.CountSharers)
 	gauge("tracked_shards", "Logical shards whose traffic is remembered.", func() int { known, _ := p.traffic.countShards(); return known })
 	gauge("split_shards", "Logical shards with more than one micro-shard.", func() int { _, split := p.traffic.countShards(); return split })
 	set.CounterFunc("batcher_weight_changes_total", "Changes of batchers' weights.", func() float64 { return float64(p.fleet.changes.Load()) })
@@ -75,7 +78,7 @@ func (m *proxyMetrics) collect(p *Proxy, send metrics.Send) {
 	for reason, a := range c.failed {
 		m.failed.Send(send, a, reason)
 	}
-	for what, b := range map[string]*budget.Budget{"bodies": p.bodies, "writes": p.writes, "throttled": p.quotas.waiting} {
+	for what, b := range map[string]*budget.Budget{"bodies": p.bodies, "writes": p.writes, "throttled": p.quotas.Waiting} {
 		send(m.memory, float64(b.Used()), what)
 		send(m.memoryLimit, float64(b.Limit()), what)
 	}

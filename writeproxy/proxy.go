@@ -18,7 +18,9 @@ import (
 	"scribe/internal/base/entropy"
 	"scribe/internal/base/lifecycle"
 	"scribe/internal/role/budget"
+	"scribe/internal/role/quota"
 	"scribe/internal/role/request"
+	"scribe/internal/role/shedding"
 	"scribe/internal/role/traffic"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -57,7 +59,8 @@ type Proxy struct {
 	cfg     Config
 	deps    Deps
 	fleet   *batcherFleet
-	quotas  *quotaRegistry
+	quotas  *quota.Registry
+	shedder shedding.Shedder
 	traffic *shardTraffic
 	flights producerFlights
 	retries *backoff.Budget // bounds retries
@@ -113,7 +116,7 @@ func New(cfg Config, deps Deps) (*Proxy, error) {
 		started: time.Now(),
 	}
 	p.categories = &request.Categories{Catalog: deps.Categories, Create: p.resolveOrCreate, RetryAfter: cfg.RetryBase}
-	p.quotas = newQuotaRegistry(p.now, deps.Proxies, int64(cfg.ThrottleShare*float64(p.writes.Limit())))
+	p.quotas = quota.NewRegistry(p.now, deps.Proxies, int64(cfg.ThrottleShare*float64(p.writes.Limit())))
 	p.fleet = &batcherFleet{batchers: deps.Batchers, now: p.now, stall: cfg.StallAfter, probe: p.sendProbe}
 	p.metrics = newMetrics(p)
 	if err := p.metrics.set.Register(deps.Registerer); err != nil {
@@ -122,6 +125,9 @@ func New(cfg Config, deps Deps) (*Proxy, error) {
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
 	return p, nil
 }
+
+// Quotas returns the quotas that the proxy enforces, for who reports what they want.
+func (p *Proxy) Quotas() *quota.Registry { return p.quotas }
 
 // now returns the time of the state machines: the time since the start.
 func (p *Proxy) now() time.Duration { return time.Since(p.started) }

@@ -38,7 +38,7 @@ func (c *writeCall) assignMicroShards(t *routeTable, items []*frameItem) {
 	if t.usable <= 1 {
 		return
 	}
-	m := microShards{traffic: c.p.traffic, table: t, now: c.p.now(), scale: float64(max(c.p.quotas.proxies(), 1))}
+	m := microShards{traffic: c.p.traffic, table: t, now: c.p.now(), scale: float64(max(c.p.quotas.CountSharers(), 1))}
 	for begin := 0; begin < len(items); {
 		first, end, size := items[begin], begin, int64(0)
 		for ; end < len(items) && items[end].key == first.key; end++ {

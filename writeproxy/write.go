@@ -79,6 +79,7 @@ func (p *Proxy) writeFrames(ctx context.Context, req *scribev1.WriteRequest) (re
 		// A write proxy has no spool, so spooled becomes committed, which is stronger.
 		ack = scribev1.AckLevel_ACK_LEVEL_COMMITTED
 	}
+	p.shedItems(items)
 	c := &writeCall{p: p, ack: ack, lingered: req.GetLingered(), whole: data}
 	c.sendItems(ctx, items)
 	for i := range items {

@@ -62,6 +62,10 @@ type categoryFlags struct {
 	maxMessageBytes units.Bytes
 	quota           units.Bytes
 	quotaMode       enumFlag[scribev1.QuotaMode]
+	readQuota       units.Bytes
+	readRequests    uint64
+	readQuotaMode   enumFlag[scribev1.QuotaMode]
+	priority        enumFlag[scribev1.Priority]
 	window          durationOrFlag
 	linger          durationOrFlag
 	repeatable      enumFlag[scribev1.Repeatability]
@@ -74,6 +78,8 @@ func (f *categoryFlags) addFlags(cmd *cobra.Command) {
 	f.shardBy = shardBy{rule: scribev1.ShardBy_SHARD_BY_STICKY}
 	f.window.without, f.linger.without = "none", "auto"
 	f.quotaMode = enumFlag[scribev1.QuotaMode]{scribev1.QuotaMode_QUOTA_MODE_BLOCK, "mode"}
+	f.readQuotaMode = f.quotaMode
+	f.priority = enumFlag[scribev1.Priority]{scribev1.Priority_PRIORITY_NORMAL, "priority"}
 	f.repeatable = enumFlag[scribev1.Repeatability]{scribev1.Repeatability_REPEATABILITY_NONE, "kind"}
 	fs := cmd.Flags()
 	fs.StringVar(&f.owner, "owner", "", "team or person responsible for the category")
@@ -83,6 +89,10 @@ func (f *categoryFlags) addFlags(cmd *cobra.Command) {
 	fs.Var(&f.maxMessageBytes, "max-message", "largest message, at most 32MiB")
 	fs.Var((*sizeWithUnit)(&f.quota), "quota", "bytes per second that all writers together may write, for example 10MiB; 0 = no limit")
 	fs.Var(&f.quotaMode, "quota-mode", "what happens to writes over the quota: block, throttle or sample")
+	fs.Var(&f.readQuota, "read-quota", "bytes per second, uncompressed, that all readers together may read, for example 50MiB; 0 = no limit")
+	fs.Uint64Var(&f.readRequests, "read-requests", 0, "fetches per second that all readers together may make; 0 = no limit")
+	fs.Var(&f.readQuotaMode, "read-quota-mode", "what happens to reads over these quotas: block, throttle or sample (queries are blocked)")
+	fs.Var(&f.priority, "priority", "whose messages are refused first when the cell is full, those of the lowest: low, normal, high or critical")
 	fs.Var(&f.repeatable, "repeatable", "none; bound: one log per logical shard, and one order for all readers; or sequenced: an additional log that orders all messages, only for a new category")
 	fs.Var(&f.cache, "cache", "cache policy of read proxies: default, or for example memory=never,memcached=reused,age=4h; tiers take always, never or reused (payloads that are read twice)")
 	fs.Var(&f.window, "window", "default ordering window of consumers; none = unbounded")
@@ -184,6 +194,7 @@ func newCategoryCreate() *cobra.Command {
   scribe category create changes --shards 4 --repeatable bound
   scribe category create clicks --shards 8 --shard-by key
   scribe category create debug --quota 10MiB --quota-mode sample
+  scribe category create access --read-quota 50MiB --read-quota-mode throttle
   scribe category create sensors.cold --linger 1m
   scribe category create web --schema web.yaml
   scribe category create events --schema infer
@@ -209,7 +220,8 @@ func newCategoryCreate() *cobra.Command {
 		c := &scribev1.Category{
 			Schema: schema, Name: args[0], Owner: f.owner, Retention: durationpb.New(f.retention.Std()), Shards: f.shards, Delivery: delivery,
 			MaxMessageBytes: clampUint32(f.maxMessageBytes), QuotaBytesPerSecond: uint64(f.quota),
-			QuotaMode: f.quotaMode.value, OrderingWindow: f.window.toProto(), Linger: f.linger.toProto(), Repeatable: f.repeatable.value,
+			QuotaMode: f.quotaMode.value, ReadQuotaBytesPerSecond: uint64(f.readQuota), ReadQuotaRequestsPerSecond: f.readRequests,
+			ReadQuotaMode: f.readQuotaMode.value, Priority: f.priority.value, OrderingWindow: f.window.toProto(), Linger: f.linger.toProto(), Repeatable: f.repeatable.value,
 			Cache: f.cache.policy, ShardBy: f.shardBy.rule, ShardField: f.shardBy.field,
 		}
 		res, err := callCell(cmd.Context(), *server, "create category "+args[0], controlClient(*server).CreateCategory,
@@ -242,7 +254,7 @@ func newCategoryList() *cobra.Command {
 		}
 		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 		if !asJSON {
-			fmt.Fprintln(w, "NAME\tID\tSHARDS\tDELIVERY\tRETENTION\tQUOTA\tOWNER")
+			fmt.Fprintln(w, "NAME\tID\tSHARDS\tDELIVERY\tRETENTION\tQUOTA\tREAD QUOTA\tOWNER")
 		}
 		for req := (&scribev1.ListCategoriesRequest{Prefix: prefix}); ; {
 			res, err := callCell(cmd.Context(), *server, "list categories", controlClient(*server).ListCategories, req)
@@ -254,8 +266,8 @@ func newCategoryList() *cobra.Command {
 				if asJSON {
 					err = printLines(cmd.OutOrStdout(), describeCategory(c))
 				} else {
-					_, err = fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%v\t%s\t%s\n", c.GetName(), c.GetId(), c.GetShards(), scribev1.EnumName(c.GetDelivery()),
-						units.Duration(c.GetRetention().AsDuration()), quotaText(c), c.GetOwner())
+					_, err = fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%v\t%s\t%s\t%s\n", c.GetName(), c.GetId(), c.GetShards(), scribev1.EnumName(c.GetDelivery()),
+						units.Duration(c.GetRetention().AsDuration()), quotaText(c), readQuotaText(c), c.GetOwner())
 				}
 				if err != nil {
 					return err
@@ -324,17 +336,21 @@ func newCategoryUpdate() *cobra.Command {
 		req := &scribev1.UpdateCategoryRequest{Name: args[0], Revision: revision, ForceSchema: force}
 		var err error
 		changes := map[string]func(){
-			"owner":       func() { req.Owner = &f.owner },
-			"retention":   func() { req.Retention = durationpb.New(f.retention.Std()) },
-			"shards":      func() { req.Shards = &f.shards },
-			"shard-by":    func() { req.ShardBy, req.ShardField = &f.shardBy.rule, &f.shardBy.field },
-			"max-message": func() { req.MaxMessageBytes = new(clampUint32(f.maxMessageBytes)) },
-			"quota":       func() { req.QuotaBytesPerSecond = new(uint64(f.quota)) },
-			"quota-mode":  func() { req.QuotaMode = &f.quotaMode.value },
-			"repeatable":  func() { req.Repeatable = &f.repeatable.value },
-			"cache":       func() { req.Cache = cmp.Or(f.cache.policy, &scribev1.CachePolicy{}) }, // an empty one removes it
-			"window":      func() { req.OrderingWindow, req.UnboundedWindow = f.window.toProto(), f.window.duration == nil },
-			"linger":      func() { req.Linger, req.AutoLinger = f.linger.toProto(), f.linger.duration == nil },
+			"owner":           func() { req.Owner = &f.owner },
+			"retention":       func() { req.Retention = durationpb.New(f.retention.Std()) },
+			"shards":          func() { req.Shards = &f.shards },
+			"shard-by":        func() { req.ShardBy, req.ShardField = &f.shardBy.rule, &f.shardBy.field },
+			"max-message":     func() { req.MaxMessageBytes = new(clampUint32(f.maxMessageBytes)) },
+			"quota":           func() { req.QuotaBytesPerSecond = new(uint64(f.quota)) },
+			"quota-mode":      func() { req.QuotaMode = &f.quotaMode.value },
+			"read-quota":      func() { req.ReadQuotaBytesPerSecond = new(uint64(f.readQuota)) },
+			"read-requests":   func() { req.ReadQuotaRequestsPerSecond = &f.readRequests },
+			"read-quota-mode": func() { req.ReadQuotaMode = &f.readQuotaMode.value },
+			"priority":        func() { req.Priority = &f.priority.value },
+			"repeatable":      func() { req.Repeatable = &f.repeatable.value },
+			"cache":           func() { req.Cache = cmp.Or(f.cache.policy, &scribev1.CachePolicy{}) }, // an empty one removes it
+			"window":          func() { req.OrderingWindow, req.UnboundedWindow = f.window.toProto(), f.window.duration == nil },
+			"linger":          func() { req.Linger, req.AutoLinger = f.linger.toProto(), f.linger.duration == nil },
 			"schema": func() {
 				req.Schema = new(string)
 				*req.Schema, err = f.schemaText()
@@ -411,6 +427,10 @@ type categoryJSON struct {
 	MaxMessageBytes units.Bytes     `json:"max_message"`
 	Quota           units.Bytes     `json:"quota_per_second,omitempty"`
 	QuotaMode       string          `json:"quota_mode,omitempty"`
+	ReadQuota       units.Bytes     `json:"read_quota_per_second,omitempty"`
+	ReadRequests    uint64          `json:"read_requests_per_second,omitempty"`
+	ReadQuotaMode   string          `json:"read_quota_mode,omitempty"`
+	Priority        string          `json:"priority,omitempty"`
 	Window          *units.Duration `json:"window,omitempty"`
 	Linger          *units.Duration `json:"linger,omitempty"`
 	Repeatable      string          `json:"repeatable,omitempty"`
@@ -430,6 +450,13 @@ func describeCategory(c *scribev1.Category) categoryJSON {
 	}
 	if c.GetQuotaBytesPerSecond() > 0 {
 		out.QuotaMode = quotaModeName(c.GetQuotaMode())
+	}
+	if c.GetReadQuotaBytesPerSecond() > 0 || c.GetReadQuotaRequestsPerSecond() > 0 {
+		out.ReadQuota, out.ReadRequests = units.Bytes(c.GetReadQuotaBytesPerSecond()), c.GetReadQuotaRequestsPerSecond() //nolint:gosec // a quota beyond int64 is none
+		out.ReadQuotaMode = quotaModeName(c.GetReadQuotaMode())
+	}
+	if p := c.GetPriority(); p > scribev1.Priority_PRIORITY_UNSPECIFIED && p != scribev1.Priority_PRIORITY_NORMAL {
+		out.Priority = scribev1.EnumName(p)
 	}
 	if r := c.GetRepeatable(); r > scribev1.Repeatability_REPEATABILITY_NONE {
 		out.Repeatable = scribev1.EnumName(r)
@@ -457,6 +484,21 @@ func quotaText(c *scribev1.Category) string {
 		return "-"
 	}
 	return fmt.Sprintf("%v/s %s", units.Bytes(c.GetQuotaBytesPerSecond()), quotaModeName(c.GetQuotaMode())) //nolint:gosec // a quota beyond int64 is none
+}
+
+// readQuotaText is the quotas for reading for people.
+func readQuotaText(c *scribev1.Category) string {
+	var limits []string
+	if n := c.GetReadQuotaBytesPerSecond(); n > 0 {
+		limits = append(limits, fmt.Sprintf("%v/s", units.Bytes(n))) //nolint:gosec // a quota beyond int64 is none
+	}
+	if n := c.GetReadQuotaRequestsPerSecond(); n > 0 {
+		limits = append(limits, fmt.Sprintf("%d requests/s", n))
+	}
+	if len(limits) == 0 {
+		return "-"
+	}
+	return strings.Join(limits, ", ") + " " + quotaModeName(c.GetReadQuotaMode())
 }
 
 // clampUint32 keeps a size that no field can hold above every limit, so that the server refuses it with its own words.

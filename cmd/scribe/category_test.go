@@ -122,6 +122,57 @@ func TestQuotaFlags(t *testing.T) {
 	}
 }
 
+// TestReadQuotaFlags: quotas for reading are created, shown, listed and changed by the names that people use.
+func TestReadQuotaFlags(t *testing.T) {
+	c := &categories{}
+	if _, err := c.run(t, "create", "a", "--read-quota", "50MiB", "--read-requests", "20", "--read-quota-mode", "throttle"); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.category; got.GetReadQuotaBytesPerSecond() != 50<<20 || got.GetReadQuotaRequestsPerSecond() != 20 || got.GetReadQuotaMode() != scribev1.QuotaMode_QUOTA_MODE_THROTTLE {
+		t.Errorf("created %v", got)
+	}
+	out, err := c.run(t, "describe", "a")
+	for _, want := range []string{`"read_quota_per_second": "50MiB"`, `"read_requests_per_second": 20`, `"read_quota_mode": "throttle"`} {
+		if err != nil || !strings.Contains(out, want) {
+			t.Errorf("described as %s, %v; want %s", out, err, want)
+		}
+	}
+	if out, err = c.run(t, "list"); err != nil || !strings.Contains(out, "50MiB/s, 20 requests/s throttle") {
+		t.Errorf("listed as %s, %v", out, err)
+	}
+	if _, err := c.run(t, "update", "a", "--read-quota", "0", "--read-quota-mode", "sample"); err != nil {
+		t.Fatal(err)
+	}
+	if u := c.update; u.ReadQuotaBytesPerSecond == nil || *u.ReadQuotaBytesPerSecond != 0 || u.GetReadQuotaMode() != scribev1.QuotaMode_QUOTA_MODE_SAMPLE || u.ReadQuotaRequestsPerSecond != nil {
+		t.Errorf("updated with %v", u)
+	}
+	c.category = &scribev1.Category{Name: "a"}
+	if out, err = c.run(t, "describe", "a"); err != nil || strings.Contains(out, "read_") {
+		t.Errorf("described as %s, %v", out, err)
+	}
+}
+
+// TestPriorityFlag: a priority is created, shown and changed by name, and normal is not worth a word.
+func TestPriorityFlag(t *testing.T) {
+	c := &categories{}
+	if _, err := c.run(t, "create", "a", "--priority", "critical"); err != nil || c.category.GetPriority() != scribev1.Priority_PRIORITY_CRITICAL {
+		t.Errorf("created %v, %v", c.category, err)
+	}
+	if out, err := c.run(t, "describe", "a"); err != nil || !strings.Contains(out, `"priority": "critical"`) {
+		t.Errorf("described as %s, %v", out, err)
+	}
+	if _, err := c.run(t, "update", "a", "--priority", "normal"); err != nil || c.update.GetPriority() != scribev1.Priority_PRIORITY_NORMAL {
+		t.Errorf("updated with %v, %v", c.update, err)
+	}
+	c.category.Priority = scribev1.Priority_PRIORITY_NORMAL
+	if out, err := c.run(t, "describe", "a"); err != nil || strings.Contains(out, "priority") {
+		t.Errorf("described as %s, %v", out, err)
+	}
+	if _, err := c.run(t, "create", "b", "--priority", "urgent"); err == nil || !strings.Contains(err.Error(), "low, normal, high or critical") {
+		t.Errorf("an unknown priority: %v", err)
+	}
+}
+
 // TestCacheFlag: how read proxies cache a category is created, shown and changed by the names that people use.
 func TestCacheFlag(t *testing.T) {
 	c := &categories{}

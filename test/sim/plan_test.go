@@ -56,6 +56,8 @@ type categoryPlan struct {
 	Columns bool
 	// Keys is how it places messages by key or field; nil where writers choose shards.
 	Keys *keysPlan `json:",omitempty"`
+	// Quotas are those that it has until everything is healed; nil for none.
+	Quotas *quotaPlan `json:",omitempty"`
 }
 
 // writerPlan is a producer on a host of its own, which writes to one shard of a category.
@@ -233,6 +235,7 @@ func drawPlan(seed uint64, length time.Duration, always string) plan {
 	}
 	p.drawClocks(rand.New(rand.NewPCG(seed, 3)), isDrawn(always, faultClock) || p.Hour)
 	p.drawKeyed(rand.New(rand.NewPCG(seed, 5)), always)
+	p.drawQuotas(rand.New(rand.NewPCG(seed, 57)))
 	slices.SortStableFunc(p.Faults, func(a, b faultPlan) int { return cmp.Compare(a.At, b.At) })
 	return p
 }

@@ -200,6 +200,7 @@ func (w *world) run() {
 	w.injectFaults()
 	w.heal()
 	w.healed.Store(true)
+	w.liftQuotas()
 	stopWriting()
 	healed := time.Now()
 	w.followRecovered(clientsCtx, &readers)
@@ -300,6 +301,7 @@ func createCategory(control rpc.ControlService, x *categoryPlan) error {
 	if x.Retention > 0 {
 		category.Retention = durationpb.New(x.Retention)
 	}
+	x.Quotas.apply(category)
 	return patiently(func(ctx context.Context) error {
 		_, err := control.CreateCategory(ctx, &scribev1.CreateCategoryRequest{Category: category, IfNotExists: true})
 		return err

@@ -65,6 +65,7 @@ var accessRules = map[string]callers{
 	scribev1connect.ControlServiceListDroppedProcedure:     operators,
 	scribev1connect.ControlServiceForgetDroppedProcedure:   members,
 	scribev1connect.ControlServiceHoldPinsProcedure:        members,
+	scribev1connect.ControlServiceShareQuotasProcedure:     members,
 	scribev1connect.ControlServiceListPinsProcedure:        operators,
 
 	scribev1connect.GroupServiceJoinGroupProcedure:      people,

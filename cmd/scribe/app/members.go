@@ -56,7 +56,7 @@ func (a *App) joinCell(ctx context.Context) error {
 	var once sync.Once
 	refused := make(chan error, 1)
 	cfg := membership.LeaseConfig{
-		Member: &scribev1.Member{Id: a.id, Roles: a.protoRoles(), Url: a.advertisedURL(), Version: a.opts.Version, Incarnation: a.incarnation},
+		Member: &scribev1.Member{Id: a.id, Roles: a.protoRoles(), Url: a.advertisedURL(), Version: a.opts.Version, Incarnation: a.incarnation, SharesQuotas: true},
 		TTL:    a.cfg.LeaseTTL, Logger: a.log, Load: a.currentLoad, Store: a.store.identity, Random: a.opts.Host.Random.Named("membership"),
 		OnRefused: func(err error) { refused <- err },
 		// The slot stays in use while the control plane is unavailable: epochs, not leases, fence a second writer.
@@ -123,9 +123,10 @@ func (a *App) readStreamPeers() (loads []uint32) {
 // maxLoad is the load of a process that refuses new work.
 const maxLoad = 1000
 
-// countWriteProxies returns the known number of write proxies in the cell, including this one.
-func (a *App) countWriteProxies() int {
-	members := a.parts.members.Members(scribev1.Role_ROLE_WRITEPROXY)
+// countSharers returns the known number of processes in the cell with a role that this one has, including this one: they share the quotas
+// that the role enforces.
+func (a *App) countSharers(role scribev1.Role) int {
+	members := a.parts.members.Members(role)
 	n := len(members)
 	if !slices.ContainsFunc(members, a.isMember) {
 		n++

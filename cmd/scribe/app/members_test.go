@@ -199,7 +199,7 @@ func TestProxies(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := &App{id: "own", parts: sharedParts{members: view}}
-	if n := a.countWriteProxies(); n != 1 {
+	if n := a.countSharers(scribev1.Role_ROLE_WRITEPROXY); n != 1 {
 		t.Errorf("%d write proxies without a list", n)
 	}
 }

@@ -50,7 +50,7 @@ var modules = []module{
 	{"blob store", (*Config).needsBlobs, (*App).startBlobs},
 	{"metalog", (*Config).usesMetalog, (*App).startMetalog},
 	{"catalog", (*Config).needsCategories, (*App).startCatalog},
-	{"member list", func(c *Config) bool { return c.hasAny(WriteProxy, Batcher, ReadStream, Sequencer) }, (*App).startMembers},
+	{"member list", func(c *Config) bool { return c.hasAny(WriteProxy, Batcher, ReadStream, ReadProxy, Sequencer) }, (*App).startMembers},
 	{"batcher", func(c *Config) bool { return c.Has(Batcher) }, (*App).startBatcher},
 	{"write proxy", func(c *Config) bool { return c.Has(WriteProxy) }, (*App).startWriteProxy},
 	{"scribed", func(c *Config) bool { return c.Has(Scribed) }, (*App).startScribed},
@@ -311,13 +311,16 @@ func (a *App) startBatcher(context.Context) error {
 func (a *App) startWriteProxy(context.Context) error {
 	routes := &batcherRoutes{app: a}
 	p, err := writeproxy.New(a.cfg.WriteProxy, writeproxy.Deps{
-		Categories: a.parts.catalog, Creator: a.parts.control, Batchers: routes.routableBatchers, Proxies: a.countWriteProxies,
+		Categories: a.parts.catalog, Creator: a.parts.control, Batchers: routes.routableBatchers, Proxies: func() int { return a.countSharers(scribev1.Role_ROLE_WRITEPROXY) },
 		Traffic: a.traffic, Random: a.opts.Host.Random.Named("write proxy"), Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
 	}
 	a.onStop("write proxy", p.Close)
+	if err := a.startQuotaReports(p.Quotas(), scribev1.Role_ROLE_WRITEPROXY, "scribe_writeproxy_"); err != nil {
+		return err
+	}
 	a.parts.writeProxy, a.parts.write = p, p
 	return nil
 }

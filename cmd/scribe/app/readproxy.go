@@ -13,6 +13,7 @@ import (
 	"scribe/internal/format/pointer"
 	"scribe/internal/transport/discovery"
 	"scribe/internal/transport/rpc"
+	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readproxy"
 	"scribe/storage/blob"
 )
@@ -94,13 +95,16 @@ func (a *App) startReadProxy(ctx context.Context) error {
 	}
 	p, err := readproxy.New(a.cfg.readProxyConfig(), readproxy.Deps{
 		Blobs: a.regionStore, Peers: func(name string) readproxy.Peer { return a.parts.regions.peers[name] },
-		Categories: a.parts.catalog, Annotations: a.parts.log, CPUTime: a.opts.Host.CPUTime,
+		Sharers: func() int { return a.countSharers(scribev1.Role_ROLE_READPROXY) }, Categories: a.parts.catalog, Annotations: a.parts.log, CPUTime: a.opts.Host.CPUTime,
 		Traffic: a.traffic, Random: a.opts.Host.Random.Named("read proxy"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
 	}
 	a.onStop("read proxy", p.Close)
+	if err := a.startQuotaReports(p.Quotas(), scribev1.Role_ROLE_READPROXY, "scribe_readproxy_"); err != nil {
+		return err
+	}
 	a.provideServices(rpc.Services{ReadProxy: p, Views: p, Push: p, AdmitFetch: p.Admit, AdmitPush: p.AdmitPush})
 	push := rpc.PushService(p)
 	if a.overLoopback() {

@@ -287,6 +287,10 @@ func (f *fake) ForgetDropped(ctx context.Context, req *scribev1.ForgetDroppedReq
 	return answer[scribev1.ForgetDroppedResponse](ctx, f, req)
 }
 
+func (f *fake) ShareQuotas(ctx context.Context, req *scribev1.ShareQuotasRequest) (*scribev1.ShareQuotasResponse, error) {
+	return answer[scribev1.ShareQuotasResponse](ctx, f, req)
+}
+
 func (f *fake) HoldPins(ctx context.Context, req *scribev1.HoldPinsRequest) (*scribev1.HoldPinsResponse, error) {
 	return answer[scribev1.HoldPinsResponse](ctx, f, req)
 }

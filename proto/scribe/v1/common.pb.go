@@ -139,6 +139,67 @@ func (Delivery) EnumDescriptor() ([]byte, []int) {
 	return file_scribe_v1_common_proto_rawDescGZIP(), []int{1}
 }
 
+// Priority says whose frames are refused first when memory runs out: those of the lowest.
+type Priority int32
+
+const (
+	// Not set: normal.
+	Priority_PRIORITY_UNSPECIFIED Priority = 0
+	// Refused before all others.
+	Priority_PRIORITY_LOW Priority = 1
+	// Like most categories.
+	Priority_PRIORITY_NORMAL Priority = 2
+	// Refused after those.
+	Priority_PRIORITY_HIGH Priority = 3
+	// Refused last.
+	Priority_PRIORITY_CRITICAL Priority = 4
+)
+
+// Enum value maps for Priority.
+var (
+	Priority_name = map[int32]string{
+		0: "PRIORITY_UNSPECIFIED",
+		1: "PRIORITY_LOW",
+		2: "PRIORITY_NORMAL",
+		3: "PRIORITY_HIGH",
+		4: "PRIORITY_CRITICAL",
+	}
+	Priority_value = map[string]int32{
+		"PRIORITY_UNSPECIFIED": 0,
+		"PRIORITY_LOW":         1,
+		"PRIORITY_NORMAL":      2,
+		"PRIORITY_HIGH":        3,
+		"PRIORITY_CRITICAL":    4,
+	}
+)
+
+func (x Priority) Enum() *Priority {
+	p := new(Priority)
+	*p = x
+	return p
+}
+
+func (x Priority) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Priority) Descriptor() protoreflect.EnumDescriptor {
+	return file_scribe_v1_common_proto_enumTypes[2].Descriptor()
+}
+
+func (Priority) Type() protoreflect.EnumType {
+	return &file_scribe_v1_common_proto_enumTypes[2]
+}
+
+func (x Priority) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Priority.Descriptor instead.
+func (Priority) EnumDescriptor() ([]byte, []int) {
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{2}
+}
+
 // QuotaMode says what happens to writes beyond a category's quota.
 type QuotaMode int32
 
@@ -180,11 +241,11 @@ func (x QuotaMode) String() string {
 }
 
 func (QuotaMode) Descriptor() protoreflect.EnumDescriptor {
-	return file_scribe_v1_common_proto_enumTypes[2].Descriptor()
+	return file_scribe_v1_common_proto_enumTypes[3].Descriptor()
 }
 
 func (QuotaMode) Type() protoreflect.EnumType {
-	return &file_scribe_v1_common_proto_enumTypes[2]
+	return &file_scribe_v1_common_proto_enumTypes[3]
 }
 
 func (x QuotaMode) Number() protoreflect.EnumNumber {
@@ -193,7 +254,7 @@ func (x QuotaMode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QuotaMode.Descriptor instead.
 func (QuotaMode) EnumDescriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{2}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{3}
 }
 
 // Repeatability says whether all readers of a category see its messages in the same order.
@@ -239,11 +300,11 @@ func (x Repeatability) String() string {
 }
 
 func (Repeatability) Descriptor() protoreflect.EnumDescriptor {
-	return file_scribe_v1_common_proto_enumTypes[3].Descriptor()
+	return file_scribe_v1_common_proto_enumTypes[4].Descriptor()
 }
 
 func (Repeatability) Type() protoreflect.EnumType {
-	return &file_scribe_v1_common_proto_enumTypes[3]
+	return &file_scribe_v1_common_proto_enumTypes[4]
 }
 
 func (x Repeatability) Number() protoreflect.EnumNumber {
@@ -252,7 +313,7 @@ func (x Repeatability) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Repeatability.Descriptor instead.
 func (Repeatability) EnumDescriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{3}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{4}
 }
 
 // CacheMode says which payloads of a category a cache of the read proxies keeps.
@@ -296,11 +357,11 @@ func (x CacheMode) String() string {
 }
 
 func (CacheMode) Descriptor() protoreflect.EnumDescriptor {
-	return file_scribe_v1_common_proto_enumTypes[4].Descriptor()
+	return file_scribe_v1_common_proto_enumTypes[5].Descriptor()
 }
 
 func (CacheMode) Type() protoreflect.EnumType {
-	return &file_scribe_v1_common_proto_enumTypes[4]
+	return &file_scribe_v1_common_proto_enumTypes[5]
 }
 
 func (x CacheMode) Number() protoreflect.EnumNumber {
@@ -309,7 +370,7 @@ func (x CacheMode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CacheMode.Descriptor instead.
 func (CacheMode) EnumDescriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{4}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{5}
 }
 
 // ShardBy says how messages find their logical shard.
@@ -357,11 +418,11 @@ func (x ShardBy) String() string {
 }
 
 func (ShardBy) Descriptor() protoreflect.EnumDescriptor {
-	return file_scribe_v1_common_proto_enumTypes[5].Descriptor()
+	return file_scribe_v1_common_proto_enumTypes[6].Descriptor()
 }
 
 func (ShardBy) Type() protoreflect.EnumType {
-	return &file_scribe_v1_common_proto_enumTypes[5]
+	return &file_scribe_v1_common_proto_enumTypes[6]
 }
 
 func (x ShardBy) Number() protoreflect.EnumNumber {
@@ -370,7 +431,7 @@ func (x ShardBy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ShardBy.Descriptor instead.
 func (ShardBy) EnumDescriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{5}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{6}
 }
 
 // Reason is the machine-readable cause of an error: callers branch on it, not on the text.
@@ -522,11 +583,11 @@ func (x Reason) String() string {
 }
 
 func (Reason) Descriptor() protoreflect.EnumDescriptor {
-	return file_scribe_v1_common_proto_enumTypes[6].Descriptor()
+	return file_scribe_v1_common_proto_enumTypes[7].Descriptor()
 }
 
 func (Reason) Type() protoreflect.EnumType {
-	return &file_scribe_v1_common_proto_enumTypes[6]
+	return &file_scribe_v1_common_proto_enumTypes[7]
 }
 
 func (x Reason) Number() protoreflect.EnumNumber {
@@ -535,7 +596,7 @@ func (x Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Reason.Descriptor instead.
 func (Reason) EnumDescriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{6}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{7}
 }
 
 // CachePolicy says how the read proxies cache a category.
@@ -966,6 +1027,14 @@ type Category struct {
 	FormerLayouts []*ShardLayout `protobuf:"bytes,52,rep,name=former_layouts,json=formerLayouts,proto3" json:"former_layouts,omitempty"`
 	// There were others, which are not among former_layouts any more: a value may be in any shard. The server's.
 	LayoutsForgotten bool `protobuf:"varint,53,opt,name=layouts_forgotten,json=layoutsForgotten,proto3" json:"layouts_forgotten,omitempty"`
+	// Bytes of payloads, uncompressed, and fetches a second that all readers together may read; 0 = no limit.
+	ReadQuotaBytesPerSecond    uint64 `protobuf:"varint,54,opt,name=read_quota_bytes_per_second,json=readQuotaBytesPerSecond,proto3" json:"read_quota_bytes_per_second,omitempty"`
+	ReadQuotaRequestsPerSecond uint64 `protobuf:"varint,55,opt,name=read_quota_requests_per_second,json=readQuotaRequestsPerSecond,proto3" json:"read_quota_requests_per_second,omitempty"`
+	// What happens beyond them, default block. With sample, one payload in N is sent and carries N, to readers that accept that; others are
+	// blocked, and so are requests beyond theirs. Not sample with exactly_once.
+	ReadQuotaMode QuotaMode `protobuf:"varint,56,opt,name=read_quota_mode,json=readQuotaMode,proto3,enum=scribe.v1.QuotaMode" json:"read_quota_mode,omitempty"`
+	// Whose frames are refused first when a cell is full, default normal.
+	Priority Priority `protobuf:"varint,57,opt,name=priority,proto3,enum=scribe.v1.Priority" json:"priority,omitempty"`
 	// How long messages whose writers do not wait for them linger in producers, so that many go together; 0 to 5 minutes. Absent: producers
 	// decide, by the number of categories that they write to.
 	Linger        *durationpb.Duration `protobuf:"bytes,60,opt,name=linger,proto3" json:"linger,omitempty"`
@@ -1143,6 +1212,34 @@ func (x *Category) GetLayoutsForgotten() bool {
 	return false
 }
 
+func (x *Category) GetReadQuotaBytesPerSecond() uint64 {
+	if x != nil {
+		return x.ReadQuotaBytesPerSecond
+	}
+	return 0
+}
+
+func (x *Category) GetReadQuotaRequestsPerSecond() uint64 {
+	if x != nil {
+		return x.ReadQuotaRequestsPerSecond
+	}
+	return 0
+}
+
+func (x *Category) GetReadQuotaMode() QuotaMode {
+	if x != nil {
+		return x.ReadQuotaMode
+	}
+	return QuotaMode_QUOTA_MODE_UNSPECIFIED
+}
+
+func (x *Category) GetPriority() Priority {
+	if x != nil {
+		return x.Priority
+	}
+	return Priority_PRIORITY_UNSPECIFIED
+}
+
 func (x *Category) GetLinger() *durationpb.Duration {
 	if x != nil {
 		return x.Linger
@@ -1310,7 +1407,7 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\bproducer\x18\x02 \x01(\x04R\bproducer\x12)\n" +
 	"\x06reason\x18\x03 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\x12\x14\n" +
 	"\x05epoch\x18\x04 \x01(\rR\x05epoch\x12#\n" +
-	"\rnext_sequence\x18\x05 \x01(\x04R\fnextSequence\"\xe9\x06\n" +
+	"\rnext_sequence\x18\x05 \x01(\x04R\fnextSequence\"\xda\b\n" +
 	"\bCategory\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\rR\x02id\x12\x1a\n" +
@@ -1338,7 +1435,11 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\vshard_field\x183 \x01(\tR\n" +
 	"shardField\x12=\n" +
 	"\x0eformer_layouts\x184 \x03(\v2\x16.scribe.v1.ShardLayoutR\rformerLayouts\x12+\n" +
-	"\x11layouts_forgotten\x185 \x01(\bR\x10layoutsForgotten\x121\n" +
+	"\x11layouts_forgotten\x185 \x01(\bR\x10layoutsForgotten\x12<\n" +
+	"\x1bread_quota_bytes_per_second\x186 \x01(\x04R\x17readQuotaBytesPerSecond\x12B\n" +
+	"\x1eread_quota_requests_per_second\x187 \x01(\x04R\x1areadQuotaRequestsPerSecond\x12<\n" +
+	"\x0fread_quota_mode\x188 \x01(\x0e2\x14.scribe.v1.QuotaModeR\rreadQuotaMode\x12/\n" +
+	"\bpriority\x189 \x01(\x0e2\x13.scribe.v1.PriorityR\bpriority\x121\n" +
 	"\x06linger\x18< \x01(\v2\x19.google.protobuf.DurationR\x06linger\"K\n" +
 	"\rShardPosition\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x10\n" +
@@ -1357,7 +1458,13 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\x14DELIVERY_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14DELIVERY_BEST_EFFORT\x10\x01\x12\x1a\n" +
 	"\x16DELIVERY_AT_LEAST_ONCE\x10\x02\x12\x19\n" +
-	"\x15DELIVERY_EXACTLY_ONCE\x10\x03*m\n" +
+	"\x15DELIVERY_EXACTLY_ONCE\x10\x03*u\n" +
+	"\bPriority\x12\x18\n" +
+	"\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fPRIORITY_LOW\x10\x01\x12\x13\n" +
+	"\x0fPRIORITY_NORMAL\x10\x02\x12\x11\n" +
+	"\rPRIORITY_HIGH\x10\x03\x12\x15\n" +
+	"\x11PRIORITY_CRITICAL\x10\x04*m\n" +
 	"\tQuotaMode\x12\x1a\n" +
 	"\x16QUOTA_MODE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10QUOTA_MODE_BLOCK\x10\x01\x12\x17\n" +
@@ -1425,50 +1532,53 @@ func file_scribe_v1_common_proto_rawDescGZIP() []byte {
 	return file_scribe_v1_common_proto_rawDescData
 }
 
-var file_scribe_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
+var file_scribe_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
 var file_scribe_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_scribe_v1_common_proto_goTypes = []any{
 	(AckLevel)(0),               // 0: scribe.v1.AckLevel
 	(Delivery)(0),               // 1: scribe.v1.Delivery
-	(QuotaMode)(0),              // 2: scribe.v1.QuotaMode
-	(Repeatability)(0),          // 3: scribe.v1.Repeatability
-	(CacheMode)(0),              // 4: scribe.v1.CacheMode
-	(ShardBy)(0),                // 5: scribe.v1.ShardBy
-	(Reason)(0),                 // 6: scribe.v1.Reason
-	(*CachePolicy)(nil),         // 7: scribe.v1.CachePolicy
-	(*ShardLayout)(nil),         // 8: scribe.v1.ShardLayout
-	(*ErrorInfo)(nil),           // 9: scribe.v1.ErrorInfo
-	(*SchemaProblem)(nil),       // 10: scribe.v1.SchemaProblem
-	(*SequenceConflict)(nil),    // 11: scribe.v1.SequenceConflict
-	(*Category)(nil),            // 12: scribe.v1.Category
-	(*ShardPosition)(nil),       // 13: scribe.v1.ShardPosition
-	(*Query)(nil),               // 14: scribe.v1.Query
-	(*durationpb.Duration)(nil), // 15: google.protobuf.Duration
+	(Priority)(0),               // 2: scribe.v1.Priority
+	(QuotaMode)(0),              // 3: scribe.v1.QuotaMode
+	(Repeatability)(0),          // 4: scribe.v1.Repeatability
+	(CacheMode)(0),              // 5: scribe.v1.CacheMode
+	(ShardBy)(0),                // 6: scribe.v1.ShardBy
+	(Reason)(0),                 // 7: scribe.v1.Reason
+	(*CachePolicy)(nil),         // 8: scribe.v1.CachePolicy
+	(*ShardLayout)(nil),         // 9: scribe.v1.ShardLayout
+	(*ErrorInfo)(nil),           // 10: scribe.v1.ErrorInfo
+	(*SchemaProblem)(nil),       // 11: scribe.v1.SchemaProblem
+	(*SequenceConflict)(nil),    // 12: scribe.v1.SequenceConflict
+	(*Category)(nil),            // 13: scribe.v1.Category
+	(*ShardPosition)(nil),       // 14: scribe.v1.ShardPosition
+	(*Query)(nil),               // 15: scribe.v1.Query
+	(*durationpb.Duration)(nil), // 16: google.protobuf.Duration
 }
 var file_scribe_v1_common_proto_depIdxs = []int32{
-	4,  // 0: scribe.v1.CachePolicy.memory:type_name -> scribe.v1.CacheMode
-	4,  // 1: scribe.v1.CachePolicy.memcached:type_name -> scribe.v1.CacheMode
-	15, // 2: scribe.v1.CachePolicy.memcached_age:type_name -> google.protobuf.Duration
-	5,  // 3: scribe.v1.ShardLayout.by:type_name -> scribe.v1.ShardBy
-	6,  // 4: scribe.v1.ErrorInfo.reason:type_name -> scribe.v1.Reason
-	15, // 5: scribe.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
-	11, // 6: scribe.v1.ErrorInfo.conflicts:type_name -> scribe.v1.SequenceConflict
-	10, // 7: scribe.v1.ErrorInfo.schema_problems:type_name -> scribe.v1.SchemaProblem
-	6,  // 8: scribe.v1.SequenceConflict.reason:type_name -> scribe.v1.Reason
-	15, // 9: scribe.v1.Category.retention:type_name -> google.protobuf.Duration
+	5,  // 0: scribe.v1.CachePolicy.memory:type_name -> scribe.v1.CacheMode
+	5,  // 1: scribe.v1.CachePolicy.memcached:type_name -> scribe.v1.CacheMode
+	16, // 2: scribe.v1.CachePolicy.memcached_age:type_name -> google.protobuf.Duration
+	6,  // 3: scribe.v1.ShardLayout.by:type_name -> scribe.v1.ShardBy
+	7,  // 4: scribe.v1.ErrorInfo.reason:type_name -> scribe.v1.Reason
+	16, // 5: scribe.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
+	12, // 6: scribe.v1.ErrorInfo.conflicts:type_name -> scribe.v1.SequenceConflict
+	11, // 7: scribe.v1.ErrorInfo.schema_problems:type_name -> scribe.v1.SchemaProblem
+	7,  // 8: scribe.v1.SequenceConflict.reason:type_name -> scribe.v1.Reason
+	16, // 9: scribe.v1.Category.retention:type_name -> google.protobuf.Duration
 	1,  // 10: scribe.v1.Category.delivery:type_name -> scribe.v1.Delivery
-	15, // 11: scribe.v1.Category.ordering_window:type_name -> google.protobuf.Duration
-	2,  // 12: scribe.v1.Category.quota_mode:type_name -> scribe.v1.QuotaMode
-	3,  // 13: scribe.v1.Category.repeatable:type_name -> scribe.v1.Repeatability
-	7,  // 14: scribe.v1.Category.cache:type_name -> scribe.v1.CachePolicy
-	5,  // 15: scribe.v1.Category.shard_by:type_name -> scribe.v1.ShardBy
-	8,  // 16: scribe.v1.Category.former_layouts:type_name -> scribe.v1.ShardLayout
-	15, // 17: scribe.v1.Category.linger:type_name -> google.protobuf.Duration
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	16, // 11: scribe.v1.Category.ordering_window:type_name -> google.protobuf.Duration
+	3,  // 12: scribe.v1.Category.quota_mode:type_name -> scribe.v1.QuotaMode
+	4,  // 13: scribe.v1.Category.repeatable:type_name -> scribe.v1.Repeatability
+	8,  // 14: scribe.v1.Category.cache:type_name -> scribe.v1.CachePolicy
+	6,  // 15: scribe.v1.Category.shard_by:type_name -> scribe.v1.ShardBy
+	9,  // 16: scribe.v1.Category.former_layouts:type_name -> scribe.v1.ShardLayout
+	3,  // 17: scribe.v1.Category.read_quota_mode:type_name -> scribe.v1.QuotaMode
+	2,  // 18: scribe.v1.Category.priority:type_name -> scribe.v1.Priority
+	16, // 19: scribe.v1.Category.linger:type_name -> google.protobuf.Duration
+	20, // [20:20] is the sub-list for method output_type
+	20, // [20:20] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_common_proto_init() }
@@ -1481,7 +1591,7 @@ func file_scribe_v1_common_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_common_proto_rawDesc), len(file_scribe_v1_common_proto_rawDesc)),
-			NumEnums:      7,
+			NumEnums:      8,
 			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -482,6 +482,12 @@ type UpdateCategoryRequest struct {
 	ShardBy *ShardBy `protobuf:"varint,50,opt,name=shard_by,json=shardBy,proto3,enum=scribe.v1.ShardBy,oneof" json:"shard_by,omitempty"`
 	// New field, beside SHARD_BY_FIELD; empty or absent beside any other.
 	ShardField *string `protobuf:"bytes,51,opt,name=shard_field,json=shardField,proto3,oneof" json:"shard_field,omitempty"`
+	// New quotas for reading, and their enforcement.
+	ReadQuotaBytesPerSecond    *uint64    `protobuf:"varint,54,opt,name=read_quota_bytes_per_second,json=readQuotaBytesPerSecond,proto3,oneof" json:"read_quota_bytes_per_second,omitempty"`
+	ReadQuotaRequestsPerSecond *uint64    `protobuf:"varint,55,opt,name=read_quota_requests_per_second,json=readQuotaRequestsPerSecond,proto3,oneof" json:"read_quota_requests_per_second,omitempty"`
+	ReadQuotaMode              *QuotaMode `protobuf:"varint,56,opt,name=read_quota_mode,json=readQuotaMode,proto3,enum=scribe.v1.QuotaMode,oneof" json:"read_quota_mode,omitempty"`
+	// New priority.
+	Priority *Priority `protobuf:"varint,57,opt,name=priority,proto3,enum=scribe.v1.Priority,oneof" json:"priority,omitempty"`
 	// New linger.
 	Linger *durationpb.Duration `protobuf:"bytes,60,opt,name=linger,proto3" json:"linger,omitempty"`
 	// Remove the linger: producers decide. Not beside linger.
@@ -630,6 +636,34 @@ func (x *UpdateCategoryRequest) GetShardField() string {
 		return *x.ShardField
 	}
 	return ""
+}
+
+func (x *UpdateCategoryRequest) GetReadQuotaBytesPerSecond() uint64 {
+	if x != nil && x.ReadQuotaBytesPerSecond != nil {
+		return *x.ReadQuotaBytesPerSecond
+	}
+	return 0
+}
+
+func (x *UpdateCategoryRequest) GetReadQuotaRequestsPerSecond() uint64 {
+	if x != nil && x.ReadQuotaRequestsPerSecond != nil {
+		return *x.ReadQuotaRequestsPerSecond
+	}
+	return 0
+}
+
+func (x *UpdateCategoryRequest) GetReadQuotaMode() QuotaMode {
+	if x != nil && x.ReadQuotaMode != nil {
+		return *x.ReadQuotaMode
+	}
+	return QuotaMode_QUOTA_MODE_UNSPECIFIED
+}
+
+func (x *UpdateCategoryRequest) GetPriority() Priority {
+	if x != nil && x.Priority != nil {
+		return *x.Priority
+	}
+	return Priority_PRIORITY_UNSPECIFIED
 }
 
 func (x *UpdateCategoryRequest) GetLinger() *durationpb.Duration {
@@ -932,7 +966,9 @@ type Member struct {
 	// What tells this start of the process from others that have its id: drawn at random at each start. At most 64 bytes; empty = an older program, which is not told apart.
 	Incarnation string `protobuf:"bytes,40,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	// Identity of its store of payloads (docs/format/blob.md). At most 64 bytes; empty = it has none, or does not know it yet.
-	Store         string `protobuf:"bytes,41,opt,name=store,proto3" json:"store,omitempty"`
+	Store string `protobuf:"bytes,41,opt,name=store,proto3" json:"store,omitempty"`
+	// It reports by ShareQuotas what it wants of quotas, unless it wants next to nothing. Members that do not are taken to use an equal share.
+	SharesQuotas  bool `protobuf:"varint,50,opt,name=shares_quotas,json=sharesQuotas,proto3" json:"shares_quotas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1028,6 +1064,13 @@ func (x *Member) GetStore() string {
 		return x.Store
 	}
 	return ""
+}
+
+func (x *Member) GetSharesQuotas() bool {
+	if x != nil {
+		return x.SharesQuotas
+	}
+	return false
 }
 
 // JoinRequest registers a member.
@@ -2203,6 +2246,244 @@ func (x *ListPinsResponse) GetAge() *durationpb.Duration {
 	return nil
 }
 
+// ShareQuotasRequest replaces what a process wants.
+type ShareQuotasRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The process: its member id. At most 255 bytes.
+	Member string `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
+	// The role that enforces the quotas: ROLE_WRITEPROXY those of what is written, ROLE_READPROXY those of what is read.
+	Role Role `protobuf:"varint,2,opt,name=role,proto3,enum=scribe.v1.Role" json:"role,omitempty"`
+	// What it wants, the largest first, each category at most once; at most 1,000. What it wanted of others before, it gives back.
+	Demands []*QuotaDemand `protobuf:"bytes,3,rep,name=demands,proto3" json:"demands,omitempty"`
+	// There are more, of which it wants less than of those.
+	Cut           bool `protobuf:"varint,4,opt,name=cut,proto3" json:"cut,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShareQuotasRequest) Reset() {
+	*x = ShareQuotasRequest{}
+	mi := &file_scribe_v1_control_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShareQuotasRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShareQuotasRequest) ProtoMessage() {}
+
+func (x *ShareQuotasRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShareQuotasRequest.ProtoReflect.Descriptor instead.
+func (*ShareQuotasRequest) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *ShareQuotasRequest) GetMember() string {
+	if x != nil {
+		return x.Member
+	}
+	return ""
+}
+
+func (x *ShareQuotasRequest) GetRole() Role {
+	if x != nil {
+		return x.Role
+	}
+	return Role_ROLE_UNSPECIFIED
+}
+
+func (x *ShareQuotasRequest) GetDemands() []*QuotaDemand {
+	if x != nil {
+		return x.Demands
+	}
+	return nil
+}
+
+func (x *ShareQuotasRequest) GetCut() bool {
+	if x != nil {
+		return x.Cut
+	}
+	return false
+}
+
+// QuotaDemand is what a process wants of a category's quota.
+type QuotaDemand struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The category's id.
+	Category uint32 `protobuf:"varint,1,opt,name=category,proto3" json:"category,omitempty"`
+	// The share of the quota that would let everything pass that is offered. It may be above 1.
+	Wanted float64 `protobuf:"fixed64,2,opt,name=wanted,proto3" json:"wanted,omitempty"`
+	// What has passed since the last report that was answered, in seconds of the whole quota.
+	Passed        float64 `protobuf:"fixed64,3,opt,name=passed,proto3" json:"passed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuotaDemand) Reset() {
+	*x = QuotaDemand{}
+	mi := &file_scribe_v1_control_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuotaDemand) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuotaDemand) ProtoMessage() {}
+
+func (x *QuotaDemand) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuotaDemand.ProtoReflect.Descriptor instead.
+func (*QuotaDemand) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *QuotaDemand) GetCategory() uint32 {
+	if x != nil {
+		return x.Category
+	}
+	return 0
+}
+
+func (x *QuotaDemand) GetWanted() float64 {
+	if x != nil {
+		return x.Wanted
+	}
+	return 0
+}
+
+func (x *QuotaDemand) GetPassed() float64 {
+	if x != nil {
+		return x.Passed
+	}
+	return 0
+}
+
+// ShareQuotasResponse grants leases. Without one, a process has an equal share: the quota divided by the number of members with the role.
+type ShareQuotasResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Shares above the equal one, for 5 seconds from when the request was sent.
+	Leases        []*QuotaLease `protobuf:"bytes,1,rep,name=leases,proto3" json:"leases,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShareQuotasResponse) Reset() {
+	*x = ShareQuotasResponse{}
+	mi := &file_scribe_v1_control_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShareQuotasResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShareQuotasResponse) ProtoMessage() {}
+
+func (x *ShareQuotasResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShareQuotasResponse.ProtoReflect.Descriptor instead.
+func (*ShareQuotasResponse) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *ShareQuotasResponse) GetLeases() []*QuotaLease {
+	if x != nil {
+		return x.Leases
+	}
+	return nil
+}
+
+// QuotaLease is a share of a category's quota.
+type QuotaLease struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The category's id.
+	Category uint32 `protobuf:"varint,1,opt,name=category,proto3" json:"category,omitempty"`
+	// The share; it may be a little above 1, to make up for what did not pass.
+	Share         float64 `protobuf:"fixed64,2,opt,name=share,proto3" json:"share,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuotaLease) Reset() {
+	*x = QuotaLease{}
+	mi := &file_scribe_v1_control_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuotaLease) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuotaLease) ProtoMessage() {}
+
+func (x *QuotaLease) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuotaLease.ProtoReflect.Descriptor instead.
+func (*QuotaLease) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *QuotaLease) GetCategory() uint32 {
+	if x != nil {
+		return x.Category
+	}
+	return 0
+}
+
+func (x *QuotaLease) GetShare() float64 {
+	if x != nil {
+		return x.Share
+	}
+	return 0
+}
+
 var File_scribe_v1_control_proto protoreflect.FileDescriptor
 
 const file_scribe_v1_control_proto_rawDesc = "" +
@@ -2228,7 +2509,8 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"categories\x18\x01 \x03(\v2\x13.scribe.v1.CategoryR\n" +
 	"categories\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x12\x14\n" +
-	"\x05named\x18\x03 \x01(\bR\x05named\"\xb3\a\n" +
+	"\x05named\x18\x03 \x01(\bR\x05named\"\x9c\n" +
+	"\n" +
 	"\x15UpdateCategoryRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x19\n" +
@@ -2250,7 +2532,12 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\fforce_schema\x18( \x01(\bR\vforceSchema\x122\n" +
 	"\bshard_by\x182 \x01(\x0e2\x12.scribe.v1.ShardByH\aR\ashardBy\x88\x01\x01\x12$\n" +
 	"\vshard_field\x183 \x01(\tH\bR\n" +
-	"shardField\x88\x01\x01\x121\n" +
+	"shardField\x88\x01\x01\x12A\n" +
+	"\x1bread_quota_bytes_per_second\x186 \x01(\x04H\tR\x17readQuotaBytesPerSecond\x88\x01\x01\x12G\n" +
+	"\x1eread_quota_requests_per_second\x187 \x01(\x04H\n" +
+	"R\x1areadQuotaRequestsPerSecond\x88\x01\x01\x12A\n" +
+	"\x0fread_quota_mode\x188 \x01(\x0e2\x14.scribe.v1.QuotaModeH\vR\rreadQuotaMode\x88\x01\x01\x124\n" +
+	"\bpriority\x189 \x01(\x0e2\x13.scribe.v1.PriorityH\fR\bpriority\x88\x01\x01\x121\n" +
 	"\x06linger\x18< \x01(\v2\x19.google.protobuf.DurationR\x06linger\x12\x1f\n" +
 	"\vauto_linger\x18= \x01(\bR\n" +
 	"autoLingerB\b\n" +
@@ -2262,7 +2549,11 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\v_quota_modeB\r\n" +
 	"\v_repeatableB\v\n" +
 	"\t_shard_byB\x0e\n" +
-	"\f_shard_field\"I\n" +
+	"\f_shard_fieldB\x1e\n" +
+	"\x1c_read_quota_bytes_per_secondB!\n" +
+	"\x1f_read_quota_requests_per_secondB\x12\n" +
+	"\x10_read_quota_modeB\v\n" +
+	"\t_priority\"I\n" +
 	"\x16UpdateCategoryResponse\x12/\n" +
 	"\bcategory\x18\x01 \x01(\v2\x13.scribe.v1.CategoryR\bcategory\"G\n" +
 	"\x15DeleteCategoryRequest\x12\x12\n" +
@@ -2276,7 +2567,7 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\aupdated\x18\x02 \x03(\v2\x13.scribe.v1.CategoryR\aupdated\x12\x18\n" +
 	"\adeleted\x18\x03 \x03(\tR\adeleted\x12\x16\n" +
 	"\x06synced\x18\x04 \x01(\bR\x06synced\x12\x1a\n" +
-	"\brevision\x18\x05 \x01(\x04R\brevision\"\xe8\x01\n" +
+	"\brevision\x18\x05 \x01(\x04R\brevision\"\x8d\x02\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12%\n" +
 	"\x05roles\x18\x02 \x03(\x0e2\x0f.scribe.v1.RoleR\x05roles\x12\x10\n" +
@@ -2286,7 +2577,8 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\tjoined_at\x18\x06 \x01(\x03R\bjoinedAt\x12\x18\n" +
 	"\aversion\x18\a \x01(\tR\aversion\x12 \n" +
 	"\vincarnation\x18( \x01(\tR\vincarnation\x12\x14\n" +
-	"\x05store\x18) \x01(\tR\x05store\"e\n" +
+	"\x05store\x18) \x01(\tR\x05store\x12#\n" +
+	"\rshares_quotas\x182 \x01(\bR\fsharesQuotas\"e\n" +
 	"\vJoinRequest\x12)\n" +
 	"\x06member\x18\x01 \x01(\v2\x11.scribe.v1.MemberR\x06member\x12+\n" +
 	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"f\n" +
@@ -2356,7 +2648,22 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x0fListPinsRequest\"c\n" +
 	"\x10ListPinsResponse\x12\"\n" +
 	"\x04pins\x18\x01 \x03(\v2\x0e.scribe.v1.PinR\x04pins\x12+\n" +
-	"\x03age\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03age*\xe1\x01\n" +
+	"\x03age\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03age\"\x95\x01\n" +
+	"\x12ShareQuotasRequest\x12\x16\n" +
+	"\x06member\x18\x01 \x01(\tR\x06member\x12#\n" +
+	"\x04role\x18\x02 \x01(\x0e2\x0f.scribe.v1.RoleR\x04role\x120\n" +
+	"\ademands\x18\x03 \x03(\v2\x16.scribe.v1.QuotaDemandR\ademands\x12\x10\n" +
+	"\x03cut\x18\x04 \x01(\bR\x03cut\"Y\n" +
+	"\vQuotaDemand\x12\x1a\n" +
+	"\bcategory\x18\x01 \x01(\rR\bcategory\x12\x16\n" +
+	"\x06wanted\x18\x02 \x01(\x01R\x06wanted\x12\x16\n" +
+	"\x06passed\x18\x03 \x01(\x01R\x06passed\"D\n" +
+	"\x13ShareQuotasResponse\x12-\n" +
+	"\x06leases\x18\x01 \x03(\v2\x15.scribe.v1.QuotaLeaseR\x06leases\">\n" +
+	"\n" +
+	"QuotaLease\x12\x1a\n" +
+	"\bcategory\x18\x01 \x01(\rR\bcategory\x12\x14\n" +
+	"\x05share\x18\x02 \x01(\x01R\x05share*\xe1\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fROLE_SCRIBED\x10\x01\x12\x13\n" +
@@ -2369,7 +2676,8 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x0eROLE_COLLECTOR\x10\t\x12\x12\n" +
 	"\x0eROLE_SEQUENCER\x10\n" +
 	"\x12\x10\n" +
-	"\fROLE_GATEWAY\x10\v2\xe8\t\n" +
+	"\fROLE_GATEWAY\x10\v2\xb6\n" +
+	"\n" +
 	"\x0eControlService\x12U\n" +
 	"\x0eCreateCategory\x12 .scribe.v1.CreateCategoryRequest\x1a!.scribe.v1.CreateCategoryResponse\x12L\n" +
 	"\vGetCategory\x12\x1d.scribe.v1.GetCategoryRequest\x1a\x1e.scribe.v1.GetCategoryResponse\x12U\n" +
@@ -2386,7 +2694,8 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\vListDropped\x12\x1d.scribe.v1.ListDroppedRequest\x1a\x1e.scribe.v1.ListDroppedResponse\x12R\n" +
 	"\rForgetDropped\x12\x1f.scribe.v1.ForgetDroppedRequest\x1a .scribe.v1.ForgetDroppedResponse\x12C\n" +
 	"\bHoldPins\x12\x1a.scribe.v1.HoldPinsRequest\x1a\x1b.scribe.v1.HoldPinsResponse\x12C\n" +
-	"\bListPins\x12\x1a.scribe.v1.ListPinsRequest\x1a\x1b.scribe.v1.ListPinsResponseB!Z\x1fscribe/proto/scribe/v1;scribev1b\x06proto3"
+	"\bListPins\x12\x1a.scribe.v1.ListPinsRequest\x1a\x1b.scribe.v1.ListPinsResponse\x12L\n" +
+	"\vShareQuotas\x12\x1d.scribe.v1.ShareQuotasRequest\x1a\x1e.scribe.v1.ShareQuotasResponseB!Z\x1fscribe/proto/scribe/v1;scribev1b\x06proto3"
 
 var (
 	file_scribe_v1_control_proto_rawDescOnce sync.Once
@@ -2401,7 +2710,7 @@ func file_scribe_v1_control_proto_rawDescGZIP() []byte {
 }
 
 var file_scribe_v1_control_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_scribe_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_scribe_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_scribe_v1_control_proto_goTypes = []any{
 	(Role)(0),                       // 0: scribe.v1.Role
 	(*CreateCategoryRequest)(nil),   // 1: scribe.v1.CreateCategoryRequest
@@ -2439,83 +2748,95 @@ var file_scribe_v1_control_proto_goTypes = []any{
 	(*HoldPinsResponse)(nil),        // 33: scribe.v1.HoldPinsResponse
 	(*ListPinsRequest)(nil),         // 34: scribe.v1.ListPinsRequest
 	(*ListPinsResponse)(nil),        // 35: scribe.v1.ListPinsResponse
-	(*Category)(nil),                // 36: scribe.v1.Category
-	(*durationpb.Duration)(nil),     // 37: google.protobuf.Duration
-	(QuotaMode)(0),                  // 38: scribe.v1.QuotaMode
-	(Repeatability)(0),              // 39: scribe.v1.Repeatability
-	(*CachePolicy)(nil),             // 40: scribe.v1.CachePolicy
-	(ShardBy)(0),                    // 41: scribe.v1.ShardBy
+	(*ShareQuotasRequest)(nil),      // 36: scribe.v1.ShareQuotasRequest
+	(*QuotaDemand)(nil),             // 37: scribe.v1.QuotaDemand
+	(*ShareQuotasResponse)(nil),     // 38: scribe.v1.ShareQuotasResponse
+	(*QuotaLease)(nil),              // 39: scribe.v1.QuotaLease
+	(*Category)(nil),                // 40: scribe.v1.Category
+	(*durationpb.Duration)(nil),     // 41: google.protobuf.Duration
+	(QuotaMode)(0),                  // 42: scribe.v1.QuotaMode
+	(Repeatability)(0),              // 43: scribe.v1.Repeatability
+	(*CachePolicy)(nil),             // 44: scribe.v1.CachePolicy
+	(ShardBy)(0),                    // 45: scribe.v1.ShardBy
+	(Priority)(0),                   // 46: scribe.v1.Priority
 }
 var file_scribe_v1_control_proto_depIdxs = []int32{
-	36, // 0: scribe.v1.CreateCategoryRequest.category:type_name -> scribe.v1.Category
-	36, // 1: scribe.v1.CreateCategoryResponse.category:type_name -> scribe.v1.Category
-	36, // 2: scribe.v1.GetCategoryResponse.category:type_name -> scribe.v1.Category
-	36, // 3: scribe.v1.ListCategoriesResponse.categories:type_name -> scribe.v1.Category
-	37, // 4: scribe.v1.UpdateCategoryRequest.retention:type_name -> google.protobuf.Duration
-	37, // 5: scribe.v1.UpdateCategoryRequest.ordering_window:type_name -> google.protobuf.Duration
-	38, // 6: scribe.v1.UpdateCategoryRequest.quota_mode:type_name -> scribe.v1.QuotaMode
-	39, // 7: scribe.v1.UpdateCategoryRequest.repeatable:type_name -> scribe.v1.Repeatability
-	40, // 8: scribe.v1.UpdateCategoryRequest.cache:type_name -> scribe.v1.CachePolicy
-	41, // 9: scribe.v1.UpdateCategoryRequest.shard_by:type_name -> scribe.v1.ShardBy
-	37, // 10: scribe.v1.UpdateCategoryRequest.linger:type_name -> google.protobuf.Duration
-	36, // 11: scribe.v1.UpdateCategoryResponse.category:type_name -> scribe.v1.Category
-	37, // 12: scribe.v1.WatchCategoriesRequest.heartbeat:type_name -> google.protobuf.Duration
-	36, // 13: scribe.v1.WatchCategoriesResponse.updated:type_name -> scribe.v1.Category
-	0,  // 14: scribe.v1.Member.roles:type_name -> scribe.v1.Role
-	13, // 15: scribe.v1.JoinRequest.member:type_name -> scribe.v1.Member
-	37, // 16: scribe.v1.JoinRequest.ttl:type_name -> google.protobuf.Duration
-	13, // 17: scribe.v1.JoinResponse.member:type_name -> scribe.v1.Member
-	37, // 18: scribe.v1.JoinResponse.ttl:type_name -> google.protobuf.Duration
-	0,  // 19: scribe.v1.ListMembersRequest.role:type_name -> scribe.v1.Role
-	13, // 20: scribe.v1.ListMembersResponse.members:type_name -> scribe.v1.Member
-	37, // 21: scribe.v1.WatchMembersRequest.heartbeat:type_name -> google.protobuf.Duration
-	13, // 22: scribe.v1.WatchMembersResponse.members:type_name -> scribe.v1.Member
-	0,  // 23: scribe.v1.GetStatusResponse.roles:type_name -> scribe.v1.Role
-	13, // 24: scribe.v1.GetStatusResponse.members:type_name -> scribe.v1.Member
-	26, // 25: scribe.v1.GetStatusResponse.leadership:type_name -> scribe.v1.ControlLeadership
-	13, // 26: scribe.v1.GetStatusResponse.known_members:type_name -> scribe.v1.Member
-	36, // 27: scribe.v1.ListDroppedResponse.categories:type_name -> scribe.v1.Category
-	31, // 28: scribe.v1.HoldPinsRequest.pins:type_name -> scribe.v1.Pin
-	37, // 29: scribe.v1.HoldPinsRequest.ttl:type_name -> google.protobuf.Duration
-	31, // 30: scribe.v1.ListPinsResponse.pins:type_name -> scribe.v1.Pin
-	37, // 31: scribe.v1.ListPinsResponse.age:type_name -> google.protobuf.Duration
-	1,  // 32: scribe.v1.ControlService.CreateCategory:input_type -> scribe.v1.CreateCategoryRequest
-	3,  // 33: scribe.v1.ControlService.GetCategory:input_type -> scribe.v1.GetCategoryRequest
-	5,  // 34: scribe.v1.ControlService.ListCategories:input_type -> scribe.v1.ListCategoriesRequest
-	7,  // 35: scribe.v1.ControlService.UpdateCategory:input_type -> scribe.v1.UpdateCategoryRequest
-	9,  // 36: scribe.v1.ControlService.DeleteCategory:input_type -> scribe.v1.DeleteCategoryRequest
-	11, // 37: scribe.v1.ControlService.WatchCategories:input_type -> scribe.v1.WatchCategoriesRequest
-	14, // 38: scribe.v1.ControlService.Join:input_type -> scribe.v1.JoinRequest
-	16, // 39: scribe.v1.ControlService.Heartbeat:input_type -> scribe.v1.HeartbeatRequest
-	18, // 40: scribe.v1.ControlService.Leave:input_type -> scribe.v1.LeaveRequest
-	20, // 41: scribe.v1.ControlService.ListMembers:input_type -> scribe.v1.ListMembersRequest
-	22, // 42: scribe.v1.ControlService.WatchMembers:input_type -> scribe.v1.WatchMembersRequest
-	24, // 43: scribe.v1.ControlService.GetStatus:input_type -> scribe.v1.GetStatusRequest
-	27, // 44: scribe.v1.ControlService.ListDropped:input_type -> scribe.v1.ListDroppedRequest
-	29, // 45: scribe.v1.ControlService.ForgetDropped:input_type -> scribe.v1.ForgetDroppedRequest
-	32, // 46: scribe.v1.ControlService.HoldPins:input_type -> scribe.v1.HoldPinsRequest
-	34, // 47: scribe.v1.ControlService.ListPins:input_type -> scribe.v1.ListPinsRequest
-	2,  // 48: scribe.v1.ControlService.CreateCategory:output_type -> scribe.v1.CreateCategoryResponse
-	4,  // 49: scribe.v1.ControlService.GetCategory:output_type -> scribe.v1.GetCategoryResponse
-	6,  // 50: scribe.v1.ControlService.ListCategories:output_type -> scribe.v1.ListCategoriesResponse
-	8,  // 51: scribe.v1.ControlService.UpdateCategory:output_type -> scribe.v1.UpdateCategoryResponse
-	10, // 52: scribe.v1.ControlService.DeleteCategory:output_type -> scribe.v1.DeleteCategoryResponse
-	12, // 53: scribe.v1.ControlService.WatchCategories:output_type -> scribe.v1.WatchCategoriesResponse
-	15, // 54: scribe.v1.ControlService.Join:output_type -> scribe.v1.JoinResponse
-	17, // 55: scribe.v1.ControlService.Heartbeat:output_type -> scribe.v1.HeartbeatResponse
-	19, // 56: scribe.v1.ControlService.Leave:output_type -> scribe.v1.LeaveResponse
-	21, // 57: scribe.v1.ControlService.ListMembers:output_type -> scribe.v1.ListMembersResponse
-	23, // 58: scribe.v1.ControlService.WatchMembers:output_type -> scribe.v1.WatchMembersResponse
-	25, // 59: scribe.v1.ControlService.GetStatus:output_type -> scribe.v1.GetStatusResponse
-	28, // 60: scribe.v1.ControlService.ListDropped:output_type -> scribe.v1.ListDroppedResponse
-	30, // 61: scribe.v1.ControlService.ForgetDropped:output_type -> scribe.v1.ForgetDroppedResponse
-	33, // 62: scribe.v1.ControlService.HoldPins:output_type -> scribe.v1.HoldPinsResponse
-	35, // 63: scribe.v1.ControlService.ListPins:output_type -> scribe.v1.ListPinsResponse
-	48, // [48:64] is the sub-list for method output_type
-	32, // [32:48] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	40, // 0: scribe.v1.CreateCategoryRequest.category:type_name -> scribe.v1.Category
+	40, // 1: scribe.v1.CreateCategoryResponse.category:type_name -> scribe.v1.Category
+	40, // 2: scribe.v1.GetCategoryResponse.category:type_name -> scribe.v1.Category
+	40, // 3: scribe.v1.ListCategoriesResponse.categories:type_name -> scribe.v1.Category
+	41, // 4: scribe.v1.UpdateCategoryRequest.retention:type_name -> google.protobuf.Duration
+	41, // 5: scribe.v1.UpdateCategoryRequest.ordering_window:type_name -> google.protobuf.Duration
+	42, // 6: scribe.v1.UpdateCategoryRequest.quota_mode:type_name -> scribe.v1.QuotaMode
+	43, // 7: scribe.v1.UpdateCategoryRequest.repeatable:type_name -> scribe.v1.Repeatability
+	44, // 8: scribe.v1.UpdateCategoryRequest.cache:type_name -> scribe.v1.CachePolicy
+	45, // 9: scribe.v1.UpdateCategoryRequest.shard_by:type_name -> scribe.v1.ShardBy
+	42, // 10: scribe.v1.UpdateCategoryRequest.read_quota_mode:type_name -> scribe.v1.QuotaMode
+	46, // 11: scribe.v1.UpdateCategoryRequest.priority:type_name -> scribe.v1.Priority
+	41, // 12: scribe.v1.UpdateCategoryRequest.linger:type_name -> google.protobuf.Duration
+	40, // 13: scribe.v1.UpdateCategoryResponse.category:type_name -> scribe.v1.Category
+	41, // 14: scribe.v1.WatchCategoriesRequest.heartbeat:type_name -> google.protobuf.Duration
+	40, // 15: scribe.v1.WatchCategoriesResponse.updated:type_name -> scribe.v1.Category
+	0,  // 16: scribe.v1.Member.roles:type_name -> scribe.v1.Role
+	13, // 17: scribe.v1.JoinRequest.member:type_name -> scribe.v1.Member
+	41, // 18: scribe.v1.JoinRequest.ttl:type_name -> google.protobuf.Duration
+	13, // 19: scribe.v1.JoinResponse.member:type_name -> scribe.v1.Member
+	41, // 20: scribe.v1.JoinResponse.ttl:type_name -> google.protobuf.Duration
+	0,  // 21: scribe.v1.ListMembersRequest.role:type_name -> scribe.v1.Role
+	13, // 22: scribe.v1.ListMembersResponse.members:type_name -> scribe.v1.Member
+	41, // 23: scribe.v1.WatchMembersRequest.heartbeat:type_name -> google.protobuf.Duration
+	13, // 24: scribe.v1.WatchMembersResponse.members:type_name -> scribe.v1.Member
+	0,  // 25: scribe.v1.GetStatusResponse.roles:type_name -> scribe.v1.Role
+	13, // 26: scribe.v1.GetStatusResponse.members:type_name -> scribe.v1.Member
+	26, // 27: scribe.v1.GetStatusResponse.leadership:type_name -> scribe.v1.ControlLeadership
+	13, // 28: scribe.v1.GetStatusResponse.known_members:type_name -> scribe.v1.Member
+	40, // 29: scribe.v1.ListDroppedResponse.categories:type_name -> scribe.v1.Category
+	31, // 30: scribe.v1.HoldPinsRequest.pins:type_name -> scribe.v1.Pin
+	41, // 31: scribe.v1.HoldPinsRequest.ttl:type_name -> google.protobuf.Duration
+	31, // 32: scribe.v1.ListPinsResponse.pins:type_name -> scribe.v1.Pin
+	41, // 33: scribe.v1.ListPinsResponse.age:type_name -> google.protobuf.Duration
+	0,  // 34: scribe.v1.ShareQuotasRequest.role:type_name -> scribe.v1.Role
+	37, // 35: scribe.v1.ShareQuotasRequest.demands:type_name -> scribe.v1.QuotaDemand
+	39, // 36: scribe.v1.ShareQuotasResponse.leases:type_name -> scribe.v1.QuotaLease
+	1,  // 37: scribe.v1.ControlService.CreateCategory:input_type -> scribe.v1.CreateCategoryRequest
+	3,  // 38: scribe.v1.ControlService.GetCategory:input_type -> scribe.v1.GetCategoryRequest
+	5,  // 39: scribe.v1.ControlService.ListCategories:input_type -> scribe.v1.ListCategoriesRequest
+	7,  // 40: scribe.v1.ControlService.UpdateCategory:input_type -> scribe.v1.UpdateCategoryRequest
+	9,  // 41: scribe.v1.ControlService.DeleteCategory:input_type -> scribe.v1.DeleteCategoryRequest
+	11, // 42: scribe.v1.ControlService.WatchCategories:input_type -> scribe.v1.WatchCategoriesRequest
+	14, // 43: scribe.v1.ControlService.Join:input_type -> scribe.v1.JoinRequest
+	16, // 44: scribe.v1.ControlService.Heartbeat:input_type -> scribe.v1.HeartbeatRequest
+	18, // 45: scribe.v1.ControlService.Leave:input_type -> scribe.v1.LeaveRequest
+	20, // 46: scribe.v1.ControlService.ListMembers:input_type -> scribe.v1.ListMembersRequest
+	22, // 47: scribe.v1.ControlService.WatchMembers:input_type -> scribe.v1.WatchMembersRequest
+	24, // 48: scribe.v1.ControlService.GetStatus:input_type -> scribe.v1.GetStatusRequest
+	27, // 49: scribe.v1.ControlService.ListDropped:input_type -> scribe.v1.ListDroppedRequest
+	29, // 50: scribe.v1.ControlService.ForgetDropped:input_type -> scribe.v1.ForgetDroppedRequest
+	32, // 51: scribe.v1.ControlService.HoldPins:input_type -> scribe.v1.HoldPinsRequest
+	34, // 52: scribe.v1.ControlService.ListPins:input_type -> scribe.v1.ListPinsRequest
+	36, // 53: scribe.v1.ControlService.ShareQuotas:input_type -> scribe.v1.ShareQuotasRequest
+	2,  // 54: scribe.v1.ControlService.CreateCategory:output_type -> scribe.v1.CreateCategoryResponse
+	4,  // 55: scribe.v1.ControlService.GetCategory:output_type -> scribe.v1.GetCategoryResponse
+	6,  // 56: scribe.v1.ControlService.ListCategories:output_type -> scribe.v1.ListCategoriesResponse
+	8,  // 57: scribe.v1.ControlService.UpdateCategory:output_type -> scribe.v1.UpdateCategoryResponse
+	10, // 58: scribe.v1.ControlService.DeleteCategory:output_type -> scribe.v1.DeleteCategoryResponse
+	12, // 59: scribe.v1.ControlService.WatchCategories:output_type -> scribe.v1.WatchCategoriesResponse
+	15, // 60: scribe.v1.ControlService.Join:output_type -> scribe.v1.JoinResponse
+	17, // 61: scribe.v1.ControlService.Heartbeat:output_type -> scribe.v1.HeartbeatResponse
+	19, // 62: scribe.v1.ControlService.Leave:output_type -> scribe.v1.LeaveResponse
+	21, // 63: scribe.v1.ControlService.ListMembers:output_type -> scribe.v1.ListMembersResponse
+	23, // 64: scribe.v1.ControlService.WatchMembers:output_type -> scribe.v1.WatchMembersResponse
+	25, // 65: scribe.v1.ControlService.GetStatus:output_type -> scribe.v1.GetStatusResponse
+	28, // 66: scribe.v1.ControlService.ListDropped:output_type -> scribe.v1.ListDroppedResponse
+	30, // 67: scribe.v1.ControlService.ForgetDropped:output_type -> scribe.v1.ForgetDroppedResponse
+	33, // 68: scribe.v1.ControlService.HoldPins:output_type -> scribe.v1.HoldPinsResponse
+	35, // 69: scribe.v1.ControlService.ListPins:output_type -> scribe.v1.ListPinsResponse
+	38, // 70: scribe.v1.ControlService.ShareQuotas:output_type -> scribe.v1.ShareQuotasResponse
+	54, // [54:71] is the sub-list for method output_type
+	37, // [37:54] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_control_proto_init() }
@@ -2531,7 +2852,7 @@ func file_scribe_v1_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_control_proto_rawDesc), len(file_scribe_v1_control_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   35,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

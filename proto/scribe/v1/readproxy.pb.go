@@ -330,6 +330,8 @@ type FetchRequest struct {
 	// With a view: where the readers' log has the pointers, in their order, so that what is learned of a payload can be kept for later
 	// streams. All of them or none.
 	Places []*PointerPlace `protobuf:"bytes,11,rep,name=places,proto3" json:"places,omitempty"`
+	// Payloads may be left out beyond the category's read quota, where that samples (Payload.sampled_out).
+	AcceptsSamples bool `protobuf:"varint,50,opt,name=accepts_samples,json=acceptsSamples,proto3" json:"accepts_samples,omitempty"`
 	// In a closed cell: the tickets that came with the pointers (StreamEntry.ticket), in their order.
 	Tickets       [][]byte `protobuf:"bytes,80,rep,name=tickets,proto3" json:"tickets,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -413,6 +415,13 @@ func (x *FetchRequest) GetPlaces() []*PointerPlace {
 		return x.Places
 	}
 	return nil
+}
+
+func (x *FetchRequest) GetAcceptsSamples() bool {
+	if x != nil {
+		return x.AcceptsSamples
+	}
+	return false
 }
 
 func (x *FetchRequest) GetTickets() [][]byte {
@@ -596,7 +605,11 @@ type Payload struct {
 	// CRC32C of data as sent.
 	Crc uint32 `protobuf:"varint,5,opt,name=crc,proto3" json:"crc,omitempty"`
 	// With a view: what it is. Absent otherwise.
-	View          *PayloadView `protobuf:"bytes,10,opt,name=view,proto3" json:"view,omitempty"`
+	View *PayloadView `protobuf:"bytes,10,opt,name=view,proto3" json:"view,omitempty"`
+	// It was left out: it is beyond the category's read quota, and payloads beside it stand for it. There is no data.
+	SampledOut bool `protobuf:"varint,50,opt,name=sampled_out,json=sampledOut,proto3" json:"sampled_out,omitempty"`
+	// It stands for so many payloads, itself included; 0 = for itself alone.
+	SampleRate    uint32 `protobuf:"varint,51,opt,name=sample_rate,json=sampleRate,proto3" json:"sample_rate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -671,6 +684,20 @@ func (x *Payload) GetView() *PayloadView {
 		return x.View
 	}
 	return nil
+}
+
+func (x *Payload) GetSampledOut() bool {
+	if x != nil {
+		return x.SampledOut
+	}
+	return false
+}
+
+func (x *Payload) GetSampleRate() uint32 {
+	if x != nil {
+		return x.SampleRate
+	}
+	return 0
 }
 
 // PayloadView says what a payload's view is.
@@ -1245,7 +1272,7 @@ const file_scribe_v1_readproxy_proto_rawDesc = "" +
 	"\x06wanted\x18\x02 \x03(\v2\x19.scribe.v1.WantedCategoryR\x06wanted\"6\n" +
 	"\x0eWantedCategory\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
-	"\x03all\x18\x02 \x01(\bR\x03all\"\x96\x02\n" +
+	"\x03all\x18\x02 \x01(\bR\x03all\"\xbf\x02\n" +
 	"\fFetchRequest\x12\x1a\n" +
 	"\bpointers\x18\x01 \x03(\fR\bpointers\x126\n" +
 	"\bencoding\x18\x02 \x01(\x0e2\x1a.scribe.v1.PayloadEncodingR\bencoding\x12\x1a\n" +
@@ -1254,7 +1281,8 @@ const file_scribe_v1_readproxy_proto_rawDesc = "" +
 	"\x04sole\x18\x05 \x01(\bR\x04sole\x12#\n" +
 	"\x04view\x18\n" +
 	" \x01(\v2\x0f.scribe.v1.ViewR\x04view\x12/\n" +
-	"\x06places\x18\v \x03(\v2\x17.scribe.v1.PointerPlaceR\x06places\x12\x18\n" +
+	"\x06places\x18\v \x03(\v2\x17.scribe.v1.PointerPlaceR\x06places\x12'\n" +
+	"\x0faccepts_samples\x182 \x01(\bR\x0eacceptsSamples\x12\x18\n" +
 	"\atickets\x18P \x03(\fR\atickets\"D\n" +
 	"\x04View\x12&\n" +
 	"\x05query\x18\x01 \x01(\v2\x10.scribe.v1.QueryR\x05query\x12\x14\n" +
@@ -1263,7 +1291,7 @@ const file_scribe_v1_readproxy_proto_rawDesc = "" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x10\n" +
 	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\"?\n" +
 	"\rFetchResponse\x12.\n" +
-	"\bpayloads\x18\x01 \x03(\v2\x12.scribe.v1.PayloadR\bpayloads\"\xbc\x01\n" +
+	"\bpayloads\x18\x01 \x03(\v2\x12.scribe.v1.PayloadR\bpayloads\"\xfe\x01\n" +
 	"\aPayload\x12*\n" +
 	"\x05error\x18\x01 \x01(\v2\x14.scribe.v1.ErrorInfoR\x05error\x12\x14\n" +
 	"\x05codec\x18\x02 \x01(\rR\x05codec\x12\x12\n" +
@@ -1272,7 +1300,11 @@ const file_scribe_v1_readproxy_proto_rawDesc = "" +
 	"raw_length\x18\x04 \x01(\x04R\trawLength\x12\x10\n" +
 	"\x03crc\x18\x05 \x01(\rR\x03crc\x12*\n" +
 	"\x04view\x18\n" +
-	" \x01(\v2\x16.scribe.v1.PayloadViewR\x04view\"\xeb\x01\n" +
+	" \x01(\v2\x16.scribe.v1.PayloadViewR\x04view\x12\x1f\n" +
+	"\vsampled_out\x182 \x01(\bR\n" +
+	"sampledOut\x12\x1f\n" +
+	"\vsample_rate\x183 \x01(\rR\n" +
+	"sampleRate\"\xeb\x01\n" +
 	"\vPayloadView\x12\x14\n" +
 	"\x05exact\x18\x01 \x01(\bR\x05exact\x12\x12\n" +
 	"\x04rows\x18\x02 \x01(\x04R\x04rows\x12\x12\n" +

@@ -77,6 +77,9 @@ const (
 	ControlServiceHoldPinsProcedure = "/scribe.v1.ControlService/HoldPins"
 	// ControlServiceListPinsProcedure is the fully-qualified name of the ControlService's ListPins RPC.
 	ControlServiceListPinsProcedure = "/scribe.v1.ControlService/ListPins"
+	// ControlServiceShareQuotasProcedure is the fully-qualified name of the ControlService's
+	// ShareQuotas RPC.
+	ControlServiceShareQuotasProcedure = "/scribe.v1.ControlService/ShareQuotas"
 )
 
 // ControlServiceClient is a client for the scribe.v1.ControlService service.
@@ -113,6 +116,8 @@ type ControlServiceClient interface {
 	HoldPins(context.Context, *v1.HoldPinsRequest) (*v1.HoldPinsResponse, error)
 	// ListPins returns what readers hold, for the collector.
 	ListPins(context.Context, *v1.ListPinsRequest) (*v1.ListPinsResponse, error)
+	// ShareQuotas says what a process wants of the quotas that it enforces, and leases it shares of them.
+	ShareQuotas(context.Context, *v1.ShareQuotasRequest) (*v1.ShareQuotasResponse, error)
 }
 
 // NewControlServiceClient constructs a client for the scribe.v1.ControlService service. By default,
@@ -222,6 +227,12 @@ func NewControlServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(controlServiceMethods.ByName("ListPins")),
 			connect.WithClientOptions(opts...),
 		),
+		shareQuotas: connect.NewClient[v1.ShareQuotasRequest, v1.ShareQuotasResponse](
+			httpClient,
+			baseURL+ControlServiceShareQuotasProcedure,
+			connect.WithSchema(controlServiceMethods.ByName("ShareQuotas")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -243,6 +254,7 @@ type controlServiceClient struct {
 	forgetDropped   *connect.Client[v1.ForgetDroppedRequest, v1.ForgetDroppedResponse]
 	holdPins        *connect.Client[v1.HoldPinsRequest, v1.HoldPinsResponse]
 	listPins        *connect.Client[v1.ListPinsRequest, v1.ListPinsResponse]
+	shareQuotas     *connect.Client[v1.ShareQuotasRequest, v1.ShareQuotasResponse]
 }
 
 // CreateCategory calls scribe.v1.ControlService.CreateCategory.
@@ -381,6 +393,15 @@ func (c *controlServiceClient) ListPins(ctx context.Context, req *v1.ListPinsReq
 	return nil, err
 }
 
+// ShareQuotas calls scribe.v1.ControlService.ShareQuotas.
+func (c *controlServiceClient) ShareQuotas(ctx context.Context, req *v1.ShareQuotasRequest) (*v1.ShareQuotasResponse, error) {
+	response, err := c.shareQuotas.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // ControlServiceHandler is an implementation of the scribe.v1.ControlService service.
 type ControlServiceHandler interface {
 	// CreateCategory adds a category.
@@ -415,6 +436,8 @@ type ControlServiceHandler interface {
 	HoldPins(context.Context, *v1.HoldPinsRequest) (*v1.HoldPinsResponse, error)
 	// ListPins returns what readers hold, for the collector.
 	ListPins(context.Context, *v1.ListPinsRequest) (*v1.ListPinsResponse, error)
+	// ShareQuotas says what a process wants of the quotas that it enforces, and leases it shares of them.
+	ShareQuotas(context.Context, *v1.ShareQuotasRequest) (*v1.ShareQuotasResponse, error)
 }
 
 // NewControlServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -520,6 +543,12 @@ func NewControlServiceHandler(svc ControlServiceHandler, opts ...connect.Handler
 		connect.WithSchema(controlServiceMethods.ByName("ListPins")),
 		connect.WithHandlerOptions(opts...),
 	)
+	controlServiceShareQuotasHandler := connect.NewUnaryHandlerSimple(
+		ControlServiceShareQuotasProcedure,
+		svc.ShareQuotas,
+		connect.WithSchema(controlServiceMethods.ByName("ShareQuotas")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/scribe.v1.ControlService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case ControlServiceCreateCategoryProcedure:
@@ -554,6 +583,8 @@ func NewControlServiceHandler(svc ControlServiceHandler, opts ...connect.Handler
 			controlServiceHoldPinsHandler.ServeHTTP(w, r)
 		case ControlServiceListPinsProcedure:
 			controlServiceListPinsHandler.ServeHTTP(w, r)
+		case ControlServiceShareQuotasProcedure:
+			controlServiceShareQuotasHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -625,4 +656,8 @@ func (UnimplementedControlServiceHandler) HoldPins(context.Context, *v1.HoldPins
 
 func (UnimplementedControlServiceHandler) ListPins(context.Context, *v1.ListPinsRequest) (*v1.ListPinsResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.ControlService.ListPins is not implemented"))
+}
+
+func (UnimplementedControlServiceHandler) ShareQuotas(context.Context, *v1.ShareQuotasRequest) (*v1.ShareQuotasResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.ControlService.ShareQuotas is not implemented"))
 }

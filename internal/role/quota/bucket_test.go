@@ -1,4 +1,4 @@
-package writeproxy
+package quota
 
 import (
 	"math"
@@ -15,7 +15,7 @@ func TestBucketIsExact(t *testing.T) {
 		rate := float64(rapid.Int64Range(1, 1<<30).Draw(t, "rate"))
 		largest := rapid.Int64Range(1, 64<<20).Draw(t, "largest")
 		now := time.Duration(0)
-		b := newDebtBucket(now, rate)
+		b := NewBucket(now, rate)
 		type passed struct {
 			at    time.Duration
 			bytes int64
@@ -24,11 +24,11 @@ func TestBucketIsExact(t *testing.T) {
 		for range rapid.IntRange(1, 100).Draw(t, "steps") {
 			now += time.Duration(rapid.Int64Range(0, int64(2*time.Second)).Draw(t, "pause"))
 			size := rapid.Int64Range(1, largest).Draw(t, "size")
-			if !b.isReady(now) {
-				after := b.waitFor(0)
+			if !b.IsReady(now) {
+				after := b.WaitFor(0)
 				if early := after - 2*time.Microsecond; early > 0 {
 					probe := b
-					if probe.isReady(now + early) {
+					if probe.IsReady(now + early) {
 						t.Fatalf("passes before the hint of %v", after)
 					}
 				}
@@ -36,11 +36,11 @@ func TestBucketIsExact(t *testing.T) {
 					continue
 				}
 				now += after
-				if !b.isReady(now) {
+				if !b.IsReady(now) {
 					t.Fatalf("does not pass after the hint of %v: %v tokens at %v", after, b.tokens, rate)
 				}
 			}
-			b.chargeBytes(size)
+			b.Charge(float64(size))
 			log = append(log, passed{now, size})
 		}
 		for i := range log {
@@ -58,35 +58,35 @@ func TestBucketIsExact(t *testing.T) {
 
 // TestBucketChangesItsShare: proxies that come and go change what passes from then on, not what was charged.
 func TestBucketChangesItsShare(t *testing.T) {
-	b := newDebtBucket(0, 1000)
-	b.chargeBytes(1500)
-	b.setRate(0, 500) // another proxy came
-	if b.waitFor(0).Round(time.Millisecond) != time.Second {
-		t.Errorf("a debt of 500 at 500 a second takes %v", b.waitFor(0))
+	b := NewBucket(0, 1000)
+	b.Charge(1500)
+	b.SetRate(0, 500) // another proxy came
+	if b.WaitFor(0).Round(time.Millisecond) != time.Second {
+		t.Errorf("a debt of 500 at 500 a second takes %v", b.WaitFor(0))
 	}
-	b.setRate(500*time.Millisecond, 1000)
-	if b.waitFor(0).Round(time.Millisecond) != 250*time.Millisecond {
-		t.Errorf("the rest of the debt takes %v", b.waitFor(0))
+	b.SetRate(500*time.Millisecond, 1000)
+	if b.WaitFor(0).Round(time.Millisecond) != 250*time.Millisecond {
+		t.Errorf("the rest of the debt takes %v", b.WaitFor(0))
 	}
-	b.setRate(time.Hour, 10)
+	b.SetRate(time.Hour, 10)
 	if b.tokens != 10 {
 		t.Errorf("%v tokens were kept beyond the new burst", b.tokens)
 	}
-	if b = newDebtBucket(0, 1e-9); b.isReady(0) {
-		b.chargeBytes(math.MaxInt64)
+	if b = NewBucket(0, 1e-9); b.IsReady(0) {
+		b.Charge(math.MaxInt64)
 	}
-	if b.waitFor(math.MaxInt64) <= 0 {
+	if b.WaitFor(math.MaxInt64) <= 0 {
 		t.Error("a wait beyond all bounds overflows")
 	}
 }
 
 // offer gives a sampler a steady stream from producers that take turns, and returns what was kept: frames, bytes, and the estimate
 // of bytes that the rates of kept frames give, overall and by producer.
-func offer(q *quotaState, from, to time.Duration, rate float64, size int64, producers int) (kept int64, estimate float64, by []int64) {
+func offer(q *State, from, to time.Duration, rate float64, size int64, producers int) (kept int64, estimate float64, by []int64) {
 	by = make([]int64, producers)
 	step := time.Duration(float64(size) / rate * float64(time.Second))
 	for i, now := 0, from; now < to; i, now = i+1, now+step {
-		if n := q.sampler.sampleFrame(now, size, &q.bucket); n > 0 {
+		if n := q.sampler.SampleUnit(now, size, &q.bytes); n > 0 {
 			kept += size
 			estimate += float64(size) * float64(n)
 			by[i%producers] += size * int64(n)
@@ -102,7 +102,7 @@ func TestSamplingKeepsTheQuota(t *testing.T) {
 		const quotaRate, size = 1e6, 1000
 		excess := rapid.Float64Range(0.1, 100).Draw(t, "excess")
 		producers := rapid.IntRange(1, 8).Draw(t, "producers")
-		q := &quotaState{bucket: newDebtBucket(0, quotaRate)}
+		q := &State{bytes: NewBucket(0, quotaRate)}
 		offer(q, 0, 10*time.Second, quotaRate*excess, size, producers) // until it has settled
 		const lasts = 10 * time.Second
 		kept, estimate, by := offer(q, 10*time.Second, 10*time.Second+lasts, quotaRate*excess, size, producers)
@@ -126,7 +126,7 @@ func TestSamplingKeepsTheQuota(t *testing.T) {
 // TestSamplingSettles: from nothing to 100 times the quota at once, what passes beyond it is made up for.
 func TestSamplingSettles(t *testing.T) {
 	const rate, size = 1e6, 10_000
-	q := &quotaState{bucket: newDebtBucket(0, rate)}
+	q := &State{bytes: NewBucket(0, rate)}
 	total := int64(0)
 	for second := range 30 {
 		from := time.Duration(second) * time.Second
@@ -145,11 +145,11 @@ func TestSamplingSettles(t *testing.T) {
 		t.Errorf("%d bytes were kept of half the quota", kept)
 	}
 	// One frame of a thousand times the burst does not silence the category.
-	q = &quotaState{bucket: newDebtBucket(0, 1000)}
-	q.sampler.sampleFrame(0, 1_000_000, &q.bucket)
+	q = &State{bytes: NewBucket(0, 1000)}
+	q.sampler.SampleUnit(0, 1_000_000, &q.bytes)
 	kept := 0
 	for i := range 600 {
-		if q.sampler.sampleFrame(time.Duration(i)*100*time.Millisecond, 10, &q.bucket) > 0 {
+		if q.sampler.SampleUnit(time.Duration(i)*100*time.Millisecond, 10, &q.bytes) > 0 {
 			kept++
 		}
 	}
@@ -158,9 +158,9 @@ func TestSamplingSettles(t *testing.T) {
 	}
 }
 
-func TestScaled(t *testing.T) {
+func TestScaleRate(t *testing.T) {
 	for _, tc := range []struct{ had, n, want uint32 }{{0, 3, 3}, {1, 3, 3}, {5, 3, 15}, {math.MaxUint32, 2, math.MaxUint32}, {1 << 31, 4, math.MaxUint32}} {
-		if got := scaleRate(tc.had, tc.n); got != tc.want {
+		if got := ScaleRate(tc.had, tc.n); got != tc.want {
 			t.Errorf("rate %d sampled 1 in %d is %d, want %d", tc.had, tc.n, got, tc.want)
 		}
 	}
@@ -171,11 +171,11 @@ func TestScaled(t *testing.T) {
 func TestLineModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rate := float64(rapid.Int64Range(100, 10_000).Draw(t, "rate"))
-		q := &quotaState{bucket: newDebtBucket(0, rate)}
-		q.bucket.chargeBytes(int64(burstOf(rate)))
+		q := &State{bytes: NewBucket(0, rate)}
+		q.bytes.Charge(burstOf(rate))
 		now := time.Duration(0)
-		var model []*quotaWaiter
-		eta := map[*quotaWaiter]time.Duration{}
+		var model []*Waiter
+		eta := map[*Waiter]time.Duration{}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			switch rapid.IntRange(0, 3).Draw(t, "what") {
 			case 0:
@@ -192,7 +192,7 @@ func TestLineModel(t *testing.T) {
 				i := rapid.IntRange(0, len(model)-1).Draw(t, "goes")
 				q.line.leaveLine(model[i])
 				model = append(model[:i:i], model[i+1:]...)
-				eta = map[*quotaWaiter]time.Duration{} // those behind come earlier now
+				eta = map[*Waiter]time.Duration{} // those behind come earlier now
 			case 3:
 				if len(model) == 0 {
 					continue
@@ -225,7 +225,7 @@ func TestLineModel(t *testing.T) {
 			if q.line.bytes != bytes || q.line.held != held || len(q.line.waiters) != len(model) {
 				t.Fatalf("line of %d, %d bytes, %d held; want %d, %d, %d", len(q.line.waiters), q.line.bytes, q.line.held, len(model), bytes, held)
 			}
-			if n := q.passFrames(now, []*frameItem{{bytes: make([]byte, 1)}}); len(model) > 0 && n != 0 {
+			if n := q.passLeading(now, 1, func(int) int64 { return 1 }); len(model) > 0 && n != 0 {
 				t.Fatal("somebody overtakes the line")
 			}
 		}

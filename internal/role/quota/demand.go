@@ -1,0 +1,165 @@
+package quota
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+const (
+	// LeaseTime is how long a lease of a share lasts.
+	LeaseTime = 5 * time.Second
+	// MaxDemands bounds the categories of a report.
+	MaxDemands = 1000
+	// leastDemand is the part of an equal share below which a demand is not reported. All processes that stay below it take a fiftieth
+	// of the quota together.
+	leastDemand = 1.0 / 50
+	// clearTime is the time in which a category wants to pay what it owes, and to serve those that wait.
+	clearTime = time.Second
+	// shortGrowth is by how much a share grows at least in which something did not pass, if others leave so much.
+	shortGrowth = 1.25
+)
+
+// amount is what one category was charged, or would have been.
+type amount struct{ bytes, requests float64 }
+
+func (a *amount) add(bytes, requests int64) {
+	a.bytes += float64(bytes)
+	a.requests += float64(requests)
+}
+
+func (a *amount) subtract(b amount) {
+	a.bytes -= b.bytes
+	a.requests -= b.requests
+}
+
+// shareOf returns an amount as a share of what a quota allows in a second.
+func (a amount) shareOf(l Limit) (share float64) {
+	if l.Bytes > 0 {
+		share = a.bytes / float64(l.Bytes)
+	}
+	if l.Requests > 0 {
+		share = max(share, a.requests/float64(l.Requests))
+	}
+	return share
+}
+
+// usage is what was offered and what passed since the last report that the control plane took.
+type usage struct {
+	offered, passed amount
+	since           time.Duration // when the counts began
+	last            time.Duration // when something was offered last
+	// short: something did not pass as it came.
+	short bool
+}
+
+func (u *usage) offer(now time.Duration, bytes, requests int64) {
+	u.offered.add(bytes, requests)
+	u.last = now
+}
+
+// lease is a share of the quota that is the process's until it expires.
+type lease struct {
+	share float64
+	until time.Duration
+}
+
+// Demand is what a process wants of a category's quota.
+type Demand struct {
+	Category uint32
+	// Wanted is the share of the quota that would let everything pass that is offered. It may be above 1.
+	Wanted float64
+	// Passed is what has passed since the last report, in seconds of the whole quota.
+	Passed float64
+	// told is what the counts were when the demand was made.
+	told usage
+}
+
+// DemandReport is what a process says of the quotas at once.
+type DemandReport struct {
+	// Demands are the largest first, at most MaxDemands.
+	Demands []Demand
+	// Cut says that there are smaller ones.
+	Cut bool
+	// Pressing says that some category needs more than its share, or leases more: the next report is due soon.
+	Pressing bool
+	at       time.Duration
+}
+
+// CollectDemands returns a report. Its counts go on until ApplyLeases says that the control plane has taken it.
+func (qs *Registry) CollectDemands() *DemandReport {
+	r := &DemandReport{at: qs.now()}
+	equal := qs.equalShare()
+	qs.eachState(func(now time.Duration, q *State) {
+		d := q.demand(now, qs.shareAt(now, q))
+		if d.Wanted < leastDemand*equal && now >= q.lease.until {
+			return
+		}
+		r.Pressing = r.Pressing || q.use.short || now < q.lease.until && q.lease.share > equal
+		r.Demands = append(r.Demands, d)
+	})
+	slices.SortFunc(r.Demands, func(a, b Demand) int {
+		return cmp.Or(cmp.Compare(b.Wanted, a.Wanted), cmp.Compare(a.Category, b.Category))
+	})
+	if len(r.Demands) > MaxDemands {
+		r.Demands, r.Cut = slices.Clip(r.Demands[:MaxDemands]), true
+	}
+	return r
+}
+
+// demand returns what the category wants: what was offered a second, and what is owed and waits in a second from now. Where something
+// did not pass, that is more than the share: those who were refused may all wait for their hints just now.
+func (q *State) demand(now time.Duration, share float64) Demand {
+	const shortest = 100 * time.Millisecond
+	seconds := max(now-q.use.since, shortest).Seconds()
+	rate := amount{q.use.offered.bytes / seconds, q.use.offered.requests / seconds}
+	clear := clearTime.Seconds()
+	owed := amount{(q.bytes.debt(now) + float64(q.line.bytes)) / clear, (q.requests.debt(now) + float64(len(q.line.waiters))) / clear}
+	wanted := amount{rate.bytes + owed.bytes, rate.requests + owed.requests}
+	want := wanted.shareOf(q.limit)
+	if q.use.short {
+		want = max(want, share*shortGrowth)
+	}
+	return Demand{Category: q.limit.Category, Wanted: want, Passed: q.use.passed.shareOf(q.limit), told: q.use}
+}
+
+// ApplyLeases takes over the leases that the control plane grants for a report: shares by category. Categories without one go back to
+// the equal share.
+func (qs *Registry) ApplyLeases(r *DemandReport, shares map[uint32]float64) {
+	for i := range r.Demands {
+		d := &r.Demands[i]
+		qs.withKnown(d.Category, func(now time.Duration, q *State) {
+			q.use.offered.subtract(d.told.offered)
+			q.use.passed.subtract(d.told.passed)
+			q.use.since = r.at
+			if d.told.short {
+				q.use.short = false // else it was noted since, and woke the reporter
+			}
+			q.lease = lease{}
+			if share := shares[d.Category]; share > 0 {
+				q.lease = lease{share: share, until: r.at + LeaseTime}
+			}
+			q.setLimit(now, q.limit, qs.shareAt(now, q))
+		})
+	}
+}
+
+// shareAt returns the share of a quota that the process has: what it leases, and at least the equal one.
+func (qs *Registry) shareAt(now time.Duration, q *State) float64 {
+	share := qs.equalShare()
+	if q != nil && now < q.lease.until {
+		share = max(share, q.lease.share)
+	}
+	return share
+}
+
+// equalShare returns the share of a quota that every process has, leases or not.
+func (qs *Registry) equalShare() float64 { return 1 / float64(max(qs.sharers(), 1)) }
+
+// noteShort notes that something of a category did not pass, and wakes the reporter the first time since a report.
+func (qs *Registry) noteShort(q *State) {
+	if !q.use.short {
+		q.use.short = true
+		qs.Short.WakeUp()
+	}
+}

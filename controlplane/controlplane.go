@@ -31,6 +31,9 @@ type ControlPlane struct {
 	feed    *categoryFeed
 	members *memberDriver
 	pins    *pinTable
+	// plans has the plans of categories, by id, as the store has them; traffic what write proxies report.
+	plans   *categoryFeed
+	traffic *trafficTable
 	// leadership says whether this instance serves members and pins itself.
 	leadership *leadership
 	forwarder  forwarder
@@ -78,6 +81,8 @@ func New(cfg Config, deps Deps) (*ControlPlane, error) {
 		suggestive: rate.NewLimiter(5, 10),
 		members:    newMembers(cfg.MaxSlot),
 		pins:       newPins(time.Now()),
+		plans:      newFeed(cfg.MaxDeletions),
+		traffic:    newTrafficTable(),
 		leadership: newLeadership(),
 		elected:    make(chan struct{}),
 
@@ -95,6 +100,8 @@ func New(cfg Config, deps Deps) (*ControlPlane, error) {
 	c.workers.Go(c.followStore)
 	c.workers.Go(c.watchLeases)
 	c.workers.Go(c.retireCategories)
+	c.workers.Go(c.followPlans)
+	c.workers.Go(c.planShards)
 	return c, nil
 }
 

@@ -176,7 +176,11 @@ func (c *ControlPlane) Heartbeat(ctx context.Context, req *scribev1.HeartbeatReq
 	}
 	what := fmt.Sprintf("heartbeat of %q", shorten(req.GetId()))
 	return serveLeading(ctx, c, what, req, rpc.ControlService.Heartbeat, func(context.Context, *heldTerm) (*scribev1.HeartbeatResponse, error) {
-		return c.members.heartbeat(req)
+		res, err := c.members.heartbeat(req)
+		if err == nil {
+			c.traffic.replaceReport(time.Now(), req.GetId(), req.GetTraffic())
+		}
+		return res, err
 	})
 }
 

@@ -18,7 +18,7 @@ func (c *ControlPlane) WatchCategories(ctx context.Context, req *scribev1.WatchC
 	defer done()
 	timer := time.NewTimer(heartbeat)
 	defer timer.Stop()
-	var at feedCursor
+	var at, plansAt feedCursor
 	for {
 		started := at.started
 		next := c.feed.readStep(&at, c.cfg.BatchCategories, c.cfg.BatchBytes)
@@ -41,8 +41,16 @@ func (c *ControlPlane) WatchCategories(ctx context.Context, req *scribev1.WatchC
 				continue
 			}
 		}
+		plansGrown, sent, err := c.sendPlans(at, next, &plansAt, send)
+		if err != nil {
+			return err
+		}
+		if sent {
+			timer.Reset(heartbeat)
+		}
 		select {
 		case <-next.grown:
+		case <-plansGrown:
 		case <-timer.C:
 			if err := send(&scribev1.WatchCategoriesResponse{Revision: at.revision}); err != nil {
 				return err
@@ -68,4 +76,36 @@ func (c *ControlPlane) message(at feedCursor, s feedStep) *scribev1.WatchCategor
 		}
 	}
 	return msg
+}
+
+// sendPlans sends the plans that a watch of the categories has not been sent, once it has the complete set of categories. It returns the
+// channel that announces more, nil before that.
+func (c *ControlPlane) sendPlans(categories feedCursor, step feedStep, at *feedCursor, send func(*scribev1.WatchCategoriesResponse) error) (grown <-chan struct{}, sent bool, err error) {
+	if !categories.synced {
+		return nil, false, nil
+	}
+	if step.syncs {
+		*at = feedCursor{} // the receiver forgot the plans with the categories
+	}
+	for grown == nil {
+		started := at.started
+		s := c.plans.readStep(at, c.cfg.BatchCategories, c.cfg.BatchBytes)
+		msg := &scribev1.WatchCategoriesResponse{Revision: categories.revision, PlansReset: s.reset && started}
+		for _, e := range s.updated {
+			if plan, err := decodePlan(e.Key, e.Value); err == nil { // it was readable when it came into the feed
+				msg.Plans = append(msg.Plans, plan)
+			}
+		}
+		for _, key := range s.deleted {
+			msg.Unplanned = append(msg.Unplanned, categoryOfKey(planPrefix, key))
+		}
+		if msg.GetPlansReset() || len(msg.GetPlans()) > 0 || len(msg.GetUnplanned()) > 0 {
+			if err := send(msg); err != nil {
+				return nil, sent, err
+			}
+			sent = true
+		}
+		grown = s.grown
+	}
+	return grown, sent, nil
 }

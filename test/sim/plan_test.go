@@ -20,7 +20,9 @@ type plan struct {
 	// Far is a store that is 30 to 90 ms away, as S3 is; else it is in the same room.
 	Far bool
 	// Clocks is whether the hosts' clocks differ, and are set at times.
-	Clocks     bool
+	Clocks bool
+	// Busy is that a kilobyte a second of a shard is a micro-shard.
+	Busy       bool `json:",omitempty"`
 	Processes  []processPlan
 	Categories []categoryPlan
 	Writers    []writerPlan
@@ -127,6 +129,8 @@ func (f faultPlan) String() string {
 	switch {
 	case f.Kind == faultSchema:
 		text += f.Other
+	case f.Kind == faultSplit:
+		text += fmt.Sprintf("%s, choice %d", f.Other, f.Shards)
 	case f.Kind == faultGrow:
 		text += fmt.Sprintf("%s to %d shards", f.Other, f.Shards)
 	case f.Kind == faultClock:
@@ -228,12 +232,14 @@ func drawPlan(seed uint64, length time.Duration, always string) plan {
 	}
 	p.drawClocks(rand.New(rand.NewPCG(seed, 3)), isDrawn(always, faultClock))
 	p.drawKeyed(rand.New(rand.NewPCG(seed, 5)), always)
+	p.drawSplits(rand.New(rand.NewPCG(seed, 7)), isDrawn(always, faultSplit))
+	p.Busy = isDrawn(always, drawBusy)
 	slices.SortStableFunc(p.Faults, func(a, b faultPlan) int { return cmp.Compare(a.At, b.At) })
 	return p
 }
 
 // forcedKinds can be drawn in every seed.
-var forcedKinds = []string{faultLostDisk, faultLostControl, faultClock, faultGrow, growSpooled, drawNodes}
+var forcedKinds = []string{faultLostDisk, faultLostControl, faultClock, faultGrow, growSpooled, faultSplit, drawBusy, drawNodes}
 
 // isDrawn reports whether a list of kinds, with commas between, has one.
 func isDrawn(kinds, kind string) bool { return slices.Contains(strings.Split(kinds, ","), kind) }

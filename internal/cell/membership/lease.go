@@ -34,6 +34,9 @@ type LeaseConfig struct {
 	TTL time.Duration
 	// Load returns the process's load, 0 (idle) to 1000 (refusing). It is called before each heartbeat; nil means always idle.
 	Load func() uint32
+	// Traffic returns what the process's write proxy has sent since the last call, of its busiest shards. It is called before each
+	// heartbeat, never concurrently; nil means that there is nothing to report.
+	Traffic func() []*scribev1.ShardTraffic
 	// OnChange is called with each new state, the first included, never concurrently. It must not block, and must not call Close.
 	OnChange func(LeaseState)
 	// Logger may be nil.
@@ -111,6 +114,9 @@ func newLease(control Registrar, cfg LeaseConfig) (*Lease, error) {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Load == nil {
 		cfg.Load = func() uint32 { return 0 }
+	}
+	if cfg.Traffic == nil {
+		cfg.Traffic = func() []*scribev1.ShardTraffic { return nil }
 	}
 	if cfg.OnChange == nil {
 		cfg.OnChange = func(LeaseState) {}
@@ -233,7 +239,7 @@ func (l *Lease) renewLease(ctx context.Context) error {
 	sent := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, l.ttl/3)
 	defer cancel()
-	_, err := l.control.Heartbeat(ctx, &scribev1.HeartbeatRequest{Id: l.cfg.Member.GetId(), Load: l.cfg.Load()})
+	_, err := l.control.Heartbeat(ctx, &scribev1.HeartbeatRequest{Id: l.cfg.Member.GetId(), Load: l.cfg.Load(), Traffic: l.cfg.Traffic()})
 	if rpc.ReasonOf(err) == scribev1.Reason_REASON_LEASE_EXPIRED {
 		if err = l.joinOnce(ctx); err != nil {
 			l.deadline = time.Time{} // it is known to be lost

@@ -44,6 +44,8 @@ type Deps struct {
 	Categories request.Catalog
 	// ReadProxies returns the read proxies of the cell, the same slice until they change; nil means that no blocks are pushed.
 	ReadProxies func() []ReadProxy
+	// Provision tells which logs to open before their records come, by the id Owner; nil: none.
+	Provision *Provision
 	// Slot returns the member's current writer slot; 0 while it has none.
 	Slot func() uint16
 	// Owner names this batcher in the metadata engine, for operators: at most 255 bytes.
@@ -100,11 +102,13 @@ type Batcher struct {
 	ctx    context.Context //nolint:containedctx // flushes outlive the requests that they serve
 	cancel context.CancelCauseFunc
 	calls  lifecycle.Calls // used by Close only
-	// tasks are the timer's goroutine, one for each part that is written, and one for each call that opens logs.
-	tasks   sync.WaitGroup
-	rearm   lifecycle.WakeChannel // the next tick is due before the timer fires
-	drained chan struct{}         // closed when the batcher is closed and nothing is buffered
-	stop    chan struct{}         // ends the timer's goroutine
+	// tasks are the timer's goroutine, one that opens logs ahead of need, one for each part that is written, and one for each call that
+	// opens logs.
+	tasks     sync.WaitGroup
+	stopAhead context.CancelFunc
+	rearm     lifecycle.WakeChannel // the next tick is due before the timer fires
+	drained   chan struct{}         // closed when the batcher is closed and nothing is buffered
+	stop      chan struct{}         // ends the timer's goroutine
 
 	mu struct {
 		sync.Mutex
@@ -166,6 +170,10 @@ func New(cfg Config, deps Deps) (*Batcher, error) {
 	}
 	b.ctx, b.cancel = context.WithCancelCause(context.Background())
 	b.tasks.Go(b.runTimer)
+	ahead, stop := context.WithCancel(b.ctx)
+	if b.stopAhead = stop; deps.Provision != nil {
+		b.tasks.Go(func() { b.runAhead(ahead) })
+	}
 	return b, nil
 }
 
@@ -180,6 +188,7 @@ func (b *Batcher) Close(ctx context.Context) error {
 
 func (b *Batcher) shutDown(ctx context.Context) error {
 	var failed request.Amount
+	b.stopAhead()
 	b.update(func(now time.Time) {
 		failed = b.mu.counts.totalFailed()
 		b.mu.closed = true

@@ -33,6 +33,7 @@ type batcherMetrics struct {
 	putFailures    prometheus.Counter
 	appendFailures *prometheus.CounterVec
 	opens          prometheus.Counter
+	opensAhead     prometheus.Counter
 	divided        prometheus.Counter
 	pushed         *prometheus.CounterVec // by outcome
 	pushedBytes    prometheus.Counter
@@ -53,6 +54,7 @@ func newMetrics(b *Batcher) *batcherMetrics {
 		putFailures:    set.Counter("put_failures_total", "Failed attempts to put a blob."),
 		appendFailures: set.CounterVec("append_failures_total", "Failed attempts to append pointers, by cause.", "cause"),
 		opens:          set.Counter("log_opens_total", "Metadata logs opened for writing."),
+		opensAhead:     set.Counter("log_opens_ahead_total", "Those of them that were opened because of a plan, before a flush needed them."),
 		divided:        set.Counter("divided_flushes_total", "Parts of flushes that were divided off, because the rest could get on and they could not."),
 		pushed:         set.CounterVec("pushed_blocks_total", "Blocks to be pushed to read proxies while their blobs are put, by outcome: sent, or dropped for the reason.", "outcome"),
 		pushedBytes:    set.Counter("pushed_bytes_total", "Bytes of the blocks that were pushed."),

@@ -40,13 +40,13 @@ func (b *Batcher) openAll(ctx context.Context, shards []record.ShardID) {
 	}
 }
 
-// openSome opens logs in one call, and repeats it without logs that can never be opened.
-func (b *Batcher) openSome(ctx context.Context, shards []record.ShardID) {
+// openSome opens logs in one call, and repeats it without logs that can never be opened. It returns how many are open, and whether
+// another attempt is useless.
+func (b *Batcher) openSome(ctx context.Context, shards []record.ShardID) (opened int, ok bool) {
 	for len(shards) > 0 {
 		states, err := b.openOnce(ctx, shards)
 		if err == nil {
-			b.logsOpened(states)
-			return
+			return b.logsOpened(states), true
 		}
 		refused := openRefusals(err, shards)
 		for s, why := range refused {
@@ -56,14 +56,15 @@ func (b *Batcher) openSome(ctx context.Context, shards []record.ShardID) {
 		if len(left) == len(shards) {
 			b.deps.Logger.WarnContext(ctx, "failed to open logs", slog.Int("logs", len(shards)), slog.Any("error", err))
 			b.queues.OpenFailed(shards, err, b.now())
-			return
+			return 0, false
 		}
 		shards = left
 	}
+	return 0, true
 }
 
-// logsOpened passes the states of opened logs to the queues; some logs may be sealed.
-func (b *Batcher) logsOpened(states []metalog.State) {
+// logsOpened passes the states of opened logs to the queues, and returns how many there are; some logs may be sealed.
+func (b *Batcher) logsOpened(states []metalog.State) int {
 	usable := states[:0]
 	for _, s := range states {
 		if s.Sealed {
@@ -74,6 +75,7 @@ func (b *Batcher) logsOpened(states []metalog.State) {
 	}
 	b.queues.Opened(usable, b.now())
 	b.metrics.opens.Add(float64(len(usable)))
+	return len(usable)
 }
 
 // logUnusable marks a log that accepts no records or can never be opened. This comes before its writers are answered, since they

@@ -50,7 +50,7 @@ func (c *ControlPlane) WatchAccess(ctx context.Context, req *scribev1.WatchAcces
 			msg.Updated = append(msg.Updated, &scribev1.AccessRecord{Key: e.Key, Value: e.Value})
 		}
 		return msg
-	}, send)
+	}, send, nil)
 }
 
 // storedAccess is what the store has at one moment.

@@ -43,7 +43,7 @@ func (c *ControlPlane) CreateCategory(ctx context.Context, req *scribev1.CreateC
 	cat.ProtoReflect().SetUnknown(nil) // this program can't check fields that it does not know
 	setDefaults(cat)
 	cat.Cache = cachePolicy(cat.GetCache())
-	cat.FormerLayouts, cat.LayoutsForgotten = nil, false // a new category has had none
+	cat.FormerLayouts, cat.LayoutsForgotten, cat.Ranges, cat.Lineage = nil, false, nil, nil // a new category has had none
 	if err := checkCategory(cat, nil, false, what); err != nil {
 		return nil, err
 	}
@@ -154,7 +154,12 @@ func (c *ControlPlane) GetCategory(ctx context.Context, req *scribev1.GetCategor
 	if err != nil {
 		return nil, c.lookupError(what, req.GetName(), err)
 	}
-	return &scribev1.GetCategoryResponse{Category: cat}, nil
+	if !req.GetWithShards() {
+		return &scribev1.GetCategoryResponse{Category: cat}, nil
+	}
+	return serveLeading(ctx, c, what, req, rpc.ControlService.GetCategory, func(context.Context, *heldTerm) (*scribev1.GetCategoryResponse, error) {
+		return &scribev1.GetCategoryResponse{Category: cat, Shards: c.describeShards(cat.GetId())}, nil
+	})
 }
 
 func checkName(what, name string) error {
@@ -290,8 +295,16 @@ func (c *ControlPlane) UpdateCategory(ctx context.Context, req *scribev1.UpdateC
 			shorten(req.GetName()))
 	}
 	t := categoryChange{change: changeUpdated, what: "update category", name: req.GetName(), revision: req.GetRevision()}
+	var v request.Violations
+	if checkDivision(&v, req); len(v) > 0 {
+		return nil, v.Err(t.String())
+	}
 	cat, err := c.changeCategory(ctx, t, func(before *scribev1.Category) ([]kv.Op, *scribev1.Category, error) {
 		after := applyUpdate(before, req)
+		var v request.Violations
+		if divideShards(&v, before, after, req); len(v) > 0 {
+			return nil, nil, v.Err(t.String())
+		}
 		if proto.Equal(before, after) {
 			return nil, before, nil
 		}
@@ -302,6 +315,9 @@ func (c *ControlPlane) UpdateCategory(ctx context.Context, req *scribev1.UpdateC
 			return nil, before, nil
 		}
 		after.UpdatedAt = c.deps.Now().UnixMicro()
+		if n := len(after.GetLineage()); n > len(before.GetLineage()) {
+			after.Lineage[n-1].Since = after.GetUpdatedAt()
+		}
 		keepLayout(before, after)
 		value, err := encodeCategory(after)
 		return []kv.Op{kv.Put(categoryKey(t.name), value).If(before.GetRevision())}, after, err
@@ -321,6 +337,7 @@ func applyUpdate(before *scribev1.Category, req *scribev1.UpdateCategoryRequest)
 	setGiven(&after.QuotaBytesPerSecond, req.QuotaBytesPerSecond)
 	setGiven(&after.Repeatable, req.Repeatable)
 	setGiven(&after.Schema, req.Schema)
+	setGiven(&after.AutoSplit, req.AutoSplit)
 	if req.QuotaMode != nil {
 		after.QuotaMode = cmp.Or(req.GetQuotaMode(), scribev1.QuotaMode_QUOTA_MODE_BLOCK)
 	}

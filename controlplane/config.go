@@ -47,6 +47,12 @@ type Config struct {
 	// CreatePatience is how long a create waits until a deleted category of its name is retired; then it is refused.
 	CreatePatience time.Duration `default:"5s" min:"0s"`
 
+	// MicroShardBytes and MicroShardMessages are what one batcher should get of a logical shard, a second: those of the write proxies.
+	MicroShardBytes    int64 `default:"16MiB" min:"1KiB" max:"1TiB"`
+	MicroShardMessages int64 `default:"400000" min:"1" max:"1000000000000"`
+	// PlanInterval is how often the micro-shards of all categories are planned anew.
+	PlanInterval time.Duration `default:"5s" min:"1ms" max:"1h"`
+
 	// MembersProven says that members of the cell prove who they are, so that a closed cell can tell them from clients. Else only the
 	// control plane's own process may be a member when the first token is issued or the first grant given.
 	MembersProven bool

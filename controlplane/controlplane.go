@@ -35,6 +35,9 @@ type ControlPlane struct {
 	pins       *pinTable
 	store      cellStore
 	quotas     *quotaDriver
+	// plans has the plans of categories, by id, as the store has them; traffic what write proxies report.
+	plans   *categoryFeed
+	traffic *trafficTable
 	// leadership says whether this instance serves members and pins itself.
 	leadership *leadership
 	forwarder  forwarder
@@ -84,6 +87,8 @@ func New(cfg Config, deps Deps) (*ControlPlane, error) {
 		members:    newMembers(cfg.MaxSlot),
 		pins:       newPins(time.Now()),
 		quotas:     newQuotas(time.Now()),
+		plans:      newFeed(cfg.MaxDeletions),
+		traffic:    newTrafficTable(),
 		leadership: newLeadership(),
 		elected:    make(chan struct{}),
 
@@ -108,6 +113,8 @@ func New(cfg Config, deps Deps) (*ControlPlane, error) {
 	c.workers.Go(c.tendAccess)
 	c.workers.Go(c.watchLeases)
 	c.workers.Go(c.retireCategories)
+	c.workers.Go(c.followPlans)
+	c.workers.Go(c.planShards)
 	return c, nil
 }
 

@@ -618,7 +618,7 @@ func TestConfig(t *testing.T) {
 	}
 	err := Config{MemberInterval: -1, CreatePatience: -1}.Validate()
 	var joined interface{ Unwrap() []error }
-	if !errors.As(err, &joined) || len(joined.Unwrap()) != 13 {
+	if !errors.As(err, &joined) || len(joined.Unwrap()) != 16 {
 		t.Errorf("%v does not report every field", err)
 	}
 	if _, err := New(Config{}, Deps{Store: newStore(t)}); err == nil {

@@ -31,13 +31,13 @@
 //
 // # Several control planes
 //
-// Control planes that share a store (Config.Shared) elect one that leads (types election and leadership, file lead.go). It keeps
-// members and pins and retires categories; the others pass such calls on to it (file forward.go). Everything that only it may write
-// is conditional on its term. See docs/adr/0050.
+// Control planes that share a store (Config.Shared) elect one that leads (files lead.go, forward.go; docs/adr/0050). It keeps members and
+// pins, retires categories, and plans micro-shards (package provision, provisioning.go; docs/adr/0056); such calls are passed on to it.
+// Everything that only it may write is conditional on its term.
 //
 // # Locks
 //
-// feed.mu, members.mu, pins.mu, store.mu, ids.mu and retireSchedule.mu are leaves: while one is held, no other lock is taken and no I/O is
+// feed.mu, plans.mu, traffic.mu, members.mu, pins.mu, store.mu, ids.mu and retireSchedule.mu are leaves: while one is held, no other lock is taken and no I/O is
 // done. Under leadership.mu only members.mu and pins.mu are taken.
 // Joins are serialised by members.turn, a semaphore that is held across the write to the store and acquired before members.mu.
 package controlplane

@@ -17,7 +17,7 @@ import (
 // A deletion is a state too, but only the newest maxDeletions of them are kept. A watch that has sent a category and missed its
 // deletion would be wrong: it starts over (see readStep).
 //
-// One goroutine changes a feed; any number read it.
+// One goroutine changes a feed; any number read it. Plans of micro-shards have a feed of their own of the same kind, by their keys.
 type categoryFeed struct {
 	maxDeletions int
 
@@ -225,6 +225,14 @@ func (f *categoryFeed) readStep(c *feedCursor, maxItems, maxBytes int) feedStep 
 	s.syncs, s.grown = !c.synced, f.mu.grown
 	c.seq, c.synced, c.revision = f.mu.seq, true, f.mu.revision
 	return s
+}
+
+// stateOf returns the encoded state of a category and its revision; nil if there is none.
+func (f *categoryFeed) stateOf(name string) (value []byte, revision uint64) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	it := f.mu.items[name]
+	return it.value, it.revision
 }
 
 // countLive returns the number of categories.

@@ -22,6 +22,8 @@ const (
 	retiringPrefix = "retiring/" // then the name
 	slotPrefix     = "slot/"     // then the slot in five digits
 	accessPrefix   = "access/"   // then the key of a record, see package access
+	planPrefix     = "plan/"     // then the category's id in ten digits
+	trafficPrefix  = "traffic/"  // likewise
 	nextIDKey      = "meta/next-category-id"
 	cellStoreKey   = "meta/blob-store"
 	// accessChangesKey changes with every change of an access record, so that of two changes that were decided by the same records
@@ -33,6 +35,18 @@ func categoryKey(name string) string { return categoryPrefix + name }
 func droppedKey(id uint32) string    { return fmt.Sprintf("%s%010d", droppedPrefix, id) }
 func retiringKey(name string) string { return retiringPrefix + name }
 func slotKey(slot uint32) string     { return fmt.Sprintf("%s%05d", slotPrefix, slot) }
+func planKey(id uint32) string       { return fmt.Sprintf("%s%010d", planPrefix, id) }
+func trafficKey(id uint32) string    { return fmt.Sprintf("%s%010d", trafficPrefix, id) }
+
+// categoryOfKey returns the id that a key has after its prefix; 0 if it has none.
+func categoryOfKey(prefix, key string) uint32 {
+	digits := strings.TrimPrefix(key, prefix)
+	id, err := strconv.ParseUint(digits, 10, 32)
+	if err != nil || len(digits) != 10 {
+		return 0
+	}
+	return uint32(id)
+}
 
 // encodeCategory returns the stored form of a category: the protobuf message without the revision, which the store keeps. Unknown
 // fields of newer programs are kept.

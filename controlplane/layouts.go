@@ -49,14 +49,14 @@ func keepLayout(before, after *scribev1.Category) {
 }
 
 func formerLayout(c *scribev1.Category) *scribev1.ShardLayout {
-	return &scribev1.ShardLayout{By: c.GetShardBy(), Field: c.GetShardField(), Shards: c.GetShards()}
+	return &scribev1.ShardLayout{By: c.GetShardBy(), Field: c.GetShardField(), Shards: c.GetShards(), Ranges: c.GetRanges()}
 }
 
 func sameLayout(a, b *scribev1.ShardLayout) bool {
 	if !placesMessages(a.GetBy()) || !placesMessages(b.GetBy()) {
 		return placesMessages(a.GetBy()) == placesMessages(b.GetBy())
 	}
-	return a.GetBy() == b.GetBy() && a.GetField() == b.GetField() && a.GetShards() == b.GetShards()
+	return a.GetBy() == b.GetBy() && a.GetField() == b.GetField() && a.GetShards() == b.GetShards() && sameRanges(a.GetRanges(), b.GetRanges())
 }
 
 // placesMessages reports whether the shard of a message follows from the message.

@@ -266,12 +266,12 @@ func (c *ControlPlane) handOver(t *heldTerm) {
 // followTerm wakes the election when the term changes, until the control plane stops. Without it the election would notice at its
 // next look.
 func (c *ControlPlane) followTerm() {
-	c.followKeys(leaderTermKey, nil, func([]kv.KeyEvent) { c.leadership.wake.WakeUp() })
+	c.followKeys(leaderTermKey, nil, func(kv.EventBatch) { c.leadership.wake.WakeUp() })
 }
 
 // followKeys calls changed with the changes of keys until the control plane stops. Before it begins, and after each failure, it
-// calls begin with all entries, if begin is not nil.
-func (c *ControlPlane) followKeys(prefix string, begin func([]kv.Entry), changed func([]kv.KeyEvent)) {
+// calls begin with all entries and the revision that they are of, if begin is not nil.
+func (c *ControlPlane) followKeys(prefix string, begin func([]kv.Entry, uint64), changed func(kv.EventBatch)) {
 	var trouble logthrottle.Throttle
 	pauses := backoff.Backoff{Min: 50 * time.Millisecond, Max: 5 * time.Second, Random: c.deps.Random}
 	for failures := 1; ; failures++ {
@@ -291,7 +291,7 @@ func (c *ControlPlane) followKeys(prefix string, begin func([]kv.Entry), changed
 	}
 }
 
-func (c *ControlPlane) followKeysOnce(prefix string, begin func([]kv.Entry), changed func([]kv.KeyEvent)) error {
+func (c *ControlPlane) followKeysOnce(prefix string, begin func([]kv.Entry, uint64), changed func(kv.EventBatch)) error {
 	var (
 		all      []kv.Entry
 		revision uint64
@@ -310,10 +310,10 @@ func (c *ControlPlane) followKeysOnce(prefix string, begin func([]kv.Entry), cha
 		}
 	}
 	if begin != nil {
-		begin(all)
+		begin(all, revision)
 	}
 	return c.deps.Store.Watch(c.stopped, prefix, revision, func(b kv.EventBatch) error {
-		changed(b.Events)
+		changed(b)
 		return nil
 	})
 }

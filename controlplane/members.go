@@ -200,7 +200,11 @@ func (c *ControlPlane) Heartbeat(ctx context.Context, req *scribev1.HeartbeatReq
 		if err := c.checkStore(ctx, what, term, req.GetStore()); rpc.ReasonOf(err) == scribev1.Reason_REASON_MEMBER_REFUSED {
 			return nil, err
 		}
-		return c.members.heartbeat(req)
+		res, err := c.members.heartbeat(req)
+		if err == nil {
+			c.traffic.replaceReport(time.Now(), req.GetId(), req.GetTraffic())
+		}
+		return res, err
 	})
 }
 

@@ -31,6 +31,10 @@ type roleMetrics struct {
 	beatFailures  prometheus.Counter
 	forwarded     *prometheus.CounterVec
 	quotaReports  prometheus.Counter
+	// planChanges and planFailures count writes of plans of micro-shards.
+	planChanges  prometheus.Counter
+	splits       prometheus.Counter
+	planFailures prometheus.Counter
 }
 
 // Values of the labels "watch" and "change".
@@ -76,6 +80,9 @@ func newMetrics(r prometheus.Registerer, c *ControlPlane) (*roleMetrics, error) 
 		refusals:       set.CounterOf("refused_members_total", "Processes that were refused as members: another one has their id, or their store of payloads is not the cell's.", "why", refusedID, refusedStore),
 		retired:        set.Counter("retirements_total", "Deleted categories whose logs this process has ended."),
 		retireFailures: set.Counter("retirement_failures_total", "Attempts to end the logs of a deleted category that failed. They are repeated."),
+		splits:         set.Counter("shard_splits_total", "Logical shards that this process has split since they were too busy."),
+		planChanges:    set.Counter("plan_changes_total", "Plans of categories' micro-shards that this process has changed."),
+		planFailures:   set.Counter("plan_failures_total", "Times that plans could not be read or stored. They are repeated."),
 		leaderChanges:  set.Counter("leader_changes_total", "Terms of control planes, and ends of terms, that this process has seen."),
 		beatFailures:   set.Counter("beat_failures_total", "Times that this process led and could not confirm it in the store."),
 		forwarded: set.CounterOf("forwarded_calls_total", "Calls that only the leader serves, and that were passed on to it, or refused because none was known.", "result",
@@ -96,6 +103,9 @@ func newMetrics(r prometheus.Registerer, c *ControlPlane) (*roleMetrics, error) 
 		return float64(seen.Term)
 	})
 	set.GaugeFunc("categories", "Categories that exist.", func() float64 { return float64(c.feed.countLive()) })
+	set.GaugeFunc("planned_categories", "Categories whose micro-shards are planned, since they have traffic or had it at this time of another day.",
+		func() float64 { return float64(c.plans.countLive()) })
+	set.GaugeFunc("reported_shards", "Logical shards of which write proxies report traffic.", func() float64 { return float64(len(c.traffic.addUp(time.Now()))) })
 	set.GaugeFunc("members", "Processes with a lease.", func() float64 { return float64(c.members.countMembers()) })
 	set.GaugeFunc("retirements_pending", "Deleted categories whose logs may still take records, so that their names can't be used again.",
 		func() float64 { return float64(c.retireSchedule.countPending()) })

@@ -11,7 +11,7 @@ import (
 // leader retires what others delete, and the others learn that it has.
 func (c *ControlPlane) followRetiring() {
 	var names map[string]bool
-	c.followKeys(retiringPrefix, func(all []kv.Entry) {
+	c.followKeys(retiringPrefix, func(all []kv.Entry, _ uint64) {
 		names = make(map[string]bool, len(all))
 		for _, e := range all {
 			names[strings.TrimPrefix(e.Key, retiringPrefix)] = true
@@ -19,8 +19,8 @@ func (c *ControlPlane) followRetiring() {
 		c.retireSchedule.setPending(len(names))
 		c.retireSchedule.requestScan()
 		c.retireSchedule.wakeWaiters()
-	}, func(events []kv.KeyEvent) {
-		for _, e := range events {
+	}, func(b kv.EventBatch) {
+		for _, e := range b.Events {
 			name := strings.TrimPrefix(e.Key, retiringPrefix)
 			if e.Deleted {
 				delete(names, name)

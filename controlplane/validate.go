@@ -98,6 +98,9 @@ func checkCategory(c, before *scribev1.Category, forceSchema bool, what string) 
 	}
 	checkRepeatable(&v, "repeatable", c, before)
 	checkShardBy(&v, c)
+	if c.GetAutoSplit() && !placesMessages(c.GetShardBy()) {
+		v.Add("auto_split", "beside shard_by %s: only shards by key or field can be split", scribev1.EnumName(c.GetShardBy()))
+	}
 	if c.GetMaxMessageBytes() < 1 || c.GetMaxMessageBytes() > maxMessage {
 		v.Add("max_message_bytes", "%v is not within 1B and %v", units.Bytes(c.GetMaxMessageBytes()), units.Bytes(maxMessage))
 	}

@@ -16,13 +16,18 @@ func (c *ControlPlane) WatchCategories(ctx context.Context, req *scribev1.WatchC
 		return err
 	}
 	defer done()
-	return serveFeed(ctx, c, c.feed, heartbeat, c.message, send)
+	var plansAt feedCursor
+	sendPlans := func(at feedCursor, step feedStep) (<-chan struct{}, bool, error) {
+		return c.sendPlans(at, step, &plansAt, send)
+	}
+	return serveFeed(ctx, c, c.feed, heartbeat, c.message, send, sendPlans)
 }
 
 // serveFeed sends what is in a feed and every change, until the watch ends. message converts a step; a step without news is a
-// heartbeat.
+// heartbeat. sendMore, if not nil, sends what depends on the feed after each step, says whether it sent anything, and returns the channel
+// that announces more of it.
 func serveFeed[M any](ctx context.Context, c *ControlPlane, feed *categoryFeed, heartbeat time.Duration, message func(feedCursor, feedStep) *M,
-	send func(*M) error,
+	send func(*M) error, sendMore func(feedCursor, feedStep) (grown <-chan struct{}, sent bool, err error),
 ) error {
 	timer := time.NewTimer(heartbeat)
 	defer timer.Stop()
@@ -49,8 +54,20 @@ func serveFeed[M any](ctx context.Context, c *ControlPlane, feed *categoryFeed, 
 				continue
 			}
 		}
+		var moreGrown <-chan struct{}
+		if sendMore != nil {
+			grown, sent, err := sendMore(at, next)
+			if err != nil {
+				return err
+			}
+			if sent {
+				timer.Reset(heartbeat)
+			}
+			moreGrown = grown
+		}
 		select {
 		case <-next.grown:
+		case <-moreGrown:
 		case <-timer.C:
 			if err := send(message(at, feedStep{})); err != nil {
 				return err
@@ -78,4 +95,36 @@ func (c *ControlPlane) message(at feedCursor, s feedStep) *scribev1.WatchCategor
 		}
 	}
 	return msg
+}
+
+// sendPlans sends the plans that a watch of the categories has not been sent, once it has the complete set of categories. It returns the
+// channel that announces more, nil before that.
+func (c *ControlPlane) sendPlans(categories feedCursor, step feedStep, at *feedCursor, send func(*scribev1.WatchCategoriesResponse) error) (grown <-chan struct{}, sent bool, err error) {
+	if !categories.synced {
+		return nil, false, nil
+	}
+	if step.syncs {
+		*at = feedCursor{} // the receiver forgot the plans with the categories
+	}
+	for grown == nil {
+		started := at.started
+		s := c.plans.readStep(at, c.cfg.BatchCategories, c.cfg.BatchBytes)
+		msg := &scribev1.WatchCategoriesResponse{Revision: categories.revision, PlansReset: s.reset && started}
+		for _, e := range s.updated {
+			if plan, err := decodePlan(e.Key, e.Value); err == nil { // it was readable when it came into the feed
+				msg.Plans = append(msg.Plans, plan)
+			}
+		}
+		for _, key := range s.deleted {
+			msg.Unplanned = append(msg.Unplanned, categoryOfKey(planPrefix, key))
+		}
+		if msg.GetPlansReset() || len(msg.GetPlans()) > 0 || len(msg.GetUnplanned()) > 0 {
+			if err := send(msg); err != nil {
+				return nil, sent, err
+			}
+			sent = true
+		}
+		grown = s.grown
+	}
+	return grown, sent, nil
 }

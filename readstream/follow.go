@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"scribe/internal/base/backoff"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -93,6 +94,9 @@ func (st *consumerStream) startJoin(ctx context.Context, shards []record.ShardID
 	st.member.Hold() // so that the tails fetched now are newer than any floor
 	st.running.Go(func() {
 		found := joinedShards{shards: shards}
+		if slices.ContainsFunc(shards, func(log record.ShardID) bool { return isUnknownShard(st.cat, log) }) && !st.checkSplit(ctx) {
+			return
+		}
 		for part := range slices.Chunk(shards, metalog.MaxShards) {
 			tctx, cancel := context.WithTimeout(ctx, st.s.cfg.ReadTimeout)
 			states, err := st.s.deps.Log.Tail(tctx, part)
@@ -107,6 +111,24 @@ func (st *consumerStream) startJoin(ctx context.Context, shards []record.ShardID
 		st.mu.Unlock()
 		st.wake.WakeUp()
 	})
+}
+
+// checkSplit asks the control plane for the category before a logical shard is read that the stream's copy does not have: if it came from a
+// split, its messages must not go before earlier ones of their keys in the other half, so the stream ends. It reports whether the stream goes
+// on.
+func (st *consumerStream) checkSplit(ctx context.Context) bool {
+	for {
+		asking, cancel := context.WithTimeout(ctx, resolveTimeout)
+		now, err := st.s.deps.Categories.Resolve(asking, st.plan.category)
+		cancel()
+		if err == nil || rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_CATEGORY {
+			st.compareCategory(now)
+			return now.GetId() == st.cat.GetId() && now.KeepsOrder() == st.cat.KeepsOrder()
+		}
+		if backoff.Sleep(ctx, st.s.cfg.RetryAfter) != nil {
+			return false
+		}
+	}
 }
 
 // finishJoin adds those of the shards that are not in the stream.
@@ -198,7 +220,7 @@ func (st *consumerStream) compareCategory(now *scribev1.Category) {
 	switch {
 	case now.GetId() != st.cat.GetId():
 		st.failStream(rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "category %q was deleted while the stream ran", st.plan.category))
-	case now.HasOneOrder() != st.cat.HasOneOrder():
+	case now.KeepsOrder() != st.cat.KeepsOrder():
 		st.sendAway(evictionNotice{scribev1.Reason_REASON_SHUTTING_DOWN, "the category's order is another one from now on: open the stream again"})
 	}
 }

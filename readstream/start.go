@@ -16,6 +16,7 @@ import (
 	"scribe/internal/format/bucket"
 	"scribe/internal/format/record"
 	"scribe/internal/format/sequenced"
+	"scribe/internal/transport/layouts"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readstream/merge"
@@ -135,8 +136,8 @@ func (p *streamPlan) windowIn(c *scribev1.Category) int64 {
 	switch w := c.GetOrderingWindow(); {
 	case p.sequenced:
 		return merge.Unbounded // one log, which has its own order
-	case c.HasOneOrder():
-		return 0 // the only order that does not depend on what was read when
+	case c.KeepsOrder():
+		return 0 // the only order that does not depend on what was read when, and that keys keep over the shards of a split
 	case p.window != noWindow:
 		return p.window
 	case w != nil:
@@ -228,7 +229,7 @@ func (p *streamPlan) setResume(req *scribev1.StreamStart, f *requestViolations) 
 func (p *streamPlan) checkCategory(c *scribev1.Category) error {
 	var unknown, foreign requestViolations
 	for _, l := range p.logical {
-		if l >= c.GetShards() {
+		if !c.HasShard(l) {
 			unknown.addViolation("%d", l)
 		}
 	}
@@ -303,7 +304,8 @@ func (s *Server) findShards(ctx context.Context, p *streamPlan) (*scribev1.Categ
 		if err != nil {
 			return nil, nil, s.engineError(ctx, "shards", err)
 		}
-		if asked || !slices.ContainsFunc(states, func(v metalog.State) bool { return v.Sealed }) {
+		unknown := slices.ContainsFunc(states, func(v metalog.State) bool { return isUnknownShard(cat, v.Shard) })
+		if asked || !unknown && !slices.ContainsFunc(states, func(v metalog.State) bool { return v.Sealed }) {
 			return cat, states, nil
 		}
 		// Logs are sealed when their category is deleted. The local view may not show that yet, nor a new category under the same
@@ -312,10 +314,20 @@ func (s *Server) findShards(ctx context.Context, p *streamPlan) (*scribev1.Categ
 		if rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_CATEGORY {
 			return nil, nil, err
 		}
-		if err == nil { // otherwise nothing is known: assume no change
+		switch {
+		case err == nil:
 			cat = now
-		}
+		case unknown:
+			return nil, nil, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.cfg.RetryAfter,
+				"category %q has logical shards that this server does not know of, and the control plane does not answer: %w", p.category, err)
+		} // otherwise nothing is known: assume no change
 	}
+}
+
+// isUnknownShard reports whether a log is of a logical shard that a copy of a category does not have, although its messages are placed by key
+// or field: one may have been split, so that the order of keys is another one. The copy is older than the log.
+func isUnknownShard(cat *scribev1.Category, log record.ShardID) bool {
+	return !sequenced.Reserved(log) && !cat.HasShard(uint32(log.Logical())) && layouts.Current(cat) != nil
 }
 
 func (s *Server) findCategory(ctx context.Context, name string) (*scribev1.Category, error) {

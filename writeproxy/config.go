@@ -32,6 +32,8 @@ type Config struct {
 	// MicroShardBytes is the traffic of one logical shard in the whole cell, in bytes a second, that one batcher gets. A shard
 	// with more traffic is divided among batchers, unless its category has one log for each logical shard.
 	MicroShardBytes int64 `default:"16MiB" min:"1KiB" max:"1TiB"`
+	// MicroShardMessages is the same in messages a second: what many small messages cost is not in their bytes.
+	MicroShardMessages int64 `default:"400000" min:"1" max:"1000000000000"`
 	// ThrottleShare is the share of the memory for requests that throttled requests may use while they wait. With 0, requests
 	// never wait: throttle acts as block.
 	ThrottleShare float64 `default:"0.25" min:"0" max:"0.9"`

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"scribe/internal/format/record"
+	"scribe/internal/role/affinity"
 	"scribe/internal/role/request"
 	"scribe/internal/transport/layouts"
 	"scribe/internal/transport/rpc"
@@ -117,7 +118,7 @@ func (p *Proxy) splitRequest(ctx context.Context, req *scribev1.WriteRequest, ch
 // setCategory sets the category and the routing key.
 func (it *frameItem) setCategory(c *scribev1.Category) {
 	it.category = c
-	it.key = routeKey(c.GetId(), it.shard)
+	it.key = affinity.KeyOf(c.GetId(), it.shard)
 }
 
 // checkBody checks a frame's checksum and the sizes of its messages.

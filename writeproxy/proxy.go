@@ -44,6 +44,9 @@ type Deps struct {
 	Proxies func() int
 	// Traffic counts what is written by category; nil = it is not counted.
 	Traffic *traffic.Counter
+	// Plan returns the plan of a category's micro-shards, nil if it has none: they are the least that the category's shards have. Nil means
+	// that there are no plans.
+	Plan func(category uint32) *scribev1.CategoryPlan
 	// Logger defaults to none.
 	Logger *slog.Logger
 	// Registerer registers the metrics, until Close; nil means no metrics.
@@ -74,6 +77,7 @@ type Proxy struct {
 	copies         buffers.Pool
 	sticky         atomic.Uint32 // counts frames for which the proxy chooses a shard, one after the other
 	started        time.Time
+	reported       time.Duration // when TrafficReport was called last
 
 	// ctx is canceled when Close stops waiting for requests.
 	ctx    context.Context //nolint:containedctx // ends running requests from outside
@@ -105,10 +109,13 @@ func New(cfg Config, deps Deps) (*Proxy, error) {
 	if deps.Clock == nil {
 		deps.Clock = time.Now
 	}
+	if deps.Plan == nil {
+		deps.Plan = func(uint32) *scribev1.CategoryPlan { return nil }
+	}
 	p := &Proxy{
 		cfg:     cfg,
 		deps:    deps,
-		traffic: newShardTraffic(cfg.MicroShardBytes),
+		traffic: newShardTraffic(microLoad{float64(cfg.MicroShardBytes), float64(cfg.MicroShardMessages)}),
 		retries: backoff.NewBudget(cfg.RetryRatio, maxSavedRetries),
 		ledger:  newLedger(),
 		bodies:  budget.New("bodies that the write proxy reads", cfg.MemoryBytes/2),

@@ -15,6 +15,7 @@ import (
 
 	"scribe/internal/base/config"
 	"scribe/internal/format/record"
+	"scribe/internal/role/affinity"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -265,7 +266,7 @@ func TestFallbacks(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newCell(t, config.Defaults[Config](), 5)
-				home := c.batchers[c.fleet.currentTable().homeOf(routeKey(1, 0), 0)]
+				home := c.batchers[c.fleet.currentTable().homeOf(affinity.KeyOf(1, 0), 0)]
 				home.answer = failing(100, tc.reason)
 				start := time.Now()
 				if r := c.write(frame); r[0].GetError() != nil {

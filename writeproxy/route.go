@@ -3,9 +3,8 @@ package writeproxy
 import (
 	"math"
 
-	"github.com/cespare/xxhash/v2"
-
 	"scribe/internal/base/rendezvous"
+	"scribe/internal/role/affinity"
 	"scribe/internal/transport/rpc"
 )
 
@@ -17,11 +16,6 @@ type Batcher struct {
 	Load uint32
 	// Service is the batcher itself, or a client. It must answer requests without frames at once.
 	Service rpc.BatchService
-}
-
-// routeKey returns the routing key of frames: a hash of the category and the logical shard.
-func routeKey(category, shard uint32) uint64 {
-	return rendezvous.WeightOf(uint64(category)<<32|uint64(shard), 0)
 }
 
 // routeTable is a snapshot of batchers, the hashes of their ids, and their weights. It is never changed.
@@ -46,7 +40,7 @@ type routeTable struct {
 func newRouteTable(batchers []Batcher, members []*fleetMember, weights []float64) *routeTable {
 	t := &routeTable{batchers: batchers, members: members, weights: weights, hashes: make([]uint64, len(batchers)), even: true}
 	for i := range batchers {
-		t.hashes[i] = xxhash.Sum64String(batchers[i].ID)
+		t.hashes[i] = affinity.HashOf(batchers[i].ID)
 		t.even = t.even && weights[i] == 1
 		if weights[i] > 0 {
 			t.usable++
@@ -62,7 +56,7 @@ func (t *routeTable) isOf(batchers []Batcher) bool {
 
 // scoreOf is the rank of a batcher in a key's order: higher comes first.
 func (t *routeTable) scoreOf(key uint64, i int) float64 {
-	u := (float64(rendezvous.WeightOf(key, t.hashes[i])>>11) + 0.5) / (1 << 53)
+	u := affinity.ScoreOf(key, t.hashes[i])
 	switch w := t.weights[i]; {
 	case t.even:
 		return u // the same order, for less

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"scribe/internal/role/affinity"
 )
 
 // tableOf returns a table of batchers of these weights.
@@ -35,7 +37,7 @@ func TestRendezvousMovesLittle(t *testing.T) {
 	share := make([]int, 11)
 	moved := 0
 	for k := range uint32(keys) {
-		key := routeKey(k, 0)
+		key := affinity.KeyOf(k, 0)
 		a, b := before.homeOf(key, 0), after.homeOf(key, 0)
 		share[b]++
 		if a != b {
@@ -66,7 +68,7 @@ func TestWeightedRendezvous(t *testing.T) {
 		}
 		share := make([]float64, 4)
 		for k := range uint32(keys) {
-			key := routeKey(k, 3)
+			key := affinity.KeyOf(k, 3)
 			share[tab.homeOf(key, 0)]++
 			if at := even.homeOf(key, 0); weights[at] == 1 && tab.homeOf(key, 0) != at {
 				t.Fatalf("key %d left a batcher that has its full weight", k)
@@ -148,7 +150,7 @@ func BenchmarkHome(b *testing.B) {
 				key := uint32(0)
 				for b.Loop() {
 					key++
-					tab.homeOf(routeKey(key, 0), 0)
+					tab.homeOf(affinity.KeyOf(key, 0), 0)
 				}
 			})
 		}

@@ -33,25 +33,27 @@ func (c *writeCall) deliverItems(ctx context.Context, items []*frameItem) {
 	})
 }
 
-// assignMicroShards sets the micro-shards of items. All items of a key in a request get the same one.
+// assignMicroShards counts the items as traffic of their shards and sets their micro-shards. All items of a key in a request get the
+// same one.
 func (c *writeCall) assignMicroShards(t *routeTable, items []*frameItem) {
-	if t.usable <= 1 {
-		return
-	}
 	m := microShards{traffic: c.p.traffic, table: t, now: c.p.now(), scale: float64(max(c.p.quotas.CountSharers(), 1))}
 	for begin := 0; begin < len(items); {
-		first, end, size := items[begin], begin, int64(0)
+		first, end := items[begin], begin
+		run := shardRun{key: first.key, category: first.category.GetId(), shard: first.shard, oneLog: first.category.OneLog(), least: 1, most: 1}
 		for ; end < len(items) && items[end].key == first.key; end++ {
-			size += int64(len(items[end].bytes))
+			run.bytes += int64(len(items[end].bytes))
+			run.messages += int64(items[end].messages)
 		}
-		if !first.category.OneLog() { // batchers that share a log fence each other
-			micro, known := c.p.flights.microOf(items[begin:end])
-			if !known {
-				micro = m.chooseMicro(items[:begin], first.key, size)
-			}
-			for _, it := range items[begin:end] {
-				it.micro = micro
-			}
+		if !run.oneLog && t.usable > 1 { // batchers that share a log fence each other
+			run.least, run.most = plannedMicro(c.p.deps.Plan(run.category), run.shard), t.usable
+		}
+		micro := m.chooseMicro(items[:begin], run)
+		if known, ok := c.p.flights.microOf(items[begin:end]); ok {
+			micro = known
+			delete(m.chosen, run.key) // later items of the key go there, too
+		}
+		for _, it := range items[begin:end] {
+			it.micro = micro
 		}
 		begin = end
 	}
@@ -66,25 +68,24 @@ type microShards struct {
 	chosen  map[uint64]int // micro-shards of keys that have several
 }
 
-// chooseMicro returns the micro-shard for adjacent items of a key with size bytes. earlier are the preceding items of the
-// request.
-func (m *microShards) chooseMicro(earlier []*frameItem, key uint64, size int64) int {
-	weigh := func(micro int) float64 { return m.table.weights[m.table.homeOf(key, micro)] }
-	micro, split := m.traffic.microShard(m.now, key, size, m.table.usable, m.scale, weigh)
-	if before, ok := m.chosen[key]; ok {
+// chooseMicro returns the micro-shard for adjacent items of a key, a run. earlier are the preceding items of the request.
+func (m *microShards) chooseMicro(earlier []*frameItem, run shardRun) int {
+	weigh := func(micro int) float64 { return m.table.weights[m.table.homeOf(run.key, micro)] }
+	micro, split := m.traffic.microShard(m.now, run, m.scale, weigh)
+	if before, ok := m.chosen[run.key]; ok {
 		return before
 	}
 	if !split {
 		return micro
 	}
 	// The shard may not have been split yet when the first items of the key got their micro-shard.
-	if at := slices.IndexFunc(earlier, func(it *frameItem) bool { return it.key == key }); at >= 0 {
+	if at := slices.IndexFunc(earlier, func(it *frameItem) bool { return it.key == run.key }); at >= 0 {
 		micro = earlier[at].micro
 	}
 	if m.chosen == nil {
 		m.chosen = make(map[uint64]int)
 	}
-	m.chosen[key] = micro
+	m.chosen[run.key] = micro
 	return micro
 }
 

@@ -17,31 +17,48 @@ const (
 	runBytes = 1 << 20
 )
 
+// microLoad is what one micro-shard takes, or gets, a second.
+type microLoad struct{ bytes, messages float64 }
+
 // shardRate is the traffic of one (category, logical shard), with the number of its micro-shards and the turn among them. It is a
 // plain state machine.
 type shardRate struct {
-	quick, slow float64       // bytes a second
-	at          time.Duration // of what was counted last
-	micro       uint16        // micro-shards, at least 1
-	turn        uint16        // micro-shard that the present run goes to
-	left        int64         // bytes of the run
+	category, shard uint32
+	oneLog          bool
+	quick, slow     microLoad     // averages
+	at              time.Duration // of what was counted last
+	micro           uint16        // micro-shards, at least 1
+	turn            uint16        // micro-shard that the present run goes to
+	left            int64         // bytes of the run
+	// bytes and messages are what was counted since the last report.
+	bytes, messages int64
 }
 
-// addBytes counts n bytes and decides again how many micro-shards there are: one per target bytes a second, at most most. It grows at
-// once, and shrinks when what is left would be comfortable for a while.
-func (t *shardRate) addBytes(now time.Duration, n int64, target float64, most int) {
+// addRun counts a run of frames and decides again how many micro-shards there are: as many as it takes for each to get at most the
+// target, at least least and at most most. It grows at once, and shrinks when what is left would be comfortable for a while.
+func (t *shardRate) addRun(now time.Duration, bytes, messages int64, target microLoad, least, most int) {
 	t.quick, t.slow = t.ratesAt(now)
-	t.quick += float64(n) / quickMemory.Seconds()
-	t.slow += float64(n) / slowMemory.Seconds()
+	t.quick.bytes += float64(bytes) / quickMemory.Seconds()
+	t.slow.bytes += float64(bytes) / slowMemory.Seconds()
+	t.quick.messages += float64(messages) / quickMemory.Seconds()
+	t.slow.messages += float64(messages) / slowMemory.Seconds()
+	t.bytes += bytes
+	t.messages += messages
 	t.at = max(t.at, now)
+	quick, slow := target.countFor(t.quick), target.countFor(t.slow)
 	limit := float64(min(max(most, 1), math.MaxUint16))
 	micro := max(float64(t.micro), 1)
-	if need := math.Ceil(t.quick / target); need > micro {
+	if need := math.Ceil(quick); need > micro {
 		micro = need
-	} else if rest := math.Ceil(max(t.slow, t.quick) / (target * shrinkShare)); rest < micro {
+	} else if rest := math.Ceil(max(slow, quick) / shrinkShare); rest < micro {
 		micro = max(rest, 1)
 	}
-	t.micro = uint16(min(micro, limit))
+	t.micro = uint16(min(max(micro, float64(least)), limit))
+}
+
+// countFor returns how many micro-shards of this load a load is, with a fraction.
+func (l microLoad) countFor(load microLoad) float64 {
+	return max(load.bytes/l.bytes, load.messages/l.messages)
 }
 
 // nextRun returns the micro-shard that n bytes go to which must stay together. share is how much of a full run a micro-shard gets.
@@ -55,14 +72,15 @@ func (t *shardRate) nextRun(n int64, share func(micro int) float64) int {
 }
 
 // ratesAt returns the averages at a time.
-func (t *shardRate) ratesAt(now time.Duration) (quick, slow float64) {
+func (t *shardRate) ratesAt(now time.Duration) (quick, slow microLoad) {
 	passed := max(now-t.at, 0).Seconds()
-	return t.quick * math.Exp(-passed/quickMemory.Seconds()), t.slow * math.Exp(-passed/slowMemory.Seconds())
+	q, s := math.Exp(-passed/quickMemory.Seconds()), math.Exp(-passed/slowMemory.Seconds())
+	return microLoad{t.quick.bytes * q, t.quick.messages * q}, microLoad{t.slow.bytes * s, t.slow.messages * s}
 }
 
 const (
 	trafficStripes = 64
-	// maxTraffic bounds the shards of a stripe that are remembered: 65,536 in all, about 6 MB. What is not remembered has one
+	// maxTraffic bounds the shards of a stripe that are remembered: 65,536 in all, about 10 MB. What is not remembered has one
 	// micro-shard, as nearly all have; the busiest are kept.
 	maxTraffic = 1024
 	// Shards without traffic for idleTime and with a slow average below idleTraffic, in bytes a second, are evicted.
@@ -70,9 +88,10 @@ const (
 	idleTime    = 10 * time.Second
 )
 
-// shardTraffic tracks the traffic of all shards. Shards share locks, by key.
+// shardTraffic tracks the traffic of all shards. Shards share locks, by key. One is taken for each run of frames of a shard, none for
+// a frame or a message.
 type shardTraffic struct {
-	target  float64 // bytes a second of a micro-shard
+	target  microLoad // of a micro-shard
 	stripes [trafficStripes]trafficStripe
 }
 
@@ -81,32 +100,42 @@ type trafficStripe struct {
 	byKey map[uint64]*shardRate
 }
 
-func newShardTraffic(target int64) *shardTraffic {
-	s := &shardTraffic{target: float64(target)}
+func newShardTraffic(target microLoad) *shardTraffic {
+	s := &shardTraffic{target: target}
 	for i := range s.stripes {
 		s.stripes[i].byKey = make(map[uint64]*shardRate)
 	}
 	return s
 }
 
-// microShard returns the micro-shard that n bytes of a shard go to, of at most most. scale is by how much more the cell sees of a shard
-// than this proxy, roughly; share is how much of a run each micro-shard gets. split says that the shard has
-// several.
-func (s *shardTraffic) microShard(now time.Duration, key uint64, n int64, most int, scale float64, share func(micro int) float64) (micro int, split bool) {
-	stripe := &s.stripes[key%trafficStripes]
+// shardRun is a run of frames of one logical shard.
+type shardRun struct {
+	key             uint64
+	category, shard uint32
+	oneLog          bool
+	bytes, messages int64
+	// least and most bound the micro-shards of the shard.
+	least, most int
+}
+
+// microShard counts a run, and returns the micro-shard that it goes to. scale is by how much more the cell sees of a shard than this
+// proxy, roughly; share is how much of a run each micro-shard gets. split says that the shard has several.
+func (s *shardTraffic) microShard(now time.Duration, run shardRun, scale float64, share func(micro int) float64) (micro int, split bool) {
+	stripe := &s.stripes[run.key%trafficStripes]
 	stripe.Lock()
 	defer stripe.Unlock()
-	t := stripe.byKey[key]
+	t := stripe.byKey[run.key]
 	if t == nil {
 		stripe.makeSpace(now)
-		t = &shardRate{at: now}
-		stripe.byKey[key] = t
+		t = &shardRate{at: now, category: run.category, shard: run.shard}
+		stripe.byKey[run.key] = t
 	}
-	t.addBytes(now, n, s.target/scale, most)
+	t.oneLog = run.oneLog
+	t.addRun(now, run.bytes, run.messages, microLoad{s.target.bytes / scale, s.target.messages / scale}, run.least, run.most)
 	if t.micro <= 1 {
 		return 0, false
 	}
-	return t.nextRun(n, share), true
+	return t.nextRun(run.bytes, share), true
 }
 
 // makeSpace makes space for one more: of a few that map iteration picks at random, the idle ones go, and if the stripe is full the least
@@ -116,10 +145,10 @@ func (s *trafficStripe) makeSpace(now time.Duration) {
 	rate, looks := math.Inf(1), 4
 	for key, t := range s.byKey {
 		_, slow := t.ratesAt(now)
-		if slow < rate {
-			least, rate = key, slow
+		if slow.bytes < rate {
+			least, rate = key, slow.bytes
 		}
-		if now-t.at > idleTime && slow < idleTraffic {
+		if now-t.at > idleTime && slow.bytes < idleTraffic {
 			delete(s.byKey, key)
 		}
 		if looks--; looks == 0 {

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"scribe/internal/role/affinity"
 )
 
 // steady offers a rate for a while, in steps of 50 ms, and returns the least and the largest number of micro-shards seen.
@@ -13,7 +15,7 @@ func steady(tr *shardRate, from time.Duration, lasts time.Duration, rate, target
 	const step = 50 * time.Millisecond
 	low = math.MaxInt
 	for now := from; now < from+lasts; now += step {
-		tr.addBytes(now, int64(rate*step.Seconds()), target, most)
+		tr.addRun(now, int64(rate*step.Seconds()), 0, microLoad{target, 1}, 1, most)
 		low, high = min(low, int(tr.micro)), max(high, int(tr.micro))
 	}
 	return low, high
@@ -44,7 +46,7 @@ func TestMicroShardsFollowTraffic(t *testing.T) {
 			now += 2 * time.Second
 		}
 		// What ends is one again.
-		tr.addBytes(now+10*time.Minute, 1, target, most)
+		tr.addRun(now+10*time.Minute, 1, 0, microLoad{target, 1}, 1, most)
 		if tr.micro != 1 {
 			t.Fatalf("%d micro-shards without traffic", tr.micro)
 		}
@@ -83,26 +85,26 @@ func TestRuns(t *testing.T) {
 
 // TestTrafficIsBounded: any number of shards takes bounded memory, and a busy one among them is not forgotten.
 func TestTrafficIsBounded(t *testing.T) {
-	s := newShardTraffic(1 << 20)
+	s := newShardTraffic(microLoad{1 << 20, 1e9})
 	one := func(int) float64 { return 1 }
 	now := time.Duration(0)
 	for i := range uint32(300_000) {
 		now += 10 * time.Microsecond
-		s.microShard(now, routeKey(i, 1), 100, 4, 1, one)
+		s.microShard(now, shardRun{key: affinity.KeyOf(i, 1), bytes: 100, most: 4}, 1, one)
 		if i%100 == 0 {
-			s.microShard(now, routeKey(7, 7), 64<<10, 4, 1, one)
+			s.microShard(now, shardRun{key: affinity.KeyOf(7, 7), bytes: 64 << 10, most: 4}, 1, one)
 		}
 	}
 	known, split := s.countShards()
 	if known > trafficStripes*maxTraffic || split != 1 {
 		t.Errorf("%d shards are remembered, %d of them split", known, split)
 	}
-	if _, divided := s.microShard(now, routeKey(7, 7), 1, 4, 1, one); !divided {
+	if _, divided := s.microShard(now, shardRun{key: affinity.KeyOf(7, 7), bytes: 1, most: 4}, 1, one); !divided {
 		t.Error("the busy one was forgotten")
 	}
 	now += time.Hour
 	for i := range uint32(200_000) {
-		s.microShard(now, routeKey(i, 2), 100, 4, 1, one)
+		s.microShard(now, shardRun{key: affinity.KeyOf(i, 2), bytes: 100, most: 4}, 1, one)
 		now += time.Second
 	}
 	if known, _ := s.countShards(); known > trafficStripes*maxTraffic/4 {

@@ -355,6 +355,21 @@ func (q *Queues) Move(entries []*Entry, slot uint16) (resumed []record.ShardID) 
 	return resumed
 }
 
+// BeginOpening returns those of some logs that are to be opened although no part waits for them, and marks them: they are neither open
+// nor being opened, and not in trouble. The caller opens them at once, and reports the outcome.
+func (q *Queues) BeginOpening(shards []record.ShardID) (list []record.ShardID) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.evictIdle()
+	for _, s := range shards {
+		if l := q.queueOf(s); !l.open && !l.opening && l.trouble == nil {
+			l.opening = true
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
 // Opened records the engine's states of opened logs.
 func (q *Queues) Opened(states []metalog.State, now time.Time) {
 	q.mu.Lock()

@@ -19,8 +19,8 @@ import (
 func newCategory() *cobra.Command {
 	return newParent(&cobra.Command{
 		Use:   "category",
-		Short: "Create, list, describe, update and delete categories",
-		Long: `Create, list, describe, update and delete categories.
+		Short: "Create, list, describe, update and delete categories, and divide their shards",
+		Long: `Create, list, describe, update and delete categories, and divide their shards.
 
 Order. Consumers get the messages of one log in the order in which they were persisted. Messages of different logs are out of order by
 at most the window. Unless the window is 0, the order may differ from one read to the next, because it depends on arrival. If a program
@@ -43,13 +43,18 @@ Shards. A category says how a message finds its logical shard (--shard-by):
 With key and field:PATH, equal values are in one shard, in the order in which a producer wrote them: "scribe category describe --value" says
 in which, "scribe tail --shards" reads it, and a query with WHERE client_ip = '...' reads that shard alone. A message without the key or field goes where a sticky one would. When shards are
 added (update --shards), values move to other shards and what is stored stays: readers of one value then read a shard more for each layout
-that the category had. Twice as many shards divide each shard in two.`,
+that the category had. Twice as many shards divide each shard in two.
+
+A single shard with too much traffic is split in two ("scribe category split"); its messages keep their order by key, and so they do when the
+halves are merged again. With --auto-split the cell splits shards by itself that have one log (exactly_once, or repeatable bound) and more
+traffic than one batcher should have; it merges none. "scribe category shards" shows the shards and what is written to them.`,
 		Example: `  scribe category create clicks --shards 8 --shard-by key
   scribe category create access --shards 8 --shard-by field:client_ip
   scribe category create access --retention 7d
   scribe category list
   scribe category update access --quota 10MiB`,
-	}, newCategoryCreate(), newCategoryList(), newCategoryDescribe(), newCategoryUpdate(), newCategoryDelete())
+	}, newCategoryCreate(), newCategoryList(), newCategoryDescribe(), newCategoryUpdate(), newCategoryDelete(),
+		newCategoryShards(), newCategorySplit(), newCategoryMerge())
 }
 
 // categoryFlags are the properties that create and update share.
@@ -71,6 +76,7 @@ type categoryFlags struct {
 	repeatable      enumFlag[scribev1.Repeatability]
 	cache           cachePolicy
 	schema          string
+	autoSplit       bool
 }
 
 func (f *categoryFlags) addFlags(cmd *cobra.Command) {
@@ -97,6 +103,7 @@ func (f *categoryFlags) addFlags(cmd *cobra.Command) {
 	fs.Var(&f.cache, "cache", "cache policy of read proxies: default, or for example memory=never,memcached=reused,age=4h; tiers take always, never or reused (payloads that are read twice)")
 	fs.Var(&f.window, "window", "default ordering window of consumers; none = unbounded")
 	fs.Var(&f.linger, "linger", "how long messages that no writer waits for may be held back so that many go together, at most 5m; auto = longer, to 3s, the more categories a program writes to")
+	fs.BoolVar(&f.autoSplit, "auto-split", false, "split logical shards that have one log and more traffic than one batcher should have; with --shard-by key or field")
 	fs.StringVar(&f.schema, "schema", "", "schema file, which maps messages to columns (see scribe schema --help), or infer: from the first messages")
 }
 
@@ -222,7 +229,7 @@ func newCategoryCreate() *cobra.Command {
 			MaxMessageBytes: clampUint32(f.maxMessageBytes), QuotaBytesPerSecond: uint64(f.quota),
 			QuotaMode: f.quotaMode.value, ReadQuotaBytesPerSecond: uint64(f.readQuota), ReadQuotaRequestsPerSecond: f.readRequests,
 			ReadQuotaMode: f.readQuotaMode.value, Priority: f.priority.value, OrderingWindow: f.window.toProto(), Linger: f.linger.toProto(), Repeatable: f.repeatable.value,
-			Cache: f.cache.policy, ShardBy: f.shardBy.rule, ShardField: f.shardBy.field,
+			Cache: f.cache.policy, ShardBy: f.shardBy.rule, ShardField: f.shardBy.field, AutoSplit: f.autoSplit,
 		}
 		res, err := callCell(cmd.Context(), *server, "create category "+args[0], controlClient(*server).CreateCategory,
 			&scribev1.CreateCategoryRequest{Category: c, IfNotExists: ifNotExists})
@@ -350,6 +357,7 @@ func newCategoryUpdate() *cobra.Command {
 			"repeatable":      func() { req.Repeatable = &f.repeatable.value },
 			"cache":           func() { req.Cache = cmp.Or(f.cache.policy, &scribev1.CachePolicy{}) }, // an empty one removes it
 			"window":          func() { req.OrderingWindow, req.UnboundedWindow = f.window.toProto(), f.window.duration == nil },
+			"auto-split":      func() { req.AutoSplit = &f.autoSplit },
 			"linger":          func() { req.Linger, req.AutoLinger = f.linger.toProto(), f.linger.duration == nil },
 			"schema": func() {
 				req.Schema = new(string)
@@ -423,6 +431,7 @@ type categoryJSON struct {
 	ShardBy         string          `json:"shard_by"`
 	FormerLayouts   []string        `json:"former_layouts,omitempty"`
 	ValueShards     []uint32        `json:"value_shards,omitempty"`
+	AutoSplit       bool            `json:"auto_split,omitempty"`
 	Delivery        string          `json:"delivery"`
 	MaxMessageBytes units.Bytes     `json:"max_message"`
 	Quota           units.Bytes     `json:"quota_per_second,omitempty"`
@@ -444,7 +453,7 @@ func describeCategory(c *scribev1.Category) categoryJSON {
 	out := categoryJSON{
 		Name: c.GetName(), ID: c.GetId(), Revision: c.GetRevision(), Owner: c.GetOwner(),
 		Retention: units.Duration(c.GetRetention().AsDuration()), Shards: c.GetShards(), Delivery: scribev1.EnumName(c.GetDelivery()),
-		ShardBy: shardByText(c.GetShardBy(), c.GetShardField()), FormerLayouts: formerLayoutTexts(c),
+		ShardBy: shardByText(c.GetShardBy(), c.GetShardField()), FormerLayouts: formerLayoutTexts(c), AutoSplit: c.GetAutoSplit(),
 		MaxMessageBytes: units.Bytes(c.GetMaxMessageBytes()), Quota: units.Bytes(c.GetQuotaBytesPerSecond()), Schema: schemaSummary(c), //nolint:gosec // a quota beyond int64 is none
 		CreatedAt: timeOf(c.GetCreatedAt()), UpdatedAt: timeOf(c.GetUpdatedAt()),
 	}

@@ -68,7 +68,11 @@ func formerLayoutTexts(c *scribev1.Category) (texts []string) {
 		texts = append(texts, "others, forgotten")
 	}
 	for _, l := range c.GetFormerLayouts() {
-		texts = append(texts, fmt.Sprintf("%s, %d shards", shardByText(l.GetBy(), l.GetField()), l.GetShards()))
+		shards := fmt.Sprintf("%d shards", l.GetShards())
+		if n := len(l.GetRanges()); n > 0 {
+			shards = fmt.Sprintf("%d shards in %d ranges", l.GetShards(), n)
+		}
+		texts = append(texts, shardByText(l.GetBy(), l.GetField())+", "+shards)
 	}
 	return texts
 }

@@ -23,6 +23,9 @@ type categories struct {
 	rpc.ControlService
 	category *scribev1.Category
 	update   *scribev1.UpdateCategoryRequest
+	// shards is what it knows of the category's shards, withShards whether it was asked for that last.
+	shards     []*scribev1.ShardStatus
+	withShards bool
 }
 
 func (c *categories) CreateCategory(_ context.Context, req *scribev1.CreateCategoryRequest) (*scribev1.CreateCategoryResponse, error) {
@@ -31,8 +34,9 @@ func (c *categories) CreateCategory(_ context.Context, req *scribev1.CreateCateg
 	return &scribev1.CreateCategoryResponse{Category: c.category}, nil
 }
 
-func (c *categories) GetCategory(context.Context, *scribev1.GetCategoryRequest) (*scribev1.GetCategoryResponse, error) {
-	return &scribev1.GetCategoryResponse{Category: c.category}, nil
+func (c *categories) GetCategory(_ context.Context, req *scribev1.GetCategoryRequest) (*scribev1.GetCategoryResponse, error) {
+	c.withShards = req.GetWithShards()
+	return &scribev1.GetCategoryResponse{Category: c.category, Shards: c.shards}, nil
 }
 
 func (c *categories) ListCategories(context.Context, *scribev1.ListCategoriesRequest) (*scribev1.ListCategoriesResponse, error) {

@@ -143,7 +143,7 @@ func (c *Coordinator) createGroup(ctx context.Context, what string, req *scribev
 	scheme := bucket.Scheme{Sharing: bucket.Sharing(req.GetSharing()), Buckets: cmp.Or(req.GetBuckets(), defaultBuckets)} //nolint:gosec // it is one of three
 	if scheme.Sharing == 0 {
 		scheme.Sharing = bucket.Pointers
-		if cat.GetShards() > 1 || cat.HasOneOrder() {
+		if cat.GetShards() > 1 || cat.KeepsOrder() {
 			scheme.Sharing = bucket.Shards
 		}
 	}

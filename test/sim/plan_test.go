@@ -22,7 +22,9 @@ type plan struct {
 	// Clocks is whether the hosts' clocks differ, and are set at times.
 	Clocks bool
 	// Hour is whether they are up to an hour apart.
-	Hour       bool
+	Hour bool
+	// Busy is that a kilobyte a second of a shard is a micro-shard.
+	Busy       bool `json:",omitempty"`
 	Processes  []processPlan
 	Categories []categoryPlan
 	Writers    []writerPlan
@@ -131,6 +133,8 @@ func (f faultPlan) String() string {
 	switch {
 	case f.Kind == faultSchema:
 		text += f.Other
+	case f.Kind == faultSplit:
+		text += fmt.Sprintf("%s, choice %d", f.Other, f.Shards)
 	case f.Kind == faultGrow:
 		text += fmt.Sprintf("%s to %d shards", f.Other, f.Shards)
 	case f.Kind == faultClock:
@@ -236,12 +240,14 @@ func drawPlan(seed uint64, length time.Duration, always string) plan {
 	p.drawClocks(rand.New(rand.NewPCG(seed, 3)), isDrawn(always, faultClock) || p.Hour)
 	p.drawKeyed(rand.New(rand.NewPCG(seed, 5)), always)
 	p.drawQuotas(rand.New(rand.NewPCG(seed, 57)))
+	p.drawSplits(rand.New(rand.NewPCG(seed, 7)), isDrawn(always, faultSplit))
+	p.Busy = isDrawn(always, drawBusy)
 	slices.SortStableFunc(p.Faults, func(a, b faultPlan) int { return cmp.Compare(a.At, b.At) })
 	return p
 }
 
 // forcedKinds can be drawn in every seed.
-var forcedKinds = []string{faultLostDisk, faultLostControl, faultClock, faultGrow, growSpooled, drawNodes, drawHour}
+var forcedKinds = []string{faultLostDisk, faultLostControl, faultClock, faultGrow, growSpooled, faultSplit, drawBusy, drawNodes, drawHour}
 
 // isDrawn reports whether a list of kinds, with commas between, has one.
 func isDrawn(kinds, kind string) bool { return slices.Contains(strings.Split(kinds, ","), kind) }

@@ -77,6 +77,9 @@ func (p *process) config() app.Config {
 		c.Retention.Grace += p.w.plan.maxSkew() // a blob of the clock that is furthest behind, beside one that is ahead
 	}
 	c.Retention.BoundaryStep, c.Retention.Adopt = 30*time.Second, p.adopt
+	if p.w.plan.Busy {
+		c.WriteProxy.MicroShardBytes = 1 << 10
+	}
 	if p.w.plan.Far {
 		floor := 250 * time.Millisecond
 		c.FlushFloor = &floor

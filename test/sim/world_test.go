@@ -411,6 +411,8 @@ func (w *world) inject(f faultPlan) {
 		w.changeSchema(f.Other)
 	case faultGrow:
 		w.growCategory(f.Other, f.Shards)
+	case faultSplit:
+		w.divideCategory(f.Other, f.Shards)
 	case faultDiskFull:
 		p.disk.full.Store(true)
 		time.Sleep(f.For)

@@ -66,6 +66,9 @@ func (a *App) joinCell(ctx context.Context) error {
 			once.Do(func() { close(joined) })
 		},
 	}
+	if p := a.parts.writeProxy; p != nil {
+		cfg.Traffic = p.TrafficReport
+	}
 	if a.cfg.Has(Batcher) {
 		lease, err := membership.Join(ctx, a.parts.control, cfg)
 		if err != nil {
@@ -136,6 +139,20 @@ func (a *App) countSharers(role scribev1.Role) int {
 
 // isMember reports whether m is this process.
 func (a *App) isMember(m *scribev1.Member) bool { return m.GetId() == a.id }
+
+// provision tells the batcher of this process which logs to open before their records come.
+func (a *App) provision() *batcher.Provision {
+	return &batcher.Provision{
+		Plans: a.parts.catalog.Plans,
+		Batchers: func() (ids []string, replaced <-chan struct{}) {
+			members, replaced := a.parts.members.Watch(scribev1.Role_ROLE_BATCHER)
+			for _, m := range members {
+				ids = append(ids, m.GetId())
+			}
+			return ids, replaced
+		},
+	}
+}
 
 // awaitOwnBatcher waits until the write proxy of this process knows the batcher of this process, so that the first write after the start does
 // not fail for lack of a batcher.

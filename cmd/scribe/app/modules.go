@@ -136,6 +136,7 @@ func (a *App) startControlPlane(ctx context.Context) error {
 	cfg.Version, cfg.StartedAt, cfg.Roles = a.opts.Version, a.started, a.protoRoles()
 	cfg.MembersProven = a.cfg.enforcesAccess()
 	a.shareControl(&cfg)
+	cfg.MicroShardBytes, cfg.MicroShardMessages = a.cfg.WriteProxy.MicroShardBytes, a.cfg.WriteProxy.MicroShardMessages
 	// The metadata engine starts later and stops earlier. Without it, retiring categories is retried until the control plane stops.
 	logs := &lateMetalog{ready: make(chan struct{}), transport: a.transport, replicated: a.cfg.replicates()}
 	cp, err := controlplane.New(cfg, controlplane.Deps{
@@ -292,7 +293,7 @@ func (a *App) runView(ctx context.Context, name string, view interface {
 func (a *App) startBatcher(context.Context) error {
 	proxies := &pushRoutes{app: a}
 	b, err := batcher.New(a.cfg.batcherConfig(), batcher.Deps{
-		ReadProxies: proxies.readProxies, Blobs: admittedStore{a.parts.blobs, &a.store}, Log: a.parts.log, Categories: a.parts.catalog, Owner: a.id,
+		ReadProxies: proxies.readProxies, Blobs: admittedStore{a.parts.blobs, &a.store}, Log: a.parts.log, Categories: a.parts.catalog, Owner: a.id, Provision: a.provision(),
 		Random: a.opts.Host.Random.Named("batcher"), Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 		Slot: func() uint16 { return uint16(a.slot.Load()) }, //nolint:gosec // slots are below 65,000
 	})
@@ -311,7 +312,7 @@ func (a *App) startBatcher(context.Context) error {
 func (a *App) startWriteProxy(context.Context) error {
 	routes := &batcherRoutes{app: a}
 	p, err := writeproxy.New(a.cfg.WriteProxy, writeproxy.Deps{
-		Categories: a.parts.catalog, Creator: a.parts.control, Batchers: routes.routableBatchers, Proxies: func() int { return a.countSharers(scribev1.Role_ROLE_WRITEPROXY) },
+		Categories: a.parts.catalog, Creator: a.parts.control, Batchers: routes.routableBatchers, Proxies: func() int { return a.countSharers(scribev1.Role_ROLE_WRITEPROXY) }, Plan: a.parts.catalog.PlanOf,
 		Traffic: a.traffic, Random: a.opts.Host.Random.Named("write proxy"), Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {

@@ -32,6 +32,7 @@ type View struct {
 	resolves *prometheus.CounterVec
 
 	index   atomic.Pointer[categoryIndex]
+	plans   atomic.Pointer[planSet] // replaced with mu held
 	flights singleflight.Group
 	limiter *rate.Limiter
 	// questions are the running requests of Resolve.
@@ -77,6 +78,7 @@ func New(cfg ViewConfig, deps ViewDeps) (*View, error) {
 		limiter: rate.NewLimiter(rate.Limit(cfg.ResolveRate), cfg.ResolveRate),
 	}
 	v.index.Store(newIndex())
+	v.plans.Store(newPlanSet(nil))
 	v.mu.ahead = make(map[string]aheadOfWatch)
 	var err error
 	if v.mu.unknown, err = lru.New[string, *unknownName](cfg.UnknownNames); err != nil {
@@ -161,6 +163,7 @@ func (v *View) applyMessage(msg *scribev1.WatchCategoriesResponse) (complete, ch
 	for _, c := range msg.GetUpdated() {
 		v.putNewer(x, c)
 	}
+	v.applyPlans(msg)
 	for _, name := range msg.GetDeleted() {
 		// Remove it in any revision: if Resolve knows of a newer one, the watch will deliver that too.
 		x.removeName(name)

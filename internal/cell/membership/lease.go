@@ -39,6 +39,9 @@ type LeaseConfig struct {
 	// OnRefused is called once with the error if the cell refuses the process after Join or Keep has returned: another process has its id, or its store is not the
 	// cell's. No heartbeat follows, and the process has to end.
 	OnRefused func(error)
+	// Traffic returns what the process's write proxy has sent since the last call, of its busiest shards. It is called before each
+	// heartbeat, never concurrently; nil means that there is nothing to report.
+	Traffic func() []*scribev1.ShardTraffic
 	// OnChange is called with each new state, the first included, never concurrently. It must not block, and must not call Close.
 	OnChange func(LeaseState)
 	// Logger may be nil.
@@ -127,6 +130,9 @@ func newLease(control Registrar, cfg LeaseConfig) (*Lease, error) {
 	}
 	if cfg.OnRefused == nil {
 		cfg.OnRefused = func(error) {}
+	}
+	if cfg.Traffic == nil {
+		cfg.Traffic = func() []*scribev1.ShardTraffic { return nil }
 	}
 	if cfg.OnChange == nil {
 		cfg.OnChange = func(LeaseState) {}
@@ -287,7 +293,9 @@ func (l *Lease) renewLease(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, l.ttl/3)
 	defer cancel()
 	store := l.cfg.Store()
-	_, err := l.control.Heartbeat(ctx, &scribev1.HeartbeatRequest{Id: l.cfg.Member.GetId(), Load: l.cfg.Load(), Incarnation: l.cfg.Member.GetIncarnation(), Store: store})
+	_, err := l.control.Heartbeat(ctx, &scribev1.HeartbeatRequest{
+		Id: l.cfg.Member.GetId(), Load: l.cfg.Load(), Incarnation: l.cfg.Member.GetIncarnation(), Store: store, Traffic: l.cfg.Traffic(),
+	})
 	if rpc.ReasonOf(err) == scribev1.Reason_REASON_LEASE_EXPIRED {
 		if err = l.joinOnce(ctx); err != nil {
 			l.deadline = time.Time{} // it is known to be lost

@@ -33,6 +33,8 @@ type registrar struct {
 		fail error
 		hang bool
 		log  []string
+		// traffic is that of the last heartbeat.
+		traffic []*scribev1.ShardTraffic
 	}
 	begin time.Time
 }
@@ -94,7 +96,33 @@ func (r *registrar) Heartbeat(ctx context.Context, req *scribev1.HeartbeatReques
 		return nil, rpc.Errorf(scribev1.Reason_REASON_LEASE_EXPIRED, "join again")
 	}
 	r.mu.deadline = time.Now().Add(r.mu.ttl)
+	r.mu.traffic = req.GetTraffic()
 	return &scribev1.HeartbeatResponse{}, nil
+}
+
+// TestTrafficGoesWithHeartbeats: each heartbeat has what there is to report at that time.
+func TestTrafficGoesWithHeartbeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, reports := newRegistrar(), uint32(0)
+		l, err := Join(t.Context(), r, LeaseConfig{Member: &scribev1.Member{Id: "m"}, TTL: 9 * time.Second, Traffic: func() []*scribev1.ShardTraffic {
+			reports++
+			return []*scribev1.ShardTraffic{{Category: reports}}
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for beat := range uint32(3) {
+			advance(3 * time.Second)
+			r.set(func(r *registrar) {
+				if len(r.mu.traffic) != 1 || r.mu.traffic[0].GetCategory() != beat+1 {
+					t.Errorf("heartbeat %d reports %v", beat+1, r.mu.traffic)
+				}
+			})
+		}
+		if err := l.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func (r *registrar) Leave(ctx context.Context, req *scribev1.LeaveRequest) (*scribev1.LeaveResponse, error) {

@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -31,7 +33,7 @@ func TestVectors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = f.Close() }()
-	hashes, tags, payloads := 0, 0, 0
+	hashes, tags, payloads, ranged := 0, 0, 0, 0
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		cells := strings.Split(strings.Trim(lines.Text(), "| "), " | ")
 		for i := range cells {
@@ -62,6 +64,28 @@ func TestVectors(t *testing.T) {
 			if got := fmt.Sprintf("0x%06x", mustLayout(t, kind, strings.Trim(cells[1], "-"), uint32(n)).Tag()); got != cells[3] {
 				t.Errorf("%v: tag %s", cells, got)
 			}
+		case len(cells) == 5 && strings.HasPrefix(cells[4], "0x"): // kind, path, shards, ranges, tag
+			kind := map[string]placement.Kind{"key": placement.ByKey, "field": placement.ByField}[cells[0]]
+			var ranges []placement.Range
+			for text := range strings.FieldsSeq(cells[3]) {
+				var r placement.Range
+				if _, err := fmt.Sscanf(text, "%d:%x", &r.Shard, &r.From); err != nil {
+					t.Fatal(err)
+				}
+				ranges = append(ranges, r)
+			}
+			shards, err := strconv.ParseUint(cells[2], 10, 32)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l, err := placement.NewRangedLayout(kind, strings.Trim(cells[1], "-"), uint32(shards), ranges)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ranged++
+			if got := fmt.Sprintf("0x%06x", l.Tag()); got != cells[4] {
+				t.Errorf("%v: tag %s", cells, got)
+			}
 		case len(cells) == 3 && strings.HasPrefix(cells[0], "{"): // payload, path, canonical text
 			path, err := placement.ParsePath(cells[1])
 			if err != nil {
@@ -77,8 +101,8 @@ func TestVectors(t *testing.T) {
 			}
 		}
 	}
-	if hashes < 4 || tags < 3 || payloads < 10 {
-		t.Errorf("the page has %d hashes, %d tags and %d payloads", hashes, tags, payloads)
+	if hashes < 4 || tags < 3 || payloads < 10 || ranged < 2 {
+		t.Errorf("the page has %d hashes, %d tags, %d payloads and %d layouts with ranges", hashes, tags, payloads, ranged)
 	}
 }
 
@@ -96,6 +120,51 @@ func TestGrowth(t *testing.T) {
 	for shard := range uint32(8) {
 		if n := used[shard]; n < 800 || n > 1200 {
 			t.Errorf("shard %d has %d of 8000 keys", shard, n)
+		}
+	}
+}
+
+// TestRanges: equal ranges place as the number of shards does, a split moves the upper half of one range alone, and lists that are none are
+// refused.
+func TestRanges(t *testing.T) {
+	for _, shards := range []uint32{1, 2, 3, 7, 64, 255} {
+		plain, equal := mustLayout(t, placement.ByKey, "", shards), placement.EqualRanges(shards)
+		ranged, err := placement.NewRangedLayout(placement.ByKey, "", shards, equal)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := int(shards) / 2
+		end := uint64(math.MaxUint64)
+		if at+1 < len(equal) {
+			end = equal[at+1].From - 1
+		}
+		middle := equal[at].From + (end-equal[at].From)/2 + 1
+		split, err := placement.NewRangedLayout(placement.ByKey, "", shards, slices.Insert(slices.Clone(equal), at+1, placement.Range{Shard: 1024, From: middle}))
+		if err != nil || split.Tag() == ranged.Tag() || split.Tag() == plain.Tag() || split.Shards() != shards {
+			t.Fatal(split, err)
+		}
+		for i := range 3000 {
+			key := fmt.Append(nil, "user-", i)
+			want := plain.ShardOf(key)
+			if got := ranged.ShardOf(key); got != want {
+				t.Fatalf("%s is in shard %d of %d by ranges, %d by number", key, got, shards, want)
+			}
+			if hash := placement.Hash(key); hash >= middle && hash <= end {
+				want = 1024
+			}
+			if got := split.ShardOf(key); got != want {
+				t.Fatalf("%s is in shard %d after a split, want %d", key, got, want)
+			}
+		}
+	}
+	for name, ranges := range map[string][]placement.Range{
+		"a gap at the beginning": {{From: 1}},
+		"no order":               {{}, {Shard: 1, From: 9}, {Shard: 2, From: 8}},
+		"an empty one":           {{}, {Shard: 1, From: 9}, {Shard: 2, From: 9}},
+		"very many":              placement.EqualRanges(placement.MaxRanges + 1),
+	} {
+		if l, err := placement.NewRangedLayout(placement.ByKey, "", 3, ranges); err == nil {
+			t.Errorf("%s: %v", name, l)
 		}
 	}
 }

@@ -96,7 +96,7 @@ func (r *Resolver) useCategory(ctx context.Context, h *record.Header) error {
 	// The category may have grown, or have been deleted and created again. If the control plane has nothing newer, the log
 	// decides. A writer that places messages by a layout may also know of a newer one.
 	newer := h.Placement != 0 && h.Placement != placement.Unplaced && !layouts.Accepts(r.current, h.Placement)
-	if newer || !hasShard(r.current, h.Shard) || r.categories.IsStale != nil && r.categories.IsStale(r.current, h.Shard) {
+	if newer || !r.current.HasShard(h.Shard) || r.categories.IsStale != nil && r.categories.IsStale(r.current, h.Shard) {
 		if err := r.renewCategory(ctx); err != nil {
 			return err
 		}
@@ -159,11 +159,9 @@ func isExactlyOnce(c *scribev1.Category) bool {
 	return c.GetDelivery() == scribev1.Delivery_DELIVERY_EXACTLY_ONCE
 }
 
-func hasShard(c *scribev1.Category, shard uint32) bool { return shard < max(c.GetShards(), 1) }
-
 // CheckShard refuses a logical shard that a category does not have, with REASON_UNKNOWN_SHARD.
 func CheckShard(c *scribev1.Category, shard uint32) error {
-	if hasShard(c, shard) {
+	if c.HasShard(shard) {
 		return nil
 	}
 	return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_SHARD,

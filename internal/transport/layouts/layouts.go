@@ -15,6 +15,8 @@ type layoutKey struct {
 	by     scribev1.ShardBy
 	field  string
 	shards uint32
+	// ranges is the first of the ranges, which stands for all: categories are not changed. The key keeps it, so no other is at its address.
+	ranges *scribev1.ShardRange
 }
 
 // cachedLayouts bounds the layouts that are kept ready.
@@ -29,8 +31,14 @@ var known = func() *lru.Cache[layoutKey, *placement.Layout] {
 	return c
 }()
 
+// rangedRule is what a category and a former layout say of a layout.
+type rangedRule interface {
+	GetShards() uint32
+	GetRanges() []*scribev1.ShardRange
+}
+
 // layoutOf returns the layout of a rule; nil if it places no message by itself, or is of a newer program.
-func layoutOf(by scribev1.ShardBy, field string, shards uint32) *placement.Layout {
+func layoutOf(by scribev1.ShardBy, field string, of rangedRule) *placement.Layout {
 	kind := placement.ByKey
 	switch by {
 	case scribev1.ShardBy_SHARD_BY_KEY:
@@ -40,11 +48,14 @@ func layoutOf(by scribev1.ShardBy, field string, shards uint32) *placement.Layou
 	default:
 		return nil
 	}
-	k := layoutKey{by, field, max(shards, 1)}
+	k := layoutKey{by: by, field: field, shards: max(of.GetShards(), 1)}
+	if r := of.GetRanges(); len(r) > 0 {
+		k.ranges = r[0]
+	}
 	if l, ok := known.Get(k); ok {
 		return l
 	}
-	l, err := placement.NewLayout(kind, field, k.shards)
+	l, err := placement.NewRangedLayout(kind, field, k.shards, RangesOf(of.GetRanges()))
 	if err != nil {
 		return nil
 	}
@@ -54,7 +65,16 @@ func layoutOf(by scribev1.ShardBy, field string, shards uint32) *placement.Layou
 
 // Current returns the layout by which messages of the category are placed now; nil if their writers choose, or it is sticky.
 func Current(c *scribev1.Category) *placement.Layout {
-	return layoutOf(c.GetShardBy(), c.GetShardField(), c.GetShards())
+	return layoutOf(c.GetShardBy(), c.GetShardField(), c)
+}
+
+// RangesOf returns ranges as a layout has them.
+func RangesOf(list []*scribev1.ShardRange) []placement.Range {
+	ranges := make([]placement.Range, 0, len(list))
+	for _, r := range list {
+		ranges = append(ranges, placement.Range{Shard: r.GetShard(), From: r.GetFrom()})
+	}
+	return ranges
 }
 
 // Accepts reports whether a frame with the tag may be stored in the category: whether its shard follows from a layout that the
@@ -67,7 +87,7 @@ func Accepts(c *scribev1.Category, tag uint32) bool {
 		return true
 	}
 	for _, f := range c.GetFormerLayouts() {
-		l := layoutOf(f.GetBy(), f.GetField(), f.GetShards())
+		l := layoutOf(f.GetBy(), f.GetField(), f)
 		if l == nil && tag == 0 || l != nil && tag == l.Tag() {
 			return true
 		}
@@ -84,7 +104,7 @@ func ShardsOf(c *scribev1.Category, value []byte, is func(*placement.Layout) boo
 	}
 	shards = append(shards, current.ShardOf(value))
 	for _, f := range c.GetFormerLayouts() {
-		l := layoutOf(f.GetBy(), f.GetField(), f.GetShards())
+		l := layoutOf(f.GetBy(), f.GetField(), f)
 		if l == nil || !is(l) {
 			return nil, false
 		}

@@ -20,6 +20,30 @@ func (x *Category) HasOneOrder() bool {
 	return x.GetRepeatable() == Repeatability_REPEATABILITY_BOUND || x.IsSequenced()
 }
 
+// ShardFamily is the modulus of the numbers of logical shards that come from one by splits: they are equal in it. No group has more
+// buckets, so all of them are in the same one.
+const ShardFamily = 1024
+
+// IsSplit reports whether logical shards of a category were split: messages of a key may be in several, in the order of their persisted
+// times.
+func (x *Category) IsSplit() bool { return len(x.GetLineage()) > 0 }
+
+// KeepsOrder reports whether streams of a category send in the order of persisted times whatever their window.
+func (x *Category) KeepsOrder() bool { return x.HasOneOrder() || x.IsSplit() }
+
+// HasShard reports whether a category has, or had, a logical shard.
+func (x *Category) HasShard(shard uint32) bool {
+	if shard < max(x.GetShards(), 1) {
+		return true
+	}
+	for _, l := range x.GetLineage() {
+		if l.GetShard() == shard {
+			return true
+		}
+	}
+	return false
+}
+
 // IsSequenced reports whether streams of a category read its sequenced log.
 func (x *Category) IsSequenced() bool {
 	return x.GetRepeatable() == Repeatability_REPEATABILITY_SEQUENCED

@@ -673,7 +673,9 @@ type ShardLayout struct {
 	// How many logical shards there were.
 	Shards uint32 `protobuf:"varint,3,opt,name=shards,proto3" json:"shards,omitempty"`
 	// When another layout took its place, Unix microseconds.
-	Until         int64 `protobuf:"varint,4,opt,name=until,proto3" json:"until,omitempty"`
+	Until int64 `protobuf:"varint,4,opt,name=until,proto3" json:"until,omitempty"`
+	// As Category.ranges.
+	Ranges        []*ShardRange `protobuf:"bytes,62,rep,name=ranges,proto3" json:"ranges,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -736,6 +738,141 @@ func (x *ShardLayout) GetUntil() int64 {
 	return 0
 }
 
+func (x *ShardLayout) GetRanges() []*ShardRange {
+	if x != nil {
+		return x.Ranges
+	}
+	return nil
+}
+
+// ShardRange is the hashes that are in a logical shard: from here to the next range of a list, or to the end.
+type ShardRange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The shard's number.
+	Shard uint32 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// The first hash. It is 0 in the first range of a list.
+	From          uint64 `protobuf:"fixed64,2,opt,name=from,proto3" json:"from,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShardRange) Reset() {
+	*x = ShardRange{}
+	mi := &file_scribe_v1_common_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShardRange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShardRange) ProtoMessage() {}
+
+func (x *ShardRange) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_common_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShardRange.ProtoReflect.Descriptor instead.
+func (*ShardRange) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ShardRange) GetShard() uint32 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *ShardRange) GetFrom() uint64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+// ShardLineage says that a logical shard has got hashes of another one.
+type ShardLineage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The shard that got them.
+	Shard uint32 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// The one that had them.
+	From uint32 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"`
+	// Since when, Unix microseconds.
+	Since int64 `protobuf:"varint,3,opt,name=since,proto3" json:"since,omitempty"`
+	// All of them: the shards were merged. Else half of them: a shard was split.
+	Merged        bool `protobuf:"varint,4,opt,name=merged,proto3" json:"merged,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShardLineage) Reset() {
+	*x = ShardLineage{}
+	mi := &file_scribe_v1_common_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShardLineage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShardLineage) ProtoMessage() {}
+
+func (x *ShardLineage) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_common_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShardLineage.ProtoReflect.Descriptor instead.
+func (*ShardLineage) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ShardLineage) GetShard() uint32 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *ShardLineage) GetFrom() uint32 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *ShardLineage) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+func (x *ShardLineage) GetMerged() bool {
+	if x != nil {
+		return x.Merged
+	}
+	return false
+}
+
 // ErrorInfo is attached to RPC errors as a detail, and to the parts of an answer that failed alone.
 type ErrorInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -755,7 +892,7 @@ type ErrorInfo struct {
 
 func (x *ErrorInfo) Reset() {
 	*x = ErrorInfo{}
-	mi := &file_scribe_v1_common_proto_msgTypes[2]
+	mi := &file_scribe_v1_common_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -767,7 +904,7 @@ func (x *ErrorInfo) String() string {
 func (*ErrorInfo) ProtoMessage() {}
 
 func (x *ErrorInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_common_proto_msgTypes[2]
+	mi := &file_scribe_v1_common_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -780,7 +917,7 @@ func (x *ErrorInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErrorInfo.ProtoReflect.Descriptor instead.
 func (*ErrorInfo) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{2}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ErrorInfo) GetReason() Reason {
@@ -837,7 +974,7 @@ type SchemaProblem struct {
 
 func (x *SchemaProblem) Reset() {
 	*x = SchemaProblem{}
-	mi := &file_scribe_v1_common_proto_msgTypes[3]
+	mi := &file_scribe_v1_common_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -849,7 +986,7 @@ func (x *SchemaProblem) String() string {
 func (*SchemaProblem) ProtoMessage() {}
 
 func (x *SchemaProblem) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_common_proto_msgTypes[3]
+	mi := &file_scribe_v1_common_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -862,7 +999,7 @@ func (x *SchemaProblem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SchemaProblem.ProtoReflect.Descriptor instead.
 func (*SchemaProblem) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{3}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SchemaProblem) GetLine() uint32 {
@@ -919,7 +1056,7 @@ type SequenceConflict struct {
 
 func (x *SequenceConflict) Reset() {
 	*x = SequenceConflict{}
-	mi := &file_scribe_v1_common_proto_msgTypes[4]
+	mi := &file_scribe_v1_common_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -931,7 +1068,7 @@ func (x *SequenceConflict) String() string {
 func (*SequenceConflict) ProtoMessage() {}
 
 func (x *SequenceConflict) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_common_proto_msgTypes[4]
+	mi := &file_scribe_v1_common_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -944,7 +1081,7 @@ func (x *SequenceConflict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SequenceConflict.ProtoReflect.Descriptor instead.
 func (*SequenceConflict) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{4}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SequenceConflict) GetShard() uint64 {
@@ -1037,14 +1174,21 @@ type Category struct {
 	Priority Priority `protobuf:"varint,57,opt,name=priority,proto3,enum=scribe.v1.Priority" json:"priority,omitempty"`
 	// How long messages whose writers do not wait for them linger in producers, so that many go together; 0 to 5 minutes. Absent: producers
 	// decide, by the number of categories that they write to.
-	Linger        *durationpb.Duration `protobuf:"bytes,60,opt,name=linger,proto3" json:"linger,omitempty"`
+	Linger *durationpb.Duration `protobuf:"bytes,60,opt,name=linger,proto3" json:"linger,omitempty"`
+	// Which hashes are in which logical shard, by hash, at most 256; none = as many equal ranges as there are shards. Set once a shard was
+	// split. The server's.
+	Ranges []*ShardRange `protobuf:"bytes,62,rep,name=ranges,proto3" json:"ranges,omitempty"`
+	// Every split and merge of shards, in order; at most 128. Shards that come from one have numbers that are equal modulo 1,024. The server's.
+	Lineage []*ShardLineage `protobuf:"bytes,63,rep,name=lineage,proto3" json:"lineage,omitempty"`
+	// Split shards with one log that have more traffic than a batcher should have.
+	AutoSplit     bool `protobuf:"varint,64,opt,name=auto_split,json=autoSplit,proto3" json:"auto_split,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Category) Reset() {
 	*x = Category{}
-	mi := &file_scribe_v1_common_proto_msgTypes[5]
+	mi := &file_scribe_v1_common_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1056,7 +1200,7 @@ func (x *Category) String() string {
 func (*Category) ProtoMessage() {}
 
 func (x *Category) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_common_proto_msgTypes[5]
+	mi := &file_scribe_v1_common_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1069,7 +1213,7 @@ func (x *Category) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Category.ProtoReflect.Descriptor instead.
 func (*Category) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{5}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Category) GetName() string {
@@ -1247,6 +1391,27 @@ func (x *Category) GetLinger() *durationpb.Duration {
 	return nil
 }
 
+func (x *Category) GetRanges() []*ShardRange {
+	if x != nil {
+		return x.Ranges
+	}
+	return nil
+}
+
+func (x *Category) GetLineage() []*ShardLineage {
+	if x != nil {
+		return x.Lineage
+	}
+	return nil
+}
+
+func (x *Category) GetAutoSplit() bool {
+	if x != nil {
+		return x.AutoSplit
+	}
+	return false
+}
+
 // ShardPosition is a place in a physical shard.
 type ShardPosition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1262,7 +1427,7 @@ type ShardPosition struct {
 
 func (x *ShardPosition) Reset() {
 	*x = ShardPosition{}
-	mi := &file_scribe_v1_common_proto_msgTypes[6]
+	mi := &file_scribe_v1_common_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1274,7 +1439,7 @@ func (x *ShardPosition) String() string {
 func (*ShardPosition) ProtoMessage() {}
 
 func (x *ShardPosition) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_common_proto_msgTypes[6]
+	mi := &file_scribe_v1_common_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1287,7 +1452,7 @@ func (x *ShardPosition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShardPosition.ProtoReflect.Descriptor instead.
 func (*ShardPosition) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{6}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ShardPosition) GetShard() uint64 {
@@ -1326,7 +1491,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_scribe_v1_common_proto_msgTypes[7]
+	mi := &file_scribe_v1_common_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1338,7 +1503,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_common_proto_msgTypes[7]
+	mi := &file_scribe_v1_common_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1351,7 +1516,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{7}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Query) GetText() string {
@@ -1383,12 +1548,22 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\vCachePolicy\x12,\n" +
 	"\x06memory\x18\x01 \x01(\x0e2\x14.scribe.v1.CacheModeR\x06memory\x122\n" +
 	"\tmemcached\x18\x02 \x01(\x0e2\x14.scribe.v1.CacheModeR\tmemcached\x12>\n" +
-	"\rmemcached_age\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\fmemcachedAge\"u\n" +
+	"\rmemcached_age\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\fmemcachedAge\"\xa4\x01\n" +
 	"\vShardLayout\x12\"\n" +
 	"\x02by\x18\x01 \x01(\x0e2\x12.scribe.v1.ShardByR\x02by\x12\x14\n" +
 	"\x05field\x18\x02 \x01(\tR\x05field\x12\x16\n" +
 	"\x06shards\x18\x03 \x01(\rR\x06shards\x12\x14\n" +
-	"\x05until\x18\x04 \x01(\x03R\x05until\"\x8a\x02\n" +
+	"\x05until\x18\x04 \x01(\x03R\x05until\x12-\n" +
+	"\x06ranges\x18> \x03(\v2\x15.scribe.v1.ShardRangeR\x06ranges\"6\n" +
+	"\n" +
+	"ShardRange\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\rR\x05shard\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\x06R\x04from\"f\n" +
+	"\fShardLineage\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\rR\x05shard\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\rR\x04from\x12\x14\n" +
+	"\x05since\x18\x03 \x01(\x03R\x05since\x12\x16\n" +
+	"\x06merged\x18\x04 \x01(\bR\x06merged\"\x8a\x02\n" +
 	"\tErrorInfo\x12)\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12:\n" +
@@ -1407,7 +1582,7 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\bproducer\x18\x02 \x01(\x04R\bproducer\x12)\n" +
 	"\x06reason\x18\x03 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\x12\x14\n" +
 	"\x05epoch\x18\x04 \x01(\rR\x05epoch\x12#\n" +
-	"\rnext_sequence\x18\x05 \x01(\x04R\fnextSequence\"\xda\b\n" +
+	"\rnext_sequence\x18\x05 \x01(\x04R\fnextSequence\"\xdb\t\n" +
 	"\bCategory\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\rR\x02id\x12\x1a\n" +
@@ -1440,7 +1615,11 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\x1eread_quota_requests_per_second\x187 \x01(\x04R\x1areadQuotaRequestsPerSecond\x12<\n" +
 	"\x0fread_quota_mode\x188 \x01(\x0e2\x14.scribe.v1.QuotaModeR\rreadQuotaMode\x12/\n" +
 	"\bpriority\x189 \x01(\x0e2\x13.scribe.v1.PriorityR\bpriority\x121\n" +
-	"\x06linger\x18< \x01(\v2\x19.google.protobuf.DurationR\x06linger\"K\n" +
+	"\x06linger\x18< \x01(\v2\x19.google.protobuf.DurationR\x06linger\x12-\n" +
+	"\x06ranges\x18> \x03(\v2\x15.scribe.v1.ShardRangeR\x06ranges\x121\n" +
+	"\alineage\x18? \x03(\v2\x17.scribe.v1.ShardLineageR\alineage\x12\x1d\n" +
+	"\n" +
+	"auto_split\x18@ \x01(\bR\tautoSplit\"K\n" +
 	"\rShardPosition\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x10\n" +
 	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\x12\x12\n" +
@@ -1533,7 +1712,7 @@ func file_scribe_v1_common_proto_rawDescGZIP() []byte {
 }
 
 var file_scribe_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_scribe_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_scribe_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_scribe_v1_common_proto_goTypes = []any{
 	(AckLevel)(0),               // 0: scribe.v1.AckLevel
 	(Delivery)(0),               // 1: scribe.v1.Delivery
@@ -1545,40 +1724,45 @@ var file_scribe_v1_common_proto_goTypes = []any{
 	(Reason)(0),                 // 7: scribe.v1.Reason
 	(*CachePolicy)(nil),         // 8: scribe.v1.CachePolicy
 	(*ShardLayout)(nil),         // 9: scribe.v1.ShardLayout
-	(*ErrorInfo)(nil),           // 10: scribe.v1.ErrorInfo
-	(*SchemaProblem)(nil),       // 11: scribe.v1.SchemaProblem
-	(*SequenceConflict)(nil),    // 12: scribe.v1.SequenceConflict
-	(*Category)(nil),            // 13: scribe.v1.Category
-	(*ShardPosition)(nil),       // 14: scribe.v1.ShardPosition
-	(*Query)(nil),               // 15: scribe.v1.Query
-	(*durationpb.Duration)(nil), // 16: google.protobuf.Duration
+	(*ShardRange)(nil),          // 10: scribe.v1.ShardRange
+	(*ShardLineage)(nil),        // 11: scribe.v1.ShardLineage
+	(*ErrorInfo)(nil),           // 12: scribe.v1.ErrorInfo
+	(*SchemaProblem)(nil),       // 13: scribe.v1.SchemaProblem
+	(*SequenceConflict)(nil),    // 14: scribe.v1.SequenceConflict
+	(*Category)(nil),            // 15: scribe.v1.Category
+	(*ShardPosition)(nil),       // 16: scribe.v1.ShardPosition
+	(*Query)(nil),               // 17: scribe.v1.Query
+	(*durationpb.Duration)(nil), // 18: google.protobuf.Duration
 }
 var file_scribe_v1_common_proto_depIdxs = []int32{
 	5,  // 0: scribe.v1.CachePolicy.memory:type_name -> scribe.v1.CacheMode
 	5,  // 1: scribe.v1.CachePolicy.memcached:type_name -> scribe.v1.CacheMode
-	16, // 2: scribe.v1.CachePolicy.memcached_age:type_name -> google.protobuf.Duration
+	18, // 2: scribe.v1.CachePolicy.memcached_age:type_name -> google.protobuf.Duration
 	6,  // 3: scribe.v1.ShardLayout.by:type_name -> scribe.v1.ShardBy
-	7,  // 4: scribe.v1.ErrorInfo.reason:type_name -> scribe.v1.Reason
-	16, // 5: scribe.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
-	12, // 6: scribe.v1.ErrorInfo.conflicts:type_name -> scribe.v1.SequenceConflict
-	11, // 7: scribe.v1.ErrorInfo.schema_problems:type_name -> scribe.v1.SchemaProblem
-	7,  // 8: scribe.v1.SequenceConflict.reason:type_name -> scribe.v1.Reason
-	16, // 9: scribe.v1.Category.retention:type_name -> google.protobuf.Duration
-	1,  // 10: scribe.v1.Category.delivery:type_name -> scribe.v1.Delivery
-	16, // 11: scribe.v1.Category.ordering_window:type_name -> google.protobuf.Duration
-	3,  // 12: scribe.v1.Category.quota_mode:type_name -> scribe.v1.QuotaMode
-	4,  // 13: scribe.v1.Category.repeatable:type_name -> scribe.v1.Repeatability
-	8,  // 14: scribe.v1.Category.cache:type_name -> scribe.v1.CachePolicy
-	6,  // 15: scribe.v1.Category.shard_by:type_name -> scribe.v1.ShardBy
-	9,  // 16: scribe.v1.Category.former_layouts:type_name -> scribe.v1.ShardLayout
-	3,  // 17: scribe.v1.Category.read_quota_mode:type_name -> scribe.v1.QuotaMode
-	2,  // 18: scribe.v1.Category.priority:type_name -> scribe.v1.Priority
-	16, // 19: scribe.v1.Category.linger:type_name -> google.protobuf.Duration
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	10, // 4: scribe.v1.ShardLayout.ranges:type_name -> scribe.v1.ShardRange
+	7,  // 5: scribe.v1.ErrorInfo.reason:type_name -> scribe.v1.Reason
+	18, // 6: scribe.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
+	14, // 7: scribe.v1.ErrorInfo.conflicts:type_name -> scribe.v1.SequenceConflict
+	13, // 8: scribe.v1.ErrorInfo.schema_problems:type_name -> scribe.v1.SchemaProblem
+	7,  // 9: scribe.v1.SequenceConflict.reason:type_name -> scribe.v1.Reason
+	18, // 10: scribe.v1.Category.retention:type_name -> google.protobuf.Duration
+	1,  // 11: scribe.v1.Category.delivery:type_name -> scribe.v1.Delivery
+	18, // 12: scribe.v1.Category.ordering_window:type_name -> google.protobuf.Duration
+	3,  // 13: scribe.v1.Category.quota_mode:type_name -> scribe.v1.QuotaMode
+	4,  // 14: scribe.v1.Category.repeatable:type_name -> scribe.v1.Repeatability
+	8,  // 15: scribe.v1.Category.cache:type_name -> scribe.v1.CachePolicy
+	6,  // 16: scribe.v1.Category.shard_by:type_name -> scribe.v1.ShardBy
+	9,  // 17: scribe.v1.Category.former_layouts:type_name -> scribe.v1.ShardLayout
+	3,  // 18: scribe.v1.Category.read_quota_mode:type_name -> scribe.v1.QuotaMode
+	2,  // 19: scribe.v1.Category.priority:type_name -> scribe.v1.Priority
+	18, // 20: scribe.v1.Category.linger:type_name -> google.protobuf.Duration
+	10, // 21: scribe.v1.Category.ranges:type_name -> scribe.v1.ShardRange
+	11, // 22: scribe.v1.Category.lineage:type_name -> scribe.v1.ShardLineage
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_common_proto_init() }
@@ -1592,7 +1776,7 @@ func file_scribe_v1_common_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_common_proto_rawDesc), len(file_scribe_v1_common_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   8,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -212,7 +212,9 @@ func (x *CreateCategoryResponse) GetCategory() *Category {
 type GetCategoryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its name.
-	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Also describe its logical shards. Only a control plane that leads knows their traffic.
+	WithShards    bool `protobuf:"varint,62,opt,name=with_shards,json=withShards,proto3" json:"with_shards,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -254,11 +256,20 @@ func (x *GetCategoryRequest) GetName() string {
 	return ""
 }
 
+func (x *GetCategoryRequest) GetWithShards() bool {
+	if x != nil {
+		return x.WithShards
+	}
+	return false
+}
+
 // GetCategoryResponse returns it.
 type GetCategoryResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As stored.
-	Category      *Category `protobuf:"bytes,1,opt,name=category,proto3" json:"category,omitempty"`
+	Category *Category `protobuf:"bytes,1,opt,name=category,proto3" json:"category,omitempty"`
+	// With with_shards: those that have traffic or a plan, by number.
+	Shards        []*ShardStatus `protobuf:"bytes,62,rep,name=shards,proto3" json:"shards,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -296,6 +307,13 @@ func (*GetCategoryResponse) Descriptor() ([]byte, []int) {
 func (x *GetCategoryResponse) GetCategory() *Category {
 	if x != nil {
 		return x.Category
+	}
+	return nil
+}
+
+func (x *GetCategoryResponse) GetShards() []*ShardStatus {
+	if x != nil {
+		return x.Shards
 	}
 	return nil
 }
@@ -491,7 +509,13 @@ type UpdateCategoryRequest struct {
 	// New linger.
 	Linger *durationpb.Duration `protobuf:"bytes,60,opt,name=linger,proto3" json:"linger,omitempty"`
 	// Remove the linger: producers decide. Not beside linger.
-	AutoLinger    bool `protobuf:"varint,61,opt,name=auto_linger,json=autoLinger,proto3" json:"auto_linger,omitempty"`
+	AutoLinger bool `protobuf:"varint,61,opt,name=auto_linger,json=autoLinger,proto3" json:"auto_linger,omitempty"`
+	// Split this logical shard in two halves of its hashes: the upper half is in a new shard from now on. Alone, and with the revision.
+	SplitShard *uint32 `protobuf:"varint,62,opt,name=split_shard,json=splitShard,proto3,oneof" json:"split_shard,omitempty"`
+	// Merge two logical shards with adjacent hashes that come from one: the first one has all of them from now on. Alone, and with the revision.
+	MergeShards []uint32 `protobuf:"varint,63,rep,packed,name=merge_shards,json=mergeShards,proto3" json:"merge_shards,omitempty"`
+	// New choice whether busy shards are split.
+	AutoSplit     *bool `protobuf:"varint,64,opt,name=auto_split,json=autoSplit,proto3,oneof" json:"auto_split,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -676,6 +700,27 @@ func (x *UpdateCategoryRequest) GetLinger() *durationpb.Duration {
 func (x *UpdateCategoryRequest) GetAutoLinger() bool {
 	if x != nil {
 		return x.AutoLinger
+	}
+	return false
+}
+
+func (x *UpdateCategoryRequest) GetSplitShard() uint32 {
+	if x != nil && x.SplitShard != nil {
+		return *x.SplitShard
+	}
+	return 0
+}
+
+func (x *UpdateCategoryRequest) GetMergeShards() []uint32 {
+	if x != nil {
+		return x.MergeShards
+	}
+	return nil
+}
+
+func (x *UpdateCategoryRequest) GetAutoSplit() bool {
+	if x != nil && x.AutoSplit != nil {
+		return *x.AutoSplit
 	}
 	return false
 }
@@ -876,7 +921,13 @@ type WatchCategoriesResponse struct {
 	// The complete set has been sent.
 	Synced bool `protobuf:"varint,4,opt,name=synced,proto3" json:"synced,omitempty"`
 	// The revision that the watch has reached.
-	Revision      uint64 `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision uint64 `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Forget the plans that were known: all of them follow. `reset` means this, too.
+	PlansReset bool `protobuf:"varint,62,opt,name=plans_reset,json=plansReset,proto3" json:"plans_reset,omitempty"`
+	// Plans that were made or changed. They come once the complete set of categories was sent.
+	Plans []*CategoryPlan `protobuf:"bytes,63,rep,name=plans,proto3" json:"plans,omitempty"`
+	// Ids of categories that have no plan any more.
+	Unplanned     []uint32 `protobuf:"varint,64,rep,packed,name=unplanned,proto3" json:"unplanned,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -946,6 +997,438 @@ func (x *WatchCategoriesResponse) GetRevision() uint64 {
 	return 0
 }
 
+func (x *WatchCategoriesResponse) GetPlansReset() bool {
+	if x != nil {
+		return x.PlansReset
+	}
+	return false
+}
+
+func (x *WatchCategoriesResponse) GetPlans() []*CategoryPlan {
+	if x != nil {
+		return x.Plans
+	}
+	return nil
+}
+
+func (x *WatchCategoriesResponse) GetUnplanned() []uint32 {
+	if x != nil {
+		return x.Unplanned
+	}
+	return nil
+}
+
+// CategoryPlan is what the control plane has provisioned for the traffic of a category. Most categories have none: what is not planned has
+// one micro-shard, and its logs are opened by their first records.
+type CategoryPlan struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The category's id.
+	Category uint32 `protobuf:"varint,1,opt,name=category,proto3" json:"category,omitempty"`
+	// By number; at most 256, those with the most traffic.
+	Shards        []*ShardPlan `protobuf:"bytes,2,rep,name=shards,proto3" json:"shards,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CategoryPlan) Reset() {
+	*x = CategoryPlan{}
+	mi := &file_scribe_v1_control_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CategoryPlan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CategoryPlan) ProtoMessage() {}
+
+func (x *CategoryPlan) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CategoryPlan.ProtoReflect.Descriptor instead.
+func (*CategoryPlan) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *CategoryPlan) GetCategory() uint32 {
+	if x != nil {
+		return x.Category
+	}
+	return 0
+}
+
+func (x *CategoryPlan) GetShards() []*ShardPlan {
+	if x != nil {
+		return x.Shards
+	}
+	return nil
+}
+
+// ShardPlan is the plan of a logical shard.
+type ShardPlan struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its number.
+	Shard uint32 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// How many micro-shards write proxies give it at least; 1 to 1,024.
+	MicroShards uint32 `protobuf:"varint,2,opt,name=micro_shards,json=microShards,proto3" json:"micro_shards,omitempty"`
+	// How many of the shard's first batchers, by affinity, have its log open before its records come; as many as micro_shards or more.
+	Logs          uint32 `protobuf:"varint,3,opt,name=logs,proto3" json:"logs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShardPlan) Reset() {
+	*x = ShardPlan{}
+	mi := &file_scribe_v1_control_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShardPlan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShardPlan) ProtoMessage() {}
+
+func (x *ShardPlan) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShardPlan.ProtoReflect.Descriptor instead.
+func (*ShardPlan) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ShardPlan) GetShard() uint32 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *ShardPlan) GetMicroShards() uint32 {
+	if x != nil {
+		return x.MicroShards
+	}
+	return 0
+}
+
+func (x *ShardPlan) GetLogs() uint32 {
+	if x != nil {
+		return x.Logs
+	}
+	return 0
+}
+
+// ShardTraffic is what one write proxy has sent of a logical shard.
+type ShardTraffic struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The category's id.
+	Category uint32 `protobuf:"varint,1,opt,name=category,proto3" json:"category,omitempty"`
+	// The shard's number.
+	Shard uint32 `protobuf:"varint,2,opt,name=shard,proto3" json:"shard,omitempty"`
+	// Bytes of frames a second.
+	BytesPerSecond uint64 `protobuf:"varint,3,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"`
+	// Messages a second.
+	MessagesPerSecond uint64 `protobuf:"varint,4,opt,name=messages_per_second,json=messagesPerSecond,proto3" json:"messages_per_second,omitempty"`
+	// The shard has one log, whatever its traffic is.
+	OneLog        bool `protobuf:"varint,5,opt,name=one_log,json=oneLog,proto3" json:"one_log,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShardTraffic) Reset() {
+	*x = ShardTraffic{}
+	mi := &file_scribe_v1_control_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShardTraffic) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShardTraffic) ProtoMessage() {}
+
+func (x *ShardTraffic) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShardTraffic.ProtoReflect.Descriptor instead.
+func (*ShardTraffic) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ShardTraffic) GetCategory() uint32 {
+	if x != nil {
+		return x.Category
+	}
+	return 0
+}
+
+func (x *ShardTraffic) GetShard() uint32 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *ShardTraffic) GetBytesPerSecond() uint64 {
+	if x != nil {
+		return x.BytesPerSecond
+	}
+	return 0
+}
+
+func (x *ShardTraffic) GetMessagesPerSecond() uint64 {
+	if x != nil {
+		return x.MessagesPerSecond
+	}
+	return 0
+}
+
+func (x *ShardTraffic) GetOneLog() bool {
+	if x != nil {
+		return x.OneLog
+	}
+	return false
+}
+
+// TrafficHistory is what the control plane keeps of a category's traffic.
+type TrafficHistory struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The hour of the last values, in hours since 1970.
+	Hour int64 `protobuf:"varint,1,opt,name=hour,proto3" json:"hour,omitempty"`
+	// Bytes a second, by hour, the newest last; at most 168. Each is the 95th percentile of the hour's minutes.
+	BytesPerSecond []uint64 `protobuf:"varint,2,rep,packed,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"`
+	// Messages a second, likewise; as many.
+	MessagesPerSecond []uint64 `protobuf:"varint,3,rep,packed,name=messages_per_second,json=messagesPerSecond,proto3" json:"messages_per_second,omitempty"`
+	// How the last traffic was divided among logical shards; at most 256.
+	Shares        []*ShardShare `protobuf:"bytes,4,rep,name=shares,proto3" json:"shares,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TrafficHistory) Reset() {
+	*x = TrafficHistory{}
+	mi := &file_scribe_v1_control_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TrafficHistory) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TrafficHistory) ProtoMessage() {}
+
+func (x *TrafficHistory) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TrafficHistory.ProtoReflect.Descriptor instead.
+func (*TrafficHistory) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *TrafficHistory) GetHour() int64 {
+	if x != nil {
+		return x.Hour
+	}
+	return 0
+}
+
+func (x *TrafficHistory) GetBytesPerSecond() []uint64 {
+	if x != nil {
+		return x.BytesPerSecond
+	}
+	return nil
+}
+
+func (x *TrafficHistory) GetMessagesPerSecond() []uint64 {
+	if x != nil {
+		return x.MessagesPerSecond
+	}
+	return nil
+}
+
+func (x *TrafficHistory) GetShares() []*ShardShare {
+	if x != nil {
+		return x.Shares
+	}
+	return nil
+}
+
+// ShardShare is a logical shard's part of its category's traffic.
+type ShardShare struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its number.
+	Shard uint32 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// Its part, in millionths.
+	Millionths    uint32 `protobuf:"varint,2,opt,name=millionths,proto3" json:"millionths,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShardShare) Reset() {
+	*x = ShardShare{}
+	mi := &file_scribe_v1_control_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShardShare) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShardShare) ProtoMessage() {}
+
+func (x *ShardShare) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShardShare.ProtoReflect.Descriptor instead.
+func (*ShardShare) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ShardShare) GetShard() uint32 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *ShardShare) GetMillionths() uint32 {
+	if x != nil {
+		return x.Millionths
+	}
+	return 0
+}
+
+// ShardStatus describes a logical shard of a category.
+type ShardStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its number.
+	Shard uint32 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// What all write proxies have sent of it in the last seconds: bytes of frames a second. 0 is also what is too little to be reported.
+	BytesPerSecond uint64 `protobuf:"varint,2,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"`
+	// Messages a second, likewise.
+	MessagesPerSecond uint64 `protobuf:"varint,3,opt,name=messages_per_second,json=messagesPerSecond,proto3" json:"messages_per_second,omitempty"`
+	// How many micro-shards it has at least, and how many logs are open for it ahead of need; 1 and 0 without a plan.
+	MicroShards   uint32 `protobuf:"varint,4,opt,name=micro_shards,json=microShards,proto3" json:"micro_shards,omitempty"`
+	Logs          uint32 `protobuf:"varint,5,opt,name=logs,proto3" json:"logs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShardStatus) Reset() {
+	*x = ShardStatus{}
+	mi := &file_scribe_v1_control_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShardStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShardStatus) ProtoMessage() {}
+
+func (x *ShardStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShardStatus.ProtoReflect.Descriptor instead.
+func (*ShardStatus) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ShardStatus) GetShard() uint32 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *ShardStatus) GetBytesPerSecond() uint64 {
+	if x != nil {
+		return x.BytesPerSecond
+	}
+	return 0
+}
+
+func (x *ShardStatus) GetMessagesPerSecond() uint64 {
+	if x != nil {
+		return x.MessagesPerSecond
+	}
+	return 0
+}
+
+func (x *ShardStatus) GetMicroShards() uint32 {
+	if x != nil {
+		return x.MicroShards
+	}
+	return 0
+}
+
+func (x *ShardStatus) GetLogs() uint32 {
+	if x != nil {
+		return x.Logs
+	}
+	return 0
+}
+
 // Member is a process that offers roles.
 type Member struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -975,7 +1458,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_scribe_v1_control_proto_msgTypes[12]
+	mi := &file_scribe_v1_control_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -987,7 +1470,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[12]
+	mi := &file_scribe_v1_control_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1000,7 +1483,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{12}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Member) GetId() string {
@@ -1086,7 +1569,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[13]
+	mi := &file_scribe_v1_control_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1098,7 +1581,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[13]
+	mi := &file_scribe_v1_control_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1111,7 +1594,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{13}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *JoinRequest) GetMember() *Member {
@@ -1141,7 +1624,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[14]
+	mi := &file_scribe_v1_control_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1153,7 +1636,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[14]
+	mi := &file_scribe_v1_control_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1166,7 +1649,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{14}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *JoinResponse) GetMember() *Member {
@@ -1193,14 +1676,16 @@ type HeartbeatRequest struct {
 	// Member.incarnation. Another one than the lease's is REASON_MEMBER_REFUSED: another process has taken the id over.
 	Incarnation string `protobuf:"bytes,40,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	// Member.store. Another one than the cell's is REASON_MEMBER_REFUSED.
-	Store         string `protobuf:"bytes,41,opt,name=store,proto3" json:"store,omitempty"`
+	Store string `protobuf:"bytes,41,opt,name=store,proto3" json:"store,omitempty"`
+	// What its write proxy has sent since the last heartbeat, of the busiest logical shards: at most 1,000, the busiest first.
+	Traffic       []*ShardTraffic `protobuf:"bytes,62,rep,name=traffic,proto3" json:"traffic,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HeartbeatRequest) Reset() {
 	*x = HeartbeatRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[15]
+	mi := &file_scribe_v1_control_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1212,7 +1697,7 @@ func (x *HeartbeatRequest) String() string {
 func (*HeartbeatRequest) ProtoMessage() {}
 
 func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[15]
+	mi := &file_scribe_v1_control_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1225,7 +1710,7 @@ func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*HeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{15}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *HeartbeatRequest) GetId() string {
@@ -1256,6 +1741,13 @@ func (x *HeartbeatRequest) GetStore() string {
 	return ""
 }
 
+func (x *HeartbeatRequest) GetTraffic() []*ShardTraffic {
+	if x != nil {
+		return x.Traffic
+	}
+	return nil
+}
+
 // HeartbeatResponse acknowledges. A lease that has ended is REASON_LEASE_EXPIRED.
 type HeartbeatResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1265,7 +1757,7 @@ type HeartbeatResponse struct {
 
 func (x *HeartbeatResponse) Reset() {
 	*x = HeartbeatResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[16]
+	mi := &file_scribe_v1_control_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1277,7 +1769,7 @@ func (x *HeartbeatResponse) String() string {
 func (*HeartbeatResponse) ProtoMessage() {}
 
 func (x *HeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[16]
+	mi := &file_scribe_v1_control_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1290,7 +1782,7 @@ func (x *HeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*HeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{16}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{22}
 }
 
 // LeaveRequest ends a lease.
@@ -1306,7 +1798,7 @@ type LeaveRequest struct {
 
 func (x *LeaveRequest) Reset() {
 	*x = LeaveRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[17]
+	mi := &file_scribe_v1_control_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1318,7 +1810,7 @@ func (x *LeaveRequest) String() string {
 func (*LeaveRequest) ProtoMessage() {}
 
 func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[17]
+	mi := &file_scribe_v1_control_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1331,7 +1823,7 @@ func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveRequest.ProtoReflect.Descriptor instead.
 func (*LeaveRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{17}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *LeaveRequest) GetId() string {
@@ -1357,7 +1849,7 @@ type LeaveResponse struct {
 
 func (x *LeaveResponse) Reset() {
 	*x = LeaveResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[18]
+	mi := &file_scribe_v1_control_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1369,7 +1861,7 @@ func (x *LeaveResponse) String() string {
 func (*LeaveResponse) ProtoMessage() {}
 
 func (x *LeaveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[18]
+	mi := &file_scribe_v1_control_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1382,7 +1874,7 @@ func (x *LeaveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveResponse.ProtoReflect.Descriptor instead.
 func (*LeaveResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{18}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{24}
 }
 
 // ListMembersRequest asks for members.
@@ -1396,7 +1888,7 @@ type ListMembersRequest struct {
 
 func (x *ListMembersRequest) Reset() {
 	*x = ListMembersRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[19]
+	mi := &file_scribe_v1_control_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1408,7 +1900,7 @@ func (x *ListMembersRequest) String() string {
 func (*ListMembersRequest) ProtoMessage() {}
 
 func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[19]
+	mi := &file_scribe_v1_control_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1421,7 +1913,7 @@ func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersRequest.ProtoReflect.Descriptor instead.
 func (*ListMembersRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{19}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListMembersRequest) GetRole() Role {
@@ -1442,7 +1934,7 @@ type ListMembersResponse struct {
 
 func (x *ListMembersResponse) Reset() {
 	*x = ListMembersResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[20]
+	mi := &file_scribe_v1_control_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1454,7 +1946,7 @@ func (x *ListMembersResponse) String() string {
 func (*ListMembersResponse) ProtoMessage() {}
 
 func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[20]
+	mi := &file_scribe_v1_control_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1467,7 +1959,7 @@ func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersResponse.ProtoReflect.Descriptor instead.
 func (*ListMembersResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{20}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListMembersResponse) GetMembers() []*Member {
@@ -1488,7 +1980,7 @@ type WatchMembersRequest struct {
 
 func (x *WatchMembersRequest) Reset() {
 	*x = WatchMembersRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[21]
+	mi := &file_scribe_v1_control_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1500,7 +1992,7 @@ func (x *WatchMembersRequest) String() string {
 func (*WatchMembersRequest) ProtoMessage() {}
 
 func (x *WatchMembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[21]
+	mi := &file_scribe_v1_control_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1513,7 +2005,7 @@ func (x *WatchMembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchMembersRequest.ProtoReflect.Descriptor instead.
 func (*WatchMembersRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{21}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WatchMembersRequest) GetHeartbeat() *durationpb.Duration {
@@ -1534,7 +2026,7 @@ type WatchMembersResponse struct {
 
 func (x *WatchMembersResponse) Reset() {
 	*x = WatchMembersResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[22]
+	mi := &file_scribe_v1_control_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1546,7 +2038,7 @@ func (x *WatchMembersResponse) String() string {
 func (*WatchMembersResponse) ProtoMessage() {}
 
 func (x *WatchMembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[22]
+	mi := &file_scribe_v1_control_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1559,7 +2051,7 @@ func (x *WatchMembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchMembersResponse.ProtoReflect.Descriptor instead.
 func (*WatchMembersResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{22}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WatchMembersResponse) GetMembers() []*Member {
@@ -1578,7 +2070,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[23]
+	mi := &file_scribe_v1_control_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1590,7 +2082,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[23]
+	mi := &file_scribe_v1_control_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1603,7 +2095,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{23}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{29}
 }
 
 // GetStatusResponse describes a cell as one of its processes sees it.
@@ -1633,7 +2125,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[24]
+	mi := &file_scribe_v1_control_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1645,7 +2137,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[24]
+	mi := &file_scribe_v1_control_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1658,7 +2150,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{24}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GetStatusResponse) GetVersion() string {
@@ -1742,7 +2234,7 @@ type ControlLeadership struct {
 
 func (x *ControlLeadership) Reset() {
 	*x = ControlLeadership{}
-	mi := &file_scribe_v1_control_proto_msgTypes[25]
+	mi := &file_scribe_v1_control_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1754,7 +2246,7 @@ func (x *ControlLeadership) String() string {
 func (*ControlLeadership) ProtoMessage() {}
 
 func (x *ControlLeadership) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[25]
+	mi := &file_scribe_v1_control_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1767,7 +2259,7 @@ func (x *ControlLeadership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlLeadership.ProtoReflect.Descriptor instead.
 func (*ControlLeadership) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{25}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ControlLeadership) GetInstance() string {
@@ -1818,7 +2310,7 @@ type ListDroppedRequest struct {
 
 func (x *ListDroppedRequest) Reset() {
 	*x = ListDroppedRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[26]
+	mi := &file_scribe_v1_control_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1830,7 +2322,7 @@ func (x *ListDroppedRequest) String() string {
 func (*ListDroppedRequest) ProtoMessage() {}
 
 func (x *ListDroppedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[26]
+	mi := &file_scribe_v1_control_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1843,7 +2335,7 @@ func (x *ListDroppedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDroppedRequest.ProtoReflect.Descriptor instead.
 func (*ListDroppedRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{26}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListDroppedRequest) GetAfter() uint32 {
@@ -1873,7 +2365,7 @@ type ListDroppedResponse struct {
 
 func (x *ListDroppedResponse) Reset() {
 	*x = ListDroppedResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[27]
+	mi := &file_scribe_v1_control_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1885,7 +2377,7 @@ func (x *ListDroppedResponse) String() string {
 func (*ListDroppedResponse) ProtoMessage() {}
 
 func (x *ListDroppedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[27]
+	mi := &file_scribe_v1_control_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1898,7 +2390,7 @@ func (x *ListDroppedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDroppedResponse.ProtoReflect.Descriptor instead.
 func (*ListDroppedResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{27}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListDroppedResponse) GetCategories() []*Category {
@@ -1926,7 +2418,7 @@ type ForgetDroppedRequest struct {
 
 func (x *ForgetDroppedRequest) Reset() {
 	*x = ForgetDroppedRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[28]
+	mi := &file_scribe_v1_control_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1938,7 +2430,7 @@ func (x *ForgetDroppedRequest) String() string {
 func (*ForgetDroppedRequest) ProtoMessage() {}
 
 func (x *ForgetDroppedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[28]
+	mi := &file_scribe_v1_control_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1951,7 +2443,7 @@ func (x *ForgetDroppedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetDroppedRequest.ProtoReflect.Descriptor instead.
 func (*ForgetDroppedRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{28}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ForgetDroppedRequest) GetIds() []uint32 {
@@ -1970,7 +2462,7 @@ type ForgetDroppedResponse struct {
 
 func (x *ForgetDroppedResponse) Reset() {
 	*x = ForgetDroppedResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[29]
+	mi := &file_scribe_v1_control_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1982,7 +2474,7 @@ func (x *ForgetDroppedResponse) String() string {
 func (*ForgetDroppedResponse) ProtoMessage() {}
 
 func (x *ForgetDroppedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[29]
+	mi := &file_scribe_v1_control_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1995,7 +2487,7 @@ func (x *ForgetDroppedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetDroppedResponse.ProtoReflect.Descriptor instead.
 func (*ForgetDroppedResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{29}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{35}
 }
 
 // Pin is what readers of a category still need.
@@ -2011,7 +2503,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_scribe_v1_control_proto_msgTypes[30]
+	mi := &file_scribe_v1_control_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2023,7 +2515,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[30]
+	mi := &file_scribe_v1_control_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2036,7 +2528,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{30}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Pin) GetCategory() uint32 {
@@ -2068,7 +2560,7 @@ type HoldPinsRequest struct {
 
 func (x *HoldPinsRequest) Reset() {
 	*x = HoldPinsRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[31]
+	mi := &file_scribe_v1_control_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2080,7 +2572,7 @@ func (x *HoldPinsRequest) String() string {
 func (*HoldPinsRequest) ProtoMessage() {}
 
 func (x *HoldPinsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[31]
+	mi := &file_scribe_v1_control_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2093,7 +2585,7 @@ func (x *HoldPinsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldPinsRequest.ProtoReflect.Descriptor instead.
 func (*HoldPinsRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{31}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *HoldPinsRequest) GetHolder() string {
@@ -2126,7 +2618,7 @@ type HoldPinsResponse struct {
 
 func (x *HoldPinsResponse) Reset() {
 	*x = HoldPinsResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[32]
+	mi := &file_scribe_v1_control_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2138,7 +2630,7 @@ func (x *HoldPinsResponse) String() string {
 func (*HoldPinsResponse) ProtoMessage() {}
 
 func (x *HoldPinsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[32]
+	mi := &file_scribe_v1_control_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2151,7 +2643,7 @@ func (x *HoldPinsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldPinsResponse.ProtoReflect.Descriptor instead.
 func (*HoldPinsResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{32}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{38}
 }
 
 // ListPinsRequest asks for pins.
@@ -2163,7 +2655,7 @@ type ListPinsRequest struct {
 
 func (x *ListPinsRequest) Reset() {
 	*x = ListPinsRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[33]
+	mi := &file_scribe_v1_control_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2175,7 +2667,7 @@ func (x *ListPinsRequest) String() string {
 func (*ListPinsRequest) ProtoMessage() {}
 
 func (x *ListPinsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[33]
+	mi := &file_scribe_v1_control_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2188,7 +2680,7 @@ func (x *ListPinsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPinsRequest.ProtoReflect.Descriptor instead.
 func (*ListPinsRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{33}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{39}
 }
 
 // ListPinsResponse holds them.
@@ -2204,7 +2696,7 @@ type ListPinsResponse struct {
 
 func (x *ListPinsResponse) Reset() {
 	*x = ListPinsResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[34]
+	mi := &file_scribe_v1_control_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2216,7 +2708,7 @@ func (x *ListPinsResponse) String() string {
 func (*ListPinsResponse) ProtoMessage() {}
 
 func (x *ListPinsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[34]
+	mi := &file_scribe_v1_control_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2229,7 +2721,7 @@ func (x *ListPinsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPinsResponse.ProtoReflect.Descriptor instead.
 func (*ListPinsResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{34}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ListPinsResponse) GetPins() []*Pin {
@@ -2263,7 +2755,7 @@ type ShareQuotasRequest struct {
 
 func (x *ShareQuotasRequest) Reset() {
 	*x = ShareQuotasRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[35]
+	mi := &file_scribe_v1_control_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2275,7 +2767,7 @@ func (x *ShareQuotasRequest) String() string {
 func (*ShareQuotasRequest) ProtoMessage() {}
 
 func (x *ShareQuotasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[35]
+	mi := &file_scribe_v1_control_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2288,7 +2780,7 @@ func (x *ShareQuotasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareQuotasRequest.ProtoReflect.Descriptor instead.
 func (*ShareQuotasRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{35}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ShareQuotasRequest) GetMember() string {
@@ -2334,7 +2826,7 @@ type QuotaDemand struct {
 
 func (x *QuotaDemand) Reset() {
 	*x = QuotaDemand{}
-	mi := &file_scribe_v1_control_proto_msgTypes[36]
+	mi := &file_scribe_v1_control_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2346,7 +2838,7 @@ func (x *QuotaDemand) String() string {
 func (*QuotaDemand) ProtoMessage() {}
 
 func (x *QuotaDemand) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[36]
+	mi := &file_scribe_v1_control_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2359,7 +2851,7 @@ func (x *QuotaDemand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotaDemand.ProtoReflect.Descriptor instead.
 func (*QuotaDemand) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{36}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *QuotaDemand) GetCategory() uint32 {
@@ -2394,7 +2886,7 @@ type ShareQuotasResponse struct {
 
 func (x *ShareQuotasResponse) Reset() {
 	*x = ShareQuotasResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[37]
+	mi := &file_scribe_v1_control_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2406,7 +2898,7 @@ func (x *ShareQuotasResponse) String() string {
 func (*ShareQuotasResponse) ProtoMessage() {}
 
 func (x *ShareQuotasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[37]
+	mi := &file_scribe_v1_control_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2419,7 +2911,7 @@ func (x *ShareQuotasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareQuotasResponse.ProtoReflect.Descriptor instead.
 func (*ShareQuotasResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{37}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ShareQuotasResponse) GetLeases() []*QuotaLease {
@@ -2442,7 +2934,7 @@ type QuotaLease struct {
 
 func (x *QuotaLease) Reset() {
 	*x = QuotaLease{}
-	mi := &file_scribe_v1_control_proto_msgTypes[38]
+	mi := &file_scribe_v1_control_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2454,7 +2946,7 @@ func (x *QuotaLease) String() string {
 func (*QuotaLease) ProtoMessage() {}
 
 func (x *QuotaLease) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[38]
+	mi := &file_scribe_v1_control_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2467,7 +2959,7 @@ func (x *QuotaLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotaLease.ProtoReflect.Descriptor instead.
 func (*QuotaLease) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{38}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *QuotaLease) GetCategory() uint32 {
@@ -2493,11 +2985,14 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\bcategory\x18\x01 \x01(\v2\x13.scribe.v1.CategoryR\bcategory\x12\"\n" +
 	"\rif_not_exists\x18\x02 \x01(\bR\vifNotExists\"I\n" +
 	"\x16CreateCategoryResponse\x12/\n" +
-	"\bcategory\x18\x01 \x01(\v2\x13.scribe.v1.CategoryR\bcategory\"(\n" +
+	"\bcategory\x18\x01 \x01(\v2\x13.scribe.v1.CategoryR\bcategory\"I\n" +
 	"\x12GetCategoryRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"F\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1f\n" +
+	"\vwith_shards\x18> \x01(\bR\n" +
+	"withShards\"v\n" +
 	"\x13GetCategoryResponse\x12/\n" +
-	"\bcategory\x18\x01 \x01(\v2\x13.scribe.v1.CategoryR\bcategory\"\x9a\x01\n" +
+	"\bcategory\x18\x01 \x01(\v2\x13.scribe.v1.CategoryR\bcategory\x12.\n" +
+	"\x06shards\x18> \x03(\v2\x16.scribe.v1.ShardStatusR\x06shards\"\x9a\x01\n" +
 	"\x15ListCategoriesRequest\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\tR\x05after\x12\x14\n" +
@@ -2509,8 +3004,7 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"categories\x18\x01 \x03(\v2\x13.scribe.v1.CategoryR\n" +
 	"categories\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x12\x14\n" +
-	"\x05named\x18\x03 \x01(\bR\x05named\"\x9c\n" +
-	"\n" +
+	"\x05named\x18\x03 \x01(\bR\x05named\"\xa8\v\n" +
 	"\x15UpdateCategoryRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x19\n" +
@@ -2540,7 +3034,12 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\bpriority\x189 \x01(\x0e2\x13.scribe.v1.PriorityH\fR\bpriority\x88\x01\x01\x121\n" +
 	"\x06linger\x18< \x01(\v2\x19.google.protobuf.DurationR\x06linger\x12\x1f\n" +
 	"\vauto_linger\x18= \x01(\bR\n" +
-	"autoLingerB\b\n" +
+	"autoLinger\x12$\n" +
+	"\vsplit_shard\x18> \x01(\rH\rR\n" +
+	"splitShard\x88\x01\x01\x12!\n" +
+	"\fmerge_shards\x18? \x03(\rR\vmergeShards\x12\"\n" +
+	"\n" +
+	"auto_split\x18@ \x01(\bH\x0eR\tautoSplit\x88\x01\x01B\b\n" +
 	"\x06_ownerB\t\n" +
 	"\a_shardsB\x14\n" +
 	"\x12_max_message_bytesB\x19\n" +
@@ -2553,7 +3052,9 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x1c_read_quota_bytes_per_secondB!\n" +
 	"\x1f_read_quota_requests_per_secondB\x12\n" +
 	"\x10_read_quota_modeB\v\n" +
-	"\t_priority\"I\n" +
+	"\t_priorityB\x0e\n" +
+	"\f_split_shardB\r\n" +
+	"\v_auto_split\"I\n" +
 	"\x16UpdateCategoryResponse\x12/\n" +
 	"\bcategory\x18\x01 \x01(\v2\x13.scribe.v1.CategoryR\bcategory\"G\n" +
 	"\x15DeleteCategoryRequest\x12\x12\n" +
@@ -2561,13 +3062,47 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\"\x18\n" +
 	"\x16DeleteCategoryResponse\"Q\n" +
 	"\x16WatchCategoriesRequest\x127\n" +
-	"\theartbeat\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\theartbeat\"\xac\x01\n" +
+	"\theartbeat\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\theartbeat\"\x9a\x02\n" +
 	"\x17WatchCategoriesResponse\x12\x14\n" +
 	"\x05reset\x18\x01 \x01(\bR\x05reset\x12-\n" +
 	"\aupdated\x18\x02 \x03(\v2\x13.scribe.v1.CategoryR\aupdated\x12\x18\n" +
 	"\adeleted\x18\x03 \x03(\tR\adeleted\x12\x16\n" +
 	"\x06synced\x18\x04 \x01(\bR\x06synced\x12\x1a\n" +
-	"\brevision\x18\x05 \x01(\x04R\brevision\"\x8d\x02\n" +
+	"\brevision\x18\x05 \x01(\x04R\brevision\x12\x1f\n" +
+	"\vplans_reset\x18> \x01(\bR\n" +
+	"plansReset\x12-\n" +
+	"\x05plans\x18? \x03(\v2\x17.scribe.v1.CategoryPlanR\x05plans\x12\x1c\n" +
+	"\tunplanned\x18@ \x03(\rR\tunplanned\"X\n" +
+	"\fCategoryPlan\x12\x1a\n" +
+	"\bcategory\x18\x01 \x01(\rR\bcategory\x12,\n" +
+	"\x06shards\x18\x02 \x03(\v2\x14.scribe.v1.ShardPlanR\x06shards\"X\n" +
+	"\tShardPlan\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\rR\x05shard\x12!\n" +
+	"\fmicro_shards\x18\x02 \x01(\rR\vmicroShards\x12\x12\n" +
+	"\x04logs\x18\x03 \x01(\rR\x04logs\"\xb3\x01\n" +
+	"\fShardTraffic\x12\x1a\n" +
+	"\bcategory\x18\x01 \x01(\rR\bcategory\x12\x14\n" +
+	"\x05shard\x18\x02 \x01(\rR\x05shard\x12(\n" +
+	"\x10bytes_per_second\x18\x03 \x01(\x04R\x0ebytesPerSecond\x12.\n" +
+	"\x13messages_per_second\x18\x04 \x01(\x04R\x11messagesPerSecond\x12\x17\n" +
+	"\aone_log\x18\x05 \x01(\bR\x06oneLog\"\xad\x01\n" +
+	"\x0eTrafficHistory\x12\x12\n" +
+	"\x04hour\x18\x01 \x01(\x03R\x04hour\x12(\n" +
+	"\x10bytes_per_second\x18\x02 \x03(\x04R\x0ebytesPerSecond\x12.\n" +
+	"\x13messages_per_second\x18\x03 \x03(\x04R\x11messagesPerSecond\x12-\n" +
+	"\x06shares\x18\x04 \x03(\v2\x15.scribe.v1.ShardShareR\x06shares\"B\n" +
+	"\n" +
+	"ShardShare\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\rR\x05shard\x12\x1e\n" +
+	"\n" +
+	"millionths\x18\x02 \x01(\rR\n" +
+	"millionths\"\xb4\x01\n" +
+	"\vShardStatus\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\rR\x05shard\x12(\n" +
+	"\x10bytes_per_second\x18\x02 \x01(\x04R\x0ebytesPerSecond\x12.\n" +
+	"\x13messages_per_second\x18\x03 \x01(\x04R\x11messagesPerSecond\x12!\n" +
+	"\fmicro_shards\x18\x04 \x01(\rR\vmicroShards\x12\x12\n" +
+	"\x04logs\x18\x05 \x01(\rR\x04logs\"\x8d\x02\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12%\n" +
 	"\x05roles\x18\x02 \x03(\x0e2\x0f.scribe.v1.RoleR\x05roles\x12\x10\n" +
@@ -2584,12 +3119,13 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"f\n" +
 	"\fJoinResponse\x12)\n" +
 	"\x06member\x18\x01 \x01(\v2\x11.scribe.v1.MemberR\x06member\x12+\n" +
-	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"n\n" +
+	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"\xa1\x01\n" +
 	"\x10HeartbeatRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04load\x18\x02 \x01(\rR\x04load\x12 \n" +
 	"\vincarnation\x18( \x01(\tR\vincarnation\x12\x14\n" +
-	"\x05store\x18) \x01(\tR\x05store\"\x13\n" +
+	"\x05store\x18) \x01(\tR\x05store\x121\n" +
+	"\atraffic\x18> \x03(\v2\x17.scribe.v1.ShardTrafficR\atraffic\"\x13\n" +
 	"\x11HeartbeatResponse\"@\n" +
 	"\fLeaveRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
@@ -2710,7 +3246,7 @@ func file_scribe_v1_control_proto_rawDescGZIP() []byte {
 }
 
 var file_scribe_v1_control_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_scribe_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_scribe_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_scribe_v1_control_proto_goTypes = []any{
 	(Role)(0),                       // 0: scribe.v1.Role
 	(*CreateCategoryRequest)(nil),   // 1: scribe.v1.CreateCategoryRequest
@@ -2725,118 +3261,129 @@ var file_scribe_v1_control_proto_goTypes = []any{
 	(*DeleteCategoryResponse)(nil),  // 10: scribe.v1.DeleteCategoryResponse
 	(*WatchCategoriesRequest)(nil),  // 11: scribe.v1.WatchCategoriesRequest
 	(*WatchCategoriesResponse)(nil), // 12: scribe.v1.WatchCategoriesResponse
-	(*Member)(nil),                  // 13: scribe.v1.Member
-	(*JoinRequest)(nil),             // 14: scribe.v1.JoinRequest
-	(*JoinResponse)(nil),            // 15: scribe.v1.JoinResponse
-	(*HeartbeatRequest)(nil),        // 16: scribe.v1.HeartbeatRequest
-	(*HeartbeatResponse)(nil),       // 17: scribe.v1.HeartbeatResponse
-	(*LeaveRequest)(nil),            // 18: scribe.v1.LeaveRequest
-	(*LeaveResponse)(nil),           // 19: scribe.v1.LeaveResponse
-	(*ListMembersRequest)(nil),      // 20: scribe.v1.ListMembersRequest
-	(*ListMembersResponse)(nil),     // 21: scribe.v1.ListMembersResponse
-	(*WatchMembersRequest)(nil),     // 22: scribe.v1.WatchMembersRequest
-	(*WatchMembersResponse)(nil),    // 23: scribe.v1.WatchMembersResponse
-	(*GetStatusRequest)(nil),        // 24: scribe.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),       // 25: scribe.v1.GetStatusResponse
-	(*ControlLeadership)(nil),       // 26: scribe.v1.ControlLeadership
-	(*ListDroppedRequest)(nil),      // 27: scribe.v1.ListDroppedRequest
-	(*ListDroppedResponse)(nil),     // 28: scribe.v1.ListDroppedResponse
-	(*ForgetDroppedRequest)(nil),    // 29: scribe.v1.ForgetDroppedRequest
-	(*ForgetDroppedResponse)(nil),   // 30: scribe.v1.ForgetDroppedResponse
-	(*Pin)(nil),                     // 31: scribe.v1.Pin
-	(*HoldPinsRequest)(nil),         // 32: scribe.v1.HoldPinsRequest
-	(*HoldPinsResponse)(nil),        // 33: scribe.v1.HoldPinsResponse
-	(*ListPinsRequest)(nil),         // 34: scribe.v1.ListPinsRequest
-	(*ListPinsResponse)(nil),        // 35: scribe.v1.ListPinsResponse
-	(*ShareQuotasRequest)(nil),      // 36: scribe.v1.ShareQuotasRequest
-	(*QuotaDemand)(nil),             // 37: scribe.v1.QuotaDemand
-	(*ShareQuotasResponse)(nil),     // 38: scribe.v1.ShareQuotasResponse
-	(*QuotaLease)(nil),              // 39: scribe.v1.QuotaLease
-	(*Category)(nil),                // 40: scribe.v1.Category
-	(*durationpb.Duration)(nil),     // 41: google.protobuf.Duration
-	(QuotaMode)(0),                  // 42: scribe.v1.QuotaMode
-	(Repeatability)(0),              // 43: scribe.v1.Repeatability
-	(*CachePolicy)(nil),             // 44: scribe.v1.CachePolicy
-	(ShardBy)(0),                    // 45: scribe.v1.ShardBy
-	(Priority)(0),                   // 46: scribe.v1.Priority
+	(*CategoryPlan)(nil),            // 13: scribe.v1.CategoryPlan
+	(*ShardPlan)(nil),               // 14: scribe.v1.ShardPlan
+	(*ShardTraffic)(nil),            // 15: scribe.v1.ShardTraffic
+	(*TrafficHistory)(nil),          // 16: scribe.v1.TrafficHistory
+	(*ShardShare)(nil),              // 17: scribe.v1.ShardShare
+	(*ShardStatus)(nil),             // 18: scribe.v1.ShardStatus
+	(*Member)(nil),                  // 19: scribe.v1.Member
+	(*JoinRequest)(nil),             // 20: scribe.v1.JoinRequest
+	(*JoinResponse)(nil),            // 21: scribe.v1.JoinResponse
+	(*HeartbeatRequest)(nil),        // 22: scribe.v1.HeartbeatRequest
+	(*HeartbeatResponse)(nil),       // 23: scribe.v1.HeartbeatResponse
+	(*LeaveRequest)(nil),            // 24: scribe.v1.LeaveRequest
+	(*LeaveResponse)(nil),           // 25: scribe.v1.LeaveResponse
+	(*ListMembersRequest)(nil),      // 26: scribe.v1.ListMembersRequest
+	(*ListMembersResponse)(nil),     // 27: scribe.v1.ListMembersResponse
+	(*WatchMembersRequest)(nil),     // 28: scribe.v1.WatchMembersRequest
+	(*WatchMembersResponse)(nil),    // 29: scribe.v1.WatchMembersResponse
+	(*GetStatusRequest)(nil),        // 30: scribe.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),       // 31: scribe.v1.GetStatusResponse
+	(*ControlLeadership)(nil),       // 32: scribe.v1.ControlLeadership
+	(*ListDroppedRequest)(nil),      // 33: scribe.v1.ListDroppedRequest
+	(*ListDroppedResponse)(nil),     // 34: scribe.v1.ListDroppedResponse
+	(*ForgetDroppedRequest)(nil),    // 35: scribe.v1.ForgetDroppedRequest
+	(*ForgetDroppedResponse)(nil),   // 36: scribe.v1.ForgetDroppedResponse
+	(*Pin)(nil),                     // 37: scribe.v1.Pin
+	(*HoldPinsRequest)(nil),         // 38: scribe.v1.HoldPinsRequest
+	(*HoldPinsResponse)(nil),        // 39: scribe.v1.HoldPinsResponse
+	(*ListPinsRequest)(nil),         // 40: scribe.v1.ListPinsRequest
+	(*ListPinsResponse)(nil),        // 41: scribe.v1.ListPinsResponse
+	(*ShareQuotasRequest)(nil),      // 42: scribe.v1.ShareQuotasRequest
+	(*QuotaDemand)(nil),             // 43: scribe.v1.QuotaDemand
+	(*ShareQuotasResponse)(nil),     // 44: scribe.v1.ShareQuotasResponse
+	(*QuotaLease)(nil),              // 45: scribe.v1.QuotaLease
+	(*Category)(nil),                // 46: scribe.v1.Category
+	(*durationpb.Duration)(nil),     // 47: google.protobuf.Duration
+	(QuotaMode)(0),                  // 48: scribe.v1.QuotaMode
+	(Repeatability)(0),              // 49: scribe.v1.Repeatability
+	(*CachePolicy)(nil),             // 50: scribe.v1.CachePolicy
+	(ShardBy)(0),                    // 51: scribe.v1.ShardBy
+	(Priority)(0),                   // 52: scribe.v1.Priority
 }
 var file_scribe_v1_control_proto_depIdxs = []int32{
-	40, // 0: scribe.v1.CreateCategoryRequest.category:type_name -> scribe.v1.Category
-	40, // 1: scribe.v1.CreateCategoryResponse.category:type_name -> scribe.v1.Category
-	40, // 2: scribe.v1.GetCategoryResponse.category:type_name -> scribe.v1.Category
-	40, // 3: scribe.v1.ListCategoriesResponse.categories:type_name -> scribe.v1.Category
-	41, // 4: scribe.v1.UpdateCategoryRequest.retention:type_name -> google.protobuf.Duration
-	41, // 5: scribe.v1.UpdateCategoryRequest.ordering_window:type_name -> google.protobuf.Duration
-	42, // 6: scribe.v1.UpdateCategoryRequest.quota_mode:type_name -> scribe.v1.QuotaMode
-	43, // 7: scribe.v1.UpdateCategoryRequest.repeatable:type_name -> scribe.v1.Repeatability
-	44, // 8: scribe.v1.UpdateCategoryRequest.cache:type_name -> scribe.v1.CachePolicy
-	45, // 9: scribe.v1.UpdateCategoryRequest.shard_by:type_name -> scribe.v1.ShardBy
-	42, // 10: scribe.v1.UpdateCategoryRequest.read_quota_mode:type_name -> scribe.v1.QuotaMode
-	46, // 11: scribe.v1.UpdateCategoryRequest.priority:type_name -> scribe.v1.Priority
-	41, // 12: scribe.v1.UpdateCategoryRequest.linger:type_name -> google.protobuf.Duration
-	40, // 13: scribe.v1.UpdateCategoryResponse.category:type_name -> scribe.v1.Category
-	41, // 14: scribe.v1.WatchCategoriesRequest.heartbeat:type_name -> google.protobuf.Duration
-	40, // 15: scribe.v1.WatchCategoriesResponse.updated:type_name -> scribe.v1.Category
-	0,  // 16: scribe.v1.Member.roles:type_name -> scribe.v1.Role
-	13, // 17: scribe.v1.JoinRequest.member:type_name -> scribe.v1.Member
-	41, // 18: scribe.v1.JoinRequest.ttl:type_name -> google.protobuf.Duration
-	13, // 19: scribe.v1.JoinResponse.member:type_name -> scribe.v1.Member
-	41, // 20: scribe.v1.JoinResponse.ttl:type_name -> google.protobuf.Duration
-	0,  // 21: scribe.v1.ListMembersRequest.role:type_name -> scribe.v1.Role
-	13, // 22: scribe.v1.ListMembersResponse.members:type_name -> scribe.v1.Member
-	41, // 23: scribe.v1.WatchMembersRequest.heartbeat:type_name -> google.protobuf.Duration
-	13, // 24: scribe.v1.WatchMembersResponse.members:type_name -> scribe.v1.Member
-	0,  // 25: scribe.v1.GetStatusResponse.roles:type_name -> scribe.v1.Role
-	13, // 26: scribe.v1.GetStatusResponse.members:type_name -> scribe.v1.Member
-	26, // 27: scribe.v1.GetStatusResponse.leadership:type_name -> scribe.v1.ControlLeadership
-	13, // 28: scribe.v1.GetStatusResponse.known_members:type_name -> scribe.v1.Member
-	40, // 29: scribe.v1.ListDroppedResponse.categories:type_name -> scribe.v1.Category
-	31, // 30: scribe.v1.HoldPinsRequest.pins:type_name -> scribe.v1.Pin
-	41, // 31: scribe.v1.HoldPinsRequest.ttl:type_name -> google.protobuf.Duration
-	31, // 32: scribe.v1.ListPinsResponse.pins:type_name -> scribe.v1.Pin
-	41, // 33: scribe.v1.ListPinsResponse.age:type_name -> google.protobuf.Duration
-	0,  // 34: scribe.v1.ShareQuotasRequest.role:type_name -> scribe.v1.Role
-	37, // 35: scribe.v1.ShareQuotasRequest.demands:type_name -> scribe.v1.QuotaDemand
-	39, // 36: scribe.v1.ShareQuotasResponse.leases:type_name -> scribe.v1.QuotaLease
-	1,  // 37: scribe.v1.ControlService.CreateCategory:input_type -> scribe.v1.CreateCategoryRequest
-	3,  // 38: scribe.v1.ControlService.GetCategory:input_type -> scribe.v1.GetCategoryRequest
-	5,  // 39: scribe.v1.ControlService.ListCategories:input_type -> scribe.v1.ListCategoriesRequest
-	7,  // 40: scribe.v1.ControlService.UpdateCategory:input_type -> scribe.v1.UpdateCategoryRequest
-	9,  // 41: scribe.v1.ControlService.DeleteCategory:input_type -> scribe.v1.DeleteCategoryRequest
-	11, // 42: scribe.v1.ControlService.WatchCategories:input_type -> scribe.v1.WatchCategoriesRequest
-	14, // 43: scribe.v1.ControlService.Join:input_type -> scribe.v1.JoinRequest
-	16, // 44: scribe.v1.ControlService.Heartbeat:input_type -> scribe.v1.HeartbeatRequest
-	18, // 45: scribe.v1.ControlService.Leave:input_type -> scribe.v1.LeaveRequest
-	20, // 46: scribe.v1.ControlService.ListMembers:input_type -> scribe.v1.ListMembersRequest
-	22, // 47: scribe.v1.ControlService.WatchMembers:input_type -> scribe.v1.WatchMembersRequest
-	24, // 48: scribe.v1.ControlService.GetStatus:input_type -> scribe.v1.GetStatusRequest
-	27, // 49: scribe.v1.ControlService.ListDropped:input_type -> scribe.v1.ListDroppedRequest
-	29, // 50: scribe.v1.ControlService.ForgetDropped:input_type -> scribe.v1.ForgetDroppedRequest
-	32, // 51: scribe.v1.ControlService.HoldPins:input_type -> scribe.v1.HoldPinsRequest
-	34, // 52: scribe.v1.ControlService.ListPins:input_type -> scribe.v1.ListPinsRequest
-	36, // 53: scribe.v1.ControlService.ShareQuotas:input_type -> scribe.v1.ShareQuotasRequest
-	2,  // 54: scribe.v1.ControlService.CreateCategory:output_type -> scribe.v1.CreateCategoryResponse
-	4,  // 55: scribe.v1.ControlService.GetCategory:output_type -> scribe.v1.GetCategoryResponse
-	6,  // 56: scribe.v1.ControlService.ListCategories:output_type -> scribe.v1.ListCategoriesResponse
-	8,  // 57: scribe.v1.ControlService.UpdateCategory:output_type -> scribe.v1.UpdateCategoryResponse
-	10, // 58: scribe.v1.ControlService.DeleteCategory:output_type -> scribe.v1.DeleteCategoryResponse
-	12, // 59: scribe.v1.ControlService.WatchCategories:output_type -> scribe.v1.WatchCategoriesResponse
-	15, // 60: scribe.v1.ControlService.Join:output_type -> scribe.v1.JoinResponse
-	17, // 61: scribe.v1.ControlService.Heartbeat:output_type -> scribe.v1.HeartbeatResponse
-	19, // 62: scribe.v1.ControlService.Leave:output_type -> scribe.v1.LeaveResponse
-	21, // 63: scribe.v1.ControlService.ListMembers:output_type -> scribe.v1.ListMembersResponse
-	23, // 64: scribe.v1.ControlService.WatchMembers:output_type -> scribe.v1.WatchMembersResponse
-	25, // 65: scribe.v1.ControlService.GetStatus:output_type -> scribe.v1.GetStatusResponse
-	28, // 66: scribe.v1.ControlService.ListDropped:output_type -> scribe.v1.ListDroppedResponse
-	30, // 67: scribe.v1.ControlService.ForgetDropped:output_type -> scribe.v1.ForgetDroppedResponse
-	33, // 68: scribe.v1.ControlService.HoldPins:output_type -> scribe.v1.HoldPinsResponse
-	35, // 69: scribe.v1.ControlService.ListPins:output_type -> scribe.v1.ListPinsResponse
-	38, // 70: scribe.v1.ControlService.ShareQuotas:output_type -> scribe.v1.ShareQuotasResponse
-	54, // [54:71] is the sub-list for method output_type
-	37, // [37:54] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	46, // 0: scribe.v1.CreateCategoryRequest.category:type_name -> scribe.v1.Category
+	46, // 1: scribe.v1.CreateCategoryResponse.category:type_name -> scribe.v1.Category
+	46, // 2: scribe.v1.GetCategoryResponse.category:type_name -> scribe.v1.Category
+	18, // 3: scribe.v1.GetCategoryResponse.shards:type_name -> scribe.v1.ShardStatus
+	46, // 4: scribe.v1.ListCategoriesResponse.categories:type_name -> scribe.v1.Category
+	47, // 5: scribe.v1.UpdateCategoryRequest.retention:type_name -> google.protobuf.Duration
+	47, // 6: scribe.v1.UpdateCategoryRequest.ordering_window:type_name -> google.protobuf.Duration
+	48, // 7: scribe.v1.UpdateCategoryRequest.quota_mode:type_name -> scribe.v1.QuotaMode
+	49, // 8: scribe.v1.UpdateCategoryRequest.repeatable:type_name -> scribe.v1.Repeatability
+	50, // 9: scribe.v1.UpdateCategoryRequest.cache:type_name -> scribe.v1.CachePolicy
+	51, // 10: scribe.v1.UpdateCategoryRequest.shard_by:type_name -> scribe.v1.ShardBy
+	48, // 11: scribe.v1.UpdateCategoryRequest.read_quota_mode:type_name -> scribe.v1.QuotaMode
+	52, // 12: scribe.v1.UpdateCategoryRequest.priority:type_name -> scribe.v1.Priority
+	47, // 13: scribe.v1.UpdateCategoryRequest.linger:type_name -> google.protobuf.Duration
+	46, // 14: scribe.v1.UpdateCategoryResponse.category:type_name -> scribe.v1.Category
+	47, // 15: scribe.v1.WatchCategoriesRequest.heartbeat:type_name -> google.protobuf.Duration
+	46, // 16: scribe.v1.WatchCategoriesResponse.updated:type_name -> scribe.v1.Category
+	13, // 17: scribe.v1.WatchCategoriesResponse.plans:type_name -> scribe.v1.CategoryPlan
+	14, // 18: scribe.v1.CategoryPlan.shards:type_name -> scribe.v1.ShardPlan
+	17, // 19: scribe.v1.TrafficHistory.shares:type_name -> scribe.v1.ShardShare
+	0,  // 20: scribe.v1.Member.roles:type_name -> scribe.v1.Role
+	19, // 21: scribe.v1.JoinRequest.member:type_name -> scribe.v1.Member
+	47, // 22: scribe.v1.JoinRequest.ttl:type_name -> google.protobuf.Duration
+	19, // 23: scribe.v1.JoinResponse.member:type_name -> scribe.v1.Member
+	47, // 24: scribe.v1.JoinResponse.ttl:type_name -> google.protobuf.Duration
+	15, // 25: scribe.v1.HeartbeatRequest.traffic:type_name -> scribe.v1.ShardTraffic
+	0,  // 26: scribe.v1.ListMembersRequest.role:type_name -> scribe.v1.Role
+	19, // 27: scribe.v1.ListMembersResponse.members:type_name -> scribe.v1.Member
+	47, // 28: scribe.v1.WatchMembersRequest.heartbeat:type_name -> google.protobuf.Duration
+	19, // 29: scribe.v1.WatchMembersResponse.members:type_name -> scribe.v1.Member
+	0,  // 30: scribe.v1.GetStatusResponse.roles:type_name -> scribe.v1.Role
+	19, // 31: scribe.v1.GetStatusResponse.members:type_name -> scribe.v1.Member
+	32, // 32: scribe.v1.GetStatusResponse.leadership:type_name -> scribe.v1.ControlLeadership
+	19, // 33: scribe.v1.GetStatusResponse.known_members:type_name -> scribe.v1.Member
+	46, // 34: scribe.v1.ListDroppedResponse.categories:type_name -> scribe.v1.Category
+	37, // 35: scribe.v1.HoldPinsRequest.pins:type_name -> scribe.v1.Pin
+	47, // 36: scribe.v1.HoldPinsRequest.ttl:type_name -> google.protobuf.Duration
+	37, // 37: scribe.v1.ListPinsResponse.pins:type_name -> scribe.v1.Pin
+	47, // 38: scribe.v1.ListPinsResponse.age:type_name -> google.protobuf.Duration
+	0,  // 39: scribe.v1.ShareQuotasRequest.role:type_name -> scribe.v1.Role
+	43, // 40: scribe.v1.ShareQuotasRequest.demands:type_name -> scribe.v1.QuotaDemand
+	45, // 41: scribe.v1.ShareQuotasResponse.leases:type_name -> scribe.v1.QuotaLease
+	1,  // 42: scribe.v1.ControlService.CreateCategory:input_type -> scribe.v1.CreateCategoryRequest
+	3,  // 43: scribe.v1.ControlService.GetCategory:input_type -> scribe.v1.GetCategoryRequest
+	5,  // 44: scribe.v1.ControlService.ListCategories:input_type -> scribe.v1.ListCategoriesRequest
+	7,  // 45: scribe.v1.ControlService.UpdateCategory:input_type -> scribe.v1.UpdateCategoryRequest
+	9,  // 46: scribe.v1.ControlService.DeleteCategory:input_type -> scribe.v1.DeleteCategoryRequest
+	11, // 47: scribe.v1.ControlService.WatchCategories:input_type -> scribe.v1.WatchCategoriesRequest
+	20, // 48: scribe.v1.ControlService.Join:input_type -> scribe.v1.JoinRequest
+	22, // 49: scribe.v1.ControlService.Heartbeat:input_type -> scribe.v1.HeartbeatRequest
+	24, // 50: scribe.v1.ControlService.Leave:input_type -> scribe.v1.LeaveRequest
+	26, // 51: scribe.v1.ControlService.ListMembers:input_type -> scribe.v1.ListMembersRequest
+	28, // 52: scribe.v1.ControlService.WatchMembers:input_type -> scribe.v1.WatchMembersRequest
+	30, // 53: scribe.v1.ControlService.GetStatus:input_type -> scribe.v1.GetStatusRequest
+	33, // 54: scribe.v1.ControlService.ListDropped:input_type -> scribe.v1.ListDroppedRequest
+	35, // 55: scribe.v1.ControlService.ForgetDropped:input_type -> scribe.v1.ForgetDroppedRequest
+	38, // 56: scribe.v1.ControlService.HoldPins:input_type -> scribe.v1.HoldPinsRequest
+	40, // 57: scribe.v1.ControlService.ListPins:input_type -> scribe.v1.ListPinsRequest
+	42, // 58: scribe.v1.ControlService.ShareQuotas:input_type -> scribe.v1.ShareQuotasRequest
+	2,  // 59: scribe.v1.ControlService.CreateCategory:output_type -> scribe.v1.CreateCategoryResponse
+	4,  // 60: scribe.v1.ControlService.GetCategory:output_type -> scribe.v1.GetCategoryResponse
+	6,  // 61: scribe.v1.ControlService.ListCategories:output_type -> scribe.v1.ListCategoriesResponse
+	8,  // 62: scribe.v1.ControlService.UpdateCategory:output_type -> scribe.v1.UpdateCategoryResponse
+	10, // 63: scribe.v1.ControlService.DeleteCategory:output_type -> scribe.v1.DeleteCategoryResponse
+	12, // 64: scribe.v1.ControlService.WatchCategories:output_type -> scribe.v1.WatchCategoriesResponse
+	21, // 65: scribe.v1.ControlService.Join:output_type -> scribe.v1.JoinResponse
+	23, // 66: scribe.v1.ControlService.Heartbeat:output_type -> scribe.v1.HeartbeatResponse
+	25, // 67: scribe.v1.ControlService.Leave:output_type -> scribe.v1.LeaveResponse
+	27, // 68: scribe.v1.ControlService.ListMembers:output_type -> scribe.v1.ListMembersResponse
+	29, // 69: scribe.v1.ControlService.WatchMembers:output_type -> scribe.v1.WatchMembersResponse
+	31, // 70: scribe.v1.ControlService.GetStatus:output_type -> scribe.v1.GetStatusResponse
+	34, // 71: scribe.v1.ControlService.ListDropped:output_type -> scribe.v1.ListDroppedResponse
+	36, // 72: scribe.v1.ControlService.ForgetDropped:output_type -> scribe.v1.ForgetDroppedResponse
+	39, // 73: scribe.v1.ControlService.HoldPins:output_type -> scribe.v1.HoldPinsResponse
+	41, // 74: scribe.v1.ControlService.ListPins:output_type -> scribe.v1.ListPinsResponse
+	44, // 75: scribe.v1.ControlService.ShareQuotas:output_type -> scribe.v1.ShareQuotasResponse
+	59, // [59:76] is the sub-list for method output_type
+	42, // [42:59] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_control_proto_init() }
@@ -2852,7 +3399,7 @@ func file_scribe_v1_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_control_proto_rawDesc), len(file_scribe_v1_control_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   39,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

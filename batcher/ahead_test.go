@@ -76,9 +76,7 @@ func TestOpenAhead(t *testing.T) {
 			}
 			opened = nil
 		}
-		log := func(category uint32, shard, slot uint16) record.ShardID {
-			return record.MakeShardID(category, shard, slot)
-		}
+		log := record.MakeShardID
 
 		c.log.opens.plan(step{err: errInjected})
 		p.set([]string{"test"}, planLogs(1, 1, 0, 2))

@@ -35,8 +35,9 @@ func (c *quotaCell) ShareQuotas(ctx context.Context, req *scribev1.ShareQuotasRe
 	return c.control.ShareQuotas(ctx, req)
 }
 
-// newQuotaCell starts n proxies; the last mute ones never report, as older programs.
-func newQuotaCell(t *testing.T, n, mute int) *quotaCell {
+// newQuotaCell starts four proxies; the last mute ones never report, as older programs.
+func newQuotaCell(t *testing.T, mute int) *quotaCell {
+	const n = 4
 	c := &quotaCell{t: t, control: start(t, newStore(t), nil), limit: quota.Limit{Category: 7, Bytes: 1_000_000}}
 	begin := time.Now()
 	now := func() time.Duration { return time.Since(begin) }
@@ -133,7 +134,7 @@ func TestQuotaFollowsDemand(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := newQuotaCell(t, 4, 0)
+				c := newQuotaCell(t, 0)
 				passed := c.run(40, tc.offered)
 				wantSum(t, tc.name, passed, 5, tc.want)
 				wantNoExcess(t, tc.name, passed)
@@ -145,7 +146,7 @@ func TestQuotaFollowsDemand(t *testing.T) {
 // TestQuotaBesideOlderProxies: proxies that never report have their equal shares, and no more than the rest is leased.
 func TestQuotaBesideOlderProxies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newQuotaCell(t, 4, 1)
+		c := newQuotaCell(t, 1)
 		wantSum(t, "one of three", c.run(20, func(_, i int) float64 { return map[int]float64{0: 5}[i] }), 5, 0.75)
 		wantSum(t, "with the older one", c.run(20, func(_, i int) float64 { return map[int]float64{0: 5, 3: 5}[i] }), 5, 1)
 	})
@@ -154,7 +155,7 @@ func TestQuotaBesideOlderProxies(t *testing.T) {
 // TestQuotaWithoutControlPlane: equal shares are enforced once the leases have ended, and leases come back with the control plane.
 func TestQuotaWithoutControlPlane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newQuotaCell(t, 4, 0)
+		c := newQuotaCell(t, 0)
 		toOne := func(_, i int) float64 { return map[int]float64{0: 5}[i] }
 		wantSum(t, "at first", c.run(20, toOne), 5, 1)
 		c.away.Store(true)
@@ -167,7 +168,7 @@ func TestQuotaWithoutControlPlane(t *testing.T) {
 // TestQuotasAreSilentWhenIdle: where no category with a quota is used, nothing is reported, and nothing is remembered.
 func TestQuotasAreSilentWhenIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newQuotaCell(t, 4, 0)
+		c := newQuotaCell(t, 0)
 		c.run(10, func(int, int) float64 { return 0 })
 		if n := c.reports.Load(); n != 0 {
 			t.Errorf("%d reports without any use", n)

@@ -61,7 +61,7 @@ func (twoCategories) All() iter.Seq[*scribev1.Category] {
 func TestRights(t *testing.T) {
 	s := serve(t, &runner{}, nil)
 	rights := &onlyOne{category: "access"}
-	s.Server.deps.Rights, s.Server.deps.Categories = rights, twoCategories{}
+	s.deps.Rights, s.deps.Categories = rights, twoCategories{}
 	for text, want := range map[string]int{"SELECT * FROM other": http.StatusForbidden, "SELECT * FROM accession": http.StatusForbidden, "SELEC": http.StatusBadRequest} {
 		res, err := s.http.Client().Get(s.http.URL + Path + "?" + url.Values{"sql": {text}}.Encode())
 		if err != nil {
@@ -72,14 +72,14 @@ func TestRights(t *testing.T) {
 			t.Errorf("%q: %s, want %d", text, res.Status, want)
 		}
 	}
-	tables, err := s.Server.listTables(t.Context())
+	tables, err := s.listTables(t.Context())
 	if err != nil || len(tables) != 1 || tables[0].name != "access" {
 		t.Errorf("tables %v, %v", tables, err)
 	}
-	if err := s.Server.unknownCategory(t.Context(), "SELECT * FROM accessio"); strings.Contains(errorOf(err).Hint, "accession") || !strings.Contains(errorOf(err).Hint, "access") {
+	if err := s.unknownCategory(t.Context(), "SELECT * FROM accessio"); strings.Contains(errorOf(err).Hint, "accession") || !strings.Contains(errorOf(err).Hint, "access") {
 		t.Errorf("hint %q", errorOf(err).Hint)
 	}
-	if err := s.Server.allowFlight(t.Context()); err != nil {
+	if err := s.allowFlight(t.Context()); err != nil {
 		t.Error(err)
 	}
 	q := &runningQuery{g: s.Server, ctx: t.Context(), req: &Request{SQL: "SELECT * FROM access"}}
@@ -93,7 +93,7 @@ func TestRights(t *testing.T) {
 	}
 	q.unwatch()
 	rights.category = ""
-	if err := s.Server.allowFlight(t.Context()); status.Code(err) != codes.Unauthenticated {
+	if err := s.allowFlight(t.Context()); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("a call of Flight: %v", err)
 	}
 }

@@ -16,7 +16,8 @@ func splitCategory() *scribev1.Category {
 		Name: "clicks", Id: 1, Revision: 17, Shards: 2, ShardBy: scribev1.ShardBy_SHARD_BY_KEY,
 		Ranges: []*scribev1.ShardRange{{Shard: 0}, {Shard: 1024, From: 1 << 62}, {Shard: 1, From: 1 << 63}},
 		Lineage: []*scribev1.ShardLineage{
-			{Shard: 1024, From: 0, Since: 1_700_000_000_000_000}, {Shard: 2048, From: 1024, Since: 1_700_000_100_000_000},
+			{Shard: 1024, From: 0, Since: 1_700_000_000_000_000},
+			{Shard: 2048, From: 1024, Since: 1_700_000_100_000_000},
 			{Shard: 1024, From: 2048, Since: 1_700_000_200_000_000, Merged: true},
 		},
 	}

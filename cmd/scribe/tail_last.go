@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"scribe/consumer"
@@ -99,7 +100,7 @@ func (l *lastMessages) isEnough(found *foundLast, cut map[record.ShardID]bool) b
 
 // readFrom reads up to the present end and returns the position there. found gets the last messages; nil reads none.
 func (l *lastMessages) readFrom(ctx context.Context, start consumer.Start, found *foundLast) (after string, err error) {
-	opts := append(l.opts[:len(l.opts):len(l.opts)], consumer.WithStart(start), consumer.WithUntilEnd())
+	opts := append(slices.Clip(l.opts), consumer.WithStart(start), consumer.WithUntilEnd())
 	c, err := consumer.New(l.server, l.category, opts...)
 	if err != nil {
 		return "", usageError(err)
@@ -200,7 +201,11 @@ func (f *tailFlags) checkLast() error {
 		flag  string
 		given bool
 	}{
-		{"--checkpoint", f.checkpoint != ""}, {"--group", f.group.name != ""}, {"--key", len(f.keys) > 0}, {"-n", f.limited}, {"--from", f.fromGiven},
+		{"--checkpoint", f.checkpoint != ""},
+		{"--group", f.group.name != ""},
+		{"--key", len(f.keys) > 0},
+		{"-n", f.limited},
+		{"--from", f.fromGiven},
 		{"--fail-on-gap", f.failOnGap},
 	} {
 		if other.given {

@@ -86,7 +86,7 @@ func TestQuotaUnit(t *testing.T) {
 
 // TestConfirmName: only the name itself confirms.
 func TestConfirmName(t *testing.T) {
-	for answer, good := range map[string]bool{"access\n": true, " access \n": true, "access": true, "y\n": false, "\n": false, "": false, "Access\n": false} {
+	for answer, good := range map[string]bool{"access\n": true, "\taccess\n": true, "access": true, "y\n": false, "\n": false, "": false, "Access\n": false} {
 		var out bytes.Buffer
 		err := confirmName(t.Context(), strings.NewReader(answer), &out, "delete category access", "access")
 		if (err == nil) != good || !strings.Contains(out.String(), "Type access to go on") {

@@ -165,7 +165,7 @@ func (a *App) watchSpace(dir string) {
 	a.watchCondition("disk", scribev1.Severity_SEVERITY_FAILING, full)
 	a.watchCondition("disk", scribev1.Severity_SEVERITY_DEGRADED, func() error {
 		if full() != nil {
-			return nil // it is said already
+			return nil //nolint:nilerr // it is said already
 		}
 		return spaceBelow(nearlyFull, nearlyFullShare)()
 	})

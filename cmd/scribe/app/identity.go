@@ -80,7 +80,7 @@ func (a *App) learnIdentity(ctx context.Context) error {
 	case err == nil, errors.Is(err, blob.ErrIdentity):
 		return err
 	case errors.Is(err, blob.ErrDenied):
-		a.log.Warn("it can't be checked that the store of payloads is the cell's: permit reading and writing of "+blob.IdentityKey, "error", err)
+		a.log.Warn("it can't be checked that the store of payloads is the cell's: permit reading and writing of its identity", "key", blob.IdentityKey, "error", err)
 		a.store.admitted.Store(true)
 		return nil
 	}

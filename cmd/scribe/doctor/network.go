@@ -110,7 +110,7 @@ func askTime(ctx context.Context, client *http.Client, url string) (time.Time, e
 	if err != nil {
 		return time.Time{}, err
 	}
-	defer res.Body.Close() //nolint:errcheck // it was only read
+	defer res.Body.Close()
 	return http.ParseTime(res.Header.Get("Date"))
 }
 

@@ -3,17 +3,20 @@ package doctor
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"time"
 
+	"scribe/internal/base/entropy"
 	"scribe/internal/base/units"
 	"scribe/storage/blob"
 )
 
 // probeRoot is the prefix of the blobs that are put to try the store. No other blobs have it, and retention does not look there.
 const probeRoot = "doctor/"
+
+// machine draws keys that no other check draws.
+var machine *entropy.Source
 
 const (
 	probeBytes = 1 << 20
@@ -36,7 +39,7 @@ func (e *examination) checkBlobs(ctx context.Context) {
 		e.add(Failed, name, adviseStore(err), "%s can't be opened: %v", where, err)
 		return
 	}
-	probe := &storeProbe{store: store, root: probeRoot + rand.Text() + "/"}
+	probe := &storeProbe{store: store, root: probeRoot + machine.Text() + "/"}
 	took, err := probe.tryStore(ctx)
 	err = errors.Join(err, probe.removeBlobs(ctx), store.Close())
 	switch speed := float64(probeBytes) / took.Seconds(); {
@@ -81,7 +84,7 @@ var (
 // tryStore returns the mean time of a put.
 func (p *storeProbe) tryStore(ctx context.Context) (took time.Duration, err error) {
 	content := make([]byte, probeBytes)
-	_, _ = rand.Read(content) // it never fails
+	machine.Read(content)
 	begin := time.Now()
 	for i := range probeBlobs {
 		key := fmt.Sprintf("%s%d", p.root, i)

@@ -104,12 +104,10 @@ type Rule struct {
 // ParseRule parses `PERMISSION[,PERMISSION...]:PATTERN`: the pattern is a category's name, the beginning of names and a star, or
 // `owner=OWNER`. The permission `all` is every one.
 func ParseRule(text string) (Rule, error) {
-	fail := func(err error) (Rule, error) {
-		return Rule{}, fmt.Errorf("invalid rule %q: %w", shortenText(text), err)
-	}
+	fail := func(err error) error { return fmt.Errorf("invalid rule %q: %w", shortenText(text), err) }
 	names, pattern, ok := strings.Cut(text, ":")
 	if !ok {
-		return fail(errors.New("want PERMISSION:PATTERN, as in read:web.*"))
+		return Rule{}, fail(errors.New("want PERMISSION:PATTERN, as in read:web.*"))
 	}
 	var r Rule
 	for name := range strings.SplitSeq(names, ",") {
@@ -119,7 +117,7 @@ func ParseRule(text string) (Rule, error) {
 		}
 		p, err := ParsePermission(name)
 		if err != nil {
-			return fail(err)
+			return Rule{}, fail(err)
 		}
 		r.Permissions |= p
 	}
@@ -127,20 +125,20 @@ func ParseRule(text string) (Rule, error) {
 	if owner, ok := strings.CutPrefix(pattern, ownerPrefix); ok {
 		r.kind, r.text = ownerName, owner
 		if err := checkName("owner", owner); err != nil {
-			return fail(err)
+			return Rule{}, fail(err)
 		}
 	} else if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
 		r.kind, r.text = namePrefix, prefix
 		if prefix != "" {
 			if err := record.ValidateCategory(prefix); err != nil {
-				return fail(fmt.Errorf("%q is not the beginning of a category's name", shortenText(prefix)))
+				return Rule{}, fail(fmt.Errorf("%q is not the beginning of a category's name", shortenText(prefix)))
 			}
 		}
 	} else if err := record.ValidateCategory(pattern); err != nil {
-		return fail(fmt.Errorf("want a category's name, its beginning and a star, or owner=OWNER: %w", err))
+		return Rule{}, fail(fmt.Errorf("want a category's name, its beginning and a star, or owner=OWNER: %w", err))
 	}
 	if r.Permissions&Operate != 0 && r.Permissions != All && !r.coversAll() {
-		return fail(errors.New("operate is for the cell as a whole: want operate:*"))
+		return Rule{}, fail(errors.New("operate is for the cell as a whole: want operate:*"))
 	}
 	return r, nil
 }

@@ -38,7 +38,7 @@ func TestParseRule(t *testing.T) {
 		"read:a*b*":                              "beginning",
 		"read:../x":                              "category",
 		"read:owner=":                            "no name",
-		"read:owner=a ":                          "space",
+		"read:owner=a\t":                         "space",
 		"read:owner=a\x00":                       "character",
 		"operate:web.*":                          "operate:*",
 		"read,operate:owner=x":                   "operate:*",

@@ -379,10 +379,14 @@ func (s *Set) HasAdministrator(now time.Time) bool {
 	return false
 }
 
-// Tokens, Principals and Rules count what the set has: principals include roles.
-func (s *Set) Tokens() int     { return len(s.tokens) }
+// Tokens counts the tokens.
+func (s *Set) Tokens() int { return len(s.tokens) }
+
+// Principals counts the principals and roles that have grants.
 func (s *Set) Principals() int { return len(s.principals) + len(s.roles) }
-func (s *Set) Rules() int      { return s.rules }
+
+// Rules counts the rules of all grants.
+func (s *Set) Rules() int { return s.rules }
 
 // Damaged counts the records that deny since they can't be decoded.
 func (s *Set) Damaged() int { return s.damaged }

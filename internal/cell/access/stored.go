@@ -18,10 +18,14 @@ const (
 	keyKeys   = "key/"   // then the number of the ticket key in ten digits
 )
 
-// TokenKey, GrantKey and KeyKey are the keys of a token's, a principal's and a ticket key's record.
-func TokenKey(id string) string        { return tokenKeys + id }
+// TokenKey is the key of a token's record.
+func TokenKey(id string) string { return tokenKeys + id }
+
+// GrantKey is the key of the record of a principal's grants.
 func GrantKey(principal string) string { return grantKeys + principal }
-func KeyKey(id uint32) string          { return fmt.Sprintf("%s%010d", keyKeys, id) }
+
+// KeyKey is the key of a ticket key's record.
+func KeyKey(id uint32) string { return fmt.Sprintf("%s%010d", keyKeys, id) }
 
 // KeyBytes is the length of a ticket key's secret.
 const KeyBytes = 32

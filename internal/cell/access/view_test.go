@@ -77,8 +77,9 @@ func complete(records map[string][]byte) *scribev1.WatchAccessResponse {
 	return m
 }
 
-func mayRead(v *View, name, category string) Cause {
-	return v.Set().Decide(client(name), Read, category, "", noon)
+// mayRead says whether a principal may read the category a.
+func mayRead(v *View, name string) Cause {
+	return v.Set().Decide(client(name), Read, "a", "", noon)
 }
 
 // TestHeartbeatBeforeTheSet: until the whole set has arrived nothing is known, and everything is denied to all but members.
@@ -92,7 +93,7 @@ func TestHeartbeatBeforeTheSet(t *testing.T) {
 		for _, m := range []*scribev1.WatchAccessResponse{{}, {Revision: 5}, first, {Revision: 6}} {
 			s.messages <- m
 			synctest.Wait()
-			if v.Known() || !v.Set().Closed() || mayRead(v, "alice", "a") == Allowed || v.Set().Decide(principal.Principal{Kind: principal.Member}, Write, "a", "", noon) != Allowed {
+			if v.Known() || !v.Set().Closed() || mayRead(v, "alice") == Allowed || v.Set().Decide(principal.Principal{Kind: principal.Member}, Write, "a", "", noon) != Allowed {
 				t.Fatalf("after %v: known %v", m, v.Known())
 			}
 			select {
@@ -103,7 +104,7 @@ func TestHeartbeatBeforeTheSet(t *testing.T) {
 		}
 		s.messages <- &scribev1.WatchAccessResponse{Synced: true, Revision: 7}
 		<-v.Ready()
-		if !v.Known() || mayRead(v, "alice", "a") != Allowed {
+		if !v.Known() || mayRead(v, "alice") != Allowed {
 			t.Error("the set is complete, and not known")
 		}
 	})
@@ -122,8 +123,8 @@ func TestViewFollows(t *testing.T) {
 		s.messages <- &scribev1.WatchAccessResponse{Updated: []*scribev1.AccessRecord{{Key: GrantKey("alice"), Value: []byte{0xff}}}, Deleted: []string{GrantKey("bob")}}
 		<-replaced
 		synctest.Wait()
-		if mayRead(v, "alice", "a") != Damaged || mayRead(v, "bob", "a") != NoRule || !strings.Contains(log.String(), "damaged record") {
-			t.Errorf("alice %q, bob %q, log %s", mayRead(v, "alice", "a"), mayRead(v, "bob", "a"), log.String())
+		if mayRead(v, "alice") != Damaged || mayRead(v, "bob") != NoRule || !strings.Contains(log.String(), "damaged record") {
+			t.Errorf("alice %q, bob %q, log %s", mayRead(v, "alice"), mayRead(v, "bob"), log.String())
 		}
 	})
 }
@@ -139,7 +140,7 @@ func TestClosedForGood(t *testing.T) {
 		<-v.Ready()
 		s.messages <- complete(nil)
 		synctest.Wait()
-		if !v.Set().Closed() || mayRead(v, "alice", "a") != NoRule {
+		if !v.Set().Closed() || mayRead(v, "alice") != NoRule {
 			t.Error("the cell is open")
 		}
 		stop()
@@ -167,7 +168,7 @@ func TestLastGoodCopy(t *testing.T) {
 		v = newView(t, fsys, &source{fail: errors.New("away")}, io.Discard)
 		defer run(t, v)()
 		<-v.Ready()
-		if mayRead(v, "alice", "a") != Allowed || mayRead(v, "bob", "a") != NoRule {
+		if mayRead(v, "alice") != Allowed || mayRead(v, "bob") != NoRule {
 			t.Error("the copy does not count")
 		}
 	})
@@ -190,7 +191,7 @@ func TestOlderControlPlane(t *testing.T) {
 		closed.mu.Unlock()
 		defer run(t, closed)()
 		<-time.After(time.Minute)
-		if !closed.Set().Closed() || mayRead(closed, "alice", "a") != Allowed {
+		if !closed.Set().Closed() || mayRead(closed, "alice") != Allowed {
 			t.Error("the cell was opened")
 		}
 	})

@@ -135,10 +135,16 @@ func TestCategoryCalls(t *testing.T) {
 		ifNotExists      bool
 		want             scribev1.Reason
 	}{
-		{"alice", "a.2", "", false, 0}, {"alice", "a.1", "", false, exists}, {"alice", "b", "", false, denied},
-		{"team", "b", "team", false, 0}, {"team", "b", "other", false, denied}, {"team", "b", "", false, denied},
+		{"alice", "a.2", "", false, 0},
+		{"alice", "a.1", "", false, exists},
+		{"alice", "b", "", false, denied},
+		{"team", "b", "team", false, 0},
+		{"team", "b", "other", false, denied},
+		{"team", "b", "", false, denied},
 		// Names are one space, but a caller learns nothing of another owner's category.
-		{"team", "hidden", "team", false, denied}, {"team", "hidden", "team", true, denied}, {"team", "mine", "team", true, 0},
+		{"team", "hidden", "team", false, denied},
+		{"team", "hidden", "team", true, denied},
+		{"team", "mine", "team", true, 0},
 		{"reader", "a.1", "", false, denied},
 	} {
 		wantReason(t, create(call.who, call.name, call.owner, call.ifNotExists), call.want)

@@ -197,7 +197,7 @@ func shortenName(name string) string {
 func (e *Enforcer) deny(p principal.Principal, cause access.Cause, act string) error {
 	e.denials.WithLabelValues(string(cause)).Inc()
 	e.log.Debug("denied", "kind", p.Kind.String(), "principal", p.Name, "token", p.Token, "act", act, "cause", string(cause))
-	switch cause { //nolint:exhaustive // the others are denials of a known caller
+	switch cause { // the others are denials of a known caller
 	case access.NotKnown:
 		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, time.Second, "this process does not know yet who may %s: the control plane does not answer", act)
 	case access.Unproven:

@@ -1,9 +1,10 @@
 package enforce
 
 import (
-	"connectrpc.com/connect"
 	"context"
 	"net/http"
+
+	"connectrpc.com/connect"
 
 	"scribe/internal/cell/access"
 	"scribe/internal/transport/principal"

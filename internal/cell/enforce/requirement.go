@@ -58,6 +58,7 @@ var procedures = map[string]requirement{
 	scribev1connect.ControlServiceForgetDroppedProcedure:   membersOnly,
 	scribev1connect.ControlServiceHoldPinsProcedure:        membersOnly,
 	scribev1connect.ControlServiceListPinsProcedure:        membersOnly,
+	scribev1connect.ControlServiceShareQuotasProcedure:     membersOnly,
 
 	scribev1connect.GroupServiceJoinGroupProcedure:      needs(access.Group),
 	scribev1connect.GroupServiceHeartbeatGroupProcedure: needs(access.Group),
@@ -86,6 +87,10 @@ var procedures = map[string]requirement{
 	scribev1connect.MetalogServiceEraseProcedure:           membersOnly,
 	scribev1connect.MetalogServiceAdvanceBoundaryProcedure: membersOnly,
 	scribev1connect.MetalogServiceAnnotateProcedure:        membersOnly,
+
+	// What a process says of itself names categories of all tenants.
+	scribev1connect.ProcessServiceGetHealthProcedure:  operators,
+	scribev1connect.ProcessServiceGetTrafficProcedure: operators,
 
 	scribev1connect.NodeServiceDescribeNodeProcedure: operators,
 	scribev1connect.NodeServiceListNodesProcedure:    operators,

@@ -53,8 +53,9 @@ type usage struct {
 	short bool
 }
 
-func (u *usage) offer(now time.Duration, bytes, requests int64) {
-	u.offered.add(bytes, requests)
+// offerRequest counts a request and its bytes.
+func (u *usage) offerRequest(now time.Duration, bytes int64) {
+	u.offered.add(bytes, 1)
 	u.last = now
 }
 
@@ -113,8 +114,8 @@ func (q *State) demand(now time.Duration, share float64) Demand {
 	const shortest = 100 * time.Millisecond
 	seconds := max(now-q.use.since, shortest).Seconds()
 	rate := amount{q.use.offered.bytes / seconds, q.use.offered.requests / seconds}
-	clear := clearTime.Seconds()
-	owed := amount{(q.bytes.debt(now) + float64(q.line.bytes)) / clear, (q.requests.debt(now) + float64(len(q.line.waiters))) / clear}
+	soon := clearTime.Seconds()
+	owed := amount{(q.bytes.debt(now) + float64(q.line.bytes)) / soon, (q.requests.debt(now) + float64(len(q.line.waiters))) / soon}
 	wanted := amount{rate.bytes + owed.bytes, rate.requests + owed.requests}
 	want := wanted.shareOf(q.limit)
 	if q.use.short {

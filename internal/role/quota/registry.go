@@ -138,7 +138,7 @@ func (qs *Registry) SampleParts(l Limit, n int, size func(i int) int64, decide f
 		offered, passed := int64(0), int64(0)
 		if ok = q.requests.IsReady(now); !ok {
 			after = q.requests.WaitFor(0)
-			q.use.offer(now, 0, 1)
+			q.use.offerRequest(now, 0)
 			qs.noteShort(q)
 			return
 		}
@@ -157,7 +157,7 @@ func (qs *Registry) SampleParts(l Limit, n int, size func(i int) int64, decide f
 			}
 			decide(i, rate)
 		}
-		q.use.offer(now, offered, 1)
+		q.use.offerRequest(now, offered)
 		q.use.passed.add(passed, 1)
 	})
 	return after, ok
@@ -169,7 +169,7 @@ func (qs *Registry) SampleParts(l Limit, n int, size func(i int) int64, decide f
 func (qs *Registry) EnterLine(ctx context.Context, l Limit, bytes, held int64) (w *Waiter, after time.Duration, ok bool) {
 	held = max(held, MinHeld)
 	qs.withState(l, func(now time.Duration, q *State) {
-		q.use.offer(now, bytes, 1)
+		q.use.offerRequest(now, bytes)
 		if len(q.line.waiters) == 0 && q.isReady(now) {
 			q.chargeRequest(bytes)
 			ok = true

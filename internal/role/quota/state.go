@@ -69,7 +69,7 @@ func (q *State) passLeading(now time.Duration, n int, size func(i int) int64) (p
 	for i := passed; i < n; i++ {
 		sum += size(i)
 	}
-	q.use.offer(now, sum, 1)
+	q.use.offerRequest(now, sum)
 	return passed
 }
 

@@ -238,8 +238,14 @@ func newMetrics(c *Counter) *metrics.Set {
 				value metrics.Value
 				count uint64
 			}{
-				{writtenBytes, a.WrittenBytes}, {writtenMessages, a.WrittenMessages}, {failedMessages, a.FailedMessages}, {overQuota, a.OverQuotaMessages},
-				{sampled, a.SampledMessages}, {readBytes, a.ReadBytes}, {readMessages, a.ReadMessages}, {failedPayloads, a.FailedPayloads},
+				{writtenBytes, a.WrittenBytes},
+				{writtenMessages, a.WrittenMessages},
+				{failedMessages, a.FailedMessages},
+				{overQuota, a.OverQuotaMessages},
+				{sampled, a.SampledMessages},
+				{readBytes, a.ReadBytes},
+				{readMessages, a.ReadMessages},
+				{failedPayloads, a.FailedPayloads},
 			} {
 				send(m.value, float64(m.count), category, owner)
 			}

@@ -43,7 +43,7 @@ func TestTLS(t *testing.T) {
 		if members[i], err = member.Start(configs[i]); err != nil {
 			t.Fatal(err)
 		}
-		defer members[i].Close()
+		t.Cleanup(func() { members[i].Close() })
 	}
 	for _, m := range members {
 		<-m.Ready()

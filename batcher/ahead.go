@@ -72,7 +72,8 @@ func (b *Batcher) openAhead(ctx context.Context, s *aheadState, plans map[uint32
 			fresh = append(fresh, p)
 		}
 	}
-	if slot == 0 {
+	// A list of batchers without this one is not complete yet: by it everybody would open everything.
+	if slot == 0 || !slices.Contains(batchers, b.deps.Owner) {
 		return len(fresh) == 0
 	}
 	slices.SortFunc(fresh, func(a, b *scribev1.CategoryPlan) int { return cmp.Compare(a.GetCategory(), b.GetCategory()) })

@@ -121,7 +121,7 @@ func (s *iterationSession) fetchOnce(todo []*streamItem) ([]*streamItem, error) 
 		}
 	}
 	// Not of a payload that was delivered in part: the rest of an atomic batch must follow.
-	req.AcceptsSamples = s.c.eval == nil && !slices.ContainsFunc(todo, func(it *streamItem) bool { return s.c.skipOf(it) > 0 })
+	req.AcceptsSamples = s.c.eval == nil && !s.c.deliveredPart(todo)
 	raw := todo[0].plain
 	if s.c.wantsView(todo[0]) {
 		req.Encoding = scribev1.PayloadEncoding_PAYLOAD_ENCODING_ARROW
@@ -241,6 +241,13 @@ func (c *Consumer) skipOf(it *streamItem) uint32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return it.deliveredCount()
+}
+
+// deliveredPart reports whether a part of some item's payload was delivered before.
+func (c *Consumer) deliveredPart(items []*streamItem) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.ContainsFunc(items, func(it *streamItem) bool { return it.deliveredCount() > 0 })
 }
 
 // deliveredCount returns how many messages at the beginning of the item's payload were delivered before. The consumer's mutex is

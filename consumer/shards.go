@@ -71,6 +71,9 @@ func (c *Consumer) choosesShards() bool {
 // canFollow reports whether a consumer that follows the category may leave out shards of it. It reads a shard that was added late:
 // its messages would break a window, and the one order of a repeatable category.
 func (c *Consumer) canFollow(category *scribev1.Category) bool {
+	if category.KeepsOrder() {
+		return false // a part of a split shard would be read out of order with its parent
+	}
 	switch category.GetRepeatable() {
 	case scribev1.Repeatability_REPEATABILITY_UNSPECIFIED, scribev1.Repeatability_REPEATABILITY_NONE:
 	default:

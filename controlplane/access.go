@@ -372,7 +372,7 @@ func (c *ControlPlane) RemoveGrants(ctx context.Context, req *scribev1.RemoveGra
 			return accessChange{}, rpc.Errorf(scribev1.Reason_REASON_MISSING, "%s: it has no grants: scribe grants shows all", what)
 		}
 		if req.GetAll() {
-			return accessChange{removed: []string{key}}, nil //nolint:nilerr // see above
+			return accessChange{removed: []string{key}}, nil
 		}
 		before, err := access.DecodeGrant(name, value)
 		if err != nil {
@@ -385,7 +385,7 @@ func (c *ControlPlane) RemoveGrants(ctx context.Context, req *scribev1.RemoveGra
 		}
 		left := slices.DeleteFunc(slices.Clone(before.GetRules()), func(rule string) bool { return slices.Contains(rules, rule) })
 		if len(left) == 0 {
-			return accessChange{removed: []string{key}}, nil //nolint:nilerr // see above
+			return accessChange{removed: []string{key}}, nil
 		}
 		after = &scribev1.AccessGrant{Principal: name, Rules: left}
 		return accessChange{put: map[string]proto.Message{key: after}}, nil

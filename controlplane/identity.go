@@ -21,17 +21,18 @@ func competes(holder *memberLease, incarnation string) bool {
 	return holder != nil && incarnation != "" && holder.member.GetIncarnation() != "" && holder.member.GetIncarnation() != incarnation
 }
 
-// findHolder returns the live lease of another process with the id; nil if there is none.
+// findHolder returns a copy of the live lease of another process with the id; nil if there is none.
 func (m *memberDriver) findHolder(id, incarnation string) *memberLease {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.mu.registry.findHolder(id, incarnation, time.Now())
 }
 
-// findHolder returns the live lease of another process with the id; nil if there is none.
+// findHolder returns a copy of the live lease of another process with the id; nil if there is none.
 func (r *memberRegistry) findHolder(id, incarnation string, now time.Time) *memberLease {
 	if l := r.leases[id]; competes(l, incarnation) && now.Before(l.deadline) {
-		return l
+		held := *l
+		return &held
 	}
 	return nil
 }

@@ -137,6 +137,28 @@ func TestSecondProcess(t *testing.T) {
 	}
 }
 
+// TestRestoredStore: a control store that was set back names starts of programs that are long gone. Those that run join again, and none is refused.
+func TestRestoredStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, around := memkv.New(), neighbourhood{"http://m:1": "b"}
+		plane := run(t, store, nil)
+		if _, err := joinAs(t, plane, "http://m:1", "a", ""); err != nil {
+			t.Fatal(err)
+		}
+		stop(t, plane)
+		// The store is put back as it was before the process was restarted as "b".
+		plane = run(t, store, func(_ *Config, d *Deps) { d.Probe = around.probe })
+		defer stop(t, plane)
+		wantReason(t, beatAs(t, plane, "b", ""), scribev1.Reason_REASON_LEASE_EXPIRED, "join again")
+		if _, err := joinAs(t, plane, "http://m:1", "b", ""); err != nil {
+			t.Fatal(err)
+		}
+		if err := beatAs(t, plane, "b", ""); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestOlderProgram: a process that does not say which start it is joins as before.
 func TestOlderProgram(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -194,14 +194,20 @@ func (c *ControlPlane) Heartbeat(ctx context.Context, req *scribev1.HeartbeatReq
 	}
 	return serveLeading(ctx, c, what, req, rpc.ControlService.Heartbeat, func(ctx context.Context, term *heldTerm) (*scribev1.HeartbeatResponse, error) {
 		if holder := c.members.findHolder(req.GetId(), req.GetIncarnation()); holder != nil {
+			if holder.restored {
+				// Nobody has spoken for it since: the process joins again, which asks at the holder's address.
+				return nil, rpc.Errorf(scribev1.Reason_REASON_LEASE_EXPIRED, "%s: the control store knows another start of the program: join again", what)
+			}
 			return nil, c.errReplaced(what, holder)
 		}
-		// A control store that does not answer does not end a lease: the next heartbeat names the store again.
-		if err := c.checkStore(ctx, what, term, req.GetStore()); rpc.ReasonOf(err) == scribev1.Reason_REASON_MEMBER_REFUSED {
-			return nil, err
+		// A control store that does not answer does not end a lease: the next heartbeat names the store again, and the process puts nothing meanwhile.
+		unchecked := c.checkStore(ctx, what, term, req.GetStore())
+		if rpc.ReasonOf(unchecked) == scribev1.Reason_REASON_MEMBER_REFUSED {
+			return nil, unchecked
 		}
 		res, err := c.members.heartbeat(req)
 		if err == nil {
+			res.StoreUnchecked = unchecked != nil
 			c.traffic.replaceReport(time.Now(), req.GetId(), req.GetTraffic())
 		}
 		return res, err

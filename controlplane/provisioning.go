@@ -136,7 +136,11 @@ func (w *planWorker) planOnce() error {
 // splitBusy splits a shard that is too busy, if its category asks for that. What fails is tried again after the category's rest.
 func (c *ControlPlane) splitBusy(ctx context.Context, id provision.ShardID) {
 	cat := c.findCategory(id.Category)
-	if !cat.GetAutoSplit() {
+	if !cat.GetAutoSplit() || len(cat.GetFormerLayouts()) >= maxFormerLayouts {
+		return // only a person may make layouts be forgotten, since agents may still have frames of theirs
+	}
+	// A leader that is new does not know when others have split.
+	if n := len(cat.GetLineage()); n > 0 && c.deps.Now().Sub(time.UnixMicro(cat.GetLineage()[n-1].GetSince())) < provision.SplitPause {
 		return
 	}
 	_, err := c.UpdateCategory(ctx, &scribev1.UpdateCategoryRequest{Name: cat.GetName(), Revision: cat.GetRevision(), SplitShard: &id.Shard})

@@ -64,7 +64,7 @@ func newQuotaCell(t *testing.T, mute int) *quotaCell {
 // second, as a part of the quota too.
 func (c *quotaCell) run(seconds int, offered func(second, proxy int) float64) []float64 {
 	const step, size = 10 * time.Millisecond, 1000
-	begin := time.Now()
+	begin := time.Now().Add(3 * time.Millisecond) // never at the instant of a report
 	passed := make([]float64, seconds)
 	credit := make([]float64, len(c.proxies))
 	for second := range seconds {

@@ -22,6 +22,9 @@ type memberLease struct {
 	member   *scribev1.Member
 	ttl      time.Duration
 	deadline time.Time
+	// restored says that the lease is known from the control store alone: its holder has not spoken since. A store that was set back may name a
+	// start of the program that is long gone.
+	restored bool
 }
 
 func newRegistry(maxSlot uint32) *memberRegistry {
@@ -39,7 +42,7 @@ func (r *memberRegistry) restoreMember(m *scribev1.Member, ttl time.Duration, no
 		r.slots.expireSlot(m.GetId(), usable)
 		return
 	}
-	r.leases[m.GetId()] = &memberLease{member: m, ttl: ttl, deadline: now.Add(ttl)}
+	r.leases[m.GetId()] = &memberLease{member: m, ttl: ttl, deadline: now.Add(ttl), restored: true}
 }
 
 // reserveSlot gives an id a slot before its lease begins, so that the slot can be stored first. If there is none it returns 0,
@@ -76,7 +79,7 @@ func (r *memberRegistry) renewLease(id string, load uint32, now time.Time) (chan
 	if l == nil || !now.Before(l.deadline) {
 		return false, false
 	}
-	l.deadline = now.Add(l.ttl)
+	l.deadline, l.restored = now.Add(l.ttl), false
 	changed = l.member.GetLoad() != load
 	if changed {
 		m := proto.CloneOf(l.member) // lists that were handed out share the old message

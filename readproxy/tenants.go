@@ -16,6 +16,9 @@ func (a *fetchAnswer) countTraffic(cat *scribev1.Category, res *scribev1.FetchRe
 			sum.FailedPayloads++
 			continue
 		}
+		if p.GetSampledOut() {
+			continue
+		}
 		sum.ReadPayloads++
 		sum.ReadBytes += uint64(len(p.GetData()))
 		sum.ReadMessages += uint64(a.items[i].pointer.Messages)

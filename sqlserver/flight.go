@@ -36,6 +36,9 @@ import (
 // maxFlightRequest bounds a message from a Flight client: a query in a ticket.
 const maxFlightRequest = 1 << 20
 
+// maxFlightHeaders bounds the headers of a call, as those of HTTP are.
+const maxFlightHeaders = 64 << 10
+
 // FlightSecurity says how Flight is served, and to whom.
 type FlightSecurity struct {
 	// TLS is the configuration of connections; nil serves without TLS.
@@ -96,7 +99,7 @@ func (g *Server) newFlightServer(security FlightSecurity) (*grpc.Server, error) 
 		creds = credentials.NewTLS(security.TLS)
 	}
 	s := grpc.NewServer(
-		grpc.Creds(creds), grpc.MaxRecvMsgSize(maxFlightRequest), grpc.MaxConcurrentStreams(1000), grpc.ConnectionTimeout(10*time.Second),
+		grpc.Creds(creds), grpc.MaxRecvMsgSize(maxFlightRequest), grpc.MaxConcurrentStreams(100), grpc.MaxHeaderListSize(maxFlightHeaders), grpc.ConnectionTimeout(10*time.Second),
 		grpc.ChainUnaryInterceptor(security.guardUnary, g.guardUnary), grpc.ChainStreamInterceptor(security.guardStream, g.guardStream),
 		// A client that vanished without closing is detected after Time + Timeout.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 15 * time.Second, Timeout: 10 * time.Second}),

@@ -39,7 +39,7 @@ func (q *runningQuery) checkRights() error {
 
 // isDenial reports whether an error is one of Rights.
 func isDenial(err error) bool {
-	switch rpc.ReasonOf(err) {
+	switch rpc.ReasonOf(err) { //nolint:exhaustive // denials
 	case scribev1.Reason_REASON_DENIED, scribev1.Reason_REASON_UNAUTHENTICATED:
 		return true
 	}
@@ -48,7 +48,7 @@ func isDenial(err error) bool {
 
 // denialError returns an error of Rights as the client sees it.
 func denialError(err error) *Error {
-	switch rpc.ReasonOf(err) {
+	switch rpc.ReasonOf(err) { //nolint:exhaustive // denials
 	case scribev1.Reason_REASON_DENIED:
 		return &Error{Kind: KindDenied, Message: rpc.Message(err)}
 	case scribev1.Reason_REASON_UNAUTHENTICATED:

@@ -69,8 +69,8 @@ func TestLast(t *testing.T) {
 // TestRate: of a category that samples, each message says for how many it stands: in JSON, in a format string, and in SQL.
 func TestRate(t *testing.T) {
 	c := single(t)
-	ok(t, nil, "category", "create", "log", "--quota", "2KiB", "--quota-mode", "sample", "--server", c.write)
-	const written = 4000
+	ok(t, nil, "category", "create", "log", "--quota", "1KiB", "--quota-mode", "sample", "--server", c.write)
+	const written = 100_000
 	produce(t, c, "log", numbers(0, written), "--batch-bytes", "4KiB")
 	rates, stored := 0, 0
 	for line := range strings.Lines(string(ok(t, nil, "tail", "log", "--server", c.read, "--from", "earliest", "--until-end", "--format", "%r\n"))) {

@@ -29,7 +29,8 @@ func TestRevocationUnderLoad(t *testing.T) {
 	failed := map[string]chan error{}
 	live := map[string]chan struct{}{}
 	run := func(name, token, category string) {
-		failed[name], live[name] = make(chan error, 2), make(chan struct{}, 1)
+		fail, alive := make(chan error, 2), make(chan struct{}, 1)
+		failed[name], live[name] = fail, alive
 		p, err := producer.New(c.URL, producer.WithToken(token), producer.WithLinger(0))
 		if err != nil {
 			t.Fatal(err)
@@ -42,7 +43,7 @@ func TestRevocationUnderLoad(t *testing.T) {
 		go func() {
 			for ctx.Err() == nil {
 				if err := p.Write(ctx, category, producer.Message{Payload: []byte(strings.Repeat("x", 100))}); err != nil {
-					failed[name] <- err
+					fail <- err
 					return
 				}
 			}
@@ -50,11 +51,11 @@ func TestRevocationUnderLoad(t *testing.T) {
 		go func() {
 			for _, err := range r.Records(ctx) {
 				if err != nil {
-					failed[name] <- err
+					fail <- err
 					return
 				}
 				select {
-				case live[name] <- struct{}{}:
+				case alive <- struct{}{}:
 				default:
 				}
 			}
@@ -89,12 +90,14 @@ func TestRevocationUnderLoad(t *testing.T) {
 	}
 	t.Logf("all ended %v after the first revocation began", time.Since(since))
 	// The others are there, and go on.
-	<-live["kept"]
-	<-live["kept"]
-	select {
-	case err := <-failed["kept"]:
-		t.Errorf("a right request was refused: %v", err)
-	default:
+	for range 2 {
+		select {
+		case <-live["kept"]:
+		case err := <-failed["kept"]:
+			t.Fatalf("a right request was refused: %v", err)
+		case <-ctx.Done():
+			t.Fatal("what was not revoked has stopped")
+		}
 	}
 	cancel()
 }

@@ -77,7 +77,8 @@ type Proxy struct {
 	copies         buffers.Pool
 	sticky         atomic.Uint32 // counts frames for which the proxy chooses a shard, one after the other
 	started        time.Time
-	reported       time.Duration // when TrafficReport was called last
+	reported       time.Duration // when TrafficReport began its counts
+	lastReport     []*scribev1.ShardTraffic
 
 	// ctx is canceled when Close stops waiting for requests.
 	ctx    context.Context //nolint:containedctx // ends running requests from outside

@@ -19,9 +19,11 @@ const (
 // the busiest first. It is not called concurrently.
 func (p *Proxy) TrafficReport() []*scribev1.ShardTraffic {
 	now := p.now()
-	since := max(now-p.reported, time.Millisecond)
-	p.reported = now
-	return p.traffic.takeReport(since, maxReported)
+	// Heartbeats after a failed one come at once. What passed in so short a time is no rate.
+	if since := now - p.reported; since >= time.Second {
+		p.reported, p.lastReport = now, p.traffic.takeReport(since, maxReported)
+	}
+	return p.lastReport
 }
 
 // takeReport returns the rates of the busiest shards in the time since the last report, and begins another.

@@ -48,9 +48,11 @@ func (c *writeCall) assignMicroShards(t *routeTable, items []*frameItem) {
 			run.least, run.most = plannedMicro(c.p.deps.Plan(run.category), run.shard), t.usable
 		}
 		micro := m.chooseMicro(items[:begin], run)
-		if known, ok := c.p.flights.microOf(items[begin:end]); ok {
-			micro = known
-			delete(m.chosen, run.key) // later items of the key go there, too
+		if !run.oneLog {
+			if known, ok := c.p.flights.microOf(items[begin:end]); ok {
+				micro = known
+				delete(m.chosen, run.key) // later items of the key go there, too
+			}
 		}
 		for _, it := range items[begin:end] {
 			it.micro = micro

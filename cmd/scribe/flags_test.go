@@ -13,6 +13,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"scribe/cmd/scribe/app"
 	"scribe/internal/transport/rpc"
@@ -110,6 +111,32 @@ func TestRenamedEnvironment(t *testing.T) {
 	if exitCode(err) != exitUsage || fmt.Sprint(err) != want {
 		t.Errorf("exit code %d, %v: want %d and %q", exitCode(err), err, exitUsage, want)
 	}
+}
+
+// TestOneMeaning: an environment variable sets one flag of a command.
+func TestOneMeaning(t *testing.T) {
+	var look func(cmd *cobra.Command)
+	look = func(cmd *cobra.Command) {
+		owner := map[string]string{}
+		visit := func(f *pflag.Flag) {
+			names, ok := f.Annotations[variablesKey]
+			if !ok {
+				names = []string{variableOf(f.Name)}
+			}
+			for _, name := range names {
+				if other := owner[name]; other != "" && other != f.Name {
+					t.Errorf("%s: %s sets --%s and --%s", cmd.CommandPath(), name, other, f.Name)
+				}
+				owner[name] = f.Name
+			}
+		}
+		cmd.LocalFlags().VisitAll(visit)
+		cmd.InheritedFlags().VisitAll(visit)
+		for _, sub := range cmd.Commands() {
+			look(sub)
+		}
+	}
+	look(newRoot())
 }
 
 func TestExitCode(t *testing.T) {

@@ -21,6 +21,7 @@ const (
 	healthy  = "healthy"
 	degraded = "degraded" // it works, but not as well as it should, or not for long
 	failing  = "failing"  // something that a cell is for does not work
+	unknown  = "unknown"  // who asks may not know how its processes are
 )
 
 // healthSummary is what operators should know of a cell first.
@@ -49,6 +50,7 @@ type memberHealth struct {
 	member *scribev1.Member
 	health *scribev1.GetHealthResponse // nil if it did not answer, or can't say
 	err    error                       // why it did not answer
+	hidden bool                        // it answers operators alone
 	// ahead is how far its clock is ahead of the one here.
 	ahead time.Duration
 }
@@ -78,6 +80,8 @@ func askHealth(ctx context.Context, members []*scribev1.Member) []memberHealth {
 			case err == nil:
 				between := sent.Add(time.Since(sent) / 2)
 				answers[i].health, answers[i].ahead = res, time.UnixMicro(res.GetNow()).Sub(between)
+			case connect.CodeOf(err) == connect.CodePermissionDenied, connect.CodeOf(err) == connect.CodeUnauthenticated:
+				answers[i].hidden = true
 			case connect.CodeOf(err) != connect.CodeUnimplemented:
 				answers[i].err = err
 			}
@@ -126,6 +130,10 @@ func judgeHealth(server string, st *scribev1.GetStatusResponse, away bool, answe
 		v.add(degraded, "categories", "%d deleted categories wait for the metadata logs: their names can't be used again", n)
 	}
 	slices.SortStableFunc(v.Reasons, func(a, b healthReason) int { return cmp.Compare(b.Severity, a.Severity) }) // failing first
+	if hidden := slices.ContainsFunc(answers, func(a memberHealth) bool { return a.hidden }); hidden && v.Health == healthy {
+		v.Health = unknown
+		v.Reasons = append(v.Reasons, healthReason{unknown, "processes", "how they are is for operators: a token or a certificate that may operate the cell is needed"})
+	}
 	return v
 }
 

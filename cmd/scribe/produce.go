@@ -75,6 +75,7 @@ mistakes in the arguments; 1 otherwise. 1 also after a signal before the end of 
 	fs := cmd.Flags()
 	fs.StringVar(&f.ack, "ack", "committed", "what to wait for: none, spooled or committed")
 	fs.StringVar(&f.key, "key", "", "key of all messages")
+	setVariables(fs, "key") // SCRIBE_KEY is the file of a certificate's key
 	fs.StringVar(&f.keyField, "key-field", "", "field of a JSON line that becomes the message's key")
 	fs.StringVar(&f.delimiter, "key-delimiter", "", `what stands between the key and the payload of a line; escapes such as \t are understood`)
 	fs.StringArrayVar(&f.attributes, "attribute", nil, "attribute of all messages, as NAME=VALUE (may be repeated)")

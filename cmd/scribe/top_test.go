@@ -219,6 +219,7 @@ func TestHealthOfCells(t *testing.T) {
 		}, "failing a: blob store: puts have failed"},
 		{"versions", func(a []memberHealth) { a[2].member.Version = "v2" }, "degraded versions: processes have different ones: v1 (a, b); v2 (c)"},
 		{"clock ahead", func(a []memberHealth) { a[0].ahead += 4 * time.Second }, "degraded a: its clock is 4s ahead of the others'"},
+		{"a reader asks", func(a []memberHealth) { a[1].health, a[1].hidden = nil, true }, "unknown processes: how they are is for operators"},
 		{"clock behind", func(a []memberHealth) { a[0].ahead -= 1500 * time.Millisecond }, "degraded a: its clock is 1.5s behind the others'"},
 	} {
 		st, answers := healthyCell()

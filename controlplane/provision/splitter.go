@@ -14,8 +14,8 @@ const (
 	// minute, however large, is none.
 	splitLoad   = 1
 	mostCounted = 2
-	// splitPause is the time after a split in which no shard of the category is split: writers learn of it, and the means settle.
-	splitPause = 15 * time.Minute
+	// SplitPause is the time after a split in which no shard of the category is split: writers learn of it, and the means settle.
+	SplitPause = 15 * time.Minute
 )
 
 // Splitter decides which logical shards that have one log are to be split, because one batcher has to take more of them than it should.
@@ -73,4 +73,4 @@ func (s *Splitter) Step(at time.Duration, traffic map[ShardID]Rate) []ShardID {
 }
 
 // Rest says that a shard of a category was split, or that none is to be: the category rests for a while.
-func (s *Splitter) Rest(at time.Duration, category uint32) { s.resting[category] = at + splitPause }
+func (s *Splitter) Rest(at time.Duration, category uint32) { s.resting[category] = at + SplitPause }

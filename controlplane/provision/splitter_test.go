@@ -9,7 +9,7 @@ import (
 // each has less; a burst splits nothing; and nothing is split while the category rests.
 func TestSplitterReplay(t *testing.T) {
 	s := NewSplitter(Settings{MicroShardBytes: testTarget, MicroShardMessages: 1e9})
-	shards, last := 1, -splitPause
+	shards, last := 1, -SplitPause
 	for at := testStep; at < 5*time.Hour; at += testStep {
 		total := 6.6 * testTarget
 		if at < time.Minute {
@@ -27,7 +27,7 @@ func TestSplitterReplay(t *testing.T) {
 			if id.Category != 9 || int(id.Shard) >= shards {
 				t.Fatalf("%v is to be split at %v", id, at)
 			}
-			if at-last < splitPause {
+			if at-last < SplitPause {
 				t.Fatalf("shards are split %v after one another", at-last)
 			}
 			shards, last = shards+1, at

@@ -158,7 +158,8 @@ func (n *Network) connectHost(h *Host) {
 			l.mu.rng = rand.New(rand.NewPCG(n.seed, uint64(len(n.mu.lines)))) //nolint:gosec // reproducible on purpose
 			n.mu.lines = append(n.mu.lines, l)
 			ends[0].lines.Store(ends[1].address, l)
-			n.running.Go(l.deliverPackets)
+			packets := l.packets
+			n.running.Go(func() { l.deliverPackets(packets) })
 		}
 	}
 	n.mu.hosts[h.address] = h
@@ -346,10 +347,7 @@ func (l *line) sendPacket(data []byte) {
 }
 
 // deliverPackets hands packets to the host at the end of the line when they are due.
-func (l *line) deliverPackets() {
-	l.mu.Lock()
-	packets := l.packets
-	l.mu.Unlock()
+func (l *line) deliverPackets(packets <-chan timedPacket) {
 	for p := range packets {
 		if early := time.Until(p.due); early > 0 {
 			<-time.After(early)

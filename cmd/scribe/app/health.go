@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"scribe/internal/base/units"
+	"scribe/internal/transport/principal"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -75,14 +76,29 @@ func (a *App) listProblems() []*scribev1.Problem {
 // whoever takes processes out of service should not do so for it.
 const unreadyAfter = 10 * time.Second
 
-func (a *App) serveReadyz(w http.ResponseWriter, _ *http.Request) {
+// tellsDetails reports whether the caller of ctx may read what the process says of itself: addresses, folders, counts of categories.
+func (a *App) tellsDetails(ctx context.Context) bool {
+	if a.enforcer != nil && !a.enforcer.MayOperate(ctx) {
+		return false
+	}
+	kind := principal.FromContext(ctx).Kind
+	return !a.guard.enforced || kind == principal.Operator || kind == principal.Member
+}
+
+// serveReadyz says whether the process can work, and to those who may know it why not. Others learn which part is meant.
+func (a *App) serveReadyz(w http.ResponseWriter, r *http.Request) {
+	details := a.tellsDetails(r.Context())
 	if !a.ready.Load() {
 		http.Error(w, "not ready: the process is starting or stopping", http.StatusServiceUnavailable)
 		return
 	}
 	for _, fault := range a.readinessChecks {
 		if err := fault(); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			text := err.Error()
+			if !details {
+				text = "not ready"
+			}
+			http.Error(w, text, http.StatusServiceUnavailable)
 			return
 		}
 	}
@@ -90,7 +106,11 @@ func (a *App) serveReadyz(w http.ResponseWriter, _ *http.Request) {
 	var lines []string
 	for _, p := range a.listProblems() {
 		red = red || p.GetSeverity() == scribev1.Severity_SEVERITY_FAILING && a.opts.Host.unixMicro()-p.GetSince() >= unreadyAfter.Microseconds()
-		lines = append(lines, fmt.Sprintf("%s: %s: %s", scribev1.EnumName(p.GetSeverity()), p.GetSubject(), p.GetText()))
+		line := fmt.Sprintf("%s: %s", scribev1.EnumName(p.GetSeverity()), p.GetSubject())
+		if details {
+			line += ": " + p.GetText()
+		}
+		lines = append(lines, line)
 	}
 	if red {
 		http.Error(w, strings.Join(lines, "\n"), http.StatusServiceUnavailable)

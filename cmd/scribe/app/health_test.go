@@ -21,7 +21,7 @@ import (
 // TestRolesThatCantWork: a role that can't work makes the process unready, not at once, and with the reason; lesser trouble is told beside "ok".
 func TestRolesThatCantWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &App{opts: Options{Host: Host{}.withDefaults()}, started: time.Now()}
+		a := &App{opts: Options{Host: Host{}.withDefaults()}, started: time.Now(), guard: &accessGuard{}}
 		var batchers, disk error
 		a.watchCondition("batchers", scribev1.Severity_SEVERITY_FAILING, func() error { return batchers })
 		a.watchCondition("disk", scribev1.Severity_SEVERITY_DEGRADED, func() error { return disk })
@@ -42,6 +42,9 @@ func TestRolesThatCantWork(t *testing.T) {
 		probe(200, "ok\nfailing: batchers: none answers\ndegraded: disk: 1GiB is free\n")
 		<-time.After(unreadyAfter)
 		probe(503, "failing: batchers: none answers\ndegraded: disk: 1GiB is free\n")
+		a.guard.enforced = true // strangers learn which part is meant, not how much there is of what
+		probe(503, "failing: batchers\ndegraded: disk\n")
+		a.guard.enforced = false
 		batchers, disk = nil, nil
 		probe(200, "ok\n")
 		batchers = errors.New("none answers") // it begins again

@@ -34,8 +34,14 @@ func (a *App) probeProcess(ctx context.Context, url string) (incarnation string,
 		return "", err
 	}
 	defer func() { _ = res.Body.Close() }()
-	_, err = io.Copy(io.Discard, io.LimitReader(res.Body, 4<<10)) // so that the connection can be used again
-	return res.Header.Get(incarnationHeader), err
+	if _, err = io.Copy(io.Discard, io.LimitReader(res.Body, 4<<10)); err != nil { // so that the connection can be used again
+		return "", err
+	}
+	// A proxy or another program at the address says nothing of who holds the id.
+	if incarnation = res.Header.Get(incarnationHeader); res.StatusCode != http.StatusOK || incarnation == "" {
+		return "", fmt.Errorf("%s answers %s, and not as a process of a cell", url, res.Status)
+	}
+	return incarnation, nil
 }
 
 // storeIdentity is what the process knows of the identity of its store of payloads.
@@ -80,8 +86,7 @@ func (a *App) learnIdentity(ctx context.Context) error {
 	case err == nil, errors.Is(err, blob.ErrIdentity):
 		return err
 	case errors.Is(err, blob.ErrDenied):
-		a.log.Warn("it can't be checked that the store of payloads is the cell's: permit reading and writing of its identity", "key", blob.IdentityKey, "error", err)
-		a.store.admitted.Store(true)
+		a.useUnchecked(err)
 		return nil
 	}
 	a.log.Warn("the identity of the store of payloads is not known yet: nothing is put there before", "error", err)
@@ -91,6 +96,17 @@ func (a *App) learnIdentity(ctx context.Context) error {
 		defer close(ended)
 		pauses := backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second, Random: random}
 		for failures := 1; err != nil; failures++ {
+			switch {
+			case errors.Is(err, blob.ErrDenied):
+				a.useUnchecked(err)
+				return
+			case errors.Is(err, blob.ErrIdentity):
+				select {
+				case a.failed <- fmt.Errorf("store of payloads: %w", err):
+				default: // the first failure is the one that ends the process
+				}
+				return
+			}
 			if backoff.Sleep(life, pauses.Pause(failures)) != nil {
 				return
 			}
@@ -100,6 +116,12 @@ func (a *App) learnIdentity(ctx context.Context) error {
 	}()
 	a.onStop("store identity", func(context.Context) error { cancel(); <-ended; return nil })
 	return nil
+}
+
+// useUnchecked lets payloads be put into a store that forbids the question for its identity.
+func (a *App) useUnchecked(err error) {
+	a.log.Warn("it can't be checked that the store of payloads is the cell's: permit reading and writing of its identity", "key", blob.IdentityKey, "error", err)
+	a.store.admitted.Store(true)
 }
 
 // admittedStore is the store of payloads as the batcher uses it: nothing is put before the cell has admitted the process with this store. A blob in another store than the

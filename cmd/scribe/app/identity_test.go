@@ -30,7 +30,7 @@ func newRefusedCell(t *testing.T) *refusedCell {
 func (c *refusedCell) startOther(folder string, change func(*Config)) (*App, error) {
 	c.t.Helper()
 	return start(c.t, Direct, func(cfg *Config) {
-		cfg.Data, cfg.Blobs.Path, cfg.LeaseTTL = filepath.Join(c.dir, folder), filepath.Join(c.dir, "blobs"), 3*time.Second
+		cfg.Data, cfg.Blobs.Path, cfg.LeaseTTL = filepath.Join(c.dir, folder), filepath.Join(c.dir, "blobs"), time.Minute
 		if c.first != nil {
 			cfg.Control, cfg.Metalog = c.first.URL(), c.first.URL()
 		}

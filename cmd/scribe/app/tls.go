@@ -39,6 +39,9 @@ func (c *Config) checkTLS(v *config.Violations) {
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 		v.Add("PlainListen", "%s is reached from other hosts: want a loopback address for --listen", c.Listen)
 	}
+	if c.Secure || c.Flight != "" {
+		v.Add("PlainListen", "it is for agents alone: want none beside secure and sqlserver.flight")
+	}
 	if c.TLS.ClientCA != "" {
 		v.Add("PlainListen", "there are no clients' certificates without TLS: want either plain_listen or tls_client_ca")
 	}

@@ -23,6 +23,8 @@ const (
 	probeBlobs = 4
 	// slowPut is a time for a blob of a megabyte that makes everything wait.
 	slowPut = 2 * time.Second
+	// removeTimeout bounds the removal of what was put.
+	removeTimeout = 10 * time.Second
 )
 
 // checkBlobs tries everything that roles ask of the store: to put, to refuse a second blob of a key, to read, to list and to delete.
@@ -41,7 +43,7 @@ func (e *examination) checkBlobs(ctx context.Context) {
 	}
 	probe := &storeProbe{store: store, root: probeRoot + machine.Text() + "/"}
 	took, err := probe.tryStore(ctx)
-	err = errors.Join(err, probe.removeBlobs(ctx), store.Close())
+	err = errors.Join(err, probe.removeBlobs(context.WithoutCancel(ctx)), store.Close())
 	switch speed := float64(probeBytes) / took.Seconds(); {
 	case err != nil:
 		e.add(Failed, name, adviseStore(err), "%s: %v", where, err)
@@ -122,17 +124,21 @@ func (p *storeProbe) tryStore(ctx context.Context) (took time.Duration, err erro
 	return took, nil
 }
 
-// removeBlobs removes what was put.
+// removeBlobs removes what was put, as far as it can within a time of its own: nobody else looks there.
 func (p *storeProbe) removeBlobs(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
+	defer cancel()
+	var errs []error
 	for _, key := range p.keys {
 		if err := p.store.Delete(ctx, key); err != nil {
-			return fmt.Errorf("delete: %w", err)
+			errs = append(errs, fmt.Errorf("delete: %w", err))
+			continue
 		}
 		if _, err := p.store.Stat(ctx, key); err == nil {
-			return errRemains
+			errs = append(errs, errRemains)
 		} else if !errors.Is(err, blob.ErrNotFound) {
-			return fmt.Errorf("look at a deleted blob: %w", err)
+			errs = append(errs, fmt.Errorf("look at a deleted blob: %w", err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }

@@ -200,7 +200,8 @@ func asOfCopy(cat *scribev1.Category, row *categoryRow, note func(name, format s
 		}
 	}
 	places := cat.GetShardBy() == scribev1.ShardBy_SHARD_BY_KEY || cat.GetShardBy() == scribev1.ShardBy_SHARD_BY_FIELD
-	grown := shards > max(cat.GetShards(), 1)
+	// Parts of split shards have numbers above those of the others: the copy knows them by their lineage.
+	grown := shards > max(cat.GetShards(), 1) && !cat.HasShard(shards-1)
 	if !grown && (!places || cat.GetLayoutsForgotten()) {
 		return nil
 	}

@@ -38,7 +38,7 @@ func TestParseRule(t *testing.T) {
 		"read:a*b*":                              "beginning",
 		"read:../x":                              "category",
 		"read:owner=":                            "no name",
-		"read:owner=a\t":                         "space",
+		"read:owner=a\u00a0b":                    "printed",
 		"read:owner=a\x00":                       "character",
 		"operate:web.*":                          "operate:*",
 		"read,operate:owner=x":                   "operate:*",

@@ -116,6 +116,7 @@ func (s controlService) GetStatus(ctx context.Context, req *scribev1.GetStatusRe
 	res, err := s.ControlService.GetStatus(ctx, req)
 	if err == nil && !s.e.IsFree(ctx) && !s.e.AllowsAll(ctx) {
 		res.Categories, res.RetirementsPending, res.Leadership = 0, 0, nil
+		res.KnownMembers, res.KnownCategories = nil, 0
 	}
 	return res, err
 }

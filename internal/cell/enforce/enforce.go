@@ -142,6 +142,11 @@ func (e *Enforcer) AllowAny(ctx context.Context, what access.Permission, act str
 	return nil
 }
 
+// MayOperate reports whether the caller of ctx may know everything about the cell and its processes. It counts no denial.
+func (e *Enforcer) MayOperate(ctx context.Context) bool {
+	return e.IsFree(ctx) || e.rights.Set().Decide(principal.FromContext(ctx), access.Operate, "", "", e.now()) == access.Allowed
+}
+
 // Sees reports whether the caller of ctx may know that a category exists: it may do anything to it.
 func (e *Enforcer) Sees(ctx context.Context, c *scribev1.Category) bool {
 	return e.rights.Set().Decide(principal.FromContext(ctx), access.All, c.GetName(), c.GetOwner(), e.now()) == access.Allowed
@@ -162,8 +167,11 @@ func (e *Enforcer) decide(ctx context.Context, p principal.Principal, what acces
 	}
 	cause := set.Decide(p, what, category, owner, now)
 	if cause == access.NoRule && !known && categories != nil && set.UsesOwners(p, what, now) {
-		if c, err := (*categories).Resolve(ctx, category); err == nil {
+		switch c, err := (*categories).Resolve(ctx, category); {
+		case err == nil:
 			cause = set.Decide(p, what, category, c.GetOwner(), now)
+		case rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_CATEGORY && rpc.ReasonOf(err) != scribev1.Reason_REASON_INVALID:
+			return access.NotKnown // it may be the caller's: the control plane can't say now
 		}
 	}
 	return e.orUnknown(cause)
@@ -222,6 +230,12 @@ func (e *Enforcer) deny(p principal.Principal, cause access.Cause, act string) e
 // WatchRights returns a context that ends with a denial as its cause as soon as its caller may no longer do something to a category:
 // a grant was taken, or a token was revoked or has expired. cancel releases it.
 func (e *Enforcer) WatchRights(ctx context.Context, what access.Permission, category string) (_ context.Context, cancel context.CancelFunc) {
+	return e.watchCaller(ctx, func(ctx context.Context) error { return e.Allow(ctx, what, category) })
+}
+
+// watchCaller returns a context that ends with an error of check as its cause, which is called whenever rights change. While it is not
+// known who may do what, the context goes on.
+func (e *Enforcer) watchCaller(ctx context.Context, check func(context.Context) error) (_ context.Context, cancel context.CancelFunc) {
 	ctx, stop := context.WithCancelCause(ctx)
 	p := principal.FromContext(ctx)
 	if p.Kind == principal.Member {
@@ -232,8 +246,8 @@ func (e *Enforcer) WatchRights(ctx context.Context, what access.Permission, cate
 		defer close(ended)
 		for {
 			set, replaced := e.rights.Watch()
-			if cause := e.decide(ctx, p, what, category); cause != access.Allowed && cause != access.NotKnown {
-				stop(e.deny(p, cause, describeAct(what, category)))
+			if err := check(ctx); err != nil && rpc.ReasonOf(err) != scribev1.Reason_REASON_NO_BACKEND {
+				stop(err)
 				return
 			}
 			wait := longestWait

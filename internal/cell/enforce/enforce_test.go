@@ -3,10 +3,12 @@ package enforce
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,15 +26,27 @@ import (
 
 // rights are who may do what in a test.
 type rights struct {
+	mu      sync.Mutex
 	set     *access.Set
 	unknown bool
 	next    chan struct{}
 }
 
-func (r *rights) Set() *access.Set { return r.set }
+func (r *rights) Set() *access.Set { set, _ := r.Watch(); return set }
 func (r *rights) Known() bool      { return !r.unknown }
 func (r *rights) Watch() (*access.Set, <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	return r.set, r.next
+}
+
+// replace gives the cell another set.
+func (r *rights) replace(set *access.Set) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.set = set
+	close(r.next)
+	r.next = make(chan struct{})
 }
 
 // categories are the owners of categories; asked counts the names that were looked up at the control plane.
@@ -172,6 +186,37 @@ func TestAdmission(t *testing.T) {
 	openCell, _ := newEnforcer(t, nil)
 	if err := openCell.admitCall(as(""), submit); err != nil {
 		t.Errorf("an open cell: %v", err)
+	}
+}
+
+// TestClosingEndsWatches: what only members may watch ends for strangers as soon as the cell is closed, and for them alone.
+func TestClosingEndsWatches(t *testing.T) {
+	e, r := newEnforcer(t, nil)
+	closed, _ := newEnforcer(t, nil, "root all:*")
+	began, ended := make(chan struct{}), make(chan error, 2)
+	h := e.Protect(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		began <- struct{}{}
+		<-r.Context().Done()
+		ended <- context.Cause(r.Context())
+	}))
+	watch := func(p principal.Principal) context.CancelFunc {
+		ctx, cancel := context.WithCancel(principal.NewContext(t.Context(), p))
+		go h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodPost, "/scribe.v1.AccessService/WatchAccess", http.NoBody))
+		<-began
+		return cancel
+	}
+	leave := watch(principal.Principal{Kind: principal.Member})
+	defer watch(principal.Principal{})()
+	r.replace(closed.rights.Set())
+	wantReason(t, <-ended, unauthenticated)
+	select {
+	case err := <-ended:
+		t.Errorf("the member's watch has ended, too: %v", err)
+	default:
+	}
+	leave()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 }
 

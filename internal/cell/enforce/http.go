@@ -26,6 +26,11 @@ func (e *Enforcer) Protect(next http.Handler) http.Handler {
 			refuseRequest(w, r, err)
 			return
 		}
+		if requirementOf(r.URL.Path).lasting {
+			watched, release := e.watchCaller(ctx, func(ctx context.Context) error { return e.admitCall(ctx, r.URL.Path) })
+			defer release()
+			ctx = watched
+		}
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})
 }

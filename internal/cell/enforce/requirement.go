@@ -13,6 +13,8 @@ import (
 type requirement struct {
 	// member: only members of the cell may.
 	member bool
+	// lasting: the call lasts, so its caller is asked for again whenever rights change. A cell may be closed while strangers listen.
+	lasting bool
 	// everybody: nothing needs to be proved.
 	everybody bool
 	// cell is a permission on the cell as a whole; any are permissions of which the caller must have one somewhere. What the call
@@ -22,6 +24,7 @@ type requirement struct {
 
 var (
 	membersOnly = requirement{member: true}
+	watches     = requirement{member: true, lasting: true}
 	operators   = requirement{cell: access.Operate}
 	everybody   = requirement{everybody: true}
 	anyRight    = requirement{any: access.All}
@@ -50,14 +53,14 @@ var procedures = map[string]requirement{
 	scribev1connect.ControlServiceGetStatusProcedure:       anyRight,
 	scribev1connect.ControlServiceListMembersProcedure:     operators,
 	scribev1connect.ControlServiceListDroppedProcedure:     operators,
-	scribev1connect.ControlServiceWatchCategoriesProcedure: membersOnly,
-	scribev1connect.ControlServiceWatchMembersProcedure:    membersOnly,
+	scribev1connect.ControlServiceWatchCategoriesProcedure: watches,
+	scribev1connect.ControlServiceWatchMembersProcedure:    watches,
 	scribev1connect.ControlServiceJoinProcedure:            membersOnly,
 	scribev1connect.ControlServiceHeartbeatProcedure:       membersOnly,
 	scribev1connect.ControlServiceLeaveProcedure:           membersOnly,
 	scribev1connect.ControlServiceForgetDroppedProcedure:   membersOnly,
 	scribev1connect.ControlServiceHoldPinsProcedure:        membersOnly,
-	scribev1connect.ControlServiceListPinsProcedure:        membersOnly,
+	scribev1connect.ControlServiceListPinsProcedure:        operators,
 	scribev1connect.ControlServiceShareQuotasProcedure:     membersOnly,
 
 	scribev1connect.GroupServiceJoinGroupProcedure:      needs(access.Group),
@@ -77,8 +80,8 @@ var procedures = map[string]requirement{
 	scribev1connect.MetalogServiceListShardsProcedure:      operators,
 	scribev1connect.MetalogServiceAnnotationsProcedure:     operators,
 	scribev1connect.MetalogServiceSequencesProcedure:       operators,
-	scribev1connect.MetalogServiceSubscribeProcedure:       membersOnly,
-	scribev1connect.MetalogServiceWatchShardsProcedure:     membersOnly,
+	scribev1connect.MetalogServiceSubscribeProcedure:       watches,
+	scribev1connect.MetalogServiceWatchShardsProcedure:     watches,
 	scribev1connect.MetalogServiceOpenProcedure:            membersOnly,
 	scribev1connect.MetalogServiceAppendProcedure:          membersOnly,
 	scribev1connect.MetalogServiceTrimProcedure:            membersOnly,
@@ -106,7 +109,7 @@ var procedures = map[string]requirement{
 	scribev1connect.AccessServiceRemoveGrantsProcedure: operators,
 	scribev1connect.AccessServiceListGrantsProcedure:   operators,
 	scribev1connect.AccessServiceCheckAccessProcedure:  operators,
-	scribev1connect.AccessServiceWatchAccessProcedure:  membersOnly, // it has keys
+	scribev1connect.AccessServiceWatchAccessProcedure:  watches, // it has keys
 }
 
 // paths are the requirements of what is not a procedure, by the beginnings of paths. Any other path is for members only.

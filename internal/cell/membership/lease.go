@@ -293,7 +293,7 @@ func (l *Lease) renewLease(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, l.ttl/3)
 	defer cancel()
 	store := l.cfg.Store()
-	_, err := l.control.Heartbeat(ctx, &scribev1.HeartbeatRequest{
+	res, err := l.control.Heartbeat(ctx, &scribev1.HeartbeatRequest{
 		Id: l.cfg.Member.GetId(), Load: l.cfg.Load(), Incarnation: l.cfg.Member.GetIncarnation(), Store: store, Traffic: l.cfg.Traffic(),
 	})
 	if rpc.ReasonOf(err) == scribev1.Reason_REASON_LEASE_EXPIRED {
@@ -304,7 +304,7 @@ func (l *Lease) renewLease(ctx context.Context) error {
 	}
 	if err == nil {
 		l.extendLease(sent)
-		if s := l.State(); s.Store != store {
+		if s := l.State(); s.Store != store && !res.GetStoreUnchecked() {
 			s.Store = store
 			l.setState(s)
 		}

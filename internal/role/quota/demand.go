@@ -23,9 +23,10 @@ const (
 // amount is what one category was charged, or would have been.
 type amount struct{ bytes, requests float64 }
 
-func (a *amount) add(bytes, requests int64) {
+// addRequest adds a request and its bytes.
+func (a *amount) addRequest(bytes int64) {
 	a.bytes += float64(bytes)
-	a.requests += float64(requests)
+	a.requests++
 }
 
 func (a *amount) subtract(b amount) {
@@ -55,7 +56,7 @@ type usage struct {
 
 // offerRequest counts a request and its bytes.
 func (u *usage) offerRequest(now time.Duration, bytes int64) {
-	u.offered.add(bytes, 1)
+	u.offered.addRequest(bytes)
 	u.last = now
 }
 
@@ -94,6 +95,9 @@ func (qs *Registry) CollectDemands() *DemandReport {
 	qs.eachState(func(now time.Duration, q *State) {
 		d := q.demand(now, qs.shareAt(now, q))
 		if d.Wanted < leastDemand*equal && now >= q.lease.until {
+			if now-q.use.since > calmPause { // too little to tell; a quiet time must not hide what comes after it
+				q.use.offered, q.use.passed, q.use.since = amount{}, amount{}, now
+			}
 			return
 		}
 		r.Pressing = r.Pressing || q.use.short || now < q.lease.until && q.lease.share > equal

@@ -158,7 +158,7 @@ func (qs *Registry) SampleParts(l Limit, n int, size func(i int) int64, decide f
 			decide(i, rate)
 		}
 		q.use.offerRequest(now, offered)
-		q.use.passed.add(passed, 1)
+		q.use.passed.addRequest(passed)
 	})
 	return after, ok
 }

@@ -55,6 +55,24 @@ func TestReportsTheBusiest(t *testing.T) {
 	}
 }
 
+// TestQuietTimeHidesNothing: what comes after a quiet time is told at once, not spread over all of it.
+func TestQuietTimeHidesNothing(t *testing.T) {
+	qs, now := clocked(2)
+	qs.pass(1, 1, 1)
+	for range 8 * 60 {
+		*now += time.Minute
+		if r := qs.CollectDemands(); len(r.Demands) > 0 {
+			t.Fatalf("%v is told of next to nothing", r.Demands)
+		}
+	}
+	qs.pass(1, 9, 50)
+	*now += time.Second
+	r := qs.CollectDemands()
+	if len(r.Demands) != 1 || !nearly(r.Demands[0].Wanted, 0.45) {
+		t.Errorf("demands %+v, want 0.45 of the quota", r.Demands)
+	}
+}
+
 // TestCountsSurviveAReport: what comes between a report and its answer is in the next report, and so is all of a report that failed.
 func TestCountsSurviveAReport(t *testing.T) {
 	qs, now := clocked(4)

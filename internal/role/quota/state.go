@@ -51,7 +51,7 @@ func (q *State) isReady(now time.Duration) bool {
 func (q *State) chargeRequest(bytes int64) {
 	q.bytes.Charge(float64(bytes))
 	q.requests.Charge(1)
-	q.use.passed.add(bytes, 1)
+	q.use.passed.addRequest(bytes)
 }
 
 // passLeading charges the leading ones of n sizes that pass, as one request, and returns their number. None overtakes one that does not
@@ -64,7 +64,7 @@ func (q *State) passLeading(now time.Duration, n int, size func(i int) int64) (p
 			sum += size(passed)
 		}
 		q.requests.Charge(1)
-		q.use.passed.add(sum, 1)
+		q.use.passed.addRequest(sum)
 	}
 	for i := passed; i < n; i++ {
 		sum += size(i)

@@ -1750,9 +1750,11 @@ func (x *HeartbeatRequest) GetTraffic() []*ShardTraffic {
 
 // HeartbeatResponse acknowledges. A lease that has ended is REASON_LEASE_EXPIRED.
 type HeartbeatResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether the store that the member named could not be compared with the cell's: the member is not admitted with it yet. Older control planes do not say so.
+	StoreUnchecked bool `protobuf:"varint,40,opt,name=store_unchecked,json=storeUnchecked,proto3" json:"store_unchecked,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *HeartbeatResponse) Reset() {
@@ -1783,6 +1785,13 @@ func (x *HeartbeatResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use HeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*HeartbeatResponse) Descriptor() ([]byte, []int) {
 	return file_scribe_v1_control_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *HeartbeatResponse) GetStoreUnchecked() bool {
+	if x != nil {
+		return x.StoreUnchecked
+	}
+	return false
 }
 
 // LeaveRequest ends a lease.
@@ -3125,8 +3134,9 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x04load\x18\x02 \x01(\rR\x04load\x12 \n" +
 	"\vincarnation\x18( \x01(\tR\vincarnation\x12\x14\n" +
 	"\x05store\x18) \x01(\tR\x05store\x121\n" +
-	"\atraffic\x18> \x03(\v2\x17.scribe.v1.ShardTrafficR\atraffic\"\x13\n" +
-	"\x11HeartbeatResponse\"@\n" +
+	"\atraffic\x18> \x03(\v2\x17.scribe.v1.ShardTrafficR\atraffic\"<\n" +
+	"\x11HeartbeatResponse\x12'\n" +
+	"\x0fstore_unchecked\x18( \x01(\bR\x0estoreUnchecked\"@\n" +
 	"\fLeaveRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
 	"\vincarnation\x18( \x01(\tR\vincarnation\"\x0f\n" +

@@ -1,12 +1,12 @@
 // Package file keeps blobs as files of a folder: the store of a single machine.
 //
 //	<dir>/blobs/72h/01890a5d-ac96-774b-bcce-b302099a8057    a blob: its key is its path
-//	<dir>/.tmp/<random>/<n>                                 a blob that is being written by a store
-//	<dir>/.tmp/<random>/LOCK                                locked by that store
+//	<dir>/.unfinished/<random>/<n>                          a blob that is being written by a store
+//	<dir>/.unfinished/<random>/LOCK                         locked by that store
 //
 // # How Put makes a blob durable
 //
-//  1. write the parts to a new file in the store's folder in .tmp, which is in the same file system;
+//  1. write the parts to a new file in the store's folder in .unfinished, which is in the same file system;
 //  2. sync the file;
 //  3. link it to its final name, which fails if the name exists: nothing is ever overwritten, and a reader sees all of it or nothing;
 //  4. sync the folder of the final name;
@@ -22,7 +22,7 @@
 // # Shared folders
 //
 // Stores of any number of processes may use one folder, also over a network, if the file system has locks. [New] removes what a crash
-// left in .tmp: the folders whose locks are free, one after another. A store makes its own folder at the first Put, so that a store that only
+// left in .unfinished: the folders whose locks are free, one after another. A store makes its own folder at the first Put, so that a store that only
 // reads and deletes opens on a full disk.
 //
 // # File system

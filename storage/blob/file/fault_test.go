@@ -57,15 +57,15 @@ func contents(tb testing.TB, fs vfs.FS) map[string]bool {
 		keys[info.Key] = true
 	}
 	if left := unfinished(tb, fs, root); len(left) > 0 {
-		tb.Errorf("left in .tmp: %q", left)
+		tb.Errorf("left in .unfinished: %q", left)
 	}
 	return keys
 }
 
-// unfinished returns the files in .tmp, without the locks of stores.
+// unfinished returns the files in .unfinished, without the locks of stores.
 func unfinished(tb testing.TB, fs vfs.FS, dir string) (files []string) {
 	tb.Helper()
-	tmp := fs.PathJoin(dir, ".tmp")
+	tmp := fs.PathJoin(dir, ".unfinished")
 	folders, err := fs.List(tmp)
 	if err != nil {
 		tb.Fatal(err)
@@ -250,7 +250,7 @@ func TestNoSpace(t *testing.T) {
 	}
 }
 
-// TestLeftovers: what a crash left in .tmp is removed, what is foreign is left alone and not listed.
+// TestLeftovers: what a crash left in .unfinished and in .tmp is removed, what is foreign is left alone and not listed.
 func TestLeftovers(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string) string {
@@ -263,14 +263,14 @@ func TestLeftovers(t *testing.T) {
 		}
 		return path
 	}
-	left := []string{write(".tmp/crashed/1"), write(".tmp/crashed/LOCK"), write(".tmp/unlocked/1"), write(".tmp/other.removed/1"), write(".tmp/0123-1")}
+	left := []string{write(".unfinished/crashed/1"), write(".unfinished/crashed/LOCK"), write(".unfinished/unlocked/1"), write(".unfinished/other.removed/1"), write(".tmp/0123-1")}
 	// The last one is of an earlier version, and so is this, which may be running.
 	old := time.Now().Add(-2 * time.Hour)
 	if err := os.Chtimes(left[len(left)-1], old, old); err != nil {
 		t.Fatal(err)
 	}
 	young := write(".tmp/0123-2")
-	foreign := []string{write(".lock"), write("lost+found/x"), write("blobs/.DS_Store"), write("blobs/a b")}
+	foreign := []string{young, write(".lock"), write("lost+found/x"), write("blobs/.DS_Store"), write("blobs/a b")}
 	write("blobs/24h/1")
 	s := open(t, dir, file.Options{})
 	for _, path := range left {
@@ -294,14 +294,14 @@ func TestLeftovers(t *testing.T) {
 		t.Errorf("List yields %q", keys)
 	}
 	put(t, s, "blobs/24h/2")
-	if got := unfinished(t, vfs.Default, dir); fmt.Sprint(got) != "["+filepath.Base(young)+"]" {
-		t.Errorf("Put left %q in .tmp", got)
+	if got := unfinished(t, vfs.Default, dir); len(got) > 0 {
+		t.Errorf("Put left %q in .unfinished", got)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if names, err := os.ReadDir(filepath.Join(dir, ".tmp")); err != nil || len(names) != 1 {
-		t.Errorf("Close left %v in .tmp, %v", names, err)
+	if names, err := os.ReadDir(filepath.Join(dir, ".unfinished")); err != nil || len(names) > 0 {
+		t.Errorf("Close left %v in .unfinished, %v", names, err)
 	}
 }
 

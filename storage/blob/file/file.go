@@ -39,8 +39,10 @@ type Store struct {
 }
 
 const (
-	// tmpName is the folder of unfinished blobs. No key has a part that begins with a dot.
-	tmpName = ".tmp"
+	// unfinishedName is the folder of unfinished blobs. No key has a part that begins with a dot.
+	unfinishedName = ".unfinished"
+	// oldUnfinishedName is the same of earlier versions. They do not start where it has folders.
+	oldUnfinishedName = ".tmp"
 	// maxDurable bounds the cache of durable folders. A store has one for each retention class.
 	maxDurable = 4096
 	perm       = 0o755
@@ -56,7 +58,7 @@ func New(dir string, opts Options) (*Store, error) {
 		opts.FS = vfs.Default
 	}
 	dir = opts.FS.PathJoin(dir) // cleaned: folders are compared as text
-	s := &Store{fs: opts.FS, dir: dir, unfinished: unfinishedFolder{fs: opts.FS, tmp: opts.FS.PathJoin(dir, tmpName)}}
+	s := &Store{fs: opts.FS, dir: dir, unfinished: unfinishedFolder{fs: opts.FS, tmp: opts.FS.PathJoin(dir, unfinishedName)}}
 	s.Store = gate.NewStore(new(gate.Gate), gate.Engine{
 		Put: s.putBlob, ReadAt: s.readBlob, Stat: s.statBlob, List: s.listBlobs, Delete: s.deleteBlob, Release: s.unfinished.release,
 	})
@@ -71,7 +73,10 @@ func (s *Store) openFolder() error {
 	if err := durable.CreateFolder(s.fs, s.unfinished.tmp, perm); err != nil {
 		return err
 	}
-	return removeLeftovers(s.fs, s.unfinished.tmp)
+	if err := removeLeftovers(s.fs, s.unfinished.tmp); err != nil {
+		return err
+	}
+	return removeOldFiles(s.fs, s.fs.PathJoin(s.dir, oldUnfinishedName))
 }
 
 // readBlob opens the file for each call: that costs a few microseconds, and files left open would keep the space of deleted blobs.

@@ -14,8 +14,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// unfinishedFolder is where one store writes blobs that have no name yet: a folder in .tmp of its own, locked for as long as the store uses it. The lock tells
-// stores of other processes, which share .tmp, that the files are not leftovers.
+// unfinishedFolder is where one store writes blobs that have no name yet: a folder of its own in .unfinished, locked for as long as the store uses it. The lock
+// tells stores of other processes, which share .unfinished, that the files are not leftovers.
 type unfinishedFolder struct {
 	fs  vfs.FS
 	tmp string
@@ -34,7 +34,7 @@ const (
 	removedSuffix = ".removed"
 	// claimAttempts is how many names are tried: others may take a new folder for a leftover until it is locked.
 	claimAttempts = 5
-	// oldFileAge is from when on a file directly in .tmp is a leftover. Earlier versions wrote there, without a lock, and may do so beside this one.
+	// oldFileAge is from when on a file in .tmp is a leftover. Earlier versions write there, without a lock, and may do so beside this one.
 	oldFileAge = time.Hour
 )
 
@@ -113,7 +113,24 @@ func removeLeftovers(fsys vfs.FS, tmp string) error {
 			err = removeFolder(fsys, path)
 		case info.IsDir():
 			err = removeUnused(fsys, path)
-		case time.Since(info.ModTime()) > oldFileAge:
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove an unfinished blob: %w", err)
+		}
+	}
+	return nil
+}
+
+// removeOldFiles removes what earlier versions have left in a folder, which need not exist.
+func removeOldFiles(fsys vfs.FS, dir string) error {
+	names, err := fsys.List(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, name := range names {
+		path := fsys.PathJoin(dir, name)
+		info, err := fsys.Stat(path)
+		if err == nil && !info.IsDir() && time.Since(info.ModTime()) > oldFileAge {
 			err = fsys.Remove(path)
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -49,7 +49,7 @@ func TestSharedFolder(t *testing.T) {
 				t.Errorf("the folder was opened %d times: the test does not see what the store does", opened)
 			}
 			if left := unfinished(t, base.fs, base.dir); len(left) > 0 {
-				t.Errorf("left in .tmp: %q", left)
+				t.Errorf("left in .unfinished: %q", left)
 			}
 		})
 	}
@@ -59,7 +59,7 @@ func TestSharedFolder(t *testing.T) {
 func TestLeftoversVanish(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 20 {
-		folder := filepath.Join(dir, ".tmp", fmt.Sprint("crashed-", i))
+		folder := filepath.Join(dir, ".unfinished", fmt.Sprint("crashed-", i))
 		if err := os.MkdirAll(folder, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -84,7 +84,7 @@ func TestLeftoversVanish(t *testing.T) {
 	}
 	wg.Wait()
 	if left := unfinished(t, vfs.Default, dir); len(left) > 0 {
-		t.Errorf("left in .tmp: %q", left)
+		t.Errorf("left in .unfinished: %q", left)
 	}
 	for _, s := range stores {
 		if s != nil {
@@ -98,7 +98,7 @@ func TestVanishingLeftover(t *testing.T) {
 	for n := 1; ; n++ {
 		mem := vfs.NewMem()
 		for _, path := range []string{"a/LOCK", "a/1", "b.removed/1", "c.removed/1"} {
-			path = root + "/.tmp/" + path
+			path = root + "/.unfinished/" + path
 			if err := mem.MkdirAll(mem.PathDir(path), 0o755); err != nil {
 				t.Fatal(err)
 			}
@@ -110,7 +110,7 @@ func TestVanishingLeftover(t *testing.T) {
 		}
 		count := 0
 		fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
-			if strings.Contains(op.Path, "/.tmp/") {
+			if strings.Contains(op.Path, "/.unfinished/") {
 				if count++; count == n {
 					_ = mem.RemoveAll(op.Path)
 				}
@@ -131,12 +131,12 @@ func TestVanishingLeftover(t *testing.T) {
 	}
 }
 
-// TestUnfinishedFolderRemoved: somebody empties .tmp under a running store. The Put that meets it fails at most, the next one does not.
+// TestUnfinishedFolderRemoved: somebody empties .unfinished under a running store. The Put that meets it fails at most, the next one does not.
 func TestUnfinishedFolderRemoved(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir, file.Options{})
 	put(t, s, "a/1")
-	if err := os.RemoveAll(filepath.Join(dir, ".tmp")); err != nil {
+	if err := os.RemoveAll(filepath.Join(dir, ".unfinished")); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Put(t.Context(), "a/2", []byte("x")); err == nil {
@@ -163,8 +163,8 @@ func TestReadOnlyUse(t *testing.T) {
 	if err := s.Delete(t.Context(), "a/1"); err != nil {
 		t.Error(err)
 	}
-	if names, err := os.ReadDir(filepath.Join(dir, ".tmp")); err != nil || len(names) != 0 {
-		t.Errorf(".tmp has %v, %v", names, err)
+	if names, err := os.ReadDir(filepath.Join(dir, ".unfinished")); err != nil || len(names) != 0 {
+		t.Errorf(".unfinished has %v, %v", names, err)
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)

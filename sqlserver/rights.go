@@ -48,7 +48,7 @@ func isDenial(err error) bool {
 
 // denialError returns an error of Rights as the client sees it.
 func denialError(err error) *Error {
-	switch rpc.ReasonOf(err) { //nolint:exhaustive // denials
+	switch rpc.ReasonOf(err) {
 	case scribev1.Reason_REASON_DENIED:
 		return &Error{Kind: KindDenied, Message: rpc.Message(err)}
 	case scribev1.Reason_REASON_UNAUTHENTICATED:

@@ -93,7 +93,7 @@ func (s *cellStore) known() string {
 	return s.mu.identity
 }
 
-func (s *cellStore) note(identity string) {
+func (s *cellStore) keepIdentity(identity string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.identity = identity
@@ -141,6 +141,6 @@ func (c *ControlPlane) awaitCellStore(ctx context.Context, term *heldTerm, store
 			return "", fmt.Errorf("%w: %s has %d bytes", kv.ErrCorrupt, cellStoreKey, len(store))
 		}
 	}
-	c.store.note(store)
+	c.store.keepIdentity(store)
 	return store, nil
 }

@@ -38,7 +38,7 @@ type healthReason struct {
 	Text    string `json:"text"`
 }
 
-func (v *healthSummary) add(severity, subject, format string, args ...any) {
+func (v *healthSummary) addReason(severity, subject, format string, args ...any) {
 	v.Reasons = append(v.Reasons, healthReason{severity, subject, fmt.Sprintf(format, args...)})
 	if v.Health != failing {
 		v.Health = severity
@@ -116,7 +116,7 @@ const clockTolerance = time.Second
 func judgeHealth(server string, st *scribev1.GetStatusResponse, away bool, answers []memberHealth) healthSummary {
 	v := healthSummary{Health: healthy, Reasons: []healthReason{}}
 	if away {
-		v.add(degraded, "control plane", "%s can't reach it: the members below are those known last, categories can't be changed, and no process can join", server)
+		v.addReason(degraded, "control plane", "%s can't reach it: the members below are those known last, categories can't be changed, and no process can join", server)
 	}
 	if !away || len(st.GetKnownMembers()) > 0 {
 		judgeRoles(&v, answers)
@@ -127,7 +127,7 @@ func judgeHealth(server string, st *scribev1.GetStatusResponse, away bool, answe
 	judgeVersions(&v, answers)
 	judgeClocks(&v, answers)
 	if n := st.GetRetirementsPending(); n > 0 && !hasMember(answers, scribev1.Role_ROLE_METALOG) {
-		v.add(degraded, "categories", "%d deleted categories wait for the metadata logs: their names can't be used again", n)
+		v.addReason(degraded, "categories", "%d deleted categories wait for the metadata logs: their names can't be used again", n)
 	}
 	slices.SortStableFunc(v.Reasons, func(a, b healthReason) int { return cmp.Compare(b.Severity, a.Severity) }) // failing first
 	if hidden := slices.ContainsFunc(answers, func(a memberHealth) bool { return a.hidden }); hidden && v.Health == healthy {
@@ -145,7 +145,7 @@ func judgeRoles(v *healthSummary, answers []memberHealth) {
 	for _, need := range neededRoles {
 		if !hasMember(answers, need.role) {
 			name := strings.Join(scribev1.RoleNames([]scribev1.Role{need.role}), "")
-			v.add(need.severity, name, "no live process has this role: %s", need.text)
+			v.addReason(need.severity, name, "no live process has this role: %s", need.text)
 		}
 	}
 }
@@ -161,7 +161,7 @@ func judgeMember(v *healthSummary, a *memberHealth, answers []memberHealth) {
 				severity = failing
 			}
 		}
-		v.add(severity, id, "does not answer at %s: %s", a.member.GetUrl(), plainText(a.err))
+		v.addReason(severity, id, "does not answer at %s: %s", a.member.GetUrl(), plainText(a.err))
 		return
 	}
 	for _, p := range a.health.GetProblems() {
@@ -169,7 +169,7 @@ func judgeMember(v *healthSummary, a *memberHealth, answers []memberHealth) {
 		if p.GetSeverity() == scribev1.Severity_SEVERITY_FAILING {
 			severity = failing
 		}
-		v.add(severity, id, "%s: %s", p.GetSubject(), p.GetText())
+		v.addReason(severity, id, "%s: %s", p.GetSubject(), p.GetText())
 	}
 }
 
@@ -191,7 +191,7 @@ func judgeVersions(v *healthSummary, answers []memberHealth) {
 		texts = append(texts, text)
 	}
 	slices.Sort(texts)
-	v.add(degraded, "versions", "processes have different ones: %s", strings.Join(texts, "; "))
+	v.addReason(degraded, "versions", "processes have different ones: %s", strings.Join(texts, "; "))
 }
 
 // judgeClocks compares the clocks of members with each other, not with the one here, which may be wrong itself.
@@ -210,9 +210,9 @@ func judgeClocks(v *healthSummary, answers []memberHealth) {
 	for _, a := range told {
 		switch apart := (a.ahead - median).Round(100 * time.Millisecond); {
 		case apart > clockTolerance:
-			v.add(degraded, a.member.GetId(), "its clock is %v ahead of the others'", apart)
+			v.addReason(degraded, a.member.GetId(), "its clock is %v ahead of the others'", apart)
 		case apart < -clockTolerance:
-			v.add(degraded, a.member.GetId(), "its clock is %v behind the others'", -apart)
+			v.addReason(degraded, a.member.GetId(), "its clock is %v behind the others'", -apart)
 		}
 	}
 }

@@ -43,8 +43,8 @@ func (h *hourlyHistory) advance(hour int64) bool {
 	return true
 }
 
-// note takes the category's traffic in a step.
-func (h *hourlyHistory) note(at time.Duration, r Rate) {
+// noteRate takes the category's traffic in a step.
+func (h *hourlyHistory) noteRate(at time.Duration, r Rate) {
 	if minute := int64(at / time.Minute); minute != h.minute {
 		h.endMinute()
 		h.minute = minute

@@ -145,7 +145,7 @@ func (p *Planner) stepCategory(c *categoryTrack, at time.Duration, hour int64) {
 		total.Bytes += t.rate.Bytes
 		total.Messages += t.rate.Messages
 	}
-	c.history.note(at, total)
+	c.history.noteRate(at, total)
 	historic := p.settings.loadOf(c.history.expected())
 	for shard, t := range c.shards {
 		t.observe(at, p.settings.loadOf(t.rate), historic*t.share)

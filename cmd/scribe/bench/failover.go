@@ -52,8 +52,8 @@ type gapMeter struct {
 	longest time.Duration
 }
 
-// note takes note of an event.
-func (g *gapMeter) note(now time.Time) {
+// noteMessage takes note of an event.
+func (g *gapMeter) noteMessage(now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.longest, g.last = max(g.longest, now.Sub(g.last)), now
@@ -98,7 +98,7 @@ func (c *failoverClient) write(ctx context.Context) (err error) {
 		if err := p.Write(context.WithoutCancel(ctx), c.category, producer.Message{Payload: binary.LittleEndian.AppendUint64(nil, number)}); err != nil {
 			return fmt.Errorf("write to %s: %w", c.servers, err)
 		}
-		c.acks.note(time.Now())
+		c.acks.noteMessage(time.Now())
 		c.written.Add(1)
 		if backoff.Sleep(ctx, c.every) != nil {
 			return nil
@@ -122,7 +122,7 @@ func (c *failoverClient) read(ctx context.Context) (err error) {
 		case len(rec.Payload) != 8:
 			return fmt.Errorf("read from %s: a message that nobody has written", c.servers)
 		}
-		c.deliveries.note(time.Now())
+		c.deliveries.noteMessage(time.Now())
 		c.seen[binary.LittleEndian.Uint64(rec.Payload)]++
 	}
 	return nil
@@ -145,7 +145,7 @@ func Failover(ctx context.Context, fleet *Fleet, o FailoverOptions) (FailoverRep
 		c := &failoverClient{
 			servers: fleet.servers(i), category: fmt.Sprintf("failover-%d-%d", time.Now().UnixNano(), i), every: o.Every.Std(), seen: map[uint64]int64{},
 		}
-		if err := c.begin(ctx); err != nil {
+		if err := c.startWriting(ctx); err != nil {
 			return r.report, err
 		}
 		r.clients = append(r.clients, c)
@@ -161,8 +161,8 @@ func Failover(ctx context.Context, fleet *Fleet, o FailoverOptions) (FailoverRep
 	return r.report, err
 }
 
-// begin creates the category with its first message.
-func (c *failoverClient) begin(ctx context.Context) (err error) {
+// startWriting creates the category with its first message.
+func (c *failoverClient) startWriting(ctx context.Context) (err error) {
 	p, err := producer.New(c.servers, producer.WithLinger(0))
 	if err != nil {
 		return err

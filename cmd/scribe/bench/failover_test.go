@@ -10,16 +10,16 @@ func TestGapMeter(t *testing.T) {
 	begin := time.Unix(1, 0)
 	at := func(ms int) time.Time { return begin.Add(time.Duration(ms) * time.Millisecond) }
 	g := &gapMeter{last: begin}
-	g.note(at(10))
-	g.note(at(50))
-	g.note(at(60))
+	g.noteMessage(at(10))
+	g.noteMessage(at(50))
+	g.noteMessage(at(60))
 	if got := g.take(at(70)); got != 40*time.Millisecond {
 		t.Errorf("the longest gap is %v, want 40ms", got)
 	}
 	if got := g.take(at(160)); got != 100*time.Millisecond {
 		t.Errorf("a gap that lasts is %v, want 100ms", got)
 	}
-	g.note(at(200))
+	g.noteMessage(at(200))
 	if got := g.take(at(201)); got != 140*time.Millisecond {
 		t.Errorf("a gap that began before is %v, want 140ms", got)
 	}

@@ -107,7 +107,7 @@ type examination struct {
 	clocks []remoteClock
 }
 
-func (e *examination) add(state State, check, advice, found string, args ...any) {
+func (e *examination) addCheck(state State, check, advice, found string, args ...any) {
 	if len(args) > 0 {
 		found = fmt.Sprintf(found, args...)
 	}
@@ -121,7 +121,7 @@ func (e *examination) add(state State, check, advice, found string, args ...any)
 func (e *examination) checkConfiguration() bool {
 	err := e.config.Validate()
 	for _, violation := range config.Errors(err) {
-		e.add(Failed, "configuration", "correct the setting", "%s", violation)
+		e.addCheck(Failed, "configuration", "correct the setting", "%s", violation)
 	}
 	if err != nil {
 		return false
@@ -130,7 +130,7 @@ func (e *examination) checkConfiguration() bool {
 	for i, r := range e.config.Roles {
 		roles[i] = string(r)
 	}
-	e.add(OK, "configuration", "", "valid, for the roles %s", strings.Join(slices.Compact(roles), ", "))
+	e.addCheck(OK, "configuration", "", "valid, for the roles %s", strings.Join(slices.Compact(roles), ", "))
 	return true
 }
 
@@ -141,11 +141,11 @@ func (e *examination) checkTLS() bool {
 	}
 	files, err := tlsfiles.Open(e.config.TLS, tlsfiles.Deps{Now: e.machine.Host.Now})
 	if err != nil {
-		e.add(Failed, "TLS", "correct the files that the error names (--tls-...), see docs/security.md", "%v", err)
+		e.addCheck(Failed, "TLS", "correct the files that the error names (--tls-...), see docs/security.md", "%v", err)
 		return false
 	}
 	e.tls = files
-	e.add(OK, "TLS", "", "certificates can be used")
+	e.addCheck(OK, "TLS", "", "certificates can be used")
 	return true
 }
 

@@ -34,18 +34,18 @@ func (e *examination) checkFolder(folder app.Need) {
 	}
 	if found {
 		if holder, held := lockHolder(filepath.Join(dir, "LOCK")); held {
-			e.add(Failed, name, "stop that process, or give another "+folder.Flag, "%s is in use by process %d", where, holder)
+			e.addCheck(Failed, name, "stop that process, or give another "+folder.Flag, "%s is in use by process %d", where, holder)
 		}
 	}
 	took, err := measureSyncs(dir)
 	switch {
 	case err != nil:
-		e.add(Failed, name, "give this user the right to write there, free the disk, or give another "+folder.Flag, "%s is not writable: %v", where, app.WithoutPath(err))
+		e.addCheck(Failed, name, "give this user the right to write there, free the disk, or give another "+folder.Flag, "%s is not writable: %v", where, app.WithoutPath(err))
 		return
 	case took > slowSync:
-		e.add(Warning, name, "use a disk with faster syncs: each committed write waits for one", "%s is writable; a sync takes %v", where, took.Round(100*time.Microsecond))
+		e.addCheck(Warning, name, "use a disk with faster syncs: each committed write waits for one", "%s is writable; a sync takes %v", where, took.Round(100*time.Microsecond))
 	default:
-		e.add(OK, name, "", "%s is writable; a sync takes %v", where, took.Round(10*time.Microsecond))
+		e.addCheck(OK, name, "", "%s is writable; a sync takes %v", where, took.Round(10*time.Microsecond))
 	}
 	e.checkSpace(name, dir, folder.Flag)
 }
@@ -55,13 +55,13 @@ func (e *examination) checkSpace(name, dir, flag string) {
 	available, total, err := e.machine.Space(dir)
 	switch free := units.About(available); {
 	case err != nil:
-		e.add(Warning, name, "look at it with df", "the free space of %s is unknown: %v", dir, err)
+		e.addCheck(Warning, name, "look at it with df", "the free space of %s is unknown: %v", dir, err)
 	case available < full:
-		e.add(Failed, name, "free the disk, or give another "+flag, "%s of %s free", free, units.About(total))
+		e.addCheck(Failed, name, "free the disk, or give another "+flag, "%s of %s free", free, units.About(total))
 	case available < nearlyFull || float64(available) < nearlyFullShare*float64(total):
-		e.add(Warning, name, "free the disk, give another "+flag+", or shorten retention", "%s of %s free", free, units.About(total))
+		e.addCheck(Warning, name, "free the disk, give another "+flag+", or shorten retention", "%s of %s free", free, units.About(total))
 	default:
-		e.add(OK, name, "", "%s of %s free", free, units.About(total))
+		e.addCheck(OK, name, "", "%s of %s free", free, units.About(total))
 	}
 }
 

@@ -45,20 +45,20 @@ func (e *examination) checkLimits(memory int64) {
 	const raise = "raise it: ulimit -n 65536, or LimitNOFILE=65536 in the systemd unit"
 	switch {
 	case err != nil:
-		e.add(Warning, "open files", "look at ulimit -n", "the limit is unknown: %v", err)
+		e.addCheck(Warning, "open files", "look at ulimit -n", "the limit is unknown: %v", err)
 	case limits.Files < leastFiles:
-		e.add(Failed, "open files", raise, "at most %d files and connections", limits.Files)
+		e.addCheck(Failed, "open files", raise, "at most %d files and connections", limits.Files)
 	case limits.Files < wantedFiles:
-		e.add(Warning, "open files", raise, "at most %d files and connections: too few for many clients", limits.Files)
+		e.addCheck(Warning, "open files", raise, "at most %d files and connections: too few for many clients", limits.Files)
 	default:
-		e.add(OK, "open files", "", "at most %d files and connections", limits.Files)
+		e.addCheck(OK, "open files", "", "at most %d files and connections", limits.Files)
 	}
 	switch {
 	case err != nil || limits.Memory == 0:
 	case memory > limits.Memory:
-		e.add(Warning, "memory", "lower the limits of the roles (--write-memory, --read-memory, ...), or give the machine more",
+		e.addCheck(Warning, "memory", "lower the limits of the roles (--write-memory, --read-memory, ...), or give the machine more",
 			"the process may take %s, the machine has %s", units.About(memory), units.About(limits.Memory))
 	default:
-		e.add(OK, "memory", "", "the process may take %s of %s", units.About(memory), units.About(limits.Memory))
+		e.addCheck(OK, "memory", "", "the process may take %s of %s", units.About(memory), units.About(limits.Memory))
 	}
 }

@@ -23,16 +23,16 @@ func (e *examination) checkAddress(ctx context.Context, address app.Need) {
 	l, err := e.machine.Host.Listen(ctx, "tcp", address.Value)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		e.add(Failed, name, "stop the process that has it (ss -ltnp), or give another "+address.Flag, "another process listens there")
+		e.addCheck(Failed, name, "stop the process that has it (ss -ltnp), or give another "+address.Flag, "another process listens there")
 	case errors.Is(err, syscall.EACCES):
-		e.add(Failed, name, "give a port above 1023 with "+address.Flag, "this user may not take that port")
+		e.addCheck(Failed, name, "give a port above 1023 with "+address.Flag, "this user may not take that port")
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		e.add(Failed, name, "give an address of this machine, or 0.0.0.0, with "+address.Flag, "this machine does not have that address")
+		e.addCheck(Failed, name, "give an address of this machine, or 0.0.0.0, with "+address.Flag, "this machine does not have that address")
 	case err != nil:
-		e.add(Failed, name, "give another "+address.Flag, "%v", err)
+		e.addCheck(Failed, name, "give another "+address.Flag, "%v", err)
 	default:
 		_ = l.Close() // nothing was accepted
-		e.add(OK, name, "", "free (%s)", address.Flag)
+		e.addCheck(OK, name, "", "free (%s)", address.Flag)
 	}
 }
 
@@ -42,22 +42,22 @@ func (e *examination) checkSocket(ctx context.Context, path string) {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		e.add(OK, name, "", "free")
+		e.addCheck(OK, name, "", "free")
 		return
 	case err != nil:
-		e.add(Failed, name, "give another --socket", "%v", app.WithoutPath(err))
+		e.addCheck(Failed, name, "give another --socket", "%v", app.WithoutPath(err))
 		return
 	case info.Mode()&fs.ModeSocket == 0:
-		e.add(Failed, name, "move the file, or give another --socket", "a file that is not a socket stands there")
+		e.addCheck(Failed, name, "move the file, or give another --socket", "a file that is not a socket stands there")
 		return
 	}
 	d := net.Dialer{Timeout: time.Second}
 	if c, err := d.DialContext(ctx, "unix", path); err == nil {
 		_ = c.Close() // nothing was sent
-		e.add(Failed, name, "stop that process, or give another --socket", "another process serves there")
+		e.addCheck(Failed, name, "stop that process, or give another --socket", "another process serves there")
 		return
 	}
-	e.add(OK, name, "", "free: a process that ended left it behind")
+	e.addCheck(OK, name, "", "free: a process that ended left it behind")
 }
 
 // remoteClock is the time that another machine told, with the time here when it did.
@@ -88,12 +88,12 @@ func (e *examination) askServer(ctx context.Context, flag, url string) {
 	status, err := rpc.NewControlClient(transport, url).GetStatus(ctx, &scribev1.GetStatusRequest{})
 	switch {
 	case err != nil:
-		e.add(Failed, name, "start it first, or correct "+flag+"; the process waits for it at the start", "it does not answer: %v", err)
+		e.addCheck(Failed, name, "start it first, or correct "+flag+"; the process waits for it at the start", "it does not answer: %v", err)
 		return
 	case status.GetVersion() != e.machine.Version:
-		e.add(Warning, name, "upgrade in the order of docs/operations.md", "it answers with version %s, this is %s", status.GetVersion(), e.machine.Version)
+		e.addCheck(Warning, name, "upgrade in the order of docs/operations.md", "it answers with version %s, this is %s", status.GetVersion(), e.machine.Version)
 	default:
-		e.add(OK, name, "", "it answers (%s)", flag)
+		e.addCheck(OK, name, "", "it answers (%s)", flag)
 	}
 	if told, err := askTime(ctx, transport.HTTPClient(), url); err == nil {
 		e.clocks = append(e.clocks, remoteClock{url, told, e.machine.Host.Now()})
@@ -125,18 +125,18 @@ func (e *examination) checkClock() {
 	const advice = "run a time service (chrony, systemd-timesyncd) on both machines: retention, leases and the order of messages rest on clocks"
 	now := e.machine.Host.Now()
 	if now.Before(earliestTime) {
-		e.add(Failed, "clock", "set the clock", "it is %s, which can't be", now.UTC().Format(time.RFC3339))
+		e.addCheck(Failed, "clock", "set the clock", "it is %s, which can't be", now.UTC().Format(time.RFC3339))
 		return
 	}
 	apart := false
 	for _, c := range e.clocks {
 		if ahead := c.now.Sub(c.told); ahead.Abs() > clockTolerance {
 			apart = true
-			e.add(Warning, "clock", advice, "%s", describeSkew(ahead, c.url))
+			e.addCheck(Warning, "clock", advice, "%s", describeSkew(ahead, c.url))
 		}
 	}
 	if !apart {
-		e.add(OK, "clock", "", "%s%s", now.UTC().Format(time.RFC3339), agreement(len(e.clocks)))
+		e.addCheck(OK, "clock", "", "%s%s", now.UTC().Format(time.RFC3339), agreement(len(e.clocks)))
 	}
 }
 

@@ -38,7 +38,7 @@ func (e *examination) checkBlobs(ctx context.Context) {
 	}
 	store, err := e.openBlobs(ctx)
 	if err != nil {
-		e.add(Failed, name, adviseStore(err), "%s can't be opened: %v", where, err)
+		e.addCheck(Failed, name, adviseStore(err), "%s can't be opened: %v", where, err)
 		return
 	}
 	probe := &storeProbe{store: store, root: probeRoot + machine.Text() + "/"}
@@ -46,11 +46,11 @@ func (e *examination) checkBlobs(ctx context.Context) {
 	err = errors.Join(err, probe.removeBlobs(context.WithoutCancel(ctx)), store.Close())
 	switch speed := float64(probeBytes) / took.Seconds(); {
 	case err != nil:
-		e.add(Failed, name, adviseStore(err), "%s: %v", where, err)
+		e.addCheck(Failed, name, adviseStore(err), "%s: %v", where, err)
 	case took > slowPut:
-		e.add(Warning, name, "look at the network and the store: each flush of a batcher takes that long", "%s works; %s take %v (%s/s)", where, units.About(probeBytes), took.Round(time.Millisecond), units.About(speed))
+		e.addCheck(Warning, name, "look at the network and the store: each flush of a batcher takes that long", "%s works; %s take %v (%s/s)", where, units.About(probeBytes), took.Round(time.Millisecond), units.About(speed))
 	default:
-		e.add(OK, name, "", "%s works: puts once, reads, lists, deletes; %s take %v (%s/s)", where, units.About(probeBytes), took.Round(10*time.Microsecond), units.About(speed))
+		e.addCheck(OK, name, "", "%s works: puts once, reads, lists, deletes; %s take %v (%s/s)", where, units.About(probeBytes), took.Round(10*time.Microsecond), units.About(speed))
 	}
 }
 

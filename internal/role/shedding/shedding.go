@@ -39,13 +39,13 @@ type Shedder struct {
 }
 
 // Note notes that frames of a priority came.
-func (s *Shedder) Note(now time.Duration, p scribev1.Priority) { note(&s.seen[p], now) }
+func (s *Shedder) Note(now time.Duration, p scribev1.Priority) { raiseTime(&s.seen[p], now) }
 
 // NoteRefused notes that frames of a priority were refused for lack of memory.
-func (s *Shedder) NoteRefused(now time.Duration, p scribev1.Priority) { note(&s.refused[p], now) }
+func (s *Shedder) NoteRefused(now time.Duration, p scribev1.Priority) { raiseTime(&s.refused[p], now) }
 
-// note keeps a time, unless a close one is there: most calls write nothing that other processors read.
-func note(at *atomic.Int64, now time.Duration) {
+// raiseTime keeps a time, unless a close one is there: most calls write nothing that other processors read.
+func raiseTime(at *atomic.Int64, now time.Duration) {
 	if last := at.Load(); last == 0 || now-time.Duration(last) > pressed/8 {
 		at.Store(int64(now) + 1)
 	}

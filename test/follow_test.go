@@ -597,7 +597,7 @@ func TestTailPlaces(t *testing.T) {
 			{"--shards", "65536"},
 			{"--shards", ""},
 			{"--shards", "a"},
-			{"--from", "yesterday"},
+			{"--from", "someday"},
 			{"--from", "scribe1.AAAA"},
 			{"-o", "xml"},
 			{"-n", "-1"},

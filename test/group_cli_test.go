@@ -92,7 +92,7 @@ func TestGroupCommands(t *testing.T) {
 		code(3, "group", "reset", "nobody", "--to", "latest")
 		code(3, "group", "delete", "nobody")
 		code(2, "group", "reset", "audit")
-		code(2, "group", "reset", "audit", "--to", "yesterday")
+		code(2, "group", "reset", "audit", "--to", "someday")
 		code(2, "group", "describe", "audit", "-o", "yaml")
 		code(2, "tail", "log", "--group", "audit", "--checkpoint", "f")
 		code(2, "tail", "log", "--group", "a/b")

@@ -92,7 +92,7 @@ func TestExitCodes(t *testing.T) {
 		{"nobody listens: status", 5, []string{"status", "--server", closed}},
 		{"nobody listens: tail", 5, []string{"tail", "access", "--server", closed, "--until-end"}},
 		{"nobody listens: produce", 5, []string{"produce", "access", "--server", closed, "--timeout", "300ms"}},
-		{"an invalid checkpoint", 2, []string{"tail", "access", "--server", up.URL, "--from", "yesterday"}},
+		{"an invalid checkpoint", 2, []string{"tail", "access", "--server", up.URL, "--from", "someday"}},
 		{"an unknown acknowledgement", 2, []string{"produce", "access", "--server", up.URL, "--ack", "maybe"}},
 		{"an invalid name to produce to", 2, []string{"produce", "no/slash", "--server", up.URL}},
 		{"a shard that can't be", 2, []string{"produce", "access", "--server", up.URL, "--shard", "65536"}},

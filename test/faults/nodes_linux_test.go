@@ -3,7 +3,9 @@ package faults
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -194,8 +196,25 @@ func (n *nodes) stopTogether(some ...*node) {
 		x.proc.Terminate()
 	}
 	for _, x := range some {
-		x.proc.AwaitStop()
+		n.awaitStop(x, len(some) > 1)
 	}
+}
+
+// awaitStop waits until a node that was asked to end has ended. One that is not alone in that may find no quorum for what it has to hand over, and says so with
+// an error and its exit code. A panic has another one.
+func (n *nodes) awaitStop(x *node, together bool) {
+	n.Helper()
+	const failed, unavailable = 1, 5
+	select {
+	case <-x.proc.Done:
+		var exit *exec.ExitError
+		if together && errors.As(x.proc.Err, &exit) && (exit.ExitCode() == failed || exit.ExitCode() == unavailable) {
+			n.Logf("%s ended without a quorum: %v", x.name, x.proc.Err)
+			return
+		}
+	case <-time.After(program.WaitLimit):
+	}
+	x.proc.AwaitStop()
 }
 
 func (n *nodes) startAgain(some ...*node) {

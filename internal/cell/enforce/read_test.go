@@ -74,8 +74,8 @@ func TestStreams(t *testing.T) {
 		t.Errorf("the ticket of an entry: %v, %q", at, cause)
 	}
 	// The end of a right ends the stream, also one that brings nothing.
-	r.set, _ = r.set.Apply(nil, []string{access.GrantKey("alice")})
-	close(r.next)
+	without, _ := r.set.Apply(nil, []string{access.GrantKey("alice")})
+	r.replace(without)
 	wantReason(t, <-ended, denied)
 
 	open, _ := newEnforcer(t, nil)

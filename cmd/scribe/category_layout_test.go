@@ -23,7 +23,7 @@ func splitCategory() *scribev1.Category {
 	}
 }
 
-// TestCategoryShards: every shard is listed, with its hashes, where they came from, and what is known of its traffic.
+// TestCategoryShards: every shard is listed, with its hashes, its lineage, and its traffic.
 func TestCategoryShards(t *testing.T) {
 	c := &categories{category: splitCategory(), shards: []*scribev1.ShardStatus{{Shard: 1024, BytesPerSecond: 2 << 20, MessagesPerSecond: 70, MicroShards: 3, Logs: 6}}}
 	out, err := c.run(t, "shards", "clicks", "-o", "json")

@@ -95,7 +95,7 @@ func newParent(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// refuseCommand is the check of arguments of a command that only has others: what follows it is none of them.
+// refuseCommand rejects the arguments of a command that has only subcommands: they name no subcommand.
 func refuseCommand(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return unknownCommand(cmd, args[0])

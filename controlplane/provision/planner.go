@@ -46,7 +46,7 @@ type Planner struct {
 	shards     int // of all categories
 }
 
-// categoryTrack is what is known of one category.
+// categoryTrack is the planner's state of one category.
 type categoryTrack struct {
 	shards  map[uint32]*shardTrack
 	history hourlyHistory

@@ -25,7 +25,7 @@ const (
 	leastShare = 1e-4
 )
 
-// shardTrack is what is known of one logical shard. Loads are in micro-shards: 1 is what one batcher takes of a shard.
+// shardTrack is the planner's state of one logical shard. Loads are in micro-shards: 1 is what one batcher takes of a shard.
 type shardTrack struct {
 	rate Rate // of the present step
 	load float64

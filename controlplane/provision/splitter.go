@@ -23,7 +23,7 @@ const (
 type Splitter struct {
 	settings Settings
 	shards   map[ShardID]*meanLoad
-	// resting are the categories of which nothing is split, and until when.
+	// resting holds, by category, the time before which none of its shards is split.
 	resting map[uint32]time.Duration
 }
 

@@ -39,7 +39,7 @@ func (o *observedBlobs) ReadAt(ctx context.Context, key string, dst []byte, off 
 	return err
 }
 
-// storeCondition is what is known of one kind of calls.
+// storeCondition holds the recent outcomes of one kind of call.
 type storeCondition struct {
 	log   *slog.Logger
 	calls string

@@ -169,33 +169,28 @@ func (w *world) noteShards(category string, shards uint32) {
 	w.shards[category] = append(w.shards[category], shards)
 }
 
+// askedShards returns the highest number of shards that was asked for.
+func (w *world) askedShards(category string) uint32 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Max(w.shards[category])
+}
+
 // growCategory adds shards to a category, as soon as the control plane can be reached.
 func (w *world) growCategory(name string, shards uint32) {
 	w.noteShards(name, shards)
-	c := w.newClient()
-	defer c.transport.Close()
-	control := rpc.NewControlClient(c.transport, w.first(app.ControlPlane).url())
-	for !w.over() {
-		err := w.setShards(control, name)
-		if err == nil {
-			return
-		}
-		w.note("shards of %s: %v", name, err)
-		time.Sleep(time.Second)
-	}
+	w.changeCategory("shards of "+name, func(ctx context.Context, control rpc.ControlService) error {
+		return w.setShards(ctx, control, name)
+	})
 }
 
 // setShards gives a category its rule and all the shards that it got so far, if it has them not.
-func (w *world) setShards(control rpc.ControlService, name string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
+func (w *world) setShards(ctx context.Context, control rpc.ControlService, name string) error {
 	res, err := control.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: name})
 	if err != nil {
 		return err
 	}
-	w.mu.Lock()
-	shards := slices.Max(w.shards[name])
-	w.mu.Unlock()
+	shards := w.askedShards(name)
 	by, field := w.category(name).shardBy()
 	have := res.GetCategory()
 	// A recovery knows shards by their messages, and may take one for the last that is not.

@@ -371,7 +371,7 @@ func (w *world) completeCategories(c *client) {
 		}
 		if x.Keys != nil {
 			// Who has lost the rule sets it again, with all shards that were added.
-			if err := patiently(func(context.Context) error { return w.setShards(control, x.Name) }); err != nil {
+			if err := patiently(func(ctx context.Context) error { return w.setShards(ctx, control, x.Name) }); err != nil {
 				w.violation("shards of %s after a recovery: %v", x.Name, err)
 			}
 		}

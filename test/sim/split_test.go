@@ -2,11 +2,11 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"time"
 
-	"scribe/cmd/scribe/app"
 	"scribe/internal/format/placement"
 	shardlayouts "scribe/internal/transport/layouts"
 	"scribe/internal/transport/rpc"
@@ -41,32 +41,31 @@ func (p *plan) drawSplits(rng *rand.Rand, always bool) {
 	}
 }
 
-// divideCategory splits or merges shards of a category, as soon as the control plane can be reached. choice says which.
+// errGrowing is why a category is not divided yet.
+var errGrowing = errors.New("not all its shards were added, and none can be after a split")
+
+// divideCategory splits or merges shards of a category, as soon as the control plane can be reached and it has the shards that were asked for.
+// choice says which.
 func (w *world) divideCategory(name string, choice uint32) {
-	c := w.newClient()
-	defer c.transport.Close()
-	control := rpc.NewControlClient(c.transport, w.first(app.ControlPlane).url())
 	divisions := -1
-	for !w.over() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	w.changeCategory("divide shards of "+name, func(ctx context.Context, control rpc.ControlService) error {
 		res, err := control.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: name})
-		if err == nil {
-			cat := res.GetCategory()
-			if done := len(cat.GetLineage()); divisions < 0 {
-				divisions = done
-			} else if done > divisions {
-				cancel()
-				return // an answer was lost, or somebody else was faster
-			}
-			if _, err = control.UpdateCategory(ctx, chooseDivision(cat, choice)); err == nil {
-				cancel()
-				return
-			}
+		if err != nil {
+			return err
 		}
-		cancel()
-		w.note("divide shards of %s: %v", name, err)
-		time.Sleep(time.Second)
-	}
+		c := res.GetCategory()
+		switch done := len(c.GetLineage()); {
+		case divisions < 0:
+			divisions = done
+		case done > divisions:
+			return nil // an answer was lost, or somebody else was faster
+		}
+		if c.GetShards() < w.askedShards(name) {
+			return errGrowing
+		}
+		_, err = control.UpdateCategory(ctx, chooseDivision(c, choice))
+		return err
+	})
 }
 
 // chooseDivision returns a request to split a shard, or, for odd choices, to merge it with the next one if that can be done.

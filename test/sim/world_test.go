@@ -428,20 +428,33 @@ func (w *world) inject(f faultPlan) {
 	}
 }
 
-// changeSchema gives a category's schema a column more, as soon as the control plane can be reached.
+// changeSchema gives a category a schema with one more column.
 func (w *world) changeSchema(name string) {
+	text := rowSchema + "  - {name: rest, type: string}\n"
+	w.changeCategory("schema of "+name, func(ctx context.Context, control rpc.ControlService) error {
+		_, err := control.UpdateCategory(ctx, &scribev1.UpdateCategoryRequest{Name: name, Schema: &text, ForceSchema: true})
+		return err
+	})
+}
+
+// changeCategory tries a change as soon as the control plane can be reached, until it succeeds. It is a violation if that takes longer than the
+// faults and the bound of liveness.
+func (w *world) changeCategory(what string, change func(context.Context, rpc.ControlService) error) {
 	c := w.newClient()
 	defer c.transport.Close()
 	control := rpc.NewControlClient(c.transport, w.first(app.ControlPlane).url())
-	text := rowSchema + "  - {name: rest, type: string}\n"
 	for !w.over() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		_, err := control.UpdateCategory(ctx, &scribev1.UpdateCategoryRequest{Name: name, Schema: &text, ForceSchema: true})
+		err := change(ctx, control)
 		cancel()
-		if err == nil {
+		switch {
+		case err == nil:
+			return
+		case time.Since(w.began) > w.plan.Length+liveness:
+			w.violation("%s: not changed within %v after the faults: %v", what, liveness, err)
 			return
 		}
-		w.note("schema of %s: %v", name, err)
+		w.note("%s: %v", what, err)
 		time.Sleep(time.Second)
 	}
 }

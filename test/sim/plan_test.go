@@ -242,8 +242,24 @@ func drawPlan(seed uint64, length time.Duration, always string) plan {
 	p.drawQuotas(rand.New(rand.NewPCG(seed, 57)))
 	p.drawSplits(rand.New(rand.NewPCG(seed, 7)), isDrawn(always, faultSplit))
 	p.Busy = isDrawn(always, drawBusy)
+	p.drawPaces(rand.New(rand.NewPCG(seed, 8)))
 	slices.SortStableFunc(p.Faults, func(a, b faultPlan) int { return cmp.Compare(a.At, b.At) })
 	return p
+}
+
+// paced is the length up to which writers keep their pace.
+const paced = 5 * time.Minute
+
+// drawPaces slows the writers of most long plans down, all by one factor: faults then meet idle streams, expired leases and blobs of one message
+// as well, and hours of them cost little.
+func (p *plan) drawPaces(rng *rand.Rand) {
+	factor := pick(rng, []time.Duration{1, 3, 5, 10})
+	if p.Length <= paced {
+		return
+	}
+	for i := range p.Writers {
+		p.Writers[i].Pace *= factor
+	}
 }
 
 // forcedKinds can be drawn in every seed.

@@ -52,6 +52,8 @@ func TestStartupErrors(t *testing.T) {
 		{"roles without a control plane", []string{"serve", "--roles", "batcher,readstream"}, 2, []string{"control (--control):", "metalog (--metalog):"}},
 		{"unknown flag", []string{"up", "--dta", "x"}, 2, []string{"--dta", "--help"}},
 		{"unknown command", []string{"upp"}, 2, []string{"upp"}},
+		{"open to everybody", []string{"up", "--listen", ":0"}, 2, []string{"listen (--listen):", "--secure", "--tls-client-ca", "--insecure"}},
+		{"an agent open to everybody", []string{"agent", "--upstream", "http://127.0.0.1:1", "--listen", ":0"}, 2, []string{"listen (--listen):", "--tls-client-ca", "--insecure"}},
 		{"too many arguments", []string{"tail", "a", "b"}, 2, []string{"--help"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

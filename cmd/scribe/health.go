@@ -28,6 +28,8 @@ const (
 type healthSummary struct {
 	Health  string         `json:"health"`
 	Reasons []healthReason `json:"reasons"`
+	// Open are the processes that serve other hosts without authentication, as --insecure allows.
+	Open []string `json:"open,omitempty"`
 }
 
 // healthReason is one thing that is wrong.
@@ -123,6 +125,9 @@ func judgeHealth(server string, st *scribev1.GetStatusResponse, away bool, answe
 	}
 	for i := range answers {
 		judgeMember(&v, &answers[i], answers)
+		if answers[i].health.GetOpen() {
+			v.Open = append(v.Open, answers[i].member.GetId())
+		}
 	}
 	judgeVersions(&v, answers)
 	judgeClocks(&v, answers)
@@ -248,6 +253,9 @@ func (v *healthSummary) healthText() string {
 	fmt.Fprintf(&b, "health      %s\n", v.Health)
 	for _, r := range v.Reasons {
 		fmt.Fprintf(&b, "  %-8s  %s: %s\n", r.Severity, r.Subject, strings.Join(strings.Fields(r.Text), " "))
+	}
+	if len(v.Open) > 0 {
+		fmt.Fprintf(&b, "insecure    %s: everybody who reaches them may read, write and delete everything\n", strings.Join(v.Open, ", "))
 	}
 	return b.String()
 }

@@ -152,6 +152,8 @@ On SIGTERM it makes everything that it accepted durable, then exits.
 With --secure it serves with TLS and lets in only who may (docs/security.md): at its first start it makes an authority, its certificate and an administrator's token, and it
 writes what the administrator exports to the file secure/admin.env in --data, before it is ready.
 
+Without authentication it serves this host alone, unless --insecure lets everybody who reaches --listen do everything.
+
 With --node and --cluster the process is one of one, three or five nodes, which replicate the metadata: the cell works while more than half of
 them are up. A node listens at its address in --cluster (unless --listen says otherwise); its etcd serves clients at the next port and the other
 nodes at the one after that. Payloads are on S3, or in a folder that all nodes share. A node that lost its data says which command replaces it.
@@ -160,10 +162,10 @@ With --adopt a new cell of nodes begins with what --data has of a cell of one pr
 sequences go on where they are. Give it at that one node; the others begin with empty folders. From then on the folder starts only as the node's;
 "scribe node detach" is the way back. "scribe node export" beforehand makes the pause short.`,
 		Example: `  scribe up
-  scribe up --data /var/lib/scribe --listen 0.0.0.0:7420 --flight 0.0.0.0:7424
+  scribe up --data /var/lib/scribe --listen 0.0.0.0:7420 --flight 0.0.0.0:7424 --secure
   scribe up --secure                          # in another terminal: . ./scribe-data/secure/admin.env
   SCRIBE_S3_ACCESS_KEY=... SCRIBE_S3_SECRET_KEY=... scribe up --blobs s3 --s3-endpoint http://127.0.0.1:9000 --s3-bucket scribe
-  scribe up --node n1 --cluster n1=10.0.0.1:7420,n2=10.0.0.2:7420,n3=10.0.0.3:7420 --data /var/lib/scribe --blob-path /mnt/shared/blobs
+  scribe up --node n1 --cluster n1=10.0.0.1:7420,n2=10.0.0.2:7420,n3=10.0.0.3:7420 --data /var/lib/scribe --blob-path /mnt/shared/blobs --insecure
   scribe up --node n1 --cluster n1=10.0.0.1:7420,n2=10.0.0.2:7420,n3=10.0.0.3:7420 --data /var/lib/scribe --blob-path /mnt/shared/blobs --adopt`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.runServer(cmd) },

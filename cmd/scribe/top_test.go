@@ -192,6 +192,12 @@ func TestHealthOfCells(t *testing.T) {
 			t.Errorf("a healthy cell: %+v", v)
 		}
 	}
+	if st, answers := healthyCell(); true {
+		answers[0].health.Open, answers[2].health.Open = true, true
+		if v := judgeHealth("s", st, false, answers); v.Health != healthy || !strings.Contains(v.healthText(), "insecure    a, c: everybody") {
+			t.Errorf("a cell open to everybody: %s", v.healthText())
+		}
+	}
 	without := func(answers []memberHealth, role scribev1.Role) {
 		for i := range answers {
 			answers[i].member.Roles = slices.DeleteFunc(slices.Clone(answers[i].member.GetRoles()), func(r scribev1.Role) bool { return r == role })

@@ -65,7 +65,7 @@ func startNodes(t *testing.T, seed uint64) *nodes {
 		n.newDisk(x)
 		x.args = []string{
 			"up", "--node", x.name, "--cluster", strings.Join(cluster, ","), "--data", x.data(), "--write-memory", "32MiB", "--batch-memory", "32MiB",
-			"--read-cache", "16MiB", "--metadata-cache", "16MiB", "--snapshot-every", "5s",
+			"--read-cache", "16MiB", "--metadata-cache", "16MiB", "--snapshot-every", "5s", "--insecure",
 		}
 		n.c.members = append(n.c.members, x.member)
 	}

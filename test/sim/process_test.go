@@ -56,6 +56,7 @@ func (p *process) url() string { return "http://" + net.JoinHostPort(p.host, "74
 func (p *process) config() app.Config {
 	c := app.DefaultConfig()
 	c.Roles, c.Data, c.Listen, c.ID = p.plan.Roles, "/data", net.JoinHostPort(p.host, "7420"), p.plan.Name
+	c.Insecure = true
 	if p.plan.Node {
 		c.Node, c.Cluster, c.Blobs.Path = p.plan.Name, p.w.cluster(), "/blobs"
 	}

@@ -129,6 +129,9 @@ func Start(ctx context.Context, cfg Config, opts Options) (_ *App, err error) {
 		}
 	}
 	a.ready.Store(true)
+	if a.cfg.isOpen() {
+		a.log.Warn("insecure: everybody who reaches this process may read, write and delete everything", "listen", a.cfg.Listen, "flight", a.cfg.Flight)
+	}
 	a.log.Info("ready", "url", a.url, "roles", a.cfg.Roles, "id", a.id, "after", time.Since(a.started))
 	return a, nil
 }

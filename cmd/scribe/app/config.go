@@ -44,6 +44,8 @@ type Config struct {
 	TLS tlsfiles.Config `yaml:",inline" check:"off"`
 	// Secure has the process make an authority, its certificate and an administrator's token in its data folder, and let in only who may.
 	Secure bool `yaml:"secure" flag:"secure,up" help:"TLS, authentication and default deny: makes certificates and an administrator's token, and writes what to export to DATA/secure/admin.env"`
+	// Insecure has the process serve other hosts although callers need not prove who they are.
+	Insecure bool `yaml:"insecure" flag:"insecure,up,serve,agent" help:"serve other hosts without authentication: everybody who reaches the address may read, write and delete everything"`
 	// PlainListen serves without TLS although there is a certificate: an agent's is for the cell, and its own clients are on the same host.
 	PlainListen bool `yaml:"plain_listen" flag:"plain-listen,agent" help:"serve --listen without TLS although there is a certificate: it must be a loopback address"`
 	// Advertise is the base URL under which other processes reach this one; empty = http:// or https:// and the listening address.
@@ -171,6 +173,7 @@ func (c *Config) Validate() error {
 	c.checkURLs(v)
 	c.checkTLS(v)
 	c.checkSecure(v)
+	c.checkOpen(v)
 	c.checkNodes(v)
 	if c.needsBlobs() {
 		v.Join("Blobs", c.Blobs.Validate())

@@ -235,5 +235,6 @@ var _ rpc.ProcessService = processService{}
 func (s processService) GetHealth(context.Context, *scribev1.GetHealthRequest) (*scribev1.GetHealthResponse, error) {
 	return &scribev1.GetHealthResponse{
 		Id: s.a.id, Roles: s.a.protoRoles(), Version: s.a.opts.Version, Now: s.a.opts.Host.unixMicro(), Problems: s.a.listProblems(),
+		Open: s.a.cfg.isOpen(),
 	}, nil
 }

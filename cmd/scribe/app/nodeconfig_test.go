@@ -10,6 +10,7 @@ import (
 func nodeConfig() Config {
 	c := DefaultConfig()
 	c.Node, c.Cluster, c.Blobs.Path = "n1", []string{"n3=c:7420", "n1=a:7420", "n2=b:7420"}, "shared"
+	c.Insecure = true
 	return c
 }
 
@@ -52,6 +53,7 @@ func TestNodeViolations(t *testing.T) {
 		{"no port", func(c *Config) { c.Cluster[0] = "n3=c" }, `invalid node "n3=c": want NAME=HOST:PORT`},
 		{"no room for etcd", func(c *Config) { c.Cluster[0] = "n3=c:65534" }, "want a port from 1 to 65533"},
 		{"every interface", func(c *Config) { c.Cluster[0] = "n3=0.0.0.0:7420" }, "give that here and 0.0.0.0 with --listen"},
+		{"open to everybody", func(c *Config) { c.Insecure = false }, "listen (--listen): a:7420 is reached from other hosts, and nothing proves who calls"},
 		{"a name twice", func(c *Config) { c.Cluster[0] = "n1=c:7420" }, "names must differ"},
 		{"ports of etcd", func(c *Config) { c.Cluster[0] = "n3=a:7422" }, "by more than the two ports of etcd"},
 		{"blobs of each its own", func(c *Config) { c.Blobs.Path = "" }, "blobs.path (--blob-path): missing: want a folder that all nodes share"},

@@ -35,8 +35,7 @@ func (c *Config) checkTLS(v *config.Violations) {
 	if !c.PlainListen {
 		return
 	}
-	host, _, _ := net.SplitHostPort(c.Listen) // validated
-	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+	if !isLoopback(c.Listen) {
 		v.Add("PlainListen", "%s is reached from other hosts: want a loopback address for --listen", c.Listen)
 	}
 	if c.Secure || c.Flight != "" {
@@ -45,6 +44,33 @@ func (c *Config) checkTLS(v *config.Violations) {
 	if c.TLS.ClientCA != "" {
 		v.Add("PlainListen", "there are no clients' certificates without TLS: want either plain_listen or tls_client_ca")
 	}
+}
+
+// isLoopback reports whether only the host itself reaches an address.
+func isLoopback(address string) bool {
+	host, _, _ := net.SplitHostPort(address) // validated
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// isOpen reports whether other hosts reach the process, and need not prove who they are.
+func (c *Config) isOpen() bool { return !c.Secure && !c.enforcesAccess() && (!isLoopback(c.Listen) || isAddress(c.Flight) && !isLoopback(c.Flight)) }
+
+// checkOpen refuses to serve everybody unless that is wanted.
+func (c *Config) checkOpen(v *config.Violations) {
+	placed := c.asNode()
+	if !isAddress(placed.Listen) || c.Insecure || !placed.isOpen() {
+		return
+	}
+	address, field := placed.Listen, "Listen"
+	if isLoopback(address) {
+		address, field = c.Flight, "Flight"
+	}
+	want := "certificates (scribe cert) with --tls-client-ca, a loopback address, or --insecure"
+	if c.Node == "" && c.Has(ControlPlane) && c.Control == "" {
+		want = "--secure, " + want
+	}
+	v.Add(field, "%s is reached from other hosts, and nothing proves who calls: everybody there could read, write and delete everything. Want %s", address, want)
 }
 
 // openTLS reads the files of the configuration, if it names any.

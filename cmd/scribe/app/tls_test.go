@@ -262,6 +262,9 @@ func TestTLSStartMistakes(t *testing.T) {
 		"http in its own URL":   {func(c *Config) { c.Advertise = "http://127.0.0.1:7420" }, "want https://"},
 		"client CAs alone":      {func(c *Config) { c.TLS.Cert, c.TLS.Key = "", "" }, "tls_cert (--tls-cert): missing: only a process that serves with TLS"},
 		"plain for everybody":   {func(c *Config) { c.PlainListen, c.Listen, c.TLS.ClientCA = true, "0.0.0.0:0", "" }, "plain_listen (--plain-listen): 0.0.0.0:0 is reached from other hosts"},
+		"open for everybody":    {func(c *Config) { c.TLS, c.Listen = tlsfiles.Config{}, "0.0.0.0:0" }, "listen (--listen): 0.0.0.0:0 is reached from other hosts, and nothing proves who calls"},
+		"open by name":          {func(c *Config) { c.TLS.ClientCA, c.Listen = "", "n1.example.net:0" }, "listen (--listen): n1.example.net:0 is reached from other hosts"},
+		"open Flight":           {func(c *Config) { c.TLS.ClientCA, c.Flight = "", ":0" }, "sqlserver.flight (--flight): :0 is reached from other hosts"},
 		"plain and asking":      {func(c *Config) { c.PlainListen = true }, "want either plain_listen or tls_client_ca"},
 		"a cell's node for all": {func(c *Config) { c.Node, c.Cluster, c.TLS.ClientCA = "n1", []string{"n1=127.0.0.1:7420"}, "" }, "tls_client_ca (--tls-client-ca): missing: the nodes' etcd is for nodes alone"},
 	} {

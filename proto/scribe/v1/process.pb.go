@@ -123,7 +123,9 @@ type GetHealthResponse struct {
 	// Its clock, Unix microseconds.
 	Now int64 `protobuf:"varint,4,opt,name=now,proto3" json:"now,omitempty"`
 	// What is wrong, the worst first; none if it is well.
-	Problems      []*Problem `protobuf:"bytes,5,rep,name=problems,proto3" json:"problems,omitempty"`
+	Problems []*Problem `protobuf:"bytes,5,rep,name=problems,proto3" json:"problems,omitempty"`
+	// Whether other hosts reach it, and callers need not prove who they are (--insecure).
+	Open          bool `protobuf:"varint,6,opt,name=open,proto3" json:"open,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -191,6 +193,13 @@ func (x *GetHealthResponse) GetProblems() []*Problem {
 		return x.Problems
 	}
 	return nil
+}
+
+func (x *GetHealthResponse) GetOpen() bool {
+	if x != nil {
+		return x.Open
+	}
+	return false
 }
 
 // Problem is something that is wrong.
@@ -576,13 +585,14 @@ var File_scribe_v1_process_proto protoreflect.FileDescriptor
 const file_scribe_v1_process_proto_rawDesc = "" +
 	"\n" +
 	"\x17scribe/v1/process.proto\x12\tscribe.v1\x1a\x17scribe/v1/control.proto\"\x12\n" +
-	"\x10GetHealthRequest\"\xa6\x01\n" +
+	"\x10GetHealthRequest\"\xba\x01\n" +
 	"\x11GetHealthResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12%\n" +
 	"\x05roles\x18\x02 \x03(\x0e2\x0f.scribe.v1.RoleR\x05roles\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x12\x10\n" +
 	"\x03now\x18\x04 \x01(\x03R\x03now\x12.\n" +
-	"\bproblems\x18\x05 \x03(\v2\x12.scribe.v1.ProblemR\bproblems\"~\n" +
+	"\bproblems\x18\x05 \x03(\v2\x12.scribe.v1.ProblemR\bproblems\x12\x12\n" +
+	"\x04open\x18\x06 \x01(\bR\x04open\"~\n" +
 	"\aProblem\x12/\n" +
 	"\bseverity\x18\x01 \x01(\x0e2\x13.scribe.v1.SeverityR\bseverity\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x12\n" +

@@ -2,11 +2,14 @@ package test
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestHTTP does with plain HTTP what the README does with curl: create a category, write a message, describe the result.
@@ -39,6 +42,52 @@ func TestHTTP(t *testing.T) {
 			t.Errorf("GET %s: %s, %v, without %q:\n%.300s", path, res.Status, err, want, body)
 		}
 	}
+}
+
+// TestConnectionBounds: somebody who opens connections without end gets no more than the bound, and what was closed can be had again.
+func TestConnectionBounds(t *testing.T) {
+	up := serve(t, nil, "up", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0", "--address-connections", "16")
+	defer up.Stop()
+	address := strings.TrimPrefix(up.URL, "http://")
+	answers := func() (c net.Conn, ok bool) {
+		c, err := net.DialTimeout("tcp", address, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
+		_, _ = fmt.Fprintf(c, "GET /livez HTTP/1.1\r\nHost: scribe\r\n\r\n") // the answer tells
+		_, err = io.ReadFull(c, make([]byte, len("HTTP/1.1 200 OK")))
+		return c, err == nil
+	}
+	var open []net.Conn
+	served := 0
+	for range 40 {
+		c, ok := answers()
+		if open = append(open, c); ok {
+			served++
+		}
+	}
+	if served == 0 || served > 16 {
+		t.Errorf("%d of 40 connections are served, want some, and at most 16", served)
+	}
+	for _, c := range open {
+		_ = c.Close()
+	}
+	eventually(t, time.Minute, "a connection can be had again", func() bool {
+		c, ok := answers()
+		_ = c.Close()
+		return ok
+	})
+	eventually(t, time.Minute, "refusals are counted", func() bool {
+		res, err := http.Get(up.URL + "/metrics")
+		if err != nil {
+			return false
+		}
+		defer func() { _ = res.Body.Close() }()
+		body, _ := io.ReadAll(res.Body)
+		return strings.Contains(string(body), `scribe_server_refused_total{bound="address"} `) &&
+			!strings.Contains(string(body), `scribe_server_refused_total{bound="address"} 0`+"\n")
+	})
 }
 
 func post(t *testing.T, url, method, body string, status int) []byte {

@@ -65,6 +65,7 @@ type App struct {
 	registry  *prometheus.Registry
 	tls       *tlsfiles.Files // nil if the configuration names none
 	guard     *accessGuard
+	bounds    *rpc.Bounds // what callers may hold of the process
 	mux       *guardedMux
 	loopMux   *http.ServeMux // services for roles of this process; nil with Direct wiring
 	server    *rpc.Server
@@ -159,6 +160,9 @@ func newApp(cfg Config, opts Options) (*App, error) {
 		return nil, err
 	}
 	var err error
+	if a.bounds, err = a.newBounds(); err != nil {
+		return nil, err
+	}
 	if a.guard, err = newAccessGuard(a.cfg.enforcesAccess(), a.registry); err != nil {
 		return nil, err
 	}
@@ -270,7 +274,7 @@ func (a *App) startListening(ctx context.Context) error {
 		a.mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 		a.mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}
-	a.server = rpc.NewServer(a, a.log)
+	a.server = rpc.NewServer(a.bounds.BoundRequests(a), a.log)
 	a.transport = rpc.NewTransport(a.opts.Host.Dial, rpc.WithTLS(a.tls))
 	a.onStop("connections", func(context.Context) error { a.transport.Close(); return nil })
 	a.onStop("server", a.server.Close)

@@ -86,6 +86,12 @@ type Config struct {
 	FlushFloor *time.Duration `yaml:"flush_floor" flag:"flush-floor,up,serve,far" help:"least time between two small flushes of a batcher (default: 0s on files, 80ms on S3)"`
 	// MetadataCache is what the metadata engine caches, in bytes.
 	MetadataCache int64 `yaml:"limits.metadata_cache" default:"64MiB" min:"8MiB" flag:"metadata-cache" help:"cache size of the metadata engine"`
+	// Connections are those that the process holds at once from all TCP addresses; a quarter of its file descriptors stays for files in any case.
+	Connections int `yaml:"limits.connections" default:"20000" min:"16" flag:"connections,up,serve,agent" help:"how many TCP connections the process holds at once, at most three quarters of its file descriptors"`
+	// AddressConnections are those from one address, or IPv6 network of 64 bits.
+	AddressConnections int `yaml:"limits.address_connections" default:"5000" min:"16" flag:"address-connections,up,serve,agent" help:"how many of them may come from one address, or IPv6 network of 64 bits"`
+	// CallerRequests are the requests in service at once, streams among them, for one caller, where callers must prove who they are.
+	CallerRequests int `yaml:"limits.caller_requests" default:"20000" min:"16" flag:"caller-requests,up,serve,agent" help:"how many requests and streams one caller may have in service at once, with --tls-client-ca or --secure"`
 	// ShutdownTimeout is how long SIGTERM waits for what was accepted to become durable.
 	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" default:"30s" min:">0" flag:"shutdown-timeout,up,serve,agent" help:"how long SIGTERM waits for accepted messages to become durable"`
 	// LeaseTTL is how long the process stays a member of the cell without a heartbeat.

@@ -10,6 +10,10 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"scribe/internal/transport/rpc"
 )
 
 // listenTCP takes the address that a flag gives, with an error that says what to do.
@@ -23,7 +27,33 @@ func (a *App) listenTCP(ctx context.Context, flag, addr string) (net.Listener, e
 	case err != nil:
 		return nil, fmt.Errorf("listen on %s: %w", addr, err)
 	}
-	return l, nil
+	return a.bounds.BoundListener(l), nil
+}
+
+// newBounds returns what callers may hold of the process.
+func (a *App) newBounds() (*rpc.Bounds, error) {
+	cfg := rpc.BoundsConfig{Connections: a.cfg.Connections, AddressConnections: a.cfg.AddressConnections}
+	if most := maxDescriptors(); most > 0 {
+		cfg.Connections = min(cfg.Connections, most/4*3)
+	}
+	if a.cfg.enforcesAccess() {
+		cfg.CallerRequests = a.cfg.CallerRequests
+	}
+	b := rpc.NewBounds(cfg)
+	list := []prometheus.Collector{prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "scribe", Subsystem: "server", Name: "connections", Help: "TCP connections that are open.",
+	}, func() float64 { return float64(b.Connections()) })}
+	for name := range b.Refused() {
+		list = append(list, prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Namespace: "scribe", Subsystem: "server", Name: "refused_total", ConstLabels: prometheus.Labels{"bound": name},
+			Help: "Connections (connections, address) and requests (caller) that were refused since a bound was reached.",
+		}, func() float64 { return float64(b.Refused()[name]) }))
+	}
+	var err error
+	for _, c := range list {
+		err = errors.Join(err, a.registry.Register(c))
+	}
+	return b, err
 }
 
 // listenUnix takes a socket path. One that a dead process left behind is replaced; one that answers is not.

@@ -54,7 +54,9 @@ func isLoopback(address string) bool {
 }
 
 // isOpen reports whether other hosts reach the process, and need not prove who they are.
-func (c *Config) isOpen() bool { return !c.Secure && !c.enforcesAccess() && (!isLoopback(c.Listen) || isAddress(c.Flight) && !isLoopback(c.Flight)) }
+func (c *Config) isOpen() bool {
+	return !c.Secure && !c.enforcesAccess() && (!isLoopback(c.Listen) || isAddress(c.Flight) && !isLoopback(c.Flight))
+}
 
 // checkOpen refuses to serve everybody unless that is wanted.
 func (c *Config) checkOpen(v *config.Violations) {

@@ -75,6 +75,8 @@ func RefuseRequest(w http.ResponseWriter, r *http.Request, err error) {
 			status = http.StatusUnauthorized
 		case connect.CodeUnavailable:
 			status = http.StatusServiceUnavailable
+		case connect.CodeResourceExhausted:
+			status = http.StatusTooManyRequests
 		}
 		http.Error(w, Message(err), status)
 	}

@@ -225,6 +225,9 @@ const loopbackBuffer = 256 << 10
 
 // tuneLoopback bounds the system's write buffer of a TCP connection within the host.
 func tuneLoopback(c net.Conn) {
+	if bound, ok := c.(*boundConn); ok {
+		c = bound.NetConn()
+	}
 	tcp, ok := c.(*net.TCPConn)
 	if !ok {
 		return

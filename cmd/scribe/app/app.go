@@ -147,18 +147,10 @@ func newApp(cfg Config, opts Options) (*App, error) {
 		opts.Step = func(string) error { return nil }
 	}
 	a := &App{
-		cfg: cfg.asNode(), opts: opts, log: opts.Logger, started: time.Now(), registry: prometheus.NewRegistry(),
+		cfg: cfg.asNode().asSecure(), opts: opts, log: opts.Logger, started: time.Now(), registry: prometheus.NewRegistry(),
 		failed: make(chan error, 1), ended: make(chan struct{}),
 	}
 	a.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	if a.cfg.Secure {
-		if err := a.cfg.makeSecure(opts.Host.Now()); err != nil {
-			return nil, err
-		}
-	}
-	if err := a.openTLS(); err != nil {
-		return nil, err
-	}
 	var err error
 	if a.bounds, err = a.newBounds(); err != nil {
 		return nil, err
@@ -189,6 +181,14 @@ func (a *App) startProcess(ctx context.Context) (err error) {
 		if err := a.checkFolderUse(); err != nil {
 			return err
 		}
+	}
+	if a.cfg.Secure { // with the folder locked: two first starts at once would each make an authority
+		if err := a.cfg.makeSecure(a.opts.Host.Now()); err != nil {
+			return err
+		}
+	}
+	if err := a.openTLS(); err != nil {
+		return err
 	}
 	if a.id, err = memberID(a.opts.Host, &a.cfg); err != nil {
 		return fmt.Errorf("member id: %w", err)

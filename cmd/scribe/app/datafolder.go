@@ -25,9 +25,9 @@ func WithoutPath(err error) error {
 }
 
 // lockData creates the data folder if it does not exist, and locks it. A second process on the same folder would write to the same logs and
-// blobs.
+// blobs. Nobody else may look into a new folder: it has payloads, hashes of tokens and keys of tickets.
 func lockData(fsys vfs.FS, dir string) (release func() error, err error) {
-	if err := durable.CreateFolder(fsys, dir, 0o750); err != nil {
+	if err := durable.CreateFolder(fsys, dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data folder %s can't be created: %w", dir, WithoutPath(err))
 	}
 	lock, err := fsys.Lock(filepath.Join(dir, "LOCK"))

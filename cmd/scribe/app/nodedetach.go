@@ -30,6 +30,7 @@ import (
 // DetachNode makes the folder of a node that of a cell of one process, with all that the nodes have, and ends the cell of nodes. The node must not run; the
 // others must, or a majority of them with this one. After an error, or a crash, it may be called again, and goes on.
 func DetachNode(ctx context.Context, cfg Config, opts Options) (err error) {
+	cfg.Insecure = true // it serves nothing
 	a, err := newApp(cfg, opts)
 	if err != nil {
 		return err

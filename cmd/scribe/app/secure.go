@@ -50,13 +50,23 @@ func (c *Config) checkSecure(v *config.Violations) {
 	}
 }
 
+// asSecure returns the configuration of a secure process with the files that makeSecure makes.
+func (c Config) asSecure() Config {
+	if c.Secure {
+		ca := c.secureFile("ca.pem")
+		c.TLS = tlsfiles.Config{Cert: c.secureFile("server.pem"), Key: c.secureFile("server.key"), CA: ca, ClientCA: ca}
+	}
+	return c
+}
+
 // makeSecure makes the authority and the certificate of a secure process where they are missing, will expire soon, or are not for its
-// addresses, and has the process use them.
+// addresses.
 func (c *Config) makeSecure(now time.Time) error {
 	if err := os.MkdirAll(filepath.Dir(c.AdminFile()), 0o700); err != nil {
 		return fmt.Errorf("folder of certificates: %w", err)
 	}
-	ca, caKey := c.secureFile("ca.pem"), c.secureFile("ca.key")
+	files := c.TLS
+	ca, caKey := files.CA, c.secureFile("ca.key")
 	if _, err := os.Stat(ca); errors.Is(err, fs.ErrNotExist) {
 		pair, err := certificates.NewAuthority("scribe", now, authorityLife)
 		if err == nil {
@@ -66,7 +76,6 @@ func (c *Config) makeSecure(now time.Time) error {
 			return fmt.Errorf("make an authority: %w", err)
 		}
 	}
-	files := tlsfiles.Config{Cert: c.secureFile("server.pem"), Key: c.secureFile("server.key"), CA: ca, ClientCA: ca}
 	hosts := c.secureHosts()
 	if !fitsCertificate(files.Cert, ca, hosts, now) {
 		authority, err := certificates.LoadAuthority(ca, caKey, now)
@@ -84,7 +93,6 @@ func (c *Config) makeSecure(now time.Time) error {
 			return fmt.Errorf("make the certificate of this process: %w", err)
 		}
 	}
-	c.TLS = files
 	return nil
 }
 

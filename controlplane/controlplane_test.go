@@ -142,6 +142,8 @@ func TestInvalid(t *testing.T) {
 		_, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: wrong})
 		wantReason(t, err, scribev1.Reason_REASON_INVALID, "shard_field: ")
 	}
+	_, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "_mine"}})
+	wantReason(t, err, scribev1.Reason_REASON_INVALID, "name: \"_mine\" is a name for the cell's own categories")
 	_, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "a", ShardBy: 9}})
 	wantReason(t, err, scribev1.Reason_REASON_INVALID, "shard_by: 9 is not known")
 	_, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{})

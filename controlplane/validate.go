@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"net/url"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -76,6 +77,9 @@ func setDefaults(c *scribev1.Category) {
 func checkCategory(c, before *scribev1.Category, forceSchema bool, what string) error {
 	var v request.Violations
 	checkCategoryName(&v, "name", c.GetName())
+	if name := c.GetName(); strings.HasPrefix(name, "_") && name != record.AuditCategory {
+		v.Add("name", "%q is a name for the cell's own categories: want one that begins with a letter or a digit", name)
+	}
 	v.CheckText("owner", c.GetOwner(), maxOwner)
 	v.CheckDuration("retention", c.GetRetention(), minRetention, maxRetention)
 	switch {

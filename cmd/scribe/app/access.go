@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/metadata"
 
+	"scribe/internal/cell/audit"
 	"scribe/internal/transport/principal"
 	"scribe/internal/transport/rpc"
 	"scribe/internal/transport/tlsfiles"
@@ -150,12 +151,13 @@ func (c callers) String() string {
 // accessGuard decides who may call what, in one place for everything that the process serves. It decides nothing while access is not enforced.
 type accessGuard struct {
 	enforced bool
+	trail    *audit.Trail
 	denied   *prometheus.CounterVec // by kind; nil while not enforced
 }
 
 // newAccessGuard returns the guard of a process.
-func newAccessGuard(enforced bool, registry prometheus.Registerer) (*accessGuard, error) {
-	g := &accessGuard{enforced: enforced}
+func newAccessGuard(enforced bool, trail *audit.Trail, registry prometheus.Registerer) (*accessGuard, error) {
+	g := &accessGuard{enforced: enforced, trail: trail}
 	if !enforced {
 		return g, nil
 	}
@@ -178,6 +180,7 @@ func (g *accessGuard) checkCall(ctx context.Context, call string) error {
 		return nil
 	}
 	g.denied.WithLabelValues(p.Kind.String()).Inc()
+	g.trail.Note(ctx, audit.Entry{Action: "call " + call, Outcome: audit.Denied, Reason: "kind"})
 	if p.Kind != principal.Anonymous {
 		return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("%s %q may not call %s: %s may", p.Kind, p.Name, call, plural(allowed)))
 	}

@@ -195,7 +195,7 @@ func (c *caller) client(t *testing.T, dial rpc.Dial) *http.Client {
 // here, only who gets there.
 func TestAccessMatrix(t *testing.T) {
 	files := newCellFiles(t)
-	guard, err := newAccessGuard(true, prometheus.NewRegistry())
+	guard, err := newAccessGuard(true, nil, prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -298,7 +298,7 @@ func request(t *testing.T, client *http.Client, method, url string) (status int,
 
 // TestAccessNotEnforced: without client certificates everything is open, as it was.
 func TestAccessNotEnforced(t *testing.T) {
-	guard, err := newAccessGuard(false, prometheus.NewRegistry())
+	guard, err := newAccessGuard(false, nil, prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -311,7 +311,7 @@ func TestAccessNotEnforced(t *testing.T) {
 
 // TestAccessWords: a refusal says what was called, by whom, why not, and what to do.
 func TestAccessWords(t *testing.T) {
-	guard, err := newAccessGuard(true, prometheus.NewRegistry())
+	guard, err := newAccessGuard(true, nil, prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}

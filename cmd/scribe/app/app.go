@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"scribe/internal/cell/audit"
 	"scribe/internal/cell/enforce"
 	"scribe/internal/role/traffic"
 	"scribe/internal/transport/rpc"
@@ -65,6 +66,7 @@ type App struct {
 	registry  *prometheus.Registry
 	tls       *tlsfiles.Files // nil if the configuration names none
 	guard     *accessGuard
+	trail     *audit.Trail // nil where nobody is asked who it is
 	bounds    *rpc.Bounds // what callers may hold of the process
 	mux       *guardedMux
 	loopMux   *http.ServeMux // services for roles of this process; nil with Direct wiring
@@ -155,7 +157,12 @@ func newApp(cfg Config, opts Options) (*App, error) {
 	if a.bounds, err = a.newBounds(); err != nil {
 		return nil, err
 	}
-	if a.guard, err = newAccessGuard(a.cfg.enforcesAccess(), a.registry); err != nil {
+	if a.cfg.audits() {
+		if a.trail, err = audit.New(opts.Host.Now, opts.Host.Random.Named("audit"), a.log, a.registry); err != nil {
+			return nil, err
+		}
+	}
+	if a.guard, err = newAccessGuard(a.cfg.enforcesAccess(), a.trail, a.registry); err != nil {
 		return nil, err
 	}
 	a.mux = &guardedMux{http.NewServeMux(), a.guard}

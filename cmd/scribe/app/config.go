@@ -44,6 +44,8 @@ type Config struct {
 	TLS tlsfiles.Config `yaml:",inline" check:"off"`
 	// Secure has the process make an authority, its certificate and an administrator's token in its data folder, and let in only who may.
 	Secure bool `yaml:"secure" flag:"secure,up" help:"TLS, authentication and default deny: makes certificates and an administrator's token, and writes what to export to DATA/secure/admin.env"`
+	// Audit keeps a trail of who did what, where callers must prove who they are.
+	Audit bool `yaml:"audit" default:"true" flag:"audit,up,serve" help:"keep the category _audit of who changed what and what was denied, with --tls-client-ca or --secure"`
 	// Insecure has the process serve other hosts although callers need not prove who they are.
 	Insecure bool `yaml:"insecure" flag:"insecure,up,serve,agent" help:"serve other hosts without authentication: everybody who reaches the address may read, write and delete everything"`
 	// PlainListen serves without TLS although there is a certificate: an agent's is for the cell, and its own clients are on the same host.

@@ -33,7 +33,7 @@ func (a *App) startAccess(ctx context.Context) error {
 	a.runView(ctx, "access", view)
 	a.parts.rights = view
 	a.enforcer, err = enforce.New(enforce.Deps{
-		Rights: view, Random: a.opts.Host.Random.Named("own token"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
+		Rights: view, Trail: a.trail, Random: a.opts.Host.Random.Named("own token"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err

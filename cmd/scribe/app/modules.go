@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"connectrpc.com/connect"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"scribe/batcher"
@@ -63,6 +64,7 @@ var modules = []module{
 	{"membership", (*Config).needsControl, (*App).joinCell},
 	{"administrator", func(c *Config) bool { return c.Secure }, (*App).startAdministrator},
 	{"write service", func(c *Config) bool { return c.hasAny(WriteProxy, Scribed) }, (*App).serveWrites},
+	{"audit trail", (*Config).audits, (*App).startTrail},
 	{"inputs", func(c *Config) bool { return c.Has(Scribed) }, (*App).startInputs},
 }
 
@@ -112,6 +114,9 @@ const loopbackURL = "http://loopback"
 func (a *App) provideServices(s rpc.Services) {
 	s.Logger = a.log
 	served := a.enforced(s)
+	if a.trail != nil {
+		served.Intercept = []connect.Interceptor{a.trail.Interceptor()}
+	}
 	served.Register(a.mux)
 	if a.overLoopback() {
 		s.Register(a.loopMux)

@@ -25,14 +25,14 @@ func (s controlService) CreateCategory(ctx context.Context, req *scribev1.Create
 	set, now := s.e.rights.Set(), s.e.now()
 	act := describeAct(access.Manage, c.GetName())
 	if cause := set.Decide(p, access.Manage, c.GetName(), c.GetOwner(), now); cause != access.Allowed {
-		return nil, s.e.deny(p, s.e.orUnknown(cause), act)
+		return nil, s.e.denyCategory(ctx, p, s.e.orUnknown(cause), act, c.GetName())
 	}
 	res, err := s.ControlService.CreateCategory(ctx, req)
 	byName := set.Decide(p, access.Manage, c.GetName(), "", now) == access.Allowed
 	switch {
 	case rpc.ReasonOf(err) == scribev1.Reason_REASON_CATEGORY_EXISTS && !byName,
 		err == nil && set.Decide(p, access.Manage, res.GetCategory().GetName(), res.GetCategory().GetOwner(), now) != access.Allowed:
-		return nil, s.e.deny(p, access.NoRule, act) // it is another owner's
+		return nil, s.e.denyCategory(ctx, p, access.NoRule, act, c.GetName()) // it is another owner's
 	}
 	return res, err
 }

@@ -16,6 +16,7 @@ import (
 	"scribe/internal/base/entropy"
 	"scribe/internal/base/metrics"
 	"scribe/internal/cell/access"
+	"scribe/internal/cell/audit"
 	"scribe/internal/transport/principal"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -38,6 +39,8 @@ type Categories interface {
 type Deps struct {
 	// Rights is required.
 	Rights Rights
+	// Trail notes denials; nil notes nothing.
+	Trail *audit.Trail
 	// Random draws the process's own secret; nil means the machine's randomness.
 	Random *entropy.Source
 	// Now is the wall clock; nil means time.Now.
@@ -51,6 +54,7 @@ type Deps struct {
 type Enforcer struct {
 	rights     Rights
 	categories atomic.Pointer[Categories] // nil until they are known
+	trail      *audit.Trail
 	now        func() time.Time
 	log        *slog.Logger
 	denials    *prometheus.CounterVec
@@ -65,7 +69,7 @@ func New(deps Deps) (*Enforcer, error) {
 		return nil, errors.New("enforce: Deps.Rights is missing")
 	}
 	e := &Enforcer{
-		rights: deps.Rights, now: deps.Now, log: cmp.Or(deps.Logger, slog.New(slog.DiscardHandler)),
+		rights: deps.Rights, trail: deps.Trail, now: deps.Now, log: cmp.Or(deps.Logger, slog.New(slog.DiscardHandler)),
 		own: "process_" + deps.Random.Text() + deps.Random.Text(),
 	}
 	if e.now == nil {
@@ -91,7 +95,7 @@ func (e *Enforcer) SetCategories(c Categories) { e.categories.Store(&c) }
 func (e *Enforcer) OwnToken() string { return e.own }
 
 // Authenticate returns who has a token.
-func (e *Enforcer) Authenticate(token string) (principal.Principal, error) {
+func (e *Enforcer) Authenticate(ctx context.Context, token string) (principal.Principal, error) {
 	sum := sha256.Sum256([]byte(token))
 	if subtle.ConstantTimeCompare(sum[:], e.ownHash[:]) == 1 {
 		return principal.Principal{Kind: principal.Member, Name: "this process"}, nil
@@ -103,7 +107,7 @@ func (e *Enforcer) Authenticate(token string) (principal.Principal, error) {
 	if !e.rights.Known() {
 		cause = access.NotKnown
 	}
-	return principal.Principal{}, e.deny(principal.Principal{}, cause, "be let in")
+	return principal.Principal{}, e.deny(ctx, principal.Principal{}, cause, "be let in")
 }
 
 // Closed reports whether only what a rule allows is allowed to those who are no members.
@@ -119,7 +123,7 @@ func (e *Enforcer) IsFree(ctx context.Context) bool {
 func (e *Enforcer) Allow(ctx context.Context, what access.Permission, category string) error {
 	p := principal.FromContext(ctx)
 	if cause := e.decide(ctx, p, what, category); cause != access.Allowed {
-		return e.deny(p, cause, describeAct(what, category))
+		return e.denyCategory(ctx, p, cause, describeAct(what, category), category)
 	}
 	return nil
 }
@@ -128,7 +132,7 @@ func (e *Enforcer) Allow(ctx context.Context, what access.Permission, category s
 func (e *Enforcer) AllowCell(ctx context.Context, what access.Permission, act string) error {
 	p := principal.FromContext(ctx)
 	if cause := e.rights.Set().Decide(p, what, "", "", e.now()); cause != access.Allowed {
-		return e.deny(p, e.orUnknown(cause), act)
+		return e.deny(ctx, p, e.orUnknown(cause), act)
 	}
 	return nil
 }
@@ -137,7 +141,7 @@ func (e *Enforcer) AllowCell(ctx context.Context, what access.Permission, act st
 func (e *Enforcer) AllowAny(ctx context.Context, what access.Permission, act string) error {
 	p := principal.FromContext(ctx)
 	if cause := e.rights.Set().DecideAny(p, what, e.now()); cause != access.Allowed {
-		return e.deny(p, e.orUnknown(cause), act)
+		return e.deny(ctx, p, e.orUnknown(cause), act)
 	}
 	return nil
 }
@@ -155,8 +159,11 @@ func (e *Enforcer) Sees(ctx context.Context, c *scribev1.Category) bool {
 // decide decides about a category. Only for a caller whom a rule about owners may help is a category looked up that is not known here.
 func (e *Enforcer) decide(ctx context.Context, p principal.Principal, what access.Permission, category string) access.Cause {
 	set, now := e.rights.Set(), e.now()
-	if p.Kind == principal.Member || !set.Closed() {
+	switch {
+	case p.Kind == principal.Member || !set.Closed():
 		return access.Allowed
+	case what == access.Write && category == audit.Category:
+		return access.NotMember // or who may write everything could lay a false trail
 	}
 	var owner string
 	categories, known := e.categories.Load(), false
@@ -201,8 +208,16 @@ func shortenName(name string) string {
 	return fmt.Sprintf("%.64s...", name)
 }
 
-// deny counts a denial, and returns its error.
-func (e *Enforcer) deny(p principal.Principal, cause access.Cause, act string) error {
+// deny is denyCategory for what is not about a category.
+func (e *Enforcer) deny(ctx context.Context, p principal.Principal, cause access.Cause, act string) error {
+	return e.denyCategory(ctx, p, cause, act, "")
+}
+
+// denyCategory counts and notes a denial, and returns its error.
+func (e *Enforcer) denyCategory(ctx context.Context, p principal.Principal, cause access.Cause, act, category string) error {
+	if cause != access.NotKnown && cause != access.OldTicket { // neither is anybody's attempt
+		e.trail.Note(ctx, audit.Entry{Action: act, Target: shortenName(category), Outcome: audit.Denied, Reason: string(cause)})
+	}
 	e.denials.WithLabelValues(string(cause)).Inc()
 	e.log.Debug("denied", "kind", p.Kind.String(), "principal", p.Name, "token", p.Token, "act", act, "cause", string(cause))
 	switch cause { // the others are denials of a known caller

@@ -42,7 +42,7 @@ func (e *Enforcer) WithCaller(ctx context.Context, header string) (context.Conte
 	if !ok {
 		return ctx, nil
 	}
-	p, err := e.Authenticate(token)
+	p, err := e.Authenticate(ctx, token)
 	if err != nil && !e.Closed() {
 		return ctx, nil
 	}

@@ -73,7 +73,7 @@ func (s readStreamService) Stream(ctx context.Context, recv func(context.Context
 // allowStart decides about the start of a stream.
 func (e *Enforcer) allowStart(ctx context.Context, start *scribev1.StreamStart) error {
 	if start.GetUnsequenced() && !e.IsFree(ctx) {
-		return e.deny(principal.FromContext(ctx), access.NotMember, "read what is not sequenced yet")
+		return e.deny(ctx, principal.FromContext(ctx), access.NotMember, "read what is not sequenced yet")
 	}
 	return e.Allow(ctx, access.Read, start.GetCategory())
 }
@@ -103,7 +103,7 @@ func (s readProxyService) Fetch(ctx context.Context, req *scribev1.FetchRequest)
 func (e *Enforcer) allowFetch(ctx context.Context, req *scribev1.FetchRequest) error {
 	p := principal.FromContext(ctx)
 	if req.GetPeer() || req.GetEncoding() == scribev1.PayloadEncoding_PAYLOAD_ENCODING_BLOCK {
-		return e.deny(p, access.NotMember, "fetch whole blocks")
+		return e.deny(ctx, p, access.NotMember, "fetch whole blocks")
 	}
 	if err := e.Allow(ctx, access.Read, req.GetCategory()); err != nil {
 		return err
@@ -114,11 +114,11 @@ func (e *Enforcer) allowFetch(ctx context.Context, req *scribev1.FetchRequest) e
 		return nil
 	}
 	if len(req.GetTickets()) != len(req.GetPointers()) {
-		return e.deny(p, access.BadTicket, "fetch")
+		return e.deny(ctx, p, access.BadTicket, "fetch")
 	}
 	places := req.GetPlaces()
 	if len(places) > 0 && len(places) != len(req.GetPointers()) {
-		return e.deny(p, access.BadTicket, "fetch")
+		return e.deny(ctx, p, access.BadTicket, "fetch")
 	}
 	for i, ticket := range req.GetTickets() {
 		at, cause := set.CheckTicket(ticket, p, req.GetCategory(), req.GetPointers()[i], now)
@@ -130,7 +130,7 @@ func (e *Enforcer) allowFetch(ctx context.Context, req *scribev1.FetchRequest) e
 			return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, retryKeys, "the key of the ticket has not arrived at this read proxy yet")
 		}
 		if cause != access.Allowed {
-			return e.deny(p, cause, "fetch")
+			return e.deny(ctx, p, cause, "fetch")
 		}
 	}
 	return nil

@@ -148,9 +148,9 @@ func (e *Enforcer) admitCall(ctx context.Context, path string) error {
 	case r.everybody || e.IsFree(ctx):
 		return nil
 	case p.Kind == principal.Anonymous:
-		return e.deny(p, e.orUnknown(access.Unproven), act)
+		return e.deny(ctx, p, e.orUnknown(access.Unproven), act)
 	case r.member:
-		return e.deny(p, e.orUnknown(access.NotMember), act)
+		return e.deny(ctx, p, e.orUnknown(access.NotMember), act)
 	case r.cell != 0:
 		return e.AllowCell(ctx, r.cell, "operate the cell")
 	default:

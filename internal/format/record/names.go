@@ -19,11 +19,15 @@ var nameClass = func() (t [256]uint8) {
 		t[c] = nameFirst | nameRest
 		t[c-'a'+'A'] = nameFirst | nameRest
 	}
-	t['.'], t['_'], t['-'] = nameRest, nameRest, nameRest
+	t['_'] = nameFirst | nameRest
+	t['.'], t['-'] = nameRest, nameRest
 	return t
 }()
 
-// ValidateCategory reports whether name is a valid name of a category: an ASCII letter or digit, then letters, digits, '.', '_'
+// AuditCategory is where a cell keeps the trail of who did what. Names that begin with '_' are for such categories of the cell itself.
+const AuditCategory = "_audit"
+
+// ValidateCategory reports whether name is a valid name of a category: an ASCII letter, digit or '_', then letters, digits, '.', '_'
 // and '-', at most [MaxCategoryName] bytes. Such a name is safe as a file name and as a part of an object key. The error is an
 // [InvalidError].
 func ValidateCategory(name string) error { return ValidateName("category name", name) }

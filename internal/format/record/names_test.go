@@ -11,12 +11,12 @@ import (
 )
 
 func TestValidateCategory(t *testing.T) {
-	for _, name := range []string{"a", "Z", "0", "web.access", "a-b_c.D9", "a..", strings.Repeat("x", record.MaxCategoryName)} {
+	for _, name := range []string{"a", "Z", "0", "web.access", "a-b_c.D9", "a..", "_audit", strings.Repeat("x", record.MaxCategoryName)} {
 		if err := record.ValidateCategory(name); err != nil {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
-	for _, name := range []string{"", ".", "..", ".a", "-a", "_a", "a/b", `a\b`, "a b", "a\x00", "ä", "aä", "a\n", strings.Repeat("x", record.MaxCategoryName+1)} {
+	for _, name := range []string{"", ".", "..", ".a", "-a", "a/b", `a\b`, "a b", "a\x00", "ä", "aä", "a\n", strings.Repeat("x", record.MaxCategoryName+1)} {
 		if err := record.ValidateCategory(name); !errors.Is(err, record.ErrInvalid) {
 			t.Errorf("%q: %v", name, err)
 		}

@@ -86,7 +86,15 @@ func identifyClient(w http.ResponseWriter, r *http.Request) *http.Request {
 	if ended { // HTTP/1.1 closes the connection after the answer, HTTP/2 takes no new requests
 		w.Header().Set("Connection", "close")
 	}
-	return r.WithContext(WithVerified(ctx, v))
+	return r.WithContext(WithVerified(context.WithValue(ctx, remoteAddressKey{}, r.RemoteAddr), v))
+}
+
+type remoteAddressKey struct{}
+
+// RemoteAddress returns the host:port from which the request of ctx came, "" where callers need not prove who they are.
+func RemoteAddress(ctx context.Context) string {
+	address, _ := ctx.Value(remoteAddressKey{}).(string)
+	return address
 }
 
 // WithVerified returns a context with what a client's certificate is worth.

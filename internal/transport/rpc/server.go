@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"slices"
 
 	"connectrpc.com/connect"
 
@@ -40,6 +41,8 @@ type Services struct {
 	AdmitFetch func(n int64) (release func(), err error)
 	// AdmitPush is the same for PushService.
 	AdmitPush func(n int64) (release func(), err error)
+	// Intercept wraps the handlers; errors are as callers get them.
+	Intercept []connect.Interceptor
 	// Logger logs panics of handlers.
 	Logger *slog.Logger
 }
@@ -113,7 +116,7 @@ func (s *Services) handlerOptions(limit int) connect.HandlerOption {
 		connect.WithCompression("gzip", nil, nil),
 		connect.WithRecover(s.reportPanic),
 		jsonCodecs(),
-		connect.WithInterceptors(errorMapper{}),
+		connect.WithInterceptors(append(slices.Clone(s.Intercept), errorMapper{})...),
 	)
 }
 

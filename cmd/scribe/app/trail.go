@@ -1,0 +1,31 @@
+package app
+
+import (
+	"context"
+
+	"scribe/internal/cell/audit"
+	"scribe/internal/transport/discovery"
+)
+
+// audits reports whether the process keeps a trail of what its callers do. An agent alone does not: its cell does.
+func (c *Config) audits() bool { return c.Audit && c.enforcesAccess() && c.needsControl() }
+
+// startTrail stores the trail, which has gathered entries since the process began, through this process's write proxy or another one.
+func (a *App) startTrail(context.Context) error {
+	deps := audit.Deps{Write: a.parts.write, Control: a.parts.control, Process: a.id}
+	if deps.Write == nil {
+		deps.Write = discovery.New(a.transport, a.controlURL(), a.opts.Host.Random.Named("audit writes")).Write()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		a.trail.Run(ctx, deps)
+	}()
+	a.onStop("audit trail", func(context.Context) error {
+		cancel()
+		<-ended
+		return nil
+	})
+	return nil
+}

@@ -1,0 +1,272 @@
+// Package audit keeps the trail of a cell: who did what to what, and what was denied. It is a category of the cell itself, [Category], that SQL reads.
+//
+// Each process notes what it answers ([Trail.Note], [Trail.Interceptor]) and writes it from the background, so that no request waits for the trail. An
+// entry is stored within about a second; until then it is in memory alone, and in the log of the process as far as that has it.
+package audit
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"scribe/internal/base/backoff"
+	"scribe/internal/base/entropy"
+	"scribe/internal/base/metrics"
+	"scribe/internal/format/record"
+	"scribe/internal/transport/principal"
+	"scribe/internal/transport/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// Category is where the trail is. Only members of the cell write to it.
+const Category = record.AuditCategory
+
+// retention is how long entries are kept unless the category says otherwise. The category may be changed as any other.
+const retention = 90 * 24 * time.Hour
+
+// schemaText describes entries to SQL; _time is when it happened.
+const schemaText = `
+format: json
+fields:
+  - {name: id, type: string}
+  - {name: process, type: dictionary}
+  - {name: action, type: dictionary}
+  - {name: target, type: string}
+  - {name: outcome, type: dictionary}
+  - {name: reason, type: dictionary}
+  - {name: principal, type: dictionary}
+  - {name: kind, type: dictionary}
+  - {name: token, type: dictionary}
+  - {name: address, type: string}
+  - {name: detail, type: string}
+`
+
+// Outcomes of what was tried.
+const (
+	Done   = "done"
+	Denied = "denied"
+	Failed = "failed"
+)
+
+// Entry is a line of the trail.
+type Entry struct {
+	// ID is random. An entry that was stored twice, since the answer to the first was lost, has it twice.
+	ID string `json:"id"`
+	// Process is the id of the member that answered.
+	Process string `json:"process"`
+	// Action is the procedure, or what a denial says that was tried.
+	Action string `json:"action"`
+	// Target is the category, group, principal, token or node.
+	Target  string `json:"target,omitempty"`
+	Outcome string `json:"outcome"`
+	// Reason is why it did not happen: of a denial its cause, of a failure the reason of the error.
+	Reason    string `json:"reason,omitempty"`
+	Principal string `json:"principal,omitempty"`
+	Kind      string `json:"kind"`
+	Token     string `json:"token,omitempty"`
+	// Address is where the request came from.
+	Address string `json:"address,omitempty"`
+	// Detail is the request.
+	Detail string `json:"detail,omitempty"`
+
+	at time.Time
+}
+
+const (
+	// maxWaiting bounds the entries in memory, and maxDetail each one's request in bytes.
+	maxWaiting = 10_000
+	maxDetail  = 4 << 10
+	// batchEntries are stored with one request, and flushEvery is how long the first of them waits.
+	batchEntries = 500
+	flushEvery   = time.Second
+	// deniedBurst and deniedRate bound the denials that are noted: one who tries everything fills no disk. The rest is counted.
+	deniedBurst = 200
+	deniedRate  = 20
+	// storeTimeout bounds an attempt to store a batch, closeTimeout the last ones of a process that stops.
+	storeTimeout = 30 * time.Second
+	closeTimeout = 5 * time.Second
+)
+
+// Deps are what a Trail works with.
+type Deps struct {
+	// Write and Control store the trail. Both are required.
+	Write   rpc.WriteService
+	Control rpc.ControlService
+	// Process is the id of the member.
+	Process string
+}
+
+// Trail notes what happens, and stores it once it runs. Its methods are safe for concurrent use; those of a nil Trail do nothing.
+type Trail struct {
+	now    func() time.Time
+	random *entropy.Source
+	log    *slog.Logger
+
+	stored, dropped, suppressed prometheus.Counter
+
+	mu      sync.Mutex
+	waiting []Entry
+	// left are entries that were not noted since the last that was: there were too many denials, or no room.
+	left    int
+	allowed float64 // denials that may still be noted
+	counted time.Time
+	full    chan struct{} // has a value while a batch waits
+}
+
+// New returns a trail that keeps its entries until Run stores them. now and random are the process's; log and registerer may be nil.
+func New(now func() time.Time, random *entropy.Source, log *slog.Logger, registerer prometheus.Registerer) (*Trail, error) {
+	t := &Trail{now: now, random: random, log: cmp.Or(log, slog.New(slog.DiscardHandler)), allowed: deniedBurst, counted: now(), full: make(chan struct{}, 1)}
+	set := metrics.NewSet("scribe_audit_")
+	t.stored = set.Counter("stored_total", "Entries of the trail that were stored.")
+	t.dropped = set.Counter("dropped_total", "Entries that were lost since too many waited, or the process ended before they could be stored.")
+	t.suppressed = set.Counter("suppressed_total", "Denials that were counted, and not noted one by one, since there were too many.")
+	set.GaugeFunc("waiting", "Entries that wait to be stored.", func() float64 {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		return float64(len(t.waiting))
+	})
+	if err := set.Register(registerer); err != nil {
+		return nil, fmt.Errorf("audit: %w", err)
+	}
+	return t, nil
+}
+
+// Note adds an entry with who makes the request of ctx. What members do for others is noted where those others asked.
+func (t *Trail) Note(ctx context.Context, e Entry) {
+	p := principal.FromContext(ctx)
+	if t == nil || p.Kind == principal.Member {
+		return
+	}
+	e.ID, e.at = t.random.Text(), t.now()
+	e.Principal, e.Kind, e.Token, e.Address = p.Name, p.Kind.String(), p.Token, rpc.RemoteAddress(ctx)
+	if len(e.Detail) > maxDetail {
+		e.Detail = e.Detail[:maxDetail] + "..."
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case e.Outcome == Denied && !t.allowDenial(e.at):
+		t.suppressed.Inc()
+		t.left++
+	case len(t.waiting) >= maxWaiting:
+		t.dropped.Inc()
+		t.left++
+	default:
+		t.waiting = append(t.waiting, e)
+	}
+	if len(t.waiting) >= batchEntries {
+		select {
+		case t.full <- struct{}{}:
+		default: // it is known
+		}
+	}
+}
+
+// allowDenial takes one off the denials that may be noted. t.mu is held.
+func (t *Trail) allowDenial(now time.Time) bool {
+	if since := now.Sub(t.counted); since > 0 {
+		t.allowed = min(t.allowed+since.Seconds()*deniedRate, deniedBurst)
+	}
+	t.counted = now
+	if t.allowed < 1 {
+		return false
+	}
+	t.allowed--
+	return true
+}
+
+// Run stores the entries until ctx ends, and then those that wait.
+func (t *Trail) Run(ctx context.Context, deps Deps) {
+	tick := time.NewTicker(flushEvery)
+	defer tick.Stop()
+	pauses := backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second, Random: t.random}
+	for failures := 0; ctx.Err() == nil; {
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		case <-t.full:
+		}
+		if err := t.storeWaiting(ctx, deps); err == nil {
+			failures = 0
+		} else if ctx.Err() == nil {
+			failures++
+			t.log.Warn("the audit trail can't be written", "waiting", t.countWaiting(), "failures", failures, "error", err)
+			_ = backoff.Sleep(ctx, pauses.Pause(failures)) // the loop looks at ctx
+		}
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	if err := t.storeWaiting(last, deps); err != nil {
+		n := t.countWaiting()
+		t.dropped.Add(float64(n))
+		t.log.Warn("the last entries of the audit trail are lost", "entries", n, "error", err)
+	}
+}
+
+func (t *Trail) countWaiting() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.waiting)
+}
+
+// storeWaiting stores what waits, a batch after the other.
+func (t *Trail) storeWaiting(ctx context.Context, deps Deps) error {
+	for {
+		batch, err := t.nextBatch(deps.Process)
+		if err != nil || len(batch) == 0 {
+			return err
+		}
+		if err := t.storeBatch(ctx, deps, batch); err != nil {
+			return err
+		}
+		t.stored.Add(float64(len(batch)))
+		t.mu.Lock()
+		t.waiting = slices.Delete(t.waiting, 0, len(batch)) // others only append
+		t.mu.Unlock()
+	}
+}
+
+// nextBatch encodes the oldest entries. If some were left out since the last time, one more entry says how many.
+func (t *Trail) nextBatch(process string) (batch []*scribev1.PublishMessage, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.left > 0 && len(t.waiting) < maxWaiting {
+		t.waiting = append(t.waiting, Entry{
+			ID: t.random.Text(), Action: "leave out entries", Outcome: Failed, Reason: "too many", Kind: principal.Member.String(), Detail: strconv.Itoa(t.left), at: t.now(),
+		})
+		t.left = 0
+	}
+	for _, e := range t.waiting[:min(len(t.waiting), batchEntries)] {
+		e.Process = process
+		text, err := json.Marshal(e)
+		if err != nil {
+			return nil, err
+		}
+		batch = append(batch, &scribev1.PublishMessage{Content: &scribev1.PublishMessage_Payload{Payload: text}, Time: proto.Int64(e.at.UnixMicro())})
+	}
+	return batch, nil
+}
+
+// storeBatch writes entries to the category. It asks for the category each time: somebody may have deleted it, and one that is created by writing to it
+// would have no schema.
+func (t *Trail) storeBatch(ctx context.Context, deps Deps, batch []*scribev1.PublishMessage) error {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	_, err := deps.Control.CreateCategory(ctx, &scribev1.CreateCategoryRequest{
+		IfNotExists: true, Category: &scribev1.Category{Name: Category, Schema: schemaText, Retention: durationpb.New(retention)},
+	})
+	if err == nil {
+		_, err = deps.Write.Publish(ctx, &scribev1.PublishRequest{Category: Category, Messages: batch, Ack: scribev1.AckLevel_ACK_LEVEL_COMMITTED})
+	}
+	return err
+}

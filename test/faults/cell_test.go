@@ -2,6 +2,7 @@ package faults
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -76,6 +77,8 @@ type cell struct {
 // member is a process of a cell.
 type member struct {
 	name string
+	// build is the path of its program; "" for the one under test.
+	build string
 	// parts are the roles that account for what they take in: see hops.
 	parts []string
 	args  []string
@@ -211,7 +214,7 @@ func (c *cell) start(members ...*member) {
 	c.t.Helper()
 	outputs := make([]io.Reader, len(members))
 	for i, m := range members {
-		m.proc, outputs[i] = program.LaunchUnder(c.t, m.under, m.env, m.args...)
+		m.proc, outputs[i] = program.LaunchBuild(c.t, cmp.Or(m.build, program.Binary()), m.under, m.env, m.args...)
 		// The control plane and the metalog serve before the others ask for them.
 		if m.name == controlPlane || m.name == metaLog {
 			c.ready(m, outputs[i])

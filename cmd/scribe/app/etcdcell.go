@@ -33,6 +33,9 @@ func (a *App) startEtcdCell(ctx context.Context, token string) error {
 	if err != nil {
 		return err
 	}
+	if known != nil && a.cfg.Adopt && known.isUnmoved() {
+		known = nil // an earlier try may have been refused, and this one name another cell
+	}
 	if err := a.checkEtcdFolder(known, token); err != nil {
 		return err
 	}
@@ -111,7 +114,7 @@ func (a *App) awaitEtcdMetadata(ctx context.Context, file nodeFile, j journal.Jo
 		}
 		if now := time.Now(); said.IsZero() || now.Sub(said) >= waitingInterval {
 			said = now
-			a.log.InfoContext(ctx, "waiting", "for", "process "+claim+", whose folder has the metadata that the cell begins with", "or until there is no key", a.claimKey())
+			a.log.InfoContext(ctx, "waiting", "for", "process "+claim+", whose folder has the metadata that the cell begins with, or for an etcd without the key "+a.claimKey())
 		}
 		if err := a.pause(ctx); err != nil {
 			return nil, err

@@ -115,10 +115,19 @@ func TestAdoptIntoUsedEtcd(t *testing.T) {
 	mustRefuse(t, "a cell that is there", moved, "etcdctl del --prefix scribe/shared/")
 	m := &movingCell{next: 10}
 	m.check(t, "it has not moved", own)
+	node := oneNode(t, own)
+	node.Adopt = true
+	mustRefuse(t, "as a node meanwhile", node, "to give that up, remove "+filepath.Join(own.Data, nodeFileName))
+	moved.Cell = "free"
+	m.check(t, "another cell", moved)
 
-	moved.Data = t.TempDir()
+	moved.Data, moved.Cell = t.TempDir(), "shared"
 	mustRefuse(t, "an empty folder", moved, "there is nothing to adopt")
-	if err := DetachNode(t.Context(), inEtcd(own, cluster, "new"), cutAt("")); err == nil || !strings.Contains(err.Error(), "start it with --etcd") && !strings.Contains(err.Error(), "nothing to detach") {
+	if err := DetachNode(t.Context(), inEtcd(own, cluster, "new"), cutAt("")); err == nil || !strings.Contains(err.Error(), "give the former --cell") {
+		t.Errorf("another cell's folder is detached: %v", err)
+	}
+	moved.Adopt = false
+	if err := DetachNode(t.Context(), moved, cutAt("")); err == nil || !strings.Contains(err.Error(), "there is nothing to detach") {
 		t.Errorf("a folder of no process with --etcd is detached: %v", err)
 	}
 }

@@ -65,7 +65,7 @@ func (a *App) checkFolderUse() error {
 		return a.forgetNode()
 	case f.Detached: // who replicates says what to do about it
 	case a.cfg.replicates() && f.isEtcd() == (a.cfg.Node == ""):
-	case f.Adopts == f.Name && f.Moved == nil && !a.cfg.replicates(): // it has not moved yet, and may still stay
+	case f.isUnmoved() && !a.cfg.replicates(): // it may still stay
 	default:
 		return f.useError(a.cfg.Data)
 	}

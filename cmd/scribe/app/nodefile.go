@@ -140,6 +140,9 @@ func writeNodeFile(fsys vfs.FS, data string, f nodeFile) error {
 // isEtcd reports whether the folder is that of a process whose metadata is in an etcd that others run.
 func (f *nodeFile) isEtcd() bool { return len(f.Etcd) > 0 }
 
+// isUnmoved reports whether the folder is to move, and has not: it starts alone as well.
+func (f *nodeFile) isUnmoved() bool { return f.Adopts == f.Name && f.Moved == nil && !f.Ready }
+
 // target is whose the folder's metadata is.
 func (f *nodeFile) target() moveTarget {
 	if f.isEtcd() {
@@ -154,11 +157,14 @@ func (f *nodeFile) useError(data string) error {
 	if f.isEtcd() {
 		whose, flags = "process "+f.Name+", whose metadata is in etcd", fmt.Sprintf("--etcd %s --cell %s", strings.Join(f.Etcd, ","), f.Cell)
 	}
-	what := "is that"
-	if f.Adopts == f.Name {
+	what, back := "is that", "To get a cell of one process again: scribe node detach"
+	switch {
+	case f.isUnmoved():
+		what, back = fmt.Sprintf("is to move to %s of cell %s, as that", f.target().name, f.Cell), "It has not changed: to give that up, remove "+filepath.Join(data, nodeFileName)
+	case f.Adopts == f.Name:
 		what = fmt.Sprintf("has moved to %s of cell %s, and is that", f.target().name, f.Cell)
 	}
-	return fmt.Errorf("%s %s of %s: start it with %s. To get a cell of one process again: scribe node detach", data, what, whose, flags)
+	return fmt.Errorf("%s %s of %s: start it with %s. %s", data, what, whose, flags, back)
 }
 
 // state is how far the node is, for the others.

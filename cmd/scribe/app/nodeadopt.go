@@ -24,8 +24,8 @@ import (
 	"scribe/storage/metalog/pebblelog"
 )
 
-// A cell of one process becomes one of nodes, or one over an etcd that others run (etcdcell.go), in these steps (docs/adr/0052-moving-to-nodes-and-back.md). The cell of one process starts again after a crash
-// before the third, the nodes go on after a later one, and nobody else can begin the journal in between:
+// A cell of one process becomes one of nodes, or one over an etcd that others run (etcdcell.go), in these steps (docs/adr/0052-moving-to-nodes-and-back.md). The
+// cell of one process starts again after a crash before the third, the nodes go on after a later one, and nobody else can begin the journal in between:
 //
 //  1. All nodes begin, and know whose folder the cell begins with: the others wait for the journal's head.
 //  2. The node that adopts checks the folder, and stores a snapshot of it.

@@ -70,7 +70,7 @@ type cell struct {
 	outside *outsideHost
 	// killed counts processes that ended without a word: their counters are gone.
 	killed int
-	// orphans is an upper bound of the blobs that batchers which were killed may have left.
+	// orphans is an upper bound of the blobs that batchers which have ended may have left.
 	orphans float64
 }
 
@@ -291,7 +291,7 @@ func (m *member) stop() {
 	}
 }
 
-// remember keeps what a process that is about to be killed knows.
+// remember keeps what a process that is about to end knows.
 func (c *cell) remember(m *member) {
 	m.peak = max(m.peak, m.proc.PeakData())
 	if !slices.Contains(m.parts, partBatcher) {

@@ -190,10 +190,11 @@ func (n *nodes) end() {
 	n.compareReplicas()
 }
 
-// stopTogether ends nodes in an orderly way, at the same time.
+// stopTogether ends nodes in an orderly way, at the same time. What they counted goes with them.
 func (n *nodes) stopTogether(some ...*node) {
 	n.Helper()
 	for _, x := range some {
+		n.c.remember(x.member)
 		x.proc.Terminate()
 	}
 	for _, x := range some {

@@ -83,9 +83,9 @@ func refused(t *testing.T, p *program.Process, out io.Reader, says ...string) {
 }
 
 // writeOnce writes to the category once, one message after another, until the returned function is called: it waits for the last one, and returns how many there are.
-func (c *movedCell) writeOnce(t *testing.T) (stop func() int) {
+func (c *nodeCell) writeOnce(t *testing.T, more ...producer.Option) (stop func() int) {
 	t.Helper()
-	p, err := producer.New(strings.Join([]string{c.url(0), c.url(1), c.url(2)}, ","), producer.WithDeliveryTimeout(10*time.Minute))
+	p, err := producer.New(strings.Join([]string{c.url(0), c.url(1), c.url(2)}, ","), append(more, producer.WithDeliveryTimeout(10*time.Minute))...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,13 +162,18 @@ func TestMoveToNodesAndBack(t *testing.T) {
 	if r := c.revision(t, 0); r < before {
 		t.Errorf("the category is at revision %d at last, it was at %d", r, before)
 	}
-	count := stop()
+	c.checkOnce(t, 0, stop())
+	alone.Stop()
+}
+
+// checkOnce requires that a node has as many messages of the category once as were written.
+func (c *nodeCell) checkOnce(t *testing.T, i, count int) {
+	t.Helper()
 	var want bytes.Buffer
 	for i := range count {
 		fmt.Fprintln(&want, i)
 	}
-	sameBytes(t, fmt.Sprintf("%d messages written exactly once", count), tail(t, c.at(0), "once"), want.Bytes())
-	alone.Stop()
+	sameBytes(t, fmt.Sprintf("%d messages written exactly once, at n%d", count, i+1), tail(t, c.at(i), "once"), want.Bytes())
 }
 
 // adopt starts the nodes, of which the first has what the cell begins with.

@@ -21,6 +21,9 @@ type nodeCell struct {
 	dir     string
 	address []string // of n1, n2, n3
 	nodes   []*program.Process
+	// env are variables of a node; nil for none. secure means that they have the nodes speak TLS.
+	env    func(i int) []string
+	secure bool
 }
 
 // startNodes starts three nodes with empty folders, and waits until all are ready.
@@ -29,6 +32,13 @@ func startNodes(t *testing.T) *nodeCell {
 	for i := range c.nodes {
 		c.address = append(c.address, nodeAddress(t, i))
 	}
+	c.startAll(t)
+	return c
+}
+
+// startAll starts all nodes, and waits until they are ready.
+func (c *nodeCell) startAll(t *testing.T) {
+	t.Helper()
 	outputs := make([]io.Reader, len(c.nodes))
 	for i := range c.nodes {
 		c.nodes[i], outputs[i] = c.launch(t, i)
@@ -36,7 +46,6 @@ func startNodes(t *testing.T) *nodeCell {
 	for i, p := range c.nodes {
 		p.AwaitReady(outputs[i])
 	}
-	return c
 }
 
 // nodeAddress returns an address whose port, and the two that follow, are free. The system gives programs that ask for any port others.
@@ -62,7 +71,11 @@ func nodeAddress(t *testing.T, i int) string {
 
 // launch starts a node, and does not wait for it.
 func (c *nodeCell) launch(t *testing.T, i int, more ...string) (*program.Process, io.Reader) {
-	return launch(t, nil, append(append([]string{"up"}, c.flags(i)...), more...)...)
+	var env []string
+	if c.env != nil {
+		env = c.env(i)
+	}
+	return launch(t, env, append(append([]string{"up"}, c.flags(i)...), more...)...)
 }
 
 // flags say which node it is, and where its data is.
@@ -83,7 +96,12 @@ func (c *nodeCell) start(t *testing.T, i int) {
 
 func (c *nodeCell) data(i int) string { return filepath.Join(c.dir, fmt.Sprintf("n%d", i+1)) }
 
-func (c *nodeCell) url(i int) string { return "http://" + c.address[i] }
+func (c *nodeCell) url(i int) string {
+	if c.secure {
+		return "https://" + c.address[i]
+	}
+	return "http://" + c.address[i]
+}
 
 // at is the cell as clients of a node see it.
 func (c *nodeCell) at(i int) *cell { return &cell{write: c.url(i), read: c.url(i)} }

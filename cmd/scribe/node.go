@@ -27,7 +27,8 @@ Nodes keep it in etcd, which each one runs in its process: at its port + 1 for c
 A node that lost its data does not start by itself: it has voted, and what it has voted for counts on its memory. "scribe node replace"
 makes it a new one. These commands ask any node that is up; but "scribe node detach", which takes the place of a node that was stopped.
 
-The folder of a cell of one process becomes that of nodes with "scribe up --adopt", and that of a node one of one process with "scribe node detach".`,
+The folder of a cell of one process becomes that of nodes with "scribe up --adopt", and that of a node one of one process with "scribe node detach". Both also work
+for a cell whose metadata is in an etcd that others run ("scribe serve --etcd URLS").`,
 		Example: `  scribe node list
   scribe node replace n3 --server http://10.0.0.1:7420    # then start n3 with an empty --data
   scribe node add n4=10.0.0.4:7420
@@ -184,34 +185,42 @@ What is stored and not used within a day is removed by the nodes later.
 func newNodeDetach() *cobra.Command {
 	var f serverFlags
 	cmd := &cobra.Command{
-		Use:   "detach --node NAME --cluster NAME=HOST:PORT,... --data DIR",
+		Use:   "detach (--node NAME --cluster NAME=HOST:PORT,... | --etcd URL,...) --data DIR",
 		Short: "Make a node's folder that of a cell of one process, and end the cell of nodes",
 		Long: `Make the data folder of a node that of a cell of one process, with all that the nodes have: metadata logs, categories, groups, checkpoints and sequences go
 on where they are. Stop that node before, and leave the others running; give the flags with which it ran. Whoever leads the metadata logs ends them in order,
 the folder gets what is missing, and the other nodes end and do not start again. Writers wait until "scribe up" runs with the folder.
+
+With --etcd the folder is that of a process whose metadata is in an etcd that others run. Stop all processes of the cell with --etcd before. What the cell had in
+etcd remains there, and is not used any more.
 
 After an interruption run the command again: it goes on. The other nodes keep their etcd up until it has finished.
 
 Exit codes: 0 the folder is that of a cell of one process, 1 something is in the way (it is named), 2 wrong usage.`,
 		Example: `  kill -TERM PID_OF_N1
   scribe node detach --node n1 --cluster n1=10.0.0.1:7420,n2=10.0.0.2:7420,n3=10.0.0.3:7420 --data /var/lib/scribe --blob-path /mnt/shared/blobs
-  scribe up --data /var/lib/scribe --blob-path /mnt/shared/blobs --listen 10.0.0.1:7420`,
+  scribe up --data /var/lib/scribe --blob-path /mnt/shared/blobs --listen 10.0.0.1:7420
+  scribe node detach --etcd http://10.0.0.5:2379 --cell eu --data /var/lib/scribe --blob-path /mnt/shared/blobs`,
 		Args: cobra.NoArgs,
 	}
-	f.addFlags(cmd, "up", app.DefaultConfig())
+	f.addFlags(cmd, "up", app.DefaultConfig(), "detach")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := f.configureServer(cmd)
 		if err != nil {
 			return err
 		}
-		if c.Node == "" {
-			return usageError(errors.New("missing --node and --cluster: want those with which the node ran"))
+		if c.Node == "" && len(c.Etcd.URLs) == 0 {
+			return usageError(errors.New("missing --node and --cluster, or --etcd: want those with which the process ran"))
 		}
 		c.Adopt = false
 		if err := app.DetachNode(cmd.Context(), c, app.Options{Logger: newLogger(c.Log, cmd.ErrOrStderr()), Version: programVersion()}); err != nil {
 			return err
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "the cell of nodes has ended, and %s has its metadata; go on with: scribe up --data %s ... (without --node and --cluster, with the same blobs)\n", c.Data, c.Data)
+		former, flags := "the cell of nodes", "--node and --cluster"
+		if c.Node == "" {
+			former, flags = "the cell in etcd", "--etcd"
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "%s has ended, and %s has its metadata; go on with: scribe up --data %s ... (without %s, with the same blobs)\n", former, c.Data, c.Data, flags)
 		return nil
 	}
 	return cmd

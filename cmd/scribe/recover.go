@@ -29,6 +29,9 @@ every process that writes to the cell.
 "catalog" in the data folder of any process of the cell or, if only the logs are lost, the folder "control" of its control plane. Without it,
 categories are rebuilt from the blobs, and each assumption is reported on a line.
 
+Nothing of etcd is needed: for a cell of nodes, or one whose metadata is in etcd, the result is the folder of a cell of one process as well, and a new cell of nodes, or in
+etcd, begins with it (--adopt). Its --catalog is the newest file "catalog" of any process.
+
 The first findings of each kind are printed on standard error, and all of them are written to DIR/recovery.jsonl. The summary is a JSON
 object on standard output. After an interruption, run the command again: it resumes reading from DIR.recovering.
 
@@ -38,6 +41,7 @@ Exit codes: 0 everything was recovered, 6 something is damaged or lost (it is na
   scribe recover --data ./scribe-data --to ./recovered --catalog ./scribe-data/catalog
   scribe up --data ./recovered --blob-path ./scribe-data/blobs
   scribe up --node n1 --cluster n1=10.0.0.1:7420,... --data ./recovered --blobs s3 ... --adopt    # as a cell of nodes
+  scribe serve --roles controlplane,metalog --etcd http://10.0.0.5:2379 --cell eu2 --data ./recovered --blobs s3 ... --adopt
   scribe recover --config serve.yaml --to /var/lib/scribe-new --catalog /backup/control
   scribe recover --blobs s3 --s3-endpoint https://s3.example.org --s3-bucket scribe --to ./recovered`,
 		Args: cobra.NoArgs,

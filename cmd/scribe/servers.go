@@ -30,11 +30,16 @@ type serverFlags struct {
 
 // addFlags adds the flags of the settings for a command: up, serve, agent, blobs for commands that only read blobs, or far for the benchmark
 // of a store that is far away. d has their defaults.
-func (f *serverFlags) addFlags(cmd *cobra.Command, command string, d app.Config) {
+func (f *serverFlags) addFlags(cmd *cobra.Command, command string, d app.Config, also ...string) {
 	f.defaults, f.values = d, app.DefaultConfig()
 	defaults := settingsByField(&d)
 	for s := range config.Settings(&f.values) {
 		name, ok := s.Flag(command)
+		for _, other := range also {
+			if !ok {
+				name, ok = s.Flag(other)
+			}
+		}
 		if !ok {
 			continue
 		}
@@ -188,11 +193,16 @@ func newServe() *cobra.Command {
 		Short: "Run some roles of a cell that consists of several processes",
 		Long: `Run some roles in this process: controlplane, metalog, batcher, writeproxy, scribed, readstream, readproxy, retention, sequencer, sqlserver.
 The process reaches other roles at --control and --metalog, or through the member list of the control plane.
-When it is ready, it prints the line "ready http://HOST:PORT" on standard output.`,
+When it is ready, it prints the line "ready http://HOST:PORT" on standard output.
+
+With --etcd, processes of the roles controlplane and metalog keep their metadata in an etcd that others run, and take over from each other. With --adopt as well, a
+new cell in that etcd begins with what --data has of a cell of one process (or what "scribe recover" made): give it at one process, which has both roles. From then
+on the folder starts only with --etcd; "scribe node detach" is the way back. "scribe node export" beforehand makes the pause short.`,
 		Example: `  scribe serve --roles controlplane,metalog --data ./meta --listen 127.0.0.1:7421
   scribe serve --roles batcher --control http://127.0.0.1:7421 --metalog http://127.0.0.1:7421 --blob-path ./blobs --data ./b1 --listen 127.0.0.1:7431
   scribe serve --roles readproxy --control http://127.0.0.1:7421 --blob-path ./blobs --data ./r1 --listen 127.0.0.1:7441 --memcached 127.0.0.1:11211
   scribe serve --roles controlplane,metalog --etcd http://127.0.0.1:2379 --blob-path ./blobs --data ./meta --listen 127.0.0.1:7421
+  scribe serve --roles controlplane,metalog --etcd http://127.0.0.1:2379 --blob-path ./blobs --data ./scribe-data --listen 127.0.0.1:7421 --adopt
   scribe serve --roles sqlserver --control http://127.0.0.1:7421 --data ./g1 --listen 127.0.0.1:7451 --flight 127.0.0.1:7454
   scribe serve --config /etc/scribe/writeproxy.yaml
     # another region, and settings of a read proxy, in the file:

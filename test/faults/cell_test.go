@@ -2,6 +2,7 @@ package faults
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -69,13 +70,15 @@ type cell struct {
 	outside *outsideHost
 	// killed counts processes that ended without a word: their counters are gone.
 	killed int
-	// orphans is an upper bound of the blobs that batchers which were killed may have left.
+	// orphans is an upper bound of the blobs that batchers which have ended may have left.
 	orphans float64
 }
 
 // member is a process of a cell.
 type member struct {
 	name string
+	// build is the path of its program; "" for the one under test.
+	build string
 	// parts are the roles that account for what they take in: see hops.
 	parts []string
 	args  []string
@@ -211,7 +214,7 @@ func (c *cell) start(members ...*member) {
 	c.t.Helper()
 	outputs := make([]io.Reader, len(members))
 	for i, m := range members {
-		m.proc, outputs[i] = program.LaunchUnder(c.t, m.under, m.env, m.args...)
+		m.proc, outputs[i] = program.LaunchBuild(c.t, cmp.Or(m.build, program.Binary()), m.under, m.env, m.args...)
 		// The control plane and the metalog serve before the others ask for them.
 		if m.name == controlPlane || m.name == metaLog {
 			c.ready(m, outputs[i])
@@ -288,7 +291,7 @@ func (m *member) stop() {
 	}
 }
 
-// remember keeps what a process that is about to be killed knows.
+// remember keeps what a process that is about to end knows.
 func (c *cell) remember(m *member) {
 	m.peak = max(m.peak, m.proc.PeakData())
 	if !slices.Contains(m.parts, partBatcher) {

@@ -44,7 +44,7 @@ var nodeFaults = []nodeFault{
 func TestNodes(t *testing.T) {
 	for i := range 2 * rounds(t) {
 		t.Run(fmt.Sprint("cell ", i+1), func(t *testing.T) {
-			n := startNodes(t, seedOf(t))
+			n := startNodes(t, seedOf(t), program.Binary())
 			for _, f := range drawSome(n.scenario, 5, nodeFaults) {
 				n.moment(300 * time.Millisecond)
 				f.befall(n)

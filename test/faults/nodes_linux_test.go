@@ -42,8 +42,8 @@ type nodes struct {
 
 const nodePort = 7420
 
-// startNodes starts a cell of three nodes, and load on it.
-func startNodes(t *testing.T, seed uint64) *nodes {
+// startNodes starts a cell of three nodes of a build, and load on it.
+func startNodes(t *testing.T, seed uint64, build string) *nodes {
 	t.Helper()
 	for _, lacks := range []error{netfault.NetworkSupport(), powerdisk.Supported()} {
 		if lacks != nil {
@@ -57,7 +57,7 @@ func startNodes(t *testing.T, seed uint64) *nodes {
 	n.startStore()
 	cluster := []string{}
 	for i := range 3 {
-		x := &node{host: n.network.AddHost(), member: &member{name: fmt.Sprintf("n%d", i+1), parts: []string{partWriteProxy, partBatcher}, env: n.c.env}}
+		x := &node{host: n.network.AddHost(), member: &member{name: fmt.Sprintf("n%d", i+1), build: build, parts: []string{partWriteProxy, partBatcher}, env: n.c.env}}
 		n.list, cluster = append(n.list, x), append(cluster, fmt.Sprintf("%s=%s:%d", x.name, x.host.Address(), nodePort))
 	}
 	for _, x := range n.list {
@@ -65,7 +65,7 @@ func startNodes(t *testing.T, seed uint64) *nodes {
 		n.newDisk(x)
 		x.args = []string{
 			"up", "--node", x.name, "--cluster", strings.Join(cluster, ","), "--data", x.data(), "--write-memory", "32MiB", "--batch-memory", "32MiB",
-			"--read-cache", "16MiB", "--metadata-cache", "16MiB", "--snapshot-every", "5s", "--insecure",
+			"--read-cache", "16MiB", "--metadata-cache", "16MiB",
 		}
 		n.c.members = append(n.c.members, x.member)
 	}
@@ -90,6 +90,7 @@ func (n *nodes) startStore() {
 	n.c.env = []string{
 		"SCRIBE_BLOBS=s3", "SCRIBE_S3_ENDPOINT=http://" + n.c.store.Endpoint(), "SCRIBE_S3_BUCKET=" + n.c.s3.Bucket, "SCRIBE_S3_REGION=" + n.c.s3.Region,
 		"SCRIBE_S3_ACCESS_KEY=" + n.c.s3.AccessKey, "SCRIBE_S3_SECRET_KEY=" + n.c.s3.SecretKey, "SCRIBE_FLUSH_FLOOR=30ms", "SCRIBE_SHUTDOWN_TIMEOUT=20s",
+		"SCRIBE_SNAPSHOT_EVERY=5s", "SCRIBE_INSECURE=true", // no flags: older builds may not have them
 	}
 }
 
@@ -189,10 +190,11 @@ func (n *nodes) end() {
 	n.compareReplicas()
 }
 
-// stopTogether ends nodes in an orderly way, at the same time.
+// stopTogether ends nodes in an orderly way, at the same time. What they counted goes with them.
 func (n *nodes) stopTogether(some ...*node) {
 	n.Helper()
 	for _, x := range some {
+		n.c.remember(x.member)
 		x.proc.Terminate()
 	}
 	for _, x := range some {

@@ -79,3 +79,24 @@ var seeSources = sync.OnceValue(func() error {
 
 // Binary returns the path of the program under test.
 func Binary() string { return binary }
+
+// olderVariable names an older build of the program, from which tests upgrade.
+const olderVariable = "SCRIBE_TEST_OLDER"
+
+// Older returns the path of an older build of the program: the one that the environment names, or else the program under test.
+func Older(t testing.TB) string {
+	t.Helper()
+	path := os.Getenv(olderVariable)
+	if path == "" {
+		t.Logf("%s names no older build: this one stands for it", olderVariable)
+		return binary
+	}
+	path, err := filepath.Abs(path)
+	if err == nil {
+		_, err = os.Stat(path) // go test runs the test again when it changes
+	}
+	if err != nil {
+		t.Fatalf("%s: %v: want the path of a build of the program", olderVariable, err)
+	}
+	return path
+}

@@ -39,10 +39,16 @@ func Launch(t testing.TB, env []string, args ...string) (*Process, io.Reader) {
 // LaunchUnder is Launch with a wrapper, such as `ip netns exec NAME`, before the program's command line. The wrapper must exec the program.
 func LaunchUnder(t testing.TB, wrapper, env []string, args ...string) (*Process, io.Reader) {
 	t.Helper()
+	return LaunchBuild(t, binary, wrapper, env, args...)
+}
+
+// LaunchBuild is LaunchUnder for a build of the program: Binary or Older.
+func LaunchBuild(t testing.TB, build string, wrapper, env []string, args ...string) (*Process, io.Reader) {
+	t.Helper()
 	if err := seeSources(); err != nil {
 		t.Fatalf("look at the sources of the program under test: %v", err)
 	}
-	line := append(append(append([]string(nil), wrapper...), binary), args...)
+	line := append(append(append([]string(nil), wrapper...), build), args...)
 	// Not StdoutPipe: Wait closes its pipe, possibly before the reader has read the last line.
 	pr, pw := io.Pipe()
 	p := startProcess(t, "scribe "+strings.Join(args, " "), append([]string{"SCRIBE_LOG_LEVEL=warn"}, env...), pw, line...)

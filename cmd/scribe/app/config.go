@@ -63,8 +63,8 @@ type Config struct {
 	Node string `yaml:"node" flag:"node,up" help:"name of this node, one of --cluster: the cell's metadata is replicated over its nodes"`
 	// Cluster are all nodes of the cell as NAME=HOST:PORT. Etcd has the two ports that follow each.
 	Cluster []string `yaml:"cluster" flag:"cluster,up" help:"all nodes of the cell, one, three or five: NAME=HOST:PORT,...; the two ports after each are etcd's"`
-	// Adopt makes what the data folder has, of a cell of one process, that of the nodes.
-	Adopt bool `yaml:"adopt" flag:"adopt,up" help:"make the metadata in --data, of a cell of one process, that of the new cell of nodes; at one node only"`
+	// Adopt makes what the data folder has, of a cell of one process, that of the nodes, or of the cell in etcd.
+	Adopt bool `yaml:"adopt" flag:"adopt,up,serve" help:"make the metadata in --data, of a cell of one process, that of the new cell of nodes, or in --etcd; at one process only"`
 	// Cell names the cell in etcd, where several may be.
 	Cell string `yaml:"cell" default:"scribe" flag:"cell,up,serve" help:"name of the cell, the prefix of its keys in etcd"`
 	// SnapshotEvery is how often the replica that leads makes a snapshot of replicated metadata, where there is something new. New and damaged replicas begin with it, and the

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -25,8 +24,8 @@ import (
 	"scribe/storage/metalog/pebblelog"
 )
 
-// A cell of one process becomes one of nodes in these steps (docs/adr/0052-moving-to-nodes-and-back.md). The cell of one process starts again after a crash
-// before the third, the nodes go on after a later one, and nobody else can begin the journal in between:
+// A cell of one process becomes one of nodes, or one over an etcd that others run (etcdcell.go), in these steps (docs/adr/0052-moving-to-nodes-and-back.md). The
+// cell of one process starts again after a crash before the third, the nodes go on after a later one, and nobody else can begin the journal in between:
 //
 //  1. All nodes begin, and know whose folder the cell begins with: the others wait for the journal's head.
 //  2. The node that adopts checks the folder, and stores a snapshot of it.
@@ -36,7 +35,12 @@ import (
 
 // hasMetadata reports whether a data folder has metadata logs or categories.
 func hasMetadata(fsys vfs.FS, data string) (bool, error) {
-	for _, name := range []string{"metalog", "control"} {
+	return hasFolder(fsys, data, "metalog", "control")
+}
+
+// hasFolder reports whether a data folder has one of some folders.
+func hasFolder(fsys vfs.FS, data string, names ...string) (bool, error) {
+	for _, name := range names {
 		_, err := fsys.Stat(filepath.Join(data, name))
 		switch {
 		case err == nil:
@@ -48,27 +52,24 @@ func hasMetadata(fsys vfs.FS, data string) (bool, error) {
 	return false, nil
 }
 
-// checkFolderUse fails if a process keeps metadata in its data folder and that is a node's.
+// checkFolderUse fails if a process keeps metadata, and that of its data folder is kept in another way: by itself, by nodes, or in an etcd that others run.
 func (a *App) checkFolderUse() error {
-	keeps := a.cfg.hasAny(ControlPlane, Metalog) && !a.cfg.replicates()
-	if !keeps && !a.cfg.Adopt {
+	if !a.cfg.hasAny(ControlPlane, Metalog) {
 		return nil
 	}
 	f, err := readNodeFile(a.opts.Host.FS, a.cfg.Data)
 	switch {
 	case err != nil || f == nil:
 		return err
-	case f.Detached:
+	case f.Detached && (a.cfg.Adopt || !a.cfg.replicates()):
 		return a.forgetNode()
-	case !keeps, f.Adopts == f.Name && f.Moved == nil: // it has not moved yet, and may still stay
-		return nil
+	case f.Detached: // who replicates says what to do about it
+	case a.cfg.replicates() && f.isEtcd() == (a.cfg.Node == ""):
+	case f.isUnmoved() && !a.cfg.replicates(): // it may still stay
+	default:
+		return f.useError(a.cfg.Data)
 	}
-	what := "is that"
-	if f.Adopts == f.Name {
-		what = "has moved to the nodes of cell " + f.Cell + ", and is that"
-	}
-	return fmt.Errorf("%s %s of node %s: start it with --node %s --cluster %s. To get a cell of one process again: scribe node detach",
-		a.cfg.Data, what, f.Name, f.Name, strings.Join(f.Cluster, ","))
+	return nil
 }
 
 // forgetNode removes the node's own files from a folder that was detached.
@@ -108,14 +109,7 @@ func (n *node) awaitMetadata(ctx context.Context, file nodeFile) (_ *nodeFile, e
 	defer func() { err = errors.Join(err, j.Close()) }()
 	defer n.setWaiting("")
 	for {
-		var head journal.Head
-		err := n.repeatRead(ctx, func(ctx context.Context) (err error) {
-			head, err = j.Head(ctx)
-			if errors.Is(err, journal.ErrVersion) || errors.Is(err, journal.ErrCorrupt) {
-				return nil // the replica says it
-			}
-			return err
-		})
+		head, err := n.app.readHead(ctx, j)
 		switch {
 		case err != nil:
 			return nil, err
@@ -126,56 +120,70 @@ func (n *node) awaitMetadata(ctx context.Context, file nodeFile) (_ *nodeFile, e
 		case head.Revision > 0, file.Ready, file.Adopts == "":
 			return &file, nil
 		case file.Adopts == n.place.name:
-			return n.adoptFolder(ctx, file, j)
+			n.setWaiting("its own metadata to become that of the nodes")
+			return n.app.adoptFolder(ctx, file, j, n.app.checkUnused)
 		}
 		n.setWaiting("node " + file.Adopts + ", whose folder has the metadata that the cell begins with")
-		if err := n.pause(ctx); err != nil {
+		if err := n.app.pause(ctx); err != nil {
 			return nil, err
 		}
 	}
 }
 
+// readHead reads the journal's head. One that this program can't read is empty: the replica says what it is.
+func (a *App) readHead(ctx context.Context, j journal.Journal) (head journal.Head, err error) {
+	err = a.repeatRead(ctx, func(ctx context.Context) (err error) {
+		head, err = j.Head(ctx)
+		if errors.Is(err, journal.ErrVersion) || errors.Is(err, journal.ErrCorrupt) {
+			return nil
+		}
+		return err
+	})
+	return head, err
+}
+
 // pause waits a little, unless the process ends.
-func (n *node) pause(ctx context.Context) error {
+func (a *App) pause(ctx context.Context) error {
 	wait := time.NewTimer(metadataPause)
 	defer wait.Stop()
 	select {
 	case <-wait.C:
 		return nil
-	case err := <-n.app.failed:
+	case err := <-a.failed:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("node %s waits for the cell's metadata: %w", n.place.name, context.Cause(ctx))
+		return fmt.Errorf("process %s waits for the cell's metadata: %w", a.id, context.Cause(ctx))
 	}
 }
 
-// adoptFolder makes the folder's metadata that of the nodes. It goes on where an earlier process ended.
-func (n *node) adoptFolder(ctx context.Context, file nodeFile, j journal.Journal) (*nodeFile, error) {
-	a, start := n.app, time.Now()
-	n.setWaiting("its own metadata to become that of the nodes")
+// adoptFolder makes the folder's metadata that of the nodes, or that in etcd, in which claim requires that the cell has none, before the folder changes. It goes on
+// where an earlier process ended.
+func (a *App) adoptFolder(ctx context.Context, file nodeFile, j journal.Journal, claim func(context.Context) error) (*nodeFile, error) {
+	start := time.Now()
 	if file.Moved == nil {
-		at, err := n.exportMetadata(ctx)
+		at, err := a.exportMetadata(ctx, claim)
+		if err == nil {
+			err = claim(ctx) // the export may have taken long
+		}
 		if err != nil {
-			return nil, fmt.Errorf("adopt %s (it was not changed, and starts without --node as before): %w", a.cfg.Data, err)
+			return nil, fmt.Errorf("adopt %s (it was not changed, and starts without %s as before): %w", a.cfg.Data, file.target().flags, err)
 		}
 		file.Moved = &movedMetadata{Entry: at.Seq, Chain: hex.EncodeToString(at.Chain[:]), Time: at.Time}
 		if err := a.takeStep("mark", func() error { return writeNodeFile(a.opts.Host.FS, a.cfg.Data, file) }); err != nil {
 			return nil, err
 		}
-		n.setFile(file)
-		a.log.InfoContext(ctx, "the folder's metadata is the nodes' from now on", "node", n.place.name, "entry", at.Seq, "after", time.Since(start))
+		a.log.InfoContext(ctx, "the folder's metadata has moved", "to", file.target().name, "name", file.Name, "entry", at.Seq, "after", time.Since(start))
 	}
-	if err := n.moveMetadata(ctx, file.Moved, j); err != nil {
+	if err := a.moveMetadata(ctx, file.Moved, j); err != nil {
 		return nil, fmt.Errorf("adopt %s (go on with the same command): %w", a.cfg.Data, err)
 	}
-	a.log.InfoContext(ctx, "the cell of nodes has the folder's metadata", "node", n.place.name, "entry", file.Moved.Entry, "after", time.Since(start))
+	a.log.InfoContext(ctx, "the cell has the folder's metadata", "in", file.target().name, "name", file.Name, "entry", file.Moved.Entry, "after", time.Since(start))
 	return &file, nil
 }
 
-// exportMetadata checks the folder, and stores a snapshot of it. It changes nothing there.
-func (n *node) exportMetadata(ctx context.Context) (at pebblelog.Adoption, err error) {
-	a := n.app
-	if err := n.checkUnused(ctx); err != nil {
+// exportMetadata claims the cell, checks the folder, and stores a snapshot of it. It changes nothing there.
+func (a *App) exportMetadata(ctx context.Context, claim func(context.Context) error) (at pebblelog.Adoption, err error) {
+	if err := claim(ctx); err != nil {
 		return at, err
 	}
 	blobs, err := a.opts.Host.OpenBlobs(ctx, a.cfg)
@@ -210,14 +218,14 @@ func ExportTables(ctx context.Context, cfg Config, host Host) (tables int, bytes
 }
 
 // checkUnused fails if etcd has metadata of the cell: nobody can have begun it, but in a cell that was one before.
-func (n *node) checkUnused(ctx context.Context) error {
-	store, err := etcdkv.New(n.app.sharedControl())
+func (a *App) checkUnused(ctx context.Context) error {
+	store, err := etcdkv.New(a.sharedControl())
 	if err != nil {
 		return err
 	}
 	begun, err := store.HasBegun(ctx)
 	if err == nil && begun {
-		err = fmt.Errorf("etcd has categories of cell %s already: only a new cell can begin with what is in a folder", n.app.cfg.Cell)
+		err = fmt.Errorf("etcd has categories of cell %s already: only a new cell can begin with what is in a folder", a.cfg.Cell)
 	}
 	return errors.Join(err, store.Close())
 }
@@ -291,9 +299,8 @@ func (a *App) checkPayloads(ctx context.Context, log metalog.Log, categories []u
 	return nil
 }
 
-// moveMetadata gives the nodes what the folder has. Each step may be repeated.
-func (n *node) moveMetadata(ctx context.Context, moved *movedMetadata, j journal.Journal) error {
-	a := n.app
+// moveMetadata gives the nodes, or etcd, what the folder has. Each step may be repeated.
+func (a *App) moveMetadata(ctx context.Context, moved *movedMetadata, j journal.Journal) error {
 	at, err := moved.adoption()
 	if err != nil {
 		return err
@@ -301,7 +308,7 @@ func (n *node) moveMetadata(ctx context.Context, moved *movedMetadata, j journal
 	if err := a.takeStep("logs", func() error { return pebblelog.AdoptFolder(a.metalogFolder(), a.ownLogOptions(), at) }); err != nil {
 		return err
 	}
-	if err := a.takeStep("control", func() error { return n.moveControl(ctx) }); err != nil {
+	if err := a.takeStep("control", func() error { return a.moveControl(ctx) }); err != nil {
 		return err
 	}
 	return a.takeStep("journal", func() error { return at.BeginJournal(ctx, j) })
@@ -316,8 +323,7 @@ func (a *App) takeStep(name string, step func() error) error {
 }
 
 // moveControl copies the control store to etcd. Its revisions go on there.
-func (n *node) moveControl(ctx context.Context) (err error) {
-	a := n.app
+func (a *App) moveControl(ctx context.Context) (err error) {
 	own, err := pebblekv.Open(pebblekv.DefaultConfig(a.controlFolder()), pebblekv.Deps{FS: a.opts.Host.FS, Logger: a.log})
 	if err != nil {
 		return err

@@ -186,9 +186,18 @@ func TestNodeFile(t *testing.T) {
 	if at, err := got.Moved.adoption(); err != nil || at.Seq != 7 || at.Time != 9 || at.Chain.String() != want.Moved.Chain {
 		t.Errorf("the journal begins at %+v, %v", at, err)
 	}
+	inEtcd := nodeFile{Name: "a host-1", Cell: "c", Token: "etcd-1", Etcd: []string{"http://a:2379"}, Ready: true}
+	if err := writeNodeFile(fsys, "DATA", inEtcd); err != nil {
+		t.Fatal(err)
+	}
+	got, err = readNodeFile(fsys, "DATA")
+	if err != nil || got.Version != etcdFileVersion || got.Name != inEtcd.Name || !slices.Equal(got.Etcd, inEtcd.Etcd) || !got.isEtcd() {
+		t.Fatalf("%+v, %v: want %+v", got, err, inEtcd)
+	}
 	for text, says := range map[string]string{
 		`{"version":2,"name":"n1","address":"a:1","token":"t","moved":{"entry":1,"chain":"0a"}}`: "where the journal begins",
-		"": "damaged", "{": "damaged", `{"version":3,"name":"n1"}`: "version is 3", `{"version":1,"name":"n1"}`: "names no node",
+		"": "damaged", "{": "damaged", `{"version":4,"name":"n1"}`: "version is 4", `{"version":1,"name":"n1"}`: "names no node", `{"version":3,"name":"n1","token":"t"}`: "names an etcd",
+		`{"version":2,"name":"n1","address":"a:1","token":"t","etcd":["http://a:1"]}`: "names an etcd", `{"version":3,"token":"t","etcd":["http://a:1"]}`: "names no node",
 	} {
 		if _, err := decodeNodeFile([]byte(text)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, want %q", text, err, says)
@@ -199,8 +208,9 @@ func TestNodeFile(t *testing.T) {
 func FuzzNodeFile(f *testing.F) {
 	f.Add([]byte(`{"version":1,"name":"n1","address":"a:1","token":"t","cluster":["n1=a:1"],"ready":true}`))
 	f.Add([]byte(`{"version":2,"name":"n1","address":"a:1","token":"t","adopts":"n1","moved":{"entry":1,"chain":"00112233445566778899aabbccddeeff","time":3}}`))
+	f.Add([]byte(`{"version":3,"name":"a","token":"etcd-1","cell":"c","etcd":["http://a:2379"],"ready":true}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if got, err := decodeNodeFile(text); err == nil && (got.Name == "" || got.Token == "" || got.Version != nodeFileVersion && got.Version != movedFileVersion) {
+		if got, err := decodeNodeFile(text); err == nil && (got.Name == "" || got.Token == "" || got.Version < nodeFileVersion || got.Version > etcdFileVersion || got.isEtcd() != (got.Version == etcdFileVersion)) {
 			t.Errorf("%q is %+v", text, got)
 		}
 	})

@@ -10,15 +10,15 @@ import (
 // EtcdConfig says where an etcd is that people run already, and how to get in.
 type EtcdConfig struct {
 	// URLs of its members; empty = metadata is in the data folder.
-	URLs []string `yaml:"urls" flag:"etcd,serve" help:"URLs of an etcd that keeps the metadata of the roles controlplane and metalog, separated by commas"`
+	URLs []string `yaml:"urls" flag:"etcd,serve,detach" help:"URLs of an etcd that keeps the metadata of the roles controlplane and metalog, separated by commas"`
 	// CA is the file of the authority that signed its certificates; empty = the machine's authorities.
-	CA string `yaml:"ca" flag:"etcd-ca,serve" help:"file with the certificate authority of that etcd (default: those of this machine)"`
+	CA string `yaml:"ca" flag:"etcd-ca,serve,detach" help:"file with the certificate authority of that etcd (default: those of this machine)"`
 	// Cert and Key are the files of a client's certificate.
-	Cert string `yaml:"cert" flag:"etcd-cert,serve" help:"file with the certificate for that etcd"`
-	Key  string `yaml:"key" flag:"etcd-key,serve" help:"file with the key of --etcd-cert"`
+	Cert string `yaml:"cert" flag:"etcd-cert,serve,detach" help:"file with the certificate for that etcd"`
+	Key  string `yaml:"key" flag:"etcd-key,serve,detach" help:"file with the key of --etcd-cert"`
 	// User and Password log in. Better given in the environment than in a file.
-	User     string `yaml:"user" flag:"etcd-user,serve" help:"user of that etcd"`
-	Password string `yaml:"password" flag:"etcd-password,serve" help:"password of --etcd-user; better in the environment, SCRIBE_ETCD_PASSWORD"`
+	User     string `yaml:"user" flag:"etcd-user,serve,detach" help:"user of that etcd"`
+	Password string `yaml:"password" flag:"etcd-password,serve,detach" help:"password of --etcd-user; better in the environment, SCRIBE_ETCD_PASSWORD"`
 }
 
 // isEmpty reports whether nothing is said but URLs.
@@ -73,8 +73,12 @@ func (c *Config) checkNodes(v *config.Violations) {
 	c.checkEtcd(v)
 	switch {
 	case c.Node == "" && len(c.Cluster) == 0:
-		if c.Adopt {
-			v.Add("Adopt", "only a node adopts: want --node and --cluster as well")
+		switch {
+		case !c.Adopt:
+		case len(c.Etcd.URLs) == 0:
+			v.Add("Adopt", "only nodes and processes with --etcd adopt: want --node and --cluster, or --etcd, as well")
+		case !c.Has(ControlPlane) || !c.Has(Metalog):
+			v.Add("Adopt", "the metadata of a cell is its categories and its logs: want the roles controlplane and metalog in one process, with the folders control and metalog in --data")
 		}
 		return
 	case c.Node == "":

@@ -59,7 +59,11 @@ func TestNodeViolations(t *testing.T) {
 		{"blobs of each its own", func(c *Config) { c.Blobs.Path = "" }, "blobs.path (--blob-path): missing: want a folder that all nodes share"},
 		{"a part of the roles", func(c *Config) { c.Roles = c.Roles[1:] }, "a node has every role: the role controlplane is missing"},
 		{"another etcd", func(c *Config) { c.Etcd.URLs = []string{"http://e:2379"} }, "etcd.urls (--etcd): a node runs its own etcd"},
-		{"nobody to adopt", func(c *Config) { c.Node, c.Cluster, c.Adopt = "", nil, true }, "adopt (--adopt): only a node adopts"},
+		{"nobody to adopt", func(c *Config) { c.Node, c.Cluster, c.Adopt = "", nil, true }, "adopt (--adopt): only nodes and processes with --etcd adopt"},
+		{"half a cell to adopt", func(c *Config) {
+			c.Node, c.Cluster, c.Roles, c.Control, c.Adopt = "", nil, RoleList{Metalog}, "http://a:1", true
+			c.Etcd.URLs = []string{"http://e:2379"}
+		}, "adopt (--adopt): the metadata of a cell is its categories and its logs: want the roles controlplane and metalog"},
 		{"a name of a cell", func(c *Config) { c.Cell = "a/b" }, `cell (--cell): invalid value "a/b"`},
 		{"etcd for other roles", func(c *Config) {
 			c.Node, c.Cluster, c.Roles, c.Control, c.Metalog = "", nil, RoleList{Batcher}, "http://a:1", "http://a:1"

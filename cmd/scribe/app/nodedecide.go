@@ -100,19 +100,35 @@ func decideBegin(own nodeFacts, others []nodeAnswer) (decision, error) {
 	return decision{do: beginCell, adopts: source}, nil
 }
 
+// moveTarget is where the metadata of a cell of one process moves to.
+type moveTarget struct {
+	// name is what it is called, and flags are those with which a process is of it.
+	name, flags string
+}
+
+var (
+	toNodes = moveTarget{"the nodes", "--node and --cluster"}
+	toEtcd  = moveTarget{"the etcd", "--etcd"}
+)
+
 // checkMetadata fails unless what the folder has of metadata is a node's, or is adopted.
 func (own nodeFacts) checkMetadata() error {
-	switch f := own.file; {
-	case f == nil && own.adopt && !own.hasMetadata:
-		return fmt.Errorf("there is nothing to adopt: %s has neither metadata logs nor categories. Give the --data of the cell that is to move to the nodes, or no --adopt", own.data)
-	case f == nil && own.hasMetadata && !own.adopt:
-		return fmt.Errorf("%s has the metadata of a cell of one process: to make it that of the nodes, add --adopt at this one; else give an empty --data", own.data)
+	return checkAdoption(toNodes, own.data, own.place.name, own.file, own.hasMetadata, own.adopt)
+}
+
+// checkAdoption fails unless what a folder has of metadata is the target's, or is adopted. name is that of the process there.
+func checkAdoption(to moveTarget, data, name string, f *nodeFile, hasMetadata, adopt bool) error {
+	switch {
+	case f == nil && adopt && !hasMetadata:
+		return fmt.Errorf("there is nothing to adopt: %s has neither metadata logs nor categories. Give the --data of the cell that is to move to %s, or no --adopt", data, to.name)
+	case f == nil && hasMetadata && !adopt:
+		return fmt.Errorf("%s has the metadata of a cell of one process: to make it that of %s, add --adopt at this one; else give an empty --data", data, to.name)
 	case f == nil:
 		return nil
 	case f.Detached:
-		return fmt.Errorf("%s was detached from the nodes, and is that of a cell of one process: start it without --node and --cluster, or with --adopt, as a node of a new cell", own.data)
-	case own.adopt && f.Adopts != own.place.name:
-		return fmt.Errorf("%s is that of a node whose cell began without what is to be adopted: give the --data of the cell that is to move to the nodes, or no --adopt", own.data)
+		return fmt.Errorf("%s was detached from %s, and is that of a cell of one process: start it without %s, or with --adopt, for a new cell", data, f.target().name, to.flags)
+	case adopt && f.Adopts != name:
+		return fmt.Errorf("%s is that of a process whose cell began without what is to be adopted: give the --data of the cell that is to move to %s, or no --adopt", data, to.name)
 	}
 	return nil
 }

@@ -19,16 +19,17 @@ import (
 	"scribe/storage/metalog/pebblelog"
 )
 
-// A cell of nodes becomes one of one process in these steps (docs/adr/0052-moving-to-nodes-and-back.md). The nodes go on after a crash before the first; after
-// a later one the node that detaches goes on with the same command, for which the others keep their etcd up:
+// A cell of nodes, or one over an etcd that others run, becomes one of one process in these steps (docs/adr/0052-moving-to-nodes-and-back.md). The nodes go on
+// after a crash before the first; after a later one the node that detaches goes on with the same command, for which the others keep their etcd up:
 //
 //  1. The leader of the metadata logs writes the last head of the journal, which names the node. No node does anything from then on.
 //  2. The node ends the control store in etcd, and copies it to its folder; it makes its replica an engine without a journal.
 //  3. It writes down, in DATA/node, that it is detached: the folder starts without --node.
 //  4. It tells the others, which end.
 
-// DetachNode makes the folder of a node that of a cell of one process, with all that the nodes have, and ends the cell of nodes. The node must not run; the
-// others must, or a majority of them with this one. After an error, or a crash, it may be called again, and goes on.
+// DetachNode makes the folder of a node, or of a process over an etcd that others run, that of a cell of one process, with all that the cell has, and ends the
+// former cell. The process must not run. The other nodes must, or a majority of them with this one; other processes over an etcd must not. After an error, or a
+// crash, it may be called again, and goes on.
 func DetachNode(ctx context.Context, cfg Config, opts Options) (err error) {
 	cfg.Insecure = true // it serves nothing
 	a, err := newApp(cfg, opts)
@@ -42,11 +43,12 @@ func DetachNode(ctx context.Context, cfg Config, opts Options) (err error) {
 	if err := a.startProcess(ctx); err != nil {
 		return err
 	}
-	switch f, err := readNodeFile(a.opts.Host.FS, a.cfg.Data); {
+	file, err := readNodeFile(a.opts.Host.FS, a.cfg.Data)
+	switch {
 	case err != nil:
 		return err
-	case f == nil || !f.Ready:
-		return fmt.Errorf("%s is not the folder of a node whose cell was ready: there is nothing to detach", a.cfg.Data)
+	case file == nil || !file.Ready:
+		return fmt.Errorf("%s is not the folder of a node, or of a process with --etcd, whose cell was ready: there is nothing to detach", a.cfg.Data)
 	}
 	if err := a.startReplication(ctx); err != nil {
 		return err
@@ -54,51 +56,56 @@ func DetachNode(ctx context.Context, cfg Config, opts Options) (err error) {
 	if err := a.startBlobs(ctx); err != nil {
 		return err
 	}
-	return a.parts.node.detachFolder(ctx)
+	askEnd := func(ctx context.Context, engine *pebblelog.Engine) error { return a.awaitEnd(ctx, engine, file.Name) }
+	if n := a.parts.node; n != nil {
+		askEnd = n.askEnd
+	}
+	if err := a.detachFolder(ctx, *file, askEnd); err != nil {
+		return err
+	}
+	if n := a.parts.node; n != nil {
+		n.dismissOthers(ctx)
+	}
+	return nil
 }
 
-// detachFolder takes the cell's metadata along.
-func (n *node) detachFolder(ctx context.Context) error {
-	a, start := n.app, time.Now()
+// detachFolder takes the cell's metadata along. askEnd has the leader of the metadata logs end the journal.
+func (a *App) detachFolder(ctx context.Context, file nodeFile, askEnd func(context.Context, *pebblelog.Engine) error) error {
+	start := time.Now()
 	var head journal.Head
 	err := a.takeStep("journal", func() (err error) {
-		head, err = n.endJournal(ctx)
+		head, err = a.endJournal(ctx, file.Name, askEnd)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	a.log.InfoContext(ctx, "the nodes' metadata is this folder's from now on", "node", n.place.name, "entry", head.Seq, "after", time.Since(start))
-	if err := a.takeStep("logs", func() error { return n.finishLogs(ctx, head) }); err != nil {
+	a.log.InfoContext(ctx, "the cell's metadata is this folder's from now on", "name", file.Name, "entry", head.Seq, "after", time.Since(start))
+	if err := a.takeStep("logs", func() error { return a.finishLogs(ctx, head) }); err != nil {
 		return fmt.Errorf("detach %s (go on with the same command): %w", a.cfg.Data, err)
 	}
 	if err := a.takeStep("end", func() error { return etcdkv.EndStore(ctx, a.sharedControl()) }); err != nil {
 		return fmt.Errorf("detach %s (go on with the same command): %w", a.cfg.Data, err)
 	}
-	if err := n.finishControl(ctx); err != nil {
+	if err := a.finishControl(ctx); err != nil {
 		return fmt.Errorf("detach %s (go on with the same command): %w", a.cfg.Data, err)
 	}
-	n.mu.Lock()
-	file := *n.mu.file
-	n.mu.Unlock()
 	file.Detached = true
 	if err := a.takeStep("mark", func() error { return writeNodeFile(a.opts.Host.FS, a.cfg.Data, file) }); err != nil {
 		return err
 	}
-	a.log.InfoContext(ctx, "the folder is that of a cell of one process", "node", n.place.name, "after", time.Since(start))
-	n.dismissOthers(ctx)
+	a.log.InfoContext(ctx, "the folder is that of a cell of one process", "name", file.Name, "after", time.Since(start))
 	return nil
 }
 
-// endJournal ends the journal in order, if that has not happened, and returns its last head.
-func (n *node) endJournal(ctx context.Context) (head journal.Head, err error) {
-	a := n.app
+// endJournal ends the journal in order, if that has not happened, and returns its last head, which names who goes on.
+func (a *App) endJournal(ctx context.Context, name string, askEnd func(context.Context, *pebblelog.Engine) error) (head journal.Head, err error) {
 	j, err := a.openJournal()
 	if err != nil {
 		return head, err
 	}
 	defer func() { err = errors.Join(err, j.Close()) }()
-	if head, err = n.readEnd(ctx, j); err != nil || head.Detached != "" {
+	if head, err = a.readEnd(ctx, j, name); err != nil || head.Detached != "" {
 		return head, err
 	}
 	engine, err := pebblelog.Open(a.metalogFolder(), a.replicaOptions(j))
@@ -108,25 +115,28 @@ func (n *node) endJournal(ctx context.Context) (head journal.Head, err error) {
 	defer func() { err = errors.Join(err, engine.Close()) }()
 	for {
 		asking, cancel := context.WithTimeout(ctx, changeTimeout)
-		aerr := n.askEnd(asking, engine)
+		aerr := askEnd(asking, engine)
 		cancel()
-		if head, err = n.readEnd(ctx, j); err != nil || head.Detached != "" {
+		if head, err = a.readEnd(ctx, j, name); err != nil || head.Detached != "" {
 			return head, err
 		}
+		if errors.Is(aerr, errOtherLeads) {
+			return head, aerr
+		}
 		a.log.InfoContext(ctx, "the metadata logs have not ended yet: trying again", "error", aerr)
-		if err := n.pause(ctx); err != nil {
+		if err := a.pause(ctx); err != nil {
 			return head, err
 		}
 	}
 }
 
-// readEnd returns the journal's head. It fails if another node has detached it.
-func (n *node) readEnd(ctx context.Context, j journal.Journal) (head journal.Head, err error) {
-	err = n.repeatRead(ctx, func(ctx context.Context) (err error) {
+// readEnd returns the journal's head. It fails if another process than the one of a name has detached it.
+func (a *App) readEnd(ctx context.Context, j journal.Journal, name string) (head journal.Head, err error) {
+	err = a.repeatRead(ctx, func(ctx context.Context) (err error) {
 		head, err = j.Head(ctx)
 		return err
 	})
-	if err == nil && head.Detached != "" && head.Detached != n.place.name {
+	if err == nil && head.Detached != "" && head.Detached != name {
 		err = journal.CheckDetached(head)
 	}
 	return head, err
@@ -147,8 +157,7 @@ func (n *node) askEnd(ctx context.Context, engine *pebblelog.Engine) error {
 }
 
 // finishLogs makes the replica's folder that of an engine without a journal, once it has applied all of it.
-func (n *node) finishLogs(ctx context.Context, head journal.Head) (err error) {
-	a := n.app
+func (a *App) finishLogs(ctx context.Context, head journal.Head) (err error) {
 	first := pebblelog.DetachFolder(a.metalogFolder(), a.ownLogOptions(), head)
 	if first == nil {
 		return nil
@@ -175,8 +184,8 @@ func (n *node) finishLogs(ctx context.Context, head journal.Head) (err error) {
 }
 
 // finishControl copies the control store in etcd, which has ended, to the folder.
-func (n *node) finishControl(ctx context.Context) (err error) {
-	a, fsys := n.app, n.app.opts.Host.FS
+func (a *App) finishControl(ctx context.Context) (err error) {
+	fsys := a.opts.Host.FS
 	shared, err := etcdkv.New(a.sharedControl())
 	if err != nil {
 		return err
@@ -216,7 +225,7 @@ func (n *node) dismissOthers(ctx context.Context) {
 		return
 	}
 	for n.countOthers(ctx) > 0 {
-		if n.pause(ctx) != nil {
+		if a.pause(ctx) != nil {
 			a.log.WarnContext(ctx, "some of the other nodes still run: stop them", "nodes", listNodes(n.cluster))
 			return
 		}
@@ -258,7 +267,7 @@ func (n *node) awaitDetached(ctx context.Context, why error) error {
 		if err == nil && res.Count > 0 {
 			return fmt.Errorf("%w: the folder of node %s is of no use any more", why, n.place.name)
 		}
-		if err := n.pause(ctx); err != nil {
+		if err := n.app.pause(ctx); err != nil {
 			return errors.Join(why, err)
 		}
 	}

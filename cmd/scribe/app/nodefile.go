@@ -18,20 +18,22 @@ import (
 )
 
 // nodeFile is what a node remembers of itself in DATA/node (docs/format/node.md). It is written before the node's etcd runs for the first
-// time, so that a folder without it is that of a node that never took part in anything.
+// time, so that a folder without it is that of a node that never took part in anything. A process whose metadata is in an etcd that others run has it, too.
 type nodeFile struct {
 	// Version of the format.
 	Version int `json:"version"`
-	// Name and Address of the node.
+	// Name and Address of the node. A process over an etcd that others run has no address.
 	Name    string `json:"name"`
-	Address string `json:"address"`
+	Address string `json:"address,omitempty"`
 	// Cell is the name of the cell, and Token tells its etcd from others.
 	Cell  string `json:"cell"`
 	Token string `json:"token"`
 	// TLS means that the nodes' etcd speaks TLS. Its members know each other by URLs, which say so.
 	TLS bool `json:"tls,omitempty"`
 	// Cluster are the nodes that it began with.
-	Cluster []string `json:"cluster"`
+	Cluster []string `json:"cluster,omitempty"`
+	// Etcd are the URLs of the etcd that others run, and that has the metadata; empty for nodes.
+	Etcd []string `json:"etcd,omitempty"`
 	// Joined means that it came to a cell that was there.
 	Joined bool `json:"joined,omitempty"`
 	// Ready means that the cell was ready at least once: what the node had may have been acknowledged. It is written before the node serves.
@@ -51,10 +53,11 @@ type movedMetadata struct {
 	Time  int64  `json:"time"`
 }
 
-// Versions of the node file. Programs that know only the first must not start with what the second one has.
+// Versions of the node file. Programs that know only the first must not start with what the second one has, nor those that know only nodes with what the third one has.
 const (
 	nodeFileVersion  = 1
 	movedFileVersion = 2
+	etcdFileVersion  = 3
 )
 
 // adoption returns where the journal begins.
@@ -83,9 +86,11 @@ func decodeNodeFile(text []byte) (*nodeFile, error) {
 		}
 	}
 	switch {
-	case f.Version != nodeFileVersion && f.Version != movedFileVersion:
-		return nil, fmt.Errorf("its version is %d, and this program knows %d and %d: it was written by another version of the program", f.Version, nodeFileVersion, movedFileVersion)
-	case !nodeName.MatchString(f.Name) || f.Address == "" || f.Token == "":
+	case f.Version < nodeFileVersion || f.Version > etcdFileVersion:
+		return nil, fmt.Errorf("its version is %d, and this program knows %d to %d: it was written by another version of the program", f.Version, nodeFileVersion, etcdFileVersion)
+	case f.isEtcd() != (f.Version == etcdFileVersion):
+		return nil, fmt.Errorf("it is damaged: only version %d, and each one of it, names an etcd that others run", etcdFileVersion)
+	case f.Name == "" || f.Token == "" || !f.isEtcd() && (!nodeName.MatchString(f.Name) || f.Address == ""):
 		return nil, errors.New("it is damaged: it names no node")
 	}
 	return f, nil
@@ -111,7 +116,10 @@ func readNodeFile(fsys vfs.FS, data string) (*nodeFile, error) {
 // writeNodeFile makes what the node remembers durable.
 func writeNodeFile(fsys vfs.FS, data string, f nodeFile) error {
 	f.Version = nodeFileVersion
-	if f.Adopts != "" || f.Detached {
+	switch {
+	case f.isEtcd():
+		f.Version = etcdFileVersion
+	case f.Adopts != "" || f.Detached:
 		f.Version = movedFileVersion
 	}
 	text, err := json.MarshalIndent(f, "", "  ")
@@ -127,6 +135,36 @@ func writeNodeFile(fsys vfs.FS, data string, f nodeFile) error {
 		return fmt.Errorf("write %s: %w", path, WithoutPath(err))
 	}
 	return nil
+}
+
+// isEtcd reports whether the folder is that of a process whose metadata is in an etcd that others run.
+func (f *nodeFile) isEtcd() bool { return len(f.Etcd) > 0 }
+
+// isUnmoved reports whether the folder is to move, and has not: it starts alone as well.
+func (f *nodeFile) isUnmoved() bool { return f.Adopts == f.Name && f.Moved == nil && !f.Ready }
+
+// target is whose the folder's metadata is.
+func (f *nodeFile) target() moveTarget {
+	if f.isEtcd() {
+		return toEtcd
+	}
+	return toNodes
+}
+
+// useError says that the folder's metadata is the nodes', or in etcd, and how it starts.
+func (f *nodeFile) useError(data string) error {
+	whose, flags := "node "+f.Name, fmt.Sprintf("--node %s --cluster %s", f.Name, strings.Join(f.Cluster, ","))
+	if f.isEtcd() {
+		whose, flags = "process "+f.Name+", whose metadata is in etcd", fmt.Sprintf("--etcd %s --cell %s", strings.Join(f.Etcd, ","), f.Cell)
+	}
+	what, back := "is that", "To get a cell of one process again: scribe node detach"
+	switch {
+	case f.isUnmoved():
+		what, back = fmt.Sprintf("is to move to %s of cell %s, as that", f.target().name, f.Cell), "It has not changed: to give that up, remove "+filepath.Join(data, nodeFileName)
+	case f.Adopts == f.Name:
+		what = fmt.Sprintf("has moved to %s of cell %s, and is that", f.target().name, f.Cell)
+	}
+	return fmt.Errorf("%s %s of %s: start it with %s. %s", data, what, whose, flags, back)
 }
 
 // state is how far the node is, for the others.

@@ -219,7 +219,7 @@ const readPause = 200 * time.Millisecond
 // readOnce reads from etcd until that succeeds.
 func (n *node) readOnce(ctx context.Context) error {
 	client := n.app.parts.etcd
-	err := n.repeatRead(ctx, func(ctx context.Context) error {
+	err := n.app.repeatRead(ctx, func(ctx context.Context) error {
 		_, err := client.Get(ctx, n.app.etcdPrefix())
 		return err
 	})
@@ -230,7 +230,7 @@ func (n *node) readOnce(ctx context.Context) error {
 }
 
 // repeatRead reads from etcd until that succeeds.
-func (n *node) repeatRead(ctx context.Context, read func(context.Context) error) error {
+func (a *App) repeatRead(ctx context.Context, read func(context.Context) error) error {
 	for {
 		reading, cancel := context.WithTimeout(ctx, askTimeout)
 		err := read(reading)
@@ -239,10 +239,10 @@ func (n *node) repeatRead(ctx context.Context, read func(context.Context) error)
 			return nil
 		}
 		select {
-		case failed := <-n.app.failed:
+		case failed := <-a.failed:
 			return failed
 		case <-ctx.Done():
-			return fmt.Errorf("node %s waits for etcd (%w): %w", n.place.name, err, context.Cause(ctx))
+			return fmt.Errorf("process %s waits for etcd (%w): %w", a.id, err, context.Cause(ctx))
 		case <-time.After(readPause):
 		}
 	}

@@ -131,10 +131,17 @@ func readCatalog(ctx context.Context, o RecoverOptions, scratch string) (_ *reco
 	}
 	fsys := o.Host.FS
 	info, err := fsys.Stat(o.Catalog)
+	isFile := err == nil && !info.IsDir()
+	if data := filepath.Dir(filepath.Clean(o.Catalog)); !isFile {
+		// A control store beside the file of a node is from before the cell moved.
+		if f, ferr := readNodeFile(fsys, data); ferr == nil && f != nil && f.Ready && !f.Detached {
+			return nil, fmt.Errorf("catalog %s: %s is the folder of a cell whose categories are in etcd: give the newest file %s of any of its processes", o.Catalog, data, filepath.Join(data, "catalog"))
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("catalog %s: %w", o.Catalog, WithoutPath(err))
 	}
-	if !info.IsDir() {
+	if isFile {
 		c, err := catalog.ReadCopy(fsys, o.Catalog)
 		if err != nil {
 			return nil, err

@@ -43,10 +43,11 @@ func (a *App) startEtcd(ctx context.Context) error {
 	// A wrong address or password is an error at the start, not one of each call.
 	checking, cancel := context.WithTimeout(ctx, membersTimeout)
 	defer cancel()
-	if _, err := a.parts.etcd.Get(checking, a.etcdPrefix()); err != nil {
+	res, err := a.parts.etcd.Get(checking, a.etcdPrefix())
+	if err != nil {
 		return fmt.Errorf("etcd at %v does not answer: %w", a.cfg.Etcd.URLs, err)
 	}
-	return nil
+	return a.startEtcdCell(ctx, fmt.Sprintf("etcd-%016x", res.Header.GetClusterId()))
 }
 
 // etcdPrefix is before all keys of the cell in etcd.

@@ -1,0 +1,63 @@
+package test
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"scribe/internal/testkit/etcdtest"
+	"scribe/test/program"
+)
+
+// TestMoveToEtcdAndBack: a cell of one process becomes one of two processes over an etcd that others run, either of which can be lost, and one of one process again.
+// Readers with checkpoints, groups and a producer that writes exactly once go on all the time, and the folder is refused where it would be behind.
+func TestMoveToEtcdAndBack(t *testing.T) {
+	c := &movedCell{nodeCell: &nodeCell{dir: t.TempDir()}}
+	c.checkpoint = filepath.Join(c.dir, "checkpoint")
+	for i := range 3 { // the third stays away
+		c.address = append(c.address, nodeAddress(t, i))
+	}
+	blobs := filepath.Join(c.dir, "blobs")
+	etcd := []string{"--etcd", etcdtest.Start(t, 1).Endpoints()[0], "--cell", "moved", "--blob-path", blobs}
+	begin := func(i int, more ...string) *program.Process {
+		p, out := launch(t, nil, append(append([]string{
+			"serve", "--roles", "all", "--metalog", c.url(0) + "," + c.url(1), "--data", c.data(i), "--listen", c.address[i], "--id", "p" + c.address[i],
+		}, etcd...), more...)...)
+		p.AwaitReady(out)
+		return p
+	}
+	alone := c.startAlone(t)
+	ok(t, nil, "category", "create", "once", "--delivery", "exactly_once", "--server", c.url(0))
+	c.goOn(t, "in one process", 0)
+	before := c.revision(t, 0)
+	stop := c.writeOnce(t)
+	defer stop()
+	ok(t, nil, "node", "export", "--data", c.data(0), "--blob-path", blobs)
+	alone.Stop()
+
+	first := begin(0, "--adopt")
+	second := begin(1)
+	for i := range 2 {
+		sameBytes(t, "moved, at "+c.url(i), tail(t, c.at(i), "log"), c.written)
+		if r := c.revision(t, i); r < before {
+			t.Errorf("the category is at revision %d at %s, it was at %d", r, c.url(i), before)
+		}
+	}
+	c.goOn(t, "over etcd", 0)
+	first.Kill()
+	c.goOn(t, "at the one that is left", 1)
+	old, out := c.launchAlone(t)
+	refused(t, old, out, "has moved to the etcd of cell moved", "--etcd", "scribe node detach")
+
+	detach := append([]string{"node", "detach", "--data", c.data(0), "--listen", c.address[0]}, etcd...)
+	wantCode(t, cli(t, nil, detach...), 1, "leads the metadata logs of cell moved")
+	c.goOn(t, "at the one that was not stopped", 1)
+	second.Stop()
+	if told := string(ok(t, nil, detach...)); !strings.Contains(told, "scribe up --data "+c.data(0)) {
+		t.Errorf("it does not say how to go on: %s", told)
+	}
+	alone = c.startAlone(t)
+	c.goOn(t, "in one process again", 0)
+	c.checkOnce(t, 0, stop())
+	alone.Stop()
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"scribe/internal/cell/access"
+	"scribe/internal/cell/audit"
 	"scribe/internal/role/request"
 	"scribe/internal/transport/principal"
 	"scribe/internal/transport/rpc"
@@ -29,7 +30,8 @@ func (s writeService) Publish(ctx context.Context, req *scribev1.PublishRequest)
 // something is denied.
 func (s writeService) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
 	p := principal.FromContext(ctx)
-	if s.e.IsFree(ctx) || s.e.rights.Set().Decide(p, access.Write, "", "", s.e.now()) == access.Allowed { // everywhere
+	everywhere := s.e.IsFree(ctx) || s.e.rights.Set().Decide(p, access.Write, "", "", s.e.now()) == access.Allowed && !writesTrail(req.GetFrames())
+	if everywhere {
 		return s.WriteService.Write(ctx, req)
 	}
 	denied, frames := s.findDenied(ctx, req.GetFrames())
@@ -40,6 +42,16 @@ func (s writeService) Write(ctx context.Context, req *scribev1.WriteRequest) (*s
 		return nil, denied[0].err
 	}
 	return s.writeAllowed(ctx, req, denied)
+}
+
+// writesTrail reports whether a frame is of the audit trail.
+func writesTrail(data []byte) bool {
+	for frames := request.WalkHeaders(data); frames.Next(); {
+		if frames.Err == nil && string(frames.Category) == audit.Category {
+			return true
+		}
+	}
+	return false
 }
 
 // deniedFrame is a frame that is not written.

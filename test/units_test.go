@@ -157,3 +157,32 @@ func TestPackagedFiles(t *testing.T) {
 		}
 	}
 }
+
+// TestHealthChecks: the image has no program but this one, so health checks are a command of it, as compose files and the image name it.
+func TestHealthChecks(t *testing.T) {
+	image := readText(t, "../Dockerfile")
+	entry := regexp.MustCompile(`(?m)^ENTRYPOINT \["([^"]+)"\]$`).FindStringSubmatch(image)
+	if entry == nil || !strings.Contains(image, "\nFROM scratch\n") || !strings.Contains(image, "\nUSER 10001:10001\n") {
+		t.Fatal("the image is not the program alone, or is root's")
+	}
+	checks := regexp.MustCompile(`(?m)^(?:HEALTHCHECK .*CMD|    test:) \[(?:"CMD", )?"([^"]+)", "([^"]+)"\]$`)
+	count := 0
+	for _, file := range []string{"../Dockerfile", "../docker-compose.yml", "../docker-compose.nodes.yml"} {
+		for _, m := range checks.FindAllStringSubmatch(readText(t, file), -1) {
+			count++
+			if m[1] != entry[1] {
+				t.Errorf("%s asks %s", file, m[1])
+			}
+			if r := program.Run(t, nil, m[2], "--server", program.Reserve(t)); r.Code != program.ExitUnavailable {
+				t.Errorf("%s: scribe %s ends with %d where nobody answers: %s", file, m[2], r.Code, r.Stderr)
+			}
+		}
+	}
+	if count != 3 {
+		t.Errorf("%d health checks, want one in each file", count)
+	}
+	p := program.Serve(t, nil, "up", "--data", t.TempDir(), "--listen", "127.0.0.1:0")
+	if out := program.OK(t, nil, "ready", "--server", p.URL); !strings.HasPrefix(string(out), "ok\n") {
+		t.Errorf("a process that is ready says %q", out)
+	}
+}

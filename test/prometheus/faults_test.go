@@ -154,8 +154,10 @@ func startWatched(t *testing.T) *watched {
 	metadata, secureData, node := program.Reserve(t), t.TempDir(), program.NodeAddress(t, 0)
 	starts := []starting{
 		{process: &w.metadata, args: []string{"serve", "--roles", "controlplane,metalog", "--listen", metadata}},
-		{process: &w.roles, args: []string{"serve", "--roles", "batcher,writeproxy,readstream,readproxy,retention,sequencer,sqlserver", "--blob-path", w.blobs, "--auto-create",
-			"--control", "http://" + metadata, "--metalog", "http://" + metadata, "--listen", program.Reserve(t)}},
+		{process: &w.roles, args: []string{
+			"serve", "--roles", "batcher,writeproxy,readstream,readproxy,retention,sequencer,sqlserver", "--blob-path", w.blobs, "--auto-create",
+			"--control", "http://" + metadata, "--metalog", "http://" + metadata, "--listen", program.Reserve(t),
+		}},
 		{process: &w.node, args: []string{"up", "--node", "n1", "--cluster", "n1=" + node}},
 		{process: &w.secure, args: []string{"up", "--secure", "--listen", program.Reserve(t), "--data", secureData}},
 	}
@@ -178,13 +180,13 @@ func startWatched(t *testing.T) *watched {
 func (w *watched) startPrometheus(t *testing.T, secure string) {
 	dir, addr := t.TempDir(), program.Reserve(t)
 	for _, name := range ruleFiles {
-		text := readFile(t, deployed("prometheus", name))
+		text := readText(t, deployed("prometheus", name))
 		text = regexp.MustCompile(`for: [0-9]+[mh]\n`).ReplaceAllString(text, "for: "+held.String()+"\n")
 		text = regexp.MustCompile(`\[[0-9]+m\]`).ReplaceAllString(text, "["+span+"]")
 		text = regexp.MustCompile(`offset [0-9]+m`).ReplaceAllString(text, "offset "+span)
 		writeFile(t, filepath.Join(dir, name), text)
 	}
-	token := regexp.MustCompile(`(?m)^export SCRIBE_TOKEN=(\S+)$`).FindStringSubmatch(readFile(t, filepath.Join(secure, "admin.env")))
+	token := regexp.MustCompile(`(?m)^export SCRIBE_TOKEN=(\S+)$`).FindStringSubmatch(readText(t, filepath.Join(secure, "admin.env")))
 	if token == nil {
 		t.Fatal("admin.env has no token")
 	}

@@ -33,7 +33,7 @@ func readRules(t testing.TB) (rules []rule) {
 				Rules []rule `yaml:"rules"`
 			} `yaml:"groups"`
 		}
-		if err := yaml.Unmarshal([]byte(readFile(t, deployed("prometheus", name))), &file); err != nil {
+		if err := yaml.Unmarshal([]byte(readText(t, deployed("prometheus", name))), &file); err != nil {
 			t.Fatal(err)
 		}
 		for _, g := range file.Groups {
@@ -77,7 +77,7 @@ func readDashboards(t testing.TB) (boards []dashboard) {
 	}
 	for _, file := range files {
 		d := dashboard{file: filepath.Base(file)}
-		if err := json.Unmarshal([]byte(readFile(t, file)), &d); err != nil {
+		if err := json.Unmarshal([]byte(readText(t, file)), &d); err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
 		boards = append(boards, d)
@@ -109,7 +109,7 @@ func TestEveryAlertIsTested(t *testing.T) {
 			} `yaml:"alert_rule_test"`
 		} `yaml:"tests"`
 	}
-	if err := yaml.Unmarshal([]byte(readFile(t, deployed("prometheus", "alerts_test.yml"))), &file); err != nil {
+	if err := yaml.Unmarshal([]byte(readText(t, deployed("prometheus", "alerts_test.yml"))), &file); err != nil {
 		t.Fatal(err)
 	}
 	fires, quiet := map[string]bool{}, map[string]bool{}
@@ -133,7 +133,7 @@ func TestEveryAlertIsTested(t *testing.T) {
 // sections of alerts have all an alert.
 func TestRunbooks(t *testing.T) {
 	sections := map[string]bool{}
-	for line := range strings.Lines(readFile(t, filepath.Join("..", "..", "docs", "operations.md"))) {
+	for line := range strings.Lines(readText(t, filepath.Join("..", "..", "docs", "operations.md"))) {
 		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "### Scribe"); ok {
 			sections["docs/operations.md#scribe"+strings.ToLower(name)] = true
 		}

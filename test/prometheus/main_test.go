@@ -17,7 +17,7 @@ func deployed(name ...string) string {
 	return filepath.Join(append([]string{"..", "..", "deploy"}, name...)...)
 }
 
-func readFile(t testing.TB, path string) string {
+func readText(t testing.TB, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	if err != nil {

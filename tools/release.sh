@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Builds a release from the present commit: tools/release.sh VERSION [FOLDER], for example tools/release.sh 1.2.3. Into FOLDER (default:
-# bin/release-VERSION) go the program for each platform, packages for Debian and Red Hat, a list of what is in the program (SBOM, CycloneDX),
-# and SHA256SUMS. The same commit, version and Go version give the same bytes, wherever the repository lies.
+# Builds a release from the present commit: tools/release.sh VERSION [FOLDER [PLATFORM...]], for example tools/release.sh 1.2.3. Into FOLDER
+# (default: bin/release-VERSION) go the program for each platform (default: linux/amd64 linux/arm64 darwin/arm64), packages for Debian and Red
+# Hat, a list of what is in the program (SBOM, CycloneDX), and SHA256SUMS. The same commit, version and Go version give the same bytes,
+# wherever the repository lies.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,8 +12,9 @@ die() {
 }
 
 version=${1:-}
-[[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.]+)?$ ]] || die "want a version such as 1.2.3 or 1.3.0-rc.1, not \"$version\": tools/release.sh VERSION [FOLDER]"
+[[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.]+)?$ ]] || die "want a version such as 1.2.3 or 1.3.0-rc.1, not \"$version\": tools/release.sh VERSION [FOLDER [PLATFORM...]]"
 out=${2:-bin/release-$version}
+[ $# -le 2 ] && platforms=(linux/amd64 linux/arm64 darwin/arm64) || platforms=("${@:3}")
 [ -z "$(git status --porcelain --untracked-files=no)" ] || die "there are changes that are not committed: commit or stash them"
 [ ! -e "$out" ] || die "$out exists: remove it, or name another folder"
 
@@ -27,7 +29,7 @@ mkdir -p "$out"
 nfpm=$(GOFLAGS=-buildvcs=false go -C tools/release tool -n nfpm)
 sbom=$(GOFLAGS=-buildvcs=false go -C tools/release tool -n cyclonedx-gomod)
 
-for platform in linux/amd64 linux/arm64 darwin/arm64; do
+for platform in "${platforms[@]}"; do
 	os=${platform%/*} arch=${platform#*/}
 	program=$out/scribe-$version-$os-$arch
 	echo "$program"

@@ -25,7 +25,7 @@ const (
 )
 
 // held is how long a condition must hold in the copy of the rules before its alert fires: longer than a scrape takes on a busy machine.
-const held = 3 * time.Second
+const held = 4 * time.Second
 
 // span is what rates and offsets look back over in the copy of the rules.
 const span = "10s"

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -193,9 +194,7 @@ func (w *watched) startPrometheus(t *testing.T, secure string) {
 	type object map[string]any
 	job := func(name string, more object, processes ...*program.Process) object {
 		j := object{"job_name": name}
-		for k, v := range more {
-			j[k] = v
-		}
+		maps.Copy(j, more)
 		var targets []string
 		for _, p := range processes {
 			targets = append(targets, host(p))

@@ -31,7 +31,7 @@ func TestComposeNodes(t *testing.T) {
 	store := program.Reserve(t)
 	addr := map[string]string{}
 	for i, name := range names {
-		addr[name] = nodeAddress(t, i+4)
+		addr[name] = program.NodeAddress(t, i+4)
 	}
 	local := func(service, s string) string {
 		for name, a := range addr {

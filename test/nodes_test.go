@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,7 +29,7 @@ type nodeCell struct {
 func startNodes(t *testing.T) *nodeCell {
 	c := &nodeCell{dir: t.TempDir(), nodes: make([]*program.Process, 3)}
 	for i := range c.nodes {
-		c.address = append(c.address, nodeAddress(t, i))
+		c.address = append(c.address, program.NodeAddress(t, i))
 	}
 	c.startAll(t)
 	return c
@@ -46,27 +45,6 @@ func (c *nodeCell) startAll(t *testing.T) {
 	for i, p := range c.nodes {
 		p.AwaitReady(outputs[i])
 	}
-}
-
-// nodeAddress returns an address whose port, and the two that follow, are free. The system gives programs that ask for any port others.
-func nodeAddress(t *testing.T, i int) string {
-	t.Helper()
-	for port := 20000 + (os.Getpid()*37+i*1000)%11000; port < 32000; port += 3 {
-		free := true
-		for p := port; p < port+3; p++ {
-			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", p))
-			if err != nil {
-				free = false
-				break
-			}
-			_ = l.Close()
-		}
-		if free {
-			return fmt.Sprintf("127.0.0.1:%d", port)
-		}
-	}
-	t.Fatal("no three free ports in a row")
-	return ""
 }
 
 // launch starts a node, and does not wait for it.
@@ -197,7 +175,7 @@ func TestNodes(t *testing.T) {
 // checkGrowth adds a fourth node, which has everything and takes part, and removes it again.
 func checkGrowth(t *testing.T, c *nodeCell, input []byte) {
 	t.Helper()
-	grown := &nodeCell{dir: c.dir, address: append(slices.Clone(c.address), nodeAddress(t, 3), nodeAddress(t, 8))}
+	grown := &nodeCell{dir: c.dir, address: append(slices.Clone(c.address), program.NodeAddress(t, 3), program.NodeAddress(t, 8))}
 	grown.nodes = append(slices.Clone(c.nodes), nil, nil)
 	refused, out := grown.launch(t, 3)
 	go func() { _, _ = io.Copy(io.Discard, out) }()

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
@@ -33,23 +32,6 @@ func main() {
 	}
 	stop()
 	os.Exit(exitCode(err)) //nolint:gocritic // stop was called above; nothing else is deferred
-}
-
-// version is set by the linker in releases. Other builds use the revision that Go recorded.
-var version = ""
-
-func programVersion() string {
-	if version != "" {
-		return version
-	}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" && len(s.Value) >= 12 {
-				return "devel-" + s.Value[:12]
-			}
-		}
-	}
-	return "devel"
 }
 
 func newRoot() *cobra.Command {
@@ -83,7 +65,7 @@ Every flag can be given in the environment as SCRIBE_ and its name in capitals, 
 		return usageError(fmt.Errorf("%w; run %q for the list of flags", unknownFlag(cmd, flagError(err)), cmd.CommandPath()+" --help"))
 	})
 	root.AddCommand(newUp(), newServe(), newAgent(), newCategory(), newProduce(), newTail(), newQuery(), newSchema(), newGroup(), newNode(), newStatus(), newTop(), newDoctor(),
-		newCert(), newToken(), newGrant(), newRevoke(), newGrants(), newAccess(), newInspect(), newRecover(), newBench())
+		newCert(), newToken(), newGrant(), newRevoke(), newGrants(), newAccess(), newInspect(), newRecover(), newBench(), newReady(), newVersion())
 	prepareCommands(root)
 	return root
 }

@@ -1,6 +1,9 @@
 package program
 
 import (
+	"fmt"
+	"net"
+	"os"
 	"testing"
 
 	"scribe/internal/testkit/loopback"
@@ -16,4 +19,25 @@ func Reserve(t testing.TB) string {
 	}
 	t.Cleanup(release)
 	return addr
+}
+
+// NodeAddress returns an address for the i-th node of a test: its port, and the two that follow, are free. The system gives programs that ask for any port others.
+func NodeAddress(t testing.TB, i int) string {
+	t.Helper()
+	for port := 20000 + (os.Getpid()*37+i*1000)%11000; port < 32000; port += 3 {
+		free := true
+		for p := port; p < port+3; p++ {
+			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", p))
+			if err != nil {
+				free = false
+				break
+			}
+			_ = l.Close()
+		}
+		if free {
+			return fmt.Sprintf("127.0.0.1:%d", port)
+		}
+	}
+	t.Fatal("no three free ports in a row")
+	return ""
 }

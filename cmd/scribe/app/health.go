@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"scribe/internal/base/metrics"
 	"scribe/internal/base/units"
 	"scribe/internal/transport/principal"
 	"scribe/internal/transport/rpc"
@@ -161,6 +162,29 @@ func (a *App) watchHealth(context.Context) error {
 		folders[folder.Value] = true
 		a.watchSpace(folder.Value)
 	}
+	return a.countProblems()
+}
+
+// countProblems shows in metrics what /readyz says in words, so that one alert covers every condition, also those to come.
+func (a *App) countProblems() error {
+	set := metrics.NewSet("scribe_process_")
+	var problems metrics.Value
+	values := set.Snapshot(func(send metrics.Send) {
+		counts := map[scribev1.Severity]float64{}
+		for _, p := range a.listProblems() {
+			counts[p.GetSeverity()]++
+		}
+		for _, severity := range []scribev1.Severity{scribev1.Severity_SEVERITY_FAILING, scribev1.Severity_SEVERITY_DEGRADED} {
+			send(problems, counts[severity], scribev1.EnumName(severity))
+		}
+	})
+	problems = values.Gauge("problems", "What is wrong with the process now, as /readyz says, by severity: failing, where a role can't do its work, or degraded.", "severity")
+	build := set.GaugeVec("build", "1, with the version of the program.", "version")
+	build.WithLabelValues(a.opts.Version).Set(1)
+	if err := set.Register(a.registry); err != nil {
+		return err
+	}
+	a.onStop("process metrics", func(context.Context) error { set.Unregister(); return nil })
 	return nil
 }
 

@@ -12,6 +12,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob"
@@ -50,6 +53,35 @@ func TestRolesThatCantWork(t *testing.T) {
 		batchers = errors.New("none answers") // it begins again
 		probe(200, "ok\nfailing: batchers: none answers\n")
 	})
+}
+
+// TestProblemMetrics: metrics count what /readyz tells, by severity, and name the version.
+func TestProblemMetrics(t *testing.T) {
+	a := &App{opts: Options{Host: Host{}.withDefaults(), Version: "1.2.3"}, started: time.Now(), registry: prometheus.NewRegistry()}
+	if err := a.countProblems(); err != nil {
+		t.Fatal(err)
+	}
+	disk := errors.New("it is full")
+	a.watchCondition("disk", scribev1.Severity_SEVERITY_FAILING, func() error { return disk })
+	a.watchCondition("lease", scribev1.Severity_SEVERITY_DEGRADED, func() error { return errors.New("late") })
+	compare := func(failing, degraded string) {
+		t.Helper()
+		want := `# HELP scribe_process_build 1, with the version of the program.
+# TYPE scribe_process_build gauge
+scribe_process_build{version="1.2.3"} 1
+# HELP scribe_process_problems What is wrong with the process now, as /readyz says, by severity: failing, where a role can't do its work, or degraded.
+# TYPE scribe_process_problems gauge
+scribe_process_problems{severity="degraded"} ` + degraded + `
+scribe_process_problems{severity="failing"} ` + failing + "\n"
+		if err := testutil.GatherAndCompare(a.registry, strings.NewReader(want)); err != nil {
+			t.Error(err)
+		}
+	}
+	compare("1", "0") // it is starting
+	a.ready.Store(true)
+	compare("1", "1")
+	disk = nil
+	compare("0", "1")
 }
 
 // failingStore fails as it is told.

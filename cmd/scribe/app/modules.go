@@ -419,6 +419,7 @@ func (a *App) startSQLServer(ctx context.Context) error {
 	}
 	a.onStop("SQL server", g.Close)
 	a.mux.Handle(sqlserver.Path, g)
+	a.mux.HandleFunc(sqlserver.TailPattern, g.ServeTail)
 	overHTTP, err := g.FlightHandler()
 	if err != nil {
 		return err

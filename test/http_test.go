@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -28,7 +29,7 @@ func TestHTTP(t *testing.T) {
 	}
 	post(t, up.URL, "WriteService/Publish", `{"category": "greetings", "messages": []}`, http.StatusBadRequest)
 
-	for path, want := range map[string]string{"/livez": "ok", "/readyz": "ok", "/metrics": "scribe_batcher_"} {
+	for path, want := range map[string]string{"/livez": "ok", "/readyz": "ok", "/metrics": "scribe_batcher_", "/v1/status": `{"health":"`, "/v1/traffic?interval=100ms": `"category":"greetings"`} {
 		res, err := http.Get(up.URL + path)
 		if err != nil {
 			t.Fatal(err)
@@ -38,6 +39,34 @@ func TestHTTP(t *testing.T) {
 		if err != nil || res.StatusCode != http.StatusOK || !strings.Contains(string(body), want) {
 			t.Errorf("GET %s: %s, %v, without %q:\n%.300s", path, res.Status, err, want, body)
 		}
+	}
+}
+
+// TestStatusOverHTTP: a process answers for its whole cell, also for those that a browser can't call, and a process that is gone is said.
+func TestStatusOverHTTP(t *testing.T) {
+	c := processes(t, []string{"SCRIBE_BLOBS=file", "SCRIBE_BLOB_PATH=" + filepath.Join(t.TempDir(), "blobs")})
+	get := func(path string) string {
+		res, err := http.Get(c.read + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = res.Body.Close() }()
+		body, err := io.ReadAll(res.Body)
+		if err != nil || res.StatusCode != http.StatusOK {
+			t.Fatalf("GET %s: %s, %v: %s", path, res.Status, err, body)
+		}
+		return string(body)
+	}
+	var byCommand, byHTTP struct{ Members []struct{ ID string } }
+	if err := json.Unmarshal(ok(t, nil, "status", "-o", "json", "--server", c.read), &byCommand); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(get("/v1/status")), &byHTTP); err != nil || len(byHTTP.Members) < 10 || !slices.Equal(byCommand.Members, byHTTP.Members) {
+		t.Errorf("%v: members %v, the command has %v", err, byHTTP.Members, byCommand.Members)
+	}
+	produce(t, c, "counted", []byte("one\n"))
+	if got := get("/v1/traffic?interval=100ms"); !strings.Contains(got, `"category":"counted"`) || strings.Contains(got, `"failed"`) {
+		t.Errorf("traffic: %s", got)
 	}
 }
 

@@ -121,6 +121,8 @@ var accessRules = map[string]callers{
 	"/debug/pprof/symbol":       operators,
 	"/debug/pprof/trace":        operators,
 	"/v1/query":                 people,
+	"GET /v1/status":            knownOnes,
+	"GET /v1/traffic":           operators,
 	"GET /v1/tail/{category}":   people,
 	"POST /v1/lines/{category}": knownOnes,
 

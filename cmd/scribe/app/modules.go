@@ -189,6 +189,8 @@ func (a *App) startControlGateway(context.Context) error {
 	a.onStop("control gateway", g.close)
 	g.lastKnown = a.lastKnown
 	a.provideServices(rpc.Services{Control: g, Group: a.parts.groups, Process: processService{a}})
+	a.mux.HandleFunc(statusPattern, a.serveStatus)
+	a.mux.HandleFunc(trafficPattern, a.serveTraffic)
 	if a.overLoopback() {
 		a.parts.control = rpc.NewControlClient(a.parts.loopback, loopbackURL)
 	}

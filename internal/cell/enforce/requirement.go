@@ -122,6 +122,8 @@ var paths = []struct {
 	{"/metrics", operators},
 	{"/debug/pprof/", operators},
 	{"/v1/query", needs(access.Query)},
+	{"/v1/status", anyRight},
+	{"/v1/traffic", operators},
 	{"/v1/tail/", needs(access.Read)},
 	{"/v1/lines/", needs(access.Write)},
 	{"/arrow.flight.protocol.FlightService/", needs(access.Query)},

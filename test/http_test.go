@@ -64,6 +64,11 @@ func TestStatusOverHTTP(t *testing.T) {
 	if err := json.Unmarshal([]byte(get("/v1/status")), &byHTTP); err != nil || len(byHTTP.Members) < 10 || !slices.Equal(byCommand.Members, byHTTP.Members) {
 		t.Errorf("%v: members %v, the command has %v", err, byHTTP.Members, byCommand.Members)
 	}
+	if res, err := http.Get(c.read + "/v1/traffic?interval=1h"); err != nil || res.StatusCode != http.StatusBadRequest {
+		t.Errorf("an hour: %v, %v", res, err)
+	} else {
+		_ = res.Body.Close()
+	}
 	produce(t, c, "counted", []byte("one\n"))
 	if got := get("/v1/traffic?interval=100ms"); !strings.Contains(got, `"category":"counted"`) || strings.Contains(got, `"failed"`) {
 		t.Errorf("traffic: %s", got)

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/metadata"
 
+	"scribe/console"
 	"scribe/internal/transport/principal"
 	"scribe/internal/transport/rpc"
 	"scribe/internal/transport/tlsfiles"
@@ -114,7 +115,8 @@ var accessRules = map[string]callers{
 
 	"GET /livez":                anyone,
 	"GET /readyz":               anyone,
-	"/":                         anyone, // nothing is there
+	"/":                         anyone, // the console; at any other path nothing
+	console.Pattern:             anyone, // it holds no data
 	"GET /metrics":              people,
 	"/debug/pprof/":             operators,
 	"/debug/pprof/profile":      operators,

@@ -119,6 +119,8 @@ var paths = []struct {
 }{
 	{"/livez", everybody},
 	{"/readyz", everybody},
+	{"/", everybody}, // the console, which holds no data
+	{"/console/", everybody},
 	{"/metrics", operators},
 	{"/debug/pprof/", operators},
 	{"/v1/query", needs(access.Query)},
@@ -135,7 +137,7 @@ func requirementOf(path string) requirement {
 		return r
 	}
 	for _, p := range paths {
-		if path == p.prefix || strings.HasSuffix(p.prefix, "/") && strings.HasPrefix(path, p.prefix) {
+		if path == p.prefix || p.prefix != "/" && strings.HasSuffix(p.prefix, "/") && strings.HasPrefix(path, p.prefix) {
 			return p.of
 		}
 	}

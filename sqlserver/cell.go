@@ -65,7 +65,11 @@ func (g *Server) openQuery(ctx context.Context, req *Request) (rowSource, error)
 	}
 	q, err := columns.NewQuery(ctx, g.deps.Server, req.SQL, opts...)
 	if errors.Is(err, consumer.ErrUnknownCategory) {
-		return nil, g.unknownCategory(ctx, req.SQL)
+		parsed, err := sql.Parse(req.SQL)
+		if err != nil {
+			return nil, clientError(err)
+		}
+		return nil, g.unknownCategory(ctx, parsed.From.Category)
 	}
 	if err != nil {
 		return nil, clientError(err)
@@ -138,20 +142,19 @@ func arrowSchema(s *schema.Schema) *arrow.Schema {
 	return arrow.NewSchema(fields, nil)
 }
 
-// unknownCategory returns the error for a query of a category that does not exist.
-func (g *Server) unknownCategory(ctx context.Context, text string) error {
-	parsed, err := sql.Parse(text)
-	if err != nil {
-		return clientError(err)
-	}
-	f := near.NewFinder(parsed.From.Category)
+// unknownCategory returns the error for a category that does not exist.
+func (g *Server) unknownCategory(ctx context.Context, name string) error {
+	f := near.NewFinder(name)
 	for c := range g.deps.Categories.All() {
 		if g.sees(ctx, c) {
 			f.Offer(c.GetName())
 		}
 	}
-	return &Error{Kind: KindUnknown, Message: fmt.Sprintf("there is no category %q", parsed.From.Category), Hint: near.Phrase(f.Names())}
+	return &Error{Kind: KindUnknown, Message: fmt.Sprintf("there is no category %q", name), Hint: near.Phrase(f.Names())}
 }
+
+// clientText is an error's text for a client, to whom the package's name means nothing.
+func clientText(err error) string { return strings.TrimPrefix(err.Error(), "consumer: ") }
 
 // clientError returns an error as the client sees it. An internal error is returned unchanged.
 func clientError(err error) error {
@@ -159,7 +162,7 @@ func clientError(err error) error {
 		caret := strings.TrimSuffix(strings.TrimPrefix(e.Error(), e.Message+"\n"), "\nHINT: "+e.Hint)
 		return &Error{Kind: KindInvalid, Message: e.Message, Line: e.Line, Column: e.Column, Position: e.Pos, Caret: caret, Hint: e.Hint}
 	}
-	message := strings.TrimPrefix(err.Error(), "consumer: ") // the package's name means nothing to a client
+	message := clientText(err)
 	if e, ok := errors.AsType[*columns.LimitError](err); ok {
 		return &Error{Kind: KindLimit, Message: message, Hint: e.Hint}
 	}

@@ -1,5 +1,6 @@
 // Package sqlserver is the role that answers SQL queries over the network: over HTTP at /v1/query, and over Arrow Flight SQL.
-// Each query is a query of package columns, which reads the cell like any consumer.
+// Each query is a query of package columns, which reads the cell like any consumer. Beside them it answers tails at /v1/tail: the messages
+// of a category as they come, as lines or server-sent events (tail.go).
 //
 // # A query's life
 //

@@ -198,6 +198,7 @@ func serveOn(t *testing.T, server *httptest.Server, dial rpc.Dial, r *runner, ch
 	s.Server = g
 	mux := http.NewServeMux()
 	mux.Handle(Path, g)
+	mux.HandleFunc(TailPattern, g.ServeTail)
 	s.http = server
 	s.http.Config.Handler = mux
 	s.http.Config.Protocols = new(http.Protocols)
@@ -225,6 +226,7 @@ func (s *site) get(query string, header ...string) *http.Response {
 	return s.do(http.MethodGet, query, "", header...)
 }
 
+// do sends a request to the path for queries, or with a header Tail-Of to that for tails of a category.
 func (s *site) do(method, query, body string, header ...string) *http.Response {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
@@ -236,6 +238,9 @@ func (s *site) do(method, query, body string, header ...string) *http.Response {
 	req.Header.Set("Accept-Encoding", "identity")
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
+	}
+	if of := req.Header.Get("Tail-Of"); of != "" {
+		req.URL.Path = "/v1/tail/" + of
 	}
 	res, err := s.http.Client().Do(req)
 	if err != nil {

@@ -178,12 +178,8 @@ func (r *Request) setFields(get func(string) string, now time.Time) (err error) 
 	if !utf8.ValidString(r.SQL) {
 		return errorf(KindInvalid, "the query is not UTF-8")
 	}
-	switch v := get("follow"); v {
-	case "", "0", "false":
-	case "1", "true":
-		r.Follow = true
-	default:
-		return errorf(KindInvalid, "invalid follow %q: want 1, true, 0 or false", v)
+	if r.Follow, err = parseSwitch("follow", get("follow")); err != nil {
+		return err
 	}
 	switch v := get("from"); v {
 	case "", fromEarliest, fromLatest:
@@ -215,6 +211,17 @@ func (r *Request) setFields(get func(string) string, now time.Time) (err error) 
 		r.Timeout = d.Std()
 	}
 	return nil
+}
+
+// parseSwitch parses what is on or off.
+func parseSwitch(name, v string) (on bool, err error) {
+	switch v {
+	case "", "0", "false":
+		return false, nil
+	case "1", "true":
+		return true, nil
+	}
+	return false, errorf(KindInvalid, "invalid %s %q: want 1, true, 0 or false", name, v)
 }
 
 // parseTime parses an instant, or an age.

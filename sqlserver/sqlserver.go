@@ -22,13 +22,15 @@ type Server struct {
 	now     func() time.Time
 	metrics *roleMetrics
 	calls   lifecycle.Calls // the admitted queries
-	// open and tables are openQuery and listTables, except in tests.
+	// open, tail and tables are openQuery, openTail and listTables, except in tests.
 	open   func(ctx context.Context, req *Request) (rowSource, error)
+	tail   func(req *tailRequest, pause func()) (messageSource, error)
 	tables func(ctx context.Context) ([]tableInfo, error)
 
 	mu struct {
 		sync.Mutex
 		running map[*runningQuery]struct{}
+		tails   map[*runningTail]struct{}
 		follows int
 		flights map[*grpc.Server]struct{}
 	}
@@ -50,14 +52,14 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, errors.New("sqlserver: Deps.Categories is missing")
 	}
 	g := &Server{cfg: cfg, deps: deps, log: deps.Logger, now: deps.Now}
-	g.open, g.tables = g.openQuery, g.listTables
+	g.open, g.tail, g.tables = g.openQuery, g.openTail, g.listTables
 	if g.log == nil {
 		g.log = slog.New(slog.DiscardHandler)
 	}
 	if g.now == nil {
 		g.now = time.Now
 	}
-	g.mu.running = make(map[*runningQuery]struct{})
+	g.mu.running, g.mu.tails = make(map[*runningQuery]struct{}), make(map[*runningTail]struct{})
 	g.mu.flights = make(map[*grpc.Server]struct{})
 	count := func(of func() int) func() float64 {
 		return func() float64 {
@@ -67,15 +69,17 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		}
 	}
 	var err error
-	g.metrics, err = newMetrics(deps.Registerer, count(func() int { return len(g.mu.running) }), count(func() int { return g.mu.follows }))
+	g.metrics, err = newMetrics(deps.Registerer, count(func() int { return len(g.mu.running) }), count(func() int { return g.mu.follows }),
+		count(func() int { return len(g.mu.tails) }))
 	return g, err
 }
 
-// Close refuses new queries, ends following queries at once and the others after [Config.DrainTimeout] or when ctx ends, and
+// Close refuses new queries and tails, ends tails and following queries at once and the others after [Config.DrainTimeout] or when ctx ends, and
 // waits until all have ended. It can be called again.
 func (g *Server) Close(ctx context.Context) error {
 	return g.calls.Close(ctx, func() error {
 		g.cancelWhere(func(q *runningQuery) bool { return q.req.Follow })
+		g.cancelTails()
 		draining, cancel := context.WithTimeout(ctx, g.cfg.DrainTimeout)
 		_ = g.calls.Wait(draining) // the rest are ended below
 		cancel()
@@ -105,15 +109,47 @@ func (g *Server) cancelWhere(which func(*runningQuery) bool) {
 	}
 }
 
+func (g *Server) cancelTails() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for t := range g.mu.tails {
+		t.cancel(errClosing)
+	}
+}
+
+// refuseUntil returns an error that says when to try again, jittered, so that those refused together do not return together.
+func (g *Server) refuseUntil(k Kind, after time.Duration, format string, args ...any) error {
+	err := errorf(k, format, args...)
+	err.RetryAfter = after + g.deps.Random.Duration(after)
+	return err
+}
+
+// admitTail admits a tail, or returns why it is refused.
+func (g *Server) admitTail(t *runningTail) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case len(g.mu.tails) >= g.cfg.MaxTails:
+		return g.refuseUntil(KindBusy, 10*time.Second, "%d tails are running, the limit of this process", len(g.mu.tails))
+	case !g.calls.Enter():
+		return g.refuseUntil(KindUnavailable, time.Second, "%v", errClosing)
+	}
+	g.mu.tails[t] = struct{}{}
+	return nil
+}
+
+func (g *Server) releaseTail(t *runningTail) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.mu.tails, t)
+	g.calls.Leave()
+}
+
 // admitQuery admits a query, or returns why it is refused.
 func (g *Server) admitQuery(q *runningQuery) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	later := func(k Kind, after time.Duration, format string, args ...any) error {
-		err := errorf(k, format, args...)
-		err.RetryAfter = after + g.deps.Random.Duration(after) // jittered, so that queries refused together do not return together
-		return err
-	}
+	later := g.refuseUntil
 	switch {
 	case len(g.mu.running) >= g.cfg.MaxQueries:
 		return later(KindBusy, time.Second, "%d queries are running, the limit of this process", len(g.mu.running))

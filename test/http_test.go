@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,7 +32,7 @@ func TestHTTP(t *testing.T) {
 	}
 	post(t, up.URL, "WriteService/Publish", `{"category": "greetings", "messages": []}`, http.StatusBadRequest)
 
-	for path, want := range map[string]string{"/livez": "ok", "/readyz": "ok", "/metrics": "scribe_batcher_"} {
+	for path, want := range map[string]string{"/livez": "ok", "/readyz": "ok", "/metrics": "scribe_batcher_", "/v1/status": `{"health":"`, "/v1/traffic?interval=100ms": `"category":"greetings"`} {
 		res, err := http.Get(up.URL + path)
 		if err != nil {
 			t.Fatal(err)
@@ -88,6 +89,39 @@ func TestConnectionBounds(t *testing.T) {
 		return strings.Contains(string(body), `scribe_server_refused_total{bound="address"} `) &&
 			!strings.Contains(string(body), `scribe_server_refused_total{bound="address"} 0`+"\n")
 	})
+}
+
+// TestStatusOverHTTP: a process answers for its whole cell, also for those that a browser can't call, and a process that is gone is said.
+func TestStatusOverHTTP(t *testing.T) {
+	c := processes(t, []string{"SCRIBE_BLOBS=file", "SCRIBE_BLOB_PATH=" + filepath.Join(t.TempDir(), "blobs")})
+	get := func(path string) string {
+		res, err := http.Get(c.read + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = res.Body.Close() }()
+		body, err := io.ReadAll(res.Body)
+		if err != nil || res.StatusCode != http.StatusOK {
+			t.Fatalf("GET %s: %s, %v: %s", path, res.Status, err, body)
+		}
+		return string(body)
+	}
+	var byCommand, byHTTP struct{ Members []struct{ ID string } }
+	if err := json.Unmarshal(ok(t, nil, "status", "-o", "json", "--server", c.read), &byCommand); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(get("/v1/status")), &byHTTP); err != nil || len(byHTTP.Members) < 10 || !slices.Equal(byCommand.Members, byHTTP.Members) {
+		t.Errorf("%v: members %v, the command has %v", err, byHTTP.Members, byCommand.Members)
+	}
+	if res, err := http.Get(c.read + "/v1/traffic?interval=1h"); err != nil || res.StatusCode != http.StatusBadRequest {
+		t.Errorf("an hour: %v, %v", res, err)
+	} else {
+		_ = res.Body.Close()
+	}
+	produce(t, c, "counted", []byte("one\n"))
+	if got := get("/v1/traffic?interval=100ms"); !strings.Contains(got, `"category":"counted"`) || strings.Contains(got, `"failed"`) {
+		t.Errorf("traffic: %s", got)
+	}
 }
 
 func post(t *testing.T, url, method, body string, status int) []byte {

@@ -52,7 +52,8 @@ func TestTokens(t *testing.T) {
 		}
 	}
 	for path, wants := range map[string][3]int{ // without a token, as a writer, as an administrator
-		"/livez": {200, 200, 200}, "/readyz": {200, 200, 200}, "/metrics": {401, 403, 200}, "/debug/pprof/": {401, 403, 404}, "/nothing": {401, 403, 403},
+		"/livez": {200, 200, 200}, "/readyz": {200, 200, 200}, "/metrics": {401, 403, 200}, "/debug/pprof/": {401, 403, 404}, "/v1/status": {401, 200, 200}, "/v1/traffic?interval=100ms": {401, 403, 200},
+		"/": {200, 200, 200}, "/console/app.js": {200, 200, 200}, "/console/none.js": {404, 404, 404}, "/nothing": {401, 403, 403},
 	} {
 		for i, token := range []string{"", writer, c.admin} {
 			if status, _ := c.get(http.MethodGet, path, token, ""); status != wants[i] {

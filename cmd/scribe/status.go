@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"scribe/cmd/scribe/survey"
 	"scribe/internal/base/units"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -52,102 +53,48 @@ Exit codes: 0 if the cell answers, 5 if it or its control plane can't be reached
 		if err != nil {
 			return err
 		}
+		away := awayError(*server, h)
 		if asJSON {
-			err = printJSON(cmd.OutOrStdout(), statusJSON(h))
+			err = printJSON(cmd.OutOrStdout(), h.JSON())
 		} else {
 			err = printStatus(cmd, *server, h)
 		}
-		if h.away == nil && check && h.summary.Health != healthy {
+		if away == nil && check && h.Summary.Health != survey.Healthy {
 			err = errors.Join(err, errUnhealthy)
 		}
-		return errors.Join(err, h.away)
+		return errors.Join(err, away)
 	}
 	cmd.AddCommand(newStatusViews())
 	return cmd
 }
 
-func printStatus(cmd *cobra.Command, server string, h *cellHealth) error {
-	out, st := cmd.OutOrStdout(), h.status
+func printStatus(cmd *cobra.Command, server string, h *survey.CellHealth) error {
+	out, st := cmd.OutOrStdout(), h.Status
 	categories := st.GetCategories()
 	known := ""
-	if h.away != nil {
+	if h.Away {
 		categories, known = st.GetKnownCategories(), " (known last)"
 	}
-	fmt.Fprintf(out, "%sserver      %s\nversion     %s\nup          %v\nroles       %s\ncategories  %d%s\nmembers     %d%s\n", h.summary.healthText(), server, st.GetVersion(),
-		elapsedSince(st.GetStartedAt()), strings.Join(scribev1.RoleNames(st.GetRoles()), ","), categories, known, len(h.members), known)
+	fmt.Fprintf(out, "%sserver      %s\nversion     %s\nup          %v\nroles       %s\ncategories  %d%s\nmembers     %d%s\n", h.Summary.Text(), server, st.GetVersion(),
+		elapsedSince(st.GetStartedAt()), strings.Join(scribev1.RoleNames(st.GetRoles()), ","), categories, known, len(h.Members), known)
 	if l := st.GetLeadership(); l != nil {
 		fmt.Fprintf(out, "leader      %s (control plane at %s, term %d)\n", cmp.Or(l.GetLeader(), "unknown"), cmp.Or(l.GetLeaderUrl(), "an unknown address"), l.GetTerm())
 	}
 	if n := st.GetRetirementsPending(); n > 0 {
 		fmt.Fprintf(out, "retiring    %d (deleted categories whose logs are not retired yet: their names can't be reused until then)\n", n)
 	}
-	if len(h.members) == 0 {
+	if len(h.Members) == 0 {
 		return nil
 	}
 	w := newTable(out, "\nMEMBER\tROLES\tURL\tSLOT\tLOAD\tUP\tVERSION")
-	for _, m := range h.members {
+	for _, m := range h.Members {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%.1f%%\t%v\t%s\n", m.GetId(), strings.Join(scribev1.RoleNames(m.GetRoles()), ","), m.GetUrl(), m.GetSlot(), float64(m.GetLoad())/10,
 			elapsedSince(m.GetJoinedAt()), m.GetVersion())
 	}
-	if err := w.Flush(); err != nil || h.away != nil {
+	if err := w.Flush(); err != nil || h.Away {
 		return err
 	}
 	return printCellNodes(cmd, server)
-}
-
-type memberJSON struct {
-	ID       string    `json:"id"`
-	Roles    []string  `json:"roles"`
-	URL      string    `json:"url"`
-	Slot     uint32    `json:"slot"`
-	Load     float64   `json:"load"`
-	JoinedAt time.Time `json:"joined_at"`
-	Version  string    `json:"version"`
-}
-
-func statusJSON(h *cellHealth) any {
-	st := h.status
-	categories := st.GetCategories()
-	if h.away != nil {
-		categories = st.GetKnownCategories()
-	}
-	members := make([]memberJSON, len(h.members))
-	for i, m := range h.members {
-		members[i] = memberJSON{
-			ID: m.GetId(), Roles: scribev1.RoleNames(m.GetRoles()), URL: m.GetUrl(), Slot: m.GetSlot(), Load: float64(m.GetLoad()) / 1000,
-			JoinedAt: timeOf(m.GetJoinedAt()), Version: m.GetVersion(),
-		}
-	}
-	return struct {
-		healthSummary
-
-		// Known says that categories and members are those known last, since the control plane is away.
-		Known      bool         `json:"known_last,omitempty"`
-		Version    string       `json:"version"`
-		StartedAt  time.Time    `json:"started_at"`
-		Roles      []string     `json:"roles"`
-		Categories uint64       `json:"categories"`
-		Retiring   uint64       `json:"retirements_pending"`
-		Members    []memberJSON `json:"members"`
-		Leader     *leaderJSON  `json:"leader,omitempty"`
-	}{
-		h.summary, h.away != nil, st.GetVersion(), timeOf(st.GetStartedAt()), scribev1.RoleNames(st.GetRoles()), categories, st.GetRetirementsPending(), members,
-		newLeaderJSON(st.GetLeadership()),
-	}
-}
-
-// leaderJSON is the control plane that leads, of several that share a store. Its name and URL are empty while none is known.
-type leaderJSON struct {
-	Name string `json:"name"`
-	URL  string `json:"url"`
-	Term uint64 `json:"term"`
-}
-
-func newLeaderJSON(l *scribev1.ControlLeadership) *leaderJSON {
-	if l == nil {
-		return nil
-	}
-	return &leaderJSON{Name: l.GetLeader(), URL: l.GetLeaderUrl(), Term: l.GetTerm()}
 }
 
 func newStatusViews() *cobra.Command {

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
+	"scribe/cmd/scribe/survey"
 	"scribe/internal/base/units"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -53,7 +53,7 @@ Each process counts its 10,000 busiest categories; all others are in the line (r
 	fs := cmd.Flags()
 	format := tableFlag(cmd)
 	fs.Var(&f.interval, "interval", "time over which rates are measured, at least 100ms")
-	fs.StringVar(&f.sort, "sort", "bytes", "order: "+listChoices(sortNames()))
+	fs.StringVar(&f.sort, "sort", "bytes", "order: "+listChoices(survey.SortNames()))
 	fs.StringVar(&f.by, "by", "category", "a line for each category or owner")
 	fs.StringVar(&f.prefix, "filter", "", "only categories whose names begin so")
 	fs.StringVar(&f.owner, "owner", "", "only categories of this owner")
@@ -81,7 +81,7 @@ func (f *topFlags) checkFlags() error {
 	if f.rows < 0 {
 		return usageError(fmt.Errorf("invalid value %d for --rows: want 0 or more", f.rows))
 	}
-	return errors.Join(checkChoice("--sort", f.sort, sortNames()...), checkChoice("--by", f.by, "category", "owner"))
+	return errors.Join(checkChoice("--sort", f.sort, survey.SortNames()...), checkChoice("--by", f.by, "category", "owner"))
 }
 
 // runTop measures and shows until it is enough.
@@ -90,7 +90,7 @@ func runTop(cmd *cobra.Command, server string, f *topFlags, asJSON bool) error {
 	once := f.once || asJSON || !isTerminal(out)
 	ctx, stop := untilReaderGone(cmd.Context(), out)
 	defer stop()
-	before, err := sampleTraffic(ctx, server, f.prefix)
+	before, err := sampleCell(ctx, server, f.prefix)
 	if err != nil {
 		return err
 	}
@@ -100,19 +100,19 @@ func runTop(cmd *cobra.Command, server string, f *topFlags, asJSON bool) error {
 		case <-ctx.Done():
 			return nil
 		}
-		after, err := sampleTraffic(ctx, server, f.prefix)
+		after, err := sampleCell(ctx, server, f.prefix)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
 			return err
 		}
-		view := f.compareSamples(before, after)
+		view := f.choice().CompareSamples(before, after)
 		switch {
 		case asJSON:
-			return errors.Join(printJSON(out, view), after.failure())
+			return errors.Join(printJSON(out, view), sampleFailure(after))
 		case once:
-			return errors.Join(printTop(out, view), after.failure())
+			return errors.Join(printTop(out, view), sampleFailure(after))
 		}
 		var screen bytes.Buffer
 		screen.WriteString("\x1b[H\x1b[2J") // the cursor to the top, and an empty screen
@@ -127,62 +127,35 @@ func runTop(cmd *cobra.Command, server string, f *topFlags, asJSON bool) error {
 	}
 }
 
-// trafficSample is what the processes of a cell have counted up to a moment.
-type trafficSample struct {
-	at        time.Time
-	processes map[string]*scribev1.GetTrafficResponse // by member id
-	failed    []error
+// choice is what the flags say about rows.
+func (f *topFlags) choice() *survey.RowChoice {
+	return &survey.RowChoice{Sort: f.sort, By: f.by, Owner: f.owner, Rows: f.rows}
 }
 
-// trafficRoles count traffic, or know how far readers are.
-var trafficRoles = []scribev1.Role{scribev1.Role_ROLE_WRITEPROXY, scribev1.Role_ROLE_READPROXY, scribev1.Role_ROLE_READSTREAM}
-
-// sampleTraffic asks every process that counts.
-func sampleTraffic(ctx context.Context, server, prefix string) (*trafficSample, error) {
+// sampleCell asks every process of a cell that counts.
+func sampleCell(ctx context.Context, server, prefix string) (*survey.TrafficSample, error) {
 	members, err := callCell(ctx, server, "top", controlClient(server).ListMembers, &scribev1.ListMembersRequest{})
 	if err != nil {
 		return nil, err
 	}
-	asked := slices.DeleteFunc(members.GetMembers(), func(m *scribev1.Member) bool {
-		return m.GetUrl() == "" || !slices.ContainsFunc(trafficRoles, func(r scribev1.Role) bool { return slices.Contains(m.GetRoles(), r) })
-	})
-	answers, failed := make([]*scribev1.GetTrafficResponse, len(asked)), make([]error, len(asked))
-	var group errgroup.Group
-	group.SetLimit(membersAtOnce)
-	for i, m := range asked {
-		group.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, healthTimeout)
-			defer cancel()
-			answers[i], failed[i] = rpc.NewProcessClient(rpc.Default(), m.GetUrl()).GetTraffic(ctx, &scribev1.GetTrafficRequest{Prefix: prefix})
-			return nil
-		})
-	}
-	_ = group.Wait() // it has no errors
-	s := &trafficSample{at: time.Now(), processes: map[string]*scribev1.GetTrafficResponse{}}
-	for i, m := range asked {
-		if failed[i] != nil {
-			s.failed = append(s.failed, fmt.Errorf("%s at %s does not answer: %s", m.GetId(), m.GetUrl(), plainText(failed[i])))
-			continue
-		}
-		s.processes[m.GetId()] = answers[i]
-	}
-	if len(asked) == 0 {
-		return nil, &codedError{code: exitUnavailable, err: fmt.Errorf("top: the cell of %s has no write proxy and no read proxy", server)}
+	s, err := survey.SampleTraffic(ctx, rpc.Default(), members.GetMembers(), prefix)
+	if err != nil {
+		return nil, &codedError{code: exitUnavailable, err: fmt.Errorf("top: ask the cell of %s: %w", server, err)}
 	}
 	return s, nil
 }
 
-// failure is the error of a measurement in which processes are missing.
-func (s *trafficSample) failure() error {
-	if len(s.failed) == 0 {
+// sampleFailure is the error of a measurement in which processes are missing.
+func sampleFailure(s *survey.TrafficSample) error {
+	if len(s.Failed) == 0 {
 		return nil
 	}
-	return &codedError{code: exitUnavailable, err: errors.Join(s.failed...)}
+	return &codedError{code: exitUnavailable, err: errors.Join(s.Failed...)}
 }
 
 // printTop prints a table.
-func printTop(out io.Writer, v *topView) error {
-	w := newTable(out, v.by+"\tIN/s\tMSGS/s\tOUT/s\tMSGS/s\tERRORS/s\tQUOTA\tREADERS\tLAG")
+func printTop(out io.Writer, v *survey.TrafficView) error {
+	w := newTable(out, v.By+"\tIN/s\tMSGS/s\tOUT/s\tMSGS/s\tERRORS/s\tQUOTA\tREADERS\tLAG")
 	for _, row := range append(slices.Clone(v.Categories), v.Rest, v.Total) {
 		name := row.Category
 		if row.Owner != "" && name != "" {
@@ -191,7 +164,7 @@ func printTop(out io.Writer, v *topView) error {
 			name = row.Owner
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", name, units.About(row.WrittenBytes), rateText(row.WrittenMessages), units.About(row.ReadBytes),
-			rateText(row.ReadMessages), rateText(row.Errors), row.quotaText(), row.Readers, lagOfReaders(row.Lag))
+			rateText(row.ReadMessages), rateText(row.Errors), quotaUseText(&row), row.Readers, lagOfReaders(row.Lag))
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -222,7 +195,7 @@ func lagOfReaders(seconds float64) string {
 	return units.Duration(time.Duration(seconds * float64(time.Second)).Round(100 * time.Millisecond)).String()
 }
 
-func (r *topRow) quotaText() string {
+func quotaUseText(r *survey.TrafficRow) string {
 	if r.Quota == 0 && r.QuotaUsed == 0 {
 		return "-"
 	}

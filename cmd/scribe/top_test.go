@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"scribe/cmd/scribe/survey"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -87,19 +88,19 @@ func TestTop(t *testing.T) {
 		{Id: "b", Roles: []scribev1.Role{scribev1.Role_ROLE_BATCHER}, Url: "http://127.0.0.1:1"}, // is not asked
 	}}}
 	server := serveProcess(t, rpc.Services{Control: cell})
-	show := func(args ...string) topView {
+	show := func(args ...string) survey.TrafficView {
 		t.Helper()
 		out, err := runCommand(t, append([]string{"top", "-o", "json", "--interval", "100ms", "--server", server}, args...)...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var v topView
+		var v survey.TrafficView
 		if err := json.Unmarshal([]byte(out), &v); err != nil {
 			t.Fatalf("%v in %s", err, out)
 		}
 		return v
 	}
-	names := func(v topView) (names []string) {
+	names := func(v survey.TrafficView) (names []string) {
 		for _, r := range v.Categories {
 			names = append(names, r.Category+r.Owner)
 		}
@@ -151,99 +152,12 @@ func TestTop(t *testing.T) {
 	}
 }
 
-// TestTopSamples: a process that restarted counts from its beginning, one that appeared does not count yet, and one that does not answer is said.
-func TestTopSamples(t *testing.T) {
-	now := time.Now()
-	process := func(started int64, bytes uint64) *scribev1.GetTrafficResponse {
-		return &scribev1.GetTrafficResponse{StartedAt: started, Categories: []*scribev1.CategoryTraffic{{Category: "c", WrittenBytes: bytes}}}
-	}
-	before := &trafficSample{at: now, processes: map[string]*scribev1.GetTrafficResponse{"same": process(1, 1000), "restarted": process(1, 5000)}}
-	after := &trafficSample{
-		at:        now.Add(10 * time.Second),
-		processes: map[string]*scribev1.GetTrafficResponse{"same": process(1, 1100), "restarted": process(2, 30), "new": process(3, 1<<40)},
-		failed:    []error{usageError(context.DeadlineExceeded)},
-	}
-	f := topFlags{sort: "bytes", by: "category"}
-	if v := f.compareSamples(before, after); len(v.Categories) != 1 || v.Categories[0].WrittenBytes != 13 || len(v.Failed) != 1 {
-		t.Errorf("%+v", v)
-	}
-}
-
-// healthyCell is a cell of which everything is in order: two processes with all roles.
-func healthyCell() (*scribev1.GetStatusResponse, []memberHealth) {
-	roles := []scribev1.Role{
+// wellMember is a member with all roles that a cell can't do without.
+func wellMember() *scribev1.Member {
+	return &scribev1.Member{Id: "a", Version: "v1", Roles: []scribev1.Role{
 		scribev1.Role_ROLE_CONTROLPLANE, scribev1.Role_ROLE_METALOG, scribev1.Role_ROLE_BATCHER, scribev1.Role_ROLE_WRITEPROXY,
 		scribev1.Role_ROLE_READSTREAM, scribev1.Role_ROLE_READPROXY, scribev1.Role_ROLE_COLLECTOR,
-	}
-	var answers []memberHealth
-	st := &scribev1.GetStatusResponse{}
-	for _, id := range []string{"a", "b", "c"} {
-		m := &scribev1.Member{Id: id, Roles: roles, Url: "http://" + id, Version: "v1"}
-		st.Members = append(st.Members, m)
-		answers = append(answers, memberHealth{member: m, health: &scribev1.GetHealthResponse{}, ahead: time.Minute})
-	}
-	return st, answers
-}
-
-// TestHealthOfCells: each thing that can be wrong is named with its severity, and a cell in order is healthy.
-func TestHealthOfCells(t *testing.T) {
-	if st, answers := healthyCell(); true {
-		if v := judgeHealth("s", st, false, answers); v.Health != healthy || len(v.Reasons) > 0 {
-			t.Errorf("a healthy cell: %+v", v)
-		}
-	}
-	if st, answers := healthyCell(); true {
-		answers[0].health.Open, answers[2].health.Open = true, true
-		if v := judgeHealth("s", st, false, answers); v.Health != healthy || !strings.Contains(v.healthText(), "insecure    a, c: everybody") {
-			t.Errorf("a cell open to everybody: %s", v.healthText())
-		}
-	}
-	without := func(answers []memberHealth, role scribev1.Role) {
-		for i := range answers {
-			answers[i].member.Roles = slices.DeleteFunc(slices.Clone(answers[i].member.GetRoles()), func(r scribev1.Role) bool { return r == role })
-		}
-	}
-	for _, c := range []struct {
-		name  string
-		spoil func(answers []memberHealth)
-		want  string // health, then the first reason
-	}{
-		{"no batcher", func(a []memberHealth) { without(a, scribev1.Role_ROLE_BATCHER) }, "failing batcher: no live process has this role: nothing can be written"},
-		{"no read proxy", func(a []memberHealth) { without(a, scribev1.Role_ROLE_READPROXY) }, "failing readproxy: no live process has this role: nothing can be read"},
-		{"no retention", func(a []memberHealth) { without(a, scribev1.Role_ROLE_COLLECTOR) }, "degraded retention: no live process"},
-		{"one is silent", func(a []memberHealth) { a[1].health, a[1].err = nil, context.DeadlineExceeded }, "degraded b: does not answer at http://b"},
-		{"all are silent", func(a []memberHealth) {
-			for i := range a {
-				a[i].health, a[i].err = nil, context.DeadlineExceeded
-			}
-		}, "failing a: does not answer at http://a"},
-		{"a store fails", func(a []memberHealth) {
-			a[0].health.Problems = []*scribev1.Problem{
-				{Severity: scribev1.Severity_SEVERITY_DEGRADED, Subject: "disk", Text: "nearly full"},
-				{Severity: scribev1.Severity_SEVERITY_FAILING, Subject: "blob store", Text: "puts have failed"},
-			}
-		}, "failing a: blob store: puts have failed"},
-		{"versions", func(a []memberHealth) { a[2].member.Version = "v2" }, "degraded versions: processes have different ones: v1 (a, b); v2 (c)"},
-		{"clock ahead", func(a []memberHealth) { a[0].ahead += 4 * time.Second }, "degraded a: its clock is 4s ahead of the others'"},
-		{"a reader asks", func(a []memberHealth) { a[1].health, a[1].hidden = nil, true }, "unknown processes: how they are is for operators"},
-		{"clock behind", func(a []memberHealth) { a[0].ahead -= 1500 * time.Millisecond }, "degraded a: its clock is 1.5s behind the others'"},
-	} {
-		st, answers := healthyCell()
-		c.spoil(answers)
-		v := judgeHealth("s", st, false, answers)
-		if len(v.Reasons) == 0 {
-			t.Errorf("%s: nothing is said", c.name)
-			continue
-		}
-		if got := v.Health + " " + v.Reasons[0].Subject + ": " + v.Reasons[0].Text; !strings.HasPrefix(got, c.want) {
-			t.Errorf("%s: %s, want %s", c.name, got, c.want)
-		}
-	}
-	st, answers := healthyCell()
-	st.Members, st.KnownMembers = nil, st.GetMembers()
-	if v := judgeHealth("http://s", st, true, answers); v.Health != degraded || !strings.Contains(v.healthText(), "degraded  control plane: http://s can't reach it") {
-		t.Errorf("without a control plane: %s", v.healthText())
-	}
+	}}
 }
 
 // TestStatusHealth: the status begins with the health and its reasons, as text and as JSON; what was known last is shown while the control plane is
@@ -252,8 +166,7 @@ func TestStatusHealth(t *testing.T) {
 	sick := &countingProcess{health: &scribev1.GetHealthResponse{Now: time.Now().UnixMicro(), Problems: []*scribev1.Problem{
 		{Severity: scribev1.Severity_SEVERITY_FAILING, Subject: "blob store", Text: "puts have\nfailed"},
 	}}}
-	st, _ := healthyCell()
-	st.Roles, st.Members = []scribev1.Role{scribev1.Role_ROLE_CONTROLPLANE}, st.GetMembers()[:1]
+	st := &scribev1.GetStatusResponse{Roles: []scribev1.Role{scribev1.Role_ROLE_CONTROLPLANE}, Members: []*scribev1.Member{wellMember()}}
 	st.Members[0].Url = serveProcess(t, rpc.Services{Process: sick})
 	cell := &listedMembers{status: st}
 	server := serveProcess(t, rpc.Services{Control: cell})
@@ -273,7 +186,7 @@ func TestStatusHealth(t *testing.T) {
 	out, err = runCommand(t, "status", "-o", "json", "--server", server)
 	var shown struct {
 		Health     string
-		Reasons    []healthReason
+		Reasons    []survey.HealthReason
 		Known      bool `json:"known_last"`
 		Categories int
 		Members    []struct{ ID string }
@@ -281,7 +194,7 @@ func TestStatusHealth(t *testing.T) {
 	if jerr := json.Unmarshal([]byte(out), &shown); jerr != nil || exitCode(err) != exitUnavailable {
 		t.Fatalf("exit code %d, %v, %v:\n%s", exitCode(err), err, jerr, out)
 	}
-	if shown.Health != degraded || !shown.Known || shown.Categories != 12 || len(shown.Members) != 1 || shown.Reasons[0].Subject != "control plane" {
+	if shown.Health != survey.Degraded || !shown.Known || shown.Categories != 12 || len(shown.Members) != 1 || shown.Reasons[0].Subject != "control plane" {
 		t.Errorf("shown is %+v", shown)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/metadata"
 
+	"scribe/console"
 	"scribe/internal/cell/audit"
 	"scribe/internal/transport/principal"
 	"scribe/internal/transport/rpc"
@@ -115,13 +116,17 @@ var accessRules = map[string]callers{
 
 	"GET /livez":                anyone,
 	"GET /readyz":               anyone,
-	"/":                         anyone, // nothing is there
+	"/":                         anyone, // the console; at any other path nothing
+	console.Pattern:             anyone, // it holds no data
 	"GET /metrics":              people,
 	"/debug/pprof/":             operators,
 	"/debug/pprof/profile":      operators,
 	"/debug/pprof/symbol":       operators,
 	"/debug/pprof/trace":        operators,
 	"/v1/query":                 people,
+	"GET /v1/status":            knownOnes,
+	"GET /v1/traffic":           operators,
+	"GET /v1/tail/{category}":   people,
 	"POST /v1/lines/{category}": knownOnes,
 
 	sqlserver.FlightPath + "Handshake":      people,

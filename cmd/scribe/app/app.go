@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"scribe/console"
 	"scribe/internal/cell/audit"
 	"scribe/internal/cell/enforce"
 	"scribe/internal/role/traffic"
@@ -67,9 +68,10 @@ type App struct {
 	tls       *tlsfiles.Files // nil if the configuration names none
 	guard     *accessGuard
 	trail     *audit.Trail // nil where nobody is asked who it is
-	bounds    *rpc.Bounds // what callers may hold of the process
+	bounds    *rpc.Bounds  // what callers may hold of the process
 	mux       *guardedMux
-	loopMux   *http.ServeMux // services for roles of this process; nil with Direct wiring
+	loopMux   *http.ServeMux   // services for roles of this process; nil with Direct wiring
+	console   *console.Handler // nil without one
 	server    *rpc.Server
 	transport *rpc.Transport // to other processes
 	// enforcer decides who may do what here; nil in an agent alone. entrance is the mux behind it, once it knows.
@@ -274,6 +276,12 @@ func (a *App) startListening(ctx context.Context) error {
 	a.mux.HandleFunc("GET /livez", a.serveLivez)
 	a.mux.HandleFunc("GET /readyz", a.serveReadyz)
 	a.mux.HandleFunc("/", a.serveUnknownPath)
+	if a.cfg.Console {
+		if a.console, err = console.New(); err != nil {
+			return errors.Join(err, l.Close())
+		}
+		a.mux.Handle(console.Pattern, a.console)
+	}
 	a.mux.Handle("GET /metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{Registry: a.registry}))
 	if a.cfg.Pprof {
 		a.mux.HandleFunc("/debug/pprof/", pprof.Index)
@@ -308,9 +316,13 @@ func (a *App) startListening(ctx context.Context) error {
 	return nil
 }
 
-// serveUnknownPath answers requests for unknown paths. While roles start, the service may still appear, so the answer is to retry: a caller
+// serveUnknownPath answers requests for unknown paths, and shows the console at the root. While roles start, the service may still appear, so the answer is to retry: a caller
 // that is told that the service does not exist would give up on a server that is restarting.
 func (a *App) serveUnknownPath(w http.ResponseWriter, r *http.Request) {
+	if a.console != nil && r.URL.Path == "/" && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		a.console.ServeHTTP(w, r)
+		return
+	}
 	if a.ready.Load() {
 		if other := a.allowedMethod(r); other != "" {
 			w.Header().Set("Allow", other)

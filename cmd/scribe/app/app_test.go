@@ -190,6 +190,14 @@ func TestReadiness(t *testing.T) {
 	if got := status("/v1/lines/access"); got != http.StatusMethodNotAllowed {
 		t.Errorf("GET where lines are posted: %d", got)
 	}
+	if got := status("/"); got != http.StatusOK {
+		t.Errorf("the console: %d", got)
+	}
+	if res, err := http.Post(a.URL()+"/", "text/plain", http.NoBody); err != nil || res.StatusCode != http.StatusNotFound {
+		t.Errorf("POST to the console: %v, %v", res, err)
+	} else {
+		_ = res.Body.Close()
+	}
 	a.ready.Store(false)
 	if got := status("/nothing"); got != http.StatusServiceUnavailable {
 		t.Errorf("what no role serves yet: %d", got)
@@ -199,6 +207,26 @@ func TestReadiness(t *testing.T) {
 	}
 	if got := status("/livez"); got != http.StatusOK {
 		t.Errorf("alive: %d", got)
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// TestNoConsole: a process that is told to has none.
+func TestNoConsole(t *testing.T) {
+	a, err := start(t, Direct, func(c *Config) { c.Console = false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopNow(t, a)
+	for _, path := range []string{"/", "/console/app.js"} {
+		res, err := http.Get(a.URL() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if res.StatusCode != http.StatusNotFound {
+			t.Errorf("GET %s: %s", path, res.Status)
+		}
 	}
 	http.DefaultClient.CloseIdleConnections()
 }

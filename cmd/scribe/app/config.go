@@ -102,6 +102,8 @@ type Config struct {
 	Log LogConfig `yaml:"log"`
 	// Pprof serves profiles under /debug/pprof/.
 	Pprof bool `yaml:"pprof" flag:"pprof,up,serve,agent" help:"serve profiles under /debug/pprof/"`
+	// Console serves the web console at / and under /console/.
+	Console bool `yaml:"console" default:"true" flag:"console,up,serve,agent" help:"serve the web console at /; --console=false for none"`
 	// Flight is a TCP address of Arrow Flight SQL alone, host:port; empty = none. The process's own address has it as well, as it has queries over HTTP.
 	Flight string `yaml:"sqlserver.flight" flag:"flight" help:"address to serve Arrow Flight SQL on, host:port, beside --listen, where it is as queries over HTTP are (default: none)"`
 

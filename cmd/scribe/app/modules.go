@@ -194,6 +194,8 @@ func (a *App) startControlGateway(context.Context) error {
 	a.onStop("control gateway", g.close)
 	g.lastKnown = a.lastKnown
 	a.provideServices(rpc.Services{Control: g, Group: a.parts.groups, Process: processService{a}})
+	a.mux.HandleFunc(statusPattern, a.serveStatus)
+	a.mux.HandleFunc(trafficPattern, a.serveTraffic)
 	if a.overLoopback() {
 		a.parts.control = rpc.NewControlClient(a.parts.loopback, loopbackURL)
 	}
@@ -424,6 +426,7 @@ func (a *App) startSQLServer(ctx context.Context) error {
 	}
 	a.onStop("SQL server", g.Close)
 	a.mux.Handle(sqlserver.Path, g)
+	a.mux.HandleFunc(sqlserver.TailPattern, g.ServeTail)
 	overHTTP, err := g.FlightHandler()
 	if err != nil {
 		return err

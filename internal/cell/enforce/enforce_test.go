@@ -160,15 +160,16 @@ func TestAdmission(t *testing.T) {
 		join    = "/scribe.v1.ControlService/Join"
 		issue   = "/scribe.v1.AccessService/IssueToken"
 		records = "/scribe.v1.AccessService/WatchAccess"
+		all     = "writer reader ops root"
 	)
 	for path, allowed := range map[string]string{
 		write: "writer root", stream: "reader root", submit: "", status: "writer reader ops root", join: "", issue: "ops root", records: "",
 		"/livez": "writer reader ops root", "/readyz": "writer reader ops root", "/metrics": "ops root", "/debug/pprof/profile": "ops root", "/metricsx": "",
-		"/v1/query": "root", "/v1/lines/a.x": "writer root", "/": "", "/v1/lines": "", "/scribe.v1.WriteService/Other": "",
+		"/v1/query": "root", "/v1/status": "writer reader ops root", "/v1/traffic": "ops root", "/v1/tail/b": "reader root", "/v1/tail": "", "/v1/lines/a.x": "writer root", "/": all, "/console/app.js": all, "/nothing": "", "/v1/lines": "", "/scribe.v1.WriteService/Other": "",
 	} {
 		for _, who := range []string{"", "writer", "reader", "ops", "root", "stranger"} {
 			want := slices.Contains(strings.Fields(allowed), who)
-			if path == "/livez" || path == "/readyz" {
+			if path == "/livez" || path == "/readyz" || path == "/" || path == "/console/app.js" {
 				want = true
 			}
 			if open(path, who) != want {

@@ -119,9 +119,14 @@ var paths = []struct {
 }{
 	{"/livez", everybody},
 	{"/readyz", everybody},
+	{"/", everybody}, // the console, which holds no data
+	{"/console/", everybody},
 	{"/metrics", operators},
 	{"/debug/pprof/", operators},
 	{"/v1/query", needs(access.Query)},
+	{"/v1/status", anyRight},
+	{"/v1/traffic", operators},
+	{"/v1/tail/", needs(access.Read)},
 	{"/v1/lines/", needs(access.Write)},
 	{"/arrow.flight.protocol.FlightService/", needs(access.Query)},
 }
@@ -132,7 +137,7 @@ func requirementOf(path string) requirement {
 		return r
 	}
 	for _, p := range paths {
-		if path == p.prefix || strings.HasSuffix(p.prefix, "/") && strings.HasPrefix(path, p.prefix) {
+		if path == p.prefix || p.prefix != "/" && strings.HasSuffix(p.prefix, "/") && strings.HasPrefix(path, p.prefix) {
 			return p.of
 		}
 	}

@@ -1,0 +1,102 @@
+package survey
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"scribe/internal/transport/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// CellHealth is a cell as one of its processes and all its members describe it.
+type CellHealth struct {
+	Status  *scribev1.GetStatusResponse
+	Members []*scribev1.Member // those known last, if the control plane is away
+	Summary HealthSummary
+	// Away says that no control plane was reached.
+	Away bool
+}
+
+// ExamineCell asks all members of a cell how they are. server, one of its processes, has told its status.
+func ExamineCell(ctx context.Context, t *rpc.Transport, server string, st *scribev1.GetStatusResponse) *CellHealth {
+	c := newCell(st)
+	c.Summary = JudgeHealth(server, st, c.Away, AskHealth(ctx, t, c.Members))
+	return c
+}
+
+// DescribeCell is ExamineCell for those who may not know how processes are: nobody is asked.
+func DescribeCell(server string, st *scribev1.GetStatusResponse) *CellHealth {
+	c := newCell(st)
+	answers := make([]MemberHealth, len(c.Members))
+	for i, m := range c.Members {
+		answers[i] = MemberHealth{Member: m, Hidden: true}
+	}
+	c.Summary = JudgeHealth(server, st, c.Away, answers)
+	return c
+}
+
+func newCell(st *scribev1.GetStatusResponse) *CellHealth {
+	c := &CellHealth{Status: st, Members: st.GetMembers()}
+	if len(c.Members) == 0 && (st.GetLeadership() != nil || !slices.Contains(st.GetRoles(), scribev1.Role_ROLE_CONTROLPLANE)) {
+		// A control plane that answers, and that leads if there are several, knows at least itself.
+		c.Away, c.Members = true, st.GetKnownMembers()
+	}
+	return c
+}
+
+type memberJSON struct {
+	ID       string    `json:"id"`
+	Roles    []string  `json:"roles"`
+	URL      string    `json:"url"`
+	Slot     uint32    `json:"slot"`
+	Load     float64   `json:"load"`
+	JoinedAt time.Time `json:"joined_at"`
+	Version  string    `json:"version"`
+}
+
+// JSON is the cell as "scribe status -o json" prints it.
+func (c *CellHealth) JSON() any {
+	st := c.Status
+	categories := st.GetCategories()
+	if c.Away {
+		categories = st.GetKnownCategories()
+	}
+	members := make([]memberJSON, len(c.Members))
+	for i, m := range c.Members {
+		members[i] = memberJSON{
+			ID: m.GetId(), Roles: scribev1.RoleNames(m.GetRoles()), URL: m.GetUrl(), Slot: m.GetSlot(), Load: float64(m.GetLoad()) / 1000,
+			JoinedAt: time.UnixMicro(m.GetJoinedAt()).UTC(), Version: m.GetVersion(),
+		}
+	}
+	return struct {
+		HealthSummary
+
+		// Known says that categories and members are those known last, since the control plane is away.
+		Known      bool         `json:"known_last,omitempty"`
+		Version    string       `json:"version"`
+		StartedAt  time.Time    `json:"started_at"`
+		Roles      []string     `json:"roles"`
+		Categories uint64       `json:"categories"`
+		Retiring   uint64       `json:"retirements_pending"`
+		Members    []memberJSON `json:"members"`
+		Leader     *leaderJSON  `json:"leader,omitempty"`
+	}{
+		c.Summary, c.Away, st.GetVersion(), time.UnixMicro(st.GetStartedAt()).UTC(), scribev1.RoleNames(st.GetRoles()), categories, st.GetRetirementsPending(), members,
+		newLeaderJSON(st.GetLeadership()),
+	}
+}
+
+// leaderJSON is the control plane that leads, of several that share a store. Its name and URL are empty while none is known.
+type leaderJSON struct {
+	Name string `json:"name"`
+	URL  string `json:"url"`
+	Term uint64 `json:"term"`
+}
+
+func newLeaderJSON(l *scribev1.ControlLeadership) *leaderJSON {
+	if l == nil {
+		return nil
+	}
+	return &leaderJSON{Name: l.GetLeader(), URL: l.GetLeaderUrl(), Term: l.GetTerm()}
+}

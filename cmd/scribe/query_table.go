@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -79,7 +80,7 @@ func (f *queryFlags) printListing(cmd *cobra.Command, server string, show *sql.S
 	var rows arrow.RecordBatch
 	if show.Category == "" {
 		var names []string
-		err := eachCategory(cmd, server, "", func(c *scribev1.Category) error {
+		err := eachCategory(cmd.Context(), server, "", func(c *scribev1.Category) error {
 			names = append(names, c.GetName())
 			return nil
 		})
@@ -121,9 +122,9 @@ func (f *queryFlags) printListing(cmd *cobra.Command, server string, show *sql.S
 }
 
 // eachCategory calls a function with each category that the caller may see and whose name has a prefix, by name.
-func eachCategory(cmd *cobra.Command, server, prefix string, do func(*scribev1.Category) error) error {
+func eachCategory(ctx context.Context, server, prefix string, do func(*scribev1.Category) error) error {
 	for req := (&scribev1.ListCategoriesRequest{Prefix: prefix}); ; {
-		res, err := callCell(cmd.Context(), server, "list categories", controlClient(server).ListCategories, req)
+		res, err := callCell(ctx, server, "list categories", controlClient(server).ListCategories, req)
 		if err != nil {
 			return err
 		}

@@ -222,8 +222,12 @@ type flightSQL struct {
 // ticketMagic is the prefix of query handles; its digit is the version of the JSON after it.
 const ticketMagic = "SCRQ1"
 
-// queryTicket is a query as clients hold it: its parameters, and its id.
+// queryTicket is a query as clients hold it: its parameters, and its id. The handle of a prepared statement also has the values of the query's
+// parameters, beside its text: whoever bound values once may bind others with the same handle.
 type queryTicket map[string]string
+
+// ticketValues is the key of the values, a JSON list.
+const ticketValues = "values"
 
 // newTicket returns the ticket of a request. Times given as ages are converted to instants.
 func newTicket(r *Request) queryTicket {
@@ -264,7 +268,14 @@ func decodeTicket(handle []byte, now time.Time) (queryTicket, *Request, error) {
 
 func (t queryTicket) toRequest(now time.Time) (*Request, error) {
 	r := &Request{}
-	return r, r.setFields(func(name string) string { return t[name] }, now)
+	if err := r.setFields(func(name string) string { return t[name] }, now); err != nil || t[ticketValues] == "" {
+		return r, err
+	}
+	var values []sql.Parameter
+	if err := json.Unmarshal([]byte(t[ticketValues]), &values); err != nil {
+		return r, errorf(KindInvalid, "the values of the handle can't be read: %v", err)
+	}
+	return r, r.bindValues(values)
 }
 
 // headerPrefix is the prefix of call headers with settings that the text of a query can't express.

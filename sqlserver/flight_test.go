@@ -196,6 +196,13 @@ func TestFlightParameters(t *testing.T) {
 		if rows, err := table(ctx, t, c, info); err != nil || len(rows) != 2 || r.last().SQL != want {
 			t.Errorf("%v: %d rows of %s, %v", values, len(rows), r.last().SQL, err)
 		}
+		p.SetParameters(row("1", "2", "3")) // other values, with the handle that has some
+		if info, err = p.Execute(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := table(ctx, t, c, info); err != nil || r.last().SQL != "SELECT * FROM access WHERE n = '1' AND text = '2' LIMIT 3" {
+			t.Errorf("with other values: %s, %v", r.last().SQL, err)
+		}
 	}
 	for says, values := range map[string]arrow.RecordBatch{
 		"has no value: 1 are given": row("x"), "3 parameters, but 4 values": row("1", "2", "3", "4"), "2 rows of values": batchFrom(0, 2, "x"),

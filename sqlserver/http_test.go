@@ -552,6 +552,7 @@ func FuzzRequest(f *testing.F) {
 
 func FuzzTicket(f *testing.F) {
 	f.Add([]byte(ticketMagic + `{"sql":"SELECT 1","limit":"4"}`))
+	f.Add([]byte(ticketMagic + `{"sql":"SELECT a FROM t WHERE b = ?","values":"[{\"Type\":\"number\",\"Text\":\"4\"}]"}`))
 	f.Fuzz(func(t *testing.T, handle []byte) {
 		if _, req, err := decodeTicket(handle, time.Unix(1e9, 0)); err == nil && req == nil {
 			t.Fatal("neither a request nor an error")

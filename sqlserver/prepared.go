@@ -2,6 +2,7 @@ package sqlserver
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"io"
 	"strconv"
@@ -67,14 +68,23 @@ func (f *flightSQL) bindValues(s flight.FlightService_DoPutServer) error {
 	if err != nil {
 		return rpcError(err)
 	}
-	_, req, err := decodeTicket(cmd.GetPreparedStatementHandle(), f.g.now())
+	t, _, err := decodeTicket(cmd.GetPreparedStatementHandle(), f.g.now())
 	if err != nil {
 		return rpcError(err)
 	}
-	if err := req.bindValues(values); err != nil {
+	text, err := json.Marshal(values)
+	if err != nil {
+		return err
+	}
+	t[ticketValues] = string(text)
+	if _, err := t.toRequest(f.g.now()); err != nil {
 		return rpcError(err)
 	}
-	result, err := proto.Marshal(&pb.DoPutPreparedStatementResult{PreparedStatementHandle: newTicket(req).encodeTicket()})
+	handle := t.encodeTicket()
+	if len(handle) > maxBody {
+		return rpcError(errorf(KindTooLarge, "the query and the values of its parameters take %d bytes, at most %d are allowed", len(handle), maxBody))
+	}
+	result, err := proto.Marshal(&pb.DoPutPreparedStatementResult{PreparedStatementHandle: handle})
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"scribe/columnar/aggregate"
 	"scribe/columnar/sql"
 	"scribe/columnar/vector"
 	"scribe/consumer"
@@ -265,14 +267,89 @@ func TestQueryErrors(t *testing.T) {
 	if _, err := columns.NewQuery(t.Context(), "", `SELECT n FROM other`, consumer.WithServices(c, c), consumer.WithControl(c)); !errors.Is(err, consumer.ErrUnknownCategory) {
 		t.Errorf("another category: got %v", err)
 	}
-	for text, column := range map[string]int{`SELECT count(*) FROM "web.access"`: 1, `SELECT n FROM "web.access" GROUP BY n`: 37} {
+	for text, column := range map[string]int{
+		`SELECT count(*) FROM "web.access"`: 1, `SELECT n FROM "web.access" GROUP BY n`: 37, `SELECT DISTINCT n FROM "web.access"`: 1,
+		`SELECT n FROM "web.access" ORDER BY n LIMIT 1`: 37,
+	} {
 		_, err := columns.NewQuery(t.Context(), "", text, consumer.WithServices(c, c), consumer.WithControl(c), columns.WithFollow())
-		if wrong := new(sql.Error); !errors.As(err, &wrong) || !strings.Contains(wrong.Message, "need an end") || wrong.Column != column {
+		if wrong := new(sql.Error); !errors.As(err, &wrong) || !regexp.MustCompile("needs? an end").MatchString(wrong.Message) || wrong.Column != column {
 			t.Errorf("%s, followed: got %v", text, err)
 		}
 	}
 	if c.streams+c.fetches > 0 {
 		t.Errorf("%d streams and %d fetches before an iteration", c.streams, c.fetches)
+	}
+}
+
+// TestSortedRows: ORDER BY, DISTINCT and OFFSET have the same answer in whatever form payloads arrive.
+func TestSortedRows(t *testing.T) {
+	for text, want := range map[string]string{
+		`SELECT n FROM "web.access" ORDER BY n DESC LIMIT 3`:                                   "29 28 27",
+		`SELECT n FROM "web.access" ORDER BY n % 2 DESC, n LIMIT 3 OFFSET 13`:                  "27 29 0",
+		`SELECT n FROM "web.access" WHERE n > 26 ORDER BY s`:                                   "27 28 29",
+		`SELECT n FROM "web.access" ORDER BY n OFFSET 28`:                                      "28 29",
+		`SELECT n FROM "web.access" ORDER BY n LIMIT 0`:                                        "",
+		`SELECT n FROM "web.access" ORDER BY n OFFSET 99`:                                      "",
+		`SELECT n FROM "web.access" WHERE n < 0 ORDER BY n LIMIT 9`:                            "",
+		`SELECT n FROM "web.access" ORDER BY n % 2, _time, _persisted, _offset, n LIMIT 2`:     "0 2",
+		`SELECT DISTINCT n / 10 AS n FROM "web.access" ORDER BY 1 DESC`:                        "2 1 0",
+		`SELECT DISTINCT n % 3 AS n FROM "web.access" ORDER BY n LIMIT 1 OFFSET 1`:             "1",
+		`SELECT DISTINCT count(*) AS n FROM "web.access" GROUP BY n % 4 ORDER BY 1`:            "7 8",
+		`SELECT n % 4 AS n, count(*) FROM "web.access" GROUP BY 1 ORDER BY 1 LIMIT 2 OFFSET 2`: "2 3",
+	} {
+		for _, way := range ways {
+			c := numbers(t, 6, 5)
+			c.serve(way)
+			got, q := answer(t, c, text)
+			var found []string
+			for _, m := range regexp.MustCompile(`"n":(\d+)`).FindAllStringSubmatch(got, -1) {
+				found = append(found, m[1])
+			}
+			if strings.Join(found, " ") != want {
+				t.Errorf("%s, %s: got %s, want %s", text, way, found, want)
+			}
+			if x := q.Explain(); x.Sorted == x.Grouped {
+				t.Errorf("%s: explained as sorted %t, grouped %t", text, x.Sorted, x.Grouped)
+			}
+		}
+	}
+	// Without an order OFFSET leaves out what comes first, from payload to payload; a checkpoint is after what was left out.
+	c := numbers(t, 6, 5)
+	c.serve("here")
+	all, _ := answer(t, c, `SELECT n FROM "web.access"`)
+	got, q := answer(t, c, `SELECT n FROM "web.access" LIMIT 8 OFFSET 7`)
+	at, err := consumer.Checkpoint(q.Checkpoint())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest, _ := answer(t, c, `SELECT n FROM "web.access"`, consumer.WithStart(at))
+	skipped := strings.Join(strings.SplitAfter(all, "\n")[7:], "")
+	if got+rest != skipped || strings.Count(got, "\n") != 8 {
+		t.Errorf("got\n%s, then\n%swant\n%s", got, rest, skipped)
+	}
+}
+
+// TestSortedBounds: what is sorted is bounded by rows and by memory.
+func TestSortedBounds(t *testing.T) {
+	c := numbers(t, 3, 40_000)
+	for text, want := range map[string]string{
+		`SELECT n FROM "web.access" ORDER BY n`:                                                   "more than 100000 rows to sort: add a LIMIT",
+		`SELECT n, s || s || s || s || s || s || s AS s FROM "web.access" ORDER BY n LIMIT 60000`: "rows to sort take",
+		`SELECT DISTINCT s || s || s || s || s AS s FROM "web.access"`:                            "groups take",
+	} {
+		q := newQuery(t, c, text, columns.WithMaxMemory(4<<20))
+		var err error
+		for _, e := range q.Batches(t.Context()) {
+			err = errors.Join(err, e)
+		}
+		if !errors.Is(err, aggregate.ErrLimit) || !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("%s: got %v", text, err)
+		}
+	}
+	// Few of many rows take little.
+	q := newQuery(t, c, `SELECT n, s || s || s || s || s AS s FROM "web.access" ORDER BY n DESC LIMIT 2`, columns.WithMaxMemory(4<<20))
+	if got := lines(t, q); strings.Count(got, "\n") != 2 || !strings.Contains(got, `"n":119999`) {
+		t.Errorf("got %s", got)
 	}
 }
 

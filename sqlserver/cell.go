@@ -13,6 +13,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 
 	"scribe/columnar/aggregate"
+	"scribe/columnar/listing"
 	"scribe/columnar/near"
 	"scribe/columnar/schema"
 	"scribe/columnar/sql"
@@ -41,6 +42,13 @@ const unavailableTimeout = 15 * time.Second
 
 // openQuery binds a query. Reading begins with the first Next, and ends with ctx: opening a query only for its schema is cheap.
 func (g *Server) openQuery(ctx context.Context, req *Request) (rowSource, error) {
+	parsed, show, err := sql.ParseStatement(req.SQL)
+	if err != nil {
+		return nil, clientError(err)
+	}
+	if show != nil {
+		return g.openListing(ctx, req, show)
+	}
 	opts := []consumer.Option{
 		columns.WithMaxMemory(req.Memory), consumer.WithName("sqlserver"), consumer.WithLogger(g.log), consumer.WithRetryTimeout(unavailableTimeout),
 		consumer.WithRandom(g.deps.Random),
@@ -65,10 +73,6 @@ func (g *Server) openQuery(ctx context.Context, req *Request) (rowSource, error)
 	}
 	q, err := columns.NewQuery(ctx, g.deps.Server, req.SQL, opts...)
 	if errors.Is(err, consumer.ErrUnknownCategory) {
-		parsed, err := sql.Parse(req.SQL)
-		if err != nil {
-			return nil, clientError(err)
-		}
 		return nil, g.unknownCategory(ctx, parsed.From.Category)
 	}
 	if err != nil {
@@ -128,21 +132,12 @@ func (g *Server) listTables(ctx context.Context) ([]tableInfo, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read the schema of category %q: %w", c.GetName(), err)
 		}
-		tables = append(tables, tableInfo{c.GetName(), arrowSchema(h.Current())})
+		tables = append(tables, tableInfo{c.GetName(), listing.Columns(h.Current())})
 	}
 	return tables, nil
 }
 
-// arrowSchema returns every column that a query can name.
-func arrowSchema(s *schema.Schema) *arrow.Schema {
-	var fields []arrow.Field
-	for _, c := range s.Columns() {
-		fields = append(fields, arrow.Field{Name: c.Name, Type: c.Type.Arrow(), Nullable: c.Field < 0 || s.Fields[c.Field].Nullable})
-	}
-	return arrow.NewSchema(fields, nil)
-}
-
-// unknownCategory returns the error for a category that does not exist.
+// unknownCategory returns the error for a query of a category that does not exist, or that the caller of ctx may not know of.
 func (g *Server) unknownCategory(ctx context.Context, name string) error {
 	f := near.NewFinder(name)
 	for c := range g.deps.Categories.All() {
@@ -168,7 +163,7 @@ func clientError(err error) error {
 	}
 	switch {
 	case errors.Is(err, aggregate.ErrLimit):
-		return &Error{Kind: KindLimit, Message: message, Hint: "group by less, or narrow the range of time"}
+		return &Error{Kind: KindLimit, Message: message, Hint: "group or sort less, or narrow the range of time"}
 	case errors.Is(err, consumer.ErrUnknownCategory): // deleted in the meantime
 		return &Error{Kind: KindUnknown, Message: message}
 	case errors.Is(err, consumer.ErrUnavailable), retry.Retryable(err) && rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_OUTCOME:

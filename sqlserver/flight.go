@@ -30,6 +30,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"scribe/columnar/sql"
 	"scribe/internal/transport/rpc"
 )
 
@@ -90,7 +91,7 @@ func (g *Server) FlightHandler() (http.Handler, error) { return g.newFlightServe
 
 // newFlightServer makes a server of Flight SQL that stops when g closes.
 func (g *Server) newFlightServer(security FlightSecurity) (*grpc.Server, error) {
-	sql, err := newFlightSQL(g)
+	answers, err := newFlightSQL(g)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +106,7 @@ func (g *Server) newFlightServer(security FlightSecurity) (*grpc.Server, error) 
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 15 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	)
-	flight.RegisterFlightServiceServer(s, readOnly{flightsql.NewFlightServer(sql)})
+	flight.RegisterFlightServiceServer(s, readOnly{flightsql.NewFlightServer(answers), answers})
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.calls.Closed() {
@@ -115,13 +116,14 @@ func (g *Server) newFlightServer(security FlightSecurity) (*grpc.Server, error) 
 	return s, nil
 }
 
-// readOnly refuses uploads before decoding any of them.
-type readOnly struct{ flight.FlightServer }
+// readOnly refuses uploads other than the values of a prepared statement's parameters before decoding any of them.
+type readOnly struct {
+	flight.FlightServer
+	sql *flightSQL
+}
 
 // DoPut implements flight.FlightServer.
-func (readOnly) DoPut(flight.FlightService_DoPutServer) error {
-	return status.Error(codes.Unimplemented, "nothing can be written or bound: write with the producer, and put values into the query's text")
-}
+func (r readOnly) DoPut(s flight.FlightService_DoPutServer) error { return r.sql.bindPrepared(s) }
 
 // DoExchange implements flight.FlightServer.
 func (readOnly) DoExchange(flight.FlightService_DoExchangeServer) error {
@@ -220,8 +222,12 @@ type flightSQL struct {
 // ticketMagic is the prefix of query handles; its digit is the version of the JSON after it.
 const ticketMagic = "SCRQ1"
 
-// queryTicket is a query as clients hold it: its parameters, and its id.
+// queryTicket is a query as clients hold it: its parameters, and its id. The handle of a prepared statement also has the values of the query's
+// parameters, beside its text: whoever bound values once may bind others with the same handle.
 type queryTicket map[string]string
+
+// ticketValues is the key of the values, a JSON list.
+const ticketValues = "values"
 
 // newTicket returns the ticket of a request. Times given as ages are converted to instants.
 func newTicket(r *Request) queryTicket {
@@ -262,7 +268,14 @@ func decodeTicket(handle []byte, now time.Time) (queryTicket, *Request, error) {
 
 func (t queryTicket) toRequest(now time.Time) (*Request, error) {
 	r := &Request{}
-	return r, r.setFields(func(name string) string { return t[name] }, now)
+	if err := r.setFields(func(name string) string { return t[name] }, now); err != nil || t[ticketValues] == "" {
+		return r, err
+	}
+	var values []sql.Parameter
+	if err := json.Unmarshal([]byte(t[ticketValues]), &values); err != nil {
+		return r, errorf(KindInvalid, "the values of the handle can't be read: %v", err)
+	}
+	return r, r.bindValues(values)
 }
 
 // headerPrefix is the prefix of call headers with settings that the text of a query can't express.
@@ -366,9 +379,16 @@ func (f *flightSQL) DoGetStatement(ctx context.Context, t flightsql.StatementQue
 func (f *flightSQL) CreatePreparedStatement(
 	ctx context.Context, cmd flightsql.ActionCreatePreparedStatementRequest,
 ) (res flightsql.ActionCreatePreparedStatementResult, err error) {
-	req, s, err := f.bindSchema(ctx, f.ofText(cmd.GetQuery()))
+	n, withNulls, err := sql.CountParameters(cmd.GetQuery())
+	if err != nil { // or the text is not a SELECT, which has no parameters
+		n, withNulls = 0, cmd.GetQuery()
+	}
+	req, s, err := f.bindSchema(ctx, f.ofText(withNulls))
 	if err != nil {
 		return res, err
+	}
+	if n > 0 {
+		req.SQL, res.ParameterSchema = cmd.GetQuery(), parameterSchema(n)
 	}
 	res.DatasetSchema, res.Handle = s, newTicket(req).encodeTicket()
 	return res, nil

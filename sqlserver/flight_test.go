@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -125,14 +127,135 @@ func TestFlightPrepared(t *testing.T) {
 	if err := p.Close(ctx); err != nil {
 		t.Error(err)
 	}
-	// Nothing can be bound.
-	p, err = c.Prepare(ctx, "SELECT * FROM access")
+}
+
+// TestFlightParameters: a prepared statement runs with each row of values that is bound, of whatever type; what is bound is checked.
+func TestFlightParameters(t *testing.T) {
+	r := &runner{query: batches(1, 2, nil)}
+	s := serve(t, r, nil)
+	c, ctx := s.flightClient()
+	p, err := c.Prepare(ctx, "SELECT * FROM access WHERE n = ? AND text = ? LIMIT ?")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.SetParameters(batchFrom(0, 1, "x"))
-	if _, err := p.Execute(ctx); err == nil {
-		t.Error("values were bound")
+	if got := r.last().SQL; got != "SELECT * FROM access WHERE n = NULL AND text = NULL" {
+		t.Errorf("prepared as %s", got)
+	}
+	if n := p.ParameterSchema().NumFields(); n != 3 || !p.DatasetSchema().Equal(numbered) {
+		t.Errorf("%d parameters, %v", n, p.DatasetSchema())
+	}
+	row := func(values ...any) arrow.RecordBatch {
+		var fields []arrow.Field
+		var columns []arrow.Array
+		for i, v := range values {
+			var b array.Builder
+			switch v := v.(type) {
+			case nil:
+				b = array.NewNullBuilder(memory.DefaultAllocator)
+				b.AppendNull()
+			case int64:
+				ints := array.NewInt64Builder(memory.DefaultAllocator)
+				ints.Append(v)
+				b = ints
+			case float64:
+				floats := array.NewFloat64Builder(memory.DefaultAllocator)
+				floats.Append(v)
+				b = floats
+			case []byte:
+				bytes := array.NewBinaryBuilder(memory.DefaultAllocator, arrow.BinaryTypes.Binary)
+				bytes.Append(v)
+				b = bytes
+			case time.Time:
+				times := array.NewTimestampBuilder(memory.DefaultAllocator, &arrow.TimestampType{Unit: arrow.Millisecond, TimeZone: "UTC"})
+				times.Append(arrow.Timestamp(v.UnixMilli()))
+				b = times
+			case string:
+				texts := array.NewStringBuilder(memory.DefaultAllocator)
+				texts.Append(v)
+				b = texts
+			}
+			a := b.NewArray()
+			fields, columns = append(fields, arrow.Field{Name: fmt.Sprint(i), Type: a.DataType(), Nullable: true}), append(columns, a)
+		}
+		return array.NewRecordBatch(arrow.NewSchema(fields, nil), columns, 1)
+	}
+	for want, values := range map[string][]any{
+		"SELECT * FROM access WHERE n = -7 AND text = 'it''s' LIMIT 3":                                               {int64(-7), "it's", int64(3)},
+		"SELECT * FROM access WHERE n = double precision '1.5' AND text = NULL":                                      {1.5, nil, nil},
+		"SELECT * FROM access WHERE n = timestamptz '2024-02-03 04:05:06.789+00' AND text = bytea '\\x00ff' LIMIT 1": {time.UnixMilli(1706933106789), []byte{0, 255}, "1"},
+	} {
+		p, err := c.Prepare(ctx, "SELECT * FROM access WHERE n = ? AND text = ? LIMIT ?")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.SetParameters(row(values...))
+		info, err := p.Execute(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rows, err := table(ctx, t, c, info); err != nil || len(rows) != 2 || r.last().SQL != want {
+			t.Errorf("%v: %d rows of %s, %v", values, len(rows), r.last().SQL, err)
+		}
+		p.SetParameters(row("1", "2", "3")) // other values, with the handle that has some
+		if info, err = p.Execute(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := table(ctx, t, c, info); err != nil || r.last().SQL != "SELECT * FROM access WHERE n = '1' AND text = '2' LIMIT 3" {
+			t.Errorf("with other values: %s, %v", r.last().SQL, err)
+		}
+	}
+	for says, values := range map[string]arrow.RecordBatch{
+		"has no value: 1 are given": row("x"), "3 parameters, but 4 values": row("1", "2", "3", "4"), "2 rows of values": batchFrom(0, 2, "x"),
+		"LIMIT x is not supported": row("1", "2", "x"), "more than 1048576 bytes": row(strings.Repeat("x", maxFlightRequest-500), strings.Repeat("x", 1000)),
+	} {
+		p, err := c.Prepare(ctx, "SELECT * FROM access WHERE n = ? AND text = ? LIMIT ?")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.SetParameters(values)
+		if _, err := p.Execute(ctx); err == nil || !strings.Contains(err.Error(), says) && (says[0] != 'm' || status.Code(err) != codes.ResourceExhausted) {
+			t.Errorf("%s: got %v", says, err)
+		}
+	}
+}
+
+// TestListings: SHOW TABLES and DESCRIBE list what the caller may see, and nothing else.
+func TestListings(t *testing.T) {
+	r := &runner{}
+	s := serve(t, r, nil)
+	s.deps.Rights, s.deps.Categories = &onlyOne{category: "access"}, twoCategories{}
+	s.tables, s.open = s.listTables, s.openQuery
+	for text, want := range map[string]string{
+		"SHOW TABLES":                     `{"name":"access"}` + "\n",
+		"describe access":                 `{"column_name":"payload","column_type":"binary","null":"YES"}`,
+		"describe accession":              `there is no category \"accession\"`,
+		"show columns from accession":     `there is no category \"accession\"`,
+		"show databases":                  "expected TABLES",
+		"describe accession limit 1":      "syntax error",
+		"SELECT * FROM accession LIMIT 1": "may not do that",
+	} {
+		res := s.do("GET", "?"+url.Values{"sql": {text}}.Encode(), "")
+		if got := read(t, res.Body); !strings.Contains(strings.ToLower(got), strings.ToLower(want)) || strings.HasPrefix(text, "SHOW") && got != want {
+			t.Errorf("%s: %s %s", text, res.Status, got)
+		}
+	}
+	if res := s.do("GET", "?sql=show+tables&follow=1", ""); res.StatusCode != http.StatusBadRequest {
+		t.Errorf("followed: %s", res.Status)
+	}
+	if got := read(t, s.do("GET", "?sql=describe+access&limit=2&format=csv", "").Body); strings.Count(got, "\n") != 3 {
+		t.Errorf("got %q", got)
+	}
+	c, ctx := s.flightClient()
+	info, err := c.Execute(ctx, "SHOW TABLES")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rows, err := table(ctx, t, c, info); err != nil || len(rows) != 1 || rows[0][0] != "access" {
+		t.Errorf("%v, %v", rows, err)
+	}
+	s.deps.Rights = &onlyOne{}
+	if res := s.do("GET", "?sql=show+tables", ""); res.StatusCode != http.StatusUnauthorized {
+		t.Errorf("to nobody: %s", res.Status)
 	}
 }
 
@@ -187,12 +310,15 @@ func TestFlightErrors(t *testing.T) {
 	if _, err := c.Execute(metadata.AppendToOutgoingContext(ctx, "scribe-from", "noon"), "x"); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("a bad header: %v", err)
 	}
-	// What is written or bound is refused before anything is read: who still sends, as ExecuteUpdate, may learn only that the stream is over.
+	// What is written is refused at its first message: who still sends, as ExecuteUpdate, may learn only that the stream is over.
 	put, err := c.Client.DoPut(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := put.Recv(); status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "put values into the query") {
+	if err := put.Send(&flight.FlightData{FlightDescriptor: &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: []byte("x")}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := put.Recv(); status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "write with the producer") {
 		t.Errorf("a write: %v", err)
 	}
 }

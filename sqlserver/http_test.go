@@ -153,9 +153,15 @@ func TestRequests(t *testing.T) {
 		"text": {"POST", "?from=latest&to=15m", "text/plain", "SELECT 1\n", func(r Request) bool {
 			return r.SQL == "SELECT 1" && r.Limit == -1 && r.From == fromLatest && since.Sub(r.To) > 14*time.Minute && since.Sub(r.To) < 16*time.Minute
 		}},
-		"sql":       {"POST", "?from=earliest", "application/sql", "SELECT 1", func(r Request) bool { return r.SQL == "SELECT 1" && r.From == fromEarliest }},
-		"no type":   {"POST", "", "", "SELECT 1", func(r Request) bool { return r.SQL == "SELECT 1" }},
-		"form":      {"POST", "", "application/x-www-form-urlencoded", "sql=SELECT+1&limit=3", func(r Request) bool { return r.SQL == "SELECT 1" && r.Limit == 3 }},
+		"sql":     {"POST", "?from=earliest", "application/sql", "SELECT 1", func(r Request) bool { return r.SQL == "SELECT 1" && r.From == fromEarliest }},
+		"no type": {"POST", "", "", "SELECT 1", func(r Request) bool { return r.SQL == "SELECT 1" }},
+		"form":    {"POST", "", "application/x-www-form-urlencoded", "sql=SELECT+1&limit=3", func(r Request) bool { return r.SQL == "SELECT 1" && r.Limit == 3 }},
+		"values": {"GET", "?sql=SELECT+a+FROM+t+WHERE+b=?+AND+c=?&param=it's&param=%3F", "", "", func(r Request) bool {
+			return r.SQL == "SELECT a FROM t WHERE b = 'it''s' AND c = '?'"
+		}},
+		"json values": {"POST", "", "application/json", `{"sql": "SELECT $2, $1, $3, $4 FROM t", "param": [-1.50, "x", null, true]}`, func(r Request) bool {
+			return r.SQL == "SELECT 'x', -1.50, NULL, TRUE FROM t"
+		}},
 		"plus zone": {"GET", "?sql=x&from=2026-01-02T03:04:05+01:00", "", "", func(r Request) bool { return r.FromTime.UTC().Hour() == 2 }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -198,6 +204,10 @@ func TestBadRequests(t *testing.T) {
 		"json list":       {"POST", "", js, "[]", 400, "not a JSON object"},
 		"json nested":     {"POST", "", js, `{"sql": {}}`, 400, "want a string"},
 		"json twice":      {"POST", "", js, `{"sql": "x"} {}`, 400, "more than one"},
+		"json values":     {"POST", "", js, `{"sql": "select ? from t", "param": [[1]]}`, 400, "invalid element 1"},
+		"few values":      {"GET", "?sql=select+?,?+from+t&param=1", "", "", 400, "has no value: 1 are given"},
+		"many values":     {"GET", "?sql=select+?+from+t&param=1&param=2", "", "", 400, "1 parameters, but 2 values"},
+		"values twice":    {"POST", "?param=1", js, `{"sql": "select ? from t", "param": [1]}`, 400, "both"},
 		"media":           {"POST", "", "text/html", "x", 415, "Content-Type"},
 		"bad media":       {"POST", "", ";", "x", 415, "Content-Type"},
 		"method":          {"DELETE", "", "", "", 405, "neither GET nor POST"},
@@ -542,6 +552,7 @@ func FuzzRequest(f *testing.F) {
 
 func FuzzTicket(f *testing.F) {
 	f.Add([]byte(ticketMagic + `{"sql":"SELECT 1","limit":"4"}`))
+	f.Add([]byte(ticketMagic + `{"sql":"SELECT a FROM t WHERE b = ?","values":"[{\"Type\":\"number\",\"Text\":\"4\"}]"}`))
 	f.Fuzz(func(t *testing.T, handle []byte) {
 		if _, req, err := decodeTicket(handle, time.Unix(1e9, 0)); err == nil && req == nil {
 			t.Fatal("neither a request nor an error")

@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"scribe/columnar/export"
+	"scribe/columnar/sql"
 	"scribe/internal/base/units"
 )
 
@@ -24,6 +25,8 @@ type httpRequest struct {
 	Request
 	format   export.Format
 	encoding string // content encoding; empty = none
+	// values are those of the query's parameters.
+	values []sql.Parameter
 }
 
 // newStatusError returns an error with an HTTP status that no Kind has.
@@ -37,7 +40,10 @@ func newStatusError(status int, format string, args ...any) error {
 const maxBody = 6*MaxText + 4<<10
 
 // parameters are the valid names in the URL, a form or a JSON body.
-var parameters = []string{"sql", "from", "to", "follow", "limit", "timeout", "format"}
+var parameters = []string{"sql", "from", "to", "follow", "limit", "timeout", "format", parameterValue}
+
+// parameterValue is the parameter with the value of a parameter of the query. It may be given several times; in JSON it is a list.
+const parameterValue = "param"
 
 // bodyTimeout bounds the time in which a client sends its body.
 const bodyTimeout = 30 * time.Second
@@ -55,12 +61,12 @@ func parseRequest(w http.ResponseWriter, r *http.Request, now time.Time) (*httpR
 	if err != nil {
 		return nil, errorf(KindInvalid, "the parameters of the URL: %v", err)
 	}
+	a := &httpRequest{}
 	if r.Method == http.MethodPost {
-		if err := readBody(w, r, values); err != nil {
+		if err := a.readBody(w, r, values); err != nil {
 			return nil, err
 		}
 	}
-	a := &httpRequest{}
 	if err := a.setParameters(values, now); err != nil {
 		return nil, err
 	}
@@ -74,7 +80,7 @@ func parseRequest(w http.ResponseWriter, r *http.Request, now time.Time) (*httpR
 }
 
 // readBody adds the body's values to the parameters of the URL.
-func readBody(w http.ResponseWriter, r *http.Request, values url.Values) error {
+func (a *httpRequest) readBody(w http.ResponseWriter, r *http.Request, values url.Values) error {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)) // without support for deadlines there is no limit
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
@@ -96,7 +102,7 @@ func readBody(w http.ResponseWriter, r *http.Request, values url.Values) error {
 	var more url.Values
 	switch media {
 	case "application/json":
-		more, err = jsonParameters(body)
+		more, err = a.jsonParameters(body)
 	case "application/x-www-form-urlencoded":
 		more, err = formParameters(body)
 	case "text/plain", "application/sql":
@@ -115,7 +121,7 @@ func readBody(w http.ResponseWriter, r *http.Request, values url.Values) error {
 	return err
 }
 
-func jsonParameters(body []byte) (url.Values, error) {
+func (a *httpRequest) jsonParameters(body []byte) (url.Values, error) {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
 	var object map[string]any
@@ -127,6 +133,13 @@ func jsonParameters(body []byte) (url.Values, error) {
 	}
 	values := url.Values{}
 	for name, v := range object {
+		if list, ok := v.([]any); ok && name == parameterValue {
+			if err := a.addValues(list); err != nil {
+				return nil, err
+			}
+			values[name] = nil // it is given
+			continue
+		}
 		switch v := v.(type) {
 		case nil:
 		case string:
@@ -140,6 +153,27 @@ func jsonParameters(body []byte) (url.Values, error) {
 		}
 	}
 	return values, nil
+}
+
+// addValues adds the values of parameters in a JSON list.
+func (a *httpRequest) addValues(list []any) error {
+	for i, v := range list {
+		var p sql.Parameter
+		switch v := v.(type) {
+		case nil:
+			p.Null = true
+		case string:
+			p.Text = v
+		case json.Number:
+			p = sql.Parameter{Type: sql.NumberType, Text: v.String()}
+		case bool:
+			p = sql.Parameter{Type: "boolean", Text: strconv.FormatBool(v)}
+		default:
+			return errorf(KindInvalid, "invalid element %d of %q in the body: want a string, a number, a boolean or null", i+1, parameterValue)
+		}
+		a.values = append(a.values, p)
+	}
+	return nil
 }
 
 func formParameters(body []byte) (url.Values, error) {
@@ -159,6 +193,12 @@ func (a *httpRequest) setParameters(values url.Values, now time.Time) error {
 		if !slices.Contains(parameters, name) {
 			return errorf(KindInvalid, "unknown parameter %q: want %s", name, strings.Join(parameters, ", "))
 		}
+		if name == parameterValue {
+			for _, text := range v {
+				a.values = append(a.values, sql.Parameter{Text: text})
+			}
+			continue
+		}
 		if len(v) > 1 {
 			return errorf(KindInvalid, "%q is given %d times", name, len(v))
 		}
@@ -169,7 +209,23 @@ func (a *httpRequest) setParameters(values url.Values, now time.Time) error {
 	default:
 		return errorf(KindInvalid, "invalid format %q: want arrow, jsonl or csv", f)
 	}
-	return a.setFields(values.Get, now)
+	if err := a.setFields(values.Get, now); err != nil {
+		return err
+	}
+	return a.bindValues(a.values)
+}
+
+// bindValues puts the values of parameters into the query's text.
+func (r *Request) bindValues(values []sql.Parameter) error {
+	if len(values) == 0 || r.SQL == "" {
+		return nil
+	}
+	bound, err := sql.BindParameters(r.SQL, values)
+	if err != nil {
+		return clientError(err)
+	}
+	r.SQL = bound
+	return nil
 }
 
 // setFields sets a request's fields from text: parameters of an HTTP request, or headers of a call.

@@ -48,6 +48,9 @@ func TestQueries(t *testing.T) {
 		"SELECT path, count(*) AS hits, sum(bytes) AS bytes FROM access GROUP BY path ORDER BY hits DESC LIMIT 3": "path,hits,bytes\r\n/favicon.ico,807,2866744\r\n" +
 			"/style2.css,546,2594564\r\n/reset.css,538,535920\r\n",
 		"SELECT date_trunc('day', ts)::date AS day, count(*) AS n FROM access WHERE user_agent LIKE '%Googlebot%' GROUP BY 1 ORDER BY 1 LIMIT 1": "day,n\r\n",
+		"SELECT path, bytes, ts FROM access ORDER BY bytes DESC NULLS LAST, ts LIMIT 2 OFFSET 1": "path,bytes,ts\r\n/files/logstash/logstash-1.1.9-monolithic.jar,69192717,2015-05-20T04:05:13Z\r\n" +
+			"/files/logstash/logstash-1.1.9-flatjar.jar,65259653,2015-05-18T21:05:07Z\r\n",
+		"SELECT DISTINCT status FROM access ORDER BY 1 DESC LIMIT 3 OFFSET 1": "status\r\n416\r\n404\r\n403\r\n",
 	} {
 		for _, flags := range [][]string{nil, nil, {"--local"}, {"--compress", "s2"}, {"--compress", "zstd"}} {
 			got := string(ok(t, nil, append([]string{"query", query, "--server", c.read, "-o", "csv", "--window", "0"}, flags...)...))
@@ -59,6 +62,15 @@ func TestQueries(t *testing.T) {
 	all := ok(t, nil, "query", "SELECT * FROM access", "--server", c.read, "-o", "jsonl")
 	if n := bytes.Count(all, []byte("\n")); n != bytes.Count(sample.AccessJSON(), []byte("\n")) {
 		t.Errorf("%d rows of everything", n)
+	}
+	if got := string(ok(t, nil, "query", "SELECT count(*) AS n FROM access WHERE client_ip = ? AND status = ?", "--param", "66.249.73.135", "--param", "404", "--server", c.read, "-o", "csv")); got != "n\r\n8\r\n" {
+		t.Errorf("with values: %s", got)
+	}
+	if got := string(ok(t, nil, "query", "SHOW TABLES", "--server", c.read, "-o", "csv")); got != "name\r\naccess\r\n" {
+		t.Errorf("tables: %s", got)
+	}
+	if got := string(ok(t, nil, "query", "DESCRIBE access", "--server", c.read, "-o", "csv")); !strings.Contains(got, "\r\nstatus,int32,YES\r\nbytes,int64,YES\r\n") {
+		t.Errorf("columns: %s", got)
 	}
 	explained := string(ok(t, nil, "query", "SELECT path FROM access WHERE status = 999", "--server", c.read, "--explain"))
 	if !strings.Contains(explained, "status = 999") || !strings.Contains(explained, "0 in the answer") {

@@ -53,7 +53,7 @@ traffic than one batcher should have; it merges none. "scribe category shards" s
   scribe category create access --retention 7d
   scribe category list
   scribe category update access --quota 10MiB`,
-	}, newCategoryCreate(), newCategoryList(), newCategoryDescribe(), newCategoryUpdate(), newCategoryDelete(),
+	}, newCategoryCreate(), newCategoryList(), newCategoryDescribe(), newCategoryUpdate(), newCategoryApply(), newCategoryDelete(),
 		newCategoryShards(), newCategorySplit(), newCategoryMerge())
 }
 
@@ -224,13 +224,8 @@ func newCategoryCreate() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		c := &scribev1.Category{
-			Schema: schema, Name: args[0], Owner: f.owner, Retention: durationpb.New(f.retention.Std()), Shards: f.shards, Delivery: delivery,
-			MaxMessageBytes: clampUint32(f.maxMessageBytes), QuotaBytesPerSecond: uint64(f.quota),
-			QuotaMode: f.quotaMode.value, ReadQuotaBytesPerSecond: uint64(f.readQuota), ReadQuotaRequestsPerSecond: f.readRequests,
-			ReadQuotaMode: f.readQuotaMode.value, Priority: f.priority.value, OrderingWindow: f.window.toProto(), Linger: f.linger.toProto(), Repeatable: f.repeatable.value,
-			Cache: f.cache.policy, ShardBy: f.shardBy.rule, ShardField: f.shardBy.field, AutoSplit: f.autoSplit,
-		}
+		c := f.category(args[0])
+		c.Schema, c.Delivery = schema, delivery
 		res, err := callCell(cmd.Context(), *server, "create category "+args[0], controlClient(*server).CreateCategory,
 			&scribev1.CreateCategoryRequest{Category: c, IfNotExists: ifNotExists})
 		if err != nil {
@@ -239,6 +234,17 @@ func newCategoryCreate() *cobra.Command {
 		return printJSON(cmd.OutOrStdout(), describeCategory(res.GetCategory()))
 	}
 	return cmd
+}
+
+// category returns a new category with the properties, without its schema and delivery.
+func (f *categoryFlags) category(name string) *scribev1.Category {
+	return &scribev1.Category{
+		Name: name, Owner: f.owner, Retention: durationpb.New(f.retention.Std()), Shards: f.shards,
+		MaxMessageBytes: clampUint32(f.maxMessageBytes), QuotaBytesPerSecond: uint64(f.quota),
+		QuotaMode: f.quotaMode.value, ReadQuotaBytesPerSecond: uint64(f.readQuota), ReadQuotaRequestsPerSecond: f.readRequests,
+		ReadQuotaMode: f.readQuotaMode.value, Priority: f.priority.value, OrderingWindow: f.window.toProto(), Linger: f.linger.toProto(), Repeatable: f.repeatable.value,
+		Cache: f.cache.policy, ShardBy: f.shardBy.rule, ShardField: f.shardBy.field, AutoSplit: f.autoSplit,
+	}
 }
 
 func newCategoryList() *cobra.Command {
@@ -263,27 +269,18 @@ func newCategoryList() *cobra.Command {
 		if !asJSON {
 			fmt.Fprintln(w, "NAME\tID\tSHARDS\tDELIVERY\tRETENTION\tQUOTA\tREAD QUOTA\tOWNER")
 		}
-		for req := (&scribev1.ListCategoriesRequest{Prefix: prefix}); ; {
-			res, err := callCell(cmd.Context(), *server, "list categories", controlClient(*server).ListCategories, req)
-			if err != nil {
-				return err
+		err = eachCategory(cmd.Context(), *server, prefix, func(c *scribev1.Category) error {
+			if asJSON {
+				return printLines(cmd.OutOrStdout(), describeCategory(c))
 			}
-			for _, c := range res.GetCategories() {
-				req.After = c.GetName()
-				if asJSON {
-					err = printLines(cmd.OutOrStdout(), describeCategory(c))
-				} else {
-					_, err = fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%v\t%s\t%s\t%s\n", c.GetName(), c.GetId(), c.GetShards(), scribev1.EnumName(c.GetDelivery()),
-						units.Duration(c.GetRetention().AsDuration()), quotaText(c), readQuotaText(c), c.GetOwner())
-				}
-				if err != nil {
-					return err
-				}
-			}
-			if !res.GetMore() {
-				return w.Flush()
-			}
+			_, err := fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%v\t%s\t%s\t%s\n", c.GetName(), c.GetId(), c.GetShards(), scribev1.EnumName(c.GetDelivery()),
+				units.Duration(c.GetRetention().AsDuration()), quotaText(c), readQuotaText(c), c.GetOwner())
+			return err
+		})
+		if err != nil {
+			return err
 		}
+		return w.Flush()
 	}
 	return cmd
 }
@@ -292,20 +289,30 @@ func newCategoryDescribe() *cobra.Command {
 	var value string
 	cmd := &cobra.Command{
 		Use:   "describe NAME",
-		Short: "Show a category as JSON",
+		Short: "Show a category as JSON, or as YAML that scribe category apply takes",
 		Example: `  scribe category describe access
+  scribe category describe access -o yaml > access.yaml       # edit it, then: scribe category apply -f access.yaml
   scribe category describe clicks --value user-17     # also the logical shards that may hold the key user-17, for scribe tail --shards`,
 		Args: cobra.ExactArgs(1),
 	}
 	server := serverFlag(cmd)
-	format := jsonFlag(cmd)
+	format := outputFlag(cmd, "json", "yaml")
 	cmd.Flags().StringVar(&value, "value", "", "a key, or a value of the field, by which the category places messages: show the logical shards that may hold it")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := format(); err != nil {
+		output, err := format()
+		if err != nil {
 			return err
 		}
 		category, err := getCategory(cmd.Context(), *server, "describe category "+args[0], args[0])
 		if err != nil {
+			return err
+		}
+		if output == "yaml" {
+			text, err := categoryDocument(category)
+			if err != nil {
+				return err
+			}
+			_, err = cmd.OutOrStdout().Write(text)
 			return err
 		}
 		shown := describeCategory(category)
@@ -342,27 +349,10 @@ func newCategoryUpdate() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		req := &scribev1.UpdateCategoryRequest{Name: args[0], Revision: revision, ForceSchema: force}
 		var err error
-		changes := map[string]func(){
-			"owner":           func() { req.Owner = &f.owner },
-			"retention":       func() { req.Retention = durationpb.New(f.retention.Std()) },
-			"shards":          func() { req.Shards = &f.shards },
-			"shard-by":        func() { req.ShardBy, req.ShardField = &f.shardBy.rule, &f.shardBy.field },
-			"max-message":     func() { req.MaxMessageBytes = new(clampUint32(f.maxMessageBytes)) },
-			"quota":           func() { req.QuotaBytesPerSecond = new(uint64(f.quota)) },
-			"quota-mode":      func() { req.QuotaMode = &f.quotaMode.value },
-			"read-quota":      func() { req.ReadQuotaBytesPerSecond = new(uint64(f.readQuota)) },
-			"read-requests":   func() { req.ReadQuotaRequestsPerSecond = &f.readRequests },
-			"read-quota-mode": func() { req.ReadQuotaMode = &f.readQuotaMode.value },
-			"priority":        func() { req.Priority = &f.priority.value },
-			"repeatable":      func() { req.Repeatable = &f.repeatable.value },
-			"cache":           func() { req.Cache = cmp.Or(f.cache.policy, &scribev1.CachePolicy{}) }, // an empty one removes it
-			"window":          func() { req.OrderingWindow, req.UnboundedWindow = f.window.toProto(), f.window.duration == nil },
-			"auto-split":      func() { req.AutoSplit = &f.autoSplit },
-			"linger":          func() { req.Linger, req.AutoLinger = f.linger.toProto(), f.linger.duration == nil },
-			"schema": func() {
-				req.Schema = new(string)
-				*req.Schema, err = f.schemaText()
-			},
+		changes := f.changesOf(req)
+		changes["schema"] = func() {
+			req.Schema = new(string)
+			*req.Schema, err = f.schemaText()
 		}
 		maps.DeleteFunc(changes, func(property string, _ func()) bool { return !cmd.Flags().Changed(property) })
 		if len(changes) == 0 {
@@ -381,6 +371,28 @@ func newCategoryUpdate() *cobra.Command {
 		return printJSON(cmd.OutOrStdout(), describeCategory(res.GetCategory()))
 	}
 	return cmd
+}
+
+// changesOf returns what puts the property of each flag into a request, for all but the schema.
+func (f *categoryFlags) changesOf(req *scribev1.UpdateCategoryRequest) map[string]func() {
+	return map[string]func(){
+		"owner":           func() { req.Owner = &f.owner },
+		"retention":       func() { req.Retention = durationpb.New(f.retention.Std()) },
+		"shards":          func() { req.Shards = &f.shards },
+		"shard-by":        func() { req.ShardBy, req.ShardField = &f.shardBy.rule, &f.shardBy.field },
+		"max-message":     func() { req.MaxMessageBytes = new(clampUint32(f.maxMessageBytes)) },
+		"quota":           func() { req.QuotaBytesPerSecond = new(uint64(f.quota)) },
+		"quota-mode":      func() { req.QuotaMode = &f.quotaMode.value },
+		"read-quota":      func() { req.ReadQuotaBytesPerSecond = new(uint64(f.readQuota)) },
+		"read-requests":   func() { req.ReadQuotaRequestsPerSecond = &f.readRequests },
+		"read-quota-mode": func() { req.ReadQuotaMode = &f.readQuotaMode.value },
+		"priority":        func() { req.Priority = &f.priority.value },
+		"repeatable":      func() { req.Repeatable = &f.repeatable.value },
+		"cache":           func() { req.Cache = cmp.Or(f.cache.policy, &scribev1.CachePolicy{}) }, // an empty one removes it
+		"window":          func() { req.OrderingWindow, req.UnboundedWindow = f.window.toProto(), f.window.duration == nil },
+		"auto-split":      func() { req.AutoSplit = &f.autoSplit },
+		"linger":          func() { req.Linger, req.AutoLinger = f.linger.toProto(), f.linger.duration == nil },
+	}
 }
 
 func newCategoryDelete() *cobra.Command {

@@ -33,18 +33,6 @@ func tableFlag(cmd *cobra.Command) func() (asJSON bool, err error) {
 	}
 }
 
-// jsonFlag adds -o to a command that prints JSON in any case, so that scripts can say the same to all commands.
-func jsonFlag(cmd *cobra.Command) (check func() error) {
-	var output string
-	cmd.Flags().StringVarP(&output, "output", "o", "json", "json, the only format")
-	return func() error {
-		if output != "json" {
-			return usageError(fmt.Errorf("invalid value %q for -o: want json", output))
-		}
-		return nil
-	}
-}
-
 // checkChoice is a usage error unless the value of a flag is one of its choices.
 func checkChoice(flag, value string, choices ...string) error {
 	if slices.Contains(choices, value) {

@@ -31,29 +31,34 @@ type queryFlags struct {
 	memory   units.Bytes
 	local    bool
 	compress string
+	params   []string
+	width    int
+	rows     int64
 }
 
 func newQuery() *cobra.Command {
 	f := queryFlags{memory: columns.DefaultQueryMemory}
 	cmd := &cobra.Command{
-		Use:   "query 'SELECT ... FROM CATEGORY ...'",
+		Use:   "query 'SELECT ... FROM CATEGORY ...' | 'SHOW TABLES' | 'DESCRIBE CATEGORY'",
 		Short: "Run a SQL query over a category",
 		Long: `Evaluate a SELECT over the messages of a category, and print the rows. Read proxies send only the columns and rows that are needed, computed
 once for all readers, and payloads that can't contain a match are not fetched.
 
 Syntax:
-  SELECT list with expressions and aliases, WHERE, GROUP BY with count, sum, min, max, avg, approx_count_distinct and approx_quantile,
-  HAVING, LIMIT, over one category, in PostgreSQL's syntax and with its rules for NULL. Quote names
+  SELECT [DISTINCT] list with expressions and aliases, WHERE, GROUP BY with count, sum, min, max, avg, approx_count_distinct and
+  approx_quantile, HAVING, ORDER BY, LIMIT, OFFSET, over one category, in PostgreSQL's syntax and with its rules for NULL. Quote names
   that are not plain identifiers, or are SQL keywords: SELECT "user" FROM "web.access". A category's columns are those of its schema ("scribe schema show"); one
   without a schema has the column payload. All also have _time, _persisted, _key, _shard, _offset, _rate and _attr['name'].
+  SHOW TABLES lists the categories, DESCRIBE CATEGORY its columns. Values for ? (or $1, $2, ...) are given with --param, once for each.
 
 Which messages:
   The default is from the oldest message to the end of the category as of the start of the command; see --from and --to. --follow continues
-  with new messages. GROUP BY needs an end. --checkpoint FILE resumes from FILE if it exists, after the last row that was printed, and keeps
+  with new messages. GROUP BY, DISTINCT and ORDER BY need an end. --checkpoint FILE resumes from FILE if it exists, after the last row that was printed, and keeps
   it up to date, as "scribe tail" does.
 
 Output formats (-o):
-  table    aligned columns under their names and types, for people; on a terminal, lines are cut at its width
+  table    aligned columns under their names and types, for people; on a terminal, lines are cut at its width, rows after the first
+           1000 are counted, not printed, and a last line says how much is not shown: see --width and --rows
   jsonl    one object per line; integers and decimals with all their digits, times in RFC 3339
   csv      RFC 4180, with the names in the first line; null is an empty field, the empty text is ""
   arrow    an Arrow IPC stream: pyarrow.ipc.open_stream, polars.read_ipc_stream
@@ -68,6 +73,9 @@ Exit codes: 0 if the answer is complete, if the reader of standard output exited
 at a limit; 2 for mistakes in the query or the arguments; 3 if the category does not exist; 4 if access is denied; 5 if the cell is
 unavailable.`,
 		Example: `  scribe query "SELECT client_ip, path FROM access WHERE status >= 500"
+  scribe query "SELECT path, bytes FROM access ORDER BY bytes DESC NULLS LAST LIMIT 10"
+  scribe query "SELECT path FROM access WHERE client_ip = ? AND status = ?" --param 66.249.73.135 --param 404
+  scribe query "DESCRIBE access"
   scribe query "SELECT path, count(*) AS hits FROM access GROUP BY path HAVING count(*) > 100" -o csv
   scribe query "SELECT * FROM access WHERE user_agent LIKE '%Googlebot%'" --follow -o jsonl
   scribe query "SELECT date_trunc('minute', _time) AS minute, avg(bytes) FROM access GROUP BY 1" --from 2026-11-21T09:00:00Z --to 2026-11-21T10:00:00Z
@@ -88,8 +96,12 @@ unavailable.`,
 	fs.Var(&f.memory, "max-memory", "memory limit of the query: half for fetched payloads, half for groups")
 	fs.BoolVar(&f.local, "local", false, "fetch payloads as stored and evaluate everything in this process; the answer is the same")
 	fs.StringVar(&f.compress, "compress", compressNone, "compression of data from read proxies: none, s2 or zstd")
+	fs.StringArrayVar(&f.params, "param", nil, "value of the next parameter of the query, ? or $1: a text, which is read as the type that its place requires; can be repeated")
+	fs.IntVar(&f.width, "width", 0, "cut lines of a table at this width; 0 = never (default: the width of the terminal)")
+	fs.Int64Var(&f.rows, "rows", 0, "count further rows of a table without printing them; 0 = print all (default: 1000 on a terminal, unless --follow)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		f.limited = cmd.Flags().Changed("count")
+		f.adaptTable(cmd)
 		return runQuery(cmd, *server, args[0], &f)
 	}
 	return cmd
@@ -108,17 +120,32 @@ func runQuery(cmd *cobra.Command, server, text string, f *queryFlags) (err error
 	if err != nil {
 		return usageError(fmt.Errorf("-o %w", err))
 	}
-	parsed, err := sql.Parse(text)
+	if len(f.params) > 0 {
+		values := make([]sql.Parameter, len(f.params))
+		for i, v := range f.params {
+			values[i].Text = v
+		}
+		if text, err = sql.BindParameters(text, values); err != nil {
+			return usageError(err)
+		}
+	}
+	parsed, show, err := sql.ParseStatement(text)
 	if err != nil {
 		return usageError(err)
+	}
+	if err := f.checkFlags(cmd, format); err != nil {
+		return usageError(err)
+	}
+	if show != nil {
+		return f.printListing(cmd, server, show, format)
+	}
+	if f.checkpoint != "" && parsed.Offset > 0 {
+		return usageError(errors.New("OFFSET leaves out rows at each start, but --checkpoint goes on where the last one ended: remove one of them"))
 	}
 	category := parsed.From.Category
 	stderr := newStatusLine(cmd.ErrOrStderr())
 	opts, err := f.consumerOptions(stderr)
 	if err != nil {
-		return usageError(err)
-	}
-	if err := f.checkFlags(cmd, format); err != nil {
 		return usageError(err)
 	}
 	start, file, err := f.openStart(category)
@@ -161,6 +188,8 @@ const minQueryMemory units.Bytes = 1 << 20
 // checkFlags finds flags that can't be right, or do not go together.
 func (f *queryFlags) checkFlags(cmd *cobra.Command, format export.Format) error {
 	switch {
+	case f.width < 0 || f.rows < 0:
+		return errors.New("invalid --width or --rows: want 0 or more")
 	case f.memory < minQueryMemory:
 		return fmt.Errorf("invalid value %v for --max-memory: want at least %v", f.memory, minQueryMemory)
 	case f.explain && f.follow && !f.limited:
@@ -242,15 +271,11 @@ func (r *queryRun) printAnswer(ctx context.Context, stdout io.Writer, format exp
 		return err
 	}
 	defer func() { err = errors.Join(err, closed()) }()
-	if width := terminalWidth(stdout); format == export.Table && r.flags.file == "" && width > 0 {
-		r.writer = export.NewTable(out, r.query.Schema(), width)
-	} else if r.writer, err = export.New(format, out, r.query.Schema()); err != nil {
+	if r.writer, err = r.flags.newWriter(format, out, r.query.Schema()); err != nil {
 		return usageError(err)
 	}
 	err = r.endError(r.printRows())
-	if table, ok := r.writer.(export.TableWriter); ok && table.CutLines() > 0 {
-		r.stderr.printLine("scribe: %s cut at the width of the terminal: name fewer columns, or use -o jsonl", countText(table.CutLines(), "line"))
-	}
+	reportHidden(r.stderr, r.writer)
 	if r.gaps > 0 {
 		r.stderr.printLine("scribe: %d gaps: messages are missing from the answer", r.gaps)
 	}
@@ -292,7 +317,8 @@ func (r *queryRun) printRows() error {
 	if cerr := r.writer.Close(); cerr != nil {
 		return errors.Join(err, cerr)
 	}
-	if r.unwritten || err != nil && r.query.Explain().Grouped {
+	x := r.query.Explain()
+	if r.unwritten || err != nil && (x.Grouped || x.Sorted) {
 		return err
 	}
 	return errors.Join(err, r.saveCheckpoint())

@@ -325,10 +325,14 @@ func readFile(name string) ([]byte, error) {
 	return text, errors.Join(err, file.Close())
 }
 
-func readLimited(r io.Reader) ([]byte, error) {
-	text, err := io.ReadAll(io.LimitReader(r, schema.MaxText+1))
-	if err == nil && len(text) > schema.MaxText {
-		err = usageError(fmt.Errorf("the schema is too large: want at most %d bytes", schema.MaxText))
+// readLimited reads a schema.
+func readLimited(r io.Reader) ([]byte, error) { return readAtMost(r, "schema", schema.MaxText) }
+
+// readAtMost reads all of something, which has a bound.
+func readAtMost(r io.Reader, what string, most int64) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(r, most+1))
+	if err == nil && int64(len(text)) > most {
+		err = usageError(fmt.Errorf("the %s is too large: want at most %d bytes", what, most))
 	}
 	return text, err
 }

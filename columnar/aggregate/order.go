@@ -57,15 +57,20 @@ func (a *Aggregator) keptGroups(batch arrow.RecordBatch) ([]int, error) {
 
 // sortGroups sorts places. Groups that ORDER BY does not distinguish keep the order of their first rows.
 func (a *Aggregator) sortGroups(batch arrow.RecordBatch, places []int) error {
-	columns := make([]sortableColumn, len(a.order))
-	held := make([]arrow.Array, 0, len(a.order)) // texts point into these arrays
+	return sortPlaces(a.order, batch, places, &a.result)
+}
+
+// sortPlaces sorts places of rows of a batch. Those that the order does not distinguish keep theirs.
+func sortPlaces(order []orderElement, batch arrow.RecordBatch, places []int, stats *vector.Stats) error {
+	columns := make([]sortableColumn, len(order))
+	held := make([]arrow.Array, 0, len(order)) // texts point into these arrays
 	defer func() {
 		for _, h := range held {
 			h.Release()
 		}
 	}()
-	for i, o := range a.order {
-		column, err := o.prog.Eval(batch, &a.result)
+	for i, o := range order {
+		column, err := o.prog.Eval(batch, stats)
 		if err != nil {
 			return fmt.Errorf("aggregate: ORDER BY: %w", err)
 		}

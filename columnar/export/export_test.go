@@ -118,7 +118,7 @@ func TestTableOfTerminal(t *testing.T) {
 	whole := strings.Split(strings.TrimSuffix(written(t, Table, rec.Schema(), rec), "\n"), "\n")
 	for _, width := range []int{0, 1, 7, 40, 80, 10_000} {
 		var out bytes.Buffer
-		w := NewTable(&out, rec.Schema(), width)
+		w := NewTable(&out, rec.Schema(), TableLimits{Width: width})
 		if err := errors.Join(w.Write(rec), w.Close()); err != nil {
 			t.Fatal(err)
 		}
@@ -138,6 +138,38 @@ func TestTableOfTerminal(t *testing.T) {
 		}
 		if len(lines) != len(whole) || w.CutLines() != cut || (cut > 0) != (width == 1 || width == 7 || width == 40 || width == 80) {
 			t.Errorf("width %d: %d lines of %d, %d cut, counted %d", width, len(lines), len(whole), cut, w.CutLines())
+		}
+	}
+}
+
+// TestTableOfFewRows: rows after the first ones are counted, and so are columns of which nothing is seen.
+func TestTableOfFewRows(t *testing.T) {
+	rec := everything(t)
+	whole := strings.SplitAfter(written(t, Table, rec.Schema(), rec), "\n")
+	var out bytes.Buffer
+	w := NewTable(&out, rec.Schema(), TableLimits{Rows: rec.NumRows() + 1})
+	if err := errors.Join(w.Write(rec), w.Write(rec), w.Write(rec), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	rows := int(rec.NumRows()) + 1
+	if lines := strings.Count(out.String(), "\n"); lines != 3+rows || w.HiddenRows() != 2*rec.NumRows()-1 || w.HiddenColumns() != 0 {
+		t.Errorf("%d lines for %d rows, %d hidden, %d columns hidden", lines, rows, w.HiddenRows(), w.HiddenColumns())
+	}
+	for _, width := range []int{1, 8, 40, 10_000} {
+		w := NewTable(io.Discard, rec.Schema(), TableLimits{Width: width})
+		if err := errors.Join(w.Write(rec), w.Close()); err != nil {
+			t.Fatal(err)
+		}
+		// Where the types begin: the second line has no blanks within a column.
+		seen := 0
+		if dashes := whole[2]; width < len(dashes) {
+			dashes = dashes[:max(width-1, 0)]
+			seen = len(strings.Fields(dashes))
+		} else {
+			seen = rec.Schema().NumFields()
+		}
+		if got := rec.Schema().NumFields() - w.HiddenColumns(); got != seen {
+			t.Errorf("width %d: %d columns are seen, want %d", width, got, seen)
 		}
 	}
 }

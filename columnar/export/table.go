@@ -37,6 +37,8 @@ type tableWriter struct {
 	limit int
 	line  []byte
 	cut   int64
+	// most is the maximum number of rows; 0 = none. taken are the rows so far, without the hidden ones after them.
+	most, taken, hidden int64
 }
 
 // tableCell is a buffered value: the end of its text, and its width in terminal columns.
@@ -45,16 +47,41 @@ type tableCell struct{ end, width int }
 // TableWriter writes a table for a terminal.
 type TableWriter interface {
 	Writer
-	// CutLines returns how many lines were cut because they are wider than the terminal.
+	// CutLines returns how many lines were cut because they are wider than the terminal, HiddenColumns how many columns nothing is seen of.
 	CutLines() int64
+	HiddenColumns() int
+	// HiddenRows returns how many rows were left out after the first ones.
+	HiddenRows() int64
 }
 
-// NewTable returns a Writer of the format [Table] whose lines are at most width terminal columns wide: the rest of a wider one is replaced by
-// an ellipsis. Width 0 is no limit.
-func NewTable(w io.Writer, s *arrow.Schema, width int) TableWriter {
+// TableLimits bounds a table.
+type TableLimits struct {
+	// Width is the maximum width of a line in terminal columns: the rest of a wider one is replaced by an ellipsis. 0 is no limit.
+	Width int
+	// Rows is the number of rows after which others are counted, but not written. 0 is no limit.
+	Rows int64
+}
+
+// NewTable returns a Writer of the format [Table] with limits.
+func NewTable(w io.Writer, s *arrow.Schema, limits TableLimits) TableWriter {
 	t := newTableWriter(lineWriter{bufio.NewWriterSize(w, bufferSize)}, s)
-	t.limit = max(width, 0)
+	t.limit, t.most = max(limits.Width, 0), max(limits.Rows, 0)
 	return t
+}
+
+// HiddenRows implements TableWriter.
+func (t *tableWriter) HiddenRows() int64 { return t.hidden }
+
+// HiddenColumns implements TableWriter.
+func (t *tableWriter) HiddenColumns() (n int) {
+	begin := 0
+	for _, w := range t.widths {
+		if t.limit > 0 && begin >= t.limit-1 && t.cut > 0 { // the last place of a line that is cut has the ellipsis
+			n++
+		}
+		begin += w + 2
+	}
+	return n
 }
 
 // CutLines implements TableWriter.
@@ -79,7 +106,12 @@ func (t *tableWriter) Write(batch arrow.RecordBatch) error {
 		values[i], _ = textAppender(a)
 	}
 	var scratch []byte
-	for row := range int(batch.NumRows()) {
+	rows := batch.NumRows()
+	if t.most > 0 {
+		rows = min(rows, t.most-t.taken)
+	}
+	t.taken, t.hidden = t.taken+rows, t.hidden+batch.NumRows()-rows
+	for row := range int(rows) {
 		for i, value := range values {
 			if scratch = append(scratch[:0], "NULL"...); !isNull(batch.Column(i), row) {
 				scratch = value(scratch[:0], row)

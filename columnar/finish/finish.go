@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -68,6 +69,8 @@ type Finisher struct {
 	keptSchema *arrow.Schema
 	project    *vector.Projection // nil with GROUP BY, and for a predicate alone
 	schema     *arrow.Schema
+	// projected is the schema of what project makes: the outputs, and with ORDER BY of rows the values to order by.
+	projected *arrow.Schema
 }
 
 // New compiles a plan.
@@ -142,6 +145,9 @@ func (f *Finisher) narrowBatch() {
 		for i := range f.plan.Output {
 			note(f.plan.Output[i].Expr)
 		}
+		for i := range f.plan.Order {
+			note(f.plan.Order[i].Expr)
+		}
 	}
 	var fields []arrow.Field
 	for i, field := range f.inputs.Fields() {
@@ -154,16 +160,25 @@ func (f *Finisher) narrowBatch() {
 
 // compileOutputs compiles the SELECT list.
 func (f *Finisher) compileOutputs() error {
-	fields := make([]arrow.Field, len(f.plan.Output))
-	for i, o := range f.plan.Output {
-		fields[i] = arrow.Field{Name: o.Name, Type: o.Expr.Type().Arrow(), Nullable: true}
+	outputs := slices.Clone(f.plan.Output)
+	for i, o := range f.plan.Order {
+		outputs = append(outputs, plan.Output{Name: "$o" + strconv.Itoa(i), Expr: o.Expr})
 	}
-	f.schema = arrow.NewSchema(fields, nil)
+	fields := make([]arrow.Field, len(outputs))
+	for i, o := range outputs {
+		t := *o.Expr.Type()
+		if len(f.plan.Order) > 0 { // rows of many payloads become one batch: each has a dictionary of its own
+			t.Dictionary = false
+		}
+		fields[i] = arrow.Field{Name: o.Name, Type: t.Arrow(), Nullable: true}
+	}
+	f.schema = arrow.NewSchema(fields[:len(f.plan.Output)], nil)
+	f.projected = arrow.NewSchema(fields, nil)
 	if f.plan.Group != nil || len(fields) == 0 {
 		return nil // with groups the list is over them; a predicate has none
 	}
 	var err error
-	f.project, err = vector.Project(f.plan.Output, f.keptSchema)
+	f.project, err = vector.Project(outputs, f.keptSchema)
 	return err
 }
 
@@ -181,8 +196,8 @@ func (f *Finisher) Schema() *arrow.Schema { return f.schema }
 
 // Rows are the rows of a payload that satisfy a query.
 type Rows struct {
-	// Batch has the output columns, or with GROUP BY the inputs of the groups. For a predicate alone it has only the index. The
-	// caller releases it.
+	// Batch has the output columns, with ORDER BY of rows followed by the values to order by, or with GROUP BY the inputs of the groups. For
+	// a predicate alone it has only the index. The caller releases it.
 	Batch arrow.RecordBatch
 	// Index is the payload index of the message of each row, in increasing order.
 	Index []uint32
@@ -236,7 +251,7 @@ func (f *Finisher) finishRows(in arrow.RecordBatch, where *vector.Filter, m Meta
 	if f.project == nil {
 		kept.Retain()
 		rows.Batch = kept
-	} else if rows.Batch, err = projectBatch(f.project, kept, f.schema, &vs); err != nil {
+	} else if rows.Batch, err = projectBatch(f.project, kept, f.projected, &vs); err != nil {
 		return nil, err
 	}
 	st.Kept += rows.Batch.NumRows()

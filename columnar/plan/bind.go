@@ -25,7 +25,9 @@ type queryBinder struct {
 	programs int // instructions of regular expressions
 
 	// clause is the name of a clause where aggregates are not allowed; otherwise empty.
-	clause     string
+	clause string
+	// distinct: the elements of the SELECT list are the keys, as of SELECT DISTINCT without groups.
+	distinct   bool
 	aggregates []Aggregate
 	// aggregateAt maps the key of each aggregate to its index. The key contains everything that distinguishes it.
 	aggregateAt map[string]int

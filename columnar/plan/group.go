@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"slices"
 	"strconv"
 
 	"scribe/columnar/expr"
@@ -16,6 +17,8 @@ const (
 	MaxKeys = 100
 	// MaxAggregates is the maximum number of aggregates in a query.
 	MaxAggregates = 1000
+	// MaxSorted is the maximum number of rows without groups that ORDER BY sorts: those of LIMIT and OFFSET, or else all.
+	MaxSorted = 100_000
 )
 
 // selectItem is an element of the SELECT list.
@@ -47,33 +50,95 @@ func (b *queryBinder) bindOutputs(p *Plan, q *sql.Select) {
 		name := itemName(it)
 		add(selectItem{o, name}, cmp.Or(name, "column"+strconv.Itoa(i+1)))
 	}
-	if len(q.GroupBy) == 0 && q.Having == nil && len(b.aggregates) == 0 {
-		if len(q.OrderBy) > 0 {
-			panic(b.errorAt(q.OrderBy[0].Expr.Pos(), "Rows come as they are read, and a query that follows has no end to sort at. Sort the answer where it is read.",
-				"ORDER BY is only supported with GROUP BY or aggregates"))
-		}
+	grouped := len(q.GroupBy) > 0 || q.Having != nil || len(b.aggregates) > 0
+	switch {
+	case q.Distinct:
+		b.checkDistinct(items)
+		b.distinct, p.Distinct = !grouped, grouped
+	case !grouped:
+		b.bindRowOrder(p, q, items)
 		return
 	}
 	b.bindGroup(p, q, items)
 }
 
-// bindGroup binds GROUP BY, HAVING and ORDER BY, and replaces keys in the SELECT list.
-func (b *queryBinder) bindGroup(p *Plan, q *sql.Select, items []selectItem) {
-	g := &Group{}
+// bindRowOrder binds ORDER BY of rows without groups.
+func (b *queryBinder) bindRowOrder(p *Plan, q *sql.Select, items []selectItem) {
+	if len(q.OrderBy) == 0 {
+		return
+	}
+	at := q.OrderBy[0].Expr.Pos()
+	b.failIf(q.Limit > MaxSorted || q.Offset > MaxSorted || q.Limit+q.Offset > MaxSorted, at, "Ask for fewer, or sort the answer where it is read.",
+		"ORDER BY of rows sorts at most %d of them: LIMIT and OFFSET together are larger", MaxSorted)
+	b.nameItems(items)
+	b.clause = "ORDER BY of rows"
+	seen := map[int]bool{}
+	for _, o := range q.OrderBy {
+		i := b.itemOf(o.Expr, p)
+		var e typedOperand
+		if i >= 0 {
+			e = items[i].typedOperand
+		} else {
+			e = b.textIfUnknown(b.bind(o.Expr))
+		}
+		b.failIf(isNested(e.e.Type().Kind), o.Expr.Pos(), "Name a part of it.", "could not identify an ordering operator for type %s", typeName(e.e.Type()))
+		if form := b.formOf(e.e); !seen[form] { // what an element before has said
+			seen[form] = true
+			b.failIf(len(p.Order) == MaxKeys, o.Expr.Pos(), "", "ORDER BY has more than %d elements", MaxKeys)
+			b.countAgain(e)
+			p.Order = append(p.Order, orderOf(o, e.e))
+		}
+	}
+	b.clause = ""
+}
+
+// checkDistinct checks that the rows of a SELECT list can be compared.
+func (b *queryBinder) checkDistinct(items []selectItem) {
+	b.failIf(len(items) > MaxKeys, items[min(MaxKeys, len(items)-1)].pos, "", "SELECT DISTINCT has more than %d columns", MaxKeys)
+	for _, it := range items {
+		b.failIf(isNested(it.e.Type().Kind), it.pos, "Name a part of it.", "could not identify an equality operator for type %s", typeName(it.e.Type()))
+	}
+}
+
+// orderOf returns an element of ORDER BY with its defaults.
+func orderOf(o sql.Order, e expr.Expr) Order {
+	first := o.Desc
+	if o.Nulls != sql.NullsDefault {
+		first = o.Nulls == sql.NullsFirst
+	}
+	return Order{Expr: e, Desc: o.Desc, NullsFirst: first}
+}
+
+// nameItems notes the names of the SELECT list.
+func (b *queryBinder) nameItems(items []selectItem) {
 	for i, it := range items {
 		if j, again := b.named[it.name]; again && (j == ambiguous || b.formOf(items[j].e) != b.formOf(it.e)) {
 			i = ambiguous
 		}
 		b.named[it.name] = i
 	}
+}
+
+// bindGroup binds GROUP BY, HAVING and ORDER BY, and replaces keys in the SELECT list.
+func (b *queryBinder) bindGroup(p *Plan, q *sql.Select, items []selectItem) {
+	g := &Group{}
+	b.nameItems(items)
+	addKey := func(e expr.Expr) {
+		if _, again := b.keys[b.formOf(e)]; !again {
+			b.keys[b.formOf(e)] = len(g.Keys)
+			g.Keys = append(g.Keys, e)
+		}
+	}
 	for _, e := range q.GroupBy {
 		key := b.bindKey(e, p, items)
 		b.failIf(isNested(key.e.Type().Kind), key.pos, "Name a part of it.", "could not identify an equality operator for type %s",
 			typeName(key.e.Type()))
 		b.failIf(len(g.Keys) == MaxKeys, key.pos, "", "GROUP BY has more than %d keys", MaxKeys)
-		if _, again := b.keys[b.formOf(key.e)]; !again {
-			b.keys[b.formOf(key.e)] = len(g.Keys)
-			g.Keys = append(g.Keys, key.e)
+		addKey(key.e)
+	}
+	if b.distinct {
+		for _, it := range items {
+			addKey(it.e)
 		}
 	}
 	for i := range p.Output {
@@ -86,11 +151,8 @@ func (b *queryBinder) bindGroup(p *Plan, q *sql.Select, items []selectItem) {
 	}
 	for _, o := range q.OrderBy {
 		e := b.orderKey(o.Expr, p)
-		first := o.Desc
-		if o.Nulls != sql.NullsDefault {
-			first = o.Nulls == sql.NullsFirst
-		}
-		g.Order = append(g.Order, Order{Expr: e, Desc: o.Desc, NullsFirst: first})
+		b.failIf(q.Distinct && !b.isOutput(e, p), o.Expr.Pos(), "", "for SELECT DISTINCT, ORDER BY expressions must appear in select list")
+		g.Order = append(g.Order, orderOf(o, e))
 	}
 	g.Aggregates = b.aggregates
 	p.Group = g
@@ -145,18 +207,32 @@ func (b *queryBinder) bindKey(e sql.Expr, p *Plan, items []selectItem) typedOper
 
 // orderKey binds an element of ORDER BY: an ordinal or name of the SELECT list, or an expression over the columns.
 func (b *queryBinder) orderKey(e sql.Expr, p *Plan) expr.Expr {
-	i := b.ordinalOf(e, "ORDER BY", len(p.Output))
-	if i < 0 {
-		i = b.aliasOf(e)
-	}
-	if i >= 0 {
+	if i := b.itemOf(e, p); i >= 0 {
 		return p.Output[i].Expr
 	}
 	o := b.bind(e)
+	if b.distinct {
+		_, isKey := b.keys[b.formOf(o.e)]
+		b.failIf(!isKey, o.pos, "", "for SELECT DISTINCT, ORDER BY expressions must appear in select list")
+	}
 	r := b.overGroups(o.e)
 	b.failIf(isNested(r.Type().Kind), o.pos, "Name a part of it.", "could not identify an ordering operator for type %s",
 		typeName(r.Type()))
 	return r
+}
+
+// itemOf returns the index of the SELECT element that an element of ORDER BY names, or -1 if it is an expression.
+func (b *queryBinder) itemOf(e sql.Expr, p *Plan) int {
+	if i := b.ordinalOf(e, "ORDER BY", len(p.Output)); i >= 0 {
+		return i
+	}
+	return b.aliasOf(e)
+}
+
+// isOutput reports whether an expression over groups is a column of the result.
+func (b *queryBinder) isOutput(e expr.Expr, p *Plan) bool {
+	form := b.formOf(e)
+	return slices.ContainsFunc(p.Output, func(o Output) bool { return b.formOf(o.Expr) == form })
 }
 
 // overGroups replaces keys by their columns. The remaining expression may only use aggregates.

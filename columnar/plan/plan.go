@@ -30,8 +30,14 @@ type Plan struct {
 	Where expr.Expr
 	// Output are the columns of the result, with unique names. With Group they refer to its columns. A predicate has none.
 	Output []Output
-	// Limit is the maximum number of rows in the result, or -1 for all.
-	Limit int64
+	// Order is the order of rows without groups, over the columns of the schema; empty means as they are read. Ordered rows are at most
+	// MaxSorted, those that Offset leaves out included.
+	Order []Order
+	// Distinct leaves out rows of the result that are equal to one before. Without groups of the query's own, its rows are the keys of Group
+	// instead.
+	Distinct bool
+	// Limit is the maximum number of rows in the result, or -1 for all. Offset is the number of rows left out before the first.
+	Limit, Offset int64
 	// Group is the aggregation; nil if there is none.
 	Group *Group
 	// EarlyStop means that a row may be dropped as soon as Where is false on the part read so far: damage in the rest of the row
@@ -52,7 +58,7 @@ type Group struct {
 	Aggregates []Aggregate
 	// Having filters groups, over the columns of the group; nil means all groups.
 	Having expr.Expr
-	// Order is the order of the result, over the columns of the group; empty means any order. Plan.Limit applies after it.
+	// Order is the order of the result, over the columns of the group; empty means any order. Plan.Offset and Plan.Limit apply after it.
 	Order []Order
 }
 
@@ -72,7 +78,7 @@ type Aggregate struct {
 	T schema.Type
 }
 
-// Order is an element of the order of groups.
+// Order is an element of the order of groups or rows.
 type Order struct {
 	Expr       expr.Expr
 	Desc       bool
@@ -103,7 +109,7 @@ func Bind(q *sql.Select, s *schema.Schema, o Options) (_ *Plan, err error) {
 	b := newBinder(s, o, q.Errorf)
 	b.setQualifiers(q.From)
 	b.aliases = q.Items
-	p := &Plan{Schema: s, Category: q.From.Category, Limit: q.Limit}
+	p := &Plan{Schema: s, Category: q.From.Category, Limit: q.Limit, Offset: q.Offset}
 	if q.Where != nil {
 		p.Where = b.bindCondition(q.Where, "WHERE")
 	}
@@ -161,6 +167,9 @@ func (p *Plan) neededColumns(all []schema.Column) []schema.Column {
 	} else {
 		for i := range p.Output {
 			needed = append(needed, p.Output[i].Expr)
+		}
+		for i := range p.Order {
+			needed = append(needed, p.Order[i].Expr)
 		}
 	}
 	named := map[string]bool{}

@@ -75,6 +75,12 @@ func describe(p *Plan) string {
 		b.WriteString(" " + c.Name)
 	}
 	b.WriteString("\n")
+	if p.Offset > 0 || p.Distinct {
+		fmt.Fprintf(&b, "offset %d, distinct %t\n", p.Offset, p.Distinct)
+	}
+	for _, o := range p.Order {
+		fmt.Fprintf(&b, "rows in order of %s desc=%t nulls first=%t\n", expr.Key(o.Expr), o.Desc, o.NullsFirst)
+	}
 	if p.Where != nil {
 		fmt.Fprintf(&b, "where %s\npushdown %s\n", expr.Text(p.Where), expr.Key(p.Pushdown()))
 	}

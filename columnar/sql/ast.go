@@ -2,15 +2,23 @@ package sql
 
 // Select is a query.
 type Select struct {
-	Items   []Item
-	From    From
-	Where   Expr // nil means all rows
-	GroupBy []Expr
-	Having  Expr // nil means all groups
-	OrderBy []Order
-	Limit   int64 // -1 means no limit
+	Distinct bool
+	Items    []Item
+	From     From
+	Where    Expr // nil means all rows
+	GroupBy  []Expr
+	Having   Expr // nil means all groups
+	OrderBy  []Order
+	Limit    int64 // -1 means no limit
+	Offset   int64 // rows left out before the first
 
 	queryText
+}
+
+// Show asks for what can be queried: the tables, or the columns of one.
+type Show struct {
+	// Category is the table whose columns are shown; empty means that the tables are shown.
+	Category string
 }
 
 // Predicate is a condition without an enclosing query.

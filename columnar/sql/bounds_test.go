@@ -56,6 +56,7 @@ func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"select * from a", "select a, -b::int from \"x-y\" where a in (1,2) or not (b like 'x%' escape '!') and c between 1 and 2 limit 3",
 		"select case a when 1 then 2 else 3 end, x[1].y, m['k'] from t group by 1 having count(*) filter (where a) > 1 order by 1 desc nulls first",
+		"select distinct a, b from t order by a desc nulls last, 2 limit 3 offset 4 rows", "select $1 from t where a = $2", "show columns from \"a-b\"",
 		"select extract('a b' from x), position((a or b) in c), trim(both 'x' from y), interval '1' day, E'\\u0041' from t",
 		"select a is distinct from (b is null), (a is distinct from b) is not true, a = any(b), - - 1, +-+a from t",
 		"select (a = b) = c, (a like b) like c, (a in (1)) in (2), not not a, (f(x))[1].y::text::int, (a::int)[1] from t",

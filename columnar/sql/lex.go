@@ -10,12 +10,13 @@ import (
 type tokenKind uint8
 
 const (
-	end    tokenKind = iota
-	word             // an identifier or keyword without quotes; text is in lower case
-	quoted           // an identifier in quotes; text is its value
-	str              // a text constant; text is its value
-	number           // text is the number as written, without underscores
-	symbol           // an operator or punctuation
+	end       tokenKind = iota
+	word                // an identifier or keyword without quotes; text is in lower case
+	quoted              // an identifier in quotes; text is its value
+	str                 // a text constant; text is its value
+	number              // text is the number as written, without underscores
+	symbol              // an operator or punctuation
+	parameter           // ? or $1
 )
 
 type queryToken struct {
@@ -52,7 +53,7 @@ var classes = func() (t [256]uint8) {
 			t[c] = classIdent
 		case strings.IndexByte("+-*/<>=", byte(c)) >= 0:
 			t[c] = classOp
-		case strings.IndexByte("~!@#%^&|`?", byte(c)) >= 0:
+		case strings.IndexByte("~!@#%^&|`", byte(c)) >= 0:
 			t[c] = classOp | classOpSign
 		case strings.IndexByte("(),;[]", byte(c)) >= 0:
 			t[c] = classSelf
@@ -173,7 +174,13 @@ func (l *queryLexer) scanToken() {
 	case classes[c]&classOp != 0:
 		l.scanOperator()
 	case c == '$' && classes[l.byteAt(1)]&classDigit != 0:
-		panic(l.errorAt(from, "Write the value.", "parameters ($1) are not supported"))
+		for l.pos++; classes[l.byteAt(0)]&classDigit != 0; {
+			l.pos++
+		}
+		l.addToken(parameter, from, l.text[from:l.pos])
+	case c == '?':
+		l.pos++
+		l.addToken(parameter, from, "?")
 	case c == '$':
 		l.scanDollar()
 	default:

@@ -16,18 +16,31 @@ const (
 	MaxDepth = 100
 	// MaxList is the maximum number of elements in an IN list.
 	MaxList = 10_000
+	// MaxParameters is the maximum number of parameters.
+	MaxParameters = 1000
 )
 
 // Parse parses a query. Errors are of type *[Error].
-func Parse(text string) (*Select, error) { return parseText(text, (*queryParser).parseQuery) }
+func Parse(text string) (*Select, error) { return parseText(text, nil, (*queryParser).parseQuery) }
 
 // ParsePredicate parses a condition, as after WHERE. Errors are of type *[Error].
 func ParsePredicate(text string) (*Predicate, error) {
-	return parseText(text, (*queryParser).parsePredicate)
+	return parseText(text, nil, (*queryParser).parsePredicate)
+}
+
+// ParseStatement parses a text that may also ask for the tables or for the columns of one. Exactly one result is not nil. Errors are of
+// type *[Error].
+func ParseStatement(text string) (*Select, *Show, error) {
+	show, err := parseText(text, nil, (*queryParser).parseShow)
+	if show != nil || err != nil {
+		return nil, show, err
+	}
+	q, err := Parse(text)
+	return q, nil, err
 }
 
 // parseText parses a text by a grammar rule. The lexer and the rules panic with an *Error, which parseText recovers.
-func parseText[T any](text string, rule func(p *queryParser) T) (tree T, err error) {
+func parseText[T any](text string, parameters *boundParameters, rule func(p *queryParser) T) (tree T, err error) {
 	defer func() {
 		switch e := recover().(type) {
 		case nil:
@@ -37,7 +50,7 @@ func parseText[T any](text string, rule func(p *queryParser) T) (tree T, err err
 			panic(e)
 		}
 	}()
-	return rule(&queryParser{queryText: queryText{text}, tokens: tokenize(text)}), nil
+	return rule(&queryParser{queryText: queryText{text}, tokens: tokenize(text), parameters: parameters}), nil
 }
 
 type queryParser struct {
@@ -45,6 +58,8 @@ type queryParser struct {
 	tokens []queryToken
 	i      int
 	depth  int
+	// parameters are the values of parameters; nil if the text must not have any.
+	parameters *boundParameters
 }
 
 func (p *queryParser) token() *queryToken { return &p.tokens[p.i] }
@@ -131,8 +146,8 @@ func (p *queryParser) parsePredicate() *Predicate {
 // parseQuery parses a whole text as a query.
 func (p *queryParser) parseQuery() *Select {
 	p.refuseIf(p.token().kind == end, "A query is SELECT ... FROM category.", "the query is empty")
-	p.parseVerb()
 	q := &Select{Limit: -1, queryText: p.queryText}
+	p.parseVerb(q)
 	for more := true; more; more = p.acceptSymbol(",") {
 		q.Items = append(q.Items, p.parseItem())
 	}
@@ -147,7 +162,7 @@ func (p *queryParser) parseQuery() *Select {
 }
 
 // parseVerb skips SELECT and rejects other statements.
-func (p *queryParser) parseVerb() {
+func (p *queryParser) parseVerb(q *Select) {
 	t := p.token()
 	if !p.acceptWord("select") {
 		switch {
@@ -159,19 +174,24 @@ func (p *queryParser) parseVerb() {
 			panic(p.errorHere("Only one SELECT over one category is.", "WITH is not supported"))
 		case t.text == "explain":
 			panic(p.errorHere("Ask for the plan where the query is started: scribe query --explain.", "EXPLAIN is not supported"))
+		case t.text == "show", t.text == "describe":
+			panic(p.errorHere("It is not a query of rows: it is for SQL servers and scribe query.", strings.ToUpper(t.text)+" is not supported here"))
 		case statements[t.text]:
 			panic(p.errorHere("Queries read. Messages are written by producers.", strings.ToUpper(t.text)+" is not supported"))
 		}
 		p.failIf(len(near.Names(t.text, []string{"select"})) > 0, "perhaps you meant SELECT")
 		panic(p.syntaxError("a query begins with SELECT"))
 	}
-	p.refuseIf(p.isWord("distinct"), "Use GROUP BY with the same expressions.", "SELECT DISTINCT is not supported")
+	if q.Distinct = p.acceptWord("distinct"); q.Distinct {
+		p.refuseIf(p.isWord("on"), "Use GROUP BY with min() or max().", "DISTINCT ON is not supported")
+		return
+	}
 	p.acceptWord("all")
 }
 
 var statements = map[string]bool{
 	"insert": true, "update": true, "delete": true, "merge": true, "create": true, "drop": true, "alter": true, "truncate": true, "copy": true,
-	"values": true, "table": true, "set": true, "show": true, "begin": true, "commit": true, "rollback": true, "declare": true, "call": true,
+	"values": true, "table": true, "set": true, "begin": true, "commit": true, "rollback": true, "declare": true, "call": true,
 }
 
 func (p *queryParser) parseItem() Item {
@@ -293,8 +313,17 @@ func (p *queryParser) parseOrdering(q *Select) {
 			q.OrderBy = append(q.OrderBy, p.parseOrder())
 		}
 	}
-	if p.acceptWord("limit") {
-		p.parseLimit(q)
+	for limited, skipped := false, false; ; { // in either order
+		switch {
+		case !limited && p.acceptWord("limit"):
+			limited = true
+			p.parseLimit(q)
+		case !skipped && p.acceptWord("offset"):
+			skipped = true
+			p.parseOffset(q)
+		default:
+			return
+		}
 	}
 }
 
@@ -318,17 +347,48 @@ func (p *queryParser) parseOrder() Order {
 }
 
 func (p *queryParser) parseLimit(q *Select) {
-	t := p.token()
-	if p.acceptWord("all") || p.acceptWord("null") {
+	if p.acceptWord("all") {
 		return
 	}
-	p.refuseAt(p.acceptSymbol("-"), t.pos, "", "LIMIT must not be negative")
-	p.failIf(t.kind != number, "LIMIT takes a number")
-	n, err := strconv.ParseInt(t.text, 10, 64)
-	p.refuseIf(err != nil, "It is an integer of at most 63 bits.", "LIMIT "+ClipText(t.text)+" is not supported")
-	p.i++
-	q.Limit = n
-	p.refuseIf(p.isSymbol(","), "There is no OFFSET either; a reader begins where it is told to.", "LIMIT #,# is not supported")
+	if n, ok := p.parseCount("LIMIT"); ok {
+		q.Limit = n
+	}
+	p.refuseIf(p.isSymbol(","), "Write LIMIT # OFFSET #.", "LIMIT #,# is not supported")
+}
+
+func (p *queryParser) parseOffset(q *Select) {
+	q.Offset, _ = p.parseCount("OFFSET")
+	if !p.acceptWord("rows") {
+		p.acceptWord("row")
+	}
+}
+
+// parseCount parses the number of a LIMIT or OFFSET. It returns false for NULL, which means none.
+func (p *queryParser) parseCount(clause string) (int64, bool) {
+	t := p.token()
+	text := t.text
+	if e := p.parseParameter(); e != nil {
+		switch e := e.(type) {
+		case *Null:
+			return 0, false
+		case *Number:
+			text = e.Text
+		case *String:
+			text = e.Value
+		default:
+			panic(p.errorAt(t.pos, "", clause+" takes a number that is not negative"))
+		}
+	} else {
+		if p.acceptWord("null") {
+			return 0, false
+		}
+		p.refuseAt(p.acceptSymbol("-"), t.pos, "", clause+" must not be negative")
+		p.failIf(t.kind != number, clause+" takes a number")
+		p.i++
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	p.refuseAt(err != nil || n < 0, t.pos, "It is an integer of at most 63 bits, and not negative.", clause+" "+ClipText(text)+" is not supported")
+	return n, true
 }
 
 // unsupported maps words after a query that PostgreSQL supports and this language does not to a hint.
@@ -336,7 +396,6 @@ var unsupported = map[string]string{
 	"union":     "Run two queries.",
 	"intersect": "Run two queries.",
 	"except":    "Use conditions with NOT.",
-	"offset":    "A reader begins where it is told to: scribe query --from.",
 	"fetch":     "Use LIMIT.",
 	"for":       "Queries read only.",
 	"window":    "Windows of time are keys: GROUP BY date_bin('5 minutes', _time, '2000-01-01').",
@@ -355,8 +414,8 @@ func (p *queryParser) parseEnd() {
 		return
 	case p.i > 0 && p.tokens[p.i-1].text == ";" && p.tokens[p.i-1].kind == symbol:
 		panic(p.errorHere("Send one query.", "several statements are not supported"))
-	case t.kind == word && (t.text == "where" || t.text == "group" || t.text == "having" || t.text == "order" || t.text == "limit"):
-		panic(p.syntaxError("the order is SELECT, FROM, WHERE, GROUP BY, HAVING, ORDER BY, LIMIT, each once"))
+	case t.kind == word && (t.text == "where" || t.text == "group" || t.text == "having" || t.text == "order" || t.text == "limit" || t.text == "offset"):
+		panic(p.syntaxError("the order is SELECT, FROM, WHERE, GROUP BY, HAVING, ORDER BY, LIMIT, OFFSET, each once"))
 	}
 	panic(p.syntaxError(""))
 }

@@ -23,6 +23,8 @@ func (p *queryParser) parsePrimary() Expr {
 		if t.text == "(" {
 			return p.parseParentheses()
 		}
+	case parameter:
+		return p.parseParameter()
 	case end:
 	}
 	panic(p.syntaxError("expected an expression"))

@@ -7,7 +7,7 @@ import (
 
 // String returns the canonical text of the query. Parse makes an equal tree from it.
 func (q *Select) String() string {
-	b := append(make([]byte, 0, len(q.text)+32), "SELECT "...)
+	b := appendIf(append(make([]byte, 0, len(q.text)+32), "SELECT "...), q.Distinct, "DISTINCT ")
 	b = appendEach(b, q.Items, appendItem)
 	b = appendCategory(append(b, " FROM "...), q.From.Category)
 	b = appendAlias(b, q.From.Alias)
@@ -21,6 +21,9 @@ func (q *Select) String() string {
 	}
 	if q.Limit >= 0 {
 		b = strconv.AppendInt(append(b, " LIMIT "...), q.Limit, 10)
+	}
+	if q.Offset > 0 {
+		b = strconv.AppendInt(append(b, " OFFSET "...), q.Offset, 10)
 	}
 	return string(b)
 }

@@ -283,8 +283,5 @@ func (s *Selection) Take(batch arrow.RecordBatch) arrow.RecordBatch {
 	for i := range eachRow(s.bits, s.rows) {
 		places = append(places, int32(i))
 	}
-	out, _ := MakeBatch(batch.Schema(), int64(s.count), func(i int) (arrow.Array, error) {
-		return takeArray(batch.Column(i), places, nil), nil
-	})
-	return out
+	return TakeRows(batch, places)
 }

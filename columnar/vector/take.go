@@ -18,6 +18,33 @@ func takeArray(a arrow.Array, places []int32, valid bitmap) arrow.Array {
 	return array.MakeFromData(d)
 }
 
+// TakeRows returns the rows of a batch at the given places, in that order, in newly allocated memory. The caller releases it.
+func TakeRows(batch arrow.RecordBatch, places []int32) arrow.RecordBatch {
+	out, _ := MakeBatch(batch.Schema(), int64(len(places)), func(i int) (arrow.Array, error) {
+		return takeArray(batch.Column(i), places, nil), nil
+	})
+	return out
+}
+
+// ConcatBatches returns the rows of batches of one schema as one batch. The caller releases it.
+func ConcatBatches(batches []arrow.RecordBatch) (arrow.RecordBatch, error) {
+	rows := int64(0)
+	for _, b := range batches {
+		rows += b.NumRows()
+	}
+	arrays := make([]arrow.Array, len(batches))
+	return MakeBatch(batches[0].Schema(), rows, func(i int) (arrow.Array, error) {
+		for k, b := range batches {
+			arrays[k] = b.Column(i)
+		}
+		a, err := concatArrays(arrays)
+		if err == nil && len(arrays) == 1 {
+			a.Retain()
+		}
+		return a, err
+	})
+}
+
 func takeData(d arrow.ArrayData, places []int32, valid bitmap) *array.Data {
 	n := len(places)
 	bits, nulls := takeValid(d, places, valid)
@@ -93,6 +120,9 @@ func takeValid(d arrow.ArrayData, places []int32, valid bitmap) (*memory.Buffer,
 
 func takeBits(d arrow.ArrayData, places []int32) *memory.Buffer {
 	out := make(bitmap, wordsFor(len(places)))
+	if d.Buffers()[1] == nil { // there are no rows
+		return memory.NewBufferBytes(out.bytes())
+	}
 	src := d.Buffers()[1].Bytes()
 	for i, p := range places {
 		if p < 0 {

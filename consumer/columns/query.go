@@ -37,6 +37,7 @@ type Query struct {
 	mu struct {
 		sync.Mutex
 		rows, bytes int64 // of the answer
+		skipped     int64 // rows that OFFSET left out
 		groups      int
 		groupErrors int64
 	}
@@ -85,12 +86,8 @@ func (q *Query) bind(ctx context.Context, parsed *sql.Select, text string) error
 		return err
 	}
 	q.text = parsed.String()
-	if q.plan.Group != nil && e.follow {
-		at := 0
-		if len(parsed.GroupBy) > 0 {
-			at = parsed.GroupBy[0].Pos()
-		}
-		return parsed.Errorf(at, "Do not follow, or say up to which time.", "GROUP BY and aggregates need an end of what is read, a query that follows has none")
+	if err := q.refuseEndless(parsed); err != nil {
+		return err
 	}
 	// Rows are made locally in the half of the memory that is for payloads.
 	finisher, err := finish.New(q.plan, transcode.Limits{Bytes: min(e.memory/2, transcode.DefaultBytes)})
@@ -106,6 +103,27 @@ func (q *Query) bind(ctx context.Context, parsed *sql.Select, text string) error
 		q.View = &scribev1.View{Query: q.Query, Codec: e.compress}
 	}
 	return nil
+}
+
+// refuseEndless returns an error for a query that follows, and whose answer needs an end of what is read.
+func (q *Query) refuseEndless(parsed *sql.Select) error {
+	at, what := 0, ""
+	switch {
+	case !q.options.follow:
+	case parsed.Distinct:
+		what = "SELECT DISTINCT needs"
+	case q.plan.Group != nil:
+		what = "GROUP BY and aggregates need"
+		if len(parsed.GroupBy) > 0 {
+			at = parsed.GroupBy[0].Pos()
+		}
+	case len(q.plan.Order) > 0:
+		at, what = parsed.OrderBy[0].Expr.Pos(), "ORDER BY needs"
+	}
+	if what == "" {
+		return nil
+	}
+	return parsed.Errorf(at, "Do not follow, or say up to which time.", "%s an end of what is read, a query that follows has none", what)
 }
 
 // wireText returns a query's text for requests: the canonical text, by which servers recognize equal queries, or the original
@@ -128,7 +146,8 @@ func (q *Query) Close() error { return q.consumer.Close() }
 
 // Checkpoint returns the position after the last batch or gap that was yielded, see [consumer.Consumer.Checkpoint]. It is after a
 // whole payload, or, where LIMIT cut one, before the message of the next row. A query that begins there continues the answer
-// without omitting a row; with GROUP BY its groups cover only the range that it reads. Where a message has several rows, as in
+// without omitting a row; with GROUP BY, DISTINCT or ORDER BY its rows are those of
+// the range that it reads, and OFFSET leaves out rows anew. Where a message has several rows, as in
 // NDJSON and CSV, and LIMIT cut in the middle of one, the first rows of that message come again: a LIMIT that does not exceed the
 // rows of a message never gets past it.
 func (q *Query) Checkpoint() string { return q.consumer.Checkpoint() }
@@ -143,7 +162,7 @@ func (q *Query) Lag() time.Duration { return q.consumer.Lag() }
 func (q *Query) Backlog() consumer.Backlog { return q.consumer.Backlog() }
 
 // Batches yields the answer as Arrow record batches with the columns of [Query.Schema], as they arrive: at most one for a
-// payload, none for a payload without matching rows, and with GROUP BY one at the end. Errors are as with
+// payload, none for a payload without matching rows, and with GROUP BY, DISTINCT or ORDER BY one at the end. Errors are as with
 // [consumer.Consumer.Records]: after a *[consumer.GapError] the iteration continues if the caller does; any other error ends it.
 // When ctx ends, running requests are canceled.
 //
@@ -154,12 +173,19 @@ func (q *Query) Batches(ctx context.Context) iter.Seq2[arrow.RecordBatch, error]
 		ctx, cancel := q.limited(ctx)
 		defer cancel()
 		r := queryIteration{query: q, yield: yield}
-		if q.plan.Group != nil {
-			var err error // the groups have half of the memory, payloads the other half
-			if r.grouping, err = q.finisher.Grouping(aggregate.Limits{Bytes: q.options.memory / 2}); err != nil {
-				yield(nil, err)
-				return
+		limits := aggregate.Limits{Bytes: q.options.memory / 2} // groups or rows to sort have half of the memory, payloads the other half
+		var err error
+		switch {
+		case q.plan.Group != nil:
+			r.grouping, err = q.finisher.Grouping(limits)
+		case len(q.plan.Order) > 0:
+			if r.sorter, err = q.finisher.Sorting(q.sortedRows(), limits); err == nil {
+				defer r.sorter.Close()
 			}
+		}
+		if err != nil {
+			yield(nil, err)
+			return
 		}
 		r.iterate(ctx)
 	}
@@ -178,8 +204,9 @@ func (q *Query) limited(ctx context.Context) (context.Context, context.CancelFun
 type queryIteration struct {
 	query    *Query
 	yield    func(arrow.RecordBatch, error) bool
-	grouping *finish.Grouping // nil without
-	over     bool             // ended by an error, by LIMIT, or by the caller
+	grouping *finish.Grouping  // nil without
+	sorter   *aggregate.Sorter // nil without
+	over     bool              // ended by an error, by LIMIT, or by the caller
 }
 
 func (r *queryIteration) iterate(ctx context.Context) {
@@ -188,21 +215,22 @@ func (r *queryIteration) iterate(ctx context.Context) {
 		return
 	}
 	q.consumer.Payloads(ctx, r.refuse, r.deliver)
-	if r.over || r.grouping == nil {
+	if r.over || r.grouping == nil && r.sorter == nil {
 		return
 	}
-	batch, err := r.grouping.Result()
+	whole, err := r.result()
 	if err != nil {
 		r.yield(nil, q.memoryLimit(err))
 		return
 	}
-	if limit := q.limit(); limit >= 0 && limit < batch.NumRows() {
-		whole := batch
-		batch = whole.NewSlice(0, limit)
-		whole.Release()
+	from, to := int64(0), whole.NumRows()
+	from = min(q.plan.Offset, to)
+	if limit := q.limit(); limit >= 0 && limit < to-from {
+		to = from + limit
 	}
+	batch := whole.NewSlice(from, to)
+	whole.Release()
 	defer batch.Release()
-	q.note(r.grouping)
 	if err := q.count(batch); err != nil {
 		r.yield(nil, err)
 		return
@@ -211,6 +239,18 @@ func (r *queryIteration) iterate(ctx context.Context) {
 	if batch.NumRows() > 0 {
 		r.yield(batch, nil)
 	}
+}
+
+// result returns the rows of an answer that is known at its end only.
+func (r *queryIteration) result() (arrow.RecordBatch, error) {
+	if r.sorter != nil {
+		return r.sorter.Result()
+	}
+	batch, err := r.grouping.Result()
+	if err == nil {
+		r.query.note(r.grouping)
+	}
+	return batch, err
 }
 
 // refuse yields an error.
@@ -229,11 +269,18 @@ func (r *queryIteration) deliver(p *payload.Payload, tell func(*loss.Report) boo
 			return false
 		}
 	}
-	if r.grouping != nil {
+	switch {
+	case r.grouping != nil:
 		if err := r.grouping.Add(res.rows); err != nil {
 			return r.refuse(q.memoryLimit(err))
 		}
 		q.note(r.grouping)
+		p.Left.Store(0)
+		return true
+	case r.sorter != nil:
+		if err := r.sorter.Add(res.rows.Batch); err != nil {
+			return r.refuse(q.memoryLimit(err))
+		}
 		p.Left.Store(0)
 		return true
 	}
@@ -252,22 +299,23 @@ func (r *queryIteration) deliver(p *payload.Payload, tell func(*loss.Report) boo
 	return !r.over
 }
 
-// cut applies LIMIT. It returns the rows to yield, the number of messages of the payload that remain, and whether these are the
+// cut applies OFFSET and LIMIT. It returns the rows to yield, the number of messages of the payload that remain, and whether these are the
 // last rows of the answer. The caller releases the batch.
 func (q *Query) cut(rows *finish.Rows, p *payload.Payload) (batch arrow.RecordBatch, left uint32, last bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n := rows.Batch.NumRows()
+	from := min(q.plan.Offset-q.mu.skipped, n)
+	q.mu.skipped += from
 	limit := q.limit()
-	if limit < 0 || q.mu.rows+n < limit {
-		rows.Batch.Retain()
-		return rows.Batch, 0, false
+	if limit < 0 || q.mu.rows+n-from < limit {
+		return rows.Batch.NewSlice(from, n), 0, false
 	}
-	n = max(limit-q.mu.rows, 0)
-	if n < rows.Batch.NumRows() {
-		left = p.Messages - min(rows.Index[n], p.Messages)
+	to := from + max(limit-q.mu.rows, 0)
+	if to < n {
+		left = p.Messages - min(rows.Index[to], p.Messages)
 	}
-	return rows.Batch.NewSlice(0, n), left, true
+	return rows.Batch.NewSlice(from, to), left, true
 }
 
 // count counts rows of the answer and checks the limits.
@@ -290,6 +338,15 @@ func (q *Query) note(g *finish.Grouping) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.mu.groups, q.mu.groupErrors = g.Groups(), g.Errors()
+}
+
+// sortedRows returns how many rows have to be sorted, those that OFFSET leaves out included; -1 means all.
+func (q *Query) sortedRows() int64 {
+	limit := q.limit()
+	if limit < 0 || limit > plan.MaxSorted || limit+q.plan.Offset > plan.MaxSorted { // a limit of the options, which are not of the query's text
+		return -1
+	}
+	return limit + q.plan.Offset
 }
 
 // limit returns LIMIT, or the row limit of the options if that is lower; -1 without either.

@@ -69,9 +69,9 @@ type Explanation struct {
 	// Pushed is the part of WHERE that read proxies and the stream evaluate, Here the terms that only the reader can. "" means
 	// none.
 	Pushed, Here string
-	// Grouped: rows are grouped here. Limit is -1 without one.
-	Grouped bool
-	Limit   int64
+	// Grouped: rows are grouped here, as DISTINCT does, too. Sorted: rows without groups are sorted here. Limit is -1 without one.
+	Grouped, Sorted bool
+	Limit           int64
 	// EarlyStop: evaluation of a row stops as soon as the row can't match.
 	EarlyStop bool
 	// Local: no views are requested.
@@ -86,7 +86,7 @@ type Explanation struct {
 func (q *Query) Explain() Explanation {
 	p := q.plan
 	x := Explanation{
-		Query: q.text, Category: p.Category, SchemaVersion: p.Schema.Version, Grouped: p.Group != nil, Limit: p.Limit,
+		Query: q.text, Category: p.Category, SchemaVersion: p.Schema.Version, Grouped: p.Group != nil, Sorted: len(p.Order) > 0, Limit: p.Limit,
 		EarlyStop: p.EarlyStop, Local: q.options.local, Stats: q.Stats(),
 	}
 	for i := range p.Columns {
@@ -159,6 +159,9 @@ func (x *Explanation) String() string {
 	line("rows", "%d read, %d received, %d matched, %d in the answer", s.RowsRead, s.RowsReceived, s.RowsMatched, s.RowsOut)
 	if x.Grouped {
 		line("groups", "%d", s.Groups)
+	}
+	if x.Sorted {
+		line("sorted", "here, at the end")
 	}
 	if s.RowsRejected+s.RowsBad+s.ValuesBad+s.Errors > 0 {
 		line("trouble", "%d rows rejected, %d unreadable, %d values that do not fit, %d that could not be computed", s.RowsRejected, s.RowsBad, s.ValuesBad, s.Errors)

@@ -198,6 +198,9 @@ func (g grammar) groupQuery() groupQuery {
 		if g.IntN(4) == 0 {
 			end += " LIMIT " + strconv.Itoa(g.IntN(10))
 		}
+		if g.IntN(4) == 0 {
+			end += " OFFSET " + strconv.Itoa(g.IntN(5))
+		}
 		q.our, q.pg = q.our+end, q.pg+end
 	}
 	return q
@@ -294,10 +297,11 @@ func runGroups(text string, s *schema.Schema, batches []arrow.RecordBatch) ([]re
 		return nil, err
 	}
 	var rows []result
-	for i := range int(out.NumRows()) {
-		if p.Limit >= 0 && int64(i) >= p.Limit {
-			break
-		}
+	first, end := p.Offset, out.NumRows()
+	if p.Limit >= 0 {
+		end = min(end, first+p.Limit)
+	}
+	for i := int(first); i < int(end); i++ {
 		row := result{}
 		for c := range int(out.NumCols()) {
 			row.texts, row.types = append(row.texts, textAt(out.Column(c), i)), append(row.types, out.Column(c).DataType())

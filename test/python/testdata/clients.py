@@ -215,6 +215,11 @@ def adbc():
         cursor.execute("SELECT count(*) AS n, sum(bytes) AS s FROM access WHERE status = 404")
         (row,) = cursor.fetchall()
         same(tuple(int(v or 0) for v in row), (FACTS["missing"], FACTS["bytes"]), "aggregates")
+        for values in ((404, "/"), ("404", "/")):
+            cursor.execute("SELECT count(*) AS n FROM access WHERE status = ? AND starts_with(path, ?)", values)
+            same(cursor.fetchall(), [(FACTS["missing"],)], "rows with values")
+        cursor.execute("SHOW TABLES")
+        same(("access",) in cursor.fetchall(), True, "tables")
         same(cursor.adbc_execute_schema(QUERY).names, ["path", "bytes", "ts", "method", "_offset"], "schema")
         check_polars(pl.read_database(QUERY, connection))
         for sql, word in (("SELECT pth FROM access", "path"), ("SELECT * FROM nothing", "nothing")):

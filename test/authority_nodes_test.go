@@ -126,7 +126,7 @@ func TestNodesReplaceAuthority(t *testing.T) {
 		}
 	}
 	for i := range c.nodes {
-		c.address = append(c.address, nodeAddress(t, i))
+		c.address = append(c.address, program.NodeAddress(t, i))
 	}
 	for name, file := range map[string]string{"SCRIBE_CA": "ca.pem", "SCRIBE_CERT": "cert.pem", "SCRIBE_KEY": "key.pem"} {
 		t.Setenv(name, c.file("client", file))

@@ -148,7 +148,7 @@ func requirementOf(path string) requirement {
 func (e *Enforcer) admitCall(ctx context.Context, path string) error {
 	r := requirementOf(path)
 	p := principal.FromContext(ctx)
-	const act = "do that"
+	act := "call " + shortenName(path)
 	switch {
 	case r.everybody || e.IsFree(ctx):
 		return nil

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,14 +32,7 @@ func TestAuditTrail(t *testing.T) {
 
 	type line struct{ Action, Target, Outcome, Reason, Principal, Kind, Token, Address string }
 	var lines []line
-	find := func(of func(line) bool) bool {
-		for _, l := range lines {
-			if of(l) {
-				return true
-			}
-		}
-		return false
-	}
+	find := func(of func(line) bool) bool { return slices.ContainsFunc(lines, of) }
 	wants := map[string]func(line) bool{
 		"a category that was created": func(l line) bool {
 			return l.Action == "CreateCategory" && l.Target == "orders" && l.Outcome == "done" && l.Principal == "admin" && l.Token != "" && strings.HasPrefix(l.Address, "127.0.0.1:")

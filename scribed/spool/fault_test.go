@@ -484,6 +484,7 @@ func TestDoneWhileSaved(t *testing.T) {
 		saves  atomic.Int64
 		second []Ref
 		clone  atomic.Pointer[vfs.MemFS]
+		saved  = make(chan struct{})
 	)
 	fs := faults(mem, func(op errorfs.Op) error {
 		if armed.Load() && op.Kind == errorfs.OpFileWriteAt && strings.Contains(op.Path, "/"+stateName) {
@@ -492,6 +493,7 @@ func TestDoneWhileSaved(t *testing.T) {
 				s.Done(second...)
 			case 2:
 				clone.Store(mem.CrashClone(vfs.CrashCloneCfg{}))
+				close(saved)
 			}
 		}
 		return nil
@@ -515,15 +517,15 @@ func TestDoneWhileSaved(t *testing.T) {
 	armed.Store(true)
 	s.Done(first...)
 	settle(t, s)
-	for range 1000 {
-		if clone.Load() != nil {
-			break
-		}
+	for ticks, began := time.NewTicker(time.Millisecond), time.Now(); clone.Load() == nil; {
 		s.kickKeeper.WakeUp()
-		settle(t, s)
-	}
-	if clone.Load() == nil {
-		t.Fatal("the state was not saved before the second segment was removed")
+		select {
+		case <-saved:
+		case <-ticks.C:
+		}
+		if time.Since(began) > time.Minute {
+			t.Fatal("the state was not saved before the second segment was removed")
+		}
 	}
 	again := openSpool(t, c, clone.Load())
 	if l := again.Losses(); len(l) > 0 {

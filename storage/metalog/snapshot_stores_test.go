@@ -190,7 +190,8 @@ func TestSnapshotStoreAwayForLong(t *testing.T) {
 		if err == nil {
 			break
 		}
-		if !errors.Is(err, journal.ErrFull) || time.Since(began) > stepLimit {
+		away := errors.Is(err, journal.ErrFull) || errors.Is(err, metalog.ErrNotLeader) // a busy machine may let the lead slip
+		if !away || time.Since(began) > stepLimit {
 			t.Fatalf("an append after the store is back: %v", err)
 		}
 	}

@@ -115,7 +115,7 @@ func TestTailCausesNoReads(t *testing.T) {
 			if c.shared {
 				cache := memcachedtest.Start(t)
 				change = func(cfg *Config) {
-					cfg.ReadProxy.Memcached.Servers = []string{cache.Addr}
+					cfg.ReadProxy.Memcached.Servers, cfg.ReadProxy.Memcached.Timeout = []string{cache.Addr}, time.Minute // a block that comes late is read
 					cfg.ReadProxy.Rules = []readproxy.Rule{{Pattern: "*", Memory: readproxy.KeepNever}}
 				}
 			}

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"scribe/internal/base/backoff"
@@ -252,7 +251,7 @@ func (t *Trail) nextBatch(process string) (batch []*scribev1.PublishMessage, err
 		if err != nil {
 			return nil, err
 		}
-		batch = append(batch, &scribev1.PublishMessage{Content: &scribev1.PublishMessage_Payload{Payload: text}, Time: proto.Int64(e.at.UnixMicro())})
+		batch = append(batch, &scribev1.PublishMessage{Content: &scribev1.PublishMessage_Payload{Payload: text}, Time: new(e.at.UnixMicro())})
 	}
 	return batch, nil
 }

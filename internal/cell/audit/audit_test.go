@@ -92,6 +92,12 @@ func startTrail(t *testing.T, s *trailStore) (trail *audit.Trail, end func()) {
 	return trail, func() { cancel(); <-ended }
 }
 
+// advance lets the bubble's time pass, and everybody do what there is to do.
+func advance(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
 var ada = principal.Principal{Kind: principal.Client, Name: "ada", Token: "t1"}
 
 func by(p principal.Principal) context.Context { return principal.NewContext(context.Background(), p) }
@@ -104,7 +110,7 @@ func TestTrail(t *testing.T) {
 		began := time.Now()
 		trail.Note(by(ada), audit.Entry{Action: "DeleteCategory", Target: "web", Outcome: audit.Done, Detail: strings.Repeat("x", 10_000)})
 		trail.Note(by(principal.Principal{Kind: principal.Member, Name: "n2"}), audit.Entry{Action: "DeleteCategory"})
-		time.Sleep(5 * time.Second)
+		advance(5 * time.Second)
 		got := s.take()
 		if len(got) != 1 {
 			t.Fatalf("%d entries, want one: %+v", len(got), got)
@@ -139,9 +145,9 @@ func TestTrailAway(t *testing.T) {
 		for i := range noted {
 			trail.Note(by(ada), audit.Entry{Action: strconv.Itoa(i), Outcome: audit.Done})
 		}
-		time.Sleep(time.Minute)
+		advance(time.Minute)
 		s.fail(nil)
-		time.Sleep(time.Minute)
+		advance(time.Minute)
 		got := s.take()
 		if len(got) != kept+1 {
 			t.Fatalf("%d entries are stored, want %d and one that says how many are missing", len(got), kept)
@@ -193,17 +199,27 @@ func TestInterceptor(t *testing.T) {
 		err       error
 		want      []audit.Entry
 	}{
-		"done": {scribev1connect.ControlServiceCreateCategoryProcedure, create, nil,
-			[]audit.Entry{{Action: "CreateCategory", Target: "web", Outcome: audit.Done, Detail: `"name":"web"`}}},
-		"failed": {scribev1connect.ControlServiceCreateCategoryProcedure, create, rpc.Errorf(scribev1.Reason_REASON_CATEGORY_EXISTS, "there is one"),
-			[]audit.Entry{{Action: "CreateCategory", Target: "web", Outcome: audit.Failed, Reason: "category_exists", Detail: `"name":"web"`}}},
-		"a bug": {scribev1connect.ControlServiceCreateCategoryProcedure, create, connect.NewError(connect.CodeInternal, errors.New("oh")),
-			[]audit.Entry{{Action: "CreateCategory", Target: "web", Outcome: audit.Failed, Reason: "internal", Detail: `"name":"web"`}}},
+		"done": {
+			scribev1connect.ControlServiceCreateCategoryProcedure, create, nil,
+			[]audit.Entry{{Action: "CreateCategory", Target: "web", Outcome: audit.Done, Detail: `"name":"web"`}},
+		},
+		"failed": {
+			scribev1connect.ControlServiceCreateCategoryProcedure, create, rpc.Errorf(scribev1.Reason_REASON_CATEGORY_EXISTS, "there is one"),
+			[]audit.Entry{{Action: "CreateCategory", Target: "web", Outcome: audit.Failed, Reason: "category_exists", Detail: `"name":"web"`}},
+		},
+		"a bug": {
+			scribev1connect.ControlServiceCreateCategoryProcedure, create, connect.NewError(connect.CodeInternal, errors.New("oh")),
+			[]audit.Entry{{Action: "CreateCategory", Target: "web", Outcome: audit.Failed, Reason: "internal", Detail: `"name":"web"`}},
+		},
 		"denied": {scribev1connect.ControlServiceCreateCategoryProcedure, create, rpc.Errorf(scribev1.Reason_REASON_DENIED, "no rule"), nil},
-		"a group": {scribev1connect.GroupServiceResetGroupProcedure, connect.NewRequest(&scribev1.ResetGroupRequest{Group: "billing"}), nil,
-			[]audit.Entry{{Action: "ResetGroup", Target: "billing", Outcome: audit.Done, Detail: `"group":"billing"`}}},
-		"a grant": {scribev1connect.AccessServiceAddGrantsProcedure, connect.NewRequest(&scribev1.AddGrantsRequest{Principal: "bob", Rules: []string{"read:web"}}), nil,
-			[]audit.Entry{{Action: "AddGrants", Target: "bob", Outcome: audit.Done, Detail: "read:web"}}},
+		"a group": {
+			scribev1connect.GroupServiceResetGroupProcedure, connect.NewRequest(&scribev1.ResetGroupRequest{Group: "billing"}), nil,
+			[]audit.Entry{{Action: "ResetGroup", Target: "billing", Outcome: audit.Done, Detail: `"group":"billing"`}},
+		},
+		"a grant": {
+			scribev1connect.AccessServiceAddGrantsProcedure, connect.NewRequest(&scribev1.AddGrantsRequest{Principal: "bob", Rules: []string{"read:web"}}), nil,
+			[]audit.Entry{{Action: "AddGrants", Target: "bob", Outcome: audit.Done, Detail: "read:web"}},
+		},
 		"a look": {scribev1connect.ControlServiceGetCategoryProcedure, connect.NewRequest(&scribev1.GetCategoryRequest{Name: "web"}), nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -238,4 +254,3 @@ type calledAs struct {
 }
 
 func (c calledAs) Spec() connect.Spec { return connect.Spec{Procedure: c.procedure} }
-

@@ -154,7 +154,7 @@ func (b *Bounds) BoundRequests(h http.Handler) http.Handler {
 
 // callerOf names who is at the other end, and reports whether a bound applies.
 func callerOf(ctx context.Context, remote string) (name string, bound bool) {
-	switch p := principal.FromContext(ctx); p.Kind { //nolint:exhaustive // the others are named by their kind and name
+	switch p := principal.FromContext(ctx); p.Kind {
 	case principal.Member:
 		return "", false
 	case principal.Anonymous:

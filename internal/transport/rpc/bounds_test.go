@@ -2,6 +2,7 @@ package rpc_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -60,7 +61,7 @@ func TestBoundListener(t *testing.T) {
 	}
 	checkRefused := func(c net.Conn) {
 		t.Helper()
-		if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 			t.Errorf("a connection beyond a bound: %v, want that it is closed", err)
 		}
 	}

@@ -21,6 +21,5 @@
 //
 // # Not included
 //
-// There is no authentication: as on the rest of the address, everyone who can reach it may read (docs/operations.md). The server
-// stores no queries: a Flight ticket contains the query, so any server can answer it at any time, and runs it anew.
+// The server stores no queries: a Flight ticket contains the query, so any server can answer it at any time, and runs it anew.
 package sqlserver

@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 
 	"scribe/console"
 	"scribe/internal/cell/audit"
@@ -259,6 +260,9 @@ func (g *accessGuard) checkFlight(files *tlsfiles.Files, withToken func(context.
 		if state != nil && files != nil && files.AsksClients() {
 			v, _ := files.VerifyClient(state, nil)
 			ctx = rpc.WithVerified(ctx, v)
+		}
+		if p, ok := peer.FromContext(ctx); ok {
+			ctx = rpc.WithRemoteAddress(ctx, p.Addr.String())
 		}
 		headers, _ := metadata.FromIncomingContext(ctx)
 		for _, header := range headers.Get("authorization") {

@@ -70,6 +70,7 @@ type App struct {
 	trail     *audit.Trail // nil where nobody is asked who it is
 	bounds    *rpc.Bounds  // what callers may hold of the process
 	mux       *guardedMux
+	bounded   http.Handler     // mux behind bounds, once callers are known, also by their tokens
 	loopMux   *http.ServeMux   // services for roles of this process; nil with Direct wiring
 	console   *console.Handler // nil without one
 	server    *rpc.Server
@@ -168,6 +169,7 @@ func newApp(cfg Config, opts Options) (*App, error) {
 		return nil, err
 	}
 	a.mux = &guardedMux{http.NewServeMux(), a.guard}
+	a.bounded = a.bounds.BoundRequests(a.mux)
 	a.traffic, err = traffic.NewCounter(a.registry)
 	return a, err
 }
@@ -289,7 +291,7 @@ func (a *App) startListening(ctx context.Context) error {
 		a.mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 		a.mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}
-	a.server = rpc.NewServer(a.bounds.BoundRequests(a), a.log)
+	a.server = rpc.NewServer(a, a.log)
 	a.transport = rpc.NewTransport(a.opts.Host.Dial, rpc.WithTLS(a.tls))
 	a.onStop("connections", func(context.Context) error { a.transport.Close(); return nil })
 	a.onStop("server", a.server.Close)

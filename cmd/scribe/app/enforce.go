@@ -45,7 +45,7 @@ func (a *App) startAccess(ctx context.Context) error {
 		return fmt.Errorf("who may do what is not known, from the control plane at %s: %w", a.cfg.Control, context.Cause(ctx))
 	}
 	a.provideServices(rpc.Services{Access: a.parts.access})
-	a.entrance.Store(new(a.enforcer.Protect(a.mux)))
+	a.entrance.Store(new(a.enforcer.Protect(a.bounded)))
 	return nil
 }
 
@@ -57,7 +57,7 @@ func (a *App) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case entrance != nil:
 		(*entrance).ServeHTTP(w, r)
 	case !a.cfg.needsControl(), path == "/livez", path == "/readyz", strings.HasPrefix(path, "/"+scribev1connect.NodeServiceName+"/"):
-		a.mux.ServeHTTP(w, r)
+		a.bounded.ServeHTTP(w, r)
 	default:
 		serveStarting(w)
 	}

@@ -2,9 +2,11 @@ package app
 
 import (
 	"context"
+	"slices"
 
 	"scribe/internal/cell/audit"
 	"scribe/internal/transport/discovery"
+	scribev1 "scribe/proto/scribe/v1"
 )
 
 // audits reports whether the process keeps a trail of what its callers do. An agent alone does not: its cell does.
@@ -12,7 +14,7 @@ func (c *Config) audits() bool { return c.Audit && c.enforcesAccess() && c.needs
 
 // startTrail stores the trail, which has gathered entries since the process began, through this process's write proxy or another one.
 func (a *App) startTrail(context.Context) error {
-	deps := audit.Deps{Write: a.parts.write, Control: a.parts.control, Process: a.id}
+	deps := audit.Deps{Write: a.parts.write, Control: a.parts.control, Process: a.id, Ready: a.knowOwnCategories}
 	if deps.Write == nil {
 		deps.Write = discovery.New(a.transport, a.controlURL(), a.opts.Host.Random.Named("audit writes")).Write()
 	}
@@ -28,4 +30,13 @@ func (a *App) startTrail(context.Context) error {
 		return nil
 	})
 	return nil
+}
+
+// knowOwnCategories reports whether every member of the cell knows categories of the cell itself.
+func (a *App) knowOwnCategories(ctx context.Context) (bool, error) {
+	res, err := a.parts.control.ListMembers(ctx, &scribev1.ListMembersRequest{})
+	if err != nil {
+		return false, err
+	}
+	return !slices.ContainsFunc(res.GetMembers(), func(m *scribev1.Member) bool { return !m.GetOwnCategories() }), nil
 }

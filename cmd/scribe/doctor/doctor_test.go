@@ -159,7 +159,7 @@ func TestMachines(t *testing.T) {
 		want  string
 	}{
 		{"port", func(c *app.Config, _ *Machine) { c.Listen = occupied.Addr().String() }, Failed, "another process listens there -> stop"},
-		{"foreign address", func(c *app.Config, _ *Machine) { c.Listen = "192.0.2.1:7420" }, Failed, "does not have that address"},
+		{"foreign address", func(c *app.Config, _ *Machine) { c.Listen, c.Insecure = "192.0.2.1:7420", true }, Failed, "does not have that address"},
 		{"folder that is a file", func(c *app.Config, _ *Machine) { c.Data = file }, Failed, "is not writable"},
 		{"full disk", func(_ *app.Config, m *Machine) {
 			m.Space = func(string) (uint64, uint64, error) { return 1 << 20, 1 << 40, nil }

@@ -8,10 +8,13 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -82,19 +85,26 @@ type Entry struct {
 }
 
 const (
-	// maxWaiting bounds the entries in memory, and maxDetail each one's request in bytes.
-	maxWaiting = 10_000
-	maxDetail  = 4 << 10
+	// maxWaiting and maxWaitingBytes bound the entries in memory, maxText and maxDetail the texts and the request of one in bytes.
+	maxWaiting      = 10_000
+	maxWaitingBytes = 16 << 20
+	maxText         = 300
+	maxDetail       = 4 << 10
 	// batchEntries are stored with one request, and flushEvery is how long the first of them waits.
 	batchEntries = 500
 	flushEvery   = time.Second
-	// deniedBurst and deniedRate bound the denials that are noted: one who tries everything fills no disk. The rest is counted.
-	deniedBurst = 200
-	deniedRate  = 20
+	// What a caller tries in vain is noted up to a burst, and then at a rate a second; the rest is counted. Who has proved nothing gets less.
+	knownBurst, knownRate     = 100, 5.0
+	unknownBurst, unknownRate = 20, 0.2
+	// maxCallers are those with a bucket of their own; all others share one.
+	maxCallers = 1000
 	// storeTimeout bounds an attempt to store a batch, closeTimeout the last ones of a process that stops.
 	storeTimeout = 30 * time.Second
 	closeTimeout = 5 * time.Second
 )
+
+// errOlderMembers is why the trail waits.
+var errOlderMembers = errors.New("there are members of an older version, which does not know its category: upgrade them, or set --audit=false")
 
 // Deps are what a Trail works with.
 type Deps struct {
@@ -103,6 +113,8 @@ type Deps struct {
 	Control rpc.ControlService
 	// Process is the id of the member.
 	Process string
+	// Ready reports whether every member knows the name of the category: builds before it take it for damage. Nil means that all do.
+	Ready func(context.Context) (bool, error)
 }
 
 // Trail notes what happens, and stores it once it runs. Its methods are safe for concurrent use; those of a nil Trail do nothing.
@@ -115,16 +127,17 @@ type Trail struct {
 
 	mu      sync.Mutex
 	waiting []Entry
+	bytes   int // of the waiting ones, about
+	ended   bool
 	// left are entries that were not noted since the last that was: there were too many denials, or no room.
 	left    int
-	allowed float64 // denials that may still be noted
-	counted time.Time
-	full    chan struct{} // has a value while a batch waits
+	callers map[string]*bucket // of what callers try in vain
+	full    chan struct{}      // has a value while a batch waits
 }
 
 // New returns a trail that keeps its entries until Run stores them. now and random are the process's; log and registerer may be nil.
 func New(now func() time.Time, random *entropy.Source, log *slog.Logger, registerer prometheus.Registerer) (*Trail, error) {
-	t := &Trail{now: now, random: random, log: cmp.Or(log, slog.New(slog.DiscardHandler)), allowed: deniedBurst, counted: now(), full: make(chan struct{}, 1)}
+	t := &Trail{now: now, random: random, log: cmp.Or(log, slog.New(slog.DiscardHandler)), callers: map[string]*bucket{}, full: make(chan struct{}, 1)}
 	set := metrics.NewSet("scribe_audit_")
 	t.stored = set.Counter("stored_total", "Entries of the trail that were stored.")
 	t.dropped = set.Counter("dropped_total", "Entries that were lost since too many waited, or the process ended before they could be stored.")
@@ -148,21 +161,23 @@ func (t *Trail) Note(ctx context.Context, e Entry) {
 	}
 	e.ID, e.at = t.random.Text(), t.now()
 	e.Principal, e.Kind, e.Token, e.Address = p.Name, p.Kind.String(), p.Token, rpc.RemoteAddress(ctx)
-	if len(e.Detail) > maxDetail {
-		e.Detail = e.Detail[:maxDetail] + "..."
+	e.Detail = cutText(e.Detail, maxDetail)
+	for _, text := range []*string{&e.Action, &e.Target, &e.Reason, &e.Principal, &e.Token, &e.Address} {
+		*text = cutText(*text, maxText)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case e.Outcome == Denied && !t.allowDenial(e.at):
+	case e.Outcome != Done && !t.allowAttempt(p, e.Address, e.at):
 		t.suppressed.Inc()
 		t.left++
-	case len(t.waiting) >= maxWaiting:
+		return
+	case t.ended, len(t.waiting) >= maxWaiting, t.bytes+e.size() > maxWaitingBytes:
 		t.dropped.Inc()
 		t.left++
-	default:
-		t.waiting = append(t.waiting, e)
+		return
 	}
+	t.waiting, t.bytes = append(t.waiting, e), t.bytes+e.size()
 	if len(t.waiting) >= batchEntries {
 		select {
 		case t.full <- struct{}{}:
@@ -171,17 +186,66 @@ func (t *Trail) Note(ctx context.Context, e Entry) {
 	}
 }
 
-// allowDenial takes one off the denials that may be noted. t.mu is held.
-func (t *Trail) allowDenial(now time.Time) bool {
-	if since := now.Sub(t.counted); since > 0 {
-		t.allowed = min(t.allowed+since.Seconds()*deniedRate, deniedBurst)
+// size is about what an entry takes of memory.
+func (e *Entry) size() int {
+	const fixed = 300
+	return fixed + len(e.Action) + len(e.Target) + len(e.Reason) + len(e.Principal) + len(e.Token) + len(e.Address) + len(e.Detail)
+}
+
+// cutText shortens what comes from outside.
+func cutText(text string, most int) string {
+	if len(text) <= most {
+		return text
 	}
-	t.counted = now
-	if t.allowed < 1 {
+	return strings.ToValidUTF8(text[:most], "") + "..."
+}
+
+// bucket is what a caller may still try in vain with an entry for each.
+type bucket struct {
+	left    float64
+	counted time.Time
+}
+
+// allowAttempt takes one of the entries that a caller has for what it tries in vain. t.mu is held.
+func (t *Trail) allowAttempt(p principal.Principal, address string, now time.Time) bool {
+	burst, rate := float64(knownBurst), knownRate
+	caller := p.Kind.String() + " " + p.Name
+	if p.Kind == principal.Anonymous {
+		burst, rate = unknownBurst, unknownRate
+		host, _, _ := net.SplitHostPort(address) // all without one are one
+		caller += host
+	}
+	b := t.callers[caller]
+	if b == nil && len(t.callers) >= maxCallers {
+		t.forgetCallers(now)
+	}
+	if b == nil && len(t.callers) >= maxCallers {
+		caller = ""
+		b = t.callers[caller]
+	}
+	if b == nil {
+		b = &bucket{left: burst, counted: now}
+		t.callers[caller] = b
+	}
+	if since := now.Sub(b.counted); since > 0 {
+		b.left = min(b.left+since.Seconds()*rate, burst)
+	}
+	b.counted = now
+	if b.left < 1 {
 		return false
 	}
-	t.allowed--
+	b.left--
 	return true
+}
+
+// forgetCallers drops the buckets that are full again by now.
+func (t *Trail) forgetCallers(now time.Time) {
+	const full = unknownBurst/unknownRate*time.Second + knownBurst*time.Second/knownRate
+	for caller, b := range t.callers {
+		if now.Sub(b.counted) > full {
+			delete(t.callers, caller)
+		}
+	}
 }
 
 // Run stores the entries until ctx ends, and then those that wait.
@@ -205,8 +269,11 @@ func (t *Trail) Run(ctx context.Context, deps Deps) {
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	if err := t.storeWaiting(last, deps); err != nil {
-		n := t.countWaiting()
+	err := t.storeWaiting(last, deps)
+	t.mu.Lock()
+	t.ended = true
+	t.mu.Unlock()
+	if n := t.countWaiting(); n > 0 {
 		t.dropped.Add(float64(n))
 		t.log.Warn("the last entries of the audit trail are lost", "entries", n, "error", err)
 	}
@@ -225,14 +292,27 @@ func (t *Trail) storeWaiting(ctx context.Context, deps Deps) error {
 		if err != nil || len(batch) == 0 {
 			return err
 		}
-		if err := t.storeBatch(ctx, deps, batch); err != nil {
+		switch err := t.storeBatch(ctx, deps, batch); {
+		case err == nil:
+			t.stored.Add(float64(len(batch)))
+		case rpc.ReasonOf(err) == scribev1.Reason_REASON_TOO_LARGE: // the category takes only small messages: the same again would be refused again
+			t.dropped.Add(float64(len(batch)))
+			t.log.Warn("entries of the audit trail are refused", "entries", len(batch), "error", err)
+		default:
 			return err
 		}
-		t.stored.Add(float64(len(batch)))
-		t.mu.Lock()
-		t.waiting = slices.Delete(t.waiting, 0, len(batch)) // others only append
-		t.mu.Unlock()
+		t.removeBatch(len(batch))
 	}
+}
+
+// removeBatch removes the oldest entries. Others only append.
+func (t *Trail) removeBatch(n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range t.waiting[:n] {
+		t.bytes -= t.waiting[i].size()
+	}
+	t.waiting = slices.Delete(t.waiting, 0, n)
 }
 
 // nextBatch encodes the oldest entries. If some were left out since the last time, one more entry says how many.
@@ -240,10 +320,10 @@ func (t *Trail) nextBatch(process string) (batch []*scribev1.PublishMessage, err
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.left > 0 && len(t.waiting) < maxWaiting {
-		t.waiting = append(t.waiting, Entry{
+		e := Entry{
 			ID: t.random.Text(), Action: "leave out entries", Outcome: Failed, Reason: "too many", Kind: principal.Member.String(), Detail: strconv.Itoa(t.left), at: t.now(),
-		})
-		t.left = 0
+		}
+		t.waiting, t.bytes, t.left = append(t.waiting, e), t.bytes+e.size(), 0
 	}
 	for _, e := range t.waiting[:min(len(t.waiting), batchEntries)] {
 		e.Process = process
@@ -261,6 +341,11 @@ func (t *Trail) nextBatch(process string) (batch []*scribev1.PublishMessage, err
 func (t *Trail) storeBatch(ctx context.Context, deps Deps, batch []*scribev1.PublishMessage) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
+	if deps.Ready != nil {
+		if ready, err := deps.Ready(ctx); err != nil || !ready {
+			return cmp.Or(err, errOlderMembers)
+		}
+	}
 	_, err := deps.Control.CreateCategory(ctx, &scribev1.CreateCategoryRequest{
 		IfNotExists: true, Category: &scribev1.Category{Name: Category, Schema: schemaText, Retention: durationpb.New(retention)},
 	})

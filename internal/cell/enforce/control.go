@@ -18,10 +18,13 @@ type controlService struct {
 
 // CreateCategory implements rpc.ControlService. With a rule about owners a caller may create categories of that owner.
 func (s controlService) CreateCategory(ctx context.Context, req *scribev1.CreateCategoryRequest) (*scribev1.CreateCategoryResponse, error) {
+	p, c := principal.FromContext(ctx), req.GetCategory()
+	if p.Kind != principal.Member && s.e.isTrail(c.GetName()) {
+		return nil, s.e.denyCategory(ctx, p, access.NotMember, describeAct(access.Manage, c.GetName()), c.GetName())
+	}
 	if s.e.IsFree(ctx) {
 		return s.ControlService.CreateCategory(ctx, req)
 	}
-	p, c := principal.FromContext(ctx), req.GetCategory()
 	set, now := s.e.rights.Set(), s.e.now()
 	act := describeAct(access.Manage, c.GetName())
 	if cause := set.Decide(p, access.Manage, c.GetName(), c.GetOwner(), now); cause != access.Allowed {

@@ -86,10 +86,15 @@ func identifyClient(w http.ResponseWriter, r *http.Request) *http.Request {
 	if ended { // HTTP/1.1 closes the connection after the answer, HTTP/2 takes no new requests
 		w.Header().Set("Connection", "close")
 	}
-	return r.WithContext(WithVerified(context.WithValue(ctx, remoteAddressKey{}, r.RemoteAddr), v))
+	return r.WithContext(WithVerified(WithRemoteAddress(ctx, r.RemoteAddr), v))
 }
 
 type remoteAddressKey struct{}
+
+// WithRemoteAddress returns a context with the host:port from which its request came.
+func WithRemoteAddress(ctx context.Context, address string) context.Context {
+	return context.WithValue(ctx, remoteAddressKey{}, address)
+}
 
 // RemoteAddress returns the host:port from which the request of ctx came, "" where callers need not prove who they are.
 func RemoteAddress(ctx context.Context) string {

@@ -1451,7 +1451,9 @@ type Member struct {
 	// Identity of its store of payloads (docs/format/blob.md). At most 64 bytes; empty = it has none, or does not know it yet.
 	Store string `protobuf:"bytes,41,opt,name=store,proto3" json:"store,omitempty"`
 	// It reports by ShareQuotas what it wants of quotas, unless it wants next to nothing. Members that do not are taken to use an equal share.
-	SharesQuotas  bool `protobuf:"varint,50,opt,name=shares_quotas,json=sharesQuotas,proto3" json:"shares_quotas,omitempty"`
+	SharesQuotas bool `protobuf:"varint,50,opt,name=shares_quotas,json=sharesQuotas,proto3" json:"shares_quotas,omitempty"`
+	// It knows the categories of the cell itself, whose names begin with '_'. Builds before that take such names for damage.
+	OwnCategories bool `protobuf:"varint,91,opt,name=own_categories,json=ownCategories,proto3" json:"own_categories,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1552,6 +1554,13 @@ func (x *Member) GetStore() string {
 func (x *Member) GetSharesQuotas() bool {
 	if x != nil {
 		return x.SharesQuotas
+	}
+	return false
+}
+
+func (x *Member) GetOwnCategories() bool {
+	if x != nil {
+		return x.OwnCategories
 	}
 	return false
 }
@@ -3111,7 +3120,7 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x10bytes_per_second\x18\x02 \x01(\x04R\x0ebytesPerSecond\x12.\n" +
 	"\x13messages_per_second\x18\x03 \x01(\x04R\x11messagesPerSecond\x12!\n" +
 	"\fmicro_shards\x18\x04 \x01(\rR\vmicroShards\x12\x12\n" +
-	"\x04logs\x18\x05 \x01(\rR\x04logs\"\x8d\x02\n" +
+	"\x04logs\x18\x05 \x01(\rR\x04logs\"\xb4\x02\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12%\n" +
 	"\x05roles\x18\x02 \x03(\x0e2\x0f.scribe.v1.RoleR\x05roles\x12\x10\n" +
@@ -3122,7 +3131,8 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\aversion\x18\a \x01(\tR\aversion\x12 \n" +
 	"\vincarnation\x18( \x01(\tR\vincarnation\x12\x14\n" +
 	"\x05store\x18) \x01(\tR\x05store\x12#\n" +
-	"\rshares_quotas\x182 \x01(\bR\fsharesQuotas\"e\n" +
+	"\rshares_quotas\x182 \x01(\bR\fsharesQuotas\x12%\n" +
+	"\x0eown_categories\x18[ \x01(\bR\rownCategories\"e\n" +
 	"\vJoinRequest\x12)\n" +
 	"\x06member\x18\x01 \x01(\v2\x11.scribe.v1.MemberR\x06member\x12+\n" +
 	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"f\n" +

@@ -23,6 +23,7 @@ WORKDIR /data
 EXPOSE 7420
 # Ends on SIGTERM, after everything that was accepted is durable.
 ENTRYPOINT ["/usr/local/bin/scribe"]
-# Whoever publishes the port beyond the own machine replaces --insecure by --secure or certificates: docs/security.md.
+# Whoever publishes the port beyond the own machine replaces --insecure by --secure or certificates: docs/security.md. The health check then needs
+# SCRIBE_SERVER and SCRIBE_CA: docs/operations.md.
 CMD ["up", "--data", "/data", "--listen", "0.0.0.0:7420", "--insecure"]
 HEALTHCHECK --interval=10s --timeout=6s --start-period=30s CMD ["/usr/local/bin/scribe", "ready"]

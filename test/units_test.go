@@ -83,6 +83,9 @@ func TestUnits(t *testing.T) {
 		if !slices.Contains(u["RestartPreventExitStatus"], "2") || u["Restart"][0] != "on-failure" {
 			t.Errorf("%s is restarted for ever with a configuration that can't be right", name)
 		}
+		if !slices.Contains(u["Environment"], "GOTRACEBACK=crash") {
+			t.Errorf("%s is not restarted after a defect: a Go program ends with 2 then, too", name)
+		}
 	}
 	program.OK(t, strings.NewReader("a line\n"), "produce", "web", "--server", "unix:"+socket, "--ack", "committed")
 	if got := program.OK(t, nil, "tail", "web", "--server", "http://"+cell, "--from", "earliest", "--until-end", "-o", "raw"); string(got) != "a line\n" {

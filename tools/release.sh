@@ -15,7 +15,7 @@ version=${1:-}
 [[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.]+)?$ ]] || die "want a version such as 1.2.3 or 1.3.0-rc.1, not \"$version\": tools/release.sh VERSION [FOLDER [PLATFORM...]]"
 out=${2:-bin/release-$version}
 [ $# -le 2 ] && platforms=(linux/amd64 linux/arm64 darwin/arm64) || platforms=("${@:3}")
-[ -z "$(git status --porcelain --untracked-files=no)" ] || die "there are changes that are not committed: commit or stash them"
+[ -z "$(git status --porcelain)" ] || die "there are files or changes that are not committed: commit, stash or remove them"
 [ ! -e "$out" ] || die "$out exists: remove it, or name another folder"
 
 commit=$(git rev-parse HEAD)

@@ -31,7 +31,8 @@ quota_per_second, quota_mode, read_quota_per_second, read_requests_per_second, r
 schema, which has the keys of a schema file, or is infer. Values are those of the flags of create. A property that is left out stays as it is; a
 new category has the default. An unknown key is an error, and nothing is done. Categories that the file does not name stay as they are.
 
-All documents are read and compared before the first change. A category that somebody else changes at the same time is an error; run the command
+All documents are read and compared before the first change. What only the cell can say (rights, quotas of the control plane, whether a schema fits the one
+before) is known when its document is applied: those before it are done then. --dry-run does not ask for it. A category that somebody else changes at the same time is an error; run the command
 again then: what was done is unchanged.
 
 Exit codes: 0 if the categories are now as the file says; with --dry-run 0 if nothing would change, 1 if something would, and 2 or more after an error.`,
@@ -168,6 +169,14 @@ func (w *wantedCategory) compare(current *scribev1.Category) (*categoryChange, e
 		if !flags.Changed(k.flag) || before == after {
 			continue
 		}
+		if k.flag == "shards" {
+			if w.given.shards < current.GetShards() && (current.IsSplit() || current.GetAutoSplit()) {
+				continue // the cell has added the others by itself
+			}
+			if err := checkShardsChange(current, w.given.shards); err != nil {
+				return nil, err
+			}
+		}
 		set, ok := setters[k.flag]
 		if !ok {
 			return nil, fmt.Errorf("%s is %s and can't become %s: it is of a new category alone", k.key, before, after)
@@ -190,6 +199,17 @@ func (w *wantedCategory) compare(current *scribev1.Category) (*categoryChange, e
 		c.update = req
 	}
 	return c, nil
+}
+
+// checkShardsChange returns why the cell would refuse another number of shards, so that nothing is done before that is known.
+func checkShardsChange(c *scribev1.Category, shards uint32) error {
+	switch {
+	case c.IsSplit():
+		return fmt.Errorf("shards is %d and can't become %d: shards of the category were split; split more of them (scribe category split)", c.GetShards(), shards)
+	case shards < c.GetShards():
+		return fmt.Errorf("shards is %d and can't become %d: a category never has fewer", c.GetShards(), shards)
+	}
+	return nil
 }
 
 // currentSchemaText returns the newest version of a category's schema as a document's schema becomes text, infer, or nothing.

@@ -113,6 +113,9 @@ func categoryDocument(c *scribev1.Category) ([]byte, error) {
 	add(nameKey, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: c.GetName()})
 	p := propertiesOf(c)
 	for _, k := range documentKeys {
+		if k.flag == "shards" && c.IsSplit() {
+			continue // they are what they are
+		}
 		add(k.key, scalar(p.text(k.flag)))
 	}
 	h, err := schema.ParseHistory(c.GetSchema())

@@ -324,7 +324,7 @@ var secrets = []struct {
 	{regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\z)`), "[private key]"},
 	{regexp.MustCompile(`://[^/\s@"']+@`), "://[user]@"},
 	{regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}`), "$1 [credentials]"},
-	{regexp.MustCompile(`(?i)((?:secret|password|passwd|token|credential|signature|access_?-?key)[a-z_-]*["']?\s*[=:]\s*["']?)[^\s"',;&}]+`), "$1[secret]"},
+	{regexp.MustCompile(`(?i)((?:secret|password|passwd|token|credential|signature|access_?-?key)[a-z_-]*["']?\s*[=:]\s*["']?)(?:[0-9.]*[^\s"',;&}\]\[{0-9.])[^\s"',;&}]*`), "$1[secret]"}, // a number is none
 }
 
 // redactSecrets replaces what looks like a secret in a text.

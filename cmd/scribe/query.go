@@ -190,6 +190,8 @@ func (f *queryFlags) checkFlags(cmd *cobra.Command, format export.Format) error 
 	switch {
 	case f.width < 0 || f.rows < 0:
 		return errors.New("invalid --width or --rows: want 0 or more")
+	case f.rows > 0 && f.checkpoint != "":
+		return errors.New("--rows leaves out rows, but --checkpoint goes on after the last one: remove one of them, or take -n")
 	case f.memory < minQueryMemory:
 		return fmt.Errorf("invalid value %v for --max-memory: want at least %v", f.memory, minQueryMemory)
 	case f.explain && f.follow && !f.limited:

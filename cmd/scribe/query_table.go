@@ -29,7 +29,7 @@ func (f *queryFlags) adaptTable(cmd *cobra.Command) {
 	if !cmd.Flags().Changed("width") {
 		f.width = width
 	}
-	if !cmd.Flags().Changed("rows") && !f.follow {
+	if !cmd.Flags().Changed("rows") && !f.follow && f.checkpoint == "" {
 		f.rows = terminalRows
 	}
 }

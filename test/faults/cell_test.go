@@ -131,6 +131,7 @@ func startCell(t *testing.T, seed uint64, l layout) *cell {
 	c.env = []string{
 		"SCRIBE_LEASE_TTL=" + leaseTTL.String(), "SCRIBE_WRITE_MEMORY=32MiB", "SCRIBE_BATCH_MEMORY=32MiB",
 		"SCRIBE_READ_CACHE=16MiB", "SCRIBE_METADATA_CACHE=16MiB", "SCRIBE_FLUSH_FLOOR=30ms", "SCRIBE_SHUTDOWN_TIMEOUT=20s",
+		"SCRIBE_INSECURE=true", // a partition puts processes on other hosts
 	}
 	if l.files != "" {
 		c.env = append(c.env, "SCRIBE_BLOBS=file", "SCRIBE_BLOB_PATH="+l.files)

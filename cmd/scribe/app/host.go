@@ -34,6 +34,9 @@ type Host struct {
 	Random *entropy.Source
 	// CPUTime returns the CPU time that the process has used.
 	CPUTime func() time.Duration
+
+	// descriptors is how many files and connections the process may have open; 0 where connections take none, or nobody knows.
+	descriptors int
 }
 
 // Replication is what the processes of a cell with replicated metadata share, and how they use it.
@@ -51,7 +54,7 @@ func (h Host) unixMicro() int64 { return h.Now().UnixMicro() }
 // withDefaults returns the host with the real machine where nothing is set.
 func (h Host) withDefaults() Host {
 	if h.Listen == nil {
-		h.Listen = new(net.ListenConfig).Listen
+		h.Listen, h.descriptors = new(net.ListenConfig).Listen, maxDescriptors()
 	}
 	if h.FS == nil {
 		h.FS = vfs.Default

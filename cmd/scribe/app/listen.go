@@ -33,7 +33,7 @@ func (a *App) listenTCP(ctx context.Context, flag, addr string) (net.Listener, e
 // newBounds returns what callers may hold of the process.
 func (a *App) newBounds() (*rpc.Bounds, error) {
 	cfg := rpc.BoundsConfig{Connections: a.cfg.Connections, AddressConnections: a.cfg.AddressConnections}
-	if most := maxDescriptors(); most > 0 {
+	if most := a.opts.Host.descriptors; most > 0 {
 		cfg.Connections = min(cfg.Connections, most/4*3)
 	}
 	if a.cfg.enforcesAccess() {

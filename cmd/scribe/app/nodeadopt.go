@@ -175,7 +175,7 @@ func (a *App) adoptFolder(ctx context.Context, file nodeFile, j journal.Journal,
 		a.log.InfoContext(ctx, "the folder's metadata has moved", "to", file.target().name, "name", file.Name, "entry", at.Seq, "after", time.Since(start))
 	}
 	if err := a.moveMetadata(ctx, file.Moved, j); err != nil {
-		return nil, fmt.Errorf("adopt %s (go on with the same command): %w", a.cfg.Data, err)
+		return nil, fmt.Errorf("adopt %s (go on with the same command; if another process has begun an empty cell in etcd meanwhile, stop it and remove that cell's keys first: etcdctl del --prefix %s): %w", a.cfg.Data, a.etcdPrefix(), err)
 	}
 	a.log.InfoContext(ctx, "the cell has the folder's metadata", "in", file.target().name, "name", file.Name, "entry", file.Moved.Entry, "after", time.Since(start))
 	return &file, nil

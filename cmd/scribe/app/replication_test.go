@@ -49,6 +49,9 @@ func TestSharedEtcdWentBack(t *testing.T) {
 	if _, err := apps[0].parts.control.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "a"}}); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := apps[0].parts.catalog.Resolve(t.Context(), "a"); err != nil { // its copy has it
+		t.Fatal(err)
+	}
 	c := apps[0].cfg
 	stopNow(t, apps[0])
 	restored := etcdtest.Start(t, 1)

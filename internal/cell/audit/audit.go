@@ -161,9 +161,9 @@ func (t *Trail) Note(ctx context.Context, e Entry) {
 	}
 	e.ID, e.at = t.random.Text(), t.now()
 	e.Principal, e.Kind, e.Token, e.Address = p.Name, p.Kind.String(), p.Token, rpc.RemoteAddress(ctx)
-	e.Detail = cutText(e.Detail, maxDetail)
+	e.Detail = boundText(e.Detail, maxDetail)
 	for _, text := range []*string{&e.Action, &e.Target, &e.Reason, &e.Principal, &e.Token, &e.Address} {
-		*text = cutText(*text, maxText)
+		*text = boundText(*text, maxText)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -192,8 +192,8 @@ func (e *Entry) size() int {
 	return fixed + len(e.Action) + len(e.Target) + len(e.Reason) + len(e.Principal) + len(e.Token) + len(e.Address) + len(e.Detail)
 }
 
-// cutText shortens what comes from outside.
-func cutText(text string, most int) string {
+// boundText shortens what comes from outside.
+func boundText(text string, most int) string {
 	if len(text) <= most {
 		return text
 	}

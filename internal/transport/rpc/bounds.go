@@ -122,11 +122,11 @@ func (b *Bounds) releaseConnection(from netip.Addr) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.all--
-	giveBack(b.addresses, from)
+	decrementCount(b.addresses, from)
 }
 
-// giveBack takes one off a count, and the count away with the last.
-func giveBack[K comparable](counts map[K]int, key K) {
+// decrementCount takes one off a count, and the count away with the last.
+func decrementCount[K comparable](counts map[K]int, key K) {
 	if counts[key]--; counts[key] == 0 {
 		delete(counts, key)
 	}
@@ -181,7 +181,7 @@ func (b *Bounds) takeRequest(caller string) bool {
 func (b *Bounds) releaseRequest(caller string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	giveBack(b.callers, caller)
+	decrementCount(b.callers, caller)
 }
 
 // ipv6Network is how many bits of an IPv6 address name a network. A host takes any address in its own.

@@ -259,7 +259,7 @@ func (t queryTicket) encodeTicket() []byte {
 func decodeTicket(handle []byte, now time.Time) (queryTicket, *Request, error) {
 	var t queryTicket
 	text, ok := strings.CutPrefix(string(handle), ticketMagic)
-	if !ok || len(handle) > maxBody || json.Unmarshal([]byte(text), &t) != nil {
+	if !ok || len(handle) > maxBody || json.Unmarshal([]byte(text), &t) != nil || t == nil { // JSON's null is a nil map
 		return t, nil, errorf(KindInvalid, "the ticket or handle is not one of this version of scribe: ask again with GetFlightInfo")
 	}
 	req, err := t.toRequest(now)

@@ -259,6 +259,39 @@ func TestListings(t *testing.T) {
 	}
 }
 
+// TestDamagedSchema: a schema that can't be read fails what needs it, and nothing else.
+func TestDamagedSchema(t *testing.T) {
+	s := serve(t, &runner{}, nil)
+	s.deps.Categories = damagedCategory{}
+	s.tables, s.open = s.listTables, s.openQuery
+	for text, want := range map[string]string{
+		"SHOW TABLES":      `{"name":"damaged"}` + "\n" + `{"name":"whole"}`,
+		"DESCRIBE whole":   `"column_name":"payload"`,
+		"DESCRIBE damaged": `read the schema of category \"damaged\"`,
+	} {
+		if got := read(t, s.do("GET", "?"+url.Values{"sql": {text}}.Encode(), "").Body); !strings.Contains(got, want) {
+			t.Errorf("%s: %s", text, got)
+		}
+	}
+	c, ctx := s.flightClient()
+	for want, opts := range map[string]*flightsql.GetTablesOpts{
+		"damaged whole": {}, "whole": {IncludeSchema: true, TableNameFilterPattern: new("wh%")}, "! damaged": {IncludeSchema: true},
+	} {
+		info, err := c.GetTables(ctx, opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows, err := table(ctx, t, c, info)
+		var names []string
+		for _, row := range rows {
+			names = append(names, row[2])
+		}
+		if got := strings.Join(names, " "); (err != nil || got != want) && (want[0] != '!' || err == nil || !strings.Contains(err.Error(), "damaged")) {
+			t.Errorf("%s: got %s, %v", want, got, err)
+		}
+	}
+}
+
 func TestFlightErrors(t *testing.T) {
 	place := &Error{Kind: KindInvalid, Message: "no such column", Line: 1, Column: 8, Position: 7, Caret: "SELECT x\n       ^", Hint: "look"}
 	for name, e := range map[string]struct {
@@ -411,7 +444,8 @@ func TestFlightLarge(t *testing.T) {
 }
 
 func TestFlightCatalog(t *testing.T) {
-	r := &runner{tables: []tableInfo{{"nginx.status", numbered}, {"access", numbered}, {"access2", numbered}}}
+	columns := func() (*arrow.Schema, error) { return numbered, nil }
+	r := &runner{tables: []tableInfo{{"nginx.status", columns}, {"access", columns}, {"access2", columns}}}
 	s := serve(t, r, nil)
 	c, ctx := s.flightClient()
 	names := func(opts *flightsql.GetTablesOpts) (out []string) {

@@ -26,6 +26,10 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"pgregory.net/rapid"
+
+	"scribe/columnar/plan"
+	"scribe/columnar/schema"
+	"scribe/columnar/sql"
 )
 
 // flightClient serves Flight SQL, too, and returns a client, and a context for its calls.
@@ -215,6 +219,82 @@ func TestFlightParameters(t *testing.T) {
 		p.SetParameters(values)
 		if _, err := p.Execute(ctx); err == nil || !strings.Contains(err.Error(), says) && (says[0] != 'm' || status.Code(err) != codes.ResourceExhausted) {
 			t.Errorf("%s: got %v", says, err)
+		}
+	}
+}
+
+// TestPlacesOfBoundText: errors have no place in a text that the client did not send, over HTTP and Flight.
+func TestPlacesOfBoundText(t *testing.T) {
+	place := &Error{Kind: KindInvalid, Message: "no such column", Line: 1, Column: 8, Position: 7, Caret: "SELECT x\n       ^", Hint: "look"}
+	fail := func(context.Context, *Request) (rowSource, error) { return nil, place }
+	r := &runner{query: fail}
+	s := serve(t, r, nil)
+	if got := read(t, s.get("?sql=select+x+from+t").Body); !strings.Contains(got, `"position": 7`) {
+		t.Errorf("as sent: %s", got)
+	}
+	got := read(t, s.get("?sql=select+x+from+t+where+y+%3D+%3F&param=1").Body)
+	if !strings.Contains(got, "no such column") || !strings.Contains(got, "look") || strings.Contains(got, "position") || strings.Contains(got, "line") || strings.Contains(got, "caret") {
+		t.Errorf("with a value: %s", got)
+	}
+	c, ctx := s.flightClient()
+	if _, err := c.Prepare(ctx, "SELECT x FROM t WHERE y = ?"); err == nil || !strings.Contains(err.Error(), "no such column\nHINT: look") {
+		t.Errorf("prepared: %v", err)
+	}
+	r.query = batches(1, 1, nil)
+	p, err := c.Prepare(ctx, "SELECT x FROM t WHERE y = ?")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ints := batchFrom(1, 1, "x")
+	p.SetParameters(array.NewRecordBatch(arrow.NewSchema(ints.Schema().Fields()[:1], nil), ints.Columns()[:1], 1))
+	info, err := p.Execute(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.query = fail
+	if _, err := table(ctx, t, c, info); err == nil || !strings.Contains(err.Error(), "no such column\nHINT: look") {
+		t.Errorf("the ticket: %v", err)
+	}
+}
+
+// TestPrepareConstants: a parameter may stand for what must be a constant. What is wrong without it is refused at once.
+func TestPrepareConstants(t *testing.T) {
+	times, err := schema.Parse([]byte("format: json\nfields:\n  - {name: ts, type: timestamp}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bind := func(ctx context.Context, req *Request) (rowSource, error) {
+		q, err := sql.Parse(req.SQL)
+		if err != nil {
+			return nil, clientError(err)
+		}
+		if _, err := plan.Bind(q, times, plan.Options{Now: time.Unix(0, 0)}); err != nil {
+			return nil, clientError(err)
+		}
+		return batches(1, 2, nil)(ctx, req)
+	}
+	s := serve(t, &runner{query: bind}, nil)
+	c, ctx := s.flightClient()
+	p, err := c.Prepare(ctx, "SELECT date_trunc(?, ts) FROM t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.DatasetSchema() != nil || p.ParameterSchema().NumFields() != 1 {
+		t.Errorf("schemas %v, %v", p.DatasetSchema(), p.ParameterSchema())
+	}
+	texts := array.NewStringBuilder(memory.DefaultAllocator)
+	texts.Append("hour")
+	p.SetParameters(array.NewRecordBatch(arrow.NewSchema([]arrow.Field{{Name: "1", Type: arrow.BinaryTypes.String}}, nil), []arrow.Array{texts.NewArray()}, 1))
+	info, err := p.Execute(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rows, err := table(ctx, t, c, info); err != nil || len(rows) != 2 {
+		t.Errorf("%d rows, %v", len(rows), err)
+	}
+	for _, text := range []string{"SELECT date_trunc(?, other) FROM t", "SELECT date_trunc(NULL, ts) FROM t"} {
+		if _, err := c.Prepare(ctx, text); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s: %v", text, err)
 		}
 	}
 }

@@ -114,6 +114,9 @@ func (q *runningQuery) clientFailure(err error) error {
 		return q.endReason()
 	}
 	if e, ok := errors.AsType[*Error](err); ok {
+		if q.req.Bound {
+			e = e.withoutPlace()
+		}
 		return e
 	}
 	q.g.log.Warn("query failed", "api", q.api, "error", err)

@@ -33,8 +33,16 @@ func parameterSchema(n int) *arrow.Schema {
 }
 
 // bindPrepared answers DoPut with values for a prepared statement: with another handle, whose query has the values. The server stores nothing.
-// A client has bodyTimeout to send them. Only bindPrepared sends: the goroutine that receives may outlive the stream.
+// A client has bodyTimeout to send them, and is admitted as one with a query is, since what it sends takes memory. Only bindPrepared sends: the
+// goroutine that receives may outlive the stream.
 func (f *flightSQL) bindPrepared(s flight.FlightService_DoPutServer) error {
+	q := &runningQuery{api: apiFlight, client: clientAddress(s.Context()), req: &Request{}, quiet: true}
+	f.g.startQuery(s.Context(), q)
+	if err := f.g.admitQuery(q); err != nil {
+		q.endQuery(err)
+		return rpcError(err)
+	}
+	defer q.endQuery(nil)
 	type outcome struct {
 		result *flight.PutResult
 		err    error
@@ -58,6 +66,8 @@ func (f *flightSQL) bindPrepared(s flight.FlightService_DoPutServer) error {
 			return o.err
 		}
 		return s.Send(o.result)
+	case <-q.ctx.Done():
+		return rpcError(q.endReason())
 	case <-late.C:
 		return status.Errorf(codes.DeadlineExceeded, "the values of the parameters did not come within %v", bodyTimeout)
 	}

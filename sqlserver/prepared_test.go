@@ -27,6 +27,7 @@ type upload struct {
 	ctx      context.Context //nolint:containedctx // the stream's
 	messages []*flight.FlightData
 	panics   bool
+	blocked  chan struct{} // Recv waits until it is closed; may be nil
 	sent     []*flight.PutResult
 }
 
@@ -40,6 +41,9 @@ func (u *upload) Send(r *flight.PutResult) error {
 func (u *upload) Recv() (*flight.FlightData, error) {
 	if u.panics {
 		panic("a bug")
+	}
+	if u.blocked != nil {
+		<-u.blocked
 	}
 	if len(u.messages) == 0 {
 		return nil, io.EOF
@@ -97,6 +101,41 @@ func TestHostileHandle(t *testing.T) {
 	}
 	if !strings.Contains(s.log.String(), "handler panicked") {
 		t.Errorf("the log has no panic: %s", s.log)
+	}
+}
+
+// TestBindingIsAdmitted: values are received only from as many clients as queries may run, and not after the end.
+func TestBindingIsAdmitted(t *testing.T) {
+	s := serve(t, &runner{}, func(c *Config) { c.MaxQueries, c.MaxFollows = 1, 0 })
+	f := &flightSQL{g: s.Server}
+	handle := []byte(ticketMagic + `{"sql":"SELECT ? FROM t WHERE b = ?"}`)
+	running := &runningQuery{req: &Request{}}
+	if err := s.admitQuery(running); err != nil {
+		t.Fatal(err)
+	}
+	u := uploadOf(t, handle, batchFrom(0, 1, "x"))
+	received := len(u.messages)
+	if err := f.bindPrepared(u); status.Code(err) != codes.ResourceExhausted || len(u.messages) != received {
+		t.Errorf("beside a query: %v", err)
+	}
+	s.counted(apiFlight, KindBusy.String(), 1)
+	s.releaseQuery(running)
+	for range 2 { // each gives its place back
+		if err := f.bindPrepared(uploadOf(t, handle, batchFrom(0, 1, "x"))); err != nil {
+			t.Errorf("alone: %v", err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	waiting := &upload{ctx: ctx, blocked: make(chan struct{})}
+	if err := f.bindPrepared(waiting); status.Code(err) != codes.Canceled {
+		t.Errorf("cancelled: %v", err)
+	}
+	waiting.messages = uploadOf(t, handle, batchFrom(0, 1, "x")).messages
+	close(waiting.blocked) // the values come late
+	s.serving.Wait()
+	if len(waiting.sent) > 0 {
+		t.Error("an answer was sent on a stream that was over")
 	}
 }
 

@@ -20,10 +20,10 @@ type Sorter struct {
 	order  []orderElement // the values to order by are the last columns of the rows
 	schema *arrow.Schema
 	// keys is the schema of the values to order by. Its names are its own: an output may have any name.
-	keys  *arrow.Schema
-	keep  int   // rows; or MaxSorted, above which all is an error
-	all   bool  // every row is kept
-	limit int64 // bytes
+	keys   *arrow.Schema
+	keep   int   // rows; or MaxSorted, above which all is an error
+	all    bool  // every row is kept
+	limit  int64 // bytes
 	failed error
 
 	held  []arrow.RecordBatch
@@ -34,10 +34,11 @@ type Sorter struct {
 // heldRows is the least number of rows in addition to those that are kept that a Sorter gathers before it sorts.
 const heldRows = 16 << 10
 
-// keptBytes is how much of the limit the kept rows may take, and heldBytes how much a Sorter gathers before it sorts. Sorting copies the rows,
-// so there must be room for what is gathered twice; and what is gathered must be more than what is kept, or rows that take nearly
-// all that they may would be sorted again with each batch.
+// keptBytes is how much of the limit the kept rows may take.
 func (s *Sorter) keptBytes() int64 { return s.limit / 2 }
+
+// heldBytes is how much a Sorter gathers before it sorts, which copies it once. It is more than what is kept: rows that take nearly all that
+// they may would else be sorted again with each batch.
 func (s *Sorter) heldBytes() int64 { return s.limit / 4 * 3 }
 
 // NewSorter returns a Sorter of batches of a schema, whose last columns are the values of order. It keeps the first n rows in order, or, if n is

@@ -183,8 +183,13 @@ func TestNegativeScale(t *testing.T) {
 		scale int32
 		want  string
 	}{
-		{"0", -38, "0"}, {"0", 0, "0"}, {"7", -1, "70"}, {"-12345678901", -38, "-12345678901" + strings.Repeat("0", 38)},
-		{strings.Repeat("9", 38), -38, strings.Repeat("9", 38) + strings.Repeat("0", 38)}, {"12", 0, "12"}, {"12", 3, "0.012"},
+		{"0", -38, "0"},
+		{"0", 0, "0"},
+		{"7", -1, "70"},
+		{"-12345678901", -38, "-12345678901" + strings.Repeat("0", 38)},
+		{strings.Repeat("9", 38), -38, strings.Repeat("9", 38) + strings.Repeat("0", 38)},
+		{"12", 0, "12"},
+		{"12", 3, "0.012"},
 	} {
 		v, err := decimal128.FromString(c.v, 38, 0)
 		if err != nil {

@@ -106,10 +106,7 @@ func (f *flightSQL) DoGetTables(ctx context.Context, cmd flightsql.GetTables) (*
 	s := tablesSchema(cmd)
 	var tables []tableInfo
 	if types := cmd.GetTableTypes(); inCatalog(cmd.GetCatalog(), cmd.GetDBSchemaFilterPattern()) && (len(types) == 0 || slices.Contains(types, tableType)) {
-		var err error
-		if tables, err = f.g.tables(ctx); err != nil {
-			return nil, nil, rpcError(err)
-		}
+		tables = f.g.tables(ctx)
 	}
 	if p := cmd.GetTableNameFilterPattern(); p != nil {
 		tables = slices.DeleteFunc(slices.Clone(tables), func(t tableInfo) bool { return !matchesLike(t.name, *p) })
@@ -119,23 +116,42 @@ func (f *flightSQL) DoGetTables(ctx context.Context, cmd flightsql.GetTables) (*
 	f.g.serving.Go(func() {
 		defer close(out)
 		for some := range slices.Chunk(tables, tablesABatch) {
-			rows := make([][]any, len(some))
-			for i, t := range some {
-				rows[i] = []any{catalogName, schemaName, t.name, tableType}
-				if cmd.GetIncludeSchema() {
-					rows[i] = append(rows[i], flight.SerializeSchema(t.schema, memory.DefaultAllocator))
-				}
+			batch, err := describeTables(s, some, cmd.GetIncludeSchema())
+			chunk := flight.StreamChunk{Data: batch}
+			if err != nil {
+				chunk = flight.StreamChunk{Err: rpcError(err)}
 			}
-			chunk := flight.StreamChunk{Data: batchOf(s, rows...)}
 			select {
 			case out <- chunk:
 			case <-ctx.Done():
-				chunk.Data.Release()
+				if batch != nil {
+					batch.Release()
+				}
+				return
+			}
+			if err != nil {
 				return
 			}
 		}
 	})
 	return s, out, nil
+}
+
+// describeTables returns the rows of tables, with their schemas if those are asked for.
+func describeTables(s *arrow.Schema, tables []tableInfo, withSchemas bool) (arrow.RecordBatch, error) {
+	rows := make([][]any, len(tables))
+	for i, t := range tables {
+		rows[i] = []any{catalogName, schemaName, t.name, tableType}
+		if !withSchemas {
+			continue
+		}
+		columns, err := t.columns()
+		if err != nil {
+			return nil, err
+		}
+		rows[i] = append(rows[i], flight.SerializeSchema(columns, memory.DefaultAllocator))
+	}
+	return batchOf(s, rows...), nil
 }
 
 // batchOf returns a batch of text and byte columns.

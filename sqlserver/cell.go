@@ -117,24 +117,26 @@ func (c *cellQuery) Close() error {
 
 // tableInfo is a category as a table.
 type tableInfo struct {
-	name   string
-	schema *arrow.Schema
+	name string
+	// columns reads the table's schema, which may be damaged: then that is the failure of who asks for it alone.
+	columns func() (*arrow.Schema, error)
 }
 
 // listTables returns the tables that the caller of ctx may know of.
-func (g *Server) listTables(ctx context.Context) ([]tableInfo, error) {
+func (g *Server) listTables(ctx context.Context) []tableInfo {
 	var tables []tableInfo
 	for c := range g.deps.Categories.All() {
-		if !g.sees(ctx, c) {
-			continue
+		if g.sees(ctx, c) {
+			tables = append(tables, tableInfo{c.GetName(), func() (*arrow.Schema, error) {
+				h, err := schema.ParseHistory(c.GetSchema())
+				if err != nil {
+					return nil, fmt.Errorf("read the schema of category %q: %w", c.GetName(), err)
+				}
+				return listing.Columns(h.Current()), nil
+			}})
 		}
-		h, err := schema.ParseHistory(c.GetSchema())
-		if err != nil {
-			return nil, fmt.Errorf("read the schema of category %q: %w", c.GetName(), err)
-		}
-		tables = append(tables, tableInfo{c.GetName(), listing.Columns(h.Current())})
 	}
-	return tables, nil
+	return tables
 }
 
 // unknownCategory returns the error for a query of a category that does not exist, or that the caller of ctx may not know of.

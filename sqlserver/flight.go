@@ -229,6 +229,9 @@ type queryTicket map[string]string
 // ticketValues is the key of the values, a JSON list.
 const ticketValues = "values"
 
+// ticketBound is the key that says that the text has values already.
+const ticketBound = "bound"
+
 // newTicket returns the ticket of a request. Times given as ages are converted to instants.
 func newTicket(r *Request) queryTicket {
 	t := queryTicket{"sql": r.SQL, "from": r.From}
@@ -240,6 +243,9 @@ func newTicket(r *Request) queryTicket {
 	}
 	if r.Follow {
 		t["follow"] = "1"
+	}
+	if r.Bound {
+		t[ticketBound] = "1"
 	}
 	if r.Limit >= 0 {
 		t["limit"] = strconv.FormatInt(r.Limit, 10)
@@ -259,7 +265,7 @@ func (t queryTicket) encodeTicket() []byte {
 func decodeTicket(handle []byte, now time.Time) (queryTicket, *Request, error) {
 	var t queryTicket
 	text, ok := strings.CutPrefix(string(handle), ticketMagic)
-	if !ok || len(handle) > maxBody || json.Unmarshal([]byte(text), &t) != nil {
+	if !ok || len(handle) > maxBody || json.Unmarshal([]byte(text), &t) != nil || t == nil { // JSON's null is a nil map
 		return t, nil, errorf(KindInvalid, "the ticket or handle is not one of this version of scribe: ask again with GetFlightInfo")
 	}
 	req, err := t.toRequest(now)
@@ -267,7 +273,7 @@ func decodeTicket(handle []byte, now time.Time) (queryTicket, *Request, error) {
 }
 
 func (t queryTicket) toRequest(now time.Time) (*Request, error) {
-	r := &Request{}
+	r := &Request{Bound: t[ticketBound] != ""}
 	if err := r.setFields(func(name string) string { return t[name] }, now); err != nil || t[ticketValues] == "" {
 		return r, err
 	}
@@ -313,19 +319,28 @@ func clientAddress(ctx context.Context) string {
 	return ""
 }
 
-// bindSchema binds a query to get the schema of its answer.
+// bindSchema binds a query to get the schema of its answer. Errors are statuses.
 func (f *flightSQL) bindSchema(ctx context.Context, find requestFinder) (*Request, *arrow.Schema, error) {
 	req, err := find(ctx)
 	if err != nil {
 		return nil, nil, rpcError(err)
 	}
+	s, err := f.schemaOf(ctx, req)
+	if err != nil {
+		return nil, nil, rpcError(err)
+	}
+	return req, s, nil
+}
+
+// schemaOf returns the schema of a request's answer.
+func (f *flightSQL) schemaOf(ctx context.Context, req *Request) (*arrow.Schema, error) {
 	q := &runningQuery{api: apiFlight, client: clientAddress(ctx), req: req, quiet: true}
 	if err := f.g.beginQuery(ctx, q); err != nil {
-		return nil, nil, rpcError(err)
+		return nil, err
 	}
 	s := q.source.Schema()
 	q.endQuery(nil)
-	return req, s, nil
+	return s, nil
 }
 
 // queryInfo returns the answer of GetFlightInfo for a query.
@@ -383,15 +398,28 @@ func (f *flightSQL) CreatePreparedStatement(
 	if err != nil { // or the text is not a SELECT, which has no parameters
 		n, withNulls = 0, cmd.GetQuery()
 	}
-	req, s, err := f.bindSchema(ctx, f.ofText(withNulls))
+	req, err := f.ofText(withNulls)(ctx)
 	if err != nil {
-		return res, err
+		return res, rpcError(err)
+	}
+	if res.DatasetSchema, err = f.schemaOf(ctx, req); err != nil && (n == 0 || !blamesNull(err, req.SQL)) {
+		if n > 0 {
+			err = errorOf(err).withoutPlace() // the text with nulls is not the client's
+		}
+		return res, rpcError(err)
 	}
 	if n > 0 {
 		req.SQL, res.ParameterSchema = cmd.GetQuery(), parameterSchema(n)
 	}
-	res.DatasetSchema, res.Handle = s, newTicket(req).encodeTicket()
+	res.Handle = newTicket(req).encodeTicket()
 	return res, nil
+}
+
+// blamesNull reports whether a text is refused for a NULL in it. Where one stands for a parameter, a value may be accepted: functions have
+// arguments that must be constants. The columns of the answer are not known then before there are values.
+func blamesNull(err error, text string) bool {
+	e := errorOf(err)
+	return e.Kind == KindInvalid && e.Line > 0 && e.Position < len(text) && strings.HasPrefix(text[e.Position:], "NULL")
 }
 
 // ClosePreparedStatement implements flightsql.Server.

@@ -26,6 +26,10 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"pgregory.net/rapid"
+
+	"scribe/columnar/plan"
+	"scribe/columnar/schema"
+	"scribe/columnar/sql"
 )
 
 // flightClient serves Flight SQL, too, and returns a client, and a context for its calls.
@@ -219,6 +223,82 @@ func TestFlightParameters(t *testing.T) {
 	}
 }
 
+// TestPlacesOfBoundText: errors have no place in a text that the client did not send, over HTTP and Flight.
+func TestPlacesOfBoundText(t *testing.T) {
+	place := &Error{Kind: KindInvalid, Message: "no such column", Line: 1, Column: 8, Position: 7, Caret: "SELECT x\n       ^", Hint: "look"}
+	fail := func(context.Context, *Request) (rowSource, error) { return nil, place }
+	r := &runner{query: fail}
+	s := serve(t, r, nil)
+	if got := read(t, s.get("?sql=select+x+from+t").Body); !strings.Contains(got, `"position": 7`) {
+		t.Errorf("as sent: %s", got)
+	}
+	got := read(t, s.get("?sql=select+x+from+t+where+y+%3D+%3F&param=1").Body)
+	if !strings.Contains(got, "no such column") || !strings.Contains(got, "look") || strings.Contains(got, "position") || strings.Contains(got, "line") || strings.Contains(got, "caret") {
+		t.Errorf("with a value: %s", got)
+	}
+	c, ctx := s.flightClient()
+	if _, err := c.Prepare(ctx, "SELECT x FROM t WHERE y = ?"); err == nil || !strings.Contains(err.Error(), "no such column\nHINT: look") {
+		t.Errorf("prepared: %v", err)
+	}
+	r.query = batches(1, 1, nil)
+	p, err := c.Prepare(ctx, "SELECT x FROM t WHERE y = ?")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ints := batchFrom(1, 1, "x")
+	p.SetParameters(array.NewRecordBatch(arrow.NewSchema(ints.Schema().Fields()[:1], nil), ints.Columns()[:1], 1))
+	info, err := p.Execute(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.query = fail
+	if _, err := table(ctx, t, c, info); err == nil || !strings.Contains(err.Error(), "no such column\nHINT: look") {
+		t.Errorf("the ticket: %v", err)
+	}
+}
+
+// TestPrepareConstants: a parameter may stand for what must be a constant. What is wrong without it is refused at once.
+func TestPrepareConstants(t *testing.T) {
+	times, err := schema.Parse([]byte("format: json\nfields:\n  - {name: ts, type: timestamp}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bind := func(ctx context.Context, req *Request) (rowSource, error) {
+		q, err := sql.Parse(req.SQL)
+		if err != nil {
+			return nil, clientError(err)
+		}
+		if _, err := plan.Bind(q, times, plan.Options{Now: time.Unix(0, 0)}); err != nil {
+			return nil, clientError(err)
+		}
+		return batches(1, 2, nil)(ctx, req)
+	}
+	s := serve(t, &runner{query: bind}, nil)
+	c, ctx := s.flightClient()
+	p, err := c.Prepare(ctx, "SELECT date_trunc(?, ts) FROM t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.DatasetSchema() != nil || p.ParameterSchema().NumFields() != 1 {
+		t.Errorf("schemas %v, %v", p.DatasetSchema(), p.ParameterSchema())
+	}
+	texts := array.NewStringBuilder(memory.DefaultAllocator)
+	texts.Append("hour")
+	p.SetParameters(array.NewRecordBatch(arrow.NewSchema([]arrow.Field{{Name: "1", Type: arrow.BinaryTypes.String}}, nil), []arrow.Array{texts.NewArray()}, 1))
+	info, err := p.Execute(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rows, err := table(ctx, t, c, info); err != nil || len(rows) != 2 {
+		t.Errorf("%d rows, %v", len(rows), err)
+	}
+	for _, text := range []string{"SELECT date_trunc(?, other) FROM t", "SELECT date_trunc(NULL, ts) FROM t"} {
+		if _, err := c.Prepare(ctx, text); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
 // TestListings: SHOW TABLES and DESCRIBE list what the caller may see, and nothing else.
 func TestListings(t *testing.T) {
 	r := &runner{}
@@ -256,6 +336,39 @@ func TestListings(t *testing.T) {
 	s.deps.Rights = &onlyOne{}
 	if res := s.do("GET", "?sql=show+tables", ""); res.StatusCode != http.StatusUnauthorized {
 		t.Errorf("to nobody: %s", res.Status)
+	}
+}
+
+// TestDamagedSchema: a schema that can't be read fails what needs it, and nothing else.
+func TestDamagedSchema(t *testing.T) {
+	s := serve(t, &runner{}, nil)
+	s.deps.Categories = damagedCategory{}
+	s.tables, s.open = s.listTables, s.openQuery
+	for text, want := range map[string]string{
+		"SHOW TABLES":      `{"name":"damaged"}` + "\n" + `{"name":"whole"}`,
+		"DESCRIBE whole":   `"column_name":"payload"`,
+		"DESCRIBE damaged": `read the schema of category \"damaged\"`,
+	} {
+		if got := read(t, s.do("GET", "?"+url.Values{"sql": {text}}.Encode(), "").Body); !strings.Contains(got, want) {
+			t.Errorf("%s: %s", text, got)
+		}
+	}
+	c, ctx := s.flightClient()
+	for want, opts := range map[string]*flightsql.GetTablesOpts{
+		"damaged whole": {}, "whole": {IncludeSchema: true, TableNameFilterPattern: new("wh%")}, "! damaged": {IncludeSchema: true},
+	} {
+		info, err := c.GetTables(ctx, opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows, err := table(ctx, t, c, info)
+		var names []string
+		for _, row := range rows {
+			names = append(names, row[2])
+		}
+		if got := strings.Join(names, " "); (err != nil || got != want) && (want[0] != '!' || err == nil || !strings.Contains(err.Error(), "damaged")) {
+			t.Errorf("%s: got %s, %v", want, got, err)
+		}
 	}
 }
 
@@ -411,7 +524,8 @@ func TestFlightLarge(t *testing.T) {
 }
 
 func TestFlightCatalog(t *testing.T) {
-	r := &runner{tables: []tableInfo{{"nginx.status", numbered}, {"access", numbered}, {"access2", numbered}}}
+	columns := func() (*arrow.Schema, error) { return numbered, nil }
+	r := &runner{tables: []tableInfo{{"nginx.status", columns}, {"access", columns}, {"access2", columns}}}
 	s := serve(t, r, nil)
 	c, ctx := s.flightClient()
 	names := func(opts *flightsql.GetTablesOpts) (out []string) {

@@ -16,10 +16,7 @@ func (g *Server) openListing(ctx context.Context, req *Request, show *sql.Show) 
 	if req.Follow {
 		return nil, errorf(KindInvalid, "%s can't follow: ask again", show)
 	}
-	tables, err := g.tables(ctx)
-	if err != nil {
-		return nil, err
-	}
+	tables := g.tables(ctx)
 	var rows arrow.RecordBatch
 	if show.Category == "" {
 		names := make([]string, len(tables))
@@ -30,7 +27,11 @@ func (g *Server) openListing(ctx context.Context, req *Request, show *sql.Show) 
 	}
 	for _, t := range tables {
 		if t.name == show.Category {
-			rows = listing.ColumnRows(t.schema)
+			columns, err := t.columns()
+			if err != nil {
+				return nil, err
+			}
+			rows = listing.ColumnRows(columns)
 		}
 	}
 	if rows == nil {

@@ -33,62 +33,98 @@ func parameterSchema(n int) *arrow.Schema {
 }
 
 // bindPrepared answers DoPut with values for a prepared statement: with another handle, whose query has the values. The server stores nothing.
-// A client has bodyTimeout to send them.
+// A client has bodyTimeout to send them, and is admitted as one with a query is, since what it sends takes memory. Only bindPrepared sends: the
+// goroutine that receives may outlive the stream.
 func (f *flightSQL) bindPrepared(s flight.FlightService_DoPutServer) error {
-	done := make(chan error, 1)
-	f.g.serving.Go(func() { done <- f.bindValues(s) }) // ends with the stream
+	q := &runningQuery{api: apiFlight, client: clientAddress(s.Context()), req: &Request{}, quiet: true}
+	f.g.startQuery(s.Context(), q)
+	if err := f.g.admitQuery(q); err != nil {
+		q.endQuery(err)
+		return rpcError(err)
+	}
+	defer q.endQuery(nil)
+	type outcome struct {
+		result *flight.PutResult
+		err    error
+	}
+	done := make(chan outcome, 1)
+	f.g.serving.Go(func() { // ends with the stream
+		var o outcome
+		defer func() {
+			if v := recover(); v != nil {
+				o.err = f.g.panicError(FlightPath+"DoPut", v)
+			}
+			done <- o
+		}()
+		o.result, o.err = f.bindValues(s)
+	})
 	late := time.NewTimer(bodyTimeout)
 	defer late.Stop()
 	select {
-	case err := <-done:
-		return err
+	case o := <-done:
+		if o.err != nil {
+			return o.err
+		}
+		return s.Send(o.result)
+	case <-q.ctx.Done():
+		return rpcError(q.endReason())
 	case <-late.C:
 		return status.Errorf(codes.DeadlineExceeded, "the values of the parameters did not come within %v", bodyTimeout)
 	}
 }
 
-func (f *flightSQL) bindValues(s flight.FlightService_DoPutServer) error {
+// bindValues receives the values, and returns the handle that has them.
+func (f *flightSQL) bindValues(s flight.FlightService_DoPutServer) (*flight.PutResult, error) {
 	first, err := s.Recv()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var (
 		packed anypb.Any
 		cmd    pb.CommandPreparedStatementQuery
 	)
 	if proto.Unmarshal(first.GetFlightDescriptor().GetCmd(), &packed) != nil || packed.UnmarshalTo(&cmd) != nil {
-		return status.Error(codes.Unimplemented, "nothing can be written: write with the producer")
+		return nil, status.Error(codes.Unimplemented, "nothing can be written: write with the producer")
 	}
 	batch, err := receiveBatch(s, first)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer batch.Release()
 	values, err := parametersOf(batch)
 	if err != nil {
-		return rpcError(err)
+		return nil, rpcError(err)
 	}
-	t, _, err := decodeTicket(cmd.GetPreparedStatementHandle(), f.g.now())
+	handle, err := bindHandle(cmd.GetPreparedStatementHandle(), values, f.g.now())
 	if err != nil {
-		return rpcError(err)
-	}
-	text, err := json.Marshal(values)
-	if err != nil {
-		return err
-	}
-	t[ticketValues] = string(text)
-	if _, err := t.toRequest(f.g.now()); err != nil {
-		return rpcError(err)
-	}
-	handle := t.encodeTicket()
-	if len(handle) > maxBody {
-		return rpcError(errorf(KindTooLarge, "the query and the values of its parameters take %d bytes, at most %d are allowed", len(handle), maxBody))
+		return nil, rpcError(err)
 	}
 	result, err := proto.Marshal(&pb.DoPutPreparedStatementResult{PreparedStatementHandle: handle})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return s.Send(&flight.PutResult{AppMetadata: result})
+	return &flight.PutResult{AppMetadata: result}, nil
+}
+
+// bindHandle returns a handle with values for its query's parameters. The handle is untrusted.
+func bindHandle(handle []byte, values []sql.Parameter, now time.Time) ([]byte, error) {
+	t, _, err := decodeTicket(handle, now)
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(values)
+	if err != nil {
+		return nil, err
+	}
+	t[ticketValues] = string(text)
+	if _, err := t.toRequest(now); err != nil {
+		return nil, err
+	}
+	bound := t.encodeTicket()
+	if len(bound) > maxBody {
+		return nil, errorf(KindTooLarge, "the query and the values of its parameters take %d bytes, at most %d are allowed", len(bound), maxBody)
+	}
+	return bound, nil
 }
 
 // receiveBatch receives the one batch of an upload of at most maxFlightRequest bytes. It is checked as a stream of a producer is, which may be

@@ -48,6 +48,16 @@ type runningQuery struct {
 // beginQuery admits a query and binds it. An error was already counted and logged; without an error the caller must call
 // endQuery.
 func (g *Server) beginQuery(ctx context.Context, q *runningQuery) error {
+	g.startQuery(ctx, q)
+	err := q.bindQuery()
+	if err != nil {
+		q.endQuery(err)
+	}
+	return err
+}
+
+// startQuery begins a query's time. The caller must call endQuery.
+func (g *Server) startQuery(ctx context.Context, q *runningQuery) {
 	q.g, q.began = g, g.now()
 	limit := g.cfg.MaxTime
 	if q.req.Follow {
@@ -59,11 +69,6 @@ func (g *Server) beginQuery(ctx context.Context, q *runningQuery) error {
 	if limit = lowerBound(limit, q.req.Timeout); limit > 0 {
 		q.ctx, q.stop = context.WithTimeoutCause(q.ctx, limit, errTimeout)
 	}
-	err := q.bindQuery()
-	if err != nil {
-		q.endQuery(err)
-	}
-	return err
 }
 
 // lowerBound returns the lower of two bounds, where 0 means no bound.
@@ -114,6 +119,9 @@ func (q *runningQuery) clientFailure(err error) error {
 		return q.endReason()
 	}
 	if e, ok := errors.AsType[*Error](err); ok {
+		if q.req.Bound {
+			e = e.withoutPlace()
+		}
 		return e
 	}
 	q.g.log.Warn("query failed", "api", q.api, "error", err)

@@ -224,7 +224,7 @@ func (r *Request) bindValues(values []sql.Parameter) error {
 	if err != nil {
 		return clientError(err)
 	}
-	r.SQL = bound
+	r.SQL, r.Bound = bound, true
 	return nil
 }
 

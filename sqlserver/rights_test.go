@@ -56,6 +56,15 @@ func (twoCategories) All() iter.Seq[*scribev1.Category] {
 	}
 }
 
+// damagedCategory is a cell with a category whose schema can't be read, and one without a schema.
+type damagedCategory struct{}
+
+func (damagedCategory) All() iter.Seq[*scribev1.Category] {
+	return func(yield func(*scribev1.Category) bool) {
+		_ = yield(&scribev1.Category{Name: "damaged", Schema: "x"}) && yield(&scribev1.Category{Name: "whole"})
+	}
+}
+
 // TestRights: a query needs the right to its category, before anything of the category is looked up; what one may not see is neither a
 // table nor a hint.
 func TestRights(t *testing.T) {
@@ -72,9 +81,8 @@ func TestRights(t *testing.T) {
 			t.Errorf("%q: %s, want %d", text, res.Status, want)
 		}
 	}
-	tables, err := s.listTables(t.Context())
-	if err != nil || len(tables) != 1 || tables[0].name != "access" {
-		t.Errorf("tables %v, %v", tables, err)
+	if tables := s.listTables(t.Context()); len(tables) != 1 || tables[0].name != "access" {
+		t.Errorf("%d tables", len(tables))
 	}
 	if err := s.unknownCategory(t.Context(), "accessio"); strings.Contains(errorOf(err).Hint, "accession") || !strings.Contains(errorOf(err).Hint, "access") {
 		t.Errorf("hint %q", errorOf(err).Hint)

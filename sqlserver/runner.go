@@ -12,6 +12,8 @@ import (
 // Request is a query with its settings.
 type Request struct {
 	SQL string
+	// Bound means that SQL is not the client's text, since values of parameters were put into it: places in it tell the client nothing.
+	Bound bool
 	// Reading begins at the persisted time FromTime, or as From says: "earliest", "latest", or "", which means earliest, and
 	// latest for following queries. It ends at the persisted time To; the zero time means the end at the time when the query
 	// began.
@@ -103,6 +105,13 @@ func (e *Error) Error() string {
 		text += "\nHINT: " + e.Hint
 	}
 	return text
+}
+
+// withoutPlace returns an error without its location in the query's text.
+func (e *Error) withoutPlace() *Error {
+	placeless := *e
+	placeless.Line, placeless.Column, placeless.Position, placeless.Caret = 0, 0, 0, ""
+	return &placeless
 }
 
 // errorOf returns an error as the client sees it: one that is not an *Error is internal.

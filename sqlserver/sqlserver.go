@@ -25,7 +25,7 @@ type Server struct {
 	// open, tail and tables are openQuery, openTail and listTables, except in tests.
 	open   func(ctx context.Context, req *Request) (rowSource, error)
 	tail   func(req *tailRequest, pause func()) (messageSource, error)
-	tables func(ctx context.Context) ([]tableInfo, error)
+	tables func(ctx context.Context) []tableInfo
 
 	mu struct {
 		sync.Mutex

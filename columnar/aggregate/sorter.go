@@ -2,6 +2,7 @@ package aggregate
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -18,6 +19,8 @@ import (
 type Sorter struct {
 	order  []orderElement // the values to order by are the last columns of the rows
 	schema *arrow.Schema
+	// keys is the schema of the values to order by. Its names are its own: an output may have any name.
+	keys   *arrow.Schema
 	keep   int   // rows; or MaxSorted, above which all is an error
 	all    bool  // every row is kept
 	limit  int64 // bytes
@@ -28,11 +31,18 @@ type Sorter struct {
 	bytes int64
 }
 
-// heldRows is the number of rows in addition to those that are kept that a Sorter gathers before it sorts.
+// heldRows is the least number of rows in addition to those that are kept that a Sorter gathers before it sorts.
 const heldRows = 16 << 10
 
+// keptBytes is how much of the limit the kept rows may take.
+func (s *Sorter) keptBytes() int64 { return s.limit / 2 }
+
+// heldBytes is how much a Sorter gathers before it sorts, which copies it once. It is more than what is kept: rows that take nearly all that
+// they may would else be sorted again with each batch.
+func (s *Sorter) heldBytes() int64 { return s.limit / 4 * 3 }
+
 // NewSorter returns a Sorter of batches of a schema, whose last columns are the values of order. It keeps the first n rows in order, or, if n is
-// negative, all, which must not be more than plan.MaxSorted.
+// negative, all, which must not be more than plan.MaxSorted. The rows that are kept may take half of the limit's bytes.
 func NewSorter(order []plan.Order, in *arrow.Schema, n int64, limits Limits) (*Sorter, error) {
 	limits, err := limits.orDefault()
 	if err != nil {
@@ -46,10 +56,16 @@ func NewSorter(order []plan.Order, in *arrow.Schema, n int64, limits Limits) (*S
 	if first < 0 || len(order) == 0 {
 		return nil, fmt.Errorf("aggregate: %d columns to order by among %d", len(order), in.NumFields())
 	}
+	fields := make([]arrow.Field, len(order))
+	for i := range order {
+		fields[i] = in.Field(first + i)
+		fields[i].Name = strconv.Itoa(i)
+	}
+	s.keys = arrow.NewSchema(fields, nil)
 	for i, o := range order {
 		t := *o.Expr.Type()
 		t.Dictionary = false
-		prog, err := vector.Compile(&expr.Column{Name: in.Field(first + i).Name, T: t}, in)
+		prog, err := vector.Compile(&expr.Column{Name: fields[i].Name, T: t}, s.keys)
 		if err != nil {
 			return nil, fmt.Errorf("aggregate: ORDER BY: %w", err)
 		}
@@ -87,7 +103,7 @@ func (s *Sorter) addRows(b arrow.RecordBatch) error {
 	if s.all && s.rows > s.keep {
 		return fmt.Errorf("%w: more than %d rows to sort: add a LIMIT, or narrow the WHERE or the range of time", ErrLimit, s.keep)
 	}
-	if s.rows > s.keep+heldRows || s.bytes > s.limit/2 {
+	if s.rows > s.keep+max(s.keep, heldRows) || s.bytes > s.heldBytes() {
 		return s.compact()
 	}
 	return nil
@@ -103,14 +119,14 @@ func (s *Sorter) compact() error {
 		return err
 	}
 	defer all.Release()
+	s.releaseRows()
 	first, err := s.firstRows(all)
 	if err != nil {
 		return err
 	}
-	s.releaseRows()
 	s.held, s.rows, s.bytes = append(s.held, first), int(first.NumRows()), util.TotalRecordSize(first)
-	if s.bytes > s.limit/2 {
-		return fmt.Errorf("%w: %d rows to sort take %d bytes, %d are allowed: name fewer columns, lower the LIMIT, or raise the limit of memory", ErrLimit, s.rows, s.bytes, s.limit/2)
+	if s.bytes > s.keptBytes() {
+		return fmt.Errorf("%w: %d rows to sort take %d bytes, %d are allowed, a quarter of the query's memory: name fewer columns, lower the LIMIT, or raise the limit of memory", ErrLimit, s.rows, s.bytes, s.keptBytes())
 	}
 	return nil
 }
@@ -122,7 +138,9 @@ func (s *Sorter) firstRows(b arrow.RecordBatch) (arrow.RecordBatch, error) {
 	for i := range places {
 		places[i] = i
 	}
-	if err := sortPlaces(s.order, b, places, &vs); err != nil {
+	keys := array.NewRecordBatch(s.keys, b.Columns()[int(b.NumCols())-len(s.order):], b.NumRows())
+	defer keys.Release()
+	if err := sortPlaces(s.order, keys, places, &vs); err != nil {
 		return nil, err
 	}
 	taken := make([]int32, min(len(places), s.keep))

@@ -175,6 +175,33 @@ func TestNoView(t *testing.T) {
 	}
 }
 
+// TestSortedNames: an output may have any name, also one that several have.
+func TestSortedNames(t *testing.T) {
+	f := testFinisher(t, `SELECT s AS "$o0", s AS "0", n AS "0" FROM c ORDER BY n DESC`)
+	s, err := f.Sorting(2, aggregate.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var st Stats
+	rows, err := f.Payload(payload(t, `{"n":1,"s":"a"}`, `{"n":3,"s":"b"}`, `{"n":2,"s":"c"}`), Meta{}, &st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Batch.Release()
+	if err := s.Add(rows.Batch); err != nil {
+		t.Fatal(err)
+	}
+	out, err := s.Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Release()
+	if got := out.Column(0).ValueStr(0) + out.Column(0).ValueStr(1); got != "bc" || !out.Schema().Equal(f.Schema()) {
+		t.Errorf("got %s of %v", got, out.Schema())
+	}
+}
+
 // TestGrouping: groups go on from payload to payload.
 func TestGrouping(t *testing.T) {
 	f := testFinisher(t, "SELECT d, count(*) AS rows, sum(n) * 2 AS total FROM c WHERE n > 0 GROUP BY d HAVING count(*) > 1 ORDER BY d")

@@ -34,6 +34,15 @@ func BindParameters(text string, values []Parameter) (string, error) {
 	if len(values) > MaxParameters {
 		return "", queryText{}.Errorf(0, "", "%d values of parameters are given, the limit is %d", len(values), MaxParameters)
 	}
+	show, err := parseText(text, nil, (*queryParser).parseShow)
+	switch {
+	case err != nil:
+		return "", err
+	case show != nil && len(values) > 0:
+		return "", queryText{text}.Errorf(len(text), "", "%s has no parameters, but %d values are given", show, len(values))
+	case show != nil:
+		return text, nil
+	}
 	b := &boundParameters{values: values}
 	q, err := parseText(text, b, (*queryParser).parseQuery)
 	switch {

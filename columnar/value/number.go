@@ -329,7 +329,8 @@ func ParseDecimal[T text](s T, precision, scale int32) (decimal128.Num, error) {
 	return v, nil
 }
 
-// AppendDecimal appends v with scale digits after the point.
+// AppendDecimal appends v with scale digits after the point. A negative scale, which no column of ours has but a client's Arrow data may have,
+// is the number of zeros after the digits.
 func AppendDecimal(dst []byte, v decimal128.Num, scale int32) []byte {
 	if v.Sign() < 0 {
 		dst = append(dst, '-')
@@ -337,14 +338,20 @@ func AppendDecimal(dst []byte, v decimal128.Num, scale int32) []byte {
 	}
 	var buf [48]byte
 	digits := appendDigits(buf[:0], uint64(v.HighBits()), v.LowBits())
+	if scale <= 0 {
+		dst = append(dst, digits...)
+		if v != (decimal128.Num{}) {
+			for range -int(scale) {
+				dst = append(dst, '0')
+			}
+		}
+		return dst
+	}
 	if whole := len(digits) - int(scale); whole > 0 {
 		dst = append(dst, digits[:whole]...)
 		digits = digits[whole:]
 	} else {
 		dst = append(dst, '0')
-	}
-	if scale <= 0 {
-		return dst
 	}
 	dst = append(dst, '.')
 	for range int(scale) - len(digits) {

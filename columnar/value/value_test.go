@@ -3,6 +3,7 @@ package value_test
 import (
 	"math"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -173,6 +174,31 @@ func TestIntegersAgreeWithStrconv(t *testing.T) {
 			t.Fatalf("%q is %d (%v), want %d (%v)", s, got, err, want, werr)
 		}
 	})
+}
+
+// TestNegativeScale: the digits are followed by as many zeros as a negative scale says.
+func TestNegativeScale(t *testing.T) {
+	for _, c := range []struct {
+		v     string
+		scale int32
+		want  string
+	}{
+		{"0", -38, "0"},
+		{"0", 0, "0"},
+		{"7", -1, "70"},
+		{"-12345678901", -38, "-12345678901" + strings.Repeat("0", 38)},
+		{strings.Repeat("9", 38), -38, strings.Repeat("9", 38) + strings.Repeat("0", 38)},
+		{"12", 0, "12"},
+		{"12", 3, "0.012"},
+	} {
+		v, err := decimal128.FromString(c.v, 38, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(value.AppendDecimal([]byte("x"), v, c.scale)); got != "x"+c.want {
+			t.Errorf("%s at scale %d: got %q, want %q", c.v, c.scale, got, c.want)
+		}
+	}
 }
 
 func TestDecimalsReadBack(t *testing.T) {

@@ -1,16 +1,21 @@
 package test
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"scribe/test/program"
 )
 
 // TestHTTP does with plain HTTP what the README does with curl: create a category, write a message, describe the result.
@@ -139,4 +144,45 @@ func post(t *testing.T, url, method, body string, status int) []byte {
 		t.Fatalf("POST %s: %s, want %d: %s", method, res.Status, status, answer)
 	}
 	return answer
+}
+
+// TestCallerBound: the requests of one caller are bounded by who its token says it is; another caller is served meanwhile.
+func TestCallerBound(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	up := serve(t, nil, "up", "--secure", "--data", data, "--listen", "127.0.0.1:0", "--caller-requests", "16")
+	defer up.Stop()
+	sourceFile(t, filepath.Join(data, "secure", "admin.env"))
+	program.OK(t, nil, "category", "create", "quiet")
+	reader := strings.TrimSpace(string(program.OK(t, nil, "token", "issue", "--name", "reader", "--can", "read:quiet")))
+	authorities := x509.NewCertPool()
+	if pem, err := os.ReadFile(os.Getenv("SCRIBE_CA")); err != nil || !authorities.AppendCertsFromPEM(pem) {
+		t.Fatal("no authority: ", err)
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS13}}}
+	defer client.CloseIdleConnections()
+	ask := func(token, path string) *http.Response {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, up.URL+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+		res, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = res.Body.Close() })
+		return res
+	}
+	for i := range 16 {
+		if res := ask(reader, "/v1/tail/quiet?from=latest"); res.StatusCode != http.StatusOK {
+			t.Fatalf("tail %d: %s", i, res.Status)
+		}
+	}
+	if res := ask(reader, "/v1/status"); res.StatusCode != http.StatusTooManyRequests {
+		t.Errorf("request 17 of the caller: %s, want 429", res.Status)
+	}
+	if res := ask(os.Getenv("SCRIBE_TOKEN"), "/v1/status"); res.StatusCode != http.StatusOK {
+		t.Errorf("a request of another caller: %s", res.Status)
+	}
 }

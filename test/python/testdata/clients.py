@@ -218,6 +218,9 @@ def adbc():
         for values in ((404, "/"), ("404", "/")):
             cursor.execute("SELECT count(*) AS n FROM access WHERE status = ? AND starts_with(path, ?)", values)
             same(cursor.fetchall(), [(FACTS["missing"],)], "rows with values")
+        # Without a value the columns of the answer are not known.
+        cursor.execute("SELECT count(date_trunc(?, ts)) > 0 AS some FROM access", ("hour",))
+        same(cursor.fetchall(), [(True,)], "a constant that is bound")
         cursor.execute("SHOW TABLES")
         same(("access",) in cursor.fetchall(), True, "tables")
         same(cursor.adbc_execute_schema(QUERY).names, ["path", "bytes", "ts", "method", "_offset"], "schema")

@@ -9,7 +9,6 @@ import (
 	"iter"
 	"log/slog"
 	"net/http"
-	"os"
 	"runtime/debug"
 	"time"
 
@@ -71,6 +70,7 @@ func (g *Server) ServeTail(w http.ResponseWriter, r *http.Request) {
 	}
 	g.metrics.tails.WithLabelValues(result).Inc()
 	if t.out != nil {
+		defer t.out.detach()
 		g.metrics.tailMessages.Add(float64(t.messages))
 		g.metrics.bytes.WithLabelValues(apiTail).Add(float64(t.out.bytes))
 		if t.out.stalled {
@@ -149,7 +149,7 @@ func (t *runningTail) runTail(ctx context.Context) error {
 			g.log.Warn("close a tail", "error", err)
 		}
 	}()
-	t.out = newTimedWriter(t.w, g.cfg.StallTimeout)
+	t.out = newTimedWriter(t.ctx, t.w, g.cfg.StallTimeout)
 	if err := t.writeMessages(); err != nil {
 		return t.endReason(err)
 	}
@@ -314,8 +314,7 @@ func (t *runningTail) writeText(text []byte) error {
 		err = t.out.flushClient()
 	}
 	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		t.out.stalled = true
+	case t.out.noteStall(err):
 		return errorf(KindCancelled, "the client took nothing for %v", t.g.cfg.StallTimeout)
 	case err != nil:
 		return errorf(KindCancelled, "write the answer: %v", err)

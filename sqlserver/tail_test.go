@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"scribe/consumer"
@@ -206,7 +207,26 @@ func TestTailStalls(t *testing.T) {
 	m := &messages{payloads: slices.Repeat([]string{large}, 64)} // more than the buffers of a connection
 	askTail(t, s, m, "")
 	m.closed.Wait()
-	if n := testutil.ToFloat64(s.metrics.stalled); n != 1 {
-		t.Errorf("%v stalled tails are counted", n)
+	s.await(func() bool { return testutil.ToFloat64(s.metrics.stalled) == 1 })
+}
+
+// TestCloseUnread: clients that do not read hold up a shutdown for a moment, not for as long as they may stall.
+func TestCloseUnread(t *testing.T) {
+	s := serve(t, &runner{}, func(c *Config) { c.StallTimeout = time.Hour })
+	large := strings.Repeat("x", 32<<20) // more than the buffers of a connection
+	s.runner.query = func(context.Context, *Request) (rowSource, error) {
+		return &result{next: func() (arrow.RecordBatch, error) { return batchFrom(1, 1, large), nil }}, nil
+	}
+	s.get(selectAll)
+	m := &messages{payloads: slices.Repeat([]string{large[:1<<20]}, 64)}
+	askTail(t, s, m, "")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := s.Close(ctx); err != nil {
+		t.Errorf("a shutdown while clients do not read: %v", err)
+	}
+	m.closed.Wait()
+	if n := testutil.ToFloat64(s.metrics.stalled); n != 0 {
+		t.Errorf("%v answers are counted as stalled, which the server has ended", n)
 	}
 }

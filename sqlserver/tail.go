@@ -16,13 +16,14 @@ import (
 	"scribe/consumer/columns"
 	"scribe/consumer/jsonline"
 	"scribe/internal/cell/access"
+	"scribe/internal/transport/rpc"
 )
 
 // TailPattern is the HTTP path for tails: the messages of a category, as they come.
 const TailPattern = "GET /v1/tail/{category}"
 
 const (
-	// tailPrefetch bounds what a tail holds of messages that its client has not taken.
+	// tailPrefetch bounds what a tail without a condition reads ahead of its client. A larger payload is held alone.
 	tailPrefetch = 8 << 20
 	// tailBuffer is how many bytes of lines are collected before they are written, when there are more at once.
 	tailBuffer = 64 << 10
@@ -60,6 +61,7 @@ func (g *Server) openTail(req *tailRequest, pause func()) (messageSource, error)
 // ServeTail answers a tail; see docs/consuming.md. One goroutine reads and writes, so a slow client slows the reading.
 func (g *Server) ServeTail(w http.ResponseWriter, r *http.Request) {
 	t := &runningTail{g: g, w: w, client: r.RemoteAddr}
+	t.caller, _ = rpc.CallerOf(r.Context(), r.RemoteAddr)
 	err := t.parseRequest(r)
 	if err == nil {
 		err = t.recoverPanic(func() error { return t.runTail(r.Context()) })
@@ -94,6 +96,7 @@ type runningTail struct {
 	g      *Server
 	w      http.ResponseWriter
 	client string
+	caller string // who is bound; "" = nobody: a member of the cell
 	req    *tailRequest
 	began  time.Time
 	ctx    context.Context //nolint:containedctx // the tail's life
@@ -291,8 +294,16 @@ func (t *runningTail) flushLines() error {
 	}
 	t.told, t.flushed = checkpoint, t.g.now()
 	err := t.writeText(t.buf)
-	t.buf = t.buf[:0]
+	t.buf = emptyBuffer(t.buf)
 	return err
+}
+
+// emptyBuffer returns a buffer to use again, or nil: one large message must not keep its memory for the life of a tail.
+func emptyBuffer(buf []byte) []byte {
+	if cap(buf) > 4*tailBuffer {
+		return nil
+	}
+	return buf[:0]
 }
 
 // writeText writes to the client, and before that the status if it was not written.

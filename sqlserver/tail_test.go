@@ -230,3 +230,31 @@ func TestCloseUnread(t *testing.T) {
 		t.Errorf("%v answers are counted as stalled, which the server has ended", n)
 	}
 }
+
+// TestTailsOfOneCaller: one caller gets a quarter of the tails; the others' places stay.
+func TestTailsOfOneCaller(t *testing.T) {
+	s := serve(t, &runner{}, func(c *Config) { c.MaxTails = 8 })
+	for range 2 {
+		if res := askTail(t, s, &messages{payloads: []string{"one"}}, ""); res.StatusCode != http.StatusOK {
+			t.Fatal(res.Status)
+		}
+	}
+	res := s.do(http.MethodGet, "", "", "Tail-Of", "access")
+	if body, _ := io.ReadAll(res.Body); res.StatusCode != http.StatusTooManyRequests || !strings.Contains(string(body), "2 tails of 127.0.0.1 are running, the limit for one caller") {
+		t.Errorf("a third: %s, %s", res.Status, body)
+	}
+	for _, caller := range []string{"client other", ""} {
+		other := &runningTail{caller: caller}
+		if err := s.admitTail(other); err != nil {
+			t.Errorf("%q: %v", caller, err)
+		}
+		defer s.releaseTail(other)
+	}
+}
+
+// TestTailBuffer: the memory of a large message is not kept.
+func TestTailBuffer(t *testing.T) {
+	if emptyBuffer(make([]byte, 1, 1<<20)) != nil || cap(emptyBuffer(make([]byte, 1, tailBuffer))) != tailBuffer {
+		t.Error("a large buffer is kept, or a small one is not")
+	}
+}

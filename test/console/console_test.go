@@ -139,7 +139,7 @@ func TestPages(t *testing.T) {
 	b.run(chromedp.EmulateViewport(360, 740))
 	for _, hash := range []string{"#/overview", "#/categories", "#/sql", "#/groups"} {
 		b.open(hash)
-		b.await(`document.querySelector("main h1") !== null && !document.querySelector("main").innerText.includes("Loading …")`)
+		b.await(`document.querySelector("nav a[aria-current]")?.getAttribute("href") === "` + hash + `" && document.querySelector("main h1") !== null && !document.querySelector("main").innerText.includes("Loading …")`)
 		if over := value[int](b, `document.documentElement.scrollWidth - innerWidth`); over > 0 {
 			t.Errorf("%s is %d pixels wider than a small screen", hash, over)
 		}
@@ -219,6 +219,14 @@ func walkSQL(t *testing.T, b *tab) {
 	b.await(`document.querySelector("#result td")?.textContent === "9007199254740993"`)
 	if n := value[int](b, `document.querySelectorAll("#result td script, #result td img, #result td a").length`); n != 0 {
 		t.Errorf("a value became %d elements", n)
+	}
+	// What leaves the page has the numbers that came; a text is guarded against spreadsheets, a number is not.
+	exported := value[string](b, `Promise.all([import("/console/api.js"), import("/console/sql.js")]).then(([api, sql]) => {
+		const rows = [api.parseExactly('{"n": -9007199254740993, "d": 12345678901234567890.50, "t": "=1+1", "l": [0.10, 3]}')];
+		return sql.csv(["n", "d", "t", "l"], rows) + sql.json(rows).replaceAll(/\s/g, "");
+	})`)
+	if want := "n,d,t,l\r\n-9007199254740993,12345678901234567890.50,'=1+1,\"[0.10,3]\"\r\n" + `[{"n":-9007199254740993,"d":12345678901234567890.50,"t":"=1+1","l":[0.10,3]}]`; exported != want {
+		t.Errorf("exported is %q, want %q", exported, want)
 	}
 	write("SELECT pat")
 	b.await(`[...document.querySelectorAll("#completion li")].some((e) => e.textContent === "path")`)

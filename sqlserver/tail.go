@@ -20,13 +20,17 @@ import (
 )
 
 // TailPattern is the HTTP path for tails: the messages of a category, as they come.
-const TailPattern = "GET /v1/tail/{category}"
+const TailPattern = "/v1/tail/{category}"
 
 const (
 	// tailPrefetch bounds what a tail without a condition reads ahead of its client. A larger payload is held alone.
 	tailPrefetch = 8 << 20
 	// tailBuffer is how many bytes of lines are collected before they are written, when there are more at once.
 	tailBuffer = 64 << 10
+	// largeCheckpoint is the length from which a checkpoint is written once in largeInterval: that of thousands of shards would be most of
+	// what a tail writes.
+	largeCheckpoint = 4 << 10
+	largeInterval   = time.Second
 )
 
 // messageSource is a category while it is read. *consumer.Consumer is one; tests supply their own.
@@ -106,8 +110,9 @@ type runningTail struct {
 	begun  bool         // the status was written
 
 	buf      []byte
-	open     bool // the object of the last message has no end yet: the checkpoint may follow
-	told     string
+	open     bool   // the object of the last message has no end yet: the checkpoint may follow
+	told     string // the checkpoint that was written last, and when
+	toldAt   time.Time
 	messages int64
 	flushed  time.Time
 	// failed is the error of a write in a pause, which ended the iteration.
@@ -156,7 +161,7 @@ func (t *runningTail) runTail(ctx context.Context) error {
 	if err := t.writeMessages(); err != nil {
 		return t.endReason(err)
 	}
-	if err := t.flushLines(); err != nil {
+	if err := t.flushLines(true); err != nil {
 		return err
 	}
 	if t.req.events {
@@ -186,7 +191,7 @@ func (t *runningTail) writeMessages() error {
 			return nil
 		}
 		if len(t.buf) >= tailBuffer {
-			if err := t.flushLines(); err != nil {
+			if err := t.flushLines(false); err != nil {
 				return err
 			}
 		}
@@ -274,15 +279,19 @@ func (t *runningTail) flushOnPause() {
 	case !t.begun && t.source.Checkpoint() == "":
 		return // no stream was opened: what is wrong may still have a status of its own
 	}
-	if t.failed = t.flushLines(); t.failed != nil {
+	if t.failed = t.flushLines(false); t.failed != nil {
 		t.cancel(t.failed)
 	}
 }
 
-// flushLines writes what was collected, with the checkpoint after it. Without messages it is a heartbeat.
-func (t *runningTail) flushLines() error {
+// flushLines writes what was collected, with the checkpoint after it if it is due: the last one is. Without messages it is a heartbeat.
+func (t *runningTail) flushLines(last bool) error {
 	checkpoint := t.source.Checkpoint()
+	due := last || len(checkpoint) <= largeCheckpoint || t.g.now().Sub(t.toldAt) >= largeInterval
 	switch {
+	case len(t.buf) > 0 && !due:
+		t.endMessage("")
+		checkpoint = t.told
 	case t.open:
 		t.endMessage(checkpoint)
 	case t.req.events && checkpoint != t.told:
@@ -292,7 +301,10 @@ func (t *runningTail) flushLines() error {
 	default:
 		t.addObject("", checkpointLine{checkpoint})
 	}
-	t.told, t.flushed = checkpoint, t.g.now()
+	t.flushed = t.g.now()
+	if t.told = checkpoint; due {
+		t.toldAt = t.flushed
+	}
 	err := t.writeText(t.buf)
 	t.buf = emptyBuffer(t.buf)
 	return err

@@ -98,8 +98,9 @@ export const parseExactly = (text) => JSON.parse(text, (_, value, context) =>
   (typeof value === "number" && context?.source !== undefined && String(value) !== context.source ? new ExactNumber(context.source) : value));
 
 // lines yields the objects of JSON lines as they come. A last line with an error is thrown.
-export async function* lines(path, signal) {
-  const response = await request(path, { signal, headers: { Accept: "application/x-ndjson" } });
+// With a form they are asked for by POST.
+export async function* lines(path, signal, form) {
+  const response = await request(path, { signal, method: form ? "POST" : "GET", body: form, headers: { Accept: "application/x-ndjson" } });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   try {
     for (let rest = ""; ;) {

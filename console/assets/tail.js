@@ -73,9 +73,9 @@ export async function tail(body, { name, parameters, heading }, signal) {
     count -= freshMessages;
     fresh = [];
     freshMessages = 0;
-    const query = new URLSearchParams({ from: place });
-    if (condition) query.set("where", condition);
-    for await (const line of lines(`/v1/tail/${encodeURIComponent(name)}?${query}`, signal)) {
+    const form = new URLSearchParams({ from: place }); // a URL may be too short for a checkpoint
+    if (condition) form.set("where", condition);
+    for await (const line of lines(`/v1/tail/${encodeURIComponent(name)}`, signal, form)) {
       attempts = 0;
       if (paused) await paused;
       if (line.gap || "shard" in line) {

@@ -246,12 +246,12 @@ func TestTailsOfOneCaller(t *testing.T) {
 	if body, _ := io.ReadAll(res.Body); res.StatusCode != http.StatusTooManyRequests || !strings.Contains(string(body), "2 tails of 127.0.0.1 are running, the limit for one caller") {
 		t.Errorf("a third: %s, %s", res.Status, body)
 	}
-	for _, caller := range []string{"client other", ""} {
+	for _, caller := range []string{"client other", "", "", ""} {
 		other := &runningTail{caller: caller}
 		if err := s.admitTail(other); err != nil {
-			t.Errorf("%q: %v", caller, err)
+			t.Fatalf("%q: %v", caller, err)
 		}
-		defer s.releaseTail(other)
+		t.Cleanup(func() { s.releaseTail(other) })
 	}
 }
 

@@ -22,7 +22,7 @@ const Pattern = "GET /console/"
 var embedded embed.FS
 
 // policy lets a page load and call what its own address serves, and nothing else. No text can become HTML or code: the pages use no sink that
-// Trusted Types guard, and have no policy that would fill one. blob: is for files that a page makes itself, for downloads.
+// Trusted Types guard, and have no policy that would fill one.
 const policy = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
 // Handler serves the assets.

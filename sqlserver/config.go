@@ -24,7 +24,8 @@ type Config struct {
 	// hint.
 	MaxQueries int `yaml:"max_queries" default:"32" min:"1" max:"100000" flag:"max-queries" help:"how many queries over the network run at a time"`
 	MaxFollows int `yaml:"max_follows" default:"24" min:"0" max:"MaxQueries"`
-	// MaxTails bounds the concurrent tails over HTTP, each of which holds up to 8 MiB of messages that its client has not taken.
+	// MaxTails bounds the concurrent tails over HTTP; one caller gets a quarter of them. Each reads 8 MiB ahead of its client, with a condition
+	// QueryMemory, or holds one larger payload, of up to 80 MiB; and the text of the message that is written.
 	MaxTails int `yaml:"max_tails" default:"64" min:"0" max:"100000" flag:"max-tails" help:"how many tails over HTTP run at a time"`
 	// QueryMemory bounds the memory of a query, in bytes: fetched data that is not answered yet, groups, and windows.
 	QueryMemory int64 `yaml:"query_memory" default:"128MiB" min:"1MiB" max:"1TiB" flag:"query-memory" help:"most bytes that such a query holds"`

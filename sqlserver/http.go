@@ -8,7 +8,6 @@ import (
 	"io"
 	"math"
 	"net/http"
-	"os"
 	"strconv"
 	"time"
 
@@ -61,6 +60,7 @@ func (g *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if a.out != nil {
+		a.out.detach()
 		q.bytes = a.out.bytes
 		if a.out.stalled {
 			g.metrics.stalled.Inc()
@@ -150,7 +150,7 @@ func (a *httpAnswer) nextChunk() (answerChunk, bool) {
 
 // writeHeader writes the status, and creates the writers.
 func (a *httpAnswer) writeHeader(first arrow.RecordBatch) error {
-	a.out = newTimedWriter(a.w, a.q.g.cfg.StallTimeout)
+	a.out = newTimedWriter(a.q.ctx, a.w, a.q.g.cfg.StallTimeout)
 	a.packed = newEncoder(a.asked.encoding, a.out)
 	var err error
 	if a.rows, err = export.New(a.asked.format, a.packed, a.q.source.Schema()); err != nil {
@@ -229,8 +229,7 @@ func (a *httpAnswer) runSteps(steps ...func() error) error {
 
 // writeFailed returns the error for a failed write: the client has gone, or accepts no data.
 func (a *httpAnswer) writeFailed(err error) error {
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		a.out.stalled = true
+	if a.out.noteStall(err) {
 		return errorf(KindCancelled, "the client took nothing for %v", a.q.g.cfg.StallTimeout)
 	}
 	return errorf(KindCancelled, "write the answer: %v", err)

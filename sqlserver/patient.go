@@ -1,25 +1,79 @@
 package sqlserver
 
 import (
+	"context"
+	"errors"
 	"io"
 	"net/http"
+	"os"
+	"sync"
 	"time"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 )
 
-// timedWriter writes to a client and fails if the client accepts no data for the timeout.
+// lastWordTimeout is how long a client may still take data of an answer that was ended by its server: enough for the error at its end.
+const lastWordTimeout = time.Second
+
+// timedWriter writes to a client and fails if the client accepts no data for the timeout, or soon after the answer was ended: a client that
+// does not read would hold up a shutdown for the timeout.
 type timedWriter struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	timeout time.Duration
+	unwatch func() bool
 	bytes   int64
 	stalled bool
+
+	mu struct {
+		sync.Mutex
+		// last is the deadline that no write moves any more; zero = none.
+		last time.Time
+		// detached means that the request may have ended: its deadline is that of the connection's next request, or of nothing.
+		detached bool
+	}
 }
 
-func newTimedWriter(w http.ResponseWriter, timeout time.Duration) *timedWriter {
-	return &timedWriter{w: w, control: http.NewResponseController(w), timeout: timeout}
+// newTimedWriter returns a writer for the answer whose life is ctx. The caller must call detach before its request ends.
+func newTimedWriter(ctx context.Context, w http.ResponseWriter, timeout time.Duration) *timedWriter {
+	p := &timedWriter{w: w, control: http.NewResponseController(w), timeout: timeout}
+	p.unwatch = context.AfterFunc(ctx, func() {
+		if cause := context.Cause(ctx); errors.Is(cause, errClosing) || isDenial(cause) {
+			p.endSoon()
+		}
+	})
+	return p
+}
+
+// endSoon bounds all that is still written, also a write that waits for the client now.
+func (p *timedWriter) endSoon() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.detached {
+		return
+	}
+	p.mu.last = time.Now().Add(lastWordTimeout)
+	_ = p.control.SetWriteDeadline(p.mu.last) // without support for deadlines every write has failed
+}
+
+// detach ends the watch over the answer's life.
+func (p *timedWriter) detach() {
+	p.unwatch()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.detached = true
+}
+
+// noteStall reports whether a write failed since the client took nothing for the timeout, and notes it.
+func (p *timedWriter) noteStall(err error) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if errors.Is(err, os.ErrDeadlineExceeded) && p.mu.last.IsZero() {
+		p.stalled = true
+		return true
+	}
+	return false
 }
 
 // pieceBytes is how much a client must accept within the timeout.
@@ -41,6 +95,11 @@ func (p *timedWriter) Write(b []byte) (n int, err error) {
 }
 
 func (p *timedWriter) extendDeadline() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.mu.last.IsZero() {
+		return nil // it was set
+	}
 	return p.control.SetWriteDeadline(time.Now().Add(p.timeout))
 }
 
@@ -52,7 +111,10 @@ func (p *timedWriter) flushClient() error {
 }
 
 // clearDeadline removes the deadline, for the next request on the connection. What remains of this answer still has a timeout.
-func (p *timedWriter) clearDeadline() { _ = p.control.SetWriteDeadline(time.Time{}) }
+func (p *timedWriter) clearDeadline() {
+	p.detach()
+	_ = p.control.SetWriteDeadline(time.Time{})
+}
 
 // answerEncoder compresses an answer, or leaves it as it is.
 type answerEncoder interface {

@@ -129,6 +129,9 @@ func (g *Server) admitTail(t *runningTail) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
+	case g.tailsOf(t.caller) >= g.callerTails():
+		return g.refuseUntil(KindBusy, 10*time.Second, "%d tails of %s are running, the limit for one caller: a quarter of max_tails (%d)",
+			g.callerTails(), t.caller, g.cfg.MaxTails)
 	case len(g.mu.tails) >= g.cfg.MaxTails:
 		return g.refuseUntil(KindBusy, 10*time.Second, "%d tails are running, the limit of this process", len(g.mu.tails))
 	case !g.calls.Enter():
@@ -136,6 +139,19 @@ func (g *Server) admitTail(t *runningTail) error {
 	}
 	g.mu.tails[t] = struct{}{}
 	return nil
+}
+
+// callerTails is how many tails of one caller run at most, so that nobody takes the places of all others.
+func (g *Server) callerTails() int { return max(g.cfg.MaxTails/4, min(g.cfg.MaxTails, 1)) }
+
+// tailsOf counts the tails of a caller; "" is one without a bound. The caller holds g.mu.
+func (g *Server) tailsOf(caller string) (n int) {
+	for t := range g.mu.tails {
+		if caller != "" && t.caller == caller {
+			n++
+		}
+	}
+	return n
 }
 
 func (g *Server) releaseTail(t *runningTail) {

@@ -9,7 +9,6 @@ import (
 	"iter"
 	"log/slog"
 	"net/http"
-	"os"
 	"runtime/debug"
 	"time"
 
@@ -17,16 +16,21 @@ import (
 	"scribe/consumer/columns"
 	"scribe/consumer/jsonline"
 	"scribe/internal/cell/access"
+	"scribe/internal/transport/rpc"
 )
 
 // TailPattern is the HTTP path for tails: the messages of a category, as they come.
-const TailPattern = "GET /v1/tail/{category}"
+const TailPattern = "/v1/tail/{category}"
 
 const (
-	// tailPrefetch bounds what a tail holds of messages that its client has not taken.
+	// tailPrefetch bounds what a tail without a condition reads ahead of its client. A larger payload is held alone.
 	tailPrefetch = 8 << 20
 	// tailBuffer is how many bytes of lines are collected before they are written, when there are more at once.
 	tailBuffer = 64 << 10
+	// largeCheckpoint is the length from which a checkpoint is written once in largeInterval: that of thousands of shards would be most of
+	// what a tail writes.
+	largeCheckpoint = 4 << 10
+	largeInterval   = time.Second
 )
 
 // messageSource is a category while it is read. *consumer.Consumer is one; tests supply their own.
@@ -61,6 +65,7 @@ func (g *Server) openTail(req *tailRequest, pause func()) (messageSource, error)
 // ServeTail answers a tail; see docs/consuming.md. One goroutine reads and writes, so a slow client slows the reading.
 func (g *Server) ServeTail(w http.ResponseWriter, r *http.Request) {
 	t := &runningTail{g: g, w: w, client: r.RemoteAddr}
+	t.caller, _ = rpc.CallerOf(r.Context(), r.RemoteAddr)
 	err := t.parseRequest(r)
 	if err == nil {
 		err = t.recoverPanic(func() error { return t.runTail(r.Context()) })
@@ -71,6 +76,7 @@ func (g *Server) ServeTail(w http.ResponseWriter, r *http.Request) {
 	}
 	g.metrics.tails.WithLabelValues(result).Inc()
 	if t.out != nil {
+		defer t.out.detach()
 		g.metrics.tailMessages.Add(float64(t.messages))
 		g.metrics.bytes.WithLabelValues(apiTail).Add(float64(t.out.bytes))
 		if t.out.stalled {
@@ -94,6 +100,7 @@ type runningTail struct {
 	g      *Server
 	w      http.ResponseWriter
 	client string
+	caller string // who is bound; "" = nobody: a member of the cell
 	req    *tailRequest
 	began  time.Time
 	ctx    context.Context //nolint:containedctx // the tail's life
@@ -103,8 +110,9 @@ type runningTail struct {
 	begun  bool         // the status was written
 
 	buf      []byte
-	open     bool // the object of the last message has no end yet: the checkpoint may follow
-	told     string
+	open     bool   // the object of the last message has no end yet: the checkpoint may follow
+	told     string // the checkpoint that was written last, and when
+	toldAt   time.Time
 	messages int64
 	flushed  time.Time
 	// failed is the error of a write in a pause, which ended the iteration.
@@ -149,11 +157,11 @@ func (t *runningTail) runTail(ctx context.Context) error {
 			g.log.Warn("close a tail", "error", err)
 		}
 	}()
-	t.out = newTimedWriter(t.w, g.cfg.StallTimeout)
+	t.out = newTimedWriter(t.ctx, t.w, g.cfg.StallTimeout)
 	if err := t.writeMessages(); err != nil {
 		return t.endReason(err)
 	}
-	if err := t.flushLines(); err != nil {
+	if err := t.flushLines(true); err != nil {
 		return err
 	}
 	if t.req.events {
@@ -183,7 +191,7 @@ func (t *runningTail) writeMessages() error {
 			return nil
 		}
 		if len(t.buf) >= tailBuffer {
-			if err := t.flushLines(); err != nil {
+			if err := t.flushLines(false); err != nil {
 				return err
 			}
 		}
@@ -271,15 +279,19 @@ func (t *runningTail) flushOnPause() {
 	case !t.begun && t.source.Checkpoint() == "":
 		return // no stream was opened: what is wrong may still have a status of its own
 	}
-	if t.failed = t.flushLines(); t.failed != nil {
+	if t.failed = t.flushLines(false); t.failed != nil {
 		t.cancel(t.failed)
 	}
 }
 
-// flushLines writes what was collected, with the checkpoint after it. Without messages it is a heartbeat.
-func (t *runningTail) flushLines() error {
+// flushLines writes what was collected, with the checkpoint after it if it is due: the last one is. Without messages it is a heartbeat.
+func (t *runningTail) flushLines(last bool) error {
 	checkpoint := t.source.Checkpoint()
+	due := last || len(checkpoint) <= largeCheckpoint || t.g.now().Sub(t.toldAt) >= largeInterval
 	switch {
+	case len(t.buf) > 0 && !due:
+		t.endMessage("")
+		checkpoint = t.told
 	case t.open:
 		t.endMessage(checkpoint)
 	case t.req.events && checkpoint != t.told:
@@ -289,10 +301,21 @@ func (t *runningTail) flushLines() error {
 	default:
 		t.addObject("", checkpointLine{checkpoint})
 	}
-	t.told, t.flushed = checkpoint, t.g.now()
+	t.flushed = t.g.now()
+	if t.told = checkpoint; due {
+		t.toldAt = t.flushed
+	}
 	err := t.writeText(t.buf)
-	t.buf = t.buf[:0]
+	t.buf = emptyBuffer(t.buf)
 	return err
+}
+
+// emptyBuffer returns a buffer to use again, or nil: one large message must not keep its memory for the life of a tail.
+func emptyBuffer(buf []byte) []byte {
+	if cap(buf) > 4*tailBuffer {
+		return nil
+	}
+	return buf[:0]
 }
 
 // writeText writes to the client, and before that the status if it was not written.
@@ -314,8 +337,7 @@ func (t *runningTail) writeText(text []byte) error {
 		err = t.out.flushClient()
 	}
 	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		t.out.stalled = true
+	case t.out.noteStall(err):
 		return errorf(KindCancelled, "the client took nothing for %v", t.g.cfg.StallTimeout)
 	case err != nil:
 		return errorf(KindCancelled, "write the answer: %v", err)

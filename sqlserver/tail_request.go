@@ -1,6 +1,8 @@
 package sqlserver
 
 import (
+	"errors"
+	"mime"
 	"net/http"
 	"net/url"
 	"slices"
@@ -26,7 +28,7 @@ type tailRequest struct {
 	events   bool // server-sent events, else JSON lines
 }
 
-// tailParameters are the valid names in the URL of a tail.
+// tailParameters are the valid names in the URL or the body of a tail.
 var tailParameters = []string{"from", "where", "key", "limit", "until_end"}
 
 // maxTailKeys bounds the keys of a tail.
@@ -35,9 +37,9 @@ const maxTailKeys = 100
 // parseRequest parses the request of a tail.
 func (t *runningTail) parseRequest(r *http.Request) error {
 	t.req = &tailRequest{category: r.PathValue("category"), start: consumer.Latest()}
-	if r.Method != http.MethodGet {
-		t.w.Header().Set("Allow", http.MethodGet)
-		return newStatusError(http.StatusMethodNotAllowed, "%s is not GET", r.Method)
+	if r.Method != http.MethodGet && r.Method != http.MethodPost {
+		t.w.Header().Set("Allow", "GET, POST")
+		return newStatusError(http.StatusMethodNotAllowed, "%s is neither GET nor POST", r.Method)
 	}
 	if !r.ProtoAtLeast(1, 1) {
 		return newStatusError(http.StatusHTTPVersionNotSupported, "%s can't tell an answer that was cut from a whole one: use HTTP/1.1 or later", r.Proto)
@@ -49,6 +51,11 @@ func (t *runningTail) parseRequest(r *http.Request) error {
 	if err != nil {
 		return errorf(KindInvalid, "the parameters of the URL: %v", err)
 	}
+	if r.Method == http.MethodPost {
+		if err := readTailBody(t.w, r, values); err != nil {
+			return err
+		}
+	}
 	if err := t.req.setParameters(values, t.g.now()); err != nil {
 		return err
 	}
@@ -59,6 +66,40 @@ func (t *runningTail) parseRequest(r *http.Request) error {
 		if t.req.start, err = consumer.Checkpoint(id); err != nil {
 			return errorf(KindInvalid, "the header Last-Event-ID: %s", clientText(err))
 		}
+	}
+	return nil
+}
+
+// readTailBody adds the body's values to the parameters of the URL, which has no room for the checkpoint of thousands of shards.
+func readTailBody(w http.ResponseWriter, r *http.Request, values url.Values) error {
+	media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")) // what is not valid is none of these
+	switch media {
+	case "application/json":
+		err := new(httpRequest).readBody(w, r, values)
+		if e, ok := errors.AsType[*Error](err); ok && e.Hint != "" {
+			e.Hint = `send {"from": "CHECKPOINT"}`
+		}
+		return err
+	case "application/x-www-form-urlencoded":
+	default:
+		return newStatusError(http.StatusUnsupportedMediaType, "invalid Content-Type %q: want application/x-www-form-urlencoded or application/json", shortenText(media))
+	}
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout)) // without support for deadlines there is no limit
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	err := r.ParseForm()
+	_ = control.SetReadDeadline(time.Time{})
+	if tooLong, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return errorf(KindTooLarge, "the body is longer than %d bytes", tooLong.Limit)
+	}
+	if err != nil {
+		return errorf(KindInvalid, "read the form: %v", err)
+	}
+	for name, v := range r.PostForm {
+		if values.Has(name) {
+			return errorf(KindInvalid, "%.100q is both in the URL and in the body", name)
+		}
+		values[name] = v
 	}
 	return nil
 }

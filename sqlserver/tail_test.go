@@ -1,11 +1,13 @@
 package sqlserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"iter"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"scribe/consumer"
@@ -27,6 +30,7 @@ type messages struct {
 	err      error // after the payloads
 	pause    func()
 	closed   sync.WaitGroup
+	place    string // the checkpoint; empty = a short one
 }
 
 func (m *messages) Records(ctx context.Context) iter.Seq2[consumer.Record, error] {
@@ -57,7 +61,7 @@ func (m *messages) Records(ctx context.Context) iter.Seq2[consumer.Record, error
 	}
 }
 
-func (m *messages) Checkpoint() string { return "scribe1:place" }
+func (m *messages) Checkpoint() string { return cmp.Or(m.place, "scribe1:place") }
 func (m *messages) Close() error       { m.closed.Done(); return nil }
 
 // askTail asks for a tail of the category.
@@ -206,7 +210,103 @@ func TestTailStalls(t *testing.T) {
 	m := &messages{payloads: slices.Repeat([]string{large}, 64)} // more than the buffers of a connection
 	askTail(t, s, m, "")
 	m.closed.Wait()
-	if n := testutil.ToFloat64(s.metrics.stalled); n != 1 {
-		t.Errorf("%v stalled tails are counted", n)
+	s.await(func() bool { return testutil.ToFloat64(s.metrics.stalled) == 1 })
+}
+
+// TestCloseUnread: clients that do not read hold up a shutdown for a moment, not for as long as they may stall.
+func TestCloseUnread(t *testing.T) {
+	s := serve(t, &runner{}, func(c *Config) { c.StallTimeout = time.Hour })
+	large := strings.Repeat("x", 32<<20) // more than the buffers of a connection
+	s.runner.query = func(context.Context, *Request) (rowSource, error) {
+		return &result{next: func() (arrow.RecordBatch, error) { return batchFrom(1, 1, large), nil }}, nil
 	}
+	s.get(selectAll)
+	m := &messages{payloads: slices.Repeat([]string{large[:1<<20]}, 64)}
+	askTail(t, s, m, "")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := s.Close(ctx); err != nil {
+		t.Errorf("a shutdown while clients do not read: %v", err)
+	}
+	m.closed.Wait()
+	if n := testutil.ToFloat64(s.metrics.stalled); n != 0 {
+		t.Errorf("%v answers are counted as stalled, which the server has ended", n)
+	}
+}
+
+// TestTailsOfOneCaller: one caller gets a quarter of the tails; the others' places stay.
+func TestTailsOfOneCaller(t *testing.T) {
+	s := serve(t, &runner{}, func(c *Config) { c.MaxTails = 8 })
+	for range 2 {
+		if res := askTail(t, s, &messages{payloads: []string{"one"}}, ""); res.StatusCode != http.StatusOK {
+			t.Fatal(res.Status)
+		}
+	}
+	res := s.do(http.MethodGet, "", "", "Tail-Of", "access")
+	if body, _ := io.ReadAll(res.Body); res.StatusCode != http.StatusTooManyRequests || !strings.Contains(string(body), "2 tails of 127.0.0.1 are running, the limit for one caller") {
+		t.Errorf("a third: %s, %s", res.Status, body)
+	}
+	for _, caller := range []string{"client other", "", "", ""} {
+		other := &runningTail{caller: caller}
+		if err := s.admitTail(other); err != nil {
+			t.Fatalf("%q: %v", caller, err)
+		}
+		t.Cleanup(func() { s.releaseTail(other) })
+	}
+}
+
+// TestTailBuffer: the memory of a large message is not kept.
+func TestTailBuffer(t *testing.T) {
+	if emptyBuffer(make([]byte, 1, 1<<20)) != nil || cap(emptyBuffer(make([]byte, 1, tailBuffer))) != tailBuffer {
+		t.Error("a large buffer is kept, or a small one is not")
+	}
+}
+
+// TestTailPost: a form or JSON has the parameters that a URL has no room for.
+func TestTailPost(t *testing.T) {
+	s := serve(t, &runner{}, nil)
+	var got *tailRequest
+	s.tail = func(req *tailRequest, pause func()) (messageSource, error) {
+		got = req
+		m := &messages{payloads: []string{"one"}, pause: pause}
+		m.closed.Add(1)
+		return m, nil
+	}
+	large := "n = '" + strings.Repeat("x", 60<<10) + "'"
+	const form, object = "application/x-www-form-urlencoded", "application/json"
+	for _, c := range []struct{ media, body, query, want string }{
+		{form, url.Values{"limit": {"1"}, "where": {large}, "key": {"a", "b"}}.Encode(), "", ""},
+		{object, `{"limit": 1, "where": "` + large + `"}`, "", ""},
+		{form, "limit=1", "?limit=1", "both in the URL and in the body"},
+		{form, "limit=" + strings.Repeat("1", maxBody), "", "longer than"},
+		{form, "sql=x", "", "unknown parameter"},
+		{object, `{`, "", "CHECKPOINT"},
+		{"text/plain", "limit=1", "", "Content-Type"},
+	} {
+		got = nil
+		res := s.do(http.MethodPost, c.query, c.body, "Tail-Of", "access", "Content-Type", c.media)
+		body, err := io.ReadAll(res.Body)
+		switch {
+		case c.want != "":
+			if res.StatusCode < 400 || !strings.Contains(string(body), c.want) {
+				t.Errorf("%s %.40q: %s, %s, want %q", c.media, c.body, res.Status, body, c.want)
+			}
+		case err != nil || res.StatusCode != http.StatusOK || got.limit != 1 || got.where != large || c.media == form && !slices.Equal(got.keys, []string{"a", "b"}):
+			t.Errorf("%s %.40q: %s, %v, %.200s", c.media, c.body, res.Status, err, body)
+		}
+	}
+}
+
+// TestTailLargeCheckpoint: a large checkpoint is not written with every message, but with the last one.
+func TestTailLargeCheckpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serveInMemory(t, &runner{}, nil)
+		defer s.http.Client().CloseIdleConnections()
+		m := &messages{place: "scribe1:" + strings.Repeat("p", largeCheckpoint), payloads: slices.Repeat([]string{strings.Repeat("x", tailBuffer)}, 10)}
+		got := read(t, askTail(t, s, m, "?limit=10").Body)
+		if n := strings.Count(got, m.place); n != 2 || !strings.HasSuffix(got, m.place+"\"}\n") || strings.Count(got, "\n") != 11 {
+			t.Errorf("%d checkpoints at once, want one at the beginning and one at the end", n)
+		}
+		m.closed.Wait()
+	})
 }

@@ -137,6 +137,16 @@ func TestTailOverHTTPRights(t *testing.T) {
 	}
 	status, hidden := c.get(http.MethodGet, "/v1/tail/secret", reader, "")
 	unknown, none := c.get(http.MethodGet, "/v1/tail/nosuch", reader, "")
+	live := bufio.NewScanner(openTail(t.Context(), t, c.URL, "web.access", url.Values{"from": {"earliest"}}, "Authorization", "Bearer "+reader).Body)
+	nextMessages(t, live, 1)
+	program.OK(t, nil, "token", "revoke", strings.Split(reader, "_")[1])
+	last := ""
+	for live.Scan() {
+		last = live.Text()
+	}
+	if live.Err() == nil || !strings.HasPrefix(last, `{"error":{"code":"unauthenticated"`) {
+		t.Errorf("after its token was revoked a tail ends with %v, %q", live.Err(), last)
+	}
 	if status != http.StatusForbidden || unknown != status || strings.ReplaceAll(hidden, "secret", "nosuch") != none {
 		t.Errorf("%d %s\n%d %s", status, hidden, unknown, none)
 	}

@@ -9,9 +9,9 @@ export const token = {
 
 // CallError is a refusal or a failure, with what to do about it.
 export class CallError extends Error {
-  constructor(message, { status = 0, title, hint } = {}) {
+  constructor(message, { status = 0, code, title, hint } = {}) {
     super(message);
-    Object.assign(this, { status, title, hint });
+    Object.assign(this, { status, code, title, hint });
   }
 }
 
@@ -31,7 +31,7 @@ async function request(path, options = {}) {
     response = await fetch(path, { ...options, headers, cache: "no-store", credentials: "same-origin", referrerPolicy: "no-referrer" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new CallError("The process does not answer.", { title: "No connection", hint: "Is it still running? This page tries again when you open it anew." });
+    throw new CallError("The process does not answer.", { code: "unavailable", title: "No connection", hint: "Is it still running?" });
   }
   if (response.ok) return response;
   const error = errorOf(await response.text(), response);
@@ -44,13 +44,15 @@ function errorOf(text, response) {
   const [title, hint] = hints[response.status] ?? [];
   let message = text.trim() || `${response.status} ${response.statusText}`;
   let more = hint;
+  let code;
   try {
     const body = JSON.parse(text);
     const inner = body.error ?? body;
+    code = inner.code;
     message = inner.caret ? `${inner.message}\n${inner.caret}` : inner.message || message;
     more = inner.hint || (response.status === 404 ? null : hint); // a 404 that says what is missing needs no more
   } catch { /* it is a text */ }
-  return new CallError(message, { status: response.status, title, hint: more });
+  return new CallError(message, { status: response.status, code, title, hint: more });
 }
 
 // call makes an RPC, such as ControlService/GetStatus.
@@ -75,12 +77,30 @@ export async function listAll(method, field, message, signal, most = 10000) {
   }
 }
 
-// exactNumber keeps integers as text that a number of JavaScript can't hold.
-const exactNumber = (_, value, context) => (typeof value === "number" && !Number.isSafeInteger(value) && /^-?\d+$/.test(context?.source ?? "") ? context.source : value);
+// sleep waits for some milliseconds, or until the page ends.
+export const sleep = (milliseconds, signal) => new Promise((done) => {
+  const timer = setTimeout(done, milliseconds);
+  signal.addEventListener("abort", () => { clearTimeout(timer); done(); }, { once: true });
+});
+
+// ExactNumber is a number as the cell wrote it, which a number of JavaScript would change: large integers, decimals with all their digits.
+class ExactNumber {
+  constructor(text) { this.text = text; }
+  toString() { return this.text; }
+  valueOf() { return Number(this.text); }
+  toJSON() { return JSON.rawJSON(this.text); } // a browser that has the source of numbers has this, too
+}
+
+export const isNumber = (value) => typeof value === "number" || value instanceof ExactNumber;
+
+// parseExactly parses JSON without changing its numbers. An old browser does not tell how they were written, and rounds them.
+export const parseExactly = (text) => JSON.parse(text, (_, value, context) =>
+  (typeof value === "number" && context?.source !== undefined && String(value) !== context.source ? new ExactNumber(context.source) : value));
 
 // lines yields the objects of JSON lines as they come. A last line with an error is thrown.
-export async function* lines(path, signal) {
-  const response = await request(path, { signal, headers: { Accept: "application/x-ndjson" } });
+// With a form they are asked for by POST.
+export async function* lines(path, signal, form) {
+  const response = await request(path, { signal, method: form ? "POST" : "GET", body: form, headers: { Accept: "application/x-ndjson" } });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   try {
     for (let rest = ""; ;) {
@@ -90,14 +110,14 @@ export async function* lines(path, signal) {
       rest = parts.pop();
       for (const part of parts) {
         if (part === "") continue;
-        const object = JSON.parse(part, exactNumber);
+        const object = parseExactly(part);
         if (object.error?.code && Object.keys(object).length === 1) throw errorOf(part, { status: 0 });
         yield object;
       }
     }
   } catch (error) {
     if (error instanceof CallError || error.name === "AbortError") throw error;
-    throw new CallError("The connection was cut before the end.", { title: "Cut off", hint: "Try again." });
+    throw new CallError("The connection was cut before the end.", { title: "Cut off", hint: "Try again.", code: "cut" });
   } finally {
     reader.cancel().catch(() => {});
   }

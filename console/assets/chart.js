@@ -1,5 +1,7 @@
 // A chart of an answer that has a time column and a number: a line, or bars where there are few rows.
 
+import { isNumber } from "./api.js";
+
 const width = 1200;
 const height = 220;
 const margin = { left: 60, right: 10, top: 10, bottom: 24 };
@@ -17,9 +19,9 @@ const isTime = (value) => typeof value === "string" && /^\d{4}-\d\d-\d\d/.test(v
 // chart returns a chart of the first number over the first time, null if the answer has none.
 export function chart(names, rows) {
   const time = names.find((name) => rows.every((row) => row[name] === null || isTime(row[name])) && rows.some((row) => row[name] !== null));
-  const number = names.find((name) => name !== time && rows.every((row) => row[name] === null || typeof row[name] === "number") && rows.some((row) => row[name] !== null));
+  const number = names.find((name) => name !== time && rows.every((row) => row[name] === null || isNumber(row[name])) && rows.some((row) => row[name] !== null));
   if (!time || !number || rows.length < 2) return null;
-  const points = rows.slice(0, chartedRows).filter((row) => row[time] !== null && row[number] !== null).map((row) => [Date.parse(row[time]), row[number]]).sort((a, b) => a[0] - b[0]);
+  const points = rows.slice(0, chartedRows).filter((row) => row[time] !== null && row[number] !== null).map((row) => [Date.parse(row[time]), Number(row[number])]).sort((a, b) => a[0] - b[0]);
   const [from, to] = [points[0][0], points.at(-1)[0]];
   if (points.length < 2 || from === to) return null;
   const low = Math.min(0, ...points.map((p) => p[1]));

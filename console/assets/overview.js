@@ -1,5 +1,5 @@
 // Overview: is the cell well, what is it made of, and what flows through it.
-import { get } from "./api.js";
+import { get, sleep } from "./api.js";
 import { bytes, code, duration, el, facts, failure, fill, note, rate, table } from "./dom.js";
 
 const since = (time) => duration((Date.now() - Date.parse(time)) / 1000);
@@ -16,22 +16,48 @@ export async function overview(body, _, signal) {
   const members = el("section", { "aria-label": "Processes" });
   const flows = el("section", { "aria-label": "Flows" }, el("h2", {}, "Flows"), note("Measuring …"));
   fill(body, health, members, flows);
-  const refresh = async () => {
+  let last = null; // the status that was read last, and when
+  const askStatus = async () => {
     const status = await get("/v1/status", signal);
+    last = { status, at: new Date() };
     showHealth(health, status);
     showMembers(members, status);
   };
-  await refresh();
-  for (; !signal.aborted;) { // each measurement takes as long as its interval
+  const missStatus = (error) => {
+    if (last) showOldHealth(health, last, error);
+    else fill(health, failure(error));
+  };
+  const measure = async () => showFlows(flows, await get("/v1/traffic?interval=2s", signal)); // takes as long as its interval
+  const missTraffic = (error) => fill(flows, el("h2", {}, "Flows"),
+    error.status === 403 ? note("What flows through the cell is for operators: a token that may ", code("operate:*"), " shows it.") : failure(error));
+  // Neither waits for the other: the cell's health is asked for most when its traffic can't be measured.
+  await Promise.all([repeat(askStatus, missStatus, 2000, signal), repeat(measure, missTraffic, 0, signal)]);
+}
+
+const pauseAfterError = 5000;
+
+// repeat does something again and again, until the page ends or the caller is refused: another token opens the page anew.
+async function repeat(step, miss, pause, signal) {
+  for (; !signal.aborted;) {
+    let wait = pause;
     try {
-      showFlows(flows, await get("/v1/traffic?interval=2s", signal));
-      await refresh();
+      await step();
     } catch (error) {
       if (signal.aborted) return;
-      fill(flows, el("h2", {}, "Flows"), error.status === 403 ? note("What flows through the cell is for operators: a token that may ", code("operate:*"), " shows it.") : failure(error));
-      return;
+      miss(error);
+      if (error.status === 401 || error.status === 403) return;
+      wait = pauseAfterError;
     }
+    await sleep(wait, signal);
   }
+}
+
+// showOldHealth says that what is shown was so, and is not known to be.
+function showOldHealth(section, { status, at }, error) {
+  showHealth(section, status);
+  fill(section.querySelector("#verdict"), `${status.health} at ${at.toLocaleTimeString()}`);
+  section.querySelector("#verdict").className = "verdict unknown";
+  section.prepend(failure(error), note("What follows is old: the process can't be asked now. This page tries again."));
 }
 
 function showHealth(section, s) {

@@ -1,5 +1,5 @@
 // SQL: a query, its rows and a chart of them. The query is in the address, so a link shares it.
-import { lines, listAll } from "./api.js";
+import { isNumber, lines, listAll } from "./api.js";
 import { quote, schemaOf } from "./categories.js";
 import { chart } from "./chart.js";
 import { code, el, failure, fill, note, table } from "./dom.js";
@@ -75,18 +75,22 @@ async function runQuery(text, state, result, signal) {
     return;
   }
   const names = Object.keys(rows[0]);
-  const show = (value) => (value === null ? "NULL" : typeof value === "object" ? JSON.stringify(value) : value);
-  const numeric = (name) => rows.slice(0, 20).every((row) => row[name] === null || typeof row[name] === "number");
+  const numeric = (name) => rows.slice(0, 20).every((row) => row[name] === null || isNumber(row[name]));
   fill(result, 
     el("p", { class: "buttons" },
-      el("button", { type: "button", id: "csv", click: () => save("rows.csv", "text/csv", csv(names, rows, show)) }, "Export CSV"),
-      el("button", { type: "button", id: "json", click: () => save("rows.json", "application/json", JSON.stringify(rows, null, 1)) }, "Export JSON")),
+      el("button", { type: "button", id: "csv", click: () => save("rows.csv", "text/csv", csv(names, rows)) }, "Export CSV"),
+      el("button", { type: "button", id: "json", click: () => save("rows.json", "application/json", json(rows)) }, "Export JSON")),
     chart(names, rows),
     table("Answer", names.map((name) => ({ name, number: numeric(name), wide: !numeric(name) && rows.slice(0, 50).some((row) => String(show(row[name])).length > 40), of: (row) => show(row[name]) })), rows.slice(0, shownRows)));
 }
 
+const show = (value) => (value === null ? "NULL" : typeof value === "object" && !isNumber(value) ? JSON.stringify(value) : value);
+
+// json writes rows with their numbers as the cell wrote them.
+export const json = (rows) => JSON.stringify(rows, null, 1);
+
 // csv writes rows for spreadsheets. A text that they would take for a formula gets an apostrophe in front.
-function csv(names, rows, show) {
+export function csv(names, rows) {
   const field = (value) => {
     const text = value === null ? "" : typeof value === "string" && /^[=+\-@\t\r]/.test(value) ? `'${value}` : String(show(value));
     return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;

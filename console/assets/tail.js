@@ -1,13 +1,14 @@
 // Tail: the messages of a category as they come. The page holds a bounded number of rows; older ones are dropped.
-import { lines, listAll } from "./api.js";
+import { lines, listAll, sleep } from "./api.js";
 import { code, el, failure, fill, note } from "./dom.js";
 
 const shownRows = 500;
+const mostAttempts = 5; // to go on after a cut
 const shownBytes = 16 << 10; // of a message
 
 export async function tail(body, { name, parameters, heading }, signal) {
-  const { all } = await listAll("ControlService/ListCategories", "categories", { withoutSchemas: true }, signal);
   if (!name) {
+    const { all } = await listAll("ControlService/ListCategories", "categories", { withoutSchemas: true }, signal);
     fill(body, all.length === 0 ? el("div", { class: "card" }, note("There is no category that you may see. Write to one:"), el("pre", {}, "echo hello | scribe produce greetings"))
       : el("div", {}, note("Which category?"), el("ul", {}, all.slice(0, 1000).map((c) => el("li", {}, el("a", { href: `#/tail/${encodeURIComponent(c.name)}` }, c.name))))));
     return;
@@ -37,7 +38,8 @@ export async function tail(body, { name, parameters, heading }, signal) {
     el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Messages, the newest first" }, el("table", {},
       el("thead", {}, el("tr", {}, ["time", "key", "message"].map((text) => el("th", { scope: "col" }, text)))), rows)));
 
-  // While it is paused nothing is read, so the server waits, too: the connection holds what is on its way.
+  // While it is paused nothing is read, so the server waits, too: the connection holds what is on its way. A server that waits too long cuts
+  // the tail, which then goes on at its last checkpoint.
   let resume = null;
   let ended = false;
   let paused = null;
@@ -61,18 +63,48 @@ export async function tail(body, { name, parameters, heading }, signal) {
   };
   signal.addEventListener("abort", () => resume?.());
 
-  const query = new URLSearchParams({ from: from.value });
-  if (where.value) query.set("where", where.value);
-  try {
-    for await (const line of lines(`/v1/tail/${encodeURIComponent(name)}?${query}`, signal)) {
+  let place = from.value;
+  let attempts = 0; // without a line in between
+  let fresh = []; // rows since the last checkpoint: they come again when the tail goes on there
+  let freshMessages = 0;
+  const condition = where.value;
+  const read = async () => {
+    for (const row of fresh) row.remove();
+    count -= freshMessages;
+    fresh = [];
+    freshMessages = 0;
+    const form = new URLSearchParams({ from: place }); // a URL may be too short for a checkpoint
+    if (condition) form.set("where", condition);
+    for await (const line of lines(`/v1/tail/${encodeURIComponent(name)}`, signal, form)) {
+      attempts = 0;
       if (paused) await paused;
-      if (line.gap) rows.prepend(el("tr", {}, el("td", {}, "gap"), el("td", {}), el("td", { class: "wide degraded" }, line.gap.text)));
-      else if ("shard" in line) {
-        count++;
-        rows.prepend(messageRow(line));
+      if (line.gap || "shard" in line) {
+        const row = line.gap ? el("tr", {}, el("td", {}, "gap"), el("td", {}), el("td", { class: "wide degraded" }, line.gap.text)) : messageRow(line);
+        rows.prepend(row);
+        fresh.push(row);
+        if (!line.gap) { count++; freshMessages++; }
+      }
+      if (line.checkpoint) {
+        place = line.checkpoint;
+        fresh = [];
+        freshMessages = 0;
       }
       while (rows.childElementCount > shownRows) rows.lastElementChild.remove();
       tell();
+    }
+  };
+  try {
+    for (; ;) {
+      try {
+        await read();
+        break;
+      } catch (error) {
+        if (signal.aborted || !["cut", "unavailable"].includes(error.code) || ++attempts > mostAttempts) throw error;
+        state.textContent = "Cut off; the tail goes on at its last checkpoint …";
+        await sleep(500 * 2 ** attempts, signal);
+        if (paused) await paused;
+        if (signal.aborted) return;
+      }
     }
     ended = true;
     state.textContent = `The tail ended after ${count} messages.`;
@@ -81,7 +113,7 @@ export async function tail(body, { name, parameters, heading }, signal) {
     if (signal.aborted) return;
     state.textContent = `Stopped after ${count} messages.`;
     fill(failed, failure(error));
-    if (where.value) failed.append(note("A condition needs columns: see the schema of the category, or ", code("scribe schema --help"), "."));
+    if (condition) failed.append(note("A condition needs columns: see the schema of the category, or ", code("scribe schema --help"), "."));
   }
 }
 

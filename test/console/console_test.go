@@ -130,6 +130,8 @@ func TestPages(t *testing.T) {
 	walkTail(t, b, server)
 	walkSQL(t, b)
 
+	walkCuts(t, b)
+
 	b.open("#/groups")
 	b.await(`[...document.querySelectorAll("td a")].some((a) => a.textContent === "audit")`)
 	b.open("#/groups/audit")
@@ -139,7 +141,7 @@ func TestPages(t *testing.T) {
 	b.run(chromedp.EmulateViewport(360, 740))
 	for _, hash := range []string{"#/overview", "#/categories", "#/sql", "#/groups"} {
 		b.open(hash)
-		b.await(`document.querySelector("main h1") !== null && !document.querySelector("main").innerText.includes("Loading …")`)
+		b.await(`document.querySelector("nav a[aria-current]")?.getAttribute("href") === "` + hash + `" && document.querySelector("main h1") !== null && !document.querySelector("main").innerText.includes("Loading …")`)
 		if over := value[int](b, `document.documentElement.scrollWidth - innerWidth`); over > 0 {
 			t.Errorf("%s is %d pixels wider than a small screen", hash, over)
 		}
@@ -204,6 +206,46 @@ func walkTail(t *testing.T, b *tab, server string) {
 	b.await(`document.querySelector("[role=alert]")?.textContent.includes("sttus")`)
 }
 
+// walkCuts takes the process away: a tail goes on at its last checkpoint, and an old verdict is not shown as if it were new.
+func walkCuts(t *testing.T, b *tab) {
+	t.Helper()
+	value[bool](b, `(() => {
+		const real = window.fetch, rows = () => document.querySelectorAll("#messages tr").length;
+		const line = (payload, more) => JSON.stringify({ shard: "1/0/1", lsn: 1, index: 0, time: "now", payload, ...more }) + "\n";
+		let read = false;
+		const cut = new ReadableStream({ pull: async (to) => {
+			if (!read) {
+				read = true;
+				to.enqueue(new TextEncoder().encode(line("one", { checkpoint: "scribe1.x" }) + line("two")));
+				return;
+			}
+			while (rows() !== 2) await new Promise((done) => setTimeout(done, 5));
+			to.error(new TypeError("cut"));
+		} });
+		window.asked = [];
+		window.away = false;
+		window.fetch = (path, options) => {
+			if (path === "/v1/status" && window.away) return Promise.reject(new TypeError("away"));
+			if (path !== "/v1/tail/cut") return real(path, options);
+			window.asked.push(options.body.get("from"));
+			return Promise.resolve(new Response(window.asked.length === 1 ? cut : line("two") + line("three")));
+		};
+		return true;
+	})()`)
+	b.open("#/tail/cut?from=earliest")
+	b.await(`document.querySelector("#state")?.textContent === "The tail ended after 3 messages."`)
+	if got := value[string](b, `window.asked.join() + ":" + [...document.querySelectorAll("#messages td.wide")].map((cell) => cell.textContent).join()`); got != "earliest,scribe1.x:three,two,one" {
+		t.Errorf("a tail that was cut has %q", got)
+	}
+	const fresh = `["healthy", "degraded"].includes(document.querySelector("#verdict")?.textContent)`
+	b.open("#/overview")
+	b.await(fresh)
+	value[bool](b, `window.away = true`)
+	b.await(`document.querySelector("#verdict").textContent.includes(" at ") && document.querySelector("section[aria-label=Health] [role=alert]") !== null`)
+	value[bool](b, `window.away = false; true`)
+	b.await(fresh)
+}
+
 // walkSQL runs queries, and lets the page complete one.
 func walkSQL(t *testing.T, b *tab) {
 	t.Helper()
@@ -219,6 +261,14 @@ func walkSQL(t *testing.T, b *tab) {
 	b.await(`document.querySelector("#result td")?.textContent === "9007199254740993"`)
 	if n := value[int](b, `document.querySelectorAll("#result td script, #result td img, #result td a").length`); n != 0 {
 		t.Errorf("a value became %d elements", n)
+	}
+	// What leaves the page has the numbers that came; a text is guarded against spreadsheets, a number is not.
+	exported := value[string](b, `Promise.all([import("/console/api.js"), import("/console/sql.js")]).then(([api, sql]) => {
+		const rows = [api.parseExactly('{"n": -9007199254740993, "d": 12345678901234567890.50, "t": "=1+1", "l": [0.10, 3]}')];
+		return sql.csv(["n", "d", "t", "l"], rows) + sql.json(rows).replaceAll(/\s/g, "");
+	})`)
+	if want := "n,d,t,l\r\n-9007199254740993,12345678901234567890.50,'=1+1,\"[0.10,3]\"\r\n" + `[{"n":-9007199254740993,"d":12345678901234567890.50,"t":"=1+1","l":[0.10,3]}]`; exported != want {
+		t.Errorf("exported is %q, want %q", exported, want)
 	}
 	write("SELECT pat")
 	b.await(`[...document.querySelectorAll("#completion li")].some((e) => e.textContent === "path")`)

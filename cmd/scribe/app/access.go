@@ -127,7 +127,7 @@ var accessRules = map[string]callers{
 	"/v1/query":                 people,
 	"GET /v1/status":            knownOnes,
 	"GET /v1/traffic":           operators,
-	"GET /v1/tail/{category}":   people,
+	"/v1/tail/{category}":       people,
 	"POST /v1/lines/{category}": knownOnes,
 
 	sqlserver.FlightPath + "Handshake":      people,

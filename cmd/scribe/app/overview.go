@@ -75,7 +75,7 @@ func (a *App) sampleTraffic(r *http.Request) (*survey.TrafficSample, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := survey.SampleTraffic(r.Context(), a.transport, st.GetMembers(), "")
+	s, err := survey.SampleCell(r.Context(), a.transport, st)
 	if err != nil {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "traffic: %v", err)
 	}

@@ -37,12 +37,19 @@ func DescribeCell(server string, st *scribev1.GetStatusResponse) *CellHealth {
 }
 
 func newCell(st *scribev1.GetStatusResponse) *CellHealth {
-	c := &CellHealth{Status: st, Members: st.GetMembers()}
-	if len(c.Members) == 0 && (st.GetLeadership() != nil || !slices.Contains(st.GetRoles(), scribev1.Role_ROLE_CONTROLPLANE)) {
-		// A control plane that answers, and that leads if there are several, knows at least itself.
-		c.Away, c.Members = true, st.GetKnownMembers()
-	}
+	c := &CellHealth{Status: st}
+	c.Members, c.Away = membersOf(st)
 	return c
+}
+
+// membersOf returns the members of a cell whose process has told its status: those known last if it reaches no control plane.
+func membersOf(st *scribev1.GetStatusResponse) (members []*scribev1.Member, away bool) {
+	members = st.GetMembers()
+	if len(members) == 0 && (st.GetLeadership() != nil || !slices.Contains(st.GetRoles(), scribev1.Role_ROLE_CONTROLPLANE)) {
+		// A control plane that answers, and that leads if there are several, knows at least itself.
+		return st.GetKnownMembers(), true
+	}
+	return members, false
 }
 
 type memberJSON struct {

@@ -215,6 +215,18 @@ var trafficRoles = []scribev1.Role{scribev1.Role_ROLE_WRITEPROXY, scribev1.Role_
 // ErrNoneCounts says that no member of a cell counts traffic.
 var ErrNoneCounts = errors.New("the cell has no write proxy and no read proxy")
 
+// errNobodyKnown says that nobody can be asked.
+var errNobodyKnown = errors.New("the control plane can't be reached, and this process has known no members of the cell: see scribe status")
+
+// SampleCell asks every member that counts of a cell whose process has told its status.
+func SampleCell(ctx context.Context, t *rpc.Transport, st *scribev1.GetStatusResponse) (*TrafficSample, error) {
+	members, away := membersOf(st)
+	if away && len(members) == 0 {
+		return nil, errNobodyKnown
+	}
+	return SampleTraffic(ctx, t, members, "")
+}
+
 // SampleTraffic asks every member that counts.
 func SampleTraffic(ctx context.Context, t *rpc.Transport, members []*scribev1.Member, prefix string) (*TrafficSample, error) {
 	asked := slices.DeleteFunc(slices.Clone(members), func(m *scribev1.Member) bool {

@@ -2,11 +2,13 @@ package survey
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -102,5 +104,24 @@ func TestHealthOfCells(t *testing.T) {
 	st.Members, st.KnownMembers = nil, st.GetMembers()
 	if v := JudgeHealth("http://s", st, true, answers); v.Health != Degraded || !strings.Contains(v.Text(), "degraded  control plane: http://s can't reach it") {
 		t.Errorf("without a control plane: %s", v.Text())
+	}
+}
+
+// TestTrafficWithoutControlPlane: the members known last are asked while the control plane is away.
+func TestTrafficWithoutControlPlane(t *testing.T) {
+	transport := rpc.NewTransport(nil)
+	defer transport.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // no member answers: which are asked is what counts
+	st := &scribev1.GetStatusResponse{
+		Roles:        []scribev1.Role{scribev1.Role_ROLE_WRITEPROXY},
+		KnownMembers: []*scribev1.Member{{Id: "w", Url: "http://127.0.0.1:1", Roles: []scribev1.Role{scribev1.Role_ROLE_WRITEPROXY}}},
+	}
+	if s, err := SampleCell(ctx, transport, st); err != nil || len(s.Failed) != 1 || !strings.HasPrefix(s.Failed[0].Error(), "w at ") {
+		t.Errorf("a known member: %+v, %v", s, err)
+	}
+	st.KnownMembers = nil
+	if _, err := SampleCell(ctx, transport, st); !errors.Is(err, errNobodyKnown) {
+		t.Errorf("without known members: %v", err)
 	}
 }

@@ -138,7 +138,7 @@ func (b *Bounds) BoundRequests(h http.Handler) http.Handler {
 		return h
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		caller, bound := callerOf(r.Context(), r.RemoteAddr)
+		caller, bound := CallerOf(r.Context(), r.RemoteAddr)
 		if !bound {
 			h.ServeHTTP(w, r)
 			return
@@ -152,8 +152,8 @@ func (b *Bounds) BoundRequests(h http.Handler) http.Handler {
 	})
 }
 
-// callerOf names who is at the other end, and reports whether a bound applies.
-func callerOf(ctx context.Context, remote string) (name string, bound bool) {
+// CallerOf names who is at the other end, and reports whether a bound applies.
+func CallerOf(ctx context.Context, remote string) (name string, bound bool) {
 	switch p := principal.FromContext(ctx); p.Kind {
 	case principal.Member:
 		return "", false

@@ -185,14 +185,17 @@ func printFailure(out io.Writer, title string, f *failure) {
 	fmt.Fprintf(out, "== %s: %s\n%s", title, f.name(), indent(f.lines()))
 }
 
+// indent shows the first lines and the last: what failed is often said at the end of a long transcript.
 func indent(lines []string) string {
 	var b strings.Builder
+	left := max(len(lines)-maxShownLines, 0)
 	for i, line := range lines {
-		if i == maxShownLines {
-			fmt.Fprintf(&b, "    ... and %d more lines\n", len(lines)-i)
-			break
+		switch from := maxShownLines / 2; {
+		case left > 0 && i == from:
+			fmt.Fprintf(&b, "    ... %d lines are left out\n", left)
+		case i < from || i >= from+left:
+			b.WriteString("    " + line + "\n")
 		}
-		b.WriteString("    " + line + "\n")
 	}
 	return b.String()
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -110,5 +111,22 @@ func TestSlowest(t *testing.T) {
 	want := "The slowest tests, in seconds:\n    31.0  p TestSlow\n    20.0  q TestTogether\n"
 	if err != nil || out.String() != want {
 		t.Errorf("%v, %q, want %q", err, out.String(), want)
+	}
+}
+
+// TestIndent: of a long output the beginning and the end are shown, and how much is between them.
+func TestIndent(t *testing.T) {
+	var lines []string
+	for i := range maxShownLines + 600 {
+		lines = append(lines, fmt.Sprint("line ", i))
+	}
+	got := indent(lines)
+	for _, want := range []string{"    line 0\n", "    line 199\n    ... 600 lines are left out\n    line 800\n", "    line 999\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("it lacks %q", want)
+		}
+	}
+	if got := indent(lines[:2]); got != "    line 0\n    line 1\n" {
+		t.Errorf("two lines are shown as %q", got)
 	}
 }

@@ -63,7 +63,7 @@ func parseRequest(w http.ResponseWriter, r *http.Request, now time.Time) (*httpR
 	}
 	a := &httpRequest{}
 	if r.Method == http.MethodPost {
-		if err := a.readBody(w, r, values); err != nil {
+		if err := a.readParameters(w, r, values); err != nil {
 			return nil, err
 		}
 	}
@@ -79,25 +79,45 @@ func parseRequest(w http.ResponseWriter, r *http.Request, now time.Time) (*httpR
 	return a, nil
 }
 
-// readBody adds the body's values to the parameters of the URL.
-func (a *httpRequest) readBody(w http.ResponseWriter, r *http.Request, values url.Values) error {
+// readBody returns the body, and the media type that it is said to have, text/plain if nothing is said.
+func readBody(w http.ResponseWriter, r *http.Request) (body []byte, media string, err error) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)) // without support for deadlines there is no limit
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	if tooLong, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return errorf(KindTooLarge, "the body is longer than %d bytes", tooLong.Limit)
+		return nil, "", errorf(KindTooLarge, "the body is longer than %d bytes", tooLong.Limit)
 	}
 	if err != nil {
-		return errorf(KindInvalid, "read the body: %v", err)
+		return nil, "", errorf(KindInvalid, "read the body: %v", err)
 	}
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
-		return newStatusError(http.StatusUnsupportedMediaType, "Content-Encoding %q: send the query as it is", enc)
+		return nil, "", newStatusError(http.StatusUnsupportedMediaType, "Content-Encoding %q: send the body as it is", enc)
 	}
-	media := "text/plain"
+	media = "text/plain"
 	if t := r.Header.Get("Content-Type"); t != "" {
 		if media, _, err = mime.ParseMediaType(t); err != nil {
-			return newStatusError(http.StatusUnsupportedMediaType, "Content-Type %q: %v", t, err)
+			return nil, "", newStatusError(http.StatusUnsupportedMediaType, "Content-Type %q: %v", t, err)
 		}
+	}
+	return body, media, nil
+}
+
+// addParameters adds the body's values to the parameters of the URL.
+func addParameters(values, more url.Values) error {
+	for name, v := range more {
+		if values.Has(name) {
+			return errorf(KindInvalid, "%.100q is both in the URL and in the body", name)
+		}
+		values[name] = v
+	}
+	return nil
+}
+
+// readParameters adds what the body of a query says to the parameters of the URL.
+func (a *httpRequest) readParameters(w http.ResponseWriter, r *http.Request, values url.Values) error {
+	body, media, err := readBody(w, r)
+	if err != nil {
+		return err
 	}
 	var more url.Values
 	switch media {
@@ -112,13 +132,10 @@ func (a *httpRequest) readBody(w http.ResponseWriter, r *http.Request, values ur
 	default:
 		return newStatusError(http.StatusUnsupportedMediaType, "invalid Content-Type %q: want application/sql, text/plain, application/json or application/x-www-form-urlencoded", media)
 	}
-	for name, v := range more {
-		if values.Has(name) {
-			return errorf(KindInvalid, "%q is both in the URL and in the body", name)
-		}
-		values[name] = v
+	if err != nil {
+		return err
 	}
-	return err
+	return addParameters(values, more)
 }
 
 func (a *httpRequest) jsonParameters(body []byte) (url.Values, error) {

@@ -2,7 +2,6 @@ package sqlserver
 
 import (
 	"errors"
-	"mime"
 	"net/http"
 	"net/url"
 	"slices"
@@ -72,36 +71,28 @@ func (t *runningTail) parseRequest(r *http.Request) error {
 
 // readTailBody adds the body's values to the parameters of the URL, which has no room for the checkpoint of thousands of shards.
 func readTailBody(w http.ResponseWriter, r *http.Request, values url.Values) error {
-	media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")) // what is not valid is none of these
+	body, media, err := readBody(w, r)
+	if err != nil {
+		return err
+	}
+	var more url.Values
 	switch media {
 	case "application/json":
-		err := new(httpRequest).readBody(w, r, values)
+		more, err = new(httpRequest).jsonParameters(body)
 		if e, ok := errors.AsType[*Error](err); ok && e.Hint != "" {
 			e.Hint = `send {"from": "CHECKPOINT"}`
 		}
-		return err
 	case "application/x-www-form-urlencoded":
+		if more, err = url.ParseQuery(string(body)); err != nil {
+			err = errorf(KindInvalid, "read the form: %v", err)
+		}
 	default:
 		return newStatusError(http.StatusUnsupportedMediaType, "invalid Content-Type %q: want application/x-www-form-urlencoded or application/json", shortenText(media))
 	}
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout)) // without support for deadlines there is no limit
-	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-	err := r.ParseForm()
-	_ = control.SetReadDeadline(time.Time{})
-	if tooLong, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return errorf(KindTooLarge, "the body is longer than %d bytes", tooLong.Limit)
-	}
 	if err != nil {
-		return errorf(KindInvalid, "read the form: %v", err)
+		return err
 	}
-	for name, v := range r.PostForm {
-		if values.Has(name) {
-			return errorf(KindInvalid, "%.100q is both in the URL and in the body", name)
-		}
-		values[name] = v
-	}
-	return nil
+	return addParameters(values, more)
 }
 
 func (t *tailRequest) setParameters(values url.Values, now time.Time) (err error) {

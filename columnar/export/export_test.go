@@ -142,7 +142,7 @@ func TestTableOfTerminal(t *testing.T) {
 	}
 }
 
-// TestTableOfFewRows: rows after the first ones are counted, and so are columns of which nothing is seen.
+// TestTableOfFewRows: rows beyond the limit are counted, and so are columns that do not fit.
 func TestTableOfFewRows(t *testing.T) {
 	rec := everything(t)
 	whole := strings.SplitAfter(written(t, Table, rec.Schema(), rec), "\n")

@@ -11,7 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"scribe/internal/base/backoff"
@@ -131,13 +132,14 @@ type Trail struct {
 	ended   bool
 	// left are entries that were not noted since the last that was: there were too many denials, or no room.
 	left    int
-	callers map[string]*bucket // of what callers try in vain
-	full    chan struct{}      // has a value while a batch waits
+	callers map[string]*rate.Limiter // of what each caller tries in vain
+	others  *rate.Limiter            // of callers beyond maxCallers
+	full    chan struct{}            // has a value while a batch waits
 }
 
 // New returns a trail that keeps its entries until Run stores them. now and random are the process's; log and registerer may be nil.
 func New(now func() time.Time, random *entropy.Source, log *slog.Logger, registerer prometheus.Registerer) (*Trail, error) {
-	t := &Trail{now: now, random: random, log: cmp.Or(log, slog.New(slog.DiscardHandler)), callers: map[string]*bucket{}, full: make(chan struct{}, 1)}
+	t := &Trail{now: now, random: random, log: cmp.Or(log, slog.New(slog.DiscardHandler)), callers: map[string]*rate.Limiter{}, others: rate.NewLimiter(unknownRate, unknownBurst), full: make(chan struct{}, 1)}
 	set := metrics.NewSet("scribe_audit_")
 	t.stored = set.Counter("stored_total", "Entries of the trail that were stored.")
 	t.dropped = set.Counter("dropped_total", "Entries that were lost since too many waited, or the process ended before they could be stored.")
@@ -168,7 +170,7 @@ func (t *Trail) Note(ctx context.Context, e Entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case e.Outcome != Done && !t.allowAttempt(p, e.Address, e.at):
+	case e.Outcome != Done && !t.allowAttempt(ctx, e.Address, e.at):
 		t.suppressed.Inc()
 		t.left++
 		return
@@ -200,52 +202,24 @@ func boundText(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + "..."
 }
 
-// bucket is what a caller may still try in vain with an entry for each.
-type bucket struct {
-	left    float64
-	counted time.Time
-}
-
 // allowAttempt takes one of the entries that a caller has for what it tries in vain. t.mu is held.
-func (t *Trail) allowAttempt(p principal.Principal, address string, now time.Time) bool {
-	burst, rate := float64(knownBurst), knownRate
-	caller := p.Kind.String() + " " + p.Name
-	if p.Kind == principal.Anonymous {
-		burst, rate = unknownBurst, unknownRate
-		host, _, _ := net.SplitHostPort(address) // all without one are one
-		caller += host
-	}
+func (t *Trail) allowAttempt(ctx context.Context, address string, now time.Time) bool {
+	caller, _ := rpc.CallerOf(ctx, address)
 	b := t.callers[caller]
 	if b == nil && len(t.callers) >= maxCallers {
-		t.forgetCallers(now)
+		maps.DeleteFunc(t.callers, func(_ string, b *rate.Limiter) bool { return b.TokensAt(now) >= float64(b.Burst()) })
 	}
 	if b == nil && len(t.callers) >= maxCallers {
-		caller = ""
-		b = t.callers[caller]
+		return t.others.AllowN(now, 1)
 	}
 	if b == nil {
-		b = &bucket{left: burst, counted: now}
+		b = rate.NewLimiter(unknownRate, unknownBurst)
+		if principal.FromContext(ctx).Kind != principal.Anonymous {
+			b = rate.NewLimiter(knownRate, knownBurst)
+		}
 		t.callers[caller] = b
 	}
-	if since := now.Sub(b.counted); since > 0 {
-		b.left = min(b.left+since.Seconds()*rate, burst)
-	}
-	b.counted = now
-	if b.left < 1 {
-		return false
-	}
-	b.left--
-	return true
-}
-
-// forgetCallers drops the buckets that are full again by now.
-func (t *Trail) forgetCallers(now time.Time) {
-	const full = unknownBurst/unknownRate*time.Second + knownBurst*time.Second/knownRate
-	for caller, b := range t.callers {
-		if now.Sub(b.counted) > full {
-			delete(t.callers, caller)
-		}
-	}
+	return b.AllowN(now, 1)
 }
 
 // Run stores the entries until ctx ends, and then those that wait.

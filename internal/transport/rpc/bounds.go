@@ -43,7 +43,7 @@ const (
 
 var boundNames = [...]string{boundConnections: "connections", boundAddress: "address", boundCaller: "caller"}
 
-// NewBounds returns bounds of which nothing is used.
+// NewBounds returns bounds with every place free.
 func NewBounds(cfg BoundsConfig) *Bounds {
 	return &Bounds{cfg: cfg, addresses: map[netip.Addr]int{}, callers: map[string]int{}}
 }

@@ -34,6 +34,14 @@ func TestSlowOnce(t *testing.T) {
 	}
 }
 
+// TestSlowAndLogs logs words of safety, and fails over time.
+func TestSlowAndLogs(t *testing.T) {
+	t.Logf("%d packets were lost", 3)
+	if countRuns(t) == 1 {
+		t.Fatal("no answer within 5s")
+	}
+}
+
 func TestSlowTwice(t *testing.T) {
 	t.Run("part", func(t *testing.T) {})
 	if countRuns(t) <= 2 {

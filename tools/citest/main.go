@@ -31,6 +31,9 @@ const maxReruns = 2
 // maxShownLines bounds what is printed of one failed test.
 const maxShownLines = 400
 
+// maxReports bounds what is told again, at the end, of what a failed test reported.
+const maxReports = 20
+
 // slowestShown is how many of the slowest tests are listed.
 const slowestShown = 20
 
@@ -74,18 +77,23 @@ func runSuite(ctx context.Context, o options, out io.Writer) error {
 	}
 	var broken, flaky []string
 	for _, p := range first.failedPackages() {
+		dir, err := sourceFolder(ctx, o, p.path)
+		if err != nil {
+			return err
+		}
 		for _, f := range p.failures() {
 			printFailure(out, "FAILED", f)
+			f.dir = dir
 			if cause := classifyFailure(f); cause != "" {
-				broken = append(broken, fmt.Sprintf("%s (%s: not run again)", f.name(), cause))
+				broken = append(broken, fmt.Sprintf("%s (%s: not run again)\n%s", f.name(), cause, indent(f.reports(), maxReports)))
 				continue
 			}
 			attempt, err := rerunTest(ctx, o, f, out)
 			if err != nil {
-				broken = append(broken, fmt.Sprintf("%s (%v)", f.name(), err))
+				broken = append(broken, fmt.Sprintf("%s (%v)\n%s", f.name(), err, indent(f.reports(), maxReports)))
 				continue
 			}
-			flaky = append(flaky, fmt.Sprintf("%s (passed when it was run again, try %d)\n%s", f.name(), attempt, indent(f.lines())))
+			flaky = append(flaky, fmt.Sprintf("%s (passed when it was run again, try %d)\n%s", f.name(), attempt, indent(f.lines(), maxShownLines)))
 		}
 	}
 	first.printSlowest(out, slowestShown)
@@ -127,12 +135,24 @@ func rerunTest(ctx context.Context, o options, f *failure, out io.Writer) (try i
 		}
 		for _, g := range failed[0].failures() {
 			printFailure(out, "FAILED AGAIN", g)
+			g.dir = f.dir
 			if cause := classifyFailure(g); cause != "" {
 				return 0, fmt.Errorf("%s when it was run again", cause)
 			}
 		}
 	}
 	return 0, fmt.Errorf("failed %d times more when it was run again by itself", maxReruns)
+}
+
+// sourceFolder is the folder of a package's source.
+func sourceFolder(ctx context.Context, o options, pkg string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", "list", "-e", "-tags", o.tags, "-f", "{{.Dir}}", pkg)
+	cmd.Dir = o.dir
+	dir, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("finding the source of %s: %w", pkg, err)
+	}
+	return strings.TrimSpace(string(dir)), nil
 }
 
 // runTests runs go test once and reads its events.
@@ -182,15 +202,15 @@ func runTests(ctx context.Context, o options, run string, packages []string, out
 }
 
 func printFailure(out io.Writer, title string, f *failure) {
-	fmt.Fprintf(out, "== %s: %s\n%s", title, f.name(), indent(f.lines()))
+	fmt.Fprintf(out, "== %s: %s\n%s", title, f.name(), indent(f.lines(), maxShownLines))
 }
 
 // indent shows the first lines and the last: what failed is often said at the end of a long transcript.
-func indent(lines []string) string {
+func indent(lines []string, most int) string {
 	var b strings.Builder
-	left := max(len(lines)-maxShownLines, 0)
+	left := max(len(lines)-most, 0)
 	for i, line := range lines {
-		switch from := maxShownLines / 2; {
+		switch from := most / 2; {
 		case left > 0 && i == from:
 			fmt.Fprintf(&b, "    ... %d lines are left out\n", left)
 		case i < from || i >= from+left:

@@ -19,6 +19,7 @@ func TestPlanted(t *testing.T) {
 	}{
 		{test: "TestSlowOnce", runs: 2},
 		{test: "TestSlowTwice", runs: 3},
+		{test: "TestSlowAndLogs", runs: 2},
 		{test: "TestSlowAlways", runs: 3, want: "failed 2 times more"},
 		{test: "TestSlowThenUnsafe", runs: 2, want: "lost, duplicated or damaged data when it was run again"},
 		{test: "TestSkipped", want: "skipped:"},
@@ -120,13 +121,13 @@ func TestIndent(t *testing.T) {
 	for i := range maxShownLines + 600 {
 		lines = append(lines, fmt.Sprint("line ", i))
 	}
-	got := indent(lines)
+	got := indent(lines, maxShownLines)
 	for _, want := range []string{"    line 0\n", "    line 199\n    ... 600 lines are left out\n    line 800\n", "    line 999\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("it lacks %q", want)
 		}
 	}
-	if got := indent(lines[:2]); got != "    line 0\n    line 1\n" {
+	if got := indent(lines[:2], maxShownLines); got != "    line 0\n    line 1\n" {
 		t.Errorf("two lines are shown as %q", got)
 	}
 }

@@ -49,6 +49,7 @@ type packageResult struct {
 // failure is a test that failed. test is empty if a package failed outside of its tests.
 type failure struct {
 	pkg, test string
+	dir       string // of the package's source
 	output    []string
 	inBuild   bool
 }

@@ -35,6 +35,7 @@ type ControlPlane struct {
 	pins       *pinTable
 	store      cellStore
 	quotas     *quotaDriver
+	tenants    *tenantQuotas
 	// plans has the plans of categories, by id, as the store has them; traffic what write proxies report.
 	plans   *categoryFeed
 	traffic *trafficTable
@@ -87,6 +88,7 @@ func New(cfg Config, deps Deps) (*ControlPlane, error) {
 		members:    newMembers(cfg.MaxSlot),
 		pins:       newPins(time.Now()),
 		quotas:     newQuotas(time.Now()),
+		tenants:    newTenantQuotas(),
 		plans:      newFeed(cfg.MaxDeletions),
 		traffic:    newTrafficTable(),
 		leadership: newLeadership(),
@@ -114,6 +116,7 @@ func New(cfg Config, deps Deps) (*ControlPlane, error) {
 	c.workers.Go(c.watchLeases)
 	c.workers.Go(c.retireCategories)
 	c.workers.Go(c.followPlans)
+	c.workers.Go(c.followTenantQuotas)
 	c.workers.Go(c.planShards)
 	return c, nil
 }
@@ -122,6 +125,9 @@ func New(cfg Config, deps Deps) (*ControlPlane, error) {
 func (c *ControlPlane) begin() error {
 	ctx, cancel := context.WithTimeout(c.stopped, storeTimeout)
 	defer cancel()
+	if err := c.loadTenantQuotas(ctx); err != nil {
+		return err
+	}
 	if !c.cfg.Shared {
 		r, err := c.loadMembers(ctx)
 		if err != nil {

@@ -25,7 +25,9 @@ const (
 	planPrefix     = "plan/"     // then the category's id in ten digits
 	trafficPrefix  = "traffic/"  // likewise
 	nextIDKey      = "meta/next-category-id"
-	cellStoreKey   = "meta/blob-store"
+	// tenantQuotasKey has the quotas of all tenants.
+	tenantQuotasKey = "meta/tenant-quotas"
+	cellStoreKey    = "meta/blob-store"
 	// accessChangesKey changes with every change of an access record, so that of two changes that were decided by the same records
 	// one is decided anew.
 	accessChangesKey = "meta/access-changes"

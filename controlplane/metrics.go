@@ -89,11 +89,12 @@ func newMetrics(r prometheus.Registerer, c *ControlPlane) (*roleMetrics, error) 
 			forwardDone, forwardFailed, forwardRefused),
 		quotaReports: set.Counter("quota_reports_total", "Reports of what processes want of quotas, which this process answered as the leader."),
 	}
-	set.GaugeFunc("quota_categories", "Categories whose quotas are divided by what processes want, those for writing and those for reading.", func() float64 {
+	set.GaugeFunc("quota_categories", "Quotas of categories and tenants that are divided by what processes want, those for writing and those for reading.", func() float64 {
 		n, _ := c.quotas.countDivided()
 		return float64(n)
 	})
-	set.CounterFunc("quota_divisions_total", "Divisions of a category's quota among processes.", func() float64 {
+	set.GaugeFunc("tenant_quotas", "Owners and prefixes of names that have a quota.", func() float64 { return float64(c.tenants.count()) })
+	set.CounterFunc("quota_divisions_total", "Divisions of a quota among processes.", func() float64 {
 		_, n := c.quotas.countDivided()
 		return float64(n)
 	})

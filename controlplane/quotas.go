@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"slices"
@@ -44,7 +45,7 @@ func (q *quotaDriver) restart() {
 	q.mu.divider.Restart()
 }
 
-func (q *quotaDriver) countDivided() (categories int, divisions uint64) {
+func (q *quotaDriver) countDivided() (quotas int, divisions uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.mu.divider.CountDivided()
@@ -99,10 +100,11 @@ func (c *ControlPlane) ShareQuotas(ctx context.Context, req *scribev1.ShareQuota
 		v.Add("role", "%d enforces no quotas", req.GetRole())
 	}
 	report := quotashare.Report{Member: req.GetMember(), Role: int32(req.GetRole()), Cut: req.GetCut()}
-	if n := len(req.GetDemands()); n > quota.MaxDemands {
+	if n := len(req.GetDemands()) + len(req.GetTenants()); n > quota.MaxDemands {
 		v.Add("demands", "%d of them, the limit is %d", n, quota.MaxDemands)
 	} else {
-		report.Demands = readDemands(&v, req.GetDemands())
+		report.Demands = append(readDemands(&v, req.GetDemands()), readDemands(&v, req.GetTenants())...)
+		slices.SortStableFunc(report.Demands, func(a, b quotashare.Demand) int { return cmp.Compare(b.Wanted, a.Wanted) })
 	}
 	if err := v.Err(what); err != nil {
 		return nil, err
@@ -113,7 +115,7 @@ func (c *ControlPlane) ShareQuotas(ctx context.Context, req *scribev1.ShareQuota
 		leases := c.quotas.takeReport(report, list)
 		res := &scribev1.ShareQuotasResponse{Leases: make([]*scribev1.QuotaLease, len(leases))}
 		for i, l := range leases {
-			res.Leases[i] = &scribev1.QuotaLease{Category: l.Category, Share: l.Wanted}
+			res.Leases[i] = &scribev1.QuotaLease{Category: l.Category, Tenant: l.Tenant, Share: l.Wanted}
 		}
 		return res, nil
 	})
@@ -122,15 +124,17 @@ func (c *ControlPlane) ShareQuotas(ctx context.Context, req *scribev1.ShareQuota
 // readDemands returns the demands of a request, and adds the first violation.
 func readDemands(v *request.Violations, demands []*scribev1.QuotaDemand) []quotashare.Demand {
 	out := make([]quotashare.Demand, 0, len(demands))
-	seen := make(map[uint32]bool, len(demands))
+	seen := make(map[quota.Key]bool, len(demands))
 	for _, d := range demands {
 		valid := func(x float64) bool { return x >= 0 && !math.IsInf(x, 0) } // false for NaN
-		if d.GetCategory() == 0 || seen[d.GetCategory()] || !valid(d.GetWanted()) || !valid(d.GetPassed()) {
-			v.Add("demands", "category %d, wanted %v, passed %v: listed twice or invalid", d.GetCategory(), d.GetWanted(), d.GetPassed())
+		key := quota.Key{Category: d.GetCategory(), Tenant: d.GetTenant()}
+		v.CheckText("demands", key.Tenant, maxTenantText)
+		if (key.Category == 0) == (key.Tenant == "") || seen[key] || !valid(d.GetWanted()) || !valid(d.GetPassed()) {
+			v.Add("demands", "category %d or tenant %.40q, wanted %v, passed %v: listed twice or invalid", key.Category, key.Tenant, d.GetWanted(), d.GetPassed())
 			return nil
 		}
-		seen[d.GetCategory()] = true
-		out = append(out, quotashare.Demand{Category: d.GetCategory(), Wanted: min(d.GetWanted(), maxWanted), Passed: min(d.GetPassed(), maxWanted)})
+		seen[key] = true
+		out = append(out, quotashare.Demand{Key: key, Wanted: min(d.GetWanted(), maxWanted), Passed: min(d.GetPassed(), maxWanted)})
 	}
 	return out
 }

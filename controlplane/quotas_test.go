@@ -38,7 +38,7 @@ func (c *quotaCell) ShareQuotas(ctx context.Context, req *scribev1.ShareQuotasRe
 // newQuotaCell starts four proxies; the last mute ones never report, as older programs.
 func newQuotaCell(t *testing.T, mute int) *quotaCell {
 	const n = 4
-	c := &quotaCell{t: t, control: start(t, newStore(t), nil), limit: quota.Limit{Category: 7, Bytes: 1_000_000}}
+	c := &quotaCell{t: t, control: start(t, newStore(t), nil), limit: quota.Limit{Key: quota.Key{Category: 7}, Bytes: 1_000_000}}
 	begin := time.Now()
 	now := func() time.Duration { return time.Since(begin) }
 	for i := range n {

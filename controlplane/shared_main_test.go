@@ -229,6 +229,18 @@ func (p *peerClient) ShareQuotas(ctx context.Context, req *scribev1.ShareQuotasR
 	return callPeer(ctx, p, req, rpc.ControlService.ShareQuotas)
 }
 
+func (p *peerClient) SetTenantQuota(ctx context.Context, req *scribev1.SetTenantQuotaRequest) (*scribev1.SetTenantQuotaResponse, error) {
+	return callPeer(ctx, p, req, rpc.ControlService.SetTenantQuota)
+}
+
+func (p *peerClient) RemoveTenantQuota(ctx context.Context, req *scribev1.RemoveTenantQuotaRequest) (*scribev1.RemoveTenantQuotaResponse, error) {
+	return callPeer(ctx, p, req, rpc.ControlService.RemoveTenantQuota)
+}
+
+func (p *peerClient) ListTenantQuotas(ctx context.Context, req *scribev1.ListTenantQuotasRequest) (*scribev1.ListTenantQuotasResponse, error) {
+	return callPeer(ctx, p, req, rpc.ControlService.ListTenantQuotas)
+}
+
 func (p *peerClient) ListPins(ctx context.Context, req *scribev1.ListPinsRequest) (*scribev1.ListPinsResponse, error) {
 	return callPeer(ctx, p, req, rpc.ControlService.ListPins)
 }

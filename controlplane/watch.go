@@ -16,18 +16,36 @@ func (c *ControlPlane) WatchCategories(ctx context.Context, req *scribev1.WatchC
 		return err
 	}
 	defer done()
-	var plansAt feedCursor
-	sendPlans := func(at feedCursor, step feedStep) (<-chan struct{}, bool, error) {
-		return c.sendPlans(at, step, &plansAt, send)
+	var (
+		plansAt feedCursor
+		told    *scribev1.TenantQuotas
+	)
+	message := func(at feedCursor, step feedStep) *scribev1.WatchCategoriesResponse {
+		msg := c.message(at, step)
+		if step.syncs { // with the set, so that the receiver is not without quotas in between
+			msg.TenantQuotas, _ = c.tenants.read()
+			told = msg.GetTenantQuotas()
+		}
+		return msg
 	}
-	return serveFeed(ctx, c, c.feed, heartbeat, c.message, send, sendPlans)
+	return serveFeed(ctx, c, c.feed, heartbeat, message, send, func(at feedCursor, step feedStep) (grown [2]<-chan struct{}, sent bool, err error) {
+		if grown[0], sent, err = c.sendPlans(at, step, &plansAt, send); err != nil || !at.synced {
+			return grown, sent, err
+		}
+		var set *scribev1.TenantQuotas
+		if set, grown[1] = c.tenants.read(); set == told {
+			return grown, sent, nil
+		}
+		told = set
+		return grown, true, send(&scribev1.WatchCategoriesResponse{Revision: at.revision, TenantQuotas: set})
+	})
 }
 
 // serveFeed sends what is in a feed and every change, until the watch ends. message converts a step; a step without news is a
-// heartbeat. sendMore, if not nil, sends what depends on the feed after each step, says whether it sent anything, and returns the channel
-// that announces more of it.
+// heartbeat. sendMore, if not nil, sends what depends on the feed after each step, says whether it sent anything, and returns the channels
+// that announce more of it.
 func serveFeed[M any](ctx context.Context, c *ControlPlane, feed *categoryFeed, heartbeat time.Duration, message func(feedCursor, feedStep) *M,
-	send func(*M) error, sendMore func(feedCursor, feedStep) (grown <-chan struct{}, sent bool, err error),
+	send func(*M) error, sendMore func(feedCursor, feedStep) (grown [2]<-chan struct{}, sent bool, err error),
 ) error {
 	timer := time.NewTimer(heartbeat)
 	defer timer.Stop()
@@ -54,7 +72,7 @@ func serveFeed[M any](ctx context.Context, c *ControlPlane, feed *categoryFeed, 
 				continue
 			}
 		}
-		var moreGrown <-chan struct{}
+		var moreGrown [2]<-chan struct{} // nil ones announce nothing
 		if sendMore != nil {
 			grown, sent, err := sendMore(at, next)
 			if err != nil {
@@ -67,7 +85,8 @@ func serveFeed[M any](ctx context.Context, c *ControlPlane, feed *categoryFeed, 
 		}
 		select {
 		case <-next.grown:
-		case <-moreGrown:
+		case <-moreGrown[0]:
+		case <-moreGrown[1]:
 		case <-timer.C:
 			if err := send(message(at, feedStep{})); err != nil {
 				return err

@@ -11,6 +11,7 @@ import (
 	"scribe/internal/base/config"
 	"scribe/internal/base/entropy"
 	"scribe/internal/format/pointer"
+	"scribe/internal/role/quota"
 	"scribe/internal/role/traffic"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readproxy/admission"
@@ -119,9 +120,11 @@ type Deps struct {
 	Peers func(region string) Peer
 	// Categories is the view of categories.
 	Categories Categories
-	// Sharers returns the number of read proxies in the cell, including this one: they share each category's quota for reading. Nil
+	// Sharers returns the number of read proxies in the cell, including this one: they share each quota for reading. Nil
 	// means one. It is called often.
 	Sharers func() int
+	// Tenants returns the quotas of tenants; nil means that there are none.
+	Tenants func() *quota.Tenants
 	// Annotations stores zone maps with their pointers; nil disables them.
 	Annotations Annotator
 	// CPUTime returns the CPU time that the process has used, from which utilisation is computed; nil means the system's counter.

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"scribe/internal/base/metrics"
+	"scribe/internal/role/quota"
 )
 
 type roleMetrics struct {
@@ -91,10 +92,15 @@ func newMetrics(r prometheus.Registerer, s *Server) (*roleMetrics, error) {
 	set.CounterFunc("pushed_reads_total", "Pushed blocks that were read from memory, each counted once.", func() float64 { return float64(s.cache.readStats().pushedReads) })
 	set.CounterFunc("pushed_unread_total", "Pushed blocks that were evicted from memory before anybody read them.", func() float64 { return float64(s.cache.readStats().pushedUnread) })
 	set.GaugeFunc("push_categories", "Categories that are read at the tail, whose blocks batchers push.", func() float64 { return float64(s.tails.count()) })
-	m.overQuota = set.CounterOf("over_quota_bytes_total", "Bytes of payloads over their category's quota for reading, by what became of them: refused, delayed or left_out.", "outcome", "refused", "delayed", "left_out")
-	m.quotaWaits = set.Histogram("throttle_seconds", "Time that requests waited for their category's quota for reading.", prometheus.ExponentialBuckets(0.001, 2, 16))
-	set.GaugeFunc("quota_categories", "Categories with a quota for reading that were read lately.", func() float64 { known, _ := s.quotas.CountCategories(); return float64(known) })
-	set.GaugeFunc("quota_leases", "Categories of whose quota the proxy leases more than an equal share, since the other proxies use less.", func() float64 { _, leased := s.quotas.CountCategories(); return float64(leased) })
+	m.overQuota = set.CounterVec("over_quota_bytes_total", "Bytes of payloads over a quota for reading, by what became of them, refused, delayed or left_out, and what the quota is of: category, prefix or owner.", "outcome", "quota")
+	for _, outcome := range []string{"refused", "delayed", "left_out"} {
+		for _, kind := range []quota.Kind{quota.OfCategory, quota.OfPrefix, quota.OfOwner} {
+			m.overQuota.WithLabelValues(outcome, string(kind))
+		}
+	}
+	m.quotaWaits = set.Histogram("throttle_seconds", "Time that requests waited for a quota for reading.", prometheus.ExponentialBuckets(0.001, 2, 16))
+	set.GaugeFunc("quota_categories", "Quotas for reading, of categories and tenants, that were used lately.", func() float64 { known, _ := s.quotas.CountQuotas(); return float64(known) })
+	set.GaugeFunc("quota_leases", "Quotas of which the proxy leases more than an equal share, since the other proxies use less.", func() float64 { _, leased := s.quotas.CountQuotas(); return float64(leased) })
 	m.peerRequests = set.Counter("region_requests_total", "Requests to read proxies of other regions.")
 	m.peerBytes = set.Counter("region_bytes_total", "Bytes received from read proxies of other regions.")
 	m.fallbacks = set.Counter("region_fallbacks_total", "Blocks read from another region's store because its read proxies did not deliver them.")

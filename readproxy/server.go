@@ -76,6 +76,9 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.Now == nil {
 		deps.Now = time.Now
 	}
+	if deps.Tenants == nil {
+		deps.Tenants = func() *quota.Tenants { return nil }
+	}
 	s := &Server{
 		cfg: cfg, deps: deps, log: cmp.Or(deps.Logger, slog.New(slog.DiscardHandler)),
 		fetchBytes: semaphore.NewWeighted(cfg.FetchBytes),

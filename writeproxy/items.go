@@ -10,6 +10,7 @@ import (
 
 	"scribe/internal/format/record"
 	"scribe/internal/role/affinity"
+	"scribe/internal/role/quota"
 	"scribe/internal/role/request"
 	"scribe/internal/transport/layouts"
 	"scribe/internal/transport/rpc"
@@ -35,7 +36,7 @@ type frameItem struct {
 	resampled  bool
 	// leftOut: sampling left the frame out.
 	leftOut bool
-	// checked: the body was checked. waits: the frame waits for its category's quota.
+	// checked: the body was checked. waits: the frame waits for a quota.
 	checked, waits bool
 	// summed: the caller, in this process, has verified the body's checksum.
 	summed bool
@@ -53,8 +54,8 @@ type frameItem struct {
 	renewed bool
 	// unsure: an attempt ended with an unknown outcome, so the frame may be stored even if a later attempt fails.
 	unsure bool
-	// overQuota: the frame was refused since its category is over its quota.
-	overQuota bool
+	// overQuota says of what the quota is over which the frame was refused; empty if it was not.
+	overQuota quota.Kind
 	// misplaced: the frame's shard does not follow from a layout of its category, so its messages have to be placed.
 	misplaced bool
 	// done: result is final.

@@ -11,29 +11,29 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// limitedGroup has the frames of a request that belong to one category with a quota, in order.
+// limitedGroup has the frames of a request that belong to one category that is under quotas, in order.
 type limitedGroup struct {
 	category *scribev1.Category
-	frames   []*frameItem
-	bytes    int64
-	// waiter is set when they wait.
+	// limits are the quotas that the frames have to pass, one after another; passed is how many of them they have passed.
+	limits []quota.Limit
+	passed int
+	// frames are those that no quota has refused or left out.
+	frames []*frameItem
+	// held is the memory retained while they wait; 0 before they wait for the first time.
+	held int64
+	// waiter is set while they wait for limits[passed].
 	waiter *quota.Waiter
-}
-
-// limit is the quota of the group's category.
-func (g *limitedGroup) limit() quota.Limit {
-	return quota.Limit{Category: g.category.GetId(), Bytes: g.category.GetQuotaBytesPerSecond()}
 }
 
 // sizeOf returns the bytes of a frame of the group.
 func (g *limitedGroup) sizeOf(i int) int64 { return int64(len(g.frames[i].bytes)) }
 
-// groupLimited returns the frames that have a quota, by category. All frames of a category are in one group, since they must not
+// groupLimited returns the frames that are under quotas, by category. All frames of a category are in one group, since they must not
 // overtake each other.
-func groupLimited(items []frameItem) (groups []*limitedGroup) {
+func groupLimited(items []frameItem, tenants *quota.Tenants) (groups []*limitedGroup) {
 	var limited []*frameItem
 	for i := range items {
-		if it := &items[i]; !it.done && it.category.GetQuotaBytesPerSecond() > 0 {
+		if it := &items[i]; !it.done && (tenants != nil || it.category.GetQuotaBytesPerSecond() > 0) {
 			limited = append(limited, it)
 		}
 	}
@@ -41,11 +41,13 @@ func groupLimited(items []frameItem) (groups []*limitedGroup) {
 	for len(limited) > 0 {
 		g := &limitedGroup{category: limited[0].category}
 		n := 0
-		for ; n < len(limited) && limited[n].category.GetId() == g.category.GetId(); n++ {
-			g.bytes += int64(len(limited[n].bytes))
+		for n < len(limited) && limited[n].category.GetId() == g.category.GetId() {
+			n++
 		}
 		g.frames, limited = limited[:n:n], limited[n:]
-		groups = append(groups, g)
+		if g.limits = quota.WriteLimits(g.category, tenants); len(g.limits) > 0 {
+			groups = append(groups, g)
+		}
 	}
 	return groups
 }
@@ -54,7 +56,7 @@ func groupLimited(items []frameItem) (groups []*limitedGroup) {
 // check of its header, except large frames, whose checksums are verified while they arrive. It returns the frames to send now, in
 // order, and the groups that wait.
 func (c *writeCall) applyQuotas(ctx context.Context, items []frameItem) (now []*frameItem, waiting []*limitedGroup) {
-	for _, g := range groupLimited(items) {
+	for _, g := range groupLimited(items, c.p.deps.Tenants()) {
 		if c.limitGroup(ctx, g); g.waiter != nil {
 			waiting = append(waiting, g)
 		}
@@ -81,106 +83,135 @@ func (it *frameItem) checkOnce() bool {
 	return !it.done
 }
 
-// limitGroup applies a category's quota to its frames.
+// limitGroup applies to a group the quotas that it has not passed, until it has to wait for one. g.frames are those that are left of it.
 func (c *writeCall) limitGroup(ctx context.Context, g *limitedGroup) {
-	switch quota.ModeOf(g.category, g.category.GetQuotaMode()) {
-	case scribev1.QuotaMode_QUOTA_MODE_THROTTLE:
-		c.throttleGroup(ctx, g)
-	case scribev1.QuotaMode_QUOTA_MODE_SAMPLE:
-		_, _ = c.p.quotas.SampleParts(g.limit(), len(g.frames), g.sizeOf, func(i int, rate uint32) {
-			it := g.frames[i]
-			it.leftOut = rate == 0
-			if rate > 1 {
-				it.sampleRate = quota.ScaleRate(it.sampleRate, rate)
-				it.resampled = true
+	for ; g.passed < len(g.limits) && len(g.frames) > 0; g.passed++ {
+		switch l := &g.limits[g.passed]; l.Mode {
+		case scribev1.QuotaMode_QUOTA_MODE_THROTTLE:
+			if c.throttleGroup(ctx, g, l); g.waiter != nil {
+				return
 			}
-		})
-		out, sum := &scribev1.FrameResult{SampledOut: true}, 0 // nobody changes results
-		for _, it := range g.frames {
-			if it.leftOut {
-				it.done, it.result = true, out
-				sum += len(it.bytes)
+		case scribev1.QuotaMode_QUOTA_MODE_SAMPLE:
+			c.sampleGroup(g, l)
+		case scribev1.QuotaMode_QUOTA_MODE_UNSPECIFIED, scribev1.QuotaMode_QUOTA_MODE_BLOCK:
+			if n, after := c.p.quotas.PassLeading(*l, len(g.frames), g.sizeOf); n < len(g.frames) {
+				c.refuseFrom(g, n, l, after)
 			}
-		}
-		c.countOverQuota("left_out", sum)
-	case scribev1.QuotaMode_QUOTA_MODE_UNSPECIFIED, scribev1.QuotaMode_QUOTA_MODE_BLOCK:
-		if n, after := c.p.quotas.PassLeading(g.limit(), len(g.frames), g.sizeOf); n < len(g.frames) {
-			c.refuseItems(g.frames[n:], overQuota(g.category, after))
 		}
 	}
 }
 
-// refuseItems fails frames that are over a quota.
-func (c *writeCall) refuseItems(frames []*frameItem, err error) {
-	result, sum := &scribev1.FrameResult{Error: rpc.Info(err)}, 0
-	for _, it := range frames {
-		it.done, it.result, it.overQuota = true, result, true
-		sum += len(it.bytes)
+// sampleGroup leaves frames out, and writes into the others how many they stand for.
+func (c *writeCall) sampleGroup(g *limitedGroup, l *quota.Limit) {
+	_, _ = c.p.quotas.SampleParts(*l, len(g.frames), g.sizeOf, func(i int, rate uint32) {
+		it := g.frames[i]
+		it.leftOut = rate == 0
+		if rate > 1 {
+			it.sampleRate = quota.ScaleRate(it.sampleRate, rate)
+			it.resampled = true
+		}
+	})
+	out, kept, sum := &scribev1.FrameResult{SampledOut: true}, g.frames[:0], int64(0) // nobody changes results
+	for _, it := range g.frames {
+		if it.leftOut {
+			it.done, it.result = true, out
+			sum += int64(len(it.bytes))
+		} else {
+			kept = append(kept, it)
+		}
 	}
-	c.countOverQuota("refused", sum)
+	g.frames = kept
+	c.countOverQuota("left_out", l, sum)
+	c.p.quotas.Refund(g.limits[:g.passed], sum, false)
 }
 
-func (c *writeCall) countOverQuota(outcome string, n int) {
-	c.p.metrics.overQuota.WithLabelValues(outcome).Add(float64(n))
+// refuseFrom fails the frames of a group from one on, which a quota does not let pass. The quotas before it get back what they were charged.
+func (c *writeCall) refuseFrom(g *limitedGroup, n int, l *quota.Limit, after time.Duration) {
+	c.refuseItems(g, n, l, l.RefusalError("category "+g.category.GetName()+" is", after))
+}
+
+// refuseItems fails the frames of a group from one on with an error.
+func (c *writeCall) refuseItems(g *limitedGroup, n int, l *quota.Limit, err error) {
+	result, sum := &scribev1.FrameResult{Error: rpc.Info(err)}, int64(0)
+	for _, it := range g.frames[n:] {
+		it.done, it.result, it.overQuota = true, result, l.Kind
+		sum += int64(len(it.bytes))
+	}
+	g.frames = g.frames[:n]
+	c.countOverQuota("refused", l, sum)
+	c.p.quotas.Refund(g.limits[:g.passed], sum, n == 0)
+}
+
+func (c *writeCall) countOverQuota(outcome string, l *quota.Limit, n int64) {
+	if n > 0 {
+		c.p.metrics.overQuota.WithLabelValues(outcome, string(l.Kind)).Add(float64(n))
+	}
 }
 
 // throttleGroup passes the frames of a group, queues them, or refuses them. They pass together, which keeps their order. Their
 // bodies are checked first, so that damaged frames do not wait.
-func (c *writeCall) throttleGroup(ctx context.Context, g *limitedGroup) {
-	left := g.frames[:0]
+func (c *writeCall) throttleGroup(ctx context.Context, g *limitedGroup, l *quota.Limit) {
+	bytes, left := int64(0), g.frames[:0]
+	damaged := int64(0)
 	for _, it := range g.frames {
 		if it.checkOnce() {
 			left = append(left, it)
+			bytes += int64(len(it.bytes))
 		} else {
-			g.bytes -= int64(len(it.bytes))
+			damaged += int64(len(it.bytes))
 		}
 	}
 	g.frames = left
-	if len(g.frames) == 0 {
+	c.p.quotas.Refund(g.limits[:g.passed], damaged, len(left) == 0)
+	if len(left) == 0 {
 		return
 	}
-	held := g.bytes
-	if !c.held {
-		held = int64(len(c.whole)) // the bytes of other categories stay, too, until the request is answered
+	held := g.held
+	if held == 0 {
+		if held = bytes; !c.held {
+			held = int64(len(c.whole)) // the bytes of other categories stay, too, until the request is answered
+		}
 	}
 	ctx, cancel := quota.WaitContext(ctx)
 	defer cancel()
-	waiter, after, ok := c.p.quotas.EnterLine(ctx, g.limit(), g.bytes, held)
+	waiter, after, ok := c.p.quotas.EnterLine(ctx, *l, bytes, held)
 	if !ok {
-		c.refuseItems(g.frames, overQuota(g.category, after))
+		c.refuseFrom(g, 0, l, after)
 	}
 	if waiter == nil {
 		return
 	}
-	g.waiter = waiter
-	c.held = true
+	if g.waiter = waiter; g.held == 0 { // else this runs beside other groups, and c.held is set
+		g.held, c.held = held, true
+	}
 	for _, it := range g.frames {
 		it.waits = true
 	}
 }
 
-// awaitQuota waits for the group's turn, and sends its frames.
-func (c *writeCall) awaitQuota(ctx context.Context, g *limitedGroup) {
-	start := time.Now()
-	waiting, cancel := quota.WaitContext(ctx)
-	passed, after := c.p.quotas.AwaitTurn(waiting, g.limit(), g.waiter, c.p.calls.Draining())
-	cancel()
-	c.p.metrics.waits.Observe(time.Since(start).Seconds())
-	switch {
-	case passed:
-	case after > 0:
-		c.refuseItems(g.frames, overQuota(g.category, after))
-		return
-	default:
-		c.refuseItems(g.frames, errShutDown())
-		return
+// awaitQuotas waits for the group's turn at each quota that throttles it, and sends its frames.
+func (c *writeCall) awaitQuotas(ctx context.Context, g *limitedGroup) {
+	for g.waiter != nil {
+		l, start := &g.limits[g.passed], time.Now()
+		waiting, cancel := quota.WaitContext(ctx)
+		passed, after := c.p.quotas.AwaitTurn(waiting, *l, g.waiter, c.p.calls.Draining())
+		cancel()
+		c.p.metrics.waits.Observe(time.Since(start).Seconds())
+		switch {
+		case passed:
+		case after > 0:
+			c.refuseFrom(g, 0, l, after)
+			return
+		default:
+			c.refuseItems(g, 0, l, errShutDown())
+			return
+		}
+		for i := range g.frames {
+			c.countOverQuota("delayed", l, g.sizeOf(i))
+		}
+		g.waiter = nil
+		g.passed++
+		c.limitGroup(ctx, g)
 	}
-	c.countOverQuota("delayed", int(g.bytes))
 	c.deliverItems(ctx, g.frames)
-}
-
-// overQuota returns the error for frames over a quota, with a retry hint.
-func overQuota(c *scribev1.Category, after time.Duration) error {
-	return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, after,
-		"category %s is over its quota of %d bytes a second: try again in %v", c.GetName(), c.GetQuotaBytesPerSecond(), after.Round(time.Millisecond))
 }

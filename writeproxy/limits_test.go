@@ -78,7 +78,7 @@ func TestBlock(t *testing.T) {
 		if hint := results[1].GetError().GetRetryAfter().AsDuration(); hint.Round(time.Second) != 99*time.Second {
 			t.Errorf("hint %v after it", hint)
 		}
-		if got := gathered(t, registry)["scribe_writeproxy_over_quota_bytes_total/refused"]; got != 5*600 {
+		if got := gathered(t, registry)["scribe_writeproxy_over_quota_bytes_total/refused/category"]; got != 5*600 {
 			t.Errorf("%v bytes are counted as refused", got)
 		}
 	})
@@ -443,7 +443,7 @@ func TestManyQuotas(t *testing.T) {
 				t.Errorf("%d frames of %s were refused", n, name)
 			}
 		}
-		if n, _ := c.quotas.CountCategories(); n != categories {
+		if n, _ := c.quotas.CountQuotas(); n != categories {
 			t.Errorf("%d quotas are remembered", n)
 		}
 		<-time.After(time.Hour)
@@ -452,7 +452,7 @@ func TestManyQuotas(t *testing.T) {
 			c.write(sized(t, "x", 0, 100))
 			<-time.After(time.Second)
 		}
-		if n, _ := c.quotas.CountCategories(); n > 300 {
+		if n, _ := c.quotas.CountQuotas(); n > 300 {
 			t.Errorf("%d quotas are remembered of which one is in use", n)
 		}
 	})

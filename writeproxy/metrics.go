@@ -40,9 +40,9 @@ func newMetrics(p *Proxy) *proxyMetrics {
 		renewed:   set.Counter("renewed_frames_total", "Frames sent again because their category's logs were sealed, after the category was resolved again."),
 		placed:    set.Counter("placed_messages_total", "Messages that the proxy placed in shards by key or field, because their writer had not."),
 		probes:    set.CounterVec("probes_total", "Probes of batchers that get no frames, by result: alive or dead.", "result"),
-		overQuota: set.CounterVec("over_quota_bytes_total", "Bytes of frames over their category's quota, by what became of them: refused, delayed or left_out.", "outcome"),
+		overQuota: set.CounterVec("over_quota_bytes_total", "Bytes of frames over a quota, by what became of them, refused, delayed or left_out, and what the quota is of: category, prefix or owner.", "outcome", "quota"),
 		shed:      set.Counter("shed_bytes_total", "Bytes of frames refused because memory is short, for the sake of categories of higher priority."),
-		waits:     set.Histogram("throttle_seconds", "Time that frames waited for their category's quota.", prometheus.ExponentialBuckets(0.001, 2, 16)),
+		waits:     set.Histogram("throttle_seconds", "Time that frames waited for a quota.", prometheus.ExponentialBuckets(0.001, 2, 16)),
 	}
 	gauge := func(name, help string, read func() int) {
 		set.GaugeFunc(name, help, func() float64 { return float64(read()) })
@@ -50,8 +50,8 @@ func newMetrics(p *Proxy) *proxyMetrics {
 	gauge("batchers", "Batchers known.", func() int { return len(p.deps.Batchers()) })
 	gauge("batchers_left_alone", "Batchers that do not answer and are probed.", func() int { open, _ := p.fleet.countDegraded(); return open })
 	gauge("batchers_lightened", "Batchers that get less than their share because they are full or slow.", func() int { _, light := p.fleet.countDegraded(); return light })
-	gauge("quota_categories", "Categories with a quota that wrote lately.", func() int { known, _ := p.quotas.CountCategories(); return known })
-	gauge("quota_leases", "Categories of whose quota the proxy leases more than an equal share, since the other proxies use less.", func() int { _, leased := p.quotas.CountCategories(); return leased })
+	gauge("quota_categories", "Quotas of categories and tenants that were used lately.", func() int { known, _ := p.quotas.CountQuotas(); return known })
+	gauge("quota_leases", "Quotas of which the proxy leases more than an equal share, since the other proxies use less.", func() int { _, leased := p.quotas.CountQuotas(); return leased })
 	gauge("quota_proxies", "Write proxies that share the quotas.", p.quotas.CountSharers)
 	gauge("tracked_shards", "Logical shards whose traffic is remembered.", func() int { known, _ := p.traffic.countShards(); return known })
 	gauge("split_shards", "Logical shards with more than one micro-shard.", func() int { _, split := p.traffic.countShards(); return split })

@@ -39,7 +39,9 @@ type Deps struct {
 	Creator Creator
 	// Batchers returns an immutable snapshot of the known batchers. It returns the same slice while nothing changes.
 	Batchers func() []Batcher
-	// Proxies returns the number of write proxies in the cell, including this one: they share each category's quota. Nil or a
+	// Tenants returns the quotas of tenants; nil means that there are none.
+	Tenants func() *quota.Tenants
+	// Proxies returns the number of write proxies in the cell, including this one: they share each quota. Nil or a
 	// number below 1 means one. It is called often.
 	Proxies func() int
 	// Traffic counts what is written by category; nil = it is not counted.
@@ -109,6 +111,9 @@ func New(cfg Config, deps Deps) (*Proxy, error) {
 	deps.Logger = cmp.Or(deps.Logger, slog.New(slog.DiscardHandler))
 	if deps.Clock == nil {
 		deps.Clock = time.Now
+	}
+	if deps.Tenants == nil {
+		deps.Tenants = func() *quota.Tenants { return nil }
 	}
 	if deps.Plan == nil {
 		deps.Plan = func(uint32) *scribev1.CategoryPlan { return nil }

@@ -1,6 +1,9 @@
 package writeproxy
 
-import "scribe/internal/role/traffic"
+import (
+	"scribe/internal/role/quota"
+	"scribe/internal/role/traffic"
+)
 
 // countTraffic counts the outcomes of a request's frames by category, a run of neighbours of one category at a time. Frames of categories that do not
 // exist are not counted: their names are whatever somebody sent.
@@ -34,8 +37,15 @@ func (it *frameItem) countInto(a *traffic.Counts) {
 		a.WrittenBytes += uint64(len(it.bytes))
 	default:
 		a.FailedMessages += messages
-		if it.overQuota {
-			a.OverQuotaMessages += messages
+		switch it.overQuota {
+		case "":
+			return
+		case quota.OfOwner:
+			a.OverOwnerQuotaMessages += messages
+		case quota.OfPrefix:
+			a.OverPrefixQuotaMessages += messages
+		case quota.OfCategory:
 		}
+		a.OverQuotaMessages += messages
 	}
 }

@@ -128,7 +128,7 @@ func (c *writeCall) sendItems(ctx context.Context, items []frameItem) {
 	now, waiting := c.applyQuotas(ctx, items)
 	var group sync.WaitGroup
 	for _, g := range waiting {
-		group.Go(func() { c.awaitQuota(ctx, g) })
+		group.Go(func() { c.awaitQuotas(ctx, g) })
 	}
 	c.deliverItems(ctx, now)
 	group.Wait()

@@ -509,17 +509,26 @@ func quotaText(c *scribev1.Category) string {
 
 // readQuotaText is the quotas for reading for people.
 func readQuotaText(c *scribev1.Category) string {
-	var limits []string
-	if n := c.GetReadQuotaBytesPerSecond(); n > 0 {
-		limits = append(limits, fmt.Sprintf("%v/s", units.Bytes(n))) //nolint:gosec // a quota beyond int64 is none
+	text := limitsText(c.GetReadQuotaBytesPerSecond(), c.GetReadQuotaRequestsPerSecond())
+	if text == "-" {
+		return text
 	}
-	if n := c.GetReadQuotaRequestsPerSecond(); n > 0 {
-		limits = append(limits, fmt.Sprintf("%d requests/s", n))
+	return text + " " + quotaModeName(c.GetReadQuotaMode())
+}
+
+// limitsText is limits of bytes and requests a second for people.
+func limitsText(bytes, requests uint64) string {
+	var limits []string
+	if bytes > 0 {
+		limits = append(limits, fmt.Sprintf("%v/s", units.Bytes(bytes))) //nolint:gosec // a quota beyond int64 is none
+	}
+	if requests > 0 {
+		limits = append(limits, fmt.Sprintf("%d requests/s", requests))
 	}
 	if len(limits) == 0 {
 		return "-"
 	}
-	return strings.Join(limits, ", ") + " " + quotaModeName(c.GetReadQuotaMode())
+	return strings.Join(limits, ", ")
 }
 
 // clampUint32 keeps a size that no field can hold above every limit, so that the server refuses it with its own words.

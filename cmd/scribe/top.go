@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,13 +40,15 @@ the quota, and the readers with the lag of the one that is furthest behind. Writ
 
   IN, OUT    bytes a second, frames as written and payloads as sent (compressed, or the columns of a query); MSGS messages a second
   ERRORS     messages that were not stored and payloads that could not be served, a second, those over quota included
-  QUOTA      bytes written as a share of the quota; a + says that messages were refused or left out for it
+  QUOTA      bytes written as a share of the quota, that of the category, the owner or the prefix; a + says that messages were refused or left
+             out for it, +owner and +prefix that they were refused for the quota of the owner, or of a prefix of the name
   READERS    open read streams; LAG is how long ago the oldest message was stored that one of them has not been sent
 
 Each process counts its 10,000 busiest categories; all others are in the line (rest).`,
 		Example: `  scribe top
   scribe top --sort errors --filter web.
   scribe top --by owner --interval 10s
+  scribe top --by prefix
   scribe top -o json | jq -r '.categories[] | select(.quota_used > 0.8) | .category'`,
 		Args: cobra.NoArgs,
 	}
@@ -54,7 +57,7 @@ Each process counts its 10,000 busiest categories; all others are in the line (r
 	format := tableFlag(cmd)
 	fs.Var(&f.interval, "interval", "time over which rates are measured, at least 100ms")
 	fs.StringVar(&f.sort, "sort", "bytes", "order: "+listChoices(survey.SortNames()))
-	fs.StringVar(&f.by, "by", "category", "a line for each category or owner")
+	fs.StringVar(&f.by, "by", "category", "a line for each category, each owner, or each prefix that has a quota")
 	fs.StringVar(&f.prefix, "filter", "", "only categories whose names begin so")
 	fs.StringVar(&f.owner, "owner", "", "only categories of this owner")
 	fs.IntVarP(&f.rows, "rows", "n", f.rows, "at most so many lines; 0 = all")
@@ -81,7 +84,7 @@ func (f *topFlags) checkFlags() error {
 	if f.rows < 0 {
 		return usageError(fmt.Errorf("invalid value %d for --rows: want 0 or more", f.rows))
 	}
-	return errors.Join(checkChoice("--sort", f.sort, survey.SortNames()...), checkChoice("--by", f.by, "category", "owner"))
+	return errors.Join(checkChoice("--sort", f.sort, survey.SortNames()...), checkChoice("--by", f.by, survey.ByNames...))
 }
 
 // runTop measures and shows until it is enough.
@@ -161,7 +164,7 @@ func printTop(out io.Writer, v *survey.TrafficView) error {
 		if row.Owner != "" && name != "" {
 			name += " (" + row.Owner + ")"
 		} else if name == "" {
-			name = row.Owner
+			name = cmp.Or(row.Owner, row.Prefix)
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", name, units.About(row.WrittenBytes), rateText(row.WrittenMessages), units.About(row.ReadBytes),
 			rateText(row.ReadMessages), rateText(row.Errors), quotaUseText(&row), row.Readers, lagOfReaders(row.Lag))
@@ -196,12 +199,17 @@ func lagOfReaders(seconds float64) string {
 }
 
 func quotaUseText(r *survey.TrafficRow) string {
-	if r.Quota == 0 && r.QuotaUsed == 0 {
-		return "-"
+	var text string
+	if r.Quota > 0 || r.QuotaUsed > 0 {
+		text = fmt.Sprintf("%.0f%%", 100*r.QuotaUsed)
 	}
-	text := fmt.Sprintf("%.0f%%", 100*r.QuotaUsed)
-	if r.OverQuota+r.Sampled > 0 {
+	switch {
+	case r.OverOwner > 0:
+		text += "+owner"
+	case r.OverPrefix > 0:
+		text += "+prefix"
+	case r.OverQuota+r.Sampled > 0 && text != "":
 		text += "+"
 	}
-	return text
+	return cmp.Or(text, "-")
 }

@@ -39,6 +39,8 @@ func (p *countingProcess) GetTraffic(_ context.Context, req *scribev1.GetTraffic
 			Category: c.GetCategory(), Owner: c.GetOwner(), WrittenBytes: p.asked * c.GetWrittenBytes(), WrittenMessages: p.asked * c.GetWrittenMessages(),
 			FailedMessages: p.asked * c.GetFailedMessages(), OverQuotaMessages: p.asked * c.GetOverQuotaMessages(), ReadBytes: p.asked * c.GetReadBytes(),
 			QuotaBytesPerSecond: c.GetQuotaBytesPerSecond(), Readers: c.GetReaders(), Lag: c.GetLag(),
+			OverOwnerQuotaMessages: p.asked * c.GetOverOwnerQuotaMessages(), OverPrefixQuotaMessages: p.asked * c.GetOverPrefixQuotaMessages(),
+			OwnerQuotaBytesPerSecond: c.GetOwnerQuotaBytesPerSecond(), QuotaPrefix: c.GetQuotaPrefix(), PrefixQuotaBytesPerSecond: c.GetPrefixQuotaBytesPerSecond(),
 		})
 	}
 	return res, nil

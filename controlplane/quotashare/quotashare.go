@@ -1,4 +1,4 @@
-// Package quotashare divides the quotas of categories among the processes that enforce them, by what each wants: [Divider] is a state
+// Package quotashare divides the quotas of categories and tenants among the processes that enforce them, by what each wants: [Divider] is a state
 // machine without I/O, which the control plane drives.
 //
 // A quota is divided by water-filling: who wants less than the level gets what it wants, the others get the level, so that nobody gets less
@@ -14,14 +14,16 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"scribe/internal/role/quota"
 )
 
 const (
-	// divideEvery is the least time between two divisions of a category's quota, however many reports name it.
+	// divideEvery is the least time between two divisions of a quota, however many reports name it.
 	divideEvery = 100 * time.Millisecond
 	// sweepEvery is the time between two searches for processes that report no more.
 	sweepEvery = time.Second
-	// maxClaims bounds the categories of all reports. What is beyond it has the equal share.
+	// maxClaims bounds the quotas of all reports. What is beyond it has the equal share.
 	maxClaims = 1_000_000
 	// maxCorrection bounds the correction of the level, as a part of the quota.
 	maxCorrection = 0.2
@@ -32,11 +34,11 @@ const (
 	correctWithin = 1.0
 )
 
-// Demand is what a process wants of a category's quota, and what it has let pass since its last report: see scribe.v1.QuotaDemand.
+// Demand is what a process wants of a quota, and what it has let pass since its last report: see scribe.v1.QuotaDemand.
 type Demand struct {
-	Category uint32
-	Wanted   float64
-	Passed   float64
+	quota.Key
+	Wanted float64
+	Passed float64
 }
 
 // Report is all that a process wants.
@@ -44,7 +46,7 @@ type Report struct {
 	Member string
 	// Role tells apart the quotas that a process enforces in different roles.
 	Role int32
-	// Demands name a category at most once.
+	// Demands name a quota at most once, and are the largest first.
 	Demands []Demand
 	// Cut says that there are more, each smaller than those.
 	Cut bool
@@ -60,12 +62,12 @@ type Sharers struct {
 
 // Divider divides quotas. It is not safe for concurrent use. Times are relative to any fixed instant.
 type Divider struct {
-	lease      time.Duration
-	reporters  map[reporterKey]*reporter
-	categories map[categoryKey]*division
-	claims     int
-	swept      time.Duration
-	divisions  uint64
+	lease     time.Duration
+	reporters map[reporterKey]*reporter
+	quotas    map[quotaKey]*division
+	claims    int
+	swept     time.Duration
+	divisions uint64
 }
 
 type reporterKey struct {
@@ -73,21 +75,21 @@ type reporterKey struct {
 	role   int32
 }
 
-type categoryKey struct {
-	category uint32
-	role     int32
+type quotaKey struct {
+	quota.Key
+	role int32
 }
 
 // reporter is a process that reports.
 type reporter struct {
-	at         time.Duration // of the last report
-	number     uint64        // of the last report, from 1
-	categories []uint32      // in which it has claims
+	at     time.Duration // of the last report
+	number uint64        // of the last report, from 1
+	quotas []quota.Key   // to which it has claims
 	// least is the least demand of a report that was cut, 0 if it was not.
 	least float64
 }
 
-// division is the state of one category's quota.
+// division is the state of one quota.
 type division struct {
 	claims map[string]*claim // by member
 	at     time.Duration     // of the last division
@@ -111,12 +113,12 @@ func New(lease time.Duration) *Divider {
 
 // Restart forgets everything: the processes have equal shares, once their leases have ended, until they report.
 func (d *Divider) Restart() {
-	d.reporters, d.categories, d.claims = map[reporterKey]*reporter{}, map[categoryKey]*division{}, 0
+	d.reporters, d.quotas, d.claims = map[reporterKey]*reporter{}, map[quotaKey]*division{}, 0
 }
 
-// CountDivided returns the number of categories that are divided, and of divisions since the start.
-func (d *Divider) CountDivided() (categories int, divisions uint64) {
-	return len(d.categories), d.divisions
+// CountDivided returns the number of quotas that are divided, and of divisions since the start.
+func (d *Divider) CountDivided() (quotas int, divisions uint64) {
+	return len(d.quotas), d.divisions
 }
 
 // TakeReport takes a report over, divides the quotas that are due, and returns the shares above the equal one that the process leases.
@@ -137,33 +139,33 @@ func (d *Divider) TakeReport(now time.Duration, r Report, s Sharers) []Demand {
 		from.least = r.Demands[n-1].Wanted
 	}
 	equal := 1 / float64(max(s.All, 1))
-	before := from.categories
-	from.categories = make([]uint32, 0, len(r.Demands))
+	before := from.quotas
+	from.quotas = make([]quota.Key, 0, len(r.Demands))
 	var leases []Demand
 	for _, want := range r.Demands {
 		c := d.claimShare(r, from.number, want)
 		if c == nil {
 			continue
 		}
-		from.categories = append(from.categories, want.Category)
-		d.divideDue(now, categoryKey{want.Category, r.Role}, s)
+		from.quotas = append(from.quotas, want.Key)
+		d.divideDue(now, quotaKey{want.Key, r.Role}, s)
 		if c.share > equal {
-			leases = append(leases, Demand{Category: want.Category, Wanted: c.share})
+			leases = append(leases, Demand{Key: want.Key, Wanted: c.share})
 		}
 	}
-	for _, category := range before {
-		d.releaseClaim(categoryKey{category, r.Role}, r.Member, from.number)
+	for _, key := range before {
+		d.releaseClaim(quotaKey{key, r.Role}, r.Member, from.number)
 	}
-	if len(from.categories) == 0 {
+	if len(from.quotas) == 0 {
 		delete(d.reporters, key)
 	}
 	return leases
 }
 
-// claimShare notes what a process wants of a category. It returns nil if there are too many claims.
+// claimShare notes what a process wants of a quota. It returns nil if there are too many claims.
 func (d *Divider) claimShare(r Report, number uint64, want Demand) *claim {
-	key := categoryKey{want.Category, r.Role}
-	div := d.categories[key]
+	key := quotaKey{want.Key, r.Role}
+	div := d.quotas[key]
 	if div == nil {
 		div = &division{claims: map[string]*claim{}}
 	}
@@ -174,7 +176,7 @@ func (d *Divider) claimShare(r Report, number uint64, want Demand) *claim {
 		}
 		c = &claim{}
 		div.claims[r.Member] = c
-		d.categories[key] = div
+		d.quotas[key] = div
 		d.claims++
 	}
 	c.wanted, c.report = want.Wanted, number
@@ -182,9 +184,9 @@ func (d *Divider) claimShare(r Report, number uint64, want Demand) *claim {
 	return c
 }
 
-// releaseClaim removes the claim of a process that its last report, with a number, did not name, and the category with the last one.
-func (d *Divider) releaseClaim(key categoryKey, member string, number uint64) {
-	div := d.categories[key]
+// releaseClaim removes the claim of a process that its last report, with a number, did not name, and the quota with the last one.
+func (d *Divider) releaseClaim(key quotaKey, member string, number uint64) {
+	div := d.quotas[key]
 	if div == nil {
 		return
 	}
@@ -194,7 +196,7 @@ func (d *Divider) releaseClaim(key categoryKey, member string, number uint64) {
 	delete(div.claims, member)
 	d.claims--
 	if len(div.claims) == 0 {
-		delete(d.categories, key)
+		delete(d.quotas, key)
 	}
 }
 
@@ -208,16 +210,16 @@ func (d *Divider) sweepReporters(now time.Duration) {
 		if now-r.at <= d.lease {
 			continue
 		}
-		for _, category := range r.categories {
-			d.releaseClaim(categoryKey{category, key.role}, key.member, 0)
+		for _, q := range r.quotas {
+			d.releaseClaim(quotaKey{q, key.role}, key.member, 0)
 		}
 		delete(d.reporters, key)
 	}
 }
 
-// divideDue divides a category's quota, unless it was divided a moment ago.
-func (d *Divider) divideDue(now time.Duration, key categoryKey, s Sharers) {
-	div := d.categories[key]
+// divideDue divides a quota, unless it was divided a moment ago.
+func (d *Divider) divideDue(now time.Duration, key quotaKey, s Sharers) {
+	div := d.quotas[key]
 	if div.at != 0 && now-div.at < divideEvery {
 		return
 	}

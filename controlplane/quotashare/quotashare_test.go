@@ -7,13 +7,15 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"scribe/internal/role/quota"
 )
 
 const lease = 5 * time.Second
 
 // take reports demands of one category and returns the share that is leased, 0 for none.
 func take(d *Divider, now time.Duration, member string, wanted, passed float64, s Sharers) float64 {
-	for _, l := range d.TakeReport(now, Report{Member: member, Demands: []Demand{{7, wanted, passed}}}, s) {
+	for _, l := range d.TakeReport(now, Report{Member: member, Demands: []Demand{{quota.Key{Category: 7}, wanted, passed}}}, s) {
 		return l.Wanted
 	}
 	return 0
@@ -58,7 +60,7 @@ func TestOthersAreReservedFor(t *testing.T) {
 	d := New(lease)
 	wantShare(t, "beside two mute ones", take(d, time.Second, "a", 10, 0, Sharers{All: 4, Mute: 2}), 0.5)
 	d.Restart()
-	d.TakeReport(time.Second, Report{Member: "busy", Demands: []Demand{{8, 5, 0}, {9, 0.2, 0}}, Cut: true}, Sharers{All: 4})
+	d.TakeReport(time.Second, Report{Member: "busy", Demands: []Demand{{quota.Key{Category: 8}, 5, 0}, {quota.Key{Category: 9}, 0.2, 0}}, Cut: true}, Sharers{All: 4})
 	wantShare(t, "beside one whose smallest demand is a fifth", take(d, time.Second, "a", 10, 0, Sharers{All: 4}), 0.8)
 	if n, _ := d.CountDivided(); n != 3 {
 		t.Errorf("%d categories are divided", n)

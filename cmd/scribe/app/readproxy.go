@@ -95,7 +95,7 @@ func (a *App) startReadProxy(ctx context.Context) error {
 	}
 	p, err := readproxy.New(a.cfg.readProxyConfig(), readproxy.Deps{
 		Blobs: a.regionStore, Peers: func(name string) readproxy.Peer { return a.parts.regions.peers[name] },
-		Sharers: func() int { return a.countSharers(scribev1.Role_ROLE_READPROXY) }, Categories: a.parts.catalog, Annotations: a.parts.log, CPUTime: a.opts.Host.CPUTime,
+		Sharers: func() int { return a.countSharers(scribev1.Role_ROLE_READPROXY) }, Categories: a.parts.catalog, Tenants: a.parts.catalog.Tenants, Annotations: a.parts.log, CPUTime: a.opts.Host.CPUTime,
 		Traffic: a.traffic, Random: a.opts.Host.Random.Named("read proxy"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {

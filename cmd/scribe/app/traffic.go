@@ -22,11 +22,11 @@ func (s processService) GetTraffic(_ context.Context, req *scribev1.GetTrafficRe
 	}
 	busiest, rest := s.a.traffic.Busiest(limit, req.GetPrefix())
 	res := &scribev1.GetTrafficResponse{
-		Id: s.a.id, Now: s.a.opts.Host.unixMicro(), StartedAt: s.a.started.UnixMicro(), Rest: trafficMessage(traffic.CategoryCounts{Counts: rest}),
+		Id: s.a.id, Now: s.a.opts.Host.unixMicro(), StartedAt: s.a.started.UnixMicro(), Rest: s.a.trafficMessage(traffic.CategoryCounts{Counts: rest}),
 	}
 	byName := make(map[string]*scribev1.CategoryTraffic, len(busiest))
 	for i := range busiest {
-		m := trafficMessage(busiest[i])
+		m := s.a.trafficMessage(busiest[i])
 		byName[m.GetCategory()] = m
 		res.Categories = append(res.Categories, m)
 	}
@@ -51,10 +51,17 @@ func (s processService) lags(limit int, prefix string) []readstream.CategoryLag 
 	return lags[:min(len(lags), limit)]
 }
 
-func trafficMessage(c traffic.CategoryCounts) *scribev1.CategoryTraffic {
+// trafficMessage returns what was counted of a category, with the quotas of its tenants as they are now.
+func (a *App) trafficMessage(c traffic.CategoryCounts) *scribev1.CategoryTraffic {
+	var ofPrefix, ofOwner *scribev1.TenantQuota
+	if a.parts.catalog != nil {
+		ofPrefix, ofOwner = a.parts.catalog.Tenants().QuotasOf(c.Name, c.Owner)
+	}
 	return &scribev1.CategoryTraffic{
 		Category: c.Name, Owner: c.Owner, QuotaBytesPerSecond: c.Quota,
 		WrittenBytes: c.WrittenBytes, WrittenMessages: c.WrittenMessages, FailedMessages: c.FailedMessages, OverQuotaMessages: c.OverQuotaMessages,
 		SampledMessages: c.SampledMessages, ReadBytes: c.ReadBytes, ReadPayloads: c.ReadPayloads, ReadMessages: c.ReadMessages, FailedPayloads: c.FailedPayloads,
+		OverOwnerQuotaMessages: c.OverOwnerQuotaMessages, OverPrefixQuotaMessages: c.OverPrefixQuotaMessages,
+		OwnerQuotaBytesPerSecond: ofOwner.GetWriteBytesPerSecond(), QuotaPrefix: ofPrefix.GetPrefix(), PrefixQuotaBytesPerSecond: ofPrefix.GetWriteBytesPerSecond(),
 	}
 }

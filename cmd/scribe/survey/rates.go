@@ -17,7 +17,7 @@ import (
 
 // RowChoice says which rows of a measurement are wanted, and in which order.
 type RowChoice struct {
-	// Sort is one of SortNames, By is "category" or "owner".
+	// Sort is one of SortNames, By is one of ByNames.
 	Sort, By string
 	// Owner keeps the categories of one owner; empty = all.
 	Owner string
@@ -25,10 +25,14 @@ type RowChoice struct {
 	Rows int
 }
 
-// TrafficRow is what went through a cell of a category, or of an owner's categories. Rates are a second.
+// ByNames are what rows can be of.
+var ByNames = []string{"category", "owner", "prefix"}
+
+// TrafficRow is what went through a cell of a category, or of an owner's categories, or of those under the quota of a prefix. Rates are a second.
 type TrafficRow struct {
 	Category        string  `json:"category,omitempty"`
 	Owner           string  `json:"owner,omitempty"`
+	Prefix          string  `json:"prefix,omitempty"`
 	WrittenBytes    float64 `json:"written_bytes_per_second"`
 	WrittenMessages float64 `json:"written_messages_per_second"`
 	ReadBytes       float64 `json:"read_bytes_per_second"`
@@ -36,18 +40,23 @@ type TrafficRow struct {
 	// Errors are messages that were not stored, and payloads that could not be served.
 	Errors    float64 `json:"errors_per_second"`
 	OverQuota float64 `json:"over_quota_messages_per_second"`
-	Sampled   float64 `json:"sampled_messages_per_second"`
+	// OverOwner and OverPrefix are those of OverQuota that were over the quota of the owner, or of a prefix of the name.
+	OverOwner  float64 `json:"over_owner_quota_messages_per_second,omitempty"`
+	OverPrefix float64 `json:"over_prefix_quota_messages_per_second,omitempty"`
+	Sampled    float64 `json:"sampled_messages_per_second"`
 	// Quota is in bytes a second, 0 = none; QuotaUsed is the part of it that was written.
 	Quota     float64 `json:"quota_bytes_per_second,omitempty"`
 	QuotaUsed float64 `json:"quota_used,omitempty"`
 	Readers   uint32  `json:"readers"`
 	Lag       float64 `json:"lag_seconds"`
 	Pending   uint64  `json:"pending_pointers"`
+	// ownerQuota and prefixQuota are those that a category is under besides its own.
+	ownerQuota, prefixQuota float64
 }
 
 // TrafficView is one measurement.
 type TrafficView struct {
-	// By is the heading of the first column: CATEGORY or OWNER.
+	// By is the heading of the first column: CATEGORY, OWNER or PREFIX.
 	By string `json:"-"`
 	// Seconds is how far apart the two looks were.
 	Seconds    float64      `json:"interval_seconds"`
@@ -82,6 +91,8 @@ func (r *TrafficRow) addRow(o *TrafficRow) {
 	r.ReadMessages += o.ReadMessages
 	r.Errors += o.Errors
 	r.OverQuota += o.OverQuota
+	r.OverOwner += o.OverOwner
+	r.OverPrefix += o.OverPrefix
 	r.Sampled += o.Sampled
 	r.Quota += o.Quota
 	r.Readers += o.Readers
@@ -103,6 +114,7 @@ func ratesOf(before, after *scribev1.CategoryTraffic, seconds float64) TrafficRo
 		WrittenBytes: rate((*scribev1.CategoryTraffic).GetWrittenBytes), WrittenMessages: rate((*scribev1.CategoryTraffic).GetWrittenMessages),
 		ReadBytes: rate((*scribev1.CategoryTraffic).GetReadBytes), ReadMessages: rate((*scribev1.CategoryTraffic).GetReadMessages),
 		Errors:    rate((*scribev1.CategoryTraffic).GetFailedMessages) + rate((*scribev1.CategoryTraffic).GetFailedPayloads),
+		OverOwner: rate((*scribev1.CategoryTraffic).GetOverOwnerQuotaMessages), OverPrefix: rate((*scribev1.CategoryTraffic).GetOverPrefixQuotaMessages),
 		OverQuota: rate((*scribev1.CategoryTraffic).GetOverQuotaMessages), Sampled: rate((*scribev1.CategoryTraffic).GetSampledMessages),
 		Readers: after.GetReaders(), Lag: float64(after.GetLag()) / 1e6, Pending: after.GetPendingPointers(),
 	}
@@ -133,6 +145,9 @@ func (f *RowChoice) CompareSamples(before, after *TrafficSample) *TrafficView {
 			}
 			rows[row.Category].addRow(&row)
 			quotas[row.Category] = max(quotas[row.Category], float64(c.GetQuotaBytesPerSecond()))
+			sum := rows[row.Category]
+			sum.ownerQuota, sum.prefixQuota = max(sum.ownerQuota, float64(c.GetOwnerQuotaBytesPerSecond())), max(sum.prefixQuota, float64(c.GetPrefixQuotaBytesPerSecond()))
+			sum.Prefix = cmp.Or(sum.Prefix, c.GetQuotaPrefix())
 		}
 		rest := ratesOf(old.GetRest(), now.GetRest(), v.Seconds)
 		v.Rest.addRow(&rest)
@@ -146,8 +161,15 @@ func (f *RowChoice) CompareSamples(before, after *TrafficSample) *TrafficView {
 	if f.Owner != "" {
 		v.Rest = TrafficRow{Category: v.Rest.Category} // whose they are is not known
 	}
-	if f.By == "owner" {
-		v.By, rows = "OWNER", sumByOwner(rows)
+	switch f.By {
+	case "owner":
+		v.By, rows = "OWNER", sumRows(rows, func(row *TrafficRow) (TrafficRow, float64) {
+			return TrafficRow{Owner: cmp.Or(row.Owner, "(nobody)")}, row.ownerQuota
+		})
+	case "prefix":
+		v.By, rows = "PREFIX", sumRows(rows, func(row *TrafficRow) (TrafficRow, float64) {
+			return TrafficRow{Prefix: cmp.Or(row.Prefix, "(no quota)")}, row.prefixQuota
+		})
 	}
 	v.takeRows(f, rows)
 	for _, err := range after.Failed {
@@ -156,21 +178,24 @@ func (f *RowChoice) CompareSamples(before, after *TrafficSample) *TrafficView {
 	return v
 }
 
-// sumByOwner returns a row for each owner. Of quotas, the use of that counts which is used most.
-func sumByOwner(rows map[string]*TrafficRow) map[string]*TrafficRow {
-	owners := map[string]*TrafficRow{}
+// sumRows returns a row for each tenant: tenantOf returns a row that names the tenant of a category, and the tenant's quota. Where it has none, the use
+// of that quota of a category counts which is used most.
+func sumRows(rows map[string]*TrafficRow, tenantOf func(*TrafficRow) (TrafficRow, float64)) map[string]*TrafficRow {
+	sums := map[string]*TrafficRow{}
 	for _, row := range rows {
-		owner := cmp.Or(row.Owner, "(nobody)")
-		if owners[owner] == nil {
-			owners[owner] = &TrafficRow{Owner: owner}
+		tenant, quota := tenantOf(row)
+		name := cmp.Or(tenant.Owner, tenant.Prefix)
+		if sums[name] == nil {
+			sums[name] = &tenant
 		}
-		sum := owners[owner]
+		sum := sums[name]
+		before := sum.Quota
 		sum.addRow(row)
-		if sum.Quota = 0; row.Quota > 0 {
+		if sum.Quota = max(before, quota); row.Quota > 0 {
 			sum.QuotaUsed = max(sum.QuotaUsed, row.WrittenBytes/row.Quota)
 		}
 	}
-	return owners
+	return sums
 }
 
 // takeRows sorts the rows, and adds those that are too many to the rest.
@@ -186,7 +211,7 @@ func (v *TrafficView) takeRows(f *RowChoice, rows map[string]*TrafficRow) {
 	v.Total.addRow(&v.Rest)
 	order := orders[f.Sort]
 	slices.SortFunc(all, func(a, b *TrafficRow) int {
-		byName := cmp.Or(cmp.Compare(a.Category, b.Category), cmp.Compare(a.Owner, b.Owner))
+		byName := cmp.Or(cmp.Compare(a.Category, b.Category), cmp.Compare(a.Owner, b.Owner), cmp.Compare(a.Prefix, b.Prefix))
 		if order == nil {
 			return byName
 		}

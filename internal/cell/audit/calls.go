@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"scribe/internal/role/quota"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/proto/scribe/v1/scribev1connect"
@@ -16,19 +17,21 @@ import (
 
 // Procedures are the calls that the trail has: all that change something but messages and positions.
 var Procedures = map[string]bool{
-	scribev1connect.ControlServiceCreateCategoryProcedure: true,
-	scribev1connect.ControlServiceUpdateCategoryProcedure: true,
-	scribev1connect.ControlServiceDeleteCategoryProcedure: true,
-	scribev1connect.GroupServiceResetGroupProcedure:       true,
-	scribev1connect.GroupServiceDeleteGroupProcedure:      true,
-	scribev1connect.NodeServiceAddNodeProcedure:           true,
-	scribev1connect.NodeServiceReplaceNodeProcedure:       true,
-	scribev1connect.NodeServiceRemoveNodeProcedure:        true,
-	scribev1connect.NodeServiceDetachCellProcedure:        true,
-	scribev1connect.AccessServiceIssueTokenProcedure:      true,
-	scribev1connect.AccessServiceRevokeTokenProcedure:     true,
-	scribev1connect.AccessServiceAddGrantsProcedure:       true,
-	scribev1connect.AccessServiceRemoveGrantsProcedure:    true,
+	scribev1connect.ControlServiceCreateCategoryProcedure:    true,
+	scribev1connect.ControlServiceUpdateCategoryProcedure:    true,
+	scribev1connect.ControlServiceDeleteCategoryProcedure:    true,
+	scribev1connect.ControlServiceSetTenantQuotaProcedure:    true,
+	scribev1connect.ControlServiceRemoveTenantQuotaProcedure: true,
+	scribev1connect.GroupServiceResetGroupProcedure:          true,
+	scribev1connect.GroupServiceDeleteGroupProcedure:         true,
+	scribev1connect.NodeServiceAddNodeProcedure:              true,
+	scribev1connect.NodeServiceReplaceNodeProcedure:          true,
+	scribev1connect.NodeServiceRemoveNodeProcedure:           true,
+	scribev1connect.NodeServiceDetachCellProcedure:           true,
+	scribev1connect.AccessServiceIssueTokenProcedure:         true,
+	scribev1connect.AccessServiceRevokeTokenProcedure:        true,
+	scribev1connect.AccessServiceAddGrantsProcedure:          true,
+	scribev1connect.AccessServiceRemoveGrantsProcedure:       true,
 }
 
 // Interceptor returns what notes the calls of Procedures with their outcomes.
@@ -69,6 +72,10 @@ func targetOf(req any) string {
 	switch r := req.(type) {
 	case interface{ GetCategory() *scribev1.Category }:
 		return r.GetCategory().GetName()
+	case *scribev1.SetTenantQuotaRequest:
+		return quota.TenantText(r.GetQuota().GetOwner(), r.GetQuota().GetPrefix())
+	case *scribev1.RemoveTenantQuotaRequest:
+		return quota.TenantText(r.GetOwner(), r.GetPrefix())
 	case interface{ GetName() string }:
 		return r.GetName()
 	case interface{ GetGroup() string }:

@@ -19,6 +19,7 @@ import (
 	"scribe/internal/base/lifecycle"
 	"scribe/internal/cell/watch"
 	"scribe/internal/format/record"
+	"scribe/internal/role/quota"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -33,6 +34,7 @@ type View struct {
 
 	index   atomic.Pointer[categoryIndex]
 	plans   atomic.Pointer[planSet] // replaced with mu held
+	tenants atomic.Pointer[quota.Tenants]
 	flights singleflight.Group
 	limiter *rate.Limiter
 	// questions are the running requests of Resolve.
@@ -164,6 +166,7 @@ func (v *View) applyMessage(msg *scribev1.WatchCategoriesResponse) (complete, ch
 		v.putNewer(x, c)
 	}
 	v.applyPlans(msg)
+	tenants := v.applyTenants(msg)
 	for _, name := range msg.GetDeleted() {
 		// Remove it in any revision: if Resolve knows of a newer one, the watch will deliver that too.
 		x.removeName(name)
@@ -184,7 +187,7 @@ func (v *View) applyMessage(msg *scribev1.WatchCategoriesResponse) (complete, ch
 			delete(v.mu.ahead, name)
 		}
 	}
-	return complete, complete || len(msg.GetUpdated()) > 0 || len(msg.GetDeleted()) > 0
+	return complete, complete || tenants || len(msg.GetUpdated()) > 0 || len(msg.GetDeleted()) > 0
 }
 
 // putNewer adds a category from the control plane, unless the index has a newer revision. v.mu is held.

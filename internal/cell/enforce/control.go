@@ -108,6 +108,46 @@ func (s controlService) ListCategories(ctx context.Context, req *scribev1.ListCa
 	}
 }
 
+// SetTenantQuota implements rpc.ControlService. A quota bounds what those who manage categories may give themselves, so only who may manage every
+// category sets it.
+func (s controlService) SetTenantQuota(ctx context.Context, req *scribev1.SetTenantQuotaRequest) (*scribev1.SetTenantQuotaResponse, error) {
+	if err := s.e.allowTenantQuotas(ctx); err != nil {
+		return nil, err
+	}
+	return s.ControlService.SetTenantQuota(ctx, req)
+}
+
+// RemoveTenantQuota implements rpc.ControlService.
+func (s controlService) RemoveTenantQuota(ctx context.Context, req *scribev1.RemoveTenantQuotaRequest) (*scribev1.RemoveTenantQuotaResponse, error) {
+	if err := s.e.allowTenantQuotas(ctx); err != nil {
+		return nil, err
+	}
+	return s.ControlService.RemoveTenantQuota(ctx, req)
+}
+
+func (e *Enforcer) allowTenantQuotas(ctx context.Context) error {
+	if e.IsFree(ctx) {
+		return nil
+	}
+	return e.AllowCell(ctx, access.Manage, "change the quotas of owners and prefixes")
+}
+
+// ListTenantQuotas implements rpc.ControlService. It leaves out tenants of whose categories the caller may not see all.
+func (s controlService) ListTenantQuotas(ctx context.Context, req *scribev1.ListTenantQuotasRequest) (*scribev1.ListTenantQuotasResponse, error) {
+	res, err := s.ControlService.ListTenantQuotas(ctx, req)
+	if err != nil || s.e.IsFree(ctx) {
+		return res, err
+	}
+	set, p, now := s.e.rights.Set(), principal.FromContext(ctx), s.e.now()
+	seen := &scribev1.ListTenantQuotasResponse{}
+	for _, q := range res.GetQuotas() {
+		if set.Decide(p, access.All, q.GetPrefix(), q.GetOwner(), now) == access.Allowed {
+			seen.Quotas = append(seen.Quotas, q)
+		}
+	}
+	return seen, nil
+}
+
 // AllowsAll reports whether the caller of ctx sees every category.
 func (e *Enforcer) AllowsAll(ctx context.Context) bool {
 	return e.rights.Set().Decide(principal.FromContext(ctx), access.All, "", "", e.now()) == access.Allowed

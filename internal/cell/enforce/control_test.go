@@ -71,6 +71,20 @@ func (p *plane) ListCategories(_ context.Context, req *scribev1.ListCategoriesRe
 	return res, nil
 }
 
+func (p *plane) SetTenantQuota(_ context.Context, req *scribev1.SetTenantQuotaRequest) (*scribev1.SetTenantQuotaResponse, error) {
+	p.calls = append(p.calls, "set quota")
+	return &scribev1.SetTenantQuotaResponse{Quota: req.GetQuota()}, nil
+}
+
+func (p *plane) RemoveTenantQuota(context.Context, *scribev1.RemoveTenantQuotaRequest) (*scribev1.RemoveTenantQuotaResponse, error) {
+	p.calls = append(p.calls, "remove quota")
+	return &scribev1.RemoveTenantQuotaResponse{}, nil
+}
+
+func (p *plane) ListTenantQuotas(context.Context, *scribev1.ListTenantQuotasRequest) (*scribev1.ListTenantQuotasResponse, error) {
+	return &scribev1.ListTenantQuotasResponse{Quotas: []*scribev1.TenantQuota{{Owner: "shop"}, {Owner: "team"}, {Prefix: "a."}, {Prefix: "web."}}}, nil
+}
+
 func (p *plane) GetStatus(context.Context, *scribev1.GetStatusRequest) (*scribev1.GetStatusResponse, error) {
 	return &scribev1.GetStatusResponse{Categories: 7, Members: []*scribev1.Member{{Id: "m"}}}, nil
 }
@@ -265,5 +279,40 @@ func TestGroups(t *testing.T) {
 	wantReason(t, join("alice", "g2", "b"), denied)
 	if want := "describe g1, commit g2, join g1, join fresh"; strings.Join(inner.calls, ", ") != want {
 		t.Errorf("carried out: %q, want %q", inner.calls, want)
+	}
+}
+
+// TestTenantQuotas: only who may manage every category changes the quotas of tenants; others see those of tenants of whom they see everything.
+func TestTenantQuotas(t *testing.T) {
+	e, _ := newEnforcer(t, nil, "alice manage:a.* write:owner=team", "part read:web.access", "root manage:*", "reader read:*")
+	p := &plane{}
+	s := e.Services(rpc.Services{Control: p}).Control
+	for _, who := range []string{"", "alice", "reader"} {
+		_, set := s.SetTenantQuota(as(who), &scribev1.SetTenantQuotaRequest{Quota: &scribev1.TenantQuota{Prefix: "a."}})
+		_, removed := s.RemoveTenantQuota(as(who), &scribev1.RemoveTenantQuotaRequest{Prefix: "a."})
+		if set == nil || removed == nil {
+			t.Errorf("%q may change quotas: %v, %v", who, set, removed)
+		}
+	}
+	if len(p.calls) > 0 {
+		t.Errorf("calls that were denied: %q", p.calls)
+	}
+	_, set := s.SetTenantQuota(as("root"), &scribev1.SetTenantQuotaRequest{Quota: &scribev1.TenantQuota{Prefix: "a."}})
+	_, removed := s.RemoveTenantQuota(as("root"), &scribev1.RemoveTenantQuotaRequest{Prefix: "a."})
+	if set != nil || removed != nil || !slices.Equal(p.calls, []string{"set quota", "remove quota"}) {
+		t.Errorf("who may manage everything: %v, %v, calls %q", set, removed, p.calls)
+	}
+	for who, want := range map[string]string{"alice": "team a.", "part": "", "root": "shop team a. web.", "reader": "shop team a. web."} {
+		res, err := s.ListTenantQuotas(as(who), &scribev1.ListTenantQuotasRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, q := range res.GetQuotas() {
+			got = append(got, q.GetOwner()+q.GetPrefix())
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s sees the quotas of %q, want %q", who, got, want)
+		}
 	}
 }

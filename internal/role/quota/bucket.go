@@ -62,6 +62,14 @@ func (b *Bucket) Charge(n float64) {
 	}
 }
 
+// Refund gives back n tokens that were charged for something that did not happen.
+func (b *Bucket) Refund(now time.Duration, n float64) {
+	if b.rate > 0 {
+		b.refill(now)
+		b.tokens = min(b.tokens+n, burstOf(b.rate))
+	}
+}
+
 // WaitFor returns the time, from the last refill, until a charge passes that comes after ahead more tokens.
 func (b *Bucket) WaitFor(ahead float64) time.Duration {
 	need := ahead - b.tokens

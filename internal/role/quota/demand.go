@@ -9,7 +9,7 @@ import (
 const (
 	// LeaseTime is how long a lease of a share lasts.
 	LeaseTime = 5 * time.Second
-	// MaxDemands bounds the categories of a report.
+	// MaxDemands bounds the quotas of a report.
 	MaxDemands = 1000
 	// leastDemand is the part of an equal share below which a demand is not reported. All processes that stay below it take a fiftieth
 	// of the quota together.
@@ -20,7 +20,7 @@ const (
 	shortGrowth = 1.25
 )
 
-// amount is what one category was charged, or would have been.
+// amount is what one quota was charged, or would have been.
 type amount struct{ bytes, requests float64 }
 
 // addRequest adds a request and its bytes.
@@ -66,9 +66,9 @@ type lease struct {
 	until time.Duration
 }
 
-// Demand is what a process wants of a category's quota.
+// Demand is what a process wants of a quota.
 type Demand struct {
-	Category uint32
+	Key
 	// Wanted is the share of the quota that would let everything pass that is offered. It may be above 1.
 	Wanted float64
 	// Passed is what has passed since the last report, in seconds of the whole quota.
@@ -83,7 +83,7 @@ type DemandReport struct {
 	Demands []Demand
 	// Cut says that there are smaller ones.
 	Cut bool
-	// Pressing says that some category needs more than its share, or leases more: the next report is due soon.
+	// Pressing says that more than the share of some quota is needed, or leased: the next report is due soon.
 	Pressing bool
 	at       time.Duration
 }
@@ -104,7 +104,7 @@ func (qs *Registry) CollectDemands() *DemandReport {
 		r.Demands = append(r.Demands, d)
 	})
 	slices.SortFunc(r.Demands, func(a, b Demand) int {
-		return cmp.Or(cmp.Compare(b.Wanted, a.Wanted), cmp.Compare(a.Category, b.Category))
+		return cmp.Or(cmp.Compare(b.Wanted, a.Wanted), cmp.Compare(a.Category, b.Category), cmp.Compare(a.Tenant, b.Tenant))
 	})
 	if len(r.Demands) > MaxDemands {
 		r.Demands, r.Cut = slices.Clip(r.Demands[:MaxDemands]), true
@@ -112,7 +112,7 @@ func (qs *Registry) CollectDemands() *DemandReport {
 	return r
 }
 
-// demand returns what the category wants: what was offered a second, and what is owed and waits in a second from now. Where something
+// demand returns what is wanted of the quota: what was offered a second, and what is owed and waits in a second from now. Where something
 // did not pass, that is more than the share: those who were refused may all wait for their hints just now.
 func (q *State) demand(now time.Duration, share float64) Demand {
 	const shortest = 100 * time.Millisecond
@@ -125,15 +125,15 @@ func (q *State) demand(now time.Duration, share float64) Demand {
 	if q.use.short {
 		want = max(want, share*shortGrowth)
 	}
-	return Demand{Category: q.limit.Category, Wanted: want, Passed: q.use.passed.shareOf(q.limit), told: q.use}
+	return Demand{Key: q.limit.Key, Wanted: want, Passed: max(q.use.passed.shareOf(q.limit), 0), told: q.use} // what is taken back may have been told
 }
 
-// ApplyLeases takes over the leases that the control plane grants for a report: shares by category. Categories without one go back to
-// the equal share.
-func (qs *Registry) ApplyLeases(r *DemandReport, shares map[uint32]float64) {
+// ApplyLeases takes over the leases that the control plane grants for a report: shares of quotas. Quotas without one go back to the equal
+// share.
+func (qs *Registry) ApplyLeases(r *DemandReport, shares map[Key]float64) {
 	for i := range r.Demands {
 		d := &r.Demands[i]
-		qs.withKnown(d.Category, func(now time.Duration, q *State) {
+		qs.withKnown(d.Key, func(now time.Duration, q *State) {
 			q.use.offered.subtract(d.told.offered)
 			q.use.passed.subtract(d.told.passed)
 			q.use.since = r.at
@@ -141,7 +141,7 @@ func (qs *Registry) ApplyLeases(r *DemandReport, shares map[uint32]float64) {
 				q.use.short = false // else it was noted since, and woke the reporter
 			}
 			q.lease = lease{}
-			if share := shares[d.Category]; share > 0 {
+			if share := shares[d.Key]; share > 0 {
 				q.lease = lease{share: share, until: r.at + LeaseTime}
 			}
 			q.setLimit(now, q.limit, qs.shareAt(now, q))
@@ -161,7 +161,7 @@ func (qs *Registry) shareAt(now time.Duration, q *State) float64 {
 // equalShare returns the share of a quota that every process has, leases or not.
 func (qs *Registry) equalShare() float64 { return 1 / float64(max(qs.sharers(), 1)) }
 
-// noteShort notes that something of a category did not pass, and wakes the reporter the first time since a report.
+// noteShort notes that something did not pass a quota, and wakes the reporter the first time since a report.
 func (qs *Registry) noteShort(q *State) {
 	if !q.use.short {
 		q.use.short = true

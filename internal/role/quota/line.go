@@ -2,7 +2,7 @@ package quota
 
 import "slices"
 
-// Waiter represents a request's bytes of one category while they wait for their turn.
+// Waiter represents a request's bytes while they wait for one quota for their turn.
 type Waiter struct {
 	bytes int64 // that it is charged
 	held  int64 // bytes of memory retained while it waits
@@ -10,7 +10,7 @@ type Waiter struct {
 	turn chan struct{}
 }
 
-// waitLine is the FIFO queue of waiters for a category's quota.
+// waitLine is the FIFO queue of waiters for a quota.
 type waitLine struct {
 	waiters []*Waiter
 	bytes   int64 // of all waiters

@@ -17,8 +17,7 @@ const (
 	maxSleep = 250 * time.Millisecond
 )
 
-// Registry has the quota states of categories that were used recently. Categories share locks, by id; a lock is held only for
-// arithmetic.
+// Registry has the states of quotas that were used recently. Quotas share locks; a lock is held only for arithmetic.
 type Registry struct {
 	// Short wakes who reports demands: something did not pass.
 	Short lifecycle.WakeChannel
@@ -33,7 +32,7 @@ type Registry struct {
 
 type stripe struct {
 	sync.Mutex
-	byID map[uint32]*State
+	byKey map[Key]*State
 }
 
 // NewRegistry returns a registry. now returns the time since any instant; sharers the number of processes that share the quotas, this
@@ -44,7 +43,7 @@ func NewRegistry(now func() time.Duration, sharers func() int, waiting int64) *R
 	}
 	q := &Registry{sharers: sharers, now: now, Waiting: budget.New("requests that wait for a quota", waiting), Short: lifecycle.NewWakeChannel()}
 	for i := range q.stripes {
-		q.stripes[i].byID = make(map[uint32]*State)
+		q.stripes[i].byKey = make(map[Key]*State)
 	}
 	return q
 }
@@ -52,29 +51,29 @@ func NewRegistry(now func() time.Duration, sharers func() int, waiting int64) *R
 // CountSharers returns the number of processes that share the quotas.
 func (qs *Registry) CountSharers() int { return max(qs.sharers(), 1) }
 
-// withState calls fn with a category's state, at its current rate.
+// withState calls fn with a quota's state, at its current rate.
 func (qs *Registry) withState(l Limit, fn func(now time.Duration, q *State)) {
 	now := qs.now()
-	s := &qs.stripes[l.Category%stripes]
+	s := &qs.stripes[l.stripe()]
 	s.Lock()
 	defer s.Unlock()
-	q := s.byID[l.Category]
+	q := s.byKey[l.Key]
 	share := qs.shareAt(now, q)
 	if q == nil {
 		s.forgetIdle(now)
 		q = newState(now, l, share)
-		s.byID[l.Category] = q
+		s.byKey[l.Key] = q
 	}
 	q.setLimit(now, l, share)
 	fn(now, q)
 }
 
-// withKnown calls fn with the state of a category if there is one, as requests have set it.
-func (qs *Registry) withKnown(category uint32, fn func(now time.Duration, q *State)) {
-	s := &qs.stripes[category%stripes]
+// withKnown calls fn with the state of a quota if there is one, as requests have set it.
+func (qs *Registry) withKnown(key Key, fn func(now time.Duration, q *State)) {
+	s := &qs.stripes[key.stripe()]
 	s.Lock()
 	defer s.Unlock()
-	if q := s.byID[category]; q != nil {
+	if q := s.byKey[key]; q != nil {
 		fn(qs.now(), q)
 	}
 }
@@ -85,7 +84,7 @@ func (qs *Registry) eachState(fn func(now time.Duration, q *State)) {
 		s := &qs.stripes[i]
 		s.Lock()
 		now := qs.now()
-		for _, q := range s.byID {
+		for _, q := range s.byKey {
 			fn(now, q)
 		}
 		s.Unlock()
@@ -93,12 +92,12 @@ func (qs *Registry) eachState(fn func(now time.Duration, q *State)) {
 }
 
 // forgetIdle evicts idle states among a few random ones. It is called before a state is added, so that about as many are kept as
-// categories were used recently.
+// quotas were used recently.
 func (s *stripe) forgetIdle(now time.Duration) {
 	looks := 3
-	for id, q := range s.byID {
+	for key, q := range s.byKey {
 		if q.isIdle(now) {
-			delete(s.byID, id)
+			delete(s.byKey, key)
 		}
 		if looks--; looks == 0 {
 			return
@@ -106,8 +105,8 @@ func (s *stripe) forgetIdle(now time.Duration) {
 	}
 }
 
-// CountCategories returns how many categories have a state, and how many of them lease more than the equal share.
-func (qs *Registry) CountCategories() (known, leased int) {
+// CountQuotas returns how many quotas have a state, and of how many of them more than the equal share is leased.
+func (qs *Registry) CountQuotas() (known, leased int) {
 	equal := qs.equalShare()
 	qs.eachState(func(now time.Duration, q *State) {
 		known++
@@ -206,7 +205,7 @@ func (qs *Registry) AwaitTurn(ctx context.Context, l Limit, w *Waiter, ended <-c
 		case <-ctx.Done():
 		}
 		// A state with waiters is never evicted.
-		qs.withKnown(l.Category, func(now time.Duration, q *State) {
+		qs.withKnown(l.Key, func(now time.Duration, q *State) {
 			q.setLimit(now, q.limit, qs.shareAt(now, q))
 			q.use.last = now
 			if passed, after = q.serveWaiter(now, w); passed {
@@ -227,5 +226,13 @@ func (qs *Registry) AwaitTurn(ctx context.Context, l Limit, w *Waiter, ended <-c
 		if after > 0 {
 			timer.Reset(min(after, maxSleep))
 		}
+	}
+}
+
+// Refund takes back what a request was charged by quotas before a later one refused it, or some of its parts: their bytes, and the request
+// itself if nothing of it is served.
+func (qs *Registry) Refund(limits []Limit, bytes int64, request bool) {
+	for i := range limits {
+		qs.withKnown(limits[i].Key, func(now time.Duration, q *State) { q.refund(now, bytes, request) })
 	}
 }

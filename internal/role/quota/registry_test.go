@@ -24,7 +24,7 @@ func clocked(n int) (*Registry, *time.Duration) {
 }
 
 func (qs *Registry) pass(category uint32, n int, size int64) int {
-	passed, _ := qs.PassLeading(Limit{Category: category, Bytes: 1000}, n, func(int) int64 { return size })
+	passed, _ := qs.PassLeading(Limit{Key: Key{Category: category}, Bytes: 1000}, n, func(int) int64 { return size })
 	return passed
 }
 
@@ -116,7 +116,7 @@ func TestShortIsPressing(t *testing.T) {
 	if !r.Pressing || r.Demands[0].Wanted != 0.25*shortGrowth {
 		t.Errorf("%+v", r)
 	}
-	qs.ApplyLeases(r, map[uint32]float64{1: 0.5})
+	qs.ApplyLeases(r, map[Key]float64{{Category: 1}: 0.5})
 	if r = qs.CollectDemands(); !r.Pressing {
 		t.Error("a lease is not repeated")
 	}
@@ -142,11 +142,11 @@ func TestLeaseRaisesTheShare(t *testing.T) {
 	if n := passed(); n < 247 || n > 253 {
 		t.Errorf("%d of 1000 a second passed without a lease", n)
 	}
-	if _, leased := qs.CountCategories(); leased != 0 {
+	if _, leased := qs.CountQuotas(); leased != 0 {
 		t.Error("a lease from nowhere")
 	}
-	qs.ApplyLeases(qs.CollectDemands(), map[uint32]float64{1: 0.8})
-	if _, leased := qs.CountCategories(); leased != 1 {
+	qs.ApplyLeases(qs.CollectDemands(), map[Key]float64{{Category: 1}: 0.8})
+	if _, leased := qs.CountQuotas(); leased != 1 {
 		t.Error("the lease is not counted")
 	}
 	if n := passed(); n < 795 || n > 805 {
@@ -158,7 +158,7 @@ func TestLeaseRaisesTheShare(t *testing.T) {
 		t.Errorf("%d of 1000 a second passed after the lease", n)
 	}
 	// Less than the equal share is nobody's lease.
-	qs.ApplyLeases(qs.CollectDemands(), map[uint32]float64{1: 0.1})
+	qs.ApplyLeases(qs.CollectDemands(), map[Key]float64{{Category: 1}: 0.1})
 	if n := passed(); n < 247 || n > 253 {
 		t.Errorf("%d of 1000 a second passed with a lease of a tenth", n)
 	}
@@ -172,14 +172,14 @@ func TestBusyIsNotForgotten(t *testing.T) {
 	for i := range uint32(20) {
 		qs.pass(128+64*i, 1, 1) // in the same stripe
 	}
-	if r := qs.CollectDemands(); len(r.Demands) == 0 || qs.stripes[0].byID[64] == nil {
+	if r := qs.CollectDemands(); len(r.Demands) == 0 || qs.stripes[0].byKey[Key{Category: 64}] == nil {
 		t.Errorf("a busy category was forgotten: %+v", r.Demands)
 	}
 	*now = time.Hour
 	for i := range uint32(100) {
 		qs.pass(64*(i+1000), 1, 1)
 	}
-	if known, _ := qs.CountCategories(); known > 105 {
+	if known, _ := qs.CountQuotas(); known > 105 {
 		t.Errorf("%d states are kept of 100 that are used", known)
 	}
 }
@@ -187,7 +187,7 @@ func TestBusyIsNotForgotten(t *testing.T) {
 // TestRequestsAreLimited: a request is charged once, whatever it holds, and the stricter of two limits decides.
 func TestRequestsAreLimited(t *testing.T) {
 	qs, now := clocked(1)
-	l := Limit{Category: 1, Requests: 10}
+	l := Limit{Key: Key{Category: 1}, Requests: 10}
 	n := 0
 	for range 30 {
 		if passed, _ := qs.PassLeading(l, 5, func(int) int64 { return 1 << 30 }); passed == 5 {
@@ -230,6 +230,9 @@ func (f *fakeDivider) ShareQuotas(_ context.Context, req *scribev1.ShareQuotasRe
 	for _, d := range req.GetDemands() {
 		res.Leases = append(res.Leases, &scribev1.QuotaLease{Category: d.GetCategory(), Share: f.share})
 	}
+	for _, d := range req.GetTenants() {
+		res.Leases = append(res.Leases, &scribev1.QuotaLease{Tenant: d.GetTenant(), Share: f.share})
+	}
 	return res, nil
 }
 
@@ -241,7 +244,7 @@ func TestThrottledTrafficGrows(t *testing.T) {
 		f := &fakeDivider{share: 1, calls: make(chan *scribev1.ShareQuotasRequest, 1000)}
 		r := StartReporter(qs, f, "m", scribev1.Role_ROLE_WRITEPROXY, slog.New(slog.DiscardHandler))
 		defer r.Stop()
-		l := Limit{Category: 1, Bytes: 100_000}
+		l := Limit{Key: Key{Category: 1}, Bytes: 100_000}
 		passed := 0
 		for time.Since(begin) < 10*time.Second {
 			w, _, ok := qs.EnterLine(t.Context(), l, 1000, 1)

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// pressingPause is the time between two reports while a category needs more than its equal share.
+	// pressingPause is the time between two reports while more than the equal share of a quota is needed.
 	pressingPause = 200 * time.Millisecond
 	// calmPause is the time between two reports otherwise, and after a failed one.
 	calmPause = 2 * time.Second
@@ -26,8 +26,8 @@ type Divider interface {
 	ShareQuotas(ctx context.Context, req *scribev1.ShareQuotasRequest) (*scribev1.ShareQuotasResponse, error)
 }
 
-// Reporter tells the control plane what a registry's categories want, and hands the leases to the registry. It is silent while no category
-// with a quota is used, and where one process enforces the quotas alone.
+// Reporter tells the control plane what is wanted of a registry's quotas, and hands the leases to the registry. It is silent while no quota
+// is used, and where one process enforces the quotas alone.
 type Reporter struct {
 	registry *Registry
 	divider  Divider
@@ -35,7 +35,7 @@ type Reporter struct {
 	role     scribev1.Role
 	log      *slog.Logger
 	trouble  logthrottle.Throttle
-	// empty: the last report that was taken named no category.
+	// empty: the last report that was taken named no quota.
 	empty bool
 
 	done, failed atomic.Uint64
@@ -97,9 +97,15 @@ func (r *Reporter) reportOnce(ctx context.Context) time.Duration {
 	if len(report.Demands) == 0 && r.empty {
 		return calmPause
 	}
-	req := &scribev1.ShareQuotasRequest{Member: r.member, Role: r.role, Cut: report.Cut, Demands: make([]*scribev1.QuotaDemand, len(report.Demands))}
-	for i, d := range report.Demands {
-		req.Demands[i] = &scribev1.QuotaDemand{Category: d.Category, Wanted: d.Wanted, Passed: d.Passed}
+	req := &scribev1.ShareQuotasRequest{Member: r.member, Role: r.role, Cut: report.Cut}
+	for i := range report.Demands {
+		d := &report.Demands[i]
+		m := &scribev1.QuotaDemand{Category: d.Category, Tenant: d.Tenant, Wanted: d.Wanted, Passed: d.Passed}
+		if d.Tenant != "" { // in a field of their own, which a control plane that knows no tenants ignores
+			req.Tenants = append(req.Tenants, m)
+		} else {
+			req.Demands = append(req.Demands, m)
+		}
 	}
 	call, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
@@ -114,9 +120,9 @@ func (r *Reporter) reportOnce(ctx context.Context) time.Duration {
 	r.trouble.Recovered(ctx, r.log, "quotas divided again", "role", scribev1.EnumName(r.role))
 	r.done.Add(1)
 	r.empty = len(report.Demands) == 0
-	shares := make(map[uint32]float64, len(res.GetLeases()))
+	shares := make(map[Key]float64, len(res.GetLeases()))
 	for _, l := range res.GetLeases() {
-		shares[l.GetCategory()] = l.GetShare()
+		shares[Key{Category: l.GetCategory(), Tenant: l.GetTenant()}] = l.GetShare()
 	}
 	r.registry.ApplyLeases(report, shares)
 	if report.Pressing {

@@ -2,18 +2,11 @@ package quota
 
 import "time"
 
-// Limit is a category's quota in the whole cell, per second. A value of 0 limits nothing; at least one is above 0.
-type Limit struct {
-	Category uint32
-	Bytes    uint64
-	Requests uint64
-}
-
 // idleAfter is how long a category must not have been used before its state is forgotten. It is longer than a lease, and than the
 // time between two reports, so that nothing is forgotten that was not reported.
 const idleAfter = 2 * LeaseTime
 
-// State is the state of one category's quota in this process, in any mode.
+// State is the state of one quota in this process, in any mode.
 type State struct {
 	limit    Limit
 	bytes    Bucket
@@ -92,6 +85,16 @@ func (q *State) serveWaiter(now time.Duration, w *Waiter) (passed bool, after ti
 	q.chargeRequest(w.bytes)
 	q.line.leaveLine(w)
 	return true, 0
+}
+
+// refund takes back a charge for bytes, and for a request if it was not served at all.
+func (q *State) refund(now time.Duration, bytes int64, request bool) {
+	q.bytes.Refund(now, float64(bytes))
+	q.use.passed.bytes -= float64(bytes)
+	if request {
+		q.requests.Refund(now, 1)
+		q.use.passed.requests--
+	}
 }
 
 // isIdle reports whether the state can be evicted, because a new one would be equivalent and everything has been reported.

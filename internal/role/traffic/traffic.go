@@ -39,8 +39,10 @@ type Category struct {
 
 // Counts are what was counted of a category. They only grow.
 type Counts struct {
-	// Of writes: what was acknowledged; messages that failed; those of them that were refused over the quota; and messages that sampling left out.
+	// Of writes: what was acknowledged; messages that failed; those of them that were refused over a quota; and messages that sampling left out.
 	WrittenBytes, WrittenMessages, FailedMessages, OverQuotaMessages, SampledMessages uint64
+	// Those of OverQuotaMessages that were over the quota of their owner, and of a prefix of their name.
+	OverOwnerQuotaMessages, OverPrefixQuotaMessages uint64
 	// Of reads: payloads that were answered, with their bytes as sent and their messages; and payloads that could not be served.
 	ReadBytes, ReadPayloads, ReadMessages, FailedPayloads uint64
 }
@@ -50,6 +52,7 @@ func (c Counts) Plus(o Counts) Counts {
 	return Counts{
 		c.WrittenBytes + o.WrittenBytes, c.WrittenMessages + o.WrittenMessages, c.FailedMessages + o.FailedMessages,
 		c.OverQuotaMessages + o.OverQuotaMessages, c.SampledMessages + o.SampledMessages,
+		c.OverOwnerQuotaMessages + o.OverOwnerQuotaMessages, c.OverPrefixQuotaMessages + o.OverPrefixQuotaMessages,
 		c.ReadBytes + o.ReadBytes, c.ReadPayloads + o.ReadPayloads, c.ReadMessages + o.ReadMessages, c.FailedPayloads + o.FailedPayloads,
 	}
 }
@@ -222,7 +225,7 @@ func newMetrics(c *Counter) *metrics.Set {
 		writtenBytes    = declare("written_bytes_total", "Bytes of frames that the write proxy acknowledged.")
 		writtenMessages = declare("written_messages_total", "Messages that the write proxy acknowledged.")
 		failedMessages  = declare("failed_messages_total", "Messages that the write proxy did not store.")
-		overQuota       = declare("over_quota_messages_total", "Messages that were refused since their category is over its quota.")
+		overQuota       = declare("over_quota_messages_total", "Messages that were refused since their category, its owner or its prefix is over its quota.")
 		sampled         = declare("sampled_messages_total", "Messages that sampling left out.")
 		readBytes       = declare("read_bytes_total", "Bytes of payloads that the read proxy answered.")
 		readMessages    = declare("read_messages_total", "Messages in these payloads.")

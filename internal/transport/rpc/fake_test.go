@@ -291,6 +291,18 @@ func (f *fake) ShareQuotas(ctx context.Context, req *scribev1.ShareQuotasRequest
 	return answer[scribev1.ShareQuotasResponse](ctx, f, req)
 }
 
+func (f *fake) SetTenantQuota(ctx context.Context, req *scribev1.SetTenantQuotaRequest) (*scribev1.SetTenantQuotaResponse, error) {
+	return answer[scribev1.SetTenantQuotaResponse](ctx, f, req)
+}
+
+func (f *fake) RemoveTenantQuota(ctx context.Context, req *scribev1.RemoveTenantQuotaRequest) (*scribev1.RemoveTenantQuotaResponse, error) {
+	return answer[scribev1.RemoveTenantQuotaResponse](ctx, f, req)
+}
+
+func (f *fake) ListTenantQuotas(ctx context.Context, req *scribev1.ListTenantQuotasRequest) (*scribev1.ListTenantQuotasResponse, error) {
+	return answer[scribev1.ListTenantQuotasResponse](ctx, f, req)
+}
+
 func (f *fake) HoldPins(ctx context.Context, req *scribev1.HoldPinsRequest) (*scribev1.HoldPinsResponse, error) {
 	return answer[scribev1.HoldPinsResponse](ctx, f, req)
 }

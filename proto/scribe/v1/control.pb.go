@@ -927,7 +927,9 @@ type WatchCategoriesResponse struct {
 	// Plans that were made or changed. They come once the complete set of categories was sent.
 	Plans []*CategoryPlan `protobuf:"bytes,63,rep,name=plans,proto3" json:"plans,omitempty"`
 	// Ids of categories that have no plan any more.
-	Unplanned     []uint32 `protobuf:"varint,64,rep,packed,name=unplanned,proto3" json:"unplanned,omitempty"`
+	Unplanned []uint32 `protobuf:"varint,64,rep,packed,name=unplanned,proto3" json:"unplanned,omitempty"`
+	// The quotas of all tenants, in place of those that were known. They come with `synced`, and when they change; without the field, nothing is said of them.
+	TenantQuotas  *TenantQuotas `protobuf:"bytes,65,opt,name=tenant_quotas,json=tenantQuotas,proto3" json:"tenant_quotas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1014,6 +1016,13 @@ func (x *WatchCategoriesResponse) GetPlans() []*CategoryPlan {
 func (x *WatchCategoriesResponse) GetUnplanned() []uint32 {
 	if x != nil {
 		return x.Unplanned
+	}
+	return nil
+}
+
+func (x *WatchCategoriesResponse) GetTenantQuotas() *TenantQuotas {
+	if x != nil {
+		return x.TenantQuotas
 	}
 	return nil
 }
@@ -2766,7 +2775,9 @@ type ShareQuotasRequest struct {
 	// What it wants, the largest first, each category at most once; at most 1,000. What it wanted of others before, it gives back.
 	Demands []*QuotaDemand `protobuf:"bytes,3,rep,name=demands,proto3" json:"demands,omitempty"`
 	// There are more, of which it wants less than of those.
-	Cut           bool `protobuf:"varint,4,opt,name=cut,proto3" json:"cut,omitempty"`
+	Cut bool `protobuf:"varint,4,opt,name=cut,proto3" json:"cut,omitempty"`
+	// The same of the quotas of tenants; at most 1,000 together with demands.
+	Tenants       []*QuotaDemand `protobuf:"bytes,5,rep,name=tenants,proto3" json:"tenants,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2829,15 +2840,24 @@ func (x *ShareQuotasRequest) GetCut() bool {
 	return false
 }
 
-// QuotaDemand is what a process wants of a category's quota.
+func (x *ShareQuotasRequest) GetTenants() []*QuotaDemand {
+	if x != nil {
+		return x.Tenants
+	}
+	return nil
+}
+
+// QuotaDemand is what a process wants of a quota.
 type QuotaDemand struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The category's id.
+	// The category's id; 0 where it is the quota of a tenant.
 	Category uint32 `protobuf:"varint,1,opt,name=category,proto3" json:"category,omitempty"`
 	// The share of the quota that would let everything pass that is offered. It may be above 1.
 	Wanted float64 `protobuf:"fixed64,2,opt,name=wanted,proto3" json:"wanted,omitempty"`
 	// What has passed since the last report that was answered, in seconds of the whole quota.
-	Passed        float64 `protobuf:"fixed64,3,opt,name=passed,proto3" json:"passed,omitempty"`
+	Passed float64 `protobuf:"fixed64,3,opt,name=passed,proto3" json:"passed,omitempty"`
+	// The tenant: "owner=OWNER", or the beginning of names and a star; empty where it is the quota of a category.
+	Tenant        string `protobuf:"bytes,4,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2893,10 +2913,17 @@ func (x *QuotaDemand) GetPassed() float64 {
 	return 0
 }
 
+func (x *QuotaDemand) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
 // ShareQuotasResponse grants leases. Without one, a process has an equal share: the quota divided by the number of members with the role.
 type ShareQuotasResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Shares above the equal one, for 5 seconds from when the request was sent.
+	// Shares above the equal one, for 5 seconds from when the request was sent. They include those of tenants.
 	Leases        []*QuotaLease `protobuf:"bytes,1,rep,name=leases,proto3" json:"leases,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2939,13 +2966,15 @@ func (x *ShareQuotasResponse) GetLeases() []*QuotaLease {
 	return nil
 }
 
-// QuotaLease is a share of a category's quota.
+// QuotaLease is a share of a quota.
 type QuotaLease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The category's id.
+	// The category's id; 0 where it is the quota of a tenant.
 	Category uint32 `protobuf:"varint,1,opt,name=category,proto3" json:"category,omitempty"`
 	// The share; it may be a little above 1, to make up for what did not pass.
-	Share         float64 `protobuf:"fixed64,2,opt,name=share,proto3" json:"share,omitempty"`
+	Share float64 `protobuf:"fixed64,2,opt,name=share,proto3" json:"share,omitempty"`
+	// QuotaDemand.tenant.
+	Tenant        string `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2992,6 +3021,415 @@ func (x *QuotaLease) GetShare() float64 {
 		return x.Share
 	}
 	return 0
+}
+
+func (x *QuotaLease) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+// TenantQuota limits what all categories of a tenant together may write and read: those of an owner, or those whose names begin with a prefix. A
+// category that begins with several prefixes is of the longest one. The cell's own categories, whose names begin with '_', are of no tenant.
+type TenantQuota struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whose quota it is: one of both. At most 255 bytes.
+	Owner  string `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
+	Prefix string `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	// Bytes of frames a second that may be written; 0 = no limit, as below. At least one limit is set.
+	WriteBytesPerSecond uint64 `protobuf:"varint,3,opt,name=write_bytes_per_second,json=writeBytesPerSecond,proto3" json:"write_bytes_per_second,omitempty"`
+	// Bytes of payloads, uncompressed, and fetches a second that may be read.
+	ReadBytesPerSecond    uint64 `protobuf:"varint,4,opt,name=read_bytes_per_second,json=readBytesPerSecond,proto3" json:"read_bytes_per_second,omitempty"`
+	ReadRequestsPerSecond uint64 `protobuf:"varint,5,opt,name=read_requests_per_second,json=readRequestsPerSecond,proto3" json:"read_requests_per_second,omitempty"`
+	// What happens beyond it, default block. Categories with exactly_once are blocked where others are sampled.
+	Mode          QuotaMode `protobuf:"varint,6,opt,name=mode,proto3,enum=scribe.v1.QuotaMode" json:"mode,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TenantQuota) Reset() {
+	*x = TenantQuota{}
+	mi := &file_scribe_v1_control_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenantQuota) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenantQuota) ProtoMessage() {}
+
+func (x *TenantQuota) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenantQuota.ProtoReflect.Descriptor instead.
+func (*TenantQuota) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *TenantQuota) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *TenantQuota) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *TenantQuota) GetWriteBytesPerSecond() uint64 {
+	if x != nil {
+		return x.WriteBytesPerSecond
+	}
+	return 0
+}
+
+func (x *TenantQuota) GetReadBytesPerSecond() uint64 {
+	if x != nil {
+		return x.ReadBytesPerSecond
+	}
+	return 0
+}
+
+func (x *TenantQuota) GetReadRequestsPerSecond() uint64 {
+	if x != nil {
+		return x.ReadRequestsPerSecond
+	}
+	return 0
+}
+
+func (x *TenantQuota) GetMode() QuotaMode {
+	if x != nil {
+		return x.Mode
+	}
+	return QuotaMode_QUOTA_MODE_UNSPECIFIED
+}
+
+// TenantQuotas are the quotas of all tenants.
+type TenantQuotas struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Those of owners by owner, then those of prefixes by prefix; at most 1,000.
+	Quotas        []*TenantQuota `protobuf:"bytes,1,rep,name=quotas,proto3" json:"quotas,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TenantQuotas) Reset() {
+	*x = TenantQuotas{}
+	mi := &file_scribe_v1_control_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenantQuotas) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenantQuotas) ProtoMessage() {}
+
+func (x *TenantQuotas) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenantQuotas.ProtoReflect.Descriptor instead.
+func (*TenantQuotas) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *TenantQuotas) GetQuotas() []*TenantQuota {
+	if x != nil {
+		return x.Quotas
+	}
+	return nil
+}
+
+// SetTenantQuotaRequest sets a quota.
+type SetTenantQuotaRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The quota, in place of the one that the tenant had.
+	Quota         *TenantQuota `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetTenantQuotaRequest) Reset() {
+	*x = SetTenantQuotaRequest{}
+	mi := &file_scribe_v1_control_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetTenantQuotaRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetTenantQuotaRequest) ProtoMessage() {}
+
+func (x *SetTenantQuotaRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetTenantQuotaRequest.ProtoReflect.Descriptor instead.
+func (*SetTenantQuotaRequest) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *SetTenantQuotaRequest) GetQuota() *TenantQuota {
+	if x != nil {
+		return x.Quota
+	}
+	return nil
+}
+
+// SetTenantQuotaResponse returns it.
+type SetTenantQuotaResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As stored.
+	Quota         *TenantQuota `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetTenantQuotaResponse) Reset() {
+	*x = SetTenantQuotaResponse{}
+	mi := &file_scribe_v1_control_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetTenantQuotaResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetTenantQuotaResponse) ProtoMessage() {}
+
+func (x *SetTenantQuotaResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetTenantQuotaResponse.ProtoReflect.Descriptor instead.
+func (*SetTenantQuotaResponse) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *SetTenantQuotaResponse) GetQuota() *TenantQuota {
+	if x != nil {
+		return x.Quota
+	}
+	return nil
+}
+
+// RemoveTenantQuotaRequest names a tenant.
+type RemoveTenantQuotaRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One of both, as in TenantQuota.
+	Owner         string `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
+	Prefix        string `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveTenantQuotaRequest) Reset() {
+	*x = RemoveTenantQuotaRequest{}
+	mi := &file_scribe_v1_control_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveTenantQuotaRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveTenantQuotaRequest) ProtoMessage() {}
+
+func (x *RemoveTenantQuotaRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveTenantQuotaRequest.ProtoReflect.Descriptor instead.
+func (*RemoveTenantQuotaRequest) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *RemoveTenantQuotaRequest) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *RemoveTenantQuotaRequest) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+// RemoveTenantQuotaResponse acknowledges.
+type RemoveTenantQuotaResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveTenantQuotaResponse) Reset() {
+	*x = RemoveTenantQuotaResponse{}
+	mi := &file_scribe_v1_control_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveTenantQuotaResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveTenantQuotaResponse) ProtoMessage() {}
+
+func (x *RemoveTenantQuotaResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveTenantQuotaResponse.ProtoReflect.Descriptor instead.
+func (*RemoveTenantQuotaResponse) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{50}
+}
+
+// ListTenantQuotasRequest asks for the quotas of tenants.
+type ListTenantQuotasRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTenantQuotasRequest) Reset() {
+	*x = ListTenantQuotasRequest{}
+	mi := &file_scribe_v1_control_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTenantQuotasRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTenantQuotasRequest) ProtoMessage() {}
+
+func (x *ListTenantQuotasRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTenantQuotasRequest.ProtoReflect.Descriptor instead.
+func (*ListTenantQuotasRequest) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{51}
+}
+
+// ListTenantQuotasResponse holds them.
+type ListTenantQuotasResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Those that the caller may see, in the order of TenantQuotas.
+	Quotas        []*TenantQuota `protobuf:"bytes,1,rep,name=quotas,proto3" json:"quotas,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTenantQuotasResponse) Reset() {
+	*x = ListTenantQuotasResponse{}
+	mi := &file_scribe_v1_control_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTenantQuotasResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTenantQuotasResponse) ProtoMessage() {}
+
+func (x *ListTenantQuotasResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTenantQuotasResponse.ProtoReflect.Descriptor instead.
+func (*ListTenantQuotasResponse) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *ListTenantQuotasResponse) GetQuotas() []*TenantQuota {
+	if x != nil {
+		return x.Quotas
+	}
+	return nil
 }
 
 var File_scribe_v1_control_proto protoreflect.FileDescriptor
@@ -3080,7 +3518,7 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\"\x18\n" +
 	"\x16DeleteCategoryResponse\"Q\n" +
 	"\x16WatchCategoriesRequest\x127\n" +
-	"\theartbeat\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\theartbeat\"\x9a\x02\n" +
+	"\theartbeat\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\theartbeat\"\xd8\x02\n" +
 	"\x17WatchCategoriesResponse\x12\x14\n" +
 	"\x05reset\x18\x01 \x01(\bR\x05reset\x12-\n" +
 	"\aupdated\x18\x02 \x03(\v2\x13.scribe.v1.CategoryR\aupdated\x12\x18\n" +
@@ -3090,7 +3528,8 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\vplans_reset\x18> \x01(\bR\n" +
 	"plansReset\x12-\n" +
 	"\x05plans\x18? \x03(\v2\x17.scribe.v1.CategoryPlanR\x05plans\x12\x1c\n" +
-	"\tunplanned\x18@ \x03(\rR\tunplanned\"X\n" +
+	"\tunplanned\x18@ \x03(\rR\tunplanned\x12<\n" +
+	"\rtenant_quotas\x18A \x01(\v2\x17.scribe.v1.TenantQuotasR\ftenantQuotas\"X\n" +
 	"\fCategoryPlan\x12\x1a\n" +
 	"\bcategory\x18\x01 \x01(\rR\bcategory\x12,\n" +
 	"\x06shards\x18\x02 \x03(\v2\x14.scribe.v1.ShardPlanR\x06shards\"X\n" +
@@ -3204,22 +3643,45 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x0fListPinsRequest\"c\n" +
 	"\x10ListPinsResponse\x12\"\n" +
 	"\x04pins\x18\x01 \x03(\v2\x0e.scribe.v1.PinR\x04pins\x12+\n" +
-	"\x03age\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03age\"\x95\x01\n" +
+	"\x03age\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03age\"\xc7\x01\n" +
 	"\x12ShareQuotasRequest\x12\x16\n" +
 	"\x06member\x18\x01 \x01(\tR\x06member\x12#\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x0f.scribe.v1.RoleR\x04role\x120\n" +
 	"\ademands\x18\x03 \x03(\v2\x16.scribe.v1.QuotaDemandR\ademands\x12\x10\n" +
-	"\x03cut\x18\x04 \x01(\bR\x03cut\"Y\n" +
+	"\x03cut\x18\x04 \x01(\bR\x03cut\x120\n" +
+	"\atenants\x18\x05 \x03(\v2\x16.scribe.v1.QuotaDemandR\atenants\"q\n" +
 	"\vQuotaDemand\x12\x1a\n" +
 	"\bcategory\x18\x01 \x01(\rR\bcategory\x12\x16\n" +
 	"\x06wanted\x18\x02 \x01(\x01R\x06wanted\x12\x16\n" +
-	"\x06passed\x18\x03 \x01(\x01R\x06passed\"D\n" +
+	"\x06passed\x18\x03 \x01(\x01R\x06passed\x12\x16\n" +
+	"\x06tenant\x18\x04 \x01(\tR\x06tenant\"D\n" +
 	"\x13ShareQuotasResponse\x12-\n" +
-	"\x06leases\x18\x01 \x03(\v2\x15.scribe.v1.QuotaLeaseR\x06leases\">\n" +
+	"\x06leases\x18\x01 \x03(\v2\x15.scribe.v1.QuotaLeaseR\x06leases\"V\n" +
 	"\n" +
 	"QuotaLease\x12\x1a\n" +
 	"\bcategory\x18\x01 \x01(\rR\bcategory\x12\x14\n" +
-	"\x05share\x18\x02 \x01(\x01R\x05share*\xe1\x01\n" +
+	"\x05share\x18\x02 \x01(\x01R\x05share\x12\x16\n" +
+	"\x06tenant\x18\x03 \x01(\tR\x06tenant\"\x86\x02\n" +
+	"\vTenantQuota\x12\x14\n" +
+	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x16\n" +
+	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x123\n" +
+	"\x16write_bytes_per_second\x18\x03 \x01(\x04R\x13writeBytesPerSecond\x121\n" +
+	"\x15read_bytes_per_second\x18\x04 \x01(\x04R\x12readBytesPerSecond\x127\n" +
+	"\x18read_requests_per_second\x18\x05 \x01(\x04R\x15readRequestsPerSecond\x12(\n" +
+	"\x04mode\x18\x06 \x01(\x0e2\x14.scribe.v1.QuotaModeR\x04mode\">\n" +
+	"\fTenantQuotas\x12.\n" +
+	"\x06quotas\x18\x01 \x03(\v2\x16.scribe.v1.TenantQuotaR\x06quotas\"E\n" +
+	"\x15SetTenantQuotaRequest\x12,\n" +
+	"\x05quota\x18\x01 \x01(\v2\x16.scribe.v1.TenantQuotaR\x05quota\"F\n" +
+	"\x16SetTenantQuotaResponse\x12,\n" +
+	"\x05quota\x18\x01 \x01(\v2\x16.scribe.v1.TenantQuotaR\x05quota\"H\n" +
+	"\x18RemoveTenantQuotaRequest\x12\x14\n" +
+	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x16\n" +
+	"\x06prefix\x18\x02 \x01(\tR\x06prefix\"\x1b\n" +
+	"\x19RemoveTenantQuotaResponse\"\x19\n" +
+	"\x17ListTenantQuotasRequest\"J\n" +
+	"\x18ListTenantQuotasResponse\x12.\n" +
+	"\x06quotas\x18\x01 \x03(\v2\x16.scribe.v1.TenantQuotaR\x06quotas*\xe1\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fROLE_SCRIBED\x10\x01\x12\x13\n" +
@@ -3232,8 +3694,7 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x0eROLE_COLLECTOR\x10\t\x12\x12\n" +
 	"\x0eROLE_SEQUENCER\x10\n" +
 	"\x12\x10\n" +
-	"\fROLE_GATEWAY\x10\v2\xb6\n" +
-	"\n" +
+	"\fROLE_GATEWAY\x10\v2\xca\f\n" +
 	"\x0eControlService\x12U\n" +
 	"\x0eCreateCategory\x12 .scribe.v1.CreateCategoryRequest\x1a!.scribe.v1.CreateCategoryResponse\x12L\n" +
 	"\vGetCategory\x12\x1d.scribe.v1.GetCategoryRequest\x1a\x1e.scribe.v1.GetCategoryResponse\x12U\n" +
@@ -3251,7 +3712,10 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\rForgetDropped\x12\x1f.scribe.v1.ForgetDroppedRequest\x1a .scribe.v1.ForgetDroppedResponse\x12C\n" +
 	"\bHoldPins\x12\x1a.scribe.v1.HoldPinsRequest\x1a\x1b.scribe.v1.HoldPinsResponse\x12C\n" +
 	"\bListPins\x12\x1a.scribe.v1.ListPinsRequest\x1a\x1b.scribe.v1.ListPinsResponse\x12L\n" +
-	"\vShareQuotas\x12\x1d.scribe.v1.ShareQuotasRequest\x1a\x1e.scribe.v1.ShareQuotasResponseB!Z\x1fscribe/proto/scribe/v1;scribev1b\x06proto3"
+	"\vShareQuotas\x12\x1d.scribe.v1.ShareQuotasRequest\x1a\x1e.scribe.v1.ShareQuotasResponse\x12U\n" +
+	"\x0eSetTenantQuota\x12 .scribe.v1.SetTenantQuotaRequest\x1a!.scribe.v1.SetTenantQuotaResponse\x12^\n" +
+	"\x11RemoveTenantQuota\x12#.scribe.v1.RemoveTenantQuotaRequest\x1a$.scribe.v1.RemoveTenantQuotaResponse\x12[\n" +
+	"\x10ListTenantQuotas\x12\".scribe.v1.ListTenantQuotasRequest\x1a#.scribe.v1.ListTenantQuotasResponseB!Z\x1fscribe/proto/scribe/v1;scribev1b\x06proto3"
 
 var (
 	file_scribe_v1_control_proto_rawDescOnce sync.Once
@@ -3266,144 +3730,165 @@ func file_scribe_v1_control_proto_rawDescGZIP() []byte {
 }
 
 var file_scribe_v1_control_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_scribe_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_scribe_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_scribe_v1_control_proto_goTypes = []any{
-	(Role)(0),                       // 0: scribe.v1.Role
-	(*CreateCategoryRequest)(nil),   // 1: scribe.v1.CreateCategoryRequest
-	(*CreateCategoryResponse)(nil),  // 2: scribe.v1.CreateCategoryResponse
-	(*GetCategoryRequest)(nil),      // 3: scribe.v1.GetCategoryRequest
-	(*GetCategoryResponse)(nil),     // 4: scribe.v1.GetCategoryResponse
-	(*ListCategoriesRequest)(nil),   // 5: scribe.v1.ListCategoriesRequest
-	(*ListCategoriesResponse)(nil),  // 6: scribe.v1.ListCategoriesResponse
-	(*UpdateCategoryRequest)(nil),   // 7: scribe.v1.UpdateCategoryRequest
-	(*UpdateCategoryResponse)(nil),  // 8: scribe.v1.UpdateCategoryResponse
-	(*DeleteCategoryRequest)(nil),   // 9: scribe.v1.DeleteCategoryRequest
-	(*DeleteCategoryResponse)(nil),  // 10: scribe.v1.DeleteCategoryResponse
-	(*WatchCategoriesRequest)(nil),  // 11: scribe.v1.WatchCategoriesRequest
-	(*WatchCategoriesResponse)(nil), // 12: scribe.v1.WatchCategoriesResponse
-	(*CategoryPlan)(nil),            // 13: scribe.v1.CategoryPlan
-	(*ShardPlan)(nil),               // 14: scribe.v1.ShardPlan
-	(*ShardTraffic)(nil),            // 15: scribe.v1.ShardTraffic
-	(*TrafficHistory)(nil),          // 16: scribe.v1.TrafficHistory
-	(*ShardShare)(nil),              // 17: scribe.v1.ShardShare
-	(*ShardStatus)(nil),             // 18: scribe.v1.ShardStatus
-	(*Member)(nil),                  // 19: scribe.v1.Member
-	(*JoinRequest)(nil),             // 20: scribe.v1.JoinRequest
-	(*JoinResponse)(nil),            // 21: scribe.v1.JoinResponse
-	(*HeartbeatRequest)(nil),        // 22: scribe.v1.HeartbeatRequest
-	(*HeartbeatResponse)(nil),       // 23: scribe.v1.HeartbeatResponse
-	(*LeaveRequest)(nil),            // 24: scribe.v1.LeaveRequest
-	(*LeaveResponse)(nil),           // 25: scribe.v1.LeaveResponse
-	(*ListMembersRequest)(nil),      // 26: scribe.v1.ListMembersRequest
-	(*ListMembersResponse)(nil),     // 27: scribe.v1.ListMembersResponse
-	(*WatchMembersRequest)(nil),     // 28: scribe.v1.WatchMembersRequest
-	(*WatchMembersResponse)(nil),    // 29: scribe.v1.WatchMembersResponse
-	(*GetStatusRequest)(nil),        // 30: scribe.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),       // 31: scribe.v1.GetStatusResponse
-	(*ControlLeadership)(nil),       // 32: scribe.v1.ControlLeadership
-	(*ListDroppedRequest)(nil),      // 33: scribe.v1.ListDroppedRequest
-	(*ListDroppedResponse)(nil),     // 34: scribe.v1.ListDroppedResponse
-	(*ForgetDroppedRequest)(nil),    // 35: scribe.v1.ForgetDroppedRequest
-	(*ForgetDroppedResponse)(nil),   // 36: scribe.v1.ForgetDroppedResponse
-	(*Pin)(nil),                     // 37: scribe.v1.Pin
-	(*HoldPinsRequest)(nil),         // 38: scribe.v1.HoldPinsRequest
-	(*HoldPinsResponse)(nil),        // 39: scribe.v1.HoldPinsResponse
-	(*ListPinsRequest)(nil),         // 40: scribe.v1.ListPinsRequest
-	(*ListPinsResponse)(nil),        // 41: scribe.v1.ListPinsResponse
-	(*ShareQuotasRequest)(nil),      // 42: scribe.v1.ShareQuotasRequest
-	(*QuotaDemand)(nil),             // 43: scribe.v1.QuotaDemand
-	(*ShareQuotasResponse)(nil),     // 44: scribe.v1.ShareQuotasResponse
-	(*QuotaLease)(nil),              // 45: scribe.v1.QuotaLease
-	(*Category)(nil),                // 46: scribe.v1.Category
-	(*durationpb.Duration)(nil),     // 47: google.protobuf.Duration
-	(QuotaMode)(0),                  // 48: scribe.v1.QuotaMode
-	(Repeatability)(0),              // 49: scribe.v1.Repeatability
-	(*CachePolicy)(nil),             // 50: scribe.v1.CachePolicy
-	(ShardBy)(0),                    // 51: scribe.v1.ShardBy
-	(Priority)(0),                   // 52: scribe.v1.Priority
+	(Role)(0),                         // 0: scribe.v1.Role
+	(*CreateCategoryRequest)(nil),     // 1: scribe.v1.CreateCategoryRequest
+	(*CreateCategoryResponse)(nil),    // 2: scribe.v1.CreateCategoryResponse
+	(*GetCategoryRequest)(nil),        // 3: scribe.v1.GetCategoryRequest
+	(*GetCategoryResponse)(nil),       // 4: scribe.v1.GetCategoryResponse
+	(*ListCategoriesRequest)(nil),     // 5: scribe.v1.ListCategoriesRequest
+	(*ListCategoriesResponse)(nil),    // 6: scribe.v1.ListCategoriesResponse
+	(*UpdateCategoryRequest)(nil),     // 7: scribe.v1.UpdateCategoryRequest
+	(*UpdateCategoryResponse)(nil),    // 8: scribe.v1.UpdateCategoryResponse
+	(*DeleteCategoryRequest)(nil),     // 9: scribe.v1.DeleteCategoryRequest
+	(*DeleteCategoryResponse)(nil),    // 10: scribe.v1.DeleteCategoryResponse
+	(*WatchCategoriesRequest)(nil),    // 11: scribe.v1.WatchCategoriesRequest
+	(*WatchCategoriesResponse)(nil),   // 12: scribe.v1.WatchCategoriesResponse
+	(*CategoryPlan)(nil),              // 13: scribe.v1.CategoryPlan
+	(*ShardPlan)(nil),                 // 14: scribe.v1.ShardPlan
+	(*ShardTraffic)(nil),              // 15: scribe.v1.ShardTraffic
+	(*TrafficHistory)(nil),            // 16: scribe.v1.TrafficHistory
+	(*ShardShare)(nil),                // 17: scribe.v1.ShardShare
+	(*ShardStatus)(nil),               // 18: scribe.v1.ShardStatus
+	(*Member)(nil),                    // 19: scribe.v1.Member
+	(*JoinRequest)(nil),               // 20: scribe.v1.JoinRequest
+	(*JoinResponse)(nil),              // 21: scribe.v1.JoinResponse
+	(*HeartbeatRequest)(nil),          // 22: scribe.v1.HeartbeatRequest
+	(*HeartbeatResponse)(nil),         // 23: scribe.v1.HeartbeatResponse
+	(*LeaveRequest)(nil),              // 24: scribe.v1.LeaveRequest
+	(*LeaveResponse)(nil),             // 25: scribe.v1.LeaveResponse
+	(*ListMembersRequest)(nil),        // 26: scribe.v1.ListMembersRequest
+	(*ListMembersResponse)(nil),       // 27: scribe.v1.ListMembersResponse
+	(*WatchMembersRequest)(nil),       // 28: scribe.v1.WatchMembersRequest
+	(*WatchMembersResponse)(nil),      // 29: scribe.v1.WatchMembersResponse
+	(*GetStatusRequest)(nil),          // 30: scribe.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),         // 31: scribe.v1.GetStatusResponse
+	(*ControlLeadership)(nil),         // 32: scribe.v1.ControlLeadership
+	(*ListDroppedRequest)(nil),        // 33: scribe.v1.ListDroppedRequest
+	(*ListDroppedResponse)(nil),       // 34: scribe.v1.ListDroppedResponse
+	(*ForgetDroppedRequest)(nil),      // 35: scribe.v1.ForgetDroppedRequest
+	(*ForgetDroppedResponse)(nil),     // 36: scribe.v1.ForgetDroppedResponse
+	(*Pin)(nil),                       // 37: scribe.v1.Pin
+	(*HoldPinsRequest)(nil),           // 38: scribe.v1.HoldPinsRequest
+	(*HoldPinsResponse)(nil),          // 39: scribe.v1.HoldPinsResponse
+	(*ListPinsRequest)(nil),           // 40: scribe.v1.ListPinsRequest
+	(*ListPinsResponse)(nil),          // 41: scribe.v1.ListPinsResponse
+	(*ShareQuotasRequest)(nil),        // 42: scribe.v1.ShareQuotasRequest
+	(*QuotaDemand)(nil),               // 43: scribe.v1.QuotaDemand
+	(*ShareQuotasResponse)(nil),       // 44: scribe.v1.ShareQuotasResponse
+	(*QuotaLease)(nil),                // 45: scribe.v1.QuotaLease
+	(*TenantQuota)(nil),               // 46: scribe.v1.TenantQuota
+	(*TenantQuotas)(nil),              // 47: scribe.v1.TenantQuotas
+	(*SetTenantQuotaRequest)(nil),     // 48: scribe.v1.SetTenantQuotaRequest
+	(*SetTenantQuotaResponse)(nil),    // 49: scribe.v1.SetTenantQuotaResponse
+	(*RemoveTenantQuotaRequest)(nil),  // 50: scribe.v1.RemoveTenantQuotaRequest
+	(*RemoveTenantQuotaResponse)(nil), // 51: scribe.v1.RemoveTenantQuotaResponse
+	(*ListTenantQuotasRequest)(nil),   // 52: scribe.v1.ListTenantQuotasRequest
+	(*ListTenantQuotasResponse)(nil),  // 53: scribe.v1.ListTenantQuotasResponse
+	(*Category)(nil),                  // 54: scribe.v1.Category
+	(*durationpb.Duration)(nil),       // 55: google.protobuf.Duration
+	(QuotaMode)(0),                    // 56: scribe.v1.QuotaMode
+	(Repeatability)(0),                // 57: scribe.v1.Repeatability
+	(*CachePolicy)(nil),               // 58: scribe.v1.CachePolicy
+	(ShardBy)(0),                      // 59: scribe.v1.ShardBy
+	(Priority)(0),                     // 60: scribe.v1.Priority
 }
 var file_scribe_v1_control_proto_depIdxs = []int32{
-	46, // 0: scribe.v1.CreateCategoryRequest.category:type_name -> scribe.v1.Category
-	46, // 1: scribe.v1.CreateCategoryResponse.category:type_name -> scribe.v1.Category
-	46, // 2: scribe.v1.GetCategoryResponse.category:type_name -> scribe.v1.Category
+	54, // 0: scribe.v1.CreateCategoryRequest.category:type_name -> scribe.v1.Category
+	54, // 1: scribe.v1.CreateCategoryResponse.category:type_name -> scribe.v1.Category
+	54, // 2: scribe.v1.GetCategoryResponse.category:type_name -> scribe.v1.Category
 	18, // 3: scribe.v1.GetCategoryResponse.shards:type_name -> scribe.v1.ShardStatus
-	46, // 4: scribe.v1.ListCategoriesResponse.categories:type_name -> scribe.v1.Category
-	47, // 5: scribe.v1.UpdateCategoryRequest.retention:type_name -> google.protobuf.Duration
-	47, // 6: scribe.v1.UpdateCategoryRequest.ordering_window:type_name -> google.protobuf.Duration
-	48, // 7: scribe.v1.UpdateCategoryRequest.quota_mode:type_name -> scribe.v1.QuotaMode
-	49, // 8: scribe.v1.UpdateCategoryRequest.repeatable:type_name -> scribe.v1.Repeatability
-	50, // 9: scribe.v1.UpdateCategoryRequest.cache:type_name -> scribe.v1.CachePolicy
-	51, // 10: scribe.v1.UpdateCategoryRequest.shard_by:type_name -> scribe.v1.ShardBy
-	48, // 11: scribe.v1.UpdateCategoryRequest.read_quota_mode:type_name -> scribe.v1.QuotaMode
-	52, // 12: scribe.v1.UpdateCategoryRequest.priority:type_name -> scribe.v1.Priority
-	47, // 13: scribe.v1.UpdateCategoryRequest.linger:type_name -> google.protobuf.Duration
-	46, // 14: scribe.v1.UpdateCategoryResponse.category:type_name -> scribe.v1.Category
-	47, // 15: scribe.v1.WatchCategoriesRequest.heartbeat:type_name -> google.protobuf.Duration
-	46, // 16: scribe.v1.WatchCategoriesResponse.updated:type_name -> scribe.v1.Category
+	54, // 4: scribe.v1.ListCategoriesResponse.categories:type_name -> scribe.v1.Category
+	55, // 5: scribe.v1.UpdateCategoryRequest.retention:type_name -> google.protobuf.Duration
+	55, // 6: scribe.v1.UpdateCategoryRequest.ordering_window:type_name -> google.protobuf.Duration
+	56, // 7: scribe.v1.UpdateCategoryRequest.quota_mode:type_name -> scribe.v1.QuotaMode
+	57, // 8: scribe.v1.UpdateCategoryRequest.repeatable:type_name -> scribe.v1.Repeatability
+	58, // 9: scribe.v1.UpdateCategoryRequest.cache:type_name -> scribe.v1.CachePolicy
+	59, // 10: scribe.v1.UpdateCategoryRequest.shard_by:type_name -> scribe.v1.ShardBy
+	56, // 11: scribe.v1.UpdateCategoryRequest.read_quota_mode:type_name -> scribe.v1.QuotaMode
+	60, // 12: scribe.v1.UpdateCategoryRequest.priority:type_name -> scribe.v1.Priority
+	55, // 13: scribe.v1.UpdateCategoryRequest.linger:type_name -> google.protobuf.Duration
+	54, // 14: scribe.v1.UpdateCategoryResponse.category:type_name -> scribe.v1.Category
+	55, // 15: scribe.v1.WatchCategoriesRequest.heartbeat:type_name -> google.protobuf.Duration
+	54, // 16: scribe.v1.WatchCategoriesResponse.updated:type_name -> scribe.v1.Category
 	13, // 17: scribe.v1.WatchCategoriesResponse.plans:type_name -> scribe.v1.CategoryPlan
-	14, // 18: scribe.v1.CategoryPlan.shards:type_name -> scribe.v1.ShardPlan
-	17, // 19: scribe.v1.TrafficHistory.shares:type_name -> scribe.v1.ShardShare
-	0,  // 20: scribe.v1.Member.roles:type_name -> scribe.v1.Role
-	19, // 21: scribe.v1.JoinRequest.member:type_name -> scribe.v1.Member
-	47, // 22: scribe.v1.JoinRequest.ttl:type_name -> google.protobuf.Duration
-	19, // 23: scribe.v1.JoinResponse.member:type_name -> scribe.v1.Member
-	47, // 24: scribe.v1.JoinResponse.ttl:type_name -> google.protobuf.Duration
-	15, // 25: scribe.v1.HeartbeatRequest.traffic:type_name -> scribe.v1.ShardTraffic
-	0,  // 26: scribe.v1.ListMembersRequest.role:type_name -> scribe.v1.Role
-	19, // 27: scribe.v1.ListMembersResponse.members:type_name -> scribe.v1.Member
-	47, // 28: scribe.v1.WatchMembersRequest.heartbeat:type_name -> google.protobuf.Duration
-	19, // 29: scribe.v1.WatchMembersResponse.members:type_name -> scribe.v1.Member
-	0,  // 30: scribe.v1.GetStatusResponse.roles:type_name -> scribe.v1.Role
-	19, // 31: scribe.v1.GetStatusResponse.members:type_name -> scribe.v1.Member
-	32, // 32: scribe.v1.GetStatusResponse.leadership:type_name -> scribe.v1.ControlLeadership
-	19, // 33: scribe.v1.GetStatusResponse.known_members:type_name -> scribe.v1.Member
-	46, // 34: scribe.v1.ListDroppedResponse.categories:type_name -> scribe.v1.Category
-	37, // 35: scribe.v1.HoldPinsRequest.pins:type_name -> scribe.v1.Pin
-	47, // 36: scribe.v1.HoldPinsRequest.ttl:type_name -> google.protobuf.Duration
-	37, // 37: scribe.v1.ListPinsResponse.pins:type_name -> scribe.v1.Pin
-	47, // 38: scribe.v1.ListPinsResponse.age:type_name -> google.protobuf.Duration
-	0,  // 39: scribe.v1.ShareQuotasRequest.role:type_name -> scribe.v1.Role
-	43, // 40: scribe.v1.ShareQuotasRequest.demands:type_name -> scribe.v1.QuotaDemand
-	45, // 41: scribe.v1.ShareQuotasResponse.leases:type_name -> scribe.v1.QuotaLease
-	1,  // 42: scribe.v1.ControlService.CreateCategory:input_type -> scribe.v1.CreateCategoryRequest
-	3,  // 43: scribe.v1.ControlService.GetCategory:input_type -> scribe.v1.GetCategoryRequest
-	5,  // 44: scribe.v1.ControlService.ListCategories:input_type -> scribe.v1.ListCategoriesRequest
-	7,  // 45: scribe.v1.ControlService.UpdateCategory:input_type -> scribe.v1.UpdateCategoryRequest
-	9,  // 46: scribe.v1.ControlService.DeleteCategory:input_type -> scribe.v1.DeleteCategoryRequest
-	11, // 47: scribe.v1.ControlService.WatchCategories:input_type -> scribe.v1.WatchCategoriesRequest
-	20, // 48: scribe.v1.ControlService.Join:input_type -> scribe.v1.JoinRequest
-	22, // 49: scribe.v1.ControlService.Heartbeat:input_type -> scribe.v1.HeartbeatRequest
-	24, // 50: scribe.v1.ControlService.Leave:input_type -> scribe.v1.LeaveRequest
-	26, // 51: scribe.v1.ControlService.ListMembers:input_type -> scribe.v1.ListMembersRequest
-	28, // 52: scribe.v1.ControlService.WatchMembers:input_type -> scribe.v1.WatchMembersRequest
-	30, // 53: scribe.v1.ControlService.GetStatus:input_type -> scribe.v1.GetStatusRequest
-	33, // 54: scribe.v1.ControlService.ListDropped:input_type -> scribe.v1.ListDroppedRequest
-	35, // 55: scribe.v1.ControlService.ForgetDropped:input_type -> scribe.v1.ForgetDroppedRequest
-	38, // 56: scribe.v1.ControlService.HoldPins:input_type -> scribe.v1.HoldPinsRequest
-	40, // 57: scribe.v1.ControlService.ListPins:input_type -> scribe.v1.ListPinsRequest
-	42, // 58: scribe.v1.ControlService.ShareQuotas:input_type -> scribe.v1.ShareQuotasRequest
-	2,  // 59: scribe.v1.ControlService.CreateCategory:output_type -> scribe.v1.CreateCategoryResponse
-	4,  // 60: scribe.v1.ControlService.GetCategory:output_type -> scribe.v1.GetCategoryResponse
-	6,  // 61: scribe.v1.ControlService.ListCategories:output_type -> scribe.v1.ListCategoriesResponse
-	8,  // 62: scribe.v1.ControlService.UpdateCategory:output_type -> scribe.v1.UpdateCategoryResponse
-	10, // 63: scribe.v1.ControlService.DeleteCategory:output_type -> scribe.v1.DeleteCategoryResponse
-	12, // 64: scribe.v1.ControlService.WatchCategories:output_type -> scribe.v1.WatchCategoriesResponse
-	21, // 65: scribe.v1.ControlService.Join:output_type -> scribe.v1.JoinResponse
-	23, // 66: scribe.v1.ControlService.Heartbeat:output_type -> scribe.v1.HeartbeatResponse
-	25, // 67: scribe.v1.ControlService.Leave:output_type -> scribe.v1.LeaveResponse
-	27, // 68: scribe.v1.ControlService.ListMembers:output_type -> scribe.v1.ListMembersResponse
-	29, // 69: scribe.v1.ControlService.WatchMembers:output_type -> scribe.v1.WatchMembersResponse
-	31, // 70: scribe.v1.ControlService.GetStatus:output_type -> scribe.v1.GetStatusResponse
-	34, // 71: scribe.v1.ControlService.ListDropped:output_type -> scribe.v1.ListDroppedResponse
-	36, // 72: scribe.v1.ControlService.ForgetDropped:output_type -> scribe.v1.ForgetDroppedResponse
-	39, // 73: scribe.v1.ControlService.HoldPins:output_type -> scribe.v1.HoldPinsResponse
-	41, // 74: scribe.v1.ControlService.ListPins:output_type -> scribe.v1.ListPinsResponse
-	44, // 75: scribe.v1.ControlService.ShareQuotas:output_type -> scribe.v1.ShareQuotasResponse
-	59, // [59:76] is the sub-list for method output_type
-	42, // [42:59] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	47, // 18: scribe.v1.WatchCategoriesResponse.tenant_quotas:type_name -> scribe.v1.TenantQuotas
+	14, // 19: scribe.v1.CategoryPlan.shards:type_name -> scribe.v1.ShardPlan
+	17, // 20: scribe.v1.TrafficHistory.shares:type_name -> scribe.v1.ShardShare
+	0,  // 21: scribe.v1.Member.roles:type_name -> scribe.v1.Role
+	19, // 22: scribe.v1.JoinRequest.member:type_name -> scribe.v1.Member
+	55, // 23: scribe.v1.JoinRequest.ttl:type_name -> google.protobuf.Duration
+	19, // 24: scribe.v1.JoinResponse.member:type_name -> scribe.v1.Member
+	55, // 25: scribe.v1.JoinResponse.ttl:type_name -> google.protobuf.Duration
+	15, // 26: scribe.v1.HeartbeatRequest.traffic:type_name -> scribe.v1.ShardTraffic
+	0,  // 27: scribe.v1.ListMembersRequest.role:type_name -> scribe.v1.Role
+	19, // 28: scribe.v1.ListMembersResponse.members:type_name -> scribe.v1.Member
+	55, // 29: scribe.v1.WatchMembersRequest.heartbeat:type_name -> google.protobuf.Duration
+	19, // 30: scribe.v1.WatchMembersResponse.members:type_name -> scribe.v1.Member
+	0,  // 31: scribe.v1.GetStatusResponse.roles:type_name -> scribe.v1.Role
+	19, // 32: scribe.v1.GetStatusResponse.members:type_name -> scribe.v1.Member
+	32, // 33: scribe.v1.GetStatusResponse.leadership:type_name -> scribe.v1.ControlLeadership
+	19, // 34: scribe.v1.GetStatusResponse.known_members:type_name -> scribe.v1.Member
+	54, // 35: scribe.v1.ListDroppedResponse.categories:type_name -> scribe.v1.Category
+	37, // 36: scribe.v1.HoldPinsRequest.pins:type_name -> scribe.v1.Pin
+	55, // 37: scribe.v1.HoldPinsRequest.ttl:type_name -> google.protobuf.Duration
+	37, // 38: scribe.v1.ListPinsResponse.pins:type_name -> scribe.v1.Pin
+	55, // 39: scribe.v1.ListPinsResponse.age:type_name -> google.protobuf.Duration
+	0,  // 40: scribe.v1.ShareQuotasRequest.role:type_name -> scribe.v1.Role
+	43, // 41: scribe.v1.ShareQuotasRequest.demands:type_name -> scribe.v1.QuotaDemand
+	43, // 42: scribe.v1.ShareQuotasRequest.tenants:type_name -> scribe.v1.QuotaDemand
+	45, // 43: scribe.v1.ShareQuotasResponse.leases:type_name -> scribe.v1.QuotaLease
+	56, // 44: scribe.v1.TenantQuota.mode:type_name -> scribe.v1.QuotaMode
+	46, // 45: scribe.v1.TenantQuotas.quotas:type_name -> scribe.v1.TenantQuota
+	46, // 46: scribe.v1.SetTenantQuotaRequest.quota:type_name -> scribe.v1.TenantQuota
+	46, // 47: scribe.v1.SetTenantQuotaResponse.quota:type_name -> scribe.v1.TenantQuota
+	46, // 48: scribe.v1.ListTenantQuotasResponse.quotas:type_name -> scribe.v1.TenantQuota
+	1,  // 49: scribe.v1.ControlService.CreateCategory:input_type -> scribe.v1.CreateCategoryRequest
+	3,  // 50: scribe.v1.ControlService.GetCategory:input_type -> scribe.v1.GetCategoryRequest
+	5,  // 51: scribe.v1.ControlService.ListCategories:input_type -> scribe.v1.ListCategoriesRequest
+	7,  // 52: scribe.v1.ControlService.UpdateCategory:input_type -> scribe.v1.UpdateCategoryRequest
+	9,  // 53: scribe.v1.ControlService.DeleteCategory:input_type -> scribe.v1.DeleteCategoryRequest
+	11, // 54: scribe.v1.ControlService.WatchCategories:input_type -> scribe.v1.WatchCategoriesRequest
+	20, // 55: scribe.v1.ControlService.Join:input_type -> scribe.v1.JoinRequest
+	22, // 56: scribe.v1.ControlService.Heartbeat:input_type -> scribe.v1.HeartbeatRequest
+	24, // 57: scribe.v1.ControlService.Leave:input_type -> scribe.v1.LeaveRequest
+	26, // 58: scribe.v1.ControlService.ListMembers:input_type -> scribe.v1.ListMembersRequest
+	28, // 59: scribe.v1.ControlService.WatchMembers:input_type -> scribe.v1.WatchMembersRequest
+	30, // 60: scribe.v1.ControlService.GetStatus:input_type -> scribe.v1.GetStatusRequest
+	33, // 61: scribe.v1.ControlService.ListDropped:input_type -> scribe.v1.ListDroppedRequest
+	35, // 62: scribe.v1.ControlService.ForgetDropped:input_type -> scribe.v1.ForgetDroppedRequest
+	38, // 63: scribe.v1.ControlService.HoldPins:input_type -> scribe.v1.HoldPinsRequest
+	40, // 64: scribe.v1.ControlService.ListPins:input_type -> scribe.v1.ListPinsRequest
+	42, // 65: scribe.v1.ControlService.ShareQuotas:input_type -> scribe.v1.ShareQuotasRequest
+	48, // 66: scribe.v1.ControlService.SetTenantQuota:input_type -> scribe.v1.SetTenantQuotaRequest
+	50, // 67: scribe.v1.ControlService.RemoveTenantQuota:input_type -> scribe.v1.RemoveTenantQuotaRequest
+	52, // 68: scribe.v1.ControlService.ListTenantQuotas:input_type -> scribe.v1.ListTenantQuotasRequest
+	2,  // 69: scribe.v1.ControlService.CreateCategory:output_type -> scribe.v1.CreateCategoryResponse
+	4,  // 70: scribe.v1.ControlService.GetCategory:output_type -> scribe.v1.GetCategoryResponse
+	6,  // 71: scribe.v1.ControlService.ListCategories:output_type -> scribe.v1.ListCategoriesResponse
+	8,  // 72: scribe.v1.ControlService.UpdateCategory:output_type -> scribe.v1.UpdateCategoryResponse
+	10, // 73: scribe.v1.ControlService.DeleteCategory:output_type -> scribe.v1.DeleteCategoryResponse
+	12, // 74: scribe.v1.ControlService.WatchCategories:output_type -> scribe.v1.WatchCategoriesResponse
+	21, // 75: scribe.v1.ControlService.Join:output_type -> scribe.v1.JoinResponse
+	23, // 76: scribe.v1.ControlService.Heartbeat:output_type -> scribe.v1.HeartbeatResponse
+	25, // 77: scribe.v1.ControlService.Leave:output_type -> scribe.v1.LeaveResponse
+	27, // 78: scribe.v1.ControlService.ListMembers:output_type -> scribe.v1.ListMembersResponse
+	29, // 79: scribe.v1.ControlService.WatchMembers:output_type -> scribe.v1.WatchMembersResponse
+	31, // 80: scribe.v1.ControlService.GetStatus:output_type -> scribe.v1.GetStatusResponse
+	34, // 81: scribe.v1.ControlService.ListDropped:output_type -> scribe.v1.ListDroppedResponse
+	36, // 82: scribe.v1.ControlService.ForgetDropped:output_type -> scribe.v1.ForgetDroppedResponse
+	39, // 83: scribe.v1.ControlService.HoldPins:output_type -> scribe.v1.HoldPinsResponse
+	41, // 84: scribe.v1.ControlService.ListPins:output_type -> scribe.v1.ListPinsResponse
+	44, // 85: scribe.v1.ControlService.ShareQuotas:output_type -> scribe.v1.ShareQuotasResponse
+	49, // 86: scribe.v1.ControlService.SetTenantQuota:output_type -> scribe.v1.SetTenantQuotaResponse
+	51, // 87: scribe.v1.ControlService.RemoveTenantQuota:output_type -> scribe.v1.RemoveTenantQuotaResponse
+	53, // 88: scribe.v1.ControlService.ListTenantQuotas:output_type -> scribe.v1.ListTenantQuotasResponse
+	69, // [69:89] is the sub-list for method output_type
+	49, // [49:69] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_control_proto_init() }
@@ -3419,7 +3904,7 @@ func file_scribe_v1_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_control_proto_rawDesc), len(file_scribe_v1_control_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   45,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -441,8 +441,16 @@ type CategoryTraffic struct {
 	Lag     int64  `protobuf:"varint,14,opt,name=lag,proto3" json:"lag,omitempty"`
 	// Pointers that the streams have not sent, each stream counting its own.
 	PendingPointers uint64 `protobuf:"varint,15,opt,name=pending_pointers,json=pendingPointers,proto3" json:"pending_pointers,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Those of over_quota_messages that were refused since the category's owner, or its prefix, is over its quota.
+	OverOwnerQuotaMessages  uint64 `protobuf:"varint,16,opt,name=over_owner_quota_messages,json=overOwnerQuotaMessages,proto3" json:"over_owner_quota_messages,omitempty"`
+	OverPrefixQuotaMessages uint64 `protobuf:"varint,17,opt,name=over_prefix_quota_messages,json=overPrefixQuotaMessages,proto3" json:"over_prefix_quota_messages,omitempty"`
+	// The owner's quota in bytes a second; 0 = none.
+	OwnerQuotaBytesPerSecond uint64 `protobuf:"varint,18,opt,name=owner_quota_bytes_per_second,json=ownerQuotaBytesPerSecond,proto3" json:"owner_quota_bytes_per_second,omitempty"`
+	// The longest prefix of the name that has a quota, and its bytes a second; empty and 0 = none.
+	QuotaPrefix               string `protobuf:"bytes,19,opt,name=quota_prefix,json=quotaPrefix,proto3" json:"quota_prefix,omitempty"`
+	PrefixQuotaBytesPerSecond uint64 `protobuf:"varint,20,opt,name=prefix_quota_bytes_per_second,json=prefixQuotaBytesPerSecond,proto3" json:"prefix_quota_bytes_per_second,omitempty"`
+	unknownFields             protoimpl.UnknownFields
+	sizeCache                 protoimpl.SizeCache
 }
 
 func (x *CategoryTraffic) Reset() {
@@ -580,6 +588,41 @@ func (x *CategoryTraffic) GetPendingPointers() uint64 {
 	return 0
 }
 
+func (x *CategoryTraffic) GetOverOwnerQuotaMessages() uint64 {
+	if x != nil {
+		return x.OverOwnerQuotaMessages
+	}
+	return 0
+}
+
+func (x *CategoryTraffic) GetOverPrefixQuotaMessages() uint64 {
+	if x != nil {
+		return x.OverPrefixQuotaMessages
+	}
+	return 0
+}
+
+func (x *CategoryTraffic) GetOwnerQuotaBytesPerSecond() uint64 {
+	if x != nil {
+		return x.OwnerQuotaBytesPerSecond
+	}
+	return 0
+}
+
+func (x *CategoryTraffic) GetQuotaPrefix() string {
+	if x != nil {
+		return x.QuotaPrefix
+	}
+	return ""
+}
+
+func (x *CategoryTraffic) GetPrefixQuotaBytesPerSecond() uint64 {
+	if x != nil {
+		return x.PrefixQuotaBytesPerSecond
+	}
+	return 0
+}
+
 var File_scribe_v1_process_proto protoreflect.FileDescriptor
 
 const file_scribe_v1_process_proto_rawDesc = "" +
@@ -609,7 +652,7 @@ const file_scribe_v1_process_proto_rawDesc = "" +
 	"\n" +
 	"categories\x18\x04 \x03(\v2\x1a.scribe.v1.CategoryTrafficR\n" +
 	"categories\x12.\n" +
-	"\x04rest\x18\x05 \x01(\v2\x1a.scribe.v1.CategoryTrafficR\x04rest\"\xb5\x04\n" +
+	"\x04rest\x18\x05 \x01(\v2\x1a.scribe.v1.CategoryTrafficR\x04rest\"\xd2\x06\n" +
 	"\x0fCategoryTraffic\x12\x1a\n" +
 	"\bcategory\x18\x01 \x01(\tR\bcategory\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\tR\x05owner\x12#\n" +
@@ -627,7 +670,12 @@ const file_scribe_v1_process_proto_rawDesc = "" +
 	"\x0ffailed_payloads\x18\f \x01(\x04R\x0efailedPayloads\x12\x18\n" +
 	"\areaders\x18\r \x01(\rR\areaders\x12\x10\n" +
 	"\x03lag\x18\x0e \x01(\x03R\x03lag\x12)\n" +
-	"\x10pending_pointers\x18\x0f \x01(\x04R\x0fpendingPointers*Q\n" +
+	"\x10pending_pointers\x18\x0f \x01(\x04R\x0fpendingPointers\x129\n" +
+	"\x19over_owner_quota_messages\x18\x10 \x01(\x04R\x16overOwnerQuotaMessages\x12;\n" +
+	"\x1aover_prefix_quota_messages\x18\x11 \x01(\x04R\x17overPrefixQuotaMessages\x12>\n" +
+	"\x1cowner_quota_bytes_per_second\x18\x12 \x01(\x04R\x18ownerQuotaBytesPerSecond\x12!\n" +
+	"\fquota_prefix\x18\x13 \x01(\tR\vquotaPrefix\x12@\n" +
+	"\x1dprefix_quota_bytes_per_second\x18\x14 \x01(\x04R\x19prefixQuotaBytesPerSecond*Q\n" +
 	"\bSeverity\x12\x18\n" +
 	"\x14SEVERITY_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11SEVERITY_DEGRADED\x10\x01\x12\x14\n" +

@@ -80,6 +80,15 @@ const (
 	// ControlServiceShareQuotasProcedure is the fully-qualified name of the ControlService's
 	// ShareQuotas RPC.
 	ControlServiceShareQuotasProcedure = "/scribe.v1.ControlService/ShareQuotas"
+	// ControlServiceSetTenantQuotaProcedure is the fully-qualified name of the ControlService's
+	// SetTenantQuota RPC.
+	ControlServiceSetTenantQuotaProcedure = "/scribe.v1.ControlService/SetTenantQuota"
+	// ControlServiceRemoveTenantQuotaProcedure is the fully-qualified name of the ControlService's
+	// RemoveTenantQuota RPC.
+	ControlServiceRemoveTenantQuotaProcedure = "/scribe.v1.ControlService/RemoveTenantQuota"
+	// ControlServiceListTenantQuotasProcedure is the fully-qualified name of the ControlService's
+	// ListTenantQuotas RPC.
+	ControlServiceListTenantQuotasProcedure = "/scribe.v1.ControlService/ListTenantQuotas"
 )
 
 // ControlServiceClient is a client for the scribe.v1.ControlService service.
@@ -118,6 +127,12 @@ type ControlServiceClient interface {
 	ListPins(context.Context, *v1.ListPinsRequest) (*v1.ListPinsResponse, error)
 	// ShareQuotas says what a process wants of the quotas that it enforces, and leases it shares of them.
 	ShareQuotas(context.Context, *v1.ShareQuotasRequest) (*v1.ShareQuotasResponse, error)
+	// SetTenantQuota sets the quota of a tenant, in place of the one that it had.
+	SetTenantQuota(context.Context, *v1.SetTenantQuotaRequest) (*v1.SetTenantQuotaResponse, error)
+	// RemoveTenantQuota removes the quota of a tenant.
+	RemoveTenantQuota(context.Context, *v1.RemoveTenantQuotaRequest) (*v1.RemoveTenantQuotaResponse, error)
+	// ListTenantQuotas returns the quotas of all tenants.
+	ListTenantQuotas(context.Context, *v1.ListTenantQuotasRequest) (*v1.ListTenantQuotasResponse, error)
 }
 
 // NewControlServiceClient constructs a client for the scribe.v1.ControlService service. By default,
@@ -233,28 +248,49 @@ func NewControlServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(controlServiceMethods.ByName("ShareQuotas")),
 			connect.WithClientOptions(opts...),
 		),
+		setTenantQuota: connect.NewClient[v1.SetTenantQuotaRequest, v1.SetTenantQuotaResponse](
+			httpClient,
+			baseURL+ControlServiceSetTenantQuotaProcedure,
+			connect.WithSchema(controlServiceMethods.ByName("SetTenantQuota")),
+			connect.WithClientOptions(opts...),
+		),
+		removeTenantQuota: connect.NewClient[v1.RemoveTenantQuotaRequest, v1.RemoveTenantQuotaResponse](
+			httpClient,
+			baseURL+ControlServiceRemoveTenantQuotaProcedure,
+			connect.WithSchema(controlServiceMethods.ByName("RemoveTenantQuota")),
+			connect.WithClientOptions(opts...),
+		),
+		listTenantQuotas: connect.NewClient[v1.ListTenantQuotasRequest, v1.ListTenantQuotasResponse](
+			httpClient,
+			baseURL+ControlServiceListTenantQuotasProcedure,
+			connect.WithSchema(controlServiceMethods.ByName("ListTenantQuotas")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // controlServiceClient implements ControlServiceClient.
 type controlServiceClient struct {
-	createCategory  *connect.Client[v1.CreateCategoryRequest, v1.CreateCategoryResponse]
-	getCategory     *connect.Client[v1.GetCategoryRequest, v1.GetCategoryResponse]
-	listCategories  *connect.Client[v1.ListCategoriesRequest, v1.ListCategoriesResponse]
-	updateCategory  *connect.Client[v1.UpdateCategoryRequest, v1.UpdateCategoryResponse]
-	deleteCategory  *connect.Client[v1.DeleteCategoryRequest, v1.DeleteCategoryResponse]
-	watchCategories *connect.Client[v1.WatchCategoriesRequest, v1.WatchCategoriesResponse]
-	join            *connect.Client[v1.JoinRequest, v1.JoinResponse]
-	heartbeat       *connect.Client[v1.HeartbeatRequest, v1.HeartbeatResponse]
-	leave           *connect.Client[v1.LeaveRequest, v1.LeaveResponse]
-	listMembers     *connect.Client[v1.ListMembersRequest, v1.ListMembersResponse]
-	watchMembers    *connect.Client[v1.WatchMembersRequest, v1.WatchMembersResponse]
-	getStatus       *connect.Client[v1.GetStatusRequest, v1.GetStatusResponse]
-	listDropped     *connect.Client[v1.ListDroppedRequest, v1.ListDroppedResponse]
-	forgetDropped   *connect.Client[v1.ForgetDroppedRequest, v1.ForgetDroppedResponse]
-	holdPins        *connect.Client[v1.HoldPinsRequest, v1.HoldPinsResponse]
-	listPins        *connect.Client[v1.ListPinsRequest, v1.ListPinsResponse]
-	shareQuotas     *connect.Client[v1.ShareQuotasRequest, v1.ShareQuotasResponse]
+	createCategory    *connect.Client[v1.CreateCategoryRequest, v1.CreateCategoryResponse]
+	getCategory       *connect.Client[v1.GetCategoryRequest, v1.GetCategoryResponse]
+	listCategories    *connect.Client[v1.ListCategoriesRequest, v1.ListCategoriesResponse]
+	updateCategory    *connect.Client[v1.UpdateCategoryRequest, v1.UpdateCategoryResponse]
+	deleteCategory    *connect.Client[v1.DeleteCategoryRequest, v1.DeleteCategoryResponse]
+	watchCategories   *connect.Client[v1.WatchCategoriesRequest, v1.WatchCategoriesResponse]
+	join              *connect.Client[v1.JoinRequest, v1.JoinResponse]
+	heartbeat         *connect.Client[v1.HeartbeatRequest, v1.HeartbeatResponse]
+	leave             *connect.Client[v1.LeaveRequest, v1.LeaveResponse]
+	listMembers       *connect.Client[v1.ListMembersRequest, v1.ListMembersResponse]
+	watchMembers      *connect.Client[v1.WatchMembersRequest, v1.WatchMembersResponse]
+	getStatus         *connect.Client[v1.GetStatusRequest, v1.GetStatusResponse]
+	listDropped       *connect.Client[v1.ListDroppedRequest, v1.ListDroppedResponse]
+	forgetDropped     *connect.Client[v1.ForgetDroppedRequest, v1.ForgetDroppedResponse]
+	holdPins          *connect.Client[v1.HoldPinsRequest, v1.HoldPinsResponse]
+	listPins          *connect.Client[v1.ListPinsRequest, v1.ListPinsResponse]
+	shareQuotas       *connect.Client[v1.ShareQuotasRequest, v1.ShareQuotasResponse]
+	setTenantQuota    *connect.Client[v1.SetTenantQuotaRequest, v1.SetTenantQuotaResponse]
+	removeTenantQuota *connect.Client[v1.RemoveTenantQuotaRequest, v1.RemoveTenantQuotaResponse]
+	listTenantQuotas  *connect.Client[v1.ListTenantQuotasRequest, v1.ListTenantQuotasResponse]
 }
 
 // CreateCategory calls scribe.v1.ControlService.CreateCategory.
@@ -402,6 +438,33 @@ func (c *controlServiceClient) ShareQuotas(ctx context.Context, req *v1.ShareQuo
 	return nil, err
 }
 
+// SetTenantQuota calls scribe.v1.ControlService.SetTenantQuota.
+func (c *controlServiceClient) SetTenantQuota(ctx context.Context, req *v1.SetTenantQuotaRequest) (*v1.SetTenantQuotaResponse, error) {
+	response, err := c.setTenantQuota.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// RemoveTenantQuota calls scribe.v1.ControlService.RemoveTenantQuota.
+func (c *controlServiceClient) RemoveTenantQuota(ctx context.Context, req *v1.RemoveTenantQuotaRequest) (*v1.RemoveTenantQuotaResponse, error) {
+	response, err := c.removeTenantQuota.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListTenantQuotas calls scribe.v1.ControlService.ListTenantQuotas.
+func (c *controlServiceClient) ListTenantQuotas(ctx context.Context, req *v1.ListTenantQuotasRequest) (*v1.ListTenantQuotasResponse, error) {
+	response, err := c.listTenantQuotas.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // ControlServiceHandler is an implementation of the scribe.v1.ControlService service.
 type ControlServiceHandler interface {
 	// CreateCategory adds a category.
@@ -438,6 +501,12 @@ type ControlServiceHandler interface {
 	ListPins(context.Context, *v1.ListPinsRequest) (*v1.ListPinsResponse, error)
 	// ShareQuotas says what a process wants of the quotas that it enforces, and leases it shares of them.
 	ShareQuotas(context.Context, *v1.ShareQuotasRequest) (*v1.ShareQuotasResponse, error)
+	// SetTenantQuota sets the quota of a tenant, in place of the one that it had.
+	SetTenantQuota(context.Context, *v1.SetTenantQuotaRequest) (*v1.SetTenantQuotaResponse, error)
+	// RemoveTenantQuota removes the quota of a tenant.
+	RemoveTenantQuota(context.Context, *v1.RemoveTenantQuotaRequest) (*v1.RemoveTenantQuotaResponse, error)
+	// ListTenantQuotas returns the quotas of all tenants.
+	ListTenantQuotas(context.Context, *v1.ListTenantQuotasRequest) (*v1.ListTenantQuotasResponse, error)
 }
 
 // NewControlServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -549,6 +618,24 @@ func NewControlServiceHandler(svc ControlServiceHandler, opts ...connect.Handler
 		connect.WithSchema(controlServiceMethods.ByName("ShareQuotas")),
 		connect.WithHandlerOptions(opts...),
 	)
+	controlServiceSetTenantQuotaHandler := connect.NewUnaryHandlerSimple(
+		ControlServiceSetTenantQuotaProcedure,
+		svc.SetTenantQuota,
+		connect.WithSchema(controlServiceMethods.ByName("SetTenantQuota")),
+		connect.WithHandlerOptions(opts...),
+	)
+	controlServiceRemoveTenantQuotaHandler := connect.NewUnaryHandlerSimple(
+		ControlServiceRemoveTenantQuotaProcedure,
+		svc.RemoveTenantQuota,
+		connect.WithSchema(controlServiceMethods.ByName("RemoveTenantQuota")),
+		connect.WithHandlerOptions(opts...),
+	)
+	controlServiceListTenantQuotasHandler := connect.NewUnaryHandlerSimple(
+		ControlServiceListTenantQuotasProcedure,
+		svc.ListTenantQuotas,
+		connect.WithSchema(controlServiceMethods.ByName("ListTenantQuotas")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/scribe.v1.ControlService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case ControlServiceCreateCategoryProcedure:
@@ -585,6 +672,12 @@ func NewControlServiceHandler(svc ControlServiceHandler, opts ...connect.Handler
 			controlServiceListPinsHandler.ServeHTTP(w, r)
 		case ControlServiceShareQuotasProcedure:
 			controlServiceShareQuotasHandler.ServeHTTP(w, r)
+		case ControlServiceSetTenantQuotaProcedure:
+			controlServiceSetTenantQuotaHandler.ServeHTTP(w, r)
+		case ControlServiceRemoveTenantQuotaProcedure:
+			controlServiceRemoveTenantQuotaHandler.ServeHTTP(w, r)
+		case ControlServiceListTenantQuotasProcedure:
+			controlServiceListTenantQuotasHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -660,4 +753,16 @@ func (UnimplementedControlServiceHandler) ListPins(context.Context, *v1.ListPins
 
 func (UnimplementedControlServiceHandler) ShareQuotas(context.Context, *v1.ShareQuotasRequest) (*v1.ShareQuotasResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.ControlService.ShareQuotas is not implemented"))
+}
+
+func (UnimplementedControlServiceHandler) SetTenantQuota(context.Context, *v1.SetTenantQuotaRequest) (*v1.SetTenantQuotaResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.ControlService.SetTenantQuota is not implemented"))
+}
+
+func (UnimplementedControlServiceHandler) RemoveTenantQuota(context.Context, *v1.RemoveTenantQuotaRequest) (*v1.RemoveTenantQuotaResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.ControlService.RemoveTenantQuota is not implemented"))
+}
+
+func (UnimplementedControlServiceHandler) ListTenantQuotas(context.Context, *v1.ListTenantQuotasRequest) (*v1.ListTenantQuotasResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.ControlService.ListTenantQuotas is not implemented"))
 }

@@ -4,13 +4,15 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
 // sheddingMemory is an accumulator with the usual shares.
 type sheddingMemory struct {
-	t   *testing.T
+	t   testing.TB
 	acc accumulator
 	now time.Time
 }
@@ -99,4 +101,49 @@ func TestLowestPriorityIsShedFirst(t *testing.T) {
 	if !m.admit(uint32(priorityLow), priorityLow) {
 		t.Error("the lowest is kept out for ever")
 	}
+}
+
+// TestHighestIsNotTouched: whatever lower priorities offer, and whenever memory becomes free, the highest is never refused while it has at most three quarters of
+// what is kept for it; and none of lower priority is admitted into that.
+func TestHighestIsNotTouched(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		m := newSheddingMemory(t)
+		priorities := map[uint32]scribev1.Priority{1: priorityLow, 2: priorityLow, 3: 0, 4: priorityHigh, 5: priorityCritical, 6: priorityCritical}
+		// An eighth of 64 MiB is kept, and a frame of a mebibyte is charged two: for itself, and for its compressed copy.
+		const most = 3
+		mine := 0
+		if !m.admit(5, priorityCritical) {
+			rt.Fatal("an empty batcher refuses")
+		}
+		mine++
+		for range rapid.IntRange(1, 300).Draw(rt, "steps") {
+			m.now = m.now.Add(time.Duration(rapid.Int64Range(0, int64(20*time.Millisecond)).Draw(rt, "pause")))
+			category := rapid.Uint32Range(1, 6).Draw(rt, "category")
+			p := priorities[category]
+			if rapid.IntRange(0, 9).Draw(rt, "what") == 0 {
+				if account := m.acc.accounts[category]; account != nil && account.held > 0 {
+					if p == priorityCritical {
+						mine -= int(account.held >> 21)
+					}
+					m.free(category)
+				}
+				continue
+			}
+			if p == priorityCritical {
+				if mine >= most {
+					continue
+				}
+				if !m.admit(category, p) {
+					rt.Fatalf("the highest is refused with %d frames of its own and %d MiB of all", mine, m.acc.memory.Used()>>20)
+				}
+				mine++
+				continue
+			}
+			for m.admit(category, p) { // as much as it gets
+				if used, limit := m.acc.memory.Used(), m.acc.memory.Limit(); used > limit-limit/8 {
+					rt.Fatalf("priority %v is admitted into what is kept: %d of %d", p, used, limit)
+				}
+			}
+		}
+	})
 }

@@ -18,10 +18,10 @@ import (
 
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
+	"scribe/internal/role/admission"
 	"scribe/internal/transport/rpc"
 	"scribe/internal/transport/rpc/memhttp"
 	scribev1 "scribe/proto/scribe/v1"
-	"scribe/readproxy/admission"
 	"scribe/storage/blob"
 )
 

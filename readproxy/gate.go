@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"scribe/internal/base/backoff"
+	"scribe/internal/role/admission"
 	"scribe/internal/role/budget"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
-	"scribe/readproxy/admission"
 )
 
 // admissionGate decides which requests are served: a token bucket against herds, then the input queue, whose length a controller sets.

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"scribe/internal/format/pointer"
+	"scribe/internal/role/admission"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
-	"scribe/readproxy/admission"
 )
 
 // A herd on a server that was just started: 5,000 consumers ask for the same few blocks at once. Each block is read once; who is

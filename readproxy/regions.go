@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"scribe/internal/format/pointer"
+	"scribe/internal/role/admission"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
-	"scribe/readproxy/admission"
 )
 
 // Peer serves blocks of another region from the caches of that region's read proxies.

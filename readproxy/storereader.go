@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"scribe/internal/format/pointer"
+	"scribe/internal/role/admission"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
-	"scribe/readproxy/admission"
 	"scribe/storage/blob"
 )
 

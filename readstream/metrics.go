@@ -6,17 +6,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"scribe/internal/base/metrics"
+	"scribe/internal/role/admission"
 )
 
 // roleMetrics are the role's metrics.
 type roleMetrics struct {
 	set *metrics.Set
 
-	streams      prometheus.Gauge
-	shards       prometheus.Gauge
-	opened       prometheus.Counter
-	refused      *prometheus.CounterVec // by reason
-	ended        *prometheus.CounterVec // by reason
+	streams prometheus.Gauge
+	shards  prometheus.Gauge
+	opened  prometheus.Counter
+	refused *prometheus.CounterVec // by reason
+	ended   *prometheus.CounterVec // by reason
+	// notAdmitted counts streams that the gate refused, by cause.
+	notAdmitted  *prometheus.CounterVec
 	evictions    *prometheus.CounterVec // by reason
 	pointers     prometheus.Counter
 	filtered     prometheus.Counter
@@ -41,6 +44,11 @@ func newMetrics(r prometheus.Registerer, s *Server) (*roleMetrics, error) {
 	m.shards = set.Gauge("shards", "Shards that open streams follow, each stream counting its own.")
 	m.opened = set.Counter("streams_opened_total", "Streams that were opened.")
 	m.refused = set.CounterVec("streams_refused_total", "Streams that were refused, by reason.", "reason")
+	m.notAdmitted = set.CounterOf("openings_refused_total", "Streams that were refused because too many are being opened (queue), or come too fast (rate), or for the sake of categories of higher priority (priority).", "cause",
+		admission.CauseQueue, admission.CauseRate, admission.CausePriority)
+	set.GaugeFunc("queue_length", "Streams that may be opened at once, as it is set by how long that takes.", func() float64 { return float64(s.gate.ReadState().Length) })
+	set.GaugeFunc("queue_requests", "Streams that are being opened.", func() float64 { return float64(s.gate.ReadState().Inside) })
+	set.GaugeFunc("opening_seconds", "How long it takes to open a stream, on average over a moment; at most streams.slow_opening.", func() float64 { return s.gate.ReadState().Latency.Seconds() })
 	m.ended = set.CounterVec("streams_ended_total", "Opened streams that ended, by reason; none for clients that went away.", "reason")
 	m.evictions = set.CounterVec("evictions_total", "Streams that were sent away with their positions, by reason.", "reason")
 	m.pointers = set.Counter("pointers_total", "Pointers sent.")

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"scribe/internal/base/lifecycle"
+	"scribe/internal/role/admission"
 	"scribe/internal/role/queryplan"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -29,6 +30,7 @@ type Server struct {
 	budget  *merge.Budget
 	hub     *feed.Hub
 	plans   *queryplan.Cache
+	gate    *admission.Gate // of streams that are being opened
 	// cursors counts the followed shards, once for each stream.
 	cursors atomic.Int64
 	// relieved is when streams last gave back memory.
@@ -67,6 +69,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if s.clock == nil {
 		s.clock = time.Now
 	}
+	s.gate = newGate(&s.cfg, time.Now())
 	s.evicting, s.evict = context.WithCancel(context.Background())
 	s.gone, s.leave = context.WithCancel(context.Background())
 	s.mu.open = map[*consumerStream]struct{}{}

@@ -271,7 +271,16 @@ func (s *Server) openStream(ctx context.Context, recv func(context.Context) (*sc
 var errOpening = errors.New("readstream: opening takes too long")
 
 func (s *Server) prepareStream(ctx context.Context, p *streamPlan, send func(*scribev1.StreamResponse) error) (*consumerStream, error) {
-	cat, states, err := s.findShards(ctx, p)
+	cat, err := s.findCategory(ctx, p.category)
+	if err != nil {
+		return nil, err
+	}
+	leave, err := s.admitOpening(cat)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	cat, states, err := s.findShards(ctx, p, cat)
 	if err != nil {
 		return nil, err
 	}
@@ -286,12 +295,8 @@ func (s *Server) prepareStream(ctx context.Context, p *streamPlan, send func(*sc
 	return st, nil
 }
 
-// findShards returns a plan's category and its shards.
-func (s *Server) findShards(ctx context.Context, p *streamPlan) (*scribev1.Category, []metalog.State, error) {
-	cat, err := s.findCategory(ctx, p.category)
-	if err != nil {
-		return nil, nil, err
-	}
+// findShards returns a plan's category, which may be another one by now, and its shards.
+func (s *Server) findShards(ctx context.Context, p *streamPlan, cat *scribev1.Category) (*scribev1.Category, []metalog.State, error) {
 	for asked := false; ; asked = true {
 		p.sequenced = cat.IsSequenced() && !p.unsequenced
 		if err := p.checkCategory(cat); err != nil {

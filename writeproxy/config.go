@@ -34,6 +34,14 @@ type Config struct {
 	MicroShardBytes int64 `default:"16MiB" min:"1KiB" max:"1TiB"`
 	// MicroShardMessages is the same in messages a second: what many small messages cost is not in their bytes.
 	MicroShardMessages int64 `default:"400000" min:"1" max:"1000000000000"`
+	// RequestsMost bounds the requests that wait for batchers. While batchers take SlowAnswer to answer, on average, it is lowered down to RequestsLeast, so that
+	// their queues become shorter; what is refused is told to come again.
+	RequestsMost  int           `yaml:"/limits.write_requests" default:"8192" min:"RequestsLeast" max:"1048576"`
+	RequestsLeast int           `default:"64" min:"1" max:"1048576"`
+	SlowAnswer    time.Duration `yaml:"/limits.slow_write" default:"10s" min:"10ms" max:"1h"`
+	// RequestsPerSecond bounds the rate of requests to batchers, 0 means no bound. RequestBurst is the size of its token bucket.
+	RequestsPerSecond float64 `yaml:"/limits.write_rate" default:"50000" min:"0" max:"1000000000000000"`
+	RequestBurst      int     `yaml:"/limits.write_burst" default:"50000" min:"1" max:"1073741824"`
 	// ThrottleShare is the share of the memory for requests that throttled requests may use while they wait. With 0, requests
 	// never wait: throttle acts as block.
 	ThrottleShare float64 `default:"0.25" min:"0" max:"0.9"`

@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"scribe/internal/base/metrics"
+	"scribe/internal/role/admission"
 	"scribe/internal/role/budget"
 	"scribe/internal/role/request"
 )
@@ -22,6 +23,8 @@ type proxyMetrics struct {
 	probes    *prometheus.CounterVec
 	overQuota *prometheus.CounterVec
 	shed      prometheus.Counter
+	// notAdmitted counts bytes that the gate refused, by cause.
+	notAdmitted *prometheus.CounterVec
 	waits     prometheus.Histogram
 
 	received, acknowledged, inFlight, failed, dropped request.AmountMetrics
@@ -44,9 +47,14 @@ func newMetrics(p *Proxy) *proxyMetrics {
 		shed:      set.Counter("shed_bytes_total", "Bytes of frames refused because memory is short, for the sake of categories of higher priority."),
 		waits:     set.Histogram("throttle_seconds", "Time that frames waited for a quota.", prometheus.ExponentialBuckets(0.001, 2, 16)),
 	}
+	m.notAdmitted = set.CounterOf("not_admitted_bytes_total", "Bytes of frames refused because too many requests wait for batchers (queue), or come too fast (rate), or for the sake of categories of higher priority (priority).", "cause",
+		admission.CauseQueue, admission.CauseRate, admission.CausePriority)
+	set.GaugeFunc("answer_seconds", "How long batchers take to answer, on average over a moment; at most limits.slow_write.", func() float64 { return p.gate.ReadState().Latency.Seconds() })
 	gauge := func(name, help string, read func() int) {
 		set.GaugeFunc(name, help, func() float64 { return float64(read()) })
 	}
+	gauge("queue_length", "Requests that may wait for batchers at once, as it is set by how long they take to answer.", func() int { return p.gate.ReadState().Length })
+	gauge("queue_requests", "Requests that wait for batchers.", func() int { return p.gate.ReadState().Inside })
 	gauge("batchers", "Batchers known.", func() int { return len(p.deps.Batchers()) })
 	gauge("batchers_left_alone", "Batchers that do not answer and are probed.", func() int { open, _ := p.fleet.countDegraded(); return open })
 	gauge("batchers_lightened", "Batchers that get less than their share because they are full or slow.", func() int { _, light := p.fleet.countDegraded(); return light })

@@ -17,6 +17,7 @@ import (
 	"scribe/internal/base/buffers"
 	"scribe/internal/base/entropy"
 	"scribe/internal/base/lifecycle"
+	"scribe/internal/role/admission"
 	"scribe/internal/role/budget"
 	"scribe/internal/role/quota"
 	"scribe/internal/role/request"
@@ -66,6 +67,7 @@ type Proxy struct {
 	fleet   *batcherFleet
 	quotas  *quota.Registry
 	shedder shedding.Shedder
+	gate    *admission.Gate
 	traffic *shardTraffic
 	flights producerFlights
 	retries *backoff.Budget // bounds retries
@@ -130,6 +132,7 @@ func New(cfg Config, deps Deps) (*Proxy, error) {
 	}
 	p.categories = &request.Categories{Catalog: deps.Categories, Create: p.resolveOrCreate, RetryAfter: cfg.RetryBase}
 	p.quotas = quota.NewRegistry(p.now, deps.Proxies, int64(cfg.ThrottleShare*float64(p.writes.Limit())))
+	p.gate = newGate(&p.cfg, p.started)
 	p.fleet = &batcherFleet{batchers: deps.Batchers, now: p.now, stall: cfg.StallAfter, probe: p.sendProbe}
 	p.metrics = newMetrics(p)
 	if err := p.metrics.set.Register(deps.Registerer); err != nil {

@@ -22,6 +22,11 @@ func (c *writeCall) deliverItems(ctx context.Context, items []*frameItem) {
 	if len(items) == 0 {
 		return
 	}
+	items, leave := c.admitItems(items)
+	defer leave()
+	if len(items) == 0 {
+		return
+	}
 	t := c.p.fleet.currentTable()
 	c.assignMicroShards(t, items)
 	if len(t.batchers) > 1 {

@@ -12,8 +12,8 @@ func (p *Proxy) shedItems(items []frameItem) {
 	var (
 		now      = p.now()
 		category *scribev1.Category
-		asked    [scribev1.Priority_PRIORITY_CRITICAL + 1]bool
-		refused  [scribev1.Priority_PRIORITY_CRITICAL + 1]*scribev1.FrameResult
+		asked    [shedding.Levels]bool
+		refused  [shedding.Levels]*scribev1.FrameResult
 		result   *scribev1.FrameResult
 		sum      = 0
 	)

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"scribe/readproxy/admission"
+	"scribe/internal/role/admission"
 )
 
 // serverConns has the connections to one server.

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// levels is the number of priorities, with the one that is not set.
-	levels = int(scribev1.Priority_PRIORITY_CRITICAL) + 1
+	// Levels is the number of priorities, with the one that is not set.
+	Levels = int(scribev1.Priority_PRIORITY_CRITICAL) + 1
 	// remembered is how long a priority counts as there after its last frame.
 	remembered = 10 * time.Second
 	// pressed is how long lower priorities give way entirely after a higher one was refused.
@@ -25,7 +25,7 @@ const (
 
 // LevelOf returns the priority of a category; normal if it has none.
 func LevelOf(c *scribev1.Category) scribev1.Priority {
-	if p := c.GetPriority(); p > scribev1.Priority_PRIORITY_UNSPECIFIED && int(p) < levels {
+	if p := c.GetPriority(); p > scribev1.Priority_PRIORITY_UNSPECIFIED && int(p) < Levels {
 		return p
 	}
 	return scribev1.Priority_PRIORITY_NORMAL
@@ -35,7 +35,7 @@ func LevelOf(c *scribev1.Category) scribev1.Priority {
 // before the first call.
 type Shedder struct {
 	// seen and refused are when a priority had frames and was refused last, plus one nanosecond, so that 0 is never.
-	seen, refused [levels]atomic.Int64
+	seen, refused [Levels]atomic.Int64
 }
 
 // Note notes that frames of a priority came.
@@ -55,7 +55,7 @@ func raiseTime(at *atomic.Int64, now time.Duration) {
 // none, 1 while they have to be refused.
 func (s *Shedder) ReservedShare(now time.Duration, p scribev1.Priority) float64 {
 	higher := 0
-	for l := int(p) + 1; l < levels; l++ {
+	for l := int(p) + 1; l < Levels; l++ {
 		if isRecent(&s.refused[l], now, pressed) {
 			return 1
 		}

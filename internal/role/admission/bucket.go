@@ -32,27 +32,33 @@ const farthest = 10 * time.Second
 // TakeToken takes a token; ok is false if there is none. Then after is the delay after which to ask again: until there is a
 // token, if all callers that were refused before come back when they were told to. It is at most 10 s.
 func (b *TokenBucket) TakeToken(now time.Time) (after time.Duration, ok bool) {
-	return b.takeOr(now, func() float64 {
+	return b.TakeTokenAbove(now, 0)
+}
+
+// TakeTokenAbove is TakeToken for a caller that leaves a share of the burst to others.
+func (b *TokenBucket) TakeTokenAbove(now time.Time, share float64) (after time.Duration, ok bool) {
+	left := b.burst * share
+	return b.takeOr(now, left, func() float64 {
 		b.mu.promised = min(b.mu.promised+1, b.rate*farthest.Seconds())
-		return b.mu.promised
+		return b.mu.promised + left
 	})
 }
 
 // TakeOrWait is TakeToken for a single caller that waits for the token itself and that no other caller overtakes: after is the
 // time until there is one.
 func (b *TokenBucket) TakeOrWait(now time.Time) (after time.Duration, ok bool) {
-	return b.takeOr(now, func() float64 { return 1 })
+	return b.takeOr(now, 0, func() float64 { return 1 })
 }
 
-// takeOr takes a token. If there is none, it returns the time until the bucket has received as many as awaited returns.
-func (b *TokenBucket) takeOr(now time.Time, awaited func() float64) (after time.Duration, ok bool) {
+// takeOr takes a token if so many are left besides. If there is none, it returns the time until the bucket has received as many as awaited returns.
+func (b *TokenBucket) takeOr(now time.Time, left float64, awaited func() float64) (after time.Duration, ok bool) {
 	if b.rate <= 0 {
 		return 0, true
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.addTokens(now)
-	if b.mu.tokens >= 1 {
+	if b.mu.tokens >= 1+left {
 		b.mu.tokens--
 		return 0, true
 	}

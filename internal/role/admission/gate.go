@@ -1,0 +1,212 @@
+package admission
+
+import (
+	"sync"
+	"time"
+
+	"scribe/internal/role/shedding"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// Causes of refusals, as values of a metric's label.
+const (
+	// CauseRate means that more requests come than the rate allows.
+	CauseRate = "rate"
+	// CauseQueue means that as many requests are in progress as may be.
+	CauseQueue = "queue"
+	// CausePriority means that the request gives way to others of higher priority.
+	CausePriority = "priority"
+)
+
+// GateConfig bounds a gate. It must be valid: the roles declare the settings.
+type GateConfig struct {
+	// Least and Most bound the requests in progress.
+	Least, Most int
+	// Slow is the mean time of requests at which the role counts as fully busy: from nine tenths of it on, fewer requests come in.
+	Slow time.Duration
+	// PerSecond bounds the rate of requests, 0 means no bound; Burst is the size of its token bucket.
+	PerSecond float64
+	Burst     int
+}
+
+// gateTarget is the part of GateConfig.Slow that the controller keeps to.
+const gateTarget = 0.9
+
+// gateSample is the least time between two measurements.
+const gateSample = 100 * time.Millisecond
+
+// Gate bounds the requests that a role has in progress. A [LengthController] sets how many by the time that requests take: it is for a role that
+// waits for something behind it, whose queue grows with what is let in. Requests that come too fast, or while too many are in progress, are
+// refused at once, those of the lowest priority first.
+//
+// What is in progress can't be taken back. So lower priorities do not count against higher ones: a request comes in unless as many of its own
+// priority and above are in progress as may be. All priorities together are at most as many times that as there are priorities.
+//
+// It is safe for concurrent use.
+type Gate struct {
+	cfg   GateConfig
+	rate  *TokenBucket
+	begun time.Time
+
+	mu struct {
+		sync.Mutex
+		shedder    shedding.Shedder
+		controller *LengthController
+		inside     [shedding.Levels]int
+		latency    latencyMeter
+		sampled    time.Time
+	}
+}
+
+// NewGate returns a gate. now is before the times of all calls.
+func NewGate(cfg GateConfig, now time.Time) *Gate {
+	g := &Gate{cfg: cfg, rate: NewBucket(cfg.PerSecond, float64(cfg.Burst)), begun: now}
+	g.mu.controller = NewController(ControllerConfig{Target: gateTarget, Least: min(cfg.Least, cfg.Most), Most: cfg.Most})
+	g.mu.sampled = now
+	return g
+}
+
+// Priorities are a set of priorities.
+type Priorities [shedding.Levels]bool
+
+// Refusal is why requests of a priority are refused, and after which time they may be tried again; 0 where the gate can't tell.
+type Refusal struct {
+	Cause string
+	After time.Duration
+}
+
+// Refusals has the refusals of a request by priority. Those without a cause came in.
+type Refusals [shedding.Levels]Refusal
+
+// EnterRequest decides about a request with parts of some priorities: those that are not refused come in together, until leave. Where all are
+// refused leave is nil.
+func (g *Gate) EnterRequest(now time.Time, asked Priorities) (refused Refusals, leave func(now time.Time)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.resize(now)
+	highest := -1 // of those that come in
+	for level := shedding.Levels - 1; level >= 0; level-- {
+		if !asked[level] {
+			continue
+		}
+		g.mu.shedder.Note(now.Sub(g.begun), scribev1.Priority(level)) //nolint:gosec // below Levels
+		refused[level] = g.decide(now, level, highest >= 0)
+		if refused[level].Cause == "" && highest < 0 {
+			highest = level
+		}
+	}
+	if highest < 0 {
+		return refused, nil
+	}
+	g.mu.inside[highest]++
+	g.mu.latency.begin(now)
+	return refused, func(end time.Time) {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.mu.inside[highest]--
+		g.mu.latency.end(now, end)
+		g.resize(end)
+	}
+}
+
+// decide decides about one priority of a request. paid says that a part of higher priority has come in already. g.mu is held.
+func (g *Gate) decide(now time.Time, level int, paid bool) Refusal {
+	since, priority := now.Sub(g.begun), scribev1.Priority(level) //nolint:gosec // below Levels
+	above, total := 0, 0
+	for l, n := range g.mu.inside {
+		if total += n; l >= level {
+			above += n
+		}
+	}
+	length := g.mu.controller.Length()
+	reserved := g.mu.shedder.ReservedShare(since, priority)
+	switch {
+	case shedding.GivesWay(reserved, int64(total), int64(length)):
+		return Refusal{Cause: CausePriority}
+	case above >= length:
+		g.mu.shedder.NoteRefused(since, priority)
+		return Refusal{Cause: CauseQueue}
+	case paid:
+		return Refusal{}
+	}
+	after, ok := g.rate.TakeTokenAbove(now, reserved)
+	if !ok {
+		if reserved == 0 {
+			g.mu.shedder.NoteRefused(since, priority)
+		}
+		return Refusal{Cause: CauseRate, After: after}
+	}
+	return Refusal{}
+}
+
+// resize takes a sample of the latency, if it is due. g.mu is held.
+func (g *Gate) resize(now time.Time) {
+	dt := now.Sub(g.mu.sampled)
+	if dt < gateSample {
+		return
+	}
+	g.mu.sampled = now
+	g.mu.controller.AdjustLength(min(float64(g.mu.latency.sample(now))/float64(g.cfg.Slow), 1), dt)
+}
+
+// GateState describes a gate.
+type GateState struct {
+	// Length bounds the requests in progress, Inside is their number.
+	Length, Inside int
+	// Latency is the mean time of requests as the controller sees it, at most GateConfig.Slow.
+	Latency time.Duration
+}
+
+// ReadState returns the gate's state.
+func (g *Gate) ReadState() GateState {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := GateState{Length: g.mu.controller.Length(), Latency: time.Duration(g.mu.controller.Utilisation() * float64(g.cfg.Slow))}
+	for _, n := range g.mu.inside {
+		s.Inside += n
+	}
+	return s
+}
+
+// latencyMeter measures how long requests take: those that ended since the last sample, and those that run, which tell of a standstill.
+type latencyMeter struct {
+	ended   time.Duration // sum of the times of those that ended
+	count   int           // of those
+	running int
+	// age is the sum of the ages of those that run, at the time of at.
+	age time.Duration
+	at  time.Time
+}
+
+func (m *latencyMeter) advance(now time.Time) {
+	if dt := now.Sub(m.at); dt > 0 {
+		m.age += dt * time.Duration(m.running)
+		m.at = now
+	}
+}
+
+func (m *latencyMeter) begin(now time.Time) {
+	m.advance(now)
+	m.running++
+}
+
+func (m *latencyMeter) end(began, now time.Time) {
+	m.advance(now)
+	m.running--
+	m.age = max(m.age-now.Sub(began), 0)
+	m.ended += now.Sub(began)
+	m.count++
+}
+
+// sample returns the greater of the mean time of what ended since the last sample and the mean age of what runs.
+func (m *latencyMeter) sample(now time.Time) (latency time.Duration) {
+	m.advance(now)
+	if m.count > 0 {
+		latency = m.ended / time.Duration(m.count)
+	}
+	if m.running > 0 {
+		latency = max(latency, m.age/time.Duration(m.running))
+	}
+	m.ended, m.count = 0, 0
+	return latency
+}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
+
 	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
@@ -19,6 +21,8 @@ type StoredCategories struct {
 	Dropped []*scribev1.Category
 	// NextID is above every id ever given out; 0 if none was.
 	NextID uint64
+	// Tenants are quotas of tenants to write; nil = none. They are not read: CopyRest copies them.
+	Tenants *scribev1.TenantQuotas
 }
 
 // ReadState reads the categories of a control store that no control plane uses. Damage is an error.
@@ -112,6 +116,16 @@ func WriteState(ctx context.Context, store kv.Store, s StoredCategories) error {
 		if err := put(droppedKey(c.GetId()), c); err != nil {
 			return fmt.Errorf("controlplane: restore deleted category %q: %w", c.GetName(), err)
 		}
+	}
+	if s.Tenants != nil {
+		value, err := proto.MarshalOptions{Deterministic: true}.Marshal(s.Tenants)
+		if err == nil {
+			_, err = decodeTenantQuotas(value)
+		}
+		if err != nil {
+			return fmt.Errorf("controlplane: restore the quotas of tenants: %w", err)
+		}
+		ops = append(ops, kv.Put(tenantQuotasKey, value).If(0))
 	}
 	counter := []kv.Op{kv.Put(nextIDKey, encodeNextID(s.NextID)).If(0)}
 	for _, part := range append([][]kv.Op{counter}, kv.SplitOps(ops, 0)...) {

@@ -72,3 +72,17 @@ func TestWriteAndReadState(t *testing.T) {
 		}
 	}
 }
+
+// TestWriteStateHasTenants: quotas of tenants that a copy has are in force in the store that is made of it; those that can't be are refused.
+func TestWriteStateHasTenants(t *testing.T) {
+	store := newStore(t)
+	s := StoredCategories{NextID: 1, Tenants: &scribev1.TenantQuotas{Quotas: []*scribev1.TenantQuota{{Owner: "shop", WriteBytesPerSecond: 5}}}}
+	if err := WriteState(t.Context(), store, s); err != nil {
+		t.Fatal(err)
+	}
+	wantQuotas(t, start(t, store, nil), "owner=shop:5")
+	s.Tenants.Quotas[0].WriteBytesPerSecond = 0
+	if err := WriteState(t.Context(), newStore(t), s); err == nil {
+		t.Error("a quota without a limit was written")
+	}
+}

@@ -96,13 +96,13 @@ func (c *ControlPlane) takeTenantQuotas(value []byte) {
 
 // loadTenantQuotas reads the quotas of tenants before the first watch, which would else tell that there are none.
 func (c *ControlPlane) loadTenantQuotas(ctx context.Context) error {
-	e, err := c.deps.Store.Get(ctx, tenantQuotasKey)
-	if err == nil {
+	switch e, err := c.deps.Store.Get(ctx, tenantQuotasKey); {
+	case err == nil:
 		c.takeTenantQuotas(e.Value)
-	} else if errors.Is(err, kv.ErrCorrupt) {
+	case errors.Is(err, kv.ErrCorrupt):
 		c.metrics.damaged.Inc()
 		c.logger.Error("quotas of tenants are damaged: there are none until they are set anew", "error", err)
-	} else if !errors.Is(err, kv.ErrNotFound) {
+	case !errors.Is(err, kv.ErrNotFound):
 		return fmt.Errorf("controlplane: read the quotas of tenants: %w", err)
 	}
 	return nil

@@ -25,7 +25,7 @@ type proxyMetrics struct {
 	shed      prometheus.Counter
 	// notAdmitted counts bytes that the gate refused, by cause.
 	notAdmitted *prometheus.CounterVec
-	waits     prometheus.Histogram
+	waits       prometheus.Histogram
 
 	received, acknowledged, inFlight, failed, dropped request.AmountMetrics
 	memory, memoryLimit                               metrics.Value

@@ -67,7 +67,7 @@ func TestTenantQuotasAddUp(t *testing.T) {
 			if got := gathered(t, registry)["scribe_writeproxy_over_quota_bytes_total/refused/"+string(tc.kind)]; got != 600 {
 				t.Errorf("%v bytes are counted as refused", got)
 			}
-			busiest, _ := c.Proxy.deps.Traffic.Busiest(10, "shop.b")
+			busiest, _ := c.deps.Traffic.Busiest(10, "shop.b")
 			if len(busiest) != 1 || busiest[0].OverQuotaMessages != 1 || busiest[0].OverOwnerQuotaMessages != tc.byOwner || busiest[0].OverPrefixQuotaMessages != tc.byPrefix {
 				t.Errorf("traffic %+v", busiest)
 			}
@@ -97,7 +97,7 @@ func TestStrictestQuotaDecides(t *testing.T) {
 		}
 		for _, key := range []quota.Key{{Category: c.catalog.all["shop.a"].GetId()}, {Tenant: "shop.*"}} {
 			l := quota.Limit{Key: key, Bytes: map[bool]uint64{true: 5000, false: 10_000}[key.Tenant == ""]}
-			if n, _ := c.Proxy.quotas.PassLeading(l, 8, func(int) int64 { return 500 }); n != 8 {
+			if n, _ := c.quotas.PassLeading(l, 8, func(int) int64 { return 500 }); n != 8 {
 				t.Errorf("%+v was charged for what the owner's quota refused: %d of 8 frames pass", key, n)
 			}
 		}
@@ -125,13 +125,13 @@ func TestThrottledTwice(t *testing.T) {
 		if took := time.Since(begin); took < 8*time.Second || took > 10*time.Second {
 			t.Errorf("10,000 bytes at 1,000 a second, of which 1,000 at once, took %v", took)
 		}
-		if used := c.Proxy.quotas.Waiting.Used(); used != 0 {
+		if used := c.quotas.Waiting.Used(); used != 0 {
 			t.Errorf("%d bytes are held for nobody", used)
 		}
 		// Who can't wait for the second quota gets the first one's bytes back.
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		res, err := c.Proxy.Write(ctx, &scribev1.WriteRequest{Frames: slices.Concat(sized(t, "a", 0, 500)), Ack: scribev1.AckLevel_ACK_LEVEL_COMMITTED})
+		res, err := c.Write(ctx, &scribev1.WriteRequest{Frames: slices.Concat(sized(t, "a", 0, 500)), Ack: scribev1.AckLevel_ACK_LEVEL_COMMITTED})
 		if err != nil || res.GetResults()[0].GetError().GetReason() != overloaded || !strings.Contains(res.GetResults()[0].GetError().GetMessage(), "owner shop") {
 			t.Errorf("%v, %v", res, err)
 		}

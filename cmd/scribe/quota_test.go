@@ -72,8 +72,14 @@ func TestQuotaCommands(t *testing.T) {
 	}
 	q.set, q.removed = nil, nil
 	for _, args := range [][]string{
-		{"set", "--write", "1MiB"}, {"set", "--owner", "a", "--prefix", "b", "--write", "1MiB"}, {"set", "--owner", "a"}, {"set", "--owner", "a", "--write", "0"},
-		{"set", "--owner", "a", "--write", "10"}, {"set", "--owner", "a", "--write", "1MiB", "--mode", "drop"}, {"remove"}, {"remove", "--owner", "a", "--prefix", "b"},
+		{"set", "--write", "1MiB"},
+		{"set", "--owner", "a", "--prefix", "b", "--write", "1MiB"},
+		{"set", "--owner", "a"},
+		{"set", "--owner", "a", "--write", "0"},
+		{"set", "--owner", "a", "--write", "10"},
+		{"set", "--owner", "a", "--write", "1MiB", "--mode", "drop"},
+		{"remove"},
+		{"remove", "--owner", "a", "--prefix", "b"},
 	} {
 		if _, err := run(args...); exitCode(err) != exitUsage {
 			t.Errorf("%q: exit code %d, %v", args, exitCode(err), err)

@@ -146,7 +146,7 @@ func readCatalog(ctx context.Context, o RecoverOptions, scratch string) (_ *reco
 		if err != nil {
 			return nil, err
 		}
-		return &recovery.Catalog{Categories: c.Categories, SavedAt: c.SavedAt}, nil
+		return &recovery.Catalog{Categories: c.Categories, Tenants: c.Tenants, SavedAt: c.SavedAt}, nil
 	}
 	if err = fsys.RemoveAll(scratch); err == nil {
 		_, err = vfs.Clone(fsys, fsys, o.Catalog, scratch)
@@ -325,7 +325,11 @@ func (m *folderBuilder) writeCategories(ctx context.Context, out *Recovered) (er
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	err = controlplane.WriteState(ctx, store, controlplane.StoredCategories{Categories: out.Categories, Dropped: out.Dropped, NextID: out.NextID})
+	state := controlplane.StoredCategories{Categories: out.Categories, Dropped: out.Dropped, NextID: out.NextID}
+	if m.known != nil {
+		state.Tenants = m.known.Tenants
+	}
+	err = controlplane.WriteState(ctx, store, state)
 	if err != nil || m.known == nil || m.known.NextID == 0 {
 		return err
 	}

@@ -242,6 +242,12 @@ func TestRecoverCatalogs(t *testing.T) {
 	c := cellConfig(t)
 	a := startCell(t, c)
 	fill(t, a)
+	if _, err := a.parts.control.SetTenantQuota(t.Context(), &scribev1.SetTenantQuotaRequest{Quota: &scribev1.TenantQuota{Owner: "team", WriteBytesPerSecond: 1 << 40}}); err != nil {
+		t.Fatal(err)
+	}
+	for a.parts.catalog.Tenants() == nil {
+		<-time.After(time.Millisecond)
+	}
 	stopCell(t, a)
 	for name, test := range map[string]struct {
 		catalog string
@@ -278,6 +284,16 @@ func TestRecoverCatalogs(t *testing.T) {
 				t.Errorf("what was assumed of plain was not told: %v", notes)
 			}
 			checkRecovered(t, c, to)
+			if test.whole {
+				c := c
+				c.Data, c.Blobs.Path = to, c.BlobPath()
+				a := startCell(t, c)
+				res, err := a.parts.control.ListTenantQuotas(t.Context(), &scribev1.ListTenantQuotasRequest{})
+				if err != nil || len(res.GetQuotas()) != 1 || res.GetQuotas()[0].GetOwner() != "team" {
+					t.Errorf("quotas of tenants: %v, %v", res, err)
+				}
+				stopCell(t, a)
+			}
 			if test.dropped > 0 {
 				c := c
 				c.Data, c.Blobs.Path = to, c.BlobPath()

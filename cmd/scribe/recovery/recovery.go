@@ -47,6 +47,8 @@ type Catalog struct {
 	Categories []*scribev1.Category
 	// Dropped are deleted categories whose logs were not yet removed.
 	Dropped []*scribev1.Category
+	// Tenants are the quotas of tenants where the copy is of a process; a control store is copied with them.
+	Tenants *scribev1.TenantQuotas
 	// NextID is above every id assigned when the copy was made; 0 if unknown.
 	NextID uint64
 	// SavedAt is the time of the copy, Unix microseconds: older categories that are not in it were deleted. It is not needed with

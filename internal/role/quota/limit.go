@@ -3,10 +3,11 @@ package quota
 import (
 	"cmp"
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/cespare/xxhash/v2"
 
 	"scribe/internal/base/units"
 	"scribe/internal/transport/rpc"
@@ -29,14 +30,12 @@ type Key struct {
 	Tenant   string
 }
 
-var hashSeed = maphash.MakeSeed()
-
 // stripe returns which of the locks guards the quota's state.
 func (k Key) stripe() uint64 {
 	if k.Tenant == "" {
 		return uint64(k.Category % stripes)
 	}
-	return maphash.String(hashSeed, k.Tenant) % stripes
+	return xxhash.Sum64String(k.Tenant) % stripes
 }
 
 // Limit is a quota in the whole cell, per second. A value of 0 limits nothing; at least one is above 0.

@@ -30,7 +30,7 @@ const (
 type tenantQuotas struct {
 	mu struct {
 		sync.Mutex
-		// set is replaced, never changed. It was read before the first watch.
+		// set is replaced, never changed. It is nil, and watches are told nothing, while it is not known since it is damaged.
 		set     *scribev1.TenantQuotas
 		changed chan struct{} // closed and replaced with every set
 	}
@@ -38,7 +38,6 @@ type tenantQuotas struct {
 
 func newTenantQuotas() *tenantQuotas {
 	t := &tenantQuotas{}
-	t.mu.set = new(scribev1.TenantQuotas)
 	t.mu.changed = make(chan struct{})
 	return t
 }
@@ -99,10 +98,12 @@ func (c *ControlPlane) loadTenantQuotas(ctx context.Context) error {
 	switch e, err := c.deps.Store.Get(ctx, tenantQuotasKey); {
 	case err == nil:
 		c.takeTenantQuotas(e.Value)
+	case errors.Is(err, kv.ErrNotFound):
+		c.takeTenantQuotas(nil)
 	case errors.Is(err, kv.ErrCorrupt):
 		c.metrics.damaged.Inc()
-		c.logger.Error("quotas of tenants are damaged: there are none until they are set anew", "error", err)
-	case !errors.Is(err, kv.ErrNotFound):
+		c.logger.Error("quotas of tenants are damaged: processes keep those that they know", "error", err)
+	default:
 		return fmt.Errorf("controlplane: read the quotas of tenants: %w", err)
 	}
 	return nil

@@ -65,9 +65,9 @@ type Config struct {
 	// none.
 	LookEvery time.Duration `default:"15s" min:"1ms" max:"1h"`
 	// OpeningMost bounds the streams that are being opened: that look for their shards and positions. While that takes SlowOpening, on average, it is
-	// lowered down to OpeningLeast, so that the engine is asked less; streams of categories with lower priority are refused first.
-	OpeningMost  int           `yaml:"opening_most" default:"1000" min:"OpeningLeast" max:"1000000"`
-	OpeningLeast int           `default:"16" min:"1" max:"1000000"`
+	// lowered down to OpeningLeast if that is less, so that the engine is asked less; streams of categories with lower priority are refused first.
+	OpeningMost  int           `yaml:"opening_most" default:"1000" min:"1" max:"1000000"`
+	OpeningLeast int           `default:"125" min:"1" max:"1000000"`
 	SlowOpening  time.Duration `yaml:"slow_opening" default:"10s" min:"10ms" max:"1h"`
 	// OpeningsPerSecond bounds the rate of openings, 0 means no bound. OpeningBurst is the size of its token bucket.
 	OpeningsPerSecond float64 `yaml:"openings_per_second" default:"2000" min:"0" max:"1000000000000000"`

@@ -99,12 +99,12 @@ func (g *Gate) EnterRequest(now time.Time, asked Priorities) (refused Refusals, 
 		return refused, nil
 	}
 	g.mu.inside[highest]++
-	g.mu.latency.begin(now)
+	began := g.mu.latency.begin(now)
 	return refused, func(end time.Time) {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		g.mu.inside[highest]--
-		g.mu.latency.end(now, end)
+		g.mu.latency.end(began, end)
 		g.resize(end)
 	}
 }
@@ -168,45 +168,52 @@ func (g *Gate) ReadState() GateState {
 	return s
 }
 
-// latencyMeter measures how long requests take: those that ended since the last sample, and those that run, which tell of a standstill.
+// latencyMeter measures how long requests take by what is in progress and what ends (Little's law): a few that hang weigh no more than their number. Where
+// nothing ends, the age of what runs tells.
 type latencyMeter struct {
-	ended   time.Duration // sum of the times of those that ended
-	count   int           // of those
+	count   int // of those that ended since the last sample
 	running int
-	// age is the sum of the ages of those that run, at the time of at.
-	age time.Duration
-	at  time.Time
+	busy    time.Duration // time of all that ran since the last sample, added up
+	age     time.Duration // sum of the ages of those that run, at the time of at
+	at      time.Time
 }
 
-func (m *latencyMeter) advance(now time.Time) {
+// advance brings the sums up to a time. Times of concurrent calls may be in another order than the calls.
+func (m *latencyMeter) advance(now time.Time) time.Time {
 	if dt := now.Sub(m.at); dt > 0 {
 		m.age += dt * time.Duration(m.running)
+		m.busy += dt * time.Duration(m.running)
 		m.at = now
 	}
+	return m.at
 }
 
-func (m *latencyMeter) begin(now time.Time) {
-	m.advance(now)
+// begin counts a request, and returns when it began.
+func (m *latencyMeter) begin(now time.Time) time.Time {
+	now = m.advance(now)
 	m.running++
+	return now
 }
 
 func (m *latencyMeter) end(began, now time.Time) {
-	m.advance(now)
-	m.running--
-	m.age = max(m.age-now.Sub(began), 0)
-	m.ended += now.Sub(began)
+	now = m.advance(now)
 	m.count++
+	if m.running--; m.running == 0 {
+		m.age = 0
+		return
+	}
+	m.age = max(m.age-now.Sub(began), 0)
 }
 
-// sample returns the greater of the mean time of what ended since the last sample and the mean age of what runs.
+// sample returns the mean time of requests since the last sample.
 func (m *latencyMeter) sample(now time.Time) (latency time.Duration) {
 	m.advance(now)
-	if m.count > 0 {
-		latency = m.ended / time.Duration(m.count)
+	switch {
+	case m.count > 0:
+		latency = m.busy / time.Duration(m.count)
+	case m.running > 0:
+		latency = m.age / time.Duration(m.running)
 	}
-	if m.running > 0 {
-		latency = max(latency, m.age/time.Duration(m.running))
-	}
-	m.ended, m.count = 0, 0
+	m.busy, m.count = 0, 0
 	return latency
 }

@@ -80,6 +80,50 @@ func TestGateFollowsLatency(t *testing.T) {
 	}
 }
 
+// TestFewThatHang: one in a hundred requests that hangs, or some hundred at once, do not close the gate to those that are fast.
+func TestFewThatHang(t *testing.T) {
+	r := newGateRun(GateConfig{Least: 64, Most: 8192, Slow: 10 * time.Second})
+	type request struct {
+		leave func(time.Time)
+		until time.Time
+	}
+	var inside []request
+	refused := 0
+	enter := func(takes time.Duration) {
+		leave, _ := r.enter(normal)
+		if leave == nil {
+			refused++
+			return
+		}
+		inside = append(inside, request{leave, r.now.Add(takes)})
+	}
+	for i := range 60_000 { // a thousand a second, of 50 ms each
+		r.now = r.now.Add(time.Millisecond)
+		left := inside[:0]
+		for _, x := range inside {
+			if x.until.After(r.now) {
+				left = append(left, x)
+			} else {
+				x.leave(r.now)
+			}
+		}
+		inside = left
+		switch {
+		case i == 30_000:
+			for range 300 {
+				enter(30 * time.Second)
+			}
+		case i%100 == 0:
+			enter(30 * time.Second)
+		default:
+			enter(50 * time.Millisecond)
+		}
+	}
+	if s := r.gate.ReadState(); refused > 0 || s.Length != 8192 {
+		t.Errorf("%d are refused: %+v", refused, s)
+	}
+}
+
 // TestHighestIsNotTouched: whatever comes and goes, a request is never refused for what has a lower priority, and after a
 // refusal for its own number lower ones are refused, too.
 func TestHighestIsNotTouched(t *testing.T) {

@@ -170,7 +170,7 @@ func (s *Set) Decide(p principal.Principal, what Permission, category, owner str
 	switch {
 	case cause != Allowed:
 		return cause
-	case isOperator(p) && what&(Operate|Manage) != 0:
+	case isOperator(p) && what&(OfCell|Manage) != 0:
 		return Allowed
 	case own != nil && own.permits(what, category, owner):
 		return Allowed
@@ -247,7 +247,7 @@ func (s *Set) DecideAny(p principal.Principal, what Permission, now time.Time) C
 	if cause != Allowed {
 		return cause
 	}
-	if isOperator(p) && what&(Operate|Manage) != 0 {
+	if isOperator(p) && what&(OfCell|Manage) != 0 {
 		return Allowed
 	}
 	for _, r := range []*rights{own, of} {

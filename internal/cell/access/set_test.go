@@ -169,6 +169,12 @@ func TestTokens(t *testing.T) {
 	if p, _ := setOf(t, records).Authenticate(admin, noon); p.Kind != principal.Operator {
 		t.Errorf("who may operate the cell is %v", p)
 	}
+	watcher, _ := addToken(t, records, "prometheus", nil, "monitor:*")
+	set := setOf(t, records)
+	p, _ = set.Authenticate(watcher, noon)
+	if p.Kind != principal.Operator || set.Decide(p, OfCell, "", "", noon) != Allowed || set.Decide(p, Operate, "", "", noon) != NoRule || set.Decide(p, Read, "a", "", noon) != NoRule {
+		t.Errorf("who may monitor the cell is %v, or may do more", p)
+	}
 	if got := s.Decide(principal.Principal{Kind: principal.Operator, Name: "alice", Token: ownID}, Manage, "b", "", noon); got != NoRule {
 		t.Errorf("a token that was an operator's: %q", got)
 	}

@@ -146,9 +146,9 @@ func (e *Enforcer) AllowAny(ctx context.Context, what access.Permission, act str
 	return nil
 }
 
-// MayOperate reports whether the caller of ctx may know everything about the cell and its processes. It counts no denial.
-func (e *Enforcer) MayOperate(ctx context.Context) bool {
-	return e.IsFree(ctx) || e.rights.Set().Decide(principal.FromContext(ctx), access.Operate, "", "", e.now()) == access.Allowed
+// MayMonitor reports whether the caller of ctx may know how the cell and its processes are. It counts no denial.
+func (e *Enforcer) MayMonitor(ctx context.Context) bool {
+	return e.IsFree(ctx) || e.rights.Set().Decide(principal.FromContext(ctx), access.OfCell, "", "", e.now()) == access.Allowed
 }
 
 // Sees reports whether the caller of ctx may know that a category exists: it may do anything to it.

@@ -67,13 +67,6 @@ func (e *HaltedError) Error() string {
 		"with this claim to adopt: %s", e.Reason, e.Claim)
 }
 
-// covers reports whether the claim with a key, if it is one, stands for another one too: the same cell has older ones if it was stopped between
-// putting a claim and deleting those before.
-func covers(key string, other storeClaim) bool {
-	c, err := parseClaim(key)
-	return err == nil && c.cell == other.cell && c.boundary >= other.boundary
-}
-
 // claimRule says which claims in the blob store a keeper may replace.
 type claimRule struct {
 	// own has the keeper's cell, and the engine's boundary.
@@ -83,11 +76,19 @@ type claimRule struct {
 	adopt  string
 }
 
+// adopts reports whether the claim that is adopted stands for another one too. The same cell has older ones if it was stopped between putting a
+// claim and deleting those before. Cells that were lost before it may have left some, which it had replaced but for a late put: a keeper is
+// told one claim, so one that stood for its own cell alone could never end that.
+func (r claimRule) adopts(other storeClaim) bool {
+	c, err := parseClaim(r.adopt)
+	return err == nil && c.boundary >= other.boundary && (c.cell == other.cell || c.cell != r.own.cell && other.cell != r.own.cell)
+}
+
 // replaces reports whether a claim does not halt the keeper. A claim of a former cell may appear long after the cell is gone, because the
 // answer to a put was lost: one up to former is such a claim. A cell that still lives soon claims more than that, and halts the keeper.
 func (r claimRule) replaces(c storeClaim) bool {
 	switch {
-	case covers(r.adopt, c):
+	case r.adopts(c):
 		return true
 	case c.cell == r.own.cell:
 		return c.boundary <= r.own.boundary
@@ -100,7 +101,7 @@ func (r claimRule) replaces(c storeClaim) bool {
 // the engine's boundary. Of several that halt it names the one that covers most.
 func compareClaims(rule claimRule, claims []storeClaim) error {
 	byAge := func(a, b storeClaim) int {
-		return cmp.Or(cmp.Compare(a.cell, b.cell), cmp.Compare(b.boundary, a.boundary))
+		return cmp.Or(cmp.Compare(b.boundary, a.boundary), cmp.Compare(a.cell, b.cell))
 	}
 	for _, c := range slices.SortedFunc(slices.Values(claims), byAge) {
 		var reason string

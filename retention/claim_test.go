@@ -114,6 +114,24 @@ func TestClaimOfLivingCell(t *testing.T) {
 	w.mustHalt("one", storeClaim{"alive", 1}.key())
 }
 
+// TestClaimsOfTwoLostCells: after a second recovery, a late put of the cell that was lost first lies beside the claim of the one that was lost then. One
+// of them can be adopted.
+func TestClaimsOfTwoLostCells(t *testing.T) {
+	first, second := storeClaim{"z", 1000}, storeClaim{"a", 2000}
+	w, _ := recoveredWorld(t, first, second)
+	w.mustHalt("one", second.key())
+	w.cfg.Adopt = second.key()
+	w.mustReplace("one")
+
+	rule := claimRule{own: storeClaim{"x", 10}}.adopting(second)
+	if rule.replaces(storeClaim{"x", 11}) {
+		t.Error("another cell's claim stands for one of this cell's, whose metadata went back")
+	}
+	if rule := (claimRule{own: storeClaim{"x", 10}}).adopting(storeClaim{"x", 2000}); rule.replaces(first) {
+		t.Error("a claim of this cell stands for one of another cell's")
+	}
+}
+
 // TestFormerClaimsOfOwnCell: that claims of other cells are former ones does not hide that the cell's own metadata went back.
 func TestFormerClaimsOfOwnCell(t *testing.T) {
 	rule := claimRule{own: storeClaim{"x", 10}, former: 20}

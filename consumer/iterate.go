@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"math"
@@ -11,8 +10,6 @@ import (
 	"scribe/consumer/internal/payload"
 	"scribe/internal/format/loss"
 	"scribe/internal/format/record"
-	"scribe/internal/transport/rpc"
-	scribev1 "scribe/proto/scribe/v1"
 )
 
 // Records yields the messages of the category, in merged order, until the caller breaks the loop, ctx ends, or with
@@ -30,8 +27,8 @@ func (c *Consumer) Records(ctx context.Context) iter.Seq2[Record, error] {
 	}
 }
 
-// runIteration walks the queues of sessions, of which there is one unless tickets expire. take handles an item, refuse yields an error; they
-// return false when the iteration is over.
+// runIteration walks the queue of a new session. take handles an item, refuse yields an error; they return false when the
+// iteration is over.
 func (c *Consumer) runIteration(ctx context.Context, refuse func(error) bool, take func(*streamItem) bool) {
 	if err := c.group.enterIteration(); err != nil {
 		refuse(err)
@@ -41,41 +38,16 @@ func (c *Consumer) runIteration(ctx context.Context, refuse func(error) bool, ta
 		refuse(iterationError(err))
 		return
 	}
-	for tries := 1; ; tries++ {
-		delivered, err := c.runSession(ctx, refuse, take)
-		if delivered {
-			tries = 1
-		}
-		if !errors.Is(err, errTickets) {
-			return
-		}
-		if tries > maxTicketTries {
-			refuse(err)
-			return
-		}
-		c.cfg.logger.Info("pointers were kept for longer than their tickets are valid, opening the stream again")
-	}
-}
-
-// errTickets is in the error that ends a session whose pointers wait for longer than their tickets are valid. A new one gets new tickets.
-var errTickets = errors.New("consumer: tickets of pointers have expired")
-
-// maxTicketTries bounds the consecutive sessions that end over tickets before they deliver anything.
-const maxTicketTries = 3
-
-// runSession walks the queue of a new session. It reports whether a payload was delivered, and the error with errTickets that ended the session; all
-// others it gives to refuse.
-func (c *Consumer) runSession(ctx context.Context, refuse func(error) bool, take func(*streamItem) bool) (delivered bool, _ error) {
 	s, err := c.beginIteration(ctx)
 	if err != nil {
 		refuse(err)
-		return false, nil
+		return
 	}
 	defer c.endIteration(s)
 	defer c.group.restTurn()
 	if err := c.group.workTurn(s.ctx); err != nil {
 		refuse(iterationError(err))
-		return false, nil
+		return
 	}
 	for {
 		if c.cfg.onPause != nil && s.queue.wouldWait() {
@@ -88,16 +60,12 @@ func (c *Consumer) runSession(ctx context.Context, refuse func(error) bool, take
 		}
 		if err != nil {
 			refuse(iterationError(err))
-			return delivered, nil
-		}
-		if it.kind == itemPayload && rpc.ReasonOf(it.Err) == scribev1.Reason_REASON_TICKET_EXPIRED {
-			return delivered, fmt.Errorf("%w: %w", errTickets, it.Err)
+			return
 		}
 		claimed := s.claimItem(it)
 		if claimed && !take(it) {
-			return delivered, nil
+			return
 		}
-		delivered = delivered || claimed && it.kind == itemPayload
 		s.queue.popItem()
 		if !claimed || it.kind == itemPayload { // it freed memory
 			s.startFetches()

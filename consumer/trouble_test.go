@@ -477,49 +477,6 @@ func TestFetchesThatFail(t *testing.T) {
 	})
 }
 
-// TestTicketsThatExpire: pointers that wait for longer than their tickets are valid come again with new ones, unnoticed by the loop; a server that
-// takes none for valid ends it.
-func TestTicketsThatExpire(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCell()
-		var all []string
-		for i := range 30 {
-			all = append(all, fmt.Sprint(i, "a"), fmt.Sprint(i, "b"))
-			c.add(shardID(0, 1), all[2*i], all[2*i+1])
-		}
-		streams := func() int {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return c.streams
-		}
-		c.onFetch = func(_ int, _ *scribev1.FetchRequest, res *scribev1.FetchResponse) error {
-			switch streams() {
-			case 1: // one payload in the middle
-				res.Payloads[len(res.Payloads)/2] = &scribev1.Payload{Error: &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_TICKET_EXPIRED}}
-			case 2:
-				return refusal(scribev1.Reason_REASON_TICKET_EXPIRED, 0)
-			}
-			return nil
-		}
-		r := open(t, c, consumer.WithUntilEnd())
-		got, err := read(t.Context(), r, 0)
-		want(t, got, err, all...)
-		if n := streams(); n != 3 {
-			t.Errorf("%d streams, want one more for each of the two times that tickets expired", n)
-		}
-		if gaps := r.Stats().Gaps; gaps != 0 {
-			t.Errorf("%d gaps", gaps)
-		}
-
-		c.onFetch = func(int, *scribev1.FetchRequest, *scribev1.FetchResponse) error {
-			return refusal(scribev1.Reason_REASON_TICKET_EXPIRED, 0)
-		}
-		if got, err := read(t.Context(), open(t, c), 0); !errors.Is(err, consumer.ErrRefused) || len(got) > 0 || streams() > 7 {
-			t.Errorf("%d messages and %d streams, then %v", len(got), streams(), err)
-		}
-	})
-}
-
 func TestRetryTimeout(t *testing.T) {
 	for _, part := range []string{"stream", "fetch", "payload"} {
 		t.Run(part, func(t *testing.T) {

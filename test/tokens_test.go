@@ -73,6 +73,7 @@ func TestTokens(t *testing.T) {
 		wantCode(t, program.Run(t, nil, "status"), 0, "healthy", "batcher")
 		wantCode(t, program.Run(t, nil, "top", "-o", "json"), 0, "web.access")
 		wantCode(t, program.Run(t, nil, "token", "list"), 4, "may not")
+		wantCode(t, program.Run(t, nil, "category", "describe", "web.access"), 4)
 		wantCode(t, program.Run(t, nil, "category", "delete", "web.access", "--yes"), 4)
 	})
 

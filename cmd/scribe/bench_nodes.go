@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -96,8 +97,8 @@ func newBenchMetalog() *cobra.Command {
 process with the embedded engine (--nodes 0), one node, or three, each a process of its own on this machine, in the same run. An append has
 as many pointers as the group, over as many logs, at most 100. A quarter of a pointer's bytes is random.
 
---rate holds the writers to so many pointers a second, --keep trims the logs behind them, and --every prints a line for each such time: how a cell
-does over hours.`,
+--rate holds the writers to so many pointers a second, --keep trims the logs behind them, and with --every there is a line for each such time: how a
+cell does over hours. What was measured before an error is printed as well.`,
 		Example: `  scribe bench metalog
   scribe bench metalog --nodes 0,3 --group 100 --writers 16
   scribe bench metalog --nodes 3 --group 500 --rate 50000 --keep 10000 --duration 1h --every 5m
@@ -113,6 +114,9 @@ does over hours.`,
 			}
 			if o.Rate < 0 || o.Keep < 0 {
 				return usageError(errors.New("--rate and --keep can't be negative"))
+			}
+			if g := slices.IndexFunc(groups, func(g int) bool { return g > 100 && g%100 != 0 }); o.Keep > 0 && g >= 0 {
+				return usageError(fmt.Errorf("--group %d with --keep: want up to 100, or hundreds, so that all logs grow alike", groups[g]))
 			}
 			var reports []bench.MetalogReport
 			for _, n := range nodes {
@@ -133,6 +137,9 @@ does over hours.`,
 						return nil
 					})
 					if err != nil {
+						if len(reports) == 0 {
+							return err
+						}
 						return errors.Join(err, printReports(cmd.OutOrStdout(), asJSON, reports, bench.MetalogTable))
 					}
 				}
@@ -146,7 +153,7 @@ does over hours.`,
 	fs.IntVar(&o.Writers, "writers", o.Writers, "writers that append at a time")
 	fs.IntVar(&o.PointerBytes, "pointer-bytes", o.PointerBytes, "size of a pointer")
 	fs.Var(&o.Duration, "duration", "how long each is measured")
-	fs.Var(&o.Every, "every", "print a line for each such part of the duration (default: one for all of it)")
+	fs.Var(&o.Every, "every", "a line for each such part of the duration (default: one for all of it)")
 	fs.IntVar(&o.Rate, "rate", 0, "pointers a second of all writers together (default: as many as they can)")
 	fs.IntVar(&o.Keep, "keep", 0, "records that each log keeps; older ones are trimmed (default: all)")
 	fs.IntVar(&count, "count", count, "runs of everything")

@@ -93,6 +93,7 @@ func TestBenchNodesUsage(t *testing.T) {
 		{"metalog", "--every", "1ms"},
 		{"metalog", "--rate", "-1"},
 		{"metalog", "--keep", "-1"},
+		{"metalog", "--keep", "100", "--group", "150"},
 		{"metalog", "--count", "0"},
 	} {
 		cmd := newBench()

@@ -124,7 +124,7 @@ func logsOf(content map[string]string) map[string]string {
 		s, err := schema.DecodeState([]byte(key), []byte(value))
 		switch {
 		case err != nil: // damage differs as it is
-		case s.LastTime == 0:
+		case s.LastTime == 0 && !s.Sealed:
 			delete(logs, key)
 		default:
 			s.Epoch = 1

@@ -117,7 +117,7 @@ func (w *world) recoverMetadata(f faultPlan) {
 	if !w.recoverOn(metalog, control, f) {
 		return
 	}
-	w.releaseCell(metalog, control, cell, func(*process) string { return w.claim() })
+	w.releaseCell(metalog, control, cell, func(*process) string { return w.claims() })
 }
 
 // recoverControl loses the control store alone, and has the operator do what docs/operations.md says: stop everything but agents and
@@ -178,15 +178,15 @@ func (w *world) releaseCell(metalog, control *process, cell []*process, adopt fu
 	}
 }
 
-// claim returns the newest claim of retention in the store, "" without one.
-func (w *world) claim() (key string) {
-	newest := int64(-1)
+// claims returns the claims of retention in the store as --retention-adopt takes them, "" without one.
+func (w *world) claims() string {
+	var keys []string
 	for info, err := range w.store.blobs.List(context.Background(), retention.ClaimRoot) {
-		if t, ok := retention.ClaimBoundary(info.Key); err == nil && ok && t > newest {
-			newest, key = t, info.Key
+		if _, ok := retention.ClaimBoundary(info.Key); err == nil && ok {
+			keys = append(keys, info.Key)
 		}
 	}
-	return key
+	return strings.Join(keys, ",")
 }
 
 // recoverOn recovers on the host of the metadata logs, as often as it takes, and puts the folders where they belong.

@@ -221,7 +221,7 @@ func (r *metalogRun) openWriter(ctx context.Context, i int) (func(context.Contex
 		s.Records = append(s.Records, pointers[n])
 	}
 	logs := writerLogs{shards: shards, added: record.LSN(r.Group / len(shards))} //nolint:gosec // not negative
-	var turn sync.Mutex // who runs it again waits for the run before
+	var turn sync.Mutex                                                          // who runs it again waits for the run before
 	return func(ctx context.Context) error {
 		turn.Lock()
 		defer turn.Unlock()
@@ -240,7 +240,7 @@ func (r *metalogRun) openWriter(ctx context.Context, i int) (func(context.Contex
 			}
 			r.addSample(time.Since(begin))
 			r.appends.Add(1)
-			if err := logs.noteAppend(context.WithoutCancel(ctx), r); err != nil {
+			if err := logs.trimBehind(context.WithoutCancel(ctx), r); err != nil {
 				return err
 			}
 		}
@@ -254,8 +254,8 @@ type writerLogs struct {
 	added, next, trimmed record.LSN
 }
 
-// noteAppend counts an append, and trims all logs when they have a quarter more records than they keep.
-func (l *writerLogs) noteAppend(ctx context.Context, r *metalogRun) error {
+// trimBehind counts an append, and trims all logs when they have a quarter more records than they keep.
+func (l *writerLogs) trimBehind(ctx context.Context, r *metalogRun) error {
 	l.next += l.added
 	keep := record.LSN(r.Keep) //nolint:gosec // not negative
 	if keep == 0 || l.next-l.trimmed < keep+max(keep/4, 1) {

@@ -36,7 +36,7 @@ func TestTrimBehindWriter(t *testing.T) {
 		run := &metalogRun{MetalogOptions: MetalogOptions{Keep: c.keep}, log: &log}
 		logs := writerLogs{shards: make([]record.ShardID, 2), added: 2}
 		for range 12 {
-			if err := logs.noteAppend(t.Context(), run); err != nil {
+			if err := logs.trimBehind(t.Context(), run); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -27,16 +27,18 @@ const (
 	Group
 	// Manage creates, changes and deletes the category.
 	Manage
-	// Operate is for those who run the cell: tokens, grants, nodes, metrics and profiles. It is asked on the whole cell only.
+	// Operate is for those who run the cell: tokens, grants, nodes and profiles. It is asked on the whole cell only, and includes Monitor.
 	Operate
 	// Monitor looks at how the cell and its processes are, and changes nothing: metrics, health, traffic, members, nodes. It is asked on the whole
-	// cell only. Who may operate may monitor.
+	// cell only.
 	Monitor
 
 	// All is every permission.
 	All = Write | Read | Query | Group | Manage | Operate | Monitor
 	// OfCell are those that are asked on the whole cell only.
 	OfCell = Operate | Monitor
+	// Visible is what shows a category to whoever may do any of it.
+	Visible = All &^ Monitor
 )
 
 // permissionNames are in the order in which rules name them.

@@ -60,6 +60,9 @@ func newRights(rules []string) (*rights, error) {
 		if err != nil {
 			return nil, err
 		}
+		if rule.coversAll() && rule.Permissions&Operate != 0 {
+			rule.Permissions |= Monitor
+		}
 		r.anywhere |= rule.Permissions
 		switch {
 		case rule.coversAll():
@@ -331,7 +334,7 @@ func (s *Set) Explain(p principal.Principal, what Permission, category, owner st
 				return decide(s.roles[role], role, "a rule of a role of the principal")
 			}
 		}
-		e.Reason = "operators may operate and manage"
+		e.Reason = "operators may operate, monitor and manage"
 	}
 	return e
 }

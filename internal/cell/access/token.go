@@ -60,7 +60,7 @@ func (s *Set) Authenticate(text string, now time.Time) (principal.Principal, Cau
 		return principal.Principal{}, cause
 	}
 	p := principal.Principal{Kind: principal.Client, Name: t.principal, Token: id}
-	if s.Decide(p, OfCell, "", "", now) == Allowed {
+	if s.Decide(p, Monitor, "", "", now) == Allowed {
 		p.Kind = principal.Operator
 	}
 	return p, Allowed

@@ -26,7 +26,7 @@ var (
 	membersOnly = requirement{member: true}
 	watches     = requirement{member: true, lasting: true}
 	operators   = requirement{cell: access.Operate}
-	monitors    = requirement{cell: access.OfCell} // who may do one of them
+	monitors    = requirement{cell: access.Monitor}
 	everybody   = requirement{everybody: true}
 	anyRight    = requirement{any: access.All}
 )
@@ -158,11 +158,7 @@ func (e *Enforcer) admitCall(ctx context.Context, path string) error {
 	case r.member:
 		return e.deny(ctx, p, e.orUnknown(access.NotMember), act)
 	case r.cell != 0:
-		what := "operate the cell"
-		if r.cell&access.Monitor != 0 {
-			what = "monitor the cell"
-		}
-		return e.AllowCell(ctx, r.cell, what)
+		return e.AllowCell(ctx, r.cell, r.cell.String()+" the cell")
 	default:
 		return e.AllowAny(ctx, r.any, act)
 	}

@@ -8,7 +8,7 @@ const sentences = {
   healthy: "everything that was looked at is in order",
   degraded: "the cell works, but not as well as it should, or not for long",
   failing: "something that a cell is for does not work",
-  unknown: "nothing is known to be wrong, but only operators may ask the processes how they are",
+  unknown: "nothing is known to be wrong, but only who may monitor the cell may ask the processes how they are",
 };
 
 export async function overview(body, _, signal) {

@@ -64,13 +64,14 @@ type Config struct {
 	// LookEvery is the maximum time without a look for new shards in a category that is read, even if the engine's watch reports
 	// none.
 	LookEvery time.Duration `default:"15s" min:"1ms" max:"1h"`
-	// OpeningMost bounds the streams that are being opened: that look for their shards and positions. While that takes SlowOpening, on average, it is
-	// lowered down to OpeningLeast if that is less, so that the engine is asked less; streams of categories with lower priority are refused first.
+	// OpeningMost bounds the streams that are being opened: that look for their shards and positions. Streams of categories with lower priority are refused
+	// first. While it takes SlowOpening, on average, the bound is lowered down to OpeningLeast if that is less, so that the engine is asked less. With a
+	// SlowOpening of 0 it stays.
 	OpeningMost  int           `yaml:"opening_most" default:"1000" min:"1" max:"1000000"`
-	OpeningLeast int           `default:"125" min:"1" max:"1000000"`
-	SlowOpening  time.Duration `yaml:"slow_opening" default:"10s" min:"10ms" max:"1h"`
+	OpeningLeast int           `yaml:"opening_least" default:"125" min:"1" max:"1000000"`
+	SlowOpening  time.Duration `yaml:"slow_opening" default:"0s" min:"0s" max:"1h"`
 	// OpeningsPerSecond bounds the rate of openings, 0 means no bound. OpeningBurst is the size of its token bucket.
-	OpeningsPerSecond float64 `yaml:"openings_per_second" default:"2000" min:"0" max:"1000000000000000"`
+	OpeningsPerSecond float64 `yaml:"openings_per_second" default:"0" min:"0" max:"1000000000000000"`
 	OpeningBurst      int     `yaml:"opening_burst" default:"4000" min:"1" max:"1073741824"`
 	// StartTimeout bounds the wait for a new stream's StreamStart.
 	StartTimeout time.Duration `default:"10s" min:"1ms" max:"1h"`

@@ -48,7 +48,7 @@ func newMetrics(r prometheus.Registerer, s *Server) (*roleMetrics, error) {
 		admission.CauseQueue, admission.CauseRate, admission.CausePriority)
 	set.GaugeFunc("queue_length", "Streams that may be opened at once, as it is set by how long that takes.", func() float64 { return float64(s.gate.ReadState().Length) })
 	set.GaugeFunc("queue_requests", "Streams that are being opened.", func() float64 { return float64(s.gate.ReadState().Inside) })
-	set.GaugeFunc("opening_seconds", "How long it takes to open a stream, on average over a moment; at most streams.slow_opening.", func() float64 { return s.gate.ReadState().Latency.Seconds() })
+	set.GaugeFunc("opening_seconds", "How long it takes to open a stream, on average over a moment.", func() float64 { return s.gate.ReadState().Latency.Seconds() })
 	m.ended = set.CounterVec("streams_ended_total", "Opened streams that ended, by reason; none for clients that went away.", "reason")
 	m.evictions = set.CounterVec("evictions_total", "Streams that were sent away with their positions, by reason.", "reason")
 	m.pointers = set.Counter("pointers_total", "Pointers sent.")

@@ -34,13 +34,13 @@ type Config struct {
 	MicroShardBytes int64 `default:"16MiB" min:"1KiB" max:"1TiB"`
 	// MicroShardMessages is the same in messages a second: what many small messages cost is not in their bytes.
 	MicroShardMessages int64 `default:"400000" min:"1" max:"1000000000000"`
-	// RequestsMost bounds the requests that wait for batchers. While batchers take SlowAnswer to answer, on average, it is lowered down to RequestsLeast if that is less, so that
-	// their queues become shorter; what is refused is told to come again.
+	// RequestsMost bounds the requests that wait for batchers; what is refused is told to come again. While batchers take SlowAnswer to answer, on average, it is
+	// lowered down to RequestsLeast if that is less, so that their queues become shorter. With a SlowAnswer of 0 it stays.
 	RequestsMost  int           `yaml:"/limits.write_requests" default:"8192" min:"1" max:"1048576"`
-	RequestsLeast int           `default:"1024" min:"1" max:"1048576"`
-	SlowAnswer    time.Duration `yaml:"/limits.slow_write" default:"10s" min:"10ms" max:"1h"`
+	RequestsLeast int           `yaml:"/limits.write_requests_least" default:"1024" min:"1" max:"1048576"`
+	SlowAnswer    time.Duration `yaml:"/limits.slow_write" default:"0s" min:"0s" max:"1h"`
 	// RequestsPerSecond bounds the rate of requests to batchers, 0 means no bound. RequestBurst is the size of its token bucket.
-	RequestsPerSecond float64 `yaml:"/limits.write_rate" default:"50000" min:"0" max:"1000000000000000"`
+	RequestsPerSecond float64 `yaml:"/limits.write_rate" default:"0" min:"0" max:"1000000000000000"`
 	RequestBurst      int     `yaml:"/limits.write_burst" default:"50000" min:"1" max:"1073741824"`
 	// ThrottleShare is the share of the memory for requests that throttled requests may use while they wait. With 0, requests
 	// never wait: throttle acts as block.

@@ -49,7 +49,7 @@ func newMetrics(p *Proxy) *proxyMetrics {
 	}
 	m.notAdmitted = set.CounterOf("not_admitted_bytes_total", "Bytes of frames refused because too many requests wait for batchers (queue), or come too fast (rate), or for the sake of categories of higher priority (priority).", "cause",
 		admission.CauseQueue, admission.CauseRate, admission.CausePriority)
-	set.GaugeFunc("answer_seconds", "How long batchers take to answer, on average over a moment; at most limits.slow_write.", func() float64 { return p.gate.ReadState().Latency.Seconds() })
+	set.GaugeFunc("answer_seconds", "How long batchers take to answer, on average over a moment.", func() float64 { return p.gate.ReadState().Latency.Seconds() })
 	gauge := func(name, help string, read func() int) {
 		set.GaugeFunc(name, help, func() float64 { return float64(read()) })
 	}

@@ -20,10 +20,11 @@ const (
 
 // GateConfig bounds a gate. It must be valid: the roles declare the settings.
 type GateConfig struct {
-	// Least and Most bound the requests in progress.
-	Least, Most int
-	// Slow is the mean time of requests at which the role counts as fully busy: from nine tenths of it on, fewer requests come in.
-	Slow time.Duration
+	// Most bounds the requests in progress.
+	Most int
+	// Slow, if not 0, is the mean time of requests at which the role counts as fully busy: from nine tenths of it on, fewer requests come in, down to Least.
+	Slow  time.Duration
+	Least int
 	// PerSecond bounds the rate of requests, 0 means no bound; Burst is the size of its token bucket.
 	PerSecond float64
 	Burst     int
@@ -35,12 +36,13 @@ const gateTarget = 0.9
 // gateSample is the least time between two measurements.
 const gateSample = 100 * time.Millisecond
 
-// Gate bounds the requests that a role has in progress. A [LengthController] sets how many by the time that requests take: it is for a role that
-// waits for something behind it, whose queue grows with what is let in. Requests that come too fast, or while too many are in progress, are
+// Gate bounds the requests that a role has in progress. It is for a role that waits for something behind it, whose queue grows with what is let in. With
+// [GateConfig.Slow], a [LengthController] lowers the bound while requests take long. Requests that come too fast, or while too many are in progress, are
 // refused at once, those of the lowest priority first.
 //
 // What is in progress can't be taken back. So lower priorities do not count against higher ones: a request comes in unless as many of its own
-// priority and above are in progress as may be. All priorities together are at most as many times that as there are priorities.
+// priority and above are in progress as may be, and how many may be follows the time that those take. All priorities together are at most as many times
+// that as there are priorities.
 //
 // It is safe for concurrent use.
 type Gate struct {
@@ -50,19 +52,31 @@ type Gate struct {
 
 	mu struct {
 		sync.Mutex
-		shedder    shedding.Shedder
-		controller *LengthController
-		inside     [shedding.Levels]int
-		latency    latencyMeter
-		sampled    time.Time
+		shedder shedding.Shedder
+		inside  [shedding.Levels]int
+		// tiers are those of each priority and all above it.
+		tiers   [shedding.Levels]gateTier
+		sampled time.Time
+		at      time.Time // the latest that was seen
 	}
+}
+
+// gateTier has how long the requests of some priorities take, and how many of them may be in progress.
+type gateTier struct {
+	meter      latencyMeter
+	latency    time.Duration // of the last sample
+	controller *LengthController
 }
 
 // NewGate returns a gate. now is before the times of all calls.
 func NewGate(cfg GateConfig, now time.Time) *Gate {
 	g := &Gate{cfg: cfg, rate: NewBucket(cfg.PerSecond, float64(cfg.Burst)), begun: now}
-	g.mu.controller = NewController(ControllerConfig{Target: gateTarget, Least: min(cfg.Least, cfg.Most), Most: cfg.Most})
-	g.mu.sampled = now
+	for l := range g.mu.tiers {
+		t := &g.mu.tiers[l]
+		t.controller = NewController(ControllerConfig{Target: gateTarget, Least: min(cfg.Least, cfg.Most), Most: cfg.Most})
+		t.meter.at = now
+	}
+	g.mu.sampled, g.mu.at = now, now
 	return g
 }
 
@@ -83,6 +97,7 @@ type Refusals [shedding.Levels]Refusal
 func (g *Gate) EnterRequest(now time.Time, asked Priorities) (refused Refusals, leave func(now time.Time)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	now = g.advance(now)
 	g.resize(now)
 	highest := -1 // of those that come in
 	for level := shedding.Levels - 1; level >= 0; level-- {
@@ -99,12 +114,18 @@ func (g *Gate) EnterRequest(now time.Time, asked Priorities) (refused Refusals, 
 		return refused, nil
 	}
 	g.mu.inside[highest]++
-	began := g.mu.latency.begin(now)
+	tiers := g.mu.tiers[:highest+1]
+	for l := range tiers {
+		tiers[l].meter.begin(now)
+	}
 	return refused, func(end time.Time) {
 		g.mu.Lock()
 		defer g.mu.Unlock()
+		end = g.advance(end)
 		g.mu.inside[highest]--
-		g.mu.latency.end(began, end)
+		for l := range tiers {
+			tiers[l].meter.end(now, end)
+		}
 		g.resize(end)
 	}
 }
@@ -118,7 +139,7 @@ func (g *Gate) decide(now time.Time, level int, paid bool) Refusal {
 			above += n
 		}
 	}
-	length := g.mu.controller.Length()
+	length := g.mu.tiers[level].controller.Length()
 	reserved := g.mu.shedder.ReservedShare(since, priority)
 	switch {
 	case shedding.GivesWay(reserved, int64(total), int64(length)):
@@ -139,6 +160,14 @@ func (g *Gate) decide(now time.Time, level int, paid bool) Refusal {
 	return Refusal{}
 }
 
+// advance returns the latest time: those of concurrent calls may be in another order than the calls. g.mu is held.
+func (g *Gate) advance(now time.Time) time.Time {
+	if now.After(g.mu.at) {
+		g.mu.at = now
+	}
+	return g.mu.at
+}
+
 // resize takes a sample of the latency, if it is due. g.mu is held.
 func (g *Gate) resize(now time.Time) {
 	dt := now.Sub(g.mu.sampled)
@@ -146,14 +175,19 @@ func (g *Gate) resize(now time.Time) {
 		return
 	}
 	g.mu.sampled = now
-	g.mu.controller.AdjustLength(min(float64(g.mu.latency.sample(now))/float64(g.cfg.Slow), 1), dt)
+	for l := range g.mu.tiers {
+		t := &g.mu.tiers[l]
+		if t.latency = t.meter.sample(now); g.cfg.Slow > 0 {
+			t.controller.AdjustLength(min(float64(t.latency)/float64(g.cfg.Slow), 1), dt)
+		}
+	}
 }
 
 // GateState describes a gate.
 type GateState struct {
-	// Length bounds the requests in progress, Inside is their number.
+	// Length bounds the requests in progress of the lowest priority and above, Inside is their number.
 	Length, Inside int
-	// Latency is the mean time of requests as the controller sees it, at most GateConfig.Slow.
+	// Latency is the mean time that requests took last.
 	Latency time.Duration
 }
 
@@ -161,7 +195,8 @@ type GateState struct {
 func (g *Gate) ReadState() GateState {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	s := GateState{Length: g.mu.controller.Length(), Latency: time.Duration(g.mu.controller.Utilisation() * float64(g.cfg.Slow))}
+	t := &g.mu.tiers[0]
+	s := GateState{Length: t.controller.Length(), Latency: t.latency}
 	for _, n := range g.mu.inside {
 		s.Inside += n
 	}
@@ -169,7 +204,7 @@ func (g *Gate) ReadState() GateState {
 }
 
 // latencyMeter measures how long requests take by what is in progress and what ends (Little's law): a few that hang weigh no more than their number. Where
-// nothing ends, the age of what runs tells.
+// nothing ends, the age of what runs tells. Times never decrease.
 type latencyMeter struct {
 	count   int // of those that ended since the last sample
 	running int
@@ -178,31 +213,23 @@ type latencyMeter struct {
 	at      time.Time
 }
 
-// advance brings the sums up to a time. Times of concurrent calls may be in another order than the calls.
-func (m *latencyMeter) advance(now time.Time) time.Time {
-	if dt := now.Sub(m.at); dt > 0 {
-		m.age += dt * time.Duration(m.running)
-		m.busy += dt * time.Duration(m.running)
-		m.at = now
-	}
-	return m.at
+func (m *latencyMeter) advance(now time.Time) {
+	all := now.Sub(m.at) * time.Duration(m.running)
+	m.age += all
+	m.busy += all
+	m.at = now
 }
 
-// begin counts a request, and returns when it began.
-func (m *latencyMeter) begin(now time.Time) time.Time {
-	now = m.advance(now)
+func (m *latencyMeter) begin(now time.Time) {
+	m.advance(now)
 	m.running++
-	return now
 }
 
 func (m *latencyMeter) end(began, now time.Time) {
-	now = m.advance(now)
+	m.advance(now)
 	m.count++
-	if m.running--; m.running == 0 {
-		m.age = 0
-		return
-	}
-	m.age = max(m.age-now.Sub(began), 0)
+	m.running--
+	m.age -= now.Sub(began)
 }
 
 // sample returns the mean time of requests since the last sample.

@@ -124,6 +124,76 @@ func TestFewThatHang(t *testing.T) {
 	}
 }
 
+// TestSlowLowerPriorities: how many of a priority may be in progress follows the time that it and higher ones take, so slow or hanging requests of lower ones
+// do not close the gate to them. Without a time that is slow, only the number bounds.
+func TestSlowLowerPriorities(t *testing.T) {
+	for _, slow := range []time.Duration{time.Second, 0} {
+		r := newGateRun(GateConfig{Least: 2, Most: 50, Slow: slow})
+		var hang []func(time.Time)
+		for range 600 { // a minute
+			for range 5 {
+				if leave, _ := r.enter(low); leave != nil {
+					hang = append(hang, leave)
+				}
+			}
+			var quick []func(time.Time)
+			for range 20 {
+				leave, cause := r.enter(critical)
+				if leave == nil {
+					t.Fatalf("the highest is refused: %s, %+v", cause, r.gate.ReadState())
+				}
+				quick = append(quick, leave)
+			}
+			r.now = r.now.Add(100 * time.Millisecond)
+			for _, leave := range quick {
+				leave(r.now)
+			}
+			if n := len(hang); n > 0 && r.gate.ReadState().Length > 2 { // the oldest of the slow ones end
+				hang[0](r.now)
+				hang = hang[1:]
+			}
+		}
+		for range 100 { // of the highest alone, and nothing but those of low that hang
+			r.now = r.now.Add(100 * time.Millisecond)
+			r.enter(low)
+		}
+		if s := r.gate.ReadState(); (s.Length == 50) != (slow == 0) || s.Latency < time.Second {
+			t.Errorf("with slow = %v: %+v", slow, s)
+		}
+		for range 50 {
+			if leave, cause := r.enter(critical); leave == nil {
+				t.Fatalf("with slow = %v the highest is refused: %s", slow, cause)
+			}
+		}
+	}
+}
+
+// TestTimesOutOfOrder: what is measured does not drift where times of concurrent calls are in another order than the calls.
+func TestTimesOutOfOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := newGateRun(GateConfig{Least: 1, Most: 1000, Slow: time.Second})
+		begun := r.now
+		var leaves []func(time.Time)
+		for range rapid.IntRange(1, 200).Draw(t, "steps") {
+			r.now = begun.Add(time.Duration(rapid.Int64Range(0, int64(time.Minute)).Draw(t, "at")))
+			if len(leaves) > 0 && rapid.Bool().Draw(t, "leaves") {
+				leaves[0](r.now)
+				leaves = leaves[1:]
+			} else if leave, _ := r.enter(rapid.IntRange(low, critical).Draw(t, "level")); leave != nil {
+				leaves = append(leaves, leave)
+			}
+		}
+		for _, leave := range leaves {
+			leave(begun)
+		}
+		for l := range r.gate.mu.tiers {
+			if m := r.gate.mu.tiers[l].meter; m.age != 0 || m.running != 0 {
+				t.Fatalf("with nothing in progress: %+v", m)
+			}
+		}
+	})
+}
+
 // TestHighestIsNotTouched: whatever comes and goes, a request is never refused for what has a lower priority, and after a
 // refusal for its own number lower ones are refused, too.
 func TestHighestIsNotTouched(t *testing.T) {
@@ -241,4 +311,18 @@ func TestMixedRequest(t *testing.T) {
 	if s := r.gate.ReadState(); s.Inside != 8 {
 		t.Errorf("%+v", s)
 	}
+}
+
+// BenchmarkGate measures what a request pays, beside others.
+func BenchmarkGate(b *testing.B) {
+	g := NewGate(GateConfig{Least: 1 << 10, Most: 1 << 20, Slow: time.Second}, time.Now())
+	var asked Priorities
+	asked[critical] = true
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			_, leave := g.EnterRequest(time.Now(), asked)
+			leave(time.Now())
+		}
+	})
 }

@@ -17,7 +17,8 @@ func (s *Server) limitAnswer(ctx context.Context, cat *scribev1.Category, a *fet
 	if a.peer {
 		return nil
 	}
-	limits := quota.ReadLimits(cat, s.deps.Tenants())
+	var under [quota.MaxLimits]quota.Limit
+	limits := quota.AppendReadLimits(under[:0], cat, s.deps.Tenants())
 	for i := range limits {
 		before := a.countBytes(0, len(a.items))
 		if err := s.passLimit(ctx, cat, &limits[i], a, samples); err != nil {
@@ -39,6 +40,10 @@ func (s *Server) passLimit(ctx context.Context, cat *scribev1.Category, l *quota
 	case l.Mode == scribev1.QuotaMode_QUOTA_MODE_SAMPLE && samples && a.asked == nil:
 		return s.sampleAnswer(cat, l, a)
 	default:
+		if l.Mode == scribev1.QuotaMode_QUOTA_MODE_SAMPLE {
+			blocking := l.Blocking()
+			l = &blocking
+		}
 		n, after := s.quotas.PassLeading(*l, len(a.items), a.sizeOf)
 		s.countOverQuota("refused", l, a.countBytes(n, len(a.items)))
 		if n == 0 {

@@ -72,7 +72,7 @@ func TestReadRefunds(t *testing.T) {
 				t.Fatalf("beyond the owner's quota: %v", err)
 			}
 		}
-		l := quota.ReadLimits(cat, nil)[0]
+		l := quota.AppendReadLimits(nil, cat, nil)[0]
 		if n, _ := h.server.quotas.PassLeading(l, 10, func(int) int64 { return int64(size) }); n != 4 {
 			t.Errorf("%d payloads are left of the category's quota of 6, want 4", n)
 		}

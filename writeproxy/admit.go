@@ -50,7 +50,16 @@ func (c *writeCall) admitItems(items []*frameItem) (admitted []*frameItem, leave
 			continue
 		}
 		it.done, it.result = true, results[level]
+		if it.group != nil {
+			it.group.notAdmitted += int64(len(it.bytes))
+		}
 		c.p.metrics.notAdmitted.WithLabelValues(refused[level].Cause).Add(float64(len(it.bytes)))
+	}
+	for _, it := range items { // all frames of a group are here, and have the same fate
+		if g := it.group; g != nil && g.notAdmitted > 0 {
+			c.p.quotas.Refund(g.limits[:g.passed], g.notAdmitted, true)
+			g.notAdmitted = 0
+		}
 	}
 	return admitted, leave
 }

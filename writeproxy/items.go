@@ -54,6 +54,8 @@ type frameItem struct {
 	renewed bool
 	// unsure: an attempt ended with an unknown outcome, so the frame may be stored even if a later attempt fails.
 	unsure bool
+	// group has the quotas that the frame is under; nil if there are none.
+	group *limitedGroup
 	// overQuota says of what the quota is over which the frame was refused; empty if it was not.
 	overQuota quota.Kind
 	// misplaced: the frame's shard does not follow from a layout of its category, so its messages have to be placed.

@@ -17,12 +17,16 @@ type limitedGroup struct {
 	// limits are the quotas that the frames have to pass, one after another; passed is how many of them they have passed.
 	limits []quota.Limit
 	passed int
+	// under are where limits are.
+	under [quota.MaxLimits]quota.Limit
 	// frames are those that no quota has refused or left out.
 	frames []*frameItem
 	// held is the memory retained while they wait; 0 before they wait for the first time.
 	held int64
 	// waiter is set while they wait for limits[passed].
 	waiter *quota.Waiter
+	// notAdmitted are the bytes of those that passed the quotas, and are refused nevertheless.
+	notAdmitted int64
 }
 
 // sizeOf returns the bytes of a frame of the group.
@@ -31,9 +35,22 @@ func (g *limitedGroup) sizeOf(i int) int64 { return int64(len(g.frames[i].bytes)
 // groupLimited returns the frames that are under quotas, by category. All frames of a category are in one group, since they must not
 // overtake each other.
 func groupLimited(items []frameItem, tenants *quota.Tenants) (groups []*limitedGroup) {
-	var limited []*frameItem
+	var (
+		limited  []*frameItem
+		category *scribev1.Category // of the frame before
+		under    [quota.MaxLimits]quota.Limit
+		any      bool // of the limits of category
+	)
 	for i := range items {
-		if it := &items[i]; !it.done && (tenants != nil || it.category.GetQuotaBytesPerSecond() > 0) {
+		it := &items[i]
+		if it.done {
+			continue
+		}
+		if it.category != category {
+			category = it.category
+			any = len(quota.AppendWriteLimits(under[:0], category, tenants)) > 0
+		}
+		if any {
 			limited = append(limited, it)
 		}
 	}
@@ -45,8 +62,11 @@ func groupLimited(items []frameItem, tenants *quota.Tenants) (groups []*limitedG
 			n++
 		}
 		g.frames, limited = limited[:n:n], limited[n:]
-		if g.limits = quota.WriteLimits(g.category, tenants); len(g.limits) > 0 {
+		if g.limits = quota.AppendWriteLimits(g.under[:0], g.category, tenants); len(g.limits) > 0 {
 			groups = append(groups, g)
+		}
+		for _, it := range g.frames {
+			it.group = g
 		}
 	}
 	return groups

@@ -175,3 +175,32 @@ func TestSampledByOwner(t *testing.T) {
 		}
 	})
 }
+
+// TestNotAdmittedIsGivenBack: what the gate refuses after the quotas, because too many requests wait for batchers, was charged to none of them.
+func TestNotAdmittedIsGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tenants := quota.NewTenants([]*scribev1.TenantQuota{{Owner: "shop", WriteBytesPerSecond: 2000}})
+		cfg := config.Defaults[Config]()
+		cfg.RequestsMost = 1
+		c := newCell(t, cfg, 1, func(d *Deps) { d.Tenants = func() *quota.Tenants { return tenants } })
+		c.catalog.limit("a", 3000, block).Owner = "shop"
+		a, b := sized(t, "a", 0, 500), sized(t, "least", 0, 500)
+		hold := make(chan struct{})
+		c.batchers[0].hold = hold
+		var all sync.WaitGroup
+		all.Go(func() { c.write(b) })
+		synctest.Wait()
+		for range 20 {
+			for _, r := range c.write(a, a, b) {
+				if !strings.Contains(r.GetError().GetMessage(), "requests wait for batchers") {
+					t.Fatalf("at the bound of the gate: %v", r)
+				}
+			}
+		}
+		close(hold)
+		all.Wait()
+		if got := reasons(c.write(a, a, a, a)); !slices.Equal(got, make([]scribev1.Reason, 4)) {
+			t.Errorf("within the quotas, once the gate is open: %v", got)
+		}
+	})
+}

@@ -47,12 +47,15 @@ func (b *Bucket) refill(now time.Duration) {
 }
 
 // IsReady reports whether the next charge passes.
-func (b *Bucket) IsReady(now time.Duration) bool {
+func (b *Bucket) IsReady(now time.Duration) bool { return b.isReadyOwing(now, 0) }
+
+// isReadyOwing is IsReady for a charge that passes beside a debt of less than owed.
+func (b *Bucket) isReadyOwing(now time.Duration, owed float64) bool {
 	if b.rate <= 0 {
 		return true
 	}
 	b.refill(now)
-	return b.tokens > 0
+	return b.tokens > -owed
 }
 
 // Charge takes n tokens, going into debt if necessary.

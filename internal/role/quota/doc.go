@@ -2,7 +2,7 @@
 // proxy for what is read.
 //
 // What is written to a category, or read of it, has to pass up to three quotas: the category's, that of the longest prefix of its name, and its
-// owner's ([WriteLimits], [ReadLimits]). It passes them in this order, the narrowest first, so that what a category has too much of does not count
+// owner's ([AppendWriteLimits], [AppendReadLimits]). It passes them in this order, the narrowest first, so that what a category has too much of does not count
 // for others. What a later quota refuses is taken back from the earlier ones ([Registry.Refund]).
 //
 // A quota is of the whole cell, and each process has a share of it. The share is at least the quota divided by the number of processes

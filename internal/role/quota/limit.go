@@ -3,6 +3,7 @@ package quota
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -45,9 +46,14 @@ type Limit struct {
 	Requests uint64
 	Mode     scribev1.QuotaMode
 	Kind     Kind
+	// BesideSampled: the quota samples others, which take all of it. What it blocks may go into debt beside them, which they pay: else it would get nothing.
+	BesideSampled bool
 	// Name is the name of the category, the prefix or the owner.
 	Name string
 }
+
+// MaxLimits is how many quotas a category may be under.
+const MaxLimits = 3
 
 // ownerPrefix begins the text of a tenant that is an owner. No name of a category has its last byte.
 const ownerPrefix = "owner="
@@ -67,106 +73,139 @@ func CompareTenants(a, b *scribev1.TenantQuota) int {
 
 // Tenants has the quotas of tenants by whom they are of. It is immutable, and nil has none.
 type Tenants struct {
-	byOwner, byPrefix map[string]*scribev1.TenantQuota
-	// lengths are those of prefixes, the longest first.
-	lengths []int
+	owners map[string]*tenantLimits
+	// prefixes are in order, so that a search finds the longest one of a name.
+	prefixes []tenantLimits
 }
 
-// NewTenants returns an index of quotas, which must not change any more. It leaves out those that are of nobody.
+// tenantLimits are the limits of a tenant, made once: what passes them allocates nothing.
+type tenantLimits struct {
+	quota       *scribev1.TenantQuota
+	write, read Limit
+	// wider is the index of the longest other prefix that the prefix begins with; -1 for none.
+	wider int
+}
+
+// NewTenants returns an index of quotas, which must not change any more. It leaves out those that are not of one owner or one prefix: a newer program may know of whom
+// they are.
 func NewTenants(quotas []*scribev1.TenantQuota) *Tenants {
-	if len(quotas) == 0 {
-		return nil
-	}
-	t := &Tenants{byOwner: make(map[string]*scribev1.TenantQuota), byPrefix: make(map[string]*scribev1.TenantQuota)}
+	t := &Tenants{owners: make(map[string]*tenantLimits)}
+	byPrefix := make(map[string]*scribev1.TenantQuota)
 	for _, q := range quotas {
 		switch owner, prefix := q.GetOwner(), q.GetPrefix(); {
+		case (owner == "") == (prefix == ""):
 		case owner != "":
-			t.byOwner[owner] = q
-		case prefix != "":
-			t.byPrefix[prefix] = q
-			if !slices.Contains(t.lengths, len(prefix)) {
-				t.lengths = append(t.lengths, len(prefix))
-			}
+			t.owners[owner] = newTenantLimits(q, OfOwner, owner)
+		default:
+			byPrefix[prefix] = q
 		}
 	}
-	slices.SortFunc(t.lengths, func(a, b int) int { return cmp.Compare(b, a) })
+	if len(t.owners)+len(byPrefix) == 0 {
+		return nil
+	}
+	for _, prefix := range slices.Sorted(maps.Keys(byPrefix)) {
+		l := newTenantLimits(byPrefix[prefix], OfPrefix, prefix)
+		l.wider = t.longestOf(prefix, len(t.prefixes)-1)
+		t.prefixes = append(t.prefixes, *l)
+	}
 	return t
 }
 
-// QuotasOf returns the quotas that a category is under: that of the longest prefix of its name, and its owner's; nil where there is none. The cell's own
-// categories are under none: nobody's quota may silence the audit trail.
-func (t *Tenants) QuotasOf(name, owner string) (ofPrefix, ofOwner *scribev1.TenantQuota) {
+func newTenantLimits(q *scribev1.TenantQuota, kind Kind, name string) *tenantLimits {
+	l := Limit{Key: Key{Tenant: TenantText(q.GetOwner(), q.GetPrefix())}, Kind: kind, Name: name, Mode: q.GetMode()}
+	t := &tenantLimits{quota: q, write: l, read: l, wider: -1}
+	t.write.Bytes = q.GetWriteBytesPerSecond()
+	t.read.Bytes, t.read.Requests = q.GetReadBytesPerSecond(), q.GetReadRequestsPerSecond()
+	return t
+}
+
+// longestOf returns the index of the longest prefix of a name, -1 for none. at is that of the last prefix that is not after the name: it begins with all prefixes
+// of the name.
+func (t *Tenants) longestOf(name string, at int) int {
+	for at >= 0 && !strings.HasPrefix(name, t.prefixes[at].write.Name) {
+		at = t.prefixes[at].wider
+	}
+	return at
+}
+
+// limitsOf returns what a category is under: the limits of the longest prefix of its name, and its owner's; nil where there are none. The cell's own categories are under
+// none: nobody's quota may silence the audit trail.
+func (t *Tenants) limitsOf(name, owner string) (ofPrefix, ofOwner *tenantLimits) {
 	if t == nil || strings.HasPrefix(name, "_") {
 		return nil, nil
 	}
 	if owner != "" {
-		ofOwner = t.byOwner[owner]
+		ofOwner = t.owners[owner]
 	}
-	for _, n := range t.lengths {
-		if n <= len(name) {
-			if q := t.byPrefix[name[:n]]; q != nil {
-				return q, ofOwner
-			}
-		}
+	at, found := slices.BinarySearchFunc(t.prefixes, name, func(l tenantLimits, name string) int { return strings.Compare(l.write.Name, name) })
+	if !found {
+		at--
 	}
-	return nil, ofOwner
+	if at = t.longestOf(name, at); at >= 0 {
+		ofPrefix = &t.prefixes[at]
+	}
+	return ofPrefix, ofOwner
 }
 
-// Quotas returns all quotas, in no particular order.
-func (t *Tenants) Quotas() (all []*scribev1.TenantQuota) {
-	if t == nil {
-		return nil
+// QuotasOf returns the quotas that a category is under: that of the longest prefix of its name, and its owner's; nil where there is none.
+func (t *Tenants) QuotasOf(name, owner string) (ofPrefix, ofOwner *scribev1.TenantQuota) {
+	p, o := t.limitsOf(name, owner)
+	if p != nil {
+		ofPrefix = p.quota
 	}
-	for _, byName := range []map[string]*scribev1.TenantQuota{t.byOwner, t.byPrefix} {
-		for _, q := range byName {
-			all = append(all, q)
-		}
+	if o != nil {
+		ofOwner = o.quota
 	}
-	return all
+	return ofPrefix, ofOwner
 }
 
-// WriteLimits returns the quotas that what is written to a category has to pass, in order.
-func WriteLimits(c *scribev1.Category, t *Tenants) []Limit {
-	own := Limit{Bytes: c.GetQuotaBytesPerSecond(), Mode: c.GetQuotaMode()}
-	return limitsOf(c, t, own, func(q *scribev1.TenantQuota) Limit { return Limit{Bytes: q.GetWriteBytesPerSecond()} })
+// AppendWriteLimits appends the quotas that what is written to a category has to pass, in order.
+func AppendWriteLimits(to []Limit, c *scribev1.Category, t *Tenants) []Limit {
+	to = appendLimit(to, c, Limit{Key: Key{Category: c.GetId()}, Kind: OfCategory, Name: c.GetName(), Bytes: c.GetQuotaBytesPerSecond(), Mode: c.GetQuotaMode()})
+	ofPrefix, ofOwner := t.limitsOf(c.GetName(), c.GetOwner())
+	if ofPrefix != nil {
+		to = appendLimit(to, c, ofPrefix.write)
+	}
+	if ofOwner != nil {
+		to = appendLimit(to, c, ofOwner.write)
+	}
+	return to
 }
 
-// ReadLimits returns the quotas that what is read of a category has to pass, in order.
-func ReadLimits(c *scribev1.Category, t *Tenants) []Limit {
-	own := Limit{Bytes: c.GetReadQuotaBytesPerSecond(), Requests: c.GetReadQuotaRequestsPerSecond(), Mode: c.GetReadQuotaMode()}
-	return limitsOf(c, t, own, func(q *scribev1.TenantQuota) Limit {
-		return Limit{Bytes: q.GetReadBytesPerSecond(), Requests: q.GetReadRequestsPerSecond()}
+// AppendReadLimits appends the quotas that what is read of a category has to pass, in order.
+func AppendReadLimits(to []Limit, c *scribev1.Category, t *Tenants) []Limit {
+	to = appendLimit(to, c, Limit{
+		Key: Key{Category: c.GetId()}, Kind: OfCategory, Name: c.GetName(), Bytes: c.GetReadQuotaBytesPerSecond(), Requests: c.GetReadQuotaRequestsPerSecond(), Mode: c.GetReadQuotaMode(),
 	})
+	ofPrefix, ofOwner := t.limitsOf(c.GetName(), c.GetOwner())
+	if ofPrefix != nil {
+		to = appendLimit(to, c, ofPrefix.read)
+	}
+	if ofOwner != nil {
+		to = appendLimit(to, c, ofOwner.read)
+	}
+	return to
 }
 
-func limitsOf(c *scribev1.Category, t *Tenants, own Limit, valuesOf func(*scribev1.TenantQuota) Limit) (limits []Limit) {
-	add := func(l Limit, k Key, kind Kind, name string) {
-		if l.Bytes > 0 || l.Requests > 0 {
-			l.Key, l.Kind, l.Name, l.Mode = k, kind, name, modeOf(c, l.Mode)
-			limits = append(limits, l)
-		}
+// appendLimit appends a limit, with what happens to a category beyond it. In exactly_once categories, sampling becomes blocking, since what is left out would be a gap in the
+// sequences of producers, and a lost message for readers. So does what a newer program may know.
+func appendLimit(to []Limit, c *scribev1.Category, l Limit) []Limit {
+	if l.Bytes == 0 && l.Requests == 0 {
+		return to
 	}
-	add(own, Key{Category: c.GetId()}, OfCategory, c.GetName())
-	ofPrefix, ofOwner := t.QuotasOf(c.GetName(), c.GetOwner())
-	for _, q := range []*scribev1.TenantQuota{ofPrefix, ofOwner} {
-		if q != nil {
-			l, kind, name := valuesOf(q), OfPrefix, q.GetPrefix()
-			if l.Mode = q.GetMode(); q.GetOwner() != "" {
-				kind, name = OfOwner, q.GetOwner()
-			}
-			add(l, Key{Tenant: TenantText(q.GetOwner(), q.GetPrefix())}, kind, name)
-		}
+	switch {
+	case l.Mode == scribev1.QuotaMode_QUOTA_MODE_SAMPLE && c.GetDelivery() == scribev1.Delivery_DELIVERY_EXACTLY_ONCE:
+		l = l.Blocking()
+	case l.Mode < scribev1.QuotaMode_QUOTA_MODE_UNSPECIFIED || l.Mode > scribev1.QuotaMode_QUOTA_MODE_SAMPLE:
+		l.Mode = scribev1.QuotaMode_QUOTA_MODE_BLOCK
 	}
-	return limits
+	return append(to, l)
 }
 
-// modeOf returns what happens to a category beyond a quota with a mode. In exactly_once categories, sampling becomes blocking, since what is left
-// out would be a gap in the sequences of producers, and a lost message for readers.
-func modeOf(c *scribev1.Category, mode scribev1.QuotaMode) scribev1.QuotaMode {
-	if mode == scribev1.QuotaMode_QUOTA_MODE_SAMPLE && c.GetDelivery() == scribev1.Delivery_DELIVERY_EXACTLY_ONCE {
-		return scribev1.QuotaMode_QUOTA_MODE_BLOCK
-	}
-	return mode
+// Blocking returns the limit for what it must block although it samples others.
+func (l Limit) Blocking() Limit {
+	l.Mode, l.BesideSampled = scribev1.QuotaMode_QUOTA_MODE_BLOCK, l.Kind != OfCategory
+	return l
 }
 
 // RefusalError returns the error for what a quota refuses, with the time after which to try again. who is refused is said of the category: "category

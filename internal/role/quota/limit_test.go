@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -33,7 +35,9 @@ func TestLimits(t *testing.T) {
 		{Prefix: "web.", WriteBytesPerSecond: 20, ReadBytesPerSecond: 5, Mode: modeSample},
 		{Prefix: "web.shop.", WriteBytesPerSecond: 30, Mode: modeBlock},
 		{Prefix: "_", WriteBytesPerSecond: 40},
-		{},
+		{Prefix: "new.", WriteBytesPerSecond: 50, Mode: 9},
+		{WriteBytesPerSecond: 60},
+		{Owner: "both", Prefix: "other", WriteBytesPerSecond: 70},
 	})
 	category := func(name, owner string, quota uint64) *scribev1.Category {
 		return &scribev1.Category{Name: name, Owner: owner, Id: 7, QuotaBytesPerSecond: quota, QuotaMode: modeBlock}
@@ -50,24 +54,111 @@ func TestLimits(t *testing.T) {
 		{category("web.shop.a", "", 0), "prefix web.shop. 30/0 block", ""},
 		{category("web", "", 0), "", ""},
 		{category("_audit", "shop", 5), "category _audit 5/0 block", ""},
+		{category("new.a", "both", 0), "prefix new. 50/0 block", ""}, // what a newer program has set
 		{once, "prefix web. 20/0 block, owner shop 10/0 throttle", "prefix web. 5/0 block, owner shop 0/3 throttle"},
 	} {
-		if got := show(WriteLimits(tc.of, tenants)); got != tc.write {
+		if got := show(AppendWriteLimits(nil, tc.of, tenants)); got != tc.write {
 			t.Errorf("writing to %s: %q, want %q", tc.of.GetName(), got, tc.write)
 		}
-		if got := show(ReadLimits(tc.of, tenants)); got != tc.read {
+		if got := show(AppendReadLimits(nil, tc.of, tenants)); got != tc.read {
 			t.Errorf("reading of %s: %q, want %q", tc.of.GetName(), got, tc.read)
 		}
 	}
-	if NewTenants(nil) != nil || WriteLimits(category("web.a", "shop", 0), nil) != nil {
+	if NewTenants(nil) != nil || AppendWriteLimits(nil, category("web.a", "shop", 0), nil) != nil {
 		t.Error("there are limits without quotas")
 	}
 	keys := map[Key]bool{}
-	for _, l := range WriteLimits(category("web.a", "shop", 5), tenants) {
+	for _, l := range AppendWriteLimits(nil, category("web.a", "shop", 5), tenants) {
 		keys[l.Key] = true
 	}
 	if len(keys) != 3 || !keys[Key{Category: 7}] || !keys[Key{Tenant: "web.*"}] || !keys[Key{Tenant: "owner=shop"}] {
 		t.Errorf("keys %v", keys)
+	}
+}
+
+// TestLongestPrefix: whatever prefixes there are, a name is under the longest one that it begins with.
+func TestLongestPrefix(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		name := rapid.StringMatching("[ab]{1,6}")
+		var quotas []*scribev1.TenantQuota
+		prefixes := rapid.SliceOfN(name, 0, 20).Draw(t, "prefixes")
+		for _, p := range prefixes {
+			quotas = append(quotas, &scribev1.TenantQuota{Prefix: p, WriteBytesPerSecond: 1})
+		}
+		tenants, of := NewTenants(quotas), name.Draw(t, "name")
+		want := ""
+		for _, p := range prefixes {
+			if strings.HasPrefix(of, p) && len(p) > len(want) {
+				want = p
+			}
+		}
+		if got, _ := tenants.QuotasOf(of, ""); got.GetPrefix() != want {
+			t.Fatalf("%q is under %q, want %q of %q", of, got.GetPrefix(), want, prefixes)
+		}
+	})
+}
+
+// TestLimitsAllocateNothing: neither for categories without quotas beside those of tenants, nor for those that are under three.
+func TestLimitsAllocateNothing(t *testing.T) {
+	tenants := NewTenants([]*scribev1.TenantQuota{{Owner: "shop", WriteBytesPerSecond: 1}, {Prefix: "web.", WriteBytesPerSecond: 1, ReadRequestsPerSecond: 1}})
+	var under [MaxLimits]Limit
+	for want, c := range []*scribev1.Category{{Name: "other"}, {Name: "web.b"}, {Name: "web.a", Owner: "shop"}, {Name: "web.a", Owner: "shop", QuotaBytesPerSecond: 1}} {
+		n := testing.AllocsPerRun(10, func() {
+			if got := len(AppendWriteLimits(under[:0], c, tenants)); got != want {
+				t.Errorf("%d limits, want %d", got, want)
+			}
+			AppendReadLimits(under[:0], c, tenants)
+		})
+		if n > 0 {
+			t.Errorf("with %d limits %v allocations", want, n)
+		}
+	}
+}
+
+// TestBlockedBesideSampled: a quota that samples some categories lets pass what it must block of others, as long as that is less than its half, and no more than the quota in all.
+// Where nothing is sampled there is no more than a burst.
+func TestBlockedBesideSampled(t *testing.T) {
+	tenants := NewTenants([]*scribev1.TenantQuota{{Owner: "shop", WriteBytesPerSecond: 100_000, Mode: modeSample}})
+	sampled := AppendWriteLimits(nil, &scribev1.Category{Name: "a", Owner: "shop"}, tenants)[0]
+	blocked := AppendWriteLimits(nil, &scribev1.Category{Name: "b", Owner: "shop", Delivery: scribev1.Delivery_DELIVERY_EXACTLY_ONCE}, tenants)[0]
+	for _, offered := range []int64{30_000, 200_000} { // of what is blocked, a second
+		qs, now := clocked(1)
+		var passed [2]int64
+		for ms := range 60_000 {
+			*now = time.Duration(ms) * time.Millisecond
+			qs.SampleParts(sampled, 1, func(int) int64 { return 1000 }, func(_ int, rate uint32) { // ten times the quota
+				if rate > 0 && ms >= 10_000 {
+					passed[0] += 1000
+				}
+			})
+			if n, _ := qs.PassLeading(blocked, 1, func(int) int64 { return offered / 1000 }); n == 1 && ms >= 10_000 {
+				passed[1] += offered / 1000
+			}
+		}
+		if sum := passed[0] + passed[1]; sum < 4_700_000 || sum > 5_300_000 {
+			t.Errorf("of %d offered a second: %v pass in 50 seconds, want 5,000,000 in all", offered, passed)
+		}
+		if want := min(offered, 50_000) * 50; passed[1] < want*9/10 {
+			t.Errorf("of %d offered a second that must be blocked %d pass in 50 seconds, want %d", offered, passed[1], want)
+		}
+	}
+	qs, _ := clocked(1)
+	if n, _ := qs.PassLeading(blocked, 300, func(int) int64 { return 1000 }); n != 100 {
+		t.Errorf("%d KB pass at once where nothing is sampled", n)
+	}
+}
+
+// BenchmarkThreeQuotas measures what three quotas cost a request.
+func BenchmarkThreeQuotas(b *testing.B) {
+	tenants := NewTenants([]*scribev1.TenantQuota{{Owner: "shop", WriteBytesPerSecond: 1 << 60}, {Prefix: "web.", WriteBytesPerSecond: 1 << 60}})
+	c := &scribev1.Category{Name: "web.a", Owner: "shop", Id: 1, QuotaBytesPerSecond: 1 << 60}
+	qs, _ := clocked(1)
+	var under [MaxLimits]Limit
+	b.ReportAllocs()
+	for b.Loop() {
+		for _, l := range AppendWriteLimits(under[:0], c, tenants) {
+			qs.PassLeading(l, 1, func(int) int64 { return 1000 })
+		}
 	}
 }
 

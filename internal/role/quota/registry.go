@@ -232,6 +232,9 @@ func (qs *Registry) AwaitTurn(ctx context.Context, l Limit, w *Waiter, ended <-c
 // Refund takes back what a request was charged by quotas before a later one refused it, or some of its parts: their bytes, and the request
 // itself if nothing of it is served.
 func (qs *Registry) Refund(limits []Limit, bytes int64, request bool) {
+	if bytes == 0 && !request {
+		return
+	}
 	for i := range limits {
 		qs.withKnown(limits[i].Key, func(now time.Duration, q *State) { q.refund(now, bytes, request) })
 	}

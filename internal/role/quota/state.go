@@ -50,9 +50,9 @@ func (q *State) chargeRequest(bytes int64) {
 // passLeading charges the leading ones of n sizes that pass, as one request, and returns their number. None overtakes one that does not
 // pass.
 func (q *State) passLeading(now time.Duration, n int, size func(i int) int64) (passed int) {
-	sum := int64(0)
-	if len(q.line.waiters) == 0 && q.isReady(now) {
-		for ; passed < n && q.bytes.IsReady(now); passed++ {
+	sum, owed := int64(0), q.mayOwe(now)
+	if len(q.line.waiters) == 0 && q.bytes.isReadyOwing(now, owed) && q.requests.IsReady(now) {
+		for ; passed < n && q.bytes.isReadyOwing(now, owed); passed++ {
 			q.bytes.Charge(float64(size(passed)))
 			sum += size(passed)
 		}
@@ -66,11 +66,20 @@ func (q *State) passLeading(now time.Duration, n int, size func(i int) int64) (p
 	return passed
 }
 
+// mayOwe returns the debt of bytes beside which a request passes that is blocked where others are sampled. A sampler passes as much as there is, and less the more is owed:
+// with a debt of a burst the half. So what is blocked gets what it needs of the other half, and nothing more while nothing is sampled.
+func (q *State) mayOwe(now time.Duration) float64 {
+	if !q.limit.BesideSampled || q.sampler.offered.rateAt(now, sampleMemory) < q.bytes.rate/100 {
+		return 0
+	}
+	return burstOf(q.bytes.rate)
+}
+
 // waitTime returns the time until a request passes that comes after all current waiters.
 func (q *State) waitTime(now time.Duration) time.Duration {
 	q.bytes.refill(now)
 	q.requests.refill(now)
-	return max(q.bytes.WaitFor(float64(q.line.bytes)), q.requests.WaitFor(float64(len(q.line.waiters))))
+	return max(q.bytes.WaitFor(float64(q.line.bytes)-q.mayOwe(now)), q.requests.WaitFor(float64(len(q.line.waiters))))
 }
 
 // serveWaiter passes a waiter if it is its turn. Otherwise it returns the time until the buckets are ready, or 0 if other waiters

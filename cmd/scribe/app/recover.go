@@ -146,7 +146,11 @@ func readCatalog(ctx context.Context, o RecoverOptions, scratch string) (_ *reco
 		if err != nil {
 			return nil, err
 		}
-		return &recovery.Catalog{Categories: c.Categories, Tenants: c.Tenants, SavedAt: c.SavedAt}, nil
+		tenants, err := catalog.ReadTenants(fsys, o.Catalog)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("catalog %s: the quotas of owners and prefixes: %w: without the file, recovery leaves them out", o.Catalog, err)
+		}
+		return &recovery.Catalog{Categories: c.Categories, Tenants: tenants, SavedAt: c.SavedAt}, nil
 	}
 	if err = fsys.RemoveAll(scratch); err == nil {
 		_, err = vfs.Clone(fsys, fsys, o.Catalog, scratch)

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"scribe/internal/format/record"
-	"scribe/internal/role/quota"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -21,12 +20,11 @@ import (
 const (
 	fileMagic   = "SCAT"
 	fileVersion = 1
-	// fileHeader: magic 4, version 4, revision 8, saved at 8, count 4, length of the quotas of tenants 4.
+	// fileHeader: magic 4, version 4, revision 8, saved at 8, count 4, reserved 4.
 	fileHeader = 32
 	// maxFileCategories and maxFileCategory bound the count of a header and the length of an entry.
 	maxFileCategories = 16 << 20
 	maxFileCategory   = 3 << 19 // 1.5 MiB
-	maxFileTenants    = 3 << 19
 )
 
 // errDamaged means that the file is not a complete file of a view.
@@ -41,8 +39,6 @@ type FileCopy struct {
 	// SavedAt is when the file was written, in Unix microseconds, by its writer's clock.
 	SavedAt    int64
 	Categories []*scribev1.Category
-	// Tenants are the quotas of tenants; nil if there are none.
-	Tenants *scribev1.TenantQuotas
 }
 
 // ReadCopy reads the file that a [View] keeps (Config.File), so that lost categories can be set up again. A damaged file is an
@@ -70,14 +66,7 @@ func encodeSnapshot(w io.Writer, s FileCopy) error {
 	header = binary.LittleEndian.AppendUint64(header, s.Revision)
 	header = binary.LittleEndian.AppendUint64(header, uint64(s.SavedAt))
 	header = binary.LittleEndian.AppendUint32(header, uint32(len(s.Categories)))
-	tenants, err := proto.MarshalOptions{Deterministic: true}.Marshal(s.Tenants)
-	if err != nil {
-		return fmt.Errorf("quotas of tenants: %w", err)
-	}
-	if len(tenants) > maxFileTenants {
-		return fmt.Errorf("quotas of tenants take %d bytes, the limit is %d", len(tenants), maxFileTenants)
-	}
-	header = binary.LittleEndian.AppendUint32(header, uint32(len(tenants)))
+	header = append(header, 0, 0, 0, 0)
 	if _, err := out.Write(header); err != nil {
 		return err
 	}
@@ -96,10 +85,7 @@ func encodeSnapshot(w io.Writer, s FileCopy) error {
 			return err
 		}
 	}
-	if _, err := out.Write(tenants); err != nil {
-		return err
-	}
-	_, err = w.Write(binary.LittleEndian.AppendUint32(nil, sum.Sum32()))
+	_, err := w.Write(binary.LittleEndian.AppendUint32(nil, sum.Sum32()))
 	return err
 }
 
@@ -121,9 +107,8 @@ func decodeSnapshot(r io.Reader) (FileCopy, error) {
 	s.Revision = binary.LittleEndian.Uint64(header[8:])
 	s.SavedAt = int64(binary.LittleEndian.Uint64(header[16:]))
 	count := binary.LittleEndian.Uint32(header[24:])
-	tenants := binary.LittleEndian.Uint32(header[28:])
-	if count > maxFileCategories || tenants > maxFileTenants {
-		return s, fmt.Errorf("%w: its header says %d categories and %d bytes of quotas", errDamaged, count, tenants)
+	if count > maxFileCategories || binary.LittleEndian.Uint32(header[28:]) != 0 {
+		return s, fmt.Errorf("%w: its header says %d categories", errDamaged, count)
 	}
 	names, ids := make(map[string]bool), make(map[uint32]bool)
 	buf := make([]byte, 4, 4096)
@@ -137,16 +122,6 @@ func decodeSnapshot(r io.Reader) (FileCopy, error) {
 		}
 		names[c.GetName()], ids[c.GetId()] = true, true
 		s.Categories = append(s.Categories, c)
-	}
-	if tenants > 0 {
-		b := make([]byte, tenants)
-		if err := readFull(in, b, "list of quotas"); err != nil {
-			return s, err
-		}
-		s.Tenants = new(scribev1.TenantQuotas)
-		if err := proto.Unmarshal(b, s.Tenants); err != nil {
-			return s, fmt.Errorf("%w: quotas of tenants: %w", errDamaged, err)
-		}
 	}
 	sum := running.Sum32()
 	if err := readFull(in, buf[:4], "checksum"); err != nil {
@@ -209,13 +184,15 @@ func (v *View) decodeFile(r io.Reader) (savedAt int64, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.index.Store(x)
-	v.tenants.Store(quota.NewTenants(s.Tenants.GetQuotas()))
 	v.mu.revision = s.Revision
 	return s.SavedAt, nil
 }
 
 // encodeFile writes a file. Concurrent changes may or may not be in it; all of it has reached its revision.
 func (v *View) encodeFile(w io.Writer, savedAt int64) error {
+	if err := v.saveTenants(); err != nil {
+		return err
+	}
 	revision := v.Revision()
-	return encodeSnapshot(w, FileCopy{Revision: revision, SavedAt: savedAt, Categories: slices.Collect(v.All()), Tenants: v.tenantQuotas()})
+	return encodeSnapshot(w, FileCopy{Revision: revision, SavedAt: savedAt, Categories: slices.Collect(v.All())})
 }

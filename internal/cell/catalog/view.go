@@ -19,7 +19,6 @@ import (
 	"scribe/internal/base/lifecycle"
 	"scribe/internal/cell/watch"
 	"scribe/internal/format/record"
-	"scribe/internal/role/quota"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -33,10 +32,12 @@ type View struct {
 	resolves *prometheus.CounterVec
 
 	index   atomic.Pointer[categoryIndex]
-	plans   atomic.Pointer[planSet] // replaced with mu held
-	tenants atomic.Pointer[quota.Tenants]
-	flights singleflight.Group
-	limiter *rate.Limiter
+	plans   atomic.Pointer[planSet]     // replaced with mu held
+	tenants atomic.Pointer[toldTenants] // nil while they are not known
+	// savedTenants are those that the file has. The loop's saver uses it.
+	savedTenants *toldTenants
+	flights      singleflight.Group
+	limiter      *rate.Limiter
 	// questions are the running requests of Resolve.
 	questions lifecycle.Calls
 
@@ -89,6 +90,7 @@ func New(cfg ViewConfig, deps ViewDeps) (*View, error) {
 	if v.resolves, err = newResolveCounter(deps.Registerer); err != nil {
 		return nil, err
 	}
+	v.loadTenants()
 	v.Loop, err = watch.NewLoop(cfg.Config, watch.WatchedCopy[*scribev1.WatchCategoriesResponse]{
 		Package: "catalog", Plural: "categories",
 		Watch: func(ctx context.Context, heartbeat *durationpb.Duration, receive func(*scribev1.WatchCategoriesResponse) error) error {

@@ -30,7 +30,7 @@ const (
 type tenantQuotas struct {
 	mu struct {
 		sync.Mutex
-		// set is replaced, never changed. It is nil, and watches are told nothing, while it is not known since it is damaged.
+		// set is replaced, never changed. While it is not known, since it is damaged, it is nil, and watches are told nothing: processes keep what they have.
 		set     *scribev1.TenantQuotas
 		changed chan struct{} // closed and replaced with every set
 	}
@@ -65,19 +65,11 @@ func (t *tenantQuotas) count() int {
 	return len(set.GetQuotas())
 }
 
-// decodeTenantQuotas decodes the stored quotas of tenants.
+// decodeTenantQuotas decodes the stored quotas of tenants. What this program does not understand of them, a newer one may: it is kept as it is, and told to processes as it is.
 func decodeTenantQuotas(value []byte) (*scribev1.TenantQuotas, error) {
 	set := new(scribev1.TenantQuotas)
 	if err := proto.Unmarshal(value, set); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", kv.ErrCorrupt, tenantQuotasKey, err)
-	}
-	if n := len(set.GetQuotas()); n > maxTenantQuotas {
-		return nil, fmt.Errorf("%w: %s holds %d quotas, the limit is %d", kv.ErrCorrupt, tenantQuotasKey, n, maxTenantQuotas)
-	}
-	for _, q := range set.GetQuotas() {
-		if v := checkTenantQuota(q); len(v) > 0 {
-			return nil, fmt.Errorf("%w: %s: the quota of %s: %s", kv.ErrCorrupt, tenantQuotasKey, quota.TenantText(q.GetOwner(), q.GetPrefix()), v)
-		}
 	}
 	return set, nil
 }
@@ -87,7 +79,7 @@ func (c *ControlPlane) takeTenantQuotas(value []byte) {
 	set, err := decodeTenantQuotas(value)
 	if err != nil {
 		c.metrics.damaged.Inc()
-		c.logger.Error("quotas of tenants are damaged: those that were known stay in force; set them anew", "error", err)
+		c.logger.Error("quotas of tenants are damaged: those that were known stay in force", "error", err)
 		return
 	}
 	c.tenants.replace(set)
@@ -156,20 +148,21 @@ func checkTenant(v *request.Violations, owner, prefix string) {
 func (c *ControlPlane) changeTenantQuotas(ctx context.Context, what string, decide func([]*scribev1.TenantQuota) ([]*scribev1.TenantQuota, error)) error {
 	for range maxAttempts {
 		e, err := c.deps.Store.Get(ctx, tenantQuotasKey)
-		if err != nil && !errors.Is(err, kv.ErrNotFound) {
+		switch {
+		case errors.Is(err, kv.ErrCorrupt):
+			return damagedTenantQuotas(what, err)
+		case err != nil && !errors.Is(err, kv.ErrNotFound):
 			return request.ReadError(what, err)
 		}
 		set, err := decodeTenantQuotas(e.Value)
 		if err != nil {
 			c.metrics.damaged.Inc()
-			c.logger.Error("damaged quotas of tenants are replaced", "error", err)
-			set = new(scribev1.TenantQuotas)
+			return damagedTenantQuotas(what, err)
 		}
-		quotas, err := decide(set.GetQuotas())
-		if err != nil {
+		if set.Quotas, err = decide(set.GetQuotas()); err != nil {
 			return err
 		}
-		value, err := proto.MarshalOptions{Deterministic: true}.Marshal(&scribev1.TenantQuotas{Quotas: quotas})
+		value, err := proto.MarshalOptions{Deterministic: true}.Marshal(set)
 		if err != nil {
 			return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: %w", what, err)
 		}
@@ -182,6 +175,18 @@ func (c *ControlPlane) changeTenantQuotas(ctx context.Context, what string, deci
 		}
 	}
 	return errContended(what)
+}
+
+// damagedTenantQuotas returns the error for a change of quotas that can't be read. To set one anew would remove the others.
+func damagedTenantQuotas(what string, err error) error {
+	return rpc.Errorf(scribev1.Reason_REASON_CORRUPT, "%s: %w: nothing is changed, since the other quotas would be lost, and processes keep those that they know: "+
+		"put the control store back, see docs/operations.md, A lost control store", what, err)
+}
+
+// findTenantQuota returns the index of a tenant's quota. It does not rely on the order, which another program may have made.
+func findTenantQuota(quotas []*scribev1.TenantQuota, owner, prefix string) (at int, found bool) {
+	at = slices.IndexFunc(quotas, func(q *scribev1.TenantQuota) bool { return q.GetOwner() == owner && q.GetPrefix() == prefix })
+	return at, at >= 0
 }
 
 // SetTenantQuota implements rpc.ControlService.
@@ -202,14 +207,14 @@ func (c *ControlPlane) SetTenantQuota(ctx context.Context, req *scribev1.SetTena
 	}
 	q.Mode = cmp.Or(q.GetMode(), scribev1.QuotaMode_QUOTA_MODE_BLOCK)
 	err := c.changeTenantQuotas(ctx, what, func(quotas []*scribev1.TenantQuota) ([]*scribev1.TenantQuota, error) {
-		i, found := slices.BinarySearchFunc(quotas, q, quota.CompareTenants)
-		if found {
+		if i, found := findTenantQuota(quotas, q.GetOwner(), q.GetPrefix()); found {
 			quotas[i] = q
 			return quotas, nil
 		}
 		if len(quotas) >= maxTenantQuotas {
 			return nil, rpc.Errorf(scribev1.Reason_REASON_OVERLOADED, "%s: there are quotas of %d owners and prefixes, which is the limit: remove some", what, len(quotas))
 		}
+		i, _ := slices.BinarySearchFunc(quotas, q, quota.CompareTenants)
 		return slices.Insert(quotas, i, q), nil
 	})
 	if err != nil {
@@ -233,7 +238,7 @@ func (c *ControlPlane) RemoveTenantQuota(ctx context.Context, req *scribev1.Remo
 		return nil, v.Err(what)
 	}
 	err := c.changeTenantQuotas(ctx, what, func(quotas []*scribev1.TenantQuota) ([]*scribev1.TenantQuota, error) {
-		i, found := slices.BinarySearchFunc(quotas, &scribev1.TenantQuota{Owner: req.GetOwner(), Prefix: req.GetPrefix()}, quota.CompareTenants)
+		i, found := findTenantQuota(quotas, req.GetOwner(), req.GetPrefix())
 		if !found {
 			return nil, rpc.Errorf(scribev1.Reason_REASON_MISSING, "%s: it has none: scribe quota list shows all", what)
 		}

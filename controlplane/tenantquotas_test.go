@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -130,6 +131,46 @@ func TestTenantQuotasAtOnce(t *testing.T) {
 	wantQuotas(t, a, "owner=0:1 owner=1:1 owner=2:1 owner=3:1 owner=4:1 owner=5:1 owner=6:1 owner=7:1")
 }
 
+// TestTenantQuotasOfNewerPrograms: what this program does not understand is told, and outlives its changes.
+func TestTenantQuotasOfNewerPrograms(t *testing.T) {
+	store := newStore(t)
+	newer := &scribev1.TenantQuotas{Quotas: []*scribev1.TenantQuota{
+		{WriteBytesPerSecond: 9}, {Owner: "shop", Mode: 9, WriteBytesPerSecond: 5}, {Owner: "bare"}, {Owner: "ads", WriteBytesPerSecond: 4},
+	}}
+	unknown := protowire.AppendVarint(protowire.AppendTag(nil, 1000, protowire.VarintType), 7)
+	newer.ProtoReflect().SetUnknown(unknown)
+	newer.Quotas[0].ProtoReflect().SetUnknown(unknown)
+	value, err := proto.Marshal(newer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Commit(t.Context(), kv.Put(tenantQuotasKey, value)); err != nil {
+		t.Fatal(err)
+	}
+	c := start(t, store, nil)
+	wantTold := func(want *scribev1.TenantQuotas) {
+		t.Helper()
+		e, err := store.Get(t.Context(), tenantQuotasKey)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := decodeTenantQuotas(e.Value); err != nil || !proto.Equal(got, want) {
+			t.Errorf("the store has %v, %v, want %v", got, err, want)
+		}
+	}
+	if set, _ := c.tenants.read(); !proto.Equal(set, newer) {
+		t.Errorf("watches are told %v, want %v", set, newer)
+	}
+	setQuota(t, c, &scribev1.TenantQuota{Owner: "ads", WriteBytesPerSecond: 6, Mode: scribev1.QuotaMode_QUOTA_MODE_BLOCK})
+	newer.Quotas[3].WriteBytesPerSecond, newer.Quotas[3].Mode = 6, scribev1.QuotaMode_QUOTA_MODE_BLOCK
+	wantTold(newer)
+	if _, err := c.RemoveTenantQuota(t.Context(), &scribev1.RemoveTenantQuotaRequest{Owner: "ads"}); err != nil {
+		t.Fatal(err)
+	}
+	newer.Quotas = newer.Quotas[:3]
+	wantTold(newer)
+}
+
 // TestWatchTellsTenantQuotas: a watch gets the quotas with the complete set of categories, and every change; damage changes nothing.
 func TestWatchTellsTenantQuotas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -163,12 +204,39 @@ func TestWatchTellsTenantQuotas(t *testing.T) {
 		}
 		_, err := c.ListTenantQuotas(t.Context(), &scribev1.ListTenantQuotasRequest{})
 		wantReason(t, err, scribev1.Reason_REASON_CORRUPT, tenantQuotasKey)
-		setQuota(t, c, &scribev1.TenantQuota{Prefix: "web.", WriteBytesPerSecond: 3})
+		_, set := c.SetTenantQuota(t.Context(), &scribev1.SetTenantQuotaRequest{Quota: &scribev1.TenantQuota{Prefix: "web.", WriteBytesPerSecond: 3}})
+		_, removed := c.RemoveTenantQuota(t.Context(), &scribev1.RemoveTenantQuotaRequest{Prefix: "web."})
+		for _, err := range []error{set, removed} {
+			wantReason(t, err, scribev1.Reason_REASON_CORRUPT, tenantQuotasKey, "nothing is changed", "docs/operations.md")
+		}
+		// Another control plane, which begins with the damage, does not say that there are none.
+		other := run(t, store, nil)
+		synctest.Wait()
+		messages, _ = watchOf(t.Context(), other, nil)
+		synctest.Wait()
+		synced := false
+		for range len(messages) {
+			msg := <-messages
+			if synced = synced || msg.GetSynced(); msg.GetTenantQuotas() != nil {
+				t.Errorf("of quotas that are not known the watch tells %v", msg)
+			}
+		}
+		if !synced {
+			t.Error("the set is not complete")
+		}
+		value, err := proto.Marshal(&scribev1.TenantQuotas{Quotas: []*scribev1.TenantQuota{{Prefix: "web.", WriteBytesPerSecond: 3}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := store.Commit(t.Context(), kv.Put(tenantQuotasKey, value)); err != nil {
+			t.Fatal(err)
+		}
 		want("false web.*:3")
 		if _, err := c.RemoveTenantQuota(t.Context(), &scribev1.RemoveTenantQuotaRequest{Prefix: "web."}); err != nil {
 			t.Fatal(err)
 		}
 		want("false ")
+		stop(t, other)
 		stop(t, c)
 	})
 }

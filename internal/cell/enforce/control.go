@@ -141,7 +141,11 @@ func (s controlService) ListTenantQuotas(ctx context.Context, req *scribev1.List
 	set, p, now := s.e.rights.Set(), principal.FromContext(ctx), s.e.now()
 	seen := &scribev1.ListTenantQuotasResponse{}
 	for _, q := range res.GetQuotas() {
-		if set.Decide(p, access.All, q.GetPrefix(), q.GetOwner(), now) == access.Allowed {
+		name := q.GetPrefix()
+		if name != "" {
+			name += "*" // no category has such a name: only rules for prefixes match it, not one for the category with the name of the prefix
+		}
+		if set.Decide(p, access.Visible, name, q.GetOwner(), now) == access.Allowed {
 			seen.Quotas = append(seen.Quotas, q)
 		}
 	}

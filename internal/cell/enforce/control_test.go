@@ -82,7 +82,7 @@ func (p *plane) RemoveTenantQuota(context.Context, *scribev1.RemoveTenantQuotaRe
 }
 
 func (p *plane) ListTenantQuotas(context.Context, *scribev1.ListTenantQuotasRequest) (*scribev1.ListTenantQuotasResponse, error) {
-	return &scribev1.ListTenantQuotasResponse{Quotas: []*scribev1.TenantQuota{{Owner: "shop"}, {Owner: "team"}, {Prefix: "a."}, {Prefix: "web."}}}, nil
+	return &scribev1.ListTenantQuotasResponse{Quotas: []*scribev1.TenantQuota{{Owner: "shop"}, {Owner: "team"}, {Prefix: "a."}, {Prefix: "web."}, {Prefix: "web.access"}}}, nil
 }
 
 func (p *plane) GetStatus(context.Context, *scribev1.GetStatusRequest) (*scribev1.GetStatusResponse, error) {
@@ -284,7 +284,7 @@ func TestGroups(t *testing.T) {
 
 // TestTenantQuotas: only who may manage every category changes the quotas of tenants; others see those of tenants of whom they see everything.
 func TestTenantQuotas(t *testing.T) {
-	e, _ := newEnforcer(t, nil, "alice manage:a.* write:owner=team", "part read:web.access", "root manage:*", "reader read:*")
+	e, _ := newEnforcer(t, nil, "alice manage:a.* write:owner=team", "part read:web.access", "root manage:*", "reader read:*", "watcher monitor:*")
 	p := &plane{}
 	s := e.Services(rpc.Services{Control: p}).Control
 	for _, who := range []string{"", "alice", "reader"} {
@@ -302,7 +302,7 @@ func TestTenantQuotas(t *testing.T) {
 	if set != nil || removed != nil || !slices.Equal(p.calls, []string{"set quota", "remove quota"}) {
 		t.Errorf("who may manage everything: %v, %v, calls %q", set, removed, p.calls)
 	}
-	for who, want := range map[string]string{"alice": "team a.", "part": "", "root": "shop team a. web.", "reader": "shop team a. web."} {
+	for who, want := range map[string]string{"alice": "team a.", "part": "", "watcher": "", "root": "shop team a. web. web.access", "reader": "shop team a. web. web.access"} {
 		res, err := s.ListTenantQuotas(as(who), &scribev1.ListTenantQuotasRequest{})
 		if err != nil {
 			t.Fatal(err)

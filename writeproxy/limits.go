@@ -39,7 +39,7 @@ func groupLimited(items []frameItem, tenants *quota.Tenants) (groups []*limitedG
 		limited  []*frameItem
 		category *scribev1.Category // of the frame before
 		under    [quota.MaxLimits]quota.Limit
-		any      bool // of the limits of category
+		covered  bool // by any quota
 	)
 	for i := range items {
 		it := &items[i]
@@ -48,9 +48,9 @@ func groupLimited(items []frameItem, tenants *quota.Tenants) (groups []*limitedG
 		}
 		if it.category != category {
 			category = it.category
-			any = len(quota.AppendWriteLimits(under[:0], category, tenants)) > 0
+			covered = len(quota.AppendWriteLimits(under[:0], category, tenants)) > 0
 		}
-		if any {
+		if covered {
 			limited = append(limited, it)
 		}
 	}

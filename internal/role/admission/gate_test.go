@@ -182,6 +182,11 @@ func TestTimesOutOfOrder(t *testing.T) {
 			} else if leave, _ := r.enter(rapid.IntRange(low, critical).Draw(t, "level")); leave != nil {
 				leaves = append(leaves, leave)
 			}
+			for l := range r.gate.mu.tiers {
+				if m := r.gate.mu.tiers[l].meter; m.age < 0 || m.busy < 0 {
+					t.Fatalf("less than no time: %+v", m)
+				}
+			}
 		}
 		for _, leave := range leaves {
 			leave(begun)

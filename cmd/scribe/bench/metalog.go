@@ -100,37 +100,37 @@ func Metalog(ctx context.Context, fleet *Fleet, o MetalogOptions) (reports []Met
 }
 
 // measure lets writers write for a time, and tells what came of it.
-func (run *metalogRun) measure(ctx context.Context, d time.Duration, writers []func(context.Context) error) (r MetalogReport, err error) {
-	r.Engine, r.Group = "embedded", run.Group
-	if !run.fleet.alone {
-		r.Engine = fmt.Sprintf("nodes=%d", len(run.fleet.nodes))
+func (r *metalogRun) measure(ctx context.Context, d time.Duration, writers []func(context.Context) error) (report MetalogReport, err error) {
+	report.Engine, report.Group = "embedded", r.Group
+	if !r.fleet.alone {
+		report.Engine = fmt.Sprintf("nodes=%d", len(r.fleet.nodes))
 	}
-	run.appends.Store(0)
-	run.takeLatency()
-	fleet := run.fleet
+	r.appends.Store(0)
+	r.takeLatency()
+	fleet := r.fleet
 	before, err := fleet.scrape(ctx)
 	if err != nil {
-		return r, err
+		return report, err
 	}
 	begin := time.Now()
 	if err := runFor(ctx, d, writers...); err != nil {
-		return r, err
+		return report, err
 	}
 	seconds := time.Since(begin).Seconds()
 	after, err := fleet.scrape(ctx)
 	if err != nil {
-		return r, err
+		return report, err
 	}
-	grown, appends := after.growthSince(before), float64(run.appends.Load())
-	pointers := appends * float64(run.Group)
-	r.Appends, r.Pointers, r.Commits, r.Latency = appends/seconds, pointers/seconds, grown["scribe_metalog_commit_seconds_count"]/seconds, run.takeLatency()
-	r.CPUMicros = grown["process_cpu_seconds_total"] * 1e6 / max(pointers, 1)
-	r.JournalBytes = grown["scribe_metalog_journal_entry_bytes_total"] / max(pointers, 1)
-	r.ResidentMB, r.LagEntries = after["process_resident_memory_bytes"]/1e6, after["scribe_metalog_lag_entries"]
+	grown, appends := after.growthSince(before), float64(r.appends.Load())
+	pointers := appends * float64(r.Group)
+	report.Appends, report.Pointers, report.Commits, report.Latency = appends/seconds, pointers/seconds, grown["scribe_metalog_commit_seconds_count"]/seconds, r.takeLatency()
+	report.CPUMicros = grown["process_cpu_seconds_total"] * 1e6 / max(pointers, 1)
+	report.JournalBytes = grown["scribe_metalog_journal_entry_bytes_total"] / max(pointers, 1)
+	report.ResidentMB, report.LagEntries = after["process_resident_memory_bytes"]/1e6, after["scribe_metalog_lag_entries"]
 	if !fleet.alone {
-		r.EtcdMB, err = fleet.largestEtcd(ctx)
+		report.EtcdMB, err = fleet.largestEtcd(ctx)
 	}
-	return r, err
+	return report, err
 }
 
 // largestEtcd returns the megabytes of the largest file of the nodes' members of etcd.

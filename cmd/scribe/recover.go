@@ -27,7 +27,7 @@ The command only reads the blobs, mostly their footers, and never changes an exi
 every process that writes to the cell.
 
 --data, --blobs or --config give the location of the blobs, as for "scribe serve". --catalog is an earlier copy of the categories: the file
-"catalog" in the data folder of any process of the cell or, if only the logs are lost, the folder "control" of its control plane. Without it,
+"catalog" in the data folder of any process of the cell, with "catalog.quotas" beside it if there is one, or, if only the logs are lost, the folder "control" of its control plane. Without it,
 categories are rebuilt from the blobs, and each assumption is reported on a line.
 
 Nothing of etcd is needed: for a cell of nodes, or one whose metadata is in etcd, the result is the folder of a cell of one process as well, and a new cell of nodes, or in

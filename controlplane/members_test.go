@@ -289,19 +289,22 @@ func TestWatchMembers(t *testing.T) {
 		// An expiry is told when it happens.
 		advance(1900 * time.Millisecond)
 		wantLists(t, lists, "2s: a/1/0 c/3/0")
-		// Loads are told at most once a second.
+		// Clear changes of loads are told at most once a second.
 		advance(30 * time.Millisecond)
 		for i := range uint32(20) {
-			if err := heartbeat(t, c, "a", i+1); err != nil {
+			if err := heartbeat(t, c, "a", 100+45*i); err != nil {
 				t.Fatal(err)
 			}
 			advance(70 * time.Millisecond)
 		}
 		advance(time.Second)
-		wantLists(t, lists, "2.05s: a/1/1 c/3/0", "3.03s: a/1/15 c/3/0", "4.03s: a/1/20 c/3/0")
-		// Silence is filled with the list.
+		wantLists(t, lists, "2.05s: a/1/100 c/3/0", "3.03s: a/1/730 c/3/0", "4.03s: a/1/955 c/3/0")
+		// Silence is filled with the list, which has the slight changes, too.
+		if err := heartbeat(t, c, "a", 956); err != nil {
+			t.Fatal(err)
+		}
 		advance(5 * time.Second)
-		wantLists(t, lists, "9.03s: a/1/20 c/3/0")
+		wantLists(t, lists, "9.03s: a/1/956 c/3/0")
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Error(err)

@@ -67,11 +67,14 @@ func TestAdvertisedLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCell(t, config.Defaults[Config](), 4, func(d *Deps) {
 			snapshot := slices.Clone(d.Batchers())
+			for i := range snapshot {
+				snapshot[i].LoadKnown = true
+			}
 			snapshot[2].Load = 1000
 			d.Batchers = func() []Batcher { return snapshot }
 		})
 		tab := c.fleet.currentTable()
-		if w := tab.weights; w[2] != levelWeight(maxLevel) || w[0] != 1 || w[1] != 1 || w[3] != 1 {
+		if w := tab.weights; w[2] != 1.0/32 || w[0] != 1 || w[1] != 1 || w[3] != 1 {
 			t.Errorf("weights %v", w)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"scribe/internal/base/backoff"
+	"scribe/internal/base/balance"
 	"scribe/internal/format/record"
 	"scribe/internal/role/request"
 	"scribe/internal/transport/retry"
@@ -369,7 +370,7 @@ func endingOf(ctx context.Context, resp *scribev1.SubmitResponse, err error) (ho
 	case scribev1.Reason_REASON_SHUTTING_DOWN:
 		return endLeaving, noLoad
 	case scribev1.Reason_REASON_OVERLOADED:
-		return endAnswered, fullLoad
+		return endAnswered, balance.MaxLoad
 	default:
 		return endAnswered, noLoad
 	}

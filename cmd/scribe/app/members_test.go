@@ -204,15 +204,20 @@ func TestProxies(t *testing.T) {
 	}
 }
 
-// TestLoad: what a process says of its load is the word of its fullest role, within what the control plane takes.
-func TestLoad(t *testing.T) {
-	for load, want := range map[uint32]uint32{0: 0, 400: 400, 5000: 1000} {
-		loads := []func() uint32{func() uint32 { return load / 2 }, func() uint32 { return load }, func() uint32 { return 0 }}
-		if got := (&App{parts: sharedParts{loads: loads}}).currentLoad(); got != want {
-			t.Errorf("load %d is told as %d, want %d", load, got, want)
+// TestLoads: heartbeats tell the load of each role, within what the control plane takes, and smooth what is not urgent.
+func TestLoads(t *testing.T) {
+	load := uint32(400)
+	a := &App{}
+	a.advertiseLoad(scribev1.Role_ROLE_BATCHER, func() uint32 { return load })
+	a.advertiseLoad(scribev1.Role_ROLE_READPROXY, func() uint32 { return load / 2 })
+	for _, want := range []struct{ load, batcher, readProxy uint32 }{{400, 400, 200}, {0, 200, 100}, {5000, 1000, 1000}} {
+		load = want.load
+		got := a.currentLoads()
+		if len(got) != 2 || got[0].GetRole() != scribev1.Role_ROLE_BATCHER || got[0].GetLoad() != want.batcher || got[1].GetLoad() != want.readProxy {
+			t.Errorf("load %d is told as %v, want %d and %d", load, got, want.batcher, want.readProxy)
 		}
 	}
-	if got := (&App{}).currentLoad(); got != 0 {
-		t.Errorf("a process without such a role has load %d", got)
+	if got := (&App{}).currentLoads(); len(got) != 0 {
+		t.Errorf("a process without such a role tells %v", got)
 	}
 }

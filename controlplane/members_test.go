@@ -333,3 +333,45 @@ func TestWatchMembersSharesNothing(t *testing.T) {
 }
 
 func retryAfter(err error) time.Duration { return rpc.Info(err).GetRetryAfter().AsDuration() }
+
+// TestLoadsOfRoles: the loads of a member's roles are listed as its last heartbeat told them, bounded, with the time of the list.
+func TestLoadsOfRoles(t *testing.T) {
+	c := start(t, newStore(t), nil)
+	join(t, c, "a", time.Minute)
+	loads := func(n int, load uint32) (list []*scribev1.RoleLoad) {
+		for range n {
+			list = append(list, &scribev1.RoleLoad{Role: scribev1.Role_ROLE_READPROXY, Load: load})
+		}
+		return list
+	}
+	for _, bad := range [][]*scribev1.RoleLoad{loads(maxMemberRoles+1, 1), loads(1, maxLoad+1)} {
+		_, err := c.Heartbeat(t.Context(), &scribev1.HeartbeatRequest{Id: "a", Loads: bad})
+		if rpc.ReasonOf(err) != scribev1.Reason_REASON_INVALID || !strings.Contains(err.Error(), "loads") {
+			t.Errorf("%d loads: %v", len(bad), err)
+		}
+		_, err = c.Join(t.Context(), &scribev1.JoinRequest{Member: &scribev1.Member{Id: "b", Roles: []scribev1.Role{scribev1.Role_ROLE_READPROXY}, Loads: bad}})
+		if rpc.ReasonOf(err) != scribev1.Reason_REASON_INVALID {
+			t.Errorf("join with %d loads: %v", len(bad), err)
+		}
+	}
+	if _, err := c.Heartbeat(t.Context(), &scribev1.HeartbeatRequest{Id: "a", Load: 600, Loads: loads(1, 600)}); err != nil {
+		t.Fatal(err)
+	}
+	st, err := c.GetStatus(t.Context(), &scribev1.GetStatusRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := st.GetMembers()[0]
+	if load, known := m.LoadOf(scribev1.Role_ROLE_READPROXY); !known || load != 600 || st.GetMembersAt() < m.GetJoinedAt() {
+		t.Errorf("%v at %d", m, st.GetMembersAt())
+	}
+	err = c.WatchMembers(t.Context(), &scribev1.WatchMembersRequest{}, func(msg *scribev1.WatchMembersResponse) error {
+		if msg.GetSentAt() < msg.GetMembers()[0].GetJoinedAt() {
+			t.Errorf("sent at %d, it joined at %d", msg.GetSentAt(), msg.GetMembers()[0].GetJoinedAt())
+		}
+		return errLost
+	})
+	if !errors.Is(err, errLost) {
+		t.Fatal(err)
+	}
+}

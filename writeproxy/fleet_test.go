@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -308,4 +309,166 @@ func TestCallerGoesAway(t *testing.T) {
 			t.Errorf("%d are left alone after 100 ms each", open)
 		}
 	})
+}
+
+// TestNewBatcherGetsLittle: a batcher that has just started gets few frames at first, and its share after half a minute; one whose age is
+// not known gets it at once.
+func TestNewBatcherGetsLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var list atomic.Pointer[[]Batcher]
+		c := newCell(t, config.Defaults[Config](), 4, func(d *Deps) {
+			all := d.Batchers()
+			three := all[:3]
+			list.Store(&three)
+			known := slices.Clone(all)
+			known[3].Start, known[3].Age = 7, 0
+			time.AfterFunc(time.Second, func() { list.Store(&known) })
+			d.Batchers = func() []Batcher { return *list.Load() }
+		})
+		if before := c.spread(64); before[3] != 0 || before[0] == 0 {
+			t.Fatalf("frames %v", before)
+		}
+		<-time.After(2 * time.Second)
+		first := c.spread(64)
+		<-time.After(45 * time.Second)
+		c.spread(1)
+		last := c.spread(64)
+		if first[3] > 5 || last[3] < 8 {
+			t.Errorf("the new one got %d of 64 frames at first, %d at last", first[3], last[3])
+		}
+	})
+}
+
+// TestOlderBatcher: a batcher that does not tell its load is taken to be like the others, not idle.
+func TestOlderBatcher(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCell(t, config.Defaults[Config](), 3, func(d *Deps) {
+			snapshot := slices.Clone(d.Batchers())
+			for i := range snapshot[:2] {
+				snapshot[i].Load, snapshot[i].LoadKnown = 400, true
+			}
+			d.Batchers = func() []Batcher { return snapshot }
+		})
+		if tab := c.fleet.currentTable(); !tab.even {
+			t.Errorf("weights %v", tab.weights)
+		}
+	})
+}
+
+// TestProxyLoad: the proxy's load is the used part of its memory.
+func TestProxyLoad(t *testing.T) {
+	c := newCell(t, config.Defaults[Config](), 1)
+	if got := c.Load(); got != 0 {
+		t.Errorf("load %d at rest", got)
+	}
+	release, err := c.Admit(c.bodies.Limit() / 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Load(); got != 250 {
+		t.Errorf("load %d with a quarter of the memory in use", got)
+	}
+	release()
+}
+
+// flushingBatcher is the time of a batcher that flushes one after another: what comes during a flush waits for the next one.
+type flushingBatcher struct {
+	mu      sync.Mutex
+	took    time.Duration // by a flush
+	end     time.Time     // of the running flush
+	awaited bool          // another one follows
+}
+
+func (f *flushingBatcher) setTime(took time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.took = took
+}
+
+// answerAfter returns how long a request that comes now waits for its commit.
+func (f *flushingBatcher) answerAfter() time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	if now.Before(f.end) {
+		f.awaited = true
+		return f.end.Add(f.took).Sub(now)
+	}
+	if f.awaited && now.Before(f.end.Add(f.took)) {
+		f.end, f.awaited = f.end.Add(f.took), true
+		return f.end.Add(f.took).Sub(now)
+	}
+	f.end, f.awaited = now.Add(f.took), false
+	return f.took
+}
+
+// writeFor lets 48 writers write one frame after another for a time, and returns the latencies, in order.
+func (c *cell) writeFor(d time.Duration) (all []time.Duration) {
+	var (
+		mu    sync.Mutex
+		group sync.WaitGroup
+		shard atomic.Uint32
+	)
+	end := time.Now().Add(d)
+	for range 48 {
+		group.Go(func() {
+			for time.Now().Before(end) {
+				frame := makeFrame(c.t, "wide", shard.Add(1)*7%512, false, "x")
+				begin := time.Now()
+				if r := c.write(frame)[0]; r.GetError() != nil {
+					c.t.Error(r)
+				}
+				mu.Lock()
+				all = append(all, time.Since(begin))
+				mu.Unlock()
+				<-time.After(20 * time.Millisecond)
+			}
+		})
+	}
+	group.Wait()
+	slices.Sort(all)
+	return all
+}
+
+// TestTailOfUnevenBatchers: a batcher that is four times slower than seven others, or has just started with cold logs, is not the 99th
+// percentile of committed writes. Time is virtual.
+func TestTailOfUnevenBatchers(t *testing.T) {
+	for _, started := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var list atomic.Pointer[[]Batcher]
+			c := newCell(t, config.Defaults[Config](), 8, func(d *Deps) {
+				all := d.Batchers()
+				list.Store(&all)
+				d.Batchers = func() []Batcher { return *list.Load() }
+			})
+			c.catalog.limit("wide", 0, 0).Shards = 512
+			flushing := make([]*flushingBatcher, len(c.batchers))
+			for i, b := range c.batchers {
+				f := &flushingBatcher{took: 40 * time.Millisecond}
+				flushing[i] = f
+				b.wait = f.answerAfter
+			}
+			percentile := func(all []time.Duration) time.Duration { return all[len(all)*99/100] }
+			if started {
+				seven := (*list.Load())[1:]
+				list.Store(&seven)
+			}
+			c.writeFor(20 * time.Second)
+			equal := percentile(c.writeFor(10 * time.Second))
+			if started {
+				again := append([]Batcher{{ID: "b0", Service: c.batchers[0], Start: 1}}, *list.Load()...)
+				list.Store(&again)
+				flushing[0].setTime(160 * time.Millisecond) // its logs have to be opened, its connections made
+				time.AfterFunc(3*time.Second, func() { flushing[0].setTime(40 * time.Millisecond) })
+			} else {
+				flushing[0].setTime(160 * time.Millisecond)
+				c.writeFor(20 * time.Second)
+			}
+			uneven := percentile(c.writeFor(10 * time.Second))
+			t.Logf("just started: %v; 99th percentile %v beside %v over equal batchers", started, uneven, equal)
+			if uneven > equal*13/10 {
+				t.Errorf("99th percentile %v, over equal batchers %v", uneven, equal)
+			}
+		})
+	}
 }

@@ -82,6 +82,7 @@ type Instance struct {
 	decidedAt time.Duration
 	nextStep  time.Duration
 	exceeds   bool          // the load exceeded the typical one at the last decision
+	loadStep  time.Duration // the earliest step by load
 	warmUp    time.Duration // WarmUp, jittered: callers do not step together
 	typical   Typical       // of the last decision
 	level     int           // by load and latency
@@ -287,11 +288,11 @@ func (v *Instance) Decide(now time.Duration, t Typical, random *entropy.Source) 
 		v.warmUp = backoff.Jitter(random, WarmUp, 0.25)
 	}
 	byLoad, byLatency := v.needByLoad(t), v.needByLatency(now, t)
-	settle := v.settleTime(byLoad, byLatency)
+	settle := v.settleTime(byLatency)
 	if exceeds := byLoad.excess > 0; exceeds != v.exceeds {
 		// Reports do not come together: for a moment, those that have come make their instances look busy.
 		if v.exceeds = exceeds; exceeds {
-			v.nextStep = max(v.nextStep, now+settleTold)
+			v.loadStep = now + settleTold
 		}
 	}
 	level := v.level
@@ -301,7 +302,7 @@ func (v *Instance) Decide(now time.Duration, t Typical, random *entropy.Source) 
 	case byLoad.room > 0 && byLoad.sum() >= float64(v.level)+levelSlack, byLatency >= float64(v.level)+levelSlack:
 		level = int(math.Round(need))
 	case now < v.nextStep:
-	case byLoad.excess > 0, byLatency > 0 && v.unjudged >= stepSamples:
+	case byLoad.excess > 0 && now >= v.loadStep, byLatency > 0 && v.unjudged >= stepSamples:
 		level++
 	case need == 0 && v.isRelieved(now, t):
 		level--
@@ -319,9 +320,9 @@ func (v *Instance) Decide(now time.Duration, t Typical, random *entropy.Source) 
 }
 
 // settleTime returns the mean time after a step before the next one.
-func (v *Instance) settleTime(byLoad loadNeed, byLatency float64) time.Duration {
+func (v *Instance) settleTime(byLatency float64) time.Duration {
 	switch {
-	case byLatency > 0 && byLatency >= byLoad.sum():
+	case byLatency > 0:
 		return settleSlow
 	case v.known && !v.heard:
 		return settleTold

@@ -29,8 +29,8 @@ func (f *fleet) decide() bool {
 	return f.one.Decide(f.now, TypicalOf([]View{f.one.View(f.now), f.others, f.others, f.others, f.others}), f.random)
 }
 
-// answer lets the instance answer with a load for a time, and returns how often its weight changed, and turned.
-func (f *fleet) answer(d time.Duration, load func() uint32, latency time.Duration) (changes, turns int) {
+// answer lets the instance answer with a load for a time, and returns how often its weight turned from falling to rising, or back.
+func (f *fleet) answer(d time.Duration, load func() uint32, latency time.Duration) (turns int) {
 	last := 0
 	for end := f.now + d; f.now < end; {
 		f.now += 100 * time.Millisecond
@@ -40,7 +40,6 @@ func (f *fleet) answer(d time.Duration, load func() uint32, latency time.Duratio
 		}
 		before := f.one.Level()
 		if f.decide() {
-			changes++
 			direction := 1
 			if f.one.Level() < before {
 				direction = -1
@@ -51,7 +50,7 @@ func (f *fleet) answer(d time.Duration, load func() uint32, latency time.Duratio
 			last = direction
 		}
 	}
-	return changes, turns
+	return turns
 }
 
 func always(load uint32) func() uint32 { return func() uint32 { return load } }
@@ -127,7 +126,7 @@ func TestNoise(t *testing.T) {
 		random := entropy.NewSeeded(seed, "noise")
 		f.one.NoteLoad(0, base)
 		f.decide()
-		if _, turns := f.answer(60*time.Second, func() uint32 { return base + uint32(random.IntN(int(noise)+1)) }, 0); turns > 0 {
+		if turns := f.answer(60*time.Second, func() uint32 { return base + uint32(random.IntN(int(noise)+1)) }, 0); turns > 0 {
 			t.Fatalf("the weight turned %d times for loads of %d to %d beside %v", turns, base, base+noise, f.others.mean)
 		}
 	})

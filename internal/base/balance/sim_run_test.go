@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"scribe/internal/base/entropy"
-	"scribe/internal/testkit/testsize"
 )
 
 // simPhase is what happened in one phase of a simulation.
@@ -49,11 +48,19 @@ func (p *simPhase) String() string {
 		p.name, p.before/p.mean, p.most/p.mean, p.after/p.mean, p.settled.Seconds(), p.moves, p.messages, p.lists)
 }
 
+// simSize is the number of callers.
+func simSize() int {
+	if testing.Short() {
+		return 200
+	}
+	return 1000
+}
+
 // TestSimulatedBatchers: 1,000 write proxies give 40,000 micro-shards to 100 batchers, each by its own decisions.
 //
 //	go test ./internal/base/balance -run Simulated -v
 func TestSimulatedBatchers(t *testing.T) {
-	callers := testsize.Test(1000, 300, 100)
+	callers := simSize()
 	w := newSimWorld(1, callers, 100)
 	keys := callers * simKeys
 	share := keys / 100
@@ -98,13 +105,13 @@ func TestSimulatedBatchers(t *testing.T) {
 	}
 }
 
-// TestSimulatedWriteProxies: 1,000 producers choose among 100 write proxies for each call (of -short: 300 among 30), by lists that are up to five seconds old.
+// TestSimulatedWriteProxies: 1,000 producers choose among 100 write proxies for each call (with -short 200 among 20), by lists that are up to five seconds old.
 func TestSimulatedWriteProxies(t *testing.T) {
 	const (
 		tick  = 500 * time.Millisecond // each caller calls once in it
 		lists = 5 * time.Second
 	)
-	callers := testsize.Test(1000, 300, 200)
+	callers := simSize()
 	const perCapacity = 10 / 0.5 / 0.5 // ten callers for each, which offer half of what it can do
 	type proxy struct {
 		capacity, rate, load float64

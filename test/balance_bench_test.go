@@ -3,7 +3,6 @@ package test
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,6 +14,7 @@ import (
 	"scribe/batcher"
 	"scribe/internal/base/config"
 	"scribe/internal/format/record"
+	"scribe/internal/testkit/testsize"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob"
@@ -176,13 +176,10 @@ func measureUneven(c *unevenCell, started bool, delay, settle, measured time.Dur
 // BenchmarkUnevenBatchers compares them. ratio is what it is about: writeproxy's TestTailOfUnevenBatchers has it in virtual time, without what
 // processors take.
 //
-//	go test ./test -run '^$' -bench UnevenBatchers -benchtime 1x
+//	go test ./test -run '^$' -bench UnevenBatchers
 func BenchmarkUnevenBatchers(b *testing.B) {
 	const delay = 100 * time.Millisecond
-	settle, measured := 20*time.Second, 10*time.Second
-	if os.Getenv("SCRIBE_CI") != "" { // it only has to run
-		settle, measured = 100*time.Millisecond, 300*time.Millisecond
-	}
+	settle, measured := testsize.Benchmark(20*time.Second, 100*time.Millisecond), testsize.Benchmark(10*time.Second, 300*time.Millisecond)
 	for _, name := range []string{"one=slow", "one=started"} {
 		b.Run(name, func(b *testing.B) {
 			var equal, uneven float64

@@ -211,7 +211,7 @@ func TestLoad(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer leave(0)
+		t.Cleanup(func() { leave(0) })
 		if got := h.server.Load(); got != want.load {
 			t.Errorf("load %d with %d requests inside, want %d", got, i+1, want.load)
 		}

@@ -459,6 +459,7 @@ func (s *iterationSession) queueGap(g *scribev1.StreamGap) error {
 		return err
 	}
 	if unread { // nothing is missing
+		sh.shards[shard].origin = sh.shards[shard].cursor
 		s.queueRuns(r.places)
 		return nil
 	}

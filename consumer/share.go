@@ -69,6 +69,8 @@ type sharedShard struct {
 	at bucket.Position
 	// cursor is the LSN that the stream brings next, or a lower bound of it.
 	cursor record.LSN
+	// origin is where the log began in a recovery, if nothing of it had been received before.
+	origin record.LSN
 	// live are the buckets with messages received and not delivered, or delivered and not folded into at.
 	live map[uint32]*shardPosition
 	// end is where a bounded iteration stops; 0 = unknown, or unbounded. left: the shard counts in undone.
@@ -113,7 +115,11 @@ func (s *categoryShare) beginAt(id record.ShardID, lsn record.LSN, skip uint32) 
 func (s *categoryShare) asCheckpoint(category string, watermark int64) checkpoint.Checkpoint {
 	c := checkpoint.Checkpoint{Category: category, CategoryID: s.categoryID, Watermark: watermark}
 	for id, sh := range s.shards {
-		c.Positions = append(c.Positions, checkpoint.Position{Shard: id, LSN: sh.live[0].lsn, Skip: sh.live[0].skip})
+		at := checkpoint.Position{Shard: id, LSN: sh.live[0].lsn, Skip: sh.live[0].skip}
+		if at.Skip == 0 {
+			at.LSN = sh.unreadAt(at.LSN)
+		}
+		c.Positions = append(c.Positions, at)
 	}
 	slices.SortFunc(c.Positions, func(a, b checkpoint.Position) int { return cmp.Compare(a.Shard, b.Shard) })
 	return c
@@ -150,6 +156,14 @@ func (sh *sharedShard) receivedOf(b uint32) record.LSN {
 		return p.received
 	}
 	return sh.at.At(b).LSN
+}
+
+// unreadAt returns the position to tell others: of a log of which nothing was read its first, since it may begin elsewhere after another recovery.
+func (sh *sharedShard) unreadAt(at record.LSN) record.LSN {
+	if at == sh.origin {
+		return record.FirstLSN
+	}
+	return at
 }
 
 // makeLive makes the position of a bucket live, before one of its pointers is received.
@@ -344,7 +358,7 @@ func (s *categoryShare) fillStart(start *scribev1.StreamStart, wanted func(recor
 		}
 		pos := s.scheme.Compact(id, s.places, s.owned)
 		sh.cursor = pos.Low
-		start.Resume = append(start.Resume, &scribev1.ShardPosition{Shard: uint64(id), Lsn: uint64(pos.Low)})
+		start.Resume = append(start.Resume, &scribev1.ShardPosition{Shard: uint64(id), Lsn: uint64(sh.unreadAt(pos.Low))})
 	}
 }
 
@@ -358,6 +372,9 @@ func (s *categoryShare) resumePositions(wanted func(record.ShardID) bool) []*scr
 			r := &scribev1.ShardPosition{Shard: uint64(id), Lsn: uint64(p.received)}
 			if p.received == p.lsn {
 				r.Skip = p.skip
+			}
+			if r.GetSkip() == 0 {
+				r.Lsn = uint64(sh.unreadAt(p.received))
 			}
 			out = append(out, r)
 		}
@@ -496,7 +513,7 @@ func (s *categoryShare) hasReceived(id record.ShardID) bool {
 		return false
 	}
 	for b := range s.owned.Each() {
-		if sh.receivedOf(b) > record.FirstLSN {
+		if sh.receivedOf(b) > max(sh.origin, record.FirstLSN) {
 			return true
 		}
 	}

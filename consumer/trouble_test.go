@@ -154,8 +154,8 @@ func damagedCell(frames func() []byte, payload func(*scribev1.Payload)) *cell {
 	return c
 }
 
-// TestOriginIsNoGap: a consumer that has read nothing of a log goes on where it began in a recovery, without a word, and its checkpoint
-// is there. A consumer that has read something is told.
+// TestOriginIsNoGap: a consumer that has read nothing of a log goes on where it began in a recovery, without a word, also after another one that
+// finds it unread. A consumer that has read something is told.
 func TestOriginIsNoGap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCell()
@@ -188,6 +188,38 @@ func TestOriginIsNoGap(t *testing.T) {
 		gap := new(consumer.GapError)
 		if !errors.As(err, &gap) || gap.From != 3 || gap.To != 5 {
 			t.Errorf("gap is %v", err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		c := newCell()
+		shard := shardID(0, 1)
+		origin := record.LSN(7)
+		for i := range 6 {
+			c.add(shard, fmt.Sprint(i))
+		}
+		c.onStream = func(_ int, m *scribev1.StreamResponse) ([]*scribev1.StreamResponse, error) {
+			if m.GetOpened() != nil {
+				c.trim(shard, origin)
+			}
+			if g := m.GetGap(); g != nil {
+				g.BeforeOrigin = true
+			}
+			return []*scribev1.StreamResponse{m}, nil
+		}
+		r := open(t, c, consumer.WithUntilEnd())
+		got, err := read(t.Context(), r, 0)
+		want(t, got, err)
+		known := r.Checkpoint()
+		c.add(shard, "lost")
+		c.add(shard, "last")
+		origin = 8 // where the second recovery lets it begin
+		got, err = read(t.Context(), r, 0)
+		want(t, got, err, "last")
+		restarted := open(t, c, consumer.WithUntilEnd(), from(t, known))
+		got, err = read(t.Context(), restarted, 0)
+		want(t, got, err, "last")
+		if r.Stats().Gaps != 0 || restarted.Stats().Gaps != 0 {
+			t.Errorf("%d and %d gaps", r.Stats().Gaps, restarted.Stats().Gaps)
 		}
 	})
 }

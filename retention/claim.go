@@ -1,10 +1,10 @@
 package retention
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,10 +53,10 @@ func checkCell(cell string) error {
 	return blob.CheckKey(ClaimRoot + cell)
 }
 
-// HaltedError says why a keeper deletes nothing: the blob store has a claim that does not match the metadata engine.
+// HaltedError says why a keeper deletes nothing: the blob store has claims that do not match the metadata engine.
 type HaltedError struct {
-	// Claim is the key of the claim. Config.Adopt takes it.
-	Claim string
+	// Claims are the keys of the claims that halt it, of each cell the newest, with commas between. Config.Adopt takes them.
+	Claims string
 	// Reason describes the mismatch, for people.
 	Reason string
 }
@@ -64,14 +64,7 @@ type HaltedError struct {
 // Error returns the reason and the remedy.
 func (e *HaltedError) Error() string {
 	return fmt.Sprintf("retention: deletion is halted: %s. If these logs and blobs do belong together, restart retention "+
-		"with this claim to adopt: %s", e.Reason, e.Claim)
-}
-
-// covers reports whether the claim with a key, if it is one, stands for another one too: the same cell has older ones if it was stopped between
-// putting a claim and deleting those before.
-func covers(key string, other storeClaim) bool {
-	c, err := parseClaim(key)
-	return err == nil && c.cell == other.cell && c.boundary >= other.boundary
+		"with this to adopt: %s", e.Reason, e.Claims)
 }
 
 // claimRule says which claims in the blob store a keeper may replace.
@@ -83,11 +76,28 @@ type claimRule struct {
 	adopt  string
 }
 
+// covers reports whether the claim with a key stands for another one too: the same cell has older ones if it was stopped between putting a claim and
+// deleting those before.
+func covers(key string, other storeClaim) bool {
+	c, err := parseClaim(key)
+	return err == nil && c.cell == other.cell && c.boundary >= other.boundary
+}
+
+// adopts reports whether a claim is one of those that are adopted.
+func (r claimRule) adopts(c storeClaim) bool {
+	for key := range strings.SplitSeq(r.adopt, ",") {
+		if covers(key, c) {
+			return true
+		}
+	}
+	return false
+}
+
 // replaces reports whether a claim does not halt the keeper. A claim of a former cell may appear long after the cell is gone, because the
 // answer to a put was lost: one up to former is such a claim. A cell that still lives soon claims more than that, and halts the keeper.
 func (r claimRule) replaces(c storeClaim) bool {
 	switch {
-	case covers(r.adopt, c):
+	case r.adopts(c):
 		return true
 	case c.cell == r.own.cell:
 		return c.boundary <= r.own.boundary
@@ -96,27 +106,31 @@ func (r claimRule) replaces(c storeClaim) bool {
 	}
 }
 
-// compareClaims fails with a HaltedError when a claim in the blob store is not one that the keeper may replace: another cell's, or above
-// the engine's boundary. Of several that halt it names the one that covers most.
+// compareClaims fails with a HaltedError when claims in the blob store are not ones that the keeper may replace: another cell's, or above
+// the engine's boundary. Several cells may halt it, as after a second recovery, when a late put has left a claim of the cell that was lost first.
 func compareClaims(rule claimRule, claims []storeClaim) error {
-	byAge := func(a, b storeClaim) int {
-		return cmp.Or(cmp.Compare(a.cell, b.cell), cmp.Compare(b.boundary, a.boundary))
-	}
-	for _, c := range slices.SortedFunc(slices.Values(claims), byAge) {
-		var reason string
-		switch {
-		case rule.replaces(c):
-			continue
-		case c.cell != rule.own.cell:
-			reason = fmt.Sprintf("the blob store has a claim of cell %s, this cell is %s: two cells share a store, or the metadata logs "+
-				"were replaced", c.cell, rule.own.cell)
-		default:
-			reason = fmt.Sprintf("the blob store was collected up to %d (Unix microseconds), but the engine's boundary is %d: the metadata was "+
-				"restored from a backup, and newer blobs would look like orphans", c.boundary, rule.own.boundary)
+	newest := map[string]storeClaim{} // that halt it, by cell
+	for _, c := range claims {
+		if !rule.replaces(c) && c.boundary >= newest[c.cell].boundary {
+			newest[c.cell] = c
 		}
-		return &HaltedError{Claim: c.key(), Reason: reason}
 	}
-	return nil
+	if len(newest) == 0 {
+		return nil
+	}
+	var keys, reasons []string
+	for _, cell := range slices.Sorted(maps.Keys(newest)) {
+		c := newest[cell]
+		keys = append(keys, c.key())
+		if cell != rule.own.cell {
+			reasons = append(reasons, fmt.Sprintf("the blob store has a claim of cell %s, this cell is %s: two cells share a store, or the metadata logs "+
+				"were replaced", cell, rule.own.cell))
+			continue
+		}
+		reasons = append(reasons, fmt.Sprintf("the blob store was collected up to %d (Unix microseconds), but the engine's boundary is %d: the metadata was "+
+			"restored from a backup, and newer blobs would look like orphans", c.boundary, rule.own.boundary))
+	}
+	return &HaltedError{Claims: strings.Join(keys, ","), Reason: strings.Join(reasons, "; ")}
 }
 
 // ruleAt returns the rule at a boundary of the engine.

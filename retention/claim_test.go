@@ -2,6 +2,7 @@ package retention
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 )
@@ -11,7 +12,7 @@ func (w *world) mustHalt(owner, claim string) {
 	w.Helper()
 	_, err := w.lead(w.deps(owner))
 	halted, ok := errors.AsType[*HaltedError](err)
-	if !ok || halted.Claim != claim {
+	if !ok || halted.Claims != claim {
 		w.Fatalf("want a halt at %q, got %v", claim, err)
 	}
 }
@@ -101,7 +102,7 @@ func TestLateClaimOfCellThatWasEnded(t *testing.T) {
 func TestClaimOfLivingCell(t *testing.T) {
 	lost, alive := storeClaim{"lost", 1000}, storeClaim{"alive", 2000}
 	w, _ := recoveredWorld(t, lost, alive)
-	w.mustHalt("one", alive.key())
+	w.mustHalt("one", alive.key()+","+lost.key())
 	w.cfg.Adopt = lost.key()
 	w.mustHalt("one", alive.key())
 	w.mustHalt("two", alive.key()) // a look at the store that halted has adopted nothing
@@ -112,6 +113,31 @@ func TestClaimOfLivingCell(t *testing.T) {
 	w.mustReplace("one")
 	w.putClaim(storeClaim{"alive", 1})
 	w.mustHalt("one", storeClaim{"alive", 1}.key())
+}
+
+// TestClaimsOfTwoLostCells: after a second recovery, a late put of the cell that was lost first lies beside the claim of the one that was lost then. The
+// keeper names both, and replaces neither unless both are adopted: one of them may be of a cell that lives.
+func TestClaimsOfTwoLostCells(t *testing.T) {
+	first, second := storeClaim{"z", 1000}, storeClaim{"a", 2000}
+	both := second.key() + "," + first.key()
+	w, _ := recoveredWorld(t, first, second)
+	w.mustHalt("one", both)
+	w.cfg.Adopt = second.key()
+	w.mustHalt("one", first.key())
+	w.cfg.Adopt = both
+	w.mustReplace("one")
+
+	// The own metadata went back as well.
+	rule := claimRule{own: storeClaim{"x", 10}}
+	own := storeClaim{"x", 11}
+	var halted *HaltedError
+	if err := compareClaims(rule, []storeClaim{first, own}); !errors.As(err, &halted) || halted.Claims != own.key()+","+first.key() || !strings.Contains(halted.Reason, "backup") {
+		t.Errorf("halted by %v", err)
+	}
+	rule.adopt = own.key() + "," + first.key()
+	if err := compareClaims(rule, []storeClaim{first, own}); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestFormerClaimsOfOwnCell: that claims of other cells are former ones does not hide that the cell's own metadata went back.

@@ -310,10 +310,10 @@ func TestClaims(t *testing.T) {
 	other.clock.Advance(9 * time.Hour)
 	_, err := other.lead(other.deps("two"))
 	var halted *HaltedError
-	if !errors.As(err, &halted) || !strings.Contains(err.Error(), halted.Claim) {
+	if !errors.As(err, &halted) || !strings.Contains(err.Error(), halted.Claims) {
 		t.Fatalf("another cell: %v", err)
 	}
-	other.cfg.Adopt = halted.Claim
+	other.cfg.Adopt = halted.Claims
 	adopted := other.mustLead("two")
 	adopted.run(4*time.Hour, 10*time.Minute)
 	adopted.close()
@@ -339,13 +339,13 @@ func TestClaims(t *testing.T) {
 
 	// A keeper that was killed between putting a claim and deleting the one before left two: the newer one is named, and stands for both.
 	two := []storeClaim{{"y", 7}, {"y", 11}}
-	if err := compareClaims(x, two); !errors.As(err, &halted) || halted.Claim != two[1].key() {
+	if err := compareClaims(x, two); !errors.As(err, &halted) || halted.Claims != two[1].key() {
 		t.Errorf("of two claims %v is named", halted)
 	}
 	if err := compareClaims(x.adopting(two[1]), two); err != nil {
 		t.Errorf("two claims, of which the newer one was adopted: %v", err)
 	}
-	if err := compareClaims(x.adopting(two[0]), two); !errors.As(err, &halted) || halted.Claim != two[1].key() {
+	if err := compareClaims(x.adopting(two[0]), two); !errors.As(err, &halted) || halted.Claims != two[1].key() {
 		t.Errorf("two claims, of which the older one was adopted: %v", err)
 	}
 }

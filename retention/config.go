@@ -46,8 +46,8 @@ type Config struct {
 	// MaxDoomed bounds the dead blobs that wait for their Linger, some 150 bytes each. Further ones are examined again later.
 	MaxDoomed int `default:"100000" min:"1" max:"10000000"`
 
-	// Adopt is the key of a claim that halts this keeper, and that it may replace. See [HaltedError].
-	Adopt string `yaml:"adopt" flag:"retention-adopt" help:"key of a claim in the blob store that retention may replace; the error that halts retention names it"`
+	// Adopt has the keys of claims that halt this keeper, and that it may replace, with commas between. See [HaltedError].
+	Adopt string `yaml:"adopt" flag:"retention-adopt" help:"keys of claims in the blob store that retention may replace, with commas between; the error that halts retention names them"`
 }
 
 // DefaultConfig returns the defaults.

@@ -51,11 +51,13 @@ func TestTokens(t *testing.T) {
 			t.Errorf("publish with %.12q: %d, want %d: %s", token, status, want, text)
 		}
 	}
-	for path, wants := range map[string][3]int{ // without a token, as a writer, as an administrator
-		"/livez": {200, 200, 200}, "/readyz": {200, 200, 200}, "/metrics": {401, 403, 200}, "/debug/pprof/": {401, 403, 404}, "/v1/status": {401, 200, 200}, "/v1/traffic?interval=100ms": {401, 403, 200},
-		"/": {200, 200, 200}, "/console/app.js": {200, 200, 200}, "/console/none.js": {404, 404, 404}, "/nothing": {401, 403, 403},
+	watcher := c.issue("--can", "monitor:*", "--name", "prometheus")
+	for path, wants := range map[string][4]int{ // without a token, as a writer, as Prometheus, as an administrator
+		"/livez": {200, 200, 200, 200}, "/readyz": {200, 200, 200, 200}, "/metrics": {401, 403, 200, 200}, "/debug/pprof/": {401, 403, 403, 404}, "/v1/status": {401, 200, 200, 200},
+		"/v1/traffic?interval=100ms": {401, 403, 200, 200}, "/v1/tail/web.access?until_end=1": {401, 403, 403, 200},
+		"/": {200, 200, 200, 200}, "/console/app.js": {200, 200, 200, 200}, "/console/none.js": {404, 404, 404, 404}, "/nothing": {401, 403, 403, 403},
 	} {
-		for i, token := range []string{"", writer, c.admin} {
+		for i, token := range []string{"", writer, watcher, c.admin} {
 			if status, _ := c.get(http.MethodGet, path, token, ""); status != wants[i] {
 				t.Errorf("GET %s with %.12q: %d, want %d", path, token, status, wants[i])
 			}
@@ -66,6 +68,14 @@ func TestTokens(t *testing.T) {
 			t.Errorf("lines with %.12q: %d, want %d: %s", token, status, want, text)
 		}
 	}
+
+	c.as(watcher, func() {
+		wantCode(t, program.Run(t, nil, "status"), 0, "healthy", "batcher")
+		wantCode(t, program.Run(t, nil, "top", "-o", "json"), 0, "web.access")
+		wantCode(t, program.Run(t, nil, "token", "list"), 4, "may not")
+		wantCode(t, program.Run(t, nil, "category", "describe", "web.access"), 4)
+		wantCode(t, program.Run(t, nil, "category", "delete", "web.access", "--yes"), 4)
+	})
 
 	var listed []struct{ ID, Principal, State string }
 	for line := range strings.Lines(string(program.OK(t, nil, "token", "list", "-o", "json"))) {
@@ -78,7 +88,7 @@ func TestTokens(t *testing.T) {
 	id := strings.Split(writer, "_")[1]
 	program.OK(t, nil, "token", "revoke", id)
 	wantCode(t, program.Run(t, nil, "token", "list"), 0, "frontend", "revoked", "write:web.*")
-	if len(listed) != 3 {
+	if len(listed) != 4 {
 		t.Errorf("listed: %v", listed)
 	}
 	wantCode(t, program.Run(t, nil, "token", "revoke", "nothing"), 3, "no token with that id")

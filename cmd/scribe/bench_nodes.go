@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -94,9 +95,13 @@ func newBenchMetalog() *cobra.Command {
 		Short: "Appends to the metadata logs: the embedded engine, and nodes that replicate it",
 		Long: `Append pointers to the metadata logs of a cell over TCP, as batchers do, with several writers that each wait for their answer. The cell is one
 process with the embedded engine (--nodes 0), one node, or three, each a process of its own on this machine, in the same run. An append has
-as many pointers as the group, over as many logs, at most 100. A quarter of a pointer's bytes is random.`,
+as many pointers as the group, over as many logs, at most 100. A quarter of a pointer's bytes is random.
+
+--rate holds the writers to so many pointers a second, --keep trims the logs behind them, and with --every there is a line for each such time: how a
+cell does over hours. What was measured before an error is printed as well.`,
 		Example: `  scribe bench metalog
   scribe bench metalog --nodes 0,3 --group 100 --writers 16
+  scribe bench metalog --nodes 3 --group 500 --rate 50000 --keep 10000 --duration 1h --every 5m
   scribe bench metalog --duration 3s --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -104,8 +109,14 @@ as many pointers as the group, over as many logs, at most 100. A quarter of a po
 				checkRange("--pointer-bytes", 4096, o.PointerBytes), checkRange("--count", 1000, count)); err != nil {
 				return err
 			}
-			if o.Duration < second {
-				return usageError(errors.New("--duration must be a second or more"))
+			if o.Duration < second || o.Every != 0 && o.Every < second {
+				return usageError(errors.New("--duration and --every must be a second or more"))
+			}
+			if o.Rate < 0 || o.Keep < 0 {
+				return usageError(errors.New("--rate and --keep can't be negative"))
+			}
+			if g := slices.IndexFunc(groups, func(g int) bool { return g > 100 && g%100 != 0 }); o.Keep > 0 && g >= 0 {
+				return usageError(fmt.Errorf("--group %d with --keep: want up to 100, or hundreds, so that all logs grow alike", groups[g]))
 			}
 			var reports []bench.MetalogReport
 			for _, n := range nodes {
@@ -118,15 +129,18 @@ as many pointers as the group, over as many logs, at most 100. A quarter of a po
 					err := withFleet(cmd, data, n, func(fleet *bench.Fleet) error {
 						for _, o.Group = range groups {
 							r, err := bench.Metalog(cmd.Context(), fleet, o)
+							reports = append(reports, r...)
 							if err != nil {
 								return fmt.Errorf("%d nodes, groups of %d: %w", n, o.Group, err)
 							}
-							reports = append(reports, r)
 						}
 						return nil
 					})
 					if err != nil {
-						return err
+						if len(reports) == 0 {
+							return err
+						}
+						return errors.Join(err, printReports(cmd.OutOrStdout(), asJSON, reports, bench.MetalogTable))
 					}
 				}
 			}
@@ -139,6 +153,9 @@ as many pointers as the group, over as many logs, at most 100. A quarter of a po
 	fs.IntVar(&o.Writers, "writers", o.Writers, "writers that append at a time")
 	fs.IntVar(&o.PointerBytes, "pointer-bytes", o.PointerBytes, "size of a pointer")
 	fs.Var(&o.Duration, "duration", "how long each is measured")
+	fs.Var(&o.Every, "every", "a line for each such part of the duration (default: one for all of it)")
+	fs.IntVar(&o.Rate, "rate", 0, "pointers a second of all writers together (default: as many as they can)")
+	fs.IntVar(&o.Keep, "keep", 0, "records that each log keeps; older ones are trimmed (default: all)")
 	fs.IntVar(&count, "count", count, "runs of everything")
 	fs.StringVar(&data, "data", "", "folder in which the cell's folder is made (default: that of temporary files)")
 	fs.BoolVar(&asJSON, "json", false, "print a JSON object for each")

@@ -46,12 +46,12 @@ func TestBenchFailover(t *testing.T) {
 	}
 }
 
-// TestBenchMetalog: the embedded engine and a node are measured in one run.
+// TestBenchMetalog: the embedded engine and a node are measured in one run, held to a rate, each second by itself.
 func TestBenchMetalog(t *testing.T) {
 	t.Setenv(asProgram, "1")
 	var stdout, stderr bytes.Buffer
 	cmd := newBenchMetalog()
-	cmd.SetArgs([]string{"--nodes", "0,1", "--group", "3", "--writers", "2", "--duration", "1s", "--data", t.TempDir(), "--json"})
+	cmd.SetArgs([]string{"--nodes", "0,1", "--group", "3", "--writers", "2", "--duration", "2s", "--every", "1s", "--rate", "300", "--keep", "4", "--data", t.TempDir(), "--json"})
 	cmd.SetOut(&stdout)
 	cmd.SetErr(&stderr)
 	if err := cmd.ExecuteContext(t.Context()); err != nil {
@@ -66,9 +66,15 @@ func TestBenchMetalog(t *testing.T) {
 		if r.Appends <= 0 || r.Commits <= 0 || r.Pointers < 2.9*r.Appends || r.Latency == nil || r.CPUMicros <= 0 || (r.JournalBytes > 0) != (r.Engine != "embedded") {
 			t.Errorf("%+v", r)
 		}
+		if r.ResidentMB <= 0 || (r.EtcdMB > 0) != (r.Engine != "embedded") {
+			t.Errorf("%+v", r)
+		}
+		if r.Pointers > 350 {
+			t.Errorf("%.0f pointers/s, and the rate was 300", r.Pointers)
+		}
 		reports = append(reports, r)
 	}
-	if len(reports) != 2 || reports[0].Engine != "embedded" || reports[1].Engine != "nodes=1" {
+	if len(reports) != 4 || reports[1].Engine != "embedded" || reports[2].Engine != "nodes=1" {
 		t.Errorf("%+v", reports)
 	}
 }
@@ -84,6 +90,10 @@ func TestBenchNodesUsage(t *testing.T) {
 		{"metalog", "--group", "0"},
 		{"metalog", "--writers", "5000"},
 		{"metalog", "--duration", "1ms"},
+		{"metalog", "--every", "1ms"},
+		{"metalog", "--rate", "-1"},
+		{"metalog", "--keep", "-1"},
+		{"metalog", "--keep", "100", "--group", "150"},
 		{"metalog", "--count", "0"},
 	} {
 		cmd := newBench()

@@ -66,7 +66,7 @@ No messages, schemas, settings, tokens, keys or environment variables' values ar
 answer is replaced. The names of categories, owners and processes, and their addresses, are in it: look into the file before you give it
 to others.
 
-Profiles and metrics are for operators: in a closed cell, the token or certificate must be one. Each file has at most 16 MiB, the bundle 256 MiB before it is
+In a closed cell metrics take a token that may monitor:*, profiles one that may operate:*; an operator's certificate may do both. Each file has at most 16 MiB, the bundle 256 MiB before it is
 compressed, and gathering takes two minutes at most.
 
 Exit codes: 0 if the file was written, whatever is missing in it; 1 if it can't be written; 2 for mistakes in the flags.`,

@@ -143,7 +143,7 @@ decides is printed, and whose it is. The exit code is 0 if it is allowed, and 4 
 	server := serverFlag(cmd)
 	cmd.Flags().StringVar(&as, "as", "", "the principal")
 	cmd.Flags().StringVar(&token, "token-id", "", "the id of a token, in place of a principal")
-	cmd.Flags().StringVar(&do, "do", "", "the permission: write, read, query, group, manage or operate")
+	cmd.Flags().StringVar(&do, "do", "", "the permission: write, read, query, group, manage, operate or monitor")
 	cmd.Flags().StringVar(&on, "on", "", "the category")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if do == "" || (as == "") == (token == "") {

@@ -359,7 +359,7 @@ func printCellNodes(cmd *cobra.Command, server string) error {
 	res, err := callCell(cmd.Context(), server, "list nodes", nodeClient(server).ListNodes, &scribev1.ListNodesRequest{})
 	if err != nil {
 		if code := connect.CodeOf(err); code == connect.CodeUnimplemented || code == connect.CodePermissionDenied || code == connect.CodeUnauthenticated {
-			return nil // there are none, or they are for operators
+			return nil // there are none, or the caller may not monitor the cell
 		}
 		return errors.New(plainText(err))
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -96,8 +97,8 @@ func recoverMetadata(ctx context.Context, c app.Config, o app.RecoverOptions, st
 	if err := printJSON(stdout, summaryJSON(done, o, time.Since(start))); err != nil {
 		return err
 	}
-	for _, key := range done.Claims {
-		fmt.Fprintf(stderr, "retention deletes nothing until it starts with --retention-adopt %s; first check that the recovered data is complete\n", key)
+	if len(done.Claims) > 0 {
+		fmt.Fprintf(stderr, "retention deletes nothing until it starts with --retention-adopt %s; first check that the recovered data is complete\n", strings.Join(done.Claims, ","))
 	}
 	if !done.Whole() {
 		return &codedError{code: exitPartly, err: fmt.Errorf(

@@ -29,7 +29,7 @@ func newStatus() *cobra.Command {
   degraded   the cell works, but not as well as it should, or not for long: a disk is nearly full, clocks or versions differ, a process
              that others can stand in for does not answer, the control plane is away (then what was known last is shown)
   failing    something that a cell is for does not work: nobody can write or read, a blob store fails, a disk is full
-  unknown    nothing is known to be wrong, but only operators may ask the processes how they are
+  unknown    nothing is known to be wrong, but only who may monitor the cell may ask the processes how they are
 
 The lines after it give the reasons, the worst first: each process of the cell is asked how it is. Then come the process that was asked,
 and the members. LOAD is how busy the busiest role of a member is, from 0% to 100% (it refuses work), and which one that is: callers give less

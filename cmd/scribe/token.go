@@ -45,7 +45,7 @@ func newToken() *cobra.Command {
 So the first one must be an administrator's, with --can 'all:*'.
 
 A rule is PERMISSION[,PERMISSION...]:PATTERN. Permissions are write, read, query, group, manage, operate (the cell as a whole: tokens, grants,
-nodes, metrics) and all. A pattern is the name of a category, the beginning of names and a star (web.*), or owner=OWNER.
+nodes, metrics), monitor (metrics, health and traffic of the cell) and all. A pattern is the name of a category, the beginning of names and a star (web.*), or owner=OWNER.
 
 Clients send the token in SCRIBE_TOKEN, or in the file that SCRIBE_TOKEN_FILE names; curl with the header "Authorization: Bearer TOKEN".`,
 		Example: `  scribe token issue --can 'all:*' --name admin

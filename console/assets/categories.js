@@ -36,7 +36,7 @@ async function listCategories(body, signal) {
     flows = new Map([...top.categories, top.total].map((r) => [r.category, r]));
     draw();
   } catch (error) {
-    if (!signal.aborted) place.append(note(error.status === 403 ? "Rates are for operators." : `Rates are missing: ${error.message}`));
+    if (!signal.aborted) place.append(note(error.status === 403 ? "Rates are for those who may monitor the cell." : `Rates are missing: ${error.message}`));
   }
 }
 

@@ -8,7 +8,7 @@ const sentences = {
   healthy: "everything that was looked at is in order",
   degraded: "the cell works, but not as well as it should, or not for long",
   failing: "something that a cell is for does not work",
-  unknown: "nothing is known to be wrong, but only operators may ask the processes how they are",
+  unknown: "nothing is known to be wrong, but only who may monitor the cell may ask the processes how they are",
 };
 
 export async function overview(body, _, signal) {
@@ -29,7 +29,7 @@ export async function overview(body, _, signal) {
   };
   const measure = async () => showFlows(flows, await get("/v1/traffic?interval=2s", signal)); // takes as long as its interval
   const missTraffic = (error) => fill(flows, el("h2", {}, "Flows"),
-    error.status === 403 ? note("What flows through the cell is for operators: a token that may ", code("operate:*"), " shows it.") : failure(error));
+    error.status === 403 ? note("What flows through the cell is for those who look after it: a token that may ", code("monitor:*"), " shows it.") : failure(error));
   // Neither waits for the other: the cell's health is asked for most when its traffic can't be measured.
   await Promise.all([repeat(askStatus, missStatus, 2000, signal), repeat(measure, missTraffic, 0, signal)]);
 }

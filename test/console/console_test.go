@@ -311,7 +311,7 @@ func TestToken(t *testing.T) {
 	give("scribe_wrong")
 	b.await(`document.querySelector("#ask-why").textContent.includes("not one of this cell")`)
 	give(reader)
-	b.await(`document.querySelector("#verdict")?.textContent === "unknown" && document.body.innerText.includes("is for operators")`)
+	b.await(`document.querySelector("#verdict")?.textContent === "unknown" && document.body.innerText.includes("is for those who look after it")`)
 	b.open("#/categories")
 	b.await(`document.body.innerText.includes("1 of 1 categories") && !document.body.innerText.includes("hidden")`)
 	b.open("#/tail/hidden")

@@ -107,7 +107,7 @@ func (n *nodes) compareReplicas() {
 }
 
 // logsOf keeps what belongs to logs of categories: not what an engine has for itself, and not the log of retention's lease, which goes on without writers. Epochs
-// are left out: a batcher that stays for a moment longer than another one opens that one's logs, ahead of writers who would come to it.
+// are left out, and logs that nobody has ever written: a batcher that stays for a moment longer than another one opens logs, ahead of writers who would come to it.
 func logsOf(content map[string]string) map[string]string {
 	logs := maps.Clone(content)
 	maps.DeleteFunc(logs, func(key, _ string) bool {
@@ -121,7 +121,12 @@ func logsOf(content map[string]string) map[string]string {
 		if schema.Kind(key[0]) != schema.KindState {
 			continue
 		}
-		if s, err := schema.DecodeState([]byte(key), []byte(value)); err == nil { // damage differs as it is
+		s, err := schema.DecodeState([]byte(key), []byte(value))
+		switch {
+		case err != nil: // damage differs as it is
+		case s.LastTime == 0 && !s.Sealed:
+			delete(logs, key)
+		default:
 			s.Epoch = 1
 			logs[key] = string(schema.AppendState(nil, []byte(key), s))
 		}

@@ -42,6 +42,13 @@ func TestSlowAndLogs(t *testing.T) {
 	}
 }
 
+// TestLostLog reports lost data in a line of source that has a word like the call that logs.
+func TestLostLog(t *testing.T) {
+	countRuns(t)
+	r := struct{ LogCount int }{LogCount: 3}
+	t.Errorf("%d messages were lost", r.LogCount)
+}
+
 func TestSlowTwice(t *testing.T) {
 	t.Run("part", func(t *testing.T) {})
 	if countRuns(t) <= 2 {

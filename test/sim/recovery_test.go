@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,6 +34,8 @@ type recoveries struct {
 	base map[string]uint64
 	// lost are categories that had left no trace: neither a blob nor a copy.
 	lost map[string]bool
+	// widened are categories whose schema got another column, or is about to.
+	widened map[string]bool
 }
 
 // hasLost reports whether a category was lost, since nothing of it was committed when the metadata was. Who follows it must begin again.
@@ -40,6 +43,30 @@ func (r *recoveries) hasLost(category string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.lost[category]
+}
+
+// noteWidened notes that the schema of a category gets another column: who gives it back its schemas gives it both.
+func (r *recoveries) noteWidened(category string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.widened == nil {
+		r.widened = map[string]bool{}
+	}
+	r.widened[category] = true
+}
+
+// schemasOf returns the schemas that a category had, in their order.
+func (w *world) schemasOf(x *categoryPlan) []string {
+	first := x.schema()
+	if first == "" {
+		return nil
+	}
+	w.recovery.mu.Lock()
+	defer w.recovery.mu.Unlock()
+	if w.recovery.widened[x.Name] {
+		return []string{first, first + restColumn}
+	}
+	return []string{first}
 }
 
 func (r *recoveries) noteLost(category string) {
@@ -90,7 +117,7 @@ func (w *world) recoverMetadata(f faultPlan) {
 	if !w.recoverOn(metalog, control, f) {
 		return
 	}
-	w.releaseCell(metalog, control, cell, func(*process) string { return w.claim() })
+	w.releaseCell(metalog, control, cell, func(*process) string { return w.claims() })
 }
 
 // recoverControl loses the control store alone, and has the operator do what docs/operations.md says: stop everything but agents and
@@ -151,15 +178,15 @@ func (w *world) releaseCell(metalog, control *process, cell []*process, adopt fu
 	}
 }
 
-// claim returns the newest claim of retention in the store, "" without one.
-func (w *world) claim() (key string) {
-	newest := int64(-1)
+// claims returns the claims of retention in the store as --retention-adopt takes them, "" without one.
+func (w *world) claims() string {
+	var keys []string
 	for info, err := range w.store.blobs.List(context.Background(), retention.ClaimRoot) {
-		if t, ok := retention.ClaimBoundary(info.Key); err == nil && ok && t > newest {
-			newest, key = t, info.Key
+		if _, ok := retention.ClaimBoundary(info.Key); err == nil && ok {
+			keys = append(keys, info.Key)
 		}
 	}
-	return key
+	return strings.Join(keys, ",")
 }
 
 // recoverOn recovers on the host of the metadata logs, as often as it takes, and puts the folders where they belong.
@@ -375,21 +402,19 @@ func (w *world) completeCategories(c *client) {
 				w.violation("shards of %s after a recovery: %v", x.Name, err)
 			}
 		}
-		schema := x.schema()
-		if schema == "" {
-			continue
-		}
-		err = patiently(func(ctx context.Context) error {
-			res, err := control.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: x.Name})
-			if err != nil || res.GetCategory().GetSchema() != "" {
+		for i, text := range w.schemasOf(&x) {
+			err = patiently(func(ctx context.Context) error {
+				res, err := control.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: x.Name})
+				known := res.GetCategory().GetSchema()
+				if err != nil || known != "" && (i == 0 || strings.Contains(known, `"name":"rest"`)) {
+					return err
+				}
+				_, err = control.UpdateCategory(ctx, &scribev1.UpdateCategoryRequest{Name: x.Name, Schema: &text, ForceSchema: true})
 				return err
+			})
+			if err != nil {
+				w.violation("schema of %s after a recovery: %v", x.Name, err)
 			}
-			text := schema
-			_, err = control.UpdateCategory(ctx, &scribev1.UpdateCategoryRequest{Name: x.Name, Schema: &text, ForceSchema: true})
-			return err
-		})
-		if err != nil {
-			w.violation("schema of %s after a recovery: %v", x.Name, err)
 		}
 	}
 }

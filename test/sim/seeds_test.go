@@ -291,13 +291,20 @@ type seedRunner struct {
 	*testing.T
 	dir string
 
-	mu          sync.Mutex
-	total       result
-	seeds, same int
+	mu                  sync.Mutex
+	total               result
+	seeds, same, failed int
 }
 
+// maxFailures is after how many failed seeds no further one begins: more would fill a disk with the same.
+const maxFailures = 50
+
 // hasEnded reports whether no further seed is to begin.
-func (s *seedRunner) hasEnded() bool { return *untilFail && s.Failed() || isTimeOver() }
+func (s *seedRunner) hasEnded() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return *untilFail && s.Failed() || s.failed >= maxFailures || isTimeOver()
+}
 
 func isTimeOver() bool { return !childrenEnd.IsZero() && time.Now().After(childrenEnd) }
 
@@ -337,6 +344,9 @@ func (s *seedRunner) runSeed(p plan) {
 		digests[r.Digest] = true
 		if why := r.failure(err); why != "" {
 			reportFailure(s.T, s.dir, p, r, why)
+			s.mu.Lock()
+			s.failed++
+			s.mu.Unlock()
 		} else if testing.Verbose() {
 			s.Logf("seed %d: %v", p.Seed, &r)
 		}

@@ -428,9 +428,13 @@ func (w *world) inject(f faultPlan) {
 	}
 }
 
+// restColumn is what changeSchema adds to a schema.
+const restColumn = "  - {name: rest, type: string}\n"
+
 // changeSchema gives a category a schema with one more column.
 func (w *world) changeSchema(name string) {
-	text := rowSchema + "  - {name: rest, type: string}\n"
+	text := rowSchema + restColumn
+	w.recovery.noteWidened(name)
 	w.changeCategory("schema of "+name, func(ctx context.Context, control rpc.ControlService) error {
 		_, err := control.UpdateCategory(ctx, &scribev1.UpdateCategoryRequest{Name: name, Schema: &text, ForceSchema: true})
 		return err

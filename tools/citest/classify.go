@@ -31,6 +31,9 @@ const reported = `^\s+\S+\.go:\d+: `
 
 var reportedAt = regexp.MustCompile(`^\s+(\S+\.go):(\d+): `)
 
+// logCall is a line of source that logs for a test, and reports nothing.
+var logCall = regexp.MustCompile(`^\s*(\w+\.)+Logf?\(`)
+
 // dropLogged returns the lines of a test's output but those that the test only logged. Both look the same there; the source, whose folder
 // is dir, tells them apart.
 func dropLogged(dir string, lines []string) []string {
@@ -47,7 +50,7 @@ func dropLogged(dir string, lines []string) []string {
 			sources[at[1]] = source
 		}
 		n, err := strconv.Atoi(at[2])
-		return err == nil && n <= len(source) && strings.Contains(source[n-1], ".Log")
+		return err == nil && n >= 1 && n <= len(source) && logCall.MatchString(source[n-1])
 	})
 }
 

@@ -24,6 +24,7 @@ func TestPlanted(t *testing.T) {
 		{test: "TestSlowThenUnsafe", runs: 2, want: "lost, duplicated or damaged data when it was run again"},
 		{test: "TestSkipped", want: "skipped:"},
 		{test: "TestHistoryViolation", runs: 1, want: "history violation: not run again"},
+		{test: "TestLostLog", runs: 1, want: "lost, duplicated or damaged data: not run again"},
 		{test: "TestLostData", runs: 1, want: "lost, duplicated or damaged data: not run again"},
 		{test: "TestDuplicatedData", runs: 1, want: "lost, duplicated or damaged data: not run again"},
 		{test: "TestDamagedData", runs: 1, want: "lost, duplicated or damaged data: not run again"},

@@ -79,7 +79,7 @@ const unreadyAfter = 10 * time.Second
 
 // tellsDetails reports whether the caller of ctx may read what the process says of itself: addresses, folders, counts of categories.
 func (a *App) tellsDetails(ctx context.Context) bool {
-	if a.enforcer != nil && !a.enforcer.MayOperate(ctx) {
+	if a.enforcer != nil && !a.enforcer.MayMonitor(ctx) {
 		return false
 	}
 	kind := principal.FromContext(ctx).Kind

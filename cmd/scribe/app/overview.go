@@ -41,7 +41,7 @@ const (
 	mostTrafficRows = 1000
 )
 
-// serveTraffic answers with what "scribe top -o json" prints, for operators.
+// serveTraffic answers with what "scribe top -o json" prints, for those who may monitor the cell.
 func (a *App) serveTraffic(w http.ResponseWriter, r *http.Request) {
 	interval := units.Duration(usualTrafficInterval)
 	if text := r.URL.Query().Get("interval"); text != "" {

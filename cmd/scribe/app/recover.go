@@ -58,7 +58,7 @@ type Recovered struct {
 	recovery.Report
 	// Boundary is the engine's: no older blob can be committed any more. Unix microseconds.
 	Boundary int64
-	// Claims are keys in the blob store that keep retention from working until it adopts one: the newest of each cell.
+	// Claims are keys in the blob store that keep retention from working until it adopts them: the newest of each cell.
 	Claims []string
 }
 

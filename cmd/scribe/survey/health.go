@@ -138,7 +138,7 @@ func JudgeHealth(server string, st *scribev1.GetStatusResponse, away bool, answe
 	slices.SortStableFunc(v.Reasons, func(a, b HealthReason) int { return cmp.Compare(b.Severity, a.Severity) }) // failing first
 	if hidden := slices.ContainsFunc(answers, func(a MemberHealth) bool { return a.Hidden }); hidden && v.Health == Healthy {
 		v.Health = Unknown
-		v.Reasons = append(v.Reasons, HealthReason{Unknown, "processes", "how they are is for operators: a token or a certificate that may operate the cell is needed"})
+		v.Reasons = append(v.Reasons, HealthReason{Unknown, "processes", "how they are is for those who look after the cell: a token that may monitor:*, or an operator's certificate, is needed"})
 	}
 	return v
 }

@@ -86,7 +86,7 @@ func TestHealthOfCells(t *testing.T) {
 		}, "failing a: blob store: puts have failed"},
 		{"versions", func(a []MemberHealth) { a[2].Member.Version = "v2" }, "degraded versions: processes have different ones: v1 (a, b); v2 (c)"},
 		{"clock ahead", func(a []MemberHealth) { a[0].Ahead += 4 * time.Second }, "degraded a: its clock is 4s ahead of the others'"},
-		{"a reader asks", func(a []MemberHealth) { a[1].Health, a[1].Hidden = nil, true }, "unknown processes: how they are is for operators"},
+		{"a reader asks", func(a []MemberHealth) { a[1].Health, a[1].Hidden = nil, true }, "unknown processes: how they are is for those who look after the cell"},
 		{"clock behind", func(a []MemberHealth) { a[0].Ahead -= 1500 * time.Millisecond }, "degraded a: its clock is 1.5s behind the others'"},
 	} {
 		st, answers := healthyCell()

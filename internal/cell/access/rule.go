@@ -27,18 +27,25 @@ const (
 	Group
 	// Manage creates, changes and deletes the category.
 	Manage
-	// Operate is for those who run the cell: tokens, grants, nodes, metrics and profiles. It is asked on the whole cell only.
+	// Operate is for those who run the cell: tokens, grants, nodes and profiles. It is asked on the whole cell only, and includes Monitor.
 	Operate
+	// Monitor looks at how the cell and its processes are, and changes nothing: metrics, health, traffic, members, nodes. It is asked on the whole
+	// cell only.
+	Monitor
 
 	// All is every permission.
-	All = Write | Read | Query | Group | Manage | Operate
+	All = Write | Read | Query | Group | Manage | Operate | Monitor
+	// OfCell are those that are asked on the whole cell only.
+	OfCell = Operate | Monitor
+	// Visible is what shows a category to whoever may do any of it.
+	Visible = All &^ Monitor
 )
 
 // permissionNames are in the order in which rules name them.
 var permissionNames = []struct {
 	name string
 	of   Permission
-}{{"write", Write}, {"read", Read}, {"query", Query}, {"group", Group}, {"manage", Manage}, {"operate", Operate}}
+}{{"write", Write}, {"read", Read}, {"query", Query}, {"group", Group}, {"manage", Manage}, {"operate", Operate}, {"monitor", Monitor}}
 
 // ParsePermission returns the permission of a name.
 func ParsePermission(name string) (Permission, error) {
@@ -47,7 +54,7 @@ func ParsePermission(name string) (Permission, error) {
 			return p.of, nil
 		}
 	}
-	return 0, fmt.Errorf("unknown permission %q: want write, read, query, group, manage or operate", shortenText(name))
+	return 0, fmt.Errorf("unknown permission %q: want write, read, query, group, manage, operate or monitor", shortenText(name))
 }
 
 // String returns the names, separated by commas, as rules have them.
@@ -137,8 +144,8 @@ func ParseRule(text string) (Rule, error) {
 	} else if err := record.ValidateCategory(pattern); err != nil {
 		return Rule{}, fail(fmt.Errorf("want a category's name, its beginning and a star, or owner=OWNER: %w", err))
 	}
-	if r.Permissions&Operate != 0 && r.Permissions != All && !r.coversAll() {
-		return Rule{}, fail(errors.New("operate is for the cell as a whole: want operate:*"))
+	if ofCell := r.Permissions & OfCell; ofCell != 0 && r.Permissions != All && !r.coversAll() {
+		return Rule{}, fail(fmt.Errorf("%s is for the cell as a whole: want %[1]s:*", ofCell))
 	}
 	return r, nil
 }

@@ -60,6 +60,9 @@ func newRights(rules []string) (*rights, error) {
 		if err != nil {
 			return nil, err
 		}
+		if rule.coversAll() && rule.Permissions&Operate != 0 {
+			rule.Permissions |= Monitor
+		}
 		r.anywhere |= rule.Permissions
 		switch {
 		case rule.coversAll():
@@ -170,7 +173,7 @@ func (s *Set) Decide(p principal.Principal, what Permission, category, owner str
 	switch {
 	case cause != Allowed:
 		return cause
-	case isOperator(p) && what&(Operate|Manage) != 0:
+	case isOperator(p) && what&(OfCell|Manage) != 0:
 		return Allowed
 	case own != nil && own.permits(what, category, owner):
 		return Allowed
@@ -247,7 +250,7 @@ func (s *Set) DecideAny(p principal.Principal, what Permission, now time.Time) C
 	if cause != Allowed {
 		return cause
 	}
-	if isOperator(p) && what&(Operate|Manage) != 0 {
+	if isOperator(p) && what&(OfCell|Manage) != 0 {
 		return Allowed
 	}
 	for _, r := range []*rights{own, of} {
@@ -331,7 +334,7 @@ func (s *Set) Explain(p principal.Principal, what Permission, category, owner st
 				return decide(s.roles[role], role, "a rule of a role of the principal")
 			}
 		}
-		e.Reason = "operators may operate and manage"
+		e.Reason = "operators may operate, monitor and manage"
 	}
 	return e
 }

@@ -93,6 +93,8 @@ func TestDecide(t *testing.T) {
 		{"carol", Manage, "web.xy", "", Allowed},
 		{"carol", Manage, "web.y", "", NoRule},
 		{"root", Operate, "", "", Allowed},
+		{"root", Monitor, "", "", Allowed},
+		{"alice", Monitor, "", "", NoRule},
 		{"root", Read, "x", "", Allowed},
 		{"nobody", Read, "x", "", NoRule},
 	} {
@@ -165,9 +167,19 @@ func TestTokens(t *testing.T) {
 	if _, cause := s.Authenticate(expired, noon.Add(-time.Microsecond)); cause != Allowed {
 		t.Errorf("before it expires: %q", cause)
 	}
+	night, _ := addToken(t, records, "night", nil, "operate:*")
+	if p, _ := setOf(t, records).Authenticate(night, noon); setOf(t, records).Decide(p, Monitor, "", "", noon) != Allowed {
+		t.Error("who may operate the cell may not monitor it")
+	}
 	admin, _ := addToken(t, records, "alice", nil, "all:*")
 	if p, _ := setOf(t, records).Authenticate(admin, noon); p.Kind != principal.Operator {
 		t.Errorf("who may operate the cell is %v", p)
+	}
+	watcher, _ := addToken(t, records, "prometheus", nil, "monitor:*")
+	set := setOf(t, records)
+	p, _ = set.Authenticate(watcher, noon)
+	if p.Kind != principal.Operator || set.Decide(p, Monitor, "", "", noon) != Allowed || set.Decide(p, Operate, "", "", noon) != NoRule || set.Decide(p, Read, "a", "", noon) != NoRule {
+		t.Errorf("who may monitor the cell is %v, or may do more", p)
 	}
 	if got := s.Decide(principal.Principal{Kind: principal.Operator, Name: "alice", Token: ownID}, Manage, "b", "", noon); got != NoRule {
 		t.Errorf("a token that was an operator's: %q", got)

@@ -40,7 +40,7 @@ func tokenID(text string) (id string, ok bool) {
 	return rest[:idLen], true
 }
 
-// Authenticate returns the principal that a token's text proves, an operator if it may operate the cell, or why it proves none. Whether the id exists is compared in
+// Authenticate returns the principal that a token's text proves, an operator if it may operate or monitor the cell, or why it proves none. Whether the id exists is compared in
 // variable time, the secret in constant time.
 func (s *Set) Authenticate(text string, now time.Time) (principal.Principal, Cause) {
 	id, ok := tokenID(text)
@@ -60,7 +60,7 @@ func (s *Set) Authenticate(text string, now time.Time) (principal.Principal, Cau
 		return principal.Principal{}, cause
 	}
 	p := principal.Principal{Kind: principal.Client, Name: t.principal, Token: id}
-	if s.Decide(p, Operate, "", "", now) == Allowed {
+	if s.Decide(p, Monitor, "", "", now) == Allowed {
 		p.Kind = principal.Operator
 	}
 	return p, Allowed

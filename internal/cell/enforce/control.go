@@ -43,7 +43,7 @@ func (s controlService) CreateCategory(ctx context.Context, req *scribev1.Create
 // GetCategory implements rpc.ControlService.
 func (s controlService) GetCategory(ctx context.Context, req *scribev1.GetCategoryRequest) (*scribev1.GetCategoryResponse, error) {
 	if !s.e.IsFree(ctx) {
-		if err := s.e.Allow(ctx, access.All, req.GetName()); err != nil {
+		if err := s.e.Allow(ctx, access.Visible, req.GetName()); err != nil {
 			return nil, err
 		}
 	}
@@ -110,14 +110,14 @@ func (s controlService) ListCategories(ctx context.Context, req *scribev1.ListCa
 
 // AllowsAll reports whether the caller of ctx sees every category.
 func (e *Enforcer) AllowsAll(ctx context.Context) bool {
-	return e.rights.Set().Decide(principal.FromContext(ctx), access.All, "", "", e.now()) == access.Allowed
+	return e.rights.Set().Decide(principal.FromContext(ctx), access.Visible, "", "", e.now()) == access.Allowed
 }
 
-// GetStatus implements rpc.ControlService. How many categories there are is for those who see all of them. Where members are, and
+// GetStatus implements rpc.ControlService. How many categories there are is for those who see all of them, or look after the cell. Where members are, and
 // what they offer, every client must know.
 func (s controlService) GetStatus(ctx context.Context, req *scribev1.GetStatusRequest) (*scribev1.GetStatusResponse, error) {
 	res, err := s.ControlService.GetStatus(ctx, req)
-	if err == nil && !s.e.IsFree(ctx) && !s.e.AllowsAll(ctx) {
+	if err == nil && !s.e.AllowsAll(ctx) && !s.e.MayMonitor(ctx) {
 		res.Categories, res.RetirementsPending, res.Leadership = 0, 0, nil
 		res.KnownMembers, res.KnownCategories = nil, 0
 	}

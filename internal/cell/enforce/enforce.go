@@ -146,14 +146,14 @@ func (e *Enforcer) AllowAny(ctx context.Context, what access.Permission, act str
 	return nil
 }
 
-// MayOperate reports whether the caller of ctx may know everything about the cell and its processes. It counts no denial.
-func (e *Enforcer) MayOperate(ctx context.Context) bool {
-	return e.IsFree(ctx) || e.rights.Set().Decide(principal.FromContext(ctx), access.Operate, "", "", e.now()) == access.Allowed
+// MayMonitor reports whether the caller of ctx may know how the cell and its processes are. It counts no denial.
+func (e *Enforcer) MayMonitor(ctx context.Context) bool {
+	return e.IsFree(ctx) || e.rights.Set().Decide(principal.FromContext(ctx), access.Monitor, "", "", e.now()) == access.Allowed
 }
 
 // Sees reports whether the caller of ctx may know that a category exists: it may do anything to it.
 func (e *Enforcer) Sees(ctx context.Context, c *scribev1.Category) bool {
-	return e.rights.Set().Decide(principal.FromContext(ctx), access.All, c.GetName(), c.GetOwner(), e.now()) == access.Allowed
+	return e.rights.Set().Decide(principal.FromContext(ctx), access.Visible, c.GetName(), c.GetOwner(), e.now()) == access.Allowed
 }
 
 // decide decides about a category. Only for a caller whom a rule about owners may help is a category looked up that is not known here.

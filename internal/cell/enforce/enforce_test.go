@@ -150,7 +150,7 @@ func TestEveryProcedureIsClassified(t *testing.T) {
 }
 
 func TestAdmission(t *testing.T) {
-	e, r := newEnforcer(t, nil, "writer write:a.*", "reader read:b", "ops operate:*", "root all:*")
+	e, r := newEnforcer(t, nil, "writer write:a.*", "reader read:b", "ops operate:*", "eye monitor:*", "root all:*")
 	open := func(path, who string) bool { return e.admitCall(as(who), path) == nil }
 	const (
 		write   = "/scribe.v1.WriteService/Write"
@@ -160,14 +160,18 @@ func TestAdmission(t *testing.T) {
 		join    = "/scribe.v1.ControlService/Join"
 		issue   = "/scribe.v1.AccessService/IssueToken"
 		records = "/scribe.v1.AccessService/WatchAccess"
-		all     = "writer reader ops root"
+		all     = "writer reader ops eye root"
+		health  = "/scribe.v1.ProcessService/GetHealth"
+		nodes   = "/scribe.v1.NodeService/ListNodes"
+		remove  = "/scribe.v1.NodeService/RemoveNode"
+		views   = "/scribe.v1.ViewService/Views"
 	)
 	for path, allowed := range map[string]string{
-		write: "writer root", stream: "reader root", submit: "", status: "writer reader ops root", join: "", issue: "ops root", records: "",
-		"/livez": "writer reader ops root", "/readyz": "writer reader ops root", "/metrics": "ops root", "/debug/pprof/profile": "ops root", "/metricsx": "",
-		"/v1/query": "root", "/v1/status": "writer reader ops root", "/v1/traffic": "ops root", "/v1/tail/b": "reader root", "/v1/tail": "", "/v1/lines/a.x": "writer root", "/": all, "/console/app.js": all, "/nothing": "", "/v1/lines": "", "/scribe.v1.WriteService/Other": "",
+		write: "writer root", stream: "reader root", submit: "", status: all, health: "ops eye root", nodes: "ops eye root", remove: "ops root", views: "ops root", join: "", issue: "ops root", records: "",
+		"/livez": all, "/readyz": all, "/metrics": "ops eye root", "/debug/pprof/profile": "ops root", "/metricsx": "",
+		"/v1/query": "root", "/v1/status": all, "/v1/traffic": "ops eye root", "/v1/tail/b": "reader root", "/v1/tail": "", "/v1/lines/a.x": "writer root", "/": all, "/console/app.js": all, "/nothing": "", "/v1/lines": "", "/scribe.v1.WriteService/Other": "",
 	} {
-		for _, who := range []string{"", "writer", "reader", "ops", "root", "stranger"} {
+		for _, who := range []string{"", "writer", "reader", "ops", "eye", "root", "stranger"} {
 			want := slices.Contains(strings.Fields(allowed), who)
 			if path == "/livez" || path == "/readyz" || path == "/" || path == "/console/app.js" {
 				want = true

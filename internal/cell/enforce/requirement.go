@@ -26,6 +26,7 @@ var (
 	membersOnly = requirement{member: true}
 	watches     = requirement{member: true, lasting: true}
 	operators   = requirement{cell: access.Operate}
+	monitors    = requirement{cell: access.Monitor}
 	everybody   = requirement{everybody: true}
 	anyRight    = requirement{any: access.All}
 )
@@ -51,8 +52,8 @@ var procedures = map[string]requirement{
 	scribev1connect.ControlServiceGetCategoryProcedure:     anyRight,
 	scribev1connect.ControlServiceListCategoriesProcedure:  anyRight,
 	scribev1connect.ControlServiceGetStatusProcedure:       anyRight,
-	scribev1connect.ControlServiceListMembersProcedure:     operators,
-	scribev1connect.ControlServiceListDroppedProcedure:     operators,
+	scribev1connect.ControlServiceListMembersProcedure:     monitors,
+	scribev1connect.ControlServiceListDroppedProcedure:     monitors,
 	scribev1connect.ControlServiceWatchCategoriesProcedure: watches,
 	scribev1connect.ControlServiceWatchMembersProcedure:    watches,
 	scribev1connect.ControlServiceJoinProcedure:            membersOnly,
@@ -60,7 +61,7 @@ var procedures = map[string]requirement{
 	scribev1connect.ControlServiceLeaveProcedure:           membersOnly,
 	scribev1connect.ControlServiceForgetDroppedProcedure:   membersOnly,
 	scribev1connect.ControlServiceHoldPinsProcedure:        membersOnly,
-	scribev1connect.ControlServiceListPinsProcedure:        operators,
+	scribev1connect.ControlServiceListPinsProcedure:        monitors,
 	scribev1connect.ControlServiceShareQuotasProcedure:     membersOnly,
 
 	scribev1connect.GroupServiceJoinGroupProcedure:      needs(access.Group),
@@ -92,11 +93,11 @@ var procedures = map[string]requirement{
 	scribev1connect.MetalogServiceAnnotateProcedure:        membersOnly,
 
 	// What a process says of itself names categories of all tenants.
-	scribev1connect.ProcessServiceGetHealthProcedure:  operators,
-	scribev1connect.ProcessServiceGetTrafficProcedure: operators,
+	scribev1connect.ProcessServiceGetHealthProcedure:  monitors,
+	scribev1connect.ProcessServiceGetTrafficProcedure: monitors,
 
-	scribev1connect.NodeServiceDescribeNodeProcedure: operators,
-	scribev1connect.NodeServiceListNodesProcedure:    operators,
+	scribev1connect.NodeServiceDescribeNodeProcedure: monitors,
+	scribev1connect.NodeServiceListNodesProcedure:    monitors,
 	scribev1connect.NodeServiceAddNodeProcedure:      operators,
 	scribev1connect.NodeServiceReplaceNodeProcedure:  operators,
 	scribev1connect.NodeServiceRemoveNodeProcedure:   operators,
@@ -121,11 +122,11 @@ var paths = []struct {
 	{"/readyz", everybody},
 	{"/", everybody}, // the console, which holds no data
 	{"/console/", everybody},
-	{"/metrics", operators},
+	{"/metrics", monitors},
 	{"/debug/pprof/", operators},
 	{"/v1/query", needs(access.Query)},
 	{"/v1/status", anyRight},
-	{"/v1/traffic", operators},
+	{"/v1/traffic", monitors},
 	{"/v1/tail/", needs(access.Read)},
 	{"/v1/lines/", needs(access.Write)},
 	{"/arrow.flight.protocol.FlightService/", needs(access.Query)},
@@ -157,7 +158,7 @@ func (e *Enforcer) admitCall(ctx context.Context, path string) error {
 	case r.member:
 		return e.deny(ctx, p, e.orUnknown(access.NotMember), act)
 	case r.cell != 0:
-		return e.AllowCell(ctx, r.cell, "operate the cell")
+		return e.AllowCell(ctx, r.cell, r.cell.String()+" the cell")
 	default:
 		return e.AllowAny(ctx, r.any, act)
 	}

@@ -26,6 +26,8 @@ type batcherFleet struct {
 	probe func(b *Batcher, m *fleetMember)
 	// changes counts changes of weights, trips the times that a batcher became unavailable.
 	changes, trips atomic.Int64
+	// warmUp is the time in which a batcher that has just started comes to its share.
+	warmUp time.Duration
 
 	latest atomic.Pointer[routeTable]
 	// stale: a batcher's health has changed so much that a new assessment is due. next is the time of the next regular one.
@@ -82,6 +84,7 @@ func (f *batcherFleet) assessMembers(now time.Duration, snapshot []Batcher) *rou
 			if m == nil {
 				m = &fleetMember{fleet: f}
 				m.mu.health.stall = f.stall
+				m.mu.health.balance.SetWarmUp(f.warmUp)
 			}
 			kept[snapshot[i].ID], members[i] = m, m
 		}
@@ -152,7 +155,7 @@ func (m *fleetMember) beginRequest() time.Duration {
 
 // endRequest records the end of a request that began at start. measured reports that its latency is comparable with that of other
 // batchers.
-func (m *fleetMember) endRequest(start time.Duration, how callEnding, load int64, measured bool) {
+func (m *fleetMember) endRequest(start time.Duration, how callEnding, load int64, verdict callVerdict, measured bool) {
 	now := m.fleet.now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -164,6 +167,9 @@ func (m *fleetMember) endRequest(start time.Duration, how callEnding, load int64
 	}
 	if measured || how == endSilent {
 		v.balance.NoteLatency(now, now-start)
+	}
+	if verdict != callUnjudged {
+		v.balance.NoteOutcome(now, verdict == callWorked)
 	}
 	if v.open && !open {
 		m.fleet.trips.Add(1)

@@ -232,7 +232,7 @@ func TestMembershipKeepsConditions(t *testing.T) {
 			t.Error("a new table for nothing")
 		}
 		m := first.members[1]
-		m.endRequest(m.beginRequest(), endLeaving, noLoad, false)
+		m.endRequest(m.beginRequest(), endLeaving, noLoad, callUnjudged, false)
 		mu.Lock()
 		known = slices.Clone(all)
 		mu.Unlock()
@@ -471,4 +471,100 @@ func TestTailOfUnevenBatchers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFastFailures: batchers that refuse all frames at once, and so look idle and fast, do not become what is normal: the others keep their
+// weights, and those get little.
+func TestFastFailures(t *testing.T) {
+	refused := func(_ int, frames [][]byte) (*scribev1.SubmitResponse, error) {
+		resp := taken(frames)
+		for i := range resp.GetResults() {
+			resp.Results[i] = &scribev1.FrameResult{Error: &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_NO_BACKEND}}
+		}
+		return resp, nil
+	}
+	for _, answer := range []func(int, [][]byte) (*scribev1.SubmitResponse, error){refused, failing(1<<30, scribev1.Reason_REASON_UNSPECIFIED)} {
+		for _, n := range []int{2, 4} {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCell(t, config.Defaults[Config](), n)
+				c.spread(64)
+				for i, b := range c.batchers {
+					if i < n/2 {
+						b.answer = answer
+						continue
+					}
+					b.set(func(b *fakeBatcher) {
+						b.load = 350
+						b.wait = func() time.Duration { return 60 * time.Millisecond }
+					})
+				}
+				for k := range 300 {
+					c.write(makeFrame(t, "least", uint32(k%64), false, "x"))
+					for i, w := range c.fleet.currentTable().weights[n/2:] {
+						if w != 1 {
+							t.Fatalf("%d batchers, write %d: the weight of one that works, %d, is %v", n, k, n/2+i, w)
+						}
+					}
+				}
+				for _, w := range c.fleet.currentTable().weights[:n/2] {
+					if w > 0.25 {
+						t.Errorf("%d batchers: the weight of one that fails is %v", n, w)
+					}
+				}
+				for _, b := range c.batchers {
+					b.set(func(b *fakeBatcher) { b.answer, b.wait, b.load = nil, nil, 0 })
+				}
+				for range 90 {
+					c.spread(4)
+					<-time.After(time.Second)
+				}
+				c.spread(1)
+				if tab := c.fleet.currentTable(); !tab.even {
+					t.Errorf("%d batchers: weights %v after they work again", n, tab.weights)
+				}
+			})
+		}
+	}
+}
+
+// TestRefusedFramesAreNoFailure: what is wrong with frames says nothing of the batcher that refuses them.
+func TestRefusedFramesAreNoFailure(t *testing.T) {
+	for reason, want := range map[scribev1.Reason]callVerdict{
+		scribev1.Reason_REASON_TOO_LARGE: callUnjudged, scribev1.Reason_REASON_OVERLOADED: callUnjudged, scribev1.Reason_REASON_SEALED: callUnjudged,
+		scribev1.Reason_REASON_NO_BACKEND: callFailed, scribev1.Reason_REASON_UNSPECIFIED: callFailed, scribev1.Reason_REASON_UNKNOWN_OUTCOME: callFailed,
+	} {
+		results := []*scribev1.FrameResult{{Error: &scribev1.ErrorInfo{Reason: reason}}}
+		if got := verdictOf(endAnswered, &scribev1.SubmitResponse{Results: results}, nil); got != want {
+			t.Errorf("%v: verdict %v, want %v", reason, got, want)
+		}
+		results = append(results, &scribev1.FrameResult{})
+		if got := verdictOf(endAnswered, &scribev1.SubmitResponse{Results: results}, nil); got != callWorked {
+			t.Errorf("%v beside a frame that was taken: verdict %v", reason, got)
+		}
+	}
+	if got := verdictOf(endGone, nil, rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "gone")); got != callUnjudged {
+		t.Errorf("verdict %v of a broken connection", got)
+	}
+}
+
+// TestRefusalsAreNotFast: how soon a batcher refuses frames that nobody would take does not make the others look slow.
+func TestRefusalsAreNotFast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCell(t, config.Defaults[Config](), 2)
+		c.batchers[0].answer = func(_ int, frames [][]byte) (*scribev1.SubmitResponse, error) {
+			resp := taken(frames)
+			for i := range resp.GetResults() {
+				resp.Results[i] = &scribev1.FrameResult{Error: &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_TOO_LARGE}}
+			}
+			return resp, nil
+		}
+		c.batchers[0].wait = func() time.Duration { return time.Millisecond }
+		c.batchers[1].wait = func() time.Duration { return 60 * time.Millisecond }
+		for k := range 300 {
+			c.write(makeFrame(t, "least", uint32(k%64), false, "x"))
+			if tab := c.fleet.currentTable(); !tab.even {
+				t.Fatalf("write %d: weights %v", k, tab.weights)
+			}
+		}
+	})
 }

@@ -30,6 +30,18 @@ const (
 	endUnknown
 )
 
+// callVerdict is what an answer tells about how the batcher works.
+type callVerdict uint8
+
+const (
+	// callUnjudged: nothing.
+	callUnjudged callVerdict = iota
+	// callWorked: it took a frame at least.
+	callWorked
+	// callFailed: it took none, for a reason of its own.
+	callFailed
+)
+
 // batcherHealth is the health of one batcher, as a plain state machine: methods take events and times, and yield a weight. Times
 // are relative to any fixed instant.
 //

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"scribe/internal/base/backoff"
+	"scribe/internal/base/balance"
 	"scribe/internal/base/buffers"
 	"scribe/internal/base/entropy"
 	"scribe/internal/base/lifecycle"
@@ -125,7 +126,8 @@ func New(cfg Config, deps Deps) (*Proxy, error) {
 	}
 	p.categories = &request.Categories{Catalog: deps.Categories, Create: p.resolveOrCreate, RetryAfter: cfg.RetryBase}
 	p.quotas = quota.NewRegistry(p.now, deps.Proxies, int64(cfg.ThrottleShare*float64(p.writes.Limit())))
-	p.fleet = &batcherFleet{batchers: deps.Batchers, now: p.now, stall: cfg.StallAfter, random: deps.Random.Named("balance"), probe: p.sendProbe}
+	random := deps.Random.Named("balance")
+	p.fleet = &batcherFleet{batchers: deps.Batchers, now: p.now, stall: cfg.StallAfter, random: random, warmUp: balance.DrawWarmUp(random), probe: p.sendProbe}
 	p.metrics = newMetrics(p)
 	if err := p.metrics.set.Register(deps.Registerer); err != nil {
 		return nil, err

@@ -100,11 +100,10 @@ func printStatus(cmd *cobra.Command, server string, h *survey.CellHealth) error 
 
 // memberLoad shows the load of a member, and of which role it is if the member says so.
 func memberLoad(m *scribev1.Member) string {
-	text := fmt.Sprintf("%.1f%%", float64(m.GetLoad())/10)
-	for _, l := range m.GetLoads() {
-		if l.GetLoad() == m.GetLoad() && l.GetLoad() > 0 {
-			return text + " (" + scribev1.RoleNames([]scribev1.Role{l.GetRole()})[0] + ")"
-		}
+	load, role := m.BusiestLoad()
+	text := fmt.Sprintf("%.1f%%", float64(load)/10)
+	if role != scribev1.Role_ROLE_UNSPECIFIED {
+		text += " (" + scribev1.RoleNames([]scribev1.Role{role})[0] + ")"
 	}
 	return text
 }

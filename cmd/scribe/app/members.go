@@ -230,7 +230,7 @@ func (r *batcherRoutes) routableBatchers() []writeproxy.Batcher {
 		b := writeproxy.Batcher{ID: m.GetId(), Service: svc}
 		b.Load, b.LoadKnown = m.LoadOf(scribev1.Role_ROLE_BATCHER)
 		if age, known := r.app.parts.members.AgeOf(m); known {
-			b.Start, b.Age = m.GetJoinedAt(), age
+			b.Start, b.Age = balance.StartOf(m.GetIncarnation(), m.GetJoinedAt()), age
 		}
 		current = append(current, b)
 	}

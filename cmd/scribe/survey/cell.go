@@ -82,8 +82,9 @@ func (c *CellHealth) JSON() any {
 	}
 	members := make([]memberJSON, len(c.Members))
 	for i, m := range c.Members {
+		busiest, _ := m.BusiestLoad()
 		members[i] = memberJSON{
-			ID: m.GetId(), Roles: scribev1.RoleNames(m.GetRoles()), URL: m.GetUrl(), Slot: m.GetSlot(), Load: float64(m.GetLoad()) / 1000, Loads: loadsOf(m),
+			ID: m.GetId(), Roles: scribev1.RoleNames(m.GetRoles()), URL: m.GetUrl(), Slot: m.GetSlot(), Load: float64(busiest) / 1000, Loads: loadsOf(m),
 			JoinedAt: time.UnixMicro(m.GetJoinedAt()).UTC(), Version: m.GetVersion(),
 		}
 	}

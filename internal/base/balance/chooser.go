@@ -43,19 +43,23 @@ type Chooser struct {
 	all    []*candidate  // those of byID, in an order that does not depend on chance
 	next   time.Duration // of the next decision
 	round  uint64        // of Order
+	warmUp time.Duration // of all instances
 }
 
 type candidate struct {
 	Instance
-	hash   uint64
+	rank   uint64  // for the caller, by rendezvous
 	chosen float64 // choices, faded
 	at     time.Duration
-	round  uint64 // in which it was available last
+	round  uint64        // in which it was available last
+	away   time.Duration // until when it is avoided
 }
 
 // NewChooser returns a chooser, which draws its subset, its jitter and where it begins from a source.
 func NewChooser(random *entropy.Source) *Chooser {
-	return &Chooser{key: random.Uint64(), random: random, byID: make(map[string]*candidate)}
+	c := &Chooser{key: random.Uint64(), random: random, byID: make(map[string]*candidate)}
+	c.warmUp = DrawWarmUp(random)
+	return c
 }
 
 // SetInstances takes over what the membership says. Instances that it does not name are forgotten.
@@ -68,7 +72,7 @@ func (c *Chooser) SetInstances(now time.Duration, reports []Report) {
 		}
 		m := before[r.ID]
 		if m == nil {
-			m = newCandidate(r.ID)
+			m = c.newCandidate(r.ID)
 		}
 		m.Begin(now, r.Start, r.Age)
 		m.Advertise(now, r.Load, r.Known)
@@ -77,7 +81,11 @@ func (c *Chooser) SetInstances(now time.Duration, reports []Report) {
 	c.next = now
 }
 
-func newCandidate(id string) *candidate { return &candidate{hash: xxhash.Sum64String(id)} }
+func (c *Chooser) newCandidate(id string) *candidate {
+	m := &candidate{rank: rendezvous.WeightOf(c.key, xxhash.Sum64String(id))}
+	m.SetWarmUp(c.warmUp)
+	return m
+}
 
 func (c *Chooser) addCandidate(id string, m *candidate) {
 	c.byID[id], c.all = m, append(c.all, m)
@@ -87,7 +95,7 @@ func (c *Chooser) addCandidate(id string, m *candidate) {
 func (c *Chooser) candidateOf(id string) *candidate {
 	m := c.byID[id]
 	if m == nil {
-		m = newCandidate(id)
+		m = c.newCandidate(id)
 		m.Begin(0, 0, 0)
 		c.addCandidate(id, m)
 	}
@@ -102,7 +110,9 @@ func (c *Chooser) decideWeights(now time.Duration) {
 	c.next = now + decideEvery
 	views := make([]View, 0, len(c.all))
 	for _, m := range c.all {
-		views = append(views, m.View(now))
+		if now >= m.away {
+			views = append(views, m.View(now))
+		}
 	}
 	t := TypicalOf(views)
 	for _, m := range c.all {
@@ -115,6 +125,15 @@ func (c *Chooser) decideWeights(now time.Duration) {
 		}
 	}
 }
+
+// NoteOutcome notes whether a call at an instance did what it was to do.
+func (c *Chooser) NoteOutcome(now time.Duration, id string, ok bool) {
+	c.candidateOf(id).NoteOutcome(now, ok)
+}
+
+// NoteAvoided notes until when an instance is avoided, which is past if it is not any more. Meanwhile it is not compared with the others: it is
+// idle since nobody calls it.
+func (c *Chooser) NoteAvoided(id string, until time.Duration) { c.candidateOf(id).away = until }
 
 // Weight returns the weight of an instance; 1 for one that is not known.
 func (c *Chooser) Weight(id string) float64 {
@@ -139,14 +158,11 @@ func (m *candidate) fadeChoices(now time.Duration) {
 
 // Order puts instances in the order in which a call tries them: the caller's subset by artificial load, then the others. It changes ids.
 func (c *Chooser) Order(now time.Duration, ids []string) {
-	if len(ids) < 2 {
-		return
-	}
 	c.decideWeights(now)
 	ranked := make([]rankedCandidate, len(ids))
 	for i, id := range ids {
 		m := c.candidateOf(id)
-		ranked[i] = rankedCandidate{id, m, rendezvous.WeightOf(c.key, m.hash), 0}
+		ranked[i] = rankedCandidate{id, m, 0}
 	}
 	slices.SortFunc(ranked, func(a, b rankedCandidate) int { return cmp.Compare(b.rank, a.rank) })
 	own := ranked[:min(subset, len(ranked))]
@@ -164,7 +180,6 @@ func (c *Chooser) Order(now time.Duration, ids []string) {
 type rankedCandidate struct {
 	id string
 	*candidate
-	rank uint64
 	cost float64
 }
 

@@ -124,6 +124,77 @@ func TestReturned(t *testing.T) {
 	}
 }
 
+// TestReturnedToOne: nor do two instances of which one was away, or is new, share less evenly than three.
+func TestReturnedToOne(t *testing.T) {
+	reports, ids := reportsOf(2, 0)
+	c := NewChooser(entropy.NewSeeded(1, ""))
+	c.SetInstances(0, reports)
+	choose(c, 0, ids, 40)
+	choose(c, 0, ids[:1], 300)
+	if n := choose(c, 0, ids, 40)[ids[1]]; n < 18 || n > 22 {
+		t.Errorf("it got %d of the next 40 calls", n)
+	}
+	c = NewChooser(entropy.NewSeeded(1, ""))
+	c.SetInstances(0, reports[:1])
+	choose(c, 0, ids[:1], 300)
+	reports[1].Start = 7
+	c.SetInstances(time.Second, reports)
+	if n := choose(c, time.Second, ids, 45)[ids[1]]; n < 3 || n > 7 {
+		t.Errorf("a new one got %d of 45 calls", n)
+	}
+}
+
+// TestFailingIsNotTheNorm: of two, and of four, instances those that are avoided or fail do not make the others look busy.
+func TestFailingIsNotTheNorm(t *testing.T) {
+	for i, n := range []int{2, 4, 2, 4} {
+		fail := i < 2 // or they send calls away
+		reports, ids := reportsOf(n, 700)
+		c := NewChooser(entropy.NewSeeded(1, ""))
+		for i := range n / 2 {
+			reports[i].Load = 5
+		}
+		for now := time.Duration(0); now < 60*time.Second; now += 250 * time.Millisecond {
+			if now%(5*time.Second) == 0 {
+				c.SetInstances(now, reports)
+			}
+			for i := range n / 2 {
+				if now%(3*time.Second) == 0 {
+					if fail {
+						c.NoteOutcome(now, ids[i], false)
+					}
+					c.NoteAvoided(ids[i], now+3*time.Second)
+				}
+			}
+			c.Order(now, slices.Clone(ids[n/2:]))
+			for _, id := range ids[n/2:] {
+				if c.NoteOutcome(now, id, true); c.Weight(id) != 1 {
+					t.Fatalf("%d instances: after %v the weight of one that works is %v", n, now, c.Weight(id))
+				}
+			}
+		}
+	}
+}
+
+// TestStartTogether: to no caller instances that started together are unequal.
+func TestStartTogether(t *testing.T) {
+	for caller := range 20 {
+		reports, ids := reportsOf(5, 0)
+		c := NewChooser(entropy.NewSeeded(uint64(caller), ""))
+		for i := range reports {
+			reports[i].Start, reports[i].Age = int64(i+1), 4*time.Second
+		}
+		c.SetInstances(0, reports)
+		for now := time.Duration(0); now < 40*time.Second; now += time.Second {
+			c.Order(now, slices.Clone(ids))
+			for _, id := range ids {
+				if c.Weight(id) != 1 {
+					t.Fatalf("caller %d: weight %v after %v", caller, c.Weight(id), now)
+				}
+			}
+		}
+	}
+}
+
 // TestChoicesFade: what a caller chose long ago does not count.
 func TestChoicesFade(t *testing.T) {
 	reports, ids := reportsOf(2, 0)

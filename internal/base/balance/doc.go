@@ -22,11 +22,14 @@
 //   - A step waits until the one before it can be seen in the reports, and steps back wait for a random time. Only an instance that is about
 //     to refuse loses several steps at once.
 //   - Loads are compared with those of the other instances. Where all are full or all are slow, nothing moves: there is no better place.
+//   - Who has much less than its share, since it is new, fails, or was too busy, says nothing about the others: it is idle for that reason.
+//   - An instance that was light for long without being above what is normal gets more on trial, ever more rarely where that is too much:
+//     so all callers agree in the end, also about loads that do not follow the share.
 //
 // # What is not known
 //
-// An instance that does not advertise its load, since its program is older, is taken to have the typical one. A caller without decisions
-// for half a minute starts over from the present loads.
+// An instance that does not advertise its load, since its program is older or it has not spoken yet, is taken to have the typical one. While
+// those are most, no load is too high. A caller without decisions for half a minute starts over from the present loads.
 //
 // Everything here is a plain state machine: times are arguments, relative to any fixed instant, and randomness is injected. Nothing is safe
 // for concurrent use.

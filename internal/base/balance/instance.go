@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
+
 	"scribe/internal/base/backoff"
 	"scribe/internal/base/entropy"
 )
@@ -57,6 +59,29 @@ const (
 	// startOver is the time without decisions after which earlier ones are not continued.
 	startOver = 30 * time.Second
 
+	// trialPause is the mean time after which an instance whose weight is reduced, and which is not above what is normal, gets more on trial:
+	// a load may have a floor that does not follow its share. The pause doubles up to longestPause while trials fail, and halves down to
+	// shortestPause while they succeed. It is widely jittered: few callers try at the same time.
+	trialPause    = 30 * time.Second
+	shortestPause = 8 * time.Second
+	longestPause  = 8 * time.Minute
+
+	// failingShare is the share of failed calls from which on an instance is failing, if that of another one is below wellShare: where all
+	// fail, there is no better place.
+	failingShare = 0.5
+	wellShare    = 0.25
+	// lateShare is the share of failed calls up to which an instance tells what is normal. An instance that gets none any more, since it
+	// failed, comes below it only after it has got some again. unusualLevel is the level from which on it does not tell, either.
+	lateShare    = 0.1
+	unusualLevel = 4
+	// failSamples is the number of outcomes in the share at most; it begins with trustedSamples good ones.
+	failSamples    = 16
+	trustedSamples = 3
+	// oldOutcome is the time constant with which outcomes count less beside a new one, and lostOutcome that with which the share of an
+	// instance without calls is forgotten.
+	oldOutcome  = 10 * time.Second
+	lostOutcome = 30 * time.Second
+
 	// WarmUp is the time in which an instance that has just started comes to its full share; it begins with coldShare of it.
 	WarmUp    = 30 * time.Second
 	coldShare = 1.0 / 8
@@ -78,15 +103,38 @@ type Instance struct {
 	latencyAt time.Duration
 	unjudged  int // samples since the last step
 
+	fails    float64 // share of calls that failed
+	outcomes int
+	failsAt  time.Duration
+
 	decided   bool
 	decidedAt time.Duration
 	nextStep  time.Duration
 	exceeds   bool          // the load exceeded the typical one at the last decision
 	loadStep  time.Duration // the earliest step by load
-	warmUp    time.Duration // WarmUp, jittered: callers do not step together
+	short     bool          // it had less room than the typical one at the last decision
+	roomStep  time.Duration // the earliest change by the advertised room
+	warmUp    time.Duration // SetWarmUp
 	typical   Typical       // of the last decision
 	level     int           // by load and latency
 	cold      int           // by age
+
+	calm  bool          // within what is normal, under a reduced weight, since the last step
+	pause time.Duration // mean time before a trial; 0 for trialPause
+	// barredPause is pause for trials of the level barred, or less, at which one has failed; 0 if none has.
+	barredPause time.Duration
+	barred      int
+	tryAt       time.Duration // of the next trial, while calm
+	trying      bool          // the last step was a trial
+}
+
+// StartOf names a start of an instance: by its incarnation, which stays the same when the instance joins again, or by when it joined if it has
+// none.
+func StartOf(incarnation string, joinedAt int64) int64 {
+	if incarnation == "" {
+		return joinedAt
+	}
+	return int64(xxhash.Sum64String(incarnation) | 1) //nolint:gosec // only whether two are the same counts
 }
 
 // Begin notes which start of the instance the caller deals with, and how long ago that was. What was known of an earlier start is forgotten.
@@ -96,13 +144,20 @@ func (v *Instance) Begin(now time.Duration, start int64, age time.Duration) {
 		return
 	}
 	if v.start != 0 && start != 0 {
-		*v = Instance{}
+		*v = Instance{warmUp: v.warmUp}
 	}
 	v.start, v.since = start, now-age
 	if start == 0 {
 		v.since = now - 2*WarmUp
 	}
 }
+
+// SetWarmUp sets the time in which the instance comes to its full share. Each caller has one for all instances, which it draws once: so callers
+// do not step together, and instances that started together stay equal.
+func (v *Instance) SetWarmUp(d time.Duration) { v.warmUp = d }
+
+// DrawWarmUp draws a caller's time for SetWarmUp.
+func DrawWarmUp(random *entropy.Source) time.Duration { return backoff.Jitter(random, WarmUp, 0.25) }
 
 // Advertise notes the load that the membership has of the instance, unless its own answers said so lately. known is false for one that does
 // not advertise any.
@@ -142,6 +197,25 @@ func (v *Instance) NoteLatency(now, took time.Duration) {
 	v.unjudged++
 }
 
+// NoteOutcome notes whether a call did what it was to do. What fails for a reason of the call's own is neither.
+func (v *Instance) NoteOutcome(now time.Duration, ok bool) {
+	outcome, weight := 1.0, 0.0
+	if ok {
+		outcome = 0
+	}
+	if v.outcomes > 0 {
+		weight = min(1-math.Exp(-(now-v.failsAt).Seconds()/oldOutcome.Seconds()), 0.5)
+	}
+	v.outcomes = min(max(v.outcomes, trustedSamples)+1, failSamples)
+	v.fails += (outcome - v.fails) * max(weight, 1/float64(v.outcomes))
+	v.failsAt = now
+}
+
+// failsNow returns the share of calls that failed.
+func (v *Instance) failsNow(now time.Duration) float64 {
+	return v.fails * math.Exp(-(now-v.failsAt).Seconds()/lostOutcome.Seconds())
+}
+
 // Level returns the number of steps that the weight is below 1.
 func (v *Instance) Level() int { return min(v.level+v.cold, LeastLevel) }
 
@@ -156,11 +230,13 @@ type View struct {
 	peak, mean float64
 	latency    float64 // 0 if it is not known
 	warmth     float64
+	fails      float64
+	level      int
 }
 
 // View returns the instance as it is now.
 func (v *Instance) View(now time.Duration) View {
-	w := View{known: v.known, peak: v.peak, mean: v.mean, warmth: v.warmth(now)}
+	w := View{known: v.known, peak: v.peak, mean: v.mean, warmth: v.warmth(now), fails: v.failsNow(now), level: v.level}
 	if v.samples > 0 && now-v.latencyAt < oldLatency {
 		w.latency = v.latency
 	}
@@ -175,29 +251,60 @@ func (v *Instance) warmth(now time.Duration) float64 {
 
 // Typical is what is normal for the instances of a service.
 type Typical struct {
+	loads      bool // those of at least half of the instances are known; without, no load is too high
 	peak, mean float64
 	latency    float64 // seconds; 0 if none is known
 	warmth     float64 // of the warmest
+	failing    float64 // the share of failed calls from which on an instance is failing
 }
 
 // TypicalOf returns what is normal for instances. The typical load is the mean or the median, whichever is lower: neither one instance
-// that is far above the others nor a full half of them makes others look idle.
+// that is far above the others nor a full half of them makes others look idle. Instances that fail and those that do not have their
+// share say nothing about the others, unless all are such: they are idle, and those that fail are fast.
 func TypicalOf(views []View) Typical {
-	var peaks, means, latencies []float64
-	t := Typical{}
+	t := Typical{failing: math.Inf(1)}
 	for _, w := range views {
-		t.warmth = max(t.warmth, w.warmth)
-		if w.known {
-			peaks, means = append(peaks, w.peak), append(means, w.mean)
-		}
-		if w.latency > 0 {
-			latencies = append(latencies, w.latency)
+		if w.fails < wellShare {
+			t.failing = failingShare
 		}
 	}
+	for _, w := range views {
+		if w.fails <= t.failing {
+			t.warmth = max(t.warmth, w.warmth)
+		}
+	}
+	var peaks, means, latencies []float64
+	counted := 0
+	for _, usual := range []bool{true, false} {
+		for _, w := range views {
+			if usual && !w.isUsual(t) || w.fails > t.failing {
+				continue
+			}
+			counted++
+			if w.known {
+				peaks, means = append(peaks, w.peak), append(means, w.mean)
+			}
+			if w.latency > 0 {
+				latencies = append(latencies, w.latency)
+			}
+		}
+		if counted > 0 {
+			break
+		}
+	}
+	t.loads = len(means) > 0 && 2*len(means) >= counted
 	t.peak, t.mean = typicalLoad(peaks), typicalLoad(means)
 	t.latency = lowerMedian(latencies)
 	return t
 }
+
+// isUsual reports whether what the instance shows is that of one with its share of the work.
+func (w *View) isUsual(t Typical) bool {
+	return coldLevel(w.warmth, t.warmth) == 0 && w.level < unusualLevel && (w.fails <= lateShare || math.IsInf(t.failing, 1))
+}
+
+// coldLevel returns the number of steps that an instance has less for its age than the warmest one.
+func coldLevel(warmth, warmest float64) int { return int(math.Round(levelsBetween(warmest, warmth))) }
 
 func typicalLoad(loads []float64) float64 {
 	if len(loads) == 0 {
@@ -236,8 +343,8 @@ type loadNeed struct {
 func (n loadNeed) sum() float64 { return min(n.excess+n.room, LeastLevel) }
 
 func (v *Instance) needByLoad(t Typical) (need loadNeed) {
-	if !v.known {
-		return need
+	if !v.known || !t.loads {
+		return need // the loads of a few that have spoken are not what is normal
 	}
 	need.excess = levelsBetween(v.mean, noiseShare*t.mean+noiseLoad)
 	if v.peak > t.peak+noiseLoad {
@@ -259,6 +366,14 @@ func (v *Instance) needByLatency(now time.Duration, t Typical) float64 {
 	return min(levelsBetween(v.currentLatency(now, t), slowFactor*t.latency+slowFloor.Seconds()), LeastLevel)
 }
 
+// needByFailures is needByLoad for calls that fail.
+func (v *Instance) needByFailures(now time.Duration, t Typical) float64 {
+	if share := v.failsNow(now); share > t.failing {
+		return LeastLevel * share
+	}
+	return 0
+}
+
 // currentLatency returns the mean latency, which approaches the typical one as it gets older; 0 if nothing is known.
 func (v *Instance) currentLatency(now time.Duration, t Typical) float64 {
 	if v.samples == 0 {
@@ -269,12 +384,18 @@ func (v *Instance) currentLatency(now time.Duration, t Typical) float64 {
 
 // isRelieved reports whether load and latency are so low, under the present weight, that a step back is safe.
 func (v *Instance) isRelieved(now time.Duration, t Typical) bool {
-	return (!v.known || v.mean <= reliefShare*t.mean+reliefLoad) && v.currentLatency(now, t) <= reliefFactor*t.latency+reliefFloor.Seconds()
+	bound := reliefShare*t.mean + reliefLoad
+	if t.mean*math.Sqrt2 <= MaxLoad {
+		bound = max(bound, t.mean) // one that is like the others, and would not be full with a step more, is not above them
+	}
+	return (!v.known || v.mean <= bound) && v.failsNow(now) < wellShare && v.currentLatency(now, t) <= reliefFactor*t.latency+reliefFloor.Seconds()
 }
 
 // IsPressed reports whether the load alone calls for an immediate change, compared with what was normal at the last decision.
 func (v *Instance) IsPressed() bool {
-	need := v.needByLoad(v.typical)
+	t := v.typical
+	t.loads = true // what was not known then may be by now
+	need := v.needByLoad(t)
 	return v.decided && need.room > 0 && need.sum() >= float64(v.level)+levelSlack
 }
 
@@ -284,10 +405,7 @@ func (v *Instance) IsPressed() bool {
 // where neither more nor less is called for. Little room, or a latency far above the others', is a reason for several levels at once.
 func (v *Instance) Decide(now time.Duration, t Typical, random *entropy.Source) (changed bool) {
 	before := v.Level()
-	if v.warmUp == 0 {
-		v.warmUp = backoff.Jitter(random, WarmUp, 0.25)
-	}
-	byLoad, byLatency := v.needByLoad(t), v.needByLatency(now, t)
+	byLoad, byLatency, byFailures := v.needByLoad(t), v.needByLatency(now, t), v.needByFailures(now, t)
 	settle := v.settleTime(byLatency)
 	if exceeds := byLoad.excess > 0; exceeds != v.exceeds {
 		// Reports do not come together: for a moment, those that have come make their instances look busy.
@@ -295,28 +413,66 @@ func (v *Instance) Decide(now time.Duration, t Typical, random *entropy.Source) 
 			v.loadStep = now + settleTold
 		}
 	}
-	level := v.level
-	switch need := max(byLoad.sum(), byLatency); {
+	if short := byLoad.room > 0; short != v.short {
+		if v.short = short; short {
+			v.roomStep = now + settleTold
+		}
+	}
+	believed := v.heard || v.peak >= urgentLoad || now >= v.roomStep
+	level, need := v.level, max(byLoad.sum(), byLatency, byFailures)
+	try := v.isTrialDue(now, need, random)
+	switch {
 	case !v.decided || now-v.decidedAt > startOver:
 		level = int(math.Round(need))
-	case byLoad.room > 0 && byLoad.sum() >= float64(v.level)+levelSlack, byLatency >= float64(v.level)+levelSlack:
+	case believed && byLoad.room > 0 && byLoad.sum() >= float64(v.level)+levelSlack, byLatency >= float64(v.level)+levelSlack,
+		byFailures >= float64(v.level)+levelSlack:
 		level = int(math.Round(need))
 	case now < v.nextStep:
 	case byLoad.excess > 0 && now >= v.loadStep, byLatency > 0 && v.unjudged >= stepSamples:
 		level++
 	case need == 0 && v.isRelieved(now, t):
 		level--
+	case try:
+		level--
 	}
 	if level = min(max(level, 0), LeastLevel); level != v.level || !v.decided {
 		v.nextStep = now + backoff.Jitter(random, settle, 0.25)
+		v.noteTrial(level, try)
 		v.level, v.unjudged = level, 0
 	}
 	v.decided, v.decidedAt, v.typical = true, now, t
-	v.cold = 0
-	if warmth := v.warmth(now); warmth < t.warmth {
-		v.cold = int(math.Round(levelsBetween(t.warmth, warmth)))
-	}
+	v.cold = coldLevel(v.warmth(now), t.warmth)
 	return v.Level() != before
+}
+
+// isTrialDue reports whether the instance has been within what is normal, under a reduced weight, for so long that it should get more on trial.
+func (v *Instance) isTrialDue(now time.Duration, need float64, random *entropy.Source) bool {
+	if v.level == 0 || need > 0 {
+		v.calm = false
+		return false
+	}
+	if !v.calm {
+		pause := cmp.Or(v.pause, trialPause)
+		if v.barredPause > 0 && v.level-1 <= v.barred {
+			pause = v.barredPause
+		}
+		v.calm, v.tryAt = true, now+backoff.Jitter(random, pause, 0.5)
+	}
+	return now >= v.tryAt
+}
+
+// noteTrial notes a step to another level, and judges by it the trial before.
+func (v *Instance) noteTrial(level int, trial bool) {
+	switch {
+	case v.trying && level > v.level:
+		v.pause, v.barred, v.barredPause = 0, v.level, min(2*max(v.barredPause, trialPause), longestPause)
+	case v.trying && level < v.level:
+		v.pause = max(cmp.Or(v.pause, trialPause)/2, shortestPause)
+		if v.level <= v.barred {
+			v.barredPause = 0
+		}
+	}
+	v.trying, v.calm = trial && level < v.level, false
 }
 
 // settleTime returns the mean time after a step before the next one.

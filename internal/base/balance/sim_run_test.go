@@ -72,9 +72,13 @@ func TestSimulatedBatchers(t *testing.T) {
 	}
 
 	w.instances[0].capacity /= 4
-	slow := w.run("one four times slower", 40*time.Second, 0.8)
+	bound := 0.8
+	if testing.Short() {
+		bound = 0.9 // one micro-shard is a fortieth of what the slow one can do
+	}
+	slow := w.run("one four times slower", 40*time.Second, bound)
 	t.Log(&slow)
-	if slow.before < 1.5 || slow.settled > 15*time.Second || slow.after > 0.8 || slow.moves > 2*share {
+	if slow.before < 1.5 || slow.settled > 15*time.Second || slow.after > bound || slow.moves > 2*share {
 		t.Error("the slow batcher did not get what it can do, or more moved than there was cause for")
 	}
 

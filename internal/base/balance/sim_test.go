@@ -32,12 +32,23 @@ type simInstance struct {
 	phase    time.Duration
 	start    time.Duration // of its process
 	away     bool
+	// failing: it refuses every call at once, and says that it is idle; the calls go to the others afterwards, which adds to their rate.
+	failing bool
+	extra   float64
+	// base is its latency without work in seconds, floor the least load, whatever its share; silent: the list does not have its load.
+	base, floor float64
+	silent      bool
 }
 
-// latencyOf returns the latency in seconds at the present rate: 10 ms without work.
+// used returns the part of its capacity that an instance is offered.
+func (s *simInstance) used() float64 { return (s.rate + s.extra) / s.capacity }
+
+// latencyOf returns the latency in seconds at the present rate.
 func (s *simInstance) latencyOf() float64 {
-	used := min(s.rate/s.capacity, 0.98)
-	return 0.01 / (1 - used)
+	if s.failing {
+		return 0.001
+	}
+	return s.base / (1 - min(s.used(), 0.98))
 }
 
 // simCaller is a write proxy: each of its keys has a home among the instances by weight.
@@ -55,6 +66,7 @@ type simWorld struct {
 	instances []*simInstance
 	callers   []*simCaller
 	rate      float64 // of a key
+	mute      bool    // answers tell no loads and no latencies: callers go by the list
 	random    *entropy.Source
 
 	listAt  time.Duration
@@ -71,11 +83,15 @@ func newSimWorld(seed uint64, callers, instances int) *simWorld {
 	for i := range instances {
 		id := fmt.Sprint("batcher-", i)
 		w.instances = append(w.instances, &simInstance{
-			id: id, hash: rendezvous.WeightOf(uint64(i), seed), capacity: 1000, start: -time.Hour, phase: w.random.Duration(simHeartbeat),
+			id: id, hash: rendezvous.WeightOf(uint64(i), seed), capacity: 1000, base: 0.01, start: -time.Hour, phase: w.random.Duration(simHeartbeat),
 		})
 	}
 	for i := range callers {
 		c := &simCaller{random: entropy.NewSeeded(seed, fmt.Sprint("caller ", i)), seen: make([]Instance, instances)}
+		warmUp := DrawWarmUp(c.random)
+		for j := range c.seen {
+			c.seen[j].SetWarmUp(warmUp)
+		}
 		c.next = c.random.Duration(simTick * 4)
 		for range simKeys {
 			key := c.random.Uint64()
@@ -113,7 +129,7 @@ func (w *simWorld) announce() {
 	for _, c := range w.callers {
 		for i, s := range w.instances {
 			c.seen[i].Begin(w.now, int64(s.start), w.now-s.start)
-			c.seen[i].Advertise(w.now, s.listed, true)
+			c.seen[i].Advertise(w.now, s.listed, !s.silent)
 		}
 	}
 }
@@ -146,14 +162,36 @@ func (w *simWorld) place(c *simCaller) {
 
 // measure sets the load of an instance: memory in use and latency, with the noise of flushes that fill and empty.
 func (w *simWorld) measure(s *simInstance) {
+	if s.failing {
+		s.load = 10
+		return
+	}
 	late := s.latencyOf() * 10
-	full := min(s.rate/s.capacity, 1) * 0.3 * (0.5 + w.random.Float64())
-	s.load = MaxLoad * (1 - (1-full)*(1-late/(1+late)))
+	full := min(s.used(), 1) * 0.3 * (0.5 + w.random.Float64())
+	s.load = max(MaxLoad*(1-(1-full)*(1-late/(1+late))), s.floor)
+}
+
+// spreadFailed gives the calls of failing instances to the others.
+func (w *simWorld) spreadFailed() {
+	failed, well := 0.0, 0
+	for _, s := range w.instances {
+		if s.failing {
+			failed += s.rate
+		} else if !s.away {
+			well++
+		}
+	}
+	for _, s := range w.instances {
+		if s.extra = 0; !s.failing && !s.away {
+			s.extra = failed / float64(well)
+		}
+	}
 }
 
 // step passes a tick of time.
 func (w *simWorld) step() {
 	w.now += simTick
+	w.spreadFailed()
 	for _, s := range w.instances {
 		w.measure(s)
 		if w.now >= s.phase {
@@ -171,9 +209,11 @@ func (w *simWorld) step() {
 	}
 	for _, c := range w.callers {
 		for k, home := range c.homes { // one answer of each busy key in a while
-			if w.random.Uint64()%4 == uint64(k)%4 {
+			if !w.mute && w.random.Uint64()%4 == uint64(k)%4 {
 				took := w.instances[home].latencyOf() * (0.6 + 0.8*w.random.Float64())
-				c.seen[home].NoteLatency(w.now, time.Duration(took*1e9))
+				if c.seen[home].NoteOutcome(w.now, !w.instances[home].failing); !w.instances[home].failing {
+					c.seen[home].NoteLatency(w.now, time.Duration(took*1e9))
+				}
 				c.seen[home].NoteLoad(w.now, uint32(min(w.instances[home].load, MaxLoad)))
 			}
 		}
@@ -224,8 +264,8 @@ func (w *simWorld) mostUsed() (most, mean float64) {
 	n := 0.0
 	for _, s := range w.instances {
 		if !s.away {
-			most = max(most, s.rate/s.capacity)
-			mean += s.rate / s.capacity
+			most = max(most, s.used())
+			mean += s.used()
 			n++
 		}
 	}

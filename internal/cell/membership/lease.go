@@ -295,7 +295,7 @@ func (l *Lease) renewLease(ctx context.Context) error {
 	defer cancel()
 	store, loads := l.cfg.Store(), l.cfg.Loads()
 	res, err := l.control.Heartbeat(ctx, &scribev1.HeartbeatRequest{
-		Id: l.cfg.Member.GetId(), Load: highestLoad(loads), Loads: loads, Incarnation: l.cfg.Member.GetIncarnation(), Store: store, Traffic: l.cfg.Traffic(),
+		Id: l.cfg.Member.GetId(), Load: scribev1.JointLoad(loads), Loads: loads, Incarnation: l.cfg.Member.GetIncarnation(), Store: store, Traffic: l.cfg.Traffic(),
 	})
 	if rpc.ReasonOf(err) == scribev1.Reason_REASON_LEASE_EXPIRED {
 		if err = l.joinOnce(ctx); err != nil {
@@ -313,21 +313,13 @@ func (l *Lease) renewLease(ctx context.Context) error {
 	return err
 }
 
-// highestLoad returns the load of the busiest role, which stands for the process.
-func highestLoad(loads []*scribev1.RoleLoad) (most uint32) {
-	for _, l := range loads {
-		most = max(most, l.GetLoad())
-	}
-	return most
-}
-
 // joinOnce joins once, and takes over the granted lease.
 func (l *Lease) joinOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, max(l.cfg.TTL, time.Second))
 	defer cancel()
 	member := proto.CloneOf(l.cfg.Member)
 	member.Loads, member.Store = l.cfg.Loads(), l.cfg.Store()
-	member.Load = highestLoad(member.GetLoads())
+	member.Load = scribev1.JointLoad(member.GetLoads())
 	sent := time.Now()
 	resp, err := l.control.Join(ctx, &scribev1.JoinRequest{Member: member, Ttl: durationpb.New(l.cfg.TTL)})
 	if err != nil {

@@ -158,7 +158,7 @@ func joined(t *testing.T, r *registrar, load func() uint32) (*Lease, func() stri
 				return nil
 			}
 			l := load()
-			return []*scribev1.RoleLoad{{Role: scribev1.Role_ROLE_READPROXY, Load: l / 2}, {Role: scribev1.Role_ROLE_BATCHER, Load: l}}
+			return []*scribev1.RoleLoad{{Role: scribev1.Role_ROLE_READPROXY, Load: min(2*l, 1000)}, {Role: scribev1.Role_ROLE_BATCHER, Load: l}}
 		},
 		OnChange: func(s LeaseState) {
 			mu.Lock()

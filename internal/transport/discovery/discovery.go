@@ -208,12 +208,16 @@ func (c *Cell) reportOutcome(in roleInstance, err error) {
 	defer c.mu.Unlock()
 	if err == nil {
 		delete(c.mu.failed, in)
+		if c.mu.view.has(in) {
+			c.chooserOf(in.role).NoteOutcome(c.now(), in.url, true)
+			c.chooserOf(in.role).NoteAvoided(in.url, 0)
+		}
 		return
 	}
 	if !c.mu.view.has(in) {
 		return
 	}
-	pause := passOver
+	pause, fault := passOver, false
 	switch d := retry.Classify(err); {
 	case d.Class == retry.Overloaded:
 		if d.After > 0 {
@@ -224,8 +228,14 @@ func (c *Cell) reportOutcome(in roleInstance, err error) {
 		c.mu.due, c.mu.soon = time.Time{}, time.Time{}
 	default:
 		c.mu.due = c.mu.soon // the membership may have changed
+		fault = d.Reason != scribev1.Reason_REASON_SHUTTING_DOWN
 	}
 	c.mu.failed[in] = time.Now().Add(pause)
+	chooser, now := c.chooserOf(in.role), c.now()
+	chooser.NoteAvoided(in.url, now+pause)
+	if fault {
+		chooser.NoteOutcome(now, in.url, false)
+	}
 }
 
 // clientOf returns the client of an instance, and keeps it if the instance is in the view.

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"scribe/internal/base/balance"
 	"scribe/internal/format/pointer"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -484,7 +485,7 @@ func TestStreamsGoToTheLessLoaded(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.start("cp", control)
 		busy, a, b := w.start("busy", readStream), w.start("a", readStream), w.start("b", readStream)
-		w.mu.members[1].Load = 900
+		w.mu.members[1].Load, w.mu.members[2].Load, w.mu.members[3].Load = 900, 20, 20
 		c := w.cell("cp")
 		for range 30 {
 			if err := stream(t.Context(), c); err != nil {
@@ -720,4 +721,44 @@ func TestBusyFallbacksComeLast(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A write proxy that fails at once, and so is idle, does not make the one that works look busy.
+func TestFastFailureIsNotTheNorm(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.start("cp", control)
+		w.start("broken", writeProxy).write = func(context.Context) error { return rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "no disk") }
+		w.start("well", writeProxy)
+		w.mu.members[1].Loads = []*scribev1.RoleLoad{{Role: writeProxy, Load: 1}}
+		w.mu.members[2].Loads = []*scribev1.RoleLoad{{Role: writeProxy, Load: 600}}
+		c := w.cell("cp")
+		for range 240 { // the first decision could not know that it fails
+			pass(250 * time.Millisecond)
+			_ = write(t.Context(), c)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if got := c.mu.choosers[writeProxy].Weight(url("well")); got != 1 {
+			t.Errorf("the weight of the one that works is %v", got)
+		}
+		if got := c.mu.choosers[writeProxy].Weight(url("broken")); got > 0.3 {
+			t.Errorf("the weight of the one that fails is %v", got)
+		}
+	})
+}
+
+// An instance that joins again, since its lease had expired, is not one that has just started.
+func TestJoinedAgain(t *testing.T) {
+	report := func(incarnation string, joinedAt int64) balance.Report {
+		st := &scribev1.GetStatusResponse{MembersAt: 9e15, Members: []*scribev1.Member{{
+			Id: "w", Url: "http://w", Roles: []scribev1.Role{writeProxy}, Incarnation: incarnation, JoinedAt: joinedAt,
+		}}}
+		return membersOf(st).reportsOf(writeProxy)[0]
+	}
+	if a, b, other := report("x", 5e15), report("x", 8e15), report("y", 8e15); a.Start != b.Start || a.Start == other.Start || a.Start == 0 {
+		t.Errorf("starts %d, %d and %d", a.Start, b.Start, other.Start)
+	}
+	if a, b := report("", 5e15), report("", 8e15); a.Start == b.Start {
+		t.Error("two starts of an older program are one")
+	}
 }

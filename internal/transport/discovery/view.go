@@ -87,7 +87,7 @@ func (v cellView) reportsOf(role scribev1.Role) (reports []balance.Report) {
 		r := balance.Report{ID: m.GetUrl()}
 		r.Load, r.Known = m.LoadOf(role)
 		if v.listedAt != 0 && m.GetJoinedAt() != 0 {
-			r.Start, r.Age = m.GetJoinedAt(), max(time.Duration(v.listedAt-m.GetJoinedAt())*time.Microsecond, 0)
+			r.Start, r.Age = balance.StartOf(m.GetIncarnation(), m.GetJoinedAt()), max(time.Duration(v.listedAt-m.GetJoinedAt())*time.Microsecond, 0)
 		}
 		reports = append(reports, r)
 	}

@@ -1440,7 +1440,7 @@ type Member struct {
 	Url string `protobuf:"bytes,3,opt,name=url,proto3" json:"url,omitempty"`
 	// A small number that no other live member has: writer slot of its physical shards. Below 65,000; the server's choice.
 	Slot uint32 `protobuf:"varint,4,opt,name=slot,proto3" json:"slot,omitempty"`
-	// 0 (idle) to 1000 (refusing): that of its busiest role.
+	// 0 (idle) to 1000 (refusing): that of its batcher or its read stream, the busier one, for builds that do not know Member.loads.
 	Load uint32 `protobuf:"varint,5,opt,name=load,proto3" json:"load,omitempty"`
 	// When it joined, Unix microseconds.
 	JoinedAt int64 `protobuf:"varint,6,opt,name=joined_at,json=joinedAt,proto3" json:"joined_at,omitempty"`

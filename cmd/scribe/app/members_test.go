@@ -221,3 +221,50 @@ func TestLoads(t *testing.T) {
 		t.Errorf("a process without such a role tells %v", got)
 	}
 }
+
+// sentLists is lists with the time at which each was sent.
+type sentLists chan *scribev1.WatchMembersResponse
+
+func (l sentLists) WatchMembers(ctx context.Context, _ *scribev1.WatchMembersRequest, send func(*scribev1.WatchMembersResponse) error) error {
+	for {
+		select {
+		case list := <-l:
+			if err := send(list); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// TestJoinedAgain: a batcher that joins again, since its lease had expired, has not started again; one of another incarnation has.
+func TestJoinedAgain(t *testing.T) {
+	source := make(sentLists)
+	view, err := membership.NewView(membership.DefaultViewConfig(), membership.ViewDeps{Source: source})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- view.Run(t.Context()) }()
+	defer func() {
+		if err := errors.Join(view.Close(context.Background()), <-ended); err != nil {
+			t.Error(err)
+		}
+	}()
+	a := &App{id: "own", parts: sharedParts{members: view}, transport: rpc.NewTransport(nil)}
+	defer a.transport.Close()
+	r := &batcherRoutes{app: a}
+	startOf := func(incarnation string, joinedAt int64) int64 {
+		_, changed := view.Watch(scribev1.Role_ROLE_BATCHER)
+		source <- &scribev1.WatchMembersResponse{SentAt: 9e15, Members: []*scribev1.Member{
+			{Id: "b", Roles: []scribev1.Role{scribev1.Role_ROLE_BATCHER}, Url: "http://b", Incarnation: incarnation, JoinedAt: joinedAt},
+		}}
+		<-changed
+		return r.routableBatchers()[0].Start
+	}
+	first, again, other := startOf("x", 5e15), startOf("x", 8e15), startOf("y", 8e15)
+	if first == 0 || again != first || other == first {
+		t.Errorf("starts %d, %d and %d", first, again, other)
+	}
+}

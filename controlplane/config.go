@@ -39,7 +39,7 @@ type Config struct {
 	MaxSlot uint32 `default:"64999" min:"1" max:"MaxSlotOfAll"`
 	// MemberInterval is the shortest time between two messages of a member watch: one message carries all changes in between.
 	MemberInterval time.Duration `default:"50ms" min:"0s"`
-	// LoadInterval is the longest delay of a change of a member's load before it is sent.
+	// LoadInterval is the longest delay of a clear change of a member's load before it is sent. A slight one goes with the next heartbeat of a watch.
 	LoadInterval time.Duration `default:"1s" min:">0s"`
 	// RetireTimeout bounds one attempt to retire a deleted category. An attempt takes time in proportion to the number of its
 	// logs.

@@ -233,6 +233,7 @@ func (c *ControlPlane) GetStatus(ctx context.Context, _ *scribev1.GetStatusReque
 		StartedAt:  c.cfg.StartedAt.UnixMicro(),
 		Roles:      slices.Clone(c.cfg.Roles),
 		Members:    members.GetMembers(),
+		MembersAt:  c.deps.Now().UnixMicro(),
 		Categories: uint64(c.feed.countLive()),
 
 		RetirementsPending: uint64(max(c.retireSchedule.countPending(), 0)),

@@ -29,12 +29,13 @@ type memberDriver struct {
 	mu struct {
 		sync.Mutex
 		registry *memberRegistry
-		// shared is the newest list that watches send; nil when it has to be made again.
+		// shared is the newest list that watches send, made at a time; nil when it has to be made again.
 		shared []*scribev1.Member
+		made   time.Time
 		// changed is closed and replaced when watches have something to send.
 		changed chan struct{}
-		// loads says that a load has changed since the watches were woken.
-		loads bool
+		// loads says that a load has clearly changed since the watches were woken, slight that one has changed since the list was made.
+		loads, slight bool
 	}
 }
 
@@ -69,16 +70,20 @@ func (m *memberDriver) countMembers() int {
 // wakeWatches wakes the watches. m.mu is held.
 func (m *memberDriver) wakeWatches() {
 	m.mu.shared, m.mu.loads = nil, false
+	m.mu.registry.markAnnounced()
 	close(m.mu.changed)
 	m.mu.changed = make(chan struct{})
 }
+
+// slightInterval is the least age of a list that is made again only since loads have changed slightly.
+const slightInterval = time.Second
 
 // watchList returns the newest list, which is shared, and the channel that announces the next one.
 func (m *memberDriver) watchList() ([]*scribev1.Member, <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.mu.shared == nil {
-		m.mu.shared = m.mu.registry.listMembers()
+	if now := time.Now(); m.mu.shared == nil || m.mu.slight && now.Sub(m.mu.made) >= slightInterval {
+		m.mu.shared, m.mu.made, m.mu.slight = m.mu.registry.listMembers(), now, false
 	}
 	return m.mu.shared, m.mu.changed
 }
@@ -189,6 +194,7 @@ func (c *ControlPlane) Heartbeat(ctx context.Context, req *scribev1.HeartbeatReq
 	var v request.Violations
 	v.CheckText("incarnation", req.GetIncarnation(), maxIdentity)
 	v.CheckText("store", req.GetStore(), maxIdentity)
+	checkLoads(&v, req.GetLoads())
 	if err := v.Err(what); err != nil {
 		return nil, err
 	}
@@ -218,11 +224,12 @@ func (c *ControlPlane) Heartbeat(ctx context.Context, req *scribev1.HeartbeatReq
 func (m *memberDriver) heartbeat(req *scribev1.HeartbeatRequest) (*scribev1.HeartbeatResponse, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	changed, ok := m.mu.registry.renewLease(req.GetId(), req.GetLoad(), time.Now())
+	change, ok := m.mu.registry.renewLease(req, time.Now())
 	if !ok {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_LEASE_EXPIRED, "heartbeat of %q: it has no lease: join again", shorten(req.GetId()))
 	}
-	if changed && !m.mu.loads {
+	m.mu.slight = m.mu.slight || change != sameLoad
+	if change == clearChange && !m.mu.loads {
 		m.mu.loads = true
 		m.wake.WakeUp()
 	}
@@ -317,7 +324,7 @@ func (c *ControlPlane) WatchMembers(ctx context.Context, req *scribev1.WatchMemb
 		if !c.leadership.leadsIn(term) { // the list may be outdated: the client keeps its own until it finds the leader
 			return c.errNoLeader("watch members", "this control plane is not certain to lead any more")
 		}
-		if err := send(&scribev1.WatchMembersResponse{Members: cloneMembers(list)}); err != nil {
+		if err := send(&scribev1.WatchMembersResponse{Members: cloneMembers(list), SentAt: c.deps.Now().UnixMicro()}); err != nil {
 			return err
 		}
 		if err := wait(c.cfg.MemberInterval, nil); err != nil {

@@ -289,19 +289,22 @@ func TestWatchMembers(t *testing.T) {
 		// An expiry is told when it happens.
 		advance(1900 * time.Millisecond)
 		wantLists(t, lists, "2s: a/1/0 c/3/0")
-		// Loads are told at most once a second.
+		// Clear changes of loads are told at most once a second.
 		advance(30 * time.Millisecond)
 		for i := range uint32(20) {
-			if err := heartbeat(t, c, "a", i+1); err != nil {
+			if err := heartbeat(t, c, "a", 100+45*i); err != nil {
 				t.Fatal(err)
 			}
 			advance(70 * time.Millisecond)
 		}
 		advance(time.Second)
-		wantLists(t, lists, "2.05s: a/1/1 c/3/0", "3.03s: a/1/15 c/3/0", "4.03s: a/1/20 c/3/0")
-		// Silence is filled with the list.
+		wantLists(t, lists, "2.05s: a/1/100 c/3/0", "3.03s: a/1/730 c/3/0", "4.03s: a/1/955 c/3/0")
+		// Silence is filled with the list, which has the slight changes, too.
+		if err := heartbeat(t, c, "a", 956); err != nil {
+			t.Fatal(err)
+		}
 		advance(5 * time.Second)
-		wantLists(t, lists, "9.03s: a/1/20 c/3/0")
+		wantLists(t, lists, "9.03s: a/1/956 c/3/0")
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Error(err)
@@ -330,3 +333,45 @@ func TestWatchMembersSharesNothing(t *testing.T) {
 }
 
 func retryAfter(err error) time.Duration { return rpc.Info(err).GetRetryAfter().AsDuration() }
+
+// TestLoadsOfRoles: the loads of a member's roles are listed as its last heartbeat told them, bounded, with the time of the list.
+func TestLoadsOfRoles(t *testing.T) {
+	c := start(t, newStore(t), nil)
+	join(t, c, "a", time.Minute)
+	loads := func(n int, load uint32) (list []*scribev1.RoleLoad) {
+		for range n {
+			list = append(list, &scribev1.RoleLoad{Role: scribev1.Role_ROLE_READPROXY, Load: load})
+		}
+		return list
+	}
+	for _, bad := range [][]*scribev1.RoleLoad{loads(maxMemberRoles+1, 1), loads(1, maxLoad+1)} {
+		_, err := c.Heartbeat(t.Context(), &scribev1.HeartbeatRequest{Id: "a", Loads: bad})
+		if rpc.ReasonOf(err) != scribev1.Reason_REASON_INVALID || !strings.Contains(err.Error(), "loads") {
+			t.Errorf("%d loads: %v", len(bad), err)
+		}
+		_, err = c.Join(t.Context(), &scribev1.JoinRequest{Member: &scribev1.Member{Id: "b", Roles: []scribev1.Role{scribev1.Role_ROLE_READPROXY}, Loads: bad}})
+		if rpc.ReasonOf(err) != scribev1.Reason_REASON_INVALID {
+			t.Errorf("join with %d loads: %v", len(bad), err)
+		}
+	}
+	if _, err := c.Heartbeat(t.Context(), &scribev1.HeartbeatRequest{Id: "a", Load: 600, Loads: loads(1, 600)}); err != nil {
+		t.Fatal(err)
+	}
+	st, err := c.GetStatus(t.Context(), &scribev1.GetStatusRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := st.GetMembers()[0]
+	if load, known := m.LoadOf(scribev1.Role_ROLE_READPROXY); !known || load != 600 || st.GetMembersAt() < m.GetJoinedAt() {
+		t.Errorf("%v at %d", m, st.GetMembersAt())
+	}
+	err = c.WatchMembers(t.Context(), &scribev1.WatchMembersRequest{}, func(msg *scribev1.WatchMembersResponse) error {
+		if msg.GetSentAt() < msg.GetMembers()[0].GetJoinedAt() {
+			t.Errorf("sent at %d, it joined at %d", msg.GetSentAt(), msg.GetMembers()[0].GetJoinedAt())
+		}
+		return errLost
+	})
+	if !errors.Is(err, errLost) {
+		t.Fatal(err)
+	}
+}

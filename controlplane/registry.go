@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"scribe/internal/base/balance"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -19,9 +20,11 @@ type memberRegistry struct {
 
 // memberLease is the lease of a live member.
 type memberLease struct {
-	member   *scribev1.Member
-	ttl      time.Duration
-	deadline time.Time
+	member *scribev1.Member
+	// announced is the member as watches were last woken for.
+	announced *scribev1.Member
+	ttl       time.Duration
+	deadline  time.Time
 	// restored says that the lease is known from the control store alone: its holder has not spoken since. A store that was set back may name a
 	// start of the program that is long gone.
 	restored bool
@@ -73,20 +76,58 @@ func (r *memberRegistry) beginLease(m *scribev1.Member, ttl time.Duration, now t
 	r.leases[m.GetId()] = &memberLease{member: m, ttl: ttl, deadline: now.Add(ttl)}
 }
 
-// renewLease renews a lease. ok is false if there is none; changed says that the load changed.
-func (r *memberRegistry) renewLease(id string, load uint32, now time.Time) (changed, ok bool) {
-	l := r.leases[id]
+// loadChange is what a heartbeat changed of a member's loads.
+type loadChange int
+
+const (
+	sameLoad loadChange = iota
+	// slightChange: by no more than noise since the loads were announced. It goes with the next list that is sent anyway.
+	slightChange
+	// clearChange has to be announced.
+	clearChange
+)
+
+// renewLease renews a lease with the loads in a heartbeat. ok is false if there is none.
+func (r *memberRegistry) renewLease(req *scribev1.HeartbeatRequest, now time.Time) (change loadChange, ok bool) {
+	l := r.leases[req.GetId()]
 	if l == nil || !now.Before(l.deadline) {
-		return false, false
+		return sameLoad, false
 	}
 	l.deadline, l.restored = now.Add(l.ttl), false
-	changed = l.member.GetLoad() != load
-	if changed {
-		m := proto.CloneOf(l.member) // lists that were handed out share the old message
-		m.Load = load
-		l.member = m
+	if l.member.GetLoad() == req.GetLoad() && slices.EqualFunc(l.member.GetLoads(), req.GetLoads(), equalLoads) {
+		return sameLoad, true
 	}
-	return changed, true
+	m := proto.CloneOf(l.member) // lists that were handed out share the old message
+	m.Load, m.Loads = req.GetLoad(), req.GetLoads()
+	l.member = m
+	if l.announced == nil || loadsDiffer(l.announced, m) {
+		return clearChange, true
+	}
+	return slightChange, true
+}
+
+func equalLoads(a, b *scribev1.RoleLoad) bool {
+	return a.GetRole() == b.GetRole() && a.GetLoad() == b.GetLoad()
+}
+
+// loadsDiffer reports whether any load of a member differs from the announced one by more than noise.
+func loadsDiffer(announced, m *scribev1.Member) bool {
+	if balance.Differs(announced.GetLoad(), m.GetLoad()) || len(announced.GetLoads()) != len(m.GetLoads()) {
+		return true
+	}
+	for i, l := range m.GetLoads() {
+		if before := announced.GetLoads()[i]; before.GetRole() != l.GetRole() || balance.Differs(before.GetLoad(), l.GetLoad()) {
+			return true
+		}
+	}
+	return false
+}
+
+// markAnnounced notes that the present loads are announced.
+func (r *memberRegistry) markAnnounced() {
+	for _, l := range r.leases {
+		l.announced = l.member
+	}
 }
 
 // extendLeases lets every lease last for one TTL at least.

@@ -59,11 +59,15 @@ func TestRegistry(t *testing.T) {
 				r.beginLease(&scribev1.Member{Id: id, Slot: slot}, seconds("ttl"), now)
 				return fmt.Sprintf("slot %d", slot)
 			case "heartbeat":
-				changed, ok := r.renewLease(id, uint32(number("load")), now)
+				load := uint32(number("load"))
+				change, ok := r.renewLease(&scribev1.HeartbeatRequest{Id: id, Load: load, Loads: []*scribev1.RoleLoad{{Role: scribev1.Role_ROLE_BATCHER, Load: load}}}, now)
 				if !ok {
 					return "no lease"
 				}
-				return fmt.Sprintf("changed %v", changed)
+				return map[loadChange]string{sameLoad: "same", slightChange: "slight change", clearChange: "clear change"}[change]
+			case "announce":
+				r.markAnnounced()
+				return ""
 			case "leave":
 				return fmt.Sprintf("slot %d", r.endLease(id))
 			case "expire":
@@ -142,7 +146,7 @@ func TestSlotsModel(t *testing.T) {
 			"heartbeat": func(t *rapid.T) {
 				n := id.Draw(t, "id")
 				h, known := holders[n]
-				if _, ok := r.renewLease(n, 1, now); ok && (!known || !h.usable.IsZero()) {
+				if _, ok := r.renewLease(&scribev1.HeartbeatRequest{Id: n, Load: 1}, now); ok && (!known || !h.usable.IsZero()) {
 					t.Fatalf("%s has no lease, but renews it", n)
 				}
 			},

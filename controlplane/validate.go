@@ -191,8 +191,22 @@ func checkMember(m *scribev1.Member) (v request.Violations) {
 	if m.GetLoad() > maxLoad {
 		v.Add("load", "%d is above %d", m.GetLoad(), maxLoad)
 	}
+	checkLoads(&v, m.GetLoads())
 	v.CheckText("version", m.GetVersion(), maxMemberVersion)
 	v.CheckText("incarnation", m.GetIncarnation(), maxIdentity)
 	v.CheckText("store", m.GetStore(), maxIdentity)
 	return v
+}
+
+// checkLoads adds the violations of the loads of a member's roles. Roles of newer programs are accepted, as in checkMember.
+func checkLoads(v *request.Violations, loads []*scribev1.RoleLoad) {
+	if len(loads) > maxMemberRoles {
+		v.Add("loads", "%d of them, want at most %d", len(loads), maxMemberRoles)
+		return
+	}
+	for _, l := range loads {
+		if l.GetLoad() > maxLoad {
+			v.Add("loads", "%d is above %d", l.GetLoad(), maxLoad)
+		}
+	}
 }

@@ -193,3 +193,27 @@ func TestBoundsUnderLoad(t *testing.T) {
 		h.server.fetchBytes.Release(h.cfg.FetchBytes)
 	}
 }
+
+// TestLoad: the read proxy's load is the used part of its queue or of its memory, whichever is more.
+func TestLoad(t *testing.T) {
+	h := newHarness(t, func(c *Config) {
+		c.RequestBytes = 1 << 20
+		c.Queue = admission.ControllerConfig{Target: 1, Least: 10, Most: 10}
+	})
+	if got := h.server.Load(); got != 0 {
+		t.Errorf("load %d at rest", got)
+	}
+	for i, want := range []struct {
+		cost int64
+		load uint32
+	}{{0, 100}, {512 << 10, 500}} {
+		leave, err := h.server.gate.queue.Enter(t.Context(), want.cost)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { leave(0) })
+		if got := h.server.Load(); got != want.load {
+			t.Errorf("load %d with %d requests inside, want %d", got, i+1, want.load)
+		}
+	}
+}

@@ -137,6 +137,15 @@ func (s *Server) Close(ctx context.Context) error {
 	})
 }
 
+// Load returns how busy the read proxy is, 0 (idle) to 1000 (refusing): the used part of its queue, whose length follows the use of the
+// processors and the network, or of its memory if that is more.
+func (s *Server) Load() uint32 {
+	q := s.gate.queue.ReadState()
+	inside := float64(q.Inside) / float64(max(q.Length, 1))
+	held := float64(q.Bytes) / float64(max(s.cfg.RequestBytes, 1))
+	return uint32(1000 * min(max(inside, held, s.gate.bodies.UsedPart()), 1))
+}
+
 // Quotas returns the quotas for reading, for who reports what they want.
 func (s *Server) Quotas() *quota.Registry { return s.quotas }
 

@@ -104,6 +104,23 @@ func TestHostileHandle(t *testing.T) {
 	}
 }
 
+// TestLoad: the server's load is the used part of its queries or of its tails, whichever is more.
+func TestLoad(t *testing.T) {
+	s := serve(t, &runner{}, func(c *Config) { c.MaxQueries, c.MaxFollows, c.MaxTails = 4, 0, 2 })
+	query, tail := &runningQuery{req: &Request{}}, &runningTail{}
+	if err := s.admitQuery(query); err != nil || s.Load() != 250 {
+		t.Errorf("%v; load %d with one of four queries", err, s.Load())
+	}
+	if err := s.admitTail(tail); err != nil || s.Load() != 500 {
+		t.Errorf("%v; load %d with one of two tails", err, s.Load())
+	}
+	s.releaseTail(tail)
+	s.releaseQuery(query)
+	if s.Load() != 0 {
+		t.Errorf("load %d at rest", s.Load())
+	}
+}
+
 // TestBindingIsAdmitted: values are received only from as many clients as queries may run, and not after the end.
 func TestBindingIsAdmitted(t *testing.T) {
 	s := serve(t, &runner{}, func(c *Config) { c.MaxQueries, c.MaxFollows = 1, 0 })

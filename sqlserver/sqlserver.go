@@ -154,6 +154,15 @@ func (g *Server) tailsOf(caller string) (n int) {
 	return n
 }
 
+// Load returns how busy the server is, 0 (idle) to 1000 (refusing): the used part of its limits of queries and tails.
+func (g *Server) Load() uint32 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	queries := float64(len(g.mu.running)) / float64(max(g.cfg.MaxQueries, 1))
+	tails := float64(len(g.mu.tails)) / float64(max(g.cfg.MaxTails, 1))
+	return uint32(1000 * min(max(queries, tails), 1))
+}
+
 func (g *Server) releaseTail(t *runningTail) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

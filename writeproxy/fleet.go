@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"scribe/internal/base/balance"
+	"scribe/internal/base/entropy"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -19,10 +21,13 @@ type batcherFleet struct {
 	batchers func() []Batcher
 	now      func() time.Duration
 	stall    time.Duration
+	random   *entropy.Source
 	// probe sends a probe to a batcher in a goroutine of its own, and calls fleetMember.endProbe.
 	probe func(b *Batcher, m *fleetMember)
 	// changes counts changes of weights, trips the times that a batcher became unavailable.
 	changes, trips atomic.Int64
+	// warmUp is the time in which a batcher that has just started comes to its share.
+	warmUp time.Duration
 
 	latest atomic.Pointer[routeTable]
 	// stale: a batcher's health has changed so much that a new assessment is due. next is the time of the next regular one.
@@ -79,6 +84,7 @@ func (f *batcherFleet) assessMembers(now time.Duration, snapshot []Batcher) *rou
 			if m == nil {
 				m = &fleetMember{fleet: f}
 				m.mu.health.stall = f.stall
+				m.mu.health.balance.SetWarmUp(f.warmUp)
 			}
 			kept[snapshot[i].ID], members[i] = m, m
 		}
@@ -86,11 +92,17 @@ func (f *batcherFleet) assessMembers(now time.Duration, snapshot []Batcher) *rou
 	} else {
 		members = old.members
 	}
-	median := medianLatency(members, now)
+	views := make([]balance.View, 0, len(members))
+	for i, m := range members {
+		if view, usable := m.updateReport(now, &snapshot[i]); usable {
+			views = append(views, view)
+		}
+	}
+	typical := balance.TypicalOf(views)
 	weights := make([]float64, len(snapshot))
 	for i, m := range members {
 		var probe bool
-		weights[i], probe = m.updateWeight(now, snapshot[i].Load, median)
+		weights[i], probe = m.updateWeight(now, typical)
 		if probe {
 			f.probe(&snapshot[i], m)
 		}
@@ -103,35 +115,27 @@ func (f *batcherFleet) assessMembers(now time.Duration, snapshot []Batcher) *rou
 	return t
 }
 
-// medianLatency returns the lower median of the batchers' latencies in seconds; 0 if none is known.
-func medianLatency(members []*fleetMember, now time.Duration) float64 {
-	known := make([]float64, 0, len(members))
-	for _, m := range members {
-		m.mu.Lock()
-		if m.mu.health.samples > 0 && !m.mu.health.open && now-m.mu.health.latencyAt < oldLatency {
-			known = append(known, m.mu.health.latency)
-		}
-		m.mu.Unlock()
-	}
-	if len(known) == 0 {
-		return 0
-	}
-	slices.Sort(known)
-	return known[(len(known)-1)/2]
-}
-
-// updateWeight returns the member's weight, and whether a probe is to be sent.
-func (m *fleetMember) updateWeight(now time.Duration, advertised uint32, median float64) (weight float64, probe bool) {
+// updateReport takes over what the membership says of the batcher, and returns what is known of it; usable is false while its breaker is open.
+func (m *fleetMember) updateReport(now time.Duration, b *Batcher) (view balance.View, usable bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	v := &m.mu.health
-	v.noteAdvertised(now, advertised)
+	v.balance.Begin(now, b.Start, b.Age)
+	v.balance.Advertise(now, b.Load, b.LoadKnown)
+	return v.balance.View(now), !v.open
+}
+
+// updateWeight returns the member's weight, and whether a probe is to be sent.
+func (m *fleetMember) updateWeight(now time.Duration, typical balance.Typical) (weight float64, probe bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	v := &m.mu.health
 	open := v.open
 	v.tripStalled(now)
 	if v.open && !open {
 		m.fleet.trips.Add(1)
 	}
-	if v.updateLevel(now, median) {
+	if v.balance.Decide(now, typical, m.fleet.random) {
 		m.fleet.changes.Add(1)
 	}
 	return v.weight(), v.takeProbe(now)
@@ -151,7 +155,7 @@ func (m *fleetMember) beginRequest() time.Duration {
 
 // endRequest records the end of a request that began at start. measured reports that its latency is comparable with that of other
 // batchers.
-func (m *fleetMember) endRequest(start time.Duration, how callEnding, load int64, measured bool) {
+func (m *fleetMember) endRequest(start time.Duration, how callEnding, load int64, verdict callVerdict, measured bool) {
 	now := m.fleet.now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -159,16 +163,19 @@ func (m *fleetMember) endRequest(start time.Duration, how callEnding, load int64
 	open := v.open
 	v.endRequest(now, how)
 	if load != noLoad {
-		v.noteOwnLoad(now, uint32(load)) //nolint:gosec // it came from one
+		v.balance.NoteLoad(now, uint32(load)) //nolint:gosec // it came from one
 	}
 	if measured || how == endSilent {
-		v.noteLatency(now, now-start)
+		v.balance.NoteLatency(now, now-start)
+	}
+	if verdict != callUnjudged {
+		v.balance.NoteOutcome(now, verdict == callWorked)
 	}
 	if v.open && !open {
 		m.fleet.trips.Add(1)
 	}
 	// The comparison with other batchers can wait for the next assessment; a batcher's own load counts at once.
-	if v.open != open || v.isPressed(now) {
+	if v.open != open || v.balance.IsPressed() {
 		m.fleet.stale.Store(true)
 	}
 }
@@ -192,7 +199,7 @@ func (f *batcherFleet) countDegraded() (open, light int) {
 		switch v := &m.mu.health; {
 		case v.open:
 			open++
-		case v.level > 0:
+		case v.balance.Level() > 0:
 			light++
 		}
 		m.mu.Unlock()

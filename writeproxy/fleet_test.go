@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -67,11 +68,14 @@ func TestAdvertisedLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCell(t, config.Defaults[Config](), 4, func(d *Deps) {
 			snapshot := slices.Clone(d.Batchers())
+			for i := range snapshot {
+				snapshot[i].LoadKnown = true
+			}
 			snapshot[2].Load = 1000
 			d.Batchers = func() []Batcher { return snapshot }
 		})
 		tab := c.fleet.currentTable()
-		if w := tab.weights; w[2] != levelWeight(maxLevel) || w[0] != 1 || w[1] != 1 || w[3] != 1 {
+		if w := tab.weights; w[2] != 1.0/32 || w[0] != 1 || w[1] != 1 || w[3] != 1 {
 			t.Errorf("weights %v", w)
 		}
 	})
@@ -228,7 +232,7 @@ func TestMembershipKeepsConditions(t *testing.T) {
 			t.Error("a new table for nothing")
 		}
 		m := first.members[1]
-		m.endRequest(m.beginRequest(), endLeaving, noLoad, false)
+		m.endRequest(m.beginRequest(), endLeaving, noLoad, callUnjudged, false)
 		mu.Lock()
 		known = slices.Clone(all)
 		mu.Unlock()
@@ -303,6 +307,264 @@ func TestCallerGoesAway(t *testing.T) {
 		}
 		if open, _ := c.fleet.countDegraded(); open != 0 {
 			t.Errorf("%d are left alone after 100 ms each", open)
+		}
+	})
+}
+
+// TestNewBatcherGetsLittle: a batcher that has just started gets few frames at first, and its share after half a minute; one whose age is
+// not known gets it at once.
+func TestNewBatcherGetsLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var list atomic.Pointer[[]Batcher]
+		c := newCell(t, config.Defaults[Config](), 4, func(d *Deps) {
+			all := d.Batchers()
+			three := all[:3]
+			list.Store(&three)
+			known := slices.Clone(all)
+			known[3].Start, known[3].Age = 7, 0
+			time.AfterFunc(time.Second, func() { list.Store(&known) })
+			d.Batchers = func() []Batcher { return *list.Load() }
+		})
+		if before := c.spread(64); before[3] != 0 || before[0] == 0 {
+			t.Fatalf("frames %v", before)
+		}
+		<-time.After(2 * time.Second)
+		first := c.spread(64)
+		<-time.After(45 * time.Second)
+		c.spread(1)
+		last := c.spread(64)
+		if first[3] > 5 || last[3] < 8 {
+			t.Errorf("the new one got %d of 64 frames at first, %d at last", first[3], last[3])
+		}
+	})
+}
+
+// TestOlderBatcher: a batcher that does not tell its load is taken to be like the others, not idle.
+func TestOlderBatcher(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCell(t, config.Defaults[Config](), 3, func(d *Deps) {
+			snapshot := slices.Clone(d.Batchers())
+			for i := range snapshot[:2] {
+				snapshot[i].Load, snapshot[i].LoadKnown = 400, true
+			}
+			d.Batchers = func() []Batcher { return snapshot }
+		})
+		if tab := c.fleet.currentTable(); !tab.even {
+			t.Errorf("weights %v", tab.weights)
+		}
+	})
+}
+
+// TestProxyLoad: the proxy's load is the used part of its memory.
+func TestProxyLoad(t *testing.T) {
+	c := newCell(t, config.Defaults[Config](), 1)
+	if got := c.Load(); got != 0 {
+		t.Errorf("load %d at rest", got)
+	}
+	release, err := c.Admit(c.bodies.Limit() / 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Load(); got != 250 {
+		t.Errorf("load %d with a quarter of the memory in use", got)
+	}
+	release()
+}
+
+// flushingBatcher is the time of a batcher that flushes one after another: what comes during a flush waits for the next one.
+type flushingBatcher struct {
+	mu      sync.Mutex
+	took    time.Duration // by a flush
+	end     time.Time     // of the running flush
+	awaited bool          // another one follows
+}
+
+func (f *flushingBatcher) setTime(took time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.took = took
+}
+
+// answerAfter returns how long a request that comes now waits for its commit.
+func (f *flushingBatcher) answerAfter() time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	if now.Before(f.end) {
+		f.awaited = true
+		return f.end.Add(f.took).Sub(now)
+	}
+	if f.awaited && now.Before(f.end.Add(f.took)) {
+		f.end, f.awaited = f.end.Add(f.took), true
+		return f.end.Add(f.took).Sub(now)
+	}
+	f.end, f.awaited = now.Add(f.took), false
+	return f.took
+}
+
+// writeFor lets 48 writers write one frame after another for a time, and returns the latencies, in order.
+func (c *cell) writeFor(d time.Duration) (all []time.Duration) {
+	var (
+		mu    sync.Mutex
+		group sync.WaitGroup
+		shard atomic.Uint32
+	)
+	end := time.Now().Add(d)
+	for range 48 {
+		group.Go(func() {
+			for time.Now().Before(end) {
+				frame := makeFrame(c.t, "wide", shard.Add(1)*7%512, false, "x")
+				begin := time.Now()
+				if r := c.write(frame)[0]; r.GetError() != nil {
+					c.t.Error(r)
+				}
+				mu.Lock()
+				all = append(all, time.Since(begin))
+				mu.Unlock()
+				<-time.After(20 * time.Millisecond)
+			}
+		})
+	}
+	group.Wait()
+	slices.Sort(all)
+	return all
+}
+
+// TestTailOfUnevenBatchers: a batcher that is four times slower than seven others, or has just started with cold logs, is not the 99th
+// percentile of committed writes. Time is virtual.
+func TestTailOfUnevenBatchers(t *testing.T) {
+	for _, started := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var list atomic.Pointer[[]Batcher]
+			c := newCell(t, config.Defaults[Config](), 8, func(d *Deps) {
+				all := d.Batchers()
+				list.Store(&all)
+				d.Batchers = func() []Batcher { return *list.Load() }
+			})
+			c.catalog.limit("wide", 0, 0).Shards = 512
+			flushing := make([]*flushingBatcher, len(c.batchers))
+			for i, b := range c.batchers {
+				f := &flushingBatcher{took: 40 * time.Millisecond}
+				flushing[i] = f
+				b.wait = f.answerAfter
+			}
+			percentile := func(all []time.Duration) time.Duration { return all[len(all)*99/100] }
+			if started {
+				seven := (*list.Load())[1:]
+				list.Store(&seven)
+			}
+			c.writeFor(20 * time.Second)
+			equal := percentile(c.writeFor(10 * time.Second))
+			if started {
+				again := append([]Batcher{{ID: "b0", Service: c.batchers[0], Start: 1}}, *list.Load()...)
+				list.Store(&again)
+				flushing[0].setTime(160 * time.Millisecond) // its logs have to be opened, its connections made
+				time.AfterFunc(3*time.Second, func() { flushing[0].setTime(40 * time.Millisecond) })
+			} else {
+				flushing[0].setTime(160 * time.Millisecond)
+				c.writeFor(20 * time.Second)
+			}
+			uneven := percentile(c.writeFor(10 * time.Second))
+			t.Logf("just started: %v; 99th percentile %v beside %v over equal batchers", started, uneven, equal)
+			if uneven > equal*13/10 {
+				t.Errorf("99th percentile %v, over equal batchers %v", uneven, equal)
+			}
+		})
+	}
+}
+
+// TestFastFailures: batchers that refuse all frames at once, and so look idle and fast, do not become what is normal: the others keep their
+// weights, and those get little.
+func TestFastFailures(t *testing.T) {
+	refused := func(_ int, frames [][]byte) (*scribev1.SubmitResponse, error) {
+		resp := taken(frames)
+		for i := range resp.GetResults() {
+			resp.Results[i] = &scribev1.FrameResult{Error: &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_NO_BACKEND}}
+		}
+		return resp, nil
+	}
+	for _, answer := range []func(int, [][]byte) (*scribev1.SubmitResponse, error){refused, failing(1<<30, scribev1.Reason_REASON_UNSPECIFIED)} {
+		for _, n := range []int{2, 4} {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCell(t, config.Defaults[Config](), n)
+				c.spread(64)
+				for i, b := range c.batchers {
+					if i < n/2 {
+						b.answer = answer
+						continue
+					}
+					b.set(func(b *fakeBatcher) {
+						b.load = 350
+						b.wait = func() time.Duration { return 60 * time.Millisecond }
+					})
+				}
+				for k := range 300 {
+					c.write(makeFrame(t, "least", uint32(k%64), false, "x"))
+					for i, w := range c.fleet.currentTable().weights[n/2:] {
+						if w != 1 {
+							t.Fatalf("%d batchers, write %d: the weight of one that works, %d, is %v", n, k, n/2+i, w)
+						}
+					}
+				}
+				for _, w := range c.fleet.currentTable().weights[:n/2] {
+					if w > 0.25 {
+						t.Errorf("%d batchers: the weight of one that fails is %v", n, w)
+					}
+				}
+				for _, b := range c.batchers {
+					b.set(func(b *fakeBatcher) { b.answer, b.wait, b.load = nil, nil, 0 })
+				}
+				for range 90 {
+					c.spread(4)
+					<-time.After(time.Second)
+				}
+				c.spread(1)
+				if tab := c.fleet.currentTable(); !tab.even {
+					t.Errorf("%d batchers: weights %v after they work again", n, tab.weights)
+				}
+			})
+		}
+	}
+}
+
+// TestRefusedFramesAreNoFailure: what is wrong with frames says nothing of the batcher that refuses them.
+func TestRefusedFramesAreNoFailure(t *testing.T) {
+	for reason, want := range map[scribev1.Reason]callVerdict{
+		scribev1.Reason_REASON_TOO_LARGE: callUnjudged, scribev1.Reason_REASON_OVERLOADED: callUnjudged, scribev1.Reason_REASON_SEALED: callUnjudged,
+		scribev1.Reason_REASON_NO_BACKEND: callFailed, scribev1.Reason_REASON_UNSPECIFIED: callFailed, scribev1.Reason_REASON_UNKNOWN_OUTCOME: callFailed,
+	} {
+		results := []*scribev1.FrameResult{{Error: &scribev1.ErrorInfo{Reason: reason}}}
+		if got := verdictOf(endAnswered, &scribev1.SubmitResponse{Results: results}, nil); got != want {
+			t.Errorf("%v: verdict %v, want %v", reason, got, want)
+		}
+		results = append(results, &scribev1.FrameResult{})
+		if got := verdictOf(endAnswered, &scribev1.SubmitResponse{Results: results}, nil); got != callWorked {
+			t.Errorf("%v beside a frame that was taken: verdict %v", reason, got)
+		}
+	}
+	if got := verdictOf(endGone, nil, rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "gone")); got != callUnjudged {
+		t.Errorf("verdict %v of a broken connection", got)
+	}
+}
+
+// TestRefusalsAreNotFast: how soon a batcher refuses frames that nobody would take does not make the others look slow.
+func TestRefusalsAreNotFast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCell(t, config.Defaults[Config](), 2)
+		c.batchers[0].answer = func(_ int, frames [][]byte) (*scribev1.SubmitResponse, error) {
+			resp := taken(frames)
+			for i := range resp.GetResults() {
+				resp.Results[i] = &scribev1.FrameResult{Error: &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_TOO_LARGE}}
+			}
+			return resp, nil
+		}
+		c.batchers[0].wait = func() time.Duration { return time.Millisecond }
+		c.batchers[1].wait = func() time.Duration { return 60 * time.Millisecond }
+		for k := range 300 {
+			c.write(makeFrame(t, "least", uint32(k%64), false, "x"))
+			if tab := c.fleet.currentTable(); !tab.even {
+				t.Fatalf("write %d: weights %v", k, tab.weights)
+			}
 		}
 	})
 }

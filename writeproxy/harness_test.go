@@ -97,6 +97,7 @@ type fakeBatcher struct {
 	// answer decides about a request; nil takes everything.
 	answer func(call int, frames [][]byte) (*scribev1.SubmitResponse, error)
 	hold   <-chan struct{}
+	wait   func() time.Duration // how long it takes before it answers; nil = no time
 	load   uint32
 	probes int // requests without frames
 }
@@ -108,6 +109,9 @@ func (b *fakeBatcher) Submit(ctx context.Context, req *scribev1.SubmitRequest) (
 		case <-ctx.Done():
 			return nil, rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "%w", context.Cause(ctx))
 		}
+	}
+	if b.wait != nil {
+		<-time.After(b.wait())
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

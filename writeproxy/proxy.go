@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"scribe/internal/base/backoff"
+	"scribe/internal/base/balance"
 	"scribe/internal/base/buffers"
 	"scribe/internal/base/entropy"
 	"scribe/internal/base/lifecycle"
@@ -133,7 +134,8 @@ func New(cfg Config, deps Deps) (*Proxy, error) {
 	p.categories = &request.Categories{Catalog: deps.Categories, Create: p.resolveOrCreate, RetryAfter: cfg.RetryBase}
 	p.quotas = quota.NewRegistry(p.now, deps.Proxies, int64(cfg.ThrottleShare*float64(p.writes.Limit())))
 	p.gate = newGate(&p.cfg, p.started)
-	p.fleet = &batcherFleet{batchers: deps.Batchers, now: p.now, stall: cfg.StallAfter, probe: p.sendProbe}
+	random := deps.Random.Named("balance")
+	p.fleet = &batcherFleet{batchers: deps.Batchers, now: p.now, stall: cfg.StallAfter, random: random, warmUp: balance.DrawWarmUp(random), probe: p.sendProbe}
 	p.metrics = newMetrics(p)
 	if err := p.metrics.set.Register(deps.Registerer); err != nil {
 		return nil, err
@@ -144,6 +146,11 @@ func New(cfg Config, deps Deps) (*Proxy, error) {
 
 // Quotas returns the quotas that the proxy enforces, for who reports what they want.
 func (p *Proxy) Quotas() *quota.Registry { return p.quotas }
+
+// Load returns how busy the proxy is, 0 (idle) to 1000 (refusing): the used part of its memory. What passes quickly takes little of it.
+func (p *Proxy) Load() uint32 {
+	return uint32(1000 * max(p.bodies.UsedPart(), p.writes.UsedPart()))
+}
 
 // now returns the time of the state machines: the time since the start.
 func (p *Proxy) now() time.Duration { return time.Since(p.started) }

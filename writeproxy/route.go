@@ -2,6 +2,7 @@ package writeproxy
 
 import (
 	"math"
+	"time"
 
 	"scribe/internal/base/rendezvous"
 	"scribe/internal/role/affinity"
@@ -12,8 +13,14 @@ import (
 type Batcher struct {
 	// ID names the batcher. Routing depends on it, so it should be the same after a restart.
 	ID string
-	// Load is the batcher's advertised load: 0 idle, 1000 refusing. The load in its answers takes precedence.
-	Load uint32
+	// Load is the batcher's advertised load: 0 idle, 1000 refusing. The load in its answers takes precedence. LoadKnown is false if it does not
+	// advertise any.
+	Load      uint32
+	LoadKnown bool
+	// Start names the start of the batcher, and Age is how long ago that was, when the snapshot was made: it gets little at first. A Start
+	// of 0 is unknown, and long ago.
+	Start int64
+	Age   time.Duration
 	// Service is the batcher itself, or a client. It must answer requests without frames at once.
 	Service rpc.BatchService
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"scribe/internal/base/backoff"
+	"scribe/internal/base/balance"
 	"scribe/internal/format/record"
 	"scribe/internal/role/request"
 	"scribe/internal/transport/retry"
@@ -308,7 +309,8 @@ func (c *writeCall) submitPart(ctx context.Context, t *routeTable, p batcherPart
 	// Every frame that is sent has been checked.
 	resp, err := b.Service.Submit(rpc.WithChecked(ctx), &scribev1.SubmitRequest{Frames: frames, Ack: c.ack, Follows: follows, Lingered: c.lingered})
 	how, load := endingOf(ctx, resp, err)
-	m.endRequest(start, how, load, err == nil && c.ack == scribev1.AckLevel_ACK_LEVEL_COMMITTED)
+	verdict := verdictOf(how, resp, err)
+	m.endRequest(start, how, load, verdict, verdict == callWorked && c.ack == scribev1.AckLevel_ACK_LEVEL_COMMITTED)
 	if err == nil && len(resp.GetResults()) != len(p.items) {
 		err = rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "batcher %s answered for %d of %d frames", b.ID, len(resp.GetResults()), len(p.items))
 	}
@@ -374,9 +376,40 @@ func endingOf(ctx context.Context, resp *scribev1.SubmitResponse, err error) (ho
 	case scribev1.Reason_REASON_SHUTTING_DOWN:
 		return endLeaving, noLoad
 	case scribev1.Reason_REASON_OVERLOADED:
-		return endAnswered, fullLoad
+		return endAnswered, balance.MaxLoad
 	default:
 		return endAnswered, noLoad
+	}
+}
+
+// verdictOf returns whether a batcher did with an answered request what it was to do.
+func verdictOf(how callEnding, resp *scribev1.SubmitResponse, err error) callVerdict {
+	if how != endAnswered {
+		return callUnjudged // the breaker judges
+	}
+	if err != nil {
+		return verdictOfRefusal(rpc.ReasonOf(err))
+	}
+	verdict := callUnjudged
+	for _, r := range resp.GetResults() {
+		if r.GetError() == nil {
+			return callWorked
+		}
+		if verdictOfRefusal(r.GetError().GetReason()) == callFailed {
+			verdict = callFailed
+		}
+	}
+	return verdict
+}
+
+// verdictOfRefusal returns whether a refusal is the batcher's failure. What is wrong with a frame or its category is not, and the load in the
+// answer of one that is full says more.
+func verdictOfRefusal(r scribev1.Reason) callVerdict {
+	switch retry.ClassOf(r) {
+	case retry.Unexplained, retry.Unavailable, retry.UnknownOutcome:
+		return callFailed
+	default:
+		return callUnjudged
 	}
 }
 

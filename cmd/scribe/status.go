@@ -32,7 +32,8 @@ func newStatus() *cobra.Command {
   unknown    nothing is known to be wrong, but only who may monitor the cell may ask the processes how they are
 
 The lines after it give the reasons, the worst first: each process of the cell is asked how it is. Then come the process that was asked,
-and the members.
+and the members. LOAD is how busy the busiest role of a member is, from 0% to 100% (it refuses work), and which one that is: callers give less
+to a member that is clearly busier than the others. -o json has the loads of all roles.
 
 Exit codes: 0 if the cell answers, 5 if it or its control plane can't be reached. With --check also 1 if the cell is not healthy.`,
 		Example: `  scribe status
@@ -88,13 +89,23 @@ func printStatus(cmd *cobra.Command, server string, h *survey.CellHealth) error 
 	}
 	w := newTable(out, "\nMEMBER\tROLES\tURL\tSLOT\tLOAD\tUP\tVERSION")
 	for _, m := range h.Members {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%.1f%%\t%v\t%s\n", m.GetId(), strings.Join(scribev1.RoleNames(m.GetRoles()), ","), m.GetUrl(), m.GetSlot(), float64(m.GetLoad())/10,
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%v\t%s\n", m.GetId(), strings.Join(scribev1.RoleNames(m.GetRoles()), ","), m.GetUrl(), m.GetSlot(), memberLoad(m),
 			elapsedSince(m.GetJoinedAt()), m.GetVersion())
 	}
 	if err := w.Flush(); err != nil || h.Away {
 		return err
 	}
 	return printCellNodes(cmd, server)
+}
+
+// memberLoad shows the load of a member, and of which role it is if the member says so.
+func memberLoad(m *scribev1.Member) string {
+	load, role := m.BusiestLoad()
+	text := fmt.Sprintf("%.1f%%", float64(load)/10)
+	if role != scribev1.Role_ROLE_UNSPECIFIED {
+		text += " (" + scribev1.RoleNames([]scribev1.Role{role})[0] + ")"
+	}
+	return text
 }
 
 func newStatusViews() *cobra.Command {

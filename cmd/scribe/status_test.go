@@ -17,10 +17,12 @@ type renamedRoles struct{ rpc.ControlService }
 
 func (renamedRoles) GetStatus(context.Context, *scribev1.GetStatusRequest) (*scribev1.GetStatusResponse, error) {
 	roles := []scribev1.Role{scribev1.Role_ROLE_READPROXY, scribev1.Role_ROLE_COLLECTOR, scribev1.Role_ROLE_GATEWAY}
-	return &scribev1.GetStatusResponse{Roles: roles, Members: []*scribev1.Member{{Id: "m", Roles: roles}}}, nil
+	return &scribev1.GetStatusResponse{Roles: roles, Members: []*scribev1.Member{{
+		Id: "m", Roles: roles, Load: 250, Loads: []*scribev1.RoleLoad{{Role: scribev1.Role_ROLE_READPROXY, Load: 20}, {Role: scribev1.Role_ROLE_GATEWAY, Load: 250}},
+	}}}, nil
 }
 
-// TestStatusRoles: roles have the names that --roles takes.
+// TestStatusRoles: roles have the names that --roles takes, also where their loads are shown.
 func TestStatusRoles(t *testing.T) {
 	mux := http.NewServeMux()
 	(&rpc.Services{Control: renamedRoles{}}).Register(mux)
@@ -30,12 +32,12 @@ func TestStatusRoles(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{nil, []string{"roles       readproxy,retention,sqlserver\n", "m       readproxy,retention,sqlserver  "}},
+		{nil, []string{"roles       readproxy,retention,sqlserver\n", "m       readproxy,retention,sqlserver  ", "25.0% (sqlserver)"}},
 		{[]string{"--json"}, []string{`"roles": [
     "readproxy",
     "retention",
     "sqlserver"
-  ]`}},
+  ]`, `"load": 0.25,`, `"readproxy": 0.02,`}},
 	} {
 		cmd := newRoot()
 		var out bytes.Buffer

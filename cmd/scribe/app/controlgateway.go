@@ -70,7 +70,7 @@ func (g *controlGateway) GetStatus(ctx context.Context, req *scribev1.GetStatusR
 	g.mu.Unlock()
 	res := &scribev1.GetStatusResponse{
 		Version: g.version, StartedAt: g.startedAt, Roles: roles,
-		Members: members, Categories: cell.GetCategories(), RetirementsPending: cell.GetRetirementsPending(),
+		Members: members, MembersAt: cell.GetMembersAt(), Categories: cell.GetCategories(), RetirementsPending: cell.GetRetirementsPending(),
 		Leadership: cell.GetLeadership(),
 	}
 	if cell == nil && g.lastKnown != nil {

@@ -179,6 +179,13 @@ func (a *App) countProblems() error {
 		}
 	})
 	problems = values.Gauge("problems", "What is wrong with the process now, as /readyz says, by severity: failing, where a role can't do its work, or degraded.", "severity")
+	var told metrics.Value
+	loads := set.Snapshot(func(send metrics.Send) {
+		for _, l := range a.parts.loads {
+			send(told, float64(l.told.Load()), scribev1.RoleNames([]scribev1.Role{l.role})[0])
+		}
+	})
+	told = loads.Gauge("load", "How busy each role told the cell last that it is, 0 to 1000: those who call it choose by that.", "role")
 	build := set.GaugeVec("build", "1, with the version of the program.", "version")
 	build.WithLabelValues(a.opts.Version).Set(1)
 	if err := set.Register(a.registry); err != nil {

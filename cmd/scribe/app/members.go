@@ -6,9 +6,11 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"scribe/batcher"
+	"scribe/internal/base/balance"
 	"scribe/internal/cell/membership"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -57,7 +59,7 @@ func (a *App) joinCell(ctx context.Context) error {
 	refused := make(chan error, 1)
 	cfg := membership.LeaseConfig{
 		Member: &scribev1.Member{Id: a.id, Roles: a.protoRoles(), Url: a.advertisedURL(), Version: a.opts.Version, Incarnation: a.incarnation, SharesQuotas: true, OwnCategories: true},
-		TTL:    a.cfg.LeaseTTL, Logger: a.log, Load: a.currentLoad, Store: a.store.identity, Random: a.opts.Host.Random.Named("membership"),
+		TTL:    a.cfg.LeaseTTL, Logger: a.log, Loads: a.currentLoads, Store: a.store.identity, Random: a.opts.Host.Random.Named("membership"),
 		OnRefused: func(err error) { refused <- err },
 		// The slot stays in use while the control plane is unavailable: epochs, not leases, fence a second writer.
 		OnChange: func(s membership.LeaseState) {
@@ -105,26 +107,40 @@ func (a *App) endWhenRefused(refused <-chan error) {
 	watchFailure(a, refused, func(err error) error { return fmt.Errorf("the cell refuses this process: %w", err) })
 }
 
-// currentLoad returns the load of the process, per mille: the higher load of its batcher and its read stream, which are chosen by load.
-func (a *App) currentLoad() (most uint32) {
-	for _, load := range a.parts.loads {
-		most = max(most, load())
+// advertisedLoad is the load of a role, as heartbeats tell it.
+type advertisedLoad struct {
+	role  scribev1.Role
+	read  func() uint32
+	meter balance.LoadMeter
+	// told is what the last heartbeat told.
+	told atomic.Uint32
+}
+
+// advertiseLoad lets heartbeats tell the load of a role.
+func (a *App) advertiseLoad(role scribev1.Role, read func() uint32) {
+	a.parts.loads = append(a.parts.loads, &advertisedLoad{role: role, read: read})
+}
+
+// currentLoads returns the loads of the roles that callers choose among. It is called once for each heartbeat.
+func (a *App) currentLoads() []*scribev1.RoleLoad {
+	loads := make([]*scribev1.RoleLoad, 0, len(a.parts.loads))
+	for _, l := range a.parts.loads {
+		load := l.meter.Smooth(l.read())
+		l.told.Store(load)
+		loads = append(loads, &scribev1.RoleLoad{Role: l.role, Load: load})
 	}
-	return min(most, maxLoad)
+	return loads
 }
 
 // readStreamPeers returns the loads of the other processes with a read stream.
 func (a *App) readStreamPeers() (loads []uint32) {
 	for _, m := range a.parts.members.Members(scribev1.Role_ROLE_READSTREAM) {
-		if m.GetId() != a.id {
-			loads = append(loads, m.GetLoad())
+		if load, known := m.LoadOf(scribev1.Role_ROLE_READSTREAM); known && m.GetId() != a.id {
+			loads = append(loads, load)
 		}
 	}
 	return loads
 }
-
-// maxLoad is the load of a process that refuses new work.
-const maxLoad = 1000
 
 // countSharers returns the known number of processes in the cell with a role that this one has, including this one: they share the quotas
 // that the role enforces.
@@ -211,7 +227,12 @@ func (r *batcherRoutes) routableBatchers() []writeproxy.Batcher {
 			svc = rpc.NewBatchClient(r.app.transport, m.GetUrl())
 		}
 		clients[m.GetUrl()] = svc
-		current = append(current, writeproxy.Batcher{ID: m.GetId(), Load: m.GetLoad(), Service: svc})
+		b := writeproxy.Batcher{ID: m.GetId(), Service: svc}
+		b.Load, b.LoadKnown = m.LoadOf(scribev1.Role_ROLE_BATCHER)
+		if age, known := r.app.parts.members.AgeOf(m); known {
+			b.Start, b.Age = balance.StartOf(m.GetIncarnation(), m.GetJoinedAt()), age
+		}
+		current = append(current, b)
 	}
 	if len(current) == 0 && r.app.parts.batcher != nil {
 		current = append(current, writeproxy.Batcher{ID: r.app.id, Service: r.app.parts.batcher})

@@ -204,15 +204,67 @@ func TestProxies(t *testing.T) {
 	}
 }
 
-// TestLoad: what a process says of its load is the word of its fullest role, within what the control plane takes.
-func TestLoad(t *testing.T) {
-	for load, want := range map[uint32]uint32{0: 0, 400: 400, 5000: 1000} {
-		loads := []func() uint32{func() uint32 { return load / 2 }, func() uint32 { return load }, func() uint32 { return 0 }}
-		if got := (&App{parts: sharedParts{loads: loads}}).currentLoad(); got != want {
-			t.Errorf("load %d is told as %d, want %d", load, got, want)
+// TestLoads: heartbeats tell the load of each role, within what the control plane takes, and smooth what is not urgent.
+func TestLoads(t *testing.T) {
+	load := uint32(400)
+	a := &App{}
+	a.advertiseLoad(scribev1.Role_ROLE_BATCHER, func() uint32 { return load })
+	a.advertiseLoad(scribev1.Role_ROLE_READPROXY, func() uint32 { return load / 2 })
+	for _, want := range []struct{ load, batcher, readProxy uint32 }{{400, 400, 200}, {0, 200, 100}, {5000, 1000, 1000}} {
+		load = want.load
+		got := a.currentLoads()
+		if len(got) != 2 || got[0].GetRole() != scribev1.Role_ROLE_BATCHER || got[0].GetLoad() != want.batcher || got[1].GetLoad() != want.readProxy {
+			t.Errorf("load %d is told as %v, want %d and %d", load, got, want.batcher, want.readProxy)
 		}
 	}
-	if got := (&App{}).currentLoad(); got != 0 {
-		t.Errorf("a process without such a role has load %d", got)
+	if got := (&App{}).currentLoads(); len(got) != 0 {
+		t.Errorf("a process without such a role tells %v", got)
+	}
+}
+
+// sentLists is lists with the time at which each was sent.
+type sentLists chan *scribev1.WatchMembersResponse
+
+func (l sentLists) WatchMembers(ctx context.Context, _ *scribev1.WatchMembersRequest, send func(*scribev1.WatchMembersResponse) error) error {
+	for {
+		select {
+		case list := <-l:
+			if err := send(list); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// TestJoinedAgain: a batcher that joins again, since its lease had expired, has not started again; one of another incarnation has.
+func TestJoinedAgain(t *testing.T) {
+	source := make(sentLists)
+	view, err := membership.NewView(membership.DefaultViewConfig(), membership.ViewDeps{Source: source})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- view.Run(t.Context()) }()
+	defer func() {
+		if err := errors.Join(view.Close(context.Background()), <-ended); err != nil {
+			t.Error(err)
+		}
+	}()
+	a := &App{id: "own", parts: sharedParts{members: view}, transport: rpc.NewTransport(nil)}
+	defer a.transport.Close()
+	r := &batcherRoutes{app: a}
+	startOf := func(incarnation string, joinedAt int64) int64 {
+		_, changed := view.Watch(scribev1.Role_ROLE_BATCHER)
+		source <- &scribev1.WatchMembersResponse{SentAt: 9e15, Members: []*scribev1.Member{
+			{Id: "b", Roles: []scribev1.Role{scribev1.Role_ROLE_BATCHER}, Url: "http://b", Incarnation: incarnation, JoinedAt: joinedAt},
+		}}
+		<-changed
+		return r.routableBatchers()[0].Start
+	}
+	first, again, other := startOf("x", 5e15), startOf("x", 8e15), startOf("y", 8e15)
+	if first == 0 || again != first || other == first {
+		t.Errorf("starts %d, %d and %d", first, again, other)
 	}
 }

@@ -95,7 +95,7 @@ type sharedParts struct {
 	catalog       *catalog.View
 	members       *membership.View
 	batcher       rpc.BatchService
-	loads         []func() uint32 // load of each role that is chosen by load
+	loads         []*advertisedLoad // of the roles that callers choose among
 	writeProxy    *writeproxy.Proxy
 	write         rpc.WriteService      // the write proxy; nil without one
 	readStream    rpc.ReadStreamService // nil without one
@@ -309,7 +309,8 @@ func (a *App) startBatcher(context.Context) error {
 	}
 	a.onStop("batcher", b.Close)
 	a.provideServices(rpc.Services{Batch: b, AdmitBatch: b.Admit})
-	a.parts.batcher, a.parts.loads = b, append(a.parts.loads, b.Load)
+	a.parts.batcher = b
+	a.advertiseLoad(scribev1.Role_ROLE_BATCHER, b.Load)
 	if a.overLoopback() {
 		a.parts.batcher = rpc.NewBatchClient(a.parts.loopback, loopbackURL)
 	}
@@ -330,6 +331,7 @@ func (a *App) startWriteProxy(context.Context) error {
 		return err
 	}
 	a.parts.writeProxy, a.parts.write = p, p
+	a.advertiseLoad(scribev1.Role_ROLE_WRITEPROXY, p.Load)
 	return nil
 }
 
@@ -359,7 +361,8 @@ func (a *App) startReadStream(context.Context) error {
 		return err
 	}
 	a.onStop("read stream", s.Close)
-	a.parts.loads, a.parts.lags = append(a.parts.loads, s.Load), s.Lags
+	a.parts.lags = s.Lags
+	a.advertiseLoad(scribev1.Role_ROLE_READSTREAM, s.Load)
 	a.provideServices(rpc.Services{ReadStream: s})
 	if a.parts.readStream = s; a.overLoopback() {
 		a.parts.readStream = rpc.NewReadStreamClient(a.parts.loopback, loopbackURL)
@@ -425,6 +428,7 @@ func (a *App) startSQLServer(ctx context.Context) error {
 		return err
 	}
 	a.onStop("SQL server", g.Close)
+	a.advertiseLoad(scribev1.Role_ROLE_GATEWAY, g.Load)
 	a.mux.Handle(sqlserver.Path, g)
 	a.mux.HandleFunc(sqlserver.TailPattern, g.ServeTail)
 	overHTTP, err := g.FlightHandler()

@@ -106,6 +106,7 @@ func (a *App) startReadProxy(ctx context.Context) error {
 		return err
 	}
 	a.provideServices(rpc.Services{ReadProxy: p, Views: p, Push: p, AdmitFetch: p.Admit, AdmitPush: p.AdmitPush})
+	a.advertiseLoad(scribev1.Role_ROLE_READPROXY, p.Load)
 	push := rpc.PushService(p)
 	if a.overLoopback() {
 		push = rpc.NewPushClient(a.parts.loopback, loopbackURL)

@@ -53,13 +53,24 @@ func membersOf(st *scribev1.GetStatusResponse) (members []*scribev1.Member, away
 }
 
 type memberJSON struct {
-	ID       string    `json:"id"`
-	Roles    []string  `json:"roles"`
-	URL      string    `json:"url"`
-	Slot     uint32    `json:"slot"`
-	Load     float64   `json:"load"`
-	JoinedAt time.Time `json:"joined_at"`
-	Version  string    `json:"version"`
+	ID    string   `json:"id"`
+	Roles []string `json:"roles"`
+	URL   string   `json:"url"`
+	Slot  uint32   `json:"slot"`
+	Load  float64  `json:"load"`
+	// Loads are those of the roles that callers choose among by load; empty for a member that does not tell them apart.
+	Loads    map[string]float64 `json:"loads,omitempty"`
+	JoinedAt time.Time          `json:"joined_at"`
+	Version  string             `json:"version"`
+}
+
+// loadsOf returns the loads of a member's roles, 0 to 1, by the names that users give to roles.
+func loadsOf(m *scribev1.Member) map[string]float64 {
+	loads := make(map[string]float64, len(m.GetLoads()))
+	for _, l := range m.GetLoads() {
+		loads[scribev1.RoleNames([]scribev1.Role{l.GetRole()})[0]] = float64(l.GetLoad()) / 1000
+	}
+	return loads
 }
 
 // JSON is the cell as "scribe status -o json" prints it.
@@ -71,8 +82,9 @@ func (c *CellHealth) JSON() any {
 	}
 	members := make([]memberJSON, len(c.Members))
 	for i, m := range c.Members {
+		busiest, _ := m.BusiestLoad()
 		members[i] = memberJSON{
-			ID: m.GetId(), Roles: scribev1.RoleNames(m.GetRoles()), URL: m.GetUrl(), Slot: m.GetSlot(), Load: float64(m.GetLoad()) / 1000,
+			ID: m.GetId(), Roles: scribev1.RoleNames(m.GetRoles()), URL: m.GetUrl(), Slot: m.GetSlot(), Load: float64(busiest) / 1000, Loads: loadsOf(m),
 			JoinedAt: time.UnixMicro(m.GetJoinedAt()).UTC(), Version: m.GetVersion(),
 		}
 	}

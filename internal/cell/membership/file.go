@@ -85,7 +85,7 @@ func stripLoads(members []*scribev1.Member) []*scribev1.Member {
 	out := make([]*scribev1.Member, len(members))
 	for i, m := range members {
 		out[i] = proto.CloneOf(m)
-		out[i].Load = 0
+		out[i].Load, out[i].Loads = 0, nil
 	}
 	return out
 }

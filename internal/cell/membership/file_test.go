@@ -18,7 +18,7 @@ import (
 )
 
 var exampleList = []*scribev1.Member{
-	{Id: "a", Roles: []scribev1.Role{scribev1.Role_ROLE_BATCHER}, Url: "http://a:1", Slot: 2, Load: 700, JoinedAt: 5, Version: "v"},
+	{Id: "a", Roles: []scribev1.Role{scribev1.Role_ROLE_BATCHER}, Url: "http://a:1", Slot: 2, Load: 700, Loads: []*scribev1.RoleLoad{{Role: scribev1.Role_ROLE_BATCHER, Load: 700}}, JoinedAt: 5, Version: "v"},
 	{Id: "b", Roles: []scribev1.Role{scribev1.Role_ROLE_WRITEPROXY}, Slot: 3},
 }
 

@@ -32,8 +32,9 @@ type LeaseConfig struct {
 	Member *scribev1.Member
 	// TTL is how long the lease lasts without a heartbeat; three heartbeats are sent in each TTL. 0 means 10 seconds.
 	TTL time.Duration
-	// Load returns the process's load, 0 (idle) to 1000 (refusing). It is called before each heartbeat; nil means always idle.
-	Load func() uint32
+	// Loads returns the loads of the process's roles, 0 (idle) to 1000 (refusing). It is called before each heartbeat, never concurrently; nil
+	// means that there are none to advertise.
+	Loads func() []*scribev1.RoleLoad
 	// Store returns the identity of the process's store of payloads, "" while it is not known. It is called before each request; nil means that there is none.
 	Store func() string
 	// OnRefused is called once with the error if the cell refuses the process after Join or Keep has returned: another process has its id, or its store is not the
@@ -122,8 +123,8 @@ func newLease(control Registrar, cfg LeaseConfig) (*Lease, error) {
 	}
 	cfg.TTL = cmp.Or(cfg.TTL, defaultTTL)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	if cfg.Load == nil {
-		cfg.Load = func() uint32 { return 0 }
+	if cfg.Loads == nil {
+		cfg.Loads = func() []*scribev1.RoleLoad { return nil }
 	}
 	if cfg.Store == nil {
 		cfg.Store = func() string { return "" }
@@ -292,9 +293,9 @@ func (l *Lease) renewLease(ctx context.Context) error {
 	sent := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, l.ttl/3)
 	defer cancel()
-	store := l.cfg.Store()
+	store, loads := l.cfg.Store(), l.cfg.Loads()
 	res, err := l.control.Heartbeat(ctx, &scribev1.HeartbeatRequest{
-		Id: l.cfg.Member.GetId(), Load: l.cfg.Load(), Incarnation: l.cfg.Member.GetIncarnation(), Store: store, Traffic: l.cfg.Traffic(),
+		Id: l.cfg.Member.GetId(), Load: scribev1.JointLoad(loads), Loads: loads, Incarnation: l.cfg.Member.GetIncarnation(), Store: store, Traffic: l.cfg.Traffic(),
 	})
 	if rpc.ReasonOf(err) == scribev1.Reason_REASON_LEASE_EXPIRED {
 		if err = l.joinOnce(ctx); err != nil {
@@ -317,7 +318,8 @@ func (l *Lease) joinOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, max(l.cfg.TTL, time.Second))
 	defer cancel()
 	member := proto.CloneOf(l.cfg.Member)
-	member.Load, member.Store = l.cfg.Load(), l.cfg.Store()
+	member.Loads, member.Store = l.cfg.Loads(), l.cfg.Store()
+	member.Load = scribev1.JointLoad(member.GetLoads())
 	sent := time.Now()
 	resp, err := l.control.Join(ctx, &scribev1.JoinRequest{Member: member, Ttl: durationpb.New(l.cfg.TTL)})
 	if err != nil {

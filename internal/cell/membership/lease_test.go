@@ -152,7 +152,14 @@ func joined(t *testing.T, r *registrar, load func() uint32) (*Lease, func() stri
 	var mu sync.Mutex
 	var states []string
 	l, err := Join(t.Context(), r, LeaseConfig{
-		Member: &scribev1.Member{Id: "m"}, TTL: 9 * time.Second, Load: load,
+		Member: &scribev1.Member{Id: "m"}, TTL: 9 * time.Second,
+		Loads: func() []*scribev1.RoleLoad {
+			if load == nil {
+				return nil
+			}
+			l := load()
+			return []*scribev1.RoleLoad{{Role: scribev1.Role_ROLE_READPROXY, Load: min(2*l, 1000)}, {Role: scribev1.Role_ROLE_BATCHER, Load: l}}
+		},
 		OnChange: func(s LeaseState) {
 			mu.Lock()
 			defer mu.Unlock()

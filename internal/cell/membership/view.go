@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/proto"
@@ -57,6 +58,10 @@ type memberList struct {
 	last map[scribev1.Role][]*scribev1.Member
 	// replaced is closed when another list has replaced this one.
 	replaced chan struct{}
+	// sentAt is when the list was sent, by the clock of Member.joined_at, in Unix microseconds; received is when it came. sentAt is 0 for a
+	// list of an older control plane and for that of the file.
+	sentAt   int64
+	received time.Time
 }
 
 // newList returns the list that follows before; before is nil for the first.
@@ -134,13 +139,24 @@ func (v *View) Watch(role scribev1.Role) ([]*scribev1.Member, <-chan struct{}) {
 	return l.byRole[role], l.replaced
 }
 
+// AgeOf returns how long ago a member of the present list joined. known is false if the list does not tell.
+func (v *View) AgeOf(m *scribev1.Member) (age time.Duration, known bool) {
+	l := v.list.Load()
+	if l.sentAt == 0 || m.GetJoinedAt() == 0 {
+		return 0, false
+	}
+	return max(time.Duration(l.sentAt-m.GetJoinedAt())*time.Microsecond, 0) + time.Since(l.received), true
+}
+
 // applyList applies a list, and wakes its waiters unless it equals the last one. The file has no loads.
 func (v *View) applyList(msg *scribev1.WatchMembersResponse) (complete, changed bool) {
 	old, members := v.list.Load(), msg.GetMembers()
 	if slices.EqualFunc(old.all, members, func(a, b *scribev1.Member) bool { return proto.Equal(a, b) }) {
 		return true, false
 	}
-	v.list.Store(newList(members, old))
+	next := newList(members, old)
+	next.sentAt, next.received = msg.GetSentAt(), time.Now()
+	v.list.Store(next)
 	close(old.replaced)
 	return true, !sameIdentities(old.all, members)
 }

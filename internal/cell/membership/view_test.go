@@ -219,3 +219,26 @@ func TestViewConfig(t *testing.T) {
 		t.Errorf("Run after Close: %v", err)
 	}
 }
+
+// TestAgeOf: a member's age is by the clock of the list, whatever this process's clock says, and grows while no other list comes.
+func TestAgeOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v, err := NewView(DefaultViewConfig(), ViewDeps{Source: unused{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := &scribev1.Member{Id: "m", JoinedAt: 5e15}
+		v.applyList(&scribev1.WatchMembersResponse{Members: []*scribev1.Member{m}, SentAt: 5e15 + 2e6})
+		advance(3 * time.Second)
+		if age, known := v.AgeOf(m); !known || age != 5*time.Second {
+			t.Errorf("age %v, %v", age, known)
+		}
+		v.applyList(&scribev1.WatchMembersResponse{Members: []*scribev1.Member{m, {Id: "n"}}}) // of an older control plane
+		if age, known := v.AgeOf(m); known {
+			t.Errorf("age %v of a list without a time", age)
+		}
+	})
+}
+
+// unused is a source that nobody asks.
+type unused struct{ MemberSource }

@@ -39,6 +39,11 @@ func (b *Budget) Used() int64 {
 	return b.mu.account.Used()
 }
 
+// UsedPart returns the part of the limit that is charged, 0 to 1.
+func (b *Budget) UsedPart() float64 {
+	return min(max(float64(b.Used())/float64(max(b.limit, 1)), 0), 1)
+}
+
 // Admit charges n bytes and returns a function that releases them; repeated calls of it are harmless. It fails with
 // REASON_OVERLOADED and a retry hint if they do not fit now, and with REASON_TOO_LARGE if they never will.
 func (b *Budget) Admit(n int64) (release func(), err error) {

@@ -127,3 +127,14 @@ func BenchmarkCharge(b *testing.B) {
 		}
 	})
 }
+
+func TestUsedPart(t *testing.T) {
+	b := New("requests", 200)
+	if err := b.Charge(50); err != nil || b.UsedPart() != 0.25 {
+		t.Errorf("%v, %v is used", err, b.UsedPart())
+	}
+	b.Release(50)
+	if b.UsedPart() != 0 {
+		t.Errorf("%v is used at the end", b.UsedPart())
+	}
+}

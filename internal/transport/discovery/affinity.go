@@ -34,12 +34,13 @@ const (
 )
 
 // orderByAffinity orders instances for a key: first its home, which has the highest rendezvous weight; then its fallbacks, the
-// next ones by weight, starting with one that a salted hash chooses; then the others.
-func orderByAffinity(key uint64, urls []string) {
+// next ones by weight, starting with one that a salted hash chooses; then the others. It returns the number of fallbacks.
+func orderByAffinity(key uint64, urls []string) (n int) {
 	slices.SortFunc(urls, func(a, b string) int { return cmp.Compare(weightOf(key, b), weightOf(key, a)) })
-	if n := min(fallbacks, len(urls)-1); n > 1 {
+	if n = min(fallbacks, len(urls)-1); n > 1 {
 		rotateURLs(urls[1:1+n], int(weightOf(key^saltOfFallbacks, "")%uint64(n)))
 	}
+	return n
 }
 
 // FetchStats counts the calls and requests for payloads.

@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 
 	"scribe/internal/base/backoff"
+	"scribe/internal/base/balance"
 	"scribe/internal/base/entropy"
 	"scribe/internal/base/inflight"
 	"scribe/internal/format/record"
@@ -53,6 +54,7 @@ type Cell struct {
 	given     *rpc.AddressSet // the addresses in server; nil if they are invalid
 	invalid   error
 	random    *entropy.Source
+	began     time.Time
 	// retries bounds what fetches cost beyond their first tries.
 	retries *backoff.Budget
 	fetches struct{ calls, parts, repeats, waits, exhausted atomic.Uint64 }
@@ -72,7 +74,8 @@ type Cell struct {
 		clients map[roleInstance]any
 		// ordered are the instances whose last answer had WriteResponse.ordered.
 		ordered map[roleInstance]bool
-		turns   map[scribev1.Role]uint64 // with one counter, roles called alternately would always get the same instance
+		// choosers choose among the instances of a role.
+		choosers map[scribev1.Role]*balance.Chooser
 	}
 }
 
@@ -91,12 +94,12 @@ type viewRefresh struct {
 // New returns a view of the cell that server belongs to, which draws its choices from a source. With the text of an [rpc.AddressList]
 // the first of them that answers is the given address, until it is away. It sends no request before the first call.
 func New(t *rpc.Transport, server string, random *entropy.Source) *Cell {
-	c := &Cell{transport: t, server: server, control: rpc.NewControlClient(t, server), random: random, retries: backoff.NewBudget(retryShare, maxRetries)}
+	c := &Cell{transport: t, server: server, control: rpc.NewControlClient(t, server), random: random, began: time.Now(), retries: backoff.NewBudget(retryShare, maxRetries)}
 	c.given, c.invalid = t.Addresses(server)
 	c.mu.failed = make(map[roleInstance]time.Time)
 	c.mu.clients = make(map[roleInstance]any)
 	c.mu.ordered = make(map[roleInstance]bool)
-	c.mu.turns = make(map[scribev1.Role]uint64)
+	c.mu.choosers = make(map[scribev1.Role]*balance.Chooser)
 	return c
 }
 
@@ -109,8 +112,8 @@ type instanceChoice struct {
 	urls []string // the best first, recently failed ones last; never empty
 }
 
-// chooseInstances returns the instances of the first role that has any. The best one rotates from call to call. With a key, the
-// order is that of orderByAffinity.
+// chooseInstances returns the instances of the first role that has any. Without a key the best one is that which a [balance.Chooser]
+// chooses. With a key, the order is that of orderByAffinity.
 func (c *Cell) chooseInstances(ctx context.Context, key *uint64, roles ...scribev1.Role) (instanceChoice, error) {
 	if err := c.refreshView(ctx, roles); err != nil {
 		return instanceChoice{}, err
@@ -125,22 +128,34 @@ func (c *Cell) chooseInstances(ctx context.Context, key *uint64, roles ...scribe
 	}
 	urls := slices.Clone(c.mu.view.roles[role])
 	if key != nil {
-		orderByAffinity(*key, urls)
+		if n := orderByAffinity(*key, urls); n > 1 {
+			c.chooserOf(role).AvoidLoaded(c.now(), urls[1:1+n])
+		}
 		c.wellFirst(role, urls)
 		return instanceChoice{role, urls}, nil
 	}
-	turn, begun := c.mu.turns[role]
-	if !begun {
-		turn = c.random.Uint64() // clients that start together should not all begin with the same instance
+	chooser, now := c.chooserOf(role), c.now()
+	if well := c.wellFirst(role, urls); well > 0 {
+		chooser.Order(now, urls[:well])
+	} else {
+		chooser.Order(now, urls)
 	}
-	c.mu.turns[role] = turn + 1
-	well := c.wellFirst(role, urls)
-	for _, part := range [][]string{urls[:well], urls[well:]} {
-		if len(part) > 0 {
-			rotateURLs(part, int(turn%uint64(len(part))))
-		}
-	}
+	chooser.Choose(now, urls[0])
 	return instanceChoice{role, urls}, nil
+}
+
+// now returns the time of the choosers.
+func (c *Cell) now() time.Duration { return time.Since(c.began) }
+
+// chooserOf returns the chooser of a role. The mutex is held.
+func (c *Cell) chooserOf(role scribev1.Role) *balance.Chooser {
+	chooser := c.mu.choosers[role]
+	if chooser == nil {
+		chooser = balance.NewChooser(c.random)
+		chooser.SetInstances(c.now(), c.mu.view.reportsOf(role))
+		c.mu.choosers[role] = chooser
+	}
+	return chooser
 }
 
 // isFailing reports whether an instance is avoided. The mutex is held.
@@ -163,9 +178,9 @@ func (c *Cell) wellFirst(role scribev1.Role, urls []string) (well int) {
 	return well
 }
 
-// chooseLighter returns the instance for a long call: the less loaded one of two, the next in turn and a random other one. If the
-// given address offers the role but has recently failed or evicted such a call, other members are used.
-func (c *Cell) chooseLighter(ctx context.Context, role scribev1.Role) (roleInstance, error) {
+// chooseForStream returns the instance for a long call. If the given address offers the role but has recently failed or evicted such a call,
+// other members are used.
+func (c *Cell) chooseForStream(ctx context.Context, role scribev1.Role) (roleInstance, error) {
 	ch, err := c.chooseInstances(ctx, nil, role)
 	if err != nil {
 		return roleInstance{}, err
@@ -173,18 +188,12 @@ func (c *Cell) chooseLighter(ctx context.Context, role scribev1.Role) (roleInsta
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	failed := func(url string) bool { return c.isFailing(role, url) }
-	urls := ch.urls
-	if failed(urls[0]) { // then all have failed
+	best := ch.urls[0]
+	if failed(best) { // then all have failed
 		if others := slices.DeleteFunc(slices.Clone(c.mu.view.spare[role]), failed); len(others) > 0 {
-			c.random.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
-			urls = others
-		}
-	}
-	best := urls[0]
-	if len(urls) > 1 {
-		other := urls[1+c.random.IntN(len(urls)-1)]
-		if !failed(other) && c.mu.view.loads[other] < c.mu.view.loads[best] {
-			best = other
+			c.chooserOf(role).Order(c.now(), others)
+			c.chooserOf(role).Choose(c.now(), others[0])
+			best = others[0]
 		}
 	}
 	return roleInstance{role, best}, nil
@@ -199,12 +208,16 @@ func (c *Cell) reportOutcome(in roleInstance, err error) {
 	defer c.mu.Unlock()
 	if err == nil {
 		delete(c.mu.failed, in)
+		if c.mu.view.has(in) {
+			c.chooserOf(in.role).NoteOutcome(c.now(), in.url, true)
+			c.chooserOf(in.role).NoteAvoided(in.url, 0)
+		}
 		return
 	}
 	if !c.mu.view.has(in) {
 		return
 	}
-	pause := passOver
+	pause, fault := passOver, false
 	switch d := retry.Classify(err); {
 	case d.Class == retry.Overloaded:
 		if d.After > 0 {
@@ -215,8 +228,14 @@ func (c *Cell) reportOutcome(in roleInstance, err error) {
 		c.mu.due, c.mu.soon = time.Time{}, time.Time{}
 	default:
 		c.mu.due = c.mu.soon // the membership may have changed
+		fault = d.Reason != scribev1.Reason_REASON_SHUTTING_DOWN
 	}
 	c.mu.failed[in] = time.Now().Add(pause)
+	chooser, now := c.chooserOf(in.role), c.now()
+	chooser.NoteAvoided(in.url, now+pause)
+	if fault {
+		chooser.NoteOutcome(now, in.url, false)
+	}
 }
 
 // clientOf returns the client of an instance, and keeps it if the instance is in the view.
@@ -276,6 +295,9 @@ func (c *Cell) loadView(ctx context.Context, l *viewRefresh, old cellView, usabl
 	switch {
 	case err == nil:
 		c.mu.view, c.mu.late = found, refreshEvery
+		for role, chooser := range c.mu.choosers {
+			chooser.SetInstances(c.now(), found.reportsOf(role))
+		}
 		c.mu.due = now.Add(backoff.Jitter(c.random, refreshEvery, 0.1))
 		c.mu.soon = now.Add(refreshSoon)
 		maps.DeleteFunc(c.mu.failed, func(in roleInstance, until time.Time) bool { return !found.has(in) || now.After(until) })

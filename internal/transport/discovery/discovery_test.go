@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"scribe/internal/base/balance"
 	"scribe/internal/format/pointer"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -483,7 +485,7 @@ func TestStreamsGoToTheLessLoaded(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.start("cp", control)
 		busy, a, b := w.start("busy", readStream), w.start("a", readStream), w.start("b", readStream)
-		w.mu.members[1].Load = 900
+		w.mu.members[1].Load, w.mu.members[2].Load, w.mu.members[3].Load = 900, 20, 20
 		c := w.cell("cp")
 		for range 30 {
 			if err := stream(t.Context(), c); err != nil {
@@ -615,5 +617,148 @@ func TestBrokenInstances(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// Writes go where there is room: fewer to a write proxy that is clearly busier than the others, none that has to be noticed to one of an
+// older program, which does not tell its load.
+func TestWritesGoWhereThereIsRoom(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.start("cp", control)
+		busy, calm, older := w.start("busy", writeProxy), w.start("calm", writeProxy), w.start("older", writeProxy)
+		told := func(load uint32) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.mu.members[1].Loads = []*scribev1.RoleLoad{{Role: readStream, Load: 5}, {Role: writeProxy, Load: load}}
+			w.mu.members[2].Loads = []*scribev1.RoleLoad{{Role: readStream, Load: 999}, {Role: writeProxy, Load: 30}}
+			w.mu.members[3].Load = 700 // of a batcher in the same process
+		}
+		told(800)
+		c := w.cell("cp")
+		if _, err := c.Metalog(t.Context()); err == nil {
+			t.Fatal("there is no metalog")
+		}
+		calls := func(n int) (atBusy, atCalm, atOlder int) {
+			for range n {
+				if err := write(t.Context(), c); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return busy.took("write"), calm.took("write"), older.took("write")
+		}
+		if b, ca, o := calls(60); b > 6 || ca < 26 || o < 26 {
+			t.Errorf("with one busy: %d, %d and %d calls of 60", b, ca, o)
+		}
+		told(30)
+		for range 60 {
+			pass(time.Second)
+			calls(3)
+		}
+		if b, ca, o := calls(60); b < 18 || ca < 18 || o < 18 {
+			t.Errorf("afterwards: %d, %d and %d calls of 60", b, ca, o)
+		}
+	})
+}
+
+// A write proxy that has just started gets few calls at first, by the time of the cell; one that started long ago is not taken for new.
+func TestNewInstancesWarmUp(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.start("cp", control)
+		fresh, old := w.start("fresh", writeProxy), w.start("old", writeProxy)
+		w.mu.listedAt = 1e15 // the cell's clock is far from that of the client
+		w.mu.members[1].JoinedAt, w.mu.members[2].JoinedAt = w.mu.listedAt-1e6, w.mu.listedAt-3600e6
+		c := w.cell("cp")
+		calls := func(n int) (atFresh, atOld int) {
+			for range n {
+				if err := write(t.Context(), c); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return fresh.took("write"), old.took("write")
+		}
+		if f, o := calls(90); f < 5 || f > 15 {
+			t.Errorf("%d calls to the new one, %d to the other", f, o)
+		}
+		pass(45 * time.Second)
+		if f, o := calls(90); f < 35 {
+			t.Errorf("%d calls to the new one, %d to the other after 45 s", f, o)
+		}
+	})
+}
+
+// Fallbacks of a blob's home that are clearly busier than others come last; the home stays.
+func TestBusyFallbacksComeLast(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.start("cp", control)
+		for i := range 4 {
+			w.start(fmt.Sprint("proxy", i), readProxy)
+		}
+		order := func(loads ...uint32) []string {
+			for i, load := range loads {
+				w.mu.members[1+i].Loads = []*scribev1.RoleLoad{{Role: readProxy, Load: load}}
+			}
+			key := uint64(77)
+			ch, err := w.cell("cp").chooseInstances(t.Context(), &key, readProxy)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return ch.urls
+		}
+		calm := order(0, 0, 0, 0)
+		for at := range calm {
+			loads := make([]uint32, 4)
+			for i := range loads {
+				if url(fmt.Sprint("proxy", i)) == calm[at] {
+					loads[i] = 900
+				}
+			}
+			want := slices.Clone(calm)
+			if at > 0 {
+				want = append(slices.Delete(want, at, at+1), calm[at])
+			}
+			if got := order(loads...); !slices.Equal(got, want) {
+				t.Errorf("number %d is busy: %v, want %v", at, got, want)
+			}
+		}
+	})
+}
+
+// A write proxy that fails at once, and so is idle, does not make the one that works look busy.
+func TestFastFailureIsNotTheNorm(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.start("cp", control)
+		w.start("broken", writeProxy).write = func(context.Context) error { return rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "no disk") }
+		w.start("well", writeProxy)
+		w.mu.members[1].Loads = []*scribev1.RoleLoad{{Role: writeProxy, Load: 1}}
+		w.mu.members[2].Loads = []*scribev1.RoleLoad{{Role: writeProxy, Load: 600}}
+		c := w.cell("cp")
+		for range 240 { // the first decision could not know that it fails
+			pass(250 * time.Millisecond)
+			_ = write(t.Context(), c)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if got := c.mu.choosers[writeProxy].Weight(url("well")); got != 1 {
+			t.Errorf("the weight of the one that works is %v", got)
+		}
+		if got := c.mu.choosers[writeProxy].Weight(url("broken")); got > 0.3 {
+			t.Errorf("the weight of the one that fails is %v", got)
+		}
+	})
+}
+
+// An instance that joins again, since its lease had expired, is not one that has just started.
+func TestJoinedAgain(t *testing.T) {
+	report := func(incarnation string, joinedAt int64) balance.Report {
+		st := &scribev1.GetStatusResponse{MembersAt: 9e15, Members: []*scribev1.Member{{
+			Id: "w", Url: "http://w", Roles: []scribev1.Role{writeProxy}, Incarnation: incarnation, JoinedAt: joinedAt,
+		}}}
+		return membersOf(st).reportsOf(writeProxy)[0]
+	}
+	if a, b, other := report("x", 5e15), report("x", 8e15), report("y", 8e15); a.Start != b.Start || a.Start == other.Start || a.Start == 0 {
+		t.Errorf("starts %d, %d and %d", a.Start, b.Start, other.Start)
+	}
+	if a, b := report("", 5e15), report("", 8e15); a.Start == b.Start {
+		t.Error("two starts of an older program are one")
 	}
 }

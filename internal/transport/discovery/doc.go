@@ -9,8 +9,8 @@
 // Each blob has a home, the instance that rendezvous hashing selects. Calls for its payloads go there, so that caches do not fill
 // with copies; a request for several blobs is split. If the home is overloaded and its retry hint is short, the call is repeated
 // there once. Otherwise it goes to one of a few fallbacks, chosen by a salted hash of the blob: the overflow of one home is
-// spread over all instances, but that of one blob goes to the same instance, which soon caches it too. Other calls rotate over
-// the instances. An instance that fails is avoided for a while, and so is one whose caller ended a call because of it
+// spread over all instances, but that of one blob goes to the same instance, which soon caches it too. Other calls go to a
+// few instances in turn, fewer to those that are clearly more loaded than the others or have just started ([scribe/internal/base/balance]). An instance that fails is avoided for a while, and so is one whose caller ended a call because of it
 // ([ErrBroken]). An expired deadline alone does not count, since the caller may have set it too short.
 //
 // # Failures

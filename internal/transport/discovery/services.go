@@ -73,7 +73,7 @@ var ErrBroken = errors.New("discovery: the instance is broken")
 // while if it evicts a stream because others have less load, if the connection breaks, or if the caller reports it as broken
 // (ErrBroken).
 func (s readStreamService) Stream(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) error {
-	in, err := s.c.chooseLighter(ctx, scribev1.Role_ROLE_READSTREAM)
+	in, err := s.c.chooseForStream(ctx, scribev1.Role_ROLE_READSTREAM)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,9 @@ package discovery
 
 import (
 	"slices"
+	"time"
 
+	"scribe/internal/base/balance"
 	"scribe/internal/base/entropy"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -12,8 +14,10 @@ import (
 type cellView struct {
 	roles   map[scribev1.Role][]string // base URLs, each once
 	spare   map[scribev1.Role][]string // members that offer a role in addition to the given address, which is used first
-	loads   map[string]uint32          // of members, by base URL
 	members map[string]string          // base URLs by member id
+	listed  []*scribev1.Member         // those that have a URL
+	// listedAt is when the members were listed, by the clock of Member.joined_at, in Unix microseconds; 0 if it is not known.
+	listedAt int64
 }
 
 // viewOf returns the view that the given address reports. The roles that it offers are used there. Other members with these roles
@@ -57,14 +61,14 @@ func viewFrom(st *scribev1.GetStatusResponse, url string, old cellView) cellView
 func membersOf(st *scribev1.GetStatusResponse) cellView {
 	v := cellView{
 		roles: make(map[scribev1.Role][]string), spare: make(map[scribev1.Role][]string),
-		loads: make(map[string]uint32), members: make(map[string]string),
+		members: make(map[string]string), listedAt: st.GetMembersAt(),
 	}
 	for _, m := range st.GetMembers() {
 		if m.GetUrl() == "" {
 			continue // can't be reached
 		}
 		v.members[m.GetId()] = m.GetUrl()
-		v.loads[m.GetUrl()] = m.GetLoad()
+		v.listed = append(v.listed, m)
 		for _, r := range m.GetRoles() {
 			if r != scribev1.Role_ROLE_SCRIBED {
 				v.add(r, m.GetUrl())
@@ -72,6 +76,22 @@ func membersOf(st *scribev1.GetStatusResponse) cellView {
 		}
 	}
 	return v
+}
+
+// reportsOf returns what the members say of their loads in a role.
+func (v cellView) reportsOf(role scribev1.Role) (reports []balance.Report) {
+	for _, m := range v.listed {
+		if !slices.Contains(m.GetRoles(), role) {
+			continue
+		}
+		r := balance.Report{ID: m.GetUrl()}
+		r.Load, r.Known = m.LoadOf(role)
+		if v.listedAt != 0 && m.GetJoinedAt() != 0 {
+			r.Start, r.Age = balance.StartOf(m.GetIncarnation(), m.GetJoinedAt()), max(time.Duration(v.listedAt-m.GetJoinedAt())*time.Microsecond, 0)
+		}
+		reports = append(reports, r)
+	}
+	return reports
 }
 
 func (v cellView) add(r scribev1.Role, url string) {

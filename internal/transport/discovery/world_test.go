@@ -31,6 +31,7 @@ type world struct {
 		processes map[string]*process // by host
 		silent    map[string]bool     // hosts that neither answer nor refuse
 		members   []*scribev1.Member
+		listedAt  int64 // what the cell's clock says
 	}
 }
 
@@ -190,7 +191,7 @@ func (p *process) GetStatus(ctx context.Context, _ *scribev1.GetStatusRequest) (
 	}
 	p.world.mu.Lock()
 	defer p.world.mu.Unlock()
-	return &scribev1.GetStatusResponse{Roles: p.roles, Members: slices.Clone(p.world.mu.members)}, nil
+	return &scribev1.GetStatusResponse{Roles: p.roles, Members: slices.Clone(p.world.mu.members), MembersAt: p.world.mu.listedAt}, nil
 }
 
 func (p *process) Write(ctx context.Context, _ *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {

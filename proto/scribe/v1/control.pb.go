@@ -1449,7 +1449,7 @@ type Member struct {
 	Url string `protobuf:"bytes,3,opt,name=url,proto3" json:"url,omitempty"`
 	// A small number that no other live member has: writer slot of its physical shards. Below 65,000; the server's choice.
 	Slot uint32 `protobuf:"varint,4,opt,name=slot,proto3" json:"slot,omitempty"`
-	// 0 (idle) to 1000 (refusing): weighs its share of new work.
+	// 0 (idle) to 1000 (refusing): that of its batcher or its read stream, the busier one, for builds that do not know Member.loads.
 	Load uint32 `protobuf:"varint,5,opt,name=load,proto3" json:"load,omitempty"`
 	// When it joined, Unix microseconds.
 	JoinedAt int64 `protobuf:"varint,6,opt,name=joined_at,json=joinedAt,proto3" json:"joined_at,omitempty"`
@@ -1463,6 +1463,9 @@ type Member struct {
 	SharesQuotas bool `protobuf:"varint,50,opt,name=shares_quotas,json=sharesQuotas,proto3" json:"shares_quotas,omitempty"`
 	// It knows the categories of the cell itself, whose names begin with '_'. Builds before that take such names for damage.
 	OwnCategories bool `protobuf:"varint,91,opt,name=own_categories,json=ownCategories,proto3" json:"own_categories,omitempty"`
+	// The loads of its roles, by which callers choose. At most 16. Builds before that have none: their batcher and read stream have Member.load, and their other
+	// roles are taken to have the load that is typical for the others.
+	Loads         []*RoleLoad `protobuf:"bytes,73,rep,name=loads,proto3" json:"loads,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1574,6 +1577,67 @@ func (x *Member) GetOwnCategories() bool {
 	return false
 }
 
+func (x *Member) GetLoads() []*RoleLoad {
+	if x != nil {
+		return x.Loads
+	}
+	return nil
+}
+
+// RoleLoad is how busy a role of a process is.
+type RoleLoad struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Role  Role                   `protobuf:"varint,1,opt,name=role,proto3,enum=scribe.v1.Role" json:"role,omitempty"`
+	// 0 (idle) to 1000 (refusing).
+	Load          uint32 `protobuf:"varint,2,opt,name=load,proto3" json:"load,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RoleLoad) Reset() {
+	*x = RoleLoad{}
+	mi := &file_scribe_v1_control_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RoleLoad) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RoleLoad) ProtoMessage() {}
+
+func (x *RoleLoad) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RoleLoad.ProtoReflect.Descriptor instead.
+func (*RoleLoad) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *RoleLoad) GetRole() Role {
+	if x != nil {
+		return x.Role
+	}
+	return Role_ROLE_UNSPECIFIED
+}
+
+func (x *RoleLoad) GetLoad() uint32 {
+	if x != nil {
+		return x.Load
+	}
+	return 0
+}
+
 // JoinRequest registers a member.
 type JoinRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1587,7 +1651,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[19]
+	mi := &file_scribe_v1_control_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1599,7 +1663,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[19]
+	mi := &file_scribe_v1_control_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1612,7 +1676,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{19}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *JoinRequest) GetMember() *Member {
@@ -1642,7 +1706,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[20]
+	mi := &file_scribe_v1_control_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1654,7 +1718,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[20]
+	mi := &file_scribe_v1_control_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1667,7 +1731,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{20}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *JoinResponse) GetMember() *Member {
@@ -1689,21 +1753,23 @@ type HeartbeatRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The member's id.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Its load now.
+	// Member.load now.
 	Load uint32 `protobuf:"varint,2,opt,name=load,proto3" json:"load,omitempty"`
 	// Member.incarnation. Another one than the lease's is REASON_MEMBER_REFUSED: another process has taken the id over.
 	Incarnation string `protobuf:"bytes,40,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	// Member.store. Another one than the cell's is REASON_MEMBER_REFUSED.
 	Store string `protobuf:"bytes,41,opt,name=store,proto3" json:"store,omitempty"`
 	// What its write proxy has sent since the last heartbeat, of the busiest logical shards: at most 1,000, the busiest first.
-	Traffic       []*ShardTraffic `protobuf:"bytes,62,rep,name=traffic,proto3" json:"traffic,omitempty"`
+	Traffic []*ShardTraffic `protobuf:"bytes,62,rep,name=traffic,proto3" json:"traffic,omitempty"`
+	// Member.loads now.
+	Loads         []*RoleLoad `protobuf:"bytes,73,rep,name=loads,proto3" json:"loads,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HeartbeatRequest) Reset() {
 	*x = HeartbeatRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[21]
+	mi := &file_scribe_v1_control_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1715,7 +1781,7 @@ func (x *HeartbeatRequest) String() string {
 func (*HeartbeatRequest) ProtoMessage() {}
 
 func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[21]
+	mi := &file_scribe_v1_control_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1728,7 +1794,7 @@ func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*HeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{21}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *HeartbeatRequest) GetId() string {
@@ -1766,6 +1832,13 @@ func (x *HeartbeatRequest) GetTraffic() []*ShardTraffic {
 	return nil
 }
 
+func (x *HeartbeatRequest) GetLoads() []*RoleLoad {
+	if x != nil {
+		return x.Loads
+	}
+	return nil
+}
+
 // HeartbeatResponse acknowledges. A lease that has ended is REASON_LEASE_EXPIRED.
 type HeartbeatResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1777,7 +1850,7 @@ type HeartbeatResponse struct {
 
 func (x *HeartbeatResponse) Reset() {
 	*x = HeartbeatResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[22]
+	mi := &file_scribe_v1_control_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1789,7 +1862,7 @@ func (x *HeartbeatResponse) String() string {
 func (*HeartbeatResponse) ProtoMessage() {}
 
 func (x *HeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[22]
+	mi := &file_scribe_v1_control_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1802,7 +1875,7 @@ func (x *HeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*HeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{22}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *HeartbeatResponse) GetStoreUnchecked() bool {
@@ -1825,7 +1898,7 @@ type LeaveRequest struct {
 
 func (x *LeaveRequest) Reset() {
 	*x = LeaveRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[23]
+	mi := &file_scribe_v1_control_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1837,7 +1910,7 @@ func (x *LeaveRequest) String() string {
 func (*LeaveRequest) ProtoMessage() {}
 
 func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[23]
+	mi := &file_scribe_v1_control_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1850,7 +1923,7 @@ func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveRequest.ProtoReflect.Descriptor instead.
 func (*LeaveRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{23}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *LeaveRequest) GetId() string {
@@ -1876,7 +1949,7 @@ type LeaveResponse struct {
 
 func (x *LeaveResponse) Reset() {
 	*x = LeaveResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[24]
+	mi := &file_scribe_v1_control_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1888,7 +1961,7 @@ func (x *LeaveResponse) String() string {
 func (*LeaveResponse) ProtoMessage() {}
 
 func (x *LeaveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[24]
+	mi := &file_scribe_v1_control_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1901,7 +1974,7 @@ func (x *LeaveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveResponse.ProtoReflect.Descriptor instead.
 func (*LeaveResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{24}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{25}
 }
 
 // ListMembersRequest asks for members.
@@ -1915,7 +1988,7 @@ type ListMembersRequest struct {
 
 func (x *ListMembersRequest) Reset() {
 	*x = ListMembersRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[25]
+	mi := &file_scribe_v1_control_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1927,7 +2000,7 @@ func (x *ListMembersRequest) String() string {
 func (*ListMembersRequest) ProtoMessage() {}
 
 func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[25]
+	mi := &file_scribe_v1_control_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1940,7 +2013,7 @@ func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersRequest.ProtoReflect.Descriptor instead.
 func (*ListMembersRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{25}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListMembersRequest) GetRole() Role {
@@ -1961,7 +2034,7 @@ type ListMembersResponse struct {
 
 func (x *ListMembersResponse) Reset() {
 	*x = ListMembersResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[26]
+	mi := &file_scribe_v1_control_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1973,7 +2046,7 @@ func (x *ListMembersResponse) String() string {
 func (*ListMembersResponse) ProtoMessage() {}
 
 func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[26]
+	mi := &file_scribe_v1_control_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1986,7 +2059,7 @@ func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersResponse.ProtoReflect.Descriptor instead.
 func (*ListMembersResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{26}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListMembersResponse) GetMembers() []*Member {
@@ -2007,7 +2080,7 @@ type WatchMembersRequest struct {
 
 func (x *WatchMembersRequest) Reset() {
 	*x = WatchMembersRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[27]
+	mi := &file_scribe_v1_control_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2019,7 +2092,7 @@ func (x *WatchMembersRequest) String() string {
 func (*WatchMembersRequest) ProtoMessage() {}
 
 func (x *WatchMembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[27]
+	mi := &file_scribe_v1_control_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2032,7 +2105,7 @@ func (x *WatchMembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchMembersRequest.ProtoReflect.Descriptor instead.
 func (*WatchMembersRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{27}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WatchMembersRequest) GetHeartbeat() *durationpb.Duration {
@@ -2046,14 +2119,16 @@ func (x *WatchMembersRequest) GetHeartbeat() *durationpb.Duration {
 type WatchMembersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// By id.
-	Members       []*Member `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
+	Members []*Member `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
+	// When it was sent, by the clock of Member.joined_at, Unix microseconds: the difference is how long ago a member started. Older control planes do not say so.
+	SentAt        int64 `protobuf:"varint,73,opt,name=sent_at,json=sentAt,proto3" json:"sent_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchMembersResponse) Reset() {
 	*x = WatchMembersResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[28]
+	mi := &file_scribe_v1_control_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2065,7 +2140,7 @@ func (x *WatchMembersResponse) String() string {
 func (*WatchMembersResponse) ProtoMessage() {}
 
 func (x *WatchMembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[28]
+	mi := &file_scribe_v1_control_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2078,7 +2153,7 @@ func (x *WatchMembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchMembersResponse.ProtoReflect.Descriptor instead.
 func (*WatchMembersResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{28}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *WatchMembersResponse) GetMembers() []*Member {
@@ -2086,6 +2161,13 @@ func (x *WatchMembersResponse) GetMembers() []*Member {
 		return x.Members
 	}
 	return nil
+}
+
+func (x *WatchMembersResponse) GetSentAt() int64 {
+	if x != nil {
+		return x.SentAt
+	}
+	return 0
 }
 
 // GetStatusRequest asks for a description.
@@ -2097,7 +2179,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[29]
+	mi := &file_scribe_v1_control_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2109,7 +2191,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[29]
+	mi := &file_scribe_v1_control_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2122,7 +2204,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{29}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{30}
 }
 
 // GetStatusResponse describes a cell as one of its processes sees it.
@@ -2146,13 +2228,15 @@ type GetStatusResponse struct {
 	// there were. Operators see it; nobody routes by it.
 	KnownMembers    []*Member `protobuf:"bytes,90,rep,name=known_members,json=knownMembers,proto3" json:"known_members,omitempty"`
 	KnownCategories uint64    `protobuf:"varint,91,opt,name=known_categories,json=knownCategories,proto3" json:"known_categories,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// When the members were asked for: WatchMembersResponse.sent_at.
+	MembersAt     int64 `protobuf:"varint,73,opt,name=members_at,json=membersAt,proto3" json:"members_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[30]
+	mi := &file_scribe_v1_control_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2164,7 +2248,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[30]
+	mi := &file_scribe_v1_control_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2177,7 +2261,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{30}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *GetStatusResponse) GetVersion() string {
@@ -2243,6 +2327,13 @@ func (x *GetStatusResponse) GetKnownCategories() uint64 {
 	return 0
 }
 
+func (x *GetStatusResponse) GetMembersAt() int64 {
+	if x != nil {
+		return x.MembersAt
+	}
+	return 0
+}
+
 // ControlLeadership says which of the control planes that share a store leads.
 type ControlLeadership struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2261,7 +2352,7 @@ type ControlLeadership struct {
 
 func (x *ControlLeadership) Reset() {
 	*x = ControlLeadership{}
-	mi := &file_scribe_v1_control_proto_msgTypes[31]
+	mi := &file_scribe_v1_control_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2273,7 +2364,7 @@ func (x *ControlLeadership) String() string {
 func (*ControlLeadership) ProtoMessage() {}
 
 func (x *ControlLeadership) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[31]
+	mi := &file_scribe_v1_control_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2286,7 +2377,7 @@ func (x *ControlLeadership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlLeadership.ProtoReflect.Descriptor instead.
 func (*ControlLeadership) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{31}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ControlLeadership) GetInstance() string {
@@ -2337,7 +2428,7 @@ type ListDroppedRequest struct {
 
 func (x *ListDroppedRequest) Reset() {
 	*x = ListDroppedRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[32]
+	mi := &file_scribe_v1_control_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2349,7 +2440,7 @@ func (x *ListDroppedRequest) String() string {
 func (*ListDroppedRequest) ProtoMessage() {}
 
 func (x *ListDroppedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[32]
+	mi := &file_scribe_v1_control_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2362,7 +2453,7 @@ func (x *ListDroppedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDroppedRequest.ProtoReflect.Descriptor instead.
 func (*ListDroppedRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{32}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListDroppedRequest) GetAfter() uint32 {
@@ -2392,7 +2483,7 @@ type ListDroppedResponse struct {
 
 func (x *ListDroppedResponse) Reset() {
 	*x = ListDroppedResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[33]
+	mi := &file_scribe_v1_control_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2404,7 +2495,7 @@ func (x *ListDroppedResponse) String() string {
 func (*ListDroppedResponse) ProtoMessage() {}
 
 func (x *ListDroppedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[33]
+	mi := &file_scribe_v1_control_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2417,7 +2508,7 @@ func (x *ListDroppedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDroppedResponse.ProtoReflect.Descriptor instead.
 func (*ListDroppedResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{33}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListDroppedResponse) GetCategories() []*Category {
@@ -2445,7 +2536,7 @@ type ForgetDroppedRequest struct {
 
 func (x *ForgetDroppedRequest) Reset() {
 	*x = ForgetDroppedRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[34]
+	mi := &file_scribe_v1_control_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2457,7 +2548,7 @@ func (x *ForgetDroppedRequest) String() string {
 func (*ForgetDroppedRequest) ProtoMessage() {}
 
 func (x *ForgetDroppedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[34]
+	mi := &file_scribe_v1_control_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2470,7 +2561,7 @@ func (x *ForgetDroppedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetDroppedRequest.ProtoReflect.Descriptor instead.
 func (*ForgetDroppedRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{34}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ForgetDroppedRequest) GetIds() []uint32 {
@@ -2489,7 +2580,7 @@ type ForgetDroppedResponse struct {
 
 func (x *ForgetDroppedResponse) Reset() {
 	*x = ForgetDroppedResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[35]
+	mi := &file_scribe_v1_control_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2501,7 +2592,7 @@ func (x *ForgetDroppedResponse) String() string {
 func (*ForgetDroppedResponse) ProtoMessage() {}
 
 func (x *ForgetDroppedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[35]
+	mi := &file_scribe_v1_control_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2514,7 +2605,7 @@ func (x *ForgetDroppedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetDroppedResponse.ProtoReflect.Descriptor instead.
 func (*ForgetDroppedResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{35}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{36}
 }
 
 // Pin is what readers of a category still need.
@@ -2530,7 +2621,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_scribe_v1_control_proto_msgTypes[36]
+	mi := &file_scribe_v1_control_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2542,7 +2633,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[36]
+	mi := &file_scribe_v1_control_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2555,7 +2646,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{36}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Pin) GetCategory() uint32 {
@@ -2587,7 +2678,7 @@ type HoldPinsRequest struct {
 
 func (x *HoldPinsRequest) Reset() {
 	*x = HoldPinsRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[37]
+	mi := &file_scribe_v1_control_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2599,7 +2690,7 @@ func (x *HoldPinsRequest) String() string {
 func (*HoldPinsRequest) ProtoMessage() {}
 
 func (x *HoldPinsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[37]
+	mi := &file_scribe_v1_control_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2612,7 +2703,7 @@ func (x *HoldPinsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldPinsRequest.ProtoReflect.Descriptor instead.
 func (*HoldPinsRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{37}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *HoldPinsRequest) GetHolder() string {
@@ -2645,7 +2736,7 @@ type HoldPinsResponse struct {
 
 func (x *HoldPinsResponse) Reset() {
 	*x = HoldPinsResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[38]
+	mi := &file_scribe_v1_control_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2657,7 +2748,7 @@ func (x *HoldPinsResponse) String() string {
 func (*HoldPinsResponse) ProtoMessage() {}
 
 func (x *HoldPinsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[38]
+	mi := &file_scribe_v1_control_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2670,7 +2761,7 @@ func (x *HoldPinsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldPinsResponse.ProtoReflect.Descriptor instead.
 func (*HoldPinsResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{38}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{39}
 }
 
 // ListPinsRequest asks for pins.
@@ -2682,7 +2773,7 @@ type ListPinsRequest struct {
 
 func (x *ListPinsRequest) Reset() {
 	*x = ListPinsRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[39]
+	mi := &file_scribe_v1_control_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2694,7 +2785,7 @@ func (x *ListPinsRequest) String() string {
 func (*ListPinsRequest) ProtoMessage() {}
 
 func (x *ListPinsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[39]
+	mi := &file_scribe_v1_control_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2707,7 +2798,7 @@ func (x *ListPinsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPinsRequest.ProtoReflect.Descriptor instead.
 func (*ListPinsRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{39}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{40}
 }
 
 // ListPinsResponse holds them.
@@ -2723,7 +2814,7 @@ type ListPinsResponse struct {
 
 func (x *ListPinsResponse) Reset() {
 	*x = ListPinsResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[40]
+	mi := &file_scribe_v1_control_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2735,7 +2826,7 @@ func (x *ListPinsResponse) String() string {
 func (*ListPinsResponse) ProtoMessage() {}
 
 func (x *ListPinsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[40]
+	mi := &file_scribe_v1_control_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2748,7 +2839,7 @@ func (x *ListPinsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPinsResponse.ProtoReflect.Descriptor instead.
 func (*ListPinsResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{40}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListPinsResponse) GetPins() []*Pin {
@@ -2784,7 +2875,7 @@ type ShareQuotasRequest struct {
 
 func (x *ShareQuotasRequest) Reset() {
 	*x = ShareQuotasRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[41]
+	mi := &file_scribe_v1_control_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2796,7 +2887,7 @@ func (x *ShareQuotasRequest) String() string {
 func (*ShareQuotasRequest) ProtoMessage() {}
 
 func (x *ShareQuotasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[41]
+	mi := &file_scribe_v1_control_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2809,7 +2900,7 @@ func (x *ShareQuotasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareQuotasRequest.ProtoReflect.Descriptor instead.
 func (*ShareQuotasRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{41}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ShareQuotasRequest) GetMember() string {
@@ -2864,7 +2955,7 @@ type QuotaDemand struct {
 
 func (x *QuotaDemand) Reset() {
 	*x = QuotaDemand{}
-	mi := &file_scribe_v1_control_proto_msgTypes[42]
+	mi := &file_scribe_v1_control_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2876,7 +2967,7 @@ func (x *QuotaDemand) String() string {
 func (*QuotaDemand) ProtoMessage() {}
 
 func (x *QuotaDemand) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[42]
+	mi := &file_scribe_v1_control_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2889,7 +2980,7 @@ func (x *QuotaDemand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotaDemand.ProtoReflect.Descriptor instead.
 func (*QuotaDemand) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{42}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *QuotaDemand) GetCategory() uint32 {
@@ -2931,7 +3022,7 @@ type ShareQuotasResponse struct {
 
 func (x *ShareQuotasResponse) Reset() {
 	*x = ShareQuotasResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[43]
+	mi := &file_scribe_v1_control_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2943,7 +3034,7 @@ func (x *ShareQuotasResponse) String() string {
 func (*ShareQuotasResponse) ProtoMessage() {}
 
 func (x *ShareQuotasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[43]
+	mi := &file_scribe_v1_control_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2956,7 +3047,7 @@ func (x *ShareQuotasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareQuotasResponse.ProtoReflect.Descriptor instead.
 func (*ShareQuotasResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{43}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ShareQuotasResponse) GetLeases() []*QuotaLease {
@@ -2981,7 +3072,7 @@ type QuotaLease struct {
 
 func (x *QuotaLease) Reset() {
 	*x = QuotaLease{}
-	mi := &file_scribe_v1_control_proto_msgTypes[44]
+	mi := &file_scribe_v1_control_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2993,7 +3084,7 @@ func (x *QuotaLease) String() string {
 func (*QuotaLease) ProtoMessage() {}
 
 func (x *QuotaLease) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[44]
+	mi := &file_scribe_v1_control_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3006,7 +3097,7 @@ func (x *QuotaLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotaLease.ProtoReflect.Descriptor instead.
 func (*QuotaLease) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{44}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *QuotaLease) GetCategory() uint32 {
@@ -3050,7 +3141,7 @@ type TenantQuota struct {
 
 func (x *TenantQuota) Reset() {
 	*x = TenantQuota{}
-	mi := &file_scribe_v1_control_proto_msgTypes[45]
+	mi := &file_scribe_v1_control_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3062,7 +3153,7 @@ func (x *TenantQuota) String() string {
 func (*TenantQuota) ProtoMessage() {}
 
 func (x *TenantQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[45]
+	mi := &file_scribe_v1_control_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3075,7 +3166,7 @@ func (x *TenantQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantQuota.ProtoReflect.Descriptor instead.
 func (*TenantQuota) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{45}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *TenantQuota) GetOwner() string {
@@ -3131,7 +3222,7 @@ type TenantQuotas struct {
 
 func (x *TenantQuotas) Reset() {
 	*x = TenantQuotas{}
-	mi := &file_scribe_v1_control_proto_msgTypes[46]
+	mi := &file_scribe_v1_control_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3143,7 +3234,7 @@ func (x *TenantQuotas) String() string {
 func (*TenantQuotas) ProtoMessage() {}
 
 func (x *TenantQuotas) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[46]
+	mi := &file_scribe_v1_control_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3156,7 +3247,7 @@ func (x *TenantQuotas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantQuotas.ProtoReflect.Descriptor instead.
 func (*TenantQuotas) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{46}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *TenantQuotas) GetQuotas() []*TenantQuota {
@@ -3177,7 +3268,7 @@ type SetTenantQuotaRequest struct {
 
 func (x *SetTenantQuotaRequest) Reset() {
 	*x = SetTenantQuotaRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[47]
+	mi := &file_scribe_v1_control_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3189,7 +3280,7 @@ func (x *SetTenantQuotaRequest) String() string {
 func (*SetTenantQuotaRequest) ProtoMessage() {}
 
 func (x *SetTenantQuotaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[47]
+	mi := &file_scribe_v1_control_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3202,7 +3293,7 @@ func (x *SetTenantQuotaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTenantQuotaRequest.ProtoReflect.Descriptor instead.
 func (*SetTenantQuotaRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{47}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *SetTenantQuotaRequest) GetQuota() *TenantQuota {
@@ -3223,7 +3314,7 @@ type SetTenantQuotaResponse struct {
 
 func (x *SetTenantQuotaResponse) Reset() {
 	*x = SetTenantQuotaResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[48]
+	mi := &file_scribe_v1_control_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3235,7 +3326,7 @@ func (x *SetTenantQuotaResponse) String() string {
 func (*SetTenantQuotaResponse) ProtoMessage() {}
 
 func (x *SetTenantQuotaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[48]
+	mi := &file_scribe_v1_control_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3248,7 +3339,7 @@ func (x *SetTenantQuotaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTenantQuotaResponse.ProtoReflect.Descriptor instead.
 func (*SetTenantQuotaResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{48}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *SetTenantQuotaResponse) GetQuota() *TenantQuota {
@@ -3270,7 +3361,7 @@ type RemoveTenantQuotaRequest struct {
 
 func (x *RemoveTenantQuotaRequest) Reset() {
 	*x = RemoveTenantQuotaRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[49]
+	mi := &file_scribe_v1_control_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3282,7 +3373,7 @@ func (x *RemoveTenantQuotaRequest) String() string {
 func (*RemoveTenantQuotaRequest) ProtoMessage() {}
 
 func (x *RemoveTenantQuotaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[49]
+	mi := &file_scribe_v1_control_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3295,7 +3386,7 @@ func (x *RemoveTenantQuotaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveTenantQuotaRequest.ProtoReflect.Descriptor instead.
 func (*RemoveTenantQuotaRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{49}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *RemoveTenantQuotaRequest) GetOwner() string {
@@ -3321,7 +3412,7 @@ type RemoveTenantQuotaResponse struct {
 
 func (x *RemoveTenantQuotaResponse) Reset() {
 	*x = RemoveTenantQuotaResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[50]
+	mi := &file_scribe_v1_control_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3333,7 +3424,7 @@ func (x *RemoveTenantQuotaResponse) String() string {
 func (*RemoveTenantQuotaResponse) ProtoMessage() {}
 
 func (x *RemoveTenantQuotaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[50]
+	mi := &file_scribe_v1_control_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3346,7 +3437,7 @@ func (x *RemoveTenantQuotaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveTenantQuotaResponse.ProtoReflect.Descriptor instead.
 func (*RemoveTenantQuotaResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{50}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{51}
 }
 
 // ListTenantQuotasRequest asks for the quotas of tenants.
@@ -3358,7 +3449,7 @@ type ListTenantQuotasRequest struct {
 
 func (x *ListTenantQuotasRequest) Reset() {
 	*x = ListTenantQuotasRequest{}
-	mi := &file_scribe_v1_control_proto_msgTypes[51]
+	mi := &file_scribe_v1_control_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3370,7 +3461,7 @@ func (x *ListTenantQuotasRequest) String() string {
 func (*ListTenantQuotasRequest) ProtoMessage() {}
 
 func (x *ListTenantQuotasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[51]
+	mi := &file_scribe_v1_control_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3383,7 +3474,7 @@ func (x *ListTenantQuotasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantQuotasRequest.ProtoReflect.Descriptor instead.
 func (*ListTenantQuotasRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{51}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{52}
 }
 
 // ListTenantQuotasResponse holds them.
@@ -3397,7 +3488,7 @@ type ListTenantQuotasResponse struct {
 
 func (x *ListTenantQuotasResponse) Reset() {
 	*x = ListTenantQuotasResponse{}
-	mi := &file_scribe_v1_control_proto_msgTypes[52]
+	mi := &file_scribe_v1_control_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3409,7 +3500,7 @@ func (x *ListTenantQuotasResponse) String() string {
 func (*ListTenantQuotasResponse) ProtoMessage() {}
 
 func (x *ListTenantQuotasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_control_proto_msgTypes[52]
+	mi := &file_scribe_v1_control_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3422,7 +3513,7 @@ func (x *ListTenantQuotasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantQuotasResponse.ProtoReflect.Descriptor instead.
 func (*ListTenantQuotasResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_control_proto_rawDescGZIP(), []int{52}
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ListTenantQuotasResponse) GetQuotas() []*TenantQuota {
@@ -3559,7 +3650,7 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x10bytes_per_second\x18\x02 \x01(\x04R\x0ebytesPerSecond\x12.\n" +
 	"\x13messages_per_second\x18\x03 \x01(\x04R\x11messagesPerSecond\x12!\n" +
 	"\fmicro_shards\x18\x04 \x01(\rR\vmicroShards\x12\x12\n" +
-	"\x04logs\x18\x05 \x01(\rR\x04logs\"\xb4\x02\n" +
+	"\x04logs\x18\x05 \x01(\rR\x04logs\"\xdf\x02\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12%\n" +
 	"\x05roles\x18\x02 \x03(\x0e2\x0f.scribe.v1.RoleR\x05roles\x12\x10\n" +
@@ -3571,19 +3662,24 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\vincarnation\x18( \x01(\tR\vincarnation\x12\x14\n" +
 	"\x05store\x18) \x01(\tR\x05store\x12#\n" +
 	"\rshares_quotas\x182 \x01(\bR\fsharesQuotas\x12%\n" +
-	"\x0eown_categories\x18[ \x01(\bR\rownCategories\"e\n" +
+	"\x0eown_categories\x18[ \x01(\bR\rownCategories\x12)\n" +
+	"\x05loads\x18I \x03(\v2\x13.scribe.v1.RoleLoadR\x05loads\"C\n" +
+	"\bRoleLoad\x12#\n" +
+	"\x04role\x18\x01 \x01(\x0e2\x0f.scribe.v1.RoleR\x04role\x12\x12\n" +
+	"\x04load\x18\x02 \x01(\rR\x04load\"e\n" +
 	"\vJoinRequest\x12)\n" +
 	"\x06member\x18\x01 \x01(\v2\x11.scribe.v1.MemberR\x06member\x12+\n" +
 	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"f\n" +
 	"\fJoinResponse\x12)\n" +
 	"\x06member\x18\x01 \x01(\v2\x11.scribe.v1.MemberR\x06member\x12+\n" +
-	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"\xa1\x01\n" +
+	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"\xcc\x01\n" +
 	"\x10HeartbeatRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04load\x18\x02 \x01(\rR\x04load\x12 \n" +
 	"\vincarnation\x18( \x01(\tR\vincarnation\x12\x14\n" +
 	"\x05store\x18) \x01(\tR\x05store\x121\n" +
-	"\atraffic\x18> \x03(\v2\x17.scribe.v1.ShardTrafficR\atraffic\"<\n" +
+	"\atraffic\x18> \x03(\v2\x17.scribe.v1.ShardTrafficR\atraffic\x12)\n" +
+	"\x05loads\x18I \x03(\v2\x13.scribe.v1.RoleLoadR\x05loads\"<\n" +
 	"\x11HeartbeatResponse\x12'\n" +
 	"\x0fstore_unchecked\x18( \x01(\bR\x0estoreUnchecked\"@\n" +
 	"\fLeaveRequest\x12\x0e\n" +
@@ -3595,10 +3691,11 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x13ListMembersResponse\x12+\n" +
 	"\amembers\x18\x01 \x03(\v2\x11.scribe.v1.MemberR\amembers\"N\n" +
 	"\x13WatchMembersRequest\x127\n" +
-	"\theartbeat\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\theartbeat\"C\n" +
+	"\theartbeat\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\theartbeat\"\\\n" +
 	"\x14WatchMembersResponse\x12+\n" +
-	"\amembers\x18\x01 \x03(\v2\x11.scribe.v1.MemberR\amembers\"\x12\n" +
-	"\x10GetStatusRequest\"\x92\x03\n" +
+	"\amembers\x18\x01 \x03(\v2\x11.scribe.v1.MemberR\amembers\x12\x17\n" +
+	"\asent_at\x18I \x01(\x03R\x06sentAt\"\x12\n" +
+	"\x10GetStatusRequest\"\xb1\x03\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1d\n" +
 	"\n" +
@@ -3613,7 +3710,9 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"leadership\x18\a \x01(\v2\x1c.scribe.v1.ControlLeadershipR\n" +
 	"leadership\x126\n" +
 	"\rknown_members\x18Z \x03(\v2\x11.scribe.v1.MemberR\fknownMembers\x12)\n" +
-	"\x10known_categories\x18[ \x01(\x04R\x0fknownCategories\"\x94\x01\n" +
+	"\x10known_categories\x18[ \x01(\x04R\x0fknownCategories\x12\x1d\n" +
+	"\n" +
+	"members_at\x18I \x01(\x03R\tmembersAt\"\x94\x01\n" +
 	"\x11ControlLeadership\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x1d\n" +
@@ -3730,7 +3829,7 @@ func file_scribe_v1_control_proto_rawDescGZIP() []byte {
 }
 
 var file_scribe_v1_control_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_scribe_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_scribe_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
 var file_scribe_v1_control_proto_goTypes = []any{
 	(Role)(0),                         // 0: scribe.v1.Role
 	(*CreateCategoryRequest)(nil),     // 1: scribe.v1.CreateCategoryRequest
@@ -3752,143 +3851,147 @@ var file_scribe_v1_control_proto_goTypes = []any{
 	(*ShardShare)(nil),                // 17: scribe.v1.ShardShare
 	(*ShardStatus)(nil),               // 18: scribe.v1.ShardStatus
 	(*Member)(nil),                    // 19: scribe.v1.Member
-	(*JoinRequest)(nil),               // 20: scribe.v1.JoinRequest
-	(*JoinResponse)(nil),              // 21: scribe.v1.JoinResponse
-	(*HeartbeatRequest)(nil),          // 22: scribe.v1.HeartbeatRequest
-	(*HeartbeatResponse)(nil),         // 23: scribe.v1.HeartbeatResponse
-	(*LeaveRequest)(nil),              // 24: scribe.v1.LeaveRequest
-	(*LeaveResponse)(nil),             // 25: scribe.v1.LeaveResponse
-	(*ListMembersRequest)(nil),        // 26: scribe.v1.ListMembersRequest
-	(*ListMembersResponse)(nil),       // 27: scribe.v1.ListMembersResponse
-	(*WatchMembersRequest)(nil),       // 28: scribe.v1.WatchMembersRequest
-	(*WatchMembersResponse)(nil),      // 29: scribe.v1.WatchMembersResponse
-	(*GetStatusRequest)(nil),          // 30: scribe.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),         // 31: scribe.v1.GetStatusResponse
-	(*ControlLeadership)(nil),         // 32: scribe.v1.ControlLeadership
-	(*ListDroppedRequest)(nil),        // 33: scribe.v1.ListDroppedRequest
-	(*ListDroppedResponse)(nil),       // 34: scribe.v1.ListDroppedResponse
-	(*ForgetDroppedRequest)(nil),      // 35: scribe.v1.ForgetDroppedRequest
-	(*ForgetDroppedResponse)(nil),     // 36: scribe.v1.ForgetDroppedResponse
-	(*Pin)(nil),                       // 37: scribe.v1.Pin
-	(*HoldPinsRequest)(nil),           // 38: scribe.v1.HoldPinsRequest
-	(*HoldPinsResponse)(nil),          // 39: scribe.v1.HoldPinsResponse
-	(*ListPinsRequest)(nil),           // 40: scribe.v1.ListPinsRequest
-	(*ListPinsResponse)(nil),          // 41: scribe.v1.ListPinsResponse
-	(*ShareQuotasRequest)(nil),        // 42: scribe.v1.ShareQuotasRequest
-	(*QuotaDemand)(nil),               // 43: scribe.v1.QuotaDemand
-	(*ShareQuotasResponse)(nil),       // 44: scribe.v1.ShareQuotasResponse
-	(*QuotaLease)(nil),                // 45: scribe.v1.QuotaLease
-	(*TenantQuota)(nil),               // 46: scribe.v1.TenantQuota
-	(*TenantQuotas)(nil),              // 47: scribe.v1.TenantQuotas
-	(*SetTenantQuotaRequest)(nil),     // 48: scribe.v1.SetTenantQuotaRequest
-	(*SetTenantQuotaResponse)(nil),    // 49: scribe.v1.SetTenantQuotaResponse
-	(*RemoveTenantQuotaRequest)(nil),  // 50: scribe.v1.RemoveTenantQuotaRequest
-	(*RemoveTenantQuotaResponse)(nil), // 51: scribe.v1.RemoveTenantQuotaResponse
-	(*ListTenantQuotasRequest)(nil),   // 52: scribe.v1.ListTenantQuotasRequest
-	(*ListTenantQuotasResponse)(nil),  // 53: scribe.v1.ListTenantQuotasResponse
-	(*Category)(nil),                  // 54: scribe.v1.Category
-	(*durationpb.Duration)(nil),       // 55: google.protobuf.Duration
-	(QuotaMode)(0),                    // 56: scribe.v1.QuotaMode
-	(Repeatability)(0),                // 57: scribe.v1.Repeatability
-	(*CachePolicy)(nil),               // 58: scribe.v1.CachePolicy
-	(ShardBy)(0),                      // 59: scribe.v1.ShardBy
-	(Priority)(0),                     // 60: scribe.v1.Priority
+	(*RoleLoad)(nil),                  // 20: scribe.v1.RoleLoad
+	(*JoinRequest)(nil),               // 21: scribe.v1.JoinRequest
+	(*JoinResponse)(nil),              // 22: scribe.v1.JoinResponse
+	(*HeartbeatRequest)(nil),          // 23: scribe.v1.HeartbeatRequest
+	(*HeartbeatResponse)(nil),         // 24: scribe.v1.HeartbeatResponse
+	(*LeaveRequest)(nil),              // 25: scribe.v1.LeaveRequest
+	(*LeaveResponse)(nil),             // 26: scribe.v1.LeaveResponse
+	(*ListMembersRequest)(nil),        // 27: scribe.v1.ListMembersRequest
+	(*ListMembersResponse)(nil),       // 28: scribe.v1.ListMembersResponse
+	(*WatchMembersRequest)(nil),       // 29: scribe.v1.WatchMembersRequest
+	(*WatchMembersResponse)(nil),      // 30: scribe.v1.WatchMembersResponse
+	(*GetStatusRequest)(nil),          // 31: scribe.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),         // 32: scribe.v1.GetStatusResponse
+	(*ControlLeadership)(nil),         // 33: scribe.v1.ControlLeadership
+	(*ListDroppedRequest)(nil),        // 34: scribe.v1.ListDroppedRequest
+	(*ListDroppedResponse)(nil),       // 35: scribe.v1.ListDroppedResponse
+	(*ForgetDroppedRequest)(nil),      // 36: scribe.v1.ForgetDroppedRequest
+	(*ForgetDroppedResponse)(nil),     // 37: scribe.v1.ForgetDroppedResponse
+	(*Pin)(nil),                       // 38: scribe.v1.Pin
+	(*HoldPinsRequest)(nil),           // 39: scribe.v1.HoldPinsRequest
+	(*HoldPinsResponse)(nil),          // 40: scribe.v1.HoldPinsResponse
+	(*ListPinsRequest)(nil),           // 41: scribe.v1.ListPinsRequest
+	(*ListPinsResponse)(nil),          // 42: scribe.v1.ListPinsResponse
+	(*ShareQuotasRequest)(nil),        // 43: scribe.v1.ShareQuotasRequest
+	(*QuotaDemand)(nil),               // 44: scribe.v1.QuotaDemand
+	(*ShareQuotasResponse)(nil),       // 45: scribe.v1.ShareQuotasResponse
+	(*QuotaLease)(nil),                // 46: scribe.v1.QuotaLease
+	(*TenantQuota)(nil),               // 47: scribe.v1.TenantQuota
+	(*TenantQuotas)(nil),              // 48: scribe.v1.TenantQuotas
+	(*SetTenantQuotaRequest)(nil),     // 49: scribe.v1.SetTenantQuotaRequest
+	(*SetTenantQuotaResponse)(nil),    // 50: scribe.v1.SetTenantQuotaResponse
+	(*RemoveTenantQuotaRequest)(nil),  // 51: scribe.v1.RemoveTenantQuotaRequest
+	(*RemoveTenantQuotaResponse)(nil), // 52: scribe.v1.RemoveTenantQuotaResponse
+	(*ListTenantQuotasRequest)(nil),   // 53: scribe.v1.ListTenantQuotasRequest
+	(*ListTenantQuotasResponse)(nil),  // 54: scribe.v1.ListTenantQuotasResponse
+	(*Category)(nil),                  // 55: scribe.v1.Category
+	(*durationpb.Duration)(nil),       // 56: google.protobuf.Duration
+	(QuotaMode)(0),                    // 57: scribe.v1.QuotaMode
+	(Repeatability)(0),                // 58: scribe.v1.Repeatability
+	(*CachePolicy)(nil),               // 59: scribe.v1.CachePolicy
+	(ShardBy)(0),                      // 60: scribe.v1.ShardBy
+	(Priority)(0),                     // 61: scribe.v1.Priority
 }
 var file_scribe_v1_control_proto_depIdxs = []int32{
-	54, // 0: scribe.v1.CreateCategoryRequest.category:type_name -> scribe.v1.Category
-	54, // 1: scribe.v1.CreateCategoryResponse.category:type_name -> scribe.v1.Category
-	54, // 2: scribe.v1.GetCategoryResponse.category:type_name -> scribe.v1.Category
+	55, // 0: scribe.v1.CreateCategoryRequest.category:type_name -> scribe.v1.Category
+	55, // 1: scribe.v1.CreateCategoryResponse.category:type_name -> scribe.v1.Category
+	55, // 2: scribe.v1.GetCategoryResponse.category:type_name -> scribe.v1.Category
 	18, // 3: scribe.v1.GetCategoryResponse.shards:type_name -> scribe.v1.ShardStatus
-	54, // 4: scribe.v1.ListCategoriesResponse.categories:type_name -> scribe.v1.Category
-	55, // 5: scribe.v1.UpdateCategoryRequest.retention:type_name -> google.protobuf.Duration
-	55, // 6: scribe.v1.UpdateCategoryRequest.ordering_window:type_name -> google.protobuf.Duration
-	56, // 7: scribe.v1.UpdateCategoryRequest.quota_mode:type_name -> scribe.v1.QuotaMode
-	57, // 8: scribe.v1.UpdateCategoryRequest.repeatable:type_name -> scribe.v1.Repeatability
-	58, // 9: scribe.v1.UpdateCategoryRequest.cache:type_name -> scribe.v1.CachePolicy
-	59, // 10: scribe.v1.UpdateCategoryRequest.shard_by:type_name -> scribe.v1.ShardBy
-	56, // 11: scribe.v1.UpdateCategoryRequest.read_quota_mode:type_name -> scribe.v1.QuotaMode
-	60, // 12: scribe.v1.UpdateCategoryRequest.priority:type_name -> scribe.v1.Priority
-	55, // 13: scribe.v1.UpdateCategoryRequest.linger:type_name -> google.protobuf.Duration
-	54, // 14: scribe.v1.UpdateCategoryResponse.category:type_name -> scribe.v1.Category
-	55, // 15: scribe.v1.WatchCategoriesRequest.heartbeat:type_name -> google.protobuf.Duration
-	54, // 16: scribe.v1.WatchCategoriesResponse.updated:type_name -> scribe.v1.Category
+	55, // 4: scribe.v1.ListCategoriesResponse.categories:type_name -> scribe.v1.Category
+	56, // 5: scribe.v1.UpdateCategoryRequest.retention:type_name -> google.protobuf.Duration
+	56, // 6: scribe.v1.UpdateCategoryRequest.ordering_window:type_name -> google.protobuf.Duration
+	57, // 7: scribe.v1.UpdateCategoryRequest.quota_mode:type_name -> scribe.v1.QuotaMode
+	58, // 8: scribe.v1.UpdateCategoryRequest.repeatable:type_name -> scribe.v1.Repeatability
+	59, // 9: scribe.v1.UpdateCategoryRequest.cache:type_name -> scribe.v1.CachePolicy
+	60, // 10: scribe.v1.UpdateCategoryRequest.shard_by:type_name -> scribe.v1.ShardBy
+	57, // 11: scribe.v1.UpdateCategoryRequest.read_quota_mode:type_name -> scribe.v1.QuotaMode
+	61, // 12: scribe.v1.UpdateCategoryRequest.priority:type_name -> scribe.v1.Priority
+	56, // 13: scribe.v1.UpdateCategoryRequest.linger:type_name -> google.protobuf.Duration
+	55, // 14: scribe.v1.UpdateCategoryResponse.category:type_name -> scribe.v1.Category
+	56, // 15: scribe.v1.WatchCategoriesRequest.heartbeat:type_name -> google.protobuf.Duration
+	55, // 16: scribe.v1.WatchCategoriesResponse.updated:type_name -> scribe.v1.Category
 	13, // 17: scribe.v1.WatchCategoriesResponse.plans:type_name -> scribe.v1.CategoryPlan
-	47, // 18: scribe.v1.WatchCategoriesResponse.tenant_quotas:type_name -> scribe.v1.TenantQuotas
+	48, // 18: scribe.v1.WatchCategoriesResponse.tenant_quotas:type_name -> scribe.v1.TenantQuotas
 	14, // 19: scribe.v1.CategoryPlan.shards:type_name -> scribe.v1.ShardPlan
 	17, // 20: scribe.v1.TrafficHistory.shares:type_name -> scribe.v1.ShardShare
 	0,  // 21: scribe.v1.Member.roles:type_name -> scribe.v1.Role
-	19, // 22: scribe.v1.JoinRequest.member:type_name -> scribe.v1.Member
-	55, // 23: scribe.v1.JoinRequest.ttl:type_name -> google.protobuf.Duration
-	19, // 24: scribe.v1.JoinResponse.member:type_name -> scribe.v1.Member
-	55, // 25: scribe.v1.JoinResponse.ttl:type_name -> google.protobuf.Duration
-	15, // 26: scribe.v1.HeartbeatRequest.traffic:type_name -> scribe.v1.ShardTraffic
-	0,  // 27: scribe.v1.ListMembersRequest.role:type_name -> scribe.v1.Role
-	19, // 28: scribe.v1.ListMembersResponse.members:type_name -> scribe.v1.Member
-	55, // 29: scribe.v1.WatchMembersRequest.heartbeat:type_name -> google.protobuf.Duration
-	19, // 30: scribe.v1.WatchMembersResponse.members:type_name -> scribe.v1.Member
-	0,  // 31: scribe.v1.GetStatusResponse.roles:type_name -> scribe.v1.Role
-	19, // 32: scribe.v1.GetStatusResponse.members:type_name -> scribe.v1.Member
-	32, // 33: scribe.v1.GetStatusResponse.leadership:type_name -> scribe.v1.ControlLeadership
-	19, // 34: scribe.v1.GetStatusResponse.known_members:type_name -> scribe.v1.Member
-	54, // 35: scribe.v1.ListDroppedResponse.categories:type_name -> scribe.v1.Category
-	37, // 36: scribe.v1.HoldPinsRequest.pins:type_name -> scribe.v1.Pin
-	55, // 37: scribe.v1.HoldPinsRequest.ttl:type_name -> google.protobuf.Duration
-	37, // 38: scribe.v1.ListPinsResponse.pins:type_name -> scribe.v1.Pin
-	55, // 39: scribe.v1.ListPinsResponse.age:type_name -> google.protobuf.Duration
-	0,  // 40: scribe.v1.ShareQuotasRequest.role:type_name -> scribe.v1.Role
-	43, // 41: scribe.v1.ShareQuotasRequest.demands:type_name -> scribe.v1.QuotaDemand
-	43, // 42: scribe.v1.ShareQuotasRequest.tenants:type_name -> scribe.v1.QuotaDemand
-	45, // 43: scribe.v1.ShareQuotasResponse.leases:type_name -> scribe.v1.QuotaLease
-	56, // 44: scribe.v1.TenantQuota.mode:type_name -> scribe.v1.QuotaMode
-	46, // 45: scribe.v1.TenantQuotas.quotas:type_name -> scribe.v1.TenantQuota
-	46, // 46: scribe.v1.SetTenantQuotaRequest.quota:type_name -> scribe.v1.TenantQuota
-	46, // 47: scribe.v1.SetTenantQuotaResponse.quota:type_name -> scribe.v1.TenantQuota
-	46, // 48: scribe.v1.ListTenantQuotasResponse.quotas:type_name -> scribe.v1.TenantQuota
-	1,  // 49: scribe.v1.ControlService.CreateCategory:input_type -> scribe.v1.CreateCategoryRequest
-	3,  // 50: scribe.v1.ControlService.GetCategory:input_type -> scribe.v1.GetCategoryRequest
-	5,  // 51: scribe.v1.ControlService.ListCategories:input_type -> scribe.v1.ListCategoriesRequest
-	7,  // 52: scribe.v1.ControlService.UpdateCategory:input_type -> scribe.v1.UpdateCategoryRequest
-	9,  // 53: scribe.v1.ControlService.DeleteCategory:input_type -> scribe.v1.DeleteCategoryRequest
-	11, // 54: scribe.v1.ControlService.WatchCategories:input_type -> scribe.v1.WatchCategoriesRequest
-	20, // 55: scribe.v1.ControlService.Join:input_type -> scribe.v1.JoinRequest
-	22, // 56: scribe.v1.ControlService.Heartbeat:input_type -> scribe.v1.HeartbeatRequest
-	24, // 57: scribe.v1.ControlService.Leave:input_type -> scribe.v1.LeaveRequest
-	26, // 58: scribe.v1.ControlService.ListMembers:input_type -> scribe.v1.ListMembersRequest
-	28, // 59: scribe.v1.ControlService.WatchMembers:input_type -> scribe.v1.WatchMembersRequest
-	30, // 60: scribe.v1.ControlService.GetStatus:input_type -> scribe.v1.GetStatusRequest
-	33, // 61: scribe.v1.ControlService.ListDropped:input_type -> scribe.v1.ListDroppedRequest
-	35, // 62: scribe.v1.ControlService.ForgetDropped:input_type -> scribe.v1.ForgetDroppedRequest
-	38, // 63: scribe.v1.ControlService.HoldPins:input_type -> scribe.v1.HoldPinsRequest
-	40, // 64: scribe.v1.ControlService.ListPins:input_type -> scribe.v1.ListPinsRequest
-	42, // 65: scribe.v1.ControlService.ShareQuotas:input_type -> scribe.v1.ShareQuotasRequest
-	48, // 66: scribe.v1.ControlService.SetTenantQuota:input_type -> scribe.v1.SetTenantQuotaRequest
-	50, // 67: scribe.v1.ControlService.RemoveTenantQuota:input_type -> scribe.v1.RemoveTenantQuotaRequest
-	52, // 68: scribe.v1.ControlService.ListTenantQuotas:input_type -> scribe.v1.ListTenantQuotasRequest
-	2,  // 69: scribe.v1.ControlService.CreateCategory:output_type -> scribe.v1.CreateCategoryResponse
-	4,  // 70: scribe.v1.ControlService.GetCategory:output_type -> scribe.v1.GetCategoryResponse
-	6,  // 71: scribe.v1.ControlService.ListCategories:output_type -> scribe.v1.ListCategoriesResponse
-	8,  // 72: scribe.v1.ControlService.UpdateCategory:output_type -> scribe.v1.UpdateCategoryResponse
-	10, // 73: scribe.v1.ControlService.DeleteCategory:output_type -> scribe.v1.DeleteCategoryResponse
-	12, // 74: scribe.v1.ControlService.WatchCategories:output_type -> scribe.v1.WatchCategoriesResponse
-	21, // 75: scribe.v1.ControlService.Join:output_type -> scribe.v1.JoinResponse
-	23, // 76: scribe.v1.ControlService.Heartbeat:output_type -> scribe.v1.HeartbeatResponse
-	25, // 77: scribe.v1.ControlService.Leave:output_type -> scribe.v1.LeaveResponse
-	27, // 78: scribe.v1.ControlService.ListMembers:output_type -> scribe.v1.ListMembersResponse
-	29, // 79: scribe.v1.ControlService.WatchMembers:output_type -> scribe.v1.WatchMembersResponse
-	31, // 80: scribe.v1.ControlService.GetStatus:output_type -> scribe.v1.GetStatusResponse
-	34, // 81: scribe.v1.ControlService.ListDropped:output_type -> scribe.v1.ListDroppedResponse
-	36, // 82: scribe.v1.ControlService.ForgetDropped:output_type -> scribe.v1.ForgetDroppedResponse
-	39, // 83: scribe.v1.ControlService.HoldPins:output_type -> scribe.v1.HoldPinsResponse
-	41, // 84: scribe.v1.ControlService.ListPins:output_type -> scribe.v1.ListPinsResponse
-	44, // 85: scribe.v1.ControlService.ShareQuotas:output_type -> scribe.v1.ShareQuotasResponse
-	49, // 86: scribe.v1.ControlService.SetTenantQuota:output_type -> scribe.v1.SetTenantQuotaResponse
-	51, // 87: scribe.v1.ControlService.RemoveTenantQuota:output_type -> scribe.v1.RemoveTenantQuotaResponse
-	53, // 88: scribe.v1.ControlService.ListTenantQuotas:output_type -> scribe.v1.ListTenantQuotasResponse
-	69, // [69:89] is the sub-list for method output_type
-	49, // [49:69] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	20, // 22: scribe.v1.Member.loads:type_name -> scribe.v1.RoleLoad
+	0,  // 23: scribe.v1.RoleLoad.role:type_name -> scribe.v1.Role
+	19, // 24: scribe.v1.JoinRequest.member:type_name -> scribe.v1.Member
+	56, // 25: scribe.v1.JoinRequest.ttl:type_name -> google.protobuf.Duration
+	19, // 26: scribe.v1.JoinResponse.member:type_name -> scribe.v1.Member
+	56, // 27: scribe.v1.JoinResponse.ttl:type_name -> google.protobuf.Duration
+	15, // 28: scribe.v1.HeartbeatRequest.traffic:type_name -> scribe.v1.ShardTraffic
+	20, // 29: scribe.v1.HeartbeatRequest.loads:type_name -> scribe.v1.RoleLoad
+	0,  // 30: scribe.v1.ListMembersRequest.role:type_name -> scribe.v1.Role
+	19, // 31: scribe.v1.ListMembersResponse.members:type_name -> scribe.v1.Member
+	56, // 32: scribe.v1.WatchMembersRequest.heartbeat:type_name -> google.protobuf.Duration
+	19, // 33: scribe.v1.WatchMembersResponse.members:type_name -> scribe.v1.Member
+	0,  // 34: scribe.v1.GetStatusResponse.roles:type_name -> scribe.v1.Role
+	19, // 35: scribe.v1.GetStatusResponse.members:type_name -> scribe.v1.Member
+	33, // 36: scribe.v1.GetStatusResponse.leadership:type_name -> scribe.v1.ControlLeadership
+	19, // 37: scribe.v1.GetStatusResponse.known_members:type_name -> scribe.v1.Member
+	55, // 38: scribe.v1.ListDroppedResponse.categories:type_name -> scribe.v1.Category
+	38, // 39: scribe.v1.HoldPinsRequest.pins:type_name -> scribe.v1.Pin
+	56, // 40: scribe.v1.HoldPinsRequest.ttl:type_name -> google.protobuf.Duration
+	38, // 41: scribe.v1.ListPinsResponse.pins:type_name -> scribe.v1.Pin
+	56, // 42: scribe.v1.ListPinsResponse.age:type_name -> google.protobuf.Duration
+	0,  // 43: scribe.v1.ShareQuotasRequest.role:type_name -> scribe.v1.Role
+	44, // 44: scribe.v1.ShareQuotasRequest.demands:type_name -> scribe.v1.QuotaDemand
+	44, // 45: scribe.v1.ShareQuotasRequest.tenants:type_name -> scribe.v1.QuotaDemand
+	46, // 46: scribe.v1.ShareQuotasResponse.leases:type_name -> scribe.v1.QuotaLease
+	57, // 47: scribe.v1.TenantQuota.mode:type_name -> scribe.v1.QuotaMode
+	47, // 48: scribe.v1.TenantQuotas.quotas:type_name -> scribe.v1.TenantQuota
+	47, // 49: scribe.v1.SetTenantQuotaRequest.quota:type_name -> scribe.v1.TenantQuota
+	47, // 50: scribe.v1.SetTenantQuotaResponse.quota:type_name -> scribe.v1.TenantQuota
+	47, // 51: scribe.v1.ListTenantQuotasResponse.quotas:type_name -> scribe.v1.TenantQuota
+	1,  // 52: scribe.v1.ControlService.CreateCategory:input_type -> scribe.v1.CreateCategoryRequest
+	3,  // 53: scribe.v1.ControlService.GetCategory:input_type -> scribe.v1.GetCategoryRequest
+	5,  // 54: scribe.v1.ControlService.ListCategories:input_type -> scribe.v1.ListCategoriesRequest
+	7,  // 55: scribe.v1.ControlService.UpdateCategory:input_type -> scribe.v1.UpdateCategoryRequest
+	9,  // 56: scribe.v1.ControlService.DeleteCategory:input_type -> scribe.v1.DeleteCategoryRequest
+	11, // 57: scribe.v1.ControlService.WatchCategories:input_type -> scribe.v1.WatchCategoriesRequest
+	21, // 58: scribe.v1.ControlService.Join:input_type -> scribe.v1.JoinRequest
+	23, // 59: scribe.v1.ControlService.Heartbeat:input_type -> scribe.v1.HeartbeatRequest
+	25, // 60: scribe.v1.ControlService.Leave:input_type -> scribe.v1.LeaveRequest
+	27, // 61: scribe.v1.ControlService.ListMembers:input_type -> scribe.v1.ListMembersRequest
+	29, // 62: scribe.v1.ControlService.WatchMembers:input_type -> scribe.v1.WatchMembersRequest
+	31, // 63: scribe.v1.ControlService.GetStatus:input_type -> scribe.v1.GetStatusRequest
+	34, // 64: scribe.v1.ControlService.ListDropped:input_type -> scribe.v1.ListDroppedRequest
+	36, // 65: scribe.v1.ControlService.ForgetDropped:input_type -> scribe.v1.ForgetDroppedRequest
+	39, // 66: scribe.v1.ControlService.HoldPins:input_type -> scribe.v1.HoldPinsRequest
+	41, // 67: scribe.v1.ControlService.ListPins:input_type -> scribe.v1.ListPinsRequest
+	43, // 68: scribe.v1.ControlService.ShareQuotas:input_type -> scribe.v1.ShareQuotasRequest
+	49, // 69: scribe.v1.ControlService.SetTenantQuota:input_type -> scribe.v1.SetTenantQuotaRequest
+	51, // 70: scribe.v1.ControlService.RemoveTenantQuota:input_type -> scribe.v1.RemoveTenantQuotaRequest
+	53, // 71: scribe.v1.ControlService.ListTenantQuotas:input_type -> scribe.v1.ListTenantQuotasRequest
+	2,  // 72: scribe.v1.ControlService.CreateCategory:output_type -> scribe.v1.CreateCategoryResponse
+	4,  // 73: scribe.v1.ControlService.GetCategory:output_type -> scribe.v1.GetCategoryResponse
+	6,  // 74: scribe.v1.ControlService.ListCategories:output_type -> scribe.v1.ListCategoriesResponse
+	8,  // 75: scribe.v1.ControlService.UpdateCategory:output_type -> scribe.v1.UpdateCategoryResponse
+	10, // 76: scribe.v1.ControlService.DeleteCategory:output_type -> scribe.v1.DeleteCategoryResponse
+	12, // 77: scribe.v1.ControlService.WatchCategories:output_type -> scribe.v1.WatchCategoriesResponse
+	22, // 78: scribe.v1.ControlService.Join:output_type -> scribe.v1.JoinResponse
+	24, // 79: scribe.v1.ControlService.Heartbeat:output_type -> scribe.v1.HeartbeatResponse
+	26, // 80: scribe.v1.ControlService.Leave:output_type -> scribe.v1.LeaveResponse
+	28, // 81: scribe.v1.ControlService.ListMembers:output_type -> scribe.v1.ListMembersResponse
+	30, // 82: scribe.v1.ControlService.WatchMembers:output_type -> scribe.v1.WatchMembersResponse
+	32, // 83: scribe.v1.ControlService.GetStatus:output_type -> scribe.v1.GetStatusResponse
+	35, // 84: scribe.v1.ControlService.ListDropped:output_type -> scribe.v1.ListDroppedResponse
+	37, // 85: scribe.v1.ControlService.ForgetDropped:output_type -> scribe.v1.ForgetDroppedResponse
+	40, // 86: scribe.v1.ControlService.HoldPins:output_type -> scribe.v1.HoldPinsResponse
+	42, // 87: scribe.v1.ControlService.ListPins:output_type -> scribe.v1.ListPinsResponse
+	45, // 88: scribe.v1.ControlService.ShareQuotas:output_type -> scribe.v1.ShareQuotasResponse
+	50, // 89: scribe.v1.ControlService.SetTenantQuota:output_type -> scribe.v1.SetTenantQuotaResponse
+	52, // 90: scribe.v1.ControlService.RemoveTenantQuota:output_type -> scribe.v1.RemoveTenantQuotaResponse
+	54, // 91: scribe.v1.ControlService.ListTenantQuotas:output_type -> scribe.v1.ListTenantQuotasResponse
+	72, // [72:92] is the sub-list for method output_type
+	52, // [52:72] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_control_proto_init() }
@@ -3904,7 +4007,7 @@ func file_scribe_v1_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_control_proto_rawDesc), len(file_scribe_v1_control_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   53,
+			NumMessages:   54,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -46,11 +47,12 @@ func startShared(t *testing.T, endpoints []string, n int) []*App {
 func TestSharedEtcdWentBack(t *testing.T) {
 	cluster := etcdtest.Start(t, 1)
 	apps := startShared(t, cluster.Endpoints(), 1)
-	if _, err := apps[0].parts.control.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "a"}}); err != nil {
+	created, err := apps[0].parts.control.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "a"}})
+	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := apps[0].parts.catalog.Resolve(t.Context(), "a"); err != nil { // its copy has it
-		t.Fatal(err)
+	for apps[0].parts.catalog.Revision() < created.GetCategory().GetRevision() { // until its copy has it, and says so
+		<-time.After(time.Millisecond)
 	}
 	c := apps[0].cfg
 	stopNow(t, apps[0])

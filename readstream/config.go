@@ -67,7 +67,7 @@ type Config struct {
 	// OpeningMost bounds the streams that are being opened: that look for their shards and positions. Streams of categories with lower priority are refused
 	// first. While it takes SlowOpening, on average, the bound is lowered down to OpeningLeast if that is less, so that the engine is asked less. With a
 	// SlowOpening of 0 it stays.
-	OpeningMost  int           `yaml:"opening_most" default:"1000" min:"1" max:"1000000"`
+	OpeningMost  int           `yaml:"opening_most" default:"16384" min:"1" max:"1000000"`
 	OpeningLeast int           `yaml:"opening_least" default:"125" min:"1" max:"1000000"`
 	SlowOpening  time.Duration `yaml:"slow_opening" default:"0s" min:"0s" max:"1h"`
 	// OpeningsPerSecond bounds the rate of openings, 0 means no bound. OpeningBurst is the size of its token bucket.

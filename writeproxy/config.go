@@ -36,7 +36,7 @@ type Config struct {
 	MicroShardMessages int64 `default:"400000" min:"1" max:"1000000000000"`
 	// RequestsMost bounds the requests that wait for batchers; what is refused is told to come again. While batchers take SlowAnswer to answer, on average, it is
 	// lowered down to RequestsLeast if that is less, so that their queues become shorter. With a SlowAnswer of 0 it stays.
-	RequestsMost  int           `yaml:"/limits.write_requests" default:"8192" min:"1" max:"1048576"`
+	RequestsMost  int           `yaml:"/limits.write_requests" default:"65536" min:"1" max:"1048576"`
 	RequestsLeast int           `yaml:"/limits.write_requests_least" default:"1024" min:"1" max:"1048576"`
 	SlowAnswer    time.Duration `yaml:"/limits.slow_write" default:"0s" min:"0s" max:"1h"`
 	// RequestsPerSecond bounds the rate of requests to batchers, 0 means no bound. RequestBurst is the size of its token bucket.

@@ -25,6 +25,9 @@ const (
 	// noiseLoad and noiseShare are by how much a load may exceed the typical one: what fills and empties with each flush is normal.
 	noiseLoad  = 100
 	noiseShare = 1.3
+	// quietLoad is a load that is not high beside any other: one key is enough for a store's latency to show as some hundreds at the instance that
+	// has it, and it goes where the key goes.
+	quietLoad = 400
 	// fairLoad is the load from which on an instance that exceeds the typical one is about to refuse.
 	fairLoad = 500
 	// reliefShare and reliefLoad bound the load at which an instance gets more again. What one step of the weight changes, a factor of 1.41,
@@ -125,7 +128,8 @@ type Instance struct {
 	barredPause time.Duration
 	barred      int
 	tryAt       time.Duration // of the next trial, while calm
-	trying      bool          // the last step was a trial
+	trying      bool          // the last step was a trial, and may yet have been too much
+	triedAt     time.Duration
 }
 
 // StartOf names a start of an instance: by its incarnation, which stays the same when the instance joins again, or by when it joined if it has
@@ -346,12 +350,15 @@ func (v *Instance) needByLoad(t Typical) (need loadNeed) {
 	if !v.known || !t.loads {
 		return need // the loads of a few that have spoken are not what is normal
 	}
-	need.excess = levelsBetween(v.mean, noiseShare*t.mean+noiseLoad)
+	need.excess = levelsBetween(v.mean, highLoad(t.mean))
 	if v.peak > t.peak+noiseLoad {
 		need.room = levelsBetween(roomAt(t.peak), roomAt(v.peak))
 	}
 	return need
 }
+
+// highLoad returns above what a load is high beside a typical one.
+func highLoad(typical float64) float64 { return max(noiseShare*typical+noiseLoad, quietLoad) }
 
 // roomAt returns what an instance of a load has left before it refuses, as a part of what it has at fairLoad.
 func roomAt(load float64) float64 {
@@ -405,6 +412,7 @@ func (v *Instance) IsPressed() bool {
 // where neither more nor less is called for. Little room, or a latency far above the others', is a reason for several levels at once.
 func (v *Instance) Decide(now time.Duration, t Typical, random *entropy.Source) (changed bool) {
 	before := v.Level()
+	v.endTrial(now)
 	byLoad, byLatency, byFailures := v.needByLoad(t), v.needByLatency(now, t), v.needByFailures(now, t)
 	settle := v.settleTime(byLatency)
 	if exceeds := byLoad.excess > 0; exceeds != v.exceeds {
@@ -437,7 +445,7 @@ func (v *Instance) Decide(now time.Duration, t Typical, random *entropy.Source) 
 	}
 	if level = min(max(level, 0), LeastLevel); level != v.level || !v.decided {
 		v.nextStep = now + backoff.Jitter(random, settle, 0.25)
-		v.noteTrial(level, try)
+		v.noteTrial(now, level, try)
 		v.level, v.unjudged = level, 0
 	}
 	v.decided, v.decidedAt, v.typical = true, now, t
@@ -462,7 +470,7 @@ func (v *Instance) isTrialDue(now time.Duration, need float64, random *entropy.S
 }
 
 // noteTrial notes a step to another level, and judges by it the trial before.
-func (v *Instance) noteTrial(level int, trial bool) {
+func (v *Instance) noteTrial(now time.Duration, level int, trial bool) {
 	switch {
 	case v.trying && level > v.level:
 		v.pause, v.barred, v.barredPause = 0, v.level, min(2*max(v.barredPause, trialPause), longestPause)
@@ -472,7 +480,18 @@ func (v *Instance) noteTrial(level int, trial bool) {
 			v.barredPause = 0
 		}
 	}
-	v.trying, v.calm = trial && level < v.level, false
+	v.trying, v.triedAt, v.calm = trial && level < v.level, now, false
+}
+
+// endTrial takes a trial for good that has held for long: what happens later has other causes.
+func (v *Instance) endTrial(now time.Duration) {
+	if !v.trying || now-v.triedAt < 2*trialPause {
+		return
+	}
+	v.trying = false
+	if v.level <= v.barred {
+		v.barredPause = 0
+	}
 }
 
 // settleTime returns the mean time after a step before the next one.

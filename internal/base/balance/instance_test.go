@@ -176,7 +176,7 @@ func TestLoadFollowsWeight(t *testing.T) {
 				t.Fatalf("%d changes in a second, %d of them turns", changes, turns)
 			}
 			load := typical * factor * f.one.Weight()
-			if load > (noiseShare*typical+noiseLoad)*1.1 {
+			if load > highLoad(typical)*1.1 {
 				above++
 			}
 			if f.one.Level() > 0 && load < typical*0.55 {
@@ -349,14 +349,27 @@ func TestFloor(t *testing.T) {
 	}
 }
 
+// TestBadMoments: bad moments that are far apart do not make each other's trials rare.
+func TestBadMoments(t *testing.T) {
+	f := newFleet(200, 0)
+	for i := range 12 {
+		f.answer(3*time.Second, always(MaxLoad), 0)
+		f.answer(6*time.Minute, always(300), 0)
+		if f.one.Weight() != 1 {
+			t.Errorf("weight %v six minutes after bad moment %d", f.one.Weight(), i+1)
+		}
+		f.answer(time.Hour, always(300), 0)
+	}
+}
+
 // TestTrialsGetRare: where more is too much, trials get rare.
 func TestTrialsGetRare(t *testing.T) {
 	f := newFleet(100, 0)
 	run := func(d time.Duration) (above int) {
 		for end := f.now + d; f.now < end; {
-			load := uint32(500 * f.one.Weight())
+			load := uint32(800 * f.one.Weight())
 			f.answer(time.Second, always(load), 0)
-			if load > noiseShare*100+noiseLoad {
+			if float64(load) > highLoad(100) {
 				above++
 			}
 		}

@@ -2,8 +2,12 @@ package balance
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
+
+	"scribe/internal/base/entropy"
+	"scribe/internal/base/rendezvous"
 )
 
 // Small cells, and what comes over whole cells. A handful of callers decide alone over two to six instances.
@@ -196,4 +200,69 @@ func TestFloors(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestFewKeys: where a few keys are all there is, a load that comes to an instance with its first key, and goes with its last one, moves none of them: what
+// a batcher tells of a slow store is such a load.
+func TestFewKeys(t *testing.T) {
+	for n := 2; n <= 3; n++ {
+		for _, keys := range []int{1, 2, 4} {
+			for _, floor := range []float64{150, 250, 350} {
+				for seed := range uint64(3) {
+					if moves := countFewKeyMoves(seed, n, keys, floor); moves > 4 {
+						t.Errorf("%d instances, %d keys, a load of %.0f with the first, seed %d: %d moves in ten minutes", n, keys, floor, seed, moves)
+					}
+				}
+			}
+		}
+	}
+}
+
+// countFewKeyMoves returns how often three callers move keys in ten minutes.
+func countFewKeyMoves(seed uint64, n, keys int, floor float64) (moves int) {
+	random := entropy.NewSeeded(seed, "few keys")
+	callers := make([][]Instance, 3)
+	homes := make([][]int, len(callers))
+	for c := range callers {
+		callers[c], homes[c] = make([]Instance, n), make([]int, keys)
+		for i := range callers[c] {
+			callers[c][i].Begin(0, 0, 0)
+		}
+	}
+	loads := make([]float64, n)
+	for now := time.Duration(0); now < 10*time.Minute; now += 500 * time.Millisecond {
+		busy := make([]bool, n)
+		for c, seen := range callers {
+			for k := range keys {
+				home, best := 0, math.Inf(1)
+				for i := range seen {
+					u := (float64(rendezvous.WeightOf(seed<<32|uint64(k), uint64(i))>>11) + 0.5) / (1 << 53)
+					if score := -math.Log(u) / seen[i].Weight(); score < best {
+						home, best = i, score
+					}
+				}
+				if now > 0 && homes[c][k] != home {
+					moves++
+				}
+				homes[c][k], busy[home] = home, true
+			}
+		}
+		for i := range loads {
+			loads[i] *= math.Exp2(-0.1) // half of it is gone after five seconds
+			if busy[i] {
+				loads[i] = floor * (0.8 + 0.4*random.Float64())
+			}
+		}
+		for _, seen := range callers {
+			views := make([]View, n)
+			for i := range seen {
+				seen[i].Advertise(now, uint32(loads[i]), true)
+				views[i] = seen[i].View(now)
+			}
+			for i := range seen {
+				seen[i].Decide(now, TypicalOf(views), random)
+			}
+		}
+	}
+	return moves
 }

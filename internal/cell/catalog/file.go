@@ -190,8 +190,8 @@ func (v *View) decodeFile(r io.Reader) (savedAt int64, err error) {
 
 // encodeFile writes a file. Concurrent changes may or may not be in it; all of it has reached its revision.
 func (v *View) encodeFile(w io.Writer, savedAt int64) error {
-	if err := v.saveTenants(); err != nil {
-		return err
+	if err := v.saveTenants(); err != nil { // the categories are worth more
+		v.logger.Error("failed to keep the quotas of owners and prefixes", "error", err)
 	}
 	revision := v.Revision()
 	return encodeSnapshot(w, FileCopy{Revision: revision, SavedAt: savedAt, Categories: slices.Collect(v.All())})

@@ -133,16 +133,14 @@ func (g *Gate) EnterRequest(now time.Time, asked Priorities) (refused Refusals, 
 // decide decides about one priority of a request. paid says that a part of higher priority has come in already. g.mu is held.
 func (g *Gate) decide(now time.Time, level int, paid bool) Refusal {
 	since, priority := now.Sub(g.begun), scribev1.Priority(level) //nolint:gosec // below Levels
-	above, total := 0, 0
-	for l, n := range g.mu.inside {
-		if total += n; l >= level {
-			above += n
-		}
+	above := 0                                                    // and of its own: what lower ones have does not count against it
+	for _, n := range g.mu.inside[level:] {
+		above += n
 	}
 	length := g.mu.tiers[level].controller.Length()
 	reserved := g.mu.shedder.ReservedShare(since, priority)
 	switch {
-	case shedding.GivesWay(reserved, int64(total), int64(length)):
+	case shedding.GivesWay(reserved, int64(above), int64(length)):
 		return Refusal{Cause: CausePriority}
 	case above >= length:
 		g.mu.shedder.NoteRefused(since, priority)

@@ -18,7 +18,7 @@
 //   - Weights are at most 1. The least loaded instance attracts nobody; the most loaded ones repel, and what leaves one of them is spread over
 //     all others by rendezvous hashes.
 //   - A weight has steps of the square root of 2, and the band of loads in which it stays is wider than what a step changes. So it does
-//     not go to and fro, and load that is only noise moves nothing.
+//     not go to and fro, and load that is only noise moves nothing, but where there is little room left.
 //   - A step waits until the one before it can be seen in the reports, and steps back wait for a random time. Only an instance that is about
 //     to refuse loses several steps at once.
 //   - Loads are compared with those of the other instances. Where all are full or all are slow, nothing moves: there is no better place.

@@ -67,7 +67,8 @@ func (g grammar) sortedQuery() (q pair, distinct bool) {
 			comma = ""
 		}
 		q.our += fmt.Sprintf("%s%s AS c%d", comma, item.our, i)
-		q.pg += comma + item.pg
+		// PostgreSQL names a column after a CASE's ELSE, and would order by that column instead of the table's.
+		q.pg += fmt.Sprintf("%s%s AS c%d", comma, item.pg, i)
 	}
 	where := g.expr(schema.Bool, 1+g.IntN(2))
 	if g.IntN(2) == 0 {

@@ -492,7 +492,7 @@ func TestStreamsGoToTheLessLoaded(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if n, na, nb := busy.took("stream"), a.took("stream"), b.took("stream"); n != 0 || na < 5 || nb < 5 {
+		if n, na, nb := busy.took("stream"), a.took("stream"), b.took("stream"); n > 2 || na < 5 || nb < 5 {
 			t.Errorf("the busy one took %d of 30 streams, the others %d and %d", n, na, nb)
 		}
 	})

@@ -158,7 +158,8 @@ func (sh *sharedShard) receivedOf(b uint32) record.LSN {
 	return sh.at.At(b).LSN
 }
 
-// unreadAt returns the position to tell others: of a log of which nothing was read its first, since it may begin elsewhere after another recovery.
+// unreadAt returns the position to resume from: at, or the first LSN if nothing of the log was read. An unread log may begin elsewhere after
+// another recovery.
 func (sh *sharedShard) unreadAt(at record.LSN) record.LSN {
 	if at == sh.origin {
 		return record.FirstLSN

@@ -263,7 +263,7 @@ func TestWarmUp(t *testing.T) {
 	f.one.NoteLoad(f.now, 900)
 	f.one.Begin(f.now, 78, 0)
 	if f.decide(); f.one.Weight() > 0.126 || f.one.known {
-		t.Errorf("after another start: weight %v, what is known of the former one: %v", f.one.Weight(), f.one.known)
+		t.Errorf("after another start: weight %v; known is %v, as if the former start counted", f.one.Weight(), f.one.known)
 	}
 	f.others.warmth = f.one.View(f.now).warmth
 	if f.decide(); f.one.Weight() != 1 {

@@ -16,6 +16,35 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
+// TestTenantsThatCannotBeKept: the copy of the categories is written although that of the quotas can't be.
+func TestTenantsThatCannotBeKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "catalog")
+		if err := os.MkdirAll(filepath.Join(file+tenantsSuffix, "in the way"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		p := newPlane()
+		v := newView(t, p, func(c *ViewConfig) { c.File = file })
+		closeView := runView(t, v)
+		<-v.Ready()
+		synctest.Wait()
+		if err := os.RemoveAll(file); err != nil { // a copy of before there were quotas
+			t.Fatal(err)
+		}
+		p.tell(&scribev1.WatchCategoriesResponse{TenantQuotas: &scribev1.TenantQuotas{Quotas: []*scribev1.TenantQuota{{Owner: "shop", WriteBytesPerSecond: 5}}}})
+		synctest.Wait()
+		closeView()
+		if _, err := os.Stat(file); err != nil {
+			t.Error("the categories are not kept: ", err)
+		}
+		select {
+		case <-newView(t, newPlane(), func(c *ViewConfig) { c.File = file }).Ready():
+		default:
+			t.Error("the categories that were kept are not there")
+		}
+	})
+}
+
 // TestTenants: a view has the quotas that the watch tells, keeps them while nothing is said of them, and begins with those of its file.
 func TestTenants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -554,7 +554,9 @@ func TestDeliveryTimeoutInAPause(t *testing.T) {
 					if whole {
 						return &fault{before: refusal(scribev1.Reason_REASON_OVERLOADED, time.Minute)}
 					}
-					return &fault{frame: func(record.Header) *scribev1.ErrorInfo { return rpc.Info(refusal(scribev1.Reason_REASON_OVERLOADED, time.Minute)) }}
+					return &fault{frame: func(record.Header) *scribev1.ErrorInfo {
+						return rpc.Info(refusal(scribev1.Reason_REASON_OVERLOADED, time.Minute))
+					}}
 				}}
 				p := start(t, s, producer.WithDeliveryTimeout(3*time.Second))
 				begun := time.Now()

@@ -58,7 +58,7 @@ type process struct {
 		calls  map[string]int
 		blobs  []string
 		ack    scribev1.AckLevel // of the last write
-		others bool // it is of another cell
+		others bool              // it is of another cell
 	}
 }
 

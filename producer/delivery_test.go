@@ -561,7 +561,7 @@ func TestDeliveryTimeoutInAPause(t *testing.T) {
 				p := start(t, s, producer.WithDeliveryTimeout(3*time.Second))
 				begun := time.Now()
 				first := p.WriteAsync("a", &producer.Message{})
-				time.Sleep(2 * time.Second)
+				<-time.After(2 * time.Second)
 				second := p.WriteAsync("a", &producer.Message{}) // waits behind it
 				for i, r := range []*producer.Result{first, second} {
 					<-r.Done()

@@ -114,7 +114,7 @@ func TestAgentKeepsItsWrites(t *testing.T) {
 		}
 		one.roles, one.stops = nil, true
 		one.write = func(context.Context) error { return rpc.Errorf(scribev1.Reason_REASON_SHUTTING_DOWN, "stopping") }
-		time.Sleep(2 * refreshEvery)
+		<-time.After(2 * refreshEvery)
 		for _, level := range levels {
 			if err := writeAt(t.Context(), c, level); rpc.ReasonOf(err) != scribev1.Reason_REASON_SHUTTING_DOWN {
 				t.Errorf("%v while the agent stops: %v, want its own answer", level, err)
@@ -127,7 +127,7 @@ func TestAgentKeepsItsWrites(t *testing.T) {
 			t.Errorf("the other host took %d writes, want the one that waits for the commit", n)
 		}
 		one.stop()
-		time.Sleep(2 * refreshEvery)
+		<-time.After(2 * refreshEvery)
 		for _, level := range levels {
 			if err := writeAt(t.Context(), c, level); rpc.ReasonOf(err) != scribev1.Reason_REASON_NO_BACKEND {
 				t.Errorf("%v while the agent is away: %v", level, err)
@@ -137,7 +137,7 @@ func TestAgentKeepsItsWrites(t *testing.T) {
 			t.Errorf("the other host took %d writes that the agent answers for", n)
 		}
 		one = w.start("one", agent, writeProxy, control)
-		time.Sleep(2 * refreshEvery)
+		<-time.After(2 * refreshEvery)
 		for _, level := range levels {
 			if err := writeAt(t.Context(), c, level); err != nil {
 				t.Errorf("%v after the agent has come back: %v", level, err)

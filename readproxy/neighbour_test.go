@@ -2,6 +2,7 @@ package readproxy
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -13,18 +14,38 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// TestGreedyReaderCostsOthersNothing: forty readers of a category far beyond its quota, with requests as large as they may be, take nothing
-// from a reader of another category: none of its requests waits or is refused, and no more is admitted than the quota passes.
+// severalLimited are categories with quotas; others have none.
+type severalLimited []*scribev1.Category
+
+func (l severalLimited) Lookup(name string) (*scribev1.Category, bool) {
+	if i := slices.IndexFunc(l, func(c *scribev1.Category) bool { return c.GetName() == name }); i >= 0 {
+		return l[i], true
+	}
+	return categories{"b"}.Lookup(name)
+}
+
+func (l severalLimited) Resolve(ctx context.Context, name string) (*scribev1.Category, error) {
+	return categories{}.Resolve(ctx, name)
+}
+
+// TestGreedyReaderCostsOthersNothing: a hundred readers of five categories far beyond their quotas, with requests as large as they may be, take
+// nothing from a reader of another category: none of its requests waits or is refused, and no more is admitted than the quotas pass.
 func TestGreedyReaderCostsOthersNothing(t *testing.T) {
-	const greedy, perSecond, seconds = 40, 4, 5
+	const categories, greedy, perSecond, seconds = 5, 20, 4, 5
 	for _, mode := range []scribev1.QuotaMode{block, throttle} {
 		synctest.Test(t, func(t *testing.T) {
-			cat := &scribev1.Category{Name: "a", Id: 1, Shards: 1, ReadQuotaMode: mode}
+			var cats severalLimited
+			for i := range uint32(categories) {
+				cats = append(cats, &scribev1.Category{Name: fmt.Sprintf("a%d", i), Id: 1 + i, Shards: 1, ReadQuotaMode: mode})
+			}
 			// A thousandth of the memory of a large proxy, and readers to match.
-			h := newHarnessWith(t, func(d *Deps) { d.Categories = limited{cat} }, func(c *Config) { c.RequestBytes = 8 << 20 })
-			wanted, pointers := h.put(pointer.CodecNone, []payload{newPayload(t, "a", 10)})
-			cat.ReadQuotaBytesPerSecond = perSecond * maxPointers * uint64(pointers[0].Length)
-			wanted = slices.Repeat(wanted, maxPointers)
+			h := newHarnessWith(t, func(d *Deps) { d.Categories = cats }, func(c *Config) { c.RequestBytes = 8 << 20 })
+			wanted := make([][][]byte, categories)
+			for i, cat := range cats {
+				all, pointers := h.put(pointer.CodecNone, []payload{newPayload(t, cat.GetName(), 10)})
+				cat.ReadQuotaBytesPerSecond = perSecond * maxPointers * uint64(pointers[0].Length)
+				wanted[i] = slices.Repeat(all, maxPointers)
+			}
 			quiet, _ := h.put(pointer.CodecNone, []payload{newPayload(t, "b", 10)})
 			quiet = slices.Repeat(quiet, maxPointers)
 			// fetch asks as a request that comes over the network does.
@@ -44,11 +65,12 @@ func TestGreedyReaderCostsOthersNothing(t *testing.T) {
 			var readers sync.WaitGroup
 			end, stop := context.WithTimeout(t.Context(), seconds*time.Second)
 			defer stop()
-			for range greedy {
+			for i := range greedy * categories {
+				category, wanted := cats[i%categories].GetName(), wanted[i%categories]
 				readers.Go(func() {
 					for end.Err() == nil {
 						ctx, cancel := context.WithTimeout(end, 30*time.Second)
-						err := fetch(ctx, "a", wanted)
+						err := fetch(ctx, category, wanted)
 						cancel()
 						select {
 						case <-time.After(max(rpc.Info(err).GetRetryAfter().AsDuration(), 50*time.Millisecond)):
@@ -72,11 +94,11 @@ func TestGreedyReaderCostsOthersNothing(t *testing.T) {
 			}
 			stop()
 			readers.Wait()
-			// Both categories have one block, which is read once each: what the quota refuses or holds back never comes as far as the store.
-			if n := h.metric("store_blocks_total"); n > 2 {
+			// Each category has one block, which is read once: what the quota refuses or holds back never comes as far as the store.
+			if n := h.metric("store_blocks_total"); n > categories+1 {
 				t.Errorf("mode %v: %v blocks were read", mode, n)
 			}
-			if n := h.metric("admitted_total"); mode == throttle && n > float64(asked+perSecond*(seconds+2)) {
+			if n := h.metric("admitted_total"); mode == throttle && n > float64(asked+categories*perSecond*(seconds+2)) {
 				t.Errorf("%v requests were admitted, %d of them the quiet reader's", n, asked)
 			}
 		})

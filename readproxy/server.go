@@ -89,7 +89,8 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	s.fetches.running = make(map[blockKey]*blockFetch)
 	s.regions.named = make(map[string]*peerRegion)
 	begin := time.Now()
-	s.quotas = quota.NewRegistry(func() time.Duration { return time.Since(begin) }, deps.Sharers, max(cfg.RequestBytes/bodyShare, leastBodies))
+	// What waits for quotas has half of the memory for requests: the rest is for those that don't.
+	s.quotas = quota.NewRegistry(func() time.Duration { return time.Since(begin) }, deps.Sharers, max(cfg.RequestBytes/bodyShare, leastBodies)/2)
 	s.gate, s.reads, s.fills = newGate(s), newReads(s), newFills(s)
 	var err error
 	if s.cache, err = newCache(cfg.CacheBytes); err != nil {

@@ -125,7 +125,8 @@ func (p *process) keepRunning() {
 		}
 		p.life = nil
 		p.mu.Unlock()
-		l.cancel()
+		p.sever(l)
+		p.disk.crash(false) // what is left of it has no lock, and writes nothing any more
 		p.w.note("%s does not start: %v", p.plan.Name, err)
 		time.Sleep(time.Second)
 	}

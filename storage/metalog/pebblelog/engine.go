@@ -89,7 +89,7 @@ func Open(dir string, opts Options) (_ *Engine, err error) {
 		failed:  make(chan struct{}),
 	}
 	e.opts.Logger = e.opts.Logger.With(slog.String("metalog", dir))
-	e.guard = &guardFS{FS: e.opts.FS, fail: e.setFailed, lost: make(chan error, 1), closing: e.calls.Draining()}
+	e.guard = &guardFS{FS: e.opts.FS, fail: e.setFailed, lost: make(chan struct{}), closing: e.calls.Draining()}
 	if opts.Journal != nil {
 		e.guard.harmless = e.guard.PathJoin(dir, checkpointName)
 	}
@@ -104,7 +104,7 @@ func Open(dir string, opts Options) (_ *Engine, err error) {
 	if err := e.openFolder(); err != nil {
 		return nil, err
 	}
-	if err := e.load(); err != nil {
+	if err := e.guard.unlessLost(e.load); err != nil {
 		return nil, errors.Join(fmt.Errorf("metalog: open %s: %w", dir, err), e.releaseFolder())
 	}
 	if err := e.metrics.set.Register(e.opts.Metrics); err != nil {
@@ -129,7 +129,7 @@ func (e *Engine) load() error {
 	if err == nil || !isDamaged(err) || e.opts.Snapshots == nil {
 		return err
 	}
-	if err := errors.Join(e.closeDB(), e.clearFolder(err)); err != nil {
+	if err := errors.Join(e.db.Close(), e.clearFolder(err)); err != nil {
 		return err
 	}
 	return e.reopenFolder()
@@ -182,8 +182,7 @@ func (e *Engine) openLocked(lock *pebble.Lock) error {
 	return e.openDB(lock)
 }
 
-func (e *Engine) openDB(lock *pebble.Lock) (err error) {
-	defer func() { err = caught(recover(), err) }()
+func (e *Engine) openDB(lock *pebble.Lock) error {
 	cache := pebble.NewCache(e.opts.CacheBytes)
 	defer cache.Unref() // from here on the database holds a reference
 	o := pebbleOptions(&e.opts)
@@ -191,8 +190,13 @@ func (e *Engine) openDB(lock *pebble.Lock) (err error) {
 		o.DisableWAL, o.MemTableStopWritesThreshold, o.L0StopWritesThreshold = true, replicaStall, replicaStall
 	}
 	o.FS, o.Lock, o.Cache, o.Logger, o.EventListener = e.guard, lock, cache, pebbleLogger{e.opts.Logger, e.guard}, e.events()
-	e.db, err = pebble.Open(e.dir, o)
-	return err
+	return e.guard.unlessLost(func() error { // what it reads from write-ahead logs it flushes, and waits for that
+		db, err := pebble.Open(e.dir, o)
+		if err == nil {
+			e.db = db
+		}
+		return err
+	})
 }
 
 // pebbleOptions returns the options that every folder of logs is opened with.
@@ -353,32 +357,18 @@ func (e *Engine) closeFolder() (err error) {
 	if err := e.Err(); err != nil { // a flush failed in the meantime
 		return err
 	}
-	b := e.db.NewBatch()
-	setNumber(b, schema.MetaClock, e.clock.exactBound())
-	err = e.commitSynced(b)
-	return errors.Join(err, b.Close(), e.releaseFolder())
+	err = e.guard.unlessLost(func() error {
+		b := e.db.NewBatch()
+		setNumber(b, schema.MetaClock, e.clock.exactBound())
+		return errors.Join(e.commitSynced(b), b.Close())
+	})
+	return errors.Join(err, e.releaseFolder())
 }
 
 // releaseFolder closes everything that openFolder opened.
 func (e *Engine) releaseFolder() (err error) {
 	defer func() { err = caught(recover(), err) }()
-	return errors.Join(e.closeDB(), e.lock.Close())
-}
-
-// closeDB closes the database. It returns as well when a goroutine of Pebble's can't go on, since Pebble would wait for that.
-func (e *Engine) closeDB() error {
-	closed := make(chan error, 1)
-	go func() {
-		var err error
-		defer func() { closed <- caught(recover(), err) }()
-		err = e.db.Close()
-	}()
-	select {
-	case err := <-closed:
-		return err
-	case err := <-e.guard.lost:
-		return err
-	}
+	return errors.Join(e.guard.unlessLost(e.db.Close), e.lock.Close())
 }
 
 // publishedStates fills in the published states of shards, and returns a watermark that holds for each. The watermark is taken

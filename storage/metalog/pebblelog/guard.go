@@ -3,7 +3,10 @@ package pebblelog
 import (
 	"errors"
 	"fmt"
+	"runtime"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,8 +29,11 @@ type guardFS struct {
 	// armed is false while the engine opens and closes: then Pebble returns errors to the caller.
 	armed atomic.Bool
 	fail  func(error)
-	// lost has the first error for which Pebble wanted to end the process while the guard was not armed, in a goroutine of its own.
-	lost chan error
+	// lost is closed when a goroutine of Pebble's can't go on while the guard is not armed, for lostErr: then calls of the database may never
+	// return.
+	lost     chan struct{}
+	lostOnce sync.Once
+	lostErr  error
 	// harmless is a subfolder in which nothing that fails is the database's: of snapshots.
 	harmless string
 	closing  <-chan struct{} // ends pauses
@@ -92,7 +98,7 @@ func (g *guardFS) Unwrap() vfs.FS { return g.FS }
 
 func (g *guardFS) file(f vfs.File, name string, category vfs.DiskWriteCategory, err error) (vfs.File, error) {
 	table := category != categoryWAL && category != categoryManifest && category != categoryMarker
-	gf := &guardFile{File: f, g: g, name: name, table: table}
+	gf := &guardFile{File: f, g: g, name: name, table: table, wal: category == categoryWAL}
 	if err := gf.check("create", err); err != nil {
 		return nil, err
 	}
@@ -102,7 +108,13 @@ func (g *guardFS) file(f vfs.File, name string, category vfs.DiskWriteCategory, 
 // check returns err. While the guard is armed, it returns a non-nil err late or never.
 func (f *guardFile) check(what string, err error) error {
 	switch {
-	case err == nil || !f.g.armed.Load():
+	case err == nil:
+	case !f.g.armed.Load():
+		// Pebble would end the process, and holds its mutex when it says so.
+		if !f.table && !f.wal && startedByPebble() {
+			f.g.lose(fmt.Errorf("%s %s: %w", what, f.name, err))
+			park()
+		}
 	case f.table:
 		select {
 		case <-time.After(tablePause):
@@ -115,24 +127,58 @@ func (f *guardFile) check(what string, err error) error {
 	return err
 }
 
+// startedByPebble reports whether the goroutine is one of Pebble's: nothing of this package called into it, but for what Pebble calls.
+func startedByPebble() bool {
+	const own = "scribe/storage/metalog/pebblelog."
+	called := []string{own + "startedByPebble", own + "(*guardFile).", own + "(*guardFS).", own + "pebbleLogger."}
+	var pcs [128]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs[:])])
+	for {
+		f, more := frames.Next()
+		if strings.HasPrefix(f.Function, own) && !slices.ContainsFunc(called, func(name string) bool { return strings.HasPrefix(f.Function, name) }) {
+			return false
+		}
+		if !more {
+			return true
+		}
+	}
+}
+
 // arm ends the time in which Pebble returns errors to the caller.
 func (g *guardFS) arm() {
 	g.armed.Store(true)
 	select {
-	case err := <-g.lost:
-		g.fail(err)
+	case <-g.lost:
+		g.fail(g.lostErr)
 	default:
 	}
 }
 
 // lose is the event that a goroutine of Pebble's can't go on while the guard is not armed.
 func (g *guardFS) lose(err error) {
-	select {
-	case g.lost <- err:
-	default: // one says enough
-	}
+	g.lostOnce.Do(func() {
+		g.lostErr = err
+		close(g.lost)
+	})
 	if g.armed.Load() {
 		g.arm()
+	}
+}
+
+// unlessLost runs what calls the database while the guard is not armed. It returns as well when a goroutine of Pebble's can't go on, for which
+// fn may wait for ever.
+func (g *guardFS) unlessLost(fn func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		defer func() { done <- caught(recover(), err) }()
+		err = fn()
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-g.lost:
+		return g.lostErr
 	}
 }
 
@@ -144,6 +190,7 @@ type guardFile struct {
 	g     *guardFS
 	name  string
 	table bool
+	wal   bool
 }
 
 // Write implements vfs.File.

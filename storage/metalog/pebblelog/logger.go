@@ -3,8 +3,6 @@ package pebblelog
 import (
 	"fmt"
 	"log/slog"
-	"runtime"
-	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
 )
@@ -43,22 +41,6 @@ func (l pebbleLogger) Fatalf(format string, args ...any) {
 		park()
 	}
 	panic(err)
-}
-
-// startedByPebble reports whether the goroutine is one of Pebble's: no function of this package called into it.
-func startedByPebble() bool {
-	const own = "scribe/storage/metalog/pebblelog."
-	var pcs [128]uintptr
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])]) // those above Fatalf
-	for {
-		f, more := frames.Next()
-		if strings.HasPrefix(f.Function, own) {
-			return false
-		}
-		if !more {
-			return true
-		}
-	}
 }
 
 // fatalError is the error that Fatalf makes of its arguments.

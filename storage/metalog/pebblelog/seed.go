@@ -255,14 +255,17 @@ func (c *logCommitter) exchangeFiles(exchange func() error) (err error) {
 	defer func() { err = caught(recover(), err) }()
 	e.guard.armed.Store(false)
 	defer e.guard.arm()
-	if err := e.closeDB(); err != nil && !isDamaged(err) {
-		return err
-	}
-	if err := exchange(); err != nil {
-		return err
-	}
-	e.replica.damage.Store(nil)
-	if err := e.reopenFolder(); err != nil {
+	err = e.guard.unlessLost(func() error {
+		if err := e.db.Close(); err != nil && !isDamaged(err) {
+			return err
+		}
+		if err := exchange(); err != nil {
+			return err
+		}
+		e.replica.damage.Store(nil)
+		return e.reopenFolder()
+	})
+	if err != nil {
 		return err
 	}
 	c.retired, c.boundary = e.retired, e.boundary.Load()

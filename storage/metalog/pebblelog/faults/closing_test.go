@@ -81,3 +81,38 @@ func closeWithoutManifest(t *testing.T, opts pebblelog.Options) {
 		t.Errorf("Close returned %v", err)
 	}
 }
+
+// The disk is full when an engine that opens flushes what its write-ahead log has. Opening fails, and the process goes on.
+func TestManifestFailsWhileOpening(t *testing.T) {
+	var flushing, full atomic.Bool
+	fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		switch {
+		case !full.Load():
+		case op.Kind == errorfs.OpCreate && strings.Contains(op.Path, ".sst"):
+			flushing.Store(true)
+		case flushing.Load() && strings.Contains(op.Path, "MANIFEST") && op.Kind.ReadOrWrite() == errorfs.OpIsWrite:
+			return syscall.ENOSPC
+		}
+		return nil
+	}))
+	opts := pebblelog.Options{FS: fs, MemTableBytes: 1 << 20}
+	e, err := pebblelog.Open(dir, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	states, err := e.Open(t.Context(), "test", []record.ShardID{shard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &metalog.Append{Shards: []metalog.ShardAppend{{Shard: shard, Epoch: states[0].Epoch, Records: [][]byte{[]byte("record")}}}}
+	if _, err := e.Append(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	full.Store(true)
+	if _, err := pebblelog.Open(dir, opts); !errors.Is(err, syscall.ENOSPC) || !flushing.Load() {
+		t.Errorf("Open returned %v", err)
+	}
+}

@@ -75,6 +75,9 @@ func New(server, category string, opts ...Option) (*Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := transport.SetTokenFile(cfg.tokenFile); err != nil {
+		return nil, fmt.Errorf("consumer: WithTokenFile: %w", err)
+	}
 	decoder, err := newDecoder(min(cfg.concurrency, runtime.GOMAXPROCS(0)))
 	if err != nil {
 		return nil, fmt.Errorf("consumer: %w", err)

@@ -100,6 +100,9 @@ func New(server string, opts ...Option) (*Producer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := transport.SetTokenFile(cfg.tokenFile); err != nil {
+		return nil, fmt.Errorf("producer: WithTokenFile: %w", err)
+	}
 	c := &sharedCore{
 		cfg:     cfg,
 		id:      randomID(cfg.random),

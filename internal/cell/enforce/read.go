@@ -67,7 +67,11 @@ func (s readStreamService) Stream(ctx context.Context, recv func(context.Context
 	if refused != nil {
 		return refused
 	}
-	return endedBy(ctx, err)
+	if err = endedBy(ctx, err); p.Issued != nil && rpc.ReasonOf(err) == scribev1.Reason_REASON_UNAUTHENTICATED {
+		// Readers who renew their tokens go on at once, with another stream; the others are refused there.
+		return rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "the token of the stream has ended: open it again with another one")
+	}
+	return err
 }
 
 // allowStart decides about the start of a stream.

@@ -14,15 +14,18 @@ import (
 	"time"
 
 	"scribe/internal/base/atomicfile"
+	"scribe/internal/base/backoff"
 	"scribe/internal/base/config"
 	"scribe/internal/cell/access"
 	"scribe/internal/transport/certificates"
 	"scribe/internal/transport/principal"
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/tlsfiles"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// What a secure process makes is in the folder secure of its data: an authority, its own certificate, and admin.env.
+// What a secure process makes is in the folder secure of its data: an authority, its own certificate, and admin.env. A node finds authority and certificate there: nodes need
+// one authority, whose key is on none of them.
 const (
 	authorityLife   = 10 * 365 * 24 * time.Hour
 	certificateLife = 365 * 24 * time.Hour
@@ -43,8 +46,6 @@ func (c *Config) checkSecure(v *config.Violations) {
 	case !c.Secure:
 	case !c.TLS.IsEmpty():
 		v.Add("Secure", "it makes certificates by itself: want either that or the files of --tls-cert")
-	case c.Node != "":
-		v.Add("Secure", "the nodes of a cell need one authority: make it with scribe cert (docs/security.md), and give its files with --tls-cert, --tls-key, --tls-ca and --tls-client-ca")
 	case !c.Has(ControlPlane) || c.Control != "":
 		v.Add("Secure", "it is for a process that is a cell by itself: want scribe up")
 	}
@@ -53,8 +54,8 @@ func (c *Config) checkSecure(v *config.Violations) {
 // asSecure returns the configuration of a secure process with the files that makeSecure makes.
 func (c Config) asSecure() Config {
 	if c.Secure {
-		ca := c.secureFile("ca.pem")
-		c.TLS = tlsfiles.Config{Cert: c.secureFile("server.pem"), Key: c.secureFile("server.key"), CA: ca, ClientCA: ca}
+		ca := c.secureFile(SecureAuthority)
+		c.TLS = tlsfiles.Config{Cert: c.secureFile(SecureCert), Key: c.secureFile(SecureKey), CA: ca, ClientCA: ca}
 	}
 	return c
 }
@@ -66,6 +67,9 @@ func (c *Config) makeSecure(now time.Time) error {
 		return fmt.Errorf("folder of certificates: %w", err)
 	}
 	files := c.TLS
+	if c.Node != "" {
+		return c.checkNodeFiles()
+	}
 	ca, caKey := files.CA, c.secureFile("ca.key")
 	if _, err := os.Stat(ca); errors.Is(err, fs.ErrNotExist) {
 		pair, err := certificates.NewAuthority("scribe", now, authorityLife)
@@ -91,6 +95,24 @@ func (c *Config) makeSecure(now time.Time) error {
 		}
 		if err != nil {
 			return fmt.Errorf("make the certificate of this process: %w", err)
+		}
+	}
+	return nil
+}
+
+// SecureFiles are the names of the authority, the certificate and the key in the folder of a secure process.
+const (
+	SecureAuthority = "ca.pem"
+	SecureCert      = "server.pem"
+	SecureKey       = "server.key"
+)
+
+// checkNodeFiles reports that a secure node was not given its files.
+func (c *Config) checkNodeFiles() error {
+	for _, file := range []string{c.TLS.CA, c.TLS.Cert, c.TLS.Key} {
+		if _, err := os.Stat(file); err != nil {
+			return fmt.Errorf("a secure node does not make certificates, since all nodes need one authority: make them anywhere with scribe cert nodes --cluster %s, and put the folder %s/secure into %s: %w",
+				strings.Join(c.Cluster, ","), c.Node, c.Data, err)
 		}
 	}
 	return nil
@@ -150,11 +172,10 @@ func (a *App) startAdministrator(ctx context.Context) error {
 	path := a.cfg.AdminFile()
 	token := readAdminToken(path)
 	if !a.administers(token) {
-		res, err := a.parts.access.IssueToken(ctx, &scribev1.IssueTokenRequest{Principal: administrator, Rules: []string{"all:*"}})
-		if err != nil {
+		var err error
+		if token, err = a.issueAdministrator(ctx); err != nil {
 			return fmt.Errorf("issue the administrator's token: %w", err)
 		}
-		token = res.GetText()
 	}
 	ca, err := filepath.Abs(a.cfg.TLS.CA)
 	if err != nil {
@@ -174,6 +195,22 @@ func (a *App) startAdministrator(ctx context.Context) error {
 		case <-replaced:
 		case <-ctx.Done():
 			return fmt.Errorf("the administrator's token is not known yet: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// issueAdministrator issues a token that may do everything. Among nodes the control plane that leads may be changing.
+func (a *App) issueAdministrator(ctx context.Context) (string, error) {
+	pauses := backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second, Random: a.opts.Host.Random.Named("administrator")}
+	for failures := 1; ; failures++ {
+		res, err := a.parts.access.IssueToken(ctx, &scribev1.IssueTokenRequest{Principal: administrator, Rules: []string{"all:*"}})
+		if err == nil {
+			return res.GetText(), nil
+		}
+		// A token whose answer was lost is known to nobody. That there are too many is not for waiting.
+		failure := retry.Classify(err)
+		if !failure.Class.Retryable() || failure.Class == retry.Overloaded || backoff.Sleep(ctx, max(pauses.Pause(failures), failure.After)) != nil {
+			return "", err
 		}
 	}
 }

@@ -341,9 +341,17 @@ func TestIssued(t *testing.T) {
 		name, owner string
 		want        Cause
 	}{
-		{ada, Read, "own", "", Allowed}, {ada, Read, "granted", "", Allowed}, {ada, Read, "given", "", NoRule}, {ada, Query, "x", "web", NoRule},
-		{web, Read, "own", "", Allowed}, {web, Read, "granted", "", Allowed}, {web, Read, "given", "", Allowed}, {web, Query, "x", "web", Allowed}, {web, Write, "given", "", NoRule},
-		{ops, Operate, "", "", Allowed}, {ops, Read, "given", "", NoRule},
+		{ada, Read, "own", "", Allowed},
+		{ada, Read, "granted", "", Allowed},
+		{ada, Read, "given", "", NoRule},
+		{ada, Query, "x", "web", NoRule},
+		{web, Read, "own", "", Allowed},
+		{web, Read, "granted", "", Allowed},
+		{web, Read, "given", "", Allowed},
+		{web, Query, "x", "web", Allowed},
+		{web, Write, "given", "", NoRule},
+		{ops, Operate, "", "", Allowed},
+		{ops, Read, "given", "", NoRule},
 		{ops, Manage, "x", "", NoRule}, // the kind gives nothing that its rules do not: it is not a certificate's
 	} {
 		if got := s.Decide(c.p, c.what, c.name, c.owner, noon); got != c.want {

@@ -150,14 +150,15 @@ func (s *keySource) refreshAfter() time.Duration {
 
 // fetchKeys fetches keys for all who have asked until now. Those who ask from now on want a later fetch: the issuer may have answered already.
 func (s *keySource) fetchKeys(ctx context.Context, throttle *logthrottle.Throttle) {
+	// Before the lock: who asks after it waits for the next one, and its value must stay.
+	select {
+	case <-s.asked:
+	default:
+	}
 	s.mu.Lock()
 	begun := s.mu.next
 	s.mu.next, s.mu.waiting = nil, 0
 	s.mu.Unlock()
-	select { // who asked for this one
-	case <-s.asked:
-	default:
-	}
 	set, err := s.fetchSet(ctx)
 	s.fetches.Add(1)
 	if ctx.Err() != nil {

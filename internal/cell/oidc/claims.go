@@ -123,7 +123,7 @@ func (v *Verifier) principalOf(t *token) (principal.Principal, error) {
 		return fail("its claim %s, the name of the principal, is missing or not a text", v.cfg.PrincipalClaim)
 	}
 	// Whoever may choose an address at the issuer would be whom it belongs to.
-	if v.cfg.PrincipalClaim == "email" && t.claims["email_verified"] != true {
+	if verified, _ := t.claims["email_verified"].(bool); v.cfg.PrincipalClaim == "email" && !verified {
 		return fail("the issuer has not verified its claim email (email_verified)")
 	}
 	p := principal.Principal{Kind: principal.Client, Name: v.cfg.Prefix + name, Issued: &principal.Issued{Expires: t.ends}}

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"scribe/internal/format/record"
+	"scribe/internal/transport/rpc"
 	"scribe/producer"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -542,6 +543,42 @@ func TestDeliveryTimeoutAndFlush(t *testing.T) {
 			t.Errorf("%d attempts in half a minute", n)
 		}
 	})
+}
+
+// TestDeliveryTimeoutInAPause: what a server refuses for longer than the delivery timeout is given up when that ends, not when the pause does.
+func TestDeliveryTimeoutInAPause(t *testing.T) {
+	for name, whole := range map[string]bool{"of a request": true, "of its frames": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &server{fault: func(int, *scribev1.WriteRequest) *fault {
+					if whole {
+						return &fault{before: refusal(scribev1.Reason_REASON_OVERLOADED, time.Minute)}
+					}
+					return &fault{frame: func(record.Header) *scribev1.ErrorInfo {
+						return rpc.Info(refusal(scribev1.Reason_REASON_OVERLOADED, time.Minute))
+					}}
+				}}
+				p := start(t, s, producer.WithDeliveryTimeout(3*time.Second))
+				begun := time.Now()
+				first := p.WriteAsync("a", &producer.Message{})
+				<-time.After(2 * time.Second)
+				second := p.WriteAsync("a", &producer.Message{}) // waits behind it
+				for i, r := range []*producer.Result{first, second} {
+					<-r.Done()
+					want := time.Duration(3+2*i) * time.Second
+					if d := time.Since(begun); d < want || d > want+100*time.Millisecond {
+						t.Errorf("message %d was given up after %v, want %v", i, d, want)
+					}
+				}
+				if err := first.Err(); !errors.Is(err, producer.ErrOverloaded) {
+					t.Errorf("error is %v", err)
+				}
+				if n, _ := s.count(); n != 1 {
+					t.Errorf("%d requests before the pause was over", n)
+				}
+			})
+		})
+	}
 }
 
 func TestRequestTimeoutIsTheServersDeadline(t *testing.T) {

@@ -51,8 +51,10 @@ type sharedCore struct {
 	memory  *memoryBound
 	open    atomic.Int64 // bytes of memory that open frames have
 	// shortage is the most bytes that a call lacks while open frames have much of the memory; 0 if there is none. See relieveMemory.
-	shortage      atomic.Int64
-	linger        lingerPlan
+	shortage atomic.Int64
+	linger   lingerPlan
+	// overdue is when a frame that waits to be sent again may be overdue, in nanoseconds since clock.zero; 0 if none waits.
+	overdue       atomic.Int64
 	copies        copyMemory
 	buffers       buffers.Pool // of frames
 	largestBuffer int          // size of the largest pooled buffer: a full batch

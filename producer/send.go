@@ -1,6 +1,7 @@
 package producer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -77,6 +78,7 @@ func (c *sharedCore) sendLoop() {
 		}
 		clear(due)
 		c.relieveMemory()
+		expiry := c.dropOverdue(now)
 		for s := c.sched.Unpark(now); s != nil; s = c.sched.Unpark(now) {
 			s.stripe.mu.Lock()
 			s.parked = false
@@ -99,6 +101,9 @@ func (c *sharedCore) sendLoop() {
 		at := c.sched.NextWake(c.cfg.maxInFlight)
 		if at.IsZero() || !ticking.IsZero() && ticking.Before(at) {
 			at = ticking
+		}
+		if !expiry.IsZero() && (at.IsZero() || expiry.Before(at)) {
+			at = expiry
 		}
 		if !at.IsZero() {
 			timer.Reset(time.Until(at))
@@ -179,6 +184,53 @@ func (c *sharedCore) dropLate(s *shardStream, now time.Time, late []finishedFram
 		late = append(late, c.failFrame(s, f, nil, attemptOutcome{cause: cause, detail: detail}))
 	}
 	return late
+}
+
+// dropOverdue fails what is overdue although it can't be sent yet: the server that refused it asked for a longer pause. It returns when more
+// may be, as far as that is known; zero if nothing was refused.
+func (c *sharedCore) dropOverdue(now time.Time) (next time.Time) {
+	if at := c.overdue.Load(); at != 0 && int64(now.Sub(c.clock.zero)) > at {
+		c.overdue.CompareAndSwap(at, 0) // else older frames have just come back
+		var late []finishedFrame
+		for i := range c.stripes {
+			st := &c.stripes[i]
+			st.mu.Lock()
+			for _, s := range st.mu.streams {
+				if s.open != nil && now.Sub(s.open.taken) > c.cfg.deliveryTimeout {
+					c.sealFrame(s, false)
+				}
+				late = c.dropLate(s, now, late)
+				c.noteWaiting(cmp.Or(s.head, s.open), now.Add(c.cfg.deliveryTimeout/overdueShare))
+			}
+			st.mu.Unlock()
+		}
+		c.concludeFrames(late)
+	}
+	if at := c.overdue.Load(); at != 0 {
+		next = c.clock.zero.Add(time.Duration(at + 1))
+	}
+	return next
+}
+
+// overdueShare is the part of the delivery timeout that passes at least until all streams are looked at again.
+const overdueShare = 64
+
+// noteWaiting notes when a frame that waits is overdue, but no earlier than from then on. f is the first one of a stream, or nil.
+func (c *sharedCore) noteWaiting(f *outFrame, earliest time.Time) {
+	if f == nil || c.cfg.deliveryTimeout == 0 {
+		return
+	}
+	end := f.taken.Add(c.cfg.deliveryTimeout)
+	if end.Before(earliest) {
+		end = earliest
+	}
+	due := max(int64(end.Sub(c.clock.zero)), 1)
+	for {
+		at := c.overdue.Load()
+		if at != 0 && at <= due || c.overdue.CompareAndSwap(at, due) {
+			return
+		}
+	}
 }
 
 // addFrames moves frames of s into the request and numbers them. It reports whether any could join. The stripe's mutex is held.
@@ -396,6 +448,9 @@ func (c *sharedCore) settleFrames(r streamRun, a *requestAnswer, done []finished
 		s.window.NoteFailure(a.now, r.flight.bytes, outOfOrder)
 	}
 	s.endFlight(r.flight, again)
+	if s.head != nil && s.head.attempts > 0 {
+		c.noteWaiting(s.head, a.now)
+	}
 	if progress || len(again) == 0 {
 		s.failures = 0
 	}

@@ -140,6 +140,51 @@ func TestDiskFails(t *testing.T) {
 	})
 }
 
+// TestDiskFailsAfterAttempt: a write that neither the disk took nor the upstream answered may be stored.
+func TestDiskFailsAfterAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var broken atomic.Bool
+		ended := make(chan struct{})
+		fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if broken.Load() && op.Kind == errorfs.OpFileWriteAt {
+				<-ended
+				return syscall.ENOSPC
+			}
+			return nil
+		}))
+		up := &upstream{stored: map[string][]string{}}
+		s, err := New(spooling(DefaultConfig()), Deps{Upstream: up, FS: fs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &cell{Scribed: s, t: t, up: up}
+		c.mustWrite(spooled, "a/0")
+		broken.Store(true)
+		up.replies(func(int, *call) reply { return reply{lost: errors.New("no answer came")} })
+		answer := make(chan error)
+		go func() {
+			_, err := c.write(spooled, "a/1")
+			answer <- err
+		}()
+		for up.count() < 2 {
+			<-time.After(10 * time.Millisecond)
+		}
+		synctest.Wait()
+		close(ended)
+		if err := <-answer; rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_OUTCOME {
+			t.Errorf("the write that is stored ended with %v", err)
+		}
+		broken.Store(false)
+		up.replies(nil)
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if got := c.unaccounted(); got != (request.Amount{}) {
+			t.Errorf("counts %+v", got)
+		}
+	})
+}
+
 // A clean stop without room on the disk says what is lost, and keeps what the spool has.
 func TestCloseSaysWhatIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

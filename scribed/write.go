@@ -445,8 +445,12 @@ func (w *writeCall) awaitUpstream(e *queueEntry, err error) {
 		return
 	}
 	q.counts.memory = q.counts.memory.Minus(sum)
-	q.counts.addFailed(rpc.ReasonLabel(scribev1.Reason_REASON_OVERLOADED), sum)
-	w.setRefused(e, s.spoolError(e, err))
+	err = s.spoolError(e, err)
+	if e.unsure {
+		err = rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "an attempt to forward the frames had no answer, and %s", rpc.Message(err))
+	}
+	q.counts.addFailed(rpc.ReasonLabel(rpc.ReasonOf(err)), sum)
+	w.setRefused(e, err)
 	w.sub.finishFrames(len(e.frames))
 	w.taken--
 	q.releaseBuffer(e.mem)

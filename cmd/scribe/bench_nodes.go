@@ -97,11 +97,15 @@ func newBenchMetalog() *cobra.Command {
 process with the embedded engine (--nodes 0), one node, or three, each a process of its own on this machine, in the same run. An append has
 as many pointers as the group, over as many logs, at most 100. A quarter of a pointer's bytes is random.
 
+Beside it each replica is asked for the end of a log ten times a second: "barrier" is how long it takes until it answers by itself.
+
 --rate holds the writers to so many pointers a second, --keep trims the logs behind them, and with --every there is a line for each such time: how a
-cell does over hours. What was measured before an error is printed as well.`,
+cell does over hours. With --seed a node that does not lead loses its copy of the logs in the end, and gets another. What was measured before an error is
+printed as well.`,
 		Example: `  scribe bench metalog
   scribe bench metalog --nodes 0,3 --group 100 --writers 16
   scribe bench metalog --nodes 3 --group 500 --rate 50000 --keep 10000 --duration 1h --every 5m
+  scribe bench metalog --nodes 3 --group 500 --duration 1m --seed
   scribe bench metalog --duration 3s --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -156,6 +160,7 @@ cell does over hours. What was measured before an error is printed as well.`,
 	fs.Var(&o.Every, "every", "a line for each such part of the duration (default: one for all of it)")
 	fs.IntVar(&o.Rate, "rate", 0, "pointers a second of all writers together (default: as many as they can)")
 	fs.IntVar(&o.Keep, "keep", 0, "records that each log keeps; older ones are trimmed (default: all)")
+	fs.BoolVar(&o.Seed, "seed", false, "measure how long a node takes to get its logs anew, with 3 nodes or more")
 	fs.IntVar(&count, "count", count, "runs of everything")
 	fs.StringVar(&data, "data", "", "folder in which the cell's folder is made (default: that of temporary files)")
 	fs.BoolVar(&asJSON, "json", false, "print a JSON object for each")

@@ -66,6 +66,9 @@ func TestBenchMetalog(t *testing.T) {
 		if r.Appends <= 0 || r.Commits <= 0 || r.Pointers < 2.9*r.Appends || r.Latency == nil || r.CPUMicros <= 0 || (r.JournalBytes > 0) != (r.Engine != "embedded") {
 			t.Errorf("%+v", r)
 		}
+		if r.Barrier == nil || r.Barrier.P50 <= 0 || r.SeedSeconds != 0 {
+			t.Errorf("%+v", r)
+		}
 		if r.ResidentMB <= 0 || (r.EtcdMB > 0) != (r.Engine != "embedded") {
 			t.Errorf("%+v", r)
 		}
@@ -76,6 +79,30 @@ func TestBenchMetalog(t *testing.T) {
 	}
 	if len(reports) != 4 || reports[1].Engine != "embedded" || reports[2].Engine != "nodes=1" {
 		t.Errorf("%+v", reports)
+	}
+}
+
+// TestBenchSeed: a node that has lost its logs gets them again.
+func TestBenchSeed(t *testing.T) {
+	t.Setenv(asProgram, "1")
+	var stdout, stderr bytes.Buffer
+	cmd := newBenchMetalog()
+	cmd.SetArgs([]string{"--nodes", "3", "--group", "10", "--writers", "1", "--duration", "1s", "--seed", "--data", t.TempDir(), "--json"})
+	cmd.SetOut(&stdout)
+	cmd.SetErr(&stderr)
+	if err := cmd.ExecuteContext(t.Context()); err != nil {
+		t.Fatalf("%v\n%s", err, stderr.String())
+	}
+	var r bench.MetalogReport
+	if err := json.Unmarshal(stdout.Bytes(), &r); err != nil {
+		t.Fatalf("%v in %s", err, stdout.String())
+	}
+	if r.SeedSeconds <= 0 || r.SeedMB <= 0 {
+		t.Errorf("%+v", r)
+	}
+	var table strings.Builder
+	if err := bench.MetalogTable(&table, []bench.MetalogReport{r}); err != nil || !strings.Contains(table.String(), "had them again") {
+		t.Errorf("%v\n%s", err, table.String())
 	}
 }
 

@@ -64,14 +64,15 @@ func (g *controlGateway) GetStatus(ctx context.Context, req *scribev1.GetStatusR
 	cell := g.cellStatus(ctx, req)
 	roles, members := g.roles, cell.GetMembers()
 	g.mu.Lock()
-	if g.mu.stopping {
+	stopping := g.mu.stopping
+	if stopping {
 		roles, members = g.lastRoles(g.mu.others), g.mu.others
 	}
 	g.mu.Unlock()
 	res := &scribev1.GetStatusResponse{
 		Version: g.version, StartedAt: g.startedAt, Roles: roles,
 		Members: members, MembersAt: cell.GetMembersAt(), Categories: cell.GetCategories(), RetirementsPending: cell.GetRetirementsPending(),
-		Leadership: cell.GetLeadership(),
+		Leadership: cell.GetLeadership(), Stopping: stopping,
 	}
 	if cell == nil && g.lastKnown != nil {
 		known, categories := g.lastKnown()

@@ -6,13 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
 
+	"scribe/internal/base/backoff"
 	"scribe/internal/base/units"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
@@ -37,6 +42,8 @@ type MetalogOptions struct {
 	Duration units.Duration
 	// Every is the time that each report is of; 0: one report of all.
 	Every units.Duration
+	// Seed says that a node's copy of the logs is removed in the end, so that it has to get another. Of nodes alone.
+	Seed bool
 }
 
 // maxGroupLogs bounds the logs of one append.
@@ -51,8 +58,10 @@ type MetalogReport struct {
 	Appends  float64 `json:"appends_per_second"`
 	Commits  float64 `json:"commits_per_second"`
 	Pointers float64 `json:"pointers_per_second"`
-	// Latency of an append.
+	// Latency of an append, and of a question for the end of a log that each replica answers by itself, ten times a second: it has to know that
+	// nobody leads anew, and to have what was committed before.
 	Latency *Latency `json:"latency"`
+	Barrier *Latency `json:"barrier_latency"`
 	// CPUMicros is the processor time of all processes of the cell for a pointer, JournalBytes what it takes in an entry of the journal.
 	CPUMicros    float64 `json:"cpu_us_per_pointer"`
 	JournalBytes float64 `json:"journal_bytes_per_pointer,omitempty"`
@@ -61,6 +70,10 @@ type MetalogReport struct {
 	ResidentMB float64 `json:"resident_mb"`
 	EtcdMB     float64 `json:"etcd_mb,omitempty"`
 	LagEntries float64 `json:"lag_entries,omitempty"`
+	// SeedSeconds is how long a node without its copy of the logs took from its start until it had all that others had then, and SeedMB what
+	// that takes on its disk. Of the last report.
+	SeedSeconds float64 `json:"seed_seconds,omitempty"`
+	SeedMB      float64 `json:"seed_mb,omitempty"`
 }
 
 // Metalog measures appends to the metadata logs of a cell, as batchers make them: over TCP. It returns a report for each time that was measured, also
@@ -96,7 +109,62 @@ func Metalog(ctx context.Context, fleet *Fleet, o MetalogOptions) (reports []Met
 		}
 		reports = append(reports, r)
 	}
-	return reports, nil
+	if o.Seed && len(fleet.nodes) > 1 {
+		last := &reports[len(reports)-1]
+		last.SeedSeconds, last.SeedMB, err = fleet.seedNode(ctx)
+	}
+	return reports, err
+}
+
+// seedNode takes its copy of the logs from a node that does not lead, and measures how long it is without one.
+func (f *Fleet) seedNode(ctx context.Context) (seconds, megabytes float64, err error) {
+	leader, err := f.awaitSettled(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	i := (leader + 1) % len(f.nodes)
+	copyOf := filepath.Join(f.dir, fmt.Sprintf("n%d", i+1), "metalog")
+	if err := errors.Join(f.Stop(i), os.RemoveAll(copyOf)); err != nil {
+		return 0, 0, err
+	}
+	res, err := rpc.NewNodeClient(rpc.Default(), f.URL(leader)).DescribeNode(ctx, &scribev1.DescribeNodeRequest{})
+	if err != nil {
+		return 0, 0, err
+	}
+	begin := time.Now()
+	if err := f.Restart(ctx, i); err != nil {
+		return 0, 0, err
+	}
+	for has := uint64(0); has < res.GetNode().GetMetalog().GetNewest(); {
+		if err := backoff.Sleep(ctx, look/10); err != nil {
+			return 0, 0, err
+		}
+		own, err := rpc.NewNodeClient(rpc.Default(), f.URL(i)).DescribeNode(ctx, &scribev1.DescribeNodeRequest{})
+		if err != nil {
+			return 0, 0, err
+		}
+		has = own.GetNode().GetMetalog().GetApplied()
+	}
+	seconds = time.Since(begin).Seconds()
+	size, err := sizeOfFolder(copyOf)
+	return seconds, float64(size) / 1e6, err
+}
+
+// sizeOfFolder returns the bytes of the files in a folder that is being written to.
+func sizeOfFolder(dir string) (n int64, err error) {
+	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			var info fs.FileInfo
+			if info, err = d.Info(); err == nil {
+				n += info.Size()
+			}
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	})
+	return n, err
 }
 
 // measure lets writers write for a time, and tells what came of it.
@@ -107,13 +175,14 @@ func (r *metalogRun) measure(ctx context.Context, d time.Duration, writers []fun
 	}
 	r.appends.Store(0)
 	r.takeLatency()
+	r.barriers.takeLatency()
 	fleet := r.fleet
 	before, err := fleet.scrape(ctx)
 	if err != nil {
 		return report, err
 	}
 	begin := time.Now()
-	if err := runFor(ctx, d, writers...); err != nil {
+	if err := runFor(ctx, d, append(slices.Clone(writers), r.askReplicas)...); err != nil {
 		return report, err
 	}
 	seconds := time.Since(begin).Seconds()
@@ -124,6 +193,7 @@ func (r *metalogRun) measure(ctx context.Context, d time.Duration, writers []fun
 	grown, appends := after.growthSince(before), float64(r.appends.Load())
 	pointers := appends * float64(r.Group)
 	report.Appends, report.Pointers, report.Commits, report.Latency = appends/seconds, pointers/seconds, grown["scribe_metalog_commit_seconds_count"]/seconds, r.takeLatency()
+	report.Barrier = r.barriers.takeLatency()
 	report.CPUMicros = grown["process_cpu_seconds_total"] * 1e6 / max(pointers, 1)
 	report.JournalBytes = grown["scribe_metalog_journal_entry_bytes_total"] / max(pointers, 1)
 	report.ResidentMB, report.LagEntries = after["process_resident_memory_bytes"]/1e6, after["scribe_metalog_lag_entries"]
@@ -192,6 +262,7 @@ type metalogRun struct {
 	MetalogOptions
 	latencySamples
 
+	barriers latencySamples
 	fleet    *Fleet
 	log      metalog.Log
 	category uint32
@@ -248,6 +319,31 @@ func (r *metalogRun) openWriter(ctx context.Context, i int) (func(context.Contex
 	}, nil
 }
 
+// askReplicas asks each process for the end of a log until ctx ends.
+func (r *metalogRun) askReplicas(ctx context.Context) error {
+	shard := []record.ShardID{record.MakeShardID(r.category, 0, 1)}
+	var replicas []metalog.Log
+	for _, url := range r.fleet.URLs() {
+		replicas = append(replicas, remote.NewClient(rpc.NewMetalogClient(rpc.Default(), url)))
+	}
+	asking := context.WithoutCancel(ctx)
+	var errs []error
+	for at := 0; len(errs) == 0 && backoff.Sleep(ctx, askEvery/time.Duration(len(replicas))) == nil; at++ {
+		begin := time.Now()
+		if _, err := replicas[at%len(replicas)].Tail(asking, shard); err != nil {
+			errs = append(errs, fmt.Errorf("ask replica %d for the end of a log: %w", at%len(replicas)+1, err))
+		}
+		r.barriers.addSample(time.Since(begin))
+	}
+	for _, replica := range replicas {
+		errs = append(errs, replica.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// askEvery is how often each replica is asked.
+const askEvery = 100 * time.Millisecond
+
 // writerLogs are the logs of a writer, all of the same length.
 type writerLogs struct {
 	shards               []record.ShardID
@@ -272,13 +368,16 @@ func (l *writerLogs) trimBehind(ctx context.Context, r *metalogRun) error {
 
 // MetalogTable prints reports for people.
 func MetalogTable(w io.Writer, reports []MetalogReport) error {
-	const header = "engine\tgroup\tappends/s\tcommits/s\tpointers/s\tp50 ms\tp99\tmax\tCPU us/pointer\tjournal B/pointer\tmemory MB\tetcd MB\tlag\t"
-	return printTable(w, header, reports, func(w io.Writer, r *MetalogReport) {
-		l := r.Latency
-		if l == nil {
-			l = &Latency{}
-		}
-		fmt.Fprintf(w, "%s\t%d\t%.0f\t%.0f\t%.0f\t%.2f\t%.2f\t%.1f\t%.2f\t%.1f\t%.0f\t%.0f\t%.0f\t\n",
-			r.Engine, r.Group, r.Appends, r.Commits, r.Pointers, l.P50, l.P99, l.Max, r.CPUMicros, r.JournalBytes, r.ResidentMB, r.EtcdMB, r.LagEntries)
+	const header = "engine\tgroup\tappends/s\tcommits/s\tpointers/s\tp50 ms\tp99\tmax\tbarrier p50\tp99\tCPU us/pointer\tjournal B/pointer\tmemory MB\tetcd MB\tlag\t"
+	err := printTable(w, header, reports, func(w io.Writer, r *MetalogReport) {
+		l, b := cmp.Or(r.Latency, &Latency{}), cmp.Or(r.Barrier, &Latency{})
+		fmt.Fprintf(w, "%s\t%d\t%.0f\t%.0f\t%.0f\t%.2f\t%.2f\t%.1f\t%.2f\t%.2f\t%.2f\t%.1f\t%.0f\t%.0f\t%.0f\t\n",
+			r.Engine, r.Group, r.Appends, r.Commits, r.Pointers, l.P50, l.P99, l.Max, b.P50, b.P99, r.CPUMicros, r.JournalBytes, r.ResidentMB, r.EtcdMB, r.LagEntries)
 	})
+	for _, r := range reports {
+		if r.SeedSeconds > 0 && err == nil {
+			_, err = fmt.Fprintf(w, "%s, groups of %d: a node without its logs had them again %.1f s after its start, %.0f MB\n", r.Engine, r.Group, r.SeedSeconds, r.SeedMB)
+		}
+	}
+	return err
 }

@@ -327,7 +327,7 @@ func (c *Cell) lookupView(ctx context.Context, old cellView) (cellView, error) {
 	if len(old.members) > 0 {
 		timeout = recheckTimeout
 	}
-	found, err := c.lookupGiven(ctx, timeout)
+	found, err := c.lookupGiven(ctx, timeout, old)
 	if err == nil {
 		return found, nil
 	}
@@ -346,7 +346,7 @@ func (c *Cell) lookupView(ctx context.Context, old cellView) (cellView, error) {
 }
 
 // lookupGiven asks the given addresses, until one answers.
-func (c *Cell) lookupGiven(ctx context.Context, timeout time.Duration) (cellView, error) {
+func (c *Cell) lookupGiven(ctx context.Context, timeout time.Duration, old cellView) (cellView, error) {
 	var failed []error
 	order := c.given.Order()
 	for i, url := range order {
@@ -358,7 +358,7 @@ func (c *Cell) lookupGiven(ctx context.Context, timeout time.Duration) (cellView
 		switch {
 		case err == nil:
 			c.given.ReportOutcome(url, nil)
-			return viewOf(st, url), nil
+			return viewOf(st, url, old), nil
 		case connect.CodeOf(err) == connect.CodeUnimplemented:
 			c.given.ReportOutcome(url, nil)
 			return viewOfOne(url), nil

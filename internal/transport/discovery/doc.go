@@ -3,7 +3,8 @@
 // The address may be that of `scribe up`, which offers all roles, or of any process of a larger cell: each process serves
 // ControlService, itself or by asking the control plane. A role that the given address offers is used there, since the client is
 // known to reach that address. Other roles are looked up in the membership. An agent (scribed) is used only if the given address
-// is one, since the user then wants its spool; agents of other hosts are never used. An address that does not serve
+// is one, since the user then wants its spool; agents of other hosts are never used. What it answers for by itself (none, spooled) waits for it
+// while it stops or is away: it may hold what goes before. An address that does not serve
 // ControlService, such as a proxy that admits only writes, is assumed to offer every role.
 //
 // Each blob has a home, the instance that rendezvous hashing selects. Calls for its payloads go there, so that caches do not fill

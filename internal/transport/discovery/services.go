@@ -30,7 +30,9 @@ type writeService struct{ c *Cell }
 
 // Write implements rpc.WriteService.
 func (s writeService) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
-	return s.tryWrite(ctx, req, req.GetFrames(), func(w rpc.WriteService) (*scribev1.WriteResponse, error) { return w.Write(ctx, req) })
+	return s.tryWrite(ctx, req, req.GetFrames(), func(w rpc.WriteService, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
+		return w.Write(ctx, req)
+	})
 }
 
 // WritePieces implements rpc.PieceWriter.
@@ -39,7 +41,7 @@ func (s writeService) WritePieces(ctx context.Context, req *scribev1.WriteReques
 	if len(frames) > 0 {
 		first = frames[0]
 	}
-	return s.tryWrite(ctx, req, first, func(w rpc.WriteService) (*scribev1.WriteResponse, error) {
+	return s.tryWrite(ctx, req, first, func(w rpc.WriteService, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
 		return rpc.WritePieces(ctx, w, req, frames...)
 	})
 }

@@ -15,6 +15,7 @@ type cellView struct {
 	roles   map[scribev1.Role][]string // base URLs, each once
 	spare   map[scribev1.Role][]string // members that offer a role in addition to the given address, which is used first
 	members map[string]string          // base URLs by member id
+	agent   string                     // the given address that is an agent, also while it stops or is away
 	listed  []*scribev1.Member         // those that have a URL
 	// listedAt is when the members were listed, by the clock of Member.joined_at, in Unix microseconds; 0 if it is not known.
 	listedAt int64
@@ -22,11 +23,14 @@ type cellView struct {
 
 // viewOf returns the view that the given address reports. The roles that it offers are used there. Other members with these roles
 // are spares for the calls that it evicts. The address may itself be one of these members, under another name.
-func viewOf(st *scribev1.GetStatusResponse, server string) cellView {
+func viewOf(st *scribev1.GetStatusResponse, server string, old cellView) cellView {
 	v := membersOf(st)
 	for _, r := range st.GetRoles() {
 		v.spare[r] = slices.DeleteFunc(v.roles[r], func(url string) bool { return url == server })
 		v.roles[r] = []string{server}
+	}
+	if slices.Contains(st.GetRoles(), scribev1.Role_ROLE_SCRIBED) || st.GetStopping() && old.agent == server {
+		v.agent = server
 	}
 	return v
 }
@@ -55,6 +59,7 @@ func viewFrom(st *scribev1.GetStatusResponse, url string, old cellView) cellView
 	for _, agent := range old.roles[scribev1.Role_ROLE_SCRIBED] {
 		v.add(scribev1.Role_ROLE_SCRIBED, agent)
 	}
+	v.agent = old.agent
 	return v
 }
 

@@ -51,12 +51,14 @@ type process struct {
 	reason scribev1.Reason
 	most   int  // payloads in an answer; 0 = all
 	orders bool // it keeps the order of requests
+	stops  bool // it is about to stop
 
 	mu struct {
 		sync.Mutex
 		calls  map[string]int
 		blobs  []string
-		others bool // it is of another cell
+		ack    scribev1.AckLevel // of the last write
+		others bool              // it is of another cell
 	}
 }
 
@@ -191,11 +193,14 @@ func (p *process) GetStatus(ctx context.Context, _ *scribev1.GetStatusRequest) (
 	}
 	p.world.mu.Lock()
 	defer p.world.mu.Unlock()
-	return &scribev1.GetStatusResponse{Roles: p.roles, Members: slices.Clone(p.world.mu.members), MembersAt: p.world.mu.listedAt}, nil
+	return &scribev1.GetStatusResponse{Roles: p.roles, Members: slices.Clone(p.world.mu.members), MembersAt: p.world.mu.listedAt, Stopping: p.stops}, nil
 }
 
-func (p *process) Write(ctx context.Context, _ *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
+func (p *process) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
 	p.count("write")
+	p.mu.Lock()
+	p.mu.ack = req.GetAck()
+	p.mu.Unlock()
 	return &scribev1.WriteResponse{Ordered: p.orders}, do(ctx, p.write)
 }
 

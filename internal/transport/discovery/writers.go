@@ -18,12 +18,48 @@ func streamOf(frames []byte) record.Stream {
 	return h.Stream()
 }
 
+// isForAgent reports whether an agent answers for itself at a level, before its upstream does.
+func isForAgent(level scribev1.AckLevel) bool {
+	return level == scribev1.AckLevel_ACK_LEVEL_NONE || level == scribev1.AckLevel_ACK_LEVEL_SPOOLED
+}
+
+// chooseWriters returns the instances for a write. What an agent answers for by itself stays with the agent at the given address, also
+// while that stops or is away: it may hold what goes before, which another host's agent would overtake.
+func (c *Cell) chooseWriters(ctx context.Context, level scribev1.AckLevel) (instanceChoice, error) {
+	ch, err := c.chooseInstances(ctx, nil, writers...)
+	if !isForAgent(level) {
+		return ch, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if agent := c.mu.view.agent; agent != "" {
+		return instanceChoice{scribev1.Role_ROLE_SCRIBED, []string{agent}}, nil
+	}
+	return ch, err
+}
+
+// mustStay reports whether a write goes nowhere but to the chosen instance.
+func (c *Cell) mustStay(ch instanceChoice, level scribev1.AckLevel) bool {
+	return isForAgent(level) && ch.role == scribev1.Role_ROLE_SCRIBED
+}
+
+// requestFor returns the request as it goes to an instance. A write proxy answers for spooled frames when they are committed; the process that
+// has it may have an agent, too, which is another host's and would take them into its own spool.
+func (c *Cell) requestFor(in roleInstance, req *scribev1.WriteRequest) *scribev1.WriteRequest {
+	if in.role != scribev1.Role_ROLE_WRITEPROXY || req.GetAck() != scribev1.AckLevel_ACK_LEVEL_SPOOLED || c.given == nil || slices.Contains(c.given.Order(), in.url) {
+		return req
+	}
+	return &scribev1.WriteRequest{
+		Frames: req.GetFrames(), Ack: scribev1.AckLevel_ACK_LEVEL_COMMITTED, Follows: req.GetFollows(), Lingered: req.GetLingered(),
+	}
+}
+
 // tryWrite is try for a request that begins with a frame. One that follows others in flight goes where they went, or nowhere: a write
 // proxy knows only of its own requests which batcher they went to, and an instance that has not said that it keeps their order may not.
 func (s writeService) tryWrite(
-	ctx context.Context, req *scribev1.WriteRequest, first []byte, call func(rpc.WriteService) (*scribev1.WriteResponse, error),
+	ctx context.Context, req *scribev1.WriteRequest, first []byte, call func(rpc.WriteService, *scribev1.WriteRequest) (*scribev1.WriteResponse, error),
 ) (*scribev1.WriteResponse, error) {
-	ch, err := s.c.chooseInstances(ctx, nil, writers...)
+	ch, err := s.c.chooseWriters(ctx, req.GetAck())
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +74,7 @@ func (s writeService) tryWrite(
 			s.c.writers.Begin(stream, in)
 			defer s.c.writers.End(stream)
 		}
-		res, err := call(clientOf(s.c, in, rpc.NewWriteClient))
+		res, err := call(clientOf(s.c, in, rpc.NewWriteClient), s.c.requestFor(in, req))
 		if err == nil {
 			s.c.mu.Lock()
 			s.c.mu.ordered[in] = res.GetOrdered()
@@ -47,7 +83,7 @@ func (s writeService) tryWrite(
 		return res, err
 	}
 	res, err := tryChosen(ctx, s.c, isRefused, ch, write)
-	if len(req.GetFollows()) > 0 {
+	if len(req.GetFollows()) > 0 || s.c.mustStay(ch, req.GetAck()) {
 		return res, err
 	}
 	if others := s.c.chooseOthers(ctx, ch, err, writers); len(others.urls) > 0 {

@@ -2229,7 +2229,10 @@ type GetStatusResponse struct {
 	KnownMembers    []*Member `protobuf:"bytes,90,rep,name=known_members,json=knownMembers,proto3" json:"known_members,omitempty"`
 	KnownCategories uint64    `protobuf:"varint,91,opt,name=known_categories,json=knownCategories,proto3" json:"known_categories,omitempty"`
 	// When the members were asked for: WatchMembersResponse.sent_at.
-	MembersAt     int64 `protobuf:"varint,73,opt,name=members_at,json=membersAt,proto3" json:"members_at,omitempty"`
+	MembersAt int64 `protobuf:"varint,73,opt,name=members_at,json=membersAt,proto3" json:"members_at,omitempty"`
+	// The process that answers is about to stop: its roles are those that no other member has. What its agent holds it forwards, now or when it
+	// has started again.
+	Stopping      bool `protobuf:"varint,92,opt,name=stopping,proto3" json:"stopping,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2332,6 +2335,13 @@ func (x *GetStatusResponse) GetMembersAt() int64 {
 		return x.MembersAt
 	}
 	return 0
+}
+
+func (x *GetStatusResponse) GetStopping() bool {
+	if x != nil {
+		return x.Stopping
+	}
+	return false
 }
 
 // ControlLeadership says which of the control planes that share a store leads.
@@ -3695,7 +3705,7 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x14WatchMembersResponse\x12+\n" +
 	"\amembers\x18\x01 \x03(\v2\x11.scribe.v1.MemberR\amembers\x12\x17\n" +
 	"\asent_at\x18I \x01(\x03R\x06sentAt\"\x12\n" +
-	"\x10GetStatusRequest\"\xb1\x03\n" +
+	"\x10GetStatusRequest\"\xcd\x03\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1d\n" +
 	"\n" +
@@ -3712,7 +3722,8 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\rknown_members\x18Z \x03(\v2\x11.scribe.v1.MemberR\fknownMembers\x12)\n" +
 	"\x10known_categories\x18[ \x01(\x04R\x0fknownCategories\x12\x1d\n" +
 	"\n" +
-	"members_at\x18I \x01(\x03R\tmembersAt\"\x94\x01\n" +
+	"members_at\x18I \x01(\x03R\tmembersAt\x12\x1a\n" +
+	"\bstopping\x18\\ \x01(\bR\bstopping\"\x94\x01\n" +
 	"\x11ControlLeadership\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x1d\n" +

@@ -89,7 +89,7 @@ func Open(dir string, opts Options) (_ *Engine, err error) {
 		failed:  make(chan struct{}),
 	}
 	e.opts.Logger = e.opts.Logger.With(slog.String("metalog", dir))
-	e.guard = &guardFS{FS: e.opts.FS, fail: e.setFailed, closing: e.calls.Draining()}
+	e.guard = &guardFS{FS: e.opts.FS, fail: e.setFailed, lost: make(chan error, 1), closing: e.calls.Draining()}
 	if opts.Journal != nil {
 		e.guard.harmless = e.guard.PathJoin(dir, checkpointName)
 	}
@@ -110,7 +110,7 @@ func Open(dir string, opts Options) (_ *Engine, err error) {
 	if err := e.metrics.set.Register(e.opts.Metrics); err != nil {
 		return nil, errors.Join(fmt.Errorf("metalog: open %s: %w", dir, err), e.releaseFolder())
 	}
-	e.guard.armed.Store(true)
+	e.guard.arm()
 	if e.replica != nil {
 		go newCommitter(e).serveReplica()
 	} else {
@@ -129,7 +129,7 @@ func (e *Engine) load() error {
 	if err == nil || !isDamaged(err) || e.opts.Snapshots == nil {
 		return err
 	}
-	if err := errors.Join(e.db.Close(), e.clearFolder(err)); err != nil {
+	if err := errors.Join(e.closeDB(), e.clearFolder(err)); err != nil {
 		return err
 	}
 	return e.reopenFolder()
@@ -199,8 +199,9 @@ func (e *Engine) openDB(lock *pebble.Lock) (err error) {
 func pebbleOptions(opts *Options) *pebble.Options {
 	o := &pebble.Options{
 		FS: opts.FS, FormatMajorVersion: pebbleFormat, MemTableSize: uint64(opts.MemTableBytes),
-		// With four memory tables, a slow flush does not stop appends at once.
-		MemTableStopWritesThreshold: 4, L0CompactionThreshold: 2, L0StopWritesThreshold: 1000,
+		// With four memory tables, a slow flush does not stop appends at once. Each flush touches all logs that are written, so the tables of level 0
+		// overlap all of the next one: merged eight at a time, that one is rewritten a quarter as often as with two. Reads look at up to eight.
+		MemTableStopWritesThreshold: 4, L0CompactionThreshold: 8, L0StopWritesThreshold: 1000,
 	}
 	for i := range o.Levels {
 		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10) // for lookups of new shards and producers
@@ -361,7 +362,23 @@ func (e *Engine) closeFolder() (err error) {
 // releaseFolder closes everything that openFolder opened.
 func (e *Engine) releaseFolder() (err error) {
 	defer func() { err = caught(recover(), err) }()
-	return errors.Join(e.db.Close(), e.lock.Close())
+	return errors.Join(e.closeDB(), e.lock.Close())
+}
+
+// closeDB closes the database. It returns as well when a goroutine of Pebble's can't go on, since Pebble would wait for that.
+func (e *Engine) closeDB() error {
+	closed := make(chan error, 1)
+	go func() {
+		var err error
+		defer func() { closed <- caught(recover(), err) }()
+		err = e.db.Close()
+	}()
+	select {
+	case err := <-closed:
+		return err
+	case err := <-e.guard.lost:
+		return err
+	}
 }
 
 // publishedStates fills in the published states of shards, and returns a watermark that holds for each. The watermark is taken

@@ -26,6 +26,8 @@ type guardFS struct {
 	// armed is false while the engine opens and closes: then Pebble returns errors to the caller.
 	armed atomic.Bool
 	fail  func(error)
+	// lost has the first error for which Pebble wanted to end the process while the guard was not armed, in a goroutine of its own.
+	lost chan error
 	// harmless is a subfolder in which nothing that fails is the database's: of snapshots.
 	harmless string
 	closing  <-chan struct{} // ends pauses
@@ -111,6 +113,27 @@ func (f *guardFile) check(what string, err error) error {
 		park()
 	}
 	return err
+}
+
+// arm ends the time in which Pebble returns errors to the caller.
+func (g *guardFS) arm() {
+	g.armed.Store(true)
+	select {
+	case err := <-g.lost:
+		g.fail(err)
+	default:
+	}
+}
+
+// lose is the event that a goroutine of Pebble's can't go on while the guard is not armed.
+func (g *guardFS) lose(err error) {
+	select {
+	case g.lost <- err:
+	default: // one says enough
+	}
+	if g.armed.Load() {
+		g.arm()
+	}
 }
 
 // park never returns.

@@ -3,6 +3,8 @@ package pebblelog
 import (
 	"fmt"
 	"log/slog"
+	"runtime"
+	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
 )
@@ -24,7 +26,7 @@ func (l pebbleLogger) Errorf(format string, args ...any) {
 }
 
 // Fatalf implements pebble.Logger, whose callers rely on it not returning. While the engine opens or closes, the panic is turned
-// into an error. Later nobody can recover it in Pebble's goroutines, so the goroutine is parked as in guardFS.
+// into an error. Later, and in Pebble's own goroutines, nobody can recover it, so the goroutine is parked as in guardFS.
 func (l pebbleLogger) Fatalf(format string, args ...any) {
 	err := fatalError{text: fmt.Sprintf(format, args...)}
 	for _, a := range args {
@@ -32,11 +34,31 @@ func (l pebbleLogger) Fatalf(format string, args ...any) {
 			err.cause = cause
 		}
 	}
-	if l.g.armed.Load() {
+	switch {
+	case l.g.armed.Load():
 		l.g.fail(err)
+		park()
+	case startedByPebble():
+		l.g.lose(err)
 		park()
 	}
 	panic(err)
+}
+
+// startedByPebble reports whether the goroutine is one of Pebble's: no function of this package called into it.
+func startedByPebble() bool {
+	const own = "scribe/storage/metalog/pebblelog."
+	var pcs [128]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])]) // those above Fatalf
+	for {
+		f, more := frames.Next()
+		if strings.HasPrefix(f.Function, own) {
+			return false
+		}
+		if !more {
+			return true
+		}
+	}
 }
 
 // fatalError is the error that Fatalf makes of its arguments.

@@ -254,8 +254,8 @@ func (c *logCommitter) exchangeFiles(exchange func() error) (err error) {
 	e := c.e
 	defer func() { err = caught(recover(), err) }()
 	e.guard.armed.Store(false)
-	defer e.guard.armed.Store(true)
-	if err := e.db.Close(); err != nil && !isDamaged(err) {
+	defer e.guard.arm()
+	if err := e.closeDB(); err != nil && !isDamaged(err) {
 		return err
 	}
 	if err := exchange(); err != nil {

@@ -75,7 +75,7 @@ func New(server, category string, opts ...Option) (*Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := transport.SetTokenFile(cfg.tokenFile); err != nil {
+	if err := transport.SetTokenFile(cfg.tokenFile, cfg.logger); err != nil {
 		return nil, fmt.Errorf("consumer: WithTokenFile: %w", err)
 	}
 	decoder, err := newDecoder(min(cfg.concurrency, runtime.GOMAXPROCS(0)))
@@ -89,6 +89,7 @@ func New(server, category string, opts ...Option) (*Consumer, error) {
 	}
 	c.reads.Store(c.optionShards())
 	c.connectServices(transport, server)
+	c.cfg.renews = transport.RenewsTokens()
 	return c, nil
 }
 

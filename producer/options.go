@@ -217,7 +217,8 @@ func WithHTTPClient(hc *http.Client) Option { return func(c *producerConfig) { c
 func WithToken(text string) Option { return func(c *producerConfig) { c.token = text } }
 
 // WithTokenFile is [WithToken] with the token in a file, which may be replaced while the program runs: tokens of an OpenID Connect issuer end soon, and are
-// renewed by somebody else. The file is looked at before requests, at most once a second.
+// renewed by somebody else. The file is looked at before requests, at most once a second. That a server refuses the token is a failure to wait out then, for as
+// long as [WithDeliveryTimeout] allows: it may have ended a moment before the next one comes.
 func WithTokenFile(path string) Option { return func(c *producerConfig) { c.tokenFile = path } }
 
 // WithService writes to s instead of a server's address. It is for a role in the same process.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"strings"
 	"time"
@@ -18,10 +19,10 @@ import (
 
 // useToken takes the token of the environment, SCRIBE_TOKEN or the file that SCRIBE_TOKEN_FILE names, for all calls of this command. The file may be
 // replaced while the command runs.
-func useToken() error {
+func useToken(log *slog.Logger) error {
 	text := os.Getenv("SCRIBE_TOKEN")
 	if path := os.Getenv("SCRIBE_TOKEN_FILE"); text == "" && path != "" {
-		source, err := rpc.FileTokens(path)
+		source, err := rpc.FileTokens(path, log)
 		if errors.Is(err, fs.ErrNotExist) {
 			return usageError(fmt.Errorf("environment variable SCRIBE_TOKEN_FILE: there is no file %s", path))
 		}

@@ -7,10 +7,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -221,9 +224,9 @@ func (r fixedRights) Set() *access.Set                      { return r.set }
 func (fixedRights) Known() bool                             { return true }
 func (r fixedRights) Watch() (*access.Set, <-chan struct{}) { return r.set, nil }
 
-// issuedCallers are callers with tokens of an issuer, and an enforcer that knows it: clients may do to every category what there is to do, and who has the role operators may do
-// everything.
-func issuedCallers(t *testing.T) ([]caller, *enforce.Enforcer) {
+// issuedCallers are callers with tokens of an issuer, and enforcers of two cells that know it. In the closed one clients may do to every category what there is to do, and who has the
+// role operators may do everything; in the open one nobody has granted anything.
+func issuedCallers(t *testing.T) (_ []caller, closed, open *enforce.Enforcer) {
 	t.Helper()
 	key := oidctest.NewKey(t, "k", jose.ES256)
 	issuer := oidctest.New(t, time.Now(), key)
@@ -246,8 +249,10 @@ func issuedCallers(t *testing.T) ([]caller, *enforce.Enforcer) {
 	if len(damaged) > 0 {
 		t.Fatal(damaged)
 	}
-	enforcer, err := enforce.New(enforce.Deps{Rights: fixedRights{set}, Issuer: verifier})
-	if err != nil {
+	if closed, err = enforce.New(enforce.Deps{Rights: fixedRights{set}, Issuer: verifier}); err != nil {
+		t.Fatal(err)
+	}
+	if open, err = enforce.New(enforce.Deps{Rights: fixedRights{new(access.Set)}, Issuer: verifier}); err != nil {
 		t.Fatal(err)
 	}
 	var list []caller
@@ -262,13 +267,28 @@ func issuedCallers(t *testing.T) ([]caller, *enforce.Enforcer) {
 	add("of a stranger's key", principal.Anonymous, oidctest.NewKey(t, "k", jose.ES256), map[string]any{"groups": []string{"operators"}})
 	add("of an unknown key", principal.Anonymous, oidctest.NewKey(t, "k2", jose.ES256), map[string]any{"groups": []string{"operators"}})
 	list = append(list, caller{name: "no token", token: "a.b.c"})
-	return list, enforcer
+	return list, closed, open
 }
 
 // TestAccessMatrix calls everything by everyone, over TLS, and requires what the table says. The handlers are others: what they do is not tried
 // here, only who gets there.
 func TestAccessMatrix(t *testing.T) {
 	files := newCellFiles(t)
+	issued, closed, open := issuedCallers(t)
+	t.Run("closed", func(t *testing.T) { tryMatrix(t, files, closed, append(callersOf(t, files.ca), issued...)) })
+	t.Run("open", func(t *testing.T) {
+		callers := callersOf(t, files.ca)
+		for _, c := range issued { // their tokens prove nothing
+			c.kind = principal.Anonymous
+			callers = append(callers, c)
+		}
+		tryMatrix(t, files, open, callers)
+	})
+}
+
+// tryMatrix calls everything by some callers, in the cell of an enforcer.
+func tryMatrix(t *testing.T, files *cellFiles, enforcer *enforce.Enforcer, callers []caller) {
+	t.Helper()
 	guard, err := newAccessGuard(true, nil, prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
@@ -294,7 +314,6 @@ func TestAccessMatrix(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	issued, enforcer := issuedCallers(t)
 	protected := enforcer.Protect(mux)
 	listen, server := memhttp.Listen(), rpc.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") == "" {
@@ -305,7 +324,7 @@ func TestAccessMatrix(t *testing.T) {
 	}), nil)
 	server.ServeTLS(listen, opened)
 	defer func() { _ = server.Close(context.WithoutCancel(t.Context())) }()
-	for _, c := range append(callersOf(t, files.ca), issued...) {
+	for _, c := range callers {
 		t.Run(c.name, func(t *testing.T) {
 			client := c.client(t, listen.Dial)
 			for call, allowed := range accessRules {
@@ -337,6 +356,45 @@ func TestAccessMatrix(t *testing.T) {
 	}
 	if testutil.ToFloat64(guard.denied.WithLabelValues("client")) == 0 {
 		t.Error("denials are not counted")
+	}
+}
+
+// TestIssuerAtStart: a process that has the issuer's keys of before waits for an answer as well, which may have withdrawn some; and no longer than a fetch may take.
+func TestIssuerAtStart(t *testing.T) {
+	a, err := start(t, Direct, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopNow(t, a)
+	issuer := oidctest.New(t, time.Now(), oidctest.NewKey(t, "k", jose.ES256))
+	var hangs atomic.Bool
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if hangs.Load() {
+			<-r.Context().Done()
+			return
+		}
+		_, _ = w.Write(issuer.KeySet())
+	}))
+	defer server.Close()
+	cfg := config.Defaults[oidc.Config]()
+	cfg.Issuer, cfg.Audiences, cfg.Keys, cfg.Timeout = issuer.URL, []string{oidctest.Audience}, server.URL, 300*time.Millisecond
+	former, err := oidc.New(cfg, oidc.Deps{File: filepath.Join(a.cfg.Data, "oidc-keys")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = former.Run(context.WithoutCancel(t.Context())) }()
+	<-former.Tried()
+	if err := errors.Join(former.Err(), former.Close(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	hangs.Store(true)
+	a.cfg.OIDC = cfg
+	begun := time.Now()
+	if _, err := a.startIssuer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if after := time.Since(begun); after < cfg.Timeout {
+		t.Errorf("it waits for %v", after)
 	}
 }
 

@@ -54,8 +54,8 @@ func (a *App) startAccess(ctx context.Context) error {
 	return nil
 }
 
-// startIssuer follows the keys of the issuer whose tokens prove who calls; nil if there is none. A process that has no keys of before waits for the first answer; without
-// one it serves everybody else, and has callers with such tokens try again.
+// startIssuer follows the keys of the issuer whose tokens prove who calls; nil if there is none. It waits for the first answer, also with keys of before, which may have been
+// withdrawn since. Without an answer the process begins with those, or has callers with such tokens try again.
 func (a *App) startIssuer(ctx context.Context) (enforce.Issuer, error) {
 	if !a.cfg.OIDC.IsSet() {
 		return nil, nil //nolint:nilnil // there is none
@@ -68,9 +68,6 @@ func (a *App) startIssuer(ctx context.Context) (enforce.Issuer, error) {
 	}
 	a.runView(ctx, "issuer", v)
 	a.watchCondition("issuer of tokens", scribev1.Severity_SEVERITY_DEGRADED, v.Err)
-	if v.HasKeys() {
-		return v, nil
-	}
 	select {
 	case <-v.Tried():
 		return v, nil

@@ -3,7 +3,6 @@ package access
 import (
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -327,7 +326,7 @@ func TestIssued(t *testing.T) {
 		records[key] = value
 	}
 	s := setOf(t, records)
-	withdrawn := new(atomic.Bool)
+	withdrawn := make(chan struct{})
 	issued := func(roles ...string) principal.Principal {
 		return s.WithKind(principal.Principal{Name: "oidc:ada", Issued: &principal.Issued{Roles: roles, Expires: noon.Add(time.Hour), Withdrawn: withdrawn}}, noon)
 	}
@@ -370,7 +369,7 @@ func TestIssued(t *testing.T) {
 	if got := s.Decide(web, Read, "own", "", noon.Add(time.Hour)); got != Expired {
 		t.Errorf("at its end: %q", got)
 	}
-	withdrawn.Store(true)
+	close(withdrawn)
 	if got := s.Decide(web, Read, "own", "", noon); got != UnknownKey {
 		t.Errorf("without its key: %q", got)
 	}

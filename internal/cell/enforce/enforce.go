@@ -257,7 +257,9 @@ func (e *Enforcer) denyToken(ctx context.Context, refused *access.TokenError, ac
 	}
 	e.noteDenial(ctx, principal.Principal{}, refused.Cause, act, "")
 	if refused.Cause == access.NotKnown {
-		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, time.Second, "whom the token names is not known now: %w", refused.Err)
+		// Who has proved nothing does not hear where the keys are and why they can't be had: the log and the process's health say that.
+		e.log.DebugContext(ctx, "whom a token names is not known", "error", refused.Err)
+		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, time.Second, "whom the token names is not known now: the issuer's keys are not available")
 	}
 	return rpc.Errorf(scribev1.Reason_REASON_UNAUTHENTICATED, "the token proves nothing: %w", refused.Err)
 }
@@ -327,9 +329,14 @@ func (e *Enforcer) watchCaller(ctx context.Context, check func(context.Context) 
 			if end := set.EndOf(p); !end.IsZero() {
 				wait = min(max(end.Sub(e.now()), 0)+time.Millisecond, longestWait)
 			}
+			var withdrawn <-chan struct{}
+			if p.Issued != nil {
+				withdrawn = p.Issued.Withdrawn
+			}
 			t := time.NewTimer(wait)
 			select {
 			case <-replaced:
+			case <-withdrawn:
 			case <-t.C:
 			case <-ctx.Done():
 				t.Stop()

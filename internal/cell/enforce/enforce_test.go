@@ -404,6 +404,45 @@ func TestIssuedStream(t *testing.T) {
 	})
 }
 
+// TestWithdrawnKey: a stream ends at once when the issuer withdraws the key of its token, before anything more is sent.
+func TestWithdrawnKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, _ := newEnforcer(t, nil, "oidc:ada read:web")
+		withdrawn := make(chan struct{})
+		e.issuer = &fixedIssuer{text: "a.b.c", proved: principal.Principal{
+			Kind: principal.Client, Name: "oidc:ada", Issued: &principal.Issued{Expires: time.Now().Add(time.Hour), Withdrawn: withdrawn},
+		}}
+		ctx, err := e.WithCaller(t.Context(), "Bearer a.b.c")
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		time.AfterFunc(time.Second, func() { close(withdrawn) })
+		err = readStreamService{endless{}, e}.Stream(ctx, startOf("web"), func(*scribev1.StreamResponse) error { return nil })
+		if after := time.Since(begun); after != time.Second || rpc.ReasonOf(err) != scribev1.Reason_REASON_NO_BACKEND {
+			t.Errorf("it ends after %v with %v", after, err)
+		}
+	})
+}
+
+// TestIssuerInOpenCell: while nobody has granted anything, whom a token of the issuer names may do no more than the connection proves.
+func TestIssuerInOpenCell(t *testing.T) {
+	e, r := newEnforcer(t, nil)
+	e.issuer = &fixedIssuer{text: "a.b.c", proved: principal.Principal{Kind: principal.Client, Name: "oidc:ada", Issued: &principal.Issued{Expires: time.Now().Add(time.Hour)}}}
+	for _, of := range []principal.Principal{{}, {Kind: principal.Client, Name: "alice"}} {
+		ctx, err := e.WithCaller(principal.NewContext(t.Context(), of), "Bearer a.b.c")
+		if p := principal.FromContext(ctx); err != nil || p != of {
+			t.Errorf("%v with a token: %v, %v", of, p, err)
+		}
+	}
+	closed, _ := newEnforcer(t, nil, "root all:*")
+	r.replace(closed.rights.Set())
+	ctx, err := e.WithCaller(t.Context(), "Bearer a.b.c")
+	if p := principal.FromContext(ctx); err != nil || p.Name != "oidc:ada" {
+		t.Errorf("in a closed cell: %v, %v", p, err)
+	}
+}
+
 // endless is a read stream that goes on until its context ends.
 type endless struct{ rpc.ReadStreamService }
 
@@ -421,7 +460,8 @@ func startOf(category string) func(context.Context) (*scribev1.StreamRequest, er
 	}
 }
 
-// TestIssuedDenials: what is wrong with a token of an issuer is said to who has it, and counted by its cause; what nobody knows now is tried again.
+// TestIssuedDenials: what is wrong with a token of an issuer is said to who has it, and counted by its cause; what nobody knows now is tried again, and why it is not known
+// is not for who has proved nothing.
 func TestIssuedDenials(t *testing.T) {
 	e, _ := newEnforcer(t, nil, "oidc:ada read:web")
 	for cause, want := range map[access.Cause]scribev1.Reason{
@@ -429,7 +469,7 @@ func TestIssuedDenials(t *testing.T) {
 	} {
 		e.issuer = &fixedIssuer{err: &access.TokenError{Cause: cause, Err: errors.New("it is so and so")}}
 		_, err := e.WithCaller(t.Context(), "Bearer a.b.c")
-		if rpc.ReasonOf(err) != want || !strings.Contains(rpc.Message(err), "it is so and so") {
+		if rpc.ReasonOf(err) != want || strings.Contains(rpc.Message(err), "it is so and so") == (cause == access.NotKnown) {
 			t.Errorf("%s: %v", cause, err)
 		}
 		if n := testutil.ToFloat64(e.denials.WithLabelValues(string(cause))); n != 1 {

@@ -37,6 +37,8 @@ type Config struct {
 	ClockSkew time.Duration `yaml:"clock_skew" default:"30s" min:"0s" max:"5m" flag:"oidc-clock-skew,up,serve" help:"how far its clock may be ahead of this machine's"`
 	// Refresh is how often keys are fetched when nothing asks for them: as long a key that the issuer has withdrawn counts.
 	Refresh time.Duration `yaml:"refresh" default:"5m" min:"1s" max:"24h" flag:"oidc-refresh,up,serve" help:"how often its keys are fetched: how long one counts that it has withdrawn"`
+	// Keep is how long keys count that can't be fetched again.
+	Keep time.Duration `yaml:"keep" default:"24h" min:"1m" max:"8760h" flag:"oidc-keep,up,serve" help:"how long its keys count while they can't be fetched again"`
 	// RefetchEvery is the least time between two fetches for tokens with unknown keys.
 	RefetchEvery time.Duration `yaml:"refetch_every" default:"1s" min:"10ms" max:"1m" flag:"oidc-refetch-every,up,serve" help:"least time between two fetches of its keys for tokens whose keys are not known"`
 	// Timeout bounds a fetch, and how long a request waits for it.
@@ -104,6 +106,9 @@ func (c *Config) Validate() error {
 	if err := access.CheckPrincipal(c.Prefix + "x"); err != nil || access.IsRole(c.Prefix) {
 		v.Add("Prefix", "invalid value %q: want what names can begin with", c.Prefix)
 	}
+	if c.Keep < c.Refresh {
+		v.Add("Keep", "%v is less than Refresh, %v: keys would end before they are fetched again", c.Keep, c.Refresh)
+	}
 	return v.Err()
 }
 
@@ -131,6 +136,21 @@ func checkURL(text string) error {
 		return fmt.Errorf("invalid value %q: want a URL without a password or a fragment", text)
 	case u.Scheme == "http" && !isLoopback(u.Hostname()):
 		return fmt.Errorf("invalid value %q: want https://, since whoever is on the way could give other keys", text)
+	}
+	return nil
+}
+
+// checkOnward checks where an issuer sends who fetches its keys. One elsewhere has no business with this machine's own services.
+func checkOnward(issuer, to string) error {
+	if err := checkURL(to); err != nil {
+		return err
+	}
+	from, err := url.Parse(issuer)
+	if err != nil {
+		return err
+	}
+	if u, err := url.Parse(to); err != nil || isLoopback(u.Hostname()) && !isLoopback(from.Hostname()) {
+		return fmt.Errorf("invalid value %q: the issuer is not on this machine, and its keys can't be there", to)
 	}
 	return nil
 }

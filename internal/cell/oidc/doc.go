@@ -9,8 +9,8 @@
 // administers the issuer can't take a name of the cell.
 //
 // Keys come from a file, from a URL, or from where the issuer's discovery document says. A token whose key is not known has them fetched once more, at most
-// once in Config.RefetchEvery however many such tokens come; it waits for that. While the issuer is away the keys that were fetched last count, also
-// after a restart.
+// once in Config.RefetchEvery however many such tokens come; it waits for that. While the issuer is away the keys that were fetched last count for
+// Config.Keep, also after a restart. A set without any is an answer: all are withdrawn.
 //
 // Signatures, keys and JSON are go-jose's: it compares names of claims by case, refuses duplicates, and verifies with the algorithms that it is told.
 package oidc

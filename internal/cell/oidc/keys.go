@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/json"
@@ -24,8 +23,8 @@ type key struct {
 	algorithms []jose.SignatureAlgorithm
 	// print tells it from others, also from one that gets its id.
 	print [sha256.Size]byte
-	// withdrawn is set when the issuer no longer has the key: what it signed proves nothing from then on.
-	withdrawn *atomic.Bool
+	// withdrawn is closed when the issuer no longer has the key: what it signed proves nothing from then on.
+	withdrawn chan struct{}
 }
 
 // keySet are the keys of the issuer. It never changes.
@@ -37,31 +36,36 @@ type keySet struct {
 	passed int
 }
 
-// parseKeys reads a JWK set, of which it uses the keys for signatures by some algorithms. One without any is an error.
+// parseKeys reads a JWK set, of which it uses the keys for signatures by some algorithms. One without any is an answer as well: the issuer has withdrawn them all.
 func parseKeys(answer []byte, accepted []jose.SignatureAlgorithm) (*keySet, error) {
 	if len(answer) > maxAnswer {
 		return nil, fmt.Errorf("the JWK set has more than %d bytes", maxAnswer)
 	}
 	var doc struct {
-		Keys []json.RawMessage `json:"keys"`
+		Keys json.RawMessage `json:"keys"` // null is a list without any: so programs write one
 	}
 	if err := json.Unmarshal(answer, &doc); err != nil {
 		return nil, fmt.Errorf("not a JWK set: %w", err)
 	}
-	if len(doc.Keys) > maxKeys {
-		return nil, fmt.Errorf("the JWK set has %d keys, the limit is %d", len(doc.Keys), maxKeys)
+	if doc.Keys == nil {
+		return nil, errors.New("not a JWK set: it has no list of keys")
+	}
+	var keys []json.RawMessage
+	if err := json.Unmarshal(doc.Keys, &keys); err != nil {
+		return nil, fmt.Errorf("not a JWK set: %w", err)
+	}
+	if len(keys) > maxKeys {
+		return nil, fmt.Errorf("the JWK set has %d keys, the limit is %d", len(keys), maxKeys)
 	}
 	set := &keySet{answer: answer}
-	for _, raw := range doc.Keys {
+	for _, raw := range keys {
 		k, ok := parseKey(raw, accepted)
-		if !ok {
+		// One that is there twice is one: its withdrawal must end all that it signed.
+		if !ok || slices.ContainsFunc(set.keys, func(known *key) bool { return known.print == k.print }) {
 			set.passed++
 			continue
 		}
 		set.keys = append(set.keys, k)
-	}
-	if len(set.keys) == 0 {
-		return nil, fmt.Errorf("the JWK set has no key for signatures by %v among its %d", accepted, len(doc.Keys))
 	}
 	return set, nil
 }
@@ -72,7 +76,7 @@ func parseKey(raw []byte, accepted []jose.SignatureAlgorithm) (*key, bool) {
 	if err := json.Unmarshal(raw, &jwk); err != nil || !jwk.Valid() || !jwk.IsPublic() || jwk.Use != "" && jwk.Use != "sig" {
 		return nil, false
 	}
-	k := &key{id: jwk.KeyID, public: jwk.Key, withdrawn: new(atomic.Bool)}
+	k := &key{id: jwk.KeyID, public: jwk.Key, withdrawn: make(chan struct{})}
 	for _, alg := range algorithmsOf(jwk.Key) {
 		if slices.Contains(accepted, alg) && (jwk.Algorithm == "" || jwk.Algorithm == string(alg)) {
 			k.algorithms = append(k.algorithms, alg)
@@ -147,7 +151,7 @@ func (s *keySet) takeOver(former *keySet) {
 	for _, old := range former.keys {
 		i := slices.IndexFunc(s.keys, func(k *key) bool { return k.print == old.print })
 		if i < 0 {
-			old.withdrawn.Store(true)
+			close(old.withdrawn)
 			continue
 		}
 		s.keys[i].withdrawn = old.withdrawn

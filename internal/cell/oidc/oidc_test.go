@@ -1,15 +1,22 @@
 package oidc
 
 import (
+	"bytes"
 	"context"
 	"crypto"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/base64"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,6 +33,8 @@ import (
 	"scribe/internal/base/config"
 	"scribe/internal/cell/access"
 	"scribe/internal/cell/oidc/oidctest"
+	"scribe/internal/transport/certificates"
+	"scribe/internal/transport/certificates/certtest"
 	"scribe/internal/transport/principal"
 )
 
@@ -156,6 +165,9 @@ func TestVerify(t *testing.T) {
 		"a stranger's key":             {oidctest.Sign(t, stranger, jose.ES256, with(nil), nil), access.BadSignature},
 		"an unknown key":               {oidctest.Sign(t, other, jose.ES256, with(nil), nil), access.UnknownKey},
 		"of a logout":                  {oidctest.Sign(t, es, jose.ES256, with(nil), map[jose.HeaderKey]any{"typ": "logout+jwt"}), access.BadToken},
+		"of an event":                  {esClaims(map[string]any{"events": map[string]any{}}), access.BadToken},
+		"other spare bits":             {withSpareBit(good), access.BadToken},
+		"a line feed":                  {head + ".\n" + rest, access.BadToken},
 		"an extension":                 {oidctest.Sign(t, es, jose.ES256, with(nil), map[jose.HeaderKey]any{"crit": []string{"b64"}, "b64": true}), access.BadToken},
 		"expired":                      {esClaims(map[string]any{"exp": noon.Unix()}), access.Expired},
 		"expired within the skew":      {esClaims(map[string]any{"exp": noon.Unix() - 1}), access.Expired},
@@ -326,7 +338,7 @@ func TestIssuerAway(t *testing.T) {
 	check("after a restart", restarted)
 	other := configOf(i)
 	other.Keys = i.URL + "/keys"
-	if elsewhere := start(t, other, deps); elsewhere.HasKeys() {
+	if elsewhere := start(t, other, deps); elsewhere.keys.current.Load() != nil {
 		t.Error("keys that were kept of one place count for another")
 	}
 	i.SetAway(false)
@@ -334,17 +346,124 @@ func TestIssuerAway(t *testing.T) {
 	if _, cause, err := verify(t, restarted, unknown); cause != access.Allowed || restarted.Err() != nil {
 		t.Errorf("when it is back: %v, %v", err, restarted.Err())
 	}
-	for _, kept := range []string{"", "{", strings.Repeat("x", maxAnswer+1)} {
+	for _, kept := range []string{"", "{", string(i.KeySet()), "1\n{", strings.Repeat("x", maxAnswer+1)} {
 		if err := os.WriteFile(restarted.keys.file, []byte(kept), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if v, err := New(configOf(i), deps); err != nil || v.HasKeys() {
+		if v, err := New(configOf(i), deps); err != nil || v.keys.current.Load() != nil {
 			t.Errorf("with %.10q as the copy: %v", kept, err)
 		}
 	}
 }
 
-// TestKeySets: what is not a usable key is passed over, and a set that is too large or has none is a failure that leaves the keys that there are.
+// TestAllWithdrawn: an issuer that takes back its last key has said so: what it signed proves nothing from then on, also after a restart, and health says why.
+func TestAllWithdrawn(t *testing.T) {
+	k, next := oidctest.NewKey(t, "k", jose.ES256), oidctest.NewKey(t, "next", jose.ES256)
+	i := oidctest.New(t, noon, k)
+	deps := Deps{Now: newClock().Now, File: filepath.Join(t.TempDir(), "oidc-keys")}
+	v := start(t, configOf(i), deps)
+	text, unknown := oidctest.Sign(t, k, jose.ES256, i.Claims(nil), nil), oidctest.Sign(t, next, jose.ES256, i.Claims(nil), nil)
+	p, cause, err := verify(t, v, text)
+	if cause != access.Allowed {
+		t.Fatal(err)
+	}
+	i.SetKeys()
+	if _, cause, _ := verify(t, v, unknown); cause != access.UnknownKey { // has keys fetched
+		t.Errorf("a token of an unknown key: %q", cause)
+	}
+	if _, cause, _ := verify(t, v, text); cause != access.UnknownKey || !p.Issued.WithoutKey() {
+		t.Errorf("a token of the key that was withdrawn: %q", cause)
+	}
+	if err := v.Err(); err == nil || !strings.Contains(err.Error(), "no key for signatures") {
+		t.Errorf("health says %v", err)
+	}
+	i.SetAway(true)
+	if _, cause, _ := verify(t, start(t, configOf(i), deps), text); cause != access.NotKnown {
+		t.Errorf("after a restart: %q", cause)
+	}
+	i.SetAway(false)
+	i.SetKeys(next)
+	if _, cause, err := verify(t, v, unknown); cause != access.Allowed || v.Err() != nil {
+		t.Errorf("with a new key: %v, %v", err, v.Err())
+	}
+}
+
+// TestOutdated: keys that can't be fetched again end after their time, counted from the last answer and not from the start of the process, and count again once the issuer answers.
+func TestOutdated(t *testing.T) {
+	k, next := oidctest.NewKey(t, "k", jose.ES256), oidctest.NewKey(t, "next", jose.ES256)
+	i, now := oidctest.New(t, noon, k), newClock()
+	deps := Deps{Now: now.Now, File: filepath.Join(t.TempDir(), "oidc-keys")}
+	v := start(t, configOf(i), deps)
+	claims := i.Claims(map[string]any{"exp": noon.Add(100 * time.Hour).Unix()})
+	text, unknown := oidctest.Sign(t, k, jose.ES256, claims, nil), oidctest.Sign(t, next, jose.ES256, claims, nil)
+	now.set(noon.Add(2 * time.Hour))
+	_, _, _ = verify(t, v, unknown) // has keys fetched, the same ones
+	i.SetAway(true)
+	var old principal.Principal
+	for _, c := range []struct {
+		at   time.Duration
+		want access.Cause
+	}{{25 * time.Hour, access.Allowed}, {26 * time.Hour, access.NotKnown}} {
+		now.set(noon.Add(c.at))
+		for what, v := range map[string]*Verifier{"the same process": v, "after a restart": start(t, configOf(i), deps)} {
+			_, _, _ = verify(t, v, unknown) // has them fetched
+			p, cause, err := verify(t, v, text)
+			if cause != c.want {
+				t.Errorf("%v later, %s: %q, %v", c.at, what, cause, err)
+			}
+			if cause == access.Allowed {
+				old = p
+			}
+		}
+	}
+	if _, cause, _ := verify(t, v, text); cause != access.NotKnown {
+		t.Errorf("%q", cause)
+	}
+	if old.Issued == nil {
+		t.Fatal("it never counted")
+	}
+	i.SetAway(false)
+	if _, cause, err := verify(t, v, text); cause != access.Allowed {
+		t.Errorf("once the issuer answers: %v", err)
+	}
+}
+
+// TestAuthorities: the file with the issuer's authorities is read again while the process runs, and an issuer without TLS 1.3 will do.
+func TestAuthorities(t *testing.T) {
+	k := oidctest.NewKey(t, "k", jose.ES256)
+	i := oidctest.New(t, noon, k)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(i.KeySet()) }))
+	server.TLS = &tls.Config{MaxVersion: tls.VersionTLS12} //nolint:gosec // it is tried
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	defer server.Close()
+	cfg := configOf(i)
+	cfg.Keys, cfg.CA = server.URL, filepath.Join(t.TempDir(), "ca.pem")
+	write := func(der []byte) {
+		if err := os.WriteFile(cfg.CA, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := certificates.Read(certtest.New(t, "another", time.Now()).File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(list[0].Raw)
+	now := newClock()
+	now.set(time.Now())
+	v := start(t, cfg, Deps{Now: now.Now})
+	if err := v.Err(); err == nil || !strings.Contains(err.Error(), "unknown authority") {
+		t.Errorf("with another authority: %v", err)
+	}
+	write(server.Certificate().Raw)
+	now.set(time.Now().Add(time.Minute))
+	claims := i.Claims(map[string]any{"iat": nil, "exp": time.Now().Add(time.Hour).Unix()})
+	if _, cause, err := verify(t, v, oidctest.Sign(t, k, jose.ES256, claims, nil)); cause != access.Allowed {
+		t.Errorf("with its authority: %v", err)
+	}
+}
+
+// TestKeySets: what is not a usable key is passed over, and a set that is too large or none at all is a failure that leaves the keys that there are.
 func TestKeySets(t *testing.T) {
 	rs, es := oidctest.NewKey(t, "rs", jose.RS256), oidctest.NewKey(t, "es", jose.ES256)
 	small, err := rsa.GenerateKey(rand.Reader, 1024)
@@ -362,7 +481,7 @@ func TestKeySets(t *testing.T) {
 	encrypting.Use = "enc"
 	for name, c := range map[string]struct {
 		set        string
-		keys, over int // keys 0 = an error
+		keys, over int // keys -1 = an error
 	}{
 		"both":            {`{"keys":[` + encoded(rs.Public()) + `,` + encoded(es.Public()) + `]}`, 2, 0},
 		"a private key":   {`{"keys":[` + encoded(rs) + `,` + encoded(es.Public()) + `]}`, 1, 1},
@@ -371,15 +490,18 @@ func TestKeySets(t *testing.T) {
 		"a weak key":      {`{"keys":[` + encoded(jose.JSONWebKey{Key: small.Public()}) + `,` + encoded(es.Public()) + `]}`, 1, 1},
 		"a kind to come":  {`{"keys":[{"kty":"moon"},{},7,` + encoded(es.Public()) + `]}`, 1, 3},
 		"none":            {`{"keys":[]}`, 0, 0},
-		"not usable":      {`{"keys":[` + encoded(encrypting) + `]}`, 0, 0},
-		"no set":          {`[]`, 0, 0},
-		"an error page":   {`<html>`, 0, 0},
-		"too many":        {`{"keys":[` + strings.Repeat(encoded(es.Public())+",", maxKeys) + encoded(es.Public()) + `]}`, 0, 0},
-		"too large":       {`{"keys":[` + encoded(es.Public()) + `]}` + strings.Repeat(" ", maxAnswer), 0, 0},
-		"two names alike": {`{"keys":[` + encoded(es.Public()) + `],"keys":[]}`, 0, 0},
+		"not usable":      {`{"keys":[` + encoded(encrypting) + `]}`, 0, 1},
+		"one twice":       {`{"keys":[` + encoded(es.Public()) + `,` + encoded(es.Public()) + `]}`, 1, 1},
+		"no list":         {`{}`, -1, 0},
+		"null":            {`{"keys":null}`, 0, 0},
+		"no set":          {`[]`, -1, 0},
+		"an error page":   {`<html>`, -1, 0},
+		"too many":        {`{"keys":[` + strings.Repeat(encoded(es.Public())+",", maxKeys) + encoded(es.Public()) + `]}`, -1, 0},
+		"too large":       {`{"keys":[` + encoded(es.Public()) + `]}` + strings.Repeat(" ", maxAnswer), -1, 0},
+		"two names alike": {`{"keys":[` + encoded(es.Public()) + `],"keys":[]}`, -1, 0},
 	} {
 		set, err := parseKeys([]byte(c.set), defaultAlgorithms)
-		if c.keys == 0 {
+		if c.keys < 0 {
 			if err == nil {
 				t.Errorf("%s: %d keys", name, set.count())
 			}
@@ -412,7 +534,7 @@ func TestKeysWithoutNames(t *testing.T) {
 		}
 	}
 	i.SetKeys(one, two)
-	if _, cause, err := verify(t, v, oidctest.Sign(t, one, jose.ES256, i.Claims(nil), nil)); cause == access.Allowed || !strings.Contains(err.Error(), "several") && cause != access.BadSignature {
+	if _, cause, err := verify(t, v, oidctest.Sign(t, one, jose.ES256, i.Claims(nil), nil)); cause != access.UnknownKey || !strings.Contains(err.Error(), "several") {
 		t.Errorf("%q, %v", cause, err)
 	}
 }
@@ -465,6 +587,24 @@ func TestRemembered(t *testing.T) {
 	if v.mu.bytes > maxCachedBytes {
 		t.Errorf("%d bytes", v.mu.bytes)
 	}
+
+	// Those that have ended go first; all are looked at once in a while, and not for each token that comes.
+	ended := principal.Principal{Kind: principal.Client, Name: "x", Issued: &principal.Issued{Expires: noon}}
+	for _, c := range []struct {
+		at   time.Duration
+		left int
+	}{{sweepEvery, 1}, {2*sweepEvery - 1, maxCached}, {2 * sweepEvery, 1}} {
+		clear(v.mu.tokens)
+		v.mu.bytes = 0
+		for n := range maxCached {
+			put(n, 1, ended)
+		}
+		var sum [sha256.Size]byte
+		v.remember(sum, p, 1, noon.Add(c.at))
+		if n := len(v.mu.tokens); n != c.left {
+			t.Errorf("after %v %d are remembered, want %d", c.at, n, c.left)
+		}
+	}
 }
 
 // TestDiscovery: a document of another issuer, or with keys that somebody on the way could change, is refused.
@@ -475,6 +615,8 @@ func TestDiscovery(t *testing.T) {
 		`{"issuer":"https://id.example.net/","jwks_uri":"https://id.example.net/k"}`:  "must be the same",
 		`{"issuer":"https://id.example.net","jwks_uri":"http://id.example.net/k"}`:    "want https://",
 		`{"issuer":"https://id.example.net","jwks_uri":"file:///etc/passwd"}`:         "want https://",
+		`{"issuer":"https://id.example.net","jwks_uri":"http://127.0.0.1:7420/k"}`:    "not on this machine",
+		`{"issuer":"https://id.example.net","jwks_uri":"https://localhost/k"}`:        "not on this machine",
 		`{"issuer":"https://id.example.net"}`:                                         "want https://",
 		`{"issuer":"https://id.example.net","issuer":"https://id.example.net"}`:       "not a discovery document",
 		`{"Issuer":"https://id.example.net","jwks_uri":"https://id.example.net/key"}`: "must be the same",
@@ -505,6 +647,7 @@ func TestConfig(t *testing.T) {
 		"others":             {func(c *Config) { c.Algorithms = []string{"ES512"} }, ""},
 		"a claim without it": {func(c *Config) { c.Require = []string{"=x"} }, "Require: "},
 		"names of roles":     {func(c *Config) { c.Prefix = "role:" }, "Prefix: "},
+		"ends too early":     {func(c *Config) { c.Refresh, c.Keep = time.Hour, time.Minute }, "Keep: "},
 		"a long skew":        {func(c *Config) { c.ClockSkew = time.Hour }, "ClockSkew: "},
 	} {
 		cfg := config.Defaults[Config]()
@@ -517,6 +660,13 @@ func TestConfig(t *testing.T) {
 	}
 }
 
+// withSpareBit returns a token whose signature has the same bytes in another text: bits at the end of base64 say nothing.
+func withSpareBit(text string) string {
+	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+	last := len(text) - 1
+	return text[:last] + string(alphabet[strings.IndexByte(alphabet, text[last])^1])
+}
+
 // FuzzToken: no text makes the verifier fail otherwise than with a cause, and none that was not signed proves anything.
 func FuzzToken(f *testing.F) {
 	k := oidctest.NewKey(f, "k", jose.ES256)
@@ -527,19 +677,10 @@ func FuzzToken(f *testing.F) {
 	right := oidctest.Sign(f, k, jose.ES256, i.Claims(nil), nil)
 	f.Add(right)
 	f.Add(strings.ToUpper(right))
+	f.Add(withSpareBit(right))
+	f.Add(right + "\r\n")
 	f.Add("..")
 	f.Add(base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`)) + "..")
-	// Bits at the end of base64 that say nothing may differ.
-	decode := func(text string) (parts [3]string) {
-		for n, part := range strings.SplitN(text, ".", 3) {
-			decoded, err := base64.RawURLEncoding.DecodeString(part)
-			if err != nil {
-				f.Fatal(err)
-			}
-			parts[n] = string(decoded)
-		}
-		return parts
-	}
 	f.Fuzz(func(t *testing.T, text string) {
 		tok, err := v.parse(text, noon)
 		if err != nil {
@@ -552,8 +693,8 @@ func FuzzToken(f *testing.F) {
 		if by == nil || err != nil {
 			return
 		}
-		if decode(text) != decode(right) {
-			t.Errorf("a token that nobody signed is taken: %q", text)
+		if text != right {
+			t.Errorf("a token that nobody signed, or not like this, is taken: %q", text)
 		}
 		if _, err := v.principalOf(tok); err != nil {
 			t.Error(err)
@@ -576,6 +717,9 @@ func FuzzKeys(f *testing.F) {
 	f.Fuzz(func(t *testing.T, answer []byte) {
 		if at, err := parseDiscovery(answer, "https://id.example.net"); err == nil && checkURL(at) != nil {
 			t.Errorf("keys at %q", at)
+		}
+		if _, _, err := parseCopy(answer, defaultAlgorithms); err == nil && !bytes.ContainsRune(answer, '\n') {
+			t.Errorf("a copy without a time: %q", answer)
 		}
 		set, err := parseKeys(answer, defaultAlgorithms)
 		if err != nil {

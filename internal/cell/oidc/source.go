@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,8 +33,9 @@ type keySource struct {
 	cfg      Config
 	accepted []jose.SignatureAlgorithm
 	log      *slog.Logger
-	client   *http.Client
-	fsys     vfs.FS
+	// tls has the issuer's authorities; nil = those of the machine.
+	tls  *tlsfiles.Files
+	fsys vfs.FS
 	// file keeps the last answer; empty = none does.
 	file string
 
@@ -44,7 +47,8 @@ type keySource struct {
 	now   func() time.Time
 
 	fetches, failures atomic.Uint64
-	fetched           atomic.Int64 // when the last one succeeded, in Unix seconds; 0 before
+	fetched           atomic.Int64 // when the last one succeeded, also in a former process, in Unix seconds; 0 before
+	kept              int64        // what the copy says of that
 
 	mu struct {
 		sync.Mutex
@@ -65,22 +69,12 @@ type fetch struct {
 
 func newKeySource(cfg Config, deps Deps) (*keySource, error) {
 	s := &keySource{cfg: cfg, accepted: cfg.accepted(), log: deps.Logger, fsys: deps.FS, asked: make(chan struct{}, 1), tried: make(chan struct{}), now: deps.Now}
-	transport := &http.Transport{
-		Proxy: http.ProxyFromEnvironment, MaxIdleConns: 2, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: 64 << 10, ForceAttemptHTTP2: true,
-	}
 	if cfg.CA != "" {
-		files, err := tlsfiles.Open(tlsfiles.Config{CA: cfg.CA}, tlsfiles.Deps{Logger: deps.Logger, Now: deps.Now})
-		if err != nil {
+		var err error
+		if s.tls, err = tlsfiles.Open(tlsfiles.Config{CA: cfg.CA}, tlsfiles.Deps{Logger: deps.Logger, Now: deps.Now}); err != nil {
 			return nil, fmt.Errorf("--oidc-ca: %w", err)
 		}
-		transport.TLSClientConfig = files.ClientConfig()
 	}
-	s.client = &http.Client{Transport: transport, CheckRedirect: func(r *http.Request, via []*http.Request) error {
-		if len(via) >= 3 {
-			return errors.New("too many redirections")
-		}
-		return checkURL(r.URL.String())
-	}}
 	if deps.File != "" {
 		// Keys of another issuer, or from elsewhere, are not for this one.
 		sum := sha256.Sum256([]byte(cfg.Issuer + "\x00" + cfg.Keys))
@@ -90,17 +84,48 @@ func newKeySource(cfg Config, deps Deps) (*keySource, error) {
 	return s, nil
 }
 
-// readCopy takes the keys that a former process has kept.
+// newClient returns a client for one fetch, with the authorities that the file has now. The issuer is somebody else's server: it may have no TLS 1.3.
+func (s *keySource) newClient() *http.Client {
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConns: 2, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: 64 << 10, ForceAttemptHTTP2: true}
+	if s.tls != nil {
+		transport.TLSClientConfig = s.tls.ClientConfig()
+		transport.TLSClientConfig.MinVersion = tls.VersionTLS12
+	}
+	return &http.Client{Transport: transport, CheckRedirect: func(r *http.Request, via []*http.Request) error {
+		if len(via) >= 3 {
+			return errors.New("too many redirections")
+		}
+		return checkOnward(s.cfg.Issuer, r.URL.String())
+	}}
+}
+
+// The copy of the keys: when they were fetched, in Unix seconds, a line feed, and the answer as the issuer gave it.
+
+func encodeCopy(fetched int64, answer []byte) []byte {
+	return append(strconv.AppendInt(nil, fetched, 10), append([]byte{'\n'}, answer...)...)
+}
+
+func parseCopy(text []byte, accepted []jose.SignatureAlgorithm) (fetched int64, set *keySet, err error) {
+	head, answer, _ := bytes.Cut(text, []byte{'\n'})
+	if fetched, err = strconv.ParseInt(string(head), 10, 64); err != nil {
+		return 0, nil, fmt.Errorf("it does not say when the keys were fetched: %w", err)
+	}
+	set, err = parseKeys(answer, accepted)
+	return fetched, set, err
+}
+
+// readCopy takes the keys that a former process has kept, unless that was too long ago.
 func (s *keySource) readCopy() {
 	f, err := s.fsys.Open(s.file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}
+	var fetched int64
 	var set *keySet
 	if err == nil {
-		var answer []byte
-		if answer, err = readBounded(f); err == nil {
-			set, err = parseKeys(answer, s.accepted)
+		var text []byte
+		if text, err = readBounded(f); err == nil {
+			fetched, set, err = parseCopy(text, s.accepted)
 		}
 		err = errors.Join(err, f.Close())
 	}
@@ -108,13 +133,24 @@ func (s *keySource) readCopy() {
 		s.log.Warn("the copy of the issuer's keys can't be used", "file", s.file, "error", err)
 		return
 	}
+	fetched = min(fetched, s.now().Unix()) // a clock that was ahead does not lengthen their time
+	s.kept = fetched
+	s.fetched.Store(fetched)
+	if s.isOutdated() {
+		s.log.Warn("the copy of the issuer's keys is too old to count", "file", s.file, "fetched", time.Unix(fetched, 0).UTC(), "limit", s.cfg.Keep)
+		return
+	}
 	s.current.Store(set)
+}
+
+// isOutdated reports whether the keys were fetched so long ago that they no longer count: somebody may have withdrawn them since.
+func (s *keySource) isOutdated() bool {
+	return s.now().Sub(time.Unix(s.fetched.Load(), 0)) >= s.cfg.Keep
 }
 
 // run fetches keys until ctx ends: at once, every Refresh, and when they are asked for, with RefetchEvery between two.
 func (s *keySource) run(ctx context.Context) {
 	var throttle logthrottle.Throttle
-	defer s.client.CloseIdleConnections()
 	defer s.abandon()
 	for first := true; ; first = false {
 		s.fetchKeys(ctx, &throttle)
@@ -167,11 +203,17 @@ func (s *keySource) fetchKeys(ctx context.Context, throttle *logthrottle.Throttl
 	}
 	if err != nil {
 		s.failures.Add(1)
-		throttle.Failed(ctx, s.log, "the keys of the issuer can't be fetched: those that are known go on", "issuer", s.cfg.Issuer, "keys", s.current.Load().count(), "error", err)
+		if set := s.current.Load(); set != nil && s.isOutdated() {
+			new(keySet).takeOver(set)
+			s.current.Store(nil)
+			s.log.WarnContext(ctx, "the keys of the issuer could not be fetched for so long that they no longer count", "issuer", s.cfg.Issuer, "limit", s.cfg.Keep)
+		}
+		throttle.Failed(ctx, s.log, "the keys of the issuer can't be fetched: those that are known go on", "issuer", s.cfg.Issuer, "keys", s.current.Load().count(), "limit", s.cfg.Keep, "error", err)
 	} else {
 		throttle.Recovered(ctx, s.log, "the keys of the issuer are fetched again", "issuer", s.cfg.Issuer, "keys", set.count())
 		s.fetched.Store(s.now().Unix())
 		s.replace(ctx, set)
+		s.keep(ctx)
 	}
 	s.mu.Lock()
 	if err != nil && s.mu.failed == nil {
@@ -190,17 +232,28 @@ func (s *keySource) replace(ctx context.Context, set *keySet) {
 	}
 	set.takeOver(former)
 	s.current.Store(set)
+	s.kept = 0
 	s.log.InfoContext(ctx, "the issuer has other keys", "issuer", s.cfg.Issuer, "keys", set.count(), "passed_over", set.passed)
-	if s.file == "" {
+}
+
+// keepShare is the part of Config.Keep after which a copy with the same keys is written anew, so that it says when they were fetched.
+const keepShare = 24
+
+// keep writes the copy of the keys, unless there is one of these that is young enough.
+func (s *keySource) keep(ctx context.Context) {
+	fetched := s.fetched.Load()
+	if s.file == "" || s.kept != 0 && time.Duration(fetched-s.kept)*time.Second < s.cfg.Keep/keepShare {
 		return
 	}
 	err := durable.ReplaceFile(s.fsys, s.file, func(w io.Writer) error {
-		_, err := w.Write(set.answer)
+		_, err := w.Write(encodeCopy(fetched, s.current.Load().answer))
 		return err
 	})
 	if err != nil {
-		s.log.WarnContext(ctx, "the issuer's keys can't be kept: without the issuer a restart has none", "file", s.file, "error", err)
+		s.log.WarnContext(ctx, "the issuer's keys can't be kept: a restart without the issuer has older ones or none", "file", s.file, "error", err)
+		return
 	}
+	s.kept = fetched
 }
 
 func (s *keySource) finish(f *fetch, err error) {
@@ -257,27 +310,33 @@ func (s *keySource) awaitFetch(ctx context.Context) error {
 func (s *keySource) err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.mu.failed == nil {
-		return nil
+	set := s.current.Load()
+	switch {
+	case s.mu.failed != nil:
+		return fmt.Errorf("the keys of %s can't be fetched since %s, and the %d that are known go on for at most %v: %w",
+			s.cfg.Issuer, s.mu.since.UTC().Format(time.RFC3339), set.count(), s.cfg.Keep, s.mu.failed)
+	case set != nil && set.count() == 0:
+		return fmt.Errorf("%s has no key for signatures by %v among its %d: its tokens prove nothing", s.cfg.Issuer, s.accepted, set.passed)
 	}
-	return fmt.Errorf("the keys of %s can't be fetched since %s, and the %d that are known go on: %w",
-		s.cfg.Issuer, s.mu.since.UTC().Format(time.RFC3339), s.current.Load().count(), s.mu.failed)
+	return nil
 }
 
 // fetchSet reads the keys from where they are.
 func (s *keySource) fetchSet(ctx context.Context) (*keySet, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
+	client := s.newClient()
+	defer client.CloseIdleConnections()
 	var answer []byte
 	var err error
 	switch {
 	case s.cfg.Keys == "":
 		var at string
-		if at, err = s.discover(ctx); err == nil {
-			answer, err = s.get(ctx, at)
+		if at, err = s.discover(ctx, client); err == nil {
+			answer, err = get(ctx, client, at)
 		}
 	case isURL(s.cfg.Keys):
-		answer, err = s.get(ctx, s.cfg.Keys)
+		answer, err = get(ctx, client, s.cfg.Keys)
 	default:
 		var f *os.File
 		if f, err = os.Open(s.cfg.Keys); err == nil {
@@ -292,9 +351,9 @@ func (s *keySource) fetchSet(ctx context.Context) (*keySet, error) {
 }
 
 // discover returns where the issuer's discovery document says that its keys are.
-func (s *keySource) discover(ctx context.Context) (string, error) {
+func (s *keySource) discover(ctx context.Context, client *http.Client) (string, error) {
 	at := strings.TrimSuffix(s.cfg.Issuer, "/") + "/.well-known/openid-configuration"
-	answer, err := s.get(ctx, at)
+	answer, err := get(ctx, client, at)
 	if err != nil {
 		return "", err
 	}
@@ -317,20 +376,20 @@ func parseDiscovery(answer []byte, issuer string) (keys string, err error) {
 	if doc.Issuer != issuer {
 		return "", fmt.Errorf("it is of the issuer %q, and --oidc-issuer is %q: they must be the same, also at their ends", shorten(doc.Issuer), issuer)
 	}
-	if err := checkURL(doc.Keys); err != nil {
+	if err := checkOnward(issuer, doc.Keys); err != nil {
 		return "", fmt.Errorf("jwks_uri: %w", err)
 	}
 	return doc.Keys, nil
 }
 
 // get returns what is at a URL.
-func (s *keySource) get(ctx context.Context, at string) ([]byte, error) {
+func get(ctx context.Context, client *http.Client, at string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, http.NoBody)
 	if err != nil {
 		return nil, err
 	}
 	req.Header.Set("Accept", "application/json")
-	res, err := s.client.Do(req)
+	res, err := client.Do(req)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -49,6 +50,8 @@ type Verifier struct {
 		// tokens are those that were verified, by the hash of their texts; bytes is how long these are together.
 		tokens map[[sha256.Size]byte]verifiedToken
 		bytes  int
+		// swept is when those that have ended were looked for.
+		swept time.Time
 	}
 }
 
@@ -121,9 +124,6 @@ func (v *Verifier) Close(ctx context.Context) error {
 // Err returns why the keys are not current; nil if they are.
 func (v *Verifier) Err() error { return v.keys.err() }
 
-// HasKeys reports whether any keys are known, also of a former process.
-func (v *Verifier) HasKeys() bool { return v.keys.current.Load() != nil }
-
 // Tried is closed once Run has fetched keys, or failed to.
 func (v *Verifier) Tried() <-chan struct{} { return v.keys.tried }
 
@@ -177,6 +177,10 @@ func (v *Verifier) parse(text string, now time.Time) (*token, error) {
 	if err != nil {
 		return nil, denial(access.BadToken, "it is not a signed token: %s", shorten(err.Error()))
 	}
+	// Decoders pass over line feeds and spare bits: each way to write a token would be verified and remembered by itself.
+	if !isCanonical(text) {
+		return nil, denial(access.BadToken, "it is not written as its signer wrote it: its parts are not base64 for URLs without padding")
+	}
 	header := signed.Signatures[0].Protected
 	if typ, ok := header.ExtraHeaders[jose.HeaderType]; ok && !isTokenType(typ) {
 		return nil, denial(access.BadToken, "it is of the type %.50q, and no JWT", fmt.Sprint(typ))
@@ -190,8 +194,22 @@ func (v *Verifier) parse(text string, now time.Time) (*token, error) {
 	if t.claims, err = parseClaims(signed.UnsafePayloadWithoutVerification()); err != nil {
 		return nil, denial(access.BadToken, "its claims are damaged: %s", shorten(err.Error()))
 	}
+	if _, ok := t.claims["events"]; ok {
+		return nil, denial(access.BadToken, "it tells of an event, such as a logout (claim events), and proves nobody")
+	}
 	t.ends, err = v.checkClaims(t.claims, now)
 	return t, err
+}
+
+// isCanonical reports whether the parts of a token are what their bytes are encoded to.
+func isCanonical(text string) bool {
+	for part := range strings.SplitSeq(text, ".") {
+		decoded, err := base64.RawURLEncoding.DecodeString(part)
+		if err != nil || base64.RawURLEncoding.EncodeToString(decoded) != part {
+			return false
+		}
+	}
+	return true
 }
 
 // isTokenType reports whether the type in a header is that of tokens which prove who somebody is. Others, such as those of a logout, have signatures of the same keys.
@@ -251,14 +269,18 @@ func (v *Verifier) remembered(sum [sha256.Size]byte, now time.Time) (principal.P
 	return t.principal, ok
 }
 
-// remember keeps what was found out about a token, and forgets another one where there are too many: those that have ended first.
+// sweepEvery is the least time between two looks at all that is remembered, during which requests wait.
+const sweepEvery = time.Minute
+
+// remember keeps what was found out about a token, and forgets others where there are too many: those that have ended, if that was not done a moment ago, else any.
 func (v *Verifier) remember(sum [sha256.Size]byte, p principal.Principal, size int, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if t, ok := v.mu.tokens[sum]; ok {
 		v.forget(sum, t)
 	}
-	if v.isFull(size) {
+	if since := now.Sub(v.mu.swept); v.isFull(size) && (since < 0 || since >= sweepEvery) {
+		v.mu.swept = now
 		for other, t := range v.mu.tokens {
 			if t.principal.Issued.Ended(now) {
 				v.forget(other, t)

@@ -4,7 +4,6 @@ package principal
 import (
 	"cmp"
 	"context"
-	"sync/atomic"
 	"time"
 )
 
@@ -67,15 +66,22 @@ type Issued struct {
 	Roles []string
 	// Expires is when the token ends.
 	Expires time.Time
-	// Withdrawn is set once the issuer no longer has the key that signed the token. Nil if there is none.
-	Withdrawn *atomic.Bool
+	// Withdrawn is closed once the issuer no longer has the key that signed the token. Nil if that can't be.
+	Withdrawn <-chan struct{}
 }
 
 // Ended reports whether the token proves nothing any more.
 func (i *Issued) Ended(now time.Time) bool { return !now.Before(i.Expires) || i.WithoutKey() }
 
 // WithoutKey reports whether the issuer has withdrawn the key that signed the token.
-func (i *Issued) WithoutKey() bool { return i.Withdrawn != nil && i.Withdrawn.Load() }
+func (i *Issued) WithoutKey() bool {
+	select {
+	case <-i.Withdrawn:
+		return true
+	default:
+		return false
+	}
+}
 
 type contextKey struct{}
 

@@ -113,7 +113,7 @@ func TestSecureNodes(t *testing.T) {
 
 	// Who has the file of another node administers as well.
 	sourceFile(t, filepath.Join(c.data(2), "secure", "admin.env"))
-	wantCode(t, cli(t, nil, "token", "list", "--server", c.url(0)), 0, "admin")
+	wantCode(t, cli(t, nil, "token", "list", "--server", c.url(0)), 0, "admin-n1", "admin-n2", "admin-n3")
 }
 
 // checkEtcdRefuses fails if the etcd of a node talks to whom has no certificate, at either port.

@@ -194,7 +194,7 @@ func (a *App) startProcess(ctx context.Context) (err error) {
 		}
 	}
 	if a.cfg.Secure { // with the folder locked: two first starts at once would each make an authority
-		if err := a.cfg.makeSecure(a.opts.Host.Now()); err != nil {
+		if err := a.cfg.makeSecure(a.opts.Host.Now(), a.log); err != nil {
 			return err
 		}
 	}

@@ -114,7 +114,7 @@ func parseCopy(text []byte, accepted []jose.SignatureAlgorithm) (fetched int64, 
 	return fetched, set, err
 }
 
-// readCopy takes the keys that a former process has kept, unless that was too long ago.
+// readCopy takes the keys that a former process has kept.
 func (s *keySource) readCopy() {
 	f, err := s.fsys.Open(s.file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -136,11 +136,7 @@ func (s *keySource) readCopy() {
 	fetched = min(fetched, s.now().Unix()) // a clock that was ahead does not lengthen their time
 	s.kept = fetched
 	s.fetched.Store(fetched)
-	if s.isOutdated() {
-		s.log.Warn("the copy of the issuer's keys is too old to count", "file", s.file, "fetched", time.Unix(fetched, 0).UTC(), "limit", s.cfg.Keep)
-		return
-	}
-	s.current.Store(set)
+	s.current.Store(set) // if it is too old, the first fetch that fails ends it
 }
 
 // isOutdated reports whether the keys were fetched so long ago that they no longer count: somebody may have withdrawn them since.

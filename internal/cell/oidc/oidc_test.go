@@ -12,8 +12,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
-	"log"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -434,7 +433,7 @@ func TestAuthorities(t *testing.T) {
 	i := oidctest.New(t, noon, k)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(i.KeySet()) }))
 	server.TLS = &tls.Config{MaxVersion: tls.VersionTLS12} //nolint:gosec // it is tried
-	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	server.StartTLS()
 	defer server.Close()
 	cfg := configOf(i)
